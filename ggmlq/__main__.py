@@ -1,0 +1,7 @@
+"""``python -m ggmlq`` is the command ``ggmlq``."""
+
+import sys
+
+from .cli import main
+
+sys.exit(main())

@@ -1,0 +1,100 @@
+"""The command ``ggmlq``: one subcommand a question. Exit 0 fine, 1 something is wrong, 2 could not run."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import sys
+from collections.abc import Sequence
+from typing import Any
+
+from . import __version__, doctor
+from .errors import GGMLQError
+from .formats import FORMATS, Format
+from .text import table
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run the command; returns its exit status."""
+    args = _parser().parse_args(argv)
+    try:
+        status: int = args.run(args)
+        sys.stdout.flush()
+        return status
+    except GGMLQError as error:
+        print(f"ggmlq {args.command}: {error}", file=sys.stderr)
+        return 2
+    except BrokenPipeError:  # the reader (`| head`) has seen enough
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 0
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="ggmlq", description="ggml's block formats: look at them, check them, multiply with them."
+    )
+    parser.add_argument("--version", action="version", version=f"ggmlq {__version__}")
+    commands = parser.add_subparsers(dest="command", metavar="command", required=True)
+
+    formats = commands.add_parser(
+        "formats", help="the table of all types", description="All types that a GGUF file can hold."
+    )
+    formats.add_argument("name", nargs="*", help="only these (name in any case, or ggml id)")
+    formats.set_defaults(run=_formats)
+
+    health = commands.add_parser(
+        "doctor",
+        help="versions, CPU, GPU and libggml as ggmlq finds them",
+        description="What ggmlq finds on this machine, and why something is not there. "
+        "Exit 1 where a required package is missing or too old.",
+    )
+    health.set_defaults(run=_doctor)
+
+    for command in (formats, health):
+        command.add_argument("--json", action="store_true", help="print JSON")
+    return parser
+
+
+def _formats(args: argparse.Namespace) -> int:
+    names = [int(name) if name.isdigit() else name for name in args.name] or list(FORMATS)
+    facts = [_format_facts(FORMATS[name]) for name in names]
+    if args.json:
+        print(json.dumps(facts, indent=2))
+        return 0
+    header = ["name", "id", "block", "bytes", "bits/weight", "decode", "encode", "imatrix"]
+    rows = [
+        [
+            fact["name"], fact["id"], fact["block_size"], fact["bytes"], fact["bits_per_weight"],
+            "yes" if fact["can_dequantize"] else "no",
+            "yes" if fact["can_quantize"] else "no",
+            "required" if fact["needs_imatrix"] else "",
+        ]
+        for fact in facts
+    ]  # fmt: skip
+    print(table(header, rows))
+    return 0
+
+
+def _format_facts(fmt: Format) -> dict[str, object]:
+    fields: dict[str, Any] = dict(fmt.dtype.fields or {})
+    return {
+        "name": fmt.name,
+        "id": fmt.id,
+        "block_size": fmt.block_size,
+        "bytes": fmt.dtype.itemsize,
+        "bits_per_weight": fmt.bits_per_weight,
+        "can_dequantize": True,  # every format decodes; the descriptor cannot be made without
+        "can_quantize": fmt.can_quantize,
+        "needs_imatrix": fmt.needs_imatrix,
+        "fields": [
+            {"name": name, "offset": entry[1], "type": entry[0].base.str, "shape": entry[0].shape}
+            for name, entry in fields.items()
+        ],
+    }
+
+
+def _doctor(args: argparse.Namespace) -> int:
+    report = doctor.examine()
+    print(json.dumps(report, indent=2) if args.json else doctor.describe(report))
+    return 1 if report["problems"] else 0

@@ -1,0 +1,1 @@
+"""The CPU side. Only this folder and ``cuda`` import Numba."""

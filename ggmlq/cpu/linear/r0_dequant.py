@@ -1,0 +1,29 @@
+"""Decode a slab of weight rows to float32, multiply it with NumPy, go on with the next slab.
+
+Changed: nothing yet, this is the ground. It serves every format because it only asks for decoded
+rows, and it never holds more than one decoded slab.
+
+Limited by decoding: each weight is expanded to four bytes, written and read again, for every
+call. The product itself is NumPy's BLAS.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from ...array import QuantArray
+from ...ladder import register
+
+SLAB_BYTES = 4 << 20  # of decoded weights: fits the last-level cache beside the activations
+
+
+@register(__name__, __doc__, arithmetic="f32", accumulate="f32")
+def launch(x: Any, q: QuantArray, out: Any) -> None:
+    n, k = q.shape
+    x = x.astype(np.float32, copy=False)
+    rows = max(1, SLAB_BYTES // (4 * max(k, 1)))
+    for start in range(0, n, rows):
+        slab = q.format.decode(q.blocks[start : start + rows])
+        np.matmul(x, slab.T, out=out[:, start : start + rows])

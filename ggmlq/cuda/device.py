@@ -1,0 +1,68 @@
+"""Devices: is CuPy there, is there a GPU, and copies to it."""
+
+from __future__ import annotations
+
+from types import ModuleType
+from typing import Any
+
+from ..errors import DeviceError, MissingDependencyError
+
+
+def cupy() -> ModuleType:
+    """CuPy with at least one usable GPU, or an error that says what is missing."""
+    try:
+        import cupy
+    except ImportError as error:
+        raise MissingDependencyError(
+            f"CUDA: CuPy cannot be imported ({error}); device arrays need it; "
+            'pip install "ggmlq[cuda]" for CUDA 13 or "ggmlq[cuda12]" for CUDA 12'
+        ) from error
+    try:
+        count = cupy.cuda.runtime.getDeviceCount()
+    except cupy.cuda.runtime.CUDARuntimeError as error:
+        raise DeviceError(
+            f"CUDA: no usable GPU ({error}); a driver that fits CUDA is needed; "
+            'work on the host with device "cpu"'
+        ) from error
+    if not count:
+        raise DeviceError('CUDA: no GPU found; work on the host with device "cpu"')
+    return cupy  # type: ignore[no-any-return]
+
+
+def number(device: str) -> int | None:
+    """``"cuda:1"`` to 1; ``"cuda"`` to None, which means CuPy's current device."""
+    kind, _, index = device.partition(":")
+    if kind != "cuda" or not (index.isdigit() or device == "cuda"):
+        raise DeviceError(f'device {device!r}: devices are "cpu", "cuda" and "cuda:0", "cuda:1", …')
+    return int(index) if index else None
+
+
+def upload(array: Any, device: str) -> Any:
+    """A host or device array as a contiguous CuPy array on that device."""
+    index = number(device)
+    cp = cupy()
+    count = cp.cuda.runtime.getDeviceCount()
+    if index is not None and index >= count:
+        raise DeviceError(f"device {device!r}: this machine has {count} GPU; use cuda:0")
+    with cp.cuda.Device(index):
+        return cp.ascontiguousarray(cp.asarray(array))
+
+
+def describe() -> list[dict[str, Any]]:
+    """The GPUs that CuPy sees, for ``ggmlq doctor``."""
+    cp = cupy()
+    found = []
+    for index in range(cp.cuda.runtime.getDeviceCount()):
+        facts = cp.cuda.runtime.getDeviceProperties(index)
+        found.append(
+            {
+                "device": f"cuda:{index}",
+                "name": facts["name"].decode(),
+                "compute_capability": f"{facts['major']}.{facts['minor']}",
+                "memory_bytes": int(facts["totalGlobalMem"]),
+                "multiprocessors": int(facts["multiProcessorCount"]),
+                "driver_cuda": cp.cuda.runtime.driverGetVersion(),
+                "runtime_cuda": cp.cuda.runtime.runtimeGetVersion(),
+            }
+        )
+    return found

@@ -1,0 +1,112 @@
+"""What ggmlq finds on this machine: the report behind ``ggmlq doctor``."""
+
+from __future__ import annotations
+
+import importlib
+import platform
+from importlib import metadata
+from typing import Any
+
+from . import __version__
+from .errors import GGMLQError
+from .text import size, table
+
+REQUIRED = ("numpy", "numba", "tqdm")
+OPTIONAL = ("cupy-cuda13x", "cupy-cuda12x", "numba-cuda", "llama-cpp-python", "gguf")
+
+
+def examine() -> dict[str, Any]:
+    """All facts, ready for JSON; ``problems`` lists what keeps ggmlq from working."""
+    packages = {name: _version(name) for name in (*REQUIRED, *OPTIONAL)}
+    problems = [f"{name} is not installed" for name in REQUIRED if packages[name] is None]
+    if packages["numba-cuda"] and _at_least(packages["numpy"], (2, 5)):
+        problems.append(
+            f"numba-cuda {packages['numba-cuda']} does not import with NumPy {packages['numpy']} "
+            "(it uses np.row_stack); pip install 'numpy<2.5'"
+        )
+    return {
+        "ggmlq": __version__,
+        "python": platform.python_version(),
+        "platform": platform.platform(),
+        "packages": packages,
+        "cpu": _cpu(),
+        "gpu": _gpu(),
+        "libggml": _libggml(),
+        "problems": problems,
+    }
+
+
+def describe(report: dict[str, Any]) -> str:
+    """The report as text."""
+    packages = [[name, version or "not installed"] for name, version in report["packages"].items()]
+    cpu, gpu, ggml = report["cpu"], report["gpu"], report["libggml"]
+    if "error" in cpu:
+        cpu_lines = [f"  {cpu['error']}"]
+    else:
+        features = [f"{name} {'yes' if has else 'no'}" for name, has in cpu["features"].items()]
+        cpu_lines = [f"  {cpu['name']}, {cpu['threads']} threads", f"  {', '.join(features)}"]
+    if "error" in gpu:
+        gpu_lines = [f"  none: {gpu['error']}"]
+    else:
+        gpu_lines = [
+            f"  {g['device']}: {g['name']}, compute capability {g['compute_capability']}, "
+            f"{size(g['memory_bytes'])}"
+            for g in gpu["devices"]
+        ]
+    ggml_line = f"none: {ggml['error']}" if "error" in ggml else f"{ggml['version']}, {ggml['path']}"
+    return "\n".join(
+        [
+            f"ggmlq {report['ggmlq']}, Python {report['python']}, {report['platform']}",
+            "",
+            table(["package", "version"], packages),
+            "",
+            "CPU",
+            *cpu_lines,
+            "GPU",
+            *gpu_lines,
+            "libggml",
+            f"  {ggml_line}",
+            "",
+            *([f"problem: {text}" for text in report["problems"]] or ["no problems found"]),
+        ]
+    )
+
+
+def _version(package: str) -> str | None:
+    try:
+        return metadata.version(package)
+    except metadata.PackageNotFoundError:
+        return None
+
+
+def _at_least(version: str | None, least: tuple[int, int]) -> bool:
+    if version is None:
+        return False
+    major, minor = version.split(".")[:2]
+    return (int(major), int(minor)) >= least
+
+
+def _cpu() -> dict[str, Any]:
+    try:
+        facts: dict[str, Any] = importlib.import_module("ggmlq.cpu.features").examine()
+    except ImportError as error:
+        return {"error": f"unknown: {error}"}
+    return facts
+
+
+def _gpu() -> dict[str, Any]:
+    try:
+        return {"devices": importlib.import_module("ggmlq.cuda.device").describe()}
+    except GGMLQError as error:
+        return {"error": str(error)}
+
+
+def _libggml() -> dict[str, Any]:
+    from .llama.library import Library
+
+    try:
+        library = Library()
+    except GGMLQError as error:
+        return {"error": str(error)}
+    missing = sorted(set(importlib.import_module("ggmlq.formats").FORMATS) - library.types)
+    return {"path": str(library.path), "version": library.version, "lacks_types": missing}

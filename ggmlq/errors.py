@@ -1,0 +1,43 @@
+"""Every error that ggmlq raises on purpose.
+
+A message has four parts: what was asked, the actual values, the rule, the way out. Each class
+also derives from the built-in error that a NumPy user would catch.
+"""
+
+
+class GGMLQError(Exception):
+    """The root: ``except GGMLQError`` catches all that ggmlq raises on purpose."""
+
+
+class FormatError(GGMLQError, KeyError, ValueError):
+    """A format name or id that ggml does not have, or no longer has."""
+
+    __str__ = Exception.__str__  # KeyError would print the message in quotes
+
+
+class ShapeError(GGMLQError, ValueError):
+    """Shapes, lengths or buffer sizes that do not fit each other."""
+
+
+class DTypeError(GGMLQError, TypeError):
+    """An element type or a kind of object that an operation does not take."""
+
+
+class NonFiniteError(GGMLQError, ValueError):
+    """NaN or infinity where only finite numbers have a meaning."""
+
+
+class BlockIndexError(GGMLQError, IndexError):
+    """An index that would cut through a row of blocks."""
+
+
+class UnsupportedError(GGMLQError, NotImplementedError):
+    """Something that is defined but that this version cannot do."""
+
+
+class DeviceError(GGMLQError, RuntimeError):
+    """Arrays on different devices, or a device that is not there."""
+
+
+class MissingDependencyError(GGMLQError, ImportError):
+    """An optional package that the request needs is not installed."""

@@ -1,0 +1,92 @@
+"""What a block means: one file a type. This folder's listing is the table of types.
+
+``FORMATS`` maps a name in any case, a ggml id or a Format to its Format. A new format is one new
+module here with a ``FORMAT`` in it; nothing else needs to know.
+"""
+
+from __future__ import annotations
+
+import difflib
+import importlib
+import pkgutil
+from collections.abc import Iterator, Mapping
+from operator import attrgetter
+
+import numpy as np
+
+from ..errors import FormatError
+from .format import BlockFormat, Format
+from .scalars import SCALARS
+
+# Ids that ggml once used and then dropped: name, and what to do with such data.
+REMOVED = {
+    4: ("q4_2", "an early 16-wide 4-bit type; requantize the model from its floats to q4_0 or q4_K"),
+    5: ("q4_3", "an early 16-wide 4-bit type; requantize the model from its floats to q4_1 or q4_K"),
+    31: ("q4_0_4_4", "q4_0 interleaved for Arm; requantize to q4_0, ggml interleaves it in memory"),
+    32: ("q4_0_4_8", "q4_0 interleaved for Arm; requantize to q4_0, ggml interleaves it in memory"),
+    33: ("q4_0_8_8", "q4_0 interleaved for Arm; requantize to q4_0, ggml interleaves it in memory"),
+    36: ("iq4_nl_4_4", "interleaved iq4_nl; requantize to iq4_nl, ggml interleaves it in memory"),
+    37: ("iq4_nl_4_8", "interleaved iq4_nl; requantize to iq4_nl, ggml interleaves it in memory"),
+    38: ("iq4_nl_8_8", "interleaved iq4_nl; requantize to iq4_nl, ggml interleaves it in memory"),
+}
+
+
+def _discover() -> list[Format]:
+    """The scalars, and the FORMAT of every module of this folder that describes a block."""
+    found: list[Format] = list(SCALARS)
+    for module in pkgutil.iter_modules(__path__):
+        if not module.name.startswith("_") and module.name not in ("format", "scalars", "atoms"):
+            found.append(importlib.import_module(f"{__name__}.{module.name}").FORMAT)
+    return sorted(found, key=attrgetter("id"))
+
+
+class Formats(Mapping[str, Format]):
+    """All formats by name, id or Format; iterates over canonical names in the order of ids."""
+
+    def __init__(self, formats: list[Format]) -> None:
+        self._canonical = {f.name: f for f in formats}
+        self._lower = {f.name.lower(): f for f in formats}
+        self._ids = {f.id: f for f in formats}
+        if not len(self._lower) == len(self._ids) == len(formats):
+            raise ValueError("two formats share a name or an id")
+
+    def __getitem__(self, key: object) -> Format:
+        if isinstance(key, Format):
+            return key
+        if isinstance(key, str):
+            found = self._lower.get(key.lower())
+        elif isinstance(key, int | np.integer) and not isinstance(key, bool):
+            found = self._ids.get(int(key))
+        else:
+            raise FormatError(
+                f"formats[{key!r}]: got {type(key).__name__}; "
+                "a format is asked for by its name ('q4_0'), its ggml id (2) or a Format"
+            )
+        if found is None:
+            raise FormatError(self._why_not(key))
+        return found
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._canonical)
+
+    def __len__(self) -> int:
+        return len(self._canonical)
+
+    def __repr__(self) -> str:
+        return f"<{len(self)} ggml formats: {', '.join(self)}>"
+
+    def _why_not(self, key: str | int | np.integer) -> str:
+        for id_, (name, advice) in REMOVED.items():
+            if key == id_ or (isinstance(key, str) and key.lower() == name):
+                return f"format {key!r}: ggml removed type {id_} ({name}), {advice}"
+        if isinstance(key, str):
+            near = difflib.get_close_matches(key.lower(), self._lower, n=3, cutoff=0.5)
+            names = [self._lower[n].name for n in near] or list(self)
+            return f"format {key!r}: ggml has no such type; did you mean {', '.join(names)}?"
+        known = f"{min(self._ids)} to {max(self._ids)}"
+        return f"format id {key}: ggml has no such type; ggmlq knows the ids {known}, see `ggmlq formats`"
+
+
+FORMATS = Formats(_discover())
+
+__all__ = ["FORMATS", "REMOVED", "BlockFormat", "Format", "Formats"]

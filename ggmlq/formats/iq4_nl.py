@@ -1,0 +1,40 @@
+"""iq4_nl: 4.5 bits a weight, ``value = d * TABLE[q]``; 32 weights share d.
+
+    struct block_iq4_nl { ggml_half d; uint8_t qs[16]; }
+
+    byte   0 1 | 2      3      …  17
+           d   | qs[0]  qs[1]  …  qs[15]
+    qs[j]  bits 7654 = q of weight j + 16,  bits 3210 = q of weight j
+
+The layout of q4_0 with 16 levels that are denser near zero. The table has no zero and is not
+symmetric.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from ._bits import f32, half, level, nibble, nibbles, offset_of
+from ._tables import IQ4
+from .format import BlockFormat, Blocks, Bytes, Parts
+
+DTYPE = np.dtype([("d", "<f2"), ("qs", "u1", (16,))])
+D, QS = offset_of(DTYPE, "d"), offset_of(DTYPE, "qs")
+
+
+def unpack(blocks: Blocks) -> Parts:
+    return Parts(IQ4[nibbles(blocks["qs"])], f32(blocks["d"]), None)
+
+
+def code(block: Bytes, i: int) -> int:
+    return level(IQ4, nibble(block, QS, i))
+
+
+def scale(block: Bytes, g: int) -> np.float32:
+    return half(block, D)
+
+
+FORMAT = BlockFormat(
+    name="iq4_nl", id=20, block_size=32, group=32, dtype=DTYPE,
+    unpack=unpack, code=code, scale=scale, imatrix="optional",
+)  # fmt: skip

@@ -1,0 +1,48 @@
+"""iq4_xs: 4.25 bits a weight, ``value = d * (ls - 32) * TABLE[q]``; 256 weights share d, 32 share ls.
+
+struct block_iq4_xs { ggml_half d; uint16_t scales_h; uint8_t scales_l[4]; uint8_t qs[128]; }
+
+byte   0 1 | 2 3      | 4 … 7    | 8 … 135
+       d   | scales_h | scales_l | qs
+ls of run g (32 weights), 6 bits:
+    low four bits   scales_l[g / 2], low nibble for even g, high nibble for odd g
+    high two bits   scales_h, bits 2g + 1 and 2g
+qs     16 bytes a run: bits 7654 of byte j = q of its weight j + 16, bits 3210 = weight j
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from ._bits import half, level, nibble, nibbles, offset_of, u8, u16
+from ._tables import IQ4
+from .format import BlockFormat, Blocks, Bytes, Parts
+
+DTYPE = np.dtype([("d", "<f2"), ("scales_h", "<u2"), ("scales_l", "u1", (4,)), ("qs", "u1", (128,))])
+D, SCALES_H, SCALES_L, QS = (offset_of(DTYPE, f) for f in ("d", "scales_h", "scales_l", "qs"))
+HIGH_SHIFTS = np.arange(0, 16, 2, dtype=np.uint16)
+
+
+def unpack(blocks: Blocks) -> Parts:
+    low = nibbles(blocks["scales_l"], run=1)
+    high = blocks["scales_h"][..., None] >> HIGH_SHIFTS & 3
+    ls = (low | high << 4).astype(np.float32) - np.float32(32)
+    d = blocks["d"].astype(np.float32)[..., None]
+    return Parts(IQ4[nibbles(blocks["qs"])], d * ls, None)
+
+
+def code(block: Bytes, i: int) -> int:
+    q = nibble(block, QS + i // 32 * 16, i % 32)
+    return level(IQ4, q)
+
+
+def scale(block: Bytes, g: int) -> np.float32:
+    low = u8(block, SCALES_L + g // 2) >> g % 2 * 4 & 15
+    high = u16(block, SCALES_H) >> 2 * g & 3
+    return half(block, D) * np.float32((low | high << 4) - 32)
+
+
+FORMAT = BlockFormat(
+    name="iq4_xs", id=23, block_size=256, group=32, dtype=DTYPE,
+    unpack=unpack, code=code, scale=scale, imatrix="optional",
+)  # fmt: skip

@@ -1,0 +1,80 @@
+"""nvfp4: 4.5 bits a weight, ``value = u(d[g]) * FP4[q]``; 64 weights, 16 share a scale.
+
+    struct block_nvfp4 { uint8_t d[4]; uint8_t qs[32]; }
+
+    byte   0 … 3       | 4      5      …  35
+           d[0] … d[3] | qs[0]  qs[1]  …  qs[31]
+    qs     8 bytes a group: bits 7654 of byte j = q of its weight j + 8, bits 3210 = weight j
+    d[g]   UE4M3, bits 6543 = exponent (bias 7), bits 210 = mantissa; bit 7 is ignored
+
+u() is half the value of the UE4M3 number, because FP4 holds twice the e2m1 values. The byte 0x7F
+(NaN in the standard) counts as 0; 0xFF, whose bit 7 should not be set, as 240.
+
+Model files keep one more scale per tensor, in a tensor of its own. Without it the encoder has few
+scales for small weights: below a largest weight of 0.094 in a group the scale is subnormal.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ._bits import level, nibbles, offset_of, u8
+from ._tables import FP4, nearest_fp4
+from .format import BlockFormat, Blocks, Bytes, Floats, Parts
+
+DTYPE = np.dtype([("d", "u1", (4,)), ("qs", "u1", (32,))])
+D, QS = offset_of(DTYPE, "d"), offset_of(DTYPE, "qs")
+
+
+def _half_ue4m3() -> Floats:
+    byte = np.arange(256) & 127
+    exponent, mantissa = byte >> 3, byte & 7
+    value: NDArray[np.float64] = np.ldexp(mantissa + 8.0 * (exponent > 0), np.maximum(exponent, 1) - 11)
+    value[127] = 0
+    return value.astype(np.float32)
+
+
+UE4M3 = _half_ue4m3()
+
+
+def unpack(blocks: Blocks) -> Parts:
+    return Parts(FP4[nibbles(blocks["qs"], run=8)], UE4M3[blocks["d"]], None)
+
+
+def code(block: Bytes, i: int) -> int:
+    q = u8(block, QS + i // 16 * 8 + i % 8) >> i % 16 // 8 * 4 & 15
+    return level(FP4, q)
+
+
+def scale(block: Bytes, g: int) -> np.float32:
+    return np.float32(UE4M3[u8(block, D + g)])
+
+
+def pack(x: Floats, imatrix: Floats | None) -> Blocks:
+    groups = x.reshape(*x.shape[:-1], 4, 16)
+    d = encode_ue4m3(np.abs(groups).max(axis=-1) / np.float32(6))
+    q = nearest_fp4(groups, UE4M3[d][..., None])
+    blocks = np.empty(x.shape[:-1], DTYPE)
+    blocks["d"] = d
+    blocks["qs"] = (q[..., :8] | q[..., 8:] << 4).reshape(*x.shape[:-1], 32)
+    return blocks
+
+
+def encode_ue4m3(v: Floats) -> Bytes:
+    """Non-negative floats to UE4M3 bytes, rounding halves up, as ggml does.
+
+    ggml gives the whole binade from 248 on (256 to 448 after rounding) the largest byte, 0x7E.
+    """
+    bits = np.minimum(v, np.float32(448)).view(np.uint32).astype(np.int64)
+    rounded = bits + (1 << 19) >> 20  # 8 exponent and 3 mantissa bits; a carry moves the exponent
+    normal = rounded - (120 << 3)  # float bias 127 to bias 7
+    subnormal = np.minimum((v * np.float32(512) + np.float32(0.5)).astype(np.int64), 7)
+    byte = np.where(bits >> 23 <= 120, subnormal, normal)
+    return np.where(byte >= 15 << 3, 0x7E, byte).astype(np.uint8)
+
+
+FORMAT = BlockFormat(
+    name="nvfp4", id=40, block_size=64, group=16, dtype=DTYPE,
+    unpack=unpack, code=code, scale=scale, pack=pack,
+)  # fmt: skip

@@ -1,0 +1,50 @@
+"""q3_K: 3.4375 bits a weight, ``value = d * (sc - 32) * (q - 4)``; 256 weights, 16 share sc.
+
+struct block_q3_K { uint8_t hmask[32]; uint8_t qs[64]; uint8_t scales[12]; ggml_half d; }
+
+byte    0 … 31 | 32 … 95 | 96 … 107 | 108 109
+        hmask  | qs      | scales   | d
+q       low two bits in qs, as in q2_K; the third is bit i / 32 of hmask[i % 32] for weight i
+scales  6 bits each, s0 … s15; a letter is a bit, the number says of which scale:
+        byte 0 … 7     bits 7654 = low four bits of s(8 … 15),  bits 3210 = of s(0 … 7)
+        byte 8 + k     bits 76 = high two of s(12 + k),  54 = s(8 + k),  32 = s(4 + k),  10 = s(k)
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from ._bits import bits, half, nibbles, offset_of, pair_bits, pairs, u8
+from .format import BlockFormat, Blocks, Bytes, Parts
+
+DTYPE = np.dtype([("hmask", "u1", (32,)), ("qs", "u1", (64,)), ("scales", "u1", (12,)), ("d", "<f2")])
+HMASK, QS, SCALES, D = (offset_of(DTYPE, field) for field in ("hmask", "qs", "scales", "d"))
+SHIFTS = np.array([0, 2, 4, 6], np.uint8)[:, None]
+
+
+def unpack(blocks: Blocks) -> Parts:
+    lead = blocks.shape
+    third = bits(blocks["hmask"]).reshape(*lead, 32, 8).swapaxes(-1, -2).reshape(*lead, 256)
+    codes = (pairs(blocks["qs"]) | third << 2).view(np.int8) - np.int8(4)
+    scales = blocks["scales"]
+    low = nibbles(scales[..., :8], run=8)
+    high = (scales[..., None, 8:] >> SHIFTS & 3).reshape(*lead, 16)
+    sc = (low | high << 4).astype(np.float32) - np.float32(32)
+    return Parts(codes, blocks["d"].astype(np.float32)[..., None] * sc, None)
+
+
+def code(block: Bytes, i: int) -> int:
+    third = u8(block, HMASK + i % 32) >> i // 32 & 1
+    return (pair_bits(block, QS, i) | third << 2) - 4
+
+
+def scale(block: Bytes, g: int) -> np.float32:
+    low = u8(block, SCALES + g % 8) >> g // 8 * 4 & 15
+    high = u8(block, SCALES + 8 + g % 4) >> g // 4 * 2 & 3
+    return half(block, D) * np.float32((low | high << 4) - 32)
+
+
+FORMAT = BlockFormat(
+    name="q3_K", id=11, block_size=256, group=16, dtype=DTYPE, zero=4,
+    unpack=unpack, code=code, scale=scale, imatrix="optional",
+)  # fmt: skip

@@ -1,0 +1,50 @@
+"""q4_0: 4.5 bits a weight, ``value = d * (q - 8)``; 32 weights share d.
+
+    struct block_q4_0 { ggml_half d; uint8_t qs[16]; }
+
+    byte   0 1 | 2      3      …  17
+           d   | qs[0]  qs[1]  …  qs[15]
+    qs[j]  bits 7654 = q of weight j + 16,  bits 3210 = q of weight j
+
+The halves are split, not interleaved: one mask gives 16 neighbours. d carries the sign of the
+extreme weight, which always gets the code 0 (value -8 d); codes go up to 15 (value +7 d).
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from ._bits import f32, half, nibble, nibbles, offset_of, pack_nibbles
+from ._round import inverse, signed_extreme, truncate
+from .format import BlockFormat, Blocks, Bytes, Floats, Parts
+
+DTYPE = np.dtype([("d", "<f2"), ("qs", "u1", (16,))])
+D, QS = offset_of(DTYPE, "d"), offset_of(DTYPE, "qs")
+
+
+def unpack(blocks: Blocks) -> Parts:
+    codes = nibbles(blocks["qs"]).view(np.int8) - np.int8(8)
+    return Parts(codes, f32(blocks["d"]), None)
+
+
+def code(block: Bytes, i: int) -> int:
+    return nibble(block, QS, i) - 8
+
+
+def scale(block: Bytes, g: int) -> np.float32:
+    return half(block, D)
+
+
+def pack(x: Floats, imatrix: Floats | None) -> Blocks:
+    d = signed_extreme(x) / np.float32(-8)
+    q = np.minimum(truncate(x * inverse(d) + np.float32(8.5)), 15).astype(np.uint8)
+    blocks = np.empty(x.shape[:-1], DTYPE)
+    blocks["d"] = d
+    blocks["qs"] = pack_nibbles(q)
+    return blocks
+
+
+FORMAT = BlockFormat(
+    name="q4_0", id=2, block_size=32, group=32, dtype=DTYPE, zero=8,
+    unpack=unpack, code=code, scale=scale, pack=pack, imatrix="optional",
+)  # fmt: skip

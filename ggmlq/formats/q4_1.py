@@ -1,0 +1,54 @@
+"""q4_1: 5 bits a weight, ``value = d * q + m``; 32 weights share d and m.
+
+    struct block_q4_1 { union { struct { ggml_half d, m; }; ggml_half2 dm; }; uint8_t qs[16]; }
+
+    byte   0 1 | 2 3 | 4      5      …  19
+           d   | m   | qs[0]  qs[1]  …  qs[15]
+    qs[j]  bits 7654 = q of weight j + 16,  bits 3210 = q of weight j
+
+m is the smallest weight of the block; the offset of the common formula is -m.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from ._bits import f32, half, nibble, nibbles, offset_of, pack_nibbles
+from ._round import inverse, lowest, truncate
+from .format import BlockFormat, Blocks, Bytes, Floats, Parts
+
+DTYPE = np.dtype([("d", "<f2"), ("m", "<f2"), ("qs", "u1", (16,))])
+D, M, QS = (offset_of(DTYPE, field) for field in ("d", "m", "qs"))
+
+
+def unpack(blocks: Blocks) -> Parts:
+    return Parts(nibbles(blocks["qs"]).view(np.int8), f32(blocks["d"]), -f32(blocks["m"]))
+
+
+def code(block: Bytes, i: int) -> int:
+    return nibble(block, QS, i)
+
+
+def scale(block: Bytes, g: int) -> np.float32:
+    return half(block, D)
+
+
+def offset(block: Bytes, g: int) -> np.float32:
+    return -half(block, M)
+
+
+def pack(x: Floats, imatrix: Floats | None) -> Blocks:
+    low = lowest(x)
+    d = (x.max(axis=-1) - low + np.float32(0)) / np.float32(15)  # +0: never -0.0
+    q = np.minimum(truncate((x - low[..., None]) * inverse(d) + np.float32(0.5)), 15)
+    blocks = np.empty(x.shape[:-1], DTYPE)
+    blocks["d"] = d
+    blocks["m"] = low
+    blocks["qs"] = pack_nibbles(q.astype(np.uint8))
+    return blocks
+
+
+FORMAT = BlockFormat(
+    name="q4_1", id=3, block_size=32, group=32, dtype=DTYPE, half2="dm",
+    unpack=unpack, code=code, scale=scale, offset=offset, pack=pack, imatrix="optional",
+)  # fmt: skip

@@ -1,0 +1,50 @@
+"""q5_0: 5.5 bits a weight, ``value = d * (q - 16)``; 32 weights share d.
+
+struct block_q5_0 { ggml_half d; uint8_t qh[4]; uint8_t qs[16]; }
+
+byte   0 1 | 2 … 5 | 6      7      …  21
+       d   | qh    | qs[0]  qs[1]  …  qs[15]
+qs[j]  bits 7654 = low four bits of weight j + 16,  bits 3210 = those of weight j
+qh     32 bits, least significant first: bit i = fifth bit of weight i
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from ._bits import bits, f32, half, nibble, nibbles, offset_of, pack_nibbles, u8
+from ._round import inverse, signed_extreme, truncate
+from .format import BlockFormat, Blocks, Bytes, Floats, Parts
+
+DTYPE = np.dtype([("d", "<f2"), ("qh", "u1", (4,)), ("qs", "u1", (16,))])
+D, QH, QS = (offset_of(DTYPE, field) for field in ("d", "qh", "qs"))
+
+
+def unpack(blocks: Blocks) -> Parts:
+    stored = nibbles(blocks["qs"]) | bits(blocks["qh"]) << 4
+    return Parts(stored.view(np.int8) - np.int8(16), f32(blocks["d"]), None)
+
+
+def code(block: Bytes, i: int) -> int:
+    fifth = u8(block, QH + i // 8) >> i % 8 & 1
+    return (nibble(block, QS, i) | fifth << 4) - 16
+
+
+def scale(block: Bytes, g: int) -> np.float32:
+    return half(block, D)
+
+
+def pack(x: Floats, imatrix: Floats | None) -> Blocks:
+    d = signed_extreme(x) / np.float32(-16)
+    q = np.minimum(truncate(x * inverse(d) + np.float32(16.5)), 31).astype(np.uint8)
+    blocks = np.empty(x.shape[:-1], DTYPE)
+    blocks["d"] = d
+    blocks["qh"] = np.packbits(q >> 4 & 1, axis=-1, bitorder="little")
+    blocks["qs"] = pack_nibbles(q & np.uint8(15))
+    return blocks
+
+
+FORMAT = BlockFormat(
+    name="q5_0", id=6, block_size=32, group=32, dtype=DTYPE, zero=16,
+    unpack=unpack, code=code, scale=scale, pack=pack, imatrix="optional",
+)  # fmt: skip

@@ -1,0 +1,33 @@
+"""Plain text for people: tables and sizes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+
+def table(header: Sequence[str], rows: Iterable[Sequence[object]]) -> str:
+    """Columns under a header; a column of numbers is aligned to the right."""
+    cells = [[str(cell) for cell in row] for row in rows]
+    lines = [list(header), *cells]
+    widths = [max(len(line[i]) for line in lines) for i in range(len(header))]
+    numeric = [bool(cells) and all(_is_number(row[i]) for row in cells) for i in range(len(header))]
+    return "\n".join(
+        "  ".join(
+            cell.rjust(width) if right else cell.ljust(width)
+            for cell, width, right in zip(line, widths, numeric, strict=True)
+        ).rstrip()
+        for line in lines
+    )
+
+
+def _is_number(cell: str) -> bool:
+    return cell[:1].isdigit() or (cell[:1] in "-+." and cell[1:2].isdigit()) or cell in ("", "-")
+
+
+def size(n: int) -> str:
+    """Bytes in the unit that reads best: 18.0 KiB."""
+    amount, units = float(n), ["bytes", "KiB", "MiB", "GiB", "TiB"]
+    while amount >= 1024 and len(units) > 1:
+        amount /= 1024
+        del units[0]
+    return f"{n} bytes" if units[0] == "bytes" else f"{amount:.1f} {units[0]}"
