@@ -115,9 +115,9 @@ def f32(field: NDArray[np.floating]) -> NDArray[np.float32]:
 
 def nibbles(qs: Bytes, run: int = 16) -> Bytes:
     """[..., n] bytes to [..., 2n] nibbles: in each run of bytes the low ones first, then the high."""
-    runs = qs.reshape(*qs.shape[:-1], -1, 1, run)
-    codes: Bytes = runs >> _steps(2, 4) & np.uint8(15)
-    return codes.reshape(*qs.shape[:-1], -1)
+    *lead, n = qs.shape
+    codes: Bytes = qs.reshape(*lead, n // run, 1, run) >> _steps(2, 4) & np.uint8(15)
+    return codes.reshape(*lead, 2 * n)
 
 
 def pairs(qs: Bytes) -> Bytes:

@@ -36,7 +36,7 @@ def _trits(packed: Bytes, n: int) -> Bytes:
     """The first n trits of each byte; a run of bytes gives n runs of weights."""
     fraction = packed[..., None, :] * POWERS[:n, None]  # wraps at 256: the integer part drops
     digits = fraction.astype(np.uint16) * 3 >> 8
-    return digits.astype(np.uint8).reshape(*packed.shape[:-1], -1)
+    return digits.astype(np.uint8).reshape(*packed.shape[:-1], n * packed.shape[-1])
 
 
 def code(block: Bytes, i: int) -> int:

@@ -1,0 +1,1 @@
+"""Shared by tests, benchmarks and tools: inputs, and comparisons that raise."""

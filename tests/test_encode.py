@@ -1,0 +1,184 @@
+"""Encoding: ggml's bytes, on every kind of row."""
+
+from __future__ import annotations
+
+import gguf
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from hypothesis.extra import numpy as hnp
+
+import ggmlq as gq
+from ggmlq.formats import FORMATS
+from ggmlq.testing.compare import assert_same_blocks
+from ggmlq.testing.rows import KINDS, MODEST, rows
+
+ENCODED = [fmt for fmt in FORMATS.values() if fmt.can_quantize and fmt.name != "f32"]
+BLOCKS = [fmt for fmt in ENCODED if fmt.block_size > 1]
+IN_GGUF_PY = "f16 bf16 q4_0 q4_1 q5_0 q5_1 q8_0 mxfp4 tq1_0 tq2_0".split()
+
+# Bytes of a block of zeros (formats.md of ggml's behaviour: few of them are all zero).
+ZEROS = {
+    "q1_0": "0000" + "ff" * 16,
+    "q2_0": "0000" + "55" * 16,
+    "q4_0": "0080" + "88" * 16,
+    "q5_0": "0080" + "ffffffff" + "00" * 16,
+    "q4_1": "00" * 20,
+    "q5_1": "00" * 24,
+    "q8_0": "00" * 34,
+    "q8_1": "00" * 36,
+    "q8_K": "00" * 292,
+    "mxfp4": "00" * 17,
+    "nvfp4": "00" * 36,
+    "tq1_0": "80" * 48 + "7f" * 4 + "0000",
+    "tq2_0": "55" * 64 + "0000",
+}
+
+
+def by_name(fmt):
+    return fmt.name
+
+
+def encode(x, fmt):
+    """Through the public function; scales that overflow warn, which is not the question here."""
+    import warnings
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", RuntimeWarning)
+        return gq.quantize(x, fmt).blocks
+
+
+def ggml_encode(libggml, x, fmt):
+    blocks = libggml.quantize(x, fmt).view(fmt.dtype)
+    if fmt.name == "q8_K":  # ggml leaves the sums of a block of zeros unwritten
+        blocks["bsums"][blocks["d"] == 0] = 0
+    return blocks
+
+
+@pytest.mark.parametrize("kind", ["uniform", "normal", "edges"])
+@pytest.mark.parametrize("fmt", ENCODED, ids=by_name)
+def test_golden(fmt, kind, golden):
+    x = golden("inputs")[kind]
+    want = golden(fmt.name)[f"{kind}/blocks"].view(fmt.dtype)
+    assert_same_blocks(encode(x, fmt), want, fmt, x)
+
+
+@pytest.mark.parametrize("kind", MODEST)
+@pytest.mark.parametrize("name", IN_GGUF_PY)
+def test_gguf_py(name, kind):
+    if name in ("q4_0", "q5_0") and kind in ("negative_zeros", "mixed_zeros"):
+        kind = "zeros"  # there gguf-py and ggml's C code differ in the sign of a zero scale
+    fmt = FORMATS[name]
+    x = rows(kind, 24, 512, seed=fmt.id)
+    want = gguf.quants.quantize(x, gguf.GGMLQuantizationType(fmt.id))
+    want = want.view(np.uint8).reshape(24, -1).view(fmt.dtype)
+    if name in ("q4_1", "q5_1") and kind == "mixed_zeros":
+        want["m"] = encode(x, fmt)["m"]  # the same for the sign of a zero minimum
+    assert_same_blocks(encode(x, fmt), want, fmt, x)
+
+
+@pytest.mark.llama
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("fmt", ENCODED, ids=by_name)
+def test_libggml(fmt, kind, libggml):
+    x = rows(kind, 48, 1024, seed=7 * fmt.id)
+    assert_same_blocks(encode(x, fmt), ggml_encode(libggml, x, fmt), fmt, x)
+
+
+floats = st.floats(width=32, allow_nan=False, allow_infinity=False)
+ties = st.integers(-300, 300).map(lambda i: i / 2)
+signed_zeros = st.sampled_from([0.0, -0.0])
+subnormals = st.integers(-(2**23), 2**23).map(lambda i: i * 2.0**-149)
+values = st.one_of(ties, signed_zeros, subnormals, floats)
+
+
+@pytest.mark.llama
+@pytest.mark.parametrize("fmt", ENCODED, ids=by_name)
+def test_libggml_on_ties_zeros_and_subnormals(fmt, libggml):
+    @settings(max_examples=40, deadline=None)
+    @given(hnp.arrays(np.float32, (2, 256), elements=values, fill=st.one_of(ties, signed_zeros, floats)))
+    def check(x):
+        assert_same_blocks(encode(x, fmt), ggml_encode(libggml, x, fmt), fmt, x)
+
+    check()
+
+
+@pytest.mark.parametrize("zero", [0.0, -0.0])
+@pytest.mark.parametrize("fmt", BLOCKS, ids=by_name)
+def test_zero_blocks(fmt, zero):
+    got = encode(np.full((1, fmt.block_size), zero, np.float32), fmt).tobytes().hex()
+    expected = ZEROS[fmt.name]
+    if str(zero) == "-0.0" and fmt.name in ("q4_1", "q5_1"):
+        expected = "00000080" + expected[8:]  # the minimum is -0.0
+    assert got == expected
+
+
+@pytest.mark.parametrize("kind", ["normal", "uniform", "heavy_tails", "ramp"])
+@pytest.mark.parametrize(
+    ("name", "largest", "steps"),
+    [("q4_0", "size", 8), ("q5_0", "size", 16), ("q8_0", "size", 127), ("q8_1", "size", 127),
+     ("q8_K", "size", 127), ("q4_1", "spread", 15), ("q5_1", "spread", 31), ("mxfp4", "size", 3.9)],
+)  # fmt: skip
+def test_encoding_is_near(name, largest, steps, kind):
+    """No value is off by more than a step of its block (the clipped end of q4_0 and q5_0)."""
+    x = rows(kind, 16, 512)
+    by_block = x.reshape(16, -1, FORMATS[name].block_size)
+    reach = np.abs(by_block).max(axis=-1) if largest == "size" else np.ptp(by_block, axis=-1)
+    error = np.abs(np.asarray(gq.quantize(x, name)) - x).reshape(by_block.shape).max(axis=-1)
+    assert (error <= reach / steps * 1.01).all()
+
+
+@pytest.mark.parametrize("fmt", [f for f in BLOCKS if f.name not in ("q1_0", "q2_0", "nvfp4", "mxfp4")], ids=by_name)
+def test_decoded_values_encode_to_themselves(fmt):
+    """A second pass changes no code: the levels are where the decoder says."""
+    once = np.asarray(gq.quantize(rows("uniform", 8, 512), fmt))
+    again = np.asarray(gq.quantize(once, fmt))
+    assert np.allclose(once, again, rtol=2e-3, atol=1e-6)
+
+
+def test_rows_are_independent_of_the_slab(monkeypatch):
+    """Long arrays are encoded and decoded slab by slab."""
+    x = rows("normal", 50, 256)
+    whole = gq.quantize(x, "q4_0")
+    monkeypatch.setattr("ggmlq.ops.SLAB", 700)
+    parts = gq.quantize(x, "q4_0")
+    assert np.array_equal(whole.raw, parts.raw)
+    assert np.array_equal(whole.dequantize(), parts.dequantize())
+
+
+@pytest.mark.parametrize("dtype", [np.float16, np.float32, np.float64])
+def test_input_dtypes(dtype):
+    x = rows("f16", 4, 64)
+    assert np.array_equal(gq.quantize(x.astype(dtype), "q5_1").raw, gq.quantize(x, "q5_1").raw)
+
+
+def test_input_may_be_strided():
+    x = rows("normal", 8, 128)
+    assert np.array_equal(gq.quantize(x[::2, ::-1], "q4_1").raw, gq.quantize(x[::2, ::-1].copy(), "q4_1").raw)
+    assert np.array_equal(gq.quantize(x.T.copy().T, "q8_0").raw, gq.quantize(x, "q8_0").raw)
+
+
+def test_leading_axes():
+    x = rows("normal", 12, 64)
+    q = gq.quantize(x.reshape(3, 4, 64), "q4_0")
+    assert q.shape == (3, 4, 64)
+    assert np.array_equal(q.raw.reshape(12, -1), gq.quantize(x, "q4_0").raw)
+    assert gq.quantize(x[0], "q4_0").shape == (64,)
+    assert gq.quantize(x[:0], "q4_0").shape == (0, 64)
+
+
+def test_imatrix_is_ignored_where_ggml_ignores_it():
+    x, weights = rows("normal", 4, 256), rows("uniform", 1, 256)[0] ** 2
+    for name in ("q8_0", "mxfp4", "nvfp4", "tq1_0", "tq2_0", "q1_0", "q2_0", "f16"):
+        assert np.array_equal(gq.quantize(x, name, imatrix=weights).raw, gq.quantize(x, name).raw)
+
+
+@pytest.mark.parametrize(
+    ("name", "x"), [("q4_0", 1e6), ("q8_0", 1e7), ("f16", 1e5), ("q4_1", 2e6), ("q8_1", 2e6)]
+)
+def test_a_scale_that_overflows_is_a_warning_that_says_where(name, x):
+    data = np.ones((3, 256), np.float32)
+    data[2, 200] = x
+    with pytest.warns(RuntimeWarning, match=r"1 blocks have a scale or value .*row 2, columns (192|200) to"):
+        gq.quantize(data, name)

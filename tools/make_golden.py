@@ -1,0 +1,87 @@
+#!/usr/bin/env python3
+"""Write tests/golden/<format>.npz: what ggml itself makes of the rows in tests/golden/inputs.npz.
+
+    python tools/make_golden.py [--lib PATH] [--check] [FORMAT ...]
+
+A file holds, for each set of rows, `<set>/blocks` (as ggml encodes them) and `<set>/values` (as
+ggml decodes those blocks), and `random/blocks` with `random/values` for random bytes with sane
+scales. Formats that need an importance matrix get one of ones. Tests only read these files.
+
+The rows: `uniform` and `normal` were cut from a run of ggml commit d99724f2 (the last twelve
+rows of `uniform` are special: zeros, ones, -3.5, 1e-8, a ramp, noise of 1e-6 and 1e4, spikes,
+heavy tails, ±0.5, integers); `edges` are made here, from fixed seeds.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from pathlib import Path
+
+import numpy as np
+
+from ggmlq.formats import FORMATS, Format
+from ggmlq.llama.library import Library
+from ggmlq.testing.blocks import random_blocks
+from ggmlq.testing.rows import MODEST, rows
+
+FOLDER = Path(__file__).parents[1] / "tests" / "golden"
+ONES = ("iq2_xxs", "iq2_xs", "iq1_s", "iq1_m")  # encoded with an importance matrix of ones
+
+
+def edges() -> np.ndarray:
+    """One row of every modest kind."""
+    return np.concatenate([rows(kind, 1, 512, seed) for seed, kind in enumerate(MODEST)])
+
+
+def golden(fmt: Format, library: Library, inputs: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
+    """All arrays of one format."""
+    made = {}
+    for name, x in inputs.items():
+        imatrix = np.ones(x.shape[1], np.float32) if fmt.name in ONES else None
+        raw = library.quantize(x, fmt, imatrix)
+        if fmt.name == "q8_K":  # ggml leaves the sums of a block of zeros unwritten
+            blocks = raw.view(fmt.dtype)
+            blocks["bsums"][blocks["d"] == 0] = 0
+        made[f"{name}/blocks"] = raw
+        if fmt.name != "q8_1":  # ggml never decodes it
+            made[f"{name}/values"] = library.dequantize(raw, fmt)
+    if fmt.name != "q8_1":
+        raw = random_blocks(fmt, 1, 4096 // fmt.block_size, seed=fmt.id).view(np.uint8)
+        made["random/blocks"] = raw
+        made["random/values"] = library.dequantize(raw, fmt)
+    return made
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    parser.add_argument("format", nargs="*", help="only these formats")
+    parser.add_argument("--lib", type=Path, help="a libggml-base (default: the one ggmlq finds)")
+    parser.add_argument("--check", action="store_true", help="compare with the files, write nothing")
+    args = parser.parse_args()
+    library = Library(args.lib)
+    print(f"{library.path}: ggml {library.version}")
+    with np.load(FOLDER / "inputs.npz") as stored:
+        inputs = {"uniform": stored["uniform"], "normal": stored["normal"], "edges": edges()}
+    if not args.check:
+        np.savez_compressed(FOLDER / "inputs.npz", **inputs)
+    wrong = 0
+    for name in args.format or FORMATS:
+        fmt = FORMATS[name]
+        if fmt.block_size == 1 and fmt.name not in ("f16", "bf16"):
+            continue
+        made = golden(fmt, library, inputs)
+        path = FOLDER / f"{fmt.name.lower()}.npz"
+        if not args.check:
+            np.savez_compressed(path, **made, ggml=np.array(library.version))
+            print(f"wrote {path.name}")
+            continue
+        with np.load(path) as stored:
+            bad = [key for key in made if not np.array_equal(made[key], stored[key], equal_nan="values" in key)]
+        wrong += bool(bad)
+        print(f"{fmt.name:8} {'differs in ' + ', '.join(bad) if bad else 'the same'}")
+    return 1 if wrong else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
