@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import warnings
 from typing import Any
 
@@ -60,12 +61,12 @@ def quantize(x: Any, format: str | int | Format, *, imatrix: Any = None) -> Quan
     check_row(asked, fmt, x.shape[-1])
     weights = None if imatrix is None else _check_imatrix(asked, imatrix, x.shape[-1])
     raw = np.empty((*x.shape[:-1], fmt.row_bytes(x.shape[-1])), np.uint8)
-    blocks = raw.reshape(-1, raw.shape[-1]).view(fmt.dtype)
-    rows = x.reshape(-1, x.shape[-1])
-    for part in _slabs(*rows.shape):
-        values = _finite_float32(asked, rows[part], x.shape, part.start)
-        blocks[part] = fmt.encode(values, weights)
-    _warn_of_invalid(asked, fmt, blocks)
+    if x.size:
+        rows, blocks = x.reshape(-1, x.shape[-1]), raw.reshape(-1, raw.shape[-1]).view(fmt.dtype)
+        for part in _slabs(*rows.shape):
+            values = _finite_float32(asked, rows[part], x.shape, part.start)
+            blocks[part] = fmt.encode(values, weights)
+        _warn_of_invalid(asked, fmt, blocks)
     return QuantArray(fmt, x.shape, _frozen(raw))
 
 
@@ -155,11 +156,11 @@ def dequantize(q: QuantArray, dtype: DTypeLike = np.float32) -> Any:
     if q.device != "cpu":
         return cuda_device().upload(dequantize(q.to("cpu"), kind), q.device)
     values = np.empty(q.shape, kind)
-    blocks = q.blocks.reshape(-1, q.raw.shape[-1] // q.format.dtype.itemsize)
-    flat = values.reshape(len(blocks), -1) if values.size else values
-    for part in _slabs(*flat.shape) if values.size else ():
-        with np.errstate(over="ignore"):
-            flat[part] = q.format.decode(blocks[part], kind)
+    if values.size:
+        rows = values.reshape(-1, q.shape[-1] if q.shape else 1)
+        blocks = q.blocks.reshape(len(rows), -1)
+        for part in _slabs(*rows.shape):
+            rows[part] = q.format.decode(blocks[part], kind)
     return values
 
 
@@ -208,13 +209,13 @@ def linear(
     x = check_linear("linear(x, q)", x, q)
     n, k = q.shape
     shape = (*x.shape[:-1], n)
-    rows = x.reshape(-1, k)
+    rows = x.reshape(math.prod(x.shape[:-1]), k)
     kind = _check_out("linear(x, q)", x, q, out, shape, dtype)
     problem = ladder.Problem("linear", q.format, len(rows), n, k, q.device.partition(":")[0])
     rung = ladder.choose(problem, kernel, arithmetic)
     direct = out is not None and kind == np.float32 and out.flags.c_contiguous
     if direct and not np.may_share_memory(out, x):
-        y = out.reshape(-1, n)
+        y = out.reshape(len(rows), n)
     else:
         y = np.empty((len(rows), n), np.float32)
     rung.launch(rows, q, y)
@@ -275,10 +276,10 @@ def _check_out(
     kind = np.dtype(dtype if out is None else getattr(out, "dtype", None))
     if kind.kind != "f":
         raise DTypeError(f"{asked}: a result of {kind} was asked for; it is a float array")
-    if out is not None and out.shape != shape:
-        raise ShapeError(f"{asked}: out has shape {out.shape}, the result {shape}; they must agree")
     if out is not None and is_host(out) != is_host(x):
         raise DeviceError(f"{asked}: out is not on {q.device}, where x and q are; allocate it there")
+    if out is not None and out.shape != shape:
+        raise ShapeError(f"{asked}: out has shape {out.shape}, the result {shape}; they must agree")
     return kind
 
 

@@ -36,7 +36,7 @@ def cupy():
 
 @pytest.fixture(scope="session")
 def golden():
-    """ggml's own outputs: ``golden("q4_K")`` is a dict of arrays."""
+    """Ggml's own outputs: ``golden("q4_K")`` is a dict of arrays."""
     loaded: dict[str, dict[str, np.ndarray]] = {}
 
     def load(name: str) -> dict[str, np.ndarray]:

@@ -16,7 +16,9 @@ from ggmlq.testing.compare import assert_same_values
 
 BLOCKS = [fmt for fmt in FORMATS.values() if isinstance(fmt, BlockFormat)]
 DECODED = [fmt for fmt in FORMATS.values() if fmt.name in ("f16", "bf16")] + [
-    fmt for fmt in BLOCKS if fmt.name != "q8_1"  # ggml has no decoder for it
+    fmt
+    for fmt in BLOCKS
+    if fmt.name != "q8_1"  # ggml has no decoder for it
 ]
 IN_GGUF_PY = [
     fmt for fmt in DECODED
@@ -101,7 +103,9 @@ def test_shapes_survive(name):
     assert fmt.decode(blocks[:, :0]).shape == (6, 0)
 
 
-@pytest.mark.parametrize("name", [f.name for f in BLOCKS if any(f.dtype[n].kind == "f" for n in f.dtype.names)])
+@pytest.mark.parametrize(
+    "name", [f.name for f in BLOCKS if any(f.dtype[n].kind == "f" for n in f.dtype.names)]
+)
 def test_invalid_finds_damaged_scales(name):
     fmt = FORMATS[name]
     blocks = random_blocks(fmt, 2, 3)

@@ -16,7 +16,7 @@ from ggmlq.testing.rows import KINDS, MODEST, rows
 
 ENCODED = [fmt for fmt in FORMATS.values() if fmt.can_quantize and fmt.name != "f32"]
 BLOCKS = [fmt for fmt in ENCODED if fmt.block_size > 1]
-IN_GGUF_PY = "f16 bf16 q4_0 q4_1 q5_0 q5_1 q8_0 mxfp4 tq1_0 tq2_0".split()
+IN_GGUF_PY = ["f16", "bf16", "q4_0", "q4_1", "q5_0", "q5_1", "q8_0", "mxfp4", "tq1_0", "tq2_0"]
 
 # Bytes of a block of zeros (formats.md of ggml's behaviour: few of them are all zero).
 ZEROS = {
@@ -129,7 +129,9 @@ def test_encoding_is_near(name, largest, steps, kind):
     assert (error <= reach / steps * 1.01).all()
 
 
-@pytest.mark.parametrize("fmt", [f for f in BLOCKS if f.name not in ("q1_0", "q2_0", "nvfp4", "mxfp4")], ids=by_name)
+@pytest.mark.parametrize(
+    "fmt", [f for f in BLOCKS if f.name not in ("q1_0", "q2_0", "nvfp4", "mxfp4")], ids=by_name
+)
 def test_decoded_values_encode_to_themselves(fmt):
     """A second pass changes no code: the levels are where the decoder says."""
     once = np.asarray(gq.quantize(rows("uniform", 8, 512), fmt))

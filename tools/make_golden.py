@@ -77,7 +77,9 @@ def main() -> int:
             print(f"wrote {path.name}")
             continue
         with np.load(path) as stored:
-            bad = [key for key in made if not np.array_equal(made[key], stored[key], equal_nan="values" in key)]
+            bad = [
+                key for key in made if not np.array_equal(made[key], stored[key], equal_nan="values" in key)
+            ]
         wrong += bool(bad)
         print(f"{fmt.name:8} {'differs in ' + ', '.join(bad) if bad else 'the same'}")
     return 1 if wrong else 0

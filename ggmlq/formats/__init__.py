@@ -80,8 +80,10 @@ class Formats(Mapping[str, Format]):
             if key == id_ or (isinstance(key, str) and key.lower() == name):
                 return f"format {key!r}: ggml removed type {id_} ({name}), {advice}"
         if isinstance(key, str):
-            near = difflib.get_close_matches(key.lower(), self._lower, n=3, cutoff=0.5)
-            names = [self._lower[n].name for n in near] or list(self)
+            low = key.lower()
+            near = [name for name in self._lower if low and name.startswith(low)]
+            near += difflib.get_close_matches(low, self._lower, n=3, cutoff=0.5)
+            names = [self._lower[name].name for name in dict.fromkeys(near)] or list(self)
             return f"format {key!r}: ggml has no such type; did you mean {', '.join(names)}?"
         known = f"{min(self._ids)} to {max(self._ids)}"
         return f"format id {key}: ggml has no such type; ggmlq knows the ids {known}, see `ggmlq formats`"

@@ -28,7 +28,7 @@ class ScalarFormat(Format):
 
     def decode(self, blocks: Blocks, dtype: DTypeLike = np.float32) -> NDArray[Any]:
         values = (blocks.astype(np.uint32) << 16).view(np.float32) if self.bfloat else blocks
-        with np.errstate(over="ignore"):
+        with np.errstate(over="ignore", invalid="ignore"):
             return values.astype(dtype, copy=False)
 
     def encode(self, x: Floats, imatrix: Floats | None = None) -> Blocks:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from typing import Any
 
@@ -35,7 +36,7 @@ def linear(x: Any, q: QuantArray, arithmetic: str = "exact") -> NDArray[np.float
         )
     x, q = to_host(x), q.to("cpu") if isinstance(q, QuantArray) else q
     x = check_linear("reference.linear(x, q)", x, q)
-    rows = x.reshape(-1, x.shape[-1])
+    rows = x.reshape(math.prod(x.shape[:-1]), x.shape[-1])
     return ARITHMETICS[arithmetic](rows, q).reshape(*x.shape[:-1], q.shape[0])
 
 

@@ -3,22 +3,33 @@
 from __future__ import annotations
 
 import numpy as np
+from numpy.typing import NDArray
 
 from ..formats import Format
 from ..formats.format import Blocks
+
+LARGEST = 1e5
 
 
 def random_blocks(fmt: Format, rows: int, n: int, seed: int = 0) -> Blocks:
     """[rows, n] blocks of random bytes whose scales are finite and of ordinary size.
 
-    Float fields are found by their dtype, so no format needs its own rule here; what else a
-    format forbids it says itself, and such blocks are drawn again.
+    Float fields are found by their dtype, so no format needs its own rule here. Blocks that a
+    format calls invalid, or whose values are huge all the same, are drawn again.
     """
     rng = np.random.default_rng(seed)
     blocks = _draw(fmt, rows * n, rng)
-    while (bad := fmt.invalid(blocks)).any():
+    while (bad := _wild(fmt, blocks)).any():
         blocks[bad] = _draw(fmt, int(bad.sum()), rng)
     return blocks.reshape(rows, n)
+
+
+def _wild(fmt: Format, blocks: Blocks) -> NDArray[np.bool_]:
+    if fmt.dtype.kind == "i":  # plain integers: any value will do
+        return np.zeros(len(blocks), np.bool_)
+    values = np.abs(fmt.decode(blocks)).reshape(len(blocks), fmt.block_size)
+    tame: NDArray[np.bool_] = (values <= LARGEST).all(axis=1)  # NaN is not
+    return fmt.invalid(blocks) | ~tame
 
 
 def _draw(fmt: Format, n: int, rng: np.random.Generator) -> Blocks:
@@ -26,6 +37,4 @@ def _draw(fmt: Format, n: int, rng: np.random.Generator) -> Blocks:
     for name in fmt.dtype.names or ():
         if fmt.dtype[name].kind == "f":
             blocks[name] = rng.normal(0, 0.1, blocks[name].shape)
-    if fmt.dtype.kind == "f":
-        blocks[...] = rng.normal(0, 1, n)
     return blocks

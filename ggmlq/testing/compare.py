@@ -19,13 +19,14 @@ def assert_same_values(got: NDArray[Any], want: NDArray[Any], fmt: Format, block
     if same.all():
         return
     wrong = ~same.reshape(*blocks.shape, fmt.block_size)
-    index = np.unravel_index(int(wrong.sum(axis=-1).argmax()), blocks.shape)
+    worst = int(wrong.sum(axis=-1).argmax())
+    index = tuple(int(i) for i in np.unravel_index(worst, blocks.shape))
     element = int(wrong[index].argmax())
     at = (*index, element)
     shape = wrong.shape
     raise AssertionError(
         f"{fmt.name}: {int(wrong.sum())} of {wrong.size} values differ; worst block "
-        f"{tuple(map(int, index))} has {int(wrong[index].sum())}, the first at element {element}: "
+        f"{index} has {int(wrong[index].sum())}, the first at element {element}: "
         f"got {got.reshape(shape)[at]!r}, expected {want.reshape(shape)[at]!r}\n"
         f"{show(blocks[index])}"
     )

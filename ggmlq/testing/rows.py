@@ -16,14 +16,17 @@ Maker = Callable[[Generator, int, int], NDArray[np.floating]]
 
 def _bf16(rng: Generator, n: int, k: int) -> NDArray[np.float32]:
     x = rng.standard_normal((n, k), np.float32)
-    return (x.view(np.uint32) & 0xFFFF0000).view(np.float32)
+    upper: NDArray[np.uint32] = x.view(np.uint32) & np.uint32(0xFFFF0000)
+    return upper.view(np.float32)
 
 
 def _near_powers(rng: Generator, n: int, k: int) -> NDArray[np.float32]:
     """Constant rows within 60 ulp of a power of two: exponents found by a logarithm slip here."""
-    power = np.exp2(rng.integers(-100, 100, (n, 1)).astype(np.float32))
-    ulps = power.view(np.int32) + rng.integers(-60, 61, (n, 1), np.int32)
-    return ulps.view(np.float32).repeat(k, axis=1)
+    power: NDArray[np.float32] = np.exp2(rng.integers(-100, 100, (n, 1)).astype(np.float32))
+    near: NDArray[np.float32] = (power.view(np.int32) + rng.integers(-60, 61, (n, 1), np.int32)).view(
+        np.float32
+    )
+    return near.repeat(k, axis=1)
 
 
 KINDS: dict[str, Maker] = {
@@ -34,9 +37,7 @@ KINDS: dict[str, Maker] = {
     "f16": lambda rng, n, k: rng.standard_normal((n, k)).astype(np.float16),
     "half_integers": lambda rng, n, k: rng.integers(-16, 17, (n, k)) / 2,
     "integers": lambda rng, n, k: rng.integers(-127, 128, (n, k)).astype(np.float32),
-    "powers_of_two": lambda rng, n, k: (
-        np.exp2(rng.integers(-20, 8, (n, k))) * rng.choice([-1, 1], (n, k))
-    ),
+    "powers_of_two": lambda rng, n, k: np.exp2(rng.integers(-20, 8, (n, k))) * rng.choice([-1, 1], (n, k)),
     "near_powers": _near_powers,
     "spikes": lambda rng, n, k: np.where(rng.random((n, k)) < 1 / 32, rng.standard_normal((n, k)), 0),
     "outliers": lambda rng, n, k: rng.normal(0, 1e4, (n, k)),

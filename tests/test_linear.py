@@ -1,0 +1,194 @@
+"""linear: x @ q.T on the quantized weights, its arguments, and the oracle it is judged by."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import ggmlq as gq
+from ggmlq.formats import FORMATS
+from ggmlq.testing.blocks import random_blocks
+from ggmlq.testing.rows import rows
+
+
+def weights(fmt, n, blocks, seed=0):
+    fmt = FORMATS[fmt]
+    return gq.QuantArray.from_bytes(random_blocks(fmt, n, blocks, seed), fmt, (n, blocks * fmt.block_size))
+
+
+def row_errors(y, x, q):
+    """The distance that the design document asks for: per weight row, scaled by both norms."""
+    exact = gq.reference.linear(x, q)
+    w = np.asarray(q, np.float64)
+    x = np.asarray(x, np.float64).reshape(-1, w.shape[1])
+    energy = np.outer((x**2).sum(axis=1), (w**2).sum(axis=1)) / w.shape[1]
+    square = (np.asarray(y, np.float64) - exact).reshape(len(x), len(w)) ** 2
+    return square.sum(axis=0) / np.maximum(energy.sum(axis=0), 1e-300)
+
+
+@pytest.mark.parametrize("kernel", [rung.name for rung in gq.kernels(device="cpu")])
+@pytest.mark.parametrize("fmt", FORMATS)
+def test_every_kernel_on_every_format(fmt, kernel):
+    q = weights(fmt, 33, 1024 // FORMATS[fmt].block_size, seed=3)
+    x = rows("normal", 9, 1024, seed=4)
+    y = gq.linear(x, q, kernel=kernel)
+    assert (y.dtype, y.shape) == (np.float32, (9, 33))
+    assert not (row_errors(y, x, q) > 1e-10).any()
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    m=st.sampled_from([0, 1, 2, 8, 9, 63, 64, 65]),
+    n=st.sampled_from([0, 1, 2, 31, 64, 129]),
+    blocks=st.integers(1, 9),
+    name=st.sampled_from(["q4_0", "q8_0", "q4_K", "iq1_s", "mxfp4", "f16"]),
+    seed=st.integers(0, 2**32 - 1),
+)
+def test_shapes(m, n, blocks, name, seed):
+    q = weights(name, n, blocks, seed)
+    x = np.random.default_rng(seed).standard_normal((m, q.shape[1]), np.float32)
+    y = x @ q.T
+    assert y.shape == (m, n)
+    assert not (row_errors(y, x, q) > 1e-10).any()
+
+
+def test_slabs_of_weights(monkeypatch):
+    monkeypatch.setattr("ggmlq.cpu.linear.r0_dequant.SLAB_BYTES", 4096)
+    q, x = weights("q6_K", 50, 2), rows("normal", 5, 512)
+    assert not (row_errors(x @ q.T, x, q) > 1e-10).any()
+
+
+def test_forms_of_x():
+    q = weights("q4_0", 7, 4)
+    x = rows("normal", 24, 128)
+    y = gq.linear(x, q)
+    assert np.array_equal(x @ q.T, y)
+    assert np.array_equal(gq.linear(x[3], q), gq.linear(x[3:4], q)[0])
+    assert gq.linear(x[3], q).shape == (7,)
+    assert np.array_equal(gq.linear(x.reshape(2, 3, 4, 128), q).reshape(24, 7), y)
+    assert np.allclose(gq.linear(np.asfortranarray(x), q), y, rtol=1e-5, atol=1e-5)
+    assert np.allclose(gq.linear(x[::2], q), y[::2], rtol=1e-5, atol=1e-5)
+    assert np.allclose(gq.linear(np.repeat(x, 2, axis=1)[:, ::2], q), y, rtol=1e-5, atol=1e-5)
+    assert np.array_equal(gq.linear(x.tolist(), q), gq.linear(x.astype(np.float64), q))
+
+
+@pytest.mark.parametrize("dtype", [np.float16, np.float32, np.float64])
+def test_dtypes(dtype):
+    q, x = weights("q8_0", 5, 2), rows("f16", 3, 64)
+    assert gq.linear(x.astype(dtype), q).dtype == np.float32
+    assert np.array_equal(gq.linear(x.astype(dtype), q), gq.linear(x, q))
+    y = gq.linear(x, q, dtype=dtype)
+    assert y.dtype == dtype
+    assert np.array_equal(y, gq.linear(x, q).astype(dtype))
+
+
+def test_bias():
+    q, x, bias = weights("q5_K", 5, 1), rows("normal", 3, 256), rows("uniform", 1, 5)[0]
+    assert np.allclose(gq.linear(x, q, bias=bias), gq.linear(x, q) + bias)
+
+
+@pytest.mark.parametrize("dtype", [np.float16, np.float32, np.float64])
+def test_out(dtype):
+    q, x, bias = weights("q4_1", 6, 2), rows("normal", 4, 64), np.ones(6, np.float32)
+    want = gq.linear(x, q, bias=bias)
+    out = np.full((4, 6), np.nan, dtype)
+    assert gq.linear(x, q, out=out, bias=bias) is out
+    assert np.array_equal(out, want.astype(dtype))
+    wide = np.full((4, 12), 7, dtype)
+    gq.linear(x, q, out=wide[:, ::2], bias=bias)
+    assert np.array_equal(wide[:, ::2], want.astype(dtype))
+    assert (wide[:, 1::2] == 7).all()
+
+
+def test_out_may_overlap_x():
+    q, x = weights("q8_0", 64, 2), rows("normal", 4, 64)
+    want = gq.linear(x, q)
+    assert np.array_equal(gq.linear(x, q, out=x), want)
+
+
+def test_a_part_of_the_weights():
+    q, x = weights("q4_K", 12, 2), rows("normal", 3, 512)
+    y = x @ q.T
+    assert np.allclose(x @ q[3:9].T, y[:, 3:9], rtol=1e-5, atol=1e-5)
+    assert np.allclose(x @ q[::-1].T, y[:, ::-1], rtol=1e-5, atol=1e-5)
+    assert np.allclose(x @ q[[5, 5, 0]].T, y[:, [5, 5, 0]], rtol=1e-5, atol=1e-5)
+
+
+def test_not_a_number_stays_one():
+    q, x = weights("q8_0", 4, 1), rows("normal", 3, 32)
+    x[1, 5] = np.nan
+    assert np.isnan(x @ q.T).any(axis=1).tolist() == [False, True, False]
+
+
+# --- the oracle -----------------------------------------------------------------------------
+
+
+def test_reference_is_float64_on_the_decoded_weights():
+    q, x = weights("q3_K", 9, 2), rows("normal", 5, 512)
+    want = x.astype(np.float64) @ np.asarray(q).astype(np.float64).T
+    y = gq.reference.linear(x, q)
+    assert y.dtype == np.float64
+    assert np.allclose(y, want, rtol=1e-13, atol=1e-12)
+    assert gq.reference.linear(x[0], q, arithmetic="exact").shape == (9,)
+
+
+def test_reference_names_the_arithmetics_it_has():
+    with pytest.raises(gq.GGMLQError, match="'exact'"):
+        gq.reference.linear(rows("normal", 1, 32), weights("q4_0", 1, 1), "ggml-gpu")
+
+
+def test_nmse():
+    reference = np.array([[3.0, 4.0], [0.0, 1.0]])
+    y = reference + np.array([[0.5, 0], [0, 0]])
+    assert gq.nmse(y, reference) == pytest.approx(0.25 / 26)
+    assert gq.nmse(y, reference, axis=-1).tolist() == [0.01, 0]
+    assert isinstance(gq.nmse(y, reference), float)
+    assert gq.nmse(np.zeros(3), np.zeros(3)) == 0
+    assert gq.nmse(np.ones(3), np.zeros(3)) == np.inf
+    assert gq.nmse(np.float32([1e30]), np.float32([1e30])) == 0
+    for bad in (np.nan, np.inf):
+        assert np.isnan(gq.nmse([1, bad], [1, bad]))
+    assert np.isnan(gq.nmse([1.0, np.nan], [1.0, 2.0]))
+    assert np.isnan(gq.nmse([1.0, 2.0], [1.0, np.nan]))
+    q = gq.quantize(rows("normal", 2, 32), "q8_0")
+    assert gq.nmse(q, q.dequantize()) == 0
+    with pytest.raises(ValueError, match="shapes"):
+        gq.nmse(np.ones(3), np.ones((3, 1)))
+
+
+# --- the ladder -----------------------------------------------------------------------------
+
+
+def test_kernels_print_as_a_table():
+    table = repr(gq.kernels())
+    assert table.splitlines()[0].split() == ["kernel", "level", "arithmetic", "teaches"]
+    assert "cpu:dequant" in table
+
+
+def test_kernel_records():
+    (ground, *_) = gq.kernels(op="linear", format="q4_K", device="cpu")
+    assert (ground.name, ground.device, ground.level, ground.arithmetic) == ("cpu:dequant", "cpu", 0, "f32")
+    assert ground.teaches.startswith("Decode a slab")
+    assert callable(ground.refuses)
+    assert gq.kernels(op="sort") == []
+
+
+def test_a_kernel_is_chosen_by_name_or_by_arithmetic():
+    q, x = weights("q4_0", 4, 1), rows("normal", 2, 32)
+    want = gq.linear(x, q, kernel="cpu:dequant")
+    assert np.array_equal(gq.linear(x, q, arithmetic="f32"), want)
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({"kernel": "cpu:magic"}, "cpu:dequant: another kernel was asked for .cpu:magic."),
+        ({"arithmetic": "ggml-magic"}, "multiplies in f32, ggml-magic was asked for"),
+        ({"kernel": "cpu:dequant", "arithmetic": "q8"}, "multiplies in f32"),
+    ],
+)
+def test_no_kernel_takes_it(options, words):
+    with pytest.raises(gq.GGMLQError, match=words):
+        gq.linear(rows("normal", 2, 32), weights("q4_0", 4, 1), **options)
