@@ -53,7 +53,7 @@ def quantize(x: Any, format: str | int | Format, *, imatrix: Any = None) -> Quan
     asked = f"quantize(x, {fmt.name!r})"
     if not is_host(x):
         device = f"cuda:{x.device.id}"
-        return quantize(x.get(), fmt, imatrix=imatrix and to_host(imatrix)).to(device)
+        return quantize(x.get(), fmt, imatrix=to_host(imatrix)).to(device)
     _check_can_quantize(asked, fmt, imatrix)
     x = as_floats(asked, x)
     if x.ndim == 0:

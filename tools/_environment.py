@@ -1,0 +1,72 @@
+"""The virtual environment behind tools/demo and tools/test: made once, kept while it fits.
+
+Standard library only, for it runs before anything is installed.
+"""
+
+import hashlib
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[1]
+FOLDER = ROOT / ".venv"
+PYTHON = FOLDER / ("Scripts/python.exe" if os.name == "nt" else "bin/python")
+STAMP = FOLDER / "ggmlq.txt"  # what was installed: fingerprint, then the extras
+LEAST = (3, 11)
+
+
+def prepare(*extras, optional=()):
+    """Return the interpreter of an environment that has ggmlq, editable, with these extras.
+
+    An optional extra that cannot be installed is reported and left out.
+    """
+    if sys.version_info < LEAST:
+        sys.exit(
+            f"this is Python {sys.version_info[0]}.{sys.version_info[1]}; ggmlq needs {LEAST[0]}.{LEAST[1]} "
+            f"or newer, for example: python3.12 {os.path.relpath(sys.argv[0])}"
+        )
+    known, *have = STAMP.read_text().split() if STAMP.exists() else [""]
+    if known != _fingerprint():
+        _make()
+        have = []
+    for wanted in ({*extras}, *({extra} for extra in optional)):
+        if have and wanted <= {*have}:
+            continue
+        names = sorted({*have, *wanted} - {"core"})
+        print(f"installing ggmlq[{','.join(names)}] into {FOLDER.name} ...", flush=True)
+        if _pip_install(names):
+            have = ["core", *names]
+            STAMP.write_text(" ".join([_fingerprint(), *have]))
+        elif wanted <= {*optional}:
+            print(f"could not install {wanted} (the reason stands above); going on", flush=True)
+        else:
+            sys.exit("pip failed, its reason stands above; it needs a reachable package index")
+    return str(PYTHON)
+
+
+def _fingerprint():
+    """What decides which packages belong in: the two project files and this Python."""
+    digest = hashlib.sha256(sys.version.encode())
+    for name in ("setup.cfg", "pyproject.toml"):
+        digest.update((ROOT / name).read_bytes())
+    return digest.hexdigest()[:16]
+
+
+def _make():
+    """A new environment, or the same one if it was made by this Python."""
+    config = FOLDER / "pyvenv.cfg"
+    version = "version = " + ".".join(map(str, sys.version_info[:3]))
+    if PYTHON.exists() and config.exists() and version in config.read_text():
+        return
+    print(f"making a virtual environment in {FOLDER.name} ...", flush=True)
+    shutil.rmtree(FOLDER, ignore_errors=True)
+    if subprocess.run([sys.executable, "-m", "venv", str(FOLDER)], check=False).returncode:
+        sys.exit("python -m venv failed; on Debian and Ubuntu it comes with: apt install python3-venv")
+
+
+def _pip_install(extras):
+    target = f"{ROOT}[{','.join(extras)}]"
+    command = [str(PYTHON), "-m", "pip", "install", "--quiet", "--disable-pip-version-check"]
+    return subprocess.run([*command, "-e", target], check=False).returncode == 0
