@@ -31,18 +31,17 @@ def prepare(*extras, optional=()):
     if known != _fingerprint():
         _make()
         have = []
-    for wanted in ({*extras}, *({extra} for extra in optional)):
-        if have and wanted <= {*have}:
+    for wanted, required in [(extras, True), *(([extra], False) for extra in optional)]:
+        if have and {*wanted} <= {*have}:
             continue
         names = sorted({*have, *wanted} - {"core"})
-        print(f"installing ggmlq[{','.join(names)}] into {FOLDER.name} ...", flush=True)
         if _pip_install(names):
             have = ["core", *names]
             STAMP.write_text(" ".join([_fingerprint(), *have]))
-        elif wanted <= {*optional}:
-            print(f"could not install {wanted} (the reason stands above); going on", flush=True)
-        else:
+        elif required:
             sys.exit("pip failed, its reason stands above; it needs a reachable package index")
+        else:
+            print(f"could not install {wanted[0]} (the reason stands above); going on", flush=True)
     return str(PYTHON)
 
 
@@ -67,6 +66,7 @@ def _make():
 
 
 def _pip_install(extras):
-    target = f"{ROOT}[{','.join(extras)}]"
-    command = [str(PYTHON), "-m", "pip", "install", "--quiet", "--disable-pip-version-check"]
-    return subprocess.run([*command, "-e", target], check=False).returncode == 0
+    what = "ggmlq" + (f"[{','.join(extras)}]" if extras else "")
+    print(f"installing {what} into {FOLDER.name} ...", flush=True)
+    command = [str(PYTHON), "-m", "pip", "install", "--quiet", "--disable-pip-version-check", "-e"]
+    return subprocess.run([*command, what.replace("ggmlq", str(ROOT))], check=False).returncode == 0
