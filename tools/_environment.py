@@ -66,7 +66,7 @@ def _make():
 
 
 def _pip_install(extras):
-    what = "ggmlq" + (f"[{','.join(extras)}]" if extras else "")
-    print(f"installing {what} into {FOLDER.name} ...", flush=True)
-    command = [str(PYTHON), "-m", "pip", "install", "--quiet", "--disable-pip-version-check", "-e"]
-    return subprocess.run([*command, what.replace("ggmlq", str(ROOT))], check=False).returncode == 0
+    chosen = f"[{','.join(extras)}]" if extras else ""
+    print(f"installing ggmlq{chosen} into {FOLDER.name} ...", flush=True)
+    command = [str(PYTHON), "-m", "pip", "install", "--quiet", "--disable-pip-version-check"]
+    return subprocess.run([*command, "-e", f"{ROOT}{chosen}"], check=False).returncode == 0
