@@ -22,10 +22,11 @@ def nearest_fp4(x: Floats, scale: Floats) -> NDArray[np.uint8]:
     """
     size = np.abs(x)
     code = np.zeros(x.shape, np.uint8)
-    best = size.copy()
+    best = size
     for i in range(1, 8):
         distance = np.abs(scale * np.float32(FP4[i]) - size)
-        closer = distance < best
-        code[closer] = i
-        np.copyto(best, distance, where=closer)
-    return np.where((x < 0) & (code > 0), code | 8, code)
+        closer = (distance < best).view(np.uint8)
+        code = np.maximum(code, closer * np.uint8(i))
+        best = np.fmin(best, distance)
+    minus = ((x < 0) & (code > 0)).view(np.uint8)
+    return code | minus << np.uint8(3)

@@ -1,4 +1,4 @@
-"""iq4_nl: 4.5 bits a weight, ``value = d * TABLE[q]``; 32 weights share d.
+"""iq4_nl: 4.5 bits a weight, ``value = d * IQ4[q]``; 32 weights share d.
 
     struct block_iq4_nl { ggml_half d; uint8_t qs[16]; }
 
@@ -6,7 +6,7 @@
            d   | qs[0]  qs[1]  …  qs[15]
     qs[j]  bits 7654 = q of weight j + 16,  bits 3210 = q of weight j
 
-The layout of q4_0 with 16 levels that are denser near zero. The table has no zero and is not
+The layout of q4_0 with 16 levels that are denser near zero. The table IQ4 has no zero and is not
 symmetric.
 """
 

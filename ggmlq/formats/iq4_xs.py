@@ -1,4 +1,4 @@
-"""iq4_xs: 4.25 bits a weight, ``value = d * (ls - 32) * TABLE[q]``; 256 weights share d, 32 share ls.
+"""iq4_xs: 4.25 bits a weight, ``value = d * (ls - 32) * IQ4[q]``; 256 weights share d, 32 share ls.
 
 struct block_iq4_xs { ggml_half d; uint16_t scales_h; uint8_t scales_l[4]; uint8_t qs[128]; }
 

@@ -5,10 +5,10 @@
     byte   0 | 1      2      …  16
            e | qs[0]  qs[1]  …  qs[15]
     qs[j]  bits 7654 = q of weight j + 16,  bits 3210 = q of weight j
-    q      seee mmm would be e2m1: 0 ½ 1 1½ 2 3 4 6 and a sign bit; FP4 holds twice that
+    q      bit 3 = sign, bits 21 = exponent, bit 0 = mantissa (e2m1): 0 ½ 1 1½ 2 3 4 6
 
-The exponent is E8M0 with bias 127, one more here because FP4 is doubled. e = 255 means NaN in
-the OCP standard and on GPUs; ggml's CPU code reads it as 2**127.
+The table FP4 holds twice the e2m1 values, so the E8M0 exponent has bias 128 instead of 127.
+e = 255 means NaN in the OCP standard and on GPUs; ggml's CPU code reads it as 2**127.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""q1_0: 1.125 bits a weight, ``value = d`` or ``-d``; 128 weights share d.
+"""q1_0: 1.125 bits a weight, ``value = ±d``; 128 weights share d.
 
 struct block_q1_0 { ggml_half d; uint8_t qs[16]; }
 
