@@ -21,12 +21,19 @@ def _bf16(rng: Generator, n: int, k: int) -> NDArray[np.float32]:
 
 
 def _near_powers(rng: Generator, n: int, k: int) -> NDArray[np.float32]:
-    """Constant rows within 60 ulp of a power of two: exponents found by a logarithm slip here."""
-    power: NDArray[np.float32] = np.exp2(rng.integers(-100, 100, (n, 1)).astype(np.float32))
-    near: NDArray[np.float32] = (power.view(np.int32) + rng.integers(-60, 61, (n, 1), np.int32)).view(
-        np.float32
-    )
-    return near.repeat(k, axis=1)
+    """Runs of 32 within 30 ulp of a power of two: exponents found by a logarithm slip here."""
+    power: NDArray[np.float32] = np.exp2(rng.integers(-40, 12, (n, k // 32)).astype(np.float32))
+    ulps = rng.integers(-30, 31, power.shape, np.int32)
+    near: NDArray[np.float32] = (power.view(np.int32) + ulps).view(np.float32)
+    return near.repeat(32, axis=1)
+
+
+def _ties(rng: Generator, n: int, k: int) -> NDArray[np.floating]:
+    """Half-integers beside a 127: codes of 8 bits lie exactly half way, to both sides."""
+    x = rng.integers(-253, 254, (n, k)) / 2
+    x[:, ::32] = 127 * rng.choice([-1, 1], (n, -(-k // 32)))
+    x[:, 0] = -127  # the first of equals is the extreme element of a longer block
+    return x
 
 
 KINDS: dict[str, Maker] = {
@@ -39,6 +46,7 @@ KINDS: dict[str, Maker] = {
     "integers": lambda rng, n, k: rng.integers(-127, 128, (n, k)).astype(np.float32),
     "powers_of_two": lambda rng, n, k: np.exp2(rng.integers(-20, 8, (n, k))) * rng.choice([-1, 1], (n, k)),
     "near_powers": _near_powers,
+    "ties": _ties,
     "spikes": lambda rng, n, k: np.where(rng.random((n, k)) < 1 / 32, rng.standard_normal((n, k)), 0),
     "outliers": lambda rng, n, k: rng.normal(0, 1e4, (n, k)),
     "small": lambda rng, n, k: rng.normal(0, 1e-8, (n, k)),
@@ -52,7 +60,7 @@ KINDS: dict[str, Maker] = {
     "huge": lambda rng, n, k: rng.standard_normal((n, k)) * np.exp2(rng.uniform(10, 120, (n, 1))),
 }
 
-MODEST = [kind for kind in KINDS if kind not in ("tiny", "huge", "near_powers")]
+MODEST = [kind for kind in KINDS if kind not in ("tiny", "huge")]
 
 
 def rows(kind: str, n: int, k: int, seed: int = 0) -> NDArray[np.float32]:
