@@ -129,7 +129,7 @@ def test_cupy_without_a_gpu(monkeypatch, count):
 
     runtime = SimpleNamespace(CUDARuntimeError=CUDARuntimeError, getDeviceCount=get_device_count)
     monkeypatch.setitem(sys.modules, "cupy", SimpleNamespace(cuda=SimpleNamespace(runtime=runtime)))
-    with pytest.raises(gq.GGMLQError, match='(no usable GPU|no GPU found).*device "cpu"') as caught:
+    with pytest.raises(gq.GGMLQError, match=r'(no usable GPU|no GPU found).*device "cpu"') as caught:
         Q.to("cuda")
     assert isinstance(caught.value, RuntimeError)
 
