@@ -93,9 +93,15 @@ def groups(tensors: Sequence[Described], most: int | None) -> list[list[Describe
 
 def names(path: str, count: int) -> list[str]:
     """Where the parts go; one part keeps the plain name."""
+    paths = _names(path, count)
+    for found in paths:
+        if os.path.isdir(found):
+            raise GGUFOSError(f"{found} is a folder; name a file in it")
+    return paths
+
+
+def _names(path: str, count: int) -> list[str]:
     said = split.parse_name(path)
-    if os.path.isdir(path):
-        raise GGUFOSError(f"{path} is a folder; name a file in it")
     if count == 1:
         if said is not None and said.total > 1:
             raise GGUFError(
