@@ -9,7 +9,8 @@ from typing import Any, NamedTuple, NoReturn
 import numpy as np
 from numpy.typing import NDArray
 
-from ..array import QuantArray, is_host
+from ..array import QuantArray
+from ..devices import is_host
 from ..errors import GGUFError
 from ..formats import FORMATS, Format
 from ..formats.scalars import SCALARS

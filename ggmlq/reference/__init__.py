@@ -1,5 +1,5 @@
 """Oracles: operations in float64 on the host, slow and right."""
 
-from .linear import linear
+from .linear import ARITHMETICS, linear
 
-__all__ = ["linear"]
+__all__ = ["ARITHMETICS", "linear"]

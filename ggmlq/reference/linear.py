@@ -10,8 +10,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..array import QuantArray
+from ..checks import check_linear
+from ..devices import to_host
 from ..errors import UnsupportedError
-from ..ops import check_linear, to_host
 
 SLAB = 1 << 22  # weights decoded at a time
 
@@ -34,7 +35,7 @@ def linear(x: Any, q: QuantArray, arithmetic: str = "exact") -> NDArray[np.float
             f"reference.linear(x, q, {arithmetic!r}): this version computes "
             f"{', '.join(map(repr, ARITHMETICS))}; use one of these"
         )
-    x, q = to_host(x), q.to("cpu") if isinstance(q, QuantArray) else q
+    x, q = to_host(x), to_host(q)
     x = check_linear("reference.linear(x, q)", x, q)
     rows = x.reshape(math.prod(x.shape[:-1]), x.shape[-1])
     return ARITHMETICS[arithmetic](rows, q).reshape(*x.shape[:-1], q.shape[0])
