@@ -56,7 +56,7 @@ def ggml_encode(libggml, x, fmt):
     return blocks
 
 
-@pytest.mark.parametrize("kind", ["uniform", "normal", "edges"])
+@pytest.mark.parametrize("kind", ["uniform", "normal", "edges", "extremes"])
 @pytest.mark.parametrize("fmt", ENCODED, ids=by_name)
 def test_golden(fmt, kind, golden):
     x = golden("inputs")[kind]

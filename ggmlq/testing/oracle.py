@@ -27,7 +27,8 @@ def row_errors(y: Any, want: NDArray[np.float64], x: Any, q: QuantArray) -> NDAr
     difference = np.asarray(to_host(y), np.float64) - want
     total = (difference.reshape(len(rows), len(w)) ** 2).sum(axis=0)
     errors: NDArray[np.float64] = np.where(total == 0, 0.0, np.inf)
-    return np.divide(total, energy, out=errors, where=energy > 0)
+    np.divide(total, energy, out=errors, where=energy > 0)
+    return errors
 
 
 def assert_right(y: Any, x: Any, q: QuantArray, rung: Rung | None = None) -> None:
