@@ -345,6 +345,7 @@ def test_alignment_and_its_key_agree(tmp_path):
     for metadata, options, right in [
         ({}, {}, 32),
         ({}, {"alignment": 64}, 64),
+        ({}, {"alignment": np.int64(16)}, 16),
         ({"general.alignment": 128}, {}, 128),
         ({"general.alignment": Typed(128, "uint64")}, {"alignment": 128}, 128),
         ({"general.alignment": 32}, {}, 32),

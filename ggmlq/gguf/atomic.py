@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-import secrets
 from collections.abc import Iterable, Sequence
 from types import TracebackType
 
@@ -86,7 +85,7 @@ def _replace_set(temporary: Sequence[str], finals: Sequence[str]) -> None:
         for final in reversed(placed):
             _remove(final)
         for path, final in reversed(aside):
-            with contextlib.suppress(FileNotFoundError):
+            with contextlib.suppress(OSError):  # the error to tell of is the first one
                 os.replace(path, final)
         raise
     for path, _ in aside:
@@ -94,7 +93,7 @@ def _replace_set(temporary: Sequence[str], finals: Sequence[str]) -> None:
 
 
 def _beside(final: str) -> str:
-    return os.path.join(os.path.dirname(final), f".ggmlq-{secrets.token_hex(8)}.tmp")
+    return os.path.join(os.path.dirname(final), f".ggmlq-{os.urandom(8).hex()}.tmp")
 
 
 def _remove(path: str) -> None:
