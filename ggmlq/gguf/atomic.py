@@ -13,7 +13,7 @@ import os
 from collections.abc import Iterable, Sequence
 from types import TracebackType
 
-from .extents import Extent
+from .extents import Extent, Files
 from .writeback import Writeback
 
 Chunk = bytes | memoryview | Extent
@@ -25,6 +25,7 @@ class Staging:
     def __init__(self, finals: Sequence[str]) -> None:
         self._finals = list(finals)
         self._temporary: list[str] = []
+        self._files = Files()
 
     def __enter__(self) -> Staging:
         return self
@@ -32,6 +33,7 @@ class Staging:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
+        self._files.__exit__(kind, error, trace)
         for path in self._temporary:
             _remove(path)
 
@@ -44,10 +46,20 @@ class Staging:
         try:
             with contextlib.suppress(FileNotFoundError):
                 os.chmod(path, os.stat(final).st_mode & 0o7777)
-            _write_all(fd, chunks)
+            self._write_all(fd, chunks)
             os.fsync(fd)
         finally:
             os.close(fd)
+
+    def _write_all(self, fd: int, chunks: Iterable[Chunk]) -> None:
+        with Writeback(fd) as writeback:
+            for chunk in chunks:
+                done = self._files.copy(chunk, fd) if isinstance(chunk, Extent) else 0
+                rest = chunk.data[done:] if isinstance(chunk, Extent) else memoryview(chunk)
+                size = done + len(rest)
+                while rest:
+                    rest = rest[os.write(fd, rest) :]
+                writeback.written(size)
 
     def commit(self) -> None:
         """Give all files their names."""
@@ -57,17 +69,6 @@ class Staging:
             _replace_set(self._temporary, self._finals)
         self._temporary = []
         _sync_folder(os.path.dirname(self._finals[0]))
-
-
-def _write_all(fd: int, chunks: Iterable[Chunk]) -> None:
-    with Writeback(fd) as writeback:
-        for chunk in chunks:
-            done = chunk.copy_to(fd) if isinstance(chunk, Extent) else 0
-            rest = chunk.data[done:] if isinstance(chunk, Extent) else memoryview(chunk)
-            size = done + len(rest)
-            while rest:
-                rest = rest[os.write(fd, rest) :]
-            writeback.written(size)
 
 
 def _replace_set(temporary: Sequence[str], finals: Sequence[str]) -> None:
