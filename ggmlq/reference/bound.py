@@ -23,10 +23,10 @@ from .runs import by_run
 UNIT = 2.0**-24  # half an ulp of 1: what one float32 operation may be off, relatively
 SMALLEST = 2.0**-126  # below it a GPU may flush to zero
 EXTRA = 8  # operations on one term before it is summed, and on the sum
-SPREAD = 2  # times sqrt(n): eight standard deviations of n roundings of a growing sum
+SPREAD = 4  # times sqrt(n): random roundings need 1, structured data up to 3
 
 
-def bound(x: Any, q: QuantArray, arithmetic: str) -> NDArray[np.float64]:
+def bound(x: Any, q: QuantArray, arithmetic: str | Rule) -> NDArray[np.float64]:
     """How far ``y [..., N]`` of a right kernel may be from ``linear(x, q, arithmetic)``.
 
     It holds for kernels that multiply in this arithmetic and sum in float32 (or better) in any

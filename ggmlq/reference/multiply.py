@@ -20,7 +20,7 @@ def multiply(w: Weights, a: Activations, rule: Rule) -> Wide:
         if w.values is not None:
             return decoded(a) @ w.values.T
         if rule.half_products:
-            return _half_products(w, a)
+            return _half_products(w, a, rule)
         if rule.truncate and a.codes is not None:
             return _truncated(w, a, rule.truncate)
         assert w.codes is not None
@@ -43,11 +43,11 @@ def block_sums(a: Activations, group: int, rule: Rule) -> Wide:
     return sums
 
 
-def _half_products(w: Weights, a: Activations) -> Wide:
+def _half_products(w: Weights, a: Activations, rule: Rule) -> Wide:
     """Block by block: scale times scale, and offset times sum, are halves."""
     assert w.scale is not None
     assert w.offset is not None
-    sums = block_sums(a, w.group, Rule(sums="kept"))
+    sums = block_sums(a, w.group, rule)
     y = np.zeros((len(sums), len(w.scale)))
     for g, dot, scale in dots(w, a):
         y += _half(scale[:, None] * w.scale[:, g]) * dot
