@@ -26,11 +26,18 @@ def random_weights(name, n, k, seed=0):
     return gq.QuantArray.from_bytes(random_blocks(fmt, n, k // fmt.block_size, seed), fmt, (n, k))
 
 
+def normal_weights(name, n, k, seed):
+    """Encoded where this version can, else random bytes: a random mxfp4 is one huge block."""
+    if FORMATS[name].can_quantize:
+        return gq.quantize(rows("normal", n, k, seed), name)
+    return random_weights(name, n, k, seed)
+
+
 def share_out_of_bound(y, x, q, arithmetic):
     """How many of the finite elements lie outside."""
     want, most = linear(x, q, arithmetic), bound(x, q, arithmetic)
     finite = np.isfinite(want)
-    return float((~(np.abs(y - want) <= most) & finite).sum() / finite.sum())
+    return float((~(np.abs(y[finite] - want[finite]) <= most[finite])).mean())
 
 
 # --- it holds -------------------------------------------------------------------------------
@@ -46,6 +53,7 @@ def test_it_holds_for_llama_cpp(name, backend):
         assert share_out_of_bound(y, p.x, p.q, p.arithmetic) == 0, f"M={len(p.x)}"
 
 
+@np.errstate(over="ignore")
 def one_by_one(x, q, arithmetic, backwards=False):
     """A plain kernel: block after block into one float32, zeros and minima taken off through a sum."""
     w, a, how = weights(q, arithmetic), activations(x, q.format, arithmetic), rule(q.format, arithmetic)
@@ -60,11 +68,13 @@ def one_by_one(x, q, arithmetic, backwards=False):
         zero = 0 if how.zero_in_code else w.zero
         codes = a.codes[:, at].astype(f32)
         d, scale = a.scale[:, g * group // a.run].astype(f32)[:, None], w.scale[:, g].astype(f32)
-        y += d * scale * (codes @ (w.codes[:, at] + f32(zero)).T)
+        both = (d * scale).astype(np.float16) if how.half_products else d * scale
+        y += both * (codes @ (w.codes[:, at] + f32(zero)).T)
         kept = how.sums == "kept" and a.sums is not None
         s = a.sums[:, g].astype(f32) if kept else codes.sum(axis=1) * d[:, 0]
         if w.offset is not None or zero:
-            y -= s[:, None] * (scale * f32(zero) if w.offset is None else w.offset[:, g].astype(f32))
+            off = s[:, None] * (scale * f32(zero) if w.offset is None else w.offset[:, g].astype(f32))
+            y -= off.astype(np.float16) if how.half_products else off
     return y
 
 
@@ -72,15 +82,11 @@ def one_by_one(x, q, arithmetic, backwards=False):
 @pytest.mark.parametrize("kind", ["normal", "constant", "ramp", "outliers", "spikes", "heavy_tails"])
 @pytest.mark.parametrize("name", ["q4_0", "q4_1", "q8_0", "q4_K"])
 def test_it_holds_for_plain_sums_of_hard_rows(name, kind, arithmetic):
-    if rule(name, arithmetic).half_products:
-        pytest.skip("half products are formed in one way only")
     k = 512 if arithmetic == "f32" else 2048
     for x_kind in ("normal", "constant", "ramp", "half_integers"):
         x = rows(x_kind, 5, k, seed=1)
-        if FORMATS[name].can_quantize:
-            q = gq.quantize(rows(kind, 6, k, seed=2), name)
-        else:
-            q = random_weights(name, 6, k, seed=2)
+        w = rows(kind, 6, k, seed=2)
+        q = gq.quantize(w, name) if FORMATS[name].can_quantize else random_weights(name, 6, k, seed=2)
         for backwards in (False, True):
             y = one_by_one(x, q, arithmetic, backwards)
             assert share_out_of_bound(y, x, q, arithmetic) == 0, (x_kind, backwards)
@@ -103,7 +109,6 @@ def test_nothing_is_promised_where_halves_are_summed():
     q, x = random_weights("f16", 3, 64), rows("normal", 2, 64)
     assert np.isinf(bound(x, q, "ggml-mmq")).all()
     assert np.isfinite(bound(x, q, "ggml-cpu")).all()
-    assert np.isinf(bound(x, gq.QuantArray.from_bytes(bytes(56), "iq1_m", (1, 256))[:0], "f32")).size == 0
 
 
 # --- it is tight ----------------------------------------------------------------------------
@@ -115,7 +120,7 @@ ARITHMETICS = ("q8", "ggml-cpu", "ggml-mmvq", "ggml-mmq")
 @pytest.mark.parametrize("name", ["q4_0", "q5_1", "q4_K", "q6_K", "q8_0", "mxfp4", "iq2_s"])
 def test_faults_break_it(name, arithmetic):
     k = 2048
-    q, x = random_weights(name, 40, k, seed=5), rows("normal", 12, k, seed=6)
+    q, x = normal_weights(name, 40, k, seed=5), rows("normal", 12, k, seed=6)
     how = rule(name, arithmetic)
     w, a = weights(q, arithmetic), activations(x, name, arithmetic)
     faults = {

@@ -26,7 +26,7 @@ def row_errors(y: Any, reference: Any, x: Any, q: QuantArray) -> NDArray[np.floa
     with np.errstate(invalid="ignore", over="ignore", divide="ignore"):
         square = np.where(both, got - want, 0) ** 2
         energy = np.outer((x**2).sum(axis=1), (w**2).sum(axis=1)) / w.shape[1]
-        error = square.sum(axis=0) / np.where(both, energy, 0).sum(axis=0)
+        error: NDArray[np.float64] = square.sum(axis=0) / np.where(both, energy, 0).sum(axis=0)
     error[square.sum(axis=0) == 0] = 0
     error[(np.isfinite(got) != np.isfinite(want)).any(axis=0)] = np.inf
     return error
