@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 import numpy as np
 from numpy.typing import NDArray
 
@@ -60,7 +62,10 @@ def _half(products: Wide) -> NDArray[np.float16]:
 
 
 def _truncated(w: Weights, a: Activations, divisor: int) -> Wide:
-    """Runs of 32: unit * trunc((Σ s·dot + trunc(Σ dot / 2)) / divisor), in integers."""
+    """Runs of 32: unit * trunc((Σ s·dot + trunc(Σ dot / 2)) / divisor), in integers.
+
+    Scales are unit * (s + 1/2) / divisor; a run has one group or two.
+    """
     assert w.scale is not None
     assert w.unit is not None
     with np.errstate(divide="ignore"):
@@ -78,7 +83,7 @@ def _truncated(w: Weights, a: Activations, divisor: int) -> Wide:
     return y
 
 
-def dots(w: Weights, a: Activations):  # type: ignore[no-untyped-def]
+def dots(w: Weights, a: Activations) -> Iterator[tuple[int, NDArray[np.float32], Wide]]:
     """For each group: its index, the integer dots [M, N], and the scales of the activations [M]."""
     assert w.codes is not None
     assert a.codes is not None

@@ -135,5 +135,5 @@ def decoded(a: Activations) -> Wide:
     assert a.codes is not None
     assert a.scale is not None
     with np.errstate(invalid="ignore"):
-        wide: Wide = a.codes * a.scale.repeat(a.run, axis=1)[:, : a.codes.shape[1]]
+        wide: Wide = a.codes * a.scale.repeat(a.run, axis=1)
     return wide
