@@ -1,5 +1,23 @@
-"""Oracles: operations in float64 on the host, slow and right."""
+"""Oracles: operations in float64 on the host, slow and right, in the arithmetic of any program."""
 
-from .linear import ARITHMETICS, linear
+from .agreement import row_errors
+from .bound import bound
+from .linear import linear
+from .multiply import multiply
+from .operands import Activations, Weights, activations, weights
+from .rules import ARITHMETICS, Quantizer, Rule, rule
 
-__all__ = ["ARITHMETICS", "linear"]
+__all__ = [
+    "ARITHMETICS",
+    "Activations",
+    "Quantizer",
+    "Rule",
+    "Weights",
+    "activations",
+    "bound",
+    "linear",
+    "multiply",
+    "row_errors",
+    "rule",
+    "weights",
+]
