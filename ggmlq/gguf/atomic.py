@@ -3,7 +3,8 @@
 Everything is written to temporary files in the same folder and synced. Only then names change.
 One file is one rename. A set of parts cannot change in one step, so the order makes sure that no
 mixture ever opens: the old first part leaves first, the new first part arrives last, and without
-a first part no set opens. Where a step fails the old set is put back.
+a first part no set opens. Where a step fails the old set is put back. A link under a name is
+replaced, what it leads to stays.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ from collections.abc import Iterable, Sequence
 from types import TracebackType
 
 from .extents import Extent, Files
+from .lock import locked
 from .writeback import Writeback
 
 Chunk = bytes | memoryview | Extent
@@ -66,7 +68,8 @@ class Staging:
         if len(self._finals) == 1:
             os.replace(self._temporary[0], self._finals[0])
         else:
-            _replace_set(self._temporary, self._finals)
+            with locked(os.path.dirname(self._finals[0])):
+                _replace_set(self._temporary, self._finals)
         self._temporary = []
         _sync_folder(os.path.dirname(self._finals[0]))
 

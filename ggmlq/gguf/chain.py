@@ -7,9 +7,13 @@ and seven zeros, and any seven zeros contain an aligned 32-bit word of zeros. Nu
 words, and with them every possible start, five times as fast.
 
 A candidate proves nothing: text may hold zeros. What is believed is only this: the chain starts
-at its first byte, and a start whose length leads exactly to the next candidate leads to the next
-start. Where the links break the chain is walked for a while. So the result is that of the walk,
-for any bytes whatsoever.
+at its first byte; a start whose length leads exactly to the next candidate leads to the next
+start; and a start with eight zeros is an empty string, with the next start behind them, so that
+zeros from a start on are empty strings. Where nothing of this holds the chain is walked for a
+while. So the result is that of the walk, for any bytes whatsoever.
+
+A search costs as much as walking some thousand strings. Therefore an array is walked first and
+searched only if it goes on: thousands of small arrays cost no more than their strings.
 """
 
 from __future__ import annotations
@@ -23,6 +27,8 @@ from numpy.typing import NDArray
 from .source import Source
 
 WINDOW = 1 << 17  # bytes searched at a time: the temporaries stay in the L2 cache
+STRETCH = 1 << 20  # bytes of empty strings taken at a time
+SHORT = 1024  # strings walked before the first search
 BURST = 32  # strings walked after a break, so that breaks cost little more than a walk;
 MAX_BURST = 4096  # twice as many after each break that follows, up to this
 BELOW = np.array([0, 0xFF, 0xFFFF, 0xFFFFFF], np.uint32)  # mask of the lowest i bytes
@@ -45,15 +51,34 @@ class Window(NamedTuple):
     breaks: Positions  # indices at which candidate i does not lead to candidate i + 1
 
 
+def end(source: Source, at: int, count: int) -> int:
+    """Where an array of ``count`` strings ends, whose first length is at ``at``."""
+    if count > SHORT:
+        for run in runs(source, at, count):
+            at = run.end
+        return at
+    unpack, data, room = source.unpack_u64, source.map, source.size - 8
+    for _ in range(count):  # as _walk, which keeps more and takes twice as long
+        if at > room or (n := unpack(data, at)[0]) > room - at:
+            return _walk(source, at, 1).end  # raises
+        at += 8 + n
+    return at
+
+
 def runs(source: Source, at: int, count: int) -> Iterator[Run]:
     """The strings of an array of ``count``, whose first length is at ``at``."""
     burst = BURST
+    if count:
+        run: Run | None = _walk(source, at, min(count, SHORT))
+        assert run is not None
+        yield run
+        at, count = run.end, count - len(run.starts)
     while count:
         # Big-endian lengths have their zeros first: rare files, not worth a second search.
         window = _window(source, at) if source.byteorder == "little" else None
         stop = at + WINDOW
         while count and at < stop:
-            run = window and _linked(window, at, count)
+            run = (window and _linked(window, at, count)) or _empty(source, at, count)
             burst = BURST if run else min(2 * burst, MAX_BURST)
             run = run or _walk(source, at, min(count, burst))
             yield run
@@ -71,6 +96,17 @@ def _linked(window: Window, at: int, count: int) -> Run | None:
     if first == last:
         return None
     return Run(window.starts[first:last], int(window.following[last - 1]))
+
+
+def _empty(source: Source, at: int, count: int) -> Run | None:
+    """The empty strings from ``at`` on, or None where they are too few to be worth a search."""
+    if source.map[at : at + 8 * BURST] != bytes(8 * BURST):
+        return None
+    count = min(count, (source.size - at) // 8, STRETCH // 8)
+    lengths = source.data[at : at + 8 * count].view(np.uint64)
+    if lengths.any():
+        count = int(np.argmax(lengths != 0))
+    return Run(np.arange(at, at + 8 * count, 8), at + 8 * count)
 
 
 def _window(source: Source, at: int) -> Window:

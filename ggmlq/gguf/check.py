@@ -22,6 +22,7 @@ from .progress import Progress
 from .source import release
 from .valuetype import ValueType
 
+ARCHITECTURE = "general.architecture"
 SLAB = 1 << 16  # blocks looked at together
 
 
@@ -93,13 +94,14 @@ def _metadata(file: GGUFFile) -> Iterator[Finding]:
             yield Finding("error", f"key {key!r}", str(error))
         if not key:
             yield Finding("error", "a key", "is empty; ggml aborts on it")
+        if "\0" in key:
+            yield Finding("error", f"key {key!r}", "has a NUL, where ggml ends a key")
         if isinstance(entry, Stored) and entry.words() == f"array of {ValueType.ARRAY.word}":
             yield Finding("note", f"key {key!r}", "is an array of arrays; ggml refuses such files")
-    if (
-        not isinstance(metadata.get("general.architecture", ""), str)
-        or "general.architecture" not in metadata
-    ):
-        yield Finding("note", "general.architecture", "is not there; llama.cpp cannot load the model")
+    if ARCHITECTURE not in metadata:
+        yield Finding("note", ARCHITECTURE, "is not there; llama.cpp cannot load the model")
+    elif metadata.type(ARCHITECTURE) != ValueType.STRING.word:
+        yield Finding("note", ARCHITECTURE, "is no string; llama.cpp cannot load the model")
 
 
 def _blocks(name: str, q: QuantArray) -> Iterator[Finding]:

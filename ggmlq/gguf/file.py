@@ -9,11 +9,15 @@ from typing import Any, NamedTuple
 
 from ..array import QuantArray
 from ..errors import GGUFError
+from ..text import short
 from . import header, split, tensors
 from .header import Header
 from .metadata import Metadata, missing
 from .source import Source, checked_path
 from .tensors import TensorInfo
+
+PATH = "a GGUF file is memory-mapped; pass a str or an os.PathLike, write bytes in memory to a file first"
+ATTEMPTS = 5  # to open a set of parts that is being replaced
 
 
 class Part(NamedTuple):
@@ -21,6 +25,15 @@ class Part(NamedTuple):
 
     source: Source
     header: Header
+
+
+class State(NamedTuple):
+    """What an open file holds. Taken once by each reader, so that another thread may close the file."""
+
+    parts: tuple[Part, ...]
+    places: dict[str, Part]
+    arrays: dict[str, QuantArray]  # filled as they are asked for
+    metadata: Metadata
 
 
 def open(path: str | os.PathLike[str]) -> GGUFFile:
@@ -45,17 +58,34 @@ def open(path: str | os.PathLike[str]) -> GGUFFile:
     ...     list(f), f["w"], f.metadata["general.name"]
     (['w'], <QuantArray f32 (2, 2), ne [2, 2], 16 bytes, cpu>, 'tiny')
     """
-    first = _open_part(checked_path("open(path)", path))
-    paths = split.paths_of_set(first.source.path, first.header)
-    parts = [first if p == first.source.path else _open_part(p) for p in paths]
-    if len(parts) > 1:
+    asked = Source(checked_path("open(path)", path, PATH))
+    for _ in range(ATTEMPTS):
+        try:
+            parts = _open_parts(asked)
+            if len(parts) == 1 or all(part.source.is_current() for part in parts):
+                return GGUFFile(parts)
+        except GGUFError:
+            if asked.is_current():
+                raise
+        asked = Source(asked.path)
+    raise GGUFError(
+        f"gguf: {asked.path}: the parts of this model were replaced while they were opened, "
+        f"{ATTEMPTS} times; old and new parts do not mix; open it when they stay"
+    )
+
+
+def _open_parts(asked: Source) -> list[Part]:
+    paths = split.paths_of_set(asked.path)
+    parts: list[Part] = []
+    for path in paths:
+        source = asked if path == asked.path else Source(path)
+        # Later parts may leave out the alignment.
+        parts.append(Part(source, header.parse(source, parts[0].header.alignment if parts else None)))
+    if len(parts) == 1:
+        split.check_whole(*parts[0])
+    else:
         split.check_set([part.source for part in parts], [part.header for part in parts])
-    return GGUFFile(parts)
-
-
-def _open_part(path: str) -> Part:
-    source = Source(path)
-    return Part(source, header.parse(source))
+    return parts
 
 
 class GGUFFile(Mapping[str, QuantArray]):
@@ -66,17 +96,15 @@ class GGUFFile(Mapping[str, QuantArray]):
     """
 
     def __init__(self, parts: list[Part]) -> None:
-        self._parts: tuple[Part, ...] = tuple(parts)
         first = parts[0].header
         self.paths: tuple[str, ...] = tuple(part.source.path for part in parts)
         self.version = first.version
         self.byteorder = first.byteorder
         self.alignment = first.alignment
-        self._places = {name: part for part in parts for name in part.header.tensors}
-        self._arrays: dict[str, QuantArray] = {}
-        # What describes a part is not metadata of the whole; a single file shows all it has.
-        own = {k: v for k, v in first.metadata.items() if len(parts) == 1 or k not in split.KEYS}
-        self._metadata: Metadata | None = Metadata(own)
+        self._absolute = parts[0].source.map.path  # the folder of the process may change
+        places = {name: part for part in parts for name in part.header.tensors}
+        metadata = Metadata(split.metadata_of_set([part.header for part in parts]))
+        self._state: State | None = State(tuple(parts), places, {}, metadata)
 
     @property
     def path(self) -> str:
@@ -86,50 +114,50 @@ class GGUFFile(Mapping[str, QuantArray]):
     @property
     def parts(self) -> tuple[Part, ...]:
         """The files with their headers, as they are on the disk."""
-        self._check_open()
-        return self._parts
+        return self._opened().parts
 
     @property
     def metadata(self) -> Metadata:
-        """The model's metadata; of a split model that of the first part, without ``split.*``."""
-        self._check_open()
-        assert self._metadata is not None
-        return self._metadata
+        """The model's metadata; of a split model that of all parts, without ``split.*``."""
+        return self._opened().metadata
 
     def __getitem__(self, name: str) -> QuantArray:
-        found = self._arrays.get(name)
+        state = self._opened()
+        found = state.arrays.get(name)
         if found is None:
-            info = self.info(name)
-            part = self._places[name]
-            found = self._arrays.setdefault(name, tensors.view(part.source, info, part.header.data))
+            part, info = self._place(state, name)
+            found = state.arrays.setdefault(name, tensors.view(part.source, info, part.header.data))
         return found
 
     def info(self, name: str) -> TensorInfo:
         """What the header says about a tensor."""
-        self._check_open()
-        part = self._places.get(name)
+        return self._place(self._opened(), name)[1]
+
+    def _place(self, state: State, name: str) -> tuple[Part, TensorInfo]:
+        part = state.places.get(name)
         if part is None:
-            missing(f"{self!r}[{name!r}]", name, self._places)
-        return part.header.tensors[name]
+            missing(f"{self!r}[{short(name)}]", name, state.places)
+        return part, part.header.tensors[name]
+
+    def get(self, name: str, default: Any = None) -> Any:
+        """A tensor, or the default for a name that is not there."""
+        return self[name] if name in self else default  # noqa: SIM401
 
     def __iter__(self) -> Iterator[str]:
-        self._check_open()
-        return iter(self._places)
+        return iter(self._opened().places)
 
     def __len__(self) -> int:
-        self._check_open()
-        return len(self._places)
+        return len(self._opened().places)
 
     def __contains__(self, name: object) -> bool:
-        self._check_open()
-        return name in self._places
+        return name in self._opened().places
 
     # A model equals itself only: comparing the bytes of two is nothing to do in passing.
     __eq__ = object.__eq__
     __hash__ = object.__hash__
 
     def __enter__(self) -> GGUFFile:
-        self._check_open()
+        self._opened()
         return self
 
     def __exit__(
@@ -139,17 +167,20 @@ class GGUFFile(Mapping[str, QuantArray]):
 
     def close(self) -> None:
         """Let go of the file; arrays and metadata taken from it stay good."""
-        self._parts, self._places, self._arrays, self._metadata = (), {}, {}, None
+        self._state = None
 
-    def _check_open(self) -> None:
-        if self._metadata is None:
+    def _opened(self) -> State:
+        state = self._state
+        if state is None:
             raise GGUFError(f"gguf: {self.path}: is closed; arrays taken out before stay good; open it again")
+        return state
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return open, (self.path,)
+        return open, (self._absolute,)
 
     def __repr__(self) -> str:
-        if self._metadata is None:
+        state = self._state
+        if state is None:
             return f"<GGUF {self.path!r}, closed>"
-        parts = f", {len(self._parts)} parts" if len(self._parts) > 1 else ""
-        return f"<GGUF {self.path!r}, {len(self._places)} tensors, {len(self._metadata)} keys{parts}>"
+        parts = f", {len(state.parts)} parts" if len(state.parts) > 1 else ""
+        return f"<GGUF {self.path!r}, {len(state.places)} tensors, {len(state.metadata)} keys{parts}>"

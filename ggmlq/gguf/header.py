@@ -11,7 +11,7 @@ elements. A bool is a byte. Version 3 may be big-endian in all of that; the magi
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import NamedTuple
 
 from . import tensors
@@ -41,12 +41,14 @@ class Header(NamedTuple):
     data: int  # where offsets count from: end, aligned
 
 
-def parse(source: Source) -> Header:
-    """Read and check the header; GGUFError with offset and reason where a rule is broken."""
+def parse(source: Source, first: int | None = None) -> Header:
+    """Read and check the header; GGUFError with offset and reason where a rule is broken.
+
+    ``first``: the alignment of the first part, for a later part of a split model.
+    """
     version = _version(source)
     n_tensors, n_keys = _counts(source)
     keys, at = _keys(source, n_keys)
-    alignment = _alignment(source, keys)
     infos: dict[str, TensorInfo] = {}
     for _ in range(n_tensors):
         info, end = tensors.read_info(source, at)
@@ -54,6 +56,9 @@ def parse(source: Source) -> Header:
             source.fail(at, f"tensor {info.name!r} is there twice; names must differ; the file is damaged")
         infos[info.name] = info
         at = end
+    alignment = _alignment(source, keys)
+    if alignment is None:
+        alignment = _unsaid_alignment(source, at, infos.values(), first)
     data = aligned(at, alignment)
     tensors.check_places(source, list(infos.values()), data, alignment)
     return Header(version, source.byteorder, alignment, keys, infos, at, data)
@@ -77,7 +82,11 @@ def _version(source: Source) -> int:
         version = source.u32(4, "the version")
     if version not in VERSIONS:
         old = "; version 1 had 32-bit lengths, convert it anew" if version in (1, 1 << 24) else ""
-        source.fail(4, f"has version {version}; ggmlq reads {' and '.join(map(str, VERSIONS))}{old}")
+        source.fail(
+            4,
+            f"has version {version}; ggmlq reads {' and '.join(map(str, VERSIONS))}"
+            f"{old or '; the file is damaged, or newer than this ggmlq: update it'}",
+        )
     return version
 
 
@@ -112,10 +121,10 @@ def _keys(source: Source, count: int) -> tuple[dict[str, Stored], int]:
     return keys, at
 
 
-def _alignment(source: Source, keys: Mapping[str, Stored]) -> int:
+def _alignment(source: Source, keys: Mapping[str, Stored]) -> int | None:
     stored = keys.get(ALIGNMENT_KEY)
     if stored is None:
-        return DEFAULT_ALIGNMENT
+        return None
     if stored.type is not ValueType.UINT32:
         source.fail(
             stored.start, f"{ALIGNMENT_KEY} is {stored.words()}; it must be a uint32; the file is damaged"
@@ -126,3 +135,26 @@ def _alignment(source: Source, keys: Mapping[str, Stored]) -> int:
             stored.start, f"{ALIGNMENT_KEY} is {alignment}; it must be a power of two; the file is damaged"
         )
     return alignment
+
+
+def _unsaid_alignment(source: Source, end: int, infos: Collection[TensorInfo], first: int | None) -> int:
+    """The alignment of a file without the key: 32, but in a later part of a model it may be the first's.
+
+    gguf-py writes the key into the first part only and pads all parts alike; llama.cpp's gguf-split
+    writes the others with 32. Which one wrote a part shows in the size of the file.
+    """
+    if first is None or first == DEFAULT_ALIGNMENT or not infos:
+        return DEFAULT_ALIGNMENT
+    last = max(info.offset + info.nbytes for info in infos)
+    choices = sorted({first, DEFAULT_ALIGNMENT}, reverse=True)
+    for alignment in choices:
+        start = aligned(end, alignment)
+        fits = source.size in (start + last, start + aligned(last, alignment))
+        if fits and not any(info.offset % alignment for info in infos):
+            return alignment
+    source.fail(
+        end,
+        f"there is no {ALIGNMENT_KEY} in this part of a model, the first part says {first}, and the file has "
+        f"neither the size that {choices[0]} gives nor that of {choices[1]}; it is cut short or damaged, "
+        "fetch it again",
+    )

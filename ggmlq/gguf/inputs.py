@@ -58,7 +58,9 @@ def _check_name(name: object) -> None:
     except UnicodeEncodeError:
         _refuse("its name has a lone surrogate, which UTF-8 cannot hold; rename it")
     if size > MAX_NAME:
-        _refuse(f"its name has {size} bytes; ggml's names hold {MAX_NAME}; shorten it")
+        _refuse(f"its name has {size} bytes; ggml's names hold {MAX_NAME}; give it a shorter one")
+    if not name:
+        _refuse("its name is empty, and ggml does not load such a tensor; give it a name")
     if "\0" in name:
         _refuse("its name has a NUL, where C ends a name; rename it")
 

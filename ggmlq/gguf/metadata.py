@@ -6,12 +6,20 @@ import difflib
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, NamedTuple, NoReturn
 
+import numpy as np
+
 from ..errors import GGUFError, GGUFKeyError
 from ..text import short
 from .node import Node, array_header, decode, encode, raw, read
 from .source import Source
 from .typed import resolve
 from .valuetype import ValueType
+
+COMPARED, LONGEST = 2000, 200  # names, and their length, among which similar ones are looked for
+FORMS = {
+    "tensors": "are a dict of names (str) and arrays",
+    "metadata": "are a dict of keys (str) and values",
+}
 
 
 class Stored(NamedTuple):
@@ -25,6 +33,11 @@ class Stored(NamedTuple):
 
     def node(self) -> Node:
         return read(self.source, self.type, self.start)[0]
+
+    def equals(self, other: Stored) -> bool:
+        """Whether type and bytes are the same."""
+        mine, theirs = (x.source.data[x.start : x.end] for x in (self, other))
+        return self.type is other.type and np.array_equal(mine, theirs)
 
     def words(self) -> str:
         if self.type is not ValueType.ARRAY:
@@ -85,7 +98,7 @@ class Metadata(Mapping[str, Any]):
         if isinstance(values, Metadata):
             return values
         entries: dict[str, Entry] = {}
-        for key, value in _pairs(values):
+        for key, value in _pairs("metadata", values):
             if key in entries:
                 raise GGUFError(f"the key {key!r} is given twice; a file holds each key once; drop one")
             try:
@@ -103,6 +116,10 @@ class Metadata(Mapping[str, Any]):
         if key not in self._values:  # two threads at worst decode the same value twice
             self._values[key] = self._entry(key).decode()
         return self._values[key]
+
+    def get(self, key: str, default: Any = None) -> Any:
+        """A value, or the default for a key that is not there."""
+        return self[key] if key in self else default  # noqa: SIM401
 
     def __iter__(self) -> Iterator[str]:
         return iter(self._entries)
@@ -138,34 +155,43 @@ class Metadata(Mapping[str, Any]):
             return NotImplemented
         return Metadata({**Metadata.of(other).entries, **self._entries})
 
+    def __reduce__(self) -> tuple[Any, ...]:  # types stay; what lay in the file is copied
+        return Metadata, ({key: Given(entry.node()) for key, entry in self._entries.items()},)
+
     def __repr__(self) -> str:
         return f"<GGUF metadata, {len(self)} keys: {', '.join(self)}>"
 
     def _entry(self, key: str) -> Entry:
         found = self._entries.get(key)
         if found is None:
-            missing(f"metadata[{key!r}]", key, self._entries)
+            missing(f"metadata[{short(key)}]", key, self._entries)
         return found
 
 
-def missing(asked: str, key: object, known: Iterable[str]) -> NoReturn:
+def missing(
+    asked: str, key: object, known: Iterable[str], way: str = "list(...) gives the names"
+) -> NoReturn:
     """Raise the KeyError that names what is like the key."""
     names = list(known)
-    near = difflib.get_close_matches(str(key), names, n=3, cutoff=0.5)
-    way = f"did you mean {', '.join(map(repr, near))}?" if near else "list(...) gives the names"
+    if len(names) <= COMPARED and len(str(key)) <= LONGEST:  # the comparison takes 50 us a name
+        short_ones = [name for name in names if len(name) <= LONGEST]
+        near = difflib.get_close_matches(str(key), short_ones, n=3, cutoff=0.5)
+        way = f"did you mean {', '.join(map(repr, near))}?" if near else way
     raise GGUFKeyError(f"{asked}: the file has {len(names)} names, not this one; {way}")
 
 
-def _pairs(values: Any) -> Iterable[tuple[str, Any]]:
+def _pairs(what: str, values: Any) -> Iterable[tuple[str, Any]]:
     try:
         pairs = list(values.items() if isinstance(values, Mapping) else values)
     except TypeError:
         raise GGUFError(
-            f"got {type(values).__name__}; names and values are a dict, or pairs of them"
+            f"got {type(values).__name__} for the {what}, which {FORMS[what]}, or pairs of them; "
+            "pass such a dict"
         ) from None
     for pair in pairs:
         if not isinstance(pair, tuple) or len(pair) != 2 or not isinstance(pair[0], str):
             raise GGUFError(
-                f"{short(pair)} is no key and value; keys are str; pass a dict such as {{'key': 1}}"
+                f"{short(pair)} is no entry of the {what}, which {FORMS[what]}, or pairs of them; "
+                "pass such a dict"
             )
     return pairs

@@ -20,6 +20,8 @@ from .sequence import Array
 from .source import Source
 from .valuetype import LEAST_BYTES, MAX_DEPTH, NUMBERS, ValueType, order_sign
 
+_WIDTHS = {int(kind): n for kind, n in LEAST_BYTES.items()}  # plain ints are found faster
+
 
 class Node(NamedTuple):
     """One value.
@@ -55,11 +57,25 @@ def skip(source: Source, type: ValueType, at: int, depth: int = 0) -> int:
     if of in NUMBERS:
         return at + count * NUMBERS[of].itemsize
     if of is ValueType.STRING:
-        for run in chain.runs(source, at, count):
-            at = run.end
-        return at
+        return chain.end(source, at, count)
+    return _skip_arrays(source, at, count, depth + 1)
+
+
+def _skip_arrays(source: Source, at: int, count: int, depth: int) -> int:
+    """Arrays in an array: there may be hundreds of thousands, so small ones are passed in a few steps."""
+    unpack, data, room = source.unpack_array, source.map, source.size - 12
+    widths = _WIDTHS if depth < MAX_DEPTH else {}
     for _ in range(count):
-        at = skip(source, of, at, depth + 1)
+        number, n = unpack(data, at) if at <= room else (-1, 0)
+        width = widths.get(number)
+        if width is None or n * width > room - at:
+            array_header(source, at, depth)  # raises
+        elif number == ValueType.STRING:
+            at = chain.end(source, at + 12, n)
+        elif number == ValueType.ARRAY:
+            at = _skip_arrays(source, at + 12, n, depth + 1)
+        else:
+            at += 12 + n * width
     return at
 
 
@@ -132,6 +148,7 @@ def decode(node: Node) -> Any:
         return _decode_numbers(node.type, node.data).item()
     assert node.of is not None
     if node.of in NUMBERS:
+        node.data.flags.writeable = False  # also for those who ask for the base of a view
         return Array(node.of, _decode_numbers(node.of, node.data))
     if node.of is ValueType.STRING:
         return Array(node.of, _decode_texts(node.data))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import stat
 from collections.abc import Iterator, Mapping, Sequence
 from struct import pack
 from typing import NamedTuple
@@ -39,6 +40,7 @@ class PartPlan(NamedTuple):
 def choose_alignment(metadata: Metadata, asked: int, explicit: bool) -> int:
     """The argument, or general.alignment; a value that someone set must not contradict the argument."""
     entry = metadata.entries.get(ALIGNMENT_KEY)
+    came = isinstance(entry, Stored) and not explicit
     if entry is not None and not (explicit and isinstance(entry, Stored)):
         found = metadata[ALIGNMENT_KEY]
         if explicit and found != asked:
@@ -49,7 +51,8 @@ def choose_alignment(metadata: Metadata, asked: int, explicit: bool) -> int:
     low, high = ALIGNMENTS
     whole = hasattr(asked, "__index__") and not isinstance(asked, bool)
     if not whole or not low <= asked <= high or asked & (asked - 1):
-        raise GGUFError(f"alignment {asked!r}; it must be a power of two from {low} to {high}; 32 is usual")
+        way = f"{ALIGNMENT_KEY} came with the file; pass alignment=32" if came else "32 is usual"
+        raise GGUFError(f"alignment {asked!r}; it must be a power of two from {low} to {high}; {way}")
     return int(asked)
 
 
@@ -66,6 +69,8 @@ def check_keys(metadata: Metadata) -> None:
             raise GGUFError(
                 f"the key {key!r:.80} has {size} bytes; keys have 1 to {MAX_NAME_BYTES}; rename it"
             )
+        if "\0" in key:
+            raise GGUFError(f"the key {key!r:.80} has a NUL, where C ends a key; rename it")
 
 
 def groups(tensors: Sequence[Described], most: int | None) -> list[list[Described]]:
@@ -91,9 +96,22 @@ def names(path: str, count: int) -> list[str]:
     """Where the parts go; one part keeps the plain name."""
     paths = _names(path, count)
     for found in paths:
-        if os.path.isdir(found):
-            raise GGUFOSError(f"{found} is a folder; name a file in it")
+        _check_target(found)
     return paths
+
+
+def _check_target(path: str) -> None:
+    """A file may be put there: nothing is, or a regular file, or a link, which is replaced itself."""
+    if not os.path.basename(path):
+        raise GGUFOSError(f"{path!r} names no file; add a file name such as model.gguf")
+    try:
+        mode = os.stat(path).st_mode
+    except OSError:  # nothing there, or a link to nothing; what hinders the writing shows then
+        return
+    if stat.S_ISDIR(mode):
+        raise GGUFOSError(f"{path} is a folder; name a file in it")
+    if not stat.S_ISREG(mode):
+        raise GGUFOSError(f"{path} is not a regular file, and a save would replace it; name another file")
 
 
 def _names(path: str, count: int) -> list[str]:

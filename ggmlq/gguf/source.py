@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import mmap
 import os
 import stat
@@ -39,6 +40,15 @@ class Source:
         self.byteorder = byteorder
         self.unpack_u32 = Struct(order_sign(byteorder) + "I").unpack_from
         self.unpack_u64 = Struct(order_sign(byteorder) + "Q").unpack_from
+        self.unpack_array = Struct(order_sign(byteorder) + "IQ").unpack_from  # type and length
+
+    def is_current(self) -> bool:
+        """Whether the path still names this file."""
+        try:
+            found = os.stat(self.path)
+        except OSError:
+            return False
+        return (found.st_dev, found.st_ino) == self.map.identity
 
     def fail(self, at: int, reason: str) -> NoReturn:
         """Raise with the offset at which the file is wrong."""
@@ -81,8 +91,8 @@ class Source:
             )
 
 
-def checked_path(asked: str, path: object) -> str:
-    """A path as text that the system can take; the error names what came instead."""
+def checked_path(asked: str, path: object, way: str) -> str:
+    """A path as text that the system can take; the error names what came instead, and the way out."""
     try:
         text = os.fsdecode(path)  # type: ignore[arg-type]
         if b"\0" in os.fsencode(text):
@@ -93,10 +103,7 @@ def checked_path(asked: str, path: object) -> str:
             f"{asked}: {error.object!r} is no path: {error.reason}; check its characters"
         ) from None
     except TypeError:
-        raise DTypeError(
-            f"{asked}: got {type(path).__name__}; a GGUF file is memory-mapped and needs a name; "
-            "pass a str or an os.PathLike, and write bytes in memory to a file first"
-        ) from None
+        raise DTypeError(f"{asked}: got {type(path).__name__} for the path; {way}") from None
 
 
 def place(array: NDArray[Any]) -> tuple[Map, int] | None:
@@ -142,7 +149,9 @@ def _mapped(path: str) -> Map:
     except GGUFOSError:
         raise
     except OSError as error:
+        way = "check the path and its permissions"
+        if error.errno in (errno.EMFILE, errno.ENFILE):
+            way = "every open part of a model keeps a file open; close others or raise the limit (ulimit -n)"
         raise GGUFOSError(
-            f"gguf: {path}: cannot be opened: {error.strerror or error}; check the path and its permissions",
-            error,
+            f"gguf: {path}: cannot be opened: {error.strerror or error}; {way}", error
         ) from error

@@ -9,15 +9,17 @@ from itertools import islice
 from typing import NamedTuple
 
 from ..errors import GGUFError
-from .header import Header
+from .header import ALIGNMENT_KEY, Header
+from .metadata import Stored
 from .source import Source
 
 NO, COUNT, TENSORS = "split.no", "split.count", "split.tensors.count"
 KEYS = (NO, COUNT, TENSORS)  # they describe a file, not the model: a save makes them anew
+OF_A_FILE = (*KEYS, ALIGNMENT_KEY)  # may differ from part to part
 MAX_PARTS = 65535  # split.count is a uint16
 NAMED = 8  # missing parts that an error names
 
-_NAME = re.compile(r"(?P<stem>.*)-(?P<part>\d{5})-of-(?P<count>\d{5})\.gguf", re.DOTALL)
+_NAME = re.compile(r"(?P<stem>.*)-(?P<part>[0-9]{5})-of-(?P<count>[0-9]{5})\.gguf", re.DOTALL)
 
 
 class PartName(NamedTuple):
@@ -44,33 +46,38 @@ def parse_name(path: str) -> PartName | None:
     return PartName(found["stem"], int(found["part"]), int(found["count"]))
 
 
-def paths_of_set(path: str, header: Header) -> list[str]:
+def paths_of_set(path: str) -> list[str]:
     """All files of the model that ``path`` belongs to; an error names the parts that are missing."""
     name = parse_name(path)
-    said = _number(header, COUNT)
     if name is None or name.total == 1:
-        if said is not None and said > 1:
-            part = (_number(header, NO) or 0) + 1
-            raise GGUFError(
-                f"gguf: {path}: is part {part} of {said} of a split model, but its name does not say so; "
-                f"parts are found by name; rename it to {part_name('name', part, said)}, the others alike"
-            )
         return [path]
     if not 1 <= name.part <= name.total:
         raise GGUFError(
             f"gguf: {path}: is named part {name.part} of {name.total}; parts count from 1; rename it"
         )
     folder = os.path.dirname(path)
-    paths = [path if i == name.part else name.path(folder, i) for i in range(1, name.total + 1)]
+    numbers = range(1, name.total + 1)
     # A hostile name may count to 99999: a few that are missing are enough.
-    missing = list(islice((os.path.basename(p) for p in paths if not os.path.exists(p)), NAMED + 1))
+    parts = (path if i == name.part else name.path(folder, i) for i in numbers)
+    missing = list(islice((os.path.basename(p) for p in parts if not os.path.exists(p)), NAMED + 1))
     if missing:
         shown = ", ".join(missing[:NAMED]) + (" and more" if len(missing) > NAMED else "")
         raise GGUFError(
             f"gguf: {path}: is one of {name.total} parts; missing beside it: {shown}; "
             "all parts must lie in one folder, fetch the others"
         )
-    return paths
+    return [path if i == name.part else name.path(folder, i) for i in numbers]
+
+
+def check_whole(source: Source, header: Header) -> None:
+    """A file that is opened as a whole model must not be a part of one."""
+    said = _number(header, COUNT)
+    if said is not None and said > 1:
+        part = (_number(header, NO) or 0) + 1
+        raise GGUFError(
+            f"gguf: {source.path}: is part {part} of {said} of a split model, but its name does not say so; "
+            f"parts are found by name; rename it to {part_name('name', part, said)}, the others alike"
+        )
 
 
 def check_set(sources: Sequence[Source], headers: Sequence[Header]) -> None:
@@ -91,6 +98,19 @@ def check_set(sources: Sequence[Source], headers: Sequence[Header]) -> None:
             if name in owner:
                 _foreign(source, f"tensor {name!r} is in {owner[name]} too")
             owner[name] = os.path.basename(source.path)
+
+
+def metadata_of_set(headers: Sequence[Header]) -> dict[str, Stored]:
+    """The metadata of the model: that of the first part, then what only later parts have."""
+    if len(headers) == 1:
+        return dict(headers[0].metadata)  # a single file shows all it has
+    found = {key: stored for key, stored in headers[0].metadata.items() if key not in KEYS}
+    for header in headers[1:]:
+        for key, stored in header.metadata.items():
+            if key not in OF_A_FILE and not found.setdefault(key, stored).equals(stored):
+                other = os.path.basename(found[key].source.path)
+                _foreign(stored.source, f"the key {key!r} has another value than in {other}")
+    return found
 
 
 def _foreign(source: Source, reason: str) -> None:

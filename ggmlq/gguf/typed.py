@@ -108,10 +108,12 @@ def _of_dtype(dtype: np.dtype[Any]) -> ValueType:
 
 def _of_array(value: NDArray[Any], forced: ValueType | None, depth: int) -> Node:
     """A NumPy array: its dtype is its type; more than one axis are arrays of arrays."""
+    if isinstance(value, np.ma.MaskedArray):
+        _refuse("it is a masked array, and a file has no masks; pass x.filled(0)")
     if value.ndim == 0:
         return _node(value[()], forced, depth)
+    _check_depth(depth)
     if value.ndim > 1:
-        _check_depth(depth)
         return Node(ValueType.ARRAY, [_of_array(row, forced, depth + 1) for row in value], ValueType.ARRAY)
     if value.dtype.kind not in "biuf":
         if value.dtype.kind in "UT":
@@ -163,6 +165,11 @@ def _common_type(items: list[Any]) -> ValueType:
 
 def _refuse_mixed(items: list[Any]) -> NoReturn:
     kinds = sorted({type(item).__name__ for item in items})
+    if any(_is_sequence(item) for item in items):
+        _refuse(
+            f"a list mixes {', '.join(kinds)}; the elements of a GGUF array are all arrays or none is; "
+            "flatten the list, or put each single element into a list of its own"
+        )
     _refuse(
         f"a list mixes {', '.join(kinds)}; a GGUF array holds one type; convert the elements to one type, "
         'or force one with Typed(list, "float32")'

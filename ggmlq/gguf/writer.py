@@ -82,7 +82,7 @@ def save(
     >>> gq.open(path).metadata["general.name"], f.metadata["general.name"]
     ('edited', 'ones')
     """
-    final = checked_path("save(path, tensors)", path)
+    final = checked_path("save(path, tensors)", path, "the path comes first; pass a str or an os.PathLike")
     asked = f"save({final!r})"
     if isinstance(tensors, GGUFFile) and metadata is _NO_METADATA:
         metadata = tensors.metadata
@@ -109,7 +109,7 @@ def save(
 
 def _unique(pairs: Iterable[tuple[str, Any]]) -> dict[str, Any]:
     found: dict[str, Any] = {}
-    for name, x in _pairs(pairs):
+    for name, x in _pairs("tensors", pairs):
         if name in found:
             raise GGUFError(f"the tensor {name!r} is given twice; names must differ; rename one")
         found[name] = x
@@ -163,7 +163,9 @@ def _chunks(part: PartPlan, arrays: Mapping[str, Any], layout: Layout, progress:
                 f"save({part.path!r}): tensor {tensor.name!r} changed its type or shape while it was saved; "
                 "give the same array whenever it is asked for"
             )
+        slab = None
         for slab in inputs.slabs(x, tensor, layout.byteorder):
             yield slab
             progress.advance(len(slab.data if isinstance(slab, Extent) else slab))
+        del x, slab  # before the next one is made
         yield bytes(aligned(tensor.nbytes, layout.alignment) - tensor.nbytes)
