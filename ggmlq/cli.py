@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import io
 import json
 import os
 import sys
@@ -18,6 +19,9 @@ from .text import table
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command; returns its exit status."""
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):  # what its encoding lacks comes escaped
+            stream.reconfigure(errors="backslashreplace")
     args = _parser().parse_args(argv)
     try:
         status: int = args.run(args)

@@ -11,6 +11,8 @@ from .. import gguf
 from ..errors import GGUFError
 from ..gguf import Metadata, Typed, ValueType
 from ..gguf.header import ALIGNMENT_KEY
+from ..gguf.metadata import missing
+from ..text import short
 
 UNITS = {"": 1, "k": 10**3, "M": 10**6, "G": 10**9, "Ki": 1 << 10, "Mi": 1 << 20, "Gi": 1 << 30}
 
@@ -44,6 +46,10 @@ def add(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
 def run(args: argparse.Namespace) -> int:
     """Run the command."""
     with gguf.open(args.input) as file:
+        for key in args.drop:
+            if key not in file.metadata:
+                way = f"`ggmlq info --metadata {args.input}` lists them"
+                missing(f"--drop {short(key)}", key, file.metadata, way)
         metadata = file.metadata.without(*args.drop)
         for assignment in args.set:
             metadata = metadata | _parsed(assignment, metadata)
@@ -72,20 +78,33 @@ def _parsed(assignment: str, metadata: Metadata) -> dict[str, Any]:
         raise GGUFError(f"--set {assignment!r}: there is no '='; write KEY=VALUE or KEY:uint32=VALUE")
     key, _, word = left.rpartition(":")
     kind = ValueType.parse(word) if key else None
-    if kind is None:
-        key = left
-        kind = _present_type(key, metadata)
-    value = text if kind is ValueType.STRING and not text.startswith("[") else _json(text)
+    if kind is None and left in metadata:
+        return {left: _retyped(left, text, metadata.type(left))}
+    key = key if kind is not None else left
+    value = text if kind is ValueType.STRING and not text.startswith("[") else _json(key, text)
     return {key: value if kind is None else Typed(value, kind)}
 
 
-def _present_type(key: str, metadata: Metadata) -> ValueType | None:
-    """The type of a key's value, or of its elements."""
-    return ValueType.parse(metadata.type(key).rpartition(" ")[2]) if key in metadata else None
+def _retyped(key: str, text: str, words: str) -> Any:
+    """A new value for a key: a scalar stays a scalar and an array an array, of the same type."""
+    kind = ValueType.parse(words.rpartition(" ")[2])
+    if kind is ValueType.ARRAY:  # of arrays: their elements choose their type
+        kind = None
+    value = text if words == ValueType.STRING.word else _json(key, text)
+    if isinstance(value, list) != words.startswith("array"):
+        found = "an array" if isinstance(value, list) else "no array"
+        raise GGUFError(
+            f"--set {key}: its type is {words}, and {short(text)} is {found}; write KEY:TYPE=VALUE"
+        )
+    return value if kind is None else Typed(value, kind)
 
 
-def _json(text: str) -> Any:
+def _json(key: str, text: str) -> Any:
     try:
         return json.loads(text)
     except ValueError:
         return text
+    except RecursionError:
+        raise GGUFError(
+            f"--set {key}: arrays lie too deep in each other; GGUF has 16 levels; flatten them"
+        ) from None

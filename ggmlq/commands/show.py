@@ -13,8 +13,9 @@ from .. import gguf
 from ..array import QuantArray
 from ..errors import BlockIndexError
 from ..formats import BlockFormat
+from ..gguf.metadata import missing
 from ..gguf.statistics import statistics
-from ..text import size, table
+from ..text import short, size, table
 from . import _plain
 
 BAR = 40  # characters of the longest bar of the histogram
@@ -39,6 +40,9 @@ def add(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
 def run(args: argparse.Namespace) -> int:
     """Run the command."""
     with gguf.open(args.file) as file:
+        if args.tensor not in file:
+            way = f"`ggmlq info --tensors {args.file}` lists them"
+            missing(f"tensor {short(args.tensor)} of {args.file}", args.tensor, file, way)
         q = file[args.tensor]
     facts: dict[str, Any] = {
         "tensor": args.tensor,
@@ -74,6 +78,9 @@ def _selected(q: QuantArray, rows: slice) -> QuantArray:
     if q.ndim < 2:
         raise BlockIndexError(f"--rows on {q!r}: it is a single row; leave the option out")
     flat = QuantArray(q.format, (int(np.prod(q.shape[:-1])), q.shape[-1]), q.raw.reshape(-1, q.raw.shape[-1]))
+    if not range(*rows.indices(len(flat))):
+        ends = ":".join("" if end is None else str(end) for end in (rows.start, rows.stop))
+        raise BlockIndexError(f"--rows {ends} of {q!r}: there is no such row; take some of 0:{len(flat)}")
     return flat[rows]
 
 
@@ -83,9 +90,8 @@ def _selected(q: QuantArray, rows: slice) -> QuantArray:
 def _block(q: QuantArray, index: int) -> dict[str, Any]:
     blocks = q.blocks.reshape(-1)
     if not -len(blocks) <= index < len(blocks):
-        raise BlockIndexError(
-            f"--block {index} of {q!r}: it has {len(blocks)} blocks; take 0 to {len(blocks) - 1}"
-        )
+        way = f"take 0 to {len(blocks) - 1}" if len(blocks) else "leave the option out"
+        raise BlockIndexError(f"--block {index} of {q!r}: it has {len(blocks)} blocks; {way}")
     index %= len(blocks)
     one = blocks[index : index + 1]
     per_row = max(1, q.blocks.shape[-1] if q.ndim else 1)
