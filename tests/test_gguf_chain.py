@@ -17,6 +17,8 @@ LENGTHS = [0, 0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 15, 16, 31, 254, 255, 256, 257, 300,
 @pytest.fixture(params=[(1 << 17, 64), (64, 1), (256, 3)], ids=str)
 def sizes(request, monkeypatch):
     """The real window and small ones, so that every kind of border is met often."""
+    monkeypatch.setattr(chain, "SHORT", request.param[1])
+    monkeypatch.setattr(chain, "STRETCH", 16 * request.param[1])
     monkeypatch.setattr(chain, "WINDOW", request.param[0])
     monkeypatch.setattr(chain, "BURST", request.param[1])
     monkeypatch.setattr(chain, "MAX_BURST", 2 * request.param[1])
@@ -43,10 +45,14 @@ def found(path, raw, at, count, byteorder="little"):
     starts, end = [], at
     try:
         for run in chain.runs(source, at, count):
+            assert len(run.starts)
             starts += run.starts.tolist()
             end = run.end
     except GGUFError:
+        with pytest.raises(GGUFError):
+            chain.end(source, at, count)
         return None
+    assert chain.end(source, at, count) == end
     return starts, end
 
 
@@ -75,6 +81,8 @@ def test_the_same_as_a_walk(tmp_path, kind, seed):
     texts = [
         text(rng, rng.choice(kinds) if kind == "mixed" else kind) for _ in range(rng.choice([1, 5, 400]))
     ]
+    for _ in range(rng.randrange(4)):
+        texts[(at := rng.randrange(len(texts))) : at] = [b""] * rng.choice([1, 31, 33, 200])
     start = rng.randrange(9)
     body = b"".join(pack("<Q", len(t)) + t for t in texts)
     raw = bytes(start) + body + bytes(rng.randrange(20))
