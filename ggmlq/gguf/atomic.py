@@ -1,0 +1,108 @@
+"""Bringing files to their names: all of a new file or set, or nothing of it.
+
+Everything is written to temporary files in the same folder and synced. Only then names change.
+One file is one rename. A set of parts cannot change in one step, so the order makes sure that no
+mixture ever opens: the old first part leaves first, the new first part arrives last, and without
+a first part no set opens. Where a step fails the old set is put back.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import secrets
+from collections.abc import Iterable, Sequence
+from types import TracebackType
+
+
+class Staging:
+    """Temporary files beside their final names; gone again unless they are committed."""
+
+    def __init__(self, finals: Sequence[str]) -> None:
+        self._finals = list(finals)
+        self._temporary: list[str] = []
+
+    def __enter__(self) -> Staging:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        for path in self._temporary:
+            _remove(path)
+
+    def write(self, chunks: Iterable[bytes | memoryview]) -> None:
+        """Write the next file, and have it on the disk when this returns."""
+        final = self._finals[len(self._temporary)]
+        path = _beside(final)
+        self._temporary.append(path)
+        fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | getattr(os, "O_BINARY", 0), 0o666)
+        try:
+            with contextlib.suppress(FileNotFoundError):
+                os.chmod(path, os.stat(final).st_mode & 0o7777)
+            _write_all(fd, chunks)
+            os.fsync(fd)
+        finally:
+            os.close(fd)
+
+    def commit(self) -> None:
+        """Give all files their names."""
+        if len(self._finals) == 1:
+            os.replace(self._temporary[0], self._finals[0])
+        else:
+            _replace_set(self._temporary, self._finals)
+        self._temporary = []
+        _sync_folder(os.path.dirname(self._finals[0]))
+
+
+def _write_all(fd: int, chunks: Iterable[bytes | memoryview]) -> None:
+    for chunk in chunks:
+        rest = memoryview(chunk)
+        while rest:
+            done = os.write(fd, rest)
+            rest = rest[done:]
+        if len(chunk) >= 1 << 20 and hasattr(os, "posix_fadvise"):
+            # Starts writing back now what fsync would wait for later: twice the speed in all.
+            os.posix_fadvise(
+                fd, os.lseek(fd, 0, os.SEEK_CUR) - len(chunk), len(chunk), os.POSIX_FADV_DONTNEED
+            )
+
+
+def _replace_set(temporary: Sequence[str], finals: Sequence[str]) -> None:
+    aside: list[tuple[str, str]] = []
+    placed: list[str] = []
+    try:
+        for final in finals:
+            if os.path.lexists(final):
+                aside.append((_beside(final), final))  # noted first: an interrupt may come in between
+                os.replace(final, aside[-1][0])
+        for path, final in zip(reversed(temporary), reversed(finals), strict=True):
+            placed.append(final)
+            os.replace(path, final)
+    except BaseException:
+        for final in reversed(placed):
+            _remove(final)
+        for path, final in reversed(aside):
+            with contextlib.suppress(FileNotFoundError):
+                os.replace(path, final)
+        raise
+    for path, _ in aside:
+        _remove(path)
+
+
+def _beside(final: str) -> str:
+    return os.path.join(os.path.dirname(final), f".ggmlq-{secrets.token_hex(8)}.tmp")
+
+
+def _remove(path: str) -> None:
+    with contextlib.suppress(OSError):
+        os.unlink(path)
+
+
+def _sync_folder(folder: str) -> None:
+    if hasattr(os, "O_DIRECTORY"):  # a folder cannot be synced on Windows
+        fd = os.open(folder or ".", os.O_RDONLY | os.O_DIRECTORY)
+        try:
+            os.fsync(fd)
+        finally:
+            os.close(fd)

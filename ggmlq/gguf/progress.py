@@ -1,0 +1,43 @@
+"""A bar for long writes. tqdm is imported when the first bar is shown."""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Iterable, Iterator
+from typing import Any
+
+AFTER = 2.0  # seconds of writing before a bar appears
+
+
+class Progress:
+    """Counts bytes; becomes a tqdm bar on a terminal when it takes long."""
+
+    def __init__(self, total: int) -> None:
+        self._total, self._done = total, 0
+        self._bar: Any = None
+        self._start = time.monotonic()
+        self._silent = not sys.stderr.isatty()
+
+    def watch(self, chunks: Iterable[memoryview]) -> Iterator[memoryview]:
+        """The chunks, counted."""
+        for chunk in chunks:
+            yield chunk
+            self._advance(len(chunk))
+
+    def _advance(self, n: int) -> None:
+        self._done += n
+        if self._bar is not None:
+            self._bar.update(n)
+        elif not self._silent and time.monotonic() - self._start > AFTER:
+            self._bar = self._shown()
+
+    def _shown(self) -> Any:
+        from tqdm import tqdm
+
+        return tqdm(total=self._total, initial=self._done, unit="B", unit_scale=True, desc="writing GGUF")
+
+    def close(self) -> None:
+        """Leave the bar as it stands."""
+        if self._bar is not None:
+            self._bar.close()
