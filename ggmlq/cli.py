@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from . import __version__, doctor
+from .commands import add_all
 from .errors import GGMLQError
 from .formats import FORMATS, Format
 from .text import table
@@ -53,6 +54,7 @@ def _parser() -> argparse.ArgumentParser:
 
     for command in (formats, health):
         command.add_argument("--json", action="store_true", help="print JSON")
+    add_all(commands)
     return parser
 
 

@@ -40,7 +40,7 @@ def open(path: str | os.PathLike[str]) -> GGUFFile:
 
     >>> import os, tempfile, numpy as np, ggmlq as gq
     >>> path = os.path.join(tempfile.mkdtemp(), "tiny.gguf")
-    >>> gq.save(path, {"w": np.eye(2, dtype=np.float32)}, {"general.name": "tiny"})
+    >>> _ = gq.save(path, {"w": np.eye(2, dtype=np.float32)}, {"general.name": "tiny"})
     >>> with gq.open(path) as f:
     ...     list(f), f["w"], f.metadata["general.name"]
     (['w'], <QuantArray f32 (2, 2), ne [2, 2], 16 bytes, cpu>, 'tiny')

@@ -1,4 +1,4 @@
-"""A bar for long writes. tqdm is imported when the first bar is shown."""
+"""A bar for what takes long. tqdm is imported when the first bar is shown."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ AFTER = 2.0  # seconds of writing before a bar appears
 class Progress:
     """Counts bytes; becomes a tqdm bar on a terminal when it takes long."""
 
-    def __init__(self, total: int) -> None:
-        self._total, self._done = total, 0
+    def __init__(self, total: int, does: str) -> None:
+        self._total, self._done, self._does = total, 0, does
         self._bar: Any = None
         self._start = time.monotonic()
         self._silent = not sys.stderr.isatty()
@@ -23,9 +23,10 @@ class Progress:
         """The chunks, counted."""
         for chunk in chunks:
             yield chunk
-            self._advance(len(chunk))
+            self.advance(len(chunk))
 
-    def _advance(self, n: int) -> None:
+    def advance(self, n: int) -> None:
+        """So many bytes more are done."""
         self._done += n
         if self._bar is not None:
             self._bar.update(n)
@@ -35,7 +36,7 @@ class Progress:
     def _shown(self) -> Any:
         from tqdm import tqdm
 
-        return tqdm(total=self._total, initial=self._done, unit="B", unit_scale=True, desc="writing GGUF")
+        return tqdm(total=self._total, initial=self._done, unit="B", unit_scale=True, desc=self._does)
 
     def close(self) -> None:
         """Leave the bar as it stands."""

@@ -52,7 +52,7 @@ def _node(value: Any, forced: ValueType | None, depth: int) -> Node:
         return _of_array(value, forced, depth)
     if isinstance(value, Sequence) and not isinstance(value, str | bytes | bytearray | memoryview):
         return _of_sequence(value, forced, depth)
-    kind = forced or _scalar_type(value)
+    kind = _scalar_type(value) if forced is None else forced  # UINT8 is 0, so never `or`
     if kind is ValueType.STRING:
         return Node(kind, _text(value))
     return Node(kind, _number(value, kind))
@@ -88,8 +88,8 @@ def _smallest(kinds: Sequence[ValueType], low: int, high: int) -> ValueType:
     names = ", ".join(kind.word for kind in kinds)
     worst = low if low < np.iinfo(np.int64).min else high
     _refuse(
-        f"{_shown(worst)} fits none of {names}; "
-        'force another type with Typed(value, "uint64") or write it as text or as a float'
+        f"{_shown(worst)} fits none of {names}; write it as text or as a float, "
+        'or a list that uint64 holds as Typed(list, "uint64")'
     )
 
 
@@ -118,7 +118,7 @@ def _of_array(value: NDArray[Any], forced: ValueType | None, depth: int) -> Node
         _refuse(
             f"a NumPy array of {value.dtype} is nothing that GGUF can hold; pass numbers or a list of str"
         )
-    kind = forced or _of_dtype(value.dtype)
+    kind = _of_dtype(value.dtype) if forced is None else forced
     if kind is ValueType.STRING:
         _refuse("numbers were given for text; pass a list of str")
     return Node(ValueType.ARRAY, _numbers(value, kind), kind)
@@ -132,7 +132,7 @@ def _of_sequence(value: Sequence[Any], forced: ValueType | None, depth: int) -> 
         if not all(nested):
             _refuse_mixed(items)
         return Node(ValueType.ARRAY, [_node(item, forced, depth + 1) for item in items], ValueType.ARRAY)
-    kind = forced or _common_type(items)
+    kind = _common_type(items) if forced is None else forced
     if kind is ValueType.STRING:
         return Node(ValueType.ARRAY, [_text(item) for item in items], kind)
     return Node(ValueType.ARRAY, _numbers(items, kind), kind)
@@ -212,7 +212,7 @@ def _numbers(values: Sequence[Any] | NDArray[Any], kind: ValueType) -> NDArray[A
         lost = np.isinf(found) & np.isfinite(wide)
         if lost.any():
             _refuse(
-                f"the float {wide[lost][0]!r} is too large for {kind.word}; "
+                f"the float {float(wide[lost][0])!r} is too large for {kind.word}; "
                 'write it as Typed(value, "float64")'
             )
     return found

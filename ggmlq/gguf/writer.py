@@ -35,7 +35,7 @@ def save(
     alignment: int = _ALIGNMENT,
     byteorder: str = "little",
     split_max_bytes: int | None = None,
-) -> None:
+) -> list[str]:
     """Write a GGUF file, or a set of parts, so that it is there in full or not at all.
 
     The file is written under a temporary name in the same folder, synced and renamed, so a kill or
@@ -62,6 +62,11 @@ def save(
     split_max_bytes : int, optional
         Tensor bytes a part; a larger tensor gets a part of its own.
 
+    Returns
+    -------
+    list of str
+        The files, one a part.
+
     Raises
     ------
     GGUFError
@@ -69,9 +74,9 @@ def save(
 
     >>> import os, tempfile, numpy as np, ggmlq as gq
     >>> path = os.path.join(tempfile.mkdtemp(), "m.gguf")
-    >>> gq.save(path, {"w": gq.quantize(np.ones((4, 32), np.float32), "q4_0")}, {"general.name": "ones"})
+    >>> _ = gq.save(path, {"w": gq.quantize(np.ones((4, 32), np.float32), "q4_0")}, {"general.name": "ones"})
     >>> f = gq.open(path)
-    >>> gq.save(path, f, f.metadata | {"general.name": "edited"})  # over the file that is open
+    >>> _ = gq.save(path, f, f.metadata | {"general.name": "edited"})  # over the file that is open
     >>> gq.open(path).metadata["general.name"], f.metadata["general.name"]
     ('edited', 'ones')
     """
@@ -79,8 +84,8 @@ def save(
     asked = f"save({final!r})"
     if isinstance(tensors, GGUFFile) and metadata is _NO_METADATA:
         metadata = tensors.metadata
-    arrays = tensors if isinstance(tensors, Mapping) else _unique(asked, tensors)
     try:
+        arrays = tensors if isinstance(tensors, Mapping) else _unique(tensors)
         entries = Metadata.of(metadata)
         check_keys(entries)
         align = choose_alignment(entries, alignment, alignment is not _ALIGNMENT)
@@ -97,13 +102,14 @@ def save(
             "check the folder, its permissions and the space on the disk",
             error,
         ) from error
+    return [part.path for part in plans]
 
 
-def _unique(asked: str, pairs: Iterable[tuple[str, Any]]) -> dict[str, Any]:
+def _unique(pairs: Iterable[tuple[str, Any]]) -> dict[str, Any]:
     found: dict[str, Any] = {}
     for name, x in _pairs(pairs):
         if name in found:
-            raise GGUFError(f"{asked}: the tensor {name!r} is given twice; names must differ; rename one")
+            raise GGUFError(f"the tensor {name!r} is given twice; names must differ; rename one")
         found[name] = x
     return found
 
@@ -136,7 +142,7 @@ def _checked_most(most: int | None) -> int | None:
 
 def _write(plans: list[PartPlan], arrays: Mapping[str, Any], layout: Layout) -> None:
     total = sum(tensor.nbytes for part in plans for tensor in part.tensors)
-    progress = Progress(total)
+    progress = Progress(total, "writing GGUF")
     try:
         with Staging([part.path for part in plans]) as staging:
             for part in plans:
