@@ -27,6 +27,8 @@ ALLOWED = {
     "reference": {"array", "errors", "formats", "ladder", "ops", "reference"},
     "cpu": {"array", "errors", "formats", "ladder", "cpu"},
     "cuda": {"array", "errors", "formats", "ladder", "cuda"},
+    "gguf": {"array", "errors", "formats", "gguf", "text"},
+    "commands": {"array", "errors", "formats", "gguf", "text", "commands"},
     "llama": {"array", "errors", "formats", "llama"},
     "testing": None,  # may import anything
     "doctor.py": None,

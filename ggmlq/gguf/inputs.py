@@ -49,7 +49,7 @@ def describe(name: object, x: Any) -> Described:
 
 def _check_name(name: object) -> None:
     if not isinstance(name, str):
-        _refuse(f"its name is of type {type(name).__name__}; names are str; pass {str(name)!r:.80}")
+        _refuse(f"its name is of type {type(name).__name__}; names are str; rename it")
     try:
         size = len(name.encode())
     except UnicodeEncodeError:

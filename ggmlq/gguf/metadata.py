@@ -7,6 +7,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, NamedTuple, NoReturn
 
 from ..errors import GGUFError, GGUFKeyError
+from ..text import short
 from .node import Node, array_header, decode, encode, raw, read
 from .source import Source
 from .typed import resolve
@@ -165,6 +166,6 @@ def _pairs(values: Any) -> Iterable[tuple[str, Any]]:
     for pair in pairs:
         if not isinstance(pair, tuple) or len(pair) != 2 or not isinstance(pair[0], str):
             raise GGUFError(
-                f"{pair!r:.80} is no key and value; keys are str; pass a dict such as {{'key': 1}}"
+                f"{short(pair)} is no key and value; keys are str; pass a dict such as {{'key': 1}}"
             )
     return pairs

@@ -72,9 +72,16 @@ class Source:
 
 
 def checked_path(asked: str, path: object) -> str:
-    """A path as text; the error names what came instead."""
+    """A path as text that the system can take; the error names what came instead."""
     try:
-        return os.fsdecode(path)  # type: ignore[arg-type]
+        text = os.fsdecode(path)  # type: ignore[arg-type]
+        if b"\0" in os.fsencode(text):
+            raise GGUFError(f"{asked}: {text!r} has a null byte; no path has one; check where it comes from")
+        return text
+    except UnicodeEncodeError as error:
+        raise GGUFError(
+            f"{asked}: {error.object!r} is no path: {error.reason}; check its characters"
+        ) from None
     except TypeError:
         raise DTypeError(
             f"{asked}: got {type(path).__name__}; a GGUF file is memory-mapped and needs a name; "
@@ -97,11 +104,10 @@ def _mapped(path: str) -> mmap.mmap:
             return mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
     except FileNotFoundError as error:
         raise GGUFNotFoundError(f"gguf: {path}: there is no such file; check the path", error) from error
-    except (OSError, ValueError) as error:
-        if isinstance(error, GGUFError):
-            raise
-        cause = error if isinstance(error, OSError) else None  # ValueError: a NUL in the path
-        reason = getattr(error, "strerror", None) or error
+    except GGUFOSError:
+        raise
+    except OSError as error:
         raise GGUFOSError(
-            f"gguf: {path!r}: cannot be opened: {reason}; check the path and its permissions", cause
+            f"gguf: {path}: cannot be opened: {error.strerror or error}; check the path and its permissions",
+            error,
         ) from error

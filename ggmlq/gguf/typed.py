@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..errors import GGUFError
+from ..text import short
 from .node import Node
 from .sequence import Array
 from .valuetype import MAX_DEPTH, NUMBERS, ValueType
@@ -185,7 +186,7 @@ def _text(value: object) -> bytes:
         return value.encode()
     except UnicodeEncodeError as error:
         _refuse(
-            f"the text {value!r:.80} has a lone surrogate at {error.start}, which UTF-8 cannot hold; "
+            f"the text {short(value)} has a lone surrogate at {error.start}, which UTF-8 cannot hold; "
             'replace it, or pass its bytes as Typed(data, "string")'
         )
 
@@ -236,7 +237,7 @@ def _check_number(item: Any, kind: ValueType) -> None:
 def _shown(item: object) -> str:
     if isinstance(item, int) and item.bit_length() > 128:
         return f"an integer of {item.bit_length()} bits"  # Python refuses to print very long ones
-    return f"{type(item).__name__} {item!r:.80}"
+    return f"{type(item).__name__} {short(item)}"
 
 
 def _refuse(reason: str) -> NoReturn:

@@ -8,6 +8,7 @@ from types import MappingProxyType
 from typing import Any, Final
 
 from ..errors import GGUFError, GGUFNotFoundError, GGUFOSError
+from ..text import short
 from . import inputs
 from .atomic import Staging
 from .file import GGUFFile
@@ -120,7 +121,7 @@ def _described(arrays: Mapping[str, Any]) -> list[Described]:
         try:
             found.append(inputs.describe(name, arrays[name]))
         except GGUFError as error:
-            raise GGUFError(f"tensor {name!r:.200}: {error}") from None
+            raise GGUFError(f"tensor {short(name, 200)}: {error}") from None
     return found
 
 
