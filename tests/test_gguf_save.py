@@ -66,7 +66,9 @@ def test_arrays_that_are_not_contiguous(tmp_path):
 
 
 def test_numpy_scalars_and_subclasses(tmp_path):
-    gq.save(tmp_path / "m.gguf", {"s": np.float32(1.5), "m": np.matrix([[1, 2]], np.int16)})
+    mapped = np.memmap(tmp_path / "raw", np.int16, "w+", shape=(1, 2))
+    mapped[:] = [[1, 2]]
+    gq.save(tmp_path / "m.gguf", {"s": np.float32(1.5), "m": mapped})
     f = gq.open(tmp_path / "m.gguf")
     assert (f["s"].shape, f["s"].blocks.item(), f["m"].blocks.tolist()) == ((), 1.5, [[1, 2]])
 
