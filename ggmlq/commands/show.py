@@ -63,8 +63,8 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _rows(text: str) -> slice:
-    found = re.fullmatch(r"(-?\d*):(-?\d*)", text)
-    if found is None or "-" in found.groups():
+    found = re.fullmatch(r"(\d*):(\d*)", text)
+    if found is None:
         raise argparse.ArgumentTypeError(f"{text!r} is no range of rows; write 0:16, 100: or :8")
     return slice(*(int(end) if end else None for end in found.groups()))
 

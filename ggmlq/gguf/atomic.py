@@ -100,7 +100,10 @@ def _remove(path: str) -> None:
 
 
 def _sync_folder(folder: str) -> None:
-    if hasattr(os, "O_DIRECTORY"):  # a folder cannot be synced on Windows
+    """Make the new names durable; they have changed already, so a refusal is no failure."""
+    if not hasattr(os, "O_DIRECTORY"):  # Windows
+        return
+    with contextlib.suppress(OSError):  # some network file systems cannot
         fd = os.open(folder or ".", os.O_RDONLY | os.O_DIRECTORY)
         try:
             os.fsync(fd)
