@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Iterable, Iterator
 from typing import Any
 
 AFTER = 2.0  # seconds of writing before a bar appears
@@ -18,12 +17,6 @@ class Progress:
         self._bar: Any = None
         self._start = time.monotonic()
         self._silent = not sys.stderr.isatty()
-
-    def watch(self, chunks: Iterable[memoryview]) -> Iterator[memoryview]:
-        """The chunks, counted."""
-        for chunk in chunks:
-            yield chunk
-            self.advance(len(chunk))
 
     def advance(self, n: int) -> None:
         """So many bytes more are done."""

@@ -19,7 +19,7 @@ class Source:
 
     def __init__(self, path: str) -> None:
         self.path = path
-        self.map = _mapped(path)
+        self.map, self.identity = _mapped(path)
         self.data = np.frombuffer(self.map, np.uint8)
         self.size = len(self.map)
         self.set_byteorder("little")
@@ -89,19 +89,22 @@ def checked_path(asked: str, path: object) -> str:
         ) from None
 
 
-def _mapped(path: str) -> mmap.mmap:
+def _mapped(path: str) -> tuple[mmap.mmap, tuple[int, int]]:
+    """The map, and the device and inode that tell whether the path still names this file."""
     try:
         mode = os.stat(path).st_mode  # before open(): that would wait on a FIFO for ever
         if not stat.S_ISREG(mode):
             kind = "a folder" if stat.S_ISDIR(mode) else "not a regular file"
             raise GGUFOSError(f"gguf: {path}: is {kind}; a GGUF file is needed; name the .gguf file itself")
         with open(path, "rb") as file:
-            if os.fstat(file.fileno()).st_size == 0:
+            found = os.fstat(file.fileno())
+            if found.st_size == 0:
                 raise GGUFError(
                     f"gguf: {path}: at byte 0: the file is empty; a GGUF file has at least 24 bytes; "
                     "fetch it again"
                 )
-            return mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
+            identity = (found.st_dev, found.st_ino)
+            return mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ), identity
     except FileNotFoundError as error:
         raise GGUFNotFoundError(f"gguf: {path}: there is no such file; check the path", error) from error
     except GGUFOSError:

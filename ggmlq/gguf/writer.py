@@ -10,12 +10,13 @@ from typing import Any, Final
 from ..errors import GGUFError, GGUFNotFoundError, GGUFOSError
 from ..text import short
 from . import inputs
-from .atomic import Staging
+from .atomic import Chunk, Staging
+from .extents import Extent, Extents
 from .file import GGUFFile
 from .header import DEFAULT_ALIGNMENT, aligned
 from .inputs import Described
 from .metadata import Metadata, _pairs
-from .plan import Chunk, Layout, PartPlan, check_keys, choose_alignment, plan
+from .plan import Layout, PartPlan, check_keys, choose_alignment, plan
 from .progress import Progress
 from .source import checked_path
 
@@ -145,15 +146,17 @@ def _write(plans: list[PartPlan], arrays: Mapping[str, Any], layout: Layout) -> 
     total = sum(tensor.nbytes for part in plans for tensor in part.tensors)
     progress = Progress(total, "writing GGUF")
     try:
-        with Staging([part.path for part in plans]) as staging:
+        with Staging([p.path for p in plans]) as staging, Extents(arrays, layout.byteorder) as extents:
             for part in plans:
-                staging.write(_chunks(part, arrays, layout, progress))
+                staging.write(_chunks(part, arrays, layout, progress, extents))
             staging.commit()
     finally:
         progress.close()
 
 
-def _chunks(part: PartPlan, arrays: Mapping[str, Any], layout: Layout, progress: Progress) -> Iterator[Chunk]:
+def _chunks(
+    part: PartPlan, arrays: Mapping[str, Any], layout: Layout, progress: Progress, extents: Extents
+) -> Iterator[Chunk]:
     yield b"".join(part.header)
     for tensor in part.tensors:
         x = arrays[tensor.name]
@@ -162,5 +165,10 @@ def _chunks(part: PartPlan, arrays: Mapping[str, Any], layout: Layout, progress:
                 f"save({part.path!r}): tensor {tensor.name!r} changed its type or shape while it was saved; "
                 "give the same array whenever it is asked for"
             )
-        yield from progress.watch(inputs.slabs(x, tensor, layout.byteorder))
+        slabs = (
+            extents.of(tensor.name) if tensor.name in extents else inputs.slabs(x, tensor, layout.byteorder)
+        )
+        for slab in slabs:
+            yield slab
+            progress.advance(len(slab.data if isinstance(slab, Extent) else slab))
         yield bytes(aligned(tensor.nbytes, layout.alignment) - tensor.nbytes)
