@@ -1,5 +1,21 @@
-"""Oracles: operations in float64 on the host, slow and right."""
+"""Oracles: operations in float64 on the host, slow and right, in the arithmetic of any program."""
 
+from .bound import bound
 from .linear import linear
+from .multiply import multiply
+from .operands import Activations, Weights, activations, weights
+from .rules import ARITHMETICS, Quantizer, Rule, rule
 
-__all__ = ["linear"]
+__all__ = [
+    "ARITHMETICS",
+    "Activations",
+    "Quantizer",
+    "Rule",
+    "Weights",
+    "activations",
+    "bound",
+    "linear",
+    "multiply",
+    "rule",
+    "weights",
+]
