@@ -10,6 +10,8 @@ sums of the floats as halves) and in one of two orders of summation.
 
 from __future__ import annotations
 
+import math
+
 import numpy as np
 from numba import njit
 
@@ -34,6 +36,19 @@ NUMBER = {name: i for i, name in enumerate(INSIDE)}
     OVERFLOW, ROUNDING, SATURATION, HALF_SUMS, K_TAIL,
     OTHER_SUM,
 ) = range(len(INSIDE))  # fmt: skip
+
+
+@njit(cache=True)
+def half(v):
+    """A float rounded to half: eleven bits, to even (Numba has no float16 on CPUs)."""
+    if v == 0 or not np.isfinite(v):
+        return np.float32(v)
+    _, exponent = math.frexp(v)
+    step = math.ldexp(1.0, max(exponent - 11, -24))
+    rounded = np.rint(v / step) * step
+    if abs(rounded) > 65504:
+        return np.float32(np.inf) if v > 0 else np.float32(-np.inf)
+    return np.float32(rounded)
 
 
 @njit(cache=True)
@@ -269,9 +284,9 @@ def multiply(codes, d, unrounded, x, run, stored, scale, offset, group, zero, co
         whole = np.float32(dot(codes, stored, start, group, added, fault, variant) - extra * own)
         other = fault == OTHER_SUM
         if (convention == 1) != other:
-            s = np.float32(np.float16(floats)) if group == 32 else np.float32(own) * dx
+            s = half(floats) if group == 32 else np.float32(own) * dx
         else:
-            s = np.float32(np.float16(unrounded[start // run] * own)) if group == 32 and run == 32 else np.float32(own) * dx
+            s = half(unrounded[start // run] * own) if group == 32 and run == 32 else np.float32(own) * dx
         if fault == SUM_NOT_SCALED:
             s = np.float32(own)
         if fault == SUM_MISSING or fault == MIN_IGNORED:
@@ -291,7 +306,7 @@ def total(terms, count, order, fault):
     if fault == HALF_SUMS:
         half_sum = np.float32(0)
         for i in range(count):
-            half_sum = np.float32(np.float16(half_sum + terms[i]))
+            half_sum = half(half_sum + terms[i])
         return half_sum
     if order == 0:
         result = np.float32(0)
@@ -358,7 +373,7 @@ def run(name, raw, x, convention="cpu", order=0, fault="correct", variant=0, dif
     bytes_ = np.ascontiguousarray(raw)
     if fault == "row-stride":
         bytes_, halves = wrong_stride(bytes_, name, blocks, variant)
-    y = product(ID[name], bytes_.reshape(-1), halves, len(raw), blocks, BYTES[name], GROUP[name],
+    y = product(ID[name], bytes_.reshape(-1).astype(np.int64), halves, len(raw), blocks, BYTES[name], GROUP[name],
                 ZERO[name], codes, d, unrounded, x.astype(np.float32), width, int(convention == "cuda"),
                 order, NUMBER[inside], variant, dropped)  # fmt: skip
     return around(y, x, fault, variant)

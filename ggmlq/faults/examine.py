@@ -79,7 +79,7 @@ def _verdict(s: Survey, repeats: list[Wide], flipped: bool, claim: str | None) -
 
 def _right(s: Survey, claim: str | None) -> Finding:
     overflow = not_finite(s)
-    if overflow is not None and claim != s.best.arithmetic:
+    if overflow is not None and (claim is None or claim != s.best.arithmetic):
         return _of_pattern(s, overflow, ~np.isfinite(s.case.y))
     if claim is not None and s.best.arithmetic != claim and _other_sum(s, claim):
         return Finding("sum-of-codes-vs-floats", 0.95, f"the result is that of {s.best.name}")

@@ -15,6 +15,7 @@ from .readings import Wide
 from .survey import Case, Mask, Survey
 
 PAIRS = 1 << 24  # entries of a table of distances between columns
+ALTERNATIVES = 24  # right kernels that are tried where none fits
 
 
 @dataclass(frozen=True, eq=False)
@@ -103,8 +104,9 @@ def _near(survey: Survey, y: Wide, prediction: Wide, size: Wide) -> Mask:
     with np.errstate(invalid="ignore", over="ignore"):
         good = np.abs(survey.case.y - survey.prediction)[~survey.bad]
         typical = survey.size[~survey.bad]
-        noise = float(np.max(good / typical, initial=0)) if good.size else 0.0
-        near: Mask = np.abs(y - prediction) <= max(4 * noise, 1e-5) * np.maximum(size, np.abs(prediction) / 8)
+        # Nothing right to measure by: rounding of activations costs about 1 %.
+        noise = max(4 * float(np.max(good / typical)), 1e-5) if good.size else 0.05
+        near: Mask = np.abs(y - prediction) <= noise * np.maximum(size, np.abs(prediction) / 8)
     return near
 
 
@@ -114,9 +116,12 @@ def _transposed(survey: Survey, bad: Mask) -> Pattern | None:
     m, n = y.shape
     if min(m, n) < 2 or not bad.any():
         return None
-    ours, theirs = best.T.reshape(m, n), survey.size.T.reshape(m, n)
-    spread = np.abs(ours - best) > 1e-3 * survey.size
-    if spread.sum() < 2 or not _near(survey, y, ours, theirs)[np.isfinite(y)].mean() > 0.98:
+    ours = best.T.reshape(m, n)
+    size = np.maximum(survey.size, survey.size.T.reshape(m, n))
+    with np.errstate(invalid="ignore", over="ignore"):
+        straight, turned = (np.nan_to_num((y - p) / size, nan=1e3) for p in (best, ours))
+    elsewhere = np.abs(ours - best) > 0.1 * size
+    if elsewhere.sum() < 2 or not (turned**2).mean() < min(0.02 * (straight**2).mean(), 1e-3):
         return None
     return Pattern("transposed", "y holds its transpose", sure=True)
 
@@ -132,26 +137,43 @@ def _moved_rows(survey: Survey, bad: Mask) -> Pattern | None:
 
 
 def _moved(survey: Survey, bad: Mask, axis: int) -> Pattern | None:
-    y, best, size = survey.case.y, survey.prediction, survey.size
-    if axis == 0:
-        y, best, size, bad = y.T, best.T, size.T, bad.T
+    y, turn = survey.case.y, (lambda a: a.T) if axis == 0 else (lambda a: a)
+    rights = [r.prediction for r in survey.others[:ALTERNATIVES] if r.prediction.shape == y.shape]
+    matches = [
+        match
+        for best in [survey.prediction, *(rights if bad.all(axis=None) or bad.mean() > 0.3 else [])]
+        if (match := _matched(turn(y), turn(best), turn(survey.size), turn(bad))) is not None
+    ]
+    if not matches:
+        return None
+    _, at, source, use = min(matches, key=lambda match: match[0])
+    return _as_pattern(at, source, len(use) < turn(y).shape[0], axis, use)
+
+
+Match = tuple[float, NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]
+
+
+def _matched(y: Wide, best: Wide, size: Wide, bad: Mask) -> Match | None:
+    """Wrong columns whose values stand elsewhere in the right result: error, columns, sources, rows."""
     wrong = np.flatnonzero(bad.any(axis=0))
     m, n = y.shape
     if len(wrong) < 2 or n < 2 or len(wrong) * n > PAIRS:
         return None
-    # Rows where a wrong column is wrong may be few (a tile): compare on those alone.
-    use = np.flatnonzero(bad.any(axis=1))
-    if len(use) < 2 and m >= 2:
+    use = np.flatnonzero(bad.any(axis=1))  # a tile is wrong in some rows alone
+    if len(use) < 2 <= m:
         return None
     source = _sources(y[use][:, wrong], best[use], size[use])
-    kept = source >= 0
-    same = _near(survey, y[np.ix_(use, wrong[kept])], best[np.ix_(use, source[kept])], size[np.ix_(use, source[kept])])
-    kept[kept] = same.all(axis=0)
-    if kept.mean() < 0.9 or kept.sum() < 2 or (source[kept] == wrong[kept]).all():
+    with np.errstate(invalid="ignore", over="ignore"):
+        there = np.ix_(use, source)
+        error = np.abs(y[np.ix_(use, wrong)] - best[there]) / np.maximum(size[there], size[np.ix_(use, wrong)])
+    # Few rows match by chance if much is allowed: rounding of activations costs about 1 %.
+    allowed = 0.05 if len(use) >= 5 else 1e-3 if len(use) > 1 else 1e-5
+    kept = (np.nan_to_num(error, nan=np.inf) <= allowed).all(axis=0)
+    moved = source != wrong
+    if kept.mean() < 0.9 or (kept & moved).sum() < (2 if m > 1 else 4):
         return None
-    if m == 1 and kept.sum() < 4:
-        return None
-    return _as_pattern(wrong[kept], source[kept], len(use) < m, axis, survey, use)
+    kept &= moved
+    return float(np.median(error[:, kept])), wrong[kept], source[kept], use
 
 
 def _sources(y: Wide, best: Wide, size: Wide) -> NDArray[np.int64]:
@@ -166,9 +188,8 @@ def _sources(y: Wide, best: Wide, size: Wide) -> NDArray[np.int64]:
 
 
 def _as_pattern(
-    at: NDArray[np.int64], source: NDArray[np.int64], part: bool, axis: int, survey: Survey,
-    use: NDArray[np.int64],
-) -> Pattern | None:  # fmt: skip
+    at: NDArray[np.int64], source: NDArray[np.int64], part: bool, axis: int, use: NDArray[np.int64]
+) -> Pattern:
     """Exchanged, or repeated: a place whose content also stands where it belongs is a copy."""
     name = "columns" if axis == 1 else "rows"
     moves = {int(a): int(s) for a, s in zip(at, source, strict=True)}

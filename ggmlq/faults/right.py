@@ -36,10 +36,11 @@ class Right:
         return float(self.inside.mean()) if self.inside.size else 1.0
 
     @property
-    def rank(self) -> tuple[float, float]:
-        """Smaller is better; a named arithmetic wins where both explain y alike."""
-        bonus = 0.25 if self.arithmetic else 1.0
-        return -round(self.share, 5), bonus * (self.median + 1e-12)
+    def rank(self) -> tuple[float, float, float]:
+        """Smaller is better; a named arithmetic wins where both explain y alike, or not at all."""
+        share = self.share if self.share > 0.3 else 0.0
+        family = self.arithmetic is None and (share == 0 or share == 1)
+        return -round(share, 5), float(family), self.median
 
 
 def candidates(scene: Scene, q: QuantArray) -> list[Right]:

@@ -65,7 +65,7 @@ def survey(case: Case, prefer: str | None = None) -> Survey:
     q = case.q[columns]
     found = candidates(scene, q)
     best = found[0]
-    claimed = [right for right in found if right.arithmetic == prefer]
+    claimed = [right for right in found if prefer and right.arithmetic == prefer]
     if claimed and claimed[0].share >= best.share:
         best = claimed[0]
     whole = len(rows) == case.y.shape[0] and len(columns) == case.y.shape[1]
