@@ -30,8 +30,8 @@ def of_fields(n: int) -> Iterator[tuple[str, Order]]:
     _add(found, "neighbours exchanged", np.arange(n) ^ 1, n)
     for span in spans:  # wider units than a byte: words of 2, 4, 8 bytes read one after the other
         for width in (2, 4, 8, 16):
-            split = np.arange(span).reshape(2, span // 2 // width, width)
-            _add(found, f"interleaved in {span} by units of {width}", split.swapaxes(0, 1), n)
+            units = np.arange(span).reshape(2, span // 2 // width, width)
+            _add(found, f"interleaved in {span} by units of {width}", units.swapaxes(0, 1), n)
     yield from found.values()
 
 

@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 from .readings import Wide
 from .survey import Case, Mask, Survey
 
+SORTED = 8  # values of one row that must agree in any order
 PAIRS = 1 << 24  # entries of a table of distances between columns
 ALTERNATIVES = 24  # right kernels that are tried where none fits
 
@@ -49,9 +50,7 @@ def where(bad: Mask) -> dict[str, object]:
         "columns": runs_of(columns),
     }
     if len(rows) and bad[np.ix_(rows, columns)].all() and bad.sum() < bad.size:
-        found["tiles"] = [
-            (*row, *column) for row in runs_of(rows)[:16] for column in runs_of(columns)[:16]
-        ]
+        found["tiles"] = [(*row, *column) for row in runs_of(rows)[:16] for column in runs_of(columns)[:16]]
     period = _period(columns, bad.shape[1])
     if period:
         found["column period"] = period
@@ -111,7 +110,7 @@ def _near(survey: Survey, y: Wide, prediction: Wide, size: Wide) -> Mask:
 
 
 def _transposed(survey: Survey, bad: Mask) -> Pattern | None:
-    """y written column by column."""
+    """Y written column by column."""
     y, best = survey.case.y, survey.prediction
     m, n = y.shape
     if min(m, n) < 2 or not bad.any():
@@ -137,17 +136,21 @@ def _moved_rows(survey: Survey, bad: Mask) -> Pattern | None:
 
 
 def _moved(survey: Survey, bad: Mask, axis: int) -> Pattern | None:
-    y, turn = survey.case.y, (lambda a: a.T) if axis == 0 else (lambda a: a)
-    rights = [r.prediction for r in survey.others[:ALTERNATIVES] if r.prediction.shape == y.shape]
-    matches = [
-        match
-        for best in [survey.prediction, *(rights if bad.all(axis=None) or bad.mean() > 0.3 else [])]
-        if (match := _matched(turn(y), turn(best), turn(survey.size), turn(bad))) is not None
-    ]
+    tried = [survey.prediction]
+    if bad.mean() > 0.3:  # too little is right to trust the choice of the right kernel
+        alternatives = [right.prediction for right in survey.others[:ALTERNATIVES]]
+        tried += [p for p in alternatives if p.shape == survey.case.y.shape]
+    y, size = (a if axis == 1 else a.T for a in (survey.case.y, survey.size))
+    wrong = bad if axis == 1 else bad.T
+    matches = []
+    for best in tried:
+        match = _matched(y, best if axis == 1 else best.T, size, wrong)
+        if match is not None:
+            matches.append(match)
     if not matches:
         return None
     _, at, source, use = min(matches, key=lambda match: match[0])
-    return _as_pattern(at, source, len(use) < turn(y).shape[0], axis, use)
+    return _as_pattern(at, source, len(use) < len(y), axis, use)
 
 
 Match = tuple[float, NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]
@@ -162,10 +165,14 @@ def _matched(y: Wide, best: Wide, size: Wide, bad: Mask) -> Match | None:
     use = np.flatnonzero(bad.any(axis=1))  # a tile is wrong in some rows alone
     if len(use) < 2 <= m:
         return None
+    if m == 1 and len(wrong) >= SORTED:
+        return _sorted(y[0], best[0], size[0], wrong, use)
     source = _sources(y[use][:, wrong], best[use], size[use])
     with np.errstate(invalid="ignore", over="ignore"):
         there = np.ix_(use, source)
-        error = np.abs(y[np.ix_(use, wrong)] - best[there]) / np.maximum(size[there], size[np.ix_(use, wrong)])
+        error = np.abs(y[np.ix_(use, wrong)] - best[there]) / np.maximum(
+            size[there], size[np.ix_(use, wrong)]
+        )
     # Few rows match by chance if much is allowed: rounding of activations costs about 1 %.
     allowed = 0.05 if len(use) >= 5 else 1e-3 if len(use) > 1 else 1e-5
     kept = (np.nan_to_num(error, nan=np.inf) <= allowed).all(axis=0)
@@ -174,6 +181,19 @@ def _matched(y: Wide, best: Wide, size: Wide, bad: Mask) -> Match | None:
         return None
     kept &= moved
     return float(np.median(error[:, kept])), wrong[kept], source[kept], use
+
+
+def _sorted(
+    y: Wide, best: Wide, size: Wide, wrong: NDArray[np.int64], use: NDArray[np.int64]
+) -> Match | None:
+    """One row alone: the same values in another order."""
+    a, b = wrong[np.argsort(y[wrong])], wrong[np.argsort(best[wrong])]
+    with np.errstate(invalid="ignore", over="ignore"):
+        error = np.abs(y[a] - best[b]) / np.maximum(size[a], size[b])
+    if not (error <= 0.02).all() or not error.mean() < 0.005:
+        return None
+    order = np.argsort(a)
+    return float(error.mean()), a[order], b[order], use
 
 
 def _sources(y: Wide, best: Wide, size: Wide) -> NDArray[np.int64]:
@@ -216,14 +236,17 @@ def _moved_tile(survey: Survey, bad: Mask) -> Pattern | None:
     starts = np.argwhere(_near(survey, np.full((m, n), y[i, j]), best, size))
     for a, b in starts[:4096]:
         di, dj = int(a) - i, int(b) - j
-        inside = 0 <= rows[0] + di and r1 + di < m and 0 <= columns[0] + dj and c1 + dj < n
+        inside = rows[0] + di >= 0 and r1 + di < m and columns[0] + dj >= 0 and c1 + dj < n
         if (di, dj) == (0, 0) or not inside:
             continue
         at = np.argwhere(bad)
         there = (at[:, 0] + di, at[:, 1] + dj)
         here = (at[:, 0], at[:, 1])
         if _near(survey, y[here], best[there], size[there]).mean() > 0.95:
-            text = f"rows {rows[0]} to {r1}, columns {columns[0]} to {c1} repeat what stands {di:+} rows, {dj:+} columns away"
+            text = (
+                f"rows {rows[0]} to {r1}, columns {columns[0]} to {c1} repeat what stands "
+                f"{di:+} rows, {dj:+} columns away"
+            )
             return Pattern("tile-duplicated", text, True, {"moved by": (di, dj)})
     return None
 
@@ -231,15 +254,18 @@ def _moved_tile(survey: Survey, bad: Mask) -> Pattern | None:
 def _tails(survey: Survey, bad: Mask) -> Pattern | None:
     """Only the last rows, or only the last columns, wrong; fewer than half of them."""
     for axis, fault, name in ((0, "m-tail", "rows"), (1, "n-tail", "columns")):
-        wrong = bad.any(axis=1 - axis)
+        wrong: Mask = np.asarray(bad.any(axis=1 - axis))
         full = bad.mean(axis=1 - axis)
         n = len(wrong)
         first = int(np.argmax(wrong)) if wrong.any() else n
         tail = n - first
-        if not 0 < tail or not 2 * tail < n or not wrong[first:].all() or full[first:].mean() < 0.5:
+        if not 0 < tail < n or not wrong[first:].all() or full[first:].mean() < 0.5:
             continue
-        part = np.take(survey.case.y, range(first, n), axis=axis)[np.take(bad, range(first, n), axis=axis)]
+        last = np.arange(first, n)
+        part = np.take(survey.case.y, last, axis=axis)[np.take(bad, last, axis=axis)]
         zero = bool((part == 0).all())
+        if not zero and 2 * tail > n:  # less than a tile is left over, at least one was whole
+            continue
         what = "zero" if zero else "wrong"
         return Pattern(fault, f"the last {tail} of {n} {name} of y are {what}", zero, {"tail": tail})
     return None
@@ -248,7 +274,9 @@ def _tails(survey: Survey, bad: Mask) -> Pattern | None:
 # --- K --------------------------------------------------------------------------------------
 
 
-def k_blocks(case: Case, survey: Survey, rows: NDArray[np.int64], columns: NDArray[np.int64]) -> dict[str, object]:
+def k_blocks(
+    case: Case, survey: Survey, rows: NDArray[np.int64], columns: NDArray[np.int64]
+) -> dict[str, object]:
     """Which blocks of K are missing or scaled: y - right = Σ c_b · contribution_b, solved for c."""
     scene = case.scene(rows, columns)
     k = case.x.shape[1]
