@@ -66,7 +66,3 @@ class GGUFOSError(GGUFError, OSError):
 
 class GGUFNotFoundError(GGUFOSError, FileNotFoundError):
     """There is no such file."""
-
-
-class DumpError(GGMLQError, ValueError):
-    """A file with a kernel's operands or result that cannot be read as such."""

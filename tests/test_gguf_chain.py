@@ -19,6 +19,7 @@ def sizes(request, monkeypatch):
     """The real window and small ones, so that every kind of border is met often."""
     monkeypatch.setattr(chain, "WINDOW", request.param[0])
     monkeypatch.setattr(chain, "BURST", request.param[1])
+    monkeypatch.setattr(chain, "MAX_BURST", 2 * request.param[1])
 
 
 def walk(raw, at, count):

@@ -191,6 +191,10 @@ def test_split_sizes(refused, most):
 def test_paths(tmp_path):
     with pytest.raises(OSError, match="is a folder"):
         gq.save(tmp_path, {"w": X})
+    (tmp_path / "d-00002-of-00002.gguf").mkdir()
+    with pytest.raises(OSError, match="is a folder"):
+        gq.save(tmp_path / "d.gguf", {"a": X, "b": X}, split_max_bytes=16)
+    (tmp_path / "d-00002-of-00002.gguf").rmdir()
     with pytest.raises(FileNotFoundError, match="nothing has changed"):
         gq.save(tmp_path / "no" / "m.gguf", {"w": X})
     with pytest.raises(gq.GGMLQError, match="NoneType"):

@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 import copy
+import errno
+import os
 import pickle
+import subprocess
+import sys
+import textwrap
 
 import numpy as np
 import pytest
 
 import ggmlq as gq
-from ggmlq.gguf import Typed
+from ggmlq.gguf import Typed, progress
 
 ORDERS = ["little", "big"]
 
@@ -89,6 +94,32 @@ class BFloat16(np.ndarray):
     def __new__(cls, bits):
         ml_dtypes = pytest.importorskip("ml_dtypes", reason="ml_dtypes is not installed")
         return bits.view(ml_dtypes.bfloat16)
+
+
+class DeviceArray:
+    """As much of a CuPy array as save asks for."""
+
+    __module__ = "cupy.fake"
+
+    def __init__(self, host):
+        self.host, self.dtype, self.shape = host, host.dtype, host.shape
+
+    def get(self):
+        return self.host
+
+
+def test_arrays_on_a_device(tmp_path):
+    x = np.arange(6, dtype=np.float16).reshape(2, 3)
+    gq.save(tmp_path / "m.gguf", {"x": DeviceArray(x)})
+    assert np.array_equal(gq.open(tmp_path / "m.gguf")["x"].blocks, x)
+
+
+@pytest.mark.parametrize("terminal", [True, False])
+def test_a_long_write_shows_a_bar(tmp_path, monkeypatch, capsys, terminal):
+    monkeypatch.setattr(progress, "AFTER", -1)
+    monkeypatch.setattr("sys.stderr.isatty", lambda: terminal)
+    gq.save(tmp_path / "m.gguf", {"x": np.ones(1 << 20, np.float32), "y": np.ones(1 << 20, np.float32)})
+    assert ("writing GGUF" in capsys.readouterr().err) == terminal
 
 
 def test_tensors_and_metadata_as_pairs(tmp_path):
@@ -266,6 +297,64 @@ def test_saving_over_the_file_that_is_open(tmp_path):
     assert f.metadata["k0"] is True
 
 
+def test_saving_a_file_whose_name_is_another_file_now(tmp_path):
+    path = tmp_path / "a.gguf"
+    gq.save(path, {"x": np.full(1000, 1, np.float32)})
+    f = gq.open(path)
+    gq.save(path, {"x": np.full(1000, 2, np.float32)})
+    gq.save(tmp_path / "b.gguf", f)
+    path.unlink()
+    gq.save(tmp_path / "c.gguf", f)
+    for name in "bc":
+        assert set(gq.open(tmp_path / f"{name}.gguf")["x"].blocks.tolist()) == {1.0}
+
+
+@pytest.mark.skipif(not hasattr(os, "copy_file_range"), reason="this system does not copy ranges of files")
+@pytest.mark.parametrize("calls", [0, 1, 2])
+@pytest.mark.parametrize("refusal", [OSError(errno.EXDEV, "Cross-device"), 0])
+def test_ranges_that_the_system_copies_in_part(tmp_path, monkeypatch, calls, refusal):
+    f = rich(tmp_path / "a.gguf")
+    done = []
+
+    def partly(source, target, n, offset):
+        if len(done) < calls:
+            done.append(n)
+            return real(source, target, min(n, 7), offset)
+        if refusal:
+            raise refusal
+        return 0
+
+    real = os.copy_file_range
+    monkeypatch.setattr(os, "copy_file_range", partly)
+    gq.save(tmp_path / "b.gguf", dict(f), f.metadata)
+    assert len(done) == calls
+    assert (tmp_path / "a.gguf").read_bytes() == (tmp_path / "b.gguf").read_bytes()
+
+
+MEMORY = """
+    import sys, ggmlq as gq
+    from ggmlq.gguf.check import check
+    def peak():
+        with open("/proc/self/status") as file:
+            return int(file.read().split("VmHWM:")[1].split()[0]) // 1024
+    f = gq.open(sys.argv[1])
+    before = peak()
+    gq.save(sys.argv[1] + ".a", f)
+    gq.save(sys.argv[1] + ".b", dict(f), byteorder="big")
+    assert not check(sys.argv[1] + ".b")[1:]
+    print(peak() - before)
+"""
+
+
+@pytest.mark.skipif(not os.path.exists("/proc/self/status"), reason="this system does not tell of memory")
+def test_memory_is_bounded_by_a_tensor(tmp_path):
+    x = np.ones((1 << 20, 8), np.float32)
+    gq.save(tmp_path / "m.gguf", {f"t{i}": x for i in range(12)}, split_max_bytes=None)
+    command = [sys.executable, "-c", textwrap.dedent(MEMORY), str(tmp_path / "m.gguf")]
+    found = subprocess.run(command, capture_output=True, text=True, check=True).stdout
+    assert int(found) < 3 * (x.nbytes >> 20), "12 tensors were saved twice and read once"
+
+
 def test_the_mode_of_an_existing_file_stays(tmp_path):
     path = tmp_path / "a.gguf"
     gq.save(path, {})
@@ -283,6 +372,7 @@ def test_alignment_and_its_key_agree(tmp_path):
     for metadata, options, right in [
         ({}, {}, 32),
         ({}, {"alignment": 64}, 64),
+        ({}, {"alignment": np.int64(16)}, 16),
         ({"general.alignment": 128}, {}, 128),
         ({"general.alignment": Typed(128, "uint64")}, {"alignment": 128}, 128),
         ({"general.alignment": 32}, {}, 32),

@@ -121,7 +121,7 @@ def test_missing_parts_are_named(parts):
 def test_many_missing_parts_are_counted(tmp_path):
     b = gb.Builder()
     (tmp_path / "m-00001-of-00100.gguf").write_bytes(b.file([b.kv("split.count", gb.UINT16, 100)]))
-    with pytest.raises(gq.GGUFError, match=r"m-00009-of-00100.gguf and 91 more"):
+    with pytest.raises(gq.GGUFError, match=r"m-00002-of-00100.gguf, .*m-00009-of-00100.gguf and more"):
         gq.open(tmp_path / "m-00001-of-00100.gguf")
 
 

@@ -23,7 +23,8 @@ from numpy.typing import NDArray
 from .source import Source
 
 WINDOW = 1 << 17  # bytes searched at a time: the temporaries stay in the L2 cache
-BURST = 64  # strings walked after a break, so that breaks cost little more than a walk
+BURST = 32  # strings walked after a break, so that breaks cost little more than a walk;
+MAX_BURST = 4096  # twice as many after each break that follows, up to this
 BELOW = np.array([0, 0xFF, 0xFFFF, 0xFFFFFF], np.uint32)  # mask of the lowest i bytes
 
 Positions = NDArray[np.int64]
@@ -46,13 +47,15 @@ class Window(NamedTuple):
 
 def runs(source: Source, at: int, count: int) -> Iterator[Run]:
     """The strings of an array of ``count``, whose first length is at ``at``."""
+    burst = BURST
     while count:
         # Big-endian lengths have their zeros first: rare files, not worth a second search.
         window = _window(source, at) if source.byteorder == "little" else None
         stop = at + WINDOW
         while count and at < stop:
             run = window and _linked(window, at, count)
-            run = run or _walk(source, at, min(count, BURST))
+            burst = BURST if run else min(2 * burst, MAX_BURST)
+            run = run or _walk(source, at, min(count, burst))
             yield run
             at = run.end
             count -= len(run.starts)

@@ -47,12 +47,8 @@ def choose_alignment(metadata: Metadata, asked: int, explicit: bool) -> int:
             )
         asked = found
     low, high = ALIGNMENTS
-    if (
-        isinstance(asked, bool)
-        or not isinstance(asked, int)
-        or not low <= asked <= high
-        or asked & (asked - 1)
-    ):
+    whole = hasattr(asked, "__index__") and not isinstance(asked, bool)
+    if not whole or not low <= asked <= high or asked & (asked - 1):
         raise GGUFError(f"alignment {asked!r}; it must be a power of two from {low} to {high}; 32 is usual")
     return int(asked)
 
@@ -93,9 +89,15 @@ def groups(tensors: Sequence[Described], most: int | None) -> list[list[Describe
 
 def names(path: str, count: int) -> list[str]:
     """Where the parts go; one part keeps the plain name."""
+    paths = _names(path, count)
+    for found in paths:
+        if os.path.isdir(found):
+            raise GGUFOSError(f"{found} is a folder; name a file in it")
+    return paths
+
+
+def _names(path: str, count: int) -> list[str]:
     said = split.parse_name(path)
-    if os.path.isdir(path):
-        raise GGUFOSError(f"{path} is a folder; name a file in it")
     if count == 1:
         if said is not None and said.total > 1:
             raise GGUFError(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Sequence
+from itertools import islice
 from typing import NamedTuple
 
 from ..errors import GGUFError
@@ -14,6 +15,7 @@ from .source import Source
 NO, COUNT, TENSORS = "split.no", "split.count", "split.tensors.count"
 KEYS = (NO, COUNT, TENSORS)  # they describe a file, not the model: a save makes them anew
 MAX_PARTS = 65535  # split.count is a uint16
+NAMED = 8  # missing parts that an error names
 
 _NAME = re.compile(r"(?P<stem>.*)-(?P<part>\d{5})-of-(?P<count>\d{5})\.gguf", re.DOTALL)
 
@@ -60,9 +62,10 @@ def paths_of_set(path: str, header: Header) -> list[str]:
         )
     folder = os.path.dirname(path)
     paths = [path if i == name.part else name.path(folder, i) for i in range(1, name.total + 1)]
-    missing = [os.path.basename(p) for p in paths if not os.path.exists(p)]
+    # A hostile name may count to 99999: a few that are missing are enough.
+    missing = list(islice((os.path.basename(p) for p in paths if not os.path.exists(p)), NAMED + 1))
     if missing:
-        shown = ", ".join(missing[:8]) + (f" and {len(missing) - 8} more" if len(missing) > 8 else "")
+        shown = ", ".join(missing[:NAMED]) + (" and more" if len(missing) > NAMED else "")
         raise GGUFError(
             f"gguf: {path}: is one of {name.total} parts; missing beside it: {shown}; "
             "all parts must lie in one folder, fetch the others"

@@ -10,8 +10,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..array import QuantArray
+from ..checks import check_linear
+from ..devices import to_host
 from ..errors import ShapeError
-from ..ops import check_linear, to_host
 from .multiply import multiply
 from .operands import Activations, Weights, Wide, activations, weights
 from .rules import Rule, rule
@@ -19,7 +20,7 @@ from .rules import Rule, rule
 SLAB = 1 << 22  # elements of either operand at a time
 
 
-def linear(x: Any, q: QuantArray, arithmetic: str = "exact") -> NDArray[np.float64]:
+def linear(x: Any, q: QuantArray, arithmetic: str | Rule = "exact") -> NDArray[np.float64]:
     """``x [..., K] @ q [N, K].T`` in float64 on the host, as a NumPy array.
 
     Parameters
@@ -28,8 +29,8 @@ def linear(x: Any, q: QuantArray, arithmetic: str = "exact") -> NDArray[np.float
         Activations, on any device; or activations already quantized, as q8_0, q8_1 or q8_K.
     q : QuantArray
         Weights, on any device.
-    arithmetic : str
-        How the program that is judged multiplies: a name in ``reference.ARITHMETICS``.
+    arithmetic : str or Rule
+        How the program that is judged multiplies: a name in ``reference.ARITHMETICS``, or a Rule.
         ``"exact"``: the activations as given times the decoded weights, both in float64.
 
     >>> import numpy as np, ggmlq as gq
@@ -48,7 +49,7 @@ def by_slabs(
     asked: str,
     x: Any,
     q: QuantArray,
-    arithmetic: str,
+    arithmetic: str | Rule,
     each: Callable[[Weights, Activations, Rule], Wide],
 ) -> Wide:
     """Check both operands, and fill [..., N] with what ``each`` makes of slabs of their rows."""
@@ -64,16 +65,16 @@ def by_slabs(
 
 def checked(asked: str, x: Any, q: QuantArray) -> tuple[Any, QuantArray]:
     """Both operands on the host, of shapes that fit."""
-    q = q.to("cpu") if isinstance(q, QuantArray) else q
+    x, q = to_host(x), to_host(q)
     if not isinstance(x, QuantArray):
-        return check_linear(asked, to_host(x), q), q
+        return check_linear(asked, x, q), q
     check_linear(asked, np.empty(q.shape[-1:] if isinstance(q, QuantArray) else 0, np.float32), q)
     if not x.shape or x.shape[-1] != q.shape[1]:
         raise ShapeError(
             f"{asked}: x has shape {x.shape}, q {q.shape}; the last axis of both is K; "
             f"pass x as [..., {q.shape[1]}]"
         )
-    return x.to("cpu"), q
+    return x, q
 
 
 def slabs(x: Any) -> Iterator[tuple[slice, Any]]:
