@@ -13,6 +13,7 @@
 from . import errors, reference
 from .array import QuantArray
 from .errors import GGMLQError, GGUFError
+from .faults import Diagnosis, diagnose
 from .formats import FORMATS as formats
 from .formats import Format
 from .gguf import open, save
