@@ -117,8 +117,8 @@ def _terms(values: Wide, w: Operand, by_element: bool) -> Iterator[tuple[str, Wi
 def _accumulated(terms: Wide) -> Iterator[tuple[str, Wide]]:
     """Half sums of [T, M, N] over T: in order, backwards, in lanes, as a tree."""
     t = len(terms)
-    for lanes in (1, 2, 4, 8, 16, 32, 64, 128, 256):
-        if t % lanes or (lanes == t and t > 1):
+    for lanes in (1, 2, 4, 8, 16, 32, 64, 128, 256, 512):
+        if t % lanes:
             continue
         by_lane = terms.reshape(t // lanes, lanes, *terms.shape[1:])
         for back in (False, True) if lanes == 1 and t > 1 else (False,):
