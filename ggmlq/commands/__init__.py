@@ -1,13 +1,13 @@
-"""The subcommands on GGUF files, one a file. Each has ``add``, which declares it to argparse."""
+"""The larger subcommands, one a file. Each has ``add``, which declares it to argparse."""
 
 from __future__ import annotations
 
 import argparse
 
-from . import copy, info, show, validate
+from . import copy, diagnose, info, show, validate
 
 
 def add_all(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     """Declare all of them."""
-    for module in (info, show, validate, copy):
+    for module in (info, show, validate, copy, diagnose):
         module.add(commands)
