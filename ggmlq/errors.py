@@ -41,3 +41,12 @@ class DeviceError(GGMLQError, RuntimeError):
 
 class MissingDependencyError(GGMLQError, ImportError):
     """An optional package that the request needs is not installed."""
+
+
+class LibraryDiedError(GGMLQError, RuntimeError):
+    """A user's library crashed, aborted or hung in the process that ran it."""
+
+    def __init__(self, text: str, how: str = "", tail: str = "") -> None:
+        super().__init__(text)
+        self.how = how  # "died: SIGSEGV"
+        self.tail = tail  # the end of what it printed
