@@ -1,5 +1,19 @@
-"""Oracles: operations in float64 on the host, slow and right."""
+"""Oracles: operations in float64 on the host, slow and right, in the arithmetic of any program."""
 
 from .linear import linear
+from .multiply import multiply
+from .operands import Activations, Weights, activations, weights
+from .rules import ARITHMETICS, Quantizer, Rule, rule
 
-__all__ = ["linear"]
+__all__ = [
+    "ARITHMETICS",
+    "Activations",
+    "Quantizer",
+    "Rule",
+    "Weights",
+    "activations",
+    "linear",
+    "multiply",
+    "rule",
+    "weights",
+]

@@ -1,19 +1,22 @@
-"""The oracle of ``linear``: what a product is, before any kernel rounds."""
+"""The oracle of ``linear``: what a product is in a named arithmetic, before f32 sums round it."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from ..array import QuantArray
-from ..errors import UnsupportedError
+from ..errors import ShapeError
 from ..ops import check_linear, to_host
+from .multiply import multiply
+from .operands import activations, weights
+from .rules import rule
 
-SLAB = 1 << 22  # weights decoded at a time
+SLAB = 1 << 22  # elements of either operand at a time
 
 
 def linear(x: Any, q: QuantArray, arithmetic: str = "exact") -> NDArray[np.float64]:
@@ -21,34 +24,55 @@ def linear(x: Any, q: QuantArray, arithmetic: str = "exact") -> NDArray[np.float
 
     Parameters
     ----------
-    x : array of floats
-        Activations, on any device.
+    x : array of floats, or QuantArray
+        Activations, on any device; or activations already quantized, as q8_0, q8_1 or q8_K.
     q : QuantArray
         Weights, on any device.
     arithmetic : str
-        How the program that is judged multiplies. ``"exact"``: the activations as given times
-        the decoded weights, both in float64.
+        How the program that is judged multiplies: a name in ``reference.ARITHMETICS``.
+        ``"exact"``: the activations as given times the decoded weights, both in float64.
+
+    >>> import numpy as np, ggmlq as gq
+    >>> q = gq.quantize(np.linspace(-1, 1, 64, dtype=np.float32).reshape(2, 32), "q4_0")
+    >>> x = np.linspace(0, 1, 32, dtype=np.float32)
+    >>> for arithmetic in ("exact", "ggml-cpu", "ggml-mmvq"):
+    ...     print(gq.reference.linear(x, q, arithmetic).round(4))
+    [-5.5161 11.3395]
+    [-5.5156 11.3391]
+    [-5.5156 11.3391]
     """
-    if arithmetic not in ARITHMETICS:
-        raise UnsupportedError(
-            f"reference.linear(x, q, {arithmetic!r}): this version computes "
-            f"{', '.join(map(repr, ARITHMETICS))}; use one of these"
+    x, q = checked("reference.linear(x, q)", x, q)
+    how = rule(q.format, arithmetic)
+    rows = math.prod(x.shape[:-1])
+    y = np.empty((rows, q.shape[0]))
+    for part, of_x in slabs(x):
+        a = activations(of_x, q.format, arithmetic)
+        for columns, of_q in slabs(q):
+            y[part, columns] = multiply(weights(of_q, arithmetic), a, how)
+    return y.reshape(*x.shape[:-1], q.shape[0])
+
+
+def checked(asked: str, x: Any, q: QuantArray) -> tuple[Any, QuantArray]:
+    """Both operands on the host, of shapes that fit."""
+    q = q.to("cpu") if isinstance(q, QuantArray) else q
+    if not isinstance(x, QuantArray):
+        return check_linear(asked, to_host(x), q), q
+    check_linear(asked, np.empty(q.shape[-1:] if isinstance(q, QuantArray) else 0, np.float32), q)
+    if not x.shape or x.shape[-1] != q.shape[1]:
+        raise ShapeError(
+            f"{asked}: x has shape {x.shape}, q {q.shape}; the last axis of both is K; "
+            f"pass x as [..., {q.shape[1]}]"
         )
-    x, q = to_host(x), q.to("cpu") if isinstance(q, QuantArray) else q
-    x = check_linear("reference.linear(x, q)", x, q)
-    rows = x.reshape(math.prod(x.shape[:-1]), x.shape[-1])
-    return ARITHMETICS[arithmetic](rows, q).reshape(*x.shape[:-1], q.shape[0])
+    return x.to("cpu"), q
 
 
-def exact(x: NDArray[Any], q: QuantArray) -> NDArray[np.float64]:
-    """Float64 on the decoded weights; rows of weights slab by slab."""
-    wide = x.astype(np.float64)
-    y = np.empty((len(x), q.shape[0]))
-    step = max(1, SLAB // max(q.shape[1], 1))
-    for start in range(0, q.shape[0], step):
-        w = q.format.decode(q.blocks[start : start + step], np.float64)
-        y[:, start : start + step] = wide @ w.T
-    return y
-
-
-ARITHMETICS: dict[str, Callable[[NDArray[Any], QuantArray], NDArray[np.float64]]] = {"exact": exact}
+def slabs(x: Any) -> Iterator[tuple[slice, Any]]:
+    """Rows of an array or a QuantArray, slab by slab, as 2-D arrays."""
+    if isinstance(x, QuantArray):
+        rows: Any = QuantArray(x.format, (math.prod(x.shape[:-1]), x.shape[-1]), x.raw.reshape(-1, x.raw.shape[-1]))
+    else:
+        rows = x.reshape(math.prod(x.shape[:-1]), x.shape[-1])
+    step = max(1, SLAB // max(x.shape[-1], 1))
+    for start in range(0, rows.shape[0], step):
+        part = slice(start, start + step)
+        yield part, rows[part]

@@ -1,0 +1,137 @@
+"""The two operands of a product, as the program that is judged holds them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ..array import QuantArray
+from ..errors import UnsupportedError
+from ..formats import FORMATS, BlockFormat, Format
+from ..formats.scalars import bfloat16_bits
+from .rules import Float, Rule, rule
+from .runs import by_run, quantize_runs
+
+Wide = NDArray[np.float64]
+ACTIVATION_FORMATS = ("q8_0", "q8_1", "q8_K")
+
+
+@dataclass(frozen=True)
+class Weights:
+    """Rows of weights: ``scale * codes - offset``, or plain values where a program decodes them."""
+
+    codes: NDArray[np.int8] | None  # [N, K], as the program multiplies them
+    scale: Wide | None  # [N, K // group]
+    offset: Wide | None  # [N, K // group], or None where codes and scale say all
+    group: int  # weights that share a scale and an offset
+    zero: int = 0  # the constant inside codes, taken off through the offset
+    unit: Wide | None = None  # [N, K // group] the block's d, where integer sums are cut off
+    values: Wide | None = None  # [N, K], where the program decodes first
+
+
+@dataclass(frozen=True)
+class Activations:
+    """Rows of activations: ``scale * codes``, or plain values in float arithmetics."""
+
+    codes: NDArray[np.int8] | None  # [M, K]
+    values: Wide | None  # [M, K]
+    scale: Wide | None  # [M, K // run]
+    sums: Wide | None  # [M, K // 32 (q2_K on MMQ: 16)] what the program keeps as s
+    run: int  # activations that share a scale
+    ties: NDArray[np.bool_] | None = None  # [M, K] codes that a rounding error may move by one
+
+
+def rounded(values: NDArray[Any], kind: Float) -> Wide:
+    """Values as another float type holds them, in float64."""
+    with np.errstate(over="ignore", invalid="ignore"):
+        if kind == "bf16":
+            bits = bfloat16_bits(np.asarray(values, np.float32)).astype(np.uint32) << 16
+            return bits.view(np.float32).astype(np.float64)
+        dtype = {"f64": np.float64, "f32": np.float32, "f16": np.float16}[kind]
+        return values.astype(dtype).astype(np.float64)
+
+
+def weights(q: QuantArray, arithmetic: str) -> Weights:
+    """The rows of q [N, K] as a program with this arithmetic holds them."""
+    how = rule(q.format, arithmetic)
+    if how.weights is not None:
+        kind = np.float64 if how.weights == "f64" else np.float32
+        values = rounded(q.format.decode(q.blocks, kind), how.weights)
+        return Weights(None, None, None, 1, values=values)
+    fmt = q.format
+    assert isinstance(fmt, BlockFormat)
+    with np.errstate(invalid="ignore", over="ignore"):
+        parts = fmt.unpack(q.blocks)
+        codes = parts.codes.reshape(q.shape)
+        scale = parts.scale.reshape(len(codes), -1).astype(np.float64)
+        offset = None if parts.offset is None else parts.offset.reshape(scale.shape).astype(np.float64)
+        if how.zero_in_code:
+            codes, offset = codes + np.int8(fmt.zero), fmt.zero * scale
+        if how.eighths:
+            codes, scale, offset = _without_eighths(codes, scale, fmt.group)
+        if how.scales == "half":
+            scale = rounded(scale, "f16")
+            offset = None if offset is None else rounded(offset, "f16")
+    unit = None
+    if how.truncate:
+        per_block = fmt.block_size // fmt.group
+        unit = q.blocks["d"].astype(np.float64).repeat(per_block, axis=-1)
+    zero = fmt.zero if how.zero_in_code else 0
+    return Weights(codes, scale, offset, fmt.group, zero, unit)
+
+
+def _without_eighths(
+    codes: NDArray[np.int8], scale: Wide, group: int
+) -> tuple[NDArray[np.int8], Wide, Wide]:
+    """Codes 8 g ± 1 as g + 1 = 0, 1, 2, with eight times the scale and the rest as an offset."""
+    whole = np.rint(codes / 8).astype(np.int8)
+    eighth = (codes - 8 * whole)[:, ::group]  # the same in the whole group
+    return whole + np.int8(1), 8 * scale, 8 * scale * (1 - eighth / 8)
+
+
+def activations(x: Any, fmt: str | int | Format, arithmetic: str) -> Activations:
+    """Rows x [M, K] as a program holds them for weights of that format.
+
+    ``x`` may be a QuantArray of q8_0, q8_1 or q8_K: then its codes, scales and (q8_1) sums are
+    taken as they are.
+    """
+    how = rule(FORMATS[fmt], arithmetic)
+    if isinstance(x, QuantArray):
+        if x.format.name not in ACTIVATION_FORMATS:
+            raise UnsupportedError(
+                f"activations of {x!r}: quantized activations are q8_0, q8_1 or q8_K; "
+                "pass one of these, or floats (x.dequantize())"
+            )
+        if how.quantizer is not None:
+            return _already_quantized(x)
+        x = x.dequantize(np.float64)
+    if how.quantizer is None:
+        return Activations(None, rounded(np.asarray(x), how.floats), None, None, 1)
+    codes, scale, sums, ties = quantize_runs(np.asarray(x, np.float32), how.quantizer)
+    return Activations(codes, None, scale, sums, how.quantizer.run, ties)
+
+
+def _already_quantized(x: QuantArray) -> Activations:
+    blocks, run = x.blocks, x.format.block_size
+    codes = blocks["qs"].reshape(x.shape)
+    sums = blocks["s"].astype(np.float64) if x.format.name == "q8_1" else None
+    return Activations(codes, None, blocks["d"].astype(np.float64), sums, run)
+
+
+def decoded(a: Activations) -> Wide:
+    """Activations [M, K] in float64: codes times scales (exact), or the values."""
+    if a.values is not None:
+        return a.values
+    assert a.codes is not None
+    assert a.scale is not None
+    with np.errstate(invalid="ignore"):
+        wide: Wide = (by_run(a.codes, a.run) * a.scale[..., None]).reshape(a.codes.shape)
+    return wide
+
+
+def rule_of(q: QuantArray, arithmetic: str) -> Rule:
+    """The rule for these weights."""
+    return rule(q.format, arithmetic)

@@ -1,0 +1,143 @@
+"""How each program multiplies each format: data, one small record for a format and an arithmetic.
+
+Everything else in this folder is written once and reads these records. What they say was found by
+comparing with ggml's own results, type by type; docs/arithmetic.md has the figures.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Literal
+
+from ..errors import UnsupportedError
+from ..formats import FORMATS, BlockFormat, Format
+
+# The names of all arithmetics, with what each means.
+ARITHMETICS = {
+    "exact": "activations as given times the decoded weights, all in float64",
+    "f32": "activations and decoded weights as float32",
+    "f16": "activations and decoded weights rounded to half",
+    "bf16": "activations and decoded weights rounded to bfloat16",
+    "q8": "activations as 8-bit codes, 32 to a float32 scale; exact block sums",
+    "ggml-ref": "ggml's portable C: activations as q8_0, q8_1 or q8_K by the reference encoders",
+    "ggml-cpu": "llama.cpp on x86: the same blocks by its vector code",
+    "ggml-mmvq": "llama.cpp on CUDA, up to 8 rows of activations",
+    "ggml-mmq": "llama.cpp on CUDA, more than 8 rows of activations",
+}
+
+Float = Literal["f64", "f32", "f16", "bf16"]
+Kept = Literal["half", "float"]
+
+
+@dataclass(frozen=True)
+class Quantizer:
+    """How a program turns activations into 8-bit codes."""
+
+    run: int  # elements that share a scale
+    inverse: Literal["127/amax", "1/(amax/127)", "x/(amax/127)", "-127/extreme"]
+    rounding: Literal["even", "away"]
+    scale: Kept  # what the scale is kept as
+    # The block sum that is kept beside the scale, a half: of the codes times the unrounded
+    # scale, or of the floats, in the order of a warp of threads or of threads with four each.
+    sums: Literal["codes", "warp", "fours"] | None = None
+    sum_run: int = 32  # elements that share a sum
+    sums_of: int = 8  # of eight runs, the first so many have a kept sum
+
+
+@dataclass(frozen=True)
+class Rule:
+    """How one program multiplies one format. The defaults are the common case."""
+
+    quantizer: Quantizer | None = None  # None: the activations stay floats
+    floats: Float = "f64"  # what float activations are rounded to ...
+    weights: Float | None = None  # ... and decoded weights, where they are decoded
+    sums: Literal["codes", "kept"] = "codes"  # which sum serves the offset (and a zero in the code)
+    zero_in_code: bool = False  # codes as stored: the zero is taken off through the sum
+    eighths: bool = False  # codes 8 g ± 1 are multiplied as g + 1; the rest is an offset
+    scales: Kept = "float"  # what a scale (and an offset) of the weights is kept as
+    half_products: bool = False  # scale times scale, and offset times sum, are formed as halves
+    truncate: int = 0  # sums times (s + 1/2) / truncate are integers, cut off towards zero
+    summed: Kept = "float"  # precision of the running sums, where a bound can be given
+
+
+Q8 = Quantizer(32, "127/amax", "even", "float")
+REF = Quantizer(32, "1/(amax/127)", "away", "half", sums="codes")
+X86 = Quantizer(32, "127/amax", "even", "half", sums="codes")
+Q8_K = Quantizer(256, "-127/extreme", "even", "float")
+MMVQ = Quantizer(32, "x/(amax/127)", "away", "half", sums="warp")
+D4 = Quantizer(32, "127/amax", "away", "float")
+DS4 = Quantizer(32, "127/amax", "away", "half", sums="fours")
+D2S6 = Quantizer(64, "127/amax", "away", "half", sums="fours", sum_run=16, sums_of=6)
+
+FLOATS = {
+    "exact": Rule(weights="f64"),
+    "f32": Rule(floats="f32", weights="f32"),
+    "f16": Rule(floats="f16", weights="f16"),
+    "bf16": Rule(floats="bf16", weights="bf16"),
+}
+
+# llama.cpp on CUDA: what departs from integer products with the codes' own sums.
+ON_MMVQ = {
+    "q4_0": Rule(sums="kept", zero_in_code=True),
+    "q5_0": Rule(sums="kept", zero_in_code=True),
+    "q4_1": Rule(sums="kept", half_products=True),
+    "q5_1": Rule(sums="kept", half_products=True),
+    "iq1_s": Rule(sums="kept", eighths=True),
+    "iq2_xxs": Rule(truncate=4),
+    "iq2_xs": Rule(truncate=4),
+    "iq2_s": Rule(truncate=4),
+    "iq3_xxs": Rule(truncate=2),
+}
+ON_MMQ = {
+    "q4_0": Rule(DS4),
+    "q4_1": Rule(DS4, sums="kept"),
+    "q5_1": Rule(DS4, sums="kept"),
+    "q4_K": Rule(DS4, sums="kept", scales="half"),
+    "q5_K": Rule(DS4, sums="kept", scales="half"),
+    "q2_K": Rule(D2S6, sums="kept", scales="half"),
+    "iq1_s": Rule(DS4, sums="kept", eighths=True, scales="half"),
+    "iq1_m": Rule(floats="f16", weights="f16", summed="half"),  # decoded, then cuBLAS in halves
+}
+SCALARS = ("f32", "f16", "bf16")  # the scalars that llama.cpp multiplies
+NOT_ON_CUDA = ("tq1_0", "tq2_0")
+ONLY_ACTIVATIONS = ("q8_1", "q8_K")
+
+
+def rule(fmt: str | int | Format, arithmetic: str) -> Rule:
+    """How a program with this arithmetic multiplies weights of this format."""
+    fmt = FORMATS[fmt]
+    if arithmetic not in ARITHMETICS:
+        raise UnsupportedError(
+            f"arithmetic {arithmetic!r}: there is no such arithmetic; this version computes "
+            f"{', '.join(map(repr, ARITHMETICS))}; use one of these"
+        )
+    if arithmetic in FLOATS:
+        return FLOATS[arithmetic]
+    if not isinstance(fmt, BlockFormat):
+        return _of_scalar(fmt, arithmetic)
+    if arithmetic == "q8":
+        return Rule(Q8)
+    on_cuda = arithmetic in ("ggml-mmvq", "ggml-mmq")
+    if fmt.name in ONLY_ACTIVATIONS or (on_cuda and fmt.name in NOT_ON_CUDA):
+        raise UnsupportedError(
+            f"arithmetic {arithmetic!r} of {fmt.name}: llama.cpp does not multiply weights of this "
+            "type there; ask for 'exact', 'f32' or 'q8', or requantize the weights"
+        )
+    if arithmetic == "ggml-mmvq":
+        return replace(ON_MMVQ.get(fmt.name, Rule()), quantizer=MMVQ)
+    if arithmetic == "ggml-mmq":
+        return ON_MMQ.get(fmt.name, Rule(D4))
+    if fmt.block_size == 256:
+        return Rule(Q8_K)
+    return Rule(REF if arithmetic == "ggml-ref" else X86, sums="kept" if fmt.has_offset else "codes")
+
+
+def _of_scalar(fmt: Format, arithmetic: str) -> Rule:
+    """F32, F16 and BF16 have no codes: llama.cpp rounds the activations to their type."""
+    if fmt.name not in SCALARS or arithmetic == "q8":
+        raise UnsupportedError(
+            f"arithmetic {arithmetic!r} of {fmt.name}: this type has no codes to multiply; "
+            "ask for 'exact', 'f32', 'f16' or 'bf16'"
+        )
+    kept: Float = "f32" if fmt.name == "f32" else "f16" if fmt.name == "f16" else "bf16"
+    return Rule(floats=kept, weights="f32")
