@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from . import __version__, doctor
+from .check import command as check
 from .errors import GGMLQError
 from .formats import FORMATS, Format
 from .text import table
@@ -51,7 +52,7 @@ def _parser() -> argparse.ArgumentParser:
     )
     health.set_defaults(run=_doctor)
 
-    for command in (formats, health):
+    for command in (formats, health, check.add(commands)):
         command.add_argument("--json", action="store_true", help="print JSON")
     return parser
 

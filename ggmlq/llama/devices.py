@@ -64,7 +64,8 @@ def find(symbols: Symbols, name: str) -> Handle:
 def _regs(symbols: Symbols) -> list[int]:
     """The backends: registered, loaded at run time, or taken from their own files."""
     if not symbols.has("ggml_backend_reg_count"):
-        names = [f"ggml_backend_{part}_reg" for part in symbols.build.backends]
+        parts = dict.fromkeys([*symbols.build.backends, "cpu"])  # cpu: perhaps in the one file
+        names = [f"ggml_backend_{part}_reg" for part in parts]
         return [_own_reg(symbols, name) for name in names if symbols.has(name)] or _none(symbols)
     if not symbols.ggml_backend_reg_count() and symbols.has("ggml_backend_load_all_from_path"):
         for folder in {path.parent: None for path in symbols.build.backends.values()}:

@@ -64,13 +64,13 @@ class Multiplier:
         with ExitStack() as stack:
             w, node, place = self._placed(stack, request, len(x))
             s.ggml_backend_tensor_set(w, address(raw), 0, raw.nbytes)
-            x_tensor = self._tensors(stack, node, x)
+            self._allocate(stack, node.context, self._kind, COMPUTE, f"activations {x.shape}")
             y = np.empty((request.repeats, len(x), request.rows), np.float32)
             graph = s.ggml_new_graph(node.context)
             s.ggml_build_forward_expand(graph, node.result)
             unwritten = np.full(y.shape[1:], np.nan, np.float32)
             for result in y:
-                s.ggml_backend_tensor_set(x_tensor, address(x), 0, x.nbytes)
+                s.ggml_backend_tensor_set(node.x, address(x), 0, x.nbytes)
                 s.ggml_backend_tensor_set(node.result, address(unwritten), 0, unwritten.nbytes)
                 self._compute(graph, request)
                 s.ggml_backend_tensor_get(node.result, address(result), 0, result.nbytes)
@@ -79,17 +79,17 @@ class Multiplier:
     def _placed(self, stack: ExitStack, request: Request, m: int) -> tuple[int, _Node, str]:
         """Weights in the first kind of buffer in which the device multiplies them."""
         s = self.symbols
-        kinds = self._extra_kinds() if request.repack else [s.ggml_backend_dev_buffer_type(self.handle.dev)]
+        kinds = self._extra_kinds() if request.repack else [self._kind]
         for kind in kinds:
             with ExitStack() as trial:
                 context = self._context(trial)
                 w = s.ggml_new_tensor_2d(context, request.format.id, request.columns, request.rows)
-                buffer = self._allocate(trial, context, kind, WEIGHTS, str(request))
+                self._allocate(trial, context, kind, WEIGHTS, str(request))
                 node = _Node(s, self._context(trial), w, request.columns, m)
                 if s.ggml_backend_dev_supports_op(self.handle.dev, node.result):
                     self._check_size(w, request)
                     stack.push(trial.pop_all())
-                    return w, node, _name(s, kind) if buffer else ""
+                    return w, node, s.ggml_backend_buft_name(kind).decode()
         layout = (
             "has no repacked layout for it; leave repack off"
             if request.repack
@@ -97,12 +97,7 @@ class Multiplier:
         )
         raise UnsupportedError(f"{request} with {m} rows of x: the device {self._name} {layout}")
 
-    def _tensors(self, stack: ExitStack, node: _Node, x: Floats) -> int:
-        kind = self.symbols.ggml_backend_dev_buffer_type(self.handle.dev)
-        self._allocate(stack, node.context, kind, COMPUTE, f"activations {x.shape}")
-        return node.x
-
-    def _allocate(self, stack: ExitStack, context: int, kind: int, usage: int, what: str) -> int:
+    def _allocate(self, stack: ExitStack, context: int, kind: int, usage: int, what: str) -> None:
         buffer = self.symbols.ggml_backend_alloc_ctx_tensors_from_buft(context, kind)
         if not buffer:
             raise DeviceError(
@@ -110,7 +105,6 @@ class Multiplier:
             )
         stack.callback(self.symbols.ggml_backend_buffer_free, buffer)
         self.symbols.ggml_backend_buffer_set_usage(buffer, usage)
-        return int(buffer)
 
     def _context(self, stack: ExitStack) -> int:
         """Room for a few tensors and a graph, without their data."""
@@ -162,6 +156,11 @@ class Multiplier:
             yield time.perf_counter() - start
 
     @property
+    def _kind(self) -> int:
+        kind: int = self.symbols.ggml_backend_dev_buffer_type(self.handle.dev)
+        return kind
+
+    @property
     def _name(self) -> str:
         return self.handle.device.name
 
@@ -173,8 +172,3 @@ class _Node:
         self.context = context
         self.x: int = symbols.ggml_new_tensor_2d(context, F32, columns, m)
         self.result: int = symbols.ggml_mul_mat(context, w, self.x)
-
-
-def _name(symbols: Symbols, kind: int) -> str:
-    name: str = symbols.ggml_backend_buft_name(kind).decode()
-    return name

@@ -1,0 +1,108 @@
+"""The verdict on one result: in which arithmetic it was made, and whether it is right in that.
+
+An element is right where it lies within the bound of the arithmetic: what f32 sums and ties of
+rounding may do, and no more. Distances are by weight row, the worst one: a figure over the whole
+matrix would be blind to small rows beside a large one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from .. import reference
+from ..array import QuantArray
+from ..errors import UnsupportedError
+
+Wide = NDArray[np.float64]
+
+# How close a right kernel comes to its arithmetic (docs/arithmetic.md): nearer than this is a fit.
+FIT = {
+    "ggml-cpu": 1e-11, "ggml-ref": 1e-11, "q8": 1e-11, "ggml-mmvq": 1e-9, "ggml-mmq": 1e-6,
+    "f32": 1e-10, "f16": 2e-7, "bf16": 2e-7,
+}  # fmt: skip
+
+# Where an arithmetic gives no bound (sums in halves, order unknown): six times an NMSE of 1e-4.
+LOOSE = 0.06
+
+
+@dataclass(frozen=True)
+class Judgement:
+    """A result against one arithmetic."""
+
+    arithmetic: str
+    distance: float  # from the arithmetic, worst row
+    from_exact: float  # the same from exact values
+    out: int  # elements out of bound, or finite where they should not be, or the reverse
+
+    @property
+    def ok(self) -> bool:
+        """Whether every element may be what it is."""
+        return self.out == 0
+
+    @property
+    def fits(self) -> bool:
+        """Whether no other arithmetic needs to be looked at."""
+        return self.ok and self.distance <= FIT[self.arithmetic]
+
+
+def candidates(backend: str, m: int) -> list[str]:
+    """All arithmetics, the likely ones of a backend first."""
+    if backend == "CPU":
+        first = ["ggml-cpu", "ggml-ref"]
+    else:
+        first = ["ggml-mmvq", "ggml-mmq"] if m <= 8 else ["ggml-mmq", "ggml-mmvq"]
+    return [*first, *(name for name in FIT if name not in first)]
+
+
+def judge(y: Any, x: Any, q: QuantArray, arithmetics: Iterable[str]) -> Judgement:
+    """The first arithmetic that fits, or of all the one with least out of bound, then nearest."""
+    energy = _energy(x, q)
+    exact = reference.linear(x, q, "exact")
+    from_exact = _distance(y, exact, energy)
+    found = []
+    for arithmetic in arithmetics:
+        try:
+            wanted = reference.linear(x, q, arithmetic)
+            slack = reference.bound(x, q, arithmetic)
+        except UnsupportedError:  # this type is not multiplied so anywhere
+            continue
+        slack = np.where(np.isposinf(slack), LOOSE * np.sqrt(energy), slack)
+        out = _out_of_bound(y, wanted, slack)
+        found.append(Judgement(arithmetic, _distance(y, wanted, energy), from_exact, out))
+        if found[-1].fits:
+            break
+    if not found:
+        raise UnsupportedError(
+            f"judging {q!r}: none of the arithmetics asked for applies to {q.format.name}; "
+            "leave --arithmetic out"
+        )
+    return found[-1] if found[-1].fits else min(found, key=lambda j: (j.out, j.distance))
+
+
+def _out_of_bound(y: NDArray[Any], wanted: Wide, slack: Wide) -> int:
+    with np.errstate(invalid="ignore"):
+        inside = np.abs(y - wanted) <= slack
+    finite = np.isfinite(wanted) & ~np.isnan(slack)
+    return int(np.count_nonzero(np.where(finite, ~inside, np.isfinite(y))))
+
+
+def _energy(x: NDArray[Any], q: QuantArray) -> NDArray[np.float64]:
+    """What a product of such lengths has if its signs are random: ‖x‖²·‖w‖²/K, [M, N]."""
+    w = q.dequantize(np.float64)
+    of_x = np.sum(np.asarray(x, np.float64) ** 2, axis=1)
+    return np.asarray(of_x[:, None] * np.sum(w**2, axis=1) / q.shape[1])
+
+
+def _distance(y: NDArray[Any], wanted: Wide, energy: Wide) -> float:
+    """Worst row of weights, over elements that are finite in both."""
+    finite = np.isfinite(y) & np.isfinite(wanted)
+    difference = np.subtract(y, wanted, where=finite, out=np.zeros_like(wanted))
+    error = np.sum(difference**2, axis=0)
+    total = np.sum(np.where(finite, energy, 0), axis=0)
+    with np.errstate(invalid="ignore", divide="ignore"):
+        return float(np.where(error == 0, 0.0, error / total).max())

@@ -1,0 +1,99 @@
+"""What the user reads: a line a case, a summary by type, and files for replay."""
+
+from __future__ import annotations
+
+import math
+import textwrap
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+
+from ..text import table
+from .outcome import Outcome
+
+HEADER = (
+    f"{'type':8} {'M×N×K':>15} {'data':9} {'arithmetic':10} {'nmse':>8} {'to exact':>8} {'out':>6}  verdict"
+)
+
+
+def line(outcome: Outcome) -> str:
+    """A case in one line; a failed one with what is known about it below."""
+    case = outcome.case
+    text = (
+        f"{case.format.name:8} {case.shape:>15} {case.data:9} {outcome.arithmetic or '-':10} "
+        f"{_figure(outcome.distance):>8} {_figure(outcome.from_exact):>8} "
+        f"{outcome.out if outcome.arithmetic else '-':>6}  {_verdict(outcome)}"
+    )
+    if not outcome.bad:
+        return text
+    below = [*outcome.text.splitlines(), f"again: ggmlq check {case.again}"]
+    below += [f"saved: {outcome.saved}"] if outcome.saved else []
+    return "\n".join([text, *(wrapped(paragraph) for paragraph in below)])
+
+
+def _verdict(outcome: Outcome) -> str:
+    times = "" if math.isnan(outcome.seconds) else f", {_duration(outcome.seconds)}"
+    match outcome.verdict:
+        case "wrong":
+            return f"WRONG: {outcome.fault}{times}"
+        case "differs":
+            return f"DIFFERS: {outcome.unequal} elements change from run to run{times}"
+        case "died":
+            return "DIED"
+        case other:
+            return f"{other}{times}"
+
+
+def _duration(seconds: float) -> str:
+    return f"{seconds * 1e6:.1f} µs" if seconds < 1e-3 else f"{seconds * 1e3:.2f} ms"
+
+
+def _figure(value: float) -> str:
+    return "-" if math.isnan(value) else f"{value:.1e}"
+
+
+def wrapped(text: str) -> str:
+    """A paragraph below its line."""
+    return textwrap.fill(text, 100, initial_indent="    ", subsequent_indent="    ")
+
+
+def summary(outcomes: Sequence[Outcome]) -> str:
+    """A row a type."""
+    rows = []
+    for name in dict.fromkeys(outcome.case.format.name for outcome in outcomes):
+        mine = [outcome for outcome in outcomes if outcome.case.format.name == name]
+        judged = [outcome for outcome in mine if outcome.arithmetic]
+        count = {verdict: sum(o.verdict == verdict for o in mine) for verdict in
+                 ("ok", "wrong", "differs", "died", "not run")}  # fmt: skip
+        used = ", ".join(dict.fromkeys(o.arithmetic for o in judged)) or "-"
+        worst = max((o.distance for o in judged), default=math.nan)
+        exact = max((o.from_exact for o in judged), default=math.nan)
+        faults = ", ".join(dict.fromkeys(o.fault for o in mine if o.fault))
+        rows.append([name, *count.values(), used, _figure(worst), _figure(exact), faults])
+    header = ["type", "ok", "wrong", "differs", "died", "not run", "arithmetic", "worst nmse", "to exact",
+              "faults"]  # fmt: skip
+    return table(header, rows)
+
+
+def reasons(outcomes: Sequence[Outcome]) -> list[str]:
+    """Why cases did not run, each reason once."""
+    return list(dict.fromkeys(outcome.text for outcome in outcomes if outcome.verdict == "not run"))
+
+
+def save(folder: Path, outcome: Outcome) -> Outcome:
+    """A bad case as an npz that `ggmlq check --replay` and `ggmlq diagnose` read."""
+    case = outcome.case
+    path = folder / f"{case.format.name}-{case.shape}-{case.data}-{case.seed}.npz"
+    folder.mkdir(parents=True, exist_ok=True)
+    np.savez_compressed(
+        path,
+        format=np.array(case.format.name),
+        shape=np.array([case.n, case.k]),
+        data=np.array(case.data),
+        seed=np.array(case.seed),
+        arithmetic=np.array(outcome.arithmetic),
+        **outcome.arrays,
+    )
+    return replace(outcome, saved=str(path), arrays={})

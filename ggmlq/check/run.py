@@ -1,0 +1,106 @@
+"""Run cases on a library, one after the other, and judge each result."""
+
+from __future__ import annotations
+
+import warnings
+from collections import Counter
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ..array import QuantArray
+from ..errors import LibraryDiedError, UnsupportedError
+from ..llama import Bridge, Measurement
+from .cases import Case
+from .judge import Judgement, candidates, judge
+from .outcome import Outcome
+
+DEATHS = 3  # of one type; each may cost the whole time limit
+
+
+@dataclass(frozen=True)
+class Settings:
+    """How every case is run."""
+
+    device: str
+    backend: str  # the device's: it decides which arithmetic is tried first
+    threads: int = 1
+    repack: bool = False
+    repeats: int = 3
+    time_runs: int = 0
+    arithmetic: str | None = None  # what the kernels claim
+
+
+def run(bridge: Bridge, cases: Iterable[Case], how: Settings) -> Iterator[Outcome]:
+    """One outcome a case; a type whose kernels died several times is left alone."""
+    deaths: Counter[str] = Counter()
+    for case in cases:
+        if deaths[case.format.name] >= DEATHS:
+            text = f"{DEATHS} cases of {case.format.name} ended the library before; not tried"
+            yield Outcome(case, "not run", text=text)
+            continue
+        outcome = run_case(bridge, case, how)
+        deaths[case.format.name] += outcome.verdict == "died"
+        yield outcome
+
+
+def run_case(bridge: Bridge, case: Case, how: Settings) -> Outcome:
+    """Multiply, repeat, judge; where it is wrong, diagnose."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", RuntimeWarning)  # extreme data is meant
+        x, q = case.inputs()
+    given = {"x": x, "w": q.raw}
+    try:
+        result = bridge.measure(
+            x, q, how.device, threads=how.threads, repack=how.repack, repeats=how.repeats,
+            time_runs=how.time_runs,
+        )  # fmt: skip
+    except LibraryDiedError as error:
+        said = f"; it said: {error.tail}" if error.tail else ""
+        return Outcome(case, "died", text=f"the library {error.how}{said}", arrays=given)
+    except UnsupportedError as error:
+        return Outcome(case, "not run", text=str(error))
+    claims = [how.arithmetic] if how.arithmetic else candidates(how.backend, case.m)
+    judged = judge(result.y, x, q, claims)
+    outcome = _outcome(case, result, judged)
+    if not outcome.bad:
+        return outcome
+    return _diagnosed(outcome, result, x, q, how, given)
+
+
+def _outcome(case: Case, result: Measurement, judged: Judgement) -> Outcome:
+    unequal = np.zeros(result.y.shape, np.bool_)
+    for repeat in result.repeats:
+        unequal |= repeat.view(np.uint32) != result.y.view(np.uint32)
+    races = int(unequal.sum())
+    return Outcome(
+        case,
+        "wrong" if not judged.ok else "differs" if races else "ok",
+        judged.arithmetic,
+        judged.distance,
+        judged.from_exact,
+        judged.out,
+        races,
+        result.buffer,
+        result.median,
+    )
+
+
+def _diagnosed(
+    outcome: Outcome,
+    result: Measurement,
+    x: NDArray[np.float32],
+    q: QuantArray,
+    how: Settings,
+    given: dict[str, Any],
+) -> Outcome:
+    """The same outcome with what is wrong, and with all arrays for whoever wants to look."""
+    import ggmlq
+
+    found = ggmlq.diagnose(result.y, x, q, arithmetic=how.arithmetic, repeats=result.repeats)
+    arrays = {**given, "y": result.y, "repeats": np.array(result.repeats)}
+    facts = {**vars(outcome), "fault": found.fault, "text": found.text, "arrays": arrays}
+    return Outcome(**facts)
