@@ -1,5 +1,6 @@
 """Oracles: operations in float64 on the host, slow and right, in the arithmetic of any program."""
 
+from .bound import bound
 from .linear import linear
 from .multiply import multiply
 from .operands import Activations, Weights, activations, weights
@@ -12,6 +13,7 @@ __all__ = [
     "Rule",
     "Weights",
     "activations",
+    "bound",
     "linear",
     "multiply",
     "rule",

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import numpy as np
@@ -13,8 +13,8 @@ from ..array import QuantArray
 from ..errors import ShapeError
 from ..ops import check_linear, to_host
 from .multiply import multiply
-from .operands import activations, weights
-from .rules import rule
+from .operands import Activations, Weights, Wide, activations, weights
+from .rules import Rule, rule
 
 SLAB = 1 << 22  # elements of either operand at a time
 
@@ -37,18 +37,28 @@ def linear(x: Any, q: QuantArray, arithmetic: str = "exact") -> NDArray[np.float
     >>> x = np.linspace(0, 1, 32, dtype=np.float32)
     >>> for arithmetic in ("exact", "ggml-cpu", "ggml-mmvq"):
     ...     print(gq.reference.linear(x, q, arithmetic).round(4))
-    [-5.5161 11.3395]
-    [-5.5156 11.3391]
-    [-5.5156 11.3391]
+    [-5.2258 10.7742]
+    [-5.2202 10.7789]
+    [-5.2211 10.7798]
     """
-    x, q = checked("reference.linear(x, q)", x, q)
+    return by_slabs("reference.linear(x, q)", x, q, arithmetic, multiply)
+
+
+def by_slabs(
+    asked: str,
+    x: Any,
+    q: QuantArray,
+    arithmetic: str,
+    each: Callable[[Weights, Activations, Rule], Wide],
+) -> Wide:
+    """Check both operands, and fill [..., N] with what ``each`` makes of slabs of their rows."""
+    x, q = checked(asked, x, q)
     how = rule(q.format, arithmetic)
-    rows = math.prod(x.shape[:-1])
-    y = np.empty((rows, q.shape[0]))
-    for part, of_x in slabs(x):
+    y = np.empty((math.prod(x.shape[:-1]), q.shape[0]))
+    for rows, of_x in slabs(x):
         a = activations(of_x, q.format, arithmetic)
         for columns, of_q in slabs(q):
-            y[part, columns] = multiply(weights(of_q, arithmetic), a, how)
+            y[rows, columns] = each(weights(of_q, arithmetic), a, how)
     return y.reshape(*x.shape[:-1], q.shape[0])
 
 
@@ -68,10 +78,11 @@ def checked(asked: str, x: Any, q: QuantArray) -> tuple[Any, QuantArray]:
 
 def slabs(x: Any) -> Iterator[tuple[slice, Any]]:
     """Rows of an array or a QuantArray, slab by slab, as 2-D arrays."""
+    shape = (math.prod(x.shape[:-1]), x.shape[-1])
     if isinstance(x, QuantArray):
-        rows: Any = QuantArray(x.format, (math.prod(x.shape[:-1]), x.shape[-1]), x.raw.reshape(-1, x.raw.shape[-1]))
+        rows: Any = QuantArray(x.format, shape, x.raw.reshape(shape[0], x.raw.shape[-1]))
     else:
-        rows = x.reshape(math.prod(x.shape[:-1]), x.shape[-1])
+        rows = x.reshape(shape)
     step = max(1, SLAB // max(x.shape[-1], 1))
     for start in range(0, rows.shape[0], step):
         part = slice(start, start + step)

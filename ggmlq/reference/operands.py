@@ -12,8 +12,8 @@ from ..array import QuantArray
 from ..errors import UnsupportedError
 from ..formats import FORMATS, BlockFormat, Format
 from ..formats.scalars import bfloat16_bits
-from .rules import Float, Rule, rule
-from .runs import by_run, quantize_runs
+from .rules import Float, rule
+from .runs import quantize_runs
 
 Wide = NDArray[np.float64]
 ACTIVATION_FORMATS = ("q8_0", "q8_1", "q8_K")
@@ -27,9 +27,14 @@ class Weights:
     scale: Wide | None  # [N, K // group]
     offset: Wide | None  # [N, K // group], or None where codes and scale say all
     group: int  # weights that share a scale and an offset
-    zero: int = 0  # the constant inside codes, taken off through the offset
+    zero: int = 0  # stored code = value's code + zero; codes are the stored ones if rule.zero_in_code
     unit: Wide | None = None  # [N, K // group] the block's d, where integer sums are cut off
     values: Wide | None = None  # [N, K], where the program decodes first
+
+    def __len__(self) -> int:
+        rows = self.codes if self.values is None else self.values
+        assert rows is not None
+        return len(rows)
 
 
 @dataclass(frozen=True)
@@ -42,6 +47,11 @@ class Activations:
     sums: Wide | None  # [M, K // 32 (q2_K on MMQ: 16)] what the program keeps as s
     run: int  # activations that share a scale
     ties: NDArray[np.bool_] | None = None  # [M, K] codes that a rounding error may move by one
+
+    def __len__(self) -> int:
+        rows = self.codes if self.values is None else self.values
+        assert rows is not None
+        return len(rows)
 
 
 def rounded(values: NDArray[Any], kind: Float) -> Wide:
@@ -79,13 +89,10 @@ def weights(q: QuantArray, arithmetic: str) -> Weights:
     if how.truncate:
         per_block = fmt.block_size // fmt.group
         unit = q.blocks["d"].astype(np.float64).repeat(per_block, axis=-1)
-    zero = fmt.zero if how.zero_in_code else 0
-    return Weights(codes, scale, offset, fmt.group, zero, unit)
+    return Weights(codes, scale, offset, fmt.group, fmt.zero, unit)
 
 
-def _without_eighths(
-    codes: NDArray[np.int8], scale: Wide, group: int
-) -> tuple[NDArray[np.int8], Wide, Wide]:
+def _without_eighths(codes: NDArray[np.int8], scale: Wide, group: int) -> tuple[NDArray[np.int8], Wide, Wide]:
     """Codes 8 g ± 1 as g + 1 = 0, 1, 2, with eight times the scale and the rest as an offset."""
     whole = np.rint(codes / 8).astype(np.int8)
     eighth = (codes - 8 * whole)[:, ::group]  # the same in the whole group
@@ -110,8 +117,8 @@ def activations(x: Any, fmt: str | int | Format, arithmetic: str) -> Activations
         x = x.dequantize(np.float64)
     if how.quantizer is None:
         return Activations(None, rounded(np.asarray(x), how.floats), None, None, 1)
-    codes, scale, sums, ties = quantize_runs(np.asarray(x, np.float32), how.quantizer)
-    return Activations(codes, None, scale, sums, how.quantizer.run, ties)
+    runs = quantize_runs(np.asarray(x, np.float32), how.quantizer)
+    return Activations(runs.codes, None, runs.scale, runs.sums, how.quantizer.run, runs.ties)
 
 
 def _already_quantized(x: QuantArray) -> Activations:
@@ -128,10 +135,5 @@ def decoded(a: Activations) -> Wide:
     assert a.codes is not None
     assert a.scale is not None
     with np.errstate(invalid="ignore"):
-        wide: Wide = (by_run(a.codes, a.run) * a.scale[..., None]).reshape(a.codes.shape)
+        wide: Wide = a.codes * a.scale.repeat(a.run, axis=1)[:, : a.codes.shape[1]]
     return wide
-
-
-def rule_of(q: QuantArray, arithmetic: str) -> Rule:
-    """The rule for these weights."""
-    return rule(q.format, arithmetic)

@@ -37,6 +37,7 @@ class Quantizer:
     inverse: Literal["127/amax", "1/(amax/127)", "x/(amax/127)", "-127/extreme"]
     rounding: Literal["even", "away"]
     scale: Kept  # what the scale is kept as
+    d: Literal["amax/127", "1/inverse"] = "amax/127"  # how the scale is formed
     # The block sum that is kept beside the scale, a half: of the codes times the unrounded
     # scale, or of the floats, in the order of a warp of threads or of threads with four each.
     sums: Literal["codes", "warp", "fours"] | None = None
@@ -57,17 +58,17 @@ class Rule:
     scales: Kept = "float"  # what a scale (and an offset) of the weights is kept as
     half_products: bool = False  # scale times scale, and offset times sum, are formed as halves
     truncate: int = 0  # sums times (s + 1/2) / truncate are integers, cut off towards zero
-    summed: Kept = "float"  # precision of the running sums, where a bound can be given
+    bounded: bool = True  # False: the program sums in halves, or chooses among kernels by shape
 
 
 Q8 = Quantizer(32, "127/amax", "even", "float")
 REF = Quantizer(32, "1/(amax/127)", "away", "half", sums="codes")
 X86 = Quantizer(32, "127/amax", "even", "half", sums="codes")
-Q8_K = Quantizer(256, "-127/extreme", "even", "float")
+Q8_K = Quantizer(256, "-127/extreme", "even", "float", "1/inverse")
 MMVQ = Quantizer(32, "x/(amax/127)", "away", "half", sums="warp")
-D4 = Quantizer(32, "127/amax", "away", "float")
-DS4 = Quantizer(32, "127/amax", "away", "half", sums="fours")
-D2S6 = Quantizer(64, "127/amax", "away", "half", sums="fours", sum_run=16, sums_of=6)
+D4 = Quantizer(32, "127/amax", "away", "float", "1/inverse")
+DS4 = replace(D4, scale="half", sums="fours")
+D2S6 = replace(DS4, run=64, sum_run=16, sums_of=6)
 
 FLOATS = {
     "exact": Rule(weights="f64"),
@@ -96,7 +97,7 @@ ON_MMQ = {
     "q5_K": Rule(DS4, sums="kept", scales="half"),
     "q2_K": Rule(D2S6, sums="kept", scales="half"),
     "iq1_s": Rule(DS4, sums="kept", eighths=True, scales="half"),
-    "iq1_m": Rule(floats="f16", weights="f16", summed="half"),  # decoded, then cuBLAS in halves
+    "iq1_m": Rule(floats="f16", weights="f16", bounded=False),  # decoded, then cuBLAS sums halves
 }
 SCALARS = ("f32", "f16", "bf16")  # the scalars that llama.cpp multiplies
 NOT_ON_CUDA = ("tq1_0", "tq2_0")
@@ -140,4 +141,5 @@ def _of_scalar(fmt: Format, arithmetic: str) -> Rule:
             "ask for 'exact', 'f32', 'f16' or 'bf16'"
         )
     kept: Float = "f32" if fmt.name == "f32" else "f16" if fmt.name == "f16" else "bf16"
-    return Rule(floats=kept, weights="f32")
+    on_cpu = arithmetic in ("ggml-ref", "ggml-cpu")
+    return Rule(floats=kept, weights="f32", bounded=on_cpu or kept == "f32")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -15,45 +15,48 @@ Wide = NDArray[np.float64]
 ULPS = 4  # how near a tie a code may go either way
 
 
+class Runs(NamedTuple):
+    """Rows [M, K] as 8-bit codes."""
+
+    codes: NDArray[np.int8]  # [M, K]
+    scale: Wide  # [M, K // run]
+    sums: Wide | None  # [M, K // sum_run]
+    ties: NDArray[np.bool_]  # [M, K]: within 4 ulp of a tie
+
+
 def by_run(x: NDArray[Any], run: int) -> NDArray[Any]:
     """[M, K] to [M, K // run, run]."""
     return x.reshape(len(x), x.shape[1] // run, run)
 
 
-def quantize_runs(
-    x: Floats, how: Quantizer
-) -> tuple[NDArray[np.int8], Wide, Wide | None, NDArray[np.bool_]]:
-    """Codes [M, K], scales [M, K // run], sums and ties, as the program makes them of x [M, K]."""
-    with np.errstate(all="ignore"):  # runs of zeros and of infinities: their scale says so
-        # A last run may be short where the program pads rows with zeros.
-        padded = np.pad(x, ((0, 0), (0, -x.shape[1] % how.run)))
-        runs = by_run(padded, how.run)
-        v, d = _scaled(runs, how)
-        codes = _codes(v, how)
-        scale = d.astype(np.float16) if how.scale == "half" else d
-        sums = None if how.sums is None else _sums(x, codes.reshape(padded.shape), d, how)
-        off_tie = np.abs(np.abs(v) % 1 - np.float32(0.5))
-        ties = (off_tie <= ULPS * np.spacing(np.abs(v))) & (d != 0)[..., None]
-    flat = codes.reshape(padded.shape)[:, : x.shape[1]]
-    return flat, scale.astype(np.float64), sums, ties.reshape(padded.shape)[:, : x.shape[1]]
+def quantize_runs(x: Floats, how: Quantizer) -> Runs:
+    """Codes, scales and sums as the program makes them of x [M, K]."""
+    k = x.shape[1]
+    padded = np.pad(x, ((0, 0), (0, -k % how.run)))  # q2_K's 64 on MMQ may end in zeros
+    with np.errstate(all="ignore"):  # runs of zeros or infinities: their scale tells
+        v, d = _scaled(by_run(padded, how.run), how)
+        codes = _codes(v, how).reshape(padded.shape)
+        scale = _kept(d, how)
+        sums = None if how.sums is None else _sums(padded, codes, d, how)[:, : k // how.sum_run]
+        from_tie = np.abs(np.abs(v) % 1 - np.float32(0.5))
+        ties = (from_tie <= ULPS * np.spacing(np.abs(v))) & (d != 0)[..., None]
+    return Runs(codes[:, :k], scale, sums, ties.reshape(padded.shape)[:, :k])
 
 
 def _scaled(runs: Floats, how: Quantizer) -> tuple[Floats, Floats]:
-    """Each run in units of its scale, not yet rounded, and the scale, not yet rounded."""
+    """Each run in units of its scale, and the scale; neither is rounded yet."""
     if how.inverse == "-127/extreme":
         extreme = signed_extreme(runs)
-        k = np.where(extreme == 0, np.float32(0), np.float32(-127) / extreme)
-        d = np.where(extreme == 0, np.float32(0), np.float32(1) / k)
-        return k[..., None] * runs, d
-    amax = np.abs(runs).max(axis=-1)
-    d = amax / np.float32(127)
-    if how.inverse == "x/(amax/127)":
-        v = runs / d[..., None]
-    elif how.inverse == "1/(amax/127)":
-        v = runs * (np.float32(1) / d)[..., None]
+        inverse = np.float32(-127) / extreme
     else:
-        v = runs * (np.float32(127) / amax)[..., None]
-    return np.where((amax == 0)[..., None], np.float32(0), v), d
+        extreme = np.abs(runs).max(axis=-1)
+        inverse = np.float32(127) / extreme
+    d = np.float32(1) / inverse if how.d == "1/inverse" else extreme / np.float32(127)
+    if how.inverse == "1/(amax/127)":
+        inverse = np.float32(1) / d
+    v = runs / d[..., None] if how.inverse == "x/(amax/127)" else runs * inverse[..., None]
+    empty = extreme == 0
+    return np.where(empty[..., None], np.float32(0), v), np.where(empty, np.float32(0), d)
 
 
 def _codes(v: Floats, how: Quantizer) -> NDArray[np.int8]:
@@ -62,23 +65,22 @@ def _codes(v: Floats, how: Quantizer) -> NDArray[np.int8]:
     return whole.astype(np.int8)
 
 
+def _kept(d: Floats, how: Quantizer) -> Wide:
+    return (d.astype(np.float16) if how.scale == "half" else d).astype(np.float64)
+
+
 def _sums(x: Floats, codes: NDArray[np.int8], d: Floats, how: Quantizer) -> Wide:
-    """The block sums that the program keeps, halves; where it keeps none, d times the codes' sum."""
+    """The block sums that a program keeps, rounded to half; where it keeps none, scale times Σ code."""
+    own: NDArray[np.int64] = by_run(codes, how.sum_run).sum(axis=-1)
     if how.sums == "codes":
-        q = by_run(codes, how.sum_run).sum(axis=-1, dtype=np.int32)
-        return (q.astype(np.float32) * d).astype(np.float16).astype(np.float64)
+        return (own.astype(np.float32) * d).astype(np.float16).astype(np.float64)
     runs = by_run(x, how.sum_run)
-    if how.sums == "fours":  # a thread adds four neighbours first
-        fours = runs.reshape(*runs.shape[:-1], -1, 4)
+    if how.sums == "fours":  # each thread adds four neighbours first
+        fours = by_run(x, 4).reshape(*runs.shape[:-1], -1, 4)
         runs = ((fours[..., 0] + fours[..., 1]) + fours[..., 2]) + fours[..., 3]
-    while runs.shape[-1] > 1:  # threads exchange halves
+    while runs.shape[-1] > 1:  # then threads add what a partner half way across holds
         half = runs.shape[-1] // 2
         runs = runs[..., :half] + runs[..., half:]
-    sums = runs[..., 0].astype(np.float16).astype(np.float64)
-    if how.sums_of == 8:
-        return sums
-    own = by_run(codes[:, : x.shape[1]], how.sum_run).sum(axis=-1) * d.astype(np.float16).repeat(
-        how.run // how.sum_run, axis=-1
-    )[:, : sums.shape[1]].astype(np.float64)
-    kept = np.arange(sums.shape[1]) % 8 < how.sums_of
-    return np.where(kept, sums, own)
+    sums: Wide = runs[..., 0].astype(np.float16).astype(np.float64)
+    without = np.arange(sums.shape[1]) % 8 >= how.sums_of
+    return np.where(without, own * _kept(d, how).repeat(how.run // how.sum_run, axis=-1), sums)

@@ -1,0 +1,110 @@
+"""How far a right kernel may be from the reference, element by element.
+
+A kernel that multiplies as its arithmetic says still sums n terms in float32, in an order of its
+own. Its roundings are random and grow like sqrt(n), measured by the sum of magnitudes; only where
+the terms are all alike do they add up to n, and there the result itself is that sum. Besides, a
+code that lies within 4 ulp of a tie may go either way. Nothing else is granted.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ..array import QuantArray
+from .linear import by_slabs
+from .multiply import block_sums, multiply
+from .operands import Activations, Weights, Wide, decoded
+from .rules import Rule
+from .runs import by_run
+
+UNIT = 2.0**-24  # half an ulp of 1: what one float32 operation may be off, relatively
+SMALLEST = 2.0**-126  # below it a GPU may flush to zero
+EXTRA = 8  # operations on one term before it is summed, and on the sum
+SPREAD = 2  # times sqrt(n): eight standard deviations of n roundings of a growing sum
+
+
+def bound(x: Any, q: QuantArray, arithmetic: str) -> NDArray[np.float64]:
+    """How far ``y [..., N]`` of a right kernel may be from ``linear(x, q, arithmetic)``.
+
+    It holds for kernels that multiply in this arithmetic and sum in float32 (or better) in any
+    order, wherever the result is finite. Where llama.cpp sums in halves or chooses among kernels by
+    shape (f16, bf16 and, above 8 rows, iq1_m on CUDA) nothing is promised: the bound is infinite.
+
+    >>> import numpy as np, ggmlq as gq
+    >>> q = gq.quantize(np.linspace(-1, 1, 64, dtype=np.float32).reshape(2, 32), "q4_0")
+    >>> x = np.linspace(0, 1, 32, dtype=np.float32)
+    >>> error = x @ q.T - gq.reference.linear(x, q, "f32")
+    >>> bool((np.abs(error) <= gq.reference.bound(x, q, "f32")).all())
+    True
+    """
+    return by_slabs("reference.bound(x, q)", x, q, arithmetic, _bound)
+
+
+def _bound(w: Weights, a: Activations, how: Rule) -> Wide:
+    if not how.bounded:
+        return np.full((len(a), len(w)), np.inf)
+    with np.errstate(invalid="ignore", over="ignore"):
+        if w.values is not None:
+            n, magnitude = w.values.shape[1], np.abs(decoded(a)) @ np.abs(w.values).T
+        else:
+            n, magnitude = _magnitude(w, a, how)
+        y = np.abs(multiply(w, a, how))
+        limit = UNIT * ((EXTRA + SPREAD * np.sqrt(n)) * magnitude + n * y) + n * SMALLEST
+        if a.ties is not None and a.ties.any():
+            limit += _moved_codes(w, a, how)
+    return np.where(np.isfinite(limit), limit, np.inf)
+
+
+def _magnitude(w: Weights, a: Activations, how: Rule) -> tuple[int, Wide]:
+    """How many terms a kernel sums, and the sum of their magnitudes however it cuts the blocks.
+
+    An integer dot of some codes is at most the product of their norms; so are its parts. A kernel
+    may take the zero off each code or off the sum; the latter has the larger terms.
+    """
+    assert w.codes is not None
+    assert w.scale is not None
+    piece = min(w.group, 32)
+    zero = 0 if how.zero_in_code else w.zero
+    codes = by_run(w.codes, piece) + float(zero)
+    scale = np.abs(w.scale).repeat(w.group // piece, axis=1)
+    of_x = decoded(a)
+    norms = np.sqrt((by_run(of_x, piece) ** 2).sum(axis=-1))
+    magnitude: Wide = norms @ (np.sqrt((codes**2).sum(axis=-1)) * scale).T
+    offset = w.offset if zero == 0 else zero * w.scale
+    if offset is not None:
+        sums = np.abs(by_run(of_x, 16).sum(axis=-1))  # sums of 16 are the shortest that are kept
+        if how.sums == "kept":
+            sums = np.abs(block_sums(a, w.group, how))
+        magnitude += sums @ np.abs(offset).repeat(sums.shape[1] // offset.shape[1], axis=1).T
+    return scale.shape[1], magnitude
+
+
+def _moved_codes(w: Weights, a: Activations, how: Rule) -> Wide:
+    """What codes near a tie may add: each moves by one, and with it all that is made of it."""
+    assert w.codes is not None
+    assert w.scale is not None
+    assert a.scale is not None
+    assert a.ties is not None
+    steps = a.ties.astype(np.float64) * np.abs(a.scale).repeat(a.run, axis=1)[:, : a.ties.shape[1]]
+    weight = by_run(w.codes, w.group) * w.scale[..., None]
+    kept = how.sums == "kept" and a.sums is not None
+    if w.offset is not None and not kept:
+        weight = weight - w.offset[..., None]
+    moved: Wide = steps @ np.abs(weight.reshape(w.codes.shape)).T
+    by_group: Wide = by_run(steps, w.group)
+    if w.offset is not None and kept and how.quantizer is not None and how.quantizer.sums == "codes":
+        assert a.sums is not None
+        touched: Wide = by_group.sum(axis=-1)
+        touched += (touched > 0) * _half_ulp(a.sums)
+        moved += touched @ np.abs(w.offset).T
+    if w.unit is not None:  # an integer sum may be cut off one lower or higher
+        moved += by_group.max(axis=-1) @ np.abs(w.unit).T
+    return moved
+
+
+def _half_ulp(sums: Wide) -> Wide:
+    spacing: Wide = np.spacing(np.abs(sums).astype(np.float16)).astype(np.float64)
+    return spacing
