@@ -12,9 +12,10 @@
 
 from . import errors, reference
 from .array import QuantArray
-from .errors import GGMLQError
+from .errors import GGMLQError, GGUFError
 from .formats import FORMATS as formats
 from .formats import Format
+from .gguf import open, save
 from .ladder import kernels
 from .metrics import nmse
 from .ops import dequantize, linear, quantize
@@ -24,6 +25,7 @@ __version__ = "0.1.0"
 __all__ = [
     "Format",
     "GGMLQError",
+    "GGUFError",
     "QuantArray",
     "dequantize",
     "errors",
@@ -31,6 +33,8 @@ __all__ = [
     "kernels",
     "linear",
     "nmse",
+    "open",
     "quantize",
     "reference",
+    "save",
 ]

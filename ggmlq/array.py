@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 from collections.abc import Iterator, Sequence
+from functools import cached_property
 from typing import Any, ClassVar
 
 import numpy as np
@@ -31,11 +32,16 @@ class QuantArray:
     __array_ufunc__: ClassVar[None] = None  # so that NumPy hands `x @ q.T` to us
     __array_priority__: ClassVar[float] = 1000.0  # so that CuPy does
 
-    def __init__(self, format: Format, shape: tuple[int, ...], raw: Any) -> None:
-        """Trusts its arguments; :meth:`from_bytes` is the constructor that checks."""
+    def __init__(self, format: Format, shape: tuple[int, ...], raw: Any, swapped: bool = False) -> None:
+        """Trusts its arguments; :meth:`from_bytes` is the constructor that checks.
+
+        ``swapped``: the bytes are those of a big-endian file. They stay as they are in ``blocks``;
+        everything else sees the little-endian ``raw``, converted when first asked for.
+        """
         self.format = format
         self.shape = shape
-        self._raw = raw
+        self._stored = raw
+        self._swapped = swapped
 
     @classmethod
     def from_bytes(cls, raw: Any, format: str | int | Format, shape: int | Sequence[int]) -> QuantArray:
@@ -74,27 +80,35 @@ class QuantArray:
     @property
     def nbytes(self) -> int:
         """Bytes of the blocks."""
-        return int(self._raw.nbytes)
+        return int(self._stored.nbytes)
 
     @property
     def device(self) -> str:
         """``"cpu"``, or ``"cuda:0"`` and so on."""
-        return "cpu" if is_host(self._raw) else f"cuda:{self._raw.device.id}"
+        return "cpu" if is_host(self._stored) else f"cuda:{self._stored.device.id}"
 
     @property
     def raw(self) -> Any:
-        """The bytes, uint8 [..., bytes per row], as a NumPy or CuPy array on their device."""
-        return self._raw
+        """The little-endian bytes, uint8 [..., bytes per row], a NumPy or CuPy array on their device."""
+        return self._little if self._swapped else self._stored
+
+    @cached_property
+    def _little(self) -> NDArray[np.uint8]:
+        return _frozen(self.format.byteswapped(self._stored))
 
     @property
     def blocks(self) -> NDArray[Any]:
-        """The blocks [..., K // block_size] as a structured NumPy array; a view."""
-        if not is_host(self._raw):
+        """The blocks [..., K // block_size] as a structured NumPy array; a view.
+
+        From a big-endian file the dtype is big-endian: the numbers are right, the bytes the file's.
+        """
+        if not is_host(self._stored):
             raise DeviceError(
                 f"blocks of {self!r}: structured arrays exist on the host only; "
                 'use q.to("cpu").blocks, or q.raw for the bytes on the device'
             )
-        blocks: NDArray[Any] = self._raw.view(self.format.dtype)
+        dtype = self.format.dtype.newbyteorder() if self._swapped else self.format.dtype
+        blocks: NDArray[Any] = self._stored.view(dtype)
         return blocks if self.shape else blocks.reshape(())
 
     @property
@@ -125,8 +139,8 @@ class QuantArray:
                 f"{self.format.block_size} and cannot be indexed; index the {self.ndim - 1} leading "
                 "axes, take q.blocks[...] for blocks, or np.asarray(q) for values"
             )
-        raw = self._raw[steps]
-        return QuantArray(self.format, (*raw.shape[:-1], self.shape[-1]), raw)
+        part = self._stored[steps]
+        return QuantArray(self.format, (*part.shape[:-1], self.shape[-1]), part, self._swapped)
 
     def __iter__(self) -> Iterator[QuantArray]:
         if self.ndim < 2:
@@ -142,12 +156,12 @@ class QuantArray:
         if device == self.device:
             return self
         if device == "cpu":
-            return QuantArray(self.format, self.shape, _frozen(self._raw.get()))
-        return QuantArray(self.format, self.shape, cuda_device().upload(self._raw, device))
+            return QuantArray(self.format, self.shape, _frozen(self.raw.get()))
+        return QuantArray(self.format, self.shape, cuda_device().upload(self.raw, device))
 
     def copy(self) -> QuantArray:
         """A copy of its own; on the host its ``blocks`` may be written to."""
-        return QuantArray(self.format, self.shape, self._raw.copy())
+        return QuantArray(self.format, self.shape, self.raw.copy())
 
     def __copy__(self) -> QuantArray:
         return self.copy()
@@ -156,8 +170,8 @@ class QuantArray:
         return self.copy()
 
     def __reduce__(self) -> tuple[Any, ...]:
-        writable = not is_host(self._raw) or bool(self._raw.flags.writeable)
-        return _restore, (self.format, self.shape, self._raw, writable)
+        writable = not is_host(self.raw) or bool(self.raw.flags.writeable)
+        return _restore, (self.format, self.shape, self.raw, writable)
 
     # --- values -------------------------------------------------------------------------
 
@@ -173,7 +187,7 @@ class QuantArray:
                 f"np.asarray({self!r}, copy=False): decoding makes a new array; "
                 "allow the copy, or take q.raw or q.blocks"
             )
-        if not is_host(self._raw):
+        if not is_host(self._stored):
             raise DeviceError(
                 f'np.asarray({self!r}): it is not on the host; use q.to("cpu"), '
                 "or q.dequantize() for floats on the device"

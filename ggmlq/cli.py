@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from . import __version__, doctor
-from .check import command as check
+from .commands import add_all
 from .errors import GGMLQError
 from .formats import FORMATS, Format
 from .text import table
@@ -52,8 +52,9 @@ def _parser() -> argparse.ArgumentParser:
     )
     health.set_defaults(run=_doctor)
 
-    for command in (formats, health, check.add(commands)):
+    for command in (formats, health):
         command.add_argument("--json", action="store_true", help="print JSON")
+    add_all(commands)
     return parser
 
 

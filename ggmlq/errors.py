@@ -50,3 +50,28 @@ class LibraryDiedError(GGMLQError, RuntimeError):
         super().__init__(text)
         self.how = how  # "died: SIGSEGV"
         self.tail = tail  # the end of what it printed
+
+
+class GGUFError(GGMLQError, ValueError):
+    """A GGUF file that is damaged or incomplete, or something that a GGUF file cannot hold."""
+
+
+class GGUFKeyError(GGUFError, KeyError):
+    """A tensor or a metadata key that the file does not have."""
+
+    __str__ = Exception.__str__  # KeyError would print the message in quotes
+
+
+class GGUFOSError(GGUFError, OSError):
+    """The operating system refused: no permission, a full disk, a folder in place of a file."""
+
+    __str__ = Exception.__str__  # OSError would print errno's text in place of the message
+
+    def __init__(self, message: str, cause: OSError | None = None) -> None:
+        super().__init__(message)
+        if cause is not None:
+            self.errno, self.strerror, self.filename = cause.errno, cause.strerror, cause.filename
+
+
+class GGUFNotFoundError(GGUFOSError, FileNotFoundError):
+    """There is no such file."""

@@ -24,6 +24,14 @@ def _is_number(cell: str) -> bool:
     return cell[:1].isdigit() or (cell[:1] in "-+." and cell[1:2].isdigit()) or cell in ("", "-")
 
 
+def short(value: object, width: int = 80) -> str:
+    """The beginning of an object's repr, for an error; never an error itself."""
+    try:
+        return f"{value!r:.{width}}"
+    except Exception:  # any object may come: a huge int refuses to print, others have a broken repr
+        return "(unprintable)"
+
+
 def size(n: int) -> str:
     """Bytes in the unit that reads best: 18.0 KiB."""
     amount, units = float(n), ["bytes", "KiB", "MiB", "GiB", "TiB"]

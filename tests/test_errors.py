@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import sys
+from types import SimpleNamespace
+
 import numpy as np
 import pytest
 
@@ -108,10 +111,27 @@ def test_unknown_devices(device):
 
 
 def test_without_cupy(monkeypatch):
-    monkeypatch.setitem(__import__("sys").modules, "cupy", None)  # an import of it now fails
+    monkeypatch.setitem(sys.modules, "cupy", None)  # an import of it now fails
     with pytest.raises(MissingDependencyError, match=r"pip install .ggmlq\[cuda\]") as caught:
         Q.to("cuda")
     assert isinstance(caught.value, ImportError)
+
+
+@pytest.mark.parametrize("count", [0, None])
+def test_cupy_without_a_gpu(monkeypatch, count):
+    class CUDARuntimeError(RuntimeError):
+        pass
+
+    def get_device_count():
+        if count is None:
+            raise CUDARuntimeError("cudaErrorInsufficientDriver")
+        return count
+
+    runtime = SimpleNamespace(CUDARuntimeError=CUDARuntimeError, getDeviceCount=get_device_count)
+    monkeypatch.setitem(sys.modules, "cupy", SimpleNamespace(cuda=SimpleNamespace(runtime=runtime)))
+    with pytest.raises(gq.GGMLQError, match=r'(no usable GPU|no GPU found).*device "cpu"') as caught:
+        Q.to("cuda")
+    assert isinstance(caught.value, RuntimeError)
 
 
 class StrangerOnDevice:

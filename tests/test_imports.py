@@ -27,7 +27,10 @@ ALLOWED = {
     "reference": {"array", "errors", "formats", "ladder", "ops", "reference"},
     "cpu": {"array", "errors", "formats", "ladder", "cpu"},
     "cuda": {"array", "errors", "formats", "ladder", "cuda"},
-    "llama": {"array", "errors", "formats", "llama"},
+    "gguf": {"array", "errors", "formats", "gguf", "text"},
+    "commands": {"array", "check", "errors", "formats", "gguf", "llama", "text", "commands"},
+    "llama": {"array", "errors", "formats", "llama", "ops"},
+    "check": {"array", "check", "errors", "formats", "llama", "ops", "reference", "testing", "text"},
     "testing": None,  # may import anything
     "doctor.py": None,
     "cli.py": None,

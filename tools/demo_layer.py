@@ -1,9 +1,11 @@
-"""The main job on the CPU: quantize a layer, multiply with it, check the product, print a table."""
+"""The main job on the CPU: quantize a layer, write it to a GGUF file and open that, multiply, check."""
 
 from __future__ import annotations
 
 import argparse
+import os
 import sys
+import tempfile
 import time
 
 import numpy as np
@@ -27,8 +29,14 @@ def main() -> int:
 
     print(f"ggmlq {gq.__version__}: a layer [{args.rows}, {args.columns}] times {args.tokens} tokens\n")
     report, good = [], True
-    for name in FORMATS:
-        q = gq.quantize(w, name)
+    with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as folder:
+        path = os.path.join(folder, "layer.gguf")
+        gq.save(path, {name: gq.quantize(w, name) for name in FORMATS}, {"general.name": "a layer"})
+        written = os.path.getsize(path)
+        start = time.perf_counter()
+        file = gq.open(path)
+        opened = time.perf_counter() - start
+    for name, q in file.items():
         start = time.perf_counter()
         y = x @ q.T
         elapsed = time.perf_counter() - start
@@ -45,8 +53,11 @@ def main() -> int:
         "\nformat error: NMSE of x @ q.T against the unquantized weights, the price of the format\n"
         "kernel error: worst NMSE of a column against float64 on the same quantized weights\n"
     )
-    print("one block of q4_0, as it would stand in a GGUF file:")
-    block = gq.quantize(w[:1, :32], "q4_0").blocks[0, 0]
+    print(
+        f"the layers lay in a GGUF file of {size(written)}, opened in {opened * 1e3:.1f} ms; "
+        "its first block of q4_0:"
+    )
+    block = file["q4_0"].blocks[0, 0]
     print(f"  d  {block['d']}\n  qs {' '.join(f'{byte:02x}' for byte in block['qs'])}")
     print(f"\n{'all products are right' if good else 'A PRODUCT IS WRONG'}")
     return 0 if good else 1

@@ -7,7 +7,7 @@ matrix would be blind to small rows beside a large one.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -28,6 +28,8 @@ FIT = {
 
 # Where an arithmetic gives no bound (sums in halves, order unknown): six times an NMSE of 1e-4.
 LOOSE = 0.06
+
+NEARER = 10  # so many times nearer must a less likely arithmetic be
 
 
 @dataclass(frozen=True)
@@ -51,37 +53,39 @@ class Judgement:
 
 
 def candidates(backend: str, m: int) -> list[str]:
-    """All arithmetics, the likely ones of a backend first."""
-    if backend == "CPU":
-        first = ["ggml-cpu", "ggml-ref"]
-    else:
-        first = ["ggml-mmvq", "ggml-mmq"] if m <= 8 else ["ggml-mmq", "ggml-mmvq"]
-    return [*first, *(name for name in FIT if name not in first)]
+    """All arithmetics, the likely one of a backend first."""
+    first = "ggml-cpu" if backend == "CPU" else "ggml-mmvq" if m <= 8 else "ggml-mmq"
+    return [first, *(name for name in FIT if name != first)]
 
 
-def judge(y: Any, x: Any, q: QuantArray, arithmetics: Iterable[str]) -> Judgement:
-    """The first arithmetic that fits, or of all the one with least out of bound, then nearest."""
+def judge(y: Any, x: Any, q: QuantArray, arithmetics: Sequence[str]) -> Judgement:
+    """The first arithmetic that fits; of all the one with least out of bound, then much nearer."""
     energy = _energy(x, q)
-    exact = reference.linear(x, q, "exact")
-    from_exact = _distance(y, exact, energy)
-    found = []
+    from_exact = _distance(y, reference.linear(x, q, "exact"), energy)
+    best: Judgement | None = None
     for arithmetic in arithmetics:
         try:
             wanted = reference.linear(x, q, arithmetic)
             slack = reference.bound(x, q, arithmetic)
-        except UnsupportedError:  # this type is not multiplied so anywhere
+        except UnsupportedError:  # nobody multiplies this type so
             continue
-        slack = np.where(np.isposinf(slack), LOOSE * np.sqrt(energy), slack)
-        out = _out_of_bound(y, wanted, slack)
-        found.append(Judgement(arithmetic, _distance(y, wanted, energy), from_exact, out))
-        if found[-1].fits:
-            break
-    if not found:
-        raise UnsupportedError(
-            f"judging {q!r}: none of the arithmetics asked for applies to {q.format.name}; "
-            "leave --arithmetic out"
+        if np.isposinf(slack).any():
+            if arithmetic != arithmetics[0]:  # a loose limit must not excuse what others refuse
+                continue
+            slack = np.where(np.isposinf(slack), LOOSE * np.sqrt(energy), slack)
+        found = Judgement(
+            arithmetic, _distance(y, wanted, energy), from_exact, _out_of_bound(y, wanted, slack)
         )
-    return found[-1] if found[-1].fits else min(found, key=lambda j: (j.out, j.distance))
+        if best is None or (found.out, found.distance) < (best.out, best.distance / NEARER):
+            best = found
+        if found.fits:
+            break
+    if best is None:
+        raise UnsupportedError(
+            f"{q.format.name} weights are not multiplied in {' or '.join(arithmetics)}; "
+            "leave --arithmetic out, or choose another"
+        )
+    return best
 
 
 def _out_of_bound(y: NDArray[Any], wanted: Wide, slack: Wide) -> int:

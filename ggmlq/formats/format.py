@@ -61,6 +61,10 @@ class Format(ABC):
         """Bytes of a row with so many elements (a multiple of the block size)."""
         return elements // self.block_size * self.dtype.itemsize
 
+    def byteswapped(self, raw: Bytes) -> Bytes:
+        """A copy of rows of bytes with every number in the other byte order."""
+        return raw.view(self.dtype).byteswap().view(np.uint8)
+
     @abstractmethod
     def decode(self, blocks: Blocks, dtype: DTypeLike = np.float32) -> NDArray[Any]:
         """Blocks [..., n] to values [..., n * block_size], with the bits of ggml's float32."""

@@ -1,9 +1,8 @@
-"""The command ``ggmlq check``: its options, its run, its exit status."""
+"""``ggmlq check``: are the kernels of a library right?"""
 
 from __future__ import annotations
 
 import argparse
-import json
 import os
 import sys
 from collections.abc import Callable, Iterator
@@ -12,15 +11,18 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from ..check import cases, report
+from ..check.cases import Case
+from ..check.data import KINDS
+from ..check.judge import FIT
+from ..check.outcome import Outcome
+from ..check.run import Settings
+from ..check.run import run as run_cases
 from ..errors import DeviceError, GGMLQError, ShapeError, UnsupportedError
 from ..formats import FORMATS, Format
 from ..llama import Bridge, Device
 from ..llama.library import is_weight_type
-from . import cases, report
-from .cases import Case
-from .data import KINDS
-from .outcome import Outcome
-from .run import Settings, run
+from . import _plain
 
 ABOUT = """\
 Run a library's matrix products on seeded cases and judge each result: in which arithmetic it was made, how far
@@ -28,9 +30,9 @@ it is from that and from exact values, which elements are beyond what float32 su
 Exit 0 where all is right, 1 where something is wrong, 2 where something could not run."""
 
 
-def add(commands: Any) -> argparse.ArgumentParser:
-    """The options."""
-    parser: argparse.ArgumentParser = commands.add_parser(
+def add(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    """Declare the command."""
+    parser = commands.add_parser(
         "check", help="judge the kernels of a libggml on seeded cases", description=ABOUT
     )
     parser.add_argument("case", nargs="*", help="cases of test-backend-ops: 'MUL_MAT(type_a=q4_0,…)'")
@@ -49,11 +51,11 @@ def add(commands: Any) -> argparse.ArgumentParser:
     parser.add_argument("--save", type=Path, metavar="DIR", help="write bad cases to DIR as npz")
     parser.add_argument("--replay", type=Path, metavar="NPZ", action="append", default=[],
                         help="a case that --save wrote")  # fmt: skip
-    parser.set_defaults(run=check)
-    return parser
+    parser.add_argument("--json", action="store_true", help="print JSON")
+    parser.set_defaults(run=run)
 
 
-def check(args: argparse.Namespace) -> int:
+def run(args: argparse.Namespace) -> int:
     """Run the command."""
     with Bridge(args.lib, timeout=args.timeout) as bridge:
         device = _device(bridge, args.device)
@@ -65,14 +67,14 @@ def check(args: argparse.Namespace) -> int:
         outcomes = []
         with _progress(len(todo), quiet=args.json) as (say, step):
             say(f"{bridge!r}\n{device.name}: {device.description}, {device.backend}\n\n{report.HEADER}")
-            for outcome in run(bridge, todo, how):
+            for outcome in run_cases(bridge, todo, how):
                 if outcome.bad and args.save:
                     outcome = report.save(args.save, outcome)  # noqa: PLW2901
                 say(report.line(outcome))
                 step()
                 outcomes.append(replace(outcome, arrays={}))
         if args.json:
-            print(json.dumps(_facts(bridge, device, args, outcomes), indent=2))
+            _plain.print_json(_facts(bridge, device, args, outcomes))
         else:
             print(f"\n{report.summary(outcomes)}")
     return _status(args, outcomes)
@@ -89,8 +91,6 @@ def _device(bridge: Bridge, name: str) -> Device:
 
 
 def _arithmetic(name: str | None) -> str | None:
-    from .judge import FIT
-
     if name is not None and name not in FIT:
         raise UnsupportedError(
             f"--arithmetic {name}: no kernel multiplies so; choose of {', '.join(FIT)}, "

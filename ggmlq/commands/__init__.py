@@ -1,0 +1,13 @@
+"""The larger subcommands, one a file. Each has ``add``, which declares it to argparse."""
+
+from __future__ import annotations
+
+import argparse
+
+from . import check, copy, info, show, validate
+
+
+def add_all(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    """Declare all of them."""
+    for module in (info, show, validate, copy, check):
+        module.add(commands)

@@ -1,0 +1,201 @@
+"""``ggmlq show``: one tensor, as statistics or as a block taken apart."""
+
+from __future__ import annotations
+
+import argparse
+import re
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from .. import gguf
+from ..array import QuantArray
+from ..errors import BlockIndexError
+from ..formats import BlockFormat
+from ..gguf.statistics import statistics
+from ..text import size, table
+from . import _plain
+
+BAR = 40  # characters of the longest bar of the histogram
+PER_LINE = 8  # bytes in bits a line
+
+
+def add(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    """Declare the command."""
+    parser = commands.add_parser(
+        "show",
+        help="statistics of a tensor, or one block of it field by field",
+        description="Range, scales and codes of a tensor; with --block its fields, bits and values.",
+    )
+    parser.add_argument("file", help="a .gguf file")
+    parser.add_argument("tensor", help="its name, see `ggmlq info --tensors`")
+    parser.add_argument("--block", type=int, metavar="I", help="block I, counted through the rows")
+    parser.add_argument("--rows", type=_rows, metavar="A:B", help="only rows A to B - 1, as in Python")
+    parser.add_argument("--json", action="store_true", help="print JSON")
+    parser.set_defaults(run=run)
+
+
+def run(args: argparse.Namespace) -> int:
+    """Run the command."""
+    with gguf.open(args.file) as file:
+        q = file[args.tensor]
+    facts: dict[str, Any] = {
+        "tensor": args.tensor,
+        "type": q.format.name,
+        "shape": list(q.shape),
+        "bytes": q.nbytes,
+    }
+    if args.rows is not None:
+        q = _selected(q, args.rows)
+        facts["rows"] = [args.rows.start, args.rows.stop]
+    if args.block is None:
+        facts["statistics"] = statistics(q)
+    else:
+        facts["block"] = _block(q, args.block)
+    if args.json:
+        _plain.print_json(facts)
+        return 0
+    shape = " x ".join(map(str, facts["shape"])) or "scalar"
+    print(f"{_plain.name(args.tensor)}: {q.format.name}, {shape}, {size(facts['bytes'])}")
+    print("\n".join(_describe_block(facts["block"]) if "block" in facts else _describe(facts["statistics"])))
+    return 0
+
+
+def _rows(text: str) -> slice:
+    found = re.fullmatch(r"(\d*):(\d*)", text)
+    if found is None:
+        raise argparse.ArgumentTypeError(f"{text!r} is no range of rows; write 0:16, 100: or :8")
+    return slice(*(int(end) if end else None for end in found.groups()))
+
+
+def _selected(q: QuantArray, rows: slice) -> QuantArray:
+    """Rows of a tensor of any number of axes, counted through."""
+    if q.ndim < 2:
+        raise BlockIndexError(f"--rows on {q!r}: it is a single row; leave the option out")
+    flat = QuantArray(q.format, (int(np.prod(q.shape[:-1])), q.shape[-1]), q.raw.reshape(-1, q.raw.shape[-1]))
+    return flat[rows]
+
+
+# --- a block --------------------------------------------------------------------------------
+
+
+def _block(q: QuantArray, index: int) -> dict[str, Any]:
+    blocks = q.blocks.reshape(-1)
+    if not -len(blocks) <= index < len(blocks):
+        raise BlockIndexError(
+            f"--block {index} of {q!r}: it has {len(blocks)} blocks; take 0 to {len(blocks) - 1}"
+        )
+    index %= len(blocks)
+    one = blocks[index : index + 1]
+    per_row = max(1, q.blocks.shape[-1] if q.ndim else 1)
+    facts: dict[str, Any] = {
+        "index": index,
+        "row": index // per_row,
+        "column": index % per_row * q.format.block_size,
+    }
+    facts["fields"] = (
+        [_field(name, one[0]) for name in one.dtype.names] if one.dtype.names else [_scalar(one)]
+    )
+    if isinstance(q.format, BlockFormat):
+        with np.errstate(all="ignore"):
+            parts = q.format.unpack(one)
+        facts["group"] = q.format.group
+        facts["scale"] = parts.scale[0].tolist()
+        facts["offset"] = None if parts.offset is None else parts.offset[0].tolist()
+        facts["codes"] = parts.codes[0].tolist()
+    facts["values"] = q.format.decode(one).tolist()
+    return facts
+
+
+def _field(name: str, block: Any) -> dict[str, Any]:
+    kind, at = block.dtype.fields[name][:2]
+    return {"name": name, "type": _c_type(kind.base), "count": int(np.prod(kind.shape)), "at": at} | _bits(
+        block[name]
+    )
+
+
+def _scalar(one: NDArray[Any]) -> dict[str, Any]:
+    return {"name": "value", "type": _c_type(one.dtype), "count": 1, "at": 0} | _bits(one[0])
+
+
+def _bits(stored: Any) -> dict[str, Any]:
+    """Numbers of a field, and the bits of each with the highest first."""
+    numbers = np.atleast_1d(np.asarray(stored))
+    words = numbers.astype(numbers.dtype.newbyteorder(">")).reshape(-1)
+    width = 8 * words.dtype.itemsize
+    rows = np.unpackbits(words.view(np.uint8)).reshape(-1, width)
+    return {"value": numbers.tolist(), "bits": ["".join(map(str, row)) for row in rows.tolist()]}
+
+
+def _c_type(dtype: np.dtype[Any]) -> str:
+    if dtype.kind == "f":
+        return {2: "half", 4: "float", 8: "double"}[dtype.itemsize]
+    return f"{dtype.name}_t"
+
+
+def _describe_block(block: dict[str, Any]) -> list[str]:
+    lines = [f"block {block['index']}: row {block['row']}, columns from {block['column']}", ""]
+    for field in block["fields"]:
+        many = f"[{field['count']}]" if field["count"] > 1 else ""
+        lines.append(f"byte {field['at']:3}  {field['type']} {field['name']}{many}")
+        step = PER_LINE if len(field["bits"][0]) == 8 else PER_LINE // 2
+        for i in range(0, field["count"], step):
+            bits = " ".join(field["bits"][i : i + step])
+            numbers = " ".join(str(number) for number in field["value"][i : i + step])
+            lines.append(f"    {i:3}  {bits}  = {numbers}")
+    lines.append("")
+    if "codes" in block:
+        lines += _describe_groups(block)
+    lines += ["values", *_rows_of(block["values"], "{:13.6g}", 8)]
+    return lines
+
+
+def _describe_groups(block: dict[str, Any]) -> list[str]:
+    offsets = block["offset"] or [""] * len(block["scale"])
+    rows = [
+        [g, f"{scale:.9g}", offset]
+        for g, (scale, offset) in enumerate(zip(block["scale"], offsets, strict=True))
+    ]
+    groups = table([f"group of {block['group']}", "scale", "offset"], rows)
+    return [groups, "", "codes", *_rows_of(block["codes"], "{:5d}", 16), ""]
+
+
+def _rows_of(items: list[Any], form: str, many: int) -> list[str]:
+    return [
+        f"{i:7}" + "".join(form.format(item) for item in items[i : i + many])
+        for i in range(0, len(items), many)
+    ]
+
+
+# --- statistics -----------------------------------------------------------------------------
+
+
+def _describe(found: dict[str, Any]) -> list[str]:
+    rows = [
+        [key, found[key]] for key in ("elements", "min", "max", "mean", "rms", "zeros", "nan", "infinite")
+    ]
+    lines = [table(["values", ""], rows)]
+    if "codes" in found:
+        codes = found["codes"]
+        lines += [
+            "",
+            f"codes {codes['min']} to {codes['max']}: {codes['saturated']} at an end "
+            f"({100 * codes['saturated_share']:.2f} %)",
+            "",
+            *_histogram(found["scales"]),
+        ]
+    return lines
+
+
+def _histogram(scales: dict[str, Any]) -> list[str]:
+    head = (
+        f"scales of {scales['groups']} groups: {scales['zero']} zero, {scales['negative']} negative, "
+        f"{scales['not_finite']} NaN or infinite"
+    )
+    most = max((bin["count"] for bin in scales["histogram"]), default=1)
+    return [head] + [
+        f"  {bin['from']:11.4g} to {bin['to']:11.4g}  {bin['count']:10}  "
+        + "#" * -(-BAR * bin["count"] // most)
+        for bin in scales["histogram"]
+    ]

@@ -1,0 +1,36 @@
+"""``ggmlq validate``: is the file sound?"""
+
+from __future__ import annotations
+
+import argparse
+
+from ..gguf.check import check
+from . import _plain
+
+
+def add(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    """Declare the command."""
+    parser = commands.add_parser(
+        "validate",
+        help="check every rule of the format, and every block for NaN and the like",
+        description="Structure, metadata and blocks of a GGUF file. Exit 1 where something is wrong; "
+        "notes alone do not count.",
+    )
+    parser.add_argument("file", help="a .gguf file")
+    parser.add_argument("--json", action="store_true", help="print JSON")
+    parser.set_defaults(run=run)
+
+
+def run(args: argparse.Namespace) -> int:
+    """Run the command."""
+    findings = check(args.file)
+    errors = sum(finding.severity == "error" for finding in findings)
+    if args.json:
+        _plain.print_json(
+            {"file": args.file, "ok": not errors, "findings": [finding._asdict() for finding in findings]}
+        )
+    else:
+        for finding in findings:
+            print(f"{finding.severity}: {_plain.name(finding.where)}: {_plain.name(finding.text)}")
+        print(f"{args.file}: {errors} errors, {len(findings) - errors} notes")
+    return 1 if errors else 0

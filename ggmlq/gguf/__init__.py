@@ -1,0 +1,21 @@
+"""GGUF files: read without copies, written atomically. NumPy is all it needs.
+
+    open, GGUFFile    file.py       the mapping of names to arrays; split.py finds the parts of a model
+    Metadata          metadata.py   keys and values with their types; node.py is one value,
+                                    typed.py chooses types, sequence.py is what an array looks like
+    save              writer.py     plan.py decides and checks everything before a byte is written,
+                                    atomic.py brings files to their names
+    check             check.py      every rule of the format, as a list of findings
+
+The way down from ``open``: source.py is the checked bytes, header.py the layout, tensors.py the
+table of tensors, chain.py the fast search through arrays of strings.
+"""
+
+from .file import GGUFFile, open
+from .metadata import Metadata
+from .sequence import Array
+from .typed import Typed
+from .valuetype import ValueType
+from .writer import save
+
+__all__ = ["Array", "GGUFFile", "Metadata", "Typed", "ValueType", "open", "save"]

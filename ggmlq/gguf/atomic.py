@@ -1,0 +1,114 @@
+"""Bringing files to their names: all of a new file or set, or nothing of it.
+
+Everything is written to temporary files in the same folder and synced. Only then names change.
+One file is one rename. A set of parts cannot change in one step, so the order makes sure that no
+mixture ever opens: the old first part leaves first, the new first part arrives last, and without
+a first part no set opens. Where a step fails the old set is put back.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import secrets
+from collections.abc import Iterable, Sequence
+from types import TracebackType
+
+from .extents import Extent
+from .writeback import Writeback
+
+Chunk = bytes | memoryview | Extent
+
+
+class Staging:
+    """Temporary files beside their final names; gone again unless they are committed."""
+
+    def __init__(self, finals: Sequence[str]) -> None:
+        self._finals = list(finals)
+        self._temporary: list[str] = []
+
+    def __enter__(self) -> Staging:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        for path in self._temporary:
+            _remove(path)
+
+    def write(self, chunks: Iterable[Chunk]) -> None:
+        """Write the next file, and have it on the disk when this returns."""
+        final = self._finals[len(self._temporary)]
+        path = _beside(final)
+        self._temporary.append(path)
+        fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | getattr(os, "O_BINARY", 0), 0o666)
+        try:
+            with contextlib.suppress(FileNotFoundError):
+                os.chmod(path, os.stat(final).st_mode & 0o7777)
+            _write_all(fd, chunks)
+            os.fsync(fd)
+        finally:
+            os.close(fd)
+
+    def commit(self) -> None:
+        """Give all files their names."""
+        if len(self._finals) == 1:
+            os.replace(self._temporary[0], self._finals[0])
+        else:
+            _replace_set(self._temporary, self._finals)
+        self._temporary = []
+        _sync_folder(os.path.dirname(self._finals[0]))
+
+
+def _write_all(fd: int, chunks: Iterable[Chunk]) -> None:
+    with Writeback(fd) as writeback:
+        for chunk in chunks:
+            done = chunk.copy_to(fd) if isinstance(chunk, Extent) else 0
+            rest = chunk.data[done:] if isinstance(chunk, Extent) else memoryview(chunk)
+            size = done + len(rest)
+            while rest:
+                rest = rest[os.write(fd, rest) :]
+            writeback.written(size)
+
+
+def _replace_set(temporary: Sequence[str], finals: Sequence[str]) -> None:
+    aside: list[tuple[str, str]] = []
+    placed: list[str] = []
+    try:
+        for final in finals:
+            if os.path.lexists(final):
+                aside.append((_beside(final), final))  # noted first: an interrupt may come in between
+                os.replace(final, aside[-1][0])
+        for path, final in zip(reversed(temporary), reversed(finals), strict=True):
+            placed.append(final)
+            os.replace(path, final)
+    except BaseException:
+        for final in reversed(placed):
+            _remove(final)
+        for path, final in reversed(aside):
+            with contextlib.suppress(FileNotFoundError):
+                os.replace(path, final)
+        raise
+    for path, _ in aside:
+        _remove(path)
+
+
+def _beside(final: str) -> str:
+    return os.path.join(os.path.dirname(final), f".ggmlq-{secrets.token_hex(8)}.tmp")
+
+
+def _remove(path: str) -> None:
+    with contextlib.suppress(OSError):
+        os.unlink(path)
+
+
+def _sync_folder(folder: str) -> None:
+    """Make the new names durable; they have changed already, so a refusal is no failure."""
+    if not hasattr(os, "O_DIRECTORY"):  # Windows
+        return
+    with contextlib.suppress(OSError):  # some network file systems cannot
+        fd = os.open(folder or ".", os.O_RDONLY | os.O_DIRECTORY)
+        try:
+            os.fsync(fd)
+        finally:
+            os.close(fd)

@@ -1,0 +1,107 @@
+"""Where the strings of an array start: the one hot loop of opening a file.
+
+Strings lie in a chain, a 64-bit length and then the bytes, so nobody knows where string i + 1
+starts before string i is read. Walking the chain in Python takes 60 ns a string, 30 ms for a
+vocabulary with its merges. Most strings are shorter than 256 bytes, so their length is one byte
+and seven zeros, and any seven zeros contain an aligned 32-bit word of zeros. NumPy finds those
+words, and with them every possible start, five times as fast.
+
+A candidate proves nothing: text may hold zeros. What is believed is only this: the chain starts
+at its first byte, and a start whose length leads exactly to the next candidate leads to the next
+start. Where the links break the chain is walked for a while. So the result is that of the walk,
+for any bytes whatsoever.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from .source import Source
+
+WINDOW = 1 << 17  # bytes searched at a time: the temporaries stay in the L2 cache
+BURST = 32  # strings walked after a break, so that breaks cost little more than a walk;
+MAX_BURST = 4096  # twice as many after each break that follows, up to this
+BELOW = np.array([0, 0xFF, 0xFFFF, 0xFFFFFF], np.uint32)  # mask of the lowest i bytes
+
+Positions = NDArray[np.int64]
+
+
+class Run(NamedTuple):
+    """Consecutive strings: where each starts (with its length), and where the last one ends."""
+
+    starts: Positions
+    end: int
+
+
+class Window(NamedTuple):
+    """Candidates of a stretch of the file, and where each leads."""
+
+    starts: Positions
+    following: Positions
+    breaks: Positions  # indices at which candidate i does not lead to candidate i + 1
+
+
+def runs(source: Source, at: int, count: int) -> Iterator[Run]:
+    """The strings of an array of ``count``, whose first length is at ``at``."""
+    burst = BURST
+    while count:
+        # Big-endian lengths have their zeros first: rare files, not worth a second search.
+        window = _window(source, at) if source.byteorder == "little" else None
+        stop = at + WINDOW
+        while count and at < stop:
+            run = window and _linked(window, at, count)
+            burst = BURST if run else min(2 * burst, MAX_BURST)
+            run = run or _walk(source, at, min(count, burst))
+            yield run
+            at = run.end
+            count -= len(run.starts)
+
+
+def _linked(window: Window, at: int, count: int) -> Run | None:
+    """The strings from ``at`` on whose links hold, or None."""
+    first = int(np.searchsorted(window.starts, at))
+    if first == len(window.starts) or window.starts[first] != at:
+        return None
+    last = int(window.breaks[np.searchsorted(window.breaks, first)])
+    last = min(last, first + count)
+    if first == last:
+        return None
+    return Run(window.starts[first:last], int(window.following[last - 1]))
+
+
+def _window(source: Source, at: int) -> Window:
+    """All places near ``at`` that look like the length of a string of 1 to 255 bytes."""
+    first = max(at - 4, 0) & ~3
+    last = min(first + WINDOW + 16, source.size) & ~3
+    words = source.data[first:last].view("<u4")
+    zero = np.flatnonzero(words[1:-1] == 0) + 1
+    before = words[zero - 1]
+    zero, before = zero[before != 0], before[before != 0]
+    # The length is the last byte before the zeros: the highest non-zero byte of the word before.
+    byte = (before > 0xFF).astype(np.int64) + (before > 0xFFFF) + (before > 0xFFFFFF)
+    starts = first + 4 * zero - 4 + byte
+    following = starts + 8 + (before >> (8 * byte).astype(np.uint32))
+    short = words[zero + 1] & BELOW[byte] == 0  # the last of the seven zeros
+    linked = short.copy()
+    linked[:-1] &= following[:-1] == starts[1:]
+    linked[-1:] = False
+    return Window(starts, following, np.flatnonzero(~linked))
+
+
+def _walk(source: Source, at: int, count: int) -> Run:
+    """String after string, each length checked against the bytes left."""
+    unpack, data, room = source.unpack_u64, source.map, source.size - 8
+    starts = []
+    for _ in range(count):
+        if at > room:
+            source.need(at, 8, "the length of a string")
+        (n,) = unpack(data, at)
+        if n > room - at:
+            source.need(at + 8, n, "a string")
+        starts.append(at)
+        at += 8 + n
+    return Run(np.array(starts, np.int64), at)

@@ -1,0 +1,103 @@
+"""What may be saved as a tensor, and its bytes, a slab at a time."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from math import prod
+from typing import Any, NamedTuple, NoReturn
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ..array import QuantArray, is_host
+from ..errors import GGUFError
+from ..formats import FORMATS, Format
+from ..formats.scalars import SCALARS
+from .tensors import MAX_DIMS, MOST_BYTES
+from .valuetype import order_sign
+
+MAX_NAME = 63  # bytes: ggml's GGML_MAX_NAME is 64 with the NUL
+SLAB_BYTES = 16 << 20  # converted or handed to the system at a time
+
+_BY_DTYPE = {fmt.dtype: fmt for fmt in SCALARS if not fmt.bfloat}
+
+
+class Described(NamedTuple):
+    """A tensor as the header will list it."""
+
+    name: str
+    format: Format
+    shape: tuple[int, ...]
+
+    @property
+    def nbytes(self) -> int:
+        return prod(self.shape) // self.format.block_size * self.format.dtype.itemsize
+
+
+def describe(name: object, x: Any) -> Described:
+    """Check a name and an array; GGUFError with the reason and the way out."""
+    _check_name(name)
+    assert isinstance(name, str)
+    fmt = x.format if isinstance(x, QuantArray) else _format(x)
+    shape = tuple(int(n) for n in x.shape)
+    if len(shape) > MAX_DIMS:
+        _refuse(f"it has {len(shape)} axes; ggml's tensors have {MAX_DIMS} at most; reshape it")
+    if prod(max(n, 1) for n in shape) * fmt.dtype.itemsize > MOST_BYTES:
+        _refuse(f"its shape {shape} counts more than 64 bits hold; cut it down")
+    return Described(name, fmt, shape)
+
+
+def _check_name(name: object) -> None:
+    if not isinstance(name, str):
+        _refuse(f"its name is of type {type(name).__name__}; names are str; rename it")
+    try:
+        size = len(name.encode())
+    except UnicodeEncodeError:
+        _refuse("its name has a lone surrogate, which UTF-8 cannot hold; rename it")
+    if size > MAX_NAME:
+        _refuse(f"its name has {size} bytes; ggml's names hold {MAX_NAME}; shorten it")
+    if "\0" in name:
+        _refuse("its name has a NUL, where C ends a name; rename it")
+
+
+def _format(x: Any) -> Format:
+    """The scalar format of a NumPy or CuPy array."""
+    dtype = getattr(x, "dtype", None)
+    if not isinstance(dtype, np.dtype) or not hasattr(x, "shape"):
+        _refuse(
+            f"it is a {type(x).__name__}; tensors are QuantArrays, NumPy or CuPy arrays; "
+            "convert it with np.asarray(x, np.float32)"
+        )
+    if isinstance(x, np.ma.MaskedArray):
+        _refuse("it is a masked array, and a file has no masks; pass x.filled(0)")
+    if dtype.name == "bfloat16":
+        return FORMATS["bf16"]
+    found = _BY_DTYPE.get(dtype.newbyteorder("<"))
+    if found is None:
+        _refuse(
+            f"its dtype is {dtype}; GGUF holds {', '.join(str(d) for d in _BY_DTYPE)} and bfloat16; "
+            "convert it with x.astype(np.float32), or wrap the bytes of blocks with QuantArray.from_bytes"
+        )
+    return found
+
+
+def slabs(x: Any, tensor: Described, byteorder: str) -> Iterator[memoryview]:
+    """The bytes of a tensor in the order of the file. At most one copy of it exists at a time."""
+    blocks = _blocks(x, tensor).reshape(-1)
+    dtype = tensor.format.dtype.newbyteorder(order_sign(byteorder))
+    step = max(1, SLAB_BYTES // dtype.itemsize)
+    for start in range(0, len(blocks), step):
+        part = blocks[start : start + step].astype(dtype, copy=False)
+        yield part.view(np.uint8).data
+
+
+def _blocks(x: Any, tensor: Described) -> NDArray[Any]:
+    if isinstance(x, QuantArray):
+        return np.ascontiguousarray(x.to("cpu").blocks)
+    host = x if is_host(x) else x.get()
+    host = np.ascontiguousarray(host)
+    return host.view(np.uint16) if host.dtype.name == "bfloat16" else host
+
+
+def _refuse(reason: str) -> NoReturn:
+    raise GGUFError(reason)

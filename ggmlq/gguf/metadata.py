@@ -1,0 +1,171 @@
+"""Metadata: a mapping that decodes a value when it is asked for and remembers every GGUF type."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any, NamedTuple, NoReturn
+
+from ..errors import GGUFError, GGUFKeyError
+from ..text import short
+from .node import Node, array_header, decode, encode, raw, read
+from .source import Source
+from .typed import resolve
+from .valuetype import ValueType
+
+
+class Stored(NamedTuple):
+    """A value that still lies in its file."""
+
+    source: Source
+    key: str
+    type: ValueType
+    start: int  # of the value, after its type
+    end: int
+
+    def node(self) -> Node:
+        return read(self.source, self.type, self.start)[0]
+
+    def words(self) -> str:
+        if self.type is not ValueType.ARRAY:
+            return self.type.word
+        return f"array of {array_header(self.source, self.start, 0)[0].word}"
+
+    def decode(self) -> Any:
+        try:
+            return decode(self.node())
+        except GGUFError as error:
+            self.source.fail(self.start, f"the value of {self.key!r}: {error}")
+
+    def encode(self, byteorder: str) -> Iterator[bytes | memoryview]:
+        if byteorder == self.source.byteorder:  # nothing to look at: a vocabulary passes through
+            return iter([memoryview(self.source.map)[self.start : self.end]])
+        return encode(self.node(), byteorder)
+
+
+class Given(NamedTuple):
+    """A value that someone set."""
+
+    content: Node
+
+    @property
+    def type(self) -> ValueType:
+        return self.content.type
+
+    def node(self) -> Node:
+        return self.content
+
+    def words(self) -> str:
+        return self.content.words
+
+    def decode(self) -> Any:
+        return decode(self.content)
+
+    def encode(self, byteorder: str) -> Iterator[bytes]:
+        return encode(self.content, byteorder)
+
+
+Entry = Stored | Given
+
+
+class Metadata(Mapping[str, Any]):
+    """Keys and values of a GGUF file, read-only.
+
+    ``metadata | {"general.name": "mine"}`` and ``metadata.without("general.url")`` give edited
+    copies that still know the type of every value.
+    """
+
+    def __init__(self, entries: Mapping[str, Entry]) -> None:
+        self._entries = dict(entries)
+        self._values: dict[str, Any] = {}
+
+    @classmethod
+    def of(cls, values: Any) -> Metadata:
+        """Metadata from a mapping, or from pairs, of Python values; itself if it is one already."""
+        if isinstance(values, Metadata):
+            return values
+        entries: dict[str, Entry] = {}
+        for key, value in _pairs(values):
+            if key in entries:
+                raise GGUFError(f"the key {key!r} is given twice; a file holds each key once; drop one")
+            try:
+                entries[key] = Given(resolve(value))
+            except GGUFError as error:
+                raise GGUFError(f"the value of {key!r}: {error}") from None
+        return cls(entries)
+
+    @property
+    def entries(self) -> Mapping[str, Entry]:
+        """What the writer takes: values as they lie in the file, or as they were set."""
+        return self._entries
+
+    def __getitem__(self, key: str) -> Any:
+        if key not in self._values:  # two threads at worst decode the same value twice
+            self._values[key] = self._entry(key).decode()
+        return self._values[key]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._entries)
+
+    def __len__(self) -> int:
+        return len(self._entries)
+
+    def __contains__(self, key: object) -> bool:
+        return key in self._entries
+
+    def type(self, key: str) -> str:
+        """The GGUF type of a value: ``"uint32"``, ``"string"``, ``"array of string"``."""
+        return self._entry(key).words()
+
+    def raw(self, key: str) -> Any:
+        """The bytes of a value: text undecoded, numbers little-endian, arrays of text as a sequence."""
+        return raw(self._entry(key).node())
+
+    def without(self, *keys: str) -> Metadata:
+        """A copy that lacks some keys."""
+        for key in keys:
+            self._entry(key)
+        return Metadata({key: entry for key, entry in self._entries.items() if key not in keys})
+
+    def __or__(self, other: Mapping[str, Any]) -> Metadata:
+        """A copy with values added or replaced; they get the types that ``gq.save`` gives them."""
+        if not isinstance(other, Mapping):
+            return NotImplemented
+        return Metadata({**self._entries, **Metadata.of(other).entries})
+
+    def __ror__(self, other: Mapping[str, Any]) -> Metadata:
+        if not isinstance(other, Mapping):
+            return NotImplemented
+        return Metadata({**Metadata.of(other).entries, **self._entries})
+
+    def __repr__(self) -> str:
+        return f"<GGUF metadata, {len(self)} keys: {', '.join(self)}>"
+
+    def _entry(self, key: str) -> Entry:
+        found = self._entries.get(key)
+        if found is None:
+            missing(f"metadata[{key!r}]", key, self._entries)
+        return found
+
+
+def missing(asked: str, key: object, known: Iterable[str]) -> NoReturn:
+    """Raise the KeyError that names what is like the key."""
+    names = list(known)
+    near = difflib.get_close_matches(str(key), names, n=3, cutoff=0.5)
+    way = f"did you mean {', '.join(map(repr, near))}?" if near else "list(...) gives the names"
+    raise GGUFKeyError(f"{asked}: the file has {len(names)} names, not this one; {way}")
+
+
+def _pairs(values: Any) -> Iterable[tuple[str, Any]]:
+    try:
+        pairs = list(values.items() if isinstance(values, Mapping) else values)
+    except TypeError:
+        raise GGUFError(
+            f"got {type(values).__name__}; names and values are a dict, or pairs of them"
+        ) from None
+    for pair in pairs:
+        if not isinstance(pair, tuple) or len(pair) != 2 or not isinstance(pair[0], str):
+            raise GGUFError(
+                f"{short(pair)} is no key and value; keys are str; pass a dict such as {{'key': 1}}"
+            )
+    return pairs

@@ -1,0 +1,166 @@
+"""What a save will write: checked and laid out in full before the first byte is written."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Mapping, Sequence
+from struct import pack
+from typing import NamedTuple
+
+from ..errors import GGUFError, GGUFOSError
+from . import split
+from .header import ALIGNMENT_KEY, DEFAULT_ALIGNMENT, MAGIC, aligned
+from .inputs import Described
+from .metadata import Entry, Given, Metadata, Stored
+from .typed import Typed, resolve
+from .valuetype import MAX_NAME_BYTES, order_sign
+
+VERSION = 3
+ALIGNMENTS = (8, 1 << 20)  # GGUF wants a multiple of 8, ggml a power of two and at most a MiB
+
+Chunk = bytes | memoryview
+
+
+class Layout(NamedTuple):
+    """How the header of every part is to be written."""
+
+    byteorder: str
+    alignment: int
+
+
+class PartPlan(NamedTuple):
+    """One file: its name, its header, and its tensors in order."""
+
+    path: str
+    header: list[Chunk]  # padded to the alignment
+    tensors: list[Described]
+
+
+def choose_alignment(metadata: Metadata, asked: int, explicit: bool) -> int:
+    """The argument, or general.alignment; a value that someone set must not contradict the argument."""
+    entry = metadata.entries.get(ALIGNMENT_KEY)
+    if entry is not None and not (explicit and isinstance(entry, Stored)):
+        found = metadata[ALIGNMENT_KEY]
+        if explicit and found != asked:
+            raise GGUFError(
+                f"alignment={asked}, but {ALIGNMENT_KEY} in the metadata is {found!r}; give one of them"
+            )
+        asked = found
+    low, high = ALIGNMENTS
+    if (
+        isinstance(asked, bool)
+        or not isinstance(asked, int)
+        or not low <= asked <= high
+        or asked & (asked - 1)
+    ):
+        raise GGUFError(f"alignment {asked!r}; it must be a power of two from {low} to {high}; 32 is usual")
+    return int(asked)
+
+
+def check_keys(metadata: Metadata) -> None:
+    """Keys that readers take."""
+    for key in metadata:
+        try:
+            size = len(key.encode())
+        except UnicodeEncodeError:
+            raise GGUFError(
+                f"the key {key!r:.80} has a lone surrogate, which UTF-8 cannot hold; rename it"
+            ) from None
+        if not 0 < size <= MAX_NAME_BYTES:
+            raise GGUFError(
+                f"the key {key!r:.80} has {size} bytes; keys have 1 to {MAX_NAME_BYTES}; rename it"
+            )
+
+
+def groups(tensors: Sequence[Described], most: int | None) -> list[list[Described]]:
+    """Tensors of each part, in order; a tensor larger than ``most`` has a part of its own."""
+    if most is None:
+        return [list(tensors)]
+    parts: list[list[Described]] = [[]]
+    filled = 0
+    for tensor in tensors:
+        if parts[-1] and filled + tensor.nbytes > most:
+            parts.append([])
+            filled = 0
+        parts[-1].append(tensor)
+        filled += tensor.nbytes
+    if len(parts) > split.MAX_PARTS:
+        raise GGUFError(
+            f"split_max_bytes={most} makes {len(parts)} parts; {split.MAX_PARTS} are possible; raise it"
+        )
+    return parts
+
+
+def names(path: str, count: int) -> list[str]:
+    """Where the parts go; one part keeps the plain name."""
+    paths = _names(path, count)
+    for found in paths:
+        if os.path.isdir(found):
+            raise GGUFOSError(f"{found} is a folder; name a file in it")
+    return paths
+
+
+def _names(path: str, count: int) -> list[str]:
+    said = split.parse_name(path)
+    if count == 1:
+        if said is not None and said.total > 1:
+            raise GGUFError(
+                f"the name {os.path.basename(path)!r} says part {said.part} of {said.total}, this is a "
+                f"whole model and would not open under it; name it {said.stem}.gguf"
+            )
+        return [path]
+    folder, base = os.path.split(path)
+    stem = said.stem if said else base.removesuffix(".gguf")
+    return [os.path.join(folder, split.part_name(stem, i + 1, count)) for i in range(count)]
+
+
+def plan(
+    path: str, tensors: Sequence[Described], metadata: Metadata, layout: Layout, most: int | None
+) -> list[PartPlan]:
+    """All parts of the model, ready to be written."""
+    parts = groups(tensors, most)
+    plans = []
+    for index, (name, part) in enumerate(zip(names(path, len(parts)), parts, strict=True)):
+        entries = _entries(metadata if index == 0 else Metadata({}), layout.alignment)
+        if len(parts) > 1:
+            entries |= _split_entries(index, len(parts), len(tensors))
+        plans.append(PartPlan(name, _header(entries, part, layout), part))
+    return plans
+
+
+def _entries(metadata: Metadata, alignment: int) -> dict[str, Entry]:
+    """The metadata without what described the files it came from."""
+    entries = {key: entry for key, entry in metadata.entries.items() if key not in split.KEYS}
+    if ALIGNMENT_KEY in entries or alignment != DEFAULT_ALIGNMENT:
+        entries[ALIGNMENT_KEY] = Given(resolve(Typed(alignment, "uint32")))
+    return entries
+
+
+def _split_entries(index: int, parts: int, tensors: int) -> Mapping[str, Entry]:
+    values = {split.NO: (index, "uint16"), split.COUNT: (parts, "uint16"), split.TENSORS: (tensors, "int32")}
+    return {key: Given(resolve(Typed(*value))) for key, value in values.items()}
+
+
+def _header(entries: Mapping[str, Entry], tensors: Sequence[Described], layout: Layout) -> list[Chunk]:
+    sign = order_sign(layout.byteorder)
+    chunks: list[Chunk] = [MAGIC + pack(sign + "IQQ", VERSION, len(tensors), len(entries))]
+    for key, entry in entries.items():
+        chunks.append(_name(key, sign) + pack(sign + "I", entry.type))
+        chunks += entry.encode(layout.byteorder)
+    chunks += _table(tensors, layout)
+    size = sum(len(chunk) for chunk in chunks)
+    chunks.append(bytes(aligned(size, layout.alignment) - size))
+    return chunks
+
+
+def _table(tensors: Sequence[Described], layout: Layout) -> Iterator[bytes]:
+    sign, offset = order_sign(layout.byteorder), 0
+    for tensor in tensors:
+        ne = tensor.shape[::-1]
+        yield _name(tensor.name, sign) + pack(f"{sign}I{len(ne)}QIQ", len(ne), *ne, tensor.format.id, offset)
+        offset = aligned(offset + tensor.nbytes, layout.alignment)
+
+
+def _name(name: str, sign: str) -> bytes:
+    raw = name.encode()
+    return pack(sign + "Q", len(raw)) + raw

@@ -1,0 +1,37 @@
+"""A bar for what takes long. tqdm is imported when the first bar is shown."""
+
+from __future__ import annotations
+
+import sys
+import time
+from typing import Any
+
+AFTER = 2.0  # seconds of writing before a bar appears
+
+
+class Progress:
+    """Counts bytes; becomes a tqdm bar on a terminal when it takes long."""
+
+    def __init__(self, total: int, does: str) -> None:
+        self._total, self._done, self._does = total, 0, does
+        self._bar: Any = None
+        self._start = time.monotonic()
+        self._silent = not sys.stderr.isatty()
+
+    def advance(self, n: int) -> None:
+        """So many bytes more are done."""
+        self._done += n
+        if self._bar is not None:
+            self._bar.update(n)
+        elif not self._silent and time.monotonic() - self._start > AFTER:
+            self._bar = self._shown()
+
+    def _shown(self) -> Any:
+        from tqdm import tqdm
+
+        return tqdm(total=self._total, initial=self._done, unit="B", unit_scale=True, desc=self._does)
+
+    def close(self) -> None:
+        """Leave the bar as it stands."""
+        if self._bar is not None:
+            self._bar.close()

@@ -1,0 +1,116 @@
+"""The bytes of one file. Every read is checked against the bytes that are left, before it is made."""
+
+from __future__ import annotations
+
+import mmap
+import os
+import stat
+from struct import Struct
+from typing import NoReturn
+
+import numpy as np
+
+from ..errors import DTypeError, GGUFError, GGUFNotFoundError, GGUFOSError
+from .valuetype import MAX_NAME_BYTES, order_sign
+
+
+class Source:
+    """A read-only memory map with a byte order. Arrays taken from it keep the map alive."""
+
+    def __init__(self, path: str) -> None:
+        self.path = path
+        self.map, self.identity = _mapped(path)
+        self.data = np.frombuffer(self.map, np.uint8)
+        self.size = len(self.map)
+        self.set_byteorder("little")
+
+    def set_byteorder(self, byteorder: str) -> None:
+        """The order in which all further numbers are read."""
+        self.byteorder = byteorder
+        self.unpack_u32 = Struct(order_sign(byteorder) + "I").unpack_from
+        self.unpack_u64 = Struct(order_sign(byteorder) + "Q").unpack_from
+
+    def fail(self, at: int, reason: str) -> NoReturn:
+        """Raise with the offset at which the file is wrong."""
+        raise GGUFError(f"gguf: {self.path}: at byte {at}: {reason}")
+
+    def need(self, at: int, n: int, what: str) -> None:
+        """There must be n bytes."""
+        if n > self.size - at:
+            self.fail(
+                at,
+                f"{what} needs {n} bytes, {max(self.size - at, 0)} are left; "
+                "the file is cut short or damaged, fetch it again",
+            )
+
+    def u32(self, at: int, what: str) -> int:
+        """An unsigned 32-bit number."""
+        self.need(at, 4, what)
+        value: int = self.unpack_u32(self.map, at)[0]
+        return value
+
+    def u64(self, at: int, what: str) -> int:
+        """An unsigned 64-bit number."""
+        self.need(at, 8, what)
+        value: int = self.unpack_u64(self.map, at)[0]
+        return value
+
+    def name(self, at: int, what: str) -> tuple[str, int]:
+        """A key or the name of a tensor, and where it ends."""
+        n = self.u64(at, f"the length of {what}")
+        self.need(at + 8, n, what)
+        if n > MAX_NAME_BYTES:
+            self.fail(at, f"{what} has {n} bytes; names hold {MAX_NAME_BYTES} at most; the file is damaged")
+        raw = self.map[at + 8 : at + 8 + n]
+        try:
+            return raw.decode(), at + 8 + n
+        except UnicodeDecodeError as error:
+            self.fail(
+                at + 8 + error.start,
+                f"{what} {raw[:80]!r} is not UTF-8 ({error.reason}); the file is damaged",
+            )
+
+
+def checked_path(asked: str, path: object) -> str:
+    """A path as text that the system can take; the error names what came instead."""
+    try:
+        text = os.fsdecode(path)  # type: ignore[arg-type]
+        if b"\0" in os.fsencode(text):
+            raise GGUFError(f"{asked}: {text!r} has a null byte; no path has one; check where it comes from")
+        return text
+    except UnicodeEncodeError as error:
+        raise GGUFError(
+            f"{asked}: {error.object!r} is no path: {error.reason}; check its characters"
+        ) from None
+    except TypeError:
+        raise DTypeError(
+            f"{asked}: got {type(path).__name__}; a GGUF file is memory-mapped and needs a name; "
+            "pass a str or an os.PathLike, and write bytes in memory to a file first"
+        ) from None
+
+
+def _mapped(path: str) -> tuple[mmap.mmap, tuple[int, int]]:
+    """The map, and the device and inode that tell whether the path still names this file."""
+    try:
+        mode = os.stat(path).st_mode  # before open(): that would wait on a FIFO for ever
+        if not stat.S_ISREG(mode):
+            kind = "a folder" if stat.S_ISDIR(mode) else "not a regular file"
+            raise GGUFOSError(f"gguf: {path}: is {kind}; a GGUF file is needed; name the .gguf file itself")
+        with open(path, "rb") as file:
+            found = os.fstat(file.fileno())
+            if found.st_size == 0:
+                raise GGUFError(
+                    f"gguf: {path}: at byte 0: the file is empty; a GGUF file has at least 24 bytes; "
+                    "fetch it again"
+                )
+            identity = (found.st_dev, found.st_ino)
+            return mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ), identity
+    except FileNotFoundError as error:
+        raise GGUFNotFoundError(f"gguf: {path}: there is no such file; check the path", error) from error
+    except GGUFOSError:
+        raise
+    except OSError as error:
+        raise GGUFOSError(
+            f"gguf: {path}: cannot be opened: {error.strerror or error}; check the path and its permissions",
+            error,
+        ) from error

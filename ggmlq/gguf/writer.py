@@ -1,0 +1,174 @@
+"""Saving: check, lay out, stream to temporary files, give them their names."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Iterator, Mapping
+from types import MappingProxyType
+from typing import Any, Final
+
+from ..errors import GGUFError, GGUFNotFoundError, GGUFOSError
+from ..text import short
+from . import inputs
+from .atomic import Chunk, Staging
+from .extents import Extent, Extents
+from .file import GGUFFile
+from .header import DEFAULT_ALIGNMENT, aligned
+from .inputs import Described
+from .metadata import Metadata, _pairs
+from .plan import Layout, PartPlan, check_keys, choose_alignment, plan
+from .progress import Progress
+from .source import checked_path
+
+
+class _Default(int):
+    """An int that can be told from the same int given by a caller."""
+
+
+_ALIGNMENT: Final = _Default(DEFAULT_ALIGNMENT)
+_NO_METADATA: Final[Mapping[str, Any]] = MappingProxyType({})
+
+
+def save(
+    path: str | os.PathLike[str],
+    tensors: Mapping[str, Any] | Iterable[tuple[str, Any]],
+    metadata: Mapping[str, Any] | Iterable[tuple[str, Any]] = _NO_METADATA,
+    *,
+    alignment: int = _ALIGNMENT,
+    byteorder: str = "little",
+    split_max_bytes: int | None = None,
+) -> list[str]:
+    """Write a GGUF file, or a set of parts, so that it is there in full or not at all.
+
+    The file is written under a temporary name in the same folder, synced and renamed, so a kill or
+    a full disk leaves an existing file as it was. ``path`` may be the file that ``tensors`` are
+    views of. Tensors stream one by one.
+
+    Parameters
+    ----------
+    path : str or os.PathLike
+        The file; for more than one part ``dir/s.gguf`` becomes ``dir/s-00001-of-0000N.gguf``.
+    tensors : mapping or pairs of name and array
+        QuantArrays, NumPy and CuPy arrays (float16, bfloat16, float32, float64, int8 to int64), or
+        an open file. A mapping is asked twice for each array: once to plan, once to write.
+    metadata : mapping or pairs of key and value
+        ``bool`` becomes BOOL, ``int`` the first of UINT32, INT32, UINT64, INT64 that holds it,
+        ``float`` FLOAT32, ``str`` STRING, a list of ints INT32 or INT64; NumPy numbers keep their
+        type, and ``Typed(value, "uint8")`` forces one. Values of an open file keep theirs. If
+        ``tensors`` is an open file, its metadata is the default.
+    alignment : int
+        Of the tensors, a power of two; ``general.alignment`` follows it. Not given, it follows
+        ``general.alignment``, or is 32.
+    byteorder : str
+        ``"little"`` or ``"big"``, for header and tensors.
+    split_max_bytes : int, optional
+        Tensor bytes a part; a larger tensor gets a part of its own.
+
+    Returns
+    -------
+    list of str
+        The files, one a part.
+
+    Raises
+    ------
+    GGUFError
+        Before a byte is written, for anything that a GGUF file cannot hold.
+
+    >>> import os, tempfile, numpy as np, ggmlq as gq
+    >>> path = os.path.join(tempfile.mkdtemp(), "m.gguf")
+    >>> _ = gq.save(path, {"w": gq.quantize(np.ones((4, 32), np.float32), "q4_0")}, {"general.name": "ones"})
+    >>> f = gq.open(path)
+    >>> _ = gq.save(path, f, f.metadata | {"general.name": "edited"})  # over the file that is open
+    >>> gq.open(path).metadata["general.name"], f.metadata["general.name"]
+    ('edited', 'ones')
+    """
+    final = checked_path("save(path, tensors)", path)
+    asked = f"save({final!r})"
+    if isinstance(tensors, GGUFFile) and metadata is _NO_METADATA:
+        metadata = tensors.metadata
+    try:
+        arrays = tensors if isinstance(tensors, Mapping) else _unique(tensors)
+        entries = Metadata.of(metadata)
+        check_keys(entries)
+        align = choose_alignment(entries, alignment, alignment is not _ALIGNMENT)
+        layout = Layout(_checked_order(byteorder), align)
+        plans = plan(final, _described(arrays), entries, layout, _checked_most(split_max_bytes))
+    except GGUFError as error:
+        raise type(error)(f"{asked}: {error}") from error.__cause__
+    try:
+        _write(plans, arrays, layout)
+    except OSError as error:
+        kind = GGUFNotFoundError if isinstance(error, FileNotFoundError) else GGUFOSError
+        raise kind(
+            f"{asked}: the system refused: {error.strerror or error}; nothing has changed under that name; "
+            "check the folder, its permissions and the space on the disk",
+            error,
+        ) from error
+    return [part.path for part in plans]
+
+
+def _unique(pairs: Iterable[tuple[str, Any]]) -> dict[str, Any]:
+    found: dict[str, Any] = {}
+    for name, x in _pairs(pairs):
+        if name in found:
+            raise GGUFError(f"the tensor {name!r} is given twice; names must differ; rename one")
+        found[name] = x
+    return found
+
+
+def _described(arrays: Mapping[str, Any]) -> list[Described]:
+    found = []
+    for name in arrays:
+        try:
+            found.append(inputs.describe(name, arrays[name]))
+        except GGUFError as error:
+            raise GGUFError(f"tensor {short(name, 200)}: {error}") from None
+    return found
+
+
+def _checked_order(byteorder: str) -> str:
+    if byteorder not in ("little", "big"):
+        raise GGUFError(
+            f'byteorder={byteorder!r}; it must be "little" or "big"; llama.cpp on x86 and Arm reads "little"'
+        )
+    return byteorder
+
+
+def _checked_most(most: int | None) -> int | None:
+    if most is not None and (isinstance(most, bool) or not hasattr(most, "__index__") or most < 1):
+        raise GGUFError(
+            f"split_max_bytes={most!r}; it must be a positive number of bytes, or None for one file"
+        )
+    return most
+
+
+def _write(plans: list[PartPlan], arrays: Mapping[str, Any], layout: Layout) -> None:
+    total = sum(tensor.nbytes for part in plans for tensor in part.tensors)
+    progress = Progress(total, "writing GGUF")
+    try:
+        with Staging([p.path for p in plans]) as staging, Extents(arrays, layout.byteorder) as extents:
+            for part in plans:
+                staging.write(_chunks(part, arrays, layout, progress, extents))
+            staging.commit()
+    finally:
+        progress.close()
+
+
+def _chunks(
+    part: PartPlan, arrays: Mapping[str, Any], layout: Layout, progress: Progress, extents: Extents
+) -> Iterator[Chunk]:
+    yield b"".join(part.header)
+    for tensor in part.tensors:
+        x = arrays[tensor.name]
+        if inputs.describe(tensor.name, x) != tensor:
+            raise GGUFError(
+                f"save({part.path!r}): tensor {tensor.name!r} changed its type or shape while it was saved; "
+                "give the same array whenever it is asked for"
+            )
+        slabs = (
+            extents.of(tensor.name) if tensor.name in extents else inputs.slabs(x, tensor, layout.byteorder)
+        )
+        for slab in slabs:
+            yield slab
+            progress.advance(len(slab.data if isinstance(slab, Extent) else slab))
+        yield bytes(aligned(tensor.nbytes, layout.alignment) - tensor.nbytes)
