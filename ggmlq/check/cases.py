@@ -64,8 +64,11 @@ class Case:
         )
 
 
-def edges(fmt: Format, seed: int) -> list[Case]:
-    """The default: around the limits of kernels (8 | 9, 64 | 65), tails, one block, odd blocks."""
+def edges(fmt: Format, seed: int, group: int = 1) -> list[Case]:
+    """The default: around the limits of kernels (8 | 9, 64 | 65), tails, one block, odd blocks.
+
+    Layouts that interleave rows of weights take whole groups of them: N is rounded up to these.
+    """
     block = max(fmt.block_size, 32)
     usual = 1024 // block * block
     odd = usual + block
@@ -73,15 +76,15 @@ def edges(fmt: Format, seed: int) -> list[Case]:
         (1, 1, block), (2, 257, block), (1, 64, usual), (8, 64, usual), (8, 7, odd), (9, 64, usual),
         (9, 130, 3 * block), (63, 33, 3 * block), (64, 64, usual), (65, 65, odd),
     ]  # fmt: skip
-    cases = [Case(fmt, *shape, "normal", seed) for shape in shapes]
+    wanted = [(*shape, "normal") for shape in shapes]
     for kind in data.KINDS:
         if kind != "normal":
-            cases += [Case(fmt, 1, 65, odd, kind, seed), Case(fmt, 9, 33, usual, kind, seed)]
-    return cases
+            wanted += [(1, 65, odd, kind), (9, 33, usual, kind)]
+    return [Case(fmt, m, -(-n // group) * group, k, kind, seed) for m, n, k, kind in wanted]
 
 
 def parse_types(text: str) -> list[Format]:
-    """``q4_0,q4_K`` or ``all``."""
+    """``q4_0,q4_K``."""
     return [FORMATS[name.strip()] for name in text.split(",") if name.strip()]
 
 

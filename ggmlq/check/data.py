@@ -26,7 +26,8 @@ def _scaled(low: int, high: int) -> Callable[[Generator, Rows], Rows]:
 
     def scale(rng: Generator, x: Rows) -> Rows:
         powers = rng.permutation(np.linspace(low, high, len(x) + 2)[1:-1])
-        return (x * np.exp2(powers)[:, None]).astype(np.float32)
+        scaled: Rows = (x * np.exp2(powers)[:, None]).astype(np.float32)
+        return scaled
 
     return scale
 

@@ -62,7 +62,7 @@ def wrapped(text: str) -> str:
 def summary(outcomes: Sequence[Outcome]) -> str:
     """A row a type."""
     rows = []
-    for name in dict.fromkeys(outcome.case.format.name for outcome in outcomes):
+    for name in dict.fromkeys(o.case.format.name for o in outcomes if o.verdict != "not run"):
         mine = [outcome for outcome in outcomes if outcome.case.format.name == name]
         judged = [outcome for outcome in mine if outcome.arithmetic]
         count = {verdict: sum(o.verdict == verdict for o in mine) for verdict in
@@ -78,8 +78,12 @@ def summary(outcomes: Sequence[Outcome]) -> str:
 
 
 def reasons(outcomes: Sequence[Outcome]) -> list[str]:
-    """Why cases did not run, each reason once."""
-    return list(dict.fromkeys(outcome.text for outcome in outcomes if outcome.verdict == "not run"))
+    """Why cases did not run: for each type the first reason."""
+    idle: dict[str, list[Outcome]] = {}
+    for outcome in outcomes:
+        if outcome.verdict == "not run":
+            idle.setdefault(outcome.case.format.name, []).append(outcome)
+    return [f"{name} in {len(of_type)} cases, the first: {of_type[0].text}" for name, of_type in idle.items()]
 
 
 def save(folder: Path, outcome: Outcome) -> Outcome:

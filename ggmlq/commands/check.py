@@ -25,9 +25,12 @@ from ..llama.library import is_weight_type
 from . import _plain
 
 ABOUT = """\
-Run a library's matrix products on seeded cases and judge each result: in which arithmetic it was made, how far
-it is from that and from exact values, which elements are beyond what float32 sums may do, and what is wrong.
+Run a library's matrix products on seeded cases and judge each result: in which arithmetic it was
+made, how far it is from that and from exact values, which elements are beyond what float32 sums may
+do, and what is wrong.
 Exit 0 where all is right, 1 where something is wrong, 2 where something could not run."""
+
+REPACKED_ROWS = 16  # rows that the widest of ggml's repacked layouts interleaves
 
 
 def add(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
@@ -70,13 +73,15 @@ def run(args: argparse.Namespace) -> int:
             for outcome in run_cases(bridge, todo, how):
                 if outcome.bad and args.save:
                     outcome = report.save(args.save, outcome)  # noqa: PLW2901
-                say(report.line(outcome))
+                if outcome.verdict != "not run":
+                    say(report.line(outcome))
                 step()
                 outcomes.append(replace(outcome, arrays={}))
         if args.json:
             _plain.print_json(_facts(bridge, device, args, outcomes))
         else:
             print(f"\n{report.summary(outcomes)}")
+            print("".join(f"\nnot run: {reason}" for reason in report.reasons(outcomes)), end="")
     return _status(args, outcomes)
 
 
@@ -111,7 +116,8 @@ def _cases(args: argparse.Namespace, bridge: Bridge) -> list[Case]:
         return given
     kinds = cases.parse_data(args.data) if args.data else None
     if not args.shapes:
-        edges = [case for fmt in _types(args, bridge) for case in cases.edges(fmt, args.seed)]
+        group = REPACKED_ROWS if args.repack else 1
+        edges = [case for fmt in _types(args, bridge) for case in cases.edges(fmt, args.seed, group)]
         return [case for case in edges if kinds is None or case.data in kinds]
     shapes = cases.parse_shapes(args.shapes)
     fits: Callable[[Format, int], bool] = lambda fmt, k: args.types != "all" or k % fmt.block_size == 0

@@ -121,9 +121,7 @@ class Bridge:
         """The values of blocks as the library's own decoder reads them."""
         q = q.to("cpu")
         rows = q.raw.reshape(-1, q.raw.shape[-1])
-        _, (values,) = self._call(
-            f"dequantize({q!r})", {"do": "dequantize", "format": q.format.name}, [rows]
-        )
+        _, (values,) = self._call(f"dequantize({q!r})", {"do": "dequantize", "format": q.format.name}, [rows])
         return np.asarray(values.reshape(q.shape))
 
     def mul_mat(

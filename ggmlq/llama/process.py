@@ -14,7 +14,7 @@ import threading
 from typing import IO, Any
 
 from .. import errors
-from ..errors import GGMLQError, LibraryDiedError
+from ..errors import LibraryDiedError
 from .protocol import Arrays, receive, send
 
 TAIL = 2000  # characters of the child's stderr that a report quotes
@@ -27,7 +27,7 @@ class Child:
     """One worker process."""
 
     def __init__(self, code: str | None = None) -> None:
-        self._log: IO[bytes] = tempfile.TemporaryFile()
+        self._log: IO[bytes] = tempfile.TemporaryFile()  # noqa: SIM115 (lives as long as the child)
         self._said = 0  # where in the log the present call began
         self._process = subprocess.Popen(
             [sys.executable, "-c", code or CODE.format(path=sys.path)],
@@ -58,7 +58,7 @@ class Child:
         timer.start()
         try:
             send(process.stdin, message, arrays)
-            answer, results = receive(process.stdout)  # type: ignore[arg-type]
+            answer, results = receive(process.stdout)
         except (EOFError, OSError):
             raise self._died(what, timeout if late.is_set() else None) from None
         finally:
@@ -108,6 +108,3 @@ def _status(status: int) -> str:
         return signal.Signals(-status).name
     except ValueError:
         return f"signal {-status}"
-
-
-__all__ = ["Child", "GGMLQError"]

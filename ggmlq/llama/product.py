@@ -95,7 +95,7 @@ class Multiplier:
             if request.repack
             else "does not multiply it; choose another type or device"
         )
-        raise UnsupportedError(f"{request} with {m} rows of x: the device {self._name} {layout}")
+        raise UnsupportedError(f"{request}, M={m}: the device {self._name} {layout}")
 
     def _allocate(self, stack: ExitStack, context: int, kind: int, usage: int, what: str) -> None:
         buffer = self.symbols.ggml_backend_alloc_ctx_tensors_from_buft(context, kind)

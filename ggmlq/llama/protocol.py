@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 import struct
-from typing import Any, BinaryIO
+from typing import IO, Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -16,7 +16,7 @@ LENGTH = struct.Struct("<Q")
 Arrays = list[NDArray[Any]]
 
 
-def send(stream: BinaryIO, message: dict[str, Any], arrays: Arrays | None = None) -> None:
+def send(stream: IO[bytes], message: dict[str, Any], arrays: Arrays | None = None) -> None:
     """Write a message with its arrays."""
     whole = [np.ascontiguousarray(array) for array in arrays or []]
     head = json.dumps({**message, "arrays": [[a.dtype.str, list(a.shape)] for a in whole]}).encode()
@@ -26,7 +26,7 @@ def send(stream: BinaryIO, message: dict[str, Any], arrays: Arrays | None = None
     stream.flush()
 
 
-def receive(stream: BinaryIO) -> tuple[dict[str, Any], Arrays]:
+def receive(stream: IO[bytes]) -> tuple[dict[str, Any], Arrays]:
     """Read a message with its arrays; EOFError where the other side is gone."""
     (length,) = LENGTH.unpack(_exactly(stream, LENGTH.size))
     message = json.loads(bytes(_exactly(stream, length)))
@@ -38,7 +38,7 @@ def receive(stream: BinaryIO) -> tuple[dict[str, Any], Arrays]:
     return message, arrays
 
 
-def _exactly(stream: BinaryIO, size: int) -> bytearray:
+def _exactly(stream: IO[bytes], size: int) -> bytearray:
     data = bytearray(size)
     view, filled = memoryview(data), 0
     while filled < size:

@@ -11,7 +11,7 @@ import signal
 import sys
 import traceback
 from collections.abc import Callable
-from typing import Any, BinaryIO
+from typing import IO, Any
 
 from ..errors import GGMLQError
 from ..formats import FORMATS
@@ -38,7 +38,7 @@ class Worker:
         return self._library
 
     def load(self, message: dict[str, Any], arrays: Arrays) -> Answer:
-        """The whole build if ``whole``; what it is."""
+        """The whole build, with its backends; what it is."""
         self._library = Library(locate(message["lib"]), whole=True)
         facts = {
             "path": str(self.library.path),
@@ -80,7 +80,7 @@ def answer(method: Callable[[dict[str, Any], Arrays], Answer], message: Any, arr
         return {"error": "RuntimeError", "text": traceback.format_exc()}, []
 
 
-def serve(requests: BinaryIO, answers: BinaryIO) -> None:
+def serve(requests: IO[bytes], answers: IO[bytes]) -> None:
     """Answer until the bridge closes its end."""
     worker = Worker()
     while True:

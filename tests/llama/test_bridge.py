@@ -47,8 +47,11 @@ def test_repacked_weights(bridge, fmt):
     x, q = data.activations("normal", 9, 512, 4), data.weights(fmt, "normal", 64, 512, 4)
     try:
         got = bridge.measure(x, q, repack=True, repeats=2, threads=2)
-    except UnsupportedError as error:
-        assert "no repacked layout" in str(error)
+        refusal = ""
+    except UnsupportedError as error:  # which types are repacked depends on the processor
+        refusal = str(error)
+    if refusal:
+        assert "has no repacked layout for it; leave repack off" in refusal
         return
     assert got.buffer != "CPU"
     assert got.same

@@ -100,7 +100,7 @@ def test_types_of_another_size(fake):
 
 def test_bad_requests(fake):
     bridge = fake()
-    with pytest.raises(DeviceError, match="'CUDA0': .* has FAKE0"):
+    with pytest.raises(DeviceError, match=r"'CUDA0': .* has FAKE0"):
         bridge.mul_mat(X, W, "CUDA0")
     with pytest.raises(UnsupportedError, match="no repacked layout"):
         bridge.mul_mat(X, W, "FAKE0", repack=True)
