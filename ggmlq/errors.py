@@ -43,8 +43,8 @@ class MissingDependencyError(GGMLQError, ImportError):
     """An optional package that the request needs is not installed."""
 
 
-class LibraryDiedError(GGMLQError, RuntimeError):
-    """A user's library crashed, aborted or hung in the process that ran it."""
+class LibraryFailedError(GGMLQError, RuntimeError):
+    """A user's library crashed, aborted or hung in the process that ran it, or reported failure."""
 
     def __init__(self, text: str, how: str = "", tail: str = "") -> None:
         super().__init__(text)

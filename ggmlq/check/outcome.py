@@ -8,8 +8,8 @@ from typing import Any, Literal
 
 from .cases import Case
 
-Verdict = Literal["ok", "wrong", "differs", "died", "not run"]
-BAD = ("wrong", "differs", "died")
+Verdict = Literal["ok", "wrong", "differs", "failed", "not run"]
+BAD = ("wrong", "differs", "failed")
 
 
 @dataclass(frozen=True)

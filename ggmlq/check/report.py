@@ -40,8 +40,8 @@ def _verdict(outcome: Outcome) -> str:
             return f"WRONG: {outcome.fault}{times}"
         case "differs":
             return f"DIFFERS: {outcome.unequal} elements change from run to run{times}"
-        case "died":
-            return "DIED"
+        case "failed":
+            return "FAILED"
         case other:
             return f"{other}{times}"
 
@@ -66,13 +66,13 @@ def summary(outcomes: Sequence[Outcome]) -> str:
         mine = [outcome for outcome in outcomes if outcome.case.format.name == name]
         judged = [outcome for outcome in mine if outcome.arithmetic]
         count = {verdict: sum(o.verdict == verdict for o in mine) for verdict in
-                 ("ok", "wrong", "differs", "died", "not run")}  # fmt: skip
+                 ("ok", "wrong", "differs", "failed", "not run")}  # fmt: skip
         used = ", ".join(dict.fromkeys(o.arithmetic for o in judged)) or "-"
         worst = max((o.distance for o in judged), default=math.nan)
         exact = max((o.from_exact for o in judged), default=math.nan)
         faults = ", ".join(dict.fromkeys(o.fault for o in mine if o.fault))
         rows.append([name, *count.values(), used, _figure(worst), _figure(exact), faults])
-    header = ["type", "ok", "wrong", "differs", "died", "not run", "arithmetic", "worst nmse", "to exact",
+    header = ["type", "ok", "wrong", "differs", "failed", "not run", "arithmetic", "worst nmse", "to exact",
               "faults"]  # fmt: skip
     return table(header, rows)
 

@@ -12,13 +12,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..array import QuantArray
-from ..errors import LibraryDiedError, UnsupportedError
+from ..errors import DeviceError, LibraryFailedError, UnsupportedError
 from ..llama import Bridge, Measurement
 from .cases import Case
 from .judge import Judgement, candidates, judge
 from .outcome import Outcome
 
-DEATHS = 3  # of one type; each may cost the whole time limit
+FAILURES = 3  # of one type; each may cost the whole time limit
 
 
 @dataclass(frozen=True)
@@ -35,15 +35,15 @@ class Settings:
 
 
 def run(bridge: Bridge, cases: Iterable[Case], how: Settings) -> Iterator[Outcome]:
-    """One outcome a case; a type whose kernels died several times is left alone."""
-    deaths: Counter[str] = Counter()
+    """One outcome a case; a type whose kernels failed several times is left alone."""
+    failures: Counter[str] = Counter()
     for case in cases:
-        if deaths[case.format.name] >= DEATHS:
-            text = f"{DEATHS} cases of {case.format.name} ended the library before; not tried"
+        if failures[case.format.name] >= FAILURES:
+            text = f"{FAILURES} cases of {case.format.name} failed before; the rest is not tried"
             yield Outcome(case, "not run", text=text)
             continue
         outcome = run_case(bridge, case, how)
-        deaths[case.format.name] += outcome.verdict == "died"
+        failures[case.format.name] += outcome.verdict == "failed"
         yield outcome
 
 
@@ -58,10 +58,11 @@ def run_case(bridge: Bridge, case: Case, how: Settings) -> Outcome:
             x, q, how.device, threads=how.threads, repack=how.repack, repeats=how.repeats,
             time_runs=how.time_runs,
         )  # fmt: skip
-    except LibraryDiedError as error:
+    except LibraryFailedError as error:
         said = f"; it said: {error.tail}" if error.tail else ""
-        return Outcome(case, "died", text=f"the library {error.how}{said}", arrays=given)
-    except UnsupportedError as error:
+        text = f"the library {error.how}{said}" if error.how else str(error)
+        return Outcome(case, "failed", text=text, arrays=given)
+    except (UnsupportedError, DeviceError) as error:  # not here, or not so much memory
         return Outcome(case, "not run", text=str(error))
     claims = [how.arithmetic] if how.arithmetic else candidates(how.backend, case.m)
     judged = judge(result.y, x, q, claims)

@@ -11,10 +11,12 @@ import subprocess
 import sys
 import tempfile
 import threading
+import weakref
+from contextlib import suppress
 from typing import IO, Any
 
 from .. import errors
-from ..errors import LibraryDiedError
+from ..errors import DeviceError, LibraryFailedError
 from .protocol import Arrays, receive, send
 
 TAIL = 2000  # characters of the child's stderr that a report quotes
@@ -36,6 +38,7 @@ class Child:
             stderr=self._log,
             env={"GGML_NO_BACKTRACE": "1", **os.environ},  # ggml would start a debugger
         )
+        self._end = weakref.finalize(self, _end, self._process, self._log)
 
     @property
     def alive(self) -> bool:
@@ -43,7 +46,7 @@ class Child:
         return self._process.poll() is None
 
     def call(self, what: str, message: dict[str, Any], arrays: Arrays, timeout: float) -> Any:
-        """Its answer; its errors as they are, its death as :class:`LibraryDiedError`."""
+        """Its answer; its errors as they are, its death as :class:`LibraryFailedError`."""
         process = self._process
         assert process.stdin is not None
         assert process.stdout is not None
@@ -64,11 +67,17 @@ class Child:
         finally:
             timer.cancel()
         if "error" in answer:
-            kind = getattr(errors, answer["error"], RuntimeError)
-            raise kind(answer["text"])
+            raise self._error(**answer)
         return answer, results
 
-    def _died(self, what: str, timeout: float | None) -> LibraryDiedError:
+    def _error(self, error: str, text: str) -> Exception:
+        """The child's error; where the library failed, with what it printed about it."""
+        kind = getattr(errors, error, RuntimeError)
+        said = self.tail() if kind in (DeviceError, LibraryFailedError) else ""
+        found: Exception = kind(f"{text}; it said: {said}" if said else text)
+        return found
+
+    def _died(self, what: str, timeout: float | None) -> LibraryFailedError:
         status = self._process.wait()
         if timeout is not None:
             how = f"gave no answer in {timeout:g} s and was stopped"
@@ -77,7 +86,7 @@ class Child:
         tail = self.tail()
         self.close()
         said = f"; it said: {tail}" if tail else "; it said nothing on stderr"
-        return LibraryDiedError(
+        return LibraryFailedError(
             f"{what}: the library {how}{said}; ggmlq itself goes on, in a fresh process", how, tail
         )
 
@@ -87,17 +96,19 @@ class Child:
         return self._log.read().decode(errors="replace")[-TAIL:].strip()
 
     def close(self) -> None:
-        """End it, however busy it is."""
-        if self._process.poll() is None:
-            self._process.kill()
-            self._process.wait()
-        for stream in (self._process.stdin, self._process.stdout):
-            if stream is not None:
-                try:
-                    stream.close()
-                except OSError:  # what was still to be written has no reader
-                    continue
-        self._log.close()
+        """End it, however busy it is. Forgotten children end when they are collected."""
+        self._end()
+
+
+def _end(process: subprocess.Popen[bytes], log: IO[bytes]) -> None:
+    if process.poll() is None:
+        process.kill()
+        process.wait()
+    for stream in (process.stdin, process.stdout):
+        if stream is not None:
+            with suppress(OSError):  # what was still to be written has no reader
+                stream.close()
+    log.close()
 
 
 def _status(status: int) -> str:

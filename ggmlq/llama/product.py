@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from ..errors import DeviceError, UnsupportedError
+from ..errors import DeviceError, LibraryFailedError, UnsupportedError
 from ..formats import Format
 from ..formats.format import Bytes, Floats
 from .devices import Handle
@@ -52,8 +52,8 @@ class Multiplier:
         self.backend = self.symbols.ggml_backend_dev_init(handle.dev, None)
         if not self.backend:
             raise DeviceError(
-                f"device {handle.device.name!r}: its backend did not start; what the library said "
-                "stands on stderr, often a driver is missing or the memory is full"
+                f"device {handle.device.name!r}: its backend did not start; "
+                "often a driver is missing or the memory is full"
             )
 
     def run(self, x: Floats, raw: Bytes, request: Request) -> tuple[Floats, list[float], str]:
@@ -144,9 +144,9 @@ class Multiplier:
         status = self.symbols.ggml_backend_graph_compute(self.backend, graph)
         self.symbols.ggml_backend_synchronize(self.backend)
         if status != 0:
-            raise DeviceError(
+            raise LibraryFailedError(
                 f"{request}: ggml_backend_graph_compute on {self._name} returned status {status}, "
-                "0 is success; what the library said stands on stderr"
+                "0 is success; try another shape or device"
             )
 
     def _times(self, graph: int, request: Request) -> Iterator[float]:

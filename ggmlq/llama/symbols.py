@@ -124,6 +124,6 @@ class Symbols:
 
 def _load(path: Path) -> ctypes.CDLL:
     try:
-        return ctypes.CDLL(str(path), mode=getattr(ctypes, "RTLD_GLOBAL", 0))
+        return ctypes.CDLL(str(path.absolute()), mode=getattr(ctypes, "RTLD_GLOBAL", 0))
     except OSError as error:
         raise MissingDependencyError(f"libggml: cannot load {path}: {error}; {HOW}") from error

@@ -70,7 +70,10 @@ const char *ggml_backend_dev_name(void *dev) { return "FAKE0"; }
 const char *ggml_backend_dev_description(void *dev) { return "no such chip"; }
 int ggml_backend_dev_type(void *dev) { return 1; }
 void ggml_backend_dev_memory(void *dev, size_t *all, size_t *total) { *all = *total = 1 << 30; }
-void *ggml_backend_dev_init(void *dev, const char *options) { return fault("driver") ? NULL : &some; }
+void *ggml_backend_dev_init(void *dev, const char *options) {
+    if (fault("driver")) fprintf(stderr, "no such driver\n");
+    return fault("driver") ? NULL : &some;
+}
 void *ggml_backend_dev_buffer_type(void *dev) { return &some; }
 bool ggml_backend_dev_supports_op(void *dev, const tensor *op) { return !fault("unsupported"); }
 const char *ggml_backend_buft_name(void *kind) { return "FAKE"; }

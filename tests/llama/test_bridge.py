@@ -11,7 +11,7 @@ import pytest
 import ggmlq as gq
 from ggmlq.check import data
 from ggmlq.check.judge import candidates, judge
-from ggmlq.errors import LibraryDiedError, UnsupportedError
+from ggmlq.errors import LibraryFailedError, UnsupportedError
 from ggmlq.formats import FORMATS
 from ggmlq.llama import Bridge
 from ggmlq.llama.library import is_weight_type
@@ -78,7 +78,7 @@ def test_encode_with_an_imatrix(bridge):
 
 def test_an_assertion_of_ggml_is_survived(bridge):
     x = data.activations("normal", 2, 512, 6)
-    with pytest.raises(LibraryDiedError, match=r"SIGABRT.*GGML_ASSERT\(imatrix"):
+    with pytest.raises(LibraryFailedError, match=r"SIGABRT.*GGML_ASSERT\(imatrix"):
         bridge._call("iq2_xxs without an imatrix", {"do": "quantize", "format": "iq2_xxs"}, [x])
     assert bridge.quantize(x, "q4_K").shape == (2, 512)
 

@@ -196,22 +196,29 @@ def test_a_death_is_one_case(check):
     status, out, _ = check("--types", "q4_0", "--shapes", "9x7x96,8x7x96,1x8x32", "--json", fault="crash")
     report = json.loads(out)
     assert status == 1
-    assert [case["verdict"] for case in report["cases"]] == ["died", "ok", "ok"]
+    assert [case["verdict"] for case in report["cases"]] == ["failed", "ok", "ok"]
     assert "SIGSEGV" in report["cases"][0]["text"]
 
 
 def test_a_type_that_keeps_dying_is_left_alone(check):
     status, out, _ = check("--types", "q4_0", fault="abort")
     assert status == 1
-    assert out.count("DIED") == 3
+    assert out.count("FAILED") == 3
     assert "FAKE_ASSERT(k > 0) failed" in out
-    assert "3 cases of q4_0 ended the library before; not tried" in out
+    assert "3 cases of q4_0 failed before; the rest is not tried" in out
 
 
 def test_a_hang_is_told(check):
     status, out, _ = check("--types", "q4_0", "--shapes", "1x8x32", "--timeout", 2, fault="hang")
     assert status == 1
     assert "gave no answer in 2 s" in out
+
+
+def test_a_failure_status_is_told(check):
+    status, out, _ = check("--types", "q4_0", "--shapes", "1x8x32", fault="status")
+    assert status == 1
+    assert "FAILED" in out
+    assert "returned status -1" in out
 
 
 def test_json_is_the_whole_report(check):

@@ -8,7 +8,7 @@ import sys
 import numpy as np
 import pytest
 
-from ggmlq.errors import LibraryDiedError, ShapeError
+from ggmlq.errors import LibraryFailedError, ShapeError
 from ggmlq.llama.process import Child
 from ggmlq.llama.protocol import receive, send
 
@@ -83,14 +83,14 @@ def test_errors_come_back_as_they_are(child):
 )
 def test_deaths_are_told(child, do, how):
     call(child, "add", np.ones(1))
-    with pytest.raises(LibraryDiedError, match=f"the call {do}: the library {how}") as told:
+    with pytest.raises(LibraryFailedError, match=f"the call {do}: the library {how}") as told:
         call(child, do)
     assert told.value.how == how
     assert told.value.tail.startswith(f"about to {do}")  # not what earlier calls said
 
 
 def test_a_hang_ends_with_the_clock(child):
-    with pytest.raises(LibraryDiedError, match=r"gave no answer in 0.5 s and was stopped"):
+    with pytest.raises(LibraryFailedError, match=r"gave no answer in 0.5 s and was stopped"):
         call(child, "hang", timeout=0.5)
 
 
@@ -98,5 +98,5 @@ def test_a_death_between_calls(child):
     child._process.kill()
     child._process.wait()
     assert not child.alive
-    with pytest.raises(LibraryDiedError, match="SIGKILL"):
+    with pytest.raises(LibraryFailedError, match="SIGKILL"):
         call(child, "add", np.ones(1))
