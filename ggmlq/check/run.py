@@ -5,7 +5,7 @@ from __future__ import annotations
 import warnings
 from collections import Counter
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -98,10 +98,15 @@ def _diagnosed(
     how: Settings,
     given: dict[str, Any],
 ) -> Outcome:
-    """The same outcome with what is wrong, and with all arrays for whoever wants to look."""
+    """The same outcome with what is wrong, and with all arrays for whoever wants to look.
+
+    Without a claim the diagnosis may know an arithmetic that :func:`judge` did not try: then the
+    kernel is right.
+    """
     import ggmlq
 
     found = ggmlq.diagnose(result.y, x, q, arithmetic=how.arithmetic, repeats=result.repeats)
+    if found.ok and how.arithmetic is None:
+        return replace(outcome, verdict="ok", text=found.text)
     arrays = {**given, "y": result.y, "repeats": np.array(result.repeats)}
-    facts = {**vars(outcome), "fault": found.fault, "text": found.text, "arrays": arrays}
-    return Outcome(**facts)
+    return replace(outcome, fault=found.fault, text=found.text, arrays=arrays)
