@@ -58,11 +58,12 @@ def locate(named: str | Path | None = None) -> Build:
         raise MissingDependencyError(
             f"libggml: {path} is neither a file nor a folder; name a library or a build folder; {HOW}"
         )
-    places = [path / "build" / place for place in PLACES] + [path / place for place in PLACES]
-    for place in places:
-        parts = _parts(place)
+    for root in (path / "build", path):
+        parts: dict[str, Path] = {}
+        for place in PLACES:  # backends that load at run time may lie in bin, the rest in src
+            parts = {**_parts(root / place), **parts}
         if "base" in parts or "" in parts:
-            return Build(place, parts)
+            return Build((parts.get("base") or parts[""]).parent, parts)
     raise MissingDependencyError(
         f"libggml: {path} holds no libggml-base or libggml (looked in it and in "
         f"{', '.join(PLACES[1:])}, each also below build/); build ggml with "

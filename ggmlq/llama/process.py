@@ -113,8 +113,8 @@ def _end(process: subprocess.Popen[bytes], log: IO[bytes]) -> None:
 
 def _status(status: int) -> str:
     """An exit status in words: the signal's name where one ended the process."""
-    if status >= 0:
-        return f"exit status {status}"
+    if status >= 0:  # Windows has no signals: 0xc0000005 is its access violation
+        return f"exit status {status}" if status < 256 else f"exit status {status:#x}"
     try:
         return signal.Signals(-status).name
     except ValueError:

@@ -127,6 +127,49 @@ def test_one_bad_element_is_out_of_bound():
         assert found.out == 1
 
 
+def _truncated(x, q, right):
+    """An activation quantizer that cuts off where it should round."""
+    runs = x.reshape(len(x), -1, 32).astype(np.float64)
+    step = np.abs(runs).max(axis=-1, keepdims=True) / 127
+    return (np.trunc(runs / step) * step).reshape(x.shape) @ np.asarray(q, np.float64).T
+
+
+def _bfloat_scales(x, q, right):
+    rounded = q.copy()
+    bits = q.blocks["d"].astype(np.float32).view(np.uint32) + 0x8000 & 0xFFFF0000
+    rounded.blocks["d"][...] = bits.view(np.float32)
+    return gq.reference.linear(x, rounded, "ggml-cpu")
+
+
+def _half_sums(x, q, right):
+    w, sums = np.asarray(q), np.zeros(right.shape, np.float16)
+    for start in range(0, x.shape[1], 32):
+        at = slice(start, start + 32)
+        sums += (x[:, at] @ w[:, at].T).astype(np.float16)
+    return sums
+
+
+MISSED = {
+    "scale off by 1/128": lambda x, q, right: right * (1 + 1 / 128),
+    "a row of zeros": lambda x, q, right: np.where(np.arange(right.shape[1]) == 2, 0, right),
+    "truncation": _truncated,
+    "bfloat16 scales": _bfloat_scales,
+    "half sums": _half_sums,
+}
+
+
+@pytest.mark.parametrize("fault", MISSED)
+@pytest.mark.parametrize("backend", ["CPU", "CUDA"])
+def test_what_passes_an_nmse_of_5e_4_is_caught(fault, backend):
+    """What test-backend-ops lets through is out of bound in every arithmetic."""
+    x, q = data.activations("normal", 8, 1024, 1), data.weights(Q4_0, "normal", 512, 1024, 1)
+    right = gq.reference.linear(x, q, "ggml-cpu")
+    y = MISSED[fault](x, q, right).astype(np.float32)
+    assert gq.nmse(y, right) < 5e-3
+    assert judge(right.astype(np.float32), x, q, candidates(backend, 8)).ok
+    assert judge(y, x, q, candidates(backend, 8)).out > 0
+
+
 def test_overflow_must_be_where_the_arithmetic_has_it():
     x, q = data.activations("normal", 3, 256, 1), data.weights(Q4_0, "normal", 8, 256, 1)
     x[1] *= 2.0**24  # its scale is no half any more

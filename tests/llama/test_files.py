@@ -21,6 +21,7 @@ LAYOUTS = {
     "src": ["build/ggml/src/libggml-base.so", "build/ggml/src/libggml.so",
             "build/ggml/src/ggml-cpu/libggml-cpu.so"],
     "own src": ["build/src/libggml-base.so", "build/src/libggml.so", "build/src/ggml-cpu/libggml-cpu.so"],
+    "backends that load": ["build/src/libggml-base.so", "build/src/libggml.so", "build/bin/libggml-cpu.so"],
     "mac": ["bin/libggml-base.0.dylib", "bin/libggml-base.dylib", "bin/libggml.dylib",
             "bin/libggml-cpu.dylib"],
     "windows": ["build/bin/Release/ggml-base.dll", "build/bin/Release/ggml.dll",
