@@ -13,6 +13,7 @@
 from . import errors, reference
 from .array import QuantArray
 from .errors import GGMLQError, GGUFError
+from .faults import Diagnosis, diagnose
 from .formats import FORMATS as formats
 from .formats import Format
 from .gguf import open, save
@@ -23,11 +24,13 @@ from .ops import dequantize, linear, quantize
 __version__ = "0.1.0"
 
 __all__ = [
+    "Diagnosis",
     "Format",
     "GGMLQError",
     "GGUFError",
     "QuantArray",
     "dequantize",
+    "diagnose",
     "errors",
     "formats",
     "kernels",

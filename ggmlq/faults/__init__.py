@@ -1,0 +1,7 @@
+"""The doctor: is a kernel right, and if not, which mistake is it?"""
+
+from .catalogue import CATALOGUE, Fault
+from .diagnosis import Diagnosis
+from .examine import diagnose
+
+__all__ = ["CATALOGUE", "Diagnosis", "Fault", "diagnose"]

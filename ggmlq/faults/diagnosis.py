@@ -1,0 +1,62 @@
+"""What ``gq.diagnose`` answers."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+
+@dataclass(frozen=True)
+class Diagnosis:
+    """The verdict on one kernel's result. Prints as its paragraph.
+
+    Attributes
+    ----------
+    ok : bool
+        Whether the kernel is right.
+    fault : str
+        An id of docs/faults.md, ``"correct"`` or ``"unknown"``.
+    confidence : float
+        From 0 to 1.
+    where : dict
+        Rows, columns and tiles with wrong elements, and blocks of K, as half-open ranges.
+    text : str
+        A paragraph: what is wrong, the wrong and the right formula, where to look.
+    figures : dict
+        NMSE against the best arithmetic and against exact, elements out of bound, and so on.
+    arithmetic : str
+        The arithmetic that explains most of the result.
+    alternatives : tuple of str
+        Other faults that explain the result as well.
+    telling_input : array, optional
+        Activations on which this fault and the alternatives differ.
+    """
+
+    ok: bool
+    fault: str
+    confidence: float
+    text: str
+    where: dict[str, Any] = field(default_factory=dict)
+    figures: dict[str, Any] = field(default_factory=dict)
+    arithmetic: str = ""
+    alternatives: tuple[str, ...] = ()
+    telling_input: NDArray[np.float32] | None = field(default=None, repr=False, compare=False)
+
+    def __str__(self) -> str:
+        return self.text
+
+    def as_dict(self) -> dict[str, Any]:
+        """All but the arrays, ready for JSON."""
+        return {
+            "ok": self.ok,
+            "fault": self.fault,
+            "confidence": round(self.confidence, 3),
+            "arithmetic": self.arithmetic,
+            "alternatives": list(self.alternatives),
+            "where": self.where,
+            "figures": self.figures,
+            "text": self.text,
+        }

@@ -1,0 +1,256 @@
+"""``gq.diagnose``: is this kernel right, and if not, which mistake is it?"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from ..array import QuantArray
+from .diagnosis import Diagnosis
+from .inputs import given
+from .nonfinite import not_finite
+from .places import Pattern, k_blocks, patterns, where, wrong_places
+from .products import looks_half
+from .readings import Wide
+from .replay import Explanation, explanations
+from .report import Finding, report
+from .survey import Case, Mask, Survey, sample, survey
+
+EXACT = 0.99  # share of elements that a sure explanation leaves within rounding
+NEAR = 0.02  # part of the error that a near explanation may leave
+ROUNDING = 1e-3  # score below which an error may be one of rounding
+
+
+def diagnose(
+    y: Any, x: Any, q: QuantArray, *, arithmetic: str | None = None, repeats: Any = ()
+) -> Diagnosis:
+    """Say whether a kernel's result is right, and if not, which mistake explains it.
+
+    Parameters
+    ----------
+    y : array of floats
+        What the kernel gave for ``x @ q.T``, [..., N], on any device.
+    x : array of floats
+        The activations, [..., K].
+    q : QuantArray
+        The weights, [N, K].
+    arithmetic : str, optional
+        The arithmetic that the kernel claims, a name in ``gq.reference.ARITHMETICS``. Without a
+        claim any right arithmetic will do, and the text names it.
+    repeats : sequence of arrays
+        Further results of the same kernel on the same operands; they expose races.
+
+    >>> import numpy as np, ggmlq as gq
+    >>> rng = np.random.default_rng(0)
+    >>> q = gq.quantize(rng.standard_normal((16, 128), np.float32), "q4_0")
+    >>> x = rng.standard_normal((8, 128), np.float32)
+    >>> gq.diagnose(x @ q.T, x, q).fault
+    'correct'
+    >>> forgot = x @ (np.asarray(q) + 8 * q.blocks["d"].astype(np.float32).repeat(32, axis=1)).T
+    >>> gq.diagnose(forgot, x, q).fault
+    'offset-missing'
+    """
+    g = given(y, x, q, arithmetic, repeats)
+    if g.case.y.size == 0:
+        return Diagnosis(True, "correct", 1.0, "There is nothing to judge: y is empty.")
+    found = survey(g.case, arithmetic)
+    return report(found, _verdict(found, g.repeats, g.flipped, arithmetic), arithmetic)
+
+
+def _verdict(s: Survey, repeats: list[Wide], flipped: bool, claim: str | None) -> Finding:
+    race = _race(s, repeats)
+    if race is not None:
+        return race
+    if flipped:
+        return _flipped(s)
+    if not s.bad.any():
+        return _right(s, claim)
+    pattern = not_finite(s)
+    if pattern is not None:
+        if pattern.fault == "scale-f16-overflow" and claim is not None and not s.bad.any():
+            return Finding("correct", 0.9, pattern.variant)
+        return _of_pattern(s, pattern, s.bad & ~np.isfinite(s.case.y))
+    return _wrong(s, claim)
+
+
+# --- right ----------------------------------------------------------------------------------
+
+
+def _right(s: Survey, claim: str | None) -> Finding:
+    overflow = not_finite(s)
+    if overflow is not None and claim != s.best.arithmetic:
+        return _of_pattern(s, overflow, ~np.isfinite(s.case.y))
+    if claim is not None and s.best.arithmetic != claim and _other_sum(s, claim):
+        return Finding("sum-of-codes-vs-floats", 0.95, f"the result is that of {s.best.name}")
+    return Finding("correct", 0.99 if s.case.y.size >= 4 else 0.9, "")
+
+
+def _other_sum(s: Survey, claim: str) -> bool:
+    """Whether the best right kernel keeps the other block sum than the claimed arithmetic."""
+    claimed = next((right for right in s.others if right.arithmetic == claim), None)
+    return claimed is not None and {claimed.sums, s.best.sums} == {"codes", "floats"}
+
+
+def _flipped(s: Survey) -> Finding:
+    if not s.bad.any():
+        return Finding("transposed", 0.95, "y came as [N, M]; read so, it is right", elements=s.case.y.size)
+    return Finding("unknown", 0.5, "y came as [N, M], and is wrong either way")
+
+
+def _race(s: Survey, repeats: list[Wide]) -> Finding | None:
+    """Results that differ by more than another order of the sums."""
+    differs = np.zeros(s.bad.shape, np.bool_)
+    noise = np.where(np.isfinite(s.limit), 2 * s.limit, np.inf)
+    for other in repeats:
+        with np.errstate(invalid="ignore"):
+            near = np.abs(other - s.case.y) <= noise
+        same = (other == s.case.y) | (np.isnan(other) & np.isnan(s.case.y))
+        differs |= ~(near | same)
+    if not differs.any():
+        return None
+    text = f"{int(differs.sum())} of {differs.size} elements differ between {1 + len(repeats)} runs"
+    return Finding("race", 0.98, text, where(differs), int(differs.sum()))
+
+
+# --- wrong ----------------------------------------------------------------------------------
+
+
+def _wrong(s: Survey, claim: str | None) -> Finding:
+    bad = wrong_places(s)
+    rows, columns = sample(s.case, bad)
+    scene = s.case.scene(rows, columns)
+    tried = explanations(scene, s.prediction[np.ix_(rows, columns)])
+    scaled = _scaled(s, bad)
+    if scaled is not None:
+        tried.append(scaled)
+    good = sorted((e for e in tried if _fits(e)), key=lambda e: (-_level(e), e.score))
+    shapes = patterns(s, bad)
+    sure = [pattern for pattern in shapes if pattern.sure]
+    if good and (_level(good[0]) == 2 or not sure):
+        return _of_explanations(s, good, bad, scene.seen.size)
+    if sure:
+        return _of_pattern(s, sure[0], bad)
+    return _less_sure(s, bad, shapes, claim)
+
+
+def _fits(e: Explanation) -> bool:
+    enough = e.elements - e.free >= 1
+    return enough and (_level(e) > 0)
+
+
+def _level(e: Explanation) -> int:
+    """2: explains y to the last rounding; 1: nearly all of the error; 0: not."""
+    if e.gain > NEAR:
+        return 0
+    if e.share >= EXACT:
+        return 2
+    return 1 if e.elements - e.free >= 8 and e.score < 0.05 else 0
+
+
+def _of_explanations(s: Survey, good: list[Explanation], bad: Mask, elements: int) -> Finding:
+    best = good[0]
+    level = _level(best)
+    alike = {
+        e.fault: e
+        for e in reversed(good[1:])
+        if e.fault != best.fault and _level(e) == level and (level == 2 or e.score < 3 * best.score)
+    }
+    confidence = 0.98 if level == 2 else 0.9 if best.gain < 1e-3 else 0.75
+    if best.elements < 4:
+        confidence = min(confidence, 0.5)
+    if alike:
+        confidence = min(confidence, 0.9 / (1 + len(alike)))
+    places = where(bad)
+    if best.fault == "k-tail-dropped":
+        places |= _blocks_of_k(s, bad)
+    return Finding(
+        best.fault, confidence, f"{best.variant} (beside it: {best.way})", places, int(bad.sum()),
+        tuple(alike), left=best.gain,
+    )  # fmt: skip
+
+
+def _of_pattern(s: Survey, pattern: Pattern, bad: Mask) -> Finding:
+    confidence = 0.95 if pattern.sure else 0.75
+    return Finding(
+        pattern.fault, confidence, pattern.variant, where(bad) | pattern.where, int(bad.sum())
+    )
+
+
+def _scaled(s: Survey, bad: Mask) -> Explanation | None:
+    """One constant factor, fitted to all of y."""
+    use = np.isfinite(s.case.y) & np.isfinite(s.prediction)
+    best: Explanation | None = None
+    rows, columns = sample(s.case, bad)
+    at = np.ix_(rows, columns)
+    for right in s.others[:24]:
+        if right.prediction.shape != s.case.y.shape:
+            continue
+        best = _better(best, _factor(s.case.y, right.prediction, s.size, s.limit, use, right.name))
+    if best is None:
+        y, p = s.case.y[at], s.prediction[at]
+        best = _factor(y, p, s.size[at], s.limit[at], use[at], s.best.name)
+    return best
+
+
+def _better(a: Explanation | None, b: Explanation | None) -> Explanation | None:
+    if a is None or b is None:
+        return a or b
+    return a if a.score <= b.score else b
+
+
+def _factor(y: Wide, p: Wide, size: Wide, limit: Wide, use: Mask, way: str) -> Explanation | None:
+    a, b = (p / size)[use], (y / size)[use]
+    if a.size < 4 or not (a**2).sum() > 0:
+        return None
+    c = float((a * b).sum() / (a**2).sum())
+    c = float(np.median((b / np.where(a == 0, np.nan, a))[np.abs(a) > np.median(np.abs(a)) / 2])) if a.size else c
+    if not np.isfinite(c) or abs(c) < 1e-6 or c == 1:
+        return None
+    left = b - c * a
+    score = float((left**2).mean())
+    share = float((np.abs(left) <= (abs(c) + 1) * limit[use] / size[use]).mean())
+    right = float(((b - a) ** 2).mean())
+    return Explanation("scaled", f"y = {c:.6g} times the right result", way, score, right, share, a.size, free=1)
+
+
+def _blocks_of_k(s: Survey, bad: Mask) -> dict[str, object]:
+    rows, columns = np.flatnonzero(bad.any(axis=1))[:24], np.flatnonzero(bad.any(axis=0))[:24]
+    found = k_blocks(s.case, s, rows, columns)
+    return {"K-blocks": found} if found else {}
+
+
+def _less_sure(s: Survey, bad: Mask, shapes: list[Pattern], claim: str | None) -> Finding:
+    """What remains: conventions of sums, half precision, tails by place, blocks of K, or unknown."""
+    if claim is not None and _claims_other_sum(s, claim):
+        return Finding("sum-of-codes-vs-floats", 0.7, f"the result is nearest to {s.best.name}", where(bad))
+    if s.case.store == 0 and looks_half(s.case.y) and s.best.score < ROUNDING:
+        text = "every element of y is exactly a half"
+        return Finding("f16-accumulation", 0.7, text, where(bad), int(bad.sum()))
+    if shapes:
+        return _of_pattern(s, shapes[0], bad)
+    places = where(bad) | _blocks_of_k(s, bad)
+    missing = _missing(places, s.case)
+    if missing is not None:
+        return missing
+    return Finding("unknown", 0.5, "", places, int(bad.sum()))
+
+
+def _missing(places: dict[str, Any], case: Case) -> Finding | None:
+    """A tail of K that the linear algebra found."""
+    blocks = places.get("K-blocks", {})
+    if set(blocks) == {"missing"} and len(blocks["missing"]) == 1:
+        start, end = blocks["missing"][0]
+        if end == case.x.shape[1]:
+            text = f"elements {start} to {end} of K are missing from the sums"
+            return Finding("k-tail-dropped", 0.85, text, places)
+    return None
+
+
+def _claims_other_sum(s: Survey, claim: str) -> bool:
+    claimed = [right for right in s.others if right.arithmetic == claim]
+    if not claimed or claimed[0].sums not in ("codes", "floats"):
+        return False
+    same = min(right.score for right in s.others if right.sums == claimed[0].sums)
+    other = min((r.score for r in s.others if r.sums not in ("none", claimed[0].sums)), default=np.inf)
+    return bool(other < 1e-4 and other < 0.02 * same)

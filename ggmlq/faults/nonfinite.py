@@ -1,0 +1,155 @@
+"""NaN and infinity in y where the exact result is finite: where they come from."""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+from .places import Pattern, runs_of
+from .products import looks_half
+from .readings import LARGEST_HALF, Wide
+from .scene import HUGE
+from .survey import Case, Survey
+
+PADDING = 512  # elements: llama.cpp pads rows of quantized matrices to so many on CUDA
+
+
+def not_finite(survey: Survey) -> Pattern | None:
+    """What the non-finite elements show; None where there are none that should be finite."""
+    case = survey.case
+    bad = survey.bad & ~np.isfinite(case.y)
+    wild = ~np.isfinite(case.y)
+    if not wild.any():
+        return None
+    found = _overflow(case, wild)
+    if found is not None:
+        return found
+    if not bad.any():
+        return None
+    return _of_empty_blocks(case, bad) or _of_padding(case, bad) or _by_place(case, bad)
+
+
+# --- overflow -------------------------------------------------------------------------------
+
+
+def _overflow(case: Case, wild: NDArray[np.bool_]) -> Pattern | None:
+    """A half that overflowed explains exactly these elements, or most of them."""
+    best: tuple[float, str] | None = None
+    for name, risk in _risks(case):
+        if not risk.any():
+            continue
+        covered = float((wild & risk).sum() / wild.sum())
+        held = float((wild & risk).sum() / risk.sum())
+        if covered > 0.99 and held > 0.5 and (best is None or held > best[0]):
+            best = held, name
+    sums = np.abs(case.x) @ np.abs(np.nan_to_num(case.q.dequantize(np.float64))).T
+    if best is None and ((sums > LARGEST_HALF) | ~wild).all():
+        exact = case.x @ np.nan_to_num(case.q.dequantize(np.float64)).T
+        if looks_half(case.y) or (np.isinf(case.y) == (np.abs(exact) > LARGEST_HALF)).all():
+            return Pattern("f16-accumulation", "sums beyond 65504 became infinite", True)
+    if best is None:
+        return None
+    return Pattern("scale-f16-overflow", best[1], True)
+
+
+def _risks(case: Case):  # type: ignore[no-untyped-def]
+    """For each half that a kernel may form: the elements of y in which one would overflow."""
+    x, k = case.x, case.x.shape[1]
+    n = case.y.shape[1]
+
+    def by_row(rows: NDArray[np.bool_]) -> NDArray[np.bool_]:
+        return np.repeat(rows[:, None], n, axis=1)
+
+    limit = 65519.99  # rounds to the largest half
+    yield "an activation above 65504 became an infinite half", by_row((np.abs(x) > limit).any(axis=1))
+    for run in (16, 32, 64, 256):
+        if k % run:
+            continue
+        runs = x.reshape(len(x), -1, run)
+        largest = np.abs(runs).max(axis=-1)
+        yield (
+            f"a scale amax/127 of {run} activations above 65504 became an infinite half",
+            by_row((largest / 127 > limit).any(axis=1)),
+        )
+        sums = np.abs(runs.sum(axis=-1))
+        yield (
+            f"a sum of {run} activations above 65504 became an infinite half",
+            by_row((sums > limit).any(axis=1)),
+        )
+        yield (
+            f"a sum or a scale of {run} activations above 65504 became an infinite half",
+            by_row(((sums > limit) | (largest / 127 > limit)).any(axis=1)),
+        )
+    yield from _products(case, limit)
+
+
+def _products(case: Case, limit: float):  # type: ignore[no-untyped-def]
+    """Scale times scale, offset times sum, and dequantized weights, as halves."""
+    from .operand import operand
+
+    w = operand(case.q.format, case.q.blocks)
+    m, n = case.y.shape
+    with np.errstate(invalid="ignore", over="ignore"):
+        large = (np.abs(w.dense) > limit).any(axis=1)
+        yield "a weight above 65504 became an infinite half", np.repeat(large[None], m, axis=0)
+        if w.values is not None or case.x.shape[1] % w.grain:
+            return
+        runs = case.x.reshape(m, -1, w.grain)
+        scale = np.repeat(w.scale, w.group // w.grain, axis=1)
+        risk = np.zeros((m, n), np.bool_)
+        for g in range(runs.shape[1]):
+            d = np.abs(runs[:, g]).max(axis=-1) / 127
+            s = np.abs(runs[:, g].sum(axis=-1))
+            risk |= np.outer(d, np.abs(scale[:, g])) > limit
+            risk |= np.outer(s, np.abs(w.constant[:, g])) > limit
+        yield "a product of scales, or an offset times a sum, above 65504 became an infinite half", risk
+
+
+# --- places ---------------------------------------------------------------------------------
+
+
+def _of_empty_blocks(case: Case, bad: NDArray[np.bool_]) -> Pattern | None:
+    """Blocks of zeros: a scale of 0, and 0 · (1 / 0)."""
+    k = case.x.shape[1]
+    for run in (32, 256, 16, 64):
+        if k % run:
+            continue
+        empty = (case.x.reshape(len(case.x), -1, run) == 0).all(axis=-1).any(axis=1)
+        if empty.any() and not empty.all() and (bad.any(axis=1) == empty).all():
+            text = f"NaN in exactly the rows whose activations hold {run} zeros in a block: 0 · (1/0)"
+            return Pattern("nan", text, True)
+    return None
+
+
+def _of_padding(case: Case, bad: NDArray[np.bool_]) -> Pattern | None:
+    """K that ends inside a tile: what lies behind it is multiplied with zeros, and NaN · 0 is NaN."""
+    k = case.x.shape[1]
+    if k % PADDING == 0:
+        return None
+    tile = next(tile for tile in (PADDING, 256, 128, 64, 32, 16, 1) if k % tile)
+    rows, columns = np.flatnonzero(bad.any(axis=1)), np.flatnonzero(bad.any(axis=0))
+    m, n = bad.shape
+    padded = -(-k // PADDING) * PADDING
+    text = f"K = {k} is padded to {padded} or to another multiple of a tile, and NaN · 0 is NaN"
+    if bad.all():
+        return Pattern("k-pad-nan", f"all of y is NaN: {text}", False, {"tile": tile})
+    if len(columns) == 1 and columns[0] == n - 1 and len(rows) == m and n > 1:
+        return Pattern("k-pad-nan", f"only the last column is NaN: {text}", False, {"tile": tile})
+    if len(rows) == 1 and rows[0] == m - 1 and len(columns) == n and m > 1:
+        return Pattern("k-pad-nan", f"only the last row is NaN: {text}", False, {"tile": tile})
+    return None
+
+
+def _by_place(case: Case, bad: NDArray[np.bool_]) -> Pattern:
+    """Tails, or anywhere."""
+    rows, columns = np.flatnonzero(bad.any(axis=1)), np.flatnonzero(bad.any(axis=0))
+    m, n = bad.shape
+    whole = bad[np.ix_(rows, columns)].all()
+    if whole and len(columns) == n and rows[-1] == m - 1 and len(runs_of(rows)) == 1 and 2 * len(rows) < m:
+        return Pattern("m-tail", f"the last {len(rows)} of {m} rows of y are not finite", False)
+    if whole and len(rows) == m and columns[-1] == n - 1 and len(runs_of(columns)) == 1 and 2 * len(columns) < n:
+        return Pattern("n-tail", f"the last {len(columns)} of {n} columns of y are not finite", False)
+    return Pattern("nan", f"{int(bad.sum())} of {bad.size} elements of y are not finite", False)
+
+
+__all__ = ["HUGE", "Wide", "not_finite"]

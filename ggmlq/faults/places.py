@@ -1,0 +1,257 @@
+"""Localisation: where y is wrong, and what stands there instead.
+
+The elements that no right kernel explains make a pattern: last rows, last columns, a tile, columns
+that belong elsewhere, blocks of K that are missing from the sums.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+import numpy as np
+from numpy.typing import NDArray
+
+from .readings import Wide
+from .survey import Case, Mask, Survey
+
+PAIRS = 1 << 24  # entries of a table of distances between columns
+
+
+@dataclass(frozen=True, eq=False)
+class Pattern:
+    """A fault that the places show."""
+
+    fault: str
+    variant: str
+    sure: bool  # every bad element is accounted for by value, not by place alone
+    where: dict[str, object] = field(default_factory=dict)
+
+
+def runs_of(indices: NDArray[np.int64] | list[int]) -> list[tuple[int, int]]:
+    """Sorted indices as half-open ranges."""
+    found: list[tuple[int, int]] = []
+    for i in (int(i) for i in indices):
+        if found and found[-1][1] == i:
+            found[-1] = (found[-1][0], i + 1)
+        else:
+            found.append((i, i + 1))
+    return found
+
+
+def where(bad: Mask) -> dict[str, object]:
+    """Rows, columns and tiles that hold wrong elements, as half-open ranges."""
+    rows, columns = np.flatnonzero(bad.any(axis=1)), np.flatnonzero(bad.any(axis=0))
+    found: dict[str, object] = {
+        "elements": int(bad.sum()),
+        "of": int(bad.size),
+        "rows": runs_of(rows),
+        "columns": runs_of(columns),
+    }
+    if len(rows) and bad[np.ix_(rows, columns)].all() and bad.sum() < bad.size:
+        found["tiles"] = [
+            (*row, *column) for row in runs_of(rows)[:16] for column in runs_of(columns)[:16]
+        ]
+    period = _period(columns, bad.shape[1])
+    if period:
+        found["column period"] = period
+    period = _period(rows, bad.shape[0])
+    if period:
+        found["row period"] = period
+    return found
+
+
+def _period(places: NDArray[np.int64], n: int) -> int:
+    """The distance at which a pattern of places repeats, 0 where it does not."""
+    if not 2 <= len(places) < n:
+        return 0
+    starts = np.array([start for start, _ in runs_of(places)])
+    steps = np.diff(starts)
+    return int(steps[0]) if len(steps) >= 2 and (steps == steps[0]).all() and steps[0] > 1 else 0
+
+
+def wrong_places(survey: Survey) -> Mask:
+    """Bad elements, or, where an unlisted rounding makes all of them bad, those far worse than most."""
+    bad, case = survey.bad, survey.case
+    if bad.mean() < 0.9:
+        return bad
+    with np.errstate(invalid="ignore", over="ignore"):
+        relative = np.abs(case.y - survey.prediction) / survey.size
+    relative = np.nan_to_num(relative, nan=np.inf)
+    finite = relative[np.isfinite(relative)]
+    middle = float(np.median(finite)) if finite.size else 0.0
+    if not 0 < middle < 0.02:
+        return bad
+    far: Mask = relative > max(20 * middle, 0.02)
+    return far if far.any() else bad
+
+
+# --- patterns -------------------------------------------------------------------------------
+
+
+def patterns(survey: Survey, bad: Mask) -> list[Pattern]:
+    """What the places of wrong elements show, the surest first."""
+    found = [
+        pattern
+        for find in (_transposed, _moved_columns, _moved_tile, _moved_rows, _tails)
+        if (pattern := find(survey, bad)) is not None
+    ]
+    return sorted(found, key=lambda p: not p.sure)
+
+
+def _near(survey: Survey, y: Wide, prediction: Wide, size: Wide) -> Mask:
+    """Whether values are those of another place, but for rounding."""
+    with np.errstate(invalid="ignore", over="ignore"):
+        good = np.abs(survey.case.y - survey.prediction)[~survey.bad]
+        typical = survey.size[~survey.bad]
+        noise = float(np.max(good / typical, initial=0)) if good.size else 0.0
+        near: Mask = np.abs(y - prediction) <= max(4 * noise, 1e-5) * np.maximum(size, np.abs(prediction) / 8)
+    return near
+
+
+def _transposed(survey: Survey, bad: Mask) -> Pattern | None:
+    """y written column by column."""
+    y, best = survey.case.y, survey.prediction
+    m, n = y.shape
+    if min(m, n) < 2 or not bad.any():
+        return None
+    ours, theirs = best.T.reshape(m, n), survey.size.T.reshape(m, n)
+    spread = np.abs(ours - best) > 1e-3 * survey.size
+    if spread.sum() < 2 or not _near(survey, y, ours, theirs)[np.isfinite(y)].mean() > 0.98:
+        return None
+    return Pattern("transposed", "y holds its transpose", sure=True)
+
+
+def _moved_columns(survey: Survey, bad: Mask) -> Pattern | None:
+    """Columns of y that hold what belongs into other columns."""
+    return _moved(survey, bad, axis=1)
+
+
+def _moved_rows(survey: Survey, bad: Mask) -> Pattern | None:
+    """Rows of y that hold what belongs into other rows."""
+    return _moved(survey, bad, axis=0)
+
+
+def _moved(survey: Survey, bad: Mask, axis: int) -> Pattern | None:
+    y, best, size = survey.case.y, survey.prediction, survey.size
+    if axis == 0:
+        y, best, size, bad = y.T, best.T, size.T, bad.T
+    wrong = np.flatnonzero(bad.any(axis=0))
+    m, n = y.shape
+    if len(wrong) < 2 or n < 2 or len(wrong) * n > PAIRS:
+        return None
+    # Rows where a wrong column is wrong may be few (a tile): compare on those alone.
+    use = np.flatnonzero(bad.any(axis=1))
+    if len(use) < 2 and m >= 2:
+        return None
+    source = _sources(y[use][:, wrong], best[use], size[use])
+    kept = source >= 0
+    same = _near(survey, y[np.ix_(use, wrong[kept])], best[np.ix_(use, source[kept])], size[np.ix_(use, source[kept])])
+    kept[kept] = same.all(axis=0)
+    if kept.mean() < 0.9 or kept.sum() < 2 or (source[kept] == wrong[kept]).all():
+        return None
+    if m == 1 and kept.sum() < 4:
+        return None
+    return _as_pattern(wrong[kept], source[kept], len(use) < m, axis, survey, use)
+
+
+def _sources(y: Wide, best: Wide, size: Wide) -> NDArray[np.int64]:
+    """For each column of y [M, W] the column of best [M, N] that is nearest."""
+    with np.errstate(invalid="ignore", over="ignore", divide="ignore"):
+        scale = np.maximum(size.max(axis=1), 1e-300)[:, None]
+        a, b = np.nan_to_num(y / scale), np.nan_to_num(best / scale)
+        a, b = np.clip(a, -1e6, 1e6), np.clip(b, -1e6, 1e6)
+        distance = (a**2).sum(axis=0)[:, None] - 2 * (a.T @ b) + (b**2).sum(axis=0)
+        nearest: NDArray[np.int64] = distance.argmin(axis=1)
+    return nearest
+
+
+def _as_pattern(
+    at: NDArray[np.int64], source: NDArray[np.int64], part: bool, axis: int, survey: Survey,
+    use: NDArray[np.int64],
+) -> Pattern | None:  # fmt: skip
+    """Exchanged, or repeated: a place whose content also stands where it belongs is a copy."""
+    name = "columns" if axis == 1 else "rows"
+    moves = {int(a): int(s) for a, s in zip(at, source, strict=True)}
+    exchanged = set(moves) == set(moves.values())
+    sample = dict(list(moves.items())[:8])
+    found: dict[str, object] = {"moved": sample}
+    if part:
+        found["only in " + ("rows" if axis == 1 else "columns")] = runs_of(use)
+    text = ", ".join(f"{a} holds {s}" for a, s in list(sample.items())[:4])
+    if exchanged:
+        return Pattern("rows-permuted", f"{name} of y exchanged: {name[:-1]} {text}", True, found)
+    return Pattern("tile-duplicated", f"{name} of y repeat others: {name[:-1]} {text}", True, found)
+
+
+def _moved_tile(survey: Survey, bad: Mask) -> Pattern | None:
+    """A tile of y that repeats another one, moved along both axes."""
+    rows, columns = np.flatnonzero(bad.any(axis=1)), np.flatnonzero(bad.any(axis=0))
+    m, n = bad.shape
+    if bad.sum() < 4 or bad.sum() > 0.9 * bad.size or bad.sum() < 4 or not len(rows):
+        return None
+    y, best, size = survey.case.y, survey.prediction, survey.size
+    i, j = (int(v) for v in np.argwhere(bad)[0])
+    r1, c1 = int(rows[-1]), int(columns[-1])
+    starts = np.argwhere(_near(survey, np.full((m, n), y[i, j]), best, size))
+    for a, b in starts[:4096]:
+        di, dj = int(a) - i, int(b) - j
+        inside = 0 <= rows[0] + di and r1 + di < m and 0 <= columns[0] + dj and c1 + dj < n
+        if (di, dj) == (0, 0) or not inside:
+            continue
+        at = np.argwhere(bad)
+        there = (at[:, 0] + di, at[:, 1] + dj)
+        here = (at[:, 0], at[:, 1])
+        if _near(survey, y[here], best[there], size[there]).mean() > 0.95:
+            text = f"rows {rows[0]} to {r1}, columns {columns[0]} to {c1} repeat what stands {di:+} rows, {dj:+} columns away"
+            return Pattern("tile-duplicated", text, True, {"moved by": (di, dj)})
+    return None
+
+
+def _tails(survey: Survey, bad: Mask) -> Pattern | None:
+    """Only the last rows, or only the last columns, wrong; fewer than half of them."""
+    for axis, fault, name in ((0, "m-tail", "rows"), (1, "n-tail", "columns")):
+        wrong = bad.any(axis=1 - axis)
+        full = bad.mean(axis=1 - axis)
+        n = len(wrong)
+        first = int(np.argmax(wrong)) if wrong.any() else n
+        tail = n - first
+        if not 0 < tail or not 2 * tail < n or not wrong[first:].all() or full[first:].mean() < 0.5:
+            continue
+        part = np.take(survey.case.y, range(first, n), axis=axis)[np.take(bad, range(first, n), axis=axis)]
+        zero = bool((part == 0).all())
+        what = "zero" if zero else "wrong"
+        return Pattern(fault, f"the last {tail} of {n} {name} of y are {what}", zero, {"tail": tail})
+    return None
+
+
+# --- K --------------------------------------------------------------------------------------
+
+
+def k_blocks(case: Case, survey: Survey, rows: NDArray[np.int64], columns: NDArray[np.int64]) -> dict[str, object]:
+    """Which blocks of K are missing or scaled: y - right = Σ c_b · contribution_b, solved for c."""
+    scene = case.scene(rows, columns)
+    k = case.x.shape[1]
+    run = max(scene.weights.grain, -(-k // 64 // 32) * 32)
+    if k % run or k // run < 2 or scene.seen.sum() < 3 * (k // run):
+        return {}
+    error = (scene.y - survey.prediction[np.ix_(rows, columns)]) / scene.size
+    x, w = (a.reshape(len(a), -1, run) for a in (scene.x, scene.weights.dense))
+    with np.errstate(invalid="ignore", over="ignore"):
+        terms = np.einsum("mbk,nbk->bmn", x, w) / scene.size
+    a, b = terms[:, scene.seen].T, error[scene.seen]
+    if not (np.isfinite(a).all() and np.isfinite(b).all()):
+        return {}
+    c, *_ = np.linalg.lstsq(a, b, rcond=None)
+    left = float(((b - a @ c) ** 2).sum() / max((b**2).sum(), 1e-300))
+    if left > 0.02:
+        return {}
+    names = {-1.0: "missing", 1.0: "counted twice"}
+    found: dict[str, object] = {}
+    for value, name in names.items():
+        at = np.flatnonzero(np.abs(c - value) < 0.05)
+        if len(at):
+            found[name] = [(lo * run, hi * run) for lo, hi in runs_of(at)]
+    other = np.flatnonzero((np.abs(c) > 0.05) & (np.abs(c + 1) >= 0.05) & (np.abs(c - 1) >= 0.05))
+    if len(other):
+        found["scaled"] = {f"{i * run} to {(i + 1) * run}": round(float(1 + c[i]), 4) for i in other[:16]}
+    return found

@@ -1,0 +1,227 @@
+"""How a kernel may have read the activations: every usual way to round them, and some wrong ones.
+
+A reading says what the kernel multiplied. Block formats with a constant in the code, or with an
+offset, also need a block sum, and there conventions part (of the codes, of the floats, as half):
+each reading times each sum is one *way*.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ..reference import Quantizer
+from ..reference.operands import Float, rounded
+from ..reference.runs import by_run, quantize_runs
+
+Wide = NDArray[np.float64]
+Sums = Literal["codes", "floats", "none"]
+
+LARGEST_HALF = 65504.0
+
+
+@dataclass(frozen=True, eq=False)
+class Reading:
+    """Activations [M, K] as a kernel holds them."""
+
+    name: str
+    values: Wide  # what is multiplied with the weights
+    codes: Wide | None = None  # 8-bit codes, where there are any
+    unrounded: Wide | None = None  # [M, K]: codes times the scale before it became a half
+    moves: Wide | None = None  # [M, K]: what a rounding error upstream may change in each value
+    fault: str | None = None  # None: a right reading
+    weights: str = "f32"  # how the weights beside it are kept: "f32", "f16", "bf16"
+
+
+@dataclass(frozen=True, eq=False)
+class Way:
+    """One reading with one convention of the block sum."""
+
+    reading: int  # index
+    name: str
+    sums: Sums
+    excess: Wide | None = None  # [M, K // grain]: sum of the codes minus the sum that was used
+    moves: Wide | None = None  # [M, K // grain]: how far that sum may be off
+    fault: str | None = None
+
+
+def right(x: Wide) -> list[Reading]:
+    """All right readings of x [M, K] (float32 values, held wide)."""
+    found = [
+        Reading(name, rounded(x, kind), weights=w)
+        for name, kind, w in (
+            ("float32 activations and weights", "f32", "f32"),
+            ("half activations and weights", "f16", "f16"),
+            ("half activations, float32 weights", "f16", "f32"),
+            ("float32 activations, half weights", "f32", "f16"),
+            ("bfloat16 activations and weights", "bf16", "bf16"),
+            ("bfloat16 activations, float32 weights", "bf16", "f32"),
+            ("float32 activations, bfloat16 weights", "f32", "bf16"),
+        )
+        for kind in (_float(kind),)
+    ]
+    return found + [_quantized(x, how) for how in _quantizers(x.shape[1])]
+
+
+def _float(kind: str) -> Float:
+    return "f32" if kind == "f32" else "f16" if kind == "f16" else "bf16"
+
+
+def _quantizers(k: int) -> Iterator[Quantizer]:
+    """Right quantizers for rows of k: runs as long as programs use them, both rounding rules."""
+    for run in (32, 64, 128, 256, k):
+        if k % run or (run == k and k in (32, 64, 128, 256)):
+            continue
+        for scale in ("float", "half") if run <= 64 else ("float",):
+            for rounding in ("even", "away"):
+                inverse = "127/amax" if rounding == "even" else "x/(amax/127)"
+                yield Quantizer(run, inverse, rounding, scale)  # type: ignore[arg-type]
+
+
+def _quantized(x: Wide, how: Quantizer) -> Reading:
+    with np.errstate(all="ignore"):
+        x32 = x.astype(np.float32)
+        runs = quantize_runs(x32, how)
+        exact = _scale(x32, how.run)
+        codes = runs.codes.astype(np.float64)
+        scale, wide = (s.repeat(how.run, axis=1) for s in (runs.scale, exact))
+        moves = runs.ties * np.abs(scale)
+        if how.scale == "half":  # the scale itself may lie near a tie between two halves
+            up, down = (half(exact * (1 + sign * 5e-7)) for sign in (1, -1))
+            moves = moves + np.abs(codes) * (up - down).repeat(how.run, axis=1)
+        name = f"8-bit codes, {how.run} to a {how.scale} scale, halves {how.rounding}"
+        return Reading(name, codes * scale, codes, codes * wide, moves)
+
+
+def _scale(x: NDArray[np.float32], run: int) -> Wide:
+    largest: NDArray[np.float32] = np.abs(by_run(x, run)).max(axis=-1)
+    return (largest / np.float32(127)).astype(np.float64)
+
+
+def half(values: Wide) -> Wide:
+    """Rounded to half, in float64."""
+    with np.errstate(over="ignore"):
+        return values.astype(np.float16).astype(np.float64)
+
+
+# --- wrong readings -------------------------------------------------------------------------
+
+
+def wrong(x: Wide) -> list[Reading]:
+    """Readings with a fault of their own."""
+    with np.errstate(all="ignore"):
+        return [*_cut_off(x), *_scales_of_neighbours(x), *_saturated_halves(x)]
+
+
+def _cut_off(x: Wide) -> Iterator[Reading]:
+    """Codes truncated or floored where they must be rounded."""
+    x32 = x.astype(np.float32)
+    k = x.shape[1]
+    for run in (32, 64, 256, k):
+        if k % run or (run == k and k in (32, 64, 256)):
+            continue
+        runs = by_run(x32, run)
+        largest = np.abs(runs).max(axis=-1)
+        d = largest / np.float32(127)
+        quotients = (
+            ("127/amax", runs * _safe(np.float32(127), largest)[..., None]),
+            ("1/d", runs * _safe(np.float32(1), d)[..., None]),
+            ("x/d", np.where(d[..., None] == 0, 0, runs / d[..., None])),
+        )
+        for label, v in quotients:
+            for rule, cut in (("truncated", np.trunc), ("floored", np.floor), ("rounded up", np.ceil)):
+                codes = np.clip(cut(v), -128, 127).astype(np.float64).reshape(x.shape)
+                for kept, scale in (("half", half(d.astype(np.float64))), ("float", d)):
+                    wide = d.astype(np.float64).repeat(run, axis=1)
+                    held = np.asarray(scale, np.float64).repeat(run, axis=1)
+                    name = f"8-bit codes {rule} ({label}), {run} to a {kept} scale"
+                    yield Reading(name, codes * held, codes, codes * wide, fault="activation-rounding")
+
+
+def _safe(one: np.float32, by: NDArray[np.float32]) -> NDArray[np.float32]:
+    return np.where(by == 0, np.float32(0), one / by)
+
+
+def _scales_of_neighbours(x: Wide) -> Iterator[Reading]:
+    """Codes right, but times the scale of the block before or after."""
+    k = x.shape[1]
+    for how in _quantizers(k):
+        if how.run not in (32, 256) or k < 2 * how.run:
+            continue
+        runs = quantize_runs(x.astype(np.float32), how)
+        for name, scale in shifted(runs.scale):
+            values = runs.codes * scale.repeat(how.run, axis=1)
+            label = f"activation scale of the {name} ({how.run}, {how.scale}, {how.rounding})"
+            yield Reading(label, values, fault="scale-neighbour")
+
+
+def shifted(scale: Wide) -> Iterator[tuple[str, Wide]]:
+    """[rows, blocks] moved by one block either way, under each rule for the end of a row."""
+    for step, name in ((1, "previous block"), (-1, "next block")):
+        across = np.roll(scale.reshape(-1), step).reshape(scale.shape)
+        end = 0 if step == 1 else -1
+        for rule in ("neighbouring row", "wraps", "itself", "zero"):
+            moved = across.copy() if rule == "neighbouring row" else np.roll(scale, step, axis=1)
+            if rule == "itself":
+                moved[:, end] = scale[:, end]
+            elif rule == "zero":
+                moved[:, end] = 0
+            yield f"{name}; at the end of a row: {rule}", moved
+
+
+def _saturated_halves(x: Wide) -> Iterator[Reading]:
+    """Halves that stick at 65504 where they overflow; only where something does."""
+    if np.abs(x).max(initial=0) > LARGEST_HALF:
+        clipped = half(np.clip(x, -LARGEST_HALF, LARGEST_HALF))
+        yield Reading("half activations, clamped", clipped, fault="scale-f16-overflow")
+    if x.shape[1] % 32 == 0 and np.abs(x).max(initial=0) / 127 > LARGEST_HALF:
+        for rounding in ("even", "away"):
+            how = Quantizer(32, "127/amax", rounding, "float")  # type: ignore[arg-type]
+            runs = quantize_runs(x.astype(np.float32), how)
+            scale = half(np.minimum(runs.scale, LARGEST_HALF)).repeat(32, axis=1)
+            name = "8-bit codes, clamped half scale"
+            yield Reading(name, runs.codes * scale, runs.codes.astype(float), fault="scale-f16-overflow")
+
+
+# --- sums -----------------------------------------------------------------------------------
+
+
+def ways(x: Wide, readings: list[Reading], grain: int, needs_sums: bool) -> list[Way]:
+    """Every reading with every sum that a kernel may have used beside it."""
+    found: list[Way] = []
+    with np.errstate(all="ignore"):
+        for i, reading in enumerate(readings):
+            sums: Sums = "none" if reading.codes is None or not needs_sums else "codes"
+            found.append(Way(i, reading.name, sums, fault=reading.fault))
+            if reading.codes is not None and needs_sums:
+                found += _with_kept_sums(x, i, reading, grain)
+    return found
+
+
+def _with_kept_sums(x: Wide, i: int, reading: Reading, grain: int) -> Iterator[Way]:
+    assert reading.codes is not None
+    own, codes, of_x = (by_run(v, grain).sum(axis=-1) for v in (reading.values, reading.codes, x))
+    assert reading.unrounded is not None or reading.fault
+    wide = own if reading.unrounded is None else by_run(reading.unrounded, grain).sum(axis=-1)
+    size = np.abs(by_run(x, grain)).sum(axis=-1)
+    for label, s, error, sums in (
+        ("s = half(d·Σq)", wide, 2e-7 * np.abs(wide), "codes"),
+        ("s = half(half(d)·Σq)", own, 2e-7 * np.abs(own), "codes"),
+        ("s = half(Σx)", of_x, 6e-7 * size, "floats"),
+        ("s = Σx", of_x, None, "floats"),
+    ):
+        used = s if error is None else half(s)
+        moves = None if error is None else half(s + error) - half(s - error)
+        yield Way(i, f"{reading.name}, {label}", sums, own - used, moves, reading.fault)  # type: ignore[arg-type]
+        if error is not None and np.abs(s).max(initial=0) > LARGEST_HALF:
+            stuck = half(np.clip(s, -LARGEST_HALF, LARGEST_HALF))
+            name = f"{reading.name}, {label} clamped at 65504"
+            yield Way(i, name, sums, own - stuck, fault="scale-f16-overflow")  # type: ignore[arg-type]
+    if reading.fault is None:
+        for label, used in (("Σq", codes), ("half(Σq)", half(codes))):
+            name = f"{reading.name}, s = {label} without its scale"
+            yield Way(i, name, "codes", own - used, fault="sum-not-scaled")

@@ -1,0 +1,178 @@
+"""Hypothesis replay: compute the product again with each mistake, and compare."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+
+import numpy as np
+from numpy.typing import NDArray
+
+from .misread import Mistake, mistakes
+from .products import Outcome, half_sums, saturated
+from .readings import LARGEST_HALF, Reading, Way, Wide
+from .scene import Fit, Scene, predict
+from .strides import short_rows, wrong_strides
+
+FEW_ROWS, FEW_COLUMNS = 8, 16  # a first look
+KEPT = 8  # mistakes that are tried in every way
+SMALL_ERROR = 1e-2  # score up to which half accumulators may be the reason
+HALF_READINGS = 6  # of which they are tried
+
+
+@dataclass(frozen=True, eq=False)
+class Explanation:
+    """One fault that may have happened, and how much of y it explains."""
+
+    fault: str
+    variant: str
+    way: str  # the arithmetic beside the fault
+    score: float
+    right: float  # score of the best right kernel on the same elements
+    share: float  # of the elements explained to the last rounding
+    elements: int  # on which it was judged
+    free: int = 0  # numbers fitted to y
+    where: dict[str, object] = field(default_factory=dict)
+
+    @property
+    def gain(self) -> float:
+        """Score that is left, over that of the best right kernel; small is good."""
+        return self.score / self.right if self.right > 0 else 1.0
+
+
+def explanations(scene: Scene, right_prediction: Wide) -> list[Explanation]:
+    """Every mistake that explains some of y, best first."""
+    every = [*_of_weights(scene, right_prediction), *_of_activations(scene, right_prediction)]
+    every += _of_sums(scene, right_prediction)
+    return sorted(every, key=lambda e: (e.score, e.fault))
+
+
+def _of_weights(scene: Scene, right: Wide) -> list[Explanation]:
+    """Weights misread: a first look at all mistakes, then the best ones in every way."""
+    every: Iterable[Mistake] = (
+        m
+        for source in (
+            mistakes(scene.fmt, scene.blocks, scene.columns),
+            wrong_strides(scene.fmt, scene.raw, scene.columns),
+            short_rows(scene.weights, scene.x.shape[1]),
+        )
+        for m in source
+    )
+    small = _smaller(scene)
+    rough = sorted(_first_look(small, every), key=lambda pair: pair[0])
+    found = []
+    for _, mistake in rough[:KEPT]:
+        if mistake.columns is not None and mistake.columns.sum() < 2:
+            continue
+        fit = scene.fit(mistake.weights, mistake.columns)
+        found.append(_explanation(scene, mistake.fault, mistake.variant, fit, right, mistake.columns))
+    return found
+
+
+@dataclass(frozen=True, eq=False)
+class _Small:
+    """A few rows and columns of a scene, with a few ways."""
+
+    scene: Scene
+    rows: NDArray[np.int64]
+    columns: NDArray[np.int64]
+
+
+def _smaller(scene: Scene) -> _Small:
+    rows = _spread(scene.y.shape[0], FEW_ROWS)
+    columns = _spread(scene.y.shape[1], FEW_COLUMNS)
+    y = scene.y[np.ix_(rows, columns)]
+    return _Small(Scene(scene.fmt, scene.raw, scene.x[rows], y, scene.columns[columns], scene.store), rows, columns)
+
+
+def _spread(n: int, most: int) -> NDArray[np.int64]:
+    """The first ones, and some spread over the rest."""
+    if n <= most:
+        return np.arange(n)
+    return np.unique(np.r_[: most // 2, np.linspace(most // 2, n - 1, most - most // 2).astype(np.int64)])
+
+
+def _first_look(small: _Small, every: Iterable[Mistake]) -> Iterator[tuple[float, Mistake]]:
+    """The score that each mistake leaves on a few elements, over that of the right weights."""
+    scene = small.scene
+    ways = _representatives(scene)
+    for mistake in every:
+        columns = None if mistake.columns is None else mistake.columns[small.columns]
+        if columns is not None and not columns.any():
+            continue
+        base = scene.scores(predict(scene.readings, ways, scene.weights), columns).min()
+        w = mistake.weights.rows(small.columns)
+        score = scene.scores(predict(scene.readings, ways, w), columns).min()
+        yield float(score / max(base, 1e-300)), mistake
+
+
+def _representatives(scene: Scene) -> list[Way]:
+    """One way of each sort: plain floats, codes of short and of long runs, sums of floats."""
+    chosen: dict[tuple[bool, bool, str], Way] = {}
+    for way in scene.ways:
+        reading = scene.readings[way.reading]
+        run = reading.name.split(",")[1].split()[0] if reading.codes is not None else "floats"
+        chosen.setdefault((run in ("256",), run == "floats", way.sums), way)
+    return list(chosen.values())
+
+
+def _explanation(
+    scene: Scene, fault: str, variant: str, fit: Fit, right: Wide, columns: NDArray[np.bool_] | None = None
+) -> Explanation:
+    base = float(scene.scores(right[None], columns)[0])
+    seen = scene.seen if columns is None else scene.seen & columns
+    return Explanation(fault, variant, fit.way.name, fit.score, base, fit.share, int(seen.sum()))
+
+
+def _of_activations(scene: Scene, right: Wide) -> list[Explanation]:
+    """Activations or their sums misread."""
+    found, ways = scene.wrong
+    if not ways:
+        return []
+    predictions = predict(found, ways, scene.weights)
+    scores = scene.scores(predictions)
+    best: dict[str, int] = {}
+    for i in np.argsort(scores, kind="stable"):
+        best.setdefault(str(ways[i].fault), int(i))
+    every = []
+    for fault, i in best.items():
+        fit = scene.judged(found, ways[i], scene.weights, predictions[i])
+        every.append(_explanation(scene, fault, ways[i].name, fit, right))
+    return every
+
+
+def _of_sums(scene: Scene, right: Wide) -> list[Explanation]:
+    """Sums that saturate or lose precision: on a few rows and columns only."""
+    small = _smaller(scene)
+    s = small.scene
+    base = float(s.scores(right[np.ix_(small.rows, small.columns)][None])[0])
+    best: dict[str, Explanation] = {}
+    for outcome in (*saturated(_usual(s), s.weights), *_half_outcomes(s, base)):
+        score = float(s.scores(outcome.y[None])[0])
+        if outcome.fault in best and best[outcome.fault].score <= score:
+            continue
+        floats = "activations" in outcome.reading
+        share = float(s.within(outcome.y, s.tolerance(outcome.y, floats)).mean())
+        n = int(s.seen.sum())
+        best[outcome.fault] = Explanation(
+            outcome.fault, outcome.variant, outcome.reading, score, base, share, n
+        )
+    return list(best.values())
+
+
+def _usual(scene: Scene) -> list[Reading]:
+    """The 8-bit readings that programs really use."""
+    ends = ("32 to a half scale", "32 to a float scale", "256 to a float scale")
+    return [r for r in scene.readings if r.codes is not None and any(end in r.name for end in ends)]
+
+
+def _half_outcomes(scene: Scene, base: float) -> Iterator[Outcome]:
+    """Half accumulators cost little: tried where the error is small, or where sums overflow."""
+    large = np.abs(scene.partial[0]).max(initial=0) > LARGEST_HALF
+    if base > SMALL_ERROR and not large:
+        return
+    plain = [way for way in scene.ways if way.excess is None]
+    scores = scene.scores(predict(scene.readings, plain, scene.weights))
+    near = [scene.readings[plain[i].reading] for i in np.argsort(scores, kind="stable")[:HALF_READINGS]]
+    for reading in near:
+        yield from half_sums([reading], scene.weights)

@@ -1,0 +1,122 @@
+"""A finding in words and figures."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from ..metrics import nmse
+from .catalogue import CATALOGUE
+from .diagnosis import Diagnosis
+from .survey import Survey
+from .telling import telling_input
+
+
+@dataclass(frozen=True)
+class Finding:
+    """The verdict before it is put into words."""
+
+    fault: str
+    confidence: float
+    detail: str
+    where: dict[str, Any] = field(default_factory=dict)
+    elements: int = 0
+    alike: tuple[str, ...] = ()
+    left: float = 0.0  # part of the error that stays unexplained
+
+
+def report(s: Survey, finding: Finding, claim: str | None) -> Diagnosis:
+    """The diagnosis that the user gets."""
+    figures = _figures(s)
+    text = _right(s, finding, figures, claim) if finding.fault == "correct" else _wrong(s, finding, figures)
+    telling = telling_input(s.case, finding.fault, finding.alike) if finding.alike else None
+    if telling is not None:
+        text += (
+            f" The result fits {' and '.join(finding.alike)} as well: this input cannot tell them "
+            "apart. Run the kernel on another one; `ggmlq diagnose --make-input FILE` writes one that can."
+        )
+    return Diagnosis(
+        finding.fault == "correct", finding.fault, finding.confidence, text, finding.where, figures,
+        s.best.arithmetic or s.best.name, finding.alike, telling,
+    )  # fmt: skip
+
+
+def _figures(s: Survey) -> dict[str, Any]:
+    y = s.case.y
+    exact = s.case.x @ s.case.q.dequantize(np.float64).T
+    return {
+        "nmse against the best arithmetic": _plain(nmse(y, s.prediction)),
+        "nmse against exact": _plain(nmse(y, exact)),
+        "elements": int(y.size),
+        "elements out of bound": int(s.bad.sum()),
+        "elements not finite": int((~np.isfinite(y)).sum()),
+        "largest error over typical size": _plain(np.max(_relative(s), initial=0)),
+    }
+
+
+def _relative(s: Survey) -> Any:
+    with np.errstate(invalid="ignore", over="ignore"):
+        return np.abs(s.case.y - s.prediction) / s.size
+
+
+def _plain(value: Any) -> float:
+    return float(f"{float(value):.4g}")
+
+
+def _right(s: Survey, finding: Finding, figures: dict[str, Any], claim: str | None) -> str:
+    m, n = s.case.y.shape
+    text = (
+        f"The kernel is right. All {m}×{n} elements are those of {_named(s)}, but for the rounding "
+        f"of float32 sums (NMSE {figures['nmse against the best arithmetic']:.1e} against it, "
+        f"{figures['nmse against exact']:.1e} against exact arithmetic on the same blocks)."
+    )
+    if claim is not None and s.best.arithmetic != claim:
+        text += f" It does not multiply in the claimed arithmetic {claim!r}, though."
+    wild = figures["elements not finite"]
+    if wild:
+        text += f" {wild} elements are not finite, as in that arithmetic itself: {finding.detail or 'it overflows'}."
+    return text
+
+
+def _named(s: Survey) -> str:
+    return f"the arithmetic {s.best.arithmetic!r}" if s.best.arithmetic else s.best.name
+
+
+def _wrong(s: Survey, finding: Finding, figures: dict[str, Any]) -> str:
+    fault = CATALOGUE[finding.fault]
+    parts = [f"{fault.id}: {fault.says}"]
+    if finding.detail:
+        parts.append(f"Here: {finding.detail}.")
+    if fault.wrong:
+        parts.append(f"Wrong: {fault.wrong}. Right: {fault.right}.")
+        parts.append(f"Look at {fault.look}.")
+    parts.append(_places(finding.where))
+    parts.append(
+        f"{figures['elements out of bound']} of {figures['elements']} elements are out of bound; NMSE "
+        f"{figures['nmse against the best arithmetic']:.1e} against the nearest right kernel "
+        f"({_named(s)}), {figures['nmse against exact']:.1e} against exact."
+    )
+    if finding.left > 1e-9:
+        parts.append(f"This explains all but {finding.left:.1e} of the error.")
+    if fault.bugs:
+        parts.append(f"Seen before: {fault.bugs}.")
+    return " ".join(part for part in parts if part)
+
+
+def _places(where: dict[str, Any]) -> str:
+    """Rows and columns in words, where they are not simply all."""
+    said = []
+    for name in ("rows", "columns"):
+        runs = where.get(name, [])
+        if runs and where.get("of"):
+            shown = ", ".join(f"{a}" if b == a + 1 else f"{a} to {b - 1}" for a, b in runs[:6])
+            said.append(f"{name} {shown}{' …' if len(runs) > 6 else ''}")
+    text = f"Wrong elements lie in {' and '.join(said)}." if said else ""
+    for name in ("column period", "row period"):
+        if name in where:
+            text += f" They repeat every {where[name]} {name.split()[0]}s."
+    for name, blocks in where.get("K-blocks", {}).items():
+        text += f" Of K, {name}: {blocks}."
+    return text.strip()

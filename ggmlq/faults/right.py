@@ -1,0 +1,127 @@
+"""Which right kernel this could be: every named arithmetic, and every usual way to round beside them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from .. import reference
+from ..array import QuantArray
+from ..errors import UnsupportedError
+from .operand import Operand
+from .readings import Sums, Way, Wide
+from .scene import Scene, predict
+
+SHORTLIST = 6
+
+
+@dataclass(frozen=True, eq=False)
+class Right:
+    """What a right kernel of one kind gives, and how much of y that explains."""
+
+    name: str
+    arithmetic: str | None  # its name in ``reference.ARITHMETICS``, where it has one
+    sums: Sums  # which block sum; "none" for arithmetics that need none
+    prediction: Wide
+    limit: Wide
+    inside: NDArray[np.bool_]
+    score: float
+    median: float  # of |error| / typical size
+
+    @property
+    def share(self) -> float:
+        """How much of y it explains to the last rounding."""
+        return float(self.inside.mean()) if self.inside.size else 1.0
+
+    @property
+    def rank(self) -> tuple[float, float]:
+        """Smaller is better; a named arithmetic wins where both explain y alike."""
+        bonus = 0.25 if self.arithmetic else 1.0
+        return -round(self.share, 5), bonus * (self.median + 1e-12)
+
+
+def candidates(scene: Scene, q: QuantArray) -> list[Right]:
+    """Every right kernel with how well it fits, best first; q holds the scene's rows."""
+    found = named(scene, q) + _family(scene)
+    return sorted(found, key=lambda right: right.rank)
+
+
+# --- by name --------------------------------------------------------------------------------
+
+
+def named(scene: Scene, q: QuantArray, only: str | None = None) -> list[Right]:
+    """The arithmetics that ggmlq knows by name."""
+    found = []
+    for name in reference.ARITHMETICS if only is None else (only,):
+        try:
+            how = reference.rule(q.format, name)
+            x = scene.x if name == "exact" else scene.x.astype(np.float32)
+            prediction = reference.linear(x, q, name)
+        except UnsupportedError:
+            continue
+        floats = how.quantizer is None
+        limit = scene.tolerance(prediction, floats)
+        if how.bounded:
+            bound = reference.bound(x, q, name)
+            limit = np.where(np.isfinite(bound), np.maximum(limit, bound), limit)
+        elif only is None:
+            continue
+        sums: Sums = "none" if floats or not np.any(scene.weights.constant) else "codes"
+        if sums == "codes" and how.sums == "kept" and how.quantizer is not None:
+            kept = how.quantizer.sums
+            sums = "codes" if kept in ("codes", None) else "floats"
+        found.append(_right(scene, name, name, sums, prediction, limit))
+    return found
+
+
+def _right(
+    scene: Scene, name: str, arithmetic: str | None, sums: Sums, prediction: Wide, limit: Wide
+) -> Right:
+    inside = scene.within(prediction, limit)
+    with np.errstate(invalid="ignore", over="ignore"):
+        relative = np.abs((scene.y - prediction) / scene.size)[scene.seen]
+    relative = np.nan_to_num(relative, nan=1e9, posinf=1e9)
+    median = float(np.median(relative)) if relative.size else 0.0
+    score = float(scene.scores(prediction[None])[0])
+    return Right(name, arithmetic, sums, prediction, limit, inside, score, median)
+
+
+# --- the family -----------------------------------------------------------------------------
+
+
+def _family(scene: Scene) -> list[Right]:
+    """All readings with all sums, weights in each precision; the most promising judged in full."""
+    rough: list[tuple[float, float, Way, Operand, str, Wide]] = []
+    for label, w, chosen in _precisions(scene):
+        predictions = predict(scene.readings, chosen, w)
+        scores = scene.scores(predictions)
+        for way, prediction, score in zip(chosen, predictions, scores, strict=True):
+            floats = scene.readings[way.reading].codes is None
+            share = scene.within(prediction, scene.tolerance(prediction, floats)).mean()
+            rough.append((-float(share), float(score), way, w, label, prediction))
+    first = sorted(rough, key=lambda r: r[:2])[:SHORTLIST]
+    second = sorted(rough, key=lambda r: r[1])[:SHORTLIST]
+    kept = {id(r): r for r in first + second}.values()
+    return [_judged(scene, *r[2:]) for r in kept]
+
+
+def _judged(scene: Scene, way: Way, w: Operand, label: str, prediction: Wide) -> Right:
+    reading = scene.readings[way.reading]
+    limit = scene.tolerance(prediction, reading.codes is None) + scene.moved(reading, way, w)
+    return _right(scene, way.name + label, None, way.sums, prediction, limit)
+
+
+def _precisions(scene: Scene) -> list[tuple[str, Operand, list[Way]]]:
+    """Weights as float32, as half, as bfloat16, and with half scales; which ways go with each."""
+    of = {way: scene.readings[way.reading] for way in scene.ways}
+    found = [("", scene.weights, [way for way in scene.ways if of[way].weights == "f32"])]
+    for kind in ("f16", "bf16"):
+        ways = [way for way in scene.ways if of[way].weights == kind]
+        found.append(("", scene.weights.kept_as(kind), ways))
+    coded = [way for way in scene.ways if of[way].codes is not None]
+    w = scene.weights
+    if coded and (w.group != getattr(scene.fmt, "block_size", w.group) or np.any(w.offset)):
+        found.append((", scales of the weights as halves", w.with_half_scales(), coded))
+    return found

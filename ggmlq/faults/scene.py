@@ -1,0 +1,187 @@
+"""A kernel's result beside everything it may be compared with, on some rows and columns.
+
+A scene holds y [M, N] with the activations in all their readings and the weights opened up. It
+predicts what a kernel would give in every way at once, and says how far f32 sums may stray.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from functools import cached_property
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ..formats import BlockFormat, Format
+from ..reference.bound import UNIT
+from . import readings
+from .operand import Operand, operand
+from .readings import Reading, Way, Wide
+
+SMALLEST = 2.0**-126  # below it a device may flush to zero
+HUGE = 1e37  # beyond it partial sums may overflow float32
+CAP = 1e6  # what one element may add to a score
+
+
+class Fit(NamedTuple):
+    """How well a prediction explains y."""
+
+    score: float  # mean of (error / typical size)², the worst elements capped
+    share: float  # of the elements within the tolerance
+    way: Way
+    prediction: Wide
+    inside: NDArray[np.bool_]
+
+
+class Scene:
+    """One kernel's y [M, N] at some rows and columns."""
+
+    def __init__(
+        self, fmt: Format, raw: NDArray[np.uint8], x: Wide, y: Wide, columns: NDArray[np.int64],
+        store: float = 0.0,
+    ) -> None:  # fmt: skip
+        """``raw`` holds all rows of the weights; x and y are cut to the scene already."""
+        self.fmt, self.raw, self.x, self.y, self.columns = fmt, raw, x, y, columns
+        self.store = store
+        self.blocks = raw.view(fmt.dtype)
+        self.weights = operand(fmt, self.blocks[columns])
+        self.sane = np.isfinite(self.weights.dense).all(axis=1)  # damaged weights say nothing
+        self.seen = np.isfinite(y) & self.sane
+
+    # --- what may have multiplied ---------------------------------------------------------
+
+    @cached_property
+    def readings(self) -> list[Reading]:
+        """The right ones."""
+        found = readings.right(self.x)
+        if not isinstance(self.fmt, BlockFormat):
+            return [reading for reading in found if reading.codes is None]
+        return found
+
+    @cached_property
+    def _all_ways(self) -> list[Way]:
+        needs_sums = bool(np.any(self.weights.constant))
+        return readings.ways(self.x, self.readings, self.weights.grain, needs_sums)
+
+    @cached_property
+    def ways(self) -> list[Way]:
+        """Right readings with right sums."""
+        return [way for way in self._all_ways if way.fault is None]
+
+    @cached_property
+    def wrong(self) -> tuple[list[Reading], list[Way]]:
+        """Readings and sums that carry a fault of their own."""
+        found = readings.wrong(self.x) if isinstance(self.fmt, BlockFormat) else []
+        needs_sums = bool(np.any(self.weights.constant))
+        ways = readings.ways(self.x, found, self.weights.grain, needs_sums)
+        n = len(self.readings)
+        ways = [replace(way, reading=way.reading + n) for way in ways]
+        return self.readings + found, [*(way for way in self._all_ways if way.fault), *ways]
+
+    @cached_property
+    def size(self) -> Wide:
+        """The typical size of each element, were its terms of random sign."""
+        with np.errstate(invalid="ignore", over="ignore"):
+            of_w = np.linalg.norm(np.where(self.sane[:, None], self.weights.dense, 0), axis=1)
+        norm = np.outer(np.linalg.norm(self.x, axis=1), of_w)
+        size: Wide = norm / np.sqrt(max(self.x.shape[1], 1))
+        return np.maximum(size, 1e-300)
+
+    # --- tolerance ------------------------------------------------------------------------
+
+    @cached_property
+    def partial(self) -> tuple[Wide, Wide]:
+        """How large partial sums over blocks may become, and the sum of all magnitudes."""
+        with np.errstate(invalid="ignore", over="ignore"):
+            w, grain = self.weights, self.weights.grain
+            constant = np.abs(w.constant)
+            x, of_w = (a.reshape(len(a), -1, grain) for a in (self.x, w.scaled))
+            sums = np.zeros(self.y.shape)
+            for g in range(x.shape[1]):
+                sums += np.abs(x[:, g] @ of_w[:, g].T)
+            whole = np.abs(self.x) @ np.abs(w.scaled).T
+            if np.any(constant):
+                of_x = x.sum(axis=-1)
+                sums += np.abs(of_x) @ constant.T
+                whole += np.abs(x).sum(axis=-1) @ constant.T
+            return np.nan_to_num(sums, nan=np.inf), np.nan_to_num(whole, nan=np.inf)
+
+    def tolerance(self, prediction: Wide, floats: bool) -> Wide:
+        """How far f32 sums in any order may be from a prediction, tie-breaking aside."""
+        blocks, whole = self.partial
+        k = self.x.shape[1]
+        n = k if floats else max(k // self.weights.grain, 1)
+        if floats:
+            blocks = blocks + whole / np.sqrt(min(self.weights.grain, k) or 1)
+        with np.errstate(invalid="ignore", over="ignore"):
+            limit: Wide = UNIT * ((6 * np.sqrt(n) + 4) * blocks + n * np.abs(prediction) + 4 * whole)
+        limit += SMALLEST * (k + 65536) + self.store * np.nan_to_num(np.abs(prediction))
+        return np.where(blocks < HUGE, limit, np.inf)
+
+    def moved(self, reading: Reading, way: Way, w: Operand) -> Wide:
+        """What codes, scales and sums near a rounding tie may add to that."""
+        total = np.zeros(self.y.shape)
+        with np.errstate(invalid="ignore", over="ignore"):
+            if reading.moves is not None and reading.moves.any():
+                total += reading.moves @ np.abs(w.dense).T
+                if way.excess is not None:
+                    by_grain = reading.moves.reshape(len(total), -1, w.grain).sum(axis=-1)
+                    total += by_grain @ np.abs(w.constant).T
+            if way.moves is not None:
+                total += way.moves @ np.abs(w.constant).T
+        return np.nan_to_num(total, nan=np.inf)
+
+    # --- judging --------------------------------------------------------------------------
+
+    def scores(self, predictions: Wide, columns: NDArray[np.bool_] | None = None) -> Wide:
+        """Mean squared relative error of each of [ways, M, N]."""
+        use = self.seen if columns is None else self.seen & columns
+        if not use.any():
+            return np.full(len(predictions), np.inf)
+        with np.errstate(invalid="ignore", over="ignore"):
+            error = ((self.y - predictions) / self.size)[:, use] ** 2
+        capped = np.minimum(np.nan_to_num(error, nan=CAP, posinf=CAP), CAP)
+        mean: Wide = capped.mean(axis=1)
+        return mean
+
+    def within(self, prediction: Wide, limit: Wide) -> NDArray[np.bool_]:
+        """Which elements a prediction explains to the last rounding; infinities count if equal."""
+        with np.errstate(invalid="ignore"):
+            near = np.abs(self.y - prediction) <= limit
+        same = ~np.isfinite(self.y) & ~np.isfinite(prediction)
+        loose = ~np.isfinite(limit)  # float32 may overflow here: anything goes
+        found: NDArray[np.bool_] = near | same | loose | ~self.sane
+        return found
+
+    def judged(
+        self, found: list[Reading], way: Way, w: Operand, prediction: Wide,
+        columns: NDArray[np.bool_] | None = None,
+    ) -> Fit:  # fmt: skip
+        """One prediction with its score and the elements it explains."""
+        limit = self.tolerance(prediction, found[way.reading].codes is None)
+        limit = limit + self.moved(found[way.reading], way, w)
+        inside = self.within(prediction, limit)
+        score = float(self.scores(prediction[None], columns)[0])
+        kept = inside if columns is None else inside[:, columns]
+        return Fit(score, float(kept.mean()) if kept.size else 0.0, way, prediction, inside)
+
+    def fit(self, w: Operand, columns: NDArray[np.bool_] | None = None) -> Fit:
+        """The best way to explain y with these weights, read rightly."""
+        predictions = predict(self.readings, self.ways, w)
+        best = int(self.scores(predictions, columns).argmin())
+        return self.judged(self.readings, self.ways[best], w, predictions[best], columns)
+
+
+def predict(found: list[Reading], chosen: list[Way], w: Operand) -> Wide:
+    """What kernels give that read the activations in these ways and see these weights."""
+    used = sorted({way.reading for way in chosen})
+    with np.errstate(invalid="ignore", over="ignore"):
+        stack = np.concatenate([found[i].values for i in used])
+        base = (stack @ w.dense.T).reshape(len(used), -1, len(w.dense))
+        at = {reading: i for i, reading in enumerate(used)}
+        out = np.stack([base[at[way.reading]] for way in chosen])
+        for i, way in enumerate(chosen):
+            if way.excess is not None:
+                out[i] += way.excess @ w.constant.T
+    return out

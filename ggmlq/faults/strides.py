@@ -1,0 +1,93 @@
+"""Weights fetched from the wrong address, and the end of K left out."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ..formats import Format
+from .misread import Mistake
+from .operand import Operand, operand
+
+
+def wrong_strides(fmt: Format, raw: NDArray[np.uint8], columns: NDArray[np.int64]) -> Iterator[Mistake]:
+    """Rows [N, bytes] read from n times another stride, where that stays inside the buffer."""
+    size, row = fmt.dtype.itemsize, raw.shape[1]
+    blocks = row // size
+    flat = raw.reshape(-1)
+    if len(raw) < 2:
+        return
+    for stride, name in _strides(fmt, blocks, row).items():
+        start = columns * stride
+        at = start[:, None] + np.arange(row)
+        yield _fetched(fmt, flat, at, f"row n read at n·{stride} bytes ({name}); rows have {row}")
+    for step in (*range(-4, 0), *range(1, 5)):  # a block of the wrong size: drifts within the row
+        block = (columns[:, None] * blocks + np.arange(blocks)) * (size + step)
+        at = (block[..., None] + np.arange(size)).reshape(len(columns), row)
+        yield _fetched(fmt, flat, at, f"blocks read {size + step} bytes apart, they have {size}")
+
+
+def _strides(fmt: Format, blocks: int, row: int) -> dict[int, str]:
+    """Bytes a row, wrongly counted: by blocks, by bytes, by padding, by the wrong unit."""
+    size, k = fmt.dtype.itemsize, blocks * fmt.block_size
+    found: dict[int, str] = {0: "no stride at all"}
+    for step in (*range(1, 17), 32, 64):
+        for sign in (1, -1):
+            if blocks + sign * step > 0:
+                found.setdefault(row + sign * step * size, f"{step} blocks too {'many' if sign > 0 else 'few'}")
+    for to in (64, 128, 256, 512, 1024, 2048):
+        padded = -(-k // to) * to
+        if padded % fmt.block_size == 0:
+            found.setdefault(fmt.row_bytes(padded), f"K padded to a multiple of {to}")
+    for to in (4, 8, 16, 32, 64, 128, 256):
+        found.setdefault(-(-row // to) * to, f"padded to a multiple of {to} bytes")
+        found.setdefault(row // to * to, f"cut to a multiple of {to} bytes")
+    for step in (1, 2, 4):
+        found.setdefault(row + step, f"{step} bytes too many")
+        found.setdefault(row - step, f"{step} bytes too few")
+    for other, name in (
+        (2 * row, "twice the row"), (row // 2, "half the row"), (k, "K bytes"), (k // 2, "K / 2 bytes"),
+        (2 * k, "2·K bytes"), (blocks, "blocks taken for bytes"), (size, "one block"),
+        (3 * row, "three rows"), (4 * row, "four rows"),
+    ):  # fmt: skip
+        found.setdefault(other, name)
+    found.pop(row, None)
+    return {stride: name for stride, name in found.items() if stride >= 0}
+
+
+def _fetched(fmt: Format, flat: NDArray[np.uint8], at: NDArray[np.int64], name: str) -> Mistake:
+    inside = ((at >= 0) & (at < flat.size)).all(axis=1)
+    raw = np.ascontiguousarray(flat[at % flat.size])
+    weights = operand(fmt, raw.view(fmt.dtype))
+    return Mistake("row-stride", name, weights, inside)
+
+
+def short_rows(right: Operand, k: int) -> Iterator[Mistake]:
+    """The end of K not multiplied; the constants that go through the sums left out too, or kept."""
+    lengths = {k - end: f"the last {end} of K" for end in (16, 32, 64, 96, 128, 160, 192, 224, 256, 512)}
+    for tile in (32, 64, 128, 256, 512, 1024):
+        lengths[k // tile * tile] = f"what is left of K after tiles of {tile}"
+    for kept in sorted(length for length in lengths if 0 <= length < k):
+        if right.values is not None or kept % min(right.group, 16):
+            values = right.dense.copy()
+            values[:, kept:] = 0
+            yield Mistake("k-tail-dropped", f"{lengths[kept]} dropped", right.but(values=values))
+            continue
+        stored, scale, offset = right.stored.copy(), right.scale.copy(), right.offset.copy()
+        stored[:, kept:] = right.zero
+        if kept % right.group == 0:
+            scale[:, kept // right.group :] = 0
+            offset[:, kept // right.group :] = 0
+        else:
+            values = right.dense.copy()
+            values[:, kept:] = 0
+            yield Mistake("k-tail-dropped", f"{lengths[kept]} dropped", right.but(values=values))
+            continue
+        yield Mistake("k-tail-dropped", f"{lengths[kept]} dropped", right.but(stored=stored, scale=scale, offset=offset))
+        if np.any(right.constant):
+            bare = right.stored.copy()
+            bare[:, kept:] = 0
+            name = f"{lengths[kept]} dropped, its constants kept"
+            yield Mistake("k-tail-dropped", name, right.but(stored=bare))

@@ -1,0 +1,136 @@
+"""The whole of y against the best right kernel: which elements are wrong, and where to look closer."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ..array import QuantArray
+from .readings import Wide
+from .right import Right, candidates, named
+from .scene import Scene
+
+ROWS, COLUMNS = 32, 64  # of a scene; fewer where K is long
+WORK = 1 << 22  # elements of activations and weights of a scene
+SLAB = 1 << 24  # products M·N·K judged at a time
+
+Index = NDArray[np.int64]
+Mask = NDArray[np.bool_]
+
+
+@dataclass(frozen=True, eq=False)
+class Case:
+    """What is to be judged: a kernel's result with its operands, on the host."""
+
+    y: Wide  # [M, N]
+    x: Wide  # [M, K] values of float32
+    q: QuantArray  # [N, K]
+    store: float = 0.0  # how much rounding the store of y itself cost, relatively
+
+    def scene(self, rows: Index, columns: Index) -> Scene:
+        """Some rows and columns of it."""
+        raw = np.ascontiguousarray(self.q.raw)
+        y = self.y[np.ix_(rows, columns)]
+        return Scene(self.q.format, raw, self.x[rows], y, columns, self.store)
+
+    @cached_property
+    def all_rows(self) -> Index:
+        return np.arange(self.y.shape[0])
+
+    @cached_property
+    def all_columns(self) -> Index:
+        return np.arange(self.y.shape[1])
+
+
+@dataclass(frozen=True, eq=False)
+class Survey:
+    """A case with its best right kernel, over all elements."""
+
+    case: Case
+    best: Right  # on the sampled scene
+    others: list[Right]  # further right kernels, best first
+    prediction: Wide  # [M, N] of the best one
+    size: Wide  # [M, N]: the typical size of an element
+    limit: Wide  # [M, N]: how far a right kernel may be
+    bad: Mask  # [M, N]: not explained
+
+
+def survey(case: Case, prefer: str | None = None) -> Survey:
+    """Find the right kernel that explains most of y, and what it leaves unexplained."""
+    rows, columns = sample(case, None)
+    scene = case.scene(rows, columns)
+    q = case.q[columns]
+    found = candidates(scene, q)
+    best = found[0]
+    claimed = [right for right in found if right.arithmetic == prefer]
+    if claimed and claimed[0].share >= best.share:
+        best = claimed[0]
+    whole = len(rows) == case.y.shape[0] and len(columns) == case.y.shape[1]
+    if whole:
+        return Survey(case, best, found, best.prediction, scene.size, best.limit, ~best.inside)
+    return _over_all(case, best, found)
+
+
+def _over_all(case: Case, best: Right, found: list[Right]) -> Survey:
+    """The same kernel on every row and column, slab by slab."""
+    shape = case.y.shape
+    prediction, size, limit = (np.empty(shape) for _ in range(3))
+    bad = np.empty(shape, np.bool_)
+    k = case.x.shape[1]
+    tall = max(1, min(shape[0], SLAB // (k * 64)))
+    wide = max(64, SLAB // (k * tall))
+    for top in range(0, shape[0], tall):
+        rows = case.all_rows[top : top + tall]
+        for left in range(0, shape[1], wide):
+            columns = case.all_columns[left : left + wide]
+            scene, q = case.scene(rows, columns), case.q[columns]
+            same = _again(scene, q, best)
+            at = np.ix_(rows, columns)
+            prediction[at], size[at], limit[at] = same.prediction, scene.size, same.limit
+            bad[at] = ~same.inside
+    return Survey(case, best, found, prediction, size, limit, bad)
+
+
+def _again(scene: Scene, q: QuantArray, best: Right) -> Right:
+    if best.arithmetic is not None:
+        return named(scene, q, best.arithmetic)[0]
+    return by_name(scene, best.name)
+
+
+def by_name(scene: Scene, name: str) -> Right:
+    """One of the family again, on another scene."""
+    from .right import _judged, _precisions
+    from .scene import predict
+
+    for label, w, chosen in _precisions(scene):
+        for way in chosen:
+            if way.name + label == name:
+                return _judged(scene, way, w, label, predict(scene.readings, [way], w)[0])
+    raise AssertionError(name)
+
+
+def sample(case: Case, bad: Mask | None) -> tuple[Index, Index]:
+    """Rows and columns to look at: all of a small case, otherwise ends, some between, and bad ones."""
+    k = max(case.x.shape[1], 1)
+    rows = _some(case.y.shape[0], min(ROWS, max(8, WORK // (k * 32))), None if bad is None else bad.any(axis=1))
+    columns = _some(case.y.shape[1], min(COLUMNS, max(16, WORK // (k * 16))), None if bad is None else bad.any(axis=0))
+    return rows, columns
+
+
+def _some(n: int, most: int, bad: Mask | None) -> Index:
+    if n <= most:
+        return np.arange(n)
+    ends = [np.arange(most // 8), np.arange(n - most // 8, n)]
+    if bad is not None and bad.any():
+        places = np.flatnonzero(bad)
+        ends.append(places[np.linspace(0, len(places) - 1, most // 2).astype(np.int64)])
+    spread = np.linspace(0, n - 1, most).astype(np.int64)
+    taken = np.unique(np.concatenate(ends))
+    rest = np.setdiff1d(spread, taken)
+    room = most - len(taken)
+    if room > 0 and len(rest):
+        taken = np.union1d(taken, rest[np.linspace(0, len(rest) - 1, min(room, len(rest))).astype(np.int64)])
+    return taken

@@ -1,0 +1,411 @@
+"""Kernels in plain loops, right ones and wrong ones: what ``gq.diagnose`` is tried on.
+
+Written from ggml's structs alone, byte by byte. They share no code with the diagnosis: no
+descriptor, no oracle, no hypothesis. Numba only makes the loops bearable.
+
+``run`` multiplies in one of two conventions of activations ("cpu": 127/amax, to nearest even,
+half scales, or float scales over 256 for K-quants; "cuda": x/d, halves away, half scales, and block
+sums of the floats as halves) and in one of two orders of summation.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from numba import njit
+
+FORMATS = ("q4_0", "q4_1", "q5_0", "q5_1", "q8_0", "q3_K", "q4_K", "q6_K")
+BLOCK = {"q4_0": 32, "q4_1": 32, "q5_0": 32, "q5_1": 32, "q8_0": 32, "q3_K": 256, "q4_K": 256, "q6_K": 256}
+BYTES = {"q4_0": 18, "q4_1": 20, "q5_0": 22, "q5_1": 24, "q8_0": 34, "q3_K": 110, "q4_K": 144, "q6_K": 210}
+GROUP = {"q4_0": 32, "q4_1": 32, "q5_0": 32, "q5_1": 32, "q8_0": 32, "q3_K": 16, "q4_K": 32, "q6_K": 16}
+ZERO = {"q4_0": 8, "q4_1": 0, "q5_0": 16, "q5_1": 0, "q8_0": 0, "q3_K": 4, "q4_K": 0, "q6_K": 32}
+ID = {name: i for i, name in enumerate(FORMATS)}
+
+# Faults inside the loops; everything else happens to y, x or the bytes around them.
+INSIDE = (
+    "correct", "nibble-order", "offset-missing", "offset-twice", "offset-sign", "sum-missing", "min-ignored",
+    "sum-not-scaled", "high-bits", "sub-scale-order", "sub-scale-unpack", "scale-neighbour",
+    "scale-f16-overflow", "activation-rounding", "int8-saturation", "f16-accumulation", "k-tail-dropped",
+    "sum-of-codes-vs-floats",
+)  # fmt: skip
+NUMBER = {name: i for i, name in enumerate(INSIDE)}
+(
+    CORRECT, NIBBLE_ORDER, OFFSET_MISSING, OFFSET_TWICE, OFFSET_SIGN, SUM_MISSING, MIN_IGNORED,
+    SUM_NOT_SCALED, HIGH_BITS, SUB_ORDER, SUB_UNPACK, NEIGHBOUR,
+    OVERFLOW, ROUNDING, SATURATION, HALF_SUMS, K_TAIL,
+    OTHER_SUM,
+) = range(len(INSIDE))  # fmt: skip
+
+
+@njit(cache=True)
+def nibble(b, at, i, fault, variant):
+    """Element i of 32 in 16 bytes."""
+    if fault == NIBBLE_ORDER and variant % 3 != 2:
+        i = (i % 2) * 16 + i // 2  # interleaved
+    elif fault == NIBBLE_ORDER:
+        i = (i + 16) % 32  # halves exchanged
+    return (b[at + i % 16] >> (4 * (i // 16))) & 15
+
+
+@njit(cache=True)
+def fifth(b, at, i, fault, variant):
+    """Bit i of the four bytes of q5_0 and q5_1."""
+    if fault == HIGH_BITS:
+        if variant % 4 == 0:
+            return 0
+        if variant % 4 == 1:
+            i = i % 16
+        elif variant % 4 == 2:
+            i = (i + 16) % 32
+        else:
+            i = i // 8 * 8 + 7 - i % 8
+    return (b[at + i // 8] >> (i % 8)) & 1
+
+
+@njit(cache=True)
+def simple(fmt, b, at, i, fault, variant):
+    """Stored code of element i of a block of 32."""
+    if fmt == 4:
+        v = int(b[at + 2 + i])
+        return v - 256 if v > 127 else v
+    if fmt == 0:
+        return nibble(b, at + 2, i, fault, variant)
+    if fmt == 1:
+        return nibble(b, at + 4, i, fault, variant)
+    if fmt == 2:
+        return nibble(b, at + 6, i, fault, variant) | fifth(b, at + 2, i, fault, variant) << 4
+    return nibble(b, at + 8, i, fault, variant) | fifth(b, at + 4, i, fault, variant) << 4
+
+
+@njit(cache=True)
+def code_q4_k(b, at, i, fault, variant):
+    """Stored code of element i of q4_K."""
+    chunk, r = i // 64, i % 64
+    if fault == NIBBLE_ORDER:
+        r = (r % 2) * 32 + r // 2
+    return (b[at + 16 + chunk * 32 + r % 32] >> (4 * (r // 32))) & 15
+
+
+@njit(cache=True)
+def code_q6_k(b, at, i, fault, variant):
+    """Stored code of element i of q6_K."""
+    h, r = i // 128, i % 128
+    j = r
+    if fault == NIBBLE_ORDER:
+        j = (r % 2) * 64 + r // 2
+    low = (b[at + h * 64 + j % 64] >> (4 * (j // 64))) & 15
+    shift = r // 32 * 2
+    if fault == HIGH_BITS:
+        if variant % 3 == 0:
+            return low
+        shift = 6 - shift if variant % 3 == 1 else 0
+    return low | ((b[at + 128 + h * 32 + r % 32] >> shift) & 3) << 4
+
+
+@njit(cache=True)
+def code_q3_k(b, at, i, fault, variant):
+    """Stored code of element i of q3_K."""
+    h, r = i // 128, i % 128
+    low = (b[at + 32 + h * 32 + r % 32] >> (r // 32 * 2)) & 3
+    bit = i // 32
+    if fault == NIBBLE_ORDER:
+        low = (b[at + 32 + h * 32 + r // 4] >> (r % 4 * 2)) & 3
+    if fault == HIGH_BITS:
+        if variant % 3 == 0:
+            return low
+        bit = 7 - bit if variant % 3 == 1 else bit
+    third = (b[at + i % 32] >> bit) & 1
+    if fault == HIGH_BITS and variant % 3 == 2:
+        third = 1 - third
+    return low | third << 2
+
+
+@njit(cache=True)
+def six_bits(b, at, j, minimum, fault, variant):
+    """Scale or minimum j of 8 in the twelve bytes of q4_K."""
+    if fault == SUB_ORDER:
+        j = 7 - j if variant % 3 == 0 else (j ^ 1 if variant % 3 == 1 else (j % 4) * 2 + j // 4)
+    if j < 4:
+        return b[at + j + (4 if minimum else 0)] & 63
+    low = b[at + j + 4]
+    low = low >> 4 if minimum else low & 15
+    top = b[at + j] if minimum else b[at + j - 4]
+    if fault == SUB_UNPACK:
+        if variant % 4 == 0:
+            return low
+        if variant % 4 == 1:
+            top = b[at + j - 4] if minimum else b[at + j]
+        elif variant % 4 == 2:
+            return low | (top >> 6) << 2
+        else:
+            return b[at + j + (4 if minimum else 0)] & 63
+    return low | (top >> 6) << 4
+
+
+@njit(cache=True)
+def scale_q3_k(b, at, g, fault, variant):
+    """Scale g of 16 in the twelve bytes of q3_K, with its 32 taken off."""
+    if fault == SUB_ORDER:
+        g = 15 - g if variant % 2 == 0 else g ^ 1
+    low = (b[at + g % 8] >> (4 * (g // 8))) & 15
+    k = g % 4
+    shift = g // 4 * 2
+    if fault == SUB_UNPACK:
+        if variant % 2 == 0:
+            return int(low) - 32
+        shift = 6 - shift
+    return int(low | ((b[at + 8 + k] >> shift) & 3) << 4) - 32
+
+
+@njit(cache=True)
+def unpack(fmt, b, halves, n, blocks, size, fault, variant, stored, scale, offset):
+    """One row of weights: stored codes, scales, offsets (what is taken off after scale·code)."""
+    per = stored.shape[0] // blocks
+    groups = scale.shape[0] // blocks
+    for block in range(blocks):
+        at = (n * blocks + block) * size
+        own = n * blocks + block
+        if fault == NEIGHBOUR:
+            own += 1 if variant % 2 else -1
+            last = (n + 1) * blocks - 1
+            if variant // 2 % 2:  # stays in the row
+                own = min(max(own, n * blocks), last)
+            own = own % (halves.shape[0])
+        for i in range(per):
+            if fmt == 5:
+                stored[block * per + i] = code_q3_k(b, at, i, fault, variant)
+            elif fmt == 6:
+                stored[block * per + i] = code_q4_k(b, at, i, fault, variant)
+            elif fmt == 7:
+                stored[block * per + i] = code_q6_k(b, at, i, fault, variant)
+            else:
+                stored[block * per + i] = simple(fmt, b, at, i, fault, variant)
+        for g in range(groups):
+            d, m = halves[own, 0], halves[own, 1]
+            to = block * groups + g
+            if fmt == 5:
+                scale[to], offset[to] = d * scale_q3_k(b, at + 96, g, fault, variant), 0
+            elif fmt == 6:
+                scale[to] = d * six_bits(b, at + 4, g, False, fault, variant)
+                offset[to] = m * six_bits(b, at + 4, g, True, fault, variant)
+            elif fmt == 7:
+                where = 15 - g if fault == SUB_ORDER and variant % 2 == 0 else g
+                if fault == SUB_ORDER and variant % 2:
+                    where = g // 8 * 8 + (g % 8) // 2 + (g % 2) * 4
+                s = int(b[at + 192 + where])
+                scale[to], offset[to] = d * (s - 256 if s > 127 else s), 0
+            else:
+                scale[to] = d
+                offset[to] = -m if fmt in (1, 3) else 0
+
+
+def quantize(x, convention, run, fault, variant):
+    """Activations as codes, scales (a value each run), and sums of 32 (or 16) as the convention has them."""
+    m, k = x.shape
+    runs = x.reshape(m, k // run, run)
+    largest = np.abs(runs).max(axis=-1).astype(np.float32)
+    d = (largest / np.float32(127)).astype(np.float32)
+    with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
+        if convention == "cpu":
+            inverse = np.where(largest > 0, np.float32(127) / largest, np.float32(0)).astype(np.float32)
+            v = (runs * inverse[..., None]).astype(np.float32)
+            q = np.rint(v)
+        else:
+            v = np.where(d[..., None] > 0, runs / d[..., None], 0).astype(np.float32)
+            q = np.sign(v) * np.floor(np.abs(v) + np.float32(0.5))
+        if fault == ROUNDING:
+            q = np.trunc(v) if variant % 2 == 0 else np.floor(v)
+        kept = d if run > 32 else d.astype(np.float16).astype(np.float32)
+    return np.clip(q, -128, 127).reshape(m, k).astype(np.int32), kept, d
+
+
+@njit(cache=True)
+def dot(codes, stored, start, length, added, fault, variant):
+    """Σ code·(stored + added) over a run, in integers of 32 bits, or of 16 where they saturate."""
+    total = 0
+    if fault != SATURATION:
+        for i in range(start, start + length):
+            total += codes[i] * (stored[i] + added)
+        return total
+    step = 2 if variant % 2 == 0 else 4
+    for i in range(start, start + length, step):
+        part = 0
+        for j in range(i, i + step):
+            part += codes[j] * (stored[j] + added)
+        total += min(max(part, -32768), 32767)
+    return total
+
+
+@njit(cache=True)
+def multiply(codes, d, unrounded, x, run, stored, scale, offset, group, zero, convention, order, fault,
+             variant, dropped, terms):  # fmt: skip
+    """One element of y: block terms into ``terms``; returns how many there are."""
+    count = 0
+    k = codes.shape[0]
+    for g in range(k // group):
+        start = g * group
+        if fault == K_TAIL and start >= k - dropped:
+            break
+        dx = d[start // run]
+        added = -zero
+        through_sum = zero if convention == 1 and group == 32 else 0
+        if fault == SUM_NOT_SCALED:
+            through_sum = zero
+        if through_sum:
+            added = 0
+        if fault == OFFSET_MISSING:
+            added, through_sum = 0, 0
+        elif fault == OFFSET_TWICE:
+            added -= zero
+        elif fault == OFFSET_SIGN:
+            added, through_sum = zero, 0
+        extra = 0
+        if fault == SATURATION:
+            extra = 128 + (0 if added else -zero)
+            added += extra
+        own, floats = 0, np.float32(0)
+        for i in range(start, start + group):
+            own += codes[i]
+            floats += x[i]
+        whole = np.float32(dot(codes, stored, start, group, added, fault, variant) - extra * own)
+        other = fault == OTHER_SUM
+        if (convention == 1) != other:
+            s = np.float32(np.float16(floats)) if group == 32 else np.float32(own) * dx
+        else:
+            s = np.float32(np.float16(unrounded[start // run] * own)) if group == 32 and run == 32 else np.float32(own) * dx
+        if fault == SUM_NOT_SCALED:
+            s = np.float32(own)
+        if fault == SUM_MISSING or fault == MIN_IGNORED:
+            off = np.float32(0)
+        else:
+            off = offset[g]
+            if fault == OFFSET_SIGN:
+                off = -off
+        terms[count] = scale[g] * dx * whole - (np.float32(through_sum) * scale[g] + off) * s
+        count += 1
+    return count
+
+
+@njit(cache=True)
+def total(terms, count, order, fault):
+    """The terms added up: in order, or in four lanes that meet at the end."""
+    if fault == HALF_SUMS:
+        half_sum = np.float32(0)
+        for i in range(count):
+            half_sum = np.float32(np.float16(half_sum + terms[i]))
+        return half_sum
+    if order == 0:
+        result = np.float32(0)
+        for i in range(count):
+            result += terms[i]
+        return result
+    lanes = np.zeros(4, np.float32)
+    for i in range(count - 1, -1, -1):
+        lanes[i % 4] += terms[i]
+    return (lanes[0] + lanes[2]) + (lanes[1] + lanes[3])
+
+
+@njit(cache=True)
+def product(fmt, raw, halves, n_rows, blocks, size, group, zero, codes, d, unrounded, x, run, convention,
+            order, fault, variant, dropped):  # fmt: skip
+    """y [M, N]."""
+    m, k = codes.shape
+    y = np.zeros((m, n_rows), np.float32)
+    stored = np.zeros(k, np.int32)
+    scale, offset = np.zeros(k // group, np.float32), np.zeros(k // group, np.float32)
+    terms = np.zeros(k // group, np.float32)
+    for n in range(n_rows):
+        unpack(fmt, raw, halves, n, blocks, size, fault, variant, stored, scale, offset)
+        for i in range(m):
+            count = multiply(codes[i], d[i], unrounded[i], x[i], run, stored, scale, offset, group, zero,
+                             convention, order, fault, variant, dropped, terms)  # fmt: skip
+            y[i, n] = total(terms, count, order, fault)
+    return y
+
+
+def scales(raw, name):
+    """The two leading halves of every block (d and m, or dmin), wherever they lie; [blocks, 2]."""
+    size = BYTES[name]
+    flat = np.ascontiguousarray(raw).reshape(-1, size)
+    d_at = {"q3_K": 108, "q6_K": 208}.get(name, 0)
+    out = np.zeros((len(flat), 2), np.float32)
+    out[:, 0] = np.ascontiguousarray(flat[:, d_at : d_at + 2]).view(np.float16)[:, 0]
+    if name in ("q4_1", "q5_1", "q4_K"):
+        out[:, 1] = np.ascontiguousarray(flat[:, 2:4]).view(np.float16)[:, 0]
+    return out
+
+
+def run(name, raw, x, convention="cpu", order=0, fault="correct", variant=0, differ=None):
+    """y [M, N] float32 of weights raw [N, bytes] and x [M, K], with one fault.
+
+    ``differ`` adds something that is no listed fault: "bf16-scales" or "stochastic" rounding.
+    """
+    inside = fault if fault in NUMBER else "correct"
+    k = x.shape[1]
+    blocks = k // BLOCK[name]
+    width = 256 if convention == "cpu" and BLOCK[name] == 256 else 32
+    with np.errstate(over="ignore"):
+        codes, d, unrounded = quantize(x, convention, width, NUMBER[inside], variant)
+    halves = scales(raw, name)
+    if differ == "bf16-scales":
+        halves = ((halves.view(np.uint32) + 0x8000) & 0xFFFF0000).view(np.float32)
+    if differ == "stochastic":
+        noise = np.random.default_rng(variant).uniform(-0.5, 0.5, codes.shape)
+        v = x / np.repeat(np.where(d > 0, d, 1), width, axis=1)
+        codes = np.clip(np.rint(v + noise), -127, 127).astype(np.int32)
+    if differ == "half-store-of-scales":
+        halves = (halves * 0.9995).astype(np.float16).astype(np.float32)
+    dropped = 32 if variant % 2 == 0 or k <= 64 else 64
+    bytes_ = np.ascontiguousarray(raw)
+    if fault == "row-stride":
+        bytes_, halves = wrong_stride(bytes_, name, blocks, variant)
+    y = product(ID[name], bytes_.reshape(-1), halves, len(raw), blocks, BYTES[name], GROUP[name],
+                ZERO[name], codes, d, unrounded, x.astype(np.float32), width, int(convention == "cuda"),
+                order, NUMBER[inside], variant, dropped)  # fmt: skip
+    return around(y, x, fault, variant)
+
+
+def wrong_stride(raw, name, blocks, variant):
+    """The rows that a kernel with a wrong stride would see; it reads on into zeros at the end."""
+    size = BYTES[name]
+    stride = (blocks + (1, 2, -1)[variant % 3]) * size if blocks > 1 else 2 * size
+    flat = np.concatenate([raw.reshape(-1), np.zeros(4 * raw.size + 1024, np.uint8)])
+    rows = np.stack([flat[n * stride : n * stride + raw.shape[1]] for n in range(len(raw))])
+    return rows, scales(rows, name)
+
+
+def around(y, x, fault, variant):
+    """Faults of stores, tiles and runs."""
+    m, n = y.shape
+    rng = np.random.default_rng(variant)
+    tail = lambda size: max(1, min(size % 8 or 3, (size - 1) // 2))  # noqa: E731
+    if fault == "m-tail":
+        y[m - tail(m) :] = 0 if variant % 2 == 0 else rng.normal(0, 1, (tail(m), n))
+    elif fault == "n-tail":
+        y[:, n - tail(n) :] = 0 if variant % 2 == 0 else rng.normal(0, 1, (m, tail(n)))
+    elif fault == "transposed":
+        y = np.ascontiguousarray(y.T).reshape(m, n)
+    elif fault == "rows-permuted":
+        order = np.arange(n)
+        if variant % 2 == 0:
+            order[: n // 2 * 2] = order[: n // 2 * 2].reshape(-1, 2)[:, ::-1].reshape(-1)
+        else:
+            order[: n // 4 * 4] = order[: n // 4 * 4].reshape(-1, 2, 2).swapaxes(1, 2).reshape(-1)
+        y = y[:, order]
+    elif fault == "tile-duplicated":
+        tile = 4 if n < 16 else 8
+        y = y.copy()
+        if variant % 2 == 0:
+            y[:, tile : 2 * tile] = y[:, :tile]
+        else:
+            high = max(2, m // 2)
+            y[:high, tile : 2 * tile] = y[:high, :tile]
+    elif fault == "scaled":
+        y = y * np.float32((2.0, 0.5, 1 - 1 / 128, -1.0)[variant % 4])
+    elif fault == "nan":
+        y[rng.integers(0, m), rng.integers(0, n - 1)] = np.nan
+        y[rng.integers(0, max(m - 1, 1)), rng.integers(0, n - 1)] = np.inf
+    elif fault == "k-pad-nan":
+        y[:, -1] = np.nan
+        if variant % 2:
+            y[:] = np.nan
+    return y
