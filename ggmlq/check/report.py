@@ -28,9 +28,10 @@ def line(outcome: Outcome) -> str:
     )
     if not outcome.bad:
         return text
-    below = [*outcome.text.splitlines(), f"again: ggmlq check {case.again}"]
-    below += [f"saved: {outcome.saved}"] if outcome.saved else []
-    return "\n".join([text, *(wrapped(paragraph) for paragraph in below)])
+    below = [wrapped(paragraph) for paragraph in outcome.text.splitlines()]
+    below += [f"    again: ggmlq check {case.again}"]  # to be copied: never wrapped
+    below += [f"    saved: {outcome.saved}"] if outcome.saved else []
+    return "\n".join([text, *below])
 
 
 def _verdict(outcome: Outcome) -> str:
@@ -39,7 +40,7 @@ def _verdict(outcome: Outcome) -> str:
         case "wrong":
             return f"WRONG: {outcome.fault}{times}"
         case "differs":
-            return f"DIFFERS: {outcome.unequal} elements change from run to run{times}"
+            return f"DIFFERS: {outcome.fault}{times}"
         case "failed":
             return "FAILED"
         case other:

@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 from ..array import QuantArray
 from ..errors import DeviceError, LibraryFailedError, UnsupportedError
 from ..llama import Bridge, Measurement
+from ..llama.product import UNWRITTEN
 from .cases import Case
 from .judge import Judgement, candidates, judge
 from .outcome import Outcome
@@ -101,12 +102,36 @@ def _diagnosed(
     """The same outcome with what is wrong, and with all arrays for whoever wants to look.
 
     Without a claim the diagnosis may know an arithmetic that :func:`judge` did not try: then the
-    kernel is right.
+    kernel is right. What it never wrote is diagnosed as zero, which is how such memory looks.
     """
     import ggmlq
 
-    found = ggmlq.diagnose(result.y, x, q, arithmetic=how.arithmetic, repeats=result.repeats)
-    if found.ok and how.arithmetic is None:
+    y, *repeats = (_zero_where_unwritten(one) for one in (result.y, *result.repeats))
+    with np.errstate(all="ignore"):  # wrong results overflow at will
+        found = ggmlq.diagnose(y, x, q, arithmetic=how.arithmetic, repeats=repeats)
+    if outcome.verdict == "wrong" and found.ok and how.arithmetic is None:
         return replace(outcome, verdict="ok", text=found.text)
     arrays = {**given, "y": result.y, "repeats": np.array(result.repeats)}
-    return replace(outcome, fault=found.fault, text=found.text, arrays=arrays)
+    text = "\n".join(filter(None, [_observed(outcome, result), found.text]))
+    return replace(outcome, fault="race" if found.ok else found.fault, text=text, arrays=arrays)
+
+
+def _zero_where_unwritten(y: NDArray[np.float32]) -> NDArray[np.float32]:
+    return np.where(y.view(np.uint32) == UNWRITTEN, np.float32(0), y)
+
+
+def _observed(outcome: Outcome, result: Measurement) -> str:
+    """What only whoever ran the kernel can know."""
+    said = []
+    if result.unwritten.any():
+        rows, columns = np.nonzero(result.unwritten)
+        said.append(
+            f"{len(rows)} elements were never written: rows {rows.min()} to {rows.max()}, "
+            f"columns {columns.min()} to {columns.max()}."
+        )
+    if outcome.unequal:
+        said.append(
+            f"{outcome.unequal} elements change from run to run: a race, or sums in an order that "
+            "varies (atomic additions)."
+        )
+    return " ".join(said)

@@ -26,6 +26,7 @@ from .devices import Device
 from .files import locate
 from .library import is_weight_type
 from .process import Child
+from .product import UNWRITTEN
 from .protocol import Arrays
 
 TIMEOUT = 120.0
@@ -49,6 +50,12 @@ class Measurement:
     def median(self) -> float:
         """Median seconds of the timed runs, NaN without one."""
         return float(np.median(self.seconds)) if self.seconds else math.nan
+
+    @property
+    def unwritten(self) -> NDArray[np.bool_]:
+        """Which elements of y the kernel never wrote."""
+        mask: NDArray[np.bool_] = self.y.view(np.uint32) == UNWRITTEN
+        return mask
 
     @property
     def same(self) -> bool:

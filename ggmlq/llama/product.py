@@ -1,6 +1,6 @@
 """One matrix product as a ggml graph of one node, on a device of the user's build.
 
-Before every run the result is filled with NaN: what a kernel does not write shows.
+Before every run the result is filled with a NaN of our own: what a kernel does not write shows.
 """
 
 from __future__ import annotations
@@ -23,6 +23,7 @@ from .symbols import INT, InitParams, P, Symbols
 
 WEIGHTS, COMPUTE = 1, 2  # what a buffer is for: ggml_backend_buffer_usage
 F32 = 0
+UNWRITTEN = 0x7FC0BEEF  # bits of a NaN that no arithmetic makes
 
 
 @dataclass(frozen=True)
@@ -68,7 +69,7 @@ class Multiplier:
             y = np.empty((request.repeats, len(x), request.rows), np.float32)
             graph = s.ggml_new_graph(node.context)
             s.ggml_build_forward_expand(graph, node.result)
-            unwritten = np.full(y.shape[1:], np.nan, np.float32)
+            unwritten = np.full(y.shape[1:], UNWRITTEN, np.uint32)
             for result in y:
                 s.ggml_backend_tensor_set(node.x, address(x), 0, x.nbytes)
                 s.ggml_backend_tensor_set(node.result, address(unwritten), 0, unwritten.nbytes)
