@@ -29,7 +29,7 @@ FIT = {
 # Where an arithmetic gives no bound (sums in halves, order unknown): six times an NMSE of 1e-4.
 LOOSE = 0.06
 
-NEARER = 10  # so many times nearer must a less likely arithmetic be
+SAMPLED = 1 << 16  # elements of a result beyond which a sample chooses the arithmetic
 
 
 @dataclass(frozen=True)
@@ -59,7 +59,14 @@ def candidates(backend: str, m: int) -> list[str]:
 
 
 def judge(y: Any, x: Any, q: QuantArray, arithmetics: Sequence[str]) -> Judgement:
-    """The first arithmetic that fits; of all the one with least out of bound, then much nearer."""
+    """The first arithmetic that fits; of all the one that explains much more than those before.
+
+    A large product is first judged in a sample of its rows and columns, to choose the arithmetic.
+    """
+    if y.size > SAMPLED and len(arithmetics) > 1:
+        rows, columns = _spread(len(x), 16), _spread(q.shape[0], 256)
+        found = judge(y[np.ix_(rows, columns)], x[rows], q[columns], arithmetics)
+        arithmetics = [found.arithmetic]
     energy = _energy(x, q)
     from_exact = _distance(y, reference.linear(x, q, "exact"), energy)
     best: Judgement | None = None
@@ -73,10 +80,9 @@ def judge(y: Any, x: Any, q: QuantArray, arithmetics: Sequence[str]) -> Judgemen
             if arithmetic != arithmetics[0]:  # a loose limit must not excuse what others refuse
                 continue
             slack = np.where(np.isposinf(slack), LOOSE * np.sqrt(energy), slack)
-        found = Judgement(
-            arithmetic, _distance(y, wanted, energy), from_exact, _out_of_bound(y, wanted, slack)
-        )
-        if best is None or (found.out, found.distance) < (best.out, best.distance / NEARER):
+        out = _out_of_bound(y, wanted, slack)
+        found = Judgement(arithmetic, _distance(y, wanted, energy), from_exact, out)
+        if best is None or _explains_more(found, best):
             best = found
         if found.fits:
             break
@@ -86,6 +92,18 @@ def judge(y: Any, x: Any, q: QuantArray, arithmetics: Sequence[str]) -> Judgemen
             "leave --arithmetic out, or choose another"
         )
     return best
+
+
+def _explains_more(found: Judgement, best: Judgement) -> bool:
+    """Less likely, so it must leave half as much, or be ten times nearer."""
+    if 2 * found.out < best.out:
+        return True
+    return found.out <= best.out and 10 * found.distance < best.distance
+
+
+def _spread(length: int, n: int) -> NDArray[np.intp]:
+    """Indices from the first to the last."""
+    return np.unique(np.linspace(0, length - 1, n).astype(np.intp))
 
 
 def _out_of_bound(y: NDArray[Any], wanted: Wide, slack: Wide) -> int:

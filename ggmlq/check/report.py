@@ -40,7 +40,7 @@ def _verdict(outcome: Outcome) -> str:
         case "wrong":
             return f"WRONG: {outcome.fault}{times}"
         case "differs":
-            return f"DIFFERS: {outcome.fault}{times}"
+            return f"DIFFERS from run to run{times}"
         case "failed":
             return "FAILED"
         case other:

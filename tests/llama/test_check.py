@@ -233,8 +233,9 @@ def test_what_is_not_written_is_wrong(check):
 def test_a_race_is_found(check):
     status, out, _ = check(*SMALL, fault="race")
     assert status == 1
-    assert "DIFFERS: race" in out
+    assert "DIFFERS from run to run" in out
     assert "9 elements change from run to run" in out
+    assert "Each run alone is right." in out
 
 
 def test_a_death_is_one_case(check):
