@@ -34,8 +34,9 @@ def test_links_and_paths_exist(page):
         assert (ROOT / path).exists(), path
 
 
-def test_generated_tables_are_fresh():
-    command = [sys.executable, str(ROOT / "tools" / "format_table.py"), "--check"]
+@pytest.mark.parametrize("tool", ["format_table.py", "arithmetic_table.py"])
+def test_generated_tables_are_fresh(tool):
+    command = [sys.executable, str(ROOT / "tools" / tool), "--check"]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
 
@@ -44,6 +45,7 @@ def test_the_readme_counts_right():
     """Claims with numbers follow the code."""
     from test_decode import IN_GGUF_PY
     from test_encode import ENCODED
+    from test_reference import ON_CPU, ON_CUDA
 
     from ggmlq.testing.rows import KINDS
 
@@ -51,3 +53,4 @@ def test_the_readme_counts_right():
     assert f"gguf-py on random bytes, {len(IN_GGUF_PY)} types" in text
     assert f"{len(ENCODED)} types encode byte for byte" in text
     assert f"on {len(KINDS)} kinds of rows" in text
+    assert f"{len(ON_CPU)} types multiply as llama.cpp does on a CPU, {len(ON_CUDA)} on CUDA" in text

@@ -1,5 +1,6 @@
 """Oracles: operations in float64 on the host, slow and right, in the arithmetic of any program."""
 
+from .agreement import row_errors
 from .bound import bound
 from .linear import linear
 from .multiply import multiply
@@ -16,6 +17,7 @@ __all__ = [
     "bound",
     "linear",
     "multiply",
+    "row_errors",
     "rule",
     "weights",
 ]

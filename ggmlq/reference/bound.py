@@ -23,10 +23,10 @@ from .runs import by_run
 UNIT = 2.0**-24  # half an ulp of 1: what one float32 operation may be off, relatively
 SMALLEST = 2.0**-126  # below it a GPU may flush to zero
 EXTRA = 8  # operations on one term before it is summed, and on the sum
-SPREAD = 2  # times sqrt(n): eight standard deviations of n roundings of a growing sum
+SPREAD = 4  # times sqrt(n): random roundings need 1, structured data up to 3
 
 
-def bound(x: Any, q: QuantArray, arithmetic: str) -> NDArray[np.float64]:
+def bound(x: Any, q: QuantArray, arithmetic: str | Rule) -> NDArray[np.float64]:
     """How far ``y [..., N]`` of a right kernel may be from ``linear(x, q, arithmetic)``.
 
     It holds for kernels that multiply in this arithmetic and sum in float32 (or better) in any
@@ -88,21 +88,31 @@ def _moved_codes(w: Weights, a: Activations, how: Rule) -> Wide:
     assert w.scale is not None
     assert a.scale is not None
     assert a.ties is not None
-    steps = a.ties.astype(np.float64) * np.abs(a.scale).repeat(a.run, axis=1)[:, : a.ties.shape[1]]
-    weight = by_run(w.codes, w.group) * w.scale[..., None]
-    kept = how.sums == "kept" and a.sums is not None
-    if w.offset is not None and not kept:
-        weight = weight - w.offset[..., None]
-    moved: Wide = steps @ np.abs(weight.reshape(w.codes.shape)).T
+    steps = a.ties.astype(np.float64) * np.abs(a.scale).repeat(a.run, axis=1)
+    if how.half_products:
+        steps *= 1 + 2.0**-10
     by_group: Wide = by_run(steps, w.group)
-    if w.offset is not None and kept and how.quantizer is not None and how.quantizer.sums == "codes":
-        assert a.sums is not None
-        touched: Wide = by_group.sum(axis=-1)
-        touched += (touched > 0) * _half_ulp(a.sums)
-        moved += touched @ np.abs(w.offset).T
+    weight = by_run(w.codes, w.group) * w.scale[..., None]
+    moved = np.zeros((len(a), len(w)))
+    if w.offset is not None:
+        of_codes, rounds = _offsets_that_move(w.offset, a, how)
+        weight = weight - of_codes[..., None]
+        if rounds:  # the codes' sum moves by one and is rounded again
+            assert a.sums is not None
+            touched: Wide = by_group.sum(axis=-1)
+            moved += (touched + (touched > 0) * _half_ulp(a.sums)) @ np.abs(w.offset).T
+    moved += steps @ np.abs(weight.reshape(w.codes.shape)).T
     if w.unit is not None:  # an integer sum may be cut off one lower or higher
         moved += by_group.max(axis=-1) @ np.abs(w.unit).T
     return moved
+
+
+def _offsets_that_move(offset: Wide, a: Activations, how: Rule) -> tuple[Wide, bool]:
+    """The offsets (else 0) that the codes' own sums serve, and whether kept sums are of the codes."""
+    if how.sums == "codes" or a.sums is None or how.quantizer is None:
+        return offset, False
+    without = np.arange(offset.shape[1]) % 8 >= how.quantizer.sums_of
+    return np.where(without, offset, 0), how.quantizer.sums == "codes"
 
 
 def _half_ulp(sums: Wide) -> Wide:

@@ -19,7 +19,7 @@ from .rules import Rule, rule
 SLAB = 1 << 22  # elements of either operand at a time
 
 
-def linear(x: Any, q: QuantArray, arithmetic: str = "exact") -> NDArray[np.float64]:
+def linear(x: Any, q: QuantArray, arithmetic: str | Rule = "exact") -> NDArray[np.float64]:
     """``x [..., K] @ q [N, K].T`` in float64 on the host, as a NumPy array.
 
     Parameters
@@ -28,8 +28,8 @@ def linear(x: Any, q: QuantArray, arithmetic: str = "exact") -> NDArray[np.float
         Activations, on any device; or activations already quantized, as q8_0, q8_1 or q8_K.
     q : QuantArray
         Weights, on any device.
-    arithmetic : str
-        How the program that is judged multiplies: a name in ``reference.ARITHMETICS``.
+    arithmetic : str or Rule
+        How the program that is judged multiplies: a name in ``reference.ARITHMETICS``, or a Rule.
         ``"exact"``: the activations as given times the decoded weights, both in float64.
 
     >>> import numpy as np, ggmlq as gq
@@ -48,7 +48,7 @@ def by_slabs(
     asked: str,
     x: Any,
     q: QuantArray,
-    arithmetic: str,
+    arithmetic: str | Rule,
     each: Callable[[Weights, Activations, Rule], Wide],
 ) -> Wide:
     """Check both operands, and fill [..., N] with what ``each`` makes of slabs of their rows."""

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 import numpy as np
 from numpy.typing import NDArray
 
@@ -20,7 +22,7 @@ def multiply(w: Weights, a: Activations, rule: Rule) -> Wide:
         if w.values is not None:
             return decoded(a) @ w.values.T
         if rule.half_products:
-            return _half_products(w, a)
+            return _half_products(w, a, rule)
         if rule.truncate and a.codes is not None:
             return _truncated(w, a, rule.truncate)
         assert w.codes is not None
@@ -43,11 +45,11 @@ def block_sums(a: Activations, group: int, rule: Rule) -> Wide:
     return sums
 
 
-def _half_products(w: Weights, a: Activations) -> Wide:
+def _half_products(w: Weights, a: Activations, rule: Rule) -> Wide:
     """Block by block: scale times scale, and offset times sum, are halves."""
     assert w.scale is not None
     assert w.offset is not None
-    sums = block_sums(a, w.group, Rule(sums="kept"))
+    sums = block_sums(a, w.group, rule)
     y = np.zeros((len(sums), len(w.scale)))
     for g, dot, scale in dots(w, a):
         y += _half(scale[:, None] * w.scale[:, g]) * dot
@@ -60,7 +62,10 @@ def _half(products: Wide) -> NDArray[np.float16]:
 
 
 def _truncated(w: Weights, a: Activations, divisor: int) -> Wide:
-    """Runs of 32: unit * trunc((Σ s·dot + trunc(Σ dot / 2)) / divisor), in integers."""
+    """Runs of 32: unit * trunc((Σ s·dot + trunc(Σ dot / 2)) / divisor), in integers.
+
+    Scales are unit * (s + 1/2) / divisor; a run has one group or two.
+    """
     assert w.scale is not None
     assert w.unit is not None
     with np.errstate(divide="ignore"):
@@ -78,7 +83,7 @@ def _truncated(w: Weights, a: Activations, divisor: int) -> Wide:
     return y
 
 
-def dots(w: Weights, a: Activations):  # type: ignore[no-untyped-def]
+def dots(w: Weights, a: Activations) -> Iterator[tuple[int, NDArray[np.float32], Wide]]:
     """For each group: its index, the integer dots [M, N], and the scales of the activations [M]."""
     assert w.codes is not None
     assert a.codes is not None

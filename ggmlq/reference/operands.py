@@ -12,7 +12,7 @@ from ..array import QuantArray
 from ..errors import UnsupportedError
 from ..formats import FORMATS, BlockFormat, Format
 from ..formats.scalars import bfloat16_bits
-from .rules import Float, rule
+from .rules import Float, Rule, rule
 from .runs import quantize_runs
 
 Wide = NDArray[np.float64]
@@ -64,7 +64,7 @@ def rounded(values: NDArray[Any], kind: Float) -> Wide:
         return values.astype(dtype).astype(np.float64)
 
 
-def weights(q: QuantArray, arithmetic: str) -> Weights:
+def weights(q: QuantArray, arithmetic: str | Rule) -> Weights:
     """The rows of q [N, K] as a program with this arithmetic holds them."""
     how = rule(q.format, arithmetic)
     if how.weights is not None:
@@ -99,7 +99,7 @@ def _without_eighths(codes: NDArray[np.int8], scale: Wide, group: int) -> tuple[
     return whole + np.int8(1), 8 * scale, 8 * scale * (1 - eighth / 8)
 
 
-def activations(x: Any, fmt: str | int | Format, arithmetic: str) -> Activations:
+def activations(x: Any, fmt: str | int | Format, arithmetic: str | Rule) -> Activations:
     """Rows x [M, K] as a program holds them for weights of that format.
 
     ``x`` may be a QuantArray of q8_0, q8_1 or q8_K: then its codes, scales and (q8_1) sums are
@@ -135,5 +135,5 @@ def decoded(a: Activations) -> Wide:
     assert a.codes is not None
     assert a.scale is not None
     with np.errstate(invalid="ignore"):
-        wide: Wide = a.codes * a.scale.repeat(a.run, axis=1)[:, : a.codes.shape[1]]
+        wide: Wide = a.codes * a.scale.repeat(a.run, axis=1)
     return wide

@@ -104,9 +104,11 @@ NOT_ON_CUDA = ("tq1_0", "tq2_0")
 ONLY_ACTIVATIONS = ("q8_1", "q8_K")
 
 
-def rule(fmt: str | int | Format, arithmetic: str) -> Rule:
-    """How a program with this arithmetic multiplies weights of this format."""
+def rule(fmt: str | int | Format, arithmetic: str | Rule) -> Rule:
+    """How a program with this arithmetic multiplies weights of this format; a Rule is its own."""
     fmt = FORMATS[fmt]
+    if isinstance(arithmetic, Rule):
+        return arithmetic
     if arithmetic not in ARITHMETICS:
         raise UnsupportedError(
             f"arithmetic {arithmetic!r}: there is no such arithmetic; this version computes "

@@ -31,16 +31,13 @@ def by_run(x: NDArray[Any], run: int) -> NDArray[Any]:
 
 def quantize_runs(x: Floats, how: Quantizer) -> Runs:
     """Codes, scales and sums as the program makes them of x [M, K]."""
-    k = x.shape[1]
-    padded = np.pad(x, ((0, 0), (0, -k % how.run)))  # q2_K's 64 on MMQ may end in zeros
     with np.errstate(all="ignore"):  # runs of zeros or infinities: their scale tells
-        v, d = _scaled(by_run(padded, how.run), how)
-        codes = _codes(v, how).reshape(padded.shape)
-        scale = _kept(d, how)
-        sums = None if how.sums is None else _sums(padded, codes, d, how)[:, : k // how.sum_run]
+        v, d = _scaled(by_run(x, how.run), how)
+        codes = _codes(v, how).reshape(x.shape)
+        sums = None if how.sums is None else _sums(x, codes, d, how)
         from_tie = np.abs(np.abs(v) % 1 - np.float32(0.5))
         ties = (from_tie <= ULPS * np.spacing(np.abs(v))) & (d != 0)[..., None]
-    return Runs(codes[:, :k], scale, sums, ties.reshape(padded.shape)[:, :k])
+    return Runs(codes, _kept(d, how), sums, ties.reshape(x.shape))
 
 
 def _scaled(runs: Floats, how: Quantizer) -> tuple[Floats, Floats]:

@@ -1,0 +1,46 @@
+"""llama.cpp's own products, read from tests/golden, with what they are products of."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ..array import QuantArray
+from ..formats import FORMATS
+
+# How llama.cpp multiplies on each backend, and up to which number of rows of activations.
+PROGRAMS = {"cpu": {"ggml-cpu": 1 << 30}, "cuda": {"ggml-mmvq": 8, "ggml-mmq": 1 << 30}}
+
+
+@dataclass(frozen=True)
+class Product:
+    """One run of llama.cpp."""
+
+    backend: str
+    arithmetic: str
+    rows: str  # which weights
+    x: NDArray[np.float32]  # [M, K]
+    q: QuantArray  # [N, K]
+    y: NDArray[np.float32]  # [M, N]
+
+
+def products(folder: Path, fmt: str, backend: str | None = None) -> Iterator[Product]:
+    """All runs with weights of a format, from ``products.npz`` and ``<format>.npz``."""
+    with np.load(folder / "products.npz") as runs, np.load(folder / f"{fmt.lower()}.npz") as blocks:
+        for key in runs.files:
+            device, _, rest = key.partition("/")
+            if device not in PROGRAMS or backend not in (None, device):
+                continue
+            name, rows, m = rest.split("/")
+            if name != fmt:
+                continue
+            x = runs[f"{rows}/x"][: int(m[1:])]
+            own = f"{fmt}/{rows}/blocks"
+            raw = runs[own] if own in runs else blocks[f"{rows}/blocks"]
+            q = QuantArray.from_bytes(np.ascontiguousarray(raw), FORMATS[fmt], (len(raw), x.shape[1]))
+            arithmetic = next(a for a, most in PROGRAMS[device].items() if len(x) <= most)
+            yield Product(device, arithmetic, rows, x, q, runs[key])
