@@ -30,7 +30,7 @@ ALLOWED = {
     "gguf": {"array", "errors", "formats", "gguf", "text"},
     "commands": {"array", "check", "errors", "formats", "gguf", "llama", "text", "commands"},
     "llama": {"array", "errors", "formats", "llama", "ops"},
-    "faults": {"array", "errors", "formats", "ops", "reference", "text", "faults"},
+    "faults": {"array", "errors", "formats", "metrics", "ops", "reference", "text", "faults"},
     "check": {"array", "check", "errors", "formats", "llama", "ops", "reference", "testing", "text"},
     "testing": None,  # may import anything
     "doctor.py": None,

@@ -66,7 +66,8 @@ def run_case(bridge: Bridge, case: Case, how: Settings) -> Outcome:
     except (UnsupportedError, DeviceError) as error:  # not here, or not so much memory
         return Outcome(case, "not run", text=str(error))
     claims = [how.arithmetic] if how.arithmetic else candidates(how.backend, case.m)
-    judged = judge(result.y, x, q, claims)
+    with np.errstate(all="ignore"):  # overflowing scales are meant
+        judged = judge(result.y, x, q, claims)
     outcome = _outcome(case, result, judged)
     if not outcome.bad:
         return outcome

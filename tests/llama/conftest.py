@@ -12,20 +12,29 @@ from ggmlq.llama import Bridge
 
 
 @pytest.fixture(scope="session")
-def fake_library(tmp_path_factory):
-    """Path of the compiled fake; tests that ask for it are skipped without a C compiler."""
+def compile_fake():
+    """Compile the fake to a path, with macros; without a C compiler the test is skipped."""
     compiler = shutil.which("cc") or shutil.which("gcc")
-    if compiler is None:
-        pytest.skip("no C compiler for the fake ggml")
-    path = tmp_path_factory.mktemp("fake") / "libggml.so"
     source = Path(__file__).with_name("fake_ggml.c")
-    done = subprocess.run(
-        [compiler, "-shared", "-fPIC", "-O1", "-o", str(path), str(source)],
-        capture_output=True, text=True, check=False,
-    )  # fmt: skip
-    if done.returncode:
-        pytest.skip(f"the C compiler does not build the fake ggml: {done.stderr[-300:]}")
-    return path
+
+    def build(path: Path, *macros: str) -> Path:
+        if compiler is None:
+            pytest.skip("no C compiler for the fake ggml")
+        path.parent.mkdir(parents=True, exist_ok=True)
+        flags = [f"-D{macro}" for macro in macros]
+        command = [compiler, "-shared", "-fPIC", "-O1", *flags, "-o", str(path), str(source)]
+        done = subprocess.run(command, capture_output=True, text=True, check=False)
+        if done.returncode:
+            pytest.skip(f"the C compiler does not build the fake ggml: {done.stderr[-300:]}")
+        return path
+
+    return build
+
+
+@pytest.fixture(scope="session")
+def fake_library(compile_fake, tmp_path_factory):
+    """Path of the fake, all of ggml in one file."""
+    return compile_fake(tmp_path_factory.mktemp("fake") / "libggml.so")
 
 
 @pytest.fixture

@@ -1,5 +1,6 @@
 // A ggml of one file for the tests of the bridge: f32 and q4_0, one device, plain loops in float.
-// The environment variable FAKE_GGML makes it misbehave in the way its value says.
+// The environment variable FAKE_GGML makes it misbehave in the way its value says. Compiled with
+// NO_REGISTRY it is a build without ggml's registry; with LOADS one whose backends load at run time.
 #include <signal.h>
 #include <stdbool.h>
 #include <stdint.h>
@@ -60,8 +61,18 @@ tensor **ggml_new_graph(context *c) { static tensor *node; return &node; }
 void ggml_build_forward_expand(tensor **graph, tensor *node) { *graph = node; }
 
 static int some; // what all handles point to
-size_t ggml_backend_reg_count(void) { return 1; }
+#if defined(NO_REGISTRY)
+void *ggml_backend_cpu_reg(void) { return &some; }
+#else
+#if defined(LOADS)
+static size_t loaded;
+void ggml_backend_load_all_from_path(const char *folder) { loaded = strstr(folder, "bin") != NULL; }
+#else
+enum { loaded = 1 };
+#endif
+size_t ggml_backend_reg_count(void) { return loaded; }
 void *ggml_backend_reg_get(size_t i) { return &some; }
+#endif
 const char *ggml_backend_reg_name(void *reg) { return "Fake"; }
 size_t ggml_backend_reg_dev_count(void *reg) { return 1; }
 void *ggml_backend_reg_dev_get(void *reg, size_t i) { return &some; }

@@ -119,6 +119,32 @@ def test_bad_requests(fake):
         bridge.dequantize(W)
 
 
+def test_a_build_without_registry(compile_fake, tmp_path):
+    compile_fake(tmp_path / "libggml.so", "NO_REGISTRY")
+    with Bridge(tmp_path) as bridge:
+        assert [device.name for device in bridge.devices()] == ["FAKE0"]
+        assert bridge.mul_mat(X, W, "FAKE0").shape == (9, 7)
+
+
+def test_backends_that_load_at_run_time(compile_fake, tmp_path):
+    compile_fake(tmp_path / "build/src/libggml-base.so", "LOADS")
+    with Bridge(tmp_path) as bridge:
+        assert bridge.quantize(X, "q4_0").shape == (9, 96)
+        with pytest.raises(MissingDependencyError, match="has no backend that loads"):
+            bridge.devices()
+    (tmp_path / "build/bin").mkdir()
+    (tmp_path / "build/bin/libggml-cpu.so").write_text("only its folder matters here")
+    with Bridge(tmp_path) as bridge:
+        assert [device.name for device in bridge.devices()] == ["FAKE0"]
+
+
+def test_a_backend_that_does_not_load_is_named(compile_fake, tmp_path):
+    compile_fake(tmp_path / "libggml-base.so")
+    (tmp_path / "libggml-cuda.so").write_text("broken")
+    with Bridge(tmp_path) as bridge, pytest.raises(DeviceError, match=r"cannot load .*libggml-cuda.so"):
+        bridge.mul_mat(X, W, "CUDA0")
+
+
 def test_a_forgotten_bridge_ends_its_process(fake_library):
     bridge = Bridge(fake_library)
     process = bridge._child._process
