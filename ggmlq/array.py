@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import importlib
+import math
 from collections.abc import Iterator, Sequence
 from functools import cached_property
 from typing import Any, ClassVar
@@ -11,6 +11,8 @@ import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
 from . import text
+from .buffers import checked_shape, flat_bytes, frozen
+from .devices import cuda_device, device_of, is_host
 from .errors import BlockIndexError, DeviceError, DTypeError, ShapeError
 from .formats import FORMATS, Format
 
@@ -38,8 +40,8 @@ class QuantArray:
         ``swapped``: the bytes are those of a big-endian file. They stay as they are in ``blocks``;
         everything else sees the little-endian ``raw``, converted when first asked for.
         """
-        self.format = format
-        self.shape = shape
+        self._format = format
+        self._shape = shape
         self._stored = raw
         self._swapped = swapped
 
@@ -58,11 +60,11 @@ class QuantArray:
         """
         fmt = FORMATS[format]
         asked = f"QuantArray.from_bytes(raw, {fmt.name!r}, {shape!r})"
-        dims = _checked_shape(asked, fmt, shape)
-        flat = _flat_bytes(asked, raw)
+        dims = checked_shape(asked, fmt, shape)
+        flat = flat_bytes(asked, raw)
         rows = dims[:-1]
         row_bytes = fmt.row_bytes(dims[-1] if dims else 1)
-        need = row_bytes * int(np.prod(rows, dtype=object))
+        need = row_bytes * math.prod(rows)
         if flat.size != need:
             raise ShapeError(
                 f"{asked}: the buffer has {flat.size} bytes, this shape needs {need} "
@@ -71,6 +73,16 @@ class QuantArray:
         return cls(fmt, dims, flat.reshape(*rows, row_bytes))
 
     # --- what it is ---------------------------------------------------------------------
+
+    @property
+    def format(self) -> Format:
+        """What the blocks mean."""
+        return self._format
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """The logical shape in NumPy order, counted in elements."""
+        return self._shape
 
     @property
     def ndim(self) -> int:
@@ -85,7 +97,7 @@ class QuantArray:
     @property
     def device(self) -> str:
         """``"cpu"``, or ``"cuda:0"`` and so on."""
-        return "cpu" if is_host(self._stored) else f"cuda:{self._stored.device.id}"
+        return device_of(self._stored)
 
     @property
     def raw(self) -> Any:
@@ -94,7 +106,7 @@ class QuantArray:
 
     @cached_property
     def _little(self) -> NDArray[np.uint8]:
-        return _frozen(self.format.byteswapped(self._stored))
+        return frozen(self.format.byteswapped(self._stored))
 
     @property
     def blocks(self) -> NDArray[Any]:
@@ -133,13 +145,21 @@ class QuantArray:
         steps = index if isinstance(index, tuple) else (index,)
         if len(steps) == self.ndim and isinstance(steps[-1], slice) and steps[-1] == slice(None):
             steps = steps[:-1]
-        if any(step is None or step is Ellipsis for step in steps) or len(steps) >= self.ndim:
+        if len(steps) >= max(self.ndim, 1):
             raise BlockIndexError(
                 f"q[{index!r}] of {self!r}: the last axis lies in blocks of "
-                f"{self.format.block_size} and cannot be indexed; index the {self.ndim - 1} leading "
-                "axes, take q.blocks[...] for blocks, or np.asarray(q) for values"
+                f"{self.format.block_size} and cannot be indexed; index the axes before it, "
+                "take q.blocks[...] for blocks, or np.asarray(q) for values"
             )
-        part = self._stored[steps]
+        if not all(_is_step(step) for step in steps):
+            raise BlockIndexError(
+                f"q[{index!r}] of {self!r}: rows are picked by integers, slices, integer arrays and "
+                "1-D boolean arrays; for anything else index q.blocks or np.asarray(q)"
+            )
+        try:
+            part = self._stored[steps]
+        except (IndexError, TypeError) as error:
+            raise BlockIndexError(f"q[{index!r}] of {self!r}: {error}; its shape is {self.shape}") from None
         return QuantArray(self.format, (*part.shape[:-1], self.shape[-1]), part, self._swapped)
 
     def __iter__(self) -> Iterator[QuantArray]:
@@ -156,7 +176,7 @@ class QuantArray:
         if device == self.device:
             return self
         if device == "cpu":
-            return QuantArray(self.format, self.shape, _frozen(self.raw.get()))
+            return QuantArray(self.format, self.shape, frozen(self.raw.get()))
         return QuantArray(self.format, self.shape, cuda_device().upload(self.raw, device))
 
     def copy(self) -> QuantArray:
@@ -211,13 +231,24 @@ class Transposed:
 
     def __init__(self, q: QuantArray) -> None:
         self.T = q
-        self.shape = q.shape[::-1]
-        self.ndim = q.ndim
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """The shape of q, reversed."""
+        return self.T.shape[::-1]
+
+    @property
+    def ndim(self) -> int:
+        """Number of axes."""
+        return self.T.ndim
 
     def __rmatmul__(self, x: Any) -> Any:
         from .ops import linear
 
         return linear(x, self.T)
+
+    def __matmul__(self, x: object) -> Any:
+        raise ShapeError(f"q.T @ x with {self.T!r}: activations come first; write x @ q.T")
 
     def __array__(self, dtype: DTypeLike | None = None, copy: bool | None = None) -> NDArray[Any]:
         return np.asarray(self.T.__array__(dtype, copy).T)
@@ -226,69 +257,15 @@ class Transposed:
         return f"{self.T!r}.T"
 
 
-# --- helpers --------------------------------------------------------------------------------
-
-
-def is_host(x: object) -> bool:
-    """Whether an array lives in host memory (everything but a CuPy array does)."""
-    return type(x).__module__.partition(".")[0] != "cupy"
-
-
-def cuda_device() -> Any:
-    """The module that knows CuPy, loaded only when someone asks for a device."""
-    return importlib.import_module("ggmlq.cuda.device")
-
-
-def _frozen(raw: NDArray[np.uint8]) -> NDArray[np.uint8]:
-    raw.flags.writeable = False
-    return raw
+def _is_step(step: Any) -> bool:
+    """Whether an index picks whole rows: a bool would add an axis, a 2-D mask reach into rows."""
+    if isinstance(step, slice):
+        return True
+    if isinstance(step, bool | np.bool_ | str | bytes) or step is None or step is Ellipsis:
+        return False
+    picked = np.asarray(step) if is_host(step) else step
+    return picked.dtype.kind in "iu" or (picked.dtype.kind == "b" and picked.ndim == 1) or not picked.size
 
 
 def _restore(fmt: Format, shape: tuple[int, ...], raw: Any, writable: bool) -> QuantArray:
-    return QuantArray(fmt, shape, raw if writable else _frozen(raw))
-
-
-def _checked_shape(asked: str, fmt: Format, shape: int | Sequence[int]) -> tuple[int, ...]:
-    if isinstance(shape, int | np.integer):
-        shape = (int(shape),)
-    try:
-        dims = tuple(int(n.__index__()) for n in shape)
-    except (AttributeError, TypeError):
-        raise DTypeError(f"{asked}: a shape is a tuple of integers, like (4096, 14336)") from None
-    if any(n < 0 for n in dims):
-        raise ShapeError(f"{asked}: a length is negative; every axis needs its true length")
-    check_row(asked, fmt, dims[-1] if dims else 1)
-    return dims
-
-
-def check_row(asked: str, fmt: Format, elements: int) -> None:
-    """Rows must be whole blocks."""
-    if elements % fmt.block_size:
-        up = -(-elements // fmt.block_size) * fmt.block_size
-        raise ShapeError(
-            f"{asked}: rows have {elements} elements, {fmt.name} blocks hold "
-            f"{fmt.block_size}; pad the last axis to {up}"
-        )
-
-
-def _flat_bytes(asked: str, raw: Any) -> Any:
-    """The buffer as a flat uint8 array, never a copy; read-only on the host."""
-    if isinstance(raw, np.ndarray) or not is_host(raw):
-        if not raw.flags.c_contiguous:
-            raise ShapeError(
-                f"{asked}: the array with strides {raw.strides} is not C-contiguous, so it cannot "
-                "be viewed without a copy; pass np.ascontiguousarray(raw)"
-            )
-        if isinstance(raw, np.ndarray) and raw.dtype.hasobject:
-            raise DTypeError(f"{asked}: an array of {raw.dtype} holds no bytes; pass its data")
-        flat = raw.reshape(-1).view(np.uint8)
-        return _frozen(np.asarray(flat).view()) if is_host(raw) else flat
-    try:
-        view = memoryview(raw)
-    except TypeError:
-        raise DTypeError(
-            f"{asked}: {type(raw).__name__} has no buffer; pass bytes, a memoryview or a uint8 array"
-        ) from None
-    if not view.c_contiguous:
-        raise ShapeError(f"{asked}: the buffer is not C-contiguous; pass bytes(raw)")
-    return _frozen(np.frombuffer(view, np.uint8) if view.nbytes else np.empty(0, np.uint8))
+    return QuantArray(fmt, shape, raw if writable else frozen(raw))

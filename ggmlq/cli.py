@@ -21,14 +21,18 @@ def main(argv: Sequence[str] | None = None) -> int:
     args = _parser().parse_args(argv)
     try:
         status: int = args.run(args)
-        sys.stdout.flush()
+        if sys.stdout is not None:
+            sys.stdout.flush()
         return status
     except GGMLQError as error:
         print(f"ggmlq {args.command}: {error}", file=sys.stderr)
         return 2
-    except BrokenPipeError:  # the reader (`| head`) has seen enough
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return 0
+    except OSError as error:  # of the output; files that are read raise a GGMLQError
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # or Python complains at exit
+        if isinstance(error, BrokenPipeError):  # the reader (`| head`) has seen enough
+            return 0
+        print(f"ggmlq {args.command}: cannot write the output: {error}", file=sys.stderr)
+        return 2
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -48,7 +52,7 @@ def _parser() -> argparse.ArgumentParser:
         "doctor",
         help="versions, CPU, GPU and libggml as ggmlq finds them",
         description="What ggmlq finds on this machine, and why something is not there. "
-        "Exit 1 where a required package is missing or too old.",
+        "Exit 1 where a required package is missing or does not fit.",
     )
     health.set_defaults(run=_doctor)
 
@@ -59,7 +63,7 @@ def _parser() -> argparse.ArgumentParser:
 
 
 def _formats(args: argparse.Namespace) -> int:
-    names = [int(name) if name.isdigit() else name for name in args.name] or list(FORMATS)
+    names = [int(name) if name.isdecimal() else name for name in args.name] or list(FORMATS)
     facts = [_format_facts(FORMATS[name]) for name in names]
     if args.json:
         print(json.dumps(facts, indent=2))

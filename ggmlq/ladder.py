@@ -14,7 +14,7 @@ from functools import cache
 from typing import Any
 
 from . import text
-from .errors import UnsupportedError
+from .errors import DeviceError, UnsupportedError
 from .formats import FORMATS, Format
 
 DEVICES = ("cpu", "cuda")
@@ -80,17 +80,20 @@ def register(
     return decorate
 
 
-@cache
 def rungs(op: str, device: str) -> tuple[Rung, ...]:
-    """The rungs of an operation on a device, from the lowest; imports them when first asked."""
-    package = f"{__package__}.{device}.{op}"
-    if importlib.util.find_spec(package) is None:
-        return ()
-    for module in pkgutil.iter_modules(importlib.import_module(package).__path__):
-        if module.name[0] == "r" and module.name[1:2].isdigit():
-            importlib.import_module(f"{package}.{module.name}")
+    """The rungs of an operation on a device, from the lowest; imported when first asked for."""
+    _load(f"{__package__}.{device}.{op}")
     found = [rung for rung in _RUNGS.values() if (rung.op, rung.device) == (op, device)]
     return tuple(sorted(found, key=lambda rung: (rung.level, rung.name)))
+
+
+@cache
+def _load(package: str) -> None:
+    if importlib.util.find_spec(package) is None:
+        return
+    for module in pkgutil.iter_modules(importlib.import_module(package).__path__):
+        if module.name[0] == "r" and module.name[1:2].isdecimal():
+            importlib.import_module(f"{package}.{module.name}")
 
 
 def choose(problem: Problem, kernel: str = "auto", arithmetic: str | None = None) -> Rung:
@@ -98,7 +101,7 @@ def choose(problem: Problem, kernel: str = "auto", arithmetic: str | None = None
     why_not = []
     for rung in reversed(rungs(problem.op, problem.device)):
         if kernel not in ("auto", rung.name):
-            reason: str | None = f"another kernel was asked for ({kernel})"
+            reason: str | None = "not the one asked for"
         elif arithmetic not in (None, rung.arithmetic):
             reason = f"multiplies in {rung.arithmetic}, {arithmetic} was asked for"
         else:
@@ -107,18 +110,16 @@ def choose(problem: Problem, kernel: str = "auto", arithmetic: str | None = None
             return rung
         why_not.append(f"{rung.name}: {reason}")
     listed = "; ".join(why_not) or f"this version has no kernel for {problem.device} arrays"
+    way = "gq.kernels() lists what there is"
+    if problem.device != "cpu":
+        way += ', q.to("cpu") and x.get() move the work to the host'
     raise UnsupportedError(
-        f"{problem} with kernel={kernel!r}, arithmetic={arithmetic!r}: no kernel takes it: "
-        f'{listed}; gq.kernels() lists what there is, and q.to("cpu") moves the work'
+        f"{problem} with kernel={kernel!r}, arithmetic={arithmetic!r}: no kernel takes it: {listed}; {way}"
     )
 
 
 class Ladder(list[Rung]):
     """Rungs that print as a table."""
-
-    def __init__(self, found: list[Rung], format: Format | None) -> None:
-        super().__init__(found)
-        self.format = format
 
     def __repr__(self) -> str:
         header = ["kernel", "level", "arithmetic", "teaches"]
@@ -143,10 +144,23 @@ def kernels(
     >>> gq.kernels(device="cpu")[0].name
     'cpu:dequant'
     """
-    kinds = DEVICES if device is None else (device.partition(":")[0],)
-    found = [rung for kind in kinds if kind in DEVICES for rung in rungs(op, kind)]
     fmt = None if format is None else FORMATS[format]
+    kinds = DEVICES if device is None else (str(device).partition(":")[0],)
+    if kinds[0] not in DEVICES:
+        raise DeviceError(f"kernels(device={device!r}): no such device; devices are cpu and cuda")
+    if op not in _operations():
+        raise UnsupportedError(
+            f"kernels({op!r}): no such operation; this version has {', '.join(_operations())}"
+        )
+    found = [rung for kind in kinds for rung in rungs(op, kind)]
     if fmt is not None:
         k = fmt.block_size * (4096 // fmt.block_size)
         found = [r for r in found if r.refuses(Problem(op, fmt, 64, 4096, k, r.device)) is None]
-    return Ladder(found, fmt)
+    return Ladder(found)
+
+
+@cache
+def _operations() -> tuple[str, ...]:
+    """The folders of rungs, of any device."""
+    places = [importlib.import_module(f"{__package__}.{device}").__path__ for device in DEVICES]
+    return tuple(sorted({m.name for path in places for m in pkgutil.iter_modules(path) if m.ispkg}))

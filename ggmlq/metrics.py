@@ -5,9 +5,11 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
-from .errors import ShapeError
-from .ops import to_host
+from .buffers import refuse_mask
+from .devices import to_host
+from .errors import DTypeError, ShapeError
 
 
 def nmse(y: Any, reference: Any, axis: int | tuple[int, ...] | None = None) -> Any:
@@ -31,15 +33,30 @@ def nmse(y: Any, reference: Any, axis: int | tuple[int, ...] | None = None) -> A
     >>> gq.nmse(np.array([1.0, 2.5]), np.array([1.0, 2.0]))
     0.05
     """
-    got = np.asarray(to_host(y), np.float64)
-    want = np.asarray(to_host(reference), np.float64)
+    got, want = _as_doubles(y), _as_doubles(reference)
     if got.shape != want.shape:
         raise ShapeError(
             f"nmse(y, reference): shapes {got.shape} and {want.shape} differ; "
             "both must be the same, nothing is broadcast"
         )
+    try:
+        largest = np.max(np.abs(want), axis=axis, keepdims=True, initial=0)
+    except (ValueError, TypeError) as error:
+        raise ShapeError(f"nmse(..., axis={axis!r}) of shape {got.shape}: {error}") from None
+    unit = np.where((largest > 0) & np.isfinite(largest), largest, 1)  # squares of 1e-200 vanish
     with np.errstate(invalid="ignore", divide="ignore", over="ignore"):
-        error = np.sum((got - want) ** 2, axis=axis)
-        energy = np.sum(want**2, axis=axis)
-        result = np.where((error == 0) & (energy == 0), 0.0, error / energy)
+        square = np.sum(((got - want) / unit) ** 2, axis=axis)
+        energy = np.sum((want / unit) ** 2, axis=axis)
+        result = np.where(square == 0, 0.0, square / energy)
     return float(result) if result.ndim == 0 else result
+
+
+def _as_doubles(x: Any) -> NDArray[np.float64]:
+    refuse_mask("nmse(y, reference)", x)
+    try:
+        array = np.asarray(to_host(x))
+    except ValueError as error:
+        raise ShapeError(f"nmse(y, reference): no array ({error}); pass arrays of numbers") from None
+    if array.dtype.kind not in "fiub":
+        raise DTypeError(f"nmse(y, reference): got {array.dtype}; pass arrays of real numbers")
+    return array.astype(np.float64)

@@ -138,9 +138,26 @@ def test_iteration(q):
     "index", [(0, 0, 0), (0, 0, slice(0, 32)), ..., (..., 0), None, (0, None), (slice(None), 0, [0])]
 )
 def test_the_last_axis_is_not_indexed(q, index):
-    with pytest.raises(gq.GGMLQError, match="lies in blocks of 32") as error:
+    with pytest.raises(gq.GGMLQError, match=r"lies in blocks of 32|rows are picked by") as error:
         q[index]
     assert isinstance(error.value, IndexError)
+
+
+@pytest.mark.parametrize(
+    "index",
+    [3, (0, 5), [7], True, np.bool_(False), "d", 1.0, [0.5], slice("a", "b"), np.ones((3, 2, 36), bool),
+     np.ones((3, 2, 64), bool), np.ones((3, 2), bool), [True, False], b"x"],
+)  # fmt: skip
+def test_what_is_no_row(q, index):
+    """Never a raw NumPy error, and never an array whose bytes do not fit its shape."""
+    with pytest.raises(gq.GGMLQError, match=r"<QuantArray q4_0 \(3, 2, 64\)"):
+        q[index]
+
+
+def test_rows_of_rows(q):
+    ids = np.array([[0, 2], [1, 1]])
+    assert np.array_equal(np.asarray(q[ids]), np.asarray(q)[ids])
+    assert q[[]].shape == (0, 2, 64)
 
 
 def test_one_row_has_no_rows(q):
@@ -152,9 +169,10 @@ def test_one_row_has_no_rows(q):
     assert row[:].shape == row.shape
 
 
-def test_a_row_that_is_not_there(q):
-    with pytest.raises(IndexError, match="out of bounds"):
-        q[3]
+def test_facts_cannot_be_changed(q):
+    for name, value in (("shape", (99, 64)), ("format", FORMATS["q8_0"])):
+        with pytest.raises(AttributeError):
+            setattr(q, name, value)
 
 
 # --- copies ---------------------------------------------------------------------------------
@@ -215,7 +233,8 @@ def test_numpy_functions_do_not_take_it_for_floats(q):
 
 
 def test_the_bytes_carry_the_array_protocols(q):
-    assert np.from_dlpack(q.copy().raw).nbytes == q.nbytes
+    assert np.from_dlpack(q.raw).nbytes == q.nbytes
+    assert np.from_dlpack(q.copy().raw).nbytes == q.nbytes  # for consumers that refuse read-only data
     assert memoryview(q.raw).nbytes == q.nbytes
     assert q.raw.__array_interface__["typestr"] == "|u1"
 
@@ -241,11 +260,17 @@ def test_transpose(q):
         (bytes(18), "q4_0", (1.5, 32), TypeError, "tuple of integers"),
         (bytes(18), "q4_0", (), ValueError, "rows have 1 elements"),
         (bytes(18), "q4_0", (2**40, 2**40), ValueError, "this shape needs"),
-        ("text", "q4_0", 32, TypeError, "str has no buffer"),
-        (None, "q4_0", 32, TypeError, "NoneType has no buffer"),
+        ("text", "q4_0", 32, TypeError, "no buffer in this str"),
+        (None, "q4_0", 32, TypeError, "no buffer in this NoneType"),
         (np.zeros((4, 18), np.uint8)[::2], "q4_0", (2, 32), ValueError, "not C-contiguous"),
         (memoryview(bytes(36))[::2], "q4_0", 32, ValueError, "not C-contiguous"),
         (np.array([None]), "q4_0", 32, TypeError, "holds no bytes"),
+        (np.ma.zeros(18, np.uint8), "q4_0", 32, TypeError, "mask"),
+        (bytes(18), "q4_0", True, TypeError, "tuple of integers"),
+        (bytes(18), "q4_0", (True, 32), TypeError, "tuple of integers"),
+        (b"", "q4_0", (2**63, 0), ValueError, "beyond 2..63"),
+        (b"", "q4_0", (2**40, 2**40, 32), ValueError, "this shape needs"),
+        (b"", "q4_0", (1,) * 64 + (32,), ValueError, "more than 63 axes"),
         (bytes(18), "q4_9", 32, KeyError, "did you mean .*q4_0"),
         (bytes(18), 4, 32, KeyError, "removed"),
     ],

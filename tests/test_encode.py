@@ -56,7 +56,7 @@ def ggml_encode(libggml, x, fmt):
     return blocks
 
 
-@pytest.mark.parametrize("kind", ["uniform", "normal", "edges"])
+@pytest.mark.parametrize("kind", ["uniform", "normal", "edges", "extremes"])
 @pytest.mark.parametrize("fmt", ENCODED, ids=by_name)
 def test_golden(fmt, kind, golden):
     x = golden("inputs")[kind]
@@ -182,5 +182,20 @@ def test_imatrix_is_ignored_where_ggml_ignores_it():
 def test_a_scale_that_overflows_is_a_warning_that_says_where(name, x):
     data = np.ones((3, 256), np.float32)
     data[2, 200] = x
-    with pytest.warns(RuntimeWarning, match=r"1 blocks have a scale or value .*row 2, columns (192|200) to"):
+    with pytest.warns(RuntimeWarning, match=r"1 blocks have .*\(the first is x\[2, (192|200):"):
         gq.quantize(data, name)
+
+
+def test_bfloat16_input():
+    ml_dtypes = pytest.importorskip("ml_dtypes", reason="ml_dtypes is not installed")
+    x = rows("bf16", 4, 64)
+    assert np.array_equal(gq.quantize(x.astype(ml_dtypes.bfloat16), "q5_0").raw, gq.quantize(x, "q5_0").raw)
+    with pytest.warns(RuntimeWarning, match="bf16 cannot hold"):
+        assert np.isinf(gq.quantize(np.float32([3.4e38]), "bf16").dequantize()).all()
+
+
+def test_the_sum_of_q1_0_is_in_order():
+    """Tiny terms after a large one are lost one by one, as in ggml; another order would keep them."""
+    x = np.full((1, 128), 2.0**-20, np.float32)
+    x[0, 0] = 2**4 + 2**-7
+    assert gq.quantize(x, "q1_0").blocks["d"][0, 0] == 0.125

@@ -38,6 +38,8 @@ def bad(value, *at):
         (bad(np.inf, 3, 63).reshape(2, 2, 64), "mxfp4", ValueError, r"x\[1, 1, 63\] is inf"),
         (bad(np.nan, 0, 7)[0], "q8_0", ValueError, r"x\[7\] is nan"),
         (X.astype(np.float64) * 1e300, "q8_0", ValueError, r"x\[0, 0\] is .*e\+299.*finite float32"),
+        (np.ma.array(X, mask=X > 0), "q4_0", TypeError, "mask.*filled"),
+        ([[1.0], [1.0, 2.0]], "q4_0", TypeError, "x is no array"),
         (X, "q4_K", NotImplementedError, "decodes q4_K but cannot encode it; it encodes f32, f16, q4_0"),
         (X, "iq2_xxs", NotImplementedError, "cannot encode"),
         (X, "i32", NotImplementedError, "from_bytes"),
@@ -62,9 +64,12 @@ def test_the_place_of_a_nan_is_right_in_a_later_slab(monkeypatch):
     [
         ("q8_0", np.ones(63, np.float32), r"imatrix has shape \(63,\), rows have 64 elements"),
         ("q8_0", np.ones((1, 64), np.float32), r"shape \(1, 64\)"),
-        ("q8_0", np.full(64, np.nan, np.float32), r"imatrix: x\[0\] is nan"),
-        ("q4_0", np.ones(64, np.float32), "without weighting only"),
-        ("q8_0", np.ones(64, int), "int64"),
+        ("q8_0", np.full(64, np.nan, np.float32), r"imatrix\[0\] is nan"),
+        *(
+            (name, np.ones(64, np.float32), "without weighting only")
+            for name in ("q4_0", "q4_1", "q5_0", "q5_1")
+        ),
+        ("q8_0", np.ones(64, int), "imatrix is int64"),
     ],
 )
 def test_quantize_refuses_an_imatrix(format, imatrix, words):
@@ -90,10 +95,37 @@ Q = gq.quantize(X, "q4_0")
         (lambda: gq.linear(X, Q[0]), ValueError, r"1-D.*q\[i:i\+1\]"),
         (lambda: gq.linear(X, Q, bias=np.ones(3, np.float32)), ValueError, r"bias has shape \(3,\)"),
         (lambda: gq.linear(X, Q, out=np.ones((4, 5), np.float32)), ValueError, r"out has shape \(4, 5\)"),
-        (lambda: gq.linear(X, Q, out=np.ones((4, 4), int)), TypeError, "float array"),
-        (lambda: gq.linear(X, Q, dtype=np.int32), TypeError, "float array"),
+        (lambda: gq.linear(X, Q, out=np.ones((4, 4), int)), TypeError, "values are floats"),
+        (lambda: gq.linear(X, Q, dtype=np.int32), TypeError, "values are floats"),
         (lambda: gq.reference.linear(X[:, :32], Q), ValueError, "last axis"),
         (lambda: gq.reference.linear(X, X), TypeError, "must be a QuantArray"),
+        (lambda: gq.linear(X, Q, out=[0.0]), TypeError, "out is a list"),
+        (lambda: gq.linear(X, Q, out=Q), TypeError, "out is a QuantArray"),
+        (lambda: gq.linear(X, Q, out=True), TypeError, "out is a bool"),
+        (lambda: gq.linear(X, Q, out=np.ma.zeros((4, 4))), TypeError, "mask"),
+        (lambda: gq.linear(X, Q, out=np.broadcast_to(np.float32(0), (4, 4))), ValueError, "read-only"),
+        (lambda: gq.linear(X, Q, dtype="foo"), TypeError, "'foo' is no dtype"),
+        (lambda: gq.linear(X, Q, dtype=np.longdouble), TypeError, "values are floats"),
+        (lambda: gq.linear([[1.0], [1.0, 2.0]], Q), TypeError, "x is no array"),
+        (lambda: gq.linear(np.ma.array(X, mask=X > 0), Q), TypeError, "mask"),
+        (lambda: gq.linear(X, Q, bias=np.ones(4, int)), TypeError, "bias is int64"),
+        (lambda: gq.linear(X, Q, kernel="cpu:magic"), NotImplementedError, "dequant: not the one asked for"),
+        (lambda: gq.linear(X, gq.QuantArray.from_bytes(bytes(4), "f32", ())), ValueError, "0-D"),
+        (lambda: Q.T @ X, ValueError, r"write x @ q\.T"),
+        (lambda: gq.kernels("sort"), NotImplementedError, "this version has linear"),
+        (lambda: gq.kernels("foo.bar"), NotImplementedError, "no such operation"),
+        (lambda: gq.kernels("features"), NotImplementedError, "no such operation"),
+        (lambda: gq.kernels(device="tpu"), RuntimeError, "no such device"),
+        (lambda: gq.kernels(device=1), RuntimeError, "no such device"),
+        (lambda: gq.formats["q4_K"].encode(X), NotImplementedError, "only decodes"),
+        (lambda: gq.formats["i32"].encode(X), NotImplementedError, "stored as it is"),
+        (lambda: gq.nmse(X, X[:1]), ValueError, "shapes"),
+        (lambda: gq.nmse(X * 1j, X), TypeError, "complex"),
+        (lambda: gq.nmse(["a"], ["a"]), TypeError, "real numbers"),
+        (lambda: gq.nmse(None, None), TypeError, "real numbers"),
+        (lambda: gq.nmse([[1], [1, 2]], X), ValueError, "no array"),
+        (lambda: gq.nmse(X, X, axis=5), ValueError, "axis=5"),
+        (lambda: gq.nmse(np.ma.array(X, mask=X > 0), X), TypeError, "mask"),
         (lambda: gq.dequantize(X), TypeError, "takes a QuantArray"),
         (lambda: gq.dequantize(Q, np.int8), TypeError, "values are floats"),
     ],
@@ -104,7 +136,7 @@ def test_linear_refuses(call, error, words):
     assert isinstance(caught.value, error)
 
 
-@pytest.mark.parametrize("device", ["gpu", "cuda:x", "cuda:", "CPU", "cuda0"])
+@pytest.mark.parametrize("device", ["gpu", "cuda:x", "cuda:", "CPU", "cuda0", "cuda:²", None, 0])
 def test_unknown_devices(device):
     with pytest.raises(gq.GGMLQError, match='devices are "cpu", "cuda"'):
         Q.to(device)
@@ -143,6 +175,22 @@ class StrangerOnDevice:
 
     class device:  # noqa: N801
         id = 0
+
+
+class OnOtherDevice(StrangerOnDevice):
+    """The same, elsewhere."""
+
+    __module__ = "cupy"
+    nbytes = 0
+
+    class device:  # noqa: N801
+        id = 1
+
+
+def test_two_devices():
+    q = gq.QuantArray(Q.format, Q.shape, OnOtherDevice())
+    with pytest.raises(gq.GGMLQError, match="x is on cuda:0, q on cuda:1"):
+        gq.linear(StrangerOnDevice(), q)
 
 
 def test_a_host_array_against_a_device_one():

@@ -6,6 +6,9 @@ import copy
 import errno
 import os
 import pickle
+import subprocess
+import sys
+import textwrap
 
 import numpy as np
 import pytest
@@ -323,9 +326,33 @@ def test_ranges_that_the_system_copies_in_part(tmp_path, monkeypatch, calls, ref
 
     real = os.copy_file_range
     monkeypatch.setattr(os, "copy_file_range", partly)
-    gq.save(tmp_path / "b.gguf", f)
+    gq.save(tmp_path / "b.gguf", dict(f), f.metadata)
     assert len(done) == calls
     assert (tmp_path / "a.gguf").read_bytes() == (tmp_path / "b.gguf").read_bytes()
+
+
+MEMORY = """
+    import sys, ggmlq as gq
+    from ggmlq.gguf.check import check
+    def peak():
+        with open("/proc/self/status") as file:
+            return int(file.read().split("VmHWM:")[1].split()[0]) // 1024
+    f = gq.open(sys.argv[1])
+    before = peak()
+    gq.save(sys.argv[1] + ".a", f)
+    gq.save(sys.argv[1] + ".b", dict(f), byteorder="big")
+    assert not check(sys.argv[1] + ".b")[1:]
+    print(peak() - before)
+"""
+
+
+@pytest.mark.skipif(not os.path.exists("/proc/self/status"), reason="this system does not tell of memory")
+def test_memory_is_bounded_by_a_tensor(tmp_path):
+    x = np.ones((1 << 20, 8), np.float32)
+    gq.save(tmp_path / "m.gguf", {f"t{i}": x for i in range(12)}, split_max_bytes=None)
+    command = [sys.executable, "-c", textwrap.dedent(MEMORY), str(tmp_path / "m.gguf")]
+    found = subprocess.run(command, capture_output=True, text=True, check=True).stdout
+    assert int(found) < 3 * (x.nbytes >> 20), "12 tensors were saved twice and read once"
 
 
 def test_the_mode_of_an_existing_file_stays(tmp_path):
@@ -345,6 +372,7 @@ def test_alignment_and_its_key_agree(tmp_path):
     for metadata, options, right in [
         ({}, {}, 32),
         ({}, {"alignment": 64}, 64),
+        ({}, {"alignment": np.int64(16)}, 16),
         ({"general.alignment": 128}, {}, 128),
         ({"general.alignment": Typed(128, "uint64")}, {"alignment": 128}, 128),
         ({"general.alignment": 32}, {}, 32),

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import sys
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -9,7 +11,9 @@ from hypothesis import strategies as st
 
 import ggmlq as gq
 from ggmlq.formats import FORMATS
+from ggmlq.ladder import Problem
 from ggmlq.testing.blocks import random_blocks
+from ggmlq.testing.oracle import assert_right
 from ggmlq.testing.rows import rows
 
 
@@ -18,24 +22,16 @@ def weights(fmt, n, blocks, seed=0):
     return gq.QuantArray.from_bytes(random_blocks(fmt, n, blocks, seed), fmt, (n, blocks * fmt.block_size))
 
 
-def row_errors(y, x, q):
-    """The distance that the design document asks for: per weight row, scaled by both norms."""
-    exact = gq.reference.linear(x, q)
-    w = np.asarray(q, np.float64)
-    x = np.asarray(x, np.float64).reshape(-1, w.shape[1])
-    energy = np.outer((x**2).sum(axis=1), (w**2).sum(axis=1)) / w.shape[1]
-    square = (np.asarray(y, np.float64) - exact).reshape(len(x), len(w)) ** 2
-    return square.sum(axis=0) / np.maximum(energy.sum(axis=0), 1e-300)
-
-
-@pytest.mark.parametrize("kernel", [rung.name for rung in gq.kernels(device="cpu")])
+@pytest.mark.parametrize("kernel", gq.kernels(device="cpu"), ids=lambda rung: rung.name)
 @pytest.mark.parametrize("fmt", FORMATS)
 def test_every_kernel_on_every_format(fmt, kernel):
     q = weights(fmt, 33, 1024 // FORMATS[fmt].block_size, seed=3)
+    if reason := kernel.refuses(Problem("linear", q.format, 9, 33, 1024, "cpu")):
+        pytest.skip(f"{kernel.name} refuses {fmt}: {reason}")
     x = rows("normal", 9, 1024, seed=4)
-    y = gq.linear(x, q, kernel=kernel)
+    y = gq.linear(x, q, kernel=kernel.name)
     assert (y.dtype, y.shape) == (np.float32, (9, 33))
-    assert not (row_errors(y, x, q) > 1e-10).any()
+    assert_right(y, x, q, kernel)
 
 
 @settings(max_examples=60, deadline=None)
@@ -51,13 +47,13 @@ def test_shapes(m, n, blocks, name, seed):
     x = np.random.default_rng(seed).standard_normal((m, q.shape[1]), np.float32)
     y = x @ q.T
     assert y.shape == (m, n)
-    assert not (row_errors(y, x, q) > 1e-10).any()
+    assert_right(y, x, q)
 
 
 def test_slabs_of_weights(monkeypatch):
     monkeypatch.setattr("ggmlq.cpu.linear.r0_dequant.SLAB_BYTES", 4096)
     q, x = weights("q6_K", 50, 2), rows("normal", 5, 512)
-    assert not (row_errors(x @ q.T, x, q) > 1e-10).any()
+    assert_right(x @ q.T, x, q)
 
 
 def test_forms_of_x():
@@ -102,10 +98,35 @@ def test_out(dtype):
     assert (wide[:, 1::2] == 7).all()
 
 
-def test_out_may_overlap_x():
-    q, x = weights("q8_0", 64, 2), rows("normal", 4, 64)
-    want = gq.linear(x, q)
-    assert np.array_equal(gq.linear(x, q, out=x), want)
+@pytest.mark.parametrize("overlap", ["x", "bias", "weights"])
+def test_out_may_overlap_what_is_read(overlap, monkeypatch):
+    """Several slabs, so that a kernel that wrote into its operands would read what it wrote."""
+    monkeypatch.setattr("ggmlq.cpu.linear.r0_dequant.SLAB_BYTES", 4 * 64 * 16)
+    x, w, bias = rows("normal", 64, 64), rows("normal", 64, 64, seed=1), rows("uniform", 1, 64)[0]
+    q = gq.QuantArray.from_bytes(w, "f32", (64, 64))
+    want = gq.linear(x, q, bias=bias)
+    if overlap == "bias":
+        out = np.empty((64, 64), np.float32)
+        out[5] = bias
+        bias = out[5]
+    else:
+        out = x if overlap == "x" else w
+    assert np.array_equal(gq.linear(x, q, bias=bias, out=out), want)
+
+
+def test_a_wrong_bias_leaves_out_alone():
+    q, x, out = weights("q8_0", 6, 2), rows("normal", 4, 64), np.full((4, 6), 7, np.float32)
+    with pytest.raises(gq.GGMLQError, match="bias"):
+        gq.linear(x, q, bias=np.ones(5, np.float32), out=out)
+    assert (out == 7).all()
+
+
+@pytest.mark.parametrize("out", [None, np.float16, np.float32])
+def test_infinities_are_results_without_a_warning(out):
+    q = gq.quantize(np.full((2, 32), 3e4, np.float32), "f32")
+    x = np.stack([np.full(32, 3e38), np.full(32, np.inf), np.full(32, 1e300)])
+    y = gq.linear(x, q, out=None if out is None else np.empty((3, 2), out))
+    assert np.isinf(y).all()
 
 
 def test_a_part_of_the_weights():
@@ -139,23 +160,19 @@ def test_reference_names_the_arithmetics_it_has():
         gq.reference.linear(rows("normal", 1, 32), weights("q4_0", 1, 1), "ggml-gpu")
 
 
-def test_nmse():
-    reference = np.array([[3.0, 4.0], [0.0, 1.0]])
-    y = reference + np.array([[0.5, 0], [0, 0]])
-    assert gq.nmse(y, reference) == pytest.approx(0.25 / 26)
-    assert gq.nmse(y, reference, axis=-1).tolist() == [0.01, 0]
-    assert isinstance(gq.nmse(y, reference), float)
-    assert gq.nmse(np.zeros(3), np.zeros(3)) == 0
-    assert gq.nmse(np.ones(3), np.zeros(3)) == np.inf
-    assert gq.nmse(np.float32([1e30]), np.float32([1e30])) == 0
-    for bad in (np.nan, np.inf):
-        assert np.isnan(gq.nmse([1, bad], [1, bad]))
-    assert np.isnan(gq.nmse([1.0, np.nan], [1.0, 2.0]))
-    assert np.isnan(gq.nmse([1.0, 2.0], [1.0, np.nan]))
-    q = gq.quantize(rows("normal", 2, 32), "q8_0")
-    assert gq.nmse(q, q.dequantize()) == 0
-    with pytest.raises(ValueError, match="shapes"):
-        gq.nmse(np.ones(3), np.ones((3, 1)))
+def test_reference_keeps_what_float32_would_lose():
+    x = np.array([[1 + 2.0**-40, 1.0]])
+    q = gq.QuantArray.from_bytes(np.array([[1.0, -1.0]]), "f64", (1, 2))
+    assert gq.reference.linear(x, q)[0, 0] == 2.0**-40
+    q = gq.QuantArray.from_bytes(np.array([[1 + 2.0**-40, -1.0]]), "f64", (1, 2))
+    assert gq.reference.linear(np.ones((1, 2)), q)[0, 0] == 2.0**-40
+
+
+def test_reference_goes_through_all_slabs(monkeypatch):
+    q, x = weights("q4_0", 50, 4), rows("normal", 3, 128)
+    want = gq.reference.linear(x, q)
+    monkeypatch.setattr(sys.modules["ggmlq.reference.linear"], "SLAB", 1000)
+    assert np.allclose(gq.reference.linear(x, q), want, rtol=1e-13, atol=1e-13)
 
 
 # --- the ladder -----------------------------------------------------------------------------
@@ -172,7 +189,6 @@ def test_kernel_records():
     assert (ground.name, ground.device, ground.level, ground.arithmetic) == ("cpu:dequant", "cpu", 0, "f32")
     assert ground.teaches.startswith("Decode a slab")
     assert callable(ground.refuses)
-    assert gq.kernels(op="sort") == []
 
 
 def test_a_kernel_is_chosen_by_name_or_by_arithmetic():
@@ -184,7 +200,7 @@ def test_a_kernel_is_chosen_by_name_or_by_arithmetic():
 @pytest.mark.parametrize(
     ("options", "words"),
     [
-        ({"kernel": "cpu:magic"}, "cpu:dequant: another kernel was asked for .cpu:magic."),
+        ({"kernel": "cpu:magic"}, "kernel='cpu:magic'.*cpu:dequant: not the one asked for"),
         ({"arithmetic": "ggml-magic"}, "multiplies in f32, ggml-magic was asked for"),
         ({"kernel": "cpu:dequant", "arithmetic": "q8"}, "multiplies in f32"),
     ],

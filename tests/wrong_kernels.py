@@ -10,6 +10,8 @@ sums of the floats as halves) and in one of two orders of summation.
 
 from __future__ import annotations
 
+import math
+
 import numpy as np
 from numba import njit
 
@@ -34,6 +36,19 @@ NUMBER = {name: i for i, name in enumerate(INSIDE)}
     OVERFLOW, ROUNDING, SATURATION, HALF_SUMS, K_TAIL,
     OTHER_SUM,
 ) = range(len(INSIDE))  # fmt: skip
+
+
+@njit(cache=True)
+def half(v):
+    """A float rounded to half: eleven bits, to even (Numba has no float16 on CPUs)."""
+    if v == 0 or not np.isfinite(v):
+        return np.float32(v)
+    _, exponent = math.frexp(v)
+    step = math.ldexp(1.0, max(exponent - 11, -24))
+    rounded = np.rint(v / step) * step
+    if abs(rounded) > 65504:
+        return np.float32(np.inf) if v > 0 else np.float32(-np.inf)
+    return np.float32(rounded)
 
 
 @njit(cache=True)
@@ -269,12 +284,12 @@ def multiply(codes, d, unrounded, x, run, stored, scale, offset, group, zero, co
         whole = np.float32(dot(codes, stored, start, group, added, fault, variant) - extra * own)
         other = fault == OTHER_SUM
         if (convention == 1) != other:
-            s = np.float32(np.float16(floats)) if group == 32 else np.float32(own) * dx
+            s = half(floats) if group == 32 else np.float32(own) * dx
         else:
-            s = np.float32(np.float16(unrounded[start // run] * own)) if group == 32 and run == 32 else np.float32(own) * dx
+            s = half(unrounded[start // run] * own) if group == 32 and run == 32 else np.float32(own) * dx
         if fault == SUM_NOT_SCALED:
             s = np.float32(own)
-        if fault == SUM_MISSING or fault == MIN_IGNORED:
+        if fault in (SUM_MISSING, MIN_IGNORED):
             off = np.float32(0)
         else:
             off = offset[g]
@@ -291,7 +306,7 @@ def total(terms, count, order, fault):
     if fault == HALF_SUMS:
         half_sum = np.float32(0)
         for i in range(count):
-            half_sum = np.float32(np.float16(half_sum + terms[i]))
+            half_sum = half(half_sum + terms[i])
         return half_sum
     if order == 0:
         result = np.float32(0)
@@ -307,7 +322,7 @@ def total(terms, count, order, fault):
 @njit(cache=True)
 def product(fmt, raw, halves, n_rows, blocks, size, group, zero, codes, d, unrounded, x, run, convention,
             order, fault, variant, dropped):  # fmt: skip
-    """y [M, N]."""
+    """Y [M, N]."""
     m, k = codes.shape
     y = np.zeros((m, n_rows), np.float32)
     stored = np.zeros(k, np.int32)
@@ -335,7 +350,7 @@ def scales(raw, name):
 
 
 def run(name, raw, x, convention="cpu", order=0, fault="correct", variant=0, differ=None):
-    """y [M, N] float32 of weights raw [N, bytes] and x [M, K], with one fault.
+    """Y [M, N] float32 of weights raw [N, bytes] and x [M, K], with one fault.
 
     ``differ`` adds something that is no listed fault: "bf16-scales" or "stochastic" rounding.
     """
@@ -358,9 +373,11 @@ def run(name, raw, x, convention="cpu", order=0, fault="correct", variant=0, dif
     bytes_ = np.ascontiguousarray(raw)
     if fault == "row-stride":
         bytes_, halves = wrong_stride(bytes_, name, blocks, variant)
-    y = product(ID[name], bytes_.reshape(-1), halves, len(raw), blocks, BYTES[name], GROUP[name],
-                ZERO[name], codes, d, unrounded, x.astype(np.float32), width, int(convention == "cuda"),
-                order, NUMBER[inside], variant, dropped)  # fmt: skip
+    flat = bytes_.reshape(-1).astype(np.int64)
+    y = product(
+        ID[name], flat, halves, len(raw), blocks, BYTES[name], GROUP[name], ZERO[name], codes, d, unrounded,
+        x.astype(np.float32), width, int(convention == "cuda"), order, NUMBER[inside], variant, dropped,
+    )  # fmt: skip
     return around(y, x, fault, variant)
 
 
@@ -377,7 +394,7 @@ def around(y, x, fault, variant):
     """Faults of stores, tiles and runs."""
     m, n = y.shape
     rng = np.random.default_rng(variant)
-    tail = lambda size: max(1, min(size % 8 or 3, (size - 1) // 2))  # noqa: E731
+    tail = lambda size: max(1, min(size % 8 or 3, (size - 1) // 2))
     if fault == "m-tail":
         y[m - tail(m) :] = 0 if variant % 2 == 0 else rng.normal(0, 1, (tail(m), n))
     elif fault == "n-tail":

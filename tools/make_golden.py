@@ -9,7 +9,7 @@ scales. Formats that need an importance matrix get one of ones. Tests only read 
 
 The rows: `uniform` and `normal` were cut from a run of ggml commit d99724f2 (the last twelve
 rows of `uniform` are special: zeros, ones, -3.5, 1e-8, a ramp, noise of 1e-6 and 1e4, spikes,
-heavy tails, ±0.5, integers); `edges` are made here, from fixed seeds.
+heavy tails, ±0.5, integers); `edges` and `extremes` are made here, from fixed seeds.
 """
 
 from __future__ import annotations
@@ -34,10 +34,19 @@ def edges() -> np.ndarray:
     return np.concatenate([rows(kind, 1, 512, seed) for seed, kind in enumerate(MODEST)])
 
 
+def extremes() -> np.ndarray:
+    """Rows whose scales vanish or overflow as halves, and a sum whose order matters (q1_0)."""
+    order = np.full((1, 512), 2.0**-20, np.float32)
+    order[:, ::128] = 2**4 + 2**-7
+    return np.concatenate([rows("tiny", 3, 512), rows("huge", 3, 512), order])
+
+
 def golden(fmt: Format, library: Library, inputs: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
     """All arrays of one format."""
     made = {}
     for name, x in inputs.items():
+        if name == "extremes" and not fmt.can_quantize:
+            continue  # only the simple encoders are defined there
         imatrix = np.ones(x.shape[1], np.float32) if fmt.name in ONES else None
         raw = library.quantize(x, fmt, imatrix)
         if fmt.name == "q8_K":  # ggml leaves the sums of a block of zeros unwritten
@@ -62,7 +71,8 @@ def main() -> int:
     library = Library(args.lib)
     print(f"{library.path}: ggml {library.version}")
     with np.load(FOLDER / "inputs.npz") as stored:
-        inputs = {"uniform": stored["uniform"], "normal": stored["normal"], "edges": edges()}
+        inputs = {"uniform": stored["uniform"], "normal": stored["normal"]}
+    inputs |= {"edges": edges(), "extremes": extremes()}
     if not args.check:
         np.savez_compressed(FOLDER / "inputs.npz", **inputs)
     wrong = 0

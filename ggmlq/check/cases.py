@@ -56,7 +56,7 @@ class Case:
         """Activations [M, K] and weights [N, K]."""
         if self.source is not None:
             with np.load(self.source) as saved:
-                raw = np.ascontiguousarray(saved["w"])
+                raw = np.ascontiguousarray(saved["raw"])
                 return saved["x"], QuantArray.from_bytes(raw, self.format, (self.n, self.k))
         return (
             data.activations(self.data, self.m, self.k, self.seed),
@@ -148,7 +148,7 @@ def load(path: Path) -> Case:
     try:
         with np.load(path) as saved:
             facts: dict[str, Any] = {key: saved[key].item() for key in ("format", "data", "seed")}
-            (m, k), n = saved["x"].shape, len(saved["w"])
+            (m, k), n = saved["x"].shape, len(saved["raw"])
     except (OSError, ValueError, KeyError) as error:
         raise GGMLQError(f"--replay {path}: not a case that `ggmlq check --save` wrote: {error}") from error
     return Case(FORMATS[facts["format"]], m, n, k, facts["data"], facts["seed"], path)

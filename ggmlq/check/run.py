@@ -53,7 +53,7 @@ def run_case(bridge: Bridge, case: Case, how: Settings) -> Outcome:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", RuntimeWarning)  # extreme data is meant
         x, q = case.inputs()
-    given = {"x": x, "w": q.raw}
+    given = {"x": x, "raw": q.raw}
     try:
         result = bridge.measure(
             x, q, how.device, threads=how.threads, repack=how.repack, repeats=how.repeats,
@@ -112,7 +112,7 @@ def _diagnosed(
         found = ggmlq.diagnose(y, x, q, arithmetic=how.arithmetic, repeats=repeats)
     if outcome.verdict == "wrong" and found.ok and how.arithmetic is None:
         return replace(outcome, verdict="ok", text=found.text)
-    arrays = {**given, "y": result.y, "repeats": np.array(result.repeats)}
+    arrays = {**given, "y": y, "repeats": np.array(repeats), "unwritten": result.unwritten}
     if found.ok and outcome.verdict == "differs":
         text = f"{_observed(outcome, result)} Each run alone is right."
         return replace(outcome, text=text, arrays=arrays)

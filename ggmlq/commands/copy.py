@@ -28,9 +28,7 @@ def add(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     parser.add_argument(
         "--split", type=_size, metavar="SIZE", help="tensor bytes a part: 2000000, 500M, 4G, 2Gi"
     )
-    parser.add_argument(
-        "--byteorder", choices=("little", "big", "keep"), default="little", help="of the copy"
-    )
+    parser.add_argument("--byteorder", choices=("little", "big", "keep"), default="keep", help="of the copy")
     parser.add_argument(
         "--alignment", type=int, help="of the tensors, a power of two; as it was if not given"
     )

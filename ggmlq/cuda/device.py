@@ -31,8 +31,8 @@ def cupy() -> ModuleType:
 
 def number(device: str) -> int | None:
     """``"cuda:1"`` to 1; ``"cuda"`` to None, which means CuPy's current device."""
-    kind, _, index = device.partition(":")
-    if kind != "cuda" or not (index.isdigit() or device == "cuda"):
+    kind, _, index = str(device).partition(":")
+    if kind != "cuda" or not (index.isdecimal() or device == "cuda"):
         raise DeviceError(f'device {device!r}: devices are "cpu", "cuda" and "cuda:0", "cuda:1", …')
     return int(index) if index else None
 

@@ -22,9 +22,7 @@ NEAR = 0.02  # part of the error that a near explanation may leave
 ROUNDING = 1e-3  # score below which an error may be one of rounding
 
 
-def diagnose(
-    y: Any, x: Any, q: QuantArray, *, arithmetic: str | None = None, repeats: Any = ()
-) -> Diagnosis:
+def diagnose(y: Any, x: Any, q: QuantArray, *, arithmetic: str | None = None, repeats: Any = ()) -> Diagnosis:
     """Say whether a kernel's result is right, and if not, which mistake explains it.
 
     Parameters
@@ -79,7 +77,7 @@ def _verdict(s: Survey, repeats: list[Wide], flipped: bool, claim: str | None) -
 
 def _right(s: Survey, claim: str | None) -> Finding:
     overflow = not_finite(s)
-    if overflow is not None and claim != s.best.arithmetic:
+    if overflow is not None and (claim is None or claim != s.best.arithmetic):
         return _of_pattern(s, overflow, ~np.isfinite(s.case.y))
     if claim is not None and s.best.arithmetic != claim and _other_sum(s, claim):
         return Finding("sum-of-codes-vs-floats", 0.95, f"the result is that of {s.best.name}")
@@ -172,9 +170,7 @@ def _of_explanations(s: Survey, good: list[Explanation], bad: Mask, elements: in
 
 def _of_pattern(s: Survey, pattern: Pattern, bad: Mask) -> Finding:
     confidence = 0.95 if pattern.sure else 0.75
-    return Finding(
-        pattern.fault, confidence, pattern.variant, where(bad) | pattern.where, int(bad.sum())
-    )
+    return Finding(pattern.fault, confidence, pattern.variant, where(bad) | pattern.where, int(bad.sum()))
 
 
 def _scaled(s: Survey, bad: Mask) -> Explanation | None:
@@ -204,14 +200,20 @@ def _factor(y: Wide, p: Wide, size: Wide, limit: Wide, use: Mask, way: str) -> E
     if a.size < 4 or not (a**2).sum() > 0:
         return None
     c = float((a * b).sum() / (a**2).sum())
-    c = float(np.median((b / np.where(a == 0, np.nan, a))[np.abs(a) > np.median(np.abs(a)) / 2])) if a.size else c
+    c = (
+        float(np.median((b / np.where(a == 0, np.nan, a))[np.abs(a) > np.median(np.abs(a)) / 2]))
+        if a.size
+        else c
+    )
     if not np.isfinite(c) or abs(c) < 1e-6 or c == 1:
         return None
     left = b - c * a
     score = float((left**2).mean())
     share = float((np.abs(left) <= (abs(c) + 1) * limit[use] / size[use]).mean())
     right = float(((b - a) ** 2).mean())
-    return Explanation("scaled", f"y = {c:.6g} times the right result", way, score, right, share, a.size, free=1)
+    return Explanation(
+        "scaled", f"y = {c:.6g} times the right result", way, score, right, share, a.size, free=1
+    )
 
 
 def _blocks_of_k(s: Survey, bad: Mask) -> dict[str, object]:

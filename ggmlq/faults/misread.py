@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from ..formats import BlockFormat, Format
 from ..formats.format import Blocks
 from . import orders
-from .operand import Operand, from_parts, operand
+from .operand import Operand, operand
 from .readings import shifted
 from .subscales import wrongly_unpacked
 
@@ -55,7 +55,9 @@ def _constants(fmt: BlockFormat, right: Operand) -> Iterator[Mistake]:
         yield Mistake("offset-twice", f"{z:g} taken off twice", right.but(zero=2 * z, summed=z))
         yield Mistake("offset-sign", f"{z:g} added", right.but(zero=-z, summed=-z))
         signed = np.where(right.stored >= z, right.stored - 2 * z, right.stored)
-        yield Mistake("offset-missing", "taken as two's complement", right.but(stored=signed, zero=0.0, summed=0.0))
+        yield Mistake(
+            "offset-missing", "taken as two's complement", right.but(stored=signed, zero=0.0, summed=0.0)
+        )
     if fmt.has_offset:
         grouped = fmt.block_size > fmt.group
         fault = "min-ignored" if grouped else "sum-missing"
@@ -64,7 +66,7 @@ def _constants(fmt: BlockFormat, right: Operand) -> Iterator[Mistake]:
         yield Mistake("offset-sign", f"{name} with the other sign", right.but(offset=-right.offset))
         yield Mistake("offset-twice", f"{name} applied twice", right.but(offset=2 * right.offset))
     codes = right.stored - right.zero
-    if not fmt.zero and not fmt.has_offset and fmt.block_size == 256 and not codes[:, :1].size == 0:
+    if not fmt.zero and not fmt.has_offset and fmt.block_size == 256 and codes.size:
         whole = np.rint(codes / 8) * 8
         if np.abs(codes - whole).max(initial=0) == 1:  # iq1: eighths beside the grid
             yield Mistake("offset-missing", "the eighth never added", right.but(stored=whole))
@@ -178,6 +180,3 @@ def _neighbours(fmt: BlockFormat, every: Blocks, columns: NDArray[np.int64]) -> 
                 changed[field] = np.where(outside, np.zeros((), values.dtype), values)
             label = f"{' and '.join(which)} of the {name}"
             yield Mistake("scale-neighbour", label, operand(fmt, changed))
-
-
-__all__ = ["Mistake", "from_parts", "mistakes"]

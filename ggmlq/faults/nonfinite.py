@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-import numpy as np
-from numpy.typing import NDArray
+from collections.abc import Iterator
+from typing import Any
 
+import numpy as np
+
+from .operand import operand
 from .places import Pattern, runs_of
 from .products import looks_half
-from .readings import LARGEST_HALF, Wide
-from .scene import HUGE
-from .survey import Case, Survey
+from .readings import LARGEST_HALF
+from .survey import Case, Mask, Survey
 
 PADDING = 512  # elements: llama.cpp pads rows of quantized matrices to so many on CUDA
 
@@ -32,7 +34,7 @@ def not_finite(survey: Survey) -> Pattern | None:
 # --- overflow -------------------------------------------------------------------------------
 
 
-def _overflow(case: Case, wild: NDArray[np.bool_]) -> Pattern | None:
+def _overflow(case: Case, wild: Mask) -> Pattern | None:
     """A half that overflowed explains exactly these elements, or most of them."""
     best: tuple[float, str] | None = None
     for name, risk in _risks(case):
@@ -52,12 +54,12 @@ def _overflow(case: Case, wild: NDArray[np.bool_]) -> Pattern | None:
     return Pattern("scale-f16-overflow", best[1], True)
 
 
-def _risks(case: Case):  # type: ignore[no-untyped-def]
+def _risks(case: Case) -> Iterator[tuple[str, Mask]]:
     """For each half that a kernel may form: the elements of y in which one would overflow."""
     x, k = case.x, case.x.shape[1]
     n = case.y.shape[1]
 
-    def by_row(rows: NDArray[np.bool_]) -> NDArray[np.bool_]:
+    def by_row(rows: Any) -> Mask:
         return np.repeat(rows[:, None], n, axis=1)
 
     limit = 65519.99  # rounds to the largest half
@@ -83,14 +85,12 @@ def _risks(case: Case):  # type: ignore[no-untyped-def]
     yield from _products(case, limit)
 
 
-def _products(case: Case, limit: float):  # type: ignore[no-untyped-def]
+def _products(case: Case, limit: float) -> Iterator[tuple[str, Mask]]:
     """Scale times scale, offset times sum, and dequantized weights, as halves."""
-    from .operand import operand
-
     w = operand(case.q.format, case.q.blocks)
     m, n = case.y.shape
     with np.errstate(invalid="ignore", over="ignore"):
-        large = (np.abs(w.dense) > limit).any(axis=1)
+        large: Any = (np.abs(w.dense) > limit).any(axis=1)
         yield "a weight above 65504 became an infinite half", np.repeat(large[None], m, axis=0)
         if w.values is not None or case.x.shape[1] % w.grain:
             return
@@ -108,7 +108,7 @@ def _products(case: Case, limit: float):  # type: ignore[no-untyped-def]
 # --- places ---------------------------------------------------------------------------------
 
 
-def _of_empty_blocks(case: Case, bad: NDArray[np.bool_]) -> Pattern | None:
+def _of_empty_blocks(case: Case, bad: Mask) -> Pattern | None:
     """Blocks of zeros: a scale of 0, and 0 · (1 / 0)."""
     k = case.x.shape[1]
     for run in (32, 256, 16, 64):
@@ -121,7 +121,7 @@ def _of_empty_blocks(case: Case, bad: NDArray[np.bool_]) -> Pattern | None:
     return None
 
 
-def _of_padding(case: Case, bad: NDArray[np.bool_]) -> Pattern | None:
+def _of_padding(case: Case, bad: Mask) -> Pattern | None:
     """K that ends inside a tile: what lies behind it is multiplied with zeros, and NaN · 0 is NaN."""
     k = case.x.shape[1]
     if k % PADDING == 0:
@@ -140,16 +140,19 @@ def _of_padding(case: Case, bad: NDArray[np.bool_]) -> Pattern | None:
     return None
 
 
-def _by_place(case: Case, bad: NDArray[np.bool_]) -> Pattern:
+def _by_place(case: Case, bad: Mask) -> Pattern:
     """Tails, or anywhere."""
     rows, columns = np.flatnonzero(bad.any(axis=1)), np.flatnonzero(bad.any(axis=0))
     m, n = bad.shape
     whole = bad[np.ix_(rows, columns)].all()
     if whole and len(columns) == n and rows[-1] == m - 1 and len(runs_of(rows)) == 1 and 2 * len(rows) < m:
         return Pattern("m-tail", f"the last {len(rows)} of {m} rows of y are not finite", False)
-    if whole and len(rows) == m and columns[-1] == n - 1 and len(runs_of(columns)) == 1 and 2 * len(columns) < n:
+    if (
+        whole
+        and len(rows) == m
+        and columns[-1] == n - 1
+        and len(runs_of(columns)) == 1
+        and 2 * len(columns) < n
+    ):
         return Pattern("n-tail", f"the last {len(columns)} of {n} columns of y are not finite", False)
     return Pattern("nan", f"{int(bad.sum())} of {bad.size} elements of y are not finite", False)
-
-
-__all__ = ["HUGE", "Wide", "not_finite"]

@@ -11,7 +11,8 @@ from numpy.typing import NDArray
 
 from ..formats import BlockFormat, Format
 from ..formats.format import Blocks
-from ..reference.operands import Float, rounded
+from ..reference.operands import rounded
+from ..reference.rules import Float
 from .readings import Wide, half
 
 
@@ -67,9 +68,7 @@ class Operand:
     def rows(self, at: NDArray[np.int64]) -> Operand:
         """Some rows of it."""
         values = None if self.values is None else self.values[at]
-        return self.but(
-            stored=self.stored[at], scale=self.scale[at], offset=self.offset[at], values=values
-        )
+        return self.but(stored=self.stored[at], scale=self.scale[at], offset=self.offset[at], values=values)
 
     def kept_as(self, kind: str) -> Operand:
         """Decoded weights rounded to a float type."""

@@ -30,8 +30,8 @@ def of_fields(n: int) -> Iterator[tuple[str, Order]]:
     _add(found, "neighbours exchanged", np.arange(n) ^ 1, n)
     for span in spans:  # wider units than a byte: words of 2, 4, 8 bytes read one after the other
         for width in (2, 4, 8, 16):
-            split = np.arange(span).reshape(2, span // 2 // width, width)
-            _add(found, f"interleaved in {span} by units of {width}", split.swapaxes(0, 1), n)
+            units = np.arange(span).reshape(2, span // 2 // width, width)
+            _add(found, f"interleaved in {span} by units of {width}", units.swapaxes(0, 1), n)
     yield from found.values()
 
 
@@ -86,21 +86,24 @@ def _planes(found: dict[bytes, tuple[str, Order]], i: Order) -> None:
 def of_groups(n: int) -> Iterator[tuple[str, Order]]:
     """The n scales of a super-block in another order."""
     found: dict[bytes, tuple[str, Order]] = {}
-    i = np.arange(n)
-    _add(found, "reversed", i[::-1], n)
-    for flip in (1, 2, 4, 8, 3, 7):
-        if flip < n:
-            _add(found, f"index xor {flip}", i ^ flip, n)
-    for step in (1, -1, 2, -2, 4, -4):
-        _add(found, f"index {step:+}", (i + step) % n, n)
-        _add(found, f"index {step:+}, the last one kept", np.clip(i + step, 0, n - 1), n)
-    for parts in (2, 4, 8):
-        if n % parts == 0 and parts < n:
-            _add(found, f"interleaved by {parts}", i.reshape(parts, -1).T, n)
-            _add(found, f"parts of {n // parts} repeated", i % (n // parts), n)
-            _add(found, f"one scale for {parts} groups", i // parts, n)
-            _add(found, f"every scale {parts}th of its run", i // parts * parts, n)
-    _add(found, "the first for all", i * 0, n)
+    for span in (n, n // 2, n // 4):
+        if span < 2:
+            continue
+        i = np.arange(span)
+        within = "" if span == n else f" in each {span}"
+        _add(found, f"reversed{within}", i[::-1], n)
+        for step in (1, -1, 2, -2, 4, -4):
+            _add(found, f"index {step:+}{within}", (i + step) % span, n)
+            _add(found, f"index {step:+}{within}, ends kept", np.clip(i + step, 0, span - 1), n)
+        for parts in (2, 4, 8):
+            if span % parts == 0 and parts < span:
+                _add(found, f"interleaved by {parts}{within}", i.reshape(parts, -1).T, n)
+                _add(found, f"parts of {span // parts} repeated{within}", i % (span // parts), n)
+                _add(found, f"one scale for {parts} groups{within}", i // parts, n)
+                _add(found, f"the first of each {parts}{within}", i // parts * parts, n)
+        _add(found, f"the first for all{within}", i * 0, n)
+    for flip in range(1, n):
+        _add(found, f"index xor {flip}", np.arange(n) ^ flip, n)
     yield from found.values()
 
 

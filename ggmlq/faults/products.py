@@ -134,7 +134,8 @@ def _tree(sums: Wide) -> Wide:
     while len(sums) > 1:
         middle = len(sums) // 2
         sums = half(sums[:middle] + sums[middle : 2 * middle])
-    return sums[0]
+    total: Wide = sums[0]
+    return total
 
 
 def looks_half(y: NDArray[np.float64]) -> bool:

@@ -15,13 +15,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..reference import Quantizer
-from ..reference.operands import Float, rounded
+from ..reference.operands import rounded
+from ..reference.rules import Float
 from ..reference.runs import by_run, quantize_runs
 
 Wide = NDArray[np.float64]
 Sums = Literal["codes", "floats", "none"]
 
 LARGEST_HALF = 65504.0
+OVERFLOWS = 3e-39  # a scale whose inverse is infinite in float32: codes are whatever comes of it
 
 
 @dataclass(frozen=True, eq=False)
@@ -73,8 +75,8 @@ def _float(kind: str) -> Float:
 
 def _quantizers(k: int) -> Iterator[Quantizer]:
     """Right quantizers for rows of k: runs as long as programs use them, both rounding rules."""
-    for run in (32, 64, 128, 256, k):
-        if k % run or (run == k and k in (32, 64, 128, 256)):
+    for run in dict.fromkeys((32, 64, 128, 256, k)):
+        if k % run:
             continue
         for scale in ("float", "half") if run <= 64 else ("float",):
             for rounding in ("even", "away"):
@@ -89,10 +91,11 @@ def _quantized(x: Wide, how: Quantizer) -> Reading:
         exact = _scale(x32, how.run)
         codes = runs.codes.astype(np.float64)
         scale, wide = (s.repeat(how.run, axis=1) for s in (runs.scale, exact))
-        moves = runs.ties * np.abs(scale)
+        moves: Wide = runs.ties.astype(np.float64) * np.abs(scale)
         if how.scale == "half":  # the scale itself may lie near a tie between two halves
             up, down = (half(exact * (1 + sign * 5e-7)) for sign in (1, -1))
             moves = moves + np.abs(codes) * (up - down).repeat(how.run, axis=1)
+        moves = moves + np.where(wide < OVERFLOWS, 256 * wide, 0)
         name = f"8-bit codes, {how.run} to a {how.scale} scale, halves {how.rounding}"
         return Reading(name, codes * scale, codes, codes * wide, moves)
 
@@ -121,8 +124,8 @@ def _cut_off(x: Wide) -> Iterator[Reading]:
     """Codes truncated or floored where they must be rounded."""
     x32 = x.astype(np.float32)
     k = x.shape[1]
-    for run in (32, 64, 256, k):
-        if k % run or (run == k and k in (32, 64, 256)):
+    for run in dict.fromkeys((32, 64, 256, k)):
+        if k % run:
             continue
         runs = by_run(x32, run)
         largest = np.abs(runs).max(axis=-1)
@@ -180,7 +183,7 @@ def _saturated_halves(x: Wide) -> Iterator[Reading]:
         yield Reading("half activations, clamped", clipped, fault="scale-f16-overflow")
     if x.shape[1] % 32 == 0 and np.abs(x).max(initial=0) / 127 > LARGEST_HALF:
         for rounding in ("even", "away"):
-            how = Quantizer(32, "127/amax", rounding, "float")  # type: ignore[arg-type]
+            how = Quantizer(32, "127/amax", rounding, "float")
             runs = quantize_runs(x.astype(np.float32), how)
             scale = half(np.minimum(runs.scale, LARGEST_HALF)).repeat(32, axis=1)
             name = "8-bit codes, clamped half scale"

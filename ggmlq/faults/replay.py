@@ -82,7 +82,9 @@ def _smaller(scene: Scene) -> _Small:
     rows = _spread(scene.y.shape[0], FEW_ROWS)
     columns = _spread(scene.y.shape[1], FEW_COLUMNS)
     y = scene.y[np.ix_(rows, columns)]
-    return _Small(Scene(scene.fmt, scene.raw, scene.x[rows], y, scene.columns[columns], scene.store), rows, columns)
+    return _Small(
+        Scene(scene.fmt, scene.raw, scene.x[rows], y, scene.columns[columns], scene.store), rows, columns
+    )
 
 
 def _spread(n: int, most: int) -> NDArray[np.int64]:

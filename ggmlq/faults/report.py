@@ -31,7 +31,7 @@ def report(s: Survey, finding: Finding, claim: str | None) -> Diagnosis:
     """The diagnosis that the user gets."""
     figures = _figures(s)
     text = _right(s, finding, figures, claim) if finding.fault == "correct" else _wrong(s, finding, figures)
-    telling = telling_input(s.case, finding.fault, finding.alike) if finding.alike else None
+    telling = telling_input(s.case.q) if finding.alike else None
     if telling is not None:
         text += (
             f" The result fits {' and '.join(finding.alike)} as well: this input cannot tell them "
@@ -76,7 +76,8 @@ def _right(s: Survey, finding: Finding, figures: dict[str, Any], claim: str | No
         text += f" It does not multiply in the claimed arithmetic {claim!r}, though."
     wild = figures["elements not finite"]
     if wild:
-        text += f" {wild} elements are not finite, as in that arithmetic itself: {finding.detail or 'it overflows'}."
+        why = finding.detail or "it overflows"
+        text += f" {wild} elements are not finite, as in that arithmetic itself: {why}."
     return text
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -36,10 +36,11 @@ class Right:
         return float(self.inside.mean()) if self.inside.size else 1.0
 
     @property
-    def rank(self) -> tuple[float, float]:
-        """Smaller is better; a named arithmetic wins where both explain y alike."""
-        bonus = 0.25 if self.arithmetic else 1.0
-        return -round(self.share, 5), bonus * (self.median + 1e-12)
+    def rank(self) -> tuple[float, float, float]:
+        """Smaller is better; a named arithmetic wins where both explain y alike, or not at all."""
+        share = self.share if self.share > 0.3 else 0.0
+        family = self.arithmetic is None and share in (0.0, 1.0)
+        return -round(share, 5), float(family), self.median
 
 
 def candidates(scene: Scene, q: QuantArray) -> list[Right]:
@@ -72,8 +73,18 @@ def named(scene: Scene, q: QuantArray, only: str | None = None) -> list[Right]:
         if sums == "codes" and how.sums == "kept" and how.quantizer is not None:
             kept = how.quantizer.sums
             sums = "codes" if kept in ("codes", None) else "floats"
+        if sums == "floats":
+            limit = limit + _other_orders(scene)
         found.append(_right(scene, name, name, sums, prediction, limit))
     return found
+
+
+def _other_orders(scene: Scene) -> Wide:
+    """What half(Σx) may move by where the floats are added in another order than llama.cpp's."""
+    for way in scene.ways:
+        if way.sums == "floats" and way.moves is not None:
+            return scene.moved(replace(scene.readings[way.reading], moves=None), way, scene.weights)
+    return np.zeros(scene.y.shape)
 
 
 def _right(
@@ -94,7 +105,7 @@ def _right(
 def _family(scene: Scene) -> list[Right]:
     """All readings with all sums, weights in each precision; the most promising judged in full."""
     rough: list[tuple[float, float, Way, Operand, str, Wide]] = []
-    for label, w, chosen in _precisions(scene):
+    for label, w, chosen in precisions(scene):
         predictions = predict(scene.readings, chosen, w)
         scores = scene.scores(predictions)
         for way, prediction, score in zip(chosen, predictions, scores, strict=True):
@@ -104,16 +115,16 @@ def _family(scene: Scene) -> list[Right]:
     first = sorted(rough, key=lambda r: r[:2])[:SHORTLIST]
     second = sorted(rough, key=lambda r: r[1])[:SHORTLIST]
     kept = {id(r): r for r in first + second}.values()
-    return [_judged(scene, *r[2:]) for r in kept]
+    return [judged(scene, *r[2:]) for r in kept]
 
 
-def _judged(scene: Scene, way: Way, w: Operand, label: str, prediction: Wide) -> Right:
+def judged(scene: Scene, way: Way, w: Operand, label: str, prediction: Wide) -> Right:
     reading = scene.readings[way.reading]
     limit = scene.tolerance(prediction, reading.codes is None) + scene.moved(reading, way, w)
     return _right(scene, way.name + label, None, way.sums, prediction, limit)
 
 
-def _precisions(scene: Scene) -> list[tuple[str, Operand, list[Way]]]:
+def precisions(scene: Scene) -> list[tuple[str, Operand, list[Way]]]:
     """Weights as float32, as half, as bfloat16, and with half scales; which ways go with each."""
     of = {way: scene.readings[way.reading] for way in scene.ways}
     found = [("", scene.weights, [way for way in scene.ways if of[way].weights == "f32"])]

@@ -19,6 +19,8 @@ from . import readings
 from .operand import Operand, operand
 from .readings import Reading, Way, Wide
 
+Mask = NDArray[np.bool_]
+
 SMALLEST = 2.0**-126  # below it a device may flush to zero
 HUGE = 1e37  # beyond it partial sums may overflow float32
 CAP = 1e6  # what one element may add to a score
@@ -46,8 +48,10 @@ class Scene:
         self.store = store
         self.blocks = raw.view(fmt.dtype)
         self.weights = operand(fmt, self.blocks[columns])
-        self.sane = np.isfinite(self.weights.dense).all(axis=1)  # damaged weights say nothing
-        self.seen = np.isfinite(y) & self.sane
+        self.sane: Mask = np.asarray(
+            np.isfinite(self.weights.dense).all(axis=1)
+        )  # damaged weights say nothing
+        self.seen: Mask = np.isfinite(y) & self.sane
 
     # --- what may have multiplied ---------------------------------------------------------
 

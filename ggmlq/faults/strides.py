@@ -36,7 +36,8 @@ def _strides(fmt: Format, blocks: int, row: int) -> dict[int, str]:
     for step in (*range(1, 17), 32, 64):
         for sign in (1, -1):
             if blocks + sign * step > 0:
-                found.setdefault(row + sign * step * size, f"{step} blocks too {'many' if sign > 0 else 'few'}")
+                much = "many" if sign > 0 else "few"
+                found.setdefault(row + sign * step * size, f"{step} blocks too {much}")
     for to in (64, 128, 256, 512, 1024, 2048):
         padded = -(-k // to) * to
         if padded % fmt.block_size == 0:
@@ -58,7 +59,7 @@ def _strides(fmt: Format, blocks: int, row: int) -> dict[int, str]:
 
 
 def _fetched(fmt: Format, flat: NDArray[np.uint8], at: NDArray[np.int64], name: str) -> Mistake:
-    inside = ((at >= 0) & (at < flat.size)).all(axis=1)
+    inside = np.asarray(((at >= 0) & (at < flat.size)).all(axis=1))
     raw = np.ascontiguousarray(flat[at % flat.size])
     weights = operand(fmt, raw.view(fmt.dtype))
     return Mistake("row-stride", name, weights, inside)
@@ -70,24 +71,16 @@ def short_rows(right: Operand, k: int) -> Iterator[Mistake]:
     for tile in (32, 64, 128, 256, 512, 1024):
         lengths[k // tile * tile] = f"what is left of K after tiles of {tile}"
     for kept in sorted(length for length in lengths if 0 <= length < k):
-        if right.values is not None or kept % min(right.group, 16):
+        name = f"{lengths[kept]} dropped"
+        if right.values is not None or kept % right.group:
             values = right.dense.copy()
             values[:, kept:] = 0
-            yield Mistake("k-tail-dropped", f"{lengths[kept]} dropped", right.but(values=values))
+            yield Mistake("k-tail-dropped", name, right.but(values=values))
             continue
-        stored, scale, offset = right.stored.copy(), right.scale.copy(), right.offset.copy()
-        stored[:, kept:] = right.zero
-        if kept % right.group == 0:
-            scale[:, kept // right.group :] = 0
-            offset[:, kept // right.group :] = 0
-        else:
-            values = right.dense.copy()
-            values[:, kept:] = 0
-            yield Mistake("k-tail-dropped", f"{lengths[kept]} dropped", right.but(values=values))
-            continue
-        yield Mistake("k-tail-dropped", f"{lengths[kept]} dropped", right.but(stored=stored, scale=scale, offset=offset))
+        bare, scale, offset = right.stored.copy(), right.scale.copy(), right.offset.copy()
+        bare[:, kept:] = 0
+        scale[:, kept // right.group :] = 0
+        offset[:, kept // right.group :] = 0
+        yield Mistake("k-tail-dropped", name, right.but(stored=bare, scale=scale, offset=offset))
         if np.any(right.constant):
-            bare = right.stored.copy()
-            bare[:, kept:] = 0
-            name = f"{lengths[kept]} dropped, its constants kept"
-            yield Mistake("k-tail-dropped", name, right.but(stored=bare))
+            yield Mistake("k-tail-dropped", f"{name}, its constants kept", right.but(stored=bare))

@@ -1,7 +1,8 @@
 """Sub-scales of super-blocks put together from the wrong bits.
 
-Where each bit of a scale lies is found by trying: flip one bit of a block and see which scale or
-minimum moves, and by how much. So no layout is written down a second time here.
+Where each bit of a sub-scale lies is found by trying: flip one bit of a block and see which scale
+or minimum moves, and by how much. So no layout is written down a second time here. A rule, right
+or wrong, is then a table: for each sub-scale the addresses of its bits and their weights.
 """
 
 from __future__ import annotations
@@ -11,42 +12,71 @@ from functools import cache
 from typing import NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 
 from ..formats import FORMATS, BlockFormat
 from ..formats.format import Blocks
 from .operand import Operand, from_parts
-from .readings import Wide
 
 Field = tuple[str, int]  # ("scale" or "offset", group)
+Bits = list[tuple[int, int]]  # address, weight; ascending by weight
+Table = dict[Field, Bits]
+
+FAULT = "sub-scale-unpack"
 
 
 class Layout(NamedTuple):
-    """Where the integers of sub-scales lie: for each, bit addresses and weights, and the base."""
+    """Where the integers of sub-scales lie, and what they are with all bits clear."""
 
-    bits: dict[Field, list[tuple[int, float]]]  # ascending by weight
-    base: dict[Field, float]
+    bits: Table
+    base: dict[Field, int]
+    groups: int
+
+    def pieces(self, field: Field) -> tuple[Bits, Bits]:
+        """Low and high part of an integer that lies in two places."""
+        bits = self.bits[field]
+        for i in range(1, len(bits)):
+            if bits[i][0] != bits[i - 1][0] + 1:
+                return bits[:i], bits[i:]
+        return bits, []
+
+    def other(self, field: Field) -> Field:
+        """The minimum beside a scale, and the reverse."""
+        kind = "offset" if field[0] == "scale" and ("offset", field[1]) in self.bits else "scale"
+        return kind, field[1]
 
 
 def wrongly_unpacked(fmt: BlockFormat, blocks: Blocks) -> Iterator[tuple[str, str, Operand]]:
     """Fault, variant and weights for each way to put the integers together wrongly."""
-    if fmt.block_size == fmt.group or not any(n.startswith("scales") for n in fmt.dtype.names or ()):
+    names = fmt.dtype.names or ()
+    if fmt.block_size == fmt.group or "d" not in names or not any(n.startswith("scales") for n in names):
         return
     layout = _layout(fmt.name)
-    bits = np.unpackbits(
-        np.ascontiguousarray(blocks).view(np.uint8).reshape(*blocks.shape, -1), axis=-1, bitorder="little"
-    ).astype(np.float64)
-    for fault, name, values in _readings(fmt, layout, bits):
-        d = blocks["d"].astype(np.float64)
-        scale = np.stack([values("scale", g) for g in _groups(fmt)], axis=-1) * d[..., None]
-        offset = None
-        if fmt.has_offset:
-            dmin = blocks["dmin"].astype(np.float64)
-            offset = np.stack([values("offset", g) for g in _groups(fmt)], axis=-1) * dmin[..., None]
-        yield fault, name, from_parts(fmt, fmt.unpack(blocks).codes, scale, offset)
+    raw = np.ascontiguousarray(blocks).view(np.uint8).reshape(*blocks.shape, -1)
+    bits = np.unpackbits(raw, axis=-1, bitorder="little")
+    codes = fmt.unpack(blocks).codes
+    for fault, name, table, factor in _rules(layout):
+        parts = []
+        for kind, field in (("scale", "d"), ("offset", "dmin")):
+            if (kind, 0) in table:
+                unit = blocks[field].astype(np.float64)[..., None]
+                sub = [
+                    _value(bits, table[kind, g], factor * layout.base[kind, g]) for g in range(layout.groups)
+                ]
+                parts.append(unit * np.stack(sub, axis=-1))
+        yield fault, name, from_parts(fmt, codes, parts[0], parts[1] if len(parts) > 1 else None)
 
 
-def _groups(fmt: BlockFormat) -> range:
-    return range(fmt.block_size // fmt.group)
+def _value(bits: NDArray[np.uint8], places: Bits, base: int) -> NDArray[np.int64]:
+    """The integer in these bits; where two have one weight they are combined as `|` does it."""
+    value = np.zeros(bits.shape[:-1], np.int64)
+    sign = np.zeros_like(value)
+    for address, weight in places:
+        if weight > 0:
+            value |= bits[..., address].astype(np.int64) * weight
+        else:
+            sign += bits[..., address].astype(np.int64) * weight
+    return value + sign + base
 
 
 @cache
@@ -56,11 +86,10 @@ def _layout(name: str) -> Layout:
     assert isinstance(fmt, BlockFormat)
     assert fmt.dtype.fields is not None
     addresses = [
-        8 * (entry[1] + byte) + bit
+        8 * entry[1] + bit
         for field, entry in fmt.dtype.fields.items()
         if field.startswith("scales")
-        for byte in range(entry[0].itemsize)
-        for bit in range(8)
+        for bit in range(8 * entry[0].itemsize)
     ]
     raw = np.zeros((1 + len(addresses), 8 * fmt.dtype.itemsize), np.uint8)
     raw[np.arange(len(addresses)) + 1, addresses] = 1
@@ -69,135 +98,136 @@ def _layout(name: str) -> Layout:
         if field in fmt.dtype.fields:
             blocks[field] = 1
     parts = fmt.unpack(blocks)
-    bits: dict[Field, list[tuple[int, float]]] = {}
-    base: dict[Field, float] = {}
+    layout = Layout({}, {}, fmt.block_size // fmt.group)
     for kind, values in (("scale", parts.scale), ("offset", parts.offset)):
-        for g in _groups(fmt) if values is not None else ():
-            assert values is not None
-            moved = values[1:, g] - values[0, g]
-            found = [(addresses[i], float(moved[i])) for i in np.flatnonzero(moved)]
-            bits[kind, g] = sorted(found, key=lambda pair: abs(pair[1]))
-            base[kind, g] = float(values[0, g])
-    return Layout(bits, base)
+        if values is None:
+            continue
+        moved = np.rint(values[1:] - values[0]).astype(int)
+        for g in range(layout.groups):
+            found = [(addresses[i], int(moved[i, g])) for i in np.flatnonzero(moved[:, g])]
+            layout.bits[kind, g] = sorted(found, key=lambda place: abs(place[1]))
+            layout.base[kind, g] = round(float(values[0, g]))
+    return layout
 
 
-Values = Callable[[str, int], Wide]
+# --- rules ----------------------------------------------------------------------------------
 
 
-def _readings(fmt: BlockFormat, layout: Layout, bits: Wide) -> Iterator[tuple[str, str, Values]]:
-    """Each wrong rule as a function of kind and group."""
+def _rules(layout: Layout) -> Iterator[tuple[str, str, Table, int]]:
+    """Fault, name, table, and what becomes of the constant."""
+    if any(layout.base.values()):
+        for factor, fault in ((0, "offset-missing"), (2, "offset-twice"), (-1, "offset-sign")):
+            yield fault, "the constant of the sub-scales", layout.bits, factor
+    two_kinds = ("offset", 0) in layout.bits
+    for name, change in (*_of_all(layout), *_of_composites(layout)):
+        table = {field: change(field) for field in layout.bits}
+        if table == layout.bits:
+            continue
+        yield FAULT, name, table, 1
+        for kind in ("scale", "offset") if two_kinds else ():
+            part = {field: table[field] if field[0] == kind else bits for field, bits in layout.bits.items()}
+            yield FAULT, f"{name} ({kind}s alone)", part, 1
 
-    def total(pairs: list[tuple[int, float]], base: float) -> Wide:
-        out = np.full(bits.shape[:-1], base)
-        for address, weight in pairs:
-            out += weight * bits[..., address]
-        return out
 
-    def pieces(field: Field) -> tuple[list[tuple[int, float]], list[tuple[int, float]]]:
-        """Low and high part of an integer that lies in two bytes (or two places of one)."""
-        pairs = layout.bits[field]
-        cut = next(
-            (i for i in range(1, len(pairs)) if pairs[i][0] != pairs[i - 1][0] + 1), len(pairs)
-        )
-        return pairs[:cut], pairs[cut:]
+Change = Callable[[Field], Bits]
 
-    def rule(change: Callable[[str, int], list[tuple[int, float]]]) -> Values:
-        return lambda kind, g: total(change(kind, g), layout.base[kind, g])
 
-    def other(kind: str) -> str:
-        return "offset" if kind == "scale" and fmt.has_offset else "scale"
+def _of_all(layout: Layout) -> Iterator[tuple[str, Change]]:
+    """Rules that are wrong in every group."""
+    yield "scales and minima exchanged", lambda field: layout.bits[layout.other(field)]
+    yield "signs ignored", lambda field: [(a, abs(w)) for a, w in layout.bits[field]]
+    yield "bits of each reversed", lambda field: _as(layout.bits[field][::-1], layout.bits[field])
 
-    n = len(_groups(fmt))
-    fault = "sub-scale-unpack"
-    composite = any(pieces(field)[1] for field in layout.bits)
-    if fmt.has_offset:
-        yield fault, "scales and minima exchanged", rule(lambda kind, g: layout.bits[other(kind), g])
-    if any(base for base in layout.base.values()):
-        for factor, name in ((0, "offset-missing"), (2, "offset-twice"), (-1, "offset-sign")):
-            yield (
-                name, "the constant in the sub-scales",
-                lambda kind, g, f=factor: total(layout.bits[kind, g], f * layout.base[kind, g]),
-            )  # fmt: skip
-    if any(weight < 0 for pairs in layout.bits.values() for _, weight in pairs):
-        yield fault, "signed sub-scales taken as unsigned", rule(
-            lambda kind, g: [(a, abs(w)) for a, w in layout.bits[kind, g]]
-        )
-    if not composite:
+
+def _of_composites(layout: Layout) -> Iterator[tuple[str, Change]]:
+    """Rules that are wrong where an integer lies in two places."""
+    if not any(layout.pieces(field)[1] for field in layout.bits):
         return
+    n = layout.groups
 
-    def with_high(source: Callable[[str, int], Field]) -> Values:
-        """The low part right, the high part of another."""
+    def low(field: Field) -> Bits:
+        return layout.pieces(field)[0]
 
-        def change(kind: str, g: int) -> list[tuple[int, float]]:
-            low, high = pieces((kind, g))
-            return low + _as(pieces(source(kind, g))[1], high)
+    def high(field: Field) -> Bits:
+        return layout.pieces(field)[1]
 
-        return rule(change)
-
-    def with_low(source: Callable[[str, int], Field]) -> Values:
-        def change(kind: str, g: int) -> list[tuple[int, float]]:
-            low, high = pieces((kind, g))
-            return _as(pieces(source(kind, g))[0], low) + high if high else low
-
-        return rule(change)
-
-    yield fault, "high bits dropped", rule(lambda kind, g: pieces((kind, g))[0])
-    for step in (1, -1, 2, -2, 4, 8):
-        at = lambda g, s=step: (g + s) % n  # noqa: E731
-        yield fault, f"high bits of group {step:+}", with_high(lambda k, g, at=at: (k, at(g)))
-        yield fault, f"low bits of group {step:+}", with_low(lambda k, g, at=at: (k, at(g)))
-    for flip in (1, 2, 3, 4, 5, 6, 7, 8, 12, 15):
-        if flip < n:
-            at = lambda g, f=flip: g ^ f  # noqa: E731
-            yield fault, f"high bits of group xor {flip}", with_high(lambda k, g, at=at: (k, at(g)))
-            yield fault, f"low bits of group xor {flip}", with_low(lambda k, g, at=at: (k, at(g)))
-    yield fault, "high bits of the other kind", with_high(lambda k, g: (other(k), g))
-    yield fault, "low bits of the other kind", with_low(lambda k, g: (other(k), g))
-    for factor in (0.25, 0.5, 2.0, 4.0):
-        def shifted(kind: str, g: int, f: float = factor) -> list[tuple[int, float]]:
-            low, high = pieces((kind, g))
-            return low + [(a, w * f) for a, w in high]
-
-        yield fault, f"high bits at {factor:g} times their weight", rule(shifted)
-
-    def exchanged(kind: str, g: int) -> list[tuple[int, float]]:
-        low, high = pieces((kind, g))
-        if not high:
-            return low
-        places = [a for a, _ in high + low]
-        return [(a, 2.0**i) for i, a in enumerate(places)]
-
-    yield fault, "high and low bits exchanged", rule(exchanged)
-    yield from _as_simple(fmt, layout, pieces, rule)
+    yield "high bits dropped", low
+    yield "low bits dropped", lambda field: high(field) or low(field)
+    yield "high bits of the other kind", lambda f: low(f) + _as(high(layout.other(f)), high(f))
+    yield "low bits of the other kind", lambda f: _as(low(layout.other(f)), low(f)) + high(f)
+    yield "high and low bits exchanged", lambda f: _as(high(f) + low(f), _counted(layout.bits[f]))
+    for move in (*range(1, n), *range(-n + 1, 0)):
+        for label, to in ((f"{move:+}", _plus(move, n)), (f"xor {move}", _xor(move, n))):
+            yield f"high bits of group {label}", _with_high(layout, to)
+            yield f"low bits of group {label}", _with_low(layout, to)
+    for shift in (-4, -3, -2, -1, 1, 2, 3, 4):
+        yield f"high bits shifted by {shift:+}", _with_shift(layout, shift)
+    half = n // 2
+    yield f"groups from {half} on repeat the first {half}", lambda f: layout.bits[f[0], f[1] % half]
+    first = min(a for bits in layout.bits.values() for a, _ in bits) // 8
+    width = max(len(bits) for bits in layout.bits.values())
+    for step in range(-8, 9):
+        for count in (width, 4, 8):
+            yield f"{count} bits of byte g {step:+}", _as_simple(layout, first, step, count)
 
 
-def _as_simple(fmt, layout, pieces, rule):  # type: ignore[no-untyped-def]
-    """Composite groups read as the simple ones are: low bits of one byte, or of a simple group."""
-    fault = "sub-scale-unpack"
-    n = len(_groups(fmt))
-    simple = [field for field in layout.bits if not pieces(field)[1]]
-    entry = (fmt.dtype.fields or {})["scales" if "scales" in (fmt.dtype.names or ()) else "scales_l"]
-    size = entry[0].itemsize
-    if simple:
-        half = n // 2
-        yield fault, f"groups from {half} on repeat the first {half}", rule(
-            lambda kind, g: layout.bits[kind, g % half]
-        )
-    width = max(len(pairs) for pairs in layout.bits.values())
-    for shift in (-8, -4, 0, 4, 8):
-        for mask in (width, 4, 8):
+def _with_high(layout: Layout, to: Callable[[Field], Field]) -> Change:
+    """The low part right, the high part of another group."""
 
-            def flat(kind: str, g: int, s: int = shift, m: int = mask) -> list[tuple[int, float]]:
-                if not pieces((kind, g))[1]:
-                    return list(layout.bits[kind, g])
-                byte = (g + s + (4 if kind == "offset" else 0)) % size
-                return [(8 * (entry[1] + byte) + i, 2.0**i) for i in range(m)]
+    def change(field: Field) -> Bits:
+        low, high = layout.pieces(field)
+        return low + _as(layout.pieces(to(field))[1], high)
 
-            yield fault, f"{mask} bits of byte g {shift:+}", rule(flat)
+    return change
 
 
-def _as(source: list[tuple[int, float]], weights: list[tuple[int, float]]) -> list[tuple[int, float]]:
+def _with_low(layout: Layout, to: Callable[[Field], Field]) -> Change:
+    """The high part right, the low part of another group."""
+
+    def change(field: Field) -> Bits:
+        low, high = layout.pieces(field)
+        return _as(layout.pieces(to(field))[0], low) + high if high else low
+
+    return change
+
+
+def _with_shift(layout: Layout, by: int) -> Change:
+    """The high part put to another place."""
+
+    def change(field: Field) -> Bits:
+        low, high = layout.pieces(field)
+        return low + _shifted(high, by)
+
+    return change
+
+
+def _as_simple(layout: Layout, first: int, step: int, count: int) -> Change:
+    """The low bits of one byte, as simple groups have it."""
+
+    def change(field: Field) -> Bits:
+        low, high = layout.pieces(field)
+        byte = first + (field[1] + step) % 12
+        return [(8 * byte + i, 1 << i) for i in range(count)] if high else low
+
+    return change
+
+
+def _plus(step: int, n: int) -> Callable[[Field], Field]:
+    return lambda field: (field[0], (field[1] + step) % n)
+
+
+def _xor(flip: int, n: int) -> Callable[[Field], Field]:
+    return lambda field: (field[0], (field[1] ^ abs(flip)) % n)
+
+
+def _counted(bits: Bits) -> Bits:
+    return [(address, 1 << i) for i, (address, _) in enumerate(bits)]
+
+
+def _shifted(bits: Bits, by: int) -> Bits:
+    return [(a, w << by if by > 0 else w >> -by) for a, w in bits if by > 0 or w >> -by]
+
+
+def _as(source: Bits, weights: Bits) -> Bits:
     """Bits of one place with the weights of another; a missing source leaves them as they are."""
-    if not source:
-        return weights
-    return [(a, w) for (a, _), (_, w) in zip(source, weights, strict=False)]
+    return [(a, w) for (a, _), (_, w) in zip(source, weights, strict=False)] if source else weights

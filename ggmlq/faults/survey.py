@@ -10,8 +10,8 @@ from numpy.typing import NDArray
 
 from ..array import QuantArray
 from .readings import Wide
-from .right import Right, candidates, named
-from .scene import Scene
+from .right import Right, candidates, judged, named, precisions
+from .scene import Scene, predict
 
 ROWS, COLUMNS = 32, 64  # of a scene; fewer where K is long
 WORK = 1 << 22  # elements of activations and weights of a scene
@@ -65,7 +65,7 @@ def survey(case: Case, prefer: str | None = None) -> Survey:
     q = case.q[columns]
     found = candidates(scene, q)
     best = found[0]
-    claimed = [right for right in found if right.arithmetic == prefer]
+    claimed = [right for right in found if prefer and right.arithmetic == prefer]
     if claimed and claimed[0].share >= best.share:
         best = claimed[0]
     whole = len(rows) == case.y.shape[0] and len(columns) == case.y.shape[1]
@@ -102,35 +102,33 @@ def _again(scene: Scene, q: QuantArray, best: Right) -> Right:
 
 def by_name(scene: Scene, name: str) -> Right:
     """One of the family again, on another scene."""
-    from .right import _judged, _precisions
-    from .scene import predict
-
-    for label, w, chosen in _precisions(scene):
+    for label, w, chosen in precisions(scene):
         for way in chosen:
             if way.name + label == name:
-                return _judged(scene, way, w, label, predict(scene.readings, [way], w)[0])
+                return judged(scene, way, w, label, predict(scene.readings, [way], w)[0])
     raise AssertionError(name)
 
 
 def sample(case: Case, bad: Mask | None) -> tuple[Index, Index]:
     """Rows and columns to look at: all of a small case, otherwise ends, some between, and bad ones."""
     k = max(case.x.shape[1], 1)
-    rows = _some(case.y.shape[0], min(ROWS, max(8, WORK // (k * 32))), None if bad is None else bad.any(axis=1))
-    columns = _some(case.y.shape[1], min(COLUMNS, max(16, WORK // (k * 16))), None if bad is None else bad.any(axis=0))
+    m, n = case.y.shape
+    none = np.zeros((m, n), np.bool_) if bad is None else bad
+    rows = _some(m, min(ROWS, max(8, WORK // (k * 32))), np.flatnonzero(none.any(axis=1)))
+    columns = _some(n, min(COLUMNS, max(16, WORK // (k * 16))), np.flatnonzero(none.any(axis=0)))
     return rows, columns
 
 
-def _some(n: int, most: int, bad: Mask | None) -> Index:
+def _some(n: int, most: int, places: Index) -> Index:
     if n <= most:
         return np.arange(n)
     ends = [np.arange(most // 8), np.arange(n - most // 8, n)]
-    if bad is not None and bad.any():
-        places = np.flatnonzero(bad)
+    if len(places):
         ends.append(places[np.linspace(0, len(places) - 1, most // 2).astype(np.int64)])
     spread = np.linspace(0, n - 1, most).astype(np.int64)
     taken = np.unique(np.concatenate(ends))
     rest = np.setdiff1d(spread, taken)
-    room = most - len(taken)
-    if room > 0 and len(rest):
-        taken = np.union1d(taken, rest[np.linspace(0, len(rest) - 1, min(room, len(rest))).astype(np.int64)])
+    room = min(most - len(taken), len(rest))
+    if room > 0:
+        taken = np.union1d(taken, rest[np.linspace(0, len(rest) - 1, room).astype(np.int64)])
     return taken

@@ -81,10 +81,13 @@ class Formats(Mapping[str, Format]):
                 return f"format {key!r}: ggml removed type {id_} ({name}), {advice}"
         if isinstance(key, str):
             low = key.lower()
-            near = [name for name in self._lower if low and name.startswith(low)]
+            if low.isdecimal():
+                return f"format {key!r}: a ggml id is an int; ask for formats[{int(low)}]"
+            near = [name for name in self._lower if low and (name.startswith(low) or name in low)]
             near += difflib.get_close_matches(low, self._lower, n=3, cutoff=0.5)
-            names = [self._lower[name].name for name in dict.fromkeys(near)] or list(self)
-            return f"format {key!r}: ggml has no such type; did you mean {', '.join(names)}?"
+            names = ", ".join(self._lower[name].name for name in dict.fromkeys(near))
+            way = f"did you mean {names}?" if names else f"the types are {', '.join(self)}"
+            return f"format {key!r}: ggml has no such type; {way}"
         known = f"{min(self._ids)} to {max(self._ids)}"
         return f"format id {key}: ggml has no such type; ggmlq knows the ids {known}, see `ggmlq formats`"
 

@@ -11,6 +11,7 @@ text for the CPU and for the GPU. Tests hold the two together.
 
 from __future__ import annotations
 
+import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -18,6 +19,8 @@ from typing import Any, Literal, NamedTuple
 
 import numpy as np
 from numpy.typing import DTypeLike, NDArray
+
+from ..errors import UnsupportedError
 
 Bytes = NDArray[np.uint8]
 Blocks = NDArray[Any]  # structured, one element a block (scalars: a plain dtype)
@@ -110,7 +113,7 @@ class BlockFormat(Format):
     zero: int = 0  # stored code = code + zero, which the -8*s formula of q4_0 needs
     pack: Callable[[Floats, Floats | None], Blocks] | None = None  # [rows, n, block_size] -> [rows, n]
     imatrix: Literal["ignored", "optional", "required"] = "ignored"  # by ggml's encoder
-    half2: str | None = None  # name of the union of the two leading halves in ggml's struct
+    half2: str | None = None  # name of the union of two neighbouring halves in ggml's struct
     forbidden: Callable[[Blocks], NDArray[np.bool_]] | None = None  # beyond non-finite floats
 
     def __post_init__(self) -> None:
@@ -168,11 +171,13 @@ class BlockFormat(Format):
             values: Floats = codes.reshape(by_group) * scale[..., None]
             if offset is not None:
                 values -= offset[..., None]  # two roundings, as in ggml: never a fused one
-            flat = values.reshape(*blocks.shape[:-1], blocks.shape[-1] * self.block_size)
+            n = math.prod(blocks.shape[-1:])  # a single block has no axis
+            flat = values.reshape(*blocks.shape[:-1], n * self.block_size)
             return flat.astype(dtype, copy=False)
 
     def encode(self, x: Floats, imatrix: Floats | None = None) -> Blocks:
-        assert self.pack is not None
+        if self.pack is None:
+            raise UnsupportedError(f"{self.name}.encode(x): this version only decodes {self.name}")
         with np.errstate(all="ignore"):  # ggml's own arithmetic, overflow and all
             return self.pack(x.reshape(x.shape[0], -1, self.block_size), imatrix)
 

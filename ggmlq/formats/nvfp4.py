@@ -66,7 +66,7 @@ def encode_ue4m3(v: Floats) -> Bytes:
 
     ggml gives the whole binade from 248 on (256 to 448 after rounding) the largest byte, 0x7E.
     """
-    bits = np.minimum(v, np.float32(448)).view(np.uint32).astype(np.int64)
+    bits = v.view(np.uint32).astype(np.int64)
     rounded = bits + (1 << 19) >> 20  # 8 exponent and 3 mantissa bits; a carry moves the exponent
     normal = rounded - (120 << 3)  # float bias 127 to bias 7
     subnormal = np.minimum((v * np.float32(512) + np.float32(0.5)).astype(np.int64), 7)

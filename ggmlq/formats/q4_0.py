@@ -6,8 +6,8 @@
            d   | qs[0]  qs[1]  …  qs[15]
     qs[j]  bits 7654 = q of weight j + 16,  bits 3210 = q of weight j
 
-The halves are split, not interleaved: one mask gives 16 neighbours. d carries the sign of the
-extreme weight, which always gets the code 0 (value -8 d); codes go up to 15 (value +7 d).
+The halves are split, not interleaved: one mask gives 16 neighbours. The extreme weight always gets
+the code 0 (value -8 d), so d has the opposite sign; codes go up to 15 (value +7 d).
 """
 
 from __future__ import annotations

@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
+from ..errors import UnsupportedError
 from .format import Blocks, Floats, Format
 
 
@@ -32,6 +33,8 @@ class ScalarFormat(Format):
             return values.astype(dtype, copy=False)
 
     def encode(self, x: Floats, imatrix: Floats | None = None) -> Blocks:
+        if not self.can_quantize:
+            raise UnsupportedError(f"{self.name}.encode(x): {self.name} is stored as it is, not encoded")
         if self.bfloat:
             return bfloat16_bits(x)
         with np.errstate(over="ignore", under="ignore"):
@@ -45,10 +48,9 @@ class ScalarFormat(Format):
 
 
 def bfloat16_bits(x: Floats) -> NDArray[np.uint16]:
-    """The upper 16 bits of float32, to nearest, ties to even; a NaN keeps its sign, made quiet."""
+    """The upper 16 bits of finite float32, to nearest, ties to even."""
     bits = np.ascontiguousarray(x).view(np.uint32)
-    rounded = bits + (np.uint32(0x7FFF) + (bits >> 16 & 1)) >> 16
-    return np.where(np.isnan(x), bits >> 16 | 64, rounded).astype(np.uint16)
+    return (bits + (np.uint32(0x7FFF) + (bits >> 16 & 1)) >> 16).astype(np.uint16)
 
 
 SCALARS = [

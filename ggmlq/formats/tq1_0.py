@@ -4,8 +4,9 @@
 
     byte   0  …  31 | 32  …  47 | 48 … 51 | 52 53
            qs       | qs        | qh      | d
-           byte m: weights m + 32 n,  160 + m + 16 n,  240 + m + 4 n
-           n = 0 … 4    n = 0 … 4     n = 0 … 3
+    weights in byte m of each part:
+           m + 32 n | 160 + m + 16 n | 240 + m + 4 n
+           n = 0…4  | n = 0…4        | n = 0…3
 
 A byte holds five base-3 digits ("trits"), weight n = 0 in the most significant one; the fifth
 trit of qh is empty. The number t of five trits is stored as ceil(t * 256 / 243): a fixed-point

@@ -10,11 +10,10 @@ from __future__ import annotations
 
 import contextlib
 import os
-import secrets
 from collections.abc import Iterable, Sequence
 from types import TracebackType
 
-from .extents import Extent
+from .extents import Extent, Files
 from .writeback import Writeback
 
 Chunk = bytes | memoryview | Extent
@@ -26,6 +25,7 @@ class Staging:
     def __init__(self, finals: Sequence[str]) -> None:
         self._finals = list(finals)
         self._temporary: list[str] = []
+        self._files = Files()
 
     def __enter__(self) -> Staging:
         return self
@@ -33,6 +33,7 @@ class Staging:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
+        self._files.__exit__(kind, error, trace)
         for path in self._temporary:
             _remove(path)
 
@@ -45,10 +46,20 @@ class Staging:
         try:
             with contextlib.suppress(FileNotFoundError):
                 os.chmod(path, os.stat(final).st_mode & 0o7777)
-            _write_all(fd, chunks)
+            self._write_all(fd, chunks)
             os.fsync(fd)
         finally:
             os.close(fd)
+
+    def _write_all(self, fd: int, chunks: Iterable[Chunk]) -> None:
+        with Writeback(fd) as writeback:
+            for chunk in chunks:
+                done = self._files.copy(chunk, fd) if isinstance(chunk, Extent) else 0
+                rest = chunk.data[done:] if isinstance(chunk, Extent) else memoryview(chunk)
+                size = done + len(rest)
+                while rest:
+                    rest = rest[os.write(fd, rest) :]
+                writeback.written(size)
 
     def commit(self) -> None:
         """Give all files their names."""
@@ -58,17 +69,6 @@ class Staging:
             _replace_set(self._temporary, self._finals)
         self._temporary = []
         _sync_folder(os.path.dirname(self._finals[0]))
-
-
-def _write_all(fd: int, chunks: Iterable[Chunk]) -> None:
-    with Writeback(fd) as writeback:
-        for chunk in chunks:
-            done = chunk.copy_to(fd) if isinstance(chunk, Extent) else 0
-            rest = chunk.data[done:] if isinstance(chunk, Extent) else memoryview(chunk)
-            size = done + len(rest)
-            while rest:
-                rest = rest[os.write(fd, rest) :]
-            writeback.written(size)
 
 
 def _replace_set(temporary: Sequence[str], finals: Sequence[str]) -> None:
@@ -86,7 +86,7 @@ def _replace_set(temporary: Sequence[str], finals: Sequence[str]) -> None:
         for final in reversed(placed):
             _remove(final)
         for path, final in reversed(aside):
-            with contextlib.suppress(FileNotFoundError):
+            with contextlib.suppress(OSError):  # the error to tell of is the first one
                 os.replace(path, final)
         raise
     for path, _ in aside:
@@ -94,7 +94,7 @@ def _replace_set(temporary: Sequence[str], finals: Sequence[str]) -> None:
 
 
 def _beside(final: str) -> str:
-    return os.path.join(os.path.dirname(final), f".ggmlq-{secrets.token_hex(8)}.tmp")
+    return os.path.join(os.path.dirname(final), f".ggmlq-{os.urandom(8).hex()}.tmp")
 
 
 def _remove(path: str) -> None:

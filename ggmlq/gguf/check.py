@@ -19,6 +19,7 @@ from .inputs import MAX_NAME
 from .metadata import Stored
 from .plan import ALIGNMENTS
 from .progress import Progress
+from .source import release
 from .valuetype import ValueType
 
 SLAB = 1 << 16  # blocks looked at together
@@ -111,6 +112,7 @@ def _blocks(name: str, q: QuantArray) -> Iterator[Finding]:
         if first < 0 and wrong.any():
             first = start + int(np.argmax(wrong))
         bad += int(np.count_nonzero(wrong))
+        release(flat[start : start + SLAB])
     if bad:
         kind = (
             "blocks have a NaN, infinite or forbidden scale"

@@ -9,10 +9,13 @@ from typing import Any, NamedTuple, NoReturn
 import numpy as np
 from numpy.typing import NDArray
 
-from ..array import QuantArray, is_host
+from ..array import QuantArray
+from ..devices import is_host
 from ..errors import GGUFError
 from ..formats import FORMATS, Format
 from ..formats.scalars import SCALARS
+from .extents import Extent
+from .source import place, release
 from .tensors import MAX_DIMS, MOST_BYTES
 from .valuetype import order_sign
 
@@ -81,14 +84,17 @@ def _format(x: Any) -> Format:
     return found
 
 
-def slabs(x: Any, tensor: Described, byteorder: str) -> Iterator[memoryview]:
+def slabs(x: Any, tensor: Described, byteorder: str) -> Iterator[memoryview | Extent]:
     """The bytes of a tensor in the order of the file. At most one copy of it exists at a time."""
     blocks = _blocks(x, tensor).reshape(-1)
     dtype = tensor.format.dtype.newbyteorder(order_sign(byteorder))
     step = max(1, SLAB_BYTES // dtype.itemsize)
     for start in range(0, len(blocks), step):
-        part = blocks[start : start + step].astype(dtype, copy=False)
-        yield part.view(np.uint8).data
+        part = blocks[start : start + step]
+        data = part.astype(dtype, copy=False).view(np.uint8)
+        found = place(data)
+        yield data.data if found is None else Extent(*found, data.data)
+        release(part)
 
 
 def _blocks(x: Any, tensor: Described) -> NDArray[Any]:

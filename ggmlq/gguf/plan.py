@@ -47,12 +47,8 @@ def choose_alignment(metadata: Metadata, asked: int, explicit: bool) -> int:
             )
         asked = found
     low, high = ALIGNMENTS
-    if (
-        isinstance(asked, bool)
-        or not isinstance(asked, int)
-        or not low <= asked <= high
-        or asked & (asked - 1)
-    ):
+    whole = hasattr(asked, "__index__") and not isinstance(asked, bool)
+    if not whole or not low <= asked <= high or asked & (asked - 1):
         raise GGUFError(f"alignment {asked!r}; it must be a power of two from {low} to {high}; 32 is usual")
     return int(asked)
 

@@ -6,12 +6,21 @@ import mmap
 import os
 import stat
 from struct import Struct
-from typing import NoReturn
+from typing import Any, NoReturn
 
 import numpy as np
+from numpy.typing import NDArray
 
 from ..errors import DTypeError, GGUFError, GGUFNotFoundError, GGUFOSError
 from .valuetype import MAX_NAME_BYTES, order_sign
+
+
+class Map(mmap.mmap):
+    """A read-only map of a whole file that knows where it came from."""
+
+    path: str
+    identity: tuple[int, int]  # device and inode: whether the path still names this file
+    address: int
 
 
 class Source:
@@ -19,8 +28,9 @@ class Source:
 
     def __init__(self, path: str) -> None:
         self.path = path
-        self.map, self.identity = _mapped(path)
+        self.map = _mapped(path)
         self.data = np.frombuffer(self.map, np.uint8)
+        self.map.address = self.data.ctypes.data
         self.size = len(self.map)
         self.set_byteorder("little")
 
@@ -89,8 +99,29 @@ def checked_path(asked: str, path: object) -> str:
         ) from None
 
 
-def _mapped(path: str) -> tuple[mmap.mmap, tuple[int, int]]:
-    """The map, and the device and inode that tell whether the path still names this file."""
+def place(array: NDArray[Any]) -> tuple[Map, int] | None:
+    """The map of ours, and the offset in it, where a contiguous array lies; None for any other array."""
+    root: Any = array
+    while isinstance(root, np.ndarray):
+        root = root.base
+    root = root.obj if isinstance(root, memoryview) else root
+    if not isinstance(root, Map) or not array.flags.c_contiguous:
+        return None
+    return root, array.ctypes.data - root.address
+
+
+def release(array: NDArray[Any]) -> None:
+    """Unmap pages that were read to the end; touched again, they come back from the file.
+
+    Only ever for maps of ours: in a map that somebody may write to this would lose what was written.
+    """
+    found = place(array)
+    if found is not None and array.nbytes and hasattr(mmap, "MADV_DONTNEED"):
+        start = found[1] // mmap.PAGESIZE * mmap.PAGESIZE
+        found[0].madvise(mmap.MADV_DONTNEED, start, found[1] + array.nbytes - start)
+
+
+def _mapped(path: str) -> Map:
     try:
         mode = os.stat(path).st_mode  # before open(): that would wait on a FIFO for ever
         if not stat.S_ISREG(mode):
@@ -103,8 +134,9 @@ def _mapped(path: str) -> tuple[mmap.mmap, tuple[int, int]]:
                     f"gguf: {path}: at byte 0: the file is empty; a GGUF file has at least 24 bytes; "
                     "fetch it again"
                 )
-            identity = (found.st_dev, found.st_ino)
-            return mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ), identity
+            opened = Map(file.fileno(), 0, access=mmap.ACCESS_READ)
+            opened.path, opened.identity = os.path.abspath(path), (found.st_dev, found.st_ino)
+            return opened
     except FileNotFoundError as error:
         raise GGUFNotFoundError(f"gguf: {path}: there is no such file; check the path", error) from error
     except GGUFOSError:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, NoReturn
 
@@ -149,7 +149,7 @@ def _common_type(items: list[Any]) -> ValueType:
     """One type for all elements; an empty list becomes INT32, the type of a list of ints."""
     if all(isinstance(item, int) and not isinstance(item, bool) for item in items):
         return _smallest(FOR_INTS, min(items, default=0), max(items, default=0))
-    kinds = {_scalar_type(item) for item in items}
+    kinds = {_scalar_type(item) for item in {type(item): item for item in items}.values()}
     if kinds == {ValueType.FLOAT32, ValueType.FLOAT64}:
         return ValueType.FLOAT64
     if len(kinds) > 1 and all(
@@ -204,7 +204,7 @@ def _numbers(values: Sequence[Any] | NDArray[Any], kind: ValueType) -> NDArray[A
     if isinstance(values, np.ndarray) and same and kind is not ValueType.BOOL:
         return values.astype(dtype)
     items = values.tolist() if isinstance(values, np.ndarray) else values
-    for item in items:
+    for item in _telling(items):
         _check_number(item, kind)
     with np.errstate(over="ignore"):
         found = np.array(items, dtype)
@@ -217,6 +217,14 @@ def _numbers(values: Sequence[Any] | NDArray[Any], kind: ValueType) -> NDArray[A
                 'write it as Typed(value, "float64")'
             )
     return found
+
+
+def _telling(items: Sequence[Any]) -> Iterable[Any]:
+    """The elements that decide whether all fit: of a long list of one Python type the extremes."""
+    types = set(map(type, items))
+    if types == {int}:
+        return min(items), max(items)
+    return items[:1] if types in ({float}, {bool}, {str}) else items
 
 
 def _check_number(item: Any, kind: ValueType) -> None:

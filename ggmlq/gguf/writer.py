@@ -11,7 +11,7 @@ from ..errors import GGUFError, GGUFNotFoundError, GGUFOSError
 from ..text import short
 from . import inputs
 from .atomic import Chunk, Staging
-from .extents import Extent, Extents
+from .extents import Extent
 from .file import GGUFFile
 from .header import DEFAULT_ALIGNMENT, aligned
 from .inputs import Described
@@ -146,17 +146,15 @@ def _write(plans: list[PartPlan], arrays: Mapping[str, Any], layout: Layout) -> 
     total = sum(tensor.nbytes for part in plans for tensor in part.tensors)
     progress = Progress(total, "writing GGUF")
     try:
-        with Staging([p.path for p in plans]) as staging, Extents(arrays, layout.byteorder) as extents:
+        with Staging([part.path for part in plans]) as staging:
             for part in plans:
-                staging.write(_chunks(part, arrays, layout, progress, extents))
+                staging.write(_chunks(part, arrays, layout, progress))
             staging.commit()
     finally:
         progress.close()
 
 
-def _chunks(
-    part: PartPlan, arrays: Mapping[str, Any], layout: Layout, progress: Progress, extents: Extents
-) -> Iterator[Chunk]:
+def _chunks(part: PartPlan, arrays: Mapping[str, Any], layout: Layout, progress: Progress) -> Iterator[Chunk]:
     yield b"".join(part.header)
     for tensor in part.tensors:
         x = arrays[tensor.name]
@@ -165,10 +163,7 @@ def _chunks(
                 f"save({part.path!r}): tensor {tensor.name!r} changed its type or shape while it was saved; "
                 "give the same array whenever it is asked for"
             )
-        slabs = (
-            extents.of(tensor.name) if tensor.name in extents else inputs.slabs(x, tensor, layout.byteorder)
-        )
-        for slab in slabs:
+        for slab in inputs.slabs(x, tensor, layout.byteorder):
             yield slab
             progress.advance(len(slab.data if isinstance(slab, Extent) else slab))
         yield bytes(aligned(tensor.nbytes, layout.alignment) - tensor.nbytes)

@@ -18,10 +18,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..array import QuantArray
+from ..checks import as_floats, check_linear
+from ..devices import to_host
 from ..errors import ShapeError, UnsupportedError
 from ..formats import FORMATS, Format
 from ..formats.format import Floats
-from ..ops import as_floats, check_linear, to_host
 from .devices import Device
 from .files import locate
 from .library import is_weight_type

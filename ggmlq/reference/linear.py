@@ -10,8 +10,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..array import QuantArray
+from ..checks import check_linear
+from ..devices import to_host
 from ..errors import ShapeError
-from ..ops import check_linear, to_host
 from .multiply import multiply
 from .operands import Activations, Weights, Wide, activations, weights
 from .rules import Rule, rule
@@ -64,16 +65,16 @@ def by_slabs(
 
 def checked(asked: str, x: Any, q: QuantArray) -> tuple[Any, QuantArray]:
     """Both operands on the host, of shapes that fit."""
-    q = q.to("cpu") if isinstance(q, QuantArray) else q
+    x, q = to_host(x), to_host(q)
     if not isinstance(x, QuantArray):
-        return check_linear(asked, to_host(x), q), q
+        return check_linear(asked, x, q), q
     check_linear(asked, np.empty(q.shape[-1:] if isinstance(q, QuantArray) else 0, np.float32), q)
     if not x.shape or x.shape[-1] != q.shape[1]:
         raise ShapeError(
             f"{asked}: x has shape {x.shape}, q {q.shape}; the last axis of both is K; "
             f"pass x as [..., {q.shape[1]}]"
         )
-    return x.to("cpu"), q
+    return x, q
 
 
 def slabs(x: Any) -> Iterator[tuple[slice, Any]]:

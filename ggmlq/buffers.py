@@ -1,0 +1,75 @@
+"""Bytes and shapes as callers pass them, checked: what ``QuantArray.from_bytes`` stands on."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from .devices import is_host
+from .errors import DTypeError, ShapeError
+from .formats import Format
+
+
+def checked_shape(asked: str, fmt: Format, shape: int | Sequence[int]) -> tuple[int, ...]:
+    """A logical shape as a tuple; its rows are whole blocks."""
+    lengths = tuple(shape) if isinstance(shape, Iterable) else (shape,)
+    if not all(isinstance(n, int | np.integer) and not isinstance(n, bool) for n in lengths):
+        raise DTypeError(f"{asked}: a shape is a tuple of integers, like (4096, 14336)")
+    dims = tuple(int(n) for n in lengths)
+    if any(not 0 <= n < 2**63 for n in dims) or len(dims) > 63:
+        raise ShapeError(
+            f"{asked}: an axis is negative or beyond 2**63, or there are more than 63 axes; "
+            "every axis needs its true length"
+        )
+    check_row(asked, fmt, dims[-1] if dims else 1)
+    return dims
+
+
+def check_row(asked: str, fmt: Format, elements: int) -> None:
+    """Rows must be whole blocks."""
+    if elements % fmt.block_size:
+        up = -(-elements // fmt.block_size) * fmt.block_size
+        raise ShapeError(
+            f"{asked}: rows have {elements} elements, {fmt.name} blocks hold "
+            f"{fmt.block_size}; pad the last axis to {up}"
+        )
+
+
+def refuse_mask(asked: str, x: Any) -> None:
+    """A masked array would lose its mask without a word."""
+    if isinstance(getattr(x, "mask", None), np.ndarray | np.bool_):
+        raise DTypeError(f"{asked}: a masked array's mask has no place here; pass x.filled(0)")
+
+
+def flat_bytes(asked: str, raw: Any) -> Any:
+    """The buffer as a flat uint8 array, never a copy; read-only on the host."""
+    refuse_mask(asked, raw)
+    if isinstance(raw, np.ndarray) or not is_host(raw):
+        if not raw.flags.c_contiguous:
+            raise ShapeError(
+                f"{asked}: the array with strides {raw.strides} is not C-contiguous, so it cannot "
+                "be viewed without a copy; pass np.ascontiguousarray(raw)"
+            )
+        if raw.dtype.hasobject:
+            raise DTypeError(f"{asked}: an array of {raw.dtype} holds no bytes; pass its data")
+        flat = raw.reshape(-1).view(np.uint8)
+        return frozen(np.asarray(flat).view()) if is_host(raw) else flat
+    try:
+        view = memoryview(raw)
+    except (TypeError, ValueError) as error:  # no buffer, or a released one
+        raise DTypeError(
+            f"{asked}: no buffer in this {type(raw).__name__} ({error}); "
+            "pass bytes, a memoryview or a uint8 array"
+        ) from None
+    if not view.c_contiguous:
+        raise ShapeError(f"{asked}: the buffer is not C-contiguous; pass bytes(raw)")
+    return frozen(np.frombuffer(view, np.uint8) if view.nbytes else np.empty(0, np.uint8))
+
+
+def frozen(raw: NDArray[np.uint8]) -> NDArray[np.uint8]:
+    """The same array, not to be written to."""
+    raw.flags.writeable = False
+    return raw

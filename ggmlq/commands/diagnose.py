@@ -1,0 +1,104 @@
+"""``ggmlq diagnose``: is this kernel's result right, and if not, which mistake explains it?"""
+
+from __future__ import annotations
+
+import argparse
+from typing import Any
+
+import numpy as np
+
+from ..array import QuantArray
+from ..errors import DumpError
+from ..faults import CATALOGUE, Diagnosis, diagnose, telling_input
+from ..text import table
+from . import _dumps, _plain
+
+
+def add(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    """Declare the command."""
+    parser = commands.add_parser(
+        "diagnose",
+        help="which mistake explains a kernel's wrong result",
+        description="Judge Y, what a kernel gave for activations X and weights W. Y and X are npy, npz "
+        "(arrays y and x) or raw float32; W is a GGUF file, an npz (raw, format, shape) or raw bytes. An "
+        "npz that holds all of it, such as `ggmlq check --save` writes, may stand alone. Exit 0: right, "
+        "1: wrong, 2: could not judge.",
+    )
+    parser.add_argument("y", nargs="?", metavar="Y", help="the kernel's result [M, N]")
+    parser.add_argument("x", nargs="?", metavar="X", help="the activations [M, K]")
+    parser.add_argument("weights", nargs="?", metavar="W", help="the weights [N, K]")
+    parser.add_argument("--tensor", metavar="NAME", help="which tensor of a GGUF file")
+    parser.add_argument("--arithmetic", metavar="A", help="what the kernel claims, as in docs/arithmetic.md")
+    parser.add_argument(
+        "--repeat", action="append", default=[], metavar="FILE",
+        help="another result of the same run; shows races",
+    )  # fmt: skip
+    parser.add_argument("--shape", type=_dumps.shape, metavar="MxN", help="of a raw Y")
+    parser.add_argument("--format", metavar="F", help="type of raw weights")
+    parser.add_argument("--weights-shape", type=_dumps.shape, metavar="NxK", help="of raw weights")
+    parser.add_argument("--make-input", metavar="FILE", help="write activations that tell faults apart (npz)")
+    parser.add_argument("--list", action="store_true", help="the faults it knows")
+    parser.add_argument("--json", action="store_true", help="print JSON")
+    parser.set_defaults(run=run)
+
+
+def run(args: argparse.Namespace) -> int:
+    """Run the command."""
+    if args.list:
+        return _listed(args.json)
+    if args.y is None:
+        raise DumpError("there is no Y: pass Y, X and W, or an npz that holds all; --list names the faults")
+    q = _dumps.weights(
+        _dumps.WeightsFile(args.weights or args.x or args.y, args.tensor, args.format, args.weights_shape)
+    )
+    x = _dumps.floats(args.x if args.weights else args.y, "x", None, q.shape[-1])
+    y = _dumps.floats(args.y, "y", args.shape, q.shape[0])
+    repeats = [_dumps.floats(path, "y", args.shape, q.shape[0]) for path in args.repeat]
+    found = diagnose(y, x, q, arithmetic=args.arithmetic, repeats=[*repeats, *_kept_repeats(args.y)])
+    if args.make_input:
+        _write_input(args.make_input, q)
+    if args.json:
+        _plain.print_json(found.as_dict())
+    else:
+        print(_described(found))
+        if args.make_input:
+            print(f"wrote {args.make_input}: x, and the weights as raw, format and shape")
+    return 0 if found.ok else 1
+
+
+def _kept_repeats(path: str) -> list[Any]:
+    """Further results in the same npz."""
+    found = _dumps.read(path)
+    return list(found["repeats"]) if isinstance(found, dict) and "repeats" in found else []
+
+
+def _described(found: Diagnosis) -> str:
+    lines = [f"{found.fault} (confidence {found.confidence:.2f})", "", found.text, ""]
+    if found.alternatives:
+        lines += [f"as likely: {', '.join(found.alternatives)}", ""]
+    lines.append(table(["figure", "value"], found.figures.items()))
+    return "\n".join(lines)
+
+
+def _listed(as_json: bool) -> int:
+    if as_json:
+        _plain.print_json([fault.__dict__ for fault in CATALOGUE.values()])
+        return 0
+    for fault in CATALOGUE.values():
+        print(f"{fault.id}\n    {fault.says}")
+        if fault.wrong:
+            print(f"    wrong: {fault.wrong}\n    right: {fault.right}")
+        if fault.bugs:
+            print(f"    seen:  {fault.bugs}")
+    return 0
+
+
+def _write_input(path: str, q: QuantArray) -> None:
+    q = q.to("cpu")
+    try:
+        np.savez_compressed(
+            path, x=telling_input(q), raw=np.asarray(q.raw), format=np.array(q.format.name),
+            shape=np.array(q.shape),
+        )  # fmt: skip
+    except OSError as error:
+        raise DumpError(f"--make-input {path}: cannot be written: {error.strerror}; name another") from error

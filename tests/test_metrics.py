@@ -1,0 +1,107 @@
+"""nmse, and the comparisons that the other tests stand on: they must see what is wrong."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+import ggmlq as gq
+from ggmlq.formats import FORMATS
+from ggmlq.testing.blocks import random_blocks
+from ggmlq.testing.compare import assert_same_blocks, assert_same_values
+from ggmlq.testing.oracle import assert_right
+from ggmlq.testing.rows import rows
+
+
+def test_nmse():
+    reference = np.array([[3.0, 4.0], [0.0, 1.0]])
+    y = reference + np.array([[0.5, 0], [0, 0]])
+    assert gq.nmse(y, reference) == pytest.approx(0.25 / 26)
+    assert gq.nmse(y, reference, axis=-1).tolist() == [0.01, 0]
+    assert gq.nmse(y, reference, axis=(0, 1)) == gq.nmse(y, reference)
+    assert isinstance(gq.nmse(y, reference), float)
+
+
+def test_nmse_at_the_edges():
+    assert gq.nmse(np.zeros(3), np.zeros(3)) == 0
+    assert gq.nmse(np.ones(3), np.zeros(3)) == np.inf
+    assert gq.nmse([], []) == 0
+    assert gq.nmse([1e-200], [3e-200]) == pytest.approx(4 / 9)
+    assert gq.nmse([1e200], [3e200]) == pytest.approx(4 / 9)
+    assert gq.nmse([1 + 2.0**-30], [1.0]) == pytest.approx(2.0**-60, rel=1e-6)
+
+
+def test_nmse_is_nan_where_either_is():
+    for bad in (np.nan, np.inf):
+        assert np.isnan(gq.nmse([1, bad], [1, bad]))
+    assert np.isnan(gq.nmse([1.0, np.nan], [1.0, 2.0]))
+    assert np.isnan(gq.nmse([1.0, 2.0], [1.0, np.nan]))
+    assert np.isnan(gq.nmse([[1.0, np.nan], [1, 1]], np.ones((2, 2)), axis=1)).tolist() == [True, False]
+
+
+def test_nmse_takes_quantized_arrays():
+    q = gq.quantize(rows("normal", 2, 32), "q8_0")
+    assert gq.nmse(q, q.dequantize()) == 0
+
+
+FMT = FORMATS["q4_K"]
+BLOCKS = random_blocks(FMT, 2, 3)
+VALUES = FMT.decode(BLOCKS)
+
+
+@pytest.mark.parametrize("wrong", [np.nan, np.inf, "next"])
+def test_values_that_differ_in_one_place(wrong):
+    got = VALUES.copy()
+    got[1, 700] = np.nextafter(got[1, 700], np.float32(9)) if wrong == "next" else wrong
+    with pytest.raises(AssertionError, match=r"(?s)q4_K: 1 of 1536 .*block \(1, 2\).*element 188.*scales"):
+        assert_same_values(got, VALUES, FMT, BLOCKS)
+    with pytest.raises(AssertionError):
+        assert_same_values(VALUES, got, FMT, BLOCKS)
+
+
+def test_values_that_agree():
+    damaged = VALUES.copy()
+    damaged[0, 0], damaged[0, 1] = np.nan, 0.0
+    other = damaged.copy()
+    other[0, 1] = -0.0
+    assert_same_values(damaged, other, FMT, BLOCKS)
+    with pytest.raises(AssertionError, match="dtype"):
+        assert_same_values(VALUES.astype(np.float64), VALUES, FMT, BLOCKS)
+    with pytest.raises(AssertionError, match="shape"):
+        assert_same_values(VALUES[:1], VALUES, FMT, BLOCKS)
+
+
+def test_blocks_that_differ_in_one_bit():
+    got = BLOCKS.copy()
+    got["qs"][1, 0, 5] ^= 1
+    assert_same_blocks(BLOCKS.copy(), BLOCKS, FMT, VALUES)
+    with pytest.raises(AssertionError, match=r"1 of 6 blocks differ, the first is block 3"):
+        assert_same_blocks(got, BLOCKS, FMT, VALUES)
+
+
+@pytest.mark.parametrize("wrong", ["nan", "zero row", "one element", "scaled"])
+def test_a_product_that_is_wrong(wrong):
+    x, q = rows("normal", 6, 256), gq.quantize(rows("normal", 8, 256, seed=1), "q8_0")
+    y = x @ q.T
+    assert_right(y, x, q)
+    if wrong == "nan":
+        y[2, 3] = np.nan
+    elif wrong == "zero row":
+        y[:, 3] = 0
+    elif wrong == "one element":
+        y[2, 3] *= 1.001
+    else:
+        y[:, 3] *= 1 + 2e-5
+    with pytest.raises(AssertionError, match="row 3 is off"):
+        assert_right(y, x, q)
+
+
+def test_a_small_row_beside_a_large_one_counts():
+    w = rows("normal", 2, 64)
+    w[0] *= 1e6
+    x, q = rows("normal", 3, 64, seed=1), gq.QuantArray.from_bytes(w, "f32", (2, 64))
+    y = x @ q.T
+    y[:, 1] = 0
+    assert gq.nmse(y, gq.reference.linear(x, q)) < 1e-10
+    with pytest.raises(AssertionError, match="row 1"):
+        assert_right(y, x, q)
