@@ -36,6 +36,8 @@ class Case:
                 f"{self}: M, N and K are at least 1, and K is a multiple of {self.format.block_size}, "
                 f"the block of {self.format.name}; choose another K"
             )
+        if self.seed < 0:
+            raise ShapeError(f"{self}: a seed is 0 or more; choose another")
 
     @property
     def shape(self) -> str:

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import numpy as np
 
+from ..errors import GGMLQError
 from ..text import table
 from .outcome import Outcome
 
@@ -91,14 +92,18 @@ def save(folder: Path, outcome: Outcome) -> Outcome:
     """A bad case as an npz that `ggmlq check --replay` and `ggmlq diagnose` read."""
     case = outcome.case
     path = folder / f"{case.format.name}-{case.shape}-{case.data}-{case.seed}.npz"
-    folder.mkdir(parents=True, exist_ok=True)
-    np.savez_compressed(
-        path,
-        format=np.array(case.format.name),
-        shape=np.array([case.n, case.k]),
-        data=np.array(case.data),
-        seed=np.array(case.seed),
-        arithmetic=np.array(outcome.arithmetic),
-        **outcome.arrays,
-    )
+    facts = {
+        "format": np.array(case.format.name),
+        "shape": np.array([case.n, case.k]),
+        "data": np.array(case.data),
+        "seed": np.array(case.seed),
+        "arithmetic": np.array(outcome.arithmetic),
+    }
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        np.savez_compressed(path, **facts, **outcome.arrays)
+    except OSError as error:
+        raise GGMLQError(
+            f"--save {folder}: cannot write {path.name}: {error}; name another folder"
+        ) from error
     return replace(outcome, saved=str(path), arrays={})

@@ -50,9 +50,12 @@ def run(bridge: Bridge, cases: Iterable[Case], how: Settings) -> Iterator[Outcom
 
 def run_case(bridge: Bridge, case: Case, how: Settings) -> Outcome:
     """Multiply, repeat, judge; where it is wrong, diagnose."""
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", RuntimeWarning)  # extreme data is meant
-        x, q = case.inputs()
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", RuntimeWarning)  # extreme data is meant
+            x, q = case.inputs()
+    except MemoryError as error:
+        return Outcome(case, "not run", text=f"{case}: this machine has too little memory: {error}")
     given = {"x": x, "raw": q.raw}
     try:
         result = bridge.measure(
@@ -66,12 +69,12 @@ def run_case(bridge: Bridge, case: Case, how: Settings) -> Outcome:
     except (UnsupportedError, DeviceError) as error:  # not here, or not so much memory
         return Outcome(case, "not run", text=str(error))
     claims = [how.arithmetic] if how.arithmetic else candidates(how.backend, case.m)
-    with np.errstate(all="ignore"):  # overflowing scales are meant
-        judged = judge(result.y, x, q, claims)
-    outcome = _outcome(case, result, judged)
-    if not outcome.bad:
-        return outcome
-    return _diagnosed(outcome, result, x, q, how, given)
+    try:
+        with np.errstate(all="ignore"):  # overflowing scales are meant
+            outcome = _outcome(case, result, judge(result.y, x, q, claims))
+    except UnsupportedError as error:  # no kernel can claim that
+        return Outcome(case, "not run", text=str(error))
+    return _diagnosed(outcome, result, x, q, how, given) if outcome.bad else outcome
 
 
 def _outcome(case: Case, result: Measurement, judged: Judgement) -> Outcome:

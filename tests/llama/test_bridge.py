@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 import ggmlq as gq
+from ggmlq import doctor
 from ggmlq.check import data
 from ggmlq.check.judge import candidates, judge
 from ggmlq.errors import LibraryFailedError, UnsupportedError
@@ -30,6 +31,14 @@ def test_devices(bridge):
     names = {device.name: device for device in bridge.devices()}
     assert names["CPU"].kind == "CPU"
     assert names["CPU"].memory_total > 1 << 20
+
+
+def test_doctor_lists_the_devices(bridge, monkeypatch):
+    monkeypatch.setenv("GGMLQ_LIBGGML", str(bridge.path))
+    report = doctor.examine()
+    assert report["libggml"]["version"] == bridge.version
+    assert "CPU" in [device["name"] for device in report["libggml"]["devices"]]
+    assert f"{bridge.version}, {bridge.path}\n  CPU: " in doctor.describe(report)
 
 
 @pytest.mark.parametrize("fmt", WEIGHTS, ids=lambda fmt: fmt.name)

@@ -295,6 +295,13 @@ def test_a_saved_case_is_replayed(check, tmp_path):
     assert f"again: ggmlq check --replay {path}" in out
 
 
+def test_a_folder_that_cannot_be_written(check, tmp_path):
+    (tmp_path / "file").touch()
+    status, _, err = check(*SMALL, "--save", tmp_path / "file", fault="unwritten")
+    assert status == 2
+    assert "cannot write q4_0-9x7x96-normal-0.npz" in err
+
+
 @pytest.mark.parametrize(
     ("options", "says"),
     [
@@ -304,8 +311,11 @@ def test_a_saved_case_is_replayed(check, tmp_path):
         (["--types", "q4_0", "--shapes", "1x1x33"], "K is a multiple of 32"),
         (["--shapes", "1x1x31", "--data", "weird"], "no such kind"),
         (["--arithmetic", "fast"], "--arithmetic fast: no kernel multiplies so"),
+        (["--types", "f32", "--arithmetic", "q8"], "f32 weights are not multiplied in q8"),
         (["--replay", "none.npz"], "--replay none.npz: not a case"),
         (["--threads", "0"], "threads=0"),
+        ([*SMALL, "--seed", "-1"], "a seed is 0 or more"),
+        (["--types", "q4_0", "--shapes", "1x1000000000x3200000"], "too little memory"),
         (["MUL_MAT(type_a=q4_0,m=1,n=1,k=32)", "--shapes", "1x1x32"], "drop one"),
         ([*SMALL, "--repack"], "has no repacked layout"),
     ],
