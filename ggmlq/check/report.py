@@ -7,6 +7,7 @@ import textwrap
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -92,7 +93,7 @@ def save(folder: Path, outcome: Outcome) -> Outcome:
     """A bad case as an npz that `ggmlq check --replay` and `ggmlq diagnose` read."""
     case = outcome.case
     path = folder / f"{case.format.name}-{case.shape}-{case.data}-{case.seed}.npz"
-    facts = {
+    facts: dict[str, Any] = {
         "format": np.array(case.format.name),
         "shape": np.array([case.n, case.k]),
         "data": np.array(case.data),
