@@ -73,5 +73,9 @@ class GGUFOSError(GGUFError, OSError):
             self.errno, self.strerror, self.filename = cause.errno, cause.strerror, cause.filename
 
 
+class DumpError(GGMLQError, ValueError):
+    """A file with a kernel's operands or result that cannot be read as such."""
+
+
 class GGUFNotFoundError(GGUFOSError, FileNotFoundError):
     """There is no such file."""

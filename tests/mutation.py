@@ -11,6 +11,8 @@ import ggmlq as gq
 from ggmlq.testing.blocks import random_blocks
 
 SHAPES = ((9, 33, 512), (5, 24, 768), (17, 12, 1280))  # M, N, K
+FEW = ("q4_0", "q5_0", "q5_1", "q8_0", "q4_K", "q6_K")
+DIFFERENCES = ("bf16-scales", "stochastic", "reduced-scales")
 FAULTS = {
     "nibble-order": ("q4_0", "q4_1", "q5_0", "q5_1", "q4_K", "q6_K", "q3_K"),
     "offset-missing": ("q4_0", "q5_0", "q6_K", "q3_K"),
@@ -80,10 +82,25 @@ def cases(seed, formats, shapes=SHAPES, times=1):
                     yield fault, name, shape, convention, number // 2 % 2, seed + number, number // 3
 
 
-def tried(seed, formats, shapes=SHAPES, times=1):
+def mixtures(seed, formats):
+    """Faults together with something that no entry lists."""
+    number = 0
+    for fault in (*FAULTS, *EVERYWHERE):
+        if fault in ("correct", "race", "nan", "k-pad-nan", "scale-f16-overflow", "sum-of-codes-vs-floats"):
+            continue
+        names = [name for name in FAULTS.get(fault, formats) if name in formats]
+        for differ in DIFFERENCES if names else ():
+            number += 1
+            name = names[number % len(names)]
+            convention = ("cpu", "cuda")[number % 2]
+            shape = SHAPES[number % len(SHAPES)]
+            yield fault, name, shape, convention, number // 2 % 2, seed + number, number // 3, differ
+
+
+def tried(cases):
     """(given, said) of every case, counted; and the cases that were not named rightly."""
     found, missed = Counter(), []
-    for args in cases(seed, formats, shapes, times):
+    for args in cases:
         y, x, q, asked = case(*args)
         said = gq.diagnose(y, x, q, **asked)
         found[args[0], said.fault] += 1

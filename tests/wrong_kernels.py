@@ -352,7 +352,8 @@ def scales(raw, name):
 def run(name, raw, x, convention="cpu", order=0, fault="correct", variant=0, differ=None):
     """Y [M, N] float32 of weights raw [N, bytes] and x [M, K], with one fault.
 
-    ``differ`` adds something that is no listed fault: "bf16-scales" or "stochastic" rounding.
+    ``differ`` adds something that is no listed fault: "bf16-scales", "stochastic" rounding of
+    activations, or "reduced-scales", rounded to half once more after a factor.
     """
     inside = fault if fault in NUMBER else "correct"
     k = x.shape[1]
@@ -367,7 +368,7 @@ def run(name, raw, x, convention="cpu", order=0, fault="correct", variant=0, dif
         noise = np.random.default_rng(variant).uniform(-0.5, 0.5, codes.shape)
         v = x / np.repeat(np.where(d > 0, d, 1), width, axis=1)
         codes = np.clip(np.rint(v + noise), -127, 127).astype(np.int32)
-    if differ == "half-store-of-scales":
+    if differ == "reduced-scales":
         halves = (halves * 0.9995).astype(np.float16).astype(np.float32)
     dropped = 32 if variant % 2 == 0 or k <= 64 else 64
     bytes_ = np.ascontiguousarray(raw)

@@ -19,6 +19,7 @@ from .survey import Case, Mask, Survey, sample, survey
 
 EXACT = 0.99  # share of elements that a sure explanation leaves within rounding
 NEAR = 0.02  # part of the error that a near explanation may leave
+PART_OF_A_TILE = 256  # of K: as much as the tiles of most kernels
 ROUNDING = 1e-3  # score below which an error may be one of rounding
 
 
@@ -52,8 +53,9 @@ def diagnose(y: Any, x: Any, q: QuantArray, *, arithmetic: str | None = None, re
     g = given(y, x, q, arithmetic, repeats)
     if g.case.y.size == 0:
         return Diagnosis(True, "correct", 1.0, "There is nothing to judge: y is empty.")
-    found = survey(g.case, arithmetic)
-    return report(found, _verdict(found, g.repeats, g.flipped, arithmetic), arithmetic)
+    with np.errstate(all="ignore"):  # wrong kernels, and kernels made wrong on purpose, overflow at will
+        found = survey(g.case, arithmetic)
+        return report(found, _verdict(found, g.repeats, g.flipped, arithmetic), arithmetic)
 
 
 def _verdict(s: Survey, repeats: list[Wide], flipped: bool, claim: str | None) -> Finding:
@@ -115,6 +117,8 @@ def _race(s: Survey, repeats: list[Wide]) -> Finding | None:
 
 
 def _wrong(s: Survey, claim: str | None) -> Finding:
+    if not s.case.y.any():
+        return _nothing(s)
     bad = wrong_places(s)
     rows, columns = sample(s.case, bad)
     scene = s.case.scene(rows, columns)
@@ -130,6 +134,15 @@ def _wrong(s: Survey, claim: str | None) -> Finding:
     if sure:
         return _of_pattern(s, sure[0], bad)
     return _less_sure(s, bad, shapes, claim)
+
+
+def _nothing(s: Survey) -> Finding:
+    """Y is zero throughout: no place tells why."""
+    text = "y is zero throughout: nothing was multiplied, or nothing was written"
+    if s.case.x.shape[1] <= PART_OF_A_TILE:
+        return Finding("k-tail-dropped", 0.35, f"{text}; all of K may be a partial tile", where(s.bad),
+                       int(s.bad.sum()), ("m-tail", "n-tail"))  # fmt: skip
+    return Finding("unknown", 0.5, text, where(s.bad), int(s.bad.sum()))
 
 
 def _fits(e: Explanation) -> bool:
@@ -199,18 +212,14 @@ def _factor(y: Wide, p: Wide, size: Wide, limit: Wide, use: Mask, way: str) -> E
     a, b = (p / size)[use], (y / size)[use]
     if a.size < 4 or not (a**2).sum() > 0:
         return None
-    c = float((a * b).sum() / (a**2).sum())
-    c = (
-        float(np.median((b / np.where(a == 0, np.nan, a))[np.abs(a) > np.median(np.abs(a)) / 2]))
-        if a.size
-        else c
-    )
+    large = np.abs(a) > np.median(np.abs(a)) / 2
+    c = float(np.median(b[large] / a[large])) if large.any() else 1.0  # no few wild elements decide
     if not np.isfinite(c) or abs(c) < 1e-6 or c == 1:
         return None
     left = b - c * a
     score = float((left**2).mean())
     share = float((np.abs(left) <= (abs(c) + 1) * limit[use] / size[use]).mean())
-    right = float(((b - a) ** 2).mean())
+    right = float(min(((b - a) ** 2).mean(), (b**2).mean()))
     return Explanation(
         "scaled", f"y = {c:.6g} times the right result", way, score, right, share, a.size, free=1
     )

@@ -10,8 +10,9 @@ import numpy as np
 
 from .. import reference
 from ..array import QuantArray
+from ..checks import as_floats, check_linear
+from ..devices import to_host
 from ..errors import DTypeError, NonFiniteError, ShapeError, UnsupportedError
-from ..ops import as_floats, check_linear, to_host
 from .readings import Wide
 from .survey import Case
 

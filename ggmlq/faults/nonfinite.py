@@ -47,7 +47,8 @@ def _overflow(case: Case, wild: Mask) -> Pattern | None:
     sums = np.abs(case.x) @ np.abs(np.nan_to_num(case.q.dequantize(np.float64))).T
     if best is None and ((sums > LARGEST_HALF) | ~wild).all():
         exact = case.x @ np.nan_to_num(case.q.dequantize(np.float64)).T
-        if looks_half(case.y) or (np.isinf(case.y) == (np.abs(exact) > LARGEST_HALF)).all():
+        large = np.abs(exact) > LARGEST_HALF
+        if np.isinf(case.y).any() and (looks_half(case.y) or (np.isinf(case.y) == large).all()):
             return Pattern("f16-accumulation", "sums beyond 65504 became infinite", True)
     if best is None:
         return None

@@ -96,7 +96,8 @@ def from_parts(
 ) -> Operand:
     """An operand of parts [N, blocks, ...], whoever changed them."""
     n = len(codes)
-    wide = scale.astype(np.float64).reshape(n, -1)
+    with np.errstate(invalid="ignore"):  # signalling NaNs are data too
+        wide = scale.astype(np.float64).reshape(n, -1)
     off = np.zeros_like(wide) if offset is None else offset.astype(np.float64).reshape(n, -1)
     stored = codes.astype(np.float64).reshape(n, -1) + fmt.zero
     return Operand(stored, wide, off, fmt.zero, fmt.group, summed=fmt.zero)

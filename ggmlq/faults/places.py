@@ -70,9 +70,9 @@ def _period(places: NDArray[np.int64], n: int) -> int:
 
 
 def wrong_places(survey: Survey) -> Mask:
-    """Bad elements, or, where an unlisted rounding makes all of them bad, those far worse than most."""
+    """Bad elements, or, where an unlisted rounding makes most of them bad, those far worse than most."""
     bad, case = survey.bad, survey.case
-    if bad.mean() < 0.9:
+    if bad.mean() < 0.3:
         return bad
     with np.errstate(invalid="ignore", over="ignore"):
         relative = np.abs(case.y - survey.prediction) / survey.size
@@ -98,11 +98,11 @@ def patterns(survey: Survey, bad: Mask) -> list[Pattern]:
     return sorted(found, key=lambda p: not p.sure)
 
 
-def _near(survey: Survey, y: Wide, prediction: Wide, size: Wide) -> Mask:
+def _near(survey: Survey, bad: Mask, y: Wide, prediction: Wide, size: Wide) -> Mask:
     """Whether values are those of another place, but for rounding."""
     with np.errstate(invalid="ignore", over="ignore"):
-        good = np.abs(survey.case.y - survey.prediction)[~survey.bad]
-        typical = survey.size[~survey.bad]
+        good = np.abs(survey.case.y - survey.prediction)[~bad]
+        typical = survey.size[~bad]
         # Nothing right to measure by: rounding of activations costs about 1 %.
         noise = max(4 * float(np.max(good / typical)), 1e-5) if good.size else 0.05
         near: Mask = np.abs(y - prediction) <= noise * np.maximum(size, np.abs(prediction) / 8)
@@ -168,11 +168,7 @@ def _matched(y: Wide, best: Wide, size: Wide, bad: Mask) -> Match | None:
     if m == 1 and len(wrong) >= SORTED:
         return _sorted(y[0], best[0], size[0], wrong, use)
     source = _sources(y[use][:, wrong], best[use], size[use])
-    with np.errstate(invalid="ignore", over="ignore"):
-        there = np.ix_(use, source)
-        error = np.abs(y[np.ix_(use, wrong)] - best[there]) / np.maximum(
-            size[there], size[np.ix_(use, wrong)]
-        )
+    error = _distance(y, best, size, use, wrong, source)
     # Few rows match by chance if much is allowed: rounding of activations costs about 1 %.
     allowed = 0.05 if len(use) >= 5 else 1e-3 if len(use) > 1 else 1e-5
     kept = (np.nan_to_num(error, nan=np.inf) <= allowed).all(axis=0)
@@ -180,6 +176,8 @@ def _matched(y: Wide, best: Wide, size: Wide, bad: Mask) -> Match | None:
     if kept.mean() < 0.9 or (kept & moved).sum() < (2 if m > 1 else 4):
         return None
     kept &= moved
+    if not _better(error[:, kept], _distance(y, best, size, use, wrong[kept], wrong[kept])):
+        return None
     return float(np.median(error[:, kept])), wrong[kept], source[kept], use
 
 
@@ -190,10 +188,26 @@ def _sorted(
     a, b = wrong[np.argsort(y[wrong])], wrong[np.argsort(best[wrong])]
     with np.errstate(invalid="ignore", over="ignore"):
         error = np.abs(y[a] - best[b]) / np.maximum(size[a], size[b])
-    if not (error <= 0.02).all() or not error.mean() < 0.005:
+        straight = np.abs(y[wrong] - best[wrong]) / size[wrong]
+    if not (error <= 0.02).all() or not error.mean() < 0.005 or not _better(error, straight):
         return None
     order = np.argsort(a)
     return float(error.mean()), a[order], b[order], use
+
+
+def _distance(
+    y: Wide, best: Wide, size: Wide, rows: NDArray[np.int64], at: NDArray[np.int64], source: NDArray[np.int64]
+) -> Wide:
+    """How far columns of y are from other columns of the right result, in typical sizes."""
+    here, there = np.ix_(rows, at), np.ix_(rows, source)
+    with np.errstate(invalid="ignore", over="ignore"):
+        error: Wide = np.abs(y[here] - best[there]) / np.maximum(size[there], size[here])
+    return error
+
+
+def _better(moved: Wide, straight: Wide) -> bool:
+    """Whether the other place explains the values, and their own place does not."""
+    return bool((moved**2).mean() <= 0.02 * np.nan_to_num(straight**2, nan=1e6).mean())
 
 
 def _sources(y: Wide, best: Wide, size: Wide) -> NDArray[np.int64]:
@@ -233,7 +247,7 @@ def _moved_tile(survey: Survey, bad: Mask) -> Pattern | None:
     y, best, size = survey.case.y, survey.prediction, survey.size
     i, j = (int(v) for v in np.argwhere(bad)[0])
     r1, c1 = int(rows[-1]), int(columns[-1])
-    starts = np.argwhere(_near(survey, np.full((m, n), y[i, j]), best, size))
+    starts = np.argwhere(_near(survey, bad, np.full((m, n), y[i, j]), best, size))
     for a, b in starts[:4096]:
         di, dj = int(a) - i, int(b) - j
         inside = rows[0] + di >= 0 and r1 + di < m and columns[0] + dj >= 0 and c1 + dj < n
@@ -242,7 +256,7 @@ def _moved_tile(survey: Survey, bad: Mask) -> Pattern | None:
         at = np.argwhere(bad)
         there = (at[:, 0] + di, at[:, 1] + dj)
         here = (at[:, 0], at[:, 1])
-        if _near(survey, y[here], best[there], size[there]).mean() > 0.95:
+        if _near(survey, bad, y[here], best[there], size[there]).mean() > 0.95:
             text = (
                 f"rows {rows[0]} to {r1}, columns {columns[0]} to {c1} repeat what stands "
                 f"{di:+} rows, {dj:+} columns away"

@@ -28,7 +28,7 @@ class Explanation:
     variant: str
     way: str  # the arithmetic beside the fault
     score: float
-    right: float  # score of the best right kernel on the same elements
+    right: float  # score of the best right kernel (or of zero) on the same elements
     share: float  # of the elements explained to the last rounding
     elements: int  # on which it was judged
     free: int = 0  # numbers fitted to y
@@ -121,9 +121,14 @@ def _representatives(scene: Scene) -> list[Way]:
 def _explanation(
     scene: Scene, fault: str, variant: str, fit: Fit, right: Wide, columns: NDArray[np.bool_] | None = None
 ) -> Explanation:
-    base = float(scene.scores(right[None], columns)[0])
+    base = _null(scene, right, columns)
     seen = scene.seen if columns is None else scene.seen & columns
     return Explanation(fault, variant, fit.way.name, fit.score, base, fit.share, int(seen.sum()))
+
+
+def _null(scene: Scene, right: Wide, columns: NDArray[np.bool_] | None = None) -> float:
+    """The score to beat: that of the right kernel, or of zero where y is small."""
+    return float(scene.scores(np.stack([right, np.zeros_like(right)]), columns).min())
 
 
 def _of_activations(scene: Scene, right: Wide) -> list[Explanation]:
@@ -147,7 +152,7 @@ def _of_sums(scene: Scene, right: Wide) -> list[Explanation]:
     """Sums that saturate or lose precision: on a few rows and columns only."""
     small = _smaller(scene)
     s = small.scene
-    base = float(s.scores(right[np.ix_(small.rows, small.columns)][None])[0])
+    base = _null(s, right[np.ix_(small.rows, small.columns)])
     best: dict[str, Explanation] = {}
     for outcome in (*saturated(_usual(s), s.weights), *_half_outcomes(s, base)):
         score = float(s.scores(outcome.y[None])[0])

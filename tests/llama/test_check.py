@@ -287,6 +287,7 @@ def test_a_saved_case_is_replayed(check, tmp_path):
     with np.load(path) as saved:
         assert saved["y"].shape == (9, 7)
         assert saved["repeats"].shape == (2, 9, 7)
+    assert main(["diagnose", str(path)]) == 1  # it reads such files
     status, out, _ = check("--replay", path)
     assert status == 0
     assert "9x7x96 outliers" in out

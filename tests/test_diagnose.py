@@ -1,0 +1,201 @@
+"""Diagnose: each fault is named, right kernels are left alone, and the report says what it must."""
+
+from __future__ import annotations
+
+import mutation
+import numpy as np
+import pytest
+import wrong_kernels
+
+import ggmlq as gq
+from ggmlq.faults import CATALOGUE
+from ggmlq.testing.blocks import random_blocks
+from ggmlq.testing.rows import KINDS, rows
+
+SHAPE = (9, 33, 768)
+NORMAL = np.random.default_rng(3)
+
+
+def some(name="q4_0", m=9, n=24, k=256, seed=0):
+    """Activations and weights."""
+    fmt = gq.formats[name]
+    blocks = random_blocks(fmt, n, k // fmt.block_size, seed)
+    q = gq.QuantArray.from_bytes(blocks.view(np.uint8).reshape(n, -1), name, (n, k))
+    return np.random.default_rng(seed).standard_normal((m, k)).astype(np.float32), q
+
+
+# --- each fault -----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("fault", [f for f in CATALOGUE if f not in ("unknown",)])
+def test_each_fault_is_named(fault):
+    name = mutation.FAULTS.get(fault, ("q4_0",))[0]
+    y, x, q, asked = mutation.case(fault, name, SHAPE, "cuda", 1, 77, 2)
+    found = gq.diagnose(y, x, q, **asked)
+    assert found.fault == fault, found.text
+    assert found.ok == (fault == "correct")
+    assert 0 < found.confidence <= 1
+    assert str(found) == found.text
+    if fault != "correct":
+        assert CATALOGUE[fault].says in found.text
+        assert found.where["rows"]
+
+
+def test_the_mutation_suite():
+    """Wrong kernels in plain loops, fresh data: at least 95 % named rightly, no right one accused."""
+    found, missed = mutation.tried(mutation.cases(4000, mutation.FEW))
+    right = sum(n for (given, said), n in found.items() if given == said)
+    shown = "\n".join(f"{args}: {said.fault}, {said.text}" for args, said in missed)
+    assert right >= 0.95 * found.total(), shown
+    assert found["correct", "correct"] == sum(n for (given, _), n in found.items() if given == "correct")
+
+
+def test_a_fault_beside_an_unlisted_difference_is_that_fault_or_unknown():
+    found, missed = mutation.tried(mutation.mixtures(500, mutation.FEW))
+    wrongly = [(args, said.text) for args, said in missed if said.fault != "unknown"]
+    assert not wrongly
+    assert found.total() - len(missed) > found.total() / 2
+
+
+# --- right kernels --------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("kind", [kind for kind in KINDS if kind != "huge"])
+@pytest.mark.parametrize("convention", ["cpu", "cuda"])
+def test_a_right_kernel_is_right_on_any_data(kind, convention):
+    for i, (name, m, n, blocks) in enumerate(
+        [("q4_0", 1, 1, 1), ("q5_1", 2, 5, 33), ("q8_0", 8, 16, 5), ("q4_K", 9, 3, 1), ("q6_K", 3, 7, 3)]
+    ):
+        _, q = some(name, m, n, blocks * gq.formats[name].block_size, seed=i)
+        x = rows(kind, m, q.shape[1], seed=i)
+        y = wrong_kernels.run(name, q.raw, x, convention, order=i % 2)
+        found = gq.diagnose(y, x, q)
+        assert found.ok, f"{name}: {found.text}"
+
+
+@pytest.mark.parametrize("name", [f.name for f in gq.formats.values() if f.block_size > 1])
+@pytest.mark.parametrize("arithmetic", gq.reference.ARITHMETICS)
+def test_every_arithmetic_is_right_and_named(name, arithmetic):
+    x, q = some(name, m=5, n=9, k=512)
+    try:
+        y = gq.reference.linear(x, q, arithmetic).astype(np.float32)
+    except gq.errors.UnsupportedError:
+        pytest.skip(f"nobody multiplies {name} in {arithmetic}")
+    found = gq.diagnose(y, x, q, arithmetic=arithmetic)
+    assert found.ok, found.text
+    assert gq.diagnose(y, x, q).ok
+
+
+def test_sums_in_float32_one_after_the_other_are_right():
+    x, q = np.ones((2, 2048), np.float32), some(n=3, k=2048)[1]
+    y = np.zeros((2, 3), np.float32)
+    for k, column in enumerate(np.asarray(q).T):
+        y += x[:, k, None] * column
+    assert gq.diagnose(y, x, q).ok
+
+
+def test_scalar_weights():
+    x, _ = some()
+    q = gq.quantize(NORMAL.standard_normal((12, 256)), "f16")
+    assert gq.diagnose(x @ q.T, x, q).ok
+    assert gq.diagnose((x @ q.T)[:, ::-1], x, q).fault == "rows-permuted"
+
+
+def test_a_result_in_half_precision_is_right_if_it_came_as_such():
+    x, q = some()
+    y = x @ q.T
+    assert gq.diagnose(y.astype(np.float16), x, q).ok
+
+
+def test_an_empty_product_is_right():
+    x, q = some()
+    assert gq.diagnose(np.zeros((0, 24), np.float32), x[:0], q).ok
+
+
+# --- what a report holds --------------------------------------------------------------------
+
+
+def test_sums_of_codes_are_a_fault_only_against_a_claim():
+    y, x, q, asked = mutation.case("sum-of-codes-vs-floats", "q5_1", SHAPE, "cpu", 0, 5, 0)
+    assert gq.diagnose(y, x, q).ok
+    found = gq.diagnose(y, x, q, **asked)
+    assert not found.ok
+    assert "half(Σx)" in found.text
+
+
+def test_a_race_says_where():
+    x, q = some()
+    y = x @ q.T
+    other = y.copy()
+    other[4:6, 8:16] += 1
+    found = gq.diagnose(y, x, q, repeats=[y, other])
+    assert found.fault == "race"
+    assert found.where["tiles"] == [(4, 6, 8, 16)]
+    assert gq.diagnose(y, x, q, repeats=[y * np.float32(1 + 1e-7)]).ok  # another order of sums
+
+
+def test_blocks_of_k_are_found_by_linear_algebra():
+    x, q = some(m=16, n=24, k=512)
+    w = np.asarray(q).copy()
+    w[:, 128:192] = 0
+    found = gq.diagnose(x @ w.T, x, q)
+    assert found.fault == "unknown"
+    assert found.where["K-blocks"] == {"missing": [(128, 192)]}
+
+
+def test_periods_of_columns():
+    x, q = some(n=32)
+    y = x @ q.T
+    y[:, 3::8] += 1
+    found = gq.diagnose(y, x, q)
+    assert found.where["column period"] == 8
+    assert "every 8 columns" in found.text
+
+
+def test_two_faults_that_fit_alike_are_both_named_and_an_input_is_proposed():
+    x, q = some(m=1, n=4, k=256)
+    found = gq.diagnose(np.zeros((1, 4), np.float32), x, q)
+    assert found.alternatives
+    assert found.confidence <= 0.5
+    assert "--make-input" in found.text
+    assert found.telling_input.shape == (33, 256)
+    assert found.telling_input.dtype == np.float32
+
+
+def test_shapes_of_any_rank_and_a_device():
+    x, q = some(m=6)
+    y = (x @ q.T).reshape(2, 3, 24)
+    assert gq.diagnose(y, x.reshape(2, 3, 256), q).ok
+    assert gq.diagnose(x[0] @ q.T, x[0], q).ok
+
+
+def test_a_large_case_is_sampled_for_the_reason_and_judged_in_full():
+    x, q = some("q4_0", 48, 200, 512)
+    y = x @ q.T
+    y[47, 199] += 1
+    found = gq.diagnose(y, x, q)
+    assert not found.ok
+    assert (found.where["rows"], found.where["columns"]) == ([(47, 48)], [(199, 200)])
+
+
+# --- bad input ------------------------------------------------------------------------------
+
+
+def test_what_cannot_be_judged_is_an_error():
+    x, q = some()
+    y = x @ q.T
+    with pytest.raises(gq.errors.ShapeError, match=r"y has shape \(8, 24\)"):
+        gq.diagnose(y[:8], x, q)
+    with pytest.raises(gq.errors.ShapeError, match=r"repeats\[0\]"):
+        gq.diagnose(y, x, q, repeats=[y[:8]])
+    with pytest.raises(gq.errors.ShapeError, match="last axis of both is K"):
+        gq.diagnose(y, x[:, :32], q)
+    with pytest.raises(gq.errors.DTypeError):
+        gq.diagnose(y.astype(int), x, q)
+    with pytest.raises(gq.errors.DTypeError):
+        gq.diagnose(y, x, np.asarray(q))
+    with pytest.raises(gq.errors.UnsupportedError, match="no such arithmetic"):
+        gq.diagnose(y, x, q, arithmetic="f8")
+    x[2, 5] = np.nan
+    with pytest.raises(gq.errors.NonFiniteError, match=r"x\[2, 5\] is nan"):
+        gq.diagnose(y, x, q)

@@ -1,0 +1,92 @@
+#!/usr/bin/env python3
+"""Write what `gq.diagnose` makes of wrong kernels into docs/faults.md, and the list of faults.
+
+python tools/fault_table.py [--full] [--check] [--seed N]
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections import Counter
+from pathlib import Path
+
+from tqdm import tqdm
+
+from ggmlq.faults import CATALOGUE
+
+ROOT = Path(__file__).parents[1]
+PAGE = ROOT / "docs" / "faults.md"
+LIST = ("<!-- list: tools/fault_table.py -->", "<!-- end of list -->")
+TABLE = ("<!-- table: tools/fault_table.py -->", "<!-- end of table -->")
+sys.path.insert(0, str(ROOT / "tests"))
+
+
+def entries() -> str:
+    """One section a fault."""
+    parts = []
+    for fault in CATALOGUE.values():
+        lines = [f"### {fault.id}", "", fault.says]
+        if fault.wrong:
+            lines += [
+                "",
+                f"- wrong: `{fault.wrong}`",
+                f"- right: `{fault.right}`",
+                f"- look at: {fault.look}",
+            ]
+        if fault.bugs:
+            lines += ["" if not fault.wrong else None, f"- seen: {fault.bugs}"]
+        parts.append("\n".join(line for line in lines if line is not None))
+    return "\n\n".join(parts)
+
+
+def table(found: Counter[tuple[str, str]], title: str) -> str:
+    """For each fault how often it was tried, named rightly, called unknown, and what else."""
+    lines = [title, "", "| given | cases | named | unknown | called otherwise |", "|---|---|---|---|---|"]
+    for given in sorted({given for given, _ in found}):
+        said = Counter({name: n for (fault, name), n in found.items() if fault == given})
+        others = ", ".join(f"{name} {n}" for name, n in said.most_common() if name not in (given, "unknown"))
+        lines.append(f"| {given} | {said.total()} | {said[given]} | {said['unknown']} | {others} |")
+    right = sum(n for (given, said), n in found.items() if given == said)
+    lines.append(f"| **all** | {found.total()} | {right} ({right / found.total():.1%}) | | |")
+    return "\n".join(lines)
+
+
+def measured(seed: int, full: bool) -> str:
+    """Run the suite, and the kernels with an unlisted difference beside their fault."""
+    import mutation
+    import wrong_kernels
+
+    formats = wrong_kernels.FORMATS if full else mutation.FEW
+    cases = list(mutation.cases(seed, formats, times=3 if full else 1))
+    found, _ = mutation.tried(tqdm(cases))
+    mixed, _ = mutation.tried(tqdm(list(mutation.mixtures(seed, formats))))
+    title = (
+        f"Formats {', '.join(formats)}; shapes (M, N, K) {', '.join(map(str, mutation.SHAPES))}; seed {seed}."
+    )
+    return f"{table(found, title)}\n\n{table(mixed, 'Each fault together with a difference that no entry lists:')}"
+
+
+def put(page: str, markers: tuple[str, str], text: str) -> str:
+    """The page with fresh text between two markers."""
+    head, rest = page.split(markers[0])
+    return f"{head}{markers[0]}\n\n{text}\n\n{markers[1]}{rest.split(markers[1])[1]}"
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    parser.add_argument("--full", action="store_true", help="all formats, three times as many cases")
+    parser.add_argument("--check", action="store_true", help="compare the list with the page, write nothing")
+    parser.add_argument("--seed", type=int, default=1)
+    args = parser.parse_args()
+    page = PAGE.read_text()
+    fresh = put(page, LIST, entries())
+    if args.check:
+        print(f"{PAGE.name} is {'fresh' if fresh == page else 'stale: run tools/fault_table.py'}")
+        return int(fresh != page)
+    PAGE.write_text(put(fresh, TABLE, measured(args.seed, args.full)))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
