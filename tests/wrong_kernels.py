@@ -295,7 +295,10 @@ def multiply(codes, d, unrounded, x, run, stored, scale, offset, group, zero, co
             off = offset[g]
             if fault == OFFSET_SIGN:
                 off = -off
-        terms[count] = scale[g] * dx * whole - (np.float32(through_sum) * scale[g] + off) * s
+        terms[count] = scale[g] * dx * whole
+        constant = np.float32(through_sum) * scale[g] + off
+        if constant != 0:  # formats without a constant keep no sum, which may be infinite
+            terms[count] -= constant * s
         count += 1
     return count
 
@@ -359,7 +362,7 @@ def run(name, raw, x, convention="cpu", order=0, fault="correct", variant=0, dif
     k = x.shape[1]
     blocks = k // BLOCK[name]
     width = 256 if convention == "cpu" and BLOCK[name] == 256 else 32
-    with np.errstate(over="ignore"):
+    with np.errstate(all="ignore"):
         codes, d, unrounded = quantize(x, convention, width, NUMBER[inside], variant)
     halves = scales(raw, name)
     if differ == "bf16-scales":

@@ -61,10 +61,10 @@ def measured(seed: int, full: bool) -> str:
     cases = list(mutation.cases(seed, formats, times=3 if full else 1))
     found, _ = mutation.tried(tqdm(cases))
     mixed, _ = mutation.tried(tqdm(list(mutation.mixtures(seed, formats))))
-    title = (
-        f"Formats {', '.join(formats)}; shapes (M, N, K) {', '.join(map(str, mutation.SHAPES))}; seed {seed}."
-    )
-    return f"{table(found, title)}\n\n{table(mixed, 'Each fault together with a difference that no entry lists:')}"
+    shapes = ", ".join(map(str, mutation.SHAPES))
+    title = f"Formats {', '.join(formats)}; shapes (M, N, K) {shapes}; seed {seed}."
+    beside = "Each fault together with a difference that no entry lists:"
+    return f"{table(found, title)}\n\n{table(mixed, beside)}"
 
 
 def put(page: str, markers: tuple[str, str], text: str) -> str:

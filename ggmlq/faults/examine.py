@@ -13,7 +13,7 @@ from .nonfinite import not_finite
 from .places import Pattern, k_blocks, patterns, where, wrong_places
 from .products import looks_half
 from .readings import Wide
-from .replay import Explanation, explanations
+from .replay import Explanation, by_algebra, explanations
 from .report import Finding, report
 from .survey import Case, Mask, Survey, sample, survey
 
@@ -81,15 +81,12 @@ def _right(s: Survey, claim: str | None) -> Finding:
     overflow = not_finite(s)
     if overflow is not None and (claim is None or claim != s.best.arithmetic):
         return _of_pattern(s, overflow, ~np.isfinite(s.case.y))
-    if claim is not None and s.best.arithmetic != claim and _other_sum(s, claim):
-        return Finding("sum-of-codes-vs-floats", 0.95, f"the result is that of {s.best.name}")
+    claimed = next((right for right in s.others if right.arithmetic == claim), None) if claim else None
+    if claimed is not None and {claimed.sums, s.best.sums} == {"codes", "floats"}:
+        differs = ~claimed.inside
+        text = f"the result is that of {s.best.name}, {claim} is claimed"
+        return Finding("sum-of-codes-vs-floats", 0.95, text, where(differs), int(differs.sum()))
     return Finding("correct", 0.99 if s.case.y.size >= 4 else 0.9, "")
-
-
-def _other_sum(s: Survey, claim: str) -> bool:
-    """Whether the best right kernel keeps the other block sum than the claimed arithmetic."""
-    claimed = next((right for right in s.others if right.arithmetic == claim), None)
-    return claimed is not None and {claimed.sums, s.best.sums} == {"codes", "floats"}
 
 
 def _flipped(s: Survey) -> Finding:
@@ -130,9 +127,12 @@ def _wrong(s: Survey, claim: str | None) -> Finding:
     shapes = patterns(s, bad)
     sure = [pattern for pattern in shapes if pattern.sure]
     if good and (_level(good[0]) == 2 or not sure):
-        return _of_explanations(s, good, bad, scene.seen.size)
+        return _of_explanations(s, good, bad)
     if sure:
         return _of_pattern(s, sure[0], bad)
+    good = [e for e in by_algebra(scene, s.prediction[np.ix_(rows, columns)]) if _fits(e)]
+    if good:
+        return _of_explanations(s, good, bad)
     return _less_sure(s, bad, shapes, claim)
 
 
@@ -159,7 +159,7 @@ def _level(e: Explanation) -> int:
     return 1 if e.elements - e.free >= 8 and e.score < 0.05 else 0
 
 
-def _of_explanations(s: Survey, good: list[Explanation], bad: Mask, elements: int) -> Finding:
+def _of_explanations(s: Survey, good: list[Explanation], bad: Mask) -> Finding:
     best = good[0]
     level = _level(best)
     alike = {

@@ -79,7 +79,7 @@ def _nibbles(fmt: BlockFormat, right: Operand) -> Iterator[Mistake]:
     """Codes of a block in the wrong order: all of them, or the low bits alone."""
     if _bits_a_byte(fmt) > 4:
         return
-    split = _low_bits(fmt)
+    split = low_bits(fmt)
     stored = right.stored.reshape(-1, fmt.block_size)
     for name, order in orders.of_fields(fmt.block_size):
         moved = stored[:, order]
@@ -101,7 +101,7 @@ def _bits_a_byte(fmt: BlockFormat) -> int:
     return bits if bits in (2, 4) else 8
 
 
-def _low_bits(fmt: BlockFormat) -> int:
+def low_bits(fmt: BlockFormat) -> int:
     """Bits of a code below its high bits; 0 where a format keeps none apart."""
     names = fmt.dtype.names or ()
     plain = _bits_a_byte(fmt) in (2, 4) and (fmt.zero or fmt.has_offset)
@@ -110,7 +110,7 @@ def _low_bits(fmt: BlockFormat) -> int:
 
 def _high_bits(fmt: BlockFormat, blocks: Blocks, right: Operand) -> Iterator[Mistake]:
     """High bits dropped, turned over, shifted, or taken from another element's place."""
-    split = _low_bits(fmt)
+    split = low_bits(fmt)
     if not split:
         if "qh" in (fmt.dtype.names or ()):  # code books: the high bits of the row's number
             without = blocks.copy()

@@ -16,7 +16,7 @@ Order = NDArray[np.int64]
 def of_fields(n: int) -> Iterator[tuple[str, Order]]:
     """Packed codes of a block of n: interleaved where they are split, halves exchanged."""
     found: dict[bytes, tuple[str, Order]] = {}
-    spans = [span for span in (32, 64, 128, 256) if n % span == 0]
+    spans = [span for span in (16, 32, 64, 128, 256) if n % span == 0]
     for span in spans:
         for parts in (2, 4):
             split = np.arange(span).reshape(parts, span // parts)
@@ -29,7 +29,7 @@ def of_fields(n: int) -> Iterator[tuple[str, Order]]:
         _add(found, f"{span} backwards", np.arange(span)[::-1], n)
     _add(found, "neighbours exchanged", np.arange(n) ^ 1, n)
     for span in spans:  # wider units than a byte: words of 2, 4, 8 bytes read one after the other
-        for width in (2, 4, 8, 16):
+        for width in (width for width in (2, 4, 8, 16) if 2 * width < span):
             units = np.arange(span).reshape(2, span // 2 // width, width)
             _add(found, f"interleaved in {span} by units of {width}", units.swapaxes(0, 1), n)
     yield from found.values()

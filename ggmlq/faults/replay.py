@@ -8,12 +8,14 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import NDArray
 
+from .assignment import orders_taken
 from .misread import Mistake, mistakes
 from .products import Outcome, half_sums, saturated
 from .readings import LARGEST_HALF, Reading, Way, Wide
 from .scene import Fit, Scene, predict
 from .strides import short_rows, wrong_strides
 
+ANY = "any rounding of the activations"
 FEW_ROWS, FEW_COLUMNS = 8, 16  # a first look
 KEPT = 8  # mistakes that are tried in every way
 SMALL_ERROR = 1e-2  # score up to which half accumulators may be the reason
@@ -98,11 +100,13 @@ def _first_look(small: _Small, every: Iterable[Mistake]) -> Iterator[tuple[float
     """The score that each mistake leaves on a few elements, over that of the right weights."""
     scene = small.scene
     ways = _representatives(scene)
+    right = predict(scene.readings, ways, scene.weights)
+    whole = scene.scores(right).min()
     for mistake in every:
         columns = None if mistake.columns is None else mistake.columns[small.columns]
         if columns is not None and not columns.any():
             continue
-        base = scene.scores(predict(scene.readings, ways, scene.weights), columns).min()
+        base = whole if columns is None else scene.scores(right, columns).min()
         w = mistake.weights.rows(small.columns)
         score = scene.scores(predict(scene.readings, ways, w), columns).min()
         yield float(score / max(base, 1e-300)), mistake
@@ -165,6 +169,29 @@ def _of_sums(scene: Scene, right: Wide) -> list[Explanation]:
             outcome.fault, outcome.variant, outcome.reading, score, base, share, n
         )
     return list(best.values())
+
+
+def by_algebra(scene: Scene, right: Wide) -> list[Explanation]:
+    """Orders that no list holds, found from y itself; only where nothing else explains it."""
+    floats = [reading for reading in scene.readings if reading.codes is None][:1]
+    base = _null(scene, right)
+    n = int(scene.seen.sum())
+    best: dict[str, Explanation] = {}
+    for found in orders_taken(scene, floats + _usual(scene)):
+        if found.fault not in best or found.score < best[found.fault].score:
+            shown = ", ".join(f"{i} from {j}" for i, j in enumerate(found.order) if i != j)
+            text = f"places of a block taken from others: {shown[:120]}{' …' if len(shown) > 120 else ''}"
+            best[found.fault] = Explanation(
+                found.fault,
+                text,
+                "any rounding of the activations",
+                found.score,
+                base,
+                0.0,
+                n,
+                len(found.order),
+            )
+    return sorted(best.values(), key=lambda e: e.score)
 
 
 def _usual(scene: Scene) -> list[Reading]:

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import numpy as np
 from numpy.typing import NDArray
 
-from ..formats import Format
+from ..formats import FORMATS, Format
 from .misread import Mistake
 from .operand import Operand, operand
 
@@ -54,6 +54,9 @@ def _strides(fmt: Format, blocks: int, row: int) -> dict[int, str]:
         (3 * row, "three rows"), (4 * row, "four rows"),
     ):  # fmt: skip
         found.setdefault(other, name)
+    for other_format in FORMATS.values():
+        if k % other_format.block_size == 0:
+            found.setdefault(other_format.row_bytes(k), f"rows of {other_format.name}")
     found.pop(row, None)
     return {stride: name for stride, name in found.items() if stride >= 0}
 
