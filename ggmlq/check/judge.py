@@ -7,6 +7,7 @@ matrix would be blind to small rows beside a large one.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -49,7 +50,7 @@ class Judgement:
     @property
     def fits(self) -> bool:
         """Whether no other arithmetic needs to be looked at."""
-        return self.ok and self.distance <= FIT[self.arithmetic]
+        return self.ok and not self.distance > FIT[self.arithmetic]  # NaN: all overflows, as it should
 
 
 def candidates(backend: str, m: int) -> list[str]:
@@ -121,8 +122,10 @@ def _energy(x: NDArray[Any], q: QuantArray) -> NDArray[np.float64]:
 
 
 def _distance(y: NDArray[Any], wanted: Wide, energy: Wide) -> float:
-    """Worst row of weights, over elements that are finite in both."""
+    """Worst row of weights, over elements that are finite in both; NaN where there are none."""
     finite = np.isfinite(y) & np.isfinite(wanted)
+    if not finite.any():
+        return math.nan
     difference = np.subtract(y, wanted, where=finite, out=np.zeros_like(wanted))
     error = np.sum(difference**2, axis=0)
     total = np.sum(np.where(finite, energy, 0), axis=0)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import textwrap
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -71,13 +71,17 @@ def summary(outcomes: Sequence[Outcome]) -> str:
         count = {verdict: sum(o.verdict == verdict for o in mine) for verdict in
                  ("ok", "wrong", "differs", "failed", "not run")}  # fmt: skip
         used = ", ".join(dict.fromkeys(o.arithmetic for o in judged)) or "-"
-        worst = max((o.distance for o in judged), default=math.nan)
-        exact = max((o.from_exact for o in judged), default=math.nan)
+        worst = _worst(outcome.distance for outcome in judged)
+        exact = _worst(outcome.from_exact for outcome in judged)
         faults = ", ".join(dict.fromkeys(o.fault for o in mine if o.fault))
         rows.append([name, *count.values(), used, _figure(worst), _figure(exact), faults])
     header = ["type", "ok", "wrong", "differs", "failed", "not run", "arithmetic", "worst nmse", "to exact",
               "faults"]  # fmt: skip
     return table(header, rows)
+
+
+def _worst(figures: Iterable[float]) -> float:
+    return max((figure for figure in figures if not math.isnan(figure)), default=math.nan)
 
 
 def reasons(outcomes: Sequence[Outcome]) -> list[str]:

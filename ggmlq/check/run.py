@@ -19,6 +19,7 @@ from .cases import Case
 from .judge import Judgement, candidates, judge
 from .outcome import Outcome
 
+NEAR = 1e-2  # from an arithmetic: further than any other arithmetic is
 FAILURES = 3  # of one type; each may cost the whole time limit
 
 
@@ -105,21 +106,23 @@ def _diagnosed(
 ) -> Outcome:
     """The same outcome with what is wrong, and with all arrays for whoever wants to look.
 
-    Without a claim the diagnosis may know an arithmetic that :func:`judge` did not try: then the
-    kernel is right. What it never wrote is diagnosed as zero, which is how such memory looks.
+    Without a claim the diagnosis may know an arithmetic that :func:`judge` did not try: then a
+    kernel that is near is right. What it never wrote is diagnosed as zero, which is how such memory looks.
     """
     import ggmlq
 
     y, *repeats = (_zero_where_unwritten(one) for one in (result.y, *result.repeats))
     with np.errstate(all="ignore"):  # wrong results overflow at will
         found = ggmlq.diagnose(y, x, q, arithmetic=how.arithmetic, repeats=repeats)
-    if outcome.verdict == "wrong" and found.ok and how.arithmetic is None:
+    another = found.ok and how.arithmetic is None and outcome.distance < NEAR
+    if outcome.verdict == "wrong" and another:
         return replace(outcome, verdict="ok", text=found.text)
     arrays = {**given, "y": y, "repeats": np.array(repeats), "unwritten": result.unwritten}
     if found.ok and outcome.verdict == "differs":
         text = f"{_observed(outcome, result)} Each run alone is right."
         return replace(outcome, text=text, arrays=arrays)
-    text = "\n".join(filter(None, [_observed(outcome, result), found.text]))
+    told = "" if found.ok else found.text
+    text = "\n".join(filter(None, [_observed(outcome, result), told]))
     return replace(outcome, fault="unknown" if found.ok else found.fault, text=text, arrays=arrays)
 
 
@@ -136,6 +139,8 @@ def _observed(outcome: Outcome, result: Measurement) -> str:
             f"{len(rows)} elements were never written: rows {rows.min()} to {rows.max()}, "
             f"columns {columns.min()} to {columns.max()}."
         )
+    if outcome.out and np.isfinite(outcome.distance):
+        said.append(f"{outcome.out} of {result.y.size} elements are out of bound of {outcome.arithmetic}.")
     if outcome.unequal:
         said.append(
             f"{outcome.unequal} elements change from run to run: a race, or sums in an order that "

@@ -221,6 +221,12 @@ def test_a_wrong_kernel_is_diagnosed(check):
     assert "again: ggmlq check --types q4_0 --shapes 9x7x96 --data normal --seed 0" in out
 
 
+def test_a_wrong_kernel_is_wrong_on_all_data(check):
+    status, out, _ = check("--types", "q4_0", "--shapes", "1x65x1056", "--data", "all", fault="offset")
+    assert status == 1
+    assert out.count("WRONG") == len(data.KINDS)
+
+
 def test_what_is_not_written_is_wrong(check):
     status, out, _ = check(*SMALL, "--json", fault="unwritten")
     report = json.loads(out)
