@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import mutation
 import numpy as np
 import pytest
@@ -10,8 +12,10 @@ import wrong_kernels
 import ggmlq as gq
 from ggmlq.faults import CATALOGUE
 from ggmlq.testing.blocks import random_blocks
+from ggmlq.testing.products import products
 from ggmlq.testing.rows import KINDS, rows
 
+GOLDEN = Path(__file__).parent / "golden"
 SHAPE = (9, 33, 768)
 NORMAL = np.random.default_rng(3)
 
@@ -75,17 +79,57 @@ def test_a_right_kernel_is_right_on_any_data(kind, convention):
         assert found.ok, f"{name}: {found.text}"
 
 
-@pytest.mark.parametrize("name", [f.name for f in gq.formats.values() if f.block_size > 1])
-@pytest.mark.parametrize("arithmetic", gq.reference.ARITHMETICS)
+def multiplied(name, arithmetic):
+    """Whether anybody multiplies this type so."""
+    try:
+        return bool(gq.reference.rule(name, arithmetic))
+    except gq.errors.UnsupportedError:
+        return False
+
+
+BLOCKS = [fmt.name for fmt in gq.formats.values() if fmt.block_size > 1]
+PAIRS = [(name, how) for name in BLOCKS for how in gq.reference.ARITHMETICS if multiplied(name, how)]
+
+
+@pytest.mark.parametrize(("name", "arithmetic"), PAIRS)
 def test_every_arithmetic_is_right_and_named(name, arithmetic):
     x, q = some(name, m=5, n=9, k=512)
-    try:
-        y = gq.reference.linear(x, q, arithmetic).astype(np.float32)
-    except gq.errors.UnsupportedError:
-        pytest.skip(f"nobody multiplies {name} in {arithmetic}")
+    y = gq.reference.linear(x, q, arithmetic).astype(np.float32)
     found = gq.diagnose(y, x, q, arithmetic=arithmetic)
     assert found.ok, found.text
     assert gq.diagnose(y, x, q).ok or not np.isfinite(y).all()  # weights beyond a half
+
+
+@pytest.mark.parametrize("backend", ["cpu", "cuda"])
+def test_llama_cpp_itself_is_right(backend):
+    """Real products, of rows of 1e4 noise too; without a claim where all of them are finite."""
+    for name in ("q4_0", "q5_1", "q8_0", "q2_K", "q4_K", "q6_K", "iq1_s", "iq2_xxs", "iq4_xs", "mxfp4"):
+        for p in products(GOLDEN, name, backend):
+            if len(p.x) not in (1, 8, 9, 33):
+                continue
+            found = gq.diagnose(p.y, p.x, p.q, arithmetic=p.arithmetic)
+            assert found.ok, f"{name}, M={len(p.x)}: {found.text}"
+            if np.isfinite(p.y).all():
+                found = gq.diagnose(p.y, p.x, p.q)
+                assert found.ok, f"{name}, M={len(p.x)}: {found.text}"
+
+
+def test_orders_that_no_list_holds_are_found():
+    """Shuffled codes, bits and sub-scales: any order, found from the outputs alone."""
+    x, q = some("q5_0", m=9, n=33, k=768)
+    codes, scale, _ = q.format.unpack(q.blocks)
+    stored = codes.astype(np.float32) + 16
+    shuffled = np.random.default_rng(9).permutation(32)
+    mixed = stored % 16 + stored[..., shuffled] // 16 * 16
+    for fault, wrong in (("nibble-order", stored[..., shuffled]), ("high-bits", mixed)):
+        w = ((wrong - 16) * scale).reshape(33, 768)
+        found = gq.diagnose(x @ w.T, x, q)
+        assert found.fault == fault, found.text
+    x, q = some("q6_K", m=9, n=33, k=768)
+    codes, scale, _ = q.format.unpack(q.blocks)
+    taken = scale[..., np.random.default_rng(9).permutation(16)].repeat(16, axis=-1)
+    found = gq.diagnose(x @ (codes * taken).reshape(33, 768).T, x, q)
+    assert found.fault == "sub-scale-order"
 
 
 def test_sums_in_float32_one_after_the_other_are_right():

@@ -93,6 +93,8 @@ def test_list(capsys):
     ("args", "words"),
     [
         ((), "there is no Y"),
+        (("y.npy",), "pass Y, X and W"),
+        (("y.npy", "w.npz"), "pass Y, X and W"),
         (("nothing.npy", "x.npy", "w.npz"), "cannot be read"),
         (("y.npy", "x.npy", "w.gguf"), "name one with --tensor"),
         (("y.npy", "x.npy", "w.bin"), "say --format"),

@@ -48,6 +48,8 @@ def run(args: argparse.Namespace) -> int:
         return _listed(args.json)
     if args.y is None:
         raise DumpError("there is no Y: pass Y, X and W, or an npz that holds all; --list names the faults")
+    if args.weights is None and not isinstance(_dumps.read(args.y), dict):
+        raise DumpError(f"{args.y} alone has no activations; pass Y, X and W, or an npz that holds all")
     q = _dumps.weights(
         _dumps.WeightsFile(args.weights or args.x or args.y, args.tensor, args.format, args.weights_shape)
     )

@@ -172,9 +172,7 @@ def _of_explanations(s: Survey, good: list[Explanation], bad: Mask) -> Finding:
         confidence = min(confidence, 0.5)
     if alike:
         confidence = min(confidence, 0.9 / (1 + len(alike)))
-    places = where(bad)
-    if best.fault == "k-tail-dropped":
-        places |= _blocks_of_k(s, bad)
+    places = where(bad) | best.where
     return Finding(
         best.fault, confidence, f"{best.variant} (beside it: {best.way})", places, int(bad.sum()),
         tuple(alike), left=best.gain,

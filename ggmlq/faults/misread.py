@@ -28,6 +28,7 @@ class Mistake:
     variant: str
     weights: Operand
     columns: NDArray[np.bool_] | None = None  # where it says anything; None: everywhere
+    missing: tuple[int, int] | None = None  # elements of K that are left out
 
 
 def mistakes(fmt: Format, every: Blocks, columns: NDArray[np.int64]) -> Iterator[Mistake]:

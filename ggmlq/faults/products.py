@@ -117,8 +117,8 @@ def _terms(values: Wide, w: Operand, by_element: bool) -> Iterator[tuple[str, Wi
 def _accumulated(terms: Wide) -> Iterator[tuple[str, Wide]]:
     """Half sums of [T, M, N] over T: in order, backwards, in lanes, as a tree."""
     t = len(terms)
-    for lanes in (1, 2, 4, 8, 16, 32):
-        if t % lanes or (lanes > 1 and t // lanes < 1) or (lanes == t and t > 1):
+    for lanes in (1, 2, 4, 8, 16, 32, 64, 128, 256, 512):
+        if t % lanes:
             continue
         by_lane = terms.reshape(t // lanes, lanes, *terms.shape[1:])
         for back in (False, True) if lanes == 1 and t > 1 else (False,):
@@ -126,6 +126,8 @@ def _accumulated(terms: Wide) -> Iterator[tuple[str, Wide]]:
             for term in by_lane[::-1] if back else by_lane:
                 sums = half(sums + term)
             yield f"{lanes} lanes{' backwards' if back else ''}", _tree(sums)
+            if lanes > 1:
+                yield f"{lanes} lanes, these added in float32", sums.sum(axis=0)
     if t > 1 and t & (t - 1) == 0:
         yield "a tree", _tree(half(terms))
 

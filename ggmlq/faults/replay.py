@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -67,7 +67,10 @@ def _of_weights(scene: Scene, right: Wide) -> list[Explanation]:
         if mistake.columns is not None and mistake.columns.sum() < 2:
             continue
         fit = scene.fit(mistake.weights, mistake.columns)
-        found.append(_explanation(scene, mistake.fault, mistake.variant, fit, right, mistake.columns))
+        e = _explanation(scene, mistake.fault, mistake.variant, fit, right, mistake.columns)
+        if mistake.missing:
+            e = replace(e, where={"K-blocks": {"missing": [mistake.missing]}})
+        found.append(e)
     return found
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -15,6 +16,7 @@ from .readings import Sums, Way, Wide
 from .scene import Scene, predict
 
 SHORTLIST = 6
+LOOSE = 0.02  # of the typical size: how far sums in halves may be off
 
 
 @dataclass(frozen=True, eq=False)
@@ -43,19 +45,21 @@ class Right:
         return -round(share, 5), float(family), self.median
 
 
-def candidates(scene: Scene, q: QuantArray) -> list[Right]:
+def candidates(scene: Scene, q: QuantArray, claim: str | None) -> list[Right]:
     """Every right kernel with how well it fits, best first; q holds the scene's rows."""
-    found = named(scene, q) + _family(scene)
+    found = named(scene, q, claim) + _family(scene)
     return sorted(found, key=lambda right: right.rank)
 
 
 # --- by name --------------------------------------------------------------------------------
 
 
-def named(scene: Scene, q: QuantArray, only: str | None = None) -> list[Right]:
-    """The arithmetics that ggmlq knows by name."""
+def named(
+    scene: Scene, q: QuantArray, claim: str | None, names: Iterable[str] = reference.ARITHMETICS
+) -> list[Right]:
+    """The arithmetics that ggmlq knows by name; those without a bound only where they are claimed."""
     found = []
-    for name in reference.ARITHMETICS if only is None else (only,):
+    for name in names:
         try:
             how = reference.rule(q.format, name)
             x = scene.x if name == "exact" else scene.x.astype(np.float32)
@@ -67,8 +71,10 @@ def named(scene: Scene, q: QuantArray, only: str | None = None) -> list[Right]:
         if how.bounded:
             bound = reference.bound(x, q, name)
             limit = np.where(np.isfinite(bound), np.maximum(limit, bound), limit)
-        elif only is None:
+        elif name != claim:
             continue
+        else:
+            limit = np.maximum(limit, LOOSE * scene.size)
         sums: Sums = "none" if floats or not np.any(scene.weights.constant) else "codes"
         if sums == "codes" and how.sums == "kept" and how.quantizer is not None:
             kept = how.quantizer.sums

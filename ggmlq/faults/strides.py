@@ -74,16 +74,18 @@ def short_rows(right: Operand, k: int) -> Iterator[Mistake]:
     for tile in (32, 64, 128, 256, 512, 1024):
         lengths[k // tile * tile] = f"what is left of K after tiles of {tile}"
     for kept in sorted(length for length in lengths if 0 <= length < k):
-        name = f"{lengths[kept]} dropped"
+        name, gone = f"{lengths[kept]} dropped", (kept, k)
         if right.values is not None or kept % right.group:
             values = right.dense.copy()
             values[:, kept:] = 0
-            yield Mistake("k-tail-dropped", name, right.but(values=values))
+            yield Mistake("k-tail-dropped", name, right.but(values=values), missing=gone)
             continue
         bare, scale, offset = right.stored.copy(), right.scale.copy(), right.offset.copy()
         bare[:, kept:] = 0
         scale[:, kept // right.group :] = 0
         offset[:, kept // right.group :] = 0
-        yield Mistake("k-tail-dropped", name, right.but(stored=bare, scale=scale, offset=offset))
+        short = right.but(stored=bare, scale=scale, offset=offset)
+        yield Mistake("k-tail-dropped", name, short, missing=gone)
         if np.any(right.constant):
-            yield Mistake("k-tail-dropped", f"{name}, its constants kept", right.but(stored=bare))
+            held = right.but(stored=bare)
+            yield Mistake("k-tail-dropped", f"{name}, its constants kept", held, missing=gone)

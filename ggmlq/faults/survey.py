@@ -63,7 +63,7 @@ def survey(case: Case, prefer: str | None = None) -> Survey:
     rows, columns = sample(case, None)
     scene = case.scene(rows, columns)
     q = case.q[columns]
-    found = candidates(scene, q)
+    found = candidates(scene, q, prefer)
     best = found[0]
     claimed = [right for right in found if prefer and right.arithmetic == prefer]
     if claimed and claimed[0].share >= best.share:
@@ -96,7 +96,7 @@ def _over_all(case: Case, best: Right, found: list[Right]) -> Survey:
 
 def _again(scene: Scene, q: QuantArray, best: Right) -> Right:
     if best.arithmetic is not None:
-        return named(scene, q, best.arithmetic)[0]
+        return named(scene, q, best.arithmetic, [best.arithmetic])[0]
     return by_name(scene, best.name)
 
 
