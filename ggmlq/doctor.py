@@ -5,11 +5,14 @@ from __future__ import annotations
 import importlib
 import platform
 from importlib import metadata
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from . import __version__
 from .errors import GGMLQError
 from .text import size, table
+
+if TYPE_CHECKING:
+    from .llama import Bridge
 
 REQUIRED = ("numpy", "numba", "tqdm")
 OPTIONAL = ("cupy-cuda13x", "cupy-cuda12x", "numba-cuda", "llama-cpp-python", "gguf")
@@ -53,7 +56,12 @@ def describe(report: dict[str, Any]) -> str:
             f"{size(g['memory_bytes'])}"
             for g in gpu["devices"]
         ]
-    ggml_line = f"none: {ggml['error']}" if "error" in ggml else f"{ggml['version']}, {ggml['path']}"
+    if "error" in ggml:
+        ggml_lines = [f"  none: {ggml['error']}"]
+    else:
+        ggml_lines = [f"  {ggml['version']}, {ggml['path']}"]
+        ggml_lines += [f"  {d['name']}: {d['description']}, {d['backend']}" for d in ggml["devices"]]
+        ggml_lines += [f"  no devices: {ggml['no_devices']}"] if "no_devices" in ggml else []
     return "\n".join(
         [
             f"ggmlq {report['ggmlq']}, Python {report['python']}, {report['platform']}",
@@ -65,7 +73,7 @@ def describe(report: dict[str, Any]) -> str:
             "GPU",
             *gpu_lines,
             "libggml",
-            f"  {ggml_line}",
+            *ggml_lines,
             "",
             *([f"problem: {text}" for text in report["problems"]] or ["no problems found"]),
         ]
@@ -102,11 +110,20 @@ def _gpu() -> dict[str, Any]:
 
 
 def _libggml() -> dict[str, Any]:
-    from .llama.library import Library
+    from .llama import Bridge
 
     try:
-        library = Library()
+        with Bridge(timeout=60) as bridge:
+            missing = sorted(set(importlib.import_module("ggmlq.formats").FORMATS) - bridge.types)
+            facts = {"path": str(bridge.path), "version": bridge.version, "lacks_types": missing}
+            return {**facts, **_devices(bridge)}
     except GGMLQError as error:
         return {"error": str(error)}
-    missing = sorted(set(importlib.import_module("ggmlq.formats").FORMATS) - library.types)
-    return {"path": str(library.path), "version": library.version, "lacks_types": missing}
+
+
+def _devices(bridge: Bridge) -> dict[str, Any]:
+    """What the build can multiply on; a build without backends still encodes."""
+    try:
+        return {"devices": [device.facts() for device in bridge.devices()]}
+    except GGMLQError as error:
+        return {"devices": [], "no_devices": str(error)}

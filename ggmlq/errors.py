@@ -43,6 +43,15 @@ class MissingDependencyError(GGMLQError, ImportError):
     """An optional package that the request needs is not installed."""
 
 
+class LibraryFailedError(GGMLQError, RuntimeError):
+    """A user's library crashed, aborted or hung in the process that ran it, or reported failure."""
+
+    def __init__(self, text: str, how: str = "", tail: str = "") -> None:
+        super().__init__(text)
+        self.how = how  # "died: SIGSEGV"
+        self.tail = tail  # the end of what it printed
+
+
 class GGUFError(GGMLQError, ValueError):
     """A GGUF file that is damaged or incomplete, or something that a GGUF file cannot hold."""
 

@@ -31,10 +31,11 @@ ALLOWED = {
     "cpu": {"array", "errors", "formats", "ladder", "cpu"},
     "cuda": {"array", "errors", "formats", "ladder", "cuda"},
     "gguf": {"array", "devices", "errors", "formats", "gguf", "text"},
-    "commands": {"array", "errors", "faults", "formats", "gguf", "text", "commands"},
-    "llama": {"array", "errors", "formats", "llama"},
+    "commands": {"array", "check", "errors", "faults", "formats", "gguf", "llama", "text", "commands"},
+    "llama": {"array", "checks", "devices", "errors", "formats", "llama"},
     # faults recomputes products in every arithmetic, and reference knows these
     "faults": {"array", "checks", "devices", "errors", "formats", "metrics", "reference", "faults"},
+    "check": {"array", "check", "errors", "formats", "llama", "ops", "reference", "testing", "text"},
     "testing": None,  # may import anything
     "doctor.py": None,
     "cli.py": None,

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import argparse
 
-from . import copy, diagnose, info, show, validate
+from . import check, copy, diagnose, info, show, validate
 
 
 def add_all(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     """Declare all of them."""
-    for module in (info, show, validate, copy, diagnose):
+    for module in (info, show, validate, copy, check, diagnose):
         module.add(commands)

@@ -1,0 +1,156 @@
+"""What is tried: a weight type, a shape, a kind of data and a seed. The four say all."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ..array import QuantArray
+from ..errors import GGMLQError, ShapeError, UnsupportedError
+from ..formats import FORMATS, Format
+from . import data
+
+Shape = tuple[int, int, int]  # M rows of activations, N rows of weights, K
+
+
+@dataclass(frozen=True)
+class Case:
+    """One product to try."""
+
+    format: Format
+    m: int
+    n: int
+    k: int
+    data: str = "normal"
+    seed: int = 0
+    source: Path | None = None  # a saved case: its arrays lie there
+
+    def __post_init__(self) -> None:
+        if min(self.m, self.n, self.k) < 1 or self.k % self.format.block_size:
+            raise ShapeError(
+                f"{self}: M, N and K are at least 1, and K is a multiple of {self.format.block_size}, "
+                f"the block of {self.format.name}; choose another K"
+            )
+        if self.seed < 0:
+            raise ShapeError(f"{self}: a seed is 0 or more; choose another")
+
+    @property
+    def shape(self) -> str:
+        """As ``--shapes`` takes it."""
+        return f"{self.m}x{self.n}x{self.k}"
+
+    @property
+    def again(self) -> str:
+        """The options that repeat this case."""
+        if self.source is not None:
+            return f"--replay {self.source}"
+        return f"--types {self.format.name} --shapes {self.shape} --data {self.data} --seed {self.seed}"
+
+    def __str__(self) -> str:
+        return f"{self.format.name} {self.shape} {self.data} seed {self.seed}"
+
+    def inputs(self) -> tuple[NDArray[np.float32], QuantArray]:
+        """Activations [M, K] and weights [N, K]."""
+        if self.source is not None:
+            with np.load(self.source) as saved:
+                raw = np.ascontiguousarray(saved["raw"])
+                return saved["x"], QuantArray.from_bytes(raw, self.format, (self.n, self.k))
+        return (
+            data.activations(self.data, self.m, self.k, self.seed),
+            data.weights(self.format, self.data, self.n, self.k, self.seed),
+        )
+
+
+def edges(fmt: Format, seed: int, group: int = 1) -> list[Case]:
+    """The default: around the limits of kernels (8 | 9, 64 | 65), tails, one block, odd blocks.
+
+    Layouts that interleave rows of weights take whole groups of them: N is rounded up to these.
+    """
+    block = max(fmt.block_size, 32)
+    usual = 1024 // block * block
+    odd = usual + block
+    shapes = [
+        (1, 1, block), (2, 257, block), (1, 64, usual), (8, 64, usual), (8, 7, odd), (9, 64, usual),
+        (9, 130, 3 * block), (63, 33, 3 * block), (64, 64, usual), (65, 65, odd),
+    ]  # fmt: skip
+    wanted = [(*shape, "normal") for shape in shapes]
+    for kind in data.KINDS:
+        if kind != "normal":
+            wanted += [(1, 65, odd, kind), (9, 33, usual, kind)]
+    return [Case(fmt, m, -(-n // group) * group, k, kind, seed) for m, n, k, kind in wanted]
+
+
+def parse_types(text: str) -> list[Format]:
+    """``q4_0,q4_K``."""
+    return [FORMATS[name.strip()] for name in text.split(",") if name.strip()]
+
+
+def parse_shapes(text: str) -> list[Shape]:
+    """``1x4096x4096,9x64x512``: M×N×K."""
+    shapes = []
+    for word in text.split(","):
+        match = re.fullmatch(r"\s*(\d+)\s*[x×]\s*(\d+)\s*[x×]\s*(\d+)\s*", word)
+        if match is None:
+            raise ShapeError(
+                f"--shapes {text}: {word.strip()!r} is not M×N×K (rows of activations, rows of "
+                "weights, length of both); write 9x64x512"
+            )
+        shapes.append((int(match[1]), int(match[2]), int(match[3])))
+    return shapes
+
+
+def parse_data(text: str) -> list[str]:
+    """``normal,huge`` or ``all``."""
+    kinds = [word.strip() for word in text.split(",")] if text != "all" else list(data.KINDS)
+    for kind in kinds:
+        if kind not in data.KINDS:
+            raise UnsupportedError(f"--data {kind}: there is no such kind; choose of {', '.join(data.KINDS)}")
+    return kinds
+
+
+# What test-backend-ops prints beside the sizes, with the only values that are a plain product.
+PLAIN = {
+    "type_b": {"f32"}, "bs": {"[1,1]"}, "nr": {"[1,1]"}, "per": {"[0,1,2,3]"},
+    "k_v": {"0"}, "v": {"0"}, "o": {"1"},
+}  # fmt: skip
+
+
+def parse_backend_ops(text: str, seed: int) -> Case:
+    """A case of test-backend-ops, ``MUL_MAT(type_a=q5_1,type_b=f32,m=16,n=1,k=256,…)``.
+
+    There m counts rows of weights (our N) and n rows of activations (our M).
+    """
+    match = re.search(r"(\w+)\((.*)\)", text)
+    if match is None or match[1] != "MUL_MAT":
+        raise UnsupportedError(
+            f"case {text!r}: only MUL_MAT(…) of test-backend-ops can be checked; "
+            "write MUL_MAT(type_a=q4_0,type_b=f32,m=16,n=1,k=256), or use --types and --shapes"
+        )
+    fields = dict(re.findall(r"(\w+)=(\[[^]]*\]|[^,]*)", match[2]))
+    lacking = [name for name in ("type_a", "m", "n", "k") if name not in fields]
+    if lacking or not all(fields[name].isdigit() for name in "mnk"):
+        raise ShapeError(f"case {text!r}: {', '.join(lacking) or 'm, n, k'} must be given, as in type_a=q4_0")
+    for name, plain in PLAIN.items():
+        value = fields.get(name, "").replace(" ", "")
+        if value and value not in plain:
+            raise UnsupportedError(
+                f"case {text!r}: {name}={value} is not a plain product of float activations with one "
+                f"matrix of weights; this version takes {name}={' or '.join(plain)} only"
+            )
+    return Case(FORMATS[fields["type_a"]], int(fields["n"]), int(fields["m"]), int(fields["k"]), seed=seed)
+
+
+def load(path: Path) -> Case:
+    """A case that ``--save`` wrote."""
+    try:
+        with np.load(path) as saved:
+            facts: dict[str, Any] = {key: saved[key].item() for key in ("format", "data", "seed")}
+            (m, k), n = saved["x"].shape, len(saved["raw"])
+    except (OSError, ValueError, KeyError) as error:
+        raise GGMLQError(f"--replay {path}: not a case that `ggmlq check --save` wrote: {error}") from error
+    return Case(FORMATS[facts["format"]], m, n, k, facts["data"], facts["seed"], path)

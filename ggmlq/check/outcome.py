@@ -1,0 +1,53 @@
+"""What became of one case."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+from .cases import Case
+
+Verdict = Literal["ok", "wrong", "differs", "failed", "not run"]
+BAD = ("wrong", "differs", "failed")
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """One line of the report, and what stands below it."""
+
+    case: Case
+    verdict: Verdict
+    arithmetic: str = ""
+    distance: float = math.nan  # worst row, from that arithmetic
+    from_exact: float = math.nan
+    out: int = 0  # elements out of bound
+    unequal: int = 0  # elements that differ between repeats
+    buffer: str = ""
+    seconds: float = math.nan
+    fault: str = ""
+    text: str = ""  # the diagnosis, or why there is no result
+    saved: str = ""
+    arrays: dict[str, Any] = field(default_factory=dict, repr=False)  # of a bad case, for --save
+
+    @property
+    def bad(self) -> bool:
+        """Whether the library did something wrong."""
+        return self.verdict in BAD
+
+    def facts(self) -> dict[str, Any]:
+        """For JSON."""
+        case = self.case
+        return {
+            "type": case.format.name, "m": case.m, "n": case.n, "k": case.k, "data": case.data,
+            "seed": case.seed, "verdict": self.verdict, "arithmetic": self.arithmetic or None,
+            "nmse": _number(self.distance), "nmse_exact": _number(self.from_exact),
+            "out_of_bound": self.out, "unequal": self.unequal, "buffer": self.buffer or None,
+            "seconds": _number(self.seconds), "fault": self.fault or None, "text": self.text or None,
+            "saved": self.saved or None, "again": case.again,
+        }  # fmt: skip
+
+
+def _number(value: float) -> float | None:
+    """JSON has neither NaN nor infinity."""
+    return value if math.isfinite(value) else None

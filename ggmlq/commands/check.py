@@ -1,0 +1,175 @@
+"""``ggmlq check``: are the kernels of a library right?"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from ..check import cases, report
+from ..check.cases import Case
+from ..check.data import KINDS
+from ..check.judge import FIT
+from ..check.outcome import Outcome
+from ..check.run import Settings
+from ..check.run import run as run_cases
+from ..errors import DeviceError, GGMLQError, ShapeError, UnsupportedError
+from ..formats import FORMATS, Format
+from ..llama import Bridge, Device
+from ..llama.library import is_weight_type
+from . import _plain
+
+ABOUT = """\
+Run a library's matrix products on seeded cases and judge each result: in which arithmetic it was
+made, how far it is from that and from exact values, which elements are beyond what float32 sums may
+do, and what is wrong.
+Exit 0 where all is right, 1 where something is wrong, 2 where something could not run."""
+
+REPACKED_ROWS = 16  # rows that the widest of ggml's repacked layouts interleaves
+
+
+def add(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    """Declare the command."""
+    parser = commands.add_parser(
+        "check", help="judge the kernels of a libggml on seeded cases", description=ABOUT
+    )
+    parser.add_argument("case", nargs="*", help="cases of test-backend-ops: 'MUL_MAT(type_a=q4_0,…)'")
+    parser.add_argument("--lib", type=Path, help="a library or build folder (default: as doctor finds it)")
+    parser.add_argument("--device", default="CPU", help="one of the build's devices (default: CPU)")
+    parser.add_argument("--types", default="all", help="q4_0,q4_K (default: all that the device takes)")
+    parser.add_argument("--shapes", help="M×N×K, as 1x4096x4096,9x64x512 (default: the edges of kernels)")
+    parser.add_argument("--data", help=f"kinds of activations, or all: {', '.join(KINDS)}")
+    parser.add_argument("--seed", type=int, default=0, help="of the data (default: 0)")
+    parser.add_argument("--repack", action="store_true", help="weights in the device's repacked layout")
+    parser.add_argument("--threads", type=int, default=min(4, os.cpu_count() or 1), help="of a CPU device")
+    parser.add_argument("--repeats", type=int, default=3, help="runs whose bits must agree (default: 3)")
+    parser.add_argument("--time", type=int, default=0, metavar="RUNS", help="also time so many runs")
+    parser.add_argument("--arithmetic", help="what the kernels claim (default: the one that fits)")
+    parser.add_argument("--timeout", type=float, default=60, help="seconds for one case (default: 60)")
+    parser.add_argument("--save", type=Path, metavar="DIR", help="write bad cases to DIR as npz")
+    parser.add_argument("--replay", type=Path, metavar="NPZ", action="append", default=[],
+                        help="a case that --save wrote")  # fmt: skip
+    parser.add_argument("--json", action="store_true", help="print JSON")
+    parser.set_defaults(run=run)
+
+
+def run(args: argparse.Namespace) -> int:
+    """Run the command."""
+    with Bridge(args.lib, timeout=args.timeout) as bridge:
+        device = _device(bridge, args.device)
+        todo = _cases(args, bridge)
+        how = Settings(
+            device.name, device.backend, args.threads, args.repack, args.repeats, args.time,
+            _arithmetic(args.arithmetic),
+        )  # fmt: skip
+        outcomes = []
+        with _progress(len(todo), quiet=args.json) as (say, step):
+            say(f"{bridge!r}\n{device.name}: {device.description}, {device.backend}\n\n{report.HEADER}")
+            for outcome in run_cases(bridge, todo, how):
+                if outcome.bad and args.save:
+                    outcome = report.save(args.save, outcome)  # noqa: PLW2901
+                if outcome.verdict != "not run":
+                    say(report.line(outcome))
+                step()
+                outcomes.append(replace(outcome, arrays={}))
+        if args.json:
+            _plain.print_json(_facts(bridge, device, args, outcomes))
+        else:
+            print(f"\n{report.summary(outcomes)}")
+            print("".join(f"\nnot run: {reason}" for reason in report.reasons(outcomes)), end="")
+    return _status(args, outcomes)
+
+
+def _device(bridge: Bridge, name: str) -> Device:
+    found = bridge.devices()
+    for device in found:
+        if device.name.lower() == name.lower():
+            return device
+    raise DeviceError(
+        f"--device {name}: {bridge.build.folder} has {', '.join(d.name for d in found)}; name one of these"
+    )
+
+
+def _arithmetic(name: str | None) -> str | None:
+    if name is not None and name not in FIT:
+        raise UnsupportedError(
+            f"--arithmetic {name}: no kernel multiplies so; choose of {', '.join(FIT)}, "
+            "or leave it out to find the one that fits"
+        )
+    return name
+
+
+def _cases(args: argparse.Namespace, bridge: Bridge) -> list[Case]:
+    """What was asked for; without shapes or cases, the edges."""
+    given = [cases.load(path) for path in args.replay]
+    given += [cases.parse_backend_ops(text, args.seed) for text in args.case]
+    if given:
+        if args.shapes or args.data or args.types != "all":
+            raise ShapeError(
+                "cases were given beside --types, --shapes or --data; a case says these itself; drop one"
+            )
+        return given
+    kinds = cases.parse_data(args.data) if args.data else None
+    if not args.shapes:
+        group = REPACKED_ROWS if args.repack else 1
+        edges = [case for fmt in _types(args, bridge) for case in cases.edges(fmt, args.seed, group)]
+        return [case for case in edges if kinds is None or case.data in kinds]
+    shapes = cases.parse_shapes(args.shapes)
+    fits: Callable[[Format, int], bool] = lambda fmt, k: args.types != "all" or k % fmt.block_size == 0
+    return [
+        Case(fmt, m, n, k, kind, args.seed)
+        for fmt in _types(args, bridge)
+        for m, n, k in shapes
+        if fits(fmt, k)
+        for kind in kinds or ["normal"]
+    ]
+
+
+def _types(args: argparse.Namespace, bridge: Bridge) -> list[Format]:
+    if args.types == "all":
+        return [fmt for fmt in FORMATS.values() if is_weight_type(fmt) and fmt.name in bridge.types]
+    return cases.parse_types(args.types)
+
+
+@contextmanager
+def _progress(total: int, *, quiet: bool) -> Iterator[tuple[Callable[[str], None], Callable[[], None]]]:
+    """How to print a line and how to count a case; a bar on stderr where that is a terminal."""
+    if not sys.stderr.isatty():
+        yield (lambda text: None) if quiet else print, lambda: None
+        return
+    from tqdm import tqdm
+
+    with tqdm(total=total, unit="case", file=sys.stderr, leave=False) as bar:
+        say = (lambda text: None) if quiet else (lambda text: tqdm.write(text, file=sys.stdout))
+        yield say, lambda: bar.update(1)
+
+
+def _facts(
+    bridge: Bridge, device: Device, args: argparse.Namespace, outcomes: list[Outcome]
+) -> dict[str, Any]:
+    return {
+        "library": {"path": str(bridge.path), "version": bridge.version},
+        "device": device.facts(),
+        "threads": args.threads,
+        "repack": args.repack,
+        "repeats": args.repeats,
+        "cases": [outcome.facts() for outcome in outcomes],
+    }
+
+
+def _status(args: argparse.Namespace, outcomes: list[Outcome]) -> int:
+    """1 for anything wrong; 2 where nothing ran, or not all of what was named."""
+    if any(outcome.bad for outcome in outcomes):
+        return 1
+    ran = {outcome.case.format.name for outcome in outcomes if outcome.arithmetic}
+    asked = {outcome.case.format.name for outcome in outcomes}
+    named = args.types != "all" or args.case or args.replay
+    if not ran or (named and asked - ran):
+        why = "; ".join(report.reasons(outcomes)[:3]) or "no case fits these types and shapes"
+        raise GGMLQError(f"not run: {why}")
+    return 0

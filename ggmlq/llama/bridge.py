@@ -1,0 +1,228 @@
+"""A user's libggml from Python, safely: it runs in a process of its own.
+
+>>> from ggmlq.llama import Bridge
+>>> bridge = Bridge("/no/such/build")
+Traceback (most recent call last):
+    ...
+ggmlq.errors.MissingDependencyError: libggml: /no/such/build is neither a file nor a folder; ...
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ..array import QuantArray
+from ..checks import as_floats, check_linear
+from ..devices import to_host
+from ..errors import ShapeError, UnsupportedError
+from ..formats import FORMATS, Format
+from ..formats.format import Floats
+from .devices import Device
+from .files import locate
+from .library import is_weight_type
+from .process import Child
+from .product import UNWRITTEN
+from .protocol import Arrays
+
+TIMEOUT = 120.0
+
+
+@dataclass(frozen=True)
+class Measurement:
+    """A product with what was observed around it."""
+
+    y: Floats  # [..., N]
+    repeats: tuple[Floats, ...]  # the same product again, from fresh buffers of NaN
+    seconds: tuple[float, ...]  # of each timed run
+    buffer: str  # ggml's name of the memory that held the weights
+
+    @property
+    def fastest(self) -> float:
+        """Seconds of the fastest timed run, NaN without one."""
+        return min(self.seconds, default=math.nan)
+
+    @property
+    def median(self) -> float:
+        """Median seconds of the timed runs, NaN without one."""
+        return float(np.median(self.seconds)) if self.seconds else math.nan
+
+    @property
+    def unwritten(self) -> NDArray[np.bool_]:
+        """Which elements of y the kernel never wrote."""
+        mask: NDArray[np.bool_] = self.y.view(np.uint32) == UNWRITTEN
+        return mask
+
+    @property
+    def same(self) -> bool:
+        """Whether all repeats have the bits of the first."""
+        return all(np.array_equal(self.y.view(np.uint32), r.view(np.uint32)) for r in self.repeats)
+
+
+class Bridge:
+    """The functions of one ggml build. A context manager; without ``with``, call :meth:`close`.
+
+    Parameters
+    ----------
+    lib : str or Path, optional
+        A library, or a build folder. Without it ``GGMLQ_LIBGGML`` is followed, then an installed
+        llama-cpp-python.
+    timeout : float
+        Seconds that one call may take before the library counts as hung.
+    """
+
+    def __init__(self, lib: str | Path | None = None, *, timeout: float = TIMEOUT) -> None:
+        self.build = locate(lib)
+        self.timeout = timeout
+        self._lib = None if lib is None else str(Path(lib).expanduser().absolute())
+        self._child: Child | None = None
+        try:
+            facts = self._start()
+        except BaseException:
+            self.close()
+            raise
+        self.path = Path(facts["path"])
+        self.version: str = facts["version"]
+        self.types = frozenset(facts["types"])
+
+    # --- what it offers -------------------------------------------------------------------
+
+    def devices(self) -> list[Device]:
+        """Every device of every backend of the build."""
+        answer, _ = self._call("devices()", {"do": "devices"})
+        return [Device(**facts) for facts in answer["devices"]]
+
+    def quantize(self, x: Any, format: str | int | Format, *, imatrix: Any = None) -> QuantArray:
+        """Rows of floats as the library's own encoder writes them.
+
+        Parameters
+        ----------
+        x : array of floats
+            The last axis is cut into blocks.
+        format : str, int or Format
+            Name in any case, ggml id, or Format.
+        imatrix : array, optional
+            Importance of each column, 1-D of length K.
+        """
+        fmt = FORMATS[format]
+        asked = f"quantize(x, {fmt.name!r})"
+        x = np.asarray(as_floats(asked, to_host(x)), np.float32)
+        if x.ndim == 0 or x.shape[-1] % fmt.block_size or not x.size:
+            raise ShapeError(
+                f"{asked}: x has shape {x.shape}, {fmt.name} blocks hold {fmt.block_size}; "
+                "pad the last axis to whole blocks"
+            )
+        arrays = [x.reshape(-1, x.shape[-1])]
+        if imatrix is not None:
+            arrays.append(self._imatrix(asked, imatrix, x.shape[-1]))
+        elif fmt.needs_imatrix:
+            raise UnsupportedError(f"{asked}: ggml encodes {fmt.name} with an imatrix only; pass one")
+        _, (raw,) = self._call(asked, {"do": "quantize", "format": fmt.name}, arrays)
+        return QuantArray.from_bytes(raw, fmt, x.shape)
+
+    def dequantize(self, q: QuantArray) -> Floats:
+        """The values of blocks as the library's own decoder reads them."""
+        q = q.to("cpu")
+        rows = q.raw.reshape(-1, q.raw.shape[-1])
+        _, (values,) = self._call(f"dequantize({q!r})", {"do": "dequantize", "format": q.format.name}, [rows])
+        return np.asarray(values.reshape(q.shape))
+
+    def mul_mat(
+        self, x: Any, q: QuantArray, device: str = "CPU", *, threads: int = 1, repack: bool = False
+    ) -> Floats:
+        """``x [..., K] @ q [N, K].T`` by the library's kernels on one of its devices.
+
+        Parameters
+        ----------
+        x : array of floats
+            Activations; ggml takes them as float32.
+        q : QuantArray
+            Weights; F32, F16 and BF16 too.
+        device : str
+            A name of :meth:`devices`.
+        threads : int
+            For devices that have threads.
+        repack : bool
+            Lay the weights out in the device's extra buffers, as llama.cpp does on CPUs.
+        """
+        return self.measure(x, q, device, threads=threads, repack=repack).y
+
+    def measure(
+        self,
+        x: Any,
+        q: QuantArray,
+        device: str = "CPU",
+        *,
+        threads: int = 1,
+        repack: bool = False,
+        repeats: int = 1,
+        time_runs: int = 0,
+    ) -> Measurement:
+        """:meth:`mul_mat` run ``repeats`` times for its bits, then ``time_runs`` times for its speed."""
+        asked = f"mul_mat(x, {q!r}, {device!r})"
+        x = np.asarray(check_linear(asked, x, q), np.float32)
+        if not x.size or not q.shape[0]:
+            raise ShapeError(f"{asked}: x has shape {x.shape}; a product needs at least one row of each")
+        if not is_weight_type(q.format):
+            raise UnsupportedError(
+                f"{asked}: ggml has no weights of type {q.format.name}; it multiplies blocks and "
+                "F32, F16, BF16 with float activations"
+            )
+        if threads < 1 or repeats < 1 or time_runs < 0:
+            raise ShapeError(
+                f"{asked}: threads={threads}, repeats={repeats}, time_runs={time_runs}; "
+                "threads and repeats are at least 1, time_runs at least 0"
+            )
+        message = {
+            "do": "mul_mat", "device": device, "format": q.format.name, "rows": q.shape[0],
+            "columns": q.shape[1], "threads": threads, "repack": repack, "repeats": repeats,
+            "time_runs": time_runs,
+        }  # fmt: skip
+        answer, (y,) = self._call(asked, message, [x.reshape(-1, x.shape[-1]), q.raw])
+        results = [one.reshape(*x.shape[:-1], q.shape[0]) for one in y]
+        return Measurement(results[0], tuple(results[1:]), tuple(answer["seconds"]), answer["buffer"])
+
+    # --- the process ----------------------------------------------------------------------
+
+    def close(self) -> None:
+        """End the library's process."""
+        if self._child is not None:
+            self._child.close()
+            self._child = None
+
+    def __enter__(self) -> Bridge:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.close()
+
+    def __repr__(self) -> str:
+        return f"<Bridge to ggml {self.version}, {self.path}>"
+
+    def _start(self) -> dict[str, Any]:
+        self._child = Child()
+        message = {"do": "load", "lib": self._lib}
+        facts, _ = self._child.call(f"loading {self.build.folder}", message, [], self.timeout)
+        return dict(facts)
+
+    def _call(self, asked: str, message: dict[str, Any], arrays: Arrays | None = None) -> Any:
+        if self._child is None or not self._child.alive:
+            self.close()
+            self._start()
+        assert self._child is not None
+        return self._child.call(asked, message, arrays or [], self.timeout)
+
+    @staticmethod
+    def _imatrix(asked: str, imatrix: Any, columns: int) -> NDArray[np.float32]:
+        weights = np.asarray(as_floats(asked, to_host(imatrix)), np.float32)
+        if weights.shape != (columns,):
+            raise ShapeError(
+                f"{asked}: imatrix has shape {weights.shape}, rows have {columns} elements; "
+                "an imatrix is 1-D with one weight a column"
+            )
+        return weights

@@ -1,0 +1,103 @@
+"""The devices of a build: what its backends offer, with or without ggml's registry."""
+
+from __future__ import annotations
+
+import ctypes
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from ..errors import DeviceError, MissingDependencyError
+from .symbols import SIZE, P, Symbols
+
+KINDS = ("CPU", "GPU", "IGPU", "ACCEL", "META")  # in the order of ggml's enum
+
+
+@dataclass(frozen=True)
+class Device:
+    """One device as its backend describes it."""
+
+    name: str  # "CPU", "CUDA0"
+    description: str
+    backend: str  # "CPU", "CUDA", "Vulkan"
+    kind: str
+    memory_free: int
+    memory_total: int
+
+    def facts(self) -> dict[str, Any]:
+        """For JSON."""
+        return asdict(self)
+
+
+@dataclass(frozen=True)
+class Handle:
+    """A device, and the pointers to it and to its backend."""
+
+    device: Device
+    dev: int
+    reg: int
+
+
+def handles(symbols: Symbols) -> list[Handle]:
+    """All devices of the build, in ggml's order."""
+    found = []
+    for reg in _regs(symbols):
+        for i in range(symbols.ggml_backend_reg_dev_count(reg)):
+            dev = symbols.ggml_backend_reg_dev_get(reg, i)
+            found.append(Handle(_describe(symbols, reg, dev), dev, reg))
+    return found
+
+
+def find(symbols: Symbols, name: str) -> Handle:
+    """The device of that name, in any case."""
+    all_devices = handles(symbols)
+    for handle in all_devices:
+        if handle.device.name.lower() == name.lower():
+            return handle
+    listed = ", ".join(handle.device.name for handle in all_devices) or "none"
+    more = "".join(f"; {trouble}" for trouble in symbols.troubles)
+    raise DeviceError(
+        f"device {name!r}: {symbols.build.folder} has {listed}{more}; "
+        "name one of these, or build ggml with the backend"
+    )
+
+
+def _regs(symbols: Symbols) -> list[int]:
+    """The backends: registered, loaded at run time, or taken from their own files."""
+    if not symbols.has("ggml_backend_reg_count"):
+        parts = dict.fromkeys([*symbols.build.backends, "cpu"])  # cpu: perhaps in the one file
+        names = [f"ggml_backend_{part}_reg" for part in parts]
+        return [_own_reg(symbols, name) for name in names if symbols.has(name)] or _none(symbols)
+    if not symbols.ggml_backend_reg_count() and symbols.has("ggml_backend_load_all_from_path"):
+        for folder in {path.parent: None for path in symbols.build.backends.values()}:
+            symbols.ggml_backend_load_all_from_path(str(folder).encode())
+    count = symbols.ggml_backend_reg_count()
+    return [symbols.ggml_backend_reg_get(i) for i in range(count)] or _none(symbols)
+
+
+def _own_reg(symbols: Symbols, name: str) -> int:
+    function = getattr(symbols, name)
+    function.restype, function.argtypes = P, []
+    return int(function())
+
+
+def _none(symbols: Symbols) -> list[int]:
+    more = "".join(f"; {trouble}" for trouble in symbols.troubles)
+    files = ", ".join(path.name for path in symbols.build.parts.values())
+    raise MissingDependencyError(
+        f"libggml: {symbols.build.folder} ({files}) has no backend that loads{more}; to multiply, "
+        "ggml needs one beside libggml-base: name a folder that also has libggml-cpu"
+    )
+
+
+def _describe(symbols: Symbols, reg: int, dev: int) -> Device:
+    free, total = SIZE(), SIZE()
+    symbols.ggml_backend_dev_memory(dev, ctypes.byref(free), ctypes.byref(total))
+    kind = symbols.ggml_backend_dev_type(dev)
+    return Device(
+        name=symbols.ggml_backend_dev_name(dev).decode(),
+        description=symbols.ggml_backend_dev_description(dev).decode(errors="replace").strip(),
+        backend=symbols.ggml_backend_reg_name(reg).decode(),
+        kind=KINDS[kind] if kind < len(KINDS) else f"type {kind}",
+        memory_free=free.value,
+        memory_total=total.value,
+    )

@@ -1,0 +1,106 @@
+"""Where the files of a ggml build lie: one library of the old days, or base, registry and backends.
+
+Nothing of ggml is shipped. The user names a library file, a llama.cpp build folder (or what
+``GGMLQ_LIBGGML`` holds); without that an installed llama-cpp-python is looked for.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import re
+from dataclasses import dataclass
+from pathlib import Path
+
+from ..errors import MissingDependencyError
+
+VARIABLE = "GGMLQ_LIBGGML"
+HOW = f"set {VARIABLE} to a libggml-base or a llama.cpp build folder, or `pip install llama-cpp-python`"
+
+# libggml-base.so, libggml-cpu-haswell.so.0.9, libggml.0.dylib, ggml-cuda.dll: group 1 is the part.
+NAME = re.compile(r"(?:lib)?ggml(?:-([\w-]+))?(?:\.\d+)*\.(?:so|dylib|dll)(?:\.\d+)*$")
+
+# Where builds of different years and systems put their libraries, below what the user named.
+PLACES = ("", "bin", "lib", "lib64", "bin/Release", "bin/Debug", "ggml/src", "src")
+
+
+@dataclass(frozen=True)
+class Build:
+    """The libraries of one build of ggml, by part: ``"base"``, ``"cpu"``, ``"cuda"`` …
+
+    The part ``""`` is libggml itself: the registry of backends, or all of ggml in one file.
+    """
+
+    folder: Path
+    parts: dict[str, Path]
+
+    @property
+    def base(self) -> Path:
+        """The file that has the types, tensors and encoders."""
+        return self.parts.get("base") or self.parts[""]
+
+    @property
+    def backends(self) -> dict[str, Path]:
+        """The files that hold one backend each."""
+        return {part: path for part, path in self.parts.items() if part not in ("", "base")}
+
+
+def locate(named: str | Path | None = None) -> Build:
+    """The build that the user named, or the one that this machine has."""
+    if named is None:
+        named = os.environ.get(VARIABLE) or _llama_cpp_python()
+    if named is None:
+        raise MissingDependencyError(f"libggml: none found; {HOW}")
+    path = Path(named).expanduser()
+    if path.is_file():
+        return _of_file(path)
+    if not path.is_dir():
+        raise MissingDependencyError(
+            f"libggml: {path} is neither a file nor a folder; name a library or a build folder; {HOW}"
+        )
+    for root in (path / "build", path):
+        parts: dict[str, Path] = {}
+        for place in PLACES:  # backends that load at run time may lie in bin, the rest in src
+            parts = {**_parts(root / place), **parts}
+        if "base" in parts or "" in parts:
+            return Build((parts.get("base") or parts[""]).parent, parts)
+    raise MissingDependencyError(
+        f"libggml: {path} holds no libggml-base or libggml (looked in it and in "
+        f"{', '.join(PLACES[1:])}, each also below build/); build ggml with "
+        f"-DBUILD_SHARED_LIBS=ON and name that folder; {HOW}"
+    )
+
+
+def _of_file(path: Path) -> Build:
+    """The named file plays its own part; the others come from beside it."""
+    match = NAME.match(path.name)
+    if match is None:  # somebody's own name: then it must hold all of ggml
+        return Build(path.parent, {"": path})
+    parts = {**_parts(path.parent), (match[1] or ""): path}
+    if "base" not in parts and "" not in parts:
+        raise MissingDependencyError(
+            f"libggml: {path} is one backend, and {path.parent} holds no libggml-base; "
+            "a backend needs it; name the folder that has both"
+        )
+    return Build(path.parent, parts)
+
+
+def _parts(folder: Path) -> dict[str, Path]:
+    """Libraries in a folder and in its ``ggml-cuda``-like ones; of several names the shortest."""
+    found: dict[str, Path] = {}
+    if not folder.is_dir():
+        return found
+    inner = sorted(child for child in folder.glob("ggml-*") if child.is_dir())
+    for place in (folder, *inner):
+        for path in sorted(place.iterdir(), key=lambda p: (len(p.name), p.name)):
+            match = NAME.match(path.name)
+            if match is not None and path.is_file():
+                found.setdefault(match[1] or "", path)
+    return found
+
+
+def _llama_cpp_python() -> Path | None:
+    package = importlib.util.find_spec("llama_cpp")
+    if package is None or package.origin is None:
+        return None
+    return Path(package.origin).parent

@@ -1,0 +1,129 @@
+"""The C functions that the bridge calls, with their types, found in whichever file has them.
+
+No struct of ggml is read: tensors and graphs stay pointers, so that a library of another year,
+whose structs have other fields, still fits. Only ``ggml_init_params`` goes by value.
+"""
+
+from __future__ import annotations
+
+import ctypes
+from pathlib import Path
+from typing import Any
+
+from ..errors import MissingDependencyError, UnsupportedError
+from .files import HOW, Build
+
+P, TEXT, SIZE = ctypes.c_void_p, ctypes.c_char_p, ctypes.c_size_t
+INT, LONG, BOOL = ctypes.c_int, ctypes.c_int64, ctypes.c_bool
+
+
+class InitParams(ctypes.Structure):
+    """Memory of a context: its size, where (NULL: ggml allocates), and whether tensors get any."""
+
+    _fields_ = [("mem_size", SIZE), ("mem_buffer", P), ("no_alloc", BOOL)]
+
+
+# What each function returns, and what it takes.
+SIGNATURES: dict[str, tuple[Any, list[Any]]] = {
+    "ggml_version": (TEXT, []),
+    "ggml_commit": (TEXT, []),
+    "ggml_type_name": (TEXT, [INT]),
+    "ggml_type_size": (SIZE, [INT]),
+    "ggml_blck_size": (LONG, [INT]),
+    "ggml_quantize_chunk": (SIZE, [INT, P, P, LONG, LONG, LONG, P]),
+    # tensors and graphs
+    "ggml_init": (P, [InitParams]),
+    "ggml_free": (None, [P]),
+    "ggml_tensor_overhead": (SIZE, []),
+    "ggml_graph_overhead": (SIZE, []),
+    "ggml_nbytes": (SIZE, [P]),
+    "ggml_new_tensor_2d": (P, [P, INT, LONG, LONG]),
+    "ggml_mul_mat": (P, [P, P, P]),
+    "ggml_new_graph": (P, [P]),
+    "ggml_build_forward_expand": (None, [P, P]),
+    # backends
+    "ggml_backend_reg_count": (SIZE, []),
+    "ggml_backend_reg_get": (P, [SIZE]),
+    "ggml_backend_reg_name": (TEXT, [P]),
+    "ggml_backend_reg_dev_count": (SIZE, [P]),
+    "ggml_backend_reg_dev_get": (P, [P, SIZE]),
+    "ggml_backend_reg_get_proc_address": (P, [P, TEXT]),
+    "ggml_backend_load_all_from_path": (None, [TEXT]),
+    "ggml_backend_dev_name": (TEXT, [P]),
+    "ggml_backend_dev_description": (TEXT, [P]),
+    "ggml_backend_dev_type": (INT, [P]),
+    "ggml_backend_dev_memory": (None, [P, P, P]),
+    "ggml_backend_dev_init": (P, [P, TEXT]),
+    "ggml_backend_dev_buffer_type": (P, [P]),
+    "ggml_backend_dev_supports_op": (BOOL, [P, P]),
+    "ggml_backend_buft_name": (TEXT, [P]),
+    "ggml_backend_alloc_ctx_tensors_from_buft": (P, [P, P]),
+    "ggml_backend_buffer_set_usage": (None, [P, INT]),
+    "ggml_backend_buffer_free": (None, [P]),
+    "ggml_backend_tensor_set": (None, [P, P, SIZE, SIZE]),
+    "ggml_backend_tensor_get": (None, [P, P, SIZE, SIZE]),
+    "ggml_backend_graph_compute": (INT, [P, P]),
+    "ggml_backend_synchronize": (None, [P]),
+}
+
+
+class Symbols:
+    """``symbols.ggml_nbytes(tensor)``: functions by name, out of all loaded files of a build."""
+
+    def __init__(self, build: Build, *, whole: bool = False) -> None:
+        """Load the base alone, or the whole build with its registry and backends."""
+        self.build = build
+        self.troubles: list[str] = []  # backends that did not load, and why
+        self._files = {build.base: _load(build.base)}
+        if whole:
+            self._load_backends()
+
+    def _load_backends(self) -> None:
+        """The registry brings its backends; where its file cannot find them, they go first."""
+        if "" in self.build.parts and self._try(self.build.parts[""]):
+            return
+        for path in self.build.backends.values():
+            self._try(path)
+        if "" in self.build.parts:
+            self._try(self.build.parts[""])
+
+    def _try(self, path: Path) -> bool:
+        if path in self._files:
+            return True
+        try:
+            self._files[path] = _load(path)
+        except MissingDependencyError as error:
+            self.troubles.append(str(error))
+            return False
+        return True
+
+    def has(self, name: str) -> bool:
+        """Whether any loaded file exports the function."""
+        return any(hasattr(file, name) for file in self._files.values())
+
+    def __getattr__(self, name: str) -> Any:
+        for file in self._files.values():
+            if hasattr(file, name):
+                function = getattr(file, name)
+                if name in SIGNATURES:
+                    function.restype, function.argtypes = SIGNATURES[name]
+                setattr(self, name, function)
+                return function
+        listed = ", ".join(str(path) for path in self._files)
+        more = "".join(f"; {trouble}" for trouble in self.troubles)
+        raise UnsupportedError(
+            f"libggml: {name} is missing from {listed}{more}; this needs a complete shared build "
+            "of ggml from 2025 or later; name its folder"
+        )
+
+    def procedure(self, reg: int, name: str, result: Any, *takes: Any) -> Any:
+        """A function that a backend offers by name only, or None."""
+        address = self.ggml_backend_reg_get_proc_address(reg, name.encode())
+        return ctypes.CFUNCTYPE(result, *takes)(address) if address else None
+
+
+def _load(path: Path) -> ctypes.CDLL:
+    try:
+        return ctypes.CDLL(str(path.absolute()), mode=getattr(ctypes, "RTLD_GLOBAL", 0))
+    except OSError as error:
+        raise MissingDependencyError(f"libggml: cannot load {path}: {error}; {HOW}") from error

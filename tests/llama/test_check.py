@@ -1,0 +1,369 @@
+"""``ggmlq check``: its cases, its verdicts and its exit status."""
+
+from __future__ import annotations
+
+import json
+import sys
+
+import numpy as np
+import pytest
+
+import ggmlq as gq
+from ggmlq.check import cases, data
+from ggmlq.check.cases import Case
+from ggmlq.check.judge import candidates, judge
+from ggmlq.cli import main
+from ggmlq.errors import ShapeError, UnsupportedError
+from ggmlq.formats import FORMATS
+
+Q4_0 = FORMATS["q4_0"]
+SMALL = ["--types", "q4_0", "--shapes", "9x7x96,1x8x32"]
+
+
+@pytest.fixture
+def check(capsys, fake_library, monkeypatch):
+    """Run the command on the fake library; its status, its stdout and its stderr."""
+
+    def run(*options, fault="", device="FAKE0"):
+        monkeypatch.setenv("FAKE_GGML", fault)
+        status = main(["check", "--lib", str(fake_library), "--device", device, *map(str, options)])
+        return status, *capsys.readouterr()
+
+    return run
+
+
+# --- cases ------------------------------------------------------------------------------------
+
+
+def test_the_same_case_is_the_same_data():
+    case = Case(Q4_0, 9, 7, 96, "outliers", 5)
+    (x, w), (x2, w2) = case.inputs(), case.inputs()
+    np.testing.assert_array_equal(x, x2)
+    np.testing.assert_array_equal(w.raw, w2.raw)
+    other, _ = Case(Q4_0, 9, 7, 96, "outliers", 6).inputs()
+    assert (other != x).mean() > 0.9
+
+
+@pytest.mark.parametrize("fmt", FORMATS.values(), ids=lambda fmt: fmt.name)
+def test_edges_touch_every_limit(fmt):
+    block = max(fmt.block_size, 32)
+    edges = cases.edges(fmt, 3)
+    assert {1, 8, 9, 63, 64, 65} <= {case.m for case in edges}
+    assert {case.n % 16 for case in edges} >= {0, 1, 2, 7}
+    assert {case.k // block % 2 for case in edges} == {0, 1}
+    assert min(case.k for case in edges) == block
+    assert {case.data for case in edges} == set(data.KINDS)
+    assert all(case.seed == 3 for case in edges)
+    assert all(case.n % 16 == 0 for case in cases.edges(fmt, 3, 16))
+
+
+def test_kinds_are_what_they_say():
+    for m in (1, 9):
+        x = {kind: data.activations(kind, m, 1056, 1) for kind in data.KINDS}
+        assert all(np.isfinite(rows).all() for rows in x.values())
+        assert 0 < (x["zero"] == 0).mean() < 0.9
+        assert (x["constant"] == x["constant"][:, :1]).all()
+        assert np.abs(x["huge"]).sum(axis=1).max() > 65504
+        assert np.abs(x["tiny"]).max(axis=1).min() / 127 < 2**-14
+        assert np.abs(x["outliers"]).max() > 50
+
+
+def test_shapes_and_types():
+    assert cases.parse_shapes("1x4096x4096, 9×64×512") == [(1, 4096, 4096), (9, 64, 512)]
+    assert [fmt.name for fmt in cases.parse_types("Q4_0,q4_k")] == ["q4_0", "q4_K"]
+    with pytest.raises(ShapeError, match="'9x64' is not M×N×K"):
+        cases.parse_shapes("9x64")
+    with pytest.raises(ShapeError, match="K is a multiple of 32"):
+        Case(Q4_0, 1, 1, 33)
+    with pytest.raises(UnsupportedError, match="there is no such kind; choose of normal"):
+        cases.parse_data("weird")
+
+
+def test_cases_of_test_backend_ops():
+    text = "MUL_MAT(type_a=q5_1,type_b=f32,m=16,n=1,k=256,bs=[1,1],nr=[1,1],per=[0,1,2,3],k_v=0,o=1): FAIL"
+    case = cases.parse_backend_ops(text, 7)
+    assert (case.format.name, case.m, case.n, case.k, case.seed) == ("q5_1", 1, 16, 256, 7)
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        ("MUL_MAT_ID(type_a=q4_0,m=1,n=1,k=32)", "only MUL_MAT"),
+        ("q4_0 1x1x1", "only MUL_MAT"),
+        ("MUL_MAT(type_a=q4_0,m=1,n=1)", "k must be given"),
+        ("MUL_MAT(type_a=q4_0,m=1,n=x,k=32)", "m, n, k must be given"),
+        ("MUL_MAT(type_a=q4_0,type_b=f16,m=1,n=1,k=32)", "type_b=f16 is not a plain product"),
+        ("MUL_MAT(type_a=q4_0,m=1,n=1,k=32,bs=[2,3])", r"bs=\[2,3\] is not a plain product"),
+        ("MUL_MAT(type_a=q4_0,m=1,n=1,k=32,per=[0, 2, 1, 3])", r"per=\[0,2,1,3\] is not"),
+        ("MUL_MAT(type_a=q9_9,m=1,n=1,k=32)", "no such type"),
+    ],
+)
+def test_other_cases_are_refused(text, says):
+    with pytest.raises(gq.GGMLQError, match=says):
+        cases.parse_backend_ops(text, 0)
+
+
+# --- verdicts ---------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", ["q4_0", "q5_1", "q6_K", "iq4_nl", "mxfp4", "q8_0"])
+@pytest.mark.parametrize("arithmetic", ["ggml-cpu", "ggml-mmvq", "ggml-mmq", "q8", "f16", "f32"])
+def test_the_arithmetic_is_found(name, arithmetic):
+    x, q = data.activations("normal", 4, 512, 1), data.weights(FORMATS[name], "normal", 33, 512, 1)
+    y = gq.reference.linear(x, q, arithmetic).astype(np.float32)
+    found = judge(y, x, q, candidates("CPU", 4))
+    assert found.ok
+    assert found.distance < 1e-11
+
+
+def test_one_bad_element_is_out_of_bound():
+    x, q = data.activations("normal", 16, 1024, 1), data.weights(Q4_0, "normal", 256, 1024, 1)
+    right = gq.reference.linear(x, q, "ggml-cpu").astype(np.float32)
+    for wrong in (0.0, np.nan, np.inf, right[3, 5] * 1.01):
+        y = right.copy()
+        y[3, 5] = wrong
+        found = judge(y, x, q, ["ggml-cpu"])
+        assert not found.ok
+        assert found.out == 1
+
+
+def _truncated(x, q, right):
+    """An activation quantizer that cuts off where it should round."""
+    runs = x.reshape(len(x), -1, 32).astype(np.float64)
+    step = np.abs(runs).max(axis=-1, keepdims=True) / 127
+    return (np.trunc(runs / step) * step).reshape(x.shape) @ np.asarray(q, np.float64).T
+
+
+def _bfloat_scales(x, q, right):
+    rounded = q.copy()
+    bits = q.blocks["d"].astype(np.float32).view(np.uint32) + 0x8000 & 0xFFFF0000
+    rounded.blocks["d"][...] = bits.view(np.float32)
+    return gq.reference.linear(x, rounded, "ggml-cpu")
+
+
+def _half_sums(x, q, right):
+    w, sums = np.asarray(q), np.zeros(right.shape, np.float16)
+    for start in range(0, x.shape[1], 32):
+        at = slice(start, start + 32)
+        sums += (x[:, at] @ w[:, at].T).astype(np.float16)
+    return sums
+
+
+MISSED = {
+    "scale off by 1/128": lambda x, q, right: right * (1 + 1 / 128),
+    "a row of zeros": lambda x, q, right: np.where(np.arange(right.shape[1]) == 2, 0, right),
+    "truncation": _truncated,
+    "bfloat16 scales": _bfloat_scales,
+    "half sums": _half_sums,
+}
+
+
+@pytest.mark.parametrize("fault", MISSED)
+@pytest.mark.parametrize("backend", ["CPU", "CUDA"])
+def test_what_passes_an_nmse_of_5e_4_is_caught(fault, backend):
+    """What test-backend-ops lets through is out of bound in every arithmetic."""
+    x, q = data.activations("normal", 8, 1024, 1), data.weights(Q4_0, "normal", 512, 1024, 1)
+    right = gq.reference.linear(x, q, "ggml-cpu")
+    y = MISSED[fault](x, q, right).astype(np.float32)
+    assert gq.nmse(y, right) < 5e-3
+    assert judge(right.astype(np.float32), x, q, candidates(backend, 8)).ok
+    assert judge(y, x, q, candidates(backend, 8)).out > 0
+
+
+def test_overflow_must_be_where_the_arithmetic_has_it():
+    x, q = data.activations("normal", 3, 256, 1), data.weights(Q4_0, "normal", 8, 256, 1)
+    x[1] *= 2.0**24  # its scale is no half any more
+    with np.errstate(over="ignore"):
+        y = gq.reference.linear(x, q, "ggml-cpu").astype(np.float32)
+        assert not np.isfinite(y[1]).any()
+        assert judge(y, x, q, ["ggml-cpu"]).ok
+        assert judge(np.zeros_like(y), x, q, ["ggml-cpu"]).out == y.size
+
+
+def test_a_claim_that_no_kernel_makes():
+    x, q = data.activations("normal", 3, 256, 1), data.weights(FORMATS["tq1_0"], "normal", 8, 256, 1)
+    with pytest.raises(UnsupportedError, match="tq1_0 weights are not multiplied in ggml-mmq"):
+        judge(np.zeros((3, 8), np.float32), x, q, ["ggml-mmq"])
+
+
+# --- the command ------------------------------------------------------------------------------
+
+
+def test_a_right_library(check):
+    status, out, err = check(*SMALL, "--data", "all", "--seed", 7)
+    assert status == 0, out
+    assert not err
+    lines = [line.split() for line in out.splitlines() if line.startswith("q4_0")]
+    assert len(lines) == 2 * len(data.KINDS) + 1
+    assert lines[0][:4] == ["q4_0", "9x7x96", "normal", "f32"]
+    assert lines[0][-2:] == ["0", "ok"]
+    assert lines[-1][:6] == ["q4_0", str(2 * len(data.KINDS)), "0", "0", "0", "0"]
+
+
+def test_edges_are_the_default(check):
+    status, out, _ = check("--types", "q4_0,f32", "--repeats", 2)
+    assert status == 0, out
+    for fmt in ("q4_0", "f32"):
+        for case in cases.edges(FORMATS[fmt], 0):
+            assert f"{fmt:8} {case.shape:>15} {case.data}" in out
+
+
+def test_a_case_of_test_backend_ops(check):
+    status, out, _ = check("MUL_MAT(type_a=q4_0,type_b=f32,m=16,n=1,k=256)")
+    assert status == 0
+    assert "1x16x256" in out
+
+
+def test_a_wrong_kernel_is_diagnosed(check):
+    status, out, _ = check(*SMALL, fault="offset")
+    assert status == 1
+    assert "WRONG: offset-missing" in out
+    assert "again: ggmlq check --types q4_0 --shapes 9x7x96 --data normal --seed 0" in out
+
+
+def test_a_wrong_kernel_is_wrong_on_all_data(check):
+    status, out, _ = check("--types", "q4_0", "--shapes", "1x65x1056", "--data", "all", fault="offset")
+    assert status == 1
+    assert out.count("WRONG") == len(data.KINDS)
+
+
+def test_what_is_not_written_is_wrong(check):
+    status, out, _ = check(*SMALL, "--json", fault="unwritten")
+    report = json.loads(out)
+    assert status == 1
+    assert [case["verdict"] for case in report["cases"]] == ["wrong", "wrong"]
+    assert [case["out_of_bound"] for case in report["cases"]] == [9, 1]
+    assert [case["fault"] for case in report["cases"]] == ["n-tail", "n-tail"]
+    assert "9 elements were never written: rows 0 to 8, columns 6 to 6." in report["cases"][0]["text"]
+
+
+def test_a_race_is_found(check):
+    status, out, _ = check(*SMALL, fault="race")
+    assert status == 1
+    assert "DIFFERS from run to run" in out
+    assert "9 elements change from run to run" in out
+    assert "Each run alone is right." in out
+
+
+def test_a_death_is_one_case(check):
+    status, out, _ = check("--types", "q4_0", "--shapes", "9x7x96,8x7x96,1x8x32", "--json", fault="crash")
+    report = json.loads(out)
+    assert status == 1
+    assert [case["verdict"] for case in report["cases"]] == ["failed", "ok", "ok"]
+    assert "SIGSEGV" in report["cases"][0]["text"]
+
+
+def test_a_type_that_keeps_dying_is_left_alone(check):
+    status, out, _ = check("--types", "q4_0", fault="abort")
+    assert status == 1
+    assert out.count("FAILED") == 3
+    assert "FAKE_ASSERT(k > 0) failed" in out
+    assert "3 cases of q4_0 failed before; the rest is not tried" in out
+
+
+def test_a_hang_is_told(check):
+    status, out, _ = check("--types", "q4_0", "--shapes", "1x8x32", "--timeout", 2, fault="hang")
+    assert status == 1
+    assert "gave no answer in 2 s" in out
+
+
+def test_a_failure_status_is_told(check):
+    status, out, _ = check("--types", "q4_0", "--shapes", "1x8x32", fault="status")
+    assert status == 1
+    assert "FAILED" in out
+    assert "returned status -1" in out
+
+
+def test_json_is_the_whole_report(check):
+    status, out, _ = check(*SMALL, "--json", "--time", 2)
+    report = json.loads(out)
+    assert status == 0
+    assert report["device"]["name"] == "FAKE0"
+    first = report["cases"][0]
+    assert (first["type"], first["m"], first["n"], first["k"], first["seed"]) == ("q4_0", 9, 7, 96, 0)
+    assert first["nmse"] < 1e-10 < first["nmse_exact"] * 1e10
+    assert first["seconds"] > 0
+
+
+def test_a_saved_case_is_replayed(check, tmp_path):
+    status, out, _ = check(*SMALL, "--data", "outliers", "--save", tmp_path, fault="unwritten")
+    assert status == 1
+    (path,) = tmp_path.glob("q4_0-9x7x96-*.npz")
+    assert f"saved: {path}" in out
+    with np.load(path) as saved:
+        assert saved["y"].shape == (9, 7)
+        assert saved["repeats"].shape == (2, 9, 7)
+    assert main(["diagnose", str(path)]) == 1  # it reads such files
+    status, out, _ = check("--replay", path)
+    assert status == 0
+    assert "9x7x96 outliers" in out
+    status, out, _ = check("--replay", path, fault="unwritten")
+    assert status == 1
+    assert f"again: ggmlq check --replay {path}" in out
+
+
+def test_a_folder_that_cannot_be_written(check, tmp_path):
+    (tmp_path / "file").touch()
+    status, _, err = check(*SMALL, "--save", tmp_path / "file", fault="unwritten")
+    assert status == 2
+    assert "cannot write q4_0-9x7x96-normal-0.npz" in err
+
+
+@pytest.mark.parametrize(
+    ("options", "says"),
+    [
+        (["--types", "q4_9"], "format 'q4_9'"),
+        (["--types", "q8_0", "--shapes", "1x1x32"], "has no type q8_0"),
+        (["--types", "q8_1", "--shapes", "1x1x32"], "no weights of type q8_1"),
+        (["--types", "q4_0", "--shapes", "1x1x33"], "K is a multiple of 32"),
+        (["--shapes", "1x1x31", "--data", "weird"], "no such kind"),
+        (["--arithmetic", "fast"], "--arithmetic fast: no kernel multiplies so"),
+        (["--types", "f32", "--arithmetic", "q8"], "f32 weights are not multiplied in q8"),
+        (["--replay", "none.npz"], "--replay none.npz: not a case"),
+        (["--threads", "0"], "threads=0"),
+        ([*SMALL, "--seed", "-1"], "a seed is 0 or more"),
+        (["--types", "q4_0", "--shapes", "1x1000000000x3200000"], "too little memory"),
+        (["MUL_MAT(type_a=q4_0,m=1,n=1,k=32)", "--shapes", "1x1x32"], "drop one"),
+        ([*SMALL, "--repack"], "has no repacked layout"),
+    ],
+)
+def test_what_cannot_run_is_exit_2(check, options, says):
+    status, _, err = check(*options)
+    assert status == 2
+    assert err.startswith("ggmlq check: ")
+    assert says in err
+
+
+def test_faults_of_the_device_are_exit_2(check):
+    for fault, says in [("unsupported", "does not multiply it"), ("driver", "did not start")]:
+        status, _, err = check(*SMALL, fault=fault)
+        assert status == 2
+        assert says in err
+    status, _, err = check(*SMALL, device="CUDA7")
+    assert status == 2
+    assert "--device CUDA7" in err
+    assert "has FAKE0" in err
+
+
+def test_no_library(capsys, tmp_path):
+    assert main(["check", "--lib", str(tmp_path)]) == 2
+    assert "holds no libggml-base" in capsys.readouterr().err
+
+
+def test_a_bar_only_on_a_terminal(check, monkeypatch):
+    monkeypatch.setattr(sys.stderr, "isatty", lambda: True)
+    status, out, err = check(*SMALL)
+    assert status == 0
+    assert "/2" in err
+    assert "9x7x96" in out
+
+
+@pytest.mark.llama
+def test_llama_cpp_on_this_cpu(capsys, libggml):
+    """Every type that the library multiplies, at two edges; the whole sweep is for the command."""
+    options = ["--shapes", "8x7x768,9x65x256", "--data", "normal,huge", "--threads", "2"]
+    status = main(["check", "--lib", str(libggml.path), *options])
+    said = capsys.readouterr()
+    assert status == 0, said.out
+    assert "q4_K" in said.out
+    assert "wrong" not in said.err

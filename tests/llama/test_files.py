@@ -1,0 +1,82 @@
+"""Finding the files of a build, in the layouts of several years and systems."""
+
+from __future__ import annotations
+
+import pytest
+
+from ggmlq.errors import MissingDependencyError
+from ggmlq.llama.files import VARIABLE, locate
+
+
+def touch(folder, *names):
+    for name in names:
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        (folder / name).touch()
+
+
+LAYOUTS = {
+    "bin": ["build/bin/libggml-base.so", "build/bin/libggml.so", "build/bin/libggml-cpu.so"],
+    "versions": ["lib/libggml-base.so.0.9.4", "lib/libggml-base.so.0", "lib/libggml.so.0",
+                 "lib/libggml-cpu.so.0"],
+    "src": ["build/ggml/src/libggml-base.so", "build/ggml/src/libggml.so",
+            "build/ggml/src/ggml-cpu/libggml-cpu.so"],
+    "own src": ["build/src/libggml-base.so", "build/src/libggml.so", "build/src/ggml-cpu/libggml-cpu.so"],
+    "backends that load": ["build/src/libggml-base.so", "build/src/libggml.so", "build/bin/libggml-cpu.so"],
+    "mac": ["bin/libggml-base.0.dylib", "bin/libggml-base.dylib", "bin/libggml.dylib",
+            "bin/libggml-cpu.dylib"],
+    "windows": ["build/bin/Release/ggml-base.dll", "build/bin/Release/ggml.dll",
+                "build/bin/Release/ggml-cpu.dll"],
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("names", LAYOUTS.values(), ids=LAYOUTS)
+def test_layouts(tmp_path, names):
+    touch(tmp_path, *names, "build/bin/libllama.so", "lib/libggml-notes.txt")
+    build = locate(tmp_path)
+    assert set(build.parts) == {"", "base", "cpu"}
+    assert build.base.name.startswith(("libggml-base.", "ggml-base."))
+    assert set(build.backends) == {"cpu"}
+    shortest = min((n for n in names if "base" in n), key=len)
+    assert build.base == tmp_path / shortest
+
+
+def test_one_library_of_the_old_days(tmp_path):
+    touch(tmp_path, "ggml/src/libggml.so")
+    assert locate(tmp_path).base == tmp_path / "ggml/src/libggml.so"
+
+
+def test_variants_of_one_backend(tmp_path):
+    touch(tmp_path, "libggml-base.so", "libggml.so", "libggml-cpu-haswell.so", "libggml-cpu-zen4.so")
+    assert set(locate(tmp_path).backends) == {"cpu-haswell", "cpu-zen4"}
+
+
+def test_a_file_brings_its_neighbours(tmp_path):
+    touch(tmp_path, "libggml-base.so", "libggml.so", "libggml-cuda.so")
+    build = locate(tmp_path / "libggml-cuda.so")
+    assert build.base == tmp_path / "libggml-base.so"
+    assert set(build.parts) == {"", "base", "cuda"}
+
+
+def test_a_file_of_any_name_is_all_of_ggml(tmp_path):
+    touch(tmp_path, "mine.so")
+    assert locate(tmp_path / "mine.so").parts == {"": tmp_path / "mine.so"}
+
+
+def test_the_variable(tmp_path, monkeypatch):
+    touch(tmp_path, "libggml-base.so")
+    monkeypatch.setenv(VARIABLE, str(tmp_path))
+    assert locate().base == tmp_path / "libggml-base.so"
+
+
+def test_what_is_missing_is_said(tmp_path, monkeypatch):
+    with pytest.raises(MissingDependencyError, match="neither a file nor a folder"):
+        locate(tmp_path / "none")
+    with pytest.raises(MissingDependencyError, match=r"holds no libggml-base.*BUILD_SHARED_LIBS"):
+        locate(tmp_path)
+    touch(tmp_path, "libggml-cuda.so")
+    with pytest.raises(MissingDependencyError, match="is one backend"):
+        locate(tmp_path / "libggml-cuda.so")
+    monkeypatch.delenv(VARIABLE, raising=False)
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
+    with pytest.raises(MissingDependencyError, match="none found; set GGMLQ_LIBGGML"):
+        locate()
