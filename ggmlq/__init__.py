@@ -10,16 +10,21 @@
 (2, 8)
 """
 
-from . import errors, reference
+from typing import TYPE_CHECKING, Any
+
+from . import errors
 from .array import QuantArray
 from .errors import GGMLQError, GGUFError
-from .faults import Diagnosis, diagnose
 from .formats import FORMATS as formats
 from .formats import Format
-from .gguf import open, save
 from .ladder import kernels
 from .metrics import nmse
 from .ops import dequantize, linear, quantize
+
+if TYPE_CHECKING:
+    from . import reference
+    from .faults import Diagnosis, diagnose
+    from .gguf import open, save
 
 __version__ = "0.1.0"
 
@@ -41,3 +46,20 @@ __all__ = [
     "reference",
     "save",
 ]
+
+# Found in these modules when first asked for: `import ggmlq` stays quick.
+_LATER = {"Diagnosis": "faults", "diagnose": "faults", "open": "gguf", "save": "gguf", "reference": ""}
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _LATER:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    from importlib import import_module
+
+    module = import_module(f"{__name__}.{_LATER[name] or name}")
+    globals()[name] = found = getattr(module, name) if _LATER[name] else module
+    return found
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *_LATER})
