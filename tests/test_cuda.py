@@ -135,3 +135,29 @@ def test_doctor_sees_the_gpu(cupy):
     (first, *_) = doctor.examine()["gpu"]["devices"]
     assert first["device"] == "cuda:0"
     assert first["memory_bytes"] > 1 << 30
+
+
+def test_files_take_device_arrays(cupy, tmp_path):
+    x = rows("normal", 4, 64)
+    q = gq.quantize(x, "q4_0")
+    path = str(tmp_path / "device.gguf")
+    gq.save(path, {"q": q.to("cuda"), "x": cupy.asarray(x)})
+    f = gq.open(path)
+    assert np.array_equal(f["q"].raw, q.raw)
+    assert np.array_equal(f["x"].dequantize(), x)
+    assert np.array_equal(f["q"].to("cuda").raw.get(), q.raw)
+
+
+def test_diagnose_takes_device_arrays(cupy):
+    x, q = rows("normal", 9, 256), gq.quantize(rows("normal", 64, 256, seed=1), "q4_0")
+    y = x @ q.T
+    assert gq.diagnose(cupy.asarray(y), cupy.asarray(x), q.to("cuda")).ok
+    y[:, 60:] = 0
+    found = gq.diagnose(cupy.asarray(y), cupy.asarray(x), q.to("cuda"), repeats=[cupy.asarray(y)])
+    assert found.fault == "n-tail"
+
+
+def test_metrics_take_device_arrays(cupy):
+    q = gq.quantize(rows("normal", 2, 32), "q8_0")
+    assert gq.nmse(q.to("cuda"), cupy.asarray(q.dequantize())) == 0
+    assert gq.reference.bound(cupy.asarray(rows("normal", 3, 32)), q.to("cuda"), "q8").shape == (3, 2)
