@@ -22,7 +22,7 @@ def to_host(x: Any) -> Any:
     """A CuPy array as a NumPy array, a QuantArray on the host; anything else as it is."""
     if not is_host(x):
         return x.get()
-    return x.to("cpu") if hasattr(x, "blocks") else x
+    return x.to("cpu") if hasattr(type(x), "dequantize") else x
 
 
 def cuda_device() -> Any:
