@@ -28,12 +28,18 @@ class Outcome:
     fault: str = ""
     text: str = ""  # the diagnosis, or why there is no result
     saved: str = ""
+    options: str = ""  # how it was run, as options of the command
     arrays: dict[str, Any] = field(default_factory=dict, repr=False)  # of a bad case, for --save
 
     @property
     def bad(self) -> bool:
         """Whether the library did something wrong."""
         return self.verdict in BAD
+
+    @property
+    def again(self) -> str:
+        """The options that repeat it."""
+        return f"{self.case.again}{self.options}"
 
     def facts(self) -> dict[str, Any]:
         """For JSON."""
@@ -44,7 +50,7 @@ class Outcome:
             "nmse": _number(self.distance), "nmse_exact": _number(self.from_exact),
             "out_of_bound": self.out, "unequal": self.unequal, "buffer": self.buffer or None,
             "seconds": _number(self.seconds), "fault": self.fault or None, "text": self.text or None,
-            "saved": self.saved or None, "again": case.again,
+            "saved": self.saved or None, "again": self.again,
         }  # fmt: skip
 
 

@@ -31,7 +31,7 @@ def line(outcome: Outcome) -> str:
     if not outcome.bad:
         return text
     below = [wrapped(paragraph) for paragraph in outcome.text.splitlines()]
-    below += [f"    again: ggmlq check {case.again}"]  # to be copied: never wrapped
+    below += [f"    again: ggmlq check {outcome.again}"]  # to be copied: never wrapped
     below += [f"    saved: {outcome.saved}"] if outcome.saved else []
     return "\n".join([text, *below])
 
@@ -90,10 +90,13 @@ def reasons(outcomes: Sequence[Outcome]) -> list[str]:
     for outcome in outcomes:
         if outcome.verdict == "not run":
             idle.setdefault(outcome.case.format.name, []).append(outcome)
-    return [f"{name} in {len(of_type)} cases, the first: {of_type[0].text}" for name, of_type in idle.items()]
+    return [
+        f"{name} in {len(of_type)} cases, the first: {of_type[0].text}" if of_type[1:] else of_type[0].text
+        for name, of_type in idle.items()
+    ]
 
 
-def save(folder: Path, outcome: Outcome) -> Outcome:
+def save(folder: Path, outcome: Outcome, claim: str | None) -> Outcome:
     """A bad case as an npz that `ggmlq check --replay` and `ggmlq diagnose` read."""
     case = outcome.case
     path = folder / f"{case.format.name}-{case.shape}-{case.data}-{case.seed}.npz"
@@ -102,7 +105,8 @@ def save(folder: Path, outcome: Outcome) -> Outcome:
         "shape": np.array([case.n, case.k]),
         "data": np.array(case.data),
         "seed": np.array(case.seed),
-        "arithmetic": np.array(outcome.arithmetic),
+        "arithmetic": np.array(outcome.arithmetic),  # the one that it was measured by
+        "claim": np.array(claim or ""),
     }
     try:
         folder.mkdir(parents=True, exist_ok=True)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import os
+import shlex
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -60,6 +61,9 @@ def add(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Run the command."""
+    for name, least in (("timeout", 1e-3), ("repeats", 1), ("threads", 1), ("time", 0)):
+        if not getattr(args, name) >= least:
+            raise ShapeError(f"--{name} {getattr(args, name)}: it must be {least:g} or more; leave it out")
     with Bridge(args.lib, timeout=args.timeout) as bridge:
         device = _device(bridge, args.device)
         todo = _cases(args, bridge)
@@ -71,8 +75,9 @@ def run(args: argparse.Namespace) -> int:
         with _progress(len(todo), quiet=args.json) as (say, step):
             say(f"{bridge!r}\n{device.name}: {device.description}, {device.backend}\n\n{report.HEADER}")
             for outcome in run_cases(bridge, todo, how):
+                outcome = replace(outcome, options=_options(args))  # noqa: PLW2901
                 if outcome.bad and args.save:
-                    outcome = report.save(args.save, outcome)  # noqa: PLW2901
+                    outcome = report.save(args.save, outcome, args.arithmetic)  # noqa: PLW2901
                 if outcome.verdict != "not run":
                     say(report.line(outcome))
                 step()
@@ -83,6 +88,14 @@ def run(args: argparse.Namespace) -> int:
             print(f"\n{report.summary(outcomes)}")
             print("".join(f"\nnot run: {reason}" for reason in report.reasons(outcomes)), end="")
     return _status(args, outcomes)
+
+
+def _options(args: argparse.Namespace) -> str:
+    """What was said of the library and of how to run it, for whoever repeats a case."""
+    said = [("--lib", args.lib), ("--device", None if args.device == "CPU" else args.device)]
+    said += [("--threads", args.threads), ("--repeats", args.repeats), ("--arithmetic", args.arithmetic)]
+    words = [f" {name} {shlex.quote(str(value))}" for name, value in said if value is not None]
+    return "".join(words) + (" --repack" if args.repack else "")
 
 
 def _device(bridge: Bridge, name: str) -> Device:

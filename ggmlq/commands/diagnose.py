@@ -56,7 +56,9 @@ def run(args: argparse.Namespace) -> int:
     x = _dumps.floats(args.x if args.weights else args.y, "x", None, q.shape[-1])
     y = _dumps.floats(args.y, "y", args.shape, q.shape[0])
     repeats = [_dumps.floats(path, "y", args.shape, q.shape[0]) for path in args.repeat]
-    found = diagnose(y, x, q, arithmetic=args.arithmetic, repeats=[*repeats, *_kept_repeats(args.y)])
+    repeats += list(_kept(args.y, "repeats", []))
+    claim = args.arithmetic or str(_kept(args.y, "claim", "")) or None
+    found = diagnose(y, x, q, arithmetic=claim, repeats=repeats)
     if args.make_input:
         _write_input(args.make_input, q)
     if args.json:
@@ -68,10 +70,10 @@ def run(args: argparse.Namespace) -> int:
     return 0 if found.ok else 1
 
 
-def _kept_repeats(path: str) -> list[Any]:
-    """Further results in the same npz."""
+def _kept(path: str, name: str, default: Any) -> Any:
+    """What else `ggmlq check --save` put into the npz: further results, and what the kernel claims."""
     found = _dumps.read(path)
-    return list(found["repeats"]) if isinstance(found, dict) and "repeats" in found else []
+    return found[name] if isinstance(found, dict) and name in found else default
 
 
 def _described(found: Diagnosis) -> str:

@@ -302,6 +302,28 @@ def test_a_saved_case_is_replayed(check, tmp_path):
     assert f"again: ggmlq check --replay {path}" in out
 
 
+def test_what_was_claimed_is_not_lost(check, tmp_path, capsys):
+    """A kernel that is right in another arithmetic than it claims: the command to repeat says so too."""
+    claim = ["--arithmetic", "ggml-mmvq", "--threads", "1"]
+    status, out, _ = check(*SMALL, *claim, "--save", tmp_path)
+    assert status == 1
+    (again,) = {line.strip() for line in out.splitlines() if "again:" in line and "9x7x96" in line}
+    assert again.endswith("--threads 1 --repeats 3 --arithmetic ggml-mmvq")
+    (path,) = tmp_path.glob("q4_0-9x7x96-*.npz")
+    main(["diagnose", str(path)])
+    assert "not multiply in the claimed arithmetic 'ggml-mmvq'" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    "option", ["--timeout=-1", "--repeats=0", "--threads=0", "--time=-1", "--timeout=nan"]
+)
+def test_numbers_that_make_no_sense(check, option):
+    status, out, err = check(*SMALL, option)
+    assert status == 2
+    assert "or more" in err
+    assert not out
+
+
 def test_a_folder_that_cannot_be_written(check, tmp_path):
     (tmp_path / "file").touch()
     status, _, err = check(*SMALL, "--save", tmp_path / "file", fault="unwritten")
@@ -320,7 +342,7 @@ def test_a_folder_that_cannot_be_written(check, tmp_path):
         (["--arithmetic", "fast"], "--arithmetic fast: no kernel multiplies so"),
         (["--types", "f32", "--arithmetic", "q8"], "f32 weights are not multiplied in q8"),
         (["--replay", "none.npz"], "--replay none.npz: not a case"),
-        (["--threads", "0"], "threads=0"),
+        (["--threads", "0"], "--threads 0: it must be 1 or more"),
         ([*SMALL, "--seed", "-1"], "a seed is 0 or more"),
         (["--types", "q4_0", "--shapes", "1x1000000000x3200000"], "too little memory"),
         (["MUL_MAT(type_a=q4_0,m=1,n=1,k=32)", "--shapes", "1x1x32"], "drop one"),
