@@ -14,6 +14,7 @@ import sys
 from pathlib import Path
 
 import numpy as np
+from _page import put, settle
 
 from ggmlq.formats import FORMATS
 from ggmlq.reference import linear, row_errors, rule
@@ -22,7 +23,7 @@ from ggmlq.testing.products import products
 
 ROOT = Path(__file__).parents[1]
 PAGE, GOLDEN = ROOT / "docs" / "arithmetic.md", ROOT / "tests" / "golden"
-BEGIN, END = "<!-- table: tools/arithmetic_table.py -->", "<!-- end of table -->"
+BEGIN = "<!-- table: tools/arithmetic_table.py -->"
 PROGRAMS = ("ggml-cpu", "ggml-mmvq", "ggml-mmq")
 
 
@@ -85,15 +86,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("--check", action="store_true", help="compare with the page, write nothing")
     check = parser.parse_args().check
-    page = PAGE.read_text()
-    head, rest = page.split(BEGIN)
-    _, tail = rest.split(END)
-    fresh = f"{head}{BEGIN}\n{table()}\n{END}{tail}"
-    if check:
-        print(f"{PAGE.name} is {'fresh' if fresh == page else 'stale: run tools/arithmetic_table.py'}")
-        return int(fresh != page)
-    PAGE.write_text(fresh)
-    return 0
+    return settle(PAGE, put(PAGE.read_text(), BEGIN, table()), check)
 
 
 if __name__ == "__main__":

@@ -11,14 +11,15 @@ import sys
 from collections import Counter
 from pathlib import Path
 
+from _page import put, settle
 from tqdm import tqdm
 
 from ggmlq.faults import CATALOGUE
 
 ROOT = Path(__file__).parents[1]
 PAGE = ROOT / "docs" / "faults.md"
-LIST = ("<!-- list: tools/fault_table.py -->", "<!-- end of list -->")
-TABLE = ("<!-- table: tools/fault_table.py -->", "<!-- end of table -->")
+LIST = "<!-- list: tools/fault_table.py -->"
+TABLE = "<!-- table: tools/fault_table.py -->"
 sys.path.insert(0, str(ROOT / "tests"))
 
 
@@ -67,25 +68,16 @@ def measured(seed: int, full: bool) -> str:
     return f"{table(found, title)}\n\n{table(mixed, beside)}"
 
 
-def put(page: str, markers: tuple[str, str], text: str) -> str:
-    """The page with fresh text between two markers."""
-    head, rest = page.split(markers[0])
-    return f"{head}{markers[0]}\n\n{text}\n\n{markers[1]}{rest.split(markers[1])[1]}"
-
-
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("--full", action="store_true", help="all formats, three times as many cases")
     parser.add_argument("--check", action="store_true", help="compare the list with the page, write nothing")
     parser.add_argument("--seed", type=int, default=1)
     args = parser.parse_args()
-    page = PAGE.read_text()
-    fresh = put(page, LIST, entries())
-    if args.check:
-        print(f"{PAGE.name} is {'fresh' if fresh == page else 'stale: run tools/fault_table.py'}")
-        return int(fresh != page)
-    PAGE.write_text(put(fresh, TABLE, measured(args.seed, args.full)))
-    return 0
+    fresh = put(PAGE.read_text(), LIST, f"\n{entries()}\n", "<!-- end of list -->")
+    if not args.check:  # the table takes minutes; only the list is compared
+        fresh = put(fresh, TABLE, f"\n{measured(args.seed, args.full)}\n")
+    return settle(PAGE, fresh, args.check)
 
 
 if __name__ == "__main__":

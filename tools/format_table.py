@@ -11,10 +11,12 @@ import re
 import sys
 from pathlib import Path
 
+from _page import put, settle
+
 from ggmlq.formats import FORMATS, BlockFormat, Format
 
 PAGE = Path(__file__).parents[1] / "docs" / "formats.md"
-BEGIN, END = "<!-- table: tools/format_table.py -->", "<!-- end of table -->"
+BEGIN = "<!-- table: tools/format_table.py -->"
 
 
 def formula(fmt: Format) -> str:
@@ -47,15 +49,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("--check", action="store_true", help="compare with the page, write nothing")
     check = parser.parse_args().check
-    page = PAGE.read_text()
-    head, rest = page.split(BEGIN)
-    _, tail = rest.split(END)
-    fresh = f"{head}{BEGIN}\n{table()}\n{END}{tail}"
-    if check:
-        print(f"{PAGE.name} is {'fresh' if fresh == page else 'stale: run tools/format_table.py'}")
-        return int(fresh != page)
-    PAGE.write_text(fresh)
-    return 0
+    return settle(PAGE, put(PAGE.read_text(), BEGIN, table()), check)
 
 
 if __name__ == "__main__":

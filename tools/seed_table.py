@@ -15,12 +15,13 @@ from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
+from _page import put, settle
 
 import ggmlq as gq
 from ggmlq.reference import activations, linear, multiply, rule, weights
 
 PAGE = Path(__file__).parents[1] / "docs" / "compensation.md"
-BEGIN, END = "<!-- table: tools/seed_table.py -->", "<!-- end of table -->"
+BEGIN = "<!-- table: tools/seed_table.py -->"
 SIZE = 4096
 MMVQ = rule("q4_0", "ggml-mmvq")
 OF_CODES = replace(MMVQ, sums="codes")  # s = d·Σq, not rounded
@@ -97,8 +98,7 @@ def main() -> int:
     fresh = table(args.rows)
     print(fresh)
     if not args.print:
-        head, rest = PAGE.read_text().split(BEGIN)
-        PAGE.write_text(f"{head}{BEGIN}\n{fresh}\n{END}{rest.split(END)[1]}")
+        settle(PAGE, put(PAGE.read_text(), BEGIN, fresh), check=False)
     return 0
 
 
