@@ -128,6 +128,14 @@ def test_scale_of_a_neighbour_in_one_flat_array(name, end, step):
         assert found.fault == "scale-neighbour", found.text
 
 
+def test_a_last_row_of_y_without_the_end_of_k_is_no_neighbours_scale():
+    x, q = some("q4_0", (33, 40, 768), 8)
+    x = np.random.default_rng(8).uniform(-1, 1, x.shape).astype(F)  # all blocks of x have like scales
+    short = x.copy()
+    short[-1, -256:] *= F(1e-20)  # nothing beside the rest
+    assert gq.diagnose(kernel(short, q), x, q).fault != "scale-neighbour"
+
+
 # --- sub-scales -----------------------------------------------------------------------------
 
 

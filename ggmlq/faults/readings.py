@@ -184,7 +184,7 @@ def _scales_of_neighbours(x: Wide) -> Iterator[Reading]:
             yield Reading(label, values, fault="scale-neighbour")
 
 
-def shifted(scale: Wide) -> Iterator[tuple[str, Wide]]:
+def shifted(scale: Wide, off_the_end: tuple[str, ...] = ("wraps",)) -> Iterator[tuple[str, Wide]]:
     """[rows, blocks] moved by one block either way, under each rule for the end of a row or of all."""
     for step, name in ((1, "previous block"), (-1, "next block")):
         across = np.roll(scale.reshape(-1), step).reshape(scale.shape)
@@ -194,7 +194,7 @@ def shifted(scale: Wide) -> Iterator[tuple[str, Wide]]:
             moved = within.copy()
             moved[:, end] = whole[:, end]
             yield f"{name}; at the end of a row: {rule}", moved
-            if len(scale) > 1:  # one flat array of scales
+            if len(scale) > 1 and rule in off_the_end:  # one flat array of scales
                 flat = across.copy()
                 flat[end, end] = (across if rule == "wraps" else whole)[end, end]
                 yield f"{name}; at the end of a row: neighbouring row; of the last: {rule}", flat
