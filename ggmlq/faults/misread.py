@@ -171,9 +171,12 @@ def _neighbours(fmt: BlockFormat, every: Blocks, columns: NDArray[np.int64]) -> 
         return
     index = np.arange(every.size, dtype=np.float64).reshape(every.shape)
     sets = [tuple(fields), *((name,) for name in fields if len(fields) > 1)]
+    places: dict[bytes, tuple[str, NDArray[np.int64]]] = {}
+    for name, place in shifted(index + 1, ("wraps", "itself", "zero")):  # 0 marks "zero"
+        at = place[columns].astype(np.int64) - 1
+        places.setdefault(at.tobytes(), (name, at))  # many differ at the ends of the tensor alone
     for which in sets:
-        for name, place in shifted(index + 1):  # 0 marks the rule "zero"
-            at = place[columns].astype(np.int64) - 1
+        for name, at in places.values():
             changed = every[columns].copy()
             for field in which:
                 values = every.reshape(-1)[field][at]

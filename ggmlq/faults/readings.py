@@ -7,13 +7,14 @@ each reading times each sum is one *way*.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
+from ..formats._round import signed_extreme
 from ..reference import Quantizer
 from ..reference.operands import rounded
 from ..reference.rules import Float
@@ -82,21 +83,25 @@ def _quantizers(k: int) -> Iterator[Quantizer]:
             for rounding in ("even", "away"):
                 inverse = "127/amax" if rounding == "even" else "x/(amax/127)"
                 yield Quantizer(run, inverse, rounding, scale)  # type: ignore[arg-type]
+    if k % 256 == 0:
+        yield Quantizer(256, "-127/extreme", "even", "float", d="1/inverse")  # ggml's q8_K
 
 
 def _quantized(x: Wide, how: Quantizer) -> Reading:
     with np.errstate(all="ignore"):
         x32 = x.astype(np.float32)
         runs = quantize_runs(x32, how)
-        exact = _scale(x32, how.run)
+        signed = how.inverse == "-127/extreme"
+        exact = runs.scale if signed else _scale(x32, how.run)
         codes = runs.codes.astype(np.float64)
         scale, wide = (s.repeat(how.run, axis=1) for s in (runs.scale, exact))
         moves: Wide = runs.ties.astype(np.float64) * np.abs(scale)
         if how.scale == "half":  # the scale itself may lie near a tie between two halves
             up, down = (half(exact * (1 + sign * 5e-7)) for sign in (1, -1))
             moves = moves + np.abs(codes) * (up - down).repeat(how.run, axis=1)
-        moves = moves + np.where(wide < OVERFLOWS, 256 * wide, 0)
-        name = f"8-bit codes, {how.run} to a {how.scale} scale, halves {how.rounding}"
+        moves = moves + np.where(np.abs(wide) < OVERFLOWS, 256 * np.abs(wide), 0)
+        sign = " of either sign" if signed else ""
+        name = f"8-bit codes, {how.run} to a {how.scale} scale{sign}, halves {how.rounding}"
         return Reading(name, codes * scale, codes, codes * wide, moves)
 
 
@@ -120,6 +125,14 @@ def wrong(x: Wide) -> list[Reading]:
         return [*_cut_off(x), *_scales_of_neighbours(x), *_saturated_halves(x)]
 
 
+CUTS: dict[str, Callable[[NDArray[np.float32]], NDArray[np.float32]]] = {
+    "truncated": np.trunc,
+    "floored": np.floor,
+    "rounded up": np.ceil,
+    "plus a half, cut off": lambda v: np.trunc(v + np.float32(0.5)),  # negatives go up by one
+}  # floor(v + 0.5) is right: it differs from other roundings at ties alone
+
+
 def _cut_off(x: Wide) -> Iterator[Reading]:
     """Codes truncated or floored where they must be rounded."""
     x32 = x.astype(np.float32)
@@ -127,22 +140,31 @@ def _cut_off(x: Wide) -> Iterator[Reading]:
     for run in dict.fromkeys((32, 64, 256, k)):
         if k % run:
             continue
-        runs = by_run(x32, run)
-        largest = np.abs(runs).max(axis=-1)
-        d = largest / np.float32(127)
-        quotients = (
-            ("127/amax", runs * _safe(np.float32(127), largest)[..., None]),
-            ("1/d", runs * _safe(np.float32(1), d)[..., None]),
-            ("x/d", np.where(d[..., None] == 0, 0, runs / d[..., None])),
-        )
-        for label, v in quotients:
-            for rule, cut in (("truncated", np.trunc), ("floored", np.floor), ("rounded up", np.ceil)):
+        for rule, cut in CUTS.items():
+            tried: list[tuple[Wide, Wide]] = []
+            for label, v, d in _quotients(by_run(x32, run)):
                 codes = np.clip(cut(v), -128, 127).astype(np.float64).reshape(x.shape)
-                for kept, scale in (("half", half(d.astype(np.float64))), ("float", d)):
-                    wide = d.astype(np.float64).repeat(run, axis=1)
-                    held = np.asarray(scale, np.float64).repeat(run, axis=1)
+                wide = d.repeat(run, axis=1)
+                if any(np.array_equal(codes, c) and np.array_equal(wide, w) for c, w in tried):
+                    continue
+                tried.append((codes, wide))
+                for kept in ("half", "float"):
+                    held = half(wide) if kept == "half" else wide
                     name = f"8-bit codes {rule} ({label}), {run} to a {kept} scale"
                     yield Reading(name, codes * held, codes, codes * wide, fault="activation-rounding")
+
+
+def _quotients(runs: NDArray[np.float32]) -> Iterator[tuple[str, NDArray[np.float32], Wide]]:
+    """Label, runs in units of their scale, and the scale [M, runs] before it became a half."""
+    largest = np.abs(runs).max(axis=-1)
+    d = largest / np.float32(127)
+    wide = d.astype(np.float64)
+    yield "127/amax", runs * _safe(np.float32(127), largest)[..., None], wide
+    yield "1/d", runs * _safe(np.float32(1), d)[..., None], wide
+    yield "x/d", np.where(d[..., None] == 0, np.float32(0), runs / d[..., None]), wide
+    if runs.shape[-1] == 256:
+        inverse = _safe(np.float32(-127), signed_extreme(runs))
+        yield "-127/extreme", runs * inverse[..., None], _safe(np.float32(1), inverse).astype(np.float64)
 
 
 def _safe(one: np.float32, by: NDArray[np.float32]) -> NDArray[np.float32]:
@@ -162,18 +184,20 @@ def _scales_of_neighbours(x: Wide) -> Iterator[Reading]:
             yield Reading(label, values, fault="scale-neighbour")
 
 
-def shifted(scale: Wide) -> Iterator[tuple[str, Wide]]:
-    """[rows, blocks] moved by one block either way, under each rule for the end of a row."""
+def shifted(scale: Wide, off_the_end: tuple[str, ...] = ("wraps",)) -> Iterator[tuple[str, Wide]]:
+    """[rows, blocks] moved by one block either way, under each rule for the end of a row or of all."""
     for step, name in ((1, "previous block"), (-1, "next block")):
         across = np.roll(scale.reshape(-1), step).reshape(scale.shape)
+        within = np.roll(scale, step, axis=1)
         end = 0 if step == 1 else -1
-        for rule in ("neighbouring row", "wraps", "itself", "zero"):
-            moved = across.copy() if rule == "neighbouring row" else np.roll(scale, step, axis=1)
-            if rule == "itself":
-                moved[:, end] = scale[:, end]
-            elif rule == "zero":
-                moved[:, end] = 0
+        for rule, whole in (("wraps", within), ("itself", scale), ("zero", np.zeros_like(scale))):
+            moved = within.copy()
+            moved[:, end] = whole[:, end]
             yield f"{name}; at the end of a row: {rule}", moved
+            if len(scale) > 1 and rule in off_the_end:  # one flat array of scales
+                flat = across.copy()
+                flat[end, end] = (across if rule == "wraps" else whole)[end, end]
+                yield f"{name}; at the end of a row: neighbouring row; of the last: {rule}", flat
 
 
 def _saturated_halves(x: Wide) -> Iterator[Reading]:

@@ -154,12 +154,26 @@ def _of_composites(layout: Layout) -> Iterator[tuple[str, Change]]:
     yield "high bits dropped", low
     yield "low bits dropped", lambda field: high(field) or low(field)
     yield "high bits of the other kind", lambda f: low(f) + _as(high(layout.other(f)), high(f))
-    yield "low bits of the other kind", lambda f: _as(low(layout.other(f)), low(f)) + high(f)
+    yield (
+        "low bits of the other kind",
+        lambda f: _as(low(layout.other(f)), low(f)) + high(f) if high(f) else low(f),
+    )
+    yield (
+        "the mask forgotten where a byte holds all",
+        lambda f: low(f) + high(f) if high(f) else _unmasked(low(f)),
+    )
+    yield (
+        "the mask forgotten where low bits share a byte",
+        lambda f: _unmasked(low(f)) + high(f) if high(f) else low(f),
+    )
     yield "high and low bits exchanged", lambda f: _as(high(f) + low(f), _counted(layout.bits[f]))
     for move in (*range(1, n), *range(-n + 1, 0)):
         for label, to in ((f"{move:+}", _plus(move, n)), (f"xor {move}", _xor(move, n))):
             yield f"high bits of group {label}", _with_high(layout, to)
             yield f"low bits of group {label}", _with_low(layout, to)
+    for label, to in _among(layout):
+        yield f"high bits of {label}", _with_high(layout, to)
+        yield f"low bits of {label}", _with_low(layout, to)
     for shift in (-4, -3, -2, -1, 1, 2, 3, 4):
         yield f"high bits shifted by {shift:+}", _with_shift(layout, shift)
     half = n // 2
@@ -169,6 +183,24 @@ def _of_composites(layout: Layout) -> Iterator[tuple[str, Change]]:
     for step in range(-8, 9):
         for count in (width, 4, 8):
             yield f"{count} bits of byte g {step:+}", _as_simple(layout, first, step, count)
+
+
+def _among(layout: Layout) -> Iterator[tuple[str, Callable[[Field], Field]]]:
+    """Other orders of the groups that lie in two places: round among themselves, or transposed."""
+    groups = [g for g in range(layout.groups) if layout.pieces(("scale", g))[1]]
+    many = len(groups)
+    orders = {f"the {many} groups in two places, {m:+}": np.roll(groups, -m) for m in range(1, many)}
+    if many == layout.groups:
+        orders = {}  # moves round all groups are tried as such
+    for rows in range(2, many):
+        if many % rows == 0:
+            orders[f"group i·{rows} + j for j·{many // rows} + i"] = np.reshape(groups, (rows, -1)).T.ravel()
+    for name, order in orders.items():
+        yield name, _mapped(dict(zip(groups, order.tolist(), strict=True)))
+
+
+def _mapped(to: dict[int, int]) -> Callable[[Field], Field]:
+    return lambda field: (field[0], to.get(field[1], field[1]))
 
 
 def _with_high(layout: Layout, to: Callable[[Field], Field]) -> Change:
@@ -222,6 +254,12 @@ def _xor(flip: int, n: int) -> Callable[[Field], Field]:
 
 def _counted(bits: Bits) -> Bits:
     return [(address, 1 << i) for i, (address, _) in enumerate(bits)]
+
+
+def _unmasked(bits: Bits) -> Bits:
+    """With all that lies above them in their byte."""
+    first = bits[0][0]
+    return [(first + i, 1 << i) for i in range(8 - first % 8)]
 
 
 def _shifted(bits: Bits, by: int) -> Bits:
