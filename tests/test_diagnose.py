@@ -295,7 +295,8 @@ def test_a_stride_whose_scales_are_not_finite_is_still_a_stride(name, extra):
     at = (np.arange(48)[:, None] * (row + extra) + np.arange(row)) % flat.size
     with np.errstate(all="ignore"):
         w = q.format.unpack(np.ascontiguousarray(flat[at]).view(q.format.dtype))
-        dense = np.asarray(w[0] * w[1]).reshape(48, 1024)
+        scale = np.repeat(w[1], w[0].shape[-1] // w[1].shape[-1], axis=-1)
+        dense = (w[0] * scale).reshape(48, 1024)
         y = (x @ dense.T).astype(np.float32)
     assert not np.isfinite(y).all()
     found = gq.diagnose(y, x, q)
