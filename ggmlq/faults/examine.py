@@ -127,9 +127,11 @@ def _wrong(s: Survey, claim: str | None) -> Finding:
     if scaled is not None:
         tried.append(scaled)
     good = sorted((e for e in tried if _fits(e)), key=lambda e: (-_level(e), e.score))
+    if good and _level(good[0]) == 2:
+        return _of_explanations(s, good, bad)
     shapes = patterns(s, bad)
     sure = [pattern for pattern in shapes if pattern.sure]
-    if good and (_level(good[0]) == 2 or not sure):
+    if good and not sure:
         return _of_explanations(s, good, bad)
     if sure:
         return _of_pattern(s, sure[0], bad)
