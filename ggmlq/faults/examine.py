@@ -68,6 +68,9 @@ def _verdict(s: Survey, repeats: list[Wide], flipped: bool, claim: str | None) -
         return _right(s, claim)
     pattern = not_finite(s)
     if pattern is not None:
+        misread = None if pattern.sure else _misread(s)
+        if misread is not None:
+            return misread
         if pattern.fault == "scale-f16-overflow" and claim is not None and not s.bad.any():
             return Finding("correct", 0.9, pattern.variant)
         return _of_pattern(s, pattern, s.bad & ~np.isfinite(s.case.y))
@@ -124,9 +127,11 @@ def _wrong(s: Survey, claim: str | None) -> Finding:
     if scaled is not None:
         tried.append(scaled)
     good = sorted((e for e in tried if _fits(e)), key=lambda e: (-_level(e), e.score))
+    if good and _level(good[0]) == 2:
+        return _of_explanations(s, good, bad)
     shapes = patterns(s, bad)
     sure = [pattern for pattern in shapes if pattern.sure]
-    if good and (_level(good[0]) == 2 or not sure):
+    if good and not sure:
         return _of_explanations(s, good, bad)
     if sure:
         return _of_pattern(s, sure[0], bad)
@@ -134,6 +139,16 @@ def _wrong(s: Survey, claim: str | None) -> Finding:
     if good:
         return _of_explanations(s, good, bad)
     return _less_sure(s, bad, shapes, claim)
+
+
+def _misread(s: Survey) -> Finding | None:
+    """A mistake that explains the finite elements, and predicts which ones are not finite."""
+    if (s.bad & np.isfinite(s.case.y)).sum() < 4:
+        return None
+    rows, columns = sample(s.case, s.bad)
+    tried = explanations(s.case.scene(rows, columns), s.prediction[np.ix_(rows, columns)])
+    good = sorted((e for e in tried if _fits(e)), key=lambda e: (-_level(e), e.score))
+    return _of_explanations(s, good, s.bad) if good else None
 
 
 def _nothing(s: Survey) -> Finding:
@@ -190,7 +205,7 @@ def _scaled(s: Survey, bad: Mask) -> Explanation | None:
     best: Explanation | None = None
     rows, columns = sample(s.case, bad)
     at = np.ix_(rows, columns)
-    for right in s.others[:24]:
+    for right in s.others:
         if right.prediction.shape != s.case.y.shape:
             continue
         best = _better(best, _factor(s.case.y, right.prediction, s.size, s.limit, use, right.name))
@@ -218,9 +233,9 @@ def _factor(y: Wide, p: Wide, size: Wide, limit: Wide, use: Mask, way: str) -> E
     score = float((left**2).mean())
     share = float((np.abs(left) <= (abs(c) + 1) * limit[use] / size[use]).mean())
     right = float(min(((b - a) ** 2).mean(), (b**2).mean()))
-    return Explanation(
-        "scaled", f"y = {c:.6g} times the right result", way, score, right, share, a.size, free=1
-    )
+    unit = max(c * c, 1.0)  # the error grows with the factor
+    text = f"y = {c:.6g} times the right result"
+    return Explanation("scaled", text, way, score / unit, right / unit, share, a.size, free=1)
 
 
 def _blocks_of_k(s: Survey, bad: Mask) -> dict[str, object]:

@@ -11,12 +11,9 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import NDArray
 
+from .moved import ALTERNATIVES, CERTAIN, Match, fitting, held_twice, matched
 from .readings import Wide
 from .survey import Case, Mask, Survey
-
-SORTED = 8  # values of one row that must agree in any order
-PAIRS = 1 << 24  # entries of a table of distances between columns
-ALTERNATIVES = 24  # right kernels that are tried where none fits
 
 
 @dataclass(frozen=True, eq=False)
@@ -140,100 +137,37 @@ def _moved(survey: Survey, bad: Mask, axis: int) -> Pattern | None:
     if bad.mean() > 0.3:  # too little is right to trust the choice of the right kernel
         alternatives = [right.prediction for right in survey.others[:ALTERNATIVES]]
         tried += [p for p in alternatives if p.shape == survey.case.y.shape]
+    found = _best_match(survey, tried, bad, axis)
+    if bad.mean() > 0.3 and (found is None or found[0] > CERTAIN):
+        found = _best_match(survey, fitting(survey, axis), bad, axis) or found
+    if found is None:
+        return None
+    _, at, source, use = found
     y, size = (a if axis == 1 else a.T for a in (survey.case.y, survey.size))
-    wrong = bad if axis == 1 else bad.T
-    matches = []
-    for best in tried:
-        match = _matched(y, best if axis == 1 else best.T, size, wrong)
-        if match is not None:
-            matches.append(match)
-    if not matches:
-        return None
-    _, at, source, use = min(matches, key=lambda match: match[0])
-    return _as_pattern(at, source, len(use) < len(y), axis, use)
+    twice = held_twice(y, size, use, source, at)
+    return _as_pattern(at, source, len(use) < len(y), axis, use, twice)
 
 
-Match = tuple[float, NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]
-
-
-def _matched(y: Wide, best: Wide, size: Wide, bad: Mask) -> Match | None:
-    """Wrong columns whose values stand elsewhere in the right result: error, columns, sources, rows."""
-    wrong = np.flatnonzero(bad.any(axis=0))
-    m, n = y.shape
-    if len(wrong) < 2 or n < 2 or len(wrong) * n > PAIRS:
-        return None
-    use = np.flatnonzero(bad.any(axis=1))  # a tile is wrong in some rows alone
-    if len(use) < 2 <= m:
-        return None
-    if m == 1 and len(wrong) >= SORTED:
-        return _sorted(y[0], best[0], size[0], wrong, use)
-    source = _sources(y[use][:, wrong], best[use], size[use])
-    error = _distance(y, best, size, use, wrong, source)
-    # Few rows match by chance if much is allowed: rounding of activations costs about 1 %.
-    allowed = 0.05 if len(use) >= 5 else 1e-3 if len(use) > 1 else 1e-5
-    kept = (np.nan_to_num(error, nan=np.inf) <= allowed).all(axis=0)
-    moved = source != wrong
-    if kept.mean() < 0.9 or (kept & moved).sum() < (2 if m > 1 else 4):
-        return None
-    kept &= moved
-    if not _better(error[:, kept], _distance(y, best, size, use, wrong[kept], wrong[kept])):
-        return None
-    return float(np.median(error[:, kept])), wrong[kept], source[kept], use
-
-
-def _sorted(
-    y: Wide, best: Wide, size: Wide, wrong: NDArray[np.int64], use: NDArray[np.int64]
-) -> Match | None:
-    """One row alone: the same values in another order."""
-    a, b = wrong[np.argsort(y[wrong])], wrong[np.argsort(best[wrong])]
-    with np.errstate(invalid="ignore", over="ignore"):
-        error = np.abs(y[a] - best[b]) / np.maximum(size[a], size[b])
-        straight = np.abs(y[wrong] - best[wrong]) / size[wrong]
-    if not (error <= 0.02).all() or not error.mean() < 0.005 or not _better(error, straight):
-        return None
-    order = np.argsort(a)
-    return float(error.mean()), a[order], b[order], use
-
-
-def _distance(
-    y: Wide, best: Wide, size: Wide, rows: NDArray[np.int64], at: NDArray[np.int64], source: NDArray[np.int64]
-) -> Wide:
-    """How far columns of y are from other columns of the right result, in typical sizes."""
-    here, there = np.ix_(rows, at), np.ix_(rows, source)
-    with np.errstate(invalid="ignore", over="ignore"):
-        error: Wide = np.abs(y[here] - best[there]) / np.maximum(size[there], size[here])
-    return error
-
-
-def _better(moved: Wide, straight: Wide) -> bool:
-    """Whether the other place explains the values, and their own place does not."""
-    return bool((moved**2).mean() <= 0.02 * np.nan_to_num(straight**2, nan=1e6).mean())
-
-
-def _sources(y: Wide, best: Wide, size: Wide) -> NDArray[np.int64]:
-    """For each column of y [M, W] the column of best [M, N] that is nearest."""
-    with np.errstate(invalid="ignore", over="ignore", divide="ignore"):
-        scale = np.maximum(size.max(axis=1), 1e-300)[:, None]
-        a, b = np.nan_to_num(y / scale), np.nan_to_num(best / scale)
-        a, b = np.clip(a, -1e6, 1e6), np.clip(b, -1e6, 1e6)
-        distance = (a**2).sum(axis=0)[:, None] - 2 * (a.T @ b) + (b**2).sum(axis=0)
-        nearest: NDArray[np.int64] = distance.argmin(axis=1)
-    return nearest
+def _best_match(survey: Survey, tried: list[Wide], bad: Mask, axis: int) -> Match | None:
+    y, size = (a if axis == 1 else a.T for a in (survey.case.y, survey.size))
+    wrong: Mask = bad if axis == 1 else bad.T
+    matches = [matched(y, best if axis == 1 else best.T, size, wrong) for best in tried]
+    return min((match for match in matches if match is not None), key=lambda match: match[0], default=None)
 
 
 def _as_pattern(
-    at: NDArray[np.int64], source: NDArray[np.int64], part: bool, axis: int, use: NDArray[np.int64]
-) -> Pattern:
-    """Exchanged, or repeated: a place whose content also stands where it belongs is a copy."""
+    at: NDArray[np.int64], source: NDArray[np.int64], part: bool, axis: int, use: NDArray[np.int64],
+    twice: bool,
+) -> Pattern:  # fmt: skip
+    """Exchanged, or repeated: what stands in two places is a copy."""
     name = "columns" if axis == 1 else "rows"
     moves = {int(a): int(s) for a, s in zip(at, source, strict=True)}
-    exchanged = set(moves) == set(moves.values())
     sample = dict(list(moves.items())[:8])
     found: dict[str, object] = {"moved": sample}
     if part:
         found["only in " + ("rows" if axis == 1 else "columns")] = runs_of(use)
     text = ", ".join(f"{a} holds {s}" for a, s in list(sample.items())[:4])
-    if exchanged:
+    if not twice:
         return Pattern("rows-permuted", f"{name} of y exchanged: {name[:-1]} {text}", True, found)
     return Pattern("tile-duplicated", f"{name} of y repeat others: {name[:-1]} {text}", True, found)
 

@@ -72,6 +72,8 @@ def _right(s: Survey, finding: Finding, figures: dict[str, Any], claim: str | No
         f"of float32 sums (NMSE {figures['nmse against the best arithmetic']:.1e} against it, "
         f"{figures['nmse against exact']:.1e} against exact arithmetic on the same blocks)."
     )
+    if s.case.cast:
+        text += " y came as float32, but is stored as half: each element is rounded to one at the end."
     if claim is not None and s.best.arithmetic != claim:
         text += f" It does not multiply in the claimed arithmetic {claim!r}, though."
     wild = figures["elements not finite"]

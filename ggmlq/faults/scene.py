@@ -17,10 +17,12 @@ from ..formats import BlockFormat, Format
 from ..reference.bound import UNIT
 from . import readings
 from .operand import Operand, operand
-from .readings import Reading, Way, Wide
+from .readings import Reading, Way, Wide, half
 
 Mask = NDArray[np.bool_]
 
+HALF = 2.0**-11  # what a store in half rounds off, relatively
+LEAST_HALF = 2.0**-25  # half of the smallest half
 SMALLEST = 2.0**-126  # below it a device may flush to zero
 HUGE = 1e37  # beyond it partial sums may overflow float32
 CAP = 1e6  # what one element may add to a score
@@ -41,17 +43,18 @@ class Scene:
 
     def __init__(
         self, fmt: Format, raw: NDArray[np.uint8], x: Wide, y: Wide, columns: NDArray[np.int64],
-        store: float = 0.0,
+        store: float = 0.0, cast: bool = False,
     ) -> None:  # fmt: skip
         """``raw`` holds all rows of the weights; x and y are cut to the scene already."""
         self.fmt, self.raw, self.x, self.y, self.columns = fmt, raw, x, y, columns
-        self.store = store
+        self.store, self.cast = store, cast
         self.blocks = raw.view(fmt.dtype)
         self.weights = operand(fmt, self.blocks[columns])
         self.sane: Mask = np.asarray(
             np.isfinite(self.weights.dense).all(axis=1)
         )  # damaged weights say nothing
         self.seen: Mask = np.isfinite(y) & self.sane
+        self.wild: Mask = ~np.isfinite(y) & self.sane
 
     # --- what may have multiplied ---------------------------------------------------------
 
@@ -90,7 +93,10 @@ class Scene:
             of_w = np.linalg.norm(np.where(self.sane[:, None], self.weights.dense, 0), axis=1)
         norm = np.outer(np.linalg.norm(self.x, axis=1), of_w)
         size: Wide = norm / np.sqrt(max(self.x.shape[1], 1))
-        return np.maximum(size, 1e-300)
+        if not self.wild.any():
+            return np.maximum(size, 1e-300)
+        # Scales misread so that some are infinite are huge elsewhere.
+        return np.maximum(size, np.where(self.wild, 1e-300, np.abs(self.y)))
 
     # --- tolerance ------------------------------------------------------------------------
 
@@ -121,6 +127,8 @@ class Scene:
         with np.errstate(invalid="ignore", over="ignore"):
             limit: Wide = UNIT * ((6 * np.sqrt(n) + 4) * blocks + n * np.abs(prediction) + 4 * whole)
         limit += SMALLEST * (k + 65536) + self.store * np.nan_to_num(np.abs(prediction))
+        if self.store == HALF:
+            limit += LEAST_HALF
         return np.where(blocks < HUGE, limit, np.inf)
 
     def moved(self, reading: Reading, way: Way, w: Operand) -> Wide:
@@ -143,8 +151,12 @@ class Scene:
         use = self.seen if columns is None else self.seen & columns
         if not use.any():
             return np.full(len(predictions), np.inf)
+        if self.wild.any():  # these must not be finite in the prediction either
+            use = use | self.wild if columns is None else use | (self.wild & columns)
         with np.errstate(invalid="ignore", over="ignore"):
             error = ((self.y - predictions) / self.size)[:, use] ** 2
+            if self.wild.any():
+                error[self.wild[use] & ~np.isfinite(predictions[:, use])] = 0
         capped = np.minimum(np.nan_to_num(error, nan=CAP, posinf=CAP), CAP)
         mean: Wide = capped.mean(axis=1)
         return mean
@@ -153,6 +165,9 @@ class Scene:
         """Which elements a prediction explains to the last rounding; infinities count if equal."""
         with np.errstate(invalid="ignore"):
             near = np.abs(self.y - prediction) <= limit
+            if self.cast:  # exactly what a store in half makes of a result within float32's limits
+                strict = limit - self.store * np.abs(prediction) - LEAST_HALF
+                near &= (half(prediction - strict) <= self.y) & (self.y <= half(prediction + strict))
         same = ~np.isfinite(self.y) & ~np.isfinite(prediction)
         loose = ~np.isfinite(limit)  # float32 may overflow here: anything goes
         found: NDArray[np.bool_] = near | same | loose | ~self.sane

@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 
 import numpy as np
 from numpy.typing import NDArray
 
 from ..array import QuantArray
-from .readings import Wide
+from .readings import Wide, half
 from .right import Right, candidates, judged, named, precisions
-from .scene import Scene, predict
+from .scene import HALF, Scene, predict
 
 ROWS, COLUMNS = 32, 64  # of a scene; fewer where K is long
 WORK = 1 << 22  # elements of activations and weights of a scene
+FEW = 0.1  # of y may be wrong beside a store in half
+FAR = 0.03  # of the typical size: more than half accumulators cost
 SLAB = 1 << 24  # products M·N·K judged at a time
 
 Index = NDArray[np.int64]
@@ -29,12 +31,13 @@ class Case:
     x: Wide  # [M, K] values of float32
     q: QuantArray  # [N, K]
     store: float = 0.0  # how much rounding the store of y itself cost, relatively
+    cast: bool = False  # y was stored as half, though it came as float32
 
     def scene(self, rows: Index, columns: Index) -> Scene:
         """Some rows and columns of it."""
         raw = np.ascontiguousarray(self.q.raw)
         y = self.y[np.ix_(rows, columns)]
-        return Scene(self.q.format, raw, self.x[rows], y, columns, self.store)
+        return Scene(self.q.format, raw, self.x[rows], y, columns, self.store, self.cast)
 
     @cached_property
     def all_rows(self) -> Index:
@@ -60,6 +63,25 @@ class Survey:
 
 def survey(case: Case, prefer: str | None = None) -> Survey:
     """Find the right kernel that explains most of y, and what it leaves unexplained."""
+    if case.store == 0 and _may_be_cast(case.y):
+        found = _survey(replace(case, store=HALF, cast=True), prefer)
+        if found.bad.mean() < FEW and (_relative(found)[found.bad] > FAR).all():
+            return found  # sums kept in half are off by little, but in many places
+    return _survey(case, prefer)
+
+
+def _relative(s: Survey) -> Wide:
+    with np.errstate(invalid="ignore", over="ignore"):
+        error: Wide = np.abs(s.case.y - s.prediction) / s.size
+    return error
+
+
+def _may_be_cast(y: Wide) -> bool:
+    """Whether y holds nothing but halves: a right result may have been stored as half."""
+    return bool(y.any() and np.isfinite(y).all() and (half(y) == y).all())
+
+
+def _survey(case: Case, prefer: str | None) -> Survey:
     rows, columns = sample(case, None)
     scene = case.scene(rows, columns)
     q = case.q[columns]
@@ -72,6 +94,11 @@ def survey(case: Case, prefer: str | None = None) -> Survey:
     if whole:
         return Survey(case, best, found, best.prediction, scene.size, best.limit, ~best.inside)
     return _over_all(case, best, found)
+
+
+def everywhere(case: Case, best: Right) -> Wide:
+    """What a right kernel, found on a scene, gives for the whole case."""
+    return _over_all(case, best, [best]).prediction
 
 
 def _over_all(case: Case, best: Right, found: list[Right]) -> Survey:
