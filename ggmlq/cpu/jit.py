@@ -1,0 +1,17 @@
+"""How the CPU side compiles: one decorator, so that every kernel gets the same rules.
+
+The global lock is released, division by zero gives infinity as in C, and no arithmetic is
+reordered: sums keep the order that is written, products and sums are not contracted.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numba
+
+
+def jit(function: Callable[..., Any]) -> Any:
+    """Compile a kernel when it is first called."""
+    return numba.njit(nogil=True, error_model="numpy")(function)
