@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from functools import cache
 from types import ModuleType
 from typing import Any
+
+import numpy as np
 
 from ..errors import DeviceError, MissingDependencyError
 
@@ -29,6 +32,33 @@ def cupy() -> ModuleType:
     return cupy  # type: ignore[no-any-return]
 
 
+@cache
+def _facts(index: int) -> tuple[tuple[int, int], int]:
+    found = cupy().cuda.runtime.getDeviceProperties(index)
+    return (int(found["major"]), int(found["minor"])), int(found["multiProcessorCount"])
+
+
+def capability() -> tuple[int, int] | None:
+    """Compute capability of CuPy's current device; None where there is no GPU."""
+    try:
+        return _facts(cupy().cuda.runtime.getDevice())[0]
+    except (MissingDependencyError, DeviceError):
+        return None
+
+
+def older_than(least: tuple[int, int]) -> str | None:
+    """Why a kernel for GPUs from ``least`` on cannot run here; None if it can, or without a GPU."""
+    found = capability()
+    if found is None or found >= least:
+        return None
+    return "needs compute capability {}.{}, this GPU has {}.{}".format(*least, *found)
+
+
+def multiprocessors() -> int:
+    """Multiprocessors of CuPy's current device."""
+    return _facts(cupy().cuda.runtime.getDevice())[1]
+
+
 def number(device: str) -> int | None:
     """``"cuda:1"`` to 1; ``"cuda"`` to None, which means CuPy's current device."""
     kind, _, index = str(device).partition(":")
@@ -46,6 +76,12 @@ def upload(array: Any, device: str) -> Any:
         raise DeviceError(f"device {device!r}: this machine has {count} GPU; use cuda:0")
     with cp.cuda.Device(index):
         return cp.ascontiguousarray(cp.asarray(array))
+
+
+def aligned_floats(x: Any) -> Any:
+    """A device array as contiguous float32 that can be loaded 16 bytes at a time."""
+    x = cupy().ascontiguousarray(x, np.float32)
+    return x.copy() if x.data.ptr % 16 else x
 
 
 def describe() -> list[dict[str, Any]]:

@@ -1,0 +1,187 @@
+"""Operands of int8 kernels as planes: codes in one array, scales in another.
+
+Blocks of 18 or 34 bytes cannot be loaded with wide instructions. So codes go into a matrix of bytes
+and scales into a matrix of floats, by column of blocks; both padded to whole tiles, so that kernels
+load without a check. Codes in the padding may be anything, its scales are 0.
+
+    codes   int8     [rows', k']          rows' and k' are multiples of 128
+    scale   float32  [k' / run, rows']    run: 16 or 32 elements
+    offset  float32  [k' / run, rows']    weights with an offset
+    sums    float32  [k' / run, rows']    activations for those: scale times the sum of the codes
+
+Weights keep their planes as long as the array lives (9 bits a weight, or 10 with runs of 16).
+Activations are quantized as the arithmetic q8 says: x * (127 / amax) of 32, to nearest even.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+from weakref import WeakKeyDictionary
+
+import numpy as np
+
+from ..array import QuantArray
+from ..formats import BlockFormat
+from ..ladder import Problem
+from . import ptx
+from .atoms import atoms, inlined
+from .dequantize import BLOCK_FORMATS
+from .device import aligned_floats, cupy
+from .language import cuda, float32, int32, int64, uint8, uint32, uint64
+from .launch import Kernel, array, family
+from .quantize._block import EVERYONE, four_bytes, largest_size, size_of
+
+TILE, THREADS = 128, 256
+
+
+@dataclass(frozen=True)
+class Planes:
+    """One operand; see the head of the file."""
+
+    codes: Any
+    scale: Any
+    extra: Any  # offset or sums, or None
+    run: int
+
+
+def padded(n: int) -> int:
+    """So many rows or columns, in whole tiles."""
+    return -(-n // TILE) * TILE
+
+
+def run_of(fmt: BlockFormat) -> int:
+    """Elements of a run: a group, but not more than share a scale of the activations."""
+    return min(fmt.group, 32)
+
+
+def refuses(problem: Problem) -> str | None:
+    """Why planes do not serve a problem, or None: the ``refuses`` of rungs that work on them."""
+    if not isinstance(problem.format, BlockFormat):
+        return "is written for blocks"
+    if problem.m > TILE * 65535 // 8:
+        return f"takes up to {TILE * 65535 // 8} rows of activations"
+    return None
+
+
+# --- weights ----------------------------------------------------------------------------------
+
+
+@family((fmt,) for fmt in BLOCK_FORMATS)
+def weight_kernel(fmt: BlockFormat) -> Kernel:
+    """A thread unpacks 16 neighbours; it always lies within a run."""
+    code, scale, offset = atoms(fmt)
+    size, group, run, has_offset = fmt.block_size, fmt.group, run_of(fmt), fmt.has_offset
+    store16, store_float = ptx.store16, ptx.store_float
+
+    def unpack(blocks: Any, codes: Any, scales: Any, offsets: Any, rows: Any, columns: Any) -> None:
+        column = (uint32(cuda.blockIdx.y) * uint32(THREADS) + uint32(cuda.threadIdx.x)) * uint32(16)
+        row = uint32(cuda.blockIdx.x)
+        k = blocks.shape[1] * size
+        if column < k:
+            block = blocks[row, column // uint32(size)]
+            i = int64(column % uint32(size))
+            words = cuda.local.array(4, uint32)
+            for w in range(4):
+                word = uint32(0)
+                for j in range(4):
+                    word |= (uint32(code(block, i + 4 * w + j)) & uint32(255)) << uint32(8 * j)
+                words[w] = word
+            at = uint64(row) * uint64(columns) + uint64(column)
+            store16(codes + at, words[0], words[1], words[2], words[3])
+            if column % uint32(run) == uint32(0):
+                at = (uint64(column // uint32(run)) * uint64(rows) + uint64(row)) * uint64(4)
+                store_float(scales + at, scale(block, i // group))
+                if has_offset:
+                    store_float(offsets + at, offset(block, i // group))
+
+    parameters = (array(uint8, 3), ptx.u64, ptx.u64, ptx.u64, ptx.u32, ptx.u32)
+    return Kernel(f"planes of {fmt.name}", unpack, *parameters, threads=THREADS)
+
+
+_kept: WeakKeyDictionary[QuantArray, Planes] = WeakKeyDictionary()
+
+
+def weights(q: QuantArray) -> Planes:
+    """The planes of an array [N, K] on the current device; made once."""
+    if q not in _kept:
+        _kept[q] = unpacked(q)
+    return _kept[q]
+
+
+def unpacked(q: QuantArray) -> Planes:
+    """The planes of an array [N, K], made now."""
+    cp, fmt, (n, k) = cupy(), q.format, q.shape
+    assert isinstance(fmt, BlockFormat)
+    rows, columns, run = padded(n), padded(k), run_of(fmt)
+    codes = cp.empty((rows, columns), np.int8)
+    scale = cp.zeros((columns // run, rows), np.float32)
+    offset = cp.zeros_like(scale) if fmt.has_offset else None
+    blocks = q.raw.reshape(n, k // fmt.block_size, fmt.dtype.itemsize)
+    grid = (n, -(-k // (16 * THREADS)))
+    weight_kernel(fmt)(
+        grid, (THREADS,), blocks, codes, scale, scale if offset is None else offset, rows, columns
+    )
+    return Planes(codes, scale, offset, run)
+
+
+# --- activations ------------------------------------------------------------------------------
+
+
+@family((run,) for run in (16, 32))
+def activation_kernel(run: int) -> Kernel:
+    """Eight threads serve 32 neighbours, four each."""
+    load_floats, store4, store_float = ptx.load_floats, ptx.store4, ptx.store_float
+    mul, div, nearest_even = ptx.mul, ptx.div, ptx.nearest_even
+    steps = (2, 1) if run == 16 else (4, 2, 1)
+
+    @inlined
+    def code(value: Any, per: Any) -> Any:
+        return min(max(nearest_even(mul(value, per)), int32(-127)), int32(127))
+
+    def quantize(x: Any, codes: Any, scales: Any, sums: Any, k: Any, rows: Any, columns: Any) -> None:
+        thread = uint32(cuda.blockIdx.y) * uint32(THREADS) + uint32(cuda.threadIdx.x)
+        column, row = thread * uint32(4), uint32(cuda.blockIdx.x)
+        live = column < k
+        v0 = v1 = v2 = v3 = float32(0)
+        if live:
+            v0, v1, v2, v3 = load_floats(x + (uint64(row) * uint64(k) + uint64(column)) * uint64(4))
+        largest = largest_size(v0, v1, v2, v3)
+        d, per = div(largest, float32(127)), float32(0)
+        if size_of(largest) != uint32(0):
+            per = div(float32(127), largest)
+        q0, q1, q2, q3 = code(v0, per), code(v1, per), code(v2, per), code(v3, per)
+        total = int32(int32(q0 + q1) + int32(q2 + q3))
+        for step in steps:
+            total = int32(total + cuda.shfl_xor_sync(EVERYONE, total, step))
+        if live:
+            store4(codes + uint64(row) * uint64(columns) + uint64(column), four_bytes(q0, q1, q2, q3))
+            if column % uint32(run) == uint32(0):
+                at = (uint64(column // uint32(run)) * uint64(rows) + uint64(row)) * uint64(4)
+                store_float(sums + at, mul(d, float32(total)))
+                if column % uint32(32) == uint32(0):
+                    at = (uint64(column // uint32(32)) * uint64(rows) + uint64(row)) * uint64(4)
+                    store_float(scales + at, d)
+
+    parameters = (ptx.u64, ptx.u64, ptx.u64, ptx.u64, ptx.u32, ptx.u32, ptx.u32)
+    return Kernel(f"activations in runs of {run}", quantize, *parameters, threads=THREADS)
+
+
+def activations(x: Any, run: int) -> Planes:
+    """Rows x [M, K] of floats as planes, for weights in such runs; ``scale`` is always by 32."""
+    cp, (m, k) = cupy(), x.shape
+    rows, columns = padded(m), padded(k)
+    make = cp.empty if columns == k else cp.zeros
+    codes = cp.empty((rows, columns), np.int8)
+    scale = make((columns // 32, rows), np.float32)
+    sums = make((columns // run, rows), np.float32)
+    grid = (m, -(-k // (4 * THREADS)))
+    activation_kernel(run)(grid, (THREADS,), aligned_floats(x), codes, scale, sums, k, rows, columns)
+    return Planes(codes, scale, sums, run)
+
+
+def compensate(y: Any, a: Planes, w: Planes) -> None:
+    """Take the offsets off a product: one small product of offsets and block sums."""
+    if w.extra is not None:
+        m, n = y.shape
+        y -= cupy().matmul(a.extra.T[:m], w.extra[:, :n])
