@@ -6,9 +6,9 @@ from functools import cache
 from types import ModuleType
 from typing import Any
 
-import numpy as np
-
 from ..errors import DeviceError, MissingDependencyError
+
+_usable: list[ModuleType] = []  # CuPy, once it has found a GPU
 
 
 def cupy() -> ModuleType:
@@ -20,6 +20,13 @@ def cupy() -> ModuleType:
             f"CUDA: CuPy cannot be imported ({error}); device arrays need it; "
             'pip install "ggmlq[cuda]" for CUDA 13 or "ggmlq[cuda12]" for CUDA 12'
         ) from error
+    if not any(cupy is usable for usable in _usable):
+        _refuse_without_gpu(cupy)
+        _usable[:] = [cupy]
+    return cupy  # type: ignore[no-any-return]
+
+
+def _refuse_without_gpu(cupy: ModuleType) -> None:
     try:
         count = cupy.cuda.runtime.getDeviceCount()
     except cupy.cuda.runtime.CUDARuntimeError as error:
@@ -29,7 +36,11 @@ def cupy() -> ModuleType:
         ) from error
     if not count:
         raise DeviceError('CUDA: no GPU found; work on the host with device "cpu"')
-    return cupy  # type: ignore[no-any-return]
+
+
+def current() -> int:
+    """The number of CuPy's current device."""
+    return int(cupy().cuda.runtime.getDevice())
 
 
 @cache
@@ -41,7 +52,7 @@ def _facts(index: int) -> tuple[tuple[int, int], int]:
 def capability() -> tuple[int, int] | None:
     """Compute capability of CuPy's current device; None where there is no GPU."""
     try:
-        return _facts(cupy().cuda.runtime.getDevice())[0]
+        return _facts(current())[0]
     except (MissingDependencyError, DeviceError):
         return None
 
@@ -56,7 +67,7 @@ def older_than(least: tuple[int, int]) -> str | None:
 
 def multiprocessors() -> int:
     """Multiprocessors of CuPy's current device."""
-    return _facts(cupy().cuda.runtime.getDevice())[1]
+    return _facts(current())[1]
 
 
 def number(device: str) -> int | None:
@@ -76,12 +87,6 @@ def upload(array: Any, device: str) -> Any:
         raise DeviceError(f"device {device!r}: this machine has {count} GPU; use cuda:0")
     with cp.cuda.Device(index):
         return cp.ascontiguousarray(cp.asarray(array))
-
-
-def aligned_floats(x: Any) -> Any:
-    """A device array as contiguous float32 that can be loaded 16 bytes at a time."""
-    x = cupy().ascontiguousarray(x, np.float32)
-    return x.copy() if x.data.ptr % 16 else x
 
 
 def describe() -> list[dict[str, Any]]:

@@ -14,6 +14,7 @@ cuda: Any = _cuda
 types: Any = numba.types
 config: Any = numba.config
 float32: Any = numba.float32
+float64: Any = numba.float64
 int8: Any = numba.int8
 int32: Any = numba.int32
 int64: Any = numba.int64

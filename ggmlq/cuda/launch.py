@@ -24,7 +24,6 @@ from . import device
 from .language import cuda, types
 
 PACKAGE = Path(__file__).parents[1]
-SCALARS = {types.int32: np.int32, types.uint32: np.uint32, types.int64: np.int64, types.uint64: np.uint64}
 
 
 def array(element: Any, axes: int) -> Any:
@@ -59,6 +58,8 @@ class Kernel:
     ) -> None:
         self.name, self.function, self.parameters = name, function, parameters
         self.threads, self.blocks, self.shared, self.least = threads, blocks, shared, least
+        self._is_array = tuple(isinstance(kind, types.Array) for kind in parameters)
+        self._is_word = tuple(kind == types.uint32 for kind in parameters)
         self._loaded: dict[int, Any] = {}
 
     def __repr__(self) -> str:
@@ -66,25 +67,23 @@ class Kernel:
 
     def __call__(self, grid: tuple[int, ...], block: tuple[int, ...], *arguments: Any) -> None:
         """Launch on CuPy's current device and stream. Empty grids do nothing."""
-        cp = device.cupy()
-        index = cp.cuda.runtime.getDevice()
+        index = device.current()
         if index not in self._loaded:
-            self._loaded[index] = self._load(cp)
+            self._loaded[index] = self._load(device.cupy())
         if all(grid):
             self._loaded[index](grid, block, self._flat(arguments), shared_mem=self.shared)
 
     def _flat(self, arguments: tuple[Any, ...]) -> tuple[Any, ...]:
-        """Parameters as Numba's kernels take them: an array is a row of words."""
+        """Parameters as Numba's kernels take them: an array is a row of words.
+
+        An array for a parameter of 64 bits stands for its address.
+        """
         words: list[Any] = []
-        for kind, value in zip(self.parameters, arguments, strict=True):
-            if isinstance(kind, types.Array):
-                assert value.ndim == kind.ndim, f"{self.name}: {value.ndim} axes, not {kind.ndim}"
-                assert value.flags.c_contiguous, f"{self.name}: an array is not contiguous"
-                words += [0, 0, value.size, value.itemsize, value, *value.shape, *value.strides]
-            elif kind == types.uint64:
-                words.append(value)  # an array that stands for its address, or a number
+        for is_array, is_word, value in zip(self._is_array, self._is_word, arguments, strict=True):
+            if is_array:
+                words += (0, 0, value.size, value.itemsize, value, *value.shape, *value.strides)
             else:
-                words.append(SCALARS[kind](value))
+                words.append(np.uint32(value) if is_word else value)
         return tuple(words)
 
     def _load(self, cp: Any) -> Any:

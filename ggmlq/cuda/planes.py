@@ -26,8 +26,9 @@ from ..formats import BlockFormat
 from ..ladder import Problem
 from . import ptx
 from .atoms import atoms, inlined
+from .convert import aligned_floats
 from .dequantize import BLOCK_FORMATS
-from .device import aligned_floats, cupy
+from .device import cupy
 from .language import cuda, float32, int32, int64, uint8, uint32, uint64
 from .launch import Kernel, array, family
 from .quantize._block import EVERYONE, four_bytes, largest_size, size_of

@@ -15,8 +15,8 @@ from ...array import QuantArray
 from ...formats import BlockFormat
 from ...ladder import Problem, register
 from ..atoms import atoms
+from ..convert import aligned_floats
 from ..dequantize import BLOCK_FORMATS
-from ..device import aligned_floats
 from ..language import cuda, float32, uint8
 from ..launch import Kernel, array, family
 

@@ -19,8 +19,9 @@ from ...formats import FORMATS, BlockFormat
 from ...formats.q8_1 import DTYPE
 from ...ladder import Problem, register
 from ..atoms import atoms, half
+from ..convert import aligned_floats
 from ..dequantize import BLOCK_FORMATS
-from ..device import aligned_floats, cupy
+from ..device import cupy
 from ..language import cuda, float32, int32, uint8
 from ..launch import Kernel, array, family
 from ..quantize import launch as encode
@@ -53,8 +54,10 @@ def kernel(fmt: BlockFormat) -> Kernel:
                 dot = int32(0)
                 for i in range(RUN):
                     dot += int32((code(block, i) + zero) * code8(block8, i))
-                compensation = float32(zero) * half(block8, sum_at)
-                total += scale(block, 0) * (scale8(block8, 0) * float32(dot) - compensation)
+                part = scale8(block8, 0) * float32(dot)
+                if zero:  # the sum of large floats may be infinite
+                    part -= float32(zero) * half(block8, sum_at)
+                total += scale(block, 0) * part
             y[m, n] = total
 
     parameters = (array(uint8, 3), array(uint8, 3), array(float32, 2))

@@ -12,7 +12,8 @@ import numpy as np
 
 from ...array import QuantArray
 from ...formats import Format
-from ..device import aligned_floats, cupy
+from ..convert import aligned_floats
+from ..device import cupy
 from ..launch import Kernel
 from ._block import RUN, THREADS
 

@@ -11,7 +11,7 @@ from typing import Any
 from ...formats.q8_1 import DTYPE, QS
 from .. import ptx
 from ..atoms import inlined
-from ..language import float32, uint32, uint64
+from ..language import float32, int32, uint32, uint64
 from ..launch import Kernel, family
 from ._block import (
     block_kernel,
@@ -38,7 +38,7 @@ def by_the_scale(value: Any, d: Any) -> Any:
     v = float32(0)
     if d != float32(0):
         v = ptx.div(value, d)
-    return half_away(v)
+    return min(max(half_away(v), int32(-127)), int32(127))
 
 
 def encoder(code: Any, sum_of_floats: bool) -> Any:
