@@ -129,9 +129,21 @@ def unpacked(q: QuantArray) -> Planes:
 # --- activations ------------------------------------------------------------------------------
 
 
-@family((run,) for run in (16, 32))
-def activation_kernel(run: int) -> Kernel:
+@inlined
+def place_of_row(row: Any) -> Any:
+    """Where ``mma`` wants the scale of a row: rows r, r + 8, r + 16, r + 24 of 32 side by side."""
+    return (row & ~uint32(31)) | (row & uint32(7)) << uint32(2) | (row >> uint32(3)) & uint32(3)
+
+
+@inlined
+def as_it_is(row: Any) -> Any:
+    return row
+
+
+@family((run, for_mma) for run in (16, 32) for for_mma in (False, True))
+def activation_kernel(run: int, for_mma: bool) -> Kernel:
     """Eight threads serve 32 neighbours, four each."""
+    place = place_of_row if for_mma else as_it_is
     load_floats, store4, store_float = ptx.load_floats, ptx.store4, ptx.store_float
     mul, div, nearest_even = ptx.mul, ptx.div, ptx.nearest_even
     steps = (2, 1) if run == 16 else (4, 2, 1)
@@ -161,15 +173,19 @@ def activation_kernel(run: int) -> Kernel:
                 at = (uint64(column // uint32(run)) * uint64(rows) + uint64(row)) * uint64(4)
                 store_float(sums + at, mul(d, float32(total)))
                 if column % uint32(32) == uint32(0):
-                    at = (uint64(column // uint32(32)) * uint64(rows) + uint64(row)) * uint64(4)
+                    at = (uint64(column // uint32(32)) * uint64(rows) + uint64(place(row))) * uint64(4)
                     store_float(scales + at, d)
 
     parameters = (ptx.u64, ptx.u64, ptx.u64, ptx.u64, ptx.u32, ptx.u32, ptx.u32)
-    return Kernel(f"activations in runs of {run}", quantize, *parameters, threads=THREADS)
+    name = f"activations in runs of {run}{' for mma' if for_mma else ''}"
+    return Kernel(name, quantize, *parameters, threads=THREADS)
 
 
-def activations(x: Any, run: int) -> Planes:
-    """Rows x [M, K] of floats as planes, for weights in such runs; ``scale`` is always by 32."""
+def activations(x: Any, run: int, for_mma: bool = False) -> Planes:
+    """Rows x [M, K] of floats as planes, for weights in such runs; ``scale`` is always by 32.
+
+    ``for_mma``: scales in the order of :func:`place_of_row`.
+    """
     cp, (m, k) = cupy(), x.shape
     rows, columns = padded(m), padded(k)
     make = cp.empty if columns == k else cp.zeros
@@ -177,7 +193,7 @@ def activations(x: Any, run: int) -> Planes:
     scale = make((columns // 32, rows), np.float32)
     sums = make((columns // run, rows), np.float32)
     grid = (m, -(-k // (4 * THREADS)))
-    activation_kernel(run)(grid, (THREADS,), aligned_floats(x), codes, scale, sums, k, rows, columns)
+    activation_kernel(run, for_mma)(grid, (THREADS,), aligned_floats(x), codes, scale, sums, k, rows, columns)
     return Planes(codes, scale, sums, run)
 
 

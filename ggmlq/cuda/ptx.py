@@ -270,9 +270,9 @@ def take16(address: Any) -> Any:
     _only_on_a_gpu()
 
 
-@instruction("ld.shared.f32 $0, [$1];", f32, u32, effect=True)
-def take_float(address: Any) -> Any:
-    """A float of shared memory."""
+@instruction("ld.shared.v4.f32 {$0, $1, $2, $3}, [$4];", types.UniTuple(f32, 4), u32, effect=True)
+def take_floats(address: Any) -> Any:
+    """Four floats of shared memory."""
     _only_on_a_gpu()
 
 

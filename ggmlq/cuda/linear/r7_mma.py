@@ -20,7 +20,7 @@ from .. import device, planes, ptx
 from ..atoms import inlined
 from ..language import cuda, float32, int32, uint32
 from ..launch import Kernel, family
-from ..tiles import STEP, Shape, tools
+from ..tiles import STEP, Shape, accumulator, storer
 
 START = int32(0)
 SHAPE = Shape()
@@ -34,7 +34,7 @@ def scaled(dot: Any, of_x: Any, of_w: Any, total: Any) -> Any:
 
 def tile_kernel(name: str, shape: Shape, start: Any, scaled: Any) -> Kernel:
     """One tile a block."""
-    accumulate, store = tools(shape, start, scaled)
+    accumulate, store = accumulator(shape, start, scaled), storer(shape)
     rows, columns, count = shape.rows, shape.columns, shape.sums
 
     def tile(
@@ -70,7 +70,7 @@ def refuses(problem: Problem) -> str | None:
 def run(kernel: Kernel, shape: Shape, x: Any, q: QuantArray, out: Any) -> None:
     """Prepare both operands, launch one block a tile, take off the offsets."""
     w = planes.weights(q)
-    a = planes.activations(x, w.run)
+    a = planes.activations(x, w.run, for_mma=True)
     m, n = out.shape
     grid = (-(-n // shape.columns), -(-m // shape.rows))
     sizes = (m, n, w.codes.shape[1], len(a.codes), len(w.codes))
