@@ -15,7 +15,7 @@ from ..formats import FORMATS, BlockFormat
 from ..formats.scalars import ScalarFormat
 from . import ptx
 from .atoms import atoms, inlined
-from .convert import converted
+from .convert import DTYPES, KINDS, LEAST, converted, storing
 from .device import cupy
 from .language import cuda, float32, int64, uint8, uint32, uint64
 from .launch import Kernel, array, family
@@ -23,7 +23,6 @@ from .launch import Kernel, array, family
 THREADS = 256
 BLOCK_FORMATS = tuple(fmt for fmt in FORMATS.values() if isinstance(fmt, BlockFormat))
 BLOCKS = array(uint8, 2)  # [blocks, bytes of a block]
-HALF, FLOAT = np.dtype(np.float16), np.dtype(np.float32)
 
 
 def values(fmt: BlockFormat) -> Any:
@@ -39,26 +38,6 @@ def values(fmt: BlockFormat) -> Any:
         return product
 
     return value
-
-
-@inlined
-def store_floats(at: Any, v: Any, i: Any) -> None:
-    """Four floats from v[i] on."""
-    bits_of = ptx.bits_of
-    ptx.store16(at, bits_of(v[i]), bits_of(v[i + 1]), bits_of(v[i + 2]), bits_of(v[i + 3]))
-
-
-@inlined
-def halves(a: Any, b: Any) -> Any:
-    """Two floats as the halves of a word."""
-    return ptx.half_bits(a) | ptx.half_bits(b) << uint32(16)
-
-
-@inlined
-def store_halves(at: Any, v: Any, i: Any) -> None:
-    """Eight floats from v[i] on, as halves."""
-    low, high = halves(v[i], v[i + 1]), halves(v[i + 2], v[i + 3])
-    ptx.store16(at, low, high, halves(v[i + 4], v[i + 5]), halves(v[i + 6], v[i + 7]))
 
 
 class _Watched:
@@ -88,14 +67,14 @@ def partner(fmt: BlockFormat, otherwise: int) -> int:
     return otherwise
 
 
-@family((fmt, dtype) for fmt in BLOCK_FORMATS for dtype in (FLOAT, HALF))
-def decoder(fmt: BlockFormat, dtype: np.dtype[Any]) -> Kernel:
-    """The kernel for one format and one type of values."""
+@family((fmt, kind) for fmt in BLOCK_FORMATS for kind in KINDS)
+def decoder(fmt: BlockFormat, kind: str) -> Kernel:
+    """The kernel for one format and one kind of values."""
     value, (_, scale, offset) = values(fmt), atoms(fmt)
-    each = 16 // dtype.itemsize  # values of a store
+    each = 16 // KINDS[kind]  # values of a store
     apart = partner(fmt, each)
     size, group, count = fmt.block_size, fmt.group, 2 * each
-    store = store_halves if dtype == HALF else store_floats
+    store = storing(kind)
 
     def decode(blocks: Any, out: Any) -> None:
         index = uint32(cuda.blockIdx.x) * uint32(THREADS) + uint32(cuda.threadIdx.x)
@@ -114,24 +93,27 @@ def decoder(fmt: BlockFormat, dtype: np.dtype[Any]) -> Kernel:
             store(at, v, 0)
             store(at + uint64(apart * 16 // each), v, each)
 
-    return Kernel(f"dequantize {fmt.name} to {dtype}", decode, BLOCKS, uint64, threads=THREADS)
+    name = f"dequantize {fmt.name} to {kind}"
+    return Kernel(name, decode, BLOCKS, uint64, threads=THREADS, least=LEAST[kind])
 
 
 def dequantize(q: QuantArray, dtype: np.dtype[Any]) -> Any:
     """The values of an array on the current device."""
-    cp = cupy()
     if isinstance(q.format, ScalarFormat):
-        return _scalars(q, dtype)
-    assert isinstance(q.format, BlockFormat)
-    out = cp.empty(q.shape, dtype if dtype == HALF else FLOAT)
-    kernel = decoder(q.format, out.dtype)
-    blocks = q.raw.reshape(-1, q.format.dtype.itemsize)
-    kernel((-(-out.nbytes // (32 * THREADS)),), (THREADS,), blocks, out)
-    return converted(out, dtype)
+        stored = q.raw.reshape(-1).view(q.format.dtype).reshape(q.shape)
+        if q.format.bfloat:
+            stored = (stored.astype(np.uint32) << np.uint32(16)).view(np.float32)
+        return converted(stored, dtype)
+    return converted(decoded(q, "float16" if dtype == np.float16 else "float32"), dtype)
 
 
-def _scalars(q: QuantArray, dtype: np.dtype[Any]) -> Any:
-    stored = q.raw.reshape(-1).view(q.format.dtype).reshape(q.shape)
-    if isinstance(q.format, ScalarFormat) and q.format.bfloat:
-        stored = (stored.astype(np.uint32) << np.uint32(16)).view(np.float32)
-    return converted(stored, dtype)
+def decoded(q: QuantArray, kind: str) -> Any:
+    """Blocks as values of a kind; bfloat16 as its bits, as a tensor of bfloat16 has them already."""
+    fmt = q.format
+    if isinstance(fmt, ScalarFormat) and fmt.bfloat and kind == "bfloat16":
+        return q.raw.view(DTYPES[kind])
+    assert isinstance(fmt, BlockFormat)
+    out = cupy().empty(q.shape, DTYPES[kind])
+    blocks = q.raw.reshape(-1, fmt.dtype.itemsize)
+    decoder(fmt, kind)((-(-out.nbytes // (32 * THREADS)),), (THREADS,), blocks, out)
+    return out

@@ -141,6 +141,13 @@ def half_bits(value: Any) -> Any:
         return np.uint32(np.float32(value).astype(np.float16).view(np.uint16))
 
 
+@instruction("{.reg .b16 h; cvt.rn.bf16.f32 h, $1; cvt.u32.u16 $0, h;}", u32, f32)
+def bfloat_bits(value: Any) -> Any:
+    """The 16 bits of the nearest bfloat16; from capability 8.0."""
+    bits = np.float32(value).view(np.uint32)
+    return np.uint32(0x7FFF) if np.isnan(value) else (bits + np.uint32(0x7FFF + (bits >> 16 & 1))) >> 16
+
+
 @instruction("cvt.rni.s32.f32 $0, $1;", i32, f32)
 def nearest_even(value: Any) -> Any:
     """To the nearest integer, ties to even; saturates, NaN is 0."""

@@ -23,7 +23,7 @@ from ..launch import Kernel, family
 from ..tiles import STEP, Shape, accumulator, storer
 
 START = int32(0)
-SHAPE = Shape()
+SHAPE = Shape(64, 128, 64, 32, stages=4, blocks=2)  # two blocks: one multiplies while one waits
 LEAST = (8, 0)
 
 

@@ -27,7 +27,7 @@ from . import r7_mma
 
 START = int32(0x4B400000)
 MAGIC = float32(12582912)
-SHAPE = Shape()
+SHAPE = r7_mma.SHAPE
 
 
 @inlined

@@ -25,13 +25,12 @@ from . import r8_mma_magic
 from .r7_mma import LEAST
 from .r8_mma_magic import START, scaled
 
-# From the lowest: the first with enough rows is taken.
-SHAPES = (Shape(32, 128, 32, 16, blocks=2), Shape(64, 128, 32, 32), r8_mma_magic.SHAPE)
+LOW, SHAPE = Shape(32, 128, 32, 16, blocks=2), r8_mma_magic.SHAPE
 FILLED = 0.9  # of the last round of tiles
 THREADS = 256
 
 
-@family((shape,) for shape in SHAPES)
+@family((shape,) for shape in (LOW, SHAPE))
 def kernel(shape: Shape) -> Kernel:
     """Block c of ``count`` does units c * units // count and on; a unit is one step of one tile."""
     accumulate, store = accumulator(shape, START, scaled), storer(shape)
@@ -66,7 +65,7 @@ def kernel(shape: Shape) -> Kernel:
     return Kernel(f"streamk, {shape}", streamk, *parameters, least=LEAST, **sizes)
 
 
-@family((shape,) for shape in SHAPES)
+@family((shape,) for shape in (LOW, SHAPE))
 def adder(shape: Shape) -> Kernel:
     """Adds the parts of each tile that more than one block made, four outputs a thread."""
     rows, columns = shape.rows, shape.columns
@@ -102,19 +101,14 @@ def adder(shape: Shape) -> Kernel:
     return Kernel(f"add the parts of {rows}x{columns}", add, *parameters, threads=THREADS)
 
 
-def shape_for(m: int) -> Shape:
-    """The lowest tile with enough rows."""
-    return next((shape for shape in SHAPES if m <= shape.rows), SHAPES[-1])
-
-
 def refuses(problem: Problem) -> str | None:
     if reason := r8_mma_magic.refuses(problem):
         return reason
-    if device.capability() is None or problem.m <= SHAPES[-2].rows:
+    if device.capability() is None or problem.m <= LOW.rows:
         return None
-    tiles = -(-problem.m // SHAPES[-1].rows) * -(-problem.n // SHAPES[-1].columns)
-    rounds = -(-tiles // device.multiprocessors())
-    if tiles >= FILLED * rounds * device.multiprocessors():
+    tiles = -(-problem.m // SHAPE.rows) * -(-problem.n // SHAPE.columns)
+    at_once = device.multiprocessors() * SHAPE.blocks
+    if tiles >= FILLED * at_once * -(-tiles // at_once):
         return "whole tiles fill this GPU: cuda:mma_magic does the same with one kernel"
     return None
 
@@ -124,7 +118,7 @@ def launch(x: Any, q: QuantArray, out: Any) -> None:
     w = planes.weights(q)
     a = planes.activations(x, w.run, for_mma=True)
     (m, n), k = out.shape, w.codes.shape[1]
-    shape = shape_for(m)
+    shape = LOW if m <= LOW.rows else SHAPE
     tiles, steps = -(-m // shape.rows) * -(-n // shape.columns), k // STEP
     units = tiles * steps
     if not units:
