@@ -79,7 +79,7 @@ def decoder(fmt: BlockFormat, kind: str) -> Kernel:
     def decode(blocks: Any, out: Any) -> None:
         index = uint32(cuda.blockIdx.x) * uint32(THREADS) + uint32(cuda.threadIdx.x)
         b, part = index // uint32(size // (2 * each)), index % uint32(size // (2 * each))
-        if b < blocks.shape[0]:
+        if b < uint32(blocks.shape[0]):
             block = blocks[b]
             pairs, within = part // uint32(apart // each), part % uint32(apart // each)
             start = pairs * uint32(2 * apart) + within * uint32(each)

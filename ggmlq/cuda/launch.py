@@ -112,13 +112,15 @@ class Kernel:
         assert entry is not None
         return str(text.replace(entry[1], "kernel"))
 
-    def assemble(self, capability: tuple[int, int]) -> tuple[bytes, Resources]:
-        """Machine code for a capability, and what it needs."""
+    def assemble(self, capability: tuple[int, int], ptx: str | None = None) -> tuple[bytes, Resources]:
+        """Machine code for a capability (of this PTX, if it is there already), and what it needs."""
         core: Any = importlib.import_module("cuda.core")
 
         arch = "sm_" + _dotted(capability).replace(".", "")
         options = core.LinkerOptions(arch=arch, verbose=True)
-        linker = core.Linker(core.ObjectCode.from_ptx(self.ptx(capability).encode()), options=options)
+        linker = core.Linker(
+            core.ObjectCode.from_ptx((ptx or self.ptx(capability)).encode()), options=options
+        )
         code = bytes(linker.link("cubin").code)
         said = linker.get_info_log()
         used = re.search(r"used (\d+) registers.*?(\d+) stack(?:, (\d+) bytes smem)?", said)

@@ -78,8 +78,7 @@ def weight_kernel(fmt: BlockFormat) -> Kernel:
     def unpack(blocks: Any, codes: Any, scales: Any, offsets: Any, rows: Any, columns: Any) -> None:
         column = (uint32(cuda.blockIdx.y) * uint32(THREADS) + uint32(cuda.threadIdx.x)) * uint32(16)
         row = uint32(cuda.blockIdx.x)
-        k = blocks.shape[1] * size
-        if column < k:
+        if column < uint32(blocks.shape[1] * size):
             block = blocks[row, column // uint32(size)]
             i = int64(column % uint32(size))
             words = cuda.local.array(4, uint32)

@@ -1,77 +1,14 @@
-"""Instructions that Numba has no name for, one wrapper each, written as inline assembly.
-
-The body of a wrapper is what it means in plain Python: Numba's simulator runs it, the tests hold it
-to the instruction. Instructions that move data or need a whole warp have no meaning for a single
-thread; kernels with them run on a GPU only.
-"""
+"""Instructions that Numba has no name for, one wrapper each; assembly.py says how to read them."""
 
 from __future__ import annotations
 
-import inspect
-from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 from llvmlite import ir
-from numba.cuda.extending import intrinsic
 
-from .language import config, types
-
-f32, i32, u32, u64 = types.float32, types.int32, types.uint32, types.uint64
-SIMULATED = bool(config.ENABLE_CUDASIM)
-WORD, LONG, FLOAT = ir.IntType(32), ir.IntType(64), ir.FloatType()
-KINDS = {i32: ("r", WORD), u32: ("r", WORD), u64: ("l", LONG), f32: ("f", FLOAT)}
-
-
-def instruction(text: str, returns: Any, *takes: Any, effect: bool = False) -> Callable[[Any], Any]:
-    """Decorate the plain meaning of an instruction; ``$0`` … are results, then operands.
-
-    ``returns`` is a type, a UniTuple, or None. ``effect``: it reads or writes memory, or waits, so
-    it keeps its place among others of that kind.
-    """
-    results = () if returns is None else tuple(returns) if isinstance(returns, types.UniTuple) else (returns,)
-    outs, ins = ["=" + KINDS[t][0] for t in results], [KINDS[t][0] for t in takes]
-    constraints = ",".join([*outs, *ins, *(["~{memory}"] if effect else [])])
-    kinds = [KINDS[t][1] for t in results]
-    kind = ir.VoidType() if not kinds else kinds[0] if len(kinds) == 1 else ir.LiteralStructType(kinds)
-
-    def emit(context: Any, builder: Any, signature: Any, operands: Any) -> Any:
-        function = ir.FunctionType(kind, [KINDS[t][1] for t in takes])
-        value = builder.call(ir.InlineAsm(function, text, constraints, side_effect=effect), operands)
-        if not results:
-            return context.get_dummy_value()
-        if len(results) == 1:
-            return value
-        parts = [builder.extract_value(value, i) for i in range(len(results))]
-        return context.make_tuple(builder, signature.return_type, parts)
-
-    def decorate(meaning: Any) -> Any:
-        if SIMULATED:
-            return meaning
-        signature = (types.void if returns is None else returns)(*takes)
-        wrapped = _intrinsic(meaning, signature, emit)
-        wrapped.meaning = meaning
-        return wrapped
-
-    return decorate
-
-
-def _intrinsic(meaning: Any, signature: Any, emit: Callable[..., Any]) -> Any:
-    """Numba wants a function with the operands' names, so it is given ones."""
-
-    def typing(context: Any, *operands: Any) -> Any:
-        return signature, emit
-
-    names = ["context", *inspect.signature(meaning).parameters]
-    kind = inspect.Parameter.POSITIONAL_OR_KEYWORD
-    typing.__signature__ = inspect.Signature([inspect.Parameter(name, kind) for name in names])  # type: ignore[attr-defined]
-    typing.__name__, typing.__doc__ = meaning.__name__, meaning.__doc__
-    return intrinsic(typing)
-
-
-def _only_on_a_gpu() -> Any:
-    raise NotImplementedError("this instruction needs a GPU; the simulator runs one thread at a time")
-
+from .assembly import SIMULATED, WORD, as_intrinsic, f32, i32, instruction, only_on_a_gpu, u32, u64
+from .language import types
 
 # --- float32, rounded once: never fused with what comes before or after -----------------------
 
@@ -186,61 +123,61 @@ def dp4a(a: Any, b: Any, c: Any) -> Any:
 @instruction("ld.global.nc.v4.b32 {$0, $1, $2, $3}, [$4];", types.UniTuple(i32, 4), u64, effect=True)
 def load16(address: Any) -> Any:
     """16 bytes that nothing writes meanwhile."""
-    _only_on_a_gpu()
+    only_on_a_gpu()
 
 
 @instruction("ld.global.nc.v4.f32 {$0, $1, $2, $3}, [$4];", types.UniTuple(f32, 4), u64, effect=True)
 def load_floats(address: Any) -> Any:
     """Four floats that nothing writes meanwhile."""
-    _only_on_a_gpu()
+    only_on_a_gpu()
 
 
 @instruction("st.global.v4.b32 [$0], {$1, $2, $3, $4};", None, u64, u32, u32, u32, u32, effect=True)
 def store16(address: Any, a: Any, b: Any, c: Any, d: Any) -> Any:
     """16 bytes."""
-    _only_on_a_gpu()
+    only_on_a_gpu()
 
 
 @instruction("st.global.b32 [$0], $1;", None, u64, u32, effect=True)
 def store4(address: Any, word: Any) -> Any:
     """Four bytes."""
-    _only_on_a_gpu()
+    only_on_a_gpu()
 
 
 @instruction("{.reg .b16 h; cvt.u16.u32 h, $1; st.global.b16 [$0], h;}", None, u64, u32, effect=True)
 def store2(address: Any, word: Any) -> Any:
     """Two bytes: the low half of a word."""
-    _only_on_a_gpu()
+    only_on_a_gpu()
 
 
 @instruction("st.global.b8 [$0], $1;", None, u64, u32, effect=True)
 def store1(address: Any, word: Any) -> Any:
     """One byte: the lowest of a word."""
-    _only_on_a_gpu()
+    only_on_a_gpu()
 
 
 @instruction("st.global.f32 [$0], $1;", None, u64, f32, effect=True)
 def store_float(address: Any, value: Any) -> Any:
     """One float."""
-    _only_on_a_gpu()
+    only_on_a_gpu()
 
 
 @instruction("st.global.v2.f32 [$0], {$1, $2};", None, u64, f32, f32, effect=True)
 def store_pair(address: Any, a: Any, b: Any) -> Any:
     """Two floats at an address that is a multiple of eight."""
-    _only_on_a_gpu()
+    only_on_a_gpu()
 
 
 @instruction("ld.global.f32 $0, [$1];", f32, u64, effect=True)
 def load_float(address: Any) -> Any:
     """One float."""
-    _only_on_a_gpu()
+    only_on_a_gpu()
 
 
 @instruction("red.global.or.b32 [$0], $1;", None, u64, u32, effect=True)
 def set_bits(address: Any, bits: Any) -> Any:
     """Or a word into memory, atomically."""
-    _only_on_a_gpu()
+    only_on_a_gpu()
 
 
 # --- shared memory: 32-bit addresses ----------------------------------------------------------
@@ -256,49 +193,49 @@ def _shared_base(meaning: Any) -> Any:
             memory.linkage, memory.align = "external", 128
         return builder.ptrtoint(memory, WORD)
 
-    return meaning if SIMULATED else _intrinsic(meaning, u32(), emit)
+    return meaning if SIMULATED else as_intrinsic(meaning, u32(), emit)
 
 
 @_shared_base
 def shared_base() -> Any:
     """Where the dynamic shared memory of a block begins; a multiple of 128."""
-    _only_on_a_gpu()
+    only_on_a_gpu()
 
 
 @instruction("st.shared.b32 [$0], $1;", None, u32, i32, effect=True)
 def put(address: Any, word: Any) -> Any:
     """One word into shared memory."""
-    _only_on_a_gpu()
+    only_on_a_gpu()
 
 
 @instruction("ld.shared.v4.b32 {$0, $1, $2, $3}, [$4];", types.UniTuple(i32, 4), u32, effect=True)
 def take16(address: Any) -> Any:
     """Four words of shared memory."""
-    _only_on_a_gpu()
+    only_on_a_gpu()
 
 
 @instruction("ld.shared.v4.f32 {$0, $1, $2, $3}, [$4];", types.UniTuple(f32, 4), u32, effect=True)
 def take_floats(address: Any) -> Any:
     """Four floats of shared memory."""
-    _only_on_a_gpu()
+    only_on_a_gpu()
 
 
 @instruction("ld.shared.v2.f32 {$0, $1}, [$2];", types.UniTuple(f32, 2), u32, effect=True)
 def take_pair(address: Any) -> Any:
     """Two floats of shared memory."""
-    _only_on_a_gpu()
+    only_on_a_gpu()
 
 
 @instruction("cp.async.cg.shared.global [$0], [$1], 16;", None, u32, u64, effect=True)
 def copy16(shared: Any, address: Any) -> Any:
     """Start to copy 16 bytes into shared memory past the registers; from capability 8.0."""
-    _only_on_a_gpu()
+    only_on_a_gpu()
 
 
 @instruction("cp.async.commit_group;", None, effect=True)
 def commit() -> Any:
     """Close a group of copies."""
-    _only_on_a_gpu()
+    only_on_a_gpu()
 
 
 def wait_for_all_but(groups: int) -> Any:
@@ -306,7 +243,7 @@ def wait_for_all_but(groups: int) -> Any:
 
     @instruction(f"cp.async.wait_group {groups};", None, effect=True)
     def wait() -> Any:
-        _only_on_a_gpu()
+        only_on_a_gpu()
 
     return wait
 
@@ -323,7 +260,7 @@ def load_matrices(address: Any) -> Any:
 
     A lane receives bytes 4 t … 4 t + 3 of row g of each.
     """
-    _only_on_a_gpu()
+    only_on_a_gpu()
 
 
 @instruction(
@@ -337,4 +274,4 @@ def mma_s8(a0: Any, a1: Any, a2: Any, a3: Any, b0: Any, b1: Any, start: Any) -> 
     a0, a2: row g, bytes 4 t … and 16 + 4 t …; a1, a3: row g + 8; b0, b1: the same bytes of column
     g. The four sums are those of row g, columns 2 t and 2 t + 1, and of row g + 8.
     """
-    _only_on_a_gpu()
+    only_on_a_gpu()
