@@ -76,7 +76,7 @@ def narrower(kind: str) -> Kernel:
                 v[at], v[at + 1], v[at + 2], v[at + 3] = four[0], four[1], four[2], four[3]
             store(y + uint64(i) * uint64(16), v, 0)
 
-    parameters = (ptx.u64, ptx.u64, ptx.u32)
+    parameters = (uint64, uint64, uint32)
     return Kernel(f"float32 to {kind}", narrow, *parameters, threads=THREADS, least=LEAST[kind])
 
 

@@ -95,7 +95,7 @@ def weight_kernel(fmt: BlockFormat) -> Kernel:
                 if has_offset:
                     store_float(offsets + at, offset(block, i // group))
 
-    parameters = (array(uint8, 3), ptx.u64, ptx.u64, ptx.u64, ptx.u32, ptx.u32)
+    parameters = (array(uint8, 3), uint64, uint64, uint64, uint32, uint32)
     return Kernel(f"planes of {fmt.name}", unpack, *parameters, threads=THREADS)
 
 
@@ -175,7 +175,7 @@ def activation_kernel(run: int, for_mma: bool) -> Kernel:
                     at = (uint64(column // uint32(32)) * uint64(rows) + uint64(place(row))) * uint64(4)
                     store_float(scales + at, d)
 
-    parameters = (ptx.u64, ptx.u64, ptx.u64, ptx.u64, ptx.u32, ptx.u32, ptx.u32)
+    parameters = (uint64, uint64, uint64, uint64, uint32, uint32, uint32)
     name = f"activations in runs of {run}{' for mma' if for_mma else ''}"
     return Kernel(name, quantize, *parameters, threads=THREADS)
 

@@ -65,7 +65,7 @@ def kernel(run: int) -> Kernel:
                 total += a * (b * float32(dot))
             store(y + (uint64(m) * uint64(columns) + uint64(n)) * uint64(4), total)
 
-    parameters = (ptx.u64,) * 5 + (ptx.u32,) * 5
+    parameters = (uint64,) * 5 + (uint32,) * 5
     return Kernel(f"vectorized, runs of {run}", vectorized, *parameters, threads=SIDE * SIDE)
 
 

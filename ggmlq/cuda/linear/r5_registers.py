@@ -103,7 +103,7 @@ def kernel(run: int) -> Kernel:
                 if m < rows and n < columns:
                     store(y + (uint64(m) * uint64(columns) + uint64(n)) * uint64(4), total[EACH * i + j])
 
-    parameters = (ptx.u64,) * 5 + (ptx.u32,) * 5
+    parameters = (uint64,) * 5 + (uint32,) * 5
     name = f"registers, runs of {run}"
     return Kernel(name, registers, *parameters, threads=THREADS, shared=4 * HALF)
 

@@ -18,7 +18,7 @@ from ...formats import BlockFormat
 from ...ladder import Problem, register
 from .. import device, planes, ptx
 from ..atoms import inlined
-from ..language import cuda, float32, int32, uint32
+from ..language import cuda, float32, int32, uint32, uint64
 from ..launch import Kernel, family
 from ..tiles import STEP, Shape, accumulator, storer
 
@@ -48,7 +48,7 @@ def tile_kernel(name: str, shape: Shape, start: Any, scaled: Any) -> Kernel:
         accumulate(sums, m0, n0, x, dx, w, dw, uint32(0), steps, k, m_rows, n_rows)
         store(sums, y, m0, n0, m, n)
 
-    parameters = (ptx.u64,) * 5 + (ptx.u32,) * 5
+    parameters = (uint64,) * 5 + (uint32,) * 5
     sizes = {"threads": shape.threads, "blocks": shape.blocks, "shared": shape.shared}
     return Kernel(f"{name}, {shape}", tile, *parameters, least=LEAST, **sizes)
 

@@ -60,7 +60,7 @@ def kernel(shape: Shape) -> Kernel:
             store(sums, to, m0, n0, height, width)
             unit += last - first
 
-    parameters = (ptx.u64,) * 6 + (ptx.u32,) * 6
+    parameters = (uint64,) * 6 + (uint32,) * 6
     sizes = {"threads": shape.threads, "blocks": shape.blocks, "shared": shape.shared}
     return Kernel(f"streamk, {shape}", streamk, *parameters, least=LEAST, **sizes)
 
@@ -97,7 +97,7 @@ def adder(shape: Shape) -> Kernel:
             if column + uint32(3) < n:
                 store_float(to + uint64(12), d)
 
-    parameters = (ptx.u64,) * 2 + (ptx.u32,) * 5
+    parameters = (uint64,) * 2 + (uint32,) * 5
     return Kernel(f"add the parts of {rows}x{columns}", add, *parameters, threads=THREADS)
 
 

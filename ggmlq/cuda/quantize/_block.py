@@ -38,7 +38,7 @@ def block_kernel(name: str, encode: Any, size: int) -> Kernel:
         if largest >= uint32(NOT_FINITE) or scale & uint32(0x7C00) == uint32(0x7C00):
             set_bits(unfit, uint32(1))
 
-    parameters = (ptx.u64, ptx.u64, ptx.u64, ptx.u32)
+    parameters = (uint64, uint64, uint64, uint32)
     return Kernel(name, kernel, *parameters, threads=THREADS)
 
 
