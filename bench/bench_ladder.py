@@ -76,9 +76,8 @@ def operands(name, m, n, k, copies):
     few = random_blocks(fmt, n, min(k, 1024) // fmt.block_size)
     times = -(-k // 1024)
     raw = np.tile(few.view(np.uint8).reshape(n, -1), (1, times))
-    weights = [
-        gq.QuantArray.from_bytes(raw, fmt, (n, few.shape[1] * fmt.block_size * times)) for _ in range(copies)
-    ]
+    size = (n, few.shape[1] * fmt.block_size * times)
+    weights = [gq.QuantArray.from_bytes(raw, fmt, size) for _ in range(copies)]
     x = np.random.default_rng(0).standard_normal((m, size[1]), np.float32)
     return x, weights
 

@@ -73,7 +73,8 @@ def test_q8_1_as_llama_cpp_on_cuda(kind, cupy):
     raw = cupy.empty((9, 16, 36), np.uint8)
     launch(q8_1.kernel("ggml-mmvq"), cupy.asarray(x), raw, cupy.zeros(1, np.uint32))
     blocks = raw.get().view(FORMATS["q8_1"].dtype)[..., 0]
-    want = quantize_runs(x, MMVQ)
+    with np.errstate(over="ignore"):
+        want = quantize_runs(x, MMVQ)
     assert np.array_equal(blocks["qs"].reshape(x.shape), want.codes)
     assert np.array_equal(blocks["d"], want.scale)
     assert np.array_equal(blocks["s"], want.sums)

@@ -159,9 +159,9 @@ def activation_kernel(run: int, for_mma: bool) -> Kernel:
         if live:
             v0, v1, v2, v3 = load_floats(x + (uint64(row) * uint64(k) + uint64(column)) * uint64(4))
         largest = largest_size(v0, v1, v2, v3)
-        d, per = div(largest, float32(127)), float32(0)
-        if size_of(largest) != uint32(0):
-            per = div(float32(127), largest)
+        d, per = div(largest, float32(127)), div(float32(127), largest)
+        if size_of(largest) == uint32(0):
+            per = float32(0)
         q0, q1, q2, q3 = code(v0, per), code(v1, per), code(v2, per), code(v3, per)
         total = int32(int32(q0 + q1) + int32(q2 + q3))
         for step in steps:

@@ -104,33 +104,28 @@ def first_of(better: Callable[[Any, Any], bool]) -> Any:
 
 
 # --- rounding, as compiled C does on x86-64 ---------------------------------------------------
+# Both outcomes are computed and one is chosen: an instruction in a branch would stay in a branch.
 
 
 @inlined
 def inverse(d: Any) -> Any:
     """1 / d, or 0 where d is 0."""
-    result = float32(0)
-    if d != float32(0):
-        result = ptx.div(float32(1), d)
-    return result
+    result = ptx.div(float32(1), d)
+    return result if d != float32(0) else float32(0)
 
 
 @inlined
 def truncate(v: Any) -> Any:
     """Towards zero; NaN and what is out of range become the lowest integer."""
-    result = int32(-0x80000000)
-    if abs(v) < float32(2147483648.0):
-        result = ptx.truncated(v)
-    return result
+    result = ptx.truncated(v)
+    return result if abs(v) < float32(2147483648.0) else int32(-0x80000000)
 
 
 @inlined
 def half_away(v: Any) -> Any:
-    """To nearest, halves away from zero."""
-    whole = ptx.whole(v)
-    if abs(ptx.sub(v, whole)) >= float32(0.5):
-        whole = ptx.sub(whole, float32(1)) if v < float32(0) else ptx.add(whole, float32(1))
-    return truncate(whole)
+    """To nearest, halves away from zero: the float below a half is added with the sign of v."""
+    below_half = (ptx.bits_of(v) & uint32(0x80000000)) | uint32(0x3EFFFFFF)
+    return truncate(ptx.add(v, ptx.float_of(below_half)))
 
 
 # --- storing ----------------------------------------------------------------------------------

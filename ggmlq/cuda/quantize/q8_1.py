@@ -35,10 +35,8 @@ def by_the_inverse(value: Any, d: Any) -> Any:
 @inlined
 def by_the_scale(value: Any, d: Any) -> Any:
     """X / d, and 0 where all are 0."""
-    v = float32(0)
-    if d != float32(0):
-        v = ptx.div(value, d)
-    return min(max(half_away(v), int32(-127)), int32(127))
+    v = ptx.div(value, d)
+    return min(max(half_away(v if d != float32(0) else float32(0)), int32(-127)), int32(127))
 
 
 def encoder(code: Any, sum_of_floats: bool) -> Any:
