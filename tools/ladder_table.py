@@ -33,8 +33,8 @@ def keep(raw: Path, name: str, commit: str | None) -> None:
     found, rows = run["ggmlq"], [mark["extra_info"] for mark in run["benchmarks"]]
     gpus = found["gpu"].get("devices", [{}])
     kept = {
-        "what": "time of one linear on the GPU's clock, activations quantized within, weights prepared before, "
-        "rotated over 200 MB up to 64 rows; median of 12",
+        "what": "one linear on the GPU's clock: activations quantized within, weights prepared before and "
+        "rotated over 200 MB up to 64 rows; median of 12 (slow rungs 3)",
         "device": gpus[0].get("name", found["cpu"]["name"]),
         "driver_cuda": gpus[0].get("driver_cuda"),
         "date": run["datetime"][:10],

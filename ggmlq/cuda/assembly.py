@@ -12,9 +12,8 @@ from collections.abc import Callable
 from typing import Any
 
 from llvmlite import ir
-from numba.cuda.extending import intrinsic
 
-from .language import config, types
+from .language import config, extending, types
 
 f32, i32, u32, u64 = types.float32, types.int32, types.uint32, types.uint64
 SIMULATED = bool(config.ENABLE_CUDASIM)
@@ -65,7 +64,7 @@ def as_intrinsic(meaning: Any, signature: Any, emit: Callable[..., Any]) -> Any:
     kind = inspect.Parameter.POSITIONAL_OR_KEYWORD
     typing.__signature__ = inspect.Signature([inspect.Parameter(name, kind) for name in names])  # type: ignore[attr-defined]
     typing.__name__, typing.__doc__ = meaning.__name__, meaning.__doc__
-    return intrinsic(typing)
+    return extending.intrinsic(typing)
 
 
 def only_on_a_gpu() -> Any:

@@ -10,6 +10,7 @@ from ..formats.atoms import Atoms, rebuild
 from ..formats.format import BlockFormat
 from . import ptx
 from .language import cuda, uint32
+from .tables import Table
 
 # Numba compiles a called device function for the GPU at hand: inlined ones also compile where
 # there is none.
@@ -31,6 +32,6 @@ def half(block: Any, at: Any) -> Any:
 def atoms(fmt: BlockFormat) -> Atoms:
     """``code``, ``scale`` and ``offset`` of a format as device functions.
 
-    Halves are converted by the instruction for it.
+    Halves are converted by the instruction for it, tables are read as global memory.
     """
-    return rebuild(fmt, inlined, {"half_value": _half_value})
+    return rebuild(fmt, inlined, {"half_value": _half_value}, Table)

@@ -8,7 +8,7 @@ from typing import Any
 
 from ..errors import DeviceError, MissingDependencyError
 
-_usable: list[ModuleType] = []  # CuPy, once it has found a GPU
+_usable: list[ModuleType | None] = [None]  # CuPy, once it has found a GPU
 
 
 def cupy() -> ModuleType:
@@ -20,9 +20,9 @@ def cupy() -> ModuleType:
             f"CUDA: CuPy cannot be imported ({error}); device arrays need it; "
             'pip install "ggmlq[cuda]" for CUDA 13 or "ggmlq[cuda12]" for CUDA 12'
         ) from error
-    if not any(cupy is usable for usable in _usable):
+    if _usable[0] is not cupy:
         _refuse_without_gpu(cupy)
-        _usable[:] = [cupy]
+        _usable[0] = cupy
     return cupy  # type: ignore[no-any-return]
 
 

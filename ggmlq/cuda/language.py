@@ -9,10 +9,12 @@ from typing import Any
 
 import numba
 from numba import cuda as _cuda
+from numba.cuda import extending as _extending
 
 cuda: Any = _cuda
 types: Any = numba.types
 config: Any = numba.config
+extending: Any = _extending
 float32: Any = numba.float32
 float64: Any = numba.float64
 int8: Any = numba.int8

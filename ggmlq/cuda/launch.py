@@ -97,7 +97,7 @@ class Kernel:
         function = cp.RawModule(path=str(self.cubin(capability))).get_function("kernel")
         if self.shared > 48 << 10:
             function.max_dynamic_shared_size_bytes = self.shared
-        return function
+        return function.kernel  # without the wrapper that looks up the device once more
 
     # --- compiling -------------------------------------------------------------------------
 

@@ -34,6 +34,7 @@ from .launch import Kernel, array, family
 from .quantize._block import EVERYONE, four_bytes, largest_size, size_of
 
 TILE, THREADS = 128, 256
+MOST = 8 * 65535  # rows of activations: a grid has 65535 rows of blocks, of 8 rows each or more
 
 
 @dataclass(frozen=True)
@@ -60,8 +61,8 @@ def refuses(problem: Problem) -> str | None:
     """Why planes do not serve a problem, or None: the ``refuses`` of rungs that work on them."""
     if not isinstance(problem.format, BlockFormat):
         return "is written for blocks"
-    if problem.m > TILE * 65535 // 8:
-        return f"takes up to {TILE * 65535 // 8} rows of activations"
+    if problem.m > MOST:
+        return f"takes up to {MOST} rows of activations"
     return None
 
 
@@ -196,8 +197,54 @@ def activations(x: Any, run: int, for_mma: bool = False) -> Planes:
     return Planes(codes, scale, sums, run)
 
 
+# --- offsets ----------------------------------------------------------------------------------
+
+ROWS, COLUMNS, SLICES = 8, 32, 8  # outputs of a block, and threads that share the runs of one
+PARTS = (SLICES, ROWS, COLUMNS)
+
+
+@family()
+def compensation_kernel() -> Kernel:
+    """Takes Σ sums · offset off each output: a product that is 1/32 (1/16) of the whole."""
+    load_floats, load_float, store_float = ptx.load_floats, ptx.load_float, ptx.store_float
+
+    def compensate(
+        sums: Any, offsets: Any, y: Any, m: Any, n: Any, runs: Any, m_rows: Any, n_rows: Any
+    ) -> None:
+        parts = cuda.shared.array(PARTS, float32)
+        tx, ty = uint32(cuda.threadIdx.x), uint32(cuda.threadIdx.y)
+        column, row = uint32(cuda.blockIdx.x) * uint32(COLUMNS) + tx, uint32(cuda.blockIdx.y) * uint32(ROWS)
+        total = cuda.local.array(ROWS, float32)
+        for i in range(ROWS):
+            total[i] = float32(0)
+        for r in range(ty, runs, uint32(SLICES)):
+            offset = load_float(offsets + (uint64(r) * uint64(n_rows) + uint64(column)) * uint64(4))
+            for half in range(2):
+                at = uint64(r) * uint64(m_rows) + uint64(row) + uint64(4 * half)
+                v = load_floats(sums + at * uint64(4))
+                i = 4 * half
+                total[i] += offset * v[0]
+                total[i + 1] += offset * v[1]
+                total[i + 2] += offset * v[2]
+                total[i + 3] += offset * v[3]
+        for i in range(ROWS):
+            parts[ty, i, tx] = total[i]
+        cuda.syncthreads()
+        own = float32(0)
+        for i in range(SLICES):
+            own += parts[i, ty, tx]
+        if row + ty < m and column < n:
+            at = y + (uint64(row + ty) * uint64(n) + uint64(column)) * uint64(4)
+            store_float(at, load_float(at) - own)
+
+    parameters = (uint64,) * 3 + (uint32,) * 5
+    return Kernel("compensation", compensate, *parameters, threads=COLUMNS * SLICES)
+
+
 def compensate(y: Any, a: Planes, w: Planes) -> None:
-    """Take the offsets off a product: one small product of offsets and block sums."""
+    """Take the offsets of the weights off a product."""
     if w.extra is not None:
-        m, n = y.shape
-        y -= cupy().matmul(a.extra.T[:m], w.extra[:, :n])
+        (m, n), (runs, n_rows), m_rows = y.shape, w.extra.shape, a.extra.shape[1]
+        grid = (-(-n // COLUMNS), -(-m // ROWS))
+        sizes = (m, n, runs, m_rows, n_rows)
+        compensation_kernel()(grid, (COLUMNS, SLICES), a.extra, w.extra, y, *sizes)

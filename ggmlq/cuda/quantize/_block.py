@@ -48,7 +48,7 @@ def block_kernel(name: str, encode: Any, size: int) -> Kernel:
 @inlined
 def size_of(value: Any) -> Any:
     """The bits without the sign: they are ordered as magnitudes, NaN above all."""
-    return ptx.bits_of(value) & uint32(0x7FFFFFFF)
+    return uint32(ptx.bits_of(value) & uint32(0x7FFFFFFF))  # narrowed: uint32 & uint32 is uint64 to Numba
 
 
 @inlined
