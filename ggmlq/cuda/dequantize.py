@@ -51,10 +51,11 @@ class _Watched:
         return np.uint8(0)
 
 
-def partner(fmt: BlockFormat, otherwise: int) -> int:
+def partner(fmt: BlockFormat) -> int:
     """How far from element 0 the next one is whose code lies in the same bytes.
 
-    That of the low nibble is 16 further in q4_0 and 32 further in q4_K: the atoms say it.
+    That of the low nibble is 16 further in q4_0 and 32 further in q4_K: the atoms say it. Where
+    there is none it is half a block, so that the stores of a warp lie side by side.
     """
     first = _Watched()
     fmt.code(first, 0)  # type: ignore[arg-type]
@@ -64,7 +65,7 @@ def partner(fmt: BlockFormat, otherwise: int) -> int:
             fmt.code(other, distance)  # type: ignore[arg-type]
         if first.asked & other.asked:
             return distance
-    return otherwise
+    return fmt.block_size // 2
 
 
 @family((fmt, kind) for fmt in BLOCK_FORMATS for kind in KINDS)
@@ -72,7 +73,7 @@ def decoder(fmt: BlockFormat, kind: str) -> Kernel:
     """The kernel for one format and one kind of values."""
     value, (_, scale, offset) = values(fmt), atoms(fmt)
     each = 16 // KINDS[kind]  # values of a store
-    apart = partner(fmt, each)
+    apart = partner(fmt)
     size, group, count = fmt.block_size, fmt.group, 2 * each
     store = storing(kind)
 

@@ -6,7 +6,6 @@ warp reads 512 bytes in a row; what the whole block must know goes round by shuf
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 from .. import ptx
@@ -80,27 +79,45 @@ def sum_of_values(v0: Any, v1: Any, v2: Any, v3: Any) -> Any:
     return ptx.add(ptx.add(v0, v2), ptx.add(v1, v3))
 
 
-def first_of(better: Callable[[Any, Any], bool]) -> Any:
-    """The device function that finds the first value of a block that no other one is better than."""
-    wins = inlined(better)
+@inlined
+def with_sign_of_first(size: Any, v0: Any, v1: Any, v2: Any, v3: Any) -> Any:
+    """A magnitude of the block with the sign of the first value that has it."""
+    own = v3
+    own = v2 if size_of(v2) == size else own
+    own = v1 if size_of(v1) == size else own
+    own = v0 if size_of(v0) == size else own
+    has = uint32(cuda.ballot_sync(EVERYONE, size_of(own) == size))
+    minus = uint32(cuda.ballot_sync(EVERYONE, ptx.bits_of(own) > uint32(0x7FFFFFFF)))
+    others = uint32(cuda.laneid) & uint32(24)  # lanes of blocks before this one
+    has = uint32(has >> others) & uint32(255)
+    first = uint32(has & (~has + uint32(1)))
+    sign = uint32(0x80000000) if uint32(minus >> others) & first else uint32(0)
+    return ptx.float_of(uint32(size | sign))
 
-    @inlined
-    def find(v0: Any, v1: Any, v2: Any, v3: Any, part: Any) -> Any:
-        best, at = v0, int32(part) * int32(4)
-        if wins(v1, best):
-            best, at = v1, int32(part) * int32(4) + int32(1)
-        if wins(v2, best):
-            best, at = v2, int32(part) * int32(4) + int32(2)
-        if wins(v3, best):
-            best, at = v3, int32(part) * int32(4) + int32(3)
-        for step in (4, 2, 1):
-            other = cuda.shfl_xor_sync(EVERYONE, best, step)
-            other_at = cuda.shfl_xor_sync(EVERYONE, int32(at), step)
-            if wins(other, best) or (not wins(best, other) and other_at < at):
-                best, at = other, other_at
-        return best
 
-    return find
+@inlined
+def extreme(v0: Any, v1: Any, v2: Any, v3: Any) -> Any:
+    """The value of largest magnitude; of equals the first."""
+    return with_sign_of_first(size_of(largest_size(v0, v1, v2, v3)), v0, v1, v2, v3)
+
+
+@inlined
+def lowest(v0: Any, v1: Any, v2: Any, v3: Any) -> Any:
+    """The smallest value; of zeros with different signs the first."""
+    low = min(v0, v1, v2, v3)
+    for step in (4, 2, 1):
+        low = min(low, cuda.shfl_xor_sync(EVERYONE, low, step))
+    zero = with_sign_of_first(uint32(0), v0, v1, v2, v3)
+    return zero if low == float32(0) else low
+
+
+@inlined
+def highest(v0: Any, v1: Any, v2: Any, v3: Any) -> Any:
+    """The largest value."""
+    high = max(v0, v1, v2, v3)
+    for step in (4, 2, 1):
+        high = max(high, cuda.shfl_xor_sync(EVERYONE, high, step))
+    return high
 
 
 # --- rounding, as compiled C does on x86-64 ---------------------------------------------------

@@ -9,9 +9,7 @@ from .. import ptx
 from ..atoms import inlined
 from ..language import float32, int32, uint32, uint64
 from ..launch import Kernel, family
-from ._block import block_kernel, first_of, four_bytes, inverse, store_nibbles, truncate
-
-extreme = first_of(lambda a, b: abs(a) > abs(b))
+from ._block import block_kernel, extreme, four_bytes, inverse, store_nibbles, truncate
 
 
 @inlined
@@ -22,7 +20,7 @@ def code(value: Any, per: Any) -> Any:
 @inlined
 def encode(v0: Any, v1: Any, v2: Any, v3: Any, part: Any, at: Any, live: Any) -> Any:
     # adding +0 makes the extreme of a block of -0.0 a +0.0
-    d = ptx.div(ptx.add(extreme(v0, v1, v2, v3, part), float32(0)), float32(-8))
+    d = ptx.div(ptx.add(extreme(v0, v1, v2, v3), float32(0)), float32(-8))
     per = inverse(d)
     scale = ptx.half_bits(d)
     word = four_bytes(code(v0, per), code(v1, per), code(v2, per), code(v3, per))

@@ -9,9 +9,7 @@ from .. import ptx
 from ..atoms import inlined
 from ..language import float32, int32, uint32, uint64
 from ..launch import Kernel, family
-from ._block import block_kernel, first_of, four_bytes, inverse, store_nibbles, truncate
-
-lowest, highest = first_of(lambda a, b: a < b), first_of(lambda a, b: a > b)
+from ._block import block_kernel, four_bytes, highest, inverse, lowest, store_nibbles, truncate
 
 
 @inlined
@@ -27,7 +25,7 @@ def code(value: Any, low: Any, per: Any) -> Any:
 
 @inlined
 def encode(v0: Any, v1: Any, v2: Any, v3: Any, part: Any, at: Any, live: Any) -> Any:
-    low, high = lowest(v0, v1, v2, v3, part), highest(v0, v1, v2, v3, part)
+    low, high = lowest(v0, v1, v2, v3), highest(v0, v1, v2, v3)
     d = ptx.div(ptx.add(ptx.sub(high, low), float32(0)), float32(15))  # +0: never -0.0
     per = inverse(d)
     scale, least = ptx.half_bits(d), ptx.half_bits(low)

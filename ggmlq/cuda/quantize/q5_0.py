@@ -9,8 +9,7 @@ from .. import ptx
 from ..atoms import inlined
 from ..language import float32, int32, uint32, uint64
 from ..launch import Kernel, family
-from ._block import block_kernel, four_bytes, inverse, store_fifth_bits, store_nibbles, truncate
-from .q4_0 import extreme
+from ._block import block_kernel, extreme, four_bytes, inverse, store_fifth_bits, store_nibbles, truncate
 
 
 @inlined
@@ -20,7 +19,7 @@ def code(value: Any, per: Any) -> Any:
 
 @inlined
 def encode(v0: Any, v1: Any, v2: Any, v3: Any, part: Any, at: Any, live: Any) -> Any:
-    d = ptx.div(ptx.add(extreme(v0, v1, v2, v3, part), float32(0)), float32(-16))
+    d = ptx.div(ptx.add(extreme(v0, v1, v2, v3), float32(0)), float32(-16))
     per = inverse(d)
     scale = ptx.half_bits(d)
     word = four_bytes(code(v0, per), code(v1, per), code(v2, per), code(v3, per))

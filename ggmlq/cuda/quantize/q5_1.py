@@ -9,13 +9,13 @@ from .. import ptx
 from ..atoms import inlined
 from ..language import float32, uint32, uint64
 from ..launch import Kernel, family
-from ._block import block_kernel, four_bytes, inverse, store_fifth_bits, store_nibbles
-from .q4_1 import highest, lowest, steps
+from ._block import block_kernel, four_bytes, highest, inverse, lowest, store_fifth_bits, store_nibbles
+from .q4_1 import steps
 
 
 @inlined
 def encode(v0: Any, v1: Any, v2: Any, v3: Any, part: Any, at: Any, live: Any) -> Any:
-    low, high = lowest(v0, v1, v2, v3, part), highest(v0, v1, v2, v3, part)
+    low, high = lowest(v0, v1, v2, v3), highest(v0, v1, v2, v3)
     d = ptx.div(ptx.add(ptx.sub(high, low), float32(0)), float32(31))  # +0: never -0.0
     per = inverse(d)
     scale, least = ptx.half_bits(d), ptx.half_bits(low)
