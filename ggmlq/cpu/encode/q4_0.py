@@ -2,7 +2,7 @@
 
 from ...formats.format import Bytes, Floats
 from ...formats.q4_0 import FORMAT, PROGRAM
-from ._blocks import encoder
+from ._tiles import encoder
 
 weighted = encoder(PROGRAM, FORMAT.block_size)
 
