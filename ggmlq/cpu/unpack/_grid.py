@@ -32,7 +32,7 @@ def with_parity(index: Any) -> Any:
 
 
 @jit
-def signs(words: int) -> int:
+def signs(words: Any) -> Any:
     """64 signs of the four sign indices in the lower 28 bits of each of two 32-bit words."""
     two = words & 0x00003FFF00003FFF | (words & 0x0FFFC0000FFFC000) << 2
     four = two & 0x007F007F007F007F | (two & 0x3F803F803F803F80) << 1

@@ -6,9 +6,8 @@ from typing import Any
 
 from numba import types
 
-from ..halves import half
 from ..jit import jit
-from ..lanes import convert, interleave, recast, store, word
+from ..lanes import convert, half, interleave, recast, store, word
 
 U8, U32, F32 = types.uint8, types.uint32, types.float32
 

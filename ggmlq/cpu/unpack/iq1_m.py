@@ -8,9 +8,8 @@ import numpy as np
 from numba import types
 
 from ...formats.iq1_m import DTYPE, GRID, QH, QS, SCALES
-from ..halves import widen
 from ..jit import jit
-from ..lanes import convert, gather, interleave, load, part, ramp, recast, splat, store, word
+from ..lanes import convert, gather, load, part, ramp, recast, splat, store, widen, word
 from ._grid import packed
 
 SIZE = DTYPE.itemsize

@@ -8,9 +8,8 @@ import numpy as np
 from numba import types
 
 from ...formats.iq1_s import DTYPE, GRID, QH, QS, D
-from ..halves import half
 from ..jit import jit
-from ..lanes import convert, gather, load, ramp, recast, splat, store, word
+from ..lanes import convert, gather, half, load, ramp, recast, splat, store, word
 from ._grid import packed
 
 SIZE = DTYPE.itemsize

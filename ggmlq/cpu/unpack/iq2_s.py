@@ -7,9 +7,8 @@ from typing import Any
 from numba import types
 
 from ...formats.iq2_s import DTYPE, GRID, QH, QS, SCALES, D
-from ..halves import half
 from ..jit import jit
-from ..lanes import convert, gather, interleave, load, negated, part, ramp, recast, splat, store, word
+from ..lanes import convert, gather, half, interleave, load, negated, part, ramp, recast, splat, store, word
 from ._grid import packed
 
 SIZE = DTYPE.itemsize

@@ -7,9 +7,8 @@ from typing import Any
 from numba import types
 
 from ...formats.iq2_xs import DTYPE, GRID, QS, SCALES, D
-from ..halves import half
 from ..jit import jit
-from ..lanes import convert, gather, interleave, load, negated, part, recast, store
+from ..lanes import convert, gather, half, interleave, load, negated, part, recast, store
 from ._grid import packed, signs_of
 
 SIZE = DTYPE.itemsize

@@ -7,9 +7,8 @@ from typing import Any
 from numba import types
 
 from ...formats.iq2_xxs import DTYPE, GRID, QS, D
-from ..halves import half
 from ..jit import jit
-from ..lanes import convert, gather, load, negated, part, recast, store
+from ..lanes import convert, gather, half, load, negated, part, recast, store
 from ._grid import packed, signs
 
 SIZE = DTYPE.itemsize

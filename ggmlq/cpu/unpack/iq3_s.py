@@ -7,9 +7,8 @@ from typing import Any
 from numba import types
 
 from ...formats.iq3_s import DTYPE, GRID, QH, QS, SCALES, SIGNS, D
-from ..halves import half
 from ..jit import jit
-from ..lanes import convert, either, gather, interleave, load, negated, part, recast, store, word
+from ..lanes import convert, either, gather, half, interleave, load, negated, part, recast, store, word
 from ._grid import packed
 
 SIZE = DTYPE.itemsize

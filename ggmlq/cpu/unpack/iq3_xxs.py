@@ -7,9 +7,8 @@ from typing import Any
 from numba import types
 
 from ...formats.iq3_xxs import DTYPE, GRID, QS, WORDS, D
-from ..halves import half
 from ..jit import jit
-from ..lanes import convert, gather, load, negated, part, recast, store, word
+from ..lanes import convert, gather, half, load, negated, part, recast, store, word
 from ._grid import packed, signs
 
 SIZE = DTYPE.itemsize

@@ -6,9 +6,8 @@ from typing import Any
 
 from ...formats._tables import IQ4
 from ...formats.iq4_nl import DTYPE, QS, D
-from ..halves import half
 from ..jit import jit
-from ..lanes import interleave, load, lookup
+from ..lanes import half, interleave, load, lookup
 
 SIZE = DTYPE.itemsize
 

@@ -7,9 +7,8 @@ from typing import Any
 from numba import types
 
 from ...formats.q1_0 import DTYPE, QS, D
-from ..halves import half
 from ..jit import jit
-from ..lanes import either, word
+from ..lanes import either, half, word
 
 SIZE = DTYPE.itemsize
 I8, U32 = types.int8, types.uint32

@@ -7,9 +7,8 @@ from typing import Any
 from numba import types
 
 from ...formats.q2_0 import DTYPE, QS, D
-from ..halves import half
 from ..jit import jit
-from ..lanes import convert, load, recast
+from ..lanes import convert, half, load, recast
 
 SIZE = DTYPE.itemsize
 U8, U32 = types.uint8, types.uint32

@@ -7,9 +7,8 @@ from typing import Any
 from numba import types
 
 from ...formats.q2_k import DMIN, DTYPE, QS, SCALES, D
-from ..halves import half
 from ..jit import jit
-from ..lanes import convert, load, store
+from ..lanes import convert, half, load, store
 
 SIZE = DTYPE.itemsize
 F32 = types.float32

@@ -7,9 +7,8 @@ from typing import Any
 from numba import types
 
 from ...formats.q3_k import DTYPE, HMASK, QS, SCALES, D
-from ..halves import half
 from ..jit import jit
-from ..lanes import convert, interleave, load, recast, store, word
+from ..lanes import convert, half, interleave, load, recast, store, word
 
 SIZE = DTYPE.itemsize
 I8, U8, U32, U64, F32 = types.int8, types.uint8, types.uint32, types.uint64, types.float32

@@ -5,9 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 from ...formats.q4_0 import DTYPE, QS, D
-from ..halves import half
 from ..jit import jit
-from ..lanes import interleave, load
+from ..lanes import half, interleave, load
 
 SIZE = DTYPE.itemsize
 

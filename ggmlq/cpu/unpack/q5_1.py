@@ -7,9 +7,8 @@ from typing import Any
 from numba import types
 
 from ...formats.q5_1 import DTYPE, QH, QS, D, M
-from ..halves import half
 from ..jit import jit
-from ..lanes import either, interleave, load, word
+from ..lanes import either, half, interleave, load, word
 
 SIZE = DTYPE.itemsize
 U8, U32 = types.uint8, types.uint32

@@ -7,9 +7,8 @@ from typing import Any
 from numba import types
 
 from ...formats.q6_k import DTYPE, QH, QL, SCALES, D
-from ..halves import half
 from ..jit import jit
-from ..lanes import convert, load, recast, store
+from ..lanes import convert, half, load, recast, store
 
 SIZE = DTYPE.itemsize
 I8, F32 = types.int8, types.float32

@@ -5,9 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 from ...formats.q8_0 import DTYPE, QS, D
-from ..halves import half
 from ..jit import jit
-from ..lanes import load
+from ..lanes import half, load
 
 SIZE = DTYPE.itemsize
 

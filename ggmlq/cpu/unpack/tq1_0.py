@@ -8,9 +8,8 @@ from __future__ import annotations
 from typing import Any
 
 from ...formats.tq1_0 import DTYPE, QH, QS, D
-from ..halves import half
 from ..jit import jit
-from ..lanes import above, load
+from ..lanes import above, half, load
 
 SIZE = DTYPE.itemsize
 

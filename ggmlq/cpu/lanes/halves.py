@@ -6,9 +6,8 @@ from typing import Any
 
 from llvmlite import ir
 from numba import types
-from numba.extending import intrinsic
 
-from .lanes import Lanes, address
+from .kind import Lanes, address, emitted
 
 
 def _widened(builder: Any, bits: Any) -> Any:
@@ -34,7 +33,7 @@ def _widened(builder: Any, bits: Any) -> Any:
     return builder.bitcast(whole, floats)
 
 
-@intrinsic(prefer_literal=True)
+@emitted
 def half(typingctx: Any, array: Any, at: Any) -> Any:
     """The half that starts at an element of a byte array, as float32."""
 
@@ -45,7 +44,7 @@ def half(typingctx: Any, array: Any, at: Any) -> Any:
     return types.float32(array, types.intp), codegen
 
 
-@intrinsic(prefer_literal=True)
+@emitted
 def widen(typingctx: Any, bits: Any) -> Any:
     """The 16 bits of a half, or lanes of them, as float32."""
     floats = Lanes(types.float32, bits.n) if isinstance(bits, Lanes) else types.float32
