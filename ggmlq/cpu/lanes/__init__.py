@@ -9,12 +9,12 @@ A vector supports ``& | ^ << >> + - *`` with another of its kind or with a scala
 converted to its kind. ``>>`` fills with zeros in unsigned kinds. Floats are never contracted.
 """
 
-from .halves import half, widen
+from .halves import half, narrow, store_floats, widen
 from .kind import Lanes
 from .memory import gather, load, lookup, spans, store, word
 from .shapes import above, convert, either, interleave, negated, part, ramp, recast, splat
 
 __all__ = [
     "Lanes", "above", "convert", "either", "gather", "half", "interleave", "load", "lookup",
-    "negated", "part", "ramp", "recast", "spans", "splat", "store", "widen", "word",
+    "narrow", "negated", "part", "ramp", "recast", "spans", "splat", "store", "store_floats", "widen", "word",
 ]  # fmt: skip
