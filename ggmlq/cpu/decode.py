@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from numba import types
 
-from ..formats import BlockFormat
+from ..formats import BlockFormat, Format
 from .jit import jit
 from .lanes import convert, recast, spans, store_floats
 from .unpack import walker
@@ -19,7 +19,7 @@ I8, F32 = types.int8, types.float32
 
 
 @cache
-def decoder(fmt: BlockFormat) -> Callable[..., None] | None:
+def decoder(fmt: Format) -> Callable[..., None] | None:
     """The compiled ``decode(row, values)`` of a format, or None where it has no file in ``unpack``.
 
     ``row`` is uint8[::1], the bytes of whole blocks. ``values`` is contiguous and receives float32,
@@ -28,10 +28,11 @@ def decoder(fmt: BlockFormat) -> Callable[..., None] | None:
     walk = walker(fmt)
     if walk is None:
         return None
-    put = _put_offset_values(fmt.group) if fmt.has_offset else _put_values(fmt.group)
-    size, nbytes, group = fmt.block_size, fmt.dtype.itemsize, fmt.group
+    group = fmt.group if isinstance(fmt, BlockFormat) else 0
+    put = _put(group, isinstance(fmt, BlockFormat) and fmt.has_offset)
+    size, nbytes = fmt.block_size, fmt.dtype.itemsize
     step = max(1, CHUNK // size)
-    groups = step * size // group
+    groups = step * size // max(group, 1)
 
     def decode(row: Any, values: Any) -> None:
         scales, offsets = np.empty(groups, np.float32), np.empty(groups, np.float32)
@@ -44,20 +45,19 @@ def decoder(fmt: BlockFormat) -> Callable[..., None] | None:
     return compiled
 
 
-def _put_values(group: int) -> Any:
-    @jit
-    def put(out: Any, at: int, codes: Any) -> None:
+def _put(group: int, has_offset: bool) -> Any:
+    """What is done with the codes (of formats without groups: with the values)."""
+
+    def values(out: Any, at: int, values: Any) -> None:
+        store_floats(out[0], at, values)
+
+    def scaled(out: Any, at: int, codes: Any) -> None:
         codes = convert(recast(codes, I8), F32)
         store_floats(out[0], at, codes * spans(out[1], at // group, group, codes))
 
-    return put
-
-
-def _put_offset_values(group: int) -> Any:
-    @jit
-    def put(out: Any, at: int, codes: Any) -> None:
+    def less_offset(out: Any, at: int, codes: Any) -> None:
         values = convert(recast(codes, I8), F32) * spans(out[1], at // group, group, codes)
         # two roundings, as in ggml: never a fused one
         store_floats(out[0], at, values - spans(out[2], at // group, group, codes))
 
-    return put
+    return jit(less_offset if has_offset else scaled if group else values)

@@ -3,8 +3,8 @@
 A format that deserves better than its atoms has a file here named after it; the folder's listing
 is the table of them. Such a file states one function, ``walk(row, put, out)``: it goes through the
 blocks of a row, stores their scales in ``out[1]`` and their offsets in ``out[2]``, and hands codes
-to ``put(out, at, codes)`` as vectors, each where all its scales are stored already. What ``put``
-does with the codes makes it an unpacker (here) or a decoder (``decode.py``).
+to ``put(out, at, codes)`` as vectors, after the scales that they need. What ``put`` does with the
+codes makes it an unpacker (here) or a decoder (``decode.py``). Scalars may have a file for decoding.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from typing import Any
 
 from numba import types
 
-from ...formats import BlockFormat
+from ...formats import BlockFormat, Format
 from ..atoms import atoms
 from ..jit import jit
 from ..lanes import recast, store
@@ -46,7 +46,7 @@ def unpacker(fmt: BlockFormat) -> Callable[..., None]:
 
 
 @cache
-def walker(fmt: BlockFormat) -> Callable[..., None] | None:
+def walker(fmt: Format) -> Callable[..., None] | None:
     """The ``walk`` in a format's file, or None where it has none."""
     stem = fmt.name.lower()
     if stem not in {module.name for module in pkgutil.iter_modules(__path__)}:
