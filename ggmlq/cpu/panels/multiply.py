@@ -1,0 +1,41 @@
+"""The walk of one product: activations to records, then panels shared by the threads."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from ...formats.format import Floats
+from ..target import target
+from ..threads import share
+from .activations import quantizer
+from .layout import ROWS, RUN, Layout, start
+from .tile import ROWS_AT_ONCE, record_bytes
+
+RECORDS = 4 << 20  # bytes of activations multiplied at a time: the last cache holds them
+
+
+def multiply(x: Any, weights: Any, out: Any, layout: Layout, kernel: Callable[[int], Any]) -> None:
+    """``out = x @ weights``; ``kernel(rows at once)`` compiles what multiplies panels.
+
+    ``layout`` is the one of the panels that the tiles read.
+    """
+    n, runs = out.shape[1], x.shape[1] // RUN
+    if not runs:
+        out[...] = 0
+        return
+    kind = target()
+    nbytes = runs * record_bytes(layout)
+    at_once = min(ROWS_AT_ONCE[kind.registers], 1 if len(x) == 1 else 8)
+    step = max(64, RECORDS // nbytes // 8 * 8)
+    quantize = quantizer(layout.halves, layout.offset, kind)
+    multiply_panels = kernel(at_once)
+    zero = start(layout, kind)
+    for first in range(0, len(x), step):
+        rows = np.ascontiguousarray(x[first : first + step], np.float32)
+        part: Floats = out[first : first + step]
+        records = np.empty((len(rows), nbytes), np.uint8)
+        share(lambda a, b: quantize(rows, records, zero, a, b), len(rows), 32)  # noqa: B023
+        share(lambda a, b: multiply_panels(weights, records, part, runs, a, b), -(-n // ROWS))  # noqa: B023
