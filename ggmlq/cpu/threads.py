@@ -134,11 +134,16 @@ if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=_after_fork)
 
 
+def inside_pool() -> bool:
+    """Whether this thread is one of the pool: what it starts runs where it is."""
+    return getattr(_inside, "pool", False)
+
+
 def share(work: Callable[[int, int], object], count: int, grain: int = 1) -> None:
     """Call ``work(start, stop)`` on slices of ``range(count)``, each a multiple of ``grain``."""
     grains = math.ceil(count / grain)
     threads = min(num_threads(), grains)
-    if threads < 2 or getattr(_inside, "pool", False):
+    if threads < 2 or inside_pool():
         if count:
             work(0, count)
         return

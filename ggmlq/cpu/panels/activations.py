@@ -15,6 +15,7 @@ from numba import types
 from numba.extending import intrinsic
 
 from ..jit import jit
+from ..memory import peek
 from ..simd import F32, FLOATS, I8, I32, I64, INTS, Simd, vec
 from ..target import Target
 from .layout import RUN, Layout
@@ -26,16 +27,19 @@ INFINITY = 0x7F800000
 
 @cache
 def quantizer(halves: int, offset: bool, target: Target) -> Any:
-    """Compiled: rows ``first`` … ``stop`` of x float32 [M, K] into records uint8 [M, bytes]."""
+    """Compiled: rows ``first`` … ``stop`` of float32 [M, K] into records uint8 [M, bytes].
+
+    Its arguments are both addresses, K, the bytes of a row of records, and the zero.
+    """
     write = _record(halves, offset, target)
     size = record_bytes(Layout(offset=offset, group=16 if halves == 2 else 32))
 
-    def quantize(x: Any, records: Any, zero: int, first: int, stop: int) -> None:
-        columns = x.shape[1]
-        source, to = x.ctypes.data, records.ctypes.data
+    def quantize(arguments: int, first: int, stop: int) -> None:
+        source, to = peek(arguments, 0), peek(arguments, 1)
+        columns, row_bytes, zero = peek(arguments, 2), peek(arguments, 3), peek(arguments, 4)
         for row in range(first, stop):
             for run in range(columns // 32):
-                write(source + 4 * (row * columns + 32 * run), to + row * records.shape[1] + run * size, zero)
+                write(source + 4 * (row * columns + 32 * run), to + row * row_bytes + run * size, zero)
 
     return jit(quantize)
 

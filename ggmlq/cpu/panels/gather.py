@@ -9,6 +9,7 @@ import numpy as np
 
 from ...formats import BlockFormat
 from ..jit import jit
+from ..memory import bytes_at, floats_at, peek
 from ..target import Target
 from ..unpack import unpacker
 from .layout import ROWS, RUN, Layout, unpacked
@@ -24,7 +25,11 @@ def gathered(fmt: BlockFormat, rows: int, target: Target) -> Any:
     one, fill = sweep(layout, rows, target), filler(fmt, layout)
     run_bytes = layout.run_bytes
 
-    def multiply(raw: Any, records: Any, out: Any, runs: int, first: int, stop: int) -> None:
+    def multiply(arguments: int, first: int, stop: int) -> None:
+        raw = bytes_at(peek(arguments, 0), peek(arguments, 1), peek(arguments, 2))
+        records = bytes_at(peek(arguments, 3), peek(arguments, 4), peek(arguments, 5))
+        out = floats_at(peek(arguments, 6), peek(arguments, 4), peek(arguments, 7))
+        runs = peek(arguments, 8)
         scratch = np.empty(runs * run_bytes + 64, np.uint8)
         skip = -scratch.ctypes.data & 63
         panel = scratch[skip : skip + runs * run_bytes]

@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 
 from ...formats.format import Floats
+from ..crew import share_kernel
 from ..target import target
-from ..threads import share
 from .activations import quantizer
 from .layout import ROWS, RUN, Layout, start
 from .tile import ROWS_AT_ONCE, record_bytes
@@ -20,7 +20,8 @@ RECORDS = 4 << 20  # bytes of activations multiplied at a time: the last cache h
 def multiply(x: Any, weights: Any, out: Any, layout: Layout, kernel: Callable[[int], Any]) -> None:
     """``out = x @ weights``; ``kernel(rows at once)`` compiles what multiplies panels.
 
-    ``layout`` is the one of the panels that the tiles read.
+    ``layout`` is the one of the panels that the tiles read. Arguments of a kernel: address, rows and
+    bytes a row of the weights; the same of the records; address and columns of out; runs.
     """
     n, runs = out.shape[1], x.shape[1] // RUN
     if not runs:
@@ -32,10 +33,12 @@ def multiply(x: Any, weights: Any, out: Any, layout: Layout, kernel: Callable[[i
     step = max(64, RECORDS // nbytes // 8 * 8)
     quantize = quantizer(layout.halves, layout.offset, kind)
     multiply_panels = kernel(at_once)
-    zero = start(layout, kind)
     for first in range(0, len(x), step):
         rows = np.ascontiguousarray(x[first : first + step], np.float32)
         part: Floats = out[first : first + step]
-        records = np.empty((len(rows), nbytes), np.uint8)
-        share(lambda a, b: quantize(rows, records, zero, a, b), len(rows), 32)  # noqa: B023
-        share(lambda a, b: multiply_panels(weights, records, part, runs, a, b), -(-n // ROWS))  # noqa: B023
+        m = len(rows)
+        records = np.empty((m, nbytes), np.uint8)
+        to = records.ctypes.data
+        share_kernel(quantize, (rows.ctypes.data, to, runs * RUN, nbytes, start(layout, kind)), m, 16)
+        operands = (weights.ctypes.data, *weights.shape, to, m, nbytes, part.ctypes.data, n, runs)
+        share_kernel(multiply_panels, operands, -(-n // ROWS))

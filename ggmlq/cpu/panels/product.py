@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from ..jit import jit
+from ..memory import bytes_at, floats_at, peek
 from ..target import Target
 from .expand import expanded, expander
 from .layout import ROWS, Layout
@@ -55,12 +56,16 @@ def sweep(layout: Layout, rows: int, target: Target) -> Any:
 
 @cache
 def direct(layout: Layout, rows: int, target: Target) -> Any:
-    """Compiled: panels ``first`` … ``stop`` as they are kept."""
+    """Compiled: panels ``first`` … ``stop`` as they are kept. See ``multiply.py`` for the arguments."""
     one = sweep(layout, rows, target)
 
-    def multiply(panels: Any, records: Any, out: Any, runs: int, first: int, stop: int) -> None:
+    def multiply(arguments: int, first: int, stop: int) -> None:
+        panels, panel_bytes = peek(arguments, 0), peek(arguments, 2)
+        records = bytes_at(peek(arguments, 3), peek(arguments, 4), peek(arguments, 5))
+        out = floats_at(peek(arguments, 6), peek(arguments, 4), peek(arguments, 7))
+        runs = peek(arguments, 8)
         for panel in range(first, stop):
-            one(panels.ctypes.data + panel * panels.shape[1], records, out, panel * ROWS, runs)
+            one(panels + panel * panel_bytes, records, out, panel * ROWS, runs)
 
     return jit(multiply)
 
@@ -72,12 +77,15 @@ def through_bytes(layout: Layout, rows: int, target: Target) -> Any:
     one, expand = sweep(wide, rows, target), expander(layout, target)
     run_bytes = wide.run_bytes
 
-    def multiply(panels: Any, records: Any, out: Any, runs: int, first: int, stop: int) -> None:
+    def multiply(arguments: int, first: int, stop: int) -> None:
+        panels, panel_bytes = peek(arguments, 0), peek(arguments, 2)
+        records = bytes_at(peek(arguments, 3), peek(arguments, 4), peek(arguments, 5))
+        out = floats_at(peek(arguments, 6), peek(arguments, 4), peek(arguments, 7))
+        runs = peek(arguments, 8)
         scratch = np.empty(runs * run_bytes + 64, np.uint8)
         buffer = scratch.ctypes.data + 63 & ~63
         for panel in range(first, stop):
-            expand(panels.ctypes.data + panel * panels.shape[1], buffer, runs)
+            expand(panels + panel * panel_bytes, buffer, runs)
             one(buffer, records, out, panel * ROWS, runs)
 
     return jit(multiply)
-
