@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import os
-from functools import cache
 from typing import Any
 
 import llvmlite.binding as llvm
-from numba.core import codegen, config
 
 # Instruction sets that decide which integer dot product a kernel can use.
 MATTERING = {
@@ -26,11 +24,3 @@ def examine() -> dict[str, Any]:
         "threads": len(affinity(0)) if affinity else os.cpu_count(),
         "features": {name: bool(features.get(name)) for name in MATTERING[family]},
     }
-
-
-@cache
-def compiled_for() -> frozenset[str]:
-    """LLVM's names of the features that Numba compiles for; NUMBA_CPU_NAME may ask for fewer."""
-    asked: str | None = vars(config)["CPU_FEATURES"]
-    text = codegen.get_host_cpu_features() if asked is None else asked  # type: ignore[no-untyped-call]
-    return frozenset(name[1:] for name in text.split(",") if name.startswith("+"))

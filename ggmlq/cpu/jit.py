@@ -23,6 +23,11 @@ def jit(function: Callable[..., Any], keep: bool = True) -> Any:
     return dispatcher
 
 
+def inner(function: Callable[..., Any]) -> Any:
+    """Compile a part of other kernels, which hold its code; alone it is not kept."""
+    return jit(function, keep=False)
+
+
 class _Kept:
     """What Numba asks for a compiled function before it compiles one.
 
