@@ -6,6 +6,7 @@ are the same, and since loading compiled code takes seconds NumPy serves until i
 
 from __future__ import annotations
 
+import math
 from collections import defaultdict
 from collections.abc import Callable
 from typing import Any, NamedTuple
@@ -14,12 +15,14 @@ from numpy.typing import NDArray
 
 from .checks import finite_float32
 from .cpu.threads import num_threads, share
+from .errors import NonFiniteError
 from .formats import BlockFormat, Format
 from .formats.format import Bytes, Floats
 from .progress import Progress
 
 SLAB = 1 << 18  # elements a thread encodes between two looks at the keyboard; NumPy's copies fit the cache
-PATIENCE = 2.0  # seconds that NumPy may have taken before a compiled encoder is loaded instead
+PART = 1 << 15  # elements that are worth waking a thread for
+PATIENCE = 1.0  # seconds that NumPy may have taken before a compiled encoder is loaded instead
 
 _spent: defaultdict[tuple[str, bool], float] = defaultdict(
     float
@@ -52,22 +55,30 @@ def _encode_slab(
     asked: str, encoder: Encoder, rows: NDArray[Any], shape: tuple[int, ...], first: int,
     weights: Floats | None, blocks: Bytes,
 ) -> None:  # fmt: skip
-    def work(start: int, stop: int) -> None:
-        values = finite_float32(asked, rows[start:stop], shape, first + start)
-        encoder.encode(values, weights, blocks[start:stop])
+    refused: dict[int, NonFiniteError] = {}
 
-    share(work, len(rows), grain=1 if encoder.threads > 1 else len(rows))
+    def work(start: int, stop: int) -> None:
+        try:
+            values = finite_float32(asked, rows[start:stop], shape, first + start)
+        except NonFiniteError as error:
+            refused[start] = error
+        else:
+            encoder.encode(values, weights, blocks[start:stop])
+
+    share(work, len(rows), grain=math.ceil(PART / rows.shape[1]) if encoder.threads > 1 else len(rows))
+    if refused:
+        raise refused[min(refused)]  # the first by place, whichever thread was first in time
 
 
 def _encoder(fmt: Format, elements: int, weighted: bool) -> Encoder:
     """NumPy's, or the compiled one where there is no other or NumPy has become dear."""
-    search = False
+    search = only_compiled = False
     if isinstance(fmt, BlockFormat):
         search = fmt.search == "always" or (fmt.search == "weighted" and weighted)
-        _spent[fmt.name, weighted] += 0.02 + elements / 5e6 if search else elements / 2e8
-        dear = fmt.pack is None or _spent[fmt.name, weighted] > PATIENCE
-        if dear and fmt.has_compiled_encoder:
-            return Encoder(fmt.compiled_encoder(), num_threads())
+        only_compiled = fmt.pack is None
+    _spent[fmt.name, weighted] += 0.02 + elements / 5e6 if search else elements / 2e8
+    if only_compiled or (_spent[fmt.name, weighted] > PATIENCE and fmt.has_compiled_encoder):
+        return Encoder(fmt.compiled_encoder(), num_threads())
 
     def encode(values: Floats, imatrix: Floats | None, blocks: Bytes) -> None:
         blocks.view(fmt.dtype)[...] = fmt.encode(values, imatrix)

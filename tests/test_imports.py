@@ -27,7 +27,7 @@ ALLOWED = {
     "ladder.py": {"text", "errors", "formats"},
     "progress.py": set(),
     "decoding.py": {"array", "formats"},  # its compiled side by name, when asked
-    "encoding.py": {"checks", "cpu", "formats", "progress"},  # of cpu the threads; the rest by name
+    "encoding.py": {"checks", "cpu", "errors", "formats", "progress"},  # of cpu the threads; the rest by name
     "ops.py": {
         "array",
         "buffers",
