@@ -30,7 +30,7 @@ from ggmlq.testing.rows import rows
 
 COLUMNS = 4096
 DECODED = 512  # rows
-ENCODED = {False: 512, True: 16}  # rows; fewer for an encoder that searches
+ENCODED = {False: 512, True: 128}  # rows; fewer for an encoder that searches
 NO_DECODER = ("q8_1",)  # ggml has none
 
 Work = Callable[[], object]
@@ -93,7 +93,7 @@ def decode_rates(fmt: Format, count: int, height: int) -> dict[str, float]:
 
 def encode_rates(fmt: Format, count: int, height: int) -> dict[str, float]:
     """Float32 to blocks."""
-    search = getattr(fmt, "search", "never") == "always"
+    search = getattr(fmt, "search", "never") != "never"
     x = rows("normal", min(height, ENCODED[search]), COLUMNS)
     weights = np.random.default_rng(0).uniform(0.1, 2, COLUMNS).astype(np.float32)
     imatrix = weights if fmt.needs_imatrix else None
@@ -103,6 +103,10 @@ def encode_rates(fmt: Format, count: int, height: int) -> dict[str, float]:
         "encode, all threads": (available(), lambda: gq.quantize(x, fmt, imatrix)),
         "encode, ggml": (1, lambda: ggml.quantize(x, fmt, imatrix)),
     }
+    if getattr(fmt, "imatrix", "ignored") == "optional":
+        works["encode, weighted"] = (1, lambda: gq.quantize(x, fmt, weights))
+        works["encode, weighted, all threads"] = (available(), lambda: gq.quantize(x, fmt, weights))
+        works["encode, weighted, ggml"] = (1, lambda: ggml.quantize(x, fmt, weights))
     return rates(works, x.size, min(count, 3) if search else count)
 
 
