@@ -61,13 +61,14 @@ def _encode_slab(
 
 def _encoder(fmt: Format, elements: int, weighted: bool) -> Encoder:
     """NumPy's, or the compiled one where there is no other or NumPy has become dear."""
-    search = False
+    search = must = False
     if isinstance(fmt, BlockFormat):
         search = fmt.search == "always" or (fmt.search == "weighted" and weighted)
-        _spent[fmt.name, weighted] += 0.02 + elements / 5e6 if search else elements / 2e8
-        dear = fmt.pack is None or _spent[fmt.name, weighted] > PATIENCE
-        if dear and fmt.has_compiled_encoder:
-            return Encoder(fmt.compiled_encoder(), num_threads())
+        must = fmt.pack is None
+    _spent[fmt.name, weighted] += 0.02 + elements / 5e6 if search else elements / 2e8
+    dear = _spent[fmt.name, weighted] > (PATIENCE if search else PATIENCE / 4)
+    if (must or dear) and fmt.has_compiled_encoder:
+        return Encoder(fmt.compiled_encoder(), num_threads())
 
     def encode(values: Floats, imatrix: Floats | None, blocks: Bytes) -> None:
         blocks.view(fmt.dtype)[...] = fmt.encode(values, imatrix)

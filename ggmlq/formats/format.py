@@ -78,6 +78,21 @@ class Format(ABC):
     def encode(self, x: Floats, imatrix: Floats | None = None) -> Blocks:
         """Finite float32 rows [rows, K] to blocks [rows, K // block_size], with ggml's bytes."""
 
+    @property
+    def has_compiled_encoder(self) -> bool:
+        """Whether ``ggmlq/cpu/encode`` has a file of this name; looking for it loads no Numba."""
+        return importlib.util.find_spec(self._encoder) is not None
+
+    @property
+    def _encoder(self) -> str:
+        return f"ggmlq.cpu.encode.{self.name.lower()}"
+
+    def compiled_encoder(self) -> Callable[[Floats, Floats | None, Bytes], None]:
+        """``encode(values, imatrix, blocks)`` of that file; loads Numba."""
+        encode: Callable[[Floats, Floats | None, Bytes], None]
+        encode = importlib.import_module(self._encoder).encode
+        return encode
+
     @abstractmethod
     def invalid(self, blocks: Blocks) -> NDArray[np.bool_]:
         """Which blocks hold a scale (or value) that is NaN, infinite or forbidden."""
@@ -154,21 +169,6 @@ class BlockFormat(Format):
     @property
     def can_quantize(self) -> bool:
         return self.pack is not None or self.has_compiled_encoder
-
-    @property
-    def has_compiled_encoder(self) -> bool:
-        """Whether ``ggmlq/cpu/encode`` has a file of this name; looking for it loads no Numba."""
-        return importlib.util.find_spec(self._encoder) is not None
-
-    @property
-    def _encoder(self) -> str:
-        return f"ggmlq.cpu.encode.{self.name.lower()}"
-
-    def compiled_encoder(self) -> Callable[[Floats, Floats | None, Bytes], None]:
-        """``encode(values, imatrix, blocks)`` of that file; loads Numba."""
-        encode: Callable[[Floats, Floats | None, Bytes], None]
-        encode = importlib.import_module(self._encoder).encode
-        return encode
 
     @property
     def half2_dtype(self) -> np.dtype[Any] | None:
