@@ -23,7 +23,7 @@ BEGIN = "<!-- table: tools/format_speed_table.py -->"
 def table(results: dict[str, Any]) -> str:
     """One line a format, and what was measured."""
     lines = [
-        "| type | decode, Gw/s | ggml's | ratio | all threads | encode, Mw/s | ggml's | ratio | all threads |",
+        "| type | decode, Gw/s | ggml | ratio | all threads | encode, Mw/s | ggml | ratio | all threads |",
         "|---|---|---|---|---|---|---|---|---|",
     ]
     lines += [f"| {name} | {line(figures)} |" for name, figures in results["Mw/s"].items()]
