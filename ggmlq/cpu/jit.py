@@ -15,3 +15,11 @@ import numba
 def jit(function: Callable[..., Any]) -> Any:
     """Compile a kernel when it is first called."""
     return numba.njit(nogil=True, error_model="numpy")(function)
+
+
+def inline(function: Callable[..., Any]) -> Any:
+    """The same for a small function in a loop: it becomes part of every kernel that calls it.
+
+    LLVM leaves a longer one apart, and a call copies the shape of every array that it is given.
+    """
+    return numba.njit(nogil=True, error_model="numpy", forceinline=True)(function)

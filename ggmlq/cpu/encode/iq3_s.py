@@ -1,0 +1,33 @@
+"""Encode iq3_s: 19 scales a run of 32, free signs.
+
+A run of zeros misplaces what follows it: ggml then writes the rows and the signs of the next run
+in its place, but neither their ninth bits nor the scales move. The bytes here are ggml's; blocks
+of which only some runs are zero do not decode to what went in, there as here.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from ...formats.format import Bytes, Floats
+from ...formats.iq3_s import DTYPE
+from ._search import Search, search
+
+HOW = Search(
+    book="iq3_s", wanted=3, run=32, tries=9, step=0.2, even_signs=False, spread=2, plain=0,
+    smallest=2.0**-149, again="all if one is off", clear=False,
+)  # fmt: skip
+
+
+def encode(values: Floats, imatrix: Floats | None, blocks: Bytes) -> None:
+    """Rows of floats to blocks."""
+    found = search(HOW, values, imatrix)
+    out = blocks.view(DTYPE)
+    places = np.argsort(~found.live, axis=-1, kind="stable")[..., None]
+    rows = np.take_along_axis(found.row.reshape(*out.shape, 8, 8), places, axis=-2)
+    minus = np.take_along_axis(found.minus.reshape(*out.shape, 8, 4), places, axis=-2)
+    out["d"] = found.d * np.float32(1.033)
+    out["qs"] = rows.reshape(*out.shape, 64)
+    out["qh"] = np.packbits(found.row >> 8, axis=-1, bitorder="little")
+    out["signs"] = minus.reshape(*out.shape, 32)
+    out["scales"] = found.scale[..., ::2] | found.scale[..., 1::2] << 4
