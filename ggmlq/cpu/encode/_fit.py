@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from ..jit import inline, jit
+from ..jit import inline
 from ._neighbours import LANES
 from ._rounding import bits, nearest
 
@@ -39,22 +39,27 @@ class Candidates(NamedTuple):
     qq: NDArray[np.float32]  # [lanes] weighted sum of q * q
 
 
-def candidates(groups: int, count: int) -> Candidates:
+def candidates(groups: int, tries: int) -> Candidates:
     """Scratch for so many candidates; unused lanes hold zeros."""
-    lanes = -(-count // 8) * 8
+    lanes = whole(tries)
     kinds = (np.float32, lanes), (np.int32, groups, lanes), (np.int32, groups, lanes)
     more = (np.uint16, groups, lanes), (np.float32, lanes), (np.float32, lanes)
     return Candidates(*(np.zeros(shape, kind) for kind, *shape in (*kinds, *more)))
 
 
+def whole(tries: int) -> int:
+    """Lanes for so many candidates."""
+    return -(-tries // 8) * 8
+
+
 @cache
-def fitter(size: int, levels: int, run: int, again: str) -> Any:
+def fitter(size: int, levels: int, run: int, tries: int, again: str) -> Any:
     """``fit(run, numerators, divisor, scale, table, candidates)``, which gives the scale.
 
     Groups of ``size`` weights have a row each. ``again`` says which groups are rounded once more
     with the best scale: those "off the book", "all if one is off" it, or "all".
     """
-    groups = run // size
+    groups, lanes = run // size, whole(tries)
     width = int(levels - 1).bit_length()
     mask = 2**width - 1
     everything, only_off = again == "all", again == "off the book"
@@ -65,7 +70,7 @@ def fitter(size: int, levels: int, run: int, again: str) -> Any:
         point = np.int32(0)
         for i in range(size):
             level = nearest(HALF * (inverse * x[k * size + size - 1 - i] - ONE))
-            point = point * np.int32(levels) + max(np.int32(0), min(np.int32(levels - 1), level))
+            point = np.int32(point * levels + max(np.int32(0), min(np.int32(levels - 1), level)))
         return point
 
     @inline
@@ -77,7 +82,7 @@ def fitter(size: int, levels: int, run: int, again: str) -> Any:
                 codes = np.int32(table.codes[chunk, lane])
                 distance = ZERO
                 for i in range(size):
-                    q = np.float32((codes >> width * i & mask) * 2 + 1)
+                    q = np.float32(np.int32((codes >> width * i & mask) * 2 + 1))
                     off = scale * q - part.x[k * size + i]
                     distance += part.root[k * size + i] * off * off
                 # A sum of squares orders like its bits; of equals the first place is least.
@@ -85,30 +90,29 @@ def fitter(size: int, levels: int, run: int, again: str) -> Any:
                 least = min(least, key)
         return np.int64(least & np.uint64(0xFFFFFFFF))
 
-    @jit
+    @inline
     def try_all(part, numerators, divisor, table, c):
-        lanes = len(c.inverse)
-        for lane in range(len(numerators)):
+        for lane in range(tries):
             c.inverse[lane] = numerators[lane] / divisor
         c.xq[:] = ZERO
         c.qq[:] = ZERO
         for k in range(groups):
             for lane in range(lanes):
                 c.point[k, lane] = point_of(part.x, k, c.inverse[lane])
-            for lane in range(len(numerators)):
+            for lane in range(tries):
                 place = nearest_row(part, k, ONE / c.inverse[lane], c.point[k, lane], table)
                 c.entry[k, lane] = place
                 c.codes[k, lane] = table.codes[place // LANES, place % LANES]
             for lane in range(lanes):
                 xq, qq, codes = c.xq[lane], c.qq[lane], np.int32(c.codes[k, lane])
                 for i in range(size):
-                    q = np.float32((codes >> width * i & mask) * 2 + 1)
+                    q = np.float32(np.int32((codes >> width * i & mask) * 2 + 1))
                     w = part.weight[k * size + i]
                     xq += w * part.x[k * size + i] * q
                     qq += w * q * q
                 c.xq[lane], c.qq[lane] = xq, qq
 
-    @jit
+    @inline
     def refine(part, scale, winner, table, c):
         """Round groups once more with the best scale, and fit it to all rows."""
         xq, qq, inverse = ZERO, ZERO, ONE / scale
@@ -119,17 +123,17 @@ def fitter(size: int, levels: int, run: int, again: str) -> Any:
             codes = np.int32(table.codes[place // LANES, place % LANES]) if place >= 0 else np.int32(0)
             part.row[k] = table.row[place // LANES, place % LANES] if place >= 0 else np.int16(0)
             for i in range(size):
-                q = np.float32((codes >> width * i & mask) * 2 + 1)
+                q = np.float32(np.int32((codes >> width * i & mask) * 2 + 1))
                 w = part.weight[k * size + i]
                 xq += w * part.x[k * size + i] * q
                 qq += w * q * q
         return xq / qq if qq > ZERO else scale
 
-    @jit
+    @inline
     def fit(part, numerators, divisor, scale, table, c):
         try_all(part, numerators, divisor, table, c)
         best, winner = ZERO, -1
-        for lane in range(len(numerators)):
+        for lane in range(tries):
             xq, qq = c.xq[lane], c.qq[lane]
             if qq > ZERO and xq * xq > best * qq:
                 scale = xq / qq

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from ...formats._grids import grid
 
-LANES = 16  # rows are tried so many at a time; lists are filled up with their last row
+LANES = 8  # rows are tried so many at a time; lists are filled up with their last row
 
 
 class Neighbours(NamedTuple):

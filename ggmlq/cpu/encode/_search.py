@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ...formats._grids import grid
-from ..jit import jit
+from ..jit import inline, jit
 from ._fit import ONE, ZERO, HALF, Run, candidates, fitter
 from ._neighbours import neighbours
 from ._rounding import nearest
@@ -77,10 +77,10 @@ def _kernel(how: Search) -> Any:
     groups, runs, clear = run // size, BLOCK // run, how.clear
     spread, plain, smallest = np.float32(how.spread), np.float32(how.plain), np.float32(how.smallest)
     even_signs = how.even_signs
-    fit = fitter(size, levels, run, how.again)
+    fit = fitter(size, levels, run, 2 * how.tries + 1, how.again)
     first = (how.first or _by_largest)(levels)
 
-    @jit
+    @inline
     def weigh(part, x, imatrix, at, squares):
         """Importance of the weights, and its square root."""
         if imatrix is None:
@@ -95,7 +95,7 @@ def _kernel(how: Search) -> Any:
         for i in range(run):
             part.root[i] = np.sqrt(part.weight[i])
 
-    @jit
+    @inline
     def split(part, x, minus):
         """Magnitudes and signs; where needed, the least important of eight gets the wrong sign."""
         for k in range(run // 8):
@@ -114,7 +114,7 @@ def _kernel(how: Search) -> Any:
                 bits ^= 1 << at - 8 * k
             minus[k] = bits
 
-    @jit
+    @inline
     def encode_run(part, x, imatrix, at, squares, numerators, table, scratch, minus):
         """The scale of a run, or a negative one where it is skipped as zero."""
         weigh(part, x, imatrix, at, squares)
@@ -170,7 +170,7 @@ def _kernel(how: Search) -> Any:
 def _by_largest(levels: int) -> Any:
     top = np.float32(2 * levels - 1)
 
-    @jit
+    @inline
     def first(part, largest):
         return largest, largest / top
 

@@ -11,7 +11,7 @@ import numpy as np
 
 from ...formats.format import Bytes, Floats
 from ...formats.iq2_xxs import DTYPE, SHIFTS
-from ..jit import jit
+from ..jit import inline
 from ._search import Search, search
 from ._steps import steps
 
@@ -19,7 +19,7 @@ from ._steps import steps
 def by_steps(levels: int) -> Any:
     """The first scale, of a run whose levels are four steps."""
 
-    @jit
+    @inline
     def first(part, largest):
         scale = steps(part.x, part.weight, levels + 1)
         return scale * np.float32(levels), scale
