@@ -1,4 +1,4 @@
-"""The scale of a run of weights and the rows of a code book that go with it.
+"""The scale of a run of magnitudes and the rows of a code book that go with it.
 
 The candidates for the scale lie side by side, one lane each. Every sum stands in ggml's order, so
 that the same candidate wins to the last bit.
@@ -13,19 +13,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..jit import inline
-from ._neighbours import LANES
-from ._rounding import bits, nearest
+from ._nearest import codes_at, finder, level_of, row_at
+from ._rounding import nearest
 
 ZERO, HALF, ONE = np.float32(0), np.float32(0.5), np.float32(1)
-
-
-class Run(NamedTuple):
-    """A run of weights under one scale, as the search sees it, and where its rows go."""
-
-    x: NDArray[np.float32]  # [run] magnitudes
-    weight: NDArray[np.float32]  # [run] importance
-    root: NDArray[np.float32]  # [run] its square root
-    row: NDArray[np.int16]  # [groups]
 
 
 class Candidates(NamedTuple):
@@ -33,7 +24,7 @@ class Candidates(NamedTuple):
 
     inverse: NDArray[np.float32]  # [lanes] one over the scale
     point: NDArray[np.int32]  # [groups, lanes] levels as rounded
-    entry: NDArray[np.int32]  # [groups, lanes] the nearest row, as a place in the lists
+    place: NDArray[np.int32]  # [groups, lanes] of the nearest row
     codes: NDArray[np.uint16]  # [groups, lanes] its levels
     xq: NDArray[np.float32]  # [lanes] weighted sum of x * q
     qq: NDArray[np.float32]  # [lanes] weighted sum of q * q
@@ -54,84 +45,68 @@ def whole(tries: int) -> int:
 
 @cache
 def fitter(size: int, levels: int, run: int, tries: int, again: str) -> Any:
-    """``fit(run, numerators, divisor, scale, table, candidates)``, which gives the scale.
+    """``fit(x, weight, root, row, numerators, divisor, scale, table, candidates)``: the scale.
 
-    Groups of ``size`` weights have a row each. ``again`` says which groups are rounded once more
+    Each group of ``size`` weights gets a row. ``again`` says which groups are rounded once more
     with the best scale: those "off the book", "all if one is off" it, or "all".
     """
     groups, lanes = run // size, whole(tries)
-    width = int(levels - 1).bit_length()
-    mask = 2**width - 1
     everything, only_off = again == "all", again == "off the book"
+    nearest_row, level = finder(size, levels, True), level_of(levels, True)
 
     @inline
     def point_of(x, k, inverse):
         """The number of the levels that the weights of group k are rounded to."""
         point = np.int32(0)
         for i in range(size):
-            level = nearest(HALF * (inverse * x[k * size + size - 1 - i] - ONE))
-            point = np.int32(point * levels + max(np.int32(0), min(np.int32(levels - 1), level)))
+            rounded = nearest(HALF * (inverse * x[k * size + size - 1 - i] - ONE))
+            point = np.int32(point * levels + max(np.int32(0), min(np.int32(levels - 1), rounded)))
         return point
 
     @inline
-    def nearest_row(part, k, scale, point, table):
-        """The first of a point's rows with the least weighted distance, as a place in the lists."""
-        least = np.uint64(0xFFFFFFFFFFFFFFFF)
-        for chunk in range(table.first[point], table.first[point + 1]):
-            for lane in range(LANES):
-                codes = np.int32(table.codes[chunk, lane])
-                distance = ZERO
-                for i in range(size):
-                    q = np.float32(np.int32((codes >> width * i & mask) * 2 + 1))
-                    off = scale * q - part.x[k * size + i]
-                    distance += part.root[k * size + i] * off * off
-                # A sum of squares orders like its bits; of equals the first place is least.
-                key = np.uint64(bits(distance)) << np.uint64(32) | np.uint64(chunk * LANES + lane)
-                least = min(least, key)
-        return np.int64(least & np.uint64(0xFFFFFFFF))
+    def add(x, weight, k, codes, xq, qq):
+        """The sums of a fit, with group k added."""
+        for i in range(k * size, k * size + size):
+            q = level(codes, i - k * size, ZERO)
+            xq += weight[i] * x[i] * q
+            qq += weight[i] * q * q
+        return xq, qq
 
     @inline
-    def try_all(part, numerators, divisor, table, c):
+    def try_all(x, weight, root, numerators, divisor, table, c):
         for lane in range(tries):
             c.inverse[lane] = numerators[lane] / divisor
         c.xq[:] = ZERO
         c.qq[:] = ZERO
         for k in range(groups):
             for lane in range(lanes):
-                c.point[k, lane] = point_of(part.x, k, c.inverse[lane])
+                c.point[k, lane] = point_of(x, k, c.inverse[lane])
             for lane in range(tries):
-                place = nearest_row(part, k, ONE / c.inverse[lane], c.point[k, lane], table)
-                c.entry[k, lane] = place
-                c.codes[k, lane] = table.codes[place // LANES, place % LANES]
+                scale = ONE / c.inverse[lane]
+                place = nearest_row(x, root, k * size, scale, ZERO, c.point[k, lane], table)
+                c.place[k, lane] = place
+                c.codes[k, lane] = codes_at(table, place)
             for lane in range(lanes):
-                xq, qq, codes = c.xq[lane], c.qq[lane], np.int32(c.codes[k, lane])
-                for i in range(size):
-                    q = np.float32(np.int32((codes >> width * i & mask) * 2 + 1))
-                    w = part.weight[k * size + i]
-                    xq += w * part.x[k * size + i] * q
-                    qq += w * q * q
-                c.xq[lane], c.qq[lane] = xq, qq
+                codes = np.int32(c.codes[k, lane])
+                c.xq[lane], c.qq[lane] = add(x, weight, k, codes, c.xq[lane], c.qq[lane])
 
     @inline
-    def refine(part, scale, winner, table, c):
+    def refine(x, weight, root, row, scale, winner, table, c):
         """Round groups once more with the best scale, and fit it to all rows."""
         xq, qq, inverse = ZERO, ZERO, ONE / scale
         for k in range(groups):
-            place = c.entry[k, winner] if winner >= 0 else -1
-            if not only_off or (winner >= 0 and not table.exact[c.point[k, winner]]):
-                place = nearest_row(part, k, scale, point_of(part.x, k, inverse), table)
-            codes = np.int32(table.codes[place // LANES, place % LANES]) if place >= 0 else np.int32(0)
-            part.row[k] = table.row[place // LANES, place % LANES] if place >= 0 else np.int16(0)
-            for i in range(size):
-                q = np.float32(np.int32((codes >> width * i & mask) * 2 + 1))
-                w = part.weight[k * size + i]
-                xq += w * part.x[k * size + i] * q
-                qq += w * q * q
+            if only_off and table.exact[c.point[k, winner]]:
+                place = np.int64(c.place[k, winner])
+            else:
+                place = nearest_row(x, root, k * size, scale, ZERO, point_of(x, k, inverse), table)
+            row[k] = row_at(table, place)
+            codes = codes_at(table, place)
+            xq, qq = add(x, weight, k, codes, xq, qq)
         return xq / qq if qq > ZERO else scale
 
     @inline
-    def fit(part, numerators, divisor, scale, table, c):
-        try_all(part, numerators, divisor, table, c)
+    def fit(x, weight, root, row, numerators, divisor, scale, table, c):
+        try_all(x, weight, root, numerators, divisor, table, c)
         best, winner = ZERO, -1
         for lane in range(tries):
             xq, qq = c.xq[lane], c.qq[lane]
@@ -140,8 +115,8 @@ def fitter(size: int, levels: int, run: int, tries: int, again: str) -> Any:
                 best, winner = scale * xq, lane
         off = everything or (winner < 0 and not only_off)
         for k in range(groups):
-            part.row[k] = table.row[c.entry[k, winner] // LANES, c.entry[k, winner] % LANES] if winner >= 0 else np.int16(0)
+            row[k] = row_at(table, c.place[k, winner]) if winner >= 0 else np.int16(0)
             off = off or (winner >= 0 and not table.exact[c.point[k, winner]])
-        return refine(part, scale, winner, table, c) if off and scale > ZERO else scale
+        return refine(x, weight, root, row, scale, winner, table, c) if off and scale > ZERO else scale
 
     return fit

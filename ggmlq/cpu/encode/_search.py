@@ -17,12 +17,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ...formats._grids import grid
+from ...formats.format import Floats
 from ..jit import inline, jit
-from ._fit import ONE, ZERO, HALF, Run, candidates, fitter
+from ._fit import HALF, ONE, ZERO, candidates, fitter
+from ._importance import BLOCK, sum_of_squares, weigher
 from ._neighbours import neighbours
 from ._rounding import nearest
-
-BLOCK = 256
 
 
 @dataclass(frozen=True)
@@ -33,145 +33,148 @@ class Search:
     wanted: int  # distances at which rows are tried for a point outside the book
     run: int  # weights that share a scale
     tries: int  # scales tried to each side of the first
-    step: float  # from one to the next, against 2 * levels - 1 for the first
+    step: float  # from one to the next; the first gives the largest weight 2 * levels - 1
     even_signs: bool  # of eight weights an even number is stored with a minus
-    spread: int  # with an imatrix, the mean square counts so many times beside x**2
-    plain: float  # without one, so many times
+    spread: int  # see weigher
+    plain: float  # see weigher
     smallest: float  # a run without a weight so large is zero
     again: str  # groups rounded once more, see fitter
     clear: bool  # a block whose scales are all zero is zero bytes
-    first: Callable[[int], Any] | None = None  # makes the function for the first scale
+    stretch: float  # the stored d is so many times a 31st of the largest scale
+    first: Callable[..., Any] | None = None  # finds the first scales; the largest weights give them else
 
 
 class Found(NamedTuple):
     """Blocks [rows, n] before their bits are packed."""
 
-    d: NDArray[np.float32]  # [rows, n] a 31st of the largest scale
+    d: NDArray[Any]  # [rows, n] halves in the end
     scale: NDArray[np.uint8]  # [rows, n, runs]
     row: NDArray[np.int16]  # [rows, n, groups]
     minus: NDArray[np.uint8]  # [rows, n, 32] a bit a weight, the first one's lowest
     live: NDArray[np.bool_]  # [rows, n, runs] not taken for zero
 
 
-def search(how: Search, values: NDArray[np.float32], imatrix: NDArray[np.float32] | None) -> Found:
+class Runs(NamedTuple):
+    """Scratch: the runs of a block."""
+
+    x: Floats  # [runs, run] magnitudes
+    weight: Floats  # [runs, run] importance
+    root: Floats  # [runs, run] its square root
+    divisor: Floats  # [runs] a candidate's inverse scale is its numerator over this; 0 skips the run
+    scale: Floats  # [runs]
+
+
+def search(how: Search, values: Floats, imatrix: Floats | None) -> Found:
     """Rows of floats [rows, K] to rows of the code book, signs and scales."""
-    book, blocks = grid(how.book), (values.shape[0], values.shape[1] // BLOCK)
+    book, blocks, runs = grid(how.book), (values.shape[0], values.shape[1] // BLOCK), BLOCK // how.run
     found = Found(
         np.zeros(blocks, np.float32),
-        np.zeros((*blocks, BLOCK // how.run), np.uint8),
+        np.zeros((*blocks, runs), np.uint8),
         np.zeros((*blocks, BLOCK // book.shape[1]), np.int16),
         np.zeros((*blocks, BLOCK // 8), np.uint8),
-        np.zeros((*blocks, BLOCK // how.run), np.bool_),
+        np.zeros((*blocks, runs), np.bool_),
     )
     top = np.float32(2 * len(np.unique(book)) - 1)
     steps = np.arange(-how.tries, how.tries + 1).astype(np.float32) * np.float32(how.step)
-    scratch = candidates(how.run // book.shape[1], len(steps))
-    _kernel(how)(values, imatrix, top + steps, neighbours(how.book, how.wanted), scratch, found)
-    return found
+    scratch = Runs(*(np.empty(shape, np.float32) for shape in [(runs, how.run)] * 3 + [(runs,)] * 2))
+    tried = candidates(how.run // book.shape[1], len(steps))
+    _kernel(how)(values, imatrix, top + steps, neighbours(how.book, how.wanted), scratch, tried, found)
+    with np.errstate(over="ignore"):
+        return found._replace(d=found.d.astype(np.float16))
 
 
 @cache
 def _kernel(how: Search) -> Any:
-    book = grid(how.book)
-    size, levels, run = book.shape[1], len(np.unique(book)), how.run
-    groups, runs, clear = run // size, BLOCK // run, how.clear
-    spread, plain, smallest = np.float32(how.spread), np.float32(how.plain), np.float32(how.smallest)
-    even_signs = how.even_signs
+    book, run = grid(how.book), how.run
+    size, levels = book.shape[1], len(np.unique(book))
+    groups, eights, runs = run // size, run // 8, BLOCK // run
+    clear, smallest, stretch = how.clear, np.float32(how.smallest), np.float32(how.stretch)
+    weigh, split = weigher(run, how.spread, how.plain), _splitter(run, how.even_signs)
     fit = fitter(size, levels, run, 2 * how.tries + 1, how.again)
-    first = (how.first or _by_largest)(levels)
+    first = how.first or _by_largest
+    top = np.float32(2 * levels - 1)
 
     @inline
-    def weigh(part, x, imatrix, at, squares):
-        """Importance of the weights, and its square root."""
-        if imatrix is None:
-            for i in range(run):
-                part.weight[i] = x[i] * x[i]
-                if plain:
-                    part.weight[i] = plain * (spread * squares / np.float32(BLOCK)) + x[i] * x[i]
-        else:
-            for i in range(run):
-                variance = spread * squares / np.float32(BLOCK)
-                part.weight[i] = imatrix[at + i] * np.sqrt(variance + x[i] * x[i])
-        for i in range(run):
-            part.root[i] = np.sqrt(part.weight[i])
+    def prepare(x, imatrix, start, runs_of, minus):
+        """Importance, magnitudes and signs of a block; where the searches start."""
+        squares = sum_of_squares(x, start)
+        for i in range(runs):
+            weigh(x, imatrix, start + i * run, squares, runs_of.weight[i])
+            for j in range(run):
+                runs_of.root[i, j] = np.sqrt(runs_of.weight[i, j])
+            split(x, start + i * run, runs_of.weight[i], runs_of.x[i], minus[i * eights :])
+            largest = runs_of.x[i, 0]
+            for j in range(1, run):
+                largest = max(largest, runs_of.x[i, j])
+            runs_of.divisor[i] = largest if largest >= smallest else ZERO
+        first(runs_of, top)
 
     @inline
-    def split(part, x, minus):
-        """Magnitudes and signs; where needed, the least important of eight gets the wrong sign."""
-        for k in range(run // 8):
-            bits, odd = 0, 0
-            for i in range(8 * k, 8 * k + 8):
-                part.x[i] = x[i] if x[i] >= ZERO else -x[i]
-                bits |= np.int64(x[i] < ZERO) << i - 8 * k
-                odd ^= np.int64(x[i] < ZERO)
-            if even_signs and odd:
-                at, least = 8 * k, part.weight[8 * k] * x[8 * k] * x[8 * k]
-                for i in range(8 * k + 1, 8 * k + 8):
-                    cost = part.weight[i] * x[i] * x[i]
-                    if cost < least:
-                        at, least = i, cost
-                part.x[at] = -part.x[at]
-                bits ^= 1 << at - 8 * k
-            minus[k] = bits
-
-    @inline
-    def encode_run(part, x, imatrix, at, squares, numerators, table, scratch, minus):
-        """The scale of a run, or a negative one where it is skipped as zero."""
-        weigh(part, x, imatrix, at, squares)
-        split(part, x, minus)
-        largest = part.x[0]
-        for i in range(1, run):
-            largest = max(largest, part.x[i])
-        if largest < smallest:
-            minus[:] = 0
-            return ZERO, False
-        divisor, scale = first(part, largest)
-        if divisor <= ZERO:
-            minus[:] = 0
-            return ZERO, False
-        scale = fit(part, numerators, divisor, scale, table, scratch)
-        if scale < ZERO:
-            scale = -scale
-            for k in range(run // 8):
-                minus[k] ^= 255
-        return scale, True
+    def settle(runs_of, out, at):
+        """The scales of a block as numbers of four bits."""
+        most = ZERO
+        for i in range(runs):
+            most = max(most, runs_of.scale[i])
+        if most == ZERO:
+            if clear:
+                out.row[at] = 0
+                out.minus[at] = 0
+            return
+        d = most / np.float32(31)
+        out.d[at] = d * stretch
+        for i in range(runs):
+            number = nearest(HALF * (ONE / d * runs_of.scale[i] - ONE))
+            out.scale[at][i] = max(np.int32(0), min(np.int32(15), number))
 
     @jit
-    def kernel(values, imatrix, numerators, table, scratch, found):
-        x, weight, root = np.empty(run, np.float32), np.empty(run, np.float32), np.empty(run, np.float32)
-        scales = np.empty(runs, np.float32)
-        for r in range(found.d.shape[0]):
-            for b in range(found.d.shape[1]):
-                squares, most = ZERO, ZERO
-                for i in range(b * BLOCK, (b + 1) * BLOCK):
-                    squares += values[r, i] * values[r, i]
-                for i in range(runs):
-                    at = b * BLOCK + i * run
-                    part = Run(x, weight, root, found.row[r, b, i * groups : (i + 1) * groups])
-                    minus = found.minus[r, b, i * (run // 8) : (i + 1) * (run // 8)]
-                    scales[i], found.live[r, b, i] = encode_run(
-                        part, values[r, at : at + run], imatrix, at, squares, numerators, table, scratch, minus
-                    )
-                    most = max(most, scales[i])
-                if most == ZERO:
-                    if clear:
-                        found.row[r, b] = 0
-                        found.minus[r, b] = 0
-                    continue
-                found.d[r, b] = most / np.float32(31)
-                inverse = ONE / found.d[r, b]
-                for i in range(runs):
-                    level = nearest(HALF * (inverse * scales[i] - ONE))
-                    found.scale[r, b, i] = max(np.int32(0), min(np.int32(15), level))
+    def kernel(values, imatrix, numerators, table, runs_of, tried, found):
+        for at in np.ndindex(found.d.shape):
+            minus = found.minus[at]
+            prepare(values[at[0]], imatrix, at[1] * BLOCK, runs_of, minus)
+            for i in range(runs):
+                x, weight, root = runs_of.x[i], runs_of.weight[i], runs_of.root[i]
+                divisor, scale = runs_of.divisor[i], ZERO
+                if divisor > ZERO:
+                    row = found.row[at][i * groups : (i + 1) * groups]
+                    scale = fit(x, weight, root, row, numerators, divisor, runs_of.scale[i], table, tried)
+                found.live[at][i] = divisor > ZERO
+                for k in range(i * eights, (i + 1) * eights):
+                    if scale < ZERO:
+                        minus[k] ^= 255
+                    if not divisor > ZERO:
+                        minus[k] = 0
+                runs_of.scale[i] = abs(scale)
+            settle(runs_of, found, at)
 
     return kernel
 
 
-def _by_largest(levels: int) -> Any:
-    top = np.float32(2 * levels - 1)
+@inline
+def _by_largest(runs_of, top):
+    for i in range(len(runs_of.scale)):
+        runs_of.scale[i] = runs_of.divisor[i] / top
 
+
+@cache
+def _splitter(run: int, even_signs: bool) -> Any:
     @inline
-    def first(part, largest):
-        return largest, largest / top
+    def split(x, start, weight, size, minus):
+        """Magnitudes and signs; of an odd number of minus signs the one that costs least is wrong."""
+        for k in range(run // 8):
+            signs, odd = 0, 0
+            for i in range(8 * k, 8 * k + 8):
+                negative = np.int64(x[start + i] < ZERO)
+                size[i] = -x[start + i] if negative else x[start + i]
+                signs |= negative << i - 8 * k
+                odd ^= negative
+            if even_signs and odd:
+                flipped, least = 8 * k, np.float32(np.inf)
+                for i in range(8 * k, 8 * k + 8):
+                    cost = weight[i] * x[start + i] * x[start + i]
+                    if cost < least:
+                        flipped, least = i, cost
+                size[flipped] = -size[flipped]
+                signs ^= 1 << flipped - 8 * k
+            minus[k] = signs
 
-    return first
+    return split

@@ -10,7 +10,7 @@ from ._search import Search, search
 
 HOW = Search(
     book="iq2_s", wanted=1, run=16, tries=9, step=0.1, even_signs=False, spread=2, plain=0.25,
-    smallest=1e-8, again="off the book", clear=False,
+    smallest=1e-8, again="off the book", clear=False, stretch=0.9875,
 )  # fmt: skip
 
 
@@ -19,7 +19,7 @@ def encode(values: Floats, imatrix: Floats | None, blocks: Bytes) -> None:
     found = search(HOW, values, imatrix)
     out = blocks.view(DTYPE)
     high = (found.row >> 8).astype(np.uint8).reshape(*out.shape, 8, 4)
-    out["d"] = found.d * np.float32(0.9875)
+    out["d"] = found.d
     out["qs"][..., :32] = found.row
     out["qs"][..., 32:] = found.minus
     out["qh"] = np.bitwise_or.reduce(high << SHIFTS, axis=-1)

@@ -15,7 +15,7 @@ from ._search import Search, search
 
 HOW = Search(
     book="iq3_s", wanted=3, run=32, tries=9, step=0.2, even_signs=False, spread=2, plain=0,
-    smallest=2.0**-149, again="all if one is off", clear=False,
+    smallest=2.0**-149, again="all if one is off", clear=False, stretch=1.033,
 )  # fmt: skip
 
 
@@ -26,7 +26,7 @@ def encode(values: Floats, imatrix: Floats | None, blocks: Bytes) -> None:
     places = np.argsort(~found.live, axis=-1, kind="stable")[..., None]
     rows = np.take_along_axis(found.row.reshape(*out.shape, 8, 8), places, axis=-2)
     minus = np.take_along_axis(found.minus.reshape(*out.shape, 8, 4), places, axis=-2)
-    out["d"] = found.d * np.float32(1.033)
+    out["d"] = found.d
     out["qs"] = rows.reshape(*out.shape, 64)
     out["qh"] = np.packbits(found.row >> 8, axis=-1, bitorder="little")
     out["signs"] = minus.reshape(*out.shape, 32)

@@ -1,0 +1,45 @@
+"""How much each weight counts in the searches of the IQ encoders."""
+
+from __future__ import annotations
+
+from functools import cache
+from typing import Any
+
+import numpy as np
+
+from ..jit import inline
+
+BLOCK = 256
+
+
+@inline
+def sum_of_squares(x, first):
+    """Of the block that begins there, in order."""
+    total = np.float32(0)
+    for i in range(first, first + BLOCK):
+        total += x[i] * x[i]
+    return total
+
+
+@cache
+def weigher(run: int, spread: int, plain: float) -> Any:
+    """``weigh(x, imatrix, first, squares, weight)`` for a run of x from ``first`` on.
+
+    With an imatrix, the mean square of the block counts ``spread`` times beside x**2, and the
+    root of that is weighed; without one, ``plain`` times as much of it counts.
+    """
+    times, share = np.float32(spread), np.float32(plain)
+
+    @inline
+    def weigh(x, imatrix, first, squares, weight):
+        variance = times * squares / np.float32(BLOCK)
+        for i in range(run):
+            square = x[first + i] * x[first + i]
+            if imatrix is not None:
+                weight[i] = imatrix[first + i] * np.sqrt(variance + square)
+            elif plain:
+                weight[i] = share * variance + square
+            else:
+                weight[i] = square
+
+    return weigh
