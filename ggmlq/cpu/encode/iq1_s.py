@@ -1,0 +1,20 @@
+"""Encode iq1_s: 32 weights are split in three at all pairs of borders."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from ...formats.format import Bytes, Floats
+from ...formats.iq1_s import DTYPE, SHIFTS
+from ._iq1 import search
+
+
+def encode(values: Floats, imatrix: Floats | None, blocks: Bytes) -> None:
+    """Rows of floats to blocks."""
+    found = search(32, 1e-12, 1.125, False, values, imatrix)
+    out = blocks.view(DTYPE)
+    high = (found.row >> 8).astype(np.uint16).reshape(*out.shape, 8, 4)
+    top = found.scale.astype(np.uint16) | found.down[..., ::4].astype(np.uint16) << 3
+    out["d"] = found.d
+    out["qs"] = found.row
+    out["qh"] = np.bitwise_or.reduce(high << SHIFTS, axis=-1) | top << 12
