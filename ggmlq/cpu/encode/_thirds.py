@@ -14,7 +14,8 @@ from ..jit import inline, jit
 from ._vectors import LANES
 from ._words import get, put, some, where, zero
 
-ZERO, ONE, EIGHTH, LOWEST = np.float32(0), np.float32(1), np.float32(0.125), np.finfo(np.float32).min
+ZERO, ONE, TWO, EIGHTH = np.float32(0), np.float32(1), np.float32(2), np.float32(0.125)
+LOWEST = np.finfo(np.float32).min
 
 
 @inline
@@ -46,6 +47,12 @@ def begin(best):
     put(best, 2, zero(best) - ONE)
 
 
+@inline
+def mid_of(s):
+    """The middle level: lowered for an odd s."""
+    return -EIGHTH if s % 2 else EIGHTH
+
+
 @jit
 def split_alike(x, weight, first, best):
     """Sorted runs whose levels are all moved alike (iq1_s), by differences of running sums."""
@@ -68,37 +75,35 @@ def split_alike(x, weight, first, best):
 
 @jit
 def split_by_halves(x, weight, first, best):
-    """Sorted runs of two eights moved each its own way (iq1_m), weight by weight.
+    """Sorted runs of two eights moved each its own way (iq1_m), by running sums of either eight.
 
-    ``first`` is 1 where a weight is of the first eight. What a candidate has in common with the
-    one before, up to the border between them, is not added again.
+    ``first`` is 1 where a weight is of the first eight. With top level t, each eight has the sums
+    ``t X - (x[low] + x[high])`` and ``t t W + (l l - m m) w[low] + (m m - t t) w[high]``, where l
+    and m are the lower levels, X and W the whole sums.
     """
     count = len(x)
-    terms = np.empty((3 * count * 8, LANES), np.float32)  # [level, weight, four of x q and four of q q]
-    for level in range(3):
-        for j in range(count):
-            at, w = (level * count + j) * 8, get(weight, j)
-            for down in range(4):
-                one = np.float32(level) - ONE + (EIGHTH if down < 2 else -EIGHTH)
-                two = np.float32(level) - ONE + (EIGHTH if down % 2 == 0 else -EIGHTH)
-                q = where(get(first, j) > ZERO, zero(x) + one, zero(x) + two)
-                put(terms, at + down, w * q * get(x, j))
-                put(terms, at + 4 + down, w * q * q)
-    lows, mids, sums = np.zeros((3, 8, LANES), np.float32)
+    xs, ws = np.zeros((2, 2, count + 1, LANES), np.float32)
+    for j in range(count):
+        early, w = get(first, j) > ZERO, get(weight, j)
+        wx = w * get(x, j)
+        for eight in range(2):
+            mine = early if eight == 0 else ~early
+            put(xs[eight], j + 1, where(mine, get(xs[eight], j) + wx, get(xs[eight], j)))
+            put(ws[eight], j + 1, where(mine, get(ws[eight], j) + w, get(ws[eight], j)))
+    top_x, low_w, both_x, both_w = np.empty((4, 4, LANES), np.float32)  # [eight * 2 + down, lane]
+    for s in range(4):
+        put(top_x, s, (mid_of(s) + ONE) * get(xs[s // 2], count))
     begin(best)
     for low in range(count + 1):
-        mids[:] = lows
+        for s in range(4):
+            whole = (mid_of(s) + ONE) * get(ws[s // 2], count) * (mid_of(s) + ONE)
+            put(low_w, s, (ONE - TWO * mid_of(s)) * get(ws[s // 2], low) + whole)
         for high in range(low, count + 1):
-            for s in range(8):
-                total = get(mids, s)
-                for j in range(high, count):
-                    total = total + get(terms, (2 * count + j) * 8 + s)
-                put(sums, s, total)
+            for s in range(4):
+                both = get(xs[s // 2], low) + get(xs[s // 2], high)
+                put(both_x, s, get(top_x, s) - both)
+                put(both_w, s, (-ONE - TWO * mid_of(s)) * get(ws[s // 2], high) + get(low_w, s))
             for down in range(4):
-                keep_better(get(sums, down), get(sums, 4 + down), (low * 64 + high) * 4 + down, best)
-            if high < count:
-                for s in range(8):
-                    put(mids, s, get(mids, s) + get(terms, (count + high) * 8 + s))
-        if low < count:
-            for s in range(8):
-                put(lows, s, get(lows, s) + get(terms, low * 8 + s))
+                one, two = down // 2, 2 + down % 2
+                xq, qq = get(both_x, one) + get(both_x, two), get(both_w, one) + get(both_w, two)
+                keep_better(xq, qq, (low * 64 + high) * 4 + down, best)
