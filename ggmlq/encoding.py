@@ -23,13 +23,13 @@ from .progress import Progress
 Encoder = Callable[[Floats, Floats | None, Bytes], None]
 
 SLAB = 1 << 18  # elements a thread encodes between two looks at the keyboard; temporaries stay in the cache
-COMPILING = 2e6  # microseconds that loading and compiling an encoder takes, roughly
+SMALL = {"search": 1 << 20, "simple": 1 << 27}  # elements that NumPy encodes before Numba would be loaded
 
 
 def encode_rows(asked: str, fmt: Format, x: NDArray[Any], weights: Floats | None, blocks: Bytes) -> None:
     """Encode x [..., K], checked to be finite, into blocks [rows, bytes a row]."""
     rows = x.reshape(-1, x.shape[-1])
-    encode = _encoder(fmt, rows.size)
+    encode = _encoder(fmt, rows.size, weights is not None)
     step = max(1, SLAB * num_threads() // rows.shape[1])
     progress = Progress(rows.size, f"encoding {fmt.name}", unit="w")
     try:
@@ -51,10 +51,11 @@ def _encode_slab(
     share(work, len(rows))
 
 
-def _encoder(fmt: Format, elements: int) -> Encoder:
+def _encoder(fmt: Format, elements: int, weighted: bool) -> Encoder:
     """The compiled encoder once it is loaded, or when so many elements repay the loading."""
     module = f"{__package__}.cpu.encode.{fmt.name.lower()}"
-    large = isinstance(fmt, BlockFormat) and elements > fmt.pack_speed * COMPILING
+    search = isinstance(fmt, BlockFormat) and (fmt.search == "always" or (weighted and fmt.search != "never"))
+    large = elements > SMALL["search" if search else "simple"]
     if module in sys.modules or (large and importlib.util.find_spec(module)):
         compiled: Encoder = importlib.import_module(module).encode
         return compiled

@@ -80,6 +80,16 @@ def nearest(v: Vector) -> Vector:
     return ((v + np.float32(12582912)).view(np.int32) & 0x7FFFFF) - 0x400000
 
 
+def rank(v: Vector, edges: Floats) -> Vector:
+    """How many of the rising edges are not above; NaN is above all."""
+    return np.searchsorted(edges, v, side="right").astype(np.int32)
+
+
+def pick(v: Vector, edges: Floats, values: Floats) -> Vector:
+    """The value of a rank, for values that are small integers."""
+    return values[np.searchsorted(edges, v, side="right")]
+
+
 def to_half(v: Vector) -> Vector:
     """The 16 bits of the nearest half."""
     return v.astype(np.float16).view(np.uint16).astype(np.int32)
@@ -117,5 +127,6 @@ def packer(program: Program, dtype: np.dtype[Any]) -> Callable[[Floats, Floats |
 
 def mean_squares(rows: Floats) -> Floats:
     """The mean of the squares of each row, summed in order."""
-    total: Floats = np.cumsum(rows * rows, axis=1, dtype=np.float32)[:, -1]
+    with np.errstate(over="ignore"):
+        total: Floats = np.cumsum(rows * rows, axis=1, dtype=np.float32)[:, -1]
     return total / np.float32(rows.shape[1])

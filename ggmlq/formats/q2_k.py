@@ -15,7 +15,7 @@ from __future__ import annotations
 import numpy as np
 
 from ._bits import half, offset_of, pair_bits, pairs, u8
-from ._kquants import highest, power, put_half, put_pairs, recode, weigh
+from ._kquants import highest, recode
 from ._lanes import (
     Program,
     Tile,
@@ -32,7 +32,9 @@ from ._lanes import (
     to_half,
     where,
 )
+from ._packing import put_half, put_pairs
 from ._search import fit_offset, fit_positive
+from ._weigh import power, weigh
 from .format import BlockFormat, Blocks, Bytes, Parts
 
 DTYPE = np.dtype([("scales", "u1", (16,)), ("qs", "u1", (64,)), ("d", "<f2"), ("dmin", "<f2")])
@@ -109,5 +111,5 @@ PROGRAM = Program(encode)
 FORMAT = BlockFormat(
     name="q2_K", id=10, block_size=256, group=16, dtype=DTYPE, half2="dm",
     unpack=unpack, code=code, scale=scale, offset=offset, pack=packer(PROGRAM, DTYPE),
-    imatrix="optional", pack_speed=1,
+    imatrix="optional", search="always",
 )  # fmt: skip

@@ -15,7 +15,7 @@ from __future__ import annotations
 import numpy as np
 
 from ._bits import bits, half, nibbles, offset_of, pair_bits, pairs, u8
-from ._kquants import power, put_half, put_pairs, recode, signed_byte, square, weigh
+from ._kquants import recode, signed_byte
 from ._lanes import (
     Program,
     Tile,
@@ -33,7 +33,9 @@ from ._lanes import (
     where,
     zero,
 )
+from ._packing import put_bits, put_half, put_pairs
 from ._search import extreme, fit_by_sweeps, fit_signed
+from ._weigh import power, square, weigh
 from .format import BlockFormat, Blocks, Bytes, Parts
 
 DTYPE = np.dtype([("hmask", "u1", (32,)), ("qs", "u1", (64,)), ("scales", "u1", (12,)), ("d", "<f2")])
@@ -69,11 +71,7 @@ def encode(x: Tile, importance: Tile | None, spread: Tile | None, out: Tile) -> 
     for g in range(16):
         scale = from_half(d) * real(get(sc, g) - 32)
         recode(x[16 * g : 16 * g + 16], codes[16 * g : 16 * g + 16], 16, scale, zero(x), -4, 3)
-    for i in range(32):
-        third = get(codes, i) >> 2
-        for g in range(1, 8):
-            third = third | get(codes, 32 * g + i) >> 2 << g
-        put(out, HMASK + i, third)
+    put_bits(out, HMASK, codes, 2)
     put_pairs(out, QS, codes)
     for k in range(8):
         put(out, SCALES + k, get(sc, k) & 15 | (get(sc, 8 + k) & 15) << 4)
@@ -111,5 +109,5 @@ PROGRAM = Program(encode)
 FORMAT = BlockFormat(
     name="q3_K", id=11, block_size=256, group=16, dtype=DTYPE, zero=4,
     unpack=unpack, code=code, scale=scale, pack=packer(PROGRAM, DTYPE),
-    imatrix="optional", pack_speed=1,
+    imatrix="optional", search="always",
 )  # fmt: skip

@@ -15,7 +15,7 @@ from __future__ import annotations
 import numpy as np
 
 from ._bits import half, i8, nibbles, offset_of, pair_bits, pairs, u8
-from ._kquants import put_half, recode, signed_byte, square
+from ._kquants import recode, signed_byte
 from ._lanes import (
     Program,
     Tile,
@@ -33,7 +33,9 @@ from ._lanes import (
     where,
     zero,
 )
+from ._packing import put_half, put_nibbles
 from ._search import TINY, extreme, fit_signed
+from ._weigh import square
 from .format import BlockFormat, Blocks, Bytes, Parts
 
 DTYPE = np.dtype([("ql", "u1", (128,)), ("qh", "u1", (64,)), ("scales", "i1", (16,)), ("d", "<f2")])
@@ -81,9 +83,7 @@ def encode(x: Tile, importance: Tile | None, spread: Tile | None, out: Tile) -> 
 
 
 def put_codes(out: Tile, codes: Tile) -> None:
-    for i in range(128):
-        j = i // 64 * 128 + i % 64
-        put(out, QL + i, get(codes, j) & 15 | (get(codes, j + 64) & 15) << 4)
+    put_nibbles(out, QL, codes, 256, 64)
     for i in range(64):
         j = i // 32 * 128 + i % 32
         low = get(codes, j) >> 4 | get(codes, j + 32) >> 4 << 2
@@ -96,5 +96,5 @@ PROGRAM = Program(encode)
 FORMAT = BlockFormat(
     name="q6_K", id=14, block_size=256, group=16, dtype=DTYPE, zero=32,
     unpack=unpack, code=code, scale=scale, pack=packer(PROGRAM, DTYPE),
-    imatrix="optional", pack_speed=1,
+    imatrix="optional", search="always",
 )  # fmt: skip
