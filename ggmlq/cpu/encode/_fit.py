@@ -33,9 +33,14 @@ class Candidates(NamedTuple):
 def candidates(groups: int, tries: int) -> Candidates:
     """Scratch for so many candidates; unused lanes hold zeros."""
     lanes = whole(tries)
-    kinds = (np.float32, lanes), (np.int32, groups, lanes), (np.int32, groups, lanes)
-    more = (np.uint16, groups, lanes), (np.float32, lanes), (np.float32, lanes)
-    return Candidates(*(np.zeros(shape, kind) for kind, *shape in (*kinds, *more)))
+    return Candidates(
+        np.zeros(lanes, np.float32),
+        np.zeros((groups, lanes), np.int32),
+        np.zeros((groups, lanes), np.int32),
+        np.zeros((groups, lanes), np.uint16),
+        np.zeros(lanes, np.float32),
+        np.zeros(lanes, np.float32),
+    )
 
 
 def whole(tries: int) -> int:
@@ -55,7 +60,7 @@ def fitter(size: int, levels: int, run: int, tries: int, again: str) -> Any:
     nearest_row, level = finder(size, levels, True), level_of(levels, True)
 
     @inline
-    def point_of(x, k, inverse):
+    def point_of(x: Any, k: Any, inverse: Any) -> Any:
         """The number of the levels that the weights of group k are rounded to."""
         point = np.int32(0)
         for i in range(size):
@@ -64,7 +69,7 @@ def fitter(size: int, levels: int, run: int, tries: int, again: str) -> Any:
         return point
 
     @inline
-    def add(x, weight, k, codes, xq, qq):
+    def add(x: Any, weight: Any, k: Any, codes: Any, xq: Any, qq: Any) -> Any:
         """The sums of a fit, with group k added."""
         for i in range(k * size, k * size + size):
             q = level(codes, i - k * size, ZERO)
@@ -73,7 +78,7 @@ def fitter(size: int, levels: int, run: int, tries: int, again: str) -> Any:
         return xq, qq
 
     @inline
-    def try_all(x, weight, root, numerators, divisor, table, c):
+    def try_all(x: Any, weight: Any, root: Any, numerators: Any, divisor: Any, table: Any, c: Any) -> None:
         for lane in range(tries):
             c.inverse[lane] = numerators[lane] / divisor
         c.xq[:] = ZERO
@@ -91,7 +96,7 @@ def fitter(size: int, levels: int, run: int, tries: int, again: str) -> Any:
                 c.xq[lane], c.qq[lane] = add(x, weight, k, codes, c.xq[lane], c.qq[lane])
 
     @inline
-    def refine(x, weight, root, row, scale, winner, table, c):
+    def refine(x: Any, weight: Any, root: Any, row: Any, scale: Any, winner: Any, table: Any, c: Any) -> Any:
         """Round groups once more with the best scale, and fit it to all rows."""
         xq, qq, inverse = ZERO, ZERO, ONE / scale
         for k in range(groups):
@@ -105,7 +110,17 @@ def fitter(size: int, levels: int, run: int, tries: int, again: str) -> Any:
         return xq / qq if qq > ZERO else scale
 
     @inline
-    def fit(x, weight, root, row, numerators, divisor, scale, table, c):
+    def fit(
+        x: Any,
+        weight: Any,
+        root: Any,
+        row: Any,
+        numerators: Any,
+        divisor: Any,
+        scale: Any,
+        table: Any,
+        c: Any,
+    ) -> Any:
         try_all(x, weight, root, numerators, divisor, table, c)
         best, winner = ZERO, -1
         for lane in range(tries):

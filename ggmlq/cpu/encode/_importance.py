@@ -13,7 +13,7 @@ BLOCK = 256
 
 
 @inline
-def sum_of_squares(x, first):
+def sum_of_squares(x: Any, first: Any) -> Any:
     """Of the block that begins there, in order."""
     total = np.float32(0)
     for i in range(first, first + BLOCK):
@@ -31,7 +31,7 @@ def weigher(run: int, spread: int, plain: float) -> Any:
     times, share = np.float32(spread), np.float32(plain)
 
     @inline
-    def weigh(x, imatrix, first, squares, weight):
+    def weigh(x: Any, imatrix: Any, first: Any, squares: Any, weight: Any) -> None:
         variance = times * squares / np.float32(BLOCK)
         for i in range(run):
             square = x[first + i] * x[first + i]

@@ -6,7 +6,7 @@ the book then get the nearest row, and the scale is fitted to it.
 
 from __future__ import annotations
 
-from functools import cache
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -48,42 +48,49 @@ class Scratch(NamedTuple):
     codes: NDArray[np.int32]  # [32] levels of the rows
 
 
-def search(
-    run: int, smallest: float, stretch: float, refit: bool, values: Floats, imatrix: Floats | None
-) -> Found:
-    """Rows of floats [rows, K] to rows of the code book, shifts and scales.
+def searcher(
+    run: int, smallest: float, stretch: float, refit: bool
+) -> Callable[[Floats, Floats | None], Found]:
+    """``search(values, imatrix)``: rows of floats [rows, K] to rows of the code book.
 
     ``run`` weights share a scale; a run without a weight as large as ``smallest`` is zero. The
-    stored d is ``stretch`` times a 15th of the largest scale, or times a fit to the whole block.
+    stored d is ``stretch`` times a 15th of the largest scale or, to ``refit``, a fit to the block.
     """
-    blocks, runs = (values.shape[0], values.shape[1] // BLOCK), BLOCK // run
-    found = Found(
-        np.zeros(blocks, np.float32),
-        np.zeros((*blocks, runs), np.uint8),
-        np.zeros((*blocks, EIGHTS), np.int16),
-        np.zeros((*blocks, EIGHTS), np.uint8),
-    )
-    scratch = Scratch(
-        np.empty(BLOCK, np.float32),
-        np.empty((runs, run), np.int64),
-        *np.zeros((3, run, LANES), np.float32),
-        np.empty((3, LANES), np.float32),
-        np.empty(runs, np.float32),
-        np.empty(EIGHTS, np.int32),
-    )
-    _kernel(run, smallest, stretch, refit)(values, imatrix, neighbours("iq1", 3), scratch, found)
-    with np.errstate(over="ignore"):
-        return found._replace(d=found.d.astype(np.float16))
+    runs, kernel = BLOCK // run, _kernel(run, smallest, stretch, refit)
+
+    def search(values: Floats, imatrix: Floats | None) -> Found:
+        blocks = values.shape[0], values.shape[1] // BLOCK
+        found = Found(
+            np.zeros(blocks, np.float32),
+            np.zeros((*blocks, runs), np.uint8),
+            np.zeros((*blocks, EIGHTS), np.int16),
+            np.zeros((*blocks, EIGHTS), np.uint8),
+        )
+        scratch = Scratch(
+            np.empty(BLOCK, np.float32),
+            np.empty((runs, run), np.int64),
+            np.zeros((run, LANES), np.float32),
+            np.zeros((run, LANES), np.float32),
+            np.zeros((run, LANES), np.float32),
+            np.empty((3, LANES), np.float32),
+            np.empty(runs, np.float32),
+            np.empty(EIGHTS, np.int32),
+        )
+        kernel(values, imatrix, neighbours("iq1", 3), scratch, found)
+        with np.errstate(over="ignore"):
+            return found._replace(d=found.d.astype(np.float16))
+
+    return search
 
 
 @inline
-def base_of(down):
+def base_of(down: Any) -> Any:
     """The lowest of the three levels."""
     return -EIGHTH - ONE if down else EIGHTH - ONE
 
 
 @inline
-def add(x, s, eight, down, factor, xq, qq):
+def add(x: Any, s: Any, eight: Any, down: Any, factor: Any, xq: Any, qq: Any) -> Any:
     """The sums of a fit, with eight weights and their row added."""
     for i in range(8):
         q = level(s.codes[eight], i, base_of(down)) * factor
@@ -93,14 +100,13 @@ def add(x, s, eight, down, factor, xq, qq):
     return xq, qq
 
 
-@cache
 def _kernel(run: int, smallest: float, stretch: float, refit: bool) -> Any:
     runs, eights = BLOCK // run, run // 8
     least, times = np.float32(smallest), np.float32(stretch)
     split = split_by_halves if run == 16 else split_alike
 
     @inline
-    def prepare(x, s):
+    def prepare(x: Any, s: Any) -> None:
         """Sort every run into its lane; a run too small to count weighs nothing."""
         for i in range(runs):
             order, largest = s.order[i], ZERO
@@ -113,7 +119,7 @@ def _kernel(run: int, smallest: float, stretch: float, refit: bool) -> Any:
                 s.w[j, i] = s.weight[at] if largest >= least else ZERO
 
     @inline
-    def place(x, s, i, choice, scale, table, row, down):
+    def place(x: Any, s: Any, i: Any, choice: Any, scale: Any, table: Any, row: Any, down: Any) -> Any:
         """The rows of a run, and its scale fitted to them."""
         low, high, moved, mirror = choice >> 8, choice >> 2 & 63, choice & 3, scale < ZERO
         numbers = np.empty(run, np.int32)
@@ -135,7 +141,7 @@ def _kernel(run: int, smallest: float, stretch: float, refit: bool) -> Any:
         return xq / qq if not exact and xq > ZERO and qq > ZERO else scale
 
     @inline
-    def settle(x, s, d, number, down):
+    def settle(x: Any, s: Any, d: Any, number: Any, down: Any) -> Any:
         """Scales as numbers of three bits; the d that they multiply."""
         xq, qq = ZERO, ZERO
         for i in range(runs):
@@ -147,7 +153,7 @@ def _kernel(run: int, smallest: float, stretch: float, refit: bool) -> Any:
         return xq / qq if qq > ZERO else d
 
     @jit
-    def kernel(values, imatrix, table, s, found):
+    def kernel(values: Any, imatrix: Any, table: Any, s: Any, found: Any) -> None:
         for at in np.ndindex(found.d.shape):
             start = at[1] * BLOCK
             x, row, down = values[at[0], start : start + BLOCK], found.row[at], found.down[at]

@@ -13,13 +13,13 @@ from ._rounding import bits
 
 
 @inline
-def codes_at(table, place):
+def codes_at(table: Any, place: Any) -> Any:
     """The levels of the row at a place in the lists, as bits."""
     return np.int32(table.codes[place // LANES, place % LANES])
 
 
 @inline
-def row_at(table, place):
+def row_at(table: Any, place: Any) -> Any:
     """The number of the row at a place in the lists."""
     return table.row[place // LANES, place % LANES]
 
@@ -34,7 +34,7 @@ def level_of(levels: int, odd: bool) -> Any:
     mask = 2**width - 1
 
     @inline
-    def level(codes, i, base):
+    def level(codes: Any, i: Any, base: Any) -> Any:
         number = codes >> width * i & mask
         if odd:
             return np.float32(np.int32(number * 2 + 1))
@@ -53,7 +53,7 @@ def finder(size: int, levels: int, odd: bool) -> Any:
     level = level_of(levels, odd)
 
     @inline
-    def nearest_row(x, weight, at, scale, base, point, table):
+    def nearest_row(x: Any, weight: Any, at: Any, scale: Any, base: Any, point: Any, table: Any) -> Any:
         least = np.uint64(0xFFFFFFFFFFFFFFFF)
         for chunk in range(table.first[point], table.first[point + 1]):
             for lane in range(LANES):

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import cache
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -64,26 +63,30 @@ class Runs(NamedTuple):
     scale: Floats  # [runs]
 
 
-def search(how: Search, values: Floats, imatrix: Floats | None) -> Found:
-    """Rows of floats [rows, K] to rows of the code book, signs and scales."""
-    book, blocks, runs = grid(how.book), (values.shape[0], values.shape[1] // BLOCK), BLOCK // how.run
-    found = Found(
-        np.zeros(blocks, np.float32),
-        np.zeros((*blocks, runs), np.uint8),
-        np.zeros((*blocks, BLOCK // book.shape[1]), np.int16),
-        np.zeros((*blocks, BLOCK // 8), np.uint8),
-        np.zeros((*blocks, runs), np.bool_),
-    )
+def searcher(how: Search) -> Callable[[Floats, Floats | None], Found]:
+    """``search(values, imatrix)``: rows of floats [rows, K] to rows of the code book."""
+    book, runs, kernel = grid(how.book), BLOCK // how.run, _kernel(how)
     top = np.float32(2 * len(np.unique(book)) - 1)
     steps = np.arange(-how.tries, how.tries + 1).astype(np.float32) * np.float32(how.step)
-    scratch = Runs(*(np.empty(shape, np.float32) for shape in [(runs, how.run)] * 3 + [(runs,)] * 2))
-    tried = candidates(how.run // book.shape[1], len(steps))
-    _kernel(how)(values, imatrix, top + steps, neighbours(how.book, how.wanted), scratch, tried, found)
-    with np.errstate(over="ignore"):
-        return found._replace(d=found.d.astype(np.float16))
+
+    def search(values: Floats, imatrix: Floats | None) -> Found:
+        blocks = values.shape[0], values.shape[1] // BLOCK
+        found = Found(
+            np.zeros(blocks, np.float32),
+            np.zeros((*blocks, runs), np.uint8),
+            np.zeros((*blocks, BLOCK // book.shape[1]), np.int16),
+            np.zeros((*blocks, BLOCK // 8), np.uint8),
+            np.zeros((*blocks, runs), np.bool_),
+        )
+        scratch = Runs(*(np.empty(shape, np.float32) for shape in [(runs, how.run)] * 3 + [(runs,)] * 2))
+        tried = candidates(how.run // book.shape[1], len(steps))
+        kernel(values, imatrix, top + steps, neighbours(how.book, how.wanted), scratch, tried, found)
+        with np.errstate(over="ignore"):
+            return found._replace(d=found.d.astype(np.float16))
+
+    return search
 
 
-@cache
 def _kernel(how: Search) -> Any:
     book, run = grid(how.book), how.run
     size, levels = book.shape[1], len(np.unique(book))
@@ -95,7 +98,7 @@ def _kernel(how: Search) -> Any:
     top = np.float32(2 * levels - 1)
 
     @inline
-    def prepare(x, imatrix, start, runs_of, minus):
+    def prepare(x: Any, imatrix: Any, start: Any, runs_of: Any, minus: Any) -> None:
         """Importance, magnitudes and signs of a block; where the searches start."""
         squares = sum_of_squares(x, start)
         for i in range(runs):
@@ -110,7 +113,7 @@ def _kernel(how: Search) -> Any:
         first(runs_of, top)
 
     @inline
-    def settle(runs_of, out, at):
+    def settle(runs_of: Any, out: Any, at: Any) -> None:
         """The scales of a block as numbers of four bits."""
         most = ZERO
         for i in range(runs):
@@ -127,7 +130,9 @@ def _kernel(how: Search) -> Any:
             out.scale[at][i] = max(np.int32(0), min(np.int32(15), number))
 
     @jit
-    def kernel(values, imatrix, numerators, table, runs_of, tried, found):
+    def kernel(
+        values: Any, imatrix: Any, numerators: Any, table: Any, runs_of: Any, tried: Any, found: Any
+    ) -> None:
         for at in np.ndindex(found.d.shape):
             minus = found.minus[at]
             prepare(values[at[0]], imatrix, at[1] * BLOCK, runs_of, minus)
@@ -150,18 +155,17 @@ def _kernel(how: Search) -> Any:
 
 
 @inline
-def _by_largest(runs_of, top):
+def _by_largest(runs_of: Any, top: Any) -> None:
     for i in range(len(runs_of.scale)):
         runs_of.scale[i] = runs_of.divisor[i] / top
 
 
-@cache
 def _splitter(run: int, even_signs: bool) -> Any:
     @inline
-    def split(x, start, weight, size, minus):
+    def split(x: Any, start: Any, weight: Any, size: Any, minus: Any) -> None:
         """Magnitudes and signs; of an odd number of minus signs the one that costs least is wrong."""
         for k in range(run // 8):
-            signs, odd = 0, 0
+            signs, odd = np.int64(0), np.int64(0)
             for i in range(8 * k, 8 * k + 8):
                 negative = np.int64(x[start + i] < ZERO)
                 size[i] = -x[start + i] if negative else x[start + i]
@@ -174,7 +178,7 @@ def _splitter(run: int, even_signs: bool) -> Any:
                     if cost < least:
                         flipped, least = i, cost
                 size[flipped] = -size[flipped]
-                signs ^= 1 << flipped - 8 * k
+                signs ^= np.int64(1) << flipped - 8 * k
             minus[k] = signs
 
     return split

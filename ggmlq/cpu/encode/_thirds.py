@@ -8,6 +8,8 @@ bit 1 of ``down`` lowers the levels of the first eight weights, bit 0 those of t
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 
 from ..jit import inline, jit
@@ -19,7 +21,7 @@ LOWEST = np.finfo(np.float32).min
 
 
 @inline
-def sort(x, start, order):
+def sort(x: Any, start: Any, order: Any) -> None:
     """The places in a run in the order of its values; of equal values the first comes first."""
     for i in range(len(order)):
         j = i
@@ -30,7 +32,7 @@ def sort(x, start, order):
 
 
 @inline
-def keep_better(xq, qq, choice, best):
+def keep_better(xq: Any, qq: Any, choice: Any, best: Any) -> None:
     """Candidates take the place of worse ones; ``best`` holds score, scale and choice."""
     better = (qq > ZERO) & (xq * xq > get(best, 0) * qq)
     if some(better):
@@ -41,20 +43,20 @@ def keep_better(xq, qq, choice, best):
 
 
 @inline
-def begin(best):
+def begin(best: Any) -> None:
     put(best, 0, zero(best) + LOWEST)
     put(best, 1, zero(best))
     put(best, 2, zero(best) - ONE)
 
 
 @inline
-def mid_of(s):
+def mid_of(s: Any) -> Any:
     """The middle level: lowered for an odd s."""
     return -EIGHTH if s % 2 else EIGHTH
 
 
 @jit
-def split_alike(x, weight, first, best):
+def split_alike(x: Any, weight: Any, first: Any, best: Any) -> None:
     """Sorted runs whose levels are all moved alike (iq1_s), by differences of running sums."""
     count = len(x)
     xs, ws = np.zeros((count + 1, LANES), np.float32), np.zeros((count + 1, LANES), np.float32)
@@ -74,7 +76,7 @@ def split_alike(x, weight, first, best):
 
 
 @jit
-def split_by_halves(x, weight, first, best):
+def split_by_halves(x: Any, weight: Any, first: Any, best: Any) -> None:
     """Sorted runs of two eights moved each its own way (iq1_m), by running sums of either eight.
 
     ``first`` is 1 where a weight is of the first eight. With top level t, each eight has the sums

@@ -6,14 +6,15 @@ import numpy as np
 
 from ...formats.format import Bytes, Floats
 from ...formats.iq1_m import DTYPE, SHIFTS
-from ._iq1 import search
+from ._iq1 import searcher
 
 QUARTERS = np.array([12, 8, 4, 0], np.uint16)  # d's four bits go to the top of each word
+search = searcher(run=16, smallest=1e-7, stretch=1.1125, refit=True)
 
 
 def encode(values: Floats, imatrix: Floats | None, blocks: Bytes) -> None:
     """Rows of floats to blocks."""
-    found = search(16, 1e-7, 1.1125, True, values, imatrix)
+    found = search(values, imatrix)
     out = blocks.view(DTYPE)
     nibble = (found.row >> 8).astype(np.uint8) | found.down << 3
     scales = found.scale.astype(np.uint16).reshape(*out.shape, 4, 4) << SHIFTS

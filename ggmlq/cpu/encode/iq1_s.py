@@ -6,12 +6,14 @@ import numpy as np
 
 from ...formats.format import Bytes, Floats
 from ...formats.iq1_s import DTYPE, SHIFTS
-from ._iq1 import search
+from ._iq1 import searcher
+
+search = searcher(run=32, smallest=1e-12, stretch=1.125, refit=False)
 
 
 def encode(values: Floats, imatrix: Floats | None, blocks: Bytes) -> None:
     """Rows of floats to blocks."""
-    found = search(32, 1e-12, 1.125, False, values, imatrix)
+    found = search(values, imatrix)
     out = blocks.view(DTYPE)
     high = (found.row >> 8).astype(np.uint16).reshape(*out.shape, 8, 4)
     top = found.scale.astype(np.uint16) | found.down[..., ::4].astype(np.uint16) << 3

@@ -6,17 +6,17 @@ import numpy as np
 
 from ...formats.format import Bytes, Floats
 from ...formats.iq2_s import DTYPE, SHIFTS
-from ._search import Search, search
+from ._search import Search, searcher
 
-HOW = Search(
+search = searcher(Search(
     book="iq2_s", wanted=1, run=16, tries=9, step=0.1, even_signs=False, spread=2, plain=0.25,
     smallest=1e-8, again="off the book", clear=False, stretch=0.9875,
-)  # fmt: skip
+))  # fmt: skip
 
 
 def encode(values: Floats, imatrix: Floats | None, blocks: Bytes) -> None:
     """Rows of floats to blocks."""
-    found = search(HOW, values, imatrix)
+    found = search(values, imatrix)
     out = blocks.view(DTYPE)
     high = (found.row >> 8).astype(np.uint8).reshape(*out.shape, 8, 4)
     out["d"] = found.d

@@ -6,17 +6,17 @@ import numpy as np
 
 from ...formats.format import Bytes, Floats
 from ...formats.iq2_xs import DTYPE
-from ._search import Search, search
+from ._search import Search, searcher
 
-HOW = Search(
+search = searcher(Search(
     book="iq2_xs", wanted=2, run=16, tries=9, step=0.1, even_signs=True, spread=1, plain=0,
     smallest=1e-15, again="off the book", clear=True, stretch=1,
-)  # fmt: skip
+))  # fmt: skip
 
 
 def encode(values: Floats, imatrix: Floats | None, blocks: Bytes) -> None:
     """Rows of floats to blocks."""
-    found = search(HOW, values, imatrix)
+    found = search(values, imatrix)
     out = blocks.view(DTYPE)
     out["d"] = found.d
     out["qs"] = found.row | found.minus.astype(np.uint16) << 9

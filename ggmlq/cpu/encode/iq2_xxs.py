@@ -5,22 +5,24 @@ The first scale of a run comes from a fit with codes 0 … 3 that knows no code 
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 
 from ...formats._search import fit_positive
 from ...formats.format import Bytes, Floats
 from ...formats.iq2_xxs import DTYPE, SHIFTS
 from ..jit import inline
-from ._blocks import compiled
-from ._search import Search, search
+from ._search import Search, searcher
+from ._tiles import compiled
 from ._vectors import LANES
 from ._words import put
 
-fit = compiled(fit_positive)
+fit = compiled(fit_positive)  # type: ignore[arg-type]
 
 
 @inline
-def by_codes(runs_of, top):
+def by_codes(runs_of: Any, top: Any) -> None:
     """A run a lane; a block fills half of them."""
     runs, run = runs_of.x.shape
     x, weight = np.zeros((run, LANES), np.float32), np.zeros((run, LANES), np.float32)
@@ -35,15 +37,15 @@ def by_codes(runs_of, top):
             runs_of.divisor[i] = scales[0, i] * np.float32(3)
 
 
-HOW = Search(
+search = searcher(Search(
     book="iq2_xxs", wanted=2, run=32, tries=6, step=0.1, even_signs=True, spread=1, plain=0,
     smallest=1e-15, again="all", clear=True, stretch=1, first=by_codes,
-)  # fmt: skip
+))  # fmt: skip
 
 
 def encode(values: Floats, imatrix: Floats | None, blocks: Bytes) -> None:
     """Rows of floats to blocks."""
-    found = search(HOW, values, imatrix)
+    found = search(values, imatrix)
     out = blocks.view(DTYPE)
     signs = found.minus.reshape(*out.shape, 8, 4).astype(np.uint32) & 127
     words = np.empty((*out.shape, 8, 2), np.uint32)

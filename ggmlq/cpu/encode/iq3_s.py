@@ -11,17 +11,17 @@ import numpy as np
 
 from ...formats.format import Bytes, Floats
 from ...formats.iq3_s import DTYPE
-from ._search import Search, search
+from ._search import Search, searcher
 
-HOW = Search(
+search = searcher(Search(
     book="iq3_s", wanted=3, run=32, tries=9, step=0.2, even_signs=False, spread=2, plain=0,
     smallest=2.0**-149, again="all if one is off", clear=False, stretch=1.033,
-)  # fmt: skip
+))  # fmt: skip
 
 
 def encode(values: Floats, imatrix: Floats | None, blocks: Bytes) -> None:
     """Rows of floats to blocks."""
-    found = search(HOW, values, imatrix)
+    found = search(values, imatrix)
     out = blocks.view(DTYPE)
     places = np.argsort(~found.live, axis=-1, kind="stable")[..., None]
     rows = np.take_along_axis(found.row.reshape(*out.shape, 8, 8), places, axis=-2)

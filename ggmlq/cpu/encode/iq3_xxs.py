@@ -6,18 +6,18 @@ import numpy as np
 
 from ...formats.format import Bytes, Floats
 from ...formats.iq3_xxs import DTYPE
-from ._search import Search, search
+from ._search import Search, searcher
 
-HOW = Search(
+search = searcher(Search(
     book="iq3_xxs", wanted=2, run=32, tries=15, step=0.2, even_signs=True, spread=2, plain=0,
     smallest=1e-8, again="off the book", clear=True, stretch=1.0125,
-)  # fmt: skip
+))  # fmt: skip
 SHIFTS = np.array([0, 7, 14, 21], np.uint32)
 
 
 def encode(values: Floats, imatrix: Floats | None, blocks: Bytes) -> None:
     """Rows of floats to blocks."""
-    found = search(HOW, values, imatrix)
+    found = search(values, imatrix)
     out = blocks.view(DTYPE)
     out["d"] = found.d
     signs = found.minus.reshape(*out.shape, 8, 4).astype(np.uint32) & 127
