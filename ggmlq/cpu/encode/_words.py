@@ -35,6 +35,16 @@ def small(like: Any, places: Any) -> Any:
     return np.empty((places, LANES), np.uint8)
 
 
+@jit
+def runs(count: Any) -> Any:
+    return range(count)
+
+
+@jit
+def part(tile: Any, run: Any, size: Any) -> Any:
+    return tile[run * size : run * size + size]
+
+
 def _place(context: Any, builder: Any, sig: Any, args: Any) -> Any:
     """The address of a row of a tile."""
     tile = context.make_array(sig.args[0])(context, builder, args[0])
