@@ -1,4 +1,4 @@
-"""How much each weight counts in the searches of the IQ encoders."""
+"""What the searches of the IQ encoders weigh: single weights, runs of them, whole blocks."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ import numpy as np
 from ..jit import inline
 
 BLOCK = 256
+INFINITY = np.float32(np.inf)
 
 
 @inline
@@ -19,6 +20,18 @@ def sum_of_squares(x: Any, first: Any) -> Any:
     for i in range(first, first + BLOCK):
         total += x[i] * x[i]
     return total
+
+
+@inline
+def largest_scale(scales: Any, squares: Any) -> Any:
+    """Of a block; infinite where the sums have overflowed.
+
+    Ggml ends the process there, or writes zeros; an infinite d tells the user.
+    """
+    most = np.float32(0) if squares + squares < INFINITY else INFINITY
+    for scale in scales:
+        most = max(most, scale) if scale == scale else INFINITY  # noqa: PLR0124 (NaN)
+    return most
 
 
 @cache

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from ...formats.format import Floats
 from ..jit import inline, jit
-from ._importance import BLOCK, sum_of_squares, weigher
+from ._importance import BLOCK, largest_scale, sum_of_squares, weigher
 from ._nearest import codes_at, finder, level_of, row_at
 from ._neighbours import neighbours
 from ._rounding import nearest
@@ -150,23 +150,23 @@ def _kernel(run: int, smallest: float, stretch: float, refit: bool) -> Any:
                 factor = np.float32(2 * np.int64(number[i]) + 1)
                 for eight in range(i * eights, (i + 1) * eights):
                     xq, qq = add(x, s, eight, down[eight], factor, xq, qq)
-        return xq / qq if qq > ZERO else d
+        return xq / qq if qq > ZERO and d < np.float32(np.inf) else d
 
     @jit
     def kernel(values: Any, imatrix: Any, table: Any, s: Any, found: Any) -> None:
         for at in np.ndindex(found.d.shape):
             start = at[1] * BLOCK
             x, row, down = values[at[0], start : start + BLOCK], found.row[at], found.down[at]
-            weigh(values[at[0]], imatrix, start, sum_of_squares(x, 0), s.weight)
+            squares = sum_of_squares(x, 0)
+            weigh(values[at[0]], imatrix, start, squares, s.weight)
             prepare(x, s)
             split(s.x, s.w, s.first, s.best)
-            most = ZERO
             s.codes[:] = 0
             for i in range(runs):
                 s.scale[i], choice = s.best[1, i], np.int64(s.best[2, i])
                 if choice >= 0:
                     s.scale[i] = place(x, s, i, choice, s.scale[i], table, row, down)
-                most = max(most, s.scale[i])
+            most = largest_scale(s.scale, squares)
             if most == ZERO:
                 down[:] = 0
             else:

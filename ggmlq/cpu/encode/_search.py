@@ -19,7 +19,7 @@ from ...formats._grids import grid
 from ...formats.format import Floats
 from ..jit import inline, jit
 from ._fit import HALF, ONE, ZERO, candidates, fitter
-from ._importance import BLOCK, sum_of_squares, weigher
+from ._importance import BLOCK, largest_scale, sum_of_squares, weigher
 from ._neighbours import neighbours
 from ._rounding import nearest
 
@@ -98,7 +98,7 @@ def _kernel(how: Search) -> Any:
     top = np.float32(2 * levels - 1)
 
     @inline
-    def prepare(x: Any, imatrix: Any, start: Any, runs_of: Any, minus: Any) -> None:
+    def prepare(x: Any, imatrix: Any, start: Any, runs_of: Any, minus: Any) -> Any:
         """Importance, magnitudes and signs of a block; where the searches start."""
         squares = sum_of_squares(x, start)
         for i in range(runs):
@@ -111,13 +111,12 @@ def _kernel(how: Search) -> Any:
                 largest = max(largest, runs_of.x[i, j])
             runs_of.divisor[i] = largest if largest >= smallest else ZERO
         first(runs_of, top)
+        return squares
 
     @inline
-    def settle(runs_of: Any, out: Any, at: Any) -> None:
+    def settle(runs_of: Any, squares: Any, out: Any, at: Any) -> None:
         """The scales of a block as numbers of four bits."""
-        most = ZERO
-        for i in range(runs):
-            most = max(most, runs_of.scale[i])
+        most = largest_scale(runs_of.scale, squares)
         if most == ZERO:
             if clear:
                 out.row[at] = 0
@@ -135,7 +134,7 @@ def _kernel(how: Search) -> Any:
     ) -> None:
         for at in np.ndindex(found.d.shape):
             minus = found.minus[at]
-            prepare(values[at[0]], imatrix, at[1] * BLOCK, runs_of, minus)
+            squares = prepare(values[at[0]], imatrix, at[1] * BLOCK, runs_of, minus)
             for i in range(runs):
                 x, weight, root = runs_of.x[i], runs_of.weight[i], runs_of.root[i]
                 divisor, scale = runs_of.divisor[i], ZERO
@@ -149,7 +148,7 @@ def _kernel(how: Search) -> Any:
                     if not divisor > ZERO:
                         minus[k] = 0
                 runs_of.scale[i] = abs(scale)
-            settle(runs_of, found, at)
+            settle(runs_of, squares, found, at)
 
     return kernel
 

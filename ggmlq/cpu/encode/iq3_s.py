@@ -1,11 +1,13 @@
 """Encode iq3_s: 19 scales a run of 32, free signs.
 
-A run of zeros misplaces what follows it: ggml then writes the rows and the signs of the next run
-in its place, but neither their ninth bits nor the scales move. The bytes here are ggml's; blocks
-of which only some runs are zero do not decode to what went in, there as here.
+A run of zeros misplaces what follows it: ggml writes the rows and the signs of the next run where
+those of the zeros belong, while ninth bits and scales stay in their places. Such a block does not
+decode to what went in. The bytes here are ggml's all the same, with a warning.
 """
 
 from __future__ import annotations
+
+import warnings
 
 import numpy as np
 
@@ -24,6 +26,14 @@ def encode(values: Floats, imatrix: Floats | None, blocks: Bytes) -> None:
     found = search(values, imatrix)
     out = blocks.view(DTYPE)
     places = np.argsort(~found.live, axis=-1, kind="stable")[..., None]
+    if (places[..., 0] != np.arange(8)).any():
+        warnings.warn(
+            "quantize(x, 'iq3_s'): x has runs of 32 zeros before other values of their block; ggml's encoder "
+            "misplaces what follows them, and the bytes here are ggml's: these blocks will not decode to "
+            "what went in; take 'iq3_xxs' or 'q3_K' for x",
+            RuntimeWarning,
+            stacklevel=2,
+        )
     rows = np.take_along_axis(found.row.reshape(*out.shape, 8, 8), places, axis=-2)
     minus = np.take_along_axis(found.minus.reshape(*out.shape, 8, 4), places, axis=-2)
     out["d"] = found.d
