@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+import threading
+from collections.abc import Callable, Iterator, Sequence
 from functools import cached_property
 from typing import Any, ClassVar
 
@@ -15,6 +16,9 @@ from .buffers import checked_shape, flat_bytes, frozen
 from .devices import cuda_device, device_of, is_host
 from .errors import BlockIndexError, DeviceError, DTypeError, ShapeError
 from .formats import FORMATS, Format
+
+
+_PREPARING = threading.RLock()
 
 
 class QuantArray:
@@ -44,6 +48,7 @@ class QuantArray:
         self._shape = shape
         self._stored = raw
         self._swapped = swapped
+        self._prepared: dict[Any, Any] = {}
 
     @classmethod
     def from_bytes(cls, raw: Any, format: str | int | Format, shape: int | Sequence[int]) -> QuantArray:
@@ -132,6 +137,25 @@ class QuantArray:
         ne = list(reversed(self.shape))
         size = text.size(self.nbytes)
         return f"<QuantArray {self.format.name} {self.shape}, ne {ne}, {size}, {self.device}>"
+
+    # --- what kernels keep with it --------------------------------------------------------
+
+    def prepared(self, make: Callable[[QuantArray], Any]) -> Any:
+        """``make(self)``, made once and kept: the weights in the order that a kernel reads.
+
+        Slices and copies have their own. An array whose bytes may change keeps nothing.
+        """
+        if is_host(self._stored) and self._stored.flags.writeable:
+            return make(self)
+        with _PREPARING:
+            if make not in self._prepared:
+                self._prepared[make] = make(self)
+            return self._prepared[make]
+
+    def drop_prepared(self) -> None:
+        """Give back the memory of what kernels keep; the next product makes it again."""
+        with _PREPARING:
+            self._prepared.clear()
 
     # --- rows ---------------------------------------------------------------------------
 

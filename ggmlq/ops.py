@@ -21,6 +21,7 @@ from .checks import (
     float_dtype,
     row_index,
 )
+from .decoding import decode_into
 from .devices import cuda_device, device_of, is_host, namespace, to_host
 from .encoding import encode_rows
 from .errors import DTypeError, ShapeError, UnsupportedError
@@ -129,10 +130,7 @@ def dequantize(q: QuantArray, dtype: DTypeLike | None = np.float32) -> Any:
         return cuda_device().upload(dequantize(q.to("cpu"), kind), q.device)
     values = np.empty(q.shape, kind)
     if values.size:
-        rows = values.reshape(-1, q.shape[-1] if q.shape else 1)
-        blocks = q.blocks.reshape(len(rows), -1)
-        for part in _slabs(*rows.shape):
-            rows[part] = q.format.decode(blocks[part], kind)
+        decode_into(q, values)
     return values
 
 

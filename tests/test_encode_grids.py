@@ -68,7 +68,7 @@ def test_all_of_them_are_here():
     assert {fmt.name for fmt in GRIDS} == {name for name in FORMATS if name[:3] in ("iq1", "iq2", "iq3")}
 
 
-@pytest.mark.parametrize("kind", ["uniform", "normal", "edges"])
+@pytest.mark.parametrize("kind", ["uniform", "normal", "edges", "steps"])
 @pytest.mark.parametrize("fmt", GRIDS, ids=by_name)
 def test_golden(fmt, kind, golden):
     inputs, stored = golden("inputs"), golden(fmt.name)

@@ -65,10 +65,11 @@ def test_the_place_of_a_nan_is_right_in_a_later_slab(monkeypatch):
         ("q8_0", np.ones(63, np.float32), r"imatrix has shape \(63,\), rows have 64 elements"),
         ("q8_0", np.ones((1, 64), np.float32), r"shape \(1, 64\)"),
         ("q8_0", np.full(64, np.nan, np.float32), r"imatrix\[0\] is nan"),
-        *(
-            (name, np.ones(64, np.float32), "without weighting only")
-            for name in ("q4_0", "q4_1", "q5_0", "q5_1")
-        ),
+        ("q4_0", np.ones(63, np.float32), r"imatrix has shape \(63,\)"),
+        ("q4_0", np.zeros(64, np.float32), "0 everywhere.*imatrix=None"),
+        ("q5_1", -np.ones(64, np.float32), r"imatrix\[0\] is -1.0; .*never negative"),
+        ("q8_0", -np.eye(1, 64, 5, dtype=np.float32)[0], r"imatrix\[5\] is -1.0"),
+        ("iq4_nl", np.full(64, np.inf), r"imatrix\[0\] is inf"),
         ("q8_0", np.ones(64, int), "imatrix is int64"),
     ],
 )
@@ -117,7 +118,6 @@ Q = gq.quantize(X, "q4_0")
         (lambda: gq.kernels("features"), NotImplementedError, "no such operation"),
         (lambda: gq.kernels(device="tpu"), RuntimeError, "no such device"),
         (lambda: gq.kernels(device=1), RuntimeError, "no such device"),
-        (lambda: gq.formats["q4_K"].encode(X), NotImplementedError, "only decodes"),
         (lambda: gq.formats["i32"].encode(X), NotImplementedError, "stored as it is"),
         (lambda: gq.nmse(X, X[:1]), ValueError, "shapes"),
         (lambda: gq.nmse(X * 1j, X), TypeError, "complex"),
