@@ -152,12 +152,12 @@ def test_iq3_s_warns_where_ggml_misplaces_rows():
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         q = gq.quantize(x, "iq3_s")
-    assert gq.nmse(np.asarray(q), x) < 0.03
+    assert gq.nmse(np.asarray(q), x) < 0.04
     x[0, 32:64] = 0
     with pytest.warns(RuntimeWarning, match=r"runs of 32 zeros .*take 'iq3_xxs'"):
         q = gq.quantize(x, "iq3_s")
     values = np.asarray(q)[0]
-    assert gq.nmse(values[256:], x[0, 256:]) < 0.03
+    assert gq.nmse(values[256:], x[0, 256:]) < 0.04
     assert gq.nmse(values[:256], x[0, :256]) > 0.1
 
 
