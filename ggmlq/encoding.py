@@ -72,12 +72,13 @@ def _encode_slab(
 
 def _encoder(fmt: Format, elements: int, weighted: bool) -> Encoder:
     """NumPy's, or the compiled one where there is no other or NumPy has become dear."""
-    search = only_compiled = False
+    search = must = False
     if isinstance(fmt, BlockFormat):
         search = fmt.search == "always" or (fmt.search == "weighted" and weighted)
-        only_compiled = fmt.pack is None
+        must = fmt.pack is None
     _spent[fmt.name, weighted] += 0.02 + elements / 5e6 if search else elements / 2e8
-    if only_compiled or (_spent[fmt.name, weighted] > PATIENCE and fmt.has_compiled_encoder):
+    dear = _spent[fmt.name, weighted] > (PATIENCE if search else PATIENCE / 2)
+    if (must or dear) and fmt.has_compiled_encoder:
         return Encoder(fmt.compiled_encoder(), num_threads())
 
     def encode(values: Floats, imatrix: Floats | None, blocks: Bytes) -> None:

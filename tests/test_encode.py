@@ -15,7 +15,8 @@ from ggmlq.testing.compare import assert_same_blocks
 from ggmlq.testing.rows import KINDS, MODEST, rows
 
 ENCODED = [fmt for fmt in FORMATS.values() if fmt.can_quantize and fmt.name != "f32"]
-BLOCKS = [fmt for fmt in ENCODED if fmt.block_size > 1]
+PACKED = [fmt for fmt in ENCODED if getattr(fmt, "pack", ...) is not None]  # the rest: test_encode_grids.py
+BLOCKS = [fmt for fmt in PACKED if fmt.block_size > 1]
 IN_GGUF_PY = ["f16", "bf16", "q4_0", "q4_1", "q5_0", "q5_1", "q8_0", "mxfp4", "tq1_0", "tq2_0"]
 
 # Bytes of a block of zeros (formats.md of ggml's behaviour: few of them are all zero).
@@ -64,7 +65,7 @@ def ggml_encode(libggml, x, fmt):
 
 
 @pytest.mark.parametrize("kind", ["uniform", "normal", "edges", "extremes", "steps"])
-@pytest.mark.parametrize("fmt", ENCODED, ids=by_name)
+@pytest.mark.parametrize("fmt", PACKED, ids=by_name)
 def test_golden(fmt, kind, golden):
     x = golden("inputs")[kind]
     want = golden(fmt.name)[f"{kind}/blocks"].view(fmt.dtype)
@@ -87,7 +88,7 @@ def test_gguf_py(name, kind):
 
 @pytest.mark.llama
 @pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize("fmt", ENCODED, ids=by_name)
+@pytest.mark.parametrize("fmt", PACKED, ids=by_name)
 def test_libggml(fmt, kind, libggml):
     x = rows(kind, 48, 1024, seed=7 * fmt.id)
     assert_same_blocks(encode(x, fmt), ggml_encode(libggml, x, fmt), fmt, x)
@@ -101,7 +102,7 @@ values = st.one_of(ties, signed_zeros, subnormals, floats)
 
 
 @pytest.mark.llama
-@pytest.mark.parametrize("fmt", ENCODED, ids=by_name)
+@pytest.mark.parametrize("fmt", PACKED, ids=by_name)
 def test_libggml_on_ties_zeros_and_subnormals(fmt, libggml):
     @settings(max_examples=40, deadline=None)
     @given(hnp.arrays(np.float32, (2, 256), elements=values, fill=st.one_of(ties, signed_zeros, floats)))
