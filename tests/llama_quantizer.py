@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import importlib
 
 import numpy as np
 import pytest
@@ -47,11 +48,19 @@ def metadata(layers=2, experts=0):
     return found | ({"llama.expert_count": experts, "llama.expert_used_count": 1} if experts else {})
 
 
+def _close_what_it_leaves_open():
+    """Two files on the null device, of which Python would complain at its exit."""
+    utils = importlib.import_module("llama_cpp._utils")
+    for name in ("outnull_file", "errnull_file"):
+        getattr(utils, name).close()
+
+
 class Quantizer:
     """``llama_model_quantize`` with what it says."""
 
     def __init__(self):
         llama = pytest.importorskip("llama_cpp.llama_cpp", reason="llama-cpp-python is not installed")
+        _close_what_it_leaves_open()
         self._llama = llama
         self.said = ""
         self._log = llama.llama_log_callback(self._hear)  # kept: C holds no reference

@@ -101,7 +101,7 @@ def _from_gguf(path: str, file: GGUFFile) -> Imatrix:
                 f"imatrix: {path}: {name!r} has {sums.size} sums and {counts.size} counts; there must be a "
                 "count for each row of sums; the file is damaged, compute it anew"
             )
-        rounded = np.floor(counts + 0.5, dtype=np.float64).astype(np.float32)
+        rounded = np.floor(counts.astype(np.float64) + 0.5).astype(np.float32)
         missing = rounded == 0
         with np.errstate(invalid="ignore", divide="ignore"):
             means = sums.reshape(len(counts), -1) / rounded[:, None]
