@@ -13,7 +13,7 @@ from ..array import QuantArray
 from ..gguf.source import release
 from ..ops import dequantize
 
-SLAB = 1 << 19  # elements compared at a time
+SLAB = 1 << 18  # elements compared at a time
 
 Doubles = NDArray[np.float64]
 
