@@ -11,6 +11,7 @@ import pkgutil
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cache
+from pathlib import Path
 from typing import Any
 
 from . import text
@@ -161,6 +162,6 @@ def kernels(
 
 @cache
 def _operations() -> tuple[str, ...]:
-    """The folders of rungs, of any device."""
-    places = [importlib.import_module(f"{__package__}.{device}").__path__ for device in DEVICES]
-    return tuple(sorted({m.name for path in places for m in pkgutil.iter_modules(path) if m.ispkg}))
+    """The folders that hold rungs, of any device."""
+    places = [importlib.import_module(f"{__package__}.{device}").__path__[0] for device in DEVICES]
+    return tuple(sorted({rung.parent.name for place in places for rung in Path(place).glob("*/r[0-9]*.py")}))

@@ -18,15 +18,15 @@ from .checks import (
     check_imatrix,
     check_linear,
     check_out,
-    finite_float32,
     float_dtype,
     row_index,
 )
 from .devices import cuda_device, device_of, is_host, namespace, to_host
+from .encoding import encode_rows
 from .errors import DTypeError, ShapeError, UnsupportedError
 from .formats import FORMATS, Format
 
-SLAB = 1 << 18  # elements encoded or decoded at a time: their temporaries stay in the cache
+SLAB = 1 << 18  # elements decoded at a time: their temporaries stay in the cache
 
 
 def quantize(x: Any, format: str | int | Format, imatrix: Any = None) -> QuantArray:
@@ -71,11 +71,9 @@ def quantize(x: Any, format: str | int | Format, imatrix: Any = None) -> QuantAr
     weights = None if imatrix is None else check_imatrix(asked, imatrix, x.shape[-1])
     raw = np.empty((*x.shape[:-1], fmt.row_bytes(x.shape[-1])), np.uint8)
     if x.size:
-        rows, blocks = x.reshape(-1, x.shape[-1]), raw.reshape(-1, raw.shape[-1]).view(fmt.dtype)
-        for part in _slabs(*rows.shape):
-            values = finite_float32(asked, rows[part], x.shape, part.start)
-            blocks[part] = fmt.encode(values, weights)
-        _warn_of_invalid(asked, fmt, blocks, x.shape)
+        blocks = raw.reshape(-1, raw.shape[-1])
+        encode_rows(asked, fmt, x, weights, blocks)
+        _warn_of_invalid(asked, fmt, blocks.view(fmt.dtype), x.shape)
     return QuantArray(fmt, x.shape, frozen(raw))
 
 

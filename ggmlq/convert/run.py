@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import os
+from collections import Counter
 from collections.abc import Iterator, Mapping
+from math import prod
 from typing import Any
 
 from .. import gguf
 from ..array import QuantArray
+from ..encoding import prepare
 from ..errors import ConvertError
 from ..formats import Format
 from ..gguf import Streamed
@@ -87,6 +90,7 @@ def run(plan: Plan, target: str | os.PathLike[str]) -> Report:
     """Write the file of a plan; it is there in full or not at all."""
     final = checked_path("run(plan, target)", target, "pass a str or an os.PathLike")
     _check_apart(plan, final)
+    _prepare(plan)
     tensors = _Tensors(plan)
     metadata = plan.file.metadata | plan.metadata
     paths = gguf.save(final, tensors, metadata, byteorder=plan.file.byteorder)
@@ -101,6 +105,16 @@ def _check_apart(plan: Plan, final: str) -> None:
                 f"convert {path!r} to {final!r}: they are one file, and the values that it has now would be "
                 "lost; name another"
             )
+
+
+def _prepare(plan: Plan) -> None:
+    """Tensors are encoded a few rows at a time; what is worth compiling shows in their sum."""
+    elements: Counter[Format] = Counter()
+    for step in plan.steps:
+        if step.changes:
+            elements[step.after] += prod(step.shape)
+    for fmt, count in elements.items():
+        prepare(fmt, count)
 
 
 class _Tensors(Mapping[str, Any]):

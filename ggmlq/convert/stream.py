@@ -9,12 +9,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..array import QuantArray
+from ..cpu.threads import num_threads
 from ..errors import ConvertError
 from ..gguf.source import release
 from ..ops import dequantize, quantize
 from .plan import Step
 
-SLAB = 1 << 19  # elements converted at a time: a few MiB, and a short wait for Ctrl-C
+SLAB = 1 << 18  # elements that a thread converts at a time: a few MiB, and a short wait for Ctrl-C
 
 
 class Tally:
@@ -62,7 +63,7 @@ def _slabs(matrix: QuantArray) -> Iterator[tuple[int, QuantArray]]:
     if matrix.ndim < 2:
         yield 0, matrix
         return
-    count = max(1, SLAB // max(1, matrix.shape[-1]))
+    count = max(1, SLAB * num_threads() // max(1, matrix.shape[-1]))
     for row in range(0, len(matrix), count):
         yield row, matrix[row : row + count]
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from .. import gguf
 from ..errors import ConvertError
 from ..gguf import GGUFFile
-from ..gguf.progress import Progress
+from ..progress import Progress
 from . import metadata, tensors
 from .metadata import KeyDifference
 from .tensors import ONLY_A, ONLY_B, SAME_BYTES, TensorDifference

@@ -113,6 +113,7 @@ class BlockFormat(Format):
     zero: int = 0  # stored code = code + zero, which the -8*s formula of q4_0 needs
     pack: Callable[[Floats, Floats | None], Blocks] | None = None  # [rows, n, block_size] -> [rows, n]
     imatrix: Literal["ignored", "optional", "required"] = "ignored"  # by ggml's encoder
+    pack_speed: float = 100  # weights a microsecond that pack encodes, roughly
     half2: str | None = None  # name of the union of two neighbouring halves in ggml's struct
     forbidden: Callable[[Blocks], NDArray[np.bool_]] | None = None  # beyond non-finite floats
 

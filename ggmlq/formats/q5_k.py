@@ -16,6 +16,8 @@ from __future__ import annotations
 import numpy as np
 
 from ._bits import bits, half, k_min, k_scale, k_scales, nibbles, offset_of, u8
+from ._kquants import fit_runs, put_half, put_k_scales, recode_runs, six_bits
+from ._lanes import Program, Tile, floats, get, packer, put, small, where
 from .format import BlockFormat, Blocks, Bytes, Parts
 
 DTYPE = np.dtype(
@@ -47,7 +49,39 @@ def offset(block: Bytes, g: int) -> np.float32:
     return half(block, DMIN) * np.float32(k_min(block, SCALES, g))
 
 
+def encode(x: Tile, importance: Tile | None, spread: Tile | None, out: Tile) -> None:
+    codes = small(x, 256)
+    scales, lows, sums = floats(x, 8), floats(x, 8), floats(x, 8)
+    if importance is None:
+        first, step, steps = np.float32(-0.5), np.float32(0.1), 15
+    else:
+        first, step, steps = np.float32(-0.9), np.float32(0.05), 36
+    fit_runs(x, importance, codes, scales, lows, sums, 31, first, step, steps)
+    sc, m = small(x, 8), small(x, 8)
+    d = six_bits(scales, sums, sc, importance is not None)
+    dmin = six_bits(lows, sums, m, importance is not None)
+    for j in range(8):
+        put(sc, j, where(get(sc, j) < 63, get(sc, j), 63))
+        put(m, j, where(get(m, j) < 63, get(m, j), 63))
+    put_half(out, D, d)
+    put_half(out, DMIN, dmin)
+    put_k_scales(out, SCALES, sc, m)
+    recode_runs(x, codes, out, SCALES, d, dmin, 31)
+    for i in range(32):
+        fifth = get(codes, i) >> 4
+        for run in range(1, 8):
+            fifth = fifth | get(codes, 32 * run + i) >> 4 << run
+        put(out, QH + i, fifth)
+    for i in range(128):
+        j = i // 32 * 64 + i % 32
+        put(out, QS + i, get(codes, j) & 15 | (get(codes, j + 32) & 15) << 4)
+
+
+PROGRAM = Program(encode)
+
+
 FORMAT = BlockFormat(
     name="q5_K", id=13, block_size=256, group=32, dtype=DTYPE, half2="dm",
-    unpack=unpack, code=code, scale=scale, offset=offset, imatrix="optional",
+    unpack=unpack, code=code, scale=scale, offset=offset, pack=packer(PROGRAM, DTYPE),
+    imatrix="optional", pack_speed=1,
 )  # fmt: skip

@@ -15,6 +15,25 @@ from __future__ import annotations
 import numpy as np
 
 from ._bits import half, i8, nibbles, offset_of, pair_bits, pairs, u8
+from ._kquants import put_half, recode, signed_byte, square
+from ._lanes import (
+    Program,
+    Tile,
+    absolute,
+    floats,
+    from_half,
+    get,
+    nearest,
+    packer,
+    put,
+    real,
+    small,
+    some,
+    to_half,
+    where,
+    zero,
+)
+from ._search import TINY, extreme, fit_signed
 from .format import BlockFormat, Blocks, Bytes, Parts
 
 DTYPE = np.dtype([("ql", "u1", (128,)), ("qh", "u1", (64,)), ("scales", "i1", (16,)), ("d", "<f2")])
@@ -36,7 +55,46 @@ def scale(block: Bytes, g: int) -> np.float32:
     return half(block, D) * np.float32(i8(block, SCALES + g))
 
 
+def encode(x: Tile, importance: Tile | None, spread: Tile | None, out: Tile) -> None:
+    codes, w, scales = small(x, 256), floats(x, 16), floats(x, 16)
+    for g in range(16):
+        run, of_run = x[16 * g : 16 * g + 16], codes[16 * g : 16 * g + 16]
+        if importance is None:
+            square(w, run, 16)
+            put(scales, g, fit_signed(run, w, of_run, 16, 32))
+        else:
+            put(scales, g, fit_signed(run, importance[16 * g : 16 * g + 16], of_run, 16, 32))
+    largest = extreme(scales, 16)
+    k = np.float32(-128) / largest
+    d = to_half(np.float32(1) / k)
+    put_half(out, D, d)
+    for g in range(16):
+        code = nearest(k * get(scales, g))
+        put(out, SCALES + g, where(code < 127, code, 127))
+        scale = from_half(d) * real(signed_byte(get(out, SCALES + g)))
+        recode(x[16 * g : 16 * g + 16], codes[16 * g : 16 * g + 16], 16, scale, zero(x), -32, 31)
+    put_codes(out, codes)
+    flat = absolute(largest) < TINY
+    if some(flat):
+        for i in range(210):
+            put(out, i, where(flat, 0, get(out, i)))
+
+
+def put_codes(out: Tile, codes: Tile) -> None:
+    for i in range(128):
+        j = i // 64 * 128 + i % 64
+        put(out, QL + i, get(codes, j) & 15 | (get(codes, j + 64) & 15) << 4)
+    for i in range(64):
+        j = i // 32 * 128 + i % 32
+        low = get(codes, j) >> 4 | get(codes, j + 32) >> 4 << 2
+        put(out, QH + i, low | get(codes, j + 64) >> 4 << 4 | get(codes, j + 96) >> 4 << 6)
+
+
+PROGRAM = Program(encode)
+
+
 FORMAT = BlockFormat(
     name="q6_K", id=14, block_size=256, group=16, dtype=DTYPE, zero=32,
-    unpack=unpack, code=code, scale=scale, imatrix="optional",
+    unpack=unpack, code=code, scale=scale, pack=packer(PROGRAM, DTYPE),
+    imatrix="optional", pack_speed=1,
 )  # fmt: skip

@@ -1,0 +1,160 @@
+"""The words of ``ggmlq/formats/_lanes.py``, meaning registers: a name here is compiled for that name there.
+
+A tile is a contiguous array [places, 16] of float32 or bytes.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from llvmlite import ir
+from numba import types
+from numba.core import cgutils
+from numba.extending import intrinsic
+
+from ..jit import jit
+from ._vectors import BOOL, FLOAT, INT, LANES, Vector, constant, llvm
+
+EIGHT = ir.VectorType(ir.IntType(8), LANES)
+
+
+@jit
+def floats(like: Any, places: Any) -> Any:
+    return np.empty((places, LANES), np.float32)
+
+
+@jit
+def small(like: Any, places: Any) -> Any:
+    return np.empty((places, LANES), np.uint8)
+
+
+def _place(context: Any, builder: Any, sig: Any, args: Any) -> Any:
+    """The address of a row of a tile."""
+    tile = context.make_array(sig.args[0])(context, builder, args[0])
+    at = builder.gep(tile.data, [builder.mul(args[1], args[1].type(LANES))])
+    return builder.bitcast(at, (llvm(FLOAT) if _of_floats(sig.args[0]) else EIGHT).as_pointer())
+
+
+def _of_floats(tile: Any) -> bool:
+    return bool(tile.dtype == types.float32)
+
+
+@intrinsic
+def get(typingctx: Any, tile: Any, i: Any) -> Any:
+    def codegen(context: Any, builder: Any, sig: Any, args: Any) -> Any:
+        row = builder.load(_place(context, builder, sig, args), align=4 if _of_floats(tile) else 1)
+        return row if _of_floats(tile) else builder.zext(row, llvm(INT))
+
+    return (FLOAT if _of_floats(tile) else INT)(tile, types.intp), codegen
+
+
+@intrinsic
+def put(typingctx: Any, tile: Any, i: Any, vector: Any) -> Any:
+    def codegen(context: Any, builder: Any, sig: Any, args: Any) -> Any:
+        row = args[2] if _of_floats(tile) else builder.trunc(args[2], EIGHT)
+        builder.store(row, _place(context, builder, sig, args), align=4 if _of_floats(tile) else 1)
+        return context.get_dummy_value()
+
+    return types.void(tile, types.intp, FLOAT if _of_floats(tile) else INT), codegen
+
+
+@intrinsic
+def zero(typingctx: Any, like: Any) -> Any:
+    def codegen(context: Any, builder: Any, sig: Any, args: Any) -> Any:
+        return constant(FLOAT, 0.0)
+
+    return FLOAT(like), codegen
+
+
+@intrinsic
+def where(typingctx: Any, mask: Any, yes: Any, no: Any) -> Any:
+    numbers = INT if isinstance(yes, types.Integer) else FLOAT
+    kind = next((arg for arg in (yes, no) if isinstance(arg, Vector)), numbers)
+
+    def codegen(context: Any, builder: Any, sig: Any, args: Any) -> Any:
+        return builder.select(*args)
+
+    return kind(BOOL, kind, kind), codegen
+
+
+@intrinsic
+def some(typingctx: Any, mask: Any) -> Any:
+    def codegen(context: Any, builder: Any, sig: Any, args: Any) -> Any:
+        word = builder.bitcast(args[0], ir.IntType(LANES))
+        return builder.icmp_unsigned("!=", word, word.type(0))
+
+    return types.boolean(BOOL), codegen
+
+
+def _library(name: str) -> Any:
+    """A vector function that LLVM knows by name."""
+
+    def typed(typingctx: Any, v: Any) -> Any:
+        def codegen(context: Any, builder: Any, sig: Any, args: Any) -> Any:
+            kind = ir.FunctionType(llvm(FLOAT), [llvm(FLOAT)])
+            function = cgutils.get_or_insert_function(builder.module, kind, f"llvm.{name}.v{LANES}f32")
+            return builder.call(function, args)
+
+        return FLOAT(FLOAT), codegen
+
+    return intrinsic(typed)
+
+
+absolute = _library("fabs")
+root = _library("sqrt")
+
+
+@intrinsic
+def real(typingctx: Any, codes: Any) -> Any:
+    def codegen(context: Any, builder: Any, sig: Any, args: Any) -> Any:
+        return builder.sitofp(args[0], llvm(FLOAT))
+
+    return FLOAT(INT), codegen
+
+
+@intrinsic
+def bits_of(typingctx: Any, v: Any) -> Any:
+    def codegen(context: Any, builder: Any, sig: Any, args: Any) -> Any:
+        return builder.bitcast(args[0], llvm(INT))
+
+    return INT(FLOAT), codegen
+
+
+@intrinsic
+def of_bits(typingctx: Any, bits: Any) -> Any:
+    def codegen(context: Any, builder: Any, sig: Any, args: Any) -> Any:
+        return builder.bitcast(args[0], llvm(FLOAT))
+
+    return FLOAT(INT), codegen
+
+
+@jit
+def clamp(codes: Any, low: Any, high: Any) -> Any:
+    raised = where(codes > low, codes, low)
+    return where(raised < high, raised, high)
+
+
+@jit
+def nearest(v: Any) -> Any:
+    return (bits_of(v + np.float32(12582912)) & 0x7FFFFF) - 0x400000
+
+
+@jit
+def to_half(v: Any) -> Any:
+    """In integers: not every CPU has the conversion. A half of sums moves subnormals into place."""
+    bits = bits_of(v)
+    size = bits & 0x7FFFFFFF
+    normal = (size - 0x37FFF001 + (size >> 13 & 1)) >> 13
+    subnormal = bits_of(of_bits(size) + np.float32(0.5)) - 0x3F000000
+    rounded = where(size < 0x38800000, subnormal, normal)
+    beyond = where(size > 0x7F800000, 0x7E00, 0x7C00)
+    return where(size >= 0x47800000, beyond, rounded) | bits >> 16 & 0x8000
+
+
+@jit
+def from_half(bits: Any) -> Any:
+    """Exponent and mantissa moved into place are the value divided by 2**112."""
+    value = of_bits((bits & 0x7FFF) << 13) * np.float32(2.0**112)
+    whole = bits_of(value) | where(value >= np.float32(65536), 0x7F800000, 0)
+    return of_bits(whole | (bits & 0x8000) << 16)
