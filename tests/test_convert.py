@@ -252,25 +252,26 @@ MEMORY = """
         with open("/proc/self/status") as file:
             return int(file.read().split("VmHWM:")[1].split()[0]) >> 10
     source, made, back = sys.argv[1:]
-    gq.convert.quantize(sys.argv[1] + ".small", made, "q8_0")
+    def all_three(source):
+        gq.convert.quantize(source, made, "q8_0")
+        gq.convert.dequantize(made, back, "f16")
+        gq.diff.compare(source, back)
+    all_three(source + ".small")  # what is imported does not count
     before = peak()
-    gq.convert.quantize(source, made, "q8_0")
-    gq.convert.dequantize(made, back, "f16")
-    gq.diff.compare(source, back)
+    all_three(source)
     print(peak() - before)
 """
 
 
 @pytest.mark.skipif(not os.path.exists("/proc/self/status"), reason="this system does not tell of memory")
-@pytest.mark.parametrize("byteorder", ["little", "big"])
-def test_memory_is_bounded_by_a_few_rows(tmp_path, byteorder):
-    x = np.random.default_rng(SEED).standard_normal((1 << 11, 1 << 10), np.float32)
+def test_memory_is_bounded_by_a_few_rows(tmp_path):
+    x = np.random.default_rng(SEED).standard_normal((1 << 11, 1 << 9), np.float32)
     path = tmp_path / "m.gguf"
-    gq.save(path, {f"t{i}.weight": x for i in range(12)}, byteorder=byteorder)
-    gq.save(f"{path}.small", {"t.weight": x[:600]}, byteorder=byteorder)
+    gq.save(path, {f"t{i}.weight": x for i in range(16)}, byteorder="big")
+    gq.save(f"{path}.small", {"t.weight": x[:1200]}, byteorder="big")
     command = [sys.executable, "-c", textwrap.dedent(MEMORY), path, tmp_path / "q.gguf", tmp_path / "b.gguf"]
     found = subprocess.run(command, capture_output=True, text=True, check=True).stdout
-    assert int(found) < 2 * (x.nbytes >> 20), "12 tensors were quantized, decoded and compared"
+    assert int(found) < 2 * (x.nbytes >> 20), f"{found} MiB for tensors of {x.nbytes >> 20} MiB, 16 of them"
 
 
 def test_every_error_is_ours(model, out):
