@@ -69,11 +69,14 @@ class Quantizer:
     def _hear(self, level, text, data):
         self.said += text.decode(errors="replace")
 
-    def __call__(self, source, target, ftype, *, imatrix=None, keep=(), requantize=False, pure=True):
-        """Whether it worked; ``keep`` are pairs of pattern and type."""
+    def __call__(
+        self, source, target, ftype, *, imatrix=None, keep=(), requantize=False, pure=True, dry=False
+    ):
+        """Whether it worked; ``keep`` are pairs of pattern and type; a dry run only tells."""
         llama = self._llama
         params = llama.llama_model_quantize_default_params()
         params.ftype, params.pure, params.allow_requantize, params.nthread = ftype, pure, requantize, 1
+        params.dry_run = dry
         held = []
         if imatrix is not None:
             rows = [(name.encode(), np.ascontiguousarray(x, np.float32)) for name, x in imatrix.items()]

@@ -11,7 +11,7 @@ from . import _convert
 EXAMPLES = """\
 examples:
   ggmlq quantize model-f16.gguf model-q4_K.gguf --type q4_K
-  ggmlq quantize model-f16.gguf model-q4_K.gguf --type q4_K --imatrix imatrix.gguf
+  ggmlq quantize model-f16.gguf model-q4_K_M.gguf --type q4_K_M --imatrix imatrix.gguf
   ggmlq quantize in.gguf out.gguf --type q4_0 --keep '^output=q6_K' --keep 'ffn_down=q5_0'
   ggmlq quantize in.gguf out.gguf --type q8_0 --keep '^token_embd=same' --dry-run
 """
@@ -21,14 +21,18 @@ def add(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     """Declare the command."""
     parser = commands.add_parser(
         "quantize",
-        help="write a GGUF model in another type, with llama.cpp's bytes",
-        description="Quantize the tensors of IN that llama.cpp would quantize, all to one type, as "
-        "`llama-quantize --pure` does; print sizes and NMSE of each. OUT is there in full or not at all.",
+        help="write a GGUF model in another type or mix, with llama.cpp's bytes",
+        description="Quantize the tensors of IN that llama.cpp would quantize: all to one type, as "
+        "`llama-quantize --pure` does, or to the types of one of its "
+        "mixes (q4_K_M); print sizes and NMSE of each. OUT is there in full or not at all.",
         epilog=EXAMPLES,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     _convert.add_options(parser)
-    parser.add_argument("--type", required=True, help="such as q4_K, q8_0 or f16; `ggmlq formats` lists them")
+    parser.add_argument("--type", required=True, help="q4_K, q8_0, f16, … or a mix such as q4_K_M")
+    parser.add_argument(
+        "--mixed", action="store_true", help="TYPE names llama.cpp's mix, also where a type has that name"
+    )
     parser.add_argument("--imatrix", metavar="FILE", help="importance matrix, .gguf or .dat")
     parser.add_argument(
         "--any-name", action="store_true",
@@ -51,7 +55,7 @@ def run(args: argparse.Namespace) -> int:
     imatrix = gguf.read_imatrix(args.imatrix) if args.imatrix is not None else None
     with gguf.open(args.input) as file:
         plan = plan_quantize(
-            file, args.type, imatrix=imatrix, keep=args.keep, any_name=args.any_name,
+            file, args.type, imatrix=imatrix, keep=args.keep, mixed=args.mixed, any_name=args.any_name,
             allow_requantize=args.allow_requantize, allow_fallback=not args.no_fallback,
         )  # fmt: skip
         return _convert.carry_out(plan, args)

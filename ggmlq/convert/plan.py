@@ -14,8 +14,9 @@ from ..errors import ConvertError, UnsupportedError
 from ..formats import FORMATS, Format
 from ..gguf import GGUFFile, Imatrix, Typed
 from . import keep as keeping
-from . import rules, weights
+from . import mixing, rules, weights
 from .keep import Keep
+from .mixes import Mix
 
 NAMED = 3  # tensors that an error lists
 FLOATS = ("f32", "f16", "bf16")
@@ -62,28 +63,47 @@ def plan_quantize(
     *,
     imatrix: Mapping[str, Any] | None = None,
     keep: Keep = (),
+    mixed: bool = False,
     any_name: bool = False,
     allow_requantize: bool = False,
     allow_fallback: bool = True,
 ) -> Plan:
-    """What ``llama-quantize --pure`` would make of each tensor; see :func:`ggmlq.convert.quantize`."""
-    fmt = FORMATS[type]
+    """What llama.cpp's quantizer would make of each tensor; see :func:`ggmlq.convert.quantize`."""
+    mix = mixing.find(type, mixed)
+    fmt = FORMATS[mix.base if mix else type]
     exceptions = keeping.rules(keep)
     for asked in (fmt, *(rule.format for rule in exceptions if rule.format)):
         _check_target(asked)
     left = {
         name: why for name in file if (why := rules.why_left(*_described(file, name), any_name)) is not None
     }
-    keeping.check_used(exceptions, [name for name in file if name not in left], left)
+    free = [name for name in file if name not in left]
+    keeping.check_used(exceptions, free, left)
+    types = _mixed(file, mix, imatrix, free, exceptions) if mix else dict.fromkeys(free, fmt)
     steps = []
     for name in file:
-        step = _left(file, name, left[name]) if name in left else _chosen(file, name, fmt, exceptions)
-        steps.append(_fitting(step, allow_fallback) if name not in left else step)
-    steps = [_weighted(step, imatrix) for step in steps]
+        if name in left:
+            steps.append(_left(file, name, left[name]))
+        else:
+            step = _chosen(file, name, types.get(name, fmt), exceptions)
+            steps.append(_weighted(_fitting(step, allow_fallback), imatrix))
     _check_requantized(steps, allow_requantize)
-    _check_weighted(steps, imatrix)
-    metadata = _file_type(fmt) | (_origin(imatrix) if imatrix is not None else {})
+    _check_weighted(steps, imatrix, mix.wants_imatrix if mix else ())
+    number = mix.number if mix else rules.FILE_TYPES[fmt.name]
+    metadata = _file_type(number) | (_origin(imatrix) if imatrix is not None else {})
     return Plan(file, steps, metadata, _notes(steps, imatrix))
+
+
+def _mixed(
+    file: GGUFFile, mix: Mix, imatrix: object, names: Sequence[str], exceptions: Sequence[keeping.Rule]
+) -> dict[str, Format]:
+    """The types of a mix; what exceptions match is not counted among the tensors of its part."""
+    mixer = mixing.Mixer(mix, file, imatrix is not None)
+    return {
+        name: mixer.choose(name, file.info(name).shape)
+        for name in mixing.in_order(names)
+        if keeping.first(exceptions, name) is None
+    }
 
 
 def plan_dequantize(file: GGUFFile, type: str | int | Format = "f32", *, keep: Keep = ()) -> Plan:
@@ -109,7 +129,8 @@ def plan_dequantize(file: GGUFFile, type: str | int | Format = "f32", *, keep: K
         _left(file, name, left[name]) if name in left else _chosen(file, name, fmt, exceptions)
         for name in file
     ]
-    return Plan(file, [_fitting(step, False) for step in steps], _file_type(fmt))
+    metadata = _file_type(rules.FILE_TYPES[fmt.name])
+    return Plan(file, [_fitting(step, False) for step in steps], metadata)
 
 
 def _nbytes(fmt: Format, shape: tuple[int, ...]) -> int:
@@ -140,6 +161,8 @@ def _fitting(step: Step, allow_fallback: bool) -> Step:
     columns = step.shape[-1] if step.shape else 1
     asked = f"tensor {step.name!r} to {step.after.name}"
     other = rules.fallback(asked, step.after, columns)
+    if step.changes:
+        _check_target(other)
     if other is step.after:
         return step
     rule = f"rows of {columns} do not fit {step.after.name} ({step.after.block_size})"
@@ -184,11 +207,11 @@ def _check_requantized(steps: Sequence[Step], allowed: bool) -> None:
         )
 
 
-def _check_weighted(steps: Sequence[Step], imatrix: Mapping[str, Any] | None) -> None:
+def _check_weighted(steps: Sequence[Step], imatrix: Mapping[str, Any] | None, besides: Sequence[str]) -> None:
     bare = [
         step
         for step in steps
-        if step.changes and step.weights is None and rules.wants_imatrix(step.name, step.after)
+        if step.changes and step.weights is None and rules.wants_imatrix(step.name, step.after, besides)
     ]
     if bare:
         free = [n for n in rules.FILE_TYPES if FORMATS[n].can_quantize and n not in rules.WANT_IMATRIX]
@@ -209,10 +232,10 @@ def _listed(steps: Sequence[Step]) -> str:
 # --- what is written besides, and said ------------------------------------------------------
 
 
-def _file_type(fmt: Format) -> dict[str, Any]:
+def _file_type(number: int) -> dict[str, Any]:
     return {
         "general.quantization_version": Typed(rules.QUANTIZATION_VERSION, "uint32"),
-        "general.file_type": Typed(rules.FILE_TYPES[fmt.name], "uint32"),
+        "general.file_type": Typed(number, "uint32"),
     }
 
 

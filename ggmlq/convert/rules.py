@@ -6,6 +6,8 @@ libllama about every one of them.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from ..errors import ConvertError
 from ..formats import FORMATS, Format
 
@@ -106,6 +108,7 @@ def fallback(asked: str, fmt: Format, columns: int) -> Format:
     return other if columns % other.block_size == 0 else FORMATS[LAST_RESORT]
 
 
-def wants_imatrix(name: str, fmt: Format) -> bool:
+def wants_imatrix(name: str, fmt: Format, besides: Sequence[str] = ()) -> bool:
     """Whether a tensor of this type is refused without an importance matrix."""
-    return fmt.needs_imatrix or (fmt.name in WANT_IMATRIX and name not in WANT_NO_IMATRIX)
+    wanting = fmt.name in WANT_IMATRIX or fmt.name in besides
+    return fmt.needs_imatrix or (wanting and name not in WANT_NO_IMATRIX)

@@ -28,23 +28,27 @@ def quantize(
     *,
     imatrix: str | os.PathLike[str] | Mapping[str, Any] | None = None,
     keep: Keep = (),
+    mixed: bool = False,
     any_name: bool = False,
     allow_requantize: bool = False,
     allow_fallback: bool = True,
 ) -> Report:
-    """Quantize a GGUF model, with the bytes that ``llama-quantize --pure`` writes.
+    """Quantize a GGUF model, with the bytes that llama.cpp's quantizer writes.
 
     Parameters
     ----------
     source, target : str or os.PathLike
         The model, any part of a split one; and the new file, which may not be the model itself.
     type : str, int or Format
-        Of every tensor that llama.cpp would quantize.
+        Of every tensor that llama.cpp would quantize, as with ``--pure``; or the name of one of its
+        mixes, such as ``"q4_K_M"``.
     imatrix : path or mapping, optional
         An importance matrix, or names of tensors and values, one a column for each expert.
     keep : mapping or pairs of pattern and type
         Tensors in whose name the regular expression is found get that type, or stay as they are
         for ``"same"``. The first pattern that is found counts.
+    mixed : bool
+        ``type`` means the mix of that name, also where a type has it: ``"q4_0"``.
     any_name : bool
         Take every tensor of two axes or more, whatever llama.cpp makes of its name.
     allow_requantize : bool
@@ -65,7 +69,7 @@ def quantize(
         imatrix = gguf.read_imatrix(imatrix)
     with gguf.open(source) as file:
         plan = plan_quantize(
-            file, type, imatrix=imatrix, keep=keep, any_name=any_name,
+            file, type, imatrix=imatrix, keep=keep, mixed=mixed, any_name=any_name,
             allow_requantize=allow_requantize, allow_fallback=allow_fallback,
         )  # fmt: skip
         return run(plan, target)
