@@ -27,6 +27,10 @@ class NonFiniteError(GGMLQError, ValueError):
     """NaN or infinity where only finite numbers have a meaning."""
 
 
+class ImportanceError(GGMLQError, ValueError):
+    """An importance matrix that is missing where it is needed, negative, or 0 everywhere."""
+
+
 class BlockIndexError(GGMLQError, IndexError):
     """An index that would cut through a row of blocks."""
 

@@ -13,52 +13,22 @@ from ._bits import k_min, k_scale
 from ._lanes import (
     Tile,
     Vector,
-    absolute,
     clamp,
     floats,
     from_half,
     get,
     nearest,
+    part,
     put,
     real,
-    root,
+    runs,
+    small,
     to_half,
     where,
     zero,
 )
 from ._search import fit_offset, fit_positive
-
-
-def power(x: Tile, n: int) -> Vector:
-    """Sum of squares."""
-    total = zero(x)
-    for i in range(n):
-        total = total + get(x, i) * get(x, i)
-    return total
-
-
-def weigh(w: Tile, x: Tile, importance: Tile, n: int, spread: Vector) -> Vector:
-    """Fill w with ``importance * sqrt(spread + x * x)`` and return its sum."""
-    total = zero(x)
-    for i in range(n):
-        v = get(x, i)
-        weight = get(importance, i) * root(spread + v * v)
-        put(w, i, weight)
-        total = total + weight
-    return total
-
-
-def square(w: Tile, x: Tile, n: int) -> None:
-    """Fill w with squares: the weights of an encoder without an importance matrix."""
-    for i in range(n):
-        put(w, i, get(x, i) * get(x, i))
-
-
-def weigh_by_size(w: Tile, x: Tile, n: int) -> None:
-    """Fill w with ``|x|`` plus the root mean square of the run."""
-    mean = root(power(x, n) / np.float32(n))
-    for i in range(n):
-        put(w, i, mean + absolute(get(x, i)))
+from ._weigh import power, weigh, weigh_by_size
 
 
 def highest(values: Tile, n: int) -> Vector:
@@ -67,12 +37,6 @@ def highest(values: Tile, n: int) -> Vector:
     for i in range(n):
         found = where(get(values, i) > found, get(values, i), found)
     return found
-
-
-def put_half(out: Tile, at: int, bits: Vector) -> None:
-    """Two bytes of a half."""
-    put(out, at, bits & 255)
-    put(out, at + 1, bits >> 8)
 
 
 def signed_byte(code: Vector) -> Vector:
@@ -92,18 +56,17 @@ def fit_runs(
     first: np.float32, step: np.float32, steps: int,
 ) -> None:  # fmt: skip
     """Scale, minimum and codes of the eight runs of 32 of q4_K and q5_K."""
-    w = floats(x, 32)
-    aux = floats(x, 32)
     spread = np.float32(2) * power(x, 256) / np.float32(256)
-    for j in range(8):
-        run = x[32 * j : 32 * j + 32]
+    for g in runs(8):
+        run, of_run = part(x, g, 32), part(codes, g, 32)
+        w, aux = floats(run, 32), floats(run, 32)
         if importance is None:
             weigh_by_size(w, run, 32)
         else:
-            put(sums, j, weigh(w, run, importance[32 * j : 32 * j + 32], 32, spread))
-        scale, low = fit_offset(run, w, codes[32 * j : 32 * j + 32], aux, 32, top, first, step, steps, False)
-        put(scales, j, scale)
-        put(lows, j, low)
+            put(sums, g, weigh(w, run, part(importance, g, 32), 32, spread))
+        scale, low = fit_offset(run, w, of_run, aux, 32, top, first, step, steps, False)
+        put(scales, g, scale)
+        put(lows, g, low)
 
 
 def six_bits(values: Tile, sums: Tile, codes: Tile, weighted: bool) -> Vector:
@@ -118,25 +81,12 @@ def six_bits(values: Tile, sums: Tile, codes: Tile, weighted: bool) -> Vector:
     return to_half(largest / np.float32(63))
 
 
-def put_k_scales(out: Tile, at: int, sc: Tile, m: Tile) -> None:
-    """The 12 bytes of eight 6-bit scales and minima (picture in q4_k.py)."""
-    for k in range(4):
-        put(out, at + k, get(sc, k) | get(sc, 4 + k) >> 4 << 6)
-        put(out, at + 4 + k, get(m, k) | get(m, 4 + k) >> 4 << 6)
-        put(out, at + 8 + k, get(sc, 4 + k) & 15 | (get(m, 4 + k) & 15) << 4)
-
-
 def recode_runs(x: Tile, codes: Tile, out: Tile, at: int, d: Vector, dmin: Vector, top: int) -> None:
     """The second pass of q4_K and q5_K, with the scales and minima as they stand in the bytes."""
+    sc, m = small(x, 8), small(x, 8)
     for j in range(8):
-        scale = from_half(d) * real(k_scale(out, at, j))
-        low = from_half(dmin) * real(k_min(out, at, j))
-        recode(x[32 * j : 32 * j + 32], codes[32 * j : 32 * j + 32], 32, scale, low, 0, top)
-
-
-def put_pairs(out: Tile, at: int, codes: Tile) -> None:
-    """The low two bits of 256 codes in 64 bytes; 32 bytes carry four runs of 32."""
-    for i in range(64):
-        j = i // 32 * 128 + i % 32
-        low = get(codes, j) & 3 | (get(codes, j + 32) & 3) << 2
-        put(out, at + i, low | (get(codes, j + 64) & 3) << 4 | (get(codes, j + 96) & 3) << 6)
+        put(sc, j, k_scale(out, at, j))
+        put(m, j, k_min(out, at, j))
+    for g in runs(8):
+        scale, low = from_half(d) * real(get(sc, g)), from_half(dmin) * real(get(m, g))
+        recode(part(x, g, 32), part(codes, g, 32), 32, scale, low, 0, top)

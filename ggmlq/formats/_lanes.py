@@ -32,6 +32,16 @@ def small(like: Tile, places: int) -> Tile:
     return np.empty((places, *like.shape[1:]), np.uint8)
 
 
+def runs(count: int) -> Any:
+    """The runs of a block, to loop over. Here one step takes all of them: every run is a lane too."""
+    return (slice(None),)
+
+
+def part(tile: Tile, run: Any, size: int) -> Tile:
+    """The places of a run; here [size, runs, lanes]."""
+    return tile.reshape(-1, size, *tile.shape[1:]).swapaxes(0, 1)
+
+
 def get(tile: Tile, i: int) -> Vector:
     """The vector of a place; bytes come as int32."""
     return tile[i] if tile.dtype == np.float32 else tile[i].astype(np.int32)
@@ -80,6 +90,16 @@ def nearest(v: Vector) -> Vector:
     return ((v + np.float32(12582912)).view(np.int32) & 0x7FFFFF) - 0x400000
 
 
+def rank(v: Vector, edges: Floats) -> Vector:
+    """How many of the rising edges are not above; NaN is above all."""
+    return np.searchsorted(edges, v, side="right").astype(np.int32)
+
+
+def pick(v: Vector, edges: Floats, values: Floats) -> Vector:
+    """The value of a rank, for values that are small integers."""
+    return values[np.searchsorted(edges, v, side="right")]
+
+
 def to_half(v: Vector) -> Vector:
     """The 16 bits of the nearest half."""
     return v.astype(np.float16).view(np.uint16).astype(np.int32)
@@ -117,5 +137,6 @@ def packer(program: Program, dtype: np.dtype[Any]) -> Callable[[Floats, Floats |
 
 def mean_squares(rows: Floats) -> Floats:
     """The mean of the squares of each row, summed in order."""
-    total: Floats = np.cumsum(rows * rows, axis=1, dtype=np.float32)[:, -1]
+    with np.errstate(over="ignore"):
+        total: Floats = np.cumsum(rows * rows, axis=1, dtype=np.float32)[:, -1]
     return total / np.float32(rows.shape[1])

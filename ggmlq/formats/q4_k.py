@@ -17,8 +17,9 @@ from __future__ import annotations
 import numpy as np
 
 from ._bits import half, k_min, k_scale, k_scales, nibbles, offset_of, u8
-from ._kquants import fit_runs, put_half, put_k_scales, recode_runs, six_bits
-from ._lanes import Program, Tile, floats, get, packer, put, small
+from ._kquants import fit_runs, recode_runs, six_bits
+from ._lanes import Program, Tile, floats, packer, small
+from ._packing import put_half, put_k_scales, put_nibbles
 from .format import BlockFormat, Blocks, Bytes, Parts
 
 DTYPE = np.dtype([("d", "<f2"), ("dmin", "<f2"), ("scales", "u1", (12,)), ("qs", "u1", (128,))])
@@ -59,9 +60,7 @@ def encode(x: Tile, importance: Tile | None, spread: Tile | None, out: Tile) -> 
     put_half(out, DMIN, dmin)
     put_k_scales(out, SCALES, sc, m)
     recode_runs(x, codes, out, SCALES, d, dmin, 15)
-    for i in range(128):
-        j = i // 32 * 64 + i % 32
-        put(out, QS + i, get(codes, j) | get(codes, j + 32) << 4)
+    put_nibbles(out, QS, codes, 256, 32)
 
 
 PROGRAM = Program(encode)
@@ -70,5 +69,5 @@ PROGRAM = Program(encode)
 FORMAT = BlockFormat(
     name="q4_K", id=12, block_size=256, group=32, dtype=DTYPE, half2="dm",
     unpack=unpack, code=code, scale=scale, offset=offset, pack=packer(PROGRAM, DTYPE),
-    imatrix="optional", pack_speed=1,
+    imatrix="optional", search="always", fallback="q5_0",
 )  # fmt: skip

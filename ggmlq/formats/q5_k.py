@@ -16,8 +16,9 @@ from __future__ import annotations
 import numpy as np
 
 from ._bits import bits, half, k_min, k_scale, k_scales, nibbles, offset_of, u8
-from ._kquants import fit_runs, put_half, put_k_scales, recode_runs, six_bits
+from ._kquants import fit_runs, recode_runs, six_bits
 from ._lanes import Program, Tile, floats, get, packer, put, small, where
+from ._packing import put_bits, put_half, put_k_scales, put_nibbles
 from .format import BlockFormat, Blocks, Bytes, Parts
 
 DTYPE = np.dtype(
@@ -67,14 +68,8 @@ def encode(x: Tile, importance: Tile | None, spread: Tile | None, out: Tile) -> 
     put_half(out, DMIN, dmin)
     put_k_scales(out, SCALES, sc, m)
     recode_runs(x, codes, out, SCALES, d, dmin, 31)
-    for i in range(32):
-        fifth = get(codes, i) >> 4
-        for run in range(1, 8):
-            fifth = fifth | get(codes, 32 * run + i) >> 4 << run
-        put(out, QH + i, fifth)
-    for i in range(128):
-        j = i // 32 * 64 + i % 32
-        put(out, QS + i, get(codes, j) & 15 | (get(codes, j + 32) & 15) << 4)
+    put_bits(out, QH, codes, 4)
+    put_nibbles(out, QS, codes, 256, 32)
 
 
 PROGRAM = Program(encode)
@@ -83,5 +78,5 @@ PROGRAM = Program(encode)
 FORMAT = BlockFormat(
     name="q5_K", id=13, block_size=256, group=32, dtype=DTYPE, half2="dm",
     unpack=unpack, code=code, scale=scale, offset=offset, pack=packer(PROGRAM, DTYPE),
-    imatrix="optional", pack_speed=1,
+    imatrix="optional", search="always", fallback="q5_1",
 )  # fmt: skip

@@ -15,7 +15,7 @@ from __future__ import annotations
 import numpy as np
 
 from ._bits import half, i8, nibbles, offset_of, pair_bits, pairs, u8
-from ._kquants import put_half, recode, signed_byte, square
+from ._kquants import recode, signed_byte
 from ._lanes import (
     Program,
     Tile,
@@ -25,15 +25,19 @@ from ._lanes import (
     get,
     nearest,
     packer,
+    part,
     put,
     real,
+    runs,
     small,
     some,
     to_half,
     where,
     zero,
 )
+from ._packing import put_half, put_nibbles
 from ._search import TINY, extreme, fit_signed
+from ._weigh import square
 from .format import BlockFormat, Blocks, Bytes, Parts
 
 DTYPE = np.dtype([("ql", "u1", (128,)), ("qh", "u1", (64,)), ("scales", "i1", (16,)), ("d", "<f2")])
@@ -56,23 +60,27 @@ def scale(block: Bytes, g: int) -> np.float32:
 
 
 def encode(x: Tile, importance: Tile | None, spread: Tile | None, out: Tile) -> None:
-    codes, w, scales = small(x, 256), floats(x, 16), floats(x, 16)
-    for g in range(16):
-        run, of_run = x[16 * g : 16 * g + 16], codes[16 * g : 16 * g + 16]
+    codes, sc, scales = small(x, 256), small(x, 16), floats(x, 16)
+    for g in runs(16):
+        run, of_run = part(x, g, 16), part(codes, g, 16)
         if importance is None:
+            w = floats(run, 16)
             square(w, run, 16)
             put(scales, g, fit_signed(run, w, of_run, 16, 32))
         else:
-            put(scales, g, fit_signed(run, importance[16 * g : 16 * g + 16], of_run, 16, 32))
+            put(scales, g, fit_signed(run, part(importance, g, 16), of_run, 16, 32))
     largest = extreme(scales, 16)
     k = np.float32(-128) / largest
     d = to_half(np.float32(1) / k)
     put_half(out, D, d)
-    for g in range(16):
+    for g in runs(16):
         code = nearest(k * get(scales, g))
-        put(out, SCALES + g, where(code < 127, code, 127))
-        scale = from_half(d) * real(signed_byte(get(out, SCALES + g)))
-        recode(x[16 * g : 16 * g + 16], codes[16 * g : 16 * g + 16], 16, scale, zero(x), -32, 31)
+        code = signed_byte(where(code < 127, code, 127))
+        put(sc, g, code)
+        scale = from_half(d) * real(code)
+        recode(part(x, g, 16), part(codes, g, 16), 16, scale, zero(x), -32, 31)
+    for g in range(16):
+        put(out, SCALES + g, get(sc, g))
     put_codes(out, codes)
     flat = absolute(largest) < TINY
     if some(flat):
@@ -81,9 +89,7 @@ def encode(x: Tile, importance: Tile | None, spread: Tile | None, out: Tile) -> 
 
 
 def put_codes(out: Tile, codes: Tile) -> None:
-    for i in range(128):
-        j = i // 64 * 128 + i % 64
-        put(out, QL + i, get(codes, j) & 15 | (get(codes, j + 64) & 15) << 4)
+    put_nibbles(out, QL, codes, 256, 64)
     for i in range(64):
         j = i // 32 * 128 + i % 32
         low = get(codes, j) >> 4 | get(codes, j + 32) >> 4 << 2
@@ -96,5 +102,5 @@ PROGRAM = Program(encode)
 FORMAT = BlockFormat(
     name="q6_K", id=14, block_size=256, group=16, dtype=DTYPE, zero=32,
     unpack=unpack, code=code, scale=scale, pack=packer(PROGRAM, DTYPE),
-    imatrix="optional", pack_speed=1,
+    imatrix="optional", search="always", fallback="q8_0",
 )  # fmt: skip

@@ -21,7 +21,7 @@ BITS = ir.IntType(1)
 KINDS = {"float": ir.FloatType(), "int": ir.IntType(32), "bool": BITS}
 
 
-class Vector(types.Type):  # type: ignore[misc]
+class Vector(types.Type):
     """The type of 16 float32, int32 or bool."""
 
     def __init__(self, kind: str) -> None:
@@ -38,9 +38,9 @@ def llvm(vector: Vector) -> ir.VectorType:
 
 
 @register_model(Vector)
-class _Model(models.PrimitiveModel):  # type: ignore[misc]
+class _Model(models.PrimitiveModel):
     def __init__(self, manager: Any, vector: Vector) -> None:
-        super().__init__(manager, vector, llvm(vector))
+        super().__init__(manager, vector, llvm(vector))  # type: ignore[no-untyped-call]
 
 
 def splat(builder: Any, number: Any) -> Any:
@@ -56,32 +56,32 @@ def constant(vector: Vector, number: float) -> ir.Constant:
     return ir.Constant(llvm(vector), [number] * LANES)
 
 
-@lower_cast(types.Number, Vector)
-@lower_cast(types.Boolean, Vector)
+@lower_cast(types.Number, Vector)  # type: ignore[no-untyped-call]
+@lower_cast(types.Boolean, Vector)  # type: ignore[no-untyped-call]
 def _from_number(context: Any, builder: Any, source: Any, target: Vector, value: Any) -> Any:
     scalar = {"float": types.float32, "int": types.int32, "bool": types.boolean}[target.kind]
-    return splat(builder, context.cast(builder, value, types.unliteral(source), scalar))
+    return splat(builder, context.cast(builder, value, types.unliteral(source), scalar))  # type: ignore[no-untyped-call]
 
 
 def _define(op: Callable[..., Any], kinds: str, lower: Callable[..., Any], *, compares: bool = False) -> None:
     """Let an operator take two vectors of one of the kinds, or one and a number."""
 
-    @infer_global(op)
-    class _Typing(AbstractTemplate):  # type: ignore[misc]
+    @infer_global(op)  # type: ignore[no-untyped-call]
+    class _Typing(AbstractTemplate):
         def generic(self, args: Any, kws: Any) -> Any:
             found = {arg for arg in args if isinstance(arg, Vector)}
             if len(found) != 1 or (vector := found.pop()).kind not in kinds:
                 return None
             if not all(isinstance(arg, Vector | types.Number | types.Boolean) for arg in args):
                 return None
-            return signature(BOOL if compares else vector, *[vector] * len(args))
+            return signature(BOOL if compares else vector, *[vector] * len(args))  # type: ignore[no-untyped-call]
 
     for arity in (1, 2):
 
         def code(context: Any, builder: Any, sig: Any, args: Any) -> Any:
             return lower(builder, sig.args[0], *args)
 
-        lower_builtin(op, *[Vector] * arity)(code)
+        lower_builtin(op, *[Vector] * arity)(code)  # type: ignore[no-untyped-call]
 
 
 def _arithmetic(of_floats: str, of_ints: str) -> Callable[..., Any]:

@@ -5,6 +5,7 @@ A tile is a contiguous array [places, 16] of float32 or bytes.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -15,6 +16,11 @@ from numba.extending import intrinsic
 
 from ..jit import jit
 from ._vectors import BOOL, FLOAT, INT, LANES, Vector, constant, llvm
+
+
+def _word(typing: Callable[..., Any]) -> Any:
+    return intrinsic(typing)
+
 
 EIGHT = ir.VectorType(ir.IntType(8), LANES)
 
@@ -29,6 +35,16 @@ def small(like: Any, places: Any) -> Any:
     return np.empty((places, LANES), np.uint8)
 
 
+@jit
+def runs(count: Any) -> Any:
+    return range(count)
+
+
+@jit
+def part(tile: Any, run: Any, size: Any) -> Any:
+    return tile[run * size : run * size + size]
+
+
 def _place(context: Any, builder: Any, sig: Any, args: Any) -> Any:
     """The address of a row of a tile."""
     tile = context.make_array(sig.args[0])(context, builder, args[0])
@@ -40,7 +56,7 @@ def _of_floats(tile: Any) -> bool:
     return bool(tile.dtype == types.float32)
 
 
-@intrinsic
+@_word
 def get(typingctx: Any, tile: Any, i: Any) -> Any:
     def codegen(context: Any, builder: Any, sig: Any, args: Any) -> Any:
         row = builder.load(_place(context, builder, sig, args), align=4 if _of_floats(tile) else 1)
@@ -49,7 +65,7 @@ def get(typingctx: Any, tile: Any, i: Any) -> Any:
     return (FLOAT if _of_floats(tile) else INT)(tile, types.intp), codegen
 
 
-@intrinsic
+@_word
 def put(typingctx: Any, tile: Any, i: Any, vector: Any) -> Any:
     def codegen(context: Any, builder: Any, sig: Any, args: Any) -> Any:
         row = args[2] if _of_floats(tile) else builder.trunc(args[2], EIGHT)
@@ -59,7 +75,7 @@ def put(typingctx: Any, tile: Any, i: Any, vector: Any) -> Any:
     return types.void(tile, types.intp, FLOAT if _of_floats(tile) else INT), codegen
 
 
-@intrinsic
+@_word
 def zero(typingctx: Any, like: Any) -> Any:
     def codegen(context: Any, builder: Any, sig: Any, args: Any) -> Any:
         return constant(FLOAT, 0.0)
@@ -67,7 +83,7 @@ def zero(typingctx: Any, like: Any) -> Any:
     return FLOAT(like), codegen
 
 
-@intrinsic
+@_word
 def where(typingctx: Any, mask: Any, yes: Any, no: Any) -> Any:
     numbers = INT if isinstance(yes, types.Integer) else FLOAT
     kind = next((arg for arg in (yes, no) if isinstance(arg, Vector)), numbers)
@@ -78,7 +94,7 @@ def where(typingctx: Any, mask: Any, yes: Any, no: Any) -> Any:
     return kind(BOOL, kind, kind), codegen
 
 
-@intrinsic
+@_word
 def some(typingctx: Any, mask: Any) -> Any:
     def codegen(context: Any, builder: Any, sig: Any, args: Any) -> Any:
         word = builder.bitcast(args[0], ir.IntType(LANES))
@@ -93,19 +109,19 @@ def _library(name: str) -> Any:
     def typed(typingctx: Any, v: Any) -> Any:
         def codegen(context: Any, builder: Any, sig: Any, args: Any) -> Any:
             kind = ir.FunctionType(llvm(FLOAT), [llvm(FLOAT)])
-            function = cgutils.get_or_insert_function(builder.module, kind, f"llvm.{name}.v{LANES}f32")
+            function = cgutils.get_or_insert_function(builder.module, kind, f"llvm.{name}.v{LANES}f32")  # type: ignore[no-untyped-call]
             return builder.call(function, args)
 
         return FLOAT(FLOAT), codegen
 
-    return intrinsic(typed)
+    return _word(typed)
 
 
 absolute = _library("fabs")
 root = _library("sqrt")
 
 
-@intrinsic
+@_word
 def real(typingctx: Any, codes: Any) -> Any:
     def codegen(context: Any, builder: Any, sig: Any, args: Any) -> Any:
         return builder.sitofp(args[0], llvm(FLOAT))
@@ -113,7 +129,7 @@ def real(typingctx: Any, codes: Any) -> Any:
     return FLOAT(INT), codegen
 
 
-@intrinsic
+@_word
 def bits_of(typingctx: Any, v: Any) -> Any:
     def codegen(context: Any, builder: Any, sig: Any, args: Any) -> Any:
         return builder.bitcast(args[0], llvm(INT))
@@ -121,7 +137,7 @@ def bits_of(typingctx: Any, v: Any) -> Any:
     return INT(FLOAT), codegen
 
 
-@intrinsic
+@_word
 def of_bits(typingctx: Any, bits: Any) -> Any:
     def codegen(context: Any, builder: Any, sig: Any, args: Any) -> Any:
         return builder.bitcast(args[0], llvm(FLOAT))
@@ -138,6 +154,23 @@ def clamp(codes: Any, low: Any, high: Any) -> Any:
 @jit
 def nearest(v: Any) -> Any:
     return (bits_of(v + np.float32(12582912)) & 0x7FFFFF) - 0x400000
+
+
+@jit
+def rank(v: Any, edges: Any) -> Any:
+    code = where(v < edges[0], 0, 1)
+    for i in range(1, len(edges)):
+        code = code + where(v < edges[i], 0, 1)
+    return code
+
+
+@jit
+def pick(v: Any, edges: Any, values: Any) -> Any:
+    """A look-up without memory: the differences of the values below, summed; exact in small integers."""
+    value = where(v < edges[0], values[0], values[1])
+    for i in range(1, len(edges)):
+        value = value + where(v < edges[i], np.float32(0), values[i + 1] - values[i])
+    return value
 
 
 @jit
