@@ -48,9 +48,9 @@ def encode_rows(asked: str, fmt: Format, x: NDArray[Any], weights: Floats | None
         progress.close()
 
 
-def prepare(fmt: Format, elements: int) -> None:
+def prepare(fmt: Format, elements: int, weighted: bool) -> None:
     """Load the compiled encoder if so many elements, to be encoded in many calls, repay it."""
-    _encoder(fmt, elements)
+    _encoder(fmt, elements, weighted)
 
 
 def _encode_slab(

@@ -23,17 +23,7 @@ FILE_TYPES = {
     "iq4_nl": 25, "iq4_xs": 30, "mxfp4": 38, "nvfp4": 39,
 }  # fmt: skip
 
-# The type for rows that are no whole number of blocks; f16 where these do not fit either. For types
-# that are not here it has none and gives up.
-FALLBACKS = {
-    "iq1_s": "iq4_nl", "iq1_m": "iq4_nl", "iq2_xxs": "iq4_nl", "iq2_xs": "iq4_nl", "iq2_s": "iq4_nl",
-    "iq3_xxs": "iq4_nl", "iq3_s": "iq4_nl", "iq4_xs": "iq4_nl",
-    "q2_0": "q4_0", "q2_K": "q4_0", "q3_K": "q4_0", "tq1_0": "q4_0", "tq2_0": "q4_0",
-    "q4_K": "q5_0", "q5_K": "q5_1", "q6_K": "q8_0",
-    "q4_0": "f16", "q4_1": "f16", "q5_0": "f16", "q5_1": "f16", "q8_0": "f16", "iq4_nl": "f16",
-    "mxfp4": "f16",
-}  # fmt: skip
-LAST_RESORT = "f16"
+LAST_RESORT = "f16"  # where the fallback of a format does not fit either
 
 # Refused without an importance matrix, but for the tensors below.
 WANT_IMATRIX = ("iq1_s", "iq1_m", "iq2_xxs", "iq2_xs", "iq2_s", "iq3_xxs")
@@ -98,13 +88,14 @@ def fallback(asked: str, fmt: Format, columns: int) -> Format:
     """The type that llama.cpp takes for rows of so many columns in place of one that does not fit."""
     if columns % fmt.block_size == 0:
         return fmt
-    if fmt.name not in FALLBACKS:
+    name = getattr(fmt, "fallback", None)
+    if name is None:
         raise ConvertError(
             f"{asked}: rows have {columns} elements, {fmt.name} blocks hold {fmt.block_size}, and llama.cpp "
             f"knows no type to fall back to from {fmt.name}; keep it as it is or choose a type for it, "
             "such as f16"
         )
-    other = FORMATS[FALLBACKS[fmt.name]]
+    other = FORMATS[name]
     return other if columns % other.block_size == 0 else FORMATS[LAST_RESORT]
 
 

@@ -113,12 +113,12 @@ def _check_apart(plan: Plan, final: str) -> None:
 
 def _prepare(plan: Plan) -> None:
     """Tensors are encoded a few rows at a time; what is worth compiling shows in their sum."""
-    elements: Counter[Format] = Counter()
+    elements: Counter[tuple[Format, bool]] = Counter()
     for step in plan.steps:
         if step.changes:
-            elements[step.after] += prod(step.shape)
-    for fmt, count in elements.items():
-        prepare(fmt, count)
+            elements[step.after, step.weights is not None] += prod(step.shape)
+    for (fmt, weighted), count in elements.items():
+        prepare(fmt, count, weighted)
 
 
 class _Tensors(Mapping[str, Any]):
