@@ -70,12 +70,22 @@ class Quantizer:
         self.said += text.decode(errors="replace")
 
     def __call__(
-        self, source, target, ftype, *, imatrix=None, keep=(), requantize=False, pure=True, dry=False
+        self,
+        source,
+        target,
+        ftype,
+        *,
+        imatrix=None,
+        keep=(),
+        requantize=False,
+        pure=True,
+        dry=False,
+        threads=1,
     ):
         """Whether it worked; ``keep`` are pairs of pattern and type; a dry run only tells."""
         llama = self._llama
         params = llama.llama_model_quantize_default_params()
-        params.ftype, params.pure, params.allow_requantize, params.nthread = ftype, pure, requantize, 1
+        params.ftype, params.pure, params.allow_requantize, params.nthread = ftype, pure, requantize, threads
         params.dry_run = dry
         held = []
         if imatrix is not None:

@@ -150,13 +150,13 @@ class _Tally:
         """Rows that start at an index."""
         x = _values(a)
         with np.errstate(invalid="ignore", over="ignore"):
-            self._energy += float(np.vdot(x, x))
+            self._energy += float(np.einsum("ij,ij->", x, x))  # no BLAS, whose sums depend on threads
             if same:
                 return
             y = _values(b)
             error = np.abs(y - x)
             error[(x == y) | (np.isnan(x) & np.isnan(y))] = 0
-            self._error += float(np.vdot(error, error))
+            self._error += float(np.einsum("ij,ij->", error, error))
             if not error.any():
                 return
             self._note_largest(first, x, y, error)
