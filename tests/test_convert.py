@@ -132,6 +132,17 @@ def test_four_axes_have_importance_for_each_matrix(tmp_path, out, monkeypatch):
     assert np.array_equal(step.weights, np.concatenate([matrix, matrix]))
 
 
+@pytest.mark.parametrize("shape", [(0, 64), (3, 0, 64), (4, 0), (0,), ()])
+@pytest.mark.parametrize("type", ["q8_0", "q4_K", "f16"])
+def test_empty_tensors(tmp_path, out, shape, type):
+    gq.save(tmp_path / "in.gguf", {"a.weight": np.zeros(shape, np.float32)})
+    gq.convert.quantize(tmp_path / "in.gguf", out, type)
+    assert gq.open(out)["a.weight"].shape == shape
+    gq.convert.dequantize(out, tmp_path / "back.gguf")
+    gq.save(tmp_path / "in.gguf", {})
+    assert gq.convert.quantize(tmp_path / "in.gguf", out, type).tensors == []
+
+
 # --- what is refused ------------------------------------------------------------------------
 
 
@@ -159,6 +170,8 @@ def test_importance_that_means_nothing(model, out):
     for values, says in ((zero, "all 64 values of expert 1 are zero"), (-zero, "NaN, infinite or negative")):
         with pytest.raises(ConvertError, match=says):
             gq.convert.quantize(model, out, "q4_0", imatrix={"experts.weight": values})
+    with pytest.raises(ConvertError, match="'many' is no array of numbers"):
+        gq.convert.quantize(model, out, "q4_0", imatrix={"output.weight": "many"})
     nan = np.full(256, np.nan)
     with pytest.raises(ConvertError, match="NaN"):
         gq.convert.quantize(model, out, "q4_0", imatrix={"output.weight": nan})

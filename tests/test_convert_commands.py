@@ -15,6 +15,7 @@ import pytest
 import ggmlq as gq
 from ggmlq.cli import main
 from ggmlq.cpu import threads
+from ggmlq.gguf import Typed
 
 W = np.random.default_rng(0).standard_normal((6, 96), np.float32)
 
@@ -161,6 +162,19 @@ def test_diff(run):
     assert {entry["key"]: entry["status"] for entry in found["metadata"]}["general.name"] == "only in B"
     status, out, _ = run("diff", "in.gguf", "in.gguf")
     assert (status, out) == (0, "3 tensors: 3 with the same bytes, 0 different; 0 keys differ\n")
+
+
+def test_diff_of_text_that_is_not_utf8(run):
+    for name, raw in (("a.gguf", b"\xff" + b"x" * 500), ("b.gguf", b"\xfey")):
+        gq.save(name, {}, {"t": Typed(raw, "string"), "words": Typed([raw, b"same"], "string")})
+    status, out, _ = run("diff", "a.gguf", "b.gguf")
+    assert status == 1
+    assert "t: changed: '\\\\xff" in out
+    assert out.splitlines()[0].endswith("-> '\\\\xfey' (from byte 0 on)")
+    assert "(1 elements differ, the first is 0)" in out
+    found = json.loads(run("diff", "a.gguf", "b.gguf", "--json")[1])
+    assert found["metadata"][0]["values"][1] == "\\xfey"
+    assert found["metadata"][1]["values"][1] == ["\\xfey", "same"]
 
 
 INTERRUPTED = """

@@ -163,8 +163,21 @@ def test_metadata(diff):
     assert (by_key["words"].elements, by_key["words"].first) == (1, 1)
     assert (by_key["nested"].elements, by_key["nested"].first) == (1, 1)
     assert by_key["bad"].values == (b"\xff", b"\xfe")
+    assert (by_key["bad"].elements, by_key["bad"].first) == (None, 0)
     assert by_key["x"].values == (1.5, 2.5)
     assert diff({}, {}, metadata=(a, b), ignore_metadata=True).equal
+
+
+def test_equal_bytes_in_another_order_are_another_number(diff):
+    keys = {"n": Typed(1, "uint32")}, {"n": Typed(1 << 24, "uint32")}
+    (found,) = diff({}, {}, metadata=keys, order=("little", "big")).metadata
+    assert found.values == (1, 1 << 24)
+
+
+def test_long_text(diff):
+    text = "x" * 5000
+    (found,) = diff({}, {}, metadata=({"t": text + "a"}, {"t": text + "b" * 9})).metadata
+    assert found.first == 5000
 
 
 def test_bad_input(diff, tmp_path):

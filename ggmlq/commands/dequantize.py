@@ -8,6 +8,10 @@ from .. import gguf
 from ..convert import plan_dequantize
 from . import _convert
 
+ABOUT = """\
+Decode the quantized tensors of IN. f32 loses nothing; f16 and bf16 round once more. OUT is there in full
+or not at all.
+"""
 EXAMPLES = """\
 examples:
   ggmlq dequantize model-q4_K.gguf model-f32.gguf
@@ -20,8 +24,7 @@ def add(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     parser = commands.add_parser(
         "dequantize",
         help="write a GGUF model of blocks as floats",
-        description="Decode the quantized tensors of IN. f32 loses nothing; f16 and bf16 round once more. "
-        "OUT is there in full or not at all.",
+        description=ABOUT,
         epilog=EXAMPLES,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )

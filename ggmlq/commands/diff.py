@@ -12,6 +12,10 @@ from ..diff.metadata import CHANGED
 from ..text import table
 from . import _plain
 
+ABOUT = """\
+Compare B with A: tensors that are missing or of another shape or type, NMSE, the largest error and the
+worst block, and metadata. Exit 0: equal, 1: different, 2: could not compare.
+"""
 EXAMPLES = """\
 examples:
   ggmlq diff a.gguf b.gguf
@@ -24,8 +28,7 @@ def add(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     parser = commands.add_parser(
         "diff",
         help="two GGUF models tensor by tensor and key by key",
-        description="Compare B with A: tensors that are missing or of another shape or type, NMSE, the "
-        "largest error and the worst block, and metadata. Exit 0: equal, 1: different, 2: could not compare.",
+        description=ABOUT,
         epilog=EXAMPLES,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
@@ -111,9 +114,11 @@ def _key(found: KeyDifference) -> str:
     ]
     if found.status != CHANGED:
         return f"{_plain.name(found.key)}: {found.status}: {said[0] or said[1]}"
-    many = (
-        "" if found.elements is None else f" ({found.elements} elements differ, the first is {found.first})"
-    )
+    many = ""
+    if found.elements is not None:
+        many = f" ({found.elements} elements differ, the first is {found.first})"
+    elif found.first is not None:
+        many = f" (from byte {found.first} on)"
     kinds = f", {_pair(*found.types)}" if found.types[0] != found.types[1] else ""
     return f"{_plain.name(found.key)}: changed{kinds}: {said[0]} -> {said[1]}{many}"
 

@@ -8,6 +8,11 @@ from .. import gguf
 from ..convert import plan_quantize
 from . import _convert
 
+ABOUT = """\
+Quantize the tensors of IN that llama.cpp would quantize: all to one type, as `llama-quantize --pure`
+does, or to the types of one of its mixes (q4_K_M). Prints sizes and NMSE of each tensor. OUT is there
+in full or not at all.
+"""
 EXAMPLES = """\
 examples:
   ggmlq quantize model-f16.gguf model-q4_K.gguf --type q4_K
@@ -22,9 +27,7 @@ def add(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     parser = commands.add_parser(
         "quantize",
         help="write a GGUF model in another type or mix, with llama.cpp's bytes",
-        description="Quantize the tensors of IN that llama.cpp would quantize: all to one type, as "
-        "`llama-quantize --pure` does, or to the types of one of its "
-        "mixes (q4_K_M); print sizes and NMSE of each. OUT is there in full or not at all.",
+        description=ABOUT,
         epilog=EXAMPLES,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )

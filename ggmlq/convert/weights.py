@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 
 from ..errors import ConvertError
 from ..formats import Format
+from ..text import short
 from .rules import EMBEDDINGS
 
 Floats = NDArray[np.float32]
@@ -20,8 +21,14 @@ def for_tensor(imatrix: Mapping[str, Any], name: str, fmt: Format, shape: tuple[
     """Importance [matrices, K] for a tensor that becomes ``fmt``; None where it lacks or has no use."""
     if name not in imatrix:
         return None
-    values = np.asarray(imatrix[name], np.float32)
     asked = f"importance of {name!r}"
+    try:
+        values = np.asarray(imatrix[name], np.float32)
+    except (TypeError, ValueError) as error:
+        raise ConvertError(
+            f"{asked}: {short(imatrix[name])} is no array of numbers ({error}); it is one value a column, "
+            "such as gq.gguf.read_imatrix gives"
+        ) from None
     experts = shape[-3] if len(shape) > 2 else 1
     if values.size != experts * shape[-1]:
         if name in EMBEDDINGS:  # looked up, not multiplied: what a file has for them is of other columns

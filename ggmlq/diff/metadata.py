@@ -9,7 +9,8 @@ from typing import Any
 import numpy as np
 
 from ..errors import GGUFError
-from ..gguf import Metadata
+from ..gguf import Metadata, ValueType
+from ..gguf.metadata import Entry, Stored
 from ..gguf.node import Node, raw
 from .tensors import ONLY_A, ONLY_B
 
@@ -25,7 +26,7 @@ class KeyDifference:
     types: tuple[str | None, str | None]
     values: tuple[Any, Any]
     elements: int | None = None  # of two arrays: how many differ, counting those that only one has
-    first: int | None = None  # the first of them
+    first: int | None = None  # the first of them; of two texts the first byte that differs
 
 
 def compare(a: Metadata, b: Metadata) -> list[KeyDifference]:
@@ -39,14 +40,26 @@ def compare(a: Metadata, b: Metadata) -> list[KeyDifference]:
 def _compare_key(key: str, a: Metadata, b: Metadata) -> KeyDifference | None:
     if key not in b:
         return KeyDifference(key, ONLY_A, (a.type(key), None), (_value(a, key), None))
-    mine, theirs = a.entries[key].node(), b.entries[key].node()
+    left, right = a.entries[key], b.entries[key]
+    if _same_bytes(left, right):
+        return None
+    mine, theirs = left.node(), right.node()
     if mine.words == theirs.words and raw(mine) == raw(theirs):
         return None
     types, values = (mine.words, theirs.words), (_value(a, key), _value(b, key))
+    if mine.type is theirs.type is ValueType.STRING:
+        return KeyDifference(key, CHANGED, types, values, None, _unlike(mine.data, theirs.data)[0])
     if mine.of is None or mine.of is not theirs.of:
         return KeyDifference(key, CHANGED, types, values)
     differ = _unlike(_items(mine), _items(theirs))
     return KeyDifference(key, CHANGED, types, values, len(differ), differ[0])
+
+
+def _same_bytes(a: Entry, b: Entry) -> bool:
+    """Whether two values need not be taken apart: a vocabulary is long."""
+    if not isinstance(a, Stored) or not isinstance(b, Stored):
+        return False
+    return a.source.byteorder == b.source.byteorder and a.equals(b)
 
 
 def _value(metadata: Metadata, key: str) -> Any:
