@@ -132,3 +132,28 @@ def test_a_path_that_is_none(tmp_path):
         gq.gguf.read_imatrix(tmp_path / "nothing")
     with pytest.raises(TypeError, match="llama-imatrix"):
         gq.gguf.read_imatrix(3)
+
+
+@pytest.mark.parametrize("kind", ["dat", "gguf"])
+def test_damaged_files_are_refused_or_read(tmp_path, kind):
+    """Whatever bytes change: an error of ours, or values that are finite and not negative."""
+    path = tmp_path / "imatrix"
+    if kind == "dat":
+        path.write_bytes(legacy([("w", 3, np.arange(8)), ("experts", 2, np.ones(32))]))
+    else:
+        sums = {"w.in_sum2": np.ones((2, 8), np.float32), "w.counts": np.float32([[2], [3]])}
+        gq.save(path, sums, {"imatrix.datasets": ["a"], "imatrix.chunk_count": Typed(9, "uint32")})
+    right = path.read_bytes()
+    for seed in RNG.integers(1 << 30, size=120).tolist():
+        rng = np.random.default_rng(seed)
+        raw = bytearray(right)
+        for at in rng.integers(len(raw), size=rng.integers(1, 4)).tolist():
+            raw[at] = rng.choice([0, 1, 127, 128, 255, int(rng.integers(256))])
+        path.write_bytes(raw[: int(rng.integers(len(raw) // 2, len(raw) + 1))])
+        try:
+            found = gq.gguf.read_imatrix(path)
+        except GGUFError:
+            continue
+        for rows in found.values():
+            assert rows.ndim == 2, seed
+            assert (np.isfinite(rows) & (rows >= 0)).all(), seed
