@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from math import prod
 from typing import Any
 
@@ -172,14 +172,14 @@ def _fitting(step: Step, allow_fallback: bool) -> Step:
             "it by its name"
         )
     why = f"{step.why}, {rule}" if step.why else rule
-    return Step(step.name, step.shape, step.before, other, why)
+    return replace(step, after=other, why=why)
 
 
 def _weighted(step: Step, imatrix: Mapping[str, Any] | None) -> Step:
     if imatrix is None or not step.changes:
         return step
     found = weights.for_tensor(imatrix, step.name, step.after, step.shape)
-    return Step(step.name, step.shape, step.before, step.after, step.why, found)
+    return replace(step, weights=found)
 
 
 # --- what must hold -------------------------------------------------------------------------
