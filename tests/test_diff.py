@@ -117,6 +117,11 @@ def test_wide_integers_keep_their_last_bits(diff):
     assert tensor.largest.error == 1
 
 
+def test_errors_too_small_to_be_squared(diff):
+    (tensor,) = diff({"w": np.array([1.0, 0])}, {"w": np.array([1, 1e-200])}).tensors
+    assert (tensor.status, tensor.largest.index) == (tensors.OTHER_VALUES, (1,))
+
+
 @pytest.mark.parametrize("swap", [False, True])
 def test_nan_is_never_near(diff, swap):
     x = weights(4, 32)

@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..array import QuantArray
-from ..cpu.threads import num_threads
+from ..cpu.threads import num_threads, share
 from ..errors import ConvertError
 from ..gguf.source import release
 from ..ops import dequantize, quantize
@@ -25,11 +25,17 @@ class Tally:
         self._energy = self._error = 0.0
 
     def add(self, values: NDArray[np.float32], made: NDArray[np.float32]) -> None:
-        wide = np.atleast_2d(values).astype(np.float64)
-        energies = np.einsum("ij,ij->i", wide, wide)  # no BLAS: its threads would wait for ours
-        wide -= made
-        errors = np.einsum("ij,ij->i", wide, wide)
-        for energy, error in zip(energies.tolist(), errors.tolist(), strict=True):
+        rows, others = np.atleast_2d(values, made)
+        sums = np.empty((len(rows), 2))
+
+        def work(start: int, stop: int) -> None:
+            wide = rows[start:stop].astype(np.float64)
+            sums[start:stop, 0] = np.einsum("ij,ij->i", wide, wide)  # no BLAS, which has threads of its own
+            wide -= others[start:stop]
+            sums[start:stop, 1] = np.einsum("ij,ij->i", wide, wide)
+
+        share(work, len(rows))
+        for energy, error in sums.tolist():
             self._energy += energy
             self._error += error
 

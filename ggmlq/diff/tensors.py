@@ -88,7 +88,7 @@ def compare(name: str, a: QuantArray, b: QuantArray, advance: Callable[[int], No
     for i, (row, mine, theirs) in enumerate(_slabs(a, b)):
         tally.add(row, mine, theirs, same=i < same)
         _done(mine, theirs, advance if i >= same else _nothing)
-    status = SAME_VALUES if tally.nmse == 0 else OTHER_VALUES
+    status = SAME_VALUES if tally.largest is None else OTHER_VALUES
     return TensorDifference(name, status, types, shapes, tally.nmse, tally.largest, tally.worst)
 
 
@@ -153,15 +153,13 @@ class _Tally:
             self._energy += float(np.einsum("ij,ij->", x, x))  # no BLAS, whose sums depend on threads
             if same:
                 return
-            y = _values(b)
-            error = np.abs(y - x)
-            error[(x == y) | (np.isnan(x) & np.isnan(y))] = 0
-            self._error += float(np.einsum("ij,ij->", error, error))
+            error = _errors(x, y := _values(b))
             if not error.any():
                 return
+            self._error += float(np.einsum("ij,ij->", error, error))
             self._note_largest(first, x, y, error)
             if self._width > 1:
-                self._note_worst(first, a, b, error**2, x**2)
+                self._note_worst(first, a, b, x, error)
 
     def _note_largest(self, first: tuple[int, ...], x: Doubles, y: Doubles, error: Doubles) -> None:
         row, column = divmod(int(error.argmax()), error.shape[1])  # NaN is the largest of all
@@ -170,17 +168,18 @@ class _Tally:
             self.largest = place
 
     def _note_worst(
-        self, first: tuple[int, ...], a: QuantArray, b: QuantArray, square: Doubles, energy: Doubles
+        self, first: tuple[int, ...], a: QuantArray, b: QuantArray, x: Doubles, error: Doubles
     ) -> None:
-        sums = square.reshape(len(square), -1, self._width).sum(axis=-1)
+        parts = error.reshape(len(error), -1, self._width)
+        sums = np.einsum("ijk,ijk->ij", parts, parts)
         row, block = divmod(int(sums.argmax()), sums.shape[1])
         worst = float(sums[row, block])
         if self.worst is not None and not _above(worst, self._worst_square):
             return
         self._worst_square = worst
         columns = block * self._width, (block + 1) * self._width
-        column = columns[0] + int(square[row, slice(*columns)].argmax())
-        power = float(energy[row, slice(*columns)].sum())
+        column = columns[0] + int(parts[row, block].argmax())
+        power = float((x[row, slice(*columns)] ** 2).sum())
         self.worst = WorstBlock(
             self._index(first, row, 0)[:-1],
             columns,
@@ -193,6 +192,15 @@ class _Tally:
         if self._scalar:
             return ()
         return (*first[:-1], first[-1] + row, column) if first else (column,)
+
+
+def _errors(x: Doubles, y: Doubles) -> Doubles:
+    """``|y - x|``; values that are both NaN, or the same infinity, do not differ."""
+    error = np.subtract(y, x)
+    np.abs(error, out=error)
+    if not np.isfinite(error.sum()):
+        error[(x == y) | (np.isnan(x) & np.isnan(y))] = 0
+    return error
 
 
 def _above(found: float, most: float) -> bool:
