@@ -17,6 +17,8 @@ from .plan import Step
 
 SLAB = 1 << 18  # elements that a thread converts at a time: a few MiB, and a short wait for Ctrl-C
 
+MOST = 1 << 22  # by all threads
+
 
 class Tally:
     """Squares of values, and of what conversion took from them: the same for any slabs and threads."""
@@ -72,7 +74,7 @@ def _slabs(matrix: QuantArray) -> Iterator[tuple[int, QuantArray]]:
     if matrix.ndim < 2:
         yield 0, matrix
         return
-    count = max(1, SLAB * num_threads() // max(1, matrix.shape[-1]))
+    count = max(1, min(SLAB * num_threads(), MOST) // max(1, matrix.shape[-1]))
     for row in range(0, len(matrix), count):
         yield row, matrix[row : row + count]
 
