@@ -265,7 +265,7 @@ MEMORY = """
         with open("/proc/self/status") as file:
             return int(file.read().split(kind + ":")[1].split()[0]) >> 10
     source, made, back = sys.argv[1:]
-    for _ in range(2):  # what is imported and compiled the first time does not count
+    for _ in range(4):  # what is imported and compiled the first times does not count
         with open("/proc/self/clear_refs", "w") as file:
             file.write("5")  # the peak starts anew
         before = memory("VmRSS")

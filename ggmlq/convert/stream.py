@@ -16,7 +16,6 @@ from ..ops import dequantize, quantize
 from .plan import Step
 
 SLAB = 1 << 18  # elements that a thread converts at a time: a few MiB, and a short wait for Ctrl-C
-
 MOST = 1 << 22  # by all threads
 
 
