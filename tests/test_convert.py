@@ -83,6 +83,13 @@ def test_dequantize_gives_the_values(model, out, tmp_path):
         assert back.metadata["general.file_type"] == rules.FILE_TYPES[fmt]
 
 
+def test_exceptions_of_dequantize_may_be_blocks(model, out):
+    report = gq.convert.dequantize(model, out, "f16", keep={"ffn_down": "q4_K", "ffn_up": "same"})
+    assert types(out)["blk.0.ffn_down.weight"] == "q5_0"
+    assert types(out)["blk.0.ffn_up.weight"] == "f32"
+    assert "do not fit q4_K" in report.tensors[1].step.why
+
+
 def test_dequantize_decodes_what_llama_cpp_would_not_have_quantized(tmp_path, out):
     w = np.random.default_rng(SEED).standard_normal((4, 64), np.float32)
     row = gq.quantize(w[0], "q4_0")

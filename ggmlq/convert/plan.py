@@ -130,7 +130,7 @@ def plan_dequantize(file: GGUFFile, type: str | int | Format = "f32", *, keep: K
         for name in file
     ]
     metadata = _file_type(rules.FILE_TYPES[fmt.name])
-    return Plan(file, [_fitting(step, False) for step in steps], metadata)
+    return Plan(file, [_fitting(step, True) for step in steps], metadata)
 
 
 def _nbytes(fmt: Format, shape: tuple[int, ...]) -> int:
