@@ -51,6 +51,11 @@ def encode_rows(asked: str, fmt: Format, x: NDArray[Any], weights: Floats | None
         progress.close()
 
 
+def prepare(fmt: Format, elements: int, weighted: bool) -> None:
+    """Load the compiled encoder if so many elements, to be encoded in many calls, repay it."""
+    _encoder(fmt, elements, weighted)
+
+
 def _encode_slab(
     asked: str, encoder: Encoder, rows: NDArray[Any], shape: tuple[int, ...], first: int,
     weights: Floats | None, blocks: Bytes,
