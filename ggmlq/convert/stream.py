@@ -120,6 +120,6 @@ def _check_held(step: Step, values: NDArray[np.float32], made: QuantArray, matri
         run = np.atleast_2d(values)[row, block * size : (block + 1) * size]
         raise ConvertError(
             f"{_row(step, matrix, first + row)}, columns {block * size} to {block * size + size - 1} have "
-            f"values up to {np.abs(run).max():.3g}, and {name} cannot hold their scale; keep the tensor as it "
-            "is, or make it bf16"
+            f"values up to {np.abs(run).max():.3g}, and {name} cannot hold their scale; keep the tensor "
+            "as it is, or make it bf16"
         )
