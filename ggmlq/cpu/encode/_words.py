@@ -15,6 +15,7 @@ from numba.core import cgutils
 from numba.extending import intrinsic
 
 from ..jit import inner
+from ..lanes.halves import narrowed, widened
 from ._vectors import BOOL, FLOAT, INT, LANES, Vector, constant, llvm
 
 
@@ -23,6 +24,7 @@ def _word(typing: Callable[..., Any]) -> Any:
 
 
 EIGHT = ir.VectorType(ir.IntType(8), LANES)
+HALVES = ir.VectorType(ir.IntType(16), LANES)
 
 
 @inner
@@ -137,14 +139,6 @@ def bits_of(typingctx: Any, v: Any) -> Any:
     return INT(FLOAT), codegen
 
 
-@_word
-def of_bits(typingctx: Any, bits: Any) -> Any:
-    def codegen(context: Any, builder: Any, sig: Any, args: Any) -> Any:
-        return builder.bitcast(args[0], llvm(FLOAT))
-
-    return FLOAT(INT), codegen
-
-
 @inner
 def clamp(codes: Any, low: Any, high: Any) -> Any:
     raised = where(codes > low, codes, low)
@@ -173,21 +167,17 @@ def pick(v: Any, edges: Any, values: Any) -> Any:
     return value
 
 
-@inner
-def to_half(v: Any) -> Any:
-    """In integers: not every CPU has the conversion. A half of sums moves subnormals into place."""
-    bits = bits_of(v)
-    size = bits & 0x7FFFFFFF
-    normal = (size - 0x37FFF001 + (size >> 13 & 1)) >> 13
-    subnormal = bits_of(of_bits(size) + np.float32(0.5)) - 0x3F000000
-    rounded = where(size < 0x38800000, subnormal, normal)
-    beyond = where(size > 0x7F800000, 0x7E00, 0x7C00)
-    return where(size >= 0x47800000, beyond, rounded) | bits >> 16 & 0x8000
+@_word
+def to_half(typingctx: Any, v: Any) -> Any:
+    def codegen(context: Any, builder: Any, sig: Any, args: Any) -> Any:
+        return builder.zext(narrowed(builder, args[0]), llvm(INT))
+
+    return INT(FLOAT), codegen
 
 
-@inner
-def from_half(bits: Any) -> Any:
-    """Exponent and mantissa moved into place are the value divided by 2**112."""
-    value = of_bits((bits & 0x7FFF) << 13) * np.float32(2.0**112)
-    whole = bits_of(value) | where(value >= np.float32(65536), 0x7F800000, 0)
-    return of_bits(whole | (bits & 0x8000) << 16)
+@_word
+def from_half(typingctx: Any, bits: Any) -> Any:
+    def codegen(context: Any, builder: Any, sig: Any, args: Any) -> Any:
+        return widened(builder, builder.trunc(args[0], HALVES))
+
+    return FLOAT(INT), codegen
