@@ -29,7 +29,7 @@ from ggmlq.testing.blocks import random_blocks
 from ggmlq.testing.rows import rows
 
 COLUMNS = 4096
-DECODED = 512  # rows
+DECODED = 128  # rows: what is decoded fits the cache, for memory would be the same for both
 ENCODED = {False: 512, True: 16}  # rows; fewer for an encoder that searches
 NO_DECODER = ("q8_1",)  # ggml has none
 
