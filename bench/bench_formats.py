@@ -31,7 +31,7 @@ from ggmlq.testing.rows import rows
 COLUMNS = 4096
 DECODED = 128  # rows: what is decoded fits the cache, for memory would be the same for both
 LARGER = 16  # times that for all threads
-ENCODED = {False: 2048, True: 16}  # rows; fewer for an encoder that searches
+ENCODED = {False: 2048, True: 128}  # rows; fewer for an encoder that searches
 NO_DECODER = ("q8_1",)  # ggml has none
 
 Work = Callable[[], object]
@@ -107,7 +107,16 @@ def encode_rates(fmt: Format, count: int, height: int) -> dict[str, float]:
         "encode, all threads": (available(), lambda: gq.quantize(x, fmt, imatrix)),
         "encode, ggml": (1, lambda: ggml.quantize(x, fmt, imatrix)),
     }
-    return rates(works, x.size, min(count, 3) if search else count)
+    figures = rates(works, x.size, min(count, 3) if search else count)
+    if getattr(fmt, "imatrix", "ignored") != "optional":
+        return figures
+    few = x[: ENCODED[True]]
+    works = {
+        "encode, weighted": (1, lambda: gq.quantize(few, fmt, weights)),
+        "encode, weighted, all threads": (available(), lambda: gq.quantize(few, fmt, weights)),
+        "encode, weighted, ggml": (1, lambda: ggml.quantize(few, fmt, weights)),
+    }
+    return figures | rates(works, few.size, min(count, 3))
 
 
 def rates(works: dict[str, tuple[int, Work]], weights: int, count: int) -> dict[str, float]:

@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 
 from .checks import finite_float32
 from .cpu.threads import PARTS, num_threads, share
+from .errors import NonFiniteError
 from .formats import BlockFormat, Format
 from .formats.format import Bytes, Floats
 from .progress import Progress
@@ -23,7 +24,7 @@ from .progress import Progress
 # does not meet others at Python's lock more often than it must. A search is long enough with fewer.
 SLAB = 1 << 18
 BLINK = 0.05  # seconds between two looks at the keyboard and at the progress, or more
-PATIENCE = 2.0  # seconds that NumPy may have taken before a compiled encoder is loaded instead
+PATIENCE = 1.0  # seconds that NumPy may have taken before a compiled encoder is loaded instead
 
 _spent: defaultdict[tuple[str, bool], float] = defaultdict(
     float
@@ -44,11 +45,16 @@ def encode_rows(asked: str, fmt: Format, x: NDArray[Any], weights: Floats | None
     encoder = _encoder(fmt, rows.size, weights is not None)
     few = max(1, encoder.slab // rows.shape[1])
     damaged: list[int] = []
+    refused: dict[int, NonFiniteError] = {}
 
     def work(start: int, stop: int) -> None:
         for at in range(first + start, first + stop, few):
             slab = slice(at, min(at + few, first + stop))
-            values = finite_float32(asked, rows[slab], x.shape, at)
+            try:
+                values = finite_float32(asked, rows[slab], x.shape, at)
+            except NonFiniteError as error:
+                refused[at] = error
+                return
             encoder.encode(values, weights, blocks[slab])
             if fmt.invalid(blocks[slab].view(fmt.dtype)).any():  # asked while they are in the cache
                 damaged.append(at)
@@ -59,6 +65,8 @@ def encode_rows(asked: str, fmt: Format, x: NDArray[Any], weights: Floats | None
         while first < len(rows):
             started, count = time.monotonic(), min(step, len(rows) - first)
             share(work, count, grain=few if encoder.threads > 1 else count)
+            if refused:
+                raise refused[min(refused)]  # the first by place, whichever thread was first in time
             progress.advance(count * rows.shape[1])
             first += count
             if time.monotonic() - started < BLINK:
@@ -66,6 +74,11 @@ def encode_rows(asked: str, fmt: Format, x: NDArray[Any], weights: Floats | None
     finally:
         progress.close()
     return not damaged
+
+
+def prepare(fmt: Format, elements: int, weighted: bool) -> None:
+    """Load the compiled encoder if so many elements, to be encoded in many calls, repay it."""
+    _encoder(fmt, elements, weighted)
 
 
 def _encoder(fmt: Format, elements: int, weighted: bool) -> Encoder:
@@ -76,7 +89,7 @@ def _encoder(fmt: Format, elements: int, weighted: bool) -> Encoder:
         must = fmt.pack is None
     slab = SLAB // 32 if search or must else SLAB
     _spent[fmt.name, weighted] += 0.02 + elements / 5e6 if search else elements / 2e8
-    dear = _spent[fmt.name, weighted] > (PATIENCE if search else PATIENCE / 4)
+    dear = _spent[fmt.name, weighted] > (PATIENCE if search else PATIENCE / 2)
     if (must or dear) and fmt.has_compiled_encoder:
         return Encoder(fmt.compiled_encoder(), num_threads(), slab)
 

@@ -113,6 +113,7 @@ def test_the_number_of_threads_changes_nothing(monkeypatch, compiled_at_once, on
     x = rows("heavy_tails", 37, 512)
     weights = np.abs(rows("normal", 1, 512)[0])
     monkeypatch.setattr(encoding, "SLAB", 3000)
+    monkeypatch.setattr(encoding, "PART", 512)
     for name, w in (("q6_K", None), ("q6_K", weights), ("q4_0", weights)):
         want = FORMATS[name].encode(x, w).tobytes()
         for n in one_to_three_threads:
@@ -120,7 +121,8 @@ def test_the_number_of_threads_changes_nothing(monkeypatch, compiled_at_once, on
             assert gq.quantize(x, name, imatrix=w).raw.tobytes() == want
 
 
-def test_the_first_bad_value_is_named_whatever_thread_meets_it(one_to_three_threads):
+def test_the_first_bad_value_is_named_whatever_thread_meets_it(monkeypatch, one_to_three_threads):
+    monkeypatch.setattr(encoding, "PART", 64)
     x = np.ones((12, 64), np.float32)
     x[3, 7] = x[5, 1] = x[11, 0] = np.nan
     for n in one_to_three_threads:
@@ -131,6 +133,7 @@ def test_the_first_bad_value_is_named_whatever_thread_meets_it(one_to_three_thre
 
 def test_numpy_serves_until_it_has_cost_as_much_as_loading(monkeypatch):
     monkeypatch.setattr(encoding, "_spent", type(encoding._spent)(float))
+    monkeypatch.setattr(encoding, "PATIENCE", 2)
     chosen = []
     monkeypatch.setattr(
         gq.formats["q6_K"].__class__, "compiled_encoder", lambda fmt: chosen.append(fmt.name) or fmt.encode

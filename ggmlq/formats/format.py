@@ -62,6 +62,21 @@ class Format(ABC):
         """The same bytes with the pair of halves as one ``half2`` field, where ggml has that."""
         return None
 
+    @property
+    def has_compiled_encoder(self) -> bool:
+        """Whether ``ggmlq/cpu/encode`` has a file of this name; looking for it loads no Numba."""
+        return importlib.util.find_spec(self._encoder) is not None
+
+    @property
+    def _encoder(self) -> str:
+        return f"ggmlq.cpu.encode.{self.name.lower()}"
+
+    def compiled_encoder(self) -> Callable[[Floats, Floats | None, Bytes], None]:
+        """``encode(values, imatrix, blocks)`` of that file; loads Numba."""
+        encode: Callable[[Floats, Floats | None, Bytes], None]
+        encode = importlib.import_module(self._encoder).encode
+        return encode
+
     def row_bytes(self, elements: int) -> int:
         """Bytes of a row with so many elements (a multiple of the block size)."""
         return elements // self.block_size * self.dtype.itemsize
@@ -77,21 +92,6 @@ class Format(ABC):
     @abstractmethod
     def encode(self, x: Floats, imatrix: Floats | None = None) -> Blocks:
         """Finite float32 rows [rows, K] to blocks [rows, K // block_size], with ggml's bytes."""
-
-    @property
-    def has_compiled_encoder(self) -> bool:
-        """Whether ``ggmlq/cpu/encode`` has a file of this name; looking for it loads no Numba."""
-        return importlib.util.find_spec(self._encoder) is not None
-
-    @property
-    def _encoder(self) -> str:
-        return f"ggmlq.cpu.encode.{self.name.lower()}"
-
-    def compiled_encoder(self) -> Callable[[Floats, Floats | None, Bytes], None]:
-        """``encode(values, imatrix, blocks)`` of that file; loads Numba."""
-        encode: Callable[[Floats, Floats | None, Bytes], None]
-        encode = importlib.import_module(self._encoder).encode
-        return encode
 
     @abstractmethod
     def invalid(self, blocks: Blocks) -> NDArray[np.bool_]:
