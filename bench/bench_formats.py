@@ -93,7 +93,7 @@ def decode_rates(fmt: Format, count: int, height: int) -> dict[str, float]:
 
 def encode_rates(fmt: Format, count: int, height: int) -> dict[str, float]:
     """Float32 to blocks."""
-    search = getattr(fmt, "search", "never") != "never"
+    search = isinstance(fmt, BlockFormat) and (fmt.pack is None or fmt.search != "never")
     x = rows("normal", min(height, ENCODED[search]), COLUMNS)
     weights = np.random.default_rng(0).uniform(0.1, 2, COLUMNS).astype(np.float32)
     imatrix = weights if fmt.needs_imatrix else None
