@@ -85,7 +85,7 @@ def _encoder(fmt: Format, elements: int, weighted: bool) -> Encoder:
     _spent[fmt.name, weighted] += 0.02 + elements / 5e6 if search else elements / 2e8
     dear = _spent[fmt.name, weighted] > (PATIENCE if search else PATIENCE / 2)
     if (must or dear) and fmt.has_compiled_encoder:
-        return Encoder(fmt.compiled_encoder(), num_threads(), SLAB // 32 if search or must else SLAB)
+        return Encoder(fmt.compiled_encoder(), num_threads(), SLAB // 4 if search or must else SLAB)
 
     def encode(values: Floats, imatrix: Floats | None, blocks: Bytes) -> None:
         blocks.view(fmt.dtype)[...] = fmt.encode(values, imatrix)
