@@ -76,6 +76,11 @@ def encode_rows(asked: str, fmt: Format, x: NDArray[Any], weights: Floats | None
     return not damaged
 
 
+def prepare(fmt: Format, elements: int, weighted: bool) -> None:
+    """Load the compiled encoder if so many elements, to be encoded in many calls, repay it."""
+    _encoder(fmt, elements, weighted)
+
+
 def _encoder(fmt: Format, elements: int, weighted: bool) -> Encoder:
     """NumPy's, or the compiled one where there is no other or NumPy has become dear."""
     search = must = False

@@ -77,6 +77,10 @@ class GGUFOSError(GGUFError, OSError):
             self.errno, self.strerror, self.filename = cause.errno, cause.strerror, cause.filename
 
 
+class ConvertError(GGMLQError, ValueError):
+    """A file that cannot be made of another one as it was asked for."""
+
+
 class DumpError(GGMLQError, ValueError):
     """A file with a kernel's operands or result that cannot be read as such."""
 
