@@ -21,14 +21,14 @@ from .formats.format import Bytes, Floats
 from .progress import Progress
 
 # Elements encoded by one call: what NumPy copies and what is read twice stays in the cache, and a thread
-# does not meet others at Python's lock more often than it must. A search is long enough with fewer.
+# does not meet others at Python's lock more often than it must. A compiled search is long enough
+# with fewer.
 SLAB = 1 << 18
 BLINK = 0.05  # seconds between two looks at the keyboard and at the progress, or more
 PATIENCE = 1.0  # seconds that NumPy may have taken before a compiled encoder is loaded instead
 
-_spent: defaultdict[tuple[str, bool], float] = defaultdict(
-    float
-)  # seconds of NumPy, estimated, by format and weighting
+# Seconds of NumPy so far, estimated, by format and weighting.
+_spent: defaultdict[tuple[str, bool], float] = defaultdict(float)
 
 
 class Encoder(NamedTuple):
@@ -62,17 +62,17 @@ def encode_rows(asked: str, fmt: Format, x: NDArray[Any], weights: Floats | None
     progress = Progress(rows.size, f"encoding {fmt.name}", unit="w")
     try:
         first, step = 0, few * encoder.threads * PARTS
-        while first < len(rows):
+        while first < len(rows) and not refused:
             started, count = time.monotonic(), min(step, len(rows) - first)
             share(work, count, grain=few if encoder.threads > 1 else count)
-            if refused:
-                raise refused[min(refused)]  # the first by place, whichever thread was first in time
             progress.advance(count * rows.shape[1])
             first += count
             if time.monotonic() - started < BLINK:
                 step *= 2  # waking threads costs as much as encoding a little
     finally:
         progress.close()
+    if refused:
+        raise refused[min(refused)]  # the first by place, whichever thread was first in time
     return not damaged
 
 
@@ -87,14 +87,13 @@ def _encoder(fmt: Format, elements: int, weighted: bool) -> Encoder:
     if isinstance(fmt, BlockFormat):
         search = fmt.search == "always" or (fmt.search == "weighted" and weighted)
         must = fmt.pack is None
-    slab = SLAB // 32 if search or must else SLAB
     _spent[fmt.name, weighted] += 0.02 + elements / 5e6 if search else elements / 2e8
     dear = _spent[fmt.name, weighted] > (PATIENCE if search else PATIENCE / 2)
     if (must or dear) and fmt.has_compiled_encoder:
-        return Encoder(fmt.compiled_encoder(), num_threads(), slab)
+        return Encoder(fmt.compiled_encoder(), num_threads(), SLAB // 4 if search or must else SLAB)
 
     def encode(values: Floats, imatrix: Floats | None, blocks: Bytes) -> None:
         blocks.view(fmt.dtype)[...] = fmt.encode(values, imatrix)
 
     # A search in NumPy takes so many small steps that a second thread would only wait for the first.
-    return Encoder(encode, 1 if search else num_threads(), slab)
+    return Encoder(encode, 1 if search else num_threads(), SLAB)
