@@ -38,7 +38,7 @@ def refuses(problem: Problem) -> str | None:
 @register(__name__, __doc__, arithmetic="q8", accumulate="int32", refuses=refuses)
 def launch(x: Any, q: QuantArray, out: Any) -> None:
     layout, kind = PREPARED[q.format.name], target()
-    if len(x) >= MANY and (len(layout.planes) > 1 or layout.scale == "i4"):
+    if len(x) >= MANY and (layout.offset or len(layout.planes) > 1):
         wide = expanded(layout, kind)
         multiply(x, q.prepared(panels), out, wide, lambda rows: through_bytes(layout, rows, kind))
     else:
