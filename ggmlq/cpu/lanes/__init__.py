@@ -6,15 +6,19 @@ fixed length. They are plain LLVM vectors, not instructions of one CPU: LLVM spl
 for SSE, AVX2, AVX-512 or NEON.
 
 A vector supports ``& | ^ << >> + - *`` with another of its kind or with a scalar, which is
-converted to its kind. ``>>`` fills with zeros in unsigned kinds. Floats are never contracted.
+converted to its kind; floats also ``/``. ``>>`` fills with zeros in unsigned kinds. A comparison gives an
+integer with a bit for each lane. Floats are never contracted.
 """
 
+from .choices import chosen, clipped, either, first, negated
 from .halves import half, narrow, store_floats, widen
 from .kind import Lanes
 from .memory import gather, load, lookup, spans, store, word
-from .shapes import above, convert, either, interleave, negated, part, ramp, recast, splat
+from .shapes import above, convert, interleave, part, ramp, recast, splat
+from .sums import most, total
 
 __all__ = [
-    "Lanes", "above", "convert", "either", "gather", "half", "interleave", "load", "lookup",
-    "narrow", "negated", "part", "ramp", "recast", "spans", "splat", "store", "store_floats", "widen", "word",
+    "Lanes", "above", "chosen", "clipped", "convert", "either", "first", "gather", "half",
+    "interleave", "load", "lookup", "most", "narrow", "negated", "part", "ramp", "recast", "spans",
+    "splat", "store", "store_floats", "total", "widen", "word",
 ]  # fmt: skip

@@ -51,7 +51,14 @@ INTEGER = {
     operator.and_: "and_", operator.or_: "or_", operator.xor: "xor", operator.lshift: "shl",
     operator.rshift: "lshr", operator.add: "add", operator.sub: "sub", operator.mul: "mul",
 }  # fmt: skip
-FLOAT = {operator.add: "fadd", operator.sub: "fsub", operator.mul: "fmul"}
+FLOAT = {
+    operator.add: "fadd", operator.sub: "fsub", operator.mul: "fmul", operator.truediv: "fdiv",
+}  # fmt: skip
+
+
+def plain(kind: Any) -> Any:
+    """The type of a constant without its value."""
+    return types.unliteral(kind)  # type: ignore[no-untyped-call]
 
 
 def splatted(builder: Any, value: Any, n: int) -> Any:
@@ -86,7 +93,7 @@ def _define(op: Callable[..., Any]) -> None:
         lower_builtin(op, Lanes, right)(lower)  # type: ignore[no-untyped-call]
 
 
-for _op in INTEGER:
+for _op in INTEGER | FLOAT:
     _define(_op)
 
 

@@ -7,7 +7,7 @@ from typing import Any
 from llvmlite import ir
 from numba import types
 
-from .kind import Lanes, element, emitted, order, splatted, vector
+from .kind import Lanes, element, emitted, order, plain, splatted, vector
 
 
 @emitted
@@ -57,11 +57,6 @@ def splat(typingctx: Any, number: Any, kind: Any, n: Any) -> Any:
     return lanes(lanes.of, kind, n), codegen
 
 
-def plain(kind: Any) -> Any:
-    """The type of a constant without its value."""
-    return types.unliteral(kind)  # type: ignore[no-untyped-call]
-
-
 @emitted
 def recast(typingctx: Any, bits: Any, kind: Any) -> Any:
     """The bits of lanes, or of an integer, as lanes of another type; one lane is a number."""
@@ -77,10 +72,10 @@ def recast(typingctx: Any, bits: Any, kind: Any) -> Any:
 
 @emitted
 def convert(typingctx: Any, lanes: Any, kind: Any) -> Any:
-    """The same numbers as lanes of another type: widened, narrowed or turned into floats."""
+    """The same numbers as lanes of another type; floats become integers towards zero."""
     old, new = lanes.of, Lanes(kind.dtype, lanes.n)
     if isinstance(old, types.Float):
-        name = "fpext" if new.of.bitwidth > old.bitwidth else "bitcast"
+        name = "fpext" if isinstance(new.of, types.Float) else "fptosi"
     elif isinstance(new.of, types.Float):
         name = "sitofp" if old.signed else "uitofp"
     elif new.of.bitwidth > old.bitwidth:
@@ -92,29 +87,6 @@ def convert(typingctx: Any, lanes: Any, kind: Any) -> Any:
         return getattr(builder, name)(args[0], vector(new))
 
     return new(lanes, kind), codegen
-
-
-@emitted
-def either(typingctx: Any, bits: Any, yes: Any, no: Any, kind: Any) -> Any:
-    """For each bit of an integer, the lowest first, one of two numbers, as lanes of a type."""
-    lanes = Lanes(kind.dtype, bits.bitwidth)
-
-    def codegen(context: Any, builder: Any, sig: Any, args: Any) -> Any:
-        mask = builder.bitcast(args[0], ir.VectorType(ir.IntType(1), lanes.n))
-        return builder.select(mask, *(splatted(builder, value, lanes.n) for value in args[1:3]))
-
-    return lanes(plain(bits), lanes.of, lanes.of, kind), codegen
-
-
-@emitted
-def negated(typingctx: Any, lanes: Any, minus: Any) -> Any:
-    """Lanes with a minus wherever the bit of their number is set in an integer."""
-
-    def codegen(context: Any, builder: Any, sig: Any, args: Any) -> Any:
-        mask = builder.bitcast(args[1], ir.VectorType(ir.IntType(1), lanes.n))
-        return builder.select(mask, builder.neg(args[0]), args[0])
-
-    return lanes(lanes, minus), codegen
 
 
 @emitted
