@@ -23,6 +23,7 @@ from .ops import dequantize, linear, quantize
 
 if TYPE_CHECKING:
     from . import reference
+    from .cpu.threads import set_num_threads
     from .faults import Diagnosis, diagnose
     from .gguf import open, save
 
@@ -45,10 +46,14 @@ __all__ = [
     "quantize",
     "reference",
     "save",
+    "set_num_threads",
 ]
 
 # Found in these modules when first asked for: `import ggmlq` stays quick.
-_LATER = {"Diagnosis": "faults", "diagnose": "faults", "open": "gguf", "save": "gguf", "reference": ""}
+_LATER = {
+    "Diagnosis": "faults", "diagnose": "faults", "open": "gguf", "save": "gguf", "reference": "",
+    "set_num_threads": "cpu.threads",
+}  # fmt: skip
 
 
 def __getattr__(name: str) -> Any:

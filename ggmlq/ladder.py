@@ -31,6 +31,7 @@ class Problem:
     n: int  # rows of weights
     k: int  # length of both
     device: str  # "cpu" or "cuda"
+    lasting: bool = True  # whether the weights keep their bytes, so that a kernel may keep them in its order
 
     def __str__(self) -> str:
         return f"{self.op}[{self.format.name}, M={self.m}, N={self.n}, K={self.k}, {self.device}]"
@@ -143,7 +144,7 @@ def kernels(
 
     >>> import ggmlq as gq
     >>> gq.kernels(device="cpu")[0].name
-    'cpu:dequant'
+    'cpu:naive'
     """
     fmt = None if format is None else FORMATS[format]
     kinds = DEVICES if device is None else (str(device).partition(":")[0],)

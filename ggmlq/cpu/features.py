@@ -17,14 +17,15 @@ MATTERING = {
 
 
 def examine() -> dict[str, Any]:
-    """Name, threads and the features that matter for quantized products."""
+    """Name, threads, the features that matter for quantized products, and where compiled code is kept."""
     features = llvm.get_host_cpu_features()
     family = "arm" if "neon" in features else "x86"
-    affinity = getattr(os, "sched_getaffinity", None)
     return {
-        "name": llvm.get_host_cpu_name(),
-        "threads": len(affinity(0)) if affinity else os.cpu_count(),
+        "name": cpu_name(),
+        "threads": available(),
         "features": {name: bool(features.get(name)) for name in MATTERING[family]},
+        "dot": target().dot,
+        "compiled": kept.examine(),
     }
 
 
