@@ -103,7 +103,7 @@ def _at_least(version: str | None, least: tuple[int, int]) -> bool:
 
 def _cpu() -> dict[str, Any]:
     try:
-        facts: dict[str, Any] = importlib.import_module("ggmlq.cpu.features").examine()
+        facts: dict[str, Any] = importlib.import_module("ggmlq.cpu.report").examine()
     except ImportError as error:
         return {"error": f"unknown: {error}"}
     return facts

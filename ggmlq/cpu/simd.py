@@ -65,8 +65,7 @@ class Simd:
         while len(parts) > 1:
             both = ir.Constant(vec(I32, 2 * parts[0].type.count), list(range(2 * parts[0].type.count)))
             parts = [
-                self.builder.shuffle_vector(a, b, both)
-                for a, b in zip(parts[::2], parts[1::2], strict=True)
+                self.builder.shuffle_vector(a, b, both) for a, b in zip(parts[::2], parts[1::2], strict=True)
             ]
         return parts[0]
 
@@ -79,9 +78,7 @@ class Simd:
             words = self.builder.lshr(words, _all(WORDS, at - to))
         elif at < to:
             words = self.builder.shl(words, _all(WORDS, to - at))
-        masked = self.builder.and_(
-            self.builder.bitcast(words, BYTES), _all(BYTES, (1 << width) - 1 << to)
-        )
+        masked = self.builder.and_(self.builder.bitcast(words, BYTES), _all(BYTES, (1 << width) - 1 << to))
         return masked
 
     def lookup(self, table: tuple[int, ...], index: Any) -> Any:
@@ -94,9 +91,7 @@ class Simd:
         }[self.target.dot]
         kind = vec(I8, width)
         entries = ir.Constant(kind, [entry & 255 for entry in table] * (width // 16))
-        return self.join(
-            [self.call(name, kind, entries, part) for part in self._pieces(index, width)]
-        )
+        return self.join([self.call(name, kind, entries, part) for part in self._pieces(index, width)])
 
     def minus(self, codes: Any, zero: int) -> Any:
         """Bytes less a constant."""
@@ -140,9 +135,7 @@ class Simd:
     def by_pieces(self, name: str, width: int, sums: Any, *factors: Any) -> Any:
         """An intrinsic on ``width`` bytes of sums and factors, for all 64 bytes."""
         kind = vec(I32, width // 4)
-        pieces = zip(
-            self._pieces(sums, width // 4), *(self._pieces(f, width) for f in factors), strict=True
-        )
+        pieces = zip(self._pieces(sums, width // 4), *(self._pieces(f, width) for f in factors), strict=True)
         return self.join([self.call(name, kind, *piece) for piece in pieces])
 
 

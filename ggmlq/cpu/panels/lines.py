@@ -126,4 +126,3 @@ def _sum(b: Any, vector: Any) -> Any:
         low, high = (ir.Constant(vec(I32, n), list(range(at, at + n))) for at in (0, n))
         vector = b.fadd(b.shuffle_vector(vector, empty, low), b.shuffle_vector(vector, empty, high))
     return b.extract_element(vector, I32(0))
-

@@ -53,8 +53,6 @@ class Panel:
             return simd.minus(codes, layout.zero)
         return codes
 
-
-
     def scale(self, here: Place, half: int) -> tuple[Any, Any]:
         """Scale and offset (or None) of a group, 16 rows each."""
         layout, b = self.layout, self.b
