@@ -17,7 +17,6 @@ from .devices import cuda_device, device_of, is_host
 from .errors import BlockIndexError, DeviceError, DTypeError, ShapeError
 from .formats import FORMATS, Format
 
-
 _PREPARING = threading.RLock()
 
 
@@ -152,7 +151,7 @@ class QuantArray:
 
     @property
     def lasting(self) -> bool:
-        """Whether its bytes cannot be written to through it, so that kernels may keep what they make of them."""
+        """Whether its bytes cannot be written to, so that kernels may keep what they make of them."""
         return not is_host(self._stored) or not self._stored.flags.writeable
 
     def drop_prepared(self) -> None:

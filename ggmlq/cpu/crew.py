@@ -113,8 +113,7 @@ _crew = _Crew()
 
 def _after_fork() -> None:
     """Threads do not survive a fork."""
-    global _crew
-    _crew = _Crew()
+    globals()["_crew"] = _Crew()
 
 
 if hasattr(os, "register_at_fork"):

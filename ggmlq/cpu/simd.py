@@ -56,7 +56,7 @@ class Simd:
         return self.builder.shuffle_vector(first, ir.Constant(kind, ir.Undefined), zeros)
 
     def part(self, value: Any, start: int, n: int) -> Any:
-        """n neighbours of a vector."""
+        """So many neighbours of a vector."""
         picked = ir.Constant(vec(I32, n), list(range(start, start + n)))
         return self.builder.shuffle_vector(value, ir.Constant(value.type, ir.Undefined), picked)
 
@@ -113,7 +113,7 @@ class Simd:
         return self._dot(self, sums, self.operand(weights), activations)
 
     def fma(self, a: Any, b: Any, c: Any) -> Any:
-        """a * b + c, rounded once where the CPU can."""
+        """Product and sum, rounded once where the CPU can."""
         if self.target.fma:
             return self.call("llvm.fma.v16f32", FLOATS, a, b, c)
         return self.builder.fadd(self.builder.fmul(a, b), c)

@@ -13,11 +13,9 @@ from typing import Any
 import numpy as np
 from llvmlite import ir
 from numba import types
-from numba.core import cgutils
-from numba.extending import intrinsic
 
 from ...formats import BlockFormat
-from ..jit import jit
+from ..jit import cgutils, intrinsic, jit
 from ..memory import bytes_at, floats_at, peek
 from ..simd import BYTES, F32, FLOATS, I32, I64, INTS, Simd, vec
 from ..target import Target
@@ -88,7 +86,7 @@ def stretcher(fmt: BlockFormat, target: Target) -> Any:
 def _dot(group: int, target: Target) -> Any:
     """An intrinsic: 64 codes times a stretch, so many times, summed to one float."""
 
-    @intrinsic  # type: ignore[misc,untyped-decorator]
+    @intrinsic
     def dot(typing: Any, codes: Any, scales: Any, x: Any, count: Any) -> Any:
         def emit(context: Any, builder: Any, signature: Any, args: Any) -> Any:
             return _emit(Simd(builder, target), group, *args)

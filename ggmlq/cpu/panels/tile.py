@@ -19,9 +19,8 @@ from typing import Any
 
 from llvmlite import ir
 from numba import types
-from numba.core import cgutils
-from numba.extending import intrinsic
 
+from ..jit import cgutils, intrinsic
 from ..simd import F32, FLOATS, I32, I64
 from ..target import Target
 from .layout import RUN, SUPER, Layout
@@ -40,7 +39,7 @@ def record_bytes(layout: Layout) -> int:
 def tile(layout: Layout, rows: int, target: Target) -> Any:
     """An intrinsic that takes ADDRESSES as integers and writes float32 [rows, 16]."""
 
-    @intrinsic  # type: ignore[misc,untyped-decorator]
+    @intrinsic
     def multiply(
         typing: Any, panel: Any, records: Any, row_bytes: Any, out: Any, out_bytes: Any, runs: Any
     ) -> Any:
