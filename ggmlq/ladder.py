@@ -48,7 +48,7 @@ class Rung:
 
     op: str
     device: str
-    name: str  # "cpu:dequant"
+    name: str  # "cpu:panels"
     level: int  # from the file's name
     teaches: str  # first line of the file
     arithmetic: str  # what it multiplies: docs/arithmetic.md
