@@ -58,7 +58,7 @@ def main() -> None:
                 f"{threads} threads: {roofs['peak_gops']:.0f} GOP/s, {roofs['read_gbs']:.1f} GB/s", flush=True
             )
             for fmt in formats:
-                for record in of_format(fmt, bridge, threads, 3 if args.quick else 7):
+                for record in of_format(fmt, bridge, threads, 2 if args.quick else 3):
                     results.append({**record, **roofs})
                     show(results[-1])
         peer = f"ggml {bridge.version}"
@@ -105,7 +105,7 @@ def beside(x: Any, q: gq.QuantArray, bridge: Bridge, threads: int, rounds: int) 
     gq.linear(x, q, out=out)
     repeats = 20 if len(x) == 1 else 1
     layouts, ours = {False: np.inf, True: np.inf}, np.inf
-    for _ in range(rounds if len(x) == 1 else 2):
+    for _ in range(rounds if len(x) < 512 else 2):
         for repack in list(layouts):
             try:
                 measured = bridge.measure(x, q, threads=threads, repack=repack, time_runs=repeats)
@@ -113,7 +113,7 @@ def beside(x: Any, q: gq.QuantArray, bridge: Bridge, threads: int, rounds: int) 
                 del layouts[repack]
                 continue
             layouts[repack] = min(layouts[repack], measured.fastest)
-        ours = min(ours, *(seconds(lambda: gq.linear(x, q, out=out)) for _ in range(max(repeats, 3))))
+        ours = min(ours, *(seconds(lambda: gq.linear(x, q, out=out)) for _ in range(max(repeats, 2))))
     repacked = min(layouts, key=lambda layout: layouts[layout])
     return {
         "seconds": ours, "gops": gops(x, ours), "gbs": q.nbytes / ours / 1e9,
@@ -146,7 +146,8 @@ def show(r: Record) -> None:
     theirs = f"{r['ratio']:6.2f} × llama.cpp" if "ratio" in r else "in memory"
     print(
         f"{r['format']:8} threads {r['threads']} M {r['m']:4} {r['gops']:7.1f} GOP/s "
-        f"({r['gops'] / r['peak_gops']:4.0%})  {r['gbs']:6.1f} GB/s ({r['gbs'] / r['read_gbs']:4.0%})  {theirs}",
+        f"({r['gops'] / r['peak_gops']:4.0%})  {r['gbs']:6.1f} GB/s "
+        f"({r['gbs'] / r['read_gbs']:4.0%})  {theirs}",
         flush=True,
     )
 
