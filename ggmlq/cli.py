@@ -1,4 +1,7 @@
-"""The command ``ggmlq``: one subcommand a question. Exit 0 fine, 1 something is wrong, 2 could not run."""
+"""The command ``ggmlq``: one subcommand a question.
+
+Exit 0 fine, 1 something is wrong, 2 could not run, 130 interrupted.
+"""
 
 from __future__ import annotations
 
@@ -31,6 +34,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     except GGMLQError as error:
         print(f"ggmlq {args.command}: {error}", file=sys.stderr)
         return 2
+    except KeyboardInterrupt:
+        print(f"ggmlq {args.command}: interrupted", file=sys.stderr)
+        return 130  # as a shell counts it
     except OSError as error:  # of the output; files that are read raise a GGMLQError
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # or Python complains at exit
         if isinstance(error, BrokenPipeError):  # the reader (`| head`) has seen enough

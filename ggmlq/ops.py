@@ -41,18 +41,19 @@ def quantize(x: Any, format: str | int | Format, imatrix: Any = None) -> QuantAr
     format : str, int or Format
         Name in any case, ggml id, or Format.
     imatrix : array, optional
-        Importance of each column, 1-D of length K. Formats whose encoder in ggml takes no
-        notice of it ignore it here too. The weighted encoders of q4_0, q4_1, q5_0 and q5_1 are
-        not in this version: an imatrix for them is an error.
+        Importance of each column, 1-D of length K, at least 0. Formats whose encoder in ggml
+        takes no notice of it ignore it here too; a few cannot be encoded without it.
 
     Raises
     ------
     NonFiniteError
         On the first NaN or infinity, with its place. ggml would store garbage.
     UnsupportedError
-        For a format (or a weighted encoding) that this version only decodes.
+        For a format that this version only decodes.
     ShapeError, DTypeError
         For rows that are not whole blocks, and for x that is no array of floats.
+    ImportanceError
+        For an imatrix that is missing where it is needed, negative, or 0 everywhere.
 
     >>> import numpy as np, ggmlq as gq
     >>> q = gq.quantize(np.linspace(-1, 1, 32, dtype=np.float32), "q4_0")
@@ -64,12 +65,12 @@ def quantize(x: Any, format: str | int | Format, imatrix: Any = None) -> QuantAr
     imatrix = to_host(imatrix)
     if not is_host(x):
         return quantize(x.get(), fmt, imatrix).to(device_of(x))
-    _check_can_quantize(asked, fmt, imatrix)
+    _check_can_quantize(asked, fmt)
     x = as_floats(asked, x)
     if x.ndim == 0:
         raise ShapeError(f"{asked}: x is a scalar; blocks need an axis, pass at least 1-D")
-    check_row(asked, fmt, x.shape[-1])
-    weights = None if imatrix is None else check_imatrix(asked, imatrix, x.shape[-1])
+    check_row(asked, fmt, x.shape[-1], _fallback(fmt, x.shape[-1]))
+    weights = check_imatrix(asked, fmt, imatrix, x.shape[-1])
     raw = np.empty((*x.shape[:-1], fmt.row_bytes(x.shape[-1])), np.uint8)
     if x.size:
         blocks = raw.reshape(-1, raw.shape[-1])
@@ -78,23 +79,24 @@ def quantize(x: Any, format: str | int | Format, imatrix: Any = None) -> QuantAr
     return QuantArray(fmt, x.shape, frozen(raw))
 
 
-def _check_can_quantize(asked: str, fmt: Format, imatrix: Any) -> None:
+def _check_can_quantize(asked: str, fmt: Format) -> None:
     if not fmt.can_quantize:
         able = ", ".join(f.name for f in FORMATS.values() if f.can_quantize)
         raise UnsupportedError(
             f"{asked}: this version decodes {fmt.name} but cannot encode it; it encodes {able}; "
             "blocks made elsewhere come in through QuantArray.from_bytes"
         )
-    if imatrix is not None and getattr(fmt, "imatrix", "ignored") == "optional":
-        raise UnsupportedError(
-            f"{asked} with an imatrix: this version encodes {fmt.name} without weighting only; "
-            "pass imatrix=None for ggml's unweighted encoding"
-        )
 
 
 def _slabs(rows: int, columns: int) -> list[slice]:
     step = max(1, SLAB // max(columns, 1))
     return [slice(start, min(start + step, rows)) for start in range(0, rows, step)]
+
+
+def _fallback(fmt: Format, elements: int) -> str | None:
+    """What llama.cpp encodes rows with that are no whole blocks."""
+    name: str | None = getattr(fmt, "fallback", None)
+    return name if name is None or elements % FORMATS[name].block_size == 0 else "f16"
 
 
 def _warn_of_invalid(asked: str, fmt: Format, blocks: NDArray[Any], shape: tuple[int, ...]) -> None:

@@ -146,7 +146,6 @@ def test_a_format_is_compiled_when_enough_was_asked_of_it(monkeypatch):
 PLAIN_CPU = """
 import numpy as np
 from ggmlq.cpu.decode import decoder
-from ggmlq.cpu.features import compiled_for
 from ggmlq.cpu.jit import jit
 from ggmlq.cpu.lanes import load, store_floats
 from ggmlq.formats import FORMATS

@@ -45,10 +45,11 @@ def table(report: dict[str, Any]) -> str:
         f"{machine['cpu']['name']}, {report['peer']}, Python {machine['python']}, "
         f"numba {machine['packages']['numba']}, commit {machine['commit']}. Roofs: {roofs}.",
         "",
-        "| type | threads | M = 1, GB/s | × llama.cpp | from memory, GB/s | of read | M | GOP/s | of peak | × llama.cpp |",
+        "| type | threads | M = 1, GB/s | × llama.cpp | from memory, GB/s | of read "
+        "| M | GOP/s | of peak | × llama.cpp |",
         "|---|---|---|---|---|---|---|---|---|---|",
     ]
-    for threads in peak:
+    for threads, most in peak.items():
         for name in dict.fromkeys(r["format"] for r in results):
             rows = [r for r in results if (r["format"], r["threads"]) == (name, threads)]
             one = next(r for r in rows if r["m"] == 1 and "ratio" in r)
@@ -57,7 +58,7 @@ def table(report: dict[str, Any]) -> str:
             rotated = f"{memory['gbs']:.1f} | {memory['gbs'] / read[threads]:.0%}" if memory else "– | –"
             lines.append(
                 f"| {name} | {threads} | {one['gbs']:.1f} | {one['ratio']:.2f} | {rotated} | {many['m']} "
-                f"| {many['gops']:.0f} | {many['gops'] / peak[threads]:.0%} | {many['ratio']:.2f} |"
+                f"| {many['gops']:.0f} | {many['gops'] / most:.0%} | {many['ratio']:.2f} |"
             )
     return "\n".join(lines)
 

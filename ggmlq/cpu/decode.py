@@ -10,7 +10,7 @@ import numpy as np
 from numba import types
 
 from ..formats import BlockFormat, Format
-from .jit import jit
+from .jit import inner, jit
 from .lanes import convert, recast, spans, store_floats
 from .unpack import walker
 
@@ -60,4 +60,4 @@ def _put(group: int, has_offset: bool) -> Any:
         # two roundings, as in ggml: never a fused one
         store_floats(out[0], at, values - spans(out[2], at // group, group, codes))
 
-    return jit(less_offset if has_offset else scaled if group else values)
+    return inner(less_offset if has_offset else scaled if group else values)

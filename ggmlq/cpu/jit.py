@@ -22,11 +22,24 @@ cgutils: Any = _cgutils
 intrinsic: Any = _intrinsic
 
 
-def jit(function: Callable[..., Any], keep: bool = True) -> Any:
+def jit(function: Callable[..., Any], keep: bool = True, **more: Any) -> Any:
     """Compile a kernel when it is first called; ``keep=False``: for small parts of other kernels."""
-    dispatcher: Any = numba.njit(nogil=True, error_model="numpy")(function)
+    dispatcher: Any = numba.njit(nogil=True, error_model="numpy", **more)(function)
     dispatcher._cache = _Kept(function, keep)
     return dispatcher
+
+
+def inner(function: Callable[..., Any]) -> Any:
+    """Compile a part of other kernels, which hold its code; alone it is not kept."""
+    return jit(function, keep=False)
+
+
+def inline(function: Callable[..., Any]) -> Any:
+    """The same for a part in a hot loop: LLVM may not leave it apart, however long it is.
+
+    A call copies the shape of every array that it passes, which can cost more than the work.
+    """
+    return jit(function, keep=False, forceinline=True)
 
 
 class _Kept:

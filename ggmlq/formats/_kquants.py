@@ -18,8 +18,11 @@ from ._lanes import (
     from_half,
     get,
     nearest,
+    part,
     put,
     real,
+    runs,
+    small,
     to_half,
     where,
     zero,
@@ -53,18 +56,17 @@ def fit_runs(
     first: np.float32, step: np.float32, steps: int,
 ) -> None:  # fmt: skip
     """Scale, minimum and codes of the eight runs of 32 of q4_K and q5_K."""
-    w = floats(x, 32)
-    aux = floats(x, 32)
     spread = np.float32(2) * power(x, 256) / np.float32(256)
-    for j in range(8):
-        run = x[32 * j : 32 * j + 32]
+    for g in runs(8):
+        run, of_run = part(x, g, 32), part(codes, g, 32)
+        w, aux = floats(run, 32), floats(run, 32)
         if importance is None:
             weigh_by_size(w, run, 32)
         else:
-            put(sums, j, weigh(w, run, importance[32 * j : 32 * j + 32], 32, spread))
-        scale, low = fit_offset(run, w, codes[32 * j : 32 * j + 32], aux, 32, top, first, step, steps, False)
-        put(scales, j, scale)
-        put(lows, j, low)
+            put(sums, g, weigh(w, run, part(importance, g, 32), 32, spread))
+        scale, low = fit_offset(run, w, of_run, aux, 32, top, first, step, steps, False)
+        put(scales, g, scale)
+        put(lows, g, low)
 
 
 def six_bits(values: Tile, sums: Tile, codes: Tile, weighted: bool) -> Vector:
@@ -81,7 +83,10 @@ def six_bits(values: Tile, sums: Tile, codes: Tile, weighted: bool) -> Vector:
 
 def recode_runs(x: Tile, codes: Tile, out: Tile, at: int, d: Vector, dmin: Vector, top: int) -> None:
     """The second pass of q4_K and q5_K, with the scales and minima as they stand in the bytes."""
+    sc, m = small(x, 8), small(x, 8)
     for j in range(8):
-        scale = from_half(d) * real(k_scale(out, at, j))
-        low = from_half(dmin) * real(k_min(out, at, j))
-        recode(x[32 * j : 32 * j + 32], codes[32 * j : 32 * j + 32], 32, scale, low, 0, top)
+        put(sc, j, k_scale(out, at, j))
+        put(m, j, k_min(out, at, j))
+    for g in runs(8):
+        scale, low = from_half(d) * real(get(sc, g)), from_half(dmin) * real(get(m, g))
+        recode(part(x, g, 32), part(codes, g, 32), 32, scale, low, 0, top)

@@ -32,6 +32,16 @@ def small(like: Tile, places: int) -> Tile:
     return np.empty((places, *like.shape[1:]), np.uint8)
 
 
+def runs(count: int) -> Any:
+    """The runs of a block, to loop over. Here one step takes all of them: every run is a lane too."""
+    return (slice(None),)
+
+
+def part(tile: Tile, run: Any, size: int) -> Tile:
+    """The places of a run; here [size, runs, lanes]."""
+    return tile.reshape(-1, size, *tile.shape[1:]).swapaxes(0, 1)
+
+
 def get(tile: Tile, i: int) -> Vector:
     """The vector of a place; bytes come as int32."""
     return tile[i] if tile.dtype == np.float32 else tile[i].astype(np.int32)

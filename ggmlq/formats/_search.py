@@ -111,10 +111,10 @@ def fit_offset(
 
     Candidate s spreads the codes over ``top + first + step * s`` steps from the lowest value,
     refits scale and offset, and compares errors: squares, or magnitudes where ``linear``. The
-    lowest value is that of the best candidate so far. ``aux`` is room for n vectors.
+    lowest value is that of the best candidate so far. ``aux`` is room for n vectors. Where all
+    values are one, dividing by their spread gives infinity, then codes 0 and scale 0, as it should.
     """
     low, high, sum_w, sum_x = _bounds(x, w, n)
-    flat = high == low
     keep = np.float32(top) / (high - low)
     keep_low = low
     scale = np.float32(1) / keep
@@ -148,9 +148,8 @@ def fit_offset(
         scale = where(better, new_scale, scale)
         low = where(better, new_low, low)
     for i in range(n):
-        code = clamp(nearest(keep * (get(x, i) - keep_low)), 0, top)
-        put(codes, i, where(flat, 0, code))
-    return where(flat, np.float32(0), scale), -low
+        put(codes, i, clamp(nearest(keep * (get(x, i) - keep_low)), 0, top))
+    return scale, -low
 
 
 def _bounds(x: Tile, w: Tile, n: int) -> tuple[Vector, Vector, Vector, Vector]:
@@ -179,7 +178,10 @@ def _error(x: Tile, w: Tile, codes: Tile, n: int, scale: Vector, low: Vector, li
 
 
 def fit_positive(x: Tile, w: Tile, codes: Tile, n: int, top: int) -> Vector:
-    """``x ~ scale * code`` for x of at least 0 with codes 0 … top: nine scales, then sweeps."""
+    """``x ~ scale * code`` for x of at least 0 with codes 0 … top: nine scales, then sweeps.
+
+    A candidate spreads the codes over less than half a step beyond top, so none is above it.
+    """
     largest = zero(x)
     for i in range(n):
         largest = where(largest > get(x, i), largest, get(x, i))
@@ -195,7 +197,7 @@ def fit_positive(x: Tile, w: Tile, codes: Tile, n: int, top: int) -> Vector:
             scale = np.float32(1) / k
             error = zero(x)
             for i in range(n):
-                off = get(x, i) - scale * real(_at_most(nearest(k * get(x, i)), top))
+                off = get(x, i) - scale * real(nearest(k * get(x, i)))
                 error = error + get(w, i) * off * off
             better = error < best
             best = where(better, error, best)
@@ -204,7 +206,7 @@ def fit_positive(x: Tile, w: Tile, codes: Tile, n: int, top: int) -> Vector:
     l2 = zero(x)
     for i in range(n):
         v = get(x, i)
-        code = _at_most(nearest(keep * v), top)
+        code = nearest(keep * v)
         put(codes, i, code)
         lx = lx + get(w, i) * v * real(code)
         l2 = l2 + get(w, i) * real(code) * real(code)

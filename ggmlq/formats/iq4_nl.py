@@ -56,5 +56,5 @@ PROGRAM = Program(encode)
 FORMAT = BlockFormat(
     name="iq4_nl", id=20, block_size=32, group=32, dtype=DTYPE,
     unpack=unpack, code=code, scale=scale, pack=packer(PROGRAM, DTYPE),
-    imatrix="optional", search="always",
+    imatrix="optional", search="always", fallback="f16",
 )  # fmt: skip

@@ -23,8 +23,10 @@ from ._lanes import (
     get,
     nearest,
     packer,
+    part,
     put,
     real,
+    runs,
     small,
     to_half,
     where,
@@ -65,11 +67,11 @@ def encode(x: Tile, importance: Tile | None, spread: Tile | None, out: Tile) -> 
     fit_runs(x, importance, scales)
     d = extreme(scales, 8) / np.float32(-32)
     inverse = where(d != 0, np.float32(1) / d, np.float32(0))
-    for g in range(8):
+    for g in runs(8):
         code = clamp(nearest(inverse * get(scales, g)), -32, 31)
         scale = d * real(code)
         k = where(scale != 0, np.float32(1) / scale, np.float32(0))
-        put_nearest(x[32 * g : 32 * g + 32], codes[32 * g : 32 * g + 32], 32, k)
+        put_nearest(part(x, g, 32), part(codes, g, 32), 32, k)
         put(ls, g, code + 32)
     put_half(out, D, to_half(d))
     put_scales(out, ls)
@@ -77,14 +79,14 @@ def encode(x: Tile, importance: Tile | None, spread: Tile | None, out: Tile) -> 
 
 
 def fit_runs(x: Tile, importance: Tile | None, scales: Tile) -> None:
-    w = floats(x, 32)
     mean = power(x, 256) * np.float32(2 / 256)
-    for g in range(8):
-        run = x[32 * g : 32 * g + 32]
+    for g in runs(8):
+        run = part(x, g, 32)
+        w = floats(run, 32)
         if importance is None:
             square(w, run, 32)
         else:
-            weigh(w, run, importance[32 * g : 32 * g + 32], 32, mean)
+            weigh(w, run, part(importance, g, 32), 32, mean)
         put(scales, g, fit_levels(run, w, 32))
 
 
@@ -103,5 +105,5 @@ PROGRAM = Program(encode)
 FORMAT = BlockFormat(
     name="iq4_xs", id=23, block_size=256, group=32, dtype=DTYPE,
     unpack=unpack, code=code, scale=scale, pack=packer(PROGRAM, DTYPE),
-    imatrix="optional", search="always",
+    imatrix="optional", search="always", fallback="iq4_nl",
 )  # fmt: skip

@@ -26,8 +26,10 @@ from ._lanes import (
     get,
     nearest,
     packer,
+    part,
     put,
     real,
+    runs,
     small,
     to_half,
     where,
@@ -69,25 +71,27 @@ def encode(x: Tile, importance: Tile | None, spread: Tile | None, out: Tile) -> 
     dmin = four_bits(lows, sums, m, importance is not None)
     for g in range(16):
         put(out, SCALES + g, get(sc, g) | get(m, g) << 4)
-        scale = from_half(d) * real(get(out, SCALES + g) & 15)
-        low = from_half(dmin) * real(get(out, SCALES + g) >> 4)
-        recode(x[16 * g : 16 * g + 16], codes[16 * g : 16 * g + 16], 16, scale, low, 0, 3)
+        put(sc, g, get(out, SCALES + g) & 15)
+        put(m, g, get(out, SCALES + g) >> 4)
+    for g in runs(16):
+        scale, low = from_half(d) * real(get(sc, g)), from_half(dmin) * real(get(m, g))
+        recode(part(x, g, 16), part(codes, g, 16), 16, scale, low, 0, 3)
     put_pairs(out, QS, codes)
     put_half(out, D, d)
     put_half(out, DMIN, dmin)
 
 
 def fit_groups(x: Tile, importance: Tile | None, codes: Tile, scales: Tile, lows: Tile, sums: Tile) -> None:
-    w, aux = floats(x, 16), floats(x, 16)
     mean = power(x, 256) / np.float32(256)
-    for g in range(16):
-        run, of_run = x[16 * g : 16 * g + 16], codes[16 * g : 16 * g + 16]
+    for g in runs(16):
+        run, of_run = part(x, g, 16), part(codes, g, 16)
+        w, aux = floats(run, 16), floats(run, 16)
         if importance is None:
             for i in range(16):
                 put(w, i, absolute(get(run, i)))
             first, step, steps, linear = np.float32(-0.5), np.float32(0.1), 15, True
         else:
-            put(sums, g, weigh(w, run, importance[16 * g : 16 * g + 16], 16, mean))
+            put(sums, g, weigh(w, run, part(importance, g, 16), 16, mean))
             first, step, steps, linear = np.float32(-0.9), np.float32(0.05), 36, False
         scale, low = fit_offset(run, w, of_run, aux, 16, 3, first, step, steps, linear)
         put(scales, g, scale)
@@ -111,5 +115,5 @@ PROGRAM = Program(encode)
 FORMAT = BlockFormat(
     name="q2_K", id=10, block_size=256, group=16, dtype=DTYPE, half2="dm",
     unpack=unpack, code=code, scale=scale, offset=offset, pack=packer(PROGRAM, DTYPE),
-    imatrix="optional", search="always",
+    imatrix="optional", search="always", fallback="q4_0",
 )  # fmt: skip

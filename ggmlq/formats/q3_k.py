@@ -26,8 +26,10 @@ from ._lanes import (
     get,
     nearest,
     packer,
+    part,
     put,
     real,
+    runs,
     small,
     to_half,
     where,
@@ -68,9 +70,9 @@ def scale(block: Bytes, g: int) -> np.float32:
 def encode(x: Tile, importance: Tile | None, spread: Tile | None, out: Tile) -> None:
     codes, sc = small(x, 256), small(x, 16)
     d = fit_groups(x, importance, codes, sc)
-    for g in range(16):
+    for g in runs(16):
         scale = from_half(d) * real(get(sc, g) - 32)
-        recode(x[16 * g : 16 * g + 16], codes[16 * g : 16 * g + 16], 16, scale, zero(x), -4, 3)
+        recode(part(x, g, 16), part(codes, g, 16), 16, scale, zero(x), -4, 3)
     put_bits(out, HMASK, codes, 2)
     put_pairs(out, QS, codes)
     for k in range(8):
@@ -83,15 +85,16 @@ def encode(x: Tile, importance: Tile | None, spread: Tile | None, out: Tile) -> 
 
 def fit_groups(x: Tile, importance: Tile | None, codes: Tile, sc: Tile) -> Vector:
     """Codes of 256 weights, stored codes of 16 scales, and the bits of d."""
-    w, scales, sums = floats(x, 16), floats(x, 16), floats(x, 16)
+    scales, sums = floats(x, 16), floats(x, 16)
     spread = np.float32(2) * power(x, 256) / np.float32(256)
-    for g in range(16):
-        run, of_run = x[16 * g : 16 * g + 16], codes[16 * g : 16 * g + 16]
+    for g in runs(16):
+        run, of_run = part(x, g, 16), part(codes, g, 16)
+        w = floats(run, 16)
         if importance is None:
             square(w, run, 16)
             put(scales, g, fit_by_sweeps(run, w, of_run, 16, 4))
         else:
-            put(sums, g, weigh(w, run, importance[16 * g : 16 * g + 16], 16, spread))
+            put(sums, g, weigh(w, run, part(importance, g, 16), 16, spread))
             put(scales, g, fit_signed(run, w, of_run, 16, 4))
     if importance is not None:
         return to_half(fit_signed(scales, sums, sc, 16, 32))
@@ -109,5 +112,5 @@ PROGRAM = Program(encode)
 FORMAT = BlockFormat(
     name="q3_K", id=11, block_size=256, group=16, dtype=DTYPE, zero=4,
     unpack=unpack, code=code, scale=scale, pack=packer(PROGRAM, DTYPE),
-    imatrix="optional", search="always",
+    imatrix="optional", search="always", fallback="q4_0",
 )  # fmt: skip

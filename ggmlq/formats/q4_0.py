@@ -67,5 +67,5 @@ weighted = packer(PROGRAM, DTYPE)
 FORMAT = BlockFormat(
     name="q4_0", id=2, block_size=32, group=32, dtype=DTYPE, zero=8,
     unpack=unpack, code=code, scale=scale, pack=pack,
-    imatrix="optional", search="weighted",
+    imatrix="optional", search="weighted", fallback="f16",
 )  # fmt: skip

@@ -69,5 +69,5 @@ PROGRAM = Program(encode)
 FORMAT = BlockFormat(
     name="q4_K", id=12, block_size=256, group=32, dtype=DTYPE, half2="dm",
     unpack=unpack, code=code, scale=scale, offset=offset, pack=packer(PROGRAM, DTYPE),
-    imatrix="optional", search="always",
+    imatrix="optional", search="always", fallback="q5_0",
 )  # fmt: skip

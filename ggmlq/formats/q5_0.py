@@ -68,5 +68,5 @@ weighted = packer(PROGRAM, DTYPE)
 FORMAT = BlockFormat(
     name="q5_0", id=6, block_size=32, group=32, dtype=DTYPE, zero=16,
     unpack=unpack, code=code, scale=scale, pack=pack,
-    imatrix="optional", search="weighted",
+    imatrix="optional", search="weighted", fallback="f16",
 )  # fmt: skip

@@ -80,5 +80,5 @@ weighted = packer(PROGRAM, DTYPE)
 FORMAT = BlockFormat(
     name="q5_1", id=7, block_size=32, group=32, dtype=DTYPE, half2="dm",
     unpack=unpack, code=code, scale=scale, offset=offset, pack=pack,
-    imatrix="optional", search="weighted",
+    imatrix="optional", search="weighted", fallback="f16",
 )  # fmt: skip

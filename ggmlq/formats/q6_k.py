@@ -25,8 +25,10 @@ from ._lanes import (
     get,
     nearest,
     packer,
+    part,
     put,
     real,
+    runs,
     small,
     some,
     to_half,
@@ -58,23 +60,27 @@ def scale(block: Bytes, g: int) -> np.float32:
 
 
 def encode(x: Tile, importance: Tile | None, spread: Tile | None, out: Tile) -> None:
-    codes, w, scales = small(x, 256), floats(x, 16), floats(x, 16)
-    for g in range(16):
-        run, of_run = x[16 * g : 16 * g + 16], codes[16 * g : 16 * g + 16]
+    codes, sc, scales = small(x, 256), small(x, 16), floats(x, 16)
+    for g in runs(16):
+        run, of_run = part(x, g, 16), part(codes, g, 16)
         if importance is None:
+            w = floats(run, 16)
             square(w, run, 16)
             put(scales, g, fit_signed(run, w, of_run, 16, 32))
         else:
-            put(scales, g, fit_signed(run, importance[16 * g : 16 * g + 16], of_run, 16, 32))
+            put(scales, g, fit_signed(run, part(importance, g, 16), of_run, 16, 32))
     largest = extreme(scales, 16)
     k = np.float32(-128) / largest
     d = to_half(np.float32(1) / k)
     put_half(out, D, d)
-    for g in range(16):
+    for g in runs(16):
         code = nearest(k * get(scales, g))
-        put(out, SCALES + g, where(code < 127, code, 127))
-        scale = from_half(d) * real(signed_byte(get(out, SCALES + g)))
-        recode(x[16 * g : 16 * g + 16], codes[16 * g : 16 * g + 16], 16, scale, zero(x), -32, 31)
+        code = signed_byte(where(code < 127, code, 127))
+        put(sc, g, code)
+        scale = from_half(d) * real(code)
+        recode(part(x, g, 16), part(codes, g, 16), 16, scale, zero(x), -32, 31)
+    for g in range(16):
+        put(out, SCALES + g, get(sc, g))
     put_codes(out, codes)
     flat = absolute(largest) < TINY
     if some(flat):
@@ -96,5 +102,5 @@ PROGRAM = Program(encode)
 FORMAT = BlockFormat(
     name="q6_K", id=14, block_size=256, group=16, dtype=DTYPE, zero=32,
     unpack=unpack, code=code, scale=scale, pack=packer(PROGRAM, DTYPE),
-    imatrix="optional", search="always",
+    imatrix="optional", search="always", fallback="q8_0",
 )  # fmt: skip

@@ -8,7 +8,7 @@ import numpy as np
 from numba import types
 
 from ...formats._tables import FP4
-from ..jit import jit
+from ..jit import inner
 from ..lanes import chosen, convert, recast
 from ._simple import magnitudes
 
@@ -16,7 +16,7 @@ I32, U8 = types.int32, types.uint8
 LEVELS = FP4[:8].astype(np.float32)
 
 
-@jit
+@inner
 def nearest_fp4(x: Any, scale: Any) -> Any:
     """Codes of the levels nearest to x as bytes; a tie goes to the smaller magnitude."""
     size = magnitudes(x)

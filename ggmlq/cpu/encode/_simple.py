@@ -12,7 +12,7 @@ import numpy as np
 from numba import types
 
 from ...formats.format import Bytes, Floats
-from ..jit import jit
+from ..jit import inner
 from ..lanes import chosen, clipped, convert, either, first, most, narrow, part, recast, store
 
 U8, I32, F32 = types.uint8, types.int32, types.float32
@@ -27,56 +27,56 @@ def encoder(kernel: Callable[..., None]) -> Callable[[Floats, Floats | None, Byt
     return encode
 
 
-@jit
+@inner
 def magnitudes(x: Any) -> Any:
     return recast(recast(x, I32) & 0x7FFFFFFF, F32)
 
 
-@jit
+@inner
 def largest(x: Any) -> Any:
     """The largest magnitude. As integers, floats without a sign have the same order."""
     return recast(most(recast(x, I32) & 0x7FFFFFFF), F32)
 
 
-@jit
+@inner
 def extreme(values: Any, at: int, x: Any) -> Any:
     """The element of largest magnitude with its sign, the first of equals; x are the values there."""
     return values[at + first(magnitudes(x) == largest(x))] + np.float32(0)
 
 
-@jit
+@inner
 def _ordered(x: Any) -> Any:
     """Integers in the order of floats, and back."""
     bits = recast(x, I32)
     return bits ^ bits >> 31 & 0x7FFFFFFF
 
 
-@jit
+@inner
 def highest(x: Any) -> Any:
     bits = most(_ordered(x))
     return recast(I32(bits ^ bits >> 31 & 0x7FFFFFFF), F32)
 
 
-@jit
+@inner
 def lowest(values: Any, at: int, x: Any) -> Any:
     """The smallest element; of zeros with different signs the first."""
     bits = I32(-1 - most(_ordered(x) ^ -1))
     return values[at + first(x == recast(I32(bits ^ bits >> 31 & 0x7FFFFFFF), F32))]
 
 
-@jit
+@inner
 def inverse(d: Any) -> Any:
     """1 / d, 0 where d is 0."""
     return np.float32(0) if d == 0 else np.float32(1) / d
 
 
-@jit
+@inner
 def truncated(v: Any) -> Any:
     """Towards zero as int32; NaN and what is out of range becomes the lowest integer, as on x86."""
     return convert(clipped(v), I32)
 
 
-@jit
+@inner
 def half_away(v: Any) -> Any:
     """To nearest as int32, halves away from zero."""
     v = clipped(v)
@@ -85,19 +85,19 @@ def half_away(v: Any) -> Any:
     return whole + either(rest >= 0.5, 1, 0, I32) - either(rest <= -0.5, 1, 0, I32)
 
 
-@jit
+@inner
 def at_most(codes: Any, limit: int) -> Any:
     """Codes up to a limit as bytes."""
     return convert(chosen(codes < limit, codes, (codes & 0) + limit), U8)
 
 
-@jit
+@inner
 def put_half(blocks: Any, at: int, value: Any) -> None:
     """A float as a half."""
     store(blocks, at, recast(narrow(value), U8))
 
 
-@jit
+@inner
 def put_nibbles(blocks: Any, at: int, codes: Any) -> None:
     """The low four bits of 32 codes."""
     store(blocks, at, part(codes, 0, 16) & 15 | part(codes, 16, 16) << 4)

@@ -6,14 +6,14 @@ from typing import Any
 
 from numba import types
 
-from ..jit import jit
+from ..jit import inner
 from ..lanes import convert, load
 from ._simple import half_away, largest
 
 U8 = types.uint8
 
 
-@jit
+@inner
 def scale(values: Any, at: int) -> Any:
     """The largest magnitude of 256 values."""
     d = largest(load(values, at, 32))
@@ -22,7 +22,7 @@ def scale(values: Any, at: int) -> Any:
     return d
 
 
-@jit
+@inner
 def trits(x: Any, inverse: Any) -> Any:
     """Codes as bytes."""
     return convert(half_away(x * inverse) + 1, U8)

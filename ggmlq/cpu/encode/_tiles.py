@@ -11,19 +11,19 @@ from numpy.typing import NDArray
 from ...formats import _lanes
 from ...formats.atoms import recompiler
 from ...formats.format import Bytes, Floats
-from ..jit import jit
+from ..jit import inner, jit
 from . import _words
 from ._vectors import LANES
 
 WORDS = {name: getattr(_words, name) for name in vars(_lanes) if hasattr(_words, name) and name.islower()}
 
 # The atoms read bytes with u8; on a tile that is get.
-_compile = recompiler(jit, WORDS | {"u8": _words.get})
+compiled = recompiler(inner, WORDS | {"u8": _words.get})
 
 
 def encoder(program: _lanes.Program, size: int) -> Callable[[Floats, Floats | None, Bytes], None]:
     """The ``encode`` of a format's file: a program compiled, fed and emptied."""
-    run = _runner(_compile(program.encode))  # type: ignore[arg-type]
+    run = _runner(compiled(program.encode))  # type: ignore[arg-type]
 
     def encode(values: Floats, imatrix: Floats | None, blocks: Bytes) -> None:
         rows, columns = values.shape

@@ -14,7 +14,7 @@ from numba import types
 from numba.core import cgutils
 from numba.extending import intrinsic
 
-from ..jit import jit
+from ..jit import inner
 from ._vectors import BOOL, FLOAT, INT, LANES, Vector, constant, llvm
 
 
@@ -25,14 +25,24 @@ def _word(typing: Callable[..., Any]) -> Any:
 EIGHT = ir.VectorType(ir.IntType(8), LANES)
 
 
-@jit
+@inner
 def floats(like: Any, places: Any) -> Any:
     return np.empty((places, LANES), np.float32)
 
 
-@jit
+@inner
 def small(like: Any, places: Any) -> Any:
     return np.empty((places, LANES), np.uint8)
+
+
+@inner
+def runs(count: Any) -> Any:
+    return range(count)
+
+
+@inner
+def part(tile: Any, run: Any, size: Any) -> Any:
+    return tile[run * size : run * size + size]
 
 
 def _place(context: Any, builder: Any, sig: Any, args: Any) -> Any:
@@ -135,18 +145,18 @@ def of_bits(typingctx: Any, bits: Any) -> Any:
     return FLOAT(INT), codegen
 
 
-@jit
+@inner
 def clamp(codes: Any, low: Any, high: Any) -> Any:
     raised = where(codes > low, codes, low)
     return where(raised < high, raised, high)
 
 
-@jit
+@inner
 def nearest(v: Any) -> Any:
     return (bits_of(v + np.float32(12582912)) & 0x7FFFFF) - 0x400000
 
 
-@jit
+@inner
 def rank(v: Any, edges: Any) -> Any:
     code = where(v < edges[0], 0, 1)
     for i in range(1, len(edges)):
@@ -154,7 +164,7 @@ def rank(v: Any, edges: Any) -> Any:
     return code
 
 
-@jit
+@inner
 def pick(v: Any, edges: Any, values: Any) -> Any:
     """A look-up without memory: the differences of the values below, summed; exact in small integers."""
     value = where(v < edges[0], values[0], values[1])
@@ -163,7 +173,7 @@ def pick(v: Any, edges: Any, values: Any) -> Any:
     return value
 
 
-@jit
+@inner
 def to_half(v: Any) -> Any:
     """In integers: not every CPU has the conversion. A half of sums moves subnormals into place."""
     bits = bits_of(v)
@@ -175,7 +185,7 @@ def to_half(v: Any) -> Any:
     return where(size >= 0x47800000, beyond, rounded) | bits >> 16 & 0x8000
 
 
-@jit
+@inner
 def from_half(bits: Any) -> Any:
     """Exponent and mantissa moved into place are the value divided by 2**112."""
     value = of_bits((bits & 0x7FFF) << 13) * np.float32(2.0**112)

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from ...formats.mxfp4 import DTYPE, POWER, QS, E
-from ..jit import jit
+from ..jit import inner, jit
 from ..lanes import load
 from ._fp4 import nearest_fp4
 from ._simple import encoder, largest, put_nibbles
@@ -16,7 +16,7 @@ from ._simple import encoder, largest, put_nibbles
 SIZE = DTYPE.itemsize
 
 
-@jit
+@inner
 def exponent(size: Any) -> Any:
     """The byte e for a largest magnitude; why by a double's logarithm, says the format's ``pack``."""
     if size == 0:

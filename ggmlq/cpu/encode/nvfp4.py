@@ -8,7 +8,7 @@ import numpy as np
 from numba import types
 
 from ...formats.nvfp4 import DTYPE, QS, UE4M3, D
-from ..jit import jit
+from ..jit import inner, jit
 from ..lanes import load, part, recast, store
 from ._fp4 import nearest_fp4
 from ._simple import encoder, largest
@@ -17,7 +17,7 @@ SIZE = DTYPE.itemsize
 I32 = types.int32
 
 
-@jit
+@inner
 def ue4m3(v: Any) -> Any:
     """The byte of a float that is not negative, as ``encode_ue4m3`` of the format's file."""
     bits = np.int64(recast(v, I32))

@@ -8,7 +8,7 @@ import numpy as np
 from numba import types
 
 from ...formats.q8_k import BSUMS, DTYPE, QS, D
-from ..jit import jit
+from ..jit import inner, jit
 from ..lanes import convert, load, recast, store, total
 from ._simple import at_most, encoder, extreme, truncated
 
@@ -17,7 +17,7 @@ I8, I16, I32, U8 = types.int8, types.int16, types.int32, types.uint8
 WHOLE = np.float32(12582912)  # adding it leaves no fraction: to nearest, ties to even
 
 
-@jit
+@inner
 def signed_extreme(values: Any, at: int) -> Any:
     """Of 256 values from a place on, the one of largest magnitude, the first of equals."""
     found = extreme(values, at, load(values, at, 32))

@@ -7,7 +7,7 @@ from typing import Any
 from numba import types
 
 from ...formats.tq1_0 import DTYPE, QH, QS, D
-from ..jit import jit
+from ..jit import inner, jit
 from ..lanes import convert, load, part, splat, store
 from ._simple import encoder, inverse, put_half
 from ._ternary import scale, trits
@@ -16,13 +16,13 @@ SIZE = DTYPE.itemsize
 U8, U32 = types.uint8, types.uint32
 
 
-@jit
+@inner
 def fraction(number: Any) -> Any:
     """(256 * number + 242) // 243 as bytes: the quotient by a product, exact for what occurs."""
     return convert((number * 256 + 242) * 69043 >> 24, U8)
 
 
-@jit
+@inner
 def digits(x: Any, k: Any) -> Any:
     return convert(trits(x, k), U32)
 

@@ -19,7 +19,7 @@ from numba import types
 
 from ...formats import BlockFormat, Format
 from ..atoms import atoms
-from ..jit import jit
+from ..jit import inner, jit
 from ..lanes import recast, store
 
 I8 = types.int8
@@ -55,7 +55,7 @@ def walker(fmt: Format) -> Callable[..., None] | None:
     return walk
 
 
-@jit
+@inner
 def put_codes(out: Any, at: int, codes: Any) -> None:
     """The ``put`` of an unpacker."""
     store(out[0], at, recast(codes, I8))

@@ -8,7 +8,7 @@ import numpy as np
 from numba import types
 from numpy.typing import NDArray
 
-from ..jit import jit
+from ..jit import inner
 from ..lanes import convert, recast
 
 U8, U16 = types.uint8, types.uint16
@@ -19,7 +19,7 @@ def packed(book: NDArray[np.int8]) -> NDArray[Any]:
     return np.ascontiguousarray(book).view(f"<u{book.shape[1]}").reshape(-1)
 
 
-@jit
+@inner
 def with_parity(index: Any) -> Any:
     """Seven bits, in each byte of a 64-bit word or of lanes, and an eighth that makes them even.
 
@@ -31,7 +31,7 @@ def with_parity(index: Any) -> Any:
     return index | (folded & 0x0101010101010101) << 7
 
 
-@jit
+@inner
 def signs(words: Any) -> Any:
     """64 signs of the four sign indices in the lower 28 bits of each of two 32-bit words."""
     two = words & 0x00003FFF00003FFF | (words & 0x0FFFC0000FFFC000) << 2
@@ -39,7 +39,7 @@ def signs(words: Any) -> Any:
     return with_parity(four)
 
 
-@jit
+@inner
 def signs_of(indices: Any) -> Any:
     """64 signs of eight sign indices in lanes of 16 bits."""
     return with_parity(recast(convert(indices, U8), types.uint64))

@@ -6,13 +6,13 @@ from typing import Any
 
 from numba import types
 
-from ..jit import jit
+from ..jit import inner
 from ..lanes import convert, half, interleave, recast, store, word
 
 U8, U32, F32 = types.uint8, types.uint32, types.float32
 
 
-@jit
+@inner
 def put_scales(row: Any, d: int, dmin: int, scales: int, out: Any, g: int) -> None:
     """The eight scales and offsets of a block, its fields at these addresses, from group g on."""
     a = recast(word(row, scales, U32), U8)

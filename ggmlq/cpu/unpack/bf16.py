@@ -6,13 +6,13 @@ from typing import Any
 
 from numba import types
 
-from ..jit import jit
+from ..jit import inner
 from ..lanes import convert, load, recast, splat, word
 
 U16, U32, F32 = types.uint16, types.uint32, types.float32
 
 
-@jit
+@inner
 def walk(row: Any, put: Any, out: Any) -> None:
     n = len(row) // 2
     whole = n - n % 32

@@ -8,7 +8,7 @@ import numpy as np
 from numba import types
 
 from ...formats.iq1_m import DTYPE, GRID, QH, QS, SCALES
-from ..jit import jit
+from ..jit import inner
 from ..lanes import convert, gather, load, part, ramp, recast, splat, store, widen, word
 from ._grid import packed
 
@@ -17,7 +17,7 @@ ROWS = packed(GRID * np.int8(8))
 U8, U16, U32, U64, F32 = types.uint8, types.uint16, types.uint32, types.uint64, types.float32
 
 
-@jit
+@inner
 def put_scales(row: Any, at: int, out: Any, g: int) -> None:
     """The 16 scales of the block whose four words of scales are at an address."""
     words = word(row, at, U64)
@@ -27,7 +27,7 @@ def put_scales(row: Any, at: int, out: Any, g: int) -> None:
         store(out[1], g + t * 4, (s * 2 + 1) * widen(U16(d)) * 0.125)
 
 
-@jit
+@inner
 def walk(row: Any, put: Any, out: Any) -> None:
     for b in range(len(row) // SIZE):
         at = b * SIZE

@@ -8,7 +8,7 @@ import numpy as np
 from numba import types
 
 from ...formats.iq1_s import DTYPE, GRID, QH, QS, D
-from ..jit import jit
+from ..jit import inner
 from ..lanes import convert, gather, half, load, ramp, recast, splat, store, word
 from ._grid import packed
 
@@ -17,7 +17,7 @@ ROWS = packed(GRID * np.int8(8))
 U8, U16, U32, F32 = types.uint8, types.uint16, types.uint32, types.float32
 
 
-@jit
+@inner
 def walk(row: Any, put: Any, out: Any) -> None:
     for b in range(len(row) // SIZE):
         at = b * SIZE

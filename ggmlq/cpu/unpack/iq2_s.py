@@ -7,7 +7,7 @@ from typing import Any
 from numba import types
 
 from ...formats.iq2_s import DTYPE, GRID, QH, QS, SCALES, D
-from ..jit import jit
+from ..jit import inner
 from ..lanes import convert, gather, half, interleave, load, negated, part, ramp, recast, splat, store, word
 from ._grid import packed
 
@@ -16,7 +16,7 @@ ROWS = packed(GRID)
 U8, U16, U32, U64, F32 = types.uint8, types.uint16, types.uint32, types.uint64, types.float32
 
 
-@jit
+@inner
 def walk(row: Any, put: Any, out: Any) -> None:
     for b in range(len(row) // SIZE):
         at = b * SIZE

@@ -7,7 +7,7 @@ from typing import Any
 from numba import types
 
 from ...formats.iq2_xxs import DTYPE, GRID, QS, D
-from ..jit import jit
+from ..jit import inner
 from ..lanes import convert, gather, half, load, negated, part, recast, store
 from ._grid import packed, signs
 
@@ -16,7 +16,7 @@ ROWS = packed(GRID)
 U8, U32, U64, F32 = types.uint8, types.uint32, types.uint64, types.float32
 
 
-@jit
+@inner
 def walk(row: Any, put: Any, out: Any) -> None:
     for b in range(len(row) // SIZE):
         at = b * SIZE

@@ -7,7 +7,7 @@ from typing import Any
 from numba import types
 
 from ...formats.iq3_s import DTYPE, GRID, QH, QS, SCALES, SIGNS, D
-from ..jit import jit
+from ..jit import inner
 from ..lanes import convert, either, gather, half, interleave, load, negated, part, recast, store, word
 from ._grid import packed
 
@@ -16,7 +16,7 @@ ROWS = packed(GRID)
 U8, U16, U32, U64, F32 = types.uint8, types.uint16, types.uint32, types.uint64, types.float32
 
 
-@jit
+@inner
 def walk(row: Any, put: Any, out: Any) -> None:
     for b in range(len(row) // SIZE):
         at = b * SIZE
@@ -24,8 +24,8 @@ def walk(row: Any, put: Any, out: Any) -> None:
         scale = convert(interleave(s & 15, s >> 4, 1), F32)
         store(out[1], b * 8, (scale * 2 + 1) * half(row, at + D))
         for r in range(4):
-            ninth = either(word(row, at + QH + r * 2, U16), 256, 0, U16)
-            rows = convert(load(row, at + QS + r * 16, 16), U16) | ninth
+            ninth = either(word(row, at + QH + r * 2, U16), 256, 0, U32)
+            rows = convert(load(row, at + QS + r * 16, 16), U32) | ninth
             codes = negated(recast(gather(ROWS, rows), U8), word(row, at + SIGNS + r * 8, U64))
             put(out, b * 256 + r * 64, part(codes, 0, 32))
             put(out, b * 256 + r * 64 + 32, part(codes, 32, 32))

@@ -6,13 +6,13 @@ from typing import Any
 
 from ...formats._tables import IQ4
 from ...formats.iq4_nl import DTYPE, QS, D
-from ..jit import jit
+from ..jit import inner
 from ..lanes import half, interleave, load, lookup
 
 SIZE = DTYPE.itemsize
 
 
-@jit
+@inner
 def walk(row: Any, put: Any, out: Any) -> None:
     for b in range(len(row) // SIZE):
         at = b * SIZE

@@ -8,14 +8,14 @@ from numba import types
 
 from ...formats._tables import IQ4
 from ...formats.iq4_xs import DTYPE, QS, SCALES_H, SCALES_L, D
-from ..jit import jit
+from ..jit import inner
 from ..lanes import convert, half, interleave, load, lookup, ramp, recast, splat, store, word
 
 SIZE = DTYPE.itemsize
 I32, U8, U16, U32, F32 = types.int32, types.uint8, types.uint16, types.uint32, types.float32
 
 
-@jit
+@inner
 def walk(row: Any, put: Any, out: Any) -> None:
     for b in range(len(row) // SIZE):
         at = b * SIZE

@@ -6,13 +6,13 @@ from typing import Any
 
 from ...formats._tables import FP4
 from ...formats.mxfp4 import DTYPE, POWER, QS, E
-from ..jit import jit
+from ..jit import inner
 from ..lanes import interleave, load, lookup
 
 SIZE = DTYPE.itemsize
 
 
-@jit
+@inner
 def walk(row: Any, put: Any, out: Any) -> None:
     for b in range(len(row) // SIZE):
         at = b * SIZE

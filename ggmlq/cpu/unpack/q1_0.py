@@ -7,14 +7,14 @@ from typing import Any
 from numba import types
 
 from ...formats.q1_0 import DTYPE, QS, D
-from ..jit import jit
+from ..jit import inner
 from ..lanes import either, half, word
 
 SIZE = DTYPE.itemsize
 I8, U32 = types.int8, types.uint32
 
 
-@jit
+@inner
 def walk(row: Any, put: Any, out: Any) -> None:
     for b in range(len(row) // SIZE):
         at = b * SIZE

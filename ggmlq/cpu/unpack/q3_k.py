@@ -7,14 +7,14 @@ from typing import Any
 from numba import types
 
 from ...formats.q3_k import DTYPE, HMASK, QS, SCALES, D
-from ..jit import jit
+from ..jit import inner
 from ..lanes import convert, half, interleave, load, recast, store, word
 
 SIZE = DTYPE.itemsize
 I8, U8, U32, U64, F32 = types.int8, types.uint8, types.uint32, types.uint64, types.float32
 
 
-@jit
+@inner
 def scales(row: Any, at: int) -> Any:
     """The sixteen 6-bit numbers, less 32, as bytes."""
     low = load(row, at, 8)
@@ -23,7 +23,7 @@ def scales(row: Any, at: int) -> Any:
     return interleave(low & 15 | first << 4, low >> 4 | last << 4, 8) - 32
 
 
-@jit
+@inner
 def walk(row: Any, put: Any, out: Any) -> None:
     for b in range(len(row) // SIZE):
         at = b * SIZE

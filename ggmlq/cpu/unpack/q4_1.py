@@ -5,13 +5,13 @@ from __future__ import annotations
 from typing import Any
 
 from ...formats.q4_1 import DTYPE, QS, D, M
-from ..jit import jit
+from ..jit import inner
 from ..lanes import half, interleave, load
 
 SIZE = DTYPE.itemsize
 
 
-@jit
+@inner
 def walk(row: Any, put: Any, out: Any) -> None:
     for b in range(len(row) // SIZE):
         at = b * SIZE

@@ -5,14 +5,14 @@ from __future__ import annotations
 from typing import Any
 
 from ...formats.q4_k import DMIN, DTYPE, QS, SCALES, D
-from ..jit import jit
+from ..jit import inner
 from ..lanes import load
 from ._k_scales import put_scales
 
 SIZE = DTYPE.itemsize
 
 
-@jit
+@inner
 def walk(row: Any, put: Any, out: Any) -> None:
     for b in range(len(row) // SIZE):
         at = b * SIZE

@@ -7,14 +7,14 @@ from typing import Any
 from numba import types
 
 from ...formats.q5_0 import DTYPE, QH, QS, D
-from ..jit import jit
+from ..jit import inner
 from ..lanes import either, half, interleave, load, word
 
 SIZE = DTYPE.itemsize
 U8, U32 = types.uint8, types.uint32
 
 
-@jit
+@inner
 def walk(row: Any, put: Any, out: Any) -> None:
     for b in range(len(row) // SIZE):
         at = b * SIZE

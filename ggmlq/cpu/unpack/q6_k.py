@@ -7,14 +7,14 @@ from typing import Any
 from numba import types
 
 from ...formats.q6_k import DTYPE, QH, QL, SCALES, D
-from ..jit import jit
+from ..jit import inner
 from ..lanes import convert, half, load, recast, store
 
 SIZE = DTYPE.itemsize
 I8, F32 = types.int8, types.float32
 
 
-@jit
+@inner
 def walk(row: Any, put: Any, out: Any) -> None:
     for b in range(len(row) // SIZE):
         at = b * SIZE

@@ -7,14 +7,14 @@ from typing import Any
 from numba import types
 
 from ...formats.q8_k import DTYPE, QS, D
-from ..jit import jit
+from ..jit import inner
 from ..lanes import load, word
 
 SIZE = DTYPE.itemsize
 F32 = types.float32
 
 
-@jit
+@inner
 def walk(row: Any, put: Any, out: Any) -> None:
     for b in range(len(row) // SIZE):
         at = b * SIZE

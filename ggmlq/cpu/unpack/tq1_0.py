@@ -8,19 +8,19 @@ from __future__ import annotations
 from typing import Any
 
 from ...formats.tq1_0 import DTYPE, QH, QS, D
-from ..jit import jit
+from ..jit import inner
 from ..lanes import above, half, load
 
 SIZE = DTYPE.itemsize
 
 
-@jit
+@inner
 def digits(fraction: Any) -> Any:
     """The leading base-3 digits of fractions of 256, less 1."""
     return above(fraction, 85) + above(fraction, 170) - 1
 
 
-@jit
+@inner
 def run(put: Any, out: Any, to: int, fraction: Any, n: int, width: int) -> None:
     for _ in range(n):
         put(out, to, digits(fraction))
@@ -28,7 +28,7 @@ def run(put: Any, out: Any, to: int, fraction: Any, n: int, width: int) -> None:
         to += width
 
 
-@jit
+@inner
 def walk(row: Any, put: Any, out: Any) -> None:
     for b in range(len(row) // SIZE):
         at = b * SIZE

@@ -5,13 +5,13 @@ from __future__ import annotations
 from typing import Any
 
 from ...formats.tq2_0 import DTYPE, QS, D
-from ..jit import jit
+from ..jit import inner
 from ..lanes import half, load
 
 SIZE = DTYPE.itemsize
 
 
-@jit
+@inner
 def walk(row: Any, put: Any, out: Any) -> None:
     for b in range(len(row) // SIZE):
         at = b * SIZE
