@@ -34,7 +34,9 @@ def test_links_and_paths_exist(page):
         assert (ROOT / path).exists(), path
 
 
-@pytest.mark.parametrize("tool", ["format_table.py", "arithmetic_table.py", "fault_table.py", "format_speed_table.py"])
+@pytest.mark.parametrize(
+    "tool", ["format_table.py", "arithmetic_table.py", "fault_table.py", "format_speed_table.py"]
+)
 def test_generated_tables_are_fresh(tool):
     command = [sys.executable, str(ROOT / "tools" / tool), "--check"]
     done = subprocess.run(command, capture_output=True, text=True, check=False)

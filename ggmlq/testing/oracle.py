@@ -22,8 +22,8 @@ def assert_right(y: Any, x: Any, q: QuantArray, rung: Rung | None = None) -> Non
     Without a rung: the one that serves this product unless another is asked for.
     """
     if rung is None:
-        m, kind = math.prod(x.shape[:-1]), q.device.partition(":")[0]
-        rung = choose(Problem("linear", q.format, m, *q.shape, kind, q.lasting))
+        m, (n, k), kind = math.prod(x.shape[:-1]), q.shape, q.device.partition(":")[0]
+        rung = choose(Problem("linear", q.format, m, n, k, kind, q.lasting))
     bound = TOLERANCE[rung.accumulate]
     want = reference.linear(x, q, rung.arithmetic)
     assert y.shape == want.shape, f"{q!r}: shape {y.shape}, expected {want.shape}"
