@@ -29,8 +29,9 @@ from ggmlq.testing.blocks import random_blocks
 from ggmlq.testing.rows import rows
 
 COLUMNS = 4096
-DECODED = 512  # rows
-ENCODED = {False: 512, True: 128}  # rows; fewer for an encoder that searches
+DECODED = 128  # rows: what is decoded fits the cache, for memory would be the same for both
+LARGER = 16  # times that for all threads
+ENCODED = {False: 2048, True: 128}  # rows; fewer for an encoder that searches
 NO_DECODER = ("q8_1",)  # ggml has none
 
 Work = Callable[[], object]
@@ -78,23 +79,26 @@ def decode_rates(fmt: Format, count: int, height: int) -> dict[str, float]:
     """Blocks to float32."""
     blocks = random_blocks(fmt, height, COLUMNS // fmt.block_size)
     q = gq.QuantArray.from_bytes(blocks, fmt, (height, COLUMNS))
-    out = np.zeros(q.shape, np.float32)
+    large = gq.QuantArray.from_bytes(np.tile(blocks, (LARGER, 1)), fmt, (LARGER * height, COLUMNS))
+    out, more = np.zeros(q.shape, np.float32), np.zeros(large.shape, np.float32)
     works: dict[str, tuple[int, Work]] = {
         "decode": (1, lambda: decoding.decode_into(q, out)),
-        "decode, all threads": (available(), lambda: decoding.decode_into(q, out)),
         "decode, fresh": (1, q.dequantize),
+    }
+    shared: dict[str, tuple[int, Work]] = {
+        "decode, all threads": (available(), lambda: decoding.decode_into(large, more)),
     }
     if fmt.name not in NO_DECODER:
         ggml, theirs = Library(), np.zeros(q.shape, np.float32)
         works["decode, ggml"] = (1, lambda: ggml.dequantize(q.raw, fmt, out=theirs))
         works["decode, ggml, fresh"] = (1, lambda: ggml.dequantize(q.raw, fmt))
-    return rates(works, q.shape[0] * q.shape[1], count)
+    return rates(works, out.size, count) | rates(shared, more.size, count)
 
 
 def encode_rates(fmt: Format, count: int, height: int) -> dict[str, float]:
     """Float32 to blocks."""
-    search = getattr(fmt, "search", "never") != "never"
-    x = rows("normal", min(height, ENCODED[search]), COLUMNS)
+    search = isinstance(fmt, BlockFormat) and (fmt.pack is None or fmt.search == "always")
+    x = rows("normal", ENCODED[search] if height > 2 else height, COLUMNS)
     weights = np.random.default_rng(0).uniform(0.1, 2, COLUMNS).astype(np.float32)
     imatrix = weights if fmt.needs_imatrix else None
     ggml = Library()
@@ -103,11 +107,16 @@ def encode_rates(fmt: Format, count: int, height: int) -> dict[str, float]:
         "encode, all threads": (available(), lambda: gq.quantize(x, fmt, imatrix)),
         "encode, ggml": (1, lambda: ggml.quantize(x, fmt, imatrix)),
     }
-    if getattr(fmt, "imatrix", "ignored") == "optional":
-        works["encode, weighted"] = (1, lambda: gq.quantize(x, fmt, weights))
-        works["encode, weighted, all threads"] = (available(), lambda: gq.quantize(x, fmt, weights))
-        works["encode, weighted, ggml"] = (1, lambda: ggml.quantize(x, fmt, weights))
-    return rates(works, x.size, min(count, 3) if search else count)
+    figures = rates(works, x.size, min(count, 3) if search else count)
+    if getattr(fmt, "imatrix", "ignored") != "optional":
+        return figures
+    few = x[: ENCODED[True]]
+    works = {
+        "encode, weighted": (1, lambda: gq.quantize(few, fmt, weights)),
+        "encode, weighted, all threads": (available(), lambda: gq.quantize(few, fmt, weights)),
+        "encode, weighted, ggml": (1, lambda: ggml.quantize(few, fmt, weights)),
+    }
+    return figures | rates(works, few.size, min(count, 3))
 
 
 def rates(works: dict[str, tuple[int, Work]], weights: int, count: int) -> dict[str, float]:

@@ -20,7 +20,7 @@ from .array import QuantArray
 from .formats import Format
 
 SLAB = 1 << 18  # elements that NumPy decodes at a time: temporaries stay in the cache
-SHARED = 1 << 18  # elements of a part for a thread: fewer are decoded sooner than it wakes
+SHARED = 1 << 19  # elements of a part for a thread: fewer are decoded sooner than it wakes
 PATIENCE = 1 << 25  # weights decoded in NumPy, by format, before one is compiled: about 0.1 s
 
 Decoder = Callable[[Any, Any], None]

@@ -74,8 +74,8 @@ def quantize(x: Any, format: str | int | Format, imatrix: Any = None) -> QuantAr
     raw = np.empty((*x.shape[:-1], fmt.row_bytes(x.shape[-1])), np.uint8)
     if x.size:
         blocks = raw.reshape(-1, raw.shape[-1])
-        encode_rows(asked, fmt, x, weights, blocks)
-        _warn_of_invalid(asked, fmt, blocks.view(fmt.dtype), x.shape)
+        if not encode_rows(asked, fmt, x, weights, blocks):
+            _warn_of_invalid(asked, fmt, blocks.view(fmt.dtype), x.shape)
     return QuantArray(fmt, x.shape, frozen(raw))
 
 

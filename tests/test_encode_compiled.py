@@ -113,7 +113,6 @@ def test_the_number_of_threads_changes_nothing(monkeypatch, compiled_at_once, on
     x = rows("heavy_tails", 37, 512)
     weights = np.abs(rows("normal", 1, 512)[0])
     monkeypatch.setattr(encoding, "SLAB", 3000)
-    monkeypatch.setattr(encoding, "PART", 512)
     for name, w in (("q6_K", None), ("q6_K", weights), ("q4_0", weights)):
         want = FORMATS[name].encode(x, w).tobytes()
         for n in one_to_three_threads:
@@ -122,7 +121,7 @@ def test_the_number_of_threads_changes_nothing(monkeypatch, compiled_at_once, on
 
 
 def test_the_first_bad_value_is_named_whatever_thread_meets_it(monkeypatch, one_to_three_threads):
-    monkeypatch.setattr(encoding, "PART", 64)
+    monkeypatch.setattr(encoding, "SLAB", 64)
     x = np.ones((12, 64), np.float32)
     x[3, 7] = x[5, 1] = x[11, 0] = np.nan
     for n in one_to_three_threads:

@@ -20,6 +20,7 @@ SIMPLE = [
     for fmt in FORMATS.values()
     if fmt.can_quantize
     and getattr(fmt, "search", "never") != "always"
+    and getattr(fmt, "pack", True) is not None
     and importlib.util.find_spec(f"ggmlq.cpu.encode.{fmt.name.lower()}")
 ]
 

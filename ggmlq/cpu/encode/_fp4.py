@@ -25,6 +25,6 @@ def nearest_fp4(x: Any, scale: Any) -> Any:
         distance = magnitudes(size - scale * LEVELS[i])
         closer = distance < best
         best = chosen(closer, distance, best)
-        code = chosen(closer, (code & 0) + i, code)
+        code = chosen(closer, i, code)
     negative = chosen(x < 0, code | 8, code)
     return convert(chosen(code > 0, negative, code), U8)

@@ -88,7 +88,7 @@ def half_away(v: Any) -> Any:
 @inner
 def at_most(codes: Any, limit: int) -> Any:
     """Codes up to a limit as bytes."""
-    return convert(chosen(codes < limit, codes, (codes & 0) + limit), U8)
+    return convert(chosen(codes < limit, codes, limit), U8)
 
 
 @inner

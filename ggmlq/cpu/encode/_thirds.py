@@ -13,8 +13,7 @@ from typing import Any
 import numpy as np
 
 from ..jit import inline, jit
-from ._vectors import LANES
-from ._words import get, put, some, where, zero
+from ._words import LANES, get, put, some, where, zero
 
 ZERO, ONE, TWO, EIGHTH = np.float32(0), np.float32(1), np.float32(2), np.float32(0.125)
 LOWEST = np.finfo(np.float32).min

@@ -13,7 +13,7 @@ from ...formats.atoms import recompiler
 from ...formats.format import Bytes, Floats
 from ..jit import inner, jit
 from . import _words
-from ._vectors import LANES
+from ._words import LANES
 
 WORDS = {name: getattr(_words, name) for name in vars(_lanes) if hasattr(_words, name) and name.islower()}
 

@@ -5,24 +5,25 @@ A tile is a contiguous array [places, 16] of float32 or bytes.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 from llvmlite import ir
 from numba import types
 from numba.core import cgutils
-from numba.extending import intrinsic
 
 from ..jit import inner
-from ._vectors import BOOL, FLOAT, INT, LANES, Vector, constant, llvm
+from ..lanes import Lanes, convert, recast, some, splat
+from ..lanes.kind import address, emitted, vector
 
+LANES = 16  # of float32: one register of AVX-512
+F32, I32 = types.float32, types.int32
+FLOAT, INT, EIGHT = (Lanes(of, LANES) for of in (F32, I32, types.uint8))
 
-def _word(typing: Callable[..., Any]) -> Any:
-    return intrinsic(typing)
-
-
-EIGHT = ir.VectorType(ir.IntType(8), LANES)
+__all__ = [
+    "LANES", "absolute", "bits_of", "clamp", "floats", "from_half", "get", "nearest", "of_bits", "part",
+    "pick", "put", "rank", "real", "root", "runs", "small", "some", "to_half", "where", "zero",
+]  # fmt: skip
 
 
 @inner
@@ -45,104 +46,85 @@ def part(tile: Any, run: Any, size: Any) -> Any:
     return tile[run * size : run * size + size]
 
 
-def _place(context: Any, builder: Any, sig: Any, args: Any) -> Any:
+def _row(context: Any, builder: Any, tile: Any, args: Any, kind: Lanes) -> Any:
     """The address of a row of a tile."""
-    tile = context.make_array(sig.args[0])(context, builder, args[0])
-    at = builder.gep(tile.data, [builder.mul(args[1], args[1].type(LANES))])
-    return builder.bitcast(at, (llvm(FLOAT) if _of_floats(sig.args[0]) else EIGHT).as_pointer())
+    at = builder.mul(args[1], args[1].type(LANES))
+    return address(context, builder, tile, args[0], at, vector(kind))
 
 
-def _of_floats(tile: Any) -> bool:
-    return bool(tile.dtype == types.float32)
-
-
-@_word
+@emitted
 def get(typingctx: Any, tile: Any, i: Any) -> Any:
+    of_floats = tile.dtype == F32
+
     def codegen(context: Any, builder: Any, sig: Any, args: Any) -> Any:
-        row = builder.load(_place(context, builder, sig, args), align=4 if _of_floats(tile) else 1)
-        return row if _of_floats(tile) else builder.zext(row, llvm(INT))
+        place = _row(context, builder, tile, args, FLOAT if of_floats else EIGHT)
+        row = builder.load(place, align=1)
+        return row if of_floats else builder.zext(row, vector(INT))
 
-    return (FLOAT if _of_floats(tile) else INT)(tile, types.intp), codegen
+    return (FLOAT if of_floats else INT)(tile, types.intp), codegen
 
 
-@_word
-def put(typingctx: Any, tile: Any, i: Any, vector: Any) -> Any:
+@emitted
+def put(typingctx: Any, tile: Any, i: Any, value: Any) -> Any:
+    of_floats = tile.dtype == F32
+
     def codegen(context: Any, builder: Any, sig: Any, args: Any) -> Any:
-        row = args[2] if _of_floats(tile) else builder.trunc(args[2], EIGHT)
-        builder.store(row, _place(context, builder, sig, args), align=4 if _of_floats(tile) else 1)
+        row = args[2] if of_floats else builder.trunc(args[2], vector(EIGHT))
+        place = _row(context, builder, tile, args, FLOAT if of_floats else EIGHT)
+        builder.store(row, place, align=1)
         return context.get_dummy_value()
 
-    return types.void(tile, types.intp, FLOAT if _of_floats(tile) else INT), codegen
+    return types.void(tile, types.intp, FLOAT if of_floats else INT), codegen
 
 
-@_word
-def zero(typingctx: Any, like: Any) -> Any:
-    def codegen(context: Any, builder: Any, sig: Any, args: Any) -> Any:
-        return constant(FLOAT, 0.0)
-
-    return FLOAT(like), codegen
+@inner
+def zero(like: Any) -> Any:
+    return splat(np.float32(0), F32, LANES)
 
 
-@_word
+@emitted
 def where(typingctx: Any, mask: Any, yes: Any, no: Any) -> Any:
     numbers = INT if isinstance(yes, types.Integer) else FLOAT
-    kind = next((arg for arg in (yes, no) if isinstance(arg, Vector)), numbers)
+    kind = next((arg for arg in (yes, no) if isinstance(arg, Lanes)), numbers)
 
     def codegen(context: Any, builder: Any, sig: Any, args: Any) -> Any:
         return builder.select(*args)
 
-    return kind(BOOL, kind, kind), codegen
-
-
-@_word
-def some(typingctx: Any, mask: Any) -> Any:
-    def codegen(context: Any, builder: Any, sig: Any, args: Any) -> Any:
-        word = builder.bitcast(args[0], ir.IntType(LANES))
-        return builder.icmp_unsigned("!=", word, word.type(0))
-
-    return types.boolean(BOOL), codegen
+    return kind(mask, kind, kind), codegen
 
 
 def _library(name: str) -> Any:
     """A vector function that LLVM knows by name."""
 
-    def typed(typingctx: Any, v: Any) -> Any:
+    @emitted
+    def function(typingctx: Any, v: Any) -> Any:
         def codegen(context: Any, builder: Any, sig: Any, args: Any) -> Any:
-            kind = ir.FunctionType(llvm(FLOAT), [llvm(FLOAT)])
-            function = cgutils.get_or_insert_function(builder.module, kind, f"llvm.{name}.v{LANES}f32")  # type: ignore[no-untyped-call]
-            return builder.call(function, args)
+            kind = ir.FunctionType(vector(FLOAT), [vector(FLOAT)])
+            known = cgutils.get_or_insert_function(builder.module, kind, f"llvm.{name}.v{LANES}f32")  # type: ignore[no-untyped-call]
+            return builder.call(known, args)
 
         return FLOAT(FLOAT), codegen
 
-    return _word(typed)
+    return function
 
 
 absolute = _library("fabs")
 root = _library("sqrt")
 
 
-@_word
-def real(typingctx: Any, codes: Any) -> Any:
-    def codegen(context: Any, builder: Any, sig: Any, args: Any) -> Any:
-        return builder.sitofp(args[0], llvm(FLOAT))
-
-    return FLOAT(INT), codegen
+@inner
+def real(codes: Any) -> Any:
+    return convert(codes, F32)
 
 
-@_word
-def bits_of(typingctx: Any, v: Any) -> Any:
-    def codegen(context: Any, builder: Any, sig: Any, args: Any) -> Any:
-        return builder.bitcast(args[0], llvm(INT))
-
-    return INT(FLOAT), codegen
+@inner
+def bits_of(v: Any) -> Any:
+    return recast(v, I32)
 
 
-@_word
-def of_bits(typingctx: Any, bits: Any) -> Any:
-    def codegen(context: Any, builder: Any, sig: Any, args: Any) -> Any:
-        return builder.bitcast(args[0], llvm(FLOAT))
-
-    return FLOAT(INT), codegen
+@inner
+def of_bits(bits: Any) -> Any:
+    return recast(bits, F32)
 
 
 @inner

@@ -15,8 +15,7 @@ from ...formats.iq2_xxs import DTYPE, SHIFTS
 from ..jit import inline
 from ._search import Search, searcher
 from ._tiles import compiled
-from ._vectors import LANES
-from ._words import put
+from ._words import LANES, put
 
 fit = compiled(fit_positive)  # type: ignore[arg-type]
 

@@ -23,7 +23,7 @@ def kernel(values: Any, blocks: Any) -> None:
         put_half(blocks, at + D, d)
         for r in range(2):
             q = half_away(load(values, b * 64 + r * 32, 32) * inverse(d)) + 1
-            fours = recast(convert(chosen(q > 0, q, q & 0), U8), U32)
+            fours = recast(convert(chosen(q > 0, q, 0), U8), U32)
             pairs = fours | fours >> 6
             store(blocks, at + QS + r * 8, convert(pairs | pairs >> 12, U8))
 

@@ -61,8 +61,7 @@ def splat(typingctx: Any, number: Any, kind: Any, n: Any) -> Any:
 def recast(typingctx: Any, bits: Any, kind: Any) -> Any:
     """The bits of lanes, or of an integer, as lanes of another type; one lane is a number."""
     of = kind.dtype
-    width = bits.of.bitwidth * bits.n if isinstance(bits, Lanes) else bits.bitwidth
-    new = Lanes(of, width // of.bitwidth) if width > of.bitwidth else of
+    new = Lanes(of, bits.bitwidth // of.bitwidth) if bits.bitwidth > of.bitwidth else of
 
     def codegen(context: Any, builder: Any, sig: Any, args: Any) -> Any:
         return builder.bitcast(args[0], vector(new) if isinstance(new, Lanes) else element(new))
@@ -72,9 +71,11 @@ def recast(typingctx: Any, bits: Any, kind: Any) -> Any:
 
 @emitted
 def convert(typingctx: Any, lanes: Any, kind: Any) -> Any:
-    """The same numbers as lanes of another type; floats become integers towards zero."""
+    """The same numbers as lanes of another type; floats become integers towards zero, a mask 1 and 0."""
     old, new = lanes.of, Lanes(kind.dtype, lanes.n)
-    if isinstance(old, types.Float):
+    if isinstance(old, types.Boolean):
+        name = "zext"
+    elif isinstance(old, types.Float):
         name = "fpext" if isinstance(new.of, types.Float) else "fptosi"
     elif isinstance(new.of, types.Float):
         name = "sitofp" if old.signed else "uitofp"
@@ -87,14 +88,3 @@ def convert(typingctx: Any, lanes: Any, kind: Any) -> Any:
         return getattr(builder, name)(args[0], vector(new))
 
     return new(lanes, kind), codegen
-
-
-@emitted
-def above(typingctx: Any, lanes: Any, limit: Any) -> Any:
-    """1 where a lane is greater than a number, else 0."""
-
-    def codegen(context: Any, builder: Any, sig: Any, args: Any) -> Any:
-        compare = builder.icmp_signed if lanes.of.signed else builder.icmp_unsigned
-        return builder.zext(compare(">", args[0], splatted(builder, args[1], lanes.n)), args[0].type)
-
-    return lanes(lanes, lanes.of), codegen

@@ -7,17 +7,19 @@ from __future__ import annotations
 
 from typing import Any
 
+from numba import types
+
 from ...formats.tq1_0 import DTYPE, QH, QS, D
 from ..jit import inner
-from ..lanes import above, half, load
+from ..lanes import convert, half, load
 
-SIZE = DTYPE.itemsize
+SIZE, U8 = DTYPE.itemsize, types.uint8
 
 
 @inner
 def digits(fraction: Any) -> Any:
     """The leading base-3 digits of fractions of 256, less 1."""
-    return above(fraction, 85) + above(fraction, 170) - 1
+    return convert(fraction > 85, U8) + convert(fraction > 170, U8) - 1
 
 
 @inner
