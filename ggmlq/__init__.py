@@ -23,6 +23,7 @@ from .ops import dequantize, linear, quantize
 
 if TYPE_CHECKING:
     from . import convert, diff, gguf, reference
+    from .cpu.threads import set_num_threads
     from .faults import Diagnosis, diagnose
     from .gguf import open, save
 
@@ -48,10 +49,12 @@ __all__ = [
     "quantize",
     "reference",
     "save",
+    "set_num_threads",
 ]
 
 # Found in these modules when first asked for: `import ggmlq` stays quick.
 _LATER = {"Diagnosis": "faults", "diagnose": "faults", "open": "gguf", "save": "gguf"}
+_LATER["set_num_threads"] = "cpu.threads"
 _LATER |= dict.fromkeys(("convert", "diff", "gguf", "reference"), "")  # modules
 
 

@@ -17,7 +17,6 @@ from .devices import cuda_device, device_of, is_host
 from .errors import BlockIndexError, DeviceError, DTypeError, ShapeError
 from .formats import FORMATS, Format
 
-
 _PREPARING = threading.RLock()
 
 
@@ -143,14 +142,17 @@ class QuantArray:
     def prepared(self, make: Callable[[QuantArray], Any]) -> Any:
         """``make(self)``, made once and kept: the weights in the order that a kernel reads.
 
-        Slices and copies have their own. An array whose bytes may change keeps nothing.
+        Slices and copies have their own. Only for a :attr:`lasting` array.
         """
-        if is_host(self._stored) and self._stored.flags.writeable:
-            return make(self)
         with _PREPARING:
             if make not in self._prepared:
                 self._prepared[make] = make(self)
             return self._prepared[make]
+
+    @property
+    def lasting(self) -> bool:
+        """Whether its bytes cannot be written to, so that kernels may keep what they make of them."""
+        return not is_host(self._stored) or not self._stored.flags.writeable
 
     def drop_prepared(self) -> None:
         """Give back the memory of what kernels keep; the next product makes it again."""

@@ -31,6 +31,7 @@ class Problem:
     n: int  # rows of weights
     k: int  # length of both
     device: str  # "cpu" or "cuda"
+    lasting: bool = True  # whether the weights keep their bytes, so that a kernel may keep them in its order
 
     def __str__(self) -> str:
         return f"{self.op}[{self.format.name}, M={self.m}, N={self.n}, K={self.k}, {self.device}]"
@@ -47,7 +48,7 @@ class Rung:
 
     op: str
     device: str
-    name: str  # "cpu:dequant"
+    name: str  # "cpu:panels"
     level: int  # from the file's name
     teaches: str  # first line of the file
     arithmetic: str  # what it multiplies: docs/arithmetic.md
@@ -143,7 +144,7 @@ def kernels(
 
     >>> import ggmlq as gq
     >>> gq.kernels(device="cpu")[0].name
-    'cpu:dequant'
+    'cpu:naive'
     """
     fmt = None if format is None else FORMATS[format]
     kinds = DEVICES if device is None else (str(device).partition(":")[0],)

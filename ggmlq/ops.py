@@ -153,7 +153,7 @@ def linear(
     q : QuantArray
         Weights [N, K]. Those of f64 and integer tensors are rounded to float32.
     kernel : str
-        ``"auto"``, or a kernel's name such as ``"cpu:dequant"``; see :func:`ggmlq.kernels`.
+        ``"auto"``, or a kernel's name such as ``"cpu:panels"``; see :func:`ggmlq.kernels`.
     arithmetic : str, optional
         Choose only kernels that multiply in this arithmetic.
     out : array, optional
@@ -183,7 +183,7 @@ def linear(
     if bias is not None:
         bias = check_bias(asked, bias, q)
     rows = x.reshape(math.prod(x.shape[:-1]), k)
-    problem = ladder.Problem("linear", q.format, len(rows), n, k, q.device.partition(":")[0])
+    problem = ladder.Problem("linear", q.format, len(rows), n, k, q.device.partition(":")[0], q.lasting)
     rung = ladder.choose(problem, kernel, arithmetic)
     direct = _takes_sums(out, x, q.raw, bias)
     y = out.reshape(len(rows), n) if direct else namespace(x).empty((len(rows), n), np.float32)

@@ -94,6 +94,8 @@ class _Crew:
         self._threads = 0
 
     def run(self, kernel: int, arguments: int, count: int, step: int, helpers: int) -> None:
+        if helpers > self._threads:
+            _serve.compile((types.int64, types.int64))  # here: compiling in the thread would delay its help
         for _ in range(helpers - self._threads):
             threading.Thread(target=self._work, name=f"ggmlq-crew-{self._threads}", daemon=True).start()
             self._threads += 1
@@ -113,8 +115,7 @@ _crew = _Crew()
 
 def _after_fork() -> None:
     """Threads do not survive a fork."""
-    global _crew
-    _crew = _Crew()
+    globals()["_crew"] = _Crew()
 
 
 if hasattr(os, "register_at_fork"):

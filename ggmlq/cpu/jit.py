@@ -11,14 +11,20 @@ from collections.abc import Callable
 from typing import Any
 
 import numba
+from numba.core import cgutils as _cgutils
+from numba.extending import intrinsic as _intrinsic
 
 from .identity import identity
 from .kept import folder
 
+# Numba's types say too little of these to check anything.
+cgutils: Any = _cgutils
+intrinsic: Any = _intrinsic
+
 
 def jit(function: Callable[..., Any], keep: bool = True, **more: Any) -> Any:
     """Compile a kernel when it is first called; ``keep=False``: for small parts of other kernels."""
-    dispatcher = numba.njit(nogil=True, error_model="numpy", **more)(function)
+    dispatcher: Any = numba.njit(nogil=True, error_model="numpy", **more)(function)
     dispatcher._cache = _Kept(function, keep)
     return dispatcher
 

@@ -27,7 +27,7 @@ import llvmlite
 import numba
 from numba.core.caching import CompileResultCacheImpl
 
-from .target import cpu_name, features
+from .features import compiled_for, cpu_name
 
 SOURCES = ("cpu", "formats")  # of the package: what compiled code comes from
 GENERATIONS = 4  # folders that stay: other versions, environments or CPUs may share the place
@@ -116,7 +116,7 @@ def _key() -> str:
         for file in sorted((package / folder_name).rglob("*")):
             if file.suffix in (".py", ".npz"):
                 digest.update(f"{file.relative_to(package)}\0".encode() + file.read_bytes())
-    facts = (sys.version, numba.__version__, llvmlite.__version__, cpu_name(), *sorted(features()))
+    facts = (sys.version, numba.__version__, llvmlite.__version__, cpu_name(), *sorted(compiled_for()))
     digest.update("\0".join(facts).encode())
     return digest.hexdigest()
 

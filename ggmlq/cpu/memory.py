@@ -4,21 +4,25 @@ from __future__ import annotations
 
 from typing import Any
 
+import numba
 from llvmlite import ir
-from numba import carray, types
-from numba.extending import intrinsic
+from numba import types
 
-from .jit import jit
+from .jit import intrinsic, jit
 
 I32, I64 = ir.IntType(32), ir.IntType(64)
 WORD = 8  # bytes; words are signed and aligned
+
+
+carray: Any = vars(numba)["carray"]
+pointer_to: Any = types.CPointer
 
 
 def _at(builder: Any, address: Any, kind: ir.Type = I64) -> Any:
     return builder.inttoptr(address, kind.as_pointer())
 
 
-@intrinsic  # type: ignore[misc,untyped-decorator]
+@intrinsic
 def atomic_load(typing: Any, address: Any) -> Any:
     """A word that other threads may write; what they wrote before it is seen too."""
 
@@ -28,7 +32,7 @@ def atomic_load(typing: Any, address: Any) -> Any:
     return types.int64(types.int64), emit
 
 
-@intrinsic  # type: ignore[misc,untyped-decorator]
+@intrinsic
 def atomic_store(typing: Any, address: Any, value: Any) -> Any:
     """Write a word after everything before it."""
 
@@ -39,7 +43,7 @@ def atomic_store(typing: Any, address: Any, value: Any) -> Any:
     return types.void(types.int64, types.int64), emit
 
 
-@intrinsic  # type: ignore[misc,untyped-decorator]
+@intrinsic
 def atomic_add(typing: Any, address: Any, value: Any) -> Any:
     """Add to a word; the value before."""
 
@@ -49,7 +53,7 @@ def atomic_add(typing: Any, address: Any, value: Any) -> Any:
     return types.int64(types.int64, types.int64), emit
 
 
-@intrinsic  # type: ignore[misc,untyped-decorator]
+@intrinsic
 def compare_and_swap(typing: Any, address: Any, old: Any, new: Any) -> Any:
     """Replace a word if it still is ``old``; whether it was."""
 
@@ -60,7 +64,7 @@ def compare_and_swap(typing: Any, address: Any, old: Any, new: Any) -> Any:
     return types.boolean(types.int64, types.int64, types.int64), emit
 
 
-@intrinsic  # type: ignore[misc,untyped-decorator]
+@intrinsic
 def call_kernel(typing: Any, kernel: Any, arguments: Any, start: Any, stop: Any) -> Any:
     """Call a compiled ``kernel(arguments, start, stop)`` by its address, in Numba's convention."""
 
@@ -74,7 +78,7 @@ def call_kernel(typing: Any, kernel: Any, arguments: Any, start: Any, stop: Any)
     return types.void(*[types.int64] * 4), emit
 
 
-@intrinsic  # type: ignore[misc,untyped-decorator]
+@intrinsic
 def peek(typing: Any, address: Any, index: Any) -> Any:
     """A word of a table."""
 
@@ -85,12 +89,12 @@ def peek(typing: Any, address: Any, index: Any) -> Any:
 
 
 def _pointer(dtype: Any) -> Any:
-    @intrinsic  # type: ignore[misc,untyped-decorator]
+    @intrinsic
     def pointer(typing: Any, address: Any) -> Any:
         def emit(context: Any, builder: Any, signature: Any, args: Any) -> Any:
-            return builder.inttoptr(args[0], context.get_value_type(types.CPointer(dtype)))
+            return builder.inttoptr(args[0], context.get_value_type(pointer_to(dtype)))
 
-        return types.CPointer(dtype)(types.int64), emit
+        return pointer_to(dtype)(types.int64), emit
 
     return pointer
 

@@ -56,7 +56,7 @@ class Simd:
         return self.builder.shuffle_vector(first, ir.Constant(kind, ir.Undefined), zeros)
 
     def part(self, value: Any, start: int, n: int) -> Any:
-        """n neighbours of a vector."""
+        """So many neighbours of a vector."""
         picked = ir.Constant(vec(I32, n), list(range(start, start + n)))
         return self.builder.shuffle_vector(value, ir.Constant(value.type, ir.Undefined), picked)
 
@@ -104,11 +104,16 @@ class Simd:
         return self._operand(self, codes)
 
     def dot(self, sums: Any, weights: Any, activations: Any) -> Any:
-        """Int32 sums plus four products each; ``activations`` is one int32 of four bytes."""
-        return self._dot(self, sums, weights, activations)
+        """Int32 sums plus four products each; ``activations`` is one int32, the same four for all rows."""
+        same = self.builder.bitcast(self.splat(activations), BYTES)
+        return self._dot(self, sums, weights, same)
+
+    def dot_vector(self, sums: Any, weights: Any, activations: Any) -> Any:
+        """The same with 64 different activations; ``weights`` are bytes as they are."""
+        return self._dot(self, sums, self.operand(weights), activations)
 
     def fma(self, a: Any, b: Any, c: Any) -> Any:
-        """a * b + c, rounded once where the CPU can."""
+        """Product and sum, rounded once where the CPU can."""
         if self.target.fma:
             return self.call("llvm.fma.v16f32", FLOATS, a, b, c)
         return self.builder.fadd(self.builder.fmul(a, b), c)
@@ -138,10 +143,6 @@ def _all(kind: ir.VectorType, value: int) -> ir.Constant:
     return ir.Constant(kind, [value] * kind.count)
 
 
-def _bytes(simd: Simd, four: Any, n: int = 16) -> Any:
-    return simd.builder.bitcast(simd.splat(four, n), vec(I8, 4 * n))
-
-
 # --- one dot product a kind of CPU ----------------------------------------------------------
 
 
@@ -149,16 +150,16 @@ def _as_is(simd: Simd, codes: Any) -> Any:
     return codes
 
 
-def _vnni512(simd: Simd, sums: Any, codes: Any, four: Any) -> Any:
-    return simd.call("llvm.x86.avx512.vpdpbusd.512", INTS, sums, codes, _bytes(simd, four))
+def _vnni512(simd: Simd, sums: Any, codes: Any, x: Any) -> Any:
+    return simd.call("llvm.x86.avx512.vpdpbusd.512", INTS, sums, codes, x)
 
 
-def _vnni256(simd: Simd, sums: Any, codes: Any, four: Any) -> Any:
-    return simd.by_pieces("llvm.x86.avx512.vpdpbusd.256", 32, sums, codes, _bytes(simd, four))
+def _vnni256(simd: Simd, sums: Any, codes: Any, x: Any) -> Any:
+    return simd.by_pieces("llvm.x86.avx512.vpdpbusd.256", 32, sums, codes, x)
 
 
-def _sdot(simd: Simd, sums: Any, codes: Any, four: Any) -> Any:
-    return simd.by_pieces("llvm.aarch64.neon.sdot.v4i32.v16i8", 16, sums, codes, _bytes(simd, four))
+def _sdot(simd: Simd, sums: Any, codes: Any, x: Any) -> Any:
+    return simd.by_pieces("llvm.aarch64.neon.sdot.v4i32.v16i8", 16, sums, codes, x)
 
 
 def _signs(simd: Simd, codes: Any) -> Any:
@@ -168,14 +169,13 @@ def _signs(simd: Simd, codes: Any) -> Any:
     return [(simd.call("llvm.abs.v32i8", kind, half, ir.Constant(ir.IntType(1), 0)), half) for half in halves]
 
 
-def _avx2(simd: Simd, sums: Any, halves: Any, four: Any) -> Any:
+def _avx2(simd: Simd, sums: Any, halves: Any, x: Any) -> Any:
     """|w| times the activation with the sign of w: pairs stay within 128 * 127 * 2 = 32512."""
     bytes_, words, ints = vec(I8, 32), vec(I16, 16), vec(I32, 8)
-    a = _bytes(simd, four, 8)
     ones = _all(words, 1)
     added = []
     for i, (magnitude, codes) in enumerate(halves):
-        turned = simd.call("llvm.x86.avx2.psign.b", bytes_, a, codes)
+        turned = simd.call("llvm.x86.avx2.psign.b", bytes_, simd.part(x, 32 * i, 32), codes)
         pairs = simd.call("llvm.x86.avx2.pmadd.ub.sw", words, magnitude, turned)
         fours = simd.call("llvm.x86.avx2.pmadd.wd", ints, pairs, ones)
         added.append(simd.builder.add(simd.part(sums, 8 * i, 8), fours))
@@ -189,11 +189,10 @@ def _plain_operand(simd: Simd, codes: Any) -> Any:
     return [b.ashr(b.shl(ints, _all(INTS, 24 - 8 * i)), _all(INTS, 24)) for i in range(4)]
 
 
-def _plain(simd: Simd, sums: Any, bytes_: Any, four: Any) -> Any:
+def _plain(simd: Simd, sums: Any, fours: Any, x: Any) -> Any:
     b = simd.builder
-    for i, w in enumerate(bytes_):
-        a = b.ashr(b.shl(four, I32(24 - 8 * i)), I32(24))
-        sums = b.add(sums, b.mul(w, simd.splat(a)))
+    for w, a in zip(fours, _plain_operand(simd, x), strict=True):
+        sums = b.add(sums, b.mul(w, a))
     return sums
 
 

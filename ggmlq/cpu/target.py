@@ -9,8 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from functools import cache
 
-import llvmlite.binding as llvm
-from numba.core import codegen, config
+from .features import compiled_for
 
 
 @dataclass(frozen=True)
@@ -44,20 +43,9 @@ NEEDS = {
 @cache
 def target() -> Target:
     """The best that this process compiles for."""
-    return best(features())
+    return best(compiled_for())
 
 
 def best(has: frozenset[str]) -> Target:
     """The best that a set of features allows."""
     return next(kind for kind, needs in NEEDS.items() if needs <= has)
-
-
-def cpu_name() -> str:
-    """The CPU by LLVM's name for it."""
-    return str(llvm.get_host_cpu_name() if config.CPU_NAME is None else config.CPU_NAME)
-
-
-def features() -> frozenset[str]:
-    """The features that are switched on, by LLVM's names."""
-    text = codegen.get_host_cpu_features() if config.CPU_FEATURES is None else config.CPU_FEATURES
-    return frozenset(name[1:] for name in text.split(",") if name.startswith("+"))

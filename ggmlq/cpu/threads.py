@@ -46,7 +46,7 @@ def set_num_threads(n: int) -> None:
     """Use ``n`` threads from the next operation on, in the whole process.
 
     Never more than the cores that the process may use, nor than ``NUMBA_NUM_THREADS`` and
-    ``OMP_NUM_THREADS`` allow. Products of ``f32``, ``f16`` and ``bf16`` weights follow the BLAS of NumPy instead.
+    ``OMP_NUM_THREADS`` allow. Products with ``f32``, ``f16`` and ``bf16`` weights follow NumPy's BLAS.
     """
     if isinstance(n, bool) or not hasattr(n, "__index__") or n.__index__() < 1:
         raise ShapeError(
@@ -126,8 +126,7 @@ _pool = _Pool()
 
 def _after_fork() -> None:
     """Threads do not survive a fork."""
-    global _pool
-    _pool = _Pool()
+    globals()["_pool"] = _Pool()
 
 
 if hasattr(os, "register_at_fork"):

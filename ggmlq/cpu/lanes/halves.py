@@ -11,7 +11,7 @@ from typing import Any
 from llvmlite import ir
 from numba import types
 
-from ..target import features
+from ..features import compiled_for
 from .kind import Lanes, address, emitted, vector
 
 I16, I32, F16, F32 = ir.IntType(16), ir.IntType(32), ir.HalfType(), ir.FloatType()
@@ -19,7 +19,7 @@ I16, I32, F16, F32 = ir.IntType(16), ir.IntType(32), ir.HalfType(), ir.FloatType
 
 def native() -> bool:
     """Whether the CPU converts halves."""
-    return bool({"f16c", "neon"} & features())
+    return bool({"f16c", "neon"} & compiled_for())
 
 
 def _like(of: ir.Type, value: Any) -> ir.Type:

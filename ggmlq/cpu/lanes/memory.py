@@ -8,7 +8,7 @@ from typing import Any
 from llvmlite import ir
 from numba import types
 
-from ..target import features
+from ..features import compiled_for
 from .kind import INDEX, Lanes, address, element, emitted, order, splatted, vector
 
 LONG = ir.IntType(64)
@@ -94,7 +94,7 @@ def lookup(typingctx: Any, table: Any, indices: Any) -> Any:
         data = context.make_array(sig.args[0])(context, builder, args[0]).data
         levels = builder.load(builder.bitcast(data, bytes_.as_pointer()), align=1)
         for name, feature in SHUFFLES.items():
-            if feature in features():
+            if feature in compiled_for():
                 kind_of = ir.FunctionType(bytes_, [bytes_, bytes_])
                 known = builder.module.globals.get(name)
                 function = known or ir.Function(builder.module, kind_of, name)

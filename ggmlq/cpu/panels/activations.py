@@ -12,9 +12,8 @@ from typing import Any
 
 from llvmlite import ir
 from numba import types
-from numba.extending import intrinsic
 
-from ..jit import jit
+from ..jit import intrinsic, jit
 from ..memory import peek
 from ..simd import F32, FLOATS, I8, I32, I64, INTS, Simd, vec
 from ..target import Target
@@ -47,10 +46,10 @@ def quantizer(halves: int, offset: bool, target: Target) -> Any:
 def _record(halves: int, offset: bool, target: Target) -> Any:
     """An intrinsic for one run: from 32 floats at an address to the record at another."""
 
-    @intrinsic  # type: ignore[misc,untyped-decorator]
+    @intrinsic
     def write(typing: Any, source: Any, to: Any, zero: Any) -> Any:
         def emit(context: Any, builder: Any, signature: Any, args: Any) -> Any:
-            _emit(Simd(builder, target), *args, halves=halves, offset=offset)
+            _emit(Simd(builder, target), halves, offset, *args)
             return context.get_dummy_value()
 
         return types.void(types.intp, types.intp, types.intp), emit
@@ -58,7 +57,7 @@ def _record(halves: int, offset: bool, target: Target) -> Any:
     return write
 
 
-def _emit(simd: Simd, source: Any, to: Any, zero: Any, halves: int, offset: bool) -> None:
+def _emit(simd: Simd, halves: int, offset: bool, source: Any, to: Any, zero: Any) -> None:
     b = simd.builder
     x = [simd.load(b.add(source, I64(64 * i)), FLOATS) for i in range(2)]
     bits = [b.and_(b.bitcast(part, INTS), _ints(0x7FFFFFFF)) for part in x]

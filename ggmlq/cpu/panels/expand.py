@@ -6,9 +6,8 @@ from functools import cache
 from typing import Any
 
 from numba import types
-from numba.core import cgutils
-from numba.extending import intrinsic
 
+from ..jit import cgutils, intrinsic
 from ..simd import I64
 from ..target import Target
 from .layout import ROWS, Layout, start
@@ -24,7 +23,7 @@ def expanded(layout: Layout, target: Target) -> Layout:
 def expander(layout: Layout, target: Target) -> Any:
     """An intrinsic from the address of a panel of so many runs to that of an expanded one."""
 
-    @intrinsic  # type: ignore[misc,untyped-decorator]
+    @intrinsic
     def expand(typing: Any, panel: Any, to: Any, runs: Any) -> Any:
         def emit(context: Any, builder: Any, signature: Any, args: Any) -> Any:
             _emit(Panel(builder, layout, target), expanded(layout, target), *args)

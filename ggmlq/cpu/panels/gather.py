@@ -13,7 +13,7 @@ from ..memory import bytes_at, floats_at, peek
 from ..target import Target
 from ..unpack import unpacker
 from .layout import ROWS, RUN, Layout, unpacked
-from .product import sweep
+from .product import NEAR, sweep
 
 CHUNK = 1024  # weights of a row unpacked at a time: 16 rows of them fit the first cache
 
@@ -22,7 +22,7 @@ CHUNK = 1024  # weights of a row unpacked at a time: 16 rows of them fit the fir
 def gathered(fmt: BlockFormat, rows: int, target: Target) -> Any:
     """Compiled: panels ``first`` … ``stop`` of the rows of blocks uint8 [N, bytes]."""
     layout = unpacked(fmt, target)
-    one, fill = sweep(layout, rows, target), filler(fmt, layout)
+    several, fill = sweep(layout, rows, target), filler(fmt, layout)
     run_bytes = layout.run_bytes
 
     def multiply(arguments: int, first: int, stop: int) -> None:
@@ -30,12 +30,15 @@ def gathered(fmt: BlockFormat, rows: int, target: Target) -> Any:
         records = bytes_at(peek(arguments, 3), peek(arguments, 4), peek(arguments, 5))
         out = floats_at(peek(arguments, 6), peek(arguments, 4), peek(arguments, 7))
         runs = peek(arguments, 8)
-        scratch = np.empty(runs * run_bytes + 64, np.uint8)
+        pitch = runs * run_bytes
+        near = max(1, NEAR // pitch)
+        scratch = np.empty(near * pitch + 64, np.uint8)
         skip = -scratch.ctypes.data & 63
-        panel = scratch[skip : skip + runs * run_bytes]
-        for index in range(first, stop):
-            fill(raw, index * ROWS, panel)
-            one(panel.ctypes.data, records, out, index * ROWS, runs)
+        for panel in range(first, stop, near):
+            count = min(near, stop - panel)
+            for p in range(count):
+                fill(raw, (panel + p) * ROWS, scratch[skip + p * pitch : skip + (p + 1) * pitch])
+            several(scratch.ctypes.data + skip, pitch, count, records, out, panel * ROWS, runs)
 
     return jit(multiply)
 

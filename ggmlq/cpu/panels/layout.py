@@ -91,6 +91,12 @@ PREPARED = {
     "iq4_xs": Layout((4,), table=_levels(IQ4), scale="i8"),
     "mxfp4": Layout((4,), table=_levels(FP4), scale="bf16"),
     "nvfp4": Layout((4,), table=_levels(FP4), scale="f16", group=16),
+    "q8_1": Layout((8,), 128, scale="f16"),
+    "q8_K": Layout((8,), 128, scale="f32"),
+    "q1_0": Layout((1,), table=(-1, 1) * 8, scale="f16"),
+    "q2_0": Layout((2,), 1, scale="f16"),
+    "tq1_0": Layout((2,), 1, scale="i8"),
+    "tq2_0": Layout((2,), 1, scale="i8"),
 }
 
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from ...formats.format import Floats
+from ...formats.format import Bytes, Floats
 from ..crew import share_kernel
 from ..target import target
 from .activations import quantizer
@@ -17,8 +17,10 @@ from .tile import ROWS_AT_ONCE, record_bytes
 RECORDS = 4 << 20  # bytes of activations multiplied at a time: the last cache holds them
 
 
-def multiply(x: Any, weights: Any, out: Any, layout: Layout, kernel: Callable[[int], Any]) -> None:
-    """``out = x @ weights``; ``kernel(rows at once)`` compiles what multiplies panels.
+def multiply(
+    x: Any, weights: Any, out: Any, layout: Layout, kernel: Callable[[int], Any], grain: int = ROWS
+) -> None:
+    """``out = x @ weights``; ``kernel(rows at once)`` compiles what multiplies ``grain`` rows of weights.
 
     ``layout`` is the one of the panels that the tiles read. Arguments of a kernel: address, rows and
     bytes a row of the weights; the same of the records; address and columns of out; runs.
@@ -27,18 +29,26 @@ def multiply(x: Any, weights: Any, out: Any, layout: Layout, kernel: Callable[[i
     if not runs:
         out[...] = 0
         return
-    kind = target()
     nbytes = runs * record_bytes(layout)
-    at_once = min(ROWS_AT_ONCE[kind.registers], 1 if len(x) == 1 else 8)
+    multiply_panels = kernel(min(ROWS_AT_ONCE[target().registers], 1 if len(x) == 1 else 8))
     step = max(64, RECORDS // nbytes // 8 * 8)
-    quantize = quantizer(layout.halves, layout.offset, kind)
-    multiply_panels = kernel(at_once)
     for first in range(0, len(x), step):
-        rows = np.ascontiguousarray(x[first : first + step], np.float32)
+        records = records_of(x[first : first + step], layout)
         part: Floats = out[first : first + step]
-        m = len(rows)
-        records = np.empty((m, nbytes), np.uint8)
-        to = records.ctypes.data
-        share_kernel(quantize, (rows.ctypes.data, to, runs * RUN, nbytes, start(layout, kind)), m, 16)
-        operands = (weights.ctypes.data, *weights.shape, to, m, nbytes, part.ctypes.data, n, runs)
-        share_kernel(multiply_panels, operands, -(-n // ROWS))
+        operands = (
+            weights.ctypes.data, *weights.shape,
+            records.ctypes.data, *records.shape,
+            part.ctypes.data, n, runs,
+        )  # fmt: skip
+        share_kernel(multiply_panels, operands, -(-n // grain))
+
+
+def records_of(x: Any, layout: Layout) -> Bytes:
+    """Rows of activations as the tiles of a layout read them."""
+    kind, runs = target(), x.shape[1] // RUN
+    rows = np.ascontiguousarray(x, np.float32)
+    records = np.empty((len(rows), runs * record_bytes(layout)), np.uint8)
+    quantize = quantizer(layout.halves, layout.offset, kind)
+    operands = (rows.ctypes.data, records.ctypes.data, runs * RUN, records.shape[1], start(layout, kind))
+    share_kernel(quantize, operands, len(rows), 16)
+    return records

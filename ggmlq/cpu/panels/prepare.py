@@ -50,6 +50,8 @@ def _lay(q: QuantArray, layout: Layout, made: Bytes, first: int, stop: int, grai
             for name in names:
                 blocks[name] = 1
         codes, scales, offsets = take(blocks.view(np.uint8).reshape(len(blocks), -1))
+        if q.format.group > RUN:
+            scales = scales.repeat(q.format.group // RUN, axis=1)
         made[part] = 0
         place(
             codes, _stored(scales, layout), _stored(offsets, layout),
@@ -77,7 +79,7 @@ def taker(fmt: BlockFormat) -> Any:
 
 def _stored(scales: Any, layout: Layout) -> Any:
     """Scales as the panel holds them, as bytes [n, groups, width]."""
-    kind: Any = {"f16": np.float16, "i8": np.int8, "i4": np.uint8}.get(layout.scale)
+    kind: Any = {"f32": np.float32, "f16": np.float16, "i8": np.int8, "i4": np.uint8}.get(layout.scale)
     values = bfloat16_bits(scales) if kind is None else scales.astype(kind)
     return values.view(np.uint8).reshape(*scales.shape, values.itemsize)
 

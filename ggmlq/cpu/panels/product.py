@@ -14,58 +14,61 @@ from .expand import expanded, expander
 from .layout import ROWS, Layout
 from .tile import tile
 
+NEAR = 256 << 10  # bytes of panels that meet the same few rows of activations: the second cache holds both
+
 
 @cache
 def sweep(layout: Layout, rows: int, target: Target) -> Any:
-    """Compiled: one panel times all records, ``rows`` of them at a time, into columns of out.
+    """Compiled: ``count`` panels times all records, ``rows`` of them at a time.
 
-    ``one(panel address, records uint8 [M, bytes], out float32 [M, N], first column, runs)``
+    ``several(panels address, bytes of a panel, count, records uint8 [M, bytes], out float32 [M, N],
+    first column, runs)``
     """
     most, two, four = rows, min(rows, 2), min(rows, 4)
     by_most, by_four, by_two, by_one = (tile(layout, n, target) for n in (most, four, two, 1))
 
-    def one(panel: int, records: Any, out: Any, column: int, runs: int) -> None:
+    def several(panels: int, pitch: int, count: int, records: Any, out: Any, column: int, runs: int) -> None:
         m, n = out.shape
         edge = np.empty((most, ROWS), np.float32)  # a tile that reaches beyond the last column
-        whole = column + ROWS <= n
         row = 0
         while row < m:
             left = m - row
-            to, pitch = out.ctypes.data + 4 * (row * n + column), 4 * n
-            if not whole:
-                to, pitch = edge.ctypes.data, 4 * ROWS
-            x = records.ctypes.data + row * records.shape[1]
-            if left >= most:
-                by_most(panel, x, records.shape[1], to, pitch, runs)
-                done = most
-            elif left >= four:
-                by_four(panel, x, records.shape[1], to, pitch, runs)
-                done = four
-            elif left >= two:
-                by_two(panel, x, records.shape[1], to, pitch, runs)
-                done = two
-            else:
-                by_one(panel, x, records.shape[1], to, pitch, runs)
-                done = 1
-            if not whole:
-                out[row : row + done, column:] = edge[:done, : n - column]
+            done = most if left >= most else four if left >= four else two if left >= two else 1
+            x, size = records.ctypes.data + row * records.shape[1], records.shape[1]
+            for p in range(count):
+                panel, first = panels + p * pitch, column + p * ROWS
+                whole = first + ROWS <= n
+                to = out.ctypes.data + 4 * (row * n + first) if whole else edge.ctypes.data
+                line = 4 * n if whole else 4 * ROWS
+                if done == most:
+                    by_most(panel, x, size, to, line, runs)
+                elif done == four:
+                    by_four(panel, x, size, to, line, runs)
+                elif done == two:
+                    by_two(panel, x, size, to, line, runs)
+                else:
+                    by_one(panel, x, size, to, line, runs)
+                if not whole:
+                    out[row : row + done, first:] = edge[:done, : n - first]
             row += done
 
-    return jit(one)
+    return jit(several)
 
 
 @cache
 def direct(layout: Layout, rows: int, target: Target) -> Any:
     """Compiled: panels ``first`` … ``stop`` as they are kept. See ``multiply.py`` for the arguments."""
-    one = sweep(layout, rows, target)
+    several = sweep(layout, rows, target)
 
     def multiply(arguments: int, first: int, stop: int) -> None:
         panels, panel_bytes = peek(arguments, 0), peek(arguments, 2)
         records = bytes_at(peek(arguments, 3), peek(arguments, 4), peek(arguments, 5))
         out = floats_at(peek(arguments, 6), peek(arguments, 4), peek(arguments, 7))
         runs = peek(arguments, 8)
-        for panel in range(first, stop):
-            one(panels + panel * panel_bytes, records, out, panel * ROWS, runs)
+        near = max(1, NEAR // panel_bytes)
+        for panel in range(first, stop, near):
+            count = min(near, stop - panel)
+            several(panels + panel * panel_bytes, panel_bytes, count, records, out, panel * ROWS, runs)
 
     return jit(multiply)
 
@@ -74,7 +77,7 @@ def direct(layout: Layout, rows: int, target: Target) -> Any:
 def through_bytes(layout: Layout, rows: int, target: Target) -> Any:
     """Compiled: panels ``first`` … ``stop``, each expanded before it is multiplied."""
     wide = expanded(layout, target)
-    one, expand = sweep(wide, rows, target), expander(layout, target)
+    several, expand = sweep(wide, rows, target), expander(layout, target)
     run_bytes = wide.run_bytes
 
     def multiply(arguments: int, first: int, stop: int) -> None:
@@ -82,10 +85,14 @@ def through_bytes(layout: Layout, rows: int, target: Target) -> Any:
         records = bytes_at(peek(arguments, 3), peek(arguments, 4), peek(arguments, 5))
         out = floats_at(peek(arguments, 6), peek(arguments, 4), peek(arguments, 7))
         runs = peek(arguments, 8)
-        scratch = np.empty(runs * run_bytes + 64, np.uint8)
+        pitch = runs * run_bytes
+        near = max(1, NEAR // pitch)
+        scratch = np.empty(near * pitch + 64, np.uint8)
         buffer = scratch.ctypes.data + 63 & ~63
-        for panel in range(first, stop):
-            expand(panels + panel * panel_bytes, buffer, runs)
-            one(buffer, records, out, panel * ROWS, runs)
+        for panel in range(first, stop, near):
+            count = min(near, stop - panel)
+            for p in range(count):
+                expand(panels + (panel + p) * panel_bytes, buffer + p * pitch, runs)
+            several(buffer, pitch, count, records, out, panel * ROWS, runs)
 
     return jit(multiply)

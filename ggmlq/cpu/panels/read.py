@@ -8,7 +8,7 @@ from llvmlite import ir
 
 from ..simd import BYTES, F16, FLOATS, I8, I16, I64, INTS, Simd, vec
 from ..target import Target
-from .layout import ROWS, SUPER, WIDTH, Layout
+from .layout import ROWS, SUPER, Layout
 
 
 class Place(NamedTuple):
@@ -61,11 +61,17 @@ class Panel:
             scale = self._floats(b.add(here.run, I64(at)))
             offset = self._floats(b.add(here.run, I64(layout.scales + at))) if layout.offset else None
             return scale, offset
-        scale, offset = self._integers(b.add(here.run, I64(ROWS * half)))
+        scale, minimum = self.integers(here, half)
+        d, dmin = self.above(here)
+        product = b.fmul(d, b.sitofp(scale, FLOATS))
+        return product, b.fmul(dmin, b.sitofp(minimum, FLOATS)) if layout.offset else None
+
+    def above(self, here: Place) -> tuple[Any, Any]:
+        """The scale of scales, and of minima (or None)."""
         d = self._half_floats(here.above)
-        if layout.offset:
-            offset = b.fmul(self._half_floats(b.add(here.above, I64(2 * ROWS))), offset)
-        return b.fmul(d, scale), offset
+        if not self.layout.offset:
+            return d, None
+        return d, self._half_floats(self.b.add(here.above, I64(2 * ROWS)))
 
     def _floats(self, address: Any) -> Any:
         """16 scales as they are stored."""
@@ -79,17 +85,15 @@ class Panel:
     def _half_floats(self, address: Any) -> Any:
         return self.b.fpext(self.simd.load(address, vec(F16, ROWS)), FLOATS)
 
-    def _integers(self, address: Any) -> tuple[Any, Any]:
-        """16 integer scales (and minima) under a scale of scales, as floats."""
+    def integers(self, here: Place, half: int) -> tuple[Any, Any]:
+        """Integer scales of a group under a scale of scales, and minima (or None), as int32."""
         b, layout = self.b, self.layout
+        address = b.add(here.run, I64(ROWS * half))
         stored = self.simd.load(address, vec(I8, ROWS))
         if layout.scale == "i4":
             both = b.zext(stored, INTS)
-            low = b.and_(both, ir.Constant(INTS, [15] * ROWS))
-            high = b.lshr(both, ir.Constant(INTS, [4] * ROWS))
-            return b.sitofp(low, FLOATS), b.sitofp(high, FLOATS)
-        scale = b.sitofp(b.sext(stored, INTS), FLOATS)
+            return b.and_(both, ir.Constant(INTS, [15] * ROWS)), b.lshr(both, ir.Constant(INTS, [4] * ROWS))
         if not layout.offset:
-            return scale, None
-        minima = self.simd.load(b.add(address, I64(WIDTH["i8"] * ROWS * layout.halves)), vec(I8, ROWS))
-        return scale, b.sitofp(b.sext(minima, INTS), FLOATS)
+            return b.sext(stored, INTS), None
+        minima = self.simd.load(b.add(address, I64(ROWS * layout.halves)), vec(I8, ROWS))
+        return b.sext(stored, INTS), b.sext(minima, INTS)

@@ -7,8 +7,9 @@ the weights and by the activations. A format with offsets adds −offset · Σ a
 A row of activations is a sequence of records: 32 codes, the scale (float32), then for each group
 −zero · Σq (int32) and, where there are offsets, −scale · Σq (float32).
 
-Floors per 16 rows of weights, one row of activations and run: 8 dot products, one multiplication
-and one fused one, all on the same ports; one more with offsets, one more with groups of 16.
+Floors per 16 rows of weights, one row of activations and run, all on the same ports: 8 dot products,
+one multiplication and one fused one; one more with offsets, one more with groups of 16. Under a
+scale of 256 weights: 8 dot products and one fused multiplication, one more with offsets.
 """
 
 from __future__ import annotations
@@ -18,12 +19,11 @@ from typing import Any
 
 from llvmlite import ir
 from numba import types
-from numba.core import cgutils
-from numba.extending import intrinsic
 
+from ..jit import cgutils, intrinsic
 from ..simd import F32, FLOATS, I32, I64
 from ..target import Target
-from .layout import RUN, Layout
+from .layout import RUN, SUPER, Layout
 from .read import Panel, Place
 
 ADDRESSES = ("panel", "records", "row_bytes", "out", "out_bytes", "runs")
@@ -39,7 +39,7 @@ def record_bytes(layout: Layout) -> int:
 def tile(layout: Layout, rows: int, target: Target) -> Any:
     """An intrinsic that takes ADDRESSES as integers and writes float32 [rows, 16]."""
 
-    @intrinsic  # type: ignore[misc,untyped-decorator]
+    @intrinsic
     def multiply(
         typing: Any, panel: Any, records: Any, row_bytes: Any, out: Any, out_bytes: Any, runs: Any
     ) -> Any:
@@ -60,14 +60,26 @@ class Tile(Panel):
         self.rows, self.at = range(rows), at
 
     def emit(self) -> None:
-        b, zeros = self.b, ir.Constant(FLOATS, None)
-        sums = [cgutils.alloca_once_value(b, zeros) for _ in self.rows]
-        with cgutils.for_range(b, self.at["runs"], intp=I64) as loop:
-            self._run(loop.index, sums)
+        b = self.b
+        sums = self._zeros()
+        if self.layout.nested:
+            with cgutils.for_range(b, b.udiv(self.at["runs"], I64(SUPER)), intp=I64) as loop:
+                self._super(loop.index, sums)
+        else:
+            with cgutils.for_range(b, self.at["runs"], intp=I64) as loop:
+                self._run(loop.index, sums)
         for r, total in enumerate(sums):
             self.simd.store(b.load(total), b.add(self.at["out"], b.mul(self.at["out_bytes"], I64(r))))
 
+    def _zeros(self) -> list[Any]:
+        """Sums of floats, one vector a row."""
+        return [cgutils.alloca_once_value(self.b, ir.Constant(FLOATS, None)) for _ in self.rows]
+
+    def _add(self, total: Any, a: Any, b: Any) -> None:
+        self.b.store(self.simd.fma(a, b, self.b.load(total)), total)
+
     def _run(self, run: Any, sums: list[Any]) -> None:
+        """Floats: (Σ scale · dot) · scale of the activations."""
         b, layout, simd = self.b, self.layout, self.simd
         here = self.run_at(self.at["panel"], run)
         x = [self._record(run, r) for r in self.rows]
@@ -83,10 +95,41 @@ class Tile(Panel):
                     scaled.append(b.fmul(whole, scale))
             if layout.offset:
                 for r, total in enumerate(sums):
-                    s = self._splat(x[r], RUN + 4 + 4 * (layout.halves + half), F32)
-                    b.store(simd.fma(offset, s, b.load(total)), total)
+                    self._add(total, offset, self._sum(x[r], half))
         for r, total in enumerate(sums):
-            b.store(simd.fma(scaled[r], self._splat(x[r], RUN, F32), b.load(total)), total)
+            self._add(total, scaled[r], self._splat(x[r], RUN, F32))
+
+    def _super(self, index: Any, sums: list[Any]) -> None:
+        """Eight runs with integer scales, then the scale above them: fewer products of floats.
+
+        Scales times dots stay below 2**24, so that they are exact as float32.
+        """
+        b, layout = self.b, self.layout
+        inner, offsets = self._zeros(), self._zeros()
+        for total in (*inner, *offsets):
+            b.store(ir.Constant(FLOATS, None), total)
+        first = b.mul(index, I64(SUPER))
+        with cgutils.for_range(b, I64(SUPER), intp=I64) as loop:
+            run = b.add(first, loop.index)
+            here = self.run_at(self.at["panel"], run)
+            x = [self._record(run, r) for r in self.rows]
+            scaled: list[Any] = []
+            for half in range(layout.halves):
+                dots = self._dots(half, here, x)
+                scale, minimum = self.integers(here, half)
+                products = [b.mul(dot, scale) for dot in dots]
+                scaled = [b.add(*pair) for pair in zip(scaled, products, strict=True)] if half else products
+                if layout.offset:
+                    for r, total in enumerate(offsets):
+                        self._add(total, b.sitofp(minimum, FLOATS), self._sum(x[r], half))
+            for r, total in enumerate(inner):
+                self._add(total, b.sitofp(scaled[r], FLOATS), self._splat(x[r], RUN, F32))
+        here = self.run_at(self.at["panel"], first)
+        d, dmin = self.above(here)
+        for total, by_d, by_dmin in zip(sums, inner, offsets, strict=True):
+            self._add(total, b.load(by_d), d)
+            if layout.offset:
+                self._add(total, b.load(by_dmin), dmin)
 
     def _dots(self, half: int, here: Place, x: list[Any]) -> list[Any]:
         """Integer sums of a group, for every row."""
@@ -99,6 +142,10 @@ class Tile(Panel):
                 four = self.simd.load(self.b.add(record, I64(4 * j)), I32)
                 dots[r] = self.simd.dot(dots[r], weights, four)
         return dots
+
+    def _sum(self, record: Any, half: int) -> Any:
+        """What the offset of a group is multiplied with."""
+        return self._splat(record, RUN + 4 + 4 * (self.layout.halves + half), F32)
 
     def _record(self, run: Any, row: int) -> Any:
         """Address of a run of a row of activations."""

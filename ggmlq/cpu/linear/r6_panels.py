@@ -32,13 +32,15 @@ def refuses(problem: Problem) -> str | None:
         return f"{problem.format.name} is multiplied from the file's bytes"
     if not (target().shuffles and target().halves):
         return "this CPU has no vector look-up of bytes or no 16-bit floats"
+    if not problem.lasting:
+        return "the weights may be written to, and panels of them would go stale"
     return None
 
 
 @register(__name__, __doc__, arithmetic="q8", accumulate="int32", refuses=refuses)
 def launch(x: Any, q: QuantArray, out: Any) -> None:
     layout, kind = PREPARED[q.format.name], target()
-    if len(x) >= MANY and (len(layout.planes) > 1 or layout.scale == "i4"):
+    if len(x) >= MANY and (layout.offset or len(layout.planes) > 1):
         wide = expanded(layout, kind)
         multiply(x, q.prepared(panels), out, wide, lambda rows: through_bytes(layout, rows, kind))
     else:
