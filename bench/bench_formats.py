@@ -1,54 +1,143 @@
-"""Encoding and decoding of every format, ours and ggml's own on the same machine, one thread each.
+"""Decoding and encoding of every format beside ggml's own C, by turns in one process.
 
-pytest bench/bench_formats.py --benchmark-enable [--benchmark-json FILE]
+    python bench/bench_formats.py [--json FILE] [--formats q4_0,q4_K] [--rounds 7]
+
+Figures are million weights a second, the best round of each. ggml's functions run on one thread, so
+ours do for the comparison; the same on all threads stands beside it. *Warm* writes into memory that
+was written before; *fresh* makes the array, as a call of ``dequantize`` does, and then the system
+has to find pages for it. Compiled code is loaded before anything is timed.
 """
 
 from __future__ import annotations
 
+import argparse
+import json
+import subprocess
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
 import numpy as np
-import pytest
 
 import ggmlq as gq
-from ggmlq.formats import FORMATS, BlockFormat
+from ggmlq import decoding, doctor, encoding
+from ggmlq.cpu.threads import available, set_num_threads
+from ggmlq.formats import FORMATS, BlockFormat, Format
+from ggmlq.llama.library import Library
 from ggmlq.testing.blocks import random_blocks
 from ggmlq.testing.rows import rows
 
-ROWS, COLUMNS = 512, 4096
-BLOCKS = [fmt for fmt in FORMATS.values() if isinstance(fmt, BlockFormat)]
-DECODED = [fmt for fmt in BLOCKS if fmt.name != "q8_1"]  # ggml has no decoder for it
-ENCODED = [fmt for fmt in BLOCKS if fmt.can_quantize]
+COLUMNS = 4096
+DECODED = 128  # rows: what is decoded fits the cache, for memory would be the same for both
+LARGER = 16  # times that for all threads
+ENCODED = {False: 2048, True: 128}  # rows; fewer for an encoder that searches
+NO_DECODER = ("q8_1",)  # ggml has none
+
+Work = Callable[[], object]
 
 
-def million_weights_per_second(benchmark, peer):
-    """Note the rate beside the time; a disabled benchmark has none."""
-    benchmark.extra_info["by"] = peer
-    if benchmark.stats:
-        benchmark.extra_info["Mw/s"] = round(ROWS * COLUMNS / benchmark.stats.stats.min / 1e6, 1)
+def main() -> None:
+    """Measure, print a table, write the results."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
+    parser.add_argument("--json", type=Path, help="write the figures and what they were measured on")
+    parser.add_argument("--formats", default=",".join(chosen()), help="names with commas between")
+    parser.add_argument("--rounds", type=int, default=7)
+    args = parser.parse_args()
+    figures = {name: measure(FORMATS[name], args.rounds) for name in args.formats.split(",")}
+    for name, figure in figures.items():
+        print(f"{name:8}", *(f"{what} {rate:.0f}" for what, rate in figure.items()), sep="  ")
+    if args.json:
+        args.json.write_text(json.dumps({**surroundings(), "Mw/s": figures}, indent=1) + "\n")
 
 
-@pytest.mark.parametrize("peer", ["ggmlq", "ggml"])
-@pytest.mark.parametrize("fmt", DECODED, ids=lambda fmt: fmt.name)
-def bench_decode(benchmark, fmt, peer, request):
+def chosen() -> list[str]:
+    """Formats that either side has to work for."""
+    return [
+        fmt.name for fmt in FORMATS.values() if isinstance(fmt, BlockFormat) or fmt.name in ("f16", "bf16")
+    ]
+
+
+def surroundings() -> dict[str, Any]:
+    """The machine, the versions, the commit."""
+    root = Path(__file__).parents[1]
+    command = ["git", "describe", "--always", "--dirty"]
+    commit = subprocess.run(command, cwd=root, capture_output=True, text=True, check=False).stdout.strip()
+    return {"commit": commit, "threads": available(), "libggml": Library().version, "ggmlq": doctor.examine()}
+
+
+def measure(fmt: Format, count: int, height: int = DECODED) -> dict[str, float]:
+    """All figures of a format."""
+    decoding.PATIENCE = encoding.PATIENCE = 0
+    figures = decode_rates(fmt, count, height)
+    if fmt.can_quantize:
+        figures |= encode_rates(fmt, count, height)
+    return {what: round(rate, 1) for what, rate in figures.items()}
+
+
+def decode_rates(fmt: Format, count: int, height: int) -> dict[str, float]:
     """Blocks to float32."""
-    benchmark.group = f"decode {fmt.name}"
-    blocks = random_blocks(fmt, ROWS, COLUMNS // fmt.block_size)
-    q = gq.QuantArray.from_bytes(blocks, fmt, (ROWS, COLUMNS))
-    if peer == "ggmlq":
-        benchmark(q.dequantize)
-    else:
-        benchmark(request.getfixturevalue("libggml").dequantize, q.raw, fmt)
-    million_weights_per_second(benchmark, peer)
+    blocks = random_blocks(fmt, height, COLUMNS // fmt.block_size)
+    q = gq.QuantArray.from_bytes(blocks, fmt, (height, COLUMNS))
+    large = gq.QuantArray.from_bytes(np.tile(blocks, (LARGER, 1)), fmt, (LARGER * height, COLUMNS))
+    out, more = np.zeros(q.shape, np.float32), np.zeros(large.shape, np.float32)
+    works: dict[str, tuple[int, Work]] = {
+        "decode": (1, lambda: decoding.decode_into(q, out)),
+        "decode, fresh": (1, q.dequantize),
+    }
+    shared: dict[str, tuple[int, Work]] = {
+        "decode, all threads": (available(), lambda: decoding.decode_into(large, more)),
+    }
+    if fmt.name not in NO_DECODER:
+        ggml, theirs = Library(), np.zeros(q.shape, np.float32)
+        works["decode, ggml"] = (1, lambda: ggml.dequantize(q.raw, fmt, out=theirs))
+        works["decode, ggml, fresh"] = (1, lambda: ggml.dequantize(q.raw, fmt))
+    return rates(works, out.size, count) | rates(shared, more.size, count)
 
 
-@pytest.mark.parametrize("peer", ["ggmlq", "ggml"])
-@pytest.mark.parametrize("fmt", ENCODED, ids=lambda fmt: fmt.name)
-def bench_encode(benchmark, fmt, peer, request):
+def encode_rates(fmt: Format, count: int, height: int) -> dict[str, float]:
     """Float32 to blocks."""
-    benchmark.group = f"encode {fmt.name}"
-    x = rows("normal", ROWS, COLUMNS)
-    assert np.isfinite(x).all()
-    if peer == "ggmlq":
-        benchmark(gq.quantize, x, fmt)
-    else:
-        benchmark(request.getfixturevalue("libggml").quantize, x, fmt)
-    million_weights_per_second(benchmark, peer)
+    search = isinstance(fmt, BlockFormat) and (fmt.pack is None or fmt.search == "always")
+    x = rows("normal", ENCODED[search] if height > 2 else height, COLUMNS)
+    weights = np.random.default_rng(0).uniform(0.1, 2, COLUMNS).astype(np.float32)
+    imatrix = weights if fmt.needs_imatrix else None
+    ggml = Library()
+    works: dict[str, tuple[int, Work]] = {
+        "encode": (1, lambda: gq.quantize(x, fmt, imatrix)),
+        "encode, all threads": (available(), lambda: gq.quantize(x, fmt, imatrix)),
+        "encode, ggml": (1, lambda: ggml.quantize(x, fmt, imatrix)),
+    }
+    figures = rates(works, x.size, min(count, 3) if search else count)
+    if getattr(fmt, "imatrix", "ignored") != "optional":
+        return figures
+    few = x[: ENCODED[True]]
+    works = {
+        "encode, weighted": (1, lambda: gq.quantize(few, fmt, weights)),
+        "encode, weighted, all threads": (available(), lambda: gq.quantize(few, fmt, weights)),
+        "encode, weighted, ggml": (1, lambda: ggml.quantize(few, fmt, weights)),
+    }
+    return figures | rates(works, few.size, min(count, 3))
+
+
+def rates(works: dict[str, tuple[int, Work]], weights: int, count: int) -> dict[str, float]:
+    """The best of so many rounds, in which all take turns."""
+    best = dict.fromkeys(works, float("inf"))
+    for turn in range(count + 1):
+        for name, (threads, work) in works.items():
+            set_num_threads(threads)
+            start = time.perf_counter()
+            work()
+            if turn:  # the first loads and compiles
+                best[name] = min(best[name], time.perf_counter() - start)
+    set_num_threads(available())
+    return {name: weights / seconds / 1e6 for name, seconds in best.items()}
+
+
+def bench_one_format() -> None:
+    """The smoke test of this file."""
+    figures = measure(FORMATS["q4_0"], 1, height=2)
+    assert min(figures.values()) > 0
+
+
+if __name__ == "__main__":
+    main()

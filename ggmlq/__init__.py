@@ -22,7 +22,8 @@ from .metrics import nmse
 from .ops import dequantize, linear, quantize
 
 if TYPE_CHECKING:
-    from . import reference
+    from . import convert, diff, gguf, reference
+    from .cpu.threads import set_num_threads
     from .faults import Diagnosis, diagnose
     from .gguf import open, save
 
@@ -34,10 +35,13 @@ __all__ = [
     "GGMLQError",
     "GGUFError",
     "QuantArray",
+    "convert",
     "dequantize",
     "diagnose",
+    "diff",
     "errors",
     "formats",
+    "gguf",
     "kernels",
     "linear",
     "nmse",
@@ -45,10 +49,13 @@ __all__ = [
     "quantize",
     "reference",
     "save",
+    "set_num_threads",
 ]
 
 # Found in these modules when first asked for: `import ggmlq` stays quick.
-_LATER = {"Diagnosis": "faults", "diagnose": "faults", "open": "gguf", "save": "gguf", "reference": ""}
+_LATER = {"Diagnosis": "faults", "diagnose": "faults", "open": "gguf", "save": "gguf"}
+_LATER["set_num_threads"] = "cpu.threads"
+_LATER |= dict.fromkeys(("convert", "diff", "gguf", "reference"), "")  # modules
 
 
 def __getattr__(name: str) -> Any:

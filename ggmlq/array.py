@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+import threading
+from collections.abc import Callable, Iterator, Sequence
 from functools import cached_property
 from typing import Any, ClassVar
 
@@ -15,6 +16,8 @@ from .buffers import checked_shape, flat_bytes, frozen
 from .devices import cuda_device, device_of, is_host
 from .errors import BlockIndexError, DeviceError, DTypeError, ShapeError
 from .formats import FORMATS, Format
+
+_PREPARING = threading.RLock()
 
 
 class QuantArray:
@@ -44,6 +47,7 @@ class QuantArray:
         self._shape = shape
         self._stored = raw
         self._swapped = swapped
+        self._prepared: dict[Any, Any] = {}
 
     @classmethod
     def from_bytes(cls, raw: Any, format: str | int | Format, shape: int | Sequence[int]) -> QuantArray:
@@ -132,6 +136,28 @@ class QuantArray:
         ne = list(reversed(self.shape))
         size = text.size(self.nbytes)
         return f"<QuantArray {self.format.name} {self.shape}, ne {ne}, {size}, {self.device}>"
+
+    # --- what kernels keep with it --------------------------------------------------------
+
+    def prepared(self, make: Callable[[QuantArray], Any]) -> Any:
+        """``make(self)``, made once and kept: the weights in the order that a kernel reads.
+
+        Slices and copies have their own. Only for a :attr:`lasting` array.
+        """
+        with _PREPARING:
+            if make not in self._prepared:
+                self._prepared[make] = make(self)
+            return self._prepared[make]
+
+    @property
+    def lasting(self) -> bool:
+        """Whether its bytes cannot be written to, so that kernels may keep what they make of them."""
+        return not is_host(self._stored) or not self._stored.flags.writeable
+
+    def drop_prepared(self) -> None:
+        """Give back the memory of what kernels keep; the next product makes it again."""
+        with _PREPARING:
+            self._prepared.clear()
 
     # --- rows ---------------------------------------------------------------------------
 

@@ -28,13 +28,14 @@ def checked_shape(asked: str, fmt: Format, shape: int | Sequence[int]) -> tuple[
     return dims
 
 
-def check_row(asked: str, fmt: Format, elements: int) -> None:
-    """Rows must be whole blocks."""
+def check_row(asked: str, fmt: Format, elements: int, other: str | None = None) -> None:
+    """Rows must be whole blocks; ``other`` names a format that would do."""
     if elements % fmt.block_size:
         up = -(-elements // fmt.block_size) * fmt.block_size
         raise ShapeError(
             f"{asked}: rows have {elements} elements, {fmt.name} blocks hold "
             f"{fmt.block_size}; pad the last axis to {up}"
+            + (f", or take {other}, as llama.cpp does for such rows" if other else "")
         )
 
 

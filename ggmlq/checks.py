@@ -10,7 +10,8 @@ from numpy.typing import DTypeLike, NDArray
 from .array import QuantArray
 from .buffers import refuse_mask
 from .devices import device_of, is_host
-from .errors import DeviceError, DTypeError, NonFiniteError, ShapeError
+from .errors import DeviceError, DTypeError, ImportanceError, NonFiniteError, ShapeError
+from .formats import FORMATS, Format
 
 
 def as_floats(asked: str, x: Any, name: str = "x") -> Any:
@@ -69,16 +70,36 @@ def row_index(row: int, shape: tuple[int, ...]) -> list[int]:
     return [int(i) for i in np.unravel_index(row, shape[:-1])] if shape[:-1] else []
 
 
-def check_imatrix(asked: str, imatrix: Any, columns: int) -> NDArray[np.float32]:
-    """One finite weight a column."""
+def check_imatrix(asked: str, fmt: Format, imatrix: Any, columns: int) -> NDArray[np.float32] | None:
+    """One finite weight a column, none negative, not all of them 0; or None where that will do."""
+    if imatrix is None:
+        if fmt.needs_imatrix:
+            without = ", ".join(f.name for f in FORMATS.values() if f.can_quantize and not f.needs_imatrix)
+            raise ImportanceError(
+                f"{asked}: there is no imatrix; ggml encodes {fmt.name} only with one; pass "
+                f"imatrix=importance (np.ones({columns}, np.float32) weighs all columns alike), "
+                f"or take a format that does without: {without}"
+            )
+        return None
     weights = as_floats(asked, imatrix, "imatrix")
     if weights.shape != (columns,):
         raise ShapeError(
             f"{asked}: imatrix has shape {weights.shape}, rows have {columns} elements; "
             "an imatrix is 1-D with one weight a column"
         )
-    rows = finite_float32(asked, weights[None], weights.shape, 0, "imatrix")
-    return rows.reshape(columns)
+    found = finite_float32(asked, weights[None], weights.shape, 0, "imatrix").reshape(columns)
+    if (found < 0).any():
+        at = int((found < 0).argmax())
+        raise ImportanceError(
+            f"{asked}: imatrix[{at}] is {found[at]}; importance is a mean of squares, never negative; "
+            "pass the values of llama-imatrix as they are"
+        )
+    if columns and not found.any() and getattr(fmt, "imatrix", "ignored") != "ignored":
+        raise ImportanceError(
+            f"{asked}: the imatrix is 0 everywhere; ggml would write a tensor of zeros, since nothing "
+            "counts; pass imatrix=None, or np.ones for a tensor that the calibration never reached"
+        )
+    return found
 
 
 def check_linear(asked: str, x: Any, q: QuantArray) -> Any:

@@ -48,6 +48,13 @@ def describe(report: dict[str, Any]) -> str:
     else:
         features = [f"{name} {'yes' if has else 'no'}" for name, has in cpu["features"].items()]
         cpu_lines = [f"  {cpu['name']}, {cpu['threads']} threads", f"  {', '.join(features)}"]
+        cpu_lines.append(f"  integer dot products: {cpu['dot']}")
+        kept = cpu["compiled"]
+        cpu_lines.append(
+            f"  compiled code: not kept, {kept['problem']}"
+            if kept["path"] is None
+            else f"  compiled code: {kept['functions']} functions, {size(kept['bytes'])}, {kept['path']}"
+        )
     if "error" in gpu:
         gpu_lines = [f"  none: {gpu['error']}"]
     else:
@@ -96,7 +103,7 @@ def _at_least(version: str | None, least: tuple[int, int]) -> bool:
 
 def _cpu() -> dict[str, Any]:
     try:
-        facts: dict[str, Any] = importlib.import_module("ggmlq.cpu.features").examine()
+        facts: dict[str, Any] = importlib.import_module("ggmlq.cpu.report").examine()
     except ImportError as error:
         return {"error": f"unknown: {error}"}
     return facts

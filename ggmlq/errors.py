@@ -27,6 +27,10 @@ class NonFiniteError(GGMLQError, ValueError):
     """NaN or infinity where only finite numbers have a meaning."""
 
 
+class ImportanceError(GGMLQError, ValueError):
+    """An importance matrix that is missing where it is needed, negative, or 0 everywhere."""
+
+
 class BlockIndexError(GGMLQError, IndexError):
     """An index that would cut through a row of blocks."""
 
@@ -75,6 +79,10 @@ class GGUFOSError(GGUFError, OSError):
         super().__init__(message)
         if cause is not None:
             self.errno, self.strerror, self.filename = cause.errno, cause.strerror, cause.filename
+
+
+class ConvertError(GGMLQError, ValueError):
+    """A file that cannot be made of another one as it was asked for."""
 
 
 class DumpError(GGMLQError, ValueError):

@@ -11,6 +11,7 @@ import pkgutil
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cache
+from pathlib import Path
 from typing import Any
 
 from . import text
@@ -30,6 +31,7 @@ class Problem:
     n: int  # rows of weights
     k: int  # length of both
     device: str  # "cpu" or "cuda"
+    lasting: bool = True  # whether the weights keep their bytes, so that a kernel may keep them in its order
 
     def __str__(self) -> str:
         return f"{self.op}[{self.format.name}, M={self.m}, N={self.n}, K={self.k}, {self.device}]"
@@ -46,7 +48,7 @@ class Rung:
 
     op: str
     device: str
-    name: str  # "cpu:dequant"
+    name: str  # "cpu:panels"
     level: int  # from the file's name
     teaches: str  # first line of the file
     arithmetic: str  # what it multiplies: docs/arithmetic.md
@@ -142,7 +144,7 @@ def kernels(
 
     >>> import ggmlq as gq
     >>> gq.kernels(device="cpu")[0].name
-    'cpu:dequant'
+    'cpu:naive'
     """
     fmt = None if format is None else FORMATS[format]
     kinds = DEVICES if device is None else (str(device).partition(":")[0],)
@@ -161,6 +163,6 @@ def kernels(
 
 @cache
 def _operations() -> tuple[str, ...]:
-    """The folders of rungs, of any device."""
-    places = [importlib.import_module(f"{__package__}.{device}").__path__ for device in DEVICES]
-    return tuple(sorted({m.name for path in places for m in pkgutil.iter_modules(path) if m.ispkg}))
+    """The folders that hold rungs, of any device."""
+    places = [importlib.import_module(f"{__package__}.{device}").__path__[0] for device in DEVICES]
+    return tuple(sorted({rung.parent.name for place in places for rung in Path(place).glob("*/r[0-9]*.py")}))

@@ -18,15 +18,16 @@ from .checks import (
     check_imatrix,
     check_linear,
     check_out,
-    finite_float32,
     float_dtype,
     row_index,
 )
+from .decoding import decode_into
 from .devices import cuda_module, device_of, is_host, namespace, on_device_of, to_host
+from .encoding import encode_rows
 from .errors import DTypeError, ShapeError, UnsupportedError
 from .formats import FORMATS, Format
 
-SLAB = 1 << 18  # elements encoded or decoded at a time: their temporaries stay in the cache
+SLAB = 1 << 18  # elements decoded at a time: their temporaries stay in the cache
 
 
 def quantize(x: Any, format: str | int | Format, imatrix: Any = None) -> QuantArray:
@@ -41,18 +42,19 @@ def quantize(x: Any, format: str | int | Format, imatrix: Any = None) -> QuantAr
     format : str, int or Format
         Name in any case, ggml id, or Format.
     imatrix : array, optional
-        Importance of each column, 1-D of length K. Formats whose encoder in ggml takes no
-        notice of it ignore it here too. The weighted encoders of q4_0, q4_1, q5_0 and q5_1 are
-        not in this version: an imatrix for them is an error.
+        Importance of each column, 1-D of length K, at least 0. Formats whose encoder in ggml
+        takes no notice of it ignore it here too; a few cannot be encoded without it.
 
     Raises
     ------
     NonFiniteError
         On the first NaN or infinity, with its place. ggml would store garbage.
     UnsupportedError
-        For a format (or a weighted encoding) that this version only decodes.
+        For a format that this version only decodes.
     ShapeError, DTypeError
         For rows that are not whole blocks, and for x that is no array of floats.
+    ImportanceError
+        For an imatrix that is missing where it is needed, negative, or 0 everywhere.
 
     >>> import numpy as np, ggmlq as gq
     >>> q = gq.quantize(np.linspace(-1, 1, 32, dtype=np.float32), "q4_0")
@@ -66,39 +68,38 @@ def quantize(x: Any, format: str | int | Format, imatrix: Any = None) -> QuantAr
         with on_device_of(asked, x):
             encoded = None if imatrix is not None else cuda_module("quantize").quantize(x, fmt)
             return encoded or quantize(x.get(), fmt, imatrix).to(device_of(x))
-    _check_can_quantize(asked, fmt, imatrix)
+    _check_can_quantize(asked, fmt)
     x = as_floats(asked, x)
     if x.ndim == 0:
         raise ShapeError(f"{asked}: x is a scalar; blocks need an axis, pass at least 1-D")
-    check_row(asked, fmt, x.shape[-1])
-    weights = None if imatrix is None else check_imatrix(asked, imatrix, x.shape[-1])
+    check_row(asked, fmt, x.shape[-1], _fallback(fmt, x.shape[-1]))
+    weights = check_imatrix(asked, fmt, imatrix, x.shape[-1])
     raw = np.empty((*x.shape[:-1], fmt.row_bytes(x.shape[-1])), np.uint8)
     if x.size:
-        rows, blocks = x.reshape(-1, x.shape[-1]), raw.reshape(-1, raw.shape[-1]).view(fmt.dtype)
-        for part in _slabs(*rows.shape):
-            values = finite_float32(asked, rows[part], x.shape, part.start)
-            blocks[part] = fmt.encode(values, weights)
-        _warn_of_invalid(asked, fmt, blocks, x.shape)
+        blocks = raw.reshape(-1, raw.shape[-1])
+        if not encode_rows(asked, fmt, x, weights, blocks):
+            _warn_of_invalid(asked, fmt, blocks.view(fmt.dtype), x.shape)
     return QuantArray(fmt, x.shape, frozen(raw))
 
 
-def _check_can_quantize(asked: str, fmt: Format, imatrix: Any) -> None:
+def _check_can_quantize(asked: str, fmt: Format) -> None:
     if not fmt.can_quantize:
         able = ", ".join(f.name for f in FORMATS.values() if f.can_quantize)
         raise UnsupportedError(
             f"{asked}: this version decodes {fmt.name} but cannot encode it; it encodes {able}; "
             "blocks made elsewhere come in through QuantArray.from_bytes"
         )
-    if imatrix is not None and getattr(fmt, "imatrix", "ignored") == "optional":
-        raise UnsupportedError(
-            f"{asked} with an imatrix: this version encodes {fmt.name} without weighting only; "
-            "pass imatrix=None for ggml's unweighted encoding"
-        )
 
 
 def _slabs(rows: int, columns: int) -> list[slice]:
     step = max(1, SLAB // max(columns, 1))
     return [slice(start, min(start + step, rows)) for start in range(0, rows, step)]
+
+
+def _fallback(fmt: Format, elements: int) -> str | None:
+    """What llama.cpp encodes rows with that are no whole blocks."""
+    name: str | None = getattr(fmt, "fallback", None)
+    return name if name is None or elements % FORMATS[name].block_size == 0 else "f16"
 
 
 def _warn_of_invalid(asked: str, fmt: Format, blocks: NDArray[Any], shape: tuple[int, ...]) -> None:
@@ -132,10 +133,7 @@ def dequantize(q: QuantArray, dtype: DTypeLike | None = np.float32) -> Any:
             return cuda_module("dequantize").dequantize(q, kind)
     values = np.empty(q.shape, kind)
     if values.size:
-        rows = values.reshape(-1, q.shape[-1] if q.shape else 1)
-        blocks = q.blocks.reshape(len(rows), -1)
-        for part in _slabs(*rows.shape):
-            rows[part] = q.format.decode(blocks[part], kind)
+        decode_into(q, values)
     return values
 
 
@@ -158,7 +156,7 @@ def linear(
     q : QuantArray
         Weights [N, K]. Those of f64 and integer tensors are rounded to float32.
     kernel : str
-        ``"auto"``, or a kernel's name such as ``"cpu:dequant"``; see :func:`ggmlq.kernels`.
+        ``"auto"``, or a kernel's name such as ``"cpu:panels"``; see :func:`ggmlq.kernels`.
     arithmetic : str, optional
         Choose only kernels that multiply in this arithmetic.
     out : array, optional
@@ -188,7 +186,7 @@ def linear(
     if bias is not None:
         bias = check_bias(asked, bias, q)
     rows = x.reshape(math.prod(x.shape[:-1]), k)
-    problem = ladder.Problem("linear", q.format, len(rows), n, k, q.device.partition(":")[0])
+    problem = ladder.Problem("linear", q.format, len(rows), n, k, q.device.partition(":")[0], q.lasting)
     rung = ladder.choose(problem, kernel, arithmetic)
     direct = _takes_sums(out, x, q.raw, bias)
     with on_device_of(f"{asked} with {rung.name} on {problem}", x):

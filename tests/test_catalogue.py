@@ -52,7 +52,8 @@ TABLE = {
     "q2_0": (42, 64, 18, "d:f2 qs:u1*16"),
 }
 ENCODED = {"f32", "f16", "bf16", "q1_0", "q2_0", "q4_0", "q4_1", "q5_0", "q5_1", "q8_0", "q8_1", "q8_K"}
-ENCODED |= {"mxfp4", "nvfp4", "tq1_0", "tq2_0"}
+ENCODED |= {"mxfp4", "nvfp4", "tq1_0", "tq2_0", "q2_K", "q3_K", "q4_K", "q5_K", "q6_K", "iq4_nl", "iq4_xs"}
+ENCODED |= {"iq3_s", "iq3_xxs", "iq2_s", "iq2_xs", "iq2_xxs", "iq1_m", "iq1_s"}
 
 
 def test_names_stand_in_the_order_of_ids():

@@ -34,9 +34,12 @@ def test_links_and_paths_exist(page):
         assert (ROOT / path).exists(), path
 
 
-@pytest.mark.parametrize("tool", ["format_table.py", "arithmetic_table.py", "fault_table.py"])
+TOOLS = ["format_table", "arithmetic_table", "fault_table", "format_speed_table", "cpu_table"]
+
+
+@pytest.mark.parametrize("tool", TOOLS)
 def test_generated_tables_are_fresh(tool):
-    command = [sys.executable, str(ROOT / "tools" / tool), "--check"]
+    command = [sys.executable, str(ROOT / "tools" / f"{tool}.py"), "--check"]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
 

@@ -15,7 +15,8 @@ from ggmlq.testing.compare import assert_same_blocks
 from ggmlq.testing.rows import KINDS, MODEST, rows
 
 ENCODED = [fmt for fmt in FORMATS.values() if fmt.can_quantize and fmt.name != "f32"]
-BLOCKS = [fmt for fmt in ENCODED if fmt.block_size > 1]
+PACKED = [fmt for fmt in ENCODED if getattr(fmt, "pack", ...) is not None]  # the rest: test_encode_grids.py
+BLOCKS = [fmt for fmt in PACKED if fmt.block_size > 1]
 IN_GGUF_PY = ["f16", "bf16", "q4_0", "q4_1", "q5_0", "q5_1", "q8_0", "mxfp4", "tq1_0", "tq2_0"]
 
 # Bytes of a block of zeros (formats.md of ggml's behaviour: few of them are all zero).
@@ -33,6 +34,13 @@ ZEROS = {
     "nvfp4": "00" * 36,
     "tq1_0": "80" * 48 + "7f" * 4 + "0000",
     "tq2_0": "55" * 64 + "0000",
+    "q2_K": "00" * 84,
+    "q3_K": "00" * 110,
+    "q4_K": "00" * 144,
+    "q5_K": "00" * 176,
+    "q6_K": "00" * 210,
+    "iq4_nl": "0000" + "88" * 16,
+    "iq4_xs": "0080" + "aaaa" + "00" * 4 + "88" * 128,
 }
 
 
@@ -56,8 +64,8 @@ def ggml_encode(libggml, x, fmt):
     return blocks
 
 
-@pytest.mark.parametrize("kind", ["uniform", "normal", "edges", "extremes"])
-@pytest.mark.parametrize("fmt", ENCODED, ids=by_name)
+@pytest.mark.parametrize("kind", ["uniform", "normal", "edges", "extremes", "steps"])
+@pytest.mark.parametrize("fmt", PACKED, ids=by_name)
 def test_golden(fmt, kind, golden):
     x = golden("inputs")[kind]
     want = golden(fmt.name)[f"{kind}/blocks"].view(fmt.dtype)
@@ -80,7 +88,7 @@ def test_gguf_py(name, kind):
 
 @pytest.mark.llama
 @pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize("fmt", ENCODED, ids=by_name)
+@pytest.mark.parametrize("fmt", PACKED, ids=by_name)
 def test_libggml(fmt, kind, libggml):
     x = rows(kind, 48, 1024, seed=7 * fmt.id)
     assert_same_blocks(encode(x, fmt), ggml_encode(libggml, x, fmt), fmt, x)
@@ -94,7 +102,7 @@ values = st.one_of(ties, signed_zeros, subnormals, floats)
 
 
 @pytest.mark.llama
-@pytest.mark.parametrize("fmt", ENCODED, ids=by_name)
+@pytest.mark.parametrize("fmt", PACKED, ids=by_name)
 def test_libggml_on_ties_zeros_and_subnormals(fmt, libggml):
     @settings(max_examples=40, deadline=None)
     @given(hnp.arrays(np.float32, (2, 256), elements=values, fill=st.one_of(ties, signed_zeros, floats)))
@@ -129,8 +137,23 @@ def test_encoding_is_near(name, largest, steps, kind):
     assert (error <= reach / steps * 1.01).all()
 
 
+# Error of normal rows in percent of their root mean square, as ggml's own encoders have it.
+BUDGET = {
+    "q2_K": 29.6, "q3_K": 15.1, "q4_K": 7.14, "q5_K": 3.62, "q6_K": 1.78, "iq4_nl": 7.61, "iq4_xs": 7.67,
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", BUDGET)
+def test_searched_encodings_are_as_near_as_ever(name):
+    x = rows("normal", 64, 1024, seed=3)
+    error = np.sqrt(gq.nmse(np.asarray(gq.quantize(x, name)), x))
+    assert 100 * error <= 1.02 * BUDGET[name]
+
+
 @pytest.mark.parametrize(
-    "fmt", [f for f in BLOCKS if f.name not in ("q1_0", "q2_0", "nvfp4", "mxfp4")], ids=by_name
+    "fmt",
+    [f for f in BLOCKS if f.name not in ("q1_0", "q2_0", "nvfp4", "mxfp4", *BUDGET)],
+    ids=by_name,
 )
 def test_decoded_values_encode_to_themselves(fmt):
     """A second pass changes no code: the levels are where the decoder says."""
@@ -144,6 +167,7 @@ def test_rows_are_independent_of_the_slab(monkeypatch):
     x = rows("normal", 50, 256)
     whole = gq.quantize(x, "q4_0")
     monkeypatch.setattr("ggmlq.ops.SLAB", 700)
+    monkeypatch.setattr("ggmlq.encoding.SLAB", 700)
     parts = gq.quantize(x, "q4_0")
     assert np.array_equal(whole.raw, parts.raw)
     assert np.array_equal(whole.dequantize(), parts.dequantize())

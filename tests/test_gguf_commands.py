@@ -21,7 +21,8 @@ def path(tmp_path):
         "general.architecture": "llama", "general.name": "tiny \x1b[31m", "n": Typed(7, "uint8"),
         "nan": float("nan"), "tokens": [f"t{i}" for i in range(100)], "bad": Typed(b"\xff", "string"),
     }  # fmt: skip
-    tensors = {fmt.name: gq.quantize(W, fmt) for fmt in gq.formats.values() if fmt.can_quantize}
+    plain = [fmt for fmt in gq.formats.values() if fmt.can_quantize and not fmt.needs_imatrix]
+    tensors = {fmt.name: gq.quantize(W, fmt) for fmt in plain}
     tensors |= {"odd \x1b[2J": W, "one": np.float32(3)}
     tensors |= {"ints": np.arange(5, dtype=np.int32), "empty": W[:0]}
     gq.save(tmp_path / "m.gguf", tensors, metadata)

@@ -14,7 +14,8 @@ import numpy as np
 import pytest
 
 import ggmlq as gq
-from ggmlq.gguf import Typed, progress
+from ggmlq import progress
+from ggmlq.gguf import Typed
 
 ORDERS = ["little", "big"]
 

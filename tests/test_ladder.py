@@ -71,7 +71,7 @@ def test_linear_runs_the_chosen_one(fake):
 
 def test_the_list_goes_up_and_is_filtered(fake):
     names = [rung.name for rung in gq.kernels(device="cpu")]
-    assert names[0] == "cpu:dequant"
+    assert names[0] == "cpu:naive"
     assert names[-2:] == ["cpu:slow", "cpu:fast"]
     levels = [rung.level for rung in gq.kernels(device="cpu")]
     assert levels == sorted(levels)

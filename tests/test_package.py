@@ -38,7 +38,7 @@ def test_every_module_and_its_data_are_in(wheel):
         if path.is_file() and "__pycache__" not in path.parts
     }
     assert packed == here
-    assert {"ggmlq/py.typed", "ggmlq/formats/_grids.npz", "ggmlq/cpu/linear/r0_dequant.py"} <= packed
+    assert {"ggmlq/py.typed", "ggmlq/formats/_grids.npz", "ggmlq/cpu/linear/r2_dequant.py"} <= packed
 
 
 def test_nothing_else_is_in(wheel):

@@ -13,7 +13,7 @@ from numpy.random import Generator
 from numpy.typing import NDArray
 
 from ..array import QuantArray
-from ..formats import Format
+from ..formats import BlockFormat, Format
 from ..ops import quantize
 from ..testing.blocks import random_blocks
 from ..testing.rows import rows
@@ -69,8 +69,8 @@ def activations(kind: str, m: int, k: int, seed: int) -> Rows:
 
 
 def weights(fmt: Format, kind: str, n: int, k: int, seed: int) -> QuantArray:
-    """[n, k] weights: encoded floats, or random bytes with sane scales where we do not encode."""
-    if not fmt.can_quantize:
+    """[n, k] weights: encoded floats, or random bytes with sane scales where NumPy cannot encode."""
+    if isinstance(fmt, BlockFormat) and fmt.pack is None:
         blocks = random_blocks(fmt, n, k // fmt.block_size, seed + 1)
         return QuantArray.from_bytes(np.ascontiguousarray(blocks).view(np.uint8), fmt, (n, k))
     values = rows("heavy_tails" if kind == "outliers" else "normal", n, k, seed + 1)

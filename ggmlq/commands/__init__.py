@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import argparse
 
-from . import check, copy, diagnose, info, show, validate
+from . import check, copy, dequantize, diagnose, diff, info, quantize, show, validate
 
 
 def add_all(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     """Declare all of them."""
-    for module in (info, show, validate, copy, check, diagnose):
+    for module in (info, show, validate, copy, quantize, dequantize, diff, check, diagnose):
         module.add(commands)

@@ -22,6 +22,8 @@ def value(found: Any) -> str:
     if isinstance(found, Array):
         items = ", ".join(value(item) for item in found[:SHOWN])
         return f"[{items}{', …' if len(found) > SHOWN else ''}] ({len(found)})"
+    if isinstance(found, bytes):  # text that is not UTF-8
+        return value(found.decode(errors="backslashreplace"))
     if isinstance(found, str):
         return repr(found if len(found) <= WIDTH else found[:WIDTH] + "…")
     return str(found)
@@ -35,6 +37,8 @@ def jsonable(found: Any) -> Any:
         return [jsonable(item) for item in found[:SHOWN]]
     if isinstance(found, list | tuple):
         return [jsonable(item) for item in found]
+    if isinstance(found, bytes):
+        return found.decode(errors="backslashreplace")
     if isinstance(found, float) and not math.isfinite(found):
         return str(found)
     return found

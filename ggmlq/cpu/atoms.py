@@ -4,13 +4,12 @@ from __future__ import annotations
 
 from functools import cache
 
-import numba
-
 from ..formats.atoms import Atoms, rebuild
 from ..formats.format import BlockFormat
+from .jit import jit
 
 
 @cache
 def atoms(fmt: BlockFormat) -> Atoms:
     """``code``, ``scale`` and ``offset`` of a format as functions that other kernels may call."""
-    return rebuild(fmt, numba.njit)
+    return rebuild(fmt, lambda function: jit(function, keep=False))

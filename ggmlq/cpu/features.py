@@ -2,25 +2,21 @@
 
 from __future__ import annotations
 
-import os
-from typing import Any
+from functools import cache
 
 import llvmlite.binding as llvm
-
-# Instruction sets that decide which integer dot product a kernel can use.
-MATTERING = {
-    "x86": ("avx2", "fma", "f16c", "avxvnni", "avx512f", "avx512bw", "avx512vnni", "amx-int8"),
-    "arm": ("neon", "dotprod", "i8mm", "sve", "sve2"),
-}
+from numba.core import codegen, config
 
 
-def examine() -> dict[str, Any]:
-    """Name, threads and the features that matter for quantized products."""
-    features = llvm.get_host_cpu_features()
-    family = "arm" if "neon" in features else "x86"
-    affinity = getattr(os, "sched_getaffinity", None)
-    return {
-        "name": llvm.get_host_cpu_name(),
-        "threads": len(affinity(0)) if affinity else os.cpu_count(),
-        "features": {name: bool(features.get(name)) for name in MATTERING[family]},
-    }
+@cache
+def compiled_for() -> frozenset[str]:
+    """LLVM's names of the features that Numba compiles for; NUMBA_CPU_NAME may ask for fewer."""
+    asked: str | None = vars(config)["CPU_FEATURES"]
+    text = codegen.get_host_cpu_features() if asked is None else asked  # type: ignore[no-untyped-call]
+    return frozenset(name[1:] for name in text.split(",") if name.startswith("+"))
+
+
+def cpu_name() -> str:
+    """LLVM's name of the CPU that Numba compiles for."""
+    asked: str | None = vars(config)["CPU_NAME"]
+    return str(llvm.get_host_cpu_name() if asked is None else asked)

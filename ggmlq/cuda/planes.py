@@ -17,7 +17,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from typing import Any
-from weakref import WeakKeyDictionary
 
 import numpy as np
 
@@ -100,14 +99,10 @@ def weight_kernel(fmt: BlockFormat) -> Kernel:
     return Kernel(f"planes of {fmt.name}", unpack, *parameters, threads=THREADS)
 
 
-_kept: WeakKeyDictionary[QuantArray, Planes] = WeakKeyDictionary()
-
-
 def weights(q: QuantArray) -> Planes:
-    """The planes of an array [N, K] on the current device; made once."""
-    if q not in _kept:
-        _kept[q] = unpacked(q)
-    return _kept[q]
+    """The planes of an array [N, K] on its device; made once and kept with it."""
+    found: Planes = q.prepared(unpacked)
+    return found
 
 
 def unpacked(q: QuantArray) -> Planes:

@@ -36,13 +36,19 @@ def rebuild(
     ``replaced`` names helpers (such as ``half_value``) for which the target has something better;
     ``table`` wraps the arrays of constants that atoms look things up in.
     """
+    build = recompiler(compiler, replaced or {})
+    return Atoms(build(fmt.code), build(fmt.scale), build(fmt.offset))  # type: ignore[arg-type]
+
+
+def recompiler(compiler: Callable[[Any], Any], replaced: Mapping[str, Any]) -> Callable[[FunctionType], Any]:
+    """A compiler of functions together with all they call; each is compiled once."""
     done: dict[Any, Any] = {}
 
     def build(function: FunctionType) -> Any:
         if function not in done:
             names = dict(function.__globals__)
             for name in function.__code__.co_names:
-                if replaced and name in replaced:
+                if name in replaced:
                     names[name] = replaced[name]
                 elif isinstance(names.get(name), FunctionType):
                     names[name] = build(names[name])
@@ -51,4 +57,4 @@ def rebuild(
             done[function] = compiler(FunctionType(function.__code__, names, function.__name__))
         return done[function]
 
-    return Atoms(build(fmt.code), build(fmt.scale), build(fmt.offset))  # type: ignore[arg-type]
+    return build

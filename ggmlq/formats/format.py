@@ -11,6 +11,8 @@ text for the CPU and for the GPU. Tests hold the two together.
 
 from __future__ import annotations
 
+import importlib
+import importlib.util
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable
@@ -59,6 +61,21 @@ class Format(ABC):
     def half2_dtype(self) -> np.dtype[Any] | None:
         """The same bytes with the pair of halves as one ``half2`` field, where ggml has that."""
         return None
+
+    @property
+    def has_compiled_encoder(self) -> bool:
+        """Whether ``ggmlq/cpu/encode`` has a file of this name; looking for it loads no Numba."""
+        return importlib.util.find_spec(self._encoder) is not None
+
+    @property
+    def _encoder(self) -> str:
+        return f"ggmlq.cpu.encode.{self.name.lower()}"
+
+    def compiled_encoder(self) -> Callable[[Floats, Floats | None, Bytes], None]:
+        """``encode(values, imatrix, blocks)`` of that file; loads Numba."""
+        encode: Callable[[Floats, Floats | None, Bytes], None]
+        encode = importlib.import_module(self._encoder).encode
+        return encode
 
     def row_bytes(self, elements: int) -> int:
         """Bytes of a row with so many elements (a multiple of the block size)."""
@@ -113,6 +130,8 @@ class BlockFormat(Format):
     zero: int = 0  # stored code = code + zero, which the -8*s formula of q4_0 needs
     pack: Callable[[Floats, Floats | None], Blocks] | None = None  # [rows, n, block_size] -> [rows, n]
     imatrix: Literal["ignored", "optional", "required"] = "ignored"  # by ggml's encoder
+    search: Literal["never", "weighted", "always"] = "never"  # when pack tries many scales: it is slow then
+    fallback: str | None = None  # llama.cpp's choice for rows that are no whole blocks; f16 after that
     half2: str | None = None  # name of the union of two neighbouring halves in ggml's struct
     forbidden: Callable[[Blocks], NDArray[np.bool_]] | None = None  # beyond non-finite floats
 
@@ -149,7 +168,7 @@ class BlockFormat(Format):
 
     @property
     def can_quantize(self) -> bool:
-        return self.pack is not None
+        return self.pack is not None or self.has_compiled_encoder
 
     @property
     def half2_dtype(self) -> np.dtype[Any] | None:
@@ -176,8 +195,12 @@ class BlockFormat(Format):
             return flat.astype(dtype, copy=False)
 
     def encode(self, x: Floats, imatrix: Floats | None = None) -> Blocks:
-        if self.pack is None:
+        if not self.can_quantize:
             raise UnsupportedError(f"{self.name}.encode(x): this version only decodes {self.name}")
+        if self.pack is None:
+            raw = np.empty((x.shape[0], self.row_bytes(x.shape[1])), np.uint8)
+            self.compiled_encoder()(np.ascontiguousarray(x), imatrix, raw)
+            return raw.view(self.dtype)
         with np.errstate(all="ignore"):  # ggml's own arithmetic, overflow and all
             return self.pack(x.reshape(x.shape[0], -1, self.block_size), imatrix)
 

@@ -68,5 +68,5 @@ def scale(block: Bytes, g: int) -> np.float32:
 
 FORMAT = BlockFormat(
     name="iq1_m", id=29, block_size=256, group=16, dtype=DTYPE,
-    unpack=unpack, code=code, scale=scale, forbidden=forbidden, imatrix="optional",
+    unpack=unpack, code=code, scale=scale, forbidden=forbidden, imatrix="optional", fallback="iq4_nl",
 )  # fmt: skip

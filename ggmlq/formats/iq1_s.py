@@ -50,5 +50,5 @@ def scale(block: Bytes, g: int) -> np.float32:
 
 FORMAT = BlockFormat(
     name="iq1_s", id=19, block_size=256, group=32, dtype=DTYPE,
-    unpack=unpack, code=code, scale=scale, imatrix="required",
+    unpack=unpack, code=code, scale=scale, imatrix="required", fallback="iq4_nl",
 )  # fmt: skip

@@ -49,5 +49,5 @@ def scale(block: Bytes, g: int) -> np.float32:
 
 FORMAT = BlockFormat(
     name="iq2_s", id=22, block_size=256, group=16, dtype=DTYPE,
-    unpack=unpack, code=code, scale=scale, imatrix="optional",
+    unpack=unpack, code=code, scale=scale, imatrix="optional", fallback="iq4_nl",
 )  # fmt: skip

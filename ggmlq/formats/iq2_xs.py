@@ -45,5 +45,5 @@ def scale(block: Bytes, g: int) -> np.float32:
 
 FORMAT = BlockFormat(
     name="iq2_xs", id=17, block_size=256, group=16, dtype=DTYPE,
-    unpack=unpack, code=code, scale=scale, imatrix="required",
+    unpack=unpack, code=code, scale=scale, imatrix="required", fallback="iq4_nl",
 )  # fmt: skip

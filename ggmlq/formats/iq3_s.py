@@ -48,5 +48,5 @@ def scale(block: Bytes, g: int) -> np.float32:
 
 FORMAT = BlockFormat(
     name="iq3_s", id=21, block_size=256, group=32, dtype=DTYPE,
-    unpack=unpack, code=code, scale=scale, imatrix="optional",
+    unpack=unpack, code=code, scale=scale, imatrix="optional", fallback="iq4_nl",
 )  # fmt: skip

@@ -15,7 +15,11 @@ from __future__ import annotations
 import numpy as np
 
 from ._bits import f32, half, level, nibble, nibbles, offset_of
+from ._lanes import Program, Tile, floats, packer, small, to_half, where
+from ._levels import fit_levels, put_nearest
+from ._packing import put_half, put_nibbles
 from ._tables import IQ4
+from ._weigh import power, square, weigh
 from .format import BlockFormat, Blocks, Bytes, Parts
 
 DTYPE = np.dtype([("d", "<f2"), ("qs", "u1", (16,))])
@@ -34,7 +38,23 @@ def scale(block: Bytes, g: int) -> np.float32:
     return half(block, D)
 
 
+def encode(x: Tile, importance: Tile | None, spread: Tile | None, out: Tile) -> None:
+    w, codes = floats(x, 32), small(x, 32)
+    if importance is None:
+        square(w, x, 32)
+    else:
+        weigh(w, x, importance, 32, power(x, 32) * np.float32(2 / 32))
+    scale = fit_levels(x, w, 32)
+    put_nearest(x, codes, 32, where(scale != 0, np.float32(1) / scale, np.float32(0)))
+    put_half(out, D, to_half(scale))
+    put_nibbles(out, QS, codes, 32, 16)
+
+
+PROGRAM = Program(encode)
+
+
 FORMAT = BlockFormat(
     name="iq4_nl", id=20, block_size=32, group=32, dtype=DTYPE,
-    unpack=unpack, code=code, scale=scale, imatrix="optional",
+    unpack=unpack, code=code, scale=scale, pack=packer(PROGRAM, DTYPE),
+    imatrix="optional", search="always", fallback="f16",
 )  # fmt: skip

@@ -15,7 +15,27 @@ from __future__ import annotations
 import numpy as np
 
 from ._bits import half, level, nibble, nibbles, offset_of, u8, u16
+from ._lanes import (
+    Program,
+    Tile,
+    clamp,
+    floats,
+    get,
+    nearest,
+    packer,
+    part,
+    put,
+    real,
+    runs,
+    small,
+    to_half,
+    where,
+)
+from ._levels import fit_levels, put_nearest
+from ._packing import put_half, put_nibbles
+from ._search import extreme
 from ._tables import IQ4
+from ._weigh import power, square, weigh
 from .format import BlockFormat, Blocks, Bytes, Parts
 
 DTYPE = np.dtype([("d", "<f2"), ("scales_h", "<u2"), ("scales_l", "u1", (4,)), ("qs", "u1", (128,))])
@@ -42,7 +62,48 @@ def scale(block: Bytes, g: int) -> np.float32:
     return half(block, D) * np.float32((low | high << 4) - 32)
 
 
+def encode(x: Tile, importance: Tile | None, spread: Tile | None, out: Tile) -> None:
+    scales, ls, codes = floats(x, 8), small(x, 8), small(x, 256)
+    fit_runs(x, importance, scales)
+    d = extreme(scales, 8) / np.float32(-32)
+    inverse = where(d != 0, np.float32(1) / d, np.float32(0))
+    for g in runs(8):
+        code = clamp(nearest(inverse * get(scales, g)), -32, 31)
+        scale = d * real(code)
+        k = where(scale != 0, np.float32(1) / scale, np.float32(0))
+        put_nearest(part(x, g, 32), part(codes, g, 32), 32, k)
+        put(ls, g, code + 32)
+    put_half(out, D, to_half(d))
+    put_scales(out, ls)
+    put_nibbles(out, QS, codes, 256, 16)
+
+
+def fit_runs(x: Tile, importance: Tile | None, scales: Tile) -> None:
+    mean = power(x, 256) * np.float32(2 / 256)
+    for g in runs(8):
+        run = part(x, g, 32)
+        w = floats(run, 32)
+        if importance is None:
+            square(w, run, 32)
+        else:
+            weigh(w, run, part(importance, g, 32), 32, mean)
+        put(scales, g, fit_levels(run, w, 32))
+
+
+def put_scales(out: Tile, ls: Tile) -> None:
+    for i in range(4):
+        put(out, SCALES_L + i, get(ls, 2 * i) & 15 | (get(ls, 2 * i + 1) & 15) << 4)
+    for i in range(2):
+        high = get(ls, 4 * i) >> 4 | get(ls, 4 * i + 1) >> 4 << 2
+        high = high | get(ls, 4 * i + 2) >> 4 << 4 | get(ls, 4 * i + 3) >> 4 << 6
+        put(out, SCALES_H + i, high)
+
+
+PROGRAM = Program(encode)
+
+
 FORMAT = BlockFormat(
     name="iq4_xs", id=23, block_size=256, group=32, dtype=DTYPE,
-    unpack=unpack, code=code, scale=scale, imatrix="optional",
+    unpack=unpack, code=code, scale=scale, pack=packer(PROGRAM, DTYPE),
+    imatrix="optional", search="always", fallback="iq4_nl",
 )  # fmt: skip

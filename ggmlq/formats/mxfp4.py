@@ -56,5 +56,5 @@ def forbidden(blocks: Blocks) -> NDArray[np.bool_]:
 
 FORMAT = BlockFormat(
     name="mxfp4", id=39, block_size=32, group=32, dtype=DTYPE,
-    unpack=unpack, code=code, scale=scale, pack=pack, forbidden=forbidden,
+    unpack=unpack, code=code, scale=scale, pack=pack, forbidden=forbidden, fallback="f16",
 )  # fmt: skip

@@ -46,5 +46,5 @@ def pack(x: Floats, imatrix: Floats | None) -> Blocks:
 
 FORMAT = BlockFormat(
     name="q2_0", id=42, block_size=64, group=64, dtype=DTYPE, zero=1,
-    unpack=unpack, code=code, scale=scale, pack=pack,
+    unpack=unpack, code=code, scale=scale, pack=pack, fallback="q4_0",
 )  # fmt: skip

@@ -15,6 +15,29 @@ from __future__ import annotations
 import numpy as np
 
 from ._bits import bits, half, nibbles, offset_of, pair_bits, pairs, u8
+from ._kquants import recode, signed_byte
+from ._lanes import (
+    Program,
+    Tile,
+    Vector,
+    clamp,
+    floats,
+    from_half,
+    get,
+    nearest,
+    packer,
+    part,
+    put,
+    real,
+    runs,
+    small,
+    to_half,
+    where,
+    zero,
+)
+from ._packing import put_bits, put_half, put_pairs
+from ._search import extreme, fit_by_sweeps, fit_signed
+from ._weigh import power, square, weigh
 from .format import BlockFormat, Blocks, Bytes, Parts
 
 DTYPE = np.dtype([("hmask", "u1", (32,)), ("qs", "u1", (64,)), ("scales", "u1", (12,)), ("d", "<f2")])
@@ -44,7 +67,50 @@ def scale(block: Bytes, g: int) -> np.float32:
     return half(block, D) * np.float32((low | high << 4) - 32)
 
 
+def encode(x: Tile, importance: Tile | None, spread: Tile | None, out: Tile) -> None:
+    codes, sc = small(x, 256), small(x, 16)
+    d = fit_groups(x, importance, codes, sc)
+    for g in runs(16):
+        scale = from_half(d) * real(get(sc, g) - 32)
+        recode(part(x, g, 16), part(codes, g, 16), 16, scale, zero(x), -4, 3)
+    put_bits(out, HMASK, codes, 2)
+    put_pairs(out, QS, codes)
+    for k in range(8):
+        put(out, SCALES + k, get(sc, k) & 15 | (get(sc, 8 + k) & 15) << 4)
+    for k in range(4):
+        low = get(sc, k) >> 4 | get(sc, 4 + k) >> 4 << 2
+        put(out, SCALES + 8 + k, low | get(sc, 8 + k) >> 4 << 4 | get(sc, 12 + k) >> 4 << 6)
+    put_half(out, D, d)
+
+
+def fit_groups(x: Tile, importance: Tile | None, codes: Tile, sc: Tile) -> Vector:
+    """Codes of 256 weights, stored codes of 16 scales, and the bits of d."""
+    scales, sums = floats(x, 16), floats(x, 16)
+    spread = np.float32(2) * power(x, 256) / np.float32(256)
+    for g in runs(16):
+        run, of_run = part(x, g, 16), part(codes, g, 16)
+        w = floats(run, 16)
+        if importance is None:
+            square(w, run, 16)
+            put(scales, g, fit_by_sweeps(run, w, of_run, 16, 4))
+        else:
+            put(sums, g, weigh(w, run, part(importance, g, 16), 16, spread))
+            put(scales, g, fit_signed(run, w, of_run, 16, 4))
+    if importance is not None:
+        return to_half(fit_signed(scales, sums, sc, 16, 32))
+    largest = extreme(scales, 16)
+    k = np.float32(-32) / largest
+    for g in range(16):
+        code = clamp(signed_byte(nearest(k * get(scales, g))), -32, 31) + 32
+        put(sc, g, where(largest != 0, code, 0))
+    return to_half(where(largest != 0, np.float32(1) / k, np.float32(0)))
+
+
+PROGRAM = Program(encode)
+
+
 FORMAT = BlockFormat(
     name="q3_K", id=11, block_size=256, group=16, dtype=DTYPE, zero=4,
-    unpack=unpack, code=code, scale=scale, imatrix="optional",
+    unpack=unpack, code=code, scale=scale, pack=packer(PROGRAM, DTYPE),
+    imatrix="optional", search="always", fallback="q4_0",
 )  # fmt: skip

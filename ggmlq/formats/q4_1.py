@@ -14,7 +14,11 @@ from __future__ import annotations
 import numpy as np
 
 from ._bits import f32, half, nibble, nibbles, offset_of, pack_nibbles
+from ._lanes import Program, Tile, floats, get, packer, small, to_half
+from ._packing import put_half, put_nibbles
 from ._round import inverse, lowest, truncate
+from ._search import fit_offset
+from ._weigh import weigh
 from .format import BlockFormat, Blocks, Bytes, Floats, Parts
 
 DTYPE = np.dtype([("d", "<f2"), ("m", "<f2"), ("qs", "u1", (16,))])
@@ -38,6 +42,10 @@ def offset(block: Bytes, g: int) -> np.float32:
 
 
 def pack(x: Floats, imatrix: Floats | None) -> Blocks:
+    return plain(x) if imatrix is None else weighted(x, imatrix)
+
+
+def plain(x: Floats) -> Blocks:
     low = lowest(x)
     d = (x.max(axis=-1) - low + np.float32(0)) / np.float32(15)  # +0: never -0.0
     q = np.minimum(truncate((x - low[..., None]) * inverse(d) + np.float32(0.5)), 15)
@@ -48,7 +56,23 @@ def pack(x: Floats, imatrix: Floats | None) -> Blocks:
     return blocks
 
 
+def encode(x: Tile, importance: Tile, spread: Tile, out: Tile) -> None:
+    """The weighted encoder; ``spread`` is the mean square of the whole row."""
+    w, aux, codes = floats(x, 32), floats(x, 32), small(x, 32)
+    weigh(w, x, importance, 32, get(spread, 0))
+    first, step = np.float32(-0.9), np.float32(0.05)
+    d, low = fit_offset(x, w, codes, aux, 32, 15, first, step, 36, False)
+    put_half(out, D, to_half(d))
+    put_half(out, M, to_half(-low))
+    put_nibbles(out, QS, codes, 32, 16)
+
+
+PROGRAM = Program(encode, of_rows=True)
+weighted = packer(PROGRAM, DTYPE)
+
+
 FORMAT = BlockFormat(
     name="q4_1", id=3, block_size=32, group=32, dtype=DTYPE, half2="dm",
-    unpack=unpack, code=code, scale=scale, offset=offset, pack=pack, imatrix="optional",
+    unpack=unpack, code=code, scale=scale, offset=offset, pack=pack,
+    imatrix="optional", search="weighted", fallback="f16",
 )  # fmt: skip

@@ -17,6 +17,9 @@ from __future__ import annotations
 import numpy as np
 
 from ._bits import half, k_min, k_scale, k_scales, nibbles, offset_of, u8
+from ._kquants import fit_runs, recode_runs, six_bits
+from ._lanes import Program, Tile, floats, packer, small
+from ._packing import put_half, put_k_scales, put_nibbles
 from .format import BlockFormat, Blocks, Bytes, Parts
 
 DTYPE = np.dtype([("d", "<f2"), ("dmin", "<f2"), ("scales", "u1", (12,)), ("qs", "u1", (128,))])
@@ -42,7 +45,29 @@ def offset(block: Bytes, g: int) -> np.float32:
     return half(block, DMIN) * np.float32(k_min(block, SCALES, g))
 
 
+def encode(x: Tile, importance: Tile | None, spread: Tile | None, out: Tile) -> None:
+    codes = small(x, 256)
+    scales, lows, sums = floats(x, 8), floats(x, 8), floats(x, 8)
+    if importance is None:
+        first, step, steps = np.float32(-1), np.float32(0.1), 20
+    else:
+        first, step, steps = np.float32(-0.9), np.float32(0.05), 36
+    fit_runs(x, importance, codes, scales, lows, sums, 15, first, step, steps)
+    sc, m = small(x, 8), small(x, 8)
+    d = six_bits(scales, sums, sc, importance is not None)
+    dmin = six_bits(lows, sums, m, importance is not None)
+    put_half(out, D, d)
+    put_half(out, DMIN, dmin)
+    put_k_scales(out, SCALES, sc, m)
+    recode_runs(x, codes, out, SCALES, d, dmin, 15)
+    put_nibbles(out, QS, codes, 256, 32)
+
+
+PROGRAM = Program(encode)
+
+
 FORMAT = BlockFormat(
     name="q4_K", id=12, block_size=256, group=32, dtype=DTYPE, half2="dm",
-    unpack=unpack, code=code, scale=scale, offset=offset, imatrix="optional",
+    unpack=unpack, code=code, scale=scale, offset=offset, pack=packer(PROGRAM, DTYPE),
+    imatrix="optional", search="always", fallback="q5_0",
 )  # fmt: skip

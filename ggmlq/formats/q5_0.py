@@ -13,7 +13,11 @@ from __future__ import annotations
 import numpy as np
 
 from ._bits import bits, f32, half, nibble, nibbles, offset_of, pack_nibbles, u8
+from ._lanes import Program, Tile, floats, get, packer, small, to_half
+from ._packing import put_fifths, put_half, put_nibbles
 from ._round import inverse, signed_extreme, truncate
+from ._search import fit_signed
+from ._weigh import weigh
 from .format import BlockFormat, Blocks, Bytes, Floats, Parts
 
 DTYPE = np.dtype([("d", "<f2"), ("qh", "u1", (4,)), ("qs", "u1", (16,))])
@@ -35,6 +39,10 @@ def scale(block: Bytes, g: int) -> np.float32:
 
 
 def pack(x: Floats, imatrix: Floats | None) -> Blocks:
+    return plain(x) if imatrix is None else weighted(x, imatrix)
+
+
+def plain(x: Floats) -> Blocks:
     d = signed_extreme(x) / np.float32(-16)
     q = np.minimum(truncate(x * inverse(d) + np.float32(16.5)), 31).astype(np.uint8)
     blocks = np.empty(x.shape[:-1], DTYPE)
@@ -44,7 +52,21 @@ def pack(x: Floats, imatrix: Floats | None) -> Blocks:
     return blocks
 
 
+def encode(x: Tile, importance: Tile, spread: Tile, out: Tile) -> None:
+    """The weighted encoder; ``spread`` is the mean square of the whole row."""
+    w, codes = floats(x, 32), small(x, 32)
+    weigh(w, x, importance, 32, get(spread, 0))
+    put_half(out, D, to_half(fit_signed(x, w, codes, 32, 16)))
+    put_fifths(out, QH, codes)
+    put_nibbles(out, QS, codes, 32, 16)
+
+
+PROGRAM = Program(encode, of_rows=True)
+weighted = packer(PROGRAM, DTYPE)
+
+
 FORMAT = BlockFormat(
     name="q5_0", id=6, block_size=32, group=32, dtype=DTYPE, zero=16,
-    unpack=unpack, code=code, scale=scale, pack=pack, imatrix="optional",
+    unpack=unpack, code=code, scale=scale, pack=pack,
+    imatrix="optional", search="weighted", fallback="f16",
 )  # fmt: skip

@@ -16,6 +16,9 @@ from __future__ import annotations
 import numpy as np
 
 from ._bits import bits, half, k_min, k_scale, k_scales, nibbles, offset_of, u8
+from ._kquants import fit_runs, recode_runs, six_bits
+from ._lanes import Program, Tile, floats, get, packer, put, small, where
+from ._packing import put_bits, put_half, put_k_scales, put_nibbles
 from .format import BlockFormat, Blocks, Bytes, Parts
 
 DTYPE = np.dtype(
@@ -47,7 +50,33 @@ def offset(block: Bytes, g: int) -> np.float32:
     return half(block, DMIN) * np.float32(k_min(block, SCALES, g))
 
 
+def encode(x: Tile, importance: Tile | None, spread: Tile | None, out: Tile) -> None:
+    codes = small(x, 256)
+    scales, lows, sums = floats(x, 8), floats(x, 8), floats(x, 8)
+    if importance is None:
+        first, step, steps = np.float32(-0.5), np.float32(0.1), 15
+    else:
+        first, step, steps = np.float32(-0.9), np.float32(0.05), 36
+    fit_runs(x, importance, codes, scales, lows, sums, 31, first, step, steps)
+    sc, m = small(x, 8), small(x, 8)
+    d = six_bits(scales, sums, sc, importance is not None)
+    dmin = six_bits(lows, sums, m, importance is not None)
+    for j in range(8):
+        put(sc, j, where(get(sc, j) < 63, get(sc, j), 63))
+        put(m, j, where(get(m, j) < 63, get(m, j), 63))
+    put_half(out, D, d)
+    put_half(out, DMIN, dmin)
+    put_k_scales(out, SCALES, sc, m)
+    recode_runs(x, codes, out, SCALES, d, dmin, 31)
+    put_bits(out, QH, codes, 4)
+    put_nibbles(out, QS, codes, 256, 32)
+
+
+PROGRAM = Program(encode)
+
+
 FORMAT = BlockFormat(
     name="q5_K", id=13, block_size=256, group=32, dtype=DTYPE, half2="dm",
-    unpack=unpack, code=code, scale=scale, offset=offset, imatrix="optional",
+    unpack=unpack, code=code, scale=scale, offset=offset, pack=packer(PROGRAM, DTYPE),
+    imatrix="optional", search="always", fallback="q5_1",
 )  # fmt: skip

@@ -43,5 +43,5 @@ def pack(x: Floats, imatrix: Floats | None) -> Blocks:
 
 FORMAT = BlockFormat(
     name="q8_0", id=8, block_size=32, group=32, dtype=DTYPE,
-    unpack=unpack, code=code, scale=scale, pack=pack,
+    unpack=unpack, code=code, scale=scale, pack=pack, fallback="f16",
 )  # fmt: skip

@@ -20,7 +20,7 @@ from ._round import half_away, inverse
 from .format import BlockFormat, Blocks, Bytes, Floats, Parts
 
 DTYPE = np.dtype([("d", "<f2"), ("s", "<f2"), ("qs", "i1", (32,))])
-D, QS = offset_of(DTYPE, "d"), offset_of(DTYPE, "qs")
+D, S, QS = (offset_of(DTYPE, field) for field in ("d", "s", "qs"))
 
 
 def unpack(blocks: Blocks) -> Parts:

@@ -19,7 +19,7 @@ from ._round import half_even, signed_extreme
 from .format import BlockFormat, Blocks, Bytes, Floats, Parts
 
 DTYPE = np.dtype([("d", "<f4"), ("qs", "i1", (256,)), ("bsums", "<i2", (16,))])
-D, QS = offset_of(DTYPE, "d"), offset_of(DTYPE, "qs")
+D, QS, BSUMS = (offset_of(DTYPE, field) for field in ("d", "qs", "bsums"))
 # A float's 8 exponent bits to the weight of its last mantissa bit.
 FLOAT_UNIT = np.ldexp(np.float32(1), np.maximum(np.arange(256), 1) - 150).astype(np.float32)
 

@@ -43,8 +43,11 @@ class ScalarFormat(Format):
     def invalid(self, blocks: Blocks) -> NDArray[np.bool_]:
         if self.dtype.kind == "i":
             return np.zeros(blocks.shape, np.bool_)
-        finite: NDArray[np.bool_] = np.isfinite(self.decode(blocks) if self.bfloat else blocks)
-        return ~finite
+        if self.dtype.itemsize > 2:
+            return ~np.isfinite(blocks)
+        exponent = np.uint16(0x7F80 if self.bfloat else 0x7C00)  # all ones: NaN or infinite
+        bits = blocks.view(blocks.dtype.str.replace("f", "u"))
+        return np.asarray(bits & exponent == exponent)
 
 
 def bfloat16_bits(x: Floats) -> NDArray[np.uint16]:

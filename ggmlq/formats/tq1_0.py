@@ -76,5 +76,5 @@ def _pack_trits(q: np.ndarray) -> np.ndarray:
 
 FORMAT = BlockFormat(
     name="tq1_0", id=34, block_size=256, group=256, dtype=DTYPE, zero=1,
-    unpack=unpack, code=code, scale=scale, pack=pack,
+    unpack=unpack, code=code, scale=scale, pack=pack, fallback="q4_0",
 )  # fmt: skip

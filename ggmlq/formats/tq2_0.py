@@ -45,5 +45,5 @@ def pack(x: Floats, imatrix: Floats | None) -> Blocks:
 
 FORMAT = BlockFormat(
     name="tq2_0", id=35, block_size=256, group=256, dtype=DTYPE, zero=1,
-    unpack=unpack, code=code, scale=scale, pack=pack,
+    unpack=unpack, code=code, scale=scale, pack=pack, fallback="q4_0",
 )  # fmt: skip

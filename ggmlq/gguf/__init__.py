@@ -5,6 +5,8 @@
                                     typed.py chooses types, sequence.py is what an array looks like
     save              writer.py     plan.py decides and checks everything before a byte is written,
                                     atomic.py brings files to their names
+    Streamed          inputs.py     a tensor that is made while it is written
+    read_imatrix      imatrix.py    importance of columns, for quantizing
     check             check.py      every rule of the format, as a list of findings
 
 The way down from ``open``: source.py is the checked bytes, header.py the layout, tensors.py the
@@ -12,10 +14,23 @@ table of tensors, chain.py the fast search through arrays of strings.
 """
 
 from .file import GGUFFile, open
+from .imatrix import Imatrix, read_imatrix
+from .inputs import Streamed
 from .metadata import Metadata
 from .sequence import Array
 from .typed import Typed
 from .valuetype import ValueType
 from .writer import save
 
-__all__ = ["Array", "GGUFFile", "Metadata", "Typed", "ValueType", "open", "save"]
+__all__ = [
+    "Array",
+    "GGUFFile",
+    "Imatrix",
+    "Metadata",
+    "Streamed",
+    "Typed",
+    "ValueType",
+    "open",
+    "read_imatrix",
+    "save",
+]

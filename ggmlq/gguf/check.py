@@ -13,12 +13,12 @@ import numpy as np
 
 from ..array import QuantArray
 from ..errors import GGUFError, GGUFOSError
+from ..progress import Progress
 from .file import GGUFFile, Part, open
 from .header import aligned
 from .inputs import MAX_NAME
 from .metadata import Stored
 from .plan import ALIGNMENTS
-from .progress import Progress
 from .source import release
 from .valuetype import ValueType
 

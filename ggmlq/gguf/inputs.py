@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
 from math import prod
 from typing import Any, NamedTuple, NoReturn
 
@@ -37,11 +37,23 @@ class Described(NamedTuple):
         return prod(self.shape) // self.format.block_size * self.format.dtype.itemsize
 
 
+class Streamed(NamedTuple):
+    """A tensor that is made while it is written, so that it never exists in full.
+
+    ``parts`` is called when the tensor's turn comes, and gives its rows in order as QuantArrays of
+    its format.
+    """
+
+    format: Format
+    shape: tuple[int, ...]
+    parts: Callable[[], Iterable[QuantArray]]
+
+
 def describe(name: object, x: Any) -> Described:
     """Check a name and an array; GGUFError with the reason and the way out."""
     _check_name(name)
     assert isinstance(name, str)
-    fmt = x.format if isinstance(x, QuantArray) else _format(x)
+    fmt = x.format if isinstance(x, QuantArray | Streamed) else _format(x)
     shape = tuple(int(n) for n in x.shape)
     if len(shape) > MAX_DIMS:
         _refuse(f"it has {len(shape)} axes; ggml's tensors have {MAX_DIMS} at most; reshape it")
@@ -88,6 +100,9 @@ def _format(x: Any) -> Format:
 
 def slabs(x: Any, tensor: Described, byteorder: str) -> Iterator[memoryview | Extent]:
     """The bytes of a tensor in the order of the file. At most one copy of it exists at a time."""
+    if isinstance(x, Streamed):
+        yield from _streamed(x, tensor, byteorder)
+        return
     blocks = _blocks(x, tensor).reshape(-1)
     dtype = tensor.format.dtype.newbyteorder(order_sign(byteorder))
     step = max(1, SLAB_BYTES // dtype.itemsize)
@@ -97,6 +112,20 @@ def slabs(x: Any, tensor: Described, byteorder: str) -> Iterator[memoryview | Ex
         found = place(data)
         yield data.data if found is None else Extent(*found, data.data)
         release(part)
+
+
+def _streamed(x: Streamed, tensor: Described, byteorder: str) -> Iterator[memoryview | Extent]:
+    left = tensor.nbytes
+    for part in x.parts():
+        left -= part.nbytes
+        if part.format is not tensor.format or left < 0:
+            break
+        yield from slabs(part, tensor, byteorder)
+    if left:
+        _refuse(
+            f"tensor {tensor.name!r}: its parts are not {tensor.format.name} of shape {tensor.shape}; "
+            "they must be its rows, all of them and in order; check what makes them"
+        )
 
 
 def _blocks(x: Any, tensor: Described) -> NDArray[Any]:

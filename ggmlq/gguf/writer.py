@@ -8,6 +8,7 @@ from types import MappingProxyType
 from typing import Any, Final
 
 from ..errors import GGUFError, GGUFNotFoundError, GGUFOSError
+from ..progress import Progress
 from ..text import short
 from . import inputs
 from .atomic import Chunk, Staging
@@ -17,7 +18,6 @@ from .header import DEFAULT_ALIGNMENT, aligned
 from .inputs import Described
 from .metadata import Metadata, _pairs
 from .plan import Layout, PartPlan, check_keys, choose_alignment, plan
-from .progress import Progress
 from .source import checked_path
 
 

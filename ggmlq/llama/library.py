@@ -84,12 +84,13 @@ class Library:
         )  # fmt: skip
         return out
 
-    def dequantize(self, raw: Bytes, fmt: Format) -> Floats:
+    def dequantize(self, raw: Bytes, fmt: Format, out: Floats | None = None) -> Floats:
         """Bytes [N, row bytes] to floats [N, K], as ``dequantize_row_*`` reads them."""
         self.check_type(fmt)
         raw = np.ascontiguousarray(raw)
         columns = raw.shape[-1] // fmt.dtype.itemsize * fmt.block_size
-        out = np.empty((*raw.shape[:-1], columns), np.float32)
+        if out is None:
+            out = np.empty((*raw.shape[:-1], columns), np.float32)
         self._row_function("dequantize_row_{}", fmt)(address(raw), address(out), LONG(out.size))
         return out
 

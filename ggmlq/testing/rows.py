@@ -36,6 +36,12 @@ def _ties(rng: Generator, n: int, k: int) -> NDArray[np.floating]:
     return x
 
 
+def _faint(rng: Generator, n: int, k: int) -> NDArray[np.floating]:
+    """Runs of 32 to both sides of 1e-15, below which ggml's searches take a run for zeros."""
+    size = 10 ** rng.uniform(-18, -13, (n, k // 32))
+    return rng.standard_normal((n, k)) * size.repeat(32, axis=1)
+
+
 KINDS: dict[str, Maker] = {
     "normal": lambda rng, n, k: rng.standard_normal((n, k)),
     "uniform": lambda rng, n, k: rng.uniform(-1, 1, (n, k)),
@@ -56,11 +62,12 @@ KINDS: dict[str, Maker] = {
     "negative_zeros": lambda rng, n, k: np.zeros((n, k)) * -1,
     "mixed_zeros": lambda rng, n, k: rng.choice([0.0, -0.0], (n, k)),
     # From here on scales vanish or overflow as halves.
+    "faint": _faint,
     "tiny": lambda rng, n, k: rng.standard_normal((n, k)) * np.exp2(rng.uniform(-149, -110, (n, 1))),
     "huge": lambda rng, n, k: rng.standard_normal((n, k)) * np.exp2(rng.uniform(10, 120, (n, 1))),
 }
 
-MODEST = [kind for kind in KINDS if kind not in ("tiny", "huge")]
+MODEST = [kind for kind in KINDS if kind not in ("faint", "tiny", "huge")]
 
 
 def rows(kind: str, n: int, k: int, seed: int = 0) -> NDArray[np.float32]:

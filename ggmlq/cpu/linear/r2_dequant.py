@@ -1,10 +1,13 @@
 """Decode a slab of weight rows to float32, multiply it with NumPy, go on with the next slab.
 
-Changed: nothing yet, this is the ground. It serves every format because it only asks for decoded
-rows, and it never holds more than one decoded slab.
+Changed: the product is NumPy's, which is a BLAS: it keeps sums of many rows in vector registers and
+uses all threads.
 
-Limited by decoding: each weight is expanded to four bytes, written and read again, for every
-call. The product itself is NumPy's BLAS.
+Why it helps: a sum may be taken by many lanes at a time where nobody asks for an order. It serves
+every format, the float ones too, because it only asks for decoded rows, and it never holds more
+than one decoded slab.
+
+Limited by decoding: each weight is expanded to four bytes, written and read again, for every call.
 """
 
 from __future__ import annotations

@@ -6,20 +6,20 @@ import sys
 import time
 from typing import Any
 
-AFTER = 2.0  # seconds of writing before a bar appears
+AFTER = 2.0  # seconds of work before a bar appears
 
 
 class Progress:
-    """Counts bytes; becomes a tqdm bar on a terminal when it takes long."""
+    """Counts bytes (or another unit); becomes a tqdm bar on a terminal when it takes long."""
 
-    def __init__(self, total: int, does: str) -> None:
-        self._total, self._done, self._does = total, 0, does
+    def __init__(self, total: int, does: str, unit: str = "B") -> None:
+        self._total, self._done, self._does, self._unit = total, 0, does, unit
         self._bar: Any = None
         self._start = time.monotonic()
         self._silent = not sys.stderr.isatty()
 
     def advance(self, n: int) -> None:
-        """So many bytes more are done."""
+        """So many more are done."""
         self._done += n
         if self._bar is not None:
             self._bar.update(n)
@@ -29,7 +29,7 @@ class Progress:
     def _shown(self) -> Any:
         from tqdm import tqdm
 
-        return tqdm(total=self._total, initial=self._done, unit="B", unit_scale=True, desc=self._does)
+        return tqdm(total=self._total, initial=self._done, unit=self._unit, unit_scale=True, desc=self._does)
 
     def close(self) -> None:
         """Leave the bar as it stands."""

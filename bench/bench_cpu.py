@@ -1,0 +1,240 @@
+"""Products on the CPU beside llama.cpp's CPU backend: same weights, same threads, turn by turn.
+
+    python bench/bench_cpu.py [--quick] [--json PATH] [--threads 1 2] [--formats q4_0 q4_K] [--lib PATH]
+
+Weights are 4096 × 4096. Of llama.cpp's times the best counts, over its plain and its repacked
+layouts. Two roofs are measured in the same run: the rate of integer dot products in registers, and
+the rate at which all threads read 512 MiB. ``in memory`` goes round over copies of the weights that
+are 300 MB together, so that no cache holds them.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import subprocess
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+import ggmlq as gq
+from ggmlq import doctor
+from ggmlq.cpu.crew import share_kernel
+from ggmlq.cpu.jit import cgutils, intrinsic, jit
+from ggmlq.cpu.memory import peek
+from ggmlq.cpu.simd import BYTES, I64, INTS, Simd
+from ggmlq.cpu.target import target
+from ggmlq.formats import BlockFormat, Format
+from ggmlq.llama import Bridge
+from ggmlq.testing.blocks import random_blocks
+
+SIZE = 4096  # N and K
+ROTATED = 300_000_000  # bytes of weights beyond any cache
+ROOT = Path(__file__).parents[1]
+HOT = ("q4_0", "q8_0", "mxfp4", "iq4_nl", "q4_K", "q5_K", "q6_K", "q2_K", "q3_K")
+LEADING = ("q4_0", "q8_0", "iq4_nl", "mxfp4", "q4_K", "q5_K", "q6_K")
+Record = dict[str, Any]
+
+
+def main() -> None:
+    """Measure, print a line a figure, write JSON."""
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser.add_argument("--quick", action="store_true", help="few formats, few repetitions")
+    parser.add_argument("--json", default=str(ROOT / "bench" / "results" / "cpu.json"), metavar="PATH")
+    parser.add_argument("--threads", type=int, nargs="*", default=[1, 2])
+    parser.add_argument("--formats", nargs="*", help="names; all that llama.cpp multiplies if not given")
+    parser.add_argument("--lib", help="a libggml or a build folder; found as by ggmlq check if not given")
+    args = parser.parse_args()
+    formats = [gq.formats[name] for name in args.formats or (LEADING[:5:2] if args.quick else gq.formats)]
+    results: list[Record] = []
+    with Bridge(args.lib) as bridge:
+        for threads in args.threads:
+            gq.set_num_threads(threads)
+            roofs = {"peak_gops": peak(threads), "read_gbs": read_bandwidth()}
+            print(
+                f"{threads} threads: {roofs['peak_gops']:.0f} GOP/s, {roofs['read_gbs']:.1f} GB/s", flush=True
+            )
+            for fmt in formats:
+                for record in of_format(fmt, bridge, threads, 2 if args.quick else 3):
+                    results.append({**record, **roofs})
+                    show(results[-1])
+        peer = f"ggml {bridge.version}"
+    report = {"machine": machine(), "peer": peer, "size": SIZE, "results": results}
+    path = Path(args.json)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(json.dumps(report, indent=1) + "\n")
+
+
+def machine() -> Record:
+    """Where the figures come from."""
+    commit = subprocess.run(
+        ["git", "describe", "--always", "--dirty"], cwd=ROOT, capture_output=True, text=True, check=False
+    )
+    facts = doctor.examine()
+    cpu = {name: facts["cpu"][name] for name in ("name", "threads", "dot")}
+    versions = {name: facts["packages"][name] for name in ("numpy", "numba", "llama-cpp-python")}
+    return {"cpu": cpu, "python": facts["python"], "packages": versions, "commit": commit.stdout.strip()}
+
+
+def of_format(fmt: Format, bridge: Bridge, threads: int, rounds: int) -> Iterator[Record]:
+    """All rows of one format."""
+    if not isinstance(fmt, BlockFormat) or fmt.name in ("q8_1", "q8_K"):  # not weights in llama.cpp
+        return
+    blocks = random_blocks(fmt, 64, SIZE // fmt.block_size, seed=1)
+    q = gq.QuantArray.from_bytes(np.tile(blocks, (SIZE // 64, 1)), fmt, (SIZE, SIZE))
+    for m in (1, 512 if fmt.name in LEADING else 64):
+        x = np.random.default_rng(0).standard_normal((m, SIZE), np.float32)
+        yield {"format": fmt.name, "threads": threads, "m": m, **beside(x, q, bridge, threads, rounds)}
+    if fmt.name in HOT:
+        copies = [q.copy().to("cpu") for _ in range(-(-ROTATED // q.nbytes))]
+        lasting = [gq.QuantArray.from_bytes(c.raw, fmt, c.shape) for c in copies]
+        x = np.random.default_rng(0).standard_normal((1, SIZE), np.float32)
+        seconds = min(in_memory(x, lasting) for _ in range(2))
+        yield {
+            "format": fmt.name, "threads": threads, "m": 1, "in_memory": True, "seconds": seconds,
+            "gops": gops(x, seconds), "gbs": q.nbytes / seconds / 1e9,
+        }  # fmt: skip
+
+
+def beside(x: Any, q: gq.QuantArray, bridge: Bridge, threads: int, rounds: int) -> Record:
+    """Ours and theirs in turns; the fastest of each."""
+    out = np.empty((len(x), SIZE), np.float32)
+    gq.linear(x, q, out=out)
+    repeats = 20 if len(x) == 1 else 1
+    layouts, ours = {False: np.inf, True: np.inf}, np.inf
+    for _ in range(rounds if len(x) < 512 else 2):
+        for repack in list(layouts):
+            try:
+                measured = bridge.measure(x, q, threads=threads, repack=repack, time_runs=repeats)
+            except gq.GGMLQError:
+                del layouts[repack]
+                continue
+            layouts[repack] = min(layouts[repack], measured.fastest)
+        time.sleep(0.1)  # llama.cpp's threads look for more work for a while, on the cores we need
+        gq.linear(x, q, out=out)
+        ours = min(ours, *(seconds(lambda: gq.linear(x, q, out=out)) for _ in range(max(repeats, 2))))
+    repacked = min(layouts, key=lambda layout: layouts[layout])
+    return {
+        "seconds": ours, "gops": gops(x, ours), "gbs": q.nbytes / ours / 1e9,
+        "llama_seconds": layouts[repacked], "llama_repacked": repacked, "ratio": layouts[repacked] / ours,
+    }  # fmt: skip
+
+
+def in_memory(x: Any, copies: list[gq.QuantArray]) -> float:
+    """Seconds of a product whose weights are in no cache: one round over all copies."""
+    out = np.empty((1, SIZE), np.float32)
+    for q in copies:
+        gq.linear(x, q, out=out)
+    return seconds(lambda: [gq.linear(x, q, out=out) for q in copies]) / len(copies)
+
+
+def seconds(work: Callable[[], object]) -> float:
+    """How long it takes."""
+    start = time.perf_counter()
+    work()
+    return time.perf_counter() - start
+
+
+def gops(x: Any, seconds: float) -> float:
+    """A multiplication and an addition are two operations."""
+    return 2 * len(x) * SIZE * SIZE / seconds / 1e9
+
+
+def show(r: Record) -> None:
+    """One line."""
+    theirs = f"{r['ratio']:6.2f} × llama.cpp" if "ratio" in r else "in memory"
+    print(
+        f"{r['format']:8} threads {r['threads']} M {r['m']:4} {r['gops']:7.1f} GOP/s "
+        f"({r['gops'] / r['peak_gops']:4.0%})  {r['gbs']:6.1f} GB/s "
+        f"({r['gbs'] / r['read_gbs']:4.0%})  {theirs}",
+        flush=True,
+    )
+
+
+# --- roofs ----------------------------------------------------------------------------------
+
+CHAINS, STEPS = 16, 2_000_000
+
+
+@intrinsic
+def _dots(typing: Any, steps: Any) -> Any:
+    """Independent chains of dot products in registers."""
+    from numba import types
+
+    def emit(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        simd = Simd(builder, target())
+        start = simd.splat(builder.trunc(args[0], INTS.element))
+        chains = [cgutils.alloca_once_value(builder, start) for _ in range(CHAINS)]
+        weights = simd.operand(builder.bitcast(start, BYTES))
+        with cgutils.for_range(builder, args[0], intp=I64):
+            for chain in chains:
+                four = builder.trunc(args[0], INTS.element)
+                builder.store(simd.dot(builder.load(chain), weights, four), chain)
+        total = builder.load(chains[0])
+        for chain in chains[1:]:
+            total = builder.add(total, builder.load(chain))
+        return simd.call("llvm.vector.reduce.add.v16i32", INTS.element, total)
+
+    return types.int32(types.int64), emit
+
+
+@jit
+def _spin(arguments: int, first: int, stop: int) -> None:
+    """Chains of dot products, one lot for each part."""
+    kept = np.zeros(1, np.int32)
+    for _ in range(first, stop):
+        kept[0] += _dots(peek(arguments, 0))
+    peeked = peek(arguments, 1)
+    if peeked == kept[0]:  # keeps the sums alive
+        kept[0] = 0
+
+
+def peak(threads: int) -> float:
+    """GOP/s of dot products in registers, all threads."""
+    lots = 8 * threads
+    best = min(seconds(lambda: share_kernel(_spin, (STEPS // 20, 0), lots)) for _ in range(6))
+    return 2 * 64 * CHAINS * (STEPS // 20) * lots / best / 1e9
+
+
+@intrinsic
+def _read(typing: Any, address: Any, nbytes: Any) -> Any:
+    """All bytes of a range, 256 at a time."""
+    from numba import types
+
+    def emit(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        simd = Simd(builder, target())
+        sums = [cgutils.alloca_once_value(builder, INTS([0] * 16)) for _ in range(4)]
+        with cgutils.for_range(builder, builder.udiv(args[1], I64(256)), intp=I64) as loop:
+            at = builder.add(args[0], builder.mul(loop.index, I64(256)))
+            for i, total in enumerate(sums):
+                part = simd.load(builder.add(at, I64(64 * i)), INTS)
+                builder.store(builder.xor(builder.load(total), part), total)
+        found = builder.load(sums[0])
+        for total in sums[1:]:
+            found = builder.xor(found, builder.load(total))
+        return simd.call("llvm.vector.reduce.add.v16i32", INTS.element, found)
+
+    return types.int32(types.int64, types.int64), emit
+
+
+@jit
+def _read_parts(arguments: int, first: int, stop: int) -> None:
+    """Pages of a megabyte."""
+    kept = np.zeros(1, np.int32)
+    kept[0] = _read(peek(arguments, 0) + (first << 20), (stop - first) << 20)
+    if peek(arguments, 1) == kept[0]:
+        kept[0] = 0
+
+
+def read_bandwidth() -> float:
+    """GB/s of reading memory, all threads."""
+    memory = np.ones(512 << 20, np.uint8)
+    best = min(seconds(lambda: share_kernel(_read_parts, (memory.ctypes.data, -1), 512)) for _ in range(4))
+    return memory.nbytes / best / 1e9
+
+
+if __name__ == "__main__":
+    main()

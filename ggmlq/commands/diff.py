@@ -1,0 +1,146 @@
+"""``ggmlq diff``: what two models differ in."""
+
+from __future__ import annotations
+
+import argparse
+import math
+from dataclasses import asdict
+from typing import Any
+
+from ..diff import Difference, KeyDifference, TensorDifference, WorstBlock, compare
+from ..diff.metadata import CHANGED
+from ..text import table
+from . import _plain
+
+ABOUT = """\
+Compare B with A: tensors that are missing or of another shape or type, NMSE, the largest error and the
+worst block, and metadata. Exit 0: equal, 1: different, 2: could not compare.
+"""
+EXAMPLES = """\
+examples:
+  ggmlq diff a.gguf b.gguf
+  ggmlq diff model-f16.gguf model-q8_0.gguf --tolerance 1e-4 --tensors
+"""
+
+
+def add(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    """Declare the command."""
+    parser = commands.add_parser(
+        "diff",
+        help="two GGUF models tensor by tensor and key by key",
+        description=ABOUT,
+        epilog=EXAMPLES,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("a", metavar="A", help="a .gguf file, any part of a split model")
+    parser.add_argument("b", metavar="B", help="another; its errors are relative to the values of A")
+    parser.add_argument(
+        "--tolerance", type=float, default=0.0, metavar="NMSE",
+        help="tensors with at most this NMSE are equal, whatever their types (default: only equal bytes are)",
+    )  # fmt: skip
+    parser.add_argument("--tensors", action="store_true", help="tensors only; metadata may differ")
+    parser.add_argument("--json", action="store_true", help="print JSON")
+    parser.set_defaults(run=run)
+
+
+def run(args: argparse.Namespace) -> int:
+    """Run the command."""
+    found = compare(args.a, args.b, tolerance=args.tolerance, ignore_metadata=args.tensors)
+    if args.json:
+        _plain.print_json(_facts(args, found))
+    else:
+        print("\n\n".join(filter(None, _described(found))))
+    return 0 if found.equal else 1
+
+
+def _described(found: Difference) -> list[str]:
+    differing = sorted(found.differing, key=_goodness)
+    worst = next((tensor for tensor in differing if tensor.worst), None)
+    return [
+        _tensors(differing),
+        _worst(worst.name, worst.worst) if worst and worst.worst else "",
+        "\n".join(map(_key, found.metadata)),
+        _summary(found),
+    ]
+
+
+def _goodness(tensor: TensorDifference) -> tuple[bool, bool, float]:
+    """What cannot be compared comes first, then NaN, then large errors."""
+    nmse = tensor.nmse
+    return nmse is not None, nmse is not None and not math.isnan(nmse), -(nmse or 0.0)
+
+
+def _tensors(differing: list[TensorDifference]) -> str:
+    if not differing:
+        return ""
+    header = ["tensor", "status", "type", "shape", "NMSE", "largest error"]
+    return table(header, map(_row, differing))
+
+
+def _row(tensor: TensorDifference) -> list[str]:
+    place = tensor.largest
+    shapes = [None if shape is None else " x ".join(map(str, shape)) or "scalar" for shape in tensor.shapes]
+    where = f" at {list(place.index)}: {place.a:.6g} -> {place.b:.6g}" if place else ""
+    return [
+        _plain.name(tensor.name),
+        tensor.status,
+        _pair(*tensor.types),
+        _pair(*shapes),
+        "" if tensor.nmse is None else f"{tensor.nmse:.3e}",
+        f"{place.error:.3e}{where}" if place else "",
+    ]
+
+
+def _pair(a: str | None, b: str | None) -> str:
+    return f"{a or '-'} -> {b or '-'}" if a != b else str(a)
+
+
+def _worst(name: str, block: WorstBlock) -> str:
+    where = f"row {list(block.row)}, " if block.row else ""
+    first, end = block.columns
+    lines = [
+        f"worst block of {_plain.name(name)}: {where}columns {first} to {end - 1}, NMSE {block.nmse:.3e}"
+    ]
+    for side, fields in (("A", block.a), ("B", block.b)):
+        for field, value in (fields or {}).items():
+            lines.append(f"  {side}.{field:8} {value}")
+    return "\n".join(lines)
+
+
+def _key(found: KeyDifference) -> str:
+    said = [
+        None if kind is None else _plain.value(value)
+        for kind, value in zip(found.types, found.values, strict=True)
+    ]
+    if found.status != CHANGED:
+        return f"{_plain.name(found.key)}: {found.status}: {said[0] or said[1]}"
+    many = ""
+    if found.elements is not None:
+        many = f" ({found.elements} elements differ, the first is {found.first})"
+    elif found.first is not None:
+        many = f" (from byte {found.first} on)"
+    kinds = f", {_pair(*found.types)}" if found.types[0] != found.types[1] else ""
+    return f"{_plain.name(found.key)}: changed{kinds}: {said[0]} -> {said[1]}{many}"
+
+
+def _summary(found: Difference) -> str:
+    near = len(found.tensors) - found.identical - len(found.differing)
+    within = f", {near} within the tolerance {found.tolerance:g}" if found.tolerance else ""
+    return (
+        f"{len(found.tensors)} tensors: {found.identical} with the same bytes{within}, "
+        f"{len(found.differing)} different; {len(found.metadata)} keys differ"
+    )
+
+
+def _facts(args: argparse.Namespace, found: Difference) -> dict[str, Any]:
+    return {
+        "a": args.a,
+        "b": args.b,
+        "equal": found.equal,
+        "tolerance": found.tolerance,
+        "tensors": [asdict(tensor) | {"equal": tensor.within(found.tolerance)} for tensor in found.tensors],
+        "metadata": [
+            {key: getattr(difference, key) for key in difference.__dataclass_fields__}
+            for difference in found.metadata
+        ],
+    }

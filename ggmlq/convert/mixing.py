@@ -1,0 +1,147 @@
+"""Which type a mix gives to each tensor of a model."""
+
+from __future__ import annotations
+
+import difflib
+import re
+from collections import Counter
+from collections.abc import Iterable
+
+from ..errors import ConvertError, FormatError, GGUFError
+from ..formats import FORMATS, Format
+from ..gguf import GGUFFile
+from .mixes import ALIASES, BY_NAME, At, Mix
+from .rules import EMBEDDINGS
+
+# Parts by what their names hold; the first that is found counts.
+PARTS = {
+    "attn_qkv.weight": "v", "attn_kv_b.weight": "v", "attn_v.weight": "v", "attn_k.weight": "k",
+    "attn_q.weight": "q", "attn_output.weight": "attention", "ffn_up": "up", "ffn_gate": "gate",
+    "ffn_down": "down",
+}  # fmt: skip
+LARGE = 80  # layers of a model whose attn_v gets more bits where heads share keys
+
+
+def find(type: object, mixed: bool) -> Mix | None:
+    """The mix that is asked for: by a name that no type has, or by the name of a type and ``mixed``."""
+    low = type.lower() if isinstance(type, str) else FORMATS[type].name.lower()
+    is_type = any(name.lower() == low for name in FORMATS)
+    if is_type and not mixed:
+        return None
+    found = BY_NAME.get(ALIASES.get(low, low))
+    if found is None and mixed:
+        raise ConvertError(
+            f"mix {type!r}: llama.cpp has none of this name, or ggmlq does not know it; the mixes are "
+            f"{', '.join(mix.name for mix in BY_NAME.values())}"
+        )
+    if found is None and isinstance(type, str):
+        _refuse(type)
+    return found
+
+
+def _refuse(type: str) -> None:
+    """Tell the names that are near, mixes among them; what is near none is for the catalogue to refuse."""
+    if type.isdecimal():
+        raise FormatError(
+            f"type {type!r}: to ggml a number is another type than to llama.cpp's quantizer; write the name"
+        )
+    names = {name.lower(): name for name in FORMATS} | {name: mix.name for name, mix in BY_NAME.items()}
+    near = difflib.get_close_matches(type.lower(), names, 4)
+    if near:
+        raise FormatError(
+            f"type {type!r}: neither ggml's types nor llama.cpp's mixes have this name; did you mean "
+            f"{', '.join(names[name] for name in near)}?"
+        )
+
+
+def part(name: str) -> str | None:
+    """Which part of a model a tensor is, of those that rules tell apart."""
+    return next((part for text, part in PARTS.items() if text in name), None)
+
+
+def layer(name: str) -> int | None:
+    found = re.match(r"blk\.(\d+)\.", name)
+    return int(found[1]) if found else None
+
+
+class Mixer:
+    """Chooses types in llama.cpp's order: tensors by layer and name, those of a part counted."""
+
+    def __init__(self, mix: Mix, file: GGUFFile, imatrix: bool) -> None:
+        self._mix = mix
+        self._tied = "output.weight" not in file
+        arch = _text(file, "general.architecture")
+        heads, keys = (_number(file, f"{arch}.attention.{key}") for key in ("head_count", "head_count_kv"))
+        keys = heads if keys is None else keys
+        self._layers = _number(file, f"{arch}.block_count") or 0
+        self._at = At(
+            layer=0, layers=0, gqa=(heads or 0) // keys if keys else 0,
+            experts=_number(file, f"{arch}.expert_count") or 0, imatrix=imatrix, falcon=arch == "falcon",
+        )  # fmt: skip
+        self._large = self._layers == LARGE and heads != keys
+        self._values = sum(part(name) == "v" and name not in EMBEDDINGS for name in file)
+        self._seen: Counter[str] = Counter()
+
+    def choose(self, name: str, shape: tuple[int, ...]) -> Format:
+        """The type of a tensor. To be asked once for each, in the order of :func:`in_order`."""
+        mix = self._mix
+        if name == "output.weight" or (self._tied and name in EMBEDDINGS):
+            return FORMATS[self._output(shape[-1])]
+        if name in EMBEDDINGS:
+            return FORMATS[mix.embedding or mix.base]
+        if mix.stacked and len(shape) > 2 and shape[-3] > 1:
+            return FORMATS[mix.stacked]
+        kind = part(name)
+        if kind is None:
+            return FORMATS[mix.base]
+        at = self._place(kind, name)
+        found = next((fmt for fmt, condition in getattr(mix, kind) if condition(at)), mix.base)
+        return FORMATS[found if mix.small else self._raised(kind, found)]
+
+    def _output(self, columns: int) -> str:
+        fits = columns % FORMATS[self._mix.base].block_size == 0
+        return self._mix.output if fits and not self._at.falcon else "q8_0"
+
+    def _place(self, kind: str, name: str) -> At:
+        """Counted by part, but by name where experts are spread over the file."""
+        count = self._seen[kind]
+        self._seen[kind] += 1
+        if kind == "v":
+            return self._at._replace(layer=count, layers=self._values)
+        if self._at.experts > 1 and kind in ("up", "gate", "down") and not self._mix.small:
+            number = layer(name)
+            if number is None or number >= self._layers:
+                raise ConvertError(
+                    f"tensor {name!r} in mix {self._mix.name}: its layer decides, and its name has none of "
+                    f"0 to {self._layers - 1}; choose a type for it by name"
+                )
+            count = number
+        return self._at._replace(layer=count, layers=self._layers)
+
+    def _raised(self, kind: str, found: str) -> str:
+        """Small tensors in large models get more."""
+        if kind == "v" and self._large and found in ("q3_K", "q4_K"):
+            found = "q5_K"
+        return "q8_0" if kind in ("v", "k") and self._at.experts == 8 else found
+
+
+def in_order(names: Iterable[str]) -> list[str]:
+    """Names as llama.cpp goes through them."""
+    return sorted(names, key=lambda name: (-1 if layer(name) is None else layer(name), name.encode()))
+
+
+def _text(file: GGUFFile, key: str) -> str:
+    found = file.metadata.get(key)
+    if not isinstance(found, str):
+        raise GGUFError(
+            f"{file.path}: {key} is {found!r}; a mix depends on the architecture; set it, or choose one type"
+        )
+    return found
+
+
+def _number(file: GGUFFile, key: str) -> int | None:
+    """A count; of a list, one for each layer, the first."""
+    found = file.metadata.get(key)
+    if found is not None and not isinstance(found, int | str | float):
+        found = found[0] if len(found) else None
+    return found if isinstance(found, int) else None

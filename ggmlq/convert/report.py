@@ -1,0 +1,58 @@
+"""What was made, tensor by tensor."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from ..text import size, table
+from .plan import Step
+
+
+@dataclass(frozen=True)
+class Done:
+    """A tensor of the new file. ``nmse``: against the values it had, 0 where its bytes were copied."""
+
+    step: Step
+    nmse: float | None  # None where it was planned only
+
+
+@dataclass(frozen=True)
+class Report:
+    """A conversion, done or planned; prints as a table."""
+
+    paths: list[str]  # of the new file; none where it was planned only
+    tensors: list[Done]
+    notes: list[str]
+
+    @property
+    def bytes_before(self) -> int:
+        """Of all tensors as they were."""
+        return sum(done.step.bytes_before for done in self.tensors)
+
+    @property
+    def bytes_after(self) -> int:
+        """Of all tensors as they are."""
+        return sum(done.step.bytes_after for done in self.tensors)
+
+    def __str__(self) -> str:
+        changed = sum(done.step.changes for done in self.tensors)
+        total = (
+            f"{changed} of {len(self.tensors)} tensors change, "
+            f"{size(self.bytes_before)} -> {size(self.bytes_after)}"
+        )
+        header = ["tensor", "shape", "type", "before", "after", "NMSE", ""]
+        lines = [table(header, map(_row, self.tensors)), "", total]
+        return "\n".join([*lines, *(f"note: {note}" for note in self.notes)])
+
+
+def _row(done: Done) -> list[str]:
+    step = done.step
+    return [
+        step.name if step.name.isprintable() else repr(step.name),
+        " x ".join(map(str, step.shape)) or "scalar",
+        f"{step.before.name} -> {step.after.name}" if step.changes else step.before.name,
+        size(step.bytes_before),
+        size(step.bytes_after) if step.changes else "",
+        f"{done.nmse:.3e}" if step.changes and done.nmse is not None else "",
+        ", ".join(filter(None, [step.why, "by importance" if step.weights is not None else ""])),
+    ]

@@ -1,0 +1,143 @@
+"""The file written by a plan: streamed, whole or not at all, with the error of every tensor."""
+
+from __future__ import annotations
+
+import os
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from math import prod
+from typing import Any
+
+from .. import gguf
+from ..array import QuantArray
+from ..encoding import prepare
+from ..errors import ConvertError
+from ..formats import Format
+from ..gguf import Streamed
+from ..gguf.source import checked_path
+from .keep import Keep
+from .plan import Plan, plan_dequantize, plan_quantize
+from .report import Done, Report
+from .stream import Tally, converted
+
+
+def quantize(
+    source: str | os.PathLike[str],
+    target: str | os.PathLike[str],
+    type: str | int | Format,
+    *,
+    imatrix: str | os.PathLike[str] | Mapping[str, Any] | None = None,
+    keep: Keep = (),
+    mixed: bool = False,
+    any_name: bool = False,
+    allow_requantize: bool = False,
+    allow_fallback: bool = True,
+) -> Report:
+    """Quantize a GGUF model, with the bytes that llama.cpp's quantizer writes.
+
+    Parameters
+    ----------
+    source, target : str or os.PathLike
+        The model, any part of a split one; and the new file, which may not be the model itself.
+    type : str, int or Format
+        Of every tensor that llama.cpp would quantize, as with ``--pure``; or the name of one of its
+        mixes, such as ``"q4_K_M"``.
+    imatrix : path or mapping, optional
+        An importance matrix, or names of tensors and values, one a column for each expert.
+    keep : mapping or pairs of pattern and type
+        Tensors in whose name the regular expression is found get that type, or stay as they are
+        for ``"same"``. The first pattern that is found counts.
+    mixed : bool
+        ``type`` means the mix of that name, also where a type has it: ``"q4_0"``.
+    any_name : bool
+        Take every tensor of two axes or more, whatever llama.cpp makes of its name.
+    allow_requantize : bool
+        Tensors of blocks may be decoded and quantized again.
+    allow_fallback : bool
+        Rows that are not whole blocks may get another type, as in llama.cpp.
+
+    >>> import os, tempfile, numpy as np, ggmlq as gq
+    >>> folder = tempfile.mkdtemp()
+    >>> big, small = os.path.join(folder, "big.gguf"), os.path.join(folder, "small.gguf")
+    >>> w = np.random.default_rng(0).standard_normal((8, 64), np.float32)
+    >>> _ = gq.save(big, {"ffn_up.weight": w, "ffn_norm.weight": w[0]})
+    >>> report = gq.convert.quantize(big, small, "q8_0")
+    >>> [(done.step.name, done.step.after.name) for done in report.tensors]
+    [('ffn_up.weight', 'q8_0'), ('ffn_norm.weight', 'f32')]
+    """
+    if imatrix is not None and not isinstance(imatrix, Mapping):
+        imatrix = gguf.read_imatrix(imatrix)
+    with gguf.open(source) as file:
+        plan = plan_quantize(
+            file, type, imatrix=imatrix, keep=keep, mixed=mixed, any_name=any_name,
+            allow_requantize=allow_requantize, allow_fallback=allow_fallback,
+        )  # fmt: skip
+        return run(plan, target)
+
+
+def dequantize(
+    source: str | os.PathLike[str],
+    target: str | os.PathLike[str],
+    type: str | int | Format = "f32",
+    *,
+    keep: Keep = (),
+) -> Report:
+    """Decode the tensors of a GGUF model to floats: f32, f16 or bf16.
+
+    f32 loses nothing; f16 and bf16 round once more. ``keep`` as in :func:`quantize`.
+    """
+    with gguf.open(source) as file:
+        return run(plan_dequantize(file, type, keep=keep), target)
+
+
+def run(plan: Plan, target: str | os.PathLike[str]) -> Report:
+    """Write the file of a plan; it is there in full or not at all."""
+    final = checked_path("run(plan, target)", target, "pass a str or an os.PathLike")
+    _check_apart(plan, final)
+    _prepare(plan)
+    tensors = _Tensors(plan)
+    metadata = plan.file.metadata | plan.metadata
+    paths = gguf.save(final, tensors, metadata, byteorder=plan.file.byteorder)
+    done = [Done(step, tensors.tally[step.name].nmse) for step in plan.steps]
+    said = [f"tensor {name!r}: {text}" for name, tally in tensors.tally.items() for text in tally.said]
+    return Report(paths, done, plan.notes + said)
+
+
+def _check_apart(plan: Plan, final: str) -> None:
+    for path in plan.file.paths:
+        if os.path.exists(final) and os.path.exists(path) and os.path.samefile(final, path):
+            raise ConvertError(
+                f"convert {path!r} to {final!r}: they are one file, and the values that it has now would be "
+                "lost; name another"
+            )
+
+
+def _prepare(plan: Plan) -> None:
+    """Tensors are encoded a few rows at a time; what is worth compiling shows in their sum."""
+    elements: Counter[tuple[Format, bool]] = Counter()
+    for step in plan.steps:
+        if step.changes:
+            elements[step.after, step.weights is not None] += prod(step.shape)
+    for (fmt, weighted), count in elements.items():
+        prepare(fmt, count, weighted)
+
+
+class _Tensors(Mapping[str, Any]):
+    """What save asks for: a tensor as it is, or one that is converted as it is written."""
+
+    def __init__(self, plan: Plan) -> None:
+        self._file = plan.file
+        self._steps = {step.name: step for step in plan.steps}
+        self.tally = {step.name: Tally() for step in plan.steps}
+
+    def __getitem__(self, name: str) -> QuantArray | Streamed:
+        step = self._steps[name]
+        if not step.changes:
+            return self._file[name]
+        return Streamed(step.after, step.shape, lambda: converted(self._file[name], step, self.tally[name]))
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._steps)
+
+    def __len__(self) -> int:
+        return len(self._steps)

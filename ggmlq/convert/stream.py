@@ -1,0 +1,125 @@
+"""A tensor converted a few rows at a time, and its error measured on the way."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Iterator
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ..array import QuantArray
+from ..cpu.threads import num_threads, share
+from ..errors import ConvertError
+from ..gguf.source import release
+from ..ops import dequantize, quantize
+from .plan import Step
+
+SLAB = 1 << 18  # elements that a thread converts at a time: a few MiB, and a short wait for Ctrl-C
+MOST = 1 << 22  # by all threads
+
+
+class Tally:
+    """Squares of values, and of what conversion took from them: the same for any slabs and threads.
+
+    ``said`` holds what the encoder warned of, each text once.
+    """
+
+    def __init__(self) -> None:
+        self._energy = self._error = 0.0
+        self.said: dict[str, None] = {}
+
+    def add(self, values: NDArray[np.float32], made: NDArray[np.float32]) -> None:
+        rows, others = np.atleast_2d(values, made)
+        sums = np.empty((len(rows), 2))
+
+        def work(start: int, stop: int) -> None:
+            wide = rows[start:stop].astype(np.float64)
+            sums[start:stop, 0] = np.einsum("ij,ij->i", wide, wide)  # no BLAS, which has threads of its own
+            wide -= others[start:stop]
+            sums[start:stop, 1] = np.einsum("ij,ij->i", wide, wide)
+
+        share(work, len(rows))
+        for energy, error in sums.tolist():
+            self._energy += energy
+            self._error += error
+
+    @property
+    def nmse(self) -> float:
+        if self._error == 0:
+            return 0.0
+        return self._error / self._energy if self._energy else float("inf")
+
+
+def converted(q: QuantArray, step: Step, tally: Tally) -> Iterator[QuantArray]:
+    """The rows of a tensor in its new type, a few at a time and in order."""
+    for index, matrix in enumerate(_matrices(q)):
+        weights = None if step.weights is None else step.weights[index]
+        for first, rows in _slabs(matrix):
+            values = dequantize(rows)
+            release(rows.blocks)
+            _check_finite(step, values, index, first)
+            made = _encoded(step, values, weights, index, first, tally.said)
+            tally.add(values, dequantize(made))
+            yield made
+
+
+def _matrices(q: QuantArray) -> Iterator[QuantArray]:
+    """The matrices [N, K] of an array of more axes; a single row is itself."""
+    if q.ndim < 3:
+        yield q
+    else:
+        for part in q:
+            yield from _matrices(part)
+
+
+def _slabs(matrix: QuantArray) -> Iterator[tuple[int, QuantArray]]:
+    if matrix.ndim < 2:
+        yield 0, matrix
+        return
+    count = max(1, min(SLAB * num_threads(), MOST) // max(1, matrix.shape[-1]))
+    for row in range(0, len(matrix), count):
+        yield row, matrix[row : row + count]
+
+
+def _check_finite(step: Step, values: NDArray[np.float32], matrix: int, first: int) -> None:
+    finite = np.isfinite(values)
+    if not finite.all():
+        row, column = np.argwhere(~np.atleast_2d(finite))[0].tolist()
+        raise ConvertError(
+            f"{_row(step, matrix, first + row)}, column {column} is "
+            f"{np.atleast_2d(values)[row, column]}; only finite values are converted; `ggmlq validate` lists "
+            "such blocks; fetch the file again, or keep this tensor as it is"
+        )
+
+
+def _row(step: Step, matrix: int, row: int) -> str:
+    where = f"matrix {matrix}, row {row}" if len(step.shape) > 2 else f"row {row}"
+    return f"tensor {step.name!r} to {step.after.name}: {where}"
+
+
+def _encoded(
+    step: Step, values: NDArray[np.float32], weights: NDArray[np.float32] | None,
+    matrix: int, first: int, said: dict[str, None],
+) -> QuantArray:  # fmt: skip
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always", RuntimeWarning)
+        made = quantize(values, step.after, weights)
+    if caught:
+        _check_held(step, values, made, matrix, first)
+        said.update(dict.fromkeys(str(warning.message) for warning in caught))
+    return made
+
+
+def _check_held(step: Step, values: NDArray[np.float32], made: QuantArray, matrix: int, first: int) -> None:
+    """A scale that no block can hold is an error, as in llama.cpp, which checks what it has made."""
+    size, name = step.after.block_size, step.after.name
+    bad = step.after.invalid(made.blocks.reshape(-1, values.shape[-1] // size))
+    if bad.any():
+        row, block = np.argwhere(bad)[0].tolist()
+        run = np.atleast_2d(values)[row, block * size : (block + 1) * size]
+        raise ConvertError(
+            f"{_row(step, matrix, first + row)}, columns {block * size} to {block * size + size - 1} have "
+            f"values up to {np.abs(run).max():.3g}, and {name} cannot hold their scale; keep the tensor "
+            "as it is, or make it bf16"
+        )

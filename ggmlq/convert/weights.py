@@ -1,0 +1,58 @@
+"""The importance matrix as each tensor needs it: checked, and one row an expert."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from math import prod
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ..errors import ConvertError
+from ..formats import Format
+from ..text import short
+from .rules import EMBEDDINGS
+
+Floats = NDArray[np.float32]
+
+
+def for_tensor(imatrix: Mapping[str, Any], name: str, fmt: Format, shape: tuple[int, ...]) -> Floats | None:
+    """Importance [matrices, K] for a tensor that becomes ``fmt``; None where it lacks or has no use."""
+    if name not in imatrix:
+        return None
+    asked = f"importance of {name!r}"
+    try:
+        values = np.asarray(imatrix[name], np.float32)
+    except (TypeError, ValueError) as error:
+        raise ConvertError(
+            f"{asked}: {short(imatrix[name])} is no array of numbers ({error}); it is one value a column, "
+            "such as gq.gguf.read_imatrix gives"
+        ) from None
+    experts = shape[-3] if len(shape) > 2 else 1
+    if values.size != experts * shape[-1]:
+        if name in EMBEDDINGS:  # looked up, not multiplied: what a file has for them is of other columns
+            return None
+        raise ConvertError(
+            f"{asked}: the matrix has {values.size} values, the tensor {_needs(experts, shape[-1])}; "
+            "it was computed for another model; pass that of this one"
+        )
+    if getattr(fmt, "imatrix", "ignored") == "ignored":
+        return None
+    rows = values.reshape(experts, shape[-1])
+    if not (np.isfinite(rows) & (rows >= 0)).all():
+        raise ConvertError(
+            f"{asked}: there are NaN, infinite or negative values; they are sums of squares; compute it anew"
+        )
+    empty = ~rows.any(axis=1)
+    if empty.any():
+        where = f" of expert {int(empty.argmax())}" if experts > 1 else ""
+        raise ConvertError(
+            f"{asked}: all {shape[-1]} values{where} are zero, which would weigh nothing and leave nothing; "
+            "compute it on more text, or read it with gq.gguf.read_imatrix and drop this entry"
+        )
+    return np.tile(rows, (prod(shape[:-3]), 1)) if len(shape) > 3 else rows
+
+
+def _needs(experts: int, columns: int) -> str:
+    return f"needs {columns}" + (f" for each of {experts} experts" if experts > 1 else "")

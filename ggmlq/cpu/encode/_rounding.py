@@ -1,0 +1,22 @@
+"""Ggml's float to integer rounding, as kernels use it."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from ..jit import inline
+
+SHIFTER = np.float32(1.5 * 2**23)  # added to a float below 2**22, leaves its nearest integer in the mantissa
+
+
+@inline
+def nearest(v: np.float32) -> np.int32:
+    """To nearest, halves to even; floats beyond 2**22 and NaN give what ggml's arithmetic gives."""
+    bits = np.float32(v + SHIFTER).view(np.int32)
+    return np.int32((bits & np.int32(0x7FFFFF)) - np.int32(0x400000))
+
+
+@inline
+def bits(v: np.float32) -> np.uint32:
+    """The bits of a float32; those of positive floats order like the floats."""
+    return np.float32(v).view(np.uint32)

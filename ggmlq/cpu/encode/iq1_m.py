@@ -1,0 +1,24 @@
+"""Encode iq1_m: 16 weights are split in three at all pairs of borders; d is fitted to the block."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from ...formats.format import Bytes, Floats
+from ...formats.iq1_m import DTYPE, SHIFTS
+from ._iq1 import searcher
+
+QUARTERS = np.array([12, 8, 4, 0], np.uint16)  # d's four bits go to the top of each word
+search = searcher(run=16, smallest=1e-7, stretch=1.1125, refit=True)
+
+
+def encode(values: Floats, imatrix: Floats | None, blocks: Bytes) -> None:
+    """Rows of floats to blocks."""
+    found = search(values, imatrix)
+    out = blocks.view(DTYPE)
+    nibble = (found.row >> 8).astype(np.uint8) | found.down << 3
+    scales = found.scale.astype(np.uint16).reshape(*out.shape, 4, 4) << SHIFTS
+    quarter = found.d.view(np.uint16)[..., None] << QUARTERS & 0xF000
+    out["qs"] = found.row
+    out["qh"] = nibble[..., ::2] | nibble[..., 1::2] << 4
+    out["scales"] = (np.bitwise_or.reduce(scales, axis=-1) | quarter).view(np.uint8)

@@ -1,0 +1,22 @@
+"""Encode iq1_s: 32 weights are split in three at all pairs of borders."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from ...formats.format import Bytes, Floats
+from ...formats.iq1_s import DTYPE, SHIFTS
+from ._iq1 import searcher
+
+search = searcher(run=32, smallest=1e-12, stretch=1.125, refit=False)
+
+
+def encode(values: Floats, imatrix: Floats | None, blocks: Bytes) -> None:
+    """Rows of floats to blocks."""
+    found = search(values, imatrix)
+    out = blocks.view(DTYPE)
+    high = (found.row >> 8).astype(np.uint16).reshape(*out.shape, 8, 4)
+    top = found.scale.astype(np.uint16) | found.down[..., ::4].astype(np.uint16) << 3
+    out["d"] = found.d
+    out["qs"] = found.row
+    out["qh"] = np.bitwise_or.reduce(high << SHIFTS, axis=-1) | top << 12

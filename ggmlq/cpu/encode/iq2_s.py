@@ -1,0 +1,26 @@
+"""Encode iq2_s: 19 scales a run of 16, free signs."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from ...formats.format import Bytes, Floats
+from ...formats.iq2_s import DTYPE, SHIFTS
+from ._search import Search, searcher
+
+search = searcher(Search(
+    book="iq2_s", wanted=1, run=16, tries=9, step=0.1, even_signs=False, spread=2, plain=0.25,
+    smallest=1e-8, again="off the book", clear=False, stretch=0.9875,
+))  # fmt: skip
+
+
+def encode(values: Floats, imatrix: Floats | None, blocks: Bytes) -> None:
+    """Rows of floats to blocks."""
+    found = search(values, imatrix)
+    out = blocks.view(DTYPE)
+    high = (found.row >> 8).astype(np.uint8).reshape(*out.shape, 8, 4)
+    out["d"] = found.d
+    out["qs"][..., :32] = found.row
+    out["qs"][..., 32:] = found.minus
+    out["qh"] = np.bitwise_or.reduce(high << SHIFTS, axis=-1)
+    out["scales"] = found.scale[..., ::2] | found.scale[..., 1::2] << 4

@@ -1,0 +1,37 @@
+"""The encoder of q5_0: without weights 32 values at a time, with them by search."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from numba import types
+
+from ...formats.format import Bytes, Floats
+from ...formats.q5_0 import DTYPE, FORMAT, PROGRAM, QH, QS, D
+from ..jit import jit
+from ..lanes import load, recast, store
+from ._simple import at_most, extreme, inverse, put_half, put_nibbles, truncated
+from ._tiles import encoder
+
+SIZE = DTYPE.itemsize
+weighted = encoder(PROGRAM, FORMAT.block_size)
+
+
+@jit
+def plain(values: Any, blocks: Any) -> None:
+    for b in range(len(values) // 32):
+        at = b * SIZE
+        x = load(values, b * 32, 32)
+        d = extreme(values, b * 32, x) / np.float32(-16)
+        q = at_most(truncated(x * inverse(d) + 16.5), 31)
+        put_half(blocks, at + D, d)
+        store(blocks, at + QH, recast((q & 16) != 0, types.uint8))
+        put_nibbles(blocks, at + QS, q)
+
+
+def encode(values: Floats, imatrix: Floats | None, blocks: Bytes) -> None:
+    if imatrix is None:
+        plain(values.reshape(-1), blocks.reshape(-1))
+    else:
+        weighted(values, imatrix, blocks)

@@ -1,0 +1,40 @@
+"""The encoder of q5_1: without weights 32 values at a time, with them by search."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from numba import types
+
+from ...formats.format import Bytes, Floats
+from ...formats.q5_1 import DTYPE, FORMAT, PROGRAM, QH, QS, D, M
+from ..jit import jit
+from ..lanes import convert, load, recast, store
+from ._simple import highest, inverse, lowest, put_half, put_nibbles, truncated
+from ._tiles import encoder
+
+SIZE = DTYPE.itemsize
+U8 = types.uint8
+weighted = encoder(PROGRAM, FORMAT.block_size)
+
+
+@jit
+def plain(values: Any, blocks: Any) -> None:
+    for b in range(len(values) // 32):
+        at = b * SIZE
+        x = load(values, b * 32, 32)
+        low = lowest(values, b * 32, x)
+        d = (highest(x) - low + np.float32(0)) / np.float32(31)  # +0: never -0.0
+        q = convert(truncated((x - low) * inverse(d) + 0.5), U8)
+        put_half(blocks, at + D, d)
+        put_half(blocks, at + M, low)
+        store(blocks, at + QH, recast((q & 16) != 0, U8))
+        put_nibbles(blocks, at + QS, q)
+
+
+def encode(values: Floats, imatrix: Floats | None, blocks: Bytes) -> None:
+    if imatrix is None:
+        plain(values.reshape(-1), blocks.reshape(-1))
+    else:
+        weighted(values, imatrix, blocks)

@@ -1,0 +1,74 @@
+"""Multiply 8-bit codes of both sides in integers, which LLVM turns into vector code by itself.
+
+Changed: activations become 8-bit codes with a scale for each 32, once for all rows of weights.
+Products of codes are summed as integers, and only a run's sum meets the scales.
+
+Why it helps: integer sums may be taken in any order, so LLVM adds many at a time; float sums may not.
+
+Limited by what LLVM finds: it widens bytes to 16 and 32 bits before it multiplies, sums across a
+vector for each run of 32, and keeps nothing in registers from one row to the next.
+"""
+
+from __future__ import annotations
+
+from functools import cache
+from typing import Any
+
+import numpy as np
+
+from ...array import QuantArray
+from ...formats import BlockFormat
+from ...ladder import Problem, register
+from ..jit import jit
+from ..panels.layout import RUN, unpacked
+from ..panels.multiply import records_of
+from ..panels.tile import record_bytes
+from ..target import target
+from ..threads import share
+from ..unpack import unpacker
+
+
+def refuses(problem: Problem) -> str | None:
+    if not isinstance(problem.format, BlockFormat):
+        return f"{problem.format.name} has no integer codes"
+    return None
+
+
+@register(__name__, __doc__, arithmetic="q8", accumulate="int32", refuses=refuses)
+def launch(x: Any, q: QuantArray, out: Any) -> None:
+    assert isinstance(q.format, BlockFormat)
+    records = records_of(x, unpacked(q.format, target()))
+    raw, multiply = np.ascontiguousarray(q.raw), kernel(q.format)
+    share(lambda first, stop: multiply(records, raw, out, first, stop), q.shape[0])
+
+
+@cache
+def kernel(fmt: BlockFormat) -> Any:
+    """Compiled for one format."""
+    spread, layout = unpacker(fmt), unpacked(fmt, target())
+    size, group, nbytes, has_offset = fmt.block_size, fmt.group, fmt.dtype.itemsize, fmt.has_offset
+    pitch, halves, each = record_bytes(layout), layout.halves, RUN // layout.halves
+
+    def multiply(records: Any, raw: Any, out: Any, first: int, stop: int) -> None:
+        columns = raw.shape[1] // nbytes * size
+        x, floats = records.view(np.int8), records.view(np.float32)
+        codes = np.empty(columns, np.int8)
+        scales, offsets = np.empty(columns // group, np.float32), np.empty(columns // group, np.float32)
+        for n in range(first, stop):
+            spread(raw[n], codes, scales, offsets)
+            for m in range(records.shape[0]):
+                total = np.float32(0)
+                for run in range(columns // RUN):
+                    scaled = np.float32(0)
+                    for half in range(halves):
+                        w, a, dot = run * RUN + half * each, run * pitch + half * each, np.int32(0)
+                        for i in range(each):
+                            dot += np.int32(codes[w + i]) * np.int32(x[m, a + i])
+                        scaled += scales[w // group] * np.float32(dot)
+                        if has_offset:  # the record holds -scale · Σq
+                            kept = floats[m, (run * pitch + RUN) // 4 + 1 + halves + half]
+                            total += offsets[w // group] * kept
+                    total += scaled * floats[m, (run * pitch + RUN) // 4]
+                out[m, n] = total
+
+    return jit(multiply)

@@ -1,0 +1,45 @@
+"""With a few rows of activations, multiply each row of weights where it was unpacked.
+
+Changed: no panel. A stretch of one row is unpacked into the first cache, and its bytes, 64 at a
+time, meet the same 64 activations.
+
+Why it helps: putting 16 rows together costs more than the products when only a few follow. Formats
+whose codes come from a grid keep the file's bytes this way.
+
+Limited by unpacking: a look-up for each four or eight weights, and their signs.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from ...array import QuantArray
+from ...formats import BlockFormat
+from ...ladder import Problem, register
+from ..panels.layout import unpacked
+from ..panels.lines import LANE, by_lines
+from ..panels.multiply import multiply
+from ..target import target
+
+FEW = 3  # rows of activations
+
+
+def refuses(problem: Problem) -> str | None:
+    fmt = problem.format
+    if not isinstance(fmt, BlockFormat):
+        return f"{fmt.name} has no integer codes"
+    if fmt.has_offset or fmt.block_size % LANE or fmt.group > LANE // 2:
+        return f"it takes blocks of {LANE} weights or more, scales for 32 or fewer and no offsets"
+    if problem.m > FEW:
+        return f"it pays for {FEW} rows of activations at most"
+    return None
+
+
+@register(__name__, __doc__, arithmetic="q8", accumulate="int32", refuses=refuses)
+def launch(x: Any, q: QuantArray, out: Any) -> None:
+    fmt, kind = q.format, target()
+    assert isinstance(fmt, BlockFormat)
+    raw = np.ascontiguousarray(q.raw)
+    multiply(x, raw, out, unpacked(fmt, kind), lambda rows: by_lines(fmt, kind), grain=1)

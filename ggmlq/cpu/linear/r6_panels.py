@@ -1,0 +1,47 @@
+"""Keep the weights in panels of 16 rows, as few bits as in the file, and unpack them in registers.
+
+Changed: the order of the bits is changed once, when an array is first multiplied, and kept with
+the array. A vector load then brings codes of 16 rows; one or two instructions make them the
+operand of the dot product.
+
+Why it helps: nothing is unpacked through memory, so a single row of activations runs as fast as
+the weights can be read. With many rows, formats that take several instructions to unpack go
+through bytes once a panel.
+
+Limited by the memory's bandwidth with few rows of activations, by the dot products with many.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from ...array import QuantArray
+from ...ladder import Problem, register
+from ..panels.expand import expanded
+from ..panels.layout import PREPARED
+from ..panels.multiply import multiply
+from ..panels.prepare import panels
+from ..panels.product import direct, through_bytes
+from ..target import target
+
+MANY = 32  # rows of activations that pay for expanding panels
+
+
+def refuses(problem: Problem) -> str | None:
+    if problem.format.name not in PREPARED:
+        return f"{problem.format.name} is multiplied from the file's bytes"
+    if not (target().shuffles and target().halves):
+        return "this CPU has no vector look-up of bytes or no 16-bit floats"
+    if not problem.lasting:
+        return "the weights may be written to, and panels of them would go stale"
+    return None
+
+
+@register(__name__, __doc__, arithmetic="q8", accumulate="int32", refuses=refuses)
+def launch(x: Any, q: QuantArray, out: Any) -> None:
+    layout, kind = PREPARED[q.format.name], target()
+    if len(x) >= MANY and (layout.offset or len(layout.planes) > 1):
+        wide = expanded(layout, kind)
+        multiply(x, q.prepared(panels), out, wide, lambda rows: through_bytes(layout, rows, kind))
+    else:
+        multiply(x, q.prepared(panels), out, layout, lambda rows: direct(layout, rows, kind))

@@ -1,0 +1,114 @@
+"""Addresses in compiled code: reading words, arrays over them, atomic steps, calls of kernels."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numba
+from llvmlite import ir
+from numba import types
+
+from .jit import intrinsic, jit
+
+I32, I64 = ir.IntType(32), ir.IntType(64)
+WORD = 8  # bytes; words are signed and aligned
+
+
+carray: Any = vars(numba)["carray"]
+pointer_to: Any = types.CPointer
+
+
+def _at(builder: Any, address: Any, kind: ir.Type = I64) -> Any:
+    return builder.inttoptr(address, kind.as_pointer())
+
+
+@intrinsic
+def atomic_load(typing: Any, address: Any) -> Any:
+    """A word that other threads may write; what they wrote before it is seen too."""
+
+    def emit(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        return builder.load_atomic(_at(builder, args[0]), "acquire", WORD)
+
+    return types.int64(types.int64), emit
+
+
+@intrinsic
+def atomic_store(typing: Any, address: Any, value: Any) -> Any:
+    """Write a word after everything before it."""
+
+    def emit(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        builder.store_atomic(args[1], _at(builder, args[0]), "release", WORD)
+        return context.get_dummy_value()
+
+    return types.void(types.int64, types.int64), emit
+
+
+@intrinsic
+def atomic_add(typing: Any, address: Any, value: Any) -> Any:
+    """Add to a word; the value before."""
+
+    def emit(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        return builder.atomic_rmw("add", _at(builder, args[0]), args[1], "acq_rel")
+
+    return types.int64(types.int64, types.int64), emit
+
+
+@intrinsic
+def compare_and_swap(typing: Any, address: Any, old: Any, new: Any) -> Any:
+    """Replace a word if it still is ``old``; whether it was."""
+
+    def emit(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        pair = builder.cmpxchg(_at(builder, args[0]), args[1], args[2], "acq_rel", "acquire")
+        return builder.extract_value(pair, 1)
+
+    return types.boolean(types.int64, types.int64, types.int64), emit
+
+
+@intrinsic
+def call_kernel(typing: Any, kernel: Any, arguments: Any, start: Any, stop: Any) -> Any:
+    """Call a compiled ``kernel(arguments, start, stop)`` by its address, in Numba's convention."""
+
+    def emit(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        place = ir.IntType(8).as_pointer()
+        convention = ir.FunctionType(I32, [place.as_pointer(), place.as_pointer(), I64, I64, I64])
+        result, problem = builder.alloca(place), builder.alloca(place)
+        builder.call(builder.inttoptr(args[0], convention.as_pointer()), [result, problem, *args[1:]])
+        return context.get_dummy_value()
+
+    return types.void(*[types.int64] * 4), emit
+
+
+@intrinsic
+def peek(typing: Any, address: Any, index: Any) -> Any:
+    """A word of a table."""
+
+    def emit(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        return builder.load(builder.gep(_at(builder, args[0]), [args[1]]))
+
+    return types.int64(types.int64, types.int64), emit
+
+
+def _pointer(dtype: Any) -> Any:
+    @intrinsic
+    def pointer(typing: Any, address: Any) -> Any:
+        def emit(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+            return builder.inttoptr(args[0], context.get_value_type(pointer_to(dtype)))
+
+        return pointer_to(dtype)(types.int64), emit
+
+    return pointer
+
+
+_byte_pointer, _float_pointer = _pointer(types.uint8), _pointer(types.float32)
+
+
+def _bytes_at(address: int, rows: int, columns: int) -> Any:
+    return carray(_byte_pointer(address), (rows, columns))
+
+
+def _floats_at(address: int, rows: int, columns: int) -> Any:
+    return carray(_float_pointer(address), (rows, columns))
+
+
+bytes_at = jit(_bytes_at, keep=False)
+floats_at = jit(_floats_at, keep=False)

@@ -1,0 +1,96 @@
+"""Activations as 8-bit codes, written straight into the records that tiles read.
+
+Arithmetic ``q8``: 32 share a scale amax/127; a code is x · (127/amax) to the nearest integer, ties
+to even. Runs with a NaN or an infinity get codes of zero and a scale that is not finite, so that
+every product with them is NaN.
+"""
+
+from __future__ import annotations
+
+from functools import cache
+from typing import Any
+
+from llvmlite import ir
+from numba import types
+
+from ..jit import intrinsic, jit
+from ..memory import peek
+from ..simd import F32, FLOATS, I8, I32, I64, INTS, Simd, vec
+from ..target import Target
+from .layout import RUN, Layout
+from .tile import record_bytes
+
+ROUND = 12582912.0  # 1.5 · 2**23: adding it leaves the nearest integer in the last bits, ties to even
+INFINITY = 0x7F800000
+
+
+@cache
+def quantizer(halves: int, offset: bool, target: Target) -> Any:
+    """Compiled: rows ``first`` … ``stop`` of float32 [M, K] into records uint8 [M, bytes].
+
+    Its arguments are both addresses, K, the bytes of a row of records, and the zero.
+    """
+    write = _record(halves, offset, target)
+    size = record_bytes(Layout(offset=offset, group=16 if halves == 2 else 32))
+
+    def quantize(arguments: int, first: int, stop: int) -> None:
+        source, to = peek(arguments, 0), peek(arguments, 1)
+        columns, row_bytes, zero = peek(arguments, 2), peek(arguments, 3), peek(arguments, 4)
+        for row in range(first, stop):
+            for run in range(columns // 32):
+                write(source + 4 * (row * columns + 32 * run), to + row * row_bytes + run * size, zero)
+
+    return jit(quantize)
+
+
+def _record(halves: int, offset: bool, target: Target) -> Any:
+    """An intrinsic for one run: from 32 floats at an address to the record at another."""
+
+    @intrinsic
+    def write(typing: Any, source: Any, to: Any, zero: Any) -> Any:
+        def emit(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+            _emit(Simd(builder, target), halves, offset, *args)
+            return context.get_dummy_value()
+
+        return types.void(types.intp, types.intp, types.intp), emit
+
+    return write
+
+
+def _emit(simd: Simd, halves: int, offset: bool, source: Any, to: Any, zero: Any) -> None:
+    b = simd.builder
+    x = [simd.load(b.add(source, I64(64 * i)), FLOATS) for i in range(2)]
+    bits = [b.and_(b.bitcast(part, INTS), _ints(0x7FFFFFFF)) for part in x]
+    larger = b.select(b.icmp_signed(">", bits[0], bits[1]), bits[0], bits[1])
+    most = simd.call("llvm.vector.reduce.smax.v16i32", I32, larger)  # NaN above infinity above numbers
+    amax = b.bitcast(most, F32)
+    scale = b.fdiv(amax, F32(127.0))
+    inverse = simd.splat(b.fdiv(F32(127.0), amax))
+    finite = simd.splat(b.sext(b.icmp_signed("<", most, I32(INFINITY)), I32))
+    sums = []
+    for i, part in enumerate(x):
+        codes = b.and_(_codes(b, part, inverse), finite)
+        simd.store(b.trunc(codes, vec(I8, 16)), b.add(to, I64(16 * i)))
+        sums.append(simd.call("llvm.vector.reduce.add.v16i32", I32, codes))
+    simd.store(scale, b.add(to, I64(RUN)))
+    for half, total in enumerate(sums if halves == 2 else [b.add(*sums)]):
+        at = RUN + 4 + 4 * half
+        simd.store(b.mul(b.neg(b.trunc(zero, I32)), total), b.add(to, I64(at)))
+        if offset:
+            s = b.fmul(scale, b.sitofp(b.neg(total), F32))
+            simd.store(s, b.add(to, I64(at + 4 * halves)))
+
+
+def _codes(b: Any, x: Any, inverse: Any) -> Any:
+    """Nearest integers of x · inverse, as int32."""
+    zeros = ir.Constant(FLOATS, None)
+    v = b.select(b.fcmp_ordered("==", x, zeros), zeros, b.fmul(x, inverse))  # 0 · inf is not 0
+    for limit, beyond in ((127.0, ">"), (-127.0, "<")):  # inverse is infinite where amax is tiny
+        edge = ir.Constant(FLOATS, [limit] * 16)
+        v = b.select(b.fcmp_ordered(beyond, v, edge), edge, v)
+    rounded = b.fadd(v, ir.Constant(FLOATS, [ROUND] * 16))
+    return b.sub(b.bitcast(rounded, INTS), _ints(0x4B400000))
+
+
+def _ints(value: int) -> ir.Constant:
+    return ir.Constant(INTS, [value] * 16)

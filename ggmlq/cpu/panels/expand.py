@@ -1,0 +1,48 @@
+"""A panel as it is kept, to one of bytes and float32: where many rows of activations share the work."""
+
+from __future__ import annotations
+
+from functools import cache
+from typing import Any
+
+from numba import types
+
+from ..jit import cgutils, intrinsic
+from ..simd import I64
+from ..target import Target
+from .layout import ROWS, Layout, start
+from .read import Panel
+
+
+def expanded(layout: Layout, target: Target) -> Layout:
+    """What :func:`expander` makes of a layout; the codes keep their zero."""
+    return Layout(zero=start(layout, target), offset=layout.offset, group=layout.group)
+
+
+@cache
+def expander(layout: Layout, target: Target) -> Any:
+    """An intrinsic from the address of a panel of so many runs to that of an expanded one."""
+
+    @intrinsic
+    def expand(typing: Any, panel: Any, to: Any, runs: Any) -> Any:
+        def emit(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+            _emit(Panel(builder, layout, target), expanded(layout, target), *args)
+            return context.get_dummy_value()
+
+        return types.void(types.intp, types.intp, types.intp), emit
+
+    return expand
+
+
+def _emit(panel: Panel, to: Layout, source: Any, target: Any, runs: Any) -> None:
+    b, store = panel.b, panel.simd.store
+    with cgutils.for_range(b, runs, intp=I64) as loop:
+        here = panel.run_at(source, loop.index)
+        there = b.add(target, b.mul(loop.index, I64(to.run_bytes)))
+        for half in range(to.halves):
+            scale, offset = panel.scale(here, half)
+            store(scale, b.add(there, I64(4 * ROWS * half)))
+            if to.offset:
+                store(offset, b.add(there, I64(to.scales + 4 * ROWS * half)))
+        for j in range(8):
+            store(panel.codes(here, j), b.add(there, I64(to.codes_at + 64 * j)))

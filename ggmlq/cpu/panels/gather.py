@@ -1,0 +1,77 @@
+"""Panels of bytes from the blocks of a file, made while they are multiplied: for any format."""
+
+from __future__ import annotations
+
+from functools import cache
+from typing import Any
+
+import numpy as np
+
+from ...formats import BlockFormat
+from ..jit import jit
+from ..memory import bytes_at, floats_at, peek
+from ..target import Target
+from ..unpack import unpacker
+from .layout import ROWS, RUN, Layout, unpacked
+from .product import NEAR, sweep
+
+CHUNK = 1024  # weights of a row unpacked at a time: 16 rows of them fit the first cache
+
+
+@cache
+def gathered(fmt: BlockFormat, rows: int, target: Target) -> Any:
+    """Compiled: panels ``first`` … ``stop`` of the rows of blocks uint8 [N, bytes]."""
+    layout = unpacked(fmt, target)
+    several, fill = sweep(layout, rows, target), filler(fmt, layout)
+    run_bytes = layout.run_bytes
+
+    def multiply(arguments: int, first: int, stop: int) -> None:
+        raw = bytes_at(peek(arguments, 0), peek(arguments, 1), peek(arguments, 2))
+        records = bytes_at(peek(arguments, 3), peek(arguments, 4), peek(arguments, 5))
+        out = floats_at(peek(arguments, 6), peek(arguments, 4), peek(arguments, 7))
+        runs = peek(arguments, 8)
+        pitch = runs * run_bytes
+        near = max(1, NEAR // pitch)
+        scratch = np.empty(near * pitch + 64, np.uint8)
+        skip = -scratch.ctypes.data & 63
+        for panel in range(first, stop, near):
+            count = min(near, stop - panel)
+            for p in range(count):
+                fill(raw, (panel + p) * ROWS, scratch[skip + p * pitch : skip + (p + 1) * pitch])
+            several(scratch.ctypes.data + skip, pitch, count, records, out, panel * ROWS, runs)
+
+    return jit(multiply)
+
+
+@cache
+def filler(fmt: BlockFormat, layout: Layout) -> Any:
+    """Compiled: 16 rows of blocks from row ``first`` on, unpacked into one panel."""
+    spread = unpacker(fmt)
+    size, nbytes, group = fmt.block_size, fmt.dtype.itemsize, fmt.group
+    blocks = max(1, CHUNK // size)
+    flip = np.uint32(0x80808080 if layout.zero else 0)
+    pitch, codes_at, offsets_at = layout.run_bytes // 4, layout.codes_at // 4, layout.scales // 4
+    halves, offset, step = layout.halves, layout.offset, RUN // layout.halves
+
+    def fill(raw: Any, first: int, panel: Any) -> None:
+        count = raw.shape[1] // nbytes
+        words, floats = panel.view(np.uint32), panel.view(np.float32)
+        codes = np.empty(blocks * size, np.int8)
+        fours = codes.view(np.uint32)
+        scales = np.empty(blocks * size // group, np.float32)
+        offsets = np.empty_like(scales)
+        for start in range(0, count, blocks):
+            stop = min(start + blocks, count)
+            for r in range(min(ROWS, raw.shape[0] - first)):
+                spread(raw[first + r, start * nbytes : stop * nbytes], codes, scales, offsets)
+                for run in range((stop - start) * size // RUN):
+                    to = (start * size // RUN + run) * pitch + r
+                    for half in range(halves):
+                        g = (run * RUN + half * step) // group
+                        floats[to + ROWS * half] = scales[g]
+                        if offset:
+                            floats[to + offsets_at + ROWS * half] = offsets[g]
+                    for j in range(8):
+                        words[to + codes_at + ROWS * j] = fours[run * 8 + j] ^ flip
+
+    return jit(fill)

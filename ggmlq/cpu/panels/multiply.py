@@ -1,0 +1,54 @@
+"""The walk of one product: activations to records, then panels shared by the threads."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from ...formats.format import Bytes, Floats
+from ..crew import share_kernel
+from ..target import target
+from .activations import quantizer
+from .layout import ROWS, RUN, Layout, start
+from .tile import ROWS_AT_ONCE, record_bytes
+
+RECORDS = 4 << 20  # bytes of activations multiplied at a time: the last cache holds them
+
+
+def multiply(
+    x: Any, weights: Any, out: Any, layout: Layout, kernel: Callable[[int], Any], grain: int = ROWS
+) -> None:
+    """``out = x @ weights``; ``kernel(rows at once)`` compiles what multiplies ``grain`` rows of weights.
+
+    ``layout`` is the one of the panels that the tiles read. Arguments of a kernel: address, rows and
+    bytes a row of the weights; the same of the records; address and columns of out; runs.
+    """
+    n, runs = out.shape[1], x.shape[1] // RUN
+    if not runs:
+        out[...] = 0
+        return
+    nbytes = runs * record_bytes(layout)
+    multiply_panels = kernel(min(ROWS_AT_ONCE[target().registers], 1 if len(x) == 1 else 8))
+    step = max(64, RECORDS // nbytes // 8 * 8)
+    for first in range(0, len(x), step):
+        records = records_of(x[first : first + step], layout)
+        part: Floats = out[first : first + step]
+        operands = (
+            weights.ctypes.data, *weights.shape,
+            records.ctypes.data, *records.shape,
+            part.ctypes.data, n, runs,
+        )  # fmt: skip
+        share_kernel(multiply_panels, operands, -(-n // grain))
+
+
+def records_of(x: Any, layout: Layout) -> Bytes:
+    """Rows of activations as the tiles of a layout read them."""
+    kind, runs = target(), x.shape[1] // RUN
+    rows = np.ascontiguousarray(x, np.float32)
+    records = np.empty((len(rows), runs * record_bytes(layout)), np.uint8)
+    quantize = quantizer(layout.halves, layout.offset, kind)
+    operands = (rows.ctypes.data, records.ctypes.data, runs * RUN, records.shape[1], start(layout, kind))
+    share_kernel(quantize, operands, len(rows), 16)
+    return records

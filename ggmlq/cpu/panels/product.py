@@ -1,0 +1,98 @@
+"""Panels times rows of activations: the loops around the register tile."""
+
+from __future__ import annotations
+
+from functools import cache
+from typing import Any
+
+import numpy as np
+
+from ..jit import jit
+from ..memory import bytes_at, floats_at, peek
+from ..target import Target
+from .expand import expanded, expander
+from .layout import ROWS, Layout
+from .tile import tile
+
+NEAR = 256 << 10  # bytes of panels that meet the same few rows of activations: the second cache holds both
+
+
+@cache
+def sweep(layout: Layout, rows: int, target: Target) -> Any:
+    """Compiled: ``count`` panels times all records, ``rows`` of them at a time.
+
+    ``several(panels address, bytes of a panel, count, records uint8 [M, bytes], out float32 [M, N],
+    first column, runs)``
+    """
+    most, two, four = rows, min(rows, 2), min(rows, 4)
+    by_most, by_four, by_two, by_one = (tile(layout, n, target) for n in (most, four, two, 1))
+
+    def several(panels: int, pitch: int, count: int, records: Any, out: Any, column: int, runs: int) -> None:
+        m, n = out.shape
+        edge = np.empty((most, ROWS), np.float32)  # a tile that reaches beyond the last column
+        row = 0
+        while row < m:
+            left = m - row
+            done = most if left >= most else four if left >= four else two if left >= two else 1
+            x, size = records.ctypes.data + row * records.shape[1], records.shape[1]
+            for p in range(count):
+                panel, first = panels + p * pitch, column + p * ROWS
+                whole = first + ROWS <= n
+                to = out.ctypes.data + 4 * (row * n + first) if whole else edge.ctypes.data
+                line = 4 * n if whole else 4 * ROWS
+                if done == most:
+                    by_most(panel, x, size, to, line, runs)
+                elif done == four:
+                    by_four(panel, x, size, to, line, runs)
+                elif done == two:
+                    by_two(panel, x, size, to, line, runs)
+                else:
+                    by_one(panel, x, size, to, line, runs)
+                if not whole:
+                    out[row : row + done, first:] = edge[:done, : n - first]
+            row += done
+
+    return jit(several)
+
+
+@cache
+def direct(layout: Layout, rows: int, target: Target) -> Any:
+    """Compiled: panels ``first`` … ``stop`` as they are kept. See ``multiply.py`` for the arguments."""
+    several = sweep(layout, rows, target)
+
+    def multiply(arguments: int, first: int, stop: int) -> None:
+        panels, panel_bytes = peek(arguments, 0), peek(arguments, 2)
+        records = bytes_at(peek(arguments, 3), peek(arguments, 4), peek(arguments, 5))
+        out = floats_at(peek(arguments, 6), peek(arguments, 4), peek(arguments, 7))
+        runs = peek(arguments, 8)
+        near = max(1, NEAR // panel_bytes)
+        for panel in range(first, stop, near):
+            count = min(near, stop - panel)
+            several(panels + panel * panel_bytes, panel_bytes, count, records, out, panel * ROWS, runs)
+
+    return jit(multiply)
+
+
+@cache
+def through_bytes(layout: Layout, rows: int, target: Target) -> Any:
+    """Compiled: panels ``first`` … ``stop``, each expanded before it is multiplied."""
+    wide = expanded(layout, target)
+    several, expand = sweep(wide, rows, target), expander(layout, target)
+    run_bytes = wide.run_bytes
+
+    def multiply(arguments: int, first: int, stop: int) -> None:
+        panels, panel_bytes = peek(arguments, 0), peek(arguments, 2)
+        records = bytes_at(peek(arguments, 3), peek(arguments, 4), peek(arguments, 5))
+        out = floats_at(peek(arguments, 6), peek(arguments, 4), peek(arguments, 7))
+        runs = peek(arguments, 8)
+        pitch = runs * run_bytes
+        near = max(1, NEAR // pitch)
+        scratch = np.empty(near * pitch + 64, np.uint8)
+        buffer = scratch.ctypes.data + 63 & ~63
+        for panel in range(first, stop, near):
+            count = min(near, stop - panel)
+            for p in range(count):
+                expand(panels + (panel + p) * panel_bytes, buffer + p * pitch, runs)
+            several(buffer, pitch, count, records, out, panel * ROWS, runs)
+
+    return jit(multiply)

@@ -1,0 +1,99 @@
+"""Reading a panel: codes and scales of 16 rows as vectors, whatever way they are stored."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+from llvmlite import ir
+
+from ..simd import BYTES, F16, FLOATS, I8, I16, I64, INTS, Simd, vec
+from ..target import Target
+from .layout import ROWS, SUPER, Layout
+
+
+class Place(NamedTuple):
+    """Addresses of a run and of the scales above it."""
+
+    run: Any
+    above: Any
+
+
+class Panel:
+    """Emits the code that takes a run apart."""
+
+    def __init__(self, builder: Any, layout: Layout, target: Target) -> None:
+        self.b = builder
+        self.simd = Simd(builder, target)
+        self.layout, self.target = layout, target
+
+    def run_at(self, panel: Any, run: Any) -> Place:
+        """Where a run of a panel lies."""
+        b, layout = self.b, self.layout
+        here = b.add(panel, b.mul(run, I64(layout.run_bytes)))
+        if not layout.nested:
+            return Place(here, here)
+        index = b.lshr(run, I64(SUPER.bit_length() - 1))
+        above = b.add(panel, b.mul(index, I64(layout.head + SUPER * layout.run_bytes)))
+        return Place(b.add(b.add(here, b.mul(index, I64(layout.head))), I64(layout.head)), above)
+
+    def codes(self, here: Place, j: int) -> Any:
+        """Group j of a run, as the dot product takes it."""
+        layout, simd, b = self.layout, self.simd, self.b
+        at, low, codes = layout.codes_at, 0, None
+        for width in layout.planes:
+            spread = {8: (j, 0), 4: (j % 4, j // 4 * 4), 2: (j // 4, j % 4 * 2), 1: (0, j)}
+            vector, bit = spread[width]
+            packed = simd.load(b.add(here.run, I64(at + 64 * vector)), BYTES)
+            bits = packed if width == 8 else simd.field(packed, bit, width, low)
+            codes = bits if codes is None else b.or_(codes, bits)
+            at, low = at + 64 * width, low + width
+        if layout.table:
+            return simd.lookup(tuple(v + 128 * self.target.unsigned for v in layout.table), codes)
+        if layout.zero and not self.target.unsigned:
+            return simd.minus(codes, layout.zero)
+        return codes
+
+    def scale(self, here: Place, half: int) -> tuple[Any, Any]:
+        """Scale and offset (or None) of a group, 16 rows each."""
+        layout, b = self.layout, self.b
+        if not layout.nested:
+            at = layout.scales // layout.halves * half
+            scale = self._floats(b.add(here.run, I64(at)))
+            offset = self._floats(b.add(here.run, I64(layout.scales + at))) if layout.offset else None
+            return scale, offset
+        scale, minimum = self.integers(here, half)
+        d, dmin = self.above(here)
+        product = b.fmul(d, b.sitofp(scale, FLOATS))
+        return product, b.fmul(dmin, b.sitofp(minimum, FLOATS)) if layout.offset else None
+
+    def above(self, here: Place) -> tuple[Any, Any]:
+        """The scale of scales, and of minima (or None)."""
+        d = self._half_floats(here.above)
+        if not self.layout.offset:
+            return d, None
+        return d, self._half_floats(self.b.add(here.above, I64(2 * ROWS)))
+
+    def _floats(self, address: Any) -> Any:
+        """16 scales as they are stored."""
+        if self.layout.scale == "f32":
+            return self.simd.load(address, FLOATS)
+        if self.layout.scale == "f16":
+            return self._half_floats(address)
+        upper = self.b.zext(self.simd.load(address, vec(I16, ROWS)), INTS)
+        return self.b.bitcast(self.b.shl(upper, ir.Constant(INTS, [16] * ROWS)), FLOATS)
+
+    def _half_floats(self, address: Any) -> Any:
+        return self.b.fpext(self.simd.load(address, vec(F16, ROWS)), FLOATS)
+
+    def integers(self, here: Place, half: int) -> tuple[Any, Any]:
+        """Integer scales of a group under a scale of scales, and minima (or None), as int32."""
+        b, layout = self.b, self.layout
+        address = b.add(here.run, I64(ROWS * half))
+        stored = self.simd.load(address, vec(I8, ROWS))
+        if layout.scale == "i4":
+            both = b.zext(stored, INTS)
+            return b.and_(both, ir.Constant(INTS, [15] * ROWS)), b.lshr(both, ir.Constant(INTS, [4] * ROWS))
+        if not layout.offset:
+            return b.sext(stored, INTS), None
+        minima = self.simd.load(b.add(address, I64(ROWS * layout.halves)), vec(I8, ROWS))
+        return b.sext(stored, INTS), b.sext(minima, INTS)

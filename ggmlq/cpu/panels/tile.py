@@ -1,0 +1,157 @@
+"""A register tile: one panel of weights times a few rows of activations, along all of K.
+
+Everything stays in registers: for each run of 32 weights the integer sums start from −zero · Σq
+(a constant inside the codes), take eight dot products of four, become floats, and are scaled by
+the weights and by the activations. A format with offsets adds −offset · Σ activations.
+
+A row of activations is a sequence of records: 32 codes, the scale (float32), then for each group
+−zero · Σq (int32) and, where there are offsets, −scale · Σq (float32).
+
+Floors per 16 rows of weights, one row of activations and run, all on the same ports: 8 dot products,
+one multiplication and one fused one; one more with offsets, one more with groups of 16. Under a
+scale of 256 weights: 8 dot products and one fused multiplication, one more with offsets.
+"""
+
+from __future__ import annotations
+
+from functools import cache
+from typing import Any
+
+from llvmlite import ir
+from numba import types
+
+from ..jit import cgutils, intrinsic
+from ..simd import F32, FLOATS, I32, I64
+from ..target import Target
+from .layout import RUN, SUPER, Layout
+from .read import Panel, Place
+
+ADDRESSES = ("panel", "records", "row_bytes", "out", "out_bytes", "runs")
+ROWS_AT_ONCE = {32: 8, 8: 2, 4: 1}  # of activations, by the vector registers that the CPU has
+
+
+def record_bytes(layout: Layout) -> int:
+    """Bytes of a run of one row of activations."""
+    return RUN + 4 + 4 * layout.halves * (1 + layout.offset)
+
+
+@cache
+def tile(layout: Layout, rows: int, target: Target) -> Any:
+    """An intrinsic that takes ADDRESSES as integers and writes float32 [rows, 16]."""
+
+    @intrinsic
+    def multiply(
+        typing: Any, panel: Any, records: Any, row_bytes: Any, out: Any, out_bytes: Any, runs: Any
+    ) -> Any:
+        def emit(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+            Tile(builder, layout, rows, target, dict(zip(ADDRESSES, args, strict=True))).emit()
+            return context.get_dummy_value()
+
+        return types.void(*[types.intp] * len(ADDRESSES)), emit
+
+    return multiply
+
+
+class Tile(Panel):
+    """Emits the product of one panel with a few rows."""
+
+    def __init__(self, builder: Any, layout: Layout, rows: int, target: Target, at: dict[str, Any]) -> None:
+        super().__init__(builder, layout, target)
+        self.rows, self.at = range(rows), at
+
+    def emit(self) -> None:
+        b = self.b
+        sums = self._zeros()
+        if self.layout.nested:
+            with cgutils.for_range(b, b.udiv(self.at["runs"], I64(SUPER)), intp=I64) as loop:
+                self._super(loop.index, sums)
+        else:
+            with cgutils.for_range(b, self.at["runs"], intp=I64) as loop:
+                self._run(loop.index, sums)
+        for r, total in enumerate(sums):
+            self.simd.store(b.load(total), b.add(self.at["out"], b.mul(self.at["out_bytes"], I64(r))))
+
+    def _zeros(self) -> list[Any]:
+        """Sums of floats, one vector a row."""
+        return [cgutils.alloca_once_value(self.b, ir.Constant(FLOATS, None)) for _ in self.rows]
+
+    def _add(self, total: Any, a: Any, b: Any) -> None:
+        self.b.store(self.simd.fma(a, b, self.b.load(total)), total)
+
+    def _run(self, run: Any, sums: list[Any]) -> None:
+        """Floats: (Σ scale · dot) · scale of the activations."""
+        b, layout, simd = self.b, self.layout, self.simd
+        here = self.run_at(self.at["panel"], run)
+        x = [self._record(run, r) for r in self.rows]
+        scaled: list[Any] = []
+        for half in range(layout.halves):
+            dots = self._dots(half, here, x)
+            scale, offset = self.scale(here, half)
+            for r, dot in enumerate(dots):
+                whole = b.sitofp(dot, FLOATS)
+                if half:
+                    scaled[r] = simd.fma(whole, scale, scaled[r])
+                else:
+                    scaled.append(b.fmul(whole, scale))
+            if layout.offset:
+                for r, total in enumerate(sums):
+                    self._add(total, offset, self._sum(x[r], half))
+        for r, total in enumerate(sums):
+            self._add(total, scaled[r], self._splat(x[r], RUN, F32))
+
+    def _super(self, index: Any, sums: list[Any]) -> None:
+        """Eight runs with integer scales, then the scale above them: fewer products of floats.
+
+        Scales times dots stay below 2**24, so that they are exact as float32.
+        """
+        b, layout = self.b, self.layout
+        inner, offsets = self._zeros(), self._zeros()
+        for total in (*inner, *offsets):
+            b.store(ir.Constant(FLOATS, None), total)
+        first = b.mul(index, I64(SUPER))
+        with cgutils.for_range(b, I64(SUPER), intp=I64) as loop:
+            run = b.add(first, loop.index)
+            here = self.run_at(self.at["panel"], run)
+            x = [self._record(run, r) for r in self.rows]
+            scaled: list[Any] = []
+            for half in range(layout.halves):
+                dots = self._dots(half, here, x)
+                scale, minimum = self.integers(here, half)
+                products = [b.mul(dot, scale) for dot in dots]
+                scaled = [b.add(*pair) for pair in zip(scaled, products, strict=True)] if half else products
+                if layout.offset:
+                    for r, total in enumerate(offsets):
+                        self._add(total, b.sitofp(minimum, FLOATS), self._sum(x[r], half))
+            for r, total in enumerate(inner):
+                self._add(total, b.sitofp(scaled[r], FLOATS), self._splat(x[r], RUN, F32))
+        here = self.run_at(self.at["panel"], first)
+        d, dmin = self.above(here)
+        for total, by_d, by_dmin in zip(sums, inner, offsets, strict=True):
+            self._add(total, b.load(by_d), d)
+            if layout.offset:
+                self._add(total, b.load(by_dmin), dmin)
+
+    def _dots(self, half: int, here: Place, x: list[Any]) -> list[Any]:
+        """Integer sums of a group, for every row."""
+        each = 8 // self.layout.halves
+        groups = range(half * each, (half + 1) * each)
+        dots = [self._splat(record, RUN + 4 + 4 * half, I32) for record in x]
+        for j in sorted(groups, key=lambda j: (j % 4, j)):  # both nibbles of a vector together
+            weights = self.simd.operand(self.codes(here, j))
+            for r, record in enumerate(x):
+                four = self.simd.load(self.b.add(record, I64(4 * j)), I32)
+                dots[r] = self.simd.dot(dots[r], weights, four)
+        return dots
+
+    def _sum(self, record: Any, half: int) -> Any:
+        """What the offset of a group is multiplied with."""
+        return self._splat(record, RUN + 4 + 4 * (self.layout.halves + half), F32)
+
+    def _record(self, run: Any, row: int) -> Any:
+        """Address of a run of a row of activations."""
+        b = self.b
+        start = b.add(self.at["records"], b.mul(self.at["row_bytes"], I64(row)))
+        return b.add(start, b.mul(run, I64(record_bytes(self.layout))))
+
+    def _splat(self, record: Any, at: int, kind: Any) -> Any:
+        return self.simd.splat(self.simd.load(self.b.add(record, I64(at)), kind))

@@ -1,0 +1,205 @@
+"""Vectors of 64 bytes as LLVM code: what a register tile of integer dot products is written in.
+
+A vector holds four bytes for each of 16 rows of weights. LLVM lowers it to one register, to two
+of AVX2 or to four of NEON; only the dot product itself and the byte look-up have to be named.
+
+The dot product adds, to each of 16 int32, four products of a byte of the weights and a byte of the
+activations. Some CPUs have it for unsigned bytes times signed ones, others for signed ones only,
+and AVX2 sums pairs of products in 16 bits, which overflow unless one factor is below 129: there
+the sign of the weight moves to the activation.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from llvmlite import ir
+
+from .target import Target
+
+I8, I16, I32, I64, F16, F32 = (*map(ir.IntType, (8, 16, 32, 64)), ir.HalfType(), ir.FloatType())
+
+
+def vec(kind: ir.Type, n: int) -> ir.VectorType:
+    return ir.VectorType(kind, n)
+
+
+BYTES, WORDS, INTS, FLOATS = vec(I8, 64), vec(I16, 32), vec(I32, 16), vec(F32, 16)
+
+
+class Simd:
+    """Emits vector code for one target into one function."""
+
+    def __init__(self, builder: ir.IRBuilder, target: Target) -> None:
+        self.builder = builder
+        self.target = target
+        self._dot, self._operand = DOTS[target.dot]
+
+    # --- memory -------------------------------------------------------------------------
+
+    def load(self, address: Any, kind: ir.Type) -> Any:
+        """A value at an address, which need not be aligned."""
+        pointer = self.builder.inttoptr(address, kind.as_pointer())
+        return self.builder.load(pointer, align=1)
+
+    def store(self, value: Any, address: Any) -> None:
+        """A value to an address, which need not be aligned."""
+        pointer = self.builder.inttoptr(address, value.type.as_pointer())
+        self.builder.store(value, pointer, align=1)
+
+    def splat(self, value: Any, n: int = 16) -> Any:
+        """The same number in every place."""
+        kind = vec(value.type, n)
+        first = self.builder.insert_element(ir.Constant(kind, ir.Undefined), value, I32(0))
+        zeros = ir.Constant(vec(I32, n), None)
+        return self.builder.shuffle_vector(first, ir.Constant(kind, ir.Undefined), zeros)
+
+    def part(self, value: Any, start: int, n: int) -> Any:
+        """So many neighbours of a vector."""
+        picked = ir.Constant(vec(I32, n), list(range(start, start + n)))
+        return self.builder.shuffle_vector(value, ir.Constant(value.type, ir.Undefined), picked)
+
+    def join(self, parts: list[Any]) -> Any:
+        """Vectors of one length, end to end; their number is a power of two."""
+        while len(parts) > 1:
+            both = ir.Constant(vec(I32, 2 * parts[0].type.count), list(range(2 * parts[0].type.count)))
+            parts = [
+                self.builder.shuffle_vector(a, b, both) for a, b in zip(parts[::2], parts[1::2], strict=True)
+            ]
+        return parts[0]
+
+    # --- bytes --------------------------------------------------------------------------
+
+    def field(self, packed: Any, at: int, width: int, to: int = 0) -> Any:
+        """Bits ``at`` … of every byte, moved to bit ``to``, all others cleared."""
+        words = self.builder.bitcast(packed, WORDS)
+        if at > to:
+            words = self.builder.lshr(words, _all(WORDS, at - to))
+        elif at < to:
+            words = self.builder.shl(words, _all(WORDS, to - at))
+        masked = self.builder.and_(self.builder.bitcast(words, BYTES), _all(BYTES, (1 << width) - 1 << to))
+        return masked
+
+    def lookup(self, table: tuple[int, ...], index: Any) -> Any:
+        """Entries of a table of 16 bytes."""
+        width, name = {
+            "vnni512": (64, "llvm.x86.avx512.pshuf.b.512"),
+            "vnni256": (32, "llvm.x86.avx2.pshuf.b"),
+            "avx2": (32, "llvm.x86.avx2.pshuf.b"),
+            "sdot": (16, "llvm.aarch64.neon.tbl1.v16i8"),
+        }[self.target.dot]
+        kind = vec(I8, width)
+        entries = ir.Constant(kind, [entry & 255 for entry in table] * (width // 16))
+        return self.join([self.call(name, kind, entries, part) for part in self._pieces(index, width)])
+
+    def minus(self, codes: Any, zero: int) -> Any:
+        """Bytes less a constant."""
+        return self.builder.sub(codes, _all(BYTES, zero))
+
+    # --- products -----------------------------------------------------------------------
+
+    def operand(self, codes: Any) -> Any:
+        """Weights in the form that :meth:`dot` takes; made once, used for every row of activations."""
+        return self._operand(self, codes)
+
+    def dot(self, sums: Any, weights: Any, activations: Any) -> Any:
+        """Int32 sums plus four products each; ``activations`` is one int32, the same four for all rows."""
+        same = self.builder.bitcast(self.splat(activations), BYTES)
+        return self._dot(self, sums, weights, same)
+
+    def dot_vector(self, sums: Any, weights: Any, activations: Any) -> Any:
+        """The same with 64 different activations; ``weights`` are bytes as they are."""
+        return self._dot(self, sums, self.operand(weights), activations)
+
+    def fma(self, a: Any, b: Any, c: Any) -> Any:
+        """Product and sum, rounded once where the CPU can."""
+        if self.target.fma:
+            return self.call("llvm.fma.v16f32", FLOATS, a, b, c)
+        return self.builder.fadd(self.builder.fmul(a, b), c)
+
+    # --- inside -------------------------------------------------------------------------
+
+    def call(self, name: str, result: ir.Type, *args: Any) -> Any:
+        """An LLVM intrinsic."""
+        module = self.builder.module
+        function = module.globals.get(name)
+        if function is None:
+            function = ir.Function(module, ir.FunctionType(result, [a.type for a in args]), name)
+        return self.builder.call(function, args)
+
+    def _pieces(self, value: Any, n: int) -> list[Any]:
+        count = value.type.count
+        return [value] if n == count else [self.part(value, i, n) for i in range(0, count, n)]
+
+    def by_pieces(self, name: str, width: int, sums: Any, *factors: Any) -> Any:
+        """An intrinsic on ``width`` bytes of sums and factors, for all 64 bytes."""
+        kind = vec(I32, width // 4)
+        pieces = zip(self._pieces(sums, width // 4), *(self._pieces(f, width) for f in factors), strict=True)
+        return self.join([self.call(name, kind, *piece) for piece in pieces])
+
+
+def _all(kind: ir.VectorType, value: int) -> ir.Constant:
+    return ir.Constant(kind, [value] * kind.count)
+
+
+# --- one dot product a kind of CPU ----------------------------------------------------------
+
+
+def _as_is(simd: Simd, codes: Any) -> Any:
+    return codes
+
+
+def _vnni512(simd: Simd, sums: Any, codes: Any, x: Any) -> Any:
+    return simd.call("llvm.x86.avx512.vpdpbusd.512", INTS, sums, codes, x)
+
+
+def _vnni256(simd: Simd, sums: Any, codes: Any, x: Any) -> Any:
+    return simd.by_pieces("llvm.x86.avx512.vpdpbusd.256", 32, sums, codes, x)
+
+
+def _sdot(simd: Simd, sums: Any, codes: Any, x: Any) -> Any:
+    return simd.by_pieces("llvm.aarch64.neon.sdot.v4i32.v16i8", 16, sums, codes, x)
+
+
+def _signs(simd: Simd, codes: Any) -> Any:
+    """Halves of 32 bytes, each as magnitudes and as they are."""
+    kind = vec(I8, 32)
+    halves = [simd.part(codes, 0, 32), simd.part(codes, 32, 32)]
+    return [(simd.call("llvm.abs.v32i8", kind, half, ir.Constant(ir.IntType(1), 0)), half) for half in halves]
+
+
+def _avx2(simd: Simd, sums: Any, halves: Any, x: Any) -> Any:
+    """|w| times the activation with the sign of w: pairs stay within 128 * 127 * 2 = 32512."""
+    bytes_, words, ints = vec(I8, 32), vec(I16, 16), vec(I32, 8)
+    ones = _all(words, 1)
+    added = []
+    for i, (magnitude, codes) in enumerate(halves):
+        turned = simd.call("llvm.x86.avx2.psign.b", bytes_, simd.part(x, 32 * i, 32), codes)
+        pairs = simd.call("llvm.x86.avx2.pmadd.ub.sw", words, magnitude, turned)
+        fours = simd.call("llvm.x86.avx2.pmadd.wd", ints, pairs, ones)
+        added.append(simd.builder.add(simd.part(sums, 8 * i, 8), fours))
+    return simd.join(added)
+
+
+def _plain_operand(simd: Simd, codes: Any) -> Any:
+    """The four bytes of each int32 apart, as int32."""
+    b = simd.builder
+    ints = b.bitcast(codes, INTS)
+    return [b.ashr(b.shl(ints, _all(INTS, 24 - 8 * i)), _all(INTS, 24)) for i in range(4)]
+
+
+def _plain(simd: Simd, sums: Any, fours: Any, x: Any) -> Any:
+    b = simd.builder
+    for w, a in zip(fours, _plain_operand(simd, x), strict=True):
+        sums = b.add(sums, b.mul(w, a))
+    return sums
+
+
+DOTS: dict[str, tuple[Callable[..., Any], Callable[..., Any]]] = {
+    "vnni512": (_vnni512, _as_is),
+    "vnni256": (_vnni256, _as_is),
+    "avx2": (_avx2, _signs),
+    "sdot": (_sdot, _as_is),
+    "plain": (_plain, _plain_operand),
+}

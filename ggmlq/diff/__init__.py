@@ -1,0 +1,12 @@
+"""Two GGUF models against each other: tensor by tensor, key by key.
+
+tensors.py    two tensors: the same bytes, the same values, or how far apart and where most
+metadata.py   two sets of metadata
+compare.py    two files
+"""
+
+from .compare import Difference, compare
+from .metadata import KeyDifference
+from .tensors import Place, TensorDifference, WorstBlock
+
+__all__ = ["Difference", "KeyDifference", "Place", "TensorDifference", "WorstBlock", "compare"]

@@ -1,0 +1,82 @@
+"""Two sets of metadata: keys that only one has, and values or types that changed."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from ..errors import GGUFError
+from ..gguf import Metadata, ValueType
+from ..gguf.metadata import Entry, Stored
+from ..gguf.node import Node, raw
+from .tensors import ONLY_A, ONLY_B
+
+CHANGED = "changed"
+
+
+@dataclass(frozen=True)
+class KeyDifference:
+    """A key that only one file has, or whose type or value differ. Text that is not UTF-8 comes as bytes."""
+
+    key: str
+    status: str
+    types: tuple[str | None, str | None]
+    values: tuple[Any, Any]
+    elements: int | None = None  # of two arrays: how many differ, counting those that only one has
+    first: int | None = None  # the first of them; of two texts the first byte that differs
+
+
+def compare(a: Metadata, b: Metadata) -> list[KeyDifference]:
+    """All differences, in the order of the keys of A and then of B."""
+    found = [difference for key in a if (difference := _compare_key(key, a, b)) is not None]
+    return found + [
+        KeyDifference(key, ONLY_B, (None, b.type(key)), (None, _value(b, key))) for key in b if key not in a
+    ]
+
+
+def _compare_key(key: str, a: Metadata, b: Metadata) -> KeyDifference | None:
+    if key not in b:
+        return KeyDifference(key, ONLY_A, (a.type(key), None), (_value(a, key), None))
+    left, right = a.entries[key], b.entries[key]
+    if _same_bytes(left, right):
+        return None
+    mine, theirs = left.node(), right.node()
+    if mine.words == theirs.words and raw(mine) == raw(theirs):
+        return None
+    types, values = (mine.words, theirs.words), (_value(a, key), _value(b, key))
+    if mine.type is theirs.type is ValueType.STRING:
+        return KeyDifference(key, CHANGED, types, values, None, _unlike(mine.data, theirs.data)[0])
+    if mine.of is None or mine.of is not theirs.of:
+        return KeyDifference(key, CHANGED, types, values)
+    differ = _unlike(_items(mine), _items(theirs))
+    return KeyDifference(key, CHANGED, types, values, len(differ), differ[0])
+
+
+def _same_bytes(a: Entry, b: Entry) -> bool:
+    """Whether two values need not be taken apart: a vocabulary is long."""
+    if not isinstance(a, Stored) or not isinstance(b, Stored):
+        return False
+    return a.source.byteorder == b.source.byteorder and a.equals(b)
+
+
+def _value(metadata: Metadata, key: str) -> Any:
+    try:
+        return metadata[key]
+    except GGUFError:
+        return metadata.raw(key)
+
+
+def _items(node: Node) -> Sequence[Any]:
+    """Elements of an array that compare by their bits."""
+    if isinstance(node.data, np.ndarray):
+        items: list[Any] = node.data.view(f"u{node.data.dtype.itemsize}").tolist()
+        return items
+    return [raw(item) if isinstance(item, Node) else item for item in node.data]
+
+
+def _unlike(a: Sequence[Any], b: Sequence[Any]) -> list[int]:
+    shared = min(len(a), len(b))
+    return [i for i in range(shared) if a[i] != b[i]] + list(range(shared, max(len(a), len(b))))

@@ -1,0 +1,142 @@
+"""Words for encoders that treat many blocks side by side, one block a lane.
+
+A *vector* holds one number of every block; a *tile* holds the vectors of all places in a block:
+``tile[i]`` is element i of every block. An encoder written with these words does for each lane what
+ggml does for one block, in ggml's order: sums have the same rounding, and an ``if`` becomes a
+``where``. Here a vector is a NumPy array of any length. ``ggmlq/cpu/encode/_words.py`` gives the same
+words the meaning of a machine register, and the same text compiles to that.
+
+Vectors are float32, int32 or bool; a plain number beside a vector takes its type.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from .format import Blocks, Floats
+
+Vector = Any  # an array here, a register when compiled
+Tile = Any  # [places, lanes]
+
+
+def floats(like: Tile, places: int) -> Tile:
+    """An unset tile of float32 with the lanes of another."""
+    return np.empty((places, *like.shape[1:]), np.float32)
+
+
+def small(like: Tile, places: int) -> Tile:
+    """An unset tile of bytes with the lanes of another."""
+    return np.empty((places, *like.shape[1:]), np.uint8)
+
+
+def runs(count: int) -> Any:
+    """The runs of a block, to loop over. Here one step takes all of them: every run is a lane too."""
+    return (slice(None),)
+
+
+def part(tile: Tile, run: Any, size: int) -> Tile:
+    """The places of a run; here [size, runs, lanes]."""
+    return tile.reshape(-1, size, *tile.shape[1:]).swapaxes(0, 1)
+
+
+def get(tile: Tile, i: int) -> Vector:
+    """The vector of a place; bytes come as int32."""
+    return tile[i] if tile.dtype == np.float32 else tile[i].astype(np.int32)
+
+
+def put(tile: Tile, i: int, vector: Vector) -> None:
+    """Set the vector of a place; a tile of bytes keeps the low eight bits."""
+    tile[i] = vector
+
+
+def zero(like: Tile) -> Vector:
+    """A vector of float zeros with the lanes of a tile."""
+    return np.zeros(like.shape[1:], np.float32)
+
+
+def where(mask: Vector, yes: Vector, no: Vector) -> Vector:
+    """Lane by lane one or the other."""
+    return np.where(mask, yes, no)
+
+
+def some(mask: Vector) -> bool:
+    """Whether it holds in any lane."""
+    return bool(mask.any())
+
+
+def absolute(v: Vector) -> Vector:
+    return np.abs(v)
+
+
+def root(v: Vector) -> Vector:
+    return np.sqrt(v)
+
+
+def real(codes: Vector) -> Vector:
+    """Integers as float32."""
+    return codes.astype(np.float32)
+
+
+def clamp(codes: Vector, low: int, high: int) -> Vector:
+    """Integers within bounds."""
+    return np.minimum(np.maximum(codes, low), high)
+
+
+def nearest(v: Vector) -> Vector:
+    """Ggml's ``nearest_int``: halves to even, and beyond 2**22, infinity and NaN its wrapped bits."""
+    return ((v + np.float32(12582912)).view(np.int32) & 0x7FFFFF) - 0x400000
+
+
+def rank(v: Vector, edges: Floats) -> Vector:
+    """How many of the rising edges are not above; NaN is above all."""
+    return np.searchsorted(edges, v, side="right").astype(np.int32)
+
+
+def pick(v: Vector, edges: Floats, values: Floats) -> Vector:
+    """The value of a rank, for values that are small integers."""
+    return values[np.searchsorted(edges, v, side="right")]
+
+
+def to_half(v: Vector) -> Vector:
+    """The 16 bits of the nearest half."""
+    return v.astype(np.float16).view(np.uint16).astype(np.int32)
+
+
+def from_half(bits: Vector) -> Vector:
+    """The value of a half's 16 bits."""
+    return bits.astype(np.uint16).view(np.float16).astype(np.float32)
+
+
+class Program(NamedTuple):
+    """An encoder in lanes, and what it wants to be given."""
+
+    encode: Callable[[Tile, Tile | None, Tile | None, Tile], None]
+    # encode(x, importance, spread, out): values, the importance matrix, the bytes to fill
+    of_rows: bool = False  # whether it wants, beside importance, the mean square of the row: spread[0]
+
+
+def packer(program: Program, dtype: np.dtype[Any]) -> Callable[[Floats, Floats | None], Blocks]:
+    """A format's ``pack`` that runs a program with every block as a lane."""
+
+    def pack(x: Floats, imatrix: Floats | None) -> Blocks:
+        rows, n, size = x.shape
+        lanes = np.ascontiguousarray(x.reshape(rows * n, size).T)
+        importance = None if imatrix is None else np.tile(imatrix.reshape(n, size).T, (1, rows))
+        spread = None
+        if program.of_rows and imatrix is not None:
+            spread = mean_squares(x.reshape(rows, -1)).repeat(n)[None]
+        out = np.empty((dtype.itemsize, rows * n), np.uint8)
+        program.encode(lanes, importance, spread, out)
+        return np.ascontiguousarray(out.T).view(dtype).reshape(rows, n)
+
+    return pack
+
+
+def mean_squares(rows: Floats) -> Floats:
+    """The mean of the squares of each row, summed in order."""
+    with np.errstate(over="ignore"):
+        total: Floats = np.cumsum(rows * rows, axis=1, dtype=np.float32)[:, -1]
+    return total / np.float32(rows.shape[1])

@@ -1,0 +1,48 @@
+"""The encoder of the formats with the levels IQ4: the nearest level, and the search for a scale.
+
+In the words of ``_lanes.py``; the sums run in ggml's order.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from ._lanes import Tile, Vector, absolute, get, pick, put, rank, where, zero
+from ._search import TINY, extreme
+from ._tables import IQ4
+
+# Between level i and level i + 1; a value just there belongs to the upper one.
+MIDDLES = ((IQ4[:-1].astype(np.int16) + IQ4[1:]) / 2).astype(np.float32)
+LEVELS = IQ4.astype(np.float32)
+
+
+def put_nearest(x: Tile, codes: Tile, n: int, inverse: Vector) -> None:
+    """Codes for an inverse scale."""
+    for i in range(n):
+        put(codes, i, rank(inverse * get(x, i), MIDDLES))
+
+
+def fit_levels(x: Tile, w: Tile, n: int) -> Vector:
+    """The scale of ``x ~ scale * level``: sixteen candidates, each refitted to the levels it gives."""
+    largest = extreme(x, n)
+    lx, l2 = _moments(x, w, n, np.float32(1) / (-largest / LEVELS[0]))
+    scale = where(l2 > 0, lx / l2, np.float32(0))
+    best = scale * lx
+    for step in range(-7, 8):
+        lx, l2 = _moments(x, w, n, (np.float32(step) + LEVELS[0]) / largest)
+        better = (l2 > 0) & (lx * lx > best * l2)
+        scale = where(better, lx / l2, scale)
+        best = where(better, scale * lx, best)
+    return where(absolute(largest) < TINY, np.float32(0), scale)
+
+
+def _moments(x: Tile, w: Tile, n: int, inverse: Vector) -> tuple[Vector, Vector]:
+    """Sums of ``w x l`` and ``w l l`` for the levels l that an inverse scale gives."""
+    lx = zero(x)
+    l2 = zero(x)
+    for i in range(n):
+        level = pick(inverse * get(x, i), MIDDLES, LEVELS)
+        weighted = get(w, i) * level
+        lx = lx + weighted * get(x, i)
+        l2 = l2 + weighted * level
+    return lx, l2

@@ -1,0 +1,39 @@
+"""How much each weight counts while an encoder searches; in the words of ``_lanes.py``."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from ._lanes import Tile, Vector, absolute, get, put, root, zero
+
+
+def power(x: Tile, n: int) -> Vector:
+    """Sum of squares."""
+    total = zero(x)
+    for i in range(n):
+        total = total + get(x, i) * get(x, i)
+    return total
+
+
+def weigh(w: Tile, x: Tile, importance: Tile, n: int, spread: Vector) -> Vector:
+    """Fill w with ``importance * sqrt(spread + x * x)`` and return its sum."""
+    total = zero(x)
+    for i in range(n):
+        v = get(x, i)
+        weight = get(importance, i) * root(spread + v * v)
+        put(w, i, weight)
+        total = total + weight
+    return total
+
+
+def square(w: Tile, x: Tile, n: int) -> None:
+    """Fill w with squares: the weights of an encoder without an importance matrix."""
+    for i in range(n):
+        put(w, i, get(x, i) * get(x, i))
+
+
+def weigh_by_size(w: Tile, x: Tile, n: int) -> None:
+    """Fill w with ``|x|`` plus the root mean square of the run."""
+    mean = root(power(x, n) / np.float32(n))
+    for i in range(n):
+        put(w, i, mean + absolute(get(x, i)))

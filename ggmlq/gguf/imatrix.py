@@ -1,0 +1,227 @@
+"""Importance matrices, which ``llama-imatrix`` writes: how much each column of a tensor matters.
+
+Both kinds of file hold sums of squared activations and how often they were counted.
+
+    *.dat   entries i32, then for each: name (length i32, bytes) · calls i32 · values i32 · float32 …
+            and perhaps: chunks i32 · name of the data set (length i32, bytes); little-endian
+    *.gguf  for each tensor NAME: NAME.in_sum2 [experts, K] and NAME.counts [experts, 1], float32
+
+A ``.dat`` does not say how many experts a row of values is for: their tensor's shape does.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Mapping
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ..errors import GGUFError
+from .file import GGUFFile, open
+from .header import MAGIC
+from .source import Source, checked_path
+
+Floats = NDArray[np.float32]
+
+SUMS, COUNTS = ".in_sum2", ".counts"
+DATASETS, CHUNKS = "imatrix.datasets", "imatrix.chunk_count"
+
+
+class Imatrix(Mapping[str, Floats]):
+    """Importance by name of tensor: float32 [experts, K]; from a ``.dat`` [1, experts * K].
+
+    ``unseen`` lists experts that no token reached; as in llama.cpp their columns count alike.
+    """
+
+    def __init__(
+        self,
+        path: str,
+        rows: Mapping[str, Floats],
+        *,
+        chunks: int = 0,
+        datasets: tuple[str, ...] = (),
+        unseen: Mapping[str, tuple[int, ...]] | None = None,
+    ) -> None:
+        self.path, self.chunks, self.datasets = path, chunks, datasets
+        self.unseen = dict(unseen or {})
+        self._rows = dict(rows)
+
+    def __getitem__(self, name: str) -> Floats:
+        return self._rows[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._rows)
+
+    def __len__(self) -> int:
+        return len(self._rows)
+
+    def __repr__(self) -> str:
+        return f"<importance matrix {self.path!r}, {len(self)} tensors, {self.chunks} chunks>"
+
+
+def read_imatrix(path: str | os.PathLike[str]) -> Imatrix:
+    """Read an importance matrix, a ``.gguf`` or an older ``.dat``.
+
+    Values are the mean squares that llama.cpp's own quantizer computes from the file. Not a number,
+    infinite and negative ones are errors, as is a file that is cut short.
+
+    >>> import os, tempfile, numpy as np, ggmlq as gq
+    >>> path = os.path.join(tempfile.mkdtemp(), "imatrix.gguf")
+    >>> sums = {"w.in_sum2": np.float32([[2, 4, 6]]), "w.counts": np.float32([[2]])}
+    >>> _ = gq.save(path, sums, {"general.type": "imatrix"})
+    >>> gq.gguf.read_imatrix(path)["w"]
+    array([[1., 2., 3.]], dtype=float32)
+    """
+    text = checked_path("read_imatrix(path)", path, "pass the file that llama-imatrix wrote")
+    source = Source(text)
+    if source.map[:4] == MAGIC:
+        with open(text) as file:
+            return _from_gguf(text, file)
+    return _Legacy(source).read()
+
+
+# --- GGUF -----------------------------------------------------------------------------------
+
+
+def _from_gguf(path: str, file: GGUFFile) -> Imatrix:
+    names = [name.removesuffix(SUMS) for name in file if name.endswith(SUMS)]
+    if not names:
+        raise GGUFError(
+            f"imatrix: {path}: it has {len(file)} tensors and none is named *{SUMS}; an importance matrix "
+            "has one for each tensor of its model; pass the file that llama-imatrix wrote"
+        )
+    rows: dict[str, Floats] = {}
+    unseen: dict[str, tuple[int, ...]] = {}
+    for name in names:
+        sums, counts = _tensor(path, file, name + SUMS), _tensor(path, file, name + COUNTS).reshape(-1)
+        if not counts.size or not sums.size or sums.size % counts.size:
+            raise GGUFError(
+                f"imatrix: {path}: {name!r} has {sums.size} sums and {counts.size} counts; there must be a "
+                "count for each row of sums; the file is damaged, compute it anew"
+            )
+        rounded = np.floor(counts.astype(np.float64) + 0.5).astype(np.float32)
+        missing = rounded == 0
+        with np.errstate(invalid="ignore", divide="ignore"):
+            means = sums.reshape(len(counts), -1) / rounded[:, None]
+        means[missing] = 1
+        rows[name] = means
+        if missing.any():
+            unseen[name] = tuple(np.flatnonzero(missing).tolist())
+    chunks = file.metadata.get(CHUNKS, 0)
+    datasets = file.metadata.get(DATASETS, ())
+    return Imatrix(
+        path,
+        rows,
+        chunks=chunks if isinstance(chunks, int) else 0,
+        datasets=() if isinstance(datasets, str) else tuple(str(item) for item in datasets),
+        unseen=unseen,
+    )
+
+
+def _tensor(path: str, file: GGUFFile, name: str) -> Floats:
+    if name not in file:
+        raise GGUFError(
+            f"imatrix: {path}: there is no tensor {name!r}; every *{SUMS} has its *{COUNTS}; "
+            "the file is damaged, compute it anew"
+        )
+    q = file[name]
+    if q.format.name != "f32":
+        raise GGUFError(
+            f"imatrix: {path}: {name!r} is {q.format.name}; sums and counts are f32; the file is no "
+            "importance matrix, or damaged"
+        )
+    values: Floats = q.dequantize()
+    _check(f"imatrix: {path}: {name!r}", values)
+    return values
+
+
+def _check(what: str, values: Floats) -> None:
+    """Sums of squares, and counts, are finite and not negative."""
+    bad = ~(np.isfinite(values) & (values >= 0)).reshape(-1)
+    if bad.any():
+        first = int(bad.argmax())
+        raise GGUFError(
+            f"{what}: value {first} is {values.reshape(-1)[first]}; sums of squares are finite and not "
+            "negative; compute the matrix anew, llama-imatrix warns where a model gives such values"
+        )
+
+
+# --- the older file -------------------------------------------------------------------------
+
+
+class _Entry(NamedTuple):
+    name: str
+    means: Floats
+
+
+class _Legacy:
+    """A ``.dat``, read from its start; every length is checked against the bytes left."""
+
+    def __init__(self, source: Source) -> None:
+        self._source = source
+        self._at = 0
+
+    def read(self) -> Imatrix:
+        source = self._source
+        count = self._number("the number of entries", 1)
+        rows: dict[str, Floats] = {}
+        for _ in range(count):
+            start = self._at
+            entry = self._entry()
+            if entry.name in rows:
+                source.fail(start, f"{entry.name!r} is there twice; names must differ; the file is damaged")
+            rows[entry.name] = entry.means
+        chunks, datasets = self._end()
+        return Imatrix(source.path, rows, chunks=chunks, datasets=datasets)
+
+    def _entry(self) -> _Entry:
+        name = self._text("the name of an entry", 1)
+        calls = self._number("the number of calls", 0)
+        count = self._number("the number of values", 1)
+        start = self._at
+        self._source.need(start, 4 * count, f"the values of {name!r}")
+        self._at += 4 * count
+        values = self._source.data[start : self._at].view("<f4").astype(np.float32)
+        _check(f"imatrix: {self._source.path}: {name!r}", values)
+        if calls:
+            values /= np.float32(calls)
+        return _Entry(name, values[None])
+
+    def _end(self) -> tuple[int, tuple[str, ...]]:
+        """Chunks and data set, which the oldest files lack."""
+        source = self._source
+        if self._at == source.size:
+            return 0, ()
+        chunks = self._number("the number of chunks", 0)
+        datasets = (self._text("the name of the data set", 0),) if self._at < source.size else ()
+        if self._at != source.size:
+            source.fail(
+                self._at, f"{source.size - self._at} bytes follow the end; this is no importance matrix"
+            )
+        return chunks, tuple(filter(None, datasets))
+
+    def _number(self, what: str, least: int) -> int:
+        found = self._source.u32(self._at, what)
+        if not least <= found < 1 << 31:
+            self._source.fail(
+                self._at,
+                f"{what} is {found}; an importance matrix has {least} or more there; pass the file that "
+                "llama-imatrix wrote",
+            )
+        self._at += 4
+        return found
+
+    def _text(self, what: str, least: int) -> str:
+        size = self._number(f"the length of {what}", least)
+        start = self._at
+        self._source.need(start, size, what)
+        self._at += size
+        raw = self._source.map[start : self._at]
+        try:
+            return raw.decode()
+        except UnicodeDecodeError as error:
+            self._source.fail(
+                start + error.start, f"{what} {raw[:80]!r} is not UTF-8; the file is damaged, or no imatrix"
+            )

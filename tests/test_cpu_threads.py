@@ -1,0 +1,143 @@
+"""Threads of the CPU side: any number of callers, the same bits, and weights prepared once."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import threading
+from concurrent.futures import ThreadPoolExecutor
+
+import numpy as np
+import pytest
+
+import ggmlq as gq
+from ggmlq.cpu import threads
+from ggmlq.cpu.panels.layout import PREPARED, RUN
+from ggmlq.cpu.panels.prepare import panels
+from ggmlq.formats import FORMATS
+from ggmlq.testing.blocks import random_blocks
+from ggmlq.testing.rows import rows
+
+
+@pytest.fixture(autouse=True)
+def restored():
+    before = list(threads._asked)
+    yield
+    threads._asked[:] = before
+
+
+def weights(name, n=70, k=512, seed=0):
+    fmt = FORMATS[name]
+    return gq.QuantArray.from_bytes(random_blocks(fmt, n, k // fmt.block_size, seed), fmt, (n, k))
+
+
+@pytest.mark.parametrize("name", ["q4_0", "iq2_xs"])
+@pytest.mark.parametrize("m", [1, 9])
+def test_the_number_of_threads_changes_no_bit(name, m):
+    q, x = weights(name), rows("normal", m, 512)
+    results = []
+    for n in (1, 2, 64):
+        gq.set_num_threads(n)
+        results.append(x @ q.T)
+    assert all(np.array_equal(y, results[0]) for y in results)
+
+
+def test_several_callers_at_once():
+    q, x = weights("q4_0"), rows("normal", 9, 512)
+    want = x @ q.T
+    with ThreadPoolExecutor(8) as pool:
+        found = list(pool.map(lambda _: x @ weights("q4_0").T if _ % 5 == 0 else x @ q.T, range(200)))
+    assert all(np.array_equal(y, want) for y in found)
+
+
+def test_never_more_threads_than_cores():
+    gq.set_num_threads(1000)
+    assert threads.num_threads() == threads.available()
+    code = "from ggmlq.cpu import threads; print(threads.num_threads())"
+    for name in ("NUMBA_NUM_THREADS", "OMP_NUM_THREADS"):
+        env = {**os.environ, name: "1"}
+        child = subprocess.run([sys.executable, "-c", code], env=env, capture_output=True, check=True)
+        assert child.stdout.strip() == b"1"
+
+
+def test_share_covers_everything_once_and_hands_errors_on():
+    gq.set_num_threads(2)
+    seen = np.zeros(103, int)
+    lock = threading.Lock()
+
+    def work(start, stop):
+        with lock:
+            seen[start:stop] += 1
+            assert start % 4 == 0
+
+    threads.share(work, 103, 4)
+    assert (seen == 1).all()
+    with pytest.raises(KeyError):
+        threads.share(lambda start, stop: {}[start], 10)
+
+
+def test_work_inside_work_runs_where_it_is():
+    gq.set_num_threads(2)
+    total = []
+    threads.share(lambda a, b: threads.share(lambda c, d: total.append(d - c), b - a), 8)
+    assert sum(total) == 8
+
+
+def test_a_forked_process_has_threads_of_its_own():
+    if not hasattr(os, "fork"):
+        pytest.skip("this system cannot fork")
+    code = (
+        "import os, warnings, numpy as np, ggmlq as gq\n"
+        "warnings.simplefilter('ignore')\n"
+        "gq.set_num_threads(2)\n"
+        "q = gq.quantize(np.eye(64, dtype=np.float32), 'q4_0'); x = np.ones((1, 64), np.float32)\n"
+        "y = x @ q.T\n"
+        "pid = os.fork()\n"
+        "same = np.array_equal(x @ q.T, y)\n"
+        "if not pid: os._exit(0 if same else 3)\n"
+        "print(os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]), same)\n"
+    )
+    child = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=100
+    )
+    assert child.stdout.split() == ["0", "True"]
+
+
+# --- what is kept with the weights ----------------------------------------------------------
+
+
+def test_panels_are_made_once_and_can_be_dropped():
+    q, x = weights("q4_0"), rows("normal", 1, 512)
+    y = x @ q.T
+    kept = q.prepared(panels)
+    assert np.array_equal(x @ q.T, y)
+    assert q.prepared(panels) is kept
+    q.drop_prepared()
+    assert np.array_equal(x @ q.T, y)
+    assert q.prepared(panels) is not kept
+
+
+def test_parts_have_panels_of_their_own():
+    q, x = weights("q4_K"), rows("normal", 2, 512)
+    y = x @ q.T
+    assert np.array_equal(x @ q[16:50].T, y[:, 16:50])
+    assert np.array_equal(x @ q[::-3].T, y[:, ::-3])
+
+
+def test_weights_that_can_be_written_to_are_read_again():
+    q, x = weights("q8_0").copy(), rows("normal", 2, 512)
+    before = x @ q.T
+    q.blocks["d"] *= 2
+    assert np.allclose(x @ q.T, 2 * before)
+    with pytest.raises(gq.GGMLQError, match="would go stale"):
+        gq.linear(x, q, kernel="cpu:panels")
+
+
+LIMITED = [name for name in PREPARED if name not in ("q1_0", "tq1_0")]
+
+
+@pytest.mark.parametrize("name", LIMITED)
+def test_panels_take_little_more_than_the_file(name):
+    fmt, k = FORMATS[name], 1024
+    assert PREPARED[name].panel_bytes(k // RUN) <= 1.13 * 16 * fmt.row_bytes(k)

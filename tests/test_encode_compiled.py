@@ -1,0 +1,218 @@
+"""Compiled encoders: the bytes of the format's own, and how rows are dealt out to encoders."""
+
+from __future__ import annotations
+
+import os
+import platform
+import subprocess
+import sys
+import threading
+
+import numpy as np
+import pytest
+from test_encode import BLOCKS, by_name
+
+import ggmlq as gq
+from ggmlq import encoding, progress
+from ggmlq.cpu import threads
+from ggmlq.formats import FORMATS, _lanes, _levels
+from ggmlq.testing.compare import assert_same_blocks
+from ggmlq.testing.rows import KINDS, rows
+
+TWICE = [fmt for fmt in BLOCKS if fmt.pack is not None and fmt.has_compiled_encoder]
+
+
+def compiled(fmt, x, weights):
+    raw = np.empty((len(x), fmt.row_bytes(x.shape[1])), np.uint8)
+    fmt.compiled_encoder()(x, weights, raw)
+    return raw.view(fmt.dtype)
+
+
+@pytest.mark.parametrize("weighted", [False, True], ids=["plain", "weighted"])
+@pytest.mark.parametrize("fmt", TWICE, ids=by_name)
+def test_compiled_encoders_write_the_same(fmt, weighted):
+    """Rows of three super-blocks of every kind: blocks of a row lie in different vectors."""
+    seed = int(np.random.default_rng().integers(1 << 31))
+    x = np.concatenate([rows(kind, 3, 768, seed) for kind in KINDS])
+    weights = (rows("spikes", 1, 768, seed) + rows("normal", 1, 768, seed))[0] ** 2 if weighted else None
+    assert_same_blocks(compiled(fmt, x, weights), fmt.encode(x, weights), fmt, x)
+
+
+@pytest.mark.parametrize("blocks", [1, 2, 15, 16, 17, 33])
+def test_any_number_of_blocks(blocks):
+    for fmt in (FORMATS["q6_K"], FORMATS["iq4_nl"]):
+        x = rows("normal", 1, blocks * fmt.block_size, blocks)
+        assert_same_blocks(compiled(fmt, x, None), fmt.encode(x), fmt, x)
+
+
+def words_on(values):
+    """Each word of arithmetic on 16 lanes, compiled."""
+    from ggmlq.cpu.encode import _words
+    from ggmlq.cpu.encode._tiles import WORDS, tile
+    from ggmlq.cpu.jit import jit
+
+    nearest, to_half, from_half, clamp, rank, pick = (
+        WORDS[name] for name in ("nearest", "to_half", "from_half", "clamp", "rank", "pick")
+    )
+    get, put, real, root = _words.get, _words.put, _words.real, _words.root
+
+    @jit
+    def run(x, out, edges, levels):
+        v = get(x, 0)
+        put(out, 0, real(nearest(v)))
+        put(out, 1, real(to_half(v)))
+        put(out, 2, from_half(to_half(v)))
+        put(out, 3, real(clamp(nearest(v), -4, 3)))
+        put(out, 4, real(rank(v, edges)))
+        put(out, 5, pick(v, edges, levels))
+        put(out, 6, root(v))
+
+    x, out = tile(1), tile(7)
+    found = np.empty((7, len(values)), np.float32)
+    for at in range(0, len(values), 16):
+        x[0] = values[at : at + 16]
+        run(x, out, _levels.MIDDLES, _levels.LEVELS)
+        found[:, at : at + 16] = out
+    return found
+
+
+def test_words_mean_the_same_compiled():
+    """On all exponents and both signs, at halves' ties and limits, and for NaN."""
+    rng = np.random.default_rng()
+    bits = rng.integers(0, 1 << 32, 1 << 14, np.uint32)
+    halves = np.arange(1 << 16, dtype=np.uint16).view(np.float16).astype(np.float32)
+    with np.errstate(all="ignore"):
+        ties = (halves[:-1] + halves[1:]) / 2
+    near = np.concatenate([_levels.MIDDLES, rng.uniform(-130, 130, 1009).astype(np.float32)])
+    v = np.concatenate([bits.view(np.float32), halves, ties, ties[:1], near])
+    v[np.isnan(v)] = np.nan  # of all NaN the one that arithmetic makes
+    assert len(v) % 16 == 0
+    with np.errstate(all="ignore"):
+        nearest, half = _lanes.nearest(v), _lanes.to_half(v)
+        want = [
+            nearest, half, _lanes.from_half(half), _lanes.clamp(nearest, -4, 3),
+            _lanes.rank(v, _levels.MIDDLES), _lanes.pick(v, _levels.MIDDLES, _levels.LEVELS), np.sqrt(v),
+        ]  # fmt: skip
+        for got, wanted in zip(words_on(v), want, strict=True):
+            assert np.array_equal(got, wanted.astype(np.float32), equal_nan=True)
+
+
+@pytest.fixture
+def compiled_at_once(monkeypatch):
+    monkeypatch.setattr(encoding, "PATIENCE", -1)
+
+
+@pytest.fixture
+def one_to_three_threads():
+    before = threads.num_threads()
+    yield (1, 2, 3)
+    threads.set_num_threads(before)
+
+
+def test_the_number_of_threads_changes_nothing(monkeypatch, compiled_at_once, one_to_three_threads):
+    x = rows("heavy_tails", 37, 512)
+    weights = np.abs(rows("normal", 1, 512)[0])
+    monkeypatch.setattr(encoding, "SLAB", 3000)
+    for name, w in (("q6_K", None), ("q6_K", weights), ("q4_0", weights)):
+        want = FORMATS[name].encode(x, w).tobytes()
+        for n in one_to_three_threads:
+            threads.set_num_threads(n)
+            assert gq.quantize(x, name, imatrix=w).raw.tobytes() == want
+
+
+def test_the_first_bad_value_is_named_whatever_thread_meets_it(monkeypatch, one_to_three_threads):
+    monkeypatch.setattr(encoding, "SLAB", 64)
+    x = np.ones((12, 64), np.float32)
+    x[3, 7] = x[5, 1] = x[11, 0] = np.nan
+    for n in one_to_three_threads:
+        threads.set_num_threads(n)
+        with pytest.raises(gq.GGMLQError, match=r"x\[3, 7\] is nan"):
+            gq.quantize(x.reshape(12, 64), "q4_0")
+
+
+def test_numpy_serves_until_it_has_cost_as_much_as_loading(monkeypatch):
+    monkeypatch.setattr(encoding, "_spent", type(encoding._spent)(float))
+    monkeypatch.setattr(encoding, "PATIENCE", 2)
+    chosen = []
+    monkeypatch.setattr(
+        gq.formats["q6_K"].__class__, "compiled_encoder", lambda fmt: chosen.append(fmt.name) or fmt.encode
+    )
+    encoding._encoder(FORMATS["q6_K"], 1 << 20, weighted=False)
+    encoding._encoder(FORMATS["q4_0"], 1 << 26, weighted=False)
+    assert chosen == []
+    encoding._encoder(FORMATS["q6_K"], 1 << 24, weighted=False)
+    encoding._encoder(FORMATS["q6_K"], 256, weighted=False)
+    encoding._encoder(FORMATS["q6_K"], 256, weighted=True)
+    for _ in range(20):
+        encoding._encoder(FORMATS["q4_0"], 1 << 20, weighted=True)
+    assert chosen[:3] == ["q6_K", "q6_K", "q4_0"]
+    assert 5 < chosen.count("q4_0") < 15
+
+
+@pytest.mark.parametrize(("cpu", "features"), [("x86-64", ""), ("haswell", "+avx2,+fma,+f16c")])
+def test_other_cpus(cpu, features):
+    """Without AVX-512, and without anything that a CPU of 2003 lacks."""
+    if platform.machine() not in ("x86_64", "AMD64"):
+        pytest.skip("these are x86 CPUs")
+    code = (
+        "import numpy as np\n"
+        "from ggmlq.formats import FORMATS\n"
+        "from ggmlq.testing.rows import KINDS, rows\n"
+        "x = np.concatenate([rows(kind, 1, 512, 1) for kind in KINDS])\n"
+        "raw = np.empty((len(x), 420), np.uint8)\n"
+        "FORMATS['q6_K'].compiled_encoder()(x, None, raw)\n"
+        "print(raw.tobytes() == FORMATS['q6_K'].encode(x).tobytes())"
+    )
+    env = os.environ | {"NUMBA_CPU_NAME": cpu, "NUMBA_CPU_FEATURES": features}
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, env=env)
+    assert done.stdout.strip() == "True"
+
+
+def test_small_arrays_load_no_numba():
+    code = (
+        "import sys, numpy as np, ggmlq as gq\n"
+        "for name in gq.formats:\n"
+        "    if gq.formats[name].can_quantize and not gq.formats[name].needs_imatrix:\n"
+        "        if getattr(gq.formats[name], 'pack', 1):\n"
+        "            gq.quantize(np.ones((4, 512), np.float32), name, imatrix=np.ones(512, np.float32))\n"
+        "print('numba' in sys.modules)"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "False"
+
+
+def test_several_python_threads_at_once(compiled_at_once):
+    x = rows("normal", 64, 512)
+    want = FORMATS["q6_K"].encode(x).tobytes()
+    found = []
+    callers = [
+        threading.Thread(target=lambda: found.append(gq.quantize(x, "q6_K").raw.tobytes())) for _ in range(4)
+    ]
+    for caller in callers:
+        caller.start()
+    for caller in callers:
+        caller.join()
+    assert found == [want] * 4
+
+
+def test_an_interrupt_ends_it_between_two_slabs(monkeypatch):
+    done = []
+
+    def interrupted(n):
+        done.append(n)
+        if len(done) == 2:
+            raise KeyboardInterrupt
+
+    monkeypatch.setattr(encoding, "SLAB", 64)
+    monkeypatch.setattr(progress.Progress, "advance", lambda self, n: interrupted(n))
+    with pytest.raises(KeyboardInterrupt):
+        gq.quantize(rows("normal", 50, 64), "q4_0")
+    assert len(done) == 2
+
+
+@pytest.mark.parametrize("terminal", [True, False])
+def test_long_work_shows_a_bar_on_a_terminal(monkeypatch, capsys, terminal):
+    monkeypatch.setattr(progress, "AFTER", -1)
+    monkeypatch.setattr("sys.stderr.isatty", lambda: terminal)
+    gq.quantize(rows("normal", 8, 256), "q4_0")
+    assert ("encoding q4_0" in capsys.readouterr().err) == terminal
