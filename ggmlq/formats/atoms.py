@@ -36,11 +36,15 @@ def rebuild(
     ``replaced`` names helpers (such as ``half_value``) for which the target has something better;
     ``table`` wraps the arrays of constants that atoms look things up in.
     """
-    build = recompiler(compiler, replaced or {})
+    build = recompiler(compiler, replaced or {}, table)
     return Atoms(build(fmt.code), build(fmt.scale), build(fmt.offset))  # type: ignore[arg-type]
 
 
-def recompiler(compiler: Callable[[Any], Any], replaced: Mapping[str, Any]) -> Callable[[FunctionType], Any]:
+def recompiler(
+    compiler: Callable[[Any], Any],
+    replaced: Mapping[str, Any],
+    table: Callable[[Any], Any] | None = None,
+) -> Callable[[FunctionType], Any]:
     """A compiler of functions together with all they call; each is compiled once."""
     done: dict[Any, Any] = {}
 
