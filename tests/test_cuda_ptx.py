@@ -14,7 +14,7 @@ from ggmlq.cuda.launch import Kernel, array
 SPECIAL = [0.0, -0.0, 1.5, -2.5, 0.5, -0.5, 1e-40, -1e-45, 3e38, -3e38, 65504.0, 65520.0, 2.0**31, -(2.0**31)]
 FLOATS = np.array([*SPECIAL, np.inf, -np.inf, np.nan, 127.5, -126.5, 1 / 3, 2.0**-25], np.float32)
 OF_ONE_FLOAT = {
-    "nearest_even": int32, "truncated": int32, "whole": float32, "half_bits": uint32, "bits_of": uint32,
+    "nearest_even": int32, "truncated": int32, "half_bits": uint32, "bits_of": uint32,
     "bfloat_bits": uint32,
 }  # fmt: skip
 OF_TWO_FLOATS = ("mul", "add", "sub", "div")

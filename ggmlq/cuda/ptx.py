@@ -97,12 +97,6 @@ def truncated(value: Any) -> Any:
     return _saturated(np.trunc(value))
 
 
-@instruction("cvt.rzi.f32.f32 $0, $1;", f32, f32)
-def whole(value: Any) -> Any:
-    """Towards zero, as a float."""
-    return np.trunc(np.float32(value))
-
-
 def _saturated(whole: Any) -> Any:
     return np.int32(0) if np.isnan(whole) else np.int32(min(max(float(whole), -(2.0**31)), 2.0**31 - 1))
 

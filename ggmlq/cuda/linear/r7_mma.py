@@ -5,8 +5,8 @@ few stages ahead (tiles.py). One instruction makes 4096 multiplications; a run o
 exactly one.
 
 Limited by what comes after: each int32 sum is converted to float (at half rate), multiplied with
-one scale and added with the other. Per output and run that is three or four times the time of the
-tensor core.
+one scale and added with the other. In registers alone, the bare instruction makes 1170 TFLOP/s on an
+H200, with this behind it 417.
 """
 
 from __future__ import annotations
