@@ -77,7 +77,7 @@ def double(x, y):
 
 
 def test_code_is_kept_on_disk(tmp_path, monkeypatch):
-    monkeypatch.setenv("GGMLQ_CACHE", str(tmp_path))
+    monkeypatch.setenv("GGMLQ_CACHE_DIR", str(tmp_path))
     launch._folder.cache_clear()
     try:
         kernel = Kernel("double it", double, array(float32, 1), array(float32, 1), threads=32)
@@ -99,7 +99,7 @@ def test_code_is_kept_on_disk(tmp_path, monkeypatch):
 def test_a_folder_that_cannot_be_written_to(tmp_path, monkeypatch):
     blocked = tmp_path / "file"
     blocked.write_text("")
-    monkeypatch.setenv("GGMLQ_CACHE", str(blocked))
+    monkeypatch.setenv("GGMLQ_CACHE_DIR", str(blocked))
     launch._folder.cache_clear()
     try:
         assert launch._folder() != blocked

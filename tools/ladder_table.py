@@ -3,7 +3,7 @@
 
 pytest bench/bench_ladder.py --benchmark-enable --benchmark-json raw.json
 python tools/ladder_table.py keep raw.json NAME     # bench/results/NAME.json: figures, device, versions
-python tools/ladder_table.py page [--check]         # the tables in docs/ladder.md
+python tools/ladder_table.py page [--check]         # the tables in docs/ladder.md and README.md
 python tools/ladder_table.py picture                # docs/ladder.svg; needs matplotlib, extra `plot`
 """
 
@@ -18,7 +18,8 @@ from typing import Any
 from _page import put, settle
 
 ROOT = Path(__file__).parents[1]
-RESULTS, PAGE, PICTURE = ROOT / "bench" / "results", ROOT / "docs" / "ladder.md", ROOT / "docs" / "ladder.svg"
+RESULTS, PAGE, README = ROOT / "bench" / "results", ROOT / "docs" / "ladder.md", ROOT / "README.md"
+PICTURE = ROOT / "docs" / "ladder.svg"
 LLAMA = ROOT / "bench" / "baseline" / "ggml_cuda_h200.json"
 BEGIN = "<!-- table: tools/ladder_table.py {} -->"
 BENCHMARK = (512, 4096, 14336)  # the shape of the ladder
@@ -123,7 +124,7 @@ def others(found: dict[str, Any]) -> str:
 
 
 def page(check: bool) -> int:
-    """The tables of docs/ladder.md."""
+    """The tables of docs/ladder.md, and the first of them in README.md."""
     found = results()
     text = PAGE.read_text()
     for name in ("q4_0", "q8_0"):
@@ -131,7 +132,9 @@ def page(check: bool) -> int:
         text = put(text, BEGIN.format(f"rows {name}"), by_rows(found, name))
     text = put(text, BEGIN.format("seed"), ladder(found, "q4_0", SEEDS))
     text = put(text, BEGIN.format("others"), others(found))
-    return settle(PAGE, text, check)
+    first = BEGIN.format("ladder q4_0")
+    tour = put(README.read_text(), first, ladder(found, "q4_0", BENCHMARK))
+    return settle(PAGE, text, check) | settle(README, tour, check)
 
 
 def picture() -> None:

@@ -19,6 +19,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from ..cache import root
 from ..errors import DeviceError
 from . import device
 from .language import cuda, types
@@ -162,9 +163,11 @@ def sources() -> str:
 
 @cache
 def _folder() -> Path:
-    """Where machine code is kept; a temporary folder if the usual one cannot be written to."""
-    cached = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
-    folder = Path(os.environ.get("GGMLQ_CACHE", Path(cached) / "ggmlq")) / "cuda"
+    """Where machine code is kept; a temporary folder where nothing is to be or can be kept."""
+    place = root()
+    if place is None:
+        return Path(tempfile.mkdtemp(prefix="ggmlq-"))
+    folder = place / "cuda"
     try:
         folder.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryFile(dir=folder):
