@@ -53,6 +53,36 @@ def test_encode(name, kind, cupy, monkeypatch):
     assert np.array_equal(got.to("cpu").raw, want.raw), f"seed {SEED}"
 
 
+@pytest.mark.parametrize("name", ENCODED)
+def test_encode_any_magnitude(name, cupy):
+    """Blocks of all magnitudes, and values beside the middle between two codes."""
+    from ggmlq.cuda import quantize
+
+    rng = np.random.default_rng(SEED)
+    power = np.exp2(rng.integers(-149, 15, (64, 16, 1)))
+    near = (power * rng.integers(-48, 49, (64, 16, 32)) / 8).astype(np.float32)
+    near = (near.view(np.int32) + rng.integers(-1, 2, near.shape, np.int32) * (near != 0)).view(np.float32)
+    for blocks in (power * rng.standard_normal((64, 16, 32)), near):
+        x = blocks.reshape(64, 512).astype(np.float32)
+        want = FORMATS[name].encode(x)
+        fits = ~FORMATS[name].invalid(want).reshape(64, -1).any(axis=1)
+        made = quantize.quantize(cupy.asarray(x[fits]), FORMATS[name])
+        assert np.array_equal(made.to("cpu").raw.reshape(fits.sum(), -1), want[fits].view(np.uint8)), SEED
+
+
+@pytest.mark.parametrize("name", ENCODED)
+def test_a_value_that_is_not_finite(name, cupy):
+    from ggmlq.cuda import quantize
+
+    x = rows("normal", 3, 96, SEED)
+    for value in (np.nan, -np.nan, np.inf, -np.inf):
+        for at in np.random.default_rng(SEED).integers(0, x.size, 5):
+            wrong = x.copy()
+            wrong.reshape(-1)[at] = value
+            assert quantize.quantize(cupy.asarray(wrong), FORMATS[name]) is None, (SEED, at)
+    assert quantize.quantize(cupy.asarray(x), FORMATS[name]) is not None
+
+
 @pytest.mark.parametrize("dtype", [np.float16, np.float64])
 def test_encode_other_floats_and_odd_addresses(dtype, cupy):
     x = rows("tiny", 4, 96).astype(dtype)

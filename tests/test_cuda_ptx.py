@@ -15,9 +15,9 @@ SPECIAL = [0.0, -0.0, 1.5, -2.5, 0.5, -0.5, 1e-40, -1e-45, 3e38, -3e38, 65504.0,
 FLOATS = np.array([*SPECIAL, np.inf, -np.inf, np.nan, 127.5, -126.5, 1 / 3, 2.0**-25], np.float32)
 OF_ONE_FLOAT = {
     "nearest_even": int32, "truncated": int32, "half_bits": uint32, "bits_of": uint32,
-    "bfloat_bits": uint32,
+    "bfloat_bits": uint32, "reciprocal": float32,
 }  # fmt: skip
-OF_TWO_FLOATS = ("mul", "add", "sub", "div")
+OF_TWO_FLOATS = ("mul", "add", "sub", "div", "larger", "smaller")
 RANDOM = np.random.default_rng()
 
 
@@ -40,6 +40,13 @@ def test_meanings():
     assert ptx.div.meaning(np.float32(1), np.float32(0)) == np.inf
     assert ptx.float_of.meaning(np.uint32(0x4B400000)) == 12582912
     assert ptx.fma.meaning(np.float32(3), np.float32(4), np.float32(5)) == 17
+    assert ptx.reciprocal.meaning(np.float32(4)) == 0.25
+    assert ptx.larger.meaning(np.nan, np.float32(2)) == ptx.smaller.meaning(np.float32(2), np.nan) == 2
+    just_above = ptx.fma_up.meaning(np.float32(2**-30), np.float32(1), np.float32(1))
+    assert just_above == np.nextafter(np.float32(1), np.float32(2))
+    assert ptx.low_bytes.meaning(np.uint32(0x12345678), np.uint32(0x9ABCDEF0)) == 0xF078
+    assert ptx.high_bytes.meaning(np.uint32(0x12345678), np.uint32(0x9ABCDEF0)) == 0x9A12
+    assert ptx.low_halves.meaning(np.uint32(0x12345678), np.uint32(0x9ABCDEF0)) == 0xDEF05678
     with pytest.raises(NotImplementedError, match="needs a GPU"):
         ptx.load16.meaning(0)
 
@@ -97,4 +104,11 @@ def test_instructions_of_more(cupy):
     words = RANDOM.integers(-(1 << 31), 1 << 31, (3, 500)).astype(np.int32)
     words[2] >>= 2
     assert_meant(ptx.dp4a, [int32] * 3, int32, list(words))
+    words = words[:2].view(np.uint32)
+    assert_meant(ptx.low_halves, [uint32] * 2, uint32, list(words))
+    for function in (ptx.low_bytes, ptx.high_bytes):
+        got = run(function, [uint32] * 2, uint32, list(words)) & 0xFFFF
+        assert np.array_equal(got, [function.meaning(a, b) for a, b in words.T])
+    u = np.abs(RANDOM.normal(0, 1, (2, 500)).astype(np.float32))
+    assert_meant(ptx.fma_up, [float32] * 3, float32, [*u, np.ones(500, np.float32)])
     assert_meant(ptx.half_value, [uint32], float32, [np.arange(65536, dtype=np.uint32)])

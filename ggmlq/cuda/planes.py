@@ -30,7 +30,7 @@ from .dequantize import BLOCK_FORMATS
 from .device import cupy
 from .language import cuda, float32, int32, int64, uint8, uint32, uint64
 from .launch import Kernel, array, family
-from .quantize._block import EVERYONE, four_bytes, largest_size, size_of
+from .quantize._block import EVERYONE, four_bytes, size_of
 
 TILE, THREADS = 128, 256
 MOST = 8 * 65535  # rows of activations: a grid has 65535 rows of blocks, of 8 rows each or more
@@ -133,6 +133,15 @@ def place_of_row(row: Any) -> Any:
 @inlined
 def as_it_is(row: Any) -> Any:
     return row
+
+
+@inlined
+def largest_size(v0: Any, v1: Any, v2: Any, v3: Any) -> Any:
+    """The largest magnitude among four values of each of eight threads; NaN if there is one."""
+    size = max(size_of(v0), size_of(v1), size_of(v2), size_of(v3))
+    for step in (4, 2, 1):
+        size = max(size, uint32(cuda.shfl_xor_sync(EVERYONE, int32(size), step)))
+    return ptx.float_of(size)
 
 
 @family((run, for_mma) for run in (16, 32) for for_mma in (False, True))

@@ -38,10 +38,37 @@ def div(a: Any, b: Any) -> Any:
         return np.float32(a) / np.float32(b)
 
 
+@instruction("rcp.rn.f32 $0, $1;", f32, f32)
+def reciprocal(a: Any) -> Any:
+    """1 / a, rounded once; infinite where a is 0."""
+    with np.errstate(divide="ignore", over="ignore"):
+        return np.float32(1) / np.float32(a)
+
+
+@instruction("max.f32 $0, $1, $2;", f32, f32, f32)
+def larger(a: Any, b: Any) -> Any:
+    """The larger one; that which is a number if the other is NaN."""
+    return np.float32(b if np.isnan(a) or b > a else a)
+
+
+@instruction("min.f32 $0, $1, $2;", f32, f32, f32)
+def smaller(a: Any, b: Any) -> Any:
+    """The smaller one; that which is a number if the other is NaN."""
+    return np.float32(b if np.isnan(a) or b < a else a)
+
+
 @instruction("fma.rn.f32 $0, $1, $2, $3;", f32, f32, f32, f32)
 def fma(a: Any, b: Any, c: Any) -> Any:
     """``a * b + c`` with one rounding (in plain Python two, the first to float64)."""
     return np.float32(np.float64(a) * np.float64(b) + np.float64(c))
+
+
+@instruction("fma.rp.f32 $0, $1, $2, $3;", f32, f32, f32, f32)
+def fma_up(a: Any, b: Any, c: Any) -> Any:
+    """``a * b + c``, rounded up (in plain Python after a rounding to float64)."""
+    exact = np.float64(a) * np.float64(b) + np.float64(c)
+    near = np.float32(exact)
+    return np.nextafter(near, np.float32(np.inf)) if near < exact else near
 
 
 # --- conversions ------------------------------------------------------------------------------
@@ -109,6 +136,24 @@ def dp4a(a: Any, b: Any, c: Any) -> Any:
     """Four products of signed bytes, added to c."""
     x, y = (np.array([v], np.int32).view(np.int8).astype(np.int32) for v in (a, b))
     return np.int32(c + (x * y).sum())
+
+
+@instruction("prmt.b32 $0, $1, $2, 0x0040;", u32, u32, u32)
+def low_bytes(a: Any, b: Any) -> Any:
+    """The lowest byte of a, then that of b; the high half is of no use."""
+    return np.uint32(a & 255 | (b & 255) << 8)
+
+
+@instruction("prmt.b32 $0, $1, $2, 0x0073;", u32, u32, u32)
+def high_bytes(a: Any, b: Any) -> Any:
+    """The highest byte of a, then that of b; the high half is of no use."""
+    return np.uint32(a >> 24 | b >> 24 << 8)
+
+
+@instruction("prmt.b32 $0, $1, $2, 0x5410;", u32, u32, u32)
+def low_halves(a: Any, b: Any) -> Any:
+    """The low half of a, then that of b."""
+    return np.uint32(a & 0xFFFF | (b & 0xFFFF) << 16)
 
 
 # --- device memory ----------------------------------------------------------------------------

@@ -16,7 +16,7 @@ import numpy as np
 
 from ...array import QuantArray
 from ...formats import FORMATS, BlockFormat
-from ...formats.q8_1 import DTYPE
+from ...formats.q8_1 import DTYPE, S
 from ...ladder import Problem, register
 from ..atoms import atoms, half
 from ..convert import aligned_floats
@@ -25,7 +25,6 @@ from ..device import cupy
 from ..language import cuda, float32, int32, uint8
 from ..launch import Kernel, array, family
 from ..quantize import launch as encode
-from ..quantize.q8_1 import S
 from ..quantize.q8_1 import kernel as q8_1
 
 SIDE = 16

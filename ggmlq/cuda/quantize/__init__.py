@@ -15,7 +15,7 @@ from ...formats import Format
 from ..convert import aligned_floats
 from ..device import cupy
 from ..launch import Kernel
-from ._block import RUN, THREADS
+from ._block import LANES, RUN, THREADS
 
 
 @cache
@@ -47,4 +47,4 @@ def quantize(x: Any, fmt: Format) -> QuantArray | None:
 def launch(kernel: Kernel, x: Any, raw: Any, unfit: Any) -> None:
     """Run an encoder over all blocks of x; a bit of ``unfit`` is set where a block is not sane."""
     blocks = x.size // RUN
-    kernel((-(-blocks * 8 // THREADS),), (THREADS,), x, raw, unfit, blocks)
+    kernel((-(-blocks * LANES // THREADS),), (THREADS,), x, raw, unfit, blocks)

@@ -1,7 +1,8 @@
 """What the encoders of blocks of 32 share: who reads what, and how a block agrees on something.
 
-Eight threads serve a block. Thread ``part`` holds the four neighbours from 4 part on, so that a
-warp reads 512 bytes in a row; what the whole block must know goes round by shuffles.
+Four threads serve a block. Thread ``part`` holds eight values: four neighbours from 4 part on and
+the four that are 16 further, whose codes share bytes with theirs in formats of nibbles. So a
+thread makes whole bytes alone; what the whole block must know goes round by shuffles.
 """
 
 from __future__ import annotations
@@ -13,35 +14,48 @@ from ..atoms import inlined
 from ..language import cuda, float32, int32, uint32, uint64
 from ..launch import Kernel
 
-RUN, THREADS, EVERYONE = 32, 256, 0xFFFFFFFF
-NOT_FINITE = 0x7F800000  # the exponent of NaN and infinity
+RUN, LANES, EACH, THREADS, EVERYONE = 32, 4, 8, 256, 0xFFFFFFFF
 
 
 def block_kernel(name: str, encode: Any, size: int) -> Kernel:
-    """A kernel around ``encode(v0, v1, v2, v3, part, at, live)``, which returns the scale's bits.
+    """A kernel around ``encode(v, part, at, live)``, which returns the scale's bits.
 
-    ``at`` is the address of the block, ``live`` is false for threads behind the last block: they
-    take part in shuffles and must not store. ``unfit`` is set if a value or the half is not finite.
+    ``v``: the eight values of a thread. ``at`` is the address of the block, ``live`` is false for
+    threads behind the last block: they take part in shuffles and must not store. ``unfit`` is set
+    if a value or the half is not finite.
     """
     load_floats, set_bits = ptx.load_floats, ptx.set_bits
 
     def kernel(x: Any, raw: Any, unfit: Any, blocks: Any) -> None:
         thread = uint32(cuda.blockIdx.x) * uint32(THREADS) + uint32(cuda.threadIdx.x)
-        part, b = thread & uint32(7), thread >> uint32(3)
+        part, b = uint32(thread & uint32(LANES - 1)), uint32(thread >> uint32(2))
         live = b < blocks
         if not live:
             b = uint32(blocks) - uint32(1)
-        v0, v1, v2, v3 = load_floats(x + uint64(b) * uint64(128) + uint64(part) * uint64(16))
-        scale = encode(v0, v1, v2, v3, part, raw + uint64(b) * uint64(size), live)
-        largest = max(size_of(v0), size_of(v1), size_of(v2), size_of(v3))
-        if largest >= uint32(NOT_FINITE) or scale & uint32(0x7C00) == uint32(0x7C00):
+        v = cuda.local.array(EACH, float32)
+        source = x + uint64(b) * uint64(128) + uint64(part) * uint64(16)
+        for half in range(2):
+            four = load_floats(source + uint64(64 * half))
+            i = 4 * half
+            v[i], v[i + 1], v[i + 2], v[i + 3] = four[0], four[1], four[2], four[3]
+        scale = encode(v, part, raw + uint64(b) * uint64(size), live)
+        if finite(v) != float32(0) or uint32(scale & uint32(0x7C00)) == uint32(0x7C00):
             set_bits(unfit, uint32(1))
 
     parameters = (uint64, uint64, uint64, uint32)
     return Kernel(name, kernel, *parameters, threads=THREADS)
 
 
-# --- four neighbours, then all 32 -------------------------------------------------------------
+# --- eight values, then all 32 ------------------------------------------------------------------
+
+
+@inlined
+def finite(v: Any) -> Any:
+    """0 if all are finite, else NaN: zero times an infinity is one too."""
+    zero = float32(0)
+    for i in range(EACH):
+        zero = ptx.fma(v[i], float32(0), zero)
+    return zero
 
 
 @inlined
@@ -51,98 +65,119 @@ def size_of(value: Any) -> Any:
 
 
 @inlined
-def largest_size(v0: Any, v1: Any, v2: Any, v3: Any) -> Any:
+def largest_size(v: Any) -> Any:
     """The largest magnitude of a block; NaN if there is one."""
-    size = max(size_of(v0), size_of(v1), size_of(v2), size_of(v3))
-    for step in (4, 2, 1):
+    largest = abs(v[0])
+    for i in range(1, EACH):
+        largest = ptx.larger(largest, abs(v[i]))
+    size = ptx.bits_of(largest)
+    if finite(v) != float32(0):  # the maximum of floats passes over NaN
+        for i in range(EACH):
+            size = max(size, size_of(v[i]))
+    for step in (2, 1):
         size = max(size, uint32(cuda.shfl_xor_sync(EVERYONE, int32(size), step)))
     return ptx.float_of(size)
 
 
 @inlined
-def sum_of_codes(q0: Any, q1: Any, q2: Any, q3: Any) -> Any:
+def smallest(v: Any) -> Any:
+    """The smallest value; of zeros with different signs any."""
+    low = v[0]
+    for i in range(1, EACH):
+        low = ptx.smaller(low, v[i])
+    for step in (2, 1):
+        low = ptx.smaller(low, cuda.shfl_xor_sync(EVERYONE, low, step))
+    return low
+
+
+@inlined
+def highest(v: Any) -> Any:
+    """The largest value."""
+    high = v[0]
+    for i in range(1, EACH):
+        high = ptx.larger(high, v[i])
+    for step in (2, 1):
+        high = ptx.larger(high, cuda.shfl_xor_sync(EVERYONE, high, step))
+    return high
+
+
+@inlined
+def with_sign_of_first(value: Any, v: Any, part: Any) -> Any:
+    """A magnitude of the block with the sign of the first value that has it.
+
+    Few blocks need it, so only the threads of one block take part in its shuffles.
+    """
+    size = size_of(value)
+    found = uint32(255)  # twice the place, and the sign
+    for i in range(EACH):
+        at = uint32(part * uint32(8)) + uint32(2 * (i & 3) + 8 * (i & 4))
+        this = uint32(at | ptx.bits_of(v[i]) >> uint32(31))
+        found = min(found, this if size_of(v[i]) == size else uint32(255))
+    block = uint32(15) << uint32(uint32(cuda.laneid) & uint32(28))
+    for step in (2, 1):
+        found = min(found, uint32(cuda.shfl_xor_sync(block, int32(found), step)))
+    return ptx.float_of(uint32(size | found << uint32(31)))
+
+
+@inlined
+def extreme(v: Any, part: Any) -> Any:
+    """The value of largest magnitude; of equals the first."""
+    low, high = smallest(v), highest(v)
+    found = high if high > -low else low
+    if high == -low:
+        found = with_sign_of_first(high, v, part)
+    return found
+
+
+@inlined
+def lowest(v: Any, part: Any) -> Any:
+    """The smallest value; of zeros with different signs the first."""
+    low = smallest(v)
+    if low == float32(0):
+        low = with_sign_of_first(low, v, part)
+    return low
+
+
+@inlined
+def sum_of_codes(q: Any) -> Any:
     """The sum of the 32 codes of a block."""
-    total = int32(int32(q0 + q1) + int32(q2 + q3))
-    for step in (4, 2, 1):
+    total = int32(0)
+    for i in range(EACH):
+        total = int32(total + q[i])
+    for step in (2, 1):
         total = int32(total + cuda.shfl_xor_sync(EVERYONE, total, step))
     return total
 
 
 @inlined
-def sum_of_values(v0: Any, v1: Any, v2: Any, v3: Any) -> Any:
+def sum_of_values(v: Any) -> Any:
     """The sum of the 32 floats, in the order of a warp with one each: from half way across inward."""
-    for step in (4, 2, 1):
-        v0 = ptx.add(v0, cuda.shfl_xor_sync(EVERYONE, v0, step))
-        v1 = ptx.add(v1, cuda.shfl_xor_sync(EVERYONE, v1, step))
-        v2 = ptx.add(v2, cuda.shfl_xor_sync(EVERYONE, v2, step))
-        v3 = ptx.add(v3, cuda.shfl_xor_sync(EVERYONE, v3, step))
-    return ptx.add(ptx.add(v0, v2), ptx.add(v1, v3))
-
-
-@inlined
-def with_sign_of_first(size: Any, v0: Any, v1: Any, v2: Any, v3: Any) -> Any:
-    """A magnitude of the block with the sign of the first value that has it."""
-    own = v3
-    own = v2 if size_of(v2) == size else own
-    own = v1 if size_of(v1) == size else own
-    own = v0 if size_of(v0) == size else own
-    has = uint32(cuda.ballot_sync(EVERYONE, size_of(own) == size))
-    minus = uint32(cuda.ballot_sync(EVERYONE, ptx.bits_of(own) > uint32(0x7FFFFFFF)))
-    others = uint32(cuda.laneid) & uint32(24)  # lanes of blocks before this one
-    has = uint32(has >> others) & uint32(255)
-    first = uint32(has & (~has + uint32(1)))
-    sign = uint32(0x80000000) if uint32(minus >> others) & first else uint32(0)
-    return ptx.float_of(uint32(size | sign))
-
-
-@inlined
-def extreme(v0: Any, v1: Any, v2: Any, v3: Any) -> Any:
-    """The value of largest magnitude; of equals the first."""
-    return with_sign_of_first(size_of(largest_size(v0, v1, v2, v3)), v0, v1, v2, v3)
-
-
-@inlined
-def lowest(v0: Any, v1: Any, v2: Any, v3: Any) -> Any:
-    """The smallest value; of zeros with different signs the first."""
-    low = min(v0, v1, v2, v3)
-    for step in (4, 2, 1):
-        low = min(low, cuda.shfl_xor_sync(EVERYONE, low, step))
-    zero = with_sign_of_first(uint32(0), v0, v1, v2, v3)
-    return zero if low == float32(0) else low
-
-
-@inlined
-def highest(v0: Any, v1: Any, v2: Any, v3: Any) -> Any:
-    """The largest value."""
-    high = max(v0, v1, v2, v3)
-    for step in (4, 2, 1):
-        high = max(high, cuda.shfl_xor_sync(EVERYONE, high, step))
-    return high
+    sums = cuda.local.array(4, float32)
+    for i in range(4):
+        sums[i] = ptx.add(v[i], v[i + 4])
+        for step in (2, 1):
+            sums[i] = ptx.add(sums[i], cuda.shfl_xor_sync(EVERYONE, sums[i], step))
+    return ptx.add(ptx.add(sums[0], sums[2]), ptx.add(sums[1], sums[3]))
 
 
 # --- rounding, as compiled C does on x86-64 ---------------------------------------------------
-# Both outcomes are computed and one is chosen: an instruction in a branch would stay in a branch.
 
 
 @inlined
 def inverse(d: Any) -> Any:
-    """1 / d, or 0 where d is 0."""
-    result = ptx.div(float32(1), d)
-    return result if d != float32(0) else float32(0)
+    """1 / d, or 0 where it is infinite: that of 0, and of d so tiny that it overflows.
 
-
-@inlined
-def truncate(v: Any) -> Any:
-    """Towards zero; NaN and what is out of range become the lowest integer."""
-    result = ptx.truncated(v)
-    return result if abs(v) < float32(2147483648.0) else int32(-0x80000000)
+    Where it overflows C converts infinities and NaN to integers, which makes all low bits zero.
+    """
+    per = ptx.reciprocal(d)
+    return per if abs(per) < float32(float("inf")) else float32(0)
 
 
 @inlined
 def half_away(v: Any) -> Any:
     """To nearest, halves away from zero: the float below a half is added with the sign of v."""
-    below_half = (ptx.bits_of(v) & uint32(0x80000000)) | uint32(0x3EFFFFFF)
-    return truncate(ptx.add(v, ptx.float_of(below_half)))
+    below_half = uint32(ptx.bits_of(v) & uint32(0x80000000)) | uint32(0x3EFFFFFF)
+    return ptx.truncated(ptx.add(v, ptx.float_of(uint32(below_half))))
 
 
 # --- storing ----------------------------------------------------------------------------------
@@ -151,38 +186,38 @@ def half_away(v: Any) -> Any:
 @inlined
 def four_bytes(q0: Any, q1: Any, q2: Any, q3: Any) -> Any:
     """The low bytes of four integers as a word."""
-    low = uint32(q0) & uint32(255) | (uint32(q1) & uint32(255)) << uint32(8)
-    return low | (uint32(q2) & uint32(255)) << uint32(16) | uint32(q3) << uint32(24)
+    return ptx.low_halves(ptx.low_bytes(uint32(q0), uint32(q1)), ptx.low_bytes(uint32(q2), uint32(q3)))
+
+
+@inlined
+def two_words(q: Any) -> Any:
+    """Eight codes as bytes: of the four neighbours, and of those 16 further."""
+    return four_bytes(q[0], q[1], q[2], q[3]), four_bytes(q[4], q[5], q[6], q[7])
 
 
 @inlined
 def store_word(at: Any, word: Any) -> None:
     """Four bytes at an even address."""
-    ptx.store2(at, word & uint32(0xFFFF))
+    ptx.store2(at, word)
     ptx.store2(at + uint64(2), word >> uint32(16))
 
 
 @inlined
-def store_nibbles(at: Any, word: Any, part: Any, live: Any, aligned: Any) -> None:
-    """16 bytes from eight words of codes: threads 0 to 3 add the codes 16 further in the high nibbles."""
-    high = uint32(cuda.shfl_xor_sync(EVERYONE, int32(word), 4))
+def nibbles(low: Any, high: Any) -> Any:
+    """A word of four bytes from two with codes in the low nibbles."""
     mask = uint32(0x0F0F0F0F)
-    if live and part < uint32(4):
-        both = (word & mask) | (high & mask) << uint32(4)
-        if aligned:
-            store_word(at + uint64(part) * uint64(4), both)
-        else:
-            for i in range(4):
-                ptx.store1(at + uint64(part) * uint64(4) + uint64(i), both >> uint32(8 * i))
+    return uint32(uint32(low & mask) | uint32(high & mask) << uint32(4))
 
 
 @inlined
-def store_fifth_bits(at: Any, word: Any, part: Any, live: Any) -> None:
-    """Bit 4 of each of the 32 codes, as a word of bits."""
-    nibble = (word >> uint32(4)) & uint32(0x01010101)
-    own = (nibble | nibble >> uint32(7) | nibble >> uint32(14) | nibble >> uint32(21)) & uint32(15)
-    bits = own << (part * uint32(4))
-    for step in (4, 2, 1):
-        bits |= uint32(cuda.shfl_xor_sync(EVERYONE, int32(bits), step))
-    if live and part == uint32(0):
-        store_word(at, bits)
+def fifth_bits(low: Any, high: Any, part: Any) -> Any:
+    """Bit 4 of each of the 32 codes of a block, as a word of bits."""
+    # a product moves bits 0, 8, 16 and 24 next to each other, from bit 24 on; none of its bits meet
+    mask, gather = uint32(0x01010101), uint32(0x01020408)
+    first = uint32(uint32(uint32(low >> uint32(4)) & mask) * gather) >> uint32(24)
+    other = uint32(uint32(uint32(high >> uint32(4)) & mask) * gather) >> uint32(24)
+    bits = uint32(uint32(first & uint32(15)) | uint32(other & uint32(15)) << uint32(16))
+    bits = uint32(bits << uint32(part * uint32(4)))
+    for step in (2, 1):
+        bits = uint32(bits | uint32(cuda.shfl_xor_sync(EVERYONE, int32(bits), step)))
+    return bits

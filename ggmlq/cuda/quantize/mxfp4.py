@@ -11,13 +11,12 @@ from typing import Any
 
 import numpy as np
 
-from ...formats._tables import FP4
-from ...formats.mxfp4 import DTYPE, POWER, QS
+from ...formats.mxfp4 import DTYPE, QS
 from .. import ptx
 from ..atoms import inlined
-from ..language import float32, int32, uint32, uint64
+from ..language import cuda, float32, int32, uint32, uint64
 from ..launch import Kernel, family
-from ._block import block_kernel, four_bytes, largest_size, size_of, store_nibbles
+from ._block import block_kernel, largest_size, size_of
 
 LOWEST = -149  # exponent of the smallest float32
 STEPS = 128  # so far below a power of two it certainly counts as below
@@ -32,7 +31,6 @@ def _first_that_counts_as_next() -> Any:
 
 
 NEXT = _first_that_counts_as_next()
-LEVELS = FP4[:8].astype(np.float32)
 
 
 @inlined
@@ -49,34 +47,56 @@ def floor_log2(value: Any) -> Any:
 
 
 @inlined
-def code(value: Any, scale: Any) -> Any:
-    """The nearest level; a tie goes to the smaller one, as the rounded distances have it."""
-    size = abs(value)
-    best, found = size, uint32(0)
-    for i in range(1, 8):
-        distance = abs(ptx.sub(ptx.mul(scale, LEVELS[i]), size))
-        if distance < best:
-            best, found = distance, uint32(i)
-    if value < float32(0) and found > uint32(0):
-        found |= uint32(8)
-    return found
+def exponent_of(value: Any) -> Any:
+    """The same, read from the bits where they say it."""
+    bits = ptx.bits_of(value)
+    exponent = int32(bits >> uint32(23)) - int32(127)
+    if exponent < int32(-126) or uint32(bits & uint32(0x7FFFFF)) >= uint32((1 << 23) - STEPS):
+        exponent = floor_log2(value)
+    return exponent
 
 
 @inlined
-def encode(v0: Any, v1: Any, v2: Any, v3: Any, part: Any, at: Any, live: Any) -> Any:
-    largest = largest_size(v0, v1, v2, v3)
+def code(value: Any, per: Any, most: Any) -> Any:
+    """The nearest level's code in the four highest bits; a tie goes to the smaller level.
+
+    In u the levels are 0 0.5 1 1.5 2 3 4 6: from 1 on a bit of exponent and one of significand
+    count them, and so they do below 1 in (u + 1) / 2. That is rounded up, as rounding to a tie
+    would hide that u lies above it.
+    """
+    u = ptx.mul(abs(value), per)
+    u = ptx.smaller(ptx.larger(u, ptx.fma_up(u, float32(0.5), float32(0.5))), most)
+    counted = uint32(uint32(ptx.bits_of(u) - uint32(0x3EE00001)) * uint32(64))
+    return uint32(counted | uint32(ptx.bits_of(value) & uint32(0x80000000)))
+
+
+@inlined
+def both(low: Any, high: Any) -> Any:
+    """Two codes as the highest byte."""
+    mask = uint32(0xF0000000)
+    return uint32(uint32(high & mask) | uint32(uint32(low >> uint32(4)) & ~mask))
+
+
+@inlined
+def encode(v: Any, part: Any, at: Any, live: Any) -> Any:
+    largest = largest_size(v)
     e = uint32(0)
     if largest > float32(0) and size_of(largest) < uint32(0x7F800000):
-        e = uint32(floor_log2(largest) + int32(125)) & uint32(255)
-    scale = POWER[e]
-    word = four_bytes(code(v0, scale), code(v1, scale), code(v2, scale), code(v3, scale))
-    store_nibbles(at + uint64(QS), word, part, live, False)
-    if live and part == uint32(0):
-        ptx.store1(at, e)
-    unfit = uint32(0)
-    if e == uint32(255):
-        unfit = uint32(0x7C00)
-    return unfit
+        e = uint32(uint32(exponent_of(largest) + int32(125)) & uint32(255))
+    per = ptx.float_of(uint32(uint32(254) - e) << uint32(23))  # half the inverse of the scale
+    most = float32(3) if e == uint32(253) else float32(6)  # 4 overflows
+    q = cuda.local.array(4, uint32)
+    for i in range(4):
+        q[i] = both(code(v[i], per, most), code(v[i + 4], per, most))
+    word = ptx.low_halves(ptx.high_bytes(q[0], q[1]), ptx.high_bytes(q[2], q[3]))
+    sevens = uint32(0x77777777)
+    word = uint32(word & uint32(uint32(uint32(word & sevens) + sevens) | sevens))  # no sign at a zero
+    if live:
+        for i in range(4):
+            ptx.store1(at + uint64(QS + i) + uint64(part) * uint64(4), uint32(word >> uint32(8 * i)))
+        if part == uint32(0):
+            ptx.store1(at, e)
+    return uint32(0x7C00) if e == uint32(255) else uint32(0)
 
 
 @family()

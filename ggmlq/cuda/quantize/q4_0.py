@@ -7,26 +7,33 @@ from typing import Any
 from ...formats.q4_0 import DTYPE, QS
 from .. import ptx
 from ..atoms import inlined
-from ..language import float32, int32, uint32, uint64
+from ..language import cuda, float32, int32, uint32, uint64
 from ..launch import Kernel, family
-from ._block import block_kernel, extreme, four_bytes, inverse, store_nibbles, truncate
+from ._block import EACH, block_kernel, extreme, inverse, nibbles, store_word, two_words
 
 
 @inlined
-def code(value: Any, per: Any) -> Any:
-    return min(truncate(ptx.add(ptx.mul(value, per), float32(8.5))), int32(15))
-
-
-@inlined
-def encode(v0: Any, v1: Any, v2: Any, v3: Any, part: Any, at: Any, live: Any) -> Any:
-    # adding +0 makes the extreme of a block of -0.0 a +0.0
-    d = ptx.div(ptx.add(extreme(v0, v1, v2, v3), float32(0)), float32(-8))
+def code_all(q: Any, v: Any, d: Any, highest: Any) -> None:
+    """Codes up to ``highest`` with the zero in the middle; all 0 where 1 / d overflows."""
     per = inverse(d)
+    middle = float32(highest / 2 + 1) if per != float32(0) or d == float32(0) else float32(0)
+    for i in range(EACH):
+        steps = ptx.add(ptx.mul(v[i], per), middle)
+        q[i] = ptx.truncated(ptx.smaller(steps, float32(highest)))
+
+
+@inlined
+def encode(v: Any, part: Any, at: Any, live: Any) -> Any:
+    # adding +0 makes the extreme of a block of -0.0 a +0.0; a product with 2**-3 is that quotient
+    d = ptx.mul(ptx.add(extreme(v, part), float32(0)), float32(-0.125))
+    q = cuda.local.array(EACH, int32)
+    code_all(q, v, d, 15)
     scale = ptx.half_bits(d)
-    word = four_bytes(code(v0, per), code(v1, per), code(v2, per), code(v3, per))
-    store_nibbles(at + uint64(QS), word, part, live, True)
-    if live and part == uint32(0):
-        ptx.store2(at, scale)
+    near, far = two_words(q)
+    if live:
+        store_word(at + uint64(QS) + uint64(part) * uint64(4), nibbles(near, far))
+        if part == uint32(0):
+            ptx.store2(at, scale)
     return scale
 
 

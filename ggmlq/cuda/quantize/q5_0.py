@@ -7,26 +7,24 @@ from typing import Any
 from ...formats.q5_0 import DTYPE, QH, QS
 from .. import ptx
 from ..atoms import inlined
-from ..language import float32, int32, uint32, uint64
+from ..language import cuda, float32, int32, uint32, uint64
 from ..launch import Kernel, family
-from ._block import block_kernel, extreme, four_bytes, inverse, store_fifth_bits, store_nibbles, truncate
+from ._block import EACH, block_kernel, extreme, fifth_bits, nibbles, store_word, two_words
+from .q4_0 import code_all
 
 
 @inlined
-def code(value: Any, per: Any) -> Any:
-    return min(truncate(ptx.add(ptx.mul(value, per), float32(16.5))), int32(31))
-
-
-@inlined
-def encode(v0: Any, v1: Any, v2: Any, v3: Any, part: Any, at: Any, live: Any) -> Any:
-    d = ptx.div(ptx.add(extreme(v0, v1, v2, v3), float32(0)), float32(-16))
-    per = inverse(d)
-    scale = ptx.half_bits(d)
-    word = four_bytes(code(v0, per), code(v1, per), code(v2, per), code(v3, per))
-    store_fifth_bits(at + uint64(QH), word, part, live)
-    store_nibbles(at + uint64(QS), word, part, live, True)
-    if live and part == uint32(0):
-        ptx.store2(at, scale)
+def encode(v: Any, part: Any, at: Any, live: Any) -> Any:
+    d = ptx.mul(ptx.add(extreme(v, part), float32(0)), float32(-0.0625))
+    q = cuda.local.array(EACH, int32)
+    code_all(q, v, d, 31)
+    low, high = two_words(q)
+    scale, bits = ptx.half_bits(d), fifth_bits(low, high, part)
+    if live:
+        store_word(at + uint64(QS) + uint64(part) * uint64(4), nibbles(low, high))
+        if part == uint32(0):
+            ptx.store2(at, scale)
+            store_word(at + uint64(QH), bits)
     return scale
 
 

@@ -4,28 +4,31 @@ from __future__ import annotations
 
 from typing import Any
 
-from ...formats.q5_1 import DTYPE, QH, QS, M
+from ...formats.q5_1 import DTYPE, QH, QS
 from .. import ptx
 from ..atoms import inlined
-from ..language import float32, uint32, uint64
+from ..language import cuda, int32, uint32, uint64
 from ..launch import Kernel, family
-from ._block import block_kernel, four_bytes, highest, inverse, lowest, store_fifth_bits, store_nibbles
-from .q4_1 import steps
+from ._block import EACH, block_kernel, fifth_bits, inverse, lowest, nibbles, two_words
+from .q4_1 import scaled, steps
 
 
 @inlined
-def encode(v0: Any, v1: Any, v2: Any, v3: Any, part: Any, at: Any, live: Any) -> Any:
-    low, high = lowest(v0, v1, v2, v3), highest(v0, v1, v2, v3)
-    d = ptx.div(ptx.add(ptx.sub(high, low), float32(0)), float32(31))  # +0: never -0.0
+def encode(v: Any, part: Any, at: Any, live: Any) -> Any:
+    low = lowest(v, part)
+    d = scaled(v, low, 31)
     per = inverse(d)
-    scale, least = ptx.half_bits(d), ptx.half_bits(low)
-    word = four_bytes(steps(v0, low, per), steps(v1, low, per), steps(v2, low, per), steps(v3, low, per))
-    store_fifth_bits(at + uint64(QH), word, part, live)
-    store_nibbles(at + uint64(QS), word, part, live, True)
-    if live and part == uint32(0):
-        ptx.store2(at, scale)
-        ptx.store2(at + uint64(M), least)
-    return max(scale & uint32(0x7C00), least & uint32(0x7C00))
+    q = cuda.local.array(EACH, int32)
+    for i in range(EACH):
+        q[i] = ptx.truncated(steps(v[i], low, per))
+    near, far = two_words(q)
+    scale, least, bits = ptx.half_bits(d), ptx.half_bits(low), fifth_bits(near, far, part)
+    if live:
+        ptx.store4(at + uint64(QS) + uint64(part) * uint64(4), nibbles(near, far))
+        if part == uint32(0):
+            ptx.store4(at, ptx.low_halves(scale, least))
+            ptx.store4(at + uint64(QH), bits)
+    return max(uint32(scale & uint32(0x7C00)), uint32(least & uint32(0x7C00)))
 
 
 @family()

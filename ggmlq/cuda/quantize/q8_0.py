@@ -7,20 +7,24 @@ from typing import Any
 from ...formats.q8_0 import DTYPE, QS
 from .. import ptx
 from ..atoms import inlined
-from ..language import float32, uint32, uint64
+from ..language import cuda, float32, int32, uint32, uint64
 from ..launch import Kernel, family
-from ._block import block_kernel, four_bytes, half_away, inverse, largest_size, store_word
+from ._block import EACH, block_kernel, half_away, inverse, largest_size, store_word, two_words
 
 
 @inlined
-def encode(v0: Any, v1: Any, v2: Any, v3: Any, part: Any, at: Any, live: Any) -> Any:
-    d = ptx.div(largest_size(v0, v1, v2, v3), float32(127))
+def encode(v: Any, part: Any, at: Any, live: Any) -> Any:
+    d = ptx.div(largest_size(v), float32(127))
     per = inverse(d)
-    q0, q1 = half_away(ptx.mul(v0, per)), half_away(ptx.mul(v1, per))
-    q2, q3 = half_away(ptx.mul(v2, per)), half_away(ptx.mul(v3, per))
+    q = cuda.local.array(EACH, int32)
+    for i in range(EACH):
+        q[i] = half_away(ptx.mul(v[i], per))
     scale = ptx.half_bits(d)
+    near, far = two_words(q)
     if live:
-        store_word(at + uint64(QS) + uint64(part) * uint64(4), four_bytes(q0, q1, q2, q3))
+        codes = at + uint64(QS) + uint64(part) * uint64(4)
+        store_word(codes, near)
+        store_word(codes + uint64(16), far)
         if part == uint32(0):
             ptx.store2(at, scale)
     return scale

@@ -11,29 +11,27 @@ from typing import Any
 from ...formats.q8_1 import DTYPE, QS
 from .. import ptx
 from ..atoms import inlined
-from ..language import float32, int32, uint32, uint64
+from ..language import cuda, float32, int32, uint32, uint64
 from ..launch import Kernel, family
 from ._block import (
+    EACH,
     block_kernel,
-    four_bytes,
     half_away,
     inverse,
     largest_size,
-    store_word,
     sum_of_codes,
     sum_of_values,
+    two_words,
 )
 
-S = QS - 2
+
+@inlined
+def by_the_inverse(value: Any, d: Any, per: Any) -> Any:
+    return half_away(ptx.mul(value, per))
 
 
 @inlined
-def by_the_inverse(value: Any, d: Any) -> Any:
-    return half_away(ptx.mul(value, inverse(d)))
-
-
-@inlined
-def by_the_scale(value: Any, d: Any) -> Any:
+def by_the_scale(value: Any, d: Any, per: Any) -> Any:
     """X / d, and 0 where all are 0."""
     v = ptx.div(value, d)
     return min(max(half_away(v if d != float32(0) else float32(0)), int32(-127)), int32(127))
@@ -41,20 +39,22 @@ def by_the_scale(value: Any, d: Any) -> Any:
 
 def encoder(code: Any, sum_of_floats: bool) -> Any:
     @inlined
-    def encode(v0: Any, v1: Any, v2: Any, v3: Any, part: Any, at: Any, live: Any) -> Any:
-        d = ptx.div(largest_size(v0, v1, v2, v3), float32(127))
-        q0, q1, q2, q3 = code(v0, d), code(v1, d), code(v2, d), code(v3, d)
-        if sum_of_floats:
-            s = sum_of_values(v0, v1, v2, v3)
-        else:
-            s = ptx.mul(float32(sum_of_codes(q0, q1, q2, q3)), d)
+    def encode(v: Any, part: Any, at: Any, live: Any) -> Any:
+        d = ptx.div(largest_size(v), float32(127))
+        per = inverse(d)
+        q = cuda.local.array(EACH, int32)
+        for i in range(EACH):
+            q[i] = code(v[i], d, per)
+        s = sum_of_values(v) if sum_of_floats else ptx.mul(float32(sum_of_codes(q)), d)
         scale, kept = ptx.half_bits(d), ptx.half_bits(s)
+        near, far = two_words(q)
         if live:
-            store_word(at + uint64(QS) + uint64(part) * uint64(4), four_bytes(q0, q1, q2, q3))
+            codes = at + uint64(QS) + uint64(part) * uint64(4)
+            ptx.store4(codes, near)
+            ptx.store4(codes + uint64(16), far)
             if part == uint32(0):
-                ptx.store2(at, scale)
-                ptx.store2(at + uint64(S), kept)
-        return max(scale & uint32(0x7C00), kept & uint32(0x7C00))
+                ptx.store4(at, ptx.low_halves(scale, kept))
+        return max(uint32(scale & uint32(0x7C00)), uint32(kept & uint32(0x7C00)))
 
     return encode
 
