@@ -5,7 +5,8 @@
 Weights are 4096 × 4096. Of llama.cpp's times the best counts, over its plain and its repacked
 layouts. Two roofs are measured in the same run: the rate of integer dot products in registers, and
 the rate at which all threads read 512 MiB. ``in memory`` goes round over copies of the weights that
-are 300 MB together, so that no cache holds them.
+are 300 MB together, so that no cache holds them. A run with some numbers of threads leaves what the
+file holds of others.
 """
 
 from __future__ import annotations
@@ -62,10 +63,18 @@ def main() -> None:
                     results.append({**record, **roofs})
                     show(results[-1])
         peer = f"ggml {bridge.version}"
-    report = {"machine": machine(), "peer": peer, "size": SIZE, "results": results}
     path = Path(args.json)
+    results += [r for r in before(path) if r["threads"] not in args.threads]
+    results.sort(key=lambda r: r["threads"])
+    report = {"machine": machine(), "peer": peer, "size": SIZE, "results": results}
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(json.dumps(report, indent=1) + "\n")
+
+
+def before(path: Path) -> list[Record]:
+    """Results that the file holds: those with other numbers of threads stay."""
+    kept: list[Record] = json.loads(path.read_text())["results"] if path.exists() else []
+    return kept
 
 
 def machine() -> Record:
