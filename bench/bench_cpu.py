@@ -60,8 +60,13 @@ def main() -> None:
             )
             for fmt in formats:
                 for record in of_format(fmt, bridge, threads, 2 if args.quick else 3):
+                    if "in_memory" in record:  # other machines of a host take their share: the best counts
+                        roofs["read_gbs"] = max(roofs["read_gbs"], read_bandwidth())
                     results.append({**record, **roofs})
                     show(results[-1])
+            for record in results:
+                if record["threads"] == threads:
+                    record["read_gbs"] = roofs["read_gbs"]
         peer = f"ggml {bridge.version}"
     path = Path(args.json)
     results += [r for r in before(path) if r["threads"] not in args.threads]
@@ -101,7 +106,7 @@ def of_format(fmt: Format, bridge: Bridge, threads: int, rounds: int) -> Iterato
         copies = [q.copy().to("cpu") for _ in range(-(-ROTATED // q.nbytes))]
         lasting = [gq.QuantArray.from_bytes(c.raw, fmt, c.shape) for c in copies]
         x = np.random.default_rng(0).standard_normal((1, SIZE), np.float32)
-        seconds = min(in_memory(x, lasting) for _ in range(2))
+        seconds = min(in_memory(x, lasting) for _ in range(6))
         yield {
             "format": fmt.name, "threads": threads, "m": 1, "in_memory": True, "seconds": seconds,
             "gops": gops(x, seconds), "gbs": q.nbytes / seconds / 1e9,
