@@ -39,25 +39,26 @@ def table(report: dict[str, Any]) -> str:
     """One row a format and number of threads."""
     results, machine = report["results"], report["machine"]
     peak = {r["threads"]: r["peak_gops"] for r in results}
-    read = {r["threads"]: r["read_gbs"] for r in results}
+    read = {r["threads"]: r["read_gbs"] for r in results if r.get("in_memory")}
+    commits = ", ".join(dict.fromkeys(r["commit"] for r in results))
     roofs = "; ".join(
         f"{n} thread{'s' * (n > 1)}: {peak[n]:.0f} GOP/s in registers, {read[n]:.1f} GB/s read" for n in peak
     )
     lines = [
         f"{machine['cpu']['name']}, {report['peer']}, Python {machine['python']}, "
-        f"numba {machine['packages']['numba']}, commit {machine['commit']}. Roofs: {roofs}.",
+        f"numba {machine['packages']['numba']}, commits {commits}. Roofs: {roofs}.",
         "",
         "| type | threads | M = 1, GB/s | × llama.cpp | from memory, GB/s | of read "
         "| M | GOP/s | of peak | × llama.cpp |",
         "|---|---|---|---|---|---|---|---|---|---|",
     ]
-    for threads, most in peak.items():
+    for threads in peak:
         for name in dict.fromkeys(r["format"] for r in results):
             one, many, memory = of(results, name, threads)
-            rotated = f"{memory['gbs']:.1f} | {memory['gbs'] / read[threads]:.0%}" if memory else "– | –"
+            rotated = f"{memory['gbs']:.1f} | {memory['gbs'] / memory['read_gbs']:.0%}" if memory else "– | –"
             lines.append(
                 f"| {name} | {threads} | {one['gbs']:.1f} | {one['ratio']:.2f} | {rotated} | {many['m']} "
-                f"| {many['gops']:.0f} | {many['gops'] / most:.0%} | {many['ratio']:.2f} |"
+                f"| {many['gops']:.0f} | {many['gops'] / many['peak_gops']:.0%} | {many['ratio']:.2f} |"
             )
     return "\n".join(lines)
 
