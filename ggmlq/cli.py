@@ -1,16 +1,18 @@
 """The command ``ggmlq``: one subcommand a question.
 
-Exit 0 fine, 1 something is wrong, 2 could not run, 130 interrupted.
+Exit 0 fine, 1 something is wrong, 2 could not run, 130 interrupted, 143 terminated.
 """
 
 from __future__ import annotations
 
 import argparse
+import contextlib
 import io
 import json
 import os
+import signal
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 from . import __version__, doctor
@@ -27,7 +29,8 @@ def main(argv: Sequence[str] | None = None) -> int:
             stream.reconfigure(errors="backslashreplace")
     args = _parser().parse_args(argv)
     try:
-        status: int = args.run(args)
+        with _termination_unwinds():
+            status: int = args.run(args)
         if sys.stdout is not None:
             sys.stdout.flush()
         return status
@@ -43,6 +46,28 @@ def main(argv: Sequence[str] | None = None) -> int:
             return 0
         print(f"ggmlq {args.command}: cannot write the output: {error}", file=sys.stderr)
         return 2
+
+
+@contextlib.contextmanager
+def _termination_unwinds() -> Iterator[None]:
+    """SIGTERM and SIGHUP end Python at once, and half-written files would stay; this removes them first."""
+    try:
+        kept = {
+            number: signal.signal(number, _leave)
+            for name in ("SIGTERM", "SIGHUP")  # Windows lacks the latter
+            if (number := getattr(signal, name, None)) and signal.getsignal(number) == signal.SIG_DFL
+        }
+    except ValueError:  # only the main thread may ask
+        kept = {}
+    try:
+        yield
+    finally:
+        for number, before in kept.items():
+            signal.signal(number, before)
+
+
+def _leave(number: int, frame: object) -> None:
+    raise SystemExit(128 + number)  # as a shell counts it
 
 
 def _parser() -> argparse.ArgumentParser:

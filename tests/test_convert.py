@@ -240,17 +240,18 @@ def test_the_place_of_a_value_that_cannot_be_converted(tmp_path, out):
 
 
 def test_notes(model, out, tmp_path):
-    sums = {"nothing.weight": np.ones((1, 8), np.float32), "else": np.ones((1, 8), np.float32)}
+    sums = {"nothing.weight": np.ones((1, 8)), "else": np.ones((1, 8)), "output.weight": np.ones((1, 256))}
+    sums = {name: x.astype(np.float32) for name, x in sums.items()}
     gq.save(tmp_path / "imatrix", {f"{k}.in_sum2": x for k, x in sums.items()}
-            | {f"{k}.counts": np.float32([[k == "else"]]) for k in sums})  # fmt: skip
+            | {f"{k}.counts": np.float32([[k != "nothing.weight"]]) for k in sums})  # fmt: skip
     report = gq.convert.quantize(model, out, "q8_0", imatrix=tmp_path / "imatrix")
     assert report.notes == [
-        "2 entries of the importance matrix have no tensor here: 'nothing.weight', 'else'",
-        "1 experts were never reached: their columns count alike",
+        "importance of tensors that are not here: 'nothing.weight', 'else'",
+        "the calibration never reached 1 matrix of 'nothing.weight': there all columns count alike",
     ]
     found = gq.open(out).metadata
     assert found["quantize.imatrix.file"] == str(tmp_path / "imatrix")
-    assert found["quantize.imatrix.entries_count"] == 2
+    assert found["quantize.imatrix.entries_count"] == 3
     report = gq.convert.quantize(out, tmp_path / "again.gguf", "q4_0", allow_requantize=True)
     assert "6 tensors are (" in report.notes[0]
     assert "quantized a second time" in report.notes[0]

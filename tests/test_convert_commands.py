@@ -178,9 +178,10 @@ def test_diff_of_text_that_is_not_utf8(run):
 
 
 INTERRUPTED = """
-    import sys, time
+    import signal, sys, time
     from ggmlq import cli
     from ggmlq.convert import stream
+    signal.signal(signal.SIGHUP, signal.SIG_DFL)  # the command keeps what nohup has chosen
     real = stream.quantize
     def slow(*args):
         print("started", flush=True)
@@ -191,16 +192,20 @@ INTERRUPTED = """
 """
 
 
-@pytest.mark.skipif(sys.platform == "win32", reason="Windows has no SIGINT to send")
-def test_ctrl_c_leaves_nothing_behind(folder):
+@pytest.mark.skipif(sys.platform == "win32", reason="Windows has no such signals to send")
+@pytest.mark.parametrize(
+    ("name", "status", "said"),
+    [("SIGINT", 130, "ggmlq quantize: interrupted\n"), ("SIGTERM", 143, ""), ("SIGHUP", 129, "")],
+)
+def test_signals_leave_nothing_behind(folder, name, status, said):
     (folder / "out.gguf").write_bytes(b"old")
     process = subprocess.Popen(
         [sys.executable, "-c", textwrap.dedent(INTERRUPTED)],
         stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
     )  # fmt: skip
     assert process.stdout.readline() == "started\n"
-    process.send_signal(signal.SIGINT)
+    process.send_signal(getattr(signal, name))
     _, err = process.communicate(timeout=15)
-    assert (process.returncode, err) == (130, "ggmlq quantize: interrupted\n")
+    assert (process.returncode, err) == (status, said)
     assert (folder / "out.gguf").read_bytes() == b"old"
     assert sorted(os.listdir(folder)) == ["in.gguf", "out.gguf"]

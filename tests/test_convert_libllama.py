@@ -163,7 +163,7 @@ def test_what_libllama_refuses(llama, tmp_path):
         llama, tmp_path, content, "q4_0", imatrix=wrong
     )
     huge = content | {"output.weight": content["output.weight"] * np.float32(1e9)}
-    assert "more than f16 can hold" in refused(llama, tmp_path, huge, "f16")
+    assert "f16 cannot hold" in refused(llama, tmp_path, huge, "f16")
     huge["output.weight"][3, 5] = np.nan
     assert "row 3, column 5 is nan" in refused(llama, tmp_path, huge, "q8_0")
     strange = {"blk.0.ffn_up.weight": np.full(K, np.inf, np.float32)}

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Write the table of decoding and encoding speed in docs/formats.md from a run of bench_formats.py.
+"""Write the tables of coding speed in docs/formats.md and README.md from a run of bench_formats.py.
 
 python bench/bench_formats.py --json bench/results/formats.json
 python tools/format_speed_table.py [--check]
@@ -16,8 +16,24 @@ from typing import Any
 from _page import put, settle
 
 ROOT = Path(__file__).parents[1]
-PAGE, RESULTS = ROOT / "docs" / "formats.md", ROOT / "bench" / "results" / "formats.json"
+PAGE, README = ROOT / "docs" / "formats.md", ROOT / "README.md"
+RESULTS = ROOT / "bench" / "results" / "formats.json"
 BEGIN = "<!-- table: tools/format_speed_table.py -->"
+SHOWN = (
+    "q8_0",
+    "q4_0",
+    "mxfp4",
+    "q6_K",
+    "q5_K",
+    "q4_K",
+    "q3_K",
+    "q2_K",
+    "iq4_xs",
+    "iq3_s",
+    "iq2_xs",
+    "iq1_m",
+    "bf16",
+)
 
 
 def table(results: dict[str, Any]) -> str:
@@ -37,15 +53,33 @@ def table(results: dict[str, Any]) -> str:
     return "\n".join(lines)
 
 
+def summary(results: dict[str, Any]) -> str:
+    """The types that are asked for most, encoding first."""
+    lines = [
+        "| type | encode | × ggml | all threads | decode | × ggml | all threads |",
+        "|---|---|---|---|---|---|---|",
+    ]
+    for name in SHOWN:
+        decode, encode = (cells(results["Mw/s"][name], what, 1) for what in ("decode", "encode"))
+        lines.append(
+            f"| {name} | "
+            + " | ".join(c for ours, _, *rest in (encode, decode) for c in (ours, *rest))
+            + " |"
+        )
+    return "\n".join(lines)
+
+
 def line(figures: dict[str, float]) -> str:
     """The cells of a format."""
-    cells = []
-    for what, unit in (("decode", 1000), ("encode", 1)):
-        rates = [figures.get(f"{what}{peer}") for peer in ("", ", ggml", ", all threads")]
-        ours, theirs, shared = (None if rate is None else rate / unit for rate in rates)
-        ratio = f"{ours / theirs:.1f}" if ours and theirs else ""
-        cells += [shown(ours), shown(theirs), ratio, shown(shared)]
-    return " | ".join(cells)
+    return " | ".join(cells(figures, "decode", 1000) + cells(figures, "encode", 1))
+
+
+def cells(figures: dict[str, float], what: str, unit: int) -> list[str]:
+    """Ours, ggml's, their ratio, ours on all threads."""
+    rates = [figures.get(f"{what}{peer}") for peer in ("", ", ggml", ", all threads")]
+    ours, theirs, shared = (None if rate is None else rate / unit for rate in rates)
+    ratio = f"{ours / theirs:.1f}" if ours and theirs else ""
+    return [shown(ours), shown(theirs), ratio, shown(shared)]
 
 
 def shown(rate: float | None) -> str:
@@ -58,8 +92,9 @@ def shown(rate: float | None) -> str:
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("--check", action="store_true", help="compare with the page, write nothing")
-    check = parser.parse_args().check
-    return settle(PAGE, put(PAGE.read_text(), BEGIN, table(json.loads(RESULTS.read_text()))), check)
+    check, results = parser.parse_args().check, json.loads(RESULTS.read_text())
+    page = settle(PAGE, put(PAGE.read_text(), BEGIN, table(results)), check)
+    return settle(README, put(README.read_text(), BEGIN, summary(results)), check) or page
 
 
 if __name__ == "__main__":

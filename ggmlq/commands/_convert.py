@@ -16,7 +16,8 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("output", metavar="OUT", help="the new file; not IN")
     parser.add_argument(
         "--keep", type=_kept, action="append", default=[], metavar="REGEX=TYPE",
-        help="tensors in whose name REGEX is found get TYPE, or stay for `same`; the first that fits counts",
+        help="TYPE for tensors in whose name REGEX is found; `same` leaves them as they are; "
+        "may be given again, the first that fits counts",
     )  # fmt: skip
     parser.add_argument("--threads", type=_count, metavar="N", help="threads; all cores if not given")
     parser.add_argument("--dry-run", action="store_true", help="only tell what each tensor would become")

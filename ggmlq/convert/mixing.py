@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import difflib
 import re
 from collections import Counter
 from collections.abc import Iterable
 
-from ..errors import ConvertError, GGUFError
+from ..errors import ConvertError, FormatError, GGUFError
 from ..formats import FORMATS, Format
 from ..gguf import GGUFFile
 from .mixes import ALIASES, BY_NAME, At, Mix
@@ -33,7 +34,24 @@ def find(type: object, mixed: bool) -> Mix | None:
             f"mix {type!r}: llama.cpp has none of this name, or ggmlq does not know it; the mixes are "
             f"{', '.join(mix.name for mix in BY_NAME.values())}"
         )
+    if found is None and isinstance(type, str):
+        _refuse(type)
     return found
+
+
+def _refuse(type: str) -> None:
+    """Tell the names that are near, mixes among them; what is near none is for the catalogue to refuse."""
+    if type.isdecimal():
+        raise FormatError(
+            f"type {type!r}: to ggml a number is another type than to llama.cpp's quantizer; write the name"
+        )
+    names = {name.lower(): name for name in FORMATS} | {name: mix.name for name, mix in BY_NAME.items()}
+    near = difflib.get_close_matches(type.lower(), names, 4)
+    if near:
+        raise FormatError(
+            f"type {type!r}: neither ggml's types nor llama.cpp's mixes have this name; did you mean "
+            f"{', '.join(names[name] for name in near)}?"
+        )
 
 
 def part(name: str) -> str | None:

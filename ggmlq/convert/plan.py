@@ -88,6 +88,8 @@ def plan_quantize(
             step = _chosen(file, name, types.get(name, fmt), exceptions)
             steps.append(_weighted(_fitting(step, allow_fallback), imatrix))
     _check_requantized(steps, allow_requantize)
+    if imatrix:
+        _check_named(steps, imatrix)
     _check_weighted(steps, imatrix, mix.wants_imatrix if mix else ())
     number = mix.number if mix else rules.FILE_TYPES[fmt.name]
     metadata = _file_type(number) | (_origin(imatrix) if imatrix is not None else {})
@@ -207,6 +209,14 @@ def _check_requantized(steps: Sequence[Step], allowed: bool) -> None:
         )
 
 
+def _check_named(steps: Sequence[Step], imatrix: Mapping[str, Any]) -> None:
+    if not any(step.name in imatrix for step in steps):
+        raise ConvertError(
+            f"importance matrix: it has entries for {_shown(list(imatrix))}, and none of the {len(steps)} "
+            "tensors has such a name; it was computed for another model; pass that of this one, or none"
+        )
+
+
 def _check_weighted(steps: Sequence[Step], imatrix: Mapping[str, Any] | None, besides: Sequence[str]) -> None:
     bare = [
         step
@@ -224,9 +234,12 @@ def _check_weighted(steps: Sequence[Step], imatrix: Mapping[str, Any] | None, be
 
 
 def _listed(steps: Sequence[Step]) -> str:
-    names = ", ".join(repr(step.name) for step in steps[:NAMED])
-    more = f" and {len(steps) - NAMED} more" if len(steps) > NAMED else ""
-    return f"{len(steps)} tensor{'s are' if len(steps) > 1 else ' is'} ({names}{more})"
+    return f"{len(steps)} tensor{'s are' if len(steps) > 1 else ' is'} ({_shown([s.name for s in steps])})"
+
+
+def _shown(names: Sequence[str]) -> str:
+    more = f" and {len(names) - NAMED} more" if len(names) > NAMED else ""
+    return ", ".join(map(repr, names[:NAMED])) + more
 
 
 # --- what is written besides, and said ------------------------------------------------------
@@ -261,11 +274,13 @@ def _notes(steps: Sequence[Step], imatrix: Mapping[str, Any] | None) -> list[str
     names = {step.name for step in steps}
     strange = [name for name in imatrix if name not in names]
     if strange:
-        shown = ", ".join(map(repr, strange[:NAMED])) + (", …" if len(strange) > NAMED else "")
-        found.append(f"{len(strange)} entries of the importance matrix have no tensor here: {shown}")
+        found.append(f"importance of tensors that are not here: {_shown(strange)}")
     if isinstance(imatrix, Imatrix) and imatrix.unseen:
         count = sum(map(len, imatrix.unseen.values()))
-        found.append(f"{count} experts were never reached: their columns count alike")
+        found.append(
+            f"the calibration never reached {count} matri{'x' if count == 1 else 'ces'} of "
+            f"{_shown(list(imatrix.unseen))}: there all columns count alike"
+        )
     bare = [
         step
         for step in steps

@@ -99,7 +99,8 @@ def run(plan: Plan, target: str | os.PathLike[str]) -> Report:
     metadata = plan.file.metadata | plan.metadata
     paths = gguf.save(final, tensors, metadata, byteorder=plan.file.byteorder)
     done = [Done(step, tensors.tally[step.name].nmse) for step in plan.steps]
-    return Report(paths, done, plan.notes)
+    said = [f"tensor {name!r}: {text}" for name, tally in tensors.tally.items() for text in tally.said]
+    return Report(paths, done, plan.notes + said)
 
 
 def _check_apart(plan: Plan, final: str) -> None:

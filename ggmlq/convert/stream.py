@@ -20,10 +20,14 @@ MOST = 1 << 22  # by all threads
 
 
 class Tally:
-    """Squares of values, and of what conversion took from them: the same for any slabs and threads."""
+    """Squares of values, and of what conversion took from them: the same for any slabs and threads.
+
+    ``said`` holds what the encoder warned of, each text once.
+    """
 
     def __init__(self) -> None:
         self._energy = self._error = 0.0
+        self.said: dict[str, None] = {}
 
     def add(self, values: NDArray[np.float32], made: NDArray[np.float32]) -> None:
         rows, others = np.atleast_2d(values, made)
@@ -55,7 +59,7 @@ def converted(q: QuantArray, step: Step, tally: Tally) -> Iterator[QuantArray]:
             values = dequantize(rows)
             release(rows.blocks)
             _check_finite(step, values, index, first)
-            made = _encoded(step, values, weights)
+            made = _encoded(step, values, weights, index, first, tally.said)
             tally.add(values, dequantize(made))
             yield made
 
@@ -82,21 +86,40 @@ def _check_finite(step: Step, values: NDArray[np.float32], matrix: int, first: i
     finite = np.isfinite(values)
     if not finite.all():
         row, column = np.argwhere(~np.atleast_2d(finite))[0].tolist()
-        where = f"matrix {matrix}, " if len(step.shape) > 2 else ""
         raise ConvertError(
-            f"tensor {step.name!r} to {step.after.name}: {where}row {first + row}, column {column} is "
+            f"{_row(step, matrix, first + row)}, column {column} is "
             f"{np.atleast_2d(values)[row, column]}; only finite values are converted; `ggmlq validate` lists "
             "such blocks; fetch the file again, or keep this tensor as it is"
         )
 
 
-def _encoded(step: Step, values: NDArray[np.float32], weights: NDArray[np.float32] | None) -> QuantArray:
-    with warnings.catch_warnings():
-        warnings.simplefilter("error", RuntimeWarning)
-        try:
-            return quantize(values, step.after, weights)
-        except RuntimeWarning:  # a scale that overflows; llama.cpp gives up there too
-            raise ConvertError(
-                f"tensor {step.name!r} to {step.after.name}: values up to {np.abs(values).max():.3g} are "
-                f"more than {step.after.name} can hold; keep it as it is, or make it bf16"
-            ) from None
+def _row(step: Step, matrix: int, row: int) -> str:
+    where = f"matrix {matrix}, row {row}" if len(step.shape) > 2 else f"row {row}"
+    return f"tensor {step.name!r} to {step.after.name}: {where}"
+
+
+def _encoded(
+    step: Step, values: NDArray[np.float32], weights: NDArray[np.float32] | None,
+    matrix: int, first: int, said: dict[str, None],
+) -> QuantArray:  # fmt: skip
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always", RuntimeWarning)
+        made = quantize(values, step.after, weights)
+    if caught:
+        _check_held(step, values, made, matrix, first)
+        said.update(dict.fromkeys(str(warning.message) for warning in caught))
+    return made
+
+
+def _check_held(step: Step, values: NDArray[np.float32], made: QuantArray, matrix: int, first: int) -> None:
+    """A scale that no block can hold is an error, as in llama.cpp, which checks what it has made."""
+    size, name = step.after.block_size, step.after.name
+    bad = step.after.invalid(made.blocks.reshape(-1, values.shape[-1] // size))
+    if bad.any():
+        row, block = np.argwhere(bad)[0].tolist()
+        run = np.atleast_2d(values)[row, block * size : (block + 1) * size]
+        raise ConvertError(
+            f"{_row(step, matrix, first + row)}, columns {block * size} to {block * size + size - 1} have "
+            f"values up to {np.abs(run).max():.3g}, and {name} cannot hold their scale; keep the tensor "
+            "as it is, or make it bf16"
+        )

@@ -13,15 +13,15 @@ from numba import types
 from numba.core import cgutils
 
 from ..jit import inner
-from ..lanes import Lanes, convert, recast, some, splat
+from ..lanes import Lanes, convert, narrow, recast, some, splat, widen
 from ..lanes.kind import address, emitted, vector
 
 LANES = 16  # of float32: one register of AVX-512
-F32, I32 = types.float32, types.int32
+F32, I32, U16 = types.float32, types.int32, types.uint16
 FLOAT, INT, EIGHT = (Lanes(of, LANES) for of in (F32, I32, types.uint8))
 
 __all__ = [
-    "LANES", "absolute", "bits_of", "clamp", "floats", "from_half", "get", "nearest", "of_bits", "part",
+    "LANES", "absolute", "clamp", "floats", "from_half", "get", "nearest", "part",
     "pick", "put", "rank", "real", "root", "runs", "small", "some", "to_half", "where", "zero",
 ]  # fmt: skip
 
@@ -118,16 +118,6 @@ def real(codes: Any) -> Any:
 
 
 @inner
-def bits_of(v: Any) -> Any:
-    return recast(v, I32)
-
-
-@inner
-def of_bits(bits: Any) -> Any:
-    return recast(bits, F32)
-
-
-@inner
 def clamp(codes: Any, low: Any, high: Any) -> Any:
     raised = where(codes > low, codes, low)
     return where(raised < high, raised, high)
@@ -135,7 +125,7 @@ def clamp(codes: Any, low: Any, high: Any) -> Any:
 
 @inner
 def nearest(v: Any) -> Any:
-    return (bits_of(v + np.float32(12582912)) & 0x7FFFFF) - 0x400000
+    return (recast(v + np.float32(12582912), I32) & 0x7FFFFF) - 0x400000
 
 
 @inner
@@ -157,19 +147,9 @@ def pick(v: Any, edges: Any, values: Any) -> Any:
 
 @inner
 def to_half(v: Any) -> Any:
-    """In integers: not every CPU has the conversion. A half of sums moves subnormals into place."""
-    bits = bits_of(v)
-    size = bits & 0x7FFFFFFF
-    normal = (size - 0x37FFF001 + (size >> 13 & 1)) >> 13
-    subnormal = bits_of(of_bits(size) + np.float32(0.5)) - 0x3F000000
-    rounded = where(size < 0x38800000, subnormal, normal)
-    beyond = where(size > 0x7F800000, 0x7E00, 0x7C00)
-    return where(size >= 0x47800000, beyond, rounded) | bits >> 16 & 0x8000
+    return convert(narrow(v), I32)
 
 
 @inner
 def from_half(bits: Any) -> Any:
-    """Exponent and mantissa moved into place are the value divided by 2**112."""
-    value = of_bits((bits & 0x7FFF) << 13) * np.float32(2.0**112)
-    whole = bits_of(value) | where(value >= np.float32(65536), 0x7F800000, 0)
-    return of_bits(whole | (bits & 0x8000) << 16)
+    return widen(convert(bits, U16))
