@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 import importlib
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
+
+from .errors import DeviceMemoryError
 
 
 def is_host(x: object) -> bool:
@@ -25,9 +29,32 @@ def to_host(x: Any) -> Any:
     return x.to("cpu") if hasattr(type(x), "dequantize") else x
 
 
+def cuda_module(name: str) -> Any:
+    """A module of the CUDA side, loaded only when someone asks for a device."""
+    return importlib.import_module(f"ggmlq.cuda.{name}")
+
+
 def cuda_device() -> Any:
-    """The module that knows CuPy, loaded only when someone asks for a device."""
-    return importlib.import_module("ggmlq.cuda.device")
+    """The module that knows CuPy."""
+    return cuda_module("device")
+
+
+@contextmanager
+def on_device_of(asked: str, x: Any) -> Iterator[None]:
+    """Work on the device of an array; words where its memory does not suffice."""
+    if is_host(x):
+        yield
+        return
+    with x.device:
+        try:
+            yield
+        except MemoryError as error:
+            free, total = x.device.mem_info
+            raise DeviceMemoryError(
+                f"{asked}: {device_of(x)} is out of memory ({error}); {free >> 20} of {total >> 20} MiB "
+                "are free; drop arrays, give cached memory back with "
+                "cupy.get_default_memory_pool().free_all_blocks(), or work on fewer rows at a time"
+            ) from None
 
 
 def namespace(x: Any) -> Any:

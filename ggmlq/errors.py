@@ -43,6 +43,10 @@ class DeviceError(GGMLQError, RuntimeError):
     """Arrays on different devices, or a device that is not there."""
 
 
+class DeviceMemoryError(DeviceError, MemoryError):
+    """A device has too little memory left for what was asked."""
+
+
 class MissingDependencyError(GGMLQError, ImportError):
     """An optional package that the request needs is not installed."""
 

@@ -22,7 +22,7 @@ from .checks import (
     row_index,
 )
 from .decoding import decode_into
-from .devices import cuda_device, device_of, is_host, namespace, to_host
+from .devices import cuda_module, device_of, is_host, namespace, on_device_of, to_host
 from .encoding import encode_rows
 from .errors import DTypeError, ShapeError, UnsupportedError
 from .formats import FORMATS, Format
@@ -37,7 +37,8 @@ def quantize(x: Any, format: str | int | Format, imatrix: Any = None) -> QuantAr
     ----------
     x : array of floats
         float16, bfloat16, float32 or float64; the last axis is cut into blocks. A CuPy array
-        gives a QuantArray on its device (encoded on the host in this version).
+        gives a QuantArray on its device, encoded there if there is a kernel for the format and no
+        imatrix, else on the host.
     format : str, int or Format
         Name in any case, ggml id, or Format.
     imatrix : array, optional
@@ -64,7 +65,9 @@ def quantize(x: Any, format: str | int | Format, imatrix: Any = None) -> QuantAr
     asked = f"quantize(x, {fmt.name!r})"
     imatrix = to_host(imatrix)
     if not is_host(x):
-        return quantize(x.get(), fmt, imatrix).to(device_of(x))
+        with on_device_of(asked, x):
+            encoded = None if imatrix is not None else cuda_module("quantize").quantize(x, fmt)
+            return encoded or quantize(x.get(), fmt, imatrix).to(device_of(x))
     _check_can_quantize(asked, fmt)
     x = as_floats(asked, x)
     if x.ndim == 0:
@@ -118,7 +121,6 @@ def dequantize(q: QuantArray, dtype: DTypeLike | None = np.float32) -> Any:
     """Decode blocks to floats on the device of q, with the bits of ggml's float32.
 
     float16 and float64 are that float32 converted (an f64 or integer tensor converts directly).
-    On a GPU this version decodes on the host and copies.
     """
     if not isinstance(q, QuantArray):
         raise DTypeError(
@@ -127,7 +129,8 @@ def dequantize(q: QuantArray, dtype: DTypeLike | None = np.float32) -> Any:
         )
     kind = float_dtype(f"dequantize of {q!r}", dtype)
     if q.device != "cpu":
-        return cuda_device().upload(dequantize(q.to("cpu"), kind), q.device)
+        with on_device_of(f"dequantize of {q!r}", q.raw):
+            return cuda_module("dequantize").dequantize(q, kind)
     values = np.empty(q.shape, kind)
     if values.size:
         decode_into(q, values)
@@ -186,15 +189,16 @@ def linear(
     problem = ladder.Problem("linear", q.format, len(rows), n, k, q.device.partition(":")[0], q.lasting)
     rung = ladder.choose(problem, kernel, arithmetic)
     direct = _takes_sums(out, x, q.raw, bias)
-    y = out.reshape(len(rows), n) if direct else namespace(x).empty((len(rows), n), np.float32)
-    with np.errstate(over="ignore", invalid="ignore"):  # infinities are results, as on a GPU
-        rung.launch(rows, q, y)
-        if bias is not None:
-            y += bias
-        if out is None:
-            return y.astype(kind, copy=False).reshape(shape)
-        if not direct:
-            out[...] = y.reshape(shape)
+    with on_device_of(f"{asked} with {rung.name} on {problem}", x):
+        y = out.reshape(len(rows), n) if direct else namespace(x).empty((len(rows), n), np.float32)
+        with np.errstate(over="ignore", invalid="ignore"):  # infinities are results, as on a GPU
+            rung.launch(rows, q, y)
+            if bias is not None:
+                y += bias
+            if out is None:
+                return y.astype(kind, copy=False).reshape(shape)
+            if not direct:
+                out[...] = y.reshape(shape)
     return out
 
 

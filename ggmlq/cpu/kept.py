@@ -5,9 +5,8 @@ function that it calls. Here a folder stands for a digest of every source file t
 can come from, of the versions of Numba and Python, and of the CPU that is compiled for; an entry
 in it stands for a function with all its constants.
 
-``GGMLQ_CACHE_DIR`` moves the folder; ``GGMLQ_CACHE_DIR=off`` does without. So does a place that
-cannot be written to. Files appear whole under their names, so any number of processes may share
-them, and a damaged one is compiled again.
+A place that cannot be written to is done without. Files appear whole under their names, so any
+number of processes may share them, and a damaged one is compiled again.
 """
 
 from __future__ import annotations
@@ -27,6 +26,7 @@ import llvmlite
 import numba
 from numba.core.caching import CompileResultCacheImpl
 
+from ..cache import root
 from .features import compiled_for, cpu_name
 
 SOURCES = ("cpu", "formats")  # of the package: what compiled code comes from
@@ -92,21 +92,6 @@ def examine() -> dict[str, Any]:
         return {"path": None, "problem": kept.problem, "functions": 0, "bytes": 0}
     files = [file.stat().st_size for file in kept.path.iterdir()]
     return {"path": str(kept.path), "problem": None, "functions": len(files), "bytes": sum(files)}
-
-
-def root() -> Path | None:
-    """The place for folders of compiled code, None where it is switched off."""
-    said = os.environ.get("GGMLQ_CACHE_DIR", "")
-    if said.lower() in ("off", "0", "none"):
-        return None
-    if said:
-        return Path(said).expanduser().absolute()
-    home = Path.home()
-    if sys.platform == "darwin":
-        return home / "Library" / "Caches" / "ggmlq"
-    if sys.platform == "win32":
-        return Path(os.environ.get("LOCALAPPDATA") or home / "AppData" / "Local") / "ggmlq" / "Cache"
-    return Path(os.environ.get("XDG_CACHE_HOME") or home / ".cache") / "ggmlq"
 
 
 def _key() -> str:

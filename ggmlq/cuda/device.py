@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from functools import cache
 from types import ModuleType
 from typing import Any
 
 from ..errors import DeviceError, MissingDependencyError
+
+_usable: list[ModuleType | None] = [None]  # CuPy, once it has found a GPU
 
 
 def cupy() -> ModuleType:
@@ -17,6 +20,13 @@ def cupy() -> ModuleType:
             f"CUDA: CuPy cannot be imported ({error}); device arrays need it; "
             'pip install "ggmlq[cuda]" for CUDA 13 or "ggmlq[cuda12]" for CUDA 12'
         ) from error
+    if _usable[0] is not cupy:
+        _refuse_without_gpu(cupy)
+        _usable[0] = cupy
+    return cupy  # type: ignore[no-any-return]
+
+
+def _refuse_without_gpu(cupy: ModuleType) -> None:
     try:
         count = cupy.cuda.runtime.getDeviceCount()
     except cupy.cuda.runtime.CUDARuntimeError as error:
@@ -26,7 +36,38 @@ def cupy() -> ModuleType:
         ) from error
     if not count:
         raise DeviceError('CUDA: no GPU found; work on the host with device "cpu"')
-    return cupy  # type: ignore[no-any-return]
+
+
+def current() -> int:
+    """The number of CuPy's current device."""
+    return int(cupy().cuda.runtime.getDevice())
+
+
+@cache
+def _facts(index: int) -> tuple[tuple[int, int], int]:
+    found = cupy().cuda.runtime.getDeviceProperties(index)
+    return (int(found["major"]), int(found["minor"])), int(found["multiProcessorCount"])
+
+
+def capability() -> tuple[int, int] | None:
+    """Compute capability of CuPy's current device; None where there is no GPU."""
+    try:
+        return _facts(current())[0]
+    except (MissingDependencyError, DeviceError):
+        return None
+
+
+def older_than(least: tuple[int, int]) -> str | None:
+    """Why a kernel for GPUs from ``least`` on cannot run here; None if it can, or without a GPU."""
+    found = capability()
+    if found is None or found >= least:
+        return None
+    return "needs compute capability {}.{}, this GPU has {}.{}".format(*least, *found)
+
+
+def multiprocessors() -> int:
+    """Multiprocessors of CuPy's current device."""
+    return _facts(current())[1]
 
 
 def number(device: str) -> int | None:

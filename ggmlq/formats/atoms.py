@@ -12,6 +12,8 @@ from collections.abc import Callable, Mapping
 from types import FunctionType
 from typing import Any, NamedTuple
 
+import numpy as np
+
 from .format import BlockFormat
 
 
@@ -27,16 +29,22 @@ def rebuild(
     fmt: BlockFormat,
     compiler: Callable[[Any], Any],
     replaced: Mapping[str, Any] | None = None,
+    table: Callable[[Any], Any] | None = None,
 ) -> Atoms:
     """The atoms of a format under a compiler.
 
-    ``replaced`` names helpers (such as ``half_value``) for which the target has something better.
+    ``replaced`` names helpers (such as ``half_value``) for which the target has something better;
+    ``table`` wraps the arrays of constants that atoms look things up in.
     """
-    build = recompiler(compiler, replaced or {})
+    build = recompiler(compiler, replaced or {}, table)
     return Atoms(build(fmt.code), build(fmt.scale), build(fmt.offset))  # type: ignore[arg-type]
 
 
-def recompiler(compiler: Callable[[Any], Any], replaced: Mapping[str, Any]) -> Callable[[FunctionType], Any]:
+def recompiler(
+    compiler: Callable[[Any], Any],
+    replaced: Mapping[str, Any],
+    table: Callable[[Any], Any] | None = None,
+) -> Callable[[FunctionType], Any]:
     """A compiler of functions together with all they call; each is compiled once."""
     done: dict[Any, Any] = {}
 
@@ -48,6 +56,8 @@ def recompiler(compiler: Callable[[Any], Any], replaced: Mapping[str, Any]) -> C
                     names[name] = replaced[name]
                 elif isinstance(names.get(name), FunctionType):
                     names[name] = build(names[name])
+                elif table and isinstance(names.get(name), np.ndarray):
+                    names[name] = table(names[name])
             done[function] = compiler(FunctionType(function.__code__, names, function.__name__))
         return done[function]
 

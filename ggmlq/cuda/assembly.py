@@ -1,0 +1,71 @@
+"""Inline assembly as functions of a kernel: what a wrapped instruction is made with.
+
+The body of a wrapper is what the instruction means in plain Python: Numba's simulator runs it, the
+tests hold it to the instruction. Instructions that move data or need a whole warp have no meaning
+for a single thread; kernels with them run on a GPU only.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable
+from typing import Any
+
+from llvmlite import ir
+
+from .language import config, extending, types
+
+f32, i32, u32, u64 = types.float32, types.int32, types.uint32, types.uint64
+SIMULATED = bool(config.ENABLE_CUDASIM)
+WORD, LONG, FLOAT = ir.IntType(32), ir.IntType(64), ir.FloatType()
+KINDS = {i32: ("r", WORD), u32: ("r", WORD), u64: ("l", LONG), f32: ("f", FLOAT)}
+
+
+def instruction(text: str, returns: Any, *takes: Any, effect: bool = False) -> Callable[[Any], Any]:
+    """Decorate the plain meaning of an instruction; ``$0`` … are results, then operands.
+
+    ``returns`` is a type, a UniTuple, or None. ``effect``: it reads or writes memory, or waits, so
+    it keeps its place among others of that kind.
+    """
+    results = () if returns is None else tuple(returns) if isinstance(returns, types.UniTuple) else (returns,)
+    outs, ins = ["=" + KINDS[t][0] for t in results], [KINDS[t][0] for t in takes]
+    constraints = ",".join([*outs, *ins, *(["~{memory}"] if effect else [])])
+    kinds = [KINDS[t][1] for t in results]
+    kind = ir.VoidType() if not kinds else kinds[0] if len(kinds) == 1 else ir.LiteralStructType(kinds)
+
+    def emit(context: Any, builder: Any, signature: Any, operands: Any) -> Any:
+        function = ir.FunctionType(kind, [KINDS[t][1] for t in takes])
+        value = builder.call(ir.InlineAsm(function, text, constraints, side_effect=effect), operands)
+        if not results:
+            return context.get_dummy_value()
+        if len(results) == 1:
+            return value
+        parts = [builder.extract_value(value, i) for i in range(len(results))]
+        return context.make_tuple(builder, signature.return_type, parts)
+
+    def decorate(meaning: Any) -> Any:
+        if SIMULATED:
+            return meaning
+        signature = (types.void if returns is None else returns)(*takes)
+        wrapped = as_intrinsic(meaning, signature, emit)
+        wrapped.meaning = meaning
+        return wrapped
+
+    return decorate
+
+
+def as_intrinsic(meaning: Any, signature: Any, emit: Callable[..., Any]) -> Any:
+    """Numba wants a function with the operands' names, so it is given ones."""
+
+    def typing(context: Any, *operands: Any) -> Any:
+        return signature, emit
+
+    names = ["context", *inspect.signature(meaning).parameters]
+    kind = inspect.Parameter.POSITIONAL_OR_KEYWORD
+    typing.__signature__ = inspect.Signature([inspect.Parameter(name, kind) for name in names])  # type: ignore[attr-defined]
+    typing.__name__, typing.__doc__ = meaning.__name__, meaning.__doc__
+    return extending.intrinsic(typing)
+
+
+def only_on_a_gpu() -> Any:
+    raise NotImplementedError("this instruction needs a GPU; the simulator runs one thread at a time")

@@ -1,0 +1,107 @@
+"""Floats as other floats: with subnormal numbers, which CuPy's kernels flush to zero, and fast."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from . import ptx
+from .atoms import inlined
+from .device import cupy
+from .language import cuda, float32, float64, uint32, uint64
+from .launch import Kernel, array, family
+
+THREADS = 256
+
+
+@family([(True,), (False,)])
+def kernel(widen: bool) -> Kernel:
+    """Float32 to float64, or back."""
+    source, target = (float32, float64) if widen else (float64, float32)
+
+    def convert(x: Any, y: Any) -> None:
+        i = cuda.grid(1)
+        if i < x.size:
+            y[i] = target(x[i])
+
+    name = "float32 to float64" if widen else "float64 to float32"
+    return Kernel(name, convert, array(source, 1), array(target, 1), threads=THREADS)
+
+
+# Kinds of values with the bytes of one. There is no NumPy dtype for bfloat16: its bits are uint16.
+KINDS = {"float32": 4, "float16": 2, "bfloat16": 2}
+DTYPES = {"float32": np.float32, "float16": np.float16, "bfloat16": np.uint16}
+LEAST = {"float32": (7, 5), "float16": (7, 5), "bfloat16": (8, 0)}
+
+
+def storing(kind: str) -> Any:
+    """The device function that stores 16 bytes of values of a kind, from v[i] on."""
+    return store_floats if kind == "float32" else _storing_halves(kind == "bfloat16")
+
+
+@inlined
+def store_floats(at: Any, v: Any, i: Any) -> None:
+    """Four floats as they are."""
+    bits_of = ptx.bits_of
+    ptx.store16(at, bits_of(v[i]), bits_of(v[i + 1]), bits_of(v[i + 2]), bits_of(v[i + 3]))
+
+
+def _storing_halves(bfloat: bool) -> Any:
+    bits_of = ptx.bfloat_bits if bfloat else ptx.half_bits
+    store16 = ptx.store16
+
+    @inlined
+    def store_halves(at: Any, v: Any, i: Any) -> None:
+        words = cuda.local.array(4, uint32)
+        for w in range(4):
+            words[w] = bits_of(v[i + 2 * w]) | bits_of(v[i + 2 * w + 1]) << uint32(16)
+        store16(at, words[0], words[1], words[2], words[3])
+
+    return store_halves
+
+
+@family([("float16",), ("bfloat16",)])
+def narrower(kind: str) -> Kernel:
+    """Float32 to half or bfloat16, eight values a thread."""
+    store, load_floats = storing(kind), ptx.load_floats
+
+    def narrow(x: Any, y: Any, count: Any) -> None:
+        i = uint32(cuda.blockIdx.x) * uint32(THREADS) + uint32(cuda.threadIdx.x)
+        if i < count:
+            v = cuda.local.array(8, float32)
+            for half in range(2):
+                four = load_floats(x + uint64(i) * uint64(32) + uint64(16 * half))
+                at = 4 * half
+                v[at], v[at + 1], v[at + 2], v[at + 3] = four[0], four[1], four[2], four[3]
+            store(y + uint64(i) * uint64(16), v, 0)
+
+    parameters = (uint64, uint64, uint32)
+    return Kernel(f"float32 to {kind}", narrow, *parameters, threads=THREADS, least=LEAST[kind])
+
+
+def narrowed(x: Any, kind: str) -> Any:
+    """Rows of floats, a multiple of eight in all, as halves or bfloat16 on the current device."""
+    if x.dtype == DTYPES[kind]:
+        return cupy().ascontiguousarray(x)
+    x = aligned_floats(x)
+    y = cupy().empty(x.shape, DTYPES[kind])
+    narrower(kind)((-(-x.size // (8 * THREADS)),), (THREADS,), x, y, x.size // 8)
+    return y
+
+
+def converted(x: Any, dtype: np.dtype[Any]) -> Any:
+    """A device array in another type of floats, C-contiguous."""
+    cp = cupy()
+    if {x.dtype, dtype} != {np.dtype(np.float32), np.dtype(np.float64)}:
+        return cp.ascontiguousarray(x, dtype)
+    y = cp.empty(x.shape, dtype)
+    flat = cp.ascontiguousarray(x).reshape(-1)
+    kernel(x.dtype == np.float32)((-(-x.size // THREADS),), (THREADS,), flat, y.reshape(-1))
+    return y
+
+
+def aligned_floats(x: Any) -> Any:
+    """A device array as contiguous float32 that can be loaded 16 bytes at a time."""
+    x = converted(x, np.dtype(np.float32))
+    return x.copy() if x.data.ptr % 16 else x

@@ -1,0 +1,206 @@
+"""Kernels: compiled once for a capability, kept on disk, launched on CuPy's current stream.
+
+Numba makes PTX of a plain function and nvJitLink makes machine code of that; neither needs a GPU.
+CuPy launches it, which costs 5 µs where Numba's own launcher takes 15 to 36.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import importlib
+import os
+import re
+import tempfile
+from collections.abc import Callable, Iterable
+from functools import cache, wraps
+from importlib import metadata
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from ..cache import root
+from ..errors import DeviceError
+from . import device
+from .language import cuda, types
+
+PACKAGE = Path(__file__).parents[1]
+
+
+def array(element: Any, axes: int) -> Any:
+    """The type of a C-contiguous array parameter."""
+    return types.Array(element, axes, "C")
+
+
+class Resources(NamedTuple):
+    """What the assembler says about a kernel."""
+
+    registers: int
+    stack: int  # bytes of local memory, spills included
+    shared: int  # bytes of static shared memory
+
+
+class Kernel:
+    """One function for the GPU, with the types of its parameters.
+
+    ``threads``: of a block, and ``blocks`` that should fit on a multiprocessor together; the
+    compiler keeps to the registers that they leave. ``shared``: bytes of dynamic shared memory.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        function: Callable[..., None],
+        *parameters: Any,
+        threads: int,
+        blocks: int = 1,
+        shared: int = 0,
+        least: tuple[int, int] = (7, 5),
+    ) -> None:
+        self.name, self.function, self.parameters = name, function, parameters
+        self.threads, self.blocks, self.shared, self.least = threads, blocks, shared, least
+        self._is_array = tuple(isinstance(kind, types.Array) for kind in parameters)
+        self._is_word = tuple(kind == types.uint32 for kind in parameters)
+        self._loaded: dict[int, Any] = {}
+
+    def __repr__(self) -> str:
+        return self.name
+
+    def __call__(self, grid: tuple[int, ...], block: tuple[int, ...], *arguments: Any) -> None:
+        """Launch on CuPy's current device and stream. Empty grids do nothing."""
+        index = device.current()
+        if index not in self._loaded:
+            self._loaded[index] = self._load(device.cupy())
+        if all(grid):
+            self._loaded[index](grid, block, self._flat(arguments), shared_mem=self.shared)
+
+    def _flat(self, arguments: tuple[Any, ...]) -> tuple[Any, ...]:
+        """Parameters as Numba's kernels take them: an array is a row of words.
+
+        An array for a parameter of 64 bits stands for its address.
+        """
+        words: list[Any] = []
+        for is_array, is_word, value in zip(self._is_array, self._is_word, arguments, strict=True):
+            if is_array:
+                words += (0, 0, value.size, value.itemsize, value, *value.shape, *value.strides)
+            else:
+                words.append(np.uint32(value) if is_word else value)
+        return tuple(words)
+
+    def _load(self, cp: Any) -> Any:
+        capability = device.capability()
+        assert capability is not None
+        if capability < self.least:
+            raise DeviceError(
+                f"{self.name}: this GPU has compute capability {_dotted(capability)}; the kernel needs "
+                f"{_dotted(self.least)}; choose another one, gq.kernels() lists what there is"
+            )
+        function = cp.RawModule(path=str(self.cubin(capability))).get_function("kernel")
+        if self.shared > 48 << 10:
+            function.max_dynamic_shared_size_bytes = self.shared
+        return function.kernel  # without the wrapper that looks up the device once more
+
+    # --- compiling -------------------------------------------------------------------------
+
+    def ptx(self, capability: tuple[int, int]) -> str:
+        """The kernel in PTX, under the name ``kernel``."""
+        signature = types.void(*self.parameters)
+        text, _ = cuda.compile(
+            self.function, signature, cc=capability, device=False, abi="numba",
+            launch_bounds=(self.threads, self.blocks),
+        )  # fmt: skip
+        entry = re.search(r"\.entry (\w+)", text)
+        assert entry is not None
+        return str(text.replace(entry[1], "kernel"))
+
+    def assemble(self, capability: tuple[int, int], ptx: str | None = None) -> tuple[bytes, Resources]:
+        """Machine code for a capability (of this PTX, if it is there already), and what it needs."""
+        core: Any = importlib.import_module("cuda.core")
+
+        arch = "sm_" + _dotted(capability).replace(".", "")
+        options = core.LinkerOptions(arch=arch, verbose=True)
+        linker = core.Linker(
+            core.ObjectCode.from_ptx((ptx or self.ptx(capability)).encode()), options=options
+        )
+        code = bytes(linker.link("cubin").code)
+        said = linker.get_info_log()
+        used = re.search(r"used (\d+) registers.*?(\d+) stack(?:, (\d+) bytes smem)?", said)
+        assert used is not None, said
+        return code, Resources(int(used[1]), int(used[2]), int(used[3] or 0))
+
+    def cubin(self, capability: tuple[int, int]) -> Path:
+        """The file of the machine code, made if it is not there."""
+        facts = (self.name, self.parameters, self.threads, self.blocks, capability, sources())
+        digest = hashlib.sha256(repr(facts).encode()).hexdigest()[:24]
+        path = _folder() / f"{re.sub(r'[^A-Za-z0-9]+', '-', self.name)}-{digest}.cubin"
+        if not path.exists():
+            code, _ = self.assemble(capability)
+            with tempfile.NamedTemporaryFile(dir=path.parent, delete=False) as file:
+                file.write(code)
+            os.replace(file.name, path)  # whole or not at all, also beside another process
+        return path
+
+
+def _dotted(capability: tuple[int, int]) -> str:
+    return ".".join(map(str, capability))
+
+
+@cache
+def sources() -> str:
+    """A digest of all that a kernel may depend on: our kernels, the formats, the compilers."""
+    digest = hashlib.sha256()
+    for folder in ("cuda", "formats"):
+        for path in sorted((PACKAGE / folder).rglob("*")):
+            if path.suffix in (".py", ".npz"):
+                digest.update(path.read_bytes())
+    for package in ("numba", "numba-cuda", "llvmlite", "cuda-core", "nvidia-nvjitlink", "nvidia-cuda-nvcc"):
+        try:
+            digest.update(metadata.version(package).encode())
+        except metadata.PackageNotFoundError:
+            digest.update(b"-")
+    return digest.hexdigest()
+
+
+@cache
+def _folder() -> Path:
+    """Where machine code is kept; a temporary folder where nothing is to be or can be kept."""
+    place = root()
+    if place is None:
+        return Path(tempfile.mkdtemp(prefix="ggmlq-"))
+    folder = place / "cuda"
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryFile(dir=folder):
+            return folder
+    except OSError:
+        return Path(tempfile.mkdtemp(prefix="ggmlq-"))
+
+
+class Family(NamedTuple):
+    """A function that makes kernels, and all that it is meant to be called with."""
+
+    make: Callable[..., Kernel]
+    cases: tuple[tuple[Any, ...], ...]
+
+
+FAMILIES: dict[str, Family] = {}
+
+
+Maker = Callable[..., Kernel]
+
+
+def family(cases: Iterable[tuple[Any, ...]] = ((),)) -> Callable[[Maker], Maker]:
+    """Decorate a function that makes kernels: each is made once, and tests find them all."""
+    listed = tuple(cases)
+
+    def decorate(make: Maker) -> Maker:
+        made = cache(make)
+
+        @wraps(make)
+        def get(*case: Any) -> Kernel:
+            return made(*case)
+
+        FAMILIES[f"{make.__module__}.{make.__qualname__}"] = Family(get, listed)
+        return get
+
+    return decorate

@@ -1,0 +1,23 @@
+"""Decode all weights to float32, then multiply with cuBLAS.
+
+Changed: nothing yet, this is the ground, and the only rung for tensors of plain floats.
+
+Limited by float32 without tensor cores, and by the decoded copy, which lives during the call.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from ...array import QuantArray
+from ...ladder import register
+from ..dequantize import dequantize
+from ..device import cupy
+
+
+@register(__name__, __doc__, arithmetic="f32", accumulate="f32")
+def launch(x: Any, q: QuantArray, out: Any) -> None:
+    cp = cupy()
+    cp.matmul(x.astype(np.float32, copy=False), dequantize(q, np.dtype(np.float32)).T, out=out)

@@ -1,0 +1,61 @@
+"""W4A16 in the seed's words: one thread an output, every weight decoded where it is used.
+
+Changed: nothing yet. A thread walks along a row of weights and a row of activations, decodes each
+weight to float32 and multiplies. The format enters through its atoms, so it serves all of them.
+
+Limited by instructions: a weight is decoded again for every row of activations, a dozen
+instructions for one multiplication.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from ...array import QuantArray
+from ...formats import BlockFormat
+from ...ladder import Problem, register
+from ..atoms import atoms
+from ..convert import aligned_floats
+from ..dequantize import BLOCK_FORMATS
+from ..language import cuda, float32, uint8
+from ..launch import Kernel, array, family
+
+SIDE = 16  # of a block of threads
+
+
+@family((fmt,) for fmt in BLOCK_FORMATS)
+def kernel(fmt: BlockFormat) -> Kernel:
+    code, scale, offset = atoms(fmt)
+    size, group = fmt.block_size, fmt.group
+
+    def naive_f32(x: Any, w: Any, y: Any) -> None:
+        n = cuda.blockIdx.x * SIDE + cuda.threadIdx.x
+        m = cuda.blockIdx.y * SIDE + cuda.threadIdx.y
+        if m < y.shape[0] and n < y.shape[1]:
+            total = float32(0)
+            for b in range(w.shape[1]):
+                block = w[n, b]
+                for g in range(size // group):
+                    s, o = scale(block, g), offset(block, g)
+                    for i in range(g * group, (g + 1) * group):
+                        total += x[m, b * size + i] * (s * float32(code(block, i)) - o)
+            y[m, n] = total
+
+    parameters = (array(float32, 2), array(uint8, 3), array(float32, 2))
+    return Kernel(f"naive_f32 {fmt.name}", naive_f32, *parameters, threads=SIDE * SIDE)
+
+
+def refuses(problem: Problem) -> str | None:
+    if not isinstance(problem.format, BlockFormat):
+        return "is written for blocks"
+    if problem.m > SIDE * 65535:
+        return f"takes up to {SIDE * 65535} rows of activations"
+    return None
+
+
+@register(__name__, __doc__, arithmetic="f32", accumulate="f32", refuses=refuses)
+def launch(x: Any, q: QuantArray, out: Any) -> None:
+    fmt, (n, k) = q.format, q.shape
+    assert isinstance(fmt, BlockFormat)
+    blocks = q.raw.reshape(n, k // fmt.block_size, fmt.dtype.itemsize)
+    kernel(fmt)((-(-n // SIDE), -(-len(x) // SIDE)), (SIDE, SIDE), aligned_floats(x), blocks, out)

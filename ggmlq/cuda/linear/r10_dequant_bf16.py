@@ -1,0 +1,38 @@
+"""bfloat16 and cuBLAS: with many rows the library on a decoded copy wins, with the range of float32.
+
+Changed from dequant_cublas: bfloat16 in place of half. It keeps 8 bits of a number in place of 11,
+still more than the 7 of an int8 code, and nothing overflows. cuBLAS uses Hopper's own tensor
+instructions (wgmma), which take twice what ``mma.sync`` takes, and scales nothing.
+
+Limited by decoding: as long for one row as for a thousand. With few rows it refuses where
+cuda:streamk or cuda:mma_magic is faster.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from ...array import QuantArray
+from ...formats.scalars import ScalarFormat
+from ...ladder import Problem, register
+from .. import device
+from ..convert import LEAST
+from . import r6_dequant_cublas, r8_mma_magic
+
+ENOUGH = 160  # rows of activations from which decoding pays
+
+
+def refuses(problem: Problem) -> str | None:
+    fmt = problem.format
+    if not (isinstance(fmt, ScalarFormat) and fmt.bfloat) and (reason := r6_dequant_cublas.refuses(problem)):
+        return reason
+    if reason := device.older_than(LEAST["bfloat16"]):
+        return reason
+    if problem.m < ENOUGH and not r8_mma_magic.refuses(problem):
+        return f"pays from {ENOUGH} rows of activations on; below, int8 kernels are faster"
+    return None
+
+
+@register(__name__, __doc__, arithmetic="bf16", accumulate="f16", refuses=refuses)
+def launch(x: Any, q: QuantArray, out: Any) -> None:
+    r6_dequant_cublas.multiply(x, q, out, "bfloat16")

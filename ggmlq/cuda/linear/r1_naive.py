@@ -1,0 +1,83 @@
+"""W4A8: integer products of codes, and the code's zero taken off through the block's sum.
+
+Changed: activations are quantized first, to q8_1 blocks of 32 codes with a scale d and a sum
+s = half(Σx). A block costs one float multiplication: ``d4 * (d8 * Σ q4·q8 - 8 * s)`` for q4_0, whose
+stored codes are 8 too large. That is the seed's formula and llama.cpp's on CUDA up to 8 rows; that
+s is of the floats and not of their codes costs accuracy (docs/compensation.md).
+
+Limited as before: each output decodes its weights again, byte by byte, and asks memory for each.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from ...array import QuantArray
+from ...formats import FORMATS, BlockFormat
+from ...formats.q8_1 import DTYPE
+from ...ladder import Problem, register
+from ..atoms import atoms, half
+from ..convert import aligned_floats
+from ..dequantize import BLOCK_FORMATS
+from ..device import cupy
+from ..language import cuda, float32, int32, uint8
+from ..launch import Kernel, array, family
+from ..quantize import launch as encode
+from ..quantize.q8_1 import S
+from ..quantize.q8_1 import kernel as q8_1
+
+SIDE = 16
+RUN = 32
+Q8_1 = FORMATS["q8_1"]
+SIMPLE = tuple(
+    fmt
+    for fmt in BLOCK_FORMATS
+    if fmt.block_size == fmt.group == RUN and not fmt.has_offset and fmt is not Q8_1
+)
+
+
+@family((fmt,) for fmt in SIMPLE)
+def kernel(fmt: BlockFormat) -> Kernel:
+    assert isinstance(Q8_1, BlockFormat)
+    (code, scale, _), (code8, scale8, _) = atoms(fmt), atoms(Q8_1)
+    zero, sum_at = fmt.zero, S
+
+    def naive(x: Any, w: Any, y: Any) -> None:
+        n = cuda.blockIdx.x * SIDE + cuda.threadIdx.x
+        m = cuda.blockIdx.y * SIDE + cuda.threadIdx.y
+        if m < y.shape[0] and n < y.shape[1]:
+            total = float32(0)
+            for b in range(w.shape[1]):
+                block, block8 = w[n, b], x[m, b]
+                dot = int32(0)
+                for i in range(RUN):
+                    dot += int32((code(block, i) + zero) * code8(block8, i))
+                part = scale8(block8, 0) * float32(dot)
+                if zero:  # the sum of large floats may be infinite
+                    part -= float32(zero) * half(block8, sum_at)
+                total += scale(block, 0) * part
+            y[m, n] = total
+
+    parameters = (array(uint8, 3), array(uint8, 3), array(float32, 2))
+    return Kernel(f"naive {fmt.name}", naive, *parameters, threads=SIDE * SIDE)
+
+
+def refuses(problem: Problem) -> str | None:
+    if problem.format not in SIMPLE:
+        return "takes blocks of 32 weights with one scale and no offset"
+    if problem.m > SIDE * 65535:
+        return f"takes up to {SIDE * 65535} rows of activations"
+    return None
+
+
+@register(__name__, __doc__, arithmetic="ggml-mmvq", accumulate="int32", refuses=refuses)
+def launch(x: Any, q: QuantArray, out: Any) -> None:
+    fmt, (n, k) = q.format, q.shape
+    assert isinstance(fmt, BlockFormat)
+    cp, m = cupy(), len(x)
+    x8 = cp.empty((m, k // RUN, DTYPE.itemsize), np.uint8)
+    encode(q8_1("ggml-mmvq"), aligned_floats(x), x8, cp.empty(1, np.uint32))
+    blocks = q.raw.reshape(n, k // fmt.block_size, fmt.dtype.itemsize)
+    kernel(fmt)((-(-n // SIDE), -(-m // SIDE)), (SIDE, SIDE), x8, blocks, out)

@@ -1,0 +1,85 @@
+"""Tiles in shared memory: a weight is decoded once for 16 rows of activations.
+
+Changed: a block of threads first decodes 16 rows of weights, 32 codes each, into shared memory with
+as many codes of activations beside them; then every thread works from there. Decoding and traffic
+shrink 16 times. Zeros are taken off the codes themselves and sums are of the codes (arithmetic q8),
+so every block format is served, with its offsets.
+
+Limited by shared memory: two loads of a byte for one multiplication.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from ...array import QuantArray
+from ...formats import BlockFormat
+from ...ladder import Problem, register
+from ..atoms import atoms
+from ..dequantize import BLOCK_FORMATS
+from ..language import cuda, float32, int8, int32, uint8
+from ..launch import Kernel, array, family
+from ..planes import activations, run_of
+
+SIDE = 16
+STEP = 32  # columns of a tile: a run of activations
+TILE = (SIDE, STEP + 4)  # padded: rows start in different banks
+
+
+@family((fmt,) for fmt in BLOCK_FORMATS)
+def kernel(fmt: BlockFormat) -> Kernel:
+    code, scale, offset = atoms(fmt)
+    size, group, run = fmt.block_size, fmt.group, run_of(fmt)
+    runs, has_offset, by_run = STEP // run, fmt.has_offset, (SIDE, STEP // run)
+
+    def tiled(x: Any, d: Any, w: Any, y: Any) -> None:
+        codes = cuda.shared.array(TILE, int8)
+        codes8 = cuda.shared.array(TILE, int8)
+        scales = cuda.shared.array(by_run, float32)
+        offsets = cuda.shared.array(by_run, float32)
+        tx, ty = cuda.threadIdx.x, cuda.threadIdx.y
+        n, m = cuda.blockIdx.x * SIDE + tx, cuda.blockIdx.y * SIDE + ty
+        row = min(cuda.blockIdx.x * SIDE + ty, y.shape[1] - 1)  # of weights, decoded by this thread
+        total = float32(0)
+        for column in range(0, w.shape[1] * size, STEP):
+            block, first = w[row, column // size], column % size
+            for i in range(tx, STEP, SIDE):
+                codes[ty, i] = int8(code(block, first + i))
+                codes8[ty, i] = x[m, column + i]
+            if tx < runs:
+                scales[ty, tx] = scale(block, (first + tx * run) // group)
+                offsets[ty, tx] = offset(block, (first + tx * run) // group)
+            cuda.syncthreads()
+            for r in range(runs):
+                dot, own = int32(0), int32(0)
+                for i in range(r * run, (r + 1) * run):
+                    dot = int32(dot + int32(codes[tx, i]) * int32(codes8[ty, i]))
+                    own = int32(own + int32(codes8[ty, i]))
+                part = scales[tx, r] * float32(dot)
+                if has_offset:
+                    part -= offsets[tx, r] * float32(own)
+                total += d[column // STEP, m] * part
+            cuda.syncthreads()
+        if m < y.shape[0] and n < y.shape[1]:
+            y[m, n] = total
+
+    parameters = (array(int8, 2), array(float32, 2), array(uint8, 3), array(float32, 2))
+    return Kernel(f"tiled {fmt.name}", tiled, *parameters, threads=SIDE * SIDE)
+
+
+def refuses(problem: Problem) -> str | None:
+    if not isinstance(problem.format, BlockFormat):
+        return "is written for blocks"
+    if problem.m > SIDE * 65535:
+        return f"takes up to {SIDE * 65535} rows of activations"
+    return None
+
+
+@register(__name__, __doc__, arithmetic="q8", accumulate="int32", refuses=refuses)
+def launch(x: Any, q: QuantArray, out: Any) -> None:
+    fmt, (n, k) = q.format, q.shape
+    assert isinstance(fmt, BlockFormat)
+    a = activations(x, STEP)
+    blocks = q.raw.reshape(n, k // fmt.block_size, fmt.dtype.itemsize)
+    grid = (-(-n // SIDE), -(-len(x) // SIDE))
+    kernel(fmt)(grid, (SIDE, SIDE), a.codes, a.scale, blocks, out)

@@ -1,0 +1,80 @@
+"""Wide loads: 16 codes with one instruction, straight from global memory.
+
+Changed from the naive rung: weights are planes, laid out once so that codes lie side by side, and a
+thread loads 16 of them at a time. Nothing is shared and nothing else is saved: each byte is still
+multiplied on its own, so wide loads alone show what they are worth.
+
+Limited by taking words apart: two instructions to get at a byte before it is multiplied.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from ...array import QuantArray
+from ...ladder import register
+from .. import planes, ptx
+from ..atoms import inlined
+from ..language import cuda, float32, int32, uint32, uint64
+from ..launch import Kernel, family
+from ..planes import refuses
+
+SIDE = 16
+
+
+@inlined
+def byte_products(a: Any, b: Any) -> Any:
+    """The sum of the products of four bytes."""
+    total = int32(0)
+    for shift in (24, 16, 8, 0):
+        x, y = int32(a << int32(shift)) >> int32(24), int32(b << int32(shift)) >> int32(24)
+        total = int32(total + int32(x) * int32(y))
+    return total
+
+
+@inlined
+def sixteen_products(a: Any, b: Any) -> Any:
+    """The sum of the products of 16 bytes behind two addresses."""
+    a0, a1, a2, a3 = ptx.load16(a)
+    b0, b1, b2, b3 = ptx.load16(b)
+    low = int32(byte_products(a0, b0) + byte_products(a1, b1))
+    return int32(low + int32(byte_products(a2, b2) + byte_products(a3, b3)))
+
+
+@family((run,) for run in (16, 32))
+def kernel(run: int) -> Kernel:
+    sixteen, load, store = sixteen_products, ptx.load_float, ptx.store_float
+
+    def vectorized(
+        x: Any, dx: Any, w: Any, dw: Any, y: Any, rows: Any, columns: Any, k: Any, m_rows: Any, n_rows: Any
+    ) -> None:
+        n = uint32(cuda.blockIdx.x * SIDE + cuda.threadIdx.x)
+        m = uint32(cuda.blockIdx.y * SIDE + cuda.threadIdx.y)
+        if m < rows and n < columns:
+            of_x, of_w = x + uint64(m) * uint64(k), w + uint64(n) * uint64(k)
+            total = float32(0)
+            for r in range(uint32(k // run)):
+                at = uint64(r * uint32(run))
+                dot = sixteen(of_x + at, of_w + at)
+                if run == 32:
+                    dot = int32(dot + sixteen(of_x + at + uint64(16), of_w + at + uint64(16)))
+                a = load(
+                    dx + (uint64(r * uint32(run) // uint32(32)) * uint64(m_rows) + uint64(m)) * uint64(4)
+                )
+                b = load(dw + (uint64(r) * uint64(n_rows) + uint64(n)) * uint64(4))
+                total += a * (b * float32(dot))
+            store(y + (uint64(m) * uint64(columns) + uint64(n)) * uint64(4), total)
+
+    parameters = (uint64,) * 5 + (uint32,) * 5
+    return Kernel(f"vectorized, runs of {run}", vectorized, *parameters, threads=SIDE * SIDE)
+
+
+@register(__name__, __doc__, arithmetic="q8", accumulate="int32", refuses=refuses)
+def launch(x: Any, q: QuantArray, out: Any) -> None:
+    w = planes.weights(q)
+    a = planes.activations(x, w.run)
+    m, n = out.shape
+    grid = (-(-n // SIDE), -(-m // SIDE))
+    sizes = (m, n, w.codes.shape[1], len(a.codes), len(w.codes))
+    kernel(w.run)(grid, (SIDE, SIDE), a.codes, a.scale, w.codes, w.scale, out, *sizes)
+    planes.compensate(out, a, w)

@@ -1,0 +1,58 @@
+"""Decode to half, multiply with cuBLAS: what a library gives, and the bar for all others.
+
+Changed: nothing is multiplied here. The weights become a matrix of halves, the activations too, and
+cuBLAS sums the products of halves in float32 on the tensor cores. It serves every block format and
+does not care for blocks at all.
+
+Limited by the copy: each weight is written and read again as two bytes, which a large batch pays
+for and a small one does not. Halves end at 65504: larger activations become infinite.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import Any
+
+import numpy as np
+
+from ...array import QuantArray
+from ...formats import BlockFormat
+from ...ladder import Problem, register
+from ..convert import narrowed
+from ..dequantize import decoded
+from ..device import cupy
+
+TRANSPOSED, AS_IS = 1, 0  # cublasOperation_t
+R_32F, COMPUTE_32F, DEFAULT = 0, 68, -1  # cudaDataType_t, cublasComputeType_t, the algorithm
+INPUT = {"float16": 2, "bfloat16": 14}  # cudaDataType_t
+
+
+def refuses(problem: Problem) -> str | None:
+    if isinstance(problem.format, BlockFormat):
+        return None
+    return "is written for blocks; cuda:dequant multiplies plain floats"
+
+
+@register(__name__, __doc__, arithmetic="f16", accumulate="f16", refuses=refuses)
+def launch(x: Any, q: QuantArray, out: Any) -> None:
+    multiply(x, q, out, "float16")
+
+
+def multiply(x: Any, q: QuantArray, out: Any, kind: str) -> None:
+    """``out = x @ q.T`` with both operands as halves or bfloat16."""
+    if x.size and out.size:
+        product(narrowed(x, kind), decoded(q, kind), out, kind)
+    else:
+        out.fill(0)
+
+
+def product(x: Any, w: Any, out: Any, kind: str) -> None:
+    """``out = x @ w.T`` in cuBLAS, which counts columns first and so sees all of it transposed."""
+    cublas: Any = import_module("cupy_backends.cuda.libs.cublas")
+    (m, k), n = x.shape, len(w)
+    one, none = np.ones(1, np.float32), np.zeros(1, np.float32)
+    cublas.gemmEx(
+        cupy().cuda.device.get_cublas_handle(), TRANSPOSED, AS_IS, n, m, k,
+        one.ctypes.data, w.data.ptr, INPUT[kind], k, x.data.ptr, INPUT[kind], k,
+        none.ctypes.data, out.data.ptr, R_32F, n, COMPUTE_32F, DEFAULT,
+    )  # fmt: skip

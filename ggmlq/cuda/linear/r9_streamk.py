@@ -1,0 +1,133 @@
+"""Stream-K: the work is cut into equal lengths, not into whole tiles.
+
+Changed: the steps of all tiles form one row, and each multiprocessor takes an equal part of it: the
+end of a tile, some whole ones, the beginning of another. Sums of parts go to a workspace and are
+added in a fixed order by a second, small kernel. Tiles are lower where there are few rows of
+activations. So a few rows keep all multiprocessors busy too.
+
+Limited by memory for few rows: planes take 9 bits for a weight of 4. Where whole tiles fill the card
+the second kernel only costs, and the rung refuses.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from ...array import QuantArray
+from ...ladder import Problem, register
+from .. import device, planes, ptx
+from ..language import cuda, float32, uint32, uint64
+from ..launch import Kernel, family
+from ..tiles import STEP, Shape, accumulator, storer
+from . import r8_mma_magic
+from .r7_mma import LEAST
+from .r8_mma_magic import START, scaled
+
+LOW, SHAPE = Shape(32, 128, 32, 16, blocks=2), r8_mma_magic.SHAPE
+FILLED = 0.9  # of the last round of tiles
+THREADS = 256
+
+
+@family((shape,) for shape in (LOW, SHAPE))
+def kernel(shape: Shape) -> Kernel:
+    """Block c of ``count`` does units c * units // count and on; a unit is one step of one tile."""
+    accumulate, store = accumulator(shape, START, scaled), storer(shape)
+    rows, columns, sums_each = shape.rows, shape.columns, shape.sums
+
+    def streamk(
+        x: Any, dx: Any, w: Any, dw: Any, y: Any, parts: Any,
+        m: Any, n: Any, k: Any, m_rows: Any, n_rows: Any, units: Any,
+    ) -> None:  # fmt: skip
+        c, count = uint64(cuda.blockIdx.x), uint64(cuda.gridDim.x)
+        steps, across = k // uint32(STEP), (n + uint32(columns - 1)) // uint32(columns)
+        unit, end = uint32(c * uint64(units) // count), uint32((c + uint64(1)) * uint64(units) // count)
+        sums = cuda.local.array(sums_each, float32)
+        while unit < end:
+            tile = unit // steps
+            first = unit - tile * steps
+            last = min(steps, first + (end - unit))
+            m0, n0 = tile // across * uint32(rows), tile % across * uint32(columns)
+            for i in range(sums_each):
+                sums[i] = float32(0)
+            accumulate(sums, m0, n0, x, dx, w, dw, first, last, k, m_rows, n_rows)
+            to, height, width = y, m, n
+            if last - first < steps:
+                slot = c * uint64(2) + uint64(first == uint32(0))
+                to, height, width = parts + slot * uint64(rows * columns * 4), uint32(rows), uint32(columns)
+                m0, n0 = uint32(0), uint32(0)
+            store(sums, to, m0, n0, height, width)
+            unit += last - first
+
+    parameters = (uint64,) * 6 + (uint32,) * 6
+    sizes = {"threads": shape.threads, "blocks": shape.blocks, "shared": shape.shared}
+    return Kernel(f"streamk, {shape}", streamk, *parameters, least=LEAST, **sizes)
+
+
+@family((shape,) for shape in (LOW, SHAPE))
+def adder(shape: Shape) -> Kernel:
+    """Adds the parts of each tile that more than one block made, four outputs a thread."""
+    rows, columns = shape.rows, shape.columns
+    load_floats, store_float = ptx.load_floats, ptx.store_float
+
+    def add(y: Any, parts: Any, m: Any, n: Any, steps: Any, units: Any, count: Any) -> None:
+        tile, across = uint64(cuda.blockIdx.x), (n + uint32(columns - 1)) // uint32(columns)
+        # the blocks that did its first and its last unit
+        first = ((tile * uint64(steps) + uint64(1)) * uint64(count) - uint64(1)) // uint64(units)
+        last = ((tile + uint64(1)) * uint64(steps) * uint64(count) - uint64(1)) // uint64(units)
+        if first == last:
+            return
+        at = (uint32(cuda.blockIdx.y) * uint32(THREADS) + uint32(cuda.threadIdx.x)) * uint32(4)
+        a = b = c = d = float32(0)
+        for block in range(first, last + uint64(1)):
+            slot = uint64(block) * uint64(2) + uint64(block == first)
+            v = load_floats(parts + (slot * uint64(rows * columns) + uint64(at)) * uint64(4))
+            a, b, c, d = a + v[0], b + v[1], c + v[2], d + v[3]
+        row = uint32(tile // uint64(across)) * uint32(rows) + at // uint32(columns)
+        column = uint32(tile % uint64(across)) * uint32(columns) + at % uint32(columns)
+        if row < m:
+            to = y + (uint64(row) * uint64(n) + uint64(column)) * uint64(4)
+            if column < n:
+                store_float(to, a)
+            if column + uint32(1) < n:
+                store_float(to + uint64(4), b)
+            if column + uint32(2) < n:
+                store_float(to + uint64(8), c)
+            if column + uint32(3) < n:
+                store_float(to + uint64(12), d)
+
+    parameters = (uint64,) * 2 + (uint32,) * 5
+    return Kernel(f"add the parts of {rows}x{columns}", add, *parameters, threads=THREADS)
+
+
+def refuses(problem: Problem) -> str | None:
+    if reason := r8_mma_magic.refuses(problem):
+        return reason
+    if device.capability() is None or problem.m <= LOW.rows:
+        return None
+    tiles = -(-problem.m // SHAPE.rows) * -(-problem.n // SHAPE.columns)
+    at_once = device.multiprocessors() * SHAPE.blocks
+    if tiles >= FILLED * at_once * -(-tiles // at_once):
+        return "whole tiles fill this GPU: cuda:mma_magic does the same with one kernel"
+    return None
+
+
+@register(__name__, __doc__, arithmetic="q8", accumulate="int32", refuses=refuses)
+def launch(x: Any, q: QuantArray, out: Any) -> None:
+    w = planes.weights(q)
+    a = planes.activations(x, w.run, for_mma=True)
+    (m, n), k = out.shape, w.codes.shape[1]
+    shape = LOW if m <= LOW.rows else SHAPE
+    tiles, steps = -(-m // shape.rows) * -(-n // shape.columns), k // STEP
+    units = tiles * steps
+    if not units:
+        out.fill(0)
+        return
+    count = min(device.multiprocessors() * shape.blocks, units)
+    parts = device.cupy().empty((2 * count, shape.rows, shape.columns), np.float32)
+    sizes = (m, n, k, len(a.codes), len(w.codes), units)
+    kernel(shape)((count,), (shape.threads,), a.codes, a.scale, w.codes, w.scale, out, parts, *sizes)
+    grid = (tiles, shape.rows * shape.columns // (4 * THREADS))
+    adder(shape)(grid, (THREADS,), out, parts, m, n, steps, units, count)
+    planes.compensate(out, a, w)

@@ -1,0 +1,50 @@
+"""Encoding on the GPU, with the bytes that the CPU writes: one file a format, found by its name."""
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+from collections.abc import Callable
+from functools import cache
+from typing import Any
+
+import numpy as np
+
+from ...array import QuantArray
+from ...formats import Format
+from ..convert import aligned_floats
+from ..device import cupy
+from ..launch import Kernel
+from ._block import RUN, THREADS
+
+
+@cache
+def encoder(fmt: Format) -> Callable[[], Kernel] | None:
+    """What makes the kernel that encodes a format; None where there is none."""
+    name = f"{__name__}.{fmt.name.lower()}"
+    if importlib.util.find_spec(name) is None:
+        return None
+    found: Callable[[], Kernel] = importlib.import_module(name).kernel
+    return found
+
+
+def quantize(x: Any, fmt: Format) -> QuantArray | None:
+    """Rows of floats on a GPU, encoded there; None where the host must do it, or find the words.
+
+    That is so if there is no kernel, if rows are not whole blocks of floats, or if a value is not
+    finite or does not fit the format. To know the last costs one synchronization.
+    """
+    make = encoder(fmt)
+    if make is None or x.dtype.kind != "f" or not x.size or not x.ndim or x.shape[-1] % fmt.block_size:
+        return None
+    cp = cupy()
+    raw = cp.empty((*x.shape[:-1], fmt.row_bytes(x.shape[-1])), np.uint8)
+    unfit = cp.zeros(1, np.uint32)
+    launch(make(), aligned_floats(x), raw, unfit)
+    return None if unfit.item() else QuantArray(fmt, x.shape, raw)
+
+
+def launch(kernel: Kernel, x: Any, raw: Any, unfit: Any) -> None:
+    """Run an encoder over all blocks of x; a bit of ``unfit`` is set where a block is not sane."""
+    blocks = x.size // RUN
+    kernel((-(-blocks * 8 // THREADS),), (THREADS,), x, raw, unfit, blocks)

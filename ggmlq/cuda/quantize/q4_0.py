@@ -1,0 +1,35 @@
+"""q4_0: the extreme value gets the code 0, so d is it over -8; the layout is in formats/q4_0.py."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from ...formats.q4_0 import DTYPE, QS
+from .. import ptx
+from ..atoms import inlined
+from ..language import float32, int32, uint32, uint64
+from ..launch import Kernel, family
+from ._block import block_kernel, extreme, four_bytes, inverse, store_nibbles, truncate
+
+
+@inlined
+def code(value: Any, per: Any) -> Any:
+    return min(truncate(ptx.add(ptx.mul(value, per), float32(8.5))), int32(15))
+
+
+@inlined
+def encode(v0: Any, v1: Any, v2: Any, v3: Any, part: Any, at: Any, live: Any) -> Any:
+    # adding +0 makes the extreme of a block of -0.0 a +0.0
+    d = ptx.div(ptx.add(extreme(v0, v1, v2, v3), float32(0)), float32(-8))
+    per = inverse(d)
+    scale = ptx.half_bits(d)
+    word = four_bytes(code(v0, per), code(v1, per), code(v2, per), code(v3, per))
+    store_nibbles(at + uint64(QS), word, part, live, True)
+    if live and part == uint32(0):
+        ptx.store2(at, scale)
+    return scale
+
+
+@family()
+def kernel() -> Kernel:
+    return block_kernel("quantize q4_0", encode, DTYPE.itemsize)

@@ -1,0 +1,108 @@
+"""Kernels become machine code on a machine without a GPU, and what the assembler says is checked.
+
+Each run assembles a few of each family, others every time; GGMLQ_EVERY_KERNEL=1 assembles all of
+them for all capabilities (some minutes).
+"""
+
+from __future__ import annotations
+
+import os
+
+import numpy as np
+import pytest
+
+pytest.importorskip("numba_cuda", reason="numba-cuda is not installed (extra test or cuda)")
+pytest.importorskip("cuda.core", reason="cuda-core is not installed (extra test or cuda)")
+
+from cuda_kernels import families
+
+from ggmlq.cuda import launch, tiles
+from ggmlq.cuda.language import cuda, float32, int32
+from ggmlq.cuda.launch import Kernel, array
+from ggmlq.cuda.linear import r7_mma, r9_streamk
+
+CAPABILITIES = [(7, 5), (8, 0), (9, 0)]
+EVERY = bool(os.environ.get("GGMLQ_EVERY_KERNEL"))
+FAMILIES = families()
+
+
+def some(cases):
+    if EVERY:
+        return cases
+    picked = np.random.default_rng().choice(len(cases), size=1, replace=False)
+    return [cases[i] for i in picked]
+
+
+@pytest.mark.parametrize("name", FAMILIES)
+def test_machine_code(name):
+    family = FAMILIES[name]
+    for case in some(family.cases):
+        kernel = family.make(*case)
+        able = [capability for capability in CAPABILITIES if capability >= kernel.least]
+        for capability in able if EVERY else [able[np.random.default_rng().integers(len(able))]]:
+            text = kernel.ptx(capability)
+            assert_right_instructions(kernel, text)
+            code, used = kernel.assemble(capability, text)
+            assert code[:4] == b"\x7fELF", f"{kernel} for {capability}"
+            assert used.stack == 0, f"{kernel} for {capability} keeps {used.stack} bytes in memory"
+            fit = 65536 // (kernel.threads * kernel.blocks)
+            assert used.registers <= fit, f"{kernel} for {capability}: {used.registers} registers"
+
+
+def assert_right_instructions(kernel, text):
+    if "float64" not in kernel.name:
+        assert ".f64" not in text, f"{kernel}: doubles are slow on a GPU and round differently"
+    for word, instruction in (("dp4a", "dp4a.s32"), ("registers", "dp4a.s32"), ("mma", "mma.sync")):
+        if kernel.name.startswith(word):
+            assert instruction in text
+    if kernel.name.startswith(("mma", "streamk")):
+        assert "cp.async.cg" in text
+        assert "ldmatrix" in text
+        converts = "cvt.rn.f32.s32" in text
+        assert converts is kernel.name.startswith("mma,"), f"{kernel}: magic is there to convert nothing"
+
+
+@pytest.mark.parametrize("shape", [r7_mma.SHAPE, r9_streamk.LOW, tiles.Shape()], ids=str)
+def test_a_tile_adds_up(shape):
+    assert shape.sums * shape.threads == shape.rows * shape.columns
+    assert shape.rows * 8 % shape.threads == 0
+    assert shape.shared * shape.blocks <= 227 << 10
+    assert shape.parts[-1] + 4 * tiles.RUNS * shape.columns == shape.stage
+
+
+def double(x, y):
+    i = cuda.grid(1)
+    if i < x.size:
+        y[i] = x[i] + x[i]
+
+
+def test_code_is_kept_on_disk(tmp_path, monkeypatch):
+    monkeypatch.setenv("GGMLQ_CACHE_DIR", str(tmp_path))
+    launch._folder.cache_clear()
+    try:
+        kernel = Kernel("double it", double, array(float32, 1), array(float32, 1), threads=32)
+        path = kernel.cubin((7, 5))
+        assert path.parent == tmp_path / "cuda"
+        made = path.stat().st_mtime_ns
+        again = Kernel("double it", double, array(float32, 1), array(float32, 1), threads=32)
+        assert again.cubin((7, 5)) == path
+        assert path.stat().st_mtime_ns == made
+        assert again.cubin((8, 0)) != path
+        other = Kernel("double it", double, array(int32, 1), array(int32, 1), threads=32)
+        assert other.cubin((7, 5)) != path
+        monkeypatch.setattr(launch, "sources", lambda: "changed")
+        assert again.cubin((7, 5)) != path
+    finally:
+        launch._folder.cache_clear()
+
+
+def test_a_folder_that_cannot_be_written_to(tmp_path, monkeypatch):
+    blocked = tmp_path / "file"
+    blocked.write_text("")
+    monkeypatch.setenv("GGMLQ_CACHE_DIR", str(blocked))
+    launch._folder.cache_clear()
+    try:
+        assert launch._folder() != blocked
+        assert launch._folder().is_dir()
+    finally:
+        launch._folder.cache_clear()

@@ -1,0 +1,231 @@
+"""Every rung of the CUDA ladder against the float64 oracle on the operands that it multiplies."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import ggmlq as gq
+from ggmlq.formats import FORMATS, BlockFormat
+from ggmlq.ladder import Problem
+from ggmlq.testing.blocks import random_blocks
+from ggmlq.testing.oracle import assert_right
+from ggmlq.testing.products import products
+from ggmlq.testing.rows import rows
+
+RUNGS = gq.kernels(device="cuda")
+NAMES = [rung.name for rung in RUNGS]
+GOLDEN = Path(__file__).parent / "golden"
+SEED = int(np.random.default_rng().integers(1 << 31))
+HOT = ("q4_0", "q8_0", "q4_1", "q6_K")  # no offset, an offset, groups of 16
+SHAPES = [
+    (1, 1, 256),
+    (8, 31, 512),
+    (9, 129, 768),
+    (64, 64, 256),
+    (65, 127, 1280),
+    (130, 300, 2304),
+    (33, 128, 14336),
+]
+# The seed's sizes of a problem; it lists no cases, only that 21 passed: three kernels by seven.
+SEEDS = [(m, 4096, k) for m in (1, 32, 512) for k in (4096, 14336)] + [(128, 4096, 4096)]
+SEEDS_KERNELS = {
+    "W4A16": ("cuda:naive_f32", "q4_0"),
+    "W4A8": ("cuda:naive", "q4_0"),
+    "Q8_0": ("cuda:naive_f32", "q8_0"),
+}
+SEEDS_NMSE = {"W4A16": 4.65e-3, "W4A8": 4.66e-3, "Q8_0": 1.4e-5}
+
+
+def weights(name, n, k, seed=SEED):
+    fmt = FORMATS[name]
+    return gq.QuantArray.from_bytes(random_blocks(fmt, n, k // fmt.block_size, seed), fmt, (n, k))
+
+
+def multiply(cupy, rung, x, q):
+    """The product, run twice, into a poisoned array between two guard rows."""
+    (m, _), n = x.shape, len(q)
+    around = cupy.full((m + 2, n), np.nan, np.float32)
+    y, device = around[1:-1], q.to("cuda")
+    rung.launch(cupy.asarray(x), device, y)
+    once = y.get()
+    y.fill(np.nan)
+    rung.launch(cupy.asarray(x), device, y)
+    assert np.array_equal(once, y.get(), equal_nan=True), f"{rung.name}: two runs differ, seed {SEED}"
+    assert np.isnan(around[[0, -1]].get()).all(), f"{rung.name} writes past its output, seed {SEED}"
+    return once
+
+
+def check(cupy, rung, name, m, n, k, kind="normal"):
+    problem = Problem("linear", FORMATS[name], m, n, k, "cuda")
+    if reason := rung.refuses(problem):
+        assert reason[0].islower()
+        return
+    x, q = rows(kind, m, k, SEED), weights(name, n, k)
+    assert_right(multiply(cupy, rung, x, q), x, q, rung)
+
+
+@pytest.mark.cuda
+@pytest.mark.parametrize("name", FORMATS)
+@pytest.mark.parametrize("rung", RUNGS, ids=NAMES)
+def test_formats(rung, name, cupy):
+    fmt = FORMATS[name]
+    if fmt.dtype.kind != "i" and name != "f64":
+        check(cupy, rung, name, 5, 33, 512)
+
+
+@pytest.mark.cuda
+@pytest.mark.parametrize("shape", SHAPES, ids=str)
+@pytest.mark.parametrize("rung", RUNGS, ids=NAMES)
+def test_shapes(rung, shape, cupy):
+    for name in HOT:
+        check(cupy, rung, name, *shape)
+
+
+@pytest.mark.cuda
+@pytest.mark.parametrize("kind", ["heavy_tails", "outliers", "spikes", "zeros", "small", "ties"])
+@pytest.mark.parametrize("rung", RUNGS, ids=NAMES)
+def test_activations(rung, kind, cupy):
+    for name in HOT:
+        check(cupy, rung, name, 12, 40, 512, kind)
+
+
+@pytest.mark.cuda
+@pytest.mark.parametrize("rung", RUNGS, ids=NAMES)
+def test_many_rows(rung, cupy):
+    check(cupy, rung, "q4_0", 4096, 72, 256)
+    check(cupy, rung, "q8_0", 600, 1200, 512)
+
+
+@pytest.mark.cuda
+@pytest.mark.parametrize("rung", RUNGS, ids=NAMES)
+def test_nothing_to_multiply(rung, cupy):
+    for m, n in ((0, 5), (4, 0)):
+        check(cupy, rung, "q4_0", m, n, 64)
+
+
+@pytest.mark.cuda
+@pytest.mark.parametrize("rung", RUNGS, ids=NAMES)
+def test_not_a_number_stays_one(rung, cupy):
+    q, x = weights("q8_0", 9, 256), rows("normal", 3, 256)
+    x[1, 70] = np.nan
+    if not rung.refuses(Problem("linear", q.format, 3, 9, 256, "cuda")):
+        assert np.isnan(multiply(cupy, rung, x, q)).any(axis=1).tolist() == [False, True, False]
+
+
+@pytest.mark.cuda
+@pytest.mark.parametrize("name", ["q4_0", "q5_0", "q8_0", "iq4_nl", "mxfp4"])
+def test_llama_cpp_on_cuda(name, cupy):
+    """Up to 8 rows llama.cpp multiplies with the seed's formula, and so does cuda:naive."""
+    runs = [p for p in products(GOLDEN, name, "cuda") if p.arithmetic == "ggml-mmvq"]
+    assert runs
+    for p in runs:
+        y = gq.linear(cupy.asarray(p.x), p.q.to("cuda"), kernel="cuda:naive").get()
+        assert gq.reference.row_errors(y, p.y, p.x, p.q).max() <= 1e-9
+
+
+@pytest.mark.cuda
+@pytest.mark.parametrize("shape", SEEDS, ids=str)
+@pytest.mark.parametrize("case", SEEDS_KERNELS)
+def test_the_seeds_cases(case, shape, cupy, capsys):
+    """Its error beside the unquantized floats, and no more than half as much again as the seed saw."""
+    (kernel, name), (m, n, k) = SEEDS_KERNELS[case], shape
+    rng = cupy.random.default_rng(SEED)
+    x, w = (rng.uniform(-1, 1, size, np.float32) for size in ((m, k), (n, k)))
+    y = gq.linear(x, gq.quantize(w, name), kernel=kernel)
+    want = x.astype(np.float64) @ w.astype(np.float64).T
+    nmse = float(((y - want) ** 2).sum() / (want**2).sum())
+    with capsys.disabled():
+        print(f"\n{case} M={m} N={n} K={k}: NMSE {nmse:.2e}, the seed saw {SEEDS_NMSE[case]:.2e}", end="")
+    assert nmse <= 1.5 * SEEDS_NMSE[case]
+
+
+# --- choosing ---------------------------------------------------------------------------------
+
+
+@pytest.mark.cuda
+@pytest.mark.parametrize("name", FORMATS)
+def test_auto_takes_every_format(name, cupy):
+    q = weights(name, 40, 2 * FORMATS[name].block_size * (1 if FORMATS[name].block_size > 1 else 64))
+    for m in (1, 200):
+        x = rows("normal", m, q.shape[1], SEED)
+        y = cupy.asarray(x) @ q.to("cuda").T
+        assert gq.nmse(y, gq.reference.linear(x, q)) < 1e-3
+
+
+@pytest.mark.cuda
+def test_forms_of_x(cupy):
+    q, x = weights("q4_0", 7, 128).to("cuda"), cupy.asarray(rows("normal", 24, 128))
+    for rung in RUNGS:
+        if rung.refuses(Problem("linear", q.format, 24, 7, 128, "cuda")):
+            continue
+        want = gq.linear(x, q, kernel=rung.name)
+        for form in (cupy.asfortranarray(x), cupy.repeat(x, 2, axis=1)[:, ::2], x.reshape(2, 3, 4, 128)):
+            assert cupy.array_equal(gq.linear(form, q, kernel=rung.name).reshape(24, 7), want)
+        odd = cupy.empty(24 * 128 + 1, np.float32)[1:].reshape(24, 128)
+        odd[:] = x
+        assert cupy.array_equal(gq.linear(odd, q, kernel=rung.name), want)
+        out = cupy.empty(24 * 7 + 1, np.float32)[1:].reshape(24, 7)
+        assert cupy.array_equal(gq.linear(x.astype(np.float64), q, kernel=rung.name, out=out), want)
+
+
+@pytest.mark.cuda
+def test_a_current_stream_and_a_graph(cupy):
+    q, x = weights("q4_0", 64, 512).to("cuda"), cupy.asarray(rows("normal", 4, 512))
+    want = gq.linear(x, q)
+    stream = cupy.cuda.Stream(non_blocking=True)
+    out = cupy.zeros((4, 64), np.float32)
+    with stream:
+        gq.linear(x, q, out=out)
+        stream.synchronize()
+        out.fill(0)
+        stream.begin_capture()
+        gq.linear(x, q, out=out)
+        graph = stream.end_capture()
+        graph.launch(stream)
+    stream.synchronize()
+    assert cupy.array_equal(out, want)
+
+
+@pytest.mark.cuda
+def test_out_of_memory_is_told(cupy):
+    q = weights("q4_0", 1 << 16, 512).to("cuda")
+    few = cupy.ones((1, 512), np.float32)
+    before = cupy.get_default_memory_pool().used_bytes()
+    with pytest.raises(gq.GGMLQError, match=r"out of memory.*free_all_blocks"):
+        gq.linear(cupy.broadcast_to(few, (1 << 20, 512)), q)  # 256 GiB of outputs
+    assert cupy.get_default_memory_pool().used_bytes() == before
+    assert gq.linear(few, q).shape == (1, 1 << 16)
+
+
+def test_rungs_say_what_they_need(monkeypatch):
+    """Without a GPU of today: an older one is told what is missing."""
+    from ggmlq.cuda import device
+
+    monkeypatch.setattr(device, "capability", lambda: (7, 5))
+    problem = Problem("linear", FORMATS["q4_0"], 64, 4096, 4096, "cuda")
+    by_name = {rung.name: rung.refuses(problem) for rung in RUNGS}
+    assert by_name["cuda:mma"] == "needs compute capability 8.0, this GPU has 7.5"
+    assert by_name["cuda:registers"] is None
+    assert by_name["cuda:dequant_cublas"] is None
+
+
+def test_planes_refuse_what_they_cannot_serve():
+    reasons = {
+        ("cuda:mma", "q6_K"): "whole runs of 32",
+        ("cuda:mma_magic", "q8_K"): "scales made of halves",
+        ("cuda:naive", "q4_1"): "no offset",
+        ("cuda:tiled", "f16"): "is written for blocks",
+        ("cuda:dequant_cublas", "f32"): "plain floats",
+        ("cuda:dequant_bf16", "q4_0"): "from 160 rows",
+    }
+    for (rung, name), words in reasons.items():
+        fmt = FORMATS[name]
+        (found,) = [r for r in RUNGS if r.name == rung]
+        assert words in str(found.refuses(Problem("linear", fmt, 4, 64, 512, "cuda")))
+    for name in FORMATS:
+        if isinstance(FORMATS[name], BlockFormat):
+            takes = [r.name for r in gq.kernels(format=name, device="cuda")]
+            assert {"cuda:dequant", "cuda:naive_f32", "cuda:tiled", "cuda:dequant_cublas"} <= set(takes)

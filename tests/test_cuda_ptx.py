@@ -1,0 +1,100 @@
+"""What the wrapped instructions mean in plain Python, and (with a GPU) that this is what they do."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+pytest.importorskip("numba_cuda", reason="numba-cuda is not installed (extra test or cuda)")
+
+from ggmlq.cuda import ptx
+from ggmlq.cuda.language import cuda, float32, int32, uint32
+from ggmlq.cuda.launch import Kernel, array
+
+SPECIAL = [0.0, -0.0, 1.5, -2.5, 0.5, -0.5, 1e-40, -1e-45, 3e38, -3e38, 65504.0, 65520.0, 2.0**31, -(2.0**31)]
+FLOATS = np.array([*SPECIAL, np.inf, -np.inf, np.nan, 127.5, -126.5, 1 / 3, 2.0**-25], np.float32)
+OF_ONE_FLOAT = {
+    "nearest_even": int32, "truncated": int32, "half_bits": uint32, "bits_of": uint32,
+    "bfloat_bits": uint32,
+}  # fmt: skip
+OF_TWO_FLOATS = ("mul", "add", "sub", "div")
+RANDOM = np.random.default_rng()
+
+
+def some_floats(n=400):
+    bits = RANDOM.integers(0, 1 << 32, n, np.uint32).view(np.float32)
+    return np.concatenate([FLOATS, bits, RANDOM.normal(0, 100, n).astype(np.float32)])
+
+
+def test_meanings():
+    a, b = RANDOM.integers(-128, 128, (2, 4), np.int8)
+    want = 7 + int(a.astype(int) @ b.astype(int))
+    assert ptx.dp4a.meaning(a.view(np.int32)[0], b.view(np.int32)[0], np.int32(7)) == want
+    assert [ptx.nearest_even.meaning(np.float32(v)) for v in (0.5, 1.5, -2.5, np.nan, 1e30)] == [
+        0, 2, -2, 0, 2**31 - 1,
+    ]  # fmt: skip
+    assert ptx.truncated.meaning(np.float32(-1.9)) == -1
+    assert ptx.half_bits.meaning(np.float32(1)) == 0x3C00
+    assert ptx.half_value.meaning(np.uint32(0x3C00)) == 1
+    assert ptx.bfloat_bits.meaning(np.float32(1)) == 0x3F80
+    assert ptx.div.meaning(np.float32(1), np.float32(0)) == np.inf
+    assert ptx.float_of.meaning(np.uint32(0x4B400000)) == 12582912
+    assert ptx.fma.meaning(np.float32(3), np.float32(4), np.float32(5)) == 17
+    with pytest.raises(NotImplementedError, match="needs a GPU"):
+        ptx.load16.meaning(0)
+
+
+def run(function, takes, returns, operands):
+    """Apply one instruction to whole arrays on the GPU."""
+    import cupy
+
+    if len(takes) == 1:
+
+        def kernel(a, y):
+            i = cuda.grid(1)
+            if i < y.size:
+                y[i] = function(a[i])
+    elif len(takes) == 2:
+
+        def kernel(a, b, y):
+            i = cuda.grid(1)
+            if i < y.size:
+                y[i] = function(a[i], b[i])
+    else:
+
+        def kernel(a, b, c, y):
+            i = cuda.grid(1)
+            if i < y.size:
+                y[i] = function(a[i], b[i], c[i])
+
+    y = cupy.zeros(len(operands[0]), str(returns))
+    parameters = [array(kind, 1) for kind in (*takes, returns)]
+    made = Kernel(f"test {function._name}", kernel, *parameters, threads=64, least=(8, 0))
+    made((-(-len(y) // 64),), (64,), *map(cupy.asarray, operands), y)
+    return y.get()
+
+
+def assert_meant(function, takes, returns, operands):
+    got = run(function, takes, returns, operands)
+    with np.errstate(all="ignore"):
+        want = np.array([function.meaning(*each) for each in zip(*operands, strict=True)], got.dtype)
+    assert np.array_equal(got, want, equal_nan=True), function._name
+
+
+@pytest.mark.cuda
+def test_instructions_of_one_float(cupy):
+    x = some_floats()
+    for name, returns in OF_ONE_FLOAT.items():
+        sane = x[~np.isnan(x)] if name in ("half_bits", "bits_of") else x  # a NaN has many bits
+        assert_meant(getattr(ptx, name), [float32], returns, [sane])
+
+
+@pytest.mark.cuda
+def test_instructions_of_more(cupy):
+    x = some_floats()
+    for name in OF_TWO_FLOATS:
+        assert_meant(getattr(ptx, name), [float32] * 2, float32, [x, RANDOM.permutation(x)])
+    words = RANDOM.integers(-(1 << 31), 1 << 31, (3, 500)).astype(np.int32)
+    words[2] >>= 2
+    assert_meant(ptx.dp4a, [int32] * 3, int32, list(words))
+    assert_meant(ptx.half_value, [uint32], float32, [np.arange(65536, dtype=np.uint32)])

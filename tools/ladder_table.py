@@ -1,0 +1,210 @@
+#!/usr/bin/env python3
+"""Tables and a picture of the ladder, from bench/results.
+
+pytest bench/bench_ladder.py --benchmark-enable --benchmark-json raw.json
+python tools/ladder_table.py keep raw.json NAME     # bench/results/NAME.json: figures, device, versions
+python tools/ladder_table.py page [--check]         # the tables in docs/ladder.md and README.md
+python tools/ladder_table.py picture                # docs/ladder.svg; needs matplotlib, extra `plot`
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+from _page import put, settle
+
+ROOT = Path(__file__).parents[1]
+RESULTS, PAGE, README = ROOT / "bench" / "results", ROOT / "docs" / "ladder.md", ROOT / "README.md"
+PICTURE = ROOT / "docs" / "ladder.svg"
+LLAMA = ROOT / "bench" / "baseline" / "ggml_cuda_h200.json"
+BEGIN = "<!-- table: tools/ladder_table.py {} -->"
+BENCHMARK = (512, 4096, 14336)  # the shape of the ladder
+SEEDS = (512, 4096, 4096)
+SEED = {"cuda:naive": 0.147, "cuda:tiled": 0.259, "cuda:vectorized": 0.167}  # TFLOP/s, RTX 5070 Laptop
+FACTS = ("kernel", "asked", "format", "M", "N", "K", "us", "TFLOPS", "weight_GBps")
+
+
+def keep(raw: Path, name: str, commit: str | None) -> None:
+    """What is worth keeping of a run, without the names of the machine."""
+    run = json.loads(raw.read_text())
+    found, rows = run["ggmlq"], [mark["extra_info"] for mark in run["benchmarks"]]
+    gpus = found["gpu"].get("devices", [{}])
+    kept = {
+        "what": "one linear on the GPU's clock: activations quantized within, weights prepared before and "
+        "rotated over 200 MB up to 64 rows; median of 12 (slow rungs 3)",
+        "device": gpus[0].get("name", found["cpu"]["name"]),
+        "driver_cuda": gpus[0].get("driver_cuda"),
+        "date": run["datetime"][:10],
+        "commit": commit or found["commit"],
+        "packages": {k: v for k, v in found["packages"].items() if v},
+        "roofs": {key: rows[0][key] for key in ("copy_GBps", "cublas_f16_TFLOPS") if key in rows[0]},
+        "rows": [{key: row[key] for key in FACTS} for row in rows],
+    }
+    RESULTS.mkdir(exist_ok=True)
+    lines = json.dumps(kept, indent=1, ensure_ascii=False).replace("\n   ", " ").replace("\n  }", " }")
+    (RESULTS / f"{name}.json").write_text(lines + "\n")
+
+
+def results() -> dict[str, Any]:
+    """The figures of the reference card."""
+    found: dict[str, Any] = json.loads((RESULTS / "ladder_h200.json").read_text())
+    return found
+
+
+def llama(name: str, m: int, n: int, k: int) -> float | None:
+    """llama.cpp's microseconds on the same card, where they were measured."""
+    for row in json.loads(LLAMA.read_text())["rows"]:
+        if (row["type"].lower(), row["M"], row["N"], row["K"]) == (name.lower(), m, n, k):
+            return float(row["us"])
+    return None
+
+
+def at(found: dict[str, Any], name: str, shape: tuple[int, int, int]) -> list[dict[str, Any]]:
+    """The rows of one format and shape."""
+    return [r for r in found["rows"] if (r["format"], (r["M"], r["N"], r["K"])) == (name, shape)]
+
+
+def ladder(found: dict[str, Any], name: str, shape: tuple[int, int, int]) -> str:
+    """One shape, rung by rung."""
+    rows = at(found, name, shape)
+    naive = next(r["us"] for r in rows if r["kernel"] == "cuda:naive")
+    theirs, roof = llama(name, *shape), found["roofs"]["cublas_f16_TFLOPS"]
+    lines = [
+        "| kernel | µs | TFLOP/s | of cuBLAS f16 | over naive | over llama.cpp |"
+        + " seed |" * (shape == SEEDS),
+        "|---" * (6 + (shape == SEEDS)) + "|",
+    ]
+    for r in rows:
+        cells = [r["kernel"], f"{r['us']:.1f}", f"{r['TFLOPS']:.3g}", f"{100 * r['TFLOPS'] / roof:.2g} %"]
+        cells += [f"{naive / r['us']:.3g}", f"{theirs / r['us']:.2g}" if theirs else "–"]
+        cells += [str(SEED.get(r["kernel"], ""))] * (shape == SEEDS)
+        lines.append("| " + " | ".join(cells) + " |")
+    if theirs:
+        rate = 2e-6 * shape[0] * shape[1] * shape[2] / theirs
+        cells = ["llama.cpp", f"{theirs:.1f}", f"{rate:.3g}", f"{100 * rate / roof:.2g} %"]
+        cells += [f"{naive / theirs:.3g}", "1"] + [""] * (shape == SEEDS)
+        lines.append("| " + " | ".join(cells) + " |")
+    return "\n".join(lines)
+
+
+def by_rows(found: dict[str, Any], name: str) -> str:
+    """The fastest rung for each number of rows beside llama.cpp."""
+    lines = ["| M | fastest | µs | TFLOP/s | weights, GB/s | llama.cpp, µs | over it |", "|---" * 7 + "|"]
+    for m in sorted({r["M"] for r in found["rows"]}):
+        rows = at(found, name, (m, *BENCHMARK[1:]))
+        best = min(rows, key=lambda r: r["us"])
+        theirs = llama(name, m, *BENCHMARK[1:])
+        over = ["–", "–"] if theirs is None else [f"{theirs:.1f}", f"{theirs / best['us']:.2g}"]
+        cells = [
+            m,
+            best["kernel"],
+            f"{best['us']:.1f}",
+            f"{best['TFLOPS']:.3g}",
+            f"{best['weight_GBps']:.0f}",
+            *over,
+        ]
+        lines.append("| " + " | ".join(map(str, cells)) + " |")
+    return "\n".join(lines)
+
+
+def others(found: dict[str, Any]) -> str:
+    """What auto chooses for the other formats."""
+    lines = ["| format | M | kernel | µs | TFLOP/s | llama.cpp, µs | over it |", "|---" * 7 + "|"]
+    for r in found["rows"]:
+        if r["asked"] == "auto":
+            theirs = llama(r["format"], r["M"], r["N"], r["K"])
+            over = ["–", "–"] if theirs is None else [f"{theirs:.1f}", f"{theirs / r['us']:.2g}"]
+            cells = [r["format"], r["M"], r["kernel"], f"{r['us']:.1f}", f"{r['TFLOPS']:.3g}", *over]
+            lines.append("| " + " | ".join(map(str, cells)) + " |")
+    return "\n".join(lines)
+
+
+def page(check: bool) -> int:
+    """The tables of docs/ladder.md, and the first of them in README.md."""
+    found = results()
+    text = PAGE.read_text()
+    for name in ("q4_0", "q8_0"):
+        text = put(text, BEGIN.format(f"ladder {name}"), ladder(found, name, BENCHMARK))
+        text = put(text, BEGIN.format(f"rows {name}"), by_rows(found, name))
+    text = put(text, BEGIN.format("seed"), ladder(found, "q4_0", SEEDS))
+    text = put(text, BEGIN.format("others"), others(found))
+    first = BEGIN.format("ladder q4_0")
+    tour = put(README.read_text(), first, ladder(found, "q4_0", BENCHMARK))
+    return settle(PAGE, text, check) | settle(README, tour, check)
+
+
+def picture() -> None:
+    """Bars on a log scale with llama.cpp and cuBLAS as lines, and the fastest rungs under the roofs."""
+    import matplotlib as mpl
+
+    mpl.use("svg")
+    import matplotlib.pyplot as plt
+
+    found, name = results(), "q4_0"
+    figure, (left, right) = plt.subplots(1, 2, figsize=(12, 4.6), layout="constrained")
+    rows = at(found, name, BENCHMARK)
+    left.barh([r["kernel"].removeprefix("cuda:") for r in rows], [r["TFLOPS"] for r in rows], color="#4878a8")
+    for i, r in enumerate(rows):
+        left.text(r["TFLOPS"] * 1.06, i, f"{r['TFLOPS']:.3g}", va="center", fontsize=8)
+    left.set(xscale="log", xlabel="TFLOP/s", title=f"{name}, M=512 N=4096 K=14336, {found['device']}")
+    left.set_xlim(right=3000)
+    left.invert_yaxis()
+    theirs = llama(name, *BENCHMARK)
+    assert theirs is not None
+    rate = 2e-6 * BENCHMARK[0] * BENCHMARK[1] * BENCHMARK[2] / theirs
+    left.axvline(rate, color="#c05020", label=f"llama.cpp {rate:.0f}")
+    roof, bandwidth = found["roofs"]["cublas_f16_TFLOPS"], found["roofs"]["copy_GBps"]
+    left.axvline(roof, color="#555", ls="--", label=f"cuBLAS f16 {roof:.0f}")
+    left.legend(fontsize=8, loc="lower left")
+    _roofline(right, found, name, roof, bandwidth)
+    figure.savefig(PICTURE, metadata={"Date": None})
+
+
+def _roofline(axes: Any, found: dict[str, Any], name: str, roof: float, bandwidth: float) -> None:
+    """TFLOP/s over operations for a byte of the weights as the file has them."""
+    _, n, k = BENCHMARK
+    ours, theirs = {}, {}
+    for m in sorted({r["M"] for r in found["rows"]}):
+        best = min(at(found, name, (m, n, k)), key=lambda r: r["us"])
+        per_byte = 2 * m * n * k / (best["weight_GBps"] * 1e3 * best["us"])
+        ours[per_byte] = best["TFLOPS"]
+        if us := llama(name, m, n, k):
+            theirs[per_byte] = 2e-6 * m * n * k / us
+    x = [min(ours) / 2, *ours, max(ours) * 2]
+    axes.plot(
+        x,
+        [min(roof, v * bandwidth * 1e-3) for v in x],
+        color="#555",
+        ls="--",
+        label="copy bandwidth, cuBLAS f16",
+    )
+    axes.plot(ours.keys(), ours.values(), "o-", color="#4878a8", label="fastest rung")
+    axes.plot(theirs.keys(), theirs.values(), "s-", color="#c05020", label="llama.cpp")
+    axes.set(xscale="log", yscale="log", xlabel="operations for a byte of weights", ylabel="TFLOP/s")
+    axes.set_title(f"{name}, N={n} K={k}, M=1 to 4096")
+    axes.legend(fontsize=8)
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    parser.add_argument("what", choices=["keep", "page", "picture"])
+    parser.add_argument("raw", nargs="?", type=Path, help="keep: the file of pytest-benchmark")
+    parser.add_argument("name", nargs="?", default="ladder_h200", help="keep: under which name")
+    parser.add_argument("--commit", help="keep: where the run's folder was no git checkout")
+    parser.add_argument("--check", action="store_true", help="page: compare, write nothing")
+    args = parser.parse_args()
+    if args.what == "keep":
+        keep(args.raw, args.name, args.commit)
+    elif args.what == "page":
+        return page(args.check)
+    else:
+        picture()
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
