@@ -24,9 +24,9 @@ def as_floats(asked: str, x: Any, name: str = "x") -> Any:
             x = np.asarray(x)
         except (ValueError, TypeError) as error:
             raise DTypeError(f"{asked}: {name} is no array ({error}); pass an array of floats") from None
-    if x.dtype.name == "bfloat16":
-        return x.astype(np.float32)
     if x.dtype.kind != "f" or x.dtype.itemsize > 8:
+        if x.dtype.name == "bfloat16":
+            return x.astype(np.float32)
         raise DTypeError(
             f"{asked}: {name} is {x.dtype}; float16, bfloat16, float32 and float64 are taken; "
             f"convert with {name}.astype(np.float32)"

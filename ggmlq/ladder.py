@@ -77,6 +77,7 @@ def register(
         full = f"{device}:{name}"
         rung = Rung(op, device, full, int(level[1:]), teaches, arithmetic, accumulate, launch, refuses)
         _RUNGS[f"{op}/{full}"] = rung
+        _ordered.cache_clear()
         return rung
 
     return decorate
@@ -85,6 +86,11 @@ def register(
 def rungs(op: str, device: str) -> tuple[Rung, ...]:
     """The rungs of an operation on a device, from the lowest; imported when first asked for."""
     _load(f"{__package__}.{device}.{op}")
+    return _ordered(op, device, tuple(_RUNGS))
+
+
+@cache
+def _ordered(op: str, device: str, registered: tuple[str, ...]) -> tuple[Rung, ...]:
     found = [rung for rung in _RUNGS.values() if (rung.op, rung.device) == (op, device)]
     return tuple(sorted(found, key=lambda rung: (rung.level, rung.name)))
 

@@ -27,7 +27,7 @@ from ggmlq.testing.blocks import random_blocks
 from ggmlq.testing.oracle import assert_right
 from ggmlq.testing.rows import rows
 print(target().dot)
-for name in ("q4_0", "q6_K", "iq4_nl", "q4_K", "iq2_xs"):
+for name in ("q4_0", "q6_K", "iq4_nl", "q4_K", "iq2_xs", "iq2_s", "iq1_m"):
     fmt = FORMATS[name]
     q = gq.QuantArray.from_bytes(random_blocks(fmt, 19, 512 // fmt.block_size, seed=1), fmt, (19, 512))
     for m in (1, 11):

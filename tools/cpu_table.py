@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Write the tables of docs/cpu.md from what bench/bench_cpu.py measured.
+"""Write the tables of docs/cpu.md and README.md from what bench/bench_cpu.py measured.
 
 python tools/cpu_table.py [--results bench/results/cpu.json] [--check] [--print]
 """
@@ -15,52 +15,81 @@ from typing import Any
 from _page import put, settle
 
 ROOT = Path(__file__).parents[1]
-PAGE = ROOT / "docs" / "cpu.md"
+PAGE, README = ROOT / "docs" / "cpu.md", ROOT / "README.md"
 BEGIN = "<!-- table: tools/cpu_table.py -->"
+SHOWN = ("q4_0", "q8_0", "iq4_nl", "mxfp4", "q4_K", "q5_K", "q6_K")
 
 
 def main() -> int:
-    """Write the page, or say whether it is fresh."""
+    """Write the pages, or say whether they are fresh."""
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--results", default=str(ROOT / "bench" / "results" / "cpu.json"))
-    parser.add_argument("--check", action="store_true", help="only say whether the page is fresh")
-    parser.add_argument("--print", action="store_true", help="print the table, write nothing")
+    parser.add_argument("--check", action="store_true", help="only say whether the pages are fresh")
+    parser.add_argument("--print", action="store_true", help="print the tables, write nothing")
     args = parser.parse_args()
-    text = table(json.loads(Path(args.results).read_text()))
+    report = json.loads(Path(args.results).read_text())
     if args.print:
-        print(text)
+        print(table(report), summary(report), sep="\n\n")
         return 0
-    return settle(PAGE, put(PAGE.read_text(), BEGIN, text), args.check)
+    page = settle(PAGE, put(PAGE.read_text(), BEGIN, table(report)), args.check)
+    return settle(README, put(README.read_text(), BEGIN, summary(report)), args.check) or page
 
 
 def table(report: dict[str, Any]) -> str:
     """One row a format and number of threads."""
     results, machine = report["results"], report["machine"]
-    peak = {r["threads"]: r["peak_gops"] for r in results}
-    read = {r["threads"]: r["read_gbs"] for r in results}
+    count = dict.fromkeys(r["threads"] for r in results)  # each run measures roofs of its own: the highest
+    peak = {n: max(r["peak_gops"] for r in results if r["threads"] == n) for n in count}
+    read = {n: max(r["read_gbs"] for r in results if r["threads"] == n) for n in count}
+    commits = ", ".join(dict.fromkeys(r["commit"] for r in results))
     roofs = "; ".join(
         f"{n} thread{'s' * (n > 1)}: {peak[n]:.0f} GOP/s in registers, {read[n]:.1f} GB/s read" for n in peak
     )
     lines = [
         f"{machine['cpu']['name']}, {report['peer']}, Python {machine['python']}, "
-        f"numba {machine['packages']['numba']}, commit {machine['commit']}. Roofs: {roofs}.",
+        f"numba {machine['packages']['numba']}, commits {commits}. Roofs: {roofs}.",
         "",
         "| type | threads | M = 1, GB/s | × llama.cpp | from memory, GB/s | of read "
         "| M | GOP/s | of peak | × llama.cpp |",
         "|---|---|---|---|---|---|---|---|---|---|",
     ]
-    for threads, most in peak.items():
+    for threads in peak:
         for name in dict.fromkeys(r["format"] for r in results):
-            rows = [r for r in results if (r["format"], r["threads"]) == (name, threads)]
-            one = next(r for r in rows if r["m"] == 1 and "ratio" in r)
-            many = next(r for r in rows if r["m"] > 1)
-            memory = next((r for r in rows if r.get("in_memory")), None)
-            rotated = f"{memory['gbs']:.1f} | {memory['gbs'] / read[threads]:.0%}" if memory else "– | –"
+            one, many, memory = of(results, name, threads)
+            rotated = f"{memory['gbs']:.1f} | {memory['gbs'] / memory['read_gbs']:.0%}" if memory else "– | –"
             lines.append(
                 f"| {name} | {threads} | {one['gbs']:.1f} | {one['ratio']:.2f} | {rotated} | {many['m']} "
-                f"| {many['gops']:.0f} | {many['gops'] / most:.0%} | {many['ratio']:.2f} |"
+                f"| {many['gops']:.0f} | {many['gops'] / many['peak_gops']:.0%} | {many['ratio']:.2f} |"
             )
     return "\n".join(lines)
+
+
+def summary(report: dict[str, Any]) -> str:
+    """The types that llama.cpp is fastest with, one thread and all."""
+    results, machine = report["results"], report["machine"]
+    most = max(r["threads"] for r in results)
+    lines = [
+        f"| type | M = 1, GB/s | × llama.cpp | {most} threads | × "
+        f"| M = 512, GOP/s | × | {most} threads | × |",
+        "|---|---|---|---|---|---|---|---|---|",
+    ]
+    for name in SHOWN:
+        pairs = [of(results, name, threads)[:2] for threads in (1, most)]
+        cells = [f"{one['gbs']:.1f} | {one['ratio']:.2f}" for one, _ in pairs]
+        cells += [f"{many['gops']:.0f} | {many['ratio']:.2f}" for _, many in pairs]
+        lines.append(f"| {name} | {' | '.join(cells)} |")
+    lines += ["", f"{machine['cpu']['name']} with {machine['cpu']['threads']} cores; {report['peer']}."]
+    return "\n".join(lines)
+
+
+def of(results: list[dict[str, Any]], name: str, threads: int) -> tuple[Any, Any, Any]:
+    """Records of a format: one row of activations, many, and one with weights from memory (or None)."""
+    rows = [r for r in results if (r["format"], r["threads"]) == (name, threads)]
+    return (
+        next(r for r in rows if r["m"] == 1 and "ratio" in r),
+        next(r for r in rows if r["m"] > 1),
+        next((r for r in rows if r.get("in_memory")), None),
+    )
 
 
 if __name__ == "__main__":

@@ -15,6 +15,7 @@ import math
 import os
 import queue
 import threading
+from array import array
 from functools import cache
 from typing import Any
 
@@ -132,13 +133,14 @@ def _address(kernel: Any) -> int:
 
 def share_kernel(kernel: Any, arguments: tuple[int, ...], count: int, grain: int = 1) -> None:
     """Run a kernel on ``range(count)``, in parts that are multiples of ``grain``."""
-    words = np.array(arguments, np.int64)
+    words = array("q", arguments)  # its address takes a third of the time that NumPy's takes
+    table, _ = words.buffer_info()
     threads = min(num_threads(), math.ceil(count / grain))
     if threads > 1 and not inside_pool() and _crew.busy.acquire(blocking=False):
         step = math.ceil(count / (grain * PARTS * threads)) * grain
         try:
-            _crew.run(_address(kernel), words.ctypes.data, count, step, threads - 1)
+            _crew.run(_address(kernel), table, count, step, threads - 1)
         finally:
             _crew.busy.release()
     elif count:
-        kernel(words.ctypes.data, 0, count)
+        kernel(table, 0, count)

@@ -11,15 +11,16 @@ give a mask. Floats are never contracted.
 """
 
 from . import operators
+from .books import levels, pick, shuffles_words
 from .choices import chosen, clipped, either, first, negated, some
 from .halves import half, narrow, store_floats, widen
 from .kind import Lanes
-from .memory import gather, load, lookup, spans, store, word
+from .memory import deposit, gather, load, lookup, spans, store, word
 from .shapes import convert, interleave, part, ramp, recast, splat
 from .sums import most, total
 
 __all__ = [
-    "Lanes", "chosen", "clipped", "convert", "either", "first", "gather", "half", "interleave", "load",
-    "lookup", "most", "narrow", "negated", "operators", "part", "ramp", "recast", "some", "spans",
-    "splat", "store", "store_floats", "total", "widen", "word",
+    "Lanes", "chosen", "clipped", "convert", "deposit", "either", "first", "gather", "half", "interleave",
+    "levels", "load", "lookup", "most", "narrow", "negated", "operators", "part", "pick", "ramp", "recast",
+    "shuffles_words", "some", "spans", "splat", "store", "store_floats", "total", "widen", "word",
 ]  # fmt: skip

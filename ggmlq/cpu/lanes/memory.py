@@ -9,7 +9,7 @@ from llvmlite import ir
 from numba import types
 
 from ..features import compiled_for
-from .kind import INDEX, Lanes, address, element, emitted, order, splatted, vector
+from .kind import INDEX, Lanes, address, element, emitted, order, plain, splatted, vector
 
 LONG = ir.IntType(64)
 
@@ -48,6 +48,30 @@ def word(typingctx: Any, array: Any, at: Any, kind: Any) -> Any:
         return builder.load(place, align=1)
 
     return of(array, types.intp, kind), codegen
+
+
+@emitted
+def deposit(typingctx: Any, bits: Any, width: Any, at: Any, step: Any) -> Any:
+    """Fields of an integer, lowest first, moved apart: field i to bit ``at + i * step`` of 64 bits.
+
+    A number that is to become an address stays out of vectors this way: moves out of them take long.
+    """
+    places = range(at.literal_value, 64, step.literal_value)
+    field = (1 << width.literal_value) - 1
+
+    def codegen(context: Any, builder: Any, sig: Any, args: Any) -> Any:
+        wide = builder.zext(args[0], LONG)
+        if "bmi2" in compiled_for():
+            name, kind = "llvm.x86.bmi.pdep.64", ir.FunctionType(LONG, [LONG, LONG])
+            function = builder.module.globals.get(name) or ir.Function(builder.module, kind, name)
+            return builder.call(function, [wide, LONG(sum(field << place for place in places))])
+        out = LONG(0)
+        for i, place in enumerate(places):
+            one = builder.and_(builder.lshr(wide, LONG(i * width.literal_value)), LONG(field))
+            out = builder.or_(out, builder.shl(one, LONG(place)))
+        return out
+
+    return types.uint64(plain(bits), width, at, step), codegen
 
 
 def _scalars(builder: Any, kind: Lanes, lanes: Any) -> Iterator[Any]:

@@ -37,7 +37,7 @@ def refuses(problem: Problem) -> str | None:
 @register(__name__, __doc__, arithmetic="q8", accumulate="int32", refuses=refuses)
 def launch(x: Any, q: QuantArray, out: Any) -> None:
     assert isinstance(q.format, BlockFormat)
-    records = records_of(x, unpacked(q.format, target()))
+    records, _ = records_of(x, unpacked(q.format, target()))
     raw, multiply = np.ascontiguousarray(q.raw), kernel(q.format)
     share(lambda first, stop: multiply(records, raw, out, first, stop), q.shape[0])
 

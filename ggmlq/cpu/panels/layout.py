@@ -1,9 +1,11 @@
 """How 16 rows of weights lie in a panel, run by run of 32 weights.
 
-A run is: scales, offsets, then the codes in planes of bits. Codes stand in groups of four
-neighbours, so that one vector of 64 bytes holds group j (weights 4 j … 4 j + 3 of the run) of all
-16 rows. A plane of 4 bits has group j in the low nibbles of its vector j and group j + 4 in the
-high ones; one of 2 bits has group j at bit 2 (j % 4) of vector j // 4; one of 1 bit at bit j.
+A run is: scales, offsets, then the codes in planes of bits, the highest bits first: so a tile, which
+needs some of each plane before it can begin, reads almost in ascending order, and the memory's
+prefetching follows it. Codes stand in groups of four neighbours, so that one vector of 64 bytes
+holds group j (weights 4 j … 4 j + 3 of the run) of all 16 rows. A plane of 4 bits has group j in
+the low nibbles of its vector j and group j + 4 in the high ones; one of 2 bits has group j at
+bit 2 (j % 4) of vector j // 4; one of 1 bit at bit j.
 
 Scales are stored as the format has them. In formats with scales of scales, a *super* of 256
 weights opens with 16 halves d (and 16 halves dmin), and each of its eight runs has 16 integers a
@@ -62,9 +64,14 @@ class Layout:
         return self.scales * (1 + (self.offset and self.scale != "i4"))
 
     @property
+    def planes_at(self) -> tuple[int, ...]:
+        """Where in a run each plane begins."""
+        return tuple(self.codes_at + 64 * sum(self.planes[i + 1 :]) for i in range(len(self.planes)))
+
+    @property
     def run_bytes(self) -> int:
         """Bytes of a run."""
-        return self.codes_at + sum(self.planes) * RUN * ROWS // 8
+        return self.codes_at + 64 * sum(self.planes)
 
     def panel_bytes(self, runs: int) -> int:
         """Bytes of 16 rows of so many runs."""

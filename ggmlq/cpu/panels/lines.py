@@ -2,7 +2,8 @@
 
 64 neighbours of a row are a vector already, so nothing has to be moved across rows: a stretch is
 unpacked into the first cache and multiplied from there. Activations are copied to *stretches*: for
-64 of them the codes, then 16 float32 with the scale and 16 int32 with the start of each lane.
+64 of them the codes and 16 int32 with the start of each lane. Their scales stand apart, one for
+each scale of the weights.
 """
 
 from __future__ import annotations
@@ -24,7 +25,8 @@ from .layout import RUN, unpacked
 from .tile import record_bytes
 
 LANE = 64  # weights of a vector
-STRETCH = LANE + 2 * 64  # bytes of the activations for one
+STRETCH = 2 * LANE  # bytes of the activations for one
+CHAINS = 4  # sums that do not wait for each other
 CHUNK = 4096  # weights of a row unpacked at a time
 
 
@@ -40,20 +42,23 @@ def by_lines(fmt: BlockFormat, target: Target) -> Any:
         raw = bytes_at(peek(arguments, 0), peek(arguments, 1), peek(arguments, 2))
         records = bytes_at(peek(arguments, 3), peek(arguments, 4), peek(arguments, 5))
         out = floats_at(peek(arguments, 6), peek(arguments, 4), peek(arguments, 7))
-        x = stretched(records, peek(arguments, 8))
-        codes = np.empty(CHUNK, np.int8)
+        x, above = stretched(records, peek(arguments, 8))
+        memory = np.empty(CHUNK + LANE, np.int8)
+        codes = memory[-memory.ctypes.data & LANE - 1 :][:CHUNK]  # vectors within lines of the cache
         scales = np.empty(CHUNK // group, np.float32)
         none = np.empty(0, np.float32)
+        codes_at, scales_at = codes.ctypes.data, scales.ctypes.data
         sums = np.empty(len(x), np.float32)
         for row in range(first, stop):
             sums[:] = 0
             for start in range(0, raw.shape[1], blocks * nbytes):
                 stretch = raw[row, start : start + blocks * nbytes]
                 spread(stretch, codes, scales, none)
-                count = len(stretch) // nbytes * size // LANE
-                at = start // nbytes * size // LANE * STRETCH
+                weights, at = len(stretch) // nbytes * size, start // nbytes * size
                 for m in range(len(x)):
-                    sums[m] += dot(codes.ctypes.data, scales.ctypes.data, x[m].ctypes.data + at, count)
+                    here = x.ctypes.data + m * x.shape[1] + at // LANE * STRETCH
+                    over = above.ctypes.data + 4 * (m * above.shape[1] + at // group)
+                    sums[m] += dot(codes_at, scales_at, here, over, weights // LANE)
             for m in range(len(x)):
                 out[m, row] = sums[m]
 
@@ -62,23 +67,27 @@ def by_lines(fmt: BlockFormat, target: Target) -> Any:
 
 @cache
 def stretcher(fmt: BlockFormat, target: Target) -> Any:
-    """Compiled: records of activations to stretches uint8 [M, bytes]."""
+    """Compiled: records of activations to stretches uint8 [M, bytes] and scales float32 [M, groups]."""
     layout = unpacked(fmt, target)
-    size, zero = record_bytes(layout), layout.zero
+    size, zero, halves = record_bytes(layout), layout.zero, RUN // fmt.group
 
     def stretched(records: Any, runs: int) -> Any:
-        x = np.empty((records.shape[0], runs * RUN // LANE * STRETCH), np.uint8)
+        pitch = runs * RUN // LANE * STRETCH
+        memory = np.empty(len(records) * pitch + LANE, np.uint8)
+        x = memory[-memory.ctypes.data & LANE - 1 :][: len(records) * pitch].reshape(len(records), pitch)
+        scales = np.empty((len(records), runs * halves), np.float32)
         for m in range(len(x)):
             words, source, codes = x[m].view(np.int32), records[m].view(np.int32), records[m].view(np.int8)
+            bits = scales[m].view(np.int32)
             for run in range(runs):
                 at, to = run * size // 4, run // 2 * STRETCH // 4 + run % 2 * 8
+                bits[run * halves : (run + 1) * halves] = source[at + 8]
                 for i in range(8):
                     words[to + i] = source[at + i]
-                    words[to + 16 + i] = source[at + 8]  # the scale's bits
                     four = 4 * (at + i)
                     total = codes[four] + codes[four + 1] + codes[four + 2] + codes[four + 3]
-                    words[to + 32 + i] = -zero * total
-        return x
+                    words[to + 16 + i] = -zero * total
+        return x, scales
 
     return jit(stretched)
 
@@ -87,32 +96,46 @@ def _dot(group: int, target: Target) -> Any:
     """An intrinsic: 64 codes times a stretch, so many times, summed to one float."""
 
     @intrinsic
-    def dot(typing: Any, codes: Any, scales: Any, x: Any, count: Any) -> Any:
+    def dot(typing: Any, codes: Any, scales: Any, x: Any, above: Any, count: Any) -> Any:
         def emit(context: Any, builder: Any, signature: Any, args: Any) -> Any:
             return _emit(Simd(builder, target), group, *args)
 
-        return types.float32(*[types.int64] * 4), emit
+        return types.float32(*[types.int64] * 5), emit
 
     return dot
 
 
-def _emit(simd: Simd, group: int, codes: Any, scales: Any, x: Any, count: Any) -> Any:
+def _emit(simd: Simd, group: int, codes: Any, scales: Any, x: Any, above: Any, count: Any) -> Any:
+    """Which sum a vector goes to depends on its place alone."""
     b = simd.builder
-    total = cgutils.alloca_once_value(b, ir.Constant(FLOATS, None))
+    totals = [cgutils.alloca_once_value(b, ir.Constant(FLOATS, None)) for _ in range(CHAINS)]
+    for total in totals:
+        b.store(ir.Constant(FLOATS, None), total)
+    with cgutils.for_range(b, b.udiv(count, I64(CHAINS)), intp=I64) as loop:
+        for i, total in enumerate(totals):
+            _add(simd, group, codes, scales, x, above, b.add(b.mul(loop.index, I64(CHAINS)), I64(i)), total)
+    with cgutils.for_range(b, b.urem(count, I64(CHAINS)), intp=I64) as loop:
+        i = b.add(b.sub(count, b.urem(count, I64(CHAINS))), loop.index)
+        _add(simd, group, codes, scales, x, above, i, totals[0])
+    low, high = (b.fadd(b.load(totals[i]), b.load(totals[i + 1])) for i in (0, 2))
+    return _sum(b, b.fadd(low, high))
+
+
+def _add(simd: Simd, group: int, codes: Any, scales: Any, x: Any, above: Any, i: Any, total: Any) -> None:
+    """Products of the 64 weights from the i-th lane on, added to a sum."""
+    b = simd.builder
     flip = ir.Constant(BYTES, [128 if simd.target.unsigned else 0] * 64)
     groups = LANE // group
     lanes = ir.Constant(vec(I32, 16), [i * groups // 16 for i in range(16)])
-    with cgutils.for_range(b, count, intp=I64) as loop:
-        i = loop.index
-        weights = simd.load(b.add(codes, b.mul(i, I64(LANE))), BYTES)
-        here = b.add(x, b.mul(i, I64(STRETCH)))
-        start = simd.load(b.add(here, I64(128)), INTS)
-        sums = simd.dot_vector(start, b.xor(weights, flip), simd.load(here, BYTES))
-        few = simd.load(b.add(scales, b.mul(i, I64(4 * groups))), vec(F32, groups))
-        scale = b.shuffle_vector(few, ir.Constant(few.type, ir.Undefined), lanes)
-        both = b.fmul(scale, simd.load(b.add(here, I64(LANE)), FLOATS))
-        b.store(simd.fma(b.sitofp(sums, FLOATS), both, b.load(total)), total)
-    return _sum(b, b.load(total))
+    weights = simd.load(b.add(codes, b.mul(i, I64(LANE))), BYTES)
+    here = b.add(x, b.mul(i, I64(STRETCH)))
+    start = simd.load(b.add(here, I64(LANE)), INTS)
+    sums = simd.dot_vector(start, b.xor(weights, flip), simd.load(here, BYTES))
+    few = b.fmul(
+        *[simd.load(b.add(at, b.mul(i, I64(4 * groups))), vec(F32, groups)) for at in (scales, above)]
+    )
+    scale = b.shuffle_vector(few, ir.Constant(few.type, ir.Undefined), lanes)
+    b.store(simd.fma(b.sitofp(sums, FLOATS), scale, b.load(total)), total)
 
 
 def _sum(b: Any, vector: Any) -> Any:

@@ -32,23 +32,25 @@ def multiply(
     nbytes = runs * record_bytes(layout)
     multiply_panels = kernel(min(ROWS_AT_ONCE[target().registers], 1 if len(x) == 1 else 8))
     step = max(64, RECORDS // nbytes // 8 * 8)
+    address = weights.ctypes.data
     for first in range(0, len(x), step):
-        records = records_of(x[first : first + step], layout)
+        records, at = records_of(x[first : first + step], layout)
         part: Floats = out[first : first + step]
         operands = (
-            weights.ctypes.data, *weights.shape,
-            records.ctypes.data, *records.shape,
+            address, *weights.shape,
+            at, *records.shape,
             part.ctypes.data, n, runs,
         )  # fmt: skip
         share_kernel(multiply_panels, operands, -(-n // grain))
 
 
-def records_of(x: Any, layout: Layout) -> Bytes:
-    """Rows of activations as the tiles of a layout read them."""
+def records_of(x: Any, layout: Layout) -> tuple[Bytes, int]:
+    """Rows of activations as the tiles of a layout read them, and their address."""
     kind, runs = target(), x.shape[1] // RUN
     rows = np.ascontiguousarray(x, np.float32)
     records = np.empty((len(rows), runs * record_bytes(layout)), np.uint8)
     quantize = quantizer(layout.halves, layout.offset, kind)
-    operands = (rows.ctypes.data, records.ctypes.data, runs * RUN, records.shape[1], start(layout, kind))
+    at = records.ctypes.data  # a microsecond: asked for once
+    operands = (rows.ctypes.data, at, runs * RUN, records.shape[1], start(layout, kind))
     share_kernel(quantize, operands, len(rows), 16)
-    return records
+    return records, at

@@ -95,8 +95,8 @@ def _index(layout: Layout) -> Any:
 @cache
 def placer(layout: Layout) -> Any:
     """Compiled: codes and scales of rows to panels of zeros."""
-    widths = np.array(layout.planes)
-    halves, run_bytes, head, codes_at = layout.halves, layout.run_bytes, layout.head, layout.codes_at
+    planes = np.array([layout.planes, layout.planes_at]).T
+    halves, run_bytes, head = layout.halves, layout.run_bytes, layout.head
     scales_bytes, nested, packed = layout.scales, layout.nested, layout.scale == "i4"
 
     def place(codes: Any, scales: Any, offsets: Any, above: Any, made: Any, index: Any) -> None:
@@ -118,19 +118,18 @@ def placer(layout: Layout) -> Any:
                         elif offsets.shape[1]:
                             panel[to + scales_bytes + i] = offsets[row, g, i]
                 for i in range(RUN):
-                    _put(panel, at + codes_at, r, i, index[codes[row, run * RUN + i] + 128], widths)
+                    _put(panel, at, r, i, index[codes[row, run * RUN + i] + 128], planes)
 
     return jit(place)
 
 
 @jit
-def _put(panel: Any, at: int, r: int, i: int, code: int, widths: Any) -> None:
-    """One code of a run into its planes."""
+def _put(panel: Any, run: int, r: int, i: int, code: int, planes: Any) -> None:
+    """One code of a run into its planes (widths, and where they begin)."""
     j = i // 4
-    for width in widths:
+    for width, at in planes:
         each = 8 // width  # groups that share a vector
         vector = j % 4 if width == 4 else j // each
         bit = j // 4 * 4 if width == 4 else j % each * width
-        panel[at + 64 * vector + 4 * r + i % 4] |= (code & ((1 << width) - 1)) << bit
+        panel[run + at + 64 * vector + 4 * r + i % 4] |= (code & ((1 << width) - 1)) << bit
         code >>= width
-        at += 64 * width

@@ -39,14 +39,14 @@ class Panel:
     def codes(self, here: Place, j: int) -> Any:
         """Group j of a run, as the dot product takes it."""
         layout, simd, b = self.layout, self.simd, self.b
-        at, low, codes = layout.codes_at, 0, None
-        for width in layout.planes:
+        low, codes = 0, None
+        for at, width in zip(layout.planes_at, layout.planes, strict=True):
             spread = {8: (j, 0), 4: (j % 4, j // 4 * 4), 2: (j // 4, j % 4 * 2), 1: (0, j)}
             vector, bit = spread[width]
             packed = simd.load(b.add(here.run, I64(at + 64 * vector)), BYTES)
             bits = packed if width == 8 else simd.field(packed, bit, width, low)
             codes = bits if codes is None else b.or_(codes, bits)
-            at, low = at + 64 * width, low + width
+            low += width
         if layout.table:
             return simd.lookup(tuple(v + 128 * self.target.unsigned for v in layout.table), codes)
         if layout.zero and not self.target.unsigned:

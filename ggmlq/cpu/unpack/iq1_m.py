@@ -9,11 +9,12 @@ from numba import types
 
 from ...formats.iq1_m import DTYPE, GRID, QH, QS, SCALES
 from ..jit import inner
-from ..lanes import convert, gather, load, part, ramp, recast, splat, store, widen, word
+from ..lanes import convert, deposit, gather, interleave, ramp, recast, splat, store, widen, word
 from ._grid import packed
 
 SIZE = DTYPE.itemsize
 ROWS = packed(GRID * np.int8(8))
+LOW = 0x07FF07FF07FF07FF  # eleven bits of four rows
 U8, U16, U32, U64, F32 = types.uint8, types.uint16, types.uint32, types.uint64, types.float32
 
 
@@ -33,10 +34,12 @@ def walk(row: Any, put: Any, out: Any) -> None:
         at = b * SIZE
         put_scales(row, at + SCALES, out, b * 16)
         for r in range(4):
-            qh = splat(word(row, at + QH + r * 4, U32), U32, 8) >> ramp(U32, 8, 4)
-            rows = convert(load(row, at + QS + r * 8, 8), U32) | (qh & 7) << 8
+            qh, qs = word(row, at + QH + r * 4, U32), word(row, at + QS + r * 8, U64)
+            four = deposit(qs, 8, 0, 16) | deposit(qh, 4, 8, 16)
+            more = deposit(qs >> 32, 8, 0, 16) | deposit(qh >> 16, 4, 8, 16)
+            first = gather(ROWS, recast(four & LOW, U16))
+            second = gather(ROWS, recast(more & LOW, U16))
             # 0 or 1 to eight bytes of 1 or of -1
-            eighth = convert(qh >> 3 & 1, U64) - 1 & 0xFEFEFEFEFEFEFEFE ^ 0xFFFFFFFFFFFFFFFF
-            codes = recast(gather(ROWS, rows), U8) + recast(eighth, U8)
-            put(out, b * 256 + r * 64, part(codes, 0, 32))
-            put(out, b * 256 + r * 64 + 32, part(codes, 32, 32))
+            bit = convert(splat(qh, U32, 8) >> ramp(U32, 8, 4) >> 3 & 1, U64)
+            eighth = bit - 1 & 0xFEFEFEFEFEFEFEFE ^ 0xFFFFFFFFFFFFFFFF
+            put(out, b * 256 + r * 64, recast(interleave(first, second, 4), U8) + recast(eighth, U8))

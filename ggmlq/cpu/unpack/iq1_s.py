@@ -9,7 +9,7 @@ from numba import types
 
 from ...formats.iq1_s import DTYPE, GRID, QH, QS, D
 from ..jit import inner
-from ..lanes import convert, gather, half, load, ramp, recast, splat, store, word
+from ..lanes import convert, deposit, gather, half, load, recast, store, word
 from ._grid import packed
 
 SIZE = DTYPE.itemsize
@@ -25,6 +25,6 @@ def walk(row: Any, put: Any, out: Any) -> None:
         store(out[1], b * 8, (s * 2 + 1) * half(row, at + D) * 0.125)
         for r in range(8):
             qh = word(row, at + QH + r * 2, U16)
-            high = splat(qh, U32, 4) << 8 >> ramp(U32, 4, 3) & 0x700
-            rows = convert(load(row, at + QS + r * 4, 4), U32) | high
+            low = deposit(word(row, at + QS + r * 4, U32), 8, 0, 16)
+            rows = recast(low | deposit(qh, 3, 8, 16), U16)
             put(out, b * 256 + r * 32, recast(gather(ROWS, rows), U8) + (1 - (qh >> 15) * 2))

@@ -1,4 +1,4 @@
-"""64 weights at a time: eight words of a row of the grid and a sign index."""
+"""A block at a time: 32 words of a row of the grid and a sign index."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ from numba import types
 
 from ...formats.iq2_xs import DTYPE, GRID, QS, SCALES, D
 from ..jit import inner
-from ..lanes import convert, gather, half, interleave, load, negated, part, recast, store
-from ._grid import packed, signs_of
+from ..lanes import convert, half, interleave, load, recast, store
+from ._grid import book, eights, put_signed, signs_of, words_of
 
 SIZE = DTYPE.itemsize
-ROWS = packed(GRID)
-U8, U16, F32 = types.uint8, types.uint16, types.float32
+find, codes = book(GRID)
+U16, F32 = types.uint16, types.float32
 
 
 @inner
@@ -23,8 +23,5 @@ def walk(row: Any, put: Any, out: Any) -> None:
         s = load(row, at + SCALES, 8)
         scale = convert(interleave(s & 15, s >> 4, 1), F32)
         store(out[1], b * 16, (scale + 0.5) * half(row, at + D) * 0.25)
-        for r in range(4):
-            q = recast(load(row, at + QS + r * 16, 16), U16)
-            codes = negated(recast(gather(ROWS, q & 511), U8), signs_of(q >> 9))
-            put(out, b * 256 + r * 64, part(codes, 0, 32))
-            put(out, b * 256 + r * 64 + 32, part(codes, 32, 32))
+        q = recast(load(row, at + QS, 64), U16)
+        put_signed(put, out, b * 256, eights(codes, find(q & 511)), words_of(signs_of(q >> 9)))

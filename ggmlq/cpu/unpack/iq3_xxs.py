@@ -1,4 +1,4 @@
-"""Two runs of 32 weights at a time: sixteen rows of the grid and 64 signs."""
+"""A block at a time: 64 rows of the grid and 256 signs."""
 
 from __future__ import annotations
 
@@ -8,23 +8,22 @@ from numba import types
 
 from ...formats.iq3_xxs import DTYPE, GRID, QS, WORDS, D
 from ..jit import inner
-from ..lanes import convert, gather, half, load, negated, part, recast, store, word
-from ._grid import packed, signs
+from ..lanes import convert, half, load, recast, store
+from ._grid import book, fours, put_signed, signs, words_of
 
 SIZE = DTYPE.itemsize
-ROWS = packed(GRID)
-U8, U32, U64, F32 = types.uint8, types.uint32, types.uint64, types.float32
+find, codes = book(GRID)
+U16, U32, U64, F32 = types.uint16, types.uint32, types.uint64, types.float32
 
 
 @inner
 def walk(row: Any, put: Any, out: Any) -> None:
     for b in range(len(row) // SIZE):
         at = b * SIZE
-        s = convert(recast(load(row, at + WORDS, 32), U32) >> 28, F32)
+        words = load(row, at + WORDS, 32)
+        s = convert(recast(words, U32) >> 28, F32)
         store(out[1], b * 8, (s + 0.5) * half(row, at + D) * 0.5)
-        for r in range(4):
-            rows = load(row, at + QS + r * 16, 16)
-            minus = signs(word(row, at + WORDS + r * 8, U64))
-            codes = negated(recast(gather(ROWS, rows), U8), minus)
-            put(out, b * 256 + r * 64, part(codes, 0, 32))
-            put(out, b * 256 + r * 64 + 32, part(codes, 32, 32))
+        first = find(convert(load(row, at + QS, 32), U16))
+        second = find(convert(load(row, at + QS + 32, 32), U16))
+        minus = words_of(signs(recast(words, U64)))
+        put_signed(put, out, b * 256, fours(codes, first, second), minus)
