@@ -17,6 +17,7 @@ from ggmlq.cpu.panels.layout import PREPARED, RUN
 from ggmlq.cpu.panels.prepare import panels
 from ggmlq.formats import FORMATS
 from ggmlq.testing.blocks import random_blocks
+from ggmlq.testing.oracle import assert_right
 from ggmlq.testing.rows import rows
 
 
@@ -41,6 +42,15 @@ def test_the_number_of_threads_changes_no_bit(name, m):
         gq.set_num_threads(n)
         results.append(x @ q.T)
     assert all(np.array_equal(y, results[0]) for y in results)
+
+
+@pytest.mark.parametrize("name", ["q5_1", "q2_K", "q4_K", "q6_K", "iq3_s"])
+def test_products_of_many_panels(name):
+    """Every thread has memory of its own for as long as it works, also where M and N are ragged."""
+    q, x = weights(name, 1000, 4096), rows("normal", 37, 4096)
+    for n in (64, 1, 2):
+        gq.set_num_threads(n)
+        assert_right(x @ q.T, x, q)
 
 
 def test_several_callers_at_once():

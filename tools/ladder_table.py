@@ -3,7 +3,7 @@
 
 pytest bench/bench_ladder.py --benchmark-enable --benchmark-json raw.json
 python tools/ladder_table.py keep raw.json NAME     # bench/results/NAME.json: figures, device, versions
-python tools/ladder_table.py page [--check]         # the tables in docs/ladder.md and README.md
+python tools/ladder_table.py page [--check]         # the tables in docs/ladder.md, docs/cpu.md and README.md
 python tools/ladder_table.py picture                # docs/ladder.svg; needs matplotlib, extra `plot`
 """
 
@@ -19,11 +19,12 @@ from _page import put, settle
 
 ROOT = Path(__file__).parents[1]
 RESULTS, PAGE, README = ROOT / "bench" / "results", ROOT / "docs" / "ladder.md", ROOT / "README.md"
-PICTURE = ROOT / "docs" / "ladder.svg"
+CPU_PAGE, PICTURE = ROOT / "docs" / "cpu.md", ROOT / "docs" / "ladder.svg"
 LLAMA = ROOT / "bench" / "baseline" / "ggml_cuda_h200.json"
 BEGIN = "<!-- table: tools/ladder_table.py {} -->"
 BENCHMARK = (512, 4096, 14336)  # the shape of the ladder
 SEEDS = (512, 4096, 4096)
+CPU_TYPES = ("q4_0", "q8_0")
 SEED = {"cuda:naive": 0.147, "cuda:tiled": 0.259, "cuda:vectorized": 0.167}  # TFLOP/s, RTX 5070 Laptop
 FACTS = ("kernel", "asked", "format", "M", "N", "K", "us", "TFLOPS", "weight_GBps")
 
@@ -32,7 +33,7 @@ def keep(raw: Path, name: str, commit: str | None) -> None:
     """What is worth keeping of a run, without the names of the machine."""
     run = json.loads(raw.read_text())
     found, rows = run["ggmlq"], [mark["extra_info"] for mark in run["benchmarks"]]
-    gpus = found["gpu"].get("devices", [{}])
+    gpus = found["gpu"].get("devices") or [{}]
     kept = {
         "what": "one linear on the GPU's clock: activations quantized within, weights prepared before and "
         "rotated over 200 MB up to 64 rows; median of 12 (slow rungs 3)",
@@ -49,9 +50,9 @@ def keep(raw: Path, name: str, commit: str | None) -> None:
     (RESULTS / f"{name}.json").write_text(lines + "\n")
 
 
-def results() -> dict[str, Any]:
-    """The figures of the reference card."""
-    found: dict[str, Any] = json.loads((RESULTS / "ladder_h200.json").read_text())
+def results(name: str = "ladder_h200") -> dict[str, Any]:
+    """The figures of a run; of the reference card if none is named."""
+    found: dict[str, Any] = json.loads((RESULTS / f"{name}.json").read_text())
     return found
 
 
@@ -123,8 +124,29 @@ def others(found: dict[str, Any]) -> str:
     return "\n".join(lines)
 
 
+def on_cpu(found: dict[str, Any]) -> str:
+    """The rungs of the CPU, with one row of activations and with many."""
+    shapes = sorted({(r["M"], r["N"], r["K"]) for r in found["rows"]})
+    lines = [
+        "| kernel |"
+        + "".join(f" {name}, M = {shape[0]}, ms | GOP/s |" for name in CPU_TYPES for shape in shapes),
+        "|---" * (1 + 2 * len(CPU_TYPES) * len(shapes)) + "|",
+    ]
+    ladder = dict.fromkeys(r["kernel"] for r in found["rows"] if r["asked"] == r["kernel"])
+    for kernel in ladder:
+        cells = []
+        for name in CPU_TYPES:
+            for shape in shapes:
+                rows = [r for r in at(found, name, shape) if r["kernel"] == kernel]
+                cells += (
+                    [f"{rows[0]['us'] / 1e3:.3g}", f"{rows[0]['TFLOPS'] * 1e3:.3g}"] if rows else ["", ""]
+                )
+        lines.append(f"| {kernel} | " + " | ".join(cells) + " |")
+    return "\n".join([*lines, "", f"{found['device']}, all threads, commit {found['commit']}."])
+
+
 def page(check: bool) -> int:
-    """The tables of docs/ladder.md, and the first of them in README.md."""
+    """The tables of docs/ladder.md and docs/cpu.md, and the first in README.md."""
     found = results()
     text = PAGE.read_text()
     for name in ("q4_0", "q8_0"):
@@ -134,7 +156,8 @@ def page(check: bool) -> int:
     text = put(text, BEGIN.format("others"), others(found))
     first = BEGIN.format("ladder q4_0")
     tour = put(README.read_text(), first, ladder(found, "q4_0", BENCHMARK))
-    return settle(PAGE, text, check) | settle(README, tour, check)
+    cpu = put(CPU_PAGE.read_text(), BEGIN.format("cpu"), on_cpu(results("ladder_cpu")))
+    return settle(PAGE, text, check) | settle(README, tour, check) | settle(CPU_PAGE, cpu, check)
 
 
 def picture() -> None:

@@ -88,9 +88,10 @@ def through_bytes(layout: Layout, rows: int, target: Target) -> Any:
         pitch = runs * run_bytes
         near = max(1, NEAR // pitch)
         scratch = np.empty(near * pitch + 64, np.uint8)
-        buffer = scratch.ctypes.data + 63 & ~63
+        skip = -scratch.ctypes.data & 63
         for panel in range(first, stop, near):
             count = min(near, stop - panel)
+            buffer = scratch.ctypes.data + skip  # asked for here: an array lives until its last mention
             for p in range(count):
                 expand(panels + (panel + p) * panel_bytes, buffer + p * pitch, runs)
             several(buffer, pitch, count, records, out, panel * ROWS, runs)
