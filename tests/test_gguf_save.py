@@ -428,9 +428,10 @@ def test_big_endian_blocks(tmp_path, name):
     assert np.array_equal(fmt.invalid(big.blocks), fmt.invalid(q.blocks))
 
 
-def test_a_product_on_big_endian_weights(tmp_path):
+@pytest.mark.parametrize("name", ["q5_1", "q8_0", "q4_K", "iq3_s", "bf16"])
+def test_a_product_on_big_endian_weights(tmp_path, name):
     rng = np.random.default_rng(0)
-    q = gq.quantize(rng.standard_normal((5, 64)).astype(np.float32), "q5_1")
-    x = rng.standard_normal((3, 64)).astype(np.float32)
+    q = gq.quantize(rng.standard_normal((5, 256)).astype(np.float32), name)
+    x = rng.standard_normal((3, 256)).astype(np.float32)
     gq.save(tmp_path / "m.gguf", {"a": q}, byteorder="big")
     assert np.array_equal(x @ gq.open(tmp_path / "m.gguf")["a"].T, x @ q.T)

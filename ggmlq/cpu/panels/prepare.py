@@ -40,8 +40,8 @@ def _lay(q: QuantArray, layout: Layout, made: Bytes, first: int, stop: int, grai
     take, place = taker(q.format), placer(layout)
     for start in range(first, stop, grain):
         part = slice(start, min(start + grain, stop))
-        rows = q[start * ROWS : part.stop * ROWS]
-        blocks = np.ascontiguousarray(rows.blocks)
+        raw = q[start * ROWS : part.stop * ROWS].raw  # not .blocks: these may be big-endian
+        blocks = np.ascontiguousarray(raw).view(q.format.dtype)
         above = np.zeros((blocks.shape[0], blocks.shape[1], 0), np.float16)
         if layout.nested:  # with d = 1 the scales are the integers under it
             blocks = blocks.copy()
