@@ -27,9 +27,12 @@ from .memory import atomic_add, atomic_load, atomic_store, call_kernel, compare_
 from .threads import PARTS, inside_pool, num_threads
 
 # Words of the board; those that threads write lie in cache lines of their own.
-KERNEL, ARGUMENTS, COUNT, STEP, LIMIT, NEXT, DONE, AWAKE = 0, 8, 16, 24, 32, 64, 128, 192
+KERNEL, ARGUMENTS, COUNT, STEP, NEXT, DONE, AWAKE = 0, 8, 16, 24, 64, 128, 192
 BOARD = 256  # bytes
-MASK = (1 << 32) - 1  # NEXT is the number of the job, and in these bits the next part of it
+# NEXT holds three numbers: the job's, how many parts it has, and which is next. They are one word
+# because a thread must see all three change in one step: had it the next part of one job and the
+# number of parts of another, it would do a part that does not exist, or one twice.
+JOB, PARTS_AT, MASK = 32, 16, (1 << 16) - 1
 PATIENCE = 100_000  # looks at the board before a thread sleeps: about 0.1 ms
 SIGNATURE = (types.int64, types.int64, types.int64)
 
@@ -38,12 +41,12 @@ SIGNATURE = (types.int64, types.int64, types.int64)
 def _take(board: int) -> bool:
     """Do the next part of the job on the board, if there is one left."""
     now = atomic_load(board + NEXT)
-    part, parts = now & MASK, atomic_load(board + LIMIT)
-    if part >= parts:
+    part = now & MASK
+    if part >= now >> PARTS_AT & MASK:
         return False
     kernel, arguments = atomic_load(board + KERNEL), atomic_load(board + ARGUMENTS)
     count, step = atomic_load(board + COUNT), atomic_load(board + STEP)
-    # If this succeeds the job is unfinished, so what was read belongs to it.
+    # If this succeeds the job is still unfinished, so what was read belongs to it.
     if compare_and_swap(board + NEXT, now, now + 1):
         call_kernel(kernel, arguments, part * step, min((part + 1) * step, count))
         atomic_add(board + DONE, 1)
@@ -61,25 +64,19 @@ def _serve(board: int, patience: int) -> None:
 
 
 @jit
-def _post(board: int, kernel: int, arguments: int, count: int, step: int) -> None:
-    """Write a job on the board."""
+def _do(board: int, kernel: int, arguments: int, count: int, step: int) -> None:
+    """Write a job on the board, and work on it until all of it is done, whoever does it."""
     parts = (count + step - 1) // step
     atomic_store(board + KERNEL, kernel)
     atomic_store(board + ARGUMENTS, arguments)
     atomic_store(board + COUNT, count)
     atomic_store(board + STEP, step)
     atomic_store(board + DONE, 0)
-    atomic_store(board + LIMIT, parts)
-    job = (atomic_load(board + NEXT) >> 32) + 1
-    atomic_store(board + NEXT, (job & 0x3FFFFFFF) << 32)
-
-
-@jit
-def _finish(board: int) -> None:
-    """Work on the posted job until all of it is done, whoever does it."""
+    job = (atomic_load(board + NEXT) >> JOB) + 1 & 0x3FFFFFFF
+    atomic_store(board + NEXT, job << JOB | parts << PARTS_AT)
     while _take(board):
         pass
-    while atomic_load(board + DONE) < atomic_load(board + LIMIT):
+    while atomic_load(board + DONE) < parts:
         pass
 
 
@@ -100,10 +97,10 @@ class _Crew:
         for _ in range(helpers - self._threads):
             threading.Thread(target=self._work, name=f"ggmlq-crew-{self._threads}", daemon=True).start()
             self._threads += 1
-        _post(self._board, kernel, arguments, count, step)
         for _ in range(helpers - int(self._awake[0]) - self._bell.qsize()):
             self._bell.put(None)
-        _finish(self._board)
+        # One call: were the job begun and Python interrupted, threads would go on in memory given back.
+        _do(self._board, kernel, arguments, count, step)
 
     def _work(self) -> None:
         while True:
@@ -135,7 +132,7 @@ def share_kernel(kernel: Any, arguments: tuple[int, ...], count: int, grain: int
     """Run a kernel on ``range(count)``, in parts that are multiples of ``grain``."""
     words = array("q", arguments)  # its address takes a third of the time that NumPy's takes
     table, _ = words.buffer_info()
-    threads = min(num_threads(), math.ceil(count / grain))
+    threads = min(num_threads(), math.ceil(count / grain), MASK // PARTS)
     if threads > 1 and not inside_pool() and _crew.busy.acquire(blocking=False):
         step = math.ceil(count / (grain * PARTS * threads)) * grain
         try:
