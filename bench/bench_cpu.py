@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import subprocess
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -22,7 +21,6 @@ from typing import Any
 import numpy as np
 
 import ggmlq as gq
-from ggmlq import doctor
 from ggmlq.cpu.crew import share_kernel
 from ggmlq.cpu.jit import cgutils, intrinsic, jit
 from ggmlq.cpu.memory import peek
@@ -31,6 +29,7 @@ from ggmlq.cpu.target import target
 from ggmlq.formats import BlockFormat, Format
 from ggmlq.llama import Bridge
 from ggmlq.testing.blocks import random_blocks
+from ggmlq.testing.machine import commit, machine
 
 SIZE = 4096  # N and K
 ROTATED = 300_000_000  # bytes of weights beyond any cache
@@ -50,7 +49,7 @@ def main() -> None:
     parser.add_argument("--lib", help="a libggml or a build folder; found as by ggmlq check if not given")
     args = parser.parse_args()
     formats = [gq.formats[name] for name in args.formats or (LEADING[:5:2] if args.quick else gq.formats)]
-    commit = describe()
+    now = commit()
     results: list[Record] = []
     with Bridge(args.lib) as bridge:
         for threads in args.threads:
@@ -63,7 +62,7 @@ def main() -> None:
                 for record in of_format(fmt, bridge, threads, 2 if args.quick else 3):
                     if "in_memory" in record:  # other machines of a host take their share: the best counts
                         roofs["read_gbs"] = max(roofs["read_gbs"], read_bandwidth())
-                    results.append({**record, **roofs, "commit": commit})
+                    results.append({**record, **roofs, "commit": now})
                     show(results[-1])
             for record in results:
                 if record["threads"] == threads:
@@ -84,20 +83,6 @@ def merged(path: Path, fresh: list[Record]) -> list[Record]:
         [r for r in kept if (r["threads"], r["format"]) not in measured] + fresh,
         key=lambda r: (r["threads"], order.index(r["format"])),
     )
-
-
-def describe() -> str:
-    """The commit that is measured."""
-    command = ["git", "describe", "--always", "--dirty"]
-    return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False).stdout.strip()
-
-
-def machine() -> Record:
-    """Where the figures come from."""
-    facts = doctor.examine()
-    cpu = {name: facts["cpu"][name] for name in ("name", "threads", "dot")}
-    versions = {name: facts["packages"][name] for name in ("numpy", "numba", "llama-cpp-python")}
-    return {"cpu": cpu, "python": facts["python"], "packages": versions}
 
 
 def of_format(fmt: Format, bridge: Bridge, threads: int, rounds: int) -> Iterator[Record]:

@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import subprocess
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -21,11 +20,12 @@ from typing import Any
 import numpy as np
 
 import ggmlq as gq
-from ggmlq import decoding, doctor, encoding
+from ggmlq import decoding, encoding
 from ggmlq.cpu.threads import available, set_num_threads
 from ggmlq.formats import FORMATS, BlockFormat, Format
 from ggmlq.llama.library import Library
 from ggmlq.testing.blocks import random_blocks
+from ggmlq.testing.machine import commit, machine
 from ggmlq.testing.rows import rows
 
 COLUMNS = 4096
@@ -60,10 +60,7 @@ def chosen() -> list[str]:
 
 def surroundings() -> dict[str, Any]:
     """The machine, the versions, the commit."""
-    root = Path(__file__).parents[1]
-    command = ["git", "describe", "--always", "--dirty"]
-    commit = subprocess.run(command, cwd=root, capture_output=True, text=True, check=False).stdout.strip()
-    return {"commit": commit, "threads": available(), "libggml": Library().version, "ggmlq": doctor.examine()}
+    return {"commit": commit(), "threads": available(), "libggml": Library().version, "ggmlq": machine()}
 
 
 def measure(fmt: Format, count: int, height: int = DECODED) -> dict[str, float]:

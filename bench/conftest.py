@@ -2,23 +2,16 @@
 
 from __future__ import annotations
 
-import subprocess
-from pathlib import Path
-
 import pytest
 
-from ggmlq import doctor
 from ggmlq.errors import GGMLQError
 from ggmlq.llama.library import Library
+from ggmlq.testing.machine import commit, machine
 
 
 def pytest_benchmark_update_json(config, benchmarks, output_json):
-    """Put the report of ``ggmlq doctor`` and the commit into the JSON file."""
-    root = Path(__file__).parents[1]
-    commit = subprocess.run(
-        ["git", "describe", "--always", "--dirty"], cwd=root, capture_output=True, text=True, check=False
-    )
-    output_json["ggmlq"] = {**doctor.examine(), "commit": commit.stdout.strip()}
+    """Put the machine, the versions and the commit into the JSON file."""
+    output_json["ggmlq"] = {**machine(), "commit": commit()}
 
 
 @pytest.fixture(scope="session")

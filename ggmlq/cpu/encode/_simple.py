@@ -18,11 +18,20 @@ from ..lanes import chosen, clipped, convert, either, first, most, narrow, part,
 U8, I32, F32 = types.uint8, types.int32, types.float32
 
 
-def encoder(kernel: Callable[..., None]) -> Callable[[Floats, Floats | None, Bytes], None]:
-    """The ``encode`` of a format from a compiled ``kernel(values, blocks)`` on flat arrays."""
+Encode = Callable[[Floats, Floats | None, Bytes], None]
+
+
+def encoder(kernel: Callable[..., None], weighted: Encode | None = None) -> Encode:
+    """The ``encode`` of a format from a compiled ``kernel(values, blocks)`` on flat arrays.
+
+    ``weighted`` serves instead where there is an imatrix; without it the imatrix is ignored.
+    """
 
     def encode(values: Floats, imatrix: Floats | None, blocks: Bytes) -> None:
-        kernel(values.reshape(-1), blocks.reshape(-1))
+        if imatrix is None or weighted is None:
+            kernel(values.reshape(-1), blocks.reshape(-1))
+        else:
+            weighted(values, imatrix, blocks)
 
     return encode
 

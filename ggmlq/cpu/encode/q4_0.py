@@ -6,15 +6,13 @@ from typing import Any
 
 import numpy as np
 
-from ...formats.format import Bytes, Floats
 from ...formats.q4_0 import DTYPE, FORMAT, PROGRAM, QS, D
 from ..jit import jit
 from ..lanes import load
-from ._simple import at_most, extreme, inverse, put_half, put_nibbles, truncated
-from ._tiles import encoder
+from ._simple import at_most, encoder, extreme, inverse, put_half, put_nibbles, truncated
+from ._tiles import encoder as searching
 
 SIZE = DTYPE.itemsize
-weighted = encoder(PROGRAM, FORMAT.block_size)
 
 
 @jit
@@ -28,8 +26,4 @@ def plain(values: Any, blocks: Any) -> None:
         put_nibbles(blocks, at + QS, q)
 
 
-def encode(values: Floats, imatrix: Floats | None, blocks: Bytes) -> None:
-    if imatrix is None:
-        plain(values.reshape(-1), blocks.reshape(-1))
-    else:
-        weighted(values, imatrix, blocks)
+encode = encoder(plain, searching(PROGRAM, FORMAT.block_size))

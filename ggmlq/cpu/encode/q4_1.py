@@ -5,18 +5,14 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-from numba import types
 
-from ...formats.format import Bytes, Floats
 from ...formats.q4_1 import DTYPE, FORMAT, PROGRAM, QS, D, M
 from ..jit import jit
 from ..lanes import load
-from ._simple import at_most, highest, inverse, lowest, put_half, put_nibbles, truncated
-from ._tiles import encoder
+from ._simple import at_most, encoder, highest, inverse, lowest, put_half, put_nibbles, truncated
+from ._tiles import encoder as searching
 
 SIZE = DTYPE.itemsize
-U8 = types.uint8
-weighted = encoder(PROGRAM, FORMAT.block_size)
 
 
 @jit
@@ -32,8 +28,4 @@ def plain(values: Any, blocks: Any) -> None:
         put_nibbles(blocks, at + QS, q)
 
 
-def encode(values: Floats, imatrix: Floats | None, blocks: Bytes) -> None:
-    if imatrix is None:
-        plain(values.reshape(-1), blocks.reshape(-1))
-    else:
-        weighted(values, imatrix, blocks)
+encode = encoder(plain, searching(PROGRAM, FORMAT.block_size))

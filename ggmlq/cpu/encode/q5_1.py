@@ -7,16 +7,14 @@ from typing import Any
 import numpy as np
 from numba import types
 
-from ...formats.format import Bytes, Floats
 from ...formats.q5_1 import DTYPE, FORMAT, PROGRAM, QH, QS, D, M
 from ..jit import jit
 from ..lanes import convert, load, recast, store
-from ._simple import highest, inverse, lowest, put_half, put_nibbles, truncated
-from ._tiles import encoder
+from ._simple import encoder, highest, inverse, lowest, put_half, put_nibbles, truncated
+from ._tiles import encoder as searching
 
 SIZE = DTYPE.itemsize
 U8 = types.uint8
-weighted = encoder(PROGRAM, FORMAT.block_size)
 
 
 @jit
@@ -33,8 +31,4 @@ def plain(values: Any, blocks: Any) -> None:
         put_nibbles(blocks, at + QS, q)
 
 
-def encode(values: Floats, imatrix: Floats | None, blocks: Bytes) -> None:
-    if imatrix is None:
-        plain(values.reshape(-1), blocks.reshape(-1))
-    else:
-        weighted(values, imatrix, blocks)
+encode = encoder(plain, searching(PROGRAM, FORMAT.block_size))

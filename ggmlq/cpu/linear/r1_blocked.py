@@ -18,18 +18,13 @@ import numpy as np
 
 from ...array import QuantArray
 from ...formats import BlockFormat
-from ...ladder import Problem, register
+from ...ladder import register
 from ..jit import jit
 from ..threads import share
 from ..unpack import unpacker
+from .r0_naive import refuses
 
 STRETCH = 1024  # weights
-
-
-def refuses(problem: Problem) -> str | None:
-    if not isinstance(problem.format, BlockFormat):
-        return f"{problem.format.name} has no blocks"
-    return None
 
 
 @register(__name__, __doc__, arithmetic="f32", accumulate="f32", refuses=refuses)

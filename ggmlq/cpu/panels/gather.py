@@ -8,12 +8,12 @@ from typing import Any
 import numpy as np
 
 from ...formats import BlockFormat
-from ..jit import jit
-from ..memory import bytes_at, floats_at, peek
+from ..jit import inner, jit
+from ..memory import bytes_at, peek
 from ..target import Target
 from ..unpack import unpacker
 from .layout import ROWS, RUN, Layout, unpacked
-from .product import NEAR, sweep
+from .product import from_scratch
 
 CHUNK = 1024  # weights of a row unpacked at a time: 16 rows of them fit the first cache
 
@@ -22,25 +22,13 @@ CHUNK = 1024  # weights of a row unpacked at a time: 16 rows of them fit the fir
 def gathered(fmt: BlockFormat, rows: int, target: Target) -> Any:
     """Compiled: panels ``first`` … ``stop`` of the rows of blocks uint8 [N, bytes]."""
     layout = unpacked(fmt, target)
-    several, fill = sweep(layout, rows, target), filler(fmt, layout)
-    run_bytes = layout.run_bytes
+    unpack = filler(fmt, layout)
 
-    def multiply(arguments: int, first: int, stop: int) -> None:
+    def fill(arguments: int, panel: int, made: Any) -> None:
         raw = bytes_at(peek(arguments, 0), peek(arguments, 1), peek(arguments, 2))
-        records = bytes_at(peek(arguments, 3), peek(arguments, 4), peek(arguments, 5))
-        out = floats_at(peek(arguments, 6), peek(arguments, 4), peek(arguments, 7))
-        runs = peek(arguments, 8)
-        pitch = runs * run_bytes
-        near = max(1, NEAR // pitch)
-        scratch = np.empty(near * pitch + 64, np.uint8)
-        skip = -scratch.ctypes.data & 63
-        for panel in range(first, stop, near):
-            count = min(near, stop - panel)
-            for p in range(count):
-                fill(raw, (panel + p) * ROWS, scratch[skip + p * pitch : skip + (p + 1) * pitch])
-            several(scratch.ctypes.data + skip, pitch, count, records, out, panel * ROWS, runs)
+        unpack(raw, panel * ROWS, made)
 
-    return jit(multiply)
+    return from_scratch(layout, rows, target, inner(fill))
 
 
 @cache

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from ..jit import jit
+from ..jit import inner, jit
 from ..memory import bytes_at, floats_at, peek
 from ..target import Target
 from .expand import expanded, expander
@@ -77,11 +77,19 @@ def direct(layout: Layout, rows: int, target: Target) -> Any:
 def through_bytes(layout: Layout, rows: int, target: Target) -> Any:
     """Compiled: panels ``first`` … ``stop``, each expanded before it is multiplied."""
     wide = expanded(layout, target)
-    several, expand = sweep(wide, rows, target), expander(layout, target)
-    run_bytes = wide.run_bytes
+    expand = expander(layout, target)
+
+    def fill(arguments: int, panel: int, made: Any) -> None:
+        expand(peek(arguments, 0) + panel * peek(arguments, 2), made.ctypes.data, peek(arguments, 8))
+
+    return from_scratch(wide, rows, target, inner(fill))
+
+
+def from_scratch(layout: Layout, rows: int, target: Target, fill: Any) -> Any:
+    """Compiled: panels ``first`` … ``stop``, made by ``fill(arguments, panel, memory)``, then multiplied."""
+    several, run_bytes = sweep(layout, rows, target), layout.run_bytes
 
     def multiply(arguments: int, first: int, stop: int) -> None:
-        panels, panel_bytes = peek(arguments, 0), peek(arguments, 2)
         records = bytes_at(peek(arguments, 3), peek(arguments, 4), peek(arguments, 5))
         out = floats_at(peek(arguments, 6), peek(arguments, 4), peek(arguments, 7))
         runs = peek(arguments, 8)
@@ -91,9 +99,9 @@ def through_bytes(layout: Layout, rows: int, target: Target) -> Any:
         skip = -scratch.ctypes.data & 63
         for panel in range(first, stop, near):
             count = min(near, stop - panel)
-            buffer = scratch.ctypes.data + skip  # asked for here: an array lives until its last mention
             for p in range(count):
-                expand(panels + (panel + p) * panel_bytes, buffer + p * pitch, runs)
-            several(buffer, pitch, count, records, out, panel * ROWS, runs)
+                fill(arguments, panel + p, scratch[skip + p * pitch : skip + (p + 1) * pitch])
+            # the address is asked for here: an array lives until its last mention
+            several(scratch.ctypes.data + skip, pitch, count, records, out, panel * ROWS, runs)
 
     return jit(multiply)

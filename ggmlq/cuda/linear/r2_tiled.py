@@ -14,14 +14,14 @@ from typing import Any
 
 from ...array import QuantArray
 from ...formats import BlockFormat
-from ...ladder import Problem, register
+from ...ladder import register
 from ..atoms import atoms
 from ..dequantize import BLOCK_FORMATS
 from ..language import cuda, float32, int8, int32, uint8
 from ..launch import Kernel, array, family
 from ..planes import activations, run_of
+from .r0_naive_f32 import SIDE, refuses
 
-SIDE = 16
 STEP = 32  # columns of a tile: a run of activations
 TILE = (SIDE, STEP + 4)  # padded: rows start in different banks
 
@@ -65,14 +65,6 @@ def kernel(fmt: BlockFormat) -> Kernel:
 
     parameters = (array(int8, 2), array(float32, 2), array(uint8, 3), array(float32, 2))
     return Kernel(f"tiled {fmt.name}", tiled, *parameters, threads=SIDE * SIDE)
-
-
-def refuses(problem: Problem) -> str | None:
-    if not isinstance(problem.format, BlockFormat):
-        return "is written for blocks"
-    if problem.m > SIDE * 65535:
-        return f"takes up to {SIDE * 65535} rows of activations"
-    return None
 
 
 @register(__name__, __doc__, arithmetic="q8", accumulate="int32", refuses=refuses)
