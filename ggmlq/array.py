@@ -48,6 +48,7 @@ class QuantArray:
         self._stored = raw
         self._swapped = swapped
         self._prepared: dict[Any, Any] = {}
+        self.recorded: list[Any] = []  # memory of products in CUDA graphs, which replays use again
 
     @classmethod
     def from_bytes(cls, raw: Any, format: str | int | Format, shape: int | Sequence[int]) -> QuantArray:
@@ -146,6 +147,8 @@ class QuantArray:
         """
         with _PREPARING:
             if make not in self._prepared:
+                if not is_host(self._stored):
+                    cuda_device().refuse_capture(f"{self!r} is not yet in the order that this kernel reads")
                 self._prepared[make] = make(self)
             return self._prepared[make]
 
@@ -155,9 +158,13 @@ class QuantArray:
         return not is_host(self._stored) or not self._stored.flags.writeable
 
     def drop_prepared(self) -> None:
-        """Give back the memory of what kernels keep; the next product makes it again."""
+        """Give back the memory of what kernels keep; the next product makes it again.
+
+        CUDA graphs that hold products with this array must not be replayed any more.
+        """
         with _PREPARING:
             self._prepared.clear()
+            self.recorded.clear()
 
     # --- rows ---------------------------------------------------------------------------
 

@@ -9,7 +9,7 @@ from numpy.typing import DTypeLike, NDArray
 
 from .array import QuantArray
 from .buffers import refuse_mask
-from .devices import device_of, is_host
+from .devices import device_of, is_host, namespace
 from .errors import DeviceError, DTypeError, ImportanceError, NonFiniteError, ShapeError
 from .formats import FORMATS, Format
 
@@ -158,3 +158,11 @@ def check_bias(asked: str, bias: Any, q: QuantArray) -> Any:
             f"{asked}: bias has shape {bias.shape}; it is one value a row of q; pass shape ({q.shape[0]},)"
         )
     return bias
+
+
+def takes_sums(out: Any, *operands: Any) -> bool:
+    """Whether a kernel may write into ``out`` itself: float32, contiguous, apart from all it reads."""
+    if out is None or out.dtype != np.float32 or not out.flags.c_contiguous:
+        return False
+    share = namespace(out).may_share_memory
+    return not any(operand is not None and share(out, operand) for operand in operands)

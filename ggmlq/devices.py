@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import cache
 from typing import Any
 
 import numpy as np
@@ -14,7 +15,13 @@ from .errors import DeviceMemoryError
 
 def is_host(x: object) -> bool:
     """Whether an array lives in host memory (everything but a CuPy array does)."""
-    return type(x).__module__.partition(".")[0] != "cupy"
+    kind: Any = type(x)
+    return _lives_on_host(kind)
+
+
+@cache
+def _lives_on_host(kind: Any) -> bool:
+    return str(kind.__module__).partition(".")[0] != "cupy"
 
 
 def device_of(x: Any) -> str:
@@ -39,15 +46,28 @@ def cuda_device() -> Any:
     return cuda_module("device")
 
 
+@cache
+def cuda_driver() -> Any:
+    """CuPy's functions that each launch calls."""
+    return cuda_device().driver()
+
+
 @contextmanager
-def on_device_of(asked: str, x: Any) -> Iterator[None]:
-    """Work on the device of an array; words where its memory does not suffice."""
+def on_device_of(asked: object, x: Any, q: Any = None) -> Iterator[None]:
+    """Work on the device of an array; words where its memory does not suffice.
+
+    Where the work is recorded as a CUDA graph, the memory that it takes stays with ``q``.
+    """
     if is_host(x):
         yield
         return
     with x.device:
         try:
-            yield
+            if q is not None and cuda_device().capturing(x.device.id):
+                with cuda_device().kept_memory(q.recorded):
+                    yield
+            else:
+                yield
         except MemoryError as error:
             free, total = x.device.mem_info
             raise DeviceMemoryError(

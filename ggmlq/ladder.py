@@ -10,7 +10,7 @@ import importlib.util
 import pkgutil
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -78,6 +78,7 @@ def register(
         rung = Rung(op, device, full, int(level[1:]), teaches, arithmetic, accumulate, launch, refuses)
         _RUNGS[f"{op}/{full}"] = rung
         _ordered.cache_clear()
+        chosen.cache_clear()
         return rung
 
     return decorate
@@ -124,6 +125,17 @@ def choose(problem: Problem, kernel: str = "auto", arithmetic: str | None = None
     raise UnsupportedError(
         f"{problem} with kernel={kernel!r}, arithmetic={arithmetic!r}: no kernel takes it: {listed}; {way}"
     )
+
+
+@lru_cache(1 << 12)
+def chosen(
+    fmt: Format, m: int, n: int, k: int, index: int, kernel: str = "auto", arithmetic: str | None = None
+) -> Rung:
+    """What :func:`choose` says of a product on the current CUDA device, whose number is ``index``.
+
+    It is asked once for each: a device stays what it is. On the host the answer may change.
+    """
+    return choose(Problem("linear", fmt, m, n, k, "cuda"), kernel, arithmetic)
 
 
 class Ladder(list[Rung]):

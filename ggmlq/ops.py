@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
-from . import ladder
+from . import ladder, ordinary, tensors
 from .array import QuantArray
 from .buffers import check_row, frozen
 from .checks import (
@@ -20,6 +20,7 @@ from .checks import (
     check_out,
     float_dtype,
     row_index,
+    takes_sums,
 )
 from .decoding import decode_into
 from .devices import cuda_module, device_of, is_host, namespace, on_device_of, to_host
@@ -64,6 +65,8 @@ def quantize(x: Any, format: str | int | Format, imatrix: Any = None) -> QuantAr
     fmt = FORMATS[format]
     asked = f"quantize(x, {fmt.name!r})"
     imatrix = to_host(imatrix)
+    if tensors.is_tensor(x):
+        x = tensors.array_of(asked, x, "x")
     if not is_host(x):
         with on_device_of(asked, x):
             encoded = None if imatrix is not None else cuda_module("quantize").quantize(x, fmt)
@@ -129,7 +132,7 @@ def dequantize(q: QuantArray, dtype: DTypeLike | None = np.float32) -> Any:
         )
     kind = float_dtype(f"dequantize of {q!r}", dtype)
     if q.device != "cpu":
-        with on_device_of(f"dequantize of {q!r}", q.raw):
+        with on_device_of(f"dequantize of {q!r}", q.raw, q):
             return cuda_module("dequantize").dequantize(q, kind)
     values = np.empty(q.shape, kind)
     if values.size:
@@ -152,7 +155,7 @@ def linear(
     Parameters
     ----------
     x : array of floats
-        Activations [..., K], on the device of q.
+        Activations [..., K], on the device of q. A torch tensor gives a torch tensor.
     q : QuantArray
         Weights [N, K]. Those of f64 and integer tensors are rounded to float32.
     kernel : str
@@ -176,6 +179,14 @@ def linear(
     >>> gq.linear(np.ones(32, np.float32), w) > 0.99
     array([ True,  True,  True])
     """
+    if bias is None and dtype is np.float32 and not is_host(x):
+        try:
+            if (y := ordinary.linear(x, q, kernel, arithmetic, out)) is not None:
+                return y
+        except MemoryError:
+            pass  # what follows says it in words
+    if tensors.is_tensor(x):
+        return tensors.linear(linear, x, q, out, bias, dtype, kernel=kernel, arithmetic=arithmetic)
     asked = "linear(x, q)"
     x = check_linear(asked, x, q)
     n, k = q.shape
@@ -187,9 +198,9 @@ def linear(
         bias = check_bias(asked, bias, q)
     rows = x.reshape(math.prod(x.shape[:-1]), k)
     problem = ladder.Problem("linear", q.format, len(rows), n, k, q.device.partition(":")[0], q.lasting)
-    rung = ladder.choose(problem, kernel, arithmetic)
-    direct = _takes_sums(out, x, q.raw, bias)
-    with on_device_of(f"{asked} with {rung.name} on {problem}", x):
+    direct = takes_sums(out, x, q.raw, bias)
+    with on_device_of(problem, x, q):
+        rung = ladder.choose(problem, kernel, arithmetic)
         y = out.reshape(len(rows), n) if direct else namespace(x).empty((len(rows), n), np.float32)
         with np.errstate(over="ignore", invalid="ignore"):  # infinities are results, as on a GPU
             rung.launch(rows, q, y)
@@ -200,11 +211,3 @@ def linear(
             if not direct:
                 out[...] = y.reshape(shape)
     return out
-
-
-def _takes_sums(out: Any, *operands: Any) -> bool:
-    """Whether a kernel may write into ``out`` itself: float32, contiguous, apart from all it reads."""
-    if out is None or out.dtype != np.float32 or not out.flags.c_contiguous:
-        return False
-    share = namespace(out).may_share_memory
-    return not any(operand is not None and share(out, operand) for operand in operands)

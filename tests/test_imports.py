@@ -25,6 +25,8 @@ ALLOWED = {
     "buffers.py": {"devices", "errors", "formats"},
     "array.py": {"text", "buffers", "devices", "errors", "formats", "ops"},  # ops: where a method is one
     "checks.py": {"array", "buffers", "devices", "errors", "formats"},
+    "ordinary.py": {"array", "checks", "devices", "ladder"},
+    "tensors.py": {"checks", "devices", "errors"},
     "ladder.py": {"text", "errors", "formats"},
     "progress.py": set(),
     "cache.py": set(),
@@ -40,6 +42,8 @@ ALLOWED = {
         "errors",
         "formats",
         "ladder",
+        "ordinary",
+        "tensors",
     },
     "metrics.py": {"buffers", "devices", "errors"},
     "reference": {"array", "checks", "devices", "errors", "formats", "ladder", "ops", "reference"},

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from functools import cache
 from types import ModuleType
-from typing import Any
+from typing import Any, NamedTuple
 
 from ..errors import DeviceError, MissingDependencyError
 
@@ -36,6 +39,65 @@ def _refuse_without_gpu(cupy: ModuleType) -> None:
         ) from error
     if not count:
         raise DeviceError('CUDA: no GPU found; work on the host with device "cpu"')
+
+
+class Driver(NamedTuple):
+    """What of CuPy each launch needs, looked up once."""
+
+    array: type
+    device: Callable[[], int]  # the number of the current one
+    stream: Callable[[int], Any]  # the current one of a device
+    launch: Callable[..., None]  # cuLaunchKernel
+
+
+@cache
+def driver() -> Driver:
+    """Those functions, once there is a GPU."""
+    cuda = cupy().cuda
+    return Driver(cupy().ndarray, cuda.runtime.getDevice, cuda.get_current_stream, cuda.driver.launchKernel)
+
+
+class _Entered(threading.local):
+    def __init__(self) -> None:
+        self.devices: set[int] = set()
+
+
+entered = _Entered()  # devices whose context this thread has: it has none before it asks the runtime for work
+
+
+def enter(index: int) -> None:
+    """Get this thread the context of the current device, which the driver takes for granted."""
+    cupy().cuda.runtime.memGetInfo()
+    entered.devices.add(index)
+
+
+def capturing(index: int) -> bool:
+    """Whether the current stream of a device records a CUDA graph. The default stream never does."""
+    stream = driver().stream(index)
+    return bool(stream.ptr) and bool(stream.is_capturing())
+
+
+@contextmanager
+def kept_memory(keep: list[Any]) -> Iterator[None]:
+    """All memory taken meanwhile goes into a list too: replays of a graph write to it again."""
+    cuda = cupy().cuda
+    allocate = cuda.get_allocator()
+
+    def kept(size: int) -> Any:
+        keep.append(allocate(size))
+        return keep[-1]
+
+    with cuda.using_allocator(kept):
+        yield
+
+
+def refuse_capture(asked: str) -> None:
+    """What must not be recorded in a CUDA graph, since it is done once and for all."""
+    if capturing(current()):
+        raise DeviceError(
+            f"{asked}, and the current stream records a CUDA graph; such things are done once, not in each "
+            "replay; run the same product once before the capture begins"
+        )
 
 
 def current() -> int:

@@ -1,7 +1,7 @@
 """Kernels: compiled once for a capability, kept on disk, launched on CuPy's current stream.
 
 Numba makes PTX of a plain function and nvJitLink makes machine code of that; neither needs a GPU.
-CuPy launches it, which costs 5 µs where Numba's own launcher takes 15 to 36.
+CuPy loads it and lends its binding of the driver's launch: Numba's own launcher takes 15 to 36 µs.
 """
 
 from __future__ import annotations
@@ -17,11 +17,10 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any, NamedTuple
 
-import numpy as np
-
 from ..cache import root
 from ..errors import DeviceError
 from . import device
+from .arguments import Arguments
 from .language import cuda, types
 
 PACKAGE = Path(__file__).parents[1]
@@ -38,6 +37,14 @@ class Resources(NamedTuple):
     registers: int
     stack: int  # bytes of local memory, spills included
     shared: int  # bytes of static shared memory
+
+
+class Loaded(NamedTuple):
+    """A kernel on one device."""
+
+    function: Any  # CuPy's: it keeps the module loaded
+    address: int
+    arguments: Arguments
 
 
 class Kernel:
@@ -59,35 +66,30 @@ class Kernel:
     ) -> None:
         self.name, self.function, self.parameters = name, function, parameters
         self.threads, self.blocks, self.shared, self.least = threads, blocks, shared, least
-        self._is_array = tuple(isinstance(kind, types.Array) for kind in parameters)
-        self._is_word = tuple(kind == types.uint32 for kind in parameters)
-        self._loaded: dict[int, Any] = {}
+        self._loaded: dict[int, Loaded] = {}
 
     def __repr__(self) -> str:
         return self.name
 
     def __call__(self, grid: tuple[int, ...], block: tuple[int, ...], *arguments: Any) -> None:
-        """Launch on CuPy's current device and stream. Empty grids do nothing."""
-        index = device.current()
-        if index not in self._loaded:
-            self._loaded[index] = self._load(device.cupy())
-        if all(grid):
-            self._loaded[index](grid, block, self._flat(arguments), shared_mem=self.shared)
-
-    def _flat(self, arguments: tuple[Any, ...]) -> tuple[Any, ...]:
-        """Parameters as Numba's kernels take them: an array is a row of words.
+        """Launch on CuPy's current device and stream. Empty grids do nothing.
 
         An array for a parameter of 64 bits stands for its address.
         """
-        words: list[Any] = []
-        for is_array, is_word, value in zip(self._is_array, self._is_word, arguments, strict=True):
-            if is_array:
-                words += (0, 0, value.size, value.itemsize, value, *value.shape, *value.strides)
-            else:
-                words.append(np.uint32(value) if is_word else value)
-        return tuple(words)
+        gpu = device.driver()
+        index = gpu.device()
+        loaded = self._loaded.get(index) or self._load(index)
+        if 0 in grid:
+            return
+        if index not in device.entered.devices:
+            device.enter(index)
+        room = loaded.arguments.write(arguments)
+        blocks, threads = (*grid, 1, 1)[:3], (*block, 1, 1)[:3]
+        stream = gpu.stream(index).ptr
+        gpu.launch(loaded.address, *blocks, *threads, self.shared, stream, room.table, 0)
+        loaded.arguments.give_back(room)
 
-    def _load(self, cp: Any) -> Any:
+    def _load(self, index: int) -> Loaded:
         capability = device.capability()
         assert capability is not None
         if capability < self.least:
@@ -95,10 +97,13 @@ class Kernel:
                 f"{self.name}: this GPU has compute capability {_dotted(capability)}; the kernel needs "
                 f"{_dotted(self.least)}; choose another one, gq.kernels() lists what there is"
             )
-        function = cp.RawModule(path=str(self.cubin(capability))).get_function("kernel")
+        device.refuse_capture(f"{self.name}: the kernel is not loaded yet")
+        function = device.cupy().RawModule(path=str(self.cubin(capability))).get_function("kernel")
         if self.shared > 48 << 10:
             function.max_dynamic_shared_size_bytes = self.shared
-        return function.kernel  # without the wrapper that looks up the device once more
+        function = function.kernel  # that of this device
+        loaded = Loaded(function, function.ptr, Arguments(self.parameters, device.driver().array))
+        return self._loaded.setdefault(index, loaded)  # the first one, if two threads came
 
     # --- compiling -------------------------------------------------------------------------
 

@@ -1,0 +1,50 @@
+"""The ordinary product on a device: floats beside their weights, on the current device.
+
+What :func:`ggmlq.linear` checks with words is looked at here without, in a few microseconds;
+whatever is not ordinary goes back there. Only which kernel serves a problem is remembered.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+
+from . import ladder
+from .array import QuantArray
+from .checks import takes_sums
+from .devices import cuda_driver
+
+FLOAT32 = np.dtype(np.float32)
+
+
+def linear(x: Any, q: Any, kernel: Any, arithmetic: Any, out: Any) -> Any | None:
+    """``x @ q.T`` in float32 for a CuPy array, or None where there is something to check or convert."""
+    if type(q) is not QuantArray or type(q.raw) is not type(x) or type(kernel) is not str:
+        return None
+    gpu, raw, shape, size = cuda_driver(), q.raw, x.shape, q.shape
+    index = gpu.device()
+    if not (x.data.device_id == raw.data.device_id == index and x.dtype.char in "fe"):
+        return None
+    if not shape or len(size) != 2 or shape[-1] != size[1]:
+        return None
+    stream = gpu.stream(index)
+    if stream.ptr and stream.is_capturing():
+        return None
+    n, k = size
+    result = (*shape[:-1], n)
+    if out is None:
+        y = gpu.array(result, FLOAT32)
+    elif type(out) is type(x) and out.shape == result and takes_sums(out, x, raw):
+        y = out
+    else:
+        return None
+    flat = len(shape) == 2
+    m = shape[0] if flat else math.prod(shape[:-1])
+    rung = ladder.chosen(q.format, m, n, k, index, kernel, arithmetic)
+    if flat:
+        rung.launch(x, q, y)
+    else:
+        rung.launch(x.reshape(m, k), q, y.reshape(m, n))
+    return y
