@@ -145,11 +145,17 @@ class QuantArray:
 
         Slices and copies have their own. Only for a :attr:`lasting` array.
         """
+        try:
+            return self._prepared[make]
+        except KeyError:
+            pass
         with _PREPARING:
             if make not in self._prepared:
-                if not is_host(self._stored):
-                    cuda_device().refuse_capture(f"{self!r} is not yet in the order that this kernel reads")
-                self._prepared[make] = make(self)
+                if is_host(self._stored):
+                    self._prepared[make] = make(self)
+                else:
+                    what = f"{self!r} is not yet in the order that this kernel reads"
+                    self._prepared[make] = cuda_device().once(what, lambda: make(self))
             return self._prepared[make]
 
     @property

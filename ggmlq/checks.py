@@ -13,6 +13,8 @@ from .devices import device_of, is_host, namespace
 from .errors import DeviceError, DTypeError, ImportanceError, NonFiniteError, ShapeError
 from .formats import FORMATS, Format
 
+FLOAT32 = np.dtype(np.float32)
+
 
 def as_floats(asked: str, x: Any, name: str = "x") -> Any:
     """An operand as an array of float16, float32 or float64 (bfloat16 as float32)."""
@@ -162,7 +164,7 @@ def check_bias(asked: str, bias: Any, q: QuantArray) -> Any:
 
 def takes_sums(out: Any, *operands: Any) -> bool:
     """Whether a kernel may write into ``out`` itself: float32, contiguous, apart from all it reads."""
-    if out is None or out.dtype != np.float32 or not out.flags.c_contiguous:
+    if out is None or out.dtype != FLOAT32 or not out.flags.c_contiguous:
         return False
     share = namespace(out).may_share_memory
     return not any(operand is not None and share(out, operand) for operand in operands)

@@ -36,6 +36,7 @@ def to_host(x: Any) -> Any:
     return x.to("cpu") if hasattr(type(x), "dequantize") else x
 
 
+@cache
 def cuda_module(name: str) -> Any:
     """A module of the CUDA side, loaded only when someone asks for a device."""
     return importlib.import_module(f"ggmlq.cuda.{name}")
@@ -48,7 +49,7 @@ def cuda_device() -> Any:
 
 @cache
 def cuda_driver() -> Any:
-    """CuPy's functions that each launch calls."""
+    """What of CuPy each product needs, looked up once."""
     return cuda_device().driver()
 
 
@@ -64,7 +65,7 @@ def on_device_of(asked: object, x: Any, q: Any = None) -> Iterator[None]:
     with x.device:
         try:
             if q is not None and cuda_device().capturing(x.device.id):
-                with cuda_device().kept_memory(q.recorded):
+                with cuda_device().recording(asked, q.recorded):
                     yield
             else:
                 yield

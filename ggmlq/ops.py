@@ -179,9 +179,9 @@ def linear(
     >>> gq.linear(np.ones(32, np.float32), w) > 0.99
     array([ True,  True,  True])
     """
-    if bias is None and dtype is np.float32 and not is_host(x):
+    if not is_host(x):
         try:
-            if (y := ordinary.linear(x, q, kernel, arithmetic, out)) is not None:
+            if (y := ordinary.linear(x, q, kernel, arithmetic, out, bias, dtype)) is not None:
                 return y
         except MemoryError:
             pass  # what follows says it in words

@@ -13,15 +13,17 @@ import numpy as np
 
 from . import ladder
 from .array import QuantArray
-from .checks import takes_sums
+from .checks import FLOAT32, takes_sums
 from .devices import cuda_driver
 
-FLOAT32 = np.dtype(np.float32)
 
-
-def linear(x: Any, q: Any, kernel: Any, arithmetic: Any, out: Any) -> Any | None:
-    """``x @ q.T`` in float32 for a CuPy array, or None where there is something to check or convert."""
-    if type(q) is not QuantArray or type(q.raw) is not type(x) or type(kernel) is not str:
+def linear(x: Any, q: Any, kernel: Any, arithmetic: Any, out: Any, bias: Any, dtype: Any) -> Any | None:
+    """``x @ q.T + bias`` for a CuPy array, or None where there is something to check or to convert."""
+    if type(q) is not QuantArray or type(q.raw) is not type(x):
+        return None
+    if type(kernel) is not str or not (arithmetic is None or type(arithmetic) is str):
+        return None
+    if dtype is not np.float32 and dtype is not np.float16:
         return None
     gpu, raw, shape, size = cuda_driver(), q.raw, x.shape, q.shape
     index = gpu.device()
@@ -34,9 +36,11 @@ def linear(x: Any, q: Any, kernel: Any, arithmetic: Any, out: Any) -> Any | None
         return None
     n, k = size
     result = (*shape[:-1], n)
+    if bias is not None and not _fits(bias, (n,), x, index):
+        return None
     if out is None:
         y = gpu.array(result, FLOAT32)
-    elif type(out) is type(x) and out.shape == result and takes_sums(out, x, raw):
+    elif _fits(out, result, x, index) and takes_sums(out, x, raw, bias):
         y = out
     else:
         return None
@@ -47,4 +51,13 @@ def linear(x: Any, q: Any, kernel: Any, arithmetic: Any, out: Any) -> Any | None
         rung.launch(x, q, y)
     else:
         rung.launch(x.reshape(m, k), q, y.reshape(m, n))
-    return y
+    if bias is not None:
+        y += bias
+    return y if out is not None or dtype is np.float32 else y.astype(dtype)
+
+
+def _fits(array: Any, shape: tuple[int, ...], x: Any, index: int) -> bool:
+    """Whether it is an array of floats like x, of this shape and on this device."""
+    if type(array) is not type(x) or array.shape != shape:
+        return False
+    return array.data.device_id == index and array.dtype.char in "fed"

@@ -46,7 +46,7 @@ def linear(
 ) -> Any:
     """``product`` (:func:`ggmlq.linear`) for a tensor x; ``out`` and ``bias`` are tensors too."""
     torch, asked = sys.modules["torch"], "linear(x, q)"
-    kind = dtype if isinstance(dtype, torch.dtype) else getattr(torch, float_dtype(asked, dtype).name)
+    kind = _kind(asked, torch, dtype)
     _refuse_others(asked, torch, x=x, bias=bias, out=out)
     with _as_torch_works(torch, x.device):
         rows = check_linear(asked, array_of(asked, x), q)
@@ -59,6 +59,15 @@ def linear(
         if out is None:
             return y.to(kind)
         return out if y is out else out.copy_(y)
+
+
+def _kind(asked: str, torch: Any, dtype: Any) -> Any:
+    """The type of torch for a result; bfloat16 is one too."""
+    if not isinstance(dtype, torch.dtype):
+        return getattr(torch, float_dtype(asked, dtype).name)
+    if not dtype.is_floating_point:
+        raise DTypeError(f"{asked}: values are floats, {dtype} was asked for; ask for torch.float32")
+    return dtype
 
 
 def _is_foreign(torch: Any, x: Any) -> Any:
@@ -90,11 +99,31 @@ def _as_torch_works(torch: Any, device: Any) -> Iterator[None]:
         return
     cuda = cuda_device().cupy().cuda
 
-    def allocate(size: int) -> Any:
-        owner = torch.empty(size, dtype=torch.uint8, device=device)
-        memory = cuda.UnownedMemory(owner.data_ptr(), size, owner, device.index)
-        return cuda.MemoryPointer(memory, 0)
-
-    stream = cuda.ExternalStream(torch.cuda.current_stream(device).cuda_stream, device.index)
-    with cuda.Device(device.index), stream, cuda.using_allocator(allocate):
+    stream = cuda.Stream.from_external(_Stream(torch.cuda.current_stream(device).cuda_stream))
+    memory = _Memory(torch, cuda, device)
+    with torch.cuda.device(device), cuda.Device(device.index), stream, cuda.using_allocator(memory):
         yield
+
+
+class _Memory:
+    """An allocator of CuPy that takes memory of torch."""
+
+    kept_for_graphs = True  # torch keeps what it gave while a CUDA graph was recorded
+
+    def __init__(self, torch: Any, cuda: Any, device: Any) -> None:
+        self.torch, self.cuda, self.device = torch, cuda, device
+
+    def __call__(self, size: int) -> Any:
+        owner = self.torch.empty(size, dtype=self.torch.uint8, device=self.device)
+        memory = self.cuda.UnownedMemory(owner.data_ptr(), size, owner, self.device.index)
+        return self.cuda.MemoryPointer(memory, 0)
+
+
+class _Stream:
+    """A stream under the protocol that CuPy takes and that older versions of torch lack."""
+
+    def __init__(self, address: int) -> None:
+        self.address = address
+
+    def __cuda_stream__(self) -> tuple[int, int]:
+        return 0, self.address

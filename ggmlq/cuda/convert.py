@@ -13,6 +13,7 @@ from .language import cuda, float32, float64, uint32, uint64
 from .launch import Kernel, array, family
 
 THREADS = 256
+FLOAT32, FLOAT64 = np.dtype(np.float32), np.dtype(np.float64)
 
 
 @family([(True,), (False,)])
@@ -93,7 +94,7 @@ def narrowed(x: Any, kind: str) -> Any:
 def converted(x: Any, dtype: np.dtype[Any]) -> Any:
     """A device array in another type of floats, C-contiguous."""
     cp = cupy()
-    if {x.dtype, dtype} != {np.dtype(np.float32), np.dtype(np.float64)}:
+    if {x.dtype, dtype} != {FLOAT32, FLOAT64}:
         return cp.ascontiguousarray(x, dtype)
     y = cp.empty(x.shape, dtype)
     flat = cp.ascontiguousarray(x).reshape(-1)
@@ -103,5 +104,6 @@ def converted(x: Any, dtype: np.dtype[Any]) -> Any:
 
 def aligned_floats(x: Any) -> Any:
     """A device array as contiguous float32 that can be loaded 16 bytes at a time."""
-    x = converted(x, np.dtype(np.float32))
+    if x.dtype.char != "f" or not x.flags.c_contiguous:
+        x = converted(x, FLOAT32)
     return x.copy() if x.data.ptr % 16 else x

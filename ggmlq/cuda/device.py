@@ -2,20 +2,23 @@
 
 from __future__ import annotations
 
-import threading
+import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import cache
 from types import ModuleType
 from typing import Any, NamedTuple
 
-from ..errors import DeviceError, MissingDependencyError
+from ..errors import DeviceError, MissingDependencyError, UnsupportedError
 
 _usable: list[ModuleType | None] = [None]  # CuPy, once it has found a GPU
 
 
 def cupy() -> ModuleType:
     """CuPy with at least one usable GPU, or an error that says what is missing."""
+    found = _usable[0]
+    if found is not None and sys.modules.get("cupy") is found:
+        return found
     try:
         import cupy
     except ImportError as error:
@@ -23,9 +26,8 @@ def cupy() -> ModuleType:
             f"CUDA: CuPy cannot be imported ({error}); device arrays need it; "
             'pip install "ggmlq[cuda]" for CUDA 13 or "ggmlq[cuda12]" for CUDA 12'
         ) from error
-    if _usable[0] is not cupy:
-        _refuse_without_gpu(cupy)
-        _usable[0] = cupy
+    _refuse_without_gpu(cupy)
+    _usable[0] = cupy
     return cupy  # type: ignore[no-any-return]
 
 
@@ -42,33 +44,18 @@ def _refuse_without_gpu(cupy: ModuleType) -> None:
 
 
 class Driver(NamedTuple):
-    """What of CuPy each launch needs, looked up once."""
+    """What of CuPy each product needs, looked up once."""
 
     array: type
     device: Callable[[], int]  # the number of the current one
     stream: Callable[[int], Any]  # the current one of a device
-    launch: Callable[..., None]  # cuLaunchKernel
 
 
 @cache
 def driver() -> Driver:
-    """Those functions, once there is a GPU."""
+    """Those, once there is a GPU."""
     cuda = cupy().cuda
-    return Driver(cupy().ndarray, cuda.runtime.getDevice, cuda.get_current_stream, cuda.driver.launchKernel)
-
-
-class _Entered(threading.local):
-    def __init__(self) -> None:
-        self.devices: set[int] = set()
-
-
-entered = _Entered()  # devices whose context this thread has: it has none before it asks the runtime for work
-
-
-def enter(index: int) -> None:
-    """Get this thread the context of the current device, which the driver takes for granted."""
-    cupy().cuda.runtime.memGetInfo()
-    entered.devices.add(index)
+    return Driver(cupy().ndarray, cuda.runtime.getDevice, cuda.get_current_stream)
 
 
 def capturing(index: int) -> bool:
@@ -78,8 +65,11 @@ def capturing(index: int) -> bool:
 
 
 @contextmanager
-def kept_memory(keep: list[Any]) -> Iterator[None]:
-    """All memory taken meanwhile goes into a list too: replays of a graph write to it again."""
+def recording(asked: object, keep: list[Any]) -> Iterator[None]:
+    """Work that a CUDA graph records: the memory that it takes goes into a list too.
+
+    Otherwise CuPy would give it to others, and replays would write to it.
+    """
     cuda = cupy().cuda
     allocate = cuda.get_allocator()
 
@@ -87,22 +77,38 @@ def kept_memory(keep: list[Any]) -> Iterator[None]:
         keep.append(allocate(size))
         return keep[-1]
 
-    with cuda.using_allocator(kept):
-        yield
+    try:
+        with cuda.using_allocator(allocate if hasattr(allocate, "kept_for_graphs") else kept):
+            yield
+    except NotImplementedError as error:
+        if isinstance(error, UnsupportedError):
+            raise
+        raise UnsupportedError(
+            f"{asked} while a CUDA graph is recorded: CuPy says {error}; name a kernel that works without "
+            "cuBLAS, such as cuda:mma_magic"
+        ) from error
 
 
-def refuse_capture(asked: str) -> None:
+def refuse_capture(what: str) -> None:
     """What must not be recorded in a CUDA graph, since it is done once and for all."""
     if capturing(current()):
         raise DeviceError(
-            f"{asked}, and the current stream records a CUDA graph; such things are done once, not in each "
+            f"{what}, and the current stream records a CUDA graph; such things are done once, not in each "
             "replay; run the same product once before the capture begins"
         )
 
 
+def once(what: str, make: Callable[[], Any]) -> Any:
+    """Something made for all streams: finished before anyone else sees it, and in no graph."""
+    refuse_capture(what)
+    made = make()
+    driver().stream(current()).synchronize()
+    return made
+
+
 def current() -> int:
     """The number of CuPy's current device."""
-    return int(cupy().cuda.runtime.getDevice())
+    return driver().device()
 
 
 @cache
