@@ -1,0 +1,306 @@
+"""How products on a GPU are called: forms of operands, streams, graphs, threads, devices."""
+
+from __future__ import annotations
+
+import threading
+
+import numpy as np
+import pytest
+
+import ggmlq as gq
+from ggmlq import ordinary
+from ggmlq.formats import FORMATS
+from ggmlq.testing.blocks import random_blocks
+from ggmlq.testing.rows import rows
+
+pytestmark = pytest.mark.cuda
+SEED = int(np.random.default_rng().integers(1 << 31))
+N, K = 40, 256
+
+
+def weights(name="q4_0", n=N, k=K, seed=SEED):
+    fmt = FORMATS[name]
+    return gq.QuantArray.from_bytes(random_blocks(fmt, n, k // fmt.block_size, seed), fmt, (n, k))
+
+
+@pytest.fixture
+def q(cupy):
+    return weights().to("cuda")
+
+
+@pytest.fixture
+def checked(monkeypatch):
+    """The product by the way of all checks."""
+
+    def call(*operands, **options):
+        with monkeypatch.context() as patch:
+            patch.setattr(ordinary, "linear", lambda *_: None)
+            return gq.linear(*operands, **options)
+
+    return call
+
+
+def forms(cupy, x):
+    """The same rows in other memory, and values that float16 holds too."""
+    odd = cupy.empty(x.size + 1, x.dtype)[1:].reshape(x.shape)
+    odd[...] = x
+    return {
+        "plain": x,
+        "odd address": odd,
+        "columns first": cupy.asfortranarray(x),
+        "every other column": cupy.repeat(x, 2, axis=-1)[..., ::2],
+        "every other row": cupy.repeat(x, 2, axis=0)[::2],
+        "backwards": x[::-1].copy()[::-1],
+    }
+
+
+@pytest.mark.parametrize("dtype", [np.float16, np.float32, np.float64])
+@pytest.mark.parametrize("shape", [(K,), (1, K), (9, K), (3, 2, K), (2, 1, 4, K)], ids=str)
+def test_forms_of_x(shape, dtype, cupy, q, checked):
+    values = rows("normal", 24, K, SEED)[: int(np.prod(shape[:-1]))].reshape(shape)
+    x = cupy.asarray(values.astype(np.float16).astype(dtype))
+    want = checked(x, q).get()
+    assert gq.nmse(want, gq.reference.linear(x.get().astype(np.float32), q.to("cpu"))) < 1e-3
+    for name, form in forms(cupy, x).items():
+        y = gq.linear(form, q)
+        assert (y.dtype, y.shape) == (np.float32, want.shape), name
+        assert np.array_equal(y.get(), want), f"{name}, seed {SEED}"
+        assert np.array_equal((form @ q.T).get(), want), f"{name}, seed {SEED}"
+
+
+@pytest.mark.parametrize("shape", [(0, K), (3, 0, K), (0, 2, K)], ids=str)
+def test_nothing_to_multiply(shape, cupy, q):
+    for dtype in (np.float16, np.float32, np.float64):
+        assert gq.linear(cupy.empty(shape, dtype), q).shape == (*shape[:-1], N)
+
+
+def test_bfloat16(cupy, q):
+    ml_dtypes = pytest.importorskip("ml_dtypes", reason="ml_dtypes is not installed")
+    x = cupy.asarray(rows("normal", 5, K, SEED)).astype(ml_dtypes.bfloat16)
+    assert cupy.array_equal(gq.linear(x, q), gq.linear(x.astype(np.float32), q))
+    with pytest.raises(gq.GGMLQError, match=r"x is uint16.*bfloat16"):
+        gq.linear(x.view(np.uint16), q)
+
+
+@pytest.mark.parametrize("dtype", [np.float16, np.float32, np.float64])
+def test_results(dtype, cupy, q, checked):
+    x = cupy.asarray(rows("normal", 9, K, SEED))
+    bias = cupy.asarray(np.random.default_rng(SEED).standard_normal(N))
+    for b in (None, bias, bias.astype(np.float32), bias.astype(np.float16)):
+        want = checked(x, q, bias=b)
+        y = gq.linear(x, q, bias=b, dtype=dtype)
+        assert y.dtype == dtype
+        assert cupy.array_equal(y, want.astype(dtype))
+        strided = cupy.full((9, 2 * N), np.nan, dtype)
+        for out in (cupy.full((9, N), np.nan, dtype), cupy.full((N, 9), np.nan, dtype).T, strided[:, ::2]):
+            assert gq.linear(x, q, out=out, bias=b) is out
+            assert cupy.array_equal(out, want.astype(dtype))
+        assert cupy.isnan(strided[:, 1::2]).all()
+
+
+def test_out_may_overlap_what_is_read(cupy):
+    q = weights(n=K).to("cuda")
+    x = cupy.asarray(rows("normal", 9, K, SEED))
+    want = gq.linear(x, q)
+    assert cupy.array_equal(gq.linear(x, q, out=x), want)
+
+
+def test_no_memory_but_of_the_pool(cupy, q):
+    x, out = cupy.ones((8, K), np.float32), cupy.empty((8, N), np.float32)
+    pool = cupy.get_default_memory_pool()
+    for _ in range(3):
+        gq.linear(x, q, out=out)
+        gq.linear(x, q)
+    before = pool.used_bytes(), pool.total_bytes()
+    for _ in range(50):
+        gq.linear(x, q, out=out)
+        gq.linear(x, q)
+    assert (pool.used_bytes(), pool.total_bytes()) == before
+
+
+# --- streams and graphs -----------------------------------------------------------------------
+
+
+def busy(cupy, stream):
+    """Some milliseconds of work on a stream."""
+    with stream:
+        big = cupy.ones((4096, 4096), np.float32)
+        for _ in range(20):
+            big = big * 1.0001
+    return big
+
+
+def test_work_waits_in_its_own_stream(cupy, q):
+    """Operands that are made on a stream just before are those that are multiplied."""
+    values = rows("normal", 4, K, SEED)
+    want = gq.linear(cupy.asarray(values), q)
+    for stream in (cupy.cuda.Stream(non_blocking=True), cupy.cuda.Stream(), cupy.cuda.Stream.null):
+        x, late = cupy.zeros((4, K), np.float32), cupy.asarray(values)
+        cupy.cuda.runtime.deviceSynchronize()
+        busy(cupy, stream)
+        with stream:
+            x[...] = late
+            y = gq.linear(x, q)
+            x.fill(0)
+        stream.synchronize()
+        assert cupy.array_equal(y, want)
+
+
+def test_the_first_product_may_be_anywhere(cupy):
+    """What is prepared on one stream is there for all others."""
+    x = cupy.asarray(rows("normal", 4, K, SEED))
+    want = gq.linear(x, weights().to("cuda"))
+    q = weights().to("cuda")
+    cupy.cuda.runtime.deviceSynchronize()
+    first, second = (cupy.cuda.Stream(non_blocking=True) for _ in range(2))
+    busy(cupy, first)
+    with first:
+        gq.linear(x, q)
+    with second:
+        y = gq.linear(x, q)
+    second.synchronize()
+    assert cupy.array_equal(y, want)
+
+
+@pytest.mark.parametrize("m", [1, 8, 64])
+@pytest.mark.parametrize("name", ["q4_0", "q4_K", "q8_0"])
+def test_a_graph(name, m, cupy):
+    """Replays see new activations, and nobody else gets the memory that they write to."""
+    q = weights(name, 64, 512).to("cuda")
+    x, out = cupy.zeros((m, 512), np.float32), cupy.zeros((m, 64), np.float32)
+    stream = cupy.cuda.Stream(non_blocking=True)
+    with stream:
+        gq.linear(x, q, out=out)
+        stream.begin_capture()
+        gq.linear(x, q, out=out)
+        graph = stream.end_capture()
+    others = [cupy.full(size, 7, np.uint8) for size in (512, 4096, 65536, 1 << 20) for _ in range(20)]
+    with stream:
+        others += [cupy.full(size, 7, np.uint8) for size in (512, 4096, 65536, 1 << 20) for _ in range(20)]
+    for seed in range(3):
+        values = cupy.asarray(rows("normal", m, 512, SEED + seed))
+        want = gq.linear(values, q)
+        cupy.cuda.runtime.deviceSynchronize()
+        with stream:
+            x[...] = values
+            out.fill(np.nan)
+            graph.launch(stream)
+        stream.synchronize()
+        assert cupy.array_equal(out, want), f"seed {SEED + seed}"
+    assert all((other == 7).all() for other in others), "a replay wrote to memory of others"
+    q.drop_prepared()
+    assert not q.recorded
+
+
+def test_a_graph_of_all_forms(cupy, q):
+    """Everything around the kernel is recorded too: conversion, bias, a result in float16."""
+    x = cupy.zeros((4, 2 * K), np.float64)[:, ::2]
+    bias, out = cupy.arange(N, dtype=np.float64), cupy.zeros((4, N), np.float16)
+    stream = cupy.cuda.Stream(non_blocking=True)
+    with stream:
+        gq.linear(x, q, bias=bias, out=out)
+        stream.begin_capture()
+        gq.linear(x, q, bias=bias, out=out)
+        graph = stream.end_capture()
+        x[...] = cupy.asarray(rows("normal", 4, K, SEED))
+        graph.launch(stream)
+        stream.synchronize()
+        assert cupy.array_equal(out, gq.linear(x, q, bias=bias, dtype=np.float16))
+
+
+def test_a_graph_needs_a_product_before(cupy):
+    q, x = weights().to("cuda"), cupy.ones((1, K), np.float32)
+    gq.linear(x, q)
+    q.drop_prepared()
+    stream = cupy.cuda.Stream(non_blocking=True)
+    with stream:
+        stream.begin_capture()
+        with pytest.raises(gq.GGMLQError, match="run the same product once before the capture"):
+            gq.linear(x, q)
+        stream.end_capture()
+        y = gq.linear(x, q)
+    stream.synchronize()
+    assert gq.nmse(y, gq.reference.linear(x, q)) < 1e-3
+
+
+def test_what_cannot_be_recorded_is_told(cupy, q):
+    x = cupy.ones((4, K), np.float32)
+    stream = cupy.cuda.Stream(non_blocking=True)
+    with stream:
+        gq.linear(x, q, kernel="cuda:dequant_cublas")
+        stream.begin_capture()
+        with pytest.raises(gq.GGMLQError, match=r"while a CUDA graph is recorded.*cuda:mma_magic"):
+            gq.linear(x, q, kernel="cuda:dequant_cublas")
+        stream.end_capture()
+
+
+def test_threads(cupy, q):
+    """Each with a stream and operands of its own; some of them have never seen the GPU."""
+    values = [rows("normal", m, K, SEED + m) for m in (1, 2, 5, 8, 17, 33)]
+    want = [gq.linear(cupy.asarray(x), q).get() for x in values]
+    wrong = []
+
+    def work(i):
+        with cupy.cuda.Stream(non_blocking=True) as stream:
+            x = cupy.asarray(values[i])
+            for _ in range(200):
+                y = gq.linear(x, q)
+            stream.synchronize()
+            if not np.array_equal(y.get(), want[i]):
+                wrong.append(i)
+
+    threads = [threading.Thread(target=work, args=(i,)) for i in range(len(values))]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert not wrong
+
+
+# --- several devices --------------------------------------------------------------------------
+
+
+@pytest.fixture
+def second(cupy):
+    """The number of a second GPU."""
+    if cupy.cuda.runtime.getDeviceCount() < 2:
+        pytest.skip("there is one GPU only")
+    return 1
+
+
+def test_a_device_that_is_not_current(cupy, q, second):
+    values = rows("normal", 9, K, SEED)
+    x, want = cupy.asarray(values), gq.linear(cupy.asarray(values), q).get()
+    there = q.to(f"cuda:{second}")
+    with cupy.cuda.Device(second):
+        y = cupy.asarray(values)
+    for _ in range(2):
+        found = gq.linear(y, there, bias=None)  # device 0 is current
+        assert found.device.id == second
+        assert np.array_equal(found.get(), want)
+        assert cupy.cuda.runtime.getDevice() == 0
+        with cupy.cuda.Device(second):
+            assert np.array_equal(gq.linear(y, there).get(), want)
+            assert np.array_equal(gq.linear(x, q).get(), want)
+            out = cupy.empty((9, N), np.float32)
+        assert np.array_equal(gq.linear(y, there, out=out).get(), want)
+        for operands in ((x, there), (y, q)):
+            with pytest.raises(gq.GGMLQError, match="both must be on one device"):
+                gq.linear(*operands)
+        with pytest.raises(gq.GGMLQError, match="out is not on cuda:0"):
+            gq.linear(x, q, out=out)
+        assert np.array_equal(there.dequantize().get(), q.dequantize().get())
+
+
+def test_a_stream_of_another_device(cupy, second):
+    q = weights().to(f"cuda:{second}")
+    with cupy.cuda.Device(second), cupy.cuda.Stream(non_blocking=True) as stream:
+        x, out = cupy.ones((4, K), np.float32), cupy.zeros((4, N), np.float32)
+        gq.linear(x, q, out=out)
+        stream.begin_capture()
+        gq.linear(x, q, out=out)
+        graph = stream.end_capture()
+        out.fill(0)
+        graph.launch(stream)
+        stream.synchronize()
+    assert np.array_equal(out.get(), gq.linear(x, q).get())

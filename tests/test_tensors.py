@@ -1,0 +1,191 @@
+"""torch tensors in and out, on the host and on a GPU; torch itself is imported by nobody but its users."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+
+import ggmlq as gq
+from ggmlq.testing.rows import rows
+
+N, K = 24, 128
+SEED = int(np.random.default_rng().integers(1 << 31))
+
+
+@pytest.fixture(scope="module")
+def torch():
+    return pytest.importorskip("torch", reason="torch is not installed")
+
+
+@pytest.fixture(params=["cpu", pytest.param("cuda", marks=pytest.mark.cuda)])
+def place(request, torch):
+    """Where tensors and weights are."""
+    if request.param == "cuda":
+        request.getfixturevalue("cupy")
+        if not torch.cuda.is_available():
+            pytest.skip("torch sees no GPU")
+    return request.param
+
+
+@pytest.fixture
+def q(place):
+    return gq.quantize(rows("normal", N, K, SEED), "q4_0").to(place)
+
+
+def tensor(torch, place, m=6):
+    return torch.from_numpy(rows("normal", m, K, SEED + 1)).to(place)
+
+
+def test_torch_is_not_imported():
+    program = (
+        "import sys, numpy as np, ggmlq as gq\n"
+        "q = gq.quantize(np.ones((2, 32), np.float32), 'q4_0')\n"
+        "gq.linear(np.ones(32, np.float32), q); print('torch' in sys.modules)"
+    )
+    run = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    assert run.stdout.strip() == "False"
+
+
+@pytest.mark.parametrize("shape", [(6, K), (K,), (2, 3, K), (0, K), (2, 0, K)], ids=str)
+def test_a_product(shape, torch, place, q):
+    x = tensor(torch, place)[: int(np.prod(shape[:-1]))].reshape(shape)
+    y = gq.linear(x, q)
+    assert isinstance(y, torch.Tensor)
+    assert (y.dtype, tuple(y.shape), y.device) == (torch.float32, (*shape[:-1], N), x.device)
+    assert torch.equal(x @ q.T, y)
+    if x.numel():
+        want = gq.reference.linear(x.cpu().numpy(), q.to("cpu"))
+        assert gq.nmse(y.cpu().numpy(), want) < 1e-3
+
+
+def test_types_of_x(torch, place, q):
+    x = tensor(torch, place)
+    for dtype in (torch.bfloat16, torch.float16, torch.float64, torch.float8_e4m3fn):
+        narrow = x.to(dtype)
+        want = gq.linear(narrow.float(), q)
+        assert torch.allclose(gq.linear(narrow, q), want, rtol=1e-5, atol=1e-5)
+    assert torch.equal(gq.linear(x.bfloat16(), q), gq.linear(x.bfloat16().float(), q))
+    strided = x.repeat_interleave(2, dim=1)[:, ::2]
+    assert torch.equal(gq.linear(strided, q), gq.linear(x, q))
+    assert torch.equal(gq.linear(x[:1].expand(6, K), q), gq.linear(x[:1].repeat(6, 1), q))
+
+
+def test_types_of_results(torch, place, q):
+    x, bias = tensor(torch, place), torch.randn(N).to(place)
+    want = gq.linear(x, q, bias=bias)
+    assert torch.allclose(want, gq.linear(x, q) + bias)
+    assert gq.linear(x, q, dtype=np.float16).dtype == torch.float16
+    for dtype in (torch.float16, torch.bfloat16, torch.float32, torch.float64):
+        y = gq.linear(x, q, bias=bias, dtype=dtype)
+        assert y.dtype == dtype
+        rowwise, columnwise = (torch.empty(size, dtype=dtype, device=place) for size in ((6, N), (N, 6)))
+        for out in (rowwise, columnwise.T):
+            assert gq.linear(x, q, bias=bias, out=out) is out
+            assert torch.equal(out, y)
+        assert torch.equal(y, want.to(dtype))
+
+
+def test_out_may_be_x(torch, place):
+    q, x = gq.quantize(rows("normal", K, K, SEED), "q8_0").to(place), tensor(torch, place)
+    want = gq.linear(x, q)
+    assert torch.equal(gq.linear(x, q, out=x), want)
+
+
+def test_no_gradient_is_lost(torch, place, q):
+    x = tensor(torch, place).requires_grad_()
+    with pytest.raises(gq.GGMLQError, match=r"x requires a gradient.*x\.detach\(\)"):
+        gq.linear(x, q)
+    with pytest.raises(gq.GGMLQError, match="bias requires a gradient"):
+        gq.linear(x.detach(), q, bias=torch.nn.Parameter(torch.zeros(N, device=place)))
+    with torch.no_grad():
+        y = gq.linear(x, q)
+    with torch.inference_mode():
+        assert torch.equal(gq.linear(x, q), y)
+    assert torch.equal(gq.linear(x.detach(), q), y)
+    assert not y.requires_grad
+
+
+def test_quantize_takes_parameters(torch, place):
+    w = torch.nn.Parameter(tensor(torch, place))
+    for kind in (w, w.bfloat16()):
+        q = gq.quantize(kind, "q8_0")
+        assert q.device.startswith(place)
+        want = gq.quantize(kind.detach().float().cpu().numpy(), "q8_0")
+        assert np.array_equal(q.to("cpu").raw, want.raw)
+
+
+def test_words(torch, place, q):
+    x = tensor(torch, place)
+    for call, words in (
+        (lambda: gq.linear(x.int(), q), r"x is a tensor of torch\.int32.*x\.float\(\)"),
+        (lambda: gq.linear(x.to_sparse(), q), r"torch\.sparse_coo.*x\.to_dense\(\)"),
+        (lambda: gq.linear(x.to("meta"), q), "x is a tensor on meta"),
+        (lambda: gq.linear(x[:, :32], q), "the last axis of both is K"),
+        (lambda: gq.linear(x, x), "the weights are a Tensor"),
+        (lambda: gq.linear(x, q, out=np.empty((6, N), np.float32)), r"torch\.as_tensor\(out\)"),
+        (lambda: gq.linear(x, q, bias=np.zeros(N, np.float32)), r"torch\.as_tensor\(bias\)"),
+        (lambda: gq.linear(x, q, out=x.new_empty(6, N, dtype=torch.int32)), "out is a tensor of torch.int32"),
+        (lambda: gq.linear(x, q, out=x.new_empty(6, N).bfloat16()[None]), "out has shape"),
+        (lambda: gq.linear(x, q, dtype=torch.int8), "torch.int8 was asked for"),
+        (lambda: gq.linear(x, q, dtype="int8"), "int8 was asked for"),
+        (lambda: x @ q, r"write x @ q\.T"),
+    ):
+        with pytest.raises(gq.GGMLQError, match=words):
+            call()
+
+
+@pytest.mark.parametrize("place", ["cuda"], indirect=True)
+@pytest.mark.cuda
+class TestOnAGpu:
+    """Streams, memory and graphs are torch's."""
+
+    def test_one_device(self, torch, place, q):
+        x = tensor(torch, place)
+        with pytest.raises(gq.GGMLQError, match="x is on the host, q on cuda:0"):
+            gq.linear(x.cpu(), q)
+        with pytest.raises(gq.GGMLQError, match="x is on cuda:0, q on cpu"):
+            gq.linear(x, q.to("cpu"))
+        with pytest.raises(gq.GGMLQError, match="out is not on cuda:0"):
+            gq.linear(x, q, out=torch.empty(6, N))
+
+    def test_a_stream_of_torch(self, torch, place, q):
+        x, late = torch.zeros(6, K, device=place), tensor(torch, place)
+        want = gq.linear(late, q)
+        stream = torch.cuda.Stream()
+        torch.cuda.synchronize()
+        with torch.cuda.stream(stream):
+            big = torch.ones(4096, 4096, device=place)
+            for _ in range(20):
+                big = big @ big * 1e-4
+            x.copy_(late)
+            y = gq.linear(x, q)
+            x.zero_()
+        stream.synchronize()
+        assert torch.equal(y, want)
+
+    def test_the_memory_is_torchs(self, torch, place, q, cupy):
+        x = torch.ones(64, K, device=place)
+        gq.linear(x, q)
+        before = cupy.get_default_memory_pool().total_bytes()
+        y = gq.linear(x, q)
+        assert cupy.get_default_memory_pool().total_bytes() == before
+        assert y.untyped_storage().nbytes() == 64 * N * 4
+
+    def test_a_graph_of_torch(self, torch, place, q):
+        x, out = torch.zeros(6, K, device=place), torch.zeros(6, N, device=place)
+        gq.linear(x, q, out=out)
+        torch.cuda.synchronize()
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graph):
+            gq.linear(x, q, out=out)
+            y = gq.linear(x, q)
+        for m in range(3):
+            x.copy_(tensor(torch, place) * (m + 1))
+            graph.replay()
+            want = gq.linear(x, q)
+            assert torch.equal(out, want)
+            assert torch.equal(y, want)
+        assert not q.recorded
