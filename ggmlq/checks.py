@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -9,7 +10,7 @@ from numpy.typing import DTypeLike, NDArray
 
 from .array import QuantArray
 from .buffers import refuse_mask
-from .devices import device_of, is_host, namespace
+from .devices import device_of, is_host
 from .errors import DeviceError, DTypeError, ImportanceError, NonFiniteError, ShapeError
 from .formats import FORMATS, Format
 
@@ -162,9 +163,11 @@ def check_bias(asked: str, bias: Any, q: QuantArray) -> Any:
     return bias
 
 
-def takes_sums(out: Any, *operands: Any) -> bool:
-    """Whether a kernel may write into ``out`` itself: float32, contiguous, apart from all it reads."""
+def takes_sums(share: Callable[[Any, Any], bool], out: Any, *operands: Any) -> bool:
+    """Whether a kernel may write into ``out`` itself: float32, contiguous, apart from all it reads.
+
+    ``share``: ``may_share_memory`` of NumPy or CuPy.
+    """
     if out is None or out.dtype != FLOAT32 or not out.flags.c_contiguous:
         return False
-    share = namespace(out).may_share_memory
     return not any(operand is not None and share(out, operand) for operand in operands)

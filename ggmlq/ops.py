@@ -198,7 +198,7 @@ def linear(
         bias = check_bias(asked, bias, q)
     rows = x.reshape(math.prod(x.shape[:-1]), k)
     problem = ladder.Problem("linear", q.format, len(rows), n, k, q.device.partition(":")[0], q.lasting)
-    direct = takes_sums(out, x, q.raw, bias)
+    direct = takes_sums(namespace(x).may_share_memory, out, x, q.raw, bias)
     with on_device_of(problem, x, q):
         rung = ladder.choose(problem, kernel, arithmetic)
         y = out.reshape(len(rows), n) if direct else namespace(x).empty((len(rows), n), np.float32)

@@ -49,13 +49,14 @@ class Driver(NamedTuple):
     array: type
     device: Callable[[], int]  # the number of the current one
     stream: Callable[[int], Any]  # the current one of a device
+    share: Callable[[Any, Any], bool]  # whether two arrays may share memory
 
 
 @cache
 def driver() -> Driver:
     """Those, once there is a GPU."""
-    cuda = cupy().cuda
-    return Driver(cupy().ndarray, cuda.runtime.getDevice, cuda.get_current_stream)
+    cp = cupy()
+    return Driver(cp.ndarray, cp.cuda.runtime.getDevice, cp.cuda.get_current_stream, cp.may_share_memory)
 
 
 def capturing(index: int) -> bool:

@@ -59,6 +59,7 @@ class Kernel:
         self.name, self.function, self.parameters = name, function, parameters
         self.threads, self.blocks, self.shared, self.least = threads, blocks, shared, least
         self._is_array = tuple(isinstance(kind, types.Array) for kind in parameters)
+        self._has_arrays = any(self._is_array)
         assert all(a or kind in WORDS for a, kind in zip(self._is_array, parameters, strict=True)), name
         self._loaded: dict[int, Any] = {}
 
@@ -71,10 +72,11 @@ class Kernel:
         Arguments are arrays and plain integers. CuPy passes an integer in 8 bytes; a parameter of 32 bits
         takes the lower four. An array for a parameter of 64 bits stands for its address.
         """
+        assert len(arguments) == len(self.parameters), self.name
         index = device.driver().device()
         function = self._loaded.get(index) or self._load(index)
         if 0 not in grid:
-            if True in self._is_array:
+            if self._has_arrays:
                 arguments = tuple(self._flat(arguments))
             function(grid, block, arguments, self.shared)
 

@@ -1,0 +1,149 @@
+"""Host time of products on a GPU: what a call costs before it comes back, not how long the GPU works.
+
+    python bench/bench_host.py [--json FILE] [--calls 200] [--rounds 15] [--format q4_0] [--kernel auto]
+
+Calls run back to back without waiting for the GPU; fewer than its queue holds (1024 launches). The best
+round is shown. Beside products: the launch of one kernel, an elementwise operation and a product of CuPy.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import time
+from collections.abc import Callable
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+import ggmlq as gq
+from ggmlq.ladder import Problem
+from ggmlq.testing.blocks import random_blocks
+from ggmlq.testing.machine import commit, machine
+
+SIZE = 4096
+ROWS = (1, 8, 64, 512)
+Work = Callable[[], object]
+
+
+def main() -> None:
+    """Measure everything, print it as a table of Markdown."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
+    parser.add_argument("--json", type=Path, help="write the figures and what they were measured on")
+    parser.add_argument("--calls", type=int, default=200, help="calls of a round")
+    parser.add_argument("--rounds", type=int, default=15, help="rounds; the best is shown")
+    parser.add_argument("--format", default="q4_0", help="of the weights")
+    parser.add_argument("--kernel", default="auto", help="for all products")
+    args = parser.parse_args()
+
+    from ggmlq.cuda.device import cupy
+
+    cp = cupy()
+    fmt = gq.formats[args.format]
+    raw = random_blocks(fmt, SIZE, SIZE // fmt.block_size)
+    q = gq.QuantArray.from_bytes(raw, fmt, (SIZE, SIZE)).to("cuda")
+    print("| M | call | µs of host time |\n|---|---|---|")
+    results = []
+    for m, work in [(None, single(cp)), *((m, products(cp, q, m, args.kernel)) for m in ROWS)]:
+        for name, call in work.items():
+            micros = host_time(cp, call, args.calls, args.rounds)
+            results.append({"m": m, "call": name, "us": round(micros, 2)})
+            print(f"| {m or ''} | {name} | {micros:.1f} |", flush=True)
+    if args.json:
+        where = {"machine": machine(), "commit": commit(), "format": fmt.name, "n": SIZE, "k": SIZE}
+        args.json.write_text(json.dumps({**where, "results": results}, indent=1) + "\n")
+
+
+def host_time(cp: Any, call: Work, calls: int, rounds: int) -> float:
+    """Microseconds of one call in the best round."""
+    found = []
+    for _ in range(rounds + 1):
+        cp.cuda.runtime.deviceSynchronize()
+        start = time.perf_counter()
+        for _ in range(calls):
+            call()
+        found.append(time.perf_counter() - start)
+    return min(found[1:]) / calls * 1e6
+
+
+def single(cp: Any) -> dict[str, Work]:
+    """One launch, in our way and in CuPy's."""
+    from ggmlq.cuda.device import current, driver
+    from ggmlq.cuda.planes import THREADS, activation_kernel
+
+    kernel, grid, block = activation_kernel(32, False), (1, 1), (THREADS,)
+    x, codes = cp.ones((1, 1024), np.float32), cp.empty((1, 1024), np.int8)
+    scale, sums = (cp.empty((32, 1), np.float32) for _ in range(2))
+    arguments = (x, codes, scale, sums, 1024, 1, 1024)
+    kernel(grid, block, *arguments)
+    function = kernel._loaded[current()]
+    half = cp.ones((8, SIZE), np.float16)
+    return {
+        "a kernel of 4 arrays and 3 words": lambda: kernel(grid, block, *arguments),
+        "the same, CuPy's function alone": lambda: function(grid, block, arguments),
+        "the number of the current device": lambda: driver().device(),
+        "cupy.empty": lambda: cp.empty((8, SIZE), np.float32),
+        "cupy.add, out": lambda: cp.add(half, half, out=half),
+    }
+
+
+def products(cp: Any, q: gq.QuantArray, m: int, kernel: str) -> dict[str, Work]:
+    """The same product in all its forms."""
+    x = cp.asarray(np.random.default_rng(0).standard_normal((m, SIZE), np.float32))
+    x16, cube, double = x.astype(np.float16), x[None], x.astype(np.float64)
+    out, bias = cp.empty((m, SIZE), np.float32), cp.ones(SIZE, np.float32)
+    w16 = cp.ones((SIZE, SIZE), np.float16)
+    rung = gq.ladder.choose(Problem("linear", q.format, m, SIZE, SIZE, "cuda"), kernel)
+
+    def linear(x: Any, **options: Any) -> Work:
+        return lambda: gq.linear(x, q, kernel=kernel, **options)
+
+    found = {
+        f"linear(x, q), {rung.name}": linear(x),
+        f"{rung.name} alone": lambda: rung.launch(x, q, out),
+        "out=": linear(x, out=out),
+        "x in float16": linear(x16),
+        "x in three axes": linear(cube),
+        "bias=, out=": linear(x, bias=bias, out=out),
+        "dtype=float16": linear(x, dtype=np.float16),
+        "x in float64 (all checks)": linear(double),
+        "cupy.matmul, float16": lambda: cp.matmul(x16, w16.T),
+    }
+    if find_spec("torch"):
+        found |= with_torch(m, q, kernel)
+    return found | graph(cp, found["out="])
+
+
+def with_torch(m: int, q: gq.QuantArray, kernel: str) -> dict[str, Work]:
+    """A tensor of torch, and torch's own product."""
+    import torch
+
+    if not torch.cuda.is_available():
+        return {}
+    x = torch.ones((m, SIZE), device="cuda")
+    x16, w16 = x.half(), torch.ones((SIZE, SIZE), dtype=torch.float16, device="cuda")
+    return {
+        "x of torch": lambda: gq.linear(x, q, kernel=kernel),
+        "torch's linear, float16": lambda: torch.nn.functional.linear(x16, w16),
+    }
+
+
+def graph(cp: Any, call: Work) -> dict[str, Work]:
+    """The replay of a product in a CUDA graph, where it can be recorded."""
+    stream = cp.cuda.Stream(non_blocking=True)
+    with stream:
+        call()
+        stream.begin_capture()
+        try:
+            call()
+        except NotImplementedError:
+            stream.end_capture()
+            return {}
+        recorded = stream.end_capture()
+    return {"replay of a graph": lambda: recorded.launch(stream)}
+
+
+if __name__ == "__main__":
+    main()
