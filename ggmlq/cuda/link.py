@@ -45,7 +45,7 @@ class Link:
         with self._device:
             self._callers = self._cp.cuda.get_current_stream()
             self._stream = self._cp.cuda.Stream(non_blocking=True)
-            self._asked = self._cp.cuda.Event(disable_timing=True)
+            self._before = self._cp.cuda.Event(disable_timing=True)
 
     def __enter__(self) -> Link:
         self._device.__enter__()
@@ -64,8 +64,8 @@ class Link:
             made = self._cp.empty(shape, np.uint8)
         except MemoryError as error:
             raise DeviceMemoryError(str(error)) from None
-        self._asked.record(self._callers)
-        self._stream.wait_event(self._asked)
+        self._before.record(self._callers)
+        self._stream.wait_event(self._before)
         return made
 
     def buffer(self, nbytes: int) -> Buffer:

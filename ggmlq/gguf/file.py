@@ -160,7 +160,7 @@ class GGUFFile(Mapping[str, QuantArray]):
         """All tensors, or some of them, on a device; ``f[name].to(device)`` moves a single one.
 
         Several threads (see :func:`ggmlq.set_num_threads`) read the file while what they have read is
-        copied, at nearly the speed of the link to the GPU if the file is in the system's cache.
+        copied, so that it takes about as long as the slower of the two alone.
 
         Parameters
         ----------

@@ -12,6 +12,7 @@ from __future__ import annotations
 import itertools
 import queue
 import threading
+import traceback
 from collections.abc import Mapping, Sequence
 from types import TracebackType
 from typing import Any, Protocol
@@ -183,6 +184,7 @@ class _Crew:
                 self._carry(portion)
                 self._done.put(sum(piece.nbytes for piece in portion))
         except BaseException as error:
+            traceback.clear_frames(error.__traceback__)  # they would keep a tensor for as long as the error
             self._done.put(error)
 
     def _carry(self, portion: Portion) -> None:
