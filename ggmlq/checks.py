@@ -166,7 +166,7 @@ def check_bias(asked: str, bias: Any, q: QuantArray) -> Any:
 def takes_sums(share: Callable[[Any, Any], bool], out: Any, *operands: Any) -> bool:
     """Whether a kernel may write into ``out`` itself: float32, contiguous, apart from all it reads.
 
-    ``share``: ``may_share_memory`` of NumPy or CuPy.
+    ``share``: tells whether two arrays may share memory.
     """
     if out is None or out.dtype != FLOAT32 or not out.flags.c_contiguous:
         return False

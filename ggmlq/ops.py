@@ -23,7 +23,7 @@ from .checks import (
     takes_sums,
 )
 from .decoding import decode_into
-from .devices import cuda_module, device_of, is_host, namespace, on_device_of, to_host
+from .devices import cuda_driver, cuda_module, device_of, is_host, namespace, on_device_of, to_host
 from .encoding import encode_rows
 from .errors import DTypeError, ShapeError, UnsupportedError
 from .formats import FORMATS, Format
@@ -198,7 +198,8 @@ def linear(
         bias = check_bias(asked, bias, q)
     rows = x.reshape(math.prod(x.shape[:-1]), k)
     problem = ladder.Problem("linear", q.format, len(rows), n, k, q.device.partition(":")[0], q.lasting)
-    direct = takes_sums(namespace(x).may_share_memory, out, x, q.raw, bias)
+    share = np.may_share_memory if is_host(x) else cuda_driver().share
+    direct = takes_sums(share, out, x, q.raw, bias)
     with on_device_of(problem, x, q):
         rung = ladder.choose(problem, kernel, arithmetic)
         y = out.reshape(len(rows), n) if direct else namespace(x).empty((len(rows), n), np.float32)

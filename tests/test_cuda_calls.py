@@ -209,16 +209,16 @@ def test_a_graph_of_all_forms(cupy, q):
 
 
 def test_a_graph_needs_a_product_before(cupy):
-    q, x = weights().to("cuda"), cupy.ones((1, K), np.float32)
-    gq.linear(x, q)
+    q, x, options = weights().to("cuda"), cupy.ones((1, K), np.float32), {"kernel": "cuda:mma_magic"}
+    gq.linear(x, q, **options)
     q.drop_prepared()
     stream = cupy.cuda.Stream(non_blocking=True)
     with stream:
         stream.begin_capture()
         with pytest.raises(gq.GGMLQError, match="run the same product once before the capture"):
-            gq.linear(x, q)
+            gq.linear(x, q, **options)
         stream.end_capture()
-        y = gq.linear(x, q)
+        y = gq.linear(x, q, **options)
     stream.synchronize()
     assert gq.nmse(y, gq.reference.linear(x, q)) < 1e-3
 

@@ -91,7 +91,11 @@ def test_types_of_results(torch, place, q):
 def test_out_may_be_x(torch, place):
     q, x = gq.quantize(rows("normal", K, K, SEED), "q8_0").to(place), tensor(torch, place)
     want = gq.linear(x, q)
-    assert torch.equal(gq.linear(x, q, out=x), want)
+    assert torch.equal(gq.linear(x, q, out=x.clone()), want)
+    for apart in (0, 3):
+        both = torch.empty(6 + apart, K, device=place)
+        both[:6] = x
+        assert torch.equal(gq.linear(both[:6], q, out=both[apart:]), want)
 
 
 def test_no_gradient_is_lost(torch, place, q):

@@ -49,14 +49,22 @@ class Driver(NamedTuple):
     array: type
     device: Callable[[], int]  # the number of the current one
     stream: Callable[[int], Any]  # the current one of a device
-    share: Callable[[Any, Any], bool]  # whether two arrays may share memory
+    share: Callable[[Any, Any], bool]  # whether two arrays may share memory, whoever owns it
 
 
 @cache
 def driver() -> Driver:
     """Those, once there is a GPU."""
     cp = cupy()
-    return Driver(cp.ndarray, cp.cuda.runtime.getDevice, cp.cuda.get_current_stream, cp.may_share_memory)
+    bounds = cp.byte_bounds
+
+    def share(
+        a: Any, b: Any
+    ) -> bool:  # cupy.may_share_memory sees one owner's memory only, and torch's has many
+        (first, last), (other_first, other_last) = bounds(a), bounds(b)
+        return bool(first < other_last and other_first < last)
+
+    return Driver(cp.ndarray, cp.cuda.runtime.getDevice, cp.cuda.get_current_stream, share)
 
 
 def capturing(index: int) -> bool:
