@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from ..cuda import device, ptx
+from ..cuda.assembly import instruction, only_on_a_gpu, u64
 from ..cuda.language import cuda, int32, uint32, uint64
 from ..cuda.launch import Kernel, family
 
@@ -33,12 +34,20 @@ def reader() -> Kernel:
     return Kernel("read memory", read, uint64, uint64, uint32, threads=THREADS, blocks=BLOCKS)
 
 
+@instruction("mov.u64 $0, %globaltimer;", u64, effect=True)
+def nanoseconds() -> Any:
+    """The card's clock; it ticks every microsecond or faster."""
+    return only_on_a_gpu()
+
+
 @family()
 def sleeper() -> Kernel:
-    """One thread that sleeps a microsecond or two, so many times."""
+    """Sleeps, and looks at the clock now and then: one sleep may take no time or twice as long."""
+    clock = nanoseconds
 
-    def sleep(times: Any) -> None:
-        for _ in range(times):
+    def sleep(span: Any) -> None:
+        start = clock()
+        while clock() - start < uint64(span):
             cuda.nanosleep(uint32(1000))
 
     return Kernel("sleep", sleep, uint32, threads=32)
@@ -53,5 +62,5 @@ def read(memory: Any) -> int:
 
 
 def sleep(microseconds: float) -> None:
-    """Keep the current stream busy for at least so long, for what is launched meanwhile."""
-    sleeper()((1,), (32,), int(microseconds) + 1)
+    """Keep the current stream busy for so long (a second at most), while work is launched behind it."""
+    sleeper()((1,), (32,), int(1000 * min(microseconds, 1e6)))
