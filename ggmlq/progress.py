@@ -10,20 +10,24 @@ AFTER = 2.0  # seconds of work before a bar appears
 
 
 class Progress:
-    """Counts bytes (or another unit); becomes a tqdm bar on a terminal when it takes long."""
+    """Counts bytes (or another unit); becomes a tqdm bar on a terminal when it takes long.
 
-    def __init__(self, total: int, does: str, unit: str = "B") -> None:
+    ``show``: True for a bar at once and anywhere, False for none.
+    """
+
+    def __init__(self, total: int, does: str, unit: str = "B", show: bool | None = None) -> None:
         self._total, self._done, self._does, self._unit = total, 0, does, unit
         self._bar: Any = None
         self._start = time.monotonic()
-        self._silent = not sys.stderr.isatty()
+        self._silent = not (sys.stderr.isatty() if show is None else show)
+        self._after = 0.0 if show else AFTER
 
     def advance(self, n: int) -> None:
         """So many more are done."""
         self._done += n
         if self._bar is not None:
             self._bar.update(n)
-        elif not self._silent and time.monotonic() - self._start > AFTER:
+        elif not self._silent and time.monotonic() - self._start >= self._after:
             self._bar = self._shown()
 
     def _shown(self) -> Any:

@@ -56,7 +56,7 @@ def _close_what_it_leaves_open():
 
 
 class Quantizer:
-    """``llama_model_quantize`` with what it says."""
+    """``llama_model_quantize`` with what it says; a context, for libggml keeps its listener's address."""
 
     def __init__(self):
         llama = pytest.importorskip("llama_cpp.llama_cpp", reason="llama-cpp-python is not installed")
@@ -64,7 +64,14 @@ class Quantizer:
         self._llama = llama
         self.said = ""
         self._log = llama.llama_log_callback(self._hear)  # kept: C holds no reference
-        llama.llama_log_set(self._log, None)
+
+    def __enter__(self):
+        self._llama.llama_log_set(self._log, None)
+        return self
+
+    def __exit__(self, *_):
+        """Without this the next word of ggml, in any other test, would go to freed memory."""
+        self._llama.llama_log_set(self._llama.llama_log_callback(), None)
 
     def _hear(self, level, text, data):
         self.said += text.decode(errors="replace")

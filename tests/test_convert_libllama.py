@@ -19,7 +19,8 @@ SEED = int(np.random.default_rng().integers(1 << 30))
 
 @pytest.fixture(scope="module")
 def llama():
-    return Quantizer()
+    with Quantizer() as quantizer:
+        yield quantizer
 
 
 @pytest.fixture

@@ -19,7 +19,8 @@ ROW = np.random.default_rng(SEED).standard_normal((2, 256), np.float32)
 
 @pytest.fixture(scope="module")
 def llama():
-    return Quantizer()
+    with Quantizer() as quantizer:
+        yield quantizer
 
 
 def model(path, layers, *, experts=0, heads=(4, 2), tied=False, arch="llama", fused=False, odd=False):

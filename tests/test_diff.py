@@ -30,7 +30,8 @@ def weights(*shape):
 
 def test_a_file_equals_itself(diff, monkeypatch):
     monkeypatch.setattr(tensors, "dequantize", lambda *args: pytest.fail("equal bytes were decoded"))
-    content = {fmt.name: gq.quantize(weights(3, 256), fmt) for fmt in gq.formats.values() if fmt.can_quantize}
+    able, alike = [fmt for fmt in gq.formats.values() if fmt.can_quantize], np.ones(256, np.float32)
+    content = {fmt.name: gq.quantize(weights(3, 256), fmt, alike) for fmt in able}
     content |= {"empty": weights(0, 4), "one": np.float32(3), "nan": np.float32([np.nan]), "i": np.arange(4)}
     found = diff(content, dict(reversed(content.items())), metadata=({"k": [1]}, {"k": [1]}))
     assert found.equal

@@ -45,8 +45,8 @@ ALLOWED = {
     "reference": {"array", "checks", "devices", "errors", "formats", "ladder", "ops", "reference"},
     "cpu": {"array", "cache", "errors", "formats", "ladder", "cpu"},
     "cuda": {"array", "cache", "errors", "formats", "ladder", "cuda"},
-    "gguf": {"array", "devices", "errors", "formats", "gguf", "progress", "text"},
-    # of cpu the threads
+    "gguf": {"array", "cpu", "devices", "errors", "formats", "gguf", "progress", "text"},
+    # of cpu the threads, here and above
     "commands": {
         "array", "check", "convert", "cpu", "diff", "errors", "faults", "formats", "gguf", "llama", "text",
         "commands",

@@ -78,15 +78,20 @@ def number(device: str) -> int | None:
     return int(index) if index else None
 
 
-def upload(array: Any, device: str) -> Any:
-    """A host or device array as a contiguous CuPy array on that device."""
+def named(device: str) -> Any:
+    """CuPy's object for ``"cuda"`` or ``"cuda:1"``, if this machine has that GPU."""
     index = number(device)
     cp = cupy()
     count = cp.cuda.runtime.getDeviceCount()
     if index is not None and index >= count:
         raise DeviceError(f"device {device!r}: this machine has {count} GPU; use cuda:0")
-    with cp.cuda.Device(index):
-        return cp.ascontiguousarray(cp.asarray(array))
+    return cp.cuda.Device(index)
+
+
+def upload(array: Any, device: str) -> Any:
+    """A host or device array as a contiguous CuPy array on that device."""
+    with named(device):
+        return cupy().ascontiguousarray(cupy().asarray(array))
 
 
 def describe() -> list[dict[str, Any]]:

@@ -6,6 +6,8 @@
     save              writer.py     plan.py decides and checks everything before a byte is written,
                                     atomic.py brings files to their names
     Streamed          inputs.py     a tensor that is made while it is written
+    GGUFFile.to       load.py       a model to a GPU; select.py says which tensors, portions.py in
+                                    which runs of bytes
     read_imatrix      imatrix.py    importance of columns, for quantizing
     check             check.py      every rule of the format, as a list of findings
 

@@ -1,7 +1,8 @@
-"""Arrays that lie in the map of a file, as ranges of that file, so that the system copies file to file.
+"""Arrays that lie in the map of a file, as ranges of that file, so that the system moves their bytes.
 
-Written from the memory map, each page would first have to be mapped: that costs as much as the
-copy itself. Where the range cannot be copied (another file system, no Linux) the map is written.
+From file to file or into memory: through the memory map, each page would first have to be mapped,
+and that may cost as much as the copy itself. What the system does not copy (another file system, no
+Linux, a file that was replaced) is left to be taken from the map.
 """
 
 from __future__ import annotations
@@ -10,6 +11,9 @@ import contextlib
 import os
 from types import TracebackType
 from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
 
 from .source import Map
 
@@ -31,11 +35,23 @@ class Files:
 
     def copy(self, extent: Extent, target: int) -> int:
         """Append to a file what the system is able to copy; how many bytes that were."""
-        fd = self._fd(extent.map)
+        fd = self._fd(extent.map) if hasattr(os, "copy_file_range") else None
         done = 0
         with contextlib.suppress(OSError):  # what is refused here, a full disk too, the write tries again
             while fd is not None and done < len(extent.data):
                 n = os.copy_file_range(fd, target, len(extent.data) - done, extent.offset + done)
+                if not n:
+                    break
+                done += n
+        return done
+
+    def read(self, source: Map, offset: int, target: NDArray[np.uint8]) -> int:
+        """Fill memory with what the system is able to read; how many bytes that were. For any thread."""
+        fd = self._fd(source) if hasattr(os, "preadv") else None
+        done = 0
+        with contextlib.suppress(OSError):
+            while fd is not None and done < len(target):
+                n = os.preadv(fd, [target[done:].data], offset + done)
                 if not n:
                     break
                 done += n
@@ -48,9 +64,7 @@ class Files:
         return self._fds[key]
 
     def _reopened(self, source: Map) -> int | None:
-        """The file, if it still has its name and the system copies ranges."""
-        if not hasattr(os, "copy_file_range"):
-            return None
+        """The file, if it still has its name."""
         try:
             fd = os.open(source.path, os.O_RDONLY)
         except OSError:

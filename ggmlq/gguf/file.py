@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator, Mapping
-from types import TracebackType
+from types import MappingProxyType, TracebackType
 from typing import Any, NamedTuple
 
 from ..array import QuantArray
+from ..devices import cuda_module
 from ..errors import GGUFError
 from ..text import short
-from . import header, split, tensors
+from . import header, load, split, tensors
 from .header import Header
 from .metadata import Metadata, missing
+from .select import Filter, select
 from .source import Source, checked_path
 from .tensors import TensorInfo
 
@@ -151,6 +153,49 @@ class GGUFFile(Mapping[str, QuantArray]):
 
     def __contains__(self, name: object) -> bool:
         return name in self._opened().places
+
+    def to(
+        self, device: str, filter: Filter = None, progress: bool | None = None
+    ) -> Mapping[str, QuantArray]:
+        """All tensors, or some of them, on a device; ``f[name].to(device)`` moves a single one.
+
+        Several threads (see :func:`ggmlq.set_num_threads`) read the file while what they have read is
+        copied, so that it takes about as long as the slower of the two alone.
+
+        Parameters
+        ----------
+        device : str
+            ``"cuda"`` for CuPy's current device, ``"cuda:1"``, or ``"cpu"`` for the arrays as they are,
+            without a copy.
+        filter : str or callable, optional
+            Which tensors: a pattern for whole names, with ``*``, ``?`` and ``[…]`` as in file names, or
+            a function of a name. None takes all.
+        progress : bool, optional
+            True shows a bar, False none; otherwise there is one on a terminal if it takes long.
+
+        Returns
+        -------
+        Mapping of str to QuantArray
+            Read-only, in the order of the file, good without the file. Little-endian, whatever the file is.
+
+        Raises
+        ------
+        DeviceMemoryError
+            If not all of them fit. Nothing is left on the device then, nor after an interrupt.
+        GGUFKeyError
+            If the filter takes none.
+
+        >>> import os, tempfile, numpy as np, ggmlq as gq
+        >>> path = os.path.join(tempfile.mkdtemp(), "tiny.gguf")
+        >>> _ = gq.save(path, {"norm": np.ones(4, np.float32), "blk.0.up": np.eye(4, dtype=np.float32)})
+        >>> list(gq.open(path).to("cpu", filter="blk.*"))
+        ['blk.0.up']
+        """
+        asked = f"{self!r}.to({device!r})"
+        chosen = {name: self[name] for name in select(asked, self, filter)}
+        if device != "cpu":
+            chosen = load.load(asked, chosen, cuda_module("link").Link(device), progress)
+        return MappingProxyType(chosen)
 
     # A model equals itself only: comparing the bytes of two is nothing to do in passing.
     __eq__ = object.__eq__

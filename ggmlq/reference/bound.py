@@ -36,7 +36,7 @@ def bound(x: Any, q: QuantArray, arithmetic: str | Rule) -> NDArray[np.float64]:
     >>> import numpy as np, ggmlq as gq
     >>> q = gq.quantize(np.linspace(-1, 1, 64, dtype=np.float32).reshape(2, 32), "q4_0")
     >>> x = np.linspace(0, 1, 32, dtype=np.float32)
-    >>> error = x @ q.T - gq.reference.linear(x, q, "f32")
+    >>> error = gq.linear(x, q, arithmetic="f32") - gq.reference.linear(x, q, "f32")
     >>> bool((np.abs(error) <= gq.reference.bound(x, q, "f32")).all())
     True
     """

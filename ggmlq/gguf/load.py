@@ -1,0 +1,212 @@
+"""A whole model to a GPU: some threads read into locked memory while what was read before travels.
+
+    file -- threads read --> buffers of locked memory -- the GPU fetches --> tensors on the GPU
+
+A portion is what fits one buffer (portions.py). A thread takes a portion and a buffer, fills it, asks the
+GPU to fetch it and puts the buffer back; who takes it next waits until it was fetched. So file, memory and
+link are busy at the same time, and no thread waits for the others. The GPU's half is ggmlq/cuda/link.py.
+"""
+
+from __future__ import annotations
+
+import itertools
+import queue
+import threading
+import traceback
+from collections.abc import Mapping, Sequence
+from types import TracebackType
+from typing import Any, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ..array import QuantArray
+from ..cpu.threads import num_threads
+from ..errors import DeviceMemoryError
+from ..progress import Progress
+from ..text import short, size
+from .extents import Files
+from .portions import Portion, portions
+from .source import place
+
+# A portion holds Python's lock for some 20 µs, a link of 50 GB/s takes 80 µs for 4 MiB: threads seldom wait
+# for each other there. All buffers together should fit the cache, or memory has twice the work; and
+# locking them the first time takes about 0.2 ms a MiB, longer than filling them.
+BUFFER_BYTES = 4 << 20
+FETCHED = 4  # buffers beyond one a thread: what the GPU fetches meanwhile
+MOST_THREADS = 16  # 3 to 10 GB/s each: together more than a link takes
+
+Blocks = NDArray[Any]
+
+
+class Buffer(Protocol):
+    """Locked memory that a GPU fetches from."""
+
+    data: NDArray[np.uint8]
+
+    def wait(self) -> None:
+        """Until what was asked for has been fetched."""
+
+
+class Link(Protocol):
+    """The way to a GPU, usable in its ``with`` block."""
+
+    device: str
+
+    def use(self) -> None:
+        """Called first by every thread that sends."""
+
+    def empty(self, shape: tuple[int, ...]) -> Any:
+        """An array of bytes on the GPU; DeviceMemoryError where it does not fit."""
+
+    def buffer(self, nbytes: int) -> Buffer:
+        """Locked memory."""
+
+    def send(self, buffer: Any, at: int, nbytes: int, target: Any, start: int) -> None:
+        """Have the GPU fetch bytes of a buffer to a place in an array of its own."""
+
+    def sent(self, buffer: Any) -> None:
+        """All was asked for: from here on ``buffer.wait()`` waits for it."""
+
+    def finish(self) -> None:
+        """Wait until all has been fetched."""
+
+    def drop(self, arrays: list[Any]) -> None:
+        """Wait, then empty the list and give its memory back."""
+
+    def room(self) -> tuple[int, int]:
+        """Free bytes and all bytes."""
+
+    def __enter__(self) -> Any: ...
+
+    def __exit__(self, *error: Any) -> None: ...
+
+
+def load(
+    asked: str, tensors: Mapping[str, QuantArray], link: Link, show: bool | None = None
+) -> dict[str, QuantArray]:
+    """Arrays of an open file, on a GPU; nothing stays there if an error or an interrupt ends it."""
+    blocks = [q.blocks.reshape(-1) for q in tensors.values()]
+    plan = portions([(b.nbytes, b.itemsize) for b in blocks], BUFFER_BYTES)
+    shapes = [(*q.shape[:-1], q.format.row_bytes(q.shape[-1] if q.shape else 1)) for q in tensors.values()]
+    targets: list[Any] = []
+    progress = Progress(sum(b.nbytes for b in blocks), f"to {link.device}", show=show)
+    with link, Files() as files:
+        try:
+            with _Crew(link, blocks, targets, files, len(plan)) as crew:
+                for portion in plan:  # memory is found while the first portions are on their way
+                    _allocate(link, shapes, targets, portion[-1].tensor + 1)
+                    crew.begin(portion)
+                _allocate(link, shapes, targets, len(shapes))
+                for _ in plan:
+                    progress.advance(crew.finished())
+            link.finish()
+        except DeviceMemoryError:
+            failed = len(targets)
+            link.drop(targets)
+            raise DeviceMemoryError(_no_room(asked, tensors, failed, link)) from None
+        except BaseException:
+            link.drop(targets)
+            raise
+        finally:
+            progress.close()
+    formats = ((q.format, q.shape) for q in tensors.values())
+    return {
+        name: QuantArray(fmt, shape, target)
+        for name, (fmt, shape), target in zip(tensors, formats, targets, strict=True)
+    }
+
+
+def _allocate(link: Link, shapes: Sequence[tuple[int, ...]], targets: list[Any], count: int) -> None:
+    """Arrays on the GPU for the first ``count`` tensors."""
+    for shape in shapes[len(targets) : count]:
+        targets.append(link.empty(shape))
+
+
+def _no_room(asked: str, tensors: Mapping[str, QuantArray], failed: int, link: Link) -> str:
+    name, q = list(tensors.items())[failed]
+    total = sum(q.nbytes for q in tensors.values())
+    free, room = link.room()
+    return (
+        f"{asked}: {len(tensors)} tensors need {size(total)}, {link.device} has {size(free)} of {size(room)} "
+        f"free; all of them must fit, and the memory ended at {short(name)} with {size(q.nbytes)}; "
+        'take fewer, as with filter="blk.[0-9].*", or drop other arrays of that GPU first'
+    )
+
+
+class _Crew:
+    """Threads that fill buffers and send them. Leaving the ``with`` block ends them."""
+
+    def __init__(
+        self, link: Link, blocks: Sequence[Blocks], targets: Sequence[Any], files: Files, count: int
+    ) -> None:
+        self._link, self._blocks, self._targets, self._files = link, blocks, targets, files
+        self._most_threads = min(num_threads(), MOST_THREADS)
+        self._most_buffers = min(self._most_threads + FETCHED, count)
+        self._threads: list[threading.Thread] = []
+        self._made = itertools.count()  # its next() is one step under Python's lock
+        self._buffers: queue.SimpleQueue[Buffer] = queue.SimpleQueue()
+        self._ready: queue.SimpleQueue[Portion | None] = queue.SimpleQueue()
+        self._done: queue.SimpleQueue[int | BaseException] = queue.SimpleQueue()
+        self._stopped = False
+
+    def begin(self, portion: Portion) -> None:
+        """Let a thread take it; each of the first portions starts one."""
+        self._ready.put(portion)
+        if len(self._threads) < self._most_threads:
+            name = f"ggmlq-load-{len(self._threads)}"
+            self._threads.append(threading.Thread(target=self._run, name=name, daemon=True))
+            self._threads[-1].start()
+
+    def finished(self) -> int:
+        """Wait for any portion that is under way: its bytes, or the error that a thread met."""
+        found = self._done.get()
+        if isinstance(found, BaseException):
+            raise found
+        return found
+
+    def __enter__(self) -> _Crew:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._stopped = kind is not None
+        for _ in self._threads:
+            self._ready.put(None)
+        for thread in self._threads:
+            thread.join()
+
+    def _run(self) -> None:
+        try:
+            self._link.use()
+            while (portion := self._ready.get()) is not None and not self._stopped:
+                self._carry(portion)
+                self._done.put(sum(piece.nbytes for piece in portion))
+        except BaseException as error:
+            traceback.clear_frames(error.__traceback__)  # they would keep a tensor for as long as the error
+            self._done.put(error)
+
+    def _carry(self, portion: Portion) -> None:
+        # There are more buffers than threads, so one is always there or on its way.
+        buffer = (
+            self._link.buffer(BUFFER_BYTES) if next(self._made) < self._most_buffers else self._buffers.get()
+        )
+        buffer.wait()
+        for tensor, start, nbytes, at in portion:
+            fill(buffer.data[at : at + nbytes], self._blocks[tensor], start, self._files)
+            self._link.send(buffer, at, nbytes, self._targets[tensor], start)
+        self._link.sent(buffer)
+        self._buffers.put(buffer)
+
+
+def fill(target: NDArray[np.uint8], blocks: Blocks, start: int, files: Files) -> None:
+    """The little-endian bytes of blocks from byte ``start`` on, as many as the target holds."""
+    part = blocks[start // blocks.itemsize : (start + len(target)) // blocks.itemsize]
+    little = blocks.dtype.newbyteorder("<")
+    if little != blocks.dtype:
+        target.view(little)[...] = part
+        return
+    found = place(part)
+    done = files.read(*found, target) if found else 0
+    np.copyto(target[done:], part.view(np.uint8)[done:])

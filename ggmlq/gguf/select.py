@@ -1,0 +1,35 @@
+"""Which tensors of a file are meant: all, those whose names fit a pattern, those a function takes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from fnmatch import fnmatchcase
+from functools import partial
+
+from ..errors import DTypeError, GGUFKeyError
+from ..text import short
+
+NAMED = 5  # names that an error shows
+
+Filter = str | Callable[[str], object] | None
+
+
+def select(asked: str, names: Iterable[str], filter: Filter) -> list[str]:
+    """The names that a filter takes, in their order; where there are any, it must take one at least."""
+    known = list(names)
+    if filter is None:
+        return known
+    if not (isinstance(filter, str) or callable(filter)):
+        raise DTypeError(
+            f'{asked}: filter={short(filter)}; a filter is a pattern like "blk.0.*", a function of a name, '
+            "or None for all; for the names in a list pass filter=names.__contains__"
+        )
+    takes = partial(fnmatchcase, pat=filter) if isinstance(filter, str) else filter
+    chosen = [name for name in known if takes(name)]
+    if known and not chosen:
+        shown = ", ".join(map(repr, known[:NAMED])) + (", …" if len(known) > NAMED else "")
+        raise GGUFKeyError(
+            f"{asked}: filter={short(filter)} takes none of {len(known)} tensors, {shown}; it must fit whole "
+            "names, and list(f) gives them all"
+        )
+    return chosen
