@@ -143,11 +143,14 @@ class Bench:
         """The rows of a cell, or one that says what went wrong."""
         try:
             return list(self.rows(cell))
-        except Exception as error:
+        except Exception as error:  # of any kind: the other cells are worth having
             self.cupy.cuda.Device().synchronize()  # after an illegal access nothing works: that ends the run
             about = {"format": cell.format, "N": cell.n, "K": cell.k, "M": cell.m, "asked": cell.asked}
             said = f"{type(error).__name__}: {error}"[:300]
             return [{**about, "way": cell.way, "kernel": cell.asked, "failed": said}]
+        finally:
+            if made := self._weights.get((cell.format, cell.n, cell.k)):
+                made.forget()
 
     def rows(self, cell: Cell) -> Iterator[results.Row]:
         """What a cell gives: one row, or also that of the rung that auto took."""

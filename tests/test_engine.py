@@ -134,6 +134,30 @@ def test_what_was_not_computed_is_poisoned(card, tmp_path, monkeypatch):
     assert {row["asked"] for row in found["rows"] if "us" in row} == {results.ROOF}
 
 
+def test_an_oracle_that_decodes_wrongly_is_no_oracle(card, tmp_path, monkeypatch):
+    right = gq.QuantArray.dequantize
+    monkeypatch.setattr(gq.QuantArray, "dequantize", lambda self: right(self) * np.float32(1.01))
+    failed, found = run(card, tmp_path / "x.json", cells(("q8_0",), ["auto"], [256]))
+    assert failed == 5
+    assert all("no good" in row["failed"] for row in found["rows"] if row["asked"] != results.ROOF)
+
+
+def test_what_fails_leaves_the_rest(card, tmp_path, monkeypatch):
+    right = gq.linear
+
+    def fails(x, q, kernel, out):
+        if len(x) == 4:
+            raise MemoryError("no room")
+        right(x, q, kernel, out)
+
+    monkeypatch.setattr(gq, "linear", fails)
+    failed, found = run(card, tmp_path / "x.json", cells(("q8_0",), ["auto"], [256]))
+    assert failed == 2
+    assert {row["M"]: row.get("failed") for row in found["rows"] if row["way"] == "plain"} == {
+        1: None, 4: "MemoryError: no room",
+    }  # fmt: skip
+
+
 @pytest.mark.parametrize("name", ["q4_0", "q8_0", "mxfp4", "q4_K", "q6_K", "iq2_xxs", "nvfp4", "q2_K"])
 def test_all_blocks_matter(name):
     fmt = FORMATS[name]

@@ -54,6 +54,11 @@ class Weights:
         self.sizes = (values**2).sum(axis=1) / k
         self.activations = activations
 
+    def forget(self) -> None:
+        """Give back the memory that products in a CUDA graph took, when it is not replayed any more."""
+        for q in self.copies:
+            getattr(q, "recorded", []).clear()
+
     def judge(self, y: Any, m: int) -> float:
         """NMSE of products [..., m, N]; an error if they are wrong, or one of them is."""
         error = (y - self.want[:m]) ** 2
