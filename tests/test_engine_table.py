@@ -76,6 +76,8 @@ def test_other_cards_are_not_compared_with_the_reference():
 def test_goals():
     said = engine_table.goals(made_up())
     assert "| q4_0 | 14336 | 1 | cuda:streamk | 20.2 | 10.8 | 9.4 | 37% | missed |" in said
+    for f in engine_table.figures(made_up()):
+        assert engine_table.goal(f, True) <= engine_table.goal(f, False)
     fast = made_up()
     for row in fast["rows"]:
         if row.get("us") and row["asked"] == "auto":

@@ -174,7 +174,7 @@ def goal(f: Figure, aim: bool) -> float | None:
     reading = f.reading / OF_READING
     if m <= GOALS[0][0] and aim:
         return reading
-    limits = [] if f.theirs is None or (aim and most is None) else [f.theirs / (most if aim else least)]
+    limits = [] if f.theirs is None else [f.theirs / ((aim and most) or least)]
     if m >= FROM and f.halves is not None:
         limits.append(f.halves / OF_CUBLAS[aim])
     return max(reading, min(limits)) if limits else None
@@ -228,6 +228,8 @@ def picture(found: results.Results, path: Path) -> None:
         known = {m: us for m, us in points.items() if us is not None}
         axes.plot(known.keys(), known.values(), style, color=color, label=label)
     axes.set_xscale("log", base=2)
+    rows = [f.about[1] for f in shown]
+    axes.set_xticks(rows, map(str, rows))
     axes.set(yscale="log", xlabel="rows of activations, M", ylabel="µs")
     axes.set_title(f"{PICTURED}, N={shown[0].about[2]} K={LONG}, {shown[0].run['device']}")
     axes.legend(fontsize=9)
