@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 from . import __version__
 from .errors import GGMLQError
+from .formats import FORMATS
+from .ladder import ORDINARY, SHOWN, choices
 from .text import size, table
 
 if TYPE_CHECKING:
@@ -34,6 +36,7 @@ def examine() -> dict[str, Any]:
         "packages": packages,
         "cpu": _cpu(),
         "gpu": _gpu(),
+        "auto": _auto(),
         "libggml": _libggml(),
         "problems": problems,
     }
@@ -63,6 +66,7 @@ def describe(report: dict[str, Any]) -> str:
             f"{size(g['memory_bytes'])}"
             for g in gpu["devices"]
         ]
+        gpu_lines += [f"  {line}" for line in _auto_lines(report["auto"])]
     if "error" in ggml:
         ggml_lines = [f"  none: {ggml['error']}"]
     else:
@@ -114,6 +118,36 @@ def _gpu() -> dict[str, Any]:
         return {"devices": importlib.import_module("ggmlq.cuda.device").describe()}
     except GGMLQError as error:
         return {"error": str(error)}
+
+
+def _auto() -> dict[str, Any]:
+    """What ``kernel="auto"`` takes on CuPy's current device, for the formats that were measured."""
+    try:
+        choice = importlib.import_module("ggmlq.cuda.choice")
+        card = choice.card()
+        if card is None:
+            return {"error": "there is no GPU"}
+        taken = [(name, *found) for name in choice.formats(card) for found in choices(FORMATS[name], "cuda")]
+    except (GGMLQError, ImportError, AttributeError) as error:  # numba-cuda may not fit its neighbours
+        return {"error": str(error)}
+    rows = [{"format": name, "M": m, "kernel": kernel, "why": why} for name, _, m, kernel, why in taken]
+    return {"card": card.name, "N": ORDINARY, "K": ORDINARY, "kernels": rows}
+
+
+def _auto_lines(auto: dict[str, Any]) -> list[str]:
+    """A table, format by number of rows, and where it comes from."""
+    if "error" in auto:
+        return [f"which kernels are chosen is unknown: {auto['error']}"]
+    by_format: dict[str, list[str]] = {}
+    for row in auto["kernels"]:
+        by_format.setdefault(row["format"], [row["format"]]).append(row["kernel"])
+    header = [f"N=K={auto['N']}", *(f"M={m}" for m in SHOWN)]
+    return [
+        f"kernels that auto takes on {auto['card']}:",
+        *table(header, by_format.values()).splitlines(),
+        f"({'; '.join(dict.fromkeys(row['why'] for row in auto['kernels']))}; "
+        'others: gq.kernels(format=..., device="cuda"))',
+    ]
 
 
 def _libggml() -> dict[str, Any]:

@@ -219,7 +219,7 @@ def test_planes_refuse_what_they_cannot_serve():
         ("cuda:naive", "q4_1"): "no offset",
         ("cuda:tiled", "f16"): "is written for blocks",
         ("cuda:dequant_cublas", "f32"): "plain floats",
-        ("cuda:dequant_bf16", "q4_0"): "from 160 rows",
+        ("cuda:dequant_bf16", "f32"): "plain floats",
     }
     for (rung, name), words in reasons.items():
         fmt = FORMATS[name]

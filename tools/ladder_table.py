@@ -15,12 +15,11 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from _page import put, settle
+from _page import llama, put, settle
 
 ROOT = Path(__file__).parents[1]
 RESULTS, PAGE, README = ROOT / "bench" / "results", ROOT / "docs" / "ladder.md", ROOT / "README.md"
 CPU_PAGE, PICTURE = ROOT / "docs" / "cpu.md", ROOT / "docs" / "ladder.svg"
-LLAMA = ROOT / "bench" / "baseline" / "ggml_cuda_h200.json"
 BEGIN = "<!-- table: tools/ladder_table.py {} -->"
 BENCHMARK = (512, 4096, 14336)  # the shape of the ladder
 SEEDS = (512, 4096, 4096)
@@ -54,14 +53,6 @@ def results(name: str = "ladder_h200") -> dict[str, Any]:
     """The figures of a run; of the reference card if none is named."""
     found: dict[str, Any] = json.loads((RESULTS / f"{name}.json").read_text())
     return found
-
-
-def llama(name: str, m: int, n: int, k: int) -> float | None:
-    """llama.cpp's microseconds on the same card, where they were measured."""
-    for row in json.loads(LLAMA.read_text())["rows"]:
-        if (row["type"].lower(), row["M"], row["N"], row["K"]) == (name.lower(), m, n, k):
-            return float(row["us"])
-    return None
 
 
 def at(found: dict[str, Any], name: str, shape: tuple[int, int, int]) -> list[dict[str, Any]]:

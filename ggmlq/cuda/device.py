@@ -58,9 +58,8 @@ def driver() -> Driver:
     cp = cupy()
     bounds = cp.byte_bounds
 
-    def share(
-        a: Any, b: Any
-    ) -> bool:  # cupy.may_share_memory sees one owner's memory only, and torch's has many
+    # cupy.may_share_memory denies it where CuPy sees two owners, as with two tensors of one storage.
+    def share(a: Any, b: Any) -> bool:
         (first, last), (other_first, other_last) = bounds(a), bounds(b)
         return bool(first < other_last and other_first < last)
 

@@ -4,8 +4,7 @@ Changed from dequant_cublas: bfloat16 in place of half. It keeps 8 bits of a num
 still more than the 7 of an int8 code, and nothing overflows. cuBLAS uses Hopper's own tensor
 instructions (wgmma), which take twice what ``mma.sync`` takes, and scales nothing.
 
-Limited by decoding: as long for one row as for a thousand. With few rows it refuses where
-cuda:streamk or cuda:mma_magic is faster.
+Limited by decoding: as long for one row as for a thousand.
 """
 
 from __future__ import annotations
@@ -17,20 +16,14 @@ from ...formats.scalars import ScalarFormat
 from ...ladder import Problem, register
 from .. import device
 from ..convert import LEAST
-from . import r6_dequant_cublas, r8_mma_magic
-
-ENOUGH = 160  # rows of activations from which decoding pays
+from . import r6_dequant_cublas
 
 
 def refuses(problem: Problem) -> str | None:
     fmt = problem.format
     if not (isinstance(fmt, ScalarFormat) and fmt.bfloat) and (reason := r6_dequant_cublas.refuses(problem)):
         return reason
-    if reason := device.older_than(LEAST["bfloat16"]):
-        return reason
-    if problem.m < ENOUGH and not r8_mma_magic.refuses(problem):
-        return f"pays from {ENOUGH} rows of activations on; below, int8 kernels are faster"
-    return None
+    return device.older_than(LEAST["bfloat16"])
 
 
 @register(__name__, __doc__, arithmetic="bf16", accumulate="f16", refuses=refuses)

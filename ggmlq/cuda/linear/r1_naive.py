@@ -71,7 +71,10 @@ def refuses(problem: Problem) -> str | None:
     return None
 
 
-@register(__name__, __doc__, arithmetic="ggml-mmvq", accumulate="int32", refuses=refuses)
+@register(
+    __name__, __doc__, arithmetic="ggml-mmvq", accumulate="int32", refuses=refuses,
+    caution="sums of the floats in place of their codes cost accuracy",
+)  # fmt: skip
 def launch(x: Any, q: QuantArray, out: Any) -> None:
     fmt, (n, k) = q.format, q.shape
     assert isinstance(fmt, BlockFormat)

@@ -33,7 +33,10 @@ def refuses(problem: Problem) -> str | None:
     return "is written for blocks; cuda:dequant multiplies plain floats"
 
 
-@register(__name__, __doc__, arithmetic="f16", accumulate="f16", refuses=refuses)
+@register(
+    __name__, __doc__, arithmetic="f16", accumulate="f16", refuses=refuses,
+    caution="halves end at 65504, larger activations become infinite",
+)  # fmt: skip
 def launch(x: Any, q: QuantArray, out: Any) -> None:
     multiply(x, q, out, "float16")
 

@@ -6,7 +6,7 @@ added in a fixed order by a second, small kernel. Tiles are lower where there ar
 activations. So a few rows keep all multiprocessors busy too.
 
 Limited by memory for few rows: planes take 9 bits for a weight of 4. Where whole tiles fill the card
-the second kernel only costs, and the rung refuses.
+the second kernel only costs.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from .r7_mma import LEAST
 from .r8_mma_magic import START, scaled
 
 LOW, SHAPE = Shape(32, 128, 32, 16, blocks=2), r8_mma_magic.SHAPE
-FILLED = 0.9  # of the last round of tiles
+MOST = (1 << 32) - 1  # units: they are counted in 32 bits
 THREADS = 256
 
 
@@ -104,13 +104,16 @@ def adder(shape: Shape) -> Kernel:
 def refuses(problem: Problem) -> str | None:
     if reason := r8_mma_magic.refuses(problem):
         return reason
-    if device.capability() is None or problem.m <= LOW.rows:
-        return None
-    tiles = -(-problem.m // SHAPE.rows) * -(-problem.n // SHAPE.columns)
-    at_once = device.multiprocessors() * SHAPE.blocks
-    if tiles >= FILLED * at_once * -(-tiles // at_once):
-        return "whole tiles fill this GPU: cuda:mma_magic does the same with one kernel"
+    if work(problem.m, problem.n, planes.padded(problem.k))[2] > MOST:
+        return f"counts up to {MOST} steps of tiles"
     return None
+
+
+def work(m: int, n: int, k: int) -> tuple[Shape, int, int]:
+    """The shape of tiles, how many there are, and all their steps; for K of the planes."""
+    shape = LOW if m <= LOW.rows else SHAPE
+    tiles = -(-m // shape.rows) * -(-n // shape.columns)
+    return shape, tiles, tiles * (k // STEP)
 
 
 @register(__name__, __doc__, arithmetic="q8", accumulate="int32", refuses=refuses)
@@ -118,9 +121,7 @@ def launch(x: Any, q: QuantArray, out: Any) -> None:
     w = planes.weights(q)
     a = planes.activations(x, w.run, for_mma=True)
     (m, n), k = out.shape, w.codes.shape[1]
-    shape = LOW if m <= LOW.rows else SHAPE
-    tiles, steps = -(-m // shape.rows) * -(-n // shape.columns), k // STEP
-    units = tiles * steps
+    shape, tiles, units = work(m, n, k)
     if not units:
         out.fill(0)
         return
@@ -129,5 +130,5 @@ def launch(x: Any, q: QuantArray, out: Any) -> None:
     sizes = (m, n, k, len(a.codes), len(w.codes), units)
     kernel(shape)((count,), (shape.threads,), a.codes, a.scale, w.codes, w.scale, out, parts, *sizes)
     grid = (tiles, shape.rows * shape.columns // (4 * THREADS))
-    adder(shape)(grid, (THREADS,), out, parts, m, n, steps, units, count)
+    adder(shape)(grid, (THREADS,), out, parts, m, n, k // STEP, units, count)
     planes.compensate(out, a, w)

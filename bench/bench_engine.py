@@ -1,0 +1,319 @@
+"""The default path on a GPU: what ``kernel="auto"`` takes, and each rung that it might take, at every M.
+
+    python bench/bench_engine.py [--json PATH] [--budget 240] [--formats q4_0 q4_K] [--rungs auto]
+
+Times are those of ``gq.linear(x, q, out=out)`` in a CUDA graph of at least eight, as llama.cpp's were
+measured (bench/baseline/ggml_cuda_h200.json): activation handling included, weights rotated over more
+than 150 MB up to 128 rows of activations, the median of 12. Up to 4 rows also the plain call. A time
+counts only where the products that it made, in poisoned memory, agree with float64. Roofs of the same
+run: reading memory, and cuBLAS on halves of the same shape.
+
+A run keeps to its budget, most important first, and says what it left out; the file is written as it
+goes, and rows of it that were not measured again stay. ``tools/choice_table.py`` and
+``tools/engine_table.py`` work on it.
+"""
+
+from __future__ import annotations
+
+import argparse
+import shutil
+import subprocess
+import sys
+import time
+from collections.abc import Iterable, Iterator
+from datetime import UTC, datetime
+from itertools import cycle
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+
+import ggmlq as gq
+from ggmlq.cuda import device
+from ggmlq.errors import UnsupportedError
+from ggmlq.ladder import Problem, Rung, choose, rungs
+from ggmlq.testing import results
+from ggmlq.testing.engine import NMSE, Activations, Weights, WrongError
+from ggmlq.testing.machine import commit, machine
+from ggmlq.testing.results import ROOF
+from ggmlq.testing.timing import Time, called, read_rate, replayed
+
+FORMATS = ("q4_0", "q8_0", "mxfp4", "q4_K", "q6_K")
+N, LENGTHS, ROWS = 4096, (14336, 4096), tuple(2**i for i in range(13))
+FEW = 128  # rows up to which weights rotate
+PLAIN = 4  # rows up to which the call without a graph is measured too
+HALVES_FROM = 64  # rows from which cuBLAS is
+LEAST_LEVEL = 6  # of rungs that are measured unless others are named
+OUT = Path(__file__).parent / "results" / "engine_h200.json"
+WHAT = (
+    "one linear inside a CUDA graph of 8 or more (way graph), activation handling included, weights rotated "
+    "over 160 MB up to 128 rows; way plain: calls one after another; median of 12; least: the shortest"
+)
+
+
+class Cell(NamedTuple):
+    """One figure to measure."""
+
+    format: str
+    n: int
+    k: int
+    m: int
+    asked: str  # "auto", a rung, or ROOF
+    way: str = "graph"
+
+    def __str__(self) -> str:
+        return f"{self.format} {self.n}x{self.k} M={self.m} {self.asked}{' plain' * (self.way == 'plain')}"
+
+    @property
+    def problem(self) -> Problem:
+        return Problem("linear", gq.formats[self.format], self.m, self.n, self.k, "cuda")
+
+
+# --- what to measure, and in which order ------------------------------------------------------
+
+
+def plan(
+    formats: Iterable[str], rows: Iterable[int], wanted: list[str], lengths: Iterable[int] = LENGTHS
+) -> Iterator[Cell]:
+    """Roofs, then the default path of all formats, then the other rungs from the highest down."""
+    formats, rows, lengths = list(formats), list(rows), list(lengths)
+    for k in lengths:
+        yield from (Cell("f16", N, k, m, ROOF) for m in rows if m >= HALVES_FROM)
+    for k in lengths:
+        for name in formats:
+            yield from (Cell(name, N, k, m, "auto") for m in rows)
+            yield from (Cell(name, N, k, m, "auto", "plain") for m in rows if m <= PLAIN)
+    for k in lengths:
+        for name in formats:
+            for rung in considered(wanted):
+                cells = (Cell(name, N, k, m, rung.name) for m in rows)
+                yield from (cell for cell in cells if worthwhile(cell, rung))
+
+
+def considered(wanted: list[str]) -> list[Rung]:
+    """Rungs to measure besides what auto takes, from the highest down."""
+    known = rungs("linear", "cuda")[::-1]
+    if strange := set(wanted) - {"auto", "all", *(rung.name for rung in known)}:
+        raise UnsupportedError(f"--rungs {' '.join(strange)}: no such kernel; gq.kernels() lists them")
+    if "all" in wanted:
+        return list(known)
+    return [rung for rung in known if (rung.name in wanted if wanted else rung.level >= LEAST_LEVEL)]
+
+
+def worthwhile(cell: Cell, rung: Rung) -> bool:
+    """Whether the rung takes the problem, and its time is not that of auto."""
+    return rung.refuses(cell.problem) is None and choose(cell.problem) is not rung
+
+
+# --- measuring --------------------------------------------------------------------------------
+
+
+class Bench:
+    """One run on one card."""
+
+    def __init__(self, cupy: Any, most: int, seed: int) -> None:
+        self.cupy, self.most, self.seed = cupy, most, seed
+        self._activations: dict[int, Activations] = {}
+        self._weights: dict[tuple[str, int, int], Weights] = {}
+        self._halves: dict[tuple[int, int], list[Any]] = {}
+        cupy.random.seed(seed)
+
+    def activations(self, k: int) -> Activations:
+        """For weights of this length; made once."""
+        if k not in self._activations:
+            self._activations[k] = Activations(self.cupy, self.most, k)
+        return self._activations[k]
+
+    def weights(self, cell: Cell) -> Weights:
+        """For this cell; made once."""
+        key = (cell.format, cell.n, cell.k)
+        if key not in self._weights:
+            fmt, made = gq.formats[cell.format], len(self._weights)
+            self._weights[key] = Weights(fmt, cell.n, self.activations(cell.k), self.seed + made)
+            self.cupy.cuda.Device().synchronize()
+        return self._weights[key]
+
+    def halves(self, n: int, k: int) -> list[Any]:
+        """Weights of cuBLAS; made once."""
+        if (n, k) not in self._halves:
+            self._halves[n, k] = self.activations(k).halves(n)
+        return self._halves[n, k]
+
+    def tried(self, cell: Cell) -> list[results.Row]:
+        """The rows of a cell, or one that says what went wrong."""
+        try:
+            return list(self.rows(cell))
+        except Exception as error:  # of any kind: the other cells are worth having
+            self.cupy.cuda.Device().synchronize()  # after an illegal access nothing works: that ends the run
+            about = {"format": cell.format, "N": cell.n, "K": cell.k, "M": cell.m, "asked": cell.asked}
+            said = f"{type(error).__name__}: {error}"[:300]
+            return [{**about, "way": cell.way, "kernel": cell.asked, "failed": said}]
+        finally:
+            if made := self._weights.get((cell.format, cell.n, cell.k)):
+                made.forget()
+
+    def rows(self, cell: Cell) -> Iterator[results.Row]:
+        """What a cell gives: one row, or also that of the rung that auto took."""
+        took, nmse, nbytes = (self._product if cell.asked == ROOF else self._linear)(cell)
+        kernel = ROOF if cell.asked == ROOF else choose(cell.problem, cell.asked).name
+        row = {
+            "format": cell.format, "N": cell.n, "K": cell.k, "M": cell.m, "asked": cell.asked,
+            "way": cell.way, "kernel": kernel, "us": round(took.us, 2), "least": round(took.least, 2),
+            "TFLOPS": round(2e-6 * cell.m * cell.n * cell.k / took.us, 2),
+            "weight_GBps": round(1e-3 * nbytes / took.us, 1), "nmse": float(f"{nmse:.2e}"),
+        }  # fmt: skip
+        if cell.way == "plain":
+            row["host_us"] = round(took.host, 2)
+        elif not took.graph:
+            row["graph"] = False
+        yield row
+        if cell.asked == "auto" and cell.way == "graph":
+            yield {**row, "asked": kernel}
+
+    def _linear(self, cell: Cell) -> tuple[Time, float, int]:
+        weights, m = self.weights(cell), cell.m
+        x, copies = self.activations(cell.k).x[:m], weights.copies
+        if m > FEW:
+            level = choose(cell.problem, cell.asked).level
+            copies = copies[:1] * (1 if level < LEAST_LEVEL else 4 if m > 1024 else 8)
+        else:
+            copies = copies * -(-8 // len(copies))
+        out = self.cupy.empty((len(copies) if m <= FEW else 1, m, cell.n), np.float32)
+        work = [
+            lambda q=q, y=y: gq.linear(x, q, kernel=cell.asked, out=y)
+            for q, y in zip(copies, cycle(out), strict=False)
+        ]
+        found: list[float] = []
+        if cell.way == "graph":
+            took = replayed(
+                self.cupy, work, lambda: out.fill(np.nan), lambda: found.append(weights.judge(out, m))
+            )
+        else:
+            out.fill(np.nan)
+            work[0]()
+            found.append(weights.judge(out[0], m))
+            took = called(self.cupy, work * -(-40 // len(work)))
+        return took, found[0], copies[0].nbytes
+
+    def _product(self, cell: Cell) -> tuple[Time, float, int]:
+        cp, (m, n) = self.cupy, (cell.m, cell.n)
+        x = self.activations(cell.k).x[:m].astype(np.float16)
+        weights = self.halves(n, cell.k)[: None if m <= FEW else 1]
+        weights = weights * -(-(8 if m <= 1024 else 4) // len(weights))
+        out = cp.empty((m, n), np.float16)
+        last = weights[-1]
+        found: list[float] = []
+
+        def judge() -> None:
+            want = x.astype(np.float32) @ last.astype(np.float32).T
+            found.append(float(((out.astype(np.float32) - want) ** 2).mean() / (want**2).mean()))
+            if not found[0] <= NMSE:
+                raise WrongError(f"wrong: cuBLAS, NMSE {found[0]:.2e}")
+
+        work = [lambda w=w: cp.matmul(x, w.T, out=out) for w in weights]
+        return replayed(cp, work, lambda: out.fill(np.nan), judge), found[0], last.nbytes
+
+
+# --- the run ----------------------------------------------------------------------------------
+
+
+def facts() -> dict[str, Any]:
+    """What a run says of itself."""
+    found = machine()
+    gpu = found["gpu"]["devices"][0]
+    return {
+        "device": gpu["name"], "compute_capability": gpu["compute_capability"],
+        "multiprocessors": gpu["multiprocessors"], "driver": driver(), "driver_cuda": gpu["driver_cuda"],
+        "date": datetime.now(UTC).date().isoformat(), "commit": commit(), "python": found["python"],
+        "packages": {name: version for name, version in found["packages"].items() if version},
+    }  # fmt: skip
+
+
+def driver() -> str | None:
+    """The version of the driver, where there is a command that says it."""
+    command = shutil.which("nvidia-smi")
+    if command is None:
+        return None
+    asked = [command, "--query-gpu=driver_version", "--format=csv,noheader"]
+    said = subprocess.run(asked, capture_output=True, text=True, check=False).stdout.split()
+    return said[0] if said else None
+
+
+def main() -> int:
+    """Measure, print a line a figure, write JSON; 1 if something was wrong or failed."""
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser.add_argument("--json", type=Path, default=OUT, metavar="PATH", help="rows are merged into it")
+    parser.add_argument("--budget", type=float, default=240, help="seconds, without those of compiling")
+    parser.add_argument("--formats", nargs="*", default=FORMATS)
+    parser.add_argument("--rows", nargs="*", type=int, default=ROWS, help="values of M")
+    parser.add_argument("--lengths", nargs="*", type=int, default=LENGTHS, help="values of K")
+    parser.add_argument(
+        "--rungs", nargs="*", default=[], metavar="NAME",
+        help=f"besides auto: names, 'all', or only 'auto'; those from level {LEAST_LEVEL} on if not given",
+    )  # fmt: skip
+    parser.add_argument("--seed", type=int, default=int(np.random.default_rng().integers(1 << 31)))
+    args = parser.parse_args()
+    try:
+        cupy = device.cupy()
+    except gq.GGMLQError as error:
+        sys.exit(str(error))
+    old, run = results.load(args.json), {**facts(), "seed": args.seed}
+    if results.device_of(old) not in (None, run["device"]):
+        sys.exit(f"{args.json}: holds results of {results.device_of(old)}; name another file with --json")
+    cells = list(plan(args.formats, args.rows, args.rungs, args.lengths))
+    taken = {choose(cell.problem, cell.asked).name for cell in cells if cell.asked != ROOF}
+    from ggmlq.testing.ahead import compile_ahead
+
+    compile_ahead(taken, {cell.format for cell in cells}, device.capability() or (7, 5))
+    deadline = time.monotonic() + args.budget
+    run["read_GBps"] = round(read_rate(cupy))
+    print(f"{run['device']}, seed {args.seed}: reads {run['read_GBps']} GB/s", flush=True)
+    bench = Bench(cupy, max(args.rows), args.seed)
+    return 1 if measure(bench, cells, deadline, args.json, old, run) else 0
+
+
+def measure(
+    bench: Bench, cells: list[Cell], deadline: float, path: Path, old: results.Results, run: dict[str, Any]
+) -> int:
+    """All cells until the deadline, each printed, the file written every few seconds; how many failed."""
+    new: results.Results = {"what": WHAT, "runs": [run], "rows": []}
+    failed, left, written = 0, list(cells), time.monotonic()
+    try:
+        while left and time.monotonic() < deadline:
+            rows = bench.tried(cell := left.pop(0))
+            failed += "failed" in rows[0]
+            new["rows"] += [{"run": 0, **row} for row in rows]
+            print(f"{cell!s:45} {rows[0].get('failed') or told(rows[0])}", flush=True)
+            if time.monotonic() > written + 5:
+                save(path, old, new, left)
+                written = time.monotonic()
+    finally:
+        save(path, old, new, left)
+    print(f"{len(cells) - len(left)} of {len(cells)} measured, {failed} failed", *left_out(left), sep="\n")
+    return failed
+
+
+def told(row: results.Row) -> str:
+    """One line."""
+    figures = f"{row['us']:10.2f} us {row['TFLOPS']:8.2f} TFLOP/s {row['weight_GBps']:8.1f} GB/s"
+    return f"{figures}  {row['kernel']}{'' if row.get('graph', True) else ', no graph'}"
+
+
+def save(path: Path, old: results.Results, new: results.Results, left: list[Cell]) -> None:
+    """What the file held and what there is so far."""
+    rates = [row["TFLOPS"] for row in new["rows"] if row["asked"] == ROOF and "us" in row]
+    new["runs"][0] |= {"cublas_f16_TFLOPS": max(rates, default=None), "left_out": left_out(left)}
+    results.save(path, results.merged(old, new))
+
+
+def left_out(left: list[Cell]) -> list[str]:
+    """Cells that no time was left for, those of a rung in one line."""
+    by_rung: dict[Cell, list[int]] = {}
+    for cell in left:
+        by_rung.setdefault(cell._replace(m=0), []).append(cell.m)
+    return [f"left out: {str(cell).replace(' M=0', '')}, M = {', '.join(map(str, ms))}"
+            for cell, ms in by_rung.items()]  # fmt: skip
+
+
+if __name__ == "__main__":
+    sys.exit(main())

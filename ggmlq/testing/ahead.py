@@ -1,0 +1,47 @@
+"""Kernels compiled before they are needed, on all cores: each takes seconds, and is kept on disk."""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import time
+from collections.abc import Iterator
+from concurrent.futures import ProcessPoolExecutor
+
+from ..cuda.launch import FAMILIES
+from ..formats import Format
+from ..ladder import rungs
+
+
+def compile_ahead(names: set[str], formats: set[str], capability: tuple[int, int]) -> None:
+    """Compile what rungs need for formats, on all cores, and say how long it took."""
+    modules = {rung.launch.__module__ for rung in rungs("linear", "cuda") if rung.name in names}
+    tasks = list(kernels_of(modules, formats))
+    began = time.monotonic()
+    context = multiprocessing.get_context("spawn")
+    with ProcessPoolExecutor(min(len(tasks), os.cpu_count() or 1), context) as pool:
+        failed = [said for said in pool.map(_compile, [(*task, capability) for task in tasks]) if said]
+    print(f"compiled {len(tasks)} kernels in {time.monotonic() - began:.0f} s", *failed, sep="\n", flush=True)
+
+
+def kernels_of(modules: set[str], formats: set[str]) -> Iterator[tuple[str, int]]:
+    """Families, and numbers of their cases, that these rungs and formats may use."""
+    for name, family in FAMILIES.items():
+        place = name.rpartition(".")[0]
+        if place.startswith("ggmlq.cuda.quantize") or (".cuda.linear." in place and place not in modules):
+            continue
+        for i, case in enumerate(family.cases):
+            if all(part.name in formats for part in case if isinstance(part, Format)):
+                yield name, i
+
+
+def _compile(task: tuple[str, int, tuple[int, int]]) -> str | None:
+    rungs("linear", "cuda")
+    name, i, capability = task
+    try:
+        kernel = FAMILIES[name].make(*FAMILIES[name].cases[i])
+        if kernel.least <= capability:
+            kernel.cubin(capability)
+    except Exception as error:  # whoever launches it will say so again
+        return f"{name} {i}: {type(error).__name__}: {error}"
+    return None

@@ -1,0 +1,66 @@
+"""Kernels that measure a card: one that reads memory, one that only takes time."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from ..cuda import device, ptx
+from ..cuda.assembly import instruction, only_on_a_gpu, u64
+from ..cuda.language import cuda, int32, uint32, uint64
+from ..cuda.launch import Kernel, family
+
+THREADS, BLOCKS, EACH = 256, 4, 8  # of a block; blocks of a multiprocessor; loads in flight a thread
+NEVER = 0x5EED  # what the bytes do not come to
+
+
+@family()
+def reader() -> Kernel:
+    """Every thread loads 8 times 16 bytes a step, side by side with its neighbours."""
+    load16, store4 = ptx.load16, ptx.store4
+
+    def read(source: Any, found: Any, steps: Any) -> None:
+        thread = uint64(cuda.blockIdx.x) * uint64(THREADS) + uint64(cuda.threadIdx.x)
+        stride = uint64(cuda.gridDim.x) * uint64(16 * THREADS)
+        at, total = source + thread * uint64(16), int32(0)
+        for _ in range(steps):
+            a, b, c, d = load16(at), load16(at + stride), load16(at + 2 * stride), load16(at + 3 * stride)
+            at += 4 * stride
+            e, f, g, h = load16(at), load16(at + stride), load16(at + 2 * stride), load16(at + 3 * stride)
+            at += 4 * stride
+            total ^= a[0] ^ b[1] ^ c[2] ^ d[3] ^ e[0] ^ f[1] ^ g[2] ^ h[3]
+        if total == int32(NEVER):
+            store4(found, uint32(total))
+
+    return Kernel("read memory", read, uint64, uint64, uint32, threads=THREADS, blocks=BLOCKS)
+
+
+@instruction("mov.u64 $0, %globaltimer;", u64, effect=True)
+def nanoseconds() -> Any:
+    """The card's clock; it ticks every microsecond or faster."""
+    return only_on_a_gpu()
+
+
+@family()
+def sleeper() -> Kernel:
+    """Sleeps, and looks at the clock now and then: one sleep may take no time or twice as long."""
+    clock = nanoseconds
+
+    def sleep(span: Any) -> None:
+        start = clock()
+        while clock() - start < uint64(span):
+            cuda.nanosleep(uint32(1000))
+
+    return Kernel("sleep", sleep, uint32, threads=32)
+
+
+def read(memory: Any) -> int:
+    """Read an array from its beginning, in whole steps; the number of bytes that were read."""
+    grid = BLOCKS * device.multiprocessors()
+    steps = memory.nbytes // (16 * THREADS * EACH * grid)
+    reader()((grid,), (THREADS,), memory, memory, steps)
+    return int(16 * THREADS * EACH * grid * steps)
+
+
+def sleep(microseconds: float) -> None:
+    """Keep the current stream busy for so long (a second at most), while work is launched behind it."""
+    sleeper()((1,), (32,), int(1000 * min(microseconds, 1e6)))

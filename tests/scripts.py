@@ -1,0 +1,21 @@
+"""Benchmarks and tools as modules, though they are run as scripts."""
+
+from __future__ import annotations
+
+import importlib.util
+import sys
+from pathlib import Path
+
+ROOT = Path(__file__).parents[1]
+
+
+def load(folder, name):
+    """A module that is run as a script."""
+    sys.path.insert(0, str(ROOT / folder))
+    try:
+        spec = importlib.util.spec_from_file_location(name, ROOT / folder / f"{name}.py")
+        module = sys.modules[name] = importlib.util.module_from_spec(spec)
+        spec.loader.exec_module(module)
+    finally:
+        sys.path.remove(str(ROOT / folder))
+    return module

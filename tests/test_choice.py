@@ -1,0 +1,241 @@
+"""What ``kernel="auto"`` takes on a GPU: the measured table, how far it reaches, and what comes after it."""
+
+from __future__ import annotations
+
+import json
+import math
+
+import numpy as np
+import pytest
+
+import ggmlq as gq
+from ggmlq import doctor, ladder
+from ggmlq.cuda import choice, device
+from ggmlq.formats import FORMATS, BlockFormat
+from ggmlq.ladder import Problem, choose, reasoned, register, rungs
+
+H200 = choice.Card("NVIDIA H200", (9, 0), 132)
+SPANS = [[4, ["cuda:mma", "cuda:dp4a"]], [90, ["cuda:gone", "cuda:registers"]], [None, ["cuda:dequant_bf16"]]]
+TABLE = [
+    {
+        "card": "NVIDIA H200", "capability": [9, 0], "multiprocessors": 132, "commit": "abc",
+        "linear": [
+            {"format": "q4_0", "N": 4096, "K": 4096, "up to": SPANS},
+            {"format": "q4_0", "N": 4096, "K": 14336, "up to": [[None, ["cuda:mma_magic"]]]},
+            {"format": "q4_K", "N": 4096, "K": 4096, "up to": [[None, ["cuda:dp4a"]]]},
+            {"format": "q6_K", "N": 4096, "K": 4096, "up to": [[None, ["cuda:tiled"]]]},
+        ],
+    },
+    {
+        "card": "NVIDIA A100", "capability": [8, 0], "multiprocessors": 108, "commit": "def",
+        "linear": [{"format": "q4_0", "N": 4096, "K": 4096, "up to": [[None, ["cuda:vectorized"]]]}],
+    },
+]  # fmt: skip
+
+
+@pytest.fixture
+def table(monkeypatch):
+    """A made-up table, and an H200 that is not there."""
+    monkeypatch.setattr(choice, "table", lambda: TABLE)
+    put_card(monkeypatch, H200)
+    yield
+    ladder._remembered.cache_clear()
+
+
+def put_card(monkeypatch, card):
+    ladder._remembered.cache_clear()
+    monkeypatch.setattr(choice, "card", lambda: card)
+    monkeypatch.setattr(device, "capability", lambda: card and card.capability)
+
+
+def problem(name="q4_0", m=1, n=4096, k=4096):
+    return Problem("linear", FORMATS[name], m, n, k, "cuda")
+
+
+def test_the_measured_one(table):
+    for m, kernel in ((0, "mma"), (1, "mma"), (4, "mma"), (91, "dequant_bf16"), (1 << 20, "dequant_bf16")):
+        assert reasoned(problem(m=m)) == (by_name(f"cuda:{kernel}"), "measured on NVIDIA H200 at abc")
+
+
+def by_name(name):
+    return next(rung for rung in rungs("linear", "cuda") if rung.name == name)
+
+
+def test_an_unknown_name_is_passed_over(table):
+    assert choose(problem(m=64)).name == "cuda:registers"
+
+
+def test_the_nearest_shape(table):
+    taken = {
+        (n, k): choose(problem(n=n, k=k)).name for n in (32, 4096, 200000) for k in (32, 4096, 14336, 65536)
+    }
+    assert taken[4096, 4096] == taken[32, 32] == taken[200000, 4096] == "cuda:mma"
+    assert taken[4096, 14336] == taken[4096, 65536] == "cuda:mma_magic"
+    assert choose(problem(n=0, k=0)).name == "cuda:mma"
+
+
+def test_formats_that_stand_for_others():
+    measured = ["q4_0", "q8_0", "q4_K", "q6_K"]
+    want = {"q4_0": "q4_0", "iq4_nl": "q4_0", "q5_1": "q4_K", "q3_K": "q6_K", "nvfp4": "q6_K", "q8_K": "q8_0"}
+    assert {name: choice.stand_in(FORMATS[name], measured) for name in want} == want
+    for fmt in FORMATS.values():
+        if isinstance(fmt, BlockFormat):
+            assert choice.stand_in(fmt, ["mxfp4"]) == "mxfp4"
+
+
+def test_why_says_what_stood_in(table, monkeypatch):
+    assert reasoned(problem("q5_0"))[1] == "measured on NVIDIA H200 at abc with q4_0"
+    put_card(monkeypatch, choice.Card("NVIDIA H100 PCIe", (9, 0), 114))
+    assert reasoned(problem())[1] == "measured on NVIDIA H200 at abc, the nearest card"
+    assert reasoned(problem("f32")) == (by_name("cuda:dequant"), ladder.HIGHEST)
+
+
+@pytest.mark.parametrize(
+    ("card", "kernel"),
+    [
+        (None, "cuda:mma"),
+        (choice.Card("NVIDIA B200", (10, 0), 148), "cuda:mma"),
+        (choice.Card("NVIDIA GeForce RTX 4090", (8, 9), 128), "cuda:mma"),
+        (choice.Card("NVIDIA A100-SXM4-80GB", (8, 0), 108), "cuda:vectorized"),
+        (choice.Card("Tesla T4", (7, 5), 40), "cuda:vectorized"),
+    ],
+)
+def test_the_nearest_card(table, monkeypatch, card, kernel):
+    put_card(monkeypatch, card)
+    assert choose(problem()).name == kernel
+
+
+def test_cards_of_one_capability(monkeypatch):
+    names = {"NVIDIA H20": 78, "NVIDIA H200": 132, "NVIDIA H100": 114}
+    cards = [{"card": name, "capability": [9, 0], "multiprocessors": count} for name, count in names.items()]
+    for name, count, want in (
+        ("NVIDIA H200", 132, "NVIDIA H200"),
+        ("NVIDIA H100 80GB HBM3", 132, "NVIDIA H100"),
+        ("NVIDIA GH100", 120, "NVIDIA H100"),
+        ("another", 80, "NVIDIA H20"),
+    ):
+        card = choice.Card(name, (9, 0), count)
+        assert min(cards, key=lambda entry: choice._distance(card, entry))["card"] == want
+
+
+def test_a_rung_that_refuses_is_passed_over(table, monkeypatch):
+    put_card(monkeypatch, choice.Card("NVIDIA H200 of old", (7, 5), 132))
+    monkeypatch.setattr(choice, "table", lambda: TABLE[:1])
+    assert choose(problem()).name == "cuda:dp4a"
+    rung, why = reasoned(problem(m=500))  # bfloat16 needs 8.0: the ladder's order, and halves last
+    assert rung.caution is None
+    assert why == ladder.HIGHEST
+
+
+def test_arithmetic_goes_before_speed(table):
+    assert choose(problem(), arithmetic="q8").name == "cuda:mma"
+    assert choose(problem(), arithmetic="bf16").name == "cuda:dequant_bf16"
+    assert choose(problem(), arithmetic="f16").name == "cuda:dequant_cublas"
+    for m in (1, 500):
+        for arithmetic in ("q8", "ggml-mmvq"):
+            assert choose(problem(m=m), arithmetic=arithmetic).arithmetic == arithmetic
+    with pytest.raises(gq.GGMLQError, match="cuda:naive: multiplies in ggml-mmvq, exact was asked for"):
+        choose(problem(), arithmetic="exact")
+
+
+def test_a_named_one_is_not_refused_for_being_slow(table):
+    for name in ("cuda:dequant_bf16", "cuda:streamk", "cuda:mma_magic", "cuda:dequant_cublas"):
+        for m in (1, 64, 512, 4096):
+            assert choose(problem(m=m), name).name == name
+
+
+def test_auto_does_not_risk_an_overflow(table, monkeypatch):
+    """A rung with a caution comes last, wherever a table names it."""
+    monkeypatch.setattr(choice, "table", lambda: [dict(TABLE[0], linear=[
+        {"format": "q4_0", "N": 1, "K": 1, "up to": [[None, ["cuda:dequant_cublas", "cuda:naive"]]]}
+    ])])  # fmt: skip
+    assert choose(problem()).caution is None
+    assert by_name("cuda:dequant_cublas").caution
+    assert by_name("cuda:naive").caution
+
+
+def test_no_table_at_all(monkeypatch):
+    put_card(monkeypatch, H200)
+    monkeypatch.setattr(choice, "table", list)
+    able = [r for r in rungs("linear", "cuda") if not (r.caution or r.refuses(problem()))]
+    assert reasoned(problem()) == (able[-1], ladder.HIGHEST)
+    assert choice.formats(H200) == []
+    ladder._remembered.cache_clear()
+
+
+def test_another_card_is_another_choice(table, monkeypatch):
+    """What was chosen is remembered for a card, and forgotten when a rung is registered."""
+    assert choose(problem()) is choose(problem())
+    monkeypatch.setattr(choice, "card", lambda: choice.Card("NVIDIA A100", (8, 0), 108))
+    assert choose(problem()).name == "cuda:vectorized"
+    monkeypatch.setattr(ladder, "_RUNGS", dict(ladder._RUNGS))
+    facts = {"arithmetic": "q8", "accumulate": "int32"}
+    fresh = register("ggmlq.cuda.linear.r3_vectorized", "Another.", **facts)(lambda x, q, out: None)
+    assert choose(problem()) is fresh
+    ladder._remembered.cache_clear()
+
+
+# --- the table that ships ---------------------------------------------------------------------
+
+
+def test_the_table_is_whole():
+    known = json.loads(choice.TABLE.read_text())
+    names = {rung.name: rung for rung in rungs("linear", "cuda")}
+    assert known["cards"]
+    for card in known["cards"]:
+        assert {"card", "capability", "multiprocessors", "commit", "linear"} <= set(card)
+        for row in card["linear"]:
+            assert isinstance(FORMATS[row["format"]], BlockFormat)
+            ends = [math.inf if most is None else most for most, _ in row["up to"]]
+            assert ends == sorted(set(ends))
+            assert ends[-1] == math.inf
+            for _, kernels in row["up to"]:
+                assert kernels
+                assert all(names[kernel].caution is None for kernel in kernels)
+
+
+@pytest.mark.parametrize("name", FORMATS)
+def test_every_problem_has_a_kernel(name, monkeypatch):
+    """On any card, whatever is asked: by default one of sound arithmetic."""
+    rng, fmt = np.random.default_rng(), FORMATS[name]
+    for capability in ((7, 5), (8, 0), (9, 0), (12, 0)):
+        put_card(monkeypatch, choice.Card("some card", capability, int(rng.integers(10, 200))))
+        for _ in range(20):
+            m, n, blocks = (int(2 ** rng.uniform(0, 14)) for _ in range(3))
+            rung = choose(problem(name, m, n, blocks * fmt.block_size))
+            assert rung.refuses(problem(name, m, n, blocks * fmt.block_size)) is None
+            assert rung.caution is None
+    ladder._remembered.cache_clear()
+
+
+# --- who says so ------------------------------------------------------------------------------
+
+
+def test_kernels_say_what_auto_takes(table):
+    found = gq.kernels(format="q4_0", device="cuda")
+    assert [(c.m, c.kernel) for c in found.auto] == [
+        (1, "cuda:mma"), (8, "cuda:registers"), (64, "cuda:registers"), (512, "cuda:dequant_bf16"),
+    ]  # fmt: skip
+    assert "auto, M=512  cuda:dequant_bf16  measured on NVIDIA H200 at abc" in repr(found)
+    assert {c.device for c in gq.kernels(format="q4_0").auto} == {"cpu", "cuda"}
+    assert gq.kernels(device="cuda").auto == []
+
+
+def test_doctor_says_it_too(table, monkeypatch):
+    facts = {"name": "NVIDIA H200", "device": "cuda:0", "compute_capability": "9.0", "memory_bytes": 1 << 37}
+    monkeypatch.setattr(device, "describe", lambda: [facts])
+    report = doctor.examine()
+    assert report["auto"]["kernels"][0] == {
+        "format": "q4_0", "M": 1, "kernel": "cuda:mma", "why": "measured on NVIDIA H200 at abc",
+    }  # fmt: skip
+    said = doctor.describe(json.loads(json.dumps(report)))
+    assert "kernels that auto takes on NVIDIA H200:" in said
+    lines = [line.split() for line in said.splitlines()]
+    assert ["q4_0", "cuda:mma", "cuda:registers", "cuda:registers", "cuda:dequant_bf16"] in lines
+    assert "(measured on NVIDIA H200 at abc; others: gq.kernels" in said
+
+
+def test_doctor_without_a_gpu(monkeypatch):
+    put_card(monkeypatch, None)
+    assert doctor.examine()["auto"] == {"error": "there is no GPU"}
+    ladder._remembered.cache_clear()

@@ -1,0 +1,162 @@
+"""The tools that work on figures of the default path: tables, goals, a picture, and what auto takes."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+
+import pytest
+from scripts import ROOT, load
+
+from ggmlq.formats import FORMATS
+from ggmlq.testing import results
+
+engine_table, choice_table = load("tools", "engine_table"), load("tools", "choice_table")
+KERNELS = {"cuda:streamk": lambda m: 20 + m / 4, "cuda:mma_magic": lambda m: 60 + m / 5,
+           "cuda:dequant_bf16": lambda m: 90 + m / 7, "cuda:dequant_cublas": lambda m: 1.0}  # fmt: skip
+ROWS = (1, 8, 64, 512, 4096)
+
+
+def made_up(formats=("q4_0", "q8_0"), lengths=(4096, 14336), device="NVIDIA H200"):
+    """Figures of nothing: kernels whose order changes with the rows of activations."""
+    run = {
+        "device": device, "compute_capability": "9.0", "multiprocessors": 132, "driver": "1.2",
+        "commit": "abc", "date": "2000-01-01", "read_GBps": 4400, "cublas_f16_TFLOPS": 700.0,
+    }  # fmt: skip
+    rows = []
+
+    def add(name, k, m, asked, kernel, us, way="graph", **more):
+        shape = {"format": name, "N": 4096, "K": k, "M": m, "asked": asked, "way": way, "kernel": kernel}
+        rates = {"us": us, "TFLOPS": 2e-6 * m * 4096 * k / us, "weight_GBps": 1.0}
+        rows.append({"run": 0, **shape, **rates, **more})
+
+    for k in lengths:
+        for m in ROWS:
+            if m >= 64:
+                add("f16", k, m, results.ROOF, results.ROOF, 10 + m / 6)
+            for name in formats:
+                for kernel, time_of in KERNELS.items():
+                    add(name, k, m, kernel, kernel, time_of(m))
+                add(name, k, m, "auto", "cuda:streamk", KERNELS["cuda:streamk"](m))
+                if m <= 4:
+                    add(name, k, m, "auto", "cuda:streamk", 50.0, "plain", host_us=45.0)
+    rows.append({**rows[0], "format": "q4_0", "asked": "cuda:mma", "failed": "WrongError"})
+    del rows[-1]["us"]
+    return {"what": "", "runs": [run], "rows": rows}
+
+
+def test_the_short_table():
+    lines = engine_table.short(made_up()).splitlines()
+    assert lines[0] == "| M | q4_0 | q8_0 |"
+    theirs = engine_table.llama("q4_0", 8, 4096, 14336)
+    roof = 4096 * 14336 * 18 / 32 / 4400e3
+    assert lines[3].startswith(f"| 8 | 22.0 / {theirs:.1f} = {theirs / 22:.1f}×, {roof / 22:.0%} |")
+    assert [line.split(" | ")[0] for line in lines[2:-2]] == [f"| {m}" for m in ROWS]
+    assert "4400 GB/s read, 700.0 TFLOP/s of cuBLAS on halves (commit abc)" in lines[-1]
+
+
+def test_the_full_table():
+    text = engine_table.full(made_up(("q8_0", "q4_0")))
+    lines = [[cell.strip() for cell in line.split("|")[1:-1]] for line in text.splitlines()]
+    at = next(cells for cells in lines if cells[:3] == ["q8_0", "14336", "1"])
+    assert at[3:7] == ["streamk", f"{20.25:.1f}", "50.0", "45.0"]
+    assert at[-2:] == ["", "abc"]
+    at = next(cells for cells in lines if cells[:3] == ["q4_0", "4096", "4096"])
+    flops = 2 * 4096**3 / 700e6
+    assert at[-3:] == [f"{flops / 1044:.0%}", f"{(10 + 4096 / 6) / 1044:.0%}", "abc"]
+    names = [cells[0] for cells in lines if cells and cells[0].startswith("q")]
+    assert names == sorted(names, key=list(FORMATS).index)
+
+
+def test_other_cards_are_not_compared_with_the_reference():
+    assert "/ –, " in engine_table.short(made_up(device="NVIDIA H100 PCIe"))
+
+
+def test_goals():
+    said = engine_table.goals(made_up())
+    assert "| q4_0 | 14336 | 1 | cuda:streamk | 20.2 | 10.8 | 9.4 | 37% | missed |" in said
+    for f in engine_table.figures(made_up()):
+        assert engine_table.goal(f, True) <= engine_table.goal(f, False)
+    fast = made_up()
+    for row in fast["rows"]:
+        if row.get("us") and row["asked"] == "auto":
+            row["us"] = 0.01
+    assert engine_table.goals(fast) == "20 of 20 figures reach their aim"
+
+
+def test_a_page(tmp_path, monkeypatch, capsys):
+    page, readme = tmp_path / "engine.md", tmp_path / "README.md"
+    begin = [engine_table.BEGIN.format(word) for word in ("full", "short")]
+    page.write_text(f"a\n{begin[0]}\nold\n<!-- end of table -->\nb\n")
+    readme.write_text("no place\n")
+    monkeypatch.setattr(engine_table, "PAGE", page)
+    monkeypatch.setattr(engine_table, "README", readme)
+    assert engine_table.page(made_up(), check=True) == 1
+    assert engine_table.page(made_up(), check=False) == 0
+    assert engine_table.page(made_up(), check=True) == 0
+    assert "README.md has no place for the short table" in capsys.readouterr().out
+    readme.write_text(f"{begin[1]}\n<!-- end of table -->\n")
+    assert engine_table.page(made_up(), check=False) == 0
+    assert "| M | q4_0 | q8_0 |" in readme.read_text()
+    assert page.read_text().startswith(f"a\n{begin[0]}\n| format | K | M |")
+
+
+def test_no_figures_break_nothing(tmp_path):
+    for what in ("page", "picture", "goals"):
+        command = [
+            sys.executable,
+            str(ROOT / "tools" / "engine_table.py"),
+            what,
+            "--results",
+            str(tmp_path / "x"),
+        ]
+        done = subprocess.run(command, capture_output=True, text=True, check=True)
+        assert "x: no figures of auto yet" in done.stdout
+
+
+def test_keep(tmp_path, monkeypatch):
+    monkeypatch.setattr(engine_table, "RESULTS", tmp_path)
+    first = made_up(("q4_0",))
+    first["runs"][0]["commit"] = ""
+    for found, commit in ((first, "xyz"), (made_up(("q8_0",)), None)):
+        results.save(tmp_path / "raw.json", found)
+        engine_table.keep(tmp_path / "raw.json", "card", commit)
+    kept = results.load(tmp_path / "card.json")
+    assert [run["commit"] for run in kept["runs"]] == ["xyz", "abc"]
+    assert {f.about[0] for f in engine_table.figures(kept)} == {"q4_0", "q8_0"}
+    results.save(tmp_path / "raw.json", made_up(device="another"))
+    with pytest.raises(SystemExit, match="holds results of NVIDIA H200"):
+        engine_table.keep(tmp_path / "raw.json", "card", None)
+
+
+def test_the_picture(tmp_path):
+    pytest.importorskip("matplotlib", reason="matplotlib is not installed (extra plot)")
+    engine_table.picture(made_up(), tmp_path / "x.svg")
+    assert "llama.cpp" in (tmp_path / "x.svg").read_text()
+
+
+def test_the_table_of_choices():
+    card = choice_table.entry(made_up(), None, None)
+    assert (card["card"], card["capability"], card["multiprocessors"]) == ("NVIDIA H200", [9, 0], 132)
+    assert [(row["format"], row["K"]) for row in card["linear"]] == [
+        (name, k) for name in ("q4_0", "q8_0") for k in (4096, 14336)
+    ]
+    streamk, magic, bf16 = "cuda:streamk", "cuda:mma_magic", "cuda:dequant_bf16"
+    assert card["linear"][0]["up to"] == [
+        (22, [streamk, magic]), (1448, [streamk, magic, bf16]), (None, [bf16, magic, streamk]),
+    ]  # fmt: skip
+    text = choice_table.written([card, {**card, "card": "another"}])
+    assert [entry["card"] for entry in json.loads(text)["cards"]] == ["NVIDIA H200", "another"]
+    assert json.loads(text)["cards"][0]["linear"][0]["up to"] == [
+        list(span) for span in card["linear"][0]["up to"]
+    ]
+
+
+def test_choices_compare_kernels():
+    """A cell of one kernel decides nothing, nor does a shape that was measured with few numbers of rows."""
+    rows = made_up(("q4_0",))["rows"]
+    alone = [row for row in rows if row["asked"] == "cuda:streamk"]
+    assert choice_table.cells(alone) == {}
+    few = [row for row in rows if row["K"] == 4096 or row["M"] == 64]
+    assert [key[2] for key in choice_table.cells(few)] == [4096]
