@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import threading
 from collections.abc import Callable, Iterator, Sequence
-from functools import cached_property
+from functools import cache, cached_property
 from typing import Any, ClassVar
 
 import numpy as np
@@ -282,9 +282,7 @@ class Transposed:
         return self.T.ndim
 
     def __rmatmul__(self, x: Any) -> Any:
-        from .ops import linear
-
-        return linear(x, self.T)
+        return _linear()(x, self.T)
 
     def __matmul__(self, x: object) -> Any:
         raise ShapeError(f"q.T @ x with {self.T!r}: activations come first; write x @ q.T")
@@ -294,6 +292,14 @@ class Transposed:
 
     def __repr__(self) -> str:
         return f"{self.T!r}.T"
+
+
+@cache
+def _linear() -> Callable[..., Any]:
+    """``gq.linear``, which is made of this module; an import in each product would take as long as checks."""
+    from .ops import linear
+
+    return linear
 
 
 def _is_step(step: Any) -> bool:
