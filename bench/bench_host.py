@@ -1,6 +1,6 @@
 """Host time of products on a GPU: what a call costs before it comes back, not how long the GPU works.
 
-    python bench/bench_host.py [--json FILE] [--calls 200] [--rounds 15] [--format q4_0] [--kernel auto]
+    python bench/bench_host.py [--json FILE] [--calls 150] [--rounds 15] [--format q4_0] [--kernel auto]
 
 Calls run back to back without waiting for the GPU; fewer than its queue holds (1024 launches). The best
 round is shown. Beside products: the launch of one kernel, an elementwise operation and a product of CuPy.
@@ -32,7 +32,7 @@ def main() -> None:
     """Measure everything, print it as a table of Markdown."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("--json", type=Path, help="write the figures and what they were measured on")
-    parser.add_argument("--calls", type=int, default=200, help="calls of a round")
+    parser.add_argument("--calls", type=int, default=150, help="calls of a round")
     parser.add_argument("--rounds", type=int, default=15, help="rounds; the best is shown")
     parser.add_argument("--format", default="q4_0", help="of the weights")
     parser.add_argument("--kernel", default="auto", help="for all products")
