@@ -32,8 +32,8 @@ from ggmlq.gguf import load
 from ggmlq.gguf.extents import Files
 from ggmlq.testing.machine import commit, machine
 
-THREADS = (1, 2, 4, 8, 16)
-BUFFERS = (1, 2, 8, 16, 32)  # MiB, with all threads; the usual size is in the rows above
+THREADS = (1, 4, 8, 12, 16)
+BUFFERS = (4, 8, 24, 32)  # MiB, with all threads; the usual size is in the rows above
 ROUNDS = 3
 ROOF_BYTES = 256 << 20
 WIDTH, SHARED, WIDER = 4096, 1024, 14336  # K of most tensors, rows of keys and values, rows of the others

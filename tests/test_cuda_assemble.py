@@ -55,8 +55,14 @@ def assert_right_instructions(kernel, text):
     for word, instruction in (("dp4a", "dp4a.s32"), ("registers", "dp4a.s32"), ("mma", "mma.sync")):
         if kernel.name.startswith(word):
             assert instruction in text
-    if kernel.name.startswith(("mma", "streamk")):
+    if kernel.name.startswith(("gemv", "mma", "streamk", "wgmma")):
         assert "cp.async.cg" in text
+    if kernel.name.startswith(("gemv", "mma_bf16")):
+        assert "mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32" in text
+    if kernel.name.startswith("wgmma"):
+        assert "wgmma.mma_async" in text
+        assert ".target sm_90a" in text
+    if kernel.name.startswith(("mma,", "mma_magic", "streamk")):
         assert "ldmatrix" in text
         converts = "cvt.rn.f32.s32" in text
         assert converts is kernel.name.startswith("mma,"), f"{kernel}: magic is there to convert nothing"

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from . import ptx
+from . import pairs, ptx
 from .atoms import inlined
 from .device import cupy
 from .language import cuda, float32, float64, uint32, uint64
@@ -88,6 +88,38 @@ def narrowed(x: Any, kind: str) -> Any:
     x = aligned_floats(x)
     y = cupy().empty(x.shape, DTYPES[kind])
     narrower(kind)((-(-x.size // (8 * THREADS)),), (THREADS,), x, y, x.size // 8)
+    return y
+
+
+@family()
+def orderer() -> Kernel:
+    """Float32 to bfloat16 in the order of cuda:wgmma, 16 values a thread.
+
+    Of each 16, first the pairs 0, 2, 4, 6, then the others: so the four columns that a lane has of
+    the weights are those that it is asked for.
+    """
+    load_floats, store16, narrow = ptx.load_floats, ptx.store16, pairs.narrowed
+
+    def order(x: Any, y: Any, count: Any) -> None:
+        i = uint32(cuda.blockIdx.x) * uint32(THREADS) + uint32(cuda.threadIdx.x)
+        if i < count:
+            first, second = cuda.local.array(4, uint32), cuda.local.array(4, uint32)
+            for t in range(4):
+                v = load_floats(x + uint64(i) * uint64(64) + uint64(16 * t))
+                first[t], second[t] = narrow(v[0], v[1]), narrow(v[2], v[3])
+            to = y + uint64(i) * uint64(32)
+            store16(to, first[0], first[1], first[2], first[3])
+            store16(to + uint64(16), second[0], second[1], second[2], second[3])
+
+    name = "float32 to bfloat16 for wgmma"
+    return Kernel(name, order, uint64, uint64, uint32, threads=THREADS, least=LEAST["bfloat16"])
+
+
+def narrowed_for_wgmma(x: Any) -> Any:
+    """Rows of floats, multiples of 16, as bfloat16 in the order of :func:`orderer`."""
+    x = aligned_floats(x)
+    y = cupy().empty(x.shape, np.uint16)
+    orderer()((-(-x.size // (16 * THREADS)),), (THREADS,), x, y, x.size // 16)
     return y
 
 

@@ -44,6 +44,8 @@ class Kernel:
 
     ``threads``: of a block, and ``blocks`` that should fit on a multiprocessor together; the
     compiler keeps to the registers that they leave. ``shared``: bytes of dynamic shared memory.
+    ``least``: the lowest capability; ``exact``: for GPUs of that one alone, with instructions that
+    later ones do not have.
     """
 
     def __init__(
@@ -55,9 +57,11 @@ class Kernel:
         blocks: int = 1,
         shared: int = 0,
         least: tuple[int, int] = (7, 5),
+        exact: bool = False,
     ) -> None:
         self.name, self.function, self.parameters = name, function, parameters
-        self.threads, self.blocks, self.shared, self.least = threads, blocks, shared, least
+        self.threads, self.blocks, self.shared = threads, blocks, shared
+        self.least, self.exact = least, exact
         self._is_array = tuple(isinstance(kind, types.Array) for kind in parameters)
         self._has_arrays = any(self._is_array)
         assert all(a or kind in WORDS for a, kind in zip(self._is_array, parameters, strict=True)), name
@@ -109,7 +113,8 @@ class Kernel:
         """The kernel in PTX, under the name ``kernel``."""
         signature = types.void(*self.parameters)
         text, _ = cuda.compile(
-            self.function, signature, cc=capability, device=False, abi="numba",
+            self.function, signature, cc=(*capability, "a") if self.exact else capability,
+            device=False, abi="numba",
             launch_bounds=(self.threads, self.blocks),
         )  # fmt: skip
         entry = re.search(r"\.entry (\w+)", text)
@@ -120,7 +125,7 @@ class Kernel:
         """Machine code for a capability (of this PTX, if it is there already), and what it needs."""
         core: Any = importlib.import_module("cuda.core")
 
-        arch = "sm_" + _dotted(capability).replace(".", "")
+        arch = "sm_" + _dotted(capability).replace(".", "") + ("a" if self.exact else "")
         options = core.LinkerOptions(arch=arch, verbose=True)
         linker = core.Linker(
             core.ObjectCode.from_ptx((ptx or self.ptx(capability)).encode()), options=options

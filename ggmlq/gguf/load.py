@@ -29,10 +29,10 @@ from .extents import Files
 from .portions import Portion, portions
 from .source import place
 
-# A portion holds Python's lock for some 20 µs, a link of 50 GB/s takes 80 µs for 4 MiB: threads seldom wait
-# for each other there. All buffers together should fit the cache, or memory has twice the work; and
-# locking them the first time takes about 0.2 ms a MiB, longer than filling them.
-BUFFER_BYTES = 4 << 20
+# Measured on an H200 with 16 cores (bench/bench_load.py): of the link's 53.6 GB/s, portions of 1 MiB
+# reach 13 %, of 4 MiB 37, of 8 MiB 58, of 16 MiB 69 and of 32 MiB 66: a portion holds Python's lock,
+# and with 16 threads at it they wait for each other.
+BUFFER_BYTES = 16 << 20
 FETCHED = 4  # buffers beyond one a thread: what the GPU fetches meanwhile
 MOST_THREADS = 16  # 3 to 10 GB/s each: together more than a link takes
 

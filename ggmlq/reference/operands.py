@@ -67,11 +67,12 @@ def rounded(values: NDArray[Any], kind: Float) -> Wide:
 def weights(q: QuantArray, arithmetic: str | Rule) -> Weights:
     """The rows of q [N, K] as a program with this arithmetic holds them."""
     how = rule(q.format, arithmetic)
+    fmt = q.format
     if how.weights is not None:
         kind = np.float64 if how.weights == "f64" else np.float32
-        values = rounded(q.format.decode(q.blocks, kind), how.weights)
-        return Weights(None, None, None, 1, values=values)
-    fmt = q.format
+        with_scales = isinstance(fmt, BlockFormat) and how.scales != "float"
+        values = _with_kept_scales(q, how) if with_scales else fmt.decode(q.blocks, kind)
+        return Weights(None, None, None, 1, values=rounded(values, how.weights))
     assert isinstance(fmt, BlockFormat)
     with np.errstate(invalid="ignore", over="ignore"):
         parts = fmt.unpack(q.blocks)
@@ -90,6 +91,32 @@ def weights(q: QuantArray, arithmetic: str | Rule) -> Weights:
         per_block = fmt.block_size // fmt.group
         unit = q.blocks["d"].astype(np.float64).repeat(per_block, axis=-1)
     return Weights(codes, scale, offset, fmt.group, fmt.zero, unit)
+
+
+def _with_kept_scales(q: QuantArray, how: Rule) -> Wide:
+    """Weights [N, K] made of scales and offsets that a kernel keeps in fewer bits: 11, then perhaps 8.
+
+    It takes the middle of the codes off them, so that a small part of the offset remains.
+    """
+    fmt = q.format
+    assert isinstance(fmt, BlockFormat)
+    with np.errstate(invalid="ignore", over="ignore"):
+        parts = fmt.unpack(q.blocks)
+        wide: Wide = parts.codes.reshape(*parts.scale.shape, fmt.group).astype(np.float64)
+        scale = _kept(parts.scale, how)[..., None]
+        if parts.offset is None:
+            wide *= scale
+        else:
+            full = np.full(fmt.dtype.itemsize, 255, np.uint8).view(fmt.dtype)
+            middle = np.float32((int(fmt.unpack(full).codes.max()) + 1) // 2)
+            wide = (wide - middle) * scale - _kept(parts.offset - parts.scale * middle, how)[..., None]
+    return wide.reshape(q.shape)
+
+
+def _kept(scale: NDArray[np.float32], how: Rule) -> Wide:
+    fraction, exponent = np.frexp(scale.astype(np.float64))
+    kept: Wide = np.ldexp(np.rint(fraction * 2.0**11), exponent - 11)
+    return rounded(kept, "bf16") if how.scales == "bf16" else kept
 
 
 def _without_eighths(codes: NDArray[np.int8], scale: Wide, group: int) -> tuple[NDArray[np.int8], Wide, Wide]:

@@ -18,6 +18,8 @@ ARITHMETICS = {
     "f32": "activations and decoded weights as float32",
     "f16": "activations and decoded weights rounded to half",
     "bf16": "activations and decoded weights rounded to bfloat16",
+    "bf16x": "activations rounded to bfloat16; weights exact, but for products of scales, which keep 11 bits",
+    "bf16s": "activations, decoded weights and, before them, their scales rounded to bfloat16",
     "q8": "activations as 8-bit codes, 32 to a float32 scale; exact block sums",
     "ggml-ref": "ggml's portable C: activations as q8_0, q8_1 or q8_K by the reference encoders",
     "ggml-cpu": "llama.cpp on x86: the same blocks by its vector code",
@@ -27,6 +29,7 @@ ARITHMETICS = {
 
 Float = Literal["f64", "f32", "f16", "bf16"]
 Kept = Literal["half", "float"]
+KeptScale = Literal["half", "float", "11 bits", "bf16"]
 
 
 @dataclass(frozen=True)
@@ -55,7 +58,7 @@ class Rule:
     sums: Literal["codes", "kept"] = "codes"  # which sum serves the offset (and a zero in the code)
     zero_in_code: bool = False  # codes as stored: the zero is taken off through the sum
     eighths: bool = False  # codes 8 g ± 1 are multiplied as g + 1; the rest is an offset
-    scales: Kept = "float"  # what a scale (and an offset) of the weights is kept as
+    scales: KeptScale = "float"  # what a scale (and an offset) of the weights is kept as
     half_products: bool = False  # scale times scale, and offset times sum, are formed as halves
     truncate: int = 0  # sums times (s + 1/2) / truncate are integers, cut off towards zero
     bounded: bool = True  # False: the program sums in halves, or chooses among kernels by shape
@@ -75,6 +78,8 @@ FLOATS = {
     "f32": Rule(floats="f32", weights="f32"),
     "f16": Rule(floats="f16", weights="f16"),
     "bf16": Rule(floats="bf16", weights="bf16"),
+    "bf16x": Rule(floats="bf16", weights="f64", scales="11 bits"),
+    "bf16s": Rule(floats="bf16", weights="bf16", scales="bf16"),
 }
 
 # llama.cpp on CUDA: what departs from integer products with the codes' own sums.

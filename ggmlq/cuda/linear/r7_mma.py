@@ -49,7 +49,7 @@ def tile_kernel(name: str, shape: Shape, start: Any, scaled: Any) -> Kernel:
         store(sums, y, m0, n0, m, n)
 
     parameters = (uint64,) * 5 + (uint32,) * 5
-    sizes = {"threads": shape.threads, "blocks": shape.blocks, "shared": shape.shared}
+    sizes: dict[str, Any] = {"threads": shape.threads, "blocks": shape.blocks, "shared": shape.shared}
     return Kernel(f"{name}, {shape}", tile, *parameters, least=LEAST, **sizes)
 
 

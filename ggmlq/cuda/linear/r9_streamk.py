@@ -61,7 +61,7 @@ def kernel(shape: Shape) -> Kernel:
             unit += last - first
 
     parameters = (uint64,) * 6 + (uint32,) * 6
-    sizes = {"threads": shape.threads, "blocks": shape.blocks, "shared": shape.shared}
+    sizes: dict[str, Any] = {"threads": shape.threads, "blocks": shape.blocks, "shared": shape.shared}
     return Kernel(f"streamk, {shape}", streamk, *parameters, least=LEAST, **sizes)
 
 

@@ -1,0 +1,248 @@
+"""Hopper's own tensor instructions: weights decoded into registers, activations never leave shared memory.
+
+Changed from mma_bf16: the scale is multiplied into the weight, in bfloat16, while it is unpacked; so a
+sum stays in the tensor cores from the first column to the last, and no instruction is spent on an
+output. ``wgmma`` takes the weights from the registers of four warps and the activations straight from
+shared memory. It runs by itself: while it multiplies for one block of threads, another one unpacks.
+
+Weights are rounded as cuda:dequant_bf16 rounds them, after their scale was rounded in the same way.
+
+Limited by unpacking, which a tile of 64 rows of activations does not quite pay for; with thousands
+of rows cuBLAS on a decoded copy is still ahead.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cache
+from typing import Any
+
+import numpy as np
+
+from ...array import QuantArray
+from ...formats import BlockFormat
+from ...ladder import Problem, register
+from .. import device, pairs, ptx, warpgroup
+from ..atoms import inlined
+from ..convert import narrowed_for_wgmma
+from ..dequantize import BLOCK_FORMATS
+from ..fragments import buffers, fragment_of, scales_of, words_of
+from ..language import cuda, float32, uint32, uint64
+from ..launch import Kernel, family
+from ..strips import ROWS, STEP, Layout, layout, strips
+from .r12_mma_bf16 import ADDERS, MOST, adder
+
+STRIPS = 8  # of a block, one a warp
+THREADS = 32 * STRIPS
+PITCH = 4 * (STRIPS * ROWS + 4)  # bytes between columns of sums in shared memory
+BUDGET = 220 << 10  # bytes of shared memory of a multiprocessor
+SHORTEST = 6  # steps of a part
+MINUS_ZERO = np.uint32(pairs.pair(-0.0))
+
+
+@dataclass(frozen=True)
+class Shape:
+    """Of a block: rows of activations, and how many of it a multiprocessor holds."""
+
+    columns: int
+    blocks: int
+
+    def stage(self, kept: Layout) -> int:
+        """Bytes of a stage: activations, then weights; whole kilobytes, as the swizzle asks."""
+        return -(-(self.columns * 2 * STEP + STRIPS * kept.record) // 1024) * 1024
+
+    def stages(self, kept: Layout) -> int:
+        """In shared memory at once: those on their way, and the one that is multiplied."""
+        return max(2, min(4, (BUDGET // self.blocks - 1024) // self.stage(kept)))
+
+    def shared(self, kept: Layout) -> int:
+        """Bytes of shared memory."""
+        return 1024 + max(self.stages(kept) * self.stage(kept), self.columns * PITCH)
+
+
+SHAPES = (Shape(64, 2), Shape(128, 2), Shape(256, 1))
+
+
+@cache
+def fetcher(kept: Layout, shape: Shape) -> Any:
+    """The device function that starts the copies of one stage."""
+    record, chunks, columns, rows_each = kept.record, kept.record // 16, shape.columns, THREADS // 8
+    of_weights = shape.columns * 2 * STEP
+    copy16, copy16_of = ptx.copy16, pairs.copy16_of
+
+    @inlined
+    def fetch(at: Any, of_w: Any, apart: Any, x: Any, m0: Any, step: Any, m: Any, k: Any) -> None:
+        thread = uint32(cuda.threadIdx.x)
+        lane, strip = thread & uint32(31), thread >> uint32(5)
+        to = at + uint32(of_weights) + strip * uint32(record) + lane * uint32(16)
+        source = of_w + uint64(strip) * apart + uint64(step) * uint64(record) + uint64(lane * uint32(16))
+        for first in range(0, chunks, 32):
+            if lane + uint32(first) < uint32(chunks):
+                copy16(to + uint32(16 * first), source + uint64(16 * first))
+        row, chunk = thread >> uint32(3), thread & uint32(7)
+        column = step * uint32(STEP) + chunk * uint32(8)
+        length = uint32(16) if column < k else uint32(0)
+        column = column if column < k else uint32(0)
+        to = at + row * uint32(2 * STEP) + ((chunk ^ row & uint32(7)) << uint32(4))
+        for i in range(0, columns, rows_each):
+            of = min(m0 + row + uint32(i), m - uint32(1))  # what is beyond is multiplied and thrown away
+            copy16_of(to + uint32(i * 2 * STEP), x + uint64(of * k + column) * uint64(2), length)
+
+    return fetch
+
+
+@cache
+def unpacker(kept: Layout) -> Any:
+    """The device function that makes a lane's weights of one record: four registers a step."""
+    count, values = buffers(kept)
+    load_words, load_scales, fragment = words_of(kept), scales_of(kept), fragment_of(kept)
+    runs, scales, has_offset, each = kept.runs, kept.scales, kept.has_offset, 4 // kept.runs
+    narrowed, fma = pairs.narrowed, pairs.fma
+
+    @inlined
+    def unpack(at: Any, lane: Any, a: Any, unseen: Any) -> None:
+        words, f = cuda.local.array(count, uint32), cuda.local.array(values, float32)
+        codes = cuda.local.array(4, uint32)
+        load_words(at, lane, words)
+        load_scales(at, lane, f)
+        for run in range(runs):
+            low, high = narrowed(f[run], f[run]), narrowed(f[scales + run], f[scales + run])
+            minus_low = minus_high = MINUS_ZERO
+            if has_offset:
+                minus_low = narrowed(-f[runs + run], -f[runs + run])
+                minus_high = narrowed(-f[scales + runs + run], -f[scales + runs + run])
+            for s in range(run * each, run * each + each):
+                fragment(words, s, codes, unseen)
+                for r in range(2):
+                    a[4 * s + 2 * r] = fma(codes[2 * r], low, minus_low)
+                    a[4 * s + 2 * r + 1] = fma(codes[2 * r + 1], high, minus_high)
+
+    return unpack
+
+
+@family((fmt, shape) for fmt in BLOCK_FORMATS for shape in SHAPES)
+def kernel(fmt: BlockFormat, shape: Shape) -> Kernel:
+    """Block (row tile, tile of activations, part of the columns)."""
+    kept = layout(fmt)
+    length, count, columns, record = shape.stage(kept), shape.stages(kept), shape.columns, kept.record
+    ahead, end = count - 1, (count - 1) * length
+    of_weights = columns * 2 * STEP
+    fetch, unpack, store = fetcher(kept, shape), unpacker(kept), storer(columns)
+    base, commit, wait_for_copies = ptx.shared_base, ptx.commit, ptx.wait_for_all_but(ahead - 1)
+    sums, swizzled = warpgroup.sums(columns), warpgroup.SWIZZLED
+    zeros, mma = sums.zeros, sums.mma
+    fence, close, wait, publish = warpgroup.fence, warpgroup.commit, warpgroup.wait, warpgroup.publish
+
+    def product(records: Any, factors: Any, x: Any, y: Any, m: Any, n: Any, k: Any, steps: Any) -> None:
+        thread, part, parts = uint32(cuda.threadIdx.x), uint32(cuda.blockIdx.z), uint32(cuda.gridDim.z)
+        strip, lane = thread >> uint32(5), thread & uint32(31)
+        m0 = uint32(cuda.blockIdx.y) * uint32(columns)
+        apart = uint64(steps) * uint64(record)
+        of_w = records + uint64(cuda.blockIdx.x) * uint64(STRIPS) * apart
+        first, last = uint32(part * steps) // parts, uint32((part + uint32(1)) * steps) // parts
+        ring = (base() + uint32(1023)) & uint32(0xFFFFFC00)
+        own = uint32(of_weights) + strip * uint32(record)
+        unseen = steps >> uint32(16) & uint32(0x8000)
+        a = cuda.local.array(16, uint32)
+        for i in range(ahead):
+            if first + uint32(i) < last:
+                fetch(ring + uint32(i * length), of_w, apart, x, m0, first + uint32(i), m, k)
+            commit()
+        total = zeros()
+        to, here = uint32(ahead * length), uint32(0)
+        for step in range(first, last):
+            wait()  # before registers change that products still read
+            wait_for_copies()
+            publish()
+            cuda.syncthreads()  # the stage is there for all, and all have multiplied the one to fill
+            if step + uint32(ahead) < last:
+                fetch(ring + to, of_w, apart, x, m0, step + uint32(ahead), m, k)
+            commit()
+            unpack(ring + here + own, lane, a, unseen)
+            tile = uint64(swizzled) | uint64((ring + here) >> uint32(4))
+            fence()
+            total = mma(total, a[0], a[1], a[2], a[3], tile)
+            total = mma(total, a[4], a[5], a[6], a[7], tile + uint64(2))
+            total = mma(total, a[8], a[9], a[10], a[11], tile + uint64(4))
+            total = mma(total, a[12], a[13], a[14], a[15], tile + uint64(6))
+            close()
+            to = uint32(0) if to == uint32(end) else to + uint32(length)
+            here = uint32(0) if here == uint32(end) else here + uint32(length)
+        wait()
+        cuda.syncthreads()
+        of_y = y + uint64(part) * uint64(m) * uint64(n) * uint64(4)
+        store(total, ring, factors, of_y, m0, m, n)
+
+    parameters = (uint64,) * 4 + (uint32,) * 4
+    sizes: dict[str, Any] = {"threads": THREADS, "blocks": shape.blocks, "shared": shape.shared(kept)}
+    return Kernel(f"wgmma of {fmt.name}, {shape}", product, *parameters, least=(9, 0), exact=True, **sizes)
+
+
+@cache
+def storer(columns: int) -> Any:
+    """The device function that writes a tile through shared memory: four rows of outputs a lane."""
+    put, take_floats, load_float = warpgroup.sums(columns).put, ptx.take_floats, ptx.load_float
+    store16, store_float, bits_of = ptx.store16, ptx.store_float, ptx.bits_of
+
+    @inlined
+    def store(total: Any, at: Any, factors: Any, y: Any, m0: Any, m: Any, n: Any) -> None:
+        thread = uint32(cuda.threadIdx.x)
+        warp, lane = thread >> uint32(5), thread & uint32(31)
+        g, t = lane >> uint32(2), lane & uint32(3)
+        row = warp * uint32(ROWS) + g
+        put(total, at + t * uint32(2 * PITCH) + row * uint32(4), uint32(PITCH))
+        cuda.syncthreads()
+        row = uint32(cuda.blockIdx.x) * uint32(STRIPS * ROWS) + lane * uint32(4)
+        of = factors + uint64(row) * uint64(4)
+        f0, f1 = load_float(of), load_float(of + uint64(4))
+        f2, f3 = load_float(of + uint64(8)), load_float(of + uint64(12))
+        for column in range(warp, min(uint32(columns), m - m0), uint32(STRIPS)):
+            v = take_floats(at + column * uint32(PITCH) + lane * uint32(16))
+            a, b, c, d = v[0] * f0, v[1] * f1, v[2] * f2, v[3] * f3
+            to = y + (uint64(m0 + column) * uint64(n) + uint64(row)) * uint64(4)
+            if row + uint32(3) < n and to & uint64(15) == uint64(0):
+                store16(to, bits_of(a), bits_of(b), bits_of(c), bits_of(d))
+            else:
+                if row < n:
+                    store_float(to, a)
+                if row + uint32(1) < n:
+                    store_float(to + uint64(4), b)
+                if row + uint32(2) < n:
+                    store_float(to + uint64(8), c)
+                if row + uint32(3) < n:
+                    store_float(to + uint64(12), d)
+
+    return store
+
+
+def refuses(problem: Problem) -> str | None:
+    if not isinstance(problem.format, BlockFormat):
+        return "is written for blocks"
+    if problem.m > MOST or problem.m * problem.k >= 1 << 32:
+        return f"takes up to {MOST} rows and 2**32 elements of activations"
+    found = device.capability()
+    if found is not None and found[0] != 9:
+        return "needs compute capability 9.0: other GPUs do not have these instructions"
+    return None
+
+
+def parts_of(tiles: int, shape: Shape, steps: int) -> int:
+    """Into how many parts the columns are divided, so that the blocks fill the card once."""
+    return max(1, min(device.multiprocessors() * shape.blocks // tiles, steps // SHORTEST))
+
+
+@register(__name__, __doc__, arithmetic="bf16s", accumulate="f16", refuses=refuses)
+def launch(x: Any, q: QuantArray, out: Any) -> None:
+    (m, n), k = out.shape, q.shape[1]
+    if not (m and n and k):
+        out.fill(0)
+        return
+    w = strips(q)
+    shape = next((shape for shape in SHAPES if shape.columns >= m), SHAPES[-1])
+    down, across, steps = -(-n // (STRIPS * ROWS)), -(-m // shape.columns), w.records.shape[1]
+    parts = parts_of(down * across, shape, steps)
+    to = out if parts == 1 else device.cupy().empty((parts, m, n), np.float32)
+    grid, sizes = (down, across, parts), (m, n, k, steps)
+    kernel(q.format, shape)(grid, (THREADS,), w.records, w.factors, narrowed_for_wgmma(x), to, *sizes)
+    if parts > 1:
+        adder()((-(-m * n // ADDERS),), (ADDERS,), to, out, parts, m * n)

@@ -1,0 +1,108 @@
+"""Instructions on pairs of bfloat16 in one register, and what feeds tensor cores with them.
+
+assembly.py says how to read a wrapper. They are for GPUs from capability 8.0 on.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from .assembly import f32, instruction, only_on_a_gpu, u32, u64
+from .language import types
+
+
+def pair(value: float) -> int:
+    """Twice a number that a bfloat16 holds exactly, as the bits of a pair (on the host)."""
+    bits = int(np.float32(value).view(np.uint32))
+    assert not bits & 0xFFFF, f"{value} is no bfloat16"
+    return bits >> 16 | bits
+
+
+ONES = np.uint32(pair(1))
+
+
+def _values(bits: Any) -> Any:
+    """The two floats of a pair, the low one first."""
+    return np.array([np.uint32(bits) << np.uint32(16), np.uint32(bits) & 0xFFFF0000], np.uint32).view(
+        np.float32
+    )
+
+
+def _nearest(low: Any, high: Any) -> Any:
+    bits = np.array([low, high], np.float32).view(np.uint32).astype(np.uint64)
+    bits = np.where(np.isnan([low, high]), np.uint64(0x7FFF0000), bits + (0x7FFF + (bits >> 16 & 1)))
+    return np.uint32(bits[0] >> 16 | bits[1] & 0xFFFF0000)
+
+
+@instruction("cvt.rn.bf16x2.f32 $0, $2, $1;", u32, f32, f32)
+def narrowed(low: Any, high: Any) -> Any:
+    """Two floats, each rounded to the nearest bfloat16, ties to even."""
+    return _nearest(low, high)
+
+
+@instruction("fma.rn.bf16x2 $0, $1, $2, $3;", u32, u32, u32, u32)
+def fma(a: Any, b: Any, c: Any) -> Any:
+    """``a * b + c`` of both, each rounded once (in plain Python twice)."""
+    low, high = (_values(a).astype(np.float64) * _values(b) + _values(c)).astype(np.float32)
+    return _nearest(low, high)
+
+
+@instruction("prmt.b32 $0, $1, $2, $3;", u32, u32, u32, u32)
+def permute(a: Any, b: Any, picks: Any) -> Any:
+    """Four bytes out of eight: nibble i of ``picks``, below 8, says which becomes byte i."""
+    eight = int(a) | int(b) << 32
+    return np.uint32(sum((eight >> 8 * (int(picks) >> 4 * i & 7) & 255) << 8 * i for i in range(4)))
+
+
+@instruction(
+    "mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 "
+    "{$0, $1, $2, $3}, {$4, $5, $6, $7}, {$8, $9}, {$10, $11, $12, $13};",
+    types.UniTuple(f32, 4), u32, u32, u32, u32, u32, u32, f32, f32, f32, f32,
+)  # fmt: skip
+def mma(
+    a0: Any, a1: Any, a2: Any, a3: Any, b0: Any, b1: Any, c0: Any, c1: Any, c2: Any, c3: Any
+) -> Any:  # fmt: skip
+    """[16, 16] times [16, 8] numbers, added to c; lane = 4 g + t.
+
+    a0, a2: row g; a1, a3: row g + 8; b0, b1: column g. a0, a1 meet b0, the others b1. Results are
+    those of row g, columns 2 t and 2 t + 1, and of row g + 8.
+    """
+    only_on_a_gpu()
+
+
+@instruction("ld.shared.v2.b32 {$0, $1}, [$2];", types.UniTuple(u32, 2), u32, effect=True)
+def take8(address: Any) -> Any:
+    """Two words of shared memory."""
+    only_on_a_gpu()
+
+
+@instruction("ld.shared.b32 $0, [$1];", u32, u32, effect=True)
+def take4(address: Any) -> Any:
+    """A word of shared memory."""
+    only_on_a_gpu()
+
+
+@instruction("ld.shared.v4.b32 {$0, $1, $2, $3}, [$4];", types.UniTuple(u32, 4), u32, effect=True)
+def take16(address: Any) -> Any:
+    """Four words of shared memory."""
+    only_on_a_gpu()
+
+
+@instruction("st.shared.f32 [$0], $1;", None, u32, f32, effect=True)
+def put_float(address: Any, value: Any) -> Any:
+    """One float into shared memory."""
+    only_on_a_gpu()
+
+
+@instruction("ld.shared.f32 $0, [$1];", f32, u32, effect=True)
+def take_float(address: Any) -> Any:
+    """One float of shared memory."""
+    only_on_a_gpu()
+
+
+@instruction("cp.async.cg.shared.global [$0], [$1], 16, $2;", None, u32, u64, u32, effect=True)
+def copy16_of(shared: Any, address: Any, size: Any) -> Any:
+    """Start to copy ``size`` bytes, 0 or 16, into 16 bytes of shared memory; the rest becomes zeros."""
+    only_on_a_gpu()
