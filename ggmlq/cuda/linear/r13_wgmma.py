@@ -60,7 +60,7 @@ class Shape:
         return 1024 + max(self.stages(kept) * self.stage(kept), self.columns * PITCH)
 
 
-SHAPES = (Shape(64, 2), Shape(128, 2), Shape(256, 1))
+SHAPES = (Shape(64, 2), Shape(128, 2))
 
 
 @cache
