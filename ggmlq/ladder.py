@@ -23,6 +23,7 @@ from .errors import DeviceError, UnsupportedError
 from .formats import FORMATS, Format
 
 DEVICES = ("cpu", "cuda")
+USUAL = (1, 64)  # rows of activations: some kernels are for few of them
 
 
 @dataclass(frozen=True)
@@ -259,7 +260,7 @@ def kernels(
     found = [rung for kind in kinds for rung in rungs(op, kind)]
     if fmt is None:
         return Ladder(found, [])
-    found = [rung for rung in found if rung.refuses(_ordinary(op, fmt, 64, rung.device)) is None]
+    found = [r for r in found if any(r.refuses(_ordinary(op, fmt, m, r.device)) is None for m in USUAL)]
     able = dict.fromkeys(rung.device for rung in found)
     return Ladder(found, [choice for kind in able for choice in choices(fmt, kind, op)])
 

@@ -19,7 +19,9 @@ from typing import Any
 
 from _page import llama, llama_card, put, settle, table
 
+from ggmlq.cuda.choice import preference
 from ggmlq.formats import FORMATS
+from ggmlq.ladder import Problem
 from ggmlq.testing import results
 
 ROOT = Path(__file__).parents[1]
@@ -82,7 +84,8 @@ class Figure:
     @cached_property
     def plain(self) -> results.Row | None:
         """The call without a graph."""
-        return next((r for r in self.found["rows"] if results.key(r) == self._plain and "us" in r), None)
+        rows = (r for r in self.found["rows"] if results.key(r) == self._plain and "us" in r)
+        return next((r for r in rows if r["kernel"] == self.row["kernel"]), None)
 
     @property
     def _plain(self) -> tuple[Any, ...]:
@@ -98,10 +101,22 @@ def halves(found: results.Results, m: int, n: int, k: int, run: int) -> float | 
 
 
 def figures(found: results.Results) -> list[Figure]:
-    """All of auto, by format, length and number of rows."""
-    rows = [r for r in found["rows"] if (r["asked"], r["way"]) == ("auto", "graph") and "us" in r]
+    """What auto takes for each problem, by format, length and number of rows.
+
+    That is what ``choice.json`` puts first. Its time is that of auto, or of the kernel by name where
+    auto was measured before it took this one.
+    """
+    taken: dict[tuple[Any, ...], results.Row] = {}
+    for row in found["rows"]:
+        problem = Problem("linear", FORMATS[row["format"]], row["M"], row["N"], row["K"], "cuda")
+        if "us" not in row or row["way"] != "graph" or row["asked"] == results.ROOF:
+            continue
+        first = next(iter(preference(problem, None).kernels), None)
+        about = (row["format"], row["N"], row["K"], row["M"])
+        if row["kernel"] == first and (about not in taken or row["asked"] == "auto"):
+            taken[about] = row
     names = list(FORMATS)
-    rows.sort(key=lambda r: (names.index(r["format"]), r["N"], r["K"], r["M"]))
+    rows = sorted(taken.values(), key=lambda r: (names.index(r["format"]), r["N"], r["K"], r["M"]))
     return [Figure(found, r) for r in rows]
 
 

@@ -1,10 +1,9 @@
-"""Weights as the wide operand, activations as bfloat16: every batch, and nothing of it in the file's way.
+"""Weights as the wide operand of mma, activations as bfloat16: few rows waste nothing, nothing overflows.
 
-Changed: the weights are the 16 rows of ``mma``, the activations its 8 columns, so a batch of a few
-rows wastes nothing. Blocks of threads make 128 rows of outputs; they take codes and scales from
-strips, as cuda:gemv does, and a tile of activations that all four warps share, through a ring of
-stages. Where there are few tiles the columns are divided among blocks too, and a second, small
-kernel adds the parts in a fixed order.
+Changed: the weights are the 16 rows of ``mma``, the activations its 8 columns. Blocks of threads make
+128 rows of outputs; they take codes and scales from strips, as cuda:gemv does, and a tile of
+activations that all four warps share, through a ring of stages. Where there are few tiles the columns
+are divided among blocks too, and a second, small kernel adds the parts in a fixed order.
 
 A sum of one run meets its scale once for 16 or 32 columns: one multiply-add an output. The rest is
 exact: integer codes in bfloat16, sums in float32.
