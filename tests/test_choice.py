@@ -46,6 +46,7 @@ def put_card(monkeypatch, card):
     ladder._remembered.cache_clear()
     monkeypatch.setattr(choice, "card", lambda: card)
     monkeypatch.setattr(device, "capability", lambda: card and card.capability)
+    monkeypatch.setattr(device, "most_shared", lambda: 227 << 10)
 
 
 def problem(name="q4_0", m=1, n=4096, k=4096):
@@ -125,6 +126,16 @@ def test_a_rung_that_refuses_is_passed_over(table, monkeypatch):
     rung, why = reasoned(problem(m=500))  # bfloat16 needs 8.0: the ladder's order, and halves last
     assert rung.caution is None
     assert why == ladder.HIGHEST
+
+
+def test_a_gpu_with_less_shared_memory(table, monkeypatch):
+    few = problem(m=1)
+    assert {rung.name: rung for rung in rungs("linear", "cuda")}["cuda:gemv"].refuses(few) is None
+    monkeypatch.setattr(device, "most_shared", lambda: 99 << 10)
+    reasons = {rung.name: rung.refuses(few) for rung in rungs("linear", "cuda")}
+    assert "this GPU has 99" in reasons["cuda:gemv"]
+    assert "this GPU has 99" in reasons["cuda:mma"]
+    assert reasons["cuda:mma_bf16"] is None
 
 
 def test_arithmetic_goes_before_speed(table):

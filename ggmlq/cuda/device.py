@@ -141,6 +141,26 @@ def older_than(least: tuple[int, int]) -> str | None:
     return "needs compute capability {}.{}, this GPU has {}.{}".format(*least, *found)
 
 
+MOST_SHARED = 97  # cudaDevAttrMaxSharedMemoryPerBlockOptin
+
+
+@cache
+def _shared(index: int) -> int:
+    return int(cupy().cuda.runtime.deviceGetAttribute(MOST_SHARED, index))
+
+
+def most_shared() -> int:
+    """Bytes of shared memory that a block may have on CuPy's current device."""
+    return _shared(current())
+
+
+def too_small_for(shared: int) -> str | None:
+    """Why a kernel with so many bytes of shared memory a block cannot run here; None as above."""
+    if capability() is None or (found := most_shared()) >= shared:
+        return None
+    return f"needs {shared >> 10} KB of shared memory for a block, this GPU has {found >> 10}"
+
+
 def multiprocessors() -> int:
     """Multiprocessors of CuPy's current device."""
     return _facts(current())[1]

@@ -1,7 +1,7 @@
 """A few rows: weights straight from memory in the file's bits, on tensor cores that have time to spare.
 
 Changed: all that counts here is to read the weights once, as fast as memory gives them. They lie in
-strips (strips.py), with the bits of the file, and each of the 8 warps of a block keeps several
+strips (strips.py), with the bits of the file, and each of the 16 warps of a block keeps several
 records on their way into shared memory, without waiting for any other warp. A block makes 32 rows
 of outputs; its warps share the columns and add up at the end, in a fixed order.
 
@@ -236,7 +236,7 @@ def refuses(problem: Problem) -> str | None:
         return "is written for blocks"
     if problem.m > COLUMNS[-1]:
         return f"takes up to {COLUMNS[-1]} rows of activations"
-    return device.older_than(LEAST)
+    return device.older_than(LEAST) or device.too_small_for(BUDGET)
 
 
 @register(__name__, __doc__, arithmetic="bf16x", accumulate="f16", refuses=refuses)

@@ -64,7 +64,7 @@ def refuses(problem: Problem) -> str | None:
     assert isinstance(problem.format, BlockFormat)
     if problem.format.group % 32:
         return "takes groups of whole runs of 32, one instruction each"
-    return device.older_than(LEAST)
+    return device.older_than(LEAST) or device.too_small_for(SHAPE.shared)
 
 
 def run(kernel: Kernel, shape: Shape, x: Any, q: QuantArray, out: Any) -> None:
