@@ -13,7 +13,7 @@ from numpy.typing import DTypeLike, NDArray
 
 from . import text
 from .buffers import checked_shape, flat_bytes, frozen
-from .devices import cuda_device, device_of, is_host
+from .devices import cuda_device, device_of, is_host, on_device_of
 from .errors import BlockIndexError, DeviceError, DTypeError, ShapeError
 from .formats import FORMATS, Format
 
@@ -180,7 +180,7 @@ class QuantArray:
         return self.shape[0]
 
     def __getitem__(self, index: Any) -> QuantArray:
-        """Index the leading axes: views for integers and slices, a copy for integer arrays."""
+        """Index the leading axes: views, but copies for integer arrays and, on a GPU, slices with a step."""
         steps = index if isinstance(index, tuple) else (index,)
         if len(steps) == self.ndim and isinstance(steps[-1], slice) and steps[-1] == slice(None):
             steps = steps[:-1]
@@ -199,6 +199,9 @@ class QuantArray:
             part = self._stored[steps]
         except (IndexError, TypeError) as error:
             raise BlockIndexError(f"q[{index!r}] of {self!r}: {error}; its shape is {self.shape}") from None
+        if not (is_host(part) or part.flags.c_contiguous):  # kernels read rows that lie together
+            with on_device_of(f"q[{index!r}] of {self!r}", part):
+                part = part.copy()
         return QuantArray(self.format, (*part.shape[:-1], self.shape[-1]), part, self._swapped)
 
     def __iter__(self) -> Iterator[QuantArray]:

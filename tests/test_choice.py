@@ -174,6 +174,28 @@ def test_no_table_at_all(monkeypatch):
     ladder._remembered.cache_clear()
 
 
+@pytest.mark.parametrize("text", [None, "", "[]", "{}", '{"cards": 3'])
+def test_a_damaged_table_only_costs_time(text, tmp_path, monkeypatch):
+    place = tmp_path / "choice.json"
+    if text is not None:
+        place.write_text(text)
+    monkeypatch.setattr(choice, "TABLE", place)
+    choice.table.cache_clear()
+    put_card(monkeypatch, H200)
+    try:
+        assert choose(problem()).device == "cuda"
+    finally:
+        choice.table.cache_clear()
+        ladder._remembered.cache_clear()
+
+
+def test_a_format_of_another_version_is_passed_over(table, monkeypatch):
+    entry = {**TABLE[0], "linear": [{"format": "q9_X", "N": 1, "K": 1, "up to": []}, *TABLE[0]["linear"]]}
+    monkeypatch.setattr(choice, "table", lambda: [entry])
+    ladder._remembered.cache_clear()
+    assert choose(problem()).name == "cuda:mma"
+
+
 def test_another_card_is_another_choice(table, monkeypatch):
     """What was chosen is remembered for a card, and forgotten when a rung is registered."""
     assert choose(problem()) is choose(problem())

@@ -229,7 +229,7 @@ def test_what_cannot_be_recorded_is_told(cupy, q):
     with stream:
         gq.linear(x, q, kernel="cuda:dequant_cublas")
         stream.begin_capture()
-        with pytest.raises(gq.GGMLQError, match=r"while a CUDA graph is recorded.*cuda:mma_magic"):
+        with pytest.raises(gq.GGMLQError, match=r"while a CUDA graph is recorded.*cuda:mma_bf16"):
             gq.linear(x, q, kernel="cuda:dequant_cublas")
         stream.end_capture()
 
@@ -304,3 +304,13 @@ def test_a_stream_of_another_device(cupy, second):
         graph.launch(stream)
         stream.synchronize()
     assert np.array_equal(out.get(), gq.linear(x, q).get())
+
+
+@pytest.mark.cuda
+@pytest.mark.parametrize("step", [slice(None, None, 2), slice(None, None, -1), slice(7, 40, 3)])
+@pytest.mark.parametrize("m", [1, 20, 80, 600])
+def test_rows_with_a_step(m, step, cupy):
+    """Kernels read rows that lie together; a slice with a step is made so."""
+    q, x = weights(), cupy.asarray(rows("normal", m, K))
+    y = gq.linear(x, q.to("cuda")[step])
+    assert gq.nmse(y.get(), gq.reference.linear(x.get(), q[step])) < 1e-4

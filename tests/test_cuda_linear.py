@@ -85,11 +85,20 @@ def test_shapes(rung, shape, cupy):
 
 
 @pytest.mark.cuda
+@pytest.mark.parametrize("shape", [(3, 17, 32), (9, 33, 96), (40, 33, 96)], ids=str)
+@pytest.mark.parametrize("rung", RUNGS, ids=NAMES)
+def test_columns_that_fill_no_record(rung, shape, cupy):
+    for name in ("q4_0", "q8_0", "q4_1"):
+        check(cupy, rung, name, *shape)
+
+
+@pytest.mark.cuda
 @pytest.mark.parametrize("kind", ["heavy_tails", "outliers", "spikes", "zeros", "small", "ties"])
 @pytest.mark.parametrize("rung", RUNGS, ids=NAMES)
 def test_activations(rung, kind, cupy):
     for name in HOT:
         check(cupy, rung, name, 12, 40, 512, kind)
+        check(cupy, rung, name, 5, 40, 512, kind)
 
 
 @pytest.mark.cuda

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -90,6 +91,20 @@ def test_every_code_has_a_place(fmt):
 def test_words_and_back():
     environment = {**os.environ, "NUMBA_ENABLE_CUDASIM": "1"}
     command = [sys.executable, "-c", PROGRAM, str(SEED)]
+    run = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
+    assert run.returncode == 0, f"seed {SEED}: {run.stderr}"
+
+
+SHAPES = [("q4_0", 20, 96), ("q8_0", 17, 32), ("mxfp4", 3, 160), ("q5_1", 3, 96), ("q6_K", 2, 256)]
+ANY = (BLOCKS[SEED % len(BLOCKS)].name, 2, 256)
+
+
+@pytest.mark.parametrize(("name", "n", "k"), [*SHAPES, ("q3_K", 2, 256), ANY])
+def test_strips_hold_the_weights(name, n, k):
+    """Of rows that are no whole strip, and columns that are no whole record; against the oracle's weights."""
+    program = Path(__file__).parent / "simulated_strips.py"
+    command = [sys.executable, str(program), name, str(n), str(k), str(SEED)]
+    environment = {**os.environ, "NUMBA_ENABLE_CUDASIM": "1"}
     run = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
     assert run.returncode == 0, f"seed {SEED}: {run.stderr}"
 

@@ -68,20 +68,25 @@ def _card(index: int) -> Card:
 
 @cache
 def table() -> list[dict[str, Any]]:
-    """The cards that were measured."""
-    cards: list[dict[str, Any]] = json.loads(TABLE.read_text())["cards"]
+    """The cards that were measured; none where the file is missing or damaged."""
+    try:
+        cards: list[dict[str, Any]] = json.loads(TABLE.read_text())["cards"]
+    except (OSError, ValueError, KeyError, TypeError):
+        return []
     return cards
 
 
 def preference(problem: Problem, card: Card | None) -> Preference:
     """The order of rungs for a problem on a card; without one, on the first of the table."""
     nearest = _nearest(card)
-    rows = nearest.get(problem.op, [])
+    rows = [row for row in nearest.get(problem.op, []) if row["format"] in FORMATS]
     if not rows or not isinstance(problem.format, BlockFormat):
         return NOTHING
     name = stand_in(problem.format, (row["format"] for row in rows))
     row = min((r for r in rows if r["format"] == name), key=lambda r: _apart(problem, r))
-    kernels = next(found for most, found in row["up to"] if most is None or problem.m <= most)
+    kernels: list[str] = next(
+        (found for most, found in row["up to"] if most is None or problem.m <= most), []
+    )
     why = f"measured on {nearest['card']} at {nearest['commit']}"
     if name != problem.format.name:
         why += f" with {name}"

@@ -93,7 +93,7 @@ def recording(asked: object, keep: list[Any]) -> Iterator[None]:
             raise
         raise UnsupportedError(
             f"{asked} while a CUDA graph is recorded: CuPy says {error}; name a kernel that works without "
-            "cuBLAS, such as cuda:mma_magic"
+            "cuBLAS, such as cuda:mma_bf16"
         ) from error
 
 

@@ -95,10 +95,11 @@ class Kernel:
     def _load(self, index: int) -> Any:
         capability = device.capability()
         assert capability is not None
-        if capability < self.least:
+        if capability < self.least or (self.exact and capability != self.least):
+            needed = _dotted(self.least) + " itself" * self.exact
             raise DeviceError(
                 f"{self.name}: this GPU has compute capability {_dotted(capability)}; the kernel needs "
-                f"{_dotted(self.least)}; choose another one, gq.kernels() lists what there is"
+                f"{needed}; choose another one, gq.kernels() lists what there is"
             )
         device.refuse_capture(f"{self.name}: the kernel is not loaded yet")
         function = device.cupy().RawModule(path=str(self.cubin(capability))).get_function("kernel")

@@ -17,7 +17,8 @@ In formats with an offset the middle of the codes is taken off them, and the off
 is small then, and loses little when it is rounded.
 
 Scales (and offsets) are halves times a power of two that a row has: so products of scales, which
-K types have, are rounded to 11 bits, and neither overflow nor vanish.
+K types have, are rounded to 11 bits; they never overflow, and vanish only below 2**-38 of their row's
+largest.
 """
 
 from __future__ import annotations
@@ -43,6 +44,7 @@ from .tables import Table
 
 ROWS, STEP = 16, 64  # of a record
 THREADS = 128
+LONGEST = 1 << 23  # columns: a grid has 65535 rows of blocks
 LARGEST = 14  # the exponent that the largest scale of a row is brought to
 
 
@@ -236,6 +238,19 @@ def strip_kernel(fmt: BlockFormat) -> Kernel:
     mul, reciprocal = ptx.mul, ptx.reciprocal
     store4, store2 = ptx.store4, ptx.store2
 
+    @inlined
+    def pack_step(blocks: Any, words: Any, s: Any, strip: Any, step: Any, g: Any, t: Any) -> None:
+        rows, columns = uint32(blocks.shape[0]), uint32(blocks.shape[1] * size)
+        for r in range(4):
+            row = strip * uint32(ROWS) + g + uint32(r % 2 * 8)
+            for e in range(2):
+                column = step * uint32(STEP) + uint32(16 * s + r // 2 * 2 + e) + t * uint32(4)
+                u = uint32(0)
+                if row < rows and column < columns:
+                    c = code(blocks[row, column // uint32(size)], int64(column % uint32(size)))
+                    u = uint32(index_of[int64(c) & int64(255)])
+                place(words, s, r, e, u)
+
     def pack(blocks: Any, records: Any, factors: Any, steps: Any) -> None:
         index = uint32(cuda.blockIdx.y) * uint32(THREADS) + uint32(cuda.threadIdx.x)
         lane, step, strip = index & uint32(31), index >> uint32(5), uint32(cuda.blockIdx.x)
@@ -246,16 +261,10 @@ def strip_kernel(fmt: BlockFormat) -> Kernel:
         words = cuda.local.array(count, uint32)
         for i in range(count):
             words[i] = uint32(0)
-        for s in range(4):
-            for r in range(4):
-                row = strip * uint32(ROWS) + g + uint32(r % 2 * 8)
-                for e in range(2):
-                    column = step * uint32(STEP) + uint32(16 * s + r // 2 * 2 + e) + t * uint32(4)
-                    u = uint32(0)
-                    if row < rows and column < columns:
-                        c = code(blocks[row, column // uint32(size)], int64(column % uint32(size)))
-                        u = uint32(index_of[int64(c) & int64(255)])
-                    place(words, s, r, e, u)
+        pack_step(blocks, words, 0, strip, step, g, t)  # a loop over steps would not be unrolled
+        pack_step(blocks, words, 1, strip, step, g, t)
+        pack_step(blocks, words, 2, strip, step, g, t)
+        pack_step(blocks, words, 3, strip, step, g, t)
         to = records + (uint64(strip) * uint64(steps) + uint64(step)) * uint64(record)
         for i in range(low):
             at = i // 4 * 512 + i % 4 * 4 if low == 8 else 4 * i

@@ -160,7 +160,7 @@ class GGUFFile(Mapping[str, QuantArray]):
         """All tensors, or some of them, on a device; ``f[name].to(device)`` moves a single one.
 
         Several threads (see :func:`ggmlq.set_num_threads`) read the file while what they have read is
-        copied, so that it takes about as long as the slower of the two alone.
+        copied, so that it takes less than one after the other.
 
         Parameters
         ----------

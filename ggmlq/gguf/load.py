@@ -29,9 +29,9 @@ from .extents import Files
 from .portions import Portion, portions
 from .source import place
 
-# Measured on an H200 with 16 cores (bench/bench_load.py): of the link's 53.6 GB/s, portions of 1 MiB
-# reach 13 %, of 4 MiB 37, of 8 MiB 58, of 16 MiB 69 and of 32 MiB 66: a portion holds Python's lock,
-# and with 16 threads at it they wait for each other.
+# Measured on an H200 with 16 cores (bench/bench_load.py): of the link's 53.6 GB/s, portions of 4 MiB
+# reach 37 %, of 8 MiB 58, of 16 MiB 69 and of 32 MiB 66: a portion holds Python's lock, and with 16
+# threads at it they wait for each other.
 BUFFER_BYTES = 16 << 20
 FETCHED = 4  # buffers beyond one a thread: what the GPU fetches meanwhile
 MOST_THREADS = 16  # 3 to 10 GB/s each: together more than a link takes

@@ -6,7 +6,8 @@ records on their way into shared memory, without waiting for any other warp. A b
 of outputs; its warps share the columns and add up at the end, in a fixed order.
 
 The activations stay floats, rounded to bfloat16, and are narrowed while they are read: so one
-kernel does all. The codes are exact in bfloat16, and a scale meets only sums: nothing overflows.
+kernel does all. The codes are exact in bfloat16, and a scale meets only sums: nothing overflows. (An
+activation that is infinite makes NaN, for codes are multiplied 128 too high and that is taken off.)
 
 Limited by memory, where the instructions that unpack a format leave room for it. Beyond 8 rows the
 activations, which every block reads, become the larger part.
@@ -28,7 +29,7 @@ from ..dequantize import BLOCK_FORMATS
 from ..fragments import buffers, fragment_of, scales_of, words_of, zero_of
 from ..language import cuda, float32, uint32, uint64
 from ..launch import Kernel, family
-from ..strips import ROWS, STEP, Layout, layout, strips
+from ..strips import LONGEST, ROWS, STEP, Layout, layout, strips
 
 LEAST = (8, 0)
 WARPS, BOTH = 16, 2  # of a block; strips of a block
@@ -70,6 +71,11 @@ class Stage:
     def count(self) -> int:
         """Stages of a warp: those on their way, and the one it works on."""
         return min(3, BUDGET // (WARPS * self.length))
+
+    @property
+    def shared(self) -> int:
+        """Bytes of shared memory of a block: stages, and in the end sums."""
+        return max(WARPS * self.count * self.length, WARPS * self.columns * SUMS * 4)
 
 
 @cache
@@ -226,9 +232,8 @@ def kernel(fmt: BlockFormat, columns: int) -> Kernel:
             store_float(y + (uint64(column) * uint64(n) + uint64(row)) * uint64(4), total * factor)
 
     parameters = (uint64,) * 4 + (uint32,) * 4
-    shared = max(WARPS * ring, WARPS * columns * SUMS * 4)
     name = f"gemv of {fmt.name}, up to {columns} rows"
-    return Kernel(name, gemv, *parameters, threads=32 * WARPS, blocks=1, shared=shared, least=LEAST)
+    return Kernel(name, gemv, *parameters, threads=32 * WARPS, blocks=1, shared=of.shared, least=LEAST)
 
 
 def refuses(problem: Problem) -> str | None:
@@ -236,7 +241,10 @@ def refuses(problem: Problem) -> str | None:
         return "is written for blocks"
     if problem.m > COLUMNS[-1]:
         return f"takes up to {COLUMNS[-1]} rows of activations"
-    return device.older_than(LEAST) or device.too_small_for(BUDGET)
+    if problem.k > LONGEST:
+        return f"takes up to {LONGEST} columns"
+    needed = stage(layout(problem.format), SERVED_BY[problem.m]).shared
+    return device.older_than(LEAST) or device.too_small_for(needed)
 
 
 @register(__name__, __doc__, arithmetic="bf16x", accumulate="f16", refuses=refuses)

@@ -30,7 +30,7 @@ from ..dequantize import BLOCK_FORMATS
 from ..fragments import buffers, fragment_of, scales_of, words_of
 from ..language import cuda, float32, uint32, uint64
 from ..launch import Kernel, family
-from ..strips import ROWS, STEP, Layout, layout, strips
+from ..strips import LONGEST, ROWS, STEP, Layout, layout, strips
 from .r11_gemv import LEAST
 
 WARPS, BOTH = 4, 2  # of a block, down its rows; strips of a warp
@@ -252,15 +252,17 @@ def adder() -> Kernel:
 def refuses(problem: Problem) -> str | None:
     if not isinstance(problem.format, BlockFormat):
         return "is written for blocks"
-    if problem.m > MOST or problem.m * problem.k >= 1 << 32:
-        return f"takes up to {MOST} rows and 2**32 elements of activations"
+    if problem.m > MOST or problem.k > LONGEST or problem.m * problem.k >= 1 << 32:
+        return f"takes up to {MOST} rows, {LONGEST} columns and 2**32 elements of activations"
     return device.older_than(LEAST)
 
 
-def parts_of(tiles: int, shape: Shape, steps: int) -> int:
-    """Into how many parts the columns are divided, so that the blocks fill the card once."""
-    room = device.multiprocessors() * shape.blocks
-    return max(1, min(room // tiles, steps // SHORTEST))
+def parts_of(tiles: int, blocks: int, steps: int) -> int:
+    """Into how many parts the columns are divided, so that the blocks fill the card once.
+
+    ``blocks``: that a multiprocessor holds.
+    """
+    return max(1, min(device.multiprocessors() * blocks // tiles, steps // SHORTEST))
 
 
 @register(__name__, __doc__, arithmetic="bf16x", accumulate="f16", refuses=refuses)
@@ -272,7 +274,7 @@ def launch(x: Any, q: QuantArray, out: Any) -> None:
     w = strips(q)
     shape = next((shape for shape in SHAPES if shape.columns >= m), SHAPES[-1])
     down, across, steps = -(-n // (STRIPS * ROWS)), -(-m // shape.columns), w.records.shape[1]
-    parts = parts_of(down * across, shape, steps)
+    parts = parts_of(down * across, shape.blocks, steps)
     to = out if parts == 1 else device.cupy().empty((parts, m, n), np.float32)
     grid, sizes = (down, across, parts), (m, n, k, steps)
     kernel(q.format, shape)(grid, (shape.threads,), w.records, w.factors, narrowed(x, "bfloat16"), to, *sizes)

@@ -29,14 +29,13 @@ from ..dequantize import BLOCK_FORMATS
 from ..fragments import buffers, fragment_of, scales_of, words_of
 from ..language import cuda, float32, uint32, uint64
 from ..launch import Kernel, family
-from ..strips import ROWS, STEP, Layout, layout, strips
-from .r12_mma_bf16 import ADDERS, MOST, adder
+from ..strips import LONGEST, ROWS, STEP, Layout, layout, strips
+from .r12_mma_bf16 import ADDERS, MOST, adder, parts_of
 
 STRIPS = 8  # of a block, one a warp
 THREADS = 32 * STRIPS
 PITCH = 4 * (STRIPS * ROWS + 4)  # bytes between columns of sums in shared memory
 BUDGET = 220 << 10  # bytes of shared memory of a multiprocessor
-SHORTEST = 6  # steps of a part
 MINUS_ZERO = np.uint32(pairs.pair(-0.0))
 
 
@@ -218,17 +217,12 @@ def storer(columns: int) -> Any:
 def refuses(problem: Problem) -> str | None:
     if not isinstance(problem.format, BlockFormat):
         return "is written for blocks"
-    if problem.m > MOST or problem.m * problem.k >= 1 << 32:
-        return f"takes up to {MOST} rows and 2**32 elements of activations"
+    if problem.m > MOST or problem.k > LONGEST or problem.m * problem.k >= 1 << 32:
+        return f"takes up to {MOST} rows, {LONGEST} columns and 2**32 elements of activations"
     found = device.capability()
-    if found is not None and found[0] != 9:
+    if found is not None and found != (9, 0):
         return "needs compute capability 9.0: other GPUs do not have these instructions"
     return None
-
-
-def parts_of(tiles: int, shape: Shape, steps: int) -> int:
-    """Into how many parts the columns are divided, so that the blocks fill the card once."""
-    return max(1, min(device.multiprocessors() * shape.blocks // tiles, steps // SHORTEST))
 
 
 @register(__name__, __doc__, arithmetic="bf16s", accumulate="f16", refuses=refuses)
@@ -240,7 +234,7 @@ def launch(x: Any, q: QuantArray, out: Any) -> None:
     w = strips(q)
     shape = next((shape for shape in SHAPES if shape.columns >= m), SHAPES[-1])
     down, across, steps = -(-n // (STRIPS * ROWS)), -(-m // shape.columns), w.records.shape[1]
-    parts = parts_of(down * across, shape, steps)
+    parts = parts_of(down * across, shape.blocks, steps)
     to = out if parts == 1 else device.cupy().empty((parts, m, n), np.float32)
     grid, sizes = (down, across, parts), (m, n, k, steps)
     kernel(q.format, shape)(grid, (THREADS,), w.records, w.factors, narrowed_for_wgmma(x), to, *sizes)
