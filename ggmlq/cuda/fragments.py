@@ -29,7 +29,7 @@ ONES = pairs.ONES
 def words_of(kept: Layout) -> Any:
     """The device function that loads a lane's words of the record at an address of shared memory."""
     low, high, high_at = kept.low, kept.high, kept.high_at
-    take4, take8, take16 = pairs.take4, pairs.take8, pairs.take16
+    take4, take8, take16 = pairs.take4, pairs.take8, ptx.take16
 
     @inlined
     def load(at: Any, lane: Any, words: Any) -> None:
@@ -40,7 +40,7 @@ def words_of(kept: Layout) -> Any:
             for i in range(low // 4):
                 v = take16(at + uint32(512 * i) + lane * uint32(16))
                 for j in range(4):
-                    words[4 * i + j] = v[j]
+                    words[4 * i + j] = uint32(v[j])
         if high == 2:
             d = take8(at + uint32(high_at) + lane * uint32(8))
             words[low], words[low + 1] = d[0], d[1]
@@ -54,7 +54,7 @@ def words_of(kept: Layout) -> Any:
 def scales_of(kept: Layout) -> Any:
     """The device function that loads a lane's scales: of row g, then of row g + 8."""
     scales_at, scales = kept.scales_at, kept.scales
-    take8, take16, half_value = pairs.take8, pairs.take16, ptx.half_value
+    take8, take16, half_value = pairs.take8, ptx.take16, ptx.half_value
 
     @inlined
     def load(at: Any, lane: Any, values: Any) -> None:
@@ -68,8 +68,9 @@ def scales_of(kept: Layout) -> Any:
             for part in range(scales // 4):
                 v = take16(here + uint32(16 * part))
                 for i in range(4):
-                    values[8 * part + 2 * i] = half_value(v[i] & uint32(0xFFFF))
-                    values[8 * part + 2 * i + 1] = half_value(v[i] >> uint32(16))
+                    word = uint32(v[i])
+                    values[8 * part + 2 * i] = half_value(word & uint32(0xFFFF))
+                    values[8 * part + 2 * i + 1] = half_value(word >> uint32(16))
 
     return load
 

@@ -84,12 +84,6 @@ def take4(address: Any) -> Any:
     only_on_a_gpu()
 
 
-@instruction("ld.shared.v4.b32 {$0, $1, $2, $3}, [$4];", types.UniTuple(u32, 4), u32, effect=True)
-def take16(address: Any) -> Any:
-    """Four words of shared memory."""
-    only_on_a_gpu()
-
-
 @instruction("st.shared.f32 [$0], $1;", None, u32, f32, effect=True)
 def put_float(address: Any, value: Any) -> Any:
     """One float into shared memory."""

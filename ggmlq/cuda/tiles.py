@@ -221,6 +221,20 @@ def accumulator(shape: Shape, start: Any, scaled: Any) -> Any:
     return accumulate
 
 
+@inlined
+def store_four(at: Any, place: Any, end: Any, a: Any, b: Any, c: Any, d: Any) -> None:
+    """Four neighbours from ``place`` on, or those of them that come before ``end``."""
+    store_float = ptx.store_float
+    if place < end:
+        store_float(at, a)
+    if place + uint32(1) < end:
+        store_float(at + uint64(4), b)
+    if place + uint32(2) < end:
+        store_float(at + uint64(8), c)
+    if place + uint32(3) < end:
+        store_float(at + uint64(12), d)
+
+
 @cache
 def storer(shape: Shape) -> Any:
     """The device function that writes a tile, or what of it lies within [m, n]."""

@@ -14,6 +14,7 @@ decoding everything for cuBLAS is faster.
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cache
 from typing import Any
@@ -34,7 +35,7 @@ from ..strips import LONGEST, ROWS, STEP, Layout, layout, strips
 from .r11_gemv import LEAST
 
 WARPS, BOTH = 4, 2  # of a block, down its rows; strips of a warp
-STRIPS = WARPS * BOTH
+STRIPS = WARPS * BOTH  # of a block
 BUDGET = 220 << 10  # bytes of shared memory of a multiprocessor
 SHORTEST = 6  # steps of a part
 MOST = 65535 * 64  # rows of activations: a grid has 65535 rows of blocks
@@ -209,13 +210,12 @@ def kernel(fmt: BlockFormat, shape: Shape) -> Kernel:
                 multiply(base() + here, warp, lane, sums, unseen)
                 here = uint32(0) if here == uint32(end) else here + uint32(length)
         g, t = lane >> uint32(2), lane & uint32(3)
+        strip = uint32(cuda.blockIdx.x) * uint32(STRIPS) + warp % uint32(WARPS) * uint32(BOTH)
+        first_row = strip * uint32(ROWS) + g
         first_column = m0 + warp // uint32(WARPS) * uint32(own) + t * uint32(2)
         of_y = y + uint64(part) * uint64(m) * uint64(n) * uint64(4)
         for i in range(4):
-            row = (uint32(cuda.blockIdx.x) * uint32(STRIPS) + warp % uint32(WARPS) * uint32(BOTH)) * uint32(
-                ROWS
-            )
-            row += g + uint32(8 * i)
+            row = first_row + uint32(8 * i)
             if row < n:
                 factor = load_float(factors + uint64(row) * uint64(4))
                 for j in range(across):
@@ -265,18 +265,25 @@ def parts_of(tiles: int, blocks: int, steps: int) -> int:
     return max(1, min(device.multiprocessors() * blocks // tiles, steps // SHORTEST))
 
 
-@register(__name__, __doc__, arithmetic="bf16x", accumulate="f16", refuses=refuses)
-def launch(x: Any, q: QuantArray, out: Any) -> None:
-    (m, n), k = out.shape, q.shape[1]
-    if not (m and n and k):
-        out.fill(0)
-        return
-    w = strips(q)
-    shape = next((shape for shape in SHAPES if shape.columns >= m), SHAPES[-1])
+def run(kernel: Callable[..., Kernel], shapes: Sequence[Any], given: Any, q: QuantArray, out: Any) -> None:
+    """Launch ``kernel(format, shape)`` of the lowest tiles that hold all rows, and add up its parts.
+
+    ``given``: the activations as the kernel reads them.
+    """
+    w, (m, n), k = strips(q), out.shape, q.shape[1]
+    shape = next((shape for shape in shapes if shape.columns >= m), shapes[-1])
     down, across, steps = -(-n // (STRIPS * ROWS)), -(-m // shape.columns), w.records.shape[1]
     parts = parts_of(down * across, shape.blocks, steps)
     to = out if parts == 1 else device.cupy().empty((parts, m, n), np.float32)
     grid, sizes = (down, across, parts), (m, n, k, steps)
-    kernel(q.format, shape)(grid, (shape.threads,), w.records, w.factors, narrowed(x, "bfloat16"), to, *sizes)
+    kernel(q.format, shape)(grid, (shape.threads,), w.records, w.factors, given, to, *sizes)
     if parts > 1:
         adder()((-(-m * n // ADDERS),), (ADDERS,), to, out, parts, m * n)
+
+
+@register(__name__, __doc__, arithmetic="bf16x", accumulate="f16", refuses=refuses)
+def launch(x: Any, q: QuantArray, out: Any) -> None:
+    if x.size and out.size:
+        run(kernel, SHAPES, narrowed(x, "bfloat16"), q, out)
+    else:
+        out.fill(0)

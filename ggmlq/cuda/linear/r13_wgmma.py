@@ -15,7 +15,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cache
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 
@@ -29,13 +29,13 @@ from ..dequantize import BLOCK_FORMATS
 from ..fragments import buffers, fragment_of, scales_of, words_of
 from ..language import cuda, float32, uint32, uint64
 from ..launch import Kernel, family
-from ..strips import LONGEST, ROWS, STEP, Layout, layout, strips
-from .r12_mma_bf16 import ADDERS, MOST, adder, parts_of
+from ..strips import ROWS, STEP, Layout, layout
+from ..tiles import store_four
+from . import r12_mma_bf16
+from .r12_mma_bf16 import BUDGET, STRIPS
 
-STRIPS = 8  # of a block, one a warp
-THREADS = 32 * STRIPS
+THREADS = 32 * STRIPS  # a warp for each strip of a block
 PITCH = 4 * (STRIPS * ROWS + 4)  # bytes between columns of sums in shared memory
-BUDGET = 220 << 10  # bytes of shared memory of a multiprocessor
 MINUS_ZERO = np.uint32(pairs.pair(-0.0))
 
 
@@ -45,6 +45,7 @@ class Shape:
 
     columns: int
     blocks: int
+    threads: ClassVar[int] = THREADS
 
     def stage(self, kept: Layout) -> int:
         """Bytes of a stage: activations, then weights; whole kilobytes, as the swizzle asks."""
@@ -181,7 +182,7 @@ def kernel(fmt: BlockFormat, shape: Shape) -> Kernel:
 def storer(columns: int) -> Any:
     """The device function that writes a tile through shared memory: four rows of outputs a lane."""
     put, take_floats, load_float = warpgroup.sums(columns).put, ptx.take_floats, ptx.load_float
-    store16, store_float, bits_of = ptx.store16, ptx.store_float, ptx.bits_of
+    store16, bits_of = ptx.store16, ptx.bits_of
 
     @inlined
     def store(total: Any, at: Any, factors: Any, y: Any, m0: Any, m: Any, n: Any) -> None:
@@ -202,41 +203,20 @@ def storer(columns: int) -> Any:
             if row + uint32(3) < n and to & uint64(15) == uint64(0):
                 store16(to, bits_of(a), bits_of(b), bits_of(c), bits_of(d))
             else:
-                if row < n:
-                    store_float(to, a)
-                if row + uint32(1) < n:
-                    store_float(to + uint64(4), b)
-                if row + uint32(2) < n:
-                    store_float(to + uint64(8), c)
-                if row + uint32(3) < n:
-                    store_float(to + uint64(12), d)
+                store_four(to, row, n, a, b, c, d)
 
     return store
 
 
 def refuses(problem: Problem) -> str | None:
-    if not isinstance(problem.format, BlockFormat):
-        return "is written for blocks"
-    if problem.m > MOST or problem.k > LONGEST or problem.m * problem.k >= 1 << 32:
-        return f"takes up to {MOST} rows, {LONGEST} columns and 2**32 elements of activations"
-    found = device.capability()
-    if found is not None and found != (9, 0):
+    if device.capability() not in (None, (9, 0)):
         return "needs compute capability 9.0: other GPUs do not have these instructions"
-    return None
+    return r12_mma_bf16.refuses(problem)
 
 
 @register(__name__, __doc__, arithmetic="bf16s", accumulate="f16", refuses=refuses)
 def launch(x: Any, q: QuantArray, out: Any) -> None:
-    (m, n), k = out.shape, q.shape[1]
-    if not (m and n and k):
+    if x.size and out.size:
+        r12_mma_bf16.run(kernel, SHAPES, narrowed_for_wgmma(x), q, out)
+    else:
         out.fill(0)
-        return
-    w = strips(q)
-    shape = next((shape for shape in SHAPES if shape.columns >= m), SHAPES[-1])
-    down, across, steps = -(-n // (STRIPS * ROWS)), -(-m // shape.columns), w.records.shape[1]
-    parts = parts_of(down * across, shape.blocks, steps)
-    to = out if parts == 1 else device.cupy().empty((parts, m, n), np.float32)
-    grid, sizes = (down, across, parts), (m, n, k, steps)
-    kernel(q.format, shape)(grid, (THREADS,), w.records, w.factors, narrowed_for_wgmma(x), to, *sizes)
-    if parts > 1:
-        adder()((-(-m * n // ADDERS),), (ADDERS,), to, out, parts, m * n)

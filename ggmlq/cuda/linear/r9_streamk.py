@@ -20,7 +20,7 @@ from ...ladder import Problem, register
 from .. import device, planes, ptx
 from ..language import cuda, float32, uint32, uint64
 from ..launch import Kernel, family
-from ..tiles import STEP, Shape, accumulator, storer
+from ..tiles import STEP, Shape, accumulator, store_four, storer
 from . import r8_mma_magic
 from .r7_mma import LEAST
 from .r8_mma_magic import START, scaled
@@ -69,7 +69,7 @@ def kernel(shape: Shape) -> Kernel:
 def adder(shape: Shape) -> Kernel:
     """Adds the parts of each tile that more than one block made, four outputs a thread."""
     rows, columns = shape.rows, shape.columns
-    load_floats, store_float = ptx.load_floats, ptx.store_float
+    load_floats = ptx.load_floats
 
     def add(y: Any, parts: Any, m: Any, n: Any, steps: Any, units: Any, count: Any) -> None:
         tile, across = uint64(cuda.blockIdx.x), (n + uint32(columns - 1)) // uint32(columns)
@@ -88,14 +88,7 @@ def adder(shape: Shape) -> Kernel:
         column = uint32(tile % uint64(across)) * uint32(columns) + at % uint32(columns)
         if row < m:
             to = y + (uint64(row) * uint64(n) + uint64(column)) * uint64(4)
-            if column < n:
-                store_float(to, a)
-            if column + uint32(1) < n:
-                store_float(to + uint64(4), b)
-            if column + uint32(2) < n:
-                store_float(to + uint64(8), c)
-            if column + uint32(3) < n:
-                store_float(to + uint64(12), d)
+            store_four(to, column, n, a, b, c, d)
 
     parameters = (uint64,) * 2 + (uint32,) * 5
     return Kernel(f"add the parts of {rows}x{columns}", add, *parameters, threads=THREADS)
