@@ -5,8 +5,8 @@
 Weights are 4096 × 4096. Of llama.cpp's times the best counts, over its plain and its repacked
 layouts. Two roofs are measured in the same run: the rate of integer dot products in registers, and
 the rate at which all threads read 512 MiB. ``in memory`` goes round over copies of the weights that
-are 300 MB together, so that no cache holds them. A run of some types or
-numbers of threads leaves what the file holds of others.
+are 300 MB together, so that no cache holds them. A run of some types or numbers of threads leaves
+what the file holds of others.
 """
 
 from __future__ import annotations

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import cache
-from typing import Any
+from typing import Any, NamedTuple
 
 from llvmlite import ir
 
@@ -43,18 +43,12 @@ def publish() -> Any:
     only_on_a_gpu()
 
 
-class Sums:
-    """The sums of a thread for a product of 64 rows and so many columns, as a tuple of floats."""
+class Sums(NamedTuple):
+    """What there is for a product of 64 rows and so many columns; a thread's sums are a tuple of floats."""
 
-    def __init__(self, columns: int) -> None:
-        self.count = columns // 2
-        self.zeros, self.mma, self.put = _instructions(columns)
-
-
-@cache
-def sums(columns: int) -> Sums:
-    """What there is for a product of so many columns."""
-    return Sums(columns)
+    zeros: Callable[..., Any]
+    mma: Callable[..., Any]
+    put: Callable[..., Any]
 
 
 def _emit(builder: Any, result: Any, text: str, constraints: list[str], operands: list[Any]) -> Any:
@@ -64,7 +58,9 @@ def _emit(builder: Any, result: Any, text: str, constraints: list[str], operands
     )
 
 
-def _instructions(columns: int) -> tuple[Callable[..., Any], ...]:
+@cache
+def sums(columns: int) -> Sums:
+    """The instructions for a product of so many columns."""
     count = columns // 2
     kind = types.UniTuple(f32, count)
 
@@ -117,8 +113,8 @@ def _instructions(columns: int) -> tuple[Callable[..., Any], ...]:
         return context.get_dummy_value()
 
     if SIMULATED:
-        return zeros, mma, put
-    return (
+        return Sums(zeros, mma, put)
+    return Sums(
         as_intrinsic(zeros, kind(), emit_zeros),
         as_intrinsic(mma, kind(kind, u32, u32, u32, u32, u64), emit_mma),
         as_intrinsic(put, types.void(kind, u32, u32), emit_put),
