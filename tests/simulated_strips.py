@@ -1,8 +1,8 @@
-"""Run by test_cuda_strips in Numba's simulator: the kernels that make strips, and what products read of them.
+"""Run by test_cuda_strips in Numba's simulator: the kernels that make strips, what products read, and back.
 
     python tests/simulated_strips.py FORMAT N K SEED
 
-Device memory is an array here, and an address is a place in it.
+Device memory is an array here, and an address is a place in it; shared memory is a record.
 """
 
 import sys
@@ -15,62 +15,123 @@ from ggmlq.reference import weights as held
 from ggmlq.testing.blocks import random_blocks
 
 
-def main():
-    from numba import cuda
+class Memory:
+    """Bytes that addresses are places in."""
 
-    from ggmlq.cuda import fragments, ptx, strips
+    def __init__(self, size):
+        self.bytes = np.zeros(size, np.uint8)
 
-    name, n, k, seed = sys.argv[1], *map(int, sys.argv[2:])
-    fmt, kept = FORMATS[name], strips.layout(FORMATS[name])
-    q = gq.QuantArray.from_bytes(random_blocks(fmt, n, k // fmt.block_size, seed), fmt, (n, k))
-    blocks = q.raw.copy().reshape(n, -1, fmt.dtype.itemsize)
-    count, steps = -(-n // 16), -(-k // 64)
-    factors = np.ones(16 * count, np.float32)
-    records = np.zeros(count * steps * kept.record, np.uint8)
-
-    def put(dtype):
+    def putting(self, dtype):
         def store(address, value):
-            records[int(address) : int(address) + np.dtype(dtype).itemsize].view(dtype)[0] = value
+            value = np.uint64(value) & np.uint64(256 ** np.dtype(dtype).itemsize - 1)
+            self.bytes[int(address) :][: np.dtype(dtype).itemsize].view(dtype)[0] = value
 
         return store
 
-    def put_factor(address, value):
-        factors[int(address) // 4] = value
+    def taking(self, count):
+        def load(address):
+            assert int(address) % (4 * count) == 0, "a load that is not aligned"
+            words = self.bytes[int(address) :][: 4 * count].view("<u4")
+            return np.uint32(words[0]) if count == 1 else tuple(words)
 
-    ptx.store4, ptx.store2, ptx.store_float = put("<u4"), put("<u2"), put_factor
-    ptx.load_float = lambda address: factors[int(address) // 4]
-    cuda.jit(strips.factor_kernel(fmt).function)[n, strips.THREADS](blocks, 0)
+        return load
+
+
+def strips_of(blocks, fmt):
+    """Records [strips, steps, bytes], made by the kernel."""
+    from ggmlq.cuda import layout, ptx, strips
+
+    n, per_row, _ = blocks.shape
+    kept = layout.layout(fmt)
+    count, steps = -(-n // 16), -(-per_row * fmt.block_size // 64)
+    memory = Memory(count * steps * kept.record)
+    ptx.store4 = memory.putting("<u4")
     grid = (count, -(-32 * steps // strips.THREADS))
-    cuda.jit(strips.strip_kernel(fmt).function)[grid, strips.THREADS](blocks, 0, 0, steps)
+    cuda.jit(strips.strip_kernel.__wrapped__(fmt).function)[grid, strips.THREADS](blocks, 0, steps)
+    return memory.bytes.reshape(count, steps, kept.record)
 
+
+def weights_of(records, fmt):
+    """What a product finds in them: values [rows, columns] in float64; a block of threads is a warp."""
+    from ggmlq.cuda import fragments, layout, pairs, ptx
+
+    kept = layout.layout(fmt)
+    count, steps, size = records.shape
+    memory = Memory(0)
+    memory.bytes = records.reshape(-1)
+    pairs.take4, pairs.take8, ptx.take16 = memory.taking(1), memory.taking(2), memory.taking(4)
+    fragment, load_words = fragments.fragment_of(kept), fragments.words_of(kept)
+    load_scales, sizes = fragments.scales_of(kept), fragments.buffers(kept)
     found = np.full((16 * count, 64 * steps), np.nan)
-    fragment = fragments.fragment_of(kept)
-    for strip in range(count):
-        for step in range(steps):
-            record = records.reshape(count, steps, -1)[strip, step]
-            scales = record[kept.scales_at :].view("<f2").astype(np.float64).reshape(8, 2, kept.scales)
-            for lane in range(32):
-                g, t = divmod(lane, 4)
-                words = []
-                wide = 4 * (kept.low == 8)
-                for at, bits in ((0, min(kept.low, 4)), (512, wide), (kept.high_at, kept.high)):
-                    words += [record[at + 4 * (bits * lane + i) :][:4].view("<u4")[0] for i in range(bits)]
-                for s in range(4):
-                    a = [None] * 4
-                    fragment(words, s, a, np.uint32(0))
-                    for r in range(4):
-                        pair = np.array([int(a[r]) << 16 & 0xFFFFFFFF, int(a[r]) & 0xFFFF0000], np.uint32)
-                        run, row = 16 * s // kept.run, 16 * strip + g + 8 * (r % 2)
-                        value = pair.view(np.float32) * scales[g, r % 2, run]
-                        if kept.has_offset:
-                            value = value - scales[g, r % 2, kept.runs + run]
-                        column = 64 * step + 16 * s + 4 * t + 2 * (r // 2)
-                        found[row, column : column + 2] = value * factors[row]
+
+    def read(found):
+        strip, step, lane = cuda.blockIdx.x, cuda.blockIdx.y, cuda.threadIdx.x
+        at, (g, t) = np.uint32((strip * steps + step) * size), divmod(lane, 4)
+        words, scales = [None] * sizes[0], [None] * sizes[1]
+        load_words(at, np.uint32(lane), words)
+        load_scales(at, np.uint32(lane), scales)
+        for s in range(4):
+            a = [None] * 4
+            fragment(words, s, a, np.uint32(0))
+            for r in range(4):
+                pair = np.array([int(a[r]) << 16 & 0xFFFFFFFF, int(a[r]) & 0xFFFF0000], np.uint32)
+                i, row = r % 2 * kept.scales + 16 * s // kept.run, 16 * strip + g + 8 * (r % 2)
+                value = pair.view(np.float32) * np.float64(scales[i])
+                if kept.has_offset:
+                    value = value - np.float64(scales[i + kept.runs])
+                column = 64 * step + 16 * s + 4 * t + 2 * (r // 2)
+                for e in range(2):
+                    found[row, column + e] = value[e]
+
+    cuda.jit(read)[(count, steps), 32](found)
+    return found
+
+
+def exact(q):
+    """The weights with the scales of the format, which are exact in float32."""
+    parts = q.format.unpack(q.blocks)
+    values = parts.codes.reshape(*parts.scale.shape, -1) * parts.scale[..., None].astype(np.float64)
+    if parts.offset is not None:
+        values = values - parts.offset[..., None].astype(np.float64)
+    return values.reshape(q.shape)
+
+
+def check_weights(fmt, n, k, seed):
+    q = gq.QuantArray.from_bytes(random_blocks(fmt, n, k // fmt.block_size, seed), fmt, (n, k))
+    found = weights_of(strips_of(q.raw.copy().reshape(n, -1, fmt.dtype.itemsize), fmt), fmt)
     assert not found[n:].any()
     assert not found[:, k:].any()
+    assert np.array_equal(found[:n, :k], exact(q))
     want = held(q, "bf16x").values
-    error = np.abs(found[:n, :k] - want).max(axis=1) / np.abs(want).max(axis=1)
-    assert error.max() < 1e-6, error.max()
+    assert np.allclose(found[:n, :k], want, rtol=0, atol=1e-6 * np.abs(want).max())
+
+
+def check_bytes(fmt, n, k, seed):
+    """Blocks of any bytes come back."""
+    from ggmlq.cuda import ptx, restore
+
+    blocks = np.random.default_rng(seed).integers(0, 256, (n, k // fmt.block_size, fmt.dtype.itemsize), np.uint8)
+    records = strips_of(blocks, fmt)
+    from_memory, to_memory, row_bytes = Memory(0), Memory(blocks.size), fmt.row_bytes(k)
+    from_memory.bytes = records.reshape(-1)
+    ptx.load4, ptx.store1 = from_memory.taking(1), to_memory.putting("u1")
+    kernel = restore.restore_kernel.__wrapped__(fmt)
+    grid = (n, -(-row_bytes // kernel.threads))
+    cuda.jit(kernel.function)[grid, kernel.threads](0, 0, row_bytes, records.shape[1])
+    assert np.array_equal(to_memory.bytes, blocks.reshape(-1))
+
+
+def main():
+    global cuda  # where the simulator looks for it
+    from numba import cuda
+
+    from ggmlq.cuda import restore
+
+    name, n, k, seed = sys.argv[1], *map(int, sys.argv[2:])
+    fmt = FORMATS[name]
+    check_weights(fmt, n, k, seed)
+    if restore.sources(fmt) is not None:
+        check_bytes(fmt, n, k, seed)
 
 
 if __name__ == "__main__":

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from functools import cache
 from typing import Any
 
-from ..formats.atoms import Atoms, rebuild
+from ..formats.atoms import Atoms, rebuild, recompiler
 from ..formats.format import BlockFormat
 from . import ptx
 from .language import cuda, uint32
@@ -35,3 +35,9 @@ def atoms(fmt: BlockFormat) -> Atoms:
     Halves are converted by the instruction for it, tables are read as global memory.
     """
     return rebuild(fmt, inlined, {"half_value": _half_value}, Table)
+
+
+@cache
+def verb(function: Callable[..., Any]) -> Any:
+    """Any other function of a format's file, in the same way."""
+    return recompiler(inlined, {"half_value": _half_value}, Table)(function)  # type: ignore[arg-type]

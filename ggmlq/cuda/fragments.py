@@ -18,8 +18,8 @@ import numpy as np
 
 from . import pairs, ptx
 from .atoms import inlined
-from .language import uint32
-from .strips import Layout
+from .language import cuda, int32, uint32
+from .layout import Layout
 
 PLUS_128, MINUS_128 = np.uint32(pairs.pair(128)), np.uint32(pairs.pair(-128))
 ONES = pairs.ONES
@@ -52,48 +52,183 @@ def words_of(kept: Layout) -> Any:
 
 @cache
 def scales_of(kept: Layout) -> Any:
-    """The device function that loads a lane's scales: of row g, then of row g + 8."""
-    scales_at, scales = kept.scales_at, kept.scales
-    take8, take16, half_value = pairs.take8, ptx.take16, ptx.half_value
+    """The device function that loads a lane's scales: of row g, then of row g + 8; offsets after each.
+
+    They are exact in float32.
+    """
+    halves, subs, count = kept.half_words, kept.sub_words, kept.half_words + kept.sub_words
+    halves_at, half_stride, subs_at, sub_stride = (
+        kept.halves_at, kept.half_stride, kept.subs_at, kept.sub_stride
+    )  # fmt: skip
+    load_all, load_halves, load_subs = taker(count), taker(halves), taker(subs)
+    together, make = kept.together, maker(kept)
 
     @inlined
     def load(at: Any, lane: Any, values: Any) -> None:
-        here = at + uint32(scales_at) + (lane >> uint32(2)) * uint32(4 * scales)
-        if scales == 2:
-            d = take8(here)
-            for i in range(2):
-                values[2 * i] = half_value(d[i] & uint32(0xFFFF))
-                values[2 * i + 1] = half_value(d[i] >> uint32(16))
+        g, words = lane >> uint32(2), cuda.local.array(count, uint32)
+        if together:
+            load_all(at + uint32(halves_at) + g * uint32(half_stride), words, 0)
         else:
-            for part in range(scales // 4):
-                v = take16(here + uint32(16 * part))
-                for i in range(4):
-                    word = uint32(v[i])
-                    values[8 * part + 2 * i] = half_value(word & uint32(0xFFFF))
-                    values[8 * part + 2 * i + 1] = half_value(word >> uint32(16))
+            load_halves(at + uint32(halves_at) + g * uint32(half_stride), words, 0)
+            load_subs(at + uint32(subs_at) + g * uint32(sub_stride), words, halves)
+        make(words, values)
 
     return load
 
 
-def zero_of(kept: Layout) -> int:
+@cache
+def taker(count: int) -> Any:
+    """The device function that loads so many words of shared memory: 1, 2 or 4."""
+    take4, take8, take16 = pairs.take4, pairs.take8, ptx.take16
+
+    @inlined
+    def take(at: Any, words: Any, to: Any) -> None:
+        if count == 1:
+            words[to] = take4(at)
+        elif count == 2:
+            d = take8(at)
+            words[to], words[to + 1] = d[0], d[1]
+        else:
+            v = take16(at)
+            for i in range(4):
+                words[to + i] = uint32(v[i])
+
+    return take
+
+
+def maker(kept: Layout) -> Any:
+    """The device function that makes scales and offsets of the words of halves and bytes."""
+    if kept.single:
+        return _singles(kept)
+    if kept.powers:
+        return _powers(kept)
+    if kept.small_float:
+        return _small_floats(kept)
+    return _products(kept) if kept.subs else _halves(kept)
+
+
+def _halves(kept: Layout) -> Any:
+    runs, scales, blocks, has_offset, sign = kept.runs, kept.scales, kept.blocks, kept.has_offset, kept.sign
+    half_value, each = ptx.half_value, kept.runs // kept.blocks
+
+    @inlined
+    def make(words: Any, values: Any) -> None:
+        for part in range(1 + has_offset):
+            for run in range(runs):
+                word, at = words[part * blocks + run // each], part * runs + run
+                low, high = half_value(word & uint32(0xFFFF)), half_value(word >> uint32(16))
+                values[at] = -low if part and sign < 0 else low
+                values[scales + at] = -high if part and sign < 0 else high
+
+    return make
+
+
+def _products(kept: Layout) -> Any:
+    """Halves times bytes: a byte is put behind the exponent of 2**15, where it is worth as much as it says.
+
+    ``half * (2**15 + byte) - half * (2**15 + zero)``, rounded once, is exact, and so is what is
+    subtracted: it has 22 bits.
+    """
+    runs, scales, halves, has_offset = kept.runs, kept.scales, kept.half_words, kept.has_offset
+    a_row, nibbles, unit = kept.subs * runs, kept.nibbles, np.float32(kept.unit)
+    zeros = np.float32(-(2.0**15) - kept.zero), np.float32(-(2.0**15))
+    minus_zero, minus_none, scaled = zeros[0], zeros[1], kept.unit != 1
+    half_value, float_of, permute, fma = ptx.half_value, ptx.float_of, pairs.permute, ptx.fma
+    kinds = 1 + has_offset
+    assert kept.sign == 1
+
+    @inlined
+    def make(words: Any, values: Any) -> None:
+        for side in range(2):
+            for part in range(kinds):
+                half = half_value(words[part] >> uint32(16 * side) & uint32(0xFFFF))
+                if scaled:
+                    half = half * unit
+                less = half * (minus_none if part else minus_zero)
+                for run in range(runs):
+                    at = side * a_row + (0 if nibbles else part * runs) + run
+                    word = words[halves + at // 4]
+                    if nibbles:
+                        word = word >> uint32(4 * part) & uint32(0x0F0F0F0F)
+                    byte = permute(word, uint32(0x47000000), uint32(0x7404 | at % 4 << 4))
+                    values[side * scales + part * runs + run] = fma(float_of(byte), half, less)
+
+    return make
+
+
+def _powers(kept: Layout) -> Any:
+    """Powers of two from 2**-128 on: the exponent is one less, but for the first two, which are subnormal."""
+    count = 2 * kept.runs
+    permute, float_of = pairs.permute, ptx.float_of_int_bits
+
+    @inlined
+    def make(words: Any, values: Any) -> None:
+        for i in range(count):
+            e = int32(permute(words[i // 4], uint32(0), uint32(0x4440 | i % 4)))
+            subnormal, normal = int32((e << 21) + 0x200000), int32((e << 23) - 0x800000)
+            values[i] = float_of(max(subnormal, normal))
+
+    return make
+
+
+def _small_floats(kept: Layout) -> Any:
+    """Four bits of exponent and three of mantissa where those of a float32 are, 2**119 too low.
+
+    0x7F is 0; the sign is ignored.
+    """
+    count, far = 2 * kept.runs, np.float32(2.0**119)
+    float_of, mul = ptx.float_of, ptx.mul
+
+    @inlined
+    def make(words: Any, values: Any) -> None:
+        for w in range(count // 4):
+            word = words[w]
+            special = (word & uint32(0x7F7F7F7F)) + uint32(0x01010101) & ~word & uint32(0x80808080)
+            word = word & ~(special - (special >> uint32(7)))
+            for i in range(4):
+                bits = word >> uint32(4) if i == 3 else word << uint32(20 - 8 * i)
+                values[4 * w + i] = mul(float_of(bits & uint32(0x07F00000)), far)
+
+    return make
+
+
+def _singles(kept: Layout) -> Any:
+    """The halves of one float32 for all of a row."""
+    runs, scales = kept.runs, kept.scales
+    permute, float_of = pairs.permute, ptx.float_of
+
+    @inlined
+    def make(words: Any, values: Any) -> None:
+        low, high = words[0], words[1]
+        for run in range(runs):
+            values[run] = float_of(permute(low, high, uint32(0x5410)))
+            values[scales + run] = float_of(permute(low, high, uint32(0x7632)))
+
+    return make
+
+
+def zero_of(kept: Layout, middle: int = 0) -> int:
     """What raised codes have too much, negative, as a pair; 0 where they cannot be raised."""
-    return 0 if kept.levels or kept.low == 8 else pairs.pair(kept.lowest - kept.middle - 128)
+    return 0 if kept.levels or kept.low == 8 else pairs.pair(kept.lowest - middle - 128)
 
 
 @cache
-def fragment_of(kept: Layout, raised: bool = False) -> Any:
-    """The device function that makes the four registers of a step out of a lane's words."""
+def fragment_of(kept: Layout, raised: bool = False, middle: int = 0) -> Any:
+    """The device function that makes the four registers of a step out of a lane's words.
+
+    ``middle``: taken off each code, where codes are bits.
+    """
     if kept.fp4:
         return _from_fp4()
     if kept.levels:
         return _from_table(kept.levels)
     if kept.low == 8:
         return _from_bytes()
-    return _from_bits(kept, raised)
+    return _from_bits(kept, raised, middle)
 
 
-def _from_bits(kept: Layout, raised: bool) -> Any:
-    zero = np.uint32(zero_of(kept))
+def _from_bits(kept: Layout, raised: bool, middle: int) -> Any:
+    zero = np.uint32(zero_of(kept, middle))
     fma, low, high, places = pairs.fma, kept.low, kept.high, 16 // kept.low
     mask = np.uint32(0x000F000F if low == 4 else 0x00030003)
 

@@ -16,7 +16,7 @@ from llvmlite import ir
 
 from .language import extending, types
 
-ELEMENTS = {"int8": ir.IntType(8), "uint8": ir.IntType(8), "float32": ir.FloatType()}
+ELEMENTS = {"int8": ir.IntType(8), "uint8": ir.IntType(8), "int32": ir.IntType(32), "float32": ir.FloatType()}
 
 
 class Table:

@@ -37,6 +37,24 @@ class Parts(NamedTuple):
     offset: Floats | None  # like scale, or None where the format has no offset
 
 
+class Scales(NamedTuple):
+    """Of which numbers in a block its scales are made, for those who keep these numbers.
+
+    ``scale(g) = d * unit * (sub(g) - zero)`` and ``offset(g) = m * sign * low(g)``, exact in float32. d
+    and m are the first and the second half of the block, ``sub`` and ``low`` give bytes (1 where there
+    are none).
+    """
+
+    sub: Callable[[Bytes, int], int] | None = None
+    zero: int = 0
+    unit: float = 1
+    low: Callable[[Bytes, int], int] | None = None
+    nibbles: bool = False  # the byte of ``sub`` is both: its high four bits are those of ``low``
+    sign: int = 1
+    table: Floats | None = None  # or: scale(g) = table[sub(g)], without a half
+    d: Callable[[Bytes], int] | None = None  # bits of d, where no field of the block holds it
+
+
 @dataclass(frozen=True, eq=False, kw_only=True)
 class Format(ABC):
     """One ggml type: what its bytes mean."""
@@ -127,6 +145,8 @@ class BlockFormat(Format):
     code: Callable[[Bytes, int], int]  # element i of the block
     scale: Callable[[Bytes, int], np.float32]  # group g of the block
     offset: Callable[[Bytes, int], np.float32] = no_atom
+    scales: Scales = Scales()
+    index: Callable[[Bytes, int], int] | None = None  # bits of element i, where two of them mean one code
     zero: int = 0  # stored code = code + zero, which the -8*s formula of q4_0 needs
     pack: Callable[[Floats, Floats | None], Blocks] | None = None  # [rows, n, block_size] -> [rows, n]
     imatrix: Literal["ignored", "optional", "required"] = "ignored"  # by ggml's encoder

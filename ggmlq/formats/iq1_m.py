@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 
 from ._bits import entry, half_value, nibbles, offset_of, u8, u16
 from ._grids import grid
-from .format import BlockFormat, Blocks, Bytes, Floats, Parts
+from .format import BlockFormat, Blocks, Bytes, Floats, Parts, Scales
 
 DTYPE = np.dtype([("qs", "u1", (32,)), ("qh", "u1", (16,)), ("scales", "u1", (8,))])
 QS, QH, SCALES = (offset_of(DTYPE, field) for field in ("qs", "qh", "scales"))
@@ -59,14 +59,21 @@ def code(block: Bytes, i: int) -> int:
     return entry(GRID, row, i % 8) * 8 + 1 - (qh >> 3) * 2
 
 
-def scale(block: Bytes, g: int) -> np.float32:
+def d_bits(block: Bytes) -> int:
     d = u16(block, SCALES) >> 12 | u16(block, SCALES + 2) >> 12 << 4
-    d |= u16(block, SCALES + 4) >> 12 << 8 | u16(block, SCALES + 6) >> 12 << 12
-    s = u16(block, SCALES + g // 4 * 2) >> g % 4 * 3 & 7
-    return half_value(d) * np.float32(2 * s + 1) * np.float32(0.125)
+    return d | u16(block, SCALES + 4) >> 12 << 8 | u16(block, SCALES + 6) >> 12 << 12
+
+
+def sub(block: Bytes, g: int) -> int:
+    return (u16(block, SCALES + g // 4 * 2) >> g % 4 * 3 & 7) * 2 + 1
+
+
+def scale(block: Bytes, g: int) -> np.float32:
+    return half_value(d_bits(block)) * np.float32(sub(block, g)) * np.float32(0.125)
 
 
 FORMAT = BlockFormat(
     name="iq1_m", id=29, block_size=256, group=16, dtype=DTYPE,
-    unpack=unpack, code=code, scale=scale, forbidden=forbidden, imatrix="optional", fallback="iq4_nl",
+    unpack=unpack, code=code, scale=scale, scales=Scales(sub, unit=0.125, d=d_bits),
+    forbidden=forbidden, imatrix="optional", fallback="iq4_nl",
 )  # fmt: skip

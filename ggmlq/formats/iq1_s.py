@@ -17,7 +17,7 @@ import numpy as np
 
 from ._bits import entry, half, offset_of, u8, u16
 from ._grids import grid
-from .format import BlockFormat, Blocks, Bytes, Parts
+from .format import BlockFormat, Blocks, Bytes, Parts, Scales
 
 DTYPE = np.dtype([("d", "<f2"), ("qs", "u1", (32,)), ("qh", "<u2", (8,))])
 D, QS, QH = (offset_of(DTYPE, field) for field in ("d", "qs", "qh"))
@@ -43,12 +43,16 @@ def code(block: Bytes, i: int) -> int:
     return entry(GRID, row, i % 8) * 8 + 1 - (qh >> 15) * 2
 
 
+def sub(block: Bytes, g: int) -> int:
+    return (u16(block, QH + g * 2) >> 12 & 7) * 2 + 1
+
+
 def scale(block: Bytes, g: int) -> np.float32:
-    s = u16(block, QH + g * 2) >> 12 & 7
-    return half(block, D) * np.float32(2 * s + 1) * np.float32(0.125)
+    return half(block, D) * np.float32(sub(block, g)) * np.float32(0.125)
 
 
 FORMAT = BlockFormat(
     name="iq1_s", id=19, block_size=256, group=32, dtype=DTYPE,
-    unpack=unpack, code=code, scale=scale, imatrix="required", fallback="iq4_nl",
+    unpack=unpack, code=code, scale=scale, scales=Scales(sub, unit=0.125),
+    imatrix="required", fallback="iq4_nl",
 )  # fmt: skip

@@ -16,7 +16,7 @@ import numpy as np
 
 from ._bits import bits, entry, half, nibbles, offset_of, signed, u8
 from ._grids import grid
-from .format import BlockFormat, Blocks, Bytes, Parts
+from .format import BlockFormat, Blocks, Bytes, Parts, Scales
 
 DTYPE = np.dtype([("d", "<f2"), ("qs", "u1", (64,)), ("qh", "u1", (8,)), ("scales", "u1", (8,))])
 D, QS, QH, SCALES = (offset_of(DTYPE, field) for field in ("d", "qs", "qh", "scales"))
@@ -42,12 +42,16 @@ def code(block: Bytes, i: int) -> int:
     return -value if minus else value
 
 
+def sub(block: Bytes, g: int) -> int:
+    return (u8(block, SCALES + g // 2) >> g % 2 * 4 & 15) * 2 + 1
+
+
 def scale(block: Bytes, g: int) -> np.float32:
-    s = u8(block, SCALES + g // 2) >> g % 2 * 4 & 15
-    return half(block, D) * (np.float32(s) + np.float32(0.5)) * np.float32(0.25)
+    return half(block, D) * np.float32(sub(block, g)) * np.float32(0.125)
 
 
 FORMAT = BlockFormat(
     name="iq2_s", id=22, block_size=256, group=16, dtype=DTYPE,
-    unpack=unpack, code=code, scale=scale, imatrix="optional", fallback="iq4_nl",
+    unpack=unpack, code=code, scale=scale, scales=Scales(sub, unit=0.125),
+    imatrix="optional", fallback="iq4_nl",
 )  # fmt: skip

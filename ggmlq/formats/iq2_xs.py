@@ -16,7 +16,7 @@ import numpy as np
 
 from ._bits import bits, entry, half, nibbles, offset_of, sign_bits, signed, u8, u16
 from ._grids import SIGNS, grid
-from .format import BlockFormat, Blocks, Bytes, Parts
+from .format import BlockFormat, Blocks, Bytes, Parts, Scales
 
 DTYPE = np.dtype([("d", "<f2"), ("qs", "<u2", (32,)), ("scales", "u1", (8,))])
 D, QS, SCALES = (offset_of(DTYPE, field) for field in ("d", "qs", "scales"))
@@ -38,12 +38,16 @@ def code(block: Bytes, i: int) -> int:
     return -value if sign_bits(q >> 9) >> i % 8 & 1 else value
 
 
+def sub(block: Bytes, g: int) -> int:
+    return (u8(block, SCALES + g // 2) >> g % 2 * 4 & 15) * 2 + 1
+
+
 def scale(block: Bytes, g: int) -> np.float32:
-    s = u8(block, SCALES + g // 2) >> g % 2 * 4 & 15
-    return half(block, D) * (np.float32(s) + np.float32(0.5)) * np.float32(0.25)
+    return half(block, D) * np.float32(sub(block, g)) * np.float32(0.125)
 
 
 FORMAT = BlockFormat(
     name="iq2_xs", id=17, block_size=256, group=16, dtype=DTYPE,
-    unpack=unpack, code=code, scale=scale, imatrix="required", fallback="iq4_nl",
+    unpack=unpack, code=code, scale=scale, scales=Scales(sub, unit=0.125),
+    imatrix="required", fallback="iq4_nl",
 )  # fmt: skip

@@ -17,7 +17,7 @@ import numpy as np
 
 from ._bits import bits, entry, half, nibbles, offset_of, signed, u8
 from ._grids import grid
-from .format import BlockFormat, Blocks, Bytes, Parts
+from .format import BlockFormat, Blocks, Bytes, Parts, Scales
 
 DTYPE = np.dtype(
     [("d", "<f2"), ("qs", "u1", (64,)), ("qh", "u1", (8,)), ("signs", "u1", (32,)), ("scales", "u1", (4,))]
@@ -41,12 +41,16 @@ def code(block: Bytes, i: int) -> int:
     return -value if minus else value
 
 
+def sub(block: Bytes, g: int) -> int:
+    return (u8(block, SCALES + g // 2) >> g % 2 * 4 & 15) * 2 + 1
+
+
 def scale(block: Bytes, g: int) -> np.float32:
-    s = u8(block, SCALES + g // 2) >> g % 2 * 4 & 15
-    return half(block, D) * np.float32(2 * s + 1)
+    return half(block, D) * np.float32(sub(block, g))
 
 
 FORMAT = BlockFormat(
     name="iq3_s", id=21, block_size=256, group=32, dtype=DTYPE,
-    unpack=unpack, code=code, scale=scale, imatrix="optional", fallback="iq4_nl",
+    unpack=unpack, code=code, scale=scale, scales=Scales(sub),
+    imatrix="optional", fallback="iq4_nl",
 )  # fmt: skip

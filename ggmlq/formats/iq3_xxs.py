@@ -17,7 +17,7 @@ import numpy as np
 
 from ._bits import bits, entry, half, offset_of, sign_bits, signed, u8, u32
 from ._grids import SIGNS, grid
-from .format import BlockFormat, Blocks, Bytes, Parts
+from .format import BlockFormat, Blocks, Bytes, Parts, Scales
 
 DTYPE = np.dtype([("d", "<f2"), ("qs", "u1", (96,))])
 D, QS = offset_of(DTYPE, "d"), offset_of(DTYPE, "qs")
@@ -42,12 +42,16 @@ def code(block: Bytes, i: int) -> int:
     return -value if sign_bits(index) >> i % 8 & 1 else value
 
 
+def sub(block: Bytes, g: int) -> int:
+    return (u32(block, WORDS + g * 4) >> 28) * 2 + 1
+
+
 def scale(block: Bytes, g: int) -> np.float32:
-    s = u32(block, WORDS + g * 4) >> 28
-    return half(block, D) * (np.float32(s) + np.float32(0.5)) * np.float32(0.5)
+    return half(block, D) * np.float32(sub(block, g)) * np.float32(0.25)
 
 
 FORMAT = BlockFormat(
     name="iq3_xxs", id=18, block_size=256, group=32, dtype=DTYPE,
-    unpack=unpack, code=code, scale=scale, imatrix="optional", fallback="iq4_nl",
+    unpack=unpack, code=code, scale=scale, scales=Scales(sub, unit=0.25),
+    imatrix="optional", fallback="iq4_nl",
 )  # fmt: skip

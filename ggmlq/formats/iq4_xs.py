@@ -36,7 +36,7 @@ from ._packing import put_half, put_nibbles
 from ._search import extreme
 from ._tables import IQ4
 from ._weigh import power, square, weigh
-from .format import BlockFormat, Blocks, Bytes, Parts
+from .format import BlockFormat, Blocks, Bytes, Parts, Scales
 
 DTYPE = np.dtype([("d", "<f2"), ("scales_h", "<u2"), ("scales_l", "u1", (4,)), ("qs", "u1", (128,))])
 D, SCALES_H, SCALES_L, QS = (offset_of(DTYPE, f) for f in ("d", "scales_h", "scales_l", "qs"))
@@ -56,10 +56,14 @@ def code(block: Bytes, i: int) -> int:
     return level(IQ4, q)
 
 
-def scale(block: Bytes, g: int) -> np.float32:
+def sub(block: Bytes, g: int) -> int:
     low = u8(block, SCALES_L + g // 2) >> g % 2 * 4 & 15
     high = u16(block, SCALES_H) >> 2 * g & 3
-    return half(block, D) * np.float32((low | high << 4) - 32)
+    return low | high << 4
+
+
+def scale(block: Bytes, g: int) -> np.float32:
+    return half(block, D) * np.float32(sub(block, g) - 32)
 
 
 def encode(x: Tile, importance: Tile | None, spread: Tile | None, out: Tile) -> None:
@@ -104,6 +108,6 @@ PROGRAM = Program(encode)
 
 FORMAT = BlockFormat(
     name="iq4_xs", id=23, block_size=256, group=32, dtype=DTYPE,
-    unpack=unpack, code=code, scale=scale, pack=packer(PROGRAM, DTYPE),
-    imatrix="optional", search="always", fallback="iq4_nl",
+    unpack=unpack, code=code, scale=scale, scales=Scales(sub, zero=32),
+    pack=packer(PROGRAM, DTYPE), imatrix="optional", search="always", fallback="iq4_nl",
 )  # fmt: skip

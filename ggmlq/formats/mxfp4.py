@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from ._bits import level, nibble, nibbles, offset_of, pack_nibbles, u8
 from ._round import truncate
 from ._tables import FP4, nearest_fp4
-from .format import BlockFormat, Blocks, Bytes, Floats, Parts
+from .format import BlockFormat, Blocks, Bytes, Floats, Parts, Scales
 
 DTYPE = np.dtype([("e", "u1"), ("qs", "u1", (16,))])
 E, QS = offset_of(DTYPE, "e"), offset_of(DTYPE, "qs")
@@ -30,12 +30,20 @@ def unpack(blocks: Blocks) -> Parts:
     return Parts(FP4[nibbles(blocks["qs"])], POWER[blocks["e"]][..., None], None)
 
 
+def index(block: Bytes, i: int) -> int:
+    return nibble(block, QS, i)
+
+
 def code(block: Bytes, i: int) -> int:
-    return level(FP4, nibble(block, QS, i))
+    return level(FP4, index(block, i))
+
+
+def sub(block: Bytes, g: int) -> int:
+    return u8(block, E)
 
 
 def scale(block: Bytes, g: int) -> np.float32:
-    return np.float32(POWER[u8(block, E)])
+    return np.float32(POWER[sub(block, g)])
 
 
 def pack(x: Floats, imatrix: Floats | None) -> Blocks:
@@ -56,5 +64,6 @@ def forbidden(blocks: Blocks) -> NDArray[np.bool_]:
 
 FORMAT = BlockFormat(
     name="mxfp4", id=39, block_size=32, group=32, dtype=DTYPE,
-    unpack=unpack, code=code, scale=scale, pack=pack, forbidden=forbidden, fallback="f16",
+    unpack=unpack, code=code, index=index, scale=scale, scales=Scales(sub, table=POWER), pack=pack,
+    forbidden=forbidden, fallback="f16",
 )  # fmt: skip

@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 
 from ._bits import level, nibbles, offset_of, u8
 from ._tables import FP4, nearest_fp4
-from .format import BlockFormat, Blocks, Bytes, Floats, Parts
+from .format import BlockFormat, Blocks, Bytes, Floats, Parts, Scales
 
 DTYPE = np.dtype([("d", "u1", (4,)), ("qs", "u1", (32,))])
 D, QS = offset_of(DTYPE, "d"), offset_of(DTYPE, "qs")
@@ -42,13 +42,20 @@ def unpack(blocks: Blocks) -> Parts:
     return Parts(FP4[nibbles(blocks["qs"], run=8)], UE4M3[blocks["d"]], None)
 
 
+def index(block: Bytes, i: int) -> int:
+    return u8(block, QS + i // 16 * 8 + i % 8) >> i % 16 // 8 * 4 & 15
+
+
 def code(block: Bytes, i: int) -> int:
-    q = u8(block, QS + i // 16 * 8 + i % 8) >> i % 16 // 8 * 4 & 15
-    return level(FP4, q)
+    return level(FP4, index(block, i))
+
+
+def sub(block: Bytes, g: int) -> int:
+    return u8(block, D + g)
 
 
 def scale(block: Bytes, g: int) -> np.float32:
-    return np.float32(UE4M3[u8(block, D + g)])
+    return np.float32(UE4M3[sub(block, g)])
 
 
 def pack(x: Floats, imatrix: Floats | None) -> Blocks:
@@ -76,5 +83,5 @@ def encode_ue4m3(v: Floats) -> Bytes:
 
 FORMAT = BlockFormat(
     name="nvfp4", id=40, block_size=64, group=16, dtype=DTYPE,
-    unpack=unpack, code=code, scale=scale, pack=pack,
+    unpack=unpack, code=code, index=index, scale=scale, scales=Scales(sub, table=UE4M3), pack=pack,
 )  # fmt: skip

@@ -37,7 +37,7 @@ from ._lanes import (
 from ._packing import put_half, put_pairs
 from ._search import fit_offset, fit_positive
 from ._weigh import power, weigh
-from .format import BlockFormat, Blocks, Bytes, Parts
+from .format import BlockFormat, Blocks, Bytes, Parts, Scales
 
 DTYPE = np.dtype([("scales", "u1", (16,)), ("qs", "u1", (64,)), ("d", "<f2"), ("dmin", "<f2")])
 SCALES, QS, D, DMIN = (offset_of(DTYPE, field) for field in ("scales", "qs", "d", "dmin"))
@@ -54,12 +54,16 @@ def code(block: Bytes, i: int) -> int:
     return pair_bits(block, QS, i)
 
 
+def sub(block: Bytes, g: int) -> int:
+    return u8(block, SCALES + g)
+
+
 def scale(block: Bytes, g: int) -> np.float32:
-    return half(block, D) * np.float32(u8(block, SCALES + g) & 15)
+    return half(block, D) * np.float32(sub(block, g) & 15)
 
 
 def offset(block: Bytes, g: int) -> np.float32:
-    return half(block, DMIN) * np.float32(u8(block, SCALES + g) >> 4)
+    return half(block, DMIN) * np.float32(sub(block, g) >> 4)
 
 
 def encode(x: Tile, importance: Tile | None, spread: Tile | None, out: Tile) -> None:
@@ -114,6 +118,6 @@ PROGRAM = Program(encode)
 
 FORMAT = BlockFormat(
     name="q2_K", id=10, block_size=256, group=16, dtype=DTYPE, half2="dm",
-    unpack=unpack, code=code, scale=scale, offset=offset, pack=packer(PROGRAM, DTYPE),
-    imatrix="optional", search="always", fallback="q4_0",
+    unpack=unpack, code=code, scale=scale, offset=offset, scales=Scales(sub, nibbles=True),
+    pack=packer(PROGRAM, DTYPE), imatrix="optional", search="always", fallback="q4_0",
 )  # fmt: skip

@@ -38,7 +38,7 @@ from ._lanes import (
 from ._packing import put_bits, put_half, put_pairs
 from ._search import extreme, fit_by_sweeps, fit_signed
 from ._weigh import power, square, weigh
-from .format import BlockFormat, Blocks, Bytes, Parts
+from .format import BlockFormat, Blocks, Bytes, Parts, Scales
 
 DTYPE = np.dtype([("hmask", "u1", (32,)), ("qs", "u1", (64,)), ("scales", "u1", (12,)), ("d", "<f2")])
 HMASK, QS, SCALES, D = (offset_of(DTYPE, field) for field in ("hmask", "qs", "scales", "d"))
@@ -61,10 +61,14 @@ def code(block: Bytes, i: int) -> int:
     return (pair_bits(block, QS, i) | third << 2) - 4
 
 
-def scale(block: Bytes, g: int) -> np.float32:
+def sub(block: Bytes, g: int) -> int:
     low = u8(block, SCALES + g % 8) >> g // 8 * 4 & 15
     high = u8(block, SCALES + 8 + g % 4) >> g // 4 * 2 & 3
-    return half(block, D) * np.float32((low | high << 4) - 32)
+    return low | high << 4
+
+
+def scale(block: Bytes, g: int) -> np.float32:
+    return half(block, D) * np.float32(sub(block, g) - 32)
 
 
 def encode(x: Tile, importance: Tile | None, spread: Tile | None, out: Tile) -> None:
@@ -111,6 +115,6 @@ PROGRAM = Program(encode)
 
 FORMAT = BlockFormat(
     name="q3_K", id=11, block_size=256, group=16, dtype=DTYPE, zero=4,
-    unpack=unpack, code=code, scale=scale, pack=packer(PROGRAM, DTYPE),
-    imatrix="optional", search="always", fallback="q4_0",
+    unpack=unpack, code=code, scale=scale, scales=Scales(sub, zero=32),
+    pack=packer(PROGRAM, DTYPE), imatrix="optional", search="always", fallback="q4_0",
 )  # fmt: skip

@@ -21,7 +21,7 @@ from ._packing import put_fifths, put_half, put_nibbles
 from ._round import inverse, lowest, truncate
 from ._search import fit_offset
 from ._weigh import weigh
-from .format import BlockFormat, Blocks, Bytes, Floats, Parts
+from .format import BlockFormat, Blocks, Bytes, Floats, Parts, Scales
 
 DTYPE = np.dtype([("d", "<f2"), ("m", "<f2"), ("qh", "u1", (4,)), ("qs", "u1", (16,))])
 D, M, QH, QS = (offset_of(DTYPE, field) for field in ("d", "m", "qh", "qs"))
@@ -79,6 +79,6 @@ weighted = packer(PROGRAM, DTYPE)
 
 FORMAT = BlockFormat(
     name="q5_1", id=7, block_size=32, group=32, dtype=DTYPE, half2="dm",
-    unpack=unpack, code=code, scale=scale, offset=offset, pack=pack,
+    unpack=unpack, code=code, scale=scale, offset=offset, scales=Scales(sign=-1), pack=pack,
     imatrix="optional", search="weighted", fallback="f16",
 )  # fmt: skip

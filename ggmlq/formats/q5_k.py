@@ -19,7 +19,7 @@ from ._bits import bits, half, k_min, k_scale, k_scales, nibbles, offset_of, u8
 from ._kquants import fit_runs, recode_runs, six_bits
 from ._lanes import Program, Tile, floats, get, packer, put, small, where
 from ._packing import put_bits, put_half, put_k_scales, put_nibbles
-from .format import BlockFormat, Blocks, Bytes, Parts
+from .format import BlockFormat, Blocks, Bytes, Parts, Scales
 
 DTYPE = np.dtype(
     [("d", "<f2"), ("dmin", "<f2"), ("scales", "u1", (12,)), ("qh", "u1", (32,)), ("qs", "u1", (128,))]
@@ -42,12 +42,20 @@ def code(block: Bytes, i: int) -> int:
     return low | (u8(block, QH + i % 32) >> i // 32 & 1) << 4
 
 
+def sub(block: Bytes, g: int) -> int:
+    return k_scale(block, SCALES, g)
+
+
+def low(block: Bytes, g: int) -> int:
+    return k_min(block, SCALES, g)
+
+
 def scale(block: Bytes, g: int) -> np.float32:
-    return half(block, D) * np.float32(k_scale(block, SCALES, g))
+    return half(block, D) * np.float32(sub(block, g))
 
 
 def offset(block: Bytes, g: int) -> np.float32:
-    return half(block, DMIN) * np.float32(k_min(block, SCALES, g))
+    return half(block, DMIN) * np.float32(low(block, g))
 
 
 def encode(x: Tile, importance: Tile | None, spread: Tile | None, out: Tile) -> None:
@@ -77,6 +85,6 @@ PROGRAM = Program(encode)
 
 FORMAT = BlockFormat(
     name="q5_K", id=13, block_size=256, group=32, dtype=DTYPE, half2="dm",
-    unpack=unpack, code=code, scale=scale, offset=offset, pack=packer(PROGRAM, DTYPE),
-    imatrix="optional", search="always", fallback="q5_1",
+    unpack=unpack, code=code, scale=scale, offset=offset, scales=Scales(sub, low=low),
+    pack=packer(PROGRAM, DTYPE), imatrix="optional", search="always", fallback="q5_1",
 )  # fmt: skip

@@ -38,7 +38,7 @@ from ._lanes import (
 from ._packing import put_half, put_nibbles
 from ._search import TINY, extreme, fit_signed
 from ._weigh import square
-from .format import BlockFormat, Blocks, Bytes, Parts
+from .format import BlockFormat, Blocks, Bytes, Parts, Scales
 
 DTYPE = np.dtype([("ql", "u1", (128,)), ("qh", "u1", (64,)), ("scales", "i1", (16,)), ("d", "<f2")])
 QL, QH, SCALES, D = (offset_of(DTYPE, field) for field in ("ql", "qh", "scales", "d"))
@@ -53,6 +53,10 @@ def unpack(blocks: Blocks) -> Parts:
 def code(block: Bytes, i: int) -> int:
     low = u8(block, QL + i // 128 * 64 + i % 64) >> i % 128 // 64 * 4 & 15
     return (low | pair_bits(block, QH, i) << 4) - 32
+
+
+def sub(block: Bytes, g: int) -> int:
+    return u8(block, SCALES + g) ^ 128
 
 
 def scale(block: Bytes, g: int) -> np.float32:
@@ -101,6 +105,6 @@ PROGRAM = Program(encode)
 
 FORMAT = BlockFormat(
     name="q6_K", id=14, block_size=256, group=16, dtype=DTYPE, zero=32,
-    unpack=unpack, code=code, scale=scale, pack=packer(PROGRAM, DTYPE),
-    imatrix="optional", search="always", fallback="q8_0",
+    unpack=unpack, code=code, scale=scale, scales=Scales(sub, zero=128),
+    pack=packer(PROGRAM, DTYPE), imatrix="optional", search="always", fallback="q8_0",
 )  # fmt: skip

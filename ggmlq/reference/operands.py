@@ -70,8 +70,8 @@ def weights(q: QuantArray, arithmetic: str | Rule) -> Weights:
     fmt = q.format
     if how.weights is not None:
         kind = np.float64 if how.weights == "f64" else np.float32
-        with_scales = isinstance(fmt, BlockFormat) and how.scales != "float"
-        values = _with_kept_scales(q, how) if with_scales else fmt.decode(q.blocks, kind)
+        with_scales = isinstance(fmt, BlockFormat) and how.scales == "bf16"
+        values = _with_narrow_scales(q) if with_scales else fmt.decode(q.blocks, kind)
         return Weights(None, None, None, 1, values=rounded(values, how.weights))
     assert isinstance(fmt, BlockFormat)
     with np.errstate(invalid="ignore", over="ignore"):
@@ -93,8 +93,8 @@ def weights(q: QuantArray, arithmetic: str | Rule) -> Weights:
     return Weights(codes, scale, offset, fmt.group, fmt.zero, unit)
 
 
-def _with_kept_scales(q: QuantArray, how: Rule) -> Wide:
-    """Weights [N, K] made of scales and offsets that a kernel keeps in fewer bits: 11, then perhaps 8.
+def _with_narrow_scales(q: QuantArray) -> Wide:
+    """Weights [N, K] made of scales and offsets that a kernel rounds to bfloat16 first.
 
     It takes the middle of the codes off them, so that a small part of the offset remains.
     """
@@ -103,20 +103,15 @@ def _with_kept_scales(q: QuantArray, how: Rule) -> Wide:
     with np.errstate(invalid="ignore", over="ignore"):
         parts = fmt.unpack(q.blocks)
         wide: Wide = parts.codes.reshape(*parts.scale.shape, fmt.group).astype(np.float64)
-        scale = _kept(parts.scale, how)[..., None]
+        scale = rounded(parts.scale, "bf16")[..., None]
         if parts.offset is None:
             wide *= scale
         else:
             full = np.full(fmt.dtype.itemsize, 255, np.uint8).view(fmt.dtype)
             middle = np.float32((int(fmt.unpack(full).codes.max()) + 1) // 2)
-            wide = (wide - middle) * scale - _kept(parts.offset - parts.scale * middle, how)[..., None]
+            rest = rounded(parts.offset - parts.scale * middle, "bf16")
+            wide = (wide - middle) * scale - rest[..., None]
     return wide.reshape(q.shape)
-
-
-def _kept(scale: NDArray[np.float32], how: Rule) -> Wide:
-    fraction, exponent = np.frexp(scale.astype(np.float64))
-    kept: Wide = np.ldexp(np.rint(fraction * 2.0**11), exponent - 11)
-    return rounded(kept, "bf16") if how.scales == "bf16" else kept
 
 
 def _without_eighths(codes: NDArray[np.int8], scale: Wide, group: int) -> tuple[NDArray[np.int8], Wide, Wide]:

@@ -18,7 +18,7 @@ ARITHMETICS = {
     "f32": "activations and decoded weights as float32",
     "f16": "activations and decoded weights rounded to half",
     "bf16": "activations and decoded weights rounded to bfloat16",
-    "bf16x": "activations rounded to bfloat16; weights exact, but for products of scales, which keep 11 bits",
+    "bf16x": "activations rounded to bfloat16; weights exact",
     "bf16s": "activations, decoded weights and, before them, their scales rounded to bfloat16",
     "q8": "activations as 8-bit codes, 32 to a float32 scale; exact block sums",
     "ggml-ref": "ggml's portable C: activations as q8_0, q8_1 or q8_K by the reference encoders",
@@ -29,7 +29,7 @@ ARITHMETICS = {
 
 Float = Literal["f64", "f32", "f16", "bf16"]
 Kept = Literal["half", "float"]
-KeptScale = Literal["half", "float", "11 bits", "bf16"]
+KeptScale = Literal["half", "float", "bf16"]
 
 
 @dataclass(frozen=True)
@@ -78,7 +78,7 @@ FLOATS = {
     "f32": Rule(floats="f32", weights="f32"),
     "f16": Rule(floats="f16", weights="f16"),
     "bf16": Rule(floats="bf16", weights="bf16"),
-    "bf16x": Rule(floats="bf16", weights="f64", scales="11 bits"),
+    "bf16x": Rule(floats="bf16", weights="f64"),
     "bf16s": Rule(floats="bf16", weights="bf16", scales="bf16"),
 }
 

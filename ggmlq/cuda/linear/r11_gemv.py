@@ -29,7 +29,8 @@ from ..dequantize import BLOCK_FORMATS
 from ..fragments import buffers, fragment_of, scales_of, words_of, zero_of
 from ..language import cuda, float32, uint32, uint64
 from ..launch import Kernel, family
-from ..strips import LONGEST, ROWS, STEP, Layout, layout, strips
+from ..layout import ROWS, STEP, Layout, layout
+from ..strips import LONGEST, strips
 
 LEAST = (8, 0)
 WARPS, BOTH = 16, 2  # of a block; strips of a block
@@ -124,7 +125,9 @@ def multiplier(stage: Stage) -> Any:
     runs, scales, has_offset, several = kept.runs, kept.scales, kept.has_offset, columns > 1
     each, zero, record = 4 // runs, uint32(zero_of(kept)), kept.record
     mma, narrowed, take_floats, ones = pairs.mma, pairs.narrowed, ptx.take_floats, pairs.ONES
-    none, raised = float32(0), zero_of(kept) != 0
+    # What raised codes have too much is taken off with the offset, or else the sums begin with it.
+    none, raised, fma = float32(0), zero_of(kept) != 0 and not has_offset, ptx.fma
+    too_much = float32(128 - kept.lowest)
 
     @inlined
     def sum_of(b: Any, first: Any, times: Any) -> Any:
@@ -168,7 +171,8 @@ def multiplier(stage: Stage) -> Any:
                 if several:
                     sums[o + 1], sums[o + 3] = sums[o + 1] + low * d[1], sums[o + 3] + high * d[3]
                 if has_offset:
-                    low, high, x0, x1 = f[runs + run], f[scales + runs + run], x[2 * run], x[2 * run + 1]
+                    low, high = fma(low, too_much, f[runs + run]), fma(high, too_much, f[scales + runs + run])
+                    x0, x1 = x[2 * run], x[2 * run + 1]
                     sums[o], sums[o + 2] = sums[o] - low * x0, sums[o + 2] - high * x0
                     if several:
                         sums[o + 1], sums[o + 3] = sums[o + 1] - low * x1, sums[o + 3] - high * x1
@@ -185,9 +189,9 @@ def kernel(fmt: BlockFormat, columns: int) -> Kernel:
     fetch, multiply = fetcher(of), multiplier(of)
     base, commit, wait = ptx.shared_base, ptx.commit, ptx.wait_for_all_but(count - 2)
     put_float, take_float = pairs.put_float, pairs.take_float
-    load_float, store_float = ptx.load_float, ptx.store_float
+    store_float = ptx.store_float
 
-    def gemv(records: Any, factors: Any, x: Any, y: Any, m: Any, n: Any, k: Any, spans: Any) -> None:
+    def gemv(records: Any, x: Any, y: Any, m: Any, n: Any, k: Any, spans: Any) -> None:
         thread = uint32(cuda.threadIdx.x)
         warp, lane = thread >> uint32(5), thread & uint32(31)
         apart = uint64(spans) * uint64(size)
@@ -228,10 +232,9 @@ def kernel(fmt: BlockFormat, columns: int) -> Kernel:
             for i in range(WARPS):
                 at = (uint32(i * columns) + column) * uint32(SUMS) + lane
                 total += take_float(base() + at * uint32(4))
-            factor = load_float(factors + uint64(row) * uint64(4))
-            store_float(y + (uint64(column) * uint64(n) + uint64(row)) * uint64(4), total * factor)
+            store_float(y + (uint64(column) * uint64(n) + uint64(row)) * uint64(4), total)
 
-    parameters = (uint64,) * 4 + (uint32,) * 4
+    parameters = (uint64,) * 3 + (uint32,) * 4
     name = f"gemv of {fmt.name}, up to {columns} rows"
     return Kernel(name, gemv, *parameters, threads=32 * WARPS, blocks=1, shared=of.shared, least=LEAST)
 
@@ -257,4 +260,4 @@ def launch(x: Any, q: QuantArray, out: Any) -> None:
     columns = SERVED_BY[m]
     grid = (w.records.shape[0] // BOTH,)
     sizes = (m, n, k, w.records.shape[1] // stage(w.layout, columns).span)
-    kernel(q.format, columns)(grid, (32 * WARPS,), w.records, w.factors, aligned_floats(x), out, *sizes)
+    kernel(q.format, columns)(grid, (32 * WARPS,), w.records, aligned_floats(x), out, *sizes)

@@ -31,7 +31,8 @@ from ..dequantize import BLOCK_FORMATS
 from ..fragments import buffers, fragment_of, scales_of, words_of
 from ..language import cuda, float32, uint32, uint64
 from ..launch import Kernel, family
-from ..strips import LONGEST, ROWS, STEP, Layout, layout, strips
+from ..layout import ROWS, STEP, Layout, layout
+from ..strips import LONGEST, strips
 from .r11_gemv import LEAST
 
 WARPS, BOTH = 4, 2  # of a block, down its rows; strips of a warp
@@ -181,11 +182,9 @@ def kernel(fmt: BlockFormat, shape: Shape) -> Kernel:
     ahead, end, columns, own = count - 1, (count - 1) * length, shape.columns, shape.own
     fetch, multiply = fetcher(kept, shape), multiplier(kept, shape)
     base, commit, wait = ptx.shared_base, ptx.commit, ptx.wait_for_all_but(count - 2)
-    load_float, store_float = ptx.load_float, ptx.store_float
+    store_float = ptx.store_float
 
-    def product(
-        records: Any, factors: Any, x: Any, y: Any, m: Any, n: Any, k: Any, steps: Any
-    ) -> None:  # fmt: skip
+    def product(records: Any, x: Any, y: Any, m: Any, n: Any, k: Any, steps: Any) -> None:
         thread, part, parts = uint32(cuda.threadIdx.x), uint32(cuda.blockIdx.z), uint32(cuda.gridDim.z)
         warp, lane = thread >> uint32(5), thread & uint32(31)
         m0 = uint32(cuda.blockIdx.y) * uint32(columns)
@@ -217,15 +216,14 @@ def kernel(fmt: BlockFormat, shape: Shape) -> Kernel:
         for i in range(4):
             row = first_row + uint32(8 * i)
             if row < n:
-                factor = load_float(factors + uint64(row) * uint64(4))
                 for j in range(across):
                     for c in range(2):
                         column = first_column + uint32(8 * j + c)
                         if column < m:
                             at = of_y + (uint64(column) * uint64(n) + uint64(row)) * uint64(4)
-                            store_float(at, sums[8 * j + 2 * i + c] * factor)
+                            store_float(at, sums[8 * j + 2 * i + c])
 
-    parameters = (uint64,) * 4 + (uint32,) * 4
+    parameters = (uint64,) * 3 + (uint32,) * 4
     sizes: dict[str, Any] = {"threads": shape.threads, "blocks": shape.blocks, "shared": count * length}
     return Kernel(f"mma_bf16 of {fmt.name}, {shape}", product, *parameters, least=LEAST, **sizes)
 
@@ -276,7 +274,7 @@ def run(kernel: Callable[..., Kernel], shapes: Sequence[Any], given: Any, q: Qua
     parts = parts_of(down * across, shape.blocks, steps)
     to = out if parts == 1 else device.cupy().empty((parts, m, n), np.float32)
     grid, sizes = (down, across, parts), (m, n, k, steps)
-    kernel(q.format, shape)(grid, (shape.threads,), w.records, w.factors, given, to, *sizes)
+    kernel(q.format, shape)(grid, (shape.threads,), w.records, given, to, *sizes)
     if parts > 1:
         adder()((-(-m * n // ADDERS),), (ADDERS,), to, out, parts, m * n)
 

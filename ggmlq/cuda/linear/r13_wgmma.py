@@ -29,7 +29,7 @@ from ..dequantize import BLOCK_FORMATS
 from ..fragments import buffers, fragment_of, scales_of, words_of
 from ..language import cuda, float32, uint32, uint64
 from ..launch import Kernel, family
-from ..strips import ROWS, STEP, Layout, layout
+from ..layout import ROWS, STEP, Layout, layout
 from ..tiles import store_four
 from . import r12_mma_bf16
 from .r12_mma_bf16 import BUDGET, STRIPS
@@ -95,9 +95,10 @@ def fetcher(kept: Layout, shape: Shape) -> Any:
 def unpacker(kept: Layout) -> Any:
     """The device function that makes a lane's weights of one record: four registers a step."""
     count, values = buffers(kept)
-    load_words, load_scales, fragment = words_of(kept), scales_of(kept), fragment_of(kept)
+    load_words, load_scales = words_of(kept), scales_of(kept)
+    fragment, middle = fragment_of(kept, middle=kept.middle), np.float32(kept.middle)
     runs, scales, has_offset, each = kept.runs, kept.scales, kept.has_offset, 4 // kept.runs
-    narrowed, fma = pairs.narrowed, pairs.fma
+    narrowed, fma, rest = pairs.narrowed, pairs.fma, ptx.fma
 
     @inlined
     def unpack(at: Any, lane: Any, a: Any, unseen: Any) -> None:
@@ -109,8 +110,9 @@ def unpacker(kept: Layout) -> Any:
             low, high = narrowed(f[run], f[run]), narrowed(f[scales + run], f[scales + run])
             minus_low = minus_high = MINUS_ZERO
             if has_offset:
-                minus_low = narrowed(-f[runs + run], -f[runs + run])
-                minus_high = narrowed(-f[scales + runs + run], -f[scales + runs + run])
+                p = rest(f[run], middle, -f[runs + run])
+                q = rest(f[scales + run], middle, -f[scales + runs + run])
+                minus_low, minus_high = narrowed(p, p), narrowed(q, q)
             for s in range(run * each, run * each + each):
                 fragment(words, s, codes, unseen)
                 for r in range(2):
@@ -133,7 +135,7 @@ def kernel(fmt: BlockFormat, shape: Shape) -> Kernel:
     zeros, mma = sums.zeros, sums.mma
     fence, close, wait, publish = warpgroup.fence, warpgroup.commit, warpgroup.wait, warpgroup.publish
 
-    def product(records: Any, factors: Any, x: Any, y: Any, m: Any, n: Any, k: Any, steps: Any) -> None:
+    def product(records: Any, x: Any, y: Any, m: Any, n: Any, k: Any, steps: Any) -> None:
         thread, part, parts = uint32(cuda.threadIdx.x), uint32(cuda.blockIdx.z), uint32(cuda.gridDim.z)
         strip, lane = thread >> uint32(5), thread & uint32(31)
         m0 = uint32(cuda.blockIdx.y) * uint32(columns)
@@ -171,9 +173,9 @@ def kernel(fmt: BlockFormat, shape: Shape) -> Kernel:
         wait()
         cuda.syncthreads()
         of_y = y + uint64(part) * uint64(m) * uint64(n) * uint64(4)
-        store(total, ring, factors, of_y, m0, m, n)
+        store(total, ring, of_y, m0, m, n)
 
-    parameters = (uint64,) * 4 + (uint32,) * 4
+    parameters = (uint64,) * 3 + (uint32,) * 4
     sizes: dict[str, Any] = {"threads": THREADS, "blocks": shape.blocks, "shared": shape.shared(kept)}
     return Kernel(f"wgmma of {fmt.name}, {shape}", product, *parameters, least=(9, 0), exact=True, **sizes)
 
@@ -181,11 +183,11 @@ def kernel(fmt: BlockFormat, shape: Shape) -> Kernel:
 @cache
 def storer(columns: int) -> Any:
     """The device function that writes a tile through shared memory: four rows of outputs a lane."""
-    put, take_floats, load_float = warpgroup.sums(columns).put, ptx.take_floats, ptx.load_float
+    put, take_floats = warpgroup.sums(columns).put, ptx.take_floats
     store16, bits_of = ptx.store16, ptx.bits_of
 
     @inlined
-    def store(total: Any, at: Any, factors: Any, y: Any, m0: Any, m: Any, n: Any) -> None:
+    def store(total: Any, at: Any, y: Any, m0: Any, m: Any, n: Any) -> None:
         thread = uint32(cuda.threadIdx.x)
         warp, lane = thread >> uint32(5), thread & uint32(31)
         g, t = lane >> uint32(2), lane & uint32(3)
@@ -193,17 +195,13 @@ def storer(columns: int) -> Any:
         put(total, at + t * uint32(2 * PITCH) + row * uint32(4), uint32(PITCH))
         cuda.syncthreads()
         row = uint32(cuda.blockIdx.x) * uint32(STRIPS * ROWS) + lane * uint32(4)
-        of = factors + uint64(row) * uint64(4)
-        f0, f1 = load_float(of), load_float(of + uint64(4))
-        f2, f3 = load_float(of + uint64(8)), load_float(of + uint64(12))
         for column in range(warp, min(uint32(columns), m - m0), uint32(STRIPS)):
             v = take_floats(at + column * uint32(PITCH) + lane * uint32(16))
-            a, b, c, d = v[0] * f0, v[1] * f1, v[2] * f2, v[3] * f3
             to = y + (uint64(m0 + column) * uint64(n) + uint64(row)) * uint64(4)
             if row + uint32(3) < n and to & uint64(15) == uint64(0):
-                store16(to, bits_of(a), bits_of(b), bits_of(c), bits_of(d))
+                store16(to, bits_of(v[0]), bits_of(v[1]), bits_of(v[2]), bits_of(v[3]))
             else:
-                store_four(to, row, n, a, b, c, d)
+                store_four(to, row, n, v[0], v[1], v[2], v[3])
 
     return store
 
