@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import math
-import threading
 from collections.abc import Callable, Iterator, Sequence
-from functools import cache, cached_property
+from functools import cache
 from typing import Any, ClassVar
 
 import numpy as np
@@ -13,14 +12,13 @@ from numpy.typing import DTypeLike, NDArray
 
 from . import text
 from .buffers import checked_shape, flat_bytes, frozen
-from .devices import cuda_device, device_of, is_host, on_device_of
+from .devices import cuda_device, is_host, on_device_of
 from .errors import BlockIndexError, DeviceError, DTypeError, ShapeError
 from .formats import FORMATS, Format
+from .held import Held
 
-_PREPARING = threading.RLock()
 
-
-class QuantArray:
+class QuantArray(Held):
     """A read-only array of quantized rows.
 
     The storage is uint8 [..., bytes per row], a NumPy array or a CuPy array. ``shape`` is the
@@ -45,10 +43,7 @@ class QuantArray:
         """
         self._format = format
         self._shape = shape
-        self._stored = raw
-        self._swapped = swapped
-        self._prepared: dict[Any, Any] = {}
-        self.recorded: list[Any] = []  # memory of products in CUDA graphs, which replays use again
+        super().__init__(raw, swapped)
 
     @classmethod
     def from_bytes(cls, raw: Any, format: str | int | Format, shape: int | Sequence[int]) -> QuantArray:
@@ -95,31 +90,12 @@ class QuantArray:
         return len(self.shape)
 
     @property
-    def nbytes(self) -> int:
-        """Bytes of the blocks."""
-        return int(self._stored.nbytes)
-
-    @property
-    def device(self) -> str:
-        """``"cpu"``, or ``"cuda:0"`` and so on."""
-        return device_of(self._stored)
-
-    @property
-    def raw(self) -> Any:
-        """The little-endian bytes, uint8 [..., bytes per row], a NumPy or CuPy array on their device."""
-        return self._little if self._swapped else self._stored
-
-    @cached_property
-    def _little(self) -> NDArray[np.uint8]:
-        return frozen(self.format.byteswapped(self._stored))
-
-    @property
     def blocks(self) -> NDArray[Any]:
         """The blocks [..., K // block_size] as a structured NumPy array; a view.
 
         From a big-endian file the dtype is big-endian: the numbers are right, the bytes the file's.
         """
-        if not is_host(self._stored):
+        if not is_host(self.memory):
             raise DeviceError(
                 f"blocks of {self!r}: structured arrays exist on the host only; "
                 'use q.to("cpu").blocks, or q.raw for the bytes on the device'
@@ -137,40 +113,6 @@ class QuantArray:
         ne = list(reversed(self.shape))
         size = text.size(self.nbytes)
         return f"<QuantArray {self.format.name} {self.shape}, ne {ne}, {size}, {self.device}>"
-
-    # --- what kernels keep with it --------------------------------------------------------
-
-    def prepared(self, make: Callable[[QuantArray], Any]) -> Any:
-        """``make(self)``, made once and kept: the weights in the order that a kernel reads.
-
-        Slices and copies have their own. Only for a :attr:`lasting` array.
-        """
-        try:
-            return self._prepared[make]
-        except KeyError:
-            pass
-        with _PREPARING:
-            if make not in self._prepared:
-                if is_host(self._stored):
-                    self._prepared[make] = make(self)
-                else:
-                    what = f"{self!r} is not yet in the order that this kernel reads"
-                    self._prepared[make] = cuda_device().once(what, lambda: make(self))
-            return self._prepared[make]
-
-    @property
-    def lasting(self) -> bool:
-        """Whether its bytes cannot be written to, so that kernels may keep what they make of them."""
-        return not is_host(self._stored) or not self._stored.flags.writeable
-
-    def drop_prepared(self) -> None:
-        """Give back the memory of what kernels keep; the next product makes it again.
-
-        CUDA graphs that hold products with this array must not be replayed any more.
-        """
-        with _PREPARING:
-            self._prepared.clear()
-            self.recorded.clear()
 
     # --- rows ---------------------------------------------------------------------------
 
@@ -196,7 +138,7 @@ class QuantArray:
                 "1-D boolean arrays; for anything else index q.blocks or np.asarray(q)"
             )
         try:
-            part = self._stored[steps]
+            part = self._bytes()[steps]
         except (IndexError, TypeError) as error:
             raise BlockIndexError(f"q[{index!r}] of {self!r}: {error}; its shape is {self.shape}") from None
         if not (is_host(part) or part.flags.c_contiguous):  # kernels read rows that lie together
@@ -249,7 +191,7 @@ class QuantArray:
                 f"np.asarray({self!r}, copy=False): decoding makes a new array; "
                 "allow the copy, or take q.raw or q.blocks"
             )
-        if not is_host(self._stored):
+        if not is_host(self.memory):
             raise DeviceError(
                 f'np.asarray({self!r}): it is not on the host; use q.to("cpu"), '
                 "or q.dequantize() for floats on the device"

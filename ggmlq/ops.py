@@ -132,7 +132,7 @@ def dequantize(q: QuantArray, dtype: DTypeLike | None = np.float32) -> Any:
         )
     kind = float_dtype(f"dequantize of {q!r}", dtype)
     if q.device != "cpu":
-        with on_device_of(f"dequantize of {q!r}", q.raw, q):
+        with on_device_of(f"dequantize of {q!r}", q.memory, q):
             return cuda_module("dequantize").dequantize(q, kind)
     values = np.empty(q.shape, kind)
     if values.size:
@@ -199,7 +199,7 @@ def linear(
     rows = x.reshape(math.prod(x.shape[:-1]), k)
     problem = ladder.Problem("linear", q.format, len(rows), n, k, q.device.partition(":")[0], q.lasting)
     share = np.may_share_memory if is_host(x) else cuda_driver().share
-    direct = takes_sums(share, out, x, q.raw, bias)
+    direct = takes_sums(share, out, x, q.memory, bias)
     with on_device_of(problem, x, q):
         rung = ladder.choose(problem, kernel, arithmetic)
         y = out.reshape(len(rows), n) if direct else namespace(x).empty((len(rows), n), np.float32)

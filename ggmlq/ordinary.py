@@ -19,7 +19,7 @@ from .devices import cuda_driver
 
 def linear(x: Any, q: Any, kernel: Any, arithmetic: Any, out: Any, bias: Any, dtype: Any) -> Any | None:
     """``x @ q.T + bias`` for a CuPy array, or None where there is something to check or to convert."""
-    if type(q) is not QuantArray or type(raw := q.raw) is not type(x):
+    if type(q) is not QuantArray or type(memory := q.memory) is not type(x):
         return None
     if type(kernel) is not str or not (arithmetic is None or type(arithmetic) is str):
         return None
@@ -27,7 +27,7 @@ def linear(x: Any, q: Any, kernel: Any, arithmetic: Any, out: Any, bias: Any, dt
         return None
     gpu, shape, size = cuda_driver(), x.shape, q.shape
     index = gpu.device()
-    if not (x.data.device_id == raw.data.device_id == index and x.dtype.char in "fe"):
+    if not (x.data.device_id == memory.data.device_id == index and x.dtype.char in "fe"):
         return None
     if not shape or len(size) != 2 or shape[-1] != size[1]:
         return None
@@ -40,7 +40,7 @@ def linear(x: Any, q: Any, kernel: Any, arithmetic: Any, out: Any, bias: Any, dt
         return None
     if out is None:
         y = gpu.array(result, FLOAT32)
-    elif _fits(out, result, x, index) and takes_sums(gpu.share, out, x, raw, bias):
+    elif _fits(out, result, x, index) and takes_sums(gpu.share, out, x, memory, bias):
         y = out
     else:
         return None

@@ -1,6 +1,6 @@
 """Run by test_cuda_strips in Numba's simulator: the kernels that make strips, what products read, and back.
 
-    python tests/simulated_strips.py FORMAT N K SEED
+    python tests/simulated_strips.py SEED FORMAT,N,K ...
 
 Device memory is an array here, and an address is a place in it; shared memory is a record.
 """
@@ -8,6 +8,7 @@ Device memory is an array here, and an address is a place in it; shared memory i
 import sys
 
 import numpy as np
+from numba import cuda
 
 import ggmlq as gq
 from ggmlq.formats import FORMATS
@@ -18,8 +19,7 @@ from ggmlq.testing.blocks import random_blocks
 class Memory:
     """Bytes that addresses are places in."""
 
-    def __init__(self, size):
-        self.bytes = np.zeros(size, np.uint8)
+    bytes = np.zeros(0, np.uint8)
 
     def putting(self, dtype):
         def store(address, value):
@@ -37,29 +37,29 @@ class Memory:
         return load
 
 
+WRITTEN, READ = Memory(), Memory()  # what kernels write to, and what they read from
+
+
 def strips_of(blocks, fmt):
     """Records [strips, steps, bytes], made by the kernel."""
-    from ggmlq.cuda import layout, ptx, strips
+    from ggmlq.cuda import layout, strips
 
     n, per_row, _ = blocks.shape
     kept = layout.layout(fmt)
     count, steps = -(-n // 16), -(-per_row * fmt.block_size // 64)
-    memory = Memory(count * steps * kept.record)
-    ptx.store4 = memory.putting("<u4")
+    WRITTEN.bytes = np.zeros(count * steps * kept.record, np.uint8)
     grid = (count, -(-32 * steps // strips.THREADS))
     cuda.jit(strips.strip_kernel.__wrapped__(fmt).function)[grid, strips.THREADS](blocks, 0, steps)
-    return memory.bytes.reshape(count, steps, kept.record)
+    return WRITTEN.bytes.reshape(count, steps, kept.record)
 
 
 def weights_of(records, fmt):
     """What a product finds in them: values [rows, columns] in float64; a block of threads is a warp."""
-    from ggmlq.cuda import fragments, layout, pairs, ptx
+    from ggmlq.cuda import fragments, layout
 
     kept = layout.layout(fmt)
     count, steps, size = records.shape
-    memory = Memory(0)
-    memory.bytes = records.reshape(-1)
-    pairs.take4, pairs.take8, ptx.take16 = memory.taking(1), memory.taking(2), memory.taking(4)
+    READ.bytes = records.reshape(-1)
     fragment, load_words = fragments.fragment_of(kept), fragments.words_of(kept)
     load_scales, sizes = fragments.scales_of(kept), fragments.buffers(kept)
     found = np.full((16 * count, 64 * steps), np.nan)
@@ -108,30 +108,34 @@ def check_weights(fmt, n, k, seed):
 
 def check_bytes(fmt, n, k, seed):
     """Blocks of any bytes come back."""
-    from ggmlq.cuda import ptx, restore
+    from ggmlq.cuda import restore
 
-    blocks = np.random.default_rng(seed).integers(0, 256, (n, k // fmt.block_size, fmt.dtype.itemsize), np.uint8)
+    blocks = np.random.default_rng(seed).integers(
+        0, 256, (n, k // fmt.block_size, fmt.dtype.itemsize), np.uint8
+    )
     records = strips_of(blocks, fmt)
-    from_memory, to_memory, row_bytes = Memory(0), Memory(blocks.size), fmt.row_bytes(k)
-    from_memory.bytes = records.reshape(-1)
-    ptx.load4, ptx.store1 = from_memory.taking(1), to_memory.putting("u1")
+    READ.bytes, WRITTEN.bytes, row_bytes = (
+        records.reshape(-1),
+        np.zeros(blocks.size, np.uint8),
+        fmt.row_bytes(k),
+    )
     kernel = restore.restore_kernel.__wrapped__(fmt)
     grid = (n, -(-row_bytes // kernel.threads))
     cuda.jit(kernel.function)[grid, kernel.threads](0, 0, row_bytes, records.shape[1])
-    assert np.array_equal(to_memory.bytes, blocks.reshape(-1))
+    assert np.array_equal(WRITTEN.bytes, blocks.reshape(-1))
 
 
 def main():
-    global cuda  # where the simulator looks for it
-    from numba import cuda
+    from ggmlq.cuda import pairs, ptx, restore
 
-    from ggmlq.cuda import restore
-
-    name, n, k, seed = sys.argv[1], *map(int, sys.argv[2:])
-    fmt = FORMATS[name]
-    check_weights(fmt, n, k, seed)
-    if restore.sources(fmt) is not None:
-        check_bytes(fmt, n, k, seed)
+    pairs.take4, pairs.take8, ptx.take16 = READ.taking(1), READ.taking(2), READ.taking(4)
+    ptx.store4, ptx.store1, restore.load4 = WRITTEN.putting("<u4"), WRITTEN.putting("u1"), READ.taking(1)
+    seed = int(sys.argv[1])
+    for asked in sys.argv[2:]:
+        name, n, k = asked.split(",")
+        check_weights(FORMATS[name], int(n), int(k), seed)
+        if restore.sources(FORMATS[name]) is not None:
+            check_bytes(FORMATS[name], int(n), int(k), seed)
 
 
 if __name__ == "__main__":

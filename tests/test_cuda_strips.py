@@ -1,4 +1,4 @@
-"""Strips: how many bytes they take, that no code gets lost, and that a lane finds its own again."""
+"""Strips: how many bytes they take, that no bit gets lost, and that a lane finds its own again."""
 
 from __future__ import annotations
 
@@ -13,14 +13,20 @@ import pytest
 pytest.importorskip("numba_cuda", reason="numba-cuda is not installed (extra test or cuda)")
 
 import ggmlq as gq
-from ggmlq.cuda import pairs
-from ggmlq.cuda.strips import STEP, layout, stored
+from ggmlq.cuda import pairs, restore
+from ggmlq.cuda.layout import STEP, layout, stored
 from ggmlq.formats import FORMATS, BlockFormat
 from ggmlq.testing.blocks import random_blocks
 from ggmlq.testing.rows import rows
 
 BLOCKS = [fmt for fmt in FORMATS.values() if isinstance(fmt, BlockFormat)]
-LEAN = ["q4_0", "q4_1", "q5_0", "q5_1", "q8_0", "q4_K", "q5_K", "q6_K", "iq4_nl", "iq4_xs", "mxfp4", "nvfp4"]
+# Bytes of strips for one of the file.
+SIZES = {
+    "q4_0": 1, "q4_1": 1, "q5_0": 1, "q5_1": 1, "q8_0": 1, "q8_1": 1, "q2_0": 1, "iq4_nl": 1,
+    "mxfp4": 1, "nvfp4": 1,
+    "q2_K": 1.143, "q3_K": 1.091, "q4_K": 1.112, "q5_K": 1.091, "q6_K": 1.029, "iq4_xs": 1.059,
+    "tq2_0": 1.091, "q1_0": 2,
+}  # fmt: skip
 SEED = int(np.random.default_rng().integers(1 << 31))
 
 # In a process of its own, for the simulator is chosen when Numba is imported: what the kernel that
@@ -28,32 +34,69 @@ SEED = int(np.random.default_rng().integers(1 << 31))
 PROGRAM = """
 import sys
 import numpy as np
-from ggmlq.cuda import fragments, strips
+from ggmlq.cuda import fragments, layout, strips
 from ggmlq.formats import FORMATS, BlockFormat
+from ggmlq.formats._tables import FP4
 
 rng = np.random.default_rng(int(sys.argv[1]))
-for fmt in FORMATS.values():
-    if not isinstance(fmt, BlockFormat):
-        continue
-    kept = strips.layout(fmt)
+
+
+def check_codes(fmt, kept):
     raw = rng.integers(0, 256, (64, fmt.dtype.itemsize), np.uint8)
     with np.errstate(all="ignore"):
         codes = rng.choice(fmt.unpack(raw.view(fmt.dtype)[:, 0]).codes.ravel(), (4, 4, 2))
+    kept_as = layout.stored(kept)[codes.view(np.uint8)]
+    if kept.fp4:
+        kept_as = rng.integers(0, 16, codes.shape)
+        codes = FP4[kept_as]
     words = [np.uint32(0)] * kept.bits
     for s in range(4):
         for r in range(4):
             for e in range(2):
-                u = np.uint32(strips.stored(kept)[codes[s, r, e].view(np.uint8)])
-                strips.placer(kept)(words, s, r, e, u)
-    for raised in (False, True):
-        too_much = -(fragments.zero_of(kept) >> 16 << 16) if raised else 0
+                strips.placer(kept)(words, s, r, e, np.uint32(kept_as[s, r, e]))
+    for raised, middle in ((False, 0), (True, 0), (False, kept.middle)):
         zero = np.uint32(fragments.zero_of(kept) & 0xFFFF0000).view(np.float32) if raised else 0
         for s in range(4):
             a = [None] * 4
-            fragments.fragment_of(kept, raised)(words, s, a, np.uint32(0))
+            fragments.fragment_of(kept, raised, middle)(words, s, a, np.uint32(0))
             for r in range(4):
                 found = np.array([int(a[r]) << 16 & 0xFFFFFFFF, int(a[r]) & 0xFFFF0000], np.uint32)
-                assert (found.view(np.float32) + zero == codes[s, r] - kept.middle).all(), (fmt.name, s, r)
+                assert (found.view(np.float32) + zero == codes[s, r] - middle).all(), (fmt.name, s, r)
+
+
+HALVES = np.array([0, 1, 0x3FF, 0x400, 0x3C00, 0x7BFF, 0xFBFF, 0x8001], np.uint16)
+
+
+def check_scales(fmt, kept):
+    make = fragments.maker(kept)
+    values = [None] * 2 * kept.scales
+    how, runs = fmt.scales, kept.runs
+    for byte in range(256):
+        halves = rng.choice(HALVES, 2 * kept.half_words)
+        bytes_ = np.full(4 * kept.sub_words, byte, np.uint8)
+        make([*halves.view(np.uint32), *bytes_.view(np.uint32)], values)
+        d = halves.view(np.float16).astype(np.float64).reshape(-1, 2)
+        if kept.single:
+            want = np.repeat(np.stack([halves[::2], halves[1::2]]).view(np.float32), runs)
+        elif how.table is not None:
+            want = np.repeat(how.table[byte], 2 * runs)
+        else:
+            scale = d[: kept.blocks].T.repeat(runs // kept.blocks, axis=1)
+            if how.sub is not None:
+                scale = scale * ((byte & 15 if how.nibbles else byte) - how.zero) * how.unit
+            if kept.has_offset:
+                offset = d[kept.blocks : 2 * kept.blocks].T.repeat(runs // kept.blocks, axis=1) * how.sign
+                if how.nibbles or how.low is not None:
+                    offset = offset * (byte >> 4 if how.nibbles else byte)
+                scale = np.concatenate([scale, offset], axis=1)
+            want = scale.ravel()
+        assert (np.array(values, np.float64) == want).all(), (fmt.name, byte, values, want)
+
+
+for fmt in FORMATS.values():
+    if isinstance(fmt, BlockFormat):
+        check_codes(fmt, layout.layout(fmt))
+        check_scales(fmt, layout.layout(fmt))
 """
 
 
@@ -62,17 +105,19 @@ def weights(name, n, k):
     return gq.QuantArray.from_bytes(random_blocks(fmt, n, k // fmt.block_size, SEED), fmt, (n, k))
 
 
-@pytest.mark.parametrize("name", LEAN)
+@pytest.mark.parametrize("name", SIZES)
 def test_little_more_than_the_file(name):
     fmt = FORMATS[name]
-    assert layout(fmt).record <= 1.13 * 16 * STEP * fmt.dtype.itemsize / fmt.block_size
+    assert layout(fmt).record <= SIZES[name] * 16 * STEP * fmt.dtype.itemsize / fmt.block_size
 
 
 @pytest.mark.parametrize("fmt", BLOCKS, ids=lambda fmt: fmt.name)
 def test_a_record_is_whole_copies(fmt):
     kept = layout(fmt)
     assert kept.record % 16 == 0
-    assert kept.scales_at == 128 * kept.bits
+    assert kept.halves_at == 128 * kept.bits
+    assert kept.half_stride in (4, 8, 16) or not kept.half_words
+    assert kept.sub_stride in (4, 8, 16) or not kept.sub_words
     assert kept.run in (16, 32)
 
 
@@ -88,25 +133,39 @@ def test_every_code_has_a_place(fmt):
     assert found.max() < 1 << kept.bits
 
 
+def test_what_can_be_turned_back():
+    """All but types with code books, with digits to the base of three, and with sums beside their codes."""
+    assert {fmt.name for fmt in BLOCKS if restore.sources(fmt) is not None} == set(SIZES)
+
+
+@pytest.mark.parametrize("name", SIZES)
+def test_every_bit_has_a_place(name):
+    fmt = FORMATS[name]
+    raw = np.random.default_rng(SEED).integers(0, 256, (500, fmt.dtype.itemsize), np.uint8)
+    assert np.array_equal(restore.put_together(restore.sources(fmt), restore.elements(fmt, raw)), raw)
+
+
+def simulated(*arguments):
+    environment = {**os.environ, "NUMBA_ENABLE_CUDASIM": "1"}
+    command = [sys.executable, *map(str, arguments)]
+    run = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
+    assert run.returncode == 0, f"seed {SEED}: {run.stderr}"
+
+
 def test_words_and_back():
-    environment = {**os.environ, "NUMBA_ENABLE_CUDASIM": "1"}
-    command = [sys.executable, "-c", PROGRAM, str(SEED)]
-    run = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
-    assert run.returncode == 0, f"seed {SEED}: {run.stderr}"
+    simulated("-c", PROGRAM, SEED)
 
 
-SHAPES = [("q4_0", 20, 96), ("q8_0", 17, 32), ("mxfp4", 3, 160), ("q5_1", 3, 96), ("q6_K", 2, 256)]
-ANY = (BLOCKS[SEED % len(BLOCKS)].name, 2, 256)
+# Rows that are no whole strip, and columns that are no whole record.
+SHAPES = ["q4_0,17,96", "q8_0,3,32", "mxfp4,3,160", "q5_1,3,96", "q6_K,2,256", "q3_K,2,256"]
+OTHERS = [fmt.name for fmt in BLOCKS if not any(shape.startswith(f"{fmt.name},") for shape in SHAPES)]
 
 
-@pytest.mark.parametrize(("name", "n", "k"), [*SHAPES, ("q3_K", 2, 256), ANY])
-def test_strips_hold_the_weights(name, n, k):
-    """Of rows that are no whole strip, and columns that are no whole record; against the oracle's weights."""
-    program = Path(__file__).parent / "simulated_strips.py"
-    command = [sys.executable, str(program), name, str(n), str(k), str(SEED)]
-    environment = {**os.environ, "NUMBA_ENABLE_CUDASIM": "1"}
-    run = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
-    assert run.returncode == 0, f"seed {SEED}: {run.stderr}"
+@pytest.mark.parametrize("shapes", [SHAPES, OTHERS[::2], OTHERS[1::2]], ids=["shapes", "some", "others"])
+def test_strips_hold_the_weights(shapes):
+    """Those of the oracle, with exact scales; and blocks of any bytes come back."""
+    full = [shape if "," in shape else f"{shape},1,{max(64, FORMATS[shape].block_size)}" for shape in shapes]
+    simulated(Path(__file__).parent / "simulated_strips.py", SEED, *full)
 
 
 def test_pairs():
@@ -161,3 +220,73 @@ def test_borders_between_kernels(name, m, cupy):
         if kernel != "cuda:gemv" or m <= 8:
             y = gq.linear(given, device, kernel=kernel).get()
             assert gq.nmse(y, exact) <= theirs, kernel
+
+
+# --- without the file's bytes, on a GPU ---------------------------------------------------------
+
+
+@pytest.mark.cuda
+@pytest.mark.parametrize("shape", [(1, 1), (17, 3), (130, 2)], ids=str)
+@pytest.mark.parametrize("name", SIZES)
+def test_any_bytes_come_back(name, shape, cupy):
+    fmt, (n, blocks) = FORMATS[name], shape
+    raw = np.random.default_rng(SEED).integers(0, 256, (n, blocks * fmt.dtype.itemsize), np.uint8)
+    q = gq.QuantArray.from_bytes(cupy.asarray(raw), fmt, (n, blocks * fmt.block_size))
+    for _ in range(2):
+        q.drop_raw()
+        assert q.memory.dtype == np.uint8
+        assert q.memory.ndim == 3
+        assert np.array_equal(q.to("cpu").raw, raw), f"seed {SEED}"
+        assert q.memory is q.raw
+    values = q.dequantize()
+    q.drop_raw()
+    assert cupy.array_equal(q.dequantize(), values, equal_nan=True)
+
+
+@pytest.mark.cuda
+@pytest.mark.parametrize("name", ["q4_0", "q4_K", "q6_K", "mxfp4"])
+def test_products_without_the_bytes(name, cupy):
+    q, x = weights(name, 144, 1536).to("cuda"), cupy.asarray(rows("normal", 8, 1536, SEED))
+    want = {rung: gq.linear(x, q, kernel=rung) for rung in RUNGS}
+    others = gq.linear(x, q, kernel="cuda:dequant_bf16")
+    q.drop_raw()
+    held = q.memory
+    for rung in RUNGS:
+        assert cupy.array_equal(gq.linear(x, q, kernel=rung), want[rung])
+        assert cupy.array_equal(x @ q.T, gq.linear(x, q))
+    assert q.memory is held
+    assert cupy.array_equal(gq.linear(x, q, kernel="cuda:dequant_bf16"), others)
+    assert q.memory is q.raw
+    q.drop_raw()
+    q.drop_prepared()
+    assert cupy.array_equal(gq.linear(x, q, kernel=RUNGS[0]), want[RUNGS[0]])
+
+
+@pytest.mark.cuda
+def test_memory_is_given_back(cupy):
+    pool = cupy.get_default_memory_pool()
+    before = pool.used_bytes()
+    q = weights("q4_0", 1024, 2048).to("cuda")
+    q.drop_raw()
+    held = pool.used_bytes() - before
+    assert q.nbytes <= held <= q.nbytes + 4096
+    _ = q.raw
+    assert pool.used_bytes() - before >= 2 * q.nbytes
+
+
+@pytest.mark.cuda
+def test_graphs_without_the_bytes(cupy):
+    q, x = weights("q4_K", 40, 256).to("cuda"), cupy.asarray(rows("normal", 2, 256, SEED))
+    q.drop_raw()
+    stream, out = cupy.cuda.Stream(non_blocking=True), cupy.empty((2, 40), np.float32)
+    with stream:
+        want = gq.linear(x, q, kernel="cuda:gemv", out=out).copy()
+        out.fill(0)
+        stream.begin_capture()
+        gq.linear(x, q, kernel="cuda:gemv", out=out)
+        with pytest.raises(gq.GGMLQError, match=r"were dropped.*records a CUDA graph"):
+            _ = q.raw
+        graph = stream.end_capture()
+        graph.launch(stream)
+    stream.synchronize()
+    assert cupy.array_equal(out, want)

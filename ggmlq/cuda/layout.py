@@ -145,7 +145,7 @@ def layout(fmt: BlockFormat) -> Layout:
 
 def half_addresses(fmt: BlockFormat) -> list[int]:
     """Where a block has halves; a float32 is two of them."""
-    found = []
+    found: list[int] = []
     for kind, at, *_ in (fmt.dtype.fields or {}).values():
         if kind.kind == "f":
             found += range(at, at + kind.itemsize, 2)

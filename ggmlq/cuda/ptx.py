@@ -213,12 +213,6 @@ def load_float(address: Any) -> Any:
     only_on_a_gpu()
 
 
-@instruction("ld.global.b32 $0, [$1];", u32, u64, effect=True)
-def load4(address: Any) -> Any:
-    """Four bytes."""
-    only_on_a_gpu()
-
-
 @instruction("red.global.or.b32 [$0], $1;", None, u64, u32, effect=True)
 def set_bits(address: Any, bits: Any) -> Any:
     """Or a word into memory, atomically."""

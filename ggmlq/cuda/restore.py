@@ -18,6 +18,7 @@ from ..array import QuantArray
 from ..errors import UnsupportedError
 from ..formats import BlockFormat
 from . import device, ptx
+from .assembly import instruction, only_on_a_gpu, u32, u64
 from .atoms import inlined
 from .dequantize import BLOCK_FORMATS
 from .language import cuda, int64, uint32, uint64
@@ -79,37 +80,43 @@ def put_together(found: NDArray[np.int32], kept: NDArray[np.int64]) -> NDArray[n
     return np.packbits((bits & 1).astype(np.uint8), axis=1, bitorder="little")
 
 
+@instruction("ld.global.b32 $0, [$1];", u32, u64, effect=True)
+def load4(address: Any) -> Any:
+    """Four bytes."""
+    only_on_a_gpu()
+
+
 @cache
 def code_of(kept: Layout) -> Any:
     """The device function that finds a code in a record: of lane 4 g + t, step s, register r, half e."""
     low, high, high_at, fp4, table = kept.low, kept.high, kept.high_at, kept.fp4, bool(kept.levels)
-    load4, wide, mask = ptx.load4, min(16, 4 * kept.low), (1 << kept.low) - 1
+    load, wide, mask = load4, min(16, 4 * kept.low), (1 << kept.low) - 1
 
     @inlined
     def code(record: Any, lane: Any, s: Any, r: Any, e: Any) -> Any:
         at, i = record + uint64(lane * uint32(wide)), uint32(4) * (s % uint32(2)) + r
         if low == 8:
             word = uint32(2) * s + r // uint32(2)
-            w = load4(at + uint64(word // uint32(4) * uint32(512) + word % uint32(4) * uint32(4)))
+            w = load(at + uint64(word // uint32(4) * uint32(512) + word % uint32(4) * uint32(4)))
             u = w >> (r % uint32(2) * uint32(8) + uint32(16) * e)
         elif fp4:
-            w = load4(at + uint64(uint32(4) * s)) >> (uint32(16) * e)
+            w = load(at + uint64(uint32(4) * s)) >> (uint32(16) * e)
             u = w << (uint32(3) * min(r, uint32(2)))
             u = u >> uint32(12) & uint32(8) | u >> uint32(6) & uint32(7)
             last = w >> uint32(11) & uint32(8) | w >> uint32(9) & uint32(6) | w >> uint32(13) & uint32(1)
             u = last if r == uint32(3) else u
         elif table:
-            u = load4(at + uint64(uint32(4) * s)) >> (uint32(8) * r + uint32(4) * e)
+            u = load(at + uint64(uint32(4) * s)) >> (uint32(8) * r + uint32(4) * e)
         elif low == 4:
-            u = load4(at + uint64(uint32(4) * s)) >> (uint32(4) * r + uint32(16) * e)
+            u = load(at + uint64(uint32(4) * s)) >> (uint32(4) * r + uint32(16) * e)
         else:
-            u = load4(at + uint64(s // uint32(2) * uint32(4))) >> (uint32(2) * i + uint32(16) * e)
+            u = load(at + uint64(s // uint32(2) * uint32(4))) >> (uint32(2) * i + uint32(16) * e)
         u &= uint32(mask)
         if high == 2:
-            w = load4(record + uint64(uint32(high_at) + lane * uint32(8) + s // uint32(2) * uint32(4)))
+            w = load(record + uint64(uint32(high_at) + lane * uint32(8) + s // uint32(2) * uint32(4)))
             u |= (w >> (uint32(2) * i + uint32(16) * e) & uint32(3)) << uint32(low)
         elif high == 1:
-            w = load4(record + uint64(uint32(high_at) + lane * uint32(4)))
+            w = load(record + uint64(uint32(high_at) + lane * uint32(4)))
             u |= (w >> (uint32(4) * s + r + uint32(16) * e) & uint32(1)) << uint32(low)
         return u
 
@@ -120,7 +127,7 @@ def code_of(kept: Layout) -> Any:
 def element_of(fmt: BlockFormat) -> Any:
     """The device function that finds an element of block b of a row in its strip."""
     kept = layout(fmt)
-    code, load4, record = code_of(kept), ptx.load4, kept.record
+    code, load, record = code_of(kept), load4, kept.record
     size, group, run, runs = fmt.block_size, fmt.group, kept.run, kept.runs
     halves, blocks, subs, groups = kept.halves, kept.blocks, kept.subs, fmt.block_size // fmt.group
     halves_at, half_stride, subs_at, sub_stride = (
@@ -140,13 +147,13 @@ def element_of(fmt: BlockFormat) -> Any:
             value = code(at, lane, within // uint32(16), r * uint32(2) + side, within % uint32(2))
         elif i < uint32(size + halves):
             word = (i - uint32(size)) * uint32(blocks) + within // uint32(size)
-            word = load4(at + uint64(uint32(halves_at) + g * uint32(half_stride) + word * uint32(4)))
+            word = load(at + uint64(uint32(halves_at) + g * uint32(half_stride) + word * uint32(4)))
             value = word >> (uint32(16) * side) & uint32(0xFFFF)
         else:
             byte = (side * uint32(subs) + (i - uint32(size + halves)) // uint32(groups)) * uint32(runs)
             byte += within // uint32(run)
             place = uint32(subs_at) + g * uint32(sub_stride) + (byte & uint32(0xFFFFFFFC))
-            value = load4(at + uint64(place)) >> (byte % uint32(4) * uint32(8)) & uint32(255)
+            value = load(at + uint64(place)) >> (byte % uint32(4) * uint32(8)) & uint32(255)
         return value
 
     return element

@@ -55,6 +55,9 @@ class Scales(NamedTuple):
     d: Callable[[Bytes], int] | None = None  # bits of d, where no field of the block holds it
 
 
+PLAIN = Scales()
+
+
 @dataclass(frozen=True, eq=False, kw_only=True)
 class Format(ABC):
     """One ggml type: what its bytes mean."""
@@ -145,7 +148,7 @@ class BlockFormat(Format):
     code: Callable[[Bytes, int], int]  # element i of the block
     scale: Callable[[Bytes, int], np.float32]  # group g of the block
     offset: Callable[[Bytes, int], np.float32] = no_atom
-    scales: Scales = Scales()
+    scales: Scales = PLAIN
     index: Callable[[Bytes, int], int] | None = None  # bits of element i, where two of them mean one code
     zero: int = 0  # stored code = code + zero, which the -8*s formula of q4_0 needs
     pack: Callable[[Floats, Floats | None], Blocks] | None = None  # [rows, n, block_size] -> [rows, n]

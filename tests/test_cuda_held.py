@@ -1,0 +1,182 @@
+"""Arrays on a GPU without their bytes: what brings them back, tried on arrays of NumPy in disguise."""
+
+from __future__ import annotations
+
+import copy
+import threading
+from contextlib import nullcontext
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+
+pytest.importorskip("numba_cuda", reason="numba-cuda is not installed (extra test or cuda)")
+
+import ggmlq as gq
+from ggmlq.cuda import device, restore
+from ggmlq.formats import FORMATS
+from ggmlq.testing.blocks import random_blocks
+
+SEED = int(np.random.default_rng().integers(1 << 31))
+
+
+class Device(nullcontext):
+    id = 0
+    mem_info = (0, 0)
+
+
+class DeviceArray(np.ndarray):
+    """As much of a CuPy array as a QuantArray looks at."""
+
+    __module__ = "cupy"
+    device = Device()
+
+    def get(self):
+        return np.array(self)
+
+
+def on_device(array):
+    return np.array(array).view(DeviceArray)
+
+
+@pytest.fixture
+def gpu(monkeypatch):
+    """A GPU whose strips are what the verbs of a format take out of its blocks; it counts what is made."""
+    state = SimpleNamespace(capturing=False, made=0, restored=0)
+    stream = SimpleNamespace(ptr=99, is_capturing=lambda: state.capturing, synchronize=lambda: None)
+    driver = SimpleNamespace(device=lambda: 0, stream=lambda index: stream)
+    runtime = SimpleNamespace(deviceSynchronize=lambda: None)
+    monkeypatch.setattr(device, "driver", lambda: driver)
+    monkeypatch.setattr(device, "cupy", lambda: SimpleNamespace(cuda=SimpleNamespace(runtime=runtime)))
+
+    def made(q):
+        state.made += 1
+        blocks = np.asarray(q.raw).reshape(-1, q.format.dtype.itemsize)
+        return SimpleNamespace(records=on_device(restore.elements(q.format, blocks)))
+
+    def restored(q):
+        state.restored += 1
+        blocks = restore.put_together(restore.sources(q.format), q.prepared(made).records)
+        return on_device(blocks.reshape(len(q), -1))
+
+    monkeypatch.setattr(restore, "strips", lambda q: q.prepared(made))
+    monkeypatch.setattr(restore, "restored", restored)
+    state.strips = made
+    return state
+
+
+def weights(name="q4_K", n=3, columns=512):
+    fmt = FORMATS[name]
+    raw = random_blocks(fmt, n, columns // fmt.block_size, SEED).view(np.uint8).reshape(n, -1)
+    return gq.QuantArray(fmt, (n, columns), on_device(raw)), raw
+
+
+def test_what_does_without(gpu):
+    q, raw = weights()
+    before = repr(q), q.nbytes, q.shape, q.device, q.lasting, len(q), q.T.shape
+    q.drop_raw()
+    assert (repr(q), q.nbytes, q.shape, q.device, q.lasting, len(q), q.T.shape) == before
+    assert q.prepared(gpu.strips).records is q.memory
+    with pytest.raises(gq.GGMLQError, match="host only"):
+        _ = q.blocks
+    q.drop_raw()
+    assert (gpu.made, gpu.restored) == (1, 0)
+    assert q.nbytes == raw.nbytes
+
+
+NEEDED = {
+    "raw": lambda q: q.raw,
+    "to": lambda q: q.to("cpu").raw,
+    "slice": lambda q: q[:].raw,
+    "rows": lambda q: np.stack([row.raw for row in q]),
+    "copy": lambda q: q.copy().raw,
+    "deepcopy": lambda q: copy.deepcopy(q).raw,
+    "pickle": lambda q: q.__reduce__()[1][2],
+}
+
+
+@pytest.mark.parametrize("how", NEEDED)
+@pytest.mark.parametrize("name", ["q4_K", "q6_K", "mxfp4", "q8_0"])
+def test_what_needs_the_bytes(how, name, gpu):
+    q, raw = weights(name)
+    for times in (1, 2):
+        q.drop_raw()
+        assert np.array_equal(NEEDED[how](q), raw)
+        assert np.array_equal(q.raw, raw)
+        assert q.memory is q.raw
+        assert (gpu.made, gpu.restored) == (1, times)
+
+
+def test_nothing_is_lost(gpu):
+    """What kernels keep is all that there is: the bytes come first, then it may go."""
+    q, raw = weights()
+    q.drop_raw()
+    q.drop_prepared()
+    assert gpu.restored == 1
+    q.drop_raw()
+    assert gpu.made == 2
+    assert np.array_equal(q.raw, raw)
+
+
+def test_other_orders_need_the_bytes(gpu):
+    q, raw = weights()
+    q.drop_raw()
+    assert np.array_equal(q.prepared(lambda weights: weights.raw), raw)
+
+
+def test_threads_make_them_once(gpu):
+    q, raw = weights()
+    q.drop_raw()
+    start, found = threading.Barrier(8), []
+
+    def ask():
+        start.wait()
+        found.append(q.raw)
+
+    threads = [threading.Thread(target=ask) for _ in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert gpu.restored == 1
+    assert all(a is found[0] for a in found)
+    assert np.array_equal(found[0], raw)
+
+
+def test_not_while_a_graph_is_recorded(gpu):
+    q, raw = weights()
+    gpu.capturing = True
+    with pytest.raises(gq.GGMLQError, match=r"drop_raw\(\) of .*records a CUDA graph.*before the capture"):
+        q.drop_raw()
+    assert np.array_equal(q.raw, raw)
+    gpu.capturing = False
+    q.drop_raw()
+    gpu.capturing = True
+    q.prepared(gpu.strips)
+    for need in (lambda: q.raw, q.drop_prepared):
+        with pytest.raises(gq.GGMLQError, match=r"bytes of .* were dropped.*records a CUDA graph"):
+            need()
+    gpu.capturing = False
+    assert np.array_equal(q.raw, raw)
+
+
+@pytest.mark.parametrize("name", ["iq2_xs", "tq1_0", "q8_K"])
+def test_formats_that_need_their_bytes(name, gpu):
+    q, raw = weights(name)
+    with pytest.raises(
+        gq.GGMLQError, match=rf"kernels keep of {name} does not hold all its bits; that of q4_0, "
+    ):
+        q.drop_raw()
+    assert q.raw is q.memory
+    assert np.array_equal(q.raw, raw)
+    floats = gq.QuantArray(FORMATS["f16"], (2, 8), on_device(np.zeros((2, 16), np.uint8)))
+    with pytest.raises(gq.GGMLQError, match="keep of f16 does not hold"):
+        floats.drop_raw()
+
+
+def test_arrays_that_need_their_bytes(gpu):
+    q, _ = weights()
+    with pytest.raises(gq.GGMLQError, match="two axes, this one has 1"):
+        q[0].drop_raw()
+    with pytest.raises(gq.GGMLQError, match=r"drop_raw\(\) of .*is on the host.*q\.to\(\"cuda\"\)"):
+        gq.quantize(np.ones((2, 32), np.float32), "q4_0").drop_raw()
