@@ -9,6 +9,7 @@ import pytest
 from ggmlq.cpu.atoms import atoms as cpu_atoms
 from ggmlq.formats import FORMATS, BlockFormat
 from ggmlq.formats._bits import half_value
+from ggmlq.formats._tables import FP4
 from ggmlq.testing.blocks import random_blocks
 
 BLOCKS = [fmt for fmt in FORMATS.values() if isinstance(fmt, BlockFormat)]
@@ -43,6 +44,39 @@ def test_plain_python(fmt):
         offset = [[fmt.offset(block, g) for g in groups] for block in raw]
     assert {type(value) for row in scale + offset for value in row} == {np.float32}
     assert_equal_parts(fmt, raw, np.array(codes), np.array(scale), np.array(offset))
+
+
+@pytest.mark.parametrize("fmt", BLOCKS, ids=lambda fmt: fmt.name)
+def test_what_scales_are_made_of(fmt):
+    """What a format says of the numbers in a block gives its scales and offsets, and its bits its codes."""
+    raw, how = any_blocks(fmt, 20), fmt.scales
+    fields = [at for kind, at, *_ in fmt.dtype.fields.values() if kind == np.float16]
+
+    def half(block, which):
+        bits = how.d(block) if how.d and not which else None
+        at = None if bits is not None else fields[which]
+        return half_value(bits if at is None else int(block[at]) | int(block[at + 1]) << 8)
+
+    for block in raw:
+        for g in range(fmt.block_size // fmt.group):
+            byte = int(how.sub(block, g)) if how.sub else 1
+            assert 0 <= byte < 256
+            low = int(how.low(block, g)) if how.low else byte >> 4 if how.nibbles else 1
+            with np.errstate(invalid="ignore", over="ignore"):
+                if how.table is not None:
+                    scale = how.table[byte]
+                elif fmt.dtype[0] == np.float32:
+                    scale = block[:4].copy().view(np.float32)[0]
+                else:
+                    whole = np.float32((byte & 15 if how.nibbles else byte) - how.zero)
+                    scale = half(block, 0) * whole * np.float32(how.unit)
+                assert np.array_equal(scale, fmt.scale(block, g), equal_nan=True)
+                if fmt.has_offset:
+                    offset = half(block, 1) * np.float32(low * how.sign)
+                    assert np.array_equal(offset, fmt.offset(block, g), equal_nan=True)
+        if fmt.index is not None:
+            codes = {int(fmt.index(block, i)): int(fmt.code(block, i)) for i in range(fmt.block_size)}
+            assert all(0 <= index < 16 and FP4[index] == code for index, code in codes.items())
 
 
 @pytest.mark.parametrize("fmt", BLOCKS, ids=lambda fmt: fmt.name)

@@ -34,7 +34,7 @@ SEED = int(np.random.default_rng().integers(1 << 31))
 PROGRAM = """
 import sys
 import numpy as np
-from ggmlq.cuda import fragments, layout, strips
+from ggmlq.cuda import fragments, layout, pairs, strips
 from ggmlq.formats import FORMATS, BlockFormat
 from ggmlq.formats._tables import FP4
 
@@ -55,7 +55,9 @@ def check_codes(fmt, kept):
             for e in range(2):
                 strips.placer(kept)(words, s, r, e, np.uint32(kept_as[s, r, e]))
     for raised, middle in ((False, 0), (True, 0), (False, kept.middle)):
-        zero = np.uint32(fragments.zero_of(kept) & 0xFFFF0000).view(np.float32) if raised else 0
+        raises = raised and not (kept.levels or kept.low == 8)
+        zero = kept.lowest - 128 if raises else 0
+        assert not raises or kept.has_offset or fragments.zero_of(kept) == pairs.pair(zero)
         for s in range(4):
             a = [None] * 4
             fragments.fragment_of(kept, raised, middle)(words, s, a, np.uint32(0))

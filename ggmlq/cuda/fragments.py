@@ -1,9 +1,9 @@
 """A lane's words of a record as operands of ``mma``: codes as pairs of bfloat16, exact.
 
 Bits are put under the exponent of 128, whose last place is worth one: no conversion. The 128 and the
-code's zero are taken off again by one more instruction for two weights; or, where there are few
-rows of activations and the tensor cores have time, by one more product for many weights: codes are
-``raised`` then, and sums begin with ``zero`` times the sum of the activations.
+code's zero are taken off again by one more instruction for two weights. Or codes stay ``raised``: then
+what they have too much is taken off with the offset, which is multiplied with the sum of the
+activations; or, where there is none but the tensor cores have time, sums begin with ``zero`` times that.
 
 ``unseen`` is a 0 that the assembler cannot know: masks with it stay in registers, where it would make
 each constant anew, an instruction for every use.
@@ -51,17 +51,20 @@ def words_of(kept: Layout) -> Any:
 
 
 @cache
-def scales_of(kept: Layout) -> Any:
+def scales_of(kept: Layout, raised: bool = False, middle: int = 0) -> Any:
     """The device function that loads a lane's scales: of row g, then of row g + 8; offsets after each.
 
-    They are exact in float32.
+    They are exact in float32; but offsets are for the codes that ``fragment_of`` gives with the same
+    arguments, and rounded once.
     """
     halves, subs, count = kept.half_words, kept.sub_words, kept.half_words + kept.sub_words
     halves_at, half_stride, subs_at, sub_stride = (
         kept.halves_at, kept.half_stride, kept.subs_at, kept.sub_stride
     )  # fmt: skip
     load_all, load_halves, load_subs = taker(count), taker(halves), taker(subs)
-    together, make = kept.together, maker(kept)
+    together, make, runs, scales = kept.together, maker(kept), kept.runs, kept.scales
+    too_much = np.float32((128 - kept.lowest) * raised - middle)
+    adapts, fma = kept.has_offset and too_much != 0, ptx.fma
 
     @inlined
     def load(at: Any, lane: Any, values: Any) -> None:
@@ -72,6 +75,11 @@ def scales_of(kept: Layout) -> Any:
             load_halves(at + uint32(halves_at) + g * uint32(half_stride), words, 0)
             load_subs(at + uint32(subs_at) + g * uint32(sub_stride), words, halves)
         make(words, values)
+        if adapts:
+            for i in range(runs):
+                values[runs + i] = fma(values[i], too_much, values[runs + i])
+                j = scales + i
+                values[runs + j] = fma(values[j], too_much, values[runs + j])
 
     return load
 
@@ -184,7 +192,7 @@ def _small_floats(kept: Layout) -> Any:
         for w in range(count // 4):
             word = words[w]
             special = (word & uint32(0x7F7F7F7F)) + uint32(0x01010101) & ~word & uint32(0x80808080)
-            word = word & ~(special - (special >> uint32(7)))
+            word = uint32(word - special + (special >> uint32(7)))
             for i in range(4):
                 bits = word >> uint32(4) if i == 3 else word << uint32(20 - 8 * i)
                 values[4 * w + i] = mul(float_of(bits & uint32(0x07F00000)), far)
@@ -207,9 +215,11 @@ def _singles(kept: Layout) -> Any:
     return make
 
 
-def zero_of(kept: Layout, middle: int = 0) -> int:
-    """What raised codes have too much, negative, as a pair; 0 where they cannot be raised."""
-    return 0 if kept.levels or kept.low == 8 else pairs.pair(kept.lowest - middle - 128)
+def zero_of(kept: Layout) -> int:
+    """What sums of raised codes begin with, times the activations, as a pair; 0 where that is nothing."""
+    if kept.has_offset or kept.levels or kept.low == 8:
+        return 0
+    return pairs.pair(kept.lowest - 128)
 
 
 @cache
@@ -228,7 +238,7 @@ def fragment_of(kept: Layout, raised: bool = False, middle: int = 0) -> Any:
 
 
 def _from_bits(kept: Layout, raised: bool, middle: int) -> Any:
-    zero = np.uint32(zero_of(kept, middle))
+    zero = np.uint32(pairs.pair(kept.lowest - middle - 128))
     fma, low, high, places = pairs.fma, kept.low, kept.high, 16 // kept.low
     mask = np.uint32(0x000F000F if low == 4 else 0x00030003)
 

@@ -121,13 +121,11 @@ def multiplier(stage: Stage) -> Any:
     """The device function that adds one record of both strips to a lane's sums, four of each strip."""
     kept, columns, size, pitch = stage.kept, stage.columns, stage.size, stage.pitch
     count, values = buffers(kept)
-    load_words, load_scales, fragment = words_of(kept), scales_of(kept), fragment_of(kept, raised=True)
+    load_words, load_scales, fragment = words_of(kept), scales_of(kept, True), fragment_of(kept, True)
     runs, scales, has_offset, several = kept.runs, kept.scales, kept.has_offset, columns > 1
     each, zero, record = 4 // runs, uint32(zero_of(kept)), kept.record
     mma, narrowed, take_floats, ones = pairs.mma, pairs.narrowed, ptx.take_floats, pairs.ONES
-    # What raised codes have too much is taken off with the offset, or else the sums begin with it.
-    none, raised, fma = float32(0), zero_of(kept) != 0 and not has_offset, ptx.fma
-    too_much = float32(128 - kept.lowest)
+    none, raised = float32(0), zero_of(kept) != 0
 
     @inlined
     def sum_of(b: Any, first: Any, times: Any) -> Any:
@@ -171,8 +169,7 @@ def multiplier(stage: Stage) -> Any:
                 if several:
                     sums[o + 1], sums[o + 3] = sums[o + 1] + low * d[1], sums[o + 3] + high * d[3]
                 if has_offset:
-                    low, high = fma(low, too_much, f[runs + run]), fma(high, too_much, f[scales + runs + run])
-                    x0, x1 = x[2 * run], x[2 * run + 1]
+                    low, high, x0, x1 = f[runs + run], f[scales + runs + run], x[2 * run], x[2 * run + 1]
                     sums[o], sums[o + 2] = sums[o] - low * x0, sums[o + 2] - high * x0
                     if several:
                         sums[o + 1], sums[o + 3] = sums[o + 1] - low * x1, sums[o + 3] - high * x1

@@ -112,7 +112,8 @@ def multiplier(kept: Layout, shape: Shape) -> Any:
     """The device function that adds one step to a lane's sums."""
     across, weights, own = shape.own // 8, STRIPS * kept.record, shape.own
     count, values = buffers(kept)
-    load_words, load_scales, fragment = words_of(kept), scales_of(kept), fragment_of(kept)
+    raised = kept.has_offset  # what they have too much costs nothing then
+    load_words, load_scales, fragment = words_of(kept), scales_of(kept, raised), fragment_of(kept, raised)
     record, runs, scales, has_offset = kept.record, kept.runs, kept.scales, kept.has_offset
     each = 4 // runs
     mma, take8, ones, none = pairs.mma, pairs.take8, pairs.ONES, float32(0)

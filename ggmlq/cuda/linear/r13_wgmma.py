@@ -95,10 +95,10 @@ def fetcher(kept: Layout, shape: Shape) -> Any:
 def unpacker(kept: Layout) -> Any:
     """The device function that makes a lane's weights of one record: four registers a step."""
     count, values = buffers(kept)
-    load_words, load_scales = words_of(kept), scales_of(kept)
-    fragment, middle = fragment_of(kept, middle=kept.middle), np.float32(kept.middle)
+    load_words, middle = words_of(kept), kept.middle
+    load_scales, fragment = scales_of(kept, middle=middle), fragment_of(kept, middle=middle)
     runs, scales, has_offset, each = kept.runs, kept.scales, kept.has_offset, 4 // kept.runs
-    narrowed, fma, rest = pairs.narrowed, pairs.fma, ptx.fma
+    narrowed, fma = pairs.narrowed, pairs.fma
 
     @inlined
     def unpack(at: Any, lane: Any, a: Any, unseen: Any) -> None:
@@ -110,9 +110,8 @@ def unpacker(kept: Layout) -> Any:
             low, high = narrowed(f[run], f[run]), narrowed(f[scales + run], f[scales + run])
             minus_low = minus_high = MINUS_ZERO
             if has_offset:
-                p = rest(f[run], middle, -f[runs + run])
-                q = rest(f[scales + run], middle, -f[scales + runs + run])
-                minus_low, minus_high = narrowed(p, p), narrowed(q, q)
+                minus_low = narrowed(-f[runs + run], -f[runs + run])
+                minus_high = narrowed(-f[scales + runs + run], -f[scales + runs + run])
             for s in range(run * each, run * each + each):
                 fragment(words, s, codes, unseen)
                 for r in range(2):
