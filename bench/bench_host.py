@@ -78,11 +78,11 @@ def single(cp: Any) -> dict[str, Work]:
     scale, sums = (cp.empty((32, 1), np.float32) for _ in range(2))
     arguments = (x, codes, scale, sums, 1024, 1, 1024)
     kernel(grid, block, *arguments)
-    function = kernel._loaded[current()]
+    function, shared, _ = kernel._loaded[current()]
     half = cp.ones((8, SIZE), np.float16)
     return {
         "a kernel of 4 arrays and 3 words": lambda: kernel(grid, block, *arguments),
-        "the same, CuPy's function alone": lambda: function(grid, block, arguments),
+        "the same, CuPy's function alone": lambda: function(grid, block, arguments, shared),
         "the number of the current device": lambda: driver().device(),
         "cupy.empty": lambda: cp.empty((8, SIZE), np.float32),
         "cupy.add, out": lambda: cp.add(half, half, out=half),

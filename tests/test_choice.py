@@ -129,12 +129,12 @@ def test_a_rung_that_refuses_is_passed_over(table, monkeypatch):
 
 
 def test_a_gpu_with_less_shared_memory(table, monkeypatch):
-    few = problem(m=1)
-    assert {rung.name: rung for rung in rungs("linear", "cuda")}["cuda:gemv"].refuses(few) is None
-    monkeypatch.setattr(device, "most_shared", lambda: 99 << 10)
-    reasons = {rung.name: rung.refuses(few) for rung in rungs("linear", "cuda")}
-    assert "this GPU has 99" in reasons["cuda:gemv"]
-    assert "this GPU has 99" in reasons["cuda:mma"]
+    many = problem(m=32)
+    assert {rung.name: rung for rung in rungs("linear", "cuda")}["cuda:gemv"].refuses(many) is None
+    monkeypatch.setattr(device, "most_shared", lambda: 64 << 10)
+    reasons = {rung.name: rung.refuses(many) for rung in rungs("linear", "cuda")}
+    assert "this GPU has 64" in reasons["cuda:gemv"]
+    assert "this GPU has 64" in reasons["cuda:mma"]
     assert reasons["cuda:mma_bf16"] is None
 
 

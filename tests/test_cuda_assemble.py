@@ -55,6 +55,10 @@ def assert_right_instructions(kernel, text):
     for word, instruction in (("dp4a", "dp4a.s32"), ("registers", "dp4a.s32"), ("mma", "mma.sync")):
         if kernel.name.startswith(word):
             assert instruction in text
+    if "griddepcontrol.wait" in text:
+        assert kernel.early
+        assert ".target sm_9" in text, f"{kernel}: earlier GPUs do not know this instruction"
+        assert text.index("griddepcontrol.wait") < text.index("st.global"), f"{kernel} stores before it waits"
     if kernel.name.startswith(("gemv", "mma", "streamk", "wgmma")):
         assert "cp.async.cg" in text
     if kernel.name.startswith(("gemv", "mma_bf16")):

@@ -314,3 +314,37 @@ def test_rows_with_a_step(m, step, cupy):
     q, x = weights(), cupy.asarray(rows("normal", m, K))
     y = gq.linear(x, q.to("cuda")[step])
     assert gq.nmse(y.get(), gq.reference.linear(x.get(), q[step])) < 1e-4
+
+
+@pytest.mark.parametrize("m", [1, 7, 16, 32, 70, 300])
+def test_products_that_feed_each_other(m, cupy):
+    """Kernels that start early wait for what they read, and write over nothing that is still read."""
+    k, kernels = 1024, ["auto", "cuda:gemv", "cuda:mma_bf16", "cuda:wgmma", "cuda:dequant_bf16"]
+    matrices = [weights("q8_0", k, k, SEED + i).to("cuda") for i in range(3)]
+    start = cupy.asarray(rows("normal", m, k, SEED))
+    able = [kernel for kernel in kernels if runs(kernel, matrices[0], start)]
+    two = [cupy.empty((m, k), np.float32) for _ in range(2)]
+
+    def chain(wait):
+        x = start
+        for i in range(60):
+            out = two[i % 2]
+            gq.linear(x, matrices[i % 3], kernel=able[i % len(able)], out=out)
+            if wait:
+                cupy.cuda.Device().synchronize()
+            out /= cupy.abs(out).max()
+            x = out
+        return x.get()
+
+    want = chain(wait=True)
+    for _ in range(10):
+        np.testing.assert_array_equal(chain(wait=False), want)
+
+
+def runs(kernel, q, x):
+    """Whether the kernel takes the product on this GPU."""
+    try:
+        gq.linear(x, q, kernel=kernel)
+    except gq.errors.UnsupportedError:
+        return False
+    return True

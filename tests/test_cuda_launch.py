@@ -1,7 +1,8 @@
-"""What a launch hands to CuPy, and what goes on while a CUDA graph is recorded: with a CuPy made of words."""
+"""What a launch hands to the driver, and what goes on while a CUDA graph is recorded: with a CuPy made of words."""
 
 from __future__ import annotations
 
+import ctypes
 from contextlib import contextmanager
 from types import SimpleNamespace
 
@@ -12,8 +13,8 @@ pytest.importorskip("numba_cuda", reason="numba-cuda is not installed (extra tes
 
 import ggmlq as gq
 from ggmlq import devices
-from ggmlq.cuda import device
-from ggmlq.cuda.language import float32, uint8, uint32, uint64
+from ggmlq.cuda import device, submit
+from ggmlq.cuda.language import cuda, float32, uint8, uint32, uint64
 from ggmlq.cuda.launch import Kernel, array
 
 
@@ -44,43 +45,93 @@ def gpu(monkeypatch):
     return state
 
 
-def kernel(*parameters):
-    """A kernel that is loaded already, and the launches of it."""
-    made, launches = Kernel("nothing", lambda *_: None, *parameters, threads=32, shared=64), []
-    made._loaded[0] = lambda *launch: launches.append(launch)
-    return made, launches
+class Array(SimpleNamespace):
+    """As much of a CuPy array as a launch looks at."""
+
+    def __init__(self, address, array):
+        super().__init__(data=SimpleNamespace(ptr=address), size=array.size, itemsize=array.itemsize)
+        self.shape, self.strides = array.shape, array.strides
 
 
-def test_a_launch(gpu):
-    made, launches = kernel(uint64, uint64, uint32)
-    x = np.ones((2, 3), np.float32)
-    made((4, 2), (32,), x, 1 << 40, 5)
-    (launch,) = launches
-    assert launch == ((4, 2), (32,), (x, 1 << 40, 5), 64)
+@pytest.fixture
+def launches(gpu, monkeypatch):
+    """What the driver is given: its configuration, the function, the words of arguments."""
+    found, state = [], SimpleNamespace(words=0, status=0)
+
+    def launch(shape_at, function, pointers_at, extra):
+        facts = submit.SHAPE.unpack(ctypes.string_at(shape_at, submit.SHAPE.size))
+        pointers = (ctypes.c_void_p * state.words).from_address(pointers_at)
+        words = [int.from_bytes(ctypes.string_at(at, 8), "little") for at in pointers]
+        found.append(SimpleNamespace(facts=facts, function=function, words=words, extra=extra))
+        return state.status
+
+    monkeypatch.setattr(submit, "_launch", lambda: launch)
+    return SimpleNamespace(found=found, state=state)
 
 
-def test_an_array_is_a_row_of_words(gpu):
-    made, launches = kernel(array(float32, 2), uint32, array(uint8, 1))
-    x, y = np.ones((2, 3), np.float32), np.ones(7, np.uint8)
+def kernel(*parameters, early=False):
+    """A kernel that is loaded already."""
+    made = Kernel("nothing", lambda *_: None, *parameters, threads=32, shared=64)
+    made._loaded[0] = (SimpleNamespace(ptr=77), 64, early)
+    return made
+
+
+def test_a_launch(launches):
+    launches.state.words = 3
+    kernel(uint64, uint64, uint32)((4, 2), (32,), Array(1000, np.ones((2, 3))), 1 << 40, 5)
+    (launch,) = launches.found
+    assert (launch.function, launch.words, launch.extra) == (77, [1000, 1 << 40, 5], 0)
+    *shape, stream, _, count = launch.facts
+    assert (shape, stream, count) == ([4, 2, 1, 32, 1, 1, 64], 99, 0)
+
+
+def test_an_early_launch_has_one_attribute(launches):
+    kernel(early=True)((1, 2, 3), (4, 5, 6))
+    *shape, _, attributes, count = launches.found[0].facts
+    assert (shape, count) == ([1, 2, 3, 4, 5, 6, 64], 1)
+    kind, _, allowed = (ctypes.c_uint32 * 3).from_address(attributes)
+    assert (kind, allowed) == (6, 1)
+    assert len(submit.EARLY) == 72
+
+
+def test_an_array_is_a_row_of_words(launches):
+    launches.state.words = 17
+    made = kernel(array(float32, 2), uint32, array(uint8, 1))
+    x, y = Array(1000, np.ones((2, 3), np.float32)), Array(2000, np.ones(7, np.uint8))
     made((1,), (32,), x, 5, y)
-    assert launches[0][2] == (0, 0, 6, 4, x, 2, 3, 12, 4, 5, 0, 0, 7, 1, y, 7, 1)
+    assert launches.found[0].words == [0, 0, 6, 4, 1000, 2, 3, 12, 4, 5, 0, 0, 7, 1, 2000, 7, 1]
 
 
-def test_an_empty_grid_does_nothing(gpu):
-    made, launches = kernel(uint64)
+def test_an_empty_grid_does_nothing(launches):
+    made = kernel(uint64)
     for grid in ((0,), (1, 0), (0, 4, 1)):
         made(grid, (32,), 1)
-    assert not launches
+    assert not launches.found
 
 
-def test_words_only(gpu):
-    """CuPy passes a Python float in eight bytes, of which a float32 would take the wrong four."""
+def test_a_launch_that_fails(launches, monkeypatch):
+    driver = SimpleNamespace(CUDADriverError=lambda status: f"CUDA says {status}")
+    monkeypatch.setattr(device, "cupy", lambda: SimpleNamespace(cuda=SimpleNamespace(driver=driver)))
+    launches.state.status = 700
+    with pytest.raises(gq.GGMLQError, match=r"launch of \(2,\) blocks of \(32,\) threads .* CUDA says 700"):
+        kernel()((2,), (32,))
+
+
+def test_words_only(launches):
+    """Arguments go as eight bytes, of which a float32 would take the wrong four."""
     with pytest.raises(AssertionError, match="scaled"):
         Kernel("scaled", lambda *_: None, uint64, float32, threads=32)
-    made, launches = kernel(uint64, uint32)
     with pytest.raises(AssertionError, match="nothing"):
-        made((1,), (32,), 1)
-    assert not launches
+        kernel(uint64, uint32)((1,), (32,), 1)
+    assert not launches.found
+
+
+def test_only_kernels_that_wait_start_early():
+    def waits_not(x):
+        cuda.syncthreads()
+
+    with pytest.raises(AssertionError, match="hasty"):
+        Kernel("hasty", waits_not, uint64, threads=32, early=True).ptx((9, 0))
 
 
 def test_the_default_stream_records_nothing(gpu):

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from . import pairs, ptx
+from . import early, pairs, ptx
 from .atoms import inlined
 from .device import cupy
 from .language import cuda, float32, float64, uint32, uint64
@@ -66,8 +66,11 @@ def _storing_halves(bfloat: bool) -> Any:
 def narrower(kind: str) -> Kernel:
     """Float32 to half or bfloat16, eight values a thread."""
     store, load_floats = storing(kind), ptx.load_floats
+    let_successor_start, wait_for_predecessor = early.let_successor_start, early.wait_for_predecessor
 
     def narrow(x: Any, y: Any, count: Any) -> None:
+        let_successor_start()
+        wait_for_predecessor()
         i = uint32(cuda.blockIdx.x) * uint32(THREADS) + uint32(cuda.threadIdx.x)
         if i < count:
             v = cuda.local.array(8, float32)
@@ -78,7 +81,8 @@ def narrower(kind: str) -> Kernel:
             store(y + uint64(i) * uint64(16), v, 0)
 
     parameters = (uint64, uint64, uint32)
-    return Kernel(f"float32 to {kind}", narrow, *parameters, threads=THREADS, least=LEAST[kind])
+    least = LEAST[kind]
+    return Kernel(f"float32 to {kind}", narrow, *parameters, threads=THREADS, least=least, early=True)
 
 
 def narrowed(x: Any, kind: str) -> Any:
@@ -99,8 +103,11 @@ def orderer() -> Kernel:
     the weights are those that it is asked for.
     """
     load_floats, store16, narrow = ptx.load_floats, ptx.store16, pairs.narrowed
+    let_successor_start, wait_for_predecessor = early.let_successor_start, early.wait_for_predecessor
 
     def order(x: Any, y: Any, count: Any) -> None:
+        let_successor_start()
+        wait_for_predecessor()
         i = uint32(cuda.blockIdx.x) * uint32(THREADS) + uint32(cuda.threadIdx.x)
         if i < count:
             first, second = cuda.local.array(4, uint32), cuda.local.array(4, uint32)
@@ -111,8 +118,8 @@ def orderer() -> Kernel:
             store16(to, first[0], first[1], first[2], first[3])
             store16(to + uint64(16), second[0], second[1], second[2], second[3])
 
-    name = "float32 to bfloat16 for wgmma"
-    return Kernel(name, order, uint64, uint64, uint32, threads=THREADS, least=LEAST["bfloat16"])
+    name, least = "float32 to bfloat16 for wgmma", LEAST["bfloat16"]
+    return Kernel(name, order, uint64, uint64, uint32, threads=THREADS, least=least, early=True)
 
 
 def narrowed_for_wgmma(x: Any) -> Any:

@@ -13,7 +13,7 @@ import numpy as np
 from ..array import QuantArray
 from ..formats import FORMATS, BlockFormat
 from ..formats.scalars import ScalarFormat
-from . import ptx
+from . import early, ptx
 from .atoms import atoms, inlined
 from .convert import DTYPES, KINDS, LEAST, converted, storing
 from .device import cupy
@@ -76,8 +76,11 @@ def decoder(fmt: BlockFormat, kind: str) -> Kernel:
     apart = partner(fmt)
     size, group, count = fmt.block_size, fmt.group, 2 * each
     store = storing(kind)
+    let_successor_start, wait_for_predecessor = early.let_successor_start, early.wait_for_predecessor
 
     def decode(blocks: Any, out: Any) -> None:
+        let_successor_start()
+        wait_for_predecessor()
         index = uint32(cuda.blockIdx.x) * uint32(THREADS) + uint32(cuda.threadIdx.x)
         b, part = index // uint32(size // (2 * each)), index % uint32(size // (2 * each))
         if b < uint32(blocks.shape[0]):
@@ -95,7 +98,7 @@ def decoder(fmt: BlockFormat, kind: str) -> Kernel:
             store(at + uint64(apart * 16 // each), v, each)
 
     name = f"dequantize {fmt.name} to {kind}"
-    return Kernel(name, decode, BLOCKS, uint64, threads=THREADS, least=LEAST[kind])
+    return Kernel(name, decode, BLOCKS, uint64, threads=THREADS, least=LEAST[kind], early=True)
 
 
 def dequantize(q: QuantArray, dtype: np.dtype[Any]) -> Any:

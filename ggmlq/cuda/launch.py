@@ -1,7 +1,7 @@
 """Kernels: compiled once for a capability, kept on disk, launched on CuPy's current stream.
 
 Numba makes PTX of a plain function and nvJitLink makes machine code of that; neither needs a GPU.
-CuPy loads and launches it, for Numba's own launcher takes 15 to 36 µs.
+CuPy loads it and submit.py launches it, for Numba's own launcher takes 15 to 36 µs.
 """
 
 from __future__ import annotations
@@ -21,8 +21,10 @@ from ..cache import root
 from ..errors import DeviceError
 from . import device
 from .language import cuda, types
+from .submit import submit
 
 PACKAGE = Path(__file__).parents[1]
+EARLY, WAITS = (9, 0), "griddepcontrol.wait"
 WORDS = (types.uint32, types.uint64, types.int32, types.int64)  # kinds of parameters that are no arrays
 
 
@@ -45,7 +47,8 @@ class Kernel:
     ``threads``: of a block, and ``blocks`` that should fit on a multiprocessor together; the
     compiler keeps to the registers that they leave. ``shared``: bytes of dynamic shared memory.
     ``least``: the lowest capability; ``exact``: for GPUs of that one alone, with instructions that
-    later ones do not have.
+    later ones do not have. ``early``: it may start while its predecessor runs, as early.py says.
+    ``alone``: one block on a multiprocessor, so that where kernels start early their blocks spread evenly.
     """
 
     def __init__(
@@ -58,10 +61,12 @@ class Kernel:
         shared: int = 0,
         least: tuple[int, int] = (7, 5),
         exact: bool = False,
+        early: bool = False,
+        alone: bool = False,
     ) -> None:
         self.name, self.function, self.parameters = name, function, parameters
         self.threads, self.blocks, self.shared = threads, blocks, shared
-        self.least, self.exact = least, exact
+        self.least, self.exact, self.early, self.alone = least, exact, early, alone
         self._is_array = tuple(isinstance(kind, types.Array) for kind in parameters)
         self._has_arrays = any(self._is_array)
         assert all(a or kind in WORDS for a, kind in zip(self._is_array, parameters, strict=True)), name
@@ -73,16 +78,18 @@ class Kernel:
     def __call__(self, grid: tuple[int, ...], block: tuple[int, ...], *arguments: Any) -> None:
         """Launch on CuPy's current device and stream. Empty grids do nothing.
 
-        Arguments are arrays and plain integers. CuPy passes an integer in 8 bytes; a parameter of 32 bits
-        takes the lower four. An array for a parameter of 64 bits stands for its address.
+        Arguments are arrays and plain integers. All become words of 8 bytes; a parameter of 32 bits takes
+        the lower four. An array for a parameter of 64 bits stands for its address.
         """
         assert len(arguments) == len(self.parameters), self.name
-        index = device.driver().device()
-        function = self._loaded.get(index) or self._load(index)
+        gpu = device.driver()
+        index = gpu.device()
+        function, shared, early = self._loaded.get(index) or self._load(index)
         if 0 not in grid:
             if self._has_arrays:
                 arguments = tuple(self._flat(arguments))
-            function(grid, block, arguments, self.shared)
+            words = [each if type(each) is int else each.data.ptr for each in arguments]
+            submit(function.ptr, grid, block, words, shared, gpu.stream(index).ptr, early)
 
     def _flat(self, arguments: tuple[Any, ...]) -> Iterator[Any]:
         """An array is to Numba: owner, parent, elements, bytes of one, address, shape, strides."""
@@ -103,10 +110,11 @@ class Kernel:
             )
         device.refuse_capture(f"{self.name}: the kernel is not loaded yet")
         function = device.cupy().RawModule(path=str(self.cubin(capability))).get_function("kernel")
-        if self.shared > 48 << 10:
-            function.max_dynamic_shared_size_bytes = self.shared
-        # Without the wrapper that looks up the device once more. If two threads came, that of the first.
-        return self._loaded.setdefault(index, function.kernel)
+        early = self.early and capability >= EARLY
+        shared = max(self.shared, device.most_shared() // 2 + 1) if early and self.alone else self.shared
+        if shared > 48 << 10:
+            function.max_dynamic_shared_size_bytes = shared
+        return self._loaded.setdefault(index, (function.kernel, shared, early))  # of the first of two threads
 
     # --- compiling -------------------------------------------------------------------------
 
@@ -120,6 +128,9 @@ class Kernel:
         )  # fmt: skip
         entry = re.search(r"\.entry (\w+)", text)
         assert entry is not None
+        assert self.early == (WAITS in text), self.name
+        if capability < EARLY:
+            text = re.sub(r"griddepcontrol\.\w+;", "", text)
         return str(text.replace(entry[1], "kernel"))
 
     def assemble(self, capability: tuple[int, int], ptx: str | None = None) -> tuple[bytes, Resources]:

@@ -165,9 +165,9 @@ def load16(address: Any) -> Any:
     only_on_a_gpu()
 
 
-@instruction("ld.global.nc.v4.f32 {$0, $1, $2, $3}, [$4];", types.UniTuple(f32, 4), u64, effect=True)
+@instruction("ld.global.v4.f32 {$0, $1, $2, $3}, [$4];", types.UniTuple(f32, 4), u64, effect=True)
 def load_floats(address: Any) -> Any:
-    """Four floats that nothing writes meanwhile."""
+    """Four floats."""
     only_on_a_gpu()
 
 

@@ -1,192 +1,150 @@
 """A few rows: weights straight from memory in the file's bits, on tensor cores that have time to spare.
 
 Changed: all that counts here is to read the weights once, as fast as memory gives them. They lie in
-strips (strips.py), with the bits of the file, and each of the 16 warps of a block keeps several
-records on their way into shared memory, without waiting for any other warp. A block makes 32 rows
-of outputs; its warps share the columns and add up at the end, in a fixed order.
+strips (strips.py), with the bits of the file, and each of the 8 to 16 warps of a block keeps records
+on their way into shared memory (ring.py), without waiting for any other warp; the first ones while
+the kernel before this one still runs (early.py). A block makes 32 rows of outputs; its warps share the
+columns and add up at the end, in a fixed order.
 
-The activations stay floats, rounded to bfloat16, and are narrowed while they are read: so one
-kernel does all. The codes are exact in bfloat16, and a scale meets only sums: nothing overflows. (An
-activation that is infinite makes NaN, for codes are multiplied 128 too high and that is taken off.)
+Up to 8 rows of activations stay floats and are rounded to bfloat16 while they are read: so one kernel
+does all. The codes are exact in bfloat16, and a scale meets only sums: nothing overflows. (An activation
+that is infinite makes NaN, for codes are multiplied 128 too high and that is taken off.)
 
-Limited by memory, where the instructions that unpack a format leave room for it. Beyond 8 rows the
-activations, which every block reads, become the larger part.
+Limited by memory, where the instructions that unpack a format leave room for it. Beyond 16 rows the
+activations, which every block reads, are the larger part.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from functools import cache
 from typing import Any
 
 from ...array import QuantArray
 from ...formats import BlockFormat
 from ...ladder import Problem, register
-from .. import device, pairs, ptx
+from .. import device, early, pairs, ptx
 from ..atoms import inlined
-from ..convert import aligned_floats
+from ..convert import aligned_floats, narrowed
 from ..dequantize import BLOCK_FORMATS
 from ..fragments import buffers, fragment_of, scales_of, words_of, zero_of
 from ..language import cuda, float32, uint32, uint64
 from ..launch import Kernel, family
-from ..layout import ROWS, STEP, Layout, layout
+from ..layout import ROWS, layout
+from ..ring import BOTH, COLUMNS, SUMS, Stage, fetchers, taker
 from ..strips import LONGEST, strips
 
 LEAST = (8, 0)
-WARPS, BOTH = 16, 2  # of a block; strips of a block
-COLUMNS = (1, 2, 4, 8)  # rows of activations that there are kernels for
-SERVED_BY = (1, 1, 2, 4, 4, 8, 8, 8, 8)  # so many rows
-BUDGET = 225 << 10  # bytes of shared memory
-SUMS = BOTH * ROWS + 4  # floats between columns of sums
-
-
-@dataclass(frozen=True)
-class Stage:
-    """What a warp works on at a time: so many columns of both strips and of the activations."""
-
-    kept: Layout
-    columns: int  # rows of activations
-    span: int  # records of a strip
-
-    @property
-    def across(self) -> int:
-        """Bytes of a row of activations."""
-        return 4 * STEP * self.span
-
-    @property
-    def pitch(self) -> int:
-        """Bytes from row to row of activations: no bank of shared memory is met twice."""
-        return self.across + 64
-
-    @property
-    def size(self) -> int:
-        """Bytes of a strip."""
-        return self.span * self.kept.record
-
-    @property
-    def length(self) -> int:
-        """Bytes of a stage."""
-        return BOTH * self.size + self.columns * self.pitch
-
-    @property
-    def count(self) -> int:
-        """Stages of a warp: those on their way, and the one it works on."""
-        return min(3, BUDGET // (WARPS * self.length))
-
-    @property
-    def shared(self) -> int:
-        """Bytes of shared memory of a block: stages, and in the end sums."""
-        return max(WARPS * self.count * self.length, WARPS * self.columns * SUMS * 4)
-
-
-@cache
-def stage(kept: Layout, columns: int) -> Stage:
-    """Two records cost fewer instructions than one; but there must be room for three stages."""
-    two = Stage(kept, columns, 2)
-    return two if two.count > 2 else Stage(kept, columns, 1)
-
-
-@cache
-def fetcher(stage: Stage) -> Any:
-    """The device function that starts the copies of one stage."""
-    size, chunks, across, pitch = stage.size, stage.size // 16, stage.across // 16, stage.pitch
-    columns, every = stage.columns, stage.span * STEP
-    copy16, copy16_of = ptx.copy16, pairs.copy16_of
-
-    @inlined
-    def fetch(at: Any, lane: Any, of_w: Any, apart: Any, x: Any, span: Any, m: Any, k: Any) -> None:
-        source = of_w + uint64(span) * uint64(size) + uint64(lane * uint32(16))
-        to = at + lane * uint32(16)
-        for strip in range(BOTH):
-            for first in range(0, chunks, 32):
-                if lane + uint32(first) < uint32(chunks):
-                    copy16(
-                        to + uint32(strip * size + 16 * first),
-                        source + uint64(strip) * apart + uint64(16 * first),
-                    )
-        for first in range(0, across * columns, 32):
-            c = lane + uint32(first)
-            row, column = c // uint32(across), span * uint32(every) + c % uint32(across) * uint32(4)
-            if c < uint32(across * columns):
-                there = row < m and column < k
-                of_x = x + (uint64(row) * uint64(k) + uint64(column)) * uint64(4) if there else x
-                place = uint32(BOTH * size) + row * uint32(pitch) + c % uint32(across) * uint32(16)
-                copy16_of(at + place, of_x, uint32(16) if there else uint32(0))
-
-    return fetch
+SPANS = (2, 1)  # records of a strip in a stage, for GPUs with much or little shared memory
 
 
 @cache
 def multiplier(stage: Stage) -> Any:
-    """The device function that adds one record of both strips to a lane's sums, four of each strip."""
-    kept, columns, size, pitch = stage.kept, stage.columns, stage.size, stage.pitch
+    """The device function that adds one record of both strips to a lane's sums, four of a strip and tile."""
+    kept, size, tiles = stage.kept, stage.size, stage.tiles
     count, values = buffers(kept)
-    load_words, load_scales, fragment = words_of(kept), scales_of(kept, True), fragment_of(kept, True)
-    runs, scales, has_offset, several = kept.runs, kept.scales, kept.has_offset, columns > 1
-    each, zero, record = 4 // runs, uint32(zero_of(kept)), kept.record
-    mma, narrowed, take_floats, ones = pairs.mma, pairs.narrowed, ptx.take_floats, pairs.ONES
-    none, raised = float32(0), zero_of(kept) != 0
+    raised = tiles < 4 or kept.has_offset
+    load_words, load_scales, fragment = words_of(kept), scales_of(kept, raised), fragment_of(kept, raised)
+    runs, scales, has_offset, several = kept.runs, kept.scales, kept.has_offset, stage.columns > 1
+    each, zero, record, take = 4 // runs, uint32(zero_of(kept)), kept.record, taker(stage)
+    of_x, of_d = 8 * tiles, 4 * tiles
+    mma, ones, none, from_zero = pairs.mma, pairs.ONES, float32(0), not (raised and zero_of(kept))
 
     @inlined
     def sum_of(b: Any, first: Any, times: Any) -> Any:
         d = (none, none, none, none)
-        for s in range(first, first + each):
-            d = mma(times, times, times, times, b[2 * s], b[2 * s + 1], d[0], d[1], d[2], d[3])
-        return d
+        for s in range(each):
+            d = mma(
+                times, times, times, times, b[first + 2 * s], b[first + 2 * s + 1], d[0], d[1], d[2], d[3]
+            )
+        return d[0], d[1]
 
     @inlined
     def multiply(at: Any, half: Any, lane: Any, sums: Any, unseen: Any) -> None:
-        g, t = lane >> uint32(2), lane & uint32(3)
-        b, x, start = cuda.local.array(8, uint32), cuda.local.array(8, float32), cuda.local.array(16, float32)
-        row = min(g, uint32(columns - 1))  # the products of the other lanes are thrown away
-        of_x = at + uint32(BOTH * size + half * 4 * STEP) + row * uint32(pitch) + t * uint32(16)
-        for s in range(4):
-            v = take_floats(of_x + uint32(64 * s))
-            b[2 * s], b[2 * s + 1] = narrowed(v[0], v[1]), narrowed(v[2], v[3])
-        for run in range(runs):
-            if has_offset:
-                d = sum_of(b, run * each, ones)
-                x[2 * run], x[2 * run + 1] = d[0], d[1]
-            d = (none, none, none, none)
-            if raised:
-                d = sum_of(b, run * each, zero)
-            for i in range(4):
-                start[4 * run + i] = d[i]
+        b = cuda.local.array(of_x, uint32)
+        x, start = cuda.local.array(of_x, float32), cuda.local.array(of_x, float32)
+        take(at, half, lane, b)
+        for tile in range(tiles):
+            for run in range(runs):
+                i, first = 8 * tile + 2 * run, 8 * tile + 2 * run * each
+                if has_offset:
+                    x[i], x[i + 1] = sum_of(b, first, ones)
+                start[i], start[i + 1] = none, none
+                if not from_zero:
+                    start[i], start[i + 1] = sum_of(b, first, zero)
         words, a = cuda.local.array(count, uint32), cuda.local.array(4, uint32)
-        f = cuda.local.array(values, float32)
+        f, d = cuda.local.array(values, float32), cuda.local.array(of_d, float32)
         for strip in range(BOTH):
-            here, o = at + uint32(strip * size + half * record), 4 * strip
+            here = at + uint32(strip * size + half * record)
             load_words(here, lane, words)
             load_scales(here, lane, f)
             for run in range(runs):
-                o4 = 4 * run
-                d = (start[o4], start[o4 + 1], start[o4 + 2], start[o4 + 3])
+                for tile in range(tiles):
+                    i, j = 8 * tile + 2 * run, 4 * tile
+                    d[j], d[j + 1], d[j + 2], d[j + 3] = start[i], start[i + 1], start[i], start[i + 1]
                 for s in range(run * each, run * each + each):
                     fragment(words, s, a, unseen)
-                    d = mma(a[0], a[1], a[2], a[3], b[2 * s], b[2 * s + 1], d[0], d[1], d[2], d[3])
-                low, high = f[run], f[scales + run]
-                sums[o], sums[o + 2] = sums[o] + low * d[0], sums[o + 2] + high * d[2]
-                if several:
-                    sums[o + 1], sums[o + 3] = sums[o + 1] + low * d[1], sums[o + 3] + high * d[3]
-                if has_offset:
-                    low, high, x0, x1 = f[runs + run], f[scales + runs + run], x[2 * run], x[2 * run + 1]
-                    sums[o], sums[o + 2] = sums[o] - low * x0, sums[o + 2] - high * x0
+                    for tile in range(tiles):
+                        j, i = 4 * tile, 8 * tile + 2 * s
+                        v = mma(a[0], a[1], a[2], a[3], b[i], b[i + 1], d[j], d[j + 1], d[j + 2], d[j + 3])
+                        d[j], d[j + 1], d[j + 2], d[j + 3] = v[0], v[1], v[2], v[3]
+                for tile in range(tiles):
+                    o, j, i = 4 * (strip * tiles + tile), 4 * tile, 8 * tile + 2 * run
+                    low, high = f[run], f[scales + run]
+                    sums[o], sums[o + 2] = sums[o] + low * d[j], sums[o + 2] + high * d[j + 2]
                     if several:
-                        sums[o + 1], sums[o + 3] = sums[o + 1] - low * x1, sums[o + 3] - high * x1
+                        sums[o + 1], sums[o + 3] = sums[o + 1] + low * d[j + 1], sums[o + 3] + high * d[j + 3]
+                    if has_offset:
+                        low, high = f[runs + run], f[scales + runs + run]
+                        sums[o], sums[o + 2] = sums[o] - low * x[i], sums[o + 2] - high * x[i]
+                        if several:
+                            sums[o + 1] -= low * x[i + 1]
+                            sums[o + 3] -= high * x[i + 1]
 
     return multiply
 
 
-@family((fmt, columns) for fmt in BLOCK_FORMATS for columns in COLUMNS)
-def kernel(fmt: BlockFormat, columns: int) -> Kernel:
-    """The kernel for up to so many rows of activations."""
-    of = stage(layout(fmt), columns)
-    length, count, size, spans_each = of.length, of.count, of.size, of.span
-    ahead, end, ring = count - 1, (count - 1) * length, count * length
-    fetch, multiply = fetcher(of), multiplier(of)
-    base, commit, wait = ptx.shared_base, ptx.commit, ptx.wait_for_all_but(count - 2)
-    put_float, take_float = pairs.put_float, pairs.take_float
+@cache
+def finisher(stage: Stage) -> Any:
+    """The device function that adds up what the warps have, the first warp first, and stores outputs."""
+    columns, tiles, warps = stage.columns, stage.tiles, stage.warps
+    base, put_float, take_float = ptx.shared_base, pairs.put_float, pairs.take_float
     store_float = ptx.store_float
+
+    @inlined
+    def finish(sums: Any, y: Any, m: Any, n: Any) -> None:
+        thread = uint32(cuda.threadIdx.x)
+        warp, lane = thread >> uint32(5), thread & uint32(31)
+        g, t = lane >> uint32(2), lane & uint32(3)
+        if t * uint32(2) < uint32(columns):
+            for i in range(8 * tiles):  # rows g, g + 8 of a strip, columns 2 t, 2 t + 1 of a tile
+                row = g + uint32(i // (4 * tiles) * ROWS + i // 2 % 2 * 8)
+                column = uint32(i // 4 % tiles * 8 + i % 2) + t * uint32(2)
+                if column < uint32(columns):
+                    at = (warp * uint32(columns) + column) * uint32(SUMS) + row
+                    put_float(base() + at * uint32(4), sums[i])
+        cuda.syncthreads()
+        row = uint32(cuda.blockIdx.x) * uint32(BOTH * ROWS) + lane
+        if row < n:
+            for column in range(warp, min(uint32(columns), m), uint32(warps)):
+                total = float32(0)
+                for i in range(warps):
+                    at = (uint32(i * columns) + column) * uint32(SUMS) + lane
+                    total += take_float(base() + at * uint32(4))
+                store_float(y + (uint64(column) * uint64(n) + uint64(row)) * uint64(4), total)
+
+    return finish
+
+
+@family((fmt, columns, span) for fmt in BLOCK_FORMATS for columns in COLUMNS for span in SPANS)
+def kernel(fmt: BlockFormat, columns: int, span: int) -> Kernel:
+    """The kernel for up to so many rows of activations."""
+    of = Stage(layout(fmt), columns, span)
+    length, count, size = of.length, of.count, of.size
+    ahead, end, ring = count - 1, (count - 1) * length, count * length
+    warps, each, own_sums = of.warps, of.span, 8 * of.tiles
+    (fetch_weights, fetch_activations), multiply, finish = fetchers(of), multiplier(of), finisher(of)
+    base, commit, wait = ptx.shared_base, ptx.commit, ptx.wait_for_all_but(count - 2)
+    let_successor_start, wait_for_predecessor = early.let_successor_start, early.wait_for_predecessor
 
     def gemv(records: Any, x: Any, y: Any, m: Any, n: Any, k: Any, spans: Any) -> None:
         thread = uint32(cuda.threadIdx.x)
@@ -194,46 +152,48 @@ def kernel(fmt: BlockFormat, columns: int) -> Kernel:
         apart = uint64(spans) * uint64(size)
         of_w = records + uint64(cuda.blockIdx.x) * uint64(BOTH) * apart
         own = base() + warp * uint32(ring)
-        sums = cuda.local.array(8, float32)
-        for i in range(8):
+        sums = cuda.local.array(own_sums, float32)
+        for i in range(own_sums):
             sums[i] = float32(0)
+        let_successor_start()
         for i in range(ahead):
-            span = warp + uint32(WARPS * i)
+            span = warp + uint32(warps * i)
             if span < spans:
-                fetch(own + uint32(i * length), lane, of_w, apart, x, span, m, k)
+                fetch_weights(own + uint32(i * length), lane, of_w, apart, span)
+        wait_for_predecessor()  # it may have made x, or read y
+        for i in range(ahead):
+            span = warp + uint32(warps * i)
+            if span < spans:
+                fetch_activations(own + uint32(i * length), lane, x, span, m, k)
             commit()
         to, here, span = uint32(end), uint32(0), warp
         while span < spans:
             wait()
             cuda.syncwarp()  # the stage is there for all lanes, and all are done with the one to fill
-            if span + uint32(WARPS * ahead) < spans:
-                fetch(own + to, lane, of_w, apart, x, span + uint32(WARPS * ahead), m, k)
+            later = span + uint32(warps * ahead)
+            if later < spans:
+                fetch_weights(own + to, lane, of_w, apart, later)
+                fetch_activations(own + to, lane, x, later, m, k)
             commit()
-            for half in range(spans_each):
+            for half in range(each):
                 multiply(own + here, half, lane, sums, spans >> uint32(16) & uint32(0x8000))
             to = uint32(0) if to == uint32(end) else to + uint32(length)
             here = uint32(0) if here == uint32(end) else here + uint32(length)
-            span += uint32(WARPS)
+            span += uint32(warps)
         cuda.syncthreads()  # the rings are free
-        g, t = lane >> uint32(2), lane & uint32(3)
-        if t * uint32(2) < uint32(columns):
-            for i in range(8):  # of strip i / 4: rows g, g + 8, columns 2 t, 2 t + 1
-                row, column = g + uint32(i // 4 * ROWS + i // 2 % 2 * 8), t * uint32(2) + uint32(i % 2)
-                if column < uint32(columns):
-                    at = (warp * uint32(columns) + column) * uint32(SUMS) + row
-                    put_float(base() + at * uint32(4), sums[i])
-        cuda.syncthreads()
-        row, column = uint32(cuda.blockIdx.x) * uint32(BOTH * ROWS) + lane, warp
-        if row < n and column < m:
-            total = float32(0)
-            for i in range(WARPS):
-                at = (uint32(i * columns) + column) * uint32(SUMS) + lane
-                total += take_float(base() + at * uint32(4))
-            store_float(y + (uint64(column) * uint64(n) + uint64(row)) * uint64(4), total)
+        finish(sums, y, m, n)
 
     parameters = (uint64,) * 3 + (uint32,) * 4
-    name = f"gemv of {fmt.name}, up to {columns} rows"
-    return Kernel(name, gemv, *parameters, threads=32 * WARPS, blocks=1, shared=of.shared, least=LEAST)
+    name = f"gemv of {fmt.name}, up to {columns} rows, {span} records a stage"
+    sizes: dict[str, Any] = {"threads": 32 * warps, "shared": of.shared, "least": LEAST}
+    return Kernel(name, gemv, *parameters, early=True, alone=True, **sizes)
+
+
+def chosen(fmt: BlockFormat, m: int) -> Stage:
+    """The stage of the kernel for so many rows; the largest that this GPU has room for, if there is one."""
+    columns = next(columns for columns in COLUMNS if columns >= m)
+    stages = [Stage(layout(fmt), columns, span) for span in SPANS]
+    return next((each for each in stages if device.too_small_for(each.shared) is None), stages[-1])
 
 
 def refuses(problem: Problem) -> str | None:
@@ -243,8 +203,7 @@ def refuses(problem: Problem) -> str | None:
         return f"takes up to {COLUMNS[-1]} rows of activations"
     if problem.k > LONGEST:
         return f"takes up to {LONGEST} columns"
-    needed = stage(layout(problem.format), SERVED_BY[problem.m]).shared
-    return device.older_than(LEAST) or device.too_small_for(needed)
+    return device.older_than(LEAST) or device.too_small_for(chosen(problem.format, problem.m).shared)
 
 
 @register(__name__, __doc__, arithmetic="bf16x", accumulate="f16", refuses=refuses)
@@ -253,8 +212,9 @@ def launch(x: Any, q: QuantArray, out: Any) -> None:
     if not (m and n and k):
         out.fill(0)
         return
-    w = strips(q)
-    columns = SERVED_BY[m]
-    grid = (w.records.shape[0] // BOTH,)
-    sizes = (m, n, k, w.records.shape[1] // stage(w.layout, columns).span)
-    kernel(q.format, columns)(grid, (32 * WARPS,), w.records, aligned_floats(x), out, *sizes)
+    assert isinstance(q.format, BlockFormat)
+    w, of = strips(q), chosen(q.format, m)
+    given = aligned_floats(x) if of.floats else narrowed(x, "bfloat16")
+    grid, threads = (w.records.shape[0] // BOTH,), (32 * of.warps,)
+    sizes = (m, n, k, w.records.shape[1] // of.span)
+    kernel(q.format, of.columns, of.span)(grid, threads, w.records, given, out, *sizes)

@@ -24,7 +24,7 @@ import numpy as np
 from ...array import QuantArray
 from ...formats import BlockFormat
 from ...ladder import Problem, register
-from .. import device, pairs, ptx
+from .. import device, early, pairs, ptx
 from ..atoms import inlined
 from ..convert import narrowed
 from ..dequantize import BLOCK_FORMATS
@@ -73,8 +73,8 @@ SHAPES = (Shape(16, 1, 4), Shape(32, 1, 3), Shape(64, 1, 2))
 
 
 @cache
-def fetcher(kept: Layout, shape: Shape) -> Any:
-    """The device function that starts the copies of one stage.
+def fetchers(kept: Layout, shape: Shape) -> tuple[Any, Any]:
+    """The device functions that start the copies of one stage: of weights, and of activations.
 
     A row of activations is eight chunks of 16 bytes; chunk c of row r lies at c ^ 2 (r % 4), so the
     eight bytes that each lane wants of it come without a conflict.
@@ -84,7 +84,7 @@ def fetcher(kept: Layout, shape: Shape) -> Any:
     copy16, copy16_of = ptx.copy16, pairs.copy16_of
 
     @inlined
-    def fetch(at: Any, of_w: Any, apart: Any, x: Any, m0: Any, step: Any, m: Any, k: Any) -> None:
+    def fetch_weights(at: Any, of_w: Any, apart: Any, step: Any) -> None:
         thread = uint32(cuda.threadIdx.x)
         lane, own = thread & uint32(31), (thread >> uint32(5)) * uint32(strips_each)
         to = at + own * uint32(record) + lane * uint32(16)
@@ -94,6 +94,10 @@ def fetcher(kept: Layout, shape: Shape) -> Any:
                 if lane + uint32(first) < uint32(chunks):
                     place = uint32(strip * record + 16 * first)
                     copy16(to + place, source + uint64(strip) * apart + uint64(16 * first))
+
+    @inlined
+    def fetch_activations(at: Any, x: Any, m0: Any, step: Any, m: Any, k: Any) -> None:
+        thread = uint32(cuda.threadIdx.x)
         row, chunk = thread >> uint32(3), thread & uint32(7)
         column = step * uint32(STEP) + chunk * uint32(8)
         length = uint32(16) if column < k else uint32(0)
@@ -104,7 +108,27 @@ def fetcher(kept: Layout, shape: Shape) -> Any:
             of_x = x + uint64(of * k + column) * uint64(2)
             copy16_of(to + uint32(weights + i * 2 * STEP), of_x, length)
 
-    return fetch
+    return fetch_weights, fetch_activations
+
+
+def starter(fetch_weights: Any, fetch_activations: Any, ahead: int, length: int) -> Any:
+    """The device function that fills the first stages of a ring."""
+    commit, wait_for_predecessor = ptx.commit, early.wait_for_predecessor
+
+    @inlined
+    def start(
+        ring: Any, of_w: Any, apart: Any, x: Any, m0: Any, first: Any, last: Any, m: Any, k: Any
+    ) -> None:
+        for i in range(ahead):
+            if first + uint32(i) < last:
+                fetch_weights(ring + uint32(i * length), of_w, apart, first + uint32(i))
+        wait_for_predecessor()  # it may have made x, or read y
+        for i in range(ahead):
+            if first + uint32(i) < last:
+                fetch_activations(ring + uint32(i * length), x, m0, first + uint32(i), m, k)
+            commit()
+
+    return start
 
 
 @cache
@@ -181,9 +205,11 @@ def kernel(fmt: BlockFormat, shape: Shape) -> Kernel:
     kept = layout(fmt)
     length, count, across, record = shape.stage(kept), shape.stages(kept), shape.own // 8, kept.record
     ahead, end, columns, own = count - 1, (count - 1) * length, shape.columns, shape.own
-    fetch, multiply = fetcher(kept, shape), multiplier(kept, shape)
+    fetch_weights, fetch_activations = both = fetchers(kept, shape)
+    start, multiply = starter(*both, ahead, length), multiplier(kept, shape)
     base, commit, wait = ptx.shared_base, ptx.commit, ptx.wait_for_all_but(count - 2)
     store_float = ptx.store_float
+    let_successor_start = early.let_successor_start
 
     def product(records: Any, x: Any, y: Any, m: Any, n: Any, k: Any, steps: Any) -> None:
         thread, part, parts = uint32(cuda.threadIdx.x), uint32(cuda.blockIdx.z), uint32(cuda.gridDim.z)
@@ -196,19 +222,19 @@ def kernel(fmt: BlockFormat, shape: Shape) -> Kernel:
         sums = cuda.local.array(own, float32)
         for i in range(own):
             sums[i] = float32(0)
-        to, here = uint32(0), uint32(0)
-        for step in range(first, last + uint32(ahead)):
-            ready = step >= first + uint32(ahead)
-            if ready:
-                wait()
-                cuda.syncthreads()  # the stage is there for all, and all are done with the one to fill
-            if step < last:
-                fetch(base() + to, of_w, apart, x, m0, step, m, k)
+        start(base(), of_w, apart, x, m0, first, last, m, k)
+        to, here = uint32(end), uint32(0)
+        for step in range(first, last):
+            wait()
+            cuda.syncthreads()  # the stage is there for all, and all are done with the one to fill
+            if step + uint32(ahead) < last:
+                fetch_weights(base() + to, of_w, apart, step + uint32(ahead))
+                fetch_activations(base() + to, x, m0, step + uint32(ahead), m, k)
             commit()
+            multiply(base() + here, warp, lane, sums, unseen)
             to = uint32(0) if to == uint32(end) else to + uint32(length)
-            if ready:
-                multiply(base() + here, warp, lane, sums, unseen)
-                here = uint32(0) if here == uint32(end) else here + uint32(length)
+            here = uint32(0) if here == uint32(end) else here + uint32(length)
+        let_successor_start()  # not before: its blocks would come between those of this one
         g, t = lane >> uint32(2), lane & uint32(3)
         strip = uint32(cuda.blockIdx.x) * uint32(STRIPS) + warp % uint32(WARPS) * uint32(BOTH)
         first_row = strip * uint32(ROWS) + g
@@ -225,8 +251,10 @@ def kernel(fmt: BlockFormat, shape: Shape) -> Kernel:
                             store_float(at, sums[8 * j + 2 * i + c])
 
     parameters = (uint64,) * 3 + (uint32,) * 4
-    sizes: dict[str, Any] = {"threads": shape.threads, "blocks": shape.blocks, "shared": count * length}
-    return Kernel(f"mma_bf16 of {fmt.name}, {shape}", product, *parameters, least=LEAST, **sizes)
+    return Kernel(
+        f"mma_bf16 of {fmt.name}, {shape}", product, *parameters, threads=shape.threads, blocks=shape.blocks,
+        shared=count * length, least=LEAST, early=True,
+    )  # fmt: skip
 
 
 ADDERS = 256  # threads of a block
@@ -236,8 +264,11 @@ ADDERS = 256  # threads of a block
 def adder() -> Kernel:
     """Adds the parts of each output, the first part first."""
     load_float, store_float = ptx.load_float, ptx.store_float
+    let_successor_start, wait_for_predecessor = early.let_successor_start, early.wait_for_predecessor
 
     def add(parts: Any, y: Any, count: Any, length: Any) -> None:
+        let_successor_start()
+        wait_for_predecessor()
         i = uint64(cuda.blockIdx.x) * uint64(ADDERS) + uint64(cuda.threadIdx.x)
         if i < length:
             total = float32(0)
@@ -245,7 +276,7 @@ def adder() -> Kernel:
                 total += load_float(parts + (uint64(p) * length + i) * uint64(4))
             store_float(y + i * uint64(4), total)
 
-    return Kernel("add parts", add, uint64, uint64, uint32, uint64, threads=ADDERS)
+    return Kernel("add parts", add, uint64, uint64, uint32, uint64, threads=ADDERS, early=True)
 
 
 def refuses(problem: Problem) -> str | None:

@@ -22,7 +22,7 @@ import numpy as np
 from ...array import QuantArray
 from ...formats import BlockFormat
 from ...ladder import Problem, register
-from .. import device, pairs, ptx, warpgroup
+from .. import device, early, pairs, ptx, warpgroup
 from ..atoms import inlined
 from ..convert import narrowed_for_wgmma
 from ..dequantize import BLOCK_FORMATS
@@ -32,7 +32,7 @@ from ..launch import Kernel, family
 from ..layout import ROWS, STEP, Layout, layout
 from ..tiles import store_four
 from . import r12_mma_bf16
-from .r12_mma_bf16 import BUDGET, STRIPS
+from .r12_mma_bf16 import BUDGET, STRIPS, starter
 
 THREADS = 32 * STRIPS  # a warp for each strip of a block
 PITCH = 4 * (STRIPS * ROWS + 4)  # bytes between columns of sums in shared memory
@@ -60,18 +60,18 @@ class Shape:
         return 1024 + max(self.stages(kept) * self.stage(kept), self.columns * PITCH)
 
 
-SHAPES = (Shape(64, 2), Shape(128, 2))
+SHAPES = (Shape(32, 3), Shape(64, 2), Shape(128, 2))
 
 
 @cache
-def fetcher(kept: Layout, shape: Shape) -> Any:
-    """The device function that starts the copies of one stage."""
+def fetchers(kept: Layout, shape: Shape) -> tuple[Any, Any]:
+    """The device functions that start the copies of one stage: of weights, and of activations."""
     record, chunks, columns, rows_each = kept.record, kept.record // 16, shape.columns, THREADS // 8
     of_weights = shape.columns * 2 * STEP
     copy16, copy16_of = ptx.copy16, pairs.copy16_of
 
     @inlined
-    def fetch(at: Any, of_w: Any, apart: Any, x: Any, m0: Any, step: Any, m: Any, k: Any) -> None:
+    def fetch_weights(at: Any, of_w: Any, apart: Any, step: Any) -> None:
         thread = uint32(cuda.threadIdx.x)
         lane, strip = thread & uint32(31), thread >> uint32(5)
         to = at + uint32(of_weights) + strip * uint32(record) + lane * uint32(16)
@@ -79,6 +79,10 @@ def fetcher(kept: Layout, shape: Shape) -> Any:
         for first in range(0, chunks, 32):
             if lane + uint32(first) < uint32(chunks):
                 copy16(to + uint32(16 * first), source + uint64(16 * first))
+
+    @inlined
+    def fetch_activations(at: Any, x: Any, m0: Any, step: Any, m: Any, k: Any) -> None:
+        thread = uint32(cuda.threadIdx.x)
         row, chunk = thread >> uint32(3), thread & uint32(7)
         column = step * uint32(STEP) + chunk * uint32(8)
         length = uint32(16) if column < k else uint32(0)
@@ -88,7 +92,7 @@ def fetcher(kept: Layout, shape: Shape) -> Any:
             of = min(m0 + row + uint32(i), m - uint32(1))  # what is beyond is multiplied and thrown away
             copy16_of(to + uint32(i * 2 * STEP), x + uint64(of * k + column) * uint64(2), length)
 
-    return fetch
+    return fetch_weights, fetch_activations
 
 
 @cache
@@ -128,11 +132,13 @@ def kernel(fmt: BlockFormat, shape: Shape) -> Kernel:
     length, count, columns, record = shape.stage(kept), shape.stages(kept), shape.columns, kept.record
     ahead, end = count - 1, (count - 1) * length
     of_weights = columns * 2 * STEP
-    fetch, unpack, store = fetcher(kept, shape), unpacker(kept), storer(columns)
+    fetch_weights, fetch_activations = both = fetchers(kept, shape)
+    start, unpack, store = starter(*both, ahead, length), unpacker(kept), storer(columns)
     base, commit, wait_for_copies = ptx.shared_base, ptx.commit, ptx.wait_for_all_but(ahead - 1)
-    sums, swizzled = warpgroup.sums(columns), warpgroup.SWIZZLED
-    zeros, mma = sums.zeros, sums.mma
+    zeros, mma, _ = warpgroup.sums(columns)
+    swizzled = warpgroup.SWIZZLED
     fence, close, wait, publish = warpgroup.fence, warpgroup.commit, warpgroup.wait, warpgroup.publish
+    let_successor_start = early.let_successor_start
 
     def product(records: Any, x: Any, y: Any, m: Any, n: Any, k: Any, steps: Any) -> None:
         thread, part, parts = uint32(cuda.threadIdx.x), uint32(cuda.blockIdx.z), uint32(cuda.gridDim.z)
@@ -145,10 +151,7 @@ def kernel(fmt: BlockFormat, shape: Shape) -> Kernel:
         own = uint32(of_weights) + strip * uint32(record)
         unseen = steps >> uint32(16) & uint32(0x8000)
         a = cuda.local.array(16, uint32)
-        for i in range(ahead):
-            if first + uint32(i) < last:
-                fetch(ring + uint32(i * length), of_w, apart, x, m0, first + uint32(i), m, k)
-            commit()
+        start(ring, of_w, apart, x, m0, first, last, m, k)
         total = zeros()
         to, here = uint32(ahead * length), uint32(0)
         for step in range(first, last):
@@ -157,7 +160,8 @@ def kernel(fmt: BlockFormat, shape: Shape) -> Kernel:
             publish()
             cuda.syncthreads()  # the stage is there for all, and all have multiplied the one to fill
             if step + uint32(ahead) < last:
-                fetch(ring + to, of_w, apart, x, m0, step + uint32(ahead), m, k)
+                fetch_weights(ring + to, of_w, apart, step + uint32(ahead))
+                fetch_activations(ring + to, x, m0, step + uint32(ahead), m, k)
             commit()
             unpack(ring + here + own, lane, a, unseen)
             tile = uint64(swizzled) | uint64((ring + here) >> uint32(4))
@@ -169,14 +173,17 @@ def kernel(fmt: BlockFormat, shape: Shape) -> Kernel:
             close()
             to = uint32(0) if to == uint32(end) else to + uint32(length)
             here = uint32(0) if here == uint32(end) else here + uint32(length)
+        let_successor_start()  # not before: its blocks would come between those of this one
         wait()
         cuda.syncthreads()
         of_y = y + uint64(part) * uint64(m) * uint64(n) * uint64(4)
         store(total, ring, of_y, m0, m, n)
 
     parameters = (uint64,) * 3 + (uint32,) * 4
-    sizes: dict[str, Any] = {"threads": THREADS, "blocks": shape.blocks, "shared": shape.shared(kept)}
-    return Kernel(f"wgmma of {fmt.name}, {shape}", product, *parameters, least=(9, 0), exact=True, **sizes)
+    return Kernel(
+        f"wgmma of {fmt.name}, {shape}", product, *parameters, threads=THREADS, blocks=shape.blocks,
+        shared=shape.shared(kept), least=(9, 0), exact=True, early=True,
+    )  # fmt: skip
 
 
 @cache
