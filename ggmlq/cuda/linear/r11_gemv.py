@@ -175,8 +175,10 @@ def kernel(fmt: BlockFormat, columns: int, span: int) -> Kernel:
                 fetch_weights(own + to, lane, of_w, apart, later)
                 fetch_activations(own + to, lane, x, later, m, k)
             commit()
-            for half in range(each):
-                multiply(own + here, half, lane, sums, spans >> uint32(16) & uint32(0x8000))
+            unseen = spans >> uint32(16) & uint32(0x8000)
+            multiply(own + here, 0, lane, sums, unseen)  # a loop over records would not be unrolled
+            if each > 1:
+                multiply(own + here, 1, lane, sums, unseen)
             to = uint32(0) if to == uint32(end) else to + uint32(length)
             here = uint32(0) if here == uint32(end) else here + uint32(length)
             span += uint32(warps)
