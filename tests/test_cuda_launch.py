@@ -1,4 +1,4 @@
-"""What a launch hands to the driver, and what goes on while a CUDA graph is recorded: with a CuPy made of words."""
+"""What a launch hands to the driver, and what a CUDA graph records: with a CuPy made of words."""
 
 from __future__ import annotations
 

@@ -154,9 +154,15 @@ def most_shared() -> int:
     return _shared(current())
 
 
+def room() -> int | None:
+    """The same; None where there is no GPU."""
+    return None if capability() is None else most_shared()
+
+
 def too_small_for(shared: int) -> str | None:
     """Why a kernel with so many bytes of shared memory a block cannot run here; None as above."""
-    if capability() is None or (found := most_shared()) >= shared:
+    found = room()
+    if found is None or found >= shared:
         return None
     return f"needs {shared >> 10} KB of shared memory for a block, this GPU has {found >> 10}"
 

@@ -193,9 +193,14 @@ def kernel(fmt: BlockFormat, columns: int, span: int) -> Kernel:
 
 def chosen(fmt: BlockFormat, m: int) -> Stage:
     """The stage of the kernel for so many rows; the largest that this GPU has room for, if there is one."""
+    return _chosen(fmt, m, device.room())
+
+
+@cache
+def _chosen(fmt: BlockFormat, m: int, room: int | None) -> Stage:
     columns = next(columns for columns in COLUMNS if columns >= m)
     stages = [Stage(layout(fmt), columns, span) for span in SPANS]
-    return next((each for each in stages if device.too_small_for(each.shared) is None), stages[-1])
+    return next((each for each in stages if room is None or each.shared <= room), stages[-1])
 
 
 def refuses(problem: Problem) -> str | None:
