@@ -114,9 +114,11 @@ class Held:
                 'GPU can do without; use q.to("cuda") first'
             )
         with _LOCK, on_device_of(asked, self.memory):
-            if self._stored is not None:
+            stored = self._stored
+            if stored is not None:
                 self.memory = cuda_module("restore").kept_instead(asked, self)
                 self._stored = None
+                cuda_device().wait()  # until nobody reads them any more, on any stream
 
     def _restored(self) -> Any:
         with _LOCK, on_device_of(f"the bytes of {self!r}, which were dropped", self.memory):

@@ -114,6 +114,11 @@ def once(what: str, make: Callable[[], Any]) -> Any:
     return made
 
 
+def wait() -> None:
+    """Until all work on CuPy's current device is done, on all streams."""
+    cupy().cuda.runtime.deviceSynchronize()
+
+
 def current() -> int:
     """The number of CuPy's current device."""
     return driver().device()

@@ -42,9 +42,11 @@ def multiplier(stage: Stage) -> Any:
     """The device function that adds one record of both strips to a lane's sums, four of a strip and tile."""
     kept, size, tiles = stage.kept, stage.size, stage.tiles
     count, values = buffers(kept)
-    raised = tiles < 4 or kept.has_offset
-    load_words, load_scales, fragment = words_of(kept), scales_of(kept, raised), fragment_of(kept, raised)
     runs, scales, has_offset, several = kept.runs, kept.scales, kept.has_offset, stage.columns > 1
+    # What raised codes have too much is taken off with the offset; of one tile, with the sums' beginning.
+    raised, lift = tiles < 4 or has_offset, float32(kept.lowest - 128)
+    load_words, load_scales = words_of(kept), scales_of(kept, raised and tiles > 1)
+    fragment, lifted = fragment_of(kept, raised), has_offset and tiles == 1
     each, zero, record, take = 4 // runs, uint32(zero_of(kept)), kept.record, taker(stage)
     of_x, of_d = 8 * tiles, 4 * tiles
     mma, ones, none, from_zero = pairs.mma, pairs.ONES, float32(0), not (raised and zero_of(kept))
@@ -69,7 +71,9 @@ def multiplier(stage: Stage) -> Any:
                 if has_offset:
                     x[i], x[i + 1] = sum_of(b, first, ones)
                 start[i], start[i + 1] = none, none
-                if not from_zero:
+                if lifted:
+                    start[i], start[i + 1] = x[i] * lift, x[i + 1] * lift
+                elif not from_zero:
                     start[i], start[i + 1] = sum_of(b, first, zero)
         words, a = cuda.local.array(count, uint32), cuda.local.array(4, uint32)
         f, d = cuda.local.array(values, float32), cuda.local.array(of_d, float32)
