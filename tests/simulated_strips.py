@@ -55,30 +55,30 @@ def strips_of(blocks, fmt):
 
 def weights_of(records, fmt):
     """What a product finds in them: values [rows, columns] in float64; a block of threads is a warp."""
-    from ggmlq.cuda import fragments, layout
+    from ggmlq.cuda import fragments, layout, scales
 
     kept = layout.layout(fmt)
     count, steps, size = records.shape
     READ.bytes = records.reshape(-1)
     fragment, load_words = fragments.fragment_of(kept), fragments.words_of(kept)
-    load_scales, sizes = fragments.scales_of(kept), fragments.buffers(kept)
+    load_scales, sizes = scales.scales_of(kept), fragments.buffers(kept)
     found = np.full((16 * count, 64 * steps), np.nan)
 
     def read(found):
         strip, step, lane = cuda.blockIdx.x, cuda.blockIdx.y, cuda.threadIdx.x
         at, (g, t) = np.uint32((strip * steps + step) * size), divmod(lane, 4)
-        words, scales = [None] * sizes[0], [None] * sizes[1]
+        words, made = [None] * sizes[0], [None] * sizes[1]
         load_words(at, np.uint32(lane), words)
-        load_scales(at, np.uint32(lane), scales)
+        load_scales(at, np.uint32(lane), made)
         for s in range(4):
             a = [None] * 4
             fragment(words, s, a, np.uint32(0))
             for r in range(4):
                 pair = np.array([int(a[r]) << 16 & 0xFFFFFFFF, int(a[r]) & 0xFFFF0000], np.uint32)
                 i, row = r % 2 * kept.scales + 16 * s // kept.run, 16 * strip + g + 8 * (r % 2)
-                value = pair.view(np.float32) * np.float64(scales[i])
+                value = pair.view(np.float32) * np.float64(made[i])
                 if kept.has_offset:
-                    value = value - np.float64(scales[i + kept.runs])
+                    value = value - np.float64(made[i + kept.runs])
                 column = 64 * step + 16 * s + 4 * t + 2 * (r // 2)
                 for e in range(2):
                     found[row, column + e] = value[e]
@@ -125,11 +125,18 @@ def check_bytes(fmt, n, k, seed):
     assert np.array_equal(WRITTEN.bytes, blocks.reshape(-1))
 
 
-def main():
+def patch():
+    """Instructions on memory work on READ and WRITTEN; before any function is made with them."""
     from ggmlq.cuda import pairs, ptx, restore
 
     pairs.take4, pairs.take8, ptx.take16 = READ.taking(1), READ.taking(2), READ.taking(4)
     ptx.store4, ptx.store1, restore.load4 = WRITTEN.putting("<u4"), WRITTEN.putting("u1"), READ.taking(1)
+
+
+def main():
+    from ggmlq.cuda import restore
+
+    patch()
     seed = int(sys.argv[1])
     for asked in sys.argv[2:]:
         name, n, k = asked.split(",")

@@ -34,7 +34,7 @@ SEED = int(np.random.default_rng().integers(1 << 31))
 PROGRAM = """
 import sys
 import numpy as np
-from ggmlq.cuda import fragments, layout, pairs, strips
+from ggmlq.cuda import fragments, layout, pairs, scales, strips
 from ggmlq.formats import FORMATS, BlockFormat
 from ggmlq.formats._tables import FP4
 
@@ -70,13 +70,14 @@ HALVES = np.array([0, 1, 0x3FF, 0x400, 0x3C00, 0x7BFF, 0xFBFF, 0x8001], np.uint1
 
 
 def check_scales(fmt, kept):
-    make = fragments.maker(kept)
-    values = [None] * 2 * kept.scales
+    value = scales.value_of(kept)
+    places = [(s, p, r) for s in range(2) for p in range(1 + kept.has_offset) for r in range(kept.runs)]
     how, runs = fmt.scales, kept.runs
     for byte in range(256):
         halves = rng.choice(HALVES, 2 * kept.half_words)
         bytes_ = np.full(4 * kept.sub_words, byte, np.uint8)
-        make([*halves.view(np.uint32), *bytes_.view(np.uint32)], values)
+        words = [*halves.view(np.uint32), *bytes_.view(np.uint32)]
+        values = [value(words, *place) for place in places]
         d = halves.view(np.float16).astype(np.float64).reshape(-1, 2)
         if kept.single:
             want = np.repeat(np.stack([halves[::2], halves[1::2]]).view(np.float32), runs)
@@ -168,6 +169,16 @@ def test_strips_hold_the_weights(shapes):
     """Those of the oracle, with exact scales; and blocks of any bytes come back."""
     full = [shape if "," in shape else f"{shape},1,{max(64, FORMATS[shape].block_size)}" for shape in shapes]
     simulated(Path(__file__).parent / "simulated_strips.py", SEED, *full)
+
+
+# Format, rows of activations, records of a strip; a different one more each time.
+SPANS = ["q4_K,1,2", "q4_0,2,2", "q6_K,2,1", "mxfp4,1,2", "nvfp4,1,2", "q8_0,1,2", "q5_1,4,2"]
+ANY = f"{BLOCKS[SEED % len(BLOCKS)].name},{SEED % 4 + 1},{SEED % 2 + 1}"
+
+
+def test_what_a_warp_makes_of_a_span():
+    """Sums of products, with tensor cores of NumPy: that lanes agree on who has what."""
+    simulated(Path(__file__).parent / "simulated_warp.py", SEED, *SPANS, ANY)
 
 
 def test_pairs():

@@ -22,15 +22,16 @@ from typing import Any
 from ...array import QuantArray
 from ...formats import BlockFormat
 from ...ladder import Problem, register
-from .. import device, early, pairs, ptx
+from .. import device, early, pairs, ptx, spread
 from ..atoms import inlined
 from ..convert import aligned_floats, narrowed
 from ..dequantize import BLOCK_FORMATS
-from ..fragments import buffers, fragment_of, scales_of, words_of, zero_of
+from ..fragments import buffers, fragment_of, words_of, zero_of
 from ..language import cuda, float32, uint32, uint64
 from ..launch import Kernel, family
 from ..layout import ROWS, layout
 from ..ring import BOTH, COLUMNS, SUMS, Stage, fetchers, taker
+from ..scales import scales_of
 from ..strips import LONGEST, strips
 
 LEAST = (8, 0)
@@ -39,7 +40,21 @@ SPANS = (2, 1)  # records of a strip in a stage, for GPUs with much or little sh
 
 @cache
 def multiplier(stage: Stage) -> Any:
-    """The device function that adds one record of both strips to a lane's sums, four of a strip and tile."""
+    """The device function that adds a span of both strips to a lane's sums, four of a strip and tile."""
+    multiply_record, again = record_multiplier(stage), stage.span > 1
+
+    @inlined
+    def multiply(at: Any, lane: Any, sums: Any, unseen: Any) -> None:
+        multiply_record(at, 0, lane, sums, unseen)  # a loop over records would not be unrolled
+        if again:
+            multiply_record(at, 1, lane, sums, unseen)
+
+    return multiply
+
+
+@cache
+def record_multiplier(stage: Stage) -> Any:
+    """The device function that adds one record of both strips."""
     kept, size, tiles = stage.kept, stage.size, stage.tiles
     count, values = buffers(kept)
     runs, scales, has_offset, several = kept.runs, kept.scales, kept.has_offset, stage.columns > 1
@@ -145,8 +160,9 @@ def kernel(fmt: BlockFormat, columns: int, span: int) -> Kernel:
     of = Stage(layout(fmt), columns, span)
     length, count, size = of.length, of.count, of.size
     ahead, end, ring = count - 1, (count - 1) * length, count * length
-    warps, each, own_sums = of.warps, of.span, 8 * of.tiles
-    (fetch_weights, fetch_activations), multiply, finish = fetchers(of), multiplier(of), finisher(of)
+    warps, own_sums, spreads, gather = of.warps, 8 * of.tiles, spread.serves(of), spread.gather
+    (fetch_weights, fetch_activations), finish = fetchers(of), finisher(of)
+    multiply = spread.multiplier(of) if spreads else multiplier(of)
     base, commit, wait = ptx.shared_base, ptx.commit, ptx.wait_for_all_but(count - 2)
     let_successor_start, wait_for_predecessor = early.let_successor_start, early.wait_for_predecessor
 
@@ -179,13 +195,12 @@ def kernel(fmt: BlockFormat, columns: int, span: int) -> Kernel:
                 fetch_weights(own + to, lane, of_w, apart, later)
                 fetch_activations(own + to, lane, x, later, m, k)
             commit()
-            unseen = spans >> uint32(16) & uint32(0x8000)
-            multiply(own + here, 0, lane, sums, unseen)  # a loop over records would not be unrolled
-            if each > 1:
-                multiply(own + here, 1, lane, sums, unseen)
+            multiply(own + here, lane, sums, spans >> uint32(16) & uint32(0x8000))
             to = uint32(0) if to == uint32(end) else to + uint32(length)
             here = uint32(0) if here == uint32(end) else here + uint32(length)
             span += uint32(warps)
+        if spreads:
+            gather(sums)
         cuda.syncthreads()  # the rings are free
         finish(sums, y, m, n)
 

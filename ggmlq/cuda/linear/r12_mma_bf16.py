@@ -28,10 +28,11 @@ from .. import device, early, pairs, ptx
 from ..atoms import inlined
 from ..convert import narrowed
 from ..dequantize import BLOCK_FORMATS
-from ..fragments import buffers, fragment_of, scales_of, words_of
+from ..fragments import buffers, fragment_of, words_of
 from ..language import cuda, float32, uint32, uint64
 from ..launch import Kernel, family
 from ..layout import ROWS, STEP, Layout, layout
+from ..scales import scales_of
 from ..strips import LONGEST, strips
 from .r11_gemv import LEAST
 

@@ -26,10 +26,11 @@ from .. import device, early, pairs, ptx, warpgroup
 from ..atoms import inlined
 from ..convert import narrowed_for_wgmma
 from ..dequantize import BLOCK_FORMATS
-from ..fragments import buffers, fragment_of, scales_of, words_of
+from ..fragments import buffers, fragment_of, words_of
 from ..language import cuda, float32, uint32, uint64
 from ..launch import Kernel, family
 from ..layout import ROWS, STEP, Layout, layout
+from ..scales import scales_of
 from ..tiles import store_four
 from . import r12_mma_bf16
 from .r12_mma_bf16 import BUDGET, STRIPS, starter
