@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 import ggmlq as gq
+from ggmlq.cuda.linear import r6_dequant_cublas
 from ggmlq.formats import FORMATS, BlockFormat
 from ggmlq.ladder import Problem
 from ggmlq.testing.blocks import random_blocks
@@ -178,6 +179,18 @@ def test_forms_of_x(cupy):
         assert cupy.array_equal(gq.linear(odd, q, kernel=rung.name), want)
         out = cupy.empty(24 * 7 + 1, np.float32)[1:].reshape(24, 7)
         assert cupy.array_equal(gq.linear(x.astype(np.float64), q, kernel=rung.name, out=out), want)
+
+
+@pytest.mark.cuda
+@pytest.mark.parametrize("rung", ["cuda:dequant_cublas", "cuda:dequant_bf16"])
+def test_slabs_of_a_large_matrix(rung, cupy, monkeypatch):
+    """Decoded in slabs of 100 rows, the last one shorter: the same sums, whichever way cuBLAS takes."""
+    q, x = weights("q5_1", 257, 512), rows("normal", 9, 512, SEED)
+    given, device_q = cupy.asarray(x), q.to("cuda")
+    whole = gq.linear(given, device_q, kernel=rung).get()
+    monkeypatch.setattr(r6_dequant_cublas, "SLAB", 100 * 2 * 512)
+    y = gq.linear(given, device_q, kernel=rung).get()
+    np.testing.assert_allclose(y, whole, rtol=0, atol=1e-5 * np.abs(whole).max())
 
 
 @pytest.mark.cuda

@@ -37,6 +37,12 @@ def wait() -> Any:
     only_on_a_gpu()
 
 
+@instruction("wgmma.wait_group.sync.aligned 1;", None, effect=True)
+def wait_for_all_but_one() -> Any:
+    """Until all groups of products are done but the last."""
+    only_on_a_gpu()
+
+
 @instruction("fence.proxy.async.shared::cta;", None, effect=True)
 def publish() -> Any:
     """What was written to shared memory is there for ``wgmma``."""

@@ -3,12 +3,13 @@
 Changed from mma_bf16: the scale is multiplied into the weight, in bfloat16, while it is unpacked; so a
 sum stays in the tensor cores from the first column to the last, and no instruction is spent on an
 output. ``wgmma`` takes the weights from the registers of four warps and the activations straight from
-shared memory. It runs by itself: while it multiplies for one block of threads, another one unpacks.
+shared memory. It runs by itself: while it multiplies what lies in one set of registers, the next
+step is unpacked into another set.
 
 Weights are rounded as cuda:dequant_bf16 rounds them, after their scale was rounded in the same way.
 
-Limited by unpacking, which a tile of 64 rows of activations does not quite pay for; with thousands
-of rows cuBLAS on a decoded copy is still ahead.
+Limited by the barrier and the waits of each step, about twice the time of its products; with
+thousands of rows cuBLAS on a decoded copy is still ahead.
 """
 
 from __future__ import annotations
@@ -54,14 +55,14 @@ class Shape:
 
     def stages(self, kept: Layout) -> int:
         """In shared memory at once: those on their way, and the one that is multiplied."""
-        return max(2, min(4, (BUDGET // self.blocks - 1024) // self.stage(kept)))
+        return max(3, min(4, (BUDGET // self.blocks - 1024) // self.stage(kept)))
 
     def shared(self, kept: Layout) -> int:
         """Bytes of shared memory."""
         return 1024 + max(self.stages(kept) * self.stage(kept), self.columns * PITCH)
 
 
-SHAPES = (Shape(32, 3), Shape(64, 2), Shape(128, 2))
+SHAPES = (Shape(32, 2), Shape(64, 2), Shape(128, 1))
 
 
 @cache
@@ -126,6 +127,47 @@ def unpacker(kept: Layout) -> Any:
     return unpack
 
 
+def multiplier(columns: int) -> Any:
+    """The device function that starts the products of one step with the registers of a lane.
+
+    It waits for those of the step before, whose registers and stage are free then.
+    """
+    mma, swizzled = warpgroup.sums(columns).mma, warpgroup.SWIZZLED
+    fence, close, wait_for_all_but_one = warpgroup.fence, warpgroup.commit, warpgroup.wait_for_all_but_one
+
+    @inlined
+    def multiply(total: Any, a: Any, at: Any) -> Any:
+        tile = uint64(swizzled) | uint64(at >> uint32(4))
+        fence()
+        total = mma(total, a[0], a[1], a[2], a[3], tile)
+        total = mma(total, a[4], a[5], a[6], a[7], tile + uint64(2))
+        total = mma(total, a[8], a[9], a[10], a[11], tile + uint64(4))
+        total = mma(total, a[12], a[13], a[14], a[15], tile + uint64(6))
+        close()
+        wait_for_all_but_one()
+        return total
+
+    return multiply
+
+
+def refiller(kept: Layout, shape: Shape) -> Any:
+    """The device function that waits for the next stage, and starts to fill the one that is free."""
+    fetch_weights, fetch_activations = fetchers(kept, shape)
+    wait, publish, commit = ptx.wait_for_all_but(shape.stages(kept) - 3), warpgroup.publish, ptx.commit
+
+    @inlined
+    def refill(to: Any, of_w: Any, apart: Any, x: Any, m0: Any, step: Any, last: Any, m: Any, k: Any) -> None:
+        wait()
+        publish()
+        cuda.syncthreads()  # the stage is there for all, and all have multiplied the one to fill
+        if step < last:
+            fetch_weights(to, of_w, apart, step)
+            fetch_activations(to, x, m0, step, m, k)
+        commit()
+
+    return refill
+
+
 @family((fmt, shape) for fmt in BLOCK_FORMATS for shape in SHAPES)
 def kernel(fmt: BlockFormat, shape: Shape) -> Kernel:
     """Block (row tile, tile of activations, part of the columns)."""
@@ -133,13 +175,18 @@ def kernel(fmt: BlockFormat, shape: Shape) -> Kernel:
     length, count, columns, record = shape.stage(kept), shape.stages(kept), shape.columns, kept.record
     ahead, end = count - 1, (count - 1) * length
     of_weights = columns * 2 * STEP
-    fetch_weights, fetch_activations = both = fetchers(kept, shape)
-    start, unpack, store = starter(*both, ahead, length), unpacker(kept), storer(columns)
-    base, commit, wait_for_copies = ptx.shared_base, ptx.commit, ptx.wait_for_all_but(ahead - 1)
-    zeros, mma, _ = warpgroup.sums(columns)
-    swizzled = warpgroup.SWIZZLED
-    fence, close, wait, publish = warpgroup.fence, warpgroup.commit, warpgroup.wait, warpgroup.publish
-    let_successor_start = early.let_successor_start
+    first_fetch, refill = starter(*fetchers(kept, shape), ahead, length), refiller(kept, shape)
+    unpack, multiply, store = unpacker(kept), multiplier(columns), storer(columns)
+    base, first_there, wait = ptx.shared_base, ptx.wait_for_all_but(ahead - 1), warpgroup.wait
+    zeros, publish, let_successor_start = (
+        warpgroup.sums(columns).zeros,
+        warpgroup.publish,
+        early.let_successor_start,
+    )
+
+    @inlined
+    def after(stage: Any) -> Any:
+        return uint32(0) if stage == uint32(end) else stage + uint32(length)
 
     def product(records: Any, x: Any, y: Any, m: Any, n: Any, k: Any, steps: Any) -> None:
         thread, part, parts = uint32(cuda.threadIdx.x), uint32(cuda.blockIdx.z), uint32(cuda.gridDim.z)
@@ -147,35 +194,33 @@ def kernel(fmt: BlockFormat, shape: Shape) -> Kernel:
         m0 = uint32(cuda.blockIdx.y) * uint32(columns)
         apart = uint64(steps) * uint64(record)
         of_w = records + uint64(cuda.blockIdx.x) * uint64(STRIPS) * apart
-        first, last = uint32(part * steps) // parts, uint32((part + uint32(1)) * steps) // parts
+        twos = steps >> uint32(1)
+        first = uint32(part * twos) // parts << uint32(1)
+        last = uint32((part + uint32(1)) * twos) // parts << uint32(1)
         ring = (base() + uint32(1023)) & uint32(0xFFFFFC00)
         own = uint32(of_weights) + strip * uint32(record)
         unseen = steps >> uint32(16) & uint32(0x8000)
-        a = cuda.local.array(16, uint32)
-        start(ring, of_w, apart, x, m0, first, last, m, k)
+        even, odd = cuda.local.array(16, uint32), cuda.local.array(16, uint32)
+        first_fetch(ring, of_w, apart, x, m0, first, last, m, k)
+        first_there()
+        publish()
+        cuda.syncthreads()
+        unpack(ring + own, lane, even, unseen)
         total = zeros()
-        to, here = uint32(ahead * length), uint32(0)
-        for step in range(first, last):
-            wait()  # before registers change that products still read
-            wait_for_copies()
-            publish()
-            cuda.syncthreads()  # the stage is there for all, and all have multiplied the one to fill
-            if step + uint32(ahead) < last:
-                fetch_weights(ring + to, of_w, apart, step + uint32(ahead))
-                fetch_activations(ring + to, x, m0, step + uint32(ahead), m, k)
-            commit()
-            unpack(ring + here + own, lane, a, unseen)
-            tile = uint64(swizzled) | uint64((ring + here) >> uint32(4))
-            fence()
-            total = mma(total, a[0], a[1], a[2], a[3], tile)
-            total = mma(total, a[4], a[5], a[6], a[7], tile + uint64(2))
-            total = mma(total, a[8], a[9], a[10], a[11], tile + uint64(4))
-            total = mma(total, a[12], a[13], a[14], a[15], tile + uint64(6))
-            close()
-            to = uint32(0) if to == uint32(end) else to + uint32(length)
-            here = uint32(0) if here == uint32(end) else here + uint32(length)
-        let_successor_start()  # not before: its blocks would come between those of this one
+        to, here = uint32(end), uint32(0)
+        for step in range(first, last, 2):
+            total = multiply(total, even, ring + here)
+            here = after(here)
+            refill(ring + to, of_w, apart, x, m0, step + uint32(ahead), last, m, k)
+            to = after(to)
+            unpack(ring + here + own, lane, odd, unseen)  # while the others are being multiplied
+            total = multiply(total, odd, ring + here)
+            here = after(here)
+            refill(ring + to, of_w, apart, x, m0, step + uint32(ahead + 1), last, m, k)
+            to = after(to)
+            unpack(ring + here + own, lane, even, unseen)  # in the end of what is there, for nothing
         wait()
+        let_successor_start()  # not before: its blocks would come between those of this one
         cuda.syncthreads()
         of_y = y + uint64(part) * uint64(m) * uint64(n) * uint64(4)
         store(total, ring, of_y, m0, m, n)

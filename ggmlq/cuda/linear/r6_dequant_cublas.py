@@ -5,7 +5,8 @@ cuBLAS sums the products of halves in float32 on the tensor cores. It serves eve
 does not care for blocks at all.
 
 Limited by the copy: each weight is written and read again as two bytes, which a large batch pays
-for and a small one does not. Halves end at 65504: larger activations become infinite.
+for and a small one does not. It never takes more than 256 MB: larger matrices are decoded and
+multiplied in slabs of rows. Halves end at 65504: larger activations become infinite.
 """
 
 from __future__ import annotations
@@ -41,21 +42,31 @@ def launch(x: Any, q: QuantArray, out: Any) -> None:
     multiply(x, q, out, "float16")
 
 
+SLAB = 256 << 20  # bytes that are decoded at a time
+
+
 def multiply(x: Any, q: QuantArray, out: Any, kind: str) -> None:
     """``out = x @ q.T`` with both operands as halves or bfloat16."""
-    if x.size and out.size:
-        product(narrowed(x, kind), decoded(q, kind), out, kind)
-    else:
+    if not (x.size and out.size):
         out.fill(0)
+        return
+    given, (n, k) = narrowed(x, kind), q.shape
+    each = max(1, SLAB // (2 * k))
+    for first in range(0, n, each):
+        part = q if each >= n else q[first : first + each]
+        product(given, decoded(part, kind), out, first, kind)
 
 
-def product(x: Any, w: Any, out: Any, kind: str) -> None:
-    """``out = x @ w.T`` in cuBLAS, which counts columns first and so sees all of it transposed."""
+def product(x: Any, w: Any, out: Any, first: int, kind: str) -> None:
+    """``out[:, first:] = x @ w.T`` for as many columns as w has rows.
+
+    cuBLAS counts columns first and so sees all of it transposed.
+    """
     cublas: Any = import_module("cupy_backends.cuda.libs.cublas")
     (m, k), n = x.shape, len(w)
     one, none = np.ones(1, np.float32), np.zeros(1, np.float32)
     cublas.gemmEx(
         cupy().cuda.device.get_cublas_handle(), TRANSPOSED, AS_IS, n, m, k,
         one.ctypes.data, w.data.ptr, INPUT[kind], k, x.data.ptr, INPUT[kind], k,
-        none.ctypes.data, out.data.ptr, R_32F, n, COMPUTE_32F, DEFAULT,
+        none.ctypes.data, out.data.ptr + 4 * first, R_32F, out.shape[1], COMPUTE_32F, DEFAULT,
     )  # fmt: skip
