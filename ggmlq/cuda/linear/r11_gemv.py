@@ -10,6 +10,8 @@ Up to 8 rows of activations stay floats and are rounded to bfloat16 while they a
 does all. The codes are exact in bfloat16, and a scale meets only sums: nothing overflows. (An activation
 that is infinite makes NaN, for codes are multiplied 128 too high and that is taken off.)
 
+With one or two rows the columns of ``mma`` that are free serve other runs (spread.py).
+
 Limited by memory, where the instructions that unpack a format leave room for it. Beyond 16 rows the
 activations, which every block reads, are the larger part.
 """
