@@ -264,14 +264,14 @@ def test_any_bytes_come_back(name, shape, cupy):
 def test_products_without_the_bytes(name, cupy):
     q, x = weights(name, 144, 1536).to("cuda"), cupy.asarray(rows("normal", 8, 1536, SEED))
     want = {rung: gq.linear(x, q, kernel=rung) for rung in RUNGS}
-    others = gq.linear(x, q, kernel="cuda:dequant_bf16")
+    others = gq.linear(x, q, kernel="cuda:dequant_cublas")
     q.drop_raw()
     held = q.memory
     for rung in RUNGS:
         assert cupy.array_equal(gq.linear(x, q, kernel=rung), want[rung])
         assert cupy.array_equal(x @ q.T, gq.linear(x, q))
     assert q.memory is held
-    assert cupy.array_equal(gq.linear(x, q, kernel="cuda:dequant_bf16"), others)
+    assert cupy.array_equal(gq.linear(x, q, kernel="cuda:dequant_cublas"), others)
     assert q.memory is q.raw
     q.drop_raw()
     q.drop_prepared()
