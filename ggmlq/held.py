@@ -83,6 +83,10 @@ class Held:
                     self._prepared[make] = cuda_device().once(what, lambda: make(self))
             return self._prepared[make]
 
+    def kept(self, make: Callable[[Any], Any]) -> Any:
+        """What :meth:`prepared` made before, or None."""
+        return self._prepared.get(make)
+
     def drop_prepared(self) -> None:
         """Give back the memory of what kernels keep; the next product makes it again.
 

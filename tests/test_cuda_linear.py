@@ -184,7 +184,7 @@ def test_forms_of_x(cupy):
 @pytest.mark.cuda
 @pytest.mark.parametrize("rung", ["cuda:dequant_cublas", "cuda:dequant_bf16"])
 def test_slabs_of_a_large_matrix(rung, cupy, monkeypatch):
-    """Decoded in slabs of 100 rows, the last one shorter: the same sums, whichever way cuBLAS takes."""
+    """Decoded in slabs of 96 rows, the last one shorter: the same sums, whichever way cuBLAS takes."""
     q, x = weights("q5_1", 257, 512), rows("normal", 9, 512, SEED)
     given, device_q = cupy.asarray(x), q.to("cuda")
     whole = gq.linear(given, device_q, kernel=rung).get()

@@ -14,7 +14,10 @@ pytest.importorskip("numba_cuda", reason="numba-cuda is not installed (extra tes
 
 import ggmlq as gq
 from ggmlq.cuda import pairs, restore
+from ggmlq.cuda.dequantize import decoded
 from ggmlq.cuda.layout import STEP, layout, stored
+from ggmlq.cuda.strips import strips
+from ggmlq.cuda.unfold import unfold
 from ggmlq.formats import FORMATS, BlockFormat
 from ggmlq.testing.blocks import random_blocks
 from ggmlq.testing.rows import rows
@@ -261,14 +264,14 @@ def test_any_bytes_come_back(name, shape, cupy):
 def test_products_without_the_bytes(name, cupy):
     q, x = weights(name, 144, 1536).to("cuda"), cupy.asarray(rows("normal", 8, 1536, SEED))
     want = {rung: gq.linear(x, q, kernel=rung) for rung in RUNGS}
-    others = gq.linear(x, q, kernel="cuda:dequant_bf16")
+    others = gq.linear(x, q, kernel="cuda:dequant_cublas")
     q.drop_raw()
     held = q.memory
     for rung in RUNGS:
         assert cupy.array_equal(gq.linear(x, q, kernel=rung), want[rung])
         assert cupy.array_equal(x @ q.T, gq.linear(x, q))
     assert q.memory is held
-    assert cupy.array_equal(gq.linear(x, q, kernel="cuda:dequant_bf16"), others)
+    assert cupy.array_equal(gq.linear(x, q, kernel="cuda:dequant_cublas"), others)
     assert q.memory is q.raw
     q.drop_raw()
     q.drop_prepared()
@@ -303,3 +306,30 @@ def test_graphs_without_the_bytes(cupy):
         graph.launch(stream)
     stream.synchronize()
     assert cupy.array_equal(out, want)
+
+
+@pytest.mark.cuda
+@pytest.mark.parametrize("name", [fmt.name for fmt in BLOCKS])
+def test_unfolded_strips_are_the_decoded_weights(name, cupy):
+    """To the bit, but for the sign of a zero; of part of the rows too, and of columns that fill no record."""
+    fmt = FORMATS[name]
+    q = weights(name, 53, 192 if 192 % fmt.block_size == 0 else 768).to("cuda")
+    want = decoded(q, "bfloat16").get().astype(np.uint32) << 16
+    for first, rows_each in ((0, 53), (16, 20), (48, 5)):
+        found = cupy.full((rows_each, q.shape[1]), 0x7FC1, np.uint16)
+        unfold(fmt, strips(q), first, found)
+        found = found.get().astype(np.uint32) << 16
+        part = want[first : first + rows_each]
+        np.testing.assert_array_equal(found.view(np.float32), part.view(np.float32))
+
+
+@pytest.mark.cuda
+@pytest.mark.parametrize("name", ["q4_K", "q8_0", "mxfp4"])
+def test_cublas_after_the_bytes_are_gone(name, cupy):
+    """Decoding strips gives what decoding bytes gave, and does not bring the bytes back."""
+    q, x = weights(name, 130, 512).to("cuda"), cupy.asarray(rows("normal", 64, 512, SEED))
+    before = gq.linear(x, q, kernel="cuda:dequant_bf16").get()
+    q.drop_raw()
+    after = gq.linear(x, q, kernel="cuda:dequant_bf16").get()
+    np.testing.assert_array_equal(before, after)
+    assert q._stored is None

@@ -4,7 +4,8 @@ Changed from dequant_cublas: bfloat16 in place of half. It keeps 8 bits of a num
 still more than the 7 of an int8 code, and nothing overflows. cuBLAS uses Hopper's own tensor
 instructions (wgmma), which take twice what ``mma.sync`` takes, and scales nothing.
 
-Limited by decoding: as long for one row as for a thousand.
+Where other kernels have made strips of the weights, it decodes those, which is faster and does without
+the file's bytes. Limited by decoding: as long for one row as for a thousand.
 """
 
 from __future__ import annotations
@@ -12,10 +13,14 @@ from __future__ import annotations
 from typing import Any
 
 from ...array import QuantArray
+from ...formats import BlockFormat
 from ...formats.scalars import ScalarFormat
 from ...ladder import Problem, register
 from .. import device
-from ..convert import LEAST
+from ..convert import DTYPES, LEAST
+from ..dequantize import decoded
+from ..strips import made
+from ..unfold import unfold
 from . import r6_dequant_cublas
 
 
@@ -28,4 +33,15 @@ def refuses(problem: Problem) -> str | None:
 
 @register(__name__, __doc__, arithmetic="bf16", accumulate="f16", refuses=refuses)
 def launch(x: Any, q: QuantArray, out: Any) -> None:
-    r6_dequant_cublas.multiply(x, q, out, "bfloat16")
+    r6_dequant_cublas.multiply(x, q, out, "bfloat16", weights)
+
+
+def weights(q: QuantArray, first: int, rows: int) -> Any:
+    """So many rows of q from ``first`` on, out of strips if there are any."""
+    w = q.kept(made)
+    if w is None:
+        return decoded(q if rows == len(q) else q[first : first + rows], "bfloat16")
+    assert isinstance(q.format, BlockFormat)
+    values = device.cupy().empty((rows, q.shape[1]), DTYPES["bfloat16"])
+    unfold(q.format, w, first, values)
+    return values

@@ -11,6 +11,7 @@ multiplied in slabs of rows. Halves end at 65504: larger activations become infi
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from importlib import import_module
 from typing import Any
 
@@ -39,22 +40,29 @@ def refuses(problem: Problem) -> str | None:
     caution="halves end at 65504, larger activations become infinite",
 )  # fmt: skip
 def launch(x: Any, q: QuantArray, out: Any) -> None:
-    multiply(x, q, out, "float16")
+    multiply(x, q, out, "float16", halves)
 
 
 SLAB = 256 << 20  # bytes that are decoded at a time
 
 
-def multiply(x: Any, q: QuantArray, out: Any, kind: str) -> None:
-    """``out = x @ q.T`` with both operands as halves or bfloat16."""
+Decode = Callable[[QuantArray, int, int], Any]  # of so many rows from one on
+
+
+def multiply(x: Any, q: QuantArray, out: Any, kind: str, decode: Decode) -> None:
+    """``out = x @ q.T`` with both operands as halves or bfloat16; ``decode`` makes rows of weights."""
     if not (x.size and out.size):
         out.fill(0)
         return
     given, (n, k) = narrowed(x, kind), q.shape
-    each = max(1, SLAB // (2 * k))
+    each = max(16, SLAB // (2 * k) // 16 * 16)
     for first in range(0, n, each):
-        part = q if each >= n else q[first : first + each]
-        product(given, decoded(part, kind), out, first, kind)
+        product(given, decode(q, first, min(each, n - first)), out, first, kind)
+
+
+def halves(q: QuantArray, first: int, rows: int) -> Any:
+    """So many rows of q from ``first`` on."""
+    return decoded(q if rows == len(q) else q[first : first + rows], "float16")
 
 
 def product(x: Any, w: Any, out: Any, first: int, kind: str) -> None:
