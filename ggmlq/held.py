@@ -121,9 +121,12 @@ class Held:
         with _LOCK, on_device_of(asked, self.memory):
             stored = self._stored
             if stored is not None:
-                self.memory = cuda_module("restore").kept_instead(asked, self)
-                self._stored = None
-                cuda_device().wait()  # until nobody reads them any more, on any stream
+                self.memory, self._stored = cuda_module("restore").kept_instead(asked, self), None
+                try:
+                    cuda_device().wait()  # until nobody reads them any more, on any stream
+                except BaseException:  # another stream records a graph
+                    self.memory = self._stored = stored
+                    raise
 
     def _restored(self) -> Any:
         with _LOCK, on_device_of(f"the bytes of {self!r}, which were dropped", self.memory):

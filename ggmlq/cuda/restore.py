@@ -20,6 +20,7 @@ from ..formats import BlockFormat
 from . import device, ptx
 from .assembly import instruction, only_on_a_gpu, u32, u64
 from .atoms import inlined
+from .convert import LEAST
 from .dequantize import BLOCK_FORMATS
 from .language import cuda, int64, uint32, uint64
 from .launch import Kernel, family
@@ -199,6 +200,8 @@ def refuse(asked: str, q: QuantArray) -> None:
 def kept_instead(asked: str, q: QuantArray) -> Any:
     """The memory of the strips, which can stand for the bytes."""
     refuse(asked, q)
+    if reason := device.older_than(LEAST["bfloat16"]):
+        raise UnsupportedError(f"{asked}: the order that could stand for them {reason}; keep the bytes")
     device.refuse_capture(asked)
     return strips(q).records
 
