@@ -48,6 +48,7 @@ def gpu(monkeypatch):
     runtime = SimpleNamespace(deviceSynchronize=lambda: None)
     monkeypatch.setattr(device, "driver", lambda: driver)
     monkeypatch.setattr(device, "cupy", lambda: SimpleNamespace(cuda=SimpleNamespace(runtime=runtime)))
+    monkeypatch.setattr(device, "capability", lambda: (9, 0))
 
     def made(q):
         state.made += 1
@@ -180,3 +181,27 @@ def test_arrays_that_need_their_bytes(gpu):
         q[0].drop_raw()
     with pytest.raises(gq.GGMLQError, match=r"drop_raw\(\) of .*is on the host.*q\.to\(\"cuda\"\)"):
         gq.quantize(np.ones((2, 32), np.float32), "q4_0").drop_raw()
+
+
+def test_a_gpu_whose_kernels_read_the_bytes(gpu, monkeypatch):
+    monkeypatch.setattr(device, "capability", lambda: (7, 5))
+    q, raw = weights()
+    with pytest.raises(
+        gq.GGMLQError, match=r"needs compute capability 8\.0, this GPU has 7\.5; keep the bytes"
+    ):
+        q.drop_raw()
+    assert np.array_equal(q.raw, raw)
+
+
+def test_bytes_stay_where_nobody_can_wait(gpu, monkeypatch):
+    q, _ = weights()
+    bytes_before = q.memory
+
+    def wait():
+        raise RuntimeError("another stream records a graph")
+
+    monkeypatch.setattr(device, "wait", wait)
+    with pytest.raises(RuntimeError, match="records a graph"):
+        q.drop_raw()
+    assert q.memory is q.raw is bytes_before
+    assert not gpu.restored

@@ -271,7 +271,8 @@ def test_products_without_the_bytes(name, cupy):
         assert cupy.array_equal(gq.linear(x, q, kernel=rung), want[rung])
         assert cupy.array_equal(x @ q.T, gq.linear(x, q))
     assert q.memory is held
-    assert cupy.array_equal(gq.linear(x, q, kernel="cuda:dequant_cublas"), others)
+    again = gq.linear(x, q, kernel="cuda:dequant_cublas")
+    assert cupy.array_equal(again, others, equal_nan=True)  # mxfp4 exceeds the range of halves
     assert q.memory is q.raw
     q.drop_raw()
     q.drop_prepared()
@@ -332,4 +333,4 @@ def test_cublas_after_the_bytes_are_gone(name, cupy):
     q.drop_raw()
     after = gq.linear(x, q, kernel="cuda:dequant_bf16").get()
     np.testing.assert_array_equal(before, after)
-    assert q._stored is None
+    assert q.memory is strips(q).records
