@@ -157,11 +157,15 @@ class QuantArray(Held):
 
     def to(self, device: str) -> QuantArray:
         """The same array on ``"cpu"``, ``"cuda"`` or ``"cuda:1"``; itself if it is there."""
-        if device == self.device:
+        if device == self.device or (device == "cuda" and self._is_on_current()):
             return self
         if device == "cpu":
             return QuantArray(self.format, self.shape, frozen(self.raw.get()))
         return QuantArray(self.format, self.shape, cuda_device().upload(self.raw, device))
+
+    def _is_on_current(self) -> bool:
+        """Whether it is on CuPy's current device."""
+        return not is_host(self.memory) and self.memory.device.id == cuda_device().current()
 
     def copy(self) -> QuantArray:
         """A copy of its own; on the host its ``blocks`` may be written to."""

@@ -124,9 +124,12 @@ class Held:
                 self.memory, self._stored = cuda_module("restore").kept_instead(asked, self), None
                 try:
                     cuda_device().wait()  # until nobody reads them any more, on any stream
-                except BaseException:  # another stream records a graph
+                except Exception as error:
                     self.memory = self._stored = stored
-                    raise
+                    raise DeviceError(
+                        f"{asked}: the device cannot be waited for ({error}), as while any stream records a "
+                        "CUDA graph; the bytes are still there; drop them when none is recorded"
+                    ) from error
 
     def _restored(self) -> Any:
         with _LOCK, on_device_of(f"the bytes of {self!r}, which were dropped", self.memory):

@@ -234,6 +234,25 @@ def test_what_cannot_be_recorded_is_told(cupy, q):
         stream.end_capture()
 
 
+def test_a_thread_that_does_nothing_else(cupy, q):
+    """Memory out of the pool, the default stream: nothing but the product makes the GPU's context current."""
+    x, out = cupy.ones((3, K), np.float32), cupy.empty((3, N), np.float32)
+    want = gq.linear(x, q).copy()
+    failed = []
+
+    def work():
+        try:
+            gq.linear(x, q, out=out)
+        except Exception as error:
+            failed.append(error)
+
+    thread = threading.Thread(target=work)
+    thread.start()
+    thread.join()
+    assert not failed
+    cupy.testing.assert_array_equal(out, want)
+
+
 def test_threads(cupy, q):
     """Each with a stream and operands of its own; some of them have never seen the GPU."""
     values = [rows("normal", m, K, SEED + m) for m in (1, 2, 5, 8, 17, 33)]
@@ -348,3 +367,12 @@ def runs(kernel, q, x):
     except gq.errors.UnsupportedError:
         return False
     return True
+
+
+@pytest.mark.parametrize(("m", "k"), [(3, 5), (3, 4), (1, 12), (9, 40)])
+def test_rows_of_bfloat16_that_fill_no_word(m, k, cupy):
+    values = rows("normal", 7, k, SEED)
+    bits = (values.view(np.uint32) >> 16).astype(np.uint16)
+    q, x = gq.QuantArray.from_bytes(bits.view(np.uint8), "bf16", (7, k)), rows("normal", m, k, SEED + 1)
+    y = gq.linear(cupy.asarray(x), q.to("cuda")).get()
+    assert gq.nmse(y, gq.reference.linear(x, q)) < 1e-5

@@ -198,10 +198,18 @@ def test_bytes_stay_where_nobody_can_wait(gpu, monkeypatch):
     bytes_before = q.memory
 
     def wait():
-        raise RuntimeError("another stream records a graph")
+        raise RuntimeError("not now")
 
     monkeypatch.setattr(device, "wait", wait)
-    with pytest.raises(RuntimeError, match="records a graph"):
+    with pytest.raises(gq.GGMLQError, match=r"cannot be waited for \(not now\).*bytes are still there"):
         q.drop_raw()
     assert q.memory is q.raw is bytes_before
+    assert not gpu.restored
+
+
+def test_where_it_is_already(gpu):
+    """The current device is what "cuda" says: what lies there stays as it is, and without its bytes."""
+    q, _ = weights()
+    q.drop_raw()
+    assert q.to("cuda") is q.to("cuda:0") is q
     assert not gpu.restored

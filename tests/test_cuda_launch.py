@@ -117,6 +117,15 @@ def test_a_launch_that_fails(launches, monkeypatch):
         kernel()((2,), (32,))
 
 
+def test_a_thread_that_has_not_used_the_gpu_yet(launches, monkeypatch):
+    """The driver misses a context there; CuPy makes it current, and the launch is tried again."""
+    runtime = SimpleNamespace(free=lambda address: setattr(launches.state, "status", 0))
+    monkeypatch.setattr(device, "cupy", lambda: SimpleNamespace(cuda=SimpleNamespace(runtime=runtime)))
+    launches.state.status = submit.NO_CONTEXT
+    kernel()((2,), (32,))
+    assert len(launches.found) == 2
+
+
 def test_words_only(launches):
     """Arguments go as eight bytes, of which a float32 would take the wrong four."""
     with pytest.raises(AssertionError, match="scaled"):

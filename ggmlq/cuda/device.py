@@ -172,6 +172,12 @@ def too_small_for(shared: int) -> str | None:
     return f"needs {shared >> 10} KB of shared memory for a block, this GPU has {found >> 10}"
 
 
+@cache
+def driver_version() -> int:
+    """That of CUDA which the driver knows: 13000 for 13.0."""
+    return int(cupy().cuda.runtime.driverGetVersion())
+
+
 def multiprocessors() -> int:
     """Multiprocessors of CuPy's current device."""
     return _facts(current())[1]

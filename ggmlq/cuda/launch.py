@@ -25,6 +25,7 @@ from .submit import submit
 
 PACKAGE = Path(__file__).parents[1]
 EARLY, WAITS = (9, 0), "griddepcontrol.wait"
+RECORDS_EARLY = 12030  # the driver, from which CUDA graphs can hold early starts
 WORDS = (types.uint32, types.uint64, types.int32, types.int64)  # kinds of parameters that are no arrays
 
 
@@ -110,7 +111,7 @@ class Kernel:
             )
         device.refuse_capture(f"{self.name}: the kernel is not loaded yet")
         function = device.cupy().RawModule(path=str(self.cubin(capability))).get_function("kernel")
-        early = self.early and capability >= EARLY
+        early = self.early and capability >= EARLY and device.driver_version() >= RECORDS_EARLY
         shared = max(self.shared, device.most_shared() // 2 + 1) if early and self.alone else self.shared
         if shared > 48 << 10:
             function.max_dynamic_shared_size_bytes = shared

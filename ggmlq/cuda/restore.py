@@ -25,7 +25,7 @@ from .dequantize import BLOCK_FORMATS
 from .language import cuda, int64, uint32, uint64
 from .launch import Kernel, family
 from .layout import ROWS, STEP, Layout, half_addresses, layout, stored
-from .strips import made, strips
+from .strips import LONGEST, made, strips
 from .tables import Table
 
 THREADS = 256
@@ -193,6 +193,8 @@ def refuse(asked: str, q: QuantArray) -> None:
         raise UnsupportedError(
             f"{asked}: what kernels keep of {fmt.name} does not hold all its bits; that of {able} does; {way}"
         )
+    if q.ndim == 2 and q.shape[1] > LONGEST:
+        raise UnsupportedError(f"{asked}: kernels keep rows of up to {LONGEST} columns; {way}")
     if q.ndim != 2:
         raise UnsupportedError(f"{asked}: kernels keep arrays of two axes, this one has {q.ndim}; {way}")
 

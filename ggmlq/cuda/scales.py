@@ -148,15 +148,11 @@ def _half(kept: Layout) -> Any:
 
 
 def _product(kept: Layout) -> Any:
-    """Half times byte: the byte is put behind the exponent of 2**15, where it is worth as much as it says.
-
-    ``half * (2**15 + byte) - half * (2**15 + zero)``, rounded once, is exact, and so is what is
-    subtracted: it has 22 bits.
-    """
+    """Half times byte: the byte is put behind the exponent of 2**15, where it is worth as much as it says."""
     runs, halves, narrow, nibbles = kept.runs, kept.half_words, kept.subs * kept.runs == 2, kept.nibbles
     unit, scaled = np.float32(kept.unit), kept.unit != 1
-    minus_zero, minus_none = np.float32(-(2.0**15) - kept.zero), np.float32(-(2.0**15))
-    half_value, float_of, permute, fma = ptx.half_value, ptx.float_of, pairs.permute, ptx.fma
+    too_much, none = np.float32(2.0**15 + kept.zero), np.float32(2.0**15)
+    half_value, float_of, permute, mul = ptx.half_value, ptx.float_of, pairs.permute, ptx.mul
     assert kept.sign == 1
 
     @inlined
@@ -165,14 +161,12 @@ def _product(kept: Layout) -> Any:
         half = half_value(word >> uint32(16) if side else word & uint32(0xFFFF))
         if scaled:
             half = half * unit
-        less = half * (minus_none if part else minus_zero)
         word = words[halves] if narrow else words[halves + side]
         byte = uint32(run) + uint32((2 * side if narrow else 0) + (0 if nibbles else part * runs))
         if nibbles:
             word = word >> uint32(4 * part) & uint32(0x0F0F0F0F)
-        return fma(
-            float_of(permute(word, uint32(0x47000000), uint32(0x7404) + byte * uint32(16))), half, less
-        )
+        number = float_of(permute(word, uint32(0x47000000), uint32(0x7404) + byte * uint32(16)))
+        return mul(half, number - (none if part else too_much))
 
     return value
 

@@ -1,8 +1,8 @@
-"""A kernel onto a stream, by the driver's own call: a microsecond of Python, and early starts.
+"""A kernel onto a stream, by the driver's own call, which lets it start early.
 
-CuPy's launch takes 7 µs, and knows nothing of kernels that may start while the one before them still
-runs. The arguments are words of eight bytes in memory that each thread has for itself; the driver copies
-them before it returns.
+CuPy's launch knows nothing of kernels that may start while the one before them still runs. The
+arguments are words of eight bytes in memory that each thread has for itself; the driver copies them
+before it returns.
 """
 
 from __future__ import annotations
@@ -22,6 +22,7 @@ MOST = 64  # words of arguments
 WORDS = [struct.Struct(f"<{count}Q") for count in range(MOST + 1)]
 SHAPE = struct.Struct("<7I4xQQI4x")  # CUlaunchConfig: grid, block, shared memory, stream, attributes, count
 EARLY = struct.pack("<I4xI60x", 6, 1)  # CUlaunchAttribute: programmatic stream serialization is allowed
+NO_CONTEXT = 201  # CUDA_ERROR_INVALID_CONTEXT
 ONES = ((1, 1, 1), (1, 1), (1,), ())  # axes that a grid or a block does not name
 
 
@@ -61,6 +62,9 @@ def submit(
         memory.shape, 0, *grid, *ONES[len(grid)], *block, *ONES[len(block)], shared, stream, early_at, early
     )
     status = _launch()(shape_at, function, pointers_at, 0)
+    if status == NO_CONTEXT:  # in a thread that has not used the GPU yet
+        device.cupy().cuda.runtime.free(0)  # which makes the context current
+        status = _launch()(shape_at, function, pointers_at, 0)
     if status:
         raise DeviceError(
             f"launch of {tuple(grid)} blocks of {tuple(block)} threads with {shared} bytes of shared memory: "

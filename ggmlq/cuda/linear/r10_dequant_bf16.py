@@ -26,7 +26,10 @@ from . import r6_dequant_cublas
 
 def refuses(problem: Problem) -> str | None:
     fmt = problem.format
-    if not (isinstance(fmt, ScalarFormat) and fmt.bfloat) and (reason := r6_dequant_cublas.refuses(problem)):
+    if isinstance(fmt, ScalarFormat) and fmt.bfloat:
+        if problem.k % 8:
+            return "takes rows of a multiple of 8 columns"
+    elif reason := r6_dequant_cublas.refuses(problem):
         return reason
     return device.older_than(LEAST["bfloat16"])
 

@@ -5,7 +5,7 @@ cuBLAS sums the products of halves in float32 on the tensor cores. It serves eve
 does not care for blocks at all.
 
 Limited by the copy: each weight is written and read again as two bytes, which a large batch pays
-for and a small one does not. It never takes more than 256 MB: larger matrices are decoded and
+for and a small one does not. It takes 256 MB (or 16 rows): larger matrices are decoded and
 multiplied in slabs of rows. Halves end at 65504: larger activations become infinite.
 """
 
@@ -55,7 +55,7 @@ def multiply(x: Any, q: QuantArray, out: Any, kind: str, decode: Decode) -> None
         out.fill(0)
         return
     given, (n, k) = narrowed(x, kind), q.shape
-    each = max(16, SLAB // (2 * k) // 16 * 16)
+    each = max(16, SLAB // (2 * k) // 16 * 16) if isinstance(q.format, BlockFormat) else n
     for first in range(0, n, each):
         product(given, decode(q, first, min(each, n - first)), out, first, kind)
 
