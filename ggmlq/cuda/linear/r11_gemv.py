@@ -37,7 +37,14 @@ from ..scales import scales_of
 from ..strips import LONGEST, strips
 
 LEAST = (8, 0)
-SPANS = (2, 1)  # records of a strip in a stage, for GPUs with much or little shared memory
+
+
+def spans(fmt: BlockFormat, columns: int) -> tuple[int, ...]:
+    """Records of a strip in a stage, for GPUs with much or little shared memory.
+
+    Offsets and 32 rows leave no registers for two of them.
+    """
+    return (1,) if fmt.has_offset and columns > 16 else (2, 1)
 
 
 @cache
@@ -156,7 +163,7 @@ def finisher(stage: Stage) -> Any:
     return finish
 
 
-@family((fmt, columns, span) for fmt in BLOCK_FORMATS for columns in COLUMNS for span in SPANS)
+@family((fmt, columns, span) for fmt in BLOCK_FORMATS for columns in COLUMNS for span in spans(fmt, columns))
 def kernel(fmt: BlockFormat, columns: int, span: int) -> Kernel:
     """The kernel for up to so many rows of activations."""
     of = Stage(layout(fmt), columns, span)
@@ -220,7 +227,7 @@ def chosen(fmt: BlockFormat, m: int) -> Stage:
 @cache
 def _chosen(fmt: BlockFormat, m: int, room: int | None) -> Stage:
     columns = next(columns for columns in COLUMNS if columns >= m)
-    stages = [Stage(layout(fmt), columns, span) for span in SPANS]
+    stages = [Stage(layout(fmt), columns, span) for span in spans(fmt, columns)]
     return next((each for each in stages if room is None or each.shared <= room), stages[-1])
 
 
