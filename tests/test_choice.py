@@ -11,6 +11,7 @@ import pytest
 import ggmlq as gq
 from ggmlq import doctor, ladder
 from ggmlq.cuda import choice, device
+from ggmlq.cuda.linear import r11_gemv
 from ggmlq.formats import FORMATS, BlockFormat
 from ggmlq.ladder import Problem, choose, reasoned, register, rungs
 
@@ -272,3 +273,12 @@ def test_doctor_without_a_gpu(monkeypatch):
     put_card(monkeypatch, None)
     assert doctor.examine()["auto"] == {"error": "there is no GPU"}
     ladder._remembered.cache_clear()
+
+
+def test_older_gpus_have_registers_for_fewer_records(table, monkeypatch):
+    fmt = FORMATS["q4_0"]
+    for capability, span in (((9, 0), 2), ((8, 6), 1)):
+        monkeypatch.setattr(device, "capability", lambda capability=capability: capability)
+        monkeypatch.setattr(device, "most_shared", lambda: 227 << 10)
+        assert r11_gemv.chosen(fmt, 32).span == span
+        assert r11_gemv.chosen(fmt, 16).span == 2

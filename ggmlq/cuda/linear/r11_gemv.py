@@ -36,15 +36,15 @@ from ..ring import BOTH, COLUMNS, SUMS, Stage, fetchers, taker
 from ..scales import scales_of
 from ..strips import LONGEST, strips
 
-LEAST = (8, 0)
+LEAST, WIDE = (8, 0), (9, 0)  # in the code for earlier GPUs 32 rows and two records spill
 
 
-def spans(fmt: BlockFormat, columns: int) -> tuple[int, ...]:
+def spans(fmt: BlockFormat, columns: int, newer: bool = True) -> tuple[int, ...]:
     """Records of a strip in a stage, for GPUs with much or little shared memory.
 
-    Offsets and 32 rows leave no registers for two of them.
+    32 rows leave no registers for two of them where there are offsets, or on older GPUs.
     """
-    return (1,) if fmt.has_offset and columns > 16 else (2, 1)
+    return (1,) if columns > 16 and (fmt.has_offset or not newer) else (2, 1)
 
 
 @cache
@@ -215,19 +215,20 @@ def kernel(fmt: BlockFormat, columns: int, span: int) -> Kernel:
 
     parameters = (uint64,) * 3 + (uint32,) * 4
     name = f"gemv of {fmt.name}, up to {columns} rows, {span} records a stage"
-    sizes: dict[str, Any] = {"threads": 32 * warps, "shared": of.shared, "least": LEAST}
+    least = WIDE if columns > 16 and span > 1 else LEAST
+    sizes: dict[str, Any] = {"threads": 32 * warps, "shared": of.shared, "least": least}
     return Kernel(name, gemv, *parameters, early=True, alone=True, **sizes)
 
 
 def chosen(fmt: BlockFormat, m: int) -> Stage:
     """The stage of the kernel for so many rows; the largest that this GPU has room for, if there is one."""
-    return _chosen(fmt, m, device.room())
+    return _chosen(fmt, m, device.room(), device.older_than(WIDE) is None)
 
 
 @cache
-def _chosen(fmt: BlockFormat, m: int, room: int | None) -> Stage:
+def _chosen(fmt: BlockFormat, m: int, room: int | None, newer: bool) -> Stage:
     columns = next(columns for columns in COLUMNS if columns >= m)
-    stages = [Stage(layout(fmt), columns, span) for span in spans(fmt, columns)]
+    stages = [Stage(layout(fmt), columns, span) for span in spans(fmt, columns, newer)]
     return next((each for each in stages if room is None or each.shared <= room), stages[-1])
 
 
