@@ -1,7 +1,8 @@
 """Kernels in plain loops, right ones and wrong ones: what ``gq.diagnose`` is tried on.
 
 Written from ggml's structs alone, byte by byte. They share no code with the diagnosis: no
-descriptor, no oracle, no hypothesis. Numba only makes the loops bearable.
+descriptor, no oracle, no hypothesis. Numba only makes the loops bearable. They stay in one file, for its
+cache looks at the file of the function that is called: a change to what that calls in another is not seen.
 
 ``run`` multiplies in one of two conventions of activations ("cpu": 127/amax, to nearest even,
 half scales, or float scales over 256 for K-quants; "cuda": x/d, halves away, half scales, and block
