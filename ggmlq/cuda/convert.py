@@ -66,11 +66,10 @@ def _storing_halves(bfloat: bool) -> Any:
 def narrower(kind: str) -> Kernel:
     """Float32 to half or bfloat16, eight values a thread."""
     store, load_floats = storing(kind), ptx.load_floats
-    let_successor_start, wait_for_predecessor = early.let_successor_start, early.wait_for_predecessor
+    take_turn = early.take_turn
 
     def narrow(x: Any, y: Any, count: Any) -> None:
-        let_successor_start()
-        wait_for_predecessor()
+        take_turn()
         i = uint32(cuda.blockIdx.x) * uint32(THREADS) + uint32(cuda.threadIdx.x)
         if i < count:
             v = cuda.local.array(8, float32)
@@ -103,11 +102,10 @@ def orderer() -> Kernel:
     the weights are those that it is asked for.
     """
     load_floats, store16, narrow = ptx.load_floats, ptx.store16, pairs.narrowed
-    let_successor_start, wait_for_predecessor = early.let_successor_start, early.wait_for_predecessor
+    take_turn = early.take_turn
 
     def order(x: Any, y: Any, count: Any) -> None:
-        let_successor_start()
-        wait_for_predecessor()
+        take_turn()
         i = uint32(cuda.blockIdx.x) * uint32(THREADS) + uint32(cuda.threadIdx.x)
         if i < count:
             first, second = cuda.local.array(4, uint32), cuda.local.array(4, uint32)

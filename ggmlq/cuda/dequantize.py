@@ -76,11 +76,10 @@ def decoder(fmt: BlockFormat, kind: str) -> Kernel:
     apart = partner(fmt)
     size, group, count = fmt.block_size, fmt.group, 2 * each
     store = storing(kind)
-    let_successor_start, wait_for_predecessor = early.let_successor_start, early.wait_for_predecessor
+    take_turn = early.take_turn
 
     def decode(blocks: Any, out: Any) -> None:
-        let_successor_start()
-        wait_for_predecessor()
+        take_turn()
         index = uint32(cuda.blockIdx.x) * uint32(THREADS) + uint32(cuda.threadIdx.x)
         b, part = index // uint32(size // (2 * each)), index % uint32(size // (2 * each))
         if b < uint32(blocks.shape[0]):

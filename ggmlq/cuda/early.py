@@ -13,6 +13,7 @@ from __future__ import annotations
 from typing import Any
 
 from .assembly import instruction
+from .atoms import inlined
 
 
 @instruction("griddepcontrol.launch_dependents;", None, effect=True)
@@ -23,3 +24,10 @@ def let_successor_start() -> Any:
 @instruction("griddepcontrol.wait;", None, effect=True)
 def wait_for_predecessor() -> Any:
     """Until the kernel before has ended and all it wrote is there."""
+
+
+@inlined
+def take_turn() -> None:
+    """The start of a kernel that fetches nothing early: the next one may start, this one waits."""
+    let_successor_start()
+    wait_for_predecessor()

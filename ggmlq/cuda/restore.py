@@ -193,10 +193,10 @@ def refuse(asked: str, q: QuantArray) -> None:
         raise UnsupportedError(
             f"{asked}: what kernels keep of {fmt.name} does not hold all its bits; that of {able} does; {way}"
         )
-    if q.ndim == 2 and q.shape[1] > LONGEST:
-        raise UnsupportedError(f"{asked}: kernels keep rows of up to {LONGEST} columns; {way}")
     if q.ndim != 2:
         raise UnsupportedError(f"{asked}: kernels keep arrays of two axes, this one has {q.ndim}; {way}")
+    if q.shape[1] > LONGEST:
+        raise UnsupportedError(f"{asked}: kernels keep rows of up to {LONGEST} columns; {way}")
 
 
 def kept_instead(asked: str, q: QuantArray) -> Any:

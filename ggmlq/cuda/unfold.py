@@ -49,8 +49,7 @@ def storer(kept: Layout) -> Any:
 def unfolder(fmt: BlockFormat) -> Kernel:
     """Block (strip, eight records of it)."""
     kept = layout(fmt)
-    record, chunks, count = kept.record, kept.record // 16, buffers(kept)
-    words_each, values = count
+    record, chunks, (words_each, values) = kept.record, kept.record // 16, buffers(kept)
     load_words, load_scales, fragment = words_of(kept), scales_of(kept), fragment_of(kept)
     runs, scales, offsets, store = kept.runs, kept.scales, kept.runs * kept.has_offset, storer(kept)
     base, copy16, commit, wait = ptx.shared_base, ptx.copy16, ptx.commit, ptx.wait_for_all_but(0)

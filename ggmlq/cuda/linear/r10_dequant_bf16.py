@@ -18,7 +18,6 @@ from ...formats.scalars import ScalarFormat
 from ...ladder import Problem, register
 from .. import device
 from ..convert import DTYPES, LEAST
-from ..dequantize import decoded
 from ..strips import made
 from ..unfold import unfold
 from . import r6_dequant_cublas
@@ -43,7 +42,7 @@ def weights(q: QuantArray, first: int, rows: int) -> Any:
     """So many rows of q from ``first`` on, out of strips if there are any."""
     w = q.kept(made)
     if w is None:
-        return decoded(q if rows == len(q) else q[first : first + rows], "bfloat16")
+        return r6_dequant_cublas.rows_of("bfloat16", q, first, rows)
     assert isinstance(q.format, BlockFormat)
     values = device.cupy().empty((rows, q.shape[1]), DTYPES["bfloat16"])
     unfold(q.format, w, first, values)

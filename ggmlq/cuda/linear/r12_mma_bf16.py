@@ -265,11 +265,10 @@ ADDERS = 256  # threads of a block
 def adder() -> Kernel:
     """Adds the parts of each output, the first part first."""
     load_float, store_float = ptx.load_float, ptx.store_float
-    let_successor_start, wait_for_predecessor = early.let_successor_start, early.wait_for_predecessor
+    take_turn = early.take_turn
 
     def add(parts: Any, y: Any, count: Any, length: Any) -> None:
-        let_successor_start()
-        wait_for_predecessor()
+        take_turn()
         i = uint64(cuda.blockIdx.x) * uint64(ADDERS) + uint64(cuda.threadIdx.x)
         if i < length:
             total = float32(0)

@@ -178,11 +178,8 @@ def kernel(fmt: BlockFormat, shape: Shape) -> Kernel:
     first_fetch, refill = starter(*fetchers(kept, shape), ahead, length), refiller(kept, shape)
     unpack, multiply, store = unpacker(kept), multiplier(columns), storer(columns)
     base, first_there, wait = ptx.shared_base, ptx.wait_for_all_but(ahead - 1), warpgroup.wait
-    zeros, publish, let_successor_start = (
-        warpgroup.sums(columns).zeros,
-        warpgroup.publish,
-        early.let_successor_start,
-    )
+    zeros, publish = warpgroup.sums(columns).zeros, warpgroup.publish
+    let_successor_start = early.let_successor_start
 
     @inlined
     def after(stage: Any) -> Any:

@@ -12,6 +12,7 @@ multiplied in slabs of rows. Halves end at 65504: larger activations become infi
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from importlib import import_module
 from typing import Any
 
@@ -40,12 +41,10 @@ def refuses(problem: Problem) -> str | None:
     caution="halves end at 65504, larger activations become infinite",
 )  # fmt: skip
 def launch(x: Any, q: QuantArray, out: Any) -> None:
-    multiply(x, q, out, "float16", halves)
+    multiply(x, q, out, "float16", partial(rows_of, "float16"))
 
 
 SLAB = 256 << 20  # bytes that are decoded at a time
-
-
 Decode = Callable[[QuantArray, int, int], Any]  # of so many rows from one on
 
 
@@ -60,9 +59,9 @@ def multiply(x: Any, q: QuantArray, out: Any, kind: str, decode: Decode) -> None
         product(given, decode(q, first, min(each, n - first)), out, first, kind)
 
 
-def halves(q: QuantArray, first: int, rows: int) -> Any:
-    """So many rows of q from ``first`` on."""
-    return decoded(q if rows == len(q) else q[first : first + rows], "float16")
+def rows_of(kind: str, q: QuantArray, first: int, rows: int) -> Any:
+    """So many rows of q from ``first`` on, as values of a kind."""
+    return decoded(q if rows == len(q) else q[first : first + rows], kind)
 
 
 def product(x: Any, w: Any, out: Any, first: int, kind: str) -> None:
