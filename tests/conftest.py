@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import secrets
+import time
+import zlib
 from collections import Counter
+from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
@@ -12,6 +16,47 @@ from ggmlq.errors import GGMLQError
 from ggmlq.llama.library import Library
 
 GOLDEN = Path(__file__).parent / "golden"
+LONG = 30  # times as long, with --long
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """Tests on fresh random data: repeat a run with its seed, or let them search for longer."""
+    group = parser.getgroup("ggmlq")
+    group.addoption("--seed", type=int, help="the seed that a run printed, to repeat it")
+    group.addoption("--long", action="store_true", help=f"search {LONG} times as long in hostile tests")
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """One fresh seed a run, the same in all of its processes."""
+    if config.option.seed is None:
+        config.option.seed = secrets.randbelow(10**9)
+
+
+def pytest_report_header(config: pytest.Config) -> str:
+    """What repeats this run."""
+    return f"fresh data: --seed {config.option.seed}"
+
+
+@pytest.fixture
+def fresh(request: pytest.FixtureRequest) -> np.random.Generator:
+    """Random numbers that are new in each run and each test; a failure shows how to repeat them."""
+    seed = request.config.option.seed
+    request.node.add_report_section("setup", "fresh data", f"--seed {seed}")
+    return np.random.default_rng([seed, zlib.crc32(request.node.nodeid.encode())])
+
+
+@pytest.fixture
+def rounds(request: pytest.FixtureRequest):
+    """``for i in rounds(seconds)``: again and again for so long, ``LONG`` times that with ``--long``."""
+
+    def count(seconds: float) -> Iterator[int]:
+        end = time.monotonic() + seconds * (LONG if request.config.option.long else 1)
+        i = 0
+        while not i or time.monotonic() < end:
+            yield i
+            i += 1
+
+    return count
 
 
 @pytest.fixture(scope="session")
