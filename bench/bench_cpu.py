@@ -21,11 +21,11 @@ from typing import Any
 import numpy as np
 
 import ggmlq as gq
-from ggmlq.cpu.crew import share_kernel
-from ggmlq.cpu.jit import cgutils, intrinsic, jit
-from ggmlq.cpu.memory import peek
-from ggmlq.cpu.simd import BYTES, I64, INTS, Simd
-from ggmlq.cpu.target import target
+from ggmlq.cpu.machine.jit import cgutils, intrinsic, jit
+from ggmlq.cpu.machine.memory import peek
+from ggmlq.cpu.machine.simd import BYTES, I64, INTS, Simd
+from ggmlq.cpu.machine.target import target
+from ggmlq.cpu.machine.workers import share_kernel
 from ggmlq.formats import BlockFormat, Format
 from ggmlq.llama import Bridge
 from ggmlq.testing.blocks import random_blocks

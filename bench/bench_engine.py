@@ -29,7 +29,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 import ggmlq as gq
-from ggmlq.cuda import device
+from ggmlq.cuda.machine import device
 from ggmlq.errors import UnsupportedError
 from ggmlq.ladder import Problem, Rung, choose, rungs
 from ggmlq.testing import results

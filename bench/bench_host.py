@@ -38,7 +38,7 @@ def main() -> None:
     parser.add_argument("--kernel", default="auto", help="for all products")
     args = parser.parse_args()
 
-    from ggmlq.cuda.device import cupy
+    from ggmlq.cuda.machine.device import cupy
 
     cp = cupy()
     fmt = gq.formats[args.format]
@@ -70,8 +70,9 @@ def host_time(cp: Any, call: Work, calls: int, rounds: int) -> float:
 
 def single(cp: Any) -> dict[str, Work]:
     """One launch, in our way and in CuPy's."""
-    from ggmlq.cuda.device import current, driver
-    from ggmlq.cuda.planes import THREADS, activation_kernel
+    from ggmlq.cuda.activations.int8 import activation_kernel
+    from ggmlq.cuda.machine.device import current, driver
+    from ggmlq.cuda.planes import THREADS
 
     kernel, grid, block = activation_kernel(32, False), (1, 1), (THREADS,)
     x, codes = cp.ones((1, 1024), np.float32), cp.empty((1, 1024), np.int8)

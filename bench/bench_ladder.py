@@ -52,7 +52,7 @@ def cases():
 
 @pytest.fixture(scope="module")
 def cupy():
-    from ggmlq.cuda import device
+    from ggmlq.cuda.machine import device
 
     try:
         return device.cupy()

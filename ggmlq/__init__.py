@@ -23,9 +23,9 @@ from .ops import dequantize, linear, quantize
 
 if TYPE_CHECKING:
     from . import convert, diff, gguf, reference
-    from .cpu.threads import set_num_threads
     from .faults import Diagnosis, diagnose
     from .gguf import open, save
+    from .threads import set_num_threads
 
 __version__ = "0.1.0"
 

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Sequence
-from functools import cache
-from typing import Any, ClassVar
+from typing import Any, ClassVar, TypeVar
 
 import numpy as np
 from numpy.typing import DTypeLike, NDArray
@@ -15,10 +14,21 @@ from .buffers import checked_shape, flat_bytes, frozen
 from .devices import cuda_device, is_host, on_device_of
 from .errors import BlockIndexError, DeviceError, DTypeError, ShapeError
 from .formats import FORMATS, Format
-from .held import Held
+from .storage import Storage
+
+Function = TypeVar("Function", bound=Callable[..., Any])
 
 
-class QuantArray(Held):
+OPERATIONS: dict[str, Callable[..., Any]] = {}  # by name: what the methods of arrays call
+
+
+def operation(function: Function) -> Function:
+    """Decorate an operation that arrays offer as a method or an operator; they do not know who it is."""
+    OPERATIONS[function.__name__] = function
+    return function
+
+
+class QuantArray(Storage):
     """A read-only array of quantized rows.
 
     The storage is uint8 [..., bytes per row], a NumPy array or a CuPy array. ``shape`` is the
@@ -185,9 +195,7 @@ class QuantArray(Held):
 
     def dequantize(self, dtype: DTypeLike = np.float32) -> Any:
         """The values as floats on the same device; see :func:`ggmlq.dequantize`."""
-        from .ops import dequantize
-
-        return dequantize(self, dtype)
+        return OPERATIONS["dequantize"](self, dtype)
 
     def __array__(self, dtype: DTypeLike | None = None, copy: bool | None = None) -> NDArray[Any]:
         if copy is False:
@@ -231,7 +239,7 @@ class Transposed:
         return self.T.ndim
 
     def __rmatmul__(self, x: Any) -> Any:
-        return _linear()(x, self.T)
+        return OPERATIONS["linear"](x, self.T)
 
     def __matmul__(self, x: object) -> Any:
         raise ShapeError(f"q.T @ x with {self.T!r}: activations come first; write x @ q.T")
@@ -241,14 +249,6 @@ class Transposed:
 
     def __repr__(self) -> str:
         return f"{self.T!r}.T"
-
-
-@cache
-def _linear() -> Callable[..., Any]:
-    """``gq.linear``, which is made of this module; an import in each product would take as long as checks."""
-    from .ops import linear
-
-    return linear
 
 
 def _is_step(step: Any) -> bool:

@@ -44,7 +44,7 @@ def cuda_module(name: str) -> Any:
 
 def cuda_device() -> Any:
     """The module that knows CuPy."""
-    return cuda_module("device")
+    return cuda_module("machine.device")
 
 
 @cache

@@ -107,7 +107,7 @@ def _at_least(version: str | None, least: tuple[int, int]) -> bool:
 
 def _cpu() -> dict[str, Any]:
     try:
-        facts: dict[str, Any] = importlib.import_module("ggmlq.cpu.report").examine()
+        facts: dict[str, Any] = importlib.import_module("ggmlq.cpu.machine.report").examine()
     except ImportError as error:
         return {"error": f"unknown: {error}"}
     return facts
@@ -115,7 +115,7 @@ def _cpu() -> dict[str, Any]:
 
 def _gpu() -> dict[str, Any]:
     try:
-        return {"devices": importlib.import_module("ggmlq.cuda.device").describe()}
+        return {"devices": importlib.import_module("ggmlq.cuda.machine.device").describe()}
     except GGMLQError as error:
         return {"error": str(error)}
 

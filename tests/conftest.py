@@ -71,7 +71,7 @@ def libggml() -> Library:
 @pytest.fixture(scope="session")
 def cupy():
     """CuPy with a GPU; tests that ask for it are skipped where there is none."""
-    from ggmlq.cuda import device
+    from ggmlq.cuda.machine import device
 
     try:
         return device.cupy()

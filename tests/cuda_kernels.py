@@ -8,7 +8,6 @@ import pkgutil
 
 def families():
     """Every function that makes kernels, with all it is meant to be called with."""
-    for package in ("ggmlq.cuda", "ggmlq.cuda.quantize", "ggmlq.cuda.linear"):
-        for module in pkgutil.iter_modules(importlib.import_module(package).__path__):
-            importlib.import_module(f"{package}.{module.name}")
-    return importlib.import_module("ggmlq.cuda.launch").FAMILIES
+    for module in pkgutil.walk_packages(importlib.import_module("ggmlq.cuda").__path__, "ggmlq.cuda."):
+        importlib.import_module(module.name)
+    return importlib.import_module("ggmlq.cuda.machine.launch").FAMILIES

@@ -42,7 +42,8 @@ WRITTEN, READ = Memory(), Memory()  # what kernels write to, and what they read 
 
 def strips_of(blocks, fmt):
     """Records [strips, steps, bytes], made by the kernel."""
-    from ggmlq.cuda import layout, strips
+    from ggmlq.cuda import strips
+    from ggmlq.cuda.strips import layout
 
     n, per_row, _ = blocks.shape
     kept = layout.layout(fmt)
@@ -55,13 +56,13 @@ def strips_of(blocks, fmt):
 
 def weights_of(records, fmt):
     """What a product finds in them: values [rows, columns] in float64; a block of threads is a warp."""
-    from ggmlq.cuda import fragments, layout, scales
+    from ggmlq.cuda.strips import codes, layout, scales
 
     kept = layout.layout(fmt)
     count, steps, size = records.shape
     READ.bytes = records.reshape(-1)
-    fragment, load_words = fragments.fragment_of(kept), fragments.words_of(kept)
-    load_scales, sizes = scales.scales_of(kept), fragments.buffers(kept)
+    fragment, load_words = codes.fragment_of(kept), codes.words_of(kept)
+    load_scales, sizes = scales.scales_of(kept), codes.buffers(kept)
     found = np.full((16 * count, 64 * steps), np.nan)
 
     def read(found):
@@ -108,7 +109,7 @@ def check_weights(fmt, n, k, seed):
 
 def check_bytes(fmt, n, k, seed):
     """Blocks of any bytes come back."""
-    from ggmlq.cuda import restore
+    from ggmlq.cuda.strips import to_blocks
 
     blocks = np.random.default_rng(seed).integers(
         0, 256, (n, k // fmt.block_size, fmt.dtype.itemsize), np.uint8
@@ -119,7 +120,7 @@ def check_bytes(fmt, n, k, seed):
         np.zeros(blocks.size, np.uint8),
         fmt.row_bytes(k),
     )
-    kernel = restore.restore_kernel.__wrapped__(fmt)
+    kernel = to_blocks.restore_kernel.__wrapped__(fmt)
     grid = (n, -(-row_bytes // kernel.threads))
     cuda.jit(kernel.function)[grid, kernel.threads](0, 0, row_bytes, records.shape[1])
     assert np.array_equal(WRITTEN.bytes, blocks.reshape(-1))
@@ -127,21 +128,22 @@ def check_bytes(fmt, n, k, seed):
 
 def patch():
     """Instructions on memory work on READ and WRITTEN; before any function is made with them."""
-    from ggmlq.cuda import pairs, ptx, restore
+    from ggmlq.cuda.strips import to_blocks
+    from ggmlq.cuda.words import bf16x2, ptx
 
-    pairs.take4, pairs.take8, ptx.take16 = READ.taking(1), READ.taking(2), READ.taking(4)
-    ptx.store4, ptx.store1, restore.load4 = WRITTEN.putting("<u4"), WRITTEN.putting("u1"), READ.taking(1)
+    bf16x2.take4, bf16x2.take8, ptx.take16 = READ.taking(1), READ.taking(2), READ.taking(4)
+    ptx.store4, ptx.store1, to_blocks.load4 = WRITTEN.putting("<u4"), WRITTEN.putting("u1"), READ.taking(1)
 
 
 def main():
-    from ggmlq.cuda import restore
+    from ggmlq.cuda.strips import to_blocks
 
     patch()
     seed = int(sys.argv[1])
     for asked in sys.argv[2:]:
         name, n, k = asked.split(",")
         check_weights(FORMATS[name], int(n), int(k), seed)
-        if restore.sources(FORMATS[name]) is not None:
+        if to_blocks.sources(FORMATS[name]) is not None:
             check_bytes(FORMATS[name], int(n), int(k), seed)
 
 

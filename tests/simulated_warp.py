@@ -42,10 +42,11 @@ def mma(a0, a1, a2, a3, b0, b1, *start):
 
 
 def check(fmt, columns, span, seed):
-    from ggmlq.cuda import layout, ring, spread
+    from ggmlq.cuda.gemv import stages, two_rows
     from ggmlq.cuda.linear import r11_gemv
+    from ggmlq.cuda.strips import layout
 
-    stage, k = ring.Stage(layout.layout(fmt), columns, span), max(128, fmt.block_size)
+    stage, k = stages.Stage(layout.layout(fmt), columns, span), max(128, fmt.block_size)
     q = gq.QuantArray.from_bytes(random_blocks(fmt, 32, k // fmt.block_size, seed), fmt, (32, k))
     records = strips_of(q.raw.copy().reshape(32, -1, fmt.dtype.itemsize), fmt)[:, :span]
     x = np.random.default_rng(seed).integers(-8, 9, (columns, 64 * span)).astype(np.float32)
@@ -54,8 +55,8 @@ def check(fmt, columns, span, seed):
     pitched = READ.bytes[records.size :].reshape(columns, stage.pitch)
     pitched[:, : stage.across] = x.view(np.uint8)
     assert 2 * stage.size == records.size
-    spreads = spread.serves(stage)
-    multiply = (spread if spreads else r11_gemv).multiplier(stage)
+    spreads = two_rows.serves(stage)
+    multiply = (two_rows if spreads else r11_gemv).multiplier(stage)
     found = np.zeros((32, 8), np.float32)
 
     def run(found):
@@ -76,10 +77,10 @@ def check(fmt, columns, span, seed):
 
 
 def main():
-    from ggmlq.cuda import pairs, ptx
+    from ggmlq.cuda.words import bf16x2, ptx
 
     simulated_strips.patch()
-    pairs.mma, ptx.take_floats = mma, lambda address: READ.bytes[int(address) :][:16].view(np.float32)
+    bf16x2.mma, ptx.take_floats = mma, lambda address: READ.bytes[int(address) :][:16].view(np.float32)
     for asked in sys.argv[2:]:
         name, columns, span = asked.split(",")
         check(FORMATS[name], int(columns), int(span), int(sys.argv[1]))

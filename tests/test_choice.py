@@ -10,8 +10,9 @@ import pytest
 
 import ggmlq as gq
 from ggmlq import doctor, ladder
-from ggmlq.cuda import choice, device
+from ggmlq.cuda import choice
 from ggmlq.cuda.linear import r11_gemv
+from ggmlq.cuda.machine import device
 from ggmlq.formats import FORMATS, BlockFormat
 from ggmlq.ladder import Problem, choose, reasoned, register, rungs
 

@@ -13,8 +13,8 @@ import numpy as np
 import pytest
 
 import ggmlq as gq
+from ggmlq import threads
 from ggmlq.cli import main
-from ggmlq.cpu import threads
 from ggmlq.gguf import Typed
 
 W = np.random.default_rng(0).standard_normal((6, 96), np.float32)

@@ -8,8 +8,8 @@ import sys
 
 import pytest
 
-from ggmlq.cpu.identity import identity
-from ggmlq.cpu.kept import GENERATIONS, Folder, _forget, folder, root
+from ggmlq.cpu.machine.disk_cache import GENERATIONS, Folder, _forget, folder, root
+from ggmlq.cpu.machine.identity import identity
 
 PRODUCT = """
 import time
@@ -19,7 +19,7 @@ import ggmlq as gq
 q = gq.quantize(np.eye(32, 64, dtype=np.float32), "q4_0")
 y = np.ones((1, 64), np.float32) @ q.T
 print(time.perf_counter() - start, abs(float(y[0, 0]) - 1) < 0.01)
-from ggmlq.cpu.kept import examine
+from ggmlq.cpu.machine.disk_cache import examine
 facts = examine()
 print(facts["functions"], facts["path"], facts["problem"])
 """

@@ -11,17 +11,17 @@ import pytest
 from llvmlite import binding as llvm
 from llvmlite import ir
 
+from ggmlq.cpu.machine.simd import I64
+from ggmlq.cpu.machine.target import AVX2, AVX512, DOTPROD, NEEDS, PLAIN, VNNI, best
 from ggmlq.cpu.panels.layout import PREPARED
 from ggmlq.cpu.panels.tile import ADDRESSES, Tile
-from ggmlq.cpu.simd import I64
-from ggmlq.cpu.target import AVX2, AVX512, DOTPROD, NEEDS, PLAIN, VNNI, best
 
 X86 = "+sse2,+sse3,+ssse3,+sse4.1,+sse4.2,+cx16,+popcnt"
 WITH_AVX2 = X86 + ",+avx,+avx2,+fma,+f16c,+bmi,+bmi2"
 
 PRODUCTS = """
 import numpy as np, ggmlq as gq
-from ggmlq.cpu.target import target
+from ggmlq.cpu.machine.target import target
 from ggmlq.formats import FORMATS
 from ggmlq.testing.blocks import random_blocks
 from ggmlq.testing.oracle import assert_right

@@ -13,10 +13,10 @@ import numpy as np
 import pytest
 
 import ggmlq as gq
-from ggmlq.cpu import threads
-from ggmlq.cpu.crew import share_kernel
-from ggmlq.cpu.jit import jit
-from ggmlq.cpu.memory import atomic_add, peek
+from ggmlq import threads
+from ggmlq.cpu.machine.jit import jit
+from ggmlq.cpu.machine.memory import atomic_add, peek
+from ggmlq.cpu.machine.workers import share_kernel
 from ggmlq.cpu.panels.layout import PREPARED, RUN
 from ggmlq.cpu.panels.prepare import panels
 from ggmlq.formats import FORMATS

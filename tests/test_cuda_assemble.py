@@ -16,10 +16,11 @@ pytest.importorskip("cuda.core", reason="cuda-core is not installed (extra test 
 
 from cuda_kernels import families
 
-from ggmlq.cuda import launch, tiles
-from ggmlq.cuda.language import cuda, float32, int32
-from ggmlq.cuda.launch import Kernel, array
 from ggmlq.cuda.linear import r7_mma, r9_streamk
+from ggmlq.cuda.machine import launch
+from ggmlq.cuda.machine.launch import Kernel, array
+from ggmlq.cuda.planes import tiles
+from ggmlq.cuda.words.language import cuda, float32, int32
 
 CAPABILITIES = [(7, 5), (8, 0), (9, 0)]
 EVERY = bool(os.environ.get("GGMLQ_EVERY_KERNEL"))

@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 import ggmlq as gq
-from ggmlq import ordinary
 from ggmlq.formats import FORMATS
+from ggmlq.ops import fast_path
 from ggmlq.testing.blocks import random_blocks
 from ggmlq.testing.rows import rows
 
@@ -34,7 +34,7 @@ def checked(monkeypatch):
 
     def call(*operands, **options):
         with monkeypatch.context() as patch:
-            patch.setattr(ordinary, "linear", lambda *_: None)
+            patch.setattr(fast_path, "linear", lambda *_: None)
             return gq.linear(*operands, **options)
 
     return call

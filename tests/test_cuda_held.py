@@ -13,7 +13,8 @@ import pytest
 pytest.importorskip("numba_cuda", reason="numba-cuda is not installed (extra test or cuda)")
 
 import ggmlq as gq
-from ggmlq.cuda import device, restore
+from ggmlq.cuda.machine import device
+from ggmlq.cuda.strips import to_blocks
 from ggmlq.formats import FORMATS
 from ggmlq.testing.blocks import random_blocks
 
@@ -53,15 +54,15 @@ def gpu(monkeypatch):
     def made(q):
         state.made += 1
         blocks = np.asarray(q.raw).reshape(-1, q.format.dtype.itemsize)
-        return SimpleNamespace(records=on_device(restore.elements(q.format, blocks)))
+        return SimpleNamespace(records=on_device(to_blocks.elements(q.format, blocks)))
 
     def restored(q):
         state.restored += 1
-        blocks = restore.put_together(restore.sources(q.format), q.prepared(made).records)
+        blocks = to_blocks.put_together(to_blocks.sources(q.format), q.prepared(made).records)
         return on_device(blocks.reshape(len(q), -1))
 
-    monkeypatch.setattr(restore, "strips", lambda q: q.prepared(made))
-    monkeypatch.setattr(restore, "restored", restored)
+    monkeypatch.setattr(to_blocks, "strips", lambda q: q.prepared(made))
+    monkeypatch.setattr(to_blocks, "restored", restored)
     state.strips = made
     return state
 

@@ -13,9 +13,9 @@ pytest.importorskip("numba_cuda", reason="numba-cuda is not installed (extra tes
 
 import ggmlq as gq
 from ggmlq import devices
-from ggmlq.cuda import device, submit
-from ggmlq.cuda.language import cuda, float32, uint8, uint32, uint64
-from ggmlq.cuda.launch import Kernel, array
+from ggmlq.cuda.machine import device, submit
+from ggmlq.cuda.machine.launch import Kernel, array
+from ggmlq.cuda.words.language import cuda, float32, uint8, uint32, uint64
 
 
 @pytest.fixture

@@ -224,7 +224,7 @@ def test_out_of_memory_is_told(cupy):
 
 def test_rungs_say_what_they_need(monkeypatch):
     """Without a GPU of today: an older one is told what is missing."""
-    from ggmlq.cuda import device
+    from ggmlq.cuda.machine import device
 
     monkeypatch.setattr(device, "capability", lambda: (7, 5))
     problem = Problem("linear", FORMATS["q4_0"], 64, 4096, 4096, "cuda")

@@ -11,7 +11,7 @@ import pytest
 from test_gguf_load import SEED, assert_loaded, saved, tensors
 
 import ggmlq as gq
-from ggmlq.cuda import link
+from ggmlq.cuda.machine import upload
 from ggmlq.errors import DeviceError, DeviceMemoryError
 from ggmlq.gguf import load
 
@@ -114,7 +114,7 @@ def test_too_little_memory(tmp_path, cupy, pool):
 
 
 def test_an_interrupt_leaves_nothing(tmp_path, monkeypatch, cupy, pool):
-    calls, send = [], link.Link.send
+    calls, send = [], upload.Link.send
 
     def interrupted(*args):
         calls.append(1)
@@ -122,7 +122,7 @@ def test_an_interrupt_leaves_nothing(tmp_path, monkeypatch, cupy, pool):
             _thread.interrupt_main()
         send(*args)
 
-    monkeypatch.setattr(link.Link, "send", interrupted)
+    monkeypatch.setattr(upload.Link, "send", interrupted)
     monkeypatch.setattr(load, "BUFFER_BYTES", 1 << 17)
     before = pool.used_bytes()
     with pytest.raises(KeyboardInterrupt):

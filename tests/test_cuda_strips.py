@@ -13,11 +13,12 @@ import pytest
 pytest.importorskip("numba_cuda", reason="numba-cuda is not installed (extra test or cuda)")
 
 import ggmlq as gq
-from ggmlq.cuda import pairs, restore
 from ggmlq.cuda.dequantize import decoded
-from ggmlq.cuda.layout import STEP, layout, stored
-from ggmlq.cuda.strips import strips
-from ggmlq.cuda.unfold import unfold
+from ggmlq.cuda.strips import to_blocks
+from ggmlq.cuda.strips.layout import STEP, layout, stored
+from ggmlq.cuda.strips.make import strips
+from ggmlq.cuda.strips.to_bf16 import unfold
+from ggmlq.cuda.words import bf16x2
 from ggmlq.formats import FORMATS, BlockFormat
 from ggmlq.testing.blocks import random_blocks
 from ggmlq.testing.rows import rows
@@ -143,14 +144,14 @@ def test_every_code_has_a_place(fmt):
 
 def test_what_can_be_turned_back():
     """All but types with code books, with digits to the base of three, and with sums beside their codes."""
-    assert {fmt.name for fmt in BLOCKS if restore.sources(fmt) is not None} == set(SIZES)
+    assert {fmt.name for fmt in BLOCKS if to_blocks.sources(fmt) is not None} == set(SIZES)
 
 
 @pytest.mark.parametrize("name", SIZES)
 def test_every_bit_has_a_place(name):
     fmt = FORMATS[name]
     raw = np.random.default_rng(SEED).integers(0, 256, (500, fmt.dtype.itemsize), np.uint8)
-    assert np.array_equal(restore.put_together(restore.sources(fmt), restore.elements(fmt, raw)), raw)
+    assert np.array_equal(to_blocks.put_together(to_blocks.sources(fmt), to_blocks.elements(fmt, raw)), raw)
 
 
 def simulated(*arguments):
@@ -187,11 +188,11 @@ def test_what_a_warp_makes_of_a_span():
 
 
 def test_pairs():
-    assert pairs.narrowed.meaning(1.0, -2.0) == pairs.pair(1.0) & 0xFFFF | pairs.pair(-2.0) & 0xFFFF0000
-    three = pairs.fma.meaning(np.uint32(pairs.pair(2)), pairs.ONES, np.uint32(pairs.pair(1)))
-    assert three == pairs.pair(3)
+    assert bf16x2.narrowed.meaning(1.0, -2.0) == bf16x2.pair(1.0) & 0xFFFF | bf16x2.pair(-2.0) & 0xFFFF0000
+    three = bf16x2.fma.meaning(np.uint32(bf16x2.pair(2)), bf16x2.ONES, np.uint32(bf16x2.pair(1)))
+    assert three == bf16x2.pair(3)
     assert (
-        pairs.permute.meaning(np.uint32(0x03020100), np.uint32(0x07060504), np.uint32(0x7362)) == 0x07030602
+        bf16x2.permute.meaning(np.uint32(0x03020100), np.uint32(0x07060504), np.uint32(0x7362)) == 0x07030602
     )
 
 

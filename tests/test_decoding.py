@@ -11,10 +11,10 @@ import numpy as np
 import pytest
 
 import ggmlq as gq
-from ggmlq import decoding
-from ggmlq.cpu import threads
+from ggmlq import threads
 from ggmlq.cpu.unpack import walker
 from ggmlq.formats import FORMATS, BlockFormat
+from ggmlq.ops import decoding
 
 DTYPES = [np.float32, np.float64, np.float16]
 HAVE_FILES = [fmt for fmt in FORMATS.values() if walker(fmt) is not None]
@@ -146,7 +146,7 @@ def test_a_format_is_compiled_when_enough_was_asked_of_it(monkeypatch):
 PLAIN_CPU = """
 import numpy as np
 from ggmlq.cpu.decode import decoder
-from ggmlq.cpu.jit import jit
+from ggmlq.cpu.machine.jit import jit
 from ggmlq.cpu.lanes import load, store_floats
 from ggmlq.formats import FORMATS
 for name in ["q4_0", "iq4_nl", "q4_K", "iq3_s", "tq1_0"]:

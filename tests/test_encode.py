@@ -167,7 +167,7 @@ def test_rows_are_independent_of_the_slab(monkeypatch):
     x = rows("normal", 50, 256)
     whole = gq.quantize(x, "q4_0")
     monkeypatch.setattr("ggmlq.ops.SLAB", 700)
-    monkeypatch.setattr("ggmlq.encoding.SLAB", 700)
+    monkeypatch.setattr("ggmlq.ops.encoding.SLAB", 700)
     parts = gq.quantize(x, "q4_0")
     assert np.array_equal(whole.raw, parts.raw)
     assert np.array_equal(whole.dequantize(), parts.dequantize())

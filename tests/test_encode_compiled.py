@@ -13,9 +13,9 @@ import pytest
 from test_encode import BLOCKS, by_name
 
 import ggmlq as gq
-from ggmlq import encoding, progress
-from ggmlq.cpu import threads
+from ggmlq import progress, threads
 from ggmlq.formats import FORMATS, _lanes, _levels
+from ggmlq.ops import encoding
 from ggmlq.testing.compare import assert_same_blocks
 from ggmlq.testing.rows import KINDS, rows
 
@@ -49,7 +49,7 @@ def words_on(values):
     """Each word of arithmetic on 16 lanes, compiled."""
     from ggmlq.cpu.encode import _words
     from ggmlq.cpu.encode._tiles import WORDS, tile
-    from ggmlq.cpu.jit import jit
+    from ggmlq.cpu.machine.jit import jit
 
     nearest, to_half, from_half, clamp, rank, pick = (
         WORDS[name] for name in ("nearest", "to_half", "from_half", "clamp", "rank", "pick")

@@ -9,10 +9,10 @@ import numpy as np
 import pytest
 
 import ggmlq as gq
-from ggmlq import encoding
-from ggmlq.cpu import threads
+from ggmlq import threads
 from ggmlq.formats import FORMATS
 from ggmlq.formats._grids import grid
+from ggmlq.ops import encoding
 from ggmlq.testing.compare import assert_same_blocks
 from ggmlq.testing.rows import KINDS, rows
 

@@ -194,8 +194,8 @@ def test_kernels_are_compiled_ahead():
 
 
 def test_without_a_gpu_it_says_so(tmp_path):
-    pytest.importorskip("ggmlq.cuda.device")
-    from ggmlq.cuda import device
+    pytest.importorskip("ggmlq.cuda.machine.device")
+    from ggmlq.cuda.machine import device
 
     if device.capability() is not None:
         pytest.skip("there is a GPU")

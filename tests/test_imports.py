@@ -18,51 +18,44 @@ MODULES = sorted(path.relative_to(ROOT).as_posix() for path in ROOT.rglob("*.py"
 # What a folder (or module) may import of the rest of the package; the outer world below.
 # fmt: off
 ALLOWED = {
+    # the ground
     "errors.py": set(),
     "text.py": set(),
-    "devices.py": {"errors"},
-    "formats": {"errors", "formats"},
-    "buffers.py": {"devices", "errors", "formats"},
-    "held.py": {"buffers", "devices", "errors", "formats"},
-    # of ops where a method is one
-    "array.py": {"text", "buffers", "devices", "errors", "formats", "held", "ops"},
-    "checks.py": {"array", "buffers", "devices", "errors", "formats"},
-    "ordinary.py": {"array", "checks", "devices", "ladder"},
-    "tensors.py": {"checks", "devices", "errors"},
-    "ladder.py": {"text", "errors", "formats"},
     "progress.py": set(),
     "cache.py": set(),
-    "decoding.py": {"array", "formats"},  # its compiled side by name, when asked
-    "encoding.py": {"checks", "cpu", "errors", "formats", "progress"},  # of cpu the threads; the rest by name
-    "ops.py": {
-        "array",
-        "buffers",
-        "checks",
-        "decoding",
-        "devices",
-        "encoding",
-        "errors",
-        "formats",
-        "ladder",
-        "ordinary",
-        "tensors",
-    },
+    "threads.py": {"errors"},
+    "devices.py": {"errors"},  # the CUDA side by name, when an array lies there
+    "formats": {"errors", "formats"},
+    # arrays
+    "buffers.py": {"devices", "errors", "formats"},
+    "storage.py": {"buffers", "devices", "errors", "formats"},
+    # operations register themselves with arrays
+    "array.py": {"text", "buffers", "devices", "errors", "formats", "storage"},
+    "checks.py": {"array", "buffers", "devices", "errors", "formats"},
     "metrics.py": {"buffers", "devices", "errors"},
-    "reference": {"array", "checks", "devices", "errors", "formats", "ladder", "ops", "reference"},
-    "cpu": {"array", "cache", "errors", "formats", "ladder", "cpu"},
+    # kernels
+    "ladder.py": {"text", "errors", "formats"},
+    "cpu": {"array", "cache", "errors", "formats", "ladder", "threads", "cpu"},
     "cuda": {"array", "cache", "errors", "formats", "ladder", "cuda"},
-    "gguf": {"array", "cpu", "devices", "errors", "formats", "gguf", "progress", "text"},
-    # of cpu the threads, here and above
-    "commands": {
-        "array", "check", "convert", "cpu", "diff", "errors", "faults", "formats", "gguf", "llama", "text",
-        "commands",
+    # operations: of cpu and cuda nothing but by name, when asked
+    "ops": {
+        "array", "buffers", "checks", "devices", "errors", "formats", "ladder", "progress", "threads", "ops",
     },
-    "convert": {"array", "cpu", "encoding", "errors", "formats", "gguf", "ops", "text", "convert"},
+    "reference": {"array", "checks", "devices", "errors", "formats", "ladder", "ops", "reference"},
+    # whole files
+    "gguf": {"array", "devices", "errors", "formats", "gguf", "progress", "text", "threads"},
+    "convert": {"array", "errors", "formats", "gguf", "ops", "text", "threads", "convert"},
     "diff": {"array", "errors", "formats", "gguf", "ops", "progress", "text", "diff"},
+    # judges
     "llama": {"array", "checks", "devices", "errors", "formats", "llama"},
     # faults recomputes products in every arithmetic, and reference knows these
     "faults": {"array", "checks", "devices", "errors", "formats", "metrics", "reference", "faults"},
     "check": {"array", "check", "errors", "formats", "llama", "ops", "reference", "testing", "text"},
+    # the top
+    "commands": {
+        "array", "check", "convert", "diff", "errors", "faults", "formats", "gguf", "llama", "text",
+        "threads", "commands",
+    },
     "testing": None,  # may import anything
     "doctor.py": None,
     "cli.py": None,
@@ -164,3 +157,42 @@ def test_files_are_short_and_say_what_they_are(path):
     source = (ROOT / path).read_text()
     assert ast.get_docstring(ast.parse(source)), f"{path} has no docstring"
     assert source.count("\n") <= 320, f"{path} is long: two ideas?"
+
+
+def modules_imported(path):
+    """The files of the package that a file imports, at whatever depth in its code."""
+    place = ("ggmlq", *Path(path).with_suffix("").parts)
+    package = place[:-1]
+    for node in ast.walk(ast.parse((ROOT / path).read_text())):
+        if isinstance(node, ast.ImportFrom):
+            base = package[: len(package) - node.level + 1] if node.level else ()
+            of = (*base, *(node.module or "").split(".")) if node.module else base
+            for alias in node.names:
+                yield from filter(None, [file_of((*of, alias.name)) or file_of(of)])
+
+
+def file_of(parts):
+    """The file of a module, relative to the package; None where there is none."""
+    place = Path(*parts[1:]) if parts[:1] == ("ggmlq",) else None
+    if place is None:
+        return None
+    for file in (place.with_suffix(".py") if parts[1:] else None, place / "__init__.py"):
+        if file is not None and (ROOT / file).exists():
+            return file.as_posix()
+    return None
+
+
+def test_no_circle_of_files():
+    """Whoever reads a file can read what it stands on first, down to the ground."""
+    needs = {path: {*modules_imported(path)} - {path, "__init__.py"} for path in MODULES}
+
+    def stands_on(path):
+        found, waiting = set(), [path]
+        while waiting:
+            new = needs[waiting.pop()] - found
+            found |= new
+            waiting += new
+        return found
+
+    circle = [path for path in MODULES if path in stands_on(path)]
+    assert not circle

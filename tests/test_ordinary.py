@@ -8,7 +8,8 @@ import numpy as np
 import pytest
 
 import ggmlq as gq
-from ggmlq import ladder, ordinary
+from ggmlq import ladder
+from ggmlq.ops import fast_path
 from ggmlq.testing.rows import rows
 
 FULL = gq.quantize(rows("normal", 5, 64), "q8_0")
@@ -56,7 +57,7 @@ def gpu(monkeypatch):
     driver = SimpleNamespace(
         array=array, device=lambda: state.current, stream=lambda index: stream, share=np.may_share_memory
     )
-    monkeypatch.setattr(ordinary, "cuda_driver", lambda: driver)
+    monkeypatch.setattr(fast_path, "cuda_driver", lambda: driver)
     monkeypatch.setattr(ladder, "chosen", chosen)
     return state
 
@@ -66,7 +67,7 @@ def weights(number=0, shape=(5, 64)):
 
 
 def product(x, q=None, kernel="auto", arithmetic=None, out=None, bias=None, dtype=np.float32):
-    return ordinary.linear(x, weights() if q is None else q, kernel, arithmetic, out, bias, dtype)
+    return fast_path.linear(x, weights() if q is None else q, kernel, arithmetic, out, bias, dtype)
 
 
 @pytest.mark.parametrize("shape", [(64,), (1, 64), (3, 64), (0, 64), (2, 3, 64), (2, 0, 4, 64)], ids=str)

@@ -13,10 +13,10 @@ from typing import Any
 import numpy as np
 
 import ggmlq as gq
-from ggmlq.cpu.threads import num_threads
 from ggmlq.llama import Bridge
 from ggmlq.progress import Progress
 from ggmlq.text import size, table
+from ggmlq.threads import num_threads
 
 FORMATS = ("f16", "q8_0", "q6_K", "q5_K", "q4_K", "q4_0", "mxfp4", "q2_K")
 BOUND = 1e-10  # of a product in float32, against the same arithmetic in float64

@@ -6,7 +6,7 @@ import argparse
 from typing import Any
 
 from ..convert import Done, Plan, Report, run
-from ..cpu.threads import set_num_threads
+from ..threads import set_num_threads
 from . import _plain
 
 

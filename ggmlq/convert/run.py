@@ -10,11 +10,11 @@ from typing import Any
 
 from .. import gguf
 from ..array import QuantArray
-from ..encoding import prepare
 from ..errors import ConvertError
 from ..formats import Format
 from ..gguf import Streamed
 from ..gguf.source import checked_path
+from ..ops.encoding import prepare
 from .keep import Keep
 from .plan import Plan, plan_dequantize, plan_quantize
 from .report import Done, Report

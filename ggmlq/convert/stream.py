@@ -9,10 +9,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..array import QuantArray
-from ..cpu.threads import num_threads, share
 from ..errors import ConvertError
 from ..gguf.source import release
 from ..ops import dequantize, quantize
+from ..threads import num_threads, share
 from .plan import Step
 
 SLAB = 1 << 18  # elements that a thread converts at a time: a few MiB, and a short wait for Ctrl-C

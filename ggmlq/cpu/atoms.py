@@ -6,7 +6,7 @@ from functools import cache
 
 from ..formats.atoms import Atoms, rebuild
 from ..formats.format import BlockFormat
-from .jit import jit
+from .machine.jit import jit
 
 
 @cache

@@ -10,8 +10,8 @@ import numpy as np
 from numba import types
 
 from ..formats import BlockFormat, Format
-from .jit import inner, jit
 from .lanes import convert, recast, spans, store_floats
+from .machine.jit import inner, jit
 from .unpack import walker
 
 CHUNK = 4096  # weights: their scales stay in the first cache

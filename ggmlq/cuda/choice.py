@@ -28,7 +28,7 @@ from typing import Any, NamedTuple
 from ..errors import DeviceError, MissingDependencyError
 from ..formats import FORMATS, BlockFormat
 from ..ladder import Problem
-from . import device
+from .machine import device
 
 TABLE = Path(__file__).with_name("choice.json")
 

@@ -13,12 +13,13 @@ import numpy as np
 from ..array import QuantArray
 from ..formats import FORMATS, BlockFormat
 from ..formats.scalars import ScalarFormat
-from . import early, ptx
-from .atoms import atoms, inlined
-from .convert import DTYPES, KINDS, LEAST, converted, storing
-from .device import cupy
-from .language import cuda, float32, int64, uint8, uint32, uint64
-from .launch import Kernel, array, family
+from .activations.floats import converted
+from .machine.device import cupy
+from .machine.launch import Kernel, array, family
+from .words import early_start, ptx
+from .words.atoms import atoms, inlined
+from .words.floats import DTYPES, KINDS, LEAST, storing
+from .words.language import cuda, float32, int64, uint8, uint32, uint64
 
 THREADS = 256
 BLOCK_FORMATS = tuple(fmt for fmt in FORMATS.values() if isinstance(fmt, BlockFormat))
@@ -76,7 +77,7 @@ def decoder(fmt: BlockFormat, kind: str) -> Kernel:
     apart = partner(fmt)
     size, group, count = fmt.block_size, fmt.group, 2 * each
     store = storing(kind)
-    take_turn = early.take_turn
+    take_turn = early_start.take_turn
 
     def decode(blocks: Any, out: Any) -> None:
         take_turn()

@@ -3,6 +3,6 @@
 from .catalogue import CATALOGUE, Fault
 from .diagnosis import Diagnosis
 from .examine import diagnose
-from .telling import telling_input
+from .telling_input import telling_input
 
 __all__ = ["CATALOGUE", "Diagnosis", "Fault", "diagnose", "telling_input"]

@@ -11,7 +11,7 @@ from ..metrics import nmse
 from .catalogue import CATALOGUE
 from .diagnosis import Diagnosis
 from .survey import Survey
-from .telling import telling_input
+from .telling_input import telling_input
 
 
 @dataclass(frozen=True)

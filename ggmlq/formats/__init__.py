@@ -15,7 +15,7 @@ from operator import attrgetter
 import numpy as np
 
 from ..errors import FormatError
-from .format import BlockFormat, Format
+from .format import CATALOGUE, BlockFormat, Format
 from .scalars import SCALARS
 
 # Ids that ggml once used and then dropped: name, and what to do with such data.
@@ -93,5 +93,6 @@ class Formats(Mapping[str, Format]):
 
 
 FORMATS = Formats(_discover())
+CATALOGUE.update(FORMATS)
 
 __all__ = ["FORMATS", "REMOVED", "BlockFormat", "Format", "Formats"]

@@ -128,10 +128,11 @@ class Format(ABC):
         return _by_name, (self.name,)
 
 
-def _by_name(name: str) -> Format:
-    from ggmlq.formats import FORMATS
+CATALOGUE: dict[str, Format] = {}  # filled by the package, once it has found them all
 
-    return FORMATS[name]
+
+def _by_name(name: str) -> Format:
+    return CATALOGUE[name]
 
 
 def no_atom(block: Bytes, g: int) -> np.float32:

@@ -194,7 +194,7 @@ class GGUFFile(Mapping[str, QuantArray]):
         asked = f"{self!r}.to({device!r})"
         chosen = {name: self[name] for name in select(asked, self, filter)}
         if device != "cpu":
-            chosen = load.load(asked, chosen, cuda_module("link").Link(device), progress)
+            chosen = load.load(asked, chosen, cuda_module("machine.upload").Link(device), progress)
         return MappingProxyType(chosen)
 
     # A model equals itself only: comparing the bytes of two is nothing to do in passing.

@@ -4,7 +4,7 @@
 
 A portion is what fits one buffer (portions.py). A thread takes a portion and a buffer, fills it, asks the
 GPU to fetch it and puts the buffer back; who takes it next waits until it was fetched. So file, memory and
-link are busy at the same time, and no thread waits for the others. The GPU's half is ggmlq/cuda/link.py.
+link are busy at the same time, and no thread waits for the others. The GPU's half is ggmlq/cuda/machine/upload.py.
 """
 
 from __future__ import annotations
@@ -21,10 +21,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..array import QuantArray
-from ..cpu.threads import num_threads
 from ..errors import DeviceMemoryError
 from ..progress import Progress
 from ..text import short, size
+from ..threads import num_threads
 from .extents import Files
 from .portions import Portion, portions
 from .source import place

@@ -8,7 +8,7 @@ import time
 from collections.abc import Iterator
 from concurrent.futures import ProcessPoolExecutor
 
-from ..cuda.launch import FAMILIES
+from ..cuda.machine.launch import FAMILIES
 from ..formats import Format
 from ..ladder import rungs
 

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from ..jit import inline
+from ..machine.jit import inline
 from ._nearest import codes_at, finder, level_of, row_at
 from ._rounding import nearest
 

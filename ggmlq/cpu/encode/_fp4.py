@@ -8,8 +8,8 @@ import numpy as np
 from numba import types
 
 from ...formats._tables import FP4
-from ..jit import inner
 from ..lanes import chosen, convert, recast
+from ..machine.jit import inner
 from ._simple import magnitudes
 
 I32, U8 = types.int32, types.uint8

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from ..jit import inline
+from ..machine.jit import inline
 
 BLOCK = 256
 INFINITY = np.float32(np.inf)

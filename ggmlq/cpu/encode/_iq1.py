@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ...formats.format import Floats
-from ..jit import inline, jit
+from ..machine.jit import inline, jit
 from ._importance import BLOCK, largest_scale, sum_of_squares, weigher
 from ._nearest import codes_at, finder, level_of, row_at
 from ._neighbours import neighbours

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from ..jit import inline
+from ..machine.jit import inline
 from ._neighbours import LANES
 from ._rounding import bits
 

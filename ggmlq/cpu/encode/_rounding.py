@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from ..jit import inline
+from ..machine.jit import inline
 
 SHIFTER = np.float32(1.5 * 2**23)  # added to a float below 2**22, leaves its nearest integer in the mantissa
 

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from ...formats._grids import grid
 from ...formats.format import Floats
-from ..jit import inline, jit
+from ..machine.jit import inline, jit
 from ._fit import HALF, ONE, ZERO, candidates, fitter
 from ._importance import BLOCK, largest_scale, sum_of_squares, weigher
 from ._neighbours import neighbours

@@ -12,8 +12,8 @@ import numpy as np
 from numba import types
 
 from ...formats.format import Bytes, Floats
-from ..jit import inner
 from ..lanes import chosen, clipped, convert, either, first, most, narrow, part, recast, store
+from ..machine.jit import inner
 
 U8, I32, F32 = types.uint8, types.int32, types.float32
 

@@ -6,8 +6,8 @@ from typing import Any
 
 from numba import types
 
-from ..jit import inner
 from ..lanes import convert, load
+from ..machine.jit import inner
 from ._simple import half_away, largest
 
 U8 = types.uint8

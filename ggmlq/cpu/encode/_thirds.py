@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from ..jit import inline, jit
+from ..machine.jit import inline, jit
 from ._words import LANES, get, put, some, where, zero
 
 ZERO, ONE, TWO, EIGHTH = np.float32(0), np.float32(1), np.float32(2), np.float32(0.125)

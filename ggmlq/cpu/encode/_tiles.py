@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from ...formats import _lanes
 from ...formats.atoms import recompiler
 from ...formats.format import Bytes, Floats
-from ..jit import inner, jit
+from ..machine.jit import inner, jit
 from . import _words
 from ._words import LANES
 

@@ -12,9 +12,9 @@ from llvmlite import ir
 from numba import types
 from numba.core import cgutils
 
-from ..jit import inner
 from ..lanes import Lanes, convert, narrow, recast, some, splat, widen
 from ..lanes.kind import address, emitted, vector
+from ..machine.jit import inner
 
 LANES = 16  # of float32: one register of AVX-512
 F32, I32, U16 = types.float32, types.int32, types.uint16

@@ -6,8 +6,8 @@ from typing import Any
 
 from numba import types
 
-from ..jit import jit
 from ..lanes import convert, load, recast, store
+from ..machine.jit import jit
 from ._simple import encoder
 
 U8, U16, U32 = types.uint8, types.uint16, types.uint32

@@ -6,8 +6,8 @@ from typing import Any
 
 from numba import types
 
-from ..jit import jit
 from ..lanes import load, narrow, recast, store
+from ..machine.jit import jit
 from ._simple import encoder, put_half
 
 U8 = types.uint8

@@ -12,7 +12,7 @@ import numpy as np
 from ...formats._search import fit_positive
 from ...formats.format import Bytes, Floats
 from ...formats.iq2_xxs import DTYPE, SHIFTS
-from ..jit import inline
+from ..machine.jit import inline
 from ._search import Search, searcher
 from ._tiles import compiled
 from ._words import LANES, put

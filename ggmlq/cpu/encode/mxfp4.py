@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 
 from ...formats.mxfp4 import DTYPE, POWER, QS, E
-from ..jit import inner, jit
 from ..lanes import load
+from ..machine.jit import inner, jit
 from ._fp4 import nearest_fp4
 from ._simple import encoder, largest, put_nibbles
 

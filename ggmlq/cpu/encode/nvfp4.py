@@ -8,8 +8,8 @@ import numpy as np
 from numba import types
 
 from ...formats.nvfp4 import DTYPE, QS, UE4M3, D
-from ..jit import inner, jit
 from ..lanes import load, part, recast, store
+from ..machine.jit import inner, jit
 from ._fp4 import nearest_fp4
 from ._simple import encoder, largest
 

@@ -8,8 +8,8 @@ import numpy as np
 from numba import types
 
 from ...formats.q1_0 import DTYPE, QS, D
-from ..jit import jit
 from ..lanes import load, recast, store
+from ..machine.jit import jit
 from ._simple import encoder, put_half
 
 SIZE = DTYPE.itemsize

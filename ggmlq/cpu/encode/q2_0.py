@@ -7,8 +7,8 @@ from typing import Any
 from numba import types
 
 from ...formats.q2_0 import DTYPE, QS, D
-from ..jit import jit
 from ..lanes import chosen, convert, load, recast, store
+from ..machine.jit import jit
 from ._simple import encoder, half_away, inverse, largest, put_half
 
 SIZE = DTYPE.itemsize

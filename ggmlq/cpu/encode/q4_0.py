@@ -7,8 +7,8 @@ from typing import Any
 import numpy as np
 
 from ...formats.q4_0 import DTYPE, FORMAT, PROGRAM, QS, D
-from ..jit import jit
 from ..lanes import load
+from ..machine.jit import jit
 from ._simple import at_most, encoder, extreme, inverse, put_half, put_nibbles, truncated
 from ._tiles import encoder as searching
 

@@ -7,8 +7,8 @@ from typing import Any
 import numpy as np
 
 from ...formats.q4_1 import DTYPE, FORMAT, PROGRAM, QS, D, M
-from ..jit import jit
 from ..lanes import load
+from ..machine.jit import jit
 from ._simple import at_most, encoder, highest, inverse, lowest, put_half, put_nibbles, truncated
 from ._tiles import encoder as searching
 

@@ -8,8 +8,8 @@ import numpy as np
 from numba import types
 
 from ...formats.q5_0 import DTYPE, FORMAT, PROGRAM, QH, QS, D
-from ..jit import jit
 from ..lanes import load, recast, store
+from ..machine.jit import jit
 from ._simple import at_most, encoder, extreme, inverse, put_half, put_nibbles, truncated
 from ._tiles import encoder as searching
 

@@ -8,8 +8,8 @@ import numpy as np
 from numba import types
 
 from ...formats.q5_1 import DTYPE, FORMAT, PROGRAM, QH, QS, D, M
-from ..jit import jit
 from ..lanes import convert, load, recast, store
+from ..machine.jit import jit
 from ._simple import encoder, highest, inverse, lowest, put_half, put_nibbles, truncated
 from ._tiles import encoder as searching
 

@@ -8,8 +8,8 @@ import numpy as np
 from numba import types
 
 from ...formats.q8_1 import DTYPE, QS, D, S
-from ..jit import jit
 from ..lanes import convert, load, recast, store, total
+from ..machine.jit import jit
 from ._simple import encoder, half_away, inverse, largest, put_half
 
 SIZE = DTYPE.itemsize

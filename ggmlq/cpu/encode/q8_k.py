@@ -8,8 +8,8 @@ import numpy as np
 from numba import types
 
 from ...formats.q8_k import BSUMS, DTYPE, QS, D
-from ..jit import inner, jit
 from ..lanes import convert, load, recast, store, total
+from ..machine.jit import inner, jit
 from ._simple import at_most, encoder, extreme, truncated
 
 SIZE = DTYPE.itemsize

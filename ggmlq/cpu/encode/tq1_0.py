@@ -7,8 +7,8 @@ from typing import Any
 from numba import types
 
 from ...formats.tq1_0 import DTYPE, QH, QS, D
-from ..jit import inner, jit
 from ..lanes import convert, load, part, splat, store
+from ..machine.jit import inner, jit
 from ._simple import encoder, inverse, put_half
 from ._ternary import scale, trits
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 from ...formats.tq2_0 import DTYPE, QS, D
-from ..jit import jit
 from ..lanes import load, store
+from ..machine.jit import jit
 from ._simple import encoder, inverse, put_half
 from ._ternary import scale, trits
 

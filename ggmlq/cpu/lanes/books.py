@@ -12,7 +12,7 @@ from typing import Any
 from llvmlite import ir
 from numba import types
 
-from ..features import compiled_for
+from ..machine.features import compiled_for
 from .kind import Lanes, address, emitted
 
 WORD, LONG = ir.IntType(16), ir.IntType(64)

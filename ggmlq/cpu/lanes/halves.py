@@ -11,7 +11,7 @@ from typing import Any
 from llvmlite import ir
 from numba import types
 
-from ..features import compiled_for
+from ..machine.features import compiled_for
 from .kind import Lanes, address, emitted, vector
 
 I16, I32, F16, F32 = ir.IntType(16), ir.IntType(32), ir.HalfType(), ir.FloatType()

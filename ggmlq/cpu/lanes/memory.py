@@ -8,7 +8,7 @@ from typing import Any
 from llvmlite import ir
 from numba import types
 
-from ..features import compiled_for
+from ..machine.features import compiled_for
 from .kind import INDEX, Lanes, address, element, emitted, order, plain, splatted, vector
 
 LONG = ir.IntType(64)

@@ -17,9 +17,9 @@ import numpy as np
 from ...array import QuantArray
 from ...formats import BlockFormat
 from ...ladder import Problem, register
+from ...threads import share
 from ..atoms import atoms
-from ..jit import jit
-from ..threads import share
+from ..machine.jit import jit
 
 
 def refuses(problem: Problem) -> str | None:

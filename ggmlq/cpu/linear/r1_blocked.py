@@ -19,8 +19,8 @@ import numpy as np
 from ...array import QuantArray
 from ...formats import BlockFormat
 from ...ladder import register
-from ..jit import jit
-from ..threads import share
+from ...threads import share
+from ..machine.jit import jit
 from ..unpack import unpacker
 from .r0_naive import refuses
 

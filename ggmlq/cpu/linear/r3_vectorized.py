@@ -19,12 +19,12 @@ import numpy as np
 from ...array import QuantArray
 from ...formats import BlockFormat
 from ...ladder import Problem, register
-from ..jit import jit
+from ...threads import share
+from ..machine.jit import jit
+from ..machine.target import target
 from ..panels.layout import RUN, unpacked
 from ..panels.multiply import records_of
 from ..panels.tile import record_bytes
-from ..target import target
-from ..threads import share
 from ..unpack import unpacker
 
 

@@ -19,10 +19,10 @@ import numpy as np
 from ...array import QuantArray
 from ...formats import BlockFormat
 from ...ladder import Problem, register
+from ..machine.target import target
 from ..panels.gather import gathered
 from ..panels.layout import unpacked
 from ..panels.multiply import multiply
-from ..target import target
 
 
 def refuses(problem: Problem) -> str | None:

@@ -18,10 +18,10 @@ import numpy as np
 from ...array import QuantArray
 from ...formats import BlockFormat
 from ...ladder import Problem, register
+from ..machine.target import target
 from ..panels.layout import unpacked
 from ..panels.lines import LANE, by_lines
 from ..panels.multiply import multiply
-from ..target import target
 
 FEW = 3  # rows of activations
 

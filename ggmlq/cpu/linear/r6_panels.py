@@ -17,12 +17,12 @@ from typing import Any
 
 from ...array import QuantArray
 from ...ladder import Problem, register
+from ..machine.target import target
 from ..panels.expand import expanded
 from ..panels.layout import PREPARED
 from ..panels.multiply import multiply
 from ..panels.prepare import panels
 from ..panels.product import direct, through_bytes
-from ..target import target
 
 MANY = 32  # rows of activations that pay for expanding panels
 

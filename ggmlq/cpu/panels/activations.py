@@ -13,10 +13,10 @@ from typing import Any
 from llvmlite import ir
 from numba import types
 
-from ..jit import intrinsic, jit
-from ..memory import peek
-from ..simd import F32, FLOATS, I8, I32, I64, INTS, Simd, vec
-from ..target import Target
+from ..machine.jit import intrinsic, jit
+from ..machine.memory import peek
+from ..machine.simd import F32, FLOATS, I8, I32, I64, INTS, Simd, vec
+from ..machine.target import Target
 from .layout import RUN, Layout
 from .tile import record_bytes
 

@@ -7,9 +7,9 @@ from typing import Any
 
 from numba import types
 
-from ..jit import cgutils, intrinsic
-from ..simd import I64
-from ..target import Target
+from ..machine.jit import cgutils, intrinsic
+from ..machine.simd import I64
+from ..machine.target import Target
 from .layout import ROWS, Layout, start
 from .read import Panel
 

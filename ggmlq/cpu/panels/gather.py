@@ -8,9 +8,9 @@ from typing import Any
 import numpy as np
 
 from ...formats import BlockFormat
-from ..jit import inner, jit
-from ..memory import bytes_at, peek
-from ..target import Target
+from ..machine.jit import inner, jit
+from ..machine.memory import bytes_at, peek
+from ..machine.target import Target
 from ..unpack import unpacker
 from .layout import ROWS, RUN, Layout, unpacked
 from .product import from_scratch

@@ -19,7 +19,7 @@ from typing import Literal
 
 from ...formats import BlockFormat
 from ...formats._tables import FP4, IQ4
-from ..target import Target
+from ..machine.target import Target
 
 RUN = 32  # weights
 ROWS = 16  # of a panel

@@ -16,10 +16,10 @@ from llvmlite import ir
 from numba import types
 
 from ...formats import BlockFormat
-from ..jit import cgutils, intrinsic, jit
-from ..memory import bytes_at, floats_at, peek
-from ..simd import BYTES, F32, FLOATS, I32, I64, INTS, Simd, vec
-from ..target import Target
+from ..machine.jit import cgutils, intrinsic, jit
+from ..machine.memory import bytes_at, floats_at, peek
+from ..machine.simd import BYTES, F32, FLOATS, I32, I64, INTS, Simd, vec
+from ..machine.target import Target
 from ..unpack import unpacker
 from .layout import RUN, unpacked
 from .tile import record_bytes

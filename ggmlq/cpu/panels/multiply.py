@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 
 from ...formats.format import Bytes, Floats
-from ..crew import share_kernel
-from ..target import target
+from ..machine.target import target
+from ..machine.workers import share_kernel
 from .activations import quantizer
 from .layout import ROWS, RUN, Layout, start
 from .tile import ROWS_AT_ONCE, record_bytes

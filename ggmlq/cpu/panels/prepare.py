@@ -11,8 +11,8 @@ from ...array import QuantArray
 from ...formats import BlockFormat
 from ...formats.format import Bytes
 from ...formats.scalars import bfloat16_bits
-from ..jit import jit
-from ..threads import share
+from ...threads import share
+from ..machine.jit import jit
 from ..unpack import unpacker
 from .layout import PREPARED, ROWS, RUN, SUPER, Layout
 

@@ -7,9 +7,9 @@ from typing import Any
 
 import numpy as np
 
-from ..jit import inner, jit
-from ..memory import bytes_at, floats_at, peek
-from ..target import Target
+from ..machine.jit import inner, jit
+from ..machine.memory import bytes_at, floats_at, peek
+from ..machine.target import Target
 from .expand import expanded, expander
 from .layout import ROWS, Layout
 from .tile import tile

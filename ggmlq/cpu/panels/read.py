@@ -6,8 +6,8 @@ from typing import Any, NamedTuple
 
 from llvmlite import ir
 
-from ..simd import BYTES, F16, FLOATS, I8, I16, I64, INTS, Simd, vec
-from ..target import Target
+from ..machine.simd import BYTES, F16, FLOATS, I8, I16, I64, INTS, Simd, vec
+from ..machine.target import Target
 from .layout import ROWS, SUPER, Layout
 
 

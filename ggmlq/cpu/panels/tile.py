@@ -20,9 +20,9 @@ from typing import Any
 from llvmlite import ir
 from numba import types
 
-from ..jit import cgutils, intrinsic
-from ..simd import F32, FLOATS, I32, I64
-from ..target import Target
+from ..machine.jit import cgutils, intrinsic
+from ..machine.simd import F32, FLOATS, I32, I64
+from ..machine.target import Target
 from .layout import RUN, SUPER, Layout
 from .read import Panel, Place
 

@@ -19,8 +19,8 @@ from numba import types
 
 from ...formats import BlockFormat, Format
 from ..atoms import atoms
-from ..jit import inner, jit
 from ..lanes import recast, store
+from ..machine.jit import inner, jit
 
 I8 = types.int8
 

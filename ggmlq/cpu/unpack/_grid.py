@@ -8,8 +8,8 @@ import numpy as np
 from numba import types
 from numpy.typing import NDArray
 
-from ..jit import inline, inner
 from ..lanes import convert, gather, levels, negated, part, pick, recast, shuffles_words, word
+from ..machine.jit import inline, inner
 
 U8, U16, U64 = types.uint8, types.uint16, types.uint64
 LARGEST = 512  # rows of a book that shuffles look up faster than loads do

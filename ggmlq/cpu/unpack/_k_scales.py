@@ -6,8 +6,8 @@ from typing import Any
 
 from numba import types
 
-from ..jit import inner
 from ..lanes import convert, half, interleave, recast, store, word
+from ..machine.jit import inner
 
 U8, U32, F32 = types.uint8, types.uint32, types.float32
 

@@ -6,8 +6,8 @@ from typing import Any
 
 from numba import types
 
-from ..jit import inner
 from ..lanes import convert, load, recast, splat, word
+from ..machine.jit import inner
 
 U16, U32, F32 = types.uint16, types.uint32, types.float32
 

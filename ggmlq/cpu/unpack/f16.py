@@ -6,8 +6,8 @@ from typing import Any
 
 from numba import types
 
-from ..jit import inner
 from ..lanes import load, recast, splat, widen, word
+from ..machine.jit import inner
 
 U16, F32 = types.uint16, types.float32
 

@@ -8,8 +8,8 @@ import numpy as np
 from numba import types
 
 from ...formats.iq1_m import DTYPE, GRID, QH, QS, SCALES
-from ..jit import inner
 from ..lanes import convert, deposit, gather, interleave, ramp, recast, splat, store, widen, word
+from ..machine.jit import inner
 from ._grid import packed
 
 SIZE = DTYPE.itemsize

@@ -8,8 +8,8 @@ import numpy as np
 from numba import types
 
 from ...formats.iq1_s import DTYPE, GRID, QH, QS, D
-from ..jit import inner
 from ..lanes import convert, deposit, gather, half, load, recast, store, word
+from ..machine.jit import inner
 from ._grid import packed
 
 SIZE = DTYPE.itemsize

@@ -7,8 +7,8 @@ from typing import Any
 from numba import types
 
 from ...formats.iq2_s import DTYPE, GRID, QH, QS, SCALES, D
-from ..jit import inner
 from ..lanes import convert, deposit, gather, half, interleave, load, negated, recast, store, word
+from ..machine.jit import inner
 from ._grid import packed
 
 SIZE = DTYPE.itemsize

@@ -7,8 +7,8 @@ from typing import Any
 from numba import types
 
 from ...formats.iq2_xs import DTYPE, GRID, QS, SCALES, D
-from ..jit import inner
 from ..lanes import convert, half, interleave, load, recast, store
+from ..machine.jit import inner
 from ._grid import book, eights, put_signed, signs_of, words_of
 
 SIZE = DTYPE.itemsize

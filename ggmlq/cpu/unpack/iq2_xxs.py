@@ -7,8 +7,8 @@ from typing import Any
 from numba import types
 
 from ...formats.iq2_xxs import DTYPE, GRID, QS, D
-from ..jit import inner
 from ..lanes import convert, half, load, recast, store
+from ..machine.jit import inner
 from ._grid import book, eights, put_signed, signs, words_of
 
 SIZE = DTYPE.itemsize

@@ -7,8 +7,8 @@ from typing import Any
 from numba import types
 
 from ...formats.iq3_s import DTYPE, GRID, QH, QS, SCALES, SIGNS, D
-from ..jit import inner
 from ..lanes import convert, either, half, interleave, load, recast, store, word
+from ..machine.jit import inner
 from ._grid import book, fours, put_signed, words_at
 
 SIZE = DTYPE.itemsize

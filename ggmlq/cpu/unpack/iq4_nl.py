@@ -6,8 +6,8 @@ from typing import Any
 
 from ...formats._tables import IQ4
 from ...formats.iq4_nl import DTYPE, QS, D
-from ..jit import inner
 from ..lanes import half, interleave, load, lookup
+from ..machine.jit import inner
 
 SIZE = DTYPE.itemsize
 

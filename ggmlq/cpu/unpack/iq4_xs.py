@@ -8,8 +8,8 @@ from numba import types
 
 from ...formats._tables import IQ4
 from ...formats.iq4_xs import DTYPE, QS, SCALES_H, SCALES_L, D
-from ..jit import inner
 from ..lanes import convert, half, interleave, load, lookup, ramp, recast, splat, store, word
+from ..machine.jit import inner
 
 SIZE = DTYPE.itemsize
 I32, U8, U16, U32, F32 = types.int32, types.uint8, types.uint16, types.uint32, types.float32

@@ -6,8 +6,8 @@ from typing import Any
 
 from ...formats._tables import FP4
 from ...formats.mxfp4 import DTYPE, POWER, QS, E
-from ..jit import inner
 from ..lanes import interleave, load, lookup
+from ..machine.jit import inner
 
 SIZE = DTYPE.itemsize
 

@@ -6,8 +6,8 @@ from typing import Any
 
 from ...formats._tables import FP4
 from ...formats.nvfp4 import DTYPE, QS, UE4M3, D
-from ..jit import inner
 from ..lanes import gather, interleave, load, lookup, store
+from ..machine.jit import inner
 
 SIZE = DTYPE.itemsize
 

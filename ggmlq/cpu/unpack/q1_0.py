@@ -7,8 +7,8 @@ from typing import Any
 from numba import types
 
 from ...formats.q1_0 import DTYPE, QS, D
-from ..jit import inner
 from ..lanes import either, half, word
+from ..machine.jit import inner
 
 SIZE = DTYPE.itemsize
 I8, U32 = types.int8, types.uint32

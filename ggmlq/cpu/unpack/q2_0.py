@@ -7,8 +7,8 @@ from typing import Any
 from numba import types
 
 from ...formats.q2_0 import DTYPE, QS, D
-from ..jit import inner
 from ..lanes import convert, half, load, recast
+from ..machine.jit import inner
 
 SIZE = DTYPE.itemsize
 U8, U32 = types.uint8, types.uint32

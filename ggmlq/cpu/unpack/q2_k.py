@@ -7,8 +7,8 @@ from typing import Any
 from numba import types
 
 from ...formats.q2_k import DMIN, DTYPE, QS, SCALES, D
-from ..jit import inner
 from ..lanes import convert, half, load, store
+from ..machine.jit import inner
 
 SIZE = DTYPE.itemsize
 F32 = types.float32

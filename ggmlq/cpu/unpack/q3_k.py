@@ -7,8 +7,8 @@ from typing import Any
 from numba import types
 
 from ...formats.q3_k import DTYPE, HMASK, QS, SCALES, D
-from ..jit import inner
 from ..lanes import convert, half, interleave, load, recast, store, word
+from ..machine.jit import inner
 
 SIZE = DTYPE.itemsize
 I8, U8, U32, U64, F32 = types.int8, types.uint8, types.uint32, types.uint64, types.float32

@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 from ...formats.q4_1 import DTYPE, QS, D, M
-from ..jit import inner
 from ..lanes import half, interleave, load
+from ..machine.jit import inner
 
 SIZE = DTYPE.itemsize
 

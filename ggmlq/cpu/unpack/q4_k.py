@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 from ...formats.q4_k import DMIN, DTYPE, QS, SCALES, D
-from ..jit import inner
 from ..lanes import load
+from ..machine.jit import inner
 from ._k_scales import put_scales
 
 SIZE = DTYPE.itemsize

@@ -7,8 +7,8 @@ from typing import Any
 from numba import types
 
 from ...formats.q5_1 import DTYPE, QH, QS, D, M
-from ..jit import inner
 from ..lanes import either, half, interleave, load, word
+from ..machine.jit import inner
 
 SIZE = DTYPE.itemsize
 U8, U32 = types.uint8, types.uint32

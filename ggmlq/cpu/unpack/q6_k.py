@@ -7,8 +7,8 @@ from typing import Any
 from numba import types
 
 from ...formats.q6_k import DTYPE, QH, QL, SCALES, D
-from ..jit import inner
 from ..lanes import convert, half, load, recast, store
+from ..machine.jit import inner
 
 SIZE = DTYPE.itemsize
 I8, F32 = types.int8, types.float32

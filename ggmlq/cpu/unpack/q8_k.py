@@ -7,8 +7,8 @@ from typing import Any
 from numba import types
 
 from ...formats.q8_k import DTYPE, QS, D
-from ..jit import inner
 from ..lanes import load, word
+from ..machine.jit import inner
 
 SIZE = DTYPE.itemsize
 F32 = types.float32

@@ -10,8 +10,8 @@ from typing import Any
 from numba import types
 
 from ...formats.tq1_0 import DTYPE, QH, QS, D
-from ..jit import inner
 from ..lanes import convert, half, load
+from ..machine.jit import inner
 
 SIZE, U8 = DTYPE.itemsize, types.uint8
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 from ...formats.tq2_0 import DTYPE, QS, D
-from ..jit import inner
 from ..lanes import half, load
+from ..machine.jit import inner
 
 SIZE = DTYPE.itemsize
 

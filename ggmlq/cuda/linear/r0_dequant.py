@@ -14,7 +14,7 @@ import numpy as np
 from ...array import QuantArray
 from ...ladder import register
 from ..dequantize import dequantize
-from ..device import cupy
+from ..machine.device import cupy
 
 
 @register(__name__, __doc__, arithmetic="f32", accumulate="f32")

@@ -14,11 +14,11 @@ from typing import Any
 from ...array import QuantArray
 from ...formats import BlockFormat
 from ...ladder import Problem, register
-from ..atoms import atoms
-from ..convert import aligned_floats
+from ..activations.floats import aligned_floats
 from ..dequantize import BLOCK_FORMATS
-from ..language import cuda, float32, uint8
-from ..launch import Kernel, array, family
+from ..machine.launch import Kernel, array, family
+from ..words.atoms import atoms
+from ..words.language import cuda, float32, uint8
 
 SIDE = 16  # of a block of threads
 

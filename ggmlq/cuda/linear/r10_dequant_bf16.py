@@ -16,10 +16,10 @@ from ...array import QuantArray
 from ...formats import BlockFormat
 from ...formats.scalars import ScalarFormat
 from ...ladder import Problem, register
-from .. import device
-from ..convert import DTYPES, LEAST
-from ..strips import made
-from ..unfold import unfold
+from ..machine import device
+from ..strips.make import made
+from ..strips.to_bf16 import unfold
+from ..words.floats import DTYPES, LEAST
 from . import r6_dequant_cublas
 
 

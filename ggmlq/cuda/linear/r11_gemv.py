@@ -1,16 +1,16 @@
 """A few rows: weights straight from memory in the file's bits, on tensor cores that have time to spare.
 
 Changed: all that counts here is to read the weights once, as fast as memory gives them. They lie in
-strips (strips.py), with the bits of the file, and each of the 8 to 16 warps of a block keeps records
-on their way into shared memory (ring.py), without waiting for any other warp; the first ones while
-the kernel before this one still runs (early.py). A block makes 32 rows of outputs; its warps share the
+strips (strips/make.py), with the bits of the file, and each of the 8 to 16 warps of a block keeps records
+on their way into shared memory (gemv/stages.py), without waiting for any other warp; the first ones while
+the kernel before this one still runs (words/early_start.py). A block makes 32 rows of outputs; its warps share the
 columns and add up at the end, in a fixed order.
 
 Up to 8 rows of activations stay floats and are rounded to bfloat16 while they are read: so one kernel
 does all. The codes are exact in bfloat16, and a scale meets only sums: nothing overflows. (An activation
 that is infinite makes NaN, for codes are multiplied 128 too high and that is taken off.)
 
-With one or two rows the columns of ``mma`` that are free serve other runs (spread.py).
+With one or two rows the columns of ``mma`` that are free serve other runs (gemv/two_rows.py).
 
 Limited by memory, where the instructions that unpack a format leave room for it. Beyond 16 rows the
 activations, which every block reads, are the larger part.
@@ -24,17 +24,19 @@ from typing import Any
 from ...array import QuantArray
 from ...formats import BlockFormat
 from ...ladder import Problem, register
-from .. import device, early, pairs, ptx, spread
-from ..atoms import inlined
-from ..convert import aligned_floats, narrowed
+from ..activations.floats import aligned_floats, narrowed
 from ..dequantize import BLOCK_FORMATS
-from ..fragments import buffers, fragment_of, words_of, zero_of
-from ..language import cuda, float32, uint32, uint64
-from ..launch import Kernel, family
-from ..layout import ROWS, layout
-from ..ring import BOTH, COLUMNS, SUMS, Stage, fetchers, taker
-from ..scales import scales_of
-from ..strips import LONGEST, strips
+from ..gemv import two_rows
+from ..gemv.stages import BOTH, COLUMNS, SUMS, Stage, fetchers, taker
+from ..machine import device
+from ..machine.launch import Kernel, family
+from ..strips.codes import buffers, fragment_of, words_of, zero_of
+from ..strips.layout import ROWS, layout
+from ..strips.make import LONGEST, strips
+from ..strips.scales import scales_of
+from ..words import bf16x2, early_start, ptx
+from ..words.atoms import inlined
+from ..words.language import cuda, float32, uint32, uint64
 
 LEAST, WIDE = (8, 0), (9, 0)  # in the code for earlier GPUs 32 rows and two records spill
 
@@ -73,7 +75,7 @@ def record_multiplier(stage: Stage) -> Any:
     fragment, lifted = fragment_of(kept, raised), has_offset and tiles == 1
     each, zero, record, take = 4 // runs, uint32(zero_of(kept)), kept.record, taker(stage)
     of_x, of_d = 8 * tiles, 4 * tiles
-    mma, ones, none, from_zero = pairs.mma, pairs.ONES, float32(0), not (raised and zero_of(kept))
+    mma, ones, none, from_zero = bf16x2.mma, bf16x2.ONES, float32(0), not (raised and zero_of(kept))
 
     @inlined
     def sum_of(b: Any, first: Any, times: Any) -> Any:
@@ -135,7 +137,7 @@ def record_multiplier(stage: Stage) -> Any:
 def finisher(stage: Stage) -> Any:
     """The device function that adds up what the warps have, the first warp first, and stores outputs."""
     columns, tiles, warps = stage.columns, stage.tiles, stage.warps
-    base, put_float, take_float = ptx.shared_base, pairs.put_float, pairs.take_float
+    base, put_float, take_float = ptx.shared_base, bf16x2.put_float, bf16x2.take_float
     store_float = ptx.store_float
 
     @inlined
@@ -169,11 +171,14 @@ def kernel(fmt: BlockFormat, columns: int, span: int) -> Kernel:
     of = Stage(layout(fmt), columns, span)
     length, count, size = of.length, of.count, of.size
     ahead, end, ring = count - 1, (count - 1) * length, count * length
-    warps, own_sums, spreads, gather = of.warps, 8 * of.tiles, spread.serves(of), spread.gather
+    warps, own_sums, spreads, gather = of.warps, 8 * of.tiles, two_rows.serves(of), two_rows.gather
     (fetch_weights, fetch_activations), finish = fetchers(of), finisher(of)
-    multiply = spread.multiplier(of) if spreads else multiplier(of)
+    multiply = two_rows.multiplier(of) if spreads else multiplier(of)
     base, commit, wait = ptx.shared_base, ptx.commit, ptx.wait_for_all_but(count - 2)
-    let_successor_start, wait_for_predecessor = early.let_successor_start, early.wait_for_predecessor
+    let_successor_start, wait_for_predecessor = (
+        early_start.let_successor_start,
+        early_start.wait_for_predecessor,
+    )
 
     def gemv(records: Any, x: Any, y: Any, m: Any, n: Any, k: Any, spans: Any) -> None:
         thread = uint32(cuda.threadIdx.x)

@@ -24,16 +24,17 @@ import numpy as np
 from ...array import QuantArray
 from ...formats import BlockFormat
 from ...ladder import Problem, register
-from .. import device, early, pairs, ptx
-from ..atoms import inlined
-from ..convert import narrowed
+from ..activations.floats import narrowed
 from ..dequantize import BLOCK_FORMATS
-from ..fragments import buffers, fragment_of, words_of
-from ..language import cuda, float32, uint32, uint64
-from ..launch import Kernel, family
-from ..layout import ROWS, STEP, Layout, layout
-from ..scales import scales_of
-from ..strips import LONGEST, strips
+from ..machine import device
+from ..machine.launch import Kernel, family
+from ..strips.codes import buffers, fragment_of, words_of
+from ..strips.layout import ROWS, STEP, Layout, layout
+from ..strips.make import LONGEST, strips
+from ..strips.scales import scales_of
+from ..words import bf16x2, early_start, ptx
+from ..words.atoms import inlined
+from ..words.language import cuda, float32, uint32, uint64
 from .r11_gemv import LEAST
 
 WARPS, BOTH = 4, 2  # of a block, down its rows; strips of a warp
@@ -82,7 +83,7 @@ def fetchers(kept: Layout, shape: Shape) -> tuple[Any, Any]:
     """
     record, chunks, columns, rows_each = kept.record, kept.record // 16, shape.columns, shape.threads // 8
     weights, strips_each = STRIPS * kept.record, BOTH // shape.across
-    copy16, copy16_of = ptx.copy16, pairs.copy16_of
+    copy16, copy16_of = ptx.copy16, bf16x2.copy16_of
 
     @inlined
     def fetch_weights(at: Any, of_w: Any, apart: Any, step: Any) -> None:
@@ -114,7 +115,7 @@ def fetchers(kept: Layout, shape: Shape) -> tuple[Any, Any]:
 
 def starter(fetch_weights: Any, fetch_activations: Any, ahead: int, length: int) -> Any:
     """The device function that fills the first stages of a ring."""
-    commit, wait_for_predecessor = ptx.commit, early.wait_for_predecessor
+    commit, wait_for_predecessor = ptx.commit, early_start.wait_for_predecessor
 
     @inlined
     def start(
@@ -141,7 +142,7 @@ def multiplier(kept: Layout, shape: Shape) -> Any:
     load_words, load_scales, fragment = words_of(kept), scales_of(kept, raised), fragment_of(kept, raised)
     record, runs, scales, has_offset = kept.record, kept.runs, kept.scales, kept.has_offset
     each = 4 // runs
-    mma, take8, ones, none = pairs.mma, pairs.take8, pairs.ONES, float32(0)
+    mma, take8, ones, none = bf16x2.mma, bf16x2.take8, bf16x2.ONES, float32(0)
 
     @inlined
     def multiply_run(
@@ -210,7 +211,7 @@ def kernel(fmt: BlockFormat, shape: Shape) -> Kernel:
     start, multiply = starter(*both, ahead, length), multiplier(kept, shape)
     base, commit, wait = ptx.shared_base, ptx.commit, ptx.wait_for_all_but(count - 2)
     store_float = ptx.store_float
-    let_successor_start = early.let_successor_start
+    let_successor_start = early_start.let_successor_start
 
     def product(records: Any, x: Any, y: Any, m: Any, n: Any, k: Any, steps: Any) -> None:
         thread, part, parts = uint32(cuda.threadIdx.x), uint32(cuda.blockIdx.z), uint32(cuda.gridDim.z)
@@ -265,7 +266,7 @@ ADDERS = 256  # threads of a block
 def adder() -> Kernel:
     """Adds the parts of each output, the first part first."""
     load_float, store_float = ptx.load_float, ptx.store_float
-    take_turn = early.take_turn
+    take_turn = early_start.take_turn
 
     def add(parts: Any, y: Any, count: Any, length: Any) -> None:
         take_turn()

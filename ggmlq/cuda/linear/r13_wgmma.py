@@ -23,22 +23,23 @@ import numpy as np
 from ...array import QuantArray
 from ...formats import BlockFormat
 from ...ladder import Problem, register
-from .. import device, early, pairs, ptx, warpgroup
-from ..atoms import inlined
-from ..convert import narrowed_for_wgmma
+from ..activations.floats import narrowed_for_wgmma
 from ..dequantize import BLOCK_FORMATS
-from ..fragments import buffers, fragment_of, words_of
-from ..language import cuda, float32, uint32, uint64
-from ..launch import Kernel, family
-from ..layout import ROWS, STEP, Layout, layout
-from ..scales import scales_of
-from ..tiles import store_four
+from ..machine import device
+from ..machine.launch import Kernel, family
+from ..planes.tiles import store_four
+from ..strips.codes import buffers, fragment_of, words_of
+from ..strips.layout import ROWS, STEP, Layout, layout
+from ..strips.scales import scales_of
+from ..words import bf16x2, early_start, ptx, warpgroup
+from ..words.atoms import inlined
+from ..words.language import cuda, float32, uint32, uint64
 from . import r12_mma_bf16
 from .r12_mma_bf16 import BUDGET, STRIPS, starter
 
 THREADS = 32 * STRIPS  # a warp for each strip of a block
 PITCH = 4 * (STRIPS * ROWS + 4)  # bytes between columns of sums in shared memory
-MINUS_ZERO = np.uint32(pairs.pair(-0.0))
+MINUS_ZERO = np.uint32(bf16x2.pair(-0.0))
 
 
 @dataclass(frozen=True)
@@ -70,7 +71,7 @@ def fetchers(kept: Layout, shape: Shape) -> tuple[Any, Any]:
     """The device functions that start the copies of one stage: of weights, and of activations."""
     record, chunks, columns, rows_each = kept.record, kept.record // 16, shape.columns, THREADS // 8
     of_weights = shape.columns * 2 * STEP
-    copy16, copy16_of = ptx.copy16, pairs.copy16_of
+    copy16, copy16_of = ptx.copy16, bf16x2.copy16_of
 
     @inlined
     def fetch_weights(at: Any, of_w: Any, apart: Any, step: Any) -> None:
@@ -104,7 +105,7 @@ def unpacker(kept: Layout) -> Any:
     load_words, middle = words_of(kept), kept.middle
     load_scales, fragment = scales_of(kept, middle=middle), fragment_of(kept, middle=middle)
     runs, scales, has_offset, each = kept.runs, kept.scales, kept.has_offset, 4 // kept.runs
-    narrowed, fma = pairs.narrowed, pairs.fma
+    narrowed, fma = bf16x2.narrowed, bf16x2.fma
 
     @inlined
     def unpack(at: Any, lane: Any, a: Any, unseen: Any) -> None:
@@ -179,7 +180,7 @@ def kernel(fmt: BlockFormat, shape: Shape) -> Kernel:
     unpack, multiply, store = unpacker(kept), multiplier(columns), storer(columns)
     base, first_there, wait = ptx.shared_base, ptx.wait_for_all_but(ahead - 1), warpgroup.wait
     zeros, publish = warpgroup.sums(columns).zeros, warpgroup.publish
-    let_successor_start = early.let_successor_start
+    let_successor_start = early_start.let_successor_start
 
     @inlined
     def after(stage: Any) -> Any:

@@ -18,14 +18,14 @@ from ...array import QuantArray
 from ...formats import FORMATS, BlockFormat
 from ...formats.q8_1 import DTYPE, S
 from ...ladder import Problem, register
-from ..atoms import atoms, half
-from ..convert import aligned_floats
+from ..activations.floats import aligned_floats
 from ..dequantize import BLOCK_FORMATS
-from ..device import cupy
-from ..language import cuda, float32, int32, uint8
-from ..launch import Kernel, array, family
+from ..machine.device import cupy
+from ..machine.launch import Kernel, array, family
 from ..quantize import launch as encode
 from ..quantize.q8_1 import kernel as q8_1
+from ..words.atoms import atoms, half
+from ..words.language import cuda, float32, int32, uint8
 
 SIDE = 16
 RUN = 32

@@ -15,11 +15,12 @@ from typing import Any
 from ...array import QuantArray
 from ...formats import BlockFormat
 from ...ladder import register
-from ..atoms import atoms
+from ..activations.int8 import activations
 from ..dequantize import BLOCK_FORMATS
-from ..language import cuda, float32, int8, int32, uint8
-from ..launch import Kernel, array, family
-from ..planes import activations, run_of
+from ..machine.launch import Kernel, array, family
+from ..planes.layout import run_of
+from ..words.atoms import atoms
+from ..words.language import cuda, float32, int8, int32, uint8
 from .r0_naive_f32 import SIDE, refuses
 
 STEP = 32  # columns of a tile: a run of activations

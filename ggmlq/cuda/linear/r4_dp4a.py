@@ -13,10 +13,13 @@ from typing import Any
 
 from ...array import QuantArray
 from ...ladder import register
-from .. import planes, ptx
-from ..language import cuda, float32, int32
-from ..launch import Kernel, array, family
-from ..planes import refuses
+from ..activations.int8 import activations
+from ..machine.launch import Kernel, array, family
+from ..planes.layout import refuses
+from ..planes.offsets import compensate
+from ..planes.weights import weights
+from ..words import ptx
+from ..words.language import cuda, float32, int32
 
 SIDE, WORDS = 16, 16  # a tile: rows of either operand, words of four codes
 TILE, PADDED = (SIDE, WORDS), (SIDE, WORDS + 1)  # padded: a column lies in 16 banks
@@ -53,9 +56,9 @@ def kernel(run: int) -> Kernel:
 
 @register(__name__, __doc__, arithmetic="q8", accumulate="int32", refuses=refuses)
 def launch(x: Any, q: QuantArray, out: Any) -> None:
-    w = planes.weights(q)
-    a = planes.activations(x, w.run)
+    w = weights(q)
+    a = activations(x, w.run)
     m, n = out.shape
     grid = (-(-n // SIDE), -(-m // SIDE))
     kernel(w.run)(grid, (SIDE, SIDE), a.codes.view("i4"), a.scale, w.codes.view("i4"), w.scale, out)
-    planes.compensate(out, a, w)
+    compensate(out, a, w)

@@ -14,11 +14,14 @@ from typing import Any
 
 from ...array import QuantArray
 from ...ladder import register
-from .. import planes, ptx
-from ..atoms import inlined
-from ..language import cuda, float32, int32, uint32, uint64
-from ..launch import Kernel, family
-from ..planes import refuses
+from ..activations.int8 import activations
+from ..machine.launch import Kernel, family
+from ..planes.layout import refuses
+from ..planes.offsets import compensate
+from ..planes.weights import weights
+from ..words import ptx
+from ..words.atoms import inlined
+from ..words.language import cuda, float32, int32, uint32, uint64
 
 SIDE, THREADS, EACH = 128, 256, 8  # a tile's side, of 16 × 16 threads with 8 × 8 outputs each
 ALL = EACH * EACH
@@ -110,10 +113,10 @@ def kernel(run: int) -> Kernel:
 
 @register(__name__, __doc__, arithmetic="q8", accumulate="int32", refuses=refuses)
 def launch(x: Any, q: QuantArray, out: Any) -> None:
-    w = planes.weights(q)
-    a = planes.activations(x, w.run)
+    w = weights(q)
+    a = activations(x, w.run)
     m, n = out.shape
     sizes = (m, n, w.codes.shape[1], len(a.codes), len(w.codes))
     grid = (-(-n // SIDE), -(-m // SIDE))
     kernel(w.run)(grid, (THREADS,), a.codes, a.scale, w.codes, w.scale, out, *sizes)
-    planes.compensate(out, a, w)
+    compensate(out, a, w)

@@ -21,9 +21,9 @@ import numpy as np
 from ...array import QuantArray
 from ...formats import BlockFormat
 from ...ladder import Problem, register
-from ..convert import narrowed
+from ..activations.floats import narrowed
 from ..dequantize import decoded
-from ..device import cupy
+from ..machine.device import cupy
 
 TRANSPOSED, AS_IS = 1, 0  # cublasOperation_t
 R_32F, COMPUTE_32F, DEFAULT = 0, 68, -1  # cudaDataType_t, cublasComputeType_t, the algorithm

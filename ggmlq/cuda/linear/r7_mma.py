@@ -1,7 +1,7 @@
 """Tensor cores: a warp multiplies 16 × 32 codes with 32 × 8 in one instruction.
 
 Changed: ``mma.sync`` on fragments that ldmatrix brings from shared memory, which cp.async fills a
-few stages ahead (tiles.py). One instruction makes 4096 multiplications; a run of 32 columns is
+few stages ahead (planes/tiles.py). One instruction makes 4096 multiplications; a run of 32 columns is
 exactly one.
 
 Limited by what comes after: each int32 sum is converted to float (at half rate), multiplied with
@@ -16,11 +16,16 @@ from typing import Any
 from ...array import QuantArray
 from ...formats import BlockFormat
 from ...ladder import Problem, register
-from .. import device, planes, ptx
-from ..atoms import inlined
-from ..language import cuda, float32, int32, uint32, uint64
-from ..launch import Kernel, family
-from ..tiles import STEP, Shape, accumulator, storer
+from ..activations.int8 import activations
+from ..machine import device
+from ..machine.launch import Kernel, family
+from ..planes.layout import refuses as refused_by_planes
+from ..planes.offsets import compensate
+from ..planes.tiles import STEP, Shape, accumulator, storer
+from ..planes.weights import weights
+from ..words import ptx
+from ..words.atoms import inlined
+from ..words.language import cuda, float32, int32, uint32, uint64
 
 START = int32(0)
 SHAPE = Shape(64, 128, 64, 32, stages=4, blocks=2)  # two blocks: one multiplies while one waits
@@ -59,7 +64,7 @@ def kernel(shape: Shape) -> Kernel:
 
 
 def refuses(problem: Problem) -> str | None:
-    if reason := planes.refuses(problem):
+    if reason := refused_by_planes(problem):
         return reason
     assert isinstance(problem.format, BlockFormat)
     if problem.format.group % 32:
@@ -69,13 +74,13 @@ def refuses(problem: Problem) -> str | None:
 
 def run(kernel: Kernel, shape: Shape, x: Any, q: QuantArray, out: Any) -> None:
     """Prepare both operands, launch one block a tile, take off the offsets."""
-    w = planes.weights(q)
-    a = planes.activations(x, w.run, for_mma=True)
+    w = weights(q)
+    a = activations(x, w.run, for_mma=True)
     m, n = out.shape
     grid = (-(-n // shape.columns), -(-m // shape.rows))
     sizes = (m, n, w.codes.shape[1], len(a.codes), len(w.codes))
     kernel(grid, (shape.threads,), a.codes, a.scale, w.codes, w.scale, out, *sizes)
-    planes.compensate(out, a, w)
+    compensate(out, a, w)
 
 
 @register(__name__, __doc__, arithmetic="q8", accumulate="int32", refuses=refuses)

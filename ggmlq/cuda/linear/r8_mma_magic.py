@@ -18,11 +18,11 @@ import numpy as np
 
 from ...array import QuantArray
 from ...ladder import Problem, register
-from .. import ptx
-from ..atoms import inlined
-from ..language import float32, int32
-from ..launch import Kernel, family
-from ..tiles import Shape
+from ..machine.launch import Kernel, family
+from ..planes.tiles import Shape
+from ..words import ptx
+from ..words.atoms import inlined
+from ..words.language import float32, int32
 from . import r7_mma
 
 START = int32(0x4B400000)

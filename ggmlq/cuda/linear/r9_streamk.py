@@ -17,10 +17,15 @@ import numpy as np
 
 from ...array import QuantArray
 from ...ladder import Problem, register
-from .. import device, planes, ptx
-from ..language import cuda, float32, uint32, uint64
-from ..launch import Kernel, family
-from ..tiles import STEP, Shape, accumulator, store_four, storer
+from ..activations.int8 import activations
+from ..machine import device
+from ..machine.launch import Kernel, family
+from ..planes.layout import padded
+from ..planes.offsets import compensate
+from ..planes.tiles import STEP, Shape, accumulator, store_four, storer
+from ..planes.weights import weights
+from ..words import ptx
+from ..words.language import cuda, float32, uint32, uint64
 from . import r8_mma_magic
 from .r7_mma import LEAST
 from .r8_mma_magic import START, scaled
@@ -97,7 +102,7 @@ def adder(shape: Shape) -> Kernel:
 def refuses(problem: Problem) -> str | None:
     if reason := r8_mma_magic.refuses(problem):
         return reason
-    if work(problem.m, problem.n, planes.padded(problem.k))[2] > MOST:
+    if work(problem.m, problem.n, padded(problem.k))[2] > MOST:
         return f"counts up to {MOST} steps of tiles"
     return None
 
@@ -111,8 +116,8 @@ def work(m: int, n: int, k: int) -> tuple[Shape, int, int]:
 
 @register(__name__, __doc__, arithmetic="q8", accumulate="int32", refuses=refuses)
 def launch(x: Any, q: QuantArray, out: Any) -> None:
-    w = planes.weights(q)
-    a = planes.activations(x, w.run, for_mma=True)
+    w = weights(q)
+    a = activations(x, w.run, for_mma=True)
     (m, n), k = out.shape, w.codes.shape[1]
     shape, tiles, units = work(m, n, k)
     if not units:
@@ -124,4 +129,4 @@ def launch(x: Any, q: QuantArray, out: Any) -> None:
     kernel(shape)((count,), (shape.threads,), a.codes, a.scale, w.codes, w.scale, out, parts, *sizes)
     grid = (tiles, shape.rows * shape.columns // (4 * THREADS))
     adder(shape)(grid, (THREADS,), out, parts, m, n, k // STEP, units, count)
-    planes.compensate(out, a, w)
+    compensate(out, a, w)

@@ -12,9 +12,9 @@ import numpy as np
 
 from ...array import QuantArray
 from ...formats import Format
-from ..convert import aligned_floats
-from ..device import cupy
-from ..launch import Kernel
+from ..activations.floats import aligned_floats
+from ..machine.device import cupy
+from ..machine.launch import Kernel
 from ._block import LANES, RUN, THREADS
 
 

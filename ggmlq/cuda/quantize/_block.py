@@ -9,10 +9,10 @@ from __future__ import annotations
 
 from typing import Any
 
-from .. import ptx
-from ..atoms import inlined
-from ..language import cuda, float32, int32, uint32, uint64
-from ..launch import Kernel
+from ..machine.launch import Kernel
+from ..words import ptx
+from ..words.atoms import inlined
+from ..words.language import cuda, float32, int32, uint32, uint64
 
 RUN, LANES, EACH, THREADS, EVERYONE = 32, 4, 8, 256, 0xFFFFFFFF
 

@@ -12,10 +12,10 @@ from typing import Any
 import numpy as np
 
 from ...formats.mxfp4 import DTYPE, QS
-from .. import ptx
-from ..atoms import inlined
-from ..language import cuda, float32, int32, uint32, uint64
-from ..launch import Kernel, family
+from ..machine.launch import Kernel, family
+from ..words import ptx
+from ..words.atoms import inlined
+from ..words.language import cuda, float32, int32, uint32, uint64
 from ._block import block_kernel, largest_size, size_of
 
 LOWEST = -149  # exponent of the smallest float32

@@ -1,0 +1,73 @@
+"""How the CPU side compiles: one decorator, so that every kernel gets the same rules.
+
+The global lock is released, division by zero gives infinity as in C, and no arithmetic is
+reordered: sums keep the order that is written, products and sums are not contracted. Compiled code
+is kept on the disk (``disk_cache.py``), so that a kernel is compiled once for a user, not for a process.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numba
+from numba.core import cgutils as _cgutils
+from numba.extending import intrinsic as _intrinsic
+
+from .disk_cache import folder
+from .identity import identity
+
+# Numba's types say too little of these to check anything.
+cgutils: Any = _cgutils
+intrinsic: Any = _intrinsic
+
+
+def jit(function: Callable[..., Any], keep: bool = True, **more: Any) -> Any:
+    """Compile a kernel when it is first called; ``keep=False``: for small parts of other kernels."""
+    dispatcher: Any = numba.njit(nogil=True, error_model="numpy", **more)(function)
+    dispatcher._cache = _Kept(function, keep)
+    return dispatcher
+
+
+def inner(function: Callable[..., Any]) -> Any:
+    """Compile a part of other kernels, which hold its code; alone it is not kept."""
+    return jit(function, keep=False)
+
+
+def inline(function: Callable[..., Any]) -> Any:
+    """The same for a part in a hot loop: LLVM may not leave it apart, however long it is.
+
+    A call copies the shape of every array that it passes, which can cost more than the work.
+    """
+    return jit(function, keep=False, forceinline=True)
+
+
+class _Kept:
+    """What Numba asks for a compiled function before it compiles one.
+
+    The function is renamed after its identity. Symbols of compiled code are made of names and of a
+    number that counts functions in a process; code of two processes would share symbols otherwise,
+    and of two functions made by one factory the second would silently run the first.
+    """
+
+    cache_path = ""
+
+    def __init__(self, function: Any, keep: bool) -> None:
+        self._function, self._keep, self._name = function, keep, ""
+
+    def _entry(self, signature: Any) -> str:
+        if not self._name:
+            self._name = f"{self._function.__name__}_{identity(self._function)}"
+            self._function.__qualname__ = self._name
+        return f"{self._name}_{identity(str(signature))}"
+
+    def load_overload(self, signature: Any, context: Any) -> Any:
+        entry = self._entry(signature)
+        return folder().load(entry, context) if self._keep else None
+
+    def save_overload(self, signature: Any, result: Any) -> None:
+        if self._keep:
+            folder().save(self._entry(signature), result)
+
+    def flush(self) -> None:
+        """Nothing is held back."""

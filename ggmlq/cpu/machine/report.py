@@ -1,0 +1,31 @@
+"""What ``ggmlq doctor`` says of the CPU."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import llvmlite.binding as llvm
+
+from ...threads import available
+from . import disk_cache
+from .features import cpu_name
+from .target import target
+
+# Instruction sets that decide which integer dot product a kernel can use.
+MATTERING = {
+    "x86": ("avx2", "fma", "f16c", "avxvnni", "avx512f", "avx512bw", "avx512vnni", "amx-int8"),
+    "arm": ("neon", "dotprod", "i8mm", "sve", "sve2"),
+}
+
+
+def examine() -> dict[str, Any]:
+    """Name, threads, the features that matter for quantized products, and where compiled code is kept."""
+    features = llvm.get_host_cpu_features()
+    family = "arm" if "neon" in features else "x86"
+    return {
+        "name": cpu_name(),
+        "threads": available(),
+        "features": {name: bool(features.get(name)) for name in MATTERING[family]},
+        "dot": target().dot,
+        "compiled": disk_cache.examine(),
+    }

@@ -1,0 +1,1 @@
+"""What rungs make of rows of activations: other floats, or int8 codes."""

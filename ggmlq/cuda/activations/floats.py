@@ -1,0 +1,114 @@
+"""Floats as other floats: with subnormal numbers, which CuPy's kernels flush to zero, and fast."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from ..machine.device import cupy
+from ..machine.launch import Kernel, array, family
+from ..words import bf16x2, early_start, ptx
+from ..words.floats import DTYPES, LEAST, storing
+from ..words.language import cuda, float32, float64, uint32, uint64
+
+THREADS = 256
+FLOAT32, FLOAT64 = np.dtype(np.float32), np.dtype(np.float64)
+
+
+@family([(True,), (False,)])
+def kernel(widen: bool) -> Kernel:
+    """Float32 to float64, or back."""
+    source, target = (float32, float64) if widen else (float64, float32)
+
+    def convert(x: Any, y: Any) -> None:
+        i = cuda.grid(1)
+        if i < x.size:
+            y[i] = target(x[i])
+
+    name = "float32 to float64" if widen else "float64 to float32"
+    return Kernel(name, convert, array(source, 1), array(target, 1), threads=THREADS)
+
+
+@family([("float16",), ("bfloat16",)])
+def narrower(kind: str) -> Kernel:
+    """Float32 to half or bfloat16, eight values a thread."""
+    store, load_floats = storing(kind), ptx.load_floats
+    take_turn = early_start.take_turn
+
+    def narrow(x: Any, y: Any, count: Any) -> None:
+        take_turn()
+        i = uint32(cuda.blockIdx.x) * uint32(THREADS) + uint32(cuda.threadIdx.x)
+        if i < count:
+            v = cuda.local.array(8, float32)
+            for half in range(2):
+                four = load_floats(x + uint64(i) * uint64(32) + uint64(16 * half))
+                at = 4 * half
+                v[at], v[at + 1], v[at + 2], v[at + 3] = four[0], four[1], four[2], four[3]
+            store(y + uint64(i) * uint64(16), v, 0)
+
+    parameters = (uint64, uint64, uint32)
+    least = LEAST[kind]
+    return Kernel(f"float32 to {kind}", narrow, *parameters, threads=THREADS, least=least, early=True)
+
+
+def narrowed(x: Any, kind: str) -> Any:
+    """Rows of floats, a multiple of eight in all, as halves or bfloat16 on the current device."""
+    if x.dtype == DTYPES[kind]:
+        return cupy().ascontiguousarray(x)
+    x = aligned_floats(x)
+    y = cupy().empty(x.shape, DTYPES[kind])
+    narrower(kind)((-(-x.size // (8 * THREADS)),), (THREADS,), x, y, x.size // 8)
+    return y
+
+
+@family()
+def orderer() -> Kernel:
+    """Float32 to bfloat16 in the order of cuda:wgmma, 16 values a thread.
+
+    Of each 16, first the pairs 0, 2, 4, 6, then the others: so the four columns that a lane has of
+    the weights are those that it is asked for.
+    """
+    load_floats, store16, narrow = ptx.load_floats, ptx.store16, bf16x2.narrowed
+    take_turn = early_start.take_turn
+
+    def order(x: Any, y: Any, count: Any) -> None:
+        take_turn()
+        i = uint32(cuda.blockIdx.x) * uint32(THREADS) + uint32(cuda.threadIdx.x)
+        if i < count:
+            first, second = cuda.local.array(4, uint32), cuda.local.array(4, uint32)
+            for t in range(4):
+                v = load_floats(x + uint64(i) * uint64(64) + uint64(16 * t))
+                first[t], second[t] = narrow(v[0], v[1]), narrow(v[2], v[3])
+            to = y + uint64(i) * uint64(32)
+            store16(to, first[0], first[1], first[2], first[3])
+            store16(to + uint64(16), second[0], second[1], second[2], second[3])
+
+    name, least = "float32 to bfloat16 for wgmma", LEAST["bfloat16"]
+    return Kernel(name, order, uint64, uint64, uint32, threads=THREADS, least=least, early=True)
+
+
+def narrowed_for_wgmma(x: Any) -> Any:
+    """Rows of floats, multiples of 16, as bfloat16 in the order of :func:`orderer`."""
+    x = aligned_floats(x)
+    y = cupy().empty(x.shape, np.uint16)
+    orderer()((-(-x.size // (16 * THREADS)),), (THREADS,), x, y, x.size // 16)
+    return y
+
+
+def converted(x: Any, dtype: np.dtype[Any]) -> Any:
+    """A device array in another type of floats, C-contiguous."""
+    cp = cupy()
+    if {x.dtype, dtype} != {FLOAT32, FLOAT64}:
+        return cp.ascontiguousarray(x, dtype)
+    y = cp.empty(x.shape, dtype)
+    flat = cp.ascontiguousarray(x).reshape(-1)
+    kernel(x.dtype == np.float32)((-(-x.size // THREADS),), (THREADS,), flat, y.reshape(-1))
+    return y
+
+
+def aligned_floats(x: Any) -> Any:
+    """A device array as contiguous float32 that can be loaded 16 bytes at a time."""
+    if x.dtype.char != "f" or not x.flags.c_contiguous:
+        x = converted(x, FLOAT32)
+    return x.copy() if x.data.ptr % 16 else x

@@ -1,0 +1,1 @@
+"""What ``cuda:gemv`` is made of."""

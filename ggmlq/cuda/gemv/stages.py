@@ -1,0 +1,148 @@
+"""What each warp of cuda:gemv has in shared memory: stages of weights and activations, on their way or there.
+
+A warp copies its stages itself and waits for no other. Two records of a strip at a time cost fewer
+instructions than one; GPUs with little shared memory take one. The numbers of warps and stages are
+those that were fastest on an H200 (bench/NOTES.md): more stages on their way do not help.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cache
+from typing import Any
+
+from ..strips.layout import ROWS, STEP, Layout
+from ..words import bf16x2, ptx
+from ..words.atoms import inlined
+from ..words.language import uint32, uint64
+
+BOTH = 2  # strips of a block
+COLUMNS = (1, 2, 4, 8, 16, 32)  # rows of activations that there are kernels for
+FLOATS = 8  # up to so many rows are narrowed by the kernel itself
+LARGE = 800  # bytes of a record from which fewer warps are faster
+SUMS = BOTH * ROWS + 4  # floats between columns of sums
+
+
+@dataclass(frozen=True)
+class Stage:
+    """What a warp works on at a time: so many records of both strips, and of the activations."""
+
+    kept: Layout
+    columns: int  # rows of activations
+    span: int  # records of a strip
+
+    @property
+    def warps(self) -> int:
+        """Of a block; each has its own stages."""
+        if self.columns > 4:
+            return 8
+        return 12 if self.kept.record > LARGE else 16
+
+    @property
+    def floats(self) -> bool:
+        """Whether activations are float32, or bfloat16 already."""
+        return self.columns <= FLOATS
+
+    @property
+    def tiles(self) -> int:
+        """Eight rows of activations each."""
+        return -(-self.columns // 8)
+
+    @property
+    def across(self) -> int:
+        """Bytes of a row of activations."""
+        return (4 if self.floats else 2) * STEP * self.span
+
+    @property
+    def pitch(self) -> int:
+        """Bytes from row to row of activations: no bank of shared memory is met twice."""
+        return self.across + (64 if self.floats and self.columns > 1 else 0)
+
+    @property
+    def size(self) -> int:
+        """Bytes of a strip."""
+        return self.span * self.kept.record
+
+    @property
+    def length(self) -> int:
+        """Bytes of a stage."""
+        return BOTH * self.size + self.columns * self.pitch
+
+    @property
+    def count(self) -> int:
+        """Stages of a warp: those on their way, and the one it works on."""
+        return 3 if self.columns == 8 and self.span > 1 else 2
+
+    @property
+    def shared(self) -> int:
+        """Bytes of shared memory of a block: stages, and in the end sums."""
+        return self.warps * max(self.count * self.length, self.columns * SUMS * 4)
+
+
+@cache
+def fetchers(stage: Stage) -> tuple[Any, Any]:
+    """The device functions that start the copies of one stage: of weights, and of activations."""
+    size, chunks, across, pitch = stage.size, stage.size // 16, stage.across // 16, stage.pitch
+    columns, every = stage.columns, stage.span * STEP
+    width, swaps = (4, False) if stage.floats else (2, True)
+    copy16, copy16_of = ptx.copy16, bf16x2.copy16_of
+
+    @inlined
+    def fetch_weights(at: Any, lane: Any, of_w: Any, apart: Any, span: Any) -> None:
+        source = of_w + uint64(span) * uint64(size) + uint64(lane * uint32(16))
+        to = at + lane * uint32(16)
+        for strip in range(BOTH):
+            for first in range(0, chunks, 32):
+                if lane + uint32(first) < uint32(chunks):
+                    copy16(
+                        to + uint32(strip * size + 16 * first),
+                        source + uint64(strip) * apart + uint64(16 * first),
+                    )
+
+    @inlined
+    def fetch_activations(at: Any, lane: Any, x: Any, span: Any, m: Any, k: Any) -> None:
+        for first in range(0, across * columns, 32):
+            c = lane + uint32(first)
+            row, chunk = c // uint32(across), c % uint32(across)
+            column = span * uint32(every) + chunk * uint32(16 // width)
+            if c < uint32(across * columns):
+                there = row < m and column < k
+                of_x = x + (uint64(row) * uint64(k) + uint64(column)) * uint64(width) if there else x
+                if swaps:
+                    chunk ^= (row & uint32(3)) << uint32(1)
+                place = uint32(BOTH * size) + row * uint32(pitch) + chunk * uint32(16)
+                copy16_of(at + place, of_x, uint32(16) if there else uint32(0))
+
+    return fetch_weights, fetch_activations
+
+
+@cache
+def taker(stage: Stage) -> Any:
+    """The device function that loads a lane's activations of a record: pairs of bfloat16, eight a tile.
+
+    Rows of bfloat16 have chunk c of row r at c ^ 2 (r % 4), so that no bank is met twice.
+    """
+    size, columns, pitch, tiles = stage.size, stage.columns, stage.pitch, stage.tiles
+    narrowed, take_floats, take8 = bf16x2.narrowed, ptx.take_floats, bf16x2.take8
+
+    @inlined
+    def take_and_narrow(at: Any, half: Any, lane: Any, b: Any) -> None:
+        g, t = lane >> uint32(2), lane & uint32(3)
+        row = min(g, uint32(columns - 1))  # the products of the other lanes are thrown away
+        of_x = at + uint32(BOTH * size + half * 4 * STEP) + row * uint32(pitch) + t * uint32(16)
+        for s in range(4):
+            v = take_floats(of_x + uint32(64 * s))
+            b[2 * s], b[2 * s + 1] = narrowed(v[0], v[1]), narrowed(v[2], v[3])
+
+    @inlined
+    def take(at: Any, half: Any, lane: Any, b: Any) -> None:
+        g, t = lane >> uint32(2), lane & uint32(3)
+        of_x = at + uint32(BOTH * size + half * 2 * STEP) + g * uint32(pitch) + (t & uint32(1)) * uint32(8)
+        swap = (g & uint32(3)) << uint32(1)
+        for s in range(4):
+            place = ((uint32(2 * s) + (t >> uint32(1))) ^ swap) << uint32(4)
+            for tile in range(tiles):
+                v = take8(of_x + place + uint32(8 * tile * pitch))
+                b[8 * tile + 2 * s], b[8 * tile + 2 * s + 1] = v[0], v[1]
+
+    return take_and_narrow if stage.floats else take

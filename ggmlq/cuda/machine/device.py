@@ -1,0 +1,227 @@
+"""Devices: is CuPy there, is there a GPU, and copies to it."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from functools import cache
+from types import ModuleType
+from typing import Any, NamedTuple
+
+from ...errors import DeviceError, MissingDependencyError, UnsupportedError
+
+_usable: list[ModuleType | None] = [None]  # CuPy, once it has found a GPU
+
+
+def cupy() -> ModuleType:
+    """CuPy with at least one usable GPU, or an error that says what is missing."""
+    found = _usable[0]
+    if found is not None and sys.modules.get("cupy") is found:
+        return found
+    try:
+        import cupy
+    except ImportError as error:
+        raise MissingDependencyError(
+            f"CUDA: CuPy cannot be imported ({error}); device arrays need it; "
+            'pip install "ggmlq[cuda]" for CUDA 13 or "ggmlq[cuda12]" for CUDA 12'
+        ) from error
+    _refuse_without_gpu(cupy)
+    _usable[0] = cupy
+    return cupy  # type: ignore[no-any-return]
+
+
+def _refuse_without_gpu(cupy: ModuleType) -> None:
+    try:
+        count = cupy.cuda.runtime.getDeviceCount()
+    except cupy.cuda.runtime.CUDARuntimeError as error:
+        raise DeviceError(
+            f"CUDA: no usable GPU ({error}); a driver that fits CUDA is needed; "
+            'work on the host with device "cpu"'
+        ) from error
+    if not count:
+        raise DeviceError('CUDA: no GPU found; work on the host with device "cpu"')
+
+
+class Driver(NamedTuple):
+    """What of CuPy each product needs, looked up once."""
+
+    array: type
+    device: Callable[[], int]  # the number of the current one
+    stream: Callable[[int], Any]  # the current one of a device
+    share: Callable[[Any, Any], bool]  # whether two arrays may share memory, whoever owns it
+
+
+@cache
+def driver() -> Driver:
+    """Those, once there is a GPU."""
+    cp = cupy()
+    bounds = cp.byte_bounds
+
+    # cupy.may_share_memory denies it where CuPy sees two owners, as with two tensors of one storage.
+    def share(a: Any, b: Any) -> bool:
+        (first, last), (other_first, other_last) = bounds(a), bounds(b)
+        return bool(first < other_last and other_first < last)
+
+    return Driver(cp.ndarray, cp.cuda.runtime.getDevice, cp.cuda.get_current_stream, share)
+
+
+def capturing(index: int) -> bool:
+    """Whether the current stream of a device records a CUDA graph. The default stream never does."""
+    stream = driver().stream(index)
+    return bool(stream.ptr) and bool(stream.is_capturing())
+
+
+@contextmanager
+def recording(asked: object, keep: list[Any]) -> Iterator[None]:
+    """Work that a CUDA graph records: the memory that it takes goes into a list too.
+
+    Otherwise CuPy would give it to others, and replays would write to it.
+    """
+    cuda = cupy().cuda
+    allocate = cuda.get_allocator()
+
+    def kept(size: int) -> Any:
+        keep.append(allocate(size))
+        return keep[-1]
+
+    try:
+        with cuda.using_allocator(allocate if hasattr(allocate, "kept_for_graphs") else kept):
+            yield
+    except NotImplementedError as error:
+        if isinstance(error, UnsupportedError):
+            raise
+        raise UnsupportedError(
+            f"{asked} while a CUDA graph is recorded: CuPy says {error}; name a kernel that works without "
+            "cuBLAS, such as cuda:mma_bf16"
+        ) from error
+
+
+def refuse_capture(what: str) -> None:
+    """What must not be recorded in a CUDA graph, since it is done once and for all."""
+    if capturing(current()):
+        raise DeviceError(
+            f"{what}, and the current stream records a CUDA graph; such things are done once, not in each "
+            "replay; run the same product once before the capture begins"
+        )
+
+
+def once(what: str, make: Callable[[], Any]) -> Any:
+    """Something made for all streams: finished before anyone else sees it, and in no graph."""
+    refuse_capture(what)
+    made = make()
+    driver().stream(current()).synchronize()
+    return made
+
+
+def wait() -> None:
+    """Until all work on CuPy's current device is done, on all streams."""
+    cupy().cuda.runtime.deviceSynchronize()
+
+
+def current() -> int:
+    """The number of CuPy's current device."""
+    return driver().device()
+
+
+@cache
+def _facts(index: int) -> tuple[tuple[int, int], int]:
+    found = cupy().cuda.runtime.getDeviceProperties(index)
+    return (int(found["major"]), int(found["minor"])), int(found["multiProcessorCount"])
+
+
+def capability() -> tuple[int, int] | None:
+    """Compute capability of CuPy's current device; None where there is no GPU."""
+    try:
+        return _facts(current())[0]
+    except (MissingDependencyError, DeviceError):
+        return None
+
+
+def older_than(least: tuple[int, int]) -> str | None:
+    """Why a kernel for GPUs from ``least`` on cannot run here; None if it can, or without a GPU."""
+    found = capability()
+    if found is None or found >= least:
+        return None
+    return "needs compute capability {}.{}, this GPU has {}.{}".format(*least, *found)
+
+
+MOST_SHARED = 97  # cudaDevAttrMaxSharedMemoryPerBlockOptin
+
+
+@cache
+def _shared(index: int) -> int:
+    return int(cupy().cuda.runtime.deviceGetAttribute(MOST_SHARED, index))
+
+
+def most_shared() -> int:
+    """Bytes of shared memory that a block may have on CuPy's current device."""
+    return _shared(current())
+
+
+def room() -> int | None:
+    """The same; None where there is no GPU."""
+    return None if capability() is None else most_shared()
+
+
+def too_small_for(shared: int) -> str | None:
+    """Why a kernel with so many bytes of shared memory a block cannot run here; None as above."""
+    found = room()
+    if found is None or found >= shared:
+        return None
+    return f"needs {shared >> 10} KB of shared memory for a block, this GPU has {found >> 10}"
+
+
+@cache
+def driver_version() -> int:
+    """That of CUDA which the driver knows: 13000 for 13.0."""
+    return int(cupy().cuda.runtime.driverGetVersion())
+
+
+def multiprocessors() -> int:
+    """Multiprocessors of CuPy's current device."""
+    return _facts(current())[1]
+
+
+def number(device: str) -> int | None:
+    """``"cuda:1"`` to 1; ``"cuda"`` to None, which means CuPy's current device."""
+    kind, _, index = str(device).partition(":")
+    if kind != "cuda" or not (index.isdecimal() or device == "cuda"):
+        raise DeviceError(f'device {device!r}: devices are "cpu", "cuda" and "cuda:0", "cuda:1", …')
+    return int(index) if index else None
+
+
+def named(device: str) -> Any:
+    """CuPy's object for ``"cuda"`` or ``"cuda:1"``, if this machine has that GPU."""
+    index = number(device)
+    cp = cupy()
+    count = cp.cuda.runtime.getDeviceCount()
+    if index is not None and index >= count:
+        raise DeviceError(f"device {device!r}: this machine has {count} GPU; use cuda:0")
+    return cp.cuda.Device(index)
+
+
+def upload(array: Any, device: str) -> Any:
+    """A host or device array as a contiguous CuPy array on that device."""
+    with named(device):
+        return cupy().ascontiguousarray(cupy().asarray(array))
+
+
+def describe() -> list[dict[str, Any]]:
+    """The GPUs that CuPy sees, for ``ggmlq doctor``."""
+    cp = cupy()
+    found = []
+    for index in range(cp.cuda.runtime.getDeviceCount()):
+        facts = cp.cuda.runtime.getDeviceProperties(index)
+        found.append(
+            {
+                "device": f"cuda:{index}",
+                "name": facts["name"].decode(),
+                "compute_capability": f"{facts['major']}.{facts['minor']}",
+                "memory_bytes": int(facts["totalGlobalMem"]),
+                "multiprocessors": int(facts["multiProcessorCount"]),
+                "driver_cuda": cp.cuda.runtime.driverGetVersion(),
+                "runtime_cuda": cp.cuda.runtime.runtimeGetVersion(),
+            }
+        )
+    return found

@@ -1,0 +1,227 @@
+"""Kernels: compiled once for a capability, kept on disk, launched on CuPy's current stream.
+
+Numba makes PTX of a plain function and nvJitLink makes machine code of that; neither needs a GPU.
+CuPy loads it and submit.py launches it, for Numba's own launcher takes 15 to 36 µs.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import importlib
+import os
+import re
+import tempfile
+from collections.abc import Callable, Iterable, Iterator
+from functools import cache, wraps
+from importlib import metadata
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from ...cache import root
+from ...errors import DeviceError
+from ..words.language import cuda, types
+from . import device
+from .submit import submit
+
+PACKAGE = Path(__file__).parents[2]
+EARLY, WAITS = (9, 0), "griddepcontrol.wait"
+RECORDS_EARLY = 12030  # the driver, from which CUDA graphs can hold early starts
+WORDS = (types.uint32, types.uint64, types.int32, types.int64)  # kinds of parameters that are no arrays
+
+
+def array(element: Any, axes: int) -> Any:
+    """The type of a C-contiguous array parameter."""
+    return types.Array(element, axes, "C")
+
+
+class Resources(NamedTuple):
+    """What the assembler says about a kernel."""
+
+    registers: int
+    stack: int  # bytes of local memory, spills included
+    shared: int  # bytes of static shared memory
+
+
+class Kernel:
+    """One function for the GPU, with the types of its parameters.
+
+    ``threads``: of a block, and ``blocks`` that should fit on a multiprocessor together; the
+    compiler keeps to the registers that they leave. ``shared``: bytes of dynamic shared memory.
+    ``least``: the lowest capability; ``exact``: for GPUs of that one alone, with instructions that
+    later ones do not have. ``early``: it may start while its predecessor runs, as words/early_start.py says.
+    ``alone``: one block on a multiprocessor, so that where kernels start early their blocks spread evenly.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        function: Callable[..., None],
+        *parameters: Any,
+        threads: int,
+        blocks: int = 1,
+        shared: int = 0,
+        least: tuple[int, int] = (7, 5),
+        exact: bool = False,
+        early: bool = False,
+        alone: bool = False,
+    ) -> None:
+        self.name, self.function, self.parameters = name, function, parameters
+        self.threads, self.blocks, self.shared = threads, blocks, shared
+        self.least, self.exact, self.early, self.alone = least, exact, early, alone
+        self._is_array = tuple(isinstance(kind, types.Array) for kind in parameters)
+        self._has_arrays = any(self._is_array)
+        assert all(a or kind in WORDS for a, kind in zip(self._is_array, parameters, strict=True)), name
+        self._loaded: dict[int, Any] = {}
+
+    def __repr__(self) -> str:
+        return self.name
+
+    def __call__(self, grid: tuple[int, ...], block: tuple[int, ...], *arguments: Any) -> None:
+        """Launch on CuPy's current device and stream. Empty grids do nothing.
+
+        Arguments are arrays and plain integers. All become words of 8 bytes; a parameter of 32 bits takes
+        the lower four. An array for a parameter of 64 bits stands for its address.
+        """
+        assert len(arguments) == len(self.parameters), self.name
+        gpu = device.driver()
+        index = gpu.device()
+        function, shared, early = self._loaded.get(index) or self._load(index)
+        if 0 not in grid:
+            if self._has_arrays:
+                arguments = tuple(self._flat(arguments))
+            words = [each if type(each) is int else each.data.ptr for each in arguments]
+            submit(function.ptr, grid, block, words, shared, gpu.stream(index).ptr, early)
+
+    def _flat(self, arguments: tuple[Any, ...]) -> Iterator[Any]:
+        """An array is to Numba: owner, parent, elements, bytes of one, address, shape, strides."""
+        for is_array, value in zip(self._is_array, arguments, strict=True):
+            if is_array:
+                yield from (0, 0, value.size, value.itemsize, value, *value.shape, *value.strides)
+            else:
+                yield value
+
+    def _load(self, index: int) -> Any:
+        capability = device.capability()
+        assert capability is not None
+        if capability < self.least or (self.exact and capability != self.least):
+            needed = _dotted(self.least) + " itself" * self.exact
+            raise DeviceError(
+                f"{self.name}: this GPU has compute capability {_dotted(capability)}; the kernel needs "
+                f"{needed}; choose another one, gq.kernels() lists what there is"
+            )
+        device.refuse_capture(f"{self.name}: the kernel is not loaded yet")
+        function = device.cupy().RawModule(path=str(self.cubin(capability))).get_function("kernel")
+        early = self.early and capability >= EARLY and device.driver_version() >= RECORDS_EARLY
+        shared = max(self.shared, device.most_shared() // 2 + 1) if early and self.alone else self.shared
+        if shared > 48 << 10:
+            function.max_dynamic_shared_size_bytes = shared
+        return self._loaded.setdefault(index, (function.kernel, shared, early))  # of the first of two threads
+
+    # --- compiling -------------------------------------------------------------------------
+
+    def ptx(self, capability: tuple[int, int]) -> str:
+        """The kernel in PTX, under the name ``kernel``."""
+        signature = types.void(*self.parameters)
+        text, _ = cuda.compile(
+            self.function, signature, cc=(*capability, "a") if self.exact else capability,
+            device=False, abi="numba",
+            launch_bounds=(self.threads, self.blocks),
+        )  # fmt: skip
+        entry = re.search(r"\.entry (\w+)", text)
+        assert entry is not None
+        assert self.early == (WAITS in text), self.name
+        if capability < EARLY:
+            text = re.sub(r"griddepcontrol\.\w+;", "", text)
+        return str(text.replace(entry[1], "kernel"))
+
+    def assemble(self, capability: tuple[int, int], ptx: str | None = None) -> tuple[bytes, Resources]:
+        """Machine code for a capability (of this PTX, if it is there already), and what it needs."""
+        core: Any = importlib.import_module("cuda.core")
+
+        arch = "sm_" + _dotted(capability).replace(".", "") + ("a" if self.exact else "")
+        options = core.LinkerOptions(arch=arch, verbose=True)
+        linker = core.Linker(
+            core.ObjectCode.from_ptx((ptx or self.ptx(capability)).encode()), options=options
+        )
+        code = bytes(linker.link("cubin").code)
+        said = linker.get_info_log()
+        used = re.search(r"used (\d+) registers.*?(\d+) stack(?:, (\d+) bytes smem)?", said)
+        assert used is not None, said
+        return code, Resources(int(used[1]), int(used[2]), int(used[3] or 0))
+
+    def cubin(self, capability: tuple[int, int]) -> Path:
+        """The file of the machine code, made if it is not there."""
+        facts = (self.name, self.parameters, self.threads, self.blocks, capability, sources())
+        digest = hashlib.sha256(repr(facts).encode()).hexdigest()[:24]
+        path = _folder() / f"{re.sub(r'[^A-Za-z0-9]+', '-', self.name)}-{digest}.cubin"
+        if not path.exists():
+            code, _ = self.assemble(capability)
+            with tempfile.NamedTemporaryFile(dir=path.parent, delete=False) as file:
+                file.write(code)
+            os.replace(file.name, path)  # whole or not at all, also beside another process
+        return path
+
+
+def _dotted(capability: tuple[int, int]) -> str:
+    return ".".join(map(str, capability))
+
+
+@cache
+def sources() -> str:
+    """A digest of all that a kernel may depend on: our kernels, the formats, the compilers."""
+    digest = hashlib.sha256()
+    for folder in ("cuda", "formats"):
+        for path in sorted((PACKAGE / folder).rglob("*")):
+            if path.suffix in (".py", ".npz"):
+                digest.update(path.read_bytes())
+    for package in ("numba", "numba-cuda", "llvmlite", "cuda-core", "nvidia-nvjitlink", "nvidia-cuda-nvcc"):
+        try:
+            digest.update(metadata.version(package).encode())
+        except metadata.PackageNotFoundError:
+            digest.update(b"-")
+    return digest.hexdigest()
+
+
+@cache
+def _folder() -> Path:
+    """Where machine code is kept; a temporary folder where nothing is to be or can be kept."""
+    place = root()
+    if place is None:
+        return Path(tempfile.mkdtemp(prefix="ggmlq-"))
+    folder = place / "cuda"
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryFile(dir=folder):
+            return folder
+    except OSError:
+        return Path(tempfile.mkdtemp(prefix="ggmlq-"))
+
+
+class Family(NamedTuple):
+    """A function that makes kernels, and all that it is meant to be called with."""
+
+    make: Callable[..., Kernel]
+    cases: tuple[tuple[Any, ...], ...]
+
+
+FAMILIES: dict[str, Family] = {}
+
+
+Maker = Callable[..., Kernel]
+
+
+def family(cases: Iterable[tuple[Any, ...]] = ((),)) -> Callable[[Maker], Maker]:
+    """Decorate a function that makes kernels: each is made once, and tests find them all."""
+    listed = tuple(cases)
+
+    def decorate(make: Maker) -> Maker:
+        made = cache(make)
+
+        @wraps(make)
+        def get(*case: Any) -> Kernel:
+            return made(*case)
+
+        FAMILIES[f"{make.__module__}.{make.__qualname__}"] = Family(get, listed)
+        return get
+
+    return decorate

@@ -1,0 +1,72 @@
+"""A kernel onto a stream, by the driver's own call, which lets it start early.
+
+CuPy's launch knows nothing of kernels that may start while the one before them still runs. The
+arguments are words of eight bytes in memory that each thread has for itself; the driver copies them
+before it returns.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import struct
+import sys
+import threading
+from collections.abc import Callable, Sequence
+from functools import cache
+from typing import Any
+
+from ...errors import DeviceError
+from . import device
+
+MOST = 64  # words of arguments
+WORDS = [struct.Struct(f"<{count}Q") for count in range(MOST + 1)]
+SHAPE = struct.Struct("<7I4xQQI4x")  # CUlaunchConfig: grid, block, shared memory, stream, attributes, count
+EARLY = struct.pack("<I4xI60x", 6, 1)  # CUlaunchAttribute: programmatic stream serialization is allowed
+NO_CONTEXT = 201  # CUDA_ERROR_INVALID_CONTEXT
+ONES = ((1, 1, 1), (1, 1), (1,), ())  # axes that a grid or a block does not name
+
+
+class _Memory(threading.local):
+    """What the driver reads of a launch, and where it lies."""
+
+    def __init__(self) -> None:
+        self.words = ctypes.create_string_buffer(8 * MOST)
+        self.shape = ctypes.create_string_buffer(SHAPE.size)
+        self.early = ctypes.create_string_buffer(EARLY)
+        first = ctypes.addressof(self.words)
+        self.pointers = (ctypes.c_void_p * MOST)(*(first + 8 * i for i in range(MOST)))
+        self.places = tuple(ctypes.addressof(each) for each in (self.shape, self.early, self.pointers))
+
+
+_MEMORY = _Memory()
+
+
+@cache
+def _launch() -> Callable[[int, int, int, int], int]:
+    """The driver's function; it is there from CUDA 11.8 on."""
+    library = ctypes.CDLL("nvcuda.dll" if sys.platform == "win32" else "libcuda.so.1")
+    found: Any = library.cuLaunchKernelEx
+    found.argtypes, found.restype = [ctypes.c_void_p] * 4, ctypes.c_int
+    return found  # type: ignore[no-any-return]
+
+
+def submit(
+    function: int, grid: Sequence[int], block: Sequence[int], words: Sequence[int], shared: int,
+    stream: int, early: bool,
+) -> None:  # fmt: skip
+    """Launch a loaded function. ``early``: it may start before its predecessor has ended."""
+    memory = _MEMORY
+    shape_at, early_at, pointers_at = memory.places
+    WORDS[len(words)].pack_into(memory.words, 0, *words)
+    SHAPE.pack_into(
+        memory.shape, 0, *grid, *ONES[len(grid)], *block, *ONES[len(block)], shared, stream, early_at, early
+    )
+    status = _launch()(shape_at, function, pointers_at, 0)
+    if status == NO_CONTEXT:  # in a thread that has not used the GPU yet
+        device.cupy().cuda.runtime.free(0)  # which makes the context current
+        status = _launch()(shape_at, function, pointers_at, 0)
+    if status:
+        raise DeviceError(
+            f"launch of {tuple(grid)} blocks of {tuple(block)} threads with {shared} bytes of shared memory: "
+            f"{device.cupy().cuda.driver.CUDADriverError(status)}; what ran before it may have failed"
+        )

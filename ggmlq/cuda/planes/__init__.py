@@ -1,0 +1,1 @@
+"""Operands of int8 kernels: codes in one array, scales in another."""

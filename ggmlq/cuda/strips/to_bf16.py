@@ -1,0 +1,102 @@
+"""Strips as a matrix of bfloat16, for cuBLAS: the same values to the bit as from the file's bytes, sooner.
+
+A warp takes a record at a time and has its codes and scales with a few wide loads, where decoding
+from blocks of a K type looks single bytes up. Product and difference are rounded one after the other,
+as ``dequantize`` rounds them.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from ...formats import BlockFormat
+from ..dequantize import BLOCK_FORMATS
+from ..machine.launch import Kernel, family
+from ..words import bf16x2, early_start, ptx
+from ..words.atoms import inlined
+from ..words.floats import LEAST
+from ..words.language import cuda, float32, uint32, uint64
+from .codes import buffers, fragment_of, words_of
+from .layout import ROWS, STEP, Layout, layout
+from .make import Strips
+from .scales import scales_of
+
+WARPS = 8
+
+
+def storer(kept: Layout) -> Any:
+    """The device function that stores four neighbours of a row: codes times a scale, less an offset."""
+    has_offset = kept.has_offset
+    mul, sub, narrowed = ptx.mul, ptx.sub, bf16x2.narrowed
+    float_of, store_pair = ptx.float_of, ptx.store_pair
+
+    @inlined
+    def value(bits: Any, scale: Any, offset: Any) -> Any:
+        product = mul(scale, float_of(bits))
+        return sub(product, offset) if has_offset else product
+
+    @inlined
+    def store(at: Any, first: Any, second: Any, scale: Any, offset: Any) -> None:
+        high = uint32(0xFFFF0000)
+        a = narrowed(value(first << uint32(16), scale, offset), value(first & high, scale, offset))
+        b = narrowed(value(second << uint32(16), scale, offset), value(second & high, scale, offset))
+        store_pair(at, float_of(a), float_of(b))
+
+    return store
+
+
+@family((fmt,) for fmt in BLOCK_FORMATS)
+def unfolder(fmt: BlockFormat) -> Kernel:
+    """Block (strip, eight records of it)."""
+    kept = layout(fmt)
+    record, chunks, (words_each, values) = kept.record, kept.record // 16, buffers(kept)
+    load_words, load_scales, fragment = words_of(kept), scales_of(kept), fragment_of(kept)
+    runs, scales, offsets, store = kept.runs, kept.scales, kept.runs * kept.has_offset, storer(kept)
+    base, copy16, commit, wait = ptx.shared_base, ptx.copy16, ptx.commit, ptx.wait_for_all_but(0)
+    let_successor_start, wait_for_predecessor = (
+        early_start.let_successor_start,
+        early_start.wait_for_predecessor,
+    )
+
+    def unfold(records: Any, out: Any, rows: Any, columns: Any, steps: Any) -> None:
+        thread, strip = uint32(cuda.threadIdx.x), uint32(cuda.blockIdx.x)
+        warp, lane = thread >> uint32(5), thread & uint32(31)
+        step, own = uint32(cuda.blockIdx.y) * uint32(WARPS) + warp, base() + warp * uint32(record)
+        let_successor_start()
+        source = records + (uint64(strip) * uint64(steps) + uint64(step)) * uint64(record)
+        for first in range(0, chunks, 32):
+            c = lane + uint32(first)
+            if step < steps and c < uint32(chunks):
+                copy16(own + c * uint32(16), source + uint64(c * uint32(16)))
+        commit()
+        wait()
+        cuda.syncwarp()
+        wait_for_predecessor()  # it may read what is written here
+        if step < steps:
+            g, t = lane >> uint32(2), lane & uint32(3)
+            words, codes = cuda.local.array(words_each, uint32), cuda.local.array(4, uint32)
+            f = cuda.local.array(values, float32)
+            load_words(own, lane, words)
+            load_scales(own, lane, f)
+            unseen = steps >> uint32(16) & uint32(0x8000)
+            for s in range(4):
+                fragment(words, s, codes, unseen)
+                column, run = step * uint32(STEP) + uint32(16 * s) + t * uint32(4), s * runs // 4
+                for side in range(2):
+                    row = strip * uint32(ROWS) + g + uint32(8 * side)
+                    if row < rows and column < columns:
+                        at = out + (uint64(row) * uint64(columns) + uint64(column)) * uint64(2)
+                        i = side * scales + run
+                        store(at, codes[side], codes[2 + side], f[i], f[i + offsets])
+
+    parameters = (uint64, uint64, uint32, uint32, uint32)
+    sizes: dict[str, Any] = {"threads": 32 * WARPS, "shared": WARPS * record, "least": LEAST["bfloat16"]}
+    return Kernel(f"unfold {fmt.name}", unfold, *parameters, early=True, **sizes)
+
+
+def unfold(fmt: BlockFormat, w: Strips, first: int, out: Any) -> None:
+    """Rows of weights from ``first`` on, a multiple of 16, as bfloat16 [rows, K]."""
+    rows, columns = out.shape
+    records, steps = w.records[first // ROWS :], w.records.shape[1]
+    grid = (-(-rows // ROWS), -(-steps // WARPS))
+    unfolder(fmt)(grid, (32 * WARPS,), records, out, rows, columns, steps)

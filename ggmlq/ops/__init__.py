@@ -1,0 +1,15 @@
+"""The operations: what a caller passes is checked, a kernel is chosen, it runs.
+
+    linear       activations times quantized weights; fast_path has what is valid at a glance
+    quantize     floats to blocks; encoding deals the rows out
+    dequantize   blocks to floats; decoding deals the rows out
+    torch        tensors in and out
+
+An operation registers itself with the arrays (``array.operation``), which so need not know it.
+"""
+
+from .dequantize import dequantize
+from .linear import linear
+from .quantize import quantize
+
+__all__ = ["dequantize", "linear", "quantize"]

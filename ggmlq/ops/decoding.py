@@ -1,0 +1,67 @@
+"""Blocks to floats: in NumPy or compiled, on how many threads, how many rows at a time.
+
+Every format has a ``decode`` in NumPy. Where ``ggmlq/cpu/unpack`` has a file of the format's name,
+compiled code gives the same bits faster. Loading Numba and compiling one format takes half a second,
+in which NumPy decodes some 10**8 weights, so small arrays stay with NumPy: compiled code serves
+a format from the array on with which more than ``PATIENCE`` weights of it have been asked for.
+"""
+
+from __future__ import annotations
+
+import importlib
+from collections import Counter
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ..array import QuantArray
+from ..formats import Format
+
+SLAB = 1 << 18  # elements that NumPy decodes at a time: temporaries stay in the cache
+SHARED = 1 << 19  # elements of a part for a thread: fewer are decoded sooner than it wakes
+PATIENCE = 1 << 25  # weights decoded in NumPy, by format, before one is compiled: about 0.1 s
+
+Decoder = Callable[[Any, Any], None]
+
+_asked: Counter[str] = Counter()
+
+
+def decode_into(q: QuantArray, values: NDArray[Any]) -> None:
+    """Decode an array on the host into contiguous float16, float32 or float64 of its shape."""
+    _asked[q.format.name] += values.size
+    decode = decoder(q.format) if _asked[q.format.name] > PATIENCE else None
+    if decode is None:
+        _in_numpy(q, values)
+    else:
+        _compiled(decode, q, values)
+
+
+def decoder(fmt: Format) -> Decoder | None:
+    """The compiled decoder of a format, or None where it has none."""
+    found: Decoder | None = importlib.import_module("ggmlq.cpu.decode").decoder(fmt)
+    return found
+
+
+def _in_numpy(q: QuantArray, values: NDArray[Any]) -> None:
+    rows = values.reshape(-1, q.shape[-1] if q.shape else 1)
+    blocks = q.blocks.reshape(len(rows), -1)
+    step = max(1, SLAB // max(rows.shape[1], 1))
+    for start in range(0, len(rows), step):
+        rows[start : start + step] = q.format.decode(blocks[start : start + step], values.dtype)
+
+
+def _compiled(decode: Decoder, q: QuantArray, values: NDArray[Any]) -> None:
+    share = importlib.import_module("ggmlq.threads").share
+    raw = np.ascontiguousarray(q.raw).reshape(-1)
+    raw.flags.writeable = False  # one kind of array: it is compiled once
+    flat = values.reshape(-1)
+    if flat.dtype == np.float16:
+        flat = flat.view(np.uint16)
+    size, nbytes = q.format.block_size, q.format.dtype.itemsize
+
+    def work(start: int, stop: int) -> None:
+        decode(raw[start * nbytes : stop * nbytes], flat[start * size : stop * size])
+
+    share(work, flat.size // size, max(1, SHARED // size))

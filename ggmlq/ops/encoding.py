@@ -1,0 +1,99 @@
+"""Rows of floats to blocks: by which encoder, on how many threads, how many rows at a time.
+
+A format has a ``pack`` in NumPy, a compiled encoder in ``ggmlq/cpu/encode``, or both: then the bytes
+are the same, and since loading compiled code takes seconds NumPy serves until it has cost as much.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import defaultdict
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+from numpy.typing import NDArray
+
+from ..checks import finite_float32
+from ..errors import NonFiniteError
+from ..formats import BlockFormat, Format
+from ..formats.format import Bytes, Floats
+from ..progress import Progress
+from ..threads import PARTS, num_threads, share
+
+# Elements encoded by one call: what NumPy copies and what is read twice stays in the cache, and a thread
+# does not meet others at Python's lock more often than it must. A compiled search is long enough
+# with fewer.
+SLAB = 1 << 18
+BLINK = 0.05  # seconds between two looks at the keyboard and at the progress, or more
+PATIENCE = 1.0  # seconds that NumPy may have taken before a compiled encoder is loaded instead
+
+# Seconds of NumPy so far, estimated, by format and weighting.
+_spent: defaultdict[tuple[str, bool], float] = defaultdict(float)
+
+
+class Encoder(NamedTuple):
+    """What encodes rows, and how rows are dealt out to it."""
+
+    encode: Callable[[Floats, Floats | None, Bytes], None]
+    threads: int
+    slab: int
+
+
+def encode_rows(asked: str, fmt: Format, x: NDArray[Any], weights: Floats | None, blocks: Bytes) -> bool:
+    """Encode x [..., K], checked to be finite, into blocks [rows, bytes a row]; are all of them valid?"""
+    rows = x.reshape(-1, x.shape[-1])
+    encoder = _encoder(fmt, rows.size, weights is not None)
+    few = max(1, encoder.slab // rows.shape[1])
+    damaged: list[int] = []
+    refused: dict[int, NonFiniteError] = {}
+
+    def work(start: int, stop: int) -> None:
+        for at in range(first + start, first + stop, few):
+            slab = slice(at, min(at + few, first + stop))
+            try:
+                values = finite_float32(asked, rows[slab], x.shape, at)
+            except NonFiniteError as error:
+                refused[at] = error
+                return
+            encoder.encode(values, weights, blocks[slab])
+            if fmt.invalid(blocks[slab].view(fmt.dtype)).any():  # asked while they are in the cache
+                damaged.append(at)
+
+    progress = Progress(rows.size, f"encoding {fmt.name}", unit="w")
+    try:
+        first, step = 0, few * encoder.threads * PARTS
+        while first < len(rows) and not refused:
+            started, count = time.monotonic(), min(step, len(rows) - first)
+            share(work, count, grain=few if encoder.threads > 1 else count)
+            progress.advance(count * rows.shape[1])
+            first += count
+            if time.monotonic() - started < BLINK:
+                step *= 2  # waking threads costs as much as encoding a little
+    finally:
+        progress.close()
+    if refused:
+        raise refused[min(refused)]  # the first by place, whichever thread was first in time
+    return not damaged
+
+
+def prepare(fmt: Format, elements: int, weighted: bool) -> None:
+    """Load the compiled encoder if so many elements, to be encoded in many calls, repay it."""
+    _encoder(fmt, elements, weighted)
+
+
+def _encoder(fmt: Format, elements: int, weighted: bool) -> Encoder:
+    """NumPy's, or the compiled one where there is no other or NumPy has become dear."""
+    search = must = False
+    if isinstance(fmt, BlockFormat):
+        search = fmt.search == "always" or (fmt.search == "weighted" and weighted)
+        must = fmt.pack is None
+    _spent[fmt.name, weighted] += 0.02 + elements / 5e6 if search else elements / 2e8
+    dear = _spent[fmt.name, weighted] > (PATIENCE if search else PATIENCE / 2)
+    if (must or dear) and fmt.has_compiled_encoder:
+        return Encoder(fmt.compiled_encoder(), num_threads(), SLAB // 4 if search or must else SLAB)
+
+    def encode(values: Floats, imatrix: Floats | None, blocks: Bytes) -> None:
+        blocks.view(fmt.dtype)[...] = fmt.encode(values, imatrix)
+
+    # A search in NumPy takes so many small steps that a second thread would only wait for the first.
+    return Encoder(encode, 1 if search else num_threads(), SLAB)

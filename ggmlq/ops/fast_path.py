@@ -1,0 +1,63 @@
+"""The ordinary product on a device: floats beside their weights, on the current device.
+
+What :func:`ggmlq.linear` checks with words is looked at here without, in a few microseconds;
+whatever is not ordinary goes back there. Only which kernel serves a problem is remembered.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+
+from .. import ladder
+from ..array import QuantArray
+from ..checks import FLOAT32, takes_sums
+from ..devices import cuda_driver
+
+
+def linear(x: Any, q: Any, kernel: Any, arithmetic: Any, out: Any, bias: Any, dtype: Any) -> Any | None:
+    """``x @ q.T + bias`` for a CuPy array, or None where there is something to check or to convert."""
+    if type(q) is not QuantArray or type(memory := q.memory) is not type(x):
+        return None
+    if type(kernel) is not str or not (arithmetic is None or type(arithmetic) is str):
+        return None
+    if dtype is not np.float32 and dtype is not np.float16:
+        return None
+    gpu, shape, size = cuda_driver(), x.shape, q.shape
+    index = gpu.device()
+    if not (x.data.device_id == memory.data.device_id == index and x.dtype.char in "fe"):
+        return None
+    if not shape or len(size) != 2 or shape[-1] != size[1]:
+        return None
+    stream = gpu.stream(index)
+    if stream.ptr and stream.is_capturing():
+        return None
+    n, k = size
+    result = (*shape[:-1], n)
+    if bias is not None and not _fits(bias, (n,), x, index):
+        return None
+    if out is None:
+        y = gpu.array(result, FLOAT32)
+    elif _fits(out, result, x, index) and takes_sums(gpu.share, out, x, memory, bias):
+        y = out
+    else:
+        return None
+    flat = len(shape) == 2
+    m = shape[0] if flat else math.prod(shape[:-1])
+    rung = ladder.chosen(q.format, m, n, k, index, kernel, arithmetic)
+    if flat:
+        rung.launch(x, q, y)
+    else:
+        rung.launch(x.reshape(m, k), q, y.reshape(m, n))
+    if bias is not None:
+        y += bias
+    return y if out is not None or dtype is np.float32 else y.astype(dtype)
+
+
+def _fits(array: Any, shape: tuple[int, ...], x: Any, index: int) -> bool:
+    """Whether it is an array of floats like x, of this shape and on this device."""
+    if type(array) is not type(x) or array.shape != shape:
+        return False
+    return array.data.device_id == index and array.dtype.char in "fed"

@@ -1,0 +1,90 @@
+"""Activations times quantized weights: check, choose a kernel, run."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+from numpy.typing import DTypeLike
+
+from .. import ladder
+from ..array import QuantArray, operation
+from ..checks import check_bias, check_linear, check_out, float_dtype, takes_sums
+from ..devices import cuda_driver, is_host, namespace, on_device_of
+from . import fast_path, torch
+
+
+@operation
+def linear(
+    x: Any,
+    q: QuantArray,
+    *,
+    kernel: str = "auto",
+    arithmetic: str | None = None,
+    out: Any = None,
+    bias: Any = None,
+    dtype: DTypeLike | None = np.float32,
+) -> Any:
+    """Multiply activations with quantized weights: ``x [..., K] @ q [N, K].T``.
+
+    Parameters
+    ----------
+    x : array of floats
+        Activations [..., K], on the device of q. A torch tensor gives a torch tensor.
+    q : QuantArray
+        Weights [N, K]. Those of f64 and integer tensors are rounded to float32.
+    kernel : str
+        ``"auto"``, or a kernel's name such as ``"cpu:panels"``; see :func:`ggmlq.kernels`.
+    arithmetic : str, optional
+        Choose only kernels that multiply in this arithmetic.
+    out : array, optional
+        Receives the result, in its own dtype, and is returned. It may overlap the operands.
+    bias : array, optional
+        Added to each row, [N].
+    dtype : dtype
+        Of the result, float16, float32 or float64; the sums are float32 or better.
+
+    Returns
+    -------
+    array
+        [..., N] on the device of q.
+
+    >>> import numpy as np, ggmlq as gq
+    >>> w = gq.quantize(np.eye(3, 32, dtype=np.float32), "q8_0")
+    >>> gq.linear(np.ones(32, np.float32), w) > 0.99
+    array([ True,  True,  True])
+    """
+    if not is_host(x):
+        try:
+            if (y := fast_path.linear(x, q, kernel, arithmetic, out, bias, dtype)) is not None:
+                return y
+        except MemoryError:
+            pass  # what follows says it in words
+    if torch.is_tensor(x):
+        return torch.linear(linear, x, q, out, bias, dtype, kernel=kernel, arithmetic=arithmetic)
+    asked = "linear(x, q)"
+    x = check_linear(asked, x, q)
+    n, k = q.shape
+    shape = (*x.shape[:-1], n)
+    kind = float_dtype(asked, dtype)
+    if out is not None:
+        check_out(asked, out, shape, q.device)
+    if bias is not None:
+        bias = check_bias(asked, bias, q)
+    rows = x.reshape(math.prod(x.shape[:-1]), k)
+    problem = ladder.Problem("linear", q.format, len(rows), n, k, q.device.partition(":")[0], q.lasting)
+    share = np.may_share_memory if is_host(x) else cuda_driver().share
+    direct = takes_sums(share, out, x, q.memory, bias)
+    with on_device_of(problem, x, q):
+        rung = ladder.choose(problem, kernel, arithmetic)
+        y = out.reshape(len(rows), n) if direct else namespace(x).empty((len(rows), n), np.float32)
+        with np.errstate(over="ignore", invalid="ignore"):  # infinities are results, as on a GPU
+            rung.launch(rows, q, y)
+            if bias is not None:
+                y += bias
+            if out is None:
+                return y.astype(kind, copy=False).reshape(shape)
+            if not direct:
+                out[...] = y.reshape(shape)
+    return out

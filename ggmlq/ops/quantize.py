@@ -1,0 +1,102 @@
+"""Floats to blocks: check, choose who encodes, run."""
+
+from __future__ import annotations
+
+import warnings
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ..array import QuantArray
+from ..buffers import check_row, frozen
+from ..checks import as_floats, check_imatrix, row_index
+from ..devices import cuda_module, device_of, is_host, on_device_of, to_host
+from ..errors import ShapeError, UnsupportedError
+from ..formats import FORMATS, Format
+from . import torch
+from .encoding import encode_rows
+
+
+def quantize(x: Any, format: str | int | Format, imatrix: Any = None) -> QuantArray:
+    """Encode floats into blocks, with the bytes that ggml writes.
+
+    Parameters
+    ----------
+    x : array of floats
+        float16, bfloat16, float32 or float64; the last axis is cut into blocks. A CuPy array
+        gives a QuantArray on its device, encoded there if there is a kernel for the format and no
+        imatrix, else on the host.
+    format : str, int or Format
+        Name in any case, ggml id, or Format.
+    imatrix : array, optional
+        Importance of each column, 1-D of length K, at least 0. Formats whose encoder in ggml
+        takes no notice of it ignore it here too; a few cannot be encoded without it.
+
+    Raises
+    ------
+    NonFiniteError
+        On the first NaN or infinity, with its place. ggml would store garbage.
+    UnsupportedError
+        For a format that this version only decodes.
+    ShapeError, DTypeError
+        For rows that are not whole blocks, and for x that is no array of floats.
+    ImportanceError
+        For an imatrix that is missing where it is needed, negative, or 0 everywhere.
+
+    >>> import numpy as np, ggmlq as gq
+    >>> q = gq.quantize(np.linspace(-1, 1, 32, dtype=np.float32), "q4_0")
+    >>> q.blocks["d"][0], np.asarray(q)[[0, 31]]
+    (np.float16(0.125), array([-1.   ,  0.875], dtype=float32))
+    """
+    fmt = FORMATS[format]
+    asked = f"quantize(x, {fmt.name!r})"
+    imatrix = to_host(imatrix)
+    if torch.is_tensor(x):
+        x = torch.array_of(asked, x, "x")
+    if not is_host(x):
+        with on_device_of(asked, x):
+            encoded = None if imatrix is not None else cuda_module("quantize").quantize(x, fmt)
+            return encoded or quantize(x.get(), fmt, imatrix).to(device_of(x))
+    _check_can_quantize(asked, fmt)
+    x = as_floats(asked, x)
+    if x.ndim == 0:
+        raise ShapeError(f"{asked}: x is a scalar; blocks need an axis, pass at least 1-D")
+    check_row(asked, fmt, x.shape[-1], _fallback(fmt, x.shape[-1]))
+    weights = check_imatrix(asked, fmt, imatrix, x.shape[-1])
+    raw = np.empty((*x.shape[:-1], fmt.row_bytes(x.shape[-1])), np.uint8)
+    if x.size:
+        blocks = raw.reshape(-1, raw.shape[-1])
+        if not encode_rows(asked, fmt, x, weights, blocks):
+            _warn_of_invalid(asked, fmt, blocks.view(fmt.dtype), x.shape)
+    return QuantArray(fmt, x.shape, frozen(raw))
+
+
+def _check_can_quantize(asked: str, fmt: Format) -> None:
+    if not fmt.can_quantize:
+        able = ", ".join(f.name for f in FORMATS.values() if f.can_quantize)
+        raise UnsupportedError(
+            f"{asked}: this version decodes {fmt.name} but cannot encode it; it encodes {able}; "
+            "blocks made elsewhere come in through QuantArray.from_bytes"
+        )
+
+
+def _fallback(fmt: Format, elements: int) -> str | None:
+    """What llama.cpp encodes rows with that are no whole blocks."""
+    name: str | None = getattr(fmt, "fallback", None)
+    return name if name is None or elements % FORMATS[name].block_size == 0 else "f16"
+
+
+def _warn_of_invalid(asked: str, fmt: Format, blocks: NDArray[Any], shape: tuple[int, ...]) -> None:
+    """Values that are finite as float32 may still be too large for a half scale."""
+    bad = fmt.invalid(blocks)
+    if bad.any():
+        row, block = np.argwhere(bad)[0].tolist()
+        start = block * fmt.block_size
+        place = ", ".join(map(str, [*row_index(row, shape), f"{start}:{start + fmt.block_size}"]))
+        warnings.warn(
+            f"{asked}: {int(bad.sum())} blocks have a scale or value that {fmt.name} cannot hold "
+            f"(the first is x[{place}]) and will not decode to what went in; rescale x first",
+            RuntimeWarning,
+            stacklevel=3,
+        )

@@ -1,0 +1,129 @@
+"""torch tensors in and out, over the memory that they have. Who passes one has imported torch; we never do.
+
+On a GPU the work goes to torch's current stream and takes torch's memory, so that tensors are ordered,
+freed and recorded in CUDA graphs like those of torch's own operations. Floats that NumPy has no name for,
+bfloat16 above all, become float32 first, which is exact. There are no gradients.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from ..checks import check_linear, float_dtype
+from ..devices import cuda_device
+from ..errors import DeviceError, DTypeError
+
+
+def is_tensor(x: object) -> bool:
+    """Whether this is a torch tensor."""
+    torch = sys.modules.get("torch")
+    return torch is not None and isinstance(x, torch.Tensor)
+
+
+def array_of(asked: str, x: Any, name: str = "x") -> Any:
+    """The values of a tensor as a NumPy or CuPy array, without a copy if they have a type there."""
+    torch = sys.modules["torch"]
+    if not x.dtype.is_floating_point or x.layout is not torch.strided:
+        raise DTypeError(
+            f"{asked}: {name} is a tensor of {x.dtype}, {x.layout}; dense floats are taken; "
+            f"convert with {name}.float() or {name}.to_dense()"
+        )
+    x = x.detach()
+    if _is_foreign(torch, x):
+        x = x.float()
+    if x.device.type == "cpu":
+        return x.numpy()
+    if x.device.type == "cuda":
+        return cuda_device().cupy().from_dlpack(x)
+    raise DeviceError(f'{asked}: {name} is a tensor on {x.device}; "cpu" and "cuda" are known; move it there')
+
+
+def linear(
+    product: Callable[..., Any], x: Any, q: Any, out: Any, bias: Any, dtype: Any, **choice: Any
+) -> Any:
+    """``product`` (:func:`ggmlq.linear`) for a tensor x; ``out`` and ``bias`` are tensors too."""
+    torch, asked = sys.modules["torch"], "linear(x, q)"
+    kind = _kind(asked, torch, dtype)
+    _refuse_others(asked, torch, x=x, bias=bias, out=out)
+    with _as_torch_works(torch, x.device):
+        rows = check_linear(asked, array_of(asked, x), q)
+        if bias is not None:
+            bias = array_of(asked, bias, "bias")
+        y, shape = out, (*x.shape[:-1], q.shape[0])
+        if out is None or (_is_foreign(torch, out) and (out.shape, out.device) == (shape, x.device)):
+            y = torch.empty(shape, dtype=torch.float32, device=x.device)
+        product(rows, q, out=array_of(asked, y, "out"), bias=bias, **choice)
+        if out is None:
+            return y.to(kind)
+        return out if y is out else out.copy_(y)
+
+
+def _kind(asked: str, torch: Any, dtype: Any) -> Any:
+    """The type of torch for a result; bfloat16 is one too."""
+    if not isinstance(dtype, torch.dtype):
+        return getattr(torch, float_dtype(asked, dtype).name)
+    if not dtype.is_floating_point:
+        raise DTypeError(f"{asked}: values are floats, {dtype} was asked for; ask for torch.float32")
+    return dtype
+
+
+def _is_foreign(torch: Any, x: Any) -> Any:
+    """Whether these are floats that NumPy has no name for."""
+    return x.dtype.is_floating_point and x.dtype not in (torch.float16, torch.float32, torch.float64)
+
+
+def _refuse_others(asked: str, torch: Any, **operands: Any) -> None:
+    for name, operand in operands.items():
+        if operand is None:
+            continue
+        if not isinstance(operand, torch.Tensor):
+            raise DTypeError(
+                f"{asked}: x is a tensor, {name} a {type(operand).__name__}; they must be of one kind; "
+                f"pass torch.as_tensor({name})"
+            )
+        if operand.requires_grad and torch.is_grad_enabled():
+            raise DTypeError(
+                f"{asked}: {name} requires a gradient; products with quantized weights have none; "
+                f"pass {name}.detach(), or work under torch.no_grad()"
+            )
+
+
+@contextmanager
+def _as_torch_works(torch: Any, device: Any) -> Iterator[None]:
+    """On a GPU: on torch's current stream, with memory of torch."""
+    if device.type != "cuda":
+        yield
+        return
+    cuda = cuda_device().cupy().cuda
+
+    stream = cuda.Stream.from_external(_Stream(torch.cuda.current_stream(device).cuda_stream))
+    memory = _Memory(torch, cuda, device)
+    with torch.cuda.device(device), cuda.Device(device.index), stream, cuda.using_allocator(memory):
+        yield
+
+
+class _Memory:
+    """An allocator of CuPy that takes memory of torch."""
+
+    kept_for_graphs = True  # torch keeps what it gave while a CUDA graph was recorded
+
+    def __init__(self, torch: Any, cuda: Any, device: Any) -> None:
+        self.torch, self.cuda, self.device = torch, cuda, device
+
+    def __call__(self, size: int) -> Any:
+        owner = self.torch.empty(size, dtype=self.torch.uint8, device=self.device)
+        memory = self.cuda.UnownedMemory(owner.data_ptr(), size, owner, self.device.index)
+        return self.cuda.MemoryPointer(memory, 0)
+
+
+class _Stream:
+    """A stream under the protocol that CuPy takes and that older versions of torch lack."""
+
+    def __init__(self, address: int) -> None:
+        self.address = address
+
+    def __cuda_stream__(self) -> tuple[int, int]:
+        return 0, self.address
