@@ -70,9 +70,8 @@ def host_time(cp: Any, call: Work, calls: int, rounds: int) -> float:
 
 def single(cp: Any) -> dict[str, Work]:
     """One launch, in our way and in CuPy's."""
-    from ggmlq.cuda.activations.int8 import activation_kernel
+    from ggmlq.cuda.activations.int8 import THREADS, activation_kernel
     from ggmlq.cuda.machine.device import current, driver
-    from ggmlq.cuda.planes import THREADS
 
     kernel, grid, block = activation_kernel(32, False), (1, 1), (THREADS,)
     x, codes = cp.ones((1, 1024), np.float32), cp.empty((1, 1024), np.int8)

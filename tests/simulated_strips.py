@@ -42,15 +42,14 @@ WRITTEN, READ = Memory(), Memory()  # what kernels write to, and what they read 
 
 def strips_of(blocks, fmt):
     """Records [strips, steps, bytes], made by the kernel."""
-    from ggmlq.cuda import strips
-    from ggmlq.cuda.strips import layout
+    from ggmlq.cuda.strips import layout, make
 
     n, per_row, _ = blocks.shape
     kept = layout.layout(fmt)
     count, steps = -(-n // 16), -(-per_row * fmt.block_size // 64)
     WRITTEN.bytes = np.zeros(count * steps * kept.record, np.uint8)
-    grid = (count, -(-32 * steps // strips.THREADS))
-    cuda.jit(strips.strip_kernel.__wrapped__(fmt).function)[grid, strips.THREADS](blocks, 0, steps)
+    grid = (count, -(-32 * steps // make.THREADS))
+    cuda.jit(make.strip_kernel.__wrapped__(fmt).function)[grid, make.THREADS](blocks, 0, steps)
     return WRITTEN.bytes.reshape(count, steps, kept.record)
 
 

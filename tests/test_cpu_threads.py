@@ -91,7 +91,7 @@ def test_several_callers_at_once():
 def test_never_more_threads_than_cores():
     gq.set_num_threads(1000)
     assert threads.num_threads() == threads.available()
-    code = "from ggmlq.cpu import threads; print(threads.num_threads())"
+    code = "from ggmlq import threads; print(threads.num_threads())"
     for name in ("NUMBA_NUM_THREADS", "OMP_NUM_THREADS"):
         env = {**os.environ, name: "1"}
         child = subprocess.run([sys.executable, "-c", code], env=env, capture_output=True, check=True)

@@ -113,12 +113,12 @@ def test_q8_1_as_llama_cpp_on_cuda(kind, cupy):
 @pytest.mark.parametrize("kind", KINDS)
 def test_activations_with_exact_sums(kind, cupy):
     """The planes that int8 kernels multiply are the operands of the arithmetic q8."""
-    from ggmlq.cuda import planes
+    from ggmlq.cuda.activations.int8 import activations
 
     x = rows(kind, 5, 192, SEED)
     want = reference.operands.activations(x, "q8_0", "q8")
     for run in (16, 32):
-        a = planes.activations(cupy.asarray(x), run)
+        a = activations(cupy.asarray(x), run)
         assert np.array_equal(a.codes.get()[:5, :192], want.codes)
         assert np.array_equal(a.scale.get()[:6, :5].T, want.scale)
         assert not a.scale.get()[6:, :5].any()
@@ -129,11 +129,11 @@ def test_activations_with_exact_sums(kind, cupy):
 
 @pytest.mark.parametrize("name", ["q4_0", "q4_K", "q6_K", "iq1_s"])
 def test_planes_of_weights(name, cupy):
-    from ggmlq.cuda import planes
+    from ggmlq.cuda.planes.weights import unpacked
 
     fmt = FORMATS[name]
     q = gq.QuantArray.from_bytes(random_blocks(fmt, 5, 3, SEED), fmt, (5, 3 * fmt.block_size))
-    w = planes.unpacked(q.to("cuda"))
+    w = unpacked(q.to("cuda"))
     parts = fmt.unpack(q.blocks)
     assert np.array_equal(w.codes.get()[:5, : q.shape[1]], parts.codes.reshape(5, -1))
     each = fmt.group // w.run

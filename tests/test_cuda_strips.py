@@ -38,7 +38,8 @@ SEED = int(np.random.default_rng().integers(1 << 31))
 PROGRAM = """
 import sys
 import numpy as np
-from ggmlq.cuda import fragments, layout, pairs, scales, strips
+from ggmlq.cuda.strips import codes as coded, layout, make, scales
+from ggmlq.cuda.words import bf16x2
 from ggmlq.formats import FORMATS, BlockFormat
 from ggmlq.formats._tables import FP4
 
@@ -58,14 +59,14 @@ def check_codes(fmt, kept):
     for s in range(4):
         for r in range(4):
             for e in range(2):
-                strips.placer(kept)(words, s, r, e, np.uint32(kept_as[s, r, e]))
+                make.placer(kept)(words, s, r, e, np.uint32(kept_as[s, r, e]))
     for raised, middle in ((False, 0), (True, 0), (False, kept.middle)):
         raises = raised and not (kept.levels or kept.low == 8)
         zero = kept.lowest - 128 if raises else 0
-        assert not raises or kept.has_offset or fragments.zero_of(kept) == pairs.pair(zero)
+        assert not raises or kept.has_offset or coded.zero_of(kept) == bf16x2.pair(zero)
         for s in range(4):
             a = [None] * 4
-            fragments.fragment_of(kept, raised, middle)(words, s, a, np.uint32(0))
+            coded.fragment_of(kept, raised, middle)(words, s, a, np.uint32(0))
             for r in range(4):
                 found = np.array([int(a[r]) << 16 & 0xFFFFFFFF, int(a[r]) & 0xFFFF0000], np.uint32)
                 assert (found.view(np.float32) + zero == codes[s, r] - middle).all(), (fmt.name, s, r)

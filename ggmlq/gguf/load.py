@@ -4,7 +4,8 @@
 
 A portion is what fits one buffer (portions.py). A thread takes a portion and a buffer, fills it, asks the
 GPU to fetch it and puts the buffer back; who takes it next waits until it was fetched. So file, memory and
-link are busy at the same time, and no thread waits for the others. The GPU's half is ggmlq/cuda/machine/upload.py.
+link are busy at the same time, and no thread waits for the others. The GPU's half is
+ggmlq/cuda/machine/upload.py.
 """
 
 from __future__ import annotations

@@ -5,7 +5,7 @@ predecessor run and have let it; it can fetch weights, which nothing changes, wh
 blocks work. Whatever the predecessor may read or write it touches only after it has waited. Between
 products of a few microseconds that is a third of the time.
 
-From capability 9.0 on. For other GPUs machine/launch.py leaves these instructions out, and starts nothing early.
+From capability 9.0 on. For other GPUs machine/launch.py leaves these instructions out: nothing starts early.
 """
 
 from __future__ import annotations
