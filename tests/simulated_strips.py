@@ -7,11 +7,11 @@ Device memory is an array here, and an address is a place in it; shared memory i
 
 import sys
 
+import made_up
 import numpy as np
 from numba import cuda
 
 import ggmlq as gq
-from ggmlq.formats import FORMATS
 from ggmlq.reference import weights as held
 from ggmlq.testing.blocks import random_blocks
 
@@ -37,6 +37,7 @@ class Memory:
         return load
 
 
+FORMATS = {**gq.formats, **made_up.FORMATS}
 WRITTEN, READ = Memory(), Memory()  # what kernels write to, and what they read from
 
 

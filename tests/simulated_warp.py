@@ -11,10 +11,9 @@ import threading
 import numpy as np
 import simulated_strips
 from numba import cuda
-from simulated_strips import READ, exact, strips_of
+from simulated_strips import FORMATS, READ, exact, strips_of
 
 import ggmlq as gq
-from ggmlq.formats import FORMATS
 from ggmlq.testing.blocks import random_blocks
 
 GIVEN, ALL = [None] * 32, threading.Barrier(32)

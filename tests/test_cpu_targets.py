@@ -13,8 +13,9 @@ from llvmlite import ir
 
 from ggmlq.cpu.machine.simd import I64
 from ggmlq.cpu.machine.target import AVX2, AVX512, DOTPROD, NEEDS, PLAIN, VNNI, best
-from ggmlq.cpu.panels.layout import PREPARED
+from ggmlq.cpu.panels.layout import layout_of
 from ggmlq.cpu.panels.tile import ADDRESSES, Tile
+from ggmlq.formats import FORMATS
 
 X86 = "+sse2,+sse3,+ssse3,+sse4.1,+sse4.2,+cx16,+popcnt"
 WITH_AVX2 = X86 + ",+avx,+avx2,+fma,+f16c,+bmi,+bmi2"
@@ -79,7 +80,8 @@ def test_tiles_assemble_for_other_cpus(target, triple, cpu, features, instructio
     module.triple = triple
     function = ir.Function(module, ir.FunctionType(ir.VoidType(), [I64] * len(ADDRESSES)), "tile")
     builder = ir.IRBuilder(function.append_basic_block())
-    Tile(builder, PREPARED[layout], 2, target, dict(zip(ADDRESSES, function.args, strict=True))).emit()
+    addresses = dict(zip(ADDRESSES, function.args, strict=True))
+    Tile(builder, layout_of(FORMATS[layout]), 2, target, addresses).emit()
     builder.ret_void()
     machine = llvm.Target.from_triple(triple).create_target_machine(cpu=cpu, features=features, opt=3)
     assembly = machine.emit_assembly(llvm.parse_assembly(str(module)))

@@ -19,7 +19,7 @@ from ...array import QuantArray
 from ...ladder import Problem, register
 from ..machine.target import target
 from ..panels.expand import expanded
-from ..panels.layout import PREPARED
+from ..panels.layout import layout_of
 from ..panels.multiply import multiply
 from ..panels.prepare import panels
 from ..panels.product import direct, through_bytes
@@ -28,8 +28,8 @@ MANY = 32  # rows of activations that pay for expanding panels
 
 
 def refuses(problem: Problem) -> str | None:
-    if problem.format.name not in PREPARED:
-        return f"{problem.format.name} is multiplied from the file's bytes"
+    if layout_of(problem.format) is None:
+        return f"{problem.format.name} has no codes that can be kept one by one: its blocks are read"
     if not (target().shuffles and target().halves):
         return "this CPU has no vector look-up of bytes or no 16-bit floats"
     if not problem.lasting:
@@ -39,7 +39,8 @@ def refuses(problem: Problem) -> str | None:
 
 @register(__name__, __doc__, arithmetic="q8", accumulate="int32", refuses=refuses)
 def launch(x: Any, q: QuantArray, out: Any) -> None:
-    layout, kind = PREPARED[q.format.name], target()
+    layout, kind = layout_of(q.format), target()
+    assert layout is not None
     if len(x) >= MANY and (layout.offset or len(layout.planes) > 1):
         wide = expanded(layout, kind)
         multiply(x, q.prepared(panels), out, wide, lambda rows: through_bytes(layout, rows, kind))

@@ -15,15 +15,16 @@ group.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cache
 from typing import Literal
 
-from ...formats import BlockFormat
-from ...formats._tables import FP4, IQ4
+from ...formats import BlockFormat, Format
+from ...packing import RUN, packing
 from ..machine.target import Target
 
-RUN = 32  # weights
 ROWS = 16  # of a panel
 SUPER = 8  # runs
+TABLE = 16  # entries of what a vector look-up takes
 WIDTH = {"f32": 4, "f16": 2, "bf16": 2, "i8": 1, "i4": 1}  # bytes of a scale
 
 
@@ -78,33 +79,40 @@ class Layout:
         return runs * self.run_bytes + (runs // SUPER * self.head if self.nested else 0)
 
 
-def _levels(table: object) -> tuple[int, ...]:
-    return tuple(int(level) for level in table)  # type: ignore[attr-defined]
+PLANES = {1: (1,), 2: (2,), 3: (2, 1), 4: (4,), 5: (4, 1), 6: (4, 2)}  # by the bits of a code
 
 
-# Formats that are kept as panels, with little more than the bytes of their blocks.
-PREPARED = {
-    "q4_0": Layout((4,), 8, scale="f16"),
-    "q4_1": Layout((4,), scale="f16", offset=True),
-    "q5_0": Layout((4, 1), 16, scale="f16"),
-    "q5_1": Layout((4, 1), scale="f16", offset=True),
-    "q8_0": Layout((8,), 128, scale="f16"),
-    "q2_K": Layout((2,), scale="i4", offset=True, group=16),
-    "q3_K": Layout((2, 1), 4, scale="i8", group=16),
-    "q4_K": Layout((4,), scale="i8", offset=True),
-    "q5_K": Layout((4, 1), scale="i8", offset=True),
-    "q6_K": Layout((4, 2), 32, scale="i8", group=16),
-    "iq4_nl": Layout((4,), table=_levels(IQ4), scale="f16"),
-    "iq4_xs": Layout((4,), table=_levels(IQ4), scale="i8"),
-    "mxfp4": Layout((4,), table=_levels(FP4), scale="bf16"),
-    "nvfp4": Layout((4,), table=_levels(FP4), scale="f16", group=16),
-    "q8_1": Layout((8,), 128, scale="f16"),
-    "q8_K": Layout((8,), 128, scale="f32"),
-    "q1_0": Layout((1,), table=(-1, 1) * 8, scale="f16"),
-    "q2_0": Layout((2,), 1, scale="f16"),
-    "tq1_0": Layout((2,), 1, scale="i8"),
-    "tq2_0": Layout((2,), 1, scale="i8"),
-}
+@cache
+def layout_of(fmt: Format) -> Layout | None:
+    """How panels keep a format, with little more than the bytes of its blocks; None where they do not.
+
+    Panels hold each code by itself: not those of code books, which would take up to three times the bytes.
+    """
+    if not isinstance(fmt, BlockFormat) or not packing(fmt).alone or fmt.block_size % RUN:
+        return None
+    facts = packing(fmt)
+    levels = facts.levels
+    planes = PLANES.get((len(levels) - 1).bit_length() if levels else facts.bits, (8,))
+    return Layout(
+        planes,
+        zero=0 if levels else 128 if planes == (8,) else -facts.lowest,
+        table=tuple(levels[i % len(levels)] for i in range(TABLE)) if levels else (),
+        scale=_scale(fmt),
+        offset=facts.has_offset,
+        group=16 if facts.group == 16 else 32,
+    )
+
+
+def _scale(fmt: BlockFormat) -> Literal["f32", "f16", "bf16", "i8", "i4"]:
+    """The narrowest way to keep a format's scales without rounding any."""
+    facts, how = packing(fmt), fmt.scales
+    if facts.scale == "power":
+        return "bf16"
+    if facts.scale == "small_float":
+        return "f16"
+    if facts.scale == "half" and fmt.block_size == SUPER * RUN and facts.integers:
+        return "i4" if how.nibbles else "i8"
+    return "f16" if facts.scale == "half" and how.sub is None else "f32"
 
 
 def unpacked(fmt: BlockFormat, target: Target) -> Layout:

@@ -11,10 +11,11 @@ from ...array import QuantArray
 from ...formats import BlockFormat
 from ...formats.format import Bytes
 from ...formats.scalars import bfloat16_bits
+from ...packing import halves
 from ...threads import share
 from ..machine.jit import jit
 from ..unpack import unpacker
-from .layout import PREPARED, ROWS, RUN, SUPER, Layout
+from .layout import ROWS, RUN, SUPER, Layout, layout_of
 
 SLAB = 1 << 18  # weights laid out at a time: their codes stay in the cache
 
@@ -22,7 +23,8 @@ SLAB = 1 << 18  # weights laid out at a time: their codes stay in the cache
 def panels(q: QuantArray) -> Bytes:
     """uint8 [N / 16, bytes of a panel]; rows beyond N are zeros."""
     n, k = q.shape
-    layout = PREPARED[q.format.name]
+    layout = layout_of(q.format)
+    assert layout is not None
     count = -(-n // ROWS)
     nbytes = layout.panel_bytes(k // RUN)
     memory = np.empty(count * nbytes + 64, np.uint8)
@@ -45,7 +47,7 @@ def _lay(q: QuantArray, layout: Layout, made: Bytes, first: int, stop: int, grai
         above = np.zeros((blocks.shape[0], blocks.shape[1], 0), np.float16)
         if layout.nested:  # with d = 1 the scales are the integers under it
             blocks = blocks.copy()
-            names = ("d", "dmin") if layout.offset else ("d",)
+            names = halves(q.format)[: 1 + layout.offset]
             above = np.stack([blocks[name] for name in names], axis=-1)
             for name in names:
                 blocks[name] = 1

@@ -15,10 +15,10 @@ from typing import Any
 from ...array import QuantArray
 from ...formats import BlockFormat
 from ...ladder import register
+from ...packing import packing
 from ..activations.int8 import activations
 from ..dequantize import BLOCK_FORMATS
 from ..machine.launch import Kernel, array, family
-from ..planes.layout import run_of
 from ..words.atoms import atoms
 from ..words.language import cuda, float32, int8, int32, uint8
 from .r0_naive_f32 import SIDE, refuses
@@ -30,7 +30,7 @@ TILE = (SIDE, STEP + 4)  # padded: rows start in different banks
 @family((fmt,) for fmt in BLOCK_FORMATS)
 def kernel(fmt: BlockFormat) -> Kernel:
     code, scale, offset = atoms(fmt)
-    size, group, run = fmt.block_size, fmt.group, run_of(fmt)
+    size, group, run = fmt.block_size, fmt.group, packing(fmt).run
     runs, has_offset, by_run = STEP // run, fmt.has_offset, (SIDE, STEP // run)
 
     def tiled(x: Any, d: Any, w: Any, y: Any) -> None:

@@ -40,11 +40,6 @@ def padded(n: int) -> int:
     return -(-n // TILE) * TILE
 
 
-def run_of(fmt: BlockFormat) -> int:
-    """Elements of a run: a group, but not more than share a scale of the activations."""
-    return min(fmt.group, 32)
-
-
 def refuses(problem: Problem) -> str | None:
     """Why planes do not serve a problem, or None: the ``refuses`` of rungs that work on them."""
     if not isinstance(problem.format, BlockFormat):

@@ -8,13 +8,14 @@ import numpy as np
 
 from ...array import QuantArray
 from ...formats import BlockFormat
+from ...packing import packing
 from ..dequantize import BLOCK_FORMATS
 from ..machine.device import cupy
 from ..machine.launch import Kernel, array, family
 from ..words import ptx
 from ..words.atoms import atoms
 from ..words.language import cuda, int64, uint8, uint32, uint64
-from .layout import Planes, padded, run_of
+from .layout import Planes, padded
 
 THREADS = 256
 
@@ -23,7 +24,7 @@ THREADS = 256
 def weight_kernel(fmt: BlockFormat) -> Kernel:
     """A thread unpacks 16 neighbours; it always lies within a run."""
     code, scale, offset = atoms(fmt)
-    size, group, run, has_offset = fmt.block_size, fmt.group, run_of(fmt), fmt.has_offset
+    size, group, run, has_offset = fmt.block_size, fmt.group, packing(fmt).run, fmt.has_offset
     store16, store_float = ptx.store16, ptx.store_float
 
     def unpack(blocks: Any, codes: Any, scales: Any, offsets: Any, rows: Any, columns: Any) -> None:
@@ -60,7 +61,7 @@ def unpacked(q: QuantArray) -> Planes:
     """The planes of an array [N, K], made now."""
     cp, fmt, (n, k) = cupy(), q.format, q.shape
     assert isinstance(fmt, BlockFormat)
-    rows, columns, run = padded(n), padded(k), run_of(fmt)
+    rows, columns, run = padded(n), padded(k), packing(fmt).run
     codes = cp.empty((rows, columns), np.int8)
     scale = cp.zeros((columns // run, rows), np.float32)
     offset = cp.zeros_like(scale) if fmt.has_offset else None

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from ...formats import BlockFormat
 from ...formats._tables import FP4
-from ..planes.layout import run_of
+from ...packing import packing
 
 ROWS, STEP = 16, 64  # of a record
 PLANES = {1: (2,), 2: (2,), 3: (2, 1), 4: (4,), 5: (4, 1), 6: (4, 2)}
@@ -34,9 +34,7 @@ class Layout:
     unit: float
     sign: int
     nibbles: bool
-    powers: bool  # a scale is a power of two: the byte is its exponent
-    small_float: bool  # a scale is a float of eight bits
-    single: bool  # the halves are those of a float32
+    scale: str  # of Packing: "half", "single" (the halves are those of a float32), "power", "small_float"
 
     @property
     def low(self) -> int:
@@ -111,35 +109,26 @@ class Layout:
 
 @cache
 def layout(fmt: BlockFormat) -> Layout:
-    """How a format is kept: its codes are looked at, in blocks of any bytes."""
-    raw = np.random.default_rng(0).integers(0, 256, (4096, fmt.dtype.itemsize), np.uint8)
-    with np.errstate(all="ignore"):
-        codes = np.unique(fmt.unpack(raw.view(fmt.dtype)[:, 0]).codes)
-    lowest, span = int(codes[0]), int(codes[-1]) - int(codes[0]) + 1
-    bits = (span - 1).bit_length()
-    table = bits > 4 and len(codes) <= 16
-    levels = tuple(int(code) for code in codes) if table else ()
-    planes = (4,) if table else PLANES.get(bits, (8,))
-    how, addresses = fmt.scales, half_addresses(fmt)
-    powers = how.table is not None and bool((how.table[1:] == 2 * how.table[:-1]).all())
+    """How strips keep a format."""
+    facts, how = packing(fmt), fmt.scales
+    levels = facts.levels if facts.bits > 4 else ()  # a look-up costs more than a bit or two
+    planes = (4,) if levels else PLANES.get(facts.bits, (8,))
     return Layout(
         planes=planes,
-        lowest=0 if planes == (8,) else lowest,
+        lowest=0 if planes == (8,) else facts.lowest,
         levels=levels,
-        fp4=table and {*map(abs, levels)} == {*FP4[:8].tolist()},
-        run=run_of(fmt),
-        has_offset=fmt.has_offset,
-        middle=(int(codes[-1]) + 1) // 2 if fmt.has_offset else 0,
+        fp4={*map(abs, levels)} == {*FP4[:8].tolist()},
+        run=facts.run,
+        has_offset=facts.has_offset,
+        middle=(facts.codes[-1] + 1) // 2 if facts.has_offset else 0,
         blocks=max(1, STEP // fmt.block_size),
-        halves=1 if how.d else len(addresses),
+        halves=1 if how.d else len(half_addresses(fmt)),
         subs=(how.sub is not None) + (how.low is not None),
         zero=how.zero,
         unit=how.unit,
         sign=how.sign,
         nibbles=how.nibbles,
-        powers=powers,
-        small_float=how.table is not None and not powers,
-        single=fmt.dtype[0] == np.float32,
+        scale=facts.scale,
     )
 
 

@@ -50,7 +50,7 @@ def scales_of(kept: Layout, raised: bool = False, middle: int = 0) -> Any:
 def scales_of_run(kept: Layout) -> Any:
     """The device function that loads the scales of one run of a record: of rows g and g + 8; then offsets."""
     count, load_numbers = kept.half_words + kept.sub_words, numbers_of(kept)
-    both = _small_floats() if kept.small_float else _two(value_of(kept))
+    both = _small_floats() if kept.scale == "small_float" else _two(value_of(kept))
     blocks, halves_at, half_stride = kept.blocks, kept.halves_at, kept.half_stride
     kinds, take4, own_halves = 1 + kept.has_offset, bf16x2.take4, kept.blocks > 1 and kept.halves > 0
 
@@ -126,11 +126,11 @@ def value_of(kept: Layout) -> Any:
 
     ``run`` may differ from lane to lane.
     """
-    if kept.single:
+    if kept.scale == "single":
         return _single()
-    if kept.powers:
+    if kept.scale == "power":
         return _power(kept)
-    if kept.small_float:
+    if kept.scale == "small_float":
         return _small_float(kept)
     return _product(kept) if kept.subs else _half(kept)
 

@@ -1,0 +1,105 @@
+"""What kernels keep of a format is derived from its descriptor: proved with two types that nobody has."""
+
+from __future__ import annotations
+
+import importlib
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+from made_up import FORMATS as MADE_UP
+
+import ggmlq as gq
+from ggmlq.cpu.atoms import atoms
+from ggmlq.cpu.panels.layout import RUN, layout_of
+from ggmlq.formats import FORMATS, BlockFormat
+from ggmlq.ladder import rungs
+from ggmlq.packing import packing
+from ggmlq.testing.blocks import random_blocks
+from ggmlq.testing.oracle import assert_right
+
+BLOCKS = [fmt for fmt in FORMATS.values() if isinstance(fmt, BlockFormat)]
+made_up = pytest.mark.parametrize("fmt", MADE_UP.values(), ids=list(MADE_UP))
+
+
+@pytest.mark.parametrize("fmt", [*BLOCKS, *MADE_UP.values()], ids=lambda fmt: fmt.name)
+def test_no_code_is_missing(fmt, fresh):
+    facts = packing(fmt)
+    raw = fresh.integers(0, 256, (2000, fmt.dtype.itemsize), np.uint8)
+    with np.errstate(all="ignore"):
+        found = np.unique(fmt.unpack(raw.view(fmt.dtype)[:, 0]).codes)
+    assert {*found.tolist()} <= {*facts.codes}
+    assert facts.levels == () or len(facts.levels) <= 16
+
+
+def test_code_books_share_bits():
+    """Panels hold single codes, so types whose neighbours share bits are multiplied from their blocks."""
+    assert {fmt.name for fmt in BLOCKS if not packing(fmt).alone} == {
+        name for name in FORMATS if name.startswith(("iq1", "iq2", "iq3"))
+    }
+
+
+@made_up
+def test_a_new_type_is_kept_in_its_own_bits(fmt):
+    assert layout_of(fmt).panel_bytes(256 // RUN) <= 16 * fmt.row_bytes(256)
+
+
+def weights(fmt, n, k, rng):
+    blocks = random_blocks(fmt, n, k // fmt.block_size, int(rng.integers(1 << 30)))
+    return gq.QuantArray.from_bytes(blocks, fmt, (n, k))
+
+
+@made_up
+def test_the_atoms_of_a_new_type_compile(fmt, fresh):
+    blocks = random_blocks(fmt, 1, 3, int(fresh.integers(1 << 30)))[0]
+    code, scale, _ = atoms(fmt)
+    parts = fmt.unpack(blocks)
+    for block, codes, scales in zip(
+        blocks.view(np.uint8).reshape(3, -1), parts.codes, parts.scale, strict=True
+    ):
+        assert [code(block, i) for i in range(fmt.block_size)] == codes.tolist()
+        assert [scale(block, g) for g in range(len(scales))] == scales.tolist()
+
+
+@made_up
+@pytest.mark.parametrize("m", [1, 3, 40])
+def test_every_rung_of_the_cpu_takes_a_new_type(fmt, m, fresh):
+    q, x = weights(fmt, 37, 512, fresh), fresh.standard_normal((m, 512)).astype(np.float32)
+    served = set()
+    for rung in rungs("linear", "cpu"):
+        try:
+            y = gq.linear(x, q, kernel=rung.name)
+        except gq.errors.UnsupportedError:
+            continue
+        served.add(rung.name)
+        assert_right(y, x, q, rung)
+    assert {"cpu:naive", "cpu:tiles", "cpu:panels"} <= served
+    assert gq.nmse(x @ q.T, gq.reference.linear(x, q)) < 1e-3
+
+
+def simulated(script, *arguments):
+    """A program of its own, for Numba chooses its simulator when it is imported."""
+    command = [sys.executable, str(Path(__file__).with_name(script)), *map(str, arguments)]
+    environment = {**os.environ, "NUMBA_ENABLE_CUDASIM": "1"}
+    run = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
+    assert run.returncode == 0, run.stderr
+
+
+def test_strips_of_new_types_hold_their_weights(fresh):
+    simulated("simulated_strips.py", fresh.integers(1 << 30), "x3_0,17,96", "x5_K,2,256")
+
+
+def test_what_a_warp_of_gemv_makes_of_new_types(fresh):
+    simulated("simulated_warp.py", fresh.integers(1 << 30), "x3_0,1,2", "x3_0,8,1", "x5_K,2,1", "x5_K,8,1")
+
+
+@made_up
+def test_wgmma_and_gemv_assemble_for_a_new_type(fmt):
+    r11, r13 = (importlib.import_module(f"ggmlq.cuda.linear.{name}") for name in ("r11_gemv", "r13_wgmma"))
+    for kernel in (r11.kernel(fmt, 1, 2), r11.kernel(fmt, 16, 1), r13.kernel(fmt, r13.SHAPES[0])):
+        code, needs = kernel.assemble((9, 0))
+        assert code
+        assert not needs.stack, kernel.name
