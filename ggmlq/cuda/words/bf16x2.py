@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from .assembly import f32, instruction, only_on_a_gpu, u32, u64
+from .atoms import inlined
 from .language import types
 
 
@@ -69,6 +70,19 @@ def mma(
     a0, a2: row g; a1, a3: row g + 8; b0, b1: column g. a0, a1 meet b0, the others b1. Results are
     those of row g, columns 2 t and 2 t + 1, and of row g + 8.
     """
+    only_on_a_gpu()
+
+
+@inlined
+def mma_into(d: Any, j: Any, a: Any, o: Any, b: Any, i: Any) -> None:
+    """Add the product of a[o] … and b[i] … to the four sums from d[j] on."""
+    v = mma(a[o], a[o + 1], a[o + 2], a[o + 3], b[i], b[i + 1], d[j], d[j + 1], d[j + 2], d[j + 3])
+    d[j], d[j + 1], d[j + 2], d[j + 3] = v[0], v[1], v[2], v[3]
+
+
+@instruction("ld.global.v2.b32 {$0, $1}, [$2];", types.UniTuple(u32, 2), u64, effect=True)
+def load8(address: Any) -> Any:
+    """Eight aligned bytes of memory as two words: four bfloat16."""
     only_on_a_gpu()
 
 
