@@ -31,7 +31,7 @@ def nobody():
 
 
 def run(tmp_path, *words):
-    return demo.main([*words, "--file", str(tmp_path / "demo.gguf")])
+    return demo.main([*words, "--save", str(tmp_path / "demo.gguf")])
 
 
 @pytest.mark.parametrize(
@@ -87,8 +87,8 @@ def test_a_wrong_product_is_called_wrong(tmp_path, capsys, monkeypatch, tokens):
         ("--tokens " + "9" * 5000, "is no whole number"),
         ("--rows 99999999", "the demo takes up to"),
         ("--rows 9999 --tokens 999999", "the demo takes up to"),
-        ("--file .", "name a file"),
-        ("--file none/such/x.gguf", "name a file"),
+        ("--save .", "name a file"),
+        ("--save none/such/x.gguf", "name a file"),
         ("--frobnicate", "unrecognized arguments"),
     ],
     ids=lambda text: text[:30],
@@ -119,6 +119,22 @@ def test_a_file_that_cannot_be_written_is_one_line(tmp_path, capsys, monkeypatch
     monkeypatch.setattr(gq, "save", full)
     assert run(tmp_path, "--rows", "1", "--columns", "256") == 2
     assert capsys.readouterr().err == "tools/demo: save('x'): the disk is full; name another\n"
+
+
+@pytest.mark.parametrize("made", ["a model", "no GGUF"])
+def test_a_file_of_the_users_is_not_replaced(tmp_path, capsys, made):
+    """--save may be mistaken for a file to open."""
+    path = tmp_path / "demo.gguf"
+    if made == "a model":
+        gq.save(path, {"w": np.ones(32, np.float32)}, {"general.name": made})
+    else:
+        path.write_text(made)
+    before = path.read_bytes()
+    assert run(tmp_path, "--rows", "1", "--columns", "256") == 2
+    said = capsys.readouterr().err
+    assert said.count("\n") == 1
+    assert "name another" in said
+    assert path.read_bytes() == before
 
 
 def test_what_it_says_to_try_next_works(tmp_path, capsys, monkeypatch):

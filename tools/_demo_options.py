@@ -33,7 +33,11 @@ def parse(arguments):
         "--tokens", type=_count, default=64, metavar="M", help="rows of activations (default 64)"
     )
     parser.add_argument(
-        "--file", type=Path, default=ROOT / "demo.gguf", help="where to save the layer (default demo.gguf)"
+        "--save",
+        metavar="FILE",
+        type=Path,
+        default=ROOT / "demo.gguf",
+        help="the file to write (default demo.gguf)",
     )
     args = parser.parse_args(arguments)
     shapes = {
@@ -44,9 +48,9 @@ def parse(arguments):
     for asked, numbers in shapes.items():
         if numbers > MOST:
             parser.error(f"{asked} is {numbers:,}: the demo takes up to {MOST:,}; ask for less")
-    if args.file.is_dir() or not os.path.isdir(args.file.resolve().parent):
+    if args.save.is_dir() or not os.path.isdir(args.save.resolve().parent):
         parser.error(
-            f"--file {args.file}: that is a folder or lies in none; name a file in one that is there"
+            f"--save {args.save}: that is a folder or lies in none; name a file in one that is there"
         )
     return args
 

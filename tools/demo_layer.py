@@ -27,6 +27,7 @@ FORMATS = ("f16", "q8_0", "q6_K", "q5_K", "q4_K", "q4_0", "mxfp4", "q2_K")
 RUNS, SECONDS = 7, 0.3  # of a product, both at least: the fastest counts, for others use the machine too
 MOST_RUNS = 300  # of llama.cpp
 PATIENCE = 3.0  # seconds, after which fewer runs are enough
+NAME = "a layer in several types"  # of the file; another's file is never replaced
 LEGEND = """\
 loss      what the type loses: Σ(q − w)² / Σw² over its weights
 error     of the kernel: the worst row of weights against the same arithmetic in float64,
@@ -54,7 +55,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Run the demo; returns its exit status."""
     args = _demo_options.parse(arguments)
     try:
-        return show(args.rows, args.columns, args.tokens, args.file)
+        return show(args.rows, args.columns, args.tokens, args.save)
     except (gq.GGMLQError, MemoryError) as error:
         print(f"tools/demo: {error}", file=sys.stderr)
         return 2
@@ -64,6 +65,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def show(rows: int, columns: int, tokens: int, path: Path) -> int:
     """Make the layer, open its file, multiply with each type, print what came of it."""
+    check_own(path)
     rng = np.random.default_rng(7)
     w = rng.normal(0, 0.02, (rows, columns)).astype(np.float32)
     x = rng.standard_normal((tokens, columns), np.float32)
@@ -76,7 +78,7 @@ def show(rows: int, columns: int, tokens: int, path: Path) -> int:
         for name in FORMATS:
             tell(f"{name}: encoding")
             layers[name] = gq.quantize(w, name)
-        gq.save(path, layers, {"general.name": "a layer in several types"})
+        gq.save(path, layers, {"general.name": NAME})
         start = time.perf_counter()
         file = gq.open(path)
         opened = time.perf_counter() - start
@@ -89,6 +91,18 @@ def show(rows: int, columns: int, tokens: int, path: Path) -> int:
     wrong = [row.name for row in found if not row.judgement.right]
     print(f"\n{'WRONG PRODUCTS: ' + ', '.join(wrong) if wrong else 'all products are right'}")
     return 1 if wrong else 0
+
+
+def check_own(path: Path) -> None:
+    """A file that is there must be an earlier run's."""
+    if not path.exists():
+        return
+    with contextlib.suppress(gq.GGUFError), gq.open(path) as file:
+        if file.metadata.get("general.name") == NAME:
+            return
+    raise gq.GGUFError(
+        f"--save {path}: a file is there that no demo made; name another, this one would be lost"
+    )
 
 
 def measured(q: gq.QuantArray, w: Any, x: Any, ggml: Bridge | None, tell: Callable[[str], None]) -> Row:
