@@ -38,13 +38,21 @@ def run(tmp_path, *words):
     "shape", [(1, 1, 256), (1, 300, 512), (2, 1, 4096), (3, 17, 256), (9, 5, 768)], ids=str
 )
 def test_right_products_are_called_right(tmp_path, capsys, shape):
-    """One token and one row too: a single element may lie near 0, whatever its kernel."""
+    """One token and one row too, where a single element may lie near 0."""
     tokens, rows, columns = map(str, shape)
     status = run(tmp_path, "--tokens", tokens, "--rows", rows, "--columns", columns)
     said = capsys.readouterr().out
     assert status == 0, said
     assert said.endswith("all products are right\n")
     assert said.count("  right  ") == len(demo.FORMATS)
+
+
+def test_long_rows_are_called_right():
+    """Roundings of sums in float32 grow with their length."""
+    rng = np.random.default_rng(1)
+    w, x = (rng.standard_normal((n, 1 << 18), np.float32) for n in (8, 1))
+    q = gq.quantize(w, "q4_0")
+    assert demo.measured(q, w, x, None, str).judgement.right
 
 
 def test_right_at_any_option(tmp_path, capsys, fresh, rounds, monkeypatch):

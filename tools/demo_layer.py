@@ -7,7 +7,7 @@ import os
 import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +26,7 @@ from ggmlq.text import size, table
 FORMATS = ("f16", "q8_0", "q6_K", "q5_K", "q4_K", "q4_0", "mxfp4", "q2_K")
 RUNS, SECONDS = 7, 0.3  # of a product, both at least: the fastest counts, for others use the machine too
 MOST_RUNS = 300  # of llama.cpp
+LONG = 4096  # columns from which the bound grows, as the roundings of longer sums in float32 do
 PATIENCE = 3.0  # seconds, after which fewer runs are enough
 NAME = "a layer in several types"  # of the file; another's file is never replaced
 LEGEND = """\
@@ -73,6 +74,9 @@ def show(rows: int, columns: int, tokens: int, path: Path) -> int:
         f"ggmlq {gq.__version__}: a layer [{rows}, {columns}] times {tokens} token{'s' * (tokens > 1)}\n",
         flush=True,
     )
+    where = cache.root()
+    if where is None or not where.exists():
+        print(f"nothing is compiled for this CPU yet: a minute or so, kept {kept_in(where)}\n", flush=True)
     with telling(5 * len(FORMATS)) as tell, peer() as ggml:
         layers = {}
         for name in FORMATS:
@@ -83,7 +87,7 @@ def show(rows: int, columns: int, tokens: int, path: Path) -> int:
         file = gq.open(path)
         opened = time.perf_counter() - start
         found = [measured(file[name], w, x, ggml, tell) for name in FORMATS]
-    print(report(found, 2e-9 * tokens * rows * columns), "\n")
+    print(report(found, 2e-9 * tokens * rows * columns) + "\n")
     bounds = " or ".join(dict.fromkeys(f"{row.judgement.bound:.0e}" for row in reversed(found)))
     theirs, threads = NO_PEER if ggml is None else THEIRS, num_threads()
     print(LEGEND.format(bound=bounds, threads=threads, s="s" * (threads > 1), theirs=theirs))
@@ -114,6 +118,7 @@ def measured(q: gq.QuantArray, w: Any, x: Any, ggml: Bridge | None, tell: Callab
     first = time.perf_counter() - start
     tell(f"{name}: the same in float64")
     judgement = judged(y, x, q)
+    judgement = replace(judgement, bound=judgement.bound * max(1, q.shape[1] / LONG))
     loss = float(gq.nmse(np.asarray(q), w))
     tell(f"{name}: timing")
     seconds = settled(lambda: x @ q.T)
@@ -209,10 +214,9 @@ def afterwards(file: gq.GGUFFile, path: Path, opened: float, first: float) -> li
     block, where = file["q4_0"].blocks[0, 0], cache.root()
     shown, ggmlq = _from_here(path), Path(sys.executable).with_name("ggmlq")
     command = _from_here(ggmlq) if ggmlq.exists() else f"{_from_here(Path(sys.executable))} -m ggmlq"
-    kept = "nowhere" if where is None else f"in {where}"
     return [
         f"first products took {first:.1f} s in all: they lay weights out, and compile what no earlier run "
-        f"has (kept {kept})",
+        f"has (kept {kept_in(where)})",
         f"{shown}: {len(file)} types, {size(os.path.getsize(path))}, opened in {opened * 1e3:.1f} ms; "
         "the first block of q4_0:",
         f"  d  {block['d']}",
@@ -223,6 +227,11 @@ def afterwards(file: gq.GGUFFile, path: Path, opened: float, first: float) -> li
         f"  {command} show {shown} q4_K --block 0",
         f"  {command} doctor",
     ]
+
+
+def kept_in(where: Path | None) -> str:
+    """Where compiled code lies."""
+    return "nowhere: GGMLQ_CACHE_DIR switches that off" if where is None else f"in {where}"
 
 
 def _from_here(path: Path) -> str:
