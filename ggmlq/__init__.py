@@ -54,7 +54,7 @@ __all__ = [
 
 # Found in these modules when first asked for: `import ggmlq` stays quick.
 _LATER = {"Diagnosis": "faults", "diagnose": "faults", "open": "gguf", "save": "gguf"}
-_LATER["set_num_threads"] = "cpu.threads"
+_LATER["set_num_threads"] = "threads"
 _LATER |= dict.fromkeys(("convert", "diff", "gguf", "reference"), "")  # modules
 
 
