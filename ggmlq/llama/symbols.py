@@ -132,4 +132,6 @@ def _load(path: Path) -> ctypes.CDLL:
     try:
         return ctypes.CDLL(str(path.absolute()), mode=getattr(ctypes, "RTLD_GLOBAL", 0))
     except OSError as error:
-        raise MissingDependencyError(f"libggml: cannot load {path}: {printable(str(error))}; {HOW}") from error
+        raise MissingDependencyError(
+            f"libggml: cannot load {path}: {printable(str(error))}; {HOW}"
+        ) from error
