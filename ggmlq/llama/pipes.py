@@ -140,7 +140,7 @@ class BlockingPipes:
     def call(self, timeout: float) -> Iterator[None]:
         """Read and write in it, for so long; a TimeoutError then. The tail is that of the call."""
         self.tail.clear()
-        timer = threading.Timer(timeout, self._give_up)
+        timer = threading.Timer(min(timeout, threading.TIMEOUT_MAX), self._give_up)
         timer.daemon = True
         timer.start()
         try:

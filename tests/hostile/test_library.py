@@ -19,6 +19,7 @@ import pytest
 from compiled import library
 
 import ggmlq as gq
+from ggmlq.cli import main
 from ggmlq.errors import LibraryFailedError, UnsupportedError
 from ggmlq.llama import Bridge
 from ggmlq.testing.rows import rows
@@ -38,6 +39,8 @@ ASK = {
     "mul_mat": lambda bridge: bridge.mul_mat(X, W, "FAKE0"),
 }
 PLACES = ["load", *ASK]
+
+CHECK = ["check", "--types", "q4_0", "--shapes", "9x7x96", "--device", "FAKE0", "--lib"]
 
 LATE = "gave no answer in"
 FAILS = {  # trouble: what is said of it
@@ -75,13 +78,13 @@ def ends(pids):
     return False
 
 
-def workers():
-    """Living workers of this process."""
+def workers(of=None):
+    """Living workers of a process, of this one unless another is named."""
     found = []
     for path in Path("/proc").glob("[0-9]*/cmdline"):
         with suppress(OSError):
             pid = int(path.parent.name)
-            if b"ggmlq.llama.worker" in path.read_bytes() and state(pid)[1] == os.getpid():
+            if b"ggmlq.llama.worker" in path.read_bytes() and state(pid)[1] == (of or os.getpid()):
                 found.append(pid)
     return [pid for pid in found if state(pid)[0] not in "XZ"]
 
@@ -212,6 +215,14 @@ def test_a_terminal_is_left_alone(hostile):
         assert text.isprintable()
         assert r"\x1b" in text or text == repr(bridge)
     assert hostile("nameless", "nowhere").devices()[0].description == ""
+
+
+def test_the_command_says_what_the_library_said(built, noted, monkeypatch, capsys):
+    monkeypatch.setenv("HOSTILE", "escape mul_mat")
+    assert main([*CHECK, str(built)]) == 1
+    out, err = capsys.readouterr()
+    assert r"died: SIGABRT; it said: \x1b]0;owned\x07\x1b[2J\rgone" in " ".join(out.split())
+    assert (out + err).replace("\n", "").isprintable()
 
 
 # --- who calls --------------------------------------------------------------------------------
@@ -437,6 +448,28 @@ def test_whoever_asks_is_killed(built, noted, name, trouble):
         time.sleep(0.2)
         process.send_signal(getattr(signal, name))
         assert process.wait(10) == -getattr(signal, name)
+        assert ends([worker, *noted()])
+
+
+@pytest.mark.parametrize(("name", "status"), [("SIGINT", 130), ("SIGTERM", 143), ("SIGHUP", 129)])
+def test_the_command_is_ended(built, noted, name, status):
+    """Where the shell lets it: SIGINT and SIGHUP may be ignored in what runs this test."""
+    code = f"""
+    bridge.close()
+    for number in (signal.SIGTERM, signal.SIGHUP):
+        signal.signal(number, signal.SIG_DFL)
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    from ggmlq.cli import main
+    sys.exit(main({CHECK} + sys.argv[1:]))
+    """
+    with program(built, code, "fork_spin mul_mat") as process:
+        for _ in range(600):
+            if noted():  # in the midst of a product
+                break
+            time.sleep(0.05)
+        (worker,) = workers(process.pid)
+        process.send_signal(getattr(signal, name))
+        assert process.wait(20) == status
         assert ends([worker, *noted()])
 
 
