@@ -92,6 +92,10 @@ class Child:
             raise self._failed(what, None) from None
         except GarbledError as error:
             raise self._failed(what, f"wrote into the answers of its process: {error}") from None
+        except ValueError:
+            if not self._ended:
+                raise
+            raise self._failed(what, None) from None  # a signal's handler closed the pipes in this thread
         except BaseException:  # an interrupt: the answer would be taken for that of another question
             self.close()
             raise

@@ -69,13 +69,24 @@ def state(pid):
     return words[0], int(words[1])
 
 
-def ends(pids):
-    """Whether all of these are gone, or will be in a moment; nobody may have waited for orphans."""
-    for _ in range(200):
-        if all(state(pid)[0] in "XZ" for pid in pids):
+def soon(holds):
+    """Whether it holds now or in a moment."""
+    for _ in range(600):
+        if holds():
             return True
         time.sleep(0.05)
     return False
+
+
+def ends(pids):
+    """Whether all of these end; nobody may have waited for orphans."""
+    return soon(lambda: all(state(pid)[0] in "XZ" for pid in pids))
+
+
+def zombies():
+    """Ended children of this process for which nobody has waited."""
+    pids = [int(path.name) for path in Path("/proc").glob("[0-9]*")]
+    return [pid for pid in pids if state(pid) == ("Z", os.getpid())]
 
 
 def workers(of=None):
@@ -264,6 +275,7 @@ def test_an_interrupted_start_leaves_nothing(built, noted, fresh, rounds):
         with interrupted(fresh.choice([0.002, 0.02, 0.5]) * fresh.random() + 1e-5):
             Bridge(built)
         assert ends(workers())
+        assert soon(lambda: not zombies())
 
 
 def test_threads_share_a_bridge(hostile, fresh, rounds):
@@ -440,9 +452,9 @@ CALLS = {
 }
 
 
-@pytest.mark.parametrize("name", ["SIGKILL", "SIGTERM", "SIGHUP"])
 @pytest.mark.parametrize("trouble", ["spin", "fork_spin", "stop", "close_spin"])
-def test_whoever_asks_is_killed(built, noted, name, trouble):
+def test_whoever_asks_is_killed(built, noted, fresh, trouble):
+    name = fresh.choice(["SIGKILL", "SIGTERM", "SIGHUP"])
     with program(built, CALLS["main thread"], f"{trouble} mul_mat") as process:
         worker = int(process.stdout.readline())
         time.sleep(0.2)
@@ -463,10 +475,7 @@ def test_the_command_is_ended(built, noted, name, status):
     sys.exit(main({CHECK} + sys.argv[1:]))
     """
     with program(built, code, "fork_spin mul_mat") as process:
-        for _ in range(600):
-            if noted():  # in the midst of a product
-                break
-            time.sleep(0.05)
+        assert soon(noted), "it is in the midst of a product"
         (worker,) = workers(process.pid)
         process.send_signal(getattr(signal, name))
         assert process.wait(20) == status
