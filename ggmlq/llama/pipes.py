@@ -133,7 +133,7 @@ class BlockingPipes:
 
     @contextmanager
     def call(self, timeout: float) -> Iterator[None]:
-        """Read and write in it, for so long; a TimeoutError then. The tail is that of the call."""
+        """As with polls; but what was said just before may come late, into the tail of this call."""
         self.tail.clear()
         timer = threading.Timer(min(timeout, threading.TIMEOUT_MAX), self._give_up)
         timer.daemon = True
