@@ -349,6 +349,9 @@ BEGIN = """
     import ggmlq as gq
     from ggmlq.llama import Bridge
     from ggmlq.testing.rows import rows
+    for number in (signal.SIGTERM, signal.SIGHUP):  # nohup and background jobs ignore some
+        signal.signal(number, signal.SIG_DFL)
+    signal.signal(signal.SIGINT, signal.default_int_handler)
     X = rows("normal", 9, 96, 1)
     W = gq.quantize(rows("normal", 7, 96, 2), "q4_0")
     right = lambda y: np.allclose(y, gq.reference.linear(X, W), rtol=1e-4, atol=1e-4)
@@ -465,12 +468,8 @@ def test_whoever_asks_is_killed(built, noted, fresh, trouble):
 
 @pytest.mark.parametrize(("name", "status"), [("SIGINT", 130), ("SIGTERM", 143), ("SIGHUP", 129)])
 def test_the_command_is_ended(built, noted, name, status):
-    """Where the shell lets it: SIGINT and SIGHUP may be ignored in what runs this test."""
     code = f"""
     bridge.close()
-    for number in (signal.SIGTERM, signal.SIGHUP):
-        signal.signal(number, signal.SIG_DFL)
-    signal.signal(signal.SIGINT, signal.default_int_handler)
     from ggmlq.cli import main
     sys.exit(main({CHECK} + sys.argv[1:]))
     """
