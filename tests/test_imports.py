@@ -47,7 +47,7 @@ ALLOWED = {
     "convert": {"array", "errors", "formats", "gguf", "ops", "text", "threads", "convert"},
     "diff": {"array", "errors", "formats", "gguf", "ops", "progress", "text", "diff"},
     # judges
-    "llama": {"array", "checks", "devices", "errors", "formats", "llama"},
+    "llama": {"array", "checks", "devices", "errors", "formats", "llama", "text"},
     # faults recomputes products in every arithmetic, and reference knows these
     "faults": {"array", "checks", "devices", "errors", "formats", "metrics", "reference", "faults"},
     "check": {"array", "check", "errors", "formats", "llama", "ops", "reference", "testing", "text"},

@@ -30,11 +30,12 @@ from ..gemv import two_rows
 from ..gemv.stages import BOTH, COLUMNS, SUMS, Stage, fetchers, taker
 from ..machine import device
 from ..machine.launch import Kernel, family
-from ..strips.codes import buffers, fragment_of, words_of, zero_of
+from ..strips.codes import buffers
 from ..strips.layout import ROWS, layout
 from ..strips.make import LONGEST, strips
-from ..strips.scales import scales_of
+from ..strips.operand import operand_of, summer
 from ..words import bf16x2, early_start, ptx
+from ..words.address import address
 from ..words.atoms import inlined
 from ..words.language import cuda, float32, uint32, uint64
 
@@ -69,22 +70,10 @@ def record_multiplier(stage: Stage) -> Any:
     kept, size, tiles = stage.kept, stage.size, stage.tiles
     count, values = buffers(kept)
     runs, scales, has_offset, several = kept.runs, kept.scales, kept.has_offset, stage.columns > 1
-    # What raised codes have too much is taken off with the offset; of one tile, with the sums' beginning.
-    raised, lift = tiles < 4 or has_offset, float32(kept.lowest - 128)
-    load_words, load_scales = words_of(kept), scales_of(kept, raised and tiles > 1)
-    fragment, lifted = fragment_of(kept, raised), has_offset and tiles == 1
-    each, zero, record, take = 4 // runs, uint32(zero_of(kept)), kept.record, taker(stage)
+    load_words, load_scales, fragment, begin = operand_of(kept, tiles)
+    each, record, take, sum_of = 4 // runs, kept.record, taker(stage), summer(kept)
     of_x, of_d = 8 * tiles, 4 * tiles
-    mma, ones, none, from_zero = bf16x2.mma, bf16x2.ONES, float32(0), not (raised and zero_of(kept))
-
-    @inlined
-    def sum_of(b: Any, first: Any, times: Any) -> Any:
-        d = (none, none, none, none)
-        for s in range(each):
-            d = mma(
-                times, times, times, times, b[first + 2 * s], b[first + 2 * s + 1], d[0], d[1], d[2], d[3]
-            )
-        return d[0], d[1]
+    ones, mma_into = bf16x2.ONES, bf16x2.mma_into
 
     @inlined
     def multiply(at: Any, half: Any, lane: Any, sums: Any, unseen: Any) -> None:
@@ -96,11 +85,7 @@ def record_multiplier(stage: Stage) -> Any:
                 i, first = 8 * tile + 2 * run, 8 * tile + 2 * run * each
                 if has_offset:
                     x[i], x[i + 1] = sum_of(b, first, ones)
-                start[i], start[i + 1] = none, none
-                if lifted:
-                    start[i], start[i + 1] = x[i] * lift, x[i + 1] * lift
-                elif not from_zero:
-                    start[i], start[i + 1] = sum_of(b, first, zero)
+                start[i], start[i + 1] = begin(b, first, x[i], x[i + 1])
         words, a = cuda.local.array(count, uint32), cuda.local.array(4, uint32)
         f, d = cuda.local.array(values, float32), cuda.local.array(of_d, float32)
         for strip in range(BOTH):
@@ -114,9 +99,7 @@ def record_multiplier(stage: Stage) -> Any:
                 for s in range(run * each, run * each + each):
                     fragment(words, s, a, unseen)
                     for tile in range(tiles):
-                        j, i = 4 * tile, 8 * tile + 2 * s
-                        v = mma(a[0], a[1], a[2], a[3], b[i], b[i + 1], d[j], d[j + 1], d[j + 2], d[j + 3])
-                        d[j], d[j + 1], d[j + 2], d[j + 3] = v[0], v[1], v[2], v[3]
+                        mma_into(d, 4 * tile, a, 0, b, 8 * tile + 2 * s)
                 for tile in range(tiles):
                     o, j, i = 4 * (strip * tiles + tile), 4 * tile, 8 * tile + 2 * run
                     low, high = f[run], f[scales + run]
@@ -160,7 +143,7 @@ def finisher(stage: Stage) -> Any:
                 for i in range(warps):
                     at = (uint32(i * columns) + column) * uint32(SUMS) + lane
                     total += take_float(base() + at * uint32(4))
-                store_float(y + (uint64(column) * uint64(n) + uint64(row)) * uint64(4), total)
+                store_float(address(y, column, n, row, 4), total)
 
     return finish
 
