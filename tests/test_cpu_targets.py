@@ -22,14 +22,12 @@ WITH_AVX2 = X86 + ",+avx,+avx2,+fma,+f16c,+bmi,+bmi2"
 PRODUCTS = """
 import numpy as np, ggmlq as gq
 from ggmlq.cpu.target import target
-from ggmlq.formats import FORMATS
-from ggmlq.testing.blocks import random_blocks
+from ggmlq.testing.cases import weights
 from ggmlq.testing.oracle import assert_right
 from ggmlq.testing.rows import rows
 print(target().dot)
 for name in ("q4_0", "q6_K", "iq4_nl", "q4_K", "iq2_xs", "iq2_s", "iq1_m"):
-    fmt = FORMATS[name]
-    q = gq.QuantArray.from_bytes(random_blocks(fmt, 19, 512 // fmt.block_size, seed=1), fmt, (19, 512))
+    q = weights(name, 19, 512, seed=1)
     for m in (1, 11):
         x = rows("normal", m, 512, seed=m)
         assert_right(x @ q.T, x, q)

@@ -11,7 +11,7 @@ import wrong_kernels
 
 import ggmlq as gq
 from ggmlq.faults import CATALOGUE
-from ggmlq.testing.blocks import random_blocks
+from ggmlq.testing.cases import weights
 from ggmlq.testing.products import products
 from ggmlq.testing.rows import KINDS, rows
 
@@ -22,10 +22,7 @@ NORMAL = np.random.default_rng(3)
 
 def some(name="q4_0", m=9, n=24, k=256, seed=0):
     """Activations and weights."""
-    fmt = gq.formats[name]
-    blocks = random_blocks(fmt, n, k // fmt.block_size, seed)
-    q = gq.QuantArray.from_bytes(blocks.view(np.uint8).reshape(n, -1), name, (n, k))
-    return np.random.default_rng(seed).standard_normal((m, k)).astype(np.float32), q
+    return np.random.default_rng(seed).standard_normal((m, k)).astype(np.float32), weights(name, n, k, seed)
 
 
 # --- each fault -----------------------------------------------------------------------------
