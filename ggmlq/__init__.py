@@ -12,6 +12,7 @@
 
 from typing import TYPE_CHECKING, Any
 
+from . import interrupted as interrupted  # isort: skip  (first: from here on Ctrl-C is one line)
 from . import errors
 from .array import QuantArray
 from .errors import GGMLQError, GGUFError
