@@ -42,17 +42,32 @@ def test_each_fault_is_named(fault):
         assert found.where["rows"]
 
 
-def test_the_mutation_suite():
+@pytest.fixture
+def drawn(fresh, request):
+    """``drawn(cases, n)``: with ``--long`` all cases, else n of each fault, others in each run."""
+
+    def draw(cases, n):
+        of = {}
+        for case in cases(int(fresh.integers(1 << 20)), mutation.FEW):
+            of.setdefault(case[0], []).append(case)
+        if request.config.option.long:
+            return [case for some in of.values() for case in some]
+        return [some[i] for some in of.values() for i in fresh.permutation(len(some))[:n]]
+
+    return draw
+
+
+def test_the_mutation_suite(drawn):
     """Wrong kernels in plain loops, fresh data: at least 95 % named rightly, no right one accused."""
-    found, missed = mutation.tried(mutation.cases(4000, mutation.FEW))
+    found, missed = mutation.tried(drawn(mutation.cases, 2))
     right = sum(n for (given, said), n in found.items() if given == said)
     shown = "\n".join(f"{args}: {said.fault}, {said.text}" for args, said in missed)
     assert right >= 0.95 * found.total(), shown
     assert found["correct", "correct"] == sum(n for (given, _), n in found.items() if given == "correct")
 
 
-def test_a_fault_beside_an_unlisted_difference_is_that_fault_or_unknown():
-    found, missed = mutation.tried(mutation.mixtures(500, mutation.FEW))
+def test_a_fault_beside_an_unlisted_difference_is_that_fault_or_unknown(drawn):
+    found, missed = mutation.tried(drawn(mutation.mixtures, 1))
     wrongly = [(args, said.text) for args, said in missed if said.fault != "unknown"]
     assert not wrongly
     assert found.total() - len(missed) > found.total() / 2
