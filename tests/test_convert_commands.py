@@ -182,6 +182,7 @@ INTERRUPTED = """
     from ggmlq import cli
     from ggmlq.convert import stream
     signal.signal(signal.SIGHUP, signal.SIG_DFL)  # the command keeps what nohup has chosen
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # ignored in a job in the background
     real = stream.quantize
     def slow(*args):
         print("started", flush=True)

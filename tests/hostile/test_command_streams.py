@@ -90,6 +90,7 @@ class At:
     def find_spec(self, name, path=None, target=None):
         if name == os.environ["INTERRUPTED_AT"]:
             sys.meta_path.remove(self)
+            signal.signal(signal.SIGINT, signal.default_int_handler)  # ignored in a job in the background
             signal.raise_signal(signal.SIGINT)
 
 sys.meta_path.insert(0, At())
