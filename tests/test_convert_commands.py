@@ -182,7 +182,7 @@ INTERRUPTED = """
     from ggmlq import cli
     from ggmlq.convert import stream
     signal.signal(signal.SIGHUP, signal.SIG_DFL)  # the command keeps what nohup has chosen
-    signal.signal(signal.SIGINT, signal.default_int_handler)  # ignored in a job in the background
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # shells let background jobs ignore it
     real = stream.quantize
     def slow(*args):
         print("started", flush=True)
@@ -204,9 +204,13 @@ def test_signals_leave_nothing_behind(folder, name, status, said):
         [sys.executable, "-c", textwrap.dedent(INTERRUPTED)],
         stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
     )  # fmt: skip
-    assert process.stdout.readline() == "started\n"
-    process.send_signal(getattr(signal, name))
-    _, err = process.communicate(timeout=15)
+    with process:
+        try:
+            assert process.stdout.readline() == "started\n"
+            process.send_signal(getattr(signal, name))
+            _, err = process.communicate(timeout=15)
+        finally:
+            process.kill()
     assert (process.returncode, err) == (status, said)
     assert (folder / "out.gguf").read_bytes() == b"old"
     assert sorted(os.listdir(folder)) == ["in.gguf", "out.gguf"]

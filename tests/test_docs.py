@@ -14,9 +14,10 @@ ROOT = Path(__file__).parents[1]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
 
 
-@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
-def test_examples_run(page):
-    """All Python examples of a page, in order, in one session."""
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+def test_examples_run(page, tmp_path, monkeypatch):
+    """All Python examples of a page, in order, in one session, in an empty folder."""
+    monkeypatch.chdir(tmp_path)
     blocks = re.findall(r"```python\n(.*?)```", page.read_text(), flags=re.DOTALL)
     test = doctest.DocTestParser().get_doctest("\n".join(blocks), {}, page.name, str(page), 0)
     said: list[str] = []
@@ -25,7 +26,7 @@ def test_examples_run(page):
     assert not runner.failures, "".join(said)
 
 
-@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
 def test_links_and_paths_exist(page):
     text = page.read_text()
     for target in re.findall(r"\]\(([^)#:]+)[^)]*\)", text):
@@ -34,26 +35,56 @@ def test_links_and_paths_exist(page):
         assert (ROOT / path).exists(), path
 
 
+def test_the_first_page_begins_with_six_lines_and_stays_one():
+    lines = (ROOT / "README.md").read_text().splitlines()
+    start = lines.index("```python")
+    example = lines[start + 1 : lines.index("```", start)]
+    assert start < 6
+    assert len([line for line in example if line.startswith(">>>")]) == 6
+    assert "gq.open(" in "".join(example)
+    assert len(lines) <= 150
+
+
+def test_the_index_has_every_page():
+    index = (ROOT / "docs" / "README.md").read_text()
+    linked = set(re.findall(r"^\| \[(\w+\.md)\]\(\1\) \|", index, flags=re.MULTILINE))
+    assert linked == {page.name for page in (ROOT / "docs").glob("*.md")} - {"README.md"}
+
+
+def test_commands_of_the_pages_exist():
+    known = {path.stem for path in (ROOT / "ggmlq" / "commands").glob("[a-z]*.py")} | {"formats", "doctor"}
+    for page in PAGES:
+        for command in re.findall(r"(?:`|    )ggmlq ([a-z]+)\b", page.read_text()):
+            assert command in known, (page.name, command)
+
+
 TOOLS = ["format_table", "arithmetic_table", "fault_table", "format_speed_table", "cpu_table", "engine_table"]
+TOOLS += ["ladder_table"]
 
 
 @pytest.mark.parametrize("tool", TOOLS)
 def test_generated_tables_are_fresh(tool):
-    words = ["page"] * (tool == "engine_table")
+    words = ["page"] * (tool in ("engine_table", "ladder_table"))
     command = [sys.executable, str(ROOT / "tools" / f"{tool}.py"), *words, "--check"]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
 
 
-def test_the_readme_counts_right():
-    """Claims with numbers follow the code."""
+def test_claims_count_right():
+    """Those with numbers follow the code."""
     from test_decode import IN_GGUF_PY
     from test_encode import ENCODED
     from test_reference import ON_CPU, ON_CUDA
 
+    from ggmlq.faults import CATALOGUE
+    from ggmlq.formats import FORMATS, BlockFormat
     from ggmlq.testing.rows import KINDS
 
-    text = (ROOT / "README.md").read_text()
+    readme = (ROOT / "README.md").read_text()
+    assert f"All {sum(isinstance(fmt, BlockFormat) for fmt in FORMATS.values())} block types" in readme
+    mistakes = CATALOGUE.keys() - {"correct", "unknown"}
+    assert f"which of {len(mistakes)} mistakes" in readme
+    text = (ROOT / "docs" / "exactness.md").read_text()
     assert f"gguf-py on random bytes, {len(IN_GGUF_PY)} types" in text
     assert f"{len(ENCODED)} types encode byte for byte" in text
     assert f"on {len(KINDS)} kinds of rows" in text

@@ -56,6 +56,17 @@ def test_the_short_table():
     assert "4400 GB/s read, 700.0 TFLOP/s of cuBLAS on halves (commit abc)" in lines[-1]
 
 
+def test_the_table_of_the_first_page():
+    lines = engine_table.first(made_up()).splitlines()
+    assert lines[0] == "| M | q4_0 | q8_0 | kernel |"
+    theirs = engine_table.llama("q4_0", 8, 4096, 14336)
+    assert lines[3].startswith(f"| 8 | 22.0 µs, {theirs / 22:.1f}× | ")
+    assert [line.split(" | ")[-1] for line in lines[2:-2]] == [
+        "streamk |", "streamk |", "streamk |", "streamk |", "dequant_bf16 |",
+    ]  # fmt: skip
+    assert lines[-1] == "NVIDIA H200, 2000-01-01."
+
+
 def test_the_full_table():
     text = engine_table.full(made_up(("q8_0", "q4_0")))
     lines = [[cell.strip() for cell in line.split("|")[1:-1]] for line in text.splitlines()]
@@ -88,8 +99,9 @@ def test_goals():
 
 def test_a_page(tmp_path, monkeypatch, capsys):
     page, readme = tmp_path / "engine.md", tmp_path / "README.md"
-    begin = [engine_table.BEGIN.format(word) for word in ("full", "short")]
-    page.write_text(f"a\n{begin[0]}\nold\n<!-- end of table -->\nb\n")
+    begin = [engine_table.BEGIN.format(word) for word in ("short", "full", "first")]
+    end = "<!-- end of table -->"
+    page.write_text(f"a\n{begin[0]}\nold\n{end}\nb\n{begin[1]}\nold\n{end}\nc\n")
     readme.write_text("no place\n")
     monkeypatch.setattr(engine_table, "PAGE", page)
     monkeypatch.setattr(engine_table, "README", readme)
@@ -97,11 +109,12 @@ def test_a_page(tmp_path, monkeypatch, capsys):
     assert engine_table.page(made_up(), check=True) == 1
     assert engine_table.page(made_up(), check=False) == 0
     assert engine_table.page(made_up(), check=True) == 0
-    assert "README.md has no place for the short table" in capsys.readouterr().out
-    readme.write_text(f"{begin[1]}\n<!-- end of table -->\n")
+    assert "README.md has no place for its table" in capsys.readouterr().out
+    readme.write_text(f"{begin[2]}\n{end}\n")
     assert engine_table.page(made_up(), check=False) == 0
-    assert "| M | q4_0 | q8_0 |" in readme.read_text()
-    assert page.read_text().startswith(f"a\n{begin[0]}\n| format | K | M |")
+    assert "| M | q4_0 | q8_0 | kernel |" in readme.read_text()
+    assert page.read_text().startswith(f"a\n{begin[0]}\n| M | q4_0 | q8_0 |")
+    assert f"b\n{begin[1]}\n| format | K | M |" in page.read_text()
 
 
 def test_no_figures_break_nothing(tmp_path):

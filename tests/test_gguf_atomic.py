@@ -140,9 +140,11 @@ def test_a_kill_leaves_a_whole_model(tmp_path, kind):
             stdout=subprocess.PIPE, text=True,
         )  # fmt: skip
         with child:
-            assert child.stdout.readline() == "ready\n"
-            time.sleep(delay)
-            child.kill()
+            try:
+                assert child.stdout.readline() == "ready\n"
+                time.sleep(delay)
+            finally:
+                child.kill()
         found = [contents(path) for path in paths]
         old, new = list(range(40)), list(range(100, 140))
         # A set may have been caught between its names: then nothing opens. It is never a mixture.

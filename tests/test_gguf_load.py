@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import _thread
 import os
+import signal
 from functools import cache
 from types import SimpleNamespace
 
@@ -232,6 +233,15 @@ def test_what_fails_in_a_thread_is_told(tmp_path, monkeypatch, fake, place):
     assert not any(thread.is_alive() for thread in fake.users)
 
 
+@pytest.fixture
+def interruptible():
+    """Python's own handler of SIGINT, which shells let background jobs ignore."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
+
+
+@pytest.mark.usefixtures("interruptible")
 @pytest.mark.parametrize("after", [1, 7])
 def test_an_interrupt_ends_everything(tmp_path, monkeypatch, fake, after):
     send, calls = fake.send, []

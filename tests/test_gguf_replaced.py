@@ -7,6 +7,7 @@ import subprocess
 import sys
 import textwrap
 import threading
+from contextlib import ExitStack
 
 import numpy as np
 import pytest
@@ -119,18 +120,18 @@ SAVER = """
 
 def test_two_savers_and_a_reader(tmp_path):
     paths = saved(tmp_path, 1)
-    children = [
-        subprocess.Popen([sys.executable, "-c", textwrap.dedent(SAVER), str(tmp_path / "m.gguf"), start])
-        for start in ("1000", "2000")
-    ]
-    opened = 0
-    while any(child.poll() is None for child in children):
-        try:
-            f = gq.open(paths[opened % 3])
-        except gq.GGUFError:
-            continue
-        opened += 1
-        assert len(values(f)) == 1
+    command, opened = [sys.executable, "-c", textwrap.dedent(SAVER), str(tmp_path / "m.gguf")], 0
+    with ExitStack() as stack:
+        children = [stack.enter_context(subprocess.Popen([*command, start])) for start in ("1000", "2000")]
+        for child in children:
+            stack.callback(child.kill)
+        while any(child.poll() is None for child in children):
+            try:
+                f = gq.open(paths[opened % 3])
+            except gq.GGUFError:
+                continue
+            opened += 1
+            assert len(values(f)) == 1
     assert opened
     assert [child.returncode for child in children] == [0, 0]
     assert len(values(gq.open(paths[0]))) == 1

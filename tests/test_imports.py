@@ -60,7 +60,7 @@ ALLOWED = {
     },
     "convert": {"array", "cpu", "encoding", "errors", "formats", "gguf", "ops", "text", "convert"},
     "diff": {"array", "errors", "formats", "gguf", "ops", "progress", "text", "diff"},
-    "llama": {"array", "checks", "devices", "errors", "formats", "llama"},
+    "llama": {"array", "checks", "devices", "errors", "formats", "llama", "text"},
     # faults recomputes products in every arithmetic, and reference knows these
     "faults": {"array", "checks", "devices", "errors", "formats", "metrics", "reference", "faults"},
     "check": {"array", "check", "errors", "formats", "llama", "ops", "reference", "testing", "text"},

@@ -17,7 +17,7 @@ from _page import put, settle
 ROOT = Path(__file__).parents[1]
 PAGE, README = ROOT / "docs" / "cpu.md", ROOT / "README.md"
 BEGIN = "<!-- table: tools/cpu_table.py -->"
-SHOWN = ("q4_0", "q8_0", "iq4_nl", "mxfp4", "q4_K", "q5_K", "q6_K")
+SHOWN = ("q4_0", "q8_0", "q4_K", "q6_K", "mxfp4")
 
 
 def main() -> int:
@@ -65,21 +65,33 @@ def table(report: dict[str, Any]) -> str:
 
 
 def summary(report: dict[str, Any]) -> str:
-    """The types that llama.cpp is fastest with, one thread and all."""
+    """Types that are asked for most, on all threads; and which of all types are slower than llama.cpp."""
     results, machine = report["results"], report["machine"]
     most = max(r["threads"] for r in results)
+    names = list(dict.fromkeys(r["format"] for r in results))
+    pairs = {name: of(results, name, most)[:2] for name in names}
     lines = [
-        f"| type | M = 1, GB/s | × llama.cpp | {most} threads | × "
-        f"| M = 512, GOP/s | × | {most} threads | × |",
-        "|---|---|---|---|---|---|---|---|---|",
+        "| type | one row, GB/s | × llama.cpp | 512 rows, GOP/s | × llama.cpp |",
+        "|---|---|---|---|---|",
     ]
     for name in SHOWN:
-        pairs = [of(results, name, threads)[:2] for threads in (1, most)]
-        cells = [f"{one['gbs']:.1f} | {one['ratio']:.2f}" for one, _ in pairs]
-        cells += [f"{many['gops']:.0f} | {many['ratio']:.2f}" for _, many in pairs]
-        lines.append(f"| {name} | {' | '.join(cells)} |")
-    lines += ["", f"{machine['cpu']['name']} with {machine['cpu']['threads']} cores; {report['peer']}."]
+        one, many = pairs[name]
+        lines.append(
+            f"| {name} | {one['gbs']:.1f} | {one['ratio']:.2f} | {many['gops']:.0f} | {many['ratio']:.2f} |"
+        )
+    slow = [_slower([(name, pair[i]["ratio"]) for name, pair in pairs.items()]) for i in (0, 1)]
+    lines += [
+        "",
+        f"{machine['cpu']['name']}, {most} threads; {report['peer']}. Of {len(names)} types, slower than "
+        f"llama.cpp with one row: {slow[0]}; with many rows: {slow[1]}.",
+    ]
     return "\n".join(lines)
+
+
+def _slower(ratios: list[tuple[str, float]]) -> str:
+    """The types that are, the slowest first."""
+    found = sorted((ratio, name) for name, ratio in ratios if ratio < 1)
+    return ", ".join(f"{name} ({ratio:.2f})" for ratio, name in found) or "none"
 
 
 def of(results: list[dict[str, Any]], name: str, threads: int) -> tuple[Any, Any, Any]:

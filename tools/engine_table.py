@@ -3,7 +3,7 @@
 
 python bench/bench_engine.py --json raw.json
 python tools/engine_table.py keep raw.json [NAME]   # into bench/results/NAME.json, beside what was there
-python tools/engine_table.py page [--check]         # the tables in docs/engine.md and README.md
+python tools/engine_table.py page [--check]         # the tables in docs/engine.md and the one in README.md
 python tools/engine_table.py picture                # docs/engine.svg; needs matplotlib, extra `plot`
 python tools/engine_table.py goals                  # prints where it is slower than it is meant to be
 """
@@ -27,7 +27,8 @@ ROOT = Path(__file__).parents[1]
 RESULTS, NAME = ROOT / "bench" / "results", "engine_h200"
 PAGE, README, PICTURE = ROOT / "docs" / "engine.md", ROOT / "README.md", ROOT / "docs" / "engine.svg"
 BEGIN = "<!-- table: tools/engine_table.py {} -->"
-LONG, PICTURED = 14336, "q4_0"  # K of the short table and of the picture
+LONG, PICTURED = 14336, "q4_0"  # K of the short tables and of the picture
+FIRST = (1, 8, 64, 512, 4096)  # rows of activations on the first page
 
 # What the default path is meant to reach: times as fast as llama.cpp, at least and aimed at, up to so many
 # rows (few of them: the time that reading takes at 80 % of the rate, if that is longer); and the share of
@@ -140,6 +141,23 @@ def _compact(f: Figure) -> str:
     return f"{f.us:.1f}{theirs}, {f.roof / f.us:.0%}"
 
 
+def first(found: results.Results) -> str:
+    """For a few numbers of rows: time, how many times as fast as llama.cpp, and of which kernels."""
+    shown = {f.about[:2]: f for f in figures(found) if f.about[3] == LONG and f.about[1] in FIRST}
+    names = list(dict.fromkeys(name for name, _ in shown))
+    rows = []
+    for m in sorted({m for _, m in shown}):
+        cells = [shown.get((name, m)) for name in names]
+        kernels = dict.fromkeys(f.row["kernel"].removeprefix("cuda:") for f in cells if f is not None)
+        rows.append([m, *("" if f is None else _briefly(f) for f in cells), ", ".join(kernels)])
+    used = [found["runs"][i] for i in sorted({f.row["run"] for f in shown.values()})]
+    return table(["M", *names, "kernel"], rows) + f"\n\n{used[-1]['device']}, {used[-1]['date']}."
+
+
+def _briefly(f: Figure) -> str:
+    return f"{f.us:.1f} µs" + ("" if f.theirs is None else f", {f.theirs / f.us:.1f}×")
+
+
 def full(found: results.Results) -> str:
     """A row for each figure."""
     plainly = any(f.plain for f in figures(found))
@@ -180,13 +198,14 @@ def _told(found: results.Results) -> str:
 
 
 def page(found: results.Results, check: bool) -> int:
-    """The table of docs/engine.md, and the short one in README.md if it has a place for it."""
-    status = settle(PAGE, put(PAGE.read_text(), BEGIN.format("full"), full(found)), check)
-    tour, begin = README.read_text(), BEGIN.format("short")
+    """The tables of docs/engine.md, and the one of README.md if it has a place for it."""
+    text = put(PAGE.read_text(), BEGIN.format("short"), short(found))
+    status = settle(PAGE, put(text, BEGIN.format("full"), full(found)), check)
+    tour, begin = README.read_text(), BEGIN.format("first")
     if begin not in tour:
-        print(f"{README.name} has no place for the short table: {begin}")
+        print(f"{README.name} has no place for its table: {begin}")
         return status
-    return settle(README, put(tour, begin, short(found)), check) | status
+    return settle(README, put(tour, begin, first(found)), check) | status
 
 
 # --- goals ------------------------------------------------------------------------------------

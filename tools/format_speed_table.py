@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Write the tables of coding speed in docs/formats.md and README.md from a run of bench_formats.py.
+"""Write the table of coding speed in docs/formats.md from a run of bench_formats.py.
 
 python bench/bench_formats.py --json bench/results/formats.json
 python tools/format_speed_table.py [--check]
@@ -16,24 +16,9 @@ from typing import Any
 from _page import put, settle
 
 ROOT = Path(__file__).parents[1]
-PAGE, README = ROOT / "docs" / "formats.md", ROOT / "README.md"
+PAGE = ROOT / "docs" / "formats.md"
 RESULTS = ROOT / "bench" / "results" / "formats.json"
 BEGIN = "<!-- table: tools/format_speed_table.py -->"
-SHOWN = (
-    "q8_0",
-    "q4_0",
-    "mxfp4",
-    "q6_K",
-    "q5_K",
-    "q4_K",
-    "q3_K",
-    "q2_K",
-    "iq4_xs",
-    "iq3_s",
-    "iq2_xs",
-    "iq1_m",
-    "bf16",
-)
 
 
 def table(results: dict[str, Any]) -> str:
@@ -50,22 +35,6 @@ def table(results: dict[str, Any]) -> str:
         f"{facts['python']}, NumPy {facts['packages']['numpy']}, Numba {facts['packages']['numba']}; "
         f"ggmlq at {results['commit']}.",
     ]
-    return "\n".join(lines)
-
-
-def summary(results: dict[str, Any]) -> str:
-    """The types that are asked for most, encoding first."""
-    lines = [
-        "| type | encode | × ggml | all threads | decode | × ggml | all threads |",
-        "|---|---|---|---|---|---|---|",
-    ]
-    for name in SHOWN:
-        decode, encode = (cells(results["Mw/s"][name], what, 1) for what in ("decode", "encode"))
-        lines.append(
-            f"| {name} | "
-            + " | ".join(c for ours, _, *rest in (encode, decode) for c in (ours, *rest))
-            + " |"
-        )
     return "\n".join(lines)
 
 
@@ -93,8 +62,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("--check", action="store_true", help="compare with the page, write nothing")
     check, results = parser.parse_args().check, json.loads(RESULTS.read_text())
-    page = settle(PAGE, put(PAGE.read_text(), BEGIN, table(results)), check)
-    return settle(README, put(README.read_text(), BEGIN, summary(results)), check) or page
+    return settle(PAGE, put(PAGE.read_text(), BEGIN, table(results)), check)
 
 
 if __name__ == "__main__":

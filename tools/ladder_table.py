@@ -3,7 +3,7 @@
 
 pytest bench/bench_ladder.py --benchmark-enable --benchmark-json raw.json
 python tools/ladder_table.py keep raw.json NAME     # bench/results/NAME.json: figures, device, versions
-python tools/ladder_table.py page [--check]         # the tables in docs/ladder.md, docs/cpu.md and README.md
+python tools/ladder_table.py page [--check]         # the tables in docs/ladder.md and docs/cpu.md
 python tools/ladder_table.py picture                # docs/ladder.svg; needs matplotlib, extra `plot`
 """
 
@@ -18,7 +18,7 @@ from typing import Any
 from _page import llama, put, settle
 
 ROOT = Path(__file__).parents[1]
-RESULTS, PAGE, README = ROOT / "bench" / "results", ROOT / "docs" / "ladder.md", ROOT / "README.md"
+RESULTS, PAGE = ROOT / "bench" / "results", ROOT / "docs" / "ladder.md"
 CPU_PAGE, PICTURE = ROOT / "docs" / "cpu.md", ROOT / "docs" / "ladder.svg"
 BEGIN = "<!-- table: tools/ladder_table.py {} -->"
 BENCHMARK = (512, 4096, 14336)  # the shape of the ladder
@@ -137,7 +137,7 @@ def on_cpu(found: dict[str, Any]) -> str:
 
 
 def page(check: bool) -> int:
-    """The tables of docs/ladder.md and docs/cpu.md, and the first in README.md."""
+    """The tables of docs/ladder.md and docs/cpu.md."""
     found = results()
     text = PAGE.read_text()
     for name in ("q4_0", "q8_0"):
@@ -145,10 +145,8 @@ def page(check: bool) -> int:
         text = put(text, BEGIN.format(f"rows {name}"), by_rows(found, name))
     text = put(text, BEGIN.format("seed"), ladder(found, "q4_0", SEEDS))
     text = put(text, BEGIN.format("others"), others(found))
-    first = BEGIN.format("ladder q4_0")
-    tour = put(README.read_text(), first, ladder(found, "q4_0", BENCHMARK))
     cpu = put(CPU_PAGE.read_text(), BEGIN.format("cpu"), on_cpu(results("ladder_cpu")))
-    return settle(PAGE, text, check) | settle(README, tour, check) | settle(CPU_PAGE, cpu, check)
+    return settle(PAGE, text, check) | settle(CPU_PAGE, cpu, check)
 
 
 def picture() -> None:

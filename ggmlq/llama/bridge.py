@@ -10,6 +10,9 @@ ggmlq.errors.MissingDependencyError: libggml: /no/such/build is neither a file n
 from __future__ import annotations
 
 import math
+import os
+import threading
+import weakref
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -67,25 +70,29 @@ class Measurement:
 class Bridge:
     """The functions of one ggml build. A context manager; without ``with``, call :meth:`close`.
 
+    Any thread may call it: calls wait for each other, since the library gets one at a time. A call
+    that is interrupted ends the library's process, and the next one starts another, as after a
+    crash or a fork. All that the library started ends with the process, and the process with this one.
+
     Parameters
     ----------
     lib : str or Path, optional
         A library, or a build folder. Without it ``GGMLQ_LIBGGML`` is followed, then an installed
         llama-cpp-python.
     timeout : float
-        Seconds that one call may take before the library counts as hung.
+        Seconds that one call may take before the library counts as hung; waiting for other
+        threads' calls is not counted.
     """
 
     def __init__(self, lib: str | Path | None = None, *, timeout: float = TIMEOUT) -> None:
         self.build = locate(lib)
         self.timeout = timeout
         self._lib = None if lib is None else str(Path(lib).expanduser().absolute())
+        self._lock = threading.RLock()
+        self._asking = False  # a call is under way, in the thread that holds the lock
         self._child: Child | None = None
-        try:
-            facts = self._start()
-        except BaseException:
-            self.close()
-            raise
+        _OPEN.add(self)
+        facts = self._start()
         self.path = Path(facts["path"])
         self.version: str = facts["version"]
         self.types = frozenset(facts["types"])
@@ -190,10 +197,18 @@ class Bridge:
     # --- the process ----------------------------------------------------------------------
 
     def close(self) -> None:
-        """End the library's process."""
-        if self._child is not None:
-            self._child.close()
-            self._child = None
+        """End the library's process; a call that waits for it in another thread is an error there.
+
+        Closing again does nothing. A later call starts a process again.
+        """
+        child = self._child
+        if child is None:
+            return
+        child.kill()  # without waiting for whoever waits for its answer
+        with self._lock:
+            child.close()
+            if self._child is child:
+                self._child = None
 
     def __enter__(self) -> Bridge:
         return self
@@ -205,17 +220,39 @@ class Bridge:
         return f"<Bridge to ggml {self.version}, {self.path}>"
 
     def _start(self) -> dict[str, Any]:
-        self._child = Child()
-        message = {"do": "load", "lib": self._lib}
-        facts, _ = self._child.call(f"loading {self.build.folder}", message, [], self.timeout)
+        """A fresh process that has loaded the build, and what it says of that."""
+        child = self._child = Child.started()
+        try:
+            message = {"do": "load", "lib": self._lib}
+            facts, _ = child.call(f"loading {self.build.folder}", message, [], self.timeout)
+        except BaseException:
+            self._child = None
+            child.close()
+            raise
         return dict(facts)
 
     def _call(self, asked: str, message: dict[str, Any], arrays: Arrays | None = None) -> Any:
-        if self._child is None or not self._child.alive:
-            self.close()
-            self._start()
-        assert self._child is not None
-        return self._child.call(asked, message, arrays or [], self.timeout)
+        with self._lock:
+            if self._asking:
+                raise UnsupportedError(
+                    f"{asked}: asked while the same thread waits for another answer of {self!r}; the "
+                    "library gets one call at a time; give handlers of signals a Bridge of their own"
+                )
+            self._asking = True
+            try:
+                if self._child is None or not self._child.usable:
+                    self.close()
+                    self._start()
+                assert self._child is not None
+                return self._child.call(asked, message, arrays or [], self.timeout)
+            finally:
+                self._asking = False
+
+    def _forked(self) -> None:
+        """In a child process: the lock may be held by a thread that is not here, the library is not ours."""
+        self._lock = threading.RLock()
+        self._asking = False
+        self.close()
 
     @staticmethod
     def _imatrix(asked: str, imatrix: Any, columns: int) -> NDArray[np.float32]:
@@ -226,3 +263,15 @@ class Bridge:
                 "an imatrix is 1-D with one weight a column"
             )
         return weights
+
+
+_OPEN: weakref.WeakSet[Bridge] = weakref.WeakSet()
+
+
+def _forked() -> None:
+    for bridge in list(_OPEN):
+        bridge._forked()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_forked)

@@ -7,7 +7,7 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from ..errors import DeviceError, MissingDependencyError
-from .symbols import SIZE, P, Symbols
+from .symbols import SIZE, P, Symbols, words
 
 KINDS = ("CPU", "GPU", "IGPU", "ACCEL", "META")  # in the order of ggml's enum
 
@@ -94,10 +94,10 @@ def _describe(symbols: Symbols, reg: int, dev: int) -> Device:
     symbols.ggml_backend_dev_memory(dev, ctypes.byref(free), ctypes.byref(total))
     kind = symbols.ggml_backend_dev_type(dev)
     return Device(
-        name=symbols.ggml_backend_dev_name(dev).decode(),
-        description=symbols.ggml_backend_dev_description(dev).decode(errors="replace").strip(),
-        backend=symbols.ggml_backend_reg_name(reg).decode(),
-        kind=KINDS[kind] if kind < len(KINDS) else f"type {kind}",
+        name=words(symbols.ggml_backend_dev_name(dev)),
+        description=words(symbols.ggml_backend_dev_description(dev)),
+        backend=words(symbols.ggml_backend_reg_name(reg)),
+        kind=KINDS[kind] if 0 <= kind < len(KINDS) else f"type {kind}",
         memory_free=free.value,
         memory_total=total.value,
     )

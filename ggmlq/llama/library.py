@@ -16,7 +16,7 @@ from ..errors import MissingDependencyError, UnsupportedError
 from ..formats import FORMATS, Format
 from ..formats.format import Bytes, Floats
 from .files import HOW, Build, locate
-from .symbols import LONG, P, Symbols
+from .symbols import LONG, P, Symbols, words
 
 ACTIVATIONS = ("q8_1", "q8_K")  # ggml turns activations into these; it has no weights of them
 
@@ -43,14 +43,14 @@ class Library:
     def version(self) -> str:
         """Version and commit as the library states them, where it does."""
         names = ("ggml_version", "ggml_commit")
-        words = [getattr(self.symbols, name)().decode() for name in names if self.symbols.has(name)]
-        return " ".join(words) or "unknown"
+        said = [words(getattr(self.symbols, name)()) for name in names if self.symbols.has(name)]
+        return " ".join(filter(None, said)) or "unknown"
 
     def _check_types(self) -> None:
         self.types: set[str] = set()
         for fmt in FORMATS.values():
             name = self.symbols.ggml_type_name(fmt.id)
-            if name is None or name.decode() != fmt.name:
+            if name != fmt.name.encode():
                 continue  # an older library that lacks the type
             sizes = self.symbols.ggml_blck_size(fmt.id), self.symbols.ggml_type_size(fmt.id)
             if sizes != (fmt.block_size, fmt.dtype.itemsize):

@@ -1,6 +1,7 @@
 """A child process that answers messages, and what is said of it when it dies instead.
 
-It is started afresh (never forked), reused from call to call, and started again after a death.
+It is started afresh (never forked), reused from call to call, and started again after a death. It leads
+a process group of its own, which ends as a whole: a library may have started processes too.
 """
 
 from __future__ import annotations
@@ -9,63 +10,96 @@ import os
 import signal
 import subprocess
 import sys
-import tempfile
 import threading
 import weakref
+from concurrent.futures import Future
 from contextlib import suppress
-from typing import IO, Any
+from typing import Any
 
 from .. import errors
 from ..errors import DeviceError, LibraryFailedError
-from .protocol import Arrays, receive, send
+from ..text import printable
+from .pipes import Pipes
+from .protocol import Arrays, GarbledError, receive, send
 
 TAIL = 2000  # characters of the child's stderr that a report quotes
+LINGER = 10.0  # seconds that a process may take to end: one in a driver cannot be killed at once
 
 # The child finds ggmlq where this process found it; `-m` would import the folder it runs in.
 CODE = "import sys; sys.path[:] = {path!r}; from ggmlq.llama.worker import main; main()"
 
 
 class Child:
-    """One worker process."""
+    """One worker process. For one thread at a time; only :meth:`kill` is for any."""
 
     def __init__(self, code: str | None = None) -> None:
-        self._log: IO[bytes] = tempfile.TemporaryFile()  # noqa: SIM115 (lives as long as the child)
-        self._said = 0  # where in the log the present call began
+        self.in_step = False  # whether the last question has had its whole answer
+        self._number = 0
+        self._ended = False  # by us
+        self._owner = os.getpid()
         self._process = subprocess.Popen(
             [sys.executable, "-c", code or CODE.format(path=sys.path)],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
-            stderr=self._log,
+            stderr=subprocess.PIPE,
+            bufsize=0,
+            start_new_session=True,  # a group of its own, and no Ctrl-C from the terminal
             env={"GGML_NO_BACKTRACE": "1", **os.environ},  # ggml would start a debugger
         )
-        self._end = weakref.finalize(self, _end, self._process, self._log)
+        self._end = weakref.finalize(self, _end, self._process, self._owner)
+        self._pipes = Pipes(self._process)
+
+    @classmethod
+    def started(cls, code: str | None = None) -> Child:
+        """A child that an interrupt never leaves behind.
+
+        Only the main thread is interrupted. So another one waits between the start of the process and
+        the note of its pid; a child that nobody fetches from there is collected, and thereby ended.
+        """
+        made: Future[Child] = Future()
+
+        def make() -> None:
+            try:
+                made.set_result(cls(code))
+            except BaseException as error:
+                made.set_exception(error)
+
+        try:
+            threading.Thread(target=make).start()
+            return made.result()
+        except (OSError, RuntimeError) as error:  # no more processes or threads
+            raise LibraryFailedError(
+                f"starting a process for the library: {error}; the system has no room for one more; "
+                "end others, or raise the limit of processes"
+            ) from error
 
     @property
-    def alive(self) -> bool:
+    def usable(self) -> bool:
         """Whether it can take a call."""
-        return self._process.poll() is None
+        return self.in_step and self._process.poll() is None
 
     def call(self, what: str, message: dict[str, Any], arrays: Arrays, timeout: float) -> Any:
         """Its answer; its errors as they are, its death as :class:`LibraryFailedError`."""
-        process = self._process
-        assert process.stdin is not None
-        assert process.stdout is not None
-        self._said = os.fstat(self._log.fileno()).st_size
-        late = threading.Event()
-
-        def give_up() -> None:
-            late.set()
-            process.kill()
-
-        timer = threading.Timer(timeout, give_up)
-        timer.start()
+        self.in_step = False
+        self._number += 1
         try:
-            send(process.stdin, message, arrays)
-            answer, results = receive(process.stdout)
-        except (EOFError, OSError):
-            raise self._died(what, timeout if late.is_set() else None) from None
-        finally:
-            timer.cancel()
+            with self._pipes.call(timeout):
+                send(self._pipes, self._number, message, arrays)
+                _, answer, results = receive(self._pipes, self._number)
+        except TimeoutError:
+            raise self._failed(what, f"gave no answer in {timeout:g} s and was stopped") from None
+        except EOFError:
+            raise self._failed(what, None) from None
+        except GarbledError as error:
+            raise self._failed(what, f"wrote into the answers of its process: {error}") from None
+        except ValueError:
+            if not self._ended:
+                raise
+            raise self._failed(what, None) from None  # a signal's handler closed the pipes in this thread
+        except BaseException:  # an interrupt: the answer would be taken for that of another question
+            self.close()
+            raise
+        self.in_step = True
         if "error" in answer:
             raise self._error(**answer)
         return answer, results
@@ -77,12 +111,15 @@ class Child:
         found: Exception = kind(f"{text}; it said: {said}" if said else text)
         return found
 
-    def _died(self, what: str, timeout: float | None) -> LibraryFailedError:
-        status = self._process.wait()
-        if timeout is not None:
-            how = f"gave no answer in {timeout:g} s and was stopped"
-        else:
-            how = f"died: {_status(status)}"
+    def _failed(self, what: str, how: str | None) -> LibraryFailedError:
+        """What happened, in words; without ``how`` it died. The process is gone afterwards."""
+        if self._ended:
+            how = "was closed during the call, by another thread or a signal's handler"
+        status = self._process.poll() if how else _wait(self._process, 1.0)
+        if how is None:
+            how = "closed the pipe of its answers" if status is None else f"died: {_status(status)}"
+        self.kill()
+        self._pipes.last_words()
         tail = self.tail()
         self.close()
         said = f"; it said: {tail}" if tail else "; it said nothing on stderr"
@@ -92,23 +129,55 @@ class Child:
 
     def tail(self) -> str:
         """The end of what the library printed since the call began."""
-        self._log.seek(self._said)
-        return self._log.read().decode(errors="replace")[-TAIL:].strip()
+        return printable(str(self._pipes.tail)[-TAIL:].strip())
+
+    def kill(self) -> None:
+        """End the process, from any thread; who waits for its answer gets an error."""
+        self._ended, self.in_step = True, False
+        if self._owner == os.getpid():
+            _kill(self._process)
 
     def close(self) -> None:
-        """End it, however busy it is. Forgotten children end when they are collected."""
-        self._end()
+        """End it, however busy it is; in a forked process let go of it, which is the parent's.
+
+        Forgotten children end when they are collected.
+        """
+        self._ended, self.in_step = True, False
+        _end(self._process, self._owner)
+        self._end.detach()  # only now: an interrupt above leaves the rest to it
 
 
-def _end(process: subprocess.Popen[bytes], log: IO[bytes]) -> None:
-    if process.poll() is None:
+def _end(process: subprocess.Popen[bytes], owner: int) -> None:
+    """Closed pipes are the last step: where they are, all is done."""
+    assert process.stdin is not None
+    if owner != os.getpid():
+        process.returncode = 0  # of a process that is not ours to wait for
+    elif not process.stdin.closed:
+        _kill(process)
+        _wait(process, LINGER)
+    for stream in (process.stderr, process.stdout, process.stdin):
+        assert stream is not None
+        stream.close()
+
+
+def _kill(process: subprocess.Popen[bytes]) -> None:
+    """The worker, and what its library started."""
+    assert process.stdin is not None
+    if process.stdin.closed:  # its number may be somebody else's by now
+        return
+    if sys.platform == "win32":
         process.kill()
-        process.wait()
-    for stream in (process.stdin, process.stdout):
-        if stream is not None:
-            with suppress(OSError):  # what was still to be written has no reader
-                stream.close()
-    log.close()
+        return
+    with suppress(ProcessLookupError, PermissionError):  # what macOS says of a dead group
+        os.killpg(process.pid, signal.SIGKILL)
+
+
+def _wait(process: subprocess.Popen[bytes], seconds: float) -> int | None:
+    """The exit status; None for a process that takes longer to end."""
+    try:
+        return process.wait(seconds)
+    except subprocess.TimeoutExpired:
+        return None
 
 
 def _status(status: int) -> str:

@@ -19,7 +19,7 @@ from ..formats import Format
 from ..formats.format import Bytes, Floats
 from .devices import Handle
 from .library import Library, address
-from .symbols import INT, InitParams, P, Symbols
+from .symbols import INT, InitParams, P, Symbols, words
 
 WEIGHTS, COMPUTE = 1, 2  # what a buffer is for: ggml_backend_buffer_usage
 F32 = 0
@@ -90,7 +90,7 @@ class Multiplier:
                 if s.ggml_backend_dev_supports_op(self.handle.dev, node.result):
                     self._check_size(w, request)
                     stack.push(trial.pop_all())
-                    return w, node, s.ggml_backend_buft_name(kind).decode()
+                    return w, node, words(s.ggml_backend_buft_name(kind))
         layout = (
             "has no repacked layout for it; leave repack off"
             if request.repack

@@ -1,48 +1,98 @@
 """What goes through the pipes between the bridge and its worker: one message, then its arrays.
 
-A message is a JSON object; arrays follow it as raw bytes, announced by dtype and shape.
+A frame is a magic word, the number of the question and the sizes of what follows; a message, which is
+a JSON object; arrays as raw bytes, announced by dtype and shape; a last word with the number again.
+The library shares the worker's descriptors: a byte that it slips in anywhere must not pass for data.
 """
 
 from __future__ import annotations
 
 import json
+import math
 import struct
-from typing import IO, Any
+from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
-LENGTH = struct.Struct("<Q")
+MAGIC, LAST = b"\x93ggmlq\r\n", b"\n\rqlmgg\x93"
+HEADER = struct.Struct("<8sQQQ")  # magic, number, bytes of the message, bytes of all arrays
+TRAILER = struct.Struct("<8sQ")  # last word, number
+LONGEST = 1 << 24  # bytes of a message; the largest in use are lists of devices, and tracebacks
 Arrays = list[NDArray[Any]]
 
 
-def send(stream: IO[bytes], message: dict[str, Any], arrays: Arrays | None = None) -> None:
+class GarbledError(Exception):
+    """What came is no frame, or one that nobody asked for. Never leaves this package."""
+
+
+class Stream(Protocol):
+    """A raw file: it may take or give less than it was asked to."""
+
+    def readinto(self, buffer: memoryview, /) -> int | None:
+        """Bytes read; 0 at the end."""
+
+    def write(self, data: memoryview, /) -> int | None:
+        """Bytes written."""
+
+
+def send(stream: Stream, number: int, message: dict[str, Any], arrays: Arrays | None = None) -> None:
     """Write a message with its arrays."""
     whole = [np.ascontiguousarray(array) for array in arrays or []]
-    head = json.dumps({**message, "arrays": [[a.dtype.str, list(a.shape)] for a in whole]}).encode()
-    stream.write(LENGTH.pack(len(head)) + head)
+    text = json.dumps({**message, "arrays": [[a.dtype.str, list(a.shape)] for a in whole]}).encode()
+    _write(stream, HEADER.pack(MAGIC, number, len(text), sum(a.nbytes for a in whole)) + text)
     for array in whole:
-        stream.write(array.reshape(-1).view(np.uint8).data)
-    stream.flush()
+        _write(stream, array.reshape(-1).view(np.uint8).data)
+    _write(stream, TRAILER.pack(LAST, number))
 
 
-def receive(stream: IO[bytes]) -> tuple[dict[str, Any], Arrays]:
-    """Read a message with its arrays; EOFError where the other side is gone."""
-    (length,) = LENGTH.unpack(_exactly(stream, LENGTH.size))
-    message = json.loads(bytes(_exactly(stream, length)))
+def receive(stream: Stream, number: int | None = None) -> tuple[int, dict[str, Any], Arrays]:
+    """Read a number, a message and its arrays; EOFError where the other side is gone.
+
+    Of answers the number is known, and another one is an error.
+    """
+    head = _exactly(stream, HEADER.size)
+    magic, found, length, size = HEADER.unpack(head)
+    if magic != MAGIC or length > LONGEST:
+        raise GarbledError(f"{bytes(head[:16])!r}… where an answer begins")
+    if number not in (None, found):
+        raise GarbledError(f"the answer to question {found} where that to {number} was due")
+    message, kinds = _parsed(_exactly(stream, length), size)
     arrays = []
-    for kind, shape in message.pop("arrays"):
-        dtype = np.dtype(kind)
-        data = _exactly(stream, dtype.itemsize * int(np.prod(shape, dtype=np.int64)))
+    for dtype, shape in kinds:
+        data = _exactly(stream, dtype.itemsize * math.prod(shape))
         arrays.append(np.frombuffer(data, dtype).reshape(shape))
-    return message, arrays
+    end = _exactly(stream, TRAILER.size)
+    if TRAILER.unpack(end) != (LAST, found):
+        raise GarbledError(f"{bytes(end)!r} where an answer ends")
+    return found, message, arrays
 
 
-def _exactly(stream: IO[bytes], size: int) -> bytearray:
+def _parsed(text: bytearray, size: int) -> tuple[dict[str, Any], list[tuple[np.dtype[Any], list[int]]]]:
+    """The message, and what arrays follow it."""
+    try:
+        message = json.loads(bytes(text))
+        kinds = [(np.dtype(kind), shape) for kind, shape in message.pop("arrays")]
+        announced = sum(dtype.itemsize * math.prod(shape) for dtype, shape in kinds)
+    except (ValueError, LookupError, TypeError, AttributeError, OverflowError, SyntaxError) as error:
+        raise GarbledError(f"{bytes(text[:40])!r}… where a message stands ({error})") from error
+    lengths = [length for _, shape in kinds for length in shape]
+    if announced != size or not all(isinstance(n, int) and n >= 0 for n in lengths):
+        raise GarbledError(f"arrays {lengths} of {announced} bytes in a frame that holds {size}")
+    return message, kinds
+
+
+def _write(stream: Stream, data: bytes | memoryview) -> None:
+    rest = memoryview(data)
+    while rest:
+        rest = rest[stream.write(rest) :]
+
+
+def _exactly(stream: Stream, size: int) -> bytearray:
     data = bytearray(size)
     view, filled = memoryview(data), 0
     while filled < size:
-        got = stream.readinto(view[filled:])  # type: ignore[attr-defined]
+        got = stream.readinto(view[filled:])
         if not got:
             raise EOFError("the other end of the pipe is closed")
         filled += got

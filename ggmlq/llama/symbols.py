@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from ..errors import MissingDependencyError, UnsupportedError
+from ..text import printable
 from .files import HOW, Build
 
 P, TEXT, SIZE = ctypes.c_void_p, ctypes.c_char_p, ctypes.c_size_t
@@ -65,6 +66,11 @@ SIGNATURES: dict[str, tuple[Any, list[Any]]] = {
     "ggml_backend_graph_compute": (INT, [P, P]),
     "ggml_backend_synchronize": (None, [P]),
 }
+
+
+def words(text: bytes | None) -> str:
+    """What a library calls something, as one line for people: names are not sure to be text, or there."""
+    return printable((text or b"").decode(errors="replace").strip()).replace("\n", r"\n")
 
 
 class Symbols:
@@ -126,4 +132,6 @@ def _load(path: Path) -> ctypes.CDLL:
     try:
         return ctypes.CDLL(str(path.absolute()), mode=getattr(ctypes, "RTLD_GLOBAL", 0))
     except OSError as error:
-        raise MissingDependencyError(f"libggml: cannot load {path}: {error}; {HOW}") from error
+        raise MissingDependencyError(
+            f"libggml: cannot load {path}: {printable(str(error))}; {HOW}"
+        ) from error

@@ -1,17 +1,20 @@
 """The child process in which a user's library runs. It may crash, abort or hang there.
 
-Requests come on stdin, answers leave on what was stdout. File descriptor 1 then means stderr, so
-that a library that prints does not speak into the answers.
+Requests come on what was stdin, answers leave on what was stdout.
 """
 
 from __future__ import annotations
 
+import ctypes
 import os
 import signal
 import sys
+import threading
 import traceback
 from collections.abc import Callable
-from typing import IO, Any
+from contextlib import suppress
+from queue import SimpleQueue
+from typing import Any
 
 from ..errors import GGMLQError
 from ..formats import FORMATS
@@ -19,8 +22,9 @@ from . import devices
 from .files import locate
 from .library import Library
 from .product import Multiplier, Request
-from .protocol import Arrays, receive, send
+from .protocol import Arrays, Stream, receive, send
 
+PR_SET_PDEATHSIG = 1
 Answer = tuple[dict[str, Any], Arrays]
 
 
@@ -80,24 +84,75 @@ def answer(method: Callable[[dict[str, Any], Arrays], Answer], message: Any, arr
         return {"error": "RuntimeError", "text": traceback.format_exc()}, []
 
 
-def serve(requests: IO[bytes], answers: IO[bytes]) -> None:
-    """Answer until the bridge closes its end."""
+def serve(requests: Stream, answers: Stream) -> None:
+    """Answer until the bridge is gone."""
     worker = Worker()
+    inbox: SimpleQueue[tuple[int, dict[str, Any], Arrays]] = SimpleQueue()
+    threading.Thread(target=listen, args=(requests, inbox), daemon=True).start()
     while True:
-        try:
-            message, arrays = receive(requests)
-        except EOFError:
-            return
+        number, message, arrays = inbox.get()
         method = getattr(worker, message.pop("do"))
-        send(answers, *answer(method, message, arrays))
+        send(answers, number, *answer(method, message, arrays))
+
+
+def listen(requests: Stream, inbox: SimpleQueue[tuple[int, dict[str, Any], Arrays]]) -> None:
+    """Hear the requests, and their end even while the library works: then all ends with the bridge."""
+    try:
+        while True:
+            inbox.put(receive(requests))
+    except EOFError:
+        pass
+    except BaseException:
+        traceback.print_exc()
+    _end_group()
+
+
+def _end_group() -> None:
+    """End this process and what the library started."""
+    if sys.platform != "win32" and os.getpgrp() == os.getpid():
+        os.killpg(0, signal.SIGKILL)
+    os._exit(1)
+
+
+def take_pipes() -> tuple[Stream, Stream]:
+    """Where requests come from and answers go to, under numbers that no library uses by accident.
+
+    0 then is empty, and 1 means stderr: a library that prints does not speak into the answers.
+    """
+    requests, answers = (os.fdopen(_hidden(number), mode, 0) for number, mode in ((0, "rb"), (1, "wb")))
+    empty = os.open(os.devnull, os.O_RDONLY)
+    os.dup2(empty, 0)
+    os.close(empty)
+    os.dup2(2, 1)
+    return requests, answers  # type: ignore[return-value]  # they are raw files
+
+
+def _hidden(number: int) -> int:
+    """A high duplicate of a descriptor, closed in the programs that a library starts."""
+    if sys.platform != "win32":
+        import fcntl
+
+        for least in (900, 200, 50):  # limits of 1024 and 256 are usual
+            with suppress(OSError):
+                return fcntl.fcntl(number, fcntl.F_DUPFD_CLOEXEC, least)
+    return os.dup(number)
+
+
+def wake_when_orphaned() -> None:
+    """A library may have stopped us: nobody would hear the end of the requests then.
+
+    Linux sends this signal also when the thread ends that started us. It must therefore be one that
+    does no harm.
+    """
+    if sys.platform == "linux":
+        ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGCONT)
 
 
 def main() -> None:
     """Run as a process: see :class:`ggmlq.llama.bridge.Bridge`."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the bridge, which ends us
-    answers = os.fdopen(os.dup(1), "wb")
-    os.dup2(2, 1)
-    serve(sys.stdin.buffer, answers)
+    wake_when_orphaned()
+    serve(*take_pipes())
 
 
 if __name__ == "__main__":

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import math
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from .. import reference
 from ..array import QuantArray
@@ -16,23 +18,45 @@ from ..ladder import Problem, Rung, choose
 TOLERANCE = {"int32": 1e-11, "f32": 1e-10, "f16": 2e-7}
 
 
-def assert_right(y: Any, x: Any, q: QuantArray, rung: Rung | None = None) -> None:
-    """A product must be as near to the oracle as the sums of its rung allow.
+@dataclass(frozen=True)
+class Judgement:
+    """How far each row of weights is from the oracle, and how far it may be."""
+
+    rung: Rung
+    errors: NDArray[np.float64]  # [N], as reference.row_errors has them
+    bound: float
+
+    @property
+    def worst(self) -> float:
+        """The error of the worst row; 0 if there is none."""
+        return float(self.errors.max(initial=0))
+
+    @property
+    def right(self) -> bool:
+        """Whether no row is beyond the bound."""
+        return bool((self.errors <= self.bound).all())  # NaN is beyond
+
+
+def judged(y: Any, x: Any, q: QuantArray, rung: Rung | None = None) -> Judgement:
+    """A product beside the oracle in the arithmetic of its rung.
 
     Without a rung: the one that serves this product unless another is asked for.
     """
     if rung is None:
         m, (n, k), kind = math.prod(x.shape[:-1]), q.shape, q.device.partition(":")[0]
         rung = choose(Problem("linear", q.format, m, n, k, kind, q.lasting))
-    bound = TOLERANCE[rung.accumulate]
     want = reference.linear(x, q, rung.arithmetic)
     assert y.shape == want.shape, f"{q!r}: shape {y.shape}, expected {want.shape}"
-    if not want.size:
-        return
-    errors = reference.row_errors(to_host(y), want, to_host(x), q)
-    worst = int(np.argmax(errors))
-    if not errors[worst] <= bound:
+    errors = reference.row_errors(to_host(y), want, to_host(x), q) if want.size else np.zeros(0)
+    return Judgement(rung, errors, TOLERANCE[rung.accumulate])
+
+
+def assert_right(y: Any, x: Any, q: QuantArray, rung: Rung | None = None) -> None:
+    """A product must be as near to the oracle as the sums of its rung allow."""
+    found = judged(y, x, q, rung)
+    if not found.right:
+        worst = int(np.argmax(found.errors))
         raise AssertionError(
-            f"{q!r}, {rung.name}: row {worst} is off by {errors[worst]:.2e}, "
-            f"the bound is {bound:.0e}; rows beyond it: {int((~(errors <= bound)).sum())}"
+            f"{q!r}, {found.rung.name}: row {worst} is off by {found.errors[worst]:.2e}, the bound is "
+            f"{found.bound:.0e}; rows beyond it: {int((~(found.errors <= found.bound)).sum())}"
         )

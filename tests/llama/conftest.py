@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import shutil
-import subprocess
 from pathlib import Path
 
 import pytest
+from compiled import library
 
 from ggmlq.llama import Bridge
 
@@ -14,19 +13,10 @@ from ggmlq.llama import Bridge
 @pytest.fixture(scope="session")
 def compile_fake():
     """Compile the fake to a path, with macros; without a C compiler the test is skipped."""
-    compiler = shutil.which("cc") or shutil.which("gcc")
     source = Path(__file__).with_name("fake_ggml.c")
 
     def build(path: Path, *macros: str) -> Path:
-        if compiler is None:
-            pytest.skip("no C compiler for the fake ggml")
-        path.parent.mkdir(parents=True, exist_ok=True)
-        flags = [f"-D{macro}" for macro in macros]
-        command = [compiler, "-shared", "-fPIC", "-O1", *flags, "-o", str(path), str(source)]
-        done = subprocess.run(command, capture_output=True, text=True, check=False)
-        if done.returncode:
-            pytest.skip(f"the C compiler does not build the fake ggml: {done.stderr[-300:]}")
-        return path
+        return library(source, path, *(f"-D{macro}" for macro in macros))
 
     return build
 

@@ -1,0 +1,177 @@
+"""The bridge's ends of a worker's pipes, as one raw stream that never waits for the dead.
+
+A library may fork, and then somebody holds the pipes open though the worker is gone; it may print
+gigabytes; it may stop reading. So no end of a pipe is waited for alone: while an answer is due, the
+clock, the worker's death and its stderr are looked at too.
+"""
+
+from __future__ import annotations
+
+import os
+import select
+import subprocess
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from typing import IO
+
+KEPT = 8192  # bytes of stderr: 2000 characters of any alphabet
+CHUNK = 1 << 16
+STALE = 64  # chunks thrown away at most before a call: a library may print without end
+GLANCE = 0.05  # seconds between looks at a worker that says nothing
+
+
+class Tail:
+    """The end of what was said, however much it was."""
+
+    def __init__(self) -> None:
+        self._bytes = bytearray()
+
+    def add(self, chunk: bytes) -> None:
+        """Say more."""
+        self._bytes += chunk
+        del self._bytes[:-KEPT]
+
+    def clear(self) -> None:
+        """Forget it."""
+        self._bytes.clear()
+
+    def __str__(self) -> str:
+        return self._bytes.decode(errors="replace")
+
+
+class PolledPipes:
+    """Where pipes can be polled: all but Windows. Nothing is read or written that would block."""
+
+    def __init__(self, process: subprocess.Popen[bytes]) -> None:
+        assert process.stdin is not None
+        assert process.stdout is not None
+        assert process.stderr is not None
+        self.tail = Tail()
+        self._process = process
+        self._requests, self._answers, self._said = process.stdin, process.stdout, process.stderr
+        self._deaf = False  # stderr is at its end, and would wake every poll
+        self._until = 0.0
+        for stream in (self._requests, self._answers, self._said):
+            os.set_blocking(stream.fileno(), False)
+
+    @contextmanager
+    def call(self, timeout: float) -> Iterator[None]:
+        """Read and write in it, for so long; a TimeoutError then. The tail is that of the call."""
+        self._until = time.monotonic() + timeout
+        self._listen(STALE)
+        self.tail.clear()
+        yield
+        self._listen(STALE)
+
+    def readinto(self, buffer: memoryview, /) -> int | None:
+        """As of a raw file; 0 also where the worker is dead and has left nothing."""
+        dead = False
+        while True:
+            got: int | None = self._answers.readinto(buffer)  # type: ignore[attr-defined]
+            if got is not None or dead:
+                return got
+            dead = self._wait(self._answers, select.POLLIN)  # before its death it may have written
+
+    def write(self, data: memoryview, /) -> int:
+        """As of a raw file; EOFError where nobody will read it."""
+        dead = False
+        while True:
+            try:
+                written: int | None = self._requests.write(data)
+            except BrokenPipeError:
+                raise EOFError("the worker does not listen") from None
+            if written is not None:
+                return written
+            if dead:
+                raise EOFError("the worker is dead")
+            dead = self._wait(self._requests, select.POLLOUT)
+
+    def last_words(self) -> None:
+        """What a dead worker has left in its stderr belongs to the tail."""
+        self._listen(STALE)
+
+    def _wait(self, stream: IO[bytes], event: int) -> bool:
+        """Until the stream may be ready; whether the worker is dead."""
+        left = self._until - time.monotonic()
+        if left <= 0:
+            raise TimeoutError
+        poll = select.poll()
+        poll.register(stream, event)
+        if not self._deaf:
+            poll.register(self._said, select.POLLIN)
+        ready = poll.poll(1e3 * min(left, GLANCE))
+        numbers = [number for number, _ in ready]
+        if self._said.fileno() in numbers:
+            self._listen(1)
+        return stream.fileno() not in numbers and self._process.poll() is not None
+
+    def _listen(self, chunks: int) -> None:
+        """Take so much of stderr as is there."""
+        for _ in range(chunks):
+            chunk = b"" if self._deaf or self._said.closed else self._said.read(CHUNK)
+            if not chunk:
+                self._deaf = chunk is not None
+                return
+            self.tail.add(chunk)
+
+
+class BlockingPipes:
+    """Where they cannot: threads kill the late and listen. There the pipes of the dead are closed."""
+
+    def __init__(self, process: subprocess.Popen[bytes]) -> None:
+        assert process.stdin is not None
+        assert process.stdout is not None
+        assert process.stderr is not None
+        self.tail = Tail()
+        self._process = process
+        self._requests, self._answers = process.stdin, process.stdout
+        self._late = False
+        self._listener = threading.Thread(target=_listen, args=(process.stderr, self.tail), daemon=True)
+        self._listener.start()
+
+    @contextmanager
+    def call(self, timeout: float) -> Iterator[None]:
+        """As with polls; but what was said just before may come late, into the tail of this call."""
+        self.tail.clear()
+        timer = threading.Timer(min(timeout, threading.TIMEOUT_MAX), self._give_up)
+        timer.daemon = True
+        timer.start()
+        try:
+            yield
+        except EOFError:
+            if self._late:
+                raise TimeoutError from None
+            raise
+        finally:
+            timer.cancel()
+
+    def readinto(self, buffer: memoryview, /) -> int | None:
+        """As of a raw file."""
+        got: int | None = self._answers.readinto(buffer)  # type: ignore[attr-defined]
+        return got
+
+    def write(self, data: memoryview, /) -> int:
+        """As of a raw file; EOFError where nobody will read it."""
+        try:
+            return self._requests.write(data)
+        except OSError:  # Windows says EINVAL of a broken pipe
+            raise EOFError("the worker does not listen") from None
+
+    def last_words(self) -> None:
+        """What a dead worker has left in its stderr belongs to the tail."""
+        self._listener.join(1)
+
+    def _give_up(self) -> None:
+        self._late = True
+        self._process.kill()
+
+
+def _listen(said: IO[bytes], tail: Tail) -> None:
+    with suppress(OSError, ValueError):  # closed under its hands
+        while chunk := said.read(CHUNK):
+            tail.add(chunk)
+
+
+Pipes = PolledPipes if hasattr(select, "poll") else BlockingPipes
