@@ -31,8 +31,14 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 def pytest_configure(config: pytest.Config) -> None:
     """One fresh seed a run, the same in all of its processes."""
-    if config.option.seed is None:
-        config.option.seed = secrets.randbelow(10**9)
+    given = getattr(config, "workerinput", {}).get("seed", config.option.seed)
+    config.option.seed = secrets.randbelow(10**9) if given is None else given
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_configure_node(node) -> None:
+    """What pytest-xdist calls for each process: it does not hand over options that were set later."""
+    node.workerinput["seed"] = node.config.option.seed
 
 
 def pytest_report_header(config: pytest.Config) -> str:
