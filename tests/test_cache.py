@@ -9,8 +9,8 @@ import sys
 
 import pytest
 
-from ggmlq import cache, sources
-from ggmlq.cache import GENERATIONS, HOME, MARK, Generation
+from ggmlq import cache
+from ggmlq.cache import GENERATIONS, HOME, MARK, Generation, sources
 
 posix = pytest.mark.skipif(not hasattr(os, "geteuid"), reason="this system has no owners and modes of files")
 

@@ -14,8 +14,8 @@ import numba
 from numba.core import cgutils as _cgutils
 from numba.extending import intrinsic as _intrinsic
 
-from ..identity import identity
-from ..sources import short
+from ..cache.identity import identity
+from ..cache.sources import short
 from . import kept
 
 # Numba's types say too little of these to check anything.

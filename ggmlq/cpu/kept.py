@@ -17,8 +17,7 @@ import llvmlite
 import numba
 from numba.core.caching import CompileResultCacheImpl
 
-from .. import sources
-from ..cache import Generation
+from ..cache import Generation, sources
 from .features import compiled_for, cpu_name
 
 SOURCES = ("cpu", "formats")  # of the package: what compiled code comes from

@@ -13,10 +13,9 @@ from functools import cache, wraps
 from importlib import metadata
 from typing import Any, NamedTuple
 
-from .. import sources
-from ..cache import Generation
+from ..cache import Generation, sources
+from ..cache.identity import identity
 from ..errors import DeviceError
-from ..identity import identity
 from . import device
 from .language import cuda, types
 from .submit import submit

@@ -13,9 +13,9 @@ import sys
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
-from .cache import Generation
+from . import Generation
 
-PACKAGE = Path(__file__).parent
+PACKAGE = Path(__file__).parents[1]
 ENTRY = "digests"
 Known = dict[str, tuple[int, int, str]]  # by file: size, time, digest
 
