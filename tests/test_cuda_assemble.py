@@ -16,9 +16,7 @@ pytest.importorskip("cuda.core", reason="cuda-core is not installed (extra test 
 
 from cuda_kernels import families
 
-from ggmlq.cuda import launch, tiles
-from ggmlq.cuda.language import cuda, float32, int32
-from ggmlq.cuda.launch import Kernel, array
+from ggmlq.cuda import tiles
 from ggmlq.cuda.linear import r7_mma, r9_streamk
 
 CAPABILITIES = [(7, 5), (8, 0), (9, 0)]
@@ -78,41 +76,3 @@ def test_a_tile_adds_up(shape):
     assert shape.rows * 8 % shape.threads == 0
     assert shape.shared * shape.blocks <= 227 << 10
     assert shape.parts[-1] + 4 * tiles.RUNS * shape.columns == shape.stage
-
-
-def double(x, y):
-    i = cuda.grid(1)
-    if i < x.size:
-        y[i] = x[i] + x[i]
-
-
-def test_code_is_kept_on_disk(tmp_path, monkeypatch):
-    monkeypatch.setenv("GGMLQ_CACHE_DIR", str(tmp_path))
-    launch._folder.cache_clear()
-    try:
-        kernel = Kernel("double it", double, array(float32, 1), array(float32, 1), threads=32)
-        path = kernel.cubin((7, 5))
-        assert path.parent == tmp_path / "cuda"
-        made = path.stat().st_mtime_ns
-        again = Kernel("double it", double, array(float32, 1), array(float32, 1), threads=32)
-        assert again.cubin((7, 5)) == path
-        assert path.stat().st_mtime_ns == made
-        assert again.cubin((8, 0)) != path
-        other = Kernel("double it", double, array(int32, 1), array(int32, 1), threads=32)
-        assert other.cubin((7, 5)) != path
-        monkeypatch.setattr(launch, "sources", lambda: "changed")
-        assert again.cubin((7, 5)) != path
-    finally:
-        launch._folder.cache_clear()
-
-
-def test_a_folder_that_cannot_be_written_to(tmp_path, monkeypatch):
-    blocked = tmp_path / "file"
-    blocked.write_text("")
-    monkeypatch.setenv("GGMLQ_CACHE_DIR", str(blocked))
-    launch._folder.cache_clear()
-    try:
-        assert launch._folder() != blocked
-        assert launch._folder().is_dir()
-    finally:
-        launch._folder.cache_clear()

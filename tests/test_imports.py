@@ -31,7 +31,7 @@ ALLOWED = {
     "tensors.py": {"checks", "devices", "errors"},
     "ladder.py": {"text", "errors", "formats"},
     "progress.py": set(),
-    "cache.py": set(),
+    "cache": {"cache"},
     "decoding.py": {"array", "formats"},  # its compiled side by name, when asked
     "encoding.py": {"checks", "cpu", "errors", "formats", "progress"},  # of cpu the threads; the rest by name
     "ops.py": {
