@@ -17,7 +17,7 @@ from .array import QuantArray
 from .errors import GGMLQError, GGUFError
 from .formats import FORMATS as formats
 from .formats import Format
-from .ladder import kernels
+from .listing import kernels
 from .metrics import nmse
 from .ops import dequantize, linear, quantize
 
