@@ -11,6 +11,7 @@ import importlib
 import os
 import re
 import tempfile
+import threading
 from collections.abc import Callable, Iterable, Iterator
 from functools import cache, wraps
 from importlib import metadata
@@ -26,6 +27,7 @@ from .submit import submit
 PACKAGE = Path(__file__).parents[1]
 EARLY, WAITS = (9, 0), "griddepcontrol.wait"
 RECORDS_EARLY = 12030  # the driver, from which CUDA graphs can hold early starts
+UNKNOWN = "UNRECOGNIZED_ARCH"  # what nvJitLink says of a capability newer than itself
 WORDS = (types.uint32, types.uint64, types.int32, types.int64)  # kinds of parameters that are no arrays
 
 
@@ -72,6 +74,7 @@ class Kernel:
         self._has_arrays = any(self._is_array)
         assert all(a or kind in WORDS for a, kind in zip(self._is_array, parameters, strict=True)), name
         self._loaded: dict[int, Any] = {}
+        self._lock = threading.Lock()
 
     def __repr__(self) -> str:
         return self.name
@@ -110,12 +113,17 @@ class Kernel:
                 f"{needed}; choose another one, gq.kernels() lists what there is"
             )
         device.refuse_capture(f"{self.name}: the kernel is not loaded yet")
+        with self._lock:  # a second thread waits for what the first one compiles
+            return self._loaded.get(index) or self._loaded.setdefault(index, self._made(capability))
+
+    def _made(self, capability: tuple[int, int]) -> tuple[Any, int, bool]:
+        """Load it: the function, its bytes of shared memory, whether it starts early."""
         function = device.cupy().RawModule(path=str(self.cubin(capability))).get_function("kernel")
         early = self.early and capability >= EARLY and device.driver_version() >= RECORDS_EARLY
         shared = max(self.shared, device.most_shared() // 2 + 1) if early and self.alone else self.shared
         if shared > 48 << 10:
             function.max_dynamic_shared_size_bytes = shared
-        return self._loaded.setdefault(index, (function.kernel, shared, early))  # of the first of two threads
+        return function.kernel, shared, early
 
     # --- compiling -------------------------------------------------------------------------
 
@@ -149,13 +157,26 @@ class Kernel:
         assert used is not None, said
         return code, Resources(int(used[1]), int(used[2]), int(used[3] or 0))
 
+    def code(self, capability: tuple[int, int]) -> bytes:
+        """What the driver loads: machine code; for a GPU that nvJitLink does not know yet, PTX.
+
+        Numba writes that for the highest capability below that it knows, and the driver translates it.
+        """
+        text = self.ptx(capability)
+        try:
+            return self.assemble(capability, text)[0]
+        except Exception as error:
+            if self.exact or UNKNOWN not in str(error):
+                raise
+            return text.encode()
+
     def cubin(self, capability: tuple[int, int]) -> Path:
         """The file of the machine code, made if it is not there."""
         facts = (self.name, self.parameters, self.threads, self.blocks, capability, sources())
         digest = hashlib.sha256(repr(facts).encode()).hexdigest()[:24]
         path = _folder() / f"{re.sub(r'[^A-Za-z0-9]+', '-', self.name)}-{digest}.cubin"
         if not path.exists():
-            code, _ = self.assemble(capability)
+            code = self.code(capability)
             with tempfile.NamedTemporaryFile(dir=path.parent, delete=False) as file:
                 file.write(code)
             os.replace(file.name, path)  # whole or not at all, also beside another process
