@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from . import __version__
 from .errors import GGMLQError
 from .formats import FORMATS
-from .ladder import ORDINARY, SHOWN, choices
+from .listing import ORDINARY, SHOWN, choices
 from .text import size, table
 
 if TYPE_CHECKING:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import importlib
 import re
+import threading
 from collections.abc import Callable, Iterable, Iterator
 from functools import cache, wraps
 from importlib import metadata
@@ -24,6 +25,7 @@ SOURCES = ("cuda", "formats")  # of the package: what machine code comes from
 COMPILERS = ("numba", "numba-cuda", "llvmlite", "cuda-core", "nvidia-nvjitlink", "nvidia-cuda-nvcc")
 EARLY, WAITS = (9, 0), "griddepcontrol.wait"
 RECORDS_EARLY = 12030  # the driver, from which CUDA graphs can hold early starts
+UNKNOWN = "UNRECOGNIZED_ARCH"  # what nvJitLink says of a capability newer than itself
 WORDS = (types.uint32, types.uint64, types.int32, types.int64)  # kinds of parameters that are no arrays
 
 
@@ -70,6 +72,7 @@ class Kernel:
         self._has_arrays = any(self._is_array)
         assert all(a or kind in WORDS for a, kind in zip(self._is_array, parameters, strict=True)), name
         self._loaded: dict[int, Any] = {}
+        self._lock = threading.Lock()
 
     def __repr__(self) -> str:
         return self.name
@@ -108,6 +111,11 @@ class Kernel:
                 f"{needed}; choose another one, gq.kernels() lists what there is"
             )
         device.refuse_capture(f"{self.name}: the kernel is not loaded yet")
+        with self._lock:  # a second thread waits for what the first one compiles
+            return self._loaded.get(index) or self._loaded.setdefault(index, self._made(capability))
+
+    def _made(self, capability: tuple[int, int]) -> tuple[Any, int, bool]:
+        """Load it: the function, its bytes of shared memory, whether it starts early."""
         cupy = device.cupy()
         module = cupy.cuda.function.Module()
         module.load(self.cubin(capability))
@@ -117,7 +125,7 @@ class Kernel:
         if shared > 48 << 10:
             most = cupy.cuda.driver.CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
             cupy.cuda.driver.funcSetAttribute(function.ptr, most, shared)
-        return self._loaded.setdefault(index, (function, shared, early))  # of the first of two threads
+        return function, shared, early
 
     # --- compiling -------------------------------------------------------------------------
 
@@ -151,12 +159,25 @@ class Kernel:
         assert used is not None, said
         return code, Resources(int(used[1]), int(used[2]), int(used[3] or 0))
 
+    def code(self, capability: tuple[int, int]) -> bytes:
+        """What the driver loads: machine code; for a GPU that nvJitLink does not know yet, PTX.
+
+        Numba writes that for the highest capability below that it knows, and the driver translates it.
+        """
+        text = self.ptx(capability)
+        try:
+            return self.assemble(capability, text)[0]
+        except Exception as error:
+            if self.exact or UNKNOWN not in str(error):
+                raise
+            return text.encode()
+
     def cubin(self, capability: tuple[int, int]) -> bytes:
         """The machine code, made if it is not kept."""
         entry = self.entry(capability)
         code = generation().load(entry)
         if code is None:
-            code, _ = self.assemble(capability)
+            code = self.code(capability)
             generation().save(entry, code)
         return code
 
