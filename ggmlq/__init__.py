@@ -18,9 +18,9 @@ from .array import QuantArray
 from .errors import GGMLQError, GGUFError
 from .formats import FORMATS as formats
 from .formats import Format
-from .ladder import kernels
+from .listing import kernels
 from .metrics import nmse
-from .ops import dequantize, linear, quantize
+from .ops import dequantize, equal, linear, quantize
 
 if TYPE_CHECKING:
     from . import convert, diff, gguf, reference
@@ -40,6 +40,7 @@ __all__ = [
     "dequantize",
     "diagnose",
     "diff",
+    "equal",
     "errors",
     "formats",
     "gguf",

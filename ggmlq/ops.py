@@ -28,8 +28,6 @@ from .encoding import encode_rows
 from .errors import DTypeError, ShapeError, UnsupportedError
 from .formats import FORMATS, Format
 
-SLAB = 1 << 18  # elements decoded at a time: their temporaries stay in the cache
-
 
 def quantize(x: Any, format: str | int | Format, imatrix: Any = None) -> QuantArray:
     """Encode floats into blocks, with the bytes that ggml writes.
@@ -94,11 +92,6 @@ def _check_can_quantize(asked: str, fmt: Format) -> None:
         )
 
 
-def _slabs(rows: int, columns: int) -> list[slice]:
-    step = max(1, SLAB // max(columns, 1))
-    return [slice(start, min(start + step, rows)) for start in range(0, rows, step)]
-
-
 def _fallback(fmt: Format, elements: int) -> str | None:
     """What llama.cpp encodes rows with that are no whole blocks."""
     name: str | None = getattr(fmt, "fallback", None)
@@ -118,6 +111,32 @@ def _warn_of_invalid(asked: str, fmt: Format, blocks: NDArray[Any], shape: tuple
             RuntimeWarning,
             stacklevel=3,
         )
+
+
+def equal(a: QuantArray, b: QuantArray) -> bool:
+    """Whether two arrays have the same format, shape and bytes, on the host or on a device.
+
+    Of a big-endian file the little-endian bytes count. NaN equals NaN here if the bytes do.
+
+    >>> import numpy as np, ggmlq as gq
+    >>> q = gq.quantize(np.eye(2, 64, dtype=np.float32), "q8_0")
+    >>> gq.equal(q, q.copy()), gq.equal(q, q[:1])
+    (True, False)
+    """
+    for name, each in (("a", a), ("b", b)):
+        if not isinstance(each, QuantArray):
+            raise DTypeError(
+                f"equal(a, b): {name} is a {type(each).__name__}; both must be QuantArrays; "
+                "compare values as np.array_equal(np.asarray(q), x)"
+            )
+    if a.format is not b.format or a.shape != b.shape:
+        return False
+    if a is b:
+        return True
+    if a.device != b.device:
+        a, b = a.to("cpu"), b.to("cpu")
+    with on_device_of("equal(a, b)", a.memory):
+        return bool((a.raw == b.raw).all())
 
 
 def dequantize(q: QuantArray, dtype: DTypeLike | None = np.float32) -> Any:

@@ -371,3 +371,36 @@ def test_rows_of_bfloat16_that_fill_no_word(m, k, cupy):
     q, x = gq.QuantArray.from_bytes(bits.view(np.uint8), "bf16", (7, k)), rows("normal", m, k, SEED + 1)
     y = gq.linear(cupy.asarray(x), q.to("cuda")).get()
     assert gq.nmse(y, gq.reference.linear(x, q)) < 1e-5
+
+
+def test_an_upload_is_there_for_every_stream(cupy):
+    """The first product on another stream makes strips, which stay: none of bytes on their way."""
+    from ggmlq.cuda.strips import made
+
+    q = gq.quantize(rows("normal", 4096, 4096), "q4_0")
+    want = q.dequantize()
+    for _ in range(5):
+        with cupy.cuda.Stream(non_blocking=True):
+            d = q.to("cuda")
+        with cupy.cuda.Stream(non_blocking=True) as other:
+            strips = d.prepared(made)
+            other.synchronize()
+        assert strips.records.size
+        d.drop_raw()
+        assert np.array_equal(d.to("cpu").raw, q.raw)
+    assert np.array_equal(d.dequantize().get(), want)
+
+
+def test_prepared_memory_is_not_used_again_too_early(cupy):
+    """A product runs on while its strips are dropped on another stream, and others take the memory."""
+    q = gq.quantize(rows("normal", 4096, 4096), "q4_0").to("cuda")
+    x = cupy.asarray(rows("normal", 8, 4096, seed=2))
+    want = (x @ q.T).get()
+    for _ in range(5):
+        stream = cupy.cuda.Stream(non_blocking=True)
+        with stream:
+            got = [x @ q.T for _ in range(20)]
+        q.drop_prepared()
+        cupy.full(1 << 24, 0xFF, np.uint8)
+        stream.synchronize()
+        assert all(np.array_equal(y.get(), want) for y in got)

@@ -14,8 +14,9 @@ import numba
 from numba.core import cgutils as _cgutils
 from numba.extending import intrinsic as _intrinsic
 
-from .identity import identity
-from .kept import folder
+from ..cache.identity import identity
+from ..cache.sources import short
+from . import kept
 
 # Numba's types say too little of these to check anything.
 cgutils: Any = _cgutils
@@ -56,18 +57,17 @@ class _Kept:
         self._function, self._keep, self._name = function, keep, ""
 
     def _entry(self, signature: Any) -> str:
+        return f"{self._name}_{short(str(signature).encode())}"
+
+    def load_overload(self, signature: Any, context: Any) -> Any:
         if not self._name:
             self._name = f"{self._function.__name__}_{identity(self._function)}"
             self._function.__qualname__ = self._name
-        return f"{self._name}_{identity(str(signature))}"
-
-    def load_overload(self, signature: Any, context: Any) -> Any:
-        entry = self._entry(signature)
-        return folder().load(entry, context) if self._keep else None
+        return kept.load(self._entry(signature), context) if self._keep else None
 
     def save_overload(self, signature: Any, result: Any) -> None:
         if self._keep:
-            folder().save(self._entry(signature), result)
+            kept.save(self._entry(signature), result)
 
     def flush(self) -> None:
         """Nothing is held back."""
