@@ -21,18 +21,8 @@ def test_one(request, fresh, i):
 
 def drawn(folder, *options):
     """The seed that a run said, and what its tests drew."""
-    command = [
-        sys.executable,
-        "-m",
-        "pytest",
-        "-rP",
-        "-p",
-        "no:cacheprovider",
-        "-c",
-        "/dev/null",
-        *options,
-        folder,
-    ]
+    alone = ("-rP", "-p", "no:cacheprovider", "-c", os.devnull)  # none of this tree's settings
+    command = [sys.executable, "-m", "pytest", *alone, *options, folder]
     said = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=True).stdout
     found = {(seed, i, number) for seed, i, number in re.findall(r"drew (\d+) (\d+) (\d+)", said)}
     assert len(found) == 6
