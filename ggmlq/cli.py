@@ -13,13 +13,13 @@ import os
 import signal
 import sys
 from collections.abc import Iterator, Sequence
-from typing import Any
+from typing import Any, NoReturn
 
 from . import __version__, doctor
 from .commands import add_all
 from .errors import GGMLQError
 from .formats import FORMATS, Format
-from .text import table
+from .text import printable, table
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -35,17 +35,32 @@ def main(argv: Sequence[str] | None = None) -> int:
             sys.stdout.flush()
         return status
     except GGMLQError as error:
-        print(f"ggmlq {args.command}: {error}", file=sys.stderr)
+        _complain(args.command, str(error))
+        return 2
+    except MemoryError as error:
+        _complain(args.command, f"the memory does not suffice: {error or 'no figure is known'}; free some")
         return 2
     except KeyboardInterrupt:
-        print(f"ggmlq {args.command}: interrupted", file=sys.stderr)
+        _complain(args.command, "interrupted")
         return 130  # as a shell counts it
     except OSError as error:  # of the output; files that are read raise a GGMLQError
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # or Python complains at exit
         if isinstance(error, BrokenPipeError):  # the reader (`| head`) has seen enough
             return 0
-        print(f"ggmlq {args.command}: cannot write the output: {error}", file=sys.stderr)
+        _complain(args.command, f"cannot write the output: {error}")
         return 2
+
+
+def _complain(command: str, text: str) -> None:
+    """The one place where errors reach a terminal: they quote paths, names and libraries."""
+    print(printable(f"ggmlq {command}: {text}"), file=sys.stderr)
+
+
+class _Parser(argparse.ArgumentParser):
+    """Also of what it complains about: a shell's ``*`` passes any name."""
+
+    def error(self, message: str) -> NoReturn:
+        super().error(printable(message))
 
 
 @contextlib.contextmanager
@@ -71,7 +86,7 @@ def _leave(number: int, frame: object) -> None:
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
+    parser = _Parser(
         prog="ggmlq", description="ggml's block formats: look at them, check them, multiply with them."
     )
     parser.add_argument("--version", action="version", version=f"ggmlq {__version__}")

@@ -5,9 +5,19 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 
 
+def printable(text: str) -> str:
+    """Text of others as a terminal may see it: what moves the cursor, colours or hides comes escaped.
+
+    Line breaks stay, since messages have lines; where one line is meant see :func:`table`.
+    """
+    if text.isprintable():
+        return text
+    return "".join(c if c.isprintable() or c == "\n" else repr(c)[1:-1] for c in text)
+
+
 def table(header: Sequence[str], rows: Iterable[Sequence[object]]) -> str:
-    """Columns under a header; a column of numbers is aligned to the right."""
-    cells = [[str(cell) for cell in row] for row in rows]
+    """Columns under a header; a column of numbers is aligned to the right. A cell is one line."""
+    cells = [[printable(str(cell)).replace("\n", r"\n") for cell in row] for row in rows]
     lines = [list(header), *cells]
     widths = [max(len(line[i]) for line in lines) for i in range(len(header))]
     numeric = [bool(cells) and all(_is_number(row[i]) for row in cells) for i in range(len(header))]

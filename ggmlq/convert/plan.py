@@ -31,7 +31,7 @@ class Step:
     before: Format
     after: Format
     why: str = ""
-    weights: NDArray[np.float32] | None = None  # importance [matrices, K]
+    weights: NDArray[np.float32] | None = None  # importance [experts, K]
 
     @property
     def changes(self) -> bool:
