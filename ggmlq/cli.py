@@ -86,7 +86,7 @@ def _leave(number: int, frame: object) -> None:
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = _Parser(
+    parser: argparse.ArgumentParser = _Parser(
         prog="ggmlq", description="ggml's block formats: look at them, check them, multiply with them."
     )
     parser.add_argument("--version", action="version", version=f"ggmlq {__version__}")
