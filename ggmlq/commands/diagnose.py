@@ -74,7 +74,7 @@ def run(args: argparse.Namespace) -> int:
     else:
         print(_described(found))
         if args.make_input:
-            print(f"wrote {args.make_input}: x, and the weights as raw, format and shape")
+            print(f"wrote {_plain.name(args.make_input)}: x, and the weights as raw, format and shape")
     return 0 if found.ok else 1
 
 
