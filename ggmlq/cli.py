@@ -17,6 +17,7 @@ from typing import Any, NoReturn
 
 from . import __version__, doctor
 from .commands import add_all
+from .convert.rules import wants_imatrix
 from .errors import GGMLQError
 from .formats import FORMATS, Format
 from .text import printable, table
@@ -93,7 +94,11 @@ def _parser() -> argparse.ArgumentParser:
     commands = parser.add_subparsers(dest="command", metavar="command", required=True)
 
     formats = commands.add_parser(
-        "formats", help="the table of all types", description="All types that a GGUF file can hold."
+        "formats",
+        help="the table of all types",
+        description="All types that a GGUF file can hold. imatrix: types whose encoder uses an importance "
+        "matrix; cannot do without; or can, but `ggmlq quantize` and llama-quantize refuse to make weights "
+        "other than token_embd and output of them without one.",
     )
     formats.add_argument("name", nargs="*", help="only these (name in any case, or ggml id)")
     formats.set_defaults(run=_formats)
@@ -124,7 +129,7 @@ def _formats(args: argparse.Namespace) -> int:
             fact["name"], fact["id"], fact["block_size"], fact["bytes"], fact["bits_per_weight"],
             "yes" if fact["can_dequantize"] else "no",
             "yes" if fact["can_quantize"] else "no",
-            "required" if fact["needs_imatrix"] else "",
+            fact["imatrix"],
         ]
         for fact in facts
     ]  # fmt: skip
@@ -143,11 +148,21 @@ def _format_facts(fmt: Format) -> dict[str, object]:
         "can_dequantize": True,  # every format decodes; the descriptor cannot be made without
         "can_quantize": fmt.can_quantize,
         "needs_imatrix": fmt.needs_imatrix,
+        "imatrix": _imatrix(fmt),
         "fields": [
             {"name": name, "offset": entry[1], "type": entry[0].base.str, "shape": entry[0].shape}
             for name, entry in fields.items()
         ],
     }
+
+
+def _imatrix(fmt: Format) -> str:
+    """What an importance matrix is to a type: for ggml's encoder, and for files as llama.cpp makes them."""
+    if fmt.needs_imatrix:
+        return "required"
+    if wants_imatrix("", fmt):
+        return "required in models"
+    return "used" if getattr(fmt, "imatrix", "ignored") != "ignored" else ""
 
 
 def _doctor(args: argparse.Namespace) -> int:
