@@ -41,6 +41,14 @@ def array_of(asked: str, x: Any, name: str = "x") -> Any:
     raise DeviceError(f'{asked}: {name} is a tensor on {x.device}; "cpu" and "cuda" are known; move it there')
 
 
+def stored(x: Any) -> Any:
+    """The numbers of a tensor on the host as NumPy has them; bfloat16 as its 16 bits."""
+    x = x.detach().cpu().contiguous()
+    if str(x.dtype) == "torch.bfloat16":
+        return x.view(sys.modules["torch"].int16).numpy().view("u2")
+    return x.numpy()
+
+
 def linear(
     product: Callable[..., Any], x: Any, q: Any, out: Any, bias: Any, dtype: Any, **choice: Any
 ) -> Any:

@@ -54,18 +54,19 @@ ALLOWED = {
     "reference": {"array", "checks", "devices", "errors", "formats", "ladder", "ops", "reference"},
     "cpu": {"array", "cache", "errors", "formats", "ladder", "cpu"},
     "cuda": {"array", "cache", "errors", "formats", "ladder", "cuda"},
-    "gguf": {"array", "cpu", "devices", "errors", "formats", "gguf", "progress", "text"},
+    "dumps.py": {"errors", "text"},
+    "gguf": {"array", "cpu", "devices", "errors", "formats", "gguf", "progress", "tensors", "text"},
     # of cpu the threads, here and above
     "commands": {
-        "array", "check", "convert", "cpu", "diff", "errors", "faults", "formats", "gguf", "llama", "text",
-        "commands",
+        "array", "check", "convert", "cpu", "diff", "dumps", "errors", "faults", "formats", "gguf", "llama",
+        "text", "commands",
     },
     "convert": {"array", "cpu", "encoding", "errors", "formats", "gguf", "ops", "text", "convert"},
     "diff": {"array", "errors", "formats", "gguf", "ops", "progress", "text", "diff"},
     "llama": {"array", "checks", "devices", "errors", "formats", "llama", "text"},
     # faults recomputes products in every arithmetic, and reference knows these
     "faults": {"array", "checks", "devices", "errors", "formats", "metrics", "reference", "faults"},
-    "check": {"array", "check", "errors", "formats", "llama", "ops", "reference", "testing", "text"},
+    "check": {"array", "check", "dumps", "errors", "formats", "llama", "ops", "reference", "testing", "text"},
     "testing": None,  # may import anything
     "doctor.py": None,
     "cli.py": None,
