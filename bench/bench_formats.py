@@ -130,8 +130,8 @@ def rates(works: dict[str, tuple[int, Work]], weights: int, count: int) -> dict[
     return {name: weights / seconds / 1e6 for name, seconds in best.items()}
 
 
-def bench_one_format() -> None:
-    """The smoke test of this file."""
+def bench_one_format(libggml: Library) -> None:
+    """The smoke test of this file; it needs the peer."""
     figures = measure(FORMATS["q4_0"], 1, height=2)
     assert min(figures.values()) > 0
 

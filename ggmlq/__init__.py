@@ -12,14 +12,15 @@
 
 from typing import TYPE_CHECKING, Any
 
+from . import interrupted as interrupted  # isort: skip  (first: from here on Ctrl-C is one line)
 from . import errors
 from .array import QuantArray
 from .errors import GGMLQError, GGUFError
 from .formats import FORMATS as formats
 from .formats import Format
-from .ladder import kernels
+from .listing import kernels
 from .metrics import nmse
-from .ops import dequantize, linear, quantize
+from .ops import dequantize, equal, linear, quantize
 
 if TYPE_CHECKING:
     from . import convert, diff, gguf, reference
@@ -39,6 +40,7 @@ __all__ = [
     "dequantize",
     "diagnose",
     "diff",
+    "equal",
     "errors",
     "formats",
     "gguf",

@@ -59,6 +59,11 @@ class QuantArray(Storage):
     def from_bytes(cls, raw: Any, format: str | int | Format, shape: int | Sequence[int]) -> QuantArray:
         """Look at bytes as blocks, without a copy.
 
+        Results follow the bytes. On the host that has a price: over memory that someone can still write
+        to (a bytearray, an array that is not read-only) nothing can be kept, and the fast kernels, which
+        multiply prepared copies, refuse. Pass bytes, a read-only file, or set ``raw.flags.writeable =
+        False`` first. CuPy has no read-only arrays: after writing to one call ``q.drop_prepared()``.
+
         Parameters
         ----------
         raw : bytes-like, numpy.ndarray, numpy.memmap or cupy.ndarray
@@ -216,6 +221,21 @@ class QuantArray(Storage):
     def __matmul__(self, x: object) -> Any:
         raise ShapeError(
             f"q @ x with {self!r}: activations come first; write x @ q.T, which is gq.linear(x, q)"
+        )
+
+    # --- comparison ---------------------------------------------------------------------
+
+    __hash__ = object.__hash__  # by identity: keys of caches; arrays of the same bytes stay two
+
+    def __eq__(self, other: object) -> bool:
+        if other is self:  # so that weak references and lists find it
+            return True
+        if not (isinstance(other, QuantArray | list | tuple) or hasattr(other, "__array__")):
+            return NotImplemented
+        raise DTypeError(
+            f"comparison of {self!r} with a {type(other).__name__}: blocks are not compared element by "
+            "element; gq.equal(a, b) tells whether format, shape and bytes are the same, "
+            "np.asarray(q) == x compares values"
         )
 
 

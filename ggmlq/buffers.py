@@ -74,3 +74,21 @@ def frozen(raw: NDArray[np.uint8]) -> NDArray[np.uint8]:
     """The same array, not to be written to."""
     raw.flags.writeable = False
     return raw
+
+
+def unchanging(raw: NDArray[Any]) -> bool:
+    """Whether nobody can write to the memory of an array: a read-only view may look at writable memory."""
+    at: Any = raw
+    while isinstance(at, np.ndarray):
+        if at.flags.writeable:
+            return False
+        at = at.base
+    while at is not None:
+        try:
+            view = memoryview(at)
+        except TypeError:  # whose memory it is cannot be asked
+            return False
+        if not view.readonly:
+            return False
+        at = at.obj if isinstance(at, memoryview) else None  # a read-only one may hide a bytearray
+    return True

@@ -13,13 +13,14 @@ import os
 import signal
 import sys
 from collections.abc import Iterator, Sequence
-from typing import Any
+from typing import Any, NoReturn
 
 from . import __version__, doctor
 from .commands import add_all
+from .convert.rules import wants_imatrix
 from .errors import GGMLQError
 from .formats import FORMATS, Format
-from .text import table
+from .text import printable, table
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -35,17 +36,32 @@ def main(argv: Sequence[str] | None = None) -> int:
             sys.stdout.flush()
         return status
     except GGMLQError as error:
-        print(f"ggmlq {args.command}: {error}", file=sys.stderr)
+        _complain(args.command, str(error))
+        return 2
+    except MemoryError as error:
+        _complain(args.command, f"the memory does not suffice: {error or 'no figure is known'}; free some")
         return 2
     except KeyboardInterrupt:
-        print(f"ggmlq {args.command}: interrupted", file=sys.stderr)
+        _complain(args.command, "interrupted")
         return 130  # as a shell counts it
     except OSError as error:  # of the output; files that are read raise a GGMLQError
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # or Python complains at exit
         if isinstance(error, BrokenPipeError):  # the reader (`| head`) has seen enough
             return 0
-        print(f"ggmlq {args.command}: cannot write the output: {error}", file=sys.stderr)
+        _complain(args.command, f"cannot write the output: {error}")
         return 2
+
+
+def _complain(command: str, text: str) -> None:
+    """The one place where errors reach a terminal: they quote paths, names and libraries."""
+    print(printable(f"ggmlq {command}: {text}"), file=sys.stderr)
+
+
+class _Parser(argparse.ArgumentParser):
+    """Also of what it complains about: a shell's ``*`` passes any name."""
+
+    def error(self, message: str) -> NoReturn:
+        super().error(printable(message))
 
 
 @contextlib.contextmanager
@@ -71,14 +87,18 @@ def _leave(number: int, frame: object) -> None:
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
+    parser: argparse.ArgumentParser = _Parser(
         prog="ggmlq", description="ggml's block formats: look at them, check them, multiply with them."
     )
     parser.add_argument("--version", action="version", version=f"ggmlq {__version__}")
     commands = parser.add_subparsers(dest="command", metavar="command", required=True)
 
     formats = commands.add_parser(
-        "formats", help="the table of all types", description="All types that a GGUF file can hold."
+        "formats",
+        help="the table of all types",
+        description="All types that a GGUF file can hold. imatrix: types whose encoder uses an importance "
+        "matrix; cannot do without; or can, but `ggmlq quantize` and llama-quantize refuse to make weights "
+        "other than token_embd and output of them without one.",
     )
     formats.add_argument("name", nargs="*", help="only these (name in any case, or ggml id)")
     formats.set_defaults(run=_formats)
@@ -109,7 +129,7 @@ def _formats(args: argparse.Namespace) -> int:
             fact["name"], fact["id"], fact["block_size"], fact["bytes"], fact["bits_per_weight"],
             "yes" if fact["can_dequantize"] else "no",
             "yes" if fact["can_quantize"] else "no",
-            "required" if fact["needs_imatrix"] else "",
+            fact["imatrix"],
         ]
         for fact in facts
     ]  # fmt: skip
@@ -128,11 +148,21 @@ def _format_facts(fmt: Format) -> dict[str, object]:
         "can_dequantize": True,  # every format decodes; the descriptor cannot be made without
         "can_quantize": fmt.can_quantize,
         "needs_imatrix": fmt.needs_imatrix,
+        "imatrix": _imatrix(fmt),
         "fields": [
             {"name": name, "offset": entry[1], "type": entry[0].base.str, "shape": entry[0].shape}
             for name, entry in fields.items()
         ],
     }
+
+
+def _imatrix(fmt: Format) -> str:
+    """What an importance matrix is to a type: for ggml's encoder, and for files as llama.cpp makes them."""
+    if fmt.needs_imatrix:
+        return "required"
+    if wants_imatrix("", fmt):
+        return "required in models"
+    return "used" if getattr(fmt, "imatrix", "ignored") != "ignored" else ""
 
 
 def _doctor(args: argparse.Namespace) -> int:

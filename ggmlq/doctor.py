@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from . import __version__
 from .errors import GGMLQError
 from .formats import FORMATS
-from .ladder import ORDINARY, SHOWN, choices
+from .listing import ORDINARY, SHOWN, choices
 from .text import size, table
 
 if TYPE_CHECKING:
@@ -50,13 +50,15 @@ def describe(report: dict[str, Any]) -> str:
         cpu_lines = [f"  {cpu['error']}"]
     else:
         features = [f"{name} {'yes' if has else 'no'}" for name, has in cpu["features"].items()]
-        cpu_lines = [f"  {cpu['name']}, {cpu['threads']} threads", f"  {', '.join(features)}"]
+        compiled_for = "" if cpu["name"] == cpu["compiled_for"] else f", compiled for {cpu['compiled_for']}"
+        cpu_lines = [f"  {cpu['name']}, {cpu['threads']} threads{compiled_for}", f"  {', '.join(features)}"]
         cpu_lines.append(f"  integer dot products: {cpu['dot']}")
         kept = cpu["compiled"]
         cpu_lines.append(
             f"  compiled code: not kept, {kept['problem']}"
             if kept["path"] is None
             else f"  compiled code: {kept['functions']} functions, {size(kept['bytes'])}, {kept['path']}"
+            + (f" ({kept['problem']})" if kept["problem"] else "")
         )
     if "error" in gpu:
         gpu_lines = [f"  none: {gpu['error']}"]

@@ -47,6 +47,10 @@ class DeviceMemoryError(DeviceError, MemoryError):
     """A device has too little memory left for what was asked."""
 
 
+class HostMemoryError(GGMLQError, MemoryError):
+    """The machine, or the limit that the process runs under, leaves too little memory."""
+
+
 class MissingDependencyError(GGMLQError, ImportError):
     """An optional package that the request needs is not installed."""
 

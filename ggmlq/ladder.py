@@ -10,20 +10,20 @@ belongs to no rung too, and after those it names come all others from the highes
 
 from __future__ import annotations
 
+import difflib
 import importlib.util
 import pkgutil
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import cache, lru_cache
+from functools import cache, lru_cache, partial
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
-from . import text
-from .errors import DeviceError, UnsupportedError
-from .formats import FORMATS, Format
+from .announced import announced
+from .errors import MissingDependencyError, UnsupportedError
+from .formats import Format
 
 DEVICES = ("cpu", "cuda")
-USUAL = (1, 64)  # rows of activations: some kernels are for few of them
 
 
 @dataclass(frozen=True)
@@ -76,16 +76,11 @@ def register(
     caution: str | None = None,
 ) -> Callable[[Callable[[Any, Any, Any], None]], Rung]:
     """Decorate the ``launch`` of a rung's module; pass ``__name__`` and ``__doc__``."""
-    _, device, op, stem = module.rsplit(".", 3)
-    level, _, name = stem.partition("_")
-    teaches = (doc or "").strip().partition("\n")[0]
+    made = partial(_rung, module, doc, arithmetic, accumulate, refuses=refuses, caution=caution)
 
     def decorate(launch: Callable[[Any, Any, Any], None]) -> Rung:
-        full = f"{device}:{name}"
-        rung = Rung(
-            op, device, full, int(level[1:]), teaches, arithmetic, accumulate, launch, refuses, caution
-        )
-        _RUNGS[f"{op}/{full}"] = rung
+        rung = made(launch)
+        _RUNGS[f"{rung.op}/{rung.name}"] = rung
         _ordered.cache_clear()
         _remembered.cache_clear()
         chosen.cache_clear()
@@ -94,25 +89,69 @@ def register(
     return decorate
 
 
+def _rung(
+    module: str, doc: str | None, arithmetic: str, accumulate: str,
+    launch: Callable[[Any, Any, Any], None], **facts: Any,
+) -> Rung:  # fmt: skip
+    """A rung by the name of its module, ``ggmlq.<device>.<op>.r<level>_<name>``."""
+    _, device, op, stem = module.rsplit(".", 3)
+    level, _, name = stem.partition("_")
+    teaches = (doc or "").strip().partition("\n")[0]
+    return Rung(
+        op, device, f"{device}:{name}", int(level[1:]), teaches, arithmetic, accumulate, launch, **facts
+    )
+
+
 def rungs(op: str, device: str) -> tuple[Rung, ...]:
-    """The rungs of an operation on a device, from the lowest; imported when first asked for."""
-    _load(f"{__package__}.{device}.{op}")
+    """The rungs of an operation on a device, from the lowest; imported when first asked for.
+
+    Where their language is missing, what their files say of them: :func:`absent` has the words.
+    """
+    if absent(op, device) is not None:
+        return _announced(op, device)
     return _ordered(op, device, tuple(_RUNGS))
 
 
 @cache
 def _ordered(op: str, device: str, registered: tuple[str, ...]) -> tuple[Rung, ...]:
     found = [rung for rung in _RUNGS.values() if (rung.op, rung.device) == (op, device)]
-    return tuple(sorted(found, key=lambda rung: (rung.level, rung.name)))
+    return tuple(sorted(found, key=_place))
+
+
+def _place(rung: Rung) -> tuple[int, str]:
+    return rung.level, rung.name
 
 
 @cache
-def _load(package: str) -> None:
+def absent(op: str, device: str) -> str | None:
+    """Import the rungs of an operation on a device; why none of them can run here, or None."""
+    package = f"{__package__}.{device}.{op}"
     if importlib.util.find_spec(package) is None:
-        return
-    for module in pkgutil.iter_modules(importlib.import_module(package).__path__):
-        if module.name[0] == "r" and module.name[1:2].isdecimal():
-            importlib.import_module(f"{package}.{module.name}")
+        return None
+    try:
+        for module in pkgutil.iter_modules(importlib.import_module(package).__path__):
+            if module.name[0] == "r" and module.name[1:2].isdecimal():
+                importlib.import_module(f"{package}.{module.name}")
+    except MissingDependencyError as error:
+        return str(error)
+    return None
+
+
+@cache
+def _announced(op: str, device: str) -> tuple[Rung, ...]:
+    """The rungs of a device as their files announce them: to be listed, not to be launched."""
+    reason = absent(op, device)
+
+    def launch(x: Any, q: Any, out: Any) -> None:
+        raise MissingDependencyError(str(reason))
+
+    found = []
+    for path in Path(__file__).parent.joinpath(device, op).glob("r[0-9]*.py"):
+        doc, facts = announced(path) or (None, None)
+        if facts is not None:
+            module = f"{__package__}.{device}.{op}.{path.stem}"
+            found.append(_rung(module, doc, launch=launch, refuses=lambda problem: reason, **facts))
+    return tuple(sorted(found, key=_place))
 
 
 HIGHEST = "the highest that takes it"
@@ -150,7 +189,11 @@ def _best(
     problem: Problem, kernel: str, arithmetic: str | None, preferred: tuple[str, ...], why: str
 ) -> tuple[Rung, str]:
     """The first that does not refuse: of the preferred ones, then of all from the highest down."""
+    if (missing := absent(problem.op, problem.device)) is not None:
+        raise MissingDependencyError(f"{problem}: {missing}")
     by_name = {rung.name: rung for rung in reversed(rungs(problem.op, problem.device))}
+    if kernel not in ("auto", *by_name):
+        raise UnsupportedError(_unknown(problem, kernel, list(by_name)))
     order = dict.fromkeys([name for name in preferred if name in by_name] + list(by_name))
     why_not = []
     for rung in sorted((by_name[name] for name in order), key=lambda rung: rung.caution is not None):
@@ -172,6 +215,19 @@ def _best(
     )
 
 
+def _unknown(problem: Problem, kernel: str, names: list[str]) -> str:
+    asked, device = f"{problem} with kernel={kernel!r}", str(kernel).partition(":")[0]
+    if device in DEVICES and device != problem.device:
+        way = 'x.get() and q.to("cpu")' if device == "cpu" else 'cupy.asarray(x) and q.to("cuda")'
+        return (
+            f"{asked}: that is a kernel for {device} arrays, x and q are {problem.device} arrays; pass {way}"
+        )
+    stems = {name.partition(":")[2]: name for name in names}
+    near = difflib.get_close_matches(str(kernel).rpartition(":")[2], stems, 1)
+    meant = f"did you mean {stems[near[0]]!r}?" if near else "gq.kernels() lists what there is"
+    return f"{asked}: there is no such kernel; those for {problem.device} are {', '.join(names)}; {meant}"
+
+
 @lru_cache(1 << 12)
 def chosen(
     fmt: Format, m: int, n: int, k: int, index: int, kernel: str = "auto", arithmetic: str | None = None
@@ -181,92 +237,3 @@ def chosen(
     A tenth of the time that it takes to make a problem and look that up; a device stays what it is.
     """
     return choose(Problem("linear", fmt, m, n, k, "cuda"), kernel, arithmetic)
-
-
-class Choice(NamedTuple):
-    """What ``kernel="auto"`` takes for so many rows of activations, and why."""
-
-    device: str
-    m: int
-    kernel: str
-    why: str
-
-
-SHOWN = (1, 8, 64, 512)  # rows of activations
-ORDINARY = 4096  # N, and about K, where a list is of kernels for a format
-
-
-def choices(fmt: Format, device: str, op: str = "linear") -> list[Choice]:
-    """What auto takes for an ordinary shape on a device, CuPy's current one if it is a GPU."""
-    found = []
-    for m in SHOWN:
-        rung, why = reasoned(_ordinary(op, fmt, m, device))
-        found.append(Choice(device, m, rung.name, why))
-    return found
-
-
-def _ordinary(op: str, fmt: Format, m: int, device: str) -> Problem:
-    return Problem(op, fmt, m, ORDINARY, fmt.block_size * (ORDINARY // fmt.block_size), device)
-
-
-class Ladder(list[Rung]):
-    """Rungs that print as a table; ``auto`` says which of them ``kernel="auto"`` takes, for one format."""
-
-    auto: list[Choice]
-
-    def __init__(self, rungs: list[Rung], auto: list[Choice]) -> None:
-        super().__init__(rungs)
-        self.auto = auto
-
-    def __repr__(self) -> str:
-        header = ["kernel", "level", "arithmetic", "teaches"]
-        shown = text.table(header, [[r.name, r.level, r.arithmetic, r.teaches] for r in self])
-        if not self.auto:
-            return shown
-        taken = [[f"auto, M={choice.m}", choice.kernel, choice.why] for choice in self.auto]
-        return f"{shown}\n\n{text.table([f'N=K={ORDINARY}', 'takes', 'because it is'], taken)}"
-
-
-def kernels(
-    op: str = "linear", format: str | int | Format | None = None, device: str | None = None
-) -> Ladder:
-    """The ladder of an operation: records that print as a table.
-
-    Parameters
-    ----------
-    op : str
-        The operation.
-    format : str, int or Format, optional
-        Only kernels that take weights of this format (of some ordinary shape); ``.auto`` of the
-        list, and its print, then say which of them ``kernel="auto"`` takes for a few numbers of
-        rows, and why.
-    device : str, optional
-        ``"cpu"`` or ``"cuda"``; both if not given.
-
-    >>> import ggmlq as gq
-    >>> gq.kernels(device="cpu")[0].name
-    'cpu:naive'
-    >>> gq.kernels(format="q4_0", device="cpu").auto[0].why
-    'the highest that takes it'
-    """
-    fmt = None if format is None else FORMATS[format]
-    kinds = DEVICES if device is None else (str(device).partition(":")[0],)
-    if kinds[0] not in DEVICES:
-        raise DeviceError(f"kernels(device={device!r}): no such device; devices are cpu and cuda")
-    if op not in _operations():
-        raise UnsupportedError(
-            f"kernels({op!r}): no such operation; this version has {', '.join(_operations())}"
-        )
-    found = [rung for kind in kinds for rung in rungs(op, kind)]
-    if fmt is None:
-        return Ladder(found, [])
-    found = [r for r in found if any(r.refuses(_ordinary(op, fmt, m, r.device)) is None for m in USUAL)]
-    able = dict.fromkeys(rung.device for rung in found)
-    return Ladder(found, [choice for kind in able for choice in choices(fmt, kind, op)])
-
-
-@cache
-def _operations() -> tuple[str, ...]:
-    """The folders that hold rungs, of any device."""
-    places = [importlib.import_module(f"{__package__}.{device}").__path__[0] for device in DEVICES]
-    return tuple(sorted({rung.parent.name for place in places for rung in Path(place).glob("*/r[0-9]*.py")}))

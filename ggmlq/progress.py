@@ -19,7 +19,8 @@ class Progress:
         self._total, self._done, self._does, self._unit = total, 0, does, unit
         self._bar: Any = None
         self._start = time.monotonic()
-        self._silent = not (sys.stderr.isatty() if show is None else show)
+        terminal = sys.stderr is not None and sys.stderr.isatty()  # None: the process has none
+        self._silent = not (terminal if show is None else show)
         self._after = 0.0 if show else AFTER
 
     def advance(self, n: int) -> None:

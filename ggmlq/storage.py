@@ -1,8 +1,9 @@
-"""The memory of an array: its bytes, prepared copies of them that kernels read, and dropping the bytes."""
+"""What an array holds: bytes, prepared copies, and dropping the bytes."""
 
 from __future__ import annotations
 
 import math
+import os
 import threading
 from collections.abc import Callable
 from functools import cached_property
@@ -11,12 +12,34 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from .buffers import frozen
+from .buffers import frozen, unchanging
 from .devices import cuda_device, cuda_module, device_of, is_host, on_device_of
 from .errors import DeviceError
 from .formats import Format
 
-_LOCK = threading.RLock()
+
+class _Locks:
+    """A lock an array, made when first needed, and anew in a forked child: there its owner is gone."""
+
+    def __init__(self) -> None:
+        self._forget()
+        if hasattr(os, "register_at_fork"):
+            os.register_at_fork(after_in_child=self._forget)
+
+    def _forget(self) -> None:
+        self._guard, self._process = threading.Lock(), object()
+
+    def of(self, array: Storage) -> Any:
+        """The lock of an array in this process."""
+        with self._guard:
+            process, lock = array.lock
+            if process is not self._process:
+                lock = threading.RLock()
+                array.lock = self._process, lock
+            return lock
+
+
+_LOCKS = _Locks()
 
 
 class Storage:
@@ -29,6 +52,7 @@ class Storage:
         self._stored = stored  # None where the bytes were dropped
         self._swapped = swapped
         self._prepared: dict[Any, Any] = {}
+        self.lock: tuple[Any, Any] = (None, None)  # the process that it is for, and the lock
         self.memory = stored  # the bytes as stored or, where they were dropped, what products read instead
         self.recorded: list[Any] = []  # memory of products in CUDA graphs, which replays use again
 
@@ -60,8 +84,11 @@ class Storage:
 
     @property
     def lasting(self) -> bool:
-        """Whether its bytes cannot be written to, so that kernels may keep what they make of them."""
-        return not is_host(self.memory) or not self.memory.flags.writeable
+        """Whether nobody can write to its bytes, so that kernels may keep what they make of them.
+
+        True on a device, where arrays are never read-only: see :meth:`drop_prepared`.
+        """
+        return not is_host(self.memory) or unchanging(self.memory)
 
     # --- what kernels keep with it --------------------------------------------------------
 
@@ -74,7 +101,7 @@ class Storage:
             return self._prepared[make]
         except KeyError:
             pass
-        with _LOCK:
+        with _LOCKS.of(self):
             if make not in self._prepared:
                 if is_host(self.memory):
                     self._prepared[make] = make(self)
@@ -91,10 +118,15 @@ class Storage:
         """Give back the memory of what kernels keep; the next product makes it again.
 
         If the bytes were dropped they are made again first: nothing is lost. CUDA graphs that hold
-        products with this array must not be replayed any more.
+        products with this array must not be replayed any more. It waits for the device; while a graph is
+        recorded it cannot.
         """
-        with _LOCK:
+        asked = f"drop_prepared() of {self!r}"
+        with _LOCKS.of(self), on_device_of(asked, self.memory):
             self._bytes()
+            if not is_host(self.memory) and (self._prepared or self.recorded):
+                cuda_device().refuse_capture(asked)
+                _wait(asked, "what kernels keep is still there")
             self._prepared.clear()
             self.recorded.clear()
 
@@ -118,23 +150,31 @@ class Storage:
                 f"{asked}: it is on the host, whose kernels read the bytes themselves; only an array on a "
                 'GPU can do without; use q.to("cuda") first'
             )
-        with _LOCK, on_device_of(asked, self.memory):
+        with _LOCKS.of(self), on_device_of(asked, self.memory):
             stored = self._stored
             if stored is not None:
                 self.memory, self._stored = cuda_module("strips.to_blocks").kept_instead(asked, self), None
                 try:
-                    cuda_device().wait()  # until nobody reads them any more, on any stream
-                except Exception as error:
+                    _wait(asked, "the bytes are still there")
+                except DeviceError:
                     self.memory = self._stored = stored
-                    raise DeviceError(
-                        f"{asked}: the device cannot be waited for ({error}), as while any stream records a "
-                        "CUDA graph; the bytes are still there; drop them when none is recorded"
-                    ) from error
+                    raise
 
     def _restored(self) -> Any:
-        with _LOCK, on_device_of(f"the bytes of {self!r}, which were dropped", self.memory):
+        with _LOCKS.of(self), on_device_of(f"the bytes of {self!r}, which were dropped", self.memory):
             if self._stored is None:
                 what = f"the bytes of {self!r} were dropped, and something needs them"
                 make = cuda_module("strips.to_blocks").restored
                 self._stored = self.memory = cuda_device().once(what, lambda: make(self))
             return self._stored
+
+
+def _wait(asked: str, so_far: str) -> None:
+    """Until no kernel reads the memory that is to be given back, on any stream."""
+    try:
+        cuda_device().wait()
+    except Exception as error:
+        raise DeviceError(
+            f"{asked}: the device cannot be waited for ({error}), as while any stream records a "
+            f"CUDA graph; {so_far}; drop it when none is recorded"
+        ) from error

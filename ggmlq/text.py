@@ -16,8 +16,8 @@ def printable(text: str) -> str:
 
 
 def table(header: Sequence[str], rows: Iterable[Sequence[object]]) -> str:
-    """Columns under a header; a column of numbers is aligned to the right."""
-    cells = [[str(cell) for cell in row] for row in rows]
+    """Columns under a header; a column of numbers is aligned to the right. A cell is one line."""
+    cells = [[printable(str(cell)).replace("\n", r"\n") for cell in row] for row in rows]
     lines = [list(header), *cells]
     widths = [max(len(line[i]) for line in lines) for i in range(len(header))]
     numeric = [bool(cells) and all(_is_number(row[i]) for row in cells) for i in range(len(header))]

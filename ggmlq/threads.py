@@ -7,32 +7,34 @@ threads enter them at once.
 Work is cut into more parts than threads, and who is free takes the next. The caller starts with the
 first part at once and never waits for a thread to wake, only for parts that one has begun; so small
 work costs little, and a busy machine or another caller only means less help.
+
+An exception can arrive between any two steps of the main thread, and a handler of a signal can come
+back here in the middle of a job. So nothing is locked: what counts is which threads are inside a
+job, which they say themselves, and what an interrupted caller leaves behind does not matter.
 """
 
 from __future__ import annotations
 
+import _thread
+import contextlib
 import itertools
 import math
 import os
 import queue
 import threading
+import time
 from collections.abc import Callable
+from typing import NoReturn
 
-from .errors import ShapeError
+from .cores import available
+from .errors import HostMemoryError, ShapeError
 
 PARTS = 4  # for each thread: the last part to finish leaves the others idle for a quarter at most
+PAUSE = 1.0  # seconds until the system is asked for threads again that it refused
+LOOK = 0.1  # seconds between two looks at the threads inside a job, should a word of theirs be lost
 
 _asked: list[int] = []  # what set_num_threads was told last
 _inside = threading.local()  # work started from within the pool runs where it is
-
-
-def available() -> int:
-    """Cores that this process may use, or fewer where the usual variables say so."""
-    affinity = getattr(os, "sched_getaffinity", None)
-    cores = len(affinity(0)) if affinity else os.cpu_count() or 1
-    limits = (os.environ.get(name, "") for name in ("NUMBA_NUM_THREADS", "OMP_NUM_THREADS"))
-    return max(1, min([cores, *(int(limit) for limit in limits if limit.isdecimal() and int(limit))]))
-
 
 _AVAILABLE = available()
 
@@ -56,6 +58,43 @@ def set_num_threads(n: int) -> None:
     _asked[:] = [n.__index__()]
 
 
+class Hands:
+    """Threads that do the same for ever, started when they are first wanted.
+
+    Not ``threading.Thread``: its start waits for the new thread, which at the end of the process
+    never comes, and holds a lock that a handler of a signal would wait for.
+    """
+
+    def __init__(self, serve: Callable[[], None]) -> None:
+        self._serve = serve
+        self._hired: list[None] = []
+        self._not_before = 0.0
+
+    def any(self) -> bool:
+        """Whether there are any yet."""
+        return bool(self._hired)
+
+    def hire(self, wanted: int) -> None:
+        """Let there be so many, or fewer where the system gives no more: then again after a pause."""
+        now = time.monotonic()
+        if len(self._hired) >= wanted or now < self._not_before:
+            return
+        self._not_before = now + PAUSE  # for other callers too; if this one is interrupted, it runs out
+        try:
+            while len(self._hired) < wanted:
+                _thread.start_new_thread(self._work, ())
+                self._hired.append(None)
+        except (RuntimeError, MemoryError):
+            return
+        self._not_before = 0.0
+
+    def _work(self) -> None:
+        try:
+            self._serve()
+        except MemoryError:  # others are hired when there is memory again
+            self._hired.pop()
+
+
 class _Job:
     """One call of ``share``: parts that any thread may take."""
 
@@ -63,62 +102,74 @@ class _Job:
         self._work, self._count, self._step = work, count, step
         self._parts = math.ceil(count / step)
         self._next = itertools.count()  # its next() is one step under the global lock
-        self._left, self._lock = self._parts, threading.Lock()
-        self._finished = threading.Lock()
-        self._finished.acquire()
-        self._error: list[BaseException] = []
+        self._over = False
+        self._inside: set[int] = set()  # threads that may be at a part
+        self._left: queue.SimpleQueue[None] = queue.SimpleQueue()
+        self._errors: list[BaseException] = []
+
+    def help(self) -> None:
+        """What a thread of the pool does; no exception can come from outside here."""
+        me = threading.get_ident()
+        try:
+            # In this order: a caller that has said "over" and sees nobody inside may go.
+            self._inside.add(me)
+            self._take()
+        except BaseException as error:
+            self._over = True
+            self._errors.append(error)
+        finally:
+            self._inside.discard(me)
+            self._left.put(None)
 
     def run(self) -> None:
-        """Take parts until none is left."""
-        while (part := next(self._next)) < self._parts:
+        """What the caller does: parts of its own, then wait for those that others have begun."""
+        try:
+            self._take()
+        finally:
+            self._over = True
             try:
-                if not self._error:
-                    self._work(part * self._step, min((part + 1) * self._step, self._count))
-            except BaseException as error:
-                self._error.append(error)
-            with self._lock:
-                self._left -= 1
-                last = not self._left
-            if last:
-                self._finished.release()
+                self._wait()
+            except BaseException:
+                self._wait()  # parts still write to memory of the caller; a second interrupt lets them
+                raise
+        if self._errors:
+            raise self._errors[0]
 
-    def wait(self) -> None:
-        """Until every part is done, whoever does it."""
-        self._finished.acquire()
-        if self._error:
-            raise self._error[0]
+    def _take(self) -> None:
+        while not self._over and (part := next(self._next)) < self._parts:
+            self._work(part * self._step, min((part + 1) * self._step, self._count))
+
+    def _wait(self) -> None:
+        while self._inside:
+            with contextlib.suppress(queue.Empty):
+                self._left.get(timeout=LOOK)
 
 
 class _Pool:
-    """Threads that wait for jobs; started when they are first needed."""
+    """Threads that wait for jobs."""
 
     def __init__(self) -> None:
         self._jobs: queue.SimpleQueue[_Job] = queue.SimpleQueue()
-        self._threads = 0
-        self._callers = 0
-        self._lock = threading.Lock()
+        self._hands = Hands(self._serve)
+        # By thread: what an interrupt leaves behind is gone with the next call of that thread.
+        self._callers: dict[int, _Job] = {}
 
     def run(self, job: _Job, threads: int) -> None:
-        with self._lock:
-            self._callers += 1
-            helpers = threads - self._callers  # other callers are threads at work too
-            for _ in range(helpers - self._threads):
-                name = f"ggmlq-{self._threads}"
-                threading.Thread(target=self._serve, name=name, daemon=True).start()
-                self._threads += 1
+        me = threading.get_ident()
         try:
+            self._callers[me] = job
+            helpers = threads - len(self._callers)  # other callers are threads at work too
+            self._hands.hire(helpers)
             for _ in range(helpers):
                 self._jobs.put(job)
             job.run()
-            job.wait()
         finally:
-            with self._lock:
-                self._callers -= 1
+            self._callers.pop(me, None)
 
     def _serve(self) -> None:
         _inside.pool = True
         while True:
-            self._jobs.get().run()
+            self._jobs.get().help()
 
 
 _pool = _Pool()
@@ -142,9 +193,22 @@ def share(work: Callable[[int, int], object], count: int, grain: int = 1) -> Non
     """Call ``work(start, stop)`` on slices of ``range(count)``, each a multiple of ``grain``."""
     grains = math.ceil(count / grain)
     threads = min(num_threads(), grains)
-    if threads < 2 or inside_pool():
-        if count:
+    try:
+        if threads > 1 and not inside_pool():
+            step = math.ceil(grains / (PARTS * threads)) * grain
+            _pool.run(_Job(work, count, step), threads)
+        elif count:
             work(0, count)
-        return
-    step = math.ceil(grains / (PARTS * threads)) * grain
-    _pool.run(_Job(work, count, step), threads)
+    except MemoryError as error:
+        no_memory(error, count, threads)
+
+
+def no_memory(error: MemoryError, count: int, threads: int) -> NoReturn:
+    """Say what found no memory, if nobody has said so yet."""
+    if isinstance(error, HostMemoryError):
+        raise error
+    raise HostMemoryError(
+        f"work on {count} pieces in {threads} threads: {error or 'no memory left'}; each thread needs "
+        "memory of its own; free some, raise the limit of this process, or take fewer threads with "
+        "gq.set_num_threads"
+    ) from error

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import secrets
+import shutil
+import subprocess
+import sys
 import time
 import zlib
 from collections import Counter
@@ -28,8 +31,14 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 def pytest_configure(config: pytest.Config) -> None:
     """One fresh seed a run, the same in all of its processes."""
-    if config.option.seed is None:
-        config.option.seed = secrets.randbelow(10**9)
+    given = getattr(config, "workerinput", {}).get("seed", config.option.seed)
+    config.option.seed = secrets.randbelow(10**9) if given is None else given
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_configure_node(node) -> None:
+    """What pytest-xdist calls for each process: it does not hand over options that were set later."""
+    node.workerinput["seed"] = node.config.option.seed
 
 
 def pytest_report_header(config: pytest.Config) -> str:
@@ -93,8 +102,44 @@ def golden():
     return load
 
 
+@pytest.fixture(scope="session")
+def distribution(tmp_path_factory):
+    """``distribution("wheel")`` or ``"sdist"``: the file, built from a copy of this tree."""
+    source, made = tmp_path_factory.mktemp("source") / "tree", tmp_path_factory.mktemp("made")
+    passing = (
+        "__pycache__",
+        "*.egg-info",
+        "build",
+        "dist",
+        ".git",
+        ".venv",
+        ".*_cache",
+        ".hypothesis",
+        ".whl",
+    )
+
+    def build(kind: str) -> Path:
+        if not source.exists():
+            shutil.copytree(Path(__file__).parents[1], source, ignore=shutil.ignore_patterns(*passing))
+        code = f"from setuptools import build_meta; print(build_meta.build_{kind}({str(made)!r}))"
+        done = subprocess.run(
+            [sys.executable, "-c", code], cwd=source, check=True, capture_output=True, text=True
+        )
+        return made / done.stdout.splitlines()[-1]
+
+    return build
+
+
+@pytest.fixture(scope="session")
+def wheel_file(distribution):
+    """The wheel of this tree."""
+    return distribution("wheel")
+
+
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
     """One line for each reason why something did not run: green is never mistaken for whole."""
+    if terminalreporter.config.option.collectonly:
+        return
     reasons: Counter[str] = Counter()
     for report in terminalreporter.stats.get("skipped", []):
         place = report.longrepr[2] if isinstance(report.longrepr, tuple) else str(report.longrepr)
@@ -103,4 +148,5 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
     for reason, count in reasons.most_common():
         terminalreporter.write_line(f"{count} tests did not run: {reason}")
     if not reasons:
-        terminalreporter.write_line("nothing: every test ran")
+        terminalreporter.write_line("nothing: every test asked for ran")
+    terminalreporter.write_line(f"fresh data of this run: --seed {terminalreporter.config.option.seed}")

@@ -13,7 +13,7 @@ from numba import cuda
 
 import ggmlq as gq
 from ggmlq.reference import weights as held
-from ggmlq.testing.blocks import random_blocks
+from ggmlq.testing.cases import weights
 
 
 class Memory:
@@ -98,7 +98,7 @@ def exact(q):
 
 
 def check_weights(fmt, n, k, seed):
-    q = gq.QuantArray.from_bytes(random_blocks(fmt, n, k // fmt.block_size, seed), fmt, (n, k))
+    q = weights(fmt, n, k, seed)
     found = weights_of(strips_of(q.raw.copy().reshape(n, -1, fmt.dtype.itemsize), fmt), fmt)
     assert not found[n:].any()
     assert not found[:, k:].any()

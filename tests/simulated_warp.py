@@ -13,8 +13,7 @@ import simulated_strips
 from numba import cuda
 from simulated_strips import FORMATS, READ, exact, strips_of
 
-import ggmlq as gq
-from ggmlq.testing.blocks import random_blocks
+from ggmlq.testing.cases import weights
 
 GIVEN, ALL = [None] * 32, threading.Barrier(32)
 
@@ -46,7 +45,7 @@ def check(fmt, columns, span, seed):
     from ggmlq.cuda.strips import layout
 
     stage, k = stages.Stage(layout.layout(fmt), columns, span), max(128, fmt.block_size)
-    q = gq.QuantArray.from_bytes(random_blocks(fmt, 32, k // fmt.block_size, seed), fmt, (32, k))
+    q = weights(fmt, 32, k, seed)
     records = strips_of(q.raw.copy().reshape(32, -1, fmt.dtype.itemsize), fmt)[:, :span]
     x = np.random.default_rng(seed).integers(-8, 9, (columns, 64 * span)).astype(np.float32)
     READ.bytes = np.zeros(stage.length, np.uint8)

@@ -7,12 +7,10 @@ import numpy as np
 import pytest
 
 from ggmlq.cpu.atoms import atoms as cpu_atoms
-from ggmlq.formats import FORMATS, BlockFormat
 from ggmlq.formats._bits import half_value
 from ggmlq.formats._tables import FP4
 from ggmlq.testing.blocks import random_blocks
-
-BLOCKS = [fmt for fmt in FORMATS.values() if isinstance(fmt, BlockFormat)]
+from ggmlq.testing.cases import BLOCKS
 
 
 def any_blocks(fmt, n):

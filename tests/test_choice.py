@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import re
 
 import numpy as np
 import pytest
@@ -11,8 +12,9 @@ import pytest
 import ggmlq as gq
 from ggmlq import doctor, ladder
 from ggmlq.cuda import choice
-from ggmlq.cuda.linear import r11_gemv
+from ggmlq.cuda.linear import r11_gemv, r12_mma_bf16
 from ggmlq.cuda.machine import device
+from ggmlq.cuda.strips.layout import layout
 from ggmlq.formats import FORMATS, BlockFormat
 from ggmlq.ladder import Problem, choose, reasoned, register, rungs
 
@@ -48,6 +50,7 @@ def put_card(monkeypatch, card):
     ladder._remembered.cache_clear()
     monkeypatch.setattr(choice, "card", lambda: card)
     monkeypatch.setattr(device, "capability", lambda: card and card.capability)
+    monkeypatch.setattr(device, "lacks_cublas", lambda: None)
     monkeypatch.setattr(device, "most_shared", lambda: 227 << 10)
 
 
@@ -283,3 +286,65 @@ def test_older_gpus_have_registers_for_fewer_records(table, monkeypatch):
         monkeypatch.setattr(device, "most_shared", lambda: 227 << 10)
         assert r11_gemv.chosen(fmt, 32).span == span
         assert r11_gemv.chosen(fmt, 16).span == 2
+
+
+def test_a_gpu_that_refuses_all_that_was_measured(monkeypatch):
+    """Before 8.0: dp4a, which is 3.6 times as fast for one row as the highest that is left."""
+    put_card(monkeypatch, choice.Card("Tesla T4", (7, 5), 40))
+    monkeypatch.setattr(device, "most_shared", lambda: 64 << 10)
+    assert {m: choose(problem(m=m)).name for m in (1, 8, 64, 65)} == {
+        1: "cuda:dp4a", 8: "cuda:dp4a", 64: "cuda:dp4a", 65: "cuda:registers",
+    }  # fmt: skip
+    put_card(monkeypatch, choice.Card("NVIDIA A100", (8, 0), 108))
+    assert choose(problem(), arithmetic="q8").name == "cuda:streamk"
+    ladder._remembered.cache_clear()
+
+
+def test_without_cublas_others_serve(monkeypatch):
+    put_card(monkeypatch, H200)
+    monkeypatch.setattr(device, "lacks_cublas", lambda: "needs cuBLAS: it is not there")
+    assert choose(problem(m=4096)).name == "cuda:wgmma"
+    for name in ("cuda:dequant_bf16", "cuda:dequant_cublas", "cuda:dequant"):
+        with pytest.raises(gq.GGMLQError, match=f"{name}: needs cuBLAS"):
+            choose(problem(m=4096), name)
+    put_card(monkeypatch, choice.Card("NVIDIA A100", (8, 0), 108))
+    monkeypatch.setattr(device, "lacks_cublas", lambda: "needs cuBLAS: it is not there")
+    assert choose(problem(m=4096)).name == "cuda:mma_bf16"
+    ladder._remembered.cache_clear()
+
+
+def test_cublas_is_asked_for_where_cupy_finds_it(monkeypatch):
+    """CuPy's package loads the library when asked for the name; its module alone would not."""
+
+    def refuse(name):
+        raise ImportError("libcublas.so.13: not found\nand much more")
+
+    asked = []
+
+    class Libs:
+        def __getattr__(self, name):
+            return refuse(name)
+
+    monkeypatch.setattr(device, "import_module", lambda name: asked.append(name) or Libs())
+    device._cublas_problem.cache_clear()
+    device.cublas.cache_clear()
+    try:
+        monkeypatch.setattr(device, "capability", lambda: None)
+        assert device.lacks_cublas() is None
+        assert asked == []
+        monkeypatch.setattr(device, "capability", lambda: (9, 0))
+        words = r"needs cuBLAS: .*\(libcublas\.so\.13: not found\).*pip install \"ggmlq\[cuda\]\""
+        assert [bool(re.fullmatch(words + ".*", device.lacks_cublas())) for _ in range(2)] == [True, True]
+        assert asked == ["cupy_backends.cuda.libs"]
+    finally:
+        device._cublas_problem.cache_clear()
+
+
+def test_a_card_with_less_shared_memory_holds_fewer_blocks(monkeypatch):
+    """q8_0 in tiles of 64: 66 KB a block, of which Hopper holds two and an sm_86 one."""
+    shape = r12_mma_bf16.SHAPES[-1]
+    shared = shape.shared(layout(FORMATS["q8_0"]))
+    monkeypatch.setattr(device, "current", lambda: 0)
+    for whole, want in ((228, 2), (100, 1), (16, 1)):
+        monkeypatch.setattr(device, "_attribute", lambda which, index, whole=whole: whole << 10)
+        assert device.blocks_beside(shape.blocks, shared) == want

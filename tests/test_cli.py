@@ -23,7 +23,7 @@ def test_formats(capsys):
     lines = said.out.splitlines()
     assert status == 0
     assert len(lines) == 1 + len(gq.formats)
-    assert lines[3].split() == ["q4_0", "2", "32", "18", "4.5", "yes", "yes"]
+    assert lines[3].split() == ["q4_0", "2", "32", "18", "4.5", "yes", "yes", "used"]
     assert any(line.split()[:5] == ["q4_K", "12", "256", "144", "4.5"] for line in lines)
 
 

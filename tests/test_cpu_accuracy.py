@@ -7,18 +7,13 @@ import pytest
 
 import ggmlq as gq
 from ggmlq.formats import FORMATS, BlockFormat
-from ggmlq.testing.blocks import random_blocks
+from ggmlq.testing.cases import weights
 from ggmlq.testing.oracle import assert_right
 from ggmlq.testing.rows import rows
 
 BLOCKS = [
     name for name, fmt in FORMATS.items() if isinstance(fmt, BlockFormat) and name not in ("q8_1", "q8_K")
 ]
-
-
-def weights(name, n, k, seed=0):
-    fmt = FORMATS[name]
-    return gq.QuantArray.from_bytes(random_blocks(fmt, n, k // fmt.block_size, seed), fmt, (n, k))
 
 
 @pytest.mark.parametrize("name", BLOCKS)

@@ -21,16 +21,15 @@ X86 = "+sse2,+sse3,+ssse3,+sse4.1,+sse4.2,+cx16,+popcnt"
 WITH_AVX2 = X86 + ",+avx,+avx2,+fma,+f16c,+bmi,+bmi2"
 
 PRODUCTS = """
+import sys
 import numpy as np, ggmlq as gq
 from ggmlq.cpu.machine.target import target
-from ggmlq.formats import FORMATS
-from ggmlq.testing.blocks import random_blocks
+from ggmlq.testing.cases import weights
 from ggmlq.testing.oracle import assert_right
 from ggmlq.testing.rows import rows
 print(target().dot)
-for name in ("q4_0", "q6_K", "iq4_nl", "q4_K", "iq2_xs", "iq2_s", "iq1_m"):
-    fmt = FORMATS[name]
-    q = gq.QuantArray.from_bytes(random_blocks(fmt, 19, 512 // fmt.block_size, seed=1), fmt, (19, 512))
+for name in sys.argv[1:]:
+    q = weights(name, 19, 512, seed=1)
     for m in (1, 11):
         x = rows("normal", m, 512, seed=m)
         assert_right(x @ q.T, x, q)
@@ -39,15 +38,20 @@ q.blocks["d"] = 1  # codes of -128 against 127: sums of pairs overflow 16 bits i
 assert (np.full((1, 32), -3.0, np.float32) @ q.T == 128 * 32 * 3).all()
 """
 
+# One of each way that panels hold weights; all of them would be compiled for each CPU.
+KINDS = ("q6_K", "iq4_nl", "q4_K", "iq2_xs", "iq2_s", "iq1_m")
+
 
 @pytest.mark.skipif(platform.machine() != "x86_64", reason="the features are those of x86")
 @pytest.mark.parametrize(("features", "dot"), [(WITH_AVX2, "avx2"), (X86, "plain")])
-def test_products_without_avx512(features, dot):
+def test_products_without_avx512(features, dot, fresh):
+    """One plain type, and two of other kinds that each run draws."""
+    names = ["q4_0", *fresh.choice(KINDS, 2, replace=False)]
     env = {**os.environ, "NUMBA_CPU_NAME": "x86-64", "NUMBA_CPU_FEATURES": features}
     child = subprocess.run(
-        [sys.executable, "-c", PRODUCTS], env=env, capture_output=True, text=True, check=False
+        [sys.executable, "-c", PRODUCTS, *names], env=env, capture_output=True, text=True, check=False
     )
-    assert child.returncode == 0, child.stderr
+    assert child.returncode == 0, (names, child.stderr)
     assert child.stdout.strip() == dot
 
 

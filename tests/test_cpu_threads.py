@@ -20,7 +20,7 @@ from ggmlq.cpu.machine.workers import share_kernel
 from ggmlq.cpu.panels.layout import RUN, layout_of
 from ggmlq.cpu.panels.prepare import panels
 from ggmlq.formats import FORMATS
-from ggmlq.testing.blocks import random_blocks
+from ggmlq.testing.cases import weights
 from ggmlq.testing.oracle import assert_right
 from ggmlq.testing.rows import rows
 
@@ -32,15 +32,10 @@ def restored():
     threads._asked[:] = before
 
 
-def weights(name, n=70, k=512, seed=0):
-    fmt = FORMATS[name]
-    return gq.QuantArray.from_bytes(random_blocks(fmt, n, k // fmt.block_size, seed), fmt, (n, k))
-
-
 @pytest.mark.parametrize("name", ["q4_0", "iq2_xs"])
 @pytest.mark.parametrize("m", [1, 9])
 def test_the_number_of_threads_changes_no_bit(name, m):
-    q, x = weights(name), rows("normal", m, 512)
+    q, x = weights(name, 70, 512), rows("normal", m, 512)
     results = []
     for n in (1, 2, 64):
         gq.set_num_threads(n)
@@ -81,10 +76,12 @@ def test_every_part_of_a_job_is_done_once():
 
 
 def test_several_callers_at_once():
-    q, x = weights("q4_0"), rows("normal", 9, 512)
+    q, x = weights("q4_0", 70, 512), rows("normal", 9, 512)
     want = x @ q.T
     with ThreadPoolExecutor(8) as pool:
-        found = list(pool.map(lambda _: x @ weights("q4_0").T if _ % 5 == 0 else x @ q.T, range(200)))
+        found = list(
+            pool.map(lambda _: x @ weights("q4_0", 70, 512).T if _ % 5 == 0 else x @ q.T, range(200))
+        )
     assert all(np.array_equal(y, want) for y in found)
 
 
@@ -145,7 +142,7 @@ def test_a_forked_process_has_threads_of_its_own():
 
 
 def test_panels_are_made_once_and_can_be_dropped():
-    q, x = weights("q4_0"), rows("normal", 1, 512)
+    q, x = weights("q4_0", 70, 512), rows("normal", 1, 512)
     y = x @ q.T
     kept = q.prepared(panels)
     assert np.array_equal(x @ q.T, y)
@@ -156,14 +153,14 @@ def test_panels_are_made_once_and_can_be_dropped():
 
 
 def test_parts_have_panels_of_their_own():
-    q, x = weights("q4_K"), rows("normal", 2, 512)
+    q, x = weights("q4_K", 70, 512), rows("normal", 2, 512)
     y = x @ q.T
     assert np.array_equal(x @ q[16:50].T, y[:, 16:50])
     assert np.array_equal(x @ q[::-3].T, y[:, ::-3])
 
 
 def test_weights_that_can_be_written_to_are_read_again():
-    q, x = weights("q8_0").copy(), rows("normal", 2, 512)
+    q, x = weights("q8_0", 70, 512).copy(), rows("normal", 2, 512)
     before = x @ q.T
     q.blocks["d"] *= 2
     assert np.allclose(x @ q.T, 2 * before)

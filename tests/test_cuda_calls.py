@@ -8,9 +8,8 @@ import numpy as np
 import pytest
 
 import ggmlq as gq
-from ggmlq.formats import FORMATS
 from ggmlq.ops import fast_path
-from ggmlq.testing.blocks import random_blocks
+from ggmlq.testing.cases import weights
 from ggmlq.testing.rows import rows
 
 pytestmark = pytest.mark.cuda
@@ -18,14 +17,9 @@ SEED = int(np.random.default_rng().integers(1 << 31))
 N, K = 40, 256
 
 
-def weights(name="q4_0", n=N, k=K, seed=SEED):
-    fmt = FORMATS[name]
-    return gq.QuantArray.from_bytes(random_blocks(fmt, n, k // fmt.block_size, seed), fmt, (n, k))
-
-
 @pytest.fixture
 def q(cupy):
-    return weights().to("cuda")
+    return weights("q4_0", N, K, SEED).to("cuda")
 
 
 @pytest.fixture
@@ -99,7 +93,7 @@ def test_results(dtype, cupy, q, checked):
 
 
 def test_out_may_overlap_what_is_read(cupy):
-    q = weights(n=K).to("cuda")
+    q = weights("q4_0", K, K, SEED).to("cuda")
     x = cupy.asarray(rows("normal", 9, K, SEED))
     want = gq.linear(x, q)
     assert cupy.array_equal(gq.linear(x, q, out=x), want)
@@ -149,8 +143,8 @@ def test_work_waits_in_its_own_stream(cupy, q):
 def test_the_first_product_may_be_anywhere(cupy):
     """What is prepared on one stream is there for all others."""
     x = cupy.asarray(rows("normal", 4, K, SEED))
-    want = gq.linear(x, weights().to("cuda"))
-    q = weights().to("cuda")
+    want = gq.linear(x, weights("q4_0", N, K, SEED).to("cuda"))
+    q = weights("q4_0", N, K, SEED).to("cuda")
     cupy.cuda.runtime.deviceSynchronize()
     first, second = (cupy.cuda.Stream(non_blocking=True) for _ in range(2))
     busy(cupy, first)
@@ -166,7 +160,7 @@ def test_the_first_product_may_be_anywhere(cupy):
 @pytest.mark.parametrize("name", ["q4_0", "q4_K", "q8_0"])
 def test_a_graph(name, m, cupy):
     """Replays see new activations, and nobody else gets the memory that they write to."""
-    q = weights(name, 64, 512).to("cuda")
+    q = weights(name, 64, 512, SEED).to("cuda")
     x, out = cupy.zeros((m, 512), np.float32), cupy.zeros((m, 64), np.float32)
     stream = cupy.cuda.Stream(non_blocking=True)
     with stream:
@@ -209,7 +203,8 @@ def test_a_graph_of_all_forms(cupy, q):
 
 
 def test_a_graph_needs_a_product_before(cupy):
-    q, x, options = weights().to("cuda"), cupy.ones((1, K), np.float32), {"kernel": "cuda:mma_magic"}
+    q, x = weights("q4_0", N, K, SEED).to("cuda"), cupy.ones((1, K), np.float32)
+    options = {"kernel": "cuda:mma_magic"}
     gq.linear(x, q, **options)
     q.drop_prepared()
     stream = cupy.cuda.Stream(non_blocking=True)
@@ -312,7 +307,7 @@ def test_a_device_that_is_not_current(cupy, q, second):
 
 
 def test_a_stream_of_another_device(cupy, second):
-    q = weights().to(f"cuda:{second}")
+    q = weights("q4_0", N, K, SEED).to(f"cuda:{second}")
     with cupy.cuda.Device(second), cupy.cuda.Stream(non_blocking=True) as stream:
         x, out = cupy.ones((4, K), np.float32), cupy.zeros((4, N), np.float32)
         gq.linear(x, q, out=out)
@@ -330,7 +325,7 @@ def test_a_stream_of_another_device(cupy, second):
 @pytest.mark.parametrize("m", [1, 20, 80, 600])
 def test_rows_with_a_step(m, step, cupy):
     """Kernels read rows that lie together; a slice with a step is made so."""
-    q, x = weights(), cupy.asarray(rows("normal", m, K))
+    q, x = weights("q4_0", N, K, SEED), cupy.asarray(rows("normal", m, K))
     y = gq.linear(x, q.to("cuda")[step])
     assert gq.nmse(y.get(), gq.reference.linear(x.get(), q[step])) < 1e-4
 
@@ -376,3 +371,36 @@ def test_rows_of_bfloat16_that_fill_no_word(m, k, cupy):
     q, x = gq.QuantArray.from_bytes(bits.view(np.uint8), "bf16", (7, k)), rows("normal", m, k, SEED + 1)
     y = gq.linear(cupy.asarray(x), q.to("cuda")).get()
     assert gq.nmse(y, gq.reference.linear(x, q)) < 1e-5
+
+
+def test_an_upload_is_there_for_every_stream(cupy):
+    """The first product on another stream makes strips, which stay: none of bytes on their way."""
+    from ggmlq.cuda.strips.make import made
+
+    q = gq.quantize(rows("normal", 4096, 4096), "q4_0")
+    want = q.dequantize()
+    for _ in range(5):
+        with cupy.cuda.Stream(non_blocking=True):
+            d = q.to("cuda")
+        with cupy.cuda.Stream(non_blocking=True) as other:
+            strips = d.prepared(made)
+            other.synchronize()
+        assert strips.records.size
+        d.drop_raw()
+        assert np.array_equal(d.to("cpu").raw, q.raw)
+    assert np.array_equal(d.dequantize().get(), want)
+
+
+def test_prepared_memory_is_not_used_again_too_early(cupy):
+    """A product runs on while its strips are dropped on another stream, and others take the memory."""
+    q = gq.quantize(rows("normal", 4096, 4096), "q4_0").to("cuda")
+    x = cupy.asarray(rows("normal", 8, 4096, seed=2))
+    want = (x @ q.T).get()
+    for _ in range(5):
+        stream = cupy.cuda.Stream(non_blocking=True)
+        with stream:
+            got = [x @ q.T for _ in range(20)]
+        q.drop_prepared()
+        cupy.full(1 << 24, 0xFF, np.uint8)
+        stream.synchronize()
+        assert all(np.array_equal(y.get(), want) for y in got)

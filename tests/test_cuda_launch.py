@@ -1,15 +1,16 @@
-"""What a launch hands to the driver, and what a CUDA graph records: with a CuPy made of words."""
+"""What a launch hands to the driver, and what a CUDA graph records: with a fake CuPy."""
 
 from __future__ import annotations
 
 import ctypes
-from contextlib import contextmanager
 from types import SimpleNamespace
 
 import numpy as np
 import pytest
 
 pytest.importorskip("numba_cuda", reason="numba-cuda is not installed (extra test or cuda)")
+
+from fake_cupy import on_device, put_gpu
 
 import ggmlq as gq
 from ggmlq import devices
@@ -21,28 +22,7 @@ from ggmlq.cuda.words.language import cuda, float32, uint8, uint32, uint64
 @pytest.fixture
 def gpu(monkeypatch):
     """A GPU that remembers what is asked of it."""
-    state = SimpleNamespace(capturing=False, waits=0, allocator=len)
-
-    @contextmanager
-    def using_allocator(allocator):
-        before, state.allocator = state.allocator, allocator
-        try:
-            yield
-        finally:
-            state.allocator = before
-
-    def synchronize():
-        assert not state.capturing
-        state.waits += 1
-
-    stream = SimpleNamespace(ptr=99, is_capturing=lambda: state.capturing, synchronize=synchronize)
-    driver = SimpleNamespace(device=lambda: 0, stream=lambda index: stream)
-    cuda = SimpleNamespace(get_allocator=lambda: state.allocator, using_allocator=using_allocator)
-    monkeypatch.setattr(device, "driver", lambda: driver)
-    monkeypatch.setattr(device, "cupy", lambda: SimpleNamespace(cuda=cuda))
-    monkeypatch.setattr(device, "capability", lambda: (9, 0))
-    state.stream = stream
-    return state
+    return put_gpu(monkeypatch)
 
 
 class Array(SimpleNamespace):
@@ -157,17 +137,10 @@ def test_no_kernel_is_loaded_into_a_graph(gpu):
         made((1,), (32,), 1)
 
 
-class DeviceArray(np.ndarray):
-    """As much of a CuPy array as a QuantArray looks at."""
-
-    __module__ = "cupy"
-    device = SimpleNamespace(id=0)
-
-
 def test_weights_are_prepared_once_and_in_no_graph(gpu, monkeypatch):
     monkeypatch.setattr(devices, "cuda_device", lambda: device)
     q = gq.quantize(np.ones((2, 32), np.float32), "q4_0")
-    q = gq.QuantArray(q.format, q.shape, np.array(q.raw).view(DeviceArray))
+    q = gq.QuantArray(q.format, q.shape, on_device(q.raw))
     made = []
 
     def make(weights):

@@ -11,7 +11,7 @@ import ggmlq as gq
 from ggmlq.cuda.linear import r6_dequant_cublas
 from ggmlq.formats import FORMATS, BlockFormat
 from ggmlq.ladder import Problem
-from ggmlq.testing.blocks import random_blocks
+from ggmlq.testing.cases import weights
 from ggmlq.testing.oracle import assert_right
 from ggmlq.testing.products import products
 from ggmlq.testing.rows import rows
@@ -40,11 +40,6 @@ SEEDS_KERNELS = {
 SEEDS_NMSE = {"W4A16": 4.65e-3, "W4A8": 4.66e-3, "Q8_0": 1.4e-5}
 
 
-def weights(name, n, k, seed=SEED):
-    fmt = FORMATS[name]
-    return gq.QuantArray.from_bytes(random_blocks(fmt, n, k // fmt.block_size, seed), fmt, (n, k))
-
-
 def multiply(cupy, rung, x, q):
     """The product, run twice, into a poisoned array between two guard rows."""
     (m, _), n = x.shape, len(q)
@@ -64,7 +59,7 @@ def check(cupy, rung, name, m, n, k, kind="normal"):
     if reason := rung.refuses(problem):
         assert reason[0].islower()
         return
-    x, q = rows(kind, m, k, SEED), weights(name, n, k)
+    x, q = rows(kind, m, k, SEED), weights(name, n, k, SEED)
     assert_right(multiply(cupy, rung, x, q), x, q, rung)
 
 
@@ -119,7 +114,7 @@ def test_nothing_to_multiply(rung, cupy):
 @pytest.mark.cuda
 @pytest.mark.parametrize("rung", RUNGS, ids=NAMES)
 def test_not_a_number_stays_one(rung, cupy):
-    q, x = weights("q8_0", 9, 256), rows("normal", 3, 256)
+    q, x = weights("q8_0", 9, 256, SEED), rows("normal", 3, 256)
     x[1, 70] = np.nan
     if not rung.refuses(Problem("linear", q.format, 3, 9, 256, "cuda")):
         assert np.isnan(multiply(cupy, rung, x, q)).any(axis=1).tolist() == [False, True, False]
@@ -158,7 +153,7 @@ def test_the_seeds_cases(case, shape, cupy, capsys):
 @pytest.mark.cuda
 @pytest.mark.parametrize("name", FORMATS)
 def test_auto_takes_every_format(name, cupy):
-    q = weights(name, 40, 2 * FORMATS[name].block_size * (1 if FORMATS[name].block_size > 1 else 64))
+    q = weights(name, 40, 2 * FORMATS[name].block_size * (1 if FORMATS[name].block_size > 1 else 64), SEED)
     for m in (1, 200):
         x = rows("normal", m, q.shape[1], SEED)
         y = cupy.asarray(x) @ q.to("cuda").T
@@ -167,7 +162,7 @@ def test_auto_takes_every_format(name, cupy):
 
 @pytest.mark.cuda
 def test_forms_of_x(cupy):
-    q, x = weights("q4_0", 7, 128).to("cuda"), cupy.asarray(rows("normal", 24, 128))
+    q, x = weights("q4_0", 7, 128, SEED).to("cuda"), cupy.asarray(rows("normal", 24, 128))
     for rung in RUNGS:
         if rung.refuses(Problem("linear", q.format, 24, 7, 128, "cuda")):
             continue
@@ -185,7 +180,7 @@ def test_forms_of_x(cupy):
 @pytest.mark.parametrize("rung", ["cuda:dequant_cublas", "cuda:dequant_bf16"])
 def test_slabs_of_a_large_matrix(rung, cupy, monkeypatch):
     """Decoded in slabs of 96 rows, the last one shorter: the same sums, whichever way cuBLAS takes."""
-    q, x = weights("q5_1", 257, 512), rows("normal", 9, 512, SEED)
+    q, x = weights("q5_1", 257, 512, SEED), rows("normal", 9, 512, SEED)
     given, device_q = cupy.asarray(x), q.to("cuda")
     whole = gq.linear(given, device_q, kernel=rung).get()
     monkeypatch.setattr(r6_dequant_cublas, "SLAB", 100 * 2 * 512)
@@ -195,7 +190,7 @@ def test_slabs_of_a_large_matrix(rung, cupy, monkeypatch):
 
 @pytest.mark.cuda
 def test_a_current_stream_and_a_graph(cupy):
-    q, x = weights("q4_0", 64, 512).to("cuda"), cupy.asarray(rows("normal", 4, 512))
+    q, x = weights("q4_0", 64, 512, SEED).to("cuda"), cupy.asarray(rows("normal", 4, 512))
     want = gq.linear(x, q)
     stream = cupy.cuda.Stream(non_blocking=True)
     out = cupy.zeros((4, 64), np.float32)
@@ -213,7 +208,7 @@ def test_a_current_stream_and_a_graph(cupy):
 
 @pytest.mark.cuda
 def test_out_of_memory_is_told(cupy):
-    q = weights("q4_0", 1 << 16, 512).to("cuda")
+    q = weights("q4_0", 1 << 16, 512, SEED).to("cuda")
     few = cupy.ones((1, 512), np.float32)
     before = cupy.get_default_memory_pool().used_bytes()
     with pytest.raises(gq.GGMLQError, match=r"out of memory.*free_all_blocks"):

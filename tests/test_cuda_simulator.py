@@ -22,11 +22,11 @@ from ggmlq.cuda.linear import r0_naive_f32, r1_naive, r2_tiled, r4_dp4a
 from ggmlq.formats import FORMATS
 from ggmlq.reference import linear, row_errors
 from ggmlq.reference.operands import activations
-from ggmlq.testing.blocks import random_blocks
+from ggmlq.testing.cases import weights
 
 name, m, n, k, seed = sys.argv[1], *map(int, sys.argv[2:])
 fmt = FORMATS[name]
-q = gq.QuantArray.from_bytes(random_blocks(fmt, n, k // fmt.block_size, seed), fmt, (n, k))
+q = weights(fmt, n, k, seed)
 x = np.random.default_rng(seed).standard_normal((m, k)).astype(np.float32)
 blocks = q.raw.copy().reshape(n, -1, fmt.dtype.itemsize)
 

@@ -19,11 +19,10 @@ from ggmlq.cuda.strips.layout import STEP, layout, stored
 from ggmlq.cuda.strips.make import strips
 from ggmlq.cuda.strips.to_bf16 import unfold
 from ggmlq.cuda.words import bf16x2
-from ggmlq.formats import FORMATS, BlockFormat
-from ggmlq.testing.blocks import random_blocks
+from ggmlq.formats import FORMATS
+from ggmlq.testing.cases import BLOCKS, weights
 from ggmlq.testing.rows import rows
 
-BLOCKS = [fmt for fmt in FORMATS.values() if isinstance(fmt, BlockFormat)]
 # Bytes of strips for one of the file.
 SIZES = {
     "q4_0": 1, "q4_1": 1, "q5_0": 1, "q5_1": 1, "q8_0": 1, "q8_1": 1, "q2_0": 1, "iq4_nl": 1,
@@ -108,11 +107,6 @@ for fmt in FORMATS.values():
         check_codes(fmt, layout.layout(fmt))
         check_scales(fmt, layout.layout(fmt))
 """
-
-
-def weights(name, n, k):
-    fmt = FORMATS[name]
-    return gq.QuantArray.from_bytes(random_blocks(fmt, n, k // fmt.block_size, SEED), fmt, (n, k))
 
 
 @pytest.mark.parametrize("name", SIZES)
@@ -221,7 +215,7 @@ def test_nothing_overflows(rung, cupy):
 @pytest.mark.parametrize("scale", [1e-30, 1e-8, 1e8])
 def test_scales_of_any_size(rung, scale, cupy):
     """Tiny and huge activations are as exact as others, and rows of weights keep their own scale."""
-    q = weights("q6_K", 48, 512)
+    q = weights("q6_K", 48, 512, SEED)
     x = rows("normal", 4, 512, SEED) * np.float32(scale)
     y = gq.linear(cupy.asarray(x), q.to("cuda"), kernel=rung).get()
     assert gq.nmse(y, gq.reference.linear(x, q)) < 2e-5
@@ -232,7 +226,7 @@ def test_scales_of_any_size(rung, scale, cupy):
 @pytest.mark.parametrize("m", [1, 8, 9, 16, 17, 32, 33, 64, 65, 128, 129, 257])
 def test_borders_between_kernels(name, m, cupy):
     """At each number of rows where another kernel begins, no worse than llama.cpp on the same data."""
-    q, x = weights(name, 144, 1536), rows("normal", m, 1536, SEED)
+    q, x = weights(name, 144, 1536, SEED), rows("normal", m, 1536, SEED)
     exact = gq.reference.linear(x, q)
     theirs = gq.nmse(gq.reference.linear(x, q, "ggml-mmq"), exact)
     device, given = q.to("cuda"), cupy.asarray(x)
@@ -266,7 +260,7 @@ def test_any_bytes_come_back(name, shape, cupy):
 @pytest.mark.cuda
 @pytest.mark.parametrize("name", ["q4_0", "q4_K", "q6_K", "mxfp4"])
 def test_products_without_the_bytes(name, cupy):
-    q, x = weights(name, 144, 1536).to("cuda"), cupy.asarray(rows("normal", 8, 1536, SEED))
+    q, x = weights(name, 144, 1536, SEED).to("cuda"), cupy.asarray(rows("normal", 8, 1536, SEED))
     want = {rung: gq.linear(x, q, kernel=rung) for rung in RUNGS}
     others = gq.linear(x, q, kernel="cuda:dequant_cublas")
     q.drop_raw()
@@ -287,7 +281,7 @@ def test_products_without_the_bytes(name, cupy):
 def test_memory_is_given_back(cupy):
     pool = cupy.get_default_memory_pool()
     before = pool.used_bytes()
-    q = weights("q4_0", 1024, 2048).to("cuda")
+    q = weights("q4_0", 1024, 2048, SEED).to("cuda")
     q.drop_raw()
     held = pool.used_bytes() - before
     assert q.nbytes <= held <= q.nbytes + 4096
@@ -297,7 +291,7 @@ def test_memory_is_given_back(cupy):
 
 @pytest.mark.cuda
 def test_graphs_without_the_bytes(cupy):
-    q, x = weights("q4_K", 40, 256).to("cuda"), cupy.asarray(rows("normal", 2, 256, SEED))
+    q, x = weights("q4_K", 40, 256, SEED).to("cuda"), cupy.asarray(rows("normal", 2, 256, SEED))
     q.drop_raw()
     stream, out = cupy.cuda.Stream(non_blocking=True), cupy.empty((2, 40), np.float32)
     with stream:
@@ -318,7 +312,7 @@ def test_graphs_without_the_bytes(cupy):
 def test_unfolded_strips_are_the_decoded_weights(name, cupy):
     """To the bit, but for the sign of a zero; of part of the rows too, and of columns that fill no record."""
     fmt = FORMATS[name]
-    q = weights(name, 53, 192 if 192 % fmt.block_size == 0 else 768).to("cuda")
+    q = weights(name, 53, 192 if 192 % fmt.block_size == 0 else 768, SEED).to("cuda")
     want = decoded(q, "bfloat16").get().astype(np.uint32) << 16
     for first, rows_each in ((0, 53), (16, 20), (48, 5)):
         found = cupy.full((rows_each, q.shape[1]), 0x7FC1, np.uint16)
@@ -332,7 +326,7 @@ def test_unfolded_strips_are_the_decoded_weights(name, cupy):
 @pytest.mark.parametrize("name", ["q4_K", "q8_0", "mxfp4"])
 def test_cublas_after_the_bytes_are_gone(name, cupy):
     """Decoding strips gives what decoding bytes gave, and does not bring the bytes back."""
-    q, x = weights(name, 130, 512).to("cuda"), cupy.asarray(rows("normal", 64, 512, SEED))
+    q, x = weights(name, 130, 512, SEED).to("cuda"), cupy.asarray(rows("normal", 64, 512, SEED))
     before = gq.linear(x, q, kernel="cuda:dequant_bf16").get()
     q.drop_raw()
     after = gq.linear(x, q, kernel="cuda:dequant_bf16").get()

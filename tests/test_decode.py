@@ -10,11 +10,11 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
 import ggmlq as gq
-from ggmlq.formats import FORMATS, BlockFormat
+from ggmlq.formats import FORMATS
 from ggmlq.testing.blocks import random_blocks
+from ggmlq.testing.cases import BLOCKS
 from ggmlq.testing.compare import assert_same_values
 
-BLOCKS = [fmt for fmt in FORMATS.values() if isinstance(fmt, BlockFormat)]
 DECODED = [fmt for fmt in FORMATS.values() if fmt.name in ("f16", "bf16")] + [
     fmt
     for fmt in BLOCKS

@@ -11,7 +11,7 @@ import wrong_kernels
 
 import ggmlq as gq
 from ggmlq.faults import CATALOGUE
-from ggmlq.testing.blocks import random_blocks
+from ggmlq.testing.cases import weights
 from ggmlq.testing.products import products
 from ggmlq.testing.rows import KINDS, rows
 
@@ -22,10 +22,7 @@ NORMAL = np.random.default_rng(3)
 
 def some(name="q4_0", m=9, n=24, k=256, seed=0):
     """Activations and weights."""
-    fmt = gq.formats[name]
-    blocks = random_blocks(fmt, n, k // fmt.block_size, seed)
-    q = gq.QuantArray.from_bytes(blocks.view(np.uint8).reshape(n, -1), name, (n, k))
-    return np.random.default_rng(seed).standard_normal((m, k)).astype(np.float32), q
+    return np.random.default_rng(seed).standard_normal((m, k)).astype(np.float32), weights(name, n, k, seed)
 
 
 # --- each fault -----------------------------------------------------------------------------
@@ -45,17 +42,32 @@ def test_each_fault_is_named(fault):
         assert found.where["rows"]
 
 
-def test_the_mutation_suite():
+@pytest.fixture
+def drawn(fresh, request):
+    """``drawn(cases, n)``: with ``--long`` all cases, else n of each fault, others in each run."""
+
+    def draw(cases, n):
+        of = {}
+        for case in cases(int(fresh.integers(1 << 20)), mutation.FEW):
+            of.setdefault(case[0], []).append(case)
+        if request.config.option.long:
+            return [case for some in of.values() for case in some]
+        return [some[i] for some in of.values() for i in fresh.permutation(len(some))[:n]]
+
+    return draw
+
+
+def test_the_mutation_suite(drawn):
     """Wrong kernels in plain loops, fresh data: at least 95 % named rightly, no right one accused."""
-    found, missed = mutation.tried(mutation.cases(4000, mutation.FEW))
+    found, missed = mutation.tried(drawn(mutation.cases, 2))
     right = sum(n for (given, said), n in found.items() if given == said)
     shown = "\n".join(f"{args}: {said.fault}, {said.text}" for args, said in missed)
     assert right >= 0.95 * found.total(), shown
     assert found["correct", "correct"] == sum(n for (given, _), n in found.items() if given == "correct")
 
 
-def test_a_fault_beside_an_unlisted_difference_is_that_fault_or_unknown():
-    found, missed = mutation.tried(mutation.mixtures(500, mutation.FEW))
+def test_a_fault_beside_an_unlisted_difference_is_that_fault_or_unknown(drawn):
+    found, missed = mutation.tried(drawn(mutation.mixtures, 1))
     wrongly = [(args, said.text) for args, said in missed if said.fault != "unknown"]
     assert not wrongly
     assert found.total() - len(missed) > found.total() / 2

@@ -57,7 +57,7 @@ def test_quantize_refuses(x, format, error, words):
 
 
 def test_the_place_of_a_nan_is_right_in_a_later_slab(monkeypatch):
-    monkeypatch.setattr("ggmlq.ops.SLAB", 64)
+    monkeypatch.setattr("ggmlq.ops.encoding.SLAB", 64)
     with pytest.raises(gq.GGMLQError, match=r"x\[3, 1\] is nan"):
         gq.quantize(bad(np.nan, 3, 1), "q4_0")
 
@@ -113,7 +113,9 @@ Q = gq.quantize(X, "q4_0")
         (lambda: gq.linear([[1.0], [1.0, 2.0]], Q), TypeError, "x is no array"),
         (lambda: gq.linear(np.ma.array(X, mask=X > 0), Q), TypeError, "mask"),
         (lambda: gq.linear(X, Q, bias=np.ones(4, int)), TypeError, "bias is int64"),
-        (lambda: gq.linear(X, Q, kernel="cpu:magic"), NotImplementedError, "dequant: not the one asked for"),
+        (lambda: gq.linear(X, Q, kernel="cpu:magic"), NotImplementedError, "no such kernel; those for"),
+        (lambda: gq.linear(X, Q, kernel="cpu:panel"), NotImplementedError, "mean 'cpu:panels'"),
+        (lambda: gq.linear(X, Q, kernel="cuda:dp4a"), NotImplementedError, "for cuda arrays, x and q are"),
         (lambda: gq.linear(X, gq.QuantArray.from_bytes(bytes(4), "f32", ())), ValueError, "0-D"),
         (lambda: Q.T @ X, ValueError, r"write x @ q\.T"),
         (lambda: gq.kernels("sort"), NotImplementedError, "this version has linear"),

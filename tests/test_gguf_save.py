@@ -7,6 +7,7 @@ import pickle
 
 import numpy as np
 import pytest
+from fake_cupy import on_device
 
 import ggmlq as gq
 from ggmlq import progress
@@ -92,21 +93,9 @@ class BFloat16(np.ndarray):
         return bits.view(ml_dtypes.bfloat16)
 
 
-class DeviceArray:
-    """As much of a CuPy array as save asks for."""
-
-    __module__ = "cupy.fake"
-
-    def __init__(self, host):
-        self.host, self.dtype, self.shape = host, host.dtype, host.shape
-
-    def get(self):
-        return self.host
-
-
 def test_arrays_on_a_device(tmp_path):
     x = np.arange(6, dtype=np.float16).reshape(2, 3)
-    gq.save(tmp_path / "m.gguf", {"x": DeviceArray(x)})
+    gq.save(tmp_path / "m.gguf", {"x": on_device(x)})
     assert np.array_equal(gq.open(tmp_path / "m.gguf")["x"].blocks, x)
 
 

@@ -20,12 +20,18 @@ MODULES = sorted(path.relative_to(ROOT).as_posix() for path in ROOT.rglob("*.py"
 ALLOWED = {
     # the ground
     "errors.py": set(),
+    "interrupted.py": set(),
     "text.py": set(),
     "progress.py": set(),
-    "cache.py": set(),
-    "threads.py": {"errors"},
+    "announced.py": set(),
+    "cache": {"cache"},
+    "cores.py": set(),
+    "threads.py": {"cores", "errors"},
     "devices.py": {"errors"},  # the CUDA side by name, when an array lies there
+    "tensors.py": {"devices", "errors"},
+    "dumps.py": {"errors", "text"},
     "formats": {"errors", "formats"},
+    "packing.py": {"formats"},
     # arrays
     "buffers.py": {"devices", "errors", "formats"},
     "storage.py": {"buffers", "devices", "errors", "formats"},
@@ -34,26 +40,28 @@ ALLOWED = {
     "checks.py": {"array", "buffers", "devices", "errors", "formats"},
     "metrics.py": {"buffers", "devices", "errors"},
     # kernels
-    "ladder.py": {"text", "errors", "formats"},
-    "cpu": {"array", "cache", "errors", "formats", "ladder", "threads", "cpu"},
-    "cuda": {"array", "cache", "errors", "formats", "ladder", "cuda"},
+    "ladder.py": {"announced", "errors", "formats"},
+    "listing.py": {"ladder", "text", "errors", "formats"},
+    "cpu": {"array", "cache", "cores", "errors", "formats", "ladder", "packing", "threads", "cpu"},
+    "cuda": {"array", "cache", "errors", "formats", "ladder", "packing", "cuda"},
     # operations: of cpu and cuda nothing but by name, when asked
     "ops": {
-        "array", "buffers", "checks", "devices", "errors", "formats", "ladder", "progress", "threads", "ops",
+        "array", "buffers", "checks", "devices", "errors", "formats", "ladder", "progress", "tensors",
+        "threads", "ops",
     },
     "reference": {"array", "checks", "devices", "errors", "formats", "ladder", "ops", "reference"},
     # whole files
-    "gguf": {"array", "devices", "errors", "formats", "gguf", "progress", "text", "threads"},
+    "gguf": {"array", "devices", "errors", "formats", "gguf", "progress", "tensors", "text", "threads"},
     "convert": {"array", "errors", "formats", "gguf", "ops", "text", "threads", "convert"},
     "diff": {"array", "errors", "formats", "gguf", "ops", "progress", "text", "diff"},
     # judges
     "llama": {"array", "checks", "devices", "errors", "formats", "llama", "text"},
     # faults recomputes products in every arithmetic, and reference knows these
     "faults": {"array", "checks", "devices", "errors", "formats", "metrics", "reference", "faults"},
-    "check": {"array", "check", "errors", "formats", "llama", "ops", "reference", "testing", "text"},
+    "check": {"array", "check", "dumps", "errors", "formats", "llama", "ops", "reference", "testing", "text"},
     # the top
     "commands": {
-        "array", "check", "convert", "diff", "errors", "faults", "formats", "gguf", "llama", "text",
+        "array", "check", "convert", "diff", "dumps", "errors", "faults", "formats", "gguf", "llama", "text",
         "threads", "commands",
     },
     "testing": None,  # may import anything

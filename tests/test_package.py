@@ -1,10 +1,12 @@
-"""The wheel: what a user gets from pip."""
+"""The wheel and the source distribution: what a user gets from pip."""
 
 from __future__ import annotations
 
-import shutil
+import os
+import re
 import subprocess
 import sys
+import tarfile
 import zipfile
 from email import message_from_string
 from pathlib import Path
@@ -17,17 +19,8 @@ ROOT = Path(__file__).parents[1]
 
 
 @pytest.fixture(scope="module")
-def wheel(tmp_path_factory):
-    """The wheel of this tree, built from a copy so that nothing is left behind in it."""
-    folder = tmp_path_factory.mktemp("wheel")
-    source = folder / "source"
-    source.mkdir()
-    for name in ("setup.cfg", "pyproject.toml", "README.md", "LICENSE"):
-        shutil.copy(ROOT / name, source)
-    shutil.copytree(ROOT / "ggmlq", source / "ggmlq", ignore=shutil.ignore_patterns("__pycache__"))
-    command = [sys.executable, "-m", "pip", "wheel", "--no-deps", "--no-build-isolation", "-q"]
-    subprocess.run([*command, "-w", str(folder), str(source)], check=True, capture_output=True, text=True)
-    return zipfile.ZipFile(next(folder.glob("*.whl")))
+def wheel(wheel_file):
+    return zipfile.ZipFile(wheel_file)
 
 
 def test_every_module_and_its_data_are_in(wheel):
@@ -72,3 +65,48 @@ def test_the_wheel_works_alone(wheel, tmp_path):
         cwd=tmp_path, env={"PYTHONPATH": str(tmp_path)}, capture_output=True, text=True, check=True,
     )  # fmt: skip
     assert done.stdout.strip() == "[[1.0, 0.0], [0.0, 1.0]]"
+
+
+def test_the_page_on_an_index_leads_nowhere_wrong(wheel):
+    """Nothing there is relative to this tree, which an index does not have."""
+    page = wheel.read(f"ggmlq-{ggmlq.__version__}.dist-info/METADATA").decode().partition("\n\n")[2]
+    assert page.startswith("# ggmlq")
+    assert len(page) > 2000
+    assert not re.findall(r"\]\((?!https?:)|<img|<picture", page)
+
+
+@pytest.fixture(scope="module")
+def unpacked(distribution, tmp_path_factory):
+    """The source distribution, unpacked."""
+    folder = tmp_path_factory.mktemp("unpacked")
+    with tarfile.open(distribution("sdist")) as archive:
+        archive.extractall(folder, filter="data")
+    return next(folder.iterdir())
+
+
+def test_the_source_distribution_is_the_whole_tree(unpacked):
+    made = ("egg-info", "PKG-INFO", "__pycache__", "_cache", "build", "dist")
+    kept = {path.relative_to(ROOT).as_posix() for path in files_of(ROOT)}
+    packed = {path.relative_to(unpacked).as_posix() for path in files_of(unpacked)}
+    missing = {name for name in kept - packed if not any(word in name for word in made)}
+    assert not missing - {".gitignore"}
+
+
+def files_of(folder):
+    """Files of a tree, as far as they belong to it."""
+    for name in (".ci", "bench", "docs", "ggmlq", "tests", "tools"):
+        yield from (path for path in (folder / name).rglob("*") if path.is_file() and path.suffix != ".pyc")
+    yield from (path for path in folder.iterdir() if path.is_file() and path.name != ".git")
+
+
+def test_its_tests_run_on_their_own(unpacked):
+    some = ["tests/test_catalogue.py", "tests/test_errors.py", "tests/test_metrics.py", "bench/bench_gguf.py"]
+    env = {**os.environ, "PYTHONPATH": str(unpacked)}
+    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", *some]
+    done = subprocess.run(command, cwd=unpacked, env=env, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout[-3000:]
+    whole = subprocess.run(
+        [*command[:4], "--collect-only", "tests/test_encode.py", "tests/test_diagnose.py", "tests/llama"],
+        cwd=unpacked, env=env, capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    assert whole.returncode == 0, whole.stdout[-3000:]

@@ -15,13 +15,13 @@ from made_up import FORMATS as MADE_UP
 import ggmlq as gq
 from ggmlq.cpu.atoms import atoms
 from ggmlq.cpu.panels.layout import RUN, layout_of
-from ggmlq.formats import FORMATS, BlockFormat
+from ggmlq.formats import FORMATS
 from ggmlq.ladder import rungs
 from ggmlq.packing import packing
 from ggmlq.testing.blocks import random_blocks
+from ggmlq.testing.cases import BLOCKS, weights
 from ggmlq.testing.oracle import assert_right
 
-BLOCKS = [fmt for fmt in FORMATS.values() if isinstance(fmt, BlockFormat)]
 made_up = pytest.mark.parametrize("fmt", MADE_UP.values(), ids=list(MADE_UP))
 
 
@@ -47,11 +47,6 @@ def test_a_new_type_is_kept_in_its_own_bits(fmt):
     assert layout_of(fmt).panel_bytes(256 // RUN) <= 16 * fmt.row_bytes(256)
 
 
-def weights(fmt, n, k, rng):
-    blocks = random_blocks(fmt, n, k // fmt.block_size, int(rng.integers(1 << 30)))
-    return gq.QuantArray.from_bytes(blocks, fmt, (n, k))
-
-
 @made_up
 def test_the_atoms_of_a_new_type_compile(fmt, fresh):
     blocks = random_blocks(fmt, 1, 3, int(fresh.integers(1 << 30)))[0]
@@ -67,7 +62,8 @@ def test_the_atoms_of_a_new_type_compile(fmt, fresh):
 @made_up
 @pytest.mark.parametrize("m", [1, 3, 40])
 def test_every_rung_of_the_cpu_takes_a_new_type(fmt, m, fresh):
-    q, x = weights(fmt, 37, 512, fresh), fresh.standard_normal((m, 512)).astype(np.float32)
+    q = weights(fmt, 37, 512, int(fresh.integers(1 << 30)))
+    x = fresh.standard_normal((m, 512)).astype(np.float32)
     served = set()
     for rung in rungs("linear", "cpu"):
         try:

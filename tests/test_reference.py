@@ -13,7 +13,7 @@ import ggmlq as gq
 from ggmlq.formats import FORMATS
 from ggmlq.reference import Rule, activations, linear, multiply, row_errors, rule, weights
 from ggmlq.reference.rules import D4, MMVQ, NOT_ON_CUDA, ON_MMQ, ON_MMVQ, ONLY_ACTIVATIONS
-from ggmlq.testing.blocks import random_blocks
+from ggmlq.testing.cases import weights as random_weights
 from ggmlq.testing.products import products
 from ggmlq.testing.rows import MODEST, rows
 
@@ -24,11 +24,6 @@ ON_CPU = [name for name in BLOCKS if name not in ONLY_ACTIVATIONS]
 ON_CUDA = [name for name in ON_CPU if name not in NOT_ON_CUDA]
 CLOSE = {"ggml-cpu": 1e-11, "ggml-mmvq": 1e-9, "ggml-mmq": 1e-6}  # what the contract asks for
 REACHED = 2e-12  # what is reached everywhere: rounding noise of float32 sums
-
-
-def random_weights(name, n, k, seed=0):
-    fmt = FORMATS[name]
-    return gq.QuantArray.from_bytes(random_blocks(fmt, n, k // fmt.block_size, seed), fmt, (n, k))
 
 
 def golden(name, backend):

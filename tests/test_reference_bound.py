@@ -12,18 +12,13 @@ import ggmlq as gq
 from ggmlq.formats import FORMATS
 from ggmlq.reference import activations, bound, linear, multiply, rule, weights
 from ggmlq.reference.rules import NOT_ON_CUDA, ONLY_ACTIVATIONS
-from ggmlq.testing.blocks import random_blocks
+from ggmlq.testing.cases import weights as random_weights
 from ggmlq.testing.products import products
 from ggmlq.testing.rows import rows
 
 GOLDEN = Path(__file__).parent / "golden"
 BLOCKS = [fmt.name for fmt in FORMATS.values() if fmt.block_size > 1]
 GGML = [name for name in BLOCKS if name not in ONLY_ACTIVATIONS]
-
-
-def random_weights(name, n, k, seed=0):
-    fmt = FORMATS[name]
-    return gq.QuantArray.from_bytes(random_blocks(fmt, n, k // fmt.block_size, seed), fmt, (n, k))
 
 
 def normal_weights(name, n, k, seed):

@@ -6,10 +6,10 @@ import numpy as np
 import pytest
 
 from ggmlq.cpu.unpack import by_atoms, unpacker
-from ggmlq.formats import FORMATS, BlockFormat
+from ggmlq.formats import FORMATS
 from ggmlq.testing.blocks import random_blocks
+from ggmlq.testing.cases import BLOCKS
 
-BLOCKS = [fmt for fmt in FORMATS.values() if isinstance(fmt, BlockFormat)]
 GUARD = 64  # elements on either side of each output that must stay as they are
 
 

@@ -3,6 +3,7 @@
 Standard library only, for it runs before anything is installed.
 """
 
+import configparser
 import hashlib
 import os
 import shutil
@@ -68,5 +69,19 @@ def _make():
 def _pip_install(extras):
     chosen = f"[{','.join(extras)}]" if extras else ""
     print(f"installing ggmlq{chosen} into {FOLDER.name} ...", flush=True)
-    command = [str(PYTHON), "-m", "pip", "install", "--quiet", "--disable-pip-version-check"]
-    return subprocess.run([*command, "-e", f"{ROOT}{chosen}"], check=False).returncode == 0
+    pip = [str(PYTHON), "-m", "pip"]
+    options = ["--quiet", "--disable-pip-version-check"]
+    if wheels := os.environ.get("GGMLQ_WHEELS"):  # what had to be built is found there the next time
+        options += ["--find-links", wheels]
+        if needs := [need for extra in extras for need in _built(extra)]:
+            build = [*pip, "wheel", *options, "--wheel-dir", wheels, "--no-deps"]
+            subprocess.run([*build, *needs], check=False)  # pip says why not
+    return subprocess.run([*pip, "install", *options, "-e", f"{ROOT}{chosen}"], check=False).returncode == 0
+
+
+def _built(extra):
+    """What an extra needs that its index has as source only."""
+    setup = configparser.ConfigParser()
+    setup.read(ROOT / "setup.cfg")
+    needs = setup["options.extras_require"][extra].split("\n")
+    return [need for need in needs if need.startswith("llama-cpp-python")]

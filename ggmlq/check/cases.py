@@ -5,14 +5,15 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from ..array import QuantArray
-from ..errors import GGMLQError, ShapeError, UnsupportedError
+from ..dumps import Dump
+from ..errors import DumpError, FormatError, ShapeError, UnsupportedError
 from ..formats import FORMATS, Format
+from ..text import short
 from . import data
 
 Shape = tuple[int, int, int]  # M rows of activations, N rows of weights, K
@@ -57,9 +58,9 @@ class Case:
     def inputs(self) -> tuple[NDArray[np.float32], QuantArray]:
         """Activations [M, K] and weights [N, K]."""
         if self.source is not None:
-            with np.load(self.source) as saved:
-                raw = np.ascontiguousarray(saved["raw"])
-                return saved["x"], QuantArray.from_bytes(raw, self.format, (self.n, self.k))
+            saved = Dump(self.source)
+            raw = np.ascontiguousarray(saved.array("raw"))
+            return saved.array("x"), QuantArray.from_bytes(raw, self.format, (self.n, self.k))
         return (
             data.activations(self.data, self.m, self.k, self.seed),
             data.weights(self.format, self.data, self.n, self.k, self.seed),
@@ -146,11 +147,27 @@ def parse_backend_ops(text: str, seed: int) -> Case:
 
 
 def load(path: Path) -> Case:
-    """A case that ``--save`` wrote."""
+    """A case that ``--save`` wrote. Its arrays are looked at, and read when the case is run."""
     try:
-        with np.load(path) as saved:
-            facts: dict[str, Any] = {key: saved[key].item() for key in ("format", "data", "seed")}
-            (m, k), n = saved["x"].shape, len(saved["raw"])
-    except (OSError, ValueError, KeyError) as error:
-        raise GGMLQError(f"--replay {path}: not a case that `ggmlq check --save` wrote: {error}") from error
-    return Case(FORMATS[facts["format"]], m, n, k, facts["data"], facts["seed"], path)
+        saved = Dump(path)
+        fmt, kind, seed = FORMATS[saved.text("format")], saved.text("data"), saved.number("seed")
+        x, raw = saved.layout("x"), saved.layout("raw")
+        if kind not in data.KINDS:
+            raise DumpError(f"{path}: data is {short(kind)}; it is one of {', '.join(data.KINDS)}")
+        if x.dtype != np.float32 or raw.dtype != np.uint8 or (len(x.shape), len(raw.shape)) != (2, 2):
+            raise DumpError(
+                f"{path}: x is {x.dtype} of {x.shape} and raw {raw.dtype} of {raw.shape}; they are float32 "
+                "[M, K] and uint8 [N, bytes of a row]"
+            )
+        case = Case(fmt, *_sizes(x.shape, raw.shape), kind, seed, path)
+        if raw.shape[1] != (row := fmt.row_bytes(case.k)):
+            raise DumpError(f"{path}: rows of raw have {raw.shape[1]} bytes, and {case.k} elements {row}")
+        if saved.lengths("shape") != (case.n, case.k):
+            raise DumpError(f"{path}: the shape is {saved.lengths('shape')}, x and raw give {case.shape}")
+        return case
+    except (DumpError, FormatError, ShapeError) as error:
+        raise DumpError(f"--replay {path}: not a case that `ggmlq check --save` wrote: {error}") from error
+
+
+def _sizes(x: tuple[int, ...], raw: tuple[int, ...]) -> Shape:
+    return x[0], raw[0], x[1]

@@ -49,7 +49,9 @@ def carry_out(plan: Plan, args: argparse.Namespace) -> int:
         _plain.print_json(_facts(report))
         return 0
     print(report)
-    print("\n".join(f"wrote {path}" for path in report.paths) or "nothing was written (--dry-run)")
+    print(
+        "\n".join(f"wrote {_plain.name(path)}" for path in report.paths) or "nothing was written (--dry-run)"
+    )
     return 0
 
 

@@ -152,7 +152,7 @@ def _types(args: argparse.Namespace, bridge: Bridge) -> list[Format]:
 @contextmanager
 def _progress(total: int, *, quiet: bool) -> Iterator[tuple[Callable[[str], None], Callable[[], None]]]:
     """How to print a line and how to count a case; a bar on stderr where that is a terminal."""
-    if not sys.stderr.isatty():
+    if sys.stderr is None or not sys.stderr.isatty():
         yield (lambda text: None) if quiet else print, lambda: None
         return
     from tqdm import tqdm

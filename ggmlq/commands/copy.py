@@ -13,6 +13,7 @@ from ..gguf import Metadata, Typed, ValueType
 from ..gguf.header import ALIGNMENT_KEY
 from ..gguf.metadata import missing
 from ..text import short
+from . import _plain
 
 UNITS = {"": 1, "k": 10**3, "M": 10**6, "G": 10**9, "Ki": 1 << 10, "Mi": 1 << 20, "Gi": 1 << 30}
 
@@ -60,7 +61,7 @@ def run(args: argparse.Namespace) -> int:
     if args.json:
         print(json.dumps({"files": paths}, indent=2))
     else:
-        print("\n".join(f"wrote {path}" for path in paths))
+        print("\n".join(f"wrote {_plain.name(path)}" for path in paths))
     return 0
 
 

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import argparse
-from typing import Any
+from math import prod
 
 import numpy as np
 
 from ..array import QuantArray
-from ..errors import DumpError
+from ..dumps import Dump
+from ..errors import DumpError, ShapeError
 from ..faults import CATALOGUE, Diagnosis, diagnose, telling_input
 from ..text import table
 from . import _dumps, _plain
@@ -48,16 +49,23 @@ def run(args: argparse.Namespace) -> int:
         return _listed(args.json)
     if args.y is None:
         raise DumpError("there is no Y: pass Y, X and W, or an npz that holds all; --list names the faults")
-    if args.weights is None and not isinstance(_dumps.read(args.y), dict):
+    dump = Dump(args.y)
+    if args.weights is None and not dump.is_archive:
         raise DumpError(f"{args.y} alone has no activations; pass Y, X and W, or an npz that holds all")
     q = _dumps.weights(
         _dumps.WeightsFile(args.weights or args.x or args.y, args.tensor, args.format, args.weights_shape)
     )
-    x = _dumps.floats(args.x if args.weights else args.y, "x", None, q.shape[-1])
-    y = _dumps.floats(args.y, "y", args.shape, q.shape[0])
-    repeats = [_dumps.floats(path, "y", args.shape, q.shape[0]) for path in args.repeat]
-    repeats += list(_kept(args.y, "repeats", []))
-    claim = args.arithmetic or str(_kept(args.y, "claim", "")) or None
+    if q.ndim != 2:
+        raise ShapeError(
+            f"{q!r}: weights are a matrix [N, K]; say --weights-shape NxK, or name another tensor"
+        )
+    x = _dumps.floats(Dump(args.x) if args.weights else dump, "x", None, q.shape[-1])
+    most = max(_dumps.SPARE, 8 * prod(x.shape[:-1]) * q.shape[0])  # bytes of y, be it float64
+    y = _dumps.floats(dump, "y", args.shape, q.shape[0], most)
+    repeats = [_dumps.floats(Dump(path), "y", args.shape, q.shape[0], most) for path in args.repeat]
+    if "repeats" in dump:  # what `ggmlq check --save` keeps besides: further results, and the claim
+        repeats += list(np.atleast_1d(_dumps.floats(dump, "repeats", None, q.shape[0])))
+    claim = args.arithmetic or (dump.text("claim") if "claim" in dump else "") or None
     found = diagnose(y, x, q, arithmetic=claim, repeats=repeats)
     if args.make_input:
         _write_input(args.make_input, q)
@@ -66,14 +74,8 @@ def run(args: argparse.Namespace) -> int:
     else:
         print(_described(found))
         if args.make_input:
-            print(f"wrote {args.make_input}: x, and the weights as raw, format and shape")
+            print(f"wrote {_plain.name(args.make_input)}: x, and the weights as raw, format and shape")
     return 0 if found.ok else 1
-
-
-def _kept(path: str, name: str, default: Any) -> Any:
-    """What else `ggmlq check --save` put into the npz: further results, and what the kernel claims."""
-    found = _dumps.read(path)
-    return found[name] if isinstance(found, dict) and name in found else default
 
 
 def _described(found: Diagnosis) -> str:

@@ -9,6 +9,7 @@ from typing import Any
 
 from ..diff import Difference, KeyDifference, TensorDifference, WorstBlock, compare
 from ..diff.metadata import CHANGED
+from ..diff.tensors import SAME_BLOCKS
 from ..text import table
 from . import _plain
 
@@ -126,8 +127,10 @@ def _key(found: KeyDifference) -> str:
 def _summary(found: Difference) -> str:
     near = len(found.tensors) - found.identical - len(found.differing)
     within = f", {near} within the tolerance {found.tolerance:g}" if found.tolerance else ""
+    swapped = sum(tensor.status == SAME_BLOCKS for tensor in found.tensors)
+    orders = f", {swapped} with the same values in the other byte order" if swapped else ""
     return (
-        f"{len(found.tensors)} tensors: {found.identical} with the same bytes{within}, "
+        f"{len(found.tensors)} tensors: {found.identical - swapped} with the same bytes{orders}{within}, "
         f"{len(found.differing)} different; {len(found.metadata)} keys differ"
     )
 

@@ -55,10 +55,9 @@ def add(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Run the command."""
-    imatrix = gguf.read_imatrix(args.imatrix) if args.imatrix is not None else None
     with gguf.open(args.input) as file:
         plan = plan_quantize(
-            file, args.type, imatrix=imatrix, keep=args.keep, mixed=args.mixed, any_name=args.any_name,
+            file, args.type, imatrix=args.imatrix, keep=args.keep, mixed=args.mixed, any_name=args.any_name,
             allow_requantize=args.allow_requantize, allow_fallback=not args.no_fallback,
         )  # fmt: skip
         return _convert.carry_out(plan, args)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import re
+from math import prod
 from typing import Any
 
 import numpy as np
@@ -15,6 +16,7 @@ from ..errors import BlockIndexError
 from ..formats import BlockFormat
 from ..gguf.metadata import missing
 from ..gguf.statistics import statistics
+from ..gguf.tensors import piece
 from ..text import short, size, table
 from . import _plain
 
@@ -77,7 +79,7 @@ def _selected(q: QuantArray, rows: slice) -> QuantArray:
     """Rows of a tensor of any number of axes, counted through."""
     if q.ndim < 2:
         raise BlockIndexError(f"--rows on {q!r}: it is a single row; leave the option out")
-    flat = QuantArray(q.format, (int(np.prod(q.shape[:-1])), q.shape[-1]), q.raw.reshape(-1, q.raw.shape[-1]))
+    flat = piece(q, 0, (prod(q.shape[:-1]), q.shape[-1]))
     if not range(*rows.indices(len(flat))):
         ends = ":".join("" if end is None else str(end) for end in (rows.start, rows.stop))
         raise BlockIndexError(f"--rows {ends} of {q!r}: there is no such row; take some of 0:{len(flat)}")

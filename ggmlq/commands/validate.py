@@ -32,5 +32,5 @@ def run(args: argparse.Namespace) -> int:
     else:
         for finding in findings:
             print(f"{finding.severity}: {_plain.name(finding.where)}: {_plain.name(finding.text)}")
-        print(f"{args.file}: {errors} errors, {len(findings) - errors} notes")
+        print(f"{_plain.name(args.file)}: {errors} errors, {len(findings) - errors} notes")
     return 1 if errors else 0

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from math import prod
@@ -10,9 +12,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from .. import gguf
 from ..errors import ConvertError, UnsupportedError
 from ..formats import FORMATS, Format
-from ..gguf import GGUFFile, Imatrix, Typed
+from ..gguf import GGUFFile, Imatrix, Typed, read_imatrix
 from . import keep as keeping
 from . import mixing, rules, weights
 from .keep import Keep
@@ -31,7 +34,7 @@ class Step:
     before: Format
     after: Format
     why: str = ""
-    weights: NDArray[np.float32] | None = None  # importance [matrices, K]
+    weights: NDArray[np.float32] | None = None  # importance [experts, K]
 
     @property
     def changes(self) -> bool:
@@ -58,17 +61,23 @@ class Plan:
 
 
 def plan_quantize(
-    file: GGUFFile,
+    source: GGUFFile | str | os.PathLike[str],
     type: str | int | Format,
     *,
-    imatrix: Mapping[str, Any] | None = None,
+    imatrix: str | os.PathLike[str] | Mapping[str, Any] | None = None,
     keep: Keep = (),
     mixed: bool = False,
     any_name: bool = False,
     allow_requantize: bool = False,
     allow_fallback: bool = True,
 ) -> Plan:
-    """What llama.cpp's quantizer would make of each tensor; see :func:`ggmlq.convert.quantize`."""
+    """What llama.cpp's quantizer would make of each tensor; see :func:`ggmlq.convert.quantize`.
+
+    ``source``: an open file, or the path of one, which the plan keeps open.
+    """
+    file = _opened(source)
+    if imatrix is not None and not isinstance(imatrix, Mapping):
+        imatrix = read_imatrix(imatrix)
     mix = mixing.find(type, mixed)
     fmt = FORMATS[mix.base if mix else type]
     exceptions = keeping.rules(keep)
@@ -108,8 +117,11 @@ def _mixed(
     }
 
 
-def plan_dequantize(file: GGUFFile, type: str | int | Format = "f32", *, keep: Keep = ()) -> Plan:
-    """Every tensor of blocks as floats, and those that llama.cpp would convert."""
+def plan_dequantize(
+    source: GGUFFile | str | os.PathLike[str], type: str | int | Format = "f32", *, keep: Keep = ()
+) -> Plan:
+    """Every tensor of blocks as floats, and those that llama.cpp would convert. ``source`` as above."""
+    file = _opened(source)
     fmt = FORMATS[type]
     if fmt.name not in FLOATS:
         raise ConvertError(
@@ -133,6 +145,10 @@ def plan_dequantize(file: GGUFFile, type: str | int | Format = "f32", *, keep: K
     ]
     metadata = _file_type(rules.FILE_TYPES[fmt.name])
     return Plan(file, [_fitting(step, True) for step in steps], metadata)
+
+
+def _opened(source: GGUFFile | str | os.PathLike[str]) -> GGUFFile:
+    return source if isinstance(source, GGUFFile) else gguf.open(source)
 
 
 def _nbytes(fmt: Format, shape: tuple[int, ...]) -> int:
@@ -204,8 +220,9 @@ def _check_requantized(steps: Sequence[Step], allowed: bool) -> None:
     again = [step for step in steps if step.changes and step.before.block_size > 1]
     if again and not allowed:
         raise ConvertError(
-            f"{_listed(again)} of blocks already ({again[0].before.name}), and quantizing again adds to "
-            "their error; start from the f16, bf16 or f32 file, or say that you mean it (allow_requantize)"
+            f"{_listed(again)} of blocks already ({_types(again)}), and quantizing again adds to their "
+            "error; start from the f16, bf16 or f32 file, or say that you mean it: --allow-requantize, in "
+            "Python allow_requantize=True"
         )
 
 
@@ -235,6 +252,12 @@ def _check_weighted(steps: Sequence[Step], imatrix: Mapping[str, Any] | None, be
 
 def _listed(steps: Sequence[Step]) -> str:
     return f"{len(steps)} tensor{'s are' if len(steps) > 1 else ' is'} ({_shown([s.name for s in steps])})"
+
+
+def _types(steps: Sequence[Step]) -> str:
+    """The types that they have, with how many where there are several: ``144 q4_K, 25 q6_K``."""
+    count = Counter(step.before.name for step in steps)
+    return ", ".join(f"{n} {name}" if len(count) > 1 else name for name, n in count.most_common())
 
 
 def _shown(names: Sequence[str]) -> str:

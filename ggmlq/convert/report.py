@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from ..text import size, table
+from ..text import printable, size, table
 from .plan import Step
 
 
@@ -42,13 +42,13 @@ class Report:
         )
         header = ["tensor", "shape", "type", "before", "after", "NMSE", ""]
         lines = [table(header, map(_row, self.tensors)), "", total]
-        return "\n".join([*lines, *(f"note: {note}" for note in self.notes)])
+        return "\n".join([*lines, *(printable(f"note: {note}") for note in self.notes)])
 
 
 def _row(done: Done) -> list[str]:
     step = done.step
     return [
-        step.name if step.name.isprintable() else repr(step.name),
+        step.name,
         " x ".join(map(str, step.shape)) or "scalar",
         f"{step.before.name} -> {step.after.name}" if step.changes else step.before.name,
         size(step.bytes_before),

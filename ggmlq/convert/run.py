@@ -65,8 +65,6 @@ def quantize(
     >>> [(done.step.name, done.step.after.name) for done in report.tensors]
     [('ffn_up.weight', 'q8_0'), ('ffn_norm.weight', 'f32')]
     """
-    if imatrix is not None and not isinstance(imatrix, Mapping):
-        imatrix = gguf.read_imatrix(imatrix)
     with gguf.open(source) as file:
         plan = plan_quantize(
             file, type, imatrix=imatrix, keep=keep, mixed=mixed, any_name=any_name,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Iterator
+from math import prod
 
 import numpy as np
 from numpy.typing import NDArray
@@ -11,6 +12,7 @@ from numpy.typing import NDArray
 from ..array import QuantArray
 from ..errors import ConvertError
 from ..gguf.source import release
+from ..gguf.tensors import piece
 from ..ops import dequantize, quantize
 from ..threads import num_threads, share
 from .plan import Step
@@ -53,73 +55,75 @@ class Tally:
 
 def converted(q: QuantArray, step: Step, tally: Tally) -> Iterator[QuantArray]:
     """The rows of a tensor in its new type, a few at a time and in order."""
-    for index, matrix in enumerate(_matrices(q)):
-        weights = None if step.weights is None else step.weights[index]
-        for first, rows in _slabs(matrix):
-            values = dequantize(rows)
-            release(rows.blocks)
-            _check_finite(step, values, index, first)
-            made = _encoded(step, values, weights, index, first, tally.said)
-            tally.add(values, dequantize(made))
-            yield made
+    for first, rows in _slabs(q, None if step.weights is None else len(step.weights)):
+        weights = None if step.weights is None else step.weights[_matrix(step, first) % len(step.weights)]
+        values = dequantize(rows)
+        release(rows.blocks)
+        _check_finite(step, values, first)
+        made = _encoded(step, values, weights, first, tally.said)
+        tally.add(values, dequantize(made))
+        yield made
 
 
-def _matrices(q: QuantArray) -> Iterator[QuantArray]:
-    """The matrices [N, K] of an array of more axes; a single row is itself."""
-    if q.ndim < 3:
-        yield q
-    else:
-        for part in q:
-            yield from _matrices(part)
+def _slabs(q: QuantArray, weights: int | None) -> Iterator[tuple[int, QuantArray]]:
+    """Rows [N, K] counted through all leading axes; where matrices have weights of their own, of one matrix.
 
-
-def _slabs(matrix: QuantArray) -> Iterator[tuple[int, QuantArray]]:
-    if matrix.ndim < 2:
-        yield 0, matrix
+    A step for each matrix would be as many as a file claims, and those may be small or empty.
+    """
+    if not prod(q.shape):
         return
-    count = max(1, min(SLAB * num_threads(), MOST) // max(1, matrix.shape[-1]))
-    for row in range(0, len(matrix), count):
-        yield row, matrix[row : row + count]
+    columns = q.shape[-1] if q.shape else 1
+    rows = prod(q.shape[:-1])
+    whole = q.shape[-2] if weights is not None and weights > 1 else rows
+    count = max(1, min(SLAB * num_threads(), MOST) // columns)
+    for start in range(0, rows, whole):
+        for row in range(start, start + whole, count):
+            yield row, piece(q, row * columns, (min(count, start + whole - row), columns))
 
 
-def _check_finite(step: Step, values: NDArray[np.float32], matrix: int, first: int) -> None:
+def _matrix(step: Step, row: int) -> int:
+    return row // step.shape[-2] if len(step.shape) > 1 else 0
+
+
+def _check_finite(step: Step, values: NDArray[np.float32], first: int) -> None:
     finite = np.isfinite(values)
     if not finite.all():
-        row, column = np.argwhere(~np.atleast_2d(finite))[0].tolist()
+        row, column = np.argwhere(~finite)[0].tolist()
         raise ConvertError(
-            f"{_row(step, matrix, first + row)}, column {column} is "
-            f"{np.atleast_2d(values)[row, column]}; only finite values are converted; `ggmlq validate` lists "
-            "such blocks; fetch the file again, or keep this tensor as it is"
+            f"{_row(step, first + row)}, column {column} is {values[row, column]}; only finite values "
+            "are converted; `ggmlq validate` lists such blocks; fetch the file again, or keep this tensor as "
+            "it is"
         )
 
 
-def _row(step: Step, matrix: int, row: int) -> str:
-    where = f"matrix {matrix}, row {row}" if len(step.shape) > 2 else f"row {row}"
+def _row(step: Step, row: int) -> str:
+    matrix, row = divmod(row, step.shape[-2]) if len(step.shape) > 2 else (None, row)
+    where = f"row {row}" if matrix is None else f"matrix {matrix}, row {row}"
     return f"tensor {step.name!r} to {step.after.name}: {where}"
 
 
 def _encoded(
     step: Step, values: NDArray[np.float32], weights: NDArray[np.float32] | None,
-    matrix: int, first: int, said: dict[str, None],
+    first: int, said: dict[str, None],
 ) -> QuantArray:  # fmt: skip
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always", RuntimeWarning)
         made = quantize(values, step.after, weights)
     if caught:
-        _check_held(step, values, made, matrix, first)
+        _check_held(step, values, made, first)
         said.update(dict.fromkeys(str(warning.message) for warning in caught))
     return made
 
 
-def _check_held(step: Step, values: NDArray[np.float32], made: QuantArray, matrix: int, first: int) -> None:
+def _check_held(step: Step, values: NDArray[np.float32], made: QuantArray, first: int) -> None:
     """A scale that no block can hold is an error, as in llama.cpp, which checks what it has made."""
     size, name = step.after.block_size, step.after.name
     bad = step.after.invalid(made.blocks.reshape(-1, values.shape[-1] // size))
     if bad.any():
         row, block = np.argwhere(bad)[0].tolist()
-        run = np.atleast_2d(values)[row, block * size : (block + 1) * size]
+        run = values[row, block * size : (block + 1) * size]
         raise ConvertError(
-            f"{_row(step, matrix, first + row)}, columns {block * size} to {block * size + size - 1} have "
+            f"{_row(step, first + row)}, columns {block * size} to {block * size + size - 1} have "
             f"values up to {np.abs(run).max():.3g}, and {name} cannot hold their scale; keep the tensor "
             "as it is, or make it bf16"
         )

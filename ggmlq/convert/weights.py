@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from math import prod
 from typing import Any
 
 import numpy as np
@@ -18,8 +17,8 @@ Floats = NDArray[np.float32]
 
 
 def for_tensor(imatrix: Mapping[str, Any], name: str, fmt: Format, shape: tuple[int, ...]) -> Floats | None:
-    """Importance [matrices, K] for a tensor that becomes ``fmt``; None where it lacks or has no use."""
-    if name not in imatrix:
+    """Importance [experts, K] for a tensor that becomes ``fmt``; None where it lacks or has no use."""
+    if name not in imatrix or 0 in shape:
         return None
     asked = f"importance of {name!r}"
     try:
@@ -51,7 +50,7 @@ def for_tensor(imatrix: Mapping[str, Any], name: str, fmt: Format, shape: tuple[
             f"{asked}: all {shape[-1]} values{where} are zero, which would weigh nothing and leave nothing; "
             "compute it on more text, or read it with gq.gguf.read_imatrix and drop this entry"
         )
-    return np.tile(rows, (prod(shape[:-3]), 1)) if len(shape) > 3 else rows
+    return rows
 
 
 def _needs(experts: int, columns: int) -> str:

@@ -1,1 +1,1 @@
-"""The CUDA side: CuPy for arrays, Numba for kernels. Only this folder imports either of them."""
+"""The CUDA side: CuPy for arrays, Numba for kernels. Nothing else imports CuPy; Numba ``cpu`` does too."""

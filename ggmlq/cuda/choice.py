@@ -13,6 +13,9 @@ What was not measured takes what is nearest to it:
     N and K   the nearest number of weights and length of a row, on a log scale
     M         the nearest that was measured, on a log scale
 
+GPUs before 8.0 refuse all that the table names; of the rest dp4a is ahead up to 64 rows, in
+bench/results/ladder_h200.json, and above that the highest.
+
 Only an order comes of it, which :mod:`ggmlq.ladder` goes through: no entry can be wrong, only slow.
 """
 
@@ -30,6 +33,7 @@ from ..formats import FORMATS, BlockFormat
 from ..ladder import Problem
 from .machine import device
 
+SPARE, SPARE_ROWS = "cuda:dp4a", 64
 TABLE = Path(__file__).with_name("choice.json")
 
 
@@ -92,6 +96,8 @@ def preference(problem: Problem, card: Card | None) -> Preference:
         why += f" with {name}"
     if card is not None and nearest["card"] not in card.name:
         why += ", the nearest card"
+    if card is not None and card.capability < (8, 0) and problem.m <= SPARE_ROWS:
+        kernels = [*kernels, SPARE]
     return Preference(tuple(kernels), why)
 
 

@@ -12,7 +12,7 @@ from ..gguf import GGUFFile
 from ..progress import Progress
 from . import metadata, tensors
 from .metadata import KeyDifference
-from .tensors import ONLY_A, ONLY_B, SAME_BYTES, TensorDifference
+from .tensors import ONLY_A, ONLY_B, SAME, TensorDifference
 
 
 @dataclass(frozen=True)
@@ -30,8 +30,8 @@ class Difference:
 
     @property
     def identical(self) -> int:
-        """How many tensors have the same bytes."""
-        return sum(tensor.status == SAME_BYTES for tensor in self.tensors)
+        """How many tensors have the same blocks, be it in another byte order."""
+        return sum(tensor.status in SAME for tensor in self.tensors)
 
     @property
     def equal(self) -> bool:

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from ..errors import GGUFError
 from ..gguf import Metadata, ValueType
@@ -15,6 +16,8 @@ from ..gguf.node import Node, raw
 from .tensors import ONLY_A, ONLY_B
 
 CHANGED = "changed"
+
+Items = Sequence[Any] | NDArray[Any]
 
 
 @dataclass(frozen=True)
@@ -48,11 +51,10 @@ def _compare_key(key: str, a: Metadata, b: Metadata) -> KeyDifference | None:
         return None
     types, values = (mine.words, theirs.words), (_value(a, key), _value(b, key))
     if mine.type is theirs.type is ValueType.STRING:
-        return KeyDifference(key, CHANGED, types, values, None, _unlike(mine.data, theirs.data)[0])
+        return KeyDifference(key, CHANGED, types, values, None, _unlike(mine.data, theirs.data)[1])
     if mine.of is None or mine.of is not theirs.of:
         return KeyDifference(key, CHANGED, types, values)
-    differ = _unlike(_items(mine), _items(theirs))
-    return KeyDifference(key, CHANGED, types, values, len(differ), differ[0])
+    return KeyDifference(key, CHANGED, types, values, *_unlike(_items(mine), _items(theirs)))
 
 
 def _same_bytes(a: Entry, b: Entry) -> bool:
@@ -69,14 +71,18 @@ def _value(metadata: Metadata, key: str) -> Any:
         return metadata.raw(key)
 
 
-def _items(node: Node) -> Sequence[Any]:
+def _items(node: Node) -> Items:
     """Elements of an array that compare by their bits."""
     if isinstance(node.data, np.ndarray):
-        items: list[Any] = node.data.view(f"u{node.data.dtype.itemsize}").tolist()
-        return items
+        return node.data.view(f"u{node.data.dtype.itemsize}")
     return [raw(item) if isinstance(item, Node) else item for item in node.data]
 
 
-def _unlike(a: Sequence[Any], b: Sequence[Any]) -> list[int]:
+def _unlike(a: Items, b: Items) -> tuple[int, int]:
+    """How many places differ, counting those that only one has; and the first of them."""
     shared = min(len(a), len(b))
-    return [i for i in range(shared) if a[i] != b[i]] + list(range(shared, max(len(a), len(b))))
+    if isinstance(a, np.ndarray) and isinstance(b, np.ndarray):
+        places = np.flatnonzero(a[:shared] != b[:shared])
+    else:
+        places = np.array([i for i in range(shared) if a[i] != b[i]], np.int64)
+    return len(places) + abs(len(a) - len(b)), int(places[0]) if len(places) else shared

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from math import prod
 from typing import Any
 
 import numpy as np
@@ -11,6 +12,7 @@ from numpy.typing import NDArray
 
 from ..array import QuantArray
 from ..gguf.source import release
+from ..gguf.tensors import piece
 from ..ops import dequantize
 
 SLAB = 1 << 18  # elements compared at a time
@@ -18,10 +20,12 @@ SLAB = 1 << 18  # elements compared at a time
 Doubles = NDArray[np.float64]
 
 SAME_BYTES = "same bytes"
+SAME_BLOCKS = "same values, other byte order"  # of one type
 SAME_VALUES = "same values"  # of other types, or bits that mean the same
 OTHER_VALUES = "other values"
 OTHER_SHAPE = "other shape"
 ONLY_A, ONLY_B = "only in A", "only in B"
+SAME = (SAME_BYTES, SAME_BLOCKS)  # equal without any tolerance
 
 
 @dataclass(frozen=True)
@@ -63,7 +67,7 @@ class TensorDifference:
 
     def within(self, tolerance: float) -> bool:
         """Whether this counts as equal; types may differ where a tolerance is given."""
-        if self.status == SAME_BYTES:
+        if self.status in SAME:
             return True
         return tolerance > 0 and self.nmse is not None and self.nmse <= tolerance
 
@@ -75,6 +79,9 @@ def compare(name: str, a: QuantArray, b: QuantArray, advance: Callable[[int], No
     if a.shape != b.shape:
         advance(a.nbytes + b.nbytes)
         return TensorDifference(name, OTHER_SHAPE, types, shapes)
+    if 0 in a.shape:  # any number of rows without an element
+        status = SAME_BYTES if a.format is b.format else SAME_VALUES
+        return TensorDifference(name, status, types, shapes, 0.0)
     same = 0
     if a.format is b.format:
         for _, mine, theirs in _slabs(a, b):
@@ -83,7 +90,8 @@ def compare(name: str, a: QuantArray, b: QuantArray, advance: Callable[[int], No
             same += 1
             _done(mine, theirs, advance)
         else:
-            return TensorDifference(name, SAME_BYTES, types, shapes, 0.0)
+            status = SAME_BYTES if a.blocks.dtype == b.blocks.dtype else SAME_BLOCKS
+            return TensorDifference(name, status, types, shapes, 0.0)
     tally = _Tally(a, b)
     for i, (row, mine, theirs) in enumerate(_slabs(a, b)):
         tally.add(row, mine, theirs, same=i < same)
@@ -109,24 +117,21 @@ def _done(mine: QuantArray, theirs: QuantArray, advance: Callable[[int], None]) 
     advance(mine.nbytes + theirs.nbytes)
 
 
-def _slabs(a: QuantArray, b: QuantArray) -> Iterator[tuple[tuple[int, ...], QuantArray, QuantArray]]:
-    """Rows of both with the index of the first of them."""
-    if a.ndim < 2:
-        yield (), a, b
-    elif a.ndim == 2:
-        count = max(1, SLAB // max(1, a.shape[-1]))
-        for row in range(0, len(a), count):
-            yield (row,), a[row : row + count], b[row : row + count]
-    else:
-        for i in range(len(a)):
-            for index, mine, theirs in _slabs(a[i], b[i]):
-                yield (i, *index), mine, theirs
+def _slabs(a: QuantArray, b: QuantArray) -> Iterator[tuple[int, QuantArray, QuantArray]]:
+    """Elements of both, counted through, with the number of the first.
+
+    Neither many short rows nor a single long one make a difference: a file may hold either.
+    """
+    size = prod(a.shape)
+    for start in range(0, size, SLAB):
+        shape = (min(SLAB, size - start),)
+        yield start, piece(a, start, shape), piece(b, start, shape)
 
 
 def _values(q: QuantArray) -> Doubles:
-    """Rows of values. Blocks decode to float32; numbers keep what they have."""
-    wide = dequantize(q, np.float32 if q.format.block_size > 1 else np.float64).astype(np.float64, copy=False)
-    return np.asarray(wide.reshape(-1, q.shape[-1] if q.shape else 1))
+    """Blocks decode to float32; numbers keep what they have."""
+    wide = dequantize(q, np.float32 if q.format.block_size > 1 else np.float64)
+    return np.asarray(wide, np.float64)
 
 
 class _Tally:
@@ -135,7 +140,7 @@ class _Tally:
     def __init__(self, a: QuantArray, b: QuantArray) -> None:
         self._error = self._energy = 0.0
         self._width = max(a.format.block_size, b.format.block_size)
-        self._scalar = not a.shape
+        self._shape = a.shape
         self.largest: Place | None = None
         self.worst: WorstBlock | None = None
         self._worst_square = 0.0
@@ -146,52 +151,49 @@ class _Tally:
             return 0.0
         return self._error / self._energy if self._energy else float("inf")
 
-    def add(self, first: tuple[int, ...], a: QuantArray, b: QuantArray, same: bool) -> None:
-        """Rows that start at an index."""
+    def add(self, first: int, a: QuantArray, b: QuantArray, same: bool) -> None:
+        """Elements from a first one on."""
         x = _values(a)
         with np.errstate(invalid="ignore", over="ignore"):
-            self._energy += float(np.einsum("ij,ij->", x, x))  # no BLAS, whose sums depend on threads
+            self._energy += float(np.einsum("i,i->", x, x))  # no BLAS, whose sums depend on threads
             if same:
                 return
             error = _errors(x, y := _values(b))
             if not error.any():
                 return
-            self._error += float(np.einsum("ij,ij->", error, error))
+            self._error += float(np.einsum("i,i->", error, error))
             self._note_largest(first, x, y, error)
             if self._width > 1:
                 self._note_worst(first, a, b, x, error)
 
-    def _note_largest(self, first: tuple[int, ...], x: Doubles, y: Doubles, error: Doubles) -> None:
-        row, column = divmod(int(error.argmax()), error.shape[1])  # NaN is the largest of all
-        place = Place(self._index(first, row, column), float(x[row, column]), float(y[row, column]))
+    def _note_largest(self, first: int, x: Doubles, y: Doubles, error: Doubles) -> None:
+        at = int(error.argmax())  # NaN is the largest of all
+        place = Place(self._index(first + at), float(x[at]), float(y[at]))
         if self.largest is None or _above(place.error, self.largest.error):
             self.largest = place
 
-    def _note_worst(
-        self, first: tuple[int, ...], a: QuantArray, b: QuantArray, x: Doubles, error: Doubles
-    ) -> None:
-        parts = error.reshape(len(error), -1, self._width)
-        sums = np.einsum("ijk,ijk->ij", parts, parts)
-        row, block = divmod(int(sums.argmax()), sums.shape[1])
-        worst = float(sums[row, block])
+    def _note_worst(self, first: int, a: QuantArray, b: QuantArray, x: Doubles, error: Doubles) -> None:
+        parts = error.reshape(-1, self._width)
+        sums = np.einsum("ij,ij->i", parts, parts)
+        block = int(sums.argmax())
+        worst = float(sums[block])
         if self.worst is not None and not _above(worst, self._worst_square):
             return
         self._worst_square = worst
-        columns = block * self._width, (block + 1) * self._width
-        column = columns[0] + int(parts[row, block].argmax())
-        power = float((x[row, slice(*columns)] ** 2).sum())
+        start = block * self._width
+        *row, column = self._index(first + start)
+        power = float((x[start : start + self._width] ** 2).sum())
+        at = start + int(parts[block].argmax())
         self.worst = WorstBlock(
-            self._index(first, row, 0)[:-1],
-            columns,
+            tuple(row),
+            (column, column + self._width),
             worst / power if power else float("inf"),
-            _fields(a, row, column),
-            _fields(b, row, column),
+            _fields(a, at),
+            _fields(b, at),
         )
 
-    def _index(self, first: tuple[int, ...], row: int, column: int) -> tuple[int, ...]:
-        if self._scalar:
-            return ()
-        return (*first[:-1], first[-1] + row, column) if first else (column,)
+    def _index(self, element: int) -> tuple[int, ...]:
+        return tuple(map(int, np.unravel_index(element, self._shape)))
 
 
 def _errors(x: Doubles, y: Doubles) -> Doubles:
@@ -207,10 +209,9 @@ def _above(found: float, most: float) -> bool:
     return not np.isnan(most) and not found <= most
 
 
-def _fields(q: QuantArray, row: int, column: int) -> dict[str, Any] | None:
+def _fields(q: QuantArray, element: int) -> dict[str, Any] | None:
     """The block that holds an element; None for plain numbers."""
     if q.format.dtype.names is None:
         return None
-    blocks = q.blocks.reshape(-1, q.shape[-1] // q.format.block_size)
-    block = blocks[row, column // q.format.block_size]
+    block = q.blocks[element // q.format.block_size]
     return {name: block[name].tolist() for name in q.format.dtype.names}

@@ -14,7 +14,7 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 from typing import NamedTuple
 
-from . import tensors
+from . import foreign, limits, tensors
 from .metadata import Stored
 from .node import skip
 from .source import Source
@@ -73,9 +73,7 @@ def _version(source: Source) -> int:
     """Version and byte order: the number makes sense in one order only."""
     magic = source.map[:4]
     if magic != MAGIC:
-        source.fail(
-            0, f"starts with {magic!r}, not {MAGIC!r}; this is no GGUF file; convert it with llama.cpp"
-        )
+        source.fail(0, f"starts with {magic!r}, not {MAGIC!r}; {foreign.told(source.map)}")
     version = source.u32(4, "the version")
     if version not in VERSIONS and int.from_bytes(source.map[4:8], "big") in VERSIONS:
         source.set_byteorder("big")
@@ -100,6 +98,8 @@ def _counts(source: Source) -> tuple[int, int]:
             f"{n_tensors} tensors and {n_keys} keys need more than the {room} bytes left; the file is cut "
             f"short or damaged, or its version is not {source.byteorder}-endian like the rest",
         )
+    source.count(8, limits.TENSORS, n_tensors)
+    source.count(16, limits.KEYS, n_keys)
     return n_tensors, n_keys
 
 
@@ -118,6 +118,7 @@ def _keys(source: Source, count: int) -> tuple[dict[str, Stored], int]:
             )
         at = skip(source, kind, start + 4)
         keys[key] = Stored(source, key, kind, start + 4, at)
+        source.count(start, limits.BYTES, at - start)
     return keys, at
 
 

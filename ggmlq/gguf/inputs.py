@@ -14,6 +14,7 @@ from ..devices import is_host
 from ..errors import GGUFError
 from ..formats import FORMATS, Format
 from ..formats.scalars import SCALARS
+from ..tensors import is_tensor, stored
 from .extents import Extent
 from .source import place, release
 from .tensors import MAX_DIMS, MOST_BYTES
@@ -23,6 +24,7 @@ MAX_NAME = 63  # bytes: ggml's GGML_MAX_NAME is 64 with the NUL
 SLAB_BYTES = 16 << 20  # converted or handed to the system at a time
 
 _BY_DTYPE = {fmt.dtype: fmt for fmt in SCALARS if not fmt.bfloat}
+_BY_NAME = {dtype.name: fmt for dtype, fmt in _BY_DTYPE.items()} | {"bfloat16": FORMATS["bf16"]}
 
 
 class Described(NamedTuple):
@@ -79,10 +81,12 @@ def _check_name(name: object) -> None:
 
 def _format(x: Any) -> Format:
     """The scalar format of a NumPy or CuPy array."""
+    if is_tensor(x):
+        return _format_of_tensor(x)
     dtype = getattr(x, "dtype", None)
     if not isinstance(dtype, np.dtype) or not hasattr(x, "shape"):
         _refuse(
-            f"it is a {type(x).__name__}; tensors are QuantArrays, NumPy or CuPy arrays; "
+            f"it is a {type(x).__name__}; tensors are QuantArrays, NumPy or CuPy arrays, or torch's; "
             "convert it with np.asarray(x, np.float32)"
         )
     if isinstance(x, np.ma.MaskedArray):
@@ -94,6 +98,16 @@ def _format(x: Any) -> Format:
         _refuse(
             f"its dtype is {dtype}; GGUF holds {', '.join(str(d) for d in _BY_DTYPE)} and bfloat16; "
             "convert it with x.astype(np.float32), or wrap the bytes of blocks with QuantArray.from_bytes"
+        )
+    return found
+
+
+def _format_of_tensor(x: Any) -> Format:
+    found = _BY_NAME.get(str(x.dtype).removeprefix("torch."))
+    if found is None or str(x.layout) != "torch.strided":
+        _refuse(
+            f"it is a tensor of {x.dtype}, {x.layout}; GGUF holds dense ones of {', '.join(_BY_NAME)}; "
+            "convert it with x.float() or x.to_dense()"
         )
     return found
 
@@ -131,6 +145,8 @@ def _streamed(x: Streamed, tensor: Described, byteorder: str) -> Iterator[memory
 def _blocks(x: Any, tensor: Described) -> NDArray[Any]:
     if isinstance(x, QuantArray):
         return np.ascontiguousarray(x.to("cpu").blocks)
+    if is_tensor(x):
+        x = stored(x)
     host = x if is_host(x) else x.get()
     host = np.ascontiguousarray(host)
     return host.view(np.uint16) if host.dtype.name == "bfloat16" else host

@@ -1,20 +1,28 @@
 """One set of parts at a time gets its names in a folder, so that two savers of one name do not mix.
 
-The lock is the system's, on a file ``.ggmlq.lock`` that is there only meanwhile; it ends with the
-process that holds it, however that ends. Windows and file systems without locks do without.
+The lock is the system's, on a file ``.ggmlq.lock`` that is there only meanwhile and names its holder; it
+ends with the process that holds it, however that ends. Windows and file systems without locks do without.
 """
 
 from __future__ import annotations
 
 import contextlib
 import os
+import stat
 import sys
+import time
 from collections.abc import Iterator
+
+from ..errors import GGUFOSError
+from ..progress import AFTER
+from ..text import printable
 
 if sys.platform != "win32":
     import fcntl
 
 NAME = ".ggmlq.lock"
+PATIENCE = 60.0  # seconds: names change in milliseconds
+LOOKS = 0.05  # seconds between two looks; waiting in the system could not end
 
 
 @contextlib.contextmanager
@@ -35,26 +43,82 @@ def _acquired(path: str) -> int | None:
     """A descriptor that holds the lock, or None where there are no locks."""
     if sys.platform == "win32":
         return None
+    _check_file(path)
+    wait = _Wait(path)
     while True:
         try:
-            fd = os.open(path, os.O_RDWR | os.O_CREAT, 0o666)
+            fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK, 0o666)
         except OSError:  # no permission: the renaming will tell
             return None
         try:
-            fcntl.flock(fd, fcntl.LOCK_EX)
+            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
             if _is_at(path, fd):
+                _sign(fd)
                 return fd
+        except BlockingIOError:
+            holder = _holder(fd)
         except OSError:
             os.close(fd)
             return None
         except BaseException:
             os.close(fd)
             raise
-        os.close(fd)  # the one before has removed the file
+        else:
+            holder = ""
+        os.close(fd)
+        if holder:  # else the one before has removed the file
+            wait.once_more(holder)
+
+
+def _check_file(path: str) -> None:
+    """A link would have a file made, or emptied, wherever it leads."""
+    try:
+        mode = os.lstat(path).st_mode
+    except OSError:
+        return
+    if not stat.S_ISREG(mode):
+        raise GGUFOSError(
+            f"{path} is {'a link' if stat.S_ISLNK(mode) else 'no regular file'}; the lock of savers has that "
+            "name, and nothing else may; remove it"
+        )
 
 
 def _is_at(path: str, fd: int) -> bool:
     try:
-        return os.path.samestat(os.stat(path), os.fstat(fd))
+        return os.path.samestat(os.stat(path, follow_symlinks=False), os.fstat(fd))
     except FileNotFoundError:
         return False
+
+
+def _sign(fd: int) -> None:
+    with contextlib.suppress(OSError):  # a full disk: only those who wait would read it
+        os.ftruncate(fd, 0)
+        os.pwrite(fd, f"process {os.getpid()} on {os.uname().nodename}".encode(), 0)
+
+
+class _Wait:
+    """Waiting for another saver: said on a terminal when it takes long, and not without end."""
+
+    def __init__(self, path: str) -> None:
+        self._path, self._start, self._said = path, time.monotonic(), False
+
+    def once_more(self, holder: str) -> None:
+        passed = time.monotonic() - self._start
+        if passed >= PATIENCE:
+            raise GGUFOSError(
+                f"{self._path} has been held for {passed:.0f} s by {holder}; sets of parts in a folder get "
+                "their names one after the other; end that process, or save elsewhere"
+            )
+        if passed >= AFTER and not self._said and sys.stderr.isatty():
+            self._said = True
+            print(f"waiting for {printable(self._path)}, held by {holder}", file=sys.stderr)
+        time.sleep(LOOKS)
+
+
+def _holder(fd: int) -> str:
+    """What the file says of who holds it; anybody may have written it."""
+    try:
+        said = os.pread(fd, 100, 0)
+    except OSError:
+        said = b""
+    return printable(said.decode(errors="replace")).replace("\n", " ") or "another program"

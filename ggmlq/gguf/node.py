@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..errors import GGUFError
-from . import chain
+from . import chain, limits
 from .sequence import Array
 from .source import Source
 from .valuetype import LEAST_BYTES, MAX_DEPTH, NUMBERS, ValueType, order_sign
@@ -56,6 +56,7 @@ def skip(source: Source, type: ValueType, at: int, depth: int = 0) -> int:
     at += 12
     if of in NUMBERS:
         return at + count * NUMBERS[of].itemsize
+    source.count(at, limits.TEXTS if of is ValueType.STRING else limits.ARRAYS, count)
     if of is ValueType.STRING:
         return chain.end(source, at, count)
     return _skip_arrays(source, at, count, depth + 1)
@@ -71,8 +72,10 @@ def _skip_arrays(source: Source, at: int, count: int, depth: int) -> int:
         if width is None or n * width > room - at:
             array_header(source, at, depth)  # raises
         elif number == ValueType.STRING:
+            source.count(at, limits.TEXTS, n)
             at = chain.end(source, at + 12, n)
         elif number == ValueType.ARRAY:
+            source.count(at, limits.ARRAYS, n)
             at = _skip_arrays(source, at + 12, n, depth + 1)
         else:
             at += 12 + n * width

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import os
-import stat
 from collections.abc import Iterator, Mapping, Sequence
 from struct import pack
 from typing import NamedTuple
 
-from ..errors import GGUFError, GGUFOSError
-from . import split
+from ..errors import GGUFError
+from . import split, target
 from .header import ALIGNMENT_KEY, DEFAULT_ALIGNMENT, MAGIC, aligned
 from .inputs import Described
 from .metadata import Entry, Given, Metadata, Stored
@@ -96,22 +95,8 @@ def names(path: str, count: int) -> list[str]:
     """Where the parts go; one part keeps the plain name."""
     paths = _names(path, count)
     for found in paths:
-        _check_target(found)
+        target.check(found)
     return paths
-
-
-def _check_target(path: str) -> None:
-    """A file may be put there: nothing is, or a regular file, or a link, which is replaced itself."""
-    if not os.path.basename(path):
-        raise GGUFOSError(f"{path!r} names no file; add a file name such as model.gguf")
-    try:
-        mode = os.stat(path).st_mode
-    except OSError:  # nothing there, or a link to nothing; what hinders the writing shows then
-        return
-    if stat.S_ISDIR(mode):
-        raise GGUFOSError(f"{path} is a folder; name a file in it")
-    if not stat.S_ISREG(mode):
-        raise GGUFOSError(f"{path} is not a regular file, and a save would replace it; name another file")
 
 
 def _names(path: str, count: int) -> list[str]:

@@ -13,7 +13,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..errors import DTypeError, GGUFError, GGUFNotFoundError, GGUFOSError
+from ..text import short
+from .limits import Allowance
 from .valuetype import MAX_NAME_BYTES, order_sign
+
+LONGEST_PATH = 32767  # characters: of Windows; others take 4096 bytes
 
 
 class Map(mmap.mmap):
@@ -33,6 +37,7 @@ class Source:
         self.data = np.frombuffer(self.map, np.uint8)
         self.map.address = self.data.ctypes.data
         self.size = len(self.map)
+        self._allowance = Allowance()
         self.set_byteorder("little")
 
     def set_byteorder(self, byteorder: str) -> None:
@@ -62,6 +67,12 @@ class Source:
                 f"{what} needs {n} bytes, {max(self.size - at, 0)} are left; "
                 "the file is cut short or damaged, fetch it again",
             )
+
+    def count(self, at: int, what: str, n: int) -> None:
+        """So many more of something in the header, before anybody walks through them."""
+        reason = self._allowance.excess(what, n)
+        if reason is not None:
+            self.fail(at, reason)
 
     def u32(self, at: int, what: str) -> int:
         """An unsigned 32-bit number."""
@@ -93,14 +104,23 @@ class Source:
 
 def checked_path(asked: str, path: object, way: str) -> str:
     """A path as text that the system can take; the error names what came instead, and the way out."""
+    if isinstance(path, bytes | bytearray | memoryview) and bytes(path[:4]) == b"GGUF":
+        raise DTypeError(f"{asked}: got the {len(path)} bytes of a GGUF file for its path; {way}")
     try:
         text = os.fsdecode(path)  # type: ignore[arg-type]
         if b"\0" in os.fsencode(text):
-            raise GGUFError(f"{asked}: {text!r} has a null byte; no path has one; check where it comes from")
+            raise GGUFError(
+                f"{asked}: {short(text)} has a null byte; no path has one; check where it comes from"
+            )
+        if len(text) > LONGEST_PATH:
+            raise GGUFError(
+                f"{asked}: {short(text)} … has {len(text)} characters; no path has so many; check where it "
+                "comes from"
+            )
         return text
     except UnicodeEncodeError as error:
         raise GGUFError(
-            f"{asked}: {error.object!r} is no path: {error.reason}; check its characters"
+            f"{asked}: {short(error.object)} is no path: {error.reason}; check its characters"
         ) from None
     except TypeError:
         raise DTypeError(f"{asked}: got {type(path).__name__} for the path; {way}") from None

@@ -6,6 +6,8 @@ from itertools import pairwise
 from math import prod
 from typing import NamedTuple
 
+import numpy as np
+
 from ..array import QuantArray
 from ..errors import FormatError, GGUFError
 from ..formats import FORMATS, Format
@@ -93,6 +95,17 @@ def check_places(source: Source, infos: list[TensorInfo], start: int, alignment:
                 f"tensor {b.name!r} at offset {b.offset} overlaps {a.name!r}, which ends at "
                 f"{a.offset + a.nbytes}; the file is damaged",
             )
+
+
+def piece(q: QuantArray, start: int, shape: tuple[int, ...]) -> QuantArray:
+    """Elements from a place on, counted through all rows, in a shape of their own; a view, on the host.
+
+    Whole blocks: ``start`` and the rows of ``shape`` are multiples of the format's.
+    """
+    size = q.format.block_size
+    found = q.blocks.reshape(-1)[start // size : (start + prod(shape)) // size]
+    blocks = found.reshape(*shape[:-1], shape[-1] // size)
+    return QuantArray(q.format, shape, blocks.view(np.uint8), blocks.dtype != q.format.dtype)
 
 
 def view(source: Source, info: TensorInfo, start: int) -> QuantArray:

@@ -10,7 +10,7 @@ from typing import Any, Final
 from ..errors import GGUFError, GGUFNotFoundError, GGUFOSError
 from ..progress import Progress
 from ..text import short
-from . import inputs
+from . import inputs, target
 from .atomic import Chunk, Staging
 from .extents import Extent
 from .file import GGUFFile
@@ -96,7 +96,12 @@ def save(
     except GGUFError as error:
         raise type(error)(f"{asked}: {error}") from error.__cause__
     try:
+        target.check_room((part.path, _nbytes(part, layout)) for part in plans)
         _write(plans, arrays, layout)
+    except GGUFOSError as error:
+        raise GGUFOSError(
+            f"{asked}: {error}; nothing has changed under that name", error
+        ) from error.__cause__
     except OSError as error:
         kind = GGUFNotFoundError if isinstance(error, FileNotFoundError) else GGUFOSError
         raise kind(
@@ -140,6 +145,10 @@ def _checked_most(most: int | None) -> int | None:
             f"split_max_bytes={most!r}; it must be a positive number of bytes, or None for one file"
         )
     return most
+
+
+def _nbytes(part: PartPlan, layout: Layout) -> int:
+    return sum(map(len, part.header)) + sum(aligned(t.nbytes, layout.alignment) for t in part.tensors)
 
 
 def _write(plans: list[PartPlan], arrays: Mapping[str, Any], layout: Layout) -> None:

@@ -3,13 +3,15 @@
     linear       activations times quantized weights; fast_path has what is valid at a glance
     quantize     floats to blocks; encoding deals the rows out
     dequantize   blocks to floats; decoding deals the rows out
+    equal        the same format, shape and bytes
     torch        tensors in and out
 
 An operation registers itself with the arrays (``array.operation``), which so need not know it.
 """
 
 from .dequantize import dequantize
+from .equal import equal
 from .linear import linear
 from .quantize import quantize
 
-__all__ = ["dequantize", "linear", "quantize"]
+__all__ = ["dequantize", "equal", "linear", "quantize"]

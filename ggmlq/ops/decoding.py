@@ -61,6 +61,8 @@ def _compiled(decode: Decoder, q: QuantArray, values: NDArray[Any]) -> None:
         flat = flat.view(np.uint16)
     size, nbytes = q.format.block_size, q.format.dtype.itemsize
 
+    decode(raw[:0], flat[:0])  # compiled here: a thread of the pool would wait for one that compiles
+
     def work(start: int, stop: int) -> None:
         decode(raw[start * nbytes : stop * nbytes], flat[start * size : stop * size])
 

@@ -12,6 +12,7 @@ from .. import ladder
 from ..array import QuantArray, operation
 from ..checks import check_bias, check_linear, check_out, float_dtype, takes_sums
 from ..devices import cuda_driver, is_host, namespace, on_device_of
+from ..tensors import is_tensor
 from . import fast_path, torch
 
 
@@ -61,7 +62,7 @@ def linear(
                 return y
         except MemoryError:
             pass  # what follows says it in words
-    if torch.is_tensor(x):
+    if is_tensor(x):
         return torch.linear(linear, x, q, out, bias, dtype, kernel=kernel, arithmetic=arithmetic)
     asked = "linear(x, q)"
     x = check_linear(asked, x, q)

@@ -14,8 +14,11 @@ from ..checks import as_floats, check_imatrix, row_index
 from ..devices import cuda_module, device_of, is_host, on_device_of, to_host
 from ..errors import ShapeError, UnsupportedError
 from ..formats import FORMATS, Format
-from . import torch
+from ..tensors import array_of, is_tensor
 from .encoding import encode_rows
+
+SQUARED = 1.8e19  # its square is the largest float32
+HARMLESS = 1e4  # importance that overflows nothing with values that a half scale reaches
 
 
 def quantize(x: Any, format: str | int | Format, imatrix: Any = None) -> QuantArray:
@@ -52,8 +55,8 @@ def quantize(x: Any, format: str | int | Format, imatrix: Any = None) -> QuantAr
     fmt = FORMATS[format]
     asked = f"quantize(x, {fmt.name!r})"
     imatrix = to_host(imatrix)
-    if torch.is_tensor(x):
-        x = torch.array_of(asked, x, "x")
+    if is_tensor(x):
+        x = array_of(asked, x, "x")
     if not is_host(x):
         with on_device_of(asked, x):
             encoded = None if imatrix is not None else cuda_module("quantize").quantize(x, fmt)
@@ -66,6 +69,8 @@ def quantize(x: Any, format: str | int | Format, imatrix: Any = None) -> QuantAr
     weights = check_imatrix(asked, fmt, imatrix, x.shape[-1])
     raw = np.empty((*x.shape[:-1], fmt.row_bytes(x.shape[-1])), np.uint8)
     if x.size:
+        if weights is not None:
+            _warn_of_overflow(asked, fmt, x, weights)
         blocks = raw.reshape(-1, raw.shape[-1])
         if not encode_rows(asked, fmt, x, weights, blocks):
             _warn_of_invalid(asked, fmt, blocks.view(fmt.dtype), x.shape)
@@ -85,6 +90,21 @@ def _fallback(fmt: Format, elements: int) -> str | None:
     """What llama.cpp encodes rows with that are no whole blocks."""
     name: str | None = getattr(fmt, "fallback", None)
     return name if name is None or elements % FORMATS[name].block_size == 0 else "f16"
+
+
+def _warn_of_overflow(asked: str, fmt: Format, x: NDArray[Any], weights: NDArray[np.float32]) -> None:
+    """Encoders compare squares of weighted sums in float32; where these are infinite none is the best."""
+    largest = float(weights.max())
+    if largest < HARMLESS or getattr(fmt, "imatrix", "ignored") == "ignored":
+        return
+    if largest * float(np.abs(x).max()) ** 2 * fmt.block_size >= SQUARED:
+        warnings.warn(
+            f"{asked}: with importance up to {largest:.0e} squares of weighted sums pass float32, and ggml's "
+            "encoder, whose bytes these are, takes wrong scales or none; only ratios count: divide the "
+            "importance by its largest value",
+            RuntimeWarning,
+            stacklevel=3,
+        )
 
 
 def _warn_of_invalid(asked: str, fmt: Format, blocks: NDArray[Any], shape: tuple[int, ...]) -> None:

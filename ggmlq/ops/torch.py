@@ -1,8 +1,7 @@
-"""torch tensors in and out, over the memory that they have. Who passes one has imported torch; we never do.
+"""Products of torch tensors. Who passes one has imported torch; we never do.
 
 On a GPU the work goes to torch's current stream and takes torch's memory, so that tensors are ordered,
-freed and recorded in CUDA graphs like those of torch's own operations. Floats that NumPy has no name for,
-bfloat16 above all, become float32 first, which is exact. There are no gradients.
+freed and recorded in CUDA graphs like those of torch's own operations. There are no gradients.
 """
 
 from __future__ import annotations
@@ -14,31 +13,8 @@ from typing import Any
 
 from ..checks import check_linear, float_dtype
 from ..devices import cuda_device
-from ..errors import DeviceError, DTypeError
-
-
-def is_tensor(x: object) -> bool:
-    """Whether this is a torch tensor."""
-    torch = sys.modules.get("torch")
-    return torch is not None and isinstance(x, torch.Tensor)
-
-
-def array_of(asked: str, x: Any, name: str = "x") -> Any:
-    """The values of a tensor as a NumPy or CuPy array, without a copy if they have a type there."""
-    torch = sys.modules["torch"]
-    if not x.dtype.is_floating_point or x.layout is not torch.strided:
-        raise DTypeError(
-            f"{asked}: {name} is a tensor of {x.dtype}, {x.layout}; dense floats are taken; "
-            f"convert with {name}.float() or {name}.to_dense()"
-        )
-    x = x.detach()
-    if _is_foreign(torch, x):
-        x = x.float()
-    if x.device.type == "cpu":
-        return x.numpy()
-    if x.device.type == "cuda":
-        return cuda_device().cupy().from_dlpack(x)
-    raise DeviceError(f'{asked}: {name} is a tensor on {x.device}; "cpu" and "cuda" are known; move it there')
+from ..errors import DTypeError
+from ..tensors import array_of, is_foreign
 
 
 def linear(
@@ -53,7 +29,7 @@ def linear(
         if bias is not None:
             bias = array_of(asked, bias, "bias")
         y, shape = out, (*x.shape[:-1], q.shape[0])
-        if out is None or (_is_foreign(torch, out) and (out.shape, out.device) == (shape, x.device)):
+        if out is None or (is_foreign(torch, out) and (out.shape, out.device) == (shape, x.device)):
             y = torch.empty(shape, dtype=torch.float32, device=x.device)
         product(rows, q, out=array_of(asked, y, "out"), bias=bias, **choice)
         if out is None:
@@ -68,11 +44,6 @@ def _kind(asked: str, torch: Any, dtype: Any) -> Any:
     if not dtype.is_floating_point:
         raise DTypeError(f"{asked}: values are floats, {dtype} was asked for; ask for torch.float32")
     return dtype
-
-
-def _is_foreign(torch: Any, x: Any) -> Any:
-    """Whether these are floats that NumPy has no name for."""
-    return x.dtype.is_floating_point and x.dtype not in (torch.float16, torch.float32, torch.float64)
 
 
 def _refuse_others(asked: str, torch: Any, **operands: Any) -> None:

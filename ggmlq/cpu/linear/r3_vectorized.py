@@ -19,10 +19,11 @@ import numpy as np
 from ...array import QuantArray
 from ...formats import BlockFormat
 from ...ladder import Problem, register
+from ...packing import RUN
 from ...threads import share
 from ..machine.jit import jit
 from ..machine.target import target
-from ..panels.layout import RUN, unpacked
+from ..panels.layout import unpacked
 from ..panels.multiply import records_of
 from ..panels.tile import record_bytes
 from ..unpack import unpacker

@@ -2,7 +2,7 @@
 
 The global lock is released, division by zero gives infinity as in C, and no arithmetic is
 reordered: sums keep the order that is written, products and sums are not contracted. Compiled code
-is kept on the disk (``disk_cache.py``), so that a kernel is compiled once for a user, not for a process.
+is kept on the disk (``kept.py``), so that a kernel is compiled once for a user, not for a process.
 """
 
 from __future__ import annotations
@@ -14,8 +14,9 @@ import numba
 from numba.core import cgutils as _cgutils
 from numba.extending import intrinsic as _intrinsic
 
-from .disk_cache import folder
-from .identity import identity
+from ...cache.identity import identity
+from ...cache.sources import short
+from . import disk_cache
 
 # Numba's types say too little of these to check anything.
 cgutils: Any = _cgutils
@@ -56,18 +57,17 @@ class _Kept:
         self._function, self._keep, self._name = function, keep, ""
 
     def _entry(self, signature: Any) -> str:
+        return f"{self._name}_{short(str(signature).encode())}"
+
+    def load_overload(self, signature: Any, context: Any) -> Any:
         if not self._name:
             self._name = f"{self._function.__name__}_{identity(self._function)}"
             self._function.__qualname__ = self._name
-        return f"{self._name}_{identity(str(signature))}"
-
-    def load_overload(self, signature: Any, context: Any) -> Any:
-        entry = self._entry(signature)
-        return folder().load(entry, context) if self._keep else None
+        return disk_cache.load(self._entry(signature), context) if self._keep else None
 
     def save_overload(self, signature: Any, result: Any) -> None:
         if self._keep:
-            folder().save(self._entry(signature), result)
+            disk_cache.save(self._entry(signature), result)
 
     def flush(self) -> None:
         """Nothing is held back."""

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, NamedTuple
 
 import numba
 from llvmlite import ir
 from numba import types
+from numba.core.callconv import RETCODE_NONE, RETCODE_OK, excinfo_ptr_t
 
-from .jit import intrinsic, jit
+from .jit import cgutils, intrinsic, jit
 
 I32, I64 = ir.IntType(32), ir.IntType(64)
 WORD = 8  # bytes; words are signed and aligned
@@ -16,6 +17,13 @@ WORD = 8  # bytes; words are signed and aligned
 
 carray: Any = vars(numba)["carray"]
 pointer_to: Any = types.CPointer
+
+
+class Raised(NamedTuple):
+    """What Numba hands on of a call that raised."""
+
+    code: Any
+    excinfoptr: Any
 
 
 def _at(builder: Any, address: Any, kind: ir.Type = I64) -> Any:
@@ -65,17 +73,51 @@ def compare_and_swap(typing: Any, address: Any, old: Any, new: Any) -> Any:
 
 
 @intrinsic
-def call_kernel(typing: Any, kernel: Any, arguments: Any, start: Any, stop: Any) -> Any:
-    """Call a compiled ``kernel(arguments, start, stop)`` by its address, in Numba's convention."""
+def call_kernel(typing: Any, kernel: Any, arguments: Any, start: Any, stop: Any, problem: Any) -> Any:
+    """Call a compiled ``kernel(arguments, start, stop)`` by its address, in Numba's convention.
+
+    Gives its status, as ``failed`` reads it; the word at ``problem`` becomes what ``fail`` needs to know.
+    """
 
     def emit(context: Any, builder: Any, signature: Any, args: Any) -> Any:
         place = ir.IntType(8).as_pointer()
         convention = ir.FunctionType(I32, [place.as_pointer(), place.as_pointer(), I64, I64, I64])
-        result, problem = builder.alloca(place), builder.alloca(place)
-        builder.call(builder.inttoptr(args[0], convention.as_pointer()), [result, problem, *args[1:]])
+        result = cgutils.alloca_once(builder, place)
+        told = builder.inttoptr(args[4], place.as_pointer())
+        called = builder.inttoptr(args[0], convention.as_pointer())
+        return builder.sext(builder.call(called, [result, told, *args[1:4]]), I64)
+
+    return types.int64(*[types.int64] * 5), emit
+
+
+@intrinsic
+def failed(typing: Any, status: Any) -> Any:
+    """Whether a status is that of a function which raised."""
+
+    def emit(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        code = builder.trunc(args[0], I32)
+        fine = [builder.icmp_signed("==", code, each) for each in (RETCODE_OK, RETCODE_NONE)]
+        return builder.not_(builder.or_(*fine))
+
+    return types.boolean(types.int64), emit
+
+
+@intrinsic
+def fail(typing: Any, status: Any, problem: Any) -> Any:
+    """Leave the function around this by the exception that another function left by, in whichever thread.
+
+    Exceptions of compiled code are constants of its library. Only raised where ``status`` says so.
+    """
+
+    def emit(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        raised = builder.icmp_signed(">", args[0], ir.Constant(I64, 0))
+        with cgutils.if_unlikely(builder, raised):
+            code = builder.trunc(args[0], I32)
+            told = builder.inttoptr(args[1], excinfo_ptr_t)
+            context.call_conv.return_status_propagate(builder, Raised(code, told))
         return context.get_dummy_value()
 
-    return types.void(*[types.int64] * 4), emit
+    return types.void(types.int64, types.int64), emit
 
 
 @intrinsic

@@ -6,9 +6,9 @@ from typing import Any
 
 import llvmlite.binding as llvm
 
-from ...threads import available
+from ...cores import available
 from . import disk_cache
-from .features import cpu_name
+from .features import cpu_name, model_name
 from .target import target
 
 # Instruction sets that decide which integer dot product a kernel can use.
@@ -23,7 +23,8 @@ def examine() -> dict[str, Any]:
     features = llvm.get_host_cpu_features()
     family = "arm" if "neon" in features else "x86"
     return {
-        "name": cpu_name(),
+        "name": model_name() or cpu_name(),
+        "compiled_for": cpu_name(),
         "threads": available(),
         "features": {name: bool(features.get(name)) for name in MATTERING[family]},
         "dot": target().dot,

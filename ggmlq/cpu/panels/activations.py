@@ -13,11 +13,12 @@ from typing import Any
 from llvmlite import ir
 from numba import types
 
+from ...packing import RUN
 from ..machine.jit import intrinsic, jit
 from ..machine.memory import peek
 from ..machine.simd import F32, FLOATS, I8, I32, I64, INTS, Simd, vec
 from ..machine.target import Target
-from .layout import RUN, Layout
+from .layout import Layout
 from .tile import record_bytes
 
 ROUND = 12582912.0  # 1.5 · 2**23: adding it leaves the nearest integer in the last bits, ties to even

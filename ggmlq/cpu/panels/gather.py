@@ -8,11 +8,12 @@ from typing import Any
 import numpy as np
 
 from ...formats import BlockFormat
+from ...packing import RUN
 from ..machine.jit import inner, jit
 from ..machine.memory import bytes_at, peek
 from ..machine.target import Target
 from ..unpack import unpacker
-from .layout import ROWS, RUN, Layout, unpacked
+from .layout import ROWS, Layout, unpacked
 from .product import from_scratch
 
 CHUNK = 1024  # weights of a row unpacked at a time: 16 rows of them fit the first cache

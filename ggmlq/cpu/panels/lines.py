@@ -16,12 +16,13 @@ from llvmlite import ir
 from numba import types
 
 from ...formats import BlockFormat
+from ...packing import RUN
 from ..machine.jit import cgutils, intrinsic, jit
 from ..machine.memory import bytes_at, floats_at, peek
 from ..machine.simd import BYTES, F32, FLOATS, I32, I64, INTS, Simd, vec
 from ..machine.target import Target
 from ..unpack import unpacker
-from .layout import RUN, unpacked
+from .layout import unpacked
 from .tile import record_bytes
 
 LANE = 64  # weights of a vector

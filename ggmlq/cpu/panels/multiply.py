@@ -8,10 +8,11 @@ from typing import Any
 import numpy as np
 
 from ...formats.format import Bytes, Floats
+from ...packing import RUN
 from ..machine.target import target
 from ..machine.workers import share_kernel
 from .activations import quantizer
-from .layout import ROWS, RUN, Layout, start
+from .layout import ROWS, Layout, start
 from .tile import ROWS_AT_ONCE, record_bytes
 
 RECORDS = 4 << 20  # bytes of activations multiplied at a time: the last cache holds them

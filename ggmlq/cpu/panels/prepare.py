@@ -11,11 +11,11 @@ from ...array import QuantArray
 from ...formats import BlockFormat
 from ...formats.format import Bytes
 from ...formats.scalars import bfloat16_bits
-from ...packing import halves
+from ...packing import RUN, halves
 from ...threads import share
 from ..machine.jit import jit
 from ..unpack import unpacker
-from .layout import ROWS, RUN, SUPER, Layout, layout_of
+from .layout import ROWS, SUPER, Layout, layout_of
 
 SLAB = 1 << 18  # weights laid out at a time: their codes stay in the cache
 

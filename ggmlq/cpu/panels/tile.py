@@ -20,10 +20,11 @@ from typing import Any
 from llvmlite import ir
 from numba import types
 
+from ...packing import RUN
 from ..machine.jit import cgutils, intrinsic
 from ..machine.simd import F32, FLOATS, I32, I64
 from ..machine.target import Target
-from .layout import RUN, SUPER, Layout
+from .layout import SUPER, Layout
 from .read import Panel, Place
 
 ADDRESSES = ("panel", "records", "row_bytes", "out", "out_bytes", "runs")

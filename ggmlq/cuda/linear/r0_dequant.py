@@ -12,12 +12,17 @@ from typing import Any
 import numpy as np
 
 from ...array import QuantArray
-from ...ladder import register
+from ...ladder import Problem, register
 from ..dequantize import dequantize
+from ..machine import device
 from ..machine.device import cupy
 
 
-@register(__name__, __doc__, arithmetic="f32", accumulate="f32")
+def refuses(problem: Problem) -> str | None:
+    return device.lacks_cublas()
+
+
+@register(__name__, __doc__, arithmetic="f32", accumulate="f32", refuses=refuses)
 def launch(x: Any, q: QuantArray, out: Any) -> None:
     cp = cupy()
     cp.matmul(x.astype(np.float32, copy=False), dequantize(q, np.dtype(np.float32)).T, out=out)

@@ -28,6 +28,8 @@ def refuses(problem: Problem) -> str | None:
     if isinstance(fmt, ScalarFormat) and fmt.bfloat:
         if problem.k % 8:
             return "takes rows of a multiple of 8 columns"
+        if reason := device.lacks_cublas():
+            return reason
     elif reason := r6_dequant_cublas.refuses(problem):
         return reason
     return device.older_than(LEAST["bfloat16"])

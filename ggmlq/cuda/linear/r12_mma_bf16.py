@@ -28,6 +28,7 @@ from ..activations.floats import narrowed
 from ..dequantize import BLOCK_FORMATS
 from ..machine import device
 from ..machine.launch import Kernel, family
+from ..pipeline.parts import ADDERS, adder, parts_of
 from ..strips.codes import buffers, fragment_of, words_of
 from ..strips.layout import ROWS, STEP, Layout, layout
 from ..strips.make import LONGEST, strips
@@ -39,8 +40,7 @@ from .r11_gemv import LEAST
 
 WARPS, BOTH = 4, 2  # of a block, down its rows; strips of a warp
 STRIPS = WARPS * BOTH  # of a block
-BUDGET = 220 << 10  # bytes of shared memory of a multiprocessor
-SHORTEST = 6  # steps of a part
+BUDGET = 220 << 10  # bytes of shared memory that the blocks of a multiprocessor share on Hopper
 MOST = 65535 * 64  # rows of activations: a grid has 65535 rows of blocks
 
 
@@ -69,6 +69,10 @@ class Shape:
     def stages(self, kept: Layout) -> int:
         """In shared memory at once."""
         return max(2, min(4, BUDGET // (self.blocks * self.stage(kept))))
+
+    def shared(self, kept: Layout) -> int:
+        """Bytes of shared memory."""
+        return self.stages(kept) * self.stage(kept)
 
 
 SHAPES = (Shape(16, 1, 4), Shape(32, 1, 3), Shape(64, 1, 2))
@@ -255,29 +259,8 @@ def kernel(fmt: BlockFormat, shape: Shape) -> Kernel:
     parameters = (uint64,) * 3 + (uint32,) * 4
     return Kernel(
         f"mma_bf16 of {fmt.name}, {shape}", product, *parameters, threads=shape.threads, blocks=shape.blocks,
-        shared=count * length, least=LEAST, early=True,
+        shared=shape.shared(kept), least=LEAST, early=True,
     )  # fmt: skip
-
-
-ADDERS = 256  # threads of a block
-
-
-@family()
-def adder() -> Kernel:
-    """Adds the parts of each output, the first part first."""
-    load_float, store_float = ptx.load_float, ptx.store_float
-    take_turn = early_start.take_turn
-
-    def add(parts: Any, y: Any, count: Any, length: Any) -> None:
-        take_turn()
-        i = uint64(cuda.blockIdx.x) * uint64(ADDERS) + uint64(cuda.threadIdx.x)
-        if i < length:
-            total = float32(0)
-            for p in range(count):
-                total += load_float(parts + (uint64(p) * length + i) * uint64(4))
-            store_float(y + i * uint64(4), total)
-
-    return Kernel("add parts", add, uint64, uint64, uint32, uint64, threads=ADDERS, early=True)
 
 
 def refuses(problem: Problem) -> str | None:
@@ -288,14 +271,6 @@ def refuses(problem: Problem) -> str | None:
     return device.older_than(LEAST)
 
 
-def parts_of(tiles: int, blocks: int, steps: int) -> int:
-    """Into how many parts the columns are divided, so that the blocks fill the card once.
-
-    ``blocks``: that a multiprocessor holds.
-    """
-    return max(1, min(device.multiprocessors() * blocks // tiles, steps // SHORTEST))
-
-
 def run(kernel: Callable[..., Kernel], shapes: Sequence[Any], given: Any, q: QuantArray, out: Any) -> None:
     """Launch ``kernel(format, shape)`` of the lowest tiles that hold all rows, and add up its parts.
 
@@ -304,7 +279,8 @@ def run(kernel: Callable[..., Kernel], shapes: Sequence[Any], given: Any, q: Qua
     w, (m, n), k = strips(q), out.shape, q.shape[1]
     shape = next((shape for shape in shapes if shape.columns >= m), shapes[-1])
     down, across, steps = -(-n // (STRIPS * ROWS)), -(-m // shape.columns), w.records.shape[1]
-    parts = parts_of(down * across, shape.blocks, steps)
+    beside = device.blocks_beside(shape.blocks, shape.shared(w.layout))
+    parts = parts_of(down * across, beside, steps)
     to = out if parts == 1 else device.cupy().empty((parts, m, n), np.float32)
     grid, sizes = (down, across, parts), (m, n, k, steps)
     kernel(q.format, shape)(grid, (shape.threads,), w.records, given, to, *sizes)

@@ -13,7 +13,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import partial
-from importlib import import_module
 from typing import Any
 
 import numpy as np
@@ -23,6 +22,7 @@ from ...formats import BlockFormat
 from ...ladder import Problem, register
 from ..activations.floats import narrowed
 from ..dequantize import decoded
+from ..machine import device
 from ..machine.device import cupy
 
 TRANSPOSED, AS_IS = 1, 0  # cublasOperation_t
@@ -31,9 +31,9 @@ INPUT = {"float16": 2, "bfloat16": 14}  # cudaDataType_t
 
 
 def refuses(problem: Problem) -> str | None:
-    if isinstance(problem.format, BlockFormat):
-        return None
-    return "is written for blocks; cuda:dequant multiplies plain floats"
+    if not isinstance(problem.format, BlockFormat):
+        return "is written for blocks; cuda:dequant multiplies plain floats"
+    return device.lacks_cublas()
 
 
 @register(
@@ -69,7 +69,7 @@ def product(x: Any, w: Any, out: Any, first: int, kind: str) -> None:
 
     cuBLAS counts columns first and so sees all of it transposed.
     """
-    cublas: Any = import_module("cupy_backends.cuda.libs.cublas")
+    cublas = device.cublas()
     (m, k), n = x.shape, len(w)
     one, none = np.ones(1, np.float32), np.zeros(1, np.float32)
     cublas.gemmEx(

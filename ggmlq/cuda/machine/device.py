@@ -6,6 +6,7 @@ import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import cache
+from importlib import import_module
 from types import ModuleType
 from typing import Any, NamedTuple
 
@@ -147,16 +148,23 @@ def older_than(least: tuple[int, int]) -> str | None:
 
 
 MOST_SHARED = 97  # cudaDevAttrMaxSharedMemoryPerBlockOptin
+ALL_SHARED = 81  # cudaDevAttrMaxSharedMemoryPerMultiprocessor
+RESERVED = 1 << 10  # bytes of it that CUDA takes for each block, from capability 8.0 on
 
 
 @cache
-def _shared(index: int) -> int:
-    return int(cupy().cuda.runtime.deviceGetAttribute(MOST_SHARED, index))
+def _attribute(which: int, index: int) -> int:
+    return int(cupy().cuda.runtime.deviceGetAttribute(which, index))
 
 
 def most_shared() -> int:
     """Bytes of shared memory that a block may have on CuPy's current device."""
-    return _shared(current())
+    return _attribute(MOST_SHARED, current())
+
+
+def blocks_beside(blocks: int, shared: int) -> int:
+    """How many blocks of so much shared memory a multiprocessor holds, of those that a kernel is made for."""
+    return max(1, min(blocks, _attribute(ALL_SHARED, current()) // (shared + RESERVED)))
 
 
 def room() -> int | None:
@@ -170,6 +178,33 @@ def too_small_for(shared: int) -> str | None:
     if found is None or found >= shared:
         return None
     return f"needs {shared >> 10} KB of shared memory for a block, this GPU has {found >> 10}"
+
+
+@cache
+def cublas() -> Any:
+    """CuPy's functions of cuBLAS. Its package finds the library; the module alone would not."""
+    try:
+        return import_module("cupy_backends.cuda.libs").cublas
+    except ImportError as error:
+        reason = (str(error).splitlines() or [""])[0]
+        raise MissingDependencyError(
+            f"CUDA: cuBLAS cannot be loaded ({reason}); kernels that multiply with the library need it; "
+            'pip install "ggmlq[cuda]" for CUDA 13 or "ggmlq[cuda12]" for CUDA 12 brings it'
+        ) from error
+
+
+@cache
+def _cublas_problem() -> str | None:
+    try:
+        cublas()
+    except MissingDependencyError as error:
+        return f"needs cuBLAS: {error}"
+    return None
+
+
+def lacks_cublas() -> str | None:
+    """Why a kernel that calls cuBLAS cannot run here; None if it can, or without a GPU."""
+    return None if capability() is None else _cublas_problem()
 
 
 @cache
@@ -204,7 +239,8 @@ def named(device: str) -> Any:
 def upload(array: Any, device: str) -> Any:
     """A host or device array as a contiguous CuPy array on that device."""
     with named(device):
-        return cupy().ascontiguousarray(cupy().asarray(array))
+        # Copies from the host are only queued: a product on another stream would read too early.
+        return once(f"a copy to {device}", lambda: cupy().ascontiguousarray(cupy().asarray(array)))
 
 
 def describe() -> list[dict[str, Any]]:

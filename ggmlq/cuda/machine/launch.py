@@ -6,26 +6,26 @@ CuPy loads it and submit.py launches it, for Numba's own launcher takes 15 to 36
 
 from __future__ import annotations
 
-import hashlib
 import importlib
-import os
 import re
-import tempfile
+import threading
 from collections.abc import Callable, Iterable, Iterator
 from functools import cache, wraps
 from importlib import metadata
-from pathlib import Path
 from typing import Any, NamedTuple
 
-from ...cache import root
+from ...cache import Generation, sources
+from ...cache.identity import identity
 from ...errors import DeviceError
 from ..words.language import cuda, types
 from . import device
 from .submit import submit
 
-PACKAGE = Path(__file__).parents[2]
+SOURCES = ("cuda", "formats", "packing.py")  # of the package: what machine code comes from
+COMPILERS = ("numba", "numba-cuda", "llvmlite", "cuda-core", "nvidia-nvjitlink", "nvidia-cuda-nvcc")
 EARLY, WAITS = (9, 0), "griddepcontrol.wait"
 RECORDS_EARLY = 12030  # the driver, from which CUDA graphs can hold early starts
+UNKNOWN = "UNRECOGNIZED_ARCH"  # what nvJitLink says of a capability newer than itself
 WORDS = (types.uint32, types.uint64, types.int32, types.int64)  # kinds of parameters that are no arrays
 
 
@@ -48,7 +48,7 @@ class Kernel:
     ``threads``: of a block, and ``blocks`` that should fit on a multiprocessor together; the
     compiler keeps to the registers that they leave. ``shared``: bytes of dynamic shared memory.
     ``least``: the lowest capability; ``exact``: for GPUs of that one alone, with instructions that
-    later ones do not have. ``early``: it may start while its predecessor runs, as words/early_start.py says.
+    later ones do not have. ``early``: it may start while its predecessor runs, as early.py says.
     ``alone``: one block on a multiprocessor, so that where kernels start early their blocks spread evenly.
     """
 
@@ -72,6 +72,7 @@ class Kernel:
         self._has_arrays = any(self._is_array)
         assert all(a or kind in WORDS for a, kind in zip(self._is_array, parameters, strict=True)), name
         self._loaded: dict[int, Any] = {}
+        self._lock = threading.Lock()
 
     def __repr__(self) -> str:
         return self.name
@@ -110,12 +111,21 @@ class Kernel:
                 f"{needed}; choose another one, gq.kernels() lists what there is"
             )
         device.refuse_capture(f"{self.name}: the kernel is not loaded yet")
-        function = device.cupy().RawModule(path=str(self.cubin(capability))).get_function("kernel")
+        with self._lock:  # a second thread waits for what the first one compiles
+            return self._loaded.get(index) or self._loaded.setdefault(index, self._made(capability))
+
+    def _made(self, capability: tuple[int, int]) -> tuple[Any, int, bool]:
+        """Load it: the function, its bytes of shared memory, whether it starts early."""
+        cupy = device.cupy()
+        module = cupy.cuda.function.Module()
+        module.load(self.cubin(capability))
+        function = module.get_function("kernel")
         early = self.early and capability >= EARLY and device.driver_version() >= RECORDS_EARLY
         shared = max(self.shared, device.most_shared() // 2 + 1) if early and self.alone else self.shared
         if shared > 48 << 10:
-            function.max_dynamic_shared_size_bytes = shared
-        return self._loaded.setdefault(index, (function.kernel, shared, early))  # of the first of two threads
+            most = cupy.cuda.driver.CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
+            cupy.cuda.driver.funcSetAttribute(function.ptr, most, shared)
+        return function, shared, early
 
     # --- compiling -------------------------------------------------------------------------
 
@@ -149,17 +159,36 @@ class Kernel:
         assert used is not None, said
         return code, Resources(int(used[1]), int(used[2]), int(used[3] or 0))
 
-    def cubin(self, capability: tuple[int, int]) -> Path:
-        """The file of the machine code, made if it is not there."""
-        facts = (self.name, self.parameters, self.threads, self.blocks, capability, sources())
-        digest = hashlib.sha256(repr(facts).encode()).hexdigest()[:24]
-        path = _folder() / f"{re.sub(r'[^A-Za-z0-9]+', '-', self.name)}-{digest}.cubin"
-        if not path.exists():
-            code, _ = self.assemble(capability)
-            with tempfile.NamedTemporaryFile(dir=path.parent, delete=False) as file:
-                file.write(code)
-            os.replace(file.name, path)  # whole or not at all, also beside another process
-        return path
+    def code(self, capability: tuple[int, int]) -> bytes:
+        """What the driver loads: machine code; for a GPU that nvJitLink does not know yet, PTX.
+
+        Numba writes that for the highest capability below that it knows, and the driver translates it.
+        """
+        text = self.ptx(capability)
+        try:
+            return self.assemble(capability, text)[0]
+        except Exception as error:
+            if self.exact or UNKNOWN not in str(error):
+                raise
+            return text.encode()
+
+    def cubin(self, capability: tuple[int, int]) -> bytes:
+        """The machine code, made if it is not kept."""
+        entry = self.entry(capability)
+        code = generation().load(entry)
+        if code is None:
+            code = self.code(capability)
+            generation().save(entry, code)
+        return code
+
+    def entry(self, capability: tuple[int, int]) -> str:
+        """What code is kept as: the function with all its constants, and how it is compiled."""
+        function = self.function
+        facts = (
+            self.name, function.__module__, function.__qualname__, identity(function), self.parameters,
+            self.threads, self.blocks, self.exact, self.early, capability,
+        )  # fmt: skip
+        return f"{re.sub(r'[^A-Za-z0-9]+', '-', self.name)}-{sources.short(repr(facts).encode())}"
 
 
 def _dotted(capability: tuple[int, int]) -> str:
@@ -167,34 +196,16 @@ def _dotted(capability: tuple[int, int]) -> str:
 
 
 @cache
-def sources() -> str:
-    """A digest of all that a kernel may depend on: our kernels, the formats, the compilers."""
-    digest = hashlib.sha256()
-    for folder in ("cuda", "formats"):
-        for path in sorted((PACKAGE / folder).rglob("*")):
-            if path.suffix in (".py", ".npz"):
-                digest.update(path.read_bytes())
-    for package in ("numba", "numba-cuda", "llvmlite", "cuda-core", "nvidia-nvjitlink", "nvidia-cuda-nvcc"):
-        try:
-            digest.update(metadata.version(package).encode())
-        except metadata.PackageNotFoundError:
-            digest.update(b"-")
-    return digest.hexdigest()
+def generation() -> Generation:
+    """Where machine code of these kernels, formats and compilers is kept."""
+    return Generation("cuda", lambda: sources.digest(SOURCES, map(_version, COMPILERS)))
 
 
-@cache
-def _folder() -> Path:
-    """Where machine code is kept; a temporary folder where nothing is to be or can be kept."""
-    place = root()
-    if place is None:
-        return Path(tempfile.mkdtemp(prefix="ggmlq-"))
-    folder = place / "cuda"
+def _version(package: str) -> str:
     try:
-        folder.mkdir(parents=True, exist_ok=True)
-        with tempfile.TemporaryFile(dir=folder):
-            return folder
-    except OSError:
-        return Path(tempfile.mkdtemp(prefix="ggmlq-"))
+        return metadata.version(package)
+    except metadata.PackageNotFoundError:
+        return "-"
 
 
 class Family(NamedTuple):

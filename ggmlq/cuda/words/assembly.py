@@ -3,12 +3,19 @@
 The body of a wrapper is what the instruction means in plain Python: Numba's simulator runs it, the
 tests hold it to the instruction. Instructions that move data or need a whole warp have no meaning
 for a single thread; kernels with them run on a GPU only.
+
+What needs a whole warp, or waits, is ``convergent``: LLVM must not move it under a condition that
+fewer lanes meet, nor make two of it in two branches.
+
+One instruction does not come through: nvJitLink assembles relocatable code, where ``setmaxnreg`` is
+ignored (advisory C7504), without an error. ``ptxas`` and link-time optimization keep it.
 """
 
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable
+import re
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from llvmlite import ir
@@ -17,6 +24,7 @@ from .language import config, extending, types
 
 f32, i32, u32, u64 = types.float32, types.int32, types.uint32, types.uint64
 SIMULATED = bool(config.ENABLE_CUDASIM)
+TOGETHER = re.compile(r"\.sync\b|\.aligned\b|wait|commit|griddepcontrol|fence")
 WORD, LONG, FLOAT = ir.IntType(32), ir.IntType(64), ir.FloatType()
 KINDS = {i32: ("r", WORD), u32: ("r", WORD), u64: ("l", LONG), f32: ("f", FLOAT)}
 
@@ -29,13 +37,12 @@ def instruction(text: str, returns: Any, *takes: Any, effect: bool = False) -> C
     """
     results = () if returns is None else tuple(returns) if isinstance(returns, types.UniTuple) else (returns,)
     outs, ins = ["=" + KINDS[t][0] for t in results], [KINDS[t][0] for t in takes]
-    constraints = ",".join([*outs, *ins, *(["~{memory}"] if effect else [])])
+    constraints = [*outs, *ins]
     kinds = [KINDS[t][1] for t in results]
     kind = ir.VoidType() if not kinds else kinds[0] if len(kinds) == 1 else ir.LiteralStructType(kinds)
 
     def emit(context: Any, builder: Any, signature: Any, operands: Any) -> Any:
-        function = ir.FunctionType(kind, [KINDS[t][1] for t in takes])
-        value = builder.call(ir.InlineAsm(function, text, constraints, side_effect=effect), operands)
+        value = emit_assembly(builder, kind, text, constraints, operands, effect)
         if not results:
             return context.get_dummy_value()
         if len(results) == 1:
@@ -52,6 +59,16 @@ def instruction(text: str, returns: Any, *takes: Any, effect: bool = False) -> C
         return wrapped
 
     return decorate
+
+
+def emit_assembly(
+    builder: Any, kind: Any, text: str, constraints: Sequence[str], operands: Sequence[Any], effect: bool
+) -> Any:
+    """A call of inline assembly; whether it is convergent its text says."""
+    function = ir.FunctionType(kind, [operand.type for operand in operands])
+    memory = ["~{memory}"] if effect else []
+    assembly = ir.InlineAsm(function, text, ",".join([*constraints, *memory]), side_effect=effect)
+    return builder.call(assembly, operands, attrs=("convergent",) if TOGETHER.search(text) else ())
 
 
 def as_intrinsic(meaning: Any, signature: Any, emit: Callable[..., Any]) -> Any:

@@ -7,9 +7,21 @@ from __future__ import annotations
 
 from typing import Any
 
-import numba
-from numba import cuda as _cuda
-from numba.cuda import extending as _extending
+from ...errors import MissingDependencyError
+
+try:
+    import numba
+    from numba import cuda as _cuda
+    from numba.cuda import extending as _extending
+
+    problem = None if hasattr(_extending, "register_model") else "is not installed"  # an older one is Numba's
+except (ImportError, AttributeError) as error:  # as where NumPy lacks what numba-cuda asks for
+    problem = f"cannot be imported ({error})"
+if problem is not None:
+    raise MissingDependencyError(
+        f"CUDA: numba-cuda {problem}; kernels for a GPU are written in it; "
+        'pip install "ggmlq[cuda]" for CUDA 13 or "ggmlq[cuda12]" for CUDA 12'
+    )
 
 cuda: Any = _cuda
 types: Any = numba.types

@@ -28,6 +28,9 @@ class Table:
         shape = "x".join(map(str, self.values.shape))
         self.name = f"table_{self.values.dtype.name}_{shape}_{digest}"
 
+    def __repr__(self) -> str:
+        return self.name  # the same in every process: code is kept under it
+
     def __getitem__(self, index: Any) -> Any:
         return self.values[index]
 

@@ -11,7 +11,18 @@ from typing import Any, NamedTuple
 
 from llvmlite import ir
 
-from .assembly import FLOAT, SIMULATED, WORD, as_intrinsic, f32, instruction, only_on_a_gpu, u32, u64
+from .assembly import (
+    FLOAT,
+    SIMULATED,
+    WORD,
+    as_intrinsic,
+    emit_assembly,
+    f32,
+    instruction,
+    only_on_a_gpu,
+    u32,
+    u64,
+)  # fmt: skip
 from .language import types
 
 # What a tile of the second operand is: rows of 128 bytes, chunk c of row r at c ^ (r % 8), 1024 bytes
@@ -57,13 +68,6 @@ class Sums(NamedTuple):
     put: Callable[..., Any]
 
 
-def _emit(builder: Any, result: Any, text: str, constraints: list[str], operands: list[Any]) -> Any:
-    function = ir.FunctionType(result, [operand.type for operand in operands])
-    return builder.call(
-        ir.InlineAsm(function, text, ",".join([*constraints, "~{memory}"]), side_effect=True), operands
-    )
-
-
 @cache
 def sums(columns: int) -> Sums:
     """The instructions for a product of so many columns."""
@@ -92,7 +96,7 @@ def sums(columns: int) -> Sums:
         )
         constraints = ["=f"] * count + ["r"] * 4 + ["l"] + [str(i) for i in range(count)]
         result = ir.LiteralStructType([FLOAT] * count)
-        made = _emit(builder, result, text, constraints, [*a, tile, *values])
+        made = emit_assembly(builder, result, text, constraints, [*a, tile, *values], effect=True)
         parts = [builder.extract_value(made, i) for i in range(count)]
         return context.make_tuple(builder, signature.return_type, parts)
 
@@ -109,13 +113,9 @@ def sums(columns: int) -> Sums:
             column, row = i // 4 * 8 + i % 2, i // 2 % 2 * 8
             place = builder.add(at, builder.mul(pitch, ir.Constant(WORD, column)))
             place = builder.add(place, ir.Constant(WORD, 4 * row))
-            _emit(
-                builder,
-                ir.VoidType(),
-                "st.shared.f32 [$0], $1;",
-                ["r", "f"],
-                [place, builder.extract_value(total, i)],
-            )
+            value = builder.extract_value(total, i)
+            store = "st.shared.f32 [$0], $1;"
+            emit_assembly(builder, ir.VoidType(), store, ["r", "f"], [place, value], effect=True)
         return context.get_dummy_value()
 
     if SIMULATED:

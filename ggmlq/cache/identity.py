@@ -1,13 +1,20 @@
-"""What a function is: its code and all that it refers to, as a short digest."""
+"""What a function is: its code and all that it refers to, as a short digest.
+
+Docstrings and places in files do not count. What a function reaches by the name of a module is not
+followed; for that there is the digest of all source files beside this one (``sources.py``).
+"""
 
 from __future__ import annotations
 
 import hashlib
+import sys
 from collections.abc import Iterator
 from types import CodeType, FunctionType, ModuleType
 from typing import Any
 
 import numpy as np
+
+OPTIMIZED, HAS_DOCSTRING = 0x1, 0x4000000  # flags of code: of a function; with a docstring, from Python 3.14
 
 
 def identity(value: Any) -> str:
@@ -29,7 +36,7 @@ def _parts(value: Any, seen: set[int]) -> Iterator[bytes]:
     elif isinstance(value, CodeType):
         yield value.co_code
         yield repr(value.co_names).encode()
-        for constant in value.co_consts:
+        for constant in value.co_consts[_first_is_docstring(value) :]:
             yield from _parts(constant, seen)
     elif isinstance(value, np.ndarray):
         yield f"{value.dtype} {value.shape}".encode()
@@ -37,10 +44,22 @@ def _parts(value: Any, seen: set[int]) -> Iterator[bytes]:
     elif isinstance(value, tuple):
         for item in value:
             yield from _parts(item, seen)
-    elif isinstance(value, ModuleType | type) or callable(value):
-        yield getattr(value, "__name__", type(value).__name__).encode()
+    elif isinstance(value, frozenset):
+        yield repr(sorted(map(repr, value))).encode()  # its own order differs between processes
+    elif isinstance(value, ModuleType | type) or (callable(value) and hasattr(value, "__name__")):
+        yield f"{getattr(value, '__module__', '')} {value.__name__}".encode()
     else:
-        yield repr(value).encode()
+        text = repr(value)
+        assert " at 0x" not in text, f"{text} has an address, which is another one in each process"
+        yield text.encode()
+
+
+def _first_is_docstring(code: CodeType) -> bool:
+    """Whether the first constant has a docstring's place; before Python 3.14 it may be None there."""
+    if sys.version_info >= (3, 14):
+        return bool(code.co_flags & HAS_DOCSTRING)
+    is_function = code.co_flags & OPTIMIZED and not code.co_name.startswith("<")
+    return bool(is_function and code.co_consts and isinstance(code.co_consts[0], str | None))
 
 
 def _function(function: FunctionType, seen: set[int]) -> Iterator[bytes]:

@@ -6,6 +6,7 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
+from fake_cupy import DeviceArray, on_device
 
 import ggmlq as gq
 from ggmlq import ladder
@@ -15,27 +16,10 @@ from ggmlq.testing.rows import rows
 FULL = gq.quantize(rows("normal", 5, 64), "q8_0")
 
 
-class DeviceArray(np.ndarray):
-    """As much of a CuPy array as the ordinary product looks at."""
-
-    __module__ = "cupy"
-    number = 0
-
-    @property
-    def data(self):
-        return SimpleNamespace(device_id=self.number)
-
-
 class OtherArray(DeviceArray):
     """A subclass, as one may be made of CuPy's arrays."""
 
     __module__ = "cupy"
-
-
-def on_device(array, number=0, kind=DeviceArray):
-    found = np.array(array).view(kind)
-    found.number = number
-    return found
 
 
 @pytest.fixture

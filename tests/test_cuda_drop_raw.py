@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import copy
 import threading
-from contextlib import nullcontext
 from types import SimpleNamespace
 
 import numpy as np
 import pytest
 
 pytest.importorskip("numba_cuda", reason="numba-cuda is not installed (extra test or cuda)")
+
+from fake_cupy import on_device, put_gpu
 
 import ggmlq as gq
 from ggmlq.cuda.machine import device
@@ -21,35 +22,11 @@ from ggmlq.testing.blocks import random_blocks
 SEED = int(np.random.default_rng().integers(1 << 31))
 
 
-class Device(nullcontext):
-    id = 0
-    mem_info = (0, 0)
-
-
-class DeviceArray(np.ndarray):
-    """As much of a CuPy array as a QuantArray looks at."""
-
-    __module__ = "cupy"
-    device = Device()
-
-    def get(self):
-        return np.array(self)
-
-
-def on_device(array):
-    return np.array(array).view(DeviceArray)
-
-
 @pytest.fixture
 def gpu(monkeypatch):
     """A GPU whose strips are what the verbs of a format take out of its blocks; it counts what is made."""
-    state = SimpleNamespace(capturing=False, made=0, restored=0)
-    stream = SimpleNamespace(ptr=99, is_capturing=lambda: state.capturing, synchronize=lambda: None)
-    driver = SimpleNamespace(device=lambda: 0, stream=lambda index: stream)
-    runtime = SimpleNamespace(deviceSynchronize=lambda: None)
-    monkeypatch.setattr(device, "driver", lambda: driver)
-    monkeypatch.setattr(device, "cupy", lambda: SimpleNamespace(cuda=SimpleNamespace(runtime=runtime)))
-    monkeypatch.setattr(device, "capability", lambda: (9, 0))
+    state = put_gpu(monkeypatch)
+    state.made = state.restored = 0
 
     def made(q):
         state.made += 1
@@ -214,3 +191,42 @@ def test_where_it_is_already(gpu):
     q.drop_raw()
     assert q.to("cuda") is q.to("cuda:0") is q
     assert not gpu.restored
+
+
+def test_prepared_copies_are_given_back_when_the_device_is_done(gpu):
+    """A product may still run on another stream, and read the memory that would be used again."""
+    q, _ = weights()
+    q.drop_prepared()
+    assert gpu.device_waits == 0  # nothing was kept
+    q.prepared(gpu.strips)
+    q.drop_prepared()
+    assert gpu.device_waits == 1
+    q.prepared(gpu.strips)
+    gpu.capturing = True
+    with pytest.raises(gq.GGMLQError, match=r"drop_prepared\(\) of .*records a CUDA graph"):
+        q.drop_prepared()
+    assert q.kept(gpu.strips)
+
+
+def test_prepared_copies_stay_where_nobody_can_wait(gpu, monkeypatch):
+    q, _ = weights()
+    q.prepared(gpu.strips)
+
+    def wait():
+        raise RuntimeError("not now")
+
+    monkeypatch.setattr(device, "wait", wait)
+    with pytest.raises(gq.GGMLQError, match=r"cannot be waited for \(not now\).*is still there"):
+        q.drop_prepared()
+    assert q.kept(gpu.strips)
+
+
+def test_an_upload_has_arrived(gpu):
+    """Strips are made on any stream, and kept: bytes on their way would be wrong for good."""
+    q = gq.quantize(np.ones((2, 32), np.float32), "q4_0")
+    d = q.to("cuda:0")
+    assert gpu.waits == 1
+    assert np.array_equal(d.raw, q.raw)
+    gpu.capturing = True
+    with pytest.raises(gq.GGMLQError, match=r"a copy to cuda:0, and the current stream records a CUDA graph"):
+        q.to("cuda:0")

@@ -1,0 +1,60 @@
+"""What a file is that is no GGUF file, and where to get one: of the failures that people meet."""
+
+from __future__ import annotations
+
+import mmap
+import re
+
+from ..text import short
+
+HEAD = 512  # bytes looked at
+CONVERT = "convert it with llama.cpp's convert_hf_to_gguf.py"
+UNPACK = "unpack it, and open the .gguf file in it"
+
+# The first that fits counts: a pattern at the start of the file, what it is, and the way out.
+KINDS = [
+    (
+        rb"version https://git-lfs",
+        "a pointer of Git LFS, the file itself was not fetched",
+        "run `git lfs pull`, or download it",
+    ),
+    (
+        rb"(?i)\s*(<!doctype html|<html|<\?xml|<head)",
+        "a web page, such as a download gives that was refused",
+        "open its address in a browser, log in, and fetch the file itself",
+    ),
+    (
+        rb"PK\x03\x04.{26,80}\.npy",
+        "an npz file of NumPy",
+        "save its arrays with gq.save(path, dict(np.load(npz)))",
+    ),
+    (rb"PK\x03\x04.{26,120}(data\.pkl|/version)", "a checkpoint of PyTorch", CONVERT),
+    (rb"PK\x03\x04|PK\x05\x06", "a zip archive", UNPACK),
+    (rb"\x93NUMPY", "an npy file of NumPy", 'save its array with gq.save(path, {"name": np.load(npy)})'),
+    (rb"\x1f\x8b", "one packed with gzip", UNPACK),
+    (rb"\x28\xb5\x2f\xfd", "one packed with zstd", UNPACK),
+    (rb"\xfd7zXZ\0", "one packed with xz", UNPACK),
+    (rb"BZh[1-9]", "one packed with bzip2", UNPACK),
+    (rb"7z\xbc\xaf\x27\x1c", "a 7z archive", UNPACK),
+    (rb".{257}ustar", "a tar archive", UNPACK),
+    (rb".{8}\s*\{\s*\"", "a safetensors file", CONVERT),
+    (rb"\x80[\x02-\x05]", "a pickle, such as an old checkpoint of PyTorch", CONVERT),
+    (
+        rb"lmgg|fmgg|tjgg|algg",
+        "a model of ggml from before GGUF",
+        "fetch it anew as GGUF, or convert it with an old llama.cpp",
+    ),
+    (rb"\0{4}", "zeros, as a download leaves them that was cut off", "fetch it again"),
+]
+WORDS = re.compile(rb"[\x20-\x7e\s]+")
+
+
+def told(data: mmap.mmap) -> str:
+    """A sentence on what the bytes are."""
+    head = data[:HEAD]
+    for pattern, what, way in KINDS:
+        if re.match(pattern, head, re.DOTALL):
+            return f"this is no GGUF file but {what}; {way}"
+    if len(data) < HEAD and WORDS.fullmatch(head):
+        return f"this is no GGUF file but a text, {short(head.decode().strip(), 100)}; fetch the file itself"
+    return f"this is no GGUF file; {CONVERT}, or fetch it again"

@@ -1,0 +1,81 @@
+"""Where a file may be put: looked at before a byte is written, so that nobody waits for a refusal."""
+
+from __future__ import annotations
+
+import os
+import stat
+import sys
+from collections import Counter
+from collections.abc import Iterable
+
+from ..errors import GGUFOSError
+from ..text import size
+
+MOST_LINKS = 40  # that lead to each other: as many as Linux follows
+DEVICES = ("/dev", "/proc")  # links here are devices in disguise: /dev/stdout is whatever a shell made it
+
+
+def check(path: str) -> None:
+    """Nothing is there, or a regular file that may be written to, or an ordinary link.
+
+    A link itself is replaced, which leaves alone what others reach through links of their own.
+    """
+    if not os.path.basename(path):
+        raise GGUFOSError(f"{path!r} names no file; add a file name such as model.gguf")
+    if _is_device(path):
+        raise GGUFOSError(f"{path} stands for a device, and a save would replace it; name a file")
+    try:
+        mode = os.stat(path).st_mode
+    except OSError:  # nothing there, or a link to nothing; what hinders the writing shows then
+        return
+    if stat.S_ISDIR(mode):
+        raise GGUFOSError(f"{path} is a folder; name a file in it")
+    if not stat.S_ISREG(mode):
+        raise GGUFOSError(f"{path} is not a regular file, and a save would replace it; name another file")
+    # An administrator may write to anything, which is no reason to: somebody took the permission away.
+    if not mode & 0o222 or not os.access(path, os.W_OK):
+        raise GGUFOSError(
+            f"{path} is there and read-only (mode {stat.S_IMODE(mode):04o}); a save would replace it; allow "
+            f"writing (chmod u+w), or name another file"
+        )
+
+
+def _is_device(path: str) -> bool:
+    """Whether links lead through the places where the system keeps devices and open files."""
+    for _ in range(MOST_LINKS):
+        if not os.path.islink(path):
+            return False
+        folder = os.path.realpath(os.path.dirname(path) or ".")
+        if folder in DEVICES or folder.startswith(("/dev/fd", "/proc/")):
+            return True
+        path = os.path.join(folder, os.readlink(path))
+    return False
+
+
+def check_room(files: Iterable[tuple[str, int]]) -> None:
+    """The files fit beside all that is there: an old file leaves only when the new one is whole.
+
+    Asked of the system and not reserved: where a file system cannot, ``posix_fallocate`` writes it all.
+    """
+    if not hasattr(os, "statvfs"):  # Windows
+        return
+    needed: Counter[str] = Counter()
+    for path, nbytes in files:
+        needed[os.path.dirname(path) or "."] += nbytes
+    for folder, nbytes in needed.items():
+        free = _free(folder)
+        if nbytes > free:
+            raise GGUFOSError(
+                f"{folder}: the disk has {size(free)} free, the new file needs {size(nbytes)}, beside what "
+                "it may replace; make room, or save to another disk"
+            )
+
+
+def _free(folder: str) -> int:
+    """Bytes that this user may still write."""
+    try:
+        found = os.statvfs(folder)
+    except OSError:  # what is wrong with the folder shows when the file is made
+        return sys.maxsize
+    blocks = found.f_bavail if os.geteuid() else found.f_bfree
+    return blocks * found.f_frsize if found.f_blocks else sys.maxsize  # some systems do not say

@@ -1,0 +1,29 @@
+"""Ctrl-C while the command is still being imported: one line, as it is later on.
+
+The package's first import, before NumPy takes its tenth of a second. In a program of somebody
+else's it changes nothing.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from types import TracebackType
+
+
+def _is_command() -> bool:
+    program = sys.argv[0] if sys.argv else ""
+    if program == "-m":  # so it is called while Python looks for the module
+        return "ggmlq" in sys.orig_argv
+    return os.path.splitext(os.path.basename(program))[0] == "ggmlq"
+
+
+def _told(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
+    if not issubclass(kind, KeyboardInterrupt):
+        sys.__excepthook__(kind, error, trace)
+    elif sys.stderr is not None:  # Python ends the process by SIGINT then, as a shell expects
+        sys.stderr.write("ggmlq: interrupted\n")
+
+
+if _is_command():
+    sys.excepthook = _told

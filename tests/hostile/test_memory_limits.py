@@ -1,0 +1,110 @@
+"""A product under a limit of memory is right or an error: never an element that nobody wrote."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+
+import ggmlq as gq
+from ggmlq.cpu.machine.jit import jit
+from ggmlq.cpu.machine.memory import atomic_add, peek
+from ggmlq.cpu.machine.workers import share_kernel
+from ggmlq.errors import HostMemoryError
+from ggmlq.threads import set_num_threads, share
+
+resource = pytest.importorskip("resource", reason="this system cannot limit a process's memory")
+
+# One process, many limits: a soft limit can be raised again. Weights and warm code come first.
+LIMITED = """
+import resource, sys
+import numpy as np
+import ggmlq as gq
+from ggmlq.testing.blocks import random_blocks
+from ggmlq.formats import FORMATS
+
+name, kernel, m, seed, steps = sys.argv[1], sys.argv[2], int(sys.argv[3]), int(sys.argv[4]), int(sys.argv[5])
+n, k, rng = 64, 65536, np.random.default_rng(seed)
+fmt = FORMATS[name]
+q = gq.QuantArray.from_bytes(random_blocks(fmt, n, k // fmt.block_size, 0), fmt, (n, k))
+x = rng.standard_normal((m, k), np.float32)
+gq.set_num_threads(2)
+out, kinds = np.empty((m, n), np.float32), {}
+for threads in (1, 2):
+    gq.set_num_threads(threads)
+    want = gq.linear(x, q, kernel=kernel).copy()
+size = lambda: int(open("/proc/self/statm").read().split()[0]) * resource.getpagesize()
+hard = resource.getrlimit(resource.RLIMIT_AS)[1]
+for step in range(steps):
+    out[...] = np.nan
+    resource.setrlimit(resource.RLIMIT_AS, (size() + int(rng.integers(0, 1 << 21)), hard))
+    kind = "right"
+    try:
+        gq.linear(x, q, kernel=kernel, out=out)
+    except MemoryError as error:
+        kind = "HostMemoryError" if isinstance(error, gq.GGMLQError) else "MemoryError"
+    finally:
+        resource.setrlimit(resource.RLIMIT_AS, (hard, hard))
+    assert kind != "right" or np.array_equal(out, want), f"step {step}: unwritten or wrong"
+    kinds[kind] = kinds.get(kind, 0) + 1
+    if kind != "right":
+        gq.linear(x, q, kernel=kernel, out=out)
+        assert np.array_equal(out, want), "the board is out of order"
+print(kinds)
+"""
+
+
+@pytest.mark.parametrize(
+    ("name", "kernel", "m"), [("q5_0", "auto", 1), ("q6_K", "auto", 16), ("q6_K", "cpu:tiles", 9)]
+)
+def test_limits(name, kernel, m, fresh, request):
+    if not sys.platform.startswith("linux"):
+        pytest.skip("only Linux says how much address space is in use")
+    steps = "600" if request.config.option.long else "40"
+    command = [sys.executable, "-c", LIMITED, name, kernel, str(m), str(fresh.integers(1 << 30)), steps]
+    found = subprocess.run(command, capture_output=True, text=True, timeout=600, check=False)
+    assert found.returncode == 0, found.stderr[-2000:]
+
+
+@jit
+def _raise_in_one(arguments, start, stop):
+    """Count the parts; the one of number ``words[1]`` cannot allocate, or is wrong."""
+    for i in range(start, stop):
+        atomic_add(peek(arguments, 0), 1)
+        if i == peek(arguments, 1):
+            if peek(arguments, 2):
+                raise ValueError("not this one")
+            np.empty(1 << 60, np.uint8)
+
+
+@pytest.mark.parametrize("threads", [1, 2, 64])
+def test_a_kernel_that_raises_in_one_part(threads):
+    from ggmlq import threads as module
+
+    before, asked = module._AVAILABLE, list(module._asked)
+    module._AVAILABLE = 64
+    try:
+        set_num_threads(threads)
+        count = np.zeros(1, np.int64)
+        for bad in (0, 5, 63, *range(64)):
+            with pytest.raises(HostMemoryError, match="64 pieces in"):
+                share_kernel(_raise_in_one, (count.ctypes.data, bad, 0), 64)
+            with pytest.raises(ValueError, match="not this one"):
+                share_kernel(_raise_in_one, (count.ctypes.data, bad, 1), 64)
+            count[:] = 0
+            share_kernel(_raise_in_one, (count.ctypes.data, -1, 0), 64)
+            assert count[0] == 64
+    finally:
+        module._AVAILABLE, module._asked[:] = before, asked
+
+
+def test_memory_errors_of_the_pool_have_words():
+    def work(start, stop):
+        np.empty(1 << 60, np.uint8)
+
+    with pytest.raises(HostMemoryError, match=r"gq\.set_num_threads"):
+        share(work, 64)
+    assert issubclass(HostMemoryError, MemoryError)
+    assert issubclass(HostMemoryError, gq.GGMLQError)

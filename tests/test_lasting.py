@@ -1,0 +1,72 @@
+"""Products follow the bytes, whoever may write to them; what is kept beside them never goes stale."""
+
+from __future__ import annotations
+
+import mmap
+
+import numpy as np
+import pytest
+
+import ggmlq as gq
+from ggmlq.testing.rows import rows
+
+FULL = gq.quantize(rows("normal", 32, 256), "q4_K")
+X = rows("normal", 5, 256, seed=3)
+
+
+def writable(kind):
+    """Memory with the bytes of FULL, what to make an array of, and what to write through."""
+    if kind == "array":
+        raw = np.array(FULL.raw)
+        return raw, raw
+    if kind == "read-only view":
+        raw = np.array(FULL.raw)
+        view = raw.view()
+        view.flags.writeable = False
+        return view, raw
+    if kind == "bytearray":
+        raw = bytearray(FULL.raw.tobytes())
+        return raw, np.frombuffer(raw, np.uint8)
+    if kind == "read-only memoryview":
+        raw = bytearray(FULL.raw.tobytes())
+        return memoryview(raw).toreadonly(), np.frombuffer(raw, np.uint8)
+    raw = mmap.mmap(-1, FULL.nbytes)
+    raw.write(FULL.raw.tobytes())
+    return raw, np.frombuffer(raw, np.uint8)
+
+
+@pytest.mark.parametrize("kind", ["array", "read-only view", "bytearray", "read-only memoryview", "mmap"])
+def test_products_follow_the_bytes(kind):
+    raw, target = writable(kind)
+    q = gq.QuantArray.from_bytes(raw, "q4_K", FULL.shape)
+    assert not q.lasting
+    assert not q[:4].lasting
+    before = X @ q.T
+    other = gq.quantize(rows("normal", 32, 256, seed=9), "q4_K")
+    target.reshape(-1)[...] = other.raw.reshape(-1)
+    assert np.array_equal(X @ q.T, X @ gq.QuantArray.from_bytes(other.raw.copy(), "q4_K", FULL.shape).T)
+    assert not np.array_equal(X @ q.T, before)
+    assert np.array_equal(np.asarray(q), np.asarray(other))
+
+
+def test_what_nobody_can_write_to(tmp_path):
+    raw = np.array(FULL.raw)
+    raw.flags.writeable = False
+    assert gq.QuantArray.from_bytes(raw, "q4_K", FULL.shape).lasting
+    assert gq.QuantArray.from_bytes(raw[:4], "q4_K", (4, 256)).lasting
+    assert gq.QuantArray.from_bytes(raw.tobytes(), "q4_K", FULL.shape).lasting
+    assert gq.QuantArray.from_bytes(memoryview(raw.tobytes()), "q4_K", FULL.shape).lasting
+    gq.save(tmp_path / "m.gguf", {"w": FULL})
+    assert gq.open(tmp_path / "m.gguf")["w"][3:].lasting
+    assert FULL[1:].lasting
+    assert not FULL.copy().lasting
+
+
+def test_memory_that_cannot_be_asked():
+    """An array over an object that only tells an address."""
+
+    class Elsewhere:
+        raw = FULL.raw.copy()
+        __array_interface__ = {**raw.__array_interface__, "data": (raw.ctypes.data, True)}
+
+    assert not gq.QuantArray.from_bytes(np.asarray(Elsewhere()), "q4_K", FULL.shape).lasting
