@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from .buffers import frozen, unchanging
+from .buffers import frozen, locked, owner_of, unchanging
 from .devices import cuda_device, cuda_module, device_of, is_host, on_device_of
 from .errors import DeviceError
 from .formats import Format
@@ -88,7 +88,13 @@ class Held:
 
         True on a device, where arrays are never read-only: see :meth:`drop_prepared`.
         """
-        return not is_host(self.memory) or unchanging(self.memory)
+        return not is_host(self.memory) or self._locked or unchanging(self.memory)
+
+    @cached_property
+    def _locked(self) -> bool:
+        """Whether the memory is a file's or of bytes, which stays so: asked once, not in each product."""
+        owner = owner_of(self._stored)
+        return owner is not None and locked(owner)
 
     # --- what kernels keep with it --------------------------------------------------------
 
