@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import importlib
 import math
 import os
 import threading
 from collections.abc import Callable
-from functools import cached_property
+from functools import cache, cached_property
 from typing import Any
 
 import numpy as np
@@ -52,6 +53,7 @@ class Held:
         self._stored = stored  # None where the bytes were dropped
         self._swapped = swapped
         self._prepared: dict[Any, Any] = {}
+        self._followed: dict[Any, tuple[bytes, Any]] = {}  # with a digest of the bytes that it was made of
         self.lock: tuple[Any, Any] = (None, None)  # the process that it is for, and the lock
         self.memory = stored  # the bytes as stored or, where they were dropped, what products read instead
         self.recorded: list[Any] = []  # memory of products in CUDA graphs, which replays use again
@@ -101,8 +103,11 @@ class Held:
     def prepared(self, make: Callable[[Any], Any]) -> Any:
         """``make(self)``, made once and kept: the weights in the order that a kernel reads.
 
-        Slices and copies have their own. Only for a :attr:`lasting` array.
+        Slices and copies have their own. Where the bytes may be written to they are looked at in each
+        product, and it is made again when they have changed.
         """
+        if not self.lasting:
+            return self._following(make)
         try:
             return self._prepared[make]
         except KeyError:
@@ -115,6 +120,17 @@ class Held:
                     what = f"{self!r} is not yet in the order that this kernel reads"
                     self._prepared[make] = cuda_device().once(what, lambda: make(self))
             return self._prepared[make]
+
+    def _following(self, make: Callable[[Any], Any]) -> Any:
+        """The same for bytes on the host that may be written to."""
+        with _LOCKS.of(self):
+            now = _digest()(self.raw)
+            before, made = self._followed.get(make, (None, None))
+            if now != before:
+                self._followed.pop(make, None)
+                made = make(self)
+                self._followed[make] = now, made
+            return made
 
     def kept(self, make: Callable[[Any], Any]) -> Any:
         """What :meth:`prepared` made before, or None."""
@@ -134,6 +150,7 @@ class Held:
                 cuda_device().refuse_capture(asked)
                 _wait(asked, "what kernels keep is still there")
             self._prepared.clear()
+            self._followed.clear()
             self.recorded.clear()
 
     # --- without the bytes ------------------------------------------------------------------
@@ -173,6 +190,13 @@ class Held:
                 make = cuda_module("restore").restored
                 self._stored = self.memory = cuda_device().once(what, lambda: make(self))
             return self._stored
+
+
+@cache
+def _digest() -> Callable[[Any], bytes]:
+    """What tells bytes from others, compiled: by name, when the first array that may be written to asks."""
+    found: Callable[[Any], bytes] = importlib.import_module("ggmlq.cpu.digest").digest
+    return found
 
 
 def _wait(asked: str, so_far: str) -> None:
