@@ -51,7 +51,8 @@ class QuantArray(Held):
 
         Results follow the bytes. On the host that has a price: over memory that someone can still write
         to (a bytearray, an array that is not read-only) each product reads them once to see whether they
-        have changed. Bytes, a read-only file, and ``raw.flags.writeable = False`` save that. CuPy has no read-only arrays: after writing to one call ``q.drop_prepared()``.
+        have changed. Bytes, a read-only file, and ``raw.flags.writeable = False`` save that. CuPy has no
+        read-only arrays: after writing to one call ``q.drop_prepared()``.
 
         Parameters
         ----------

@@ -1,4 +1,4 @@
-"""Whether bytes are still what they were: a digest at the speed of memory, for weights that may be written to.
+"""Whether bytes are still what they were: a digest at the speed of memory, for weights that can change.
 
 Each of 64 lanes takes every 64th word: it is xored in, and the lane multiplied by an odd number. Both can
 be undone, so a lane in which one word changed always differs; where more did, one time in 2**32 not.
