@@ -60,9 +60,9 @@ class QuantArray(Storage):
         """Look at bytes as blocks, without a copy.
 
         Results follow the bytes. On the host that has a price: over memory that someone can still write
-        to (a bytearray, an array that is not read-only) nothing can be kept, and the fast kernels, which
-        multiply prepared copies, refuse. Pass bytes, a read-only file, or set ``raw.flags.writeable =
-        False`` first. CuPy has no read-only arrays: after writing to one call ``q.drop_prepared()``.
+        to (a bytearray, an array that is not read-only) each product reads them once to see whether they
+        have changed. Bytes, a read-only file, and ``raw.flags.writeable = False`` save that. CuPy has no
+        read-only arrays: after writing to one call ``q.drop_prepared()``.
 
         Parameters
         ----------

@@ -83,6 +83,20 @@ def unchanging(raw: NDArray[Any]) -> bool:
         if at.flags.writeable:
             return False
         at = at.base
+    return at is None or locked(at)
+
+
+def owner_of(raw: NDArray[Any]) -> Any:
+    """Whose memory an array looks at, where that is no array; else None."""
+    at: Any = raw
+    while isinstance(at, np.ndarray):
+        at = at.base
+    return at
+
+
+def locked(owner: Any) -> bool:
+    """Whether memory that is no array's can never be written to; no view of it can either."""
+    at = owner
     while at is not None:
         try:
             view = memoryview(at)

@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
+import importlib
 import math
 import os
 import threading
 from collections.abc import Callable
-from functools import cached_property
+from functools import cache, cached_property
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from .buffers import frozen, unchanging
+from .buffers import frozen, locked, owner_of, unchanging
 from .devices import cuda_device, cuda_module, device_of, is_host, on_device_of
 from .errors import DeviceError
 from .formats import Format
@@ -52,6 +53,7 @@ class Storage:
         self._stored = stored  # None where the bytes were dropped
         self._swapped = swapped
         self._prepared: dict[Any, Any] = {}
+        self._followed: dict[Any, tuple[bytes, Any]] = {}  # with a digest of the bytes that it was made of
         self.lock: tuple[Any, Any] = (None, None)  # the process that it is for, and the lock
         self.memory = stored  # the bytes as stored or, where they were dropped, what products read instead
         self.recorded: list[Any] = []  # memory of products in CUDA graphs, which replays use again
@@ -88,15 +90,24 @@ class Storage:
 
         True on a device, where arrays are never read-only: see :meth:`drop_prepared`.
         """
-        return not is_host(self.memory) or unchanging(self.memory)
+        return not is_host(self.memory) or self._locked or unchanging(self.memory)
+
+    @cached_property
+    def _locked(self) -> bool:
+        """Whether the memory is a file's or of bytes, which stays so: asked once, not in each product."""
+        owner = owner_of(self._stored)
+        return owner is not None and locked(owner)
 
     # --- what kernels keep with it --------------------------------------------------------
 
     def prepared(self, make: Callable[[Any], Any]) -> Any:
         """``make(self)``, made once and kept: the weights in the order that a kernel reads.
 
-        Slices and copies have their own. Only for a :attr:`lasting` array.
+        Slices and copies have their own. Where the bytes may be written to they are looked at in each
+        product, and it is made again when they have changed.
         """
+        if not self.lasting:
+            return self._following(make)
         try:
             return self._prepared[make]
         except KeyError:
@@ -109,6 +120,17 @@ class Storage:
                     what = f"{self!r} is not yet in the order that this kernel reads"
                     self._prepared[make] = cuda_device().once(what, lambda: make(self))
             return self._prepared[make]
+
+    def _following(self, make: Callable[[Any], Any]) -> Any:
+        """The same for bytes on the host that may be written to."""
+        with _LOCKS.of(self):
+            now = _digest()(self.raw)
+            before, made = self._followed.get(make, (None, None))
+            if now != before:
+                self._followed.pop(make, None)
+                made = make(self)
+                self._followed[make] = now, made
+            return made
 
     def kept(self, make: Callable[[Any], Any]) -> Any:
         """What :meth:`prepared` made before, or None."""
@@ -128,6 +150,7 @@ class Storage:
                 cuda_device().refuse_capture(asked)
                 _wait(asked, "what kernels keep is still there")
             self._prepared.clear()
+            self._followed.clear()
             self.recorded.clear()
 
     # --- without the bytes ------------------------------------------------------------------
@@ -167,6 +190,13 @@ class Storage:
                 make = cuda_module("strips.to_blocks").restored
                 self._stored = self.memory = cuda_device().once(what, lambda: make(self))
             return self._stored
+
+
+@cache
+def _digest() -> Callable[[Any], bytes]:
+    """What tells bytes from others, compiled: by name, when the first array that may be written to asks."""
+    found: Callable[[Any], bytes] = importlib.import_module("ggmlq.cpu.digest").digest
+    return found
 
 
 def _wait(asked: str, so_far: str) -> None:

@@ -113,7 +113,7 @@ class _Job:
         try:
             # In this order: a caller that has said "over" and sees nobody inside may go.
             self._inside.add(me)
-            self._take()
+            self.take()
         except BaseException as error:
             self._over = True
             self._errors.append(error)
@@ -121,28 +121,22 @@ class _Job:
             self._inside.discard(me)
             self._left.put(None)
 
-    def run(self) -> None:
-        """What the caller does: parts of its own, then wait for those that others have begun."""
-        try:
-            self._take()
-        finally:
-            self._over = True
-            try:
-                self._wait()
-            except BaseException:
-                self._wait()  # parts still write to memory of the caller; a second interrupt lets them
-                raise
-        if self._errors:
-            raise self._errors[0]
-
-    def _take(self) -> None:
+    def take(self) -> None:
+        """What the caller does, until no part is left."""
         while not self._over and (part := next(self._next)) < self._parts:
             self._work(part * self._step, min((part + 1) * self._step, self._count))
 
-    def _wait(self) -> None:
+    def end(self) -> None:
+        """Let nobody begin another part, and wait for those that are begun."""
+        self._over = True
         while self._inside:
             with contextlib.suppress(queue.Empty):
                 self._left.get(timeout=LOOK)
+
+    def tell(self) -> None:
+        """Raise what a part of another thread raised."""
+        if self._errors:
+            raise self._errors[0]
 
 
 class _Pool:
@@ -162,9 +156,16 @@ class _Pool:
             self._hands.hire(helpers)
             for _ in range(helpers):
                 self._jobs.put(job)
-            job.run()
-        finally:
-            self._callers.pop(me, None)
+            job.take()
+        finally:  # wherever an interrupt came: from the first put on others may be at work
+            try:
+                job.end()
+            except BaseException:  # whatever a handler of a signal raises
+                job.end()  # parts still write to memory of the caller; a second interrupt lets them
+                raise
+            finally:
+                self._callers.pop(me, None)
+        job.tell()
 
     def _serve(self) -> None:
         _inside.pool = True

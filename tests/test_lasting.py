@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 import ggmlq as gq
+from ggmlq.cpu.digest import LANES, PART, digest
 from ggmlq.testing.rows import rows
 
 FULL = gq.quantize(rows("normal", 32, 256), "q4_K")
@@ -47,6 +48,38 @@ def test_products_follow_the_bytes(kind):
     assert np.array_equal(X @ q.T, X @ gq.QuantArray.from_bytes(other.raw.copy(), "q4_K", FULL.shape).T)
     assert not np.array_equal(X @ q.T, before)
     assert np.array_equal(np.asarray(q), np.asarray(other))
+
+
+def test_what_kernels_keep_stays_while_the_bytes_do():
+    raw, made = np.array(FULL.raw), []
+
+    def make(q):
+        made.append(q.raw.copy())
+        return made[-1]
+
+    q = gq.QuantArray.from_bytes(raw, "q4_K", FULL.shape)
+    assert q.prepared(make) is q.prepared(make)
+    assert len(made) == 1
+    raw[7, 20] ^= 1
+    assert np.array_equal(q.prepared(make), raw)
+    assert q.prepared(make) is made[1]
+    q.drop_prepared()
+    assert q.prepared(make) is made[2]
+
+
+def test_each_bit_counts(fresh):
+    """Of rows of any length, wherever they lie, also of more than a thread takes at a time."""
+    for size in (1, 3, 4, 144, 1000, PART + 4 * LANES + 13):
+        raw = fresh.integers(0, 256, size + 1, np.uint8)[1:]
+        before = digest(raw)
+        assert digest(raw.copy()) == before
+        for bit in fresh.integers(0, 8 * size, 50):
+            raw[bit // 8] ^= np.uint8(1 << bit % 8)
+            assert digest(raw) != before
+            raw[bit // 8] ^= np.uint8(1 << bit % 8)
+        swapped = raw.copy()
+        swapped[[0, -1]] = swapped[[-1, 0]]
+        assert (digest(swapped) == before) == (raw[0] == raw[-1])
 
 
 def test_what_nobody_can_write_to(tmp_path):

@@ -32,8 +32,6 @@ def refuses(problem: Problem) -> str | None:
         return f"{problem.format.name} has no codes that can be kept one by one: its blocks are read"
     if not (target().shuffles and target().halves):
         return "this CPU has no vector look-up of bytes or no 16-bit floats"
-    if not problem.lasting:
-        return "the weights may be written to, and panels of them would go stale"
     return None
 
 
