@@ -195,7 +195,7 @@ class Storage:
 @cache
 def _digest() -> Callable[[Any], bytes]:
     """What tells bytes from others, compiled: by name, when the first array that may be written to asks."""
-    found: Callable[[Any], bytes] = importlib.import_module("ggmlq.cpu.digest").digest
+    found: Callable[[Any], bytes] = importlib.import_module("ggmlq.cpu.machine.digest").digest
     return found
 
 

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 import ggmlq as gq
-from ggmlq.cpu.digest import LANES, PART, digest
+from ggmlq.cpu.machine.digest import LANES, PART, digest
 from ggmlq.testing.rows import rows
 
 FULL = gq.quantize(rows("normal", 32, 256), "q4_K")

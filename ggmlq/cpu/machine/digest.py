@@ -11,8 +11,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from ...threads import share
 from .jit import jit
-from .threads import share
 
 LANES = 64
 PART = 1 << 20  # bytes that a thread reads at a time
