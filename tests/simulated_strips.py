@@ -46,7 +46,7 @@ def strips_of(blocks, fmt):
     from ggmlq.cuda.strips import layout, make
 
     n, per_row, _ = blocks.shape
-    kept = layout.layout(fmt)
+    kept = layout.layout_of(fmt)
     count, steps = -(-n // 16), -(-per_row * fmt.block_size // 64)
     WRITTEN.bytes = np.zeros(count * steps * kept.record, np.uint8)
     grid = (count, -(-32 * steps // make.THREADS))
@@ -58,7 +58,7 @@ def weights_of(records, fmt):
     """What a product finds in them: values [rows, columns] in float64; a block of threads is a warp."""
     from ggmlq.cuda.strips import codes, layout, scales
 
-    kept = layout.layout(fmt)
+    kept = layout.layout_of(fmt)
     count, steps, size = records.shape
     READ.bytes = records.reshape(-1)
     fragment, load_words = codes.fragment_of(kept), codes.words_of(kept)

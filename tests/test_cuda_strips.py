@@ -15,9 +15,9 @@ pytest.importorskip("numba_cuda", reason="numba-cuda is not installed (extra tes
 import ggmlq as gq
 from ggmlq.cuda.dequantize import decoded
 from ggmlq.cuda.strips import to_blocks
-from ggmlq.cuda.strips.layout import STEP, layout, stored
+from ggmlq.cuda.strips.layout import STEP, layout_of, stored
 from ggmlq.cuda.strips.make import strips
-from ggmlq.cuda.strips.to_bf16 import unfold
+from ggmlq.cuda.strips.to_bf16 import decode_strips
 from ggmlq.cuda.words import bf16x2
 from ggmlq.formats import FORMATS
 from ggmlq.testing.cases import BLOCKS, weights
@@ -62,7 +62,7 @@ def check_codes(fmt, kept):
     for raised, middle in ((False, 0), (True, 0), (False, kept.middle)):
         raises = raised and not (kept.levels or kept.low == 8)
         zero = kept.lowest - 128 if raises else 0
-        assert not raises or kept.has_offset or coded.zero_of(kept) == bf16x2.pair(zero)
+        assert not raises or kept.has_offset or coded.minus_excess_of(kept) == bf16x2.pair(zero)
         for s in range(4):
             a = [None] * 4
             coded.fragment_of(kept, raised, middle)(words, s, a, np.uint32(0))
@@ -104,20 +104,20 @@ def check_scales(fmt, kept):
 
 for fmt in FORMATS.values():
     if isinstance(fmt, BlockFormat):
-        check_codes(fmt, layout.layout(fmt))
-        check_scales(fmt, layout.layout(fmt))
+        check_codes(fmt, layout.layout_of(fmt))
+        check_scales(fmt, layout.layout_of(fmt))
 """
 
 
 @pytest.mark.parametrize("name", SIZES)
 def test_little_more_than_the_file(name):
     fmt = FORMATS[name]
-    assert layout(fmt).record <= SIZES[name] * 16 * STEP * fmt.dtype.itemsize / fmt.block_size
+    assert layout_of(fmt).record <= SIZES[name] * 16 * STEP * fmt.dtype.itemsize / fmt.block_size
 
 
 @pytest.mark.parametrize("fmt", BLOCKS, ids=lambda fmt: fmt.name)
 def test_a_record_is_whole_copies(fmt):
-    kept = layout(fmt)
+    kept = layout_of(fmt)
     assert kept.record % 16 == 0
     assert kept.halves_at == 128 * kept.bits
     assert kept.half_stride in (4, 8, 16) or not kept.half_words
@@ -128,7 +128,7 @@ def test_a_record_is_whole_copies(fmt):
 @pytest.mark.parametrize("fmt", BLOCKS, ids=lambda fmt: fmt.name)
 def test_every_code_has_a_place(fmt):
     """Blocks of any bytes hold no code that their layout does not know."""
-    kept = layout(fmt)
+    kept = layout_of(fmt)
     raw = np.random.default_rng(SEED).integers(0, 256, (2000, fmt.dtype.itemsize), np.uint8)
     with np.errstate(all="ignore"):
         codes = np.unique(fmt.unpack(raw.view(fmt.dtype)[:, 0]).codes)
@@ -316,7 +316,7 @@ def test_unfolded_strips_are_the_decoded_weights(name, cupy):
     want = decoded(q, "bfloat16").get().astype(np.uint32) << 16
     for first, rows_each in ((0, 53), (16, 20), (48, 5)):
         found = cupy.full((rows_each, q.shape[1]), 0x7FC1, np.uint16)
-        unfold(fmt, strips(q), first, found)
+        decode_strips(fmt, strips(q), first, found)
         found = found.get().astype(np.uint32) << 16
         part = want[first : first + rows_each]
         np.testing.assert_array_equal(found.view(np.float32), part.view(np.float32))

@@ -43,7 +43,11 @@ def kernel(fmt: BlockFormat) -> Kernel:
     (code, scale, _), (code8, scale8, _) = atoms(fmt), atoms(Q8_1)
     zero, sum_at = fmt.zero, S
 
-    def naive(x: Any, w: Any, y: Any) -> None:
+    def naive(
+        x: Any,  # uint8 [m, blocks of a row, 36]: q8_1
+        w: Any,  # uint8 [n, blocks of a row, bytes of a block]
+        y: Any,  # float32 [m, n]
+    ) -> None:
         n = cuda.blockIdx.x * SIDE + cuda.threadIdx.x
         m = cuda.blockIdx.y * SIDE + cuda.threadIdx.y
         if m < y.shape[0] and n < y.shape[1]:
