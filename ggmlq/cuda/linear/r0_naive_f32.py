@@ -1,4 +1,4 @@
-"""W4A16 in the seed's words: one thread an output, every weight decoded where it is used.
+"""The plainest kernel: one thread an output, every weight decoded to float32 where it is used.
 
 Changed: nothing yet. A thread walks along a row of weights and a row of activations, decodes each
 weight to float32 and multiplies. The format enters through its atoms, so it serves all of them.

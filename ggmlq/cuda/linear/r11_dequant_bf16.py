@@ -1,6 +1,6 @@
 """bfloat16 and cuBLAS: with many rows the library on a decoded copy wins, with the range of float32.
 
-Changed from dequant_cublas: bfloat16 in place of half. It keeps 8 bits of a number in place of 11,
+Changed: the library again, with bfloat16 in place of halves. It keeps 8 bits of a number in place of 11,
 still more than the 7 of an int8 code, and nothing overflows. cuBLAS uses Hopper's own tensor
 instructions (wgmma), which take twice what ``mma.sync`` takes, and scales nothing.
 

@@ -1,10 +1,11 @@
 """A few rows: weights straight from memory in the file's bits, on tensor cores that have time to spare.
 
-Changed: all that counts here is to read the weights once, as fast as memory gives them. They lie in
-strips (strips/make.py), with the bits of the file, and each of the 8 to 16 warps of a block keeps records
-in flight into shared memory (gemv/stages.py), without waiting for any other warp; the first ones while the
-kernel before this one still runs (words/early_start.py). A block makes 32 rows of outputs; its warps share
-the columns and add up at the end, in a fixed order.
+Changed: no warp waits for a record, for with few rows all that counts is to read the weights once, as
+fast as memory gives them. Each of the 8 to 16 warps of a block keeps records in flight into shared
+memory (gemv/stages.py), without waiting for any other warp; the first ones while the kernel before this
+one still runs (words/early_start.py). A block makes 32 rows of outputs; its warps share the columns and
+add up at the end, in a fixed order. And codes stay raised where that saves instructions
+(strips/operand.py).
 
 Up to 8 rows of activations stay floats and are rounded to bfloat16 while they are read: so one kernel
 does all. The codes are exact in bfloat16, and a scale meets only sums: nothing overflows. (An activation

@@ -1,6 +1,6 @@
 """Hopper's own tensor instructions: weights decoded into registers, activations never leave shared memory.
 
-Changed from mma_bf16: the scale is multiplied into the weight, in bfloat16, while it is unpacked; so a
+Changed: the scale is multiplied into the weight, in bfloat16, while it is unpacked; so a
 sum stays in the tensor cores from the first column to the last, and no instruction is spent on an
 output. ``wgmma`` takes the weights from the registers of four warps and the activations straight from
 shared memory. It runs by itself: while it multiplies what lies in one set of registers, the next

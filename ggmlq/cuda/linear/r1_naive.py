@@ -2,8 +2,9 @@
 
 Changed: activations are quantized first, to q8_1 blocks of 32 codes with a scale d and a sum
 s = half(Σx). A block costs one float multiplication: ``d4 * (d8 * Σ q4·q8 - 8 * s)`` for q4_0, whose
-stored codes are 8 too large. That is the seed's formula and llama.cpp's on CUDA up to 8 rows; that
-s is of the floats and not of their codes costs accuracy (docs/compensation.md).
+stored codes are 8 too large. That is llama.cpp's formula on CUDA up to 8 rows, and that of the
+experiment which this ladder began with; that s is of the floats and not of their codes costs accuracy
+(docs/compensation.md).
 
 Limited as before: each output decodes its weights again, byte by byte, and asks memory for each.
 """

@@ -1,8 +1,8 @@
 """Wide loads: 16 codes with one instruction, straight from global memory.
 
-Changed from the naive rung: weights are planes, laid out once so that codes lie side by side, and a
-thread loads 16 of them at a time. Nothing is shared and nothing else is saved: each byte is still
-multiplied on its own, so wide loads alone show what they are worth.
+Changed: no tiles, as in the naive rung. Weights are planes (planes/layout.py), laid out once so that
+codes lie side by side, and a thread loads 16 of them at a time. Nothing is shared and nothing else is
+saved: each byte is still multiplied on its own, so wide loads alone show what they are worth.
 
 Limited by taking words apart: two instructions to get at a byte before it is multiplied.
 """

@@ -1,8 +1,8 @@
 """Tensor cores: a warp multiplies 16 × 32 codes with 32 × 8 in one instruction.
 
-Changed: ``mma.sync`` on fragments that ldmatrix brings from shared memory, which cp.async fills a
-few stages ahead (planes/tiles.py). One instruction makes 4096 multiplications; a run of 32 columns is
-exactly one.
+Changed: the codes are multiplied again, by ``mma.sync`` on fragments that ldmatrix brings from shared
+memory, which cp.async fills a few stages ahead (planes/tiles.py). One instruction makes 4096
+multiplications; a run of 32 columns is exactly one.
 
 Limited by what comes after: each int32 sum is converted to float (at half rate), multiplied with
 one scale and added with the other. In registers alone, the bare instruction makes 1170 TFLOP/s on an

@@ -33,10 +33,13 @@ def compensation_kernel() -> Kernel:
             total[i] = float32(0)
         for r in range(ty, runs, uint32(SLICES)):
             offset = load_float(address(offsets, r, n_rows, column, 4))
-            for four in (0, 4):
-                v = load_floats(address(sums, r, m_rows, row + uint32(four), 4))
-                for i in range(4):
-                    total[four + i] += offset * v[i]
+            for four in range(2):
+                i = 4 * four
+                v = load_floats(address(sums, r, m_rows, uint64(row) + uint64(i), 4))
+                total[i] += offset * v[0]
+                total[i + 1] += offset * v[1]
+                total[i + 2] += offset * v[2]
+                total[i + 3] += offset * v[3]
         for i in range(ROWS):
             parts[ty, i, tx] = total[i]
         cuda.syncthreads()
