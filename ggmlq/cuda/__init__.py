@@ -12,9 +12,9 @@
     dequantize    decoders of all formats, in one kernel
     choice        which rung is fast for a problem: choice.json, as measured
 
-Each room needs only those above it; where it is a way from one to another, it begins at the lower one.
-How a product comes about, for q4_0 at M=512 on a Hopper card: ``choice`` names linear/r15_wgmma.py;
-its ``launch`` takes the strips of the weights (strips/make.py, made once), activations as bfloat16
+Rungs stand on operands (activations, planes, strips), and these on words and the machine. How a product
+comes about, for q4_0 at M=512 on a Hopper card: ``choice`` names linear/r15_wgmma.py; its ``launch``
+takes the strips of the weights (strips/make.py, made once) and activations as bfloat16
 (activations/floats.py), and runs its kernel through pipeline/product.py.
 
 A new kernel is a file in linear/ and touches nothing else. One for FP8 is a rung that reads codes of

@@ -9,10 +9,11 @@ import numpy as np
 from ..machine.device import cupy
 from ..machine.launch import Kernel, family
 from ..planes.layout import Planes, padded
-from ..quantize._block import EVERYONE, four_bytes, size_of
+from ..quantize._block import four_bytes, size_of
 from ..words import ptx
 from ..words.address import address
 from ..words.atoms import inlined
+from ..words.lane import EVERYONE
 from ..words.language import cuda, float32, int32, uint32, uint64
 from .floats import aligned_floats
 

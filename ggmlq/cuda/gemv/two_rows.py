@@ -10,13 +10,12 @@ from __future__ import annotations
 from functools import cache
 from typing import Any
 
-from ..quantize._block import EVERYONE
 from ..strips.codes import buffers
 from ..strips.layout import STEP
 from ..strips.operand import operand_of_run, summer
 from ..words import bf16x2, ptx
 from ..words.atoms import inlined
-from ..words.lane import g_and_t
+from ..words.lane import EVERYONE, g_and_t
 from ..words.language import cuda, float32, uint32
 from .stages import BOTH, Stage
 

@@ -207,7 +207,7 @@ def _small_float(layout: StripLayout) -> Any:
 
 
 def _small_floats() -> Any:
-    """Those of rows g and g + 8, in halves of one word."""
+    """Those of rows g and g + 8, side by side in one word."""
     far, float_of, mul, permute = np.float32(2.0**119), ptx.float_of, ptx.mul, bf16x2.permute
 
     @inlined
