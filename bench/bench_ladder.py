@@ -71,7 +71,12 @@ def cupy():
 
 @pytest.fixture(scope="module")
 def clock(cupy):
-    """The GPU's, once kernels are compiled: all for the ladder, those of the default path for others."""
+    return GpuClock(cupy)
+
+
+@pytest.fixture(scope="module")
+def compiled(cupy):
+    """Kernels, before the first is timed: all for the ladder, those of the default path for others."""
     from ggmlq.cuda.machine import device
     from ggmlq.testing.ahead import compile_ahead
 
@@ -80,7 +85,6 @@ def clock(cupy):
     taken = {gq.ladder.choose(Problem("linear", FORMATS[name], *shape, "cuda")).name
              for name in OTHERS for shape in OF_OTHERS["cuda"]}  # fmt: skip
     compile_ahead(taken, set(OTHERS), capability)
-    return GpuClock(cupy)
 
 
 @pytest.fixture(scope="module")
@@ -106,8 +110,11 @@ def rows_of(m, k):
 @pytest.mark.parametrize(("kernel", "name", "shape"), list(cases()))
 def bench_linear(benchmark, request, kernel, name, shape):
     m, n, k = shape = SMOKE if benchmark.disabled else shape
-    problem = Problem("linear", FORMATS[name], *shape, DEVICE)
-    rung = gq.ladder.choose(problem, kernel)
+    if DEVICE == "cuda":
+        clock, cp = request.getfixturevalue("clock"), request.getfixturevalue("cupy")
+        if not benchmark.disabled:
+            request.getfixturevalue("compiled")
+    rung = gq.ladder.choose(Problem("linear", FORMATS[name], *shape, DEVICE), kernel)
     copies = 1 if m > FEW or DEVICE == "cpu" else 1 + int(ROTATED / FORMATS[name].row_bytes(k) / n)
     x, weights = rows_of(m, k), weights_of(name, n, k, copies)
     for q in weights:
@@ -116,7 +123,6 @@ def bench_linear(benchmark, request, kernel, name, shape):
     if DEVICE == "cpu":
         benchmark(rung.launch, x, weights[0], np.empty((m, n), np.float32))
     else:
-        clock, cp = request.getfixturevalue("clock"), request.getfixturevalue("cupy")
         x, out = cp.asarray(x), cp.empty((m, n), np.float32)
         slow = rung.level < LOW and m > FEW
         repeats = weights if copies > 1 or slow else weights * 10
