@@ -43,7 +43,7 @@ N, LENGTHS, ROWS = 4096, (14336, 4096), tuple(2**i for i in range(13))
 FEW = 128  # rows up to which weights rotate
 PLAIN = 4  # rows up to which the call without a graph is measured too
 HALVES_FROM = 64  # rows from which cuBLAS is
-LEAST_LEVEL = 6  # of rungs that are measured unless others are named
+LEAST_LEVEL = 7  # of rungs that are measured unless others are named
 OUT = Path(__file__).parent / "results" / "engine_h200.json"
 WHAT = (
     "one linear inside a CUDA graph of 8 or more (way graph), activation handling included, weights rotated "

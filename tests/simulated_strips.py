@@ -43,26 +43,28 @@ WRITTEN, READ = Memory(), Memory()  # what kernels write to, and what they read 
 
 def strips_of(blocks, fmt):
     """Records [strips, steps, bytes], made by the kernel."""
-    from ggmlq.cuda.strips import layout, make
+    from ggmlq.cuda.strips import make
+    from ggmlq.cuda.strips.layout import layout_of
 
     n, per_row, _ = blocks.shape
-    kept = layout.layout(fmt)
+    layout = layout_of(fmt)
     count, steps = -(-n // 16), -(-per_row * fmt.block_size // 64)
-    WRITTEN.bytes = np.zeros(count * steps * kept.record, np.uint8)
+    WRITTEN.bytes = np.zeros(count * steps * layout.record, np.uint8)
     grid = (count, -(-32 * steps // make.THREADS))
     cuda.jit(make.strip_kernel.__wrapped__(fmt).function)[grid, make.THREADS](blocks, 0, steps)
-    return WRITTEN.bytes.reshape(count, steps, kept.record)
+    return WRITTEN.bytes.reshape(count, steps, layout.record)
 
 
 def weights_of(records, fmt):
     """What a product finds in them: values [rows, columns] in float64; a block of threads is a warp."""
-    from ggmlq.cuda.strips import codes, layout, scales
+    from ggmlq.cuda.strips import codes, scales
+    from ggmlq.cuda.strips.layout import layout_of
 
-    kept = layout.layout(fmt)
+    layout = layout_of(fmt)
     count, steps, size = records.shape
     READ.bytes = records.reshape(-1)
-    fragment, load_words = codes.fragment_of(kept), codes.words_of(kept)
-    load_scales, sizes = scales.scales_of(kept), codes.buffers(kept)
+    fragment, load_words = codes.fragment_of(layout), codes.words_of(layout)
+    load_scales, sizes = scales.scales_of(layout), codes.buffers(layout)
     found = np.full((16 * count, 64 * steps), np.nan)
 
     def read(found):
@@ -76,10 +78,10 @@ def weights_of(records, fmt):
             fragment(words, s, a, np.uint32(0))
             for r in range(4):
                 pair = np.array([int(a[r]) << 16 & 0xFFFFFFFF, int(a[r]) & 0xFFFF0000], np.uint32)
-                i, row = r % 2 * kept.scales + 16 * s // kept.run, 16 * strip + g + 8 * (r % 2)
+                i, row = r % 2 * layout.scales + 16 * s // layout.run, 16 * strip + g + 8 * (r % 2)
                 value = pair.view(np.float32) * np.float64(made[i])
-                if kept.has_offset:
-                    value = value - np.float64(made[i + kept.runs])
+                if layout.has_offset:
+                    value = value - np.float64(made[i + layout.runs])
                 column = 64 * step + 16 * s + 4 * t + 2 * (r // 2)
                 for e in range(2):
                     found[row, column + e] = value[e]

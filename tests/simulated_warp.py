@@ -41,20 +41,20 @@ def mma(a0, a1, a2, a3, b0, b1, *start):
 
 def check(fmt, columns, span, seed):
     from ggmlq.cuda.gemv import stages, two_rows
-    from ggmlq.cuda.linear import r11_gemv
+    from ggmlq.cuda.linear import r13_gemv
     from ggmlq.cuda.strips import layout
 
-    stage, k = stages.Stage(layout.layout(fmt), columns, span), max(128, fmt.block_size)
+    stage, k = stages.Stage(layout.layout_of(fmt), columns, span), max(128, fmt.block_size)
     q = weights(fmt, 32, k, seed)
     records = strips_of(q.raw.copy().reshape(32, -1, fmt.dtype.itemsize), fmt)[:, :span]
     x = np.random.default_rng(seed).integers(-8, 9, (columns, 64 * span)).astype(np.float32)
     READ.bytes = np.zeros(stage.length, np.uint8)
     READ.bytes[: records.size] = records.reshape(-1)
     pitched = READ.bytes[records.size :].reshape(columns, stage.pitch)
-    pitched[:, : stage.across] = x.view(np.uint8)
+    pitched[:, : stage.row_bytes] = x.view(np.uint8)
     assert 2 * stage.size == records.size
     spreads = two_rows.serves(stage)
-    multiply = (two_rows if spreads else r11_gemv).multiplier(stage)
+    multiply = (two_rows if spreads else r13_gemv).multiplier(stage)
     found = np.zeros((32, 8), np.float32)
 
     def run(found):

@@ -22,7 +22,7 @@ pytest.importorskip("cuda.core", reason="cuda-core is not installed (extra test 
 from cuda_kernels import families
 from llvmlite import ir
 
-from ggmlq.cuda.linear import r7_mma, r9_streamk
+from ggmlq.cuda.linear import r8_mma, r10_streamk
 from ggmlq.cuda.machine import launch
 from ggmlq.cuda.machine.launch import Kernel, array
 from ggmlq.cuda.planes import tiles
@@ -75,7 +75,7 @@ def test_machine_code(name, fresh):
 
 def test_the_extremes_are_extreme(fresh):
     """gemv: 32 rows of a format with offsets, for 8.0 and 9.0, each run."""
-    kernels = [(k.name, a) for k, a in picked(FAMILIES["ggmlq.cuda.linear.r11_gemv.kernel"], fresh)]
+    kernels = [(k.name, a) for k, a in picked(FAMILIES["ggmlq.cuda.linear.r13_gemv.kernel"], fresh)]
     for capability in [(8, 0), (9, 0)]:
         assert any("up to 32 rows" in name and at == capability for name, at in kernels[:2])
 
@@ -103,7 +103,7 @@ def assert_right_instructions(kernel, text):
         assert converts is kernel.name.startswith("mma,"), f"{kernel}: magic is there to convert nothing"
 
 
-@pytest.mark.parametrize("shape", [r7_mma.SHAPE, r9_streamk.LOW, tiles.Shape()], ids=str)
+@pytest.mark.parametrize("shape", [r8_mma.SHAPE, r10_streamk.LOW, tiles.IntTile()], ids=str)
 def test_a_tile_adds_up(shape):
     assert shape.sums * shape.threads == shape.rows * shape.columns
     assert shape.rows * 8 % shape.threads == 0

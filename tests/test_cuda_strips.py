@@ -15,9 +15,9 @@ pytest.importorskip("numba_cuda", reason="numba-cuda is not installed (extra tes
 import ggmlq as gq
 from ggmlq.cuda.dequantize import decoded
 from ggmlq.cuda.strips import to_blocks
-from ggmlq.cuda.strips.layout import STEP, layout, stored
+from ggmlq.cuda.strips.layout import STEP, layout_of, stored
 from ggmlq.cuda.strips.make import strips
-from ggmlq.cuda.strips.to_bf16 import unfold
+from ggmlq.cuda.strips.to_bf16 import decode_strips
 from ggmlq.cuda.words import bf16x2
 from ggmlq.formats import FORMATS
 from ggmlq.testing.cases import BLOCKS, weights
@@ -37,7 +37,8 @@ SEED = int(np.random.default_rng().integers(1 << 31))
 PROGRAM = """
 import sys
 import numpy as np
-from ggmlq.cuda.strips import codes as coded, layout, make, scales
+from ggmlq.cuda.strips import codes as coded, make, scales
+from ggmlq.cuda.strips.layout import layout_of, stored
 from ggmlq.cuda.words import bf16x2
 from ggmlq.formats import FORMATS, BlockFormat
 from ggmlq.formats._tables import FP4
@@ -46,26 +47,26 @@ rng = np.random.default_rng(int(sys.argv[1]))
 np.seterr(invalid="ignore")  # infinity times 0
 
 
-def check_codes(fmt, kept):
+def check_codes(fmt, layout):
     raw = rng.integers(0, 256, (64, fmt.dtype.itemsize), np.uint8)
     with np.errstate(all="ignore"):
         codes = rng.choice(fmt.unpack(raw.view(fmt.dtype)[:, 0]).codes.ravel(), (4, 4, 2))
-    kept_as = layout.stored(kept)[codes.view(np.uint8)]
-    if kept.fp4:
-        kept_as = rng.integers(0, 16, codes.shape)
-        codes = FP4[kept_as]
-    words = [np.uint32(0)] * kept.bits
+    stored_as = stored(layout)[codes.view(np.uint8)]
+    if layout.fp4:
+        stored_as = rng.integers(0, 16, codes.shape)
+        codes = FP4[stored_as]
+    words = [np.uint32(0)] * layout.bits
     for s in range(4):
         for r in range(4):
             for e in range(2):
-                make.placer(kept)(words, s, r, e, np.uint32(kept_as[s, r, e]))
-    for raised, middle in ((False, 0), (True, 0), (False, kept.middle)):
-        raises = raised and not (kept.levels or kept.low == 8)
-        zero = kept.lowest - 128 if raises else 0
-        assert not raises or kept.has_offset or coded.zero_of(kept) == bf16x2.pair(zero)
+                make.placer(layout)(words, s, r, e, np.uint32(stored_as[s, r, e]))
+    for raised, middle in ((False, 0), (True, 0), (False, layout.middle)):
+        raises = raised and not (layout.levels or layout.low == 8)
+        zero = layout.lowest - 128 if raises else 0
+        assert not raises or layout.has_offset or coded.minus_excess_of(layout) == bf16x2.pair(zero)
         for s in range(4):
             a = [None] * 4
-            coded.fragment_of(kept, raised, middle)(words, s, a, np.uint32(0))
+            coded.fragment_of(layout, raised, middle)(words, s, a, np.uint32(0))
             for r in range(4):
                 found = np.array([int(a[r]) << 16 & 0xFFFFFFFF, int(a[r]) & 0xFFFF0000], np.uint32)
                 assert (found.view(np.float32) + zero == codes[s, r] - middle).all(), (fmt.name, s, r)
@@ -74,26 +75,27 @@ def check_codes(fmt, kept):
 HALVES = np.array([0, 1, 0x3FF, 0x400, 0x3C00, 0x7BFF, 0xFBFF, 0x8001, 0x8000, 0x7C00, 0xFC00], np.uint16)
 
 
-def check_scales(fmt, kept):
-    value = scales.value_of(kept)
-    places = [(s, p, r) for s in range(2) for p in range(1 + kept.has_offset) for r in range(kept.runs)]
-    how, runs = fmt.scales, kept.runs
+def check_scales(fmt, layout):
+    value = scales.value_of(layout)
+    places = [(s, p, r) for s in range(2) for p in range(1 + layout.has_offset) for r in range(layout.runs)]
+    how, runs = fmt.scales, layout.runs
     for byte in range(256):
-        halves = rng.choice(HALVES, 2 * kept.half_words)
-        bytes_ = np.full(4 * kept.sub_words, byte, np.uint8)
+        halves = rng.choice(HALVES, 2 * layout.half_words)
+        bytes_ = np.full(4 * layout.sub_words, byte, np.uint8)
         words = [*halves.view(np.uint32), *bytes_.view(np.uint32)]
         values = [value(words, *place) for place in places]
         d = halves.view(np.float16).astype(np.float64).reshape(-1, 2)
-        if kept.single:
+        if layout.scale == "single":
             want = np.repeat(np.stack([halves[::2], halves[1::2]]).view(np.float32), runs)
         elif how.table is not None:
             want = np.repeat(how.table[byte], 2 * runs)
         else:
-            scale = d[: kept.blocks].T.repeat(runs // kept.blocks, axis=1)
+            scale = d[: layout.blocks].T.repeat(runs // layout.blocks, axis=1)
             if how.sub is not None:
                 scale = scale * ((byte & 15 if how.nibbles else byte) - how.zero) * how.unit
-            if kept.has_offset:
-                offset = d[kept.blocks : 2 * kept.blocks].T.repeat(runs // kept.blocks, axis=1) * how.sign
+            if layout.has_offset:
+                offset = d[layout.blocks : 2 * layout.blocks].T.repeat(runs // layout.blocks, axis=1)
+                offset = offset * how.sign
                 if how.nibbles or how.low is not None:
                     offset = offset * (byte >> 4 if how.nibbles else byte)
                 scale = np.concatenate([scale, offset], axis=1)
@@ -104,37 +106,37 @@ def check_scales(fmt, kept):
 
 for fmt in FORMATS.values():
     if isinstance(fmt, BlockFormat):
-        check_codes(fmt, layout.layout(fmt))
-        check_scales(fmt, layout.layout(fmt))
+        check_codes(fmt, layout_of(fmt))
+        check_scales(fmt, layout_of(fmt))
 """
 
 
 @pytest.mark.parametrize("name", SIZES)
 def test_little_more_than_the_file(name):
     fmt = FORMATS[name]
-    assert layout(fmt).record <= SIZES[name] * 16 * STEP * fmt.dtype.itemsize / fmt.block_size
+    assert layout_of(fmt).record <= SIZES[name] * 16 * STEP * fmt.dtype.itemsize / fmt.block_size
 
 
 @pytest.mark.parametrize("fmt", BLOCKS, ids=lambda fmt: fmt.name)
 def test_a_record_is_whole_copies(fmt):
-    kept = layout(fmt)
-    assert kept.record % 16 == 0
-    assert kept.halves_at == 128 * kept.bits
-    assert kept.half_stride in (4, 8, 16) or not kept.half_words
-    assert kept.sub_stride in (4, 8, 16) or not kept.sub_words
-    assert kept.run in (16, 32)
+    layout = layout_of(fmt)
+    assert layout.record % 16 == 0
+    assert layout.halves_at == 128 * layout.bits
+    assert layout.half_stride in (4, 8, 16) or not layout.half_words
+    assert layout.sub_stride in (4, 8, 16) or not layout.sub_words
+    assert layout.run in (16, 32)
 
 
 @pytest.mark.parametrize("fmt", BLOCKS, ids=lambda fmt: fmt.name)
 def test_every_code_has_a_place(fmt):
     """Blocks of any bytes hold no code that their layout does not know."""
-    kept = layout(fmt)
+    layout = layout_of(fmt)
     raw = np.random.default_rng(SEED).integers(0, 256, (2000, fmt.dtype.itemsize), np.uint8)
     with np.errstate(all="ignore"):
         codes = np.unique(fmt.unpack(raw.view(fmt.dtype)[:, 0]).codes)
-    found = stored(kept)[codes.view(np.uint8)]
+    found = stored(layout)[codes.view(np.uint8)]
     assert len(set(found.tolist())) == len(codes)
-    assert found.max() < 1 << kept.bits
+    assert found.max() < 1 << layout.bits
 
 
 def test_what_can_be_turned_back():
@@ -316,7 +318,7 @@ def test_unfolded_strips_are_the_decoded_weights(name, cupy):
     want = decoded(q, "bfloat16").get().astype(np.uint32) << 16
     for first, rows_each in ((0, 53), (16, 20), (48, 5)):
         found = cupy.full((rows_each, q.shape[1]), 0x7FC1, np.uint16)
-        unfold(fmt, strips(q), first, found)
+        decode_strips(fmt, strips(q), first, found)
         found = found.get().astype(np.uint32) << 16
         part = want[first : first + rows_each]
         np.testing.assert_array_equal(found.view(np.float32), part.view(np.float32))

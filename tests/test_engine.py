@@ -186,10 +186,10 @@ def test_kernels_are_compiled_ahead():
     from ggmlq.testing import ahead
 
     rungs("linear", "cuda")
-    tasks = list(ahead.kernels_of({"ggmlq.cuda.linear.r9_streamk"}, {"q4_0"}))
+    tasks = list(ahead.kernels_of({"ggmlq.cuda.linear.r10_streamk"}, {"q4_0"}))
     names = {name.removeprefix("ggmlq.cuda.") for name, _ in tasks}
-    assert {"linear.r9_streamk.kernel", "linear.r9_streamk.adder", "planes.weights.weight_kernel"} <= names
-    assert "linear.r7_mma.kernel" not in names
+    assert {"linear.r10_streamk.kernel", "linear.r10_streamk.adder", "planes.weights.weight_kernel"} <= names
+    assert "linear.r8_mma.kernel" not in names
     assert len([name for name, _ in tasks if name.endswith("planes.weights.weight_kernel")]) == 1
 
 

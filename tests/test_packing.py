@@ -94,8 +94,8 @@ def test_what_a_warp_of_gemv_makes_of_new_types(fresh):
 
 @made_up
 def test_wgmma_and_gemv_assemble_for_a_new_type(fmt):
-    r11, r13 = (importlib.import_module(f"ggmlq.cuda.linear.{name}") for name in ("r11_gemv", "r13_wgmma"))
-    for kernel in (r11.kernel(fmt, 1, 2), r11.kernel(fmt, 16, 1), r13.kernel(fmt, r13.SHAPES[0])):
+    gemv, wgmma = (importlib.import_module(f"ggmlq.cuda.linear.{name}") for name in ("r13_gemv", "r15_wgmma"))
+    for kernel in (gemv.kernel(fmt, 1, 2), gemv.kernel(fmt, 16, 1), wgmma.kernel(fmt, wgmma.TILES[0])):
         code, needs = kernel.assemble((9, 0))
         assert code
         assert not needs.stack, kernel.name

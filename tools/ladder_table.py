@@ -17,14 +17,16 @@ from typing import Any
 
 from _page import llama, put, settle
 
+import ggmlq as gq
+
 ROOT = Path(__file__).parents[1]
 RESULTS, PAGE = ROOT / "bench" / "results", ROOT / "docs" / "ladder.md"
 CPU_PAGE, PICTURE = ROOT / "docs" / "cpu.md", ROOT / "docs" / "ladder.svg"
 BEGIN = "<!-- table: tools/ladder_table.py {} -->"
 BENCHMARK = (512, 4096, 14336)  # the shape of the ladder
-SEEDS = (512, 4096, 4096)
+FIRST = (512, 4096, 4096)  # that of the first experiment, docs/compensation.md
 CPU_TYPES = ("q4_0", "q8_0")
-SEED = {"cuda:naive": 0.147, "cuda:tiled": 0.259, "cuda:vectorized": 0.167}  # TFLOP/s, RTX 5070 Laptop
+THERE = {"cuda:naive": 0.147, "cuda:tiled": 0.259, "cuda:vectorized": 0.167}  # TFLOP/s, RTX 5070 Laptop
 FACTS = ("kernel", "asked", "format", "M", "N", "K", "us", "TFLOPS", "weight_GBps")
 
 
@@ -60,27 +62,47 @@ def at(found: dict[str, Any], name: str, shape: tuple[int, int, int]) -> list[di
     return [r for r in found["rows"] if (r["format"], (r["M"], r["N"], r["K"])) == (name, shape)]
 
 
+def upwards(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """The rows of one ladder, from its lowest rung to the summit."""
+    level = {rung.name: rung.level for rung in gq.kernels(device="cuda")}
+    return sorted(rows, key=lambda r: level[r["kernel"]])
+
+
+def nearest(found: dict[str, Any], name: str, shape: tuple[int, int, int]) -> list[dict[str, Any]]:
+    """The rows of one shape; of a rung that does not take it, the one with the most rows of activations."""
+    m, n, k = shape
+    fewer = sorted({r["M"] for r in found["rows"] if r["M"] < m})
+    best = {r["kernel"]: r for below in (*fewer, m) for r in at(found, name, (below, n, k))}
+    return upwards(list(best.values()))
+
+
 def ladder(found: dict[str, Any], name: str, shape: tuple[int, int, int]) -> str:
-    """One shape, rung by rung."""
-    rows = at(found, name, shape)
-    naive = next(r["us"] for r in rows if r["kernel"] == "cuda:naive")
-    theirs, roof = llama(name, *shape), found["roofs"]["cublas_f16_TFLOPS"]
+    """One shape, rung by rung; each beside naive and llama.cpp with as many rows of activations."""
+    first, roof = shape == FIRST, found["roofs"]["cublas_f16_TFLOPS"]
     lines = [
         "| kernel | µs | TFLOP/s | of cuBLAS f16 | over naive | over llama.cpp |"
-        + " seed |" * (shape == SEEDS),
-        "|---" * (6 + (shape == SEEDS)) + "|",
+        + " first experiment |" * first,
+        "|---" * (6 + first) + "|",
     ]
-    for r in rows:
-        cells = [r["kernel"], f"{r['us']:.1f}", f"{r['TFLOPS']:.3g}", f"{100 * r['TFLOPS'] / roof:.2g} %"]
-        cells += [f"{naive / r['us']:.3g}", f"{theirs / r['us']:.2g}" if theirs else "–"]
-        cells += [str(SEED.get(r["kernel"], ""))] * (shape == SEEDS)
-        lines.append("| " + " | ".join(cells) + " |")
-    if theirs:
-        rate = 2e-6 * shape[0] * shape[1] * shape[2] / theirs
-        cells = ["llama.cpp", f"{theirs:.1f}", f"{rate:.3g}", f"{100 * rate / roof:.2g} %"]
-        cells += [f"{naive / theirs:.3g}", "1"] + [""] * (shape == SEEDS)
-        lines.append("| " + " | ".join(cells) + " |")
+    for r in nearest(found, name, shape):
+        here = (r["M"], *shape[1:])
+        naive = next(s["us"] for s in at(found, name, here) if s["kernel"] == "cuda:naive")
+        kernel = r["kernel"] if here == shape else f"{r['kernel']}, M={r['M']}"
+        lines.append(line(kernel, r["us"], here, roof, naive, llama(name, *here)))
+        lines[-1] += f" {THERE.get(r['kernel'], '')} |" * first
+    if theirs := llama(name, *shape):
+        naive = next(r["us"] for r in at(found, name, shape) if r["kernel"] == "cuda:naive")
+        lines.append(line("llama.cpp", theirs, shape, roof, naive, theirs) + "  |" * first)
     return "\n".join(lines)
+
+
+def line(
+    kernel: str, us: float, shape: tuple[int, int, int], roof: float, naive: float, theirs: float | None
+) -> str:
+    """A row of such a table."""
+    rate = 2e-6 * shape[0] * shape[1] * shape[2] / us
+    cells = [kernel, f"{us:.1f}", f"{rate:.3g}", f"{100 * rate / roof:.2g} %", f"{naive / us:.3g}"]
+    return f"| {' | '.join([*cells, f'{theirs / us:.2g}' if theirs else '–'])} |"
 
 
 def by_rows(found: dict[str, Any], name: str) -> str:
@@ -143,7 +165,7 @@ def page(check: bool) -> int:
     for name in ("q4_0", "q8_0"):
         text = put(text, BEGIN.format(f"ladder {name}"), ladder(found, name, BENCHMARK))
         text = put(text, BEGIN.format(f"rows {name}"), by_rows(found, name))
-    text = put(text, BEGIN.format("seed"), ladder(found, "q4_0", SEEDS))
+    text = put(text, BEGIN.format("first experiment"), ladder(found, "q4_0", FIRST))
     text = put(text, BEGIN.format("others"), others(found))
     cpu = put(CPU_PAGE.read_text(), BEGIN.format("cpu"), on_cpu(results("ladder_cpu")))
     return settle(PAGE, text, check) | settle(CPU_PAGE, cpu, check)
@@ -158,7 +180,7 @@ def picture() -> None:
 
     found, name = results(), "q4_0"
     figure, (left, right) = plt.subplots(1, 2, figsize=(12, 4.6), layout="constrained")
-    rows = at(found, name, BENCHMARK)
+    rows = upwards(at(found, name, BENCHMARK))
     left.barh([r["kernel"].removeprefix("cuda:") for r in rows], [r["TFLOPS"] for r in rows], color="#4878a8")
     for i, r in enumerate(rows):
         left.text(r["TFLOPS"] * 1.06, i, f"{r['TFLOPS']:.3g}", va="center", fontsize=8)

@@ -14,7 +14,7 @@ What was not measured takes what is nearest to it:
     M         the nearest that was measured, on a log scale
 
 GPUs before 8.0 refuse all that the table names; of the rest dp4a is ahead up to 64 rows, in
-bench/results/ladder_h200.json, and above that the highest.
+bench/results/ladder_h200.json, and registers above that.
 
 Only an order comes of it, which :mod:`ggmlq.ladder` goes through: no entry can be wrong, only slow.
 """
@@ -33,7 +33,7 @@ from ..formats import FORMATS, BlockFormat
 from ..ladder import Problem
 from .machine import device
 
-SPARE, SPARE_ROWS = "cuda:dp4a", 64
+SPARE = ((64, "cuda:dp4a"), (None, "cuda:registers"))  # up to which number of rows which rung
 TABLE = Path(__file__).with_name("choice.json")
 
 
@@ -96,8 +96,8 @@ def preference(problem: Problem, card: Card | None) -> Preference:
         why += f" with {name}"
     if card is not None and nearest["card"] not in card.name:
         why += ", the nearest card"
-    if card is not None and card.capability < (8, 0) and problem.m <= SPARE_ROWS:
-        kernels = [*kernels, SPARE]
+    if card is not None and card.capability < (8, 0):
+        kernels = [*kernels, next(name for most, name in SPARE if most is None or problem.m <= most)]
     return Preference(tuple(kernels), why)
 
 

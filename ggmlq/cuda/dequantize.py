@@ -17,6 +17,7 @@ from .activations.floats import converted
 from .machine.device import cupy
 from .machine.launch import Kernel, array, family
 from .words import early_start, ptx
+from .words.address import address
 from .words.atoms import atoms, inlined
 from .words.floats import DTYPES, KINDS, LEAST, storing
 from .words.language import cuda, float32, int64, uint8, uint32, uint64
@@ -79,7 +80,10 @@ def decoder(fmt: BlockFormat, kind: str) -> Kernel:
     store = storing(kind)
     take_turn = early_start.take_turn
 
-    def decode(blocks: Any, out: Any) -> None:
+    def decode(
+        blocks: Any,  # uint8 [blocks, bytes of one]
+        out: Any,  # values of the kind [blocks, block size]
+    ) -> None:
         take_turn()
         index = uint32(cuda.blockIdx.x) * uint32(THREADS) + uint32(cuda.threadIdx.x)
         b, part = index // uint32(size // (2 * each)), index % uint32(size // (2 * each))
@@ -88,12 +92,12 @@ def decoder(fmt: BlockFormat, kind: str) -> Kernel:
             pairs, within = part // uint32(apart // each), part % uint32(apart // each)
             start = pairs * uint32(2 * apart) + within * uint32(each)
             v = cuda.local.array(count, float32)
-            for half in range(2):  # loops, so that a code book is in the code once
-                i = int64(start) + half * apart
+            for side in range(2):  # loops, so that a code book is in the code once
+                i = int64(start) + side * apart
                 s, o = scale(block, i // group), offset(block, i // group)
                 for j in range(each):
-                    v[half * each + j] = value(block, i + j, s, o)
-            at = out + (uint64(b) * uint64(size) + uint64(start)) * uint64(16 // each)
+                    v[side * each + j] = value(block, i + j, s, o)
+            at = address(out, b, size, start, 16 // each)
             store(at, v, 0)
             store(at + uint64(apart * 16 // each), v, each)
 

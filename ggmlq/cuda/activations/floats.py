@@ -9,7 +9,9 @@ import numpy as np
 from ..machine.device import cupy
 from ..machine.launch import Kernel, array, family
 from ..words import bf16x2, early_start, ptx
+from ..words.address import address
 from ..words.floats import DTYPES, LEAST, storing
+from ..words.lane import four_into
 from ..words.language import cuda, float32, float64, uint32, uint64
 
 THREADS = 256
@@ -21,7 +23,10 @@ def kernel(widen: bool) -> Kernel:
     """Float32 to float64, or back."""
     source, target = (float32, float64) if widen else (float64, float32)
 
-    def convert(x: Any, y: Any) -> None:
+    def convert(
+        x: Any,  # of the source [n]
+        y: Any,  # of the target [n]
+    ) -> None:
         i = cuda.grid(1)
         if i < x.size:
             y[i] = target(x[i])
@@ -36,16 +41,18 @@ def narrower(kind: str) -> Kernel:
     store, load_floats = storing(kind), ptx.load_floats
     take_turn = early_start.take_turn
 
-    def narrow(x: Any, y: Any, count: Any) -> None:
+    def narrow(
+        x: Any,  # float32 [count, 8]
+        y: Any,  # of the kind [count, 8]
+        count: Any,
+    ) -> None:
         take_turn()
         i = uint32(cuda.blockIdx.x) * uint32(THREADS) + uint32(cuda.threadIdx.x)
         if i < count:
             v = cuda.local.array(8, float32)
-            for half in range(2):
-                four = load_floats(x + uint64(i) * uint64(32) + uint64(16 * half))
-                at = 4 * half
-                v[at], v[at + 1], v[at + 2], v[at + 3] = four[0], four[1], four[2], four[3]
-            store(y + uint64(i) * uint64(16), v, 0)
+            for at in (0, 4):
+                four_into(v, at, load_floats(address(x, i, 8, at, 4)))
+            store(address(y, i, 8, 0, 2), v, 0)
 
     parameters = (uint64, uint64, uint32)
     least = LEAST[kind]
@@ -72,15 +79,19 @@ def orderer() -> Kernel:
     load_floats, store16, narrow = ptx.load_floats, ptx.store16, bf16x2.narrowed
     take_turn = early_start.take_turn
 
-    def order(x: Any, y: Any, count: Any) -> None:
+    def order(
+        x: Any,  # float32 [count, 16]
+        y: Any,  # bfloat16 [count, 16]
+        count: Any,
+    ) -> None:
         take_turn()
         i = uint32(cuda.blockIdx.x) * uint32(THREADS) + uint32(cuda.threadIdx.x)
         if i < count:
             first, second = cuda.local.array(4, uint32), cuda.local.array(4, uint32)
             for t in range(4):
-                v = load_floats(x + uint64(i) * uint64(64) + uint64(16 * t))
+                v = load_floats(address(x, i, 16, 4 * t, 4))
                 first[t], second[t] = narrow(v[0], v[1]), narrow(v[2], v[3])
-            to = y + uint64(i) * uint64(32)
+            to = address(y, i, 16, 0, 2)
             store16(to, first[0], first[1], first[2], first[3])
             store16(to + uint64(16), second[0], second[1], second[2], second[3])
 

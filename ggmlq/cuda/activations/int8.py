@@ -9,9 +9,11 @@ import numpy as np
 from ..machine.device import cupy
 from ..machine.launch import Kernel, family
 from ..planes.layout import Planes, padded
-from ..quantize._block import EVERYONE, four_bytes, size_of
+from ..quantize._block import four_bytes, size_of
 from ..words import ptx
+from ..words.address import address
 from ..words.atoms import inlined
+from ..words.lane import EVERYONE
 from ..words.language import cuda, float32, int32, uint32, uint64
 from .floats import aligned_floats
 
@@ -50,13 +52,19 @@ def activation_kernel(run: int, for_mma: bool) -> Kernel:
     def code(value: Any, per: Any) -> Any:
         return min(max(nearest_even(mul(value, per)), int32(-127)), int32(127))
 
-    def quantize(x: Any, codes: Any, scales: Any, sums: Any, k: Any, rows: Any, columns: Any) -> None:
+    def quantize(
+        x: Any,  # float32 [m, k]
+        codes: Any,  # int8 [rows, columns]
+        scales: Any,  # float32 [columns / 32, rows]
+        sums: Any,  # float32 [columns / run, rows]
+        k: Any, rows: Any, columns: Any,
+    ) -> None:  # fmt: skip
         thread = uint32(cuda.blockIdx.y) * uint32(THREADS) + uint32(cuda.threadIdx.x)
         column, row = thread * uint32(4), uint32(cuda.blockIdx.x)
         live = column < k
         v0 = v1 = v2 = v3 = float32(0)
         if live:
-            v0, v1, v2, v3 = load_floats(x + (uint64(row) * uint64(k) + uint64(column)) * uint64(4))
+            v0, v1, v2, v3 = load_floats(address(x, row, k, column, 4))
         largest = largest_size(v0, v1, v2, v3)
         d, per = div(largest, float32(127)), div(float32(127), largest)
         if size_of(largest) == uint32(0):
@@ -66,13 +74,11 @@ def activation_kernel(run: int, for_mma: bool) -> Kernel:
         for step in steps:
             total = int32(total + cuda.shfl_xor_sync(EVERYONE, total, step))
         if live:
-            store4(codes + uint64(row) * uint64(columns) + uint64(column), four_bytes(q0, q1, q2, q3))
+            store4(address(codes, row, columns, column, 1), four_bytes(q0, q1, q2, q3))
             if column % uint32(run) == uint32(0):
-                at = (uint64(column // uint32(run)) * uint64(rows) + uint64(row)) * uint64(4)
-                store_float(sums + at, mul(d, float32(total)))
+                store_float(address(sums, column // uint32(run), rows, row, 4), mul(d, float32(total)))
                 if column % uint32(32) == uint32(0):
-                    at = (uint64(column // uint32(32)) * uint64(rows) + uint64(place(row))) * uint64(4)
-                    store_float(scales + at, d)
+                    store_float(address(scales, column // uint32(32), rows, place(row), 4), d)
 
     parameters = (uint64, uint64, uint64, uint64, uint32, uint32, uint32)
     name = f"activations in runs of {run}{' for mma' if for_mma else ''}"

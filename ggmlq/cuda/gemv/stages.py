@@ -1,8 +1,8 @@
-"""What each warp of cuda:gemv has in shared memory: stages of weights and activations, on their way or there.
+"""What each warp of cuda:gemv has in shared memory: stages of weights and activations, in flight or landed.
 
 A warp copies its stages itself and waits for no other. Two records of a strip at a time cost fewer
 instructions than one; GPUs with little shared memory take one. The numbers of warps and stages are
-those that were fastest on an H200 (bench/NOTES.md): more stages on their way do not help.
+those that were fastest on an H200 (bench/NOTES.md): more stages in flight do not help.
 """
 
 from __future__ import annotations
@@ -11,9 +11,11 @@ from dataclasses import dataclass
 from functools import cache
 from typing import Any
 
-from ..strips.layout import ROWS, STEP, Layout
+from ..strips.layout import ROWS, STEP, StripLayout
 from ..words import bf16x2, ptx
+from ..words.address import address
 from ..words.atoms import inlined
+from ..words.lane import g_and_t
 from ..words.language import uint32, uint64
 
 BOTH = 2  # strips of a block
@@ -27,7 +29,7 @@ SUMS = BOTH * ROWS + 4  # floats between columns of sums
 class Stage:
     """What a warp works on at a time: so many records of both strips, and of the activations."""
 
-    kept: Layout
+    layout: StripLayout
     columns: int  # rows of activations
     span: int  # records of a strip
 
@@ -36,7 +38,7 @@ class Stage:
         """Of a block; each has its own stages."""
         if self.columns > 4:
             return 8
-        return 12 if self.kept.record > LARGE else 16
+        return 12 if self.layout.record > LARGE else 16
 
     @property
     def floats(self) -> bool:
@@ -49,19 +51,19 @@ class Stage:
         return -(-self.columns // 8)
 
     @property
-    def across(self) -> int:
+    def row_bytes(self) -> int:
         """Bytes of a row of activations."""
         return (4 if self.floats else 2) * STEP * self.span
 
     @property
     def pitch(self) -> int:
         """Bytes from row to row of activations: no bank of shared memory is met twice."""
-        return self.across + (64 if self.floats and self.columns > 1 else 0)
+        return self.row_bytes + (64 if self.floats and self.columns > 1 else 0)
 
     @property
     def size(self) -> int:
         """Bytes of a strip."""
-        return self.span * self.kept.record
+        return self.span * self.layout.record
 
     @property
     def length(self) -> int:
@@ -70,7 +72,7 @@ class Stage:
 
     @property
     def count(self) -> int:
-        """Stages of a warp: those on their way, and the one it works on."""
+        """Stages of a warp: those in flight, and the one it works on."""
         return 3 if self.columns == 8 and self.span > 1 else 2
 
     @property
@@ -82,14 +84,14 @@ class Stage:
 @cache
 def fetchers(stage: Stage) -> tuple[Any, Any]:
     """The device functions that start the copies of one stage: of weights, and of activations."""
-    size, chunks, across, pitch = stage.size, stage.size // 16, stage.across // 16, stage.pitch
+    size, chunks, row_chunks, pitch = stage.size, stage.size // 16, stage.row_bytes // 16, stage.pitch
     columns, every = stage.columns, stage.span * STEP
     width, swaps = (4, False) if stage.floats else (2, True)
     copy16, copy16_of = ptx.copy16, bf16x2.copy16_of
 
     @inlined
     def fetch_weights(at: Any, lane: Any, of_w: Any, apart: Any, span: Any) -> None:
-        source = of_w + uint64(span) * uint64(size) + uint64(lane * uint32(16))
+        source = address(of_w, span, size, lane * uint32(16), 1)
         to = at + lane * uint32(16)
         for strip in range(BOTH):
             for first in range(0, chunks, 32):
@@ -101,13 +103,13 @@ def fetchers(stage: Stage) -> tuple[Any, Any]:
 
     @inlined
     def fetch_activations(at: Any, lane: Any, x: Any, span: Any, m: Any, k: Any) -> None:
-        for first in range(0, across * columns, 32):
+        for first in range(0, row_chunks * columns, 32):
             c = lane + uint32(first)
-            row, chunk = c // uint32(across), c % uint32(across)
+            row, chunk = c // uint32(row_chunks), c % uint32(row_chunks)
             column = span * uint32(every) + chunk * uint32(16 // width)
-            if c < uint32(across * columns):
+            if c < uint32(row_chunks * columns):
                 there = row < m and column < k
-                of_x = x + (uint64(row) * uint64(k) + uint64(column)) * uint64(width) if there else x
+                of_x = address(x, row, k, column, width) if there else x
                 if swaps:
                     chunk ^= (row & uint32(3)) << uint32(1)
                 place = uint32(BOTH * size) + row * uint32(pitch) + chunk * uint32(16)
@@ -126,18 +128,18 @@ def taker(stage: Stage) -> Any:
     narrowed, take_floats, take8 = bf16x2.narrowed, ptx.take_floats, bf16x2.take8
 
     @inlined
-    def take_and_narrow(at: Any, half: Any, lane: Any, b: Any) -> None:
-        g, t = lane >> uint32(2), lane & uint32(3)
+    def take_and_narrow(at: Any, record: Any, lane: Any, b: Any) -> None:
+        g, t = g_and_t(lane)
         row = min(g, uint32(columns - 1))  # the products of the other lanes are thrown away
-        of_x = at + uint32(BOTH * size + half * 4 * STEP) + row * uint32(pitch) + t * uint32(16)
+        of_x = at + uint32(BOTH * size + record * 4 * STEP) + row * uint32(pitch) + t * uint32(16)
         for s in range(4):
             v = take_floats(of_x + uint32(64 * s))
             b[2 * s], b[2 * s + 1] = narrowed(v[0], v[1]), narrowed(v[2], v[3])
 
     @inlined
-    def take(at: Any, half: Any, lane: Any, b: Any) -> None:
-        g, t = lane >> uint32(2), lane & uint32(3)
-        of_x = at + uint32(BOTH * size + half * 2 * STEP) + g * uint32(pitch) + (t & uint32(1)) * uint32(8)
+    def take(at: Any, record: Any, lane: Any, b: Any) -> None:
+        g, t = g_and_t(lane)
+        of_x = at + uint32(BOTH * size + record * 2 * STEP) + g * uint32(pitch) + (t & uint32(1)) * uint32(8)
         swap = (g & uint32(3)) << uint32(1)
         for s in range(4):
             place = ((uint32(2 * s) + (t >> uint32(1))) ^ swap) << uint32(4)

@@ -10,25 +10,25 @@ from __future__ import annotations
 from functools import cache
 from typing import Any
 
-from ..quantize._block import EVERYONE
-from ..strips.codes import buffers, fragment_of, words_of, zero_of
+from ..strips.codes import buffers
 from ..strips.layout import STEP
-from ..strips.scales import scales_of_run
+from ..strips.operand import operand_of_run, summer
 from ..words import bf16x2, ptx
 from ..words.atoms import inlined
+from ..words.lane import EVERYONE, g_and_t
 from ..words.language import cuda, float32, uint32
 from .stages import BOTH, Stage
 
 
 def serves(stage: Stage) -> bool:
-    """Whether that takes fewer instructions: where scales are products, or raised codes want sums."""
-    return stage.columns <= 2 and (stage.kept.subs > 0 or zero_of(stage.kept) != 0 or stage.kept.has_offset)
+    """Whether that takes fewer instructions: where scales are products, or sums of activations are needed."""
+    return stage.columns <= 2 and (stage.layout.subs > 0 or operand_of_run(stage.layout).needs_sums)
 
 
 @cache
 def multiplier(stage: Stage) -> Any:
     """The device function that adds a span of both strips to a lane's sums, four of a strip."""
-    together = min(4 // stage.kept.runs, stage.span)
+    together = min(4 // stage.layout.runs, stage.span)
     multiply_records, again = records_multiplier(stage, together), stage.span > together
 
     @inlined
@@ -41,14 +41,14 @@ def multiplier(stage: Stage) -> Any:
 
 
 @cache
-def operand_of(stage: Stage) -> Any:
+def activations_of(stage: Stage) -> Any:
     """The device function that loads a record of activations as registers of ``mma``; zeros in other runs."""
-    size, columns, pitch, each = stage.size, stage.columns, stage.pitch, 4 // stage.kept.runs
+    size, columns, pitch, each = stage.size, stage.columns, stage.pitch, 4 // stage.layout.runs
     narrowed, take_floats = bf16x2.narrowed, ptx.take_floats
 
     @inlined
     def take(at: Any, record: Any, first_run: Any, lane: Any, b: Any, to: Any) -> None:
-        g, t = lane >> uint32(2), lane & uint32(3)
+        g, t = g_and_t(lane)
         row = g & uint32(columns - 1)
         of_x = at + uint32(BOTH * size + record * 4 * STEP) + row * uint32(pitch) + t * uint32(16)
         for s in range(4):
@@ -60,15 +60,10 @@ def operand_of(stage: Stage) -> Any:
 
 
 @cache
-def records_multiplier(stage: Stage, together: int) -> Any:
-    """The device function for so many records, whose runs are four at most."""
-    kept, size, columns = stage.kept, stage.size, stage.columns
-    count, _ = buffers(kept)
-    load_words, fragment, load_scales = words_of(kept), fragment_of(kept, True), scales_of_run(kept)
-    take, runs, record, has_offset = operand_of(stage), kept.runs, kept.record, kept.has_offset
-    raised = not kept.levels and kept.low != 8
-    lift, of_x, needs_x = float32(kept.lowest - 128 if raised else 0), 8 * together, raised or has_offset
-    mma, ones, none, fma = bf16x2.mma, bf16x2.ONES, float32(0), ptx.fma if raised else unlifted
+def record_adder(stage: Stage) -> Any:
+    """The device function that multiplies one record of a strip."""
+    operand, (count, _) = operand_of_run(stage.layout), buffers(stage.layout)
+    load_words, fragment, mma_into = operand.load_words, operand.fragment, bf16x2.mma_into
 
     @inlined
     def add_record(at: Any, lane: Any, b: Any, first: Any, d: Any, unseen: Any) -> None:
@@ -76,53 +71,49 @@ def records_multiplier(stage: Stage, together: int) -> Any:
         load_words(at, lane, words)
         for s in range(4):
             fragment(words, s, a, unseen)
-            i = first + 2 * s
-            v = mma(a[0], a[1], a[2], a[3], b[i], b[i + 1], d[0], d[1], d[2], d[3])
-            d[0], d[1], d[2], d[3] = v[0], v[1], v[2], v[3]
+            mma_into(d, 0, a, 0, b, first + 2 * s)
+
+    return add_record
+
+
+@cache
+def records_multiplier(stage: Stage, together: int) -> Any:
+    """The device function for so many records, whose runs are four at most."""
+    layout, size, columns = stage.layout, stage.size, stage.columns
+    runs, record, has_offset, of_x = layout.runs, layout.record, layout.has_offset, 8 * together
+    _, load_scales, _, lowered, needs_sums = operand_of_run(layout)
+    take, add_record, sum_of, ones = activations_of(stage), record_adder(stage), summer(4), bf16x2.ONES
 
     @inlined
-    def sum_of(b: Any, first: Any) -> Any:
-        d = (none, none, none, none)
-        for i in range(first, first + 8, 2):
-            d = mma(ones, ones, ones, ones, b[i], b[i + 1], d[0], d[1], d[2], d[3])
-        return d[0], d[1]
-
-    @inlined
-    def multiply(at: Any, half: Any, lane: Any, sums: Any, unseen: Any) -> None:
+    def multiply(at: Any, pair: Any, lane: Any, sums: Any, unseen: Any) -> None:
         t, b = lane & uint32(3), cuda.local.array(of_x, uint32)
         d, f = cuda.local.array(4, float32), cuda.local.array(4, float32)
-        take(at, half * together, 0, lane, b, 0)
-        x0, x1 = none, none
-        if needs_x:
-            x0, x1 = sum_of(b, 0)
+        take(at, pair * together, 0, lane, b, 0)
+        x0 = x1 = float32(0)
+        if needs_sums:
+            x0, x1 = sum_of(b, 0, ones)
         if together > 1:
             take(at, 1, runs, lane, b, 8)
-            if needs_x:
-                y0, y1 = sum_of(b, 8)
+            if needs_sums:
+                y0, y1 = sum_of(b, 8, ones)
                 x0, x1 = x0 + y0, x1 + y1
-        own = uint32(half * together) + (t // uint32(runs) if together > 1 else uint32(0))
+        own = uint32(pair * together) + (t // uint32(runs) if together > 1 else uint32(0))
         for strip in range(BOTH):
             here, o = at + uint32(strip * size), 4 * strip
-            d[0], d[1], d[2], d[3] = none, none, none, none
-            add_record(here + uint32(half * together * record), lane, b, 0, d, unseen)
+            d[0] = d[1] = d[2] = d[3] = float32(0)
+            add_record(here + uint32(pair * together * record), lane, b, 0, d, unseen)
             if together > 1:
                 add_record(here + uint32(record), lane, b, 8, d, unseen)
             load_scales(here + own * uint32(record), lane, t % uint32(runs), f)
             for c in range(columns):
                 x = x1 if c else x0
                 for side in range(2):
-                    total = sums[o + 2 * side + c] + f[side] * fma(x, lift, d[2 * side + c])
+                    total = sums[o + 2 * side + c] + f[side] * lowered(x, d[2 * side + c])
                     if has_offset:
                         total -= f[2 + side] * x
                     sums[o + 2 * side + c] = total
 
     return multiply
-
-
-@inlined
-def unlifted(x: Any, lift: Any, d: Any) -> Any:
-    """For codes that are not raised."""
-    return d
 
 
 @inlined

@@ -1,4 +1,4 @@
-"""W4A16 in the seed's words: one thread an output, every weight decoded where it is used.
+"""The plainest kernel: one thread an output, every weight decoded to float32 where it is used.
 
 Changed: nothing yet. A thread walks along a row of weights and a row of activations, decodes each
 weight to float32 and multiplies. The format enters through its atoms, so it serves all of them.
@@ -28,7 +28,11 @@ def kernel(fmt: BlockFormat) -> Kernel:
     code, scale, offset = atoms(fmt)
     size, group = fmt.block_size, fmt.group
 
-    def naive_f32(x: Any, w: Any, y: Any) -> None:
+    def naive_f32(
+        x: Any,  # float32 [m, k]
+        w: Any,  # uint8 [n, blocks of a row, bytes of a block]
+        y: Any,  # float32 [m, n]
+    ) -> None:
         n = cuda.blockIdx.x * SIDE + cuda.threadIdx.x
         m = cuda.blockIdx.y * SIDE + cuda.threadIdx.y
         if m < y.shape[0] and n < y.shape[1]:

@@ -2,8 +2,9 @@
 
 Changed: activations are quantized first, to q8_1 blocks of 32 codes with a scale d and a sum
 s = half(Σx). A block costs one float multiplication: ``d4 * (d8 * Σ q4·q8 - 8 * s)`` for q4_0, whose
-stored codes are 8 too large. That is the seed's formula and llama.cpp's on CUDA up to 8 rows; that
-s is of the floats and not of their codes costs accuracy (docs/compensation.md).
+stored codes are 8 too large. That is llama.cpp's formula on CUDA up to 8 rows, and that of the
+experiment which this ladder began with; that s is of the floats and not of their codes costs accuracy
+(docs/compensation.md).
 
 Limited as before: each output decodes its weights again, byte by byte, and asks memory for each.
 """
@@ -43,7 +44,11 @@ def kernel(fmt: BlockFormat) -> Kernel:
     (code, scale, _), (code8, scale8, _) = atoms(fmt), atoms(Q8_1)
     zero, sum_at = fmt.zero, S
 
-    def naive(x: Any, w: Any, y: Any) -> None:
+    def naive(
+        x: Any,  # uint8 [m, blocks of a row, 36]: q8_1
+        w: Any,  # uint8 [n, blocks of a row, bytes of a block]
+        y: Any,  # float32 [m, n]
+    ) -> None:
         n = cuda.blockIdx.x * SIDE + cuda.threadIdx.x
         m = cuda.blockIdx.y * SIDE + cuda.threadIdx.y
         if m < y.shape[0] and n < y.shape[1]:

@@ -33,7 +33,12 @@ def kernel(fmt: BlockFormat) -> Kernel:
     size, group, run = fmt.block_size, fmt.group, packing(fmt).run
     runs, has_offset, by_run = STEP // run, fmt.has_offset, (SIDE, STEP // run)
 
-    def tiled(x: Any, d: Any, w: Any, y: Any) -> None:
+    def tiled(
+        x: Any,  # int8 [rows of whole tiles, k']
+        d: Any,  # float32 [k' / 32, rows of whole tiles]
+        w: Any,  # uint8 [n, blocks of a row, bytes of a block]
+        y: Any,  # float32 [m, n]
+    ) -> None:
         codes = cuda.shared.array(TILE, int8)
         codes8 = cuda.shared.array(TILE, int8)
         scales = cuda.shared.array(by_run, float32)

@@ -1,8 +1,8 @@
 """Wide loads: 16 codes with one instruction, straight from global memory.
 
-Changed from the naive rung: weights are planes, laid out once so that codes lie side by side, and a
-thread loads 16 of them at a time. Nothing is shared and nothing else is saved: each byte is still
-multiplied on its own, so wide loads alone show what they are worth.
+Changed: no tiles, as in the naive rung. Weights are planes (planes/layout.py), laid out once so that
+codes lie side by side, and a thread loads 16 of them at a time. Nothing is shared and nothing else is
+saved: each byte is still multiplied on its own, so wide loads alone show what they are worth.
 
 Limited by taking words apart: two instructions to get at a byte before it is multiplied.
 """
@@ -19,6 +19,7 @@ from ..planes.layout import refuses
 from ..planes.offsets import compensate
 from ..planes.weights import weights
 from ..words import ptx
+from ..words.address import address
 from ..words.atoms import inlined
 from ..words.language import cuda, float32, int32, uint32, uint64
 
@@ -49,24 +50,27 @@ def kernel(run: int) -> Kernel:
     sixteen, load, store = sixteen_products, ptx.load_float, ptx.store_float
 
     def vectorized(
-        x: Any, dx: Any, w: Any, dw: Any, y: Any, rows: Any, columns: Any, k: Any, m_rows: Any, n_rows: Any
-    ) -> None:
+        x: Any,  # int8 [m_rows, k]
+        dx: Any,  # float32 [k / 32, m_rows]
+        w: Any,  # int8 [n_rows, k]
+        dw: Any,  # float32 [k / run, n_rows]
+        y: Any,  # float32 [rows, columns]
+        rows: Any, columns: Any, k: Any, m_rows: Any, n_rows: Any,
+    ) -> None:  # fmt: skip
         n = uint32(cuda.blockIdx.x * SIDE + cuda.threadIdx.x)
         m = uint32(cuda.blockIdx.y * SIDE + cuda.threadIdx.y)
         if m < rows and n < columns:
-            of_x, of_w = x + uint64(m) * uint64(k), w + uint64(n) * uint64(k)
+            of_x, of_w = address(x, m, k, 0, 1), address(w, n, k, 0, 1)
             total = float32(0)
             for r in range(uint32(k // run)):
                 at = uint64(r * uint32(run))
                 dot = sixteen(of_x + at, of_w + at)
                 if run == 32:
                     dot = int32(dot + sixteen(of_x + at + uint64(16), of_w + at + uint64(16)))
-                a = load(
-                    dx + (uint64(r * uint32(run) // uint32(32)) * uint64(m_rows) + uint64(m)) * uint64(4)
-                )
-                b = load(dw + (uint64(r) * uint64(n_rows) + uint64(n)) * uint64(4))
+                a = load(address(dx, r * uint32(run) // uint32(32), m_rows, m, 4))
+                b = load(address(dw, r, n_rows, n, 4))
                 total += a * (b * float32(dot))
-            store(y + (uint64(m) * uint64(columns) + uint64(n)) * uint64(4), total)
+            store(address(y, m, columns, n, 4), total)
 
     parameters = (uint64,) * 5 + (uint32,) * 5
     return Kernel(f"vectorized, runs of {run}", vectorized, *parameters, threads=SIDE * SIDE)

@@ -29,7 +29,13 @@ TILE, PADDED = (SIDE, WORDS), (SIDE, WORDS + 1)  # padded: a column lies in 16 b
 def kernel(run: int) -> Kernel:
     dp4a, words = ptx.dp4a, run // 4
 
-    def dp4a_tiles(x: Any, dx: Any, w: Any, dw: Any, y: Any) -> None:
+    def dp4a_tiles(
+        x: Any,  # int32 [m_rows, k / 4]
+        dx: Any,  # float32 [k / 32, m_rows]
+        w: Any,  # int32 [n_rows, k / 4]
+        dw: Any,  # float32 [k / run, n_rows]
+        y: Any,  # float32 [m, n]
+    ) -> None:
         codes8 = cuda.shared.array(TILE, int32)
         codes = cuda.shared.array(PADDED, int32)
         tx, ty = cuda.threadIdx.x, cuda.threadIdx.y

@@ -3,7 +3,7 @@
 Changed: a tile is 128 × 128 outputs, and of eight words of either operand a thread makes 64 dp4a, so
 shared memory is asked once for four multiplications and not twice for one. Words lie by column in
 shared memory, so that four neighbours come with one load; while one tile is multiplied, the next is
-on its way into the other half of the memory.
+in flight into the other half of the memory.
 
 Limited by the integer unit: it takes a dp4a every other clock, and each sum must still be scaled.
 """
@@ -20,6 +20,7 @@ from ..planes.layout import refuses
 from ..planes.offsets import compensate
 from ..planes.weights import weights
 from ..words import ptx
+from ..words.address import address
 from ..words.atoms import inlined
 from ..words.language import cuda, float32, int32, uint32, uint64
 
@@ -30,7 +31,7 @@ HALF = SIDE * WORDS * 4  # bytes of one operand's tile
 
 
 @inlined
-def spread(shared: Any, row: Any, part: Any, words: Any) -> None:
+def put_by_column(shared: Any, row: Any, part: Any, words: Any) -> None:
     """Four words of a row into their four columns."""
     for i in range(4):
         ptx.put(shared + ((part * uint32(4) + uint32(i)) * uint32(SIDE) + row) * uint32(4), words[i])
@@ -39,19 +40,19 @@ def spread(shared: Any, row: Any, part: Any, words: Any) -> None:
 @inlined
 def eight(shared: Any, at: Any, into: Any) -> None:
     """Eight words: four from ``at`` on and four half a tile further."""
-    for half in range(2):
-        words = ptx.take16(shared + (at + uint32(64 * half)) * uint32(4))
+    for four in range(2):
+        words = ptx.take16(shared + (at + uint32(64 * four)) * uint32(4))
         for i in range(4):
-            into[4 * half + i] = words[i]
+            into[4 * four + i] = words[i]
 
 
 @inlined
-def eight_scales(address: Any, into: Any) -> None:
+def eight_scales(source: Any, into: Any) -> None:
     """As above, of floats in global memory."""
-    for half in range(2):
-        found = ptx.load_floats(address + uint64(256 * half))
+    for four in range(2):
+        found = ptx.load_floats(source + uint64(256 * four))
         for i in range(4):
-            into[4 * half + i] = found[i]
+            into[4 * four + i] = found[i]
 
 
 @family((run,) for run in (16, 32))
@@ -59,14 +60,19 @@ def kernel(run: int) -> Kernel:
     base, load16, store, dp4a = ptx.shared_base, ptx.load16, ptx.store_float, ptx.dp4a
 
     def registers(
-        x: Any, dx: Any, w: Any, dw: Any, y: Any, rows: Any, columns: Any, k: Any, m_rows: Any, n_rows: Any
-    ) -> None:
+        x: Any,  # int8 [m_rows, k]
+        dx: Any,  # float32 [k / 32, m_rows]
+        w: Any,  # int8 [n_rows, k]
+        dw: Any,  # float32 [k / run, n_rows]
+        y: Any,  # float32 [rows, columns]
+        rows: Any, columns: Any, k: Any, m_rows: Any, n_rows: Any,
+    ) -> None:  # fmt: skip
         tid = uint32(cuda.threadIdx.x)
         tx, ty = (tid & uint32(15)) * uint32(4), (tid >> uint32(4)) * uint32(4)
         m0, n0 = uint32(cuda.blockIdx.y) * uint32(SIDE), uint32(cuda.blockIdx.x) * uint32(SIDE)
         row, part = tid & uint32(127), tid >> uint32(7)
-        of_x = x + uint64(m0 + row) * uint64(k) + uint64(part * uint32(16))
-        of_w = w + uint64(n0 + row) * uint64(k) + uint64(part * uint32(16))
+        of_x = address(x, m0 + row, k, part * uint32(16), 1)
+        of_w = address(w, n0 + row, k, part * uint32(16), 1)
         here, other = base(), base() + uint32(2 * HALF)
         total = cuda.local.array(ALL, float32)
         dot = cuda.local.array(ALL, int32)
@@ -74,16 +80,16 @@ def kernel(run: int) -> Kernel:
         da, db = cuda.local.array(EACH, float32), cuda.local.array(EACH, float32)
         for i in range(ALL):
             total[i] = float32(0)
-        spread(here, row, part, load16(of_x))
-        spread(here + uint32(HALF), row, part, load16(of_w))
+        put_by_column(here, row, part, load16(of_x))
+        put_by_column(here + uint32(HALF), row, part, load16(of_w))
         cuda.syncthreads()
         for step in range(uint32(k >> uint32(5))):
             ahead = uint64(min(uint32(step) + uint32(1), (k >> uint32(5)) - uint32(1))) * uint64(32)
             next_x, next_w = load16(of_x + ahead), load16(of_w + ahead)
-            eight_scales(dx + (uint64(step) * uint64(m_rows) + uint64(m0 + ty)) * uint64(4), da)
+            eight_scales(address(dx, step, m_rows, m0 + ty, 4), da)
             for r in range(32 // run):
                 by_run = uint64(step) * uint64(32 // run) + uint64(r)
-                eight_scales(dw + (by_run * uint64(n_rows) + uint64(n0 + tx)) * uint64(4), db)
+                eight_scales(address(dw, by_run, n_rows, n0 + tx, 4), db)
                 for i in range(ALL):
                     dot[i] = int32(0)
                 for c in range(r * run // 4, (r + 1) * run // 4):
@@ -95,8 +101,8 @@ def kernel(run: int) -> Kernel:
                 for i in range(EACH):
                     for j in range(EACH):
                         total[EACH * i + j] += da[i] * (db[j] * float32(dot[EACH * i + j]))
-            spread(other, row, part, next_x)
-            spread(other + uint32(HALF), row, part, next_w)
+            put_by_column(other, row, part, next_x)
+            put_by_column(other + uint32(HALF), row, part, next_w)
             here, other = other, here
             cuda.syncthreads()
         for i in range(EACH):
@@ -104,7 +110,7 @@ def kernel(run: int) -> Kernel:
             for j in range(EACH):
                 n = n0 + tx + uint32(j % 4 + 64 * (j // 4))
                 if m < rows and n < columns:
-                    store(y + (uint64(m) * uint64(columns) + uint64(n)) * uint64(4), total[EACH * i + j])
+                    store(address(y, m, columns, n, 4), total[EACH * i + j])
 
     parameters = (uint64,) * 5 + (uint32,) * 5
     name = f"registers, runs of {run}"

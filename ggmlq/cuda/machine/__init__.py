@@ -1,1 +1,9 @@
-"""The GPU itself: which it is, how kernels are compiled, kept and launched, how bytes get there."""
+"""The GPU itself: which it is, how kernels are compiled, kept and launched, how bytes get there.
+
+    device.py   CuPy if it is there, facts of the card, what older cards are refused with
+    launch.py   Kernel: a Python function, compiled for a capability and called with arrays; families of them
+    submit.py   the launch itself, past Numba's slow one
+    upload.py   host memory to the card, in portions
+
+Nothing here knows what is computed.
+"""

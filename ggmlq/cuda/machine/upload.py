@@ -88,7 +88,7 @@ class Link:
         self._stream.synchronize()
 
     def drop(self, arrays: list[Any]) -> None:
-        """Give the memory of arrays back to the GPU, once no copy is on its way."""
+        """Give the memory of arrays back to the GPU, once no copy is in flight."""
         self._stream.synchronize()
         arrays.clear()
         self._cp.get_default_memory_pool().free_all_blocks()

@@ -7,6 +7,7 @@ from typing import Any
 from ..machine import device
 from ..machine.launch import Kernel, family
 from ..words import early_start, ptx
+from ..words.address import address
 from ..words.language import cuda, float32, uint32, uint64
 
 SHORTEST = 6  # steps of a part
@@ -29,13 +30,17 @@ def adder() -> Kernel:
     load_float, store_float = ptx.load_float, ptx.store_float
     take_turn = early_start.take_turn
 
-    def add(parts: Any, y: Any, count: Any, length: Any) -> None:
+    def add(
+        parts: Any,  # float32 [count, length]
+        y: Any,  # float32 [length]
+        count: Any, length: Any,
+    ) -> None:  # fmt: skip
         take_turn()
         i = uint64(cuda.blockIdx.x) * uint64(ADDERS) + uint64(cuda.threadIdx.x)
         if i < length:
             total = float32(0)
             for p in range(count):
-                total += load_float(parts + (uint64(p) * length + i) * uint64(4))
+                total += load_float(address(parts, p, length, i, 4))
             store_float(y + i * uint64(4), total)
 
     return Kernel("add parts", add, uint64, uint64, uint32, uint64, threads=ADDERS, early=True)

@@ -6,6 +6,7 @@ from typing import Any
 
 from ..machine.launch import Kernel, family
 from ..words import ptx
+from ..words.address import address
 from ..words.language import cuda, float32, uint32, uint64
 from .layout import Planes
 
@@ -19,8 +20,11 @@ def compensation_kernel() -> Kernel:
     load_floats, load_float, store_float = ptx.load_floats, ptx.load_float, ptx.store_float
 
     def compensate(
-        sums: Any, offsets: Any, y: Any, m: Any, n: Any, runs: Any, m_rows: Any, n_rows: Any
-    ) -> None:
+        sums: Any,  # float32 [runs, m_rows]
+        offsets: Any,  # float32 [runs, n_rows]
+        y: Any,  # float32 [m, n]
+        m: Any, n: Any, runs: Any, m_rows: Any, n_rows: Any,
+    ) -> None:  # fmt: skip
         parts = cuda.shared.array(PARTS, float32)
         tx, ty = uint32(cuda.threadIdx.x), uint32(cuda.threadIdx.y)
         column, row = uint32(cuda.blockIdx.x) * uint32(COLUMNS) + tx, uint32(cuda.blockIdx.y) * uint32(ROWS)
@@ -28,11 +32,10 @@ def compensation_kernel() -> Kernel:
         for i in range(ROWS):
             total[i] = float32(0)
         for r in range(ty, runs, uint32(SLICES)):
-            offset = load_float(offsets + (uint64(r) * uint64(n_rows) + uint64(column)) * uint64(4))
-            for half in range(2):
-                at = uint64(r) * uint64(m_rows) + uint64(row) + uint64(4 * half)
-                v = load_floats(sums + at * uint64(4))
-                i = 4 * half
+            offset = load_float(address(offsets, r, n_rows, column, 4))
+            for four in range(2):
+                i = 4 * four
+                v = load_floats(address(sums, r, m_rows, uint64(row) + uint64(i), 4))
                 total[i] += offset * v[0]
                 total[i + 1] += offset * v[1]
                 total[i + 2] += offset * v[2]
@@ -44,7 +47,7 @@ def compensation_kernel() -> Kernel:
         for i in range(SLICES):
             own += parts[i, ty, tx]
         if row + ty < m and column < n:
-            at = y + (uint64(row + ty) * uint64(n) + uint64(column)) * uint64(4)
+            at = address(y, row + ty, n, column, 4)
             store_float(at, load_float(at) - own)
 
     parameters = (uint64,) * 3 + (uint32,) * 5

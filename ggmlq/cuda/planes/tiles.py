@@ -2,7 +2,7 @@
 
 A block of threads makes a tile of outputs. It walks along the columns, 128 codes (four runs of 32) a
 step. Copies into shared memory run past the registers (cp.async) and ahead: while one stage is
-multiplied, the next ones are on their way, with one barrier a step. Within a stage the operands of
+multiplied, the next ones are in flight, with one barrier a step. Within a stage the operands of
 one run are brought into registers while the run before is multiplied.
 
     stage    codes of activations [rows, 128 bytes] · codes of weights [columns, 128 bytes]
@@ -22,15 +22,18 @@ from dataclasses import dataclass
 from functools import cache
 from typing import Any
 
+from ..pipeline.ring import follower
 from ..words import ptx
+from ..words.address import address
 from ..words.atoms import inlined
+from ..words.lane import four_into, g_and_t, warp_and_lane
 from ..words.language import cuda, float32, int32, uint32, uint64
 
 STEP, RUNS = 128, 4  # columns of a stage, and runs of 32 in it
 
 
 @dataclass(frozen=True)
-class Shape:
+class IntTile:
     """Outputs of a block and of a warp, and stages in flight."""
 
     rows: int = 128  # of activations
@@ -79,12 +82,12 @@ class Shape:
 @inlined
 def place_of_warp(rows: Any, columns: Any, across: Any) -> Any:
     """The first row and column of a warp's outputs in its tile."""
-    warp = uint32(cuda.threadIdx.x) >> uint32(5)
+    warp, _ = warp_and_lane()
     return warp // uint32(across) * uint32(rows), warp % uint32(across) * uint32(columns)
 
 
 @cache
-def fetcher(shape: Shape) -> Any:
+def fetcher(shape: IntTile) -> Any:
     """The device function that starts the copies of one stage."""
     threads, rows, columns = shape.threads, shape.rows, shape.columns
     of_weights, scales_of_x, scales_of_w = shape.parts
@@ -104,7 +107,7 @@ def fetcher(shape: Shape) -> Any:
     def fetch(at: Any, x: Any, dx: Any, w: Any, dw: Any, step: Any, k: Any, m_rows: Any, n_rows: Any) -> None:
         row, chunk = uint32(cuda.threadIdx.x) >> uint32(3), uint32(cuda.threadIdx.x) & uint32(7)
         to = at + row * uint32(STEP) + ((chunk ^ (row & uint32(7))) << uint32(4))
-        along = uint64(row) * uint64(k) + uint64(step) * uint64(STEP) + uint64(chunk * uint32(16))
+        along = address(uint64(step) * uint64(STEP), row, k, chunk * uint32(16), 1)
         for p in range(passes_x):
             copy16(to + uint32(p * apart * STEP), x + along + uint64(p * apart) * uint64(k))
         for p in range(passes_w):
@@ -117,7 +120,7 @@ def fetcher(shape: Shape) -> Any:
 
 
 @cache
-def loader(shape: Shape) -> Any:
+def loader(shape: IntTile) -> Any:
     """The device function that brings a run's operands and scales from a stage into registers."""
     (down, across), (rows, columns) = shape.grid, (shape.rows, shape.columns)
     of_weights, scales_of_x, scales_of_w = shape.parts
@@ -125,24 +128,21 @@ def loader(shape: Shape) -> Any:
 
     @inlined
     def load(at: Any, wm: Any, wn: Any, run: Any, a: Any, b: Any, da: Any, db: Any) -> None:
-        lane, chunk = uint32(cuda.threadIdx.x) & uint32(31), uint32(2 * run)
-        g, t = lane >> uint32(2), lane & uint32(3)
+        (_, lane), chunk = warp_and_lane(), uint32(2 * run)
+        g, t = g_and_t(lane)
         row = lane & uint32(15)
         place = (((lane >> uint32(4)) + chunk) ^ (row & uint32(7))) << uint32(4)
         of_a = at + (wm + row) * uint32(STEP) + place
         for i in range(down):
-            v = load_matrices(of_a + uint32(16 * STEP * i))
-            a[4 * i], a[4 * i + 1], a[4 * i + 2], a[4 * i + 3] = v[0], v[1], v[2], v[3]
+            four_into(a, 4 * i, load_matrices(of_a + uint32(16 * STEP * i)))
         row = (lane >> uint32(4) << uint32(3)) + (lane & uint32(7))
         place = (((lane >> uint32(3) & uint32(1)) + chunk) ^ (row & uint32(7))) << uint32(4)
         of_b = at + uint32(of_weights) + (wn + row) * uint32(STEP) + place
         for j in range(across // 2):
-            v = load_matrices(of_b + uint32(16 * STEP * j))
-            b[4 * j], b[4 * j + 1], b[4 * j + 2], b[4 * j + 3] = v[0], v[1], v[2], v[3]
+            four_into(b, 4 * j, load_matrices(of_b + uint32(16 * STEP * j)))
         of_da = at + uint32(scales_of_x) + (uint32(run * rows) + wm + g * uint32(4)) * uint32(4)
         for i in range(down // 2):
-            s = take_floats(of_da + uint32(128 * i))
-            da[4 * i], da[4 * i + 1], da[4 * i + 2], da[4 * i + 3] = s[0], s[1], s[2], s[3]
+            four_into(da, 4 * i, take_floats(of_da + uint32(128 * i)))
         of_db = at + uint32(scales_of_w) + (uint32(run * columns) + wn + t * uint32(2)) * uint32(4)
         for j in range(across):
             p = take_pair(of_db + uint32(32 * j))
@@ -152,7 +152,7 @@ def loader(shape: Shape) -> Any:
 
 
 @cache
-def multiplier(shape: Shape, start: Any, scaled: Any) -> Any:
+def multiplier(shape: IntTile, start: Any, scaled: Any) -> Any:
     """The device function that multiplies one stage: four runs, each loaded one ahead."""
     down, across = shape.grid
     count_a, count_b, count_da = 4 * down, 2 * across, 2 * down
@@ -186,10 +186,10 @@ def multiplier(shape: Shape, start: Any, scaled: Any) -> Any:
 
 
 @cache
-def accumulator(shape: Shape, start: Any, scaled: Any) -> Any:
+def accumulator(shape: IntTile, start: Any, scaled: Any) -> Any:
     """The device function that adds steps ``first`` … ``last - 1`` of a tile to a thread's sums."""
     stages, stage = shape.stages, shape.stage
-    ahead, end = stages - 1, (stages - 1) * stage
+    ahead, after = stages - 1, follower(stages, stage)
     fetch, multiply = fetcher(shape), multiplier(shape, start, scaled)
     base, commit, wait = ptx.shared_base, ptx.commit, ptx.wait_for_all_but(stages - 2)
 
@@ -198,7 +198,7 @@ def accumulator(shape: Shape, start: Any, scaled: Any) -> Any:
         sums: Any, m0: Any, n0: Any, x: Any, dx: Any, w: Any, dw: Any,
         first: Any, last: Any, k: Any, m_rows: Any, n_rows: Any,
     ) -> None:  # fmt: skip
-        of_x, of_w = x + uint64(m0) * uint64(k), w + uint64(n0) * uint64(k)
+        of_x, of_w = address(x, m0, k, 0, 1), address(w, n0, k, 0, 1)
         of_dx, of_dw = dx + uint64(m0) * uint64(4), dw + uint64(n0) * uint64(4)
         wm, wn = place_of_warp(warp_rows, warp_columns, warps_across)
         to, here = uint32(0), uint32(0)
@@ -211,10 +211,10 @@ def accumulator(shape: Shape, start: Any, scaled: Any) -> Any:
             if step < last:
                 fetch(base() + to, of_x, of_dx, of_w, of_dw, step, k, m_rows, n_rows)
             commit()
-            to = uint32(0) if to == uint32(end) else to + uint32(stage)
+            to = after(to)
             if ready:
                 multiply(base() + here, wm, wn, sums)
-                here = uint32(0) if here == uint32(end) else here + uint32(stage)
+                here = after(here)
 
     warp_rows, warp_columns = shape.warp_rows, shape.warp_columns
     warps_across = shape.columns // shape.warp_columns
@@ -236,7 +236,7 @@ def store_four(at: Any, place: Any, end: Any, a: Any, b: Any, c: Any, d: Any) ->
 
 
 @cache
-def storer(shape: Shape) -> Any:
+def storer(shape: IntTile) -> Any:
     """The device function that writes a tile, or what of it lies within [m, n]."""
     down, across = shape.grid
     store_pair, store_float = ptx.store_pair, ptx.store_float
@@ -245,15 +245,16 @@ def storer(shape: Shape) -> Any:
 
     @inlined
     def store(sums: Any, y: Any, m0: Any, n0: Any, m: Any, n: Any) -> None:
-        lane = uint32(cuda.threadIdx.x) & uint32(31)
+        _, lane = warp_and_lane()
+        g, t = g_and_t(lane)
         wm, wn = place_of_warp(warp_rows, warp_columns, warps_across)
-        row, column = m0 + wm + (lane >> uint32(2)), n0 + wn + (lane & uint32(3)) * uint32(2)
+        row, column = m0 + wm + g, n0 + wn + t * uint32(2)
         for i in range(2 * down):
             r = row + uint32(8 * i)
             if r < m:
                 for j in range(across):
                     c = column + uint32(8 * j)
-                    at = y + (uint64(r) * uint64(n) + uint64(c)) * uint64(4)
+                    at = address(y, r, n, c, 4)
                     o = 4 * (i // 2 * across + j) + 2 * (i % 2)
                     if c + uint32(1) < n and at & uint64(7) == uint64(0):
                         store_pair(at, sums[o], sums[o + 1])

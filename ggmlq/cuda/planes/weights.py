@@ -13,6 +13,7 @@ from ..dequantize import BLOCK_FORMATS
 from ..machine.device import cupy
 from ..machine.launch import Kernel, array, family
 from ..words import ptx
+from ..words.address import address
 from ..words.atoms import atoms
 from ..words.language import cuda, int64, uint8, uint32, uint64
 from .layout import Planes, padded
@@ -27,7 +28,13 @@ def weight_kernel(fmt: BlockFormat) -> Kernel:
     size, group, run, has_offset = fmt.block_size, fmt.group, packing(fmt).run, fmt.has_offset
     store16, store_float = ptx.store16, ptx.store_float
 
-    def unpack(blocks: Any, codes: Any, scales: Any, offsets: Any, rows: Any, columns: Any) -> None:
+    def unpack(
+        blocks: Any,  # uint8 [rows of weights, blocks of a row, bytes of a block]
+        codes: Any,  # int8 [rows, columns]
+        scales: Any,  # float32 [columns / run, rows]
+        offsets: Any,  # as scales, where the format has them
+        rows: Any, columns: Any,
+    ) -> None:  # fmt: skip
         column = (uint32(cuda.blockIdx.y) * uint32(THREADS) + uint32(cuda.threadIdx.x)) * uint32(16)
         row = uint32(cuda.blockIdx.x)
         if column < uint32(blocks.shape[1] * size):
@@ -39,13 +46,12 @@ def weight_kernel(fmt: BlockFormat) -> Kernel:
                 for j in range(4):
                     word |= (uint32(code(block, i + 4 * w + j)) & uint32(255)) << uint32(8 * j)
                 words[w] = word
-            at = uint64(row) * uint64(columns) + uint64(column)
-            store16(codes + at, words[0], words[1], words[2], words[3])
+            store16(address(codes, row, columns, column, 1), words[0], words[1], words[2], words[3])
             if column % uint32(run) == uint32(0):
-                at = (uint64(column // uint32(run)) * uint64(rows) + uint64(row)) * uint64(4)
-                store_float(scales + at, scale(block, i // group))
+                g = column // uint32(run)
+                store_float(address(scales, g, rows, row, 4), scale(block, i // group))
                 if has_offset:
-                    store_float(offsets + at, offset(block, i // group))
+                    store_float(address(offsets, g, rows, row, 4), offset(block, i // group))
 
     parameters = (array(uint8, 3), uint64, uint64, uint64, uint32, uint32)
     return Kernel(f"planes of {fmt.name}", unpack, *parameters, threads=THREADS)

@@ -12,9 +12,10 @@ from typing import Any
 from ..machine.launch import Kernel
 from ..words import ptx
 from ..words.atoms import inlined
+from ..words.lane import EVERYONE
 from ..words.language import cuda, float32, int32, uint32, uint64
 
-RUN, LANES, EACH, THREADS, EVERYONE = 32, 4, 8, 256, 0xFFFFFFFF
+RUN, LANES, EACH, THREADS = 32, 4, 8, 256
 
 
 def block_kernel(name: str, encode: Any, size: int) -> Kernel:

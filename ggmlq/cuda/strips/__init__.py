@@ -1,1 +1,12 @@
-"""Weights as strips of 16 rows, in the order in which tensor cores take them, with the file's bits."""
+"""Strips, an operand: weights with the file's bits, in the order in which tensor cores take them.
+
+    layout.py      what the records of a format look like: StripLayout, derived from the format
+    make.py        the picture of a record, and how records are made of blocks
+    codes.py       a lane's words as pairs of bfloat16
+    scales.py      halves and bytes as float32 scales and offsets
+    operand.py     both together, as the wide operand of ``mma``
+    to_bf16.py     back to a matrix, for cuBLAS
+    to_blocks.py   back to the file's bytes
+
+Rungs from r12 on read them, and r11 where they are made already.
+"""

@@ -1,9 +1,8 @@
 """A lane's words of a record as operands of ``mma``: codes as pairs of bfloat16, exact.
 
 Bits are put under the exponent of 128, whose last place is worth one: no conversion. The 128 and the
-code's zero are taken off again by one more instruction for two weights. Or codes stay ``raised``: then
-what they have too much is taken off with the offset, which is multiplied with the sum of the
-activations; or, where there is none but the tensor cores have time, sums begin with ``zero`` times that.
+code's zero are taken off again by one more instruction for two weights. Or codes stay ``raised``, and
+the excess is taken off sums: operand.py says where.
 
 ``unseen`` is a 0 that the assembler cannot know: masks with it stay in registers, where it would make
 each constant anew, an instruction for every use.
@@ -19,16 +18,16 @@ import numpy as np
 from ..words import bf16x2, ptx
 from ..words.atoms import inlined
 from ..words.language import uint32
-from .layout import Layout
+from .layout import StripLayout
 
 PLUS_128, MINUS_128 = np.uint32(bf16x2.pair(128)), np.uint32(bf16x2.pair(-128))
 ONES = bf16x2.ONES
 
 
 @cache
-def words_of(kept: Layout) -> Any:
+def words_of(layout: StripLayout) -> Any:
     """The device function that loads a lane's words of the record at an address of shared memory."""
-    low, high, high_at = kept.low, kept.high, kept.high_at
+    low, high, high_at = layout.low, layout.high, layout.high_at
     take4, take8, take16 = bf16x2.take4, bf16x2.take8, ptx.take16
 
     @inlined
@@ -50,31 +49,34 @@ def words_of(kept: Layout) -> Any:
     return load
 
 
-def zero_of(kept: Layout) -> int:
-    """What sums of raised codes begin with, times the activations, as a pair; 0 where that is nothing."""
-    if kept.has_offset or kept.levels or kept.low == 8:
-        return 0
-    return bf16x2.pair(kept.lowest - 128)
+def is_raised(layout: StripLayout) -> bool:
+    """Whether codes can stay raised: not those of eight bits, nor those that are looked up."""
+    return not layout.levels and layout.low != 8
+
+
+def minus_excess_of(layout: StripLayout) -> int:
+    """What to add for each activation where no offset takes the excess off, as a pair; 0 for nothing."""
+    return bf16x2.pair(layout.lowest - 128) if is_raised(layout) and not layout.has_offset else 0
 
 
 @cache
-def fragment_of(kept: Layout, raised: bool = False, middle: int = 0) -> Any:
+def fragment_of(layout: StripLayout, raised: bool = False, middle: int = 0) -> Any:
     """The device function that makes the four registers of a step out of a lane's words.
 
     ``middle``: taken off each code, where codes are bits.
     """
-    if kept.fp4:
+    if layout.fp4:
         return _from_fp4()
-    if kept.levels:
-        return _from_table(kept.levels)
-    if kept.low == 8:
+    if layout.levels:
+        return _from_table(layout.levels)
+    if layout.low == 8:
         return _from_bytes()
-    return _from_bits(kept, raised, middle)
+    return _from_bits(layout, raised, middle)
 
 
-def _from_bits(kept: Layout, raised: bool, middle: int) -> Any:
-    zero = np.uint32(bf16x2.pair(kept.lowest - middle - 128))
-    fma, low, high, places = bf16x2.fma, kept.low, kept.high, 16 // kept.low
+def _from_bits(layout: StripLayout, raised: bool, middle: int) -> Any:
+    start = np.uint32(bf16x2.pair(layout.lowest - middle - 128))
+    fma, low, high, places = bf16x2.fma, layout.low, layout.high, 16 // layout.low
     mask = np.uint32(0x000F000F if low == 4 else 0x00030003)
 
     @inlined
@@ -86,7 +88,7 @@ def _from_bits(kept: Layout, raised: bool, middle: int) -> Any:
                 u |= (words[low + i // 8] >> uint32(i % 8 * 2) & uint32(0x00030003)) << uint32(low)
             elif high == 1:
                 u |= (words[low] >> uint32(i) & uint32(0x00010001)) << uint32(low)
-            a[r] = uint32(u | PLUS_128) if raised else fma(u | PLUS_128, ONES, zero)
+            a[r] = uint32(u | PLUS_128) if raised else fma(u | PLUS_128, ONES, start)
 
     return fragment
 
@@ -121,7 +123,7 @@ def _from_fp4() -> Any:
 
 
 def _from_table(levels: tuple[int, ...]) -> Any:
-    """Byte permutations look up four codes at a time: low bytes, high bytes, each in two halves."""
+    """Byte permutations look up four codes at a time: low bytes, high bytes, each in two steps."""
     bits = np.zeros(16, np.uint32)
     bits[: len(levels)] = np.array(levels, np.float32).view(np.uint32) >> 16
     low, high = (bits & 255).astype(np.uint8).view(np.uint32), (bits >> 8).astype(np.uint8).view(np.uint32)
@@ -132,9 +134,9 @@ def _from_table(levels: tuple[int, ...]) -> Any:
     @inlined
     def fragment(words: Any, s: Any, a: Any, unseen: Any) -> None:
         within = words[s] & uint32(0x77777777)
-        half = words[s] >> uint32(1) & uint32(0x44444444) | uint32(0x32103210)
+        third = words[s] >> uint32(1) & uint32(0x44444444) | uint32(0x32103210)
         for i in range(2):
-            at, pick = within >> uint32(16 * i), half >> uint32(16 * i)
+            at, pick = within >> uint32(16 * i), third >> uint32(16 * i)
             lows, highs = permute(l0, l1, at), permute(h0, h1, at)
             if wide:
                 lows = permute(lows, permute(l2, l3, at), pick)
@@ -145,6 +147,6 @@ def _from_table(levels: tuple[int, ...]) -> Any:
     return fragment
 
 
-def buffers(kept: Layout) -> tuple[int, int]:
+def buffers(layout: StripLayout) -> tuple[int, int]:
     """Words and scales that a lane holds of a record."""
-    return kept.bits, 2 * kept.scales
+    return layout.bits, 2 * layout.scales

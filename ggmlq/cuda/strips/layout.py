@@ -17,7 +17,7 @@ PLANES = {1: (2,), 2: (2,), 3: (2, 1), 4: (4,), 5: (4, 1), 6: (4, 2)}
 
 
 @dataclass(frozen=True)
-class Layout:
+class StripLayout:
     """What a kernel must know of a format's records."""
 
     planes: tuple[int, ...]  # bits of a code in each, lowest first
@@ -30,7 +30,7 @@ class Layout:
     blocks: int  # of a row that a record has halves of
     halves: int  # of a block
     subs: int  # bytes of a run
-    zero: int  # of ``formats.format.Scales``, like all that follows
+    sub_zero: int  # of ``formats.format.Scales``, like all that follows
     unit: float
     sign: int
     nibbles: bool
@@ -108,12 +108,12 @@ class Layout:
 
 
 @cache
-def layout(fmt: BlockFormat) -> Layout:
+def layout_of(fmt: BlockFormat) -> StripLayout:
     """How strips keep a format."""
     facts, how = packing(fmt), fmt.scales
     levels = facts.levels if facts.bits > 4 else ()  # a look-up costs more than a bit or two
     planes = (4,) if levels else PLANES.get(facts.bits, (8,))
-    return Layout(
+    return StripLayout(
         planes=planes,
         lowest=0 if planes == (8,) else facts.lowest,
         levels=levels,
@@ -124,7 +124,7 @@ def layout(fmt: BlockFormat) -> Layout:
         blocks=max(1, STEP // fmt.block_size),
         halves=1 if how.d else len(half_addresses(fmt)),
         subs=(how.sub is not None) + (how.low is not None),
-        zero=how.zero,
+        sub_zero=how.zero,
         unit=how.unit,
         sign=how.sign,
         nibbles=how.nibbles,
@@ -142,12 +142,12 @@ def half_addresses(fmt: BlockFormat) -> list[int]:
 
 
 @cache
-def stored(kept: Layout) -> NDArray[np.uint8]:
+def stored(layout: StripLayout) -> NDArray[np.uint8]:
     """What is stored for a code, by its byte."""
     code = np.arange(256, dtype=np.uint8).view(np.int8).astype(np.int64)
     found: NDArray[np.uint8]
-    if kept.levels:
-        found = np.searchsorted(kept.levels, code).astype(np.uint8)
+    if layout.levels:
+        found = np.searchsorted(layout.levels, code).astype(np.uint8)
         return found
-    found = ((code - kept.lowest) & 255).astype(np.uint8)
+    found = ((code - layout.lowest) & 255).astype(np.uint8)
     return found

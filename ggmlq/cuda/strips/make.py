@@ -33,10 +33,12 @@ from ..dequantize import BLOCK_FORMATS
 from ..machine.device import cupy
 from ..machine.launch import Kernel, array, family
 from ..words import ptx
+from ..words.address import address
 from ..words.atoms import atoms, inlined, verb
+from ..words.lane import g_and_t
 from ..words.language import cuda, int64, uint8, uint32, uint64
 from ..words.tables import Table
-from .layout import ROWS, STEP, Layout, half_addresses, layout, stored
+from .layout import ROWS, STEP, StripLayout, half_addresses, layout_of, stored
 
 THREADS = 128
 LONGEST = 1 << 23  # columns: a grid has 65535 rows of blocks
@@ -47,7 +49,7 @@ class Strips:
     """An operand; see the head of the file."""
 
     records: Any  # uint8 [strips, steps, bytes of a record]
-    layout: Layout
+    layout: StripLayout
 
 
 # --- making them ------------------------------------------------------------------------------
@@ -63,9 +65,9 @@ def place_fp4(u: Any, r: Any) -> Any:
 
 
 @cache
-def placer(kept: Layout) -> Any:
-    """The device function that puts the stored code of step s, register r, half e into a lane's words."""
-    low, high, table, fp4 = kept.low, kept.high, bool(kept.levels), kept.fp4
+def placer(layout: StripLayout) -> Any:
+    """The device function that puts the stored code of step s, register r, place e into a lane's words."""
+    low, high, table, fp4 = layout.low, layout.high, bool(layout.levels), layout.fp4
 
     @inlined
     def place(words: Any, s: Any, r: Any, e: Any, u: Any) -> None:
@@ -92,7 +94,7 @@ def index_of(fmt: BlockFormat) -> Any:
     """The device function for what is stored for element i of a block."""
     if fmt.index is not None:
         return verb(fmt.index)
-    code, table = atoms(fmt).code, Table(stored(layout(fmt)))
+    code, table = atoms(fmt).code, Table(stored(layout_of(fmt)))
 
     @inlined
     def index(block: Any, i: Any) -> Any:
@@ -143,9 +145,9 @@ def _nothing(block: Any, g: int) -> int:
 @family((fmt,) for fmt in BLOCK_FORMATS)
 def strip_kernel(fmt: BlockFormat) -> Kernel:
     """A thread makes a lane's share of one record: 32 codes, and some of what scales are made of."""
-    kept = layout(fmt)
-    size, count, low, high = fmt.block_size, kept.bits, kept.low, kept.high
-    high_at, record, place, element = kept.high_at, kept.record, placer(kept), index_of(fmt)
+    layout = layout_of(fmt)
+    size, count, low, high = fmt.block_size, layout.bits, layout.low, layout.high
+    high_at, record, place, element = layout.high_at, layout.record, placer(layout), index_of(fmt)
     put_scales, store4 = scales_putter(fmt), ptx.store4
 
     @inlined
@@ -160,12 +162,16 @@ def strip_kernel(fmt: BlockFormat) -> Kernel:
                     u = uint32(element(blocks[row, column // uint32(size)], int64(column % uint32(size))))
                 place(words, s, r, e, u)
 
-    def pack(blocks: Any, records: Any, steps: Any) -> None:
+    def pack(
+        blocks: Any,  # uint8 [rows, blocks of a row, bytes of a block]
+        records: Any,  # uint8 [strips, steps, record]
+        steps: Any,
+    ) -> None:
         index = uint32(cuda.blockIdx.y) * uint32(THREADS) + uint32(cuda.threadIdx.x)
         lane, step, strip = index & uint32(31), index >> uint32(5), uint32(cuda.blockIdx.x)
         if step >= steps:
             return
-        g, t = lane >> uint32(2), lane & uint32(3)
+        g, t = g_and_t(lane)
         words = cuda.local.array(count, uint32)
         for i in range(count):
             words[i] = uint32(0)
@@ -173,7 +179,7 @@ def strip_kernel(fmt: BlockFormat) -> Kernel:
         pack_step(blocks, words, 1, strip, step, g, t)
         pack_step(blocks, words, 2, strip, step, g, t)
         pack_step(blocks, words, 3, strip, step, g, t)
-        to = records + (uint64(strip) * uint64(steps) + uint64(step)) * uint64(record)
+        to = address(records, strip, steps, step, record)
         for i in range(low):
             at = i // 4 * 512 + i % 4 * 4 if low == 8 else 4 * i
             store4(to + uint64(at) + uint64(lane * uint32(min(16, 4 * low))), words[i])
@@ -187,11 +193,11 @@ def strip_kernel(fmt: BlockFormat) -> Kernel:
 
 def scales_putter(fmt: BlockFormat) -> Any:
     """The device function that writes halves and bytes of rows g and g + 8: lane t each fourth word."""
-    kept, half, byte = layout(fmt), half_of(fmt), sub_of(fmt)
-    size, group, run, runs = fmt.block_size, fmt.group, kept.run, kept.runs
-    each, a_row, words = kept.blocks, max(1, kept.subs * runs), kept.half_words + kept.sub_words
-    half_words, halves_at, half_stride = kept.half_words, kept.halves_at, kept.half_stride
-    subs_at, sub_stride, store4 = kept.subs_at, kept.sub_stride, ptx.store4
+    layout, half, byte = layout_of(fmt), half_of(fmt), sub_of(fmt)
+    size, group, run, runs = fmt.block_size, fmt.group, layout.run, layout.runs
+    each, a_row, words = layout.blocks, max(1, layout.subs * runs), layout.half_words + layout.sub_words
+    half_words, halves_at, half_stride = layout.half_words, layout.halves_at, layout.half_stride
+    subs_at, sub_stride, store4 = layout.subs_at, layout.sub_stride, ptx.store4
 
     @inlined
     def half_word(blocks: Any, i: Any, first: Any, step: Any) -> Any:
@@ -241,9 +247,9 @@ def made(q: QuantArray) -> Strips:
     """The strips of an array [N, K], made now."""
     fmt, (n, k) = q.format, q.shape
     assert isinstance(fmt, BlockFormat)
-    kept = layout(fmt)
+    layout = layout_of(fmt)
     count, steps = 8 * -(-n // (8 * ROWS)), 2 * -(-k // (2 * STEP))  # what kernels take at a time
-    records = cupy().empty((count, steps, kept.record), np.uint8)
+    records = cupy().empty((count, steps, layout.record), np.uint8)
     blocks = q.raw.reshape(n, k // fmt.block_size, fmt.dtype.itemsize)
     strip_kernel(fmt)((count, -(-32 * steps // THREADS)), (THREADS,), blocks, records, steps)
-    return Strips(records, kept)
+    return Strips(records, layout)

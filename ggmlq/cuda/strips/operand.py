@@ -4,7 +4,7 @@ Codes are put under the exponent of 128 (codes.py). Left so they are too high by
 the *excess*. To take it off each code costs an instruction for two weights; it can also be taken off
 
     with the offset    which is multiplied with the sum of the activations anyway: nothing extra
-    from the sums      that begin with the excess times that sum: where the sum is there, one multiplication
+    from the sums      by the excess times the sum of the activations: where that is there, one multiplication
     by one more mma    of the activations with the excess alone, where there is no offset
 
 Which of them is best depends on how many tiles of activations share the work.
@@ -15,12 +15,12 @@ from __future__ import annotations
 from functools import cache
 from typing import Any, NamedTuple
 
-from ..words import bf16x2
+from ..words import bf16x2, ptx
 from ..words.atoms import inlined
-from ..words.language import float32, uint32
-from .codes import fragment_of, words_of, zero_of
-from .layout import Layout
-from .scales import scales_of
+from ..words.language import cuda, float32, uint32
+from .codes import fragment_of, is_raised, minus_excess_of, words_of
+from .layout import StripLayout
+from .scales import scales_of, scales_of_run
 
 FEW = 4  # tiles of activations from which codes without an offset are better taken down one by one
 
@@ -35,17 +35,17 @@ class Operand(NamedTuple):
 
 
 @cache
-def operand_of(kept: Layout, tiles: int) -> Operand:
+def operand_of(layout: StripLayout, tiles: int) -> Operand:
     """The functions for so many tiles of eight rows of activations."""
-    raised = tiles < FEW or kept.has_offset
-    with_offset = kept.has_offset and tiles > 1
-    if kept.has_offset and not with_offset:
-        begin = _from_sums(kept)
-    elif raised and zero_of(kept):
-        begin = _by_one_more_mma(kept)
+    raised = tiles < FEW or layout.has_offset
+    with_offset = layout.has_offset and tiles > 1
+    if layout.has_offset and not with_offset:
+        begin = _from_sums(layout)
+    elif raised and minus_excess_of(layout):
+        begin = _by_one_more_mma(layout)
     else:
         begin = _from_nothing
-    return Operand(words_of(kept), scales_of(kept, with_offset), fragment_of(kept, raised), begin)
+    return Operand(words_of(layout), scales_of(layout, with_offset), fragment_of(layout, raised), begin)
 
 
 @inlined
@@ -53,38 +53,71 @@ def _from_nothing(b: Any, first: Any, x0: Any, x1: Any) -> Any:
     return float32(0), float32(0)
 
 
-def _from_sums(kept: Layout) -> Any:
-    lift = float32(kept.lowest - 128)
+def _from_sums(layout: StripLayout) -> Any:
+    minus_excess = float32(layout.lowest - 128)
 
     @inlined
     def begin(b: Any, first: Any, x0: Any, x1: Any) -> Any:
-        return x0 * lift, x1 * lift
+        return x0 * minus_excess, x1 * minus_excess
 
     return begin
 
 
-def _by_one_more_mma(kept: Layout) -> Any:
-    zero, sum_of = uint32(zero_of(kept)), summer(kept)
+def _by_one_more_mma(layout: StripLayout) -> Any:
+    minus_excess, sum_of = uint32(minus_excess_of(layout)), summer(4 // layout.runs)
 
     @inlined
     def begin(b: Any, first: Any, x0: Any, x1: Any) -> Any:
-        return sum_of(b, first, zero)
+        return sum_of(b, first, minus_excess)
 
     return begin
+
+
+class RunOperand(NamedTuple):
+    """Device functions for a record of which each lane has sums of one run alone."""
+
+    load_words: Any  # (address, lane, words)
+    load_scales: Any  # (address, lane, run, scales): of rows g and g + 8, then their offsets
+    fragment: Any  # (words, s, a, unseen)
+    lowered: Any  # (x, d) -> a sum d without the excess; x: that of its activations
+    needs_sums: bool  # of activations: for ``lowered``, or for offsets
 
 
 @cache
-def summer(kept: Layout) -> Any:
-    """The device function that sums the activations of a run, times a pair of equal numbers."""
-    each, mma, none = 4 // kept.runs, bf16x2.mma, float32(0)
+def operand_of_run(layout: StripLayout) -> RunOperand:
+    """The functions for gemv/two_rows.py."""
+    raised = is_raised(layout)
+    lowered = _less_the_excess(layout) if raised else _as_it_is
+    loads, needs_sums = (words_of(layout), scales_of_run(layout)), raised or layout.has_offset
+    return RunOperand(*loads, fragment_of(layout, raised=True), lowered, needs_sums)
+
+
+@inlined
+def _as_it_is(x: Any, d: Any) -> Any:
+    return d
+
+
+def _less_the_excess(layout: StripLayout) -> Any:
+    minus_excess, fma = float32(layout.lowest - 128), ptx.fma
+
+    @inlined
+    def lowered(x: Any, d: Any) -> Any:
+        return fma(x, minus_excess, d)
+
+    return lowered
+
+
+@cache
+def summer(count: int) -> Any:
+    """The device function that sums the activations of so many steps, times a pair of equal numbers."""
+    sums_into = bf16x2.sums_into
 
     @inlined
     def sum_of(b: Any, first: Any, times: Any) -> Any:
-        d = (none, none, none, none)
-        for s in range(each):
-            d = mma(
-                times, times, times, times, b[first + 2 * s], b[first + 2 * s + 1], d[0], d[1], d[2], d[3]
-            )
+        d = cuda.local.array(4, float32)
+        d[0] = d[1] = d[2] = d[3] = float32(0)
+        for s in range(count):
+            sums_into(d, 0, times, b, first + 2 * s)
         return d[0], d[1]
 
     return sum_of

@@ -14,20 +14,20 @@ import numpy as np
 from ..words import bf16x2, ptx
 from ..words.atoms import inlined
 from ..words.language import cuda, int32, uint32
-from .layout import Layout
+from .layout import StripLayout
 
 
 @cache
-def scales_of(kept: Layout, raised: bool = False, middle: int = 0) -> Any:
+def scales_of(layout: StripLayout, raised: bool = False, middle: int = 0) -> Any:
     """The device function that loads a lane's scales: of row g, then of row g + 8; offsets after each.
 
     They are exact in float32; but offsets are for the codes that ``fragment_of`` gives with the same
     arguments, and rounded once.
     """
-    count, load_numbers, value = kept.half_words + kept.sub_words, numbers_of(kept), value_of(kept)
-    runs, scales, kinds = kept.runs, kept.scales, 1 + kept.has_offset
-    too_much = np.float32((128 - kept.lowest) * raised - middle)
-    adapts, fma = kept.has_offset and too_much != 0, ptx.fma
+    count, load_numbers, value = layout.half_words + layout.sub_words, numbers_of(layout), value_of(layout)
+    runs, scales, kinds = layout.runs, layout.scales, 1 + layout.has_offset
+    excess = np.float32((128 - layout.lowest) * raised - middle)
+    adapts, fma = layout.has_offset and excess != 0, ptx.fma
 
     @inlined
     def load(at: Any, lane: Any, values: Any) -> None:
@@ -41,18 +41,18 @@ def scales_of(kept: Layout, raised: bool = False, middle: int = 0) -> Any:
             for side in range(2):
                 for run in range(runs):
                     i = side * scales + run
-                    values[i + runs] = fma(values[i], too_much, values[i + runs])
+                    values[i + runs] = fma(values[i], excess, values[i + runs])
 
     return load
 
 
 @cache
-def scales_of_run(kept: Layout) -> Any:
+def scales_of_run(layout: StripLayout) -> Any:
     """The device function that loads the scales of one run of a record: of rows g and g + 8; then offsets."""
-    count, load_numbers = kept.half_words + kept.sub_words, numbers_of(kept)
-    both = _small_floats() if kept.scale == "small_float" else _two(value_of(kept))
-    blocks, halves_at, half_stride = kept.blocks, kept.halves_at, kept.half_stride
-    kinds, take4, own_halves = 1 + kept.has_offset, bf16x2.take4, kept.blocks > 1 and kept.halves > 0
+    count, load_numbers = layout.half_words + layout.sub_words, numbers_of(layout)
+    both = _small_floats() if layout.scale == "small_float" else _two(value_of(layout))
+    blocks, halves_at, half_stride = layout.blocks, layout.halves_at, layout.half_stride
+    kinds, take4, own_halves = 1 + layout.has_offset, bf16x2.take4, layout.blocks > 1 and layout.halves > 0
 
     @inlined
     def load(at: Any, lane: Any, run: Any, values: Any) -> None:
@@ -79,14 +79,14 @@ def _two(value: Any) -> Any:
 
 
 @cache
-def numbers_of(kept: Layout) -> Any:
+def numbers_of(layout: StripLayout) -> Any:
     """The device function that loads the words of halves, then of bytes, of rows g and g + 8."""
-    halves, subs = kept.half_words, kept.sub_words
+    halves, subs = layout.half_words, layout.sub_words
     halves_at, half_stride, subs_at, sub_stride = (
-        kept.halves_at, kept.half_stride, kept.subs_at, kept.sub_stride
+        layout.halves_at, layout.half_stride, layout.subs_at, layout.sub_stride
     )  # fmt: skip
     load_all, load_halves, load_subs = taker(halves + subs), taker(halves), taker(subs)
-    together = kept.together
+    together = layout.together
 
     @inlined
     def load(at: Any, lane: Any, words: Any) -> None:
@@ -121,22 +121,23 @@ def taker(count: int) -> Any:
 
 
 @cache
-def value_of(kept: Layout) -> Any:
+def value_of(layout: StripLayout) -> Any:
     """The device function that makes the scale (part 0) or offset of a run of row g (side 0) or g + 8.
 
     ``run`` may differ from lane to lane.
     """
-    if kept.scale == "single":
+    if layout.scale == "single":
         return _single()
-    if kept.scale == "power":
-        return _power(kept)
-    if kept.scale == "small_float":
-        return _small_float(kept)
-    return _product(kept) if kept.subs else _half(kept)
+    if layout.scale == "power":
+        return _power(layout)
+    if layout.scale == "small_float":
+        return _small_float(layout)
+    return _product(layout) if layout.subs else _half(layout)
 
 
-def _half(kept: Layout) -> Any:
-    blocks, each, half_value, minus = kept.blocks, kept.runs // kept.blocks, ptx.half_value, kept.sign < 0
+def _half(layout: StripLayout) -> Any:
+    blocks, each = layout.blocks, layout.runs // layout.blocks
+    half_value, minus = ptx.half_value, layout.sign < 0
 
     @inlined
     def value(words: Any, side: Any, part: Any, run: Any) -> Any:
@@ -147,13 +148,14 @@ def _half(kept: Layout) -> Any:
     return value
 
 
-def _product(kept: Layout) -> Any:
+def _product(layout: StripLayout) -> Any:
     """Half times byte: the byte is put behind the exponent of 2**15, where it is worth as much as it says."""
-    runs, halves, narrow, nibbles = kept.runs, kept.half_words, kept.subs * kept.runs == 2, kept.nibbles
-    unit, scaled = np.float32(kept.unit), kept.unit != 1
-    too_much, none = np.float32(2.0**15 + kept.zero), np.float32(2.0**15)
+    runs, halves, nibbles = layout.runs, layout.half_words, layout.nibbles
+    narrow = layout.subs * runs == 2
+    unit, scaled = np.float32(layout.unit), layout.unit != 1
+    excess, none = np.float32(2.0**15 + layout.sub_zero), np.float32(2.0**15)
     half_value, float_of, permute, mul = ptx.half_value, ptx.float_of, bf16x2.permute, ptx.mul
-    assert kept.sign == 1
+    assert layout.sign == 1
 
     @inlined
     def value(words: Any, side: Any, part: Any, run: Any) -> Any:
@@ -166,15 +168,15 @@ def _product(kept: Layout) -> Any:
         if nibbles:
             word = word >> uint32(4 * part) & uint32(0x0F0F0F0F)
         number = float_of(permute(word, uint32(0x47000000), uint32(0x7404) + byte * uint32(16)))
-        return mul(half, number - (none if part else too_much))
+        return mul(half, number - (none if part else excess))
 
     return value
 
 
-def _power(kept: Layout) -> Any:
+def _power(layout: StripLayout) -> Any:
     """Powers of two from 2**-128 on: the exponent is one less, but for the first two, which are subnormal."""
     permute, float_of = bf16x2.permute, ptx.float_of_int_bits
-    assert kept.subs * kept.runs == 2
+    assert layout.subs * layout.runs == 2
 
     @inlined
     def value(words: Any, side: Any, part: Any, run: Any) -> Any:
@@ -185,13 +187,13 @@ def _power(kept: Layout) -> Any:
     return value
 
 
-def _small_float(kept: Layout) -> Any:
+def _small_float(layout: StripLayout) -> Any:
     """Four bits of exponent and three of mantissa where those of a float32 are, 2**119 too low.
 
     0x7F is 0; the sign is ignored.
     """
     far, float_of, mul = np.float32(2.0**119), ptx.float_of, ptx.mul
-    assert kept.subs * kept.runs == 4
+    assert layout.subs * layout.runs == 4
 
     @inlined
     def value(words: Any, side: Any, part: Any, run: Any) -> Any:
@@ -205,7 +207,7 @@ def _small_float(kept: Layout) -> Any:
 
 
 def _small_floats() -> Any:
-    """Those of rows g and g + 8, in halves of one word."""
+    """Those of rows g and g + 8, side by side in one word."""
     far, float_of, mul, permute = np.float32(2.0**119), ptx.float_of, ptx.mul, bf16x2.permute
 
     @inlined

@@ -13,20 +13,22 @@ from ...formats import BlockFormat
 from ..dequantize import BLOCK_FORMATS
 from ..machine.launch import Kernel, family
 from ..words import bf16x2, early_start, ptx
+from ..words.address import address
 from ..words.atoms import inlined
 from ..words.floats import LEAST
+from ..words.lane import g_and_t, warp_and_lane
 from ..words.language import cuda, float32, uint32, uint64
 from .codes import buffers, fragment_of, words_of
-from .layout import ROWS, STEP, Layout, layout
+from .layout import ROWS, STEP, StripLayout, layout_of
 from .make import Strips
 from .scales import scales_of
 
 WARPS = 8
 
 
-def storer(kept: Layout) -> Any:
+def storer(layout: StripLayout) -> Any:
     """The device function that stores four neighbours of a row: codes times a scale, less an offset."""
-    has_offset = kept.has_offset
+    has_offset = layout.has_offset
     mul, sub, narrowed = ptx.mul, ptx.sub, bf16x2.narrowed
     float_of, store_pair = ptx.float_of, ptx.store_pair
 
@@ -46,24 +48,27 @@ def storer(kept: Layout) -> Any:
 
 
 @family((fmt,) for fmt in BLOCK_FORMATS)
-def unfolder(fmt: BlockFormat) -> Kernel:
+def decoder(fmt: BlockFormat) -> Kernel:
     """Block (strip, eight records of it)."""
-    kept = layout(fmt)
-    record, chunks, (words_each, values) = kept.record, kept.record // 16, buffers(kept)
-    load_words, load_scales, fragment = words_of(kept), scales_of(kept), fragment_of(kept)
-    runs, scales, offsets, store = kept.runs, kept.scales, kept.runs * kept.has_offset, storer(kept)
+    layout = layout_of(fmt)
+    record, chunks, (words_each, values) = layout.record, layout.record // 16, buffers(layout)
+    load_words, load_scales, fragment = words_of(layout), scales_of(layout), fragment_of(layout)
+    runs, scales, offsets, store = layout.runs, layout.scales, layout.runs * layout.has_offset, storer(layout)
     base, copy16, commit, wait = ptx.shared_base, ptx.copy16, ptx.commit, ptx.wait_for_all_but(0)
     let_successor_start, wait_for_predecessor = (
         early_start.let_successor_start,
         early_start.wait_for_predecessor,
     )
 
-    def unfold(records: Any, out: Any, rows: Any, columns: Any, steps: Any) -> None:
-        thread, strip = uint32(cuda.threadIdx.x), uint32(cuda.blockIdx.x)
-        warp, lane = thread >> uint32(5), thread & uint32(31)
+    def decode(
+        records: Any,  # uint8 [strips, steps, record]
+        out: Any,  # bfloat16 [rows, columns]
+        rows: Any, columns: Any, steps: Any,
+    ) -> None:  # fmt: skip
+        (warp, lane), strip = warp_and_lane(), uint32(cuda.blockIdx.x)
         step, own = uint32(cuda.blockIdx.y) * uint32(WARPS) + warp, base() + warp * uint32(record)
         let_successor_start()
-        source = records + (uint64(strip) * uint64(steps) + uint64(step)) * uint64(record)
+        source = address(records, strip, steps, step, record)
         for first in range(0, chunks, 32):
             c = lane + uint32(first)
             if step < steps and c < uint32(chunks):
@@ -73,7 +78,7 @@ def unfolder(fmt: BlockFormat) -> Kernel:
         cuda.syncwarp()
         wait_for_predecessor()  # it may read what is written here
         if step < steps:
-            g, t = lane >> uint32(2), lane & uint32(3)
+            g, t = g_and_t(lane)
             words, codes = cuda.local.array(words_each, uint32), cuda.local.array(4, uint32)
             f = cuda.local.array(values, float32)
             load_words(own, lane, words)
@@ -85,18 +90,18 @@ def unfolder(fmt: BlockFormat) -> Kernel:
                 for side in range(2):
                     row = strip * uint32(ROWS) + g + uint32(8 * side)
                     if row < rows and column < columns:
-                        at = out + (uint64(row) * uint64(columns) + uint64(column)) * uint64(2)
+                        at = address(out, row, columns, column, 2)
                         i = side * scales + run
                         store(at, codes[side], codes[2 + side], f[i], f[i + offsets])
 
     parameters = (uint64, uint64, uint32, uint32, uint32)
     sizes: dict[str, Any] = {"threads": 32 * WARPS, "shared": WARPS * record, "least": LEAST["bfloat16"]}
-    return Kernel(f"unfold {fmt.name}", unfold, *parameters, early=True, **sizes)
+    return Kernel(f"strips of {fmt.name} to bfloat16", decode, *parameters, early=True, **sizes)
 
 
-def unfold(fmt: BlockFormat, w: Strips, first: int, out: Any) -> None:
+def decode_strips(fmt: BlockFormat, w: Strips, first: int, out: Any) -> None:
     """Rows of weights from ``first`` on, a multiple of 16, as bfloat16 [rows, K]."""
     rows, columns = out.shape
     records, steps = w.records[first // ROWS :], w.records.shape[1]
     grid = (-(-rows // ROWS), -(-steps // WARPS))
-    unfolder(fmt)(grid, (32 * WARPS,), records, out, rows, columns, steps)
+    decoder(fmt)(grid, (32 * WARPS,), records, out, rows, columns, steps)

@@ -21,12 +21,13 @@ from ..dequantize import BLOCK_FORMATS
 from ..machine import device
 from ..machine.launch import Kernel, family
 from ..words import ptx
+from ..words.address import address
 from ..words.assembly import instruction, only_on_a_gpu, u32, u64
 from ..words.atoms import inlined
 from ..words.floats import LEAST
 from ..words.language import cuda, int64, uint32, uint64
 from ..words.tables import Table
-from .layout import ROWS, STEP, Layout, half_addresses, layout, stored
+from .layout import ROWS, STEP, StripLayout, half_addresses, layout_of, stored
 from .make import LONGEST, made, strips
 
 THREADS = 256
@@ -34,18 +35,18 @@ TRIED = 64  # blocks of any bytes that must come back
 
 
 def elements(fmt: BlockFormat, raw: NDArray[np.uint8]) -> NDArray[np.int64]:
-    """What strips keep of blocks [n, bytes of a block]: [n, codes, then halves, then bytes of sub-scales].
+    """What strips hold of blocks [n, bytes of a block]: [n, codes, then halves, then bytes of sub-scales].
 
     The verbs of a format work on many blocks as they do on one: ``block[at]`` is a byte of each.
     """
-    kept, tile, how = layout(fmt), raw.T, fmt.scales
+    layout, tile, how = layout_of(fmt), raw.T, fmt.scales
     groups = range(fmt.block_size // fmt.group)
     if fmt.index is not None:
         found: list[Any] = [fmt.index(tile, i) for i in range(fmt.block_size)]
     else:
         with np.errstate(all="ignore"):
             codes = fmt.unpack(np.ascontiguousarray(raw).view(fmt.dtype)[:, 0]).codes
-        found = list(stored(kept)[codes.view(np.uint8)].T)
+        found = list(stored(layout)[codes.view(np.uint8)].T)
     if how.d is not None:
         found.append(how.d(tile))
     for at in half_addresses(fmt):
@@ -58,7 +59,7 @@ def elements(fmt: BlockFormat, raw: NDArray[np.uint8]) -> NDArray[np.int64]:
 
 @cache
 def sources(fmt: BlockFormat) -> NDArray[np.int32] | None:
-    """Of each bit of a block: which element it is in, whether it is the other way round, which bit of it.
+    """Of each bit of a block: which element it is in, whether it is inverted, which bit of it.
 
     As ``element << 5 | inverted << 4 | bit``; None if strips do not hold all bits.
     """
@@ -76,9 +77,9 @@ def sources(fmt: BlockFormat) -> NDArray[np.int32] | None:
     return found if np.array_equal(put_together(found, elements(fmt, tried)), tried) else None
 
 
-def put_together(found: NDArray[np.int32], kept: NDArray[np.int64]) -> NDArray[np.uint8]:
-    """Blocks of what is kept of them: what the kernel does, on the host."""
-    bits = kept[:, found >> 5] >> (found & 15) ^ found >> 4
+def put_together(found: NDArray[np.int32], parts: NDArray[np.int64]) -> NDArray[np.uint8]:
+    """Blocks of what strips hold of them: what the kernel does, on the host."""
+    bits = parts[:, found >> 5] >> (found & 15) ^ found >> 4
     return np.packbits((bits & 1).astype(np.uint8), axis=1, bitorder="little")
 
 
@@ -89,10 +90,10 @@ def load4(address: Any) -> Any:
 
 
 @cache
-def code_of(kept: Layout) -> Any:
-    """The device function that finds a code in a record: of lane 4 g + t, step s, register r, half e."""
-    low, high, high_at, fp4, table = kept.low, kept.high, kept.high_at, kept.fp4, bool(kept.levels)
-    load, wide, mask = load4, min(16, 4 * kept.low), (1 << kept.low) - 1
+def code_of(layout: StripLayout) -> Any:
+    """The device function that finds a code in a record: of lane 4 g + t, step s, register r, place e."""
+    low, high, high_at, fp4, table = layout.low, layout.high, layout.high_at, layout.fp4, bool(layout.levels)
+    load, wide, mask = load4, min(16, 4 * layout.low), (1 << layout.low) - 1
 
     @inlined
     def code(record: Any, lane: Any, s: Any, r: Any, e: Any) -> Any:
@@ -128,12 +129,12 @@ def code_of(kept: Layout) -> Any:
 @cache
 def element_of(fmt: BlockFormat) -> Any:
     """The device function that finds an element of block b of a row in its strip."""
-    kept = layout(fmt)
-    code, load, record = code_of(kept), load4, kept.record
-    size, group, run, runs = fmt.block_size, fmt.group, kept.run, kept.runs
-    halves, blocks, subs, groups = kept.halves, kept.blocks, kept.subs, fmt.block_size // fmt.group
+    layout = layout_of(fmt)
+    code, load, record = code_of(layout), load4, layout.record
+    size, group, run, runs = fmt.block_size, fmt.group, layout.run, layout.runs
+    halves, blocks, subs, groups = layout.halves, layout.blocks, layout.subs, fmt.block_size // fmt.group
     halves_at, half_stride, subs_at, sub_stride = (
-        kept.halves_at, kept.half_stride, kept.subs_at, kept.sub_stride
+        layout.halves_at, layout.half_stride, layout.subs_at, layout.sub_stride
     )  # fmt: skip
 
     @inlined
@@ -167,21 +168,25 @@ def restore_kernel(fmt: BlockFormat) -> Kernel:
     found = sources(fmt)
     assert found is not None
     source, element, store1 = Table(found), element_of(fmt), ptx.store1
-    length, record = fmt.dtype.itemsize, layout(fmt).record
+    length, record = fmt.dtype.itemsize, layout_of(fmt).record
 
-    def restore(records: Any, raw: Any, row_bytes: Any, steps: Any) -> None:
+    def restore(
+        records: Any,  # uint8 [strips, steps, record]
+        raw: Any,  # uint8 [rows, row_bytes]
+        row_bytes: Any, steps: Any,
+    ) -> None:  # fmt: skip
         index = uint32(cuda.blockIdx.y) * uint32(THREADS) + uint32(cuda.threadIdx.x)
         if index >= row_bytes:
             return
         row = uint32(cuda.blockIdx.x)
         b, at = index // uint32(length), index % uint32(length)
-        strip = records + uint64(row // uint32(ROWS)) * uint64(steps) * uint64(record)
+        strip = address(records, row // uint32(ROWS), steps, 0, record)
         byte = uint32(0)
         for bit in range(8):
             how = uint32(source[int64(at) * 8 + bit])
             value = element(strip, row, b, how >> uint32(5)) >> (how & uint32(15)) ^ how >> uint32(4)
             byte |= (value & uint32(1)) << uint32(bit)
-        store1(raw + uint64(row) * uint64(row_bytes) + uint64(index), byte)
+        store1(address(raw, row, row_bytes, index, 1), byte)
 
     return Kernel(f"blocks of {fmt.name}", restore, uint64, uint64, uint32, uint32, threads=THREADS)
 

@@ -1,1 +1,15 @@
-"""The words that kernels are written in: types, instructions, a format's atoms. They know no device."""
+"""What kernels are written in.
+
+    language.py     Numba's own words, and an error where it is missing
+    assembly.py     how an instruction without a name in Numba becomes a function
+    ptx.py          instructions of all GPUs: loads, stores, copies, int8 products
+    bf16x2.py       pairs of bfloat16, and ``mma`` on them; ``mma_into`` and ``sums_into`` add to an array
+    warpgroup.py    Hopper's ``wgmma``; its FP8 forms would stand here
+    address.py      elements of matrices behind plain addresses
+    lane.py         warp, lane, and what that lane holds of operands of ``mma``
+    floats.py       kinds of floats that kernels write
+    atoms.py        a format's own functions, compiled for the GPU; tables.py has their constants
+    early_start.py  a kernel that begins while the one before it still runs
+
+Sizes are 32 bits wide, addresses 64: a plain integer would make 64 of both, so kernels say which.
+"""

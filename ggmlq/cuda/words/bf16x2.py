@@ -80,6 +80,13 @@ def mma_into(d: Any, j: Any, a: Any, o: Any, b: Any, i: Any) -> None:
     d[j], d[j + 1], d[j + 2], d[j + 3] = v[0], v[1], v[2], v[3]
 
 
+@inlined
+def sums_into(d: Any, j: Any, times: Any, b: Any, i: Any) -> None:
+    """Add the sums of the columns b[i] …, times a pair of equal numbers, to the four from d[j] on."""
+    v = mma(times, times, times, times, b[i], b[i + 1], d[j], d[j + 1], d[j + 2], d[j + 3])
+    d[j], d[j + 1], d[j + 2], d[j + 3] = v[0], v[1], v[2], v[3]
+
+
 @instruction("ld.global.v2.b32 {$0, $1}, [$2];", types.UniTuple(u32, 2), u64, effect=True)
 def load8(address: Any) -> Any:
     """Eight aligned bytes of memory as two words: four bfloat16."""

@@ -278,7 +278,7 @@ def commit() -> Any:
 
 
 def wait_for_all_but(groups: int) -> Any:
-    """The instruction that waits until at most so many groups of copies are on their way."""
+    """The instruction that waits until at most so many groups of copies are in flight."""
 
     @instruction(f"cp.async.wait_group {groups};", None, effect=True)
     def wait() -> Any:

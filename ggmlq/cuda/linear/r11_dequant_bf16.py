@@ -1,6 +1,6 @@
 """bfloat16 and cuBLAS: with many rows the library on a decoded copy wins, with the range of float32.
 
-Changed from dequant_cublas: bfloat16 in place of half. It keeps 8 bits of a number in place of 11,
+Changed: the library again, with bfloat16 in place of halves. It keeps 8 bits of a number in place of 11,
 still more than the 7 of an int8 code, and nothing overflows. cuBLAS uses Hopper's own tensor
 instructions (wgmma), which take twice what ``mma.sync`` takes, and scales nothing.
 
@@ -18,9 +18,9 @@ from ...formats.scalars import ScalarFormat
 from ...ladder import Problem, register
 from ..machine import device
 from ..strips.make import made
-from ..strips.to_bf16 import unfold
+from ..strips.to_bf16 import decode_strips
 from ..words.floats import DTYPES, LEAST
-from . import r6_dequant_cublas
+from . import r7_dequant_cublas
 
 
 def refuses(problem: Problem) -> str | None:
@@ -30,22 +30,22 @@ def refuses(problem: Problem) -> str | None:
             return "takes rows of a multiple of 8 columns"
         if reason := device.lacks_cublas():
             return reason
-    elif reason := r6_dequant_cublas.refuses(problem):
+    elif reason := r7_dequant_cublas.refuses(problem):
         return reason
     return device.older_than(LEAST["bfloat16"])
 
 
 @register(__name__, __doc__, arithmetic="bf16", accumulate="f16", refuses=refuses)
 def launch(x: Any, q: QuantArray, out: Any) -> None:
-    r6_dequant_cublas.multiply(x, q, out, "bfloat16", weights)
+    r7_dequant_cublas.multiply(x, q, out, "bfloat16", weights)
 
 
 def weights(q: QuantArray, first: int, rows: int) -> Any:
     """So many rows of q from ``first`` on, out of strips if there are any."""
     w = q.kept(made)
     if w is None:
-        return r6_dequant_cublas.rows_of("bfloat16", q, first, rows)
+        return r7_dequant_cublas.rows_of("bfloat16", q, first, rows)
     assert isinstance(q.format, BlockFormat)
     values = device.cupy().empty((rows, q.shape[1]), DTYPES["bfloat16"])
-    unfold(q.format, w, first, values)
+    decode_strips(q.format, w, first, values)
     return values

@@ -1,6 +1,6 @@
 """Hopper's own tensor instructions: weights decoded into registers, activations never leave shared memory.
 
-Changed from mma_bf16: the scale is multiplied into the weight, in bfloat16, while it is unpacked; so a
+Changed: the scale is multiplied into the weight, in bfloat16, while it is unpacked; so a
 sum stays in the tensor cores from the first column to the last, and no instruction is spent on an
 output. ``wgmma`` takes the weights from the registers of four warps and the activations straight from
 shared memory. It runs by itself: while it multiplies what lies in one set of registers, the next
@@ -27,15 +27,18 @@ from ..activations.floats import narrowed_for_wgmma
 from ..dequantize import BLOCK_FORMATS
 from ..machine import device
 from ..machine.launch import Kernel, family
+from ..pipeline.product import BUDGET, STRIPS, launch_tiles
+from ..pipeline.product import refuses as refused_by_pipeline
+from ..pipeline.ring import Fetchers, follower, refiller, starter
 from ..planes.tiles import store_four
 from ..strips.codes import buffers, fragment_of, words_of
-from ..strips.layout import ROWS, STEP, Layout, layout
+from ..strips.layout import ROWS, STEP, StripLayout, layout_of
 from ..strips.scales import scales_of
 from ..words import bf16x2, early_start, ptx, warpgroup
+from ..words.address import address
 from ..words.atoms import inlined
+from ..words.lane import g_and_t, warp_and_lane
 from ..words.language import cuda, float32, uint32, uint64
-from . import r12_mma_bf16
-from .r12_mma_bf16 import BUDGET, STRIPS, starter
 
 THREADS = 32 * STRIPS  # a warp for each strip of a block
 PITCH = 4 * (STRIPS * ROWS + 4)  # bytes between columns of sums in shared memory
@@ -43,42 +46,41 @@ MINUS_ZERO = np.uint32(bf16x2.pair(-0.0))
 
 
 @dataclass(frozen=True)
-class Shape:
+class WarpgroupTile:
     """Of a block: rows of activations, and how many of it a multiprocessor holds."""
 
     columns: int
     blocks: int
     threads: ClassVar[int] = THREADS
 
-    def stage(self, kept: Layout) -> int:
+    def stage(self, layout: StripLayout) -> int:
         """Bytes of a stage: activations, then weights; whole kilobytes, as the swizzle asks."""
-        return -(-(self.columns * 2 * STEP + STRIPS * kept.record) // 1024) * 1024
+        return -(-(self.columns * 2 * STEP + STRIPS * layout.record) // 1024) * 1024
 
-    def stages(self, kept: Layout) -> int:
-        """In shared memory at once: those on their way, and the one that is multiplied."""
-        return max(3, min(4, (BUDGET // self.blocks - 1024) // self.stage(kept)))
+    def stages(self, layout: StripLayout) -> int:
+        """In shared memory at once: those in flight, and the one that is multiplied."""
+        return max(3, min(4, (BUDGET // self.blocks - 1024) // self.stage(layout)))
 
-    def shared(self, kept: Layout) -> int:
+    def shared(self, layout: StripLayout) -> int:
         """Bytes of shared memory."""
-        return 1024 + max(self.stages(kept) * self.stage(kept), self.columns * PITCH)
+        return 1024 + max(self.stages(layout) * self.stage(layout), self.columns * PITCH)
 
 
-SHAPES = (Shape(32, 2), Shape(64, 2), Shape(128, 1))
+TILES = (WarpgroupTile(32, 2), WarpgroupTile(64, 2), WarpgroupTile(128, 1))
 
 
 @cache
-def fetchers(kept: Layout, shape: Shape) -> tuple[Any, Any]:
+def fetchers(layout: StripLayout, tile: WarpgroupTile) -> Fetchers:
     """The device functions that start the copies of one stage: of weights, and of activations."""
-    record, chunks, columns, rows_each = kept.record, kept.record // 16, shape.columns, THREADS // 8
-    of_weights = shape.columns * 2 * STEP
+    record, chunks, columns, rows_each = layout.record, layout.record // 16, tile.columns, THREADS // 8
+    of_weights = tile.columns * 2 * STEP
     copy16, copy16_of = ptx.copy16, bf16x2.copy16_of
 
     @inlined
     def fetch_weights(at: Any, of_w: Any, apart: Any, step: Any) -> None:
-        thread = uint32(cuda.threadIdx.x)
-        lane, strip = thread & uint32(31), thread >> uint32(5)
+        strip, lane = warp_and_lane()
         to = at + uint32(of_weights) + strip * uint32(record) + lane * uint32(16)
-        source = of_w + uint64(strip) * apart + uint64(step) * uint64(record) + uint64(lane * uint32(16))
+        source = address(of_w + uint64(strip) * apart, step, record, lane * uint32(16), 1)
         for first in range(0, chunks, 32):
             if lane + uint32(first) < uint32(chunks):
                 copy16(to + uint32(16 * first), source + uint64(16 * first))
@@ -99,12 +101,12 @@ def fetchers(kept: Layout, shape: Shape) -> tuple[Any, Any]:
 
 
 @cache
-def unpacker(kept: Layout) -> Any:
+def unpacker(layout: StripLayout) -> Any:
     """The device function that makes a lane's weights of one record: four registers a step."""
-    count, values = buffers(kept)
-    load_words, middle = words_of(kept), kept.middle
-    load_scales, fragment = scales_of(kept, middle=middle), fragment_of(kept, middle=middle)
-    runs, scales, has_offset, each = kept.runs, kept.scales, kept.has_offset, 4 // kept.runs
+    count, values = buffers(layout)
+    load_words, middle = words_of(layout), layout.middle
+    load_scales, fragment = scales_of(layout, middle=middle), fragment_of(layout, middle=middle)
+    runs, scales, has_offset, each = layout.runs, layout.scales, layout.has_offset, 4 // layout.runs
     narrowed, fma = bf16x2.narrowed, bf16x2.fma
 
     @inlined
@@ -138,12 +140,12 @@ def multiplier(columns: int) -> Any:
 
     @inlined
     def multiply(total: Any, a: Any, at: Any) -> Any:
-        tile = uint64(swizzled) | uint64(at >> uint32(4))
+        of_x = uint64(swizzled) | uint64(at >> uint32(4))
         fence()
-        total = mma(total, a[0], a[1], a[2], a[3], tile)
-        total = mma(total, a[4], a[5], a[6], a[7], tile + uint64(2))
-        total = mma(total, a[8], a[9], a[10], a[11], tile + uint64(4))
-        total = mma(total, a[12], a[13], a[14], a[15], tile + uint64(6))
+        total = mma(total, a[0], a[1], a[2], a[3], of_x)
+        total = mma(total, a[4], a[5], a[6], a[7], of_x + uint64(2))
+        total = mma(total, a[8], a[9], a[10], a[11], of_x + uint64(4))
+        total = mma(total, a[12], a[13], a[14], a[15], of_x + uint64(6))
         close()
         wait_for_all_but_one()
         return total
@@ -151,44 +153,26 @@ def multiplier(columns: int) -> Any:
     return multiply
 
 
-def refiller(kept: Layout, shape: Shape) -> Any:
-    """The device function that waits for the next stage, and starts to fill the one that is free."""
-    fetch_weights, fetch_activations = fetchers(kept, shape)
-    wait, publish, commit = ptx.wait_for_all_but(shape.stages(kept) - 3), warpgroup.publish, ptx.commit
-
-    @inlined
-    def refill(to: Any, of_w: Any, apart: Any, x: Any, m0: Any, step: Any, last: Any, m: Any, k: Any) -> None:
-        wait()
-        publish()
-        cuda.syncthreads()  # the stage is there for all, and all have multiplied the one to fill
-        if step < last:
-            fetch_weights(to, of_w, apart, step)
-            fetch_activations(to, x, m0, step, m, k)
-        commit()
-
-    return refill
-
-
-@family((fmt, shape) for fmt in BLOCK_FORMATS for shape in SHAPES)
-def kernel(fmt: BlockFormat, shape: Shape) -> Kernel:
+@family((fmt, tile) for fmt in BLOCK_FORMATS for tile in TILES)
+def kernel(fmt: BlockFormat, tile: WarpgroupTile) -> Kernel:
     """Block (row tile, tile of activations, part of the columns)."""
-    kept = layout(fmt)
-    length, count, columns, record = shape.stage(kept), shape.stages(kept), shape.columns, kept.record
-    ahead, end = count - 1, (count - 1) * length
-    of_weights = columns * 2 * STEP
-    first_fetch, refill = starter(*fetchers(kept, shape), ahead, length), refiller(kept, shape)
-    unpack, multiply, store = unpacker(kept), multiplier(columns), storer(columns)
+    layout = layout_of(fmt)
+    length, count, columns, record = tile.stage(layout), tile.stages(layout), tile.columns, layout.record
+    ahead, end, of_weights = count - 1, (count - 1) * length, columns * 2 * STEP
+    fetch, zeros, publish = fetchers(layout, tile), warpgroup.sums(columns).zeros, warpgroup.publish
+    start, after = starter(fetch, ahead, length), follower(count, length)
+    refill = refiller(fetch, ptx.wait_for_all_but(count - 3), publish)
+    unpack, multiply, store = unpacker(layout), multiplier(columns), storer(columns)
     base, first_there, wait = ptx.shared_base, ptx.wait_for_all_but(ahead - 1), warpgroup.wait
-    zeros, publish = warpgroup.sums(columns).zeros, warpgroup.publish
     let_successor_start = early_start.let_successor_start
 
-    @inlined
-    def after(stage: Any) -> Any:
-        return uint32(0) if stage == uint32(end) else stage + uint32(length)
-
-    def product(records: Any, x: Any, y: Any, m: Any, n: Any, k: Any, steps: Any) -> None:
-        thread, part, parts = uint32(cuda.threadIdx.x), uint32(cuda.blockIdx.z), uint32(cuda.gridDim.z)
-        strip, lane = thread >> uint32(5), thread & uint32(31)
+    def product(
+        records: Any,  # uint8 [strips, steps, record]
+        x: Any,  # bfloat16 [m, k], each 16 in the order of activations.floats.orderer
+        y: Any,  # float32 [parts, m, n]
+        m: Any, n: Any, k: Any, steps: Any,
+    ) -> None:  # fmt: skip
+        (strip, lane), part, parts = warp_and_lane(), uint32(cuda.blockIdx.z), uint32(cuda.gridDim.z)
         m0 = uint32(cuda.blockIdx.y) * uint32(columns)
         apart = uint64(steps) * uint64(record)
         of_w = records + uint64(cuda.blockIdx.x) * uint64(STRIPS) * apart
@@ -199,7 +183,7 @@ def kernel(fmt: BlockFormat, shape: Shape) -> Kernel:
         own = uint32(of_weights) + strip * uint32(record)
         unseen = steps >> uint32(16) & uint32(0x8000)
         even, odd = cuda.local.array(16, uint32), cuda.local.array(16, uint32)
-        first_fetch(ring, of_w, apart, x, m0, first, last, m, k)
+        start(ring, of_w, apart, x, m0, first, last, m, k)
         first_there()
         publish()
         cuda.syncthreads()
@@ -225,8 +209,8 @@ def kernel(fmt: BlockFormat, shape: Shape) -> Kernel:
 
     parameters = (uint64,) * 3 + (uint32,) * 4
     return Kernel(
-        f"wgmma of {fmt.name}, {shape}", product, *parameters, threads=THREADS, blocks=shape.blocks,
-        shared=shape.shared(kept), least=(9, 0), exact=True, early=True,
+        f"wgmma of {fmt.name}, {tile}", product, *parameters, threads=THREADS, blocks=tile.blocks,
+        shared=tile.shared(layout), least=(9, 0), exact=True, early=True,
     )  # fmt: skip
 
 
@@ -238,16 +222,15 @@ def storer(columns: int) -> Any:
 
     @inlined
     def store(total: Any, at: Any, y: Any, m0: Any, m: Any, n: Any) -> None:
-        thread = uint32(cuda.threadIdx.x)
-        warp, lane = thread >> uint32(5), thread & uint32(31)
-        g, t = lane >> uint32(2), lane & uint32(3)
+        warp, lane = warp_and_lane()
+        g, t = g_and_t(lane)
         row = warp * uint32(ROWS) + g
         put(total, at + t * uint32(2 * PITCH) + row * uint32(4), uint32(PITCH))
         cuda.syncthreads()
         row = uint32(cuda.blockIdx.x) * uint32(STRIPS * ROWS) + lane * uint32(4)
         for column in range(warp, min(uint32(columns), m - m0), uint32(STRIPS)):
             v = take_floats(at + column * uint32(PITCH) + lane * uint32(16))
-            to = y + (uint64(m0 + column) * uint64(n) + uint64(row)) * uint64(4)
+            to = address(y, m0 + column, n, row, 4)
             if row + uint32(3) < n and to & uint64(15) == uint64(0):
                 store16(to, bits_of(v[0]), bits_of(v[1]), bits_of(v[2]), bits_of(v[3]))
             else:
@@ -259,12 +242,12 @@ def storer(columns: int) -> Any:
 def refuses(problem: Problem) -> str | None:
     if device.capability() not in (None, (9, 0)):
         return "needs compute capability 9.0: other GPUs do not have these instructions"
-    return r12_mma_bf16.refuses(problem)
+    return refused_by_pipeline(problem)
 
 
 @register(__name__, __doc__, arithmetic="bf16s", accumulate="f16", refuses=refuses)
 def launch(x: Any, q: QuantArray, out: Any) -> None:
     if x.size and out.size:
-        r12_mma_bf16.run(kernel, SHAPES, narrowed_for_wgmma(x), q, out)
+        launch_tiles(kernel, TILES, narrowed_for_wgmma(x), q, out)
     else:
         out.fill(0)

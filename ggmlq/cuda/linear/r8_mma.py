@@ -1,8 +1,8 @@
 """Tensor cores: a warp multiplies 16 × 32 codes with 32 × 8 in one instruction.
 
-Changed: ``mma.sync`` on fragments that ldmatrix brings from shared memory, which cp.async fills a
-few stages ahead (planes/tiles.py). One instruction makes 4096 multiplications; a run of 32 columns is
-exactly one.
+Changed: the codes are multiplied again, by ``mma.sync`` on fragments that ldmatrix brings from shared
+memory, which cp.async fills a few stages ahead (planes/tiles.py). One instruction makes 4096
+multiplications; a run of 32 columns is exactly one.
 
 Limited by what comes after: each int32 sum is converted to float (at half rate), multiplied with
 one scale and added with the other. In registers alone, the bare instruction makes 1170 TFLOP/s on an
@@ -21,14 +21,14 @@ from ..machine import device
 from ..machine.launch import Kernel, family
 from ..planes.layout import refuses as refused_by_planes
 from ..planes.offsets import compensate
-from ..planes.tiles import STEP, Shape, accumulator, storer
+from ..planes.tiles import STEP, IntTile, accumulator, storer
 from ..planes.weights import weights
 from ..words import ptx
 from ..words.atoms import inlined
 from ..words.language import cuda, float32, int32, uint32, uint64
 
 START = int32(0)
-SHAPE = Shape(64, 128, 64, 32, stages=4, blocks=2)  # two blocks: one multiplies while one waits
+SHAPE = IntTile(64, 128, 64, 32, stages=4, blocks=2)  # two blocks: one multiplies while one waits
 LEAST = (8, 0)
 
 
@@ -37,14 +37,19 @@ def scaled(dot: Any, of_x: Any, of_w: Any, total: Any) -> Any:
     return ptx.fma(ptx.mul(float32(dot), of_w), of_x, total)
 
 
-def tile_kernel(name: str, shape: Shape, start: Any, scaled: Any) -> Kernel:
+def tile_kernel(name: str, shape: IntTile, start: Any, scaled: Any) -> Kernel:
     """One tile a block."""
     accumulate, store = accumulator(shape, start, scaled), storer(shape)
     rows, columns, count = shape.rows, shape.columns, shape.sums
 
     def tile(
-        x: Any, dx: Any, w: Any, dw: Any, y: Any, m: Any, n: Any, k: Any, m_rows: Any, n_rows: Any
-    ) -> None:
+        x: Any,  # int8 [m_rows, k]
+        dx: Any,  # float32 [k / 32, m_rows], in the order of activations.int8.place_of_row
+        w: Any,  # int8 [n_rows, k]
+        dw: Any,  # float32 [k / 32, n_rows]
+        y: Any,  # float32 [m, n]
+        m: Any, n: Any, k: Any, m_rows: Any, n_rows: Any,
+    ) -> None:  # fmt: skip
         m0, n0 = uint32(cuda.blockIdx.y) * uint32(rows), uint32(cuda.blockIdx.x) * uint32(columns)
         sums = cuda.local.array(count, float32)
         for i in range(count):
@@ -59,7 +64,7 @@ def tile_kernel(name: str, shape: Shape, start: Any, scaled: Any) -> Kernel:
 
 
 @family([(SHAPE,)])
-def kernel(shape: Shape) -> Kernel:
+def kernel(shape: IntTile) -> Kernel:
     return tile_kernel("mma", shape, START, scaled)
 
 
@@ -72,7 +77,7 @@ def refuses(problem: Problem) -> str | None:
     return device.older_than(LEAST) or device.too_small_for(SHAPE.shared)
 
 
-def run(kernel: Kernel, shape: Shape, x: Any, q: QuantArray, out: Any) -> None:
+def run(kernel: Kernel, shape: IntTile, x: Any, q: QuantArray, out: Any) -> None:
     """Prepare both operands, launch one block a tile, take off the offsets."""
     w = weights(q)
     a = activations(x, w.run, for_mma=True)

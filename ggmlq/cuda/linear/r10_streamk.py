@@ -22,27 +22,33 @@ from ..machine import device
 from ..machine.launch import Kernel, family
 from ..planes.layout import padded
 from ..planes.offsets import compensate
-from ..planes.tiles import STEP, Shape, accumulator, store_four, storer
+from ..planes.tiles import STEP, IntTile, accumulator, store_four, storer
 from ..planes.weights import weights
 from ..words import ptx
+from ..words.address import address
 from ..words.language import cuda, float32, uint32, uint64
-from . import r8_mma_magic
-from .r7_mma import LEAST
-from .r8_mma_magic import START, scaled
+from . import r9_mma_magic
+from .r8_mma import LEAST
+from .r9_mma_magic import START, scaled
 
-LOW, SHAPE = Shape(32, 128, 32, 16, blocks=2), r8_mma_magic.SHAPE
+LOW, SHAPE = IntTile(32, 128, 32, 16, blocks=2), r9_mma_magic.SHAPE
 MOST = (1 << 32) - 1  # units: they are counted in 32 bits
 THREADS = 256
 
 
 @family((shape,) for shape in (LOW, SHAPE))
-def kernel(shape: Shape) -> Kernel:
+def kernel(shape: IntTile) -> Kernel:
     """Block c of ``count`` does units c * units // count and on; a unit is one step of one tile."""
     accumulate, store = accumulator(shape, START, scaled), storer(shape)
     rows, columns, sums_each = shape.rows, shape.columns, shape.sums
 
     def streamk(
-        x: Any, dx: Any, w: Any, dw: Any, y: Any, parts: Any,
+        x: Any,  # int8 [m_rows, k]
+        dx: Any,  # float32 [k / 32, m_rows], in the order of activations.int8.place_of_row
+        w: Any,  # int8 [n_rows, k]
+        dw: Any,  # float32 [k / 32, n_rows]
+        y: Any,  # float32 [m, n]
+        parts: Any,  # float32 [2 * blocks, rows, columns]: of a block's first and last tile
         m: Any, n: Any, k: Any, m_rows: Any, n_rows: Any, units: Any,
     ) -> None:  # fmt: skip
         c, count = uint64(cuda.blockIdx.x), uint64(cuda.gridDim.x)
@@ -71,12 +77,16 @@ def kernel(shape: Shape) -> Kernel:
 
 
 @family((shape,) for shape in (LOW, SHAPE))
-def adder(shape: Shape) -> Kernel:
+def adder(shape: IntTile) -> Kernel:
     """Adds the parts of each tile that more than one block made, four outputs a thread."""
     rows, columns = shape.rows, shape.columns
     load_floats = ptx.load_floats
 
-    def add(y: Any, parts: Any, m: Any, n: Any, steps: Any, units: Any, count: Any) -> None:
+    def add(
+        y: Any,  # float32 [m, n]
+        parts: Any,  # float32 [2 * count, rows, columns]
+        m: Any, n: Any, steps: Any, units: Any, count: Any,
+    ) -> None:  # fmt: skip
         tile, across = uint64(cuda.blockIdx.x), (n + uint32(columns - 1)) // uint32(columns)
         # the blocks that did its first and its last unit
         first = ((tile * uint64(steps) + uint64(1)) * uint64(count) - uint64(1)) // uint64(units)
@@ -87,27 +97,26 @@ def adder(shape: Shape) -> Kernel:
         a = b = c = d = float32(0)
         for block in range(first, last + uint64(1)):
             slot = uint64(block) * uint64(2) + uint64(block == first)
-            v = load_floats(parts + (slot * uint64(rows * columns) + uint64(at)) * uint64(4))
+            v = load_floats(address(parts, slot, rows * columns, at, 4))
             a, b, c, d = a + v[0], b + v[1], c + v[2], d + v[3]
         row = uint32(tile // uint64(across)) * uint32(rows) + at // uint32(columns)
         column = uint32(tile % uint64(across)) * uint32(columns) + at % uint32(columns)
         if row < m:
-            to = y + (uint64(row) * uint64(n) + uint64(column)) * uint64(4)
-            store_four(to, column, n, a, b, c, d)
+            store_four(address(y, row, n, column, 4), column, n, a, b, c, d)
 
     parameters = (uint64,) * 2 + (uint32,) * 5
     return Kernel(f"add the parts of {rows}x{columns}", add, *parameters, threads=THREADS)
 
 
 def refuses(problem: Problem) -> str | None:
-    if reason := r8_mma_magic.refuses(problem):
+    if reason := r9_mma_magic.refuses(problem):
         return reason
     if work(problem.m, problem.n, padded(problem.k))[2] > MOST:
         return f"counts up to {MOST} steps of tiles"
     return None
 
 
-def work(m: int, n: int, k: int) -> tuple[Shape, int, int]:
+def work(m: int, n: int, k: int) -> tuple[IntTile, int, int]:
     """The shape of tiles, how many there are, and all their steps; for K of the planes."""
     shape = LOW if m <= LOW.rows else SHAPE
     tiles = -(-m // shape.rows) * -(-n // shape.columns)

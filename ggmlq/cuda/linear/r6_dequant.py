@@ -1,8 +1,11 @@
-"""Decode all weights to float32, then multiply with cuBLAS.
+"""Decode all weights to float32, then multiply with cuBLAS: blocks forgotten, nothing rounded.
 
-Changed: nothing yet, this is the ground, and the only rung for tensors of plain floats.
+Changed: nothing is multiplied here. The weights become a matrix of float32 (dequantize.py) and the
+library does the rest, in float32 as well: what anyone gets in two lines. Also the rung of tensors of
+plain floats, which need no decoding.
 
-Limited by float32 without tensor cores, and by the decoded copy, which lives during the call.
+Limited by float32 without tensor cores: integers in registers, the rung below, are faster. And by the
+decoded copy, which lives during the call.
 """
 
 from __future__ import annotations

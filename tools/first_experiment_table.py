@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
-"""Write the table of docs/compensation.md: the seed experiment's error figures beside our own.
+"""Write the table of docs/compensation.md: the first experiment's error figures beside our own.
 
-    python tools/seed_table.py [--rows 512] [--print]
+    python tools/first_experiment_table.py [--rows 512] [--print]
 
 The experiment multiplied M=512 rows of activations with N=K=4096 weights and gave one NMSE against
 the product of the floats. It names neither its data nor its encoder; the rows here do.
@@ -21,11 +21,11 @@ import ggmlq as gq
 from ggmlq.reference import activations, linear, multiply, rule, weights
 
 PAGE = Path(__file__).parents[1] / "docs" / "compensation.md"
-BEGIN = "<!-- table: tools/seed_table.py -->"
+BEGIN = "<!-- table: tools/first_experiment_table.py -->"
 SIZE = 4096
 MMVQ = rule("q4_0", "ggml-mmvq")
 OF_CODES = replace(MMVQ, sums="codes")  # s = d·Σq, not rounded
-SEED = {
+THEIRS = {
     "W4A16": "4.65e-3",
     "W4A8, −8·s, s = Σx": "4.66e-3",
     "W4A8, no compensation": "> 1e-2",
@@ -82,11 +82,11 @@ def table(m: int) -> str:
     """The experiment's figures in the first column."""
     runs = [("uniform", "amax/7"), ("uniform", "ggml's"), ("normal", "amax/7"), ("normal", "ggml's")]
     got = [figures(data, encoder, m) for data, encoder in runs]
-    lines = ["| | seed | " + " | ".join(f"{data}, {encoder}" for data, encoder in runs) + " |"]
+    lines = ["| | first experiment | " + " | ".join(f"{data}, {encoder}" for data, encoder in runs) + " |"]
     lines.append("|---" * (2 + len(runs)) + "|")
     for name in got[0]:
         cells = " | ".join(f"{run[name]:.2e}".replace("e-0", "e-").replace("e+00", "") for run in got)
-        lines.append(f"| {name} | {SEED.get(name, '')} | {cells} |")
+        lines.append(f"| {name} | {THEIRS.get(name, '')} | {cells} |")
     return "\n".join(lines)
 
 

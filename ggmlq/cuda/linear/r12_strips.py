@@ -27,12 +27,13 @@ from ..dequantize import BLOCK_FORMATS
 from ..machine import device
 from ..machine.launch import Kernel, family
 from ..strips.codes import buffers, fragment_of, words_of
-from ..strips.layout import ROWS, STEP, layout
+from ..strips.layout import ROWS, STEP, layout_of
 from ..strips.make import LONGEST, strips
 from ..strips.scales import scales_of
 from ..words import bf16x2, ptx
 from ..words.address import address
 from ..words.atoms import inlined
+from ..words.lane import g_and_t, warp_and_lane
 from ..words.language import cuda, float32, uint32, uint64
 
 LEAST = (8, 0)
@@ -40,31 +41,39 @@ WARPS, COLUMNS = 8, 8  # of a block: strips, and rows of activations
 MOST = 65535 * COLUMNS  # rows of activations: a grid has 65535 rows of blocks
 
 
-@family((fmt,) for fmt in BLOCK_FORMATS)
-def kernel(fmt: BlockFormat) -> Kernel:
-    """Block (eight strips, eight rows of activations)."""
-    kept = layout(fmt)
-    record, runs, scales, has_offset = kept.record, kept.runs, kept.scales, kept.has_offset
-    chunks, each, (words_count, scales_count) = record // 16, 4 // runs, buffers(kept)
-    load_words, load_scales, fragment = words_of(kept), scales_of(kept), fragment_of(kept)
-    base, copy16, commit, wait = ptx.shared_base, ptx.copy16, ptx.commit, ptx.wait_for_all_but(0)
-    load8, store_float, mma_into, ones = bf16x2.load8, ptx.store_float, bf16x2.mma_into, bf16x2.ONES
+def copier(chunks: int) -> Any:
+    """The device function that brings a record into shared memory, and waits for it."""
+    copy16, commit, wait = ptx.copy16, ptx.commit, ptx.wait_for_all_but(0)
 
     @inlined
     def copy(to: Any, source: Any, lane: Any) -> None:
         for first in range(0, chunks, 32):
             chunk = lane + uint32(first)
             if chunk < uint32(chunks):
-                copy16(to + chunk * uint32(16), source + uint64(chunk) * uint64(16))
+                copy16(to + chunk * uint32(16), source + uint64(chunk * uint32(16)))
         commit()
         wait()
         cuda.syncwarp()  # the copies of the other lanes are there too
 
-    @inlined
-    def add_scaled(sums: Any, low: Any, high: Any, d: Any) -> None:
-        """Of rows g and g + 8, two columns each."""
-        sums[0], sums[1] = sums[0] + low * d[0], sums[1] + low * d[1]
-        sums[2], sums[3] = sums[2] + high * d[2], sums[3] + high * d[3]
+    return copy
+
+
+@inlined
+def add_scaled(sums: Any, low: Any, high: Any, d: Any) -> None:
+    """Of rows g and g + 8, two columns each."""
+    sums[0], sums[1] = sums[0] + low * d[0], sums[1] + low * d[1]
+    sums[2], sums[3] = sums[2] + high * d[2], sums[3] + high * d[3]
+
+
+@family((fmt,) for fmt in BLOCK_FORMATS)
+def kernel(fmt: BlockFormat) -> Kernel:
+    """Block (eight strips, eight rows of activations)."""
+    layout = layout_of(fmt)
+    record, runs, scales, has_offset = layout.record, layout.runs, layout.scales, layout.has_offset
+    copy, each, (words_count, scales_count) = copier(record // 16), 4 // runs, buffers(layout)
+    load_words, load_scales, fragment = words_of(layout), scales_of(layout), fragment_of(layout)
+    base, load8, store_float, ones = ptx.shared_base, bf16x2.load8, ptx.store_float, bf16x2.ONES
+    mma_into, sums_into = bf16x2.mma_into, bf16x2.sums_into
 
     def product(
         records: Any,  # uint8 [strips, steps, record]
@@ -72,25 +81,19 @@ def kernel(fmt: BlockFormat) -> Kernel:
         y: Any,  # float32 [m, n]
         m: Any, n: Any, k: Any, steps: Any,
     ) -> None:  # fmt: skip
-        warp, lane = uint32(cuda.threadIdx.x) >> uint32(5), uint32(cuda.threadIdx.x) & uint32(31)
-        g, t = lane >> uint32(2), lane & uint32(3)
-        strip, first_row = (
-            uint32(cuda.blockIdx.x) * uint32(WARPS) + warp,
-            uint32(cuda.blockIdx.y) * uint32(COLUMNS),
-        )
-        of_w = records + uint64(strip) * uint64(steps) * uint64(record)
+        warp, lane = warp_and_lane()
+        g, t = g_and_t(lane)
+        strip = uint32(cuda.blockIdx.x) * uint32(WARPS) + warp
+        first_row = uint32(cuda.blockIdx.y) * uint32(COLUMNS)
         row_of_x, here = first_row + g, base() + warp * uint32(record)
         words, f = cuda.local.array(words_count, uint32), cuda.local.array(scales_count, float32)
-        a, b, all_ones = cuda.local.array(4, uint32), cuda.local.array(2, uint32), cuda.local.array(4, uint32)
-        sums, d, total = (
-            cuda.local.array(4, float32),
-            cuda.local.array(4, float32),
-            cuda.local.array(4, float32),
-        )
+        a, b = cuda.local.array(4, uint32), cuda.local.array(2, uint32)
+        sums, d = cuda.local.array(4, float32), cuda.local.array(4, float32)
+        total = cuda.local.array(4, float32)
         for i in range(4):
-            sums[i], all_ones[i] = float32(0), ones
+            sums[i] = float32(0)
         for step in range(steps):
-            copy(here, of_w + uint64(step) * uint64(record), lane)
+            copy(here, address(records, strip, steps, step, record), lane)
             load_words(here, lane, words)
             load_scales(here, lane, f)
             for run in range(runs):
@@ -104,16 +107,14 @@ def kernel(fmt: BlockFormat) -> Kernel:
                     fragment(words, s, a, uint32(0))
                     mma_into(d, 0, a, 0, b, 0)
                     if has_offset:
-                        mma_into(total, 0, all_ones, 0, b, 0)
+                        sums_into(total, 0, ones, b, 0)
                 add_scaled(sums, f[run], f[scales + run], d)
                 if has_offset:
                     add_scaled(sums, -f[runs + run], -f[scales + runs + run], total)
             cuda.syncwarp()  # all lanes have what they want of the record: the next may take its place
         for i in range(4):
-            row, column = (
-                strip * uint32(ROWS) + g + uint32(i // 2 * 8),
-                first_row + t * uint32(2) + uint32(i % 2),
-            )
+            row = strip * uint32(ROWS) + g + uint32(i // 2 * 8)
+            column = first_row + t * uint32(2) + uint32(i % 2)
             if row < n and column < m:
                 store_float(address(y, column, n, row, 4), sums[i])
 

@@ -1,10 +1,11 @@
 """A few rows: weights straight from memory in the file's bits, on tensor cores that have time to spare.
 
-Changed: all that counts here is to read the weights once, as fast as memory gives them. They lie in
-strips (strips/make.py), with the bits of the file, and each of the 8 to 16 warps of a block keeps records
-in flight into shared memory (gemv/stages.py), without waiting for any other warp; the first ones while the
-kernel before this one still runs (words/early_start.py). A block makes 32 rows of outputs; its warps share
-the columns and add up at the end, in a fixed order.
+Changed: no warp waits for a record, for with few rows all that counts is to read the weights once, as
+fast as memory gives them. Each of the 8 to 16 warps of a block keeps records in flight into shared
+memory (gemv/stages.py), without waiting for any other warp; the first ones while the kernel before this
+one still runs (words/early_start.py). A block makes 32 rows of outputs; its warps share the columns and
+add up at the end, in a fixed order. And codes stay raised where that saves instructions
+(strips/operand.py).
 
 Up to 8 rows of activations stay floats and are rounded to bfloat16 while they are read: so one kernel
 does all. The codes are exact in bfloat16, and a scale meets only sums: nothing overflows. (An activation
@@ -30,13 +31,15 @@ from ..gemv import two_rows
 from ..gemv.stages import BOTH, COLUMNS, SUMS, Stage, fetchers, taker
 from ..machine import device
 from ..machine.launch import Kernel, family
+from ..pipeline.ring import follower
 from ..strips.codes import buffers
-from ..strips.layout import ROWS, layout
+from ..strips.layout import ROWS, layout_of
 from ..strips.make import LONGEST, strips
 from ..strips.operand import operand_of, summer
 from ..words import bf16x2, early_start, ptx
 from ..words.address import address
 from ..words.atoms import inlined
+from ..words.lane import g_and_t, warp_and_lane
 from ..words.language import cuda, float32, uint32, uint64
 
 LEAST, WIDE = (8, 0), (9, 0)  # in the code for earlier GPUs 32 rows and two records spill
@@ -67,19 +70,19 @@ def multiplier(stage: Stage) -> Any:
 @cache
 def record_multiplier(stage: Stage) -> Any:
     """The device function that adds one record of both strips."""
-    kept, size, tiles = stage.kept, stage.size, stage.tiles
-    count, values = buffers(kept)
-    runs, scales, has_offset, several = kept.runs, kept.scales, kept.has_offset, stage.columns > 1
-    load_words, load_scales, fragment, begin = operand_of(kept, tiles)
-    each, record, take, sum_of = 4 // runs, kept.record, taker(stage), summer(kept)
+    layout, size, tiles = stage.layout, stage.size, stage.tiles
+    count, values = buffers(layout)
+    runs, scales, has_offset, several = layout.runs, layout.scales, layout.has_offset, stage.columns > 1
+    load_words, load_scales, fragment, begin = operand_of(layout, tiles)
+    each, record, take, sum_of = 4 // runs, layout.record, taker(stage), summer(4 // layout.runs)
     of_x, of_d = 8 * tiles, 4 * tiles
     ones, mma_into = bf16x2.ONES, bf16x2.mma_into
 
     @inlined
-    def multiply(at: Any, half: Any, lane: Any, sums: Any, unseen: Any) -> None:
+    def multiply(at: Any, which: Any, lane: Any, sums: Any, unseen: Any) -> None:
         b = cuda.local.array(of_x, uint32)
         x, start = cuda.local.array(of_x, float32), cuda.local.array(of_x, float32)
-        take(at, half, lane, b)
+        take(at, which, lane, b)
         for tile in range(tiles):
             for run in range(runs):
                 i, first = 8 * tile + 2 * run, 8 * tile + 2 * run * each
@@ -89,7 +92,7 @@ def record_multiplier(stage: Stage) -> Any:
         words, a = cuda.local.array(count, uint32), cuda.local.array(4, uint32)
         f, d = cuda.local.array(values, float32), cuda.local.array(of_d, float32)
         for strip in range(BOTH):
-            here = at + uint32(strip * size + half * record)
+            here = at + uint32(strip * size + which * record)
             load_words(here, lane, words)
             load_scales(here, lane, f)
             for run in range(runs):
@@ -125,9 +128,8 @@ def finisher(stage: Stage) -> Any:
 
     @inlined
     def finish(sums: Any, y: Any, m: Any, n: Any) -> None:
-        thread = uint32(cuda.threadIdx.x)
-        warp, lane = thread >> uint32(5), thread & uint32(31)
-        g, t = lane >> uint32(2), lane & uint32(3)
+        warp, lane = warp_and_lane()
+        g, t = g_and_t(lane)
         if t * uint32(2) < uint32(columns):
             for i in range(8 * tiles):  # rows g, g + 8 of a strip, columns 2 t, 2 t + 1 of a tile
                 row = g + uint32(i // (4 * tiles) * ROWS + i // 2 % 2 * 8)
@@ -151,21 +153,25 @@ def finisher(stage: Stage) -> Any:
 @family((fmt, columns, span) for fmt in BLOCK_FORMATS for columns in COLUMNS for span in spans(fmt, columns))
 def kernel(fmt: BlockFormat, columns: int, span: int) -> Kernel:
     """The kernel for up to so many rows of activations."""
-    of = Stage(layout(fmt), columns, span)
+    of = Stage(layout_of(fmt), columns, span)
     length, count, size = of.length, of.count, of.size
-    ahead, end, ring = count - 1, (count - 1) * length, count * length
-    warps, own_sums, spreads, gather = of.warps, 8 * of.tiles, two_rows.serves(of), two_rows.gather
+    ahead, end, ring, after = count - 1, (count - 1) * length, count * length, follower(count, length)
+    warps, own_sums, by_runs, gather = of.warps, 8 * of.tiles, two_rows.serves(of), two_rows.gather
     (fetch_weights, fetch_activations), finish = fetchers(of), finisher(of)
-    multiply = two_rows.multiplier(of) if spreads else multiplier(of)
+    multiply = two_rows.multiplier(of) if by_runs else multiplier(of)
     base, commit, wait = ptx.shared_base, ptx.commit, ptx.wait_for_all_but(count - 2)
     let_successor_start, wait_for_predecessor = (
         early_start.let_successor_start,
         early_start.wait_for_predecessor,
     )
 
-    def gemv(records: Any, x: Any, y: Any, m: Any, n: Any, k: Any, spans: Any) -> None:
-        thread = uint32(cuda.threadIdx.x)
-        warp, lane = thread >> uint32(5), thread & uint32(31)
+    def gemv(
+        records: Any,  # uint8 [strips, spans, records of a span, record]
+        x: Any,  # float32 [m, k]; bfloat16 from 9 rows on
+        y: Any,  # float32 [m, n]
+        m: Any, n: Any, k: Any, spans: Any,
+    ) -> None:  # fmt: skip
+        warp, lane = warp_and_lane()
         apart = uint64(spans) * uint64(size)
         of_w = records + uint64(cuda.blockIdx.x) * uint64(BOTH) * apart
         own = base() + warp * uint32(ring)
@@ -193,10 +199,9 @@ def kernel(fmt: BlockFormat, columns: int, span: int) -> Kernel:
                 fetch_activations(own + to, lane, x, later, m, k)
             commit()
             multiply(own + here, lane, sums, spans >> uint32(16) & uint32(0x8000))
-            to = uint32(0) if to == uint32(end) else to + uint32(length)
-            here = uint32(0) if here == uint32(end) else here + uint32(length)
+            to, here = after(to), after(here)
             span += uint32(warps)
-        if spreads:
+        if by_runs:
             gather(sums)
         cuda.syncthreads()  # the rings are free
         finish(sums, y, m, n)
@@ -216,7 +221,7 @@ def chosen(fmt: BlockFormat, m: int) -> Stage:
 @cache
 def _chosen(fmt: BlockFormat, m: int, room: int | None, newer: bool) -> Stage:
     columns = next(columns for columns in COLUMNS if columns >= m)
-    stages = [Stage(layout(fmt), columns, span) for span in spans(fmt, columns, newer)]
+    stages = [Stage(layout_of(fmt), columns, span) for span in spans(fmt, columns, newer)]
     return next((each for each in stages if room is None or each.shared <= room), stages[-1])
 
 

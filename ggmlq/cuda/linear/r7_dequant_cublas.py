@@ -1,8 +1,8 @@
 """Decode to half, multiply with cuBLAS: what a library gives, and the bar for all others.
 
-Changed: nothing is multiplied here. The weights become a matrix of halves, the activations too, and
-cuBLAS sums the products of halves in float32 on the tensor cores. It serves every block format and
-does not care for blocks at all.
+Changed: halves in place of float32, for weights and activations, so that cuBLAS has tensor cores for
+them; it sums their products in float32. It serves every block format and does not care for blocks at
+all.
 
 Limited by the copy: each weight is written and read again as two bytes, which a large batch pays
 for and a small one does not. It takes 256 MB (or 16 rows): larger matrices are decoded and

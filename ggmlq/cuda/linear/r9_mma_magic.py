@@ -19,15 +19,15 @@ import numpy as np
 from ...array import QuantArray
 from ...ladder import Problem, register
 from ..machine.launch import Kernel, family
-from ..planes.tiles import Shape
+from ..planes.tiles import IntTile
 from ..words import ptx
 from ..words.atoms import inlined
 from ..words.language import float32, int32
-from . import r7_mma
+from . import r8_mma
 
 START = int32(0x4B400000)
 MAGIC = float32(12582912)
-SHAPE = r7_mma.SHAPE
+SHAPE = r8_mma.SHAPE
 
 
 @inlined
@@ -36,12 +36,12 @@ def scaled(dot: Any, of_x: Any, of_w: Any, total: Any) -> Any:
 
 
 @family([(SHAPE,)])
-def kernel(shape: Shape) -> Kernel:
-    return r7_mma.tile_kernel("mma_magic", shape, START, scaled)
+def kernel(shape: IntTile) -> Kernel:
+    return r8_mma.tile_kernel("mma_magic", shape, START, scaled)
 
 
 def refuses(problem: Problem) -> str | None:
-    if reason := r7_mma.refuses(problem):
+    if reason := r8_mma.refuses(problem):
         return reason
     dtype = problem.format.dtype
     if any(dtype[name] == np.float32 for name in dtype.names or ()):
@@ -51,4 +51,4 @@ def refuses(problem: Problem) -> str | None:
 
 @register(__name__, __doc__, arithmetic="q8", accumulate="int32", refuses=refuses)
 def launch(x: Any, q: QuantArray, out: Any) -> None:
-    r7_mma.run(kernel(SHAPE), SHAPE, x, q, out)
+    r8_mma.run(kernel(SHAPE), SHAPE, x, q, out)

@@ -1,0 +1,247 @@
+"""Many rows: tiles of activations that all warps of a block share, and a ring that four warps fill.
+
+Changed from gemv: its warps read all activations again for each two strips. Here four warps make 128
+rows of outputs of one tile of activations, up to 64 rows of them, and all take these from the same
+stages of shared memory (pipeline/ring.py), with one barrier a step. Where there are few tiles the
+columns are divided among blocks too, and a second, small kernel adds the parts in a fixed order
+(pipeline/parts.py).
+
+A sum of one run meets its scale once for 16 or 32 columns: one multiply-add an output. The rest is
+exact: integer codes in bfloat16, sums in float32.
+
+Limited by ``mma.sync``, which reaches under two thirds of what Hopper's wgmma does: with many rows
+decoding everything for cuBLAS is faster.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cache
+from typing import Any, ClassVar
+
+from ...array import QuantArray
+from ...formats import BlockFormat
+from ...ladder import register
+from ..activations.floats import narrowed
+from ..dequantize import BLOCK_FORMATS
+from ..machine.launch import Kernel, family
+from ..pipeline.product import BUDGET, LEAST, STRIPS, launch_tiles, refuses
+from ..pipeline.ring import Fetchers, follower, refiller, starter
+from ..strips.codes import buffers, fragment_of, words_of
+from ..strips.layout import ROWS, STEP, StripLayout, layout_of
+from ..strips.scales import scales_of
+from ..words import bf16x2, early_start, ptx
+from ..words.address import address
+from ..words.atoms import inlined
+from ..words.lane import four_into, g_and_t, warp_and_lane
+from ..words.language import cuda, float32, uint32, uint64
+
+WARPS, BOTH = 4, 2  # of a block, down its rows; strips of a warp
+
+
+@dataclass(frozen=True)
+class BfloatTile:
+    """Of a block: rows of activations, and how many blocks a multiprocessor holds."""
+
+    columns: int
+    blocks: int
+    threads: ClassVar[int] = 32 * WARPS
+
+    def stage(self, layout: StripLayout) -> int:
+        """Bytes of a stage: weights, then activations."""
+        return STRIPS * layout.record + self.columns * 2 * STEP
+
+    def stages(self, layout: StripLayout) -> int:
+        """In shared memory at once."""
+        return max(2, min(4, BUDGET // (self.blocks * self.stage(layout))))
+
+    def shared(self, layout: StripLayout) -> int:
+        """Bytes of shared memory."""
+        return self.stages(layout) * self.stage(layout)
+
+
+TILES = (BfloatTile(16, 4), BfloatTile(32, 3), BfloatTile(64, 2))
+
+
+@cache
+def fetchers(layout: StripLayout, tile: BfloatTile) -> Fetchers:
+    """The device functions that start the copies of one stage: of weights, and of activations.
+
+    A row of activations is eight chunks of 16 bytes; chunk c of row r lies at c ^ 2 (r % 4), so the
+    eight bytes that each lane wants of it come without a conflict.
+    """
+    record, chunks, columns, rows_each = layout.record, layout.record // 16, tile.columns, tile.threads // 8
+    of_weights = STRIPS * record
+    copy16, copy16_of = ptx.copy16, bf16x2.copy16_of
+
+    @inlined
+    def fetch_weights(at: Any, of_w: Any, apart: Any, step: Any) -> None:
+        warp, lane = warp_and_lane()
+        own = warp * uint32(BOTH)
+        to = at + own * uint32(record) + lane * uint32(16)
+        source = address(of_w + uint64(own) * apart, step, record, lane * uint32(16), 1)
+        for strip in range(BOTH):
+            for first in range(0, chunks, 32):
+                if lane + uint32(first) < uint32(chunks):
+                    place = uint32(strip * record + 16 * first)
+                    copy16(to + place, source + uint64(strip) * apart + uint64(16 * first))
+
+    @inlined
+    def fetch_activations(at: Any, x: Any, m0: Any, step: Any, m: Any, k: Any) -> None:
+        thread = uint32(cuda.threadIdx.x)
+        row, chunk = thread >> uint32(3), thread & uint32(7)
+        column = step * uint32(STEP) + chunk * uint32(8)
+        length = uint32(16) if column < k else uint32(0)
+        column = column if column < k else uint32(0)
+        to = at + row * uint32(2 * STEP) + ((chunk ^ (row & uint32(3)) << uint32(1)) << uint32(4))
+        for i in range(0, columns, rows_each):
+            of = min(m0 + row + uint32(i), m - uint32(1))  # what is beyond is multiplied and thrown away
+            copy16_of(to + uint32(of_weights + i * 2 * STEP), x + uint64(of * k + column) * uint64(2), length)
+
+    return fetch_weights, fetch_activations
+
+
+@cache
+def multiplier(layout: StripLayout, tile: BfloatTile) -> Any:
+    """The device function that adds one step to a lane's sums."""
+    record, of_weights, count = layout.record, STRIPS * layout.record, layout.runs
+    words_count, scales_count = buffers(layout)
+    load_words, load_scales = words_of(layout), scales_of(layout, raised=layout.has_offset)
+    multiply_run = run_multiplier(layout, tile)
+
+    @inlined
+    def multiply(at: Any, warp: Any, lane: Any, sums: Any, unseen: Any) -> None:
+        g, t = g_and_t(lane)
+        of_x = at + uint32(of_weights) + g * uint32(2 * STEP) + (t & uint32(1)) * uint32(8)
+        swap, of_w = (g & uint32(3)) << uint32(1), at + warp * uint32(BOTH * record)
+        w0, w1 = cuda.local.array(words_count, uint32), cuda.local.array(words_count, uint32)
+        f0, f1 = cuda.local.array(scales_count, float32), cuda.local.array(scales_count, float32)
+        load_words(of_w, lane, w0)
+        load_words(of_w + uint32(record), lane, w1)
+        load_scales(of_w, lane, f0)
+        load_scales(of_w + uint32(record), lane, f1)
+        multiply_run(0, w0, w1, f0, f1, of_x, t, swap, sums, unseen)  # a loop over runs would not be unrolled
+        multiply_run(1, w0, w1, f0, f1, of_x, t, swap, sums, unseen)
+        if count == 4:
+            multiply_run(2, w0, w1, f0, f1, of_x, t, swap, sums, unseen)
+            multiply_run(3, w0, w1, f0, f1, of_x, t, swap, sums, unseen)
+
+    return multiply
+
+
+@cache
+def run_multiplier(layout: StripLayout, tile: BfloatTile) -> Any:
+    """The device function that adds one run of both strips of a warp: codes, then their scales."""
+    runs, scales, has_offset, each = layout.runs, layout.scales, layout.has_offset, 4 // layout.runs
+    fragment = fragment_of(layout, raised=has_offset)  # the excess costs nothing then
+    eights, take8, ones = tile.columns // 8, bf16x2.take8, bf16x2.ONES
+    mma_into, sums_into = bf16x2.mma_into, bf16x2.sums_into
+
+    @inlined
+    def multiply_run(
+        run: Any, w0: Any, w1: Any, f0: Any, f1: Any, of_x: Any, t: Any, swap: Any, sums: Any, unseen: Any
+    ) -> None:
+        a, b = cuda.local.array(4, uint32), cuda.local.array(2, uint32)
+        c0, c1 = cuda.local.array(8, uint32), cuda.local.array(8, uint32)
+        for i in range(each):
+            fragment(w0, run * each + i, a, unseen)
+            four_into(c0, 4 * i, a)
+            fragment(w1, run * each + i, a, unseen)
+            four_into(c1, 4 * i, a)
+        d, e, x = cuda.local.array(4, float32), cuda.local.array(4, float32), cuda.local.array(4, float32)
+        for j in range(eights):
+            for i in range(4):
+                d[i] = e[i] = x[i] = float32(0)
+            for i in range(each):
+                place = ((uint32(2 * (run * each + i)) + (t >> uint32(1))) ^ swap) << uint32(4)
+                b[0], b[1] = take8(of_x + uint32(8 * 2 * STEP * j) + place)
+                mma_into(d, 0, c0, 4 * i, b, 0)
+                mma_into(e, 0, c1, 4 * i, b, 0)
+                if has_offset:
+                    sums_into(x, 0, ones, b, 0)
+            add_scaled(sums, 8 * j, f0[run], f0[scales + run], d)
+            add_scaled(sums, 8 * j + 4, f1[run], f1[scales + run], e)
+            if has_offset:
+                add_scaled(sums, 8 * j, -f0[runs + run], -f0[scales + runs + run], x)
+                add_scaled(sums, 8 * j + 4, -f1[runs + run], -f1[scales + runs + run], x)
+
+    return multiply_run
+
+
+@inlined
+def add_scaled(sums: Any, at: Any, low: Any, high: Any, d: Any) -> None:
+    """Sums of rows g, g + 8 of a strip and two columns, with the scales of those rows."""
+    sums[at], sums[at + 1] = sums[at] + low * d[0], sums[at + 1] + low * d[1]
+    sums[at + 2], sums[at + 3] = sums[at + 2] + high * d[2], sums[at + 3] + high * d[3]
+
+
+@cache
+def storer(eights: int) -> Any:
+    """The device function that writes a lane's outputs."""
+    store_float = ptx.store_float
+
+    @inlined
+    def store(sums: Any, y: Any, warp: Any, lane: Any, m0: Any, m: Any, n: Any) -> None:
+        g, t = g_and_t(lane)
+        strip = uint32(cuda.blockIdx.x) * uint32(STRIPS) + warp * uint32(BOTH)
+        first_row, first_column = strip * uint32(ROWS) + g, m0 + t * uint32(2)
+        for i in range(4):
+            row = first_row + uint32(8 * i)
+            if row < n:
+                for j in range(eights):
+                    for c in range(2):
+                        column = first_column + uint32(8 * j + c)
+                        if column < m:
+                            store_float(address(y, column, n, row, 4), sums[8 * j + 2 * i + c])
+
+    return store
+
+
+@family((fmt, tile) for fmt in BLOCK_FORMATS for tile in TILES)
+def kernel(fmt: BlockFormat, tile: BfloatTile) -> Kernel:
+    """Block (row tile, tile of activations, part of the columns)."""
+    layout = layout_of(fmt)
+    length, count, columns, record = tile.stage(layout), tile.stages(layout), tile.columns, layout.record
+    ahead, end, fetch = count - 1, (count - 1) * length, fetchers(layout, tile)
+    start, after = starter(fetch, ahead, length), follower(count, length)
+    refill = refiller(fetch, ptx.wait_for_all_but(count - 2))
+    multiply, store, base = multiplier(layout, tile), storer(columns // 8), ptx.shared_base
+    let_successor_start = early_start.let_successor_start
+
+    def product(
+        records: Any,  # uint8 [strips, steps, record]
+        x: Any,  # bfloat16 [m, k]
+        y: Any,  # float32 [parts, m, n]
+        m: Any, n: Any, k: Any, steps: Any,
+    ) -> None:  # fmt: skip
+        (warp, lane), part, parts = warp_and_lane(), uint32(cuda.blockIdx.z), uint32(cuda.gridDim.z)
+        m0 = uint32(cuda.blockIdx.y) * uint32(columns)
+        apart = uint64(steps) * uint64(record)
+        of_w = records + uint64(cuda.blockIdx.x) * uint64(STRIPS) * apart
+        first, last = uint32(part * steps) // parts, uint32((part + uint32(1)) * steps) // parts
+        unseen = steps >> uint32(16) & uint32(0x8000)
+        sums = cuda.local.array(columns, float32)
+        for i in range(columns):
+            sums[i] = float32(0)
+        start(base(), of_w, apart, x, m0, first, last, m, k)
+        to, here = uint32(end), uint32(0)
+        for step in range(first, last):
+            refill(base() + to, of_w, apart, x, m0, step + uint32(ahead), last, m, k)
+            multiply(base() + here, warp, lane, sums, unseen)
+            to, here = after(to), after(here)
+        let_successor_start()  # not before: its blocks would come between those of this one
+        store(sums, y + uint64(part) * uint64(m) * uint64(n) * uint64(4), warp, lane, m0, m, n)
+
+    parameters = (uint64,) * 3 + (uint32,) * 4
+    return Kernel(
+        f"mma_bf16 of {fmt.name}, {tile}", product, *parameters, threads=tile.threads, blocks=tile.blocks,
+        shared=tile.shared(layout), least=LEAST, early=True,
+    )  # fmt: skip
+
+
+@register(__name__, __doc__, arithmetic="bf16x", accumulate="f16", refuses=refuses)
+def launch(x: Any, q: QuantArray, out: Any) -> None:
+    if x.size and out.size:
+        launch_tiles(kernel, TILES, narrowed(x, "bfloat16"), q, out)
+    else:
+        out.fill(0)

@@ -1,0 +1,29 @@
+"""Where a thread stands: its warp, its lane, and what of the operands of ``mma`` that lane holds."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from .atoms import inlined
+from .language import cuda, uint32
+
+EVERYONE = 0xFFFFFFFF  # the lanes that take part in an exchange within a warp
+
+
+@inlined
+def warp_and_lane() -> Any:
+    """Of this thread in its block."""
+    thread = uint32(cuda.threadIdx.x)
+    return thread >> uint32(5), thread & uint32(31)
+
+
+@inlined
+def g_and_t(lane: Any) -> Any:
+    """Lane 4 g + t has rows g and g + 8 of the wide operand and of sums, and columns from its t on."""
+    return lane >> uint32(2), lane & uint32(3)
+
+
+@inlined
+def four_into(array: Any, at: Any, four: Any) -> None:
+    """What one wide load gave, as four neighbours of a local array."""
+    array[at], array[at + 1], array[at + 2], array[at + 3] = four[0], four[1], four[2], four[3]
