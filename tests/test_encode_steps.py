@@ -86,7 +86,7 @@ CHANGES = [
         "np.float32(-0.5), np.float32(0.1), 14",
         ("q5_K",),
     ),
-    (q4_0.encode, "get(spread, 0)", "zero(x)", ("q4_0",)),
+    (q4_0.encode, "get(spread, 0)", "zeros(x)", ("q4_0",)),
     (q4_1.encode, "to_half(-low)", "to_half(low)", ("q4_1",)),
 ]
 
