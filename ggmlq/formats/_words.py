@@ -87,7 +87,7 @@ def clamp(codes: Vector, low: int, high: int) -> Vector:
 
 
 def nearest(v: Vector) -> Vector:
-    """Ggml's ``nearest_int``: halves to even, and beyond 2**22, infinity and NaN its wrapped bits."""
+    """Ggml's ``nearest_int``: ties to even, and beyond 2**22, infinity and NaN its wrapped bits."""
     return ((v + np.float32(12582912)).view(np.int32) & 0x7FFFFF) - 0x400000
 
 

@@ -6,7 +6,7 @@
            d   | qs[0]  qs[1]  …  qs[15]
     qs[j]  bits 7654 = q of weight j + 16,  bits 3210 = q of weight j
 
-The halves are split, not interleaved: one mask gives 16 neighbours. The extreme weight always gets
+The nibbles are split, not interleaved: one mask gives 16 neighbours. The extreme weight always gets
 the code 0 (value -8 d), so d has the opposite sign; codes go up to 15 (value +7 d).
 
 Its encoder with importance: ``fit_signed`` of ``_search.py`` tries the scales, ``weigh`` of ``_weigh.py``
