@@ -8,7 +8,8 @@
                                   _words.py is what its words mean in registers
     iq2, iq3       _search.py     the search for scales and rows of a code book, in reading order
                                   _importance.py (what counts), _fit.py (scale and rows of a run),
-                                  _nearest.py and _neighbours.py (rows near a point that is none)
+                                  _nearest.py and _neighbours.py (rows near a point that is none),
+                                  _rounding.py (ggml's float to integer)
     iq1            _iq1.py        the same for codes of three levels; _thirds.py splits sorted weights
 
 Each gives ``encode(values, imatrix, blocks)``: float32 [rows, K], contiguous and finite; float32 [K]
