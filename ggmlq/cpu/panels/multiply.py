@@ -37,10 +37,10 @@ def multiply(
     for first in range(0, len(x), step):
         records, at = records_of(x[first : first + step], layout)
         part: Floats = out[first : first + step]
-        given = Operands(
-            weights=address, weight_rows=weights.shape[0], weight_bytes=weights.shape[1],
-            records=at, m=len(records), row_bytes=nbytes,
-            out=part.ctypes.data, n=n, runs=runs,
+        given = Operands(  # in their order: by keyword this takes microseconds of a small product
+            address, weights.shape[0], weights.shape[1],
+            at, len(records), nbytes,
+            part.ctypes.data, n, runs,
         )  # fmt: skip
         share_kernel(multiply_panels, given, -(-n // grain))
 
