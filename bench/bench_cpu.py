@@ -16,13 +16,13 @@ import json
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
 import ggmlq as gq
+from ggmlq.cpu.machine.arguments import reader
 from ggmlq.cpu.machine.jit import cgutils, intrinsic, jit
-from ggmlq.cpu.machine.memory import peek
 from ggmlq.cpu.machine.simd import BYTES, I64, INTS, Simd
 from ggmlq.cpu.machine.target import target
 from ggmlq.cpu.machine.workers import share_kernel
@@ -187,21 +187,37 @@ def _dots(typing: Any, steps: Any) -> Any:
     return types.int32(types.int64), emit
 
 
+class Spun(NamedTuple):
+    """Arguments of ``_spin``."""
+
+    steps: int
+    unlikely: int  # a sum that is not expected
+
+
+class Read(NamedTuple):
+    """Arguments of ``_read_parts``."""
+
+    memory: int  # its address
+    unlikely: int  # a sum that is not expected
+
+
+spun, read = reader(Spun), reader(Read)
+
+
 @jit
 def _spin(arguments: int, first: int, stop: int) -> None:
     """Chains of dot products, one lot for each part."""
-    kept = np.zeros(1, np.int32)
+    kept, given = np.zeros(1, np.int32), spun(arguments)
     for _ in range(first, stop):
-        kept[0] += _dots(peek(arguments, 0))
-    peeked = peek(arguments, 1)
-    if peeked == kept[0]:  # keeps the sums alive
+        kept[0] += _dots(given.steps)
+    if given.unlikely == kept[0]:  # keeps the sums alive
         kept[0] = 0
 
 
 def peak(threads: int) -> float:
     """GOP/s of dot products in registers, all threads."""
     lots = 8 * threads
-    best = min(seconds(lambda: share_kernel(_spin, (STEPS // 20, 0), lots)) for _ in range(6))
+    best = min(seconds(lambda: share_kernel(_spin, Spun(STEPS // 20, 0), lots)) for _ in range(6))
     return 2 * 64 * CHAINS * (STEPS // 20) * lots / best / 1e9
 
 
@@ -229,16 +245,17 @@ def _read(typing: Any, address: Any, nbytes: Any) -> Any:
 @jit
 def _read_parts(arguments: int, first: int, stop: int) -> None:
     """Pages of a megabyte."""
-    kept = np.zeros(1, np.int32)
-    kept[0] = _read(peek(arguments, 0) + (first << 20), (stop - first) << 20)
-    if peek(arguments, 1) == kept[0]:
+    kept, given = np.zeros(1, np.int32), read(arguments)
+    kept[0] = _read(given.memory + (first << 20), (stop - first) << 20)
+    if given.unlikely == kept[0]:
         kept[0] = 0
 
 
 def read_bandwidth() -> float:
     """GB/s of reading memory, all threads."""
     memory = np.ones(512 << 20, np.uint8)
-    best = min(seconds(lambda: share_kernel(_read_parts, (memory.ctypes.data, -1), 512)) for _ in range(4))
+    given = Read(memory.ctypes.data, -1)
+    best = min(seconds(lambda: share_kernel(_read_parts, given, 512)) for _ in range(4))
     return memory.nbytes / best / 1e9
 
 

@@ -8,14 +8,16 @@ import sys
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
+from typing import NamedTuple
 
 import numpy as np
 import pytest
 
 import ggmlq as gq
 from ggmlq import threads
+from ggmlq.cpu.machine.arguments import reader
 from ggmlq.cpu.machine.jit import jit
-from ggmlq.cpu.machine.memory import atomic_add, peek
+from ggmlq.cpu.machine.memory import atomic_add
 from ggmlq.cpu.machine.workers import share_kernel
 from ggmlq.cpu.panels.layout import RUN, layout_of
 from ggmlq.cpu.panels.prepare import panels
@@ -52,11 +54,18 @@ def test_products_of_many_panels(name):
         assert_right(x @ q.T, x, q)
 
 
+class Counters(NamedTuple):
+    counters: int
+
+
+counters = reader(Counters)
+
+
 @jit
 def _mark(arguments, start, stop):
     """Add one to each of the counters start … stop."""
     for i in range(start, stop):
-        atomic_add(peek(arguments, 0) + 8 * i, 1)
+        atomic_add(counters(arguments).counters + 8 * i, 1)
 
 
 def test_every_part_of_a_job_is_done_once():
@@ -71,7 +80,7 @@ def test_every_part_of_a_job_is_done_once():
     while time.monotonic() < end:
         for count in (2, 64, 3, 40):
             marks[:] = 0
-            share_kernel(_mark, (marks.ctypes.data,), count)
+            share_kernel(_mark, Counters(marks.ctypes.data), count)
             assert np.array_equal(marks, np.arange(64) < count)
 
 

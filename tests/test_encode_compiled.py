@@ -2,29 +2,31 @@
 
 from __future__ import annotations
 
+import dataclasses
 import os
 import platform
 import subprocess
 import sys
 import threading
 
+import made_up
 import numpy as np
 import pytest
 from test_encode import BLOCKS, by_name
 
 import ggmlq as gq
 from ggmlq import progress, threads
-from ggmlq.formats import FORMATS, _lanes, _levels
+from ggmlq.formats import FORMATS, _levels, _words
 from ggmlq.ops import encoding
 from ggmlq.testing.compare import assert_same_blocks
 from ggmlq.testing.rows import KINDS, rows
 
-TWICE = [fmt for fmt in BLOCKS if fmt.pack is not None and fmt.has_compiled_encoder]
+TWICE = [fmt for fmt in BLOCKS if fmt.pack is not None]
 
 
 def compiled(fmt, x, weights):
     raw = np.empty((len(x), fmt.row_bytes(x.shape[1])), np.uint8)
-    fmt.compiled_encoder()(x, weights, raw)
+    encoding.compiled_encoder(fmt)(x, weights, raw)
     return raw.view(fmt.dtype)
 
 
@@ -36,6 +38,28 @@ def test_compiled_encoders_write_the_same(fmt, weighted):
     x = np.concatenate([rows(kind, 3, 768, seed) for kind in KINDS])
     weights = (rows("spikes", 1, 768, seed) + rows("normal", 1, 768, seed))[0] ** 2 if weighted else None
     assert_same_blocks(compiled(fmt, x, weights), fmt.encode(x, weights), fmt, x)
+
+
+def test_every_encoder_is_found_and_no_other():
+    """What the descriptors say of encoders is what ``cpu/encode`` has; a type without one has none."""
+    for fmt in BLOCKS:
+        assert fmt.can_quantize
+        assert fmt.compiled_only == (fmt.pack is None)
+        assert encoding.compiled_encoder(fmt) is not None, fmt.name
+    for fmt in made_up.FORMATS.values():
+        assert not fmt.can_quantize
+        assert encoding.compiled_encoder(fmt) is None
+        with pytest.raises(gq.GGMLQError, match="only decodes"):
+            fmt.encode(np.ones((1, 256), np.float32))
+    with pytest.raises(gq.GGMLQError, match="has a compiled one"):
+        FORMATS["iq2_s"].encode(np.ones((1, 256), np.float32))
+
+
+def test_a_program_is_all_that_a_new_format_needs():
+    """A type of one's own, with a program and no file in ``cpu/encode``, is compiled like the others."""
+    fmt = dataclasses.replace(FORMATS["q6_K"], name="x6_K", id=1002)
+    x = rows("normal", 2, 512, 3)
+    assert_same_blocks(compiled(fmt, x, None), fmt.encode(x), fmt, x)
 
 
 @pytest.mark.parametrize("blocks", [1, 2, 15, 16, 17, 33])
@@ -88,10 +112,10 @@ def test_words_mean_the_same_compiled():
     v[np.isnan(v)] = np.nan  # of all NaN the one that arithmetic makes
     assert len(v) % 16 == 0
     with np.errstate(all="ignore"):
-        nearest, half = _lanes.nearest(v), _lanes.to_half(v)
+        nearest, half = _words.nearest(v), _words.to_half(v)
         want = [
-            nearest, half, _lanes.from_half(half), _lanes.clamp(nearest, -4, 3),
-            _lanes.rank(v, _levels.MIDDLES), _lanes.pick(v, _levels.MIDDLES, _levels.LEVELS), np.sqrt(v),
+            nearest, half, _words.from_half(half), _words.clamp(nearest, -4, 3),
+            _words.rank(v, _levels.MIDDLES), _words.pick(v, _levels.MIDDLES, _levels.LEVELS), np.sqrt(v),
         ]  # fmt: skip
         for got, wanted in zip(words_on(v), want, strict=True):
             assert np.array_equal(got, wanted.astype(np.float32), equal_nan=True)
@@ -134,9 +158,7 @@ def test_numpy_serves_until_it_has_cost_as_much_as_loading(monkeypatch):
     monkeypatch.setattr(encoding, "_spent", type(encoding._spent)(float))
     monkeypatch.setattr(encoding, "PATIENCE", 2)
     chosen = []
-    monkeypatch.setattr(
-        gq.formats["q6_K"].__class__, "compiled_encoder", lambda fmt: chosen.append(fmt.name) or fmt.encode
-    )
+    monkeypatch.setattr(encoding, "compiled_encoder", lambda fmt: chosen.append(fmt.name) or fmt.encode)
     encoding._encoder(FORMATS["q6_K"], 1 << 20, weighted=False)
     encoding._encoder(FORMATS["q4_0"], 1 << 26, weighted=False)
     assert chosen == []
@@ -157,10 +179,11 @@ def test_other_cpus(cpu, features):
     code = (
         "import numpy as np\n"
         "from ggmlq.formats import FORMATS\n"
+        "from ggmlq.ops.encoding import compiled_encoder\n"
         "from ggmlq.testing.rows import KINDS, rows\n"
         "x = np.concatenate([rows(kind, 1, 512, 1) for kind in KINDS])\n"
         "raw = np.empty((len(x), 420), np.uint8)\n"
-        "FORMATS['q6_K'].compiled_encoder()(x, None, raw)\n"
+        "compiled_encoder(FORMATS['q6_K'])(x, None, raw)\n"
         "print(raw.tobytes() == FORMATS['q6_K'].encode(x).tobytes())"
     )
     env = os.environ | {"NUMBA_CPU_NAME": cpu, "NUMBA_CPU_FEATURES": features}

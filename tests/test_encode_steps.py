@@ -86,7 +86,7 @@ CHANGES = [
         "np.float32(-0.5), np.float32(0.1), 14",
         ("q5_K",),
     ),
-    (q4_0.encode, "get(spread, 0)", "zero(x)", ("q4_0",)),
+    (q4_0.encode, "get(spread, 0)", "zeros(x)", ("q4_0",)),
     (q4_1.encode, "to_half(-low)", "to_half(low)", ("q4_1",)),
 ]
 
@@ -110,9 +110,9 @@ def told_apart(fmt, inputs, stored):
 def test_a_changed_step_shows(function, text, changed, names, golden, monkeypatch):
     source = textwrap.dedent(inspect.getsource(function))
     assert text in source
-    names_of_module = dict(function.__globals__) | {"zero": _search.zero}
+    names_of_module = dict(function.__globals__) | {"zeros": _search.zeros}
     exec(compile(source.replace(text, changed), "changed", "exec"), names_of_module)
-    function.__globals__.setdefault("zero", _search.zero)
+    function.__globals__.setdefault("zeros", _search.zeros)
     monkeypatch.setattr(function, "__code__", names_of_module[function.__name__].__code__)
     found = [name for name in names if told_apart(FORMATS[name], golden("inputs"), golden(name))]
     assert found, f"no stored row of {', '.join(names)} shows it"

@@ -167,6 +167,16 @@ def test_files_are_short_and_say_what_they_are(path):
     assert source.count("\n") <= 320, f"{path} is long: two ideas?"
 
 
+@pytest.mark.parametrize("room", ["cpu", "cpu/encode", "cpu/lanes", "cpu/machine", "cpu/panels", "faults"])
+def test_a_map_names_every_file_of_its_room(room):
+    drawn = ast.get_docstring(ast.parse((ROOT / room / "__init__.py").read_text()))
+    for path in sorted((ROOT / room).iterdir()):
+        a_type = room == "cpu/encode" and not path.name.startswith("_")
+        name = f"{path.name}/" if path.is_dir() else path.name
+        if not path.name.startswith("__") and not a_type:
+            assert name in drawn, f"say in ggmlq/{room}/__init__.py what {name} is for"
+
+
 def modules_imported(path):
     """The files of the package that a file imports, at whatever depth in its code."""
     place = ("ggmlq", *Path(path).with_suffix("").parts)

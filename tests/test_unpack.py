@@ -1,4 +1,4 @@
-"""The compiled ``spread`` of every format gives what ``unpack`` gives, to the bit."""
+"""The compiled ``unpack`` of every format gives what its own in NumPy gives, to the bit."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def assert_bits(got, want, what):
     assert same.all(), f"{what}: {int((~same).sum())} of {same.size} differ, first {int((~same).argmax())}"
 
 
-def check(fmt, spread, raw, rng):
+def check(fmt, unpack, raw, rng):
     with np.errstate(invalid="ignore", over="ignore"):
         want = fmt.unpack(raw.reshape(-1).view(fmt.dtype))
     groups = want.scale.size
@@ -41,7 +41,7 @@ def check(fmt, spread, raw, rng):
     scales_whole, scales = guarded(groups, np.float32, rng)
     offsets_whole, offsets = guarded(groups if fmt.has_offset else 0, np.float32, rng)
     before = [whole.copy() for whole in (codes_whole, scales_whole, offsets_whole)]
-    spread(raw.reshape(-1), codes, scales, offsets)
+    unpack(raw.reshape(-1), codes, scales, offsets)
     wrong = codes != want.codes.reshape(-1)
     assert not wrong.any(), f"{fmt.name}: {int(wrong.sum())} codes wrong, first {int(wrong.argmax())}"
     assert_bits(scales, want.scale.reshape(-1), f"{fmt.name} scales")
@@ -53,14 +53,14 @@ def check(fmt, spread, raw, rng):
 
 
 @pytest.mark.parametrize("fmt", BLOCKS, ids=lambda fmt: fmt.name)
-def test_spread(fmt):
+def test_unpack(fmt):
     rng = np.random.default_rng()
     for n in (1, 2, 3, 65):
         check(fmt, unpacker(fmt), damaged(fmt, n, rng), rng)
 
 
 @pytest.mark.parametrize("name", ["q4_1", "q6_K", "iq3_s", "nvfp4"])
-def test_any_format_spreads_by_its_atoms(name):
+def test_any_format_is_unpacked_by_its_atoms(name):
     rng = np.random.default_rng()
     check(FORMATS[name], by_atoms(FORMATS[name]), damaged(FORMATS[name], 3, rng), rng)
 

@@ -1,1 +1,32 @@
-"""The CPU side. Only this folder and ``cuda`` import Numba."""
+"""The CPU side. Only this folder and ``cuda`` import Numba.
+
+    linear/       the ladder: one way to multiply a file, r0_naive … r6_panels, each with its lesson
+    panels/       the operand of the fast rungs: weights 16 rows at a time, activations as records
+    unpack/       blocks to codes and scales, one file a format; decode.py makes floats of them
+    encode/       floats to blocks, one file a format or a program from the format's own file
+    lanes/        vectors for compiled code: what unpack and encode are written in
+    atoms.py      a format's atoms compiled as they stand: what serves a format without files here
+    machine/      the CPU itself: instructions, the compiler and its cache on the disk, threads
+
+How ``x @ q.T`` is computed, for q4_0 and 512 rows of x:
+
+    ops/linear.py             checks the operands and asks ladder.py for a rung
+    linear/r6_panels.py       is it: the rung says what it reads, keeps and refuses
+    panels/layout.py          how panels of q4_0 lie; what of a format is kept says ggmlq/packing.py
+    panels/prepare.py         makes them from the blocks, once; they stay with the array
+    panels/multiply.py        the walk of one product, from here on
+    panels/activations.py     x to 8-bit codes and scales: a row of records
+    panels/product.py         the loops over panels and rows that keep both in the cache
+    panels/tile.py            the product itself, in registers: one panel, a few rows, all of K
+    panels/read.py            in it, how codes and scales come out of a panel
+    machine/simd.py           in it, the dot product that this CPU has
+    machine/workers.py        the threads that share the panels
+
+(From 32 rows on, panels whose codes take long to read go through panels/expand.py first; q4_0's do not.)
+
+Where something new goes. A format: its file in ``ggmlq/formats``, and all of this serves it; vector code
+for it in ``unpack/``. A rung of ``linear``: ``linear/r7_<name>.py``. Another operation: a folder beside
+``linear/`` with a ladder of its own: for FP8, ``scaled_linear/r0_<name>.py``. Another kind of operand,
+neither panels nor records, such as tiles of 8-bit codes with scales beside them: a folder beside
+``panels/`` with its layout, what makes it and what reads it, so that rungs only say which they take.
+"""

@@ -12,4 +12,4 @@ from .machine.jit import jit
 @cache
 def atoms(fmt: BlockFormat) -> Atoms:
     """``code``, ``scale`` and ``offset`` of a format as functions that other kernels may call."""
-    return rebuild(fmt, lambda function: jit(function, keep=False))
+    return rebuild(fmt, lambda function: jit(function, on_disk=False))

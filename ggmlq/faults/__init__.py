@@ -1,4 +1,23 @@
-"""The doctor: is a kernel right, and if not, which mistake is it?"""
+"""The doctor: is a kernel right, and if not, which mistake is it?
+
+    diagnose       examine.py          the way through all of this, from a result to a verdict
+    Diagnosis      diagnosis.py        what it answers; report.py puts a finding into words
+    Fault          catalogue.py        every mistake by name: its formula, where to look, where it happened
+    telling_input  telling_input.py    activations on which mistakes differ
+
+First, what is right: inputs.py checks what was given, readings.py lists the ways in which kernels round
+activations, right.py the right kernels that this could be, scene.py predicts them all on a few rows and
+survey.py judges the whole of y by the best. Where all is within rounding, that is the verdict.
+
+Then, what is wrong, by what it shows:
+
+    places.py      which elements: last rows, a tile, blocks of K; moved.py finds columns elsewhere
+    nonfinite.py   NaN and infinities
+    replay.py      the product computed again with each mistake that can be made in the operands:
+                   operand.py opens weights up, misread.py makes mistakes in them, in orders.py (of codes),
+                   subscales.py (of bits) and strides.py (of rows); products.py has those of the sums
+    assignment.py  an order of codes that no list has, found by linear algebra
+"""
 
 from .catalogue import CATALOGUE, Fault
 from .diagnosis import Diagnosis

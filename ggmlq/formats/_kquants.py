@@ -1,6 +1,6 @@
 """What the encoders of the K types share: importance of weights, sub-scales, the second pass, packing.
 
-In the words of ``_lanes.py``. Each K type fits its runs one by one (``_search.py``), stores the
+In the words of ``_words.py``. Each K type fits its runs one by one (``_search.py``), stores the
 scales of the runs as small integers times one half, and then chooses the codes again for the scales
 as they are stored.
 """
@@ -10,7 +10,9 @@ from __future__ import annotations
 import numpy as np
 
 from ._bits import k_min, k_scale
-from ._lanes import (
+from ._search import fit_offset, fit_positive
+from ._weigh import power, weigh, weigh_by_size
+from ._words import (
     Tile,
     Vector,
     clamp,
@@ -25,15 +27,13 @@ from ._lanes import (
     small,
     to_half,
     where,
-    zero,
+    zeros,
 )
-from ._search import fit_offset, fit_positive
-from ._weigh import power, weigh, weigh_by_size
 
 
 def highest(values: Tile, n: int) -> Vector:
     """The largest value, or 0."""
-    found = zero(values)
+    found = zeros(values)
     for i in range(n):
         found = where(get(values, i) > found, get(values, i), found)
     return found

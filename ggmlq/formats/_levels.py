@@ -1,15 +1,15 @@
 """The encoder of the formats with the levels IQ4: the nearest level, and the search for a scale.
 
-In the words of ``_lanes.py``; the sums run in ggml's order.
+In the words of ``_words.py``; the sums run in ggml's order.
 """
 
 from __future__ import annotations
 
 import numpy as np
 
-from ._lanes import Tile, Vector, absolute, get, pick, put, rank, where, zero
 from ._search import TINY, extreme
 from ._tables import IQ4
+from ._words import Tile, Vector, absolute, get, pick, put, rank, where, zeros
 
 # Between level i and level i + 1; a value just there belongs to the upper one.
 MIDDLES = ((IQ4[:-1].astype(np.int16) + IQ4[1:]) / 2).astype(np.float32)
@@ -38,8 +38,8 @@ def fit_levels(x: Tile, w: Tile, n: int) -> Vector:
 
 def _moments(x: Tile, w: Tile, n: int, inverse: Vector) -> tuple[Vector, Vector]:
     """Sums of ``w x l`` and ``w l l`` for the levels l that an inverse scale gives."""
-    lx = zero(x)
-    l2 = zero(x)
+    lx = zeros(x)
+    l2 = zeros(x)
     for i in range(n):
         level = pick(inverse * get(x, i), MIDDLES, LEVELS)
         weighted = get(w, i) * level

@@ -40,11 +40,11 @@ def truncate(v: Floats) -> NDArray[np.int32]:
 
 
 def half_away(v: Floats) -> NDArray[np.int32]:
-    """C's ``roundf``: to nearest, halves away from zero."""
+    """C's ``roundf``: to nearest, ties away from zero."""
     whole = np.trunc(v)
     return truncate(whole + np.copysign(np.abs(v - whole) >= 0.5, v))
 
 
 def half_even(v: Floats) -> NDArray[np.int32]:
-    """Ggml's ``nearest_int``: to nearest, halves to even."""
+    """Ggml's ``nearest_int``: to nearest, ties to even."""
     return truncate(np.rint(v))

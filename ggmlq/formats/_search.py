@@ -1,6 +1,6 @@
 """The searches of ggml's encoders: scale, minimum and codes of least weighted squared error.
 
-Written in the words of ``_lanes.py``: tiles ``x`` and ``w`` hold one run of weights in each lane and
+Written in the words of ``_words.py``: tiles ``x`` and ``w`` hold one run of weights in each lane and
 their importance, ``codes`` receives the codes. Every sum runs in index order and every product
 associates as written, which the bytes depend on.
 
@@ -12,14 +12,14 @@ from __future__ import annotations
 
 import numpy as np
 
-from ._lanes import Tile, Vector, absolute, clamp, get, nearest, put, real, some, where, zero
+from ._words import Tile, Vector, absolute, clamp, get, nearest, put, real, some, where, zeros
 
 TINY = np.float32(1e-15)  # a run whose largest magnitude is smaller counts as zero
 
 
 def extreme(x: Tile, n: int) -> Vector:
     """The element of largest magnitude with its sign; the first one wins."""
-    found = zero(x)
+    found = zeros(x)
     for i in range(n):
         v = get(x, i)
         found = where(absolute(v) > absolute(found), v, found)
@@ -50,8 +50,8 @@ def fit_signed(x: Tile, w: Tile, codes: Tile, n: int, top: int) -> Vector:
 
 def _moments(x: Tile, w: Tile, n: int, top: int, k: Vector) -> tuple[Vector, Vector]:
     """Sums of ``w x l`` and ``w l l`` for the codes l that an inverse scale gives."""
-    lx = zero(x)
-    l2 = zero(x)
+    lx = zeros(x)
+    l2 = zeros(x)
     for i in range(n):
         v = get(x, i)
         weight = get(w, i)
@@ -68,8 +68,8 @@ def fit_by_sweeps(x: Tile, w: Tile, codes: Tile, n: int, top: int) -> Vector:
     """
     largest = extreme(x, n)
     k = np.float32(-top) / largest
-    lx = zero(x)
-    l2 = zero(x)
+    lx = zeros(x)
+    l2 = zeros(x)
     for i in range(n):
         v = get(x, i)
         weight = get(w, i)
@@ -78,7 +78,7 @@ def fit_by_sweeps(x: Tile, w: Tile, codes: Tile, n: int, top: int) -> Vector:
         lx = lx + weight * v * real(code)
         l2 = l2 + weight * real(code) * real(code)
     for _ in range(5):
-        changed = zero(x) > 0
+        changed = zeros(x) > 0
         for i in range(n):
             v = get(x, i)
             weight = get(w, i)
@@ -112,7 +112,7 @@ def fit_offset(
     Candidate s spreads the codes over ``top + first + step * s`` steps from the lowest value,
     refits scale and offset, and compares errors: squares, or magnitudes where ``linear``. The
     lowest value is that of the best candidate so far. ``aux`` is room for n vectors. Where all
-    values are one, dividing by their spread gives infinity, then codes 0 and scale 0, as it should.
+    values are one, dividing by their range gives infinity, then codes 0 and scale 0, as it should.
     """
     low, high, sum_w, sum_x = _bounds(x, w, n)
     keep = np.float32(top) / (high - low)
@@ -123,9 +123,9 @@ def fit_offset(
     best = _error(x, w, aux, n, scale, low, linear)
     for s in range(steps + 1):
         k = (first + step * np.float32(s) + np.float32(top)) / (high - low)
-        sum_l = zero(x)
-        sum_l2 = zero(x)
-        sum_lx = zero(x)
+        sum_l = zeros(x)
+        sum_l2 = zeros(x)
+        sum_lx = zeros(x)
         for i in range(n):
             v = get(x, i)
             code = real(clamp(nearest(k * (v - low)), 0, top))
@@ -169,7 +169,7 @@ def _bounds(x: Tile, w: Tile, n: int) -> tuple[Vector, Vector, Vector, Vector]:
 
 def _error(x: Tile, w: Tile, codes: Tile, n: int, scale: Vector, low: Vector, linear: bool) -> Vector:
     """Weighted error of ``scale * code + low``: of magnitudes where ``linear``, else of squares."""
-    error = zero(x)
+    error = zeros(x)
     for i in range(n):
         off = scale * get(codes, i) + low - get(x, i)
         off = absolute(off) if linear else off * off
@@ -182,12 +182,12 @@ def fit_positive(x: Tile, w: Tile, codes: Tile, n: int, top: int) -> Vector:
 
     A candidate spreads the codes over less than half a step beyond top, so none is above it.
     """
-    largest = zero(x)
+    largest = zeros(x)
     for i in range(n):
         largest = where(largest > get(x, i), largest, get(x, i))
     keep = np.float32(top) / largest
     scale = np.float32(1) / keep
-    best = zero(x)
+    best = zeros(x)
     for i in range(n):
         off = get(x, i) - scale * real(nearest(keep * get(x, i)) & 255)
         best = best + get(w, i) * off * off
@@ -195,15 +195,15 @@ def fit_positive(x: Tile, w: Tile, codes: Tile, n: int, top: int) -> Vector:
         if step != 0:
             k = (np.float32(0.1) * np.float32(step) + np.float32(top)) / largest
             scale = np.float32(1) / k
-            error = zero(x)
+            error = zeros(x)
             for i in range(n):
                 off = get(x, i) - scale * real(nearest(k * get(x, i)))
                 error = error + get(w, i) * off * off
             better = error < best
             best = where(better, error, best)
             keep = where(better, k, keep)
-    lx = zero(x)
-    l2 = zero(x)
+    lx = zeros(x)
+    l2 = zeros(x)
     for i in range(n):
         v = get(x, i)
         code = nearest(keep * v)
@@ -224,7 +224,7 @@ def _at_most(codes: Vector, top: int) -> Vector:
 def _sweeps(x: Tile, w: Tile, codes: Tile, n: int, top: int, lx: Vector, l2: Vector) -> tuple[Vector, Vector]:
     """Up to five passes in which a code changes where the fit gets better by it."""
     for _ in range(5):
-        changed = zero(x) > 0
+        changed = zeros(x) > 0
         for i in range(n):
             v = get(x, i)
             weight = get(w, i)

@@ -1,15 +1,15 @@
-"""How much each weight counts while an encoder searches; in the words of ``_lanes.py``."""
+"""How much each weight counts while an encoder searches; in the words of ``_words.py``."""
 
 from __future__ import annotations
 
 import numpy as np
 
-from ._lanes import Tile, Vector, absolute, get, put, root, zero
+from ._words import Tile, Vector, absolute, get, put, root, zeros
 
 
 def power(x: Tile, n: int) -> Vector:
     """Sum of squares."""
-    total = zero(x)
+    total = zeros(x)
     for i in range(n):
         total = total + get(x, i) * get(x, i)
     return total
@@ -17,7 +17,7 @@ def power(x: Tile, n: int) -> Vector:
 
 def weigh(w: Tile, x: Tile, importance: Tile, n: int, spread: Vector) -> Vector:
     """Fill w with ``importance * sqrt(spread + x * x)`` and return its sum."""
-    total = zero(x)
+    total = zeros(x)
     for i in range(n):
         v = get(x, i)
         weight = get(importance, i) * root(spread + v * v)

@@ -11,8 +11,6 @@ text for the CPU and for the GPU. Tests hold the two together.
 
 from __future__ import annotations
 
-import importlib
-import importlib.util
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable
@@ -83,21 +81,6 @@ class Format(ABC):
         """The same bytes with the pair of halves as one ``half2`` field, where ggml has that."""
         return None
 
-    @property
-    def has_compiled_encoder(self) -> bool:
-        """Whether ``ggmlq/cpu/encode`` has a file of this name; looking for it loads no Numba."""
-        return importlib.util.find_spec(self._encoder) is not None
-
-    @property
-    def _encoder(self) -> str:
-        return f"ggmlq.cpu.encode.{self.name.lower()}"
-
-    def compiled_encoder(self) -> Callable[[Floats, Floats | None, Bytes], None]:
-        """``encode(values, imatrix, blocks)`` of that file; loads Numba."""
-        encode: Callable[[Floats, Floats | None, Bytes], None]
-        encode = importlib.import_module(self._encoder).encode
-        return encode
-
     def row_bytes(self, elements: int) -> int:
         """Bytes of a row with so many elements (a multiple of the block size)."""
         return elements // self.block_size * self.dtype.itemsize
@@ -153,6 +136,7 @@ class BlockFormat(Format):
     index: Callable[[Bytes, int], int] | None = None  # bits of element i, where two of them mean one code
     zero: int = 0  # stored code = code + zero, which the -8*s formula of q4_0 needs
     pack: Callable[[Floats, Floats | None], Blocks] | None = None  # [rows, n, block_size] -> [rows, n]
+    compiled_only: bool = False  # there is an encoder, but a search too long for NumPy: no ``pack``
     imatrix: Literal["ignored", "optional", "required"] = "ignored"  # by ggml's encoder
     search: Literal["never", "weighted", "always"] = "never"  # when pack tries many scales: it is slow then
     fallback: str | None = None  # llama.cpp's choice for rows that are no whole blocks; f16 after that
@@ -192,7 +176,7 @@ class BlockFormat(Format):
 
     @property
     def can_quantize(self) -> bool:
-        return self.pack is not None or self.has_compiled_encoder
+        return self.pack is not None or self.compiled_only
 
     @property
     def half2_dtype(self) -> np.dtype[Any] | None:
@@ -219,14 +203,15 @@ class BlockFormat(Format):
             return flat.astype(dtype, copy=False)
 
     def encode(self, x: Floats, imatrix: Floats | None = None) -> Blocks:
-        if not self.can_quantize:
-            raise UnsupportedError(f"{self.name}.encode(x): this version only decodes {self.name}")
         if self.pack is None:
-            raw = np.empty((x.shape[0], self.row_bytes(x.shape[1])), np.uint8)
-            self.compiled_encoder()(np.ascontiguousarray(x), imatrix, raw)
-            return raw.view(self.dtype)
+            raise UnsupportedError(f"{self.name}.encode(x): {self._no_pack()}")
         with np.errstate(all="ignore"):  # ggml's own arithmetic, overflow and all
             return self.pack(x.reshape(x.shape[0], -1, self.block_size), imatrix)
+
+    def _no_pack(self) -> str:
+        if self.can_quantize:
+            return f"{self.name} has no encoder in NumPy; ggmlq.quantize(x, {self.name!r}) has a compiled one"
+        return f"this version only decodes {self.name}"
 
     def invalid(self, blocks: Blocks) -> NDArray[np.bool_]:
         bad = np.zeros(blocks.shape, np.bool_)

@@ -11,6 +11,8 @@
             11…9, 8…6, 5…3, 2…0 = s of the four runs of 16 weights, the first in the low bits
 
 The code is 8 (GRID ± 1/8), an integer, and the scale an eighth: exact, since 8 is a power of two.
+
+Its encoder searches the code book and is compiled code alone, found by the name of this file.
 """
 
 from __future__ import annotations
@@ -75,5 +77,5 @@ def scale(block: Bytes, g: int) -> np.float32:
 FORMAT = BlockFormat(
     name="iq1_m", id=29, block_size=256, group=16, dtype=DTYPE,
     unpack=unpack, code=code, scale=scale, scales=Scales(sub, unit=0.125, d=d_bits),
-    forbidden=forbidden, imatrix="optional", fallback="iq4_nl",
+    forbidden=forbidden, imatrix="optional", compiled_only=True, fallback="iq4_nl",
 )  # fmt: skip

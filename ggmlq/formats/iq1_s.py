@@ -9,6 +9,8 @@
            11…9, 8…6, 5…3, 2…0 = high three bits of the rows of k = 4 r + 3, 4 r + 2, 4 r + 1, 4 r
 
 The code is 8 (GRID ± 1/8), an integer, and the scale an eighth: exact, since 8 is a power of two.
+
+Its encoder searches the code book and is compiled code alone, found by the name of this file.
 """
 
 from __future__ import annotations
@@ -54,5 +56,5 @@ def scale(block: Bytes, g: int) -> np.float32:
 FORMAT = BlockFormat(
     name="iq1_s", id=19, block_size=256, group=32, dtype=DTYPE,
     unpack=unpack, code=code, scale=scale, scales=Scales(sub, unit=0.125),
-    imatrix="required", fallback="iq4_nl",
+    imatrix="required", compiled_only=True, fallback="iq4_nl",
 )  # fmt: skip

@@ -8,6 +8,8 @@ qs[k]      low eight bits of the row of GRID for weights 8 k … 8 k + 7
 qs[32 + k] their eight signs, the least significant bit first (1 is minus)
 qh[r]      high two bits of the rows of k = 4 r + 3, 4 r + 2, 4 r + 1, 4 r in bits 76, 54, 32, 10
 scales[r]  bits 7654 = s of weights 32 r + 16 …,  bits 3210 = s of weights 32 r …
+
+Its encoder searches the code book and is compiled code alone, found by the name of this file.
 """
 
 from __future__ import annotations
@@ -53,5 +55,5 @@ def scale(block: Bytes, g: int) -> np.float32:
 FORMAT = BlockFormat(
     name="iq2_s", id=22, block_size=256, group=16, dtype=DTYPE,
     unpack=unpack, code=code, scale=scale, scales=Scales(sub, unit=0.125),
-    imatrix="optional", fallback="iq4_nl",
+    imatrix="optional", compiled_only=True, fallback="iq4_nl",
 )  # fmt: skip

@@ -8,6 +8,8 @@ qs[k]      for weights 8 k … 8 k + 7:  bits 15…9 = sign index,  8…0 = row 
 scales[r]  bits 7654 = s of weights 32 r + 16 …,  bits 3210 = s of weights 32 r …
 A sign index gives 7 signs, the least significant bit first (1 is minus); the eighth makes the
 number of minus signs even.
+
+Its encoder searches the code book and is compiled code alone, found by the name of this file.
 """
 
 from __future__ import annotations
@@ -49,5 +51,5 @@ def scale(block: Bytes, g: int) -> np.float32:
 FORMAT = BlockFormat(
     name="iq2_xs", id=17, block_size=256, group=16, dtype=DTYPE,
     unpack=unpack, code=code, scale=scale, scales=Scales(sub, unit=0.125),
-    imatrix="required", fallback="iq4_nl",
+    imatrix="required", compiled_only=True, fallback="iq4_nl",
 )  # fmt: skip

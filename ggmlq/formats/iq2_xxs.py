@@ -8,6 +8,8 @@ qs     8 bytes a run of 32 weights: four bytes that each name a row of GRID (8 m
        a 32-bit word:  bits 31…28 = s,  27…21, 20…14, 13…7, 6…0 = sign indices of rows 3, 2, 1, 0
 A sign index gives 7 signs, the least significant bit first (1 is minus); the eighth makes the
 number of minus signs even.
+
+Its encoder searches the code book and is compiled code alone, found by the name of this file.
 """
 
 from __future__ import annotations
@@ -54,5 +56,5 @@ def scale(block: Bytes, g: int) -> np.float32:
 FORMAT = BlockFormat(
     name="iq2_xxs", id=16, block_size=256, group=32, dtype=DTYPE,
     unpack=unpack, code=code, scale=scale, scales=Scales(sub, unit=0.125),
-    imatrix="required", fallback="iq4_nl",
+    imatrix="required", compiled_only=True, fallback="iq4_nl",
 )  # fmt: skip

@@ -9,6 +9,8 @@ qs[k]      low eight bits of the row of GRID (4 magnitudes) for weights 4 k … 
 qh[r]      bit b = ninth bit of the row of k = 8 r + b
 signs[j]   signs of weights 8 j … 8 j + 7, the least significant bit first (1 is minus)
 scales[t]  bits 7654 = s of weights 64 t + 32 …,  bits 3210 = s of weights 64 t …
+
+Its encoder searches the code book and is compiled code alone, found by the name of this file.
 """
 
 from __future__ import annotations
@@ -52,5 +54,5 @@ def scale(block: Bytes, g: int) -> np.float32:
 FORMAT = BlockFormat(
     name="iq3_s", id=21, block_size=256, group=32, dtype=DTYPE,
     unpack=unpack, code=code, scale=scale, scales=Scales(sub),
-    imatrix="optional", fallback="iq4_nl",
+    imatrix="optional", compiled_only=True, fallback="iq4_nl",
 )  # fmt: skip

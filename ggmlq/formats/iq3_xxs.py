@@ -9,6 +9,8 @@ qs[64 + 4 r …]  a 32-bit word for weights 32 r … 32 r + 31:  bits 31…28 = 
          27…21, 20…14, 13…7, 6…0 = sign indices of their last, third, second, first eight
 A sign index gives 7 signs, the least significant bit first (1 is minus); the eighth makes the
 number of minus signs even.
+
+Its encoder searches the code book and is compiled code alone, found by the name of this file.
 """
 
 from __future__ import annotations
@@ -53,5 +55,5 @@ def scale(block: Bytes, g: int) -> np.float32:
 FORMAT = BlockFormat(
     name="iq3_xxs", id=18, block_size=256, group=32, dtype=DTYPE,
     unpack=unpack, code=code, scale=scale, scales=Scales(sub, unit=0.25),
-    imatrix="optional", fallback="iq4_nl",
+    imatrix="optional", compiled_only=True, fallback="iq4_nl",
 )  # fmt: skip

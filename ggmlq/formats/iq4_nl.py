@@ -8,6 +8,9 @@
 
 The layout of q4_0 with 16 levels that are denser near zero. The table IQ4 has no zero and is not
 symmetric.
+
+Its encoder: ``fit_levels`` and ``put_nearest`` of ``_levels.py`` find scale and codes, ``_weigh.py`` says
+what each weight counts.
 """
 
 from __future__ import annotations
@@ -15,11 +18,11 @@ from __future__ import annotations
 import numpy as np
 
 from ._bits import f32, half, level, nibble, nibbles, offset_of
-from ._lanes import Program, Tile, floats, packer, small, to_half, where
 from ._levels import fit_levels, put_nearest
 from ._packing import put_half, put_nibbles
 from ._tables import IQ4
 from ._weigh import power, square, weigh
+from ._words import Packer, Program, Tile, floats, small, to_half, where
 from .format import BlockFormat, Blocks, Bytes, Parts
 
 DTYPE = np.dtype([("d", "<f2"), ("qs", "u1", (16,))])
@@ -55,6 +58,6 @@ PROGRAM = Program(encode)
 
 FORMAT = BlockFormat(
     name="iq4_nl", id=20, block_size=32, group=32, dtype=DTYPE,
-    unpack=unpack, code=code, scale=scale, pack=packer(PROGRAM, DTYPE),
+    unpack=unpack, code=code, scale=scale, pack=Packer(PROGRAM, DTYPE),
     imatrix="optional", search="always", fallback="f16",
 )  # fmt: skip

@@ -8,6 +8,9 @@ ls of run g (32 weights), 6 bits:
     low four bits   scales_l[g / 2], low nibble for even g, high nibble for odd g
     high two bits   scales_h, bits 2g + 1 and 2g
 qs     16 bytes a run: bits 7654 of byte j = q of its weight j + 16, bits 3210 = weight j
+
+Its encoder: ``fit_levels`` and ``put_nearest`` of ``_levels.py`` find scales and codes, ``_weigh.py`` says
+what each weight counts.
 """
 
 from __future__ import annotations
@@ -15,14 +18,19 @@ from __future__ import annotations
 import numpy as np
 
 from ._bits import half, level, nibble, nibbles, offset_of, u8, u16
-from ._lanes import (
+from ._levels import fit_levels, put_nearest
+from ._packing import put_half, put_nibbles
+from ._search import extreme
+from ._tables import IQ4
+from ._weigh import power, square, weigh
+from ._words import (
+    Packer,
     Program,
     Tile,
     clamp,
     floats,
     get,
     nearest,
-    packer,
     part,
     put,
     real,
@@ -31,11 +39,6 @@ from ._lanes import (
     to_half,
     where,
 )
-from ._levels import fit_levels, put_nearest
-from ._packing import put_half, put_nibbles
-from ._search import extreme
-from ._tables import IQ4
-from ._weigh import power, square, weigh
 from .format import BlockFormat, Blocks, Bytes, Parts, Scales
 
 DTYPE = np.dtype([("d", "<f2"), ("scales_h", "<u2"), ("scales_l", "u1", (4,)), ("qs", "u1", (128,))])
@@ -109,5 +112,5 @@ PROGRAM = Program(encode)
 FORMAT = BlockFormat(
     name="iq4_xs", id=23, block_size=256, group=32, dtype=DTYPE,
     unpack=unpack, code=code, scale=scale, scales=Scales(sub, zero=32),
-    pack=packer(PROGRAM, DTYPE), imatrix="optional", search="always", fallback="iq4_nl",
+    pack=Packer(PROGRAM, DTYPE), imatrix="optional", search="always", fallback="iq4_nl",
 )  # fmt: skip

@@ -69,7 +69,7 @@ def pack(x: Floats, imatrix: Floats | None) -> Blocks:
 
 
 def encode_ue4m3(v: Floats) -> Bytes:
-    """Non-negative floats to UE4M3 bytes, rounding halves up, as ggml does.
+    """Non-negative floats to UE4M3 bytes, rounding ties up, as ggml does.
 
     ggml gives the whole binade from 248 on (256 to 448 after rounding) the largest byte, 0x7E.
     """

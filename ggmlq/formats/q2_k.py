@@ -8,6 +8,9 @@ byte       0 … 15 | 16 … 79 | 80 81 | 82 83
 scales[g]  bits 7654 = m,  bits 3210 = sc of weights 16 g … 16 g + 15
 qs         32 bytes serve 128 weights: byte j of such a half holds
            bits 76 = q of weight j + 96,  54 = j + 64,  32 = j + 32,  10 = j
+
+Its encoder: ``fit_offset`` and ``fit_positive`` of ``_search.py`` find scales and minima, ``recode`` of
+``_kquants.py`` chooses q for what was stored, ``_weigh.py`` says what each weight counts.
 """
 
 from __future__ import annotations
@@ -16,7 +19,11 @@ import numpy as np
 
 from ._bits import half, offset_of, pair_bits, pairs, u8
 from ._kquants import highest, recode
-from ._lanes import (
+from ._packing import put_half, put_pairs
+from ._search import fit_offset, fit_positive
+from ._weigh import power, weigh
+from ._words import (
+    Packer,
     Program,
     Tile,
     Vector,
@@ -25,7 +32,6 @@ from ._lanes import (
     from_half,
     get,
     nearest,
-    packer,
     part,
     put,
     real,
@@ -34,9 +40,6 @@ from ._lanes import (
     to_half,
     where,
 )
-from ._packing import put_half, put_pairs
-from ._search import fit_offset, fit_positive
-from ._weigh import power, weigh
 from .format import BlockFormat, Blocks, Bytes, Parts, Scales
 
 DTYPE = np.dtype([("scales", "u1", (16,)), ("qs", "u1", (64,)), ("d", "<f2"), ("dmin", "<f2")])
@@ -119,5 +122,5 @@ PROGRAM = Program(encode)
 FORMAT = BlockFormat(
     name="q2_K", id=10, block_size=256, group=16, dtype=DTYPE, half2="dm",
     unpack=unpack, code=code, scale=scale, offset=offset, scales=Scales(sub, nibbles=True),
-    pack=packer(PROGRAM, DTYPE), imatrix="optional", search="always", fallback="q4_0",
+    pack=Packer(PROGRAM, DTYPE), imatrix="optional", search="always", fallback="q4_0",
 )  # fmt: skip

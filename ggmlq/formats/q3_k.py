@@ -8,6 +8,9 @@ q       low two bits in qs, as in q2_K; the third is bit i / 32 of hmask[i % 32]
 scales  6 bits each, s0 … s15; a letter is a bit, the number says of which scale:
         byte 0 … 7     bits 7654 = low four bits of s(8 … 15),  bits 3210 = of s(0 … 7)
         byte 8 + k     bits 76 = high two of s(12 + k),  54 = s(8 + k),  32 = s(4 + k),  10 = s(k)
+
+Its encoder: ``fit_by_sweeps`` and ``fit_signed`` of ``_search.py`` find the scales, ``recode`` of
+``_kquants.py`` chooses q for what was stored, ``_weigh.py`` says what each weight counts.
 """
 
 from __future__ import annotations
@@ -16,7 +19,11 @@ import numpy as np
 
 from ._bits import bits, half, nibbles, offset_of, pair_bits, pairs, u8
 from ._kquants import recode, signed_byte
-from ._lanes import (
+from ._packing import put_bits, put_half, put_pairs
+from ._search import extreme, fit_by_sweeps, fit_signed
+from ._weigh import power, square, weigh
+from ._words import (
+    Packer,
     Program,
     Tile,
     Vector,
@@ -25,7 +32,6 @@ from ._lanes import (
     from_half,
     get,
     nearest,
-    packer,
     part,
     put,
     real,
@@ -33,11 +39,8 @@ from ._lanes import (
     small,
     to_half,
     where,
-    zero,
+    zeros,
 )
-from ._packing import put_bits, put_half, put_pairs
-from ._search import extreme, fit_by_sweeps, fit_signed
-from ._weigh import power, square, weigh
 from .format import BlockFormat, Blocks, Bytes, Parts, Scales
 
 DTYPE = np.dtype([("hmask", "u1", (32,)), ("qs", "u1", (64,)), ("scales", "u1", (12,)), ("d", "<f2")])
@@ -76,7 +79,7 @@ def encode(x: Tile, importance: Tile | None, spread: Tile | None, out: Tile) -> 
     d = fit_groups(x, importance, codes, sc)
     for g in runs(16):
         scale = from_half(d) * real(get(sc, g) - 32)
-        recode(part(x, g, 16), part(codes, g, 16), 16, scale, zero(x), -4, 3)
+        recode(part(x, g, 16), part(codes, g, 16), 16, scale, zeros(x), -4, 3)
     put_bits(out, HMASK, codes, 2)
     put_pairs(out, QS, codes)
     for k in range(8):
@@ -116,5 +119,5 @@ PROGRAM = Program(encode)
 FORMAT = BlockFormat(
     name="q3_K", id=11, block_size=256, group=16, dtype=DTYPE, zero=4,
     unpack=unpack, code=code, scale=scale, scales=Scales(sub, zero=32),
-    pack=packer(PROGRAM, DTYPE), imatrix="optional", search="always", fallback="q4_0",
+    pack=Packer(PROGRAM, DTYPE), imatrix="optional", search="always", fallback="q4_0",
 )  # fmt: skip

@@ -6,8 +6,11 @@
            d   | qs[0]  qs[1]  …  qs[15]
     qs[j]  bits 7654 = q of weight j + 16,  bits 3210 = q of weight j
 
-The halves are split, not interleaved: one mask gives 16 neighbours. The extreme weight always gets
+The nibbles are split, not interleaved: one mask gives 16 neighbours. The extreme weight always gets
 the code 0 (value -8 d), so d has the opposite sign; codes go up to 15 (value +7 d).
+
+Its encoder with importance: ``fit_signed`` of ``_search.py`` tries the scales, ``weigh`` of ``_weigh.py``
+says what each weight counts.
 """
 
 from __future__ import annotations
@@ -15,11 +18,11 @@ from __future__ import annotations
 import numpy as np
 
 from ._bits import f32, half, nibble, nibbles, offset_of, pack_nibbles
-from ._lanes import Program, Tile, floats, get, packer, small, to_half
 from ._packing import put_half, put_nibbles
 from ._round import inverse, signed_extreme, truncate
 from ._search import fit_signed
 from ._weigh import weigh
+from ._words import Packer, Program, Tile, floats, get, small, to_half
 from .format import BlockFormat, Blocks, Bytes, Floats, Parts
 
 DTYPE = np.dtype([("d", "<f2"), ("qs", "u1", (16,))])
@@ -61,7 +64,7 @@ def encode(x: Tile, importance: Tile, spread: Tile, out: Tile) -> None:
 
 
 PROGRAM = Program(encode, of_rows=True)
-weighted = packer(PROGRAM, DTYPE)
+weighted = Packer(PROGRAM, DTYPE)
 
 
 FORMAT = BlockFormat(

@@ -10,6 +10,9 @@ scales  eight 6-bit sc (s) and eight 6-bit m, for the runs 0 … 7 of 32 weights
         byte 4 + k   bits 76 = high two of m(4 + k),  543210 = m(k)
         byte 8 + k   bits 7654 = low four of m(4 + k),  3210 = low four of s(4 + k)
 qs      32 bytes serve 64 weights: bits 7654 of byte j = q of weight j + 32, bits 3210 = weight j
+
+Its encoder, in ``_kquants.py``: ``fit_runs`` finds scales and minima, ``six_bits`` stores them as sc and m,
+``recode_runs`` chooses q for what was stored; ``_search.py`` holds the searches.
 """
 
 from __future__ import annotations
@@ -18,8 +21,8 @@ import numpy as np
 
 from ._bits import half, k_min, k_scale, k_scales, nibbles, offset_of, u8
 from ._kquants import fit_runs, recode_runs, six_bits
-from ._lanes import Program, Tile, floats, packer, small
 from ._packing import put_half, put_k_scales, put_nibbles
+from ._words import Packer, Program, Tile, floats, small
 from .format import BlockFormat, Blocks, Bytes, Parts, Scales
 
 DTYPE = np.dtype([("d", "<f2"), ("dmin", "<f2"), ("scales", "u1", (12,)), ("qs", "u1", (128,))])
@@ -77,5 +80,5 @@ PROGRAM = Program(encode)
 FORMAT = BlockFormat(
     name="q4_K", id=12, block_size=256, group=32, dtype=DTYPE, half2="dm",
     unpack=unpack, code=code, scale=scale, offset=offset, scales=Scales(sub, low=low),
-    pack=packer(PROGRAM, DTYPE), imatrix="optional", search="always", fallback="q5_0",
+    pack=Packer(PROGRAM, DTYPE), imatrix="optional", search="always", fallback="q5_0",
 )  # fmt: skip

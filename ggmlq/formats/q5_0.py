@@ -6,6 +6,9 @@ byte   0 1 | 2 … 5 | 6      7      …  21
        d   | qh    | qs[0]  qs[1]  …  qs[15]
 qs[j]  bits 7654 = low four bits of weight j + 16,  bits 3210 = those of weight j
 qh     32 bits, least significant first: bit i = fifth bit of weight i
+
+Its encoder with importance: ``fit_signed`` of ``_search.py`` tries the scales, ``weigh`` of ``_weigh.py``
+says what each weight counts.
 """
 
 from __future__ import annotations
@@ -13,11 +16,11 @@ from __future__ import annotations
 import numpy as np
 
 from ._bits import bits, f32, half, nibble, nibbles, offset_of, pack_nibbles, u8
-from ._lanes import Program, Tile, floats, get, packer, small, to_half
 from ._packing import put_fifths, put_half, put_nibbles
 from ._round import inverse, signed_extreme, truncate
 from ._search import fit_signed
 from ._weigh import weigh
+from ._words import Packer, Program, Tile, floats, get, small, to_half
 from .format import BlockFormat, Blocks, Bytes, Floats, Parts
 
 DTYPE = np.dtype([("d", "<f2"), ("qh", "u1", (4,)), ("qs", "u1", (16,))])
@@ -62,7 +65,7 @@ def encode(x: Tile, importance: Tile, spread: Tile, out: Tile) -> None:
 
 
 PROGRAM = Program(encode, of_rows=True)
-weighted = packer(PROGRAM, DTYPE)
+weighted = Packer(PROGRAM, DTYPE)
 
 
 FORMAT = BlockFormat(

@@ -9,6 +9,9 @@
     qh     32 bits, least significant first: bit i = fifth bit of weight i
 
 m is the smallest weight of the block; the offset of the common formula is -m.
+
+Its encoder with importance: ``fit_offset`` of ``_search.py`` tries the scales, ``weigh`` of ``_weigh.py``
+says what each weight counts.
 """
 
 from __future__ import annotations
@@ -16,11 +19,11 @@ from __future__ import annotations
 import numpy as np
 
 from ._bits import bits, f32, half, nibble, nibbles, offset_of, pack_nibbles, u8
-from ._lanes import Program, Tile, floats, get, packer, small, to_half
 from ._packing import put_fifths, put_half, put_nibbles
 from ._round import inverse, lowest, truncate
 from ._search import fit_offset
 from ._weigh import weigh
+from ._words import Packer, Program, Tile, floats, get, small, to_half
 from .format import BlockFormat, Blocks, Bytes, Floats, Parts, Scales
 
 DTYPE = np.dtype([("d", "<f2"), ("m", "<f2"), ("qh", "u1", (4,)), ("qs", "u1", (16,))])
@@ -74,7 +77,7 @@ def encode(x: Tile, importance: Tile, spread: Tile, out: Tile) -> None:
 
 
 PROGRAM = Program(encode, of_rows=True)
-weighted = packer(PROGRAM, DTYPE)
+weighted = Packer(PROGRAM, DTYPE)
 
 
 FORMAT = BlockFormat(

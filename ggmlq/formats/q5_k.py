@@ -9,6 +9,9 @@ scales  sc and m of the runs 0 … 7 of 32 weights, packed as in q4_K (picture i
 qs      32 bytes serve 64 weights: bits 7654 of byte j = low four bits of weight j + 32,
         bits 3210 = of weight j
 qh      bit i / 32 of qh[i % 32] = fifth bit of weight i
+
+Its encoder, in ``_kquants.py``: ``fit_runs`` finds scales and minima, ``six_bits`` stores them as sc and m,
+``recode_runs`` chooses q for what was stored; ``_search.py`` holds the searches.
 """
 
 from __future__ import annotations
@@ -17,8 +20,8 @@ import numpy as np
 
 from ._bits import bits, half, k_min, k_scale, k_scales, nibbles, offset_of, u8
 from ._kquants import fit_runs, recode_runs, six_bits
-from ._lanes import Program, Tile, floats, get, packer, put, small, where
 from ._packing import put_bits, put_half, put_k_scales, put_nibbles
+from ._words import Packer, Program, Tile, floats, get, put, small, where
 from .format import BlockFormat, Blocks, Bytes, Parts, Scales
 
 DTYPE = np.dtype(
@@ -86,5 +89,5 @@ PROGRAM = Program(encode)
 FORMAT = BlockFormat(
     name="q5_K", id=13, block_size=256, group=32, dtype=DTYPE, half2="dm",
     unpack=unpack, code=code, scale=scale, offset=offset, scales=Scales(sub, low=low),
-    pack=packer(PROGRAM, DTYPE), imatrix="optional", search="always", fallback="q5_1",
+    pack=Packer(PROGRAM, DTYPE), imatrix="optional", search="always", fallback="q5_1",
 )  # fmt: skip

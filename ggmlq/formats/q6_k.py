@@ -8,6 +8,9 @@ ql     64 bytes serve 128 weights, the low four bits of each: bits 7654 of byte 
        j + 64, bits 3210 = weight j
 qh     32 bytes serve 128 weights, the high two bits of each: byte j holds
        bits 76 = weight j + 96,  54 = j + 64,  32 = j + 32,  10 = j
+
+Its encoder: ``fit_signed`` of ``_search.py`` finds the scales, ``recode`` of ``_kquants.py`` chooses q for
+what was stored, ``_weigh.py`` says what each weight counts.
 """
 
 from __future__ import annotations
@@ -16,7 +19,11 @@ import numpy as np
 
 from ._bits import half, i8, nibbles, offset_of, pair_bits, pairs, u8
 from ._kquants import recode, signed_byte
-from ._lanes import (
+from ._packing import put_half, put_nibbles
+from ._search import TINY, extreme, fit_signed
+from ._weigh import square
+from ._words import (
+    Packer,
     Program,
     Tile,
     absolute,
@@ -24,7 +31,6 @@ from ._lanes import (
     from_half,
     get,
     nearest,
-    packer,
     part,
     put,
     real,
@@ -33,11 +39,8 @@ from ._lanes import (
     some,
     to_half,
     where,
-    zero,
+    zeros,
 )
-from ._packing import put_half, put_nibbles
-from ._search import TINY, extreme, fit_signed
-from ._weigh import square
 from .format import BlockFormat, Blocks, Bytes, Parts, Scales
 
 DTYPE = np.dtype([("ql", "u1", (128,)), ("qh", "u1", (64,)), ("scales", "i1", (16,)), ("d", "<f2")])
@@ -82,7 +85,7 @@ def encode(x: Tile, importance: Tile | None, spread: Tile | None, out: Tile) -> 
         code = signed_byte(where(code < 127, code, 127))
         put(sc, g, code)
         scale = from_half(d) * real(code)
-        recode(part(x, g, 16), part(codes, g, 16), 16, scale, zero(x), -32, 31)
+        recode(part(x, g, 16), part(codes, g, 16), 16, scale, zeros(x), -32, 31)
     for g in range(16):
         put(out, SCALES + g, get(sc, g))
     put_codes(out, codes)
@@ -106,5 +109,5 @@ PROGRAM = Program(encode)
 FORMAT = BlockFormat(
     name="q6_K", id=14, block_size=256, group=16, dtype=DTYPE, zero=32,
     unpack=unpack, code=code, scale=scale, scales=Scales(sub, zero=128),
-    pack=packer(PROGRAM, DTYPE), imatrix="optional", search="always", fallback="q8_0",
+    pack=Packer(PROGRAM, DTYPE), imatrix="optional", search="always", fallback="q8_0",
 )  # fmt: skip

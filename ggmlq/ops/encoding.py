@@ -1,11 +1,12 @@
 """Rows of floats to blocks: by which encoder, on how many threads, how many rows at a time.
 
-A format has a ``pack`` in NumPy, a compiled encoder in ``ggmlq/cpu/encode``, or both: then the bytes
+A format has a ``pack`` in NumPy, an encoder compiled by ``ggmlq/cpu/encode``, or both: then the bytes
 are the same, and since loading compiled code takes seconds NumPy serves until it has cost as much.
 """
 
 from __future__ import annotations
 
+import importlib
 import time
 from collections import defaultdict
 from collections.abc import Callable
@@ -31,10 +32,13 @@ PATIENCE = 1.0  # seconds that NumPy may have taken before a compiled encoder is
 _spent: defaultdict[tuple[str, bool], float] = defaultdict(float)
 
 
+Encode = Callable[[Floats, Floats | None, Bytes], None]
+
+
 class Encoder(NamedTuple):
     """What encodes rows, and how rows are dealt out to it."""
 
-    encode: Callable[[Floats, Floats | None, Bytes], None]
+    encode: Encode
     threads: int
     slab: int
 
@@ -86,14 +90,21 @@ def _encoder(fmt: Format, elements: int, weighted: bool) -> Encoder:
     search = must = False
     if isinstance(fmt, BlockFormat):
         search = fmt.search == "always" or (fmt.search == "weighted" and weighted)
-        must = fmt.pack is None
+        must = fmt.compiled_only
     _spent[fmt.name, weighted] += 0.02 + elements / 5e6 if search else elements / 2e8
     dear = _spent[fmt.name, weighted] > (PATIENCE if search else PATIENCE / 2)
-    if (must or dear) and fmt.has_compiled_encoder:
-        return Encoder(fmt.compiled_encoder(), num_threads(), SLAB // 4 if search or must else SLAB)
+    encode = compiled_encoder(fmt) if must or dear else None
+    if encode is not None:
+        return Encoder(encode, num_threads(), SLAB // 4 if search or must else SLAB)
 
-    def encode(values: Floats, imatrix: Floats | None, blocks: Bytes) -> None:
+    def in_numpy(values: Floats, imatrix: Floats | None, blocks: Bytes) -> None:
         blocks.view(fmt.dtype)[...] = fmt.encode(values, imatrix)
 
     # A search in NumPy takes so many small steps that a second thread would only wait for the first.
-    return Encoder(encode, 1 if search else num_threads(), SLAB)
+    return Encoder(in_numpy, 1 if search else num_threads(), SLAB)
+
+
+def compiled_encoder(fmt: Format) -> Encode | None:
+    """``encode(values, imatrix, blocks)``, or None where a format has none; loads Numba."""
+    found: Encode | None = importlib.import_module("ggmlq.cpu.encode").encoder(fmt)
+    return found

@@ -10,6 +10,7 @@ import sys
 import threading
 import time
 import warnings
+from typing import NamedTuple
 
 import numpy as np
 import pytest
@@ -17,8 +18,9 @@ import pytest
 import ggmlq as gq
 from ggmlq import threads
 from ggmlq.cpu.machine import workers
+from ggmlq.cpu.machine.arguments import reader
 from ggmlq.cpu.machine.jit import jit
-from ggmlq.cpu.machine.memory import atomic_add, peek
+from ggmlq.cpu.machine.memory import atomic_add, atomic_load
 
 main = pytest.mark.skipif(not hasattr(signal, "setitimer"), reason="this system has no timer of signals")
 
@@ -56,21 +58,33 @@ def parts_at_once():
     return len(set(seen))
 
 
+class Counters(NamedTuple):
+    """The addresses of what parts have begun, have met another, and have looked for one."""
+
+    begun: int
+    met: int
+    looked: int
+
+
+counters = reader(Counters)
+
+
 @jit
 def _meet(arguments, start, stop):
     """Wait until another part has begun too, or for long."""
-    atomic_add(peek(arguments, 0), 1)
+    count = counters(arguments)
+    atomic_add(count.begun, 1)
     for _ in range(1 << 28):
-        if peek(arguments, 0) > 1:
-            atomic_add(peek(arguments, 0) + 8, 1)
+        if atomic_load(count.begun) > 1:
+            atomic_add(count.met, 1)
             break
-        atomic_add(peek(arguments, 0) + 16, 1)
+        atomic_add(count.looked, 1)
 
 
 def kernels_at_once():
     for _ in range(20):  # the first job may be over before a thread has woken
         words = np.zeros(3, np.int64)
-        workers.share_kernel(_meet, (words.ctypes.data,), 2)
+        workers.share_kernel(_meet, Counters(*(words.ctypes.data + 8 * i for i in range(3))), 2)
         if words[1] == 2:
             return 2
     return 1
@@ -187,7 +201,7 @@ def test_refused_threads_are_done_without_and_asked_for_again(product, monkeypat
 
 CHILD = """
 import os, sys, threading, warnings, numpy as np, ggmlq as gq
-from ggmlq.cpu import threads
+from ggmlq import threads
 threads._AVAILABLE = 2
 warnings.simplefilter("ignore")
 rng = np.random.default_rng(0)

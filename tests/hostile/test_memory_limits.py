@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from typing import NamedTuple
 
 import numpy as np
 import pytest
 
 import ggmlq as gq
+from ggmlq.cpu.machine.arguments import reader
 from ggmlq.cpu.machine.jit import jit
-from ggmlq.cpu.machine.memory import atomic_add, peek
+from ggmlq.cpu.machine.memory import atomic_add
 from ggmlq.cpu.machine.workers import share_kernel
 from ggmlq.errors import HostMemoryError
 from ggmlq.threads import set_num_threads, share
@@ -68,13 +70,23 @@ def test_limits(name, kernel, m, fresh, request):
     assert found.returncode == 0, found.stderr[-2000:]
 
 
+class Failing(NamedTuple):
+    count: int  # address of the parts done
+    part: int  # the one that fails
+    wrong: int  # 1: it is wrong, 0: it cannot allocate
+
+
+failing = reader(Failing)
+
+
 @jit
 def _raise_in_one(arguments, start, stop):
-    """Count the parts; the one of number ``words[1]`` cannot allocate, or is wrong."""
+    """Count the parts; one of them cannot allocate, or is wrong."""
+    given = failing(arguments)
     for i in range(start, stop):
-        atomic_add(peek(arguments, 0), 1)
-        if i == peek(arguments, 1):
-            if peek(arguments, 2):
+        atomic_add(given.count, 1)
+        if i == given.part:
+            if given.wrong:
                 raise ValueError("not this one")
             np.empty(1 << 60, np.uint8)
 
@@ -90,11 +102,11 @@ def test_a_kernel_that_raises_in_one_part(threads):
         count = np.zeros(1, np.int64)
         for bad in (0, 5, 63, *range(64)):
             with pytest.raises(HostMemoryError, match="64 pieces in"):
-                share_kernel(_raise_in_one, (count.ctypes.data, bad, 0), 64)
+                share_kernel(_raise_in_one, Failing(count.ctypes.data, bad, 0), 64)
             with pytest.raises(ValueError, match="not this one"):
-                share_kernel(_raise_in_one, (count.ctypes.data, bad, 1), 64)
+                share_kernel(_raise_in_one, Failing(count.ctypes.data, bad, 1), 64)
             count[:] = 0
-            share_kernel(_raise_in_one, (count.ctypes.data, -1, 0), 64)
+            share_kernel(_raise_in_one, Failing(count.ctypes.data, -1, 0), 64)
             assert count[0] == 64
     finally:
         module._AVAILABLE, module._asked[:] = before, asked

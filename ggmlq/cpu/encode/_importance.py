@@ -35,17 +35,17 @@ def largest_scale(scales: Any, squares: Any) -> Any:
 
 
 @cache
-def weigher(run: int, spread: int, plain: float) -> Any:
+def weigher(run: int, times: int, plain: float) -> Any:
     """``weigh(x, imatrix, first, squares, weight)`` for a run of x from ``first`` on.
 
-    With an imatrix, the mean square of the block counts ``spread`` times beside x**2, and the
+    With an imatrix, the mean square of the block counts so many ``times`` beside x**2, and the
     root of that is weighed; without one, ``plain`` times as much of it counts.
     """
-    times, share = np.float32(spread), np.float32(plain)
+    factor, share = np.float32(times), np.float32(plain)
 
     @inline
     def weigh(x: Any, imatrix: Any, first: Any, squares: Any, weight: Any) -> None:
-        variance = times * squares / np.float32(BLOCK)
+        variance = factor * squares / np.float32(BLOCK)
         for i in range(run):
             square = x[first + i] * x[first + i]
             if imatrix is not None:

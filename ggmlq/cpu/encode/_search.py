@@ -34,7 +34,7 @@ class Search:
     tries: int  # scales tried to each side of the first
     step: float  # from one to the next; the first gives the largest weight 2 * levels - 1
     even_signs: bool  # of eight weights an even number is stored with a minus
-    spread: int  # see weigher
+    times: int  # see weigher
     plain: float  # see weigher
     smallest: float  # a run without a weight so large is zero
     again: str  # groups rounded once more, see fitter
@@ -92,7 +92,7 @@ def _kernel(how: Search) -> Any:
     size, levels = book.shape[1], len(np.unique(book))
     groups, eights, runs = run // size, run // 8, BLOCK // run
     clear, smallest, stretch = how.clear, np.float32(how.smallest), np.float32(how.stretch)
-    weigh, split = weigher(run, how.spread, how.plain), _splitter(run, how.even_signs)
+    weigh, split = weigher(run, how.times, how.plain), _splitter(run, how.even_signs)
     fit = fitter(size, levels, run, 2 * how.tries + 1, how.again)
     first = how.first or _by_largest
     top = np.float32(2 * levels - 1)

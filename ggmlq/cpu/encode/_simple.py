@@ -87,7 +87,7 @@ def truncated(v: Any) -> Any:
 
 @inner
 def half_away(v: Any) -> Any:
-    """To nearest as int32, halves away from zero."""
+    """To nearest as int32, ties away from zero."""
     v = clipped(v)
     whole = convert(v, I32)
     rest = v - convert(whole, F32)

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from ..machine.jit import inline, jit
-from ._words import LANES, get, put, some, where, zero
+from ._words import LANES, get, put, some, where, zeros
 
 ZERO, ONE, TWO, EIGHTH = np.float32(0), np.float32(1), np.float32(2), np.float32(0.125)
 LOWEST = np.finfo(np.float32).min
@@ -43,9 +43,9 @@ def keep_better(xq: Any, qq: Any, choice: Any, best: Any) -> None:
 
 @inline
 def begin(best: Any) -> None:
-    put(best, 0, zero(best) + LOWEST)
-    put(best, 1, zero(best))
-    put(best, 2, zero(best) - ONE)
+    put(best, 0, zeros(best) + LOWEST)
+    put(best, 1, zeros(best))
+    put(best, 2, zeros(best) - ONE)
 
 
 @inline

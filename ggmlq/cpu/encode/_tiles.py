@@ -8,21 +8,21 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ...formats import _lanes
+from ...formats import _words as _in_numpy
 from ...formats.atoms import recompiler
 from ...formats.format import Bytes, Floats
 from ..machine.jit import inner, jit
 from . import _words
 from ._words import LANES
 
-WORDS = {name: getattr(_words, name) for name in vars(_lanes) if hasattr(_words, name) and name.islower()}
+WORDS = {name: getattr(_words, name) for name in vars(_in_numpy) if hasattr(_words, name) and name.islower()}
 
 # The atoms read bytes with u8; on a tile that is get.
 compiled = recompiler(inner, WORDS | {"u8": _words.get})
 
 
-def encoder(program: _lanes.Program, size: int) -> Callable[[Floats, Floats | None, Bytes], None]:
-    """The ``encode`` of a format's file: a program compiled, fed and emptied."""
+def encoder(program: _in_numpy.Program, size: int) -> Callable[[Floats, Floats | None, Bytes], None]:
+    """The ``encode`` of a program: it is compiled, fed and emptied."""
     run = _runner(compiled(program.encode))  # type: ignore[arg-type]
 
     def encode(values: Floats, imatrix: Floats | None, blocks: Bytes) -> None:
@@ -33,7 +33,7 @@ def encoder(program: _lanes.Program, size: int) -> Callable[[Floats, Floats | No
         if imatrix is not None:
             weights, importance = imatrix.reshape(n, size), tile(size)
             if program.of_rows:
-                squares, spread = _lanes.mean_squares(values), tile(1)
+                squares, spread = _in_numpy.mean_squares(values), tile(1)
         run(
             values.reshape(-1, size), weights, squares, blocks.reshape(rows * n, -1),
             tile(size), importance, spread, out,

@@ -1,4 +1,4 @@
-"""The words of ``ggmlq/formats/_lanes.py``, meaning registers: a name here is compiled for that name there.
+"""The words of ``ggmlq/formats/_words.py``, meaning registers: a name here is compiled for that name there.
 
 A tile is a contiguous array [places, 16] of float32 or bytes.
 """
@@ -22,7 +22,7 @@ FLOAT, INT, EIGHT = (Lanes(of, LANES) for of in (F32, I32, types.uint8))
 
 __all__ = [
     "LANES", "absolute", "clamp", "floats", "from_half", "get", "nearest", "part",
-    "pick", "put", "rank", "real", "root", "runs", "small", "some", "to_half", "where", "zero",
+    "pick", "put", "rank", "real", "root", "runs", "small", "some", "to_half", "where", "zeros",
 ]  # fmt: skip
 
 
@@ -78,7 +78,7 @@ def put(typingctx: Any, tile: Any, i: Any, value: Any) -> Any:
 
 
 @inner
-def zero(like: Any) -> Any:
+def zeros(like: Any) -> Any:
     return splat(np.float32(0), F32, LANES)
 
 

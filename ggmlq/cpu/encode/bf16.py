@@ -1,4 +1,4 @@
-"""Floats to their upper halves, to nearest, ties to even, 32 at a time."""
+"""Floats to their upper 16 bits, to nearest, ties to even, 32 at a time."""
 
 from __future__ import annotations
 

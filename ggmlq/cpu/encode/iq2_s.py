@@ -9,7 +9,7 @@ from ...formats.iq2_s import DTYPE, SHIFTS
 from ._search import Search, searcher
 
 search = searcher(Search(
-    book="iq2_s", wanted=1, run=16, tries=9, step=0.1, even_signs=False, spread=2, plain=0.25,
+    book="iq2_s", wanted=1, run=16, tries=9, step=0.1, even_signs=False, times=2, plain=0.25,
     smallest=1e-8, again="off the book", clear=False, stretch=0.9875,
 ))  # fmt: skip
 

@@ -9,7 +9,7 @@ from ...formats.iq2_xs import DTYPE
 from ._search import Search, searcher
 
 search = searcher(Search(
-    book="iq2_xs", wanted=2, run=16, tries=9, step=0.1, even_signs=True, spread=1, plain=0,
+    book="iq2_xs", wanted=2, run=16, tries=9, step=0.1, even_signs=True, times=1, plain=0,
     smallest=1e-15, again="off the book", clear=True, stretch=1,
 ))  # fmt: skip
 

@@ -37,7 +37,7 @@ def by_codes(runs_of: Any, top: Any) -> None:
 
 
 search = searcher(Search(
-    book="iq2_xxs", wanted=2, run=32, tries=6, step=0.1, even_signs=True, spread=1, plain=0,
+    book="iq2_xxs", wanted=2, run=32, tries=6, step=0.1, even_signs=True, times=1, plain=0,
     smallest=1e-15, again="all", clear=True, stretch=1, first=by_codes,
 ))  # fmt: skip
 

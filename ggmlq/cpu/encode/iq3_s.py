@@ -16,7 +16,7 @@ from ...formats.iq3_s import DTYPE
 from ._search import Search, searcher
 
 search = searcher(Search(
-    book="iq3_s", wanted=3, run=32, tries=9, step=0.2, even_signs=False, spread=2, plain=0,
+    book="iq3_s", wanted=3, run=32, tries=9, step=0.2, even_signs=False, times=2, plain=0,
     smallest=2.0**-149, again="all if one is off", clear=False, stretch=1.033,
 ))  # fmt: skip
 

@@ -9,7 +9,7 @@ from ...formats.iq3_xxs import DTYPE
 from ._search import Search, searcher
 
 search = searcher(Search(
-    book="iq3_xxs", wanted=2, run=32, tries=15, step=0.2, even_signs=True, spread=2, plain=0,
+    book="iq3_xxs", wanted=2, run=32, tries=15, step=0.2, even_signs=True, times=2, plain=0,
     smallest=1e-8, again="off the book", clear=True, stretch=1.0125,
 ))  # fmt: skip
 SHIFTS = np.array([0, 7, 14, 21], np.uint32)

@@ -8,6 +8,15 @@ for SSE, AVX2, AVX-512 or NEON.
 A vector supports the operators of ``operators.py`` with another of its kind or with a number, which
 takes its kind: arithmetic, bits (``>>`` fills with zeros in unsigned kinds), and comparisons, which
 give a mask. Floats are never contracted.
+
+    kind.py        the type, and what every function on it is made with
+    memory.py      load and store, words and spans of arrays, look-ups in tables
+    operators.py   arithmetic, bits, comparisons
+    shapes.py      lanes from other lanes: parts of them, two in turn, other types
+    choices.py     by a mask, lane by lane
+    sums.py        one number of all lanes
+    halves.py      16-bit floats, which Numba does not have on the CPU
+    books.py       code books in registers, for the IQ formats
 """
 
 from . import operators

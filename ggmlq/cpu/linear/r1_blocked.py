@@ -37,7 +37,7 @@ def launch(x: Any, q: QuantArray, out: Any) -> None:
 @cache
 def kernel(fmt: BlockFormat) -> Any:
     """Compiled for one format."""
-    spread = unpacker(fmt)
+    unpack = unpacker(fmt)
     size, group, nbytes, has_offset = fmt.block_size, fmt.group, fmt.dtype.itemsize, fmt.has_offset
     blocks = STRETCH // size
 
@@ -48,7 +48,7 @@ def kernel(fmt: BlockFormat) -> Any:
             out[:, n] = 0
             for start in range(0, raw.shape[1] // nbytes, blocks):
                 stretch = raw[n, start * nbytes : (start + blocks) * nbytes]
-                spread(stretch, codes, scales, offsets)
+                unpack(stretch, codes, scales, offsets)
                 count = len(stretch) // nbytes * size
                 for k in range(count):
                     values[k] = scales[k // group] * np.float32(codes[k])

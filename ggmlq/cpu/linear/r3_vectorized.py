@@ -46,9 +46,9 @@ def launch(x: Any, q: QuantArray, out: Any) -> None:
 @cache
 def kernel(fmt: BlockFormat) -> Any:
     """Compiled for one format."""
-    spread, layout = unpacker(fmt), unpacked(fmt, target())
+    unpack, layout = unpacker(fmt), unpacked(fmt, target())
     size, group, nbytes, has_offset = fmt.block_size, fmt.group, fmt.dtype.itemsize, fmt.has_offset
-    pitch, halves, each = record_bytes(layout), layout.halves, RUN // layout.halves
+    pitch, groups, each = record_bytes(layout), layout.groups, layout.group
 
     def multiply(records: Any, raw: Any, out: Any, first: int, stop: int) -> None:
         columns = raw.shape[1] // nbytes * size
@@ -56,19 +56,19 @@ def kernel(fmt: BlockFormat) -> Any:
         codes = np.empty(columns, np.int8)
         scales, offsets = np.empty(columns // group, np.float32), np.empty(columns // group, np.float32)
         for n in range(first, stop):
-            spread(raw[n], codes, scales, offsets)
+            unpack(raw[n], codes, scales, offsets)
             for m in range(records.shape[0]):
                 total = np.float32(0)
                 for run in range(columns // RUN):
                     scaled = np.float32(0)
-                    for half in range(halves):
-                        w, a, dot = run * RUN + half * each, run * pitch + half * each, np.int32(0)
+                    for part in range(groups):
+                        w, a, dot = run * RUN + part * each, run * pitch + part * each, np.int32(0)
                         for i in range(each):
                             dot += np.int32(codes[w + i]) * np.int32(x[m, a + i])
                         scaled += scales[w // group] * np.float32(dot)
                         if has_offset:  # the record holds -scale · Σq
-                            kept = floats[m, (run * pitch + RUN) // 4 + 1 + halves + half]
-                            total += offsets[w // group] * kept
+                            less = floats[m, (run * pitch + RUN) // 4 + 1 + groups + part]
+                            total += offsets[w // group] * less
                     total += scaled * floats[m, (run * pitch + RUN) // 4]
                 out[m, n] = total
 

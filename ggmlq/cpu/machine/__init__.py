@@ -1,1 +1,12 @@
-"""The CPU itself: its instruction sets, how functions are compiled and kept, threads of microseconds."""
+"""The CPU itself: its instruction sets, how functions are compiled and kept, threads of microseconds.
+
+features.py     what Numba compiles for, in LLVM's names
+target.py       what of that decides how kernels are written: which dot product, how many registers
+simd.py         vectors of 64 bytes as LLVM code, and the dot product of each target
+jit.py          the one decorator of compiled functions
+disk_cache.py   where compiled code stays between processes
+memory.py       addresses in compiled code: arrays over them, atomic steps
+arguments.py    what a kernel is given, by name
+workers.py      threads that wait in compiled code and share a kernel's work
+report.py       what ``ggmlq doctor`` says of all this
+"""

@@ -2,7 +2,7 @@
 
 The global lock is released, division by zero gives infinity as in C, and no arithmetic is
 reordered: sums keep the order that is written, products and sums are not contracted. Compiled code
-is kept on the disk (``kept.py``), so that a kernel is compiled once for a user, not for a process.
+is kept on the disk (``disk_cache.py``), so that a kernel is compiled once for a user, not for a process.
 """
 
 from __future__ import annotations
@@ -23,16 +23,16 @@ cgutils: Any = _cgutils
 intrinsic: Any = _intrinsic
 
 
-def jit(function: Callable[..., Any], keep: bool = True, **more: Any) -> Any:
-    """Compile a kernel when it is first called; ``keep=False``: for small parts of other kernels."""
+def jit(function: Callable[..., Any], on_disk: bool = True, **more: Any) -> Any:
+    """Compile a kernel when it is first called; ``on_disk=False``: for small parts of other kernels."""
     dispatcher: Any = numba.njit(nogil=True, error_model="numpy", **more)(function)
-    dispatcher._cache = _Kept(function, keep)
+    dispatcher._cache = _OnDisk(function, on_disk)
     return dispatcher
 
 
 def inner(function: Callable[..., Any]) -> Any:
-    """Compile a part of other kernels, which hold its code; alone it is not kept."""
-    return jit(function, keep=False)
+    """Compile a part of other kernels, which hold its code; alone it is not on the disk."""
+    return jit(function, on_disk=False)
 
 
 def inline(function: Callable[..., Any]) -> Any:
@@ -40,10 +40,10 @@ def inline(function: Callable[..., Any]) -> Any:
 
     A call copies the shape of every array that it passes, which can cost more than the work.
     """
-    return jit(function, keep=False, forceinline=True)
+    return jit(function, on_disk=False, forceinline=True)
 
 
-class _Kept:
+class _OnDisk:
     """What Numba asks for a compiled function before it compiles one.
 
     The function is renamed after its identity. Symbols of compiled code are made of names and of a
@@ -53,8 +53,8 @@ class _Kept:
 
     cache_path = ""
 
-    def __init__(self, function: Any, keep: bool) -> None:
-        self._function, self._keep, self._name = function, keep, ""
+    def __init__(self, function: Any, on_disk: bool) -> None:
+        self._function, self._on_disk, self._name = function, on_disk, ""
 
     def _entry(self, signature: Any) -> str:
         return f"{self._name}_{short(str(signature).encode())}"
@@ -63,10 +63,10 @@ class _Kept:
         if not self._name:
             self._name = f"{self._function.__name__}_{identity(self._function)}"
             self._function.__qualname__ = self._name
-        return disk_cache.load(self._entry(signature), context) if self._keep else None
+        return disk_cache.load(self._entry(signature), context) if self._on_disk else None
 
     def save_overload(self, signature: Any, result: Any) -> None:
-        if self._keep:
+        if self._on_disk:
             disk_cache.save(self._entry(signature), result)
 
     def flush(self) -> None:

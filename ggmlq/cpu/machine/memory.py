@@ -1,4 +1,4 @@
-"""Addresses in compiled code: reading words, arrays over them, atomic steps, calls of kernels."""
+"""Addresses in compiled code: arrays over them, atomic steps, calls of kernels."""
 
 from __future__ import annotations
 
@@ -120,16 +120,6 @@ def fail(typing: Any, status: Any, problem: Any) -> Any:
     return types.void(types.int64, types.int64), emit
 
 
-@intrinsic
-def peek(typing: Any, address: Any, index: Any) -> Any:
-    """A word of a table."""
-
-    def emit(context: Any, builder: Any, signature: Any, args: Any) -> Any:
-        return builder.load(builder.gep(_at(builder, args[0]), [args[1]]))
-
-    return types.int64(types.int64, types.int64), emit
-
-
 def _pointer(dtype: Any) -> Any:
     @intrinsic
     def pointer(typing: Any, address: Any) -> Any:
@@ -152,5 +142,5 @@ def _floats_at(address: int, rows: int, columns: int) -> Any:
     return carray(_float_pointer(address), (rows, columns))
 
 
-bytes_at = jit(_bytes_at, keep=False)
-floats_at = jit(_floats_at, keep=False)
+bytes_at = jit(_bytes_at, on_disk=False)
+floats_at = jit(_floats_at, on_disk=False)

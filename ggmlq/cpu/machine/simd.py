@@ -163,18 +163,20 @@ def _sdot(simd: Simd, sums: Any, codes: Any, x: Any) -> Any:
 
 
 def _signs(simd: Simd, codes: Any) -> Any:
-    """Halves of 32 bytes, each as magnitudes and as they are."""
+    """Twice 32 bytes, each as magnitudes and as they are."""
     kind = vec(I8, 32)
-    halves = [simd.part(codes, 0, 32), simd.part(codes, 32, 32)]
-    return [(simd.call("llvm.abs.v32i8", kind, half, ir.Constant(ir.IntType(1), 0)), half) for half in halves]
+    pieces = [simd.part(codes, 0, 32), simd.part(codes, 32, 32)]
+    return [
+        (simd.call("llvm.abs.v32i8", kind, piece, ir.Constant(ir.IntType(1), 0)), piece) for piece in pieces
+    ]
 
 
-def _avx2(simd: Simd, sums: Any, halves: Any, x: Any) -> Any:
+def _avx2(simd: Simd, sums: Any, pieces: Any, x: Any) -> Any:
     """|w| times the activation with the sign of w: pairs stay within 128 * 127 * 2 = 32512."""
     bytes_, words, ints = vec(I8, 32), vec(I16, 16), vec(I32, 8)
     ones = _all(words, 1)
     added = []
-    for i, (magnitude, codes) in enumerate(halves):
+    for i, (magnitude, codes) in enumerate(pieces):
         turned = simd.call("llvm.x86.avx2.psign.b", bytes_, simd.part(x, 32 * i, 32), codes)
         pairs = simd.call("llvm.x86.avx2.pmadd.ub.sw", words, magnitude, turned)
         fours = simd.call("llvm.x86.avx2.pmadd.wd", ints, pairs, ones)

@@ -1,56 +1,66 @@
 """Activations as 8-bit codes, written straight into the records that tiles read.
 
 Arithmetic ``q8``: 32 share a scale amax/127; a code is x · (127/amax) to the nearest integer, ties
-to even. Runs with a NaN or an infinity get codes of zero and a scale that is not finite, so that
+to even. Runs with a NaN or an infinity get codes of 0 and a scale that is not finite, so that
 every product with them is NaN.
 """
 
 from __future__ import annotations
 
 from functools import cache
-from typing import Any
+from typing import Any, NamedTuple
 
 from llvmlite import ir
 from numba import types
 
 from ...packing import RUN
+from ..machine.arguments import reader
 from ..machine.jit import intrinsic, jit
-from ..machine.memory import peek
 from ..machine.simd import F32, FLOATS, I8, I32, I64, INTS, Simd, vec
 from ..machine.target import Target
-from .layout import Layout
+from .layout import PanelLayout
 from .tile import record_bytes
 
 ROUND = 12582912.0  # 1.5 · 2**23: adding it leaves the nearest integer in the last bits, ties to even
 INFINITY = 0x7F800000
 
 
-@cache
-def quantizer(halves: int, offset: bool, target: Target) -> Any:
-    """Compiled: rows ``first`` … ``stop`` of float32 [M, K] into records uint8 [M, bytes].
+class Activations(NamedTuple):
+    """Arguments of a quantizer."""
 
-    Its arguments are both addresses, K, the bytes of a row of records, and the zero.
-    """
-    write = _record(halves, offset, target)
-    size = record_bytes(Layout(offset=offset, group=16 if halves == 2 else 32))
+    values: int  # address of float32 [M, columns]
+    records: int  # address of uint8 [M, row_bytes]
+    columns: int
+    row_bytes: int
+    zero: int  # what the product has to take from every code of the weights
+
+
+activations = reader(Activations)
+
+
+@cache
+def quantizer(groups: int, offset: bool, target: Target) -> Any:
+    """Compiled: rows ``first`` … ``stop`` of ``Activations`` into their records."""
+    write = _record(groups, offset, target)
+    size = record_bytes(PanelLayout(offset=offset, group=16 if groups == 2 else 32))
 
     def quantize(arguments: int, first: int, stop: int) -> None:
-        source, to = peek(arguments, 0), peek(arguments, 1)
-        columns, row_bytes, zero = peek(arguments, 2), peek(arguments, 3), peek(arguments, 4)
+        given = activations(arguments)
         for row in range(first, stop):
-            for run in range(columns // 32):
-                write(source + 4 * (row * columns + 32 * run), to + row * row_bytes + run * size, zero)
+            for run in range(given.columns // RUN):
+                values = given.values + 4 * (row * given.columns + RUN * run)
+                write(values, given.records + row * given.row_bytes + run * size, given.zero)
 
     return jit(quantize)
 
 
-def _record(halves: int, offset: bool, target: Target) -> Any:
+def _record(groups: int, offset: bool, target: Target) -> Any:
     """An intrinsic for one run: from 32 floats at an address to the record at another."""
 
     @intrinsic
     def write(typing: Any, source: Any, to: Any, zero: Any) -> Any:
         def emit(context: Any, builder: Any, signature: Any, args: Any) -> Any:
-            _emit(Simd(builder, target), halves, offset, *args)
+            _emit(Simd(builder, target), groups, offset, *args)
             return context.get_dummy_value()
 
         return types.void(types.intp, types.intp, types.intp), emit
@@ -58,7 +68,7 @@ def _record(halves: int, offset: bool, target: Target) -> Any:
     return write
 
 
-def _emit(simd: Simd, halves: int, offset: bool, source: Any, to: Any, zero: Any) -> None:
+def _emit(simd: Simd, groups: int, offset: bool, source: Any, to: Any, zero: Any) -> None:
     b = simd.builder
     x = [simd.load(b.add(source, I64(64 * i)), FLOATS) for i in range(2)]
     bits = [b.and_(b.bitcast(part, INTS), _ints(0x7FFFFFFF)) for part in x]
@@ -74,12 +84,12 @@ def _emit(simd: Simd, halves: int, offset: bool, source: Any, to: Any, zero: Any
         simd.store(b.trunc(codes, vec(I8, 16)), b.add(to, I64(16 * i)))
         sums.append(simd.call("llvm.vector.reduce.add.v16i32", I32, codes))
     simd.store(scale, b.add(to, I64(RUN)))
-    for half, total in enumerate(sums if halves == 2 else [b.add(*sums)]):
-        at = RUN + 4 + 4 * half
+    for group, total in enumerate(sums if groups == 2 else [b.add(*sums)]):
+        at = RUN + 4 + 4 * group
         simd.store(b.mul(b.neg(b.trunc(zero, I32)), total), b.add(to, I64(at)))
         if offset:
             s = b.fmul(scale, b.sitofp(b.neg(total), F32))
-            simd.store(s, b.add(to, I64(at + 4 * halves)))
+            simd.store(s, b.add(to, I64(at + 4 * groups)))
 
 
 def _codes(b: Any, x: Any, inverse: Any) -> Any:

@@ -10,17 +10,17 @@ from numba import types
 from ..machine.jit import cgutils, intrinsic
 from ..machine.simd import I64
 from ..machine.target import Target
-from .layout import ROWS, Layout, start
+from .layout import ROWS, PanelLayout, remaining_zero
 from .read import Panel
 
 
-def expanded(layout: Layout, target: Target) -> Layout:
+def expanded(layout: PanelLayout, target: Target) -> PanelLayout:
     """What :func:`expander` makes of a layout; the codes keep their zero."""
-    return Layout(zero=start(layout, target), offset=layout.offset, group=layout.group)
+    return PanelLayout(zero=remaining_zero(layout, target), offset=layout.offset, group=layout.group)
 
 
 @cache
-def expander(layout: Layout, target: Target) -> Any:
+def expander(layout: PanelLayout, target: Target) -> Any:
     """An intrinsic from the address of a panel of so many runs to that of an expanded one."""
 
     @intrinsic
@@ -34,15 +34,15 @@ def expander(layout: Layout, target: Target) -> Any:
     return expand
 
 
-def _emit(panel: Panel, to: Layout, source: Any, target: Any, runs: Any) -> None:
+def _emit(panel: Panel, to: PanelLayout, source: Any, target: Any, runs: Any) -> None:
     b, store = panel.b, panel.simd.store
     with cgutils.for_range(b, runs, intp=I64) as loop:
         here = panel.run_at(source, loop.index)
         there = b.add(target, b.mul(loop.index, I64(to.run_bytes)))
-        for half in range(to.halves):
-            scale, offset = panel.scale(here, half)
-            store(scale, b.add(there, I64(4 * ROWS * half)))
+        for group in range(to.groups):
+            scale, offset = panel.scale(here, group)
+            store(scale, b.add(there, I64(4 * ROWS * group)))
             if to.offset:
-                store(offset, b.add(there, I64(to.scales + 4 * ROWS * half)))
+                store(offset, b.add(there, I64(to.scales + 4 * ROWS * group)))
         for j in range(8):
             store(panel.codes(here, j), b.add(there, I64(to.codes_at + 64 * j)))

@@ -10,10 +10,11 @@ import numpy as np
 from ...formats import BlockFormat
 from ...packing import RUN
 from ..machine.jit import inner, jit
-from ..machine.memory import bytes_at, peek
+from ..machine.memory import bytes_at
 from ..machine.target import Target
 from ..unpack import unpacker
-from .layout import ROWS, Layout, unpacked
+from .layout import ROWS, PanelLayout, unpacked
+from .operands import operands
 from .product import from_scratch
 
 CHUNK = 1024  # weights of a row unpacked at a time: 16 rows of them fit the first cache
@@ -23,24 +24,25 @@ CHUNK = 1024  # weights of a row unpacked at a time: 16 rows of them fit the fir
 def gathered(fmt: BlockFormat, rows: int, target: Target) -> Any:
     """Compiled: panels ``first`` … ``stop`` of the rows of blocks uint8 [N, bytes]."""
     layout = unpacked(fmt, target)
-    unpack = filler(fmt, layout)
+    fill_panel = filler(fmt, layout)
 
     def fill(arguments: int, panel: int, made: Any) -> None:
-        raw = bytes_at(peek(arguments, 0), peek(arguments, 1), peek(arguments, 2))
-        unpack(raw, panel * ROWS, made)
+        given = operands(arguments)
+        raw = bytes_at(given.weights, given.weight_rows, given.weight_bytes)
+        fill_panel(raw, panel * ROWS, made)
 
     return from_scratch(layout, rows, target, inner(fill))
 
 
 @cache
-def filler(fmt: BlockFormat, layout: Layout) -> Any:
+def filler(fmt: BlockFormat, layout: PanelLayout) -> Any:
     """Compiled: 16 rows of blocks from row ``first`` on, unpacked into one panel."""
-    spread = unpacker(fmt)
+    unpack = unpacker(fmt)
     size, nbytes, group = fmt.block_size, fmt.dtype.itemsize, fmt.group
     blocks = max(1, CHUNK // size)
     flip = np.uint32(0x80808080 if layout.zero else 0)
     pitch, codes_at, offsets_at = layout.run_bytes // 4, layout.codes_at // 4, layout.scales // 4
-    halves, offset, step = layout.halves, layout.offset, RUN // layout.halves
+    groups, offset, step = layout.groups, layout.offset, layout.group
 
     def fill(raw: Any, first: int, panel: Any) -> None:
         count = raw.shape[1] // nbytes
@@ -52,14 +54,14 @@ def filler(fmt: BlockFormat, layout: Layout) -> Any:
         for start in range(0, count, blocks):
             stop = min(start + blocks, count)
             for r in range(min(ROWS, raw.shape[0] - first)):
-                spread(raw[first + r, start * nbytes : stop * nbytes], codes, scales, offsets)
+                unpack(raw[first + r, start * nbytes : stop * nbytes], codes, scales, offsets)
                 for run in range((stop - start) * size // RUN):
                     to = (start * size // RUN + run) * pitch + r
-                    for half in range(halves):
-                        g = (run * RUN + half * step) // group
-                        floats[to + ROWS * half] = scales[g]
+                    for part in range(groups):
+                        g = (run * RUN + part * step) // group
+                        floats[to + ROWS * part] = scales[g]
                         if offset:
-                            floats[to + offsets_at + ROWS * half] = offsets[g]
+                            floats[to + offsets_at + ROWS * part] = offsets[g]
                     for j in range(8):
                         words[to + codes_at + ROWS * j] = fours[run * 8 + j] ^ flip
 

@@ -2,10 +2,10 @@
 
 A run is: scales, offsets, then the codes in planes of bits, the highest bits first: so a tile, which
 needs some of each plane before it can begin, reads almost in ascending order, and the memory's
-prefetching follows it. Codes stand in groups of four neighbours, so that one vector of 64 bytes
-holds group j (weights 4 j … 4 j + 3 of the run) of all 16 rows. A plane of 4 bits has group j in
-the low nibbles of its vector j and group j + 4 in the high ones; one of 2 bits has group j at
-bit 2 (j % 4) of vector j // 4; one of 1 bit at bit j.
+prefetching follows it. Codes stand in fours of neighbours, so that one vector of 64 bytes holds
+four j (weights 4 j … 4 j + 3 of the run) of all 16 rows. A plane of 4 bits has four j in the low
+nibbles of its vector j and four j + 4 in the high ones; one of 2 bits has four j at bit 2 (j % 4)
+of vector j // 4; one of 1 bit at bit j.
 
 Scales are stored as the format has them. In formats with scales of scales, a *super* of 256
 weights opens with 16 halves d (and 16 halves dmin), and each of its eight runs has 16 integers a
@@ -29,7 +29,7 @@ WIDTH = {"f32": 4, "f16": 2, "bf16": 2, "i8": 1, "i4": 1}  # bytes of a scale
 
 
 @dataclass(frozen=True)
-class Layout:
+class PanelLayout:
     """What a tile needs to know of a panel."""
 
     planes: tuple[int, ...] = (8,)  # bits of a code, lowest first
@@ -40,8 +40,8 @@ class Layout:
     group: Literal[16, 32] = 32  # weights that share a scale
 
     @property
-    def halves(self) -> int:
-        """Groups of a run."""
+    def groups(self) -> int:
+        """How many groups of a run have a scale of their own: 1 or 2."""
         return RUN // self.group
 
     @property
@@ -57,7 +57,7 @@ class Layout:
     @property
     def scales(self) -> int:
         """Bytes of the scales of a run; as many offsets follow."""
-        return WIDTH[self.scale] * ROWS * self.halves
+        return WIDTH[self.scale] * ROWS * self.groups
 
     @property
     def codes_at(self) -> int:
@@ -83,7 +83,7 @@ PLANES = {1: (1,), 2: (2,), 3: (2, 1), 4: (4,), 5: (4, 1), 6: (4, 2)}  # by the 
 
 
 @cache
-def layout_of(fmt: Format) -> Layout | None:
+def layout_of(fmt: Format) -> PanelLayout | None:
     """How panels keep a format, with little more than the bytes of its blocks; None where they do not.
 
     Panels hold each code by itself: not those of code books, which would take up to three times the bytes.
@@ -93,7 +93,7 @@ def layout_of(fmt: Format) -> Layout | None:
     facts = packing(fmt)
     levels = facts.levels
     planes = PLANES.get((len(levels) - 1).bit_length() if levels else facts.bits, (8,))
-    return Layout(
+    return PanelLayout(
         planes,
         zero=0 if levels else 128 if planes == (8,) else -facts.lowest,
         table=tuple(levels[i % len(levels)] for i in range(TABLE)) if levels else (),
@@ -115,14 +115,14 @@ def _scale(fmt: BlockFormat) -> Literal["f32", "f16", "bf16", "i8", "i4"]:
     return "f16" if facts.scale == "half" and how.sub is None else "f32"
 
 
-def unpacked(fmt: BlockFormat, target: Target) -> Layout:
+def unpacked(fmt: BlockFormat, target: Target) -> PanelLayout:
     """How a panel of any format lies while it is multiplied: bytes and float32."""
     zero = 128 if target.unsigned else 0
-    return Layout(zero=zero, offset=fmt.has_offset, group=16 if fmt.group == 16 else 32)
+    return PanelLayout(zero=zero, offset=fmt.has_offset, group=16 if fmt.group == 16 else 32)
 
 
-def start(layout: Layout, target: Target) -> int:
-    """What is taken from every code through the sum of the activations: a zero that the product keeps."""
+def remaining_zero(layout: PanelLayout, target: Target) -> int:
+    """The zero still in the codes when they are multiplied; sums of the activations take it off."""
     if not target.unsigned:
         return 0  # the tile itself takes it off
     return 128 if layout.table else layout.zero

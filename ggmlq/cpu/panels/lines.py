@@ -18,11 +18,12 @@ from numba import types
 from ...formats import BlockFormat
 from ...packing import RUN
 from ..machine.jit import cgutils, intrinsic, jit
-from ..machine.memory import bytes_at, floats_at, peek
+from ..machine.memory import bytes_at, floats_at
 from ..machine.simd import BYTES, F32, FLOATS, I32, I64, INTS, Simd, vec
 from ..machine.target import Target
 from ..unpack import unpacker
 from .layout import unpacked
+from .operands import operands
 from .tile import record_bytes
 
 LANE = 64  # weights of a vector
@@ -33,17 +34,18 @@ CHUNK = 4096  # weights of a row unpacked at a time
 
 @cache
 def by_lines(fmt: BlockFormat, target: Target) -> Any:
-    """Compiled: rows ``first`` … ``stop`` of blocks. Arguments as in ``multiply.py``."""
-    spread, dot = unpacker(fmt), _dot(fmt.group, target)
+    """Compiled: rows ``first`` … ``stop`` of blocks."""
+    unpack, dot = unpacker(fmt), _dot(fmt.group, target)
     stretched = stretcher(fmt, target)
     size, nbytes, group = fmt.block_size, fmt.dtype.itemsize, fmt.group
     blocks = CHUNK // size
 
     def multiply(arguments: int, first: int, stop: int) -> None:
-        raw = bytes_at(peek(arguments, 0), peek(arguments, 1), peek(arguments, 2))
-        records = bytes_at(peek(arguments, 3), peek(arguments, 4), peek(arguments, 5))
-        out = floats_at(peek(arguments, 6), peek(arguments, 4), peek(arguments, 7))
-        x, above = stretched(records, peek(arguments, 8))
+        given = operands(arguments)
+        raw = bytes_at(given.weights, given.weight_rows, given.weight_bytes)
+        records = bytes_at(given.records, given.m, given.row_bytes)
+        out = floats_at(given.out, given.m, given.n)
+        x, above = stretched(records, given.runs)
         memory = np.empty(CHUNK + LANE, np.int8)
         codes = memory[-memory.ctypes.data & LANE - 1 :][:CHUNK]  # vectors within lines of the cache
         scales = np.empty(CHUNK // group, np.float32)
@@ -54,7 +56,7 @@ def by_lines(fmt: BlockFormat, target: Target) -> Any:
             sums[:] = 0
             for start in range(0, raw.shape[1], blocks * nbytes):
                 stretch = raw[row, start : start + blocks * nbytes]
-                spread(stretch, codes, scales, none)
+                unpack(stretch, codes, scales, none)
                 weights, at = len(stretch) // nbytes * size, start // nbytes * size
                 for m in range(len(x)):
                     here = x.ctypes.data + m * x.shape[1] + at // LANE * STRETCH
@@ -70,19 +72,19 @@ def by_lines(fmt: BlockFormat, target: Target) -> Any:
 def stretcher(fmt: BlockFormat, target: Target) -> Any:
     """Compiled: records of activations to stretches uint8 [M, bytes] and scales float32 [M, groups]."""
     layout = unpacked(fmt, target)
-    size, zero, halves = record_bytes(layout), layout.zero, RUN // fmt.group
+    size, zero, groups = record_bytes(layout), layout.zero, RUN // fmt.group
 
     def stretched(records: Any, runs: int) -> Any:
         pitch = runs * RUN // LANE * STRETCH
         memory = np.empty(len(records) * pitch + LANE, np.uint8)
         x = memory[-memory.ctypes.data & LANE - 1 :][: len(records) * pitch].reshape(len(records), pitch)
-        scales = np.empty((len(records), runs * halves), np.float32)
+        scales = np.empty((len(records), runs * groups), np.float32)
         for m in range(len(x)):
             words, source, codes = x[m].view(np.int32), records[m].view(np.int32), records[m].view(np.int8)
             bits = scales[m].view(np.int32)
             for run in range(runs):
                 at, to = run * size // 4, run // 2 * STRETCH // 4 + run % 2 * 8
-                bits[run * halves : (run + 1) * halves] = source[at + 8]
+                bits[run * groups : (run + 1) * groups] = source[at + 8]
                 for i in range(8):
                     words[to + i] = source[at + i]
                     four = 4 * (at + i)

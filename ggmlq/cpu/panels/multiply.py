@@ -11,20 +11,20 @@ from ...formats.format import Bytes, Floats
 from ...packing import RUN
 from ..machine.target import target
 from ..machine.workers import share_kernel
-from .activations import quantizer
-from .layout import ROWS, Layout, start
+from .activations import Activations, quantizer
+from .layout import ROWS, PanelLayout, remaining_zero
+from .operands import Operands
 from .tile import ROWS_AT_ONCE, record_bytes
 
 RECORDS = 4 << 20  # bytes of activations multiplied at a time: the last cache holds them
 
 
 def multiply(
-    x: Any, weights: Any, out: Any, layout: Layout, kernel: Callable[[int], Any], grain: int = ROWS
+    x: Any, weights: Any, out: Any, layout: PanelLayout, kernel: Callable[[int], Any], grain: int = ROWS
 ) -> None:
     """``out = x @ weights``; ``kernel(rows at once)`` compiles what multiplies ``grain`` rows of weights.
 
-    ``layout`` is the one of the panels that the tiles read. Arguments of a kernel: address, rows and
-    bytes a row of the weights; the same of the records; address and columns of out; runs.
+    ``layout`` is the one of the panels that the tiles read; the kernels are given ``Operands``.
     """
     n, runs = out.shape[1], x.shape[1] // RUN
     if not runs:
@@ -37,21 +37,21 @@ def multiply(
     for first in range(0, len(x), step):
         records, at = records_of(x[first : first + step], layout)
         part: Floats = out[first : first + step]
-        operands = (
-            address, *weights.shape,
-            at, *records.shape,
+        given = Operands(  # in their order: by keyword this takes microseconds of a small product
+            address, weights.shape[0], weights.shape[1],
+            at, len(records), nbytes,
             part.ctypes.data, n, runs,
         )  # fmt: skip
-        share_kernel(multiply_panels, operands, -(-n // grain))
+        share_kernel(multiply_panels, given, -(-n // grain))
 
 
-def records_of(x: Any, layout: Layout) -> tuple[Bytes, int]:
+def records_of(x: Any, layout: PanelLayout) -> tuple[Bytes, int]:
     """Rows of activations as the tiles of a layout read them, and their address."""
     kind, runs = target(), x.shape[1] // RUN
     rows = np.ascontiguousarray(x, np.float32)
     records = np.empty((len(rows), runs * record_bytes(layout)), np.uint8)
-    quantize = quantizer(layout.halves, layout.offset, kind)
+    quantize = quantizer(layout.groups, layout.offset, kind)
     at = records.ctypes.data  # a microsecond: asked for once
-    operands = (rows.ctypes.data, at, runs * RUN, records.shape[1], start(layout, kind))
-    share_kernel(quantize, operands, len(rows), 16)
+    given = Activations(rows.ctypes.data, at, runs * RUN, records.shape[1], remaining_zero(layout, kind))
+    share_kernel(quantize, given, len(rows), 16)
     return records, at

@@ -15,7 +15,7 @@ from ...packing import RUN, halves
 from ...threads import share
 from ..machine.jit import jit
 from ..unpack import unpacker
-from .layout import ROWS, SUPER, Layout, layout_of
+from .layout import ROWS, SUPER, PanelLayout, layout_of
 
 SLAB = 1 << 18  # weights laid out at a time: their codes stay in the cache
 
@@ -36,7 +36,7 @@ def panels(q: QuantArray) -> Bytes:
     return made
 
 
-def _lay(q: QuantArray, layout: Layout, made: Bytes, first: int, stop: int, grain: int) -> None:
+def _lay(q: QuantArray, layout: PanelLayout, made: Bytes, first: int, stop: int, grain: int) -> None:
     """Panels ``first`` … ``stop``, slab by slab."""
     assert isinstance(q.format, BlockFormat)
     take, place = taker(q.format), placer(layout)
@@ -64,7 +64,7 @@ def _lay(q: QuantArray, layout: Layout, made: Bytes, first: int, stop: int, grai
 @cache
 def taker(fmt: BlockFormat) -> Any:
     """Compiled: rows of blocks uint8 [n, bytes] to codes, scales and offsets [n, …]."""
-    spread = unpacker(fmt)
+    unpack = unpacker(fmt)
     size, nbytes, group, has_offset = fmt.block_size, fmt.dtype.itemsize, fmt.group, fmt.has_offset
 
     def take(raw: Any) -> Any:
@@ -73,20 +73,20 @@ def taker(fmt: BlockFormat) -> Any:
         scales = np.empty((n, count * size // group), np.float32)
         offsets = np.empty((n, count * size // group if has_offset else 0), np.float32)
         for row in range(n):
-            spread(raw[row], codes[row], scales[row], offsets[row])
+            unpack(raw[row], codes[row], scales[row], offsets[row])
         return codes, scales, offsets
 
     return jit(take)
 
 
-def _stored(scales: Any, layout: Layout) -> Any:
+def _stored(scales: Any, layout: PanelLayout) -> Any:
     """Scales as the panel holds them, as bytes [n, groups, width]."""
     kind: Any = {"f32": np.float32, "f16": np.float16, "i8": np.int8, "i4": np.uint8}.get(layout.scale)
     values = bfloat16_bits(scales) if kind is None else scales.astype(kind)
     return values.view(np.uint8).reshape(*scales.shape, values.itemsize)
 
 
-def _index(layout: Layout) -> Any:
+def _index(layout: PanelLayout) -> Any:
     """What is stored for each code, by code + 128."""
     codes = np.arange(-128, 128)
     if not layout.table:
@@ -95,10 +95,10 @@ def _index(layout: Layout) -> Any:
 
 
 @cache
-def placer(layout: Layout) -> Any:
+def placer(layout: PanelLayout) -> Any:
     """Compiled: codes and scales of rows to panels of zeros."""
     planes = np.array([layout.planes, layout.planes_at]).T
-    halves, run_bytes, head = layout.halves, layout.run_bytes, layout.head
+    groups, run_bytes, head = layout.groups, layout.run_bytes, layout.head
     scales_bytes, nested, packed = layout.scales, layout.nested, layout.scale == "i4"
 
     def place(codes: Any, scales: Any, offsets: Any, above: Any, made: Any, index: Any) -> None:
@@ -110,9 +110,9 @@ def placer(layout: Layout) -> Any:
                 if nested and run % SUPER == 0:
                     for i in range(above.shape[2]):
                         panel[at - head + (i // 2 * ROWS + r) * 2 + i % 2] = above[row, run // SUPER, i]
-                for half in range(halves):
-                    g = run * halves + half
-                    to = at + (ROWS * half + r) * width
+                for part in range(groups):
+                    g = run * groups + part
+                    to = at + (ROWS * part + r) * width
                     for i in range(width):
                         panel[to + i] = scales[row, g, i]
                         if packed:
@@ -130,7 +130,7 @@ def _put(panel: Any, run: int, r: int, i: int, code: int, planes: Any) -> None:
     """One code of a run into its planes (widths, and where they begin)."""
     j = i // 4
     for width, at in planes:
-        each = 8 // width  # groups that share a vector
+        each = 8 // width  # fours that share a vector
         vector = j % 4 if width == 4 else j // each
         bit = j // 4 * 4 if width == 4 else j % each * width
         panel[run + at + 64 * vector + 4 * r + i % 4] |= (code & ((1 << width) - 1)) << bit

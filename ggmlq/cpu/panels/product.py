@@ -8,17 +8,18 @@ from typing import Any
 import numpy as np
 
 from ..machine.jit import inner, jit
-from ..machine.memory import bytes_at, floats_at, peek
+from ..machine.memory import bytes_at, floats_at
 from ..machine.target import Target
 from .expand import expanded, expander
-from .layout import ROWS, Layout
+from .layout import ROWS, PanelLayout
+from .operands import operands
 from .tile import tile
 
 NEAR = 256 << 10  # bytes of panels that meet the same few rows of activations: the second cache holds both
 
 
 @cache
-def sweep(layout: Layout, rows: int, target: Target) -> Any:
+def sweep(layout: PanelLayout, rows: int, target: Target) -> Any:
     """Compiled: ``count`` panels times all records, ``rows`` of them at a time.
 
     ``several(panels address, bytes of a panel, count, records uint8 [M, bytes], out float32 [M, N],
@@ -56,44 +57,45 @@ def sweep(layout: Layout, rows: int, target: Target) -> Any:
 
 
 @cache
-def direct(layout: Layout, rows: int, target: Target) -> Any:
-    """Compiled: panels ``first`` … ``stop`` as they are kept. See ``multiply.py`` for the arguments."""
+def direct(layout: PanelLayout, rows: int, target: Target) -> Any:
+    """Compiled: panels ``first`` … ``stop`` as they are kept."""
     several = sweep(layout, rows, target)
 
     def multiply(arguments: int, first: int, stop: int) -> None:
-        panels, panel_bytes = peek(arguments, 0), peek(arguments, 2)
-        records = bytes_at(peek(arguments, 3), peek(arguments, 4), peek(arguments, 5))
-        out = floats_at(peek(arguments, 6), peek(arguments, 4), peek(arguments, 7))
-        runs = peek(arguments, 8)
+        given = operands(arguments)
+        panels, panel_bytes = given.weights, given.weight_bytes
+        records = bytes_at(given.records, given.m, given.row_bytes)
+        out = floats_at(given.out, given.m, given.n)
         near = max(1, NEAR // panel_bytes)
         for panel in range(first, stop, near):
             count = min(near, stop - panel)
-            several(panels + panel * panel_bytes, panel_bytes, count, records, out, panel * ROWS, runs)
+            several(panels + panel * panel_bytes, panel_bytes, count, records, out, panel * ROWS, given.runs)
 
     return jit(multiply)
 
 
 @cache
-def through_bytes(layout: Layout, rows: int, target: Target) -> Any:
+def through_bytes(layout: PanelLayout, rows: int, target: Target) -> Any:
     """Compiled: panels ``first`` … ``stop``, each expanded before it is multiplied."""
     wide = expanded(layout, target)
     expand = expander(layout, target)
 
     def fill(arguments: int, panel: int, made: Any) -> None:
-        expand(peek(arguments, 0) + panel * peek(arguments, 2), made.ctypes.data, peek(arguments, 8))
+        given = operands(arguments)
+        expand(given.weights + panel * given.weight_bytes, made.ctypes.data, given.runs)
 
     return from_scratch(wide, rows, target, inner(fill))
 
 
-def from_scratch(layout: Layout, rows: int, target: Target, fill: Any) -> Any:
+def from_scratch(layout: PanelLayout, rows: int, target: Target, fill: Any) -> Any:
     """Compiled: panels ``first`` … ``stop``, made by ``fill(arguments, panel, memory)``, then multiplied."""
     several, run_bytes = sweep(layout, rows, target), layout.run_bytes
 
     def multiply(arguments: int, first: int, stop: int) -> None:
-        records = bytes_at(peek(arguments, 3), peek(arguments, 4), peek(arguments, 5))
-        out = floats_at(peek(arguments, 6), peek(arguments, 4), peek(arguments, 7))
-        runs = peek(arguments, 8)
-        pitch = runs * run_bytes
+        given = operands(arguments)
+        records = bytes_at(given.records, given.m, given.row_bytes)
+        out = floats_at(given.out, given.m, given.n)
+        pitch = given.runs * run_bytes
         near = max(1, NEAR // pitch)
         scratch = np.empty(near * pitch + 64, np.uint8)
         skip = -scratch.ctypes.data & 63
@@ -102,6 +104,6 @@ def from_scratch(layout: Layout, rows: int, target: Target, fill: Any) -> Any:
             for p in range(count):
                 fill(arguments, panel + p, scratch[skip + p * pitch : skip + (p + 1) * pitch])
             # the address is asked for here: an array lives until its last mention
-            several(scratch.ctypes.data + skip, pitch, count, records, out, panel * ROWS, runs)
+            several(scratch.ctypes.data + skip, pitch, count, records, out, panel * ROWS, given.runs)
 
     return jit(multiply)

@@ -8,7 +8,7 @@ from llvmlite import ir
 
 from ..machine.simd import BYTES, F16, FLOATS, I8, I16, I64, INTS, Simd, vec
 from ..machine.target import Target
-from .layout import ROWS, SUPER, Layout
+from .layout import ROWS, SUPER, PanelLayout
 
 
 class Place(NamedTuple):
@@ -21,7 +21,7 @@ class Place(NamedTuple):
 class Panel:
     """Emits the code that takes a run apart."""
 
-    def __init__(self, builder: Any, layout: Layout, target: Target) -> None:
+    def __init__(self, builder: Any, layout: PanelLayout, target: Target) -> None:
         self.b = builder
         self.simd = Simd(builder, target)
         self.layout, self.target = layout, target
@@ -37,12 +37,12 @@ class Panel:
         return Place(b.add(b.add(here, b.mul(index, I64(layout.head))), I64(layout.head)), above)
 
     def codes(self, here: Place, j: int) -> Any:
-        """Group j of a run, as the dot product takes it."""
+        """Four j of a run, as the dot product takes it."""
         layout, simd, b = self.layout, self.simd, self.b
         low, codes = 0, None
         for at, width in zip(layout.planes_at, layout.planes, strict=True):
-            spread = {8: (j, 0), 4: (j % 4, j // 4 * 4), 2: (j // 4, j % 4 * 2), 1: (0, j)}
-            vector, bit = spread[width]
+            places = {8: (j, 0), 4: (j % 4, j // 4 * 4), 2: (j // 4, j % 4 * 2), 1: (0, j)}
+            vector, bit = places[width]
             packed = simd.load(b.add(here.run, I64(at + 64 * vector)), BYTES)
             bits = packed if width == 8 else simd.field(packed, bit, width, low)
             codes = bits if codes is None else b.or_(codes, bits)
@@ -53,15 +53,15 @@ class Panel:
             return simd.minus(codes, layout.zero)
         return codes
 
-    def scale(self, here: Place, half: int) -> tuple[Any, Any]:
-        """Scale and offset (or None) of a group, 16 rows each."""
+    def scale(self, here: Place, group: int) -> tuple[Any, Any]:
+        """Scale and offset (or None) of a group of a run, 16 rows each."""
         layout, b = self.layout, self.b
         if not layout.nested:
-            at = layout.scales // layout.halves * half
+            at = layout.scales // layout.groups * group
             scale = self._floats(b.add(here.run, I64(at)))
             offset = self._floats(b.add(here.run, I64(layout.scales + at))) if layout.offset else None
             return scale, offset
-        scale, minimum = self.integers(here, half)
+        scale, minimum = self.integers(here, group)
         d, dmin = self.above(here)
         product = b.fmul(d, b.sitofp(scale, FLOATS))
         return product, b.fmul(dmin, b.sitofp(minimum, FLOATS)) if layout.offset else None
@@ -85,15 +85,15 @@ class Panel:
     def _half_floats(self, address: Any) -> Any:
         return self.b.fpext(self.simd.load(address, vec(F16, ROWS)), FLOATS)
 
-    def integers(self, here: Place, half: int) -> tuple[Any, Any]:
+    def integers(self, here: Place, group: int) -> tuple[Any, Any]:
         """Integer scales of a group under a scale of scales, and minima (or None), as int32."""
         b, layout = self.b, self.layout
-        address = b.add(here.run, I64(ROWS * half))
+        address = b.add(here.run, I64(ROWS * group))
         stored = self.simd.load(address, vec(I8, ROWS))
         if layout.scale == "i4":
             both = b.zext(stored, INTS)
             return b.and_(both, ir.Constant(INTS, [15] * ROWS)), b.lshr(both, ir.Constant(INTS, [4] * ROWS))
         if not layout.offset:
             return b.sext(stored, INTS), None
-        minima = self.simd.load(b.add(address, I64(ROWS * layout.halves)), vec(I8, ROWS))
+        minima = self.simd.load(b.add(address, I64(ROWS * layout.groups)), vec(I8, ROWS))
         return b.sext(stored, INTS), b.sext(minima, INTS)

@@ -24,20 +24,20 @@ from ...packing import RUN
 from ..machine.jit import cgutils, intrinsic
 from ..machine.simd import F32, FLOATS, I32, I64
 from ..machine.target import Target
-from .layout import SUPER, Layout
+from .layout import SUPER, PanelLayout
 from .read import Panel, Place
 
 ADDRESSES = ("panel", "records", "row_bytes", "out", "out_bytes", "runs")
 ROWS_AT_ONCE = {32: 8, 8: 2, 4: 1}  # of activations, by the vector registers that the CPU has
 
 
-def record_bytes(layout: Layout) -> int:
+def record_bytes(layout: PanelLayout) -> int:
     """Bytes of a run of one row of activations."""
-    return RUN + 4 + 4 * layout.halves * (1 + layout.offset)
+    return RUN + 4 + 4 * layout.groups * (1 + layout.offset)
 
 
 @cache
-def tile(layout: Layout, rows: int, target: Target) -> Any:
+def tile(layout: PanelLayout, rows: int, target: Target) -> Any:
     """An intrinsic that takes ADDRESSES as integers and writes float32 [rows, 16]."""
 
     @intrinsic
@@ -56,7 +56,9 @@ def tile(layout: Layout, rows: int, target: Target) -> Any:
 class Tile(Panel):
     """Emits the product of one panel with a few rows."""
 
-    def __init__(self, builder: Any, layout: Layout, rows: int, target: Target, at: dict[str, Any]) -> None:
+    def __init__(
+        self, builder: Any, layout: PanelLayout, rows: int, target: Target, at: dict[str, Any]
+    ) -> None:
         super().__init__(builder, layout, target)
         self.rows, self.at = range(rows), at
 
@@ -85,18 +87,18 @@ class Tile(Panel):
         here = self.run_at(self.at["panel"], run)
         x = [self._record(run, r) for r in self.rows]
         scaled: list[Any] = []
-        for half in range(layout.halves):
-            dots = self._dots(half, here, x)
-            scale, offset = self.scale(here, half)
+        for group in range(layout.groups):
+            dots = self._dots(group, here, x)
+            scale, offset = self.scale(here, group)
             for r, dot in enumerate(dots):
                 whole = b.sitofp(dot, FLOATS)
-                if half:
+                if group:
                     scaled[r] = simd.fma(whole, scale, scaled[r])
                 else:
                     scaled.append(b.fmul(whole, scale))
             if layout.offset:
                 for r, total in enumerate(sums):
-                    self._add(total, offset, self._sum(x[r], half))
+                    self._add(total, offset, self._sum(x[r], group))
         for r, total in enumerate(sums):
             self._add(total, scaled[r], self._splat(x[r], RUN, F32))
 
@@ -115,14 +117,14 @@ class Tile(Panel):
             here = self.run_at(self.at["panel"], run)
             x = [self._record(run, r) for r in self.rows]
             scaled: list[Any] = []
-            for half in range(layout.halves):
-                dots = self._dots(half, here, x)
-                scale, minimum = self.integers(here, half)
+            for group in range(layout.groups):
+                dots = self._dots(group, here, x)
+                scale, minimum = self.integers(here, group)
                 products = [b.mul(dot, scale) for dot in dots]
-                scaled = [b.add(*pair) for pair in zip(scaled, products, strict=True)] if half else products
+                scaled = [b.add(*pair) for pair in zip(scaled, products, strict=True)] if group else products
                 if layout.offset:
                     for r, total in enumerate(offsets):
-                        self._add(total, b.sitofp(minimum, FLOATS), self._sum(x[r], half))
+                        self._add(total, b.sitofp(minimum, FLOATS), self._sum(x[r], group))
             for r, total in enumerate(inner):
                 self._add(total, b.sitofp(scaled[r], FLOATS), self._splat(x[r], RUN, F32))
         here = self.run_at(self.at["panel"], first)
@@ -132,21 +134,21 @@ class Tile(Panel):
             if layout.offset:
                 self._add(total, b.load(by_dmin), dmin)
 
-    def _dots(self, half: int, here: Place, x: list[Any]) -> list[Any]:
+    def _dots(self, group: int, here: Place, x: list[Any]) -> list[Any]:
         """Integer sums of a group, for every row."""
-        each = 8 // self.layout.halves
-        groups = range(half * each, (half + 1) * each)
-        dots = [self._splat(record, RUN + 4 + 4 * half, I32) for record in x]
-        for j in sorted(groups, key=lambda j: (j % 4, j)):  # both nibbles of a vector together
+        each = 8 // self.layout.groups
+        fours = range(group * each, (group + 1) * each)
+        dots = [self._splat(record, RUN + 4 + 4 * group, I32) for record in x]
+        for j in sorted(fours, key=lambda j: (j % 4, j)):  # both nibbles of a vector together
             weights = self.simd.operand(self.codes(here, j))
             for r, record in enumerate(x):
                 four = self.simd.load(self.b.add(record, I64(4 * j)), I32)
                 dots[r] = self.simd.dot(dots[r], weights, four)
         return dots
 
-    def _sum(self, record: Any, half: int) -> Any:
+    def _sum(self, record: Any, group: int) -> Any:
         """What the offset of a group is multiplied with."""
-        return self._splat(record, RUN + 4 + 4 * (self.layout.halves + half), F32)
+        return self._splat(record, RUN + 4 + 4 * (self.layout.groups + group), F32)
 
     def _record(self, run: Any, row: int) -> Any:
         """Address of a run of a row of activations."""

@@ -27,7 +27,7 @@ I8 = types.int8
 
 @cache
 def unpacker(fmt: BlockFormat) -> Callable[..., None]:
-    """The compiled ``spread(row, codes, scales, offsets)`` of a format, with the bits of ``unpack``.
+    """The compiled ``unpack(row, codes, scales, offsets)`` of a format, with the bits of its own.
 
     ``row`` is uint8[::1], the bytes of n // block_size whole blocks. It fills int8 codes[n],
     float32 scales[n // group] and, where the format has an offset, float32 offsets[n // group];
@@ -38,10 +38,10 @@ def unpacker(fmt: BlockFormat) -> Callable[..., None]:
     if walk is None:
         return by_atoms(fmt)
 
-    def spread(row: Any, codes: Any, scales: Any, offsets: Any) -> None:
+    def unpack(row: Any, codes: Any, scales: Any, offsets: Any) -> None:
         walk(row, put_codes, (codes, scales, offsets))
 
-    compiled: Callable[..., None] = jit(spread)
+    compiled: Callable[..., None] = jit(unpack)
     return compiled
 
 
@@ -62,11 +62,11 @@ def put_codes(out: Any, at: int, codes: Any) -> None:
 
 
 def by_atoms(fmt: BlockFormat) -> Callable[..., None]:
-    """``spread`` of any format, element by element."""
+    """``unpack`` of any format, element by element."""
     code, scale, offset = atoms(fmt)
     size, group, nbytes, has_offset = fmt.block_size, fmt.group, fmt.dtype.itemsize, fmt.has_offset
 
-    def spread(row: Any, codes: Any, scales: Any, offsets: Any) -> None:
+    def unpack(row: Any, codes: Any, scales: Any, offsets: Any) -> None:
         groups = size // group
         for b in range(len(row) // nbytes):
             block = row[b * nbytes : (b + 1) * nbytes]
@@ -77,5 +77,5 @@ def by_atoms(fmt: BlockFormat) -> Callable[..., None]:
                 if has_offset:
                     offsets[b * groups + g] = offset(block, g)
 
-    compiled: Callable[..., None] = jit(spread)
+    compiled: Callable[..., None] = jit(unpack)
     return compiled

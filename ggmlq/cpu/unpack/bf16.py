@@ -1,4 +1,4 @@
-"""The upper halves of floats, 32 at a time. Handed on are values, not codes; there are no scales."""
+"""The upper 16 bits of floats, 32 at a time. Handed on are values, not codes; there are no scales."""
 
 from __future__ import annotations
 

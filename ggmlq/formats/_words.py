@@ -12,6 +12,7 @@ Vectors are float32, int32 or bool; a plain number beside a vector takes its typ
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -52,7 +53,7 @@ def put(tile: Tile, i: int, vector: Vector) -> None:
     tile[i] = vector
 
 
-def zero(like: Tile) -> Vector:
+def zeros(like: Tile) -> Vector:
     """A vector of float zeros with the lanes of a tile."""
     return np.zeros(like.shape[1:], np.float32)
 
@@ -86,7 +87,7 @@ def clamp(codes: Vector, low: int, high: int) -> Vector:
 
 
 def nearest(v: Vector) -> Vector:
-    """Ggml's ``nearest_int``: halves to even, and beyond 2**22, infinity and NaN its wrapped bits."""
+    """Ggml's ``nearest_int``: ties to even, and beyond 2**22, infinity and NaN its wrapped bits."""
     return ((v + np.float32(12582912)).view(np.int32) & 0x7FFFFF) - 0x400000
 
 
@@ -118,21 +119,26 @@ class Program(NamedTuple):
     of_rows: bool = False  # whether it wants, beside importance, the mean square of the row: spread[0]
 
 
-def packer(program: Program, dtype: np.dtype[Any]) -> Callable[[Floats, Floats | None], Blocks]:
-    """A format's ``pack`` that runs a program with every block as a lane."""
+@dataclass(frozen=True, eq=False)
+class Packer:
+    """A format's ``pack`` that runs a program with every block as a lane.
 
-    def pack(x: Floats, imatrix: Floats | None) -> Blocks:
+    Whoever compiles encoders finds the program here, and needs no other file for the format.
+    """
+
+    program: Program
+    dtype: np.dtype[Any]
+
+    def __call__(self, x: Floats, imatrix: Floats | None) -> Blocks:
         rows, n, size = x.shape
         lanes = np.ascontiguousarray(x.reshape(rows * n, size).T)
         importance = None if imatrix is None else np.tile(imatrix.reshape(n, size).T, (1, rows))
         spread = None
-        if program.of_rows and imatrix is not None:
+        if self.program.of_rows and imatrix is not None:
             spread = mean_squares(x.reshape(rows, -1)).repeat(n)[None]
-        out = np.empty((dtype.itemsize, rows * n), np.uint8)
-        program.encode(lanes, importance, spread, out)
-        return np.ascontiguousarray(out.T).view(dtype).reshape(rows, n)
-
-    return pack
+        out = np.empty((self.dtype.itemsize, rows * n), np.uint8)
+        self.program.encode(lanes, importance, spread, out)
+        return np.ascontiguousarray(out.T).view(self.dtype).reshape(rows, n)
 
 
 def mean_squares(rows: Floats) -> Floats:
