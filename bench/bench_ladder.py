@@ -17,7 +17,7 @@ import pytest
 import ggmlq as gq
 from ggmlq.errors import GGMLQError
 from ggmlq.formats import FORMATS
-from ggmlq.ladder import Problem
+from ggmlq.problems import Linear
 from ggmlq.testing.blocks import random_blocks
 from ggmlq.testing.timing import GpuClock, roofs
 
@@ -41,7 +41,7 @@ def cases():
     for shape in SHAPES[DEVICE]:
         for name in LADDER:
             for rung in gq.kernels(device=DEVICE):
-                if not rung.refuses(Problem("linear", FORMATS[name], *shape, DEVICE)):
+                if not rung.refuses(Linear.here(FORMATS[name], *shape, device=DEVICE)):
                     yield pytest.param(
                         rung.name, name, shape, id=f"{name}-{'x'.join(map(str, shape))}-{rung.name}"
                     )
@@ -85,7 +85,7 @@ def operands(name, m, n, k, copies):
 @pytest.mark.parametrize(("kernel", "name", "shape"), list(cases()))
 def bench_linear(benchmark, request, kernel, name, shape):
     m, n, k = shape = SMOKE if benchmark.disabled else shape
-    problem = Problem("linear", FORMATS[name], *shape, DEVICE)
+    problem = Linear.here(FORMATS[name], *shape, device=DEVICE)
     rung = gq.ladder.choose(problem, kernel)
     copies = 1 if m > FEW or DEVICE == "cpu" else 1 + int(ROTATED / FORMATS[name].row_bytes(k) / n)
     x, weights = operands(name, m, n, k, copies)

@@ -17,7 +17,8 @@ import numpy as np
 
 from ...array import QuantArray
 from ...formats import BlockFormat
-from ...ladder import Problem, register
+from ...ladder import register
+from ...problems import Linear
 from ..machine.target import target
 from ..panels.layout import unpacked
 from ..panels.lines import LANE, by_lines
@@ -26,7 +27,7 @@ from ..panels.multiply import multiply
 FEW = 3  # rows of activations
 
 
-def refuses(problem: Problem) -> str | None:
+def refuses(problem: Linear) -> str | None:
     fmt = problem.format
     if not isinstance(fmt, BlockFormat):
         return f"{fmt.name} has no integer codes"

@@ -22,8 +22,10 @@ from typing import Any
 import numpy as np
 
 from ...array import QuantArray
+from ...card import older_than
 from ...formats import BlockFormat
-from ...ladder import Problem, register
+from ...ladder import register
+from ...problems import Linear
 from ..activations.floats import narrowed
 from ..dequantize import BLOCK_FORMATS
 from ..machine import device
@@ -263,12 +265,12 @@ def kernel(fmt: BlockFormat, shape: Shape) -> Kernel:
     )  # fmt: skip
 
 
-def refuses(problem: Problem) -> str | None:
+def refuses(problem: Linear) -> str | None:
     if not isinstance(problem.format, BlockFormat):
         return "is written for blocks"
     if problem.m > MOST or problem.k > LONGEST or problem.m * problem.k >= 1 << 32:
         return f"takes up to {MOST} rows, {LONGEST} columns and 2**32 elements of activations"
-    return device.older_than(LEAST)
+    return older_than(problem.card, LEAST)
 
 
 def run(kernel: Callable[..., Kernel], shapes: Sequence[Any], given: Any, q: QuantArray, out: Any) -> None:
