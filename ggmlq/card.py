@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from dataclasses import dataclass
 
 
-class Card(NamedTuple):
-    """What decides which kernels can run on it, and which of them are fast."""
+@dataclass(frozen=True, eq=False, slots=True)
+class Card:
+    """What decides which kernels can run on it, and which of them are fast.
+
+    One equals itself alone: there is one a device, and each product is looked up by it.
+    """
 
     name: str
     capability: tuple[int, int]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 import re
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -144,7 +145,7 @@ def test_a_rung_that_refuses_is_passed_over(table, monkeypatch):
 
 def test_a_gpu_with_less_shared_memory(table):
     assert by_name("cuda:gemv").refuses(problem(m=32)) is None
-    small = problem(m=32, card=H200._replace(shared=64 << 10))
+    small = problem(m=32, card=replace(H200, shared=64 << 10))
     reasons = {rung.name: rung.refuses(small) for rung in rungs("linear", "cuda")}
     assert "this GPU has 64" in reasons["cuda:gemv"]
     assert "this GPU has 64" in reasons["cuda:mma"]
@@ -282,7 +283,7 @@ def test_doctor_without_a_gpu(monkeypatch):
 def test_older_gpus_have_registers_for_fewer_records(table, monkeypatch):
     fmt = FORMATS["q4_0"]
     for capability, span in (((9, 0), 2), ((8, 6), 1)):
-        card = H200._replace(capability=capability)
+        card = replace(H200, capability=capability)
         monkeypatch.setattr(device, "card", lambda card=card: card)
         assert r11_gemv.chosen(fmt, 32).span == span
         assert r11_gemv.chosen(fmt, 16).span == 2

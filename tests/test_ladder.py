@@ -10,6 +10,7 @@ import pytest
 
 import ggmlq as gq
 from ggmlq import ladder, listing
+from ggmlq.cpu import choice
 from ggmlq.formats import FORMATS
 from ggmlq.ladder import Problem, choose, reasoned, register, rungs
 from ggmlq.problems import Linear
@@ -22,6 +23,7 @@ def fake(monkeypatch):
     """Three rungs beside the real ones: a slow one, a fast one for q4_0 only, and one on the GPU."""
     rungs("linear", "cpu"), rungs("linear", "cuda")  # load the real ones first
     monkeypatch.setattr(ladder, "_RUNGS", dict(ladder._RUNGS))
+    monkeypatch.setattr(choice, "table", list)  # this CPU was not measured
     ladder.chosen.cache_clear()
     only_q4_0 = lambda problem: None if problem.format is Q4_0 else "is written for q4_0"
 

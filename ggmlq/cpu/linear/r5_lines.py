@@ -24,8 +24,6 @@ from ..panels.layout import unpacked
 from ..panels.lines import LANE, by_lines
 from ..panels.multiply import multiply
 
-FEW = 3  # rows of activations
-
 
 def refuses(problem: Linear) -> str | None:
     fmt = problem.format
@@ -33,8 +31,6 @@ def refuses(problem: Linear) -> str | None:
         return f"{fmt.name} has no integer codes"
     if fmt.has_offset or fmt.block_size % LANE or fmt.group > LANE // 2:
         return f"it takes blocks of {LANE} weights or more, scales for 32 or fewer and no offsets"
-    if problem.m > FEW:
-        return f"it pays for {FEW} rows of activations at most"
     return None
 
 

@@ -148,7 +148,7 @@ def card() -> Card | None:
 def capability() -> tuple[int, int] | None:
     """Its compute capability; None where there is no GPU."""
     found = card()
-    return found and found.capability
+    return found.capability if found else None
 
 
 def older_than(least: tuple[int, int]) -> str | None:
@@ -179,7 +179,7 @@ def blocks_beside(blocks: int, shared: int) -> int:
 def room() -> int | None:
     """The same; None where there is no GPU."""
     found = card()
-    return found and found.shared
+    return found.shared if found else None
 
 
 @cache
