@@ -31,7 +31,8 @@ import numpy as np
 import ggmlq as gq
 from ggmlq.cuda.machine import device
 from ggmlq.errors import UnsupportedError
-from ggmlq.ladder import Problem, Rung, choose, rungs
+from ggmlq.ladder import Rung, choose, rungs
+from ggmlq.problems import Linear
 from ggmlq.testing import results
 from ggmlq.testing.engine import NMSE, Activations, Weights, WrongError
 from ggmlq.testing.machine import commit, machine
@@ -65,8 +66,8 @@ class Cell(NamedTuple):
         return f"{self.format} {self.n}x{self.k} M={self.m} {self.asked}{' plain' * (self.way == 'plain')}"
 
     @property
-    def problem(self) -> Problem:
-        return Problem("linear", gq.formats[self.format], self.m, self.n, self.k, "cuda")
+    def problem(self) -> Linear:
+        return Linear.here(gq.formats[self.format], self.m, self.n, self.k, device="cuda")
 
 
 # --- what to measure, and in which order ------------------------------------------------------

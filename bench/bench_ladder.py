@@ -19,7 +19,7 @@ import pytest
 import ggmlq as gq
 from ggmlq.errors import GGMLQError
 from ggmlq.formats import FORMATS
-from ggmlq.ladder import Problem
+from ggmlq.problems import Linear
 from ggmlq.testing.blocks import random_blocks
 from ggmlq.testing.timing import GpuClock, roofs
 
@@ -45,7 +45,7 @@ def takes(rung, name, shape):
     """Whether a rung serves a shape, in less than a second."""
     if DEVICE == "cuda" and rung.level < LOW and shape[0] > MANY:
         return False
-    return not rung.refuses(Problem("linear", FORMATS[name], *shape, DEVICE))
+    return not rung.refuses(Linear.here(FORMATS[name], *shape, device=DEVICE))
 
 
 def cases():
@@ -82,7 +82,7 @@ def compiled(cupy):
 
     capability = device.capability()
     compile_ahead({rung.name for rung in gq.kernels(device="cuda")}, set(LADDER), capability)
-    taken = {gq.ladder.choose(Problem("linear", FORMATS[name], *shape, "cuda")).name
+    taken = {gq.ladder.choose(Linear.here(FORMATS[name], *shape, device="cuda")).name
              for name in OTHERS for shape in OF_OTHERS["cuda"]}  # fmt: skip
     compile_ahead(taken, set(OTHERS), capability)
 
@@ -114,7 +114,8 @@ def bench_linear(benchmark, request, kernel, name, shape):
         clock, cp = request.getfixturevalue("clock"), request.getfixturevalue("cupy")
         if not benchmark.disabled:
             request.getfixturevalue("compiled")
-    rung = gq.ladder.choose(Problem("linear", FORMATS[name], *shape, DEVICE), kernel)
+    problem = Linear.here(FORMATS[name], *shape, device=DEVICE)
+    rung = gq.ladder.choose(problem, kernel)
     copies = 1 if m > FEW or DEVICE == "cpu" else 1 + int(ROTATED / FORMATS[name].row_bytes(k) / n)
     x, weights = rows_of(m, k), weights_of(name, n, k, copies)
     for q in weights:

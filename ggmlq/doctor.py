@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 from . import __version__
 from .errors import GGMLQError
-from .formats import FORMATS
-from .listing import ORDINARY, SHOWN, choices
+from .listing import taken
+from .problems import ORDINARY, SHOWN, Linear
 from .text import size, table
 
 if TYPE_CHECKING:
@@ -129,10 +129,13 @@ def _auto() -> dict[str, Any]:
         card = choice.card()
         if card is None:
             return {"error": "there is no GPU"}
-        taken = [(name, *found) for name in choice.formats(card) for found in choices(FORMATS[name], "cuda")]
+        rows = [
+            {"format": name, "M": m, "kernel": kernel, "why": why}
+            for name in choice.formats(card)
+            for m, (_, kernel, why) in zip(SHOWN, taken(Linear.shown(name, "cuda", card)), strict=True)
+        ]
     except (GGMLQError, ImportError, AttributeError) as error:  # numba-cuda may not fit its neighbours
         return {"error": str(error)}
-    rows = [{"format": name, "M": m, "kernel": kernel, "why": why} for name, _, m, kernel, why in taken]
     return {"card": card.name, "N": ORDINARY, "K": ORDINARY, "kernels": rows}
 
 

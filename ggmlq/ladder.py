@@ -3,9 +3,13 @@
 A rung is a module ``ggmlq/<device>/<op>/r<level>_<name>.py`` that ends in a decorated ``launch``.
 The folder's listing is the ladder; a new rung touches nothing else.
 
+What an operation is about, the ladder does not know: each has a kind of :class:`Problem`, which its
+rungs are asked about, and its module in ``ops/`` calls their ``launch`` with what they agree on.
+
 A device may have a module ``ggmlq/<device>/choice.py`` that knows which rungs are fast for a problem,
-because they were measured. It only orders them: a rung that refuses is passed over, a name that
-belongs to no rung too, and after those it names come all others from the highest down.
+because they were measured: ``preference(problem)`` is names, the fastest first, and where that comes
+from; ``card()`` what the current device is. It only orders rungs: one that refuses is passed over, a
+name that belongs to no rung too, and after those it names come all others from the highest down.
 """
 
 from __future__ import annotations
@@ -13,33 +17,55 @@ from __future__ import annotations
 import difflib
 import importlib.util
 import pkgutil
-from collections.abc import Callable
+from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass
 from functools import cache, lru_cache, partial
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar, NamedTuple, Self
 
 from .announced import announced
+from .card import Card
 from .errors import MissingDependencyError, UnsupportedError
-from .formats import Format
 
 DEVICES = ("cpu", "cuda")
+KINDS: dict[str, type[Problem]] = {}  # by operation
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Problem:
-    """One operation on one shape: what a rung accepts or refuses."""
+    """One operation on one shape: what a rung accepts or refuses. Each operation has a kind of its own."""
 
-    op: str
-    format: Format
-    m: int  # rows of activations
-    n: int  # rows of weights
-    k: int  # length of both
     device: str  # "cpu" or "cuda"
-    lasting: bool = True  # whether the weights keep their bytes, so that a kernel may keep them in its order
+    card: Card | None = None  # None on a CPU, and where it is unknown: then nothing is refused for it
 
-    def __str__(self) -> str:
-        return f"{self.op}[{self.format.name}, M={self.m}, N={self.n}, K={self.k}, {self.device}]"
+    op: ClassVar[str]
+    setting: ClassVar[str] = ""  # in a few words, what all problems have in common that lists show
+    operands: ClassVar[str] = "the operands"
+    moved: ClassVar[dict[str, str]] = {"cpu": "host arrays", "cuda": "CuPy arrays"}  # what to pass elsewhere
+
+    def __init_subclass__(cls, op: str) -> None:
+        cls.op = op
+        KINDS[op] = cls
+
+    @property
+    def facts(self) -> tuple[Hashable, ...]:
+        """What a kind adds, in the order in which it is made of them."""
+        return tuple(value for name, value in vars(self).items() if name not in ("device", "card"))
+
+    @property
+    def case(self) -> str:
+        """In a few words, what tells it from the others that lists show."""
+        return str(self)
+
+    @classmethod
+    def here(cls, *facts: Any, device: str) -> Self:
+        """One on the current device."""
+        return cls(*facts, device=device, card=current_card(device))
+
+    @classmethod
+    def shown(cls, format: Any, device: str, card: Card | None) -> Sequence[Self]:
+        """Problems of an ordinary size that lists show, with operands of a format."""
+        return []
 
 
 def serves_all(problem: Problem) -> str | None:
@@ -58,8 +84,8 @@ class Rung:
     teaches: str  # first line of the file
     arithmetic: str  # what it multiplies: docs/arithmetic.md
     accumulate: str  # "int32", "f32" …: fixes its tolerance
-    launch: Callable[[Any, Any, Any], None]  # x [M, K], weights [N, K], out f32 [M, N]
-    refuses: Callable[[Problem], str | None] = serves_all  # None, or the reason in words
+    launch: Callable[..., Any]  # takes what the module of its operation in ops/ passes
+    refuses: Callable[[Any], str | None] = serves_all  # a problem of its kind: None, or the reason in words
     caution: str | None = None  # why "auto" takes it only where no other rung serves
 
 
@@ -72,17 +98,15 @@ def register(
     *,
     arithmetic: str,
     accumulate: str,
-    refuses: Callable[[Problem], str | None] = serves_all,
+    refuses: Callable[[Any], str | None] = serves_all,
     caution: str | None = None,
-) -> Callable[[Callable[[Any, Any, Any], None]], Rung]:
+) -> Callable[[Callable[..., Any]], Rung]:
     """Decorate the ``launch`` of a rung's module; pass ``__name__`` and ``__doc__``."""
     made = partial(_rung, module, doc, arithmetic, accumulate, refuses=refuses, caution=caution)
 
-    def decorate(launch: Callable[[Any, Any, Any], None]) -> Rung:
+    def decorate(launch: Callable[..., Any]) -> Rung:
         rung = made(launch)
         _RUNGS[f"{rung.op}/{rung.name}"] = rung
-        _ordered.cache_clear()
-        _remembered.cache_clear()
         chosen.cache_clear()
         return rung
 
@@ -91,7 +115,7 @@ def register(
 
 def _rung(
     module: str, doc: str | None, arithmetic: str, accumulate: str,
-    launch: Callable[[Any, Any, Any], None], **facts: Any,
+    launch: Callable[..., Any], **facts: Any,
 ) -> Rung:  # fmt: skip
     """A rung by the name of its module, ``ggmlq.<device>.<op>.r<level>_<name>``."""
     _, device, op, stem = module.rsplit(".", 3)
@@ -109,11 +133,6 @@ def rungs(op: str, device: str) -> tuple[Rung, ...]:
     """
     if absent(op, device) is not None:
         return _announced(op, device)
-    return _ordered(op, device, tuple(_RUNGS))
-
-
-@cache
-def _ordered(op: str, device: str, registered: tuple[str, ...]) -> tuple[Rung, ...]:
     found = [rung for rung in _RUNGS.values() if (rung.op, rung.device) == (op, device)]
     return tuple(sorted(found, key=_place))
 
@@ -142,7 +161,7 @@ def _announced(op: str, device: str) -> tuple[Rung, ...]:
     """The rungs of a device as their files announce them: to be listed, not to be launched."""
     reason = absent(op, device)
 
-    def launch(x: Any, q: Any, out: Any) -> None:
+    def launch(*arguments: Any) -> None:
         raise MissingDependencyError(str(reason))
 
     found = []
@@ -157,17 +176,37 @@ def _announced(op: str, device: str) -> tuple[Rung, ...]:
 HIGHEST = "the highest that takes it"
 
 
+class Choice(NamedTuple):
+    """A rung, and why it is taken."""
+
+    rung: Rung
+    why: str
+
+
 def choose(problem: Problem, kernel: str = "auto", arithmetic: str | None = None) -> Rung:
     """The named rung, or the fastest known that does not refuse; without figures the highest."""
-    return reasoned(problem, kernel, arithmetic)[0]
+    return reasoned(problem, kernel, arithmetic).rung
 
 
-def reasoned(problem: Problem, kernel: str = "auto", arithmetic: str | None = None) -> tuple[Rung, str]:
+def reasoned(problem: Problem, kernel: str = "auto", arithmetic: str | None = None) -> Choice:
     """What :func:`choose` gives, and why."""
-    measured = _measured(problem.device)
-    if measured is None:
-        return _best(problem, kernel, arithmetic, (), "")
-    return _remembered(problem, kernel, arithmetic, measured.card(), tuple(_RUNGS))
+    try:
+        hash((kernel, arithmetic))
+    except TypeError:
+        return _best(problem, kernel, arithmetic)  # which says what is wrong with them
+    kind: Any = type(problem)
+    return chosen(kind, problem.device, problem.card, kernel, arithmetic, *problem.facts)
+
+
+@lru_cache(1 << 12)
+def chosen(
+    kind: Any, device: str, card: Card | None, kernel: str, arithmetic: str | None, *facts: Hashable
+) -> Choice:
+    """The same, remembered: for who calls so often that making the problem would cost too much.
+
+    What a rung refuses depends on the problem, its card, and on nothing that changes in a process.
+    """
+    return _best(kind(*facts, device=device, card=card), kernel, arithmetic)
 
 
 @cache
@@ -177,20 +216,19 @@ def _measured(device: str) -> Any:
     return importlib.import_module(name) if importlib.util.find_spec(name) else None
 
 
-@lru_cache(1 << 12)
-def _remembered(
-    problem: Problem, kernel: str, arithmetic: str | None, card: Any, registered: tuple[str, ...]
-) -> tuple[Rung, str]:
-    """The best rung on a card; what a rung refuses may depend on the card, and on nothing else outside."""
-    return _best(problem, kernel, arithmetic, *_measured(problem.device).preference(problem, card))
+def current_card(device: str) -> Card | None:
+    """The card that a problem has here; None where there is none."""
+    measured = _measured(device)
+    card: Card | None = measured.card() if measured else None
+    return card
 
 
-def _best(
-    problem: Problem, kernel: str, arithmetic: str | None, preferred: tuple[str, ...], why: str
-) -> tuple[Rung, str]:
+def _best(problem: Problem, kernel: str, arithmetic: str | None) -> Choice:
     """The first that does not refuse: of the preferred ones, then of all from the highest down."""
     if (missing := absent(problem.op, problem.device)) is not None:
         raise MissingDependencyError(f"{problem}: {missing}")
+    measured = _measured(problem.device)
+    preferred, why = measured.preference(problem) if measured else ((), HIGHEST)
     by_name = {rung.name: rung for rung in reversed(rungs(problem.op, problem.device))}
     if kernel not in ("auto", *by_name):
         raise UnsupportedError(_unknown(problem, kernel, list(by_name)))
@@ -204,12 +242,12 @@ def _best(
         else:
             reason = rung.refuses(problem)
         if reason is None:
-            return rung, why if rung.name in preferred else HIGHEST
+            return Choice(rung, why if rung.name in preferred else HIGHEST)
         why_not.append(f"{rung.name}: {reason}")
     listed = "; ".join(why_not) or f"this version has no kernel for {problem.device} arrays"
     way = "gq.kernels() lists what there is"
     if problem.device != "cpu":
-        way += ', q.to("cpu") and x.get() move the work to the host'
+        way += f", {problem.moved['cpu']} move the work to the host"
     raise UnsupportedError(
         f"{problem} with kernel={kernel!r}, arithmetic={arithmetic!r}: no kernel takes it: {listed}; {way}"
     )
@@ -218,22 +256,11 @@ def _best(
 def _unknown(problem: Problem, kernel: str, names: list[str]) -> str:
     asked, device = f"{problem} with kernel={kernel!r}", str(kernel).partition(":")[0]
     if device in DEVICES and device != problem.device:
-        way = 'x.get() and q.to("cpu")' if device == "cpu" else 'cupy.asarray(x) and q.to("cuda")'
         return (
-            f"{asked}: that is a kernel for {device} arrays, x and q are {problem.device} arrays; pass {way}"
+            f"{asked}: that is a kernel for {device} arrays, {problem.operands} are {problem.device} arrays; "
+            f"pass {problem.moved[device]}"
         )
     stems = {name.partition(":")[2]: name for name in names}
     near = difflib.get_close_matches(str(kernel).rpartition(":")[2], stems, 1)
     meant = f"did you mean {stems[near[0]]!r}?" if near else "gq.kernels() lists what there is"
     return f"{asked}: there is no such kernel; those for {problem.device} are {', '.join(names)}; {meant}"
-
-
-@lru_cache(1 << 12)
-def chosen(
-    fmt: Format, m: int, n: int, k: int, index: int, kernel: str = "auto", arithmetic: str | None = None
-) -> Rung:
-    """What :func:`choose` says of a product on the current CUDA device, whose number is ``index``.
-
-    A tenth of the time that it takes to make a problem and look that up; a device stays what it is.
-    """
-    return choose(Problem("linear", fmt, m, n, k, "cuda"), kernel, arithmetic)

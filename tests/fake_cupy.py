@@ -7,6 +7,8 @@ from types import SimpleNamespace
 
 import numpy as np
 
+from ggmlq.card import Card
+
 
 class Device(nullcontext):
     """A number and a ``with`` block."""
@@ -68,7 +70,8 @@ def put_gpu(monkeypatch, capability=(9, 0)):
     state.stream = SimpleNamespace(
         ptr=99, is_capturing=lambda: state.capturing, synchronize=lambda: wait("waits")
     )
-    driver = SimpleNamespace(device=lambda: 0, stream=lambda index: state.stream)
+    card = Card("a card", capability, 132, 227 << 10)
+    driver = SimpleNamespace(device=lambda: 0, stream=lambda index: state.stream, card=lambda index: card)
     runtime = SimpleNamespace(deviceSynchronize=lambda: wait("device_waits"), getDeviceCount=lambda: 1)
     cuda = SimpleNamespace(
         get_allocator=lambda: state.allocator, using_allocator=using_allocator, runtime=runtime, Device=Device
@@ -76,5 +79,5 @@ def put_gpu(monkeypatch, capability=(9, 0)):
     state.cupy = SimpleNamespace(cuda=cuda, asarray=on_device, ascontiguousarray=lambda array: array)
     monkeypatch.setattr(device, "driver", lambda: driver)
     monkeypatch.setattr(device, "cupy", lambda: state.cupy)
-    monkeypatch.setattr(device, "capability", lambda: capability)
+    monkeypatch.setattr(device, "card", lambda: card)
     return state

@@ -5,20 +5,27 @@ from __future__ import annotations
 import json
 import math
 import re
+from dataclasses import replace
 
 import numpy as np
 import pytest
 
 import ggmlq as gq
-from ggmlq import doctor, ladder
+from ggmlq import doctor, ladder, measured
+from ggmlq.card import Card
 from ggmlq.cuda import choice
 from ggmlq.cuda.linear import r13_gemv, r14_mma_bf16
 from ggmlq.cuda.machine import device
 from ggmlq.cuda.strips.layout import layout_of
 from ggmlq.formats import FORMATS, BlockFormat
-from ggmlq.ladder import Problem, choose, reasoned, register, rungs
+from ggmlq.ladder import choose, reasoned, register, rungs
+from ggmlq.problems import Linear
 
-H200 = choice.Card("NVIDIA H200", (9, 0), 132)
+ROOM = 227 << 10  # bytes of shared memory
+H200 = Card("NVIDIA H200", (9, 0), 132, ROOM)
+A100 = Card("NVIDIA A100", (8, 0), 108, ROOM)
+CUBLAS_PROBLEM = device._cublas_problem
+T4 = Card("Tesla T4", (7, 5), 40, 64 << 10)
 SPANS = [[4, ["cuda:mma", "cuda:dp4a"]], [90, ["cuda:gone", "cuda:registers"]], [None, ["cuda:dequant_bf16"]]]
 TABLE = [
     {
@@ -37,25 +44,29 @@ TABLE = [
 ]  # fmt: skip
 
 
+@pytest.fixture(autouse=True)
+def fresh(monkeypatch):
+    """CuBLAS is there, and nothing is remembered."""
+    monkeypatch.setattr(device, "_cublas_problem", lambda: None)
+    ladder.chosen.cache_clear()
+    yield
+    ladder.chosen.cache_clear()
+
+
 @pytest.fixture
 def table(monkeypatch):
     """A made-up table, and an H200 that is not there."""
-    monkeypatch.setattr(choice, "table", lambda: TABLE)
-    put_card(monkeypatch, H200)
-    yield
-    ladder._remembered.cache_clear()
+    put_table(monkeypatch, TABLE)
+    monkeypatch.setattr(choice, "card", lambda: H200)
 
 
-def put_card(monkeypatch, card):
-    ladder._remembered.cache_clear()
-    monkeypatch.setattr(choice, "card", lambda: card)
-    monkeypatch.setattr(device, "capability", lambda: card and card.capability)
-    monkeypatch.setattr(device, "lacks_cublas", lambda: None)
-    monkeypatch.setattr(device, "most_shared", lambda: 227 << 10)
+def put_table(monkeypatch, cards):
+    ladder.chosen.cache_clear()
+    monkeypatch.setattr(choice, "table", lambda: cards)
 
 
-def problem(name="q4_0", m=1, n=4096, k=4096):
-    return Problem("linear", FORMATS[name], m, n, k, "cuda")
+def problem(name="q4_0", m=1, n=4096, k=4096, card=H200):
+    return Linear(FORMATS[name], m, n, k, device="cuda", card=card)
 
 
 def test_the_measured_one(table):
@@ -81,18 +92,18 @@ def test_the_nearest_shape(table):
 
 
 def test_formats_that_stand_for_others():
-    measured = ["q4_0", "q8_0", "q4_K", "q6_K"]
+    known = ["q4_0", "q8_0", "q4_K", "q6_K"]
     want = {"q4_0": "q4_0", "iq4_nl": "q4_0", "q5_1": "q4_K", "q3_K": "q6_K", "nvfp4": "q6_K", "q8_K": "q8_0"}
-    assert {name: choice.stand_in(FORMATS[name], measured) for name in want} == want
+    assert {name: measured.stand_in(FORMATS[name], known) for name in want} == want
     for fmt in FORMATS.values():
         if isinstance(fmt, BlockFormat):
-            assert choice.stand_in(fmt, ["mxfp4"]) == "mxfp4"
+            assert measured.stand_in(fmt, ["mxfp4"]) == "mxfp4"
 
 
-def test_why_says_what_stood_in(table, monkeypatch):
+def test_why_says_what_stood_in(table):
     assert reasoned(problem("q5_0"))[1] == "measured on NVIDIA H200 at abc with q4_0"
-    put_card(monkeypatch, choice.Card("NVIDIA H100 PCIe", (9, 0), 114))
-    assert reasoned(problem())[1] == "measured on NVIDIA H200 at abc, the nearest card"
+    h100 = Card("NVIDIA H100 PCIe", (9, 0), 114, ROOM)
+    assert reasoned(problem(card=h100))[1] == "measured on NVIDIA H200 at abc, the nearest card"
     assert reasoned(problem("f32")) == (by_name("cuda:dequant"), ladder.HIGHEST)
 
 
@@ -100,15 +111,14 @@ def test_why_says_what_stood_in(table, monkeypatch):
     ("card", "kernel"),
     [
         (None, "cuda:mma"),
-        (choice.Card("NVIDIA B200", (10, 0), 148), "cuda:mma"),
-        (choice.Card("NVIDIA GeForce RTX 4090", (8, 9), 128), "cuda:mma"),
-        (choice.Card("NVIDIA A100-SXM4-80GB", (8, 0), 108), "cuda:vectorized"),
-        (choice.Card("Tesla T4", (7, 5), 40), "cuda:vectorized"),
+        (Card("NVIDIA B200", (10, 0), 148, ROOM), "cuda:mma"),
+        (Card("NVIDIA GeForce RTX 4090", (8, 9), 128, 99 << 10), "cuda:dp4a"),
+        (Card("NVIDIA A100-SXM4-80GB", (8, 0), 108, 163 << 10), "cuda:vectorized"),
+        (T4, "cuda:vectorized"),
     ],
 )
-def test_the_nearest_card(table, monkeypatch, card, kernel):
-    put_card(monkeypatch, card)
-    assert choose(problem()).name == kernel
+def test_the_nearest_card(table, card, kernel):
+    assert choose(problem(card=card)).name == kernel
 
 
 def test_cards_of_one_capability(monkeypatch):
@@ -120,22 +130,21 @@ def test_cards_of_one_capability(monkeypatch):
         ("NVIDIA GH100", 120, "NVIDIA H100"),
         ("another", 80, "NVIDIA H20"),
     ):
-        card = choice.Card(name, (9, 0), count)
+        card = Card(name, (9, 0), count, ROOM)
         assert min(cards, key=lambda entry: choice._distance(card, entry))["card"] == want
 
 
 def test_a_rung_that_refuses_is_passed_over(table, monkeypatch):
-    put_card(monkeypatch, choice.Card("NVIDIA H200 of old", (7, 5), 132))
-    monkeypatch.setattr(choice, "table", lambda: TABLE[:1])
-    assert choose(problem()).name == "cuda:dp4a"
-    assert choose(problem(m=500)).name == "cuda:registers"  # bfloat16 needs 8.0, and floats are slower
+    put_table(monkeypatch, TABLE[:1])
+    old = Card("NVIDIA H200 of old", (7, 5), 132, ROOM)
+    assert choose(problem(card=old)).name == "cuda:dp4a"
+    assert choose(problem(m=500, card=old)).name == "cuda:registers"  # bfloat16 needs 8.0, floats are slower
 
 
-def test_a_gpu_with_less_shared_memory(table, monkeypatch):
-    many = problem(m=32)
-    assert {rung.name: rung for rung in rungs("linear", "cuda")}["cuda:gemv"].refuses(many) is None
-    monkeypatch.setattr(device, "most_shared", lambda: 64 << 10)
-    reasons = {rung.name: rung.refuses(many) for rung in rungs("linear", "cuda")}
+def test_a_gpu_with_less_shared_memory(table):
+    assert by_name("cuda:gemv").refuses(problem(m=32)) is None
+    small = problem(m=32, card=replace(H200, shared=64 << 10))
+    reasons = {rung.name: rung.refuses(small) for rung in rungs("linear", "cuda")}
     assert "this GPU has 64" in reasons["cuda:gemv"]
     assert "this GPU has 64" in reasons["cuda:mma"]
     assert reasons["cuda:mma_bf16"] is None
@@ -160,7 +169,7 @@ def test_a_named_one_is_not_refused_for_being_slow(table):
 
 def test_auto_does_not_risk_an_overflow(table, monkeypatch):
     """A rung with a caution comes last, wherever a table names it."""
-    monkeypatch.setattr(choice, "table", lambda: [dict(TABLE[0], linear=[
+    put_table(monkeypatch, [dict(TABLE[0], linear=[
         {"format": "q4_0", "N": 1, "K": 1, "up to": [[None, ["cuda:dequant_cublas", "cuda:naive"]]]}
     ])])  # fmt: skip
     assert choose(problem()).caution is None
@@ -169,12 +178,10 @@ def test_auto_does_not_risk_an_overflow(table, monkeypatch):
 
 
 def test_no_table_at_all(monkeypatch):
-    put_card(monkeypatch, H200)
-    monkeypatch.setattr(choice, "table", list)
+    put_table(monkeypatch, [])
     able = [r for r in rungs("linear", "cuda") if not (r.caution or r.refuses(problem()))]
     assert reasoned(problem()) == (able[-1], ladder.HIGHEST)
     assert choice.formats(H200) == []
-    ladder._remembered.cache_clear()
 
 
 @pytest.mark.parametrize("text", [None, "", "[]", "{}", '{"cards": 3'])
@@ -184,31 +191,26 @@ def test_a_damaged_table_only_costs_time(text, tmp_path, monkeypatch):
         place.write_text(text)
     monkeypatch.setattr(choice, "TABLE", place)
     choice.table.cache_clear()
-    put_card(monkeypatch, H200)
     try:
         assert choose(problem()).device == "cuda"
     finally:
         choice.table.cache_clear()
-        ladder._remembered.cache_clear()
 
 
 def test_a_format_of_another_version_is_passed_over(table, monkeypatch):
     entry = {**TABLE[0], "linear": [{"format": "q9_X", "N": 1, "K": 1, "up to": []}, *TABLE[0]["linear"]]}
-    monkeypatch.setattr(choice, "table", lambda: [entry])
-    ladder._remembered.cache_clear()
+    put_table(monkeypatch, [entry])
     assert choose(problem()).name == "cuda:mma"
 
 
 def test_another_card_is_another_choice(table, monkeypatch):
     """What was chosen is remembered for a card, and forgotten when a rung is registered."""
     assert choose(problem()) is choose(problem())
-    monkeypatch.setattr(choice, "card", lambda: choice.Card("NVIDIA A100", (8, 0), 108))
-    assert choose(problem()).name == "cuda:vectorized"
+    assert choose(problem(card=A100)).name == "cuda:vectorized"
     monkeypatch.setattr(ladder, "_RUNGS", dict(ladder._RUNGS))
     facts = {"arithmetic": "q8", "accumulate": "int32"}
     fresh = register("ggmlq.cuda.linear.r3_vectorized", "Another.", **facts)(lambda x, q, out: None)
-    assert choose(problem()) is fresh
-    ladder._remembered.cache_clear()
+    assert choose(problem(card=A100)) is fresh
 
 
 # --- the table that ships ---------------------------------------------------------------------
@@ -231,17 +233,17 @@ def test_the_table_is_whole():
 
 
 @pytest.mark.parametrize("name", FORMATS)
-def test_every_problem_has_a_kernel(name, monkeypatch):
+def test_every_problem_has_a_kernel(name):
     """On any card, whatever is asked: by default one of sound arithmetic."""
     rng, fmt = np.random.default_rng(), FORMATS[name]
     for capability in ((7, 5), (8, 0), (9, 0), (12, 0)):
-        put_card(monkeypatch, choice.Card("some card", capability, int(rng.integers(10, 200))))
+        card = Card("some card", capability, int(rng.integers(10, 200)), int(rng.integers(48, 228)) << 10)
         for _ in range(20):
             m, n, blocks = (int(2 ** rng.uniform(0, 14)) for _ in range(3))
-            rung = choose(problem(name, m, n, blocks * fmt.block_size))
-            assert rung.refuses(problem(name, m, n, blocks * fmt.block_size)) is None
+            asked = problem(name, m, n, blocks * fmt.block_size, card)
+            rung = choose(asked)
+            assert rung.refuses(asked) is None
             assert rung.caution is None
-    ladder._remembered.cache_clear()
 
 
 # --- who says so ------------------------------------------------------------------------------
@@ -249,7 +251,7 @@ def test_every_problem_has_a_kernel(name, monkeypatch):
 
 def test_kernels_say_what_auto_takes(table):
     found = gq.kernels(format="q4_0", device="cuda")
-    assert [(c.m, c.kernel) for c in found.auto] == [
+    assert [(taken.problem.m, taken.kernel) for taken in found.auto] == [
         (1, "cuda:mma"), (8, "cuda:registers"), (64, "cuda:registers"), (512, "cuda:dequant_bf16"),
     ]  # fmt: skip
     assert "auto, M=512  cuda:dequant_bf16  measured on NVIDIA H200 at abc" in repr(found)
@@ -272,43 +274,34 @@ def test_doctor_says_it_too(table, monkeypatch):
 
 
 def test_doctor_without_a_gpu(monkeypatch):
-    put_card(monkeypatch, None)
+    monkeypatch.setattr(choice, "card", lambda: None)
     assert doctor.examine()["auto"] == {"error": "there is no GPU"}
-    ladder._remembered.cache_clear()
 
 
 def test_older_gpus_have_registers_for_fewer_records(table, monkeypatch):
     fmt = FORMATS["q4_0"]
     for capability, span in (((9, 0), 2), ((8, 6), 1)):
-        monkeypatch.setattr(device, "capability", lambda capability=capability: capability)
-        monkeypatch.setattr(device, "most_shared", lambda: 227 << 10)
+        card = replace(H200, capability=capability)
+        monkeypatch.setattr(device, "card", lambda card=card: card)
         assert r13_gemv.chosen(fmt, 32).span == span
         assert r13_gemv.chosen(fmt, 16).span == 2
 
 
-def test_a_gpu_that_refuses_all_that_was_measured(monkeypatch):
+def test_a_gpu_that_refuses_all_that_was_measured():
     """Before 8.0: dp4a, which is 3.6 times as fast for one row as the highest that is left."""
-    put_card(monkeypatch, choice.Card("Tesla T4", (7, 5), 40))
-    monkeypatch.setattr(device, "most_shared", lambda: 64 << 10)
-    assert {m: choose(problem(m=m)).name for m in (1, 8, 64, 65)} == {
+    assert {m: choose(problem(m=m, card=T4)).name for m in (1, 8, 64, 65)} == {
         1: "cuda:dp4a", 8: "cuda:dp4a", 64: "cuda:dp4a", 65: "cuda:registers",
     }  # fmt: skip
-    put_card(monkeypatch, choice.Card("NVIDIA A100", (8, 0), 108))
-    assert choose(problem(), arithmetic="q8").name == "cuda:streamk"
-    ladder._remembered.cache_clear()
+    assert choose(problem(card=A100), arithmetic="q8").name == "cuda:streamk"
 
 
 def test_without_cublas_others_serve(monkeypatch):
-    put_card(monkeypatch, H200)
-    monkeypatch.setattr(device, "lacks_cublas", lambda: "needs cuBLAS: it is not there")
+    monkeypatch.setattr(device, "_cublas_problem", lambda: "needs cuBLAS: it is not there")
     assert choose(problem(m=4096)).name == "cuda:wgmma"
     for name in ("cuda:dequant_bf16", "cuda:dequant_cublas", "cuda:dequant"):
         with pytest.raises(gq.GGMLQError, match=f"{name}: needs cuBLAS"):
             choose(problem(m=4096), name)
-    put_card(monkeypatch, choice.Card("NVIDIA A100", (8, 0), 108))
-    monkeypatch.setattr(device, "lacks_cublas", lambda: "needs cuBLAS: it is not there")
-    assert choose(problem(m=4096)).name == "cuda:mma_bf16"
-    ladder._remembered.cache_clear()
+    assert choose(problem(m=4096, card=A100)).name == "cuda:mma_bf16"
 
 
 def test_cublas_is_asked_for_where_cupy_finds_it(monkeypatch):
@@ -324,18 +317,17 @@ def test_cublas_is_asked_for_where_cupy_finds_it(monkeypatch):
             return refuse(name)
 
     monkeypatch.setattr(device, "import_module", lambda name: asked.append(name) or Libs())
-    device._cublas_problem.cache_clear()
+    monkeypatch.setattr(device, "_cublas_problem", CUBLAS_PROBLEM)
+    CUBLAS_PROBLEM.cache_clear()
     device.cublas.cache_clear()
     try:
-        monkeypatch.setattr(device, "capability", lambda: None)
-        assert device.lacks_cublas() is None
+        assert device.lacks_cublas(None) is None
         assert asked == []
-        monkeypatch.setattr(device, "capability", lambda: (9, 0))
         words = r"needs cuBLAS: .*\(libcublas\.so\.13: not found\).*pip install \"ggmlq\[cuda\]\""
-        assert [bool(re.fullmatch(words + ".*", device.lacks_cublas())) for _ in range(2)] == [True, True]
+        assert [bool(re.fullmatch(words + ".*", device.lacks_cublas(H200))) for _ in range(2)] == [True, True]
         assert asked == ["cupy_backends.cuda.libs"]
     finally:
-        device._cublas_problem.cache_clear()
+        CUBLAS_PROBLEM.cache_clear()
 
 
 def test_a_card_with_less_shared_memory_holds_fewer_blocks(monkeypatch):

@@ -14,6 +14,7 @@ pytest.importorskip("numba_cuda", reason="numba-cuda is not installed (extra tes
 from fake_cupy import on_device, put_gpu
 
 import ggmlq as gq
+from ggmlq.card import Card
 from ggmlq.cuda.machine import device
 from ggmlq.cuda.strips import to_blocks
 from ggmlq.formats import FORMATS
@@ -162,7 +163,7 @@ def test_arrays_that_need_their_bytes(gpu):
 
 
 def test_a_gpu_whose_kernels_read_the_bytes(gpu, monkeypatch):
-    monkeypatch.setattr(device, "capability", lambda: (7, 5))
+    monkeypatch.setattr(device, "card", lambda: Card("Tesla T4", (7, 5), 40, 64 << 10))
     q, raw = weights()
     with pytest.raises(
         gq.GGMLQError, match=r"needs compute capability 8\.0, this GPU has 7\.5; keep the bytes"

@@ -8,9 +8,10 @@ import numpy as np
 import pytest
 
 import ggmlq as gq
+from ggmlq.card import Card
 from ggmlq.cuda.linear import r7_dequant_cublas
 from ggmlq.formats import FORMATS, BlockFormat
-from ggmlq.ladder import Problem
+from ggmlq.problems import Linear
 from ggmlq.testing.cases import weights
 from ggmlq.testing.oracle import assert_right
 from ggmlq.testing.products import products
@@ -56,7 +57,7 @@ def multiply(cupy, rung, x, q):
 
 
 def check(cupy, rung, name, m, n, k, kind="normal"):
-    problem = Problem("linear", FORMATS[name], m, n, k, "cuda")
+    problem = Linear.here(FORMATS[name], m, n, k, device="cuda")
     if reason := rung.refuses(problem):
         assert reason[0].islower()
         return
@@ -117,7 +118,7 @@ def test_nothing_to_multiply(rung, cupy):
 def test_not_a_number_stays_one(rung, cupy):
     q, x = weights("q8_0", 9, 256, SEED), rows("normal", 3, 256)
     x[1, 70] = np.nan
-    if not rung.refuses(Problem("linear", q.format, 3, 9, 256, "cuda")):
+    if not rung.refuses(Linear.here(q.format, 3, 9, 256, device="cuda")):
         assert np.isnan(multiply(cupy, rung, x, q)).any(axis=1).tolist() == [False, True, False]
 
 
@@ -168,7 +169,7 @@ def test_auto_takes_every_format(name, cupy):
 def test_forms_of_x(cupy):
     q, x = weights("q4_0", 7, 128, SEED).to("cuda"), cupy.asarray(rows("normal", 24, 128))
     for rung in RUNGS:
-        if rung.refuses(Problem("linear", q.format, 24, 7, 128, "cuda")):
+        if rung.refuses(Linear.here(q.format, 24, 7, 128, device="cuda")):
             continue
         want = gq.linear(x, q, kernel=rung.name)
         for form in (cupy.asfortranarray(x), cupy.repeat(x, 2, axis=1)[:, ::2], x.reshape(2, 3, 4, 128)):
@@ -222,11 +223,12 @@ def test_out_of_memory_is_told(cupy):
 
 
 def test_rungs_say_what_they_need(monkeypatch):
-    """Without a GPU of today: an older one is told what is missing."""
+    """An older GPU than those of today is told what is missing."""
     from ggmlq.cuda.machine import device
 
-    monkeypatch.setattr(device, "capability", lambda: (7, 5))
-    problem = Problem("linear", FORMATS["q4_0"], 64, 4096, 4096, "cuda")
+    monkeypatch.setattr(device, "_cublas_problem", lambda: None)
+    old = Card("Tesla T4", (7, 5), 40, 64 << 10)
+    problem = Linear(FORMATS["q4_0"], 64, 4096, 4096, device="cuda", card=old)
     by_name = {rung.name: rung.refuses(problem) for rung in RUNGS}
     assert by_name["cuda:mma"] == "needs compute capability 8.0, this GPU has 7.5"
     assert by_name["cuda:registers"] is None
@@ -245,7 +247,7 @@ def test_planes_refuse_what_they_cannot_serve():
     for (rung, name), words in reasons.items():
         fmt = FORMATS[name]
         (found,) = [r for r in RUNGS if r.name == rung]
-        assert words in str(found.refuses(Problem("linear", fmt, 4, 64, 512, "cuda")))
+        assert words in str(found.refuses(Linear.here(fmt, 4, 64, 512, device="cuda")))
     for name in FORMATS:
         if isinstance(FORMATS[name], BlockFormat):
             takes = [r.name for r in gq.kernels(format=name, device="cuda")]

@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+from typing import ClassVar
+
 import numpy as np
 import pytest
 
 import ggmlq as gq
-from ggmlq import ladder
+from ggmlq import ladder, listing
+from ggmlq.cpu import choice
 from ggmlq.formats import FORMATS
-from ggmlq.ladder import Problem, choose, register, rungs
+from ggmlq.ladder import Problem, choose, reasoned, register, rungs
+from ggmlq.problems import Linear
 
 Q4_0, Q8_0 = FORMATS["q4_0"], FORMATS["q8_0"]
 
@@ -18,6 +23,8 @@ def fake(monkeypatch):
     """Three rungs beside the real ones: a slow one, a fast one for q4_0 only, and one on the GPU."""
     rungs("linear", "cpu"), rungs("linear", "cuda")  # load the real ones first
     monkeypatch.setattr(ladder, "_RUNGS", dict(ladder._RUNGS))
+    monkeypatch.setattr(choice, "table", list)  # this CPU was not measured
+    ladder.chosen.cache_clear()
     only_q4_0 = lambda problem: None if problem.format is Q4_0 else "is written for q4_0"
 
     def make(stem, device="cpu", **facts):
@@ -25,15 +32,16 @@ def fake(monkeypatch):
         module = f"ggmlq.{device}.linear.{stem}"
         return register(module, f"Teach {stem}.\n\nMore.", **facts)(lambda x, q, out: out.fill(1))
 
-    return {
+    yield {
         "fast": make("r9_fast", refuses=only_q4_0),
         "slow": make("r8_slow", arithmetic="q8", accumulate="int32"),
         "gpu": make("r9_gpu", device="cuda"),
     }
+    ladder.chosen.cache_clear()
 
 
 def problem(fmt, device="cpu"):
-    return Problem("linear", fmt, 4, 8, 32, device)
+    return Linear(fmt, 4, 8, 32, device=device)
 
 
 def test_a_rung_is_named_by_its_file(fake):
@@ -80,3 +88,81 @@ def test_the_list_goes_up_and_is_filtered(fake):
     assert "cuda:gpu" in [rung.name for rung in gq.kernels()]
     assert "cuda:gpu" not in names
     assert "Teach r8_slow." in repr(gq.kernels())
+
+
+# --- another operation --------------------------------------------------------------------------
+
+
+@pytest.fixture
+def sorting(monkeypatch):
+    """An operation that nobody has thought of, with a kind of problem and one rung of its own."""
+    monkeypatch.setattr(ladder, "KINDS", dict(ladder.KINDS))
+    monkeypatch.setattr(ladder, "_RUNGS", dict(ladder._RUNGS))
+    monkeypatch.setattr(listing, "KINDS", ladder.KINDS)
+
+    @dataclass(frozen=True)
+    class Sorting(Problem, op="sorting"):
+        length: int
+        falling: bool = False
+
+        setting: ClassVar[str] = "whole numbers"
+
+        def __str__(self):
+            return f"sorting[{self.length}{', falling' * self.falling}, {self.device}]"
+
+        @property
+        def case(self):
+            return f"{self.length} of them"
+
+        @classmethod
+        def shown(cls, format, device, card):
+            return [cls(length, device=device, card=card) for length in (10, 1000)]
+
+    @register(
+        "ggmlq.cpu.sorting.r0_bubble", "Swap neighbours.", arithmetic="exact", accumulate="none",
+        refuses=lambda problem: "only rises" if problem.falling else None,
+    )  # fmt: skip
+    def launch(numbers, *, key):
+        numbers.sort(key=key)
+
+    yield Sorting
+    ladder.chosen.cache_clear()
+
+
+def test_another_operation_has_a_ladder(sorting):
+    rung, why = reasoned(sorting(3, device="cpu"))
+    assert (rung.op, rung.name, rung.level, why) == ("sorting", "cpu:bubble", 0, ladder.HIGHEST)
+    numbers = [3, -5, 4]
+    rung.launch(numbers, key=abs)
+    assert numbers == [3, 4, -5]
+    assert rungs("linear", "cpu")[0].name == "cpu:naive"
+
+
+def test_another_operation_is_refused_in_its_own_words(sorting):
+    for asked, words in [
+        (sorting(3, True, device="cpu"), r"sorting\[3, falling, cpu\].*cpu:bubble: only rises"),
+        (sorting(3, device="cuda"), r"sorting\[3, cuda\].*no kernel for cuda arrays; .* host arrays move"),
+    ]:
+        with pytest.raises(gq.GGMLQError, match=words):
+            choose(asked)
+    with pytest.raises(gq.GGMLQError, match="the operands are cpu arrays; pass CuPy arrays"):
+        choose(sorting(3, device="cpu"), "cuda:bubble")
+
+
+def test_another_operation_is_listed(sorting):
+    assert [rung.name for rung in gq.kernels("sorting")] == ["cpu:bubble"]
+    found = gq.kernels("sorting", format="anything", device="cpu")
+    assert [(taken.problem.length, taken.kernel) for taken in found.auto] == [
+        (10, "cpu:bubble"), (1000, "cpu:bubble"),
+    ]  # fmt: skip
+    assert "whole numbers" in repr(found)
+    assert "auto, 10 of them" in repr(found)
+    with pytest.raises(gq.GGMLQError, match="this version has linear, sorting"):
+        gq.kernels("sifting")
+
+
+def test_two_kinds_never_share_what_is_remembered(sorting):
+    """Facts may be equal; the operation is part of what is asked."""
+    q8 = Linear(Q8_0, 4, 8, 32, device="cpu")
+    assert choose(sorting(*q8.facts[:1], device="cpu")).op == "sorting"
+    assert choose(q8).op == "linear"

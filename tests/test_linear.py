@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 import ggmlq as gq
 from ggmlq.formats import FORMATS
-from ggmlq.ladder import Problem
+from ggmlq.problems import Linear
 from ggmlq.testing.cases import FEW, weights
 from ggmlq.testing.oracle import assert_right
 from ggmlq.testing.rows import rows
@@ -32,7 +32,7 @@ def test_every_kernel_on_every_format(fmt, kernel):
     q = weights(fmt, 33, 1024, seed=3)
     taken = 0
     for m in (1, 9, 40):
-        if kernel.refuses(Problem("linear", q.format, m, 33, 1024, "cpu")):
+        if kernel.refuses(Linear(q.format, m, 33, 1024, device="cpu")):
             continue
         x = rows("normal", m, 1024, seed=m)
         y = gq.linear(x, q, kernel=kernel.name)

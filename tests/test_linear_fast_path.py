@@ -10,10 +10,13 @@ from fake_cupy import DeviceArray, on_device
 
 import ggmlq as gq
 from ggmlq import ladder
+from ggmlq.card import Card
 from ggmlq.ops import fast_path
+from ggmlq.problems import Linear
 from ggmlq.testing.rows import rows
 
 FULL = gq.quantize(rows("normal", 5, 64), "q8_0")
+CARDS = [Card(name, (9, 0), 132, 227 << 10) for name in ("a card", "another")]
 
 
 class OtherArray(DeviceArray):
@@ -36,11 +39,12 @@ def gpu(monkeypatch):
 
     def chosen(*problem):
         state.asked.append(problem)
-        return SimpleNamespace(launch=launch)
+        return ladder.Choice(SimpleNamespace(launch=launch), "it is the only one")
 
     driver = SimpleNamespace(
-        array=array, device=lambda: state.current, stream=lambda index: stream, share=np.may_share_memory
-    )
+        array=array, device=lambda: state.current, stream=lambda index: stream, share=np.may_share_memory,
+        card=CARDS.__getitem__,
+    )  # fmt: skip
     monkeypatch.setattr(fast_path, "cuda_driver", lambda: driver)
     monkeypatch.setattr(ladder, "chosen", chosen)
     return state
@@ -62,7 +66,9 @@ def test_ordinary(shape, dtype, gpu):
     y = product(x)
     assert (y.dtype, y.shape) == (np.float32, (*shape[:-1], 5))
     assert np.allclose(y, want, atol=1e-5)
-    assert gpu.asked == [(FULL.format, x.size // 64, 5, 64, 0, "auto", None)]
+    facts = (FULL.format, x.size // 64, 5, 64, True)
+    assert gpu.asked == [(Linear, "cuda", CARDS[0], "auto", None, *facts)]
+    assert Linear(*facts, device="cuda", card=CARDS[0]).facts == facts  # both ways are remembered as one
     out = on_device(np.full(y.shape, np.nan, np.float32))
     assert product(x, out=out) is out
     assert np.array_equal(out, y)
@@ -124,7 +130,7 @@ def test_another_device_is_current(gpu):
     gpu.current = 1
     assert product(on_device(X)) is None
     assert product(on_device(X, 1), weights(1)) is not None
-    assert gpu.asked[0][4] == 1
+    assert gpu.asked[0][2] == CARDS[1]
 
 
 def test_a_stream_that_records_a_graph(gpu):
@@ -136,18 +142,20 @@ def test_a_stream_that_records_a_graph(gpu):
 
 def test_the_choice_is_forgotten_when_a_kernel_is_registered(monkeypatch):
     asked = []
-    monkeypatch.setattr(ladder, "choose", lambda *problem: asked.append(problem))
+    monkeypatch.setattr(ladder, "_best", lambda *problem: asked.append(problem))
     monkeypatch.setattr(ladder, "_RUNGS", dict(ladder._RUNGS))
+    first, second = (Linear(FULL.format, 1, 5, 64, device="cuda", card=card) for card in CARDS)
     ladder.chosen.cache_clear()
     try:
         for _ in range(2):
-            ladder.chosen(FULL.format, 1, 5, 64, 0, "auto", None)
-        ladder.chosen(FULL.format, 1, 5, 64, 1, "auto", None)
+            ladder.reasoned(first)
+            ladder.chosen(Linear, "cuda", CARDS[0], "auto", None, FULL.format, 1, 5, 64, True)
+        ladder.reasoned(second)
         assert len(asked) == 2
         ladder.register("ggmlq.cuda.linear.r0_mine", "Mine.", arithmetic="q8", accumulate="f32")(
             lambda *_: None
         )
-        ladder.chosen(FULL.format, 1, 5, 64, 0, "auto", None)
+        ladder.reasoned(first)
         assert len(asked) == 3
     finally:
         ladder.chosen.cache_clear()

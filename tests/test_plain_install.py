@@ -58,13 +58,14 @@ def test_by_device_and_by_format():
 def test_what_needs_one_says_so():
     code = """
 from ggmlq import doctor, ladder
+from ggmlq.problems import Linear
 q = gq.quantize(np.ones((2, 32), np.float32), "q4_0")
 def refused(call):
     try:
         call()
     except gq.GGMLQError as error:
         print(type(error).__name__, error)
-refused(lambda: ladder.choose(ladder.Problem("linear", q.format, 1, 2, 32, "cuda")))
+refused(lambda: ladder.choose(Linear(q.format, 1, 2, 32, device="cuda")))
 refused(lambda: gq.kernels(device="cuda")[0].launch(None, q, None))
 refused(lambda: gq.linear(np.ones(32, np.float32), q, kernel="cuda:dp4a"))
 refused(lambda: q.to("cuda"))

@@ -54,17 +54,16 @@ def order(times: dict[str, float]) -> list[str]:
     return [name for name in ranked if times[name] <= NEAR * times[ranked[0]]]
 
 
-def ranges(by_m: dict[int, dict[str, float]]) -> list[tuple[int | None, list[str]]]:
+def ranges(orders: dict[int, list[str]]) -> list[tuple[int | None, list[str]]]:
     """Up to which number of rows which order holds: half the way to the next measured, on a log scale."""
     found: list[tuple[int | None, list[str]]] = []
-    measured = sorted(by_m)
+    measured = sorted(orders)
     for m, after in zip(measured, [*measured[1:], None], strict=True):
         end = None if after is None else math.isqrt(m * after)
-        kernels = order(by_m[m])
-        if found and found[-1][1] == kernels:
-            found[-1] = (end, kernels)
+        if found and found[-1][1] == orders[m]:
+            found[-1] = (end, orders[m])
         else:
-            found.append((end, kernels))
+            found.append((end, orders[m]))
     return found
 
 
@@ -81,7 +80,7 @@ def entry(results: dict[str, Any], capability: str | None, multiprocessors: int 
         "commit": newest["commit"],
         "date": newest["date"],
         "linear": [
-            {"format": name, "N": n, "K": k, "up to": ranges(by_m)}
+            {"format": name, "N": n, "K": k, "up to": ranges({m: order(times) for m, times in by_m.items()})}
             for (name, n, k), by_m in sorted(
                 cells(results["rows"]).items(), key=lambda item: (names.index(item[0][0]), item[0][1:])
             )
@@ -89,9 +88,9 @@ def entry(results: dict[str, Any], capability: str | None, multiprocessors: int 
     }
 
 
-def written(cards: list[dict[str, Any]]) -> str:
+def written(cards: list[dict[str, Any]], what: str = WHAT, them: str = "cards") -> str:
     """JSON for people: a line a range."""
-    lines = ["{", f' "what": {json.dumps(WHAT)},', ' "cards": [']
+    lines = ["{", f' "what": {json.dumps(what)},', f' "{them}": [']
     for i, card in enumerate(cards):
         facts = {key: value for key, value in card.items() if key != "linear"}
         lines += [f"  {json.dumps(facts)[:-1]},", '   "linear": [']

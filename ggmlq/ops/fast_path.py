@@ -15,6 +15,7 @@ from .. import ladder
 from ..array import QuantArray
 from ..checks import FLOAT32, takes_sums
 from ..devices import cuda_driver
+from ..problems import Linear
 
 
 def linear(x: Any, q: Any, kernel: Any, arithmetic: Any, out: Any, bias: Any, dtype: Any) -> Any | None:
@@ -46,7 +47,8 @@ def linear(x: Any, q: Any, kernel: Any, arithmetic: Any, out: Any, bias: Any, dt
         return None
     flat = len(shape) == 2
     m = shape[0] if flat else math.prod(shape[:-1])
-    rung = ladder.chosen(q.format, m, n, k, index, kernel, arithmetic)
+    card = gpu.card(index)
+    rung = ladder.chosen(Linear, "cuda", card, kernel, arithmetic, q.format, m, n, k, True).rung
     if flat:
         rung.launch(x, q, y)
     else:

@@ -12,6 +12,7 @@ from .. import ladder
 from ..array import QuantArray, operation
 from ..checks import check_bias, check_linear, check_out, float_dtype, takes_sums
 from ..devices import cuda_driver, is_host, namespace, on_device_of
+from ..problems import Linear
 from ..tensors import is_tensor
 from . import fast_path, torch
 
@@ -74,8 +75,11 @@ def linear(
     if bias is not None:
         bias = check_bias(asked, bias, q)
     rows = x.reshape(math.prod(x.shape[:-1]), k)
-    problem = ladder.Problem("linear", q.format, len(rows), n, k, q.device.partition(":")[0], q.lasting)
-    share = np.may_share_memory if is_host(x) else cuda_driver().share
+    if is_host(x):
+        device, card, share = "cpu", None, np.may_share_memory
+    else:
+        device, card, share = "cuda", cuda_driver().card(x.device.id), cuda_driver().share
+    problem = Linear(q.format, len(rows), n, k, q.lasting, device=device, card=card)
     direct = takes_sums(share, out, x, q.memory, bias)
     with on_device_of(problem, x, q):
         rung = ladder.choose(problem, kernel, arithmetic)

@@ -12,7 +12,8 @@ from numpy.typing import NDArray
 from .. import reference
 from ..array import QuantArray
 from ..devices import to_host
-from ..ladder import Problem, Rung, choose
+from ..ladder import Rung, choose
+from ..problems import Linear
 
 # How far a kernel may be from the oracle on its own operands, by what it sums in.
 TOLERANCE = {"int32": 1e-11, "f32": 1e-10, "f16": 2e-7}
@@ -44,7 +45,7 @@ def judged(y: Any, x: Any, q: QuantArray, rung: Rung | None = None) -> Judgement
     """
     if rung is None:
         m, (n, k), kind = math.prod(x.shape[:-1]), q.shape, q.device.partition(":")[0]
-        rung = choose(Problem("linear", q.format, m, n, k, kind, q.lasting))
+        rung = choose(Linear.here(q.format, m, n, k, q.lasting, device=kind))
     want = reference.linear(x, q, rung.arithmetic)
     assert y.shape == want.shape, f"{q!r}: shape {y.shape}, expected {want.shape}"
     errors = reference.row_errors(to_host(y), want, to_host(x), q) if want.size else np.zeros(0)

@@ -16,13 +16,14 @@ import numpy as np
 
 from ...array import QuantArray
 from ...formats import BlockFormat
-from ...ladder import Problem, register
+from ...ladder import register
+from ...problems import Linear
 from ...threads import share
 from ..atoms import atoms
 from ..machine.jit import jit
 
 
-def refuses(problem: Problem) -> str | None:
+def refuses(problem: Linear) -> str | None:
     if not isinstance(problem.format, BlockFormat):
         return f"{problem.format.name} has no blocks"
     return None

@@ -18,8 +18,9 @@ import numpy as np
 
 from ...array import QuantArray
 from ...formats import BlockFormat
-from ...ladder import Problem, register
+from ...ladder import register
 from ...packing import RUN
+from ...problems import Linear
 from ...threads import share
 from ..machine.jit import jit
 from ..machine.target import target
@@ -29,7 +30,7 @@ from ..panels.tile import record_bytes
 from ..unpack import unpacker
 
 
-def refuses(problem: Problem) -> str | None:
+def refuses(problem: Linear) -> str | None:
     if not isinstance(problem.format, BlockFormat):
         return f"{problem.format.name} has no integer codes"
     return None

@@ -18,14 +18,15 @@ import numpy as np
 
 from ...array import QuantArray
 from ...formats import BlockFormat
-from ...ladder import Problem, register
+from ...ladder import register
+from ...problems import Linear
 from ..machine.target import target
 from ..panels.gather import gathered
 from ..panels.layout import unpacked
 from ..panels.multiply import multiply
 
 
-def refuses(problem: Problem) -> str | None:
+def refuses(problem: Linear) -> str | None:
     if not isinstance(problem.format, BlockFormat):
         return f"{problem.format.name} has no integer codes"
     return None

@@ -17,23 +17,20 @@ import numpy as np
 
 from ...array import QuantArray
 from ...formats import BlockFormat
-from ...ladder import Problem, register
+from ...ladder import register
+from ...problems import Linear
 from ..machine.target import target
 from ..panels.layout import unpacked
 from ..panels.lines import LANE, by_lines
 from ..panels.multiply import multiply
 
-FEW = 3  # rows of activations
 
-
-def refuses(problem: Problem) -> str | None:
+def refuses(problem: Linear) -> str | None:
     fmt = problem.format
     if not isinstance(fmt, BlockFormat):
         return f"{fmt.name} has no integer codes"
     if fmt.has_offset or fmt.block_size % LANE or fmt.group > LANE // 2:
         return f"it takes blocks of {LANE} weights or more, scales for 32 or fewer and no offsets"
-    if problem.m > FEW:
-        return f"it pays for {FEW} rows of activations at most"
     return None
 
 

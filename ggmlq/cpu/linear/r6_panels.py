@@ -16,7 +16,8 @@ from __future__ import annotations
 from typing import Any
 
 from ...array import QuantArray
-from ...ladder import Problem, register
+from ...ladder import register
+from ...problems import Linear
 from ..machine.target import target
 from ..panels.expand import expanded
 from ..panels.layout import layout_of
@@ -27,7 +28,7 @@ from ..panels.product import direct, through_bytes
 MANY = 32  # rows of activations that pay for expanding panels
 
 
-def refuses(problem: Problem) -> str | None:
+def refuses(problem: Linear) -> str | None:
     if layout_of(problem.format) is None:
         return f"{problem.format.name} has no codes that can be kept one by one: its blocks are read"
     if not (target().shuffles and target().halves):

@@ -13,7 +13,8 @@ from typing import Any
 
 from ...array import QuantArray
 from ...formats import BlockFormat
-from ...ladder import Problem, register
+from ...ladder import register
+from ...problems import Linear
 from ..activations.floats import aligned_floats
 from ..dequantize import BLOCK_FORMATS
 from ..machine.launch import Kernel, array, family
@@ -49,7 +50,7 @@ def kernel(fmt: BlockFormat) -> Kernel:
     return Kernel(f"naive_f32 {fmt.name}", naive_f32, *parameters, threads=SIDE * SIDE)
 
 
-def refuses(problem: Problem) -> str | None:
+def refuses(problem: Linear) -> str | None:
     if not isinstance(problem.format, BlockFormat):
         return "is written for blocks"
     if problem.m > SIDE * 65535:

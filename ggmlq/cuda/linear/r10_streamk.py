@@ -16,7 +16,8 @@ from typing import Any
 import numpy as np
 
 from ...array import QuantArray
-from ...ladder import Problem, register
+from ...ladder import register
+from ...problems import Linear
 from ..activations.int8 import activations
 from ..machine import device
 from ..machine.launch import Kernel, family
@@ -108,7 +109,7 @@ def adder(shape: IntTile) -> Kernel:
     return Kernel(f"add the parts of {rows}x{columns}", add, *parameters, threads=THREADS)
 
 
-def refuses(problem: Problem) -> str | None:
+def refuses(problem: Linear) -> str | None:
     if reason := r9_mma_magic.refuses(problem):
         return reason
     if work(problem.m, problem.n, padded(problem.k))[2] > MOST:

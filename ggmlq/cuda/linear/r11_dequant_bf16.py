@@ -13,9 +13,11 @@ from __future__ import annotations
 from typing import Any
 
 from ...array import QuantArray
+from ...card import older_than
 from ...formats import BlockFormat
 from ...formats.scalars import ScalarFormat
-from ...ladder import Problem, register
+from ...ladder import register
+from ...problems import Linear
 from ..machine import device
 from ..strips.make import made
 from ..strips.to_bf16 import decode_strips
@@ -23,16 +25,16 @@ from ..words.floats import DTYPES, LEAST
 from . import r7_dequant_cublas
 
 
-def refuses(problem: Problem) -> str | None:
+def refuses(problem: Linear) -> str | None:
     fmt = problem.format
     if isinstance(fmt, ScalarFormat) and fmt.bfloat:
         if problem.k % 8:
             return "takes rows of a multiple of 8 columns"
-        if reason := device.lacks_cublas():
+        if reason := device.lacks_cublas(problem.card):
             return reason
     elif reason := r7_dequant_cublas.refuses(problem):
         return reason
-    return device.older_than(LEAST["bfloat16"])
+    return older_than(problem.card, LEAST["bfloat16"])
 
 
 @register(__name__, __doc__, arithmetic="bf16", accumulate="f16", refuses=refuses)

@@ -20,11 +20,12 @@ from __future__ import annotations
 from typing import Any
 
 from ...array import QuantArray
+from ...card import older_than
 from ...formats import BlockFormat
-from ...ladder import Problem, register
+from ...ladder import register
+from ...problems import Linear
 from ..activations.floats import narrowed
 from ..dequantize import BLOCK_FORMATS
-from ..machine import device
 from ..machine.launch import Kernel, family
 from ..strips.codes import buffers, fragment_of, words_of
 from ..strips.layout import ROWS, STEP, layout_of
@@ -123,12 +124,12 @@ def kernel(fmt: BlockFormat) -> Kernel:
     return Kernel(f"strips of {fmt.name}", product, *parameters, **sizes)
 
 
-def refuses(problem: Problem) -> str | None:
+def refuses(problem: Linear) -> str | None:
     if not isinstance(problem.format, BlockFormat):
         return "is written for blocks"
     if problem.m > MOST or problem.k > LONGEST:
         return f"takes up to {MOST} rows of activations and {LONGEST} columns"
-    return device.older_than(LEAST)
+    return older_than(problem.card, LEAST)
 
 
 @register(__name__, __doc__, arithmetic="bf16x", accumulate="f16", refuses=refuses)

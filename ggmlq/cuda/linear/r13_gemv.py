@@ -23,8 +23,10 @@ from functools import cache
 from typing import Any
 
 from ...array import QuantArray
+from ...card import older_than, too_small_for
 from ...formats import BlockFormat
-from ...ladder import Problem, register
+from ...ladder import register
+from ...problems import Linear
 from ..activations.floats import aligned_floats, narrowed
 from ..dequantize import BLOCK_FORMATS
 from ..gemv import two_rows
@@ -225,14 +227,17 @@ def _chosen(fmt: BlockFormat, m: int, room: int | None, newer: bool) -> Stage:
     return next((each for each in stages if room is None or each.shared <= room), stages[-1])
 
 
-def refuses(problem: Problem) -> str | None:
+def refuses(problem: Linear) -> str | None:
     if not isinstance(problem.format, BlockFormat):
         return "is written for blocks"
     if problem.m > COLUMNS[-1]:
         return f"takes up to {COLUMNS[-1]} rows of activations"
     if problem.k > LONGEST:
         return f"takes up to {LONGEST} columns"
-    return device.older_than(LEAST) or device.too_small_for(chosen(problem.format, problem.m).shared)
+    card = problem.card
+    newer = older_than(card, WIDE) is None
+    stage = _chosen(problem.format, problem.m, card and card.shared, newer)
+    return older_than(card, LEAST) or too_small_for(card, stage.shared)
 
 
 @register(__name__, __doc__, arithmetic="bf16x", accumulate="f16", refuses=refuses)

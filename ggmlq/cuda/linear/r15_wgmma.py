@@ -22,10 +22,10 @@ import numpy as np
 
 from ...array import QuantArray
 from ...formats import BlockFormat
-from ...ladder import Problem, register
+from ...ladder import register
+from ...problems import Linear
 from ..activations.floats import narrowed_for_wgmma
 from ..dequantize import BLOCK_FORMATS
-from ..machine import device
 from ..machine.launch import Kernel, family
 from ..pipeline.product import BUDGET, STRIPS, launch_tiles
 from ..pipeline.product import refuses as refused_by_pipeline
@@ -239,8 +239,8 @@ def storer(columns: int) -> Any:
     return store
 
 
-def refuses(problem: Problem) -> str | None:
-    if device.capability() not in (None, (9, 0)):
+def refuses(problem: Linear) -> str | None:
+    if problem.card is not None and problem.card.capability != (9, 0):
         return "needs compute capability 9.0: other GPUs do not have these instructions"
     return refused_by_pipeline(problem)
 

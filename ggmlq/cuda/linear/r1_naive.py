@@ -18,7 +18,8 @@ import numpy as np
 from ...array import QuantArray
 from ...formats import FORMATS, BlockFormat
 from ...formats.q8_1 import DTYPE, S
-from ...ladder import Problem, register
+from ...ladder import register
+from ...problems import Linear
 from ..activations.floats import aligned_floats
 from ..dequantize import BLOCK_FORMATS
 from ..machine.device import cupy
@@ -68,7 +69,7 @@ def kernel(fmt: BlockFormat) -> Kernel:
     return Kernel(f"naive {fmt.name}", naive, *parameters, threads=SIDE * SIDE)
 
 
-def refuses(problem: Problem) -> str | None:
+def refuses(problem: Linear) -> str | None:
     if problem.format not in SIMPLE:
         return "takes blocks of 32 weights with one scale and no offset"
     if problem.m > SIDE * 65535:

@@ -15,14 +15,15 @@ from typing import Any
 import numpy as np
 
 from ...array import QuantArray
-from ...ladder import Problem, register
+from ...ladder import register
+from ...problems import Linear
 from ..dequantize import dequantize
 from ..machine import device
 from ..machine.device import cupy
 
 
-def refuses(problem: Problem) -> str | None:
-    return device.lacks_cublas()
+def refuses(problem: Linear) -> str | None:
+    return device.lacks_cublas(problem.card)
 
 
 @register(__name__, __doc__, arithmetic="f32", accumulate="f32", refuses=refuses)

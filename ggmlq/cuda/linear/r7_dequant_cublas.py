@@ -19,7 +19,8 @@ import numpy as np
 
 from ...array import QuantArray
 from ...formats import BlockFormat
-from ...ladder import Problem, register
+from ...ladder import register
+from ...problems import Linear
 from ..activations.floats import narrowed
 from ..dequantize import decoded
 from ..machine import device
@@ -30,10 +31,10 @@ R_32F, COMPUTE_32F, DEFAULT = 0, 68, -1  # cudaDataType_t, cublasComputeType_t, 
 INPUT = {"float16": 2, "bfloat16": 14}  # cudaDataType_t
 
 
-def refuses(problem: Problem) -> str | None:
+def refuses(problem: Linear) -> str | None:
     if not isinstance(problem.format, BlockFormat):
         return "is written for blocks; cuda:dequant multiplies plain floats"
-    return device.lacks_cublas()
+    return device.lacks_cublas(problem.card)
 
 
 @register(

@@ -14,10 +14,11 @@ from __future__ import annotations
 from typing import Any
 
 from ...array import QuantArray
+from ...card import older_than, too_small_for
 from ...formats import BlockFormat
-from ...ladder import Problem, register
+from ...ladder import register
+from ...problems import Linear
 from ..activations.int8 import activations
-from ..machine import device
 from ..machine.launch import Kernel, family
 from ..planes.layout import refuses as refused_by_planes
 from ..planes.offsets import compensate
@@ -68,13 +69,13 @@ def kernel(shape: IntTile) -> Kernel:
     return tile_kernel("mma", shape, START, scaled)
 
 
-def refuses(problem: Problem) -> str | None:
+def refuses(problem: Linear) -> str | None:
     if reason := refused_by_planes(problem):
         return reason
     assert isinstance(problem.format, BlockFormat)
     if problem.format.group % 32:
         return "takes groups of whole runs of 32, one instruction each"
-    return device.older_than(LEAST) or device.too_small_for(SHAPE.shared)
+    return older_than(problem.card, LEAST) or too_small_for(problem.card, SHAPE.shared)
 
 
 def run(kernel: Kernel, shape: IntTile, x: Any, q: QuantArray, out: Any) -> None:

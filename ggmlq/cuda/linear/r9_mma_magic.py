@@ -17,7 +17,8 @@ from typing import Any
 import numpy as np
 
 from ...array import QuantArray
-from ...ladder import Problem, register
+from ...ladder import register
+from ...problems import Linear
 from ..machine.launch import Kernel, family
 from ..planes.tiles import IntTile
 from ..words import ptx
@@ -40,7 +41,7 @@ def kernel(shape: IntTile) -> Kernel:
     return r8_mma.tile_kernel("mma_magic", shape, START, scaled)
 
 
-def refuses(problem: Problem) -> str | None:
+def refuses(problem: Linear) -> str | None:
     if reason := r8_mma.refuses(problem):
         return reason
     dtype = problem.format.dtype

@@ -10,6 +10,8 @@ from importlib import import_module
 from types import ModuleType
 from typing import Any, NamedTuple
 
+from ... import card as cards
+from ...card import Card
 from ...errors import DeviceError, MissingDependencyError, UnsupportedError
 
 _usable: list[ModuleType | None] = [None]  # CuPy, once it has found a GPU
@@ -51,6 +53,7 @@ class Driver(NamedTuple):
     device: Callable[[], int]  # the number of the current one
     stream: Callable[[int], Any]  # the current one of a device
     share: Callable[[Any, Any], bool]  # whether two arrays may share memory, whoever owns it
+    card: Callable[[int], Card]  # what a device is
 
 
 @cache
@@ -64,7 +67,7 @@ def driver() -> Driver:
         (first, last), (other_first, other_last) = bounds(a), bounds(b)
         return bool(first < other_last and other_first < last)
 
-    return Driver(cp.ndarray, cp.cuda.runtime.getDevice, cp.cuda.get_current_stream, share)
+    return Driver(cp.ndarray, cp.cuda.runtime.getDevice, cp.cuda.get_current_stream, share, card_of)
 
 
 def capturing(index: int) -> bool:
@@ -126,25 +129,31 @@ def current() -> int:
 
 
 @cache
-def _facts(index: int) -> tuple[tuple[int, int], int]:
+def card_of(index: int) -> Card:
+    """What a device is: asked once."""
     found = cupy().cuda.runtime.getDeviceProperties(index)
-    return (int(found["major"]), int(found["minor"])), int(found["multiProcessorCount"])
+    capability = int(found["major"]), int(found["minor"])
+    shared = _attribute(MOST_SHARED, index)
+    return Card(found["name"].decode(), capability, int(found["multiProcessorCount"]), shared)
 
 
-def capability() -> tuple[int, int] | None:
-    """Compute capability of CuPy's current device; None where there is no GPU."""
+def card() -> Card | None:
+    """CuPy's current device; None where there is no GPU."""
     try:
-        return _facts(current())[0]
+        return card_of(current())
     except (MissingDependencyError, DeviceError):
         return None
 
 
+def capability() -> tuple[int, int] | None:
+    """Its compute capability; None where there is no GPU."""
+    found = card()
+    return found.capability if found else None
+
+
 def older_than(least: tuple[int, int]) -> str | None:
     """Why a kernel for GPUs from ``least`` on cannot run here; None if it can, or without a GPU."""
-    found = capability()
-    if found is None or found >= least:
-        return None
-    return "needs compute capability {}.{}, this GPU has {}.{}".format(*least, *found)
+    return cards.older_than(card(), least)
 
 
 MOST_SHARED = 97  # cudaDevAttrMaxSharedMemoryPerBlockOptin
@@ -169,15 +178,8 @@ def blocks_beside(blocks: int, shared: int) -> int:
 
 def room() -> int | None:
     """The same; None where there is no GPU."""
-    return None if capability() is None else most_shared()
-
-
-def too_small_for(shared: int) -> str | None:
-    """Why a kernel with so many bytes of shared memory a block cannot run here; None as above."""
-    found = room()
-    if found is None or found >= shared:
-        return None
-    return f"needs {shared >> 10} KB of shared memory for a block, this GPU has {found >> 10}"
+    found = card()
+    return found.shared if found else None
 
 
 @cache
@@ -202,9 +204,9 @@ def _cublas_problem() -> str | None:
     return None
 
 
-def lacks_cublas() -> str | None:
-    """Why a kernel that calls cuBLAS cannot run here; None if it can, or without a GPU."""
-    return None if capability() is None else _cublas_problem()
+def lacks_cublas(card: Card | None) -> str | None:
+    """Why a kernel that calls cuBLAS cannot run here; None if it can, or without a card."""
+    return None if card is None else _cublas_problem()
 
 
 @cache
@@ -215,7 +217,7 @@ def driver_version() -> int:
 
 def multiprocessors() -> int:
     """Multiprocessors of CuPy's current device."""
-    return _facts(current())[1]
+    return card_of(current()).multiprocessors
 
 
 def number(device: str) -> int | None:

@@ -8,8 +8,9 @@ from typing import Any
 import numpy as np
 
 from ...array import QuantArray
+from ...card import older_than
 from ...formats import BlockFormat
-from ...ladder import Problem
+from ...problems import Linear
 from ..machine import device
 from ..machine.launch import Kernel
 from ..strips.layout import ROWS
@@ -22,13 +23,13 @@ LEAST = (8, 0)
 MOST = 65535 * 64  # rows of activations: a grid has 65535 rows of blocks
 
 
-def refuses(problem: Problem) -> str | None:
+def refuses(problem: Linear) -> str | None:
     """Why such products do not serve a problem, or None."""
     if not isinstance(problem.format, BlockFormat):
         return "is written for blocks"
     if problem.m > MOST or problem.k > LONGEST or problem.m * problem.k >= 1 << 32:
         return f"takes up to {MOST} rows, {LONGEST} columns and 2**32 elements of activations"
-    return device.older_than(LEAST)
+    return older_than(problem.card, LEAST)
 
 
 def launch_tiles(

@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from ...formats import BlockFormat
-from ...ladder import Problem
+from ...problems import Linear
 
 TILE = 128
 MOST = 8 * 65535  # rows of activations: a grid has 65535 rows of blocks, of 8 rows each or more
@@ -40,7 +40,7 @@ def padded(n: int) -> int:
     return -(-n // TILE) * TILE
 
 
-def refuses(problem: Problem) -> str | None:
+def refuses(problem: Linear) -> str | None:
     """Why planes do not serve a problem, or None: the ``refuses`` of rungs that work on them."""
     if not isinstance(problem.format, BlockFormat):
         return "is written for blocks"

@@ -1,0 +1,32 @@
+"""A GPU as kernels see it: made once a device, carried by each problem; tests make up others."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, eq=False, slots=True)
+class Card:
+    """What decides which kernels can run on it, and which of them are fast.
+
+    One equals itself alone: there is one a device, and each product is looked up by it.
+    """
+
+    name: str
+    capability: tuple[int, int]
+    multiprocessors: int
+    shared: int  # bytes of shared memory that a block may have
+
+
+def older_than(card: Card | None, least: tuple[int, int]) -> str | None:
+    """Why a kernel for cards from ``least`` on cannot run on this one; None if it can, or without a card."""
+    if card is None or card.capability >= least:
+        return None
+    return "needs compute capability {}.{}, this GPU has {}.{}".format(*least, *card.capability)
+
+
+def too_small_for(card: Card | None, shared: int) -> str | None:
+    """Why a kernel with so many bytes of shared memory a block cannot run on it; None as above."""
+    if card is None or card.shared >= shared:
+        return None
+    return f"needs {shared >> 10} KB of shared memory for a block, this GPU has {card.shared >> 10}"

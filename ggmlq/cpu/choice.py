@@ -1,0 +1,70 @@
+"""Which rungs are fast for a problem on this CPU: what was measured, in choice.json.
+
+``tools/cpu_choice.py`` measures and writes the file; :mod:`ggmlq.measured` says how it is read. An
+entry holds for CPUs that Numba compiles the same code for. On others the highest rung that takes a
+problem is taken, but for ``cpu:lines``: there more than three rows of activations go to ``cpu:tiles``.
+
+Only kernels of one arithmetic are compared, so no table changes what a product is.
+"""
+
+from __future__ import annotations
+
+from functools import cache
+from pathlib import Path
+from typing import NamedTuple
+
+from .. import measured
+from ..ladder import Problem, rungs
+from ..measured import NOTHING, Entry, Preference
+from ..problems import Linear
+from .machine.features import cpu_name, model_name
+from .machine.target import target
+
+FEW, FOR_FEW = 3, "cpu:lines"
+USUAL = "usual on a CPU that was not measured"
+TABLE = Path(__file__).with_name("choice.json")
+
+
+class Cpu(NamedTuple):
+    """What tells CPUs apart."""
+
+    cpu: str  # what its maker calls it
+    compiled_for: str  # LLVM's name
+    dot: str  # which integer dot product kernels use
+
+
+@cache
+def here() -> Cpu:
+    """The one of this process."""
+    return Cpu(model_name() or cpu_name(), cpu_name(), target().dot)
+
+
+def card() -> None:
+    """There is none."""
+
+
+@cache
+def table() -> list[Entry]:
+    """The CPUs that were measured."""
+    return measured.entries(TABLE, "cpus")
+
+
+def preference(problem: Problem) -> Preference:
+    """The order of rungs for a problem."""
+    entry = next((entry for entry in table() if is_of(entry, here())), None)
+    if entry is None or (found := measured.preference(problem, entry, entry["cpu"])) is NOTHING:
+        return Preference(usual(problem), USUAL)
+    return found
+
+
+def is_of(entry: Entry, cpu: Cpu) -> bool:
+    """Whether an entry was measured on such a CPU."""
+    return (entry["compiled_for"], entry["dot"]) == (cpu.compiled_for, cpu.dot)
+
+
+def usual(problem: Problem) -> tuple[str, ...]:
+    """The order without figures, where it is not just from the highest down."""
+    if not isinstance(problem, Linear) or problem.m <= FEW:
+        return ()
+    names = [rung.name for rung in reversed(rungs(problem.op, problem.device))]
+    return tuple(name for name in names if name != FOR_FEW)

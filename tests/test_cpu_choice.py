@@ -1,0 +1,135 @@
+"""What ``kernel="auto"`` takes on a CPU: what was measured on such a one, or what is usual."""
+
+from __future__ import annotations
+
+import json
+import math
+
+import numpy as np
+import pytest
+from scripts import load
+
+import ggmlq as gq
+from ggmlq import ladder
+from ggmlq.cpu import choice
+from ggmlq.cpu.machine.target import target
+from ggmlq.formats import FORMATS, BlockFormat
+from ggmlq.ladder import choose, reasoned, rungs
+from ggmlq.problems import Linear
+from ggmlq.testing.cases import weights
+from ggmlq.testing.oracle import assert_right
+from ggmlq.testing.rows import rows
+
+cpu_choice = load("tools", "cpu_choice")
+HERE = choice.Cpu("This One", "thisone", target().dot)
+SPANS = [[2, ["cpu:lines", "cpu:tiles"]], [None, ["cpu:tiles", "cpu:gone"]]]
+ROW = {"format": "iq2_s", "N": 64, "K": 256, "up to": SPANS}
+ENTRY = {**HERE._asdict(), "commit": "abc", "linear": [ROW]}
+
+
+@pytest.fixture(autouse=True)
+def entries(monkeypatch):
+    """What was measured: nothing yet."""
+    found = []
+    monkeypatch.setattr(choice, "table", lambda: found)
+    monkeypatch.setattr(choice, "here", lambda: HERE)
+    ladder.chosen.cache_clear()
+    yield found
+    ladder.chosen.cache_clear()
+
+
+def problem(name, m, lasting=True):
+    return Linear(FORMATS[name], m, 4096, 4096, lasting, device="cpu")
+
+
+def test_on_an_unknown_cpu_the_highest_but_few_rows_for_lines():
+    for name, lasting in (("iq2_s", True), ("q6_K", False)):
+        taken = {m: choose(problem(name, m, lasting)).name for m in (1, 3, 4, 512)}
+        assert taken == {1: "cpu:lines", 3: "cpu:lines", 4: "cpu:tiles", 512: "cpu:tiles"}
+    assert reasoned(problem("iq2_s", 3)).why == ladder.HIGHEST
+    assert reasoned(problem("iq2_s", 4)).why == choice.USUAL
+    if target().shuffles:
+        assert choose(problem("q4_0", 512)).name == "cpu:panels"
+    assert choose(problem("f16", 512)).name == "cpu:dequant"
+    assert choose(problem("q4_0", 512), arithmetic="f32").name == "cpu:dequant"
+
+
+def test_on_a_known_one_what_was_measured(entries):
+    entries.append(ENTRY)
+    assert {m: choose(problem("iq2_s", m)).name for m in (1, 2, 3, 512)} == {
+        1: "cpu:lines", 2: "cpu:lines", 3: "cpu:tiles", 512: "cpu:tiles",
+    }  # fmt: skip
+    assert reasoned(problem("iq2_s", 3)).why == "measured on This One at abc"
+    assert reasoned(problem("iq2_xs", 3)).why == "measured on This One at abc with iq2_s"
+    assert reasoned(problem("f16", 3)).rung.name == "cpu:dequant"
+    assert "measured on This One at abc" in repr(gq.kernels(format="iq2_s", device="cpu"))
+
+
+@pytest.mark.parametrize("other", [{"compiled_for": "another"}, {"dot": "another"}])
+def test_an_entry_of_another_cpu_says_nothing(entries, other):
+    entries.append({**ENTRY, **other})
+    assert choose(problem("iq2_s", 3)).name == "cpu:lines"
+
+
+def test_lines_take_many_rows_too():
+    """Up to how many it pays is no reason to refuse."""
+    q, x = weights("iq2_s", 33, 1024, seed=3), rows("normal", 70, 1024, seed=1)
+    y = gq.linear(x, q, kernel="cpu:lines")
+    assert_right(y, x, q, next(rung for rung in rungs("linear", "cpu") if rung.name == "cpu:lines"))
+
+
+def test_no_two_arithmetics_are_compared():
+    for name in ("q4_0", "q6_K", "iq2_s"):
+        for m in (1, 64):
+            compared = cpu_choice.candidates(problem(name, m))
+            assert {rung.arithmetic for rung in compared} == {"q8"}
+            assert compared[0] is choose(problem(name, m))
+
+
+def test_what_is_usual_stays_where_the_difference_is_noise():
+    assert cpu_choice.order({"a": 1.0, "b": 0.95}) == ["a", "b"]
+    assert cpu_choice.order({"a": 1.0, "b": 0.5}) == ["b", "a"]
+    assert cpu_choice.order({"a": 1.0, "b": 0.95, "c": 0.8}) == ["c", "a", "b"]
+    assert cpu_choice.order({"a": 1.0, "b": 9.0}) == ["a", "b"]  # who comes next where the first refuses
+
+
+def test_the_tool_measures_and_writes(entries, tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr(choice, "TABLE", tmp_path / "choice.json")
+    monkeypatch.setattr(cpu_choice, "SIZE", 512)
+    before = gq.threads.num_threads()
+    try:
+        for name in ("tq2_0", "q8_0"):
+            cpu_choice.main(["--formats", name, "--rows", "1", "4", "--turns", "1"])
+    finally:
+        gq.set_num_threads(before)
+    (entry,) = json.loads(choice.TABLE.read_text())["cpus"]
+    assert choice.is_of(entry, HERE)
+    assert [row["format"] for row in entry["linear"]] == ["q8_0", "tq2_0"]
+    assert "tq2_0    M    4  ms: " in capsys.readouterr().out
+
+
+# --- the table that ships ---------------------------------------------------------------------
+
+
+def test_the_table_is_whole():
+    known = json.loads(choice.TABLE.read_text())["cpus"]
+    names = {rung.name: rung for rung in rungs("linear", "cpu")}
+    assert known
+    for cpu in known:
+        assert {"cpu", "compiled_for", "dot", "commit", "date", "linear"} <= set(cpu)
+        assert {row["format"] for row in cpu["linear"]} == {
+            fmt.name for fmt in FORMATS.values() if isinstance(fmt, BlockFormat)
+        }
+        for row in cpu["linear"]:
+            ends = [math.inf if most is None else most for most, _ in row["up to"]]
+            assert ends == sorted(set(ends))
+            assert ends[-1] == math.inf
+            for _, kernels in row["up to"]:
+                assert {names[kernel].arithmetic for kernel in kernels} == {"q8"}
+
+
+def test_a_product_by_the_table_is_right(entries):
+    entries += [{**cpu, **HERE._asdict()} for cpu in json.loads(choice.TABLE.read_text())["cpus"]]
+    for m in (1, 6, 40):
+        q, x = weights("iq3_xxs", 33, 512, seed=m), np.float32(rows("normal", m, 512, seed=m))
+        assert_right(gq.linear(x, q), x, q)
