@@ -1,5 +1,6 @@
 """The CPU side. Only this folder and ``cuda`` import Numba.
 
+    choice.py     which rung is fast on this CPU: what was measured, in choice.json
     linear/       the ladder: one way to multiply a file, r0_naive … r6_panels, each with its lesson
     panels/       the operand of the fast rungs: weights 16 rows at a time, activations as records
     unpack/       blocks to codes and scales, one file a format; decode.py makes floats of them
@@ -11,6 +12,7 @@
 How ``x @ q.T`` is computed, for q4_0 and 512 rows of x:
 
     ops/linear.py             checks the operands and asks ladder.py for a rung
+    choice.py                 knows which one was fastest; those that refuse are passed over
     linear/r6_panels.py       is it: the rung says what it reads, keeps and refuses
     panels/layout.py          how panels of q4_0 lie; what of a format is kept says ggmlq/packing.py
     panels/prepare.py         makes them from the blocks, once; they stay with the array
