@@ -8,5 +8,6 @@ disk_cache.py   where compiled code stays between processes
 memory.py       addresses in compiled code: arrays over them, atomic steps
 arguments.py    what a kernel is given, by name
 workers.py      threads that wait in compiled code and share a kernel's work
+digest.py       whether bytes that may be written to are still the same
 report.py       what ``ggmlq doctor`` says of all this
 """
