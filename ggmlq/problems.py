@@ -21,7 +21,6 @@ class Linear(Problem, op="linear"):
     m: int  # rows of activations
     n: int  # rows of weights
     k: int  # length of both
-    lasting: bool = True  # whether the weights keep their bytes, so that a kernel may keep them in its order
 
     setting: ClassVar[str] = f"N=K={ORDINARY}"
     operands: ClassVar[str] = "x and q"

@@ -79,7 +79,7 @@ def linear(
         device, card, share = "cpu", None, np.may_share_memory
     else:
         device, card, share = "cuda", cuda_driver().card(x.device.id), cuda_driver().share
-    problem = Linear(q.format, len(rows), n, k, q.lasting, device=device, card=card)
+    problem = Linear(q.format, len(rows), n, k, device=device, card=card)
     direct = takes_sums(share, out, x, q.memory, bias)
     with on_device_of(problem, x, q):
         rung = ladder.choose(problem, kernel, arithmetic)

@@ -45,7 +45,7 @@ def judged(y: Any, x: Any, q: QuantArray, rung: Rung | None = None) -> Judgement
     """
     if rung is None:
         m, (n, k), kind = math.prod(x.shape[:-1]), q.shape, q.device.partition(":")[0]
-        rung = choose(Linear.here(q.format, m, n, k, q.lasting, device=kind))
+        rung = choose(Linear.here(q.format, m, n, k, device=kind))
     want = reference.linear(x, q, rung.arithmetic)
     assert y.shape == want.shape, f"{q!r}: shape {y.shape}, expected {want.shape}"
     errors = reference.row_errors(to_host(y), want, to_host(x), q) if want.size else np.zeros(0)

@@ -133,10 +133,10 @@ def test_random_content_is_never_taken(folder, fresh, rounds):
 
 
 COMPILED = """
-from ggmlq.cpu import kept
+from ggmlq.cpu.machine import disk_cache
 from ggmlq.cpu.machine.jit import jit
 times = jit(lambda x: 3 * x)
-print(times(14) == 42, kept.examine()["functions"], kept.examine()["problem"])
+print(times(14) == 42, disk_cache.examine()["functions"], disk_cache.examine()["problem"])
 """
 
 

@@ -251,7 +251,10 @@ def test_a_limit_of_processes():
     pytest.importorskip("resource", reason="this system cannot limit a user's processes")
     if os.geteuid():
         pytest.skip("only root can become a user without other processes")
-    warm = "x @ q.T; threads._pool = threads._Pool(); from ggmlq.cpu import crew; crew._crew = crew._Crew()\n"
+    warm = (
+        "from ggmlq.cpu.machine import workers\n"
+        "x @ q.T; threads._pool = threads._Pool(); workers._crew = workers._Crew()\n"
+    )
     found = child(warm + LIMITED)
     assert "(1, 64)" in found.stdout, found.stderr[-2000:]
 
