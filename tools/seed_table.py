@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Write the table of docs/compensation.md: the first experiment's error figures beside our own.
 
-    python tools/first_experiment_table.py [--rows 512] [--print]
+    python tools/seed_table.py [--rows 512] [--print]
 
 The experiment multiplied M=512 rows of activations with N=K=4096 weights and gave one NMSE against
 the product of the floats. It names neither its data nor its encoder; the rows here do.
@@ -21,7 +21,7 @@ import ggmlq as gq
 from ggmlq.reference import activations, linear, multiply, rule, weights
 
 PAGE = Path(__file__).parents[1] / "docs" / "compensation.md"
-BEGIN = "<!-- table: tools/first_experiment_table.py -->"
+BEGIN = "<!-- table: tools/seed_table.py -->"
 SIZE = 4096
 MMVQ = rule("q4_0", "ggml-mmvq")
 OF_CODES = replace(MMVQ, sums="codes")  # s = d·Σq, not rounded
