@@ -30,7 +30,7 @@ def said(code):
 def test_all_kernels_are_listed():
     text = said("print(gq.kernels())")
     (here,) = (line for line in text.splitlines() if line.startswith("cuda:wgmma "))
-    assert here.split()[1:3] == ["13", "bf16s"]
+    assert here.split()[1:3] == ["15", "bf16s"]
     assert "Hopper's own tensor instructions" in here
     assert "cpu:panels" in text
     assert f"No cuda kernel can run here. {MISSING}" in text
