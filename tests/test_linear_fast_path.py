@@ -66,7 +66,7 @@ def test_ordinary(shape, dtype, gpu):
     y = product(x)
     assert (y.dtype, y.shape) == (np.float32, (*shape[:-1], 5))
     assert np.allclose(y, want, atol=1e-5)
-    facts = (FULL.format, x.size // 64, 5, 64, True)
+    facts = (FULL.format, x.size // 64, 5, 64)
     assert gpu.asked == [(Linear, "cuda", CARDS[0], "auto", None, *facts)]
     assert Linear(*facts, device="cuda", card=CARDS[0]).facts == facts  # both ways are remembered as one
     out = on_device(np.full(y.shape, np.nan, np.float32))
@@ -149,7 +149,7 @@ def test_the_choice_is_forgotten_when_a_kernel_is_registered(monkeypatch):
     try:
         for _ in range(2):
             ladder.reasoned(first)
-            ladder.chosen(Linear, "cuda", CARDS[0], "auto", None, FULL.format, 1, 5, 64, True)
+            ladder.chosen(Linear, "cuda", CARDS[0], "auto", None, FULL.format, 1, 5, 64)
         ladder.reasoned(second)
         assert len(asked) == 2
         ladder.register("ggmlq.cuda.linear.r0_mine", "Mine.", arithmetic="q8", accumulate="f32")(

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 import math
+import re
 import struct
 from typing import Any, Protocol
 
@@ -19,6 +20,7 @@ MAGIC, LAST = b"\x93ggmlq\r\n", b"\n\rqlmgg\x93"
 HEADER = struct.Struct("<8sQQQ")  # magic, number, bytes of the message, bytes of all arrays
 TRAILER = struct.Struct("<8sQ")  # last word, number
 LONGEST = 1 << 24  # bytes of a message; the largest in use are lists of devices, and tracebacks
+KIND = re.compile(r"[<>|][biuf]\d+")  # of the dtypes that go through; NumPy takes many more texts for one
 Arrays = list[NDArray[Any]]
 
 
@@ -72,7 +74,7 @@ def _parsed(text: bytearray, size: int) -> tuple[dict[str, Any], list[tuple[np.d
     """The message, and what arrays follow it."""
     try:
         message = json.loads(bytes(text))
-        kinds = [(np.dtype(kind), shape) for kind, shape in message.pop("arrays")]
+        kinds = [(_dtype(kind), shape) for kind, shape in message.pop("arrays")]
         announced = sum(dtype.itemsize * math.prod(shape) for dtype, shape in kinds)
     except (ValueError, LookupError, TypeError, AttributeError, OverflowError, SyntaxError) as error:
         raise GarbledError(f"{bytes(text[:40])!r}… where a message stands ({error})") from error
@@ -80,6 +82,12 @@ def _parsed(text: bytearray, size: int) -> tuple[dict[str, Any], list[tuple[np.d
     if announced != size or not all(isinstance(n, int) and n >= 0 for n in lengths):
         raise GarbledError(f"arrays {lengths} of {announced} bytes in a frame that holds {size}")
     return message, kinds
+
+
+def _dtype(text: str) -> np.dtype[Any]:
+    if not KIND.fullmatch(text):
+        raise ValueError(f"an array of {text!r}")
+    return np.dtype(text)
 
 
 def _write(stream: Stream, data: bytes | memoryview) -> None:

@@ -48,7 +48,7 @@ def linear(x: Any, q: Any, kernel: Any, arithmetic: Any, out: Any, bias: Any, dt
     flat = len(shape) == 2
     m = shape[0] if flat else math.prod(shape[:-1])
     card = gpu.card(index)
-    rung = ladder.chosen(Linear, "cuda", card, kernel, arithmetic, q.format, m, n, k, True).rung
+    rung = ladder.chosen(Linear, "cuda", card, kernel, arithmetic, q.format, m, n, k).rung
     if flat:
         rung.launch(x, q, y)
     else:
