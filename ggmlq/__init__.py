@@ -15,12 +15,14 @@ from typing import TYPE_CHECKING, Any
 from . import interrupted as interrupted  # isort: skip  (first: from here on Ctrl-C is one line)
 from . import errors
 from .array import QuantArray
+from .codes import CODES as codes
 from .errors import GGMLQError, GGUFError
 from .formats import FORMATS as formats
 from .formats import Format
 from .listing import kernels
 from .metrics import nmse
-from .ops import dequantize, equal, linear, quantize
+from .ops import dequantize, equal, linear, quantize, quantize_scaled, scaled_linear
+from .scaled import ScaledArray
 
 if TYPE_CHECKING:
     from . import convert, diff, gguf, reference
@@ -36,6 +38,8 @@ __all__ = [
     "GGMLQError",
     "GGUFError",
     "QuantArray",
+    "ScaledArray",
+    "codes",
     "convert",
     "dequantize",
     "diagnose",
@@ -49,8 +53,10 @@ __all__ = [
     "nmse",
     "open",
     "quantize",
+    "quantize_scaled",
     "reference",
     "save",
+    "scaled_linear",
     "set_num_threads",
 ]
 

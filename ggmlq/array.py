@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Sequence
-from typing import Any, ClassVar, TypeVar
+from collections.abc import Iterator, Sequence
+from typing import Any, ClassVar
 
 import numpy as np
 from numpy.typing import DTypeLike, NDArray
@@ -14,18 +14,8 @@ from .buffers import checked_shape, flat_bytes, frozen
 from .devices import cuda_device, is_host, on_device_of
 from .errors import BlockIndexError, DeviceError, DTypeError, ShapeError
 from .formats import FORMATS, Format
+from .matrix import OPERATIONS, Transposed, is_step
 from .storage import Storage
-
-Function = TypeVar("Function", bound=Callable[..., Any])
-
-
-OPERATIONS: dict[str, Callable[..., Any]] = {}  # by name: what the methods of arrays call
-
-
-def operation(function: Function) -> Function:
-    """Decorate an operation that arrays offer as a method or an operator; they do not know who it is."""
-    OPERATIONS[function.__name__] = function
-    return function
 
 
 class QuantArray(Storage):
@@ -44,6 +34,8 @@ class QuantArray(Storage):
 
     __array_ufunc__: ClassVar[None] = None  # so that NumPy hands `x @ q.T` to us
     __array_priority__: ClassVar[float] = 1000.0  # so that CuPy does
+
+    product: ClassVar[str] = "linear"  # which operation x @ q.T is
 
     def __init__(self, format: Format, shape: tuple[int, ...], raw: Any, swapped: bool = False) -> None:
         """Trusts its arguments; :meth:`from_bytes` is the constructor that checks.
@@ -147,7 +139,7 @@ class QuantArray(Storage):
                 f"{self.format.block_size} and cannot be indexed; index the axes before it, "
                 "take q.blocks[...] for blocks, or np.asarray(q) for values"
             )
-        if not all(_is_step(step) for step in steps):
+        if not all(is_step(step) for step in steps):
             raise BlockIndexError(
                 f"q[{index!r}] of {self!r}: rows are picked by integers, slices, integer arrays and "
                 "1-D boolean arrays; for anything else index q.blocks or np.asarray(q)"
@@ -237,48 +229,6 @@ class QuantArray(Storage):
             "element; gq.equal(a, b) tells whether format, shape and bytes are the same, "
             "np.asarray(q) == x compares values"
         )
-
-
-class Transposed:
-    """What ``q.T`` is: good for ``x @ q.T``, ``q.T.T`` and NumPy's ``asarray``."""
-
-    __array_ufunc__: ClassVar[None] = None
-    __array_priority__: ClassVar[float] = 1000.0
-
-    def __init__(self, q: QuantArray) -> None:
-        self.T = q
-
-    @property
-    def shape(self) -> tuple[int, ...]:
-        """The shape of q, reversed."""
-        return self.T.shape[::-1]
-
-    @property
-    def ndim(self) -> int:
-        """Number of axes."""
-        return self.T.ndim
-
-    def __rmatmul__(self, x: Any) -> Any:
-        return OPERATIONS["linear"](x, self.T)
-
-    def __matmul__(self, x: object) -> Any:
-        raise ShapeError(f"q.T @ x with {self.T!r}: activations come first; write x @ q.T")
-
-    def __array__(self, dtype: DTypeLike | None = None, copy: bool | None = None) -> NDArray[Any]:
-        return np.asarray(self.T.__array__(dtype, copy).T)
-
-    def __repr__(self) -> str:
-        return f"{self.T!r}.T"
-
-
-def _is_step(step: Any) -> bool:
-    """Whether an index picks whole rows: a bool would add an axis, a 2-D mask reach into rows."""
-    if isinstance(step, slice):
-        return True
-    if isinstance(step, bool | np.bool_ | str | bytes) or step is None or step is Ellipsis:
-        return False
-    picked = np.asarray(step) if is_host(step) else step
-    return picked.dtype.kind in "iu" or (picked.dtype.kind == "b" and picked.ndim == 1) or not picked.size
 
 
 def _restore(fmt: Format, shape: tuple[int, ...], raw: Any, writable: bool) -> QuantArray:

@@ -15,6 +15,12 @@ class FormatError(GGMLQError, KeyError, ValueError):
     __str__ = Exception.__str__  # KeyError would print the message in quotes
 
 
+class CodeError(GGMLQError, KeyError, ValueError):
+    """A code of 8 or 16 bits that there is not, or one that has no place where it was passed."""
+
+    __str__ = Exception.__str__  # KeyError would print the message in quotes
+
+
 class ShapeError(GGMLQError, ValueError):
     """Shapes, lengths or buffer sizes that do not fit each other."""
 

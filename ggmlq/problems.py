@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Any, ClassVar, NamedTuple
 
 from .card import Card
+from .codes import CODES
 from .formats import FORMATS, Format
 from .ladder import Problem
 
@@ -41,3 +42,78 @@ class Linear(Problem, op="linear"):
         fmt = FORMATS[format]
         k = fmt.block_size * (ORDINARY // fmt.block_size)
         return [cls(fmt, m, ORDINARY, k, device=device, card=card) for m in SHOWN]
+
+
+INT32 = 2**31 - 1
+
+
+class Operand(NamedTuple):
+    """What of an array with scales decides which kernels take it."""
+
+    code: str
+    r: int  # rows that share a scale
+    c: int  # columns that do
+    zeros: bool = False
+
+
+@dataclass(frozen=True)
+class ScaledLinear(Problem, op="scaled_linear"):
+    """Codes times codes; ``launch(x ScaledArray [M, K], w ScaledArray [N, K], out float32 [M, N])``."""
+
+    x: Operand
+    w: Operand
+    m: int  # rows of x
+    n: int  # rows of w
+    k: int  # length of both
+    accumulate: str | None = None  # what the caller asked the sums to be
+
+    setting: ClassVar[str] = f"N=K={ORDINARY}"
+    operands: ClassVar[str] = "x and w"
+    moved: ClassVar[dict[str, str]] = {
+        "cpu": 'x.to("cpu") and w.to("cpu")',
+        "cuda": 'x.to("cuda") and w.to("cuda")',
+    }
+
+    @property
+    def integer(self) -> bool:
+        """Whether codes are integers."""
+        return CODES[self.w.code].kind == "integer"
+
+    @property
+    def group(self) -> int:
+        """Products of a sum that share all scales."""
+        return min(self.x.c, self.w.c, max(self.k, 1))
+
+    @property
+    def varies(self) -> bool:
+        """Whether scales change along K."""
+        return self.group < self.k
+
+    @property
+    def largest_sum(self) -> float:
+        """The largest magnitude that a sum of integers may have before scales, zero points included."""
+        largest = [_largest(operand) for operand in (self.x, self.w)]
+        return self.group * largest[0] * largest[1]
+
+    @property
+    def case(self) -> str:
+        return f"{self.x.code} {self.x.r}×{self.x.c} · {self.w.code} {self.w.r}×{self.w.c}, M={self.m}"
+
+    def __str__(self) -> str:
+        x, w = (f"{o.code} {o.r}×{o.c}{' with zeros' if o.zeros else ''}" for o in (self.x, self.w))
+        return f"scaled_linear[x {x}, w {w}, M={self.m}, N={self.n}, K={self.k}, {self.device}]"
+
+    @classmethod
+    def shown(cls, format: Any, device: str, card: Card | None) -> list[ScaledLinear]:
+        code = CODES[format]
+        if code.kind == "scale":
+            return []
+        c = 128 if code.kind == "float" else ORDINARY
+        x, w = Operand(code.name, 1, c), Operand(code.name, c if c == 128 else 1, c)
+        return [cls(x, w, m, ORDINARY, ORDINARY, device=device, card=card) for m in SHOWN]
+
+
+def _largest(operand: Operand) -> float:
+    """Of a code less its zero point."""
+    code = CODES[operand.code]
+    return code.max - code.min if operand.zeros else max(code.max, -code.min)

@@ -36,6 +36,19 @@ def array_of(asked: str, x: Any, name: str = "x") -> Any:
     raise DeviceError(f'{asked}: {name} is a tensor on {x.device}; "cpu" and "cuda" are known; move it there')
 
 
+def bits_of(asked: str, x: Any, name: str) -> Any:
+    """A tensor of any dtype as an array over its memory; floats that NumPy has no name for as bytes."""
+    torch = sys.modules["torch"]
+    if x.layout is not torch.strided:
+        raise DTypeError(f"{asked}: {name} is a tensor of {x.layout}; pass {name}.to_dense()")
+    x = x.detach()
+    if x.dtype.is_floating_point and x.element_size() == 1:
+        x = x.view(torch.uint8)
+    if x.device.type == "cpu":
+        return x.numpy()
+    return cuda_device().cupy().from_dlpack(x)
+
+
 def stored(x: Any) -> Any:
     """The numbers of a tensor on the host as NumPy has them; bfloat16 as its 16 bits."""
     x = x.detach().cpu().contiguous()

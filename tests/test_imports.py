@@ -32,32 +32,40 @@ ALLOWED = {
     "dumps.py": {"errors", "text"},
     "formats": {"errors", "formats"},
     "packing.py": {"formats"},
+    "tiling.py": {"errors"},
+    "codes": {"devices", "errors", "tiling", "codes"},
     # arrays
     "buffers.py": {"devices", "errors", "formats"},
-    "storage.py": {"buffers", "devices", "errors", "formats"},
-    # operations register themselves with arrays
-    "array.py": {"text", "buffers", "devices", "errors", "formats", "storage"},
+    "kept.py": {"buffers", "devices", "errors"},
+    "storage.py": {"buffers", "devices", "errors", "formats", "kept"},
+    "matrix.py": {"devices", "errors"},  # operations register themselves here
+    "array.py": {"text", "buffers", "devices", "errors", "formats", "matrix", "storage"},
+    "scaled_parts.py": {"buffers", "codes", "devices", "errors", "tensors", "tiling"},
+    "scaled.py": {"text", "codes", "devices", "errors", "kept", "matrix", "scaled_parts", "tiling"},
     "checks.py": {"array", "buffers", "devices", "errors", "formats"},
     "metrics.py": {"buffers", "devices", "errors"},
     # kernels
     "card.py": set(),
     "ladder.py": {"announced", "card", "errors"},  # what operations are about, it does not know
     "listing.py": {"ladder", "text", "errors"},
-    "problems.py": {"card", "formats", "ladder"},
+    "problems.py": {"card", "codes", "formats", "ladder"},
     "measured.py": {"formats", "ladder", "problems"},
     "cpu": {
-        "array", "cache", "cores", "errors", "formats", "ladder", "measured", "packing", "problems",
-        "threads", "cpu",
+        "array", "cache", "codes", "cores", "errors", "formats", "ladder", "measured", "packing", "problems",
+        "scaled", "threads", "tiling", "cpu",
     },
     "cuda": {
-        "array", "cache", "card", "errors", "formats", "ladder", "measured", "packing", "problems", "cuda",
+        "array", "cache", "card", "codes", "errors", "formats", "ladder", "measured", "packing", "problems",
+        "scaled", "tiling", "cuda",
     },
     # operations: of cpu and cuda nothing but by name, when asked
     "ops": {
-        "array", "buffers", "checks", "devices", "errors", "formats", "ladder", "problems", "progress",
-        "tensors", "threads", "ops",
+        "array", "buffers", "checks", "codes", "devices", "errors", "formats", "ladder", "matrix", "problems",
+        "progress", "scaled", "scaled_parts", "tensors", "threads", "tiling", "ops",
     },
-    "reference": {"array", "checks", "devices", "errors", "formats", "ladder", "ops", "reference"},
+    "reference": {
+        "array", "checks", "devices", "errors", "formats", "ladder", "ops", "scaled", "tiling", "reference",
+    },
     # whole files
     "gguf": {"array", "devices", "errors", "formats", "gguf", "progress", "tensors", "text", "threads"},
     "convert": {"array", "errors", "formats", "gguf", "ops", "text", "threads", "convert"},

@@ -3,15 +3,18 @@
     linear       activations times quantized weights; fast_path has what is valid at a glance
     quantize     floats to blocks; encoding deals the rows out
     dequantize   blocks to floats; decoding deals the rows out
+    quantize_scaled, scaled_linear   the same for codes with a scale for every tile
     equal        the same format, shape and bytes
     torch        tensors in and out
 
-An operation registers itself with the arrays (``array.operation``), which so need not know it.
+An operation registers itself with the arrays (``matrix.operation``), which so need not know it.
 """
 
 from .dequantize import dequantize
 from .equal import equal
 from .linear import linear
 from .quantize import quantize
+from .quantize_scaled import quantize_scaled
+from .scaled_linear import scaled_linear
 
-__all__ = ["dequantize", "equal", "linear", "quantize"]
+__all__ = ["dequantize", "equal", "linear", "quantize", "quantize_scaled", "scaled_linear"]

@@ -7,10 +7,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import DTypeLike
 
-from ..array import QuantArray, operation
+from ..array import QuantArray
 from ..checks import float_dtype
 from ..devices import cuda_module, on_device_of
 from ..errors import DTypeError
+from ..matrix import operation
 from .decoding import decode_into
 
 

@@ -9,9 +9,10 @@ import numpy as np
 from numpy.typing import DTypeLike
 
 from .. import ladder
-from ..array import QuantArray, operation
+from ..array import QuantArray
 from ..checks import check_bias, check_linear, check_out, float_dtype, takes_sums
 from ..devices import cuda_driver, is_host, namespace, on_device_of
+from ..matrix import operation
 from ..problems import Linear
 from ..tensors import is_tensor
 from . import fast_path, torch

@@ -18,14 +18,15 @@ from ..tensors import array_of, is_foreign
 
 
 def linear(
-    product: Callable[..., Any], x: Any, q: Any, out: Any, bias: Any, dtype: Any, **choice: Any
-) -> Any:
-    """``product`` (:func:`ggmlq.linear`) for a tensor x; ``out`` and ``bias`` are tensors too."""
-    torch, asked = sys.modules["torch"], "linear(x, q)"
+    product: Callable[..., Any], x: Any, q: Any, out: Any, bias: Any, dtype: Any, *,
+    asked: str = "linear(x, q)", check: Callable[[str, Any, Any], Any] = check_linear, **choice: Any,
+) -> Any:  # fmt: skip
+    """``product`` (:func:`ggmlq.linear` or the like) for a tensor x; ``out`` and ``bias`` are tensors too."""
+    torch = sys.modules["torch"]
     kind = _kind(asked, torch, dtype)
     _refuse_others(asked, torch, x=x, bias=bias, out=out)
     with _as_torch_works(torch, x.device):
-        rows = check_linear(asked, array_of(asked, x), q)
+        rows = check(asked, array_of(asked, x), q)
         if bias is not None:
             bias = array_of(asked, bias, "bias")
         y, shape = out, (*x.shape[:-1], q.shape[0])

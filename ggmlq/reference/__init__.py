@@ -6,6 +6,7 @@ from .linear import linear
 from .multiply import multiply
 from .operands import Activations, Weights, activations, weights
 from .rules import ARITHMETICS, Quantizer, Rule, rule
+from .scaled_linear import scaled_linear
 
 __all__ = [
     "ARITHMETICS",
@@ -19,5 +20,6 @@ __all__ = [
     "multiply",
     "row_errors",
     "rule",
+    "scaled_linear",
     "weights",
 ]

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 import numpy as np
 from numpy.typing import NDArray
 
+from .identity import Planar, product
 from .operands import Activations, Weights, Wide, decoded
 from .rules import Rule
 from .runs import by_run
@@ -28,10 +29,8 @@ def multiply(w: Weights, a: Activations, rule: Rule) -> Wide:
         assert w.codes is not None
         assert w.scale is not None
         scaled = (by_run(w.codes, w.group) * w.scale[..., None]).reshape(w.codes.shape)
-        y = decoded(a) @ scaled.T
-        if w.offset is not None:
-            y -= block_sums(a, w.group, rule) @ w.offset.T
-        return y
+        sums = None if w.offset is None else block_sums(a, w.group, rule)
+        return product(Planar(decoded(a), None, sums), Planar(scaled, w.offset, None))
 
 
 def block_sums(a: Activations, group: int, rule: Rule) -> Wide:

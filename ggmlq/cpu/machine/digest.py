@@ -28,9 +28,9 @@ def _add(words: Any, lanes: Any) -> None:
         lanes[i] = (lanes[i] ^ words[len(words) - 1 - i]) * ODD
 
 
-def digest(raw: NDArray[np.uint8]) -> bytes:
+def digest(raw: NDArray[Any]) -> bytes:
     """Of the bytes of an array; for comparison within this process."""
-    flat = np.ascontiguousarray(raw).reshape(-1)
+    flat = np.ascontiguousarray(raw).reshape(-1).view(np.uint8)
     whole = flat[: flat.size // 4 * 4]
     if whole.ctypes.data % 4:
         whole = whole.copy()

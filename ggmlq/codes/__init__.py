@@ -1,0 +1,62 @@
+"""What a code of 8 or 16 bits means: one file a code. This folder's listing is the table of codes.
+
+``CODES`` maps a name in any case, the name that ml_dtypes and torch have for it, or a Code to its
+Code. A new code is one new module here with a ``CODE`` in it.
+"""
+
+from __future__ import annotations
+
+import difflib
+import importlib
+import pkgutil
+from collections.abc import Iterator, Mapping
+
+from ..errors import CodeError
+from ._integer import Integer
+from ._minifloat import MiniFloat
+from .code import CATALOGUE, Code
+
+ORDER = ("e4m3", "e5m2", "int8", "int8_full", "uint8", "int16", "uint16", "e8m0")
+APART = ("code", "scaling", "numbers")  # modules of this folder that are no code
+
+
+def _discover() -> list[Code]:
+    found = [
+        importlib.import_module(f"{__name__}.{module.name}").CODE
+        for module in pkgutil.iter_modules(__path__)
+        if not module.name.startswith("_") and module.name not in APART
+    ]
+    return sorted(found, key=lambda code: ORDER.index(code.name) if code.name in ORDER else len(ORDER))
+
+
+class Codes(Mapping[str, Code]):
+    """All codes by name or Code."""
+
+    def __init__(self, codes: list[Code]) -> None:
+        self._canonical = {code.name: code for code in codes}
+        self._names = {name: code for code in codes for name in (code.name, *code.aliases)}
+
+    def __getitem__(self, key: object) -> Code:
+        if isinstance(key, Code):
+            return key
+        found = self._names.get(key.lower()) if isinstance(key, str) else None
+        if found is None:
+            near = difflib.get_close_matches(str(key).lower(), self._names, n=2, cutoff=0.5)
+            way = f"did you mean {' or '.join(near)}?" if near else f"the codes are {', '.join(self)}"
+            raise CodeError(f"codes[{key!r}]: there is no such code; {way}")
+        return found
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._canonical)
+
+    def __len__(self) -> int:
+        return len(self._canonical)
+
+    def __repr__(self) -> str:
+        return f"<{len(self)} codes: {', '.join(self)}>"
+
+
+CODES = Codes(_discover())
+CATALOGUE.update(CODES)
+
+__all__ = ["CODES", "Code", "Codes", "Integer", "MiniFloat"]

@@ -1,0 +1,54 @@
+"""Integers of 8 or 16 bits: a constant step, set by the scale beside them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from .code import Code
+
+
+def nearest(x: Any, low: int, high: int, away: bool) -> int:
+    """Atom: the integer next to a float32, ties to even or away from zero; NaN gives 0."""
+    if not low < x < high:
+        return low if x <= low else high if x >= high else 0
+    size = abs(x)
+    whole = int(size)
+    rest = size - np.float32(whole)
+    if rest > np.float32(0.5) or (rest == np.float32(0.5) and (away or whole & 1)):
+        whole += 1
+    return -whole if x < 0 else whole
+
+
+def value(code: int) -> Any:
+    """Atom: a code as float32."""
+    return np.float32(code)
+
+
+@dataclass(frozen=True, eq=False, repr=False, kw_only=True)
+class Integer(Code):
+    """An integer of 8 or 16 bits."""
+
+    kind = "integer"
+    roundings = ("half_even", "half_away")
+
+    def _encode(self, xp: Any, x: Any, saturate: bool, rounding: str) -> Any:
+        return self.clipped(xp, rounded(xp, x, rounding)).astype(self.dtype)
+
+    def clipped(self, xp: Any, x: Any) -> Any:
+        """Whole numbers within the range; NaN as 0."""
+        x = xp.where(xp.isnan(x), np.float32(0), x)
+        return xp.clip(x, np.float32(self.min), np.float32(self.max))
+
+    def _decode(self, xp: Any, codes: Any) -> Any:
+        return codes.astype(np.float32)
+
+
+def rounded(xp: Any, x: Any, rounding: str) -> Any:
+    """Floats as whole numbers; ties to even, or away from zero."""
+    if rounding == "half_even":
+        return xp.rint(x)
+    whole = xp.trunc(x)
+    return whole + xp.copysign((xp.abs(x - whole) >= np.float32(0.5)).astype(np.float32), x)

@@ -1,0 +1,158 @@
+"""The rule from floats to codes with scales, on whole NumPy arrays: what every quantizer computes.
+
+A tile of x, in float32:
+
+    amax = max |x|                    s = max(amax, eps) / max           q = code(x / s)
+
+and with a zero point, where the range is low … high and 0.0 must have a code of its own:
+
+    s = max(max(x, 0) - min(x, 0), eps) / (high - low)
+    z = round(low - min(x, 0) / s)                                       q = round(x / s) + z
+
+Divisions are IEEE divisions and their order is this, so that all devices agree to the bit. NaN is left
+out of max and min. A scale e8m0 is s rounded up to a power of two, before anything is divided by it.
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ..tiling import Tiling, expanded
+from . import CODES
+from ._integer import Integer, rounded
+from .code import Code
+
+Floats = NDArray[np.float32]
+STEP = 1 << 18  # elements at a time
+
+
+class Rule(NamedTuple):
+    """How floats become codes."""
+
+    code: Code
+    scale: str  # "float32" or "e8m0"
+    eps: np.float32
+    rounding: str
+    zeros: bool
+    order: str = "rows"
+
+
+class Found(NamedTuple):
+    """Tiles taken apart."""
+
+    codes: NDArray[Any]  # [rows, columns]
+    scales: NDArray[Any]  # float32 or e8m0, one a tile
+    zeros: NDArray[np.int32] | None
+
+
+def stored(scales: Floats, scale: str) -> NDArray[Any]:
+    """Scales in the way they are kept."""
+    return scales if scale == "float32" else CODES["e8m0"].encode(scales)
+
+
+def values(scales: Any) -> Any:
+    """Scales as float32, whichever way they are kept."""
+    return CODES["e8m0"].decode(scales) if scales.dtype == np.uint8 else scales
+
+
+def empty(xp: Any, shape: tuple[int, ...], dtype: Any, order: str = "rows") -> Any:
+    """Room for scales; in the order "columns" they run down columns, each of a multiple of 16 bytes."""
+    if order == "rows":
+        return xp.empty(shape, dtype)
+    rows, columns = shape
+    whole = 16 // np.dtype(dtype).itemsize
+    return xp.zeros((columns, -(-rows // whole) * whole), dtype).T[:rows]
+
+
+def laid_out(xp: Any, like: Any, copy: Any) -> Any:
+    """A copy of scales in the order of those that it was made of."""
+    if like.ndim != 2 or like.size < 2 or like.strides[0] >= like.strides[1]:
+        return copy
+    made = empty(xp, copy.shape, copy.dtype, "columns")
+    made[...] = copy
+    return made
+
+
+def quantize(x: NDArray[Any], over: Tiling, rule: Rule) -> Found:
+    """Floats [rows, columns] to codes, scales and zero points."""
+    scales = empty(np, over.shape, np.float32 if rule.scale == "float32" else np.uint8, rule.order)
+    zeros = empty(np, over.shape, np.int32, rule.order) if rule.zeros else None
+    with np.errstate(all="ignore"):
+        low, high = _extremes(x, over, rule.zeros)
+        span = high - low if rule.zeros else high
+        steps = np.float32(rule.code.max - (rule.code.min if rule.zeros else 0))
+        scales[...] = stored(np.asarray(np.fmax(span, rule.eps) / steps, np.float32), rule.scale)
+        if zeros is not None:
+            zeros[...] = _zeros(low, values(scales), rule)
+    return Found(encode(x, over, rule, scales, zeros), scales, zeros)
+
+
+def zeros_of(x: NDArray[Any], over: Tiling, rule: Rule, scales: NDArray[Any]) -> NDArray[np.int32]:
+    """The zero points that go with given scales."""
+    with np.errstate(all="ignore"):
+        return _zeros(_extremes(x, over, True)[0], values(scales), rule)
+
+
+def encode(
+    x: NDArray[Any], over: Tiling, rule: Rule, scales: NDArray[Any], zeros: NDArray[Any] | None
+) -> NDArray[Any]:
+    """Codes of floats under scales."""
+    codes = np.empty((over.rows, over.columns), rule.code.dtype)
+    s = values(scales)
+    with np.errstate(all="ignore"):
+        for rows, tiles in _slabs(over):
+            part = Tiling(rows.stop - rows.start, over.columns, over.r, over.c)
+            v = x[rows].astype(np.float32) / expanded(np, s[tiles], part)
+            if zeros is None:
+                codes[rows] = rule.code.encode(v, rounding=rule.rounding)
+            else:
+                assert isinstance(rule.code, Integer)
+                z = expanded(np, zeros[tiles], part).astype(np.float32)
+                codes[rows] = rule.code.clipped(np, rounded(np, v, rule.rounding) + z)
+    return codes
+
+
+def _zeros(low: Floats, s: Floats, rule: Rule) -> NDArray[np.int32]:
+    assert isinstance(rule.code, Integer)
+    z = rounded(np, np.float32(rule.code.min) - low / s, rule.rounding)
+    found: NDArray[np.int32] = rule.code.clipped(np, z).astype(np.int32)
+    return found
+
+
+def _extremes(x: NDArray[Any], over: Tiling, both: bool) -> tuple[Floats, Floats]:
+    """The least and the largest of every tile and of 0; not both: 0 and the largest magnitude."""
+    low, high = np.zeros(over.shape, np.float32), np.zeros(over.shape, np.float32)
+    starts = np.arange(0, over.columns, over.c)
+    if not (x.size and starts.size):
+        return low, high
+    for rows, tiles in _slabs(over):
+        part = x[rows].astype(np.float32)
+        if not both:
+            part = np.abs(part)
+        high[tiles] = _by_tile(np.fmax, high[tiles], part, starts, over.r)
+        if both:
+            low[tiles] = _by_tile(np.fmin, low[tiles], part, starts, over.r)
+    return low, high
+
+
+def _by_tile(extreme: np.ufunc, so_far: Floats, part: Floats, starts: NDArray[Any], r: int) -> Floats:
+    by_columns = extreme.reduceat(part, starts, axis=1)
+    by_tile = extreme.reduceat(by_columns, np.arange(0, len(part), r), axis=0)
+    found: Floats = extreme(so_far, by_tile)
+    return found
+
+
+def _slabs(over: Tiling) -> list[tuple[slice, slice]]:
+    """Rows a few at a time, with the tiles they lie in: whole tiles, or parts of one."""
+    step = max(1, STEP // max(over.columns, 1))
+    step = step // over.r * over.r if step > over.r else step
+    found, start = [], 0
+    while start < over.rows:
+        end = start // over.r * over.r + over.r if step < over.r else over.rows
+        stop = min(start + step, end, over.rows)
+        found.append((slice(start, stop), slice(start // over.r, -(-stop // over.r))))
+        start = stop
+    return found

@@ -1,0 +1,226 @@
+"""Floats to codes with scales, and back: check, choose who computes, run."""
+
+from __future__ import annotations
+
+import importlib
+import math
+from typing import Any
+
+import numpy as np
+from numpy.typing import DTypeLike, NDArray
+
+from ..checks import as_floats, float_dtype, row_index
+from ..codes import CODES, Code, scaling
+from ..codes.scaling import Found, Rule
+from ..devices import cuda_module, device_of, is_host, namespace, on_device_of
+from ..errors import CodeError, DeviceError, DTypeError, NonFiniteError, ShapeError, UnsupportedError
+from ..matrix import operation
+from ..scaled import ScaledArray
+from ..scaled_parts import as_stored
+from ..tensors import array_of, is_tensor
+from ..tiling import Tile, Tiling, checked_tile, expanded, tiling
+
+SCALES, ORDERS, RAGGED = ("float32", "e8m0"), ("rows", "columns"), ("error", "pad")
+PATIENCE = 1 << 18  # elements that NumPy quantizes sooner than Numba is loaded
+SLAB = 1 << 18  # elements that are decoded at a time
+
+
+def quantize_scaled(
+    x: Any,
+    code: str | Code,
+    tile: Any = (1, 128),
+    *,
+    scale: str = "float32",
+    scales: Any = None,
+    eps: float = 1e-10,
+    rounding: str = "half_even",
+    zeros: bool = False,
+    order: str = "rows",
+    ragged: str = "error",
+    check_finite: bool = False,
+) -> ScaledArray:
+    """Quantize floats to codes of 8 or 16 bits with a scale for every tile.
+
+    The scale of a tile is max(amax, eps) / max of the code; codes are the codes next to x / scale. The
+    same bits come out on every device.
+
+    Parameters
+    ----------
+    x : array of floats
+        float16, bfloat16, float32 or float64 [..., C], of any strides: NumPy, CuPy or a torch tensor. Wider
+        floats are rounded to float32 first.
+    code : str or Code
+        ``"e4m3"``, ``"int8"`` …: a name in ``gq.codes``.
+    tile : (int or None, int or None)
+        Rows × columns that share a scale; None is the whole axis. A tensor (None, None), a token or
+        channel (1, None), a group (1, 128), a block (128, 128).
+    scale : str
+        How scales are kept: ``"float32"``, or ``"e8m0"``, rounded up to powers of two.
+    scales : array or float, optional
+        Scales to use instead of computing them (static quantization), one a tile or one for all. Kept as
+        e8m0 they are rounded up too.
+    eps : float
+        The least magnitude that a scale is made for, so that a tile of zeros has one. With 0 such a tile
+        has scale 0 and codes of NaN.
+    rounding : str
+        Of ties, for integer codes: ``"half_even"`` or ``"half_away"`` from zero.
+    zeros : bool
+        Use the whole range with a zero point a tile; for ``"int8_full"``, ``"uint8"`` and 16 bits.
+    order : str
+        How scales lie in memory: ``"rows"``, or ``"columns"``: down columns, each padded to 16 bytes, which
+        matrix units read; the shape is the same.
+    ragged : str
+        ``"error"`` where rows are not whole tiles of columns, or ``"pad"``: the last tile is shorter.
+    check_finite : bool
+        Make NaN and infinities an error. Otherwise NaN is left out of scales and encoded as NaN (in
+        integers as 0), and a tile with an infinity has an infinite scale.
+
+    >>> import numpy as np, ggmlq as gq
+    >>> s = gq.quantize_scaled(np.float32([[1, 2, 3, 448], [0, 0, 0, 0]]), "e4m3", (1, 4))
+    >>> s.scales.ravel(), np.asarray(s)
+    (array([1.0000000e+00, 2.2321430e-13], dtype=float32), array([[  1.,   2.,   3., 448.],
+           [  0.,   0.,   0.,   0.]], dtype=float32))
+    """
+    found = CODES[code]
+    asked = f"quantize_scaled(x, {found.name!r}, {tile!r})"
+    rule = _rule(asked, found, scale, eps, rounding, zeros, order)
+    checked = checked_tile(asked, tile)
+    if is_tensor(x):
+        x = array_of(asked, x)
+    if isinstance(x, ScaledArray):
+        raise DTypeError(f"{asked}: x is {x!r}; floats are quantized; pass x.dequantize()")
+    if getattr(getattr(x, "dtype", None), "name", "") != "bfloat16":  # which kernels widen themselves
+        x = as_floats(asked, x)
+    if x.ndim == 0:
+        raise ShapeError(f"{asked}: x is a scalar; tiles need an axis, pass at least 1-D")
+    _check_ragged(asked, x.shape, checked, ragged)
+    over = tiling(checked, math.prod(x.shape[:-1]), x.shape[-1])
+    with on_device_of(asked, x):
+        rows = x.reshape(over.rows, over.columns)
+        if check_finite:
+            _check_finite(asked, rows, x.shape)
+        given = None if scales is None else _given(asked, scales, x, over, rule)
+        codes, made, points = _computed(rows, over, rule, given)
+        if is_host(x):
+            for part in (codes, made, points):
+                if part is not None:
+                    part.flags.writeable = False
+        return ScaledArray(codes.reshape(x.shape), made, found, checked, points)
+
+
+def _computed(rows: Any, over: Tiling, rule: Rule, given: Any) -> Found:
+    """Codes, scales and zero points of [rows, columns], by whoever is quickest there."""
+    if not is_host(rows):
+        who: Any = cuda_module("quantize_scaled")
+    elif rows.size < PATIENCE:
+        who = scaling
+    else:
+        who = importlib.import_module("ggmlq.cpu.quantize_scaled")
+    if given is None:
+        found: Found = who.quantize(rows, over, rule)
+        return found
+    points = who.zeros_of(rows, over, rule, given) if rule.zeros else None
+    return Found(who.encode(rows, over, rule, given, points), given, points)
+
+
+def _rule(asked: str, code: Code, scale: str, eps: float, rounding: str, zeros: bool, order: str) -> Rule:
+    if code.kind == "scale":
+        raise CodeError(
+            f"{asked}: {code.name} is a code for scales; pass it as scale={code.name!r}, and for the values "
+            f"one of {', '.join(c.name for c in CODES.values() if c.kind != 'scale')}"
+        )
+    for name, value, names in (("scale", scale, SCALES), ("order", order, ORDERS)):
+        if value not in names:
+            raise UnsupportedError(
+                f"{asked}: {name}={value!r}; it is one of {', '.join(names)}; pass one of these"
+            )
+    code.check_rounding(asked, rounding)
+    if zeros and (code.kind != "integer" or code.min == -code.max):
+        raise CodeError(
+            f"{asked}: zeros=True with {code.name}; zero points are for integers with their whole range; "
+            'take "int8_full" or "uint8"'
+        )
+    if not (isinstance(eps, int | float | np.number) and 0 <= float(eps.real) < np.inf):
+        raise ShapeError(f"{asked}: eps={eps!r}; it is a magnitude, finite and at least 0; 1e-10 is usual")
+    return Rule(code, scale, np.float32(eps), rounding, bool(zeros), order)
+
+
+def _check_ragged(asked: str, shape: tuple[int, ...], tile: Tile, ragged: str) -> None:
+    if ragged not in RAGGED:
+        raise UnsupportedError(f'{asked}: ragged={ragged!r}; it is "error" or "pad"; pass one of these')
+    c = tile[1]
+    if ragged == "error" and c is not None and shape[-1] % c:
+        up = -(-shape[-1] // c) * c
+        raise ShapeError(
+            f"{asked}: rows have {shape[-1]} elements, tiles {c} columns; rows are whole tiles; pad the "
+            f'last axis to {up}, or pass ragged="pad" for a last tile of {shape[-1] % c}'
+        )
+
+
+def _check_finite(asked: str, rows: Any, shape: tuple[int, ...]) -> None:
+    xp = namespace(rows)
+    finite = xp.isfinite(rows.astype(np.float32) if rows.dtype.name == "bfloat16" else rows)
+    if not bool(finite.all()):
+        row, column = (int(i[0]) for i in xp.nonzero(~finite))
+        index = [*row_index(row, shape), column]
+        raise NonFiniteError(
+            f"{asked}: x{index} is {float(rows[row, column])}; check_finite=True refuses NaN and infinities; "
+            "clear them with np.nan_to_num, or leave check_finite out"
+        )
+
+
+def _given(asked: str, scales: Any, x: Any, over: Tiling, rule: Rule) -> Any:
+    """Static scales as they are kept."""
+    scales = as_stored(asked, scales, "scales")
+    xp = namespace(x)
+    if is_host(scales) and (not is_host(x)) and np.ndim(scales):
+        raise DeviceError(
+            f"{asked}: x is on {device_of(x)}, scales on the host; move them with cupy.asarray(scales)"
+        )
+    if not is_host(scales) and is_host(x):
+        raise DeviceError(f"{asked}: x is on the host, scales on {device_of(scales)}; pass scales.get()")
+    scales = xp.asarray(scales)
+    if scales.dtype.name in CODES["e8m0"].aliases:
+        scales = scales.view(np.uint8)
+    if scales.dtype == np.uint8 and rule.scale != "e8m0":
+        raise DTypeError(f'{asked}: scales are uint8, which holds e8m0; pass scale="e8m0" with them')
+    lead = (*x.shape[:-1], over.shape[1])
+    if scales.shape == lead and over.r == 1:
+        scales = scales.reshape(over.shape)
+    if scales.shape not in ((), (1,), (1, 1), over.shape):
+        raise ShapeError(
+            f"{asked}: scales have shape {scales.shape}; x {x.shape} needs {over.shape}, one a tile, or a "
+            "single number for all"
+        )
+    if scales.dtype != np.uint8:
+        scales = scaling.stored(as_floats(asked, scales, "scales").astype(np.float32), rule.scale)
+    made = scaling.empty(xp, over.shape, scales.dtype, rule.order)
+    made[...] = scales
+    return made
+
+
+@operation
+def dequantize_scaled(s: ScaledArray, dtype: DTypeLike | None = np.float32) -> Any:
+    """The values of a :class:`ggmlq.ScaledArray` on its device."""
+    kind = float_dtype(f"dequantize of {s!r}", dtype)
+    with on_device_of(f"dequantize of {s!r}", s.codes, s):
+        m = s.matrix()
+        out = namespace(m.codes).empty((m.over.rows, m.over.columns), kind)
+        step = max(1, SLAB // max(m.over.columns, 1)) if is_host(out) else max(m.over.rows, 1)
+        with np.errstate(all="ignore"):
+            for start in range(0, m.over.rows, step):
+                part = slice(start, start + step)
+                out[part] = decoded(m, np.arange(start, min(start + step, m.over.rows)))
+        return out.reshape(s.shape)
+
+
+def decoded(m: Any, rows: NDArray[Any]) -> Any:
+    """Scale · (code - zero) of some rows that lie together, in float32."""
+    xp, over = namespace(m.codes), m.over._replace(r=1, rows=len(rows))
+    tiles = slice(0, 0) if not len(rows) else rows // m.over.r
+    values = m.code.decode(m.codes[slice(int(rows[0]), int(rows[-1]) + 1) if len(rows) else slice(0, 0)])
+    if not is_host(m.codes):
+        tiles = xp.asarray(tiles) if len(rows) else tiles
+    if m.zeros is not None:
+        values = values - expanded(xp, m.zeros[tiles], over).astype(np.float32)
+    return values * expanded(xp, m.scales[tiles], over)

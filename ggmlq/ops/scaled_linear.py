@@ -1,0 +1,266 @@
+"""Products of codes with scales: check, choose a kernel, run."""
+
+from __future__ import annotations
+
+import importlib
+import math
+from typing import Any
+
+import numpy as np
+
+from .. import ladder
+from ..checks import as_floats, check_out, float_dtype, takes_sums
+from ..codes import CODES, Code
+from ..devices import cuda_driver, device_of, is_host, namespace, on_device_of
+from ..errors import CodeError, DeviceError, DTypeError, ShapeError, UnsupportedError
+from ..matrix import Transposed, operation
+from ..problems import INT32, Operand, ScaledLinear
+from ..scaled import ScaledArray
+from ..tensors import array_of, is_tensor
+from . import torch
+from .quantize_scaled import quantize_scaled
+
+ACCUMULATE = {"integer": ("int32", "int64", "float32", "fp32_chunks"), "float": ("float32",)}
+ASKED = "scaled_linear(x, w)"
+
+
+@operation
+def scaled_linear(
+    x: Any,
+    w: ScaledArray,
+    *,
+    activations: Any = None,
+    kernel: str = "auto",
+    accumulate: str | None = None,
+    out: Any = None,
+    bias: Any = None,
+    dtype: Any = np.float32,
+    requantize: Any = None,
+) -> Any:
+    """Multiply codes with scales: ``x [..., K] @ w [N, K].T``.
+
+    Integers are summed exactly, up to the scales; floats in float32, at the latest every group of K that
+    shares a scale.
+
+    Parameters
+    ----------
+    x : ScaledArray or array of floats
+        [..., K], on the device of w. Floats are quantized first, see ``activations``. A torch tensor gives
+        a torch tensor.
+    w : ScaledArray
+        Weights [N, K]. Its code and that of x are both integers or both floats. Of the columns of their
+        tiles one is a multiple of the other, or the whole axis.
+    activations : (code, tile), optional
+        How floats x are quantized: by default to the code of w, floats in tiles (1, 128), integers in
+        (1, None). K need not be whole tiles.
+    kernel : str
+        ``"auto"``, or a kernel's name such as ``"cpu:naive"``; see ``gq.kernels("scaled_linear")``.
+    accumulate : str, optional
+        Of what the sums are: ``"int32"`` or ``"int64"`` (integers, exact; by default as K needs),
+        ``"float32"``, or ``"fp32_chunks"``: 32 products in int32, the rest in float32.
+    out : array, optional
+        Receives the result, in its own dtype, and is returned.
+    bias : array, optional
+        Added to each row, [N].
+    dtype : dtype
+        Of the result: float16, bfloat16, float32 or float64.
+    requantize : (code, scales), optional
+        Give the result as a ScaledArray of this code under these scales: a number, or an array of shape
+        (1, 1), (1, N), (M, 1) or (M, N).
+
+    >>> import numpy as np, ggmlq as gq
+    >>> x, w = np.ones((2, 256), np.float32), np.eye(3, 256, dtype=np.float32)
+    >>> gq.scaled_linear(x, gq.quantize_scaled(w, "int8", (1, None)))
+    array([[1., 1., 1.],
+           [1., 1., 1.]], dtype=float32)
+    """
+    if isinstance(w, Transposed):
+        raise DTypeError(f"{ASKED}: w is {w!r}; rows of w lie along K; pass w, not w.T")
+    if not isinstance(w, ScaledArray):
+        raise DTypeError(
+            f"{ASKED}: the weights are a {type(w).__name__}; they must be a ScaledArray; make one with "
+            'gq.quantize_scaled(w, "e4m3", (128, 128)) or ScaledArray(codes, scales, code, tile)'
+        )
+    if is_tensor(x):
+        if requantize is None:
+            more = {"activations": activations, "kernel": kernel, "accumulate": accumulate}
+            return torch.linear(scaled_linear, x, w, out, bias, dtype, asked=ASKED, check=_same, **more)
+        x = array_of(ASKED, x)
+    if w.ndim != 2:
+        raise ShapeError(
+            f"{ASKED}: {w!r} is {w.ndim}-D; weights are [N, K]; pass w[e] for one matrix of them"
+        )
+    x = _activations(x, w, activations)
+    check_operands(ASKED, x, w)
+    shape = (*x.shape[:-1], w.shape[0])
+    kind = _dtype(dtype)
+    if requantize is not None and out is not None:
+        raise ShapeError(f"{ASKED}: requantize gives a new ScaledArray, out takes floats; pass one of them")
+    if out is not None:
+        check_out(ASKED, out, shape, w.device)
+    if bias is not None:
+        bias = _checked_bias(bias, w)
+    rows = _flat(x)
+    device, card, share = _place(w)
+    problem = _problem(rows, w, accumulate, device, card)
+    with on_device_of(problem, w.codes, w):
+        rung = ladder.choose(problem, kernel)
+        xp = namespace(w.codes)
+        direct = takes_sums(share, out, *x.parts(), *w.parts(), bias)
+        y = out.reshape(problem.m, problem.n) if direct else xp.empty((problem.m, problem.n), np.float32)
+        with np.errstate(over="ignore", invalid="ignore"):  # infinities are results, as on a GPU
+            rung.launch(rows, w, y)
+            if bias is not None:
+                y += bias
+            if requantize is not None:
+                return _requantized(y.reshape(shape), requantize)
+            if out is None:
+                return y.astype(kind, copy=False).reshape(shape)
+            if not direct:
+                out[...] = y.reshape(shape)
+    return out
+
+
+def _same(asked: str, x: Any, w: Any) -> Any:
+    return x
+
+
+def _activations(x: Any, w: ScaledArray, how: Any) -> ScaledArray:
+    """X with scales: as it is, or quantized here."""
+    if isinstance(x, ScaledArray):
+        if how is not None:
+            raise DTypeError(
+                f"{ASKED}: activations={how!r}, but x is {x!r}, quantized already; leave activations out, "
+                "or pass floats"
+            )
+        return x
+    if device_of(x) != w.device:
+        raise DeviceError(
+            f"{ASKED}: x is on {device_of(x)}, w on {w.device}; both must be on one device; move w with "
+            'w.to("cpu") or w.to("cuda"), or x with cupy.asarray(x) or x.get()'
+        )
+    if getattr(getattr(x, "dtype", None), "name", "") != "bfloat16":
+        x = as_floats(ASKED, x)
+    if x.ndim == 0 or x.shape[-1] != w.shape[1]:
+        raise ShapeError(
+            f"{ASKED}: x has shape {x.shape}, w {w.shape}; the last axis of both is K; "
+            f"pass x as [..., {w.shape[1]}]"
+        )
+    code, tile = _how(how, w)
+    return quantize_scaled(x, code, tile, ragged="pad")
+
+
+def _how(how: Any, w: ScaledArray) -> tuple[Code, Any]:
+    usual = (1, 128) if w.code.kind == "float" else (1, None)
+    c = w.tile[1]
+    if usual[1] is not None and c is not None and c % usual[1] and usual[1] % c:
+        usual = (1, c)  # neither would be a multiple of the other
+    if how is None:
+        return w.code, usual
+    if isinstance(how, str | Code):
+        return CODES[how], usual
+    if not (isinstance(how, tuple | list) and len(how) == 2):
+        raise DTypeError(
+            f"{ASKED}: activations={how!r}; it says how floats x are quantized, as (code, tile); pass "
+            '("int8", (1, None)) or the like'
+        )
+    return CODES[how[0]], how[1]
+
+
+def check_operands(asked: str, x: ScaledArray, w: ScaledArray) -> None:
+    """One device, one K, one kind of codes, and tiles that fit along K."""
+    if x.device != w.device:
+        raise DeviceError(
+            f"{asked}: x is on {x.device}, w on {w.device}; both must be on one device; move one with "
+            f"x.to({w.device!r})"
+        )
+    if x.shape[-1] != w.shape[1]:
+        raise ShapeError(
+            f"{asked}: x has shape {x.shape}, w {w.shape}; the last axis of both is K; "
+            f"pass x as [..., {w.shape[1]}]"
+        )
+    if x.code.kind != w.code.kind:
+        raise CodeError(
+            f"{asked}: x has codes of {x.code.name}, w of {w.code.name}; both are floats or both integers; "
+            "quantize one of them again, gq.quantize_scaled(x.dequantize(), …)"
+        )
+    a, b = sorted((x.tiling.c, w.tiling.c))
+    if b % a and b < w.shape[1]:
+        raise ShapeError(
+            f"{asked}: tiles of x have {x.tiling.c} columns, those of w {w.tiling.c}; one must be a multiple "
+            "of the other or the whole axis, so that scales change together; quantize one of them again"
+        )
+
+
+def _checked_bias(bias: Any, w: ScaledArray) -> Any:
+    if device_of(bias) != w.device:
+        raise DeviceError(f"{ASKED}: bias is not on {w.device}, where x and w are; move it there")
+    bias = as_floats(ASKED, bias, "bias")
+    if bias.shape != w.shape[:1]:
+        raise ShapeError(
+            f"{ASKED}: bias has shape {bias.shape}; it is one value a row of w; pass shape {w.shape[:1]}"
+        )
+    return bias
+
+
+def _flat(x: ScaledArray) -> ScaledArray:
+    if x.ndim == 2:
+        return x
+    codes = x.codes.reshape(x.tiling.rows, x.tiling.columns)
+    return ScaledArray(codes, x.scales, x.code, x.tile, x.zeros)
+
+
+def _place(w: ScaledArray) -> tuple[str, Any, Any]:
+    if is_host(w.codes):
+        return "cpu", None, np.may_share_memory
+    return "cuda", cuda_driver().card(w.codes.device.id), cuda_driver().share
+
+
+def _problem(x: ScaledArray, w: ScaledArray, accumulate: str | None, device: str, card: Any) -> ScaledLinear:
+    a, b = (Operand(s.code.name, s.tiling.r, s.tiling.c, s.zeros is not None) for s in (x, w))
+    problem = ScaledLinear(a, b, x.shape[0], w.shape[0], w.shape[1], accumulate, device=device, card=card)
+    known = ACCUMULATE[x.code.kind]
+    if accumulate not in (None, *known):
+        raise UnsupportedError(
+            f"{problem}: accumulate={accumulate!r}; products of {x.code.kind} codes are summed in "
+            f"{', '.join(known)}; pass one of these, or leave it out"
+        )
+    if accumulate == "int32" and problem.largest_sum > INT32:
+        raise UnsupportedError(
+            f'{problem}: accumulate="int32"; sums of {problem.group} products may reach '
+            f'{problem.largest_sum:.3g}, int32 ends at {INT32}; leave accumulate out, or pass "int64"'
+        )
+    return problem
+
+
+def _dtype(dtype: Any) -> np.dtype[Any]:
+    """The dtype of a result, bfloat16 of ml_dtypes too."""
+    if str(dtype) == "bfloat16" or getattr(dtype, "__name__", "") == "bfloat16":
+        try:
+            package = importlib.import_module("ml_dtypes")  # NumPy has no bfloat16 without it
+        except ImportError:
+            raise UnsupportedError(
+                f"{ASKED}: dtype=bfloat16; NumPy has it from the package ml_dtypes, which is not installed; "
+                "pip install ml_dtypes, or ask for float32"
+            ) from None
+        kind: np.dtype[Any] = np.dtype(package.bfloat16)
+        return kind
+    return float_dtype(ASKED, dtype)
+
+
+def _requantized(y: Any, how: Any) -> ScaledArray:
+    if not (isinstance(how, tuple | list) and len(how) == 2):
+        raise DTypeError(
+            f"{ASKED}: requantize={how!r}; it is (code, scales): a name in gq.codes, and a number or an "
+            "array of scales"
+        )
+    code, scales = how
+    m, n = math.prod(y.shape[:-1]), y.shape[-1]
+    shape = tuple(getattr(scales, "shape", np.shape(scales)))
+    tiles = {(): (None, None), (m, n): (1, 1), (m, 1): (1, None), (1, n): (None, 1), (1, 1): (None, None)}
+    if shape not in tiles:
+        raise ShapeError(
+            f"{ASKED}: requantize with scales of shape {shape}; the result is ({m}, {n}), its scales are a "
+            f"number, (1, 1), (1, {n}), ({m}, 1) or ({m}, {n}); reshape them"
+        )
+    return quantize_scaled(y, code, tiles[shape], scales=scales)

@@ -1,0 +1,43 @@
+"""The one identity of every product, for operands that are a scale times codes less a zero point.
+
+    Σ Sa(qa - Za) · Sb(qb - Zb)  =  Sa·Sb·(Σ qa·qb - Za·Σ qb - Zb·Σ qa + n·Za·Zb)
+
+With what each group of codes is multiplied with, and what is taken from it (S·Z: the offset of a block
+format, or a zero point's), it reads
+
+    Σ a·b  =  Σ (Sa·qa)·(Sb·qb)  -  Oa·Σ Sb·qb  -  Ob·Σ Sa·qa  +  n·Oa·Ob
+
+so that the sum a program needs is always that over the *other* operand: -8·s of q4_0, the minima of K
+types, the zero point of INT8 activations. Block formats and scaled arrays both come here.
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+Wide = NDArray[np.float64]
+
+
+class Planar(NamedTuple):
+    """An operand taken apart."""
+
+    scaled: Wide  # [rows, K]: codes times their scale
+    offset: Wide | None  # [rows, groups]: scale times zero point
+    sums: Wide | None  # [rows, groups]: of ``scaled``, or what a program takes for them
+
+
+def product(a: Planar, b: Planar, lengths: Any = 0) -> Wide:
+    """``a @ b.T`` in float64; ``lengths`` of the groups, where both have offsets."""
+    y = a.scaled @ b.scaled.T
+    if b.offset is not None:
+        assert a.sums is not None
+        y -= a.sums @ b.offset.T
+    if a.offset is not None:
+        assert b.sums is not None
+        y -= a.offset @ b.sums.T
+        if b.offset is not None:
+            y += (a.offset * lengths) @ b.offset.T
+    return y
