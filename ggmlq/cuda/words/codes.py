@@ -38,7 +38,7 @@ def _meant(a: Any, b: Any, c: Any, d: Any, mantissa: int, bias: int, largest: in
     word = 0
     for place, value in enumerate(np.array([a, b, c, d], np.float32).astype(np.float64)):
         size = min(abs(value), 1e30)
-        exponent = max(int(np.frexp(size)[1]) - 1, 1 - bias)
+        exponent = max(int(np.frexp(size)[1]) - 1, 1 - bias) if size else 1 - bias
         code = 0x7F
         if not np.isnan(value):
             code = int(np.rint(np.ldexp(size, mantissa - exponent))) + (exponent + bias - 1 << mantissa)
