@@ -60,7 +60,10 @@ def multiply(operands, decode, columns):
     given, lane = exchange(operands)
     g, t = divmod(lane, 4)
     of = lambda at, registers: np.concatenate(
-        [np.concatenate([decode[at >= 4](given[at % 1 + lane_of][r]) for lane_of in registers[1]]) for r in registers[0]]
+        [
+            np.concatenate([decode[at >= 4](given[at % 1 + lane_of][r]) for lane_of in registers[1]])
+            for r in registers[0]
+        ]
     )
     quad = [range(4 * row, 4 * row + 4) for row in range(8)]
     rows = [of(0, ((0, 2), quad[g])), of(0, ((1, 3), quad[g]))]
@@ -70,10 +73,15 @@ def multiply(operands, decode, columns):
 
 
 def integer_mma(a, b):
-    decode = [lambda w, k=bytes_of(kind): np.array([w], np.int32).view(k).astype(np.float64) for kind in (a, b)]
+    decode = [
+        lambda w, k=bytes_of(kind): np.array([w], np.int32).view(k).astype(np.float64) for kind in (a, b)
+    ]
 
     def mma(*operands):
-        return tuple(np.int32(int(v) + int(c)) for v, c in zip(multiply(operands, decode, 32), operands[6:], strict=True))
+        return tuple(
+            np.int32(int(v) + int(c))
+            for v, c in zip(multiply(operands, decode, 32), operands[6:], strict=True)
+        )
 
     return mma
 
@@ -160,7 +168,9 @@ def scaled(rng, code, tile, rows, k, zeros, given):
         raw[(raw & 0x7F) >= 0x70] ^= 0x30  # neither NaN nor so large that the rest does not count
         if given:
             raw[0, 0] = 0x7F
-    over = gq.ScaledArray(raw.view(c.dtype), np.ones(gq.tiling.tiling(tile, rows, k).shape, np.float32), code, tile)
+    over = gq.ScaledArray(
+        raw.view(c.dtype), np.ones(gq.tiling.tiling(tile, rows, k).shape, np.float32), code, tile
+    )
     shape = over.scales.shape
     scales = rng.uniform(0.5, 2, shape).astype(np.float32)
     points = rng.integers(-9, 90, shape, np.int32) if zeros else None
@@ -191,7 +201,9 @@ def check(make, x, w, tile_of, rng, exact):
         for i in (0, 1, 11, 12):
             assert words[i] % 4 == 0
         function = make(tile, given, points)
-        wide = [np.uint64(v) if i < 3 or 11 <= i < 17 or i >= 21 else np.uint32(v) for i, v in enumerate(words)]
+        wide = [
+            np.uint64(v) if i < 3 or 11 <= i < 17 or i >= 21 else np.uint32(v) for i, v in enumerate(words)
+        ]
         if len(wide) == 26:
             wide[25] = np.uint32(words[25])
         with np.errstate(over="ignore"):
@@ -241,9 +253,19 @@ def main():
         codes.shape[1] % 16 == 0 and (codes.shape[1] <= groups.length or groups.length == groups.padded)
     )
     rng = np.random.default_rng(int(sys.argv[1]))
-    small = (ByteTile(32, 32, 32, 16, stages=2), ByteTile(16, 32, 16, 16, stages=3), ByteTile(32, 48, 16, 48, stages=2))
+    small = (
+        ByteTile(32, 32, 32, 16, stages=2),
+        ByteTile(16, 32, 16, 16, stages=3),
+        ByteTile(32, 48, 16, 48, stages=2),
+    )
     shapes = [(5, 21, 160), (33, 40, 300), (17, 8, 48)]
-    tiles = [((1, None), (1, None)), ((1, 128), (128, 128)), ((1, 32), (1, 64)), ((1, 100), (3, None)), ((None, None), (16, 16))]
+    tiles = [
+        ((1, None), (1, None)),
+        ((1, 128), (128, 128)),
+        ((1, 32), (1, 64)),
+        ((1, 100), (3, None)),
+        ((None, None), (16, 16)),
+    ]
     for i in range(int(sys.argv[2])):
         m, n, k = shapes[rng.integers(3)]
         tile = small[rng.integers(3)]
@@ -253,12 +275,17 @@ def main():
         if kind == 0:
             a, b = rng.choice(["int8", "int8_full", "uint8"], 2)
             zeros = bool(rng.integers(2))
-            x, w = (scaled(rng, c, t, r, k, z, False) for c, t, r, z in ((a, of_x, m, zeros), (b, of_w, n, zeros and bool(rng.integers(2)))))
+            x, w = (
+                scaled(rng, c, t, r, k, z, False)
+                for c, t, r, z in ((a, of_x, m, zeros), (b, of_w, n, zeros and bool(rng.integers(2))))
+            )
             kinds = r4.KINDS[a], r4.KINDS[b]
 
             def make(tile, given, points, kinds=kinds, k=k):
                 if given.groups.length < k:
-                    return r4.grouped(tile, *kinds, given.uniform(tile), any(np.ndim(p) for p in points)).function
+                    return r4.grouped(
+                        tile, *kinds, given.uniform(tile), any(np.ndim(p) for p in points)
+                    ).function
                 return r4.whole(tile, *kinds, any(np.ndim(p) for p in points)).function
         else:
             a, b = rng.choice(["e4m3", "e5m2"], 2)
@@ -268,6 +295,7 @@ def main():
                 if kind == 1:
                     return r5.kernel(tile, a, b, given.uniform(tile), bool(rng.integers(2))).function
                 return r6.kernel(tile, a, b, given.uniform(tile)).function
+
         print(i, kind, x, w, tile, flush=True)
         check(make, x, w, step_tile, rng, kind == 0)
 

@@ -1,7 +1,7 @@
-"""The CUDA ladder of ``scaled_linear``: one rung a file, ``r<level>_<name>.py``, to be read from the lowest up.
+"""The CUDA ladder of ``scaled_linear``: one rung a file, to be read from the lowest up.
 
     r0_naive.py          what a product of codes with scales is
-    r1_tiled.py          tiles in shared memory, as the INT8 document has them: sums in float32 every 32 columns
+    r1_tiled.py          tiles in shared memory, sums in float32 every 32 columns: the INT8 document's
     r2_tiled_int32.py    the same with integers throughout: exact, and less work
     r3_dp4a.py           four products an instruction
     r4_mma_int8.py       int8 tensor cores

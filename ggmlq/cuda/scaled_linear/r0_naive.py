@@ -85,7 +85,7 @@ def too_many_rows(problem: ScaledLinear, rows: int) -> str | None:
 
 
 def operands(x: ScaledArray, w: ScaledArray) -> tuple[list[Any], list[int], int, bool]:
-    """Codes, scales and zero points of both; what shares a scale; the group; whether there are zero points."""
+    """Codes, scales, zero points of both; what shares a scale; the group; whether there are zero points."""
     a, b, parts = x.matrix(), w.matrix(), []
     zeros = a.zeros is not None or b.zeros is not None
     for m in (a, b):

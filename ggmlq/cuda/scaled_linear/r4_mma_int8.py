@@ -1,8 +1,8 @@
 """Int8 tensor cores: a warp multiplies 16 × 32 codes with 32 × 8 in one instruction.
 
-Changed: ``mma.sync m16n8k32`` in place of dp4a, fed as the tensor cores want it. Codes come past the registers
-(cp.async) into a ring of stages, 128 columns each, and from there with ldmatrix, one 16-byte chunk a
-lane, in an order in which no bank is met twice. A warp makes 64 × 64 outputs: for each byte that it reads
+Changed: ``mma.sync m16n8k32`` in place of dp4a, fed as the tensor cores want it. Codes come past the
+registers (cp.async) into a ring of stages, 128 columns each, and from there with ldmatrix, one 16-byte
+chunk a lane, in an order in which no bank is met twice. A warp makes 64 × 64 outputs: for each byte that it reads
 of shared memory 32 products, so the memory keeps up. Where scales do not vary along K the int32 sums
 stay in their registers from the first column to the last, and meet scales and zero points once.
 
@@ -17,12 +17,12 @@ from __future__ import annotations
 from itertools import product as combined
 from typing import Any
 
-from ...codes import CODES
 from ...ladder import register
-from ...problems import INT32, ScaledLinear
+from ...problems import ScaledLinear
 from ...scaled import ScaledArray
 from ..machine.launch import Kernel, family
-from ..tiles8.product import PARAMETERS, Wave, best, given, refuses as refused, small_enough, steps_of
+from ..tiles8.product import PARAMETERS, Wave, best, given, small_enough, steps_of
+from ..tiles8.product import refuses as refused
 from ..tiles8.results import clearer, corrector, holder, scaling, storer
 from ..tiles8.rows import zeros_of
 from ..tiles8.shape import ByteTile, placer
@@ -30,9 +30,11 @@ from ..tiles8.stages import Work, goes_on, holds_nothing, no_copies, walker
 from ..words import codes8, ptx
 from ..words.atoms import inlined
 from ..words.language import cuda, float32, int32, uint32, uint64
+from .r1_tiled import no_bytes
+from .r2_tiled_int32 import too_large_for_int32
+from .r3_dp4a import KINDS, SIGNS
 
 LEAST = (8, 0)
-KINDS = {"int8": "s8", "int8_full": "s8", "uint8": "u8"}  # as instructions name them
 WHOLE = (
     Wave(ByteTile(128, 256, 64, 64, stages=4), 1.0),
     Wave(ByteTile(128, 128, 64, 32, stages=6), 0.8),
@@ -45,7 +47,6 @@ GROUPED = (  # zero points take registers: with any, not the first of either lis
     Wave(ByteTile(16, 64, 16, 16, stages=4, blocks=3), 0.2),
 )
 
-SIGNS = ("s8", "u8")
 FIRST = (WHOLE[0].tile, *steps_of(GROUPED[:1]))
 
 
@@ -108,9 +109,20 @@ def whole(tile: ByteTile, a: str, b: str, zeros: bool) -> Kernel:
 def grouped(tile: ByteTile, a: str, b: str, uniform: bool, zeros: bool) -> Kernel:
     """For scales that vary along K."""
     (down, across), count, beside = tile.grid, tile.sums, scaling(tile, uniform)
-    place, clear, clear_floats, store = placer(tile), clearer(count, int32), clearer(count, float32), storer(tile)
+    place, clear, clear_floats, store = (
+        placer(tile),
+        clearer(count, int32),
+        clearer(count, float32),
+        storer(tile),
+    )
     correct, scale, fma = corrector(tile), beside.scale, ptx.fma
-    slots, held_count, start, fetch_scales, hold = beside.slots, beside.held, beside.start, beside.fetch, beside.hold
+    slots, held_count, start, fetch_scales, hold = (
+        beside.slots,
+        beside.held,
+        beside.start,
+        beside.fetch,
+        beside.hold,
+    )
 
     @inlined
     def fetch(at: Any, given: Any, step: Any) -> None:
@@ -118,7 +130,7 @@ def grouped(tile: ByteTile, a: str, b: str, uniform: bool, zeros: bool) -> Kerne
 
     @inlined
     def finish(sums: Any, part: Any, held: Any, step: Any, given: Any) -> None:
-        own, points, span, steps, m0, n0, m, n = given
+        _own, points, span, steps, m0, n0, m, n = given
         if (step + uint32(1)) % span == uint32(0) or step + uint32(1) == steps:
             if zeros:
                 correct(part, points, step // span, m0, n0, m, n)
@@ -146,26 +158,35 @@ def grouped(tile: ByteTile, a: str, b: str, uniform: bool, zeros: bool) -> Kerne
         clear(part)
         scales = (of_x, of_w, row_x, row_w, column_x, column_w, rows_x, rows_w, steps_x, steps_w)
         start(own, scales, m0, n0, m, n)
-        points, steps = (points_x, others_x, points_w, others_w), (k + uint32(step_length - 1)) // uint32(step_length)
+        points, steps = (
+            (points_x, others_x, points_w, others_w),
+            (k + uint32(step_length - 1)) // uint32(step_length),
+        )
         walk(
-            sums, part, held, x, w, (own, points, span, steps, m0, n0, m, n), m0, n0, m, n, k, pitch_x, pitch_w
+            sums,
+            part,
+            held,
+            x,
+            w,
+            (own, points, span, steps, m0, n0, m, n),
+            m0,
+            n0,
+            m,
+            n,
+            k,
+            pitch_x,
+            pitch_w,
         )
         store(sums, y, m0, n0, m, n)
 
-    name = f"mma_int8 in groups {a} {b}, {tile}{', one scale a warp' if uniform else ''}{', zeros' if zeros else ''}"
+    name = f"mma_int8 in groups {a} {b}, {tile}{', one scale a warp' * uniform}{', zeros' * zeros}"
     sizes: dict[str, Any] = {"threads": tile.threads, "blocks": tile.blocks, "shared": tile.shared}
     return Kernel(name, product, *PARAMETERS, *(uint64,) * 4, uint32, least=LEAST, **sizes)
 
 
 def refuses(problem: ScaledLinear) -> str | None:
-    for operand in (problem.x, problem.w):
-        if operand.code not in KINDS:
-            return f"multiplies integers of 8 bits, {operand.code} is none"
-    if problem.accumulate not in (None, "int32"):
-        return "sums in int32"
-    if problem.largest_sum > INT32:
-        return f"sums in int32; {problem.group} products may reach {problem.largest_sum:.3g}"
-    return refused(problem, LEAST) or small_enough(problem, GROUPED if problem.varies else WHOLE)
+    reason = no_bytes(problem) or too_large_for_int32(problem) or refused(problem, LEAST)
+    return reason or small_enough(problem, GROUPED if problem.varies else WHOLE)
 
 
 def points_of(x: ScaledArray, w: ScaledArray, groups: Any) -> tuple[Any, ...]:
@@ -182,7 +203,7 @@ def launch(x: ScaledArray, w: ScaledArray, out: Any) -> None:
         out.fill(0)
         return
     operands = given(x, w)
-    kinds = KINDS[CODES[x.code].name], KINDS[CODES[w.code].name]
+    kinds = KINDS[x.code.name], KINDS[w.code.name]
     points = points_of(x, w, operands.groups)
     zeros = points != (0, 0, 0, 0)
     if operands.groups.length < k:

@@ -24,7 +24,8 @@ from ...problems import ScaledLinear
 from ...scaled import ScaledArray
 from ..machine import device
 from ..machine.launch import Kernel, family
-from ..tiles8.product import PARAMETERS, Wave, best, given, refuses as refused, small_enough, steps_of
+from ..tiles8.product import PARAMETERS, Wave, best, given, small_enough, steps_of
+from ..tiles8.product import refuses as refused
 from ..tiles8.results import clearer, scaling, storer
 from ..tiles8.shape import ByteTile, placer
 from ..tiles8.stages import Work, walker

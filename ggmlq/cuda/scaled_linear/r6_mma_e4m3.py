@@ -19,7 +19,8 @@ from ...ladder import register
 from ...problems import ScaledLinear
 from ...scaled import ScaledArray
 from ..machine.launch import Kernel, family
-from ..tiles8.product import Wave, best, given, refuses as refused, small_enough, steps_of
+from ..tiles8.product import Wave, best, given, small_enough, steps_of
+from ..tiles8.product import refuses as refused
 from ..tiles8.shape import ByteTile
 from ..words import codes8
 from ..words.atoms import inlined

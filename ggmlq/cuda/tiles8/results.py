@@ -111,7 +111,7 @@ def holder(tile: ByteTile) -> Any:
 
     @inlined
     def hold(scales: Any, held: Any, m0: Any, n0: Any, m: Any, n: Any) -> None:
-        of_x, of_w, row_x, row_w, column_x, column_w, rows_x, rows_w, steps_x, steps_w = scales
+        of_x, of_w, row_x, row_w, _column_x, _column_w, rows_x, rows_w, _steps_x, _steps_w = scales
         row, column = corner(warp_rows, warp_columns, warps_across)
         for i in range(2 * down):
             place = min(m0 + row + uint32(8 * i), m - uint32(1)) // rows_x

@@ -73,6 +73,10 @@ class Rows(NamedTuple):
     columns: int  # with what fills up groups
     scales: Scales
 
+    def groups(self, span: int) -> int:
+        """How many groups of so many steps share a scale."""
+        return max(1, self.scales.steps // span)
+
 
 def rows_of(s: ScaledArray, groups: Groups, keep: bool = False) -> Rows:
     """An operand of a product; ``keep``: what has to be copied is kept with it."""

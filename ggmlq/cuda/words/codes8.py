@@ -27,9 +27,7 @@ FOUR_WORDS, FOUR_FLOATS = types.UniTuple(i32, 4), types.UniTuple(f32, 4)
 def integer_mma(a: str, b: str) -> Any:
     """[16, 32] times [32, 8] bytes, "s8" or "u8" each, added to int32 sums; from capability 8.0."""
 
-    @instruction(
-        f"mma.sync.aligned.m16n8k32.row.col.s32.{a}.{b}.s32 {OPERANDS}", FOUR_WORDS, *(i32,) * 10
-    )
+    @instruction(f"mma.sync.aligned.m16n8k32.row.col.s32.{a}.{b}.s32 {OPERANDS}", FOUR_WORDS, *(i32,) * 10)
     def mma(
         a0: Any, a1: Any, a2: Any, a3: Any, b0: Any, b1: Any, c0: Any, c1: Any, c2: Any, c3: Any
     ) -> Any:  # fmt: skip
@@ -174,7 +172,7 @@ def copy4(shared: Any, address: Any) -> Any:
 
 
 def adder(mma: Any) -> Any:
-    """The device function that adds a product of registers a[o] … and b[i] … to the four sums from d[j] on."""
+    """The device function that adds a product of a[o] … and b[i] … to the four sums from d[j] on."""
 
     @inlined
     def add(d: Any, j: Any, a: Any, o: Any, b: Any, i: Any) -> None:
