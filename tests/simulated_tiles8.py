@@ -1,6 +1,6 @@
-"""Run by test_cuda_scaled_simulator in Numba's simulator: kernels on tiles of 8-bit codes, whole blocks of them.
+"""Run by test_cuda_scaled_simulator in Numba's simulator: the kernels of scaled products, on tiny problems.
 
-    python tests/simulated_tiles8.py SEED
+    python tests/simulated_tiles8.py SEED plain|integer|float ROUNDS
 
 Device memory is one array, shared memory another, and an address is a place in one of them. Copies are done
 at once; ldmatrix and mma wait for all lanes of their warp and exchange what they hold.
@@ -8,6 +8,7 @@ at once; ldmatrix and mma wait for all lanes of their warp and exchange what the
 
 import sys
 import threading
+from dataclasses import replace
 
 import numpy as np
 from numba import cuda
@@ -15,20 +16,29 @@ from numba import cuda
 import ggmlq as gq
 from ggmlq.codes import CODES
 
-WARPS = 32
 DEVICE, SHARED = np.zeros(1 << 20, np.uint8), np.zeros(1 << 18, np.uint8)
 TOP = [0]
-GIVEN = [[None] * 32 for _ in range(WARPS)]
-ALL = [threading.Barrier(32) for _ in range(WARPS)]
+GIVEN = [[None] * 32 for _ in range(32)]
+ALL = [threading.Barrier(32) for _ in range(32)]
+BYTES = {"s8": np.int8, "u8": np.uint8}
+FLOATS, INTEGERS = ("e4m3", "e5m2"), ("int8", "int8_full", "uint8")
+SHAPES = [(5, 21, 160), (33, 40, 300), (17, 8, 48)]
+TILES = [
+    ((1, None), (1, None)), ((1, 128), (128, 128)), ((1, 32), (1, 64)), ((1, 100), (3, None)),
+    ((None, None), (16, 16)),
+]  # fmt: skip
 
 
-def place(array, align=16):
+def put(array):
     """Put an array into device memory; its address."""
-    at = -(-TOP[0] // align) * align
+    at = -(-TOP[0] // 16) * 16
     raw = np.ascontiguousarray(array).view(np.uint8).reshape(-1)
     DEVICE[at : at + raw.size] = raw
     TOP[0] = at + raw.size
     return at
+
+
+# --- instructions -----------------------------------------------------------------------------
 
 
 def exchange(mine):
@@ -36,86 +46,70 @@ def exchange(mine):
     warp, lane = divmod(int(threading.current_thread().threadIdx.x), 32)
     GIVEN[warp][lane] = mine
     ALL[warp].wait()
-    all_of_it = list(GIVEN[warp])
+    given = list(GIVEN[warp])
     ALL[warp].wait()
-    return all_of_it, lane
+    return given, lane
 
 
 def load_matrices(address):
     given, lane = exchange(int(address))
     g, t = divmod(lane, 4)
-    starts = [given[8 * i + g] for i in range(4)]
-    assert all(at % 16 == 0 for at in starts)
     for i in range(4):  # eight rows of 16 bytes: each bank once
         assert len({given[8 * i + r] // 16 % 8 for r in range(8)}) == 8, "a conflict of banks"
-    return tuple(SHARED[at + 4 * t :][:4].view(np.int32)[0] for at in starts)
+    return tuple(SHARED[given[8 * i + g] + 4 * t :][:4].view(np.int32)[0] for i in range(4))
 
 
-def bytes_of(kind):
-    return {"s8": np.int8, "u8": np.uint8}[kind]
-
-
-def multiply(operands, decode, columns):
-    """[16, columns] times [8, columns] by the layout of mma, on top of the sums that this lane has."""
+def products(operands, decode_a, decode_b):
+    """What mma multiplies, for the four sums of this lane."""
     given, lane = exchange(operands)
     g, t = divmod(lane, 4)
-    of = lambda at, registers: np.concatenate(
-        [
-            np.concatenate([decode[at >= 4](given[at % 1 + lane_of][r]) for lane_of in registers[1]])
-            for r in registers[0]
-        ]
-    )
-    quad = [range(4 * row, 4 * row + 4) for row in range(8)]
-    rows = [of(0, ((0, 2), quad[g])), of(0, ((1, 3), quad[g]))]
-    cols = [of(4, ((4, 5), quad[2 * t])), of(4, ((4, 5), quad[2 * t + 1]))]
-    assert len(rows[0]) == columns
-    return [float(a @ b) for a in rows for b in cols]
+
+    def row(lane_of_row, registers, decode):
+        lanes = range(4 * lane_of_row, 4 * lane_of_row + 4)
+        return np.concatenate([decode(given[lane][r]) for r in registers for lane in lanes])
+
+    rows = [row(g, (0, 2), decode_a), row(g, (1, 3), decode_a)]
+    columns = [row(2 * t + c, (4, 5), decode_b) for c in range(2)]
+    return [float(a @ b) for a in rows for b in columns]
 
 
-def integer_mma(a, b):
-    decode = [
-        lambda w, k=bytes_of(kind): np.array([w], np.int32).view(k).astype(np.float64) for kind in (a, b)
-    ]
+def of_bytes(kind):
+    return lambda word: np.array([word], np.int32).view(BYTES[kind]).astype(np.float64)
 
+
+def of_codes(code):
+    return lambda word: CODES[code].decode(np.array([word], np.int32).view(np.uint8)).astype(np.float64)
+
+
+def of_halves(word):
+    return np.array([word], np.uint32).view(np.float16).astype(np.float64)
+
+
+def floats_added(decode_a, decode_b):
     def mma(*operands):
-        return tuple(
-            np.int32(int(v) + int(c))
-            for v, c in zip(multiply(operands, decode, 32), operands[6:], strict=True)
-        )
-
-    return mma
-
-
-def mma_f16(*operands):
-    half = lambda w: np.array([w], np.uint32).view(np.float16).astype(np.float64)
-    found = multiply(operands, [half, half], 16)
-    return tuple(np.float32(v + float(c)) for v, c in zip(found, operands[6:], strict=True))
-
-
-def float_mma(a, b):
-    decode = [
-        lambda w, code=CODES[kind]: code.decode(np.array([w], np.int32).view(np.uint8)).astype(np.float64)
-        for kind in (a, b)
-    ]
-
-    def mma(*operands):
-        found = multiply(operands, decode, 32)
+        found = products(operands, decode_a, decode_b)
         return tuple(np.float32(v + float(c)) for v, c in zip(found, operands[6:], strict=True))
 
     return mma
 
 
+def integer_mma(a, b):
+    def mma(*operands):
+        found = products(operands, of_bytes(a), of_bytes(b))
+        return tuple(np.int32(int(v) + int(c)) for v, c in zip(found, operands[6:], strict=True))
+
+    return mma
+
+
 def copy16_of(shared, address, size):
-    at = int(shared)
-    assert at % 16 == 0
-    SHARED[at : at + 16] = 0
+    assert int(shared) % 16 == 0
+    SHARED[int(shared) :][:16] = 0
     if size:
         assert int(address) % 16 == 0, "a copy that is not aligned"
-        SHARED[at : at + 16] = DEVICE[int(address) :][:16]
+        SHARED[int(shared) :][:16] = DEVICE[int(address) :][:16]
 
 
 def copy4(shared, address):
-    assert int(shared) % 4 == 0
     SHARED[int(shared) :][:4] = DEVICE[int(address) :][:4]
 
 
@@ -140,6 +134,7 @@ def store_pair_if(address, a, b, inside):
 
 def patch():
     """Instructions on memory and of a warp; before any function is made with them."""
+    from ggmlq.cuda.tiles8 import rows
     from ggmlq.cuda.words import bf16x2, codes8, ptx
 
     ptx.shared_base = lambda: np.uint32(0)
@@ -150,154 +145,160 @@ def patch():
     bf16x2.take4, bf16x2.copy16_of = taking(SHARED, 1, np.uint32), copy16_of
     codes8.copy4, codes8.load4 = copy4, taking(DEVICE, 1, np.int32)
     codes8.store_if, codes8.store_pair_if = store_if, store_pair_if
-    codes8.integer_mma, codes8.mma_f16, codes8.float_mma = integer_mma, mma_f16, float_mma
+    codes8.integer_mma, codes8.mma_f16 = integer_mma, floats_added(of_halves, of_halves)
+    codes8.float_mma = lambda a, b: floats_added(of_codes(a), of_codes(b))
+    rows.cupy, rows._aligned = (lambda: np), (lambda codes: True)
 
 
-class Padded:
-    """The operand of a kernel, made with NumPy in the place of CuPy."""
-
-    def __init__(self, s, groups):
-        self.s, self.groups = s, groups
+# --- problems ---------------------------------------------------------------------------------
 
 
-def scaled(rng, code, tile, rows, k, zeros, given):
-    """Random codes, scales and zero points."""
-    c = CODES[code]
+def scaled(rng, code, tile, rows, k, zeros=False, nan=False):
+    """Random codes, scales and zero points; scales in either order."""
+    code = CODES[code]
     raw = rng.integers(0, 256, (rows, k), np.uint8)
-    if c.kind == "float":
+    if code.kind == "float":
         raw[(raw & 0x7F) >= 0x70] ^= 0x30  # neither NaN nor so large that the rest does not count
-        if given:
+        if nan:
             raw[0, 0] = 0x7F
-    over = gq.ScaledArray(
-        raw.view(c.dtype), np.ones(gq.tiling.tiling(tile, rows, k).shape, np.float32), code, tile
-    )
-    shape = over.scales.shape
+    shape = gq.tiling.tiling(tile, rows, k).shape
     scales = rng.uniform(0.5, 2, shape).astype(np.float32)
+    if rng.integers(2):
+        scales = np.asfortranarray(scales)
     points = rng.integers(-9, 90, shape, np.int32) if zeros else None
-    return gq.ScaledArray(raw.view(c.dtype), scales, code, tile, points)
+    return gq.ScaledArray(raw.view(code.dtype), scales, code, tile, points)
 
 
-def check(make, x, w, tile_of, rng, exact):
-    """Run a kernel over all blocks, compare with the oracle, guards around the output."""
-    from ggmlq.cuda.tiles8 import rows as operands
-    from ggmlq.cuda.tiles8.product import Given
-    from ggmlq.cuda.scaled_linear import r4_mma_int8
+def judged(found, x, w, what, exact):
+    """Against the oracle; integers to the bit against the CPU's plainest kernel."""
+    want = gq.reference.scaled_linear(x, w)
+    assert np.array_equal(np.isnan(found), np.isnan(want)), what
+    known = ~np.isnan(want)
+    error = np.abs(found - want)[known].sum() / np.abs(want)[known].sum()
+    assert error <= 2e-7, (*what, error)
+    if exact:
+        assert np.array_equal(found, gq.scaled_linear(x, w, kernel="cpu:naive")), what
 
-    TOP[0] = 0
-    DEVICE[:] = 0xAB
-    SHARED[:] = 0xCD
-    (m, k), n = x.shape, w.shape[0]
-    given = Given(*(), *_given(operands, x, w))
-    tile = tile_of(given.groups.step)
+
+def run_tiles(make, x, w, tile, exact):
+    """A kernel on tiles, over all its blocks, between guard rows."""
+    from ggmlq.cuda.scaled_linear.r4_mma_int8 import points_of
+    from ggmlq.cuda.tiles8.product import PARAMETERS, given
+    from ggmlq.cuda.words.language import uint32, uint64
+
+    TOP[0], DEVICE[:], SHARED[:] = 0, 0xAB, 0xCD
+    (m, k), n, operands = x.shape, w.shape[0], given(x, w)
+    tile = replace(tile, step=operands.groups.step)
     y = np.full((m + 2, n), np.nan, np.float32)
-    at = place(y) + 4 * n
-    points = r4_mma_int8.points_of(x, w, given.groups)
-    words = []
+    at = put(y) + 4 * n
+    points = points_of(x, w, operands.groups)
+    more = points if exact else ()
+    kinds = [*PARAMETERS, *[uint64] * len(more)]
+    if exact and operands.groups.length < k:
+        more, kinds = (*points, operands.groups.span), [*kinds, uint32]
 
     def kernel(grid, block, *arguments):
-        for value in arguments:
-            words.append(place(value) if isinstance(value, np.ndarray) else value)
+        words = [put(value) if isinstance(value, np.ndarray) else value for value in arguments]
         words[2] = at
-        for i in (0, 1, 11, 12):
-            assert words[i] % 4 == 0
-        function = make(tile, given, points)
-        wide = [
-            np.uint64(v) if i < 3 or 11 <= i < 17 or i >= 21 else np.uint32(v) for i, v in enumerate(words)
+        typed = [
+            (np.uint64 if kind is uint64 else np.uint32)(w) for kind, w in zip(kinds, words, strict=True)
         ]
-        if len(wide) == 26:
-            wide[25] = np.uint32(words[25])
         with np.errstate(over="ignore"):
-            cuda.jit(function)[grid[0], block[0]](*wide)
+            cuda.jit(make(tile, operands, points).function)[grid[0], block[0]](*typed)
 
-    more = () if not x.code.kind == "integer" else points
-    if x.code.kind == "integer" and given.groups.length < k:
-        more = (*points, given.groups.span)
-    given.launch(kernel, tile, np.zeros((m, n), np.float32), *more, tall=2)
+    operands.launch(kernel, tile, np.zeros((m, n), np.float32), *more, tall=2)
     found = DEVICE[at - 4 * n :][: 4 * (m + 2) * n].view(np.float32).reshape(m + 2, n)
-    assert np.isnan(found[[0, -1]]).all(), "guards"
-    want = gq.reference.scaled_linear(x, w)
-    got = found[1:-1]
-    what = (x, w, str(tile))
-    assert np.array_equal(np.isnan(got), np.isnan(want)), what
-    ok = ~np.isnan(want)
-    assert np.abs(got - want)[ok].mean() <= 2e-7 * np.abs(want)[ok].mean(), (what, got, want)
-    if exact:
-        assert np.array_equal(got, gq.scaled_linear(x, w, kernel="cpu:naive")), what
+    assert np.isnan(found[[0, -1]]).all(), "it writes past its output"
+    judged(found[1:-1], x, w, (make.__name__, repr(x), repr(w), str(tile)), exact)
 
 
-def _given(operands, x, w):
-    groups = operands.groups_of(w.shape[1], min(x.tiling.c, w.tiling.c))
-    return operands.rows_of(x, groups), operands.rows_of(w, groups, keep=True), groups
+def integers(rng, count):
+    """A problem with integers."""
+    (m, n, k), (of_x, of_w) = SHAPES[count % 3], TILES[rng.integers(5)]
+    zeros, both = bool(rng.integers(2)), bool(rng.integers(2))
+    a, b = rng.choice(INTEGERS, 2)
+    return scaled(rng, a, of_x, m, k, zeros), scaled(rng, b, of_w, n, k, zeros and both)
 
 
-class Located(np.ndarray):
-    """What rows.py asks of CuPy's arrays: where they lie."""
-
-    @property
-    def data(self):
-        return type("Memory", (), {"ptr": self.__array_interface__["data"][0] % 16})
-
-
-def main():
-    from dataclasses import replace
-
-    patch()
+def tensor_cores(rng, rounds, kind):
     from ggmlq.cuda.scaled_linear import r4_mma_int8 as r4
     from ggmlq.cuda.scaled_linear import r5_widen as r5
     from ggmlq.cuda.scaled_linear import r6_mma_e4m3 as r6
-    from ggmlq.cuda.tiles8 import rows
     from ggmlq.cuda.tiles8.shape import ByteTile
 
-    rows.cupy = lambda: np
-    rows._fits = lambda codes, groups: (
-        codes.shape[1] % 16 == 0 and (codes.shape[1] <= groups.length or groups.length == groups.padded)
-    )
-    rng = np.random.default_rng(int(sys.argv[1]))
-    small = (
-        ByteTile(32, 32, 32, 16, stages=2),
-        ByteTile(16, 32, 16, 16, stages=3),
+    tiles = (
+        ByteTile(32, 32, 32, 16, stages=2), ByteTile(16, 32, 16, 16, stages=3),
         ByteTile(32, 48, 16, 48, stages=2),
-    )
-    shapes = [(5, 21, 160), (33, 40, 300), (17, 8, 48)]
-    tiles = [
-        ((1, None), (1, None)),
-        ((1, 128), (128, 128)),
-        ((1, 32), (1, 64)),
-        ((1, 100), (3, None)),
-        ((None, None), (16, 16)),
-    ]
-    for i in range(int(sys.argv[2])):
-        m, n, k = shapes[rng.integers(3)]
-        tile = small[rng.integers(3)]
-        of_x, of_w = tiles[rng.integers(5)]
-        step_tile = lambda step, tile=tile: replace(tile, step=step)
-        kind = i % 3
-        if kind == 0:
-            a, b = rng.choice(["int8", "int8_full", "uint8"], 2)
-            zeros = bool(rng.integers(2))
-            x, w = (
-                scaled(rng, c, t, r, k, z, False)
-                for c, t, r, z in ((a, of_x, m, zeros), (b, of_w, n, zeros and bool(rng.integers(2))))
-            )
-            kinds = r4.KINDS[a], r4.KINDS[b]
+    )  # fmt: skip
+    for i in range(rounds):
+        tile = tiles[rng.integers(3)]
+        if kind == "integer":
+            x, w = integers(rng, i)
 
-            def make(tile, given, points, kinds=kinds, k=k):
-                if given.groups.length < k:
-                    return r4.grouped(
-                        tile, *kinds, given.uniform(tile), any(np.ndim(p) for p in points)
-                    ).function
-                return r4.whole(tile, *kinds, any(np.ndim(p) for p in points)).function
+            def mma_int8(tile, given, points, x=x, w=w):
+                kinds, zeros = (r4.KINDS[x.code.name], r4.KINDS[w.code.name]), points != (0, 0, 0, 0)
+                if given.groups.length < x.shape[1]:
+                    return r4.grouped(tile, *kinds, given.uniform(tile), zeros)
+                return r4.whole(tile, *kinds, zeros)
+
+            run_tiles(mma_int8, x, w, tile, exact=True)
+            continue
+        (m, n, k), (of_x, of_w) = SHAPES[rng.integers(3)], TILES[rng.integers(5)]
+        a, b = rng.choice(FLOATS, 2)
+        x, w = scaled(rng, a, of_x, m, k, nan=True), scaled(rng, b, of_w, n, k)
+
+        def widen(tile, given, points, a=a, b=b, converts=bool(rng.integers(2))):
+            return r5.kernel(tile, a, b, given.uniform(tile), converts)
+
+        def mma_fp8(tile, given, points, a=a, b=b):
+            return r6.kernel(tile, a, b, given.uniform(tile))
+
+        run_tiles(mma_fp8 if i % 3 == 2 else widen, x, w, tile, exact=False)
+
+
+def run_plain(kernel, grid, block, arguments, x, w, name, exact=True):
+    """A kernel on arrays."""
+    y = np.full((x.shape[0], w.shape[0]), np.nan, np.float32)
+    at = next(i for i, a in enumerate(arguments) if a is None)
+    with np.errstate(over="ignore"):
+        cuda.jit(kernel.function)[grid, block](*arguments[:at], y, *map(np.uint32, arguments[at + 1 :]))
+    judged(y, x, w, (name, repr(x), repr(w)), exact)
+
+
+def threads(rng, rounds):
+    """The rungs whose threads work alone."""
+    from ggmlq.cuda.scaled_linear import r0_naive, r1_tiled, r2_tiled_int32, r3_dp4a
+
+    r0_naive.cupy = r3_dp4a.cupy = lambda: np
+    for i in range(rounds):
+        x, w = integers(rng, i)
+        if i % 2:
+            (m, n, k), (of_x, of_w) = SHAPES[i % 3], TILES[rng.integers(5)]
+            a, b = rng.choice(FLOATS, 2)
+            of = scaled(rng, a, of_x, m, k, nan=True), scaled(rng, b, of_w, n, k)
         else:
-            a, b = rng.choice(["e4m3", "e5m2"], 2)
-            x, w = scaled(rng, a, of_x, m, k, False, True), scaled(rng, b, of_w, n, k, False, False)
+            of = x, w
+        parts, shared, group, zeros = r0_naive.operands(*of)
+        grid = (-(-len(of[1]) // 16), -(-len(of[0]) // 16))
+        arguments = [*parts, None, *shared, group]
+        kernel = r0_naive.kernel(of[0].code, of[1].code, zeros)
+        run_plain(kernel, grid, (16, 16), arguments, *of, "naive", exact=i % 2 == 0)
+        if i % 3:
+            continue
+        parts, shared, group, zeros = r0_naive.operands(x, w)
+        arguments = [*parts, None, *shared, group]
+        for rung in (r1_tiled, r2_tiled_int32):
+            kernel = rung.kernel(x.code, w.code, zeros)
+            run_plain(kernel, (1, 1), 256, arguments, x, w, rung.__name__, exact=rung is r2_tiled_int32)
+        (codes, zeros), arguments = r3_dp4a.arguments(x, w)
+        run_plain(r3_dp4a.kernel(*codes, zeros), (1, 1), 256, arguments, x, w, "dp4a")
 
-            def make(tile, given, points, a=a, b=b, kind=kind):
-                if kind == 1:
-                    return r5.kernel(tile, a, b, given.uniform(tile), bool(rng.integers(2))).function
-                return r6.kernel(tile, a, b, given.uniform(tile)).function
 
-        print(i, kind, x, w, tile, flush=True)
-        check(make, x, w, step_tile, rng, kind == 0)
+def main():
+    patch()
+    seed, kind, rounds = int(sys.argv[1]), sys.argv[2], int(sys.argv[3])
+    rng = np.random.default_rng(seed)
+    threads(rng, rounds) if kind == "plain" else tensor_cores(rng, rounds, kind)
 
 
 if __name__ == "__main__":

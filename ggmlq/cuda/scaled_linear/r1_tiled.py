@@ -61,7 +61,8 @@ def tiled_kernel(name: str, kind: Any, code_a: Code, code_b: Code, zeros: bool, 
         ra: Any, ca: Any, rb: Any, cb: Any,  # rows and columns that share a scale
         group: Any,
     ) -> None:  # fmt: skip
-        a, b = cuda.shared.array((STEP, PITCH), int32), cuda.shared.array((STEP, PITCH), int32)
+        a = cuda.shared.array((STEP, PITCH), int32)
+        b = cuda.shared.array((STEP, PITCH), int32)
         tx, ty = int32(cuda.threadIdx.x % 16), int32(cuda.threadIdx.x // 16)
         m0, n0 = int32(cuda.blockIdx.y * SIDE), int32(cuda.blockIdx.x * SIDE)
         last_m, last_n = int32(y.shape[0]) - int32(1), int32(y.shape[1]) - int32(1)

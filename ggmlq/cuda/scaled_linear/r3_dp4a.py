@@ -60,7 +60,8 @@ def kernel(sign_a: str, sign_b: str, zeros: bool) -> Kernel:
         ra: Any, ga: Any, rb: Any, gb: Any,  # rows and groups that share a scale
         words: Any, group: Any,  # words of a row, and of a group
     ) -> None:  # fmt: skip
-        a, b = cuda.shared.array((WORDS, PITCH), int32), cuda.shared.array((WORDS, PITCH), int32)
+        a = cuda.shared.array((WORDS, PITCH), int32)
+        b = cuda.shared.array((WORDS, PITCH), int32)
         tx, ty = int32(cuda.threadIdx.x % 16), int32(cuda.threadIdx.x // 16)
         m0, n0 = int32(cuda.blockIdx.y * SIDE), int32(cuda.blockIdx.x * SIDE)
         last_m, last_n = int32(y.shape[0]) - int32(1), int32(y.shape[1]) - int32(1)
@@ -105,9 +106,19 @@ def refuses(problem: ScaledLinear) -> str | None:
     return reason or too_short(problem) or too_many_rows(problem, SIDE)
 
 
-def as_words(codes: Any, columns: int) -> Any:
-    """Rows of bytes as rows of words."""
-    return codes[:, :columns].view(np.int32)
+def arguments(x: ScaledArray, w: ScaledArray) -> tuple[tuple[Any, bool], list[Any]]:
+    """Which kernel serves, and what it takes; None stands for the output."""
+    both, zeros = given(x, w), x.zeros is not None or w.zeros is not None
+    points = [cupy().empty((1, 1), np.int32)] * 4
+    if zeros:
+        points = [*zeros_of(x, both.groups, weights=False), *zeros_of(w, both.groups, weights=True)]
+    columns, groups = min(both.x.columns, both.w.columns), both.groups
+    parts, shared = [], []
+    for rows in (both.x, both.w):
+        parts += [rows.codes[:, :columns].view(np.int32), rows.scales.at]
+        shared += [rows.scales.rows, max(1, rows.scales.steps // groups.span)]
+    sizes = [*shared, columns // 4, groups.padded // 4]
+    return ((KINDS[x.code.name], KINDS[w.code.name]), zeros), [*parts, *points, None, *sizes]
 
 
 @register(__name__, __doc__, arithmetic="codes", accumulate="int32", refuses=refuses)
@@ -116,16 +127,6 @@ def launch(x: ScaledArray, w: ScaledArray, out: Any) -> None:
     if not (out.size and k):
         out.fill(0)
         return
-    both = given(x, w)
-    zeros = x.zeros is not None or w.zeros is not None
-    points = [cupy().empty((1, 1), np.int32)] * 4
-    if zeros:
-        points = [*zeros_of(x, both.groups, weights=False), *zeros_of(w, both.groups, weights=True)]
-    columns, span = min(both.x.columns, both.w.columns), both.groups.span
-    parts = []
-    for rows in (both.x, both.w):
-        parts += [as_words(rows.codes, columns), rows.scales.at]
-    shared = [both.x.scales.rows, both.x.groups(span), both.w.scales.rows, both.w.groups(span)]
+    (signs, zeros), given = arguments(x, w)
     grid = (-(-n // SIDE), -(-m // SIDE))
-    run = kernel(KINDS[x.code.name], KINDS[w.code.name], zeros)
-    run(grid, (THREADS,), *parts, *points, out, *shared, columns // 4, both.groups.padded // 4)
+    kernel(*signs, zeros)(grid, (THREADS,), *(out if each is None else each for each in given))

@@ -2,7 +2,9 @@
 
 Changed: ``mma.sync m16n8k32`` in place of dp4a, fed as the tensor cores want it. Codes come past the
 registers (cp.async) into a ring of stages, 128 columns each, and from there with ldmatrix, one 16-byte
-chunk a lane, in an order in which no bank is met twice. A warp makes 64 × 64 outputs: for each byte that it reads
+chunk a lane, in an order in which no bank is met twice.
+
+A warp makes 64 × 64 outputs: for each byte that it reads
 of shared memory 32 products, so the memory keeps up. Where scales do not vary along K the int32 sums
 stay in their registers from the first column to the last, and meet scales and zero points once.
 
@@ -205,7 +207,7 @@ def launch(x: ScaledArray, w: ScaledArray, out: Any) -> None:
     operands = given(x, w)
     kinds = KINDS[x.code.name], KINDS[w.code.name]
     points = points_of(x, w, operands.groups)
-    zeros = points != (0, 0, 0, 0)
+    zeros = x.zeros is not None or w.zeros is not None
     if operands.groups.length < k:
         tile = best(GROUPED[zeros:], operands.groups.step, m, n)
         kernel = grouped(tile, *kinds, operands.uniform(tile), zeros)

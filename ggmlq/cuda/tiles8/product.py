@@ -91,7 +91,7 @@ class Given(NamedTuple):
         )  # fmt: skip
 
 
-def given(x: ScaledArray, w: ScaledArray) -> Given:
+def given(x: ScaledArray, w: ScaledArray, step: int | None = None) -> Given:
     """Both operands, with as much of a copy as they need."""
-    groups = groups_of(w.shape[1], min(x.tiling.c, w.tiling.c))
+    groups = groups_of(w.shape[1], min(x.tiling.c, w.tiling.c), step)
     return Given(rows_of(x, groups), rows_of(w, groups, keep=True), groups)

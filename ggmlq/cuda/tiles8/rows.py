@@ -37,8 +37,13 @@ class Groups(NamedTuple):
         return self.padded // self.step
 
 
-def groups_of(k: int, c: int) -> Groups:
-    """For K columns and scales that change every c of them; c = K where they do not."""
+def groups_of(k: int, c: int, step: int | None = None) -> Groups:
+    """For K columns and scales that change every c of them; c = K where they do not.
+
+    ``step``: how many columns a kernel takes at a time, which divides c; otherwise as many as can be.
+    """
+    if step is not None:
+        return Groups(c, c, step) if c < k else Groups(max(k, 1), max(-(-k // step), 1) * step, step)
     if c >= k:
         padded = max(-(-k // STEPS[0]), 1) * STEPS[0]
         return Groups(max(k, 1), padded, STEPS[0])
@@ -73,10 +78,6 @@ class Rows(NamedTuple):
     columns: int  # with what fills up groups
     scales: Scales
 
-    def groups(self, span: int) -> int:
-        """How many groups of so many steps share a scale."""
-        return max(1, self.scales.steps // span)
-
 
 def rows_of(s: ScaledArray, groups: Groups, keep: bool = False) -> Rows:
     """An operand of a product; ``keep``: what has to be copied is kept with it."""
@@ -93,10 +94,12 @@ def rows_of(s: ScaledArray, groups: Groups, keep: bool = False) -> Rows:
 
 
 def _fits(codes: Any, groups: Groups) -> bool:
-    rows, k = codes.shape
-    one = k <= groups.length
-    aligned = codes.data.ptr % 16 == 0 and (rows < 2 or codes.strides[0] % 16 == 0)
-    return k % 16 == 0 and aligned and (one or groups.length == groups.padded)
+    k = codes.shape[1]
+    return k % 16 == 0 and (k <= groups.length or groups.length == groups.padded) and _aligned(codes)
+
+
+def _aligned(codes: Any) -> bool:
+    return codes.data.ptr % 16 == 0 and (len(codes) < 2 or codes.strides[0] % 16 == 0)  # type: ignore[no-any-return]
 
 
 @cache
@@ -131,7 +134,8 @@ class Zeros(NamedTuple):
 
 def zeros_of(s: ScaledArray, groups: Groups, weights: bool) -> Zeros:
     """Of x, or of w: those are kept with it."""
-    return s.prepared(_zeros_maker(groups, True)) if weights else _zeros(s, groups, False)  # type: ignore[no-any-return]
+    found: Zeros = s.prepared(_zeros_maker(groups, True)) if weights else _zeros(s, groups, False)
+    return found
 
 
 @cache
