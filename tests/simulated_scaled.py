@@ -28,8 +28,8 @@ WARPS, BLOCK = {}, {}
 class Fake:
     """What kernels ask of ``cuda``."""
 
-    threadIdx = property(lambda self: SimpleNamespace(x=HERE.thread))
-    blockIdx = property(lambda self: SimpleNamespace(x=HERE.block[0], y=HERE.block[1]))
+    threadIdx = property(lambda self: SimpleNamespace(x=HERE.thread))  # noqa: N815
+    blockIdx = property(lambda self: SimpleNamespace(x=HERE.block[0], y=HERE.block[1]))  # noqa: N815
     local = SimpleNamespace(array=lambda count, kind: np.zeros(count, kind.name))
 
     @property
@@ -95,9 +95,7 @@ def run(self, grid, block, *arguments):
         value if is_array else np.uint64(value if isinstance(value, int) else value.data.ptr)
         for value, is_array in zip(arguments, self._is_array, strict=True)
     ]
-    values = [
-        np.uint32(v) if str(k) == "uint32" else v for v, k in zip(values, self.parameters, strict=True)
-    ]
+    values = [np.uint32(v) if str(k) == "uint32" else v for v, k in zip(values, self.parameters, strict=True)]
     together = any(word in self.name for word in ("groups", "tiles of", "extremes"))
     for y in range(grid[1] if len(grid) > 1 else 1):
         for x in range(grid[0]):
@@ -170,7 +168,12 @@ def put_gpu(capability):
 
     simulator.FakeCUDAKernel.__call__ = lambda self, *operands: self.fn(*operands)
     fake = Fake()
-    parts = [quantize_scaled._apart, quantize_scaled._blocks, quantize_scaled._groups, quantize_scaled._pieces]
+    parts = [
+        quantize_scaled._apart,
+        quantize_scaled._blocks,
+        quantize_scaled._groups,
+        quantize_scaled._pieces,
+    ]
     for module in (*parts, lane):
         module.cuda = fake
     codes.load_words, codes.load4, codes.raise_to = loading(4, np.uint32), loading(1, np.uint32), raise_to
