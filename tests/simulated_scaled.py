@@ -17,6 +17,7 @@ from numba.cuda.simulator import kernel as simulator
 from scaled_cases import case, same
 
 from ggmlq.codes import scaling
+from ggmlq.scaled import ScaledArray
 
 HERE = threading.local()
 ARRAYS = []  # address and end of all memory that kernels may touch
@@ -159,10 +160,11 @@ def copy(array):
 
 
 def put_gpu(capability):
-    from ggmlq.cuda import quantize_scaled
+    from ggmlq.cuda import dequantize_scaled, quantize_scaled
     from ggmlq.cuda.activations import floats
     from ggmlq.cuda.machine import device, launch
     from ggmlq.cuda.words import codes, lane, ptx
+    from ggmlq.cuda.words import floats as storing_floats
 
     simulator.FakeCUDAKernel.__call__ = lambda self, *operands: self.fn(*operands)
     fake = Fake()
@@ -172,7 +174,7 @@ def put_gpu(capability):
         quantize_scaled._groups,
         quantize_scaled._pieces,
     ]
-    for module in (*parts, lane):
+    for module in (*parts, dequantize_scaled, storing_floats, lane):
         module.cuda = fake
     codes.load_words, codes.load4, codes.raise_to = loading(4, np.uint32), loading(1, np.uint32), raise_to
     codes.load2, codes.load1, ptx.load_float = (loading(1, t) for t in (np.uint16, np.uint8, np.float32))
@@ -181,12 +183,30 @@ def put_gpu(capability):
     cupy = SimpleNamespace(
         empty=aligned, zeros=lambda shape, dtype: aligned(shape, dtype, 0), ascontiguousarray=copy
     )
-    DeviceArray.copy = copy
+    DeviceArray.copy, DeviceArray.astype = copy, lambda x, dtype: copy(np.asarray(x).astype(dtype))
     device.capability = lambda: capability
     launch.Kernel.__call__ = run
-    quantize_scaled.cupy = lambda: cupy
+    quantize_scaled.cupy = dequantize_scaled.cupy = lambda: cupy
     floats.converted = quantize_scaled.converted = lambda x, dtype: copy(np.asarray(x).astype(dtype))
+    dequantize_scaled.converted = lambda x, dtype: x.astype(dtype)
     return quantize_scaled
+
+
+def check_values(rng, found, over, rule, told):
+    """Codes and scales back to floats, of any strides."""
+    from ggmlq.cuda.dequantize_scaled import dequantize
+
+    codes, tile = np.array(found.codes), (over.r, over.c)
+    if rng.integers(2):
+        codes = np.repeat(codes, 2, axis=1)[:, ::2]
+    dtype = (np.float16, np.float32, np.float64)[rng.integers(3)]
+    parts = [None if part is None else on_device(np.asarray(part)) for part in (found.scales, found.zeros)]
+    s = ScaledArray(on_device(codes), parts[0], rule.code, tile, parts[1])
+    with np.errstate(all="ignore"):
+        want = ScaledArray(codes, found.scales, rule.code, tile, found.zeros).dequantize(dtype)
+    got = dequantize(s, np.dtype(dtype))
+    assert got.dtype == want.dtype
+    assert np.array_equal(got, want, equal_nan=True), f"{dtype} of {told}"
 
 
 def main():
@@ -205,6 +225,7 @@ def main():
         assert (got.zeros is None) == (want.zeros is None)
         assert want.zeros is None or np.array_equal(got.zeros, want.zeros), told
         assert same(got.codes, want.codes, rule.code), told
+        check_values(rng, want, over, rule, told)
         scales = on_device(np.asarray(want.scales).copy())
         if rule.scale == "float32":
             scales[...] = scales * np.float32(rng.choice([1, 0.75, 0, -1, np.nan, 2.0**-126]))

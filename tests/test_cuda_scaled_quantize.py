@@ -188,3 +188,23 @@ def test_calls_that_feed_each_other(quantizer, cupy, fresh):
     want = chain(wait=True)
     for _ in range(5):
         np.testing.assert_array_equal(chain(wait=False), want)
+
+
+@pytest.mark.parametrize("dtype", [np.float16, np.float32, np.float64])
+def test_decode(dtype, cupy, fresh):
+    """All codes, under scales of all magnitudes, in rows that are aligned or not."""
+    for name in ("e4m3", "e5m2", str(fresh.choice(["int8", "uint8", "int16", "uint16"]))):
+        code = CODES[name]
+        for columns, tile in ((1024, (1, 128)), (77, (3, 5)), (256, (None, None))):
+            patterns = fresh.integers(0, 1 << code.bits, (50, columns)).astype(f"u{code.dtype.itemsize}")
+            over = tiling(tile, *patterns.shape)
+            bits = fresh.integers(0, 1 << 32, over.shape, np.uint32)
+            e8m0 = bool(fresh.integers(2))
+            scales = bits.astype(np.uint8) if e8m0 else bits.view(np.float32)
+            zeros = fresh.integers(-200, 300, over.shape).astype(np.int32) if code.kind == "integer" else None
+            s = gq.ScaledArray(patterns.view(code.dtype), scales, name, tile, zeros)
+            with np.errstate(all="ignore"):
+                want = s.dequantize(dtype)
+            got = s.to("cuda").dequantize(dtype)
+            assert got.dtype == dtype
+            assert np.array_equal(got.get(), want, equal_nan=True), f"{name} {columns} {e8m0}"
