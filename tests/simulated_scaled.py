@@ -11,14 +11,13 @@ import sys
 import threading
 from types import SimpleNamespace
 
-import ml_dtypes
 import numpy as np
 from fake_cupy import DeviceArray
 from numba.cuda.simulator import kernel as simulator
+from scaled_cases import case, same
 
-from ggmlq.codes import CODES, scaling
-from ggmlq.codes.scaling import Rule
-from ggmlq.tiling import tiling
+from ggmlq.codes import scaling
+from ggmlq.scaled import ScaledArray
 
 HERE = threading.local()
 ARRAYS = []  # address and end of all memory that kernels may touch
@@ -28,8 +27,8 @@ WARPS, BLOCK = {}, {}
 class Fake:
     """What kernels ask of ``cuda``."""
 
-    threadIdx = property(lambda self: SimpleNamespace(x=HERE.thread))
-    blockIdx = property(lambda self: SimpleNamespace(x=HERE.block[0], y=HERE.block[1]))
+    threadIdx = property(lambda self: SimpleNamespace(x=HERE.thread))  # noqa: N815
+    blockIdx = property(lambda self: SimpleNamespace(x=HERE.block[0], y=HERE.block[1]))  # noqa: N815
     local = SimpleNamespace(array=lambda count, kind: np.zeros(count, kind.name))
 
     @property
@@ -95,9 +94,7 @@ def run(self, grid, block, *arguments):
         value if is_array else np.uint64(value if isinstance(value, int) else value.data.ptr)
         for value, is_array in zip(arguments, self._is_array, strict=True)
     ]
-    values = [
-        np.uint32(v) if str(k) == "uint32" else v for v, k in zip(values, self.parameters, strict=True)
-    ]
+    values = [np.uint32(v) if str(k) == "uint32" else v for v, k in zip(values, self.parameters, strict=True)]
     together = any(word in self.name for word in ("groups", "tiles of", "extremes"))
     for y in range(grid[1] if len(grid) > 1 else 1):
         for x in range(grid[0]):
@@ -163,15 +160,21 @@ def copy(array):
 
 
 def put_gpu(capability):
-    from ggmlq.cuda import quantize_scaled
+    from ggmlq.cuda import dequantize_scaled, quantize_scaled
     from ggmlq.cuda.activations import floats
     from ggmlq.cuda.machine import device, launch
     from ggmlq.cuda.words import codes, lane, ptx
+    from ggmlq.cuda.words import floats as storing_floats
 
     simulator.FakeCUDAKernel.__call__ = lambda self, *operands: self.fn(*operands)
     fake = Fake()
-    parts = [quantize_scaled._apart, quantize_scaled._blocks, quantize_scaled._groups, quantize_scaled._pieces]
-    for module in (*parts, lane):
+    parts = [
+        quantize_scaled._apart,
+        quantize_scaled._blocks,
+        quantize_scaled._groups,
+        quantize_scaled._pieces,
+    ]
+    for module in (*parts, dequantize_scaled, storing_floats, lane):
         module.cuda = fake
     codes.load_words, codes.load4, codes.raise_to = loading(4, np.uint32), loading(1, np.uint32), raise_to
     codes.load2, codes.load1, ptx.load_float = (loading(1, t) for t in (np.uint16, np.uint8, np.float32))
@@ -180,75 +183,30 @@ def put_gpu(capability):
     cupy = SimpleNamespace(
         empty=aligned, zeros=lambda shape, dtype: aligned(shape, dtype, 0), ascontiguousarray=copy
     )
-    DeviceArray.copy = copy
+    DeviceArray.copy, DeviceArray.astype = copy, lambda x, dtype: copy(np.asarray(x).astype(dtype))
     device.capability = lambda: capability
     launch.Kernel.__call__ = run
-    quantize_scaled.cupy = lambda: cupy
+    quantize_scaled.cupy = dequantize_scaled.cupy = lambda: cupy
     floats.converted = quantize_scaled.converted = lambda x, dtype: copy(np.asarray(x).astype(dtype))
+    dequantize_scaled.converted = lambda x, dtype: x.astype(dtype)
     return quantize_scaled
 
 
-# --- what is tried ------------------------------------------------------------------------------
+def check_values(rng, found, over, rule, told):
+    """Codes and scales back to floats, of any strides."""
+    from ggmlq.cuda.dequantize_scaled import dequantize
 
-
-def values(rng, shape, dtype):
-    """Rows of all magnitudes, with zeros, ties, subnormal numbers and a few that are not finite."""
-    x = rng.standard_normal(shape) * np.exp2(rng.integers(-20, 8, (shape[0], 1)))
-    kind = rng.integers(0, 6, shape[0])
-    x[kind == 1] = 0.0
-    x[kind == 2] = rng.integers(-896, 897, shape)[kind == 2] / 2
-    x[kind == 3] *= 1e-42
-    x[kind == 4] = -np.abs(x[kind == 4])
-    if rng.integers(3) == 0:
-        special = rng.choice([np.nan, np.inf, -np.inf, -0.0, 65504.0], shape)
-        x = np.where(rng.random(shape) < 0.01, special, x)
+    codes, tile = np.array(found.codes), (over.r, over.c)
+    if rng.integers(2):
+        codes = np.repeat(codes, 2, axis=1)[:, ::2]
+    dtype = (np.float16, np.float32, np.float64)[rng.integers(3)]
+    parts = [None if part is None else on_device(np.asarray(part)) for part in (found.scales, found.zeros)]
+    s = ScaledArray(on_device(codes), parts[0], rule.code, tile, parts[1])
     with np.errstate(all="ignore"):
-        return x.astype(dtype)
-
-
-TILES = [
-    (1, 128), (128, 128), (1, None), (None, None), (1, 32), (1, 16), (3, 5), (None, 1), (2, 128), (1, 512),
-    (1, 7), (4, 40), (64, 64), (1, 64), (1, 256), (7, None),
-]  # fmt: skip
-DTYPES = [np.float16, ml_dtypes.bfloat16, np.float32, np.float64]
-
-
-def case(rng, at):
-    """A rule, a tile and rows of floats."""
-    names = [name for name, code in CODES.items() if code.kind != "scale"]
-    code = CODES[names[at % len(names)]]
-    tile = TILES[at % len(TILES)] if at < len(TILES) else TILES[rng.integers(len(TILES))]
-    zeros = code.kind == "integer" and code.min != -code.max and bool(rng.integers(2))
-    rounding = code.roundings[rng.integers(len(code.roundings))]
-    eps = np.float32(rng.choice([1e-10, 0, 1e-3]))
-    order = ("rows", "columns")[rng.integers(2)]
-    rule = Rule(code, ("float32", "e8m0")[rng.integers(2)], eps, rounding, zeros, order)
-    rows, columns = int(rng.choice([1, 3, 9])), int(rng.choice([128, 136, 24, 17, 256]))
-    c = tile[1]
-    if c in (128, 512, 16) and rng.integers(3):
-        columns = max(c, columns // c * c)
-    dtype = DTYPES[rng.integers(4)]
-    x = values(rng, (rows, columns), dtype)
-    if c == 1:
-        x = x[:, : min(columns, 40)]
-    how = rng.integers(4)
-    if how == 1:
-        x = np.repeat(x, 2, axis=1)[:, ::2]
-    elif how == 2:
-        wider = np.zeros((x.shape[0], x.shape[1] + 8), x.dtype)
-        wider[:, 3:-5] = x
-        x = wider[:, 3:-5]
-    return x, tiling(tile, *x.shape), rule
-
-
-def same(got, want, code=None):
-    got, want = np.asarray(got), np.asarray(want)
+        want = ScaledArray(codes, found.scales, rule.code, tile, found.zeros).dequantize(dtype)
+    got = dequantize(s, np.dtype(dtype))
     assert got.dtype == want.dtype
-    assert got.shape == want.shape
-    if code is not None and code.kind == "float":
-        a, b = code.decode(got), code.decode(want)
-        return bool(np.all((got == want) | (np.isnan(a) & np.isnan(b))))
-    return np.array_equal(got, want, equal_nan=got.dtype.kind == "f")
+    assert np.array_equal(got, want, equal_nan=True), f"{dtype} of {told}"
 
 
 def main():
@@ -267,6 +225,7 @@ def main():
         assert (got.zeros is None) == (want.zeros is None)
         assert want.zeros is None or np.array_equal(got.zeros, want.zeros), told
         assert same(got.codes, want.codes, rule.code), told
+        check_values(rng, want, over, rule, told)
         scales = on_device(np.asarray(want.scales).copy())
         if rule.scale == "float32":
             scales[...] = scales * np.float32(rng.choice([1, 0.75, 0, -1, np.nan, 2.0**-126]))

@@ -10,6 +10,7 @@
     linear/       the ladder: one rung a file, each a kernel and its ``launch``
     quantize/     encoders: one format a file
     dequantize    decoders of all formats, in one kernel
+    quantize_scaled/  floats to codes with scales for tiles; dequantize_scaled: and back
     choice        which rung is fast for a problem: choice.json, as measured
 
 Rungs stand on operands (activations, planes, strips), and these on words and the machine. How a product

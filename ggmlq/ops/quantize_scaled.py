@@ -204,9 +204,11 @@ def dequantize_scaled(s: ScaledArray, dtype: DTypeLike | None = np.float32) -> A
     """The values of a :class:`ggmlq.ScaledArray` on its device."""
     kind = float_dtype(f"dequantize of {s!r}", dtype)
     with on_device_of(f"dequantize of {s!r}", s.codes, s):
+        if not is_host(s.codes):
+            return cuda_module("dequantize_scaled").dequantize(s, kind)
         m = s.matrix()
-        out = namespace(m.codes).empty((m.over.rows, m.over.columns), kind)
-        step = max(1, SLAB // max(m.over.columns, 1)) if is_host(out) else max(m.over.rows, 1)
+        out = np.empty((m.over.rows, m.over.columns), kind)
+        step = max(1, SLAB // max(m.over.columns, 1))
         with np.errstate(all="ignore"):
             for start in range(0, m.over.rows, step):
                 part = slice(start, start + step)
@@ -215,12 +217,10 @@ def dequantize_scaled(s: ScaledArray, dtype: DTypeLike | None = np.float32) -> A
 
 
 def decoded(m: Any, rows: NDArray[Any]) -> Any:
-    """Scale · (code - zero) of some rows that lie together, in float32."""
-    xp, over = namespace(m.codes), m.over._replace(r=1, rows=len(rows))
-    tiles = slice(0, 0) if not len(rows) else rows // m.over.r
-    values = m.code.decode(m.codes[slice(int(rows[0]), int(rows[-1]) + 1) if len(rows) else slice(0, 0)])
-    if not is_host(m.codes):
-        tiles = xp.asarray(tiles) if len(rows) else tiles
+    """Scale · (code - zero) of some rows that lie together, on the host, in float32."""
+    over = m.over._replace(r=1, rows=len(rows))
+    tiles = rows // m.over.r
+    values = m.code.decode(m.codes[int(rows[0]) : int(rows[-1]) + 1])
     if m.zeros is not None:
-        values = values - expanded(xp, m.zeros[tiles], over).astype(np.float32)
-    return values * expanded(xp, m.scales[tiles], over)
+        values = values - expanded(np, m.zeros[tiles], over).astype(np.float32)
+    return values * expanded(np, m.scales[tiles], over)

@@ -48,15 +48,18 @@ class Rows(NamedTuple):
 
 def quantize(rows: Any, over: Tiling, rule: Rule) -> Found:
     """Floats [rows, columns] on the current device to codes, scales and zero points."""
-    given, way = rows_of(rows, over), way_of(rule)
-    codes = cupy().empty((over.rows, over.columns), rule.code.dtype)
-    scales = room(over.shape, np.float32 if rule.scale == "float32" else np.uint8, rule.order)
-    zeros = room(over.shape, np.int32, rule.order) if rule.zeros else None
-    found = Found(codes, scales, zeros)
-    if codes.size and not _at_once(given, over, rule, way, found):
-        _scale(given, over, rule, way, found)
-        _encode(given, over, way, found)
+    found = room_for(over, rule)
+    quantize_into(rows, over, rule, found)
     return found
+
+
+def quantize_into(rows: Any, over: Tiling, rule: Rule, found: Found) -> None:
+    """The same into arrays that are there, which :func:`room_for` makes."""
+    if found.codes.size:
+        given, way = rows_of(rows, over), way_of(rule)
+        if not _at_once(given, over, rule, way, found):
+            _scale(given, over, rule, way, found)
+            _encode(given, over, way, found)
 
 
 def encode(rows: Any, over: Tiling, rule: Rule, scales: Any, zeros: Any | None) -> Any:
@@ -99,6 +102,13 @@ def rows_of(rows: Any, over: Tiling) -> Rows:
     if over.columns % per == 0 and (rows.data.ptr % WIDE or pitch % per):
         rows, pitch = rows.copy(), over.columns  # aligned, for kernels that read it once
     return Rows(rows, kind, pitch)
+
+
+def room_for(over: Tiling, rule: Rule) -> Found:
+    """Memory for codes, scales and zero points."""
+    codes = cupy().empty((over.rows, over.columns), rule.code.dtype)
+    scales = room(over.shape, np.float32 if rule.scale == "float32" else np.uint8, rule.order)
+    return Found(codes, scales, room(over.shape, np.int32, rule.order) if rule.zeros else None)
 
 
 def way_of(rule: Rule, scales: Any = None) -> Way:

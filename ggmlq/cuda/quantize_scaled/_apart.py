@@ -21,7 +21,7 @@ from ..words.address import address
 from ..words.language import cuda, float32, int32, uint32, uint64
 from ._codes import Way, scale_loading, scale_storing, scaler, storing, zero_of
 from ._division import divider
-from ._groups import ways
+from ._groups import tried, ways
 from ._pieces import SIZES, agreeing, extremes, in_piece, loading
 
 THREADS = 256
@@ -86,7 +86,7 @@ def of_scales(way: Way) -> Way:
     return way._replace(native=False, rounding=way.rounding if way.zeros else "half_even")
 
 
-WAYS = tuple(dict.fromkeys(of_scales(way) for _, way in ways(("float32",))))
+WAYS = tuple(dict.fromkeys(of_scales(way) for way in ways()))
 
 
 @family((way, given) for way in WAYS for given in (False, True) if way.zeros or not given)
@@ -125,7 +125,7 @@ def scales_kernel(way: Way, given: bool) -> Kernel:
     return Kernel(name, make, *parameters, threads=THREADS, early=True)
 
 
-@family((kind, way, wide) for kind, way in ways() for wide in (True, False))
+@family(tried((True, False)))
 def encode_kernel(kind: str, way: Way, wide: bool) -> Kernel:
     """Codes under scales, a piece a thread; 2**``shift`` threads of a block lie along a row."""
     size, per = SIZES[kind], in_piece(kind, wide)

@@ -12,7 +12,6 @@ Limited by memory, and by what a multiprocessor holds at a time: four tiles of 1
 
 from __future__ import annotations
 
-from itertools import product
 from typing import Any
 
 from ...codes import CODES
@@ -24,7 +23,7 @@ from ..words.lane import warp_and_lane
 from ..words.language import cuda, float32, uint32, uint64
 from ._codes import Way, scale_storing, scaler, storing, zero_of
 from ._division import divider
-from ._groups import ways
+from ._groups import tried
 from ._pieces import SIZES, agreeing, extremes, in_piece, spreading, words_into
 
 PIECES = 8  # of a thread, at most
@@ -55,7 +54,7 @@ def all_agreeing(warps: int, both: bool) -> Any:
     return agree
 
 
-@family((kind, way, tile) for (kind, way), tile in product(ways(), TILES) if shape_of(kind, tile)[1])
+@family(tried(TILES))
 def kernel(kind: str, way: Way, tile: tuple[int, int]) -> Kernel:
     """The kernel for tiles of a shape."""
     (tile_rows, tile_columns), size, per = tile, SIZES[kind], in_piece(kind, True)

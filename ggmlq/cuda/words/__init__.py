@@ -4,6 +4,7 @@
     assembly.py     how an instruction without a name in Numba becomes a function
     ptx.py          instructions of all GPUs: loads, stores, copies, int8 products
     bf16x2.py       pairs of bfloat16, and ``mma`` on them; ``mma_into`` and ``sums_into`` add to an array
+    codes.py        floats to codes of 8 bits by fours, loads and stores of their sizes
     warpgroup.py    Hopper's ``wgmma``; its FP8 forms would stand here
     address.py      elements of matrices behind plain addresses
     lane.py         warp, lane, and what that lane holds of operands of ``mma``
