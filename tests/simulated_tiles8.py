@@ -156,7 +156,7 @@ def patch():
 def scaled(rng, code, tile, rows, k, zeros=False, nan=False):
     """Random codes, scales and zero points; scales in either order."""
     code = CODES[code]
-    raw = rng.integers(0, 256, (rows, k), np.uint8)
+    raw = rng.integers(0, 256, (rows, k * code.dtype.itemsize), np.uint8)
     if code.kind == "float":
         raw[(raw & 0x7F) >= 0x70] ^= 0x30  # neither NaN nor so large that the rest does not count
         if nan:
@@ -200,9 +200,8 @@ def run_tiles(make, x, w, tile, exact):
     def kernel(grid, block, *arguments):
         words = [put(value) if isinstance(value, np.ndarray) else value for value in arguments]
         words[2] = at
-        typed = [
-            (np.uint64 if kind is uint64 else np.uint32)(w) for kind, w in zip(kinds, words, strict=True)
-        ]
+        of = {uint64: np.uint64, uint32: np.uint32}
+        typed = [of[kind](word) for kind, word in zip(kinds, words, strict=True)]
         with np.errstate(over="ignore"):
             cuda.jit(make(tile, operands, points).function)[grid[0], block[0]](*typed)
 
@@ -236,7 +235,8 @@ def tensor_cores(rng, rounds, kind):
             x, w = integers(rng, i)
 
             def mma_int8(tile, given, points, x=x, w=w):
-                kinds, zeros = (r4.KINDS[x.code.name], r4.KINDS[w.code.name]), points != (0, 0, 0, 0)
+                kinds = r4.KINDS[x.code.name], r4.KINDS[w.code.name]
+                zeros = x.zeros is not None or w.zeros is not None
                 if given.groups.length < x.shape[1]:
                     return r4.grouped(tile, *kinds, given.uniform(tile), zeros)
                 return r4.whole(tile, *kinds, zeros)
@@ -247,7 +247,9 @@ def tensor_cores(rng, rounds, kind):
         a, b = rng.choice(FLOATS, 2)
         x, w = scaled(rng, a, of_x, m, k, nan=True), scaled(rng, b, of_w, n, k)
 
-        def widen(tile, given, points, a=a, b=b, converts=bool(rng.integers(2))):
+        converts = bool(rng.integers(2))
+
+        def widen(tile, given, points, a=a, b=b, converts=converts):
             return r5.kernel(tile, a, b, given.uniform(tile), converts)
 
         def mma_fp8(tile, given, points, a=a, b=b):
@@ -266,32 +268,30 @@ def run_plain(kernel, grid, block, arguments, x, w, name, exact=True):
 
 
 def threads(rng, rounds):
-    """The rungs whose threads work alone."""
+    """The rungs whose threads work alone, and those with tiles in shared memory."""
     from ggmlq.cuda.scaled_linear import r0_naive, r1_tiled, r2_tiled_int32, r3_dp4a
 
     r0_naive.cupy = r3_dp4a.cupy = lambda: np
     for i in range(rounds):
-        x, w = integers(rng, i)
-        if i % 2:
-            (m, n, k), (of_x, of_w) = SHAPES[i % 3], TILES[rng.integers(5)]
-            a, b = rng.choice(FLOATS, 2)
-            of = scaled(rng, a, of_x, m, k, nan=True), scaled(rng, b, of_w, n, k)
-        else:
-            of = x, w
-        parts, shared, group, zeros = r0_naive.operands(*of)
-        grid = (-(-len(of[1]) // 16), -(-len(of[0]) // 16))
-        arguments = [*parts, None, *shared, group]
-        kernel = r0_naive.kernel(of[0].code, of[1].code, zeros)
-        run_plain(kernel, grid, (16, 16), arguments, *of, "naive", exact=i % 2 == 0)
-        if i % 3:
-            continue
-        parts, shared, group, zeros = r0_naive.operands(x, w)
-        arguments = [*parts, None, *shared, group]
-        for rung in (r1_tiled, r2_tiled_int32):
-            kernel = rung.kernel(x.code, w.code, zeros)
-            run_plain(kernel, (1, 1), 256, arguments, x, w, rung.__name__, exact=rung is r2_tiled_int32)
-        (codes, zeros), arguments = r3_dp4a.arguments(x, w)
-        run_plain(r3_dp4a.kernel(*codes, zeros), (1, 1), 256, arguments, x, w, "dp4a")
+        (m, n, k), (of_x, of_w) = (3, 9, 70 + i), TILES[rng.integers(5)]
+        a, b = rng.choice(FLOATS, 2)
+        floats = scaled(rng, a, of_x, m, k, nan=True), scaled(rng, b, of_w, n, k)
+        a, b = rng.choice([*INTEGERS, "int16", "uint16"], 2)
+        wide = scaled(rng, a, of_x, m, k, i % 2), scaled(rng, b, of_w, n, k)
+        for x, w in (floats, wide):
+            parts, shared, group, zeros = r0_naive.operands(x, w)
+            kernel = r0_naive.kernel(x.code, w.code, zeros)
+            arguments = [*parts, None, *shared, group]
+            run_plain(kernel, (1, 1), (16, 16), arguments, x, w, "naive", exact=w is wide[1])
+    a, b = rng.choice(INTEGERS, 2)
+    x, w = scaled(rng, a, (1, 48), 3, 70, True), scaled(rng, b, (2, None), 66, 70)
+    parts, shared, group, zeros = r0_naive.operands(x, w)
+    arguments = [*parts, None, *shared, group]
+    for rung in (r1_tiled, r2_tiled_int32):
+        kernel = rung.kernel(x.code, w.code, zeros)
+        run_plain(kernel, (2, 1), 256, arguments, x, w, rung.__name__, exact=True)
+    (signs, zeros), arguments = r3_dp4a.arguments(x, w)
+    run_plain(r3_dp4a.kernel(*signs, zeros), (2, 1), 256, arguments, x, w, "dp4a")
 
 
 def main():

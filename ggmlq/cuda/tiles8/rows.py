@@ -155,7 +155,7 @@ def _zeros(s: ScaledArray, groups: Groups, weights: bool) -> Zeros:
     points = cp.zeros((count, rows), np.int32)
     if matrix.zeros is not None:
         over = matrix.over._replace(c=1)
-        times = max(1, matrix.over.c // length)
+        times = -(-matrix.over.c // length)
         found = cp.repeat(expanded(cp, matrix.zeros, over), times, axis=1)[:, :count]
         points[...] = found.T
     if weights:
