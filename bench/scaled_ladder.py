@@ -58,7 +58,7 @@ OTHERS = {
     ],
 }  # fmt: skip
 
-KERNELS = {"whole": r4_mma_int8.whole, "grouped": r4_mma_int8.grouped, "widen": r5_widen.shared_work}
+KERNELS = {"whole": r4_mma_int8.whole, "grouped": r4_mma_int8.grouped, "widen": r5_widen.kernel}
 
 
 def operand(code: str, tile: tuple[int | None, int | None], rows: int, k: int, seed: int) -> gq.ScaledArray:
@@ -120,11 +120,11 @@ def needed(tiles: bool) -> list[tuple[str, tuple]]:
     """The kernels that all this takes, the longest to compile first."""
     found = [("whole", (wave.tile, "s8", "s8", False)) for wave in r4_mma_int8.WHOLE[:2]]
     found += [("grouped", (r4_mma_int8.GROUPED[0].tile, "s8", "s8", True, False))]
-    found += [("widen", (r5_widen.TILES[0].tile, "e4m3", uniform)) for uniform in (True, False)]
+    found += [("widen", (r5_widen.TILES[0].tile, "e4m3", "e4m3", uniform, True)) for uniform in (True, False)]
     if tiles:
         found += [("whole", (tile, "s8", "s8", False)) for tile in OTHERS["mma_int8"]]
         found += [("grouped", (tile, "s8", "s8", True, False)) for tile in OTHERS["mma_int8 in groups"]]
-        found += [("widen", (tile, "e4m3", True)) for tile in OTHERS["widen"]]
+        found += [("widen", (tile, "e4m3", "e4m3", True, True)) for tile in OTHERS["widen"]]
     return list(dict.fromkeys(found))
 
 
@@ -142,7 +142,8 @@ def others(case: str, x: gq.ScaledArray, w: gq.ScaledArray, out: cp.ndarray):
         ]
     elif case.startswith("e4m3") and grouped:
         made = [
-            (tile, ("e4m3", given.uniform(tile)), r5_widen.shared_work, ()) for tile in OTHERS["widen"]
+            (tile, ("e4m3", "e4m3", given.uniform(tile), True), r5_widen.kernel, ())
+            for tile in OTHERS["widen"]
         ]
     else:
         return

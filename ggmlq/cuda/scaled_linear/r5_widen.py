@@ -35,17 +35,18 @@ from ..words.language import cuda, float32, uint32, uint64
 
 LEAST, CONVERTS = (8, 0), (8, 9)  # CONVERTS: from which on GPUs have the instruction
 TILES = (
-    Wave(ByteTile(128, 128, 32, 64, stages=5), 1.0),
+    Wave(ByteTile(128, 128, 64, 32, stages=5), 1.0),
     Wave(ByteTile(64, 64, 32, 16, stages=4, blocks=2), 0.6),
     Wave(ByteTile(16, 64, 16, 16, stages=4, blocks=3), 0.2),
 )
 CODES = ("e4m3", "e5m2")
 
 
-def multiplier(tile: ByteTile, widen_a: Any, widen_b: Any) -> Any:
+def multiplier(tile: ByteTile, a: str, b: str, converts: bool) -> Any:
     """The device function for 32 columns, widened 16 at a time."""
     (down, across), (count_a, count_b) = tile.grid, tile.fragments
     add = codes8.adder(codes8.mma_f16)
+    widen_a, widen_b = codes8.widening(a, converts), codes8.widening(b, converts)
 
     @inlined
     def multiply(sums: Any, part: Any, a: Any, b: Any) -> None:
@@ -81,10 +82,8 @@ def promoter(tile: ByteTile, scale: Any) -> Any:
     return finish
 
 
-def float_kernel(
-    name: str, tile: ByteTile, uniform: bool, multiply: Any, least: tuple[int, int], factor: float = 1
-) -> Kernel:
-    """A product of floats: ``multiply`` adds 32 columns, each stage is promoted; the sums take a factor."""
+def float_kernel(name: str, tile: ByteTile, uniform: bool, multiply: Any, least: tuple[int, int]) -> Kernel:
+    """A product of floats: ``multiply`` adds 32 columns, each stage is promoted."""
     count, beside = tile.sums, scaling(tile, uniform)
     place, clear, store, start = placer(tile), clearer(count, float32), storer(tile), beside.start
     slots, held_count = beside.slots, beside.held
@@ -104,9 +103,6 @@ def float_kernel(
         scales = (of_x, of_w, row_x, row_w, column_x, column_w, rows_x, rows_w, steps_x, steps_w)
         start(own, scales, m0, n0, m, n)
         walk(sums, part, held, x, w, own, m0, n0, m, n, k, pitch_x, pitch_w)
-        if factor != 1:
-            for o in range(count):
-                sums[o] *= float32(factor)
         store(sums, y, m0, n0, m, n)
 
     full = f"{name}, {tile}{', one scale a warp' if uniform else ''}"
@@ -117,22 +113,8 @@ def float_kernel(
 @family(combined(steps_of(TILES), CODES, CODES, (False, True), (False, True)))
 def kernel(tile: ByteTile, a: str, b: str, uniform: bool, converts: bool) -> Kernel:
     name = f"mma_f16 of {a} {b}{'' if converts else ' by bits'}"
-    multiply = multiplier(tile, codes8.widening(a, converts), codes8.widening(b, converts))
+    multiply = multiplier(tile, a, b, converts)
     return float_kernel(name, tile, uniform, multiply, CONVERTS if converts else LEAST)
-
-
-@family(combined(steps_of(TILES), CODES, (False, True)))
-def shared_work(tile: ByteTile, a: str, uniform: bool) -> Kernel:
-    """For weights of e4m3 without NaN: their 2**-8 is made good at the end, which is exact."""
-    evens_and_odds = {"e4m3": codes8.evens_and_odds_of_e4m3, "e5m2": codes8.evens_and_odds_of_e5m2}
-    multiply = multiplier(tile, evens_and_odds[a], codes8.evens_and_odds_of_e4m3_small)
-    return float_kernel(f"mma_f16 of {a} and e4m3 by shifts", tile, uniform, multiply, CONVERTS, 256)
-
-
-def has_nan(w: ScaledArray) -> bool:
-    """Whether any code is NaN: looked at once, and kept with the weights."""
-    codes = w.matrix().codes
-    return bool(((codes & 0x7F) == 0x7F).any())
 
 
 def converts_here() -> bool:
@@ -153,9 +135,5 @@ def launch(x: ScaledArray, w: ScaledArray, out: Any) -> None:
         return
     operands = given(x, w)
     tile = best(TILES, operands.groups.step, *out.shape)
-    uniform = operands.uniform(tile)
-    if converts_here() and w.code.name == "e4m3" and not w.prepared(has_nan):
-        run = shared_work(tile, x.code.name, uniform)
-    else:
-        run = kernel(tile, x.code.name, w.code.name, uniform, converts_here())
+    run = kernel(tile, x.code.name, w.code.name, operands.uniform(tile), converts_here())
     operands.launch(run, tile, out)

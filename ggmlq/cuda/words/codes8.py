@@ -142,38 +142,6 @@ def halves_of_e5m2(word: Any) -> Any:
     return lower_raised(word), upper_raised(word)
 
 
-# --- bytes 0 and 2 of a word as one pair, 1 and 3 as the other: what shifts and masks can do ----
-
-
-@instruction("prmt.b32 $0, $1, 0, 0x3120;", i32, i32)
-def apart(word: Any) -> Any:
-    """Bytes 0, 2, 1, 3 of a word."""
-    v = int(word)
-    return np.uint32(v & 0xFF0000FF | (v & 0xFF00) << 8 | (v & 0xFF0000) >> 8).view(np.int32)
-
-
-@inlined
-def evens_and_odds_of_e4m3(word: Any) -> Any:
-    """Four e4m3 as pairs of halves, exactly, bytes 0 and 2 first; from capability 8.9."""
-    return halves_of_e4m3(apart(word))
-
-
-@inlined
-def evens_and_odds_of_e4m3_small(word: Any) -> Any:
-    """The same times 2**-8, and without NaN: the bits of e4m3 in the place that those of a half have."""
-    bits = uint32(word)
-    even = (bits << uint32(7)) & uint32(0x3F803F80) | (bits << uint32(8)) & uint32(0x80008000)
-    odd = (bits >> uint32(1)) & uint32(0x3F803F80) | bits & uint32(0x80008000)
-    return even, odd
-
-
-@inlined
-def evens_and_odds_of_e5m2(word: Any) -> Any:
-    """Four e5m2 as pairs of halves."""
-    bits = uint32(word)
-    return (bits << uint32(8)) & uint32(0xFF00FF00), bits & uint32(0xFF00FF00)
-
-
 def _as_bits(word: Any) -> Any:
     return halves_of_e4m3_by_bits(word)
 
