@@ -27,7 +27,7 @@ from ._division import divider
 from ._pieces import SIZES, agreeing, extremes, in_piece, spreading, words_into
 
 EACH, ROWS, COLUMNS = 16, 8, 512  # floats a thread; of a block, at a time
-TURNS = {"float16": 2, "bfloat16": 2, "float32": 1}  # rows of a warp
+TURNS = {"float16": 2, "bfloat16": 2, "float32": 1}  # rows of a warp, where codes take few instructions
 THREADS = 32 * ROWS
 GROUPS = (128, 16, 32, 64, 256, 512)  # columns of a group
 
@@ -43,6 +43,12 @@ def ways() -> Any:
             yield Way(code.name, scale, rounding, zeros, native)
 
 
+def turns_of(kind: str, way: Way) -> int:
+    """Rows that a warp has at a time."""
+    quick = way.native or (CODES[way.code].kind == "integer" and not way.zeros)
+    return TURNS[kind] if quick else 1
+
+
 USUAL = Way("e4m3", "float32", "half_even", False, True)
 
 
@@ -56,7 +62,7 @@ def tried(shapes: Any) -> Any:
 def kernel(kind: str, way: Way, columns_of_group: int) -> Kernel:
     """The kernel for groups of so many columns."""
     size, per = SIZES[kind], in_piece(kind, True)
-    pieces, lanes, group, turns = EACH // per, columns_of_group // EACH, columns_of_group, TURNS[kind]
+    pieces, lanes, group, turns = EACH // per, columns_of_group // EACH, columns_of_group, turns_of(kind, way)
     spread, widen, agree = spreading(kind), extremes(EACH, way.zeros), agreeing(lanes, way.zeros)
     raw, all_raw = 4 * pieces, 4 * pieces * turns  # words of a turn, and of all
     scale_of, zero = scaler(way), zero_of(way)
