@@ -40,8 +40,11 @@ def main() -> None:
     parser.add_argument("--json", type=Path, help="write the figures and what they were measured on")
     parser.add_argument("--all", action="store_true", help="other tiles and codes too")
     parser.add_argument("--rounds", type=int, default=12)
+    parser.add_argument("--turns", type=int, help="rows that a warp of 16-bit floats has at a time: 1 or 2")
+    parser.add_argument("--pieces", type=int, help="pieces of a thread for blocks: 4 or 8")
     args = parser.parse_args()
     cupy = _cupy()
+    _try(args.turns, args.pieces)
     figures: list[dict[str, Any]] = [{"what": "copy", **copied(cupy, args.rounds)}]
     _say(figures[-1])
     for shape, tile, dtype, code, scale, order in cases(args.all):
@@ -59,6 +62,16 @@ def main() -> None:
     if args.json:
         about = {"commit": commit(), "ggmlq": machine()}
         args.json.write_text(json.dumps({**about, "GB/s": figures}, indent=1) + "\n")
+
+
+def _try(turns: int | None, pieces: int | None) -> None:
+    """Other kernels than the library's, to see which is faster."""
+    from ggmlq.cuda.quantize_scaled import _blocks, _groups
+
+    if turns:
+        _groups.TURNS |= {"float16": turns, "bfloat16": turns}
+    if pieces:
+        _blocks.PIECES = pieces
 
 
 def cases(everything: bool) -> Any:

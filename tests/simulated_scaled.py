@@ -174,7 +174,7 @@ def put_gpu(capability):
         quantize_scaled._groups,
         quantize_scaled._pieces,
     ]
-    for module in (*parts, dequantize_scaled, storing_floats, lane):
+    for module in (*parts, quantize_scaled._codes, dequantize_scaled, storing_floats, lane):
         module.cuda = fake
     codes.load_words, codes.load4, codes.raise_to = loading(4, np.uint32), loading(1, np.uint32), raise_to
     codes.load2, codes.load1, ptx.load_float = (loading(1, t) for t in (np.uint16, np.uint8, np.float32))

@@ -155,7 +155,8 @@ def _at_once(given: Rows, over: Tiling, rule: Rule, way: Way, found: Found) -> b
         return False
     if over.r == 1 and over.c in _groups.GROUPS and over.columns % over.c == 0:
         kernel = _groups.kernel(given.kind, way, over.c)
-        across, levels = -(-over.columns // _groups.COLUMNS), -(-over.rows // _groups.ROWS)
+        rows = _groups.ROWS * _groups.turns_of(given.kind, way)
+        across, levels = -(-over.columns // _groups.COLUMNS), -(-over.rows // rows)
     else:
         tile = _tile_for(over)
         if tile is None:

@@ -9,7 +9,7 @@ import numpy as np
 from ...codes import CODES, Integer, MiniFloat
 from ..words import codes, ptx
 from ..words.atoms import inlined
-from ..words.language import float32, int32, uint32
+from ..words.language import cuda, float32, int32, uint32
 from ._division import is_nan
 
 NATIVE = (8, 9)  # the lowest capability with conversions to floats of 8 bits
@@ -141,17 +141,19 @@ def storing(way: Way, each: int) -> Any:
             store_one(at, single(v[i], zero))
 
         return store_single
-    words = each // per
+    count = each // per
 
     @inlined
     def store(at: Any, v: Any, i: Any, zero: Any) -> None:
-        if words == 1:
-            ptx.store4(at, word(v, i, zero))
-        elif words == 2:
-            codes.store8(at, word(v, i, zero), word(v, i + per, zero))
+        words = cuda.local.array(count, uint32)
+        for w in range(count):  # a loop, so that Numba writes a word's codes out once
+            words[w] = word(v, i + w * per, zero)
+        if count == 1:
+            ptx.store4(at, words[0])
+        elif count == 2:
+            codes.store8(at, words[0], words[1])
         else:
-            a, b = word(v, i, zero), word(v, i + per, zero)
-            ptx.store16(at, a, b, word(v, i + 2 * per, zero), word(v, i + 3 * per, zero))
+            ptx.store16(at, words[0], words[1], words[2], words[3])
 
     return store
 

@@ -1,14 +1,15 @@
 """Groups of one row, 16 to 512 columns: some neighbouring lanes of a warp hold one, 16 floats each.
 
-    block    8 rows × 512 columns, a warp a row; a group of 128 is 8 lanes
+    block    8 rows × 512 columns at a time, a warp a row; a group of 128 is 8 lanes
     lane     2 pieces of 16-bit floats or 4 of float32, the lanes of a group side by side in each, so that
              what a warp loads and stores in one instruction is whole sectors of memory
+    turns    of 16-bit floats a warp has two rows, so that a lane has 64 bytes on their way as of float32
 
 All loads are issued before the first is used. A group never leaves the registers: shuffles among its
 lanes find the largest magnitude, each lane computes scale and inverse itself. The scales of a block's 8
 rows fill a sector where scales run down columns.
 
-Limited by memory: 3.03 bytes an element of 16 bits, and about 9 instructions.
+Limited by memory: 3.03 bytes an element of 16 bits, and about 10 instructions.
 """
 
 from __future__ import annotations
@@ -23,9 +24,10 @@ from ..words.address import address
 from ..words.language import cuda, float32, uint32, uint64
 from ._codes import WORDS, Way, scale_storing, scaler, storing, zero_of
 from ._division import divider
-from ._pieces import SIZES, agreeing, extremes, in_piece, loading
+from ._pieces import SIZES, agreeing, extremes, in_piece, spreading, words_into
 
-EACH, ROWS, COLUMNS = 16, 8, 512  # floats a thread; of a block
+EACH, ROWS, COLUMNS = 16, 8, 512  # floats a thread; of a block, at a time
+TURNS = {"float16": 2, "bfloat16": 2, "float32": 1}  # rows of a warp, where codes take few instructions
 THREADS = 32 * ROWS
 GROUPS = (128, 16, 32, 64, 256, 512)  # columns of a group
 
@@ -41,6 +43,12 @@ def ways() -> Any:
             yield Way(code.name, scale, rounding, zeros, native)
 
 
+def turns_of(kind: str, way: Way) -> int:
+    """Rows that a warp has at a time."""
+    quick = way.native or (CODES[way.code].kind == "integer" and not way.zeros)
+    return TURNS[kind] if quick else 1
+
+
 USUAL = Way("e4m3", "float32", "half_even", False, True)
 
 
@@ -54,8 +62,9 @@ def tried(shapes: Any) -> Any:
 def kernel(kind: str, way: Way, columns_of_group: int) -> Kernel:
     """The kernel for groups of so many columns."""
     size, per = SIZES[kind], in_piece(kind, True)
-    pieces, lanes, group = EACH // per, columns_of_group // EACH, columns_of_group
-    load, widen, agree = loading(kind, True), extremes(EACH, way.zeros), agreeing(lanes, way.zeros)
+    pieces, lanes, group, turns = EACH // per, columns_of_group // EACH, columns_of_group, turns_of(kind, way)
+    spread, widen, agree = spreading(kind), extremes(EACH, way.zeros), agreeing(lanes, way.zeros)
+    raw, all_raw = 4 * pieces, 4 * pieces * turns  # words of a turn, and of all
     scale_of, zero = scaler(way), zero_of(way)
     prepare, divide = divider(CODES[way.code], way.zeros, way.scale, EACH)
     store, store_scale, store4 = storing(way, per), scale_storing(way), ptx.store4
@@ -72,34 +81,37 @@ def kernel(kind: str, way: Way, columns_of_group: int) -> Kernel:
         thread = uint32(cuda.threadIdx.x)
         lane = uint32(thread & uint32(31))
         level = uint32(uint32(cuda.blockIdx.y) + first)
-        row = uint32(level * uint32(ROWS) + uint32(thread >> uint32(5)))
+        row0 = uint32(level * uint32(ROWS * turns) + uint32(thread >> uint32(5)))
         start = uint32(uint32(cuda.blockIdx.x) * uint32(COLUMNS) + lane // uint32(lanes) * uint32(group))
         part = uint32(lane % uint32(lanes))
-        live = row < rows and start < columns
         column = uint32(start + part * uint32(per))
-        v = cuda.local.array(EACH, float32)
-        if live:
-            at = address(x, row, pitch, column, size)
+        words, v = cuda.local.array(all_raw, uint32), cuda.local.array(EACH, float32)
+        for t in range(turns):
+            for w in range(raw):
+                words[t * raw + w] = uint32(0)
+            row = uint32(row0 + uint32(t * ROWS))
+            if row < rows and start < columns:
+                at = address(x, row, pitch, column, size)
+                for p in range(pieces):
+                    words_into(words, t * raw + 4 * p, at + uint64(p * lanes * 16))
+        for t in range(turns):
+            row = uint32(row0 + uint32(t * ROWS))
             for p in range(pieces):
-                load(at + uint64(p * lanes * 16), v, p * per)
-        else:
-            for i in range(EACH):
-                v[i] = float32(0)
-        high, low = widen(v, float32(0), float32(0))
-        high, low = agree(high, low)
-        s = scale_of(high, low, ptx.float_of(eps))
-        z = zero(low, s)
-        divide(v, s, prepare(s))
-        if live:
-            to = address(codes, row, columns, column, code_size)
-            for p in range(pieces):
-                store(to + uint64(p * lanes * per * code_size), v, p * per, z)
-            if part == uint32(0):
-                tile = uint32(start // uint32(group))
-                store_scale(scales + uint64(row) * uint64(down) + uint64(tile) * uint64(along), s)
-                if has_zeros:
-                    down_to = zeros + uint64(row) * uint64(zeros_down)
-                    store4(down_to + uint64(tile) * uint64(zeros_along), uint32(z))
+                spread(words, t * raw + 4 * p, v, p * per)
+            high, low = widen(v, float32(0), float32(0))
+            high, low = agree(high, low)
+            s = scale_of(high, low, ptx.float_of(eps))
+            z = zero(low, s)
+            divide(v, s, prepare(s))
+            if row < rows and start < columns:
+                to = address(codes, row, columns, column, code_size)
+                for p in range(pieces):
+                    store(to + uint64(p * lanes * per * code_size), v, p * per, z)
+                if part == uint32(0):
+                    i, j = uint64(row), uint64(start // uint32(group))
+                    store_scale(scales + i * uint64(down) + j * uint64(along), s)
+                    if has_zeros:
+                        store4(zeros + i * uint64(zeros_down) + j * uint64(zeros_along), uint32(z))
 
     long, word = uint64, uint32
     parameters = (long, long, long, word, long, long, long, long, long, long, word, word, word)
