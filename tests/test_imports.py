@@ -82,8 +82,8 @@ ALLOWED = {
     "check": {"array", "check", "dumps", "errors", "formats", "llama", "ops", "reference", "testing", "text"},
     # the top
     "commands": {
-        "accuracy", "array", "check", "convert", "diff", "dumps", "errors", "faults", "formats", "gguf", "llama",
-        "text", "threads", "commands",
+        "accuracy", "array", "check", "convert", "diff", "dumps", "errors", "faults", "formats", "gguf",
+        "llama", "text", "threads", "commands",
     },
     "testing": None,  # may import anything
     "doctor.py": None,

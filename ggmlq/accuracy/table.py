@@ -141,13 +141,15 @@ def _rows(how: Way, x: Wide, found: Written) -> list[ErrorRow]:
         errors = np.abs(x - found.dequantized)
         errors = np.where(x == found.dequantized, 0.0, errors)  # infinities that are kept
         relative = np.where(errors == 0, 0.0, errors / np.abs(x))
-    columns = (found.quantized, found.dequantized, errors, relative, found.saturated)
-    return [
-        ErrorRow(how.name, value, code, *numbers, hexadecimal=found.hexadecimal)
-        for value, code, *numbers in zip(
-            x.tolist(), found.codes, *(column.tolist() for column in columns), strict=True
+    rows = []
+    for i, value in enumerate(x.tolist()):
+        numbers = (float(column[i]) for column in (found.quantized, found.dequantized, errors, relative))
+        stored, read, error, part = numbers
+        fits = not found.saturated[i]
+        rows.append(
+            ErrorRow(how.name, value, found.codes[i], stored, read, error, part, not fits, found.hexadecimal)
         )
-    ]
+    return rows
 
 
 def _cells(row: ErrorRow) -> list[str]:
