@@ -65,7 +65,7 @@ ALLOWED = {
     },
     "functions": {
         "buffers", "cache", "checks", "codes", "devices", "errors", "ops", "problems", "progress", "scaled",
-        "tensors", "functions",
+        "tensors", "tiling", "functions",
     },
     "accuracy": {"codes", "devices", "errors", "formats", "ops", "tensors", "text", "accuracy"},
     "reference": {

@@ -16,6 +16,7 @@ from ..devices import is_host, namespace
 from ..errors import DTypeError, ShapeError
 from ..ops import scaled_linear
 from ..scaled import ScaledArray
+from ..tiling import Tile, tiling
 from .operands import together
 from .tensors import through_arrays
 
@@ -73,8 +74,7 @@ def _scaled(asked: str, name: str, codes: Any, scale: Any) -> ScaledArray:
     if is_host(scale) and not isinstance(scale, np.ndarray):
         scale = np.asarray(scale, np.float32)
     if math.prod(scale.shape) == 1 and scale.ndim <= 2:
-        scale = xp.asarray(scale, np.float32).reshape(1, 1)
-        return ScaledArray(codes, scale, "int8_full", (None, None))
+        return _of(codes, xp.asarray(scale, np.float32).reshape(1, 1), (None, None))
     if scale.shape not in ((rows,), (rows, 1), (1, rows)):
         axis = "row of a, [M]" if name == "scale_a" else "column of b, [N]"
         raise ShapeError(
@@ -82,7 +82,13 @@ def _scaled(asked: str, name: str, codes: Any, scale: Any) -> ScaledArray:
             f"pass a number or shape ({rows},)"
         )
     together(asked, **{"codes": codes, name: scale})
-    return ScaledArray(codes, scale.astype(np.float32).reshape(rows, 1), "int8_full", (1, None))
+    return _of(codes, scale.astype(np.float32).reshape(rows, 1), (1, None))
+
+
+def _of(codes: Any, scales: Any, tile: Tile) -> ScaledArray:
+    """Codes and scales, of which there are fewer where an axis is empty."""
+    r, c = tiling(tile, *codes.shape).shape
+    return ScaledArray(codes, scales[:r, :c], "int8_full", tile)
 
 
 @through_arrays
