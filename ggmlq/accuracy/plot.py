@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import math
 from collections.abc import Sequence
 from os import PathLike, fspath
 from typing import Any
@@ -26,9 +27,10 @@ def draw(lines: Sequence[tuple[str, Sequence[Any]]], path: str | PathLike[str]) 
     axes = figure.add_subplot()
     floor = _floor([row for _, rows in lines for row in rows])
     for name, rows in lines:
-        points = sorted((abs(row.value), max(row.error, floor)) for row in rows if row.value)
-        axes.plot(*zip(*points, strict=True) if points else ([], []), marker="o", markersize=3, label=name)
-    axes.set(xscale="log", yscale="log", xlabel="|value|", ylabel="|error|")
+        points = sorted((abs(row.value), max(row.error, floor)) for row in rows if _shows(row))
+        axes.plot([x for x, _ in points], [y for _, y in points], marker="o", markersize=3, label=name)
+    scale = "log" if any(_shows(row) for _, rows in lines for row in rows) else "linear"
+    axes.set(xscale=scale, yscale=scale, xlabel="|value|", ylabel="|error|")
     axes.grid(alpha=0.3)
     axes.legend()
     try:
@@ -38,6 +40,11 @@ def draw(lines: Sequence[tuple[str, Sequence[Any]]], path: str | PathLike[str]) 
             f"{asked}: the picture cannot be written ({error}); the name's ending says its kind; "
             "pass errors.svg or errors.png in a folder that is there"
         ) from error
+
+
+def _shows(row: Any) -> bool:
+    """Whether a row has a place on logarithmic axes."""
+    return bool(row.value) and math.isfinite(row.value) and math.isfinite(row.error)
 
 
 def _floor(rows: Sequence[Any]) -> float:
