@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
+import sys
 
 import numpy as np
 import pytest
@@ -244,6 +245,28 @@ def test_tune_leaves_a_table_that_it_cannot_replace(folder, monkeypatch):
     with pytest.raises(ConfigError, match=r"No space left on device.*GGMLQ_CONFIGS_DIR"):
         f.tune(96, 256, Ms=[4], device="cpu", tried=TRIED[:1], seconds=0.0)
     assert [file.read_text() for file in folder.iterdir()] == [before]
+
+
+def test_tune_keeps_what_is_measured_before_an_interrupt(folder, monkeypatch):
+    module, calls = sys.modules["ggmlq.functions.tune"], []
+    fastest = module._fastest
+
+    def then_stop(*args):
+        calls.append(args)
+        if len(calls) > 1:
+            raise KeyboardInterrupt
+        return fastest(*args)
+
+    monkeypatch.setattr(module, "_fastest", then_stop)
+    with pytest.raises(KeyboardInterrupt):
+        f.tune(96, 256, Ms=(1, 8), device="cpu", tried=TRIED[:1], seconds=0.0)
+    assert f.get_w8a8_block_fp8_configs(96, 256, 128, 128, device="cpu") == {1: TRIED[0]}
+
+
+def test_tune_tells_of_a_damaged_table_before_it_measures(folder, monkeypatch):
+    put(folder, 96, 256, "{")
+    with pytest.raises(ConfigError, match="cannot be read"):
+        f.tune(96, 256, Ms=[1], device="cpu", tried=TRIED, seconds=1e9)
 
 
 def test_tune_refuses(folder):

@@ -23,6 +23,7 @@ import logging
 import os
 import re
 from collections.abc import Mapping
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -143,12 +144,14 @@ def file_name(n: int, k: int, block: tuple[int, int], device: str) -> str:
 
 def device_name(device: str | None) -> str:
     """What tables call a device: the name that its maker gave it, without spaces."""
-    if device is None:
-        device = here()
+    device = here() if device is None else device
+    return _named(f"cuda:{cuda_device().current()}" if device == "cuda" else device)
+
+
+@cache
+def _named(device: str) -> str:
     if device == "cpu":
         name = str(importlib.import_module("ggmlq.cpu.choice").here().cpu)
-    elif device == "cuda":
-        name = cuda_driver().card(cuda_device().current()).name
     else:
         name = cuda_driver().card(cuda_device().number(device)).name
     return re.sub(r"[^\w.+-]+", "_", name).strip("_")

@@ -73,6 +73,8 @@ def _scaled(asked: str, name: str, codes: Any, scale: Any) -> ScaledArray:
     xp = namespace(codes)
     if is_host(scale) and not isinstance(scale, np.ndarray):
         scale = np.asarray(scale, np.float32)
+    if not is_host(scale):
+        together(asked, **{"codes": codes, name: scale})
     if math.prod(scale.shape) == 1 and scale.ndim <= 2:
         return _of(codes, xp.asarray(scale, np.float32).reshape(1, 1), (None, None))
     if scale.shape not in ((rows,), (rows, 1), (1, rows)):

@@ -15,6 +15,8 @@ from ..errors import DeviceError, DTypeError, ShapeError
 from ..scaled import ScaledArray
 from .tensors import Coded
 
+COMMENT = "this is [K / block_k, N / block_n] as some texts write it"
+
 
 class Product(NamedTuple):
     """Both operands of a product, and the shape of its result."""
@@ -118,7 +120,7 @@ def product(asked: str, a: Any, b: Any, a_s: Any, b_s: Any, block: tuple[int, in
     if b_s.shape != want_b:
         raise ShapeError(
             f"{asked}: {of_bs} has shape {b_s.shape}, {of_b} {b.shape} in blocks of {bn} × {bk} needs "
-            f"{want_b}: [N / block_n, K / block_k], each rounded up{_way(of_bs, b_s, want_b)}"
+            f"{want_b}: [N / block_n, K / block_k], each rounded up{_way(of_bs, b_s, want_b, COMMENT)}"
         )
     m = math.prod(a.shape[:-1])
     x = ScaledArray(a.reshape(m, k), a_s.reshape(m, want_a[-1]), code_a, (1, bk))
@@ -132,10 +134,11 @@ def _turned(name: str, a: Any, b: Any) -> str:
     return "; pass them so"
 
 
-def _way(name: str, s: Any, want: tuple[int, ...]) -> str:
+def _way(name: str, s: Any, want: tuple[int, ...], written: str = "") -> str:
+    """What to do with scales of another shape, where one sees it."""
     if s.ndim == 2 and s.shape == want[::-1]:
-        return f"; this is [K / block_k, N / block_n] as some texts write it, pass {name}.T"
-    if s.size == math.prod(want):
+        return f"; {written or 'they look transposed'}, pass {name}.T"
+    if s.ndim == 1 and s.size == math.prod(want):
         return f"; pass {name}.reshape{want}"
     return "; pass them so, or another block size"
 

@@ -19,7 +19,7 @@ from typing import Any
 
 import numpy as np
 
-from ..devices import cuda_device, cuda_module
+from ..devices import cuda_device, cuda_module, on_device_of
 from ..errors import ConfigError, DeviceError
 from ..progress import Progress
 from . import block, configs
@@ -77,11 +77,15 @@ def tune(
     candidates = _candidates(asked, tried, blocks, device)
     path = _path(asked, shape, blocks, device) if save else None
     bar = Progress(len(rows) * len(candidates), "tune", unit="run", show=progress)
+    table: Table = {}
     try:
-        table = {m: _fastest(asked, m, shape, blocks, device, candidates, seconds, bar.advance) for m in rows}
+        for m in rows:
+            table[m] = _fastest(asked, m, shape, blocks, device, candidates, seconds, bar.advance)
+            if path is not None:  # at once: who interrupts the rest keeps what was measured
+                table = _written(asked, path, table, blocks)
     finally:
         bar.close()
-    return table if path is None else _written(asked, path, table, blocks)
+    return table
 
 
 def _candidates(
@@ -108,12 +112,13 @@ def _fastest(
     """The configuration with the least time for m rows."""
     kernel, pairs = block.tuned(device), _operands(asked, m, shape, blocks, device)
     problem, times, refused = block.problem_of(pairs[0]), [], ""
-    for config in candidates:
-        reason = kernel.refuses(problem, config)
-        if reason is None:
-            times.append((_time(kernel, pairs, config, seconds), config))
-        refused = reason or refused
-        advance(1)
+    with on_device_of(asked, pairs[0].w.codes):
+        for config in candidates:
+            reason = kernel.refuses(problem, config)
+            if reason is None:
+                times.append((_time(kernel, pairs, config, seconds), config))
+            refused = reason or refused
+            advance(1)
     if not times:
         raise ConfigError(
             f"{asked}: no configuration can run with M={m}: {refused}; pass others as tried=[…]"
@@ -181,7 +186,15 @@ def _path(asked: str, shape: tuple[int, int], blocks: tuple[int, int], device: s
             f"{asked}: the folder {folder} cannot be made ({error.strerror}); tables are kept there; set "
             "GGMLQ_CONFIGS_DIR to another, or pass save=False"
         ) from error
-    return folder / configs.file_name(*shape, blocks, configs.device_name(device))
+    if not os.access(folder, os.W_OK):
+        raise ConfigError(
+            f"{asked}: the folder {folder} cannot be written to; tables are kept there; set "
+            "GGMLQ_CONFIGS_DIR to another, or pass save=False"
+        )
+    path = folder / configs.file_name(*shape, blocks, configs.device_name(device))
+    if path.exists():
+        configs.parsed(path, blocks)  # one that is damaged is told before anything is measured
+    return path
 
 
 def _written(asked: str, path: Path, table: Table, blocks: tuple[int, int]) -> Table:

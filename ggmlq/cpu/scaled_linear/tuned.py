@@ -116,23 +116,33 @@ def _columns_of(q: Any, values: Any, n0: int, k0: int, n: int, bk: int, b: Any) 
 
 
 def _multiply(a: Any, b: Any, m: int, bk: int, dot: Any) -> None:
-    """Sums of one step: four rows and 32 columns at a time stay in registers all along K."""
+    """Sums of one step: eight rows and 16 columns at a time stay in registers all along K."""
     bn = dot.shape[1]
     flat = dot.reshape(dot.size)
-    for i in range(0, m, 4):
+    for i in range(0, m, 8):
         for j in range(0, bn, LANES):
             zero = splat(np.float32(0), np.float32, LANES)
-            s0, s1, s2, s3 = zero, zero, zero, zero
+            s0, s1, s2, s3, s4, s5, s6, s7 = zero, zero, zero, zero, zero, zero, zero, zero
+            at = i * bk
             for k in range(bk):
                 of_b = load(b, k * bn + j, LANES)
-                s0 = s0 + of_b * a[i * bk + k]
-                s1 = s1 + of_b * a[i * bk + bk + k]
-                s2 = s2 + of_b * a[i * bk + 2 * bk + k]
-                s3 = s3 + of_b * a[i * bk + 3 * bk + k]
-            store(flat, i * bn + j, s0)
-            store(flat, i * bn + bn + j, s1)
-            store(flat, i * bn + 2 * bn + j, s2)
-            store(flat, i * bn + 3 * bn + j, s3)
+                s0 = s0 + of_b * a[at + 0 * bk + k]
+                s1 = s1 + of_b * a[at + 1 * bk + k]
+                s2 = s2 + of_b * a[at + 2 * bk + k]
+                s3 = s3 + of_b * a[at + 3 * bk + k]
+                s4 = s4 + of_b * a[at + 4 * bk + k]
+                s5 = s5 + of_b * a[at + 5 * bk + k]
+                s6 = s6 + of_b * a[at + 6 * bk + k]
+                s7 = s7 + of_b * a[at + 7 * bk + k]
+            place = i * bn + j
+            store(flat, place + 0 * bn, s0)
+            store(flat, place + 1 * bn, s1)
+            store(flat, place + 2 * bn, s2)
+            store(flat, place + 3 * bn, s3)
+            store(flat, place + 4 * bn, s4)
+            store(flat, place + 5 * bn, s5)
+            store(flat, place + 6 * bn, s6)
+            store(flat, place + 7 * bn, s7)
 
 
 def _add_scaled(dot: Any, sa: Any, ta: Any, of_b: Any, m0: int, k0: int, m: int, n: int, total: Any) -> None:
