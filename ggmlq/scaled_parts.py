@@ -67,8 +67,8 @@ class Beside(NamedTuple):
         """Of one device with the codes, and one a tile."""
         if device_of(array) != device_of(self.codes):
             raise DeviceError(
-                f"{self.asked}: codes are on {device_of(self.codes)}, {name} on {device_of(array)}; all parts "
-                "are on one device; move them with cupy.asarray(a) or a.get()"
+                f"{self.asked}: codes are on {device_of(self.codes)}, {name} on {device_of(array)}; all "
+                "parts are on one device; move them with cupy.asarray(a) or a.get()"
             )
         want = self.over.shape
         if array.shape != want:

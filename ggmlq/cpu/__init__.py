@@ -2,6 +2,7 @@
 
     choice.py     which rung is fast on this CPU: what was measured, in choice.json
     linear/       the ladder: one way to multiply a file, r0_naive … r6_panels, each with its lesson
+    scaled_linear/   the same for codes with scales beside them
     panels/       the operand of the fast rungs: weights 16 rows at a time, activations as records
     unpack/       blocks to codes and scales, one file a format; decode.py makes floats of them
     encode/       floats to blocks, one file a format or a program from the format's own file

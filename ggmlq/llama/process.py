@@ -6,13 +6,12 @@ a process group of its own, which ends as a whole: a library may have started pr
 
 from __future__ import annotations
 
+import _thread
 import os
 import signal
 import subprocess
 import sys
-import threading
 import weakref
-from concurrent.futures import Future
 from contextlib import suppress
 from typing import Any
 
@@ -56,17 +55,26 @@ class Child:
         Only the main thread is interrupted. So another one waits between the start of the process and
         the note of its pid; a child that nobody fetches from there is collected, and thereby ended.
         """
-        made: Future[Child] = Future()
+        made: list[Child | BaseException] = []
+        done = _thread.allocate_lock()
+        done.acquire()
 
         def make() -> None:
             try:
-                made.set_result(cls(code))
+                made.append(cls(code))
             except BaseException as error:
-                made.set_exception(error)
+                made.append(error)
+            done.release()
 
         try:
-            threading.Thread(target=make).start()
-            return made.result()
+            # A threading.Thread would be waited for at a Condition, whose __exit__ an interrupt breaks
+            # ("release unlocked lock"): a bare lock is acquired, or interrupted.
+            _thread.start_new_thread(make, ())
+            done.acquire()
+            (found,) = made
+            if isinstance(found, BaseException):
+                raise found
+            return found
         except (OSError, RuntimeError) as error:  # no more processes or threads
             raise LibraryFailedError(
                 f"starting a process for the library: {error}; the system has no room for one more; "

@@ -5,6 +5,7 @@ target.py       what of that decides how kernels are written: which dot product,
 simd.py         vectors of 64 bytes as LLVM code, and the dot product of each target
 jit.py          the one decorator of compiled functions
 disk_cache.py   where compiled code stays between processes
+floats.py       a multiply-add that rounds once
 memory.py       addresses in compiled code: arrays over them, atomic steps
 arguments.py    what a kernel is given, by name
 workers.py      threads that wait in compiled code and share a kernel's work

@@ -1,0 +1,198 @@
+"""Floats to codes with scales on the GPU: the bits of ``codes/scaling.py``, whose functions these are.
+
+    _pieces.py     loads of 16 bytes as floats, and the extremes of many
+    _division.py   quotients by a scale that give the codes of IEEE division, two instructions each
+    _codes.py      a quotient to its code, a tile's extremes to its scale and zero point
+    _groups.py     tiles within a row, 16 to 512 columns: read once, in a part of a warp
+    _blocks.py     tiles of up to 16384 floats, whole rows too: read once, in a block of threads
+    _apart.py      any tile: extremes, scales and codes one after the other
+
+``quantize`` takes the first of the last three that serves a tile.
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from ...codes.scaling import Found, Rule
+from ...errors import UnsupportedError
+from ...tiling import Tiling
+from ..activations.floats import FLOAT32, converted
+from ..machine import device
+from ..machine.device import cupy
+from ..machine.launch import Kernel
+from . import _apart, _blocks, _groups
+from ._codes import NATIVE, WORDS, Way
+from ._pieces import SIZES, WIDE, in_piece
+
+LEVELS = 65535  # blocks of a grid in its second direction
+MOST = 1 << 31  # rows, columns, and half of the tiles, that kernels count in 32 bits
+LONG = (1 << 64) - 1
+
+
+class Rows(NamedTuple):
+    """Rows of floats as kernels take them."""
+
+    x: Any
+    kind: str
+    pitch: int  # elements from one to the next
+
+    def wide(self, over: Tiling) -> bool:
+        """Whether all pieces of 16 bytes are aligned, and whole within tiles."""
+        per = in_piece(self.kind, True)
+        cut = over.c % per if over.shape[1] > 1 else 0
+        return not (self.x.data.ptr % WIDE or self.pitch % per or over.columns % per or cut)
+
+
+def quantize(rows: Any, over: Tiling, rule: Rule) -> Found:
+    """Floats [rows, columns] on the current device to codes, scales and zero points."""
+    given, way = rows_of(rows, over), way_of(rule)
+    codes = cupy().empty((over.rows, over.columns), rule.code.dtype)
+    scales = room(over.shape, np.float32 if rule.scale == "float32" else np.uint8, rule.order)
+    zeros = room(over.shape, np.int32, rule.order) if rule.zeros else None
+    found = Found(codes, scales, zeros)
+    if codes.size and not _at_once(given, over, rule, way, found):
+        _scale(given, over, rule, way, found)
+        _encode(given, over, way, found)
+    return found
+
+
+def encode(rows: Any, over: Tiling, rule: Rule, scales: Any, zeros: Any | None) -> Any:
+    """Codes of floats under scales."""
+    found = Found(cupy().empty((over.rows, over.columns), rule.code.dtype), scales, zeros)
+    if found.codes.size:
+        _encode(rows_of(rows, over), over, way_of(rule, scales), found)
+    return found.codes
+
+
+def zeros_of(rows: Any, over: Tiling, rule: Rule, scales: Any) -> Any:
+    """The zero points that go with given scales."""
+    zeros = room(over.shape, np.int32, rule.order)
+    if rows.size:
+        found = Found(rows, scales, zeros)
+        _scale(rows_of(rows, over), over, rule, way_of(rule, scales), found, given_scales=True)
+    return zeros
+
+
+# --- operands -----------------------------------------------------------------------------------
+
+
+def rows_of(rows: Any, over: Tiling) -> Rows:
+    """Rows of one of the kinds, as they lie where kernels can read them so; otherwise a copy."""
+    if max(*over[:2], over.shape[0] * over.shape[1] // 2) >= MOST:
+        raise UnsupportedError(
+            f"quantize_scaled of {over.rows} rows and {over.columns} columns in tiles of {over[2:]}: "
+            "kernels count rows, columns and tiles in 32 bits; quantize fewer rows at a time, x[:n]"
+        )
+    kind = rows.dtype.name
+    if kind == "bfloat16":
+        rows = rows.view(np.uint16)
+    elif kind == "float64":
+        rows, kind = converted(rows, FLOAT32), "float32"
+    down, along = rows.strides
+    size, per = SIZES[kind], in_piece(kind, True)
+    if (along != size and over.columns > 1) or down < 0 or down % size:
+        rows = cupy().ascontiguousarray(rows)
+    pitch = rows.strides[0] // size if over.rows > 1 else over.columns
+    if over.columns % per == 0 and (rows.data.ptr % WIDE or pitch % per):
+        rows, pitch = rows.copy(), over.columns  # aligned, for kernels that read it once
+    return Rows(rows, kind, pitch)
+
+
+def way_of(rule: Rule, scales: Any = None) -> Way:
+    """How kernels compute a rule on this device; given scales are what they are."""
+    capability = device.capability()
+    native = rule.code.name in WORDS and capability is not None and capability >= NATIVE
+    scale = rule.scale if scales is None else "e8m0" if scales.dtype == np.uint8 else "float32"
+    return Way(rule.code.name, scale, rule.rounding, rule.zeros, native)
+
+
+def room(shape: tuple[int, int], dtype: Any, order: str) -> Any:
+    """As ``scaling.empty``, without zeros where nothing is padded."""
+    if order == "rows":
+        return cupy().empty(shape, dtype)
+    whole = WIDE // np.dtype(dtype).itemsize
+    rows, columns = shape
+    padded = -(-rows // whole) * whole
+    make = cupy().empty if padded == rows else cupy().zeros
+    return make((columns, padded), dtype).T[:rows]
+
+
+def _placed(array: Any) -> tuple[Any, int, int]:
+    """Where scales or zero points are: address and strides; nowhere for None."""
+    return (0, 0, 0) if array is None else (array.data.ptr, *(stride & LONG for stride in array.strides))
+
+
+def _bits(eps: Any) -> int:
+    return int(np.float32(eps).view(np.uint32))
+
+
+# --- launches -----------------------------------------------------------------------------------
+
+
+def _by_levels(kernel: Kernel, across: int, levels: int, *arguments: Any) -> None:
+    """Run a kernel over a grid of any height; its last parameter is where it begins."""
+    for first in range(0, levels, LEVELS):
+        grid = across, min(LEVELS, levels - first)
+        kernel(grid, (kernel.threads,), *arguments, first)
+
+
+def _at_once(given: Rows, over: Tiling, rule: Rule, way: Way, found: Found) -> bool:
+    """In one kernel that reads each float once; False where there is none for these tiles."""
+    if not given.wide(over):
+        return False
+    if over.r == 1 and over.c in _groups.GROUPS and over.columns % over.c == 0:
+        kernel = _groups.kernel(given.kind, way, over.c)
+        across, levels = -(-over.columns // _groups.COLUMNS), -(-over.rows // _groups.ROWS)
+    else:
+        tile = _tile_for(over)
+        if tile is None:
+            return False
+        kernel = _blocks.kernel(given.kind, way, tile)
+        levels, across = over.shape
+    parts = (given.x, given.pitch, found.codes, over.columns, *_placed(found.scales), *_placed(found.zeros))
+    _by_levels(kernel, across, levels, *parts, over.rows, _bits(rule.eps))
+    return True
+
+
+def _tile_for(over: Tiling) -> tuple[int, int] | None:
+    """The smallest tile of the kernels in _blocks.py that is this one, or holds an axis as a whole."""
+    down, along = over.shape
+    for tile in sorted(_blocks.TILES, key=lambda tile: tile[0] * tile[1]):
+        rows_fit = tile[0] == over.r or (down == 1 and tile[0] >= over.rows)
+        columns_fit = tile[1] == over.c or (along == 1 and tile[1] >= over.columns)
+        if rows_fit and columns_fit:
+            return tile
+    return None
+
+
+def _scale(
+    given: Rows, over: Tiling, rule: Rule, way: Way, found: Found, *, given_scales: bool = False
+) -> None:
+    """Scales and zero points from the extremes of tiles."""
+    both, wide, (down, along) = way.zeros, given.wide(over), over.shape
+    extremes = cupy().zeros((1 + both, down * along), np.uint32)
+    lanes = 32 if over.c >= 32 else 1
+    parts = -(-over.c // (lanes * _apart.AT_ONCE * in_piece(given.kind, wide)))
+    levels_of_tile = -(-over.r // _apart.HEIGHT)
+    take = _apart.extremes_kernel(given.kind, both, wide, lanes)
+    across = -(-along * parts * lanes // _apart.THREADS)
+    sizes = over.rows, over.columns, over.r, over.c, along, parts, levels_of_tile
+    highs, lows = extremes[0], extremes[-1]
+    _by_levels(take, across, down * levels_of_tile, given.x, given.pitch, highs, lows, *sizes)
+    make = _apart.scales_kernel(_apart.of_scales(way), given_scales)
+    where = *_placed(found.scales), *_placed(found.zeros), down, along
+    make((-(-down * along // _apart.THREADS),), (_apart.THREADS,), highs, lows, *where, _bits(rule.eps))
+
+
+def _encode(given: Rows, over: Tiling, way: Way, found: Found) -> None:
+    """Codes under the scales that are there."""
+    wide = given.wide(over)
+    pieces = over.columns // in_piece(given.kind, wide)
+    shift = min((pieces - 1).bit_length(), _apart.THREADS.bit_length() - 1)
+    across, levels = -(-pieces // (1 << shift)), -(-over.rows // (_apart.THREADS >> shift))
+    parts = (given.x, given.pitch, found.codes, over.columns, *_placed(found.scales), *_placed(found.zeros))
+    kernel = _apart.encode_kernel(given.kind, way, wide)
+    _by_levels(kernel, across, levels, *parts, over.rows, over.r, over.c, shift)

@@ -1,0 +1,244 @@
+"""One float to its code, four codes to a word, and a tile's extremes to its scale and zero point."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from ...codes import CODES, Integer, MiniFloat
+from ..words import codes, ptx
+from ..words.atoms import inlined
+from ..words.language import float32, int32, uint32
+from ._division import is_nan
+
+NATIVE = (8, 9)  # the lowest capability with conversions to floats of 8 bits
+WORDS = {"e4m3": codes.four_e4m3, "e5m2": codes.four_e5m2}
+FAR = 1 << 20  # further than any zero point can bring back
+
+
+class Way(NamedTuple):
+    """How floats become codes, as kernels are made for it: a rule without its numbers."""
+
+    code: str
+    scale: str  # "float32" or "e8m0"
+    rounding: str
+    zeros: bool
+    native: bool  # with instructions for floats of 8 bits
+
+    @property
+    def least(self) -> tuple[int, int]:
+        """The lowest capability."""
+        return NATIVE if self.native else (7, 5)
+
+    @property
+    def size(self) -> int:
+        """Bytes of a code."""
+        return CODES[self.code].dtype.itemsize
+
+    def __str__(self) -> str:
+        marks = (self.rounding, *("zeros",) * self.zeros, *("native",) * self.native)
+        return f"{self.code} by {self.scale} {' '.join(marks)}"
+
+
+# --- codes --------------------------------------------------------------------------------------
+
+
+def to_code(way: Way) -> Any:
+    """The device function ``one(v, zero)``: the code of a quotient in the low bits of a word."""
+    code = CODES[way.code]
+    return _float_code(code) if isinstance(code, MiniFloat) else _integer_code(code, way)
+
+
+def _float_code(code: MiniFloat) -> Any:
+    cut, largest, nan = 23 - code.mantissa, code.largest, code.nan
+    half, shift = (1 << cut - 1) - 1, 127 - code.bias << code.mantissa
+    least = 128 - code.bias << 23  # bits of the smallest normal number
+    magic = float32(2.0 ** (24 - code.bias - code.mantissa))  # its last place is one unit of small codes
+    magic_bits = int(np.float32(magic).view(np.uint32))
+
+    @inlined
+    def one(v: Any, zero: Any) -> Any:
+        bits = ptx.bits_of(v)
+        a = uint32(bits & uint32(0x7FFFFFFF))
+        found = uint32(uint32(a + uint32(half) + uint32(uint32(a >> uint32(cut)) & uint32(1))) >> uint32(cut))
+        found = uint32(found - uint32(shift))
+        if a < uint32(least):
+            found = uint32(ptx.bits_of(ptx.add(ptx.float_of(a), magic)) - uint32(magic_bits))
+        found = min(found, uint32(largest))
+        if a > uint32(0x7F800000):
+            found = uint32(nan)
+        return uint32(found | uint32(uint32(bits >> uint32(24)) & uint32(0x80)))
+
+    return one
+
+
+def _integer_code(code: Any, way: Way) -> Any:
+    low, high, has_zero = int(code.min), int(code.max), way.zeros
+    nearest = rounding_to_int(way.rounding)
+
+    @inlined
+    def one(v: Any, zero: Any) -> Any:
+        q = nearest(v)
+        if has_zero:
+            q = int32(min(max(q, int32(-FAR)), int32(FAR)) + zero)
+            if is_nan(v):
+                q = int32(0)
+        return uint32(min(max(q, int32(low)), int32(high)))
+
+    return one
+
+
+def rounding_to_int(rounding: str) -> Any:
+    """The device function that rounds to an int32, which saturates; NaN is 0."""
+    if rounding == "half_even":
+        return ptx.nearest_even
+
+    @inlined
+    def half_away(v: Any) -> Any:
+        # the float below a half: added to one it stays below, to anything larger it rounds as a half does
+        below = uint32(uint32(ptx.bits_of(v) & uint32(0x80000000)) | uint32(0x3EFFFFFF))
+        return ptx.truncated(ptx.add(v, ptx.float_of(uint32(below))))
+
+    return half_away
+
+
+def to_word(way: Way) -> Any:
+    """The device function ``word(v, i, zero)``: the codes of v[i], v[i + 1], … that fill a word."""
+    if way.native:
+        four = WORDS[way.code]
+
+        @inlined
+        def native(v: Any, i: Any, zero: Any) -> Any:
+            return four(v[i], v[i + 1], v[i + 2], v[i + 3])
+
+        return native
+    one, low_bytes, low_halves = to_code(way), ptx.low_bytes, ptx.low_halves
+    if way.size == 2:
+
+        @inlined
+        def two(v: Any, i: Any, zero: Any) -> Any:
+            return low_halves(one(v[i], zero), one(v[i + 1], zero))
+
+        return two
+
+    @inlined
+    def four_bytes(v: Any, i: Any, zero: Any) -> Any:
+        front = low_bytes(one(v[i], zero), one(v[i + 1], zero))
+        return low_halves(front, low_bytes(one(v[i + 2], zero), one(v[i + 3], zero)))
+
+    return four_bytes
+
+
+def storing(way: Way, each: int) -> Any:
+    """The device function ``store(at, v, i, zero)``: codes of v[i] … v[i + each - 1] to an address."""
+    word, per = to_word(way), 4 // way.size
+    if each == 1:
+        single, store_one = to_code(way), ptx.store1 if way.size == 1 else ptx.store2
+
+        @inlined
+        def store_single(at: Any, v: Any, i: Any, zero: Any) -> None:
+            store_one(at, single(v[i], zero))
+
+        return store_single
+    words = each // per
+
+    @inlined
+    def store(at: Any, v: Any, i: Any, zero: Any) -> None:
+        if words == 1:
+            ptx.store4(at, word(v, i, zero))
+        elif words == 2:
+            codes.store8(at, word(v, i, zero), word(v, i + per, zero))
+        else:
+            a, b = word(v, i, zero), word(v, i + per, zero)
+            ptx.store16(at, a, b, word(v, i + 2 * per, zero), word(v, i + 3 * per, zero))
+
+    return store
+
+
+# --- scales -------------------------------------------------------------------------------------
+
+
+def scaler(way: Way) -> Any:
+    """The device function ``scale(high, low, eps)`` of a tile: the scale's value, as it will be read.
+
+    ``high`` is the largest value, ``low`` the magnitude of the least; without zero points ``high`` is
+    the largest magnitude.
+    """
+    code, has_zero, power = CODES[way.code], way.zeros, way.scale == "e8m0"
+    steps = float32(code.max - (code.min if way.zeros else 0))
+
+    @inlined
+    def scale(high: Any, low: Any, eps: Any) -> Any:
+        span = ptx.add(high, low) if has_zero else high
+        s = ptx.div(ptx.larger(span, eps), steps)
+        if power:
+            s = value_of_power(rounded_up(s))
+        return s
+
+    return scale
+
+
+@inlined
+def rounded_up(s: Any) -> Any:
+    """A scale, never negative, as e8m0."""
+    bits = ptx.bits_of(s)
+    field = uint32(uint32(bits + uint32(0x7FFFFF)) >> uint32(23))
+    field = uint32(min(max(field, uint32(1)), uint32(254)))
+    if bits >= uint32(0x7F800000):
+        field = uint32(0xFF)
+    return field
+
+
+@inlined
+def value_of_power(field: Any) -> Any:
+    """The float32 of e8m0."""
+    bits = uint32(field << uint32(23))
+    if field == uint32(0):
+        bits = uint32(0x00400000)
+    if field == uint32(0xFF):
+        bits = uint32(0x7FC00000)
+    return ptx.float_of(uint32(bits))
+
+
+def scale_storing(way: Way) -> Any:
+    """The device function that stores a scale as it is kept."""
+    if way.scale == "float32":
+        return ptx.store_float
+
+    @inlined
+    def store(at: Any, s: Any) -> None:
+        field = uint32(ptx.bits_of(s) >> uint32(23))
+        ptx.store1(at, uint32(0xFF) if is_nan(s) else field)  # computed ones are never 2**-127
+
+    return store
+
+
+def scale_loading(way: Way) -> Any:
+    """The device function that loads a scale as float32."""
+    if way.scale == "float32":
+        return ptx.load_float
+
+    @inlined
+    def load(at: Any) -> Any:
+        return value_of_power(codes.load1(at))
+
+    return load
+
+
+def zero_of(way: Way) -> Any:
+    """The device function ``zero(low, s)``: the code that 0.0 has; ``low`` as in :func:`scaler`."""
+    code = CODES[way.code]
+    nearest = rounding_to_int(way.rounding)
+    least, most = int(code.min), int(code.max)
+    start = float32(least)
+
+    @inlined
+    def zero(low: Any, s: Any) -> Any:
+        if not way_zeros:
+            return int32(0)
+        z = nearest(ptx.add(start, ptx.div(low, s)))
+        return int32(min(max(z, int32(least)), int32(most)))
+
+    way_zeros = way.zeros and isinstance(code, Integer)
+    return zero

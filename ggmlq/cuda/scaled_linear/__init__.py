@@ -1,0 +1,16 @@
+"""The CUDA ladder of ``scaled_linear``: one rung a file, to be read from the lowest up.
+
+    r0_naive.py          what a product of codes with scales is
+    r1_tiled.py          tiles in shared memory, sums in float32 every 32 columns: the INT8 document's
+    r2_tiled_int32.py    the same with integers throughout: exact, and less work
+    r3_dp4a.py           four products an instruction
+    r4_mma_int8.py       int8 tensor cores
+    r5_widen.py          FP8 widened to halves, exactly, for the tensor cores of halves
+    r6_mma_e4m3.py       FP8 tensor cores without wgmma: capabilities 8.9 and 12.0
+
+    tuned.py             the kernel of r5 with tiles as a configuration says
+
+The head of a file says what it changed from the rung below, why that helps and what limits it now.
+Integers are summed exactly, so all rungs that take a problem agree to the bit (r1 apart, whose sums are
+float32).
+"""

@@ -1,0 +1,54 @@
+"""The same tiles with integers throughout: exact, and one conversion where there was one every 32 columns.
+
+Changed: one line. The sum of 32 products is added to an int32, which becomes a float32 when its group of
+scales ends, at the latest when K does. int32 holds every sum of K ≤ 131071 products of full int8.
+
+Why it helps: nothing is rounded before the scales, so the order of additions does not matter, and every
+rung from here on gives the same bits. It is cheaper too: a conversion takes four times an addition's time.
+
+Limited by instructions, as before: each product is a multiplication of its own.
+"""
+
+from __future__ import annotations
+
+from itertools import product as combined
+from typing import Any
+
+from ...codes import Code
+from ...ladder import register
+from ...problems import INT32, ScaledLinear
+from ...scaled import ScaledArray
+from ..machine.launch import Kernel, family
+from ..words.atoms import inlined
+from ..words.language import int32
+from .r0_naive import too_many_rows
+from .r1_tiled import BYTES, SIDE, no_bytes, run, tiled_kernel
+
+
+@inlined
+def keep_whole(dot: Any, part: Any, i: Any) -> None:
+    """The sum of 32 products, added to the others in int32."""
+    part[i] += dot[i]
+
+
+@family(combined(BYTES, BYTES, (False, True)))
+def kernel(code_a: Code, code_b: Code, zeros: bool) -> Kernel:
+    return tiled_kernel("tiled_int32", int32, code_a, code_b, zeros, keep_whole)
+
+
+def too_large_for_int32(problem: ScaledLinear) -> str | None:
+    """Why sums in int32 do not serve a problem, or None."""
+    if problem.accumulate not in (None, "int32"):
+        return "sums in int32"
+    if problem.largest_sum > INT32:
+        return f"sums in int32, and {problem.group} products may reach {problem.largest_sum:.3g}"
+    return None
+
+
+def refuses(problem: ScaledLinear) -> str | None:
+    return no_bytes(problem) or too_large_for_int32(problem) or too_many_rows(problem, SIDE)
+
+
+@register(__name__, __doc__, arithmetic="codes", accumulate="int32", refuses=refuses)
+def launch(x: ScaledArray, w: ScaledArray, out: Any) -> None:
+    run(kernel, x, w, out)

@@ -1,0 +1,139 @@
+"""FP8 on any tensor core: codes become halves on their way from shared memory, which is exact.
+
+Changed: all that int8 has, with ``mma.sync m16n8k16`` on halves. Every e4m3 and e5m2 is a half, so
+nothing is rounded. Codes cross the memories as bytes; one instruction (``cvt.rn.f16x2.e4m3x2``, or a few on
+bits where a GPU lacks it) widens two of them in the registers from which the tensor cores take them.
+A lane has four neighbours along K of each row: the first two meet the first two of the other operand, so
+their order does not matter. Every 128 columns, or where scales change, the sums go over into other float32
+sums, times both scales.
+
+Why it helps: halves in shared memory would cost twice the bytes at a place where there are none to spare.
+In warps of 64 × 32 outputs, per 32 columns: 3 KB read for 32 products (of 128 bytes a clock, 24 clocks of
+about 52), 48 conversions, and 16 multiply-adds that promote.
+
+Limited by ``mma.sync`` on halves: half of int8's rate, and three fifths of what Hopper's wgmma can do.
+"""
+
+from __future__ import annotations
+
+from itertools import product as combined
+from typing import Any
+
+from ...ladder import register
+from ...problems import ScaledLinear
+from ...scaled import ScaledArray
+from ..machine import device
+from ..machine.launch import Kernel, family
+from ..tiles8.product import PARAMETERS, Wave, best, given, small_enough, steps_of
+from ..tiles8.product import refuses as refused
+from ..tiles8.results import clearer, scaling, storer
+from ..tiles8.shape import ByteTile, placer
+from ..tiles8.stages import Work, walker
+from ..words import codes8, ptx
+from ..words.atoms import inlined
+from ..words.language import cuda, float32, uint32, uint64
+
+LEAST, CONVERTS = (8, 0), (8, 9)  # CONVERTS: from which on GPUs have the instruction
+TILES = (
+    Wave(ByteTile(128, 128, 64, 32, stages=5), 1.0),
+    Wave(ByteTile(64, 64, 32, 16, stages=4, blocks=2), 0.6),
+    Wave(ByteTile(16, 64, 16, 16, stages=4, blocks=3), 0.2),
+)
+CODES = ("e4m3", "e5m2")
+
+
+def multiplier(tile: ByteTile, a: str, b: str, converts: bool) -> Any:
+    """The device function for 32 columns, widened 16 at a time."""
+    (down, across), (count_a, count_b) = tile.grid, tile.fragments
+    add = codes8.adder(codes8.mma_f16)
+    widen_a, widen_b = codes8.widening(a, converts), codes8.widening(b, converts)
+
+    @inlined
+    def multiply(sums: Any, part: Any, a: Any, b: Any) -> None:
+        of_a, of_b = cuda.local.array(count_a, uint32), cuda.local.array(count_b, uint32)
+        for half in range(2):
+            for i in range(down):
+                for r in range(2):
+                    v = widen_a(a[4 * i + 2 * half + r])
+                    of_a[4 * i + r], of_a[4 * i + 2 + r] = v[0], v[1]
+            for j in range(across):
+                v = widen_b(b[2 * j + half])
+                of_b[2 * j], of_b[2 * j + 1] = v[0], v[1]
+            for i in range(down):
+                for j in range(across):
+                    add(part, 4 * (i * across + j), of_a, 4 * i, of_b, 2 * j)
+
+    return multiply
+
+
+def promoter(tile: ByteTile, scale: Any) -> Any:
+    """The device function that takes the sums of a stage over into those of all."""
+    (down, across), fma = tile.grid, ptx.fma
+
+    @inlined
+    def finish(sums: Any, part: Any, held: Any, step: Any, own: Any) -> None:
+        for i in range(down):
+            for j in range(across):
+                for c in range(4):
+                    o = 4 * (i * across + j) + c
+                    sums[o] = fma(part[o], scale(held, i, j, c), sums[o])
+                    part[o] = float32(0)
+
+    return finish
+
+
+def float_kernel(name: str, tile: ByteTile, uniform: bool, multiply: Any, least: tuple[int, int]) -> Kernel:
+    """A product of floats: ``multiply`` adds 32 columns, each stage is promoted."""
+    count, beside = tile.sums, scaling(tile, uniform)
+    place, clear, store, start = placer(tile), clearer(count, float32), storer(tile), beside.start
+    slots, held_count = beside.slots, beside.held
+    walk = walker(tile, Work(beside.fetch, multiply, beside.hold, promoter(tile, beside.scale)))
+
+    def product(
+        x: Any, w: Any, y: Any, m: Any, n: Any, k: Any, pitch_x: Any, pitch_w: Any,
+        tiles_down: Any, tiles_across: Any, tall: Any,
+        of_x: Any, of_w: Any, row_x: Any, row_w: Any, column_x: Any, column_w: Any,
+        rows_x: Any, rows_w: Any, steps_x: Any, steps_w: Any,
+    ) -> None:  # fmt: skip
+        m0, n0 = place(tiles_down, tiles_across, tall)
+        sums, part = cuda.local.array(count, float32), cuda.local.array(count, float32)
+        held, own = cuda.local.array(held_count, float32), cuda.local.array(slots, uint64)
+        clear(sums)
+        clear(part)
+        scales = (of_x, of_w, row_x, row_w, column_x, column_w, rows_x, rows_w, steps_x, steps_w)
+        start(own, scales, m0, n0, m, n)
+        walk(sums, part, held, x, w, own, m0, n0, m, n, k, pitch_x, pitch_w)
+        store(sums, y, m0, n0, m, n)
+
+    full = f"{name}, {tile}{', one scale a warp' if uniform else ''}"
+    sizes: dict[str, Any] = {"threads": tile.threads, "blocks": tile.blocks, "shared": tile.shared}
+    return Kernel(full, product, *PARAMETERS, least=least, **sizes)
+
+
+@family(combined(steps_of(TILES), CODES, CODES, (False, True), (False, True)))
+def kernel(tile: ByteTile, a: str, b: str, uniform: bool, converts: bool) -> Kernel:
+    name = f"mma_f16 of {a} {b}{'' if converts else ' by bits'}"
+    multiply = multiplier(tile, a, b, converts)
+    return float_kernel(name, tile, uniform, multiply, CONVERTS if converts else LEAST)
+
+
+def converts_here() -> bool:
+    """Whether the current GPU has the instruction."""
+    return (device.capability() or CONVERTS) >= CONVERTS
+
+
+def refuses(problem: ScaledLinear) -> str | None:
+    if problem.integer:
+        return "multiplies floats of 8 bits"
+    return refused(problem, LEAST) or small_enough(problem, TILES)
+
+
+@register(__name__, __doc__, arithmetic="codes", accumulate="float32", refuses=refuses)
+def launch(x: ScaledArray, w: ScaledArray, out: Any) -> None:
+    if not (out.size and w.shape[1]):
+        out.fill(0)
+        return
+    operands = given(x, w)
+    tile = best(TILES, operands.groups.step, *out.shape)
+    run = kernel(tile, x.code.name, w.code.name, operands.uniform(tile), converts_here())
+    operands.launch(run, tile, out)

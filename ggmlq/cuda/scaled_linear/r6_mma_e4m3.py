@@ -1,0 +1,75 @@
+"""FP8 tensor cores through ``mma.sync``: nothing is widened where the instruction is real.
+
+Changed: ``mma.sync m16n8k32`` takes e4m3 and e5m2 as they are, so two conversions in three instructions
+disappear and a product covers 32 columns. Everything else is as below.
+
+Only for capabilities 8.9 and 12.0. On 9.0 and 10.0 the assembler accepts the instruction and makes
+two products of halves, twelve conversions and four additions of it: there the rung below is faster.
+
+Limited by the sums: those tensor cores add FP8 products with about 14 bits behind the leading one, so that
+promotion every 128 columns is no luxury.
+"""
+
+from __future__ import annotations
+
+from itertools import product as combined
+from typing import Any
+
+from ...ladder import register
+from ...problems import ScaledLinear
+from ...scaled import ScaledArray
+from ..machine.launch import Kernel, family
+from ..tiles8.product import Wave, best, given, small_enough, steps_of
+from ..tiles8.product import refuses as refused
+from ..tiles8.shape import ByteTile
+from ..words import codes8
+from ..words.atoms import inlined
+from .r5_widen import CODES, float_kernel
+
+LEAST, REAL = (8, 9), ((8, 9), (12, 0))
+TILES = (
+    Wave(ByteTile(128, 128, 64, 32, stages=2), 1.0),  # such GPUs have 99 KB of shared memory
+    Wave(ByteTile(64, 64, 32, 16, stages=4), 0.6),
+    Wave(ByteTile(16, 64, 16, 16, stages=4), 0.2),
+)
+
+
+def multiplier(tile: ByteTile, a: str, b: str) -> Any:
+    """The device function for 32 columns."""
+    (down, across), add = tile.grid, codes8.adder(codes8.float_mma(a, b))
+
+    @inlined
+    def multiply(sums: Any, part: Any, a: Any, b: Any) -> None:
+        for i in range(down):
+            for j in range(across):
+                add(part, 4 * (i * across + j), a, 4 * i, b, 2 * j)
+
+    return multiply
+
+
+@family(combined(steps_of(TILES), CODES, CODES, (False, True)))
+def kernel(tile: ByteTile, a: str, b: str, uniform: bool) -> Kernel:
+    return float_kernel(f"mma_fp8 {a} {b}", tile, uniform, multiplier(tile, a, b), LEAST)
+
+
+def refuses(problem: ScaledLinear) -> str | None:
+    if problem.integer:
+        return "multiplies floats of 8 bits"
+    card = problem.card
+    if card is not None and card.capability not in REAL:
+        return (
+            "is for compute capabilities 8.9 and 12.0; on {}.{} mma.sync has no FP8 of its own, "
+            "what there is is made of halves and slower than cuda:widen".format(*card.capability)
+        )
+    return refused(problem, LEAST) or small_enough(problem, TILES)
+
+
+@register(__name__, __doc__, arithmetic="codes", accumulate="float32", refuses=refuses)
+def launch(x: ScaledArray, w: ScaledArray, out: Any) -> None:
+    if not (out.size and w.shape[1]):
+        out.fill(0)
+        return
+    operands = given(x, w)
+    tile = best(TILES, operands.groups.step, *out.shape)
+    run = kernel(tile, x.code.name, w.code.name, operands.uniform(tile))
+    operands.launch(run, tile, out)
