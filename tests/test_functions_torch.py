@@ -42,6 +42,17 @@ def test_products(pair, kind):
     assert f.fp8_gemm(a, a_s, b, b_s).dtype == torch.float32
 
 
+def test_scales_that_are_powers_of_two(pair):
+    (a, a_s), (b, b_s) = (f.act_quant(part.numpy(), scale="e8m0") for part in pair[1])
+    of_torch = [torch.from_numpy(part).view(torch.float8_e8m0fnu) for part in (a_s, b_s)]
+    y = f.fp8_gemm(torch.from_numpy(a), of_torch[0], torch.from_numpy(b), of_torch[1])
+    assert np.array_equal(y.numpy(), f.fp8_gemm(a, a_s, b, b_s))
+    with pytest.raises(gq.GGMLQError, match=r"a_s is float8_e4m3fn; .*a_s\.float"):
+        f.fp8_gemm(
+            torch.from_numpy(a), of_torch[0].view(torch.float8_e4m3fn), torch.from_numpy(b), of_torch[1]
+        )
+
+
 def test_int8(fresh):
     a, b = (torch.from_numpy(fresh.integers(-128, 127, shape, np.int8)) for shape in ((5, 9), (9, 4)))
     y = f.int8_gemm_fp32_output(a, b, torch.tensor(0.5), 0.25)

@@ -118,7 +118,8 @@ def fp8_gemm(
     size = length("fp8_gemm(a, a_s, b, b_s)", "block_size", block_size)
     asked = f"fp8_gemm(a, a_s, b, b_s, block_size={size})"
     shape = as_codes(asked, "b", b)[0].shape
-    rows = 1 if len(shape) == 2 and np.shape(b_s) == (shape[0], -(-shape[1] // size)) else size
+    scales = as_scales(asked, "b_s", b_s).shape
+    rows = 1 if len(shape) == 2 and scales == (shape[0], -(-shape[1] // size)) else size
     p = product(asked, a, b, a_s, b_s, (rows, size), "a b a_s b_s")
     return scaled_linear(p.x, p.w, dtype=output_dtype).reshape(p.shape)
 

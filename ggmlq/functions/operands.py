@@ -65,7 +65,12 @@ def as_codes(asked: str, name: str, a: Any) -> tuple[Any, str]:
 def as_scales(asked: str, name: str, s: Any) -> Any:
     """float32, or e8m0 as bytes."""
     if isinstance(s, Coded):
-        s = s.array.view(np.uint8)
+        if s.code not in CODES["e8m0"].aliases:
+            raise DTypeError(
+                f"{asked}: {name} is {s.code}; scales are float32, or powers of two as float8_e8m0fnu; "
+                f"convert with {name}.float()"
+            )
+        return s.array
     kind = getattr(getattr(s, "dtype", None), "name", "")
     if kind == "uint8" or kind in CODES["e8m0"].aliases:
         return s
