@@ -11,9 +11,10 @@ from ggmlq.functions import configs
 
 pytestmark = pytest.mark.cuda
 BLOCK = [128, 128]
+SHAPES = (((64, 128, 128), 32, 4, 3), ((16, 32, 64), 1, 2, 2), ((128, 64, 128), 8, 4, 4))
 CONFIGS = [
-    dict(zip(configs.SIZES, sizes, strict=True)) | {"GROUP_SIZE_M": group, "num_stages": stages}
-    for sizes, group, stages in (((64, 128, 128), 32, 3), ((16, 32, 64), 1, 2), ((128, 64, 128), 8, 4))
+    dict(zip(configs.SIZES, sizes, strict=True)) | dict(zip(configs.COUNTS, counts, strict=True))
+    for sizes, *counts in SHAPES
 ]
 
 

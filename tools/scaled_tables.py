@@ -51,7 +51,7 @@ def errors(scale: float, values: tuple[float, ...], calibrate: str | None) -> st
     found = gq.error_table(values, scale, names, calibrate)
     columns = [found.of(name) for name in names]
     rows = [
-        [f"{value:g}", *(f"{c[i].dequantized:.6g} ({c[i].error:.3g})" for c in columns)]
+        [f"{value:g}", *(f"{c[i].dequantized:.6g} ({c[i].error:.4g})" for c in columns)]
         for i, value in enumerate(values)
     ]
     return table(["value", *names], rows)

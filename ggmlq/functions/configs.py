@@ -45,7 +45,7 @@ OTHERS = ("rung", "waves_per_eu", "kpack", "matrix_instr_nonkdim")  # in files o
 DEFAULTS = {"GROUP_SIZE_M": 32, "num_warps": 4, "num_stages": 3}
 
 log = logging.getLogger("ggmlq")
-_said: set[Path] = set()
+_said: set[str] = set()
 _read: dict[Path, tuple[tuple[int, int], Table]] = {}
 
 
@@ -67,7 +67,10 @@ def get_w8a8_block_fp8_configs(
         found = _table(folder / name, (block_n, block_k))
         if found is not None:
             return found
-    _say_once(Path(name), f"no tuned configurations for {name.removesuffix('.json')}", n, k)
+    say_once(
+        f"no tuned configurations for {name.removesuffix('.json')}: the default is taken; "
+        f"gq.functions.tune({n}, {k}) measures some"
+    )
     return None
 
 
@@ -214,7 +217,8 @@ def parsed(path: Path, block: tuple[int, int]) -> Table:
     return table
 
 
-def _say_once(key: Path, what: str, n: int, k: int) -> None:
-    if key not in _said:
-        _said.add(key)
-        log.warning("ggmlq: %s: the default is taken; gq.functions.tune(%d, %d) measures some", what, n, k)
+def say_once(message: str) -> None:
+    """To the log of ``ggmlq``; the same is said once a process."""
+    if message not in _said:
+        _said.add(message)
+        log.warning("ggmlq: %s", message)
