@@ -25,7 +25,8 @@ from .ops import dequantize, equal, linear, quantize, quantize_scaled, scaled_li
 from .scaled import ScaledArray
 
 if TYPE_CHECKING:
-    from . import convert, diff, gguf, reference
+    from . import convert, diff, functions, gguf, reference
+    from .accuracy import error_table
     from .faults import Diagnosis, diagnose
     from .gguf import open, save
     from .threads import set_num_threads
@@ -45,8 +46,10 @@ __all__ = [
     "diagnose",
     "diff",
     "equal",
+    "error_table",
     "errors",
     "formats",
+    "functions",
     "gguf",
     "kernels",
     "linear",
@@ -62,8 +65,8 @@ __all__ = [
 
 # Found in these modules when first asked for: `import ggmlq` stays quick.
 _LATER = {"Diagnosis": "faults", "diagnose": "faults", "open": "gguf", "save": "gguf"}
-_LATER["set_num_threads"] = "threads"
-_LATER |= dict.fromkeys(("convert", "diff", "gguf", "reference"), "")  # modules
+_LATER |= {"set_num_threads": "threads", "error_table": "accuracy"}
+_LATER |= dict.fromkeys(("convert", "diff", "functions", "gguf", "reference"), "")  # modules
 
 
 def __getattr__(name: str) -> Any:

@@ -95,6 +95,10 @@ class ConvertError(GGMLQError, ValueError):
     """A file that cannot be made of another one as it was asked for."""
 
 
+class ConfigError(GGMLQError, ValueError):
+    """A configuration of a kernel, or a file of them, that says nothing a kernel can do."""
+
+
 class DumpError(GGMLQError, ValueError):
     """A file with a kernel's operands or result that cannot be read as such."""
 

@@ -52,14 +52,15 @@ def test_the_index_has_every_page():
 
 
 def test_commands_of_the_pages_exist():
-    known = {path.stem for path in (ROOT / "ggmlq" / "commands").glob("[a-z]*.py")} | {"formats", "doctor"}
+    files = (ROOT / "ggmlq" / "commands").glob("[a-z]*.py")
+    known = {path.stem.replace("_", "-") for path in files} | {"formats", "doctor"}
     for page in PAGES:
-        for command in re.findall(r"(?:`|    )ggmlq ([a-z]+)\b", page.read_text()):
+        for command in re.findall(r"(?:`|    )ggmlq ([a-z]+(?:-[a-z]+)*)\b", page.read_text()):
             assert command in known, (page.name, command)
 
 
 TOOLS = ["format_table", "arithmetic_table", "fault_table", "format_speed_table", "cpu_table", "engine_table"]
-TOOLS += ["ladder_table"]
+TOOLS += ["ladder_table", "scaled_tables"]
 
 
 @pytest.mark.parametrize("tool", TOOLS)

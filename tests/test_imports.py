@@ -63,6 +63,11 @@ ALLOWED = {
         "array", "buffers", "checks", "codes", "devices", "errors", "formats", "ladder", "matrix", "problems",
         "progress", "scaled", "scaled_parts", "tensors", "threads", "tiling", "ops",
     },
+    "functions": {
+        "buffers", "cache", "checks", "codes", "devices", "errors", "ops", "problems", "progress", "scaled",
+        "tensors", "tiling", "functions",
+    },
+    "accuracy": {"codes", "devices", "errors", "formats", "ops", "tensors", "text", "accuracy"},
     "reference": {
         "array", "checks", "devices", "errors", "formats", "ladder", "ops", "scaled", "tiling", "reference",
     },
@@ -77,8 +82,8 @@ ALLOWED = {
     "check": {"array", "check", "dumps", "errors", "formats", "llama", "ops", "reference", "testing", "text"},
     # the top
     "commands": {
-        "array", "check", "convert", "diff", "dumps", "errors", "faults", "formats", "gguf", "llama", "text",
-        "threads", "commands",
+        "accuracy", "array", "check", "convert", "diff", "dumps", "errors", "faults", "formats", "gguf",
+        "llama", "text", "threads", "commands",
     },
     "testing": None,  # may import anything
     "doctor.py": None,
@@ -139,7 +144,7 @@ def fresh(code):
 
 def test_importing_ggmlq_loads_nothing_heavy():
     loaded = fresh("import sys, ggmlq; print(*sorted({m.split('.')[0] for m in sys.modules}))").split()
-    assert not {"numba", "llvmlite", "cupy", "tqdm", "gguf", "scipy", "torch"} & set(loaded)
+    assert not {"numba", "llvmlite", "cupy", "tqdm", "gguf", "scipy", "torch", "matplotlib"} & set(loaded)
 
 
 def test_a_product_on_the_cpu_loads_no_cupy():

@@ -93,7 +93,7 @@ def scaled_linear(
     x = _activations(x, w, activations)
     check_operands(ASKED, x, w)
     shape = (*x.shape[:-1], w.shape[0])
-    kind = _dtype(dtype)
+    kind = result_dtype(dtype)
     if requantize is not None and out is not None:
         raise ShapeError(f"{ASKED}: requantize gives a new ScaledArray, out takes floats; pass one of them")
     if out is not None:
@@ -233,19 +233,19 @@ def _problem(x: ScaledArray, w: ScaledArray, accumulate: str | None, device: str
     return problem
 
 
-def _dtype(dtype: Any) -> np.dtype[Any]:
+def result_dtype(dtype: Any, asked: str = ASKED) -> np.dtype[Any]:
     """The dtype of a result, bfloat16 of ml_dtypes too."""
     if str(dtype) == "bfloat16" or getattr(dtype, "__name__", "") == "bfloat16":
         try:
             package = importlib.import_module("ml_dtypes")  # NumPy has no bfloat16 without it
         except ImportError:
             raise UnsupportedError(
-                f"{ASKED}: dtype=bfloat16; NumPy has it from the package ml_dtypes, which is not installed; "
+                f"{asked}: dtype=bfloat16; NumPy has it from the package ml_dtypes, which is not installed; "
                 "pip install ml_dtypes, or ask for float32"
             ) from None
         kind: np.dtype[Any] = np.dtype(package.bfloat16)
         return kind
-    return float_dtype(ASKED, dtype)
+    return float_dtype(asked, dtype)
 
 
 def _requantized(y: Any, how: Any) -> ScaledArray:

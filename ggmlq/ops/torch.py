@@ -25,7 +25,7 @@ def linear(
     torch = sys.modules["torch"]
     kind = _kind(asked, torch, dtype)
     _refuse_others(asked, torch, x=x, bias=bias, out=out)
-    with _as_torch_works(torch, x.device):
+    with as_torch_works(torch, x.device):
         rows = check(asked, array_of(asked, x), q)
         if bias is not None:
             bias = array_of(asked, bias, "bias")
@@ -64,7 +64,7 @@ def _refuse_others(asked: str, torch: Any, **operands: Any) -> None:
 
 
 @contextmanager
-def _as_torch_works(torch: Any, device: Any) -> Iterator[None]:
+def as_torch_works(torch: Any, device: Any) -> Iterator[None]:
     """On a GPU: on torch's current stream, with memory of torch."""
     if device.type != "cuda":
         yield

@@ -1,0 +1,37 @@
+"""The functions that papers and kernels about 8 bits name, under those names: arrays in, arrays out.
+
+They stand on ``gq.quantize_scaled``, ``gq.scaled_linear`` and ``gq.ScaledArray``, which do more; who
+knows these names finds here what they mean, with their checks in words. NumPy gives NumPy, CuPy gives
+CuPy, torch tensors give tensors. Any strides will do: nothing here must be contiguous. Results are new
+arrays that may be written to.
+
+    fp8.py       act_quant, weight_quant, weight_dequant, fp8_gemm
+    block.py     w8a8_block_fp8_matmul and the same in plain array operations
+    int8.py      int8_gemm_fp32_output, quantize_int8, quantize_fp8_e4m3
+    operands.py  their operands: codes however they are spelled, scales, block sizes
+    configs.py   tables of tuned configurations: where they lie, which entry holds, what is allowed
+    tune.py      tune: measures configurations and writes such a table
+    tensors.py   torch tensors in, torch tensors out
+
+Codes are uint8 arrays. Where a float8 dtype of ml_dtypes or torch comes in it is taken for what it is.
+"""
+
+from .block import native_w8a8_block_fp8_matmul, w8a8_block_fp8_matmul
+from .configs import get_w8a8_block_fp8_configs
+from .fp8 import act_quant, fp8_gemm, weight_dequant, weight_quant
+from .int8 import int8_gemm_fp32_output, quantize_fp8_e4m3, quantize_int8
+from .tune import tune
+
+__all__ = [
+    "act_quant",
+    "fp8_gemm",
+    "get_w8a8_block_fp8_configs",
+    "int8_gemm_fp32_output",
+    "native_w8a8_block_fp8_matmul",
+    "quantize_fp8_e4m3",
+    "quantize_int8",
+    "tune",
+    "w8a8_block_fp8_matmul",
+    "weight_dequant",
+    "weight_quant",
+]

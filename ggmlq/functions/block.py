@@ -1,0 +1,137 @@
+"""Products of e4m3 with groups of activations and blocks of weights, under the name that serving code has.
+
+    A [..., K] codes      As [..., K / block_k]              one scale for each group of a row
+    B [N, K] codes        Bs [N / block_n, K / block_k]      one for each block, each rounded up
+
+    C[m, n] = Σ over groups i of K:  (Σ A[m, k] · B[n, k]) · (As[m, i] · Bs[n / block_n, i])
+
+A comment that is often copied says Bs is [K / block_k, N / block_n]; the code that it stands beside
+reads it as above. Scales of that shape are refused with a word on how to pass them; where both shapes
+are the same there is nothing to tell them apart.
+"""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from ..codes import CODES
+from ..devices import cuda_driver, cuda_module, is_host, namespace, on_device_of
+from ..errors import UnsupportedError
+from ..ops import scaled_linear
+from ..ops.scaled_linear import result_dtype
+from ..problems import Operand, ScaledLinear
+from ..scaled import ScaledArray
+from . import configs
+from .configs import Config
+from .operands import Product, block_pair, product
+from .tensors import through_arrays
+
+NAMES = "A B As Bs"
+
+
+@through_arrays
+def w8a8_block_fp8_matmul(
+    A: Any, B: Any, As: Any, Bs: Any, block_size: Any, output_dtype: Any = np.float16,
+    config: Mapping[str, int] | None = None,
+) -> Any:  # fmt: skip
+    """``A [..., K] @ B [N, K].T`` of codes e4m3 with scales of groups (1, block_k) and of blocks.
+
+    Parameters
+    ----------
+    A, B : arrays of codes
+        [..., K] and [N, K], of any strides; K, N and the number of rows may be anything.
+    As, Bs : arrays
+        Scales [..., K / block_k] and [N / block_n, K / block_k], each rounded up.
+    block_size : (int, int)
+        [block_n, block_k].
+    output_dtype : dtype
+        Of the result; sums are float32. In float16 what does not fit becomes infinite.
+    config : mapping, optional
+        How the kernel walks the product: BLOCK_SIZE_M, BLOCK_SIZE_N, BLOCK_SIZE_K, GROUP_SIZE_M and, on a
+        GPU, num_warps and num_stages. It is obeyed, or refused with the reason. Otherwise the entry of the
+        tuned table that is nearest to the number of rows, see :func:`get_w8a8_block_fp8_configs`; without a
+        table, the documents' default. One of these that no kernel can follow gives way to the fastest
+        kernel, which is what ``gq.scaled_linear`` takes.
+    """
+    asked = "w8a8_block_fp8_matmul(A, B, As, Bs, block_size)"
+    block = block_pair(asked, block_size)
+    p = product(asked, A, B, As, Bs, block, NAMES)
+    kind = result_dtype(output_dtype, asked)
+    if config is None:
+        m, n, k = p.x.shape[0], *p.w.shape
+        chosen, found = configs.chosen(m, n, k, block, p.w.device)
+    else:
+        chosen, found = configs.checked(asked, config, block), True
+    problem, kernel = problem_of(p), tuned(p.w.device)
+    refused = kernel.refuses(problem, chosen) if chosen else "blocks of odd sizes have no default"
+    if refused and config is not None:
+        raise UnsupportedError(
+            f"{asked}: {problem} with {chosen}: {refused}; take another configuration, or gq.scaled_linear "
+            "for the fastest kernel"
+        )
+    if refused and found:
+        configs.say_once(f"{problem}: the table's {chosen}: {refused}; the fastest kernel is taken")
+    if refused or chosen is None:
+        return scaled_linear(p.x, p.w, dtype=kind).reshape(p.shape)
+    with np.errstate(over="ignore"):  # infinities are results, as on a GPU
+        return run(kernel, p, chosen).astype(kind, copy=False).reshape(p.shape)
+
+
+def run(kernel: Any, p: Product, config: Config) -> Any:
+    """A product in float32 by the kernel that obeys configurations."""
+    with on_device_of("w8a8_block_fp8_matmul", p.w.codes, p.w), np.errstate(over="ignore", invalid="ignore"):
+        xp, shape = namespace(p.w.codes), (p.x.shape[0], p.w.shape[0])
+        if not (shape[0] and shape[1] and p.w.shape[1]):
+            return xp.zeros(shape, np.float32)
+        out = xp.empty(shape, np.float32)
+        kernel.launch(p.x, p.w, out, config)
+        return out
+
+
+def tuned(device: str) -> Any:
+    """The module whose kernel obeys configurations: it has ``launch`` and ``refuses``."""
+    if device == "cpu":
+        return importlib.import_module("ggmlq.cpu.scaled_linear.tuned")
+    return cuda_module("scaled_linear.tuned")
+
+
+def problem_of(p: Product) -> ScaledLinear:
+    """What kernels are asked whether they take it."""
+    a, b = (Operand(s.code.name, s.tiling.r, s.tiling.c) for s in (p.x, p.w))
+    host = is_host(p.w.codes)
+    card = None if host else cuda_driver().card(p.w.codes.device.id)
+    m, n, k = p.x.shape[0], *p.w.shape
+    return ScaledLinear(a, b, m, n, k, device="cpu" if host else "cuda", card=card)
+
+
+@through_arrays
+def native_w8a8_block_fp8_matmul(
+    A: Any, B: Any, As: Any, Bs: Any, block_size: Any, output_dtype: Any = np.float16
+) -> Any:
+    """The same product in plain array operations of float32, block by block: the document's own check.
+
+    It is there to be read and to be compared with; :func:`w8a8_block_fp8_matmul` says what the arguments are.
+    """
+    asked = "native_w8a8_block_fp8_matmul(A, B, As, Bs, block_size)"
+    p = product(asked, A, B, As, Bs, block_pair(asked, block_size), NAMES)
+    kind = result_dtype(output_dtype, asked)
+    with on_device_of(asked, p.w.codes), np.errstate(over="ignore", invalid="ignore"):
+        a, a_s, _ = _decoded(p.x)
+        b, b_s, xp = _decoded(p.w)
+        (bn, bk), (n, k) = p.block, b.shape
+        c = xp.zeros((len(a), n), np.float32)
+        for i, at in enumerate(range(0, k, bk)):
+            for j, row in enumerate(range(0, n, bn)):
+                part, rows = slice(at, at + bk), slice(row, row + bn)
+                c[:, rows] += (a[:, part] @ b[rows, part].T) * (a_s[:, i : i + 1] * b_s[j, i])
+        return c.astype(kind, copy=False).reshape(p.shape)
+
+
+def _decoded(s: ScaledArray) -> tuple[Any, Any, Any]:
+    """Codes as float32 and scales."""
+    m = s.matrix()
+    return CODES[s.code].decode(m.codes), m.scales, namespace(m.codes)

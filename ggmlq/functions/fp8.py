@@ -1,0 +1,136 @@
+"""Groups of 128 for activations, blocks of 128 × 128 for weights, e4m3 in both, and their product."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import DTypeLike
+
+from ..errors import ShapeError
+from ..ops import quantize_scaled, scaled_linear
+from ..scaled import ScaledArray
+from .operands import as_codes, as_scales, floats, length, product, together, writable
+from .tensors import through_arrays
+
+
+@through_arrays
+def act_quant(
+    x: Any, block_size: int = 128, *, eps: float = 1e-10, scale: str = "float32"
+) -> tuple[Any, Any]:
+    """Quantize activations to e4m3, a scale for each ``block_size`` elements of the last axis.
+
+    Parameters
+    ----------
+    x : array of floats
+        [..., K], K a multiple of block_size, of any strides.
+    block_size : int
+        Elements that share a scale.
+    eps : float
+        The least magnitude that a scale is made for. The document has none: with ``eps=0`` a group of
+        zeros has scale 0 and codes of NaN, as there.
+    scale : str
+        ``"float32"``, or ``"e8m0"``: powers of two, rounded up, as bytes.
+
+    Returns
+    -------
+    codes uint8 [..., K] and scales [..., K / block_size].
+
+    >>> import numpy as np, ggmlq as gq
+    >>> y, s = gq.functions.act_quant(np.ones((2, 256), np.float32))
+    >>> y.shape, y.dtype, s.shape, s.dtype
+    ((2, 256), dtype('uint8'), (2, 2), dtype('float32'))
+    """
+    size = length("act_quant(x)", "block_size", block_size)
+    asked = f"act_quant(x, block_size={size})"
+    x = floats(asked, "x", x)
+    if not x.ndim or x.shape[-1] % size:
+        raise ShapeError(
+            f"{asked}: x has shape {x.shape}; its last axis is cut into groups of {size} that share a scale, "
+            f"so it is a multiple of {size}; pad it with zeros, or see "
+            f'gq.quantize_scaled(x, "e4m3", (1, {size}), ragged="pad")'
+        )
+    s = quantize_scaled(x, "e4m3", (1, size), eps=eps, scale=scale)
+    return writable(s.codes), writable(s.scales).reshape(*x.shape[:-1], x.shape[-1] // size)
+
+
+@through_arrays
+def weight_quant(
+    w: Any, block_size: int = 128, *, eps: float = 1e-10, scale: str = "float32"
+) -> tuple[Any, Any]:
+    """Quantize weights [N, K] to e4m3, a scale for each block of ``block_size`` × ``block_size``.
+
+    Blocks at the edges are smaller. Returns codes uint8 [N, K] and scales
+    [N / block_size, K / block_size], each rounded up.
+
+    >>> import numpy as np, ggmlq as gq
+    >>> y, s = gq.functions.weight_quant(np.ones((576, 300), np.float32))
+    >>> y.shape, s.shape
+    ((576, 300), (5, 3))
+    """
+    size = length("weight_quant(w)", "block_size", block_size)
+    asked = f"weight_quant(w, block_size={size})"
+    w = floats(asked, "w", w)
+    _two(asked, "w", w)
+    s = quantize_scaled(w, "e4m3", (size, size), eps=eps, scale=scale, ragged="pad")
+    return writable(s.codes), writable(s.scales)
+
+
+@through_arrays
+def weight_dequant(codes: Any, s: Any, block_size: int = 128, dtype: DTypeLike = np.float32) -> Any:
+    """The values code · scale of weights [N, K] in blocks: what :func:`weight_quant` began with, rounded.
+
+    Checkpoints may call s ``weight_scale_inv``; it is what codes are multiplied with all the same.
+    """
+    size = length("weight_dequant(codes, s)", "block_size", block_size)
+    asked = f"weight_dequant(codes, s, block_size={size})"
+    array, code = as_codes(asked, "codes", codes)
+    _two(asked, "codes", array)
+    s = as_scales(asked, "s", s)
+    together(asked, codes=array, s=s)
+    want = tuple(-(-n // size) for n in array.shape)
+    if s.shape != want:
+        turned = "pass s.T" if s.shape == want[::-1] else "pass them so, or another block_size"
+        raise ShapeError(
+            f"{asked}: s has shape {s.shape}, codes {array.shape} need {want}: "
+            f"[N / {size}, K / {size}], each rounded up; {turned}"
+        )
+    return ScaledArray(array, s, code, (size, size)).dequantize(dtype)
+
+
+@through_arrays
+def fp8_gemm(
+    a: Any, a_s: Any, b: Any, b_s: Any, *, block_size: int = 128, output_dtype: Any = np.float32
+) -> Any:
+    """``a [..., K] @ b [N, K].T`` of codes e4m3 with scales for every ``block_size`` of K.
+
+    Parameters
+    ----------
+    a, a_s : arrays
+        As :func:`act_quant` gives them: codes [..., K] and scales [..., K / block_size].
+    b, b_s : arrays
+        Codes [N, K], and scales [N / block_size, K / block_size] as :func:`weight_quant` gives them or
+        [N, K / block_size] as :func:`act_quant` does, each rounded up.
+
+    The sum of each group of K is multiplied with both scales and added up in float32: a scale that
+    changes along K cannot be applied to the final result. K need not be whole groups.
+    """
+    size = length("fp8_gemm(a, a_s, b, b_s)", "block_size", block_size)
+    asked = f"fp8_gemm(a, a_s, b, b_s, block_size={size})"
+    shape = as_codes(asked, "b", b)[0].shape
+    scales = as_scales(asked, "b_s", b_s).shape
+    rows = 1 if len(shape) == 2 and scales == (shape[0], -(-shape[1] // size)) else size
+    p = product(asked, a, b, a_s, b_s, (rows, size), "a b a_s b_s")
+    return scaled_linear(p.x, p.w, dtype=output_dtype).reshape(p.shape)
+
+
+def _two(asked: str, name: str, w: Any) -> None:
+    if w.ndim != 2:
+        raise ShapeError(
+            f"{asked}: {name} has shape {w.shape}; weights are [N, K]"
+            + (
+                f"; pass {name}[e] for one matrix of them"
+                if w.ndim > 2
+                else f"; pass {name}[None] for one row"
+            )
+        )

@@ -1,0 +1,159 @@
+"""What the functions take, checked: codes however they are spelled, scales, sizes of blocks."""
+
+from __future__ import annotations
+
+import math
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from ..buffers import refuse_mask
+from ..checks import as_floats
+from ..codes import CODES
+from ..devices import device_of, is_host
+from ..errors import DeviceError, DTypeError, ShapeError
+from ..scaled import ScaledArray
+from .tensors import Coded
+
+COMMENT = "this is [K / block_k, N / block_n] as some texts write it"
+
+
+class Product(NamedTuple):
+    """Both operands of a product, and the shape of its result."""
+
+    x: ScaledArray  # [M, K]
+    w: ScaledArray  # [N, K]
+    shape: tuple[int, ...]
+    block: tuple[int, int]  # rows and columns of w that share a scale
+
+
+def length(asked: str, name: str, n: Any) -> int:
+    """A positive integer."""
+    if not isinstance(n, int | np.integer) or isinstance(n, bool) or n < 1:
+        raise ShapeError(f"{asked}: {name}={n!r}; it counts elements and is at least 1; pass 128 or the like")
+    return int(n)
+
+
+def floats(asked: str, name: str, x: Any) -> Any:
+    """An array of floats of any width, bfloat16 as it is."""
+    if getattr(getattr(x, "dtype", None), "name", "") == "bfloat16":
+        refuse_mask(asked, x)
+        return x
+    return as_floats(asked, x, name)
+
+
+def as_codes(asked: str, name: str, a: Any) -> tuple[Any, str]:
+    """Codes as bytes, and the name of their code: e4m3 unless their dtype says otherwise."""
+    refuse_mask(asked, a)
+    if isinstance(a, Coded):
+        array, kind = a
+    else:
+        array = np.asarray(a) if is_host(a) else a
+        kind = array.dtype.name
+    for code in (CODES["e4m3"], CODES["e5m2"]):
+        if kind in code.aliases:
+            return array.view(np.uint8), code.name
+    if array.dtype != np.uint8 or isinstance(a, Coded):
+        raise DTypeError(
+            f"{asked}: {name} is {kind}; it holds codes of 8-bit floats: uint8, float8_e4m3fn or "
+            f"float8_e5m2; quantize floats with act_quant({name}) or weight_quant({name}), or pass "
+            f"{name}.view(np.uint8) if these are the bits"
+        )
+    return array, "e4m3"
+
+
+def as_scales(asked: str, name: str, s: Any) -> Any:
+    """float32, or e8m0 as bytes."""
+    if isinstance(s, Coded):
+        if s.code not in CODES["e8m0"].aliases:
+            raise DTypeError(
+                f"{asked}: {name} is {s.code}; scales are float32, or powers of two as float8_e8m0fnu; "
+                f"convert with {name}.float()"
+            )
+        return s.array
+    kind = getattr(getattr(s, "dtype", None), "name", "")
+    if kind == "uint8" or kind in CODES["e8m0"].aliases:
+        return s
+    return as_floats(asked, s, name).astype(np.float32, copy=False)
+
+
+def together(asked: str, **arrays: Any) -> None:
+    """All on one device."""
+    places = {name: device_of(a) for name, a in arrays.items()}
+    if len(set(places.values())) > 1:
+        said = ", ".join(f"{name} on {place}" for name, place in places.items())
+        raise DeviceError(
+            f"{asked}: {said}; all are on one device; move them with cupy.asarray(a) or a.get()"
+        )
+
+
+def block_pair(asked: str, block_size: Any) -> tuple[int, int]:
+    """[block_n, block_k]."""
+    try:
+        pair = tuple(block_size)
+    except TypeError:
+        pair = ()
+    if len(pair) != 2:
+        raise ShapeError(
+            f"{asked}: block_size={block_size!r}; it is [block_n, block_k], the rows and columns of B that "
+            "share a scale; pass [128, 128]"
+        )
+    return length(asked, "block_size[0]", pair[0]), length(asked, "block_size[1]", pair[1])
+
+
+def product(asked: str, a: Any, b: Any, a_s: Any, b_s: Any, block: tuple[int, int], names: str) -> Product:
+    """Codes a [..., K] in groups (1, block_k), codes b [N, K] in blocks, and scales that fit them.
+
+    ``names``: what the function calls the four, in this order.
+    """
+    of_a, of_b, of_as, of_bs = names.split()
+    (a, code_a), (b, code_b) = as_codes(asked, of_a, a), as_codes(asked, of_b, b)
+    a_s, b_s = as_scales(asked, of_as, a_s), as_scales(asked, of_bs, b_s)
+    together(asked, **{of_a: a, of_b: b, of_as: a_s, of_bs: b_s})
+    if not a.ndim or b.ndim != 2 or a.shape[-1] != b.shape[1]:
+        raise ShapeError(
+            f"{asked}: {of_a} has shape {a.shape}, {of_b} {b.shape}; {of_a} is [..., K] and {of_b} [N, K], "
+            f"rows of both along K{_turned(of_b, a, b)}"
+        )
+    (bn, bk), (n, k) = block, b.shape
+    want_a, want_b = (*a.shape[:-1], -(-k // bk)), (-(-n // bn), -(-k // bk))
+    if a_s.shape != want_a:
+        raise ShapeError(
+            f"{asked}: {of_as} has shape {a_s.shape}, {of_a} {a.shape} in groups of {bk} needs {want_a}: one "
+            f"scale for each {bk} of K of each row{_way(of_as, a_s, want_a)}"
+        )
+    if b_s.shape != want_b:
+        raise ShapeError(
+            f"{asked}: {of_bs} has shape {b_s.shape}, {of_b} {b.shape} in blocks of {bn} × {bk} needs "
+            f"{want_b}: [N / block_n, K / block_k], each rounded up{_way(of_bs, b_s, want_b, COMMENT)}"
+        )
+    m = math.prod(a.shape[:-1])
+    x = ScaledArray(a.reshape(m, k), a_s.reshape(m, want_a[-1]), code_a, (1, bk))
+    return Product(x, ScaledArray(b, b_s, code_b, (bn, bk)), (*a.shape[:-1], n), block)
+
+
+def _turned(name: str, a: Any, b: Any) -> str:
+    """What to do, where one sees it."""
+    if a.ndim and b.ndim == 2 and a.shape[-1] == b.shape[0]:
+        return f"; {name} looks like [K, N], pass {name}.T"
+    return "; pass them so"
+
+
+def _way(name: str, s: Any, want: tuple[int, ...], written: str = "") -> str:
+    """What to do with scales of another shape, where one sees it."""
+    if s.ndim == 2 and s.shape == want[::-1]:
+        return f"; {written or 'they look transposed'}, pass {name}.T"
+    if s.ndim == 1 and s.size == math.prod(want):
+        return f"; pass {name}.reshape{want}"
+    return "; pass them so, or another block size"
+
+
+def writable(array: Any) -> Any:
+    """An array that was made here and that nobody else has, for the caller to write to."""
+    if is_host(array) and not array.flags.writeable:
+        owner = array if array.base is None else array.base
+        if not isinstance(owner, np.ndarray) or not owner.flags.owndata:
+            return array.copy()
+        owner.flags.writeable = True
+        array.flags.writeable = True
+    return array

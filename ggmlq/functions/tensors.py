@@ -1,0 +1,81 @@
+"""torch tensors in, torch tensors out: over their memory, and on a GPU on torch's stream."""
+
+from __future__ import annotations
+
+import inspect
+import sys
+from collections.abc import Callable
+from functools import wraps
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from ..errors import DTypeError
+from ..ops.torch import as_torch_works
+from ..tensors import array_of, bits_of, is_tensor
+
+
+class Coded(NamedTuple):
+    """Codes of a tensor as bytes, and the name of the float that they are."""
+
+    array: Any
+    code: str
+
+
+def through_arrays(function: Callable[..., Any]) -> Callable[..., Any]:
+    """The function also for tensors: what is computed on arrays comes back as tensors.
+
+    Codes come back as float8_e4m3fn, the dtype that the documents give them.
+    """
+    signature = inspect.signature(function)
+
+    @wraps(function)
+    def call(*args: Any, **more: Any) -> Any:
+        first = next((a for a in (*args, *more.values()) if is_tensor(a)), None)
+        if first is None:
+            return function(*args, **more)
+        torch = sys.modules["torch"]
+        bound = signature.bind(*args, **more)
+        kind = _asked_for(torch, bound, signature)
+        with as_torch_works(torch, first.device):
+            for name, value in bound.arguments.items():
+                if is_tensor(value):
+                    bound.arguments[name] = _array(torch, function.__name__, name, value)
+            found = function(*bound.args, **bound.kwargs)
+            if isinstance(found, tuple):
+                return tuple(_tensor(torch, part) for part in found)
+            found = _tensor(torch, found)
+            return found if kind is None else found.to(kind)
+
+    return call
+
+
+def _asked_for(torch: Any, bound: inspect.BoundArguments, signature: inspect.Signature) -> Any:
+    """The dtype of torch for the result: it is computed in float32 and converted by torch."""
+    name = next((n for n in ("output_dtype", "dtype") if n in signature.parameters), None)
+    kind = bound.arguments.get(name) if name else None
+    if not isinstance(kind, torch.dtype):
+        return None
+    bound.arguments[name or ""] = np.float32
+    return kind
+
+
+def _array(torch: Any, asked: str, name: str, tensor: Any) -> Any:
+    if tensor.requires_grad and torch.is_grad_enabled():
+        raise DTypeError(
+            f"{asked}: {name} requires a gradient, and quantized numbers have none; pass {name}.detach(), "
+            "or work under torch.no_grad()"
+        )
+    kind = str(tensor.dtype).removeprefix("torch.")
+    if kind.startswith("float8"):
+        return Coded(bits_of(asked, tensor, name), kind)
+    return array_of(asked, tensor, name) if tensor.dtype.is_floating_point else bits_of(asked, tensor, name)
+
+
+def _tensor(torch: Any, found: Any) -> Any:
+    """An array of ours as a tensor over its memory; bytes are codes e4m3."""
+    if not hasattr(found, "dtype"):
+        return found
+    made = torch.from_numpy(np.asarray(found)) if isinstance(found, np.ndarray | np.generic) else None
+    made = torch.from_dlpack(found) if made is None else made
+    return made.view(torch.float8_e4m3fn) if made.dtype == torch.uint8 else made
