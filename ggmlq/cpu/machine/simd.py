@@ -18,7 +18,8 @@ from llvmlite import ir
 
 from .target import Target
 
-I8, I16, I32, I64, F16, F32 = (*map(ir.IntType, (8, 16, 32, 64)), ir.HalfType(), ir.FloatType())
+I1, I8, I16, I32, I64 = map(ir.IntType, (1, 8, 16, 32, 64))
+F16, F32 = ir.HalfType(), ir.FloatType()
 
 
 def vec(kind: ir.Type, n: int) -> ir.VectorType:
