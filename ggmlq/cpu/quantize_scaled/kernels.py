@@ -102,11 +102,11 @@ def _measure(kind: Kind) -> Any:
         lines: Any, c: int, top: int, bottom: int, left: int, right: int, low: Any, high: Any
     ) -> None:
         for row in range(top, bottom):
-            line, t = lines.numbers + row * lines.pitch, 0
-            for start in range(left, right, c):
-                count = min(c, right - start)
-                low[t], high[t] = extreme(line + start * width, count, low[t], high[t])
-                t += 1
+            line = lines.numbers + row * lines.pitch
+            start, t = left, 0
+            while start < right:
+                low[t], high[t] = extreme(line + start * width, min(c, right - start), low[t], high[t])
+                start, t = start + c, t + 1
 
     return inner(measure)
 
@@ -118,13 +118,14 @@ def _put(kind: Kind) -> Any:
     def put(
         lines: Any, c: int, top: int, bottom: int, left: int, right: int, steps: Any, points: Any
     ) -> None:
+        ahead = (right - left) * width  # the same place in the next unit
+        first = c - left % c  # a unit may begin within a tile; it never divides again
         for row in range(top, bottom):
-            line, to, t = lines.numbers + row * lines.pitch, lines.codes + row * lines.codes_pitch, 0
-            start = left
+            line, to = lines.numbers + row * lines.pitch, lines.codes + row * lines.codes_pitch
+            start, stop, t = left, min(left + first, right), 0
             while start < right:
-                count = min(c - start % c, right - start)
-                encode(line + start * width, to + start * nbytes, count, steps[t], points[t])
-                start, t = start + count, t + 1
+                encode(line + start * width, to + start * nbytes, stop - start, steps[t], points[t], ahead)
+                start, stop, t = stop, min(stop + c, right), t + 1
 
     return inner(put)
 

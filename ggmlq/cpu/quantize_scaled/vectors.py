@@ -80,6 +80,11 @@ class Vectors(Simd):
         name = f"llvm.masked.store.v16i{bits}.p0"
         self.call(name, ir.VoidType(), codes, pointer, I32(1), self._first(count))
 
+    def soon(self, address: Any) -> None:
+        """Begin to bring a line of memory into the second cache."""
+        pointer = self.builder.inttoptr(address, I8.as_pointer())
+        self.call("llvm.prefetch.p0", ir.VoidType(), pointer, I32(0), I32(2), I32(1))
+
     # --- numbers ------------------------------------------------------------------------
 
     def size(self, x: Any) -> Any:
@@ -210,35 +215,48 @@ def _extremes(v: Vectors, both: bool, address: Any, count: Any, low: Any, high: 
         b.store(v.larger(x if both else v.size(x), b.load(highs[i])), highs[i])
 
     walk(b, count, body, UNROLLED)
-    most, least = b.load(highs[0]), b.load(lows[0])
-    for other in highs[1:]:
-        most = v.larger(b.load(other), most)
-    for other in lows[1:]:
-        least = v.smaller(b.load(other), least)
+    found = []
+    for better, parts in ((v.smaller, lows), (v.larger, highs)):
+        values = [b.load(part) for part in parts]
+        while len(values) > 1:
+            values = [better(*pair) for pair in zip(values[::2], values[1::2], strict=True)]
+        found.append(values[0])
+    return [
+        _one(v, found[0], v.smaller) if both else low,
+        _one(v, found[1], v.larger),
+    ]
+
+
+def _one(v: Vectors, values: Any, better: Any) -> Any:
+    """The best of sixteen."""
     for half in (8, 4, 2, 1):
-        most = v.larger(v.part(most, half, half), v.part(most, 0, half))
-        least = v.smaller(v.part(least, half, half), v.part(least, 0, half))
-    return [b.extract_element(found, I32(0)) for found in (least, most)]
+        values = better(v.part(values, half, half), v.part(values, 0, half))
+    return v.builder.extract_element(values, I32(0))
 
 
 @cache
 def encoder(kind: str, code: Code, rounding: str, zeros: bool, target: Target) -> Any:
-    """An intrinsic: (address of numbers, address of codes, count, scale, zero point) encodes a row of them."""
+    """An intrinsic that encodes numbers in a row: (their address, that of the codes, count, scale, zero point).
+
+    ``ahead`` is how many bytes behind each number one lies that is wanted next: memory is asked for it
+    here, where it would have nothing to do otherwise.
+    """
 
     @intrinsic
-    def encode(typing: Any, source: Any, to: Any, count: Any, s: Any, z: Any) -> Any:
+    def encode(typing: Any, source: Any, to: Any, count: Any, s: Any, z: Any, ahead: Any) -> Any:
         def emit(context: Any, builder: Any, signature: Any, args: Any) -> Any:
             _encode(Vectors(builder, target, kind), code, rounding, zeros, *args)
             return context.get_dummy_value()
 
-        return types.void(types.int64, types.int64, types.int64, types.float32, types.int32), emit
+        return types.void(*[types.int64] * 3, types.float32, types.int32, types.int64), emit
 
     return encode
 
 
 def _encode(
-    v: Vectors, code: Code, rounding: str, zeros: bool, source: Any, to: Any, count: Any, s: Any, z: Any
-) -> None:
+    v: Vectors, code: Code, rounding: str, zeros: bool,
+    source: Any, to: Any, count: Any, s: Any, z: Any, ahead: Any,
+) -> None:  # fmt: skip
     b, nbytes = v.builder, code.bits // 8
     scale, zero = v.splat(s), v.splat(z) if zeros else None
     inverse = v.splat(b.fdiv(F32(1.0), s))
@@ -246,7 +264,10 @@ def _encode(
 
     def loop(divided: Any) -> None:
         def body(index: Any, left: Any, i: int) -> None:
-            x = v.floats(b.add(source, b.mul(index, I64(v.width))), left)
+            at = b.add(source, b.mul(index, I64(v.width)))
+            if left is None and (v.width == 4 or not i):  # once a line
+                v.soon(b.add(at, ahead))
+            x = v.floats(at, left)
             q, signed = divided(x)
             found = v.encoded(q, signed, zero, code, rounding)
             v.keep(found, b.add(to, b.mul(index, I64(nbytes))), left)
