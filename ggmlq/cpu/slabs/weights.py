@@ -1,0 +1,125 @@
+"""Slabs of weights: 16 rows at a time, four neighbours of each row side by side, made once."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import cache
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ...scaled import Matrix, ScaledArray
+from ...threads import share
+from ..machine.jit import jit
+from .layout import ROWS, Cut, Form
+
+FREE = 1 << 16  # codes that a thread lays out at a time
+
+
+class Slabs(NamedTuple):
+    """An operand [N, K]; rows beyond N are zeros."""
+
+    codes: NDArray[np.uint8]  # [slabs, 16 · bytes of a row]
+    scales: NDArray[np.float32]  # [slabs, groups, 16]
+    zeros: NDArray[np.int32]  # the same, of stored codes; or empty
+    sums: NDArray[np.int32]  # [slabs, chunks of all groups, 16]: of codes less their zero points; or empty
+
+
+@cache
+def maker(cut: Cut, form: Form, shift: int) -> Callable[[ScaledArray], Slabs]:
+    """What ``prepared`` is given: the same function for the same cut."""
+
+    def make(w: ScaledArray) -> Slabs:
+        return _slabs(w.matrix(), cut, form, shift)
+
+    return make
+
+
+def _slabs(m: Matrix, cut: Cut, form: Form, shift: int) -> Slabs:
+    count = -(-m.over.rows // ROWS)
+    memory = np.empty(count * ROWS * cut.row_bytes + 64, np.uint8)
+    skip = -memory.ctypes.data % 64
+    codes = memory[skip:][: count * ROWS * cut.row_bytes].reshape(count, ROWS * cut.row_bytes)
+    stored, flip = m.codes.view(np.uint8), np.uint8(shift & 255)
+    share(
+        lambda first, stop: _lay(stored, codes, cut, flip, first, stop),
+        count,
+        max(1, FREE // (ROWS * max(cut.k, 1))),
+    )
+    scales = _by_slabs(by_group(m.scales, m.over, cut), count)
+    none = np.zeros((count, 0, ROWS), np.int32)
+    zeros = by_group(m.zeros, m.over, cut).astype(np.int32) if m.zeros is not None else None
+    sums = none
+    if form.x_zeros:
+        found = chunk_sums(m.codes, cut)
+        if zeros is not None:
+            found -= np.repeat(zeros, cut.chunks, axis=1) * lengths(cut)
+        sums = _by_slabs(found, count)
+    return Slabs(codes, scales, none if zeros is None else _by_slabs(zeros + np.int32(shift), count), sums)
+
+
+@jit
+def _lay(stored: Any, codes: Any, cut: Any, flip: Any, first: int, stop: int) -> None:
+    """Slabs ``first`` … ``stop``, of bytes with some bits turned."""
+    n = stored.shape[0]
+    for slab in range(first, stop):
+        made = codes[slab]
+        made[:] = 0
+        for r in range(min(ROWS, n - slab * ROWS)):
+            row = stored[slab * ROWS + r]
+            for chunk in range(cut.groups * cut.chunks):
+                group, part = chunk // cut.chunks, chunk % cut.chunks
+                left = group * cut.group + part * cut.chunk
+                right = min(left + cut.chunk, min((group + 1) * cut.group, cut.k))
+                at = 64 * chunk * cut.fours + 4 * r
+                for i in range(right - left):
+                    made[at + 64 * (i >> 2) + (i & 3)] = row[left + i] ^ flip
+
+
+def by_group(values: NDArray[Any], over: Any, cut: Cut) -> NDArray[Any]:
+    """Scales or zero points [rows, groups], from those of tiles."""
+    rows = np.arange(over.rows) // over.r
+    columns = np.arange(cut.groups) * cut.group // over.c
+    return values[rows[:, None], columns]
+
+
+def lengths(cut: Cut) -> NDArray[np.int32]:
+    """How many codes each chunk has."""
+    starts = chunk_starts(cut)
+    ends = np.minimum(starts + cut.chunk, np.minimum((starts // cut.group + 1) * cut.group, cut.k))
+    return np.maximum(ends - starts, 0).astype(np.int32)
+
+
+def chunk_starts(cut: Cut) -> NDArray[np.int64]:
+    """Where chunks begin; those behind the end of K are empty."""
+    groups, parts = np.arange(cut.groups) * cut.group, np.arange(cut.chunks) * cut.chunk
+    starts: NDArray[np.int64] = (groups[:, None] + parts).reshape(-1)
+    return np.minimum(starts, cut.k)
+
+
+def chunk_sums(codes: NDArray[Any], cut: Cut) -> NDArray[np.int32]:
+    """Sums of the codes of each chunk [rows, chunks]."""
+    found = np.zeros((len(codes), cut.groups * cut.chunks), np.int32)
+    starts, counts = chunk_starts(cut), lengths(cut)
+    share(lambda first, stop: _sum(codes, starts, counts, found, first, stop), len(codes), 16)
+    return found
+
+
+@jit
+def _sum(codes: Any, starts: Any, counts: Any, found: Any, first: int, stop: int) -> None:
+    for row in range(first, stop):
+        line = codes[row]
+        for chunk in range(len(starts)):
+            total, left = np.int32(0), starts[chunk]
+            for i in range(left, left + counts[chunk]):
+                total += np.int32(line[i])
+            found[row, chunk] = total
+
+
+def _by_slabs(values: NDArray[Any], count: int) -> NDArray[Any]:
+    """[rows, n] to [slabs, n, 16]."""
+    rows, n = values.shape
+    made = np.zeros((count * ROWS, n), values.dtype)
+    made[:rows] = values
+    return np.ascontiguousarray(made.reshape(count, ROWS, n).transpose(0, 2, 1))
