@@ -9,8 +9,9 @@ from numpy.typing import NDArray
 
 from ...scaled import Matrix
 from ..machine.jit import jit
+from ..machine.memory import bytes_at
 from .layout import Cut, Form
-from .weights import by_group, chunk_starts, lengths
+from .weights import Lines, by_group, chunk_starts, chunk_sums, lengths
 
 
 class Rows(NamedTuple):
@@ -24,16 +25,16 @@ class Rows(NamedTuple):
 
 def rows_of(m: Matrix, cut: Cut, form: Form, shift: int, w_shift: int) -> Rows:
     """Rows of an array; its own memory where it can be read as it is."""
-    count = m.over.rows
-    whole = cut.plain and cut.k == cut.row_bytes and not shift
-    stored = m.codes.view(np.int8) if whole else np.empty((count, cut.row_bytes), np.int8)
-    sums = np.zeros((count, cut.groups * cut.chunks), np.int32)
+    count, lines = m.over.rows, Lines.of(m.codes)
+    stored = m.codes.view(np.int8)
+    if shift or not cut.plain or cut.k != cut.row_bytes:
+        stored = np.empty((count, cut.row_bytes), np.int8)
+        _fill(lines, stored, cut, np.uint8(shift & 255), chunk_starts(cut), lengths(cut))
     factor = 1 if form.w_zeros else -w_shift
-    if not whole or factor:
-        _store(
-            m.codes.view(np.uint8), stored.view(np.uint8), cut, np.uint8(shift & 255),
-            chunk_starts(cut), lengths(cut), factor, sums, not whole,
-        )  # fmt: skip
+    if factor:
+        sums = (chunk_sums(lines, m.code.min < 0, cut) + shift * lengths(cut)) * np.int32(factor)
+    else:
+        sums = np.zeros((count, cut.groups * cut.chunks), np.int32)
     scales = np.ascontiguousarray(by_group(m.scales, m.over, cut))
     zeros = np.zeros((count, 0), np.int32)
     if form.x_zeros:
@@ -44,19 +45,13 @@ def rows_of(m: Matrix, cut: Cut, form: Form, shift: int, w_shift: int) -> Rows:
 
 
 @jit
-def _store(
-    codes: Any, stored: Any, cut: Any, flip: Any, starts: Any, counts: Any, factor: int, sums: Any, move: bool
-) -> None:
-    """Codes to their places, and their sums."""
-    for row in range(codes.shape[0]):
-        line, made = codes[row], stored[row]
+def _fill(lines: Any, stored: Any, cut: Any, flip: Any, starts: Any, counts: Any) -> None:
+    """Codes to their places, zeros behind those of each chunk."""
+    codes, bytes_ = bytes_at(lines.address, lines.rows, lines.pitch), stored.view(np.uint8)
+    for row in range(lines.rows):
+        line, made = codes[row], bytes_[row]
         for chunk in range(len(starts)):
-            left, total, at = starts[chunk], np.int32(0), 4 * cut.fours * chunk
-            if move:
-                for i in range(counts[chunk]):
-                    made[at + i] = line[left + i] ^ flip
-                made[at + counts[chunk] : at + 4 * cut.fours] = 0
-            if factor:
-                for i in range(counts[chunk]):
-                    total += np.int32(np.int8(line[left + i] ^ flip))
-                sums[row, chunk] = total * np.int32(factor)
+            left, at = starts[chunk], 4 * cut.fours * chunk
+            for i in range(counts[chunk]):
+                made[at + i] = line[left + i] ^ flip
+            made[at + counts[chunk] : at + 4 * cut.fours] = 0

@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from ...scaled import Matrix, ScaledArray
 from ...threads import share
 from ..machine.jit import jit
+from ..machine.memory import bytes_at
 from .layout import ROWS, Cut, Form
 
 FREE = 1 << 16  # codes that a thread lays out at a time
@@ -24,6 +25,19 @@ class Slabs(NamedTuple):
     scales: NDArray[np.float32]  # [slabs, groups, 16]
     zeros: NDArray[np.int32]  # the same, of stored codes; or empty
     sums: NDArray[np.int32]  # [slabs, chunks of all groups, 16]: of codes less their zero points; or empty
+
+
+class Lines(NamedTuple):
+    """Rows of bytes in memory, as compiled code finds them, whoever may write to them."""
+
+    address: int
+    rows: int
+    pitch: int  # bytes from a row to the next
+
+    @staticmethod
+    def of(codes: NDArray[Any]) -> Lines:
+        """Those of codes with neighbours side by side."""
+        return Lines(codes.ctypes.data, len(codes), codes.strides[0])
 
 
 @cache
@@ -41,9 +55,9 @@ def _slabs(m: Matrix, cut: Cut, form: Form, shift: int) -> Slabs:
     memory = np.empty(count * ROWS * cut.row_bytes + 64, np.uint8)
     skip = -memory.ctypes.data % 64
     codes = memory[skip:][: count * ROWS * cut.row_bytes].reshape(count, ROWS * cut.row_bytes)
-    stored, flip = m.codes.view(np.uint8), np.uint8(shift & 255)
+    lines, flip = Lines.of(m.codes), np.uint8(shift & 255)
     share(
-        lambda first, stop: _lay(stored, codes, cut, flip, first, stop),
+        lambda first, stop: _lay(lines, codes, cut, flip, first, stop),
         count,
         max(1, FREE // (ROWS * max(cut.k, 1))),
     )
@@ -52,7 +66,7 @@ def _slabs(m: Matrix, cut: Cut, form: Form, shift: int) -> Slabs:
     zeros = by_group(m.zeros, m.over, cut).astype(np.int32) if m.zeros is not None else None
     sums = none
     if form.x_zeros:
-        found = chunk_sums(m.codes, cut)
+        found = chunk_sums(lines, m.code.min < 0, cut)
         if zeros is not None:
             found -= np.repeat(zeros, cut.chunks, axis=1) * lengths(cut)
         sums = _by_slabs(found, count)
@@ -60,9 +74,9 @@ def _slabs(m: Matrix, cut: Cut, form: Form, shift: int) -> Slabs:
 
 
 @jit
-def _lay(stored: Any, codes: Any, cut: Any, flip: Any, first: int, stop: int) -> None:
+def _lay(lines: Any, codes: Any, cut: Any, flip: Any, first: int, stop: int) -> None:
     """Slabs ``first`` … ``stop``, of bytes with some bits turned."""
-    n = stored.shape[0]
+    stored, n = bytes_at(lines.address, lines.rows, lines.pitch), lines.rows
     for slab in range(first, stop):
         made = codes[slab]
         made[:] = 0
@@ -98,23 +112,30 @@ def chunk_starts(cut: Cut) -> NDArray[np.int64]:
     return np.minimum(starts, cut.k)
 
 
-def chunk_sums(codes: NDArray[Any], cut: Cut) -> NDArray[np.int32]:
+def chunk_sums(lines: Lines, signed: bool, cut: Cut) -> NDArray[np.int32]:
     """Sums of the codes of each chunk [rows, chunks]."""
-    found = np.zeros((len(codes), cut.groups * cut.chunks), np.int32)
-    starts, counts = chunk_starts(cut), lengths(cut)
-    share(lambda first, stop: _sum(codes, starts, counts, found, first, stop), len(codes), 16)
+    found = np.zeros((lines.rows, cut.groups * cut.chunks), np.int32)
+    starts, counts, add = chunk_starts(cut), lengths(cut), _sums(signed)
+    share(lambda first, stop: add(lines, starts, counts, found, first, stop), lines.rows, 16)
     return found
 
 
-@jit
-def _sum(codes: Any, starts: Any, counts: Any, found: Any, first: int, stop: int) -> None:
-    for row in range(first, stop):
-        line = codes[row]
-        for chunk in range(len(starts)):
-            total, left = np.int32(0), starts[chunk]
-            for i in range(left, left + counts[chunk]):
-                total += np.int32(line[i])
-            found[row, chunk] = total
+@cache
+def _sums(signed: bool) -> Any:
+    """Compiled: for signed bytes or unsigned ones."""
+    kind = np.int8 if signed else np.uint8
+
+    def add(lines: Any, starts: Any, counts: Any, found: Any, first: int, stop: int) -> None:
+        codes = bytes_at(lines.address, lines.rows, lines.pitch)
+        for row in range(first, stop):
+            line = codes[row].view(kind)
+            for chunk in range(len(starts)):
+                total, left = np.int32(0), starts[chunk]
+                for i in range(counts[chunk]):
+                    total += np.int32(line[left + i])
+                found[row, chunk] = total
+
+    return jit(add)
 
 
 def _by_slabs(values: NDArray[Any], count: int) -> NDArray[Any]:
