@@ -16,6 +16,7 @@ in int32, which may pass over its ends and come back: only the result has to fit
 
 from __future__ import annotations
 
+from functools import cache
 from typing import NamedTuple
 
 from ...problems import INT32, Operand, ScaledLinear
@@ -56,6 +57,7 @@ class Form(NamedTuple):
     dot: str  # which dot product, in simd.DOTS
 
 
+@cache
 def cut_of(problem: ScaledLinear) -> Cut:
     """How the K of a problem is cut."""
     k, group = problem.k, problem.group
@@ -68,6 +70,7 @@ def cut_of(problem: ScaledLinear) -> Cut:
     return Cut(k, group, groups, chunk, chunks, -(-chunk // 4))
 
 
+@cache
 def form_of(problem: ScaledLinear, target: Target) -> Form:
     """Which terms the products of a problem have on a CPU."""
     dot = target.dot

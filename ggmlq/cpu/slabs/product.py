@@ -26,8 +26,8 @@ AT_ONCE = {32: 12, 8: 2, 4: 1}  # rows of activations, by the vector registers t
 class Operands(NamedTuple):
     """Arguments of the kernel, as addresses and sizes."""
 
-    slabs: int
     slab_bytes: int
+    slabs: int
     w_scales: int
     w_zeros: int
     w_sums: int
@@ -57,8 +57,7 @@ def multiply(problem: ScaledLinear, x: ScaledArray, w: ScaledArray, out: Any) ->
     slabs = w.prepared(maker(cut, form, shift))
     rows = rows_of(x.matrix(), cut, form, x_shift(problem.x), shift)
     given = Operands(
-        slabs.codes.ctypes.data, slabs.codes.shape[1],
-        slabs.scales.ctypes.data, slabs.zeros.ctypes.data, slabs.sums.ctypes.data,
+        *slabs.at,
         rows.codes.ctypes.data, rows.codes.strides[0],
         rows.scales.ctypes.data, rows.zeros.ctypes.data, rows.sums.ctypes.data,
         problem.m, problem.n, out.ctypes.data, cut.groups, cut.chunks, cut.fours,

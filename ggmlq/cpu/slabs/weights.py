@@ -25,6 +25,7 @@ class Slabs(NamedTuple):
     scales: NDArray[np.float32]  # [slabs, groups, 16]
     zeros: NDArray[np.int32]  # the same, of stored codes; or empty
     sums: NDArray[np.int32]  # [slabs, chunks of all groups, 16]: of codes less their zero points; or empty
+    at: tuple[int, ...]  # bytes of a slab, then addresses: of codes, scales, zeros and sums
 
 
 class Lines(NamedTuple):
@@ -70,7 +71,9 @@ def _slabs(m: Matrix, cut: Cut, form: Form, shift: int) -> Slabs:
         if zeros is not None:
             found -= np.repeat(zeros, cut.chunks, axis=1) * lengths(cut)
         sums = _by_slabs(found, count)
-    return Slabs(codes, scales, none if zeros is None else _by_slabs(zeros + np.int32(shift), count), sums)
+    stored = none if zeros is None else _by_slabs(zeros + np.int32(shift), count)
+    parts = codes, scales, stored, sums
+    return Slabs(*parts, (codes.shape[1], *(part.ctypes.data for part in parts)))
 
 
 @jit
@@ -94,10 +97,13 @@ def _lay(lines: Any, codes: Any, cut: Any, flip: Any, first: int, stop: int) -> 
 def by_group(values: NDArray[Any], over: Any, cut: Cut) -> NDArray[Any]:
     """Scales or zero points [rows, groups], from those of tiles."""
     rows = np.arange(over.rows) // over.r
+    if over.r == 1 and over.c == cut.group:
+        return values  # as they are
     columns = np.arange(cut.groups) * cut.group // over.c
     return values[rows[:, None], columns]
 
 
+@cache
 def lengths(cut: Cut) -> NDArray[np.int32]:
     """How many codes each chunk has."""
     starts = chunk_starts(cut)
@@ -105,6 +111,7 @@ def lengths(cut: Cut) -> NDArray[np.int32]:
     return np.maximum(ends - starts, 0).astype(np.int32)
 
 
+@cache
 def chunk_starts(cut: Cut) -> NDArray[np.int64]:
     """Where chunks begin; those behind the end of K are empty."""
     groups, parts = np.arange(cut.groups) * cut.group, np.arange(cut.chunks) * cut.chunk
