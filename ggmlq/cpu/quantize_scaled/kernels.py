@@ -90,7 +90,16 @@ def encoded(kind: Kind) -> Any:
             bottom = min(top + cut.high, min((band + 1) * cut.r, cut.rows))
             right = min(left + cut.wide, cut.columns)
             # a unit begins with a tile, or lies in one
-            put(lines, cut.c, top, bottom, left, right, scales[band, left // cut.c :], zeros[band, left // cut.c :])
+            put(
+                lines,
+                cut.c,
+                top,
+                bottom,
+                left,
+                right,
+                scales[band, left // cut.c :],
+                zeros[band, left // cut.c :],
+            )
 
     return jit(encode)
 

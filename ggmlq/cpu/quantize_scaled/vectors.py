@@ -53,15 +53,19 @@ class Vectors(Simd):
         """Sixteen numbers as float32, or the first ``count`` of them, the others 0."""
         b = self.builder
         stored = FLOATS if self.width == 4 else vec(I16, LANES)
-        read = self.load(address, stored) if count is None else self._some(address, stored, count)
+        read = self.some(address, stored, count)
         if self.kind == "float32":
             return read
         if self.kind == "float16":
             return widened(b, read)
         return b.bitcast(b.shl(b.zext(read, INTS), ints(16)), FLOATS)
 
-    def _some(self, address: Any, kind: Any, count: Any) -> Any:
-        name = "llvm.masked.load.v16" + ("f32.p0" if kind is FLOATS else "i16.p0")
+    def some(self, address: Any, kind: Any, count: Any = None) -> Any:
+        """Sixteen numbers as they are stored, or the first ``count`` of them, the others 0."""
+        if count is None:
+            return self.load(address, kind)
+        bits = "f32" if kind.element == F32 else f"i{kind.element.width}"
+        name = f"llvm.masked.load.v16{bits}.p0"
         pointer = self.builder.inttoptr(address, kind.as_pointer())
         return self.call(name, kind, pointer, I32(1), self._first(count), ir.Constant(kind, None))
 
@@ -75,9 +79,9 @@ class Vectors(Simd):
         if count is None:
             self.store(codes, address)
             return
-        bits = codes.type.element.width
+        kind = codes.type.element
         pointer = self.builder.inttoptr(address, codes.type.as_pointer())
-        name = f"llvm.masked.store.v16i{bits}.p0"
+        name = f"llvm.masked.store.v16{'f32' if kind == F32 else f'i{kind.width}'}.p0"
         self.call(name, ir.VoidType(), codes, pointer, I32(1), self._first(count))
 
     def soon(self, address: Any) -> None:

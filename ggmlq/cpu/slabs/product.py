@@ -81,7 +81,9 @@ def kernel(form: Form, most: int, kind: Target) -> Any:
             row = 0
             while row < given.m:
                 left = given.m - row
-                done = most if left >= most else at_four if left >= at_four else at_two if left >= at_two else 1
+                done = (
+                    most if left >= most else at_four if left >= at_four else at_two if left >= at_two else 1
+                )
                 x, x_scales = given.x + row * given.x_pitch, given.x_scales + 4 * row * given.groups
                 x_zeros, x_sums = given.x_zeros + 4 * row * given.groups, given.x_sums + 4 * row * of_chunks
                 for slab in range(start, min(start + near, stop)):
@@ -89,21 +91,80 @@ def kernel(form: Form, most: int, kind: Target) -> Any:
                     whole = column + ROWS <= given.n
                     to = given.out + 4 * (row * given.n + column) if whole else edge.ctypes.data
                     line = 4 * given.n if whole else 4 * ROWS
-                    codes, w_scales = given.slabs + slab * given.slab_bytes, given.w_scales + 64 * slab * given.groups
+                    codes, w_scales = (
+                        given.slabs + slab * given.slab_bytes,
+                        given.w_scales + 64 * slab * given.groups,
+                    )
                     w_zeros = given.w_zeros + 64 * slab * given.groups
                     w_sums = given.w_sums + 64 * slab * of_chunks
                     if done == most:
-                        several(codes, w_scales, w_zeros, w_sums, x, x_scales, x_zeros, x_sums, given.x_pitch,
-                                to, line, given.groups, given.chunks, given.fours)
+                        several(
+                            codes,
+                            w_scales,
+                            w_zeros,
+                            w_sums,
+                            x,
+                            x_scales,
+                            x_zeros,
+                            x_sums,
+                            given.x_pitch,
+                            to,
+                            line,
+                            given.groups,
+                            given.chunks,
+                            given.fours,
+                        )
                     elif done == at_four:
-                        four(codes, w_scales, w_zeros, w_sums, x, x_scales, x_zeros, x_sums, given.x_pitch,
-                             to, line, given.groups, given.chunks, given.fours)
+                        four(
+                            codes,
+                            w_scales,
+                            w_zeros,
+                            w_sums,
+                            x,
+                            x_scales,
+                            x_zeros,
+                            x_sums,
+                            given.x_pitch,
+                            to,
+                            line,
+                            given.groups,
+                            given.chunks,
+                            given.fours,
+                        )
                     elif done == at_two:
-                        two(codes, w_scales, w_zeros, w_sums, x, x_scales, x_zeros, x_sums, given.x_pitch,
-                            to, line, given.groups, given.chunks, given.fours)
+                        two(
+                            codes,
+                            w_scales,
+                            w_zeros,
+                            w_sums,
+                            x,
+                            x_scales,
+                            x_zeros,
+                            x_sums,
+                            given.x_pitch,
+                            to,
+                            line,
+                            given.groups,
+                            given.chunks,
+                            given.fours,
+                        )
                     else:
-                        one(codes, w_scales, w_zeros, w_sums, x, x_scales, x_zeros, x_sums, given.x_pitch,
-                            to, line, given.groups, given.chunks, given.fours)
+                        one(
+                            codes,
+                            w_scales,
+                            w_zeros,
+                            w_sums,
+                            x,
+                            x_scales,
+                            x_zeros,
+                            x_sums,
+                            given.x_pitch,
+                            to,
+                            line,
+                            given.groups,
+                            given.chunks,
+                            given.fours,
+                        )
                     if not whole:
                         out[row : row + done, column:] = edge[:done, : given.n - column]
                 row += done
