@@ -61,14 +61,19 @@ class Beside(NamedTuple):
             )
         if not zeros.shape and self.over.shape == (1, 1):
             zeros = namespace(self.codes).asarray(zeros).reshape(1, 1)
+        if is_host(zeros) and zeros.size and not (code.min <= zeros.min() and zeros.max() <= code.max):
+            raise CodeError(
+                f"{self.asked}: zeros reach from {zeros.min()} to {zeros.max()}; a zero point is a code of "
+                f"{code.name}, {code.min} … {code.max}; clip them to that"
+            )
         return self._fitting(zeros, "zeros")
 
     def _fitting(self, array: Any, name: str) -> Any:
         """Of one device with the codes, and one a tile."""
         if device_of(array) != device_of(self.codes):
             raise DeviceError(
-                f"{self.asked}: codes are on {device_of(self.codes)}, {name} on {device_of(array)}; all parts "
-                "are on one device; move them with cupy.asarray(a) or a.get()"
+                f"{self.asked}: codes are on {device_of(self.codes)}, {name} on {device_of(array)}; all "
+                "parts are on one device; move them with cupy.asarray(a) or a.get()"
             )
         want = self.over.shape
         if array.shape != want:

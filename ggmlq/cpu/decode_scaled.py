@@ -25,12 +25,13 @@ from .machine.target import Target, target
 from .quantize_scaled.vectors import LANES, Vectors, walk
 
 HALF_MANTISSA, HALF_BIAS = 10, 15
+SLAB = 1 << 20  # codes that are decoded before they are converted further
 GRAIN = 1 << 15  # codes that a thread decodes at a time
 NO_ZEROS = np.zeros((1, 1), np.int32)
 
 
-def decode(m: Matrix, rows: slice, out: NDArray[np.float32], alone: bool = False) -> None:
-    """Some rows of a matrix into ``out``; ``alone``: on this thread."""
+def decode(m: Matrix, rows: slice, out: NDArray[np.float32]) -> None:
+    """Some rows of a matrix into ``out``."""
     work, first = kernel(m.code, m.zeros is not None, target()), rows.start
     lines = m.codes.ctypes.data + first * m.codes.strides[0], m.codes.strides[0]
     scales = np.ascontiguousarray(m.scales)
@@ -38,11 +39,22 @@ def decode(m: Matrix, rows: slice, out: NDArray[np.float32], alone: bool = False
     tile, to = (m.over.columns, first, m.over.r, m.over.c), (out.ctypes.data, out.strides[0])
     if not out.size:
         return
-    if alone:
-        work(lines, tile, scales, zeros, to, 0, rows.stop - first)
-        return
     grain = max(1, GRAIN // m.over.columns)
     share(lambda a, b: work(lines, tile, scales, zeros, to, a, b), rows.stop - first, grain)
+
+
+def decode_into(m: Matrix, out: NDArray[Any]) -> None:
+    """All of a matrix, in any dtype of floats: float32 first, a few rows at a time."""
+    if out.dtype == np.float32:
+        decode(m, slice(0, len(out)), out)
+        return
+    step = max(1, SLAB // m.over.columns)
+    with np.errstate(all="ignore"):
+        for start in range(0, len(out), step):
+            rows = slice(start, min(start + step, len(out)))
+            part = np.empty((rows.stop - start, m.over.columns), np.float32)
+            decode(m, rows, part)
+            out[rows] = part
 
 
 @cache

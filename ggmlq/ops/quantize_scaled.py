@@ -206,6 +206,9 @@ def dequantize_scaled(s: ScaledArray, dtype: DTypeLike | None = np.float32) -> A
     with on_device_of(f"dequantize of {s!r}", s.codes, s):
         m = s.matrix()
         out = namespace(m.codes).empty((m.over.rows, m.over.columns), kind)
+        if is_host(out) and out.size >= PATIENCE:
+            importlib.import_module("ggmlq.cpu.decode_scaled").decode_into(m, out)
+            return out.reshape(s.shape)
         step = max(1, SLAB // max(m.over.columns, 1)) if is_host(out) else max(m.over.rows, 1)
         with np.errstate(all="ignore"):
             for start in range(0, m.over.rows, step):

@@ -62,6 +62,15 @@ def fused(kind: Kind) -> Any:
     return jit(quantize)
 
 
+@inner
+def _place(cut: Any, unit: int) -> Any:
+    """Band, first and last row, first and last column of a unit."""
+    band, part = unit // (cut.parts * cut.across), unit // cut.across % cut.parts
+    top, left = band * cut.r + part * cut.high, unit % cut.across * cut.wide
+    bottom = min(top + cut.high, (band + 1) * cut.r, cut.rows)
+    return band, top, bottom, left, min(left + cut.wide, cut.columns)
+
+
 @cache
 def measured(kind: Kind) -> Any:
     """Compiled: the extremes of units ``first`` … ``stop``, which are parts of tiles."""
@@ -69,10 +78,7 @@ def measured(kind: Kind) -> Any:
 
     def find(lines: Any, cut: Any, low: Any, high: Any, first: int, stop: int) -> None:
         for unit in range(first, stop):
-            band, part = unit // (cut.parts * cut.across), unit // cut.across % cut.parts
-            top, left = band * cut.r + part * cut.high, unit % cut.across * cut.wide
-            bottom = min(top + cut.high, min((band + 1) * cut.r, cut.rows))
-            right = min(left + cut.wide, cut.columns)
+            _, top, bottom, left, right = _place(cut, unit)
             measure(lines, cut.wide, top, bottom, left, right, low[unit : unit + 1], high[unit : unit + 1])
 
     return jit(find)
@@ -85,21 +91,10 @@ def encoded(kind: Kind) -> Any:
 
     def encode(lines: Any, cut: Any, scales: Any, zeros: Any, first: int, stop: int) -> None:
         for unit in range(first, stop):
-            band, part = unit // (cut.parts * cut.across), unit // cut.across % cut.parts
-            top, left = band * cut.r + part * cut.high, unit % cut.across * cut.wide
-            bottom = min(top + cut.high, min((band + 1) * cut.r, cut.rows))
-            right = min(left + cut.wide, cut.columns)
+            band, top, bottom, left, right = _place(cut, unit)
             # a unit begins with a tile, or lies in one
-            put(
-                lines,
-                cut.c,
-                top,
-                bottom,
-                left,
-                right,
-                scales[band, left // cut.c :],
-                zeros[band, left // cut.c :],
-            )
+            t = left // cut.c
+            put(lines, cut.c, top, bottom, left, right, scales[band, t:], zeros[band, t:])
 
     return jit(encode)
 

@@ -59,7 +59,8 @@ def far(over: Tiling, itemsize: int) -> Cut:
 
 def flat(over: Tiling, itemsize: int) -> Cut:
     """Units to encode where scales are known: rows of tiles, in parts."""
-    columns = max(over.c, NEAR // itemsize // over.c * over.c)
+    near_by = NEAR // itemsize
+    columns = near_by if over.c >= over.columns else max(over.c, near_by // over.c * over.c)
     high = min(over.r, max(1, NEAR // (min(columns, over.columns) * itemsize)))
     return _cut(over, high, columns)
 

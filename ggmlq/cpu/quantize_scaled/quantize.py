@@ -118,10 +118,10 @@ def _ordered(scales: NDArray[Any], zeros: Any, rule: Rule) -> tuple[NDArray[Any]
     """Both in the order that is asked for."""
     if rule.order == "rows":
         return scales, zeros
-    found = []
-    for part in (scales, zeros):
-        made = None if part is None else empty(np, part.shape, part.dtype, rule.order)
-        if made is not None:
-            made[...] = part
-        found.append(made)
-    return found[0], found[1]
+
+    def moved(part: NDArray[Any]) -> NDArray[Any]:
+        made: NDArray[Any] = empty(np, part.shape, part.dtype, rule.order)
+        made[...] = part
+        return made
+
+    return moved(scales), None if zeros is None else moved(zeros)

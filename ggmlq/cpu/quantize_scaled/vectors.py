@@ -196,7 +196,7 @@ def extremes(kind: str, both: bool, target: Target) -> Any:
 
     @intrinsic
     def extreme(typing: Any, address: Any, count: Any, low: Any, high: Any) -> Any:
-        pair = types.UniTuple(types.float32, 2)
+        pair: Any = types.UniTuple(types.float32, 2)  # type: ignore[no-untyped-call]
 
         def emit(context: Any, builder: Any, signature: Any, args: Any) -> Any:
             found = _extremes(Vectors(builder, target, kind), both, *args)
@@ -240,7 +240,7 @@ def _one(v: Vectors, values: Any, better: Any) -> Any:
 
 @cache
 def encoder(kind: str, code: Code, rounding: str, zeros: bool, target: Target) -> Any:
-    """An intrinsic that encodes numbers in a row: (their address, that of the codes, count, scale, zero point).
+    """An intrinsic that encodes numbers in a row: their address, that of the codes, count, scale, zero point.
 
     ``ahead`` is how many bytes behind each number one lies that is wanted next: memory is asked for it
     here, where it would have nothing to do otherwise.

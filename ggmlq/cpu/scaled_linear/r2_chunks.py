@@ -15,10 +15,11 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from ...ladder import register
 from ...problems import INT32, ScaledLinear
-from ...scaled import ScaledArray
+from ...scaled import Matrix, ScaledArray
 from ...threads import share
 from ..machine.floats import fma
 from ..machine.jit import jit
@@ -38,14 +39,19 @@ def refuses(problem: ScaledLinear) -> str | None:
 def launch(x: ScaledArray, w: ScaledArray, out: Any) -> None:
     a, b = x.matrix(), w.matrix()
     group = max(1, min(a.over.c, b.over.c))
-    left, right = (np.ascontiguousarray(m.codes).astype(np.int32) for m in (a, b))
-    for m, codes in ((a, left), (b, right)):
-        if m.zeros is not None:
-            rows = np.arange(m.over.rows) // m.over.r
-            codes -= m.zeros[rows[:, None], np.arange(m.over.columns) // m.over.c].astype(np.int32)
+    left, right = _whole(a), _whole(b)
     scales = [np.ascontiguousarray(m.row_scales(np)) for m in (a, b)]
     every = a.over.c, b.over.c
     share(lambda first, stop: _multiply(left, right, *scales, every, out, group, first, stop), b.over.rows)
+
+
+def _whole(m: Matrix) -> NDArray[np.int32]:
+    """Codes less their zero points."""
+    codes: NDArray[np.int32] = m.codes.astype(np.int32)
+    if m.zeros is not None:
+        rows = np.arange(m.over.rows) // m.over.r
+        codes -= m.zeros[rows[:, None], np.arange(m.over.columns) // m.over.c].astype(np.int32)
+    return codes
 
 
 @jit

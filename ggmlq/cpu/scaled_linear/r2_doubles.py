@@ -58,7 +58,7 @@ def launch(x: ScaledArray, w: ScaledArray, out: Any) -> None:
 
 def _wide(m: Matrix, rows: slice) -> NDArray[np.float64]:
     """Codes less their zero points."""
-    values = m.codes[rows].astype(np.float64)
+    values: NDArray[np.float64] = m.codes[rows].astype(np.float64)
     if m.zeros is not None:
         tiles = np.arange(rows.start, rows.stop) // m.over.r
         columns = np.arange(m.over.columns) // m.over.c
@@ -73,7 +73,8 @@ def _largest(values: NDArray[np.float64]) -> float:
 def _sum(left: Any, right: Any, first: int, stop: int, chunk: int) -> NDArray[Any]:
     """The exact sums of a group as float32."""
     if stop - first <= chunk:
-        return (left[:, first:stop] @ right[:, first:stop].T).astype(np.float32)
+        found: NDArray[Any] = (left[:, first:stop] @ right[:, first:stop].T).astype(np.float32)
+        return found
     total = np.zeros((len(left), len(right)), np.int64)
     for start in range(first, stop, chunk):
         part = slice(start, min(start + chunk, stop))

@@ -55,9 +55,10 @@ def multiply(problem: ScaledLinear, x: ScaledArray, w: ScaledArray, out: Any) ->
     kind, cut = target(), cut_of(problem)
     form, shift = form_of(problem, kind), w_shift(problem.w, kind)
     slabs = w.prepared(maker(cut, form, shift))
+    nbytes, at, w_scales, w_zeros, w_sums = slabs.at
     rows = rows_of(x.matrix(), cut, form, x_shift(problem.x), shift)
     given = Operands(
-        *slabs.at,
+        nbytes, at, w_scales, w_zeros, w_sums,
         rows.codes.ctypes.data, rows.codes.strides[0],
         rows.scales.ctypes.data, rows.zeros.ctypes.data, rows.sums.ctypes.data,
         problem.m, problem.n, out.ctypes.data, cut.groups, cut.chunks, cut.fours,

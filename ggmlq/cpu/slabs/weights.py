@@ -25,7 +25,7 @@ class Slabs(NamedTuple):
     scales: NDArray[np.float32]  # [slabs, groups, 16]
     zeros: NDArray[np.int32]  # the same, of stored codes; or empty
     sums: NDArray[np.int32]  # [slabs, chunks of all groups, 16]: of codes less their zero points; or empty
-    at: tuple[int, ...]  # bytes of a slab, then addresses: of codes, scales, zeros and sums
+    at: tuple[int, int, int, int, int]  # bytes of a slab, then addresses: of codes, scales, zeros and sums
 
 
 class Lines(NamedTuple):
@@ -72,8 +72,8 @@ def _slabs(m: Matrix, cut: Cut, form: Form, shift: int) -> Slabs:
             found -= np.repeat(zeros, cut.chunks, axis=1) * lengths(cut)
         sums = _by_slabs(found, count)
     stored = none if zeros is None else _by_slabs(zeros + np.int32(shift), count)
-    parts = codes, scales, stored, sums
-    return Slabs(*parts, (codes.shape[1], *(part.ctypes.data for part in parts)))
+    at = codes.shape[1], codes.ctypes.data, scales.ctypes.data, stored.ctypes.data, sums.ctypes.data
+    return Slabs(codes, scales, stored, sums, at)
 
 
 @jit
@@ -88,7 +88,7 @@ def _lay(lines: Any, codes: Any, cut: Any, flip: Any, first: int, stop: int) -> 
             for chunk in range(cut.groups * cut.chunks):
                 group, part = chunk // cut.chunks, chunk % cut.chunks
                 left = group * cut.group + part * cut.chunk
-                right = min(left + cut.chunk, min((group + 1) * cut.group, cut.k))
+                right = min(left + cut.chunk, (group + 1) * cut.group, cut.k)
                 at = 64 * chunk * cut.fours + 4 * r
                 for i in range(right - left):
                     made[at + 64 * (i >> 2) + (i & 3)] = row[left + i] ^ flip
@@ -100,7 +100,8 @@ def by_group(values: NDArray[Any], over: Any, cut: Cut) -> NDArray[Any]:
     if over.r == 1 and over.c == cut.group:
         return values  # as they are
     columns = np.arange(cut.groups) * cut.group // over.c
-    return values[rows[:, None], columns]
+    found: NDArray[Any] = values[rows[:, None], columns]
+    return found
 
 
 @cache
