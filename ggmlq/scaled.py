@@ -131,8 +131,9 @@ class ScaledArray(Keeper):
     def matrix(self) -> Matrix:
         """Everything in two dimensions, as kernels take it; a copy where codes do not lie in rows."""
         codes = self.codes.reshape(self._over.rows, self._over.columns)
-        if codes.strides[-1] != codes.itemsize and codes.shape[-1] > 1:
-            codes = namespace(codes).ascontiguousarray(codes)
+        beside = codes.strides[-1] == codes.itemsize or codes.shape[-1] < 2
+        if not beside or (codes.strides[0] < codes.shape[-1] * codes.itemsize and len(codes) > 1):
+            codes = namespace(codes).ascontiguousarray(codes)  # rows that run up, one after the other
         return Matrix(codes, values(self.scales), self.zeros, self.code, self._over)
 
     def __repr__(self) -> str:

@@ -61,6 +61,11 @@ class Beside(NamedTuple):
             )
         if not zeros.shape and self.over.shape == (1, 1):
             zeros = namespace(self.codes).asarray(zeros).reshape(1, 1)
+        if is_host(zeros) and zeros.size and not (code.min <= zeros.min() and zeros.max() <= code.max):
+            raise CodeError(
+                f"{self.asked}: zeros reach from {zeros.min()} to {zeros.max()}; a zero point is a code of "
+                f"{code.name}, {code.min} … {code.max}; clip them to that"
+            )
         return self._fitting(zeros, "zeros")
 
     def _fitting(self, array: Any, name: str) -> Any:

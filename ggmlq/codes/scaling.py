@@ -81,19 +81,24 @@ def quantize(x: NDArray[Any], over: Tiling, rule: Rule) -> Found:
     scales = empty(np, over.shape, np.float32 if rule.scale == "float32" else np.uint8, rule.order)
     zeros = empty(np, over.shape, np.int32, rule.order) if rule.zeros else None
     with np.errstate(all="ignore"):
-        low, high = _extremes(x, over, rule.zeros)
-        span = high - low if rule.zeros else high
-        steps = np.float32(rule.code.max - (rule.code.min if rule.zeros else 0))
-        scales[...] = stored(np.asarray(np.fmax(span, rule.eps) / steps, np.float32), rule.scale)
-        if zeros is not None:
-            zeros[...] = _zeros(low, values(scales), rule)
+        scales[...], points = scales_of(*_extremes(x, over, rule.zeros), rule)
+    if zeros is not None:
+        zeros[...] = points
     return Found(encode(x, over, rule, scales, zeros), scales, zeros)
+
+
+def scales_of(low: Floats, high: Floats, rule: Rule) -> tuple[NDArray[Any], NDArray[np.int32] | None]:
+    """Scales as they are kept, and zero points, of tiles with these extremes."""
+    span = high - low if rule.zeros else high
+    steps = np.float32(rule.code.max - (rule.code.min if rule.zeros else 0))
+    scales = stored(np.asarray(np.fmax(span, rule.eps) / steps, np.float32), rule.scale)
+    return scales, zero_points(low, values(scales), rule) if rule.zeros else None
 
 
 def zeros_of(x: NDArray[Any], over: Tiling, rule: Rule, scales: NDArray[Any]) -> NDArray[np.int32]:
     """The zero points that go with given scales."""
     with np.errstate(all="ignore"):
-        return _zeros(_extremes(x, over, True)[0], values(scales), rule)
+        return zero_points(_extremes(x, over, True)[0], values(scales), rule)
 
 
 def encode(
@@ -115,7 +120,8 @@ def encode(
     return codes
 
 
-def _zeros(low: Floats, s: Floats, rule: Rule) -> NDArray[np.int32]:
+def zero_points(low: Floats, s: Floats, rule: Rule) -> NDArray[np.int32]:
+    """The codes of 0.0, from the least of each tile."""
     assert isinstance(rule.code, Integer)
     z = rounded(np, np.float32(rule.code.min) - low / s, rule.rounding)
     found: NDArray[np.int32] = rule.code.clipped(np, z).astype(np.int32)

@@ -2,10 +2,12 @@
 
     choice.py     which rung is fast on this CPU: what was measured, in choice.json
     linear/       the ladder: one way to multiply a file, r0_naive … r6_panels, each with its lesson
-    scaled_linear/   the same for codes with scales beside them
+    scaled_linear/    the ladder for codes with scales beside them; slabs/ is the operand of its fast rung
     panels/       the operand of the fast rungs: weights 16 rows at a time, activations as records
+    slabs/        the same for integer codes alone, whose scales stand apart
     unpack/       blocks to codes and scales, one file a format; decode.py makes floats of them
     encode/       floats to blocks, one file a format or a program from the format's own file
+    quantize_scaled/  floats to codes with scales for every tile; decode_scaled.py is the way back
     lanes/        vectors for compiled code: what unpack and encode are written in
     atoms.py      a format's atoms compiled as they stand: what serves a format without files here
     machine/      the CPU itself: instructions, the compiler and its cache on the disk, threads
@@ -29,7 +31,7 @@ How ``x @ q.T`` is computed, for q4_0 and 512 rows of x:
 
 Where something new goes. A format: its file in ``ggmlq/formats``, and all of this serves it; vector code
 for it in ``unpack/``. A rung of ``linear``: ``linear/r7_<name>.py``. Another operation: a folder beside
-``linear/`` with a ladder of its own: for FP8, ``scaled_linear/r0_<name>.py``. Another kind of operand,
-neither panels nor records, such as tiles of 8-bit codes with scales beside them: a folder beside
+``linear/`` with a ladder of its own, as ``scaled_linear/`` is one. Another kind of operand,
+neither panels nor records, as slabs of 8-bit codes with scales beside them: a folder beside
 ``panels/`` with its layout, what makes it and what reads it, so that rungs only say which they take.
 """

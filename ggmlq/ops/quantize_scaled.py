@@ -208,6 +208,9 @@ def dequantize_scaled(s: ScaledArray, dtype: DTypeLike | None = np.float32) -> A
             return cuda_module("dequantize_scaled").dequantize(s, kind)
         m = s.matrix()
         out = np.empty((m.over.rows, m.over.columns), kind)
+        if out.size >= PATIENCE:
+            importlib.import_module("ggmlq.cpu.decode_scaled").decode_into(m, out)
+            return out.reshape(s.shape)
         step = max(1, SLAB // max(m.over.columns, 1))
         with np.errstate(all="ignore"):
             for start in range(0, m.over.rows, step):

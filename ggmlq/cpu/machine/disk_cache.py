@@ -20,7 +20,7 @@ from numba.core.caching import CompileResultCacheImpl
 from ...cache import Generation, sources
 from .features import compiled_for, cpu_name
 
-SOURCES = ("cpu", "formats", "packing.py")  # of the package: what compiled code comes from
+SOURCES = ("codes", "cpu", "formats", "packing.py")  # of the package: what compiled code comes from
 
 
 @cache

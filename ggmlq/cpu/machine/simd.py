@@ -18,7 +18,8 @@ from llvmlite import ir
 
 from .target import Target
 
-I8, I16, I32, I64, F16, F32 = (*map(ir.IntType, (8, 16, 32, 64)), ir.HalfType(), ir.FloatType())
+I1, I8, I16, I32, I64 = map(ir.IntType, (1, 8, 16, 32, 64))
+F16, F32 = ir.HalfType(), ir.FloatType()
 
 
 def vec(kind: ir.Type, n: int) -> ir.VectorType:
@@ -184,6 +185,28 @@ def _avx2(simd: Simd, sums: Any, pieces: Any, x: Any) -> Any:
     return simd.join(added)
 
 
+def _halves(simd: Simd, codes: Any) -> Any:
+    """Twice 32 bytes, each as the even and the odd ones of its 16-bit words."""
+    words = vec(I16, 16)
+    pieces = [simd.builder.bitcast(simd.part(codes, start, 32), words) for start in (0, 32)]
+    return [
+        (simd.builder.ashr(simd.builder.shl(piece, _all(words, 8)), _all(words, 8)),
+         simd.builder.ashr(piece, _all(words, 8)))
+        for piece in pieces
+    ]  # fmt: skip
+
+
+def _avx2_full(simd: Simd, sums: Any, pieces: Any, x: Any) -> Any:
+    """Any bytes, -128 among them: pairs of 16-bit products are added in 32 bits."""
+    ints, added = vec(I32, 8), []
+    for i, (mine, theirs) in enumerate(zip(pieces, _halves(simd, x), strict=True)):
+        total = simd.part(sums, 8 * i, 8)
+        for w, a in zip(mine, theirs, strict=True):
+            total = simd.builder.add(total, simd.call("llvm.x86.avx2.pmadd.wd", ints, w, a))
+        added.append(total)
+    return simd.join(added)
+
+
 def _plain_operand(simd: Simd, codes: Any) -> Any:
     """The four bytes of each int32 apart, as int32."""
     b = simd.builder
@@ -202,6 +225,7 @@ DOTS: dict[str, tuple[Callable[..., Any], Callable[..., Any]]] = {
     "vnni512": (_vnni512, _as_is),
     "vnni256": (_vnni256, _as_is),
     "avx2": (_avx2, _signs),
+    "avx2 full": (_avx2_full, _halves),
     "sdot": (_sdot, _as_is),
     "plain": (_plain, _plain_operand),
 }

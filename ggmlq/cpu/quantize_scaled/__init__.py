@@ -1,0 +1,17 @@
+"""Floats to codes with scales, compiled: the bits of ``ggmlq/codes/scaling.py`` at the speed of memory.
+
+    pieces.py     how rows and columns are cut: into whole tiles that the cache holds, or parts of large ones
+    vectors.py    16 numbers at a time: widened, compared, divided, encoded
+    kernels.py    the loops over the tiles of a piece
+    quantize.py   quantize, encode, zeros_of: the walk, with threads
+
+A tile that the second cache holds is read from memory once: its largest magnitude first, its codes
+while it is still near. Larger ones (a tensor, long columns) are read twice, there is no other way: all of
+a tile must be seen before the first code. What memory then carries is 9 bytes for a float32, not 5.
+
+Tiles of fewer than 16 columns of more, and what is empty, are left to NumPy.
+"""
+
+from .quantize import encode, quantize, zeros_of
+
+__all__ = ["encode", "quantize", "zeros_of"]

@@ -1,0 +1,183 @@
+"""The loops over the tiles of a unit: extremes, scales, codes. Compiled for a dtype, a code and a rule."""
+
+from __future__ import annotations
+
+from functools import cache
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from ...codes import CODES, Code
+from ..atoms import verb
+from ..machine.floats import bits
+from ..machine.jit import inner, jit
+from ..machine.target import Target
+from .vectors import WIDTH, encoder, extremes
+
+
+class Kind(NamedTuple):
+    """What a kernel is compiled for."""
+
+    read: str  # dtype of the numbers
+    code: Code
+    rounding: str
+    zeros: bool
+    scale: str  # "float32" or "e8m0"
+    target: Target
+
+
+class Lines(NamedTuple):
+    """Where numbers and codes lie: addresses of the first, and bytes from a row to the next."""
+
+    numbers: int
+    pitch: int
+    codes: int
+    codes_pitch: int
+
+
+@cache
+def fused(kind: Kind) -> Any:
+    """Compiled: units ``first`` … ``stop`` of whole tiles, from numbers to codes, scales and zero points."""
+    measure, put, ruled = _measure(kind), _put(kind), _ruled(kind)
+
+    def quantize(lines: Any, cut: Any, eps: Any, scales: Any, zeros: Any, first: int, stop: int) -> None:
+        tiles = -(-cut.wide // cut.c)
+        low, high = np.empty(tiles, np.float32), np.empty(tiles, np.float32)
+        steps, points = np.empty(tiles, np.float32), np.zeros(tiles, np.int32)
+        for unit in range(first, stop):
+            band, section = unit // cut.across, unit % cut.across
+            top, left = band * cut.r, section * cut.wide
+            bottom, right = min(top + cut.r, cut.rows), min(left + cut.wide, cut.columns)
+            low[:] = 0
+            high[:] = 0
+            measure(lines, cut.c, top, bottom, left, right, low, high)
+            for t in range(-(-(right - left) // cut.c)):
+                kept, step, point = ruled(low[t], high[t], eps)
+                scales[band, left // cut.c + t] = kept
+                steps[t], points[t] = step, point
+                if zeros is not None:
+                    zeros[band, left // cut.c + t] = point
+            put(lines, cut.c, top, bottom, left, right, steps, points)
+
+    return jit(quantize)
+
+
+@inner
+def _place(cut: Any, unit: int) -> Any:
+    """Band, first and last row, first and last column of a unit."""
+    band, part = unit // (cut.parts * cut.across), unit // cut.across % cut.parts
+    top, left = band * cut.r + part * cut.high, unit % cut.across * cut.wide
+    bottom = min(top + cut.high, (band + 1) * cut.r, cut.rows)
+    return band, top, bottom, left, min(left + cut.wide, cut.columns)
+
+
+@cache
+def measured(kind: Kind) -> Any:
+    """Compiled: the extremes of units ``first`` … ``stop``, which are parts of tiles."""
+    measure = _measure(kind)
+
+    def find(lines: Any, cut: Any, low: Any, high: Any, first: int, stop: int) -> None:
+        for unit in range(first, stop):
+            _, top, bottom, left, right = _place(cut, unit)
+            measure(lines, cut.wide, top, bottom, left, right, low[unit : unit + 1], high[unit : unit + 1])
+
+    return jit(find)
+
+
+@cache
+def encoded(kind: Kind) -> Any:
+    """Compiled: the codes of units ``first`` … ``stop`` under scales [bands, tiles], float32."""
+    put = _put(kind)
+
+    def encode(lines: Any, cut: Any, scales: Any, zeros: Any, first: int, stop: int) -> None:
+        for unit in range(first, stop):
+            band, top, bottom, left, right = _place(cut, unit)
+            # a unit begins with a tile, or lies in one
+            t = left // cut.c
+            put(lines, cut.c, top, bottom, left, right, scales[band, t:], zeros[band, t:])
+
+    return jit(encode)
+
+
+def _measure(kind: Kind) -> Any:
+    extreme, width = extremes(kind.read, kind.zeros, kind.target), WIDTH[kind.read]
+
+    def measure(
+        lines: Any, c: int, top: int, bottom: int, left: int, right: int, low: Any, high: Any
+    ) -> None:
+        for row in range(top, bottom):
+            line = lines.numbers + row * lines.pitch
+            start, t = left, 0
+            while start < right:
+                low[t], high[t] = extreme(line + start * width, min(c, right - start), low[t], high[t])
+                start, t = start + c, t + 1
+
+    return inner(measure)
+
+
+def _put(kind: Kind) -> Any:
+    encode = encoder(kind.read, kind.code, kind.rounding, kind.zeros, kind.target)
+    width, nbytes = WIDTH[kind.read], kind.code.bits // 8
+
+    def put(
+        lines: Any, c: int, top: int, bottom: int, left: int, right: int, steps: Any, points: Any
+    ) -> None:
+        ahead = (right - left) * width  # the same place in the next unit
+        first = c - left % c  # a unit may begin within a tile; it never divides again
+        for row in range(top, bottom):
+            line, to = lines.numbers + row * lines.pitch, lines.codes + row * lines.codes_pitch
+            start, stop, t = left, min(left + first, right), 0
+            while start < right:
+                encode(line + start * width, to + start * nbytes, stop - start, steps[t], points[t], ahead)
+                start, stop, t = stop, min(stop + c, right), t + 1
+
+    return inner(put)
+
+
+def _ruled(kind: Kind) -> Any:
+    """Compiled: the scale of a tile as it is kept, as float32, and its zero point."""
+    code, both = kind.code, kind.zeros
+    keep = _rounded_up() if kind.scale == "e8m0" else _as_is()
+    nearest = _away if kind.rounding == "half_away" else _even
+    least, most = np.float32(code.min), np.float32(code.max)
+    reach = np.float32(code.max - (code.min if both else 0))
+
+    def ruled(low: Any, high: Any, eps: Any) -> Any:
+        span = high - low if both else high
+        kept, step = keep(max(span, eps) / reach)
+        point = np.float32(0)
+        if both:
+            point = nearest(least - low / step)
+            point = np.float32(0) if np.isnan(point) else min(max(point, least), most)
+        return kept, step, np.int32(point)
+
+    return inner(ruled)
+
+
+def _as_is() -> Any:
+    def keep(step: Any) -> Any:
+        return step, step
+
+    return inner(keep)
+
+
+def _rounded_up() -> Any:
+    up, power = verb(CODES["e8m0"].to_code), verb(CODES["e8m0"].value)
+
+    def keep(step: Any) -> Any:
+        kept = up(bits(step), True)
+        return np.uint8(kept), power(kept)
+
+    return inner(keep)
+
+
+@inner
+def _even(x: Any) -> Any:
+    return np.rint(x)
+
+
+@inner
+def _away(x: Any) -> Any:
+    whole = np.trunc(x)
+    rest = np.float32(1) if abs(x - whole) >= np.float32(0.5) else np.float32(0)
+    return whole + np.copysign(rest, x)

@@ -1,0 +1,290 @@
+"""Sixteen floats at a time, as LLVM code: widened, compared, divided by a scale, encoded.
+
+What is written here has the bits of ``codes/scaling.py`` and of a code's ``encode``; three things are done
+in another way, because they are quicker:
+
+*Dividing.* With r = 1/s rounded, q = x·r is nearly x / s; the remainder x - q·s is exact in a fused
+operation, and two such corrections give the very float that a division does (Markstein's theorem), in
+five instructions of half a cycle instead of one of ten. That holds away from the ends of float32's range. So
+scales beyond 2**±80, negative ones and those that are not finite are divided by, and x is clipped to 2**20
+scales before: further out every code is saturated.
+
+*Rounding a float to a few bits of mantissa.* Added to 2**(23 - bits) times the power of two in it, a number
+is rounded to just these bits, ties to even, and the last bits of the sum are the mantissa. The power
+is held at that of the smallest normal number, so that subnormal codes need nothing else. A carry runs
+into the exponent, where it belongs.
+
+*Saturating.* What is larger than the largest number is made that before rounding: a float that is still
+rounded to it lies beyond it as well.
+"""
+
+from __future__ import annotations
+
+from functools import cache
+from typing import Any
+
+from llvmlite import ir
+from numba import types
+
+from ...codes import Code, Integer, MiniFloat
+from ..lanes.halves import widened
+from ..machine.jit import cgutils, intrinsic
+from ..machine.simd import F32, FLOATS, I1, I8, I16, I32, I64, INTS, Simd, vec
+from ..machine.target import Target
+
+LANES = 16
+ROUND = 12582912.0  # 1.5 · 2**23: adding it leaves the nearest integer in the last bits, ties to even
+ROUND_BITS = 0x4B400000
+SIGN, REST = -0x80000000, 0x7FFFFFFF
+FAR = 2.0**20  # scales: beyond the range of every code
+SANE = 2.0**-80, 2.0**80  # scales whose quotients can be corrected
+WIDTH = {"float32": 4, "float16": 2, "bfloat16": 2}  # bytes of what is read
+UNROLLED = 4  # extremes that do not wait for one another
+
+
+class Vectors(Simd):
+    """Emits the steps of a quantizer."""
+
+    def __init__(self, builder: Any, target: Target, kind: str) -> None:
+        super().__init__(builder, target)
+        self.kind, self.width = kind, WIDTH[kind]
+
+    def floats(self, address: Any, count: Any = None) -> Any:
+        """Sixteen numbers as float32, or the first ``count`` of them, the others 0."""
+        b = self.builder
+        stored = FLOATS if self.width == 4 else vec(I16, LANES)
+        read = self.some(address, stored, count)
+        if self.kind == "float32":
+            return read
+        if self.kind == "float16":
+            return widened(b, read)
+        return b.bitcast(b.shl(b.zext(read, INTS), ints(16)), FLOATS)
+
+    def some(self, address: Any, kind: Any, count: Any = None) -> Any:
+        """Sixteen numbers as they are stored, or the first ``count`` of them, the others 0."""
+        if count is None:
+            return self.load(address, kind)
+        bits = "f32" if kind.element == F32 else f"i{kind.element.width}"
+        name = f"llvm.masked.load.v16{bits}.p0"
+        pointer = self.builder.inttoptr(address, kind.as_pointer())
+        return self.call(name, kind, pointer, I32(1), self._first(count), ir.Constant(kind, None))
+
+    def _first(self, count: Any) -> Any:
+        """A mask of the first so many lanes."""
+        number = self.splat(self.builder.trunc(count, I32))
+        return self.builder.icmp_signed("<", ir.Constant(INTS, list(range(LANES))), number)
+
+    def keep(self, codes: Any, address: Any, count: Any = None) -> None:
+        """Codes to memory, all or the first ``count``."""
+        if count is None:
+            self.store(codes, address)
+            return
+        kind = codes.type.element
+        pointer = self.builder.inttoptr(address, codes.type.as_pointer())
+        name = f"llvm.masked.store.v16{'f32' if kind == F32 else f'i{kind.width}'}.p0"
+        self.call(name, ir.VoidType(), codes, pointer, I32(1), self._first(count))
+
+    def soon(self, address: Any) -> None:
+        """Begin to bring a line of memory into the second cache."""
+        pointer = self.builder.inttoptr(address, I8.as_pointer())
+        self.call("llvm.prefetch.p0", ir.VoidType(), pointer, I32(0), I32(2), I32(1))
+
+    # --- numbers ------------------------------------------------------------------------
+
+    def size(self, x: Any) -> Any:
+        """Magnitudes."""
+        return self.builder.bitcast(self.builder.and_(self.builder.bitcast(x, INTS), ints(REST)), FLOATS)
+
+    def larger(self, x: Any, most: Any) -> Any:
+        """The larger of each two; NaN in x is passed over."""
+        return self.builder.select(self.builder.fcmp_ordered(">", x, most), x, most)
+
+    def smaller(self, x: Any, least: Any) -> Any:
+        return self.builder.select(self.builder.fcmp_ordered("<", x, least), x, least)
+
+    def within(self, x: Any, limit: Any) -> Any:
+        """X between -limit and limit; NaN as it is."""
+        b = self.builder
+        x = b.select(b.fcmp_ordered(">", x, limit), limit, x)
+        least = b.fneg(limit)
+        return b.select(b.fcmp_ordered("<", x, least), least, x)
+
+    def quotient(self, x: Any, s: Any, r: Any, limit: Any) -> Any:
+        """X / s, correctly rounded; r is 1 / s, and limit 2**20 · s."""
+        b = self.builder
+        x = self.within(x, limit)
+        less = b.fneg(s)
+        q = b.fmul(x, r)
+        for _ in range(2):
+            q = self.fma(self.fma(q, less, x), r, q)
+        return q
+
+    def encoded(self, v: Any, x: Any, z: Any, code: Code, rounding: str) -> Any:
+        """Codes of v = x / s, where the sign of x counts; z is added to integers, if it is not None."""
+        if isinstance(code, MiniFloat):
+            return self.builder.trunc(self._minifloat(v, x, code), vec(I8, LANES))
+        assert isinstance(code, Integer)
+        return self.builder.trunc(self._integer(v, z, code, rounding), vec(ir.IntType(code.bits), LANES))
+
+    def _minifloat(self, v: Any, x: Any, code: MiniFloat) -> Any:
+        b = self.builder
+        largest = ints(int(code.table.view("u4")[code.largest]))
+        a = b.and_(b.bitcast(v, INTS), ints(REST))
+        a = b.select(b.icmp_signed("<", a, largest), a, largest)
+        lowest = ints(128 - code.bias << 23)
+        power = b.and_(b.select(b.icmp_signed(">", a, lowest), a, lowest), ints(0x7F800000))
+        unit = b.add(power, ints(23 - code.mantissa << 23))
+        total = b.fadd(b.bitcast(a, FLOATS), b.bitcast(unit, FLOATS))
+        units = b.sub(b.bitcast(total, INTS), unit)
+        field = b.lshr(power, ints(23 - code.mantissa))
+        found = b.sub(b.add(units, field), ints(128 - code.bias << code.mantissa))
+        found = b.select(b.fcmp_unordered("uno", v, v), ints(code.nan), found)
+        sign = b.and_(b.lshr(b.bitcast(x, INTS), ints(24)), ints(0x80))
+        return b.or_(found, sign)
+
+    def _integer(self, v: Any, z: Any, code: Integer, rounding: str) -> Any:
+        b = self.builder
+        nan = b.fcmp_unordered("uno", v, v)
+        v = self.within(v, ir.Constant(FLOATS, [FAR] * LANES))
+        if rounding == "half_even":
+            total = b.fadd(v, ir.Constant(FLOATS, [ROUND] * LANES))
+            whole = b.sub(b.bitcast(total, INTS), ints(ROUND_BITS))
+        else:
+            v = b.select(nan, ir.Constant(FLOATS, None), v)
+            whole = b.fptosi(v, INTS)
+            rest = self.size(b.fsub(v, b.sitofp(whole, FLOATS)))
+            away = b.zext(b.fcmp_ordered(">=", rest, ir.Constant(FLOATS, [0.5] * LANES)), INTS)
+            below = b.icmp_signed("<", b.bitcast(v, INTS), ints(0))
+            whole = b.add(whole, b.select(below, b.neg(away), away))
+        if z is not None:
+            whole = b.add(whole, z)
+        least, most = ints(int(code.min)), ints(int(code.max))
+        # NumPy's rule: NaN becomes 0 and then, like all else, what is in range
+        whole = b.select(nan, ints(max(int(code.min), min(int(code.max), 0))), whole)
+        whole = b.select(b.icmp_signed(">", whole, most), most, whole)
+        return b.select(b.icmp_signed("<", whole, least), least, whole)
+
+
+def ints(value: int) -> ir.Constant:
+    """The same number in every lane."""
+    return ir.Constant(INTS, [value] * LANES)
+
+
+def walk(b: Any, count: Any, body: Any, step: int = 1) -> None:
+    """``body(index of the first number, how many or None for sixteen)`` along so many numbers."""
+    whole = b.udiv(count, I64(LANES * step))
+    with cgutils.for_range(b, whole, intp=I64) as loop:
+        for i in range(step):
+            body(b.add(b.mul(loop.index, I64(LANES * step)), I64(LANES * i)), None, i)
+    done = b.mul(whole, I64(LANES * step))
+    if step > 1:
+        more = b.udiv(b.sub(count, done), I64(LANES))
+        with cgutils.for_range(b, more, intp=I64) as loop:
+            body(b.add(done, b.mul(loop.index, I64(LANES))), None, 0)
+        done = b.add(done, b.mul(more, I64(LANES)))
+    left = b.sub(count, done)
+    with b.if_then(b.icmp_signed(">", left, I64(0))):
+        body(done, left, 0)
+
+
+@cache
+def extremes(kind: str, both: bool, target: Target) -> Any:
+    """An intrinsic: (address, count, low, high) to the extremes of numbers in a row and of those so far.
+
+    Without ``both`` the second is the largest magnitude and the first stays.
+    """
+
+    @intrinsic
+    def extreme(typing: Any, address: Any, count: Any, low: Any, high: Any) -> Any:
+        pair: Any = types.UniTuple(types.float32, 2)  # type: ignore[no-untyped-call]
+
+        def emit(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+            found = _extremes(Vectors(builder, target, kind), both, *args)
+            return context.make_tuple(builder, pair, found)
+
+        return pair(types.int64, types.int64, types.float32, types.float32), emit
+
+    return extreme
+
+
+def _extremes(v: Vectors, both: bool, address: Any, count: Any, low: Any, high: Any) -> list[Any]:
+    b = v.builder
+    highs = [cgutils.alloca_once_value(b, v.splat(high)) for _ in range(UNROLLED)]
+    lows = [cgutils.alloca_once_value(b, v.splat(low)) for _ in range(UNROLLED if both else 1)]
+
+    def body(index: Any, left: Any, i: int) -> None:
+        x = v.floats(b.add(address, b.mul(index, I64(v.width))), left)
+        if both:
+            b.store(v.smaller(x, b.load(lows[i])), lows[i])
+        b.store(v.larger(x if both else v.size(x), b.load(highs[i])), highs[i])
+
+    walk(b, count, body, UNROLLED)
+    found = []
+    for better, parts in ((v.smaller, lows), (v.larger, highs)):
+        values = [b.load(part) for part in parts]
+        while len(values) > 1:
+            values = [better(*pair) for pair in zip(values[::2], values[1::2], strict=True)]
+        found.append(values[0])
+    return [
+        _one(v, found[0], v.smaller) if both else low,
+        _one(v, found[1], v.larger),
+    ]
+
+
+def _one(v: Vectors, values: Any, better: Any) -> Any:
+    """The best of sixteen."""
+    for half in (8, 4, 2, 1):
+        values = better(v.part(values, half, half), v.part(values, 0, half))
+    return v.builder.extract_element(values, I32(0))
+
+
+@cache
+def encoder(kind: str, code: Code, rounding: str, zeros: bool, target: Target) -> Any:
+    """An intrinsic that encodes numbers in a row: their address, that of the codes, count, scale, zero point.
+
+    ``ahead`` is how many bytes behind each number one lies that is wanted next: memory is asked for it
+    here, where it would have nothing to do otherwise.
+    """
+
+    @intrinsic
+    def encode(typing: Any, source: Any, to: Any, count: Any, s: Any, z: Any, ahead: Any) -> Any:
+        def emit(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+            _encode(Vectors(builder, target, kind), code, rounding, zeros, *args)
+            return context.get_dummy_value()
+
+        return types.void(*[types.int64] * 3, types.float32, types.int32, types.int64), emit
+
+    return encode
+
+
+def _encode(
+    v: Vectors, code: Code, rounding: str, zeros: bool,
+    source: Any, to: Any, count: Any, s: Any, z: Any, ahead: Any,
+) -> None:  # fmt: skip
+    b, nbytes = v.builder, code.bits // 8
+    scale, zero = v.splat(s), v.splat(z) if zeros else None
+    inverse = v.splat(b.fdiv(F32(1.0), s))
+    limit = v.splat(b.fmul(s, F32(FAR)))
+
+    def loop(divided: Any) -> None:
+        def body(index: Any, left: Any, i: int) -> None:
+            at = b.add(source, b.mul(index, I64(v.width)))
+            if left is None and (v.width == 4 or not i):  # once a line
+                v.soon(b.add(at, ahead))
+            x = v.floats(at, left)
+            q, signed = divided(x)
+            found = v.encoded(q, signed, zero, code, rounding)
+            v.keep(found, b.add(to, b.mul(index, I64(nbytes))), left)
+
+        walk(b, count, body, 2)
+
+    def plainly(x: Any) -> Any:
+        q = b.fdiv(x, scale)
+        return q, q
+
+    sane = b.and_(b.fcmp_ordered(">=", s, F32(SANE[0])), b.fcmp_ordered("<=", s, F32(SANE[1])))
+    with b.if_else(sane if v.target.fma else I1(0)) as (usual, other):
+        with usual:
+            loop(lambda x: (v.quotient(x, scale, inverse, limit), x))
+        with other:
+            loop(plainly)

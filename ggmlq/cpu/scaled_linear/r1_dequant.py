@@ -1,0 +1,46 @@
+"""Decode a slab of weight rows to float32, multiply it with NumPy, go on with the next slab.
+
+Changed: a code is decoded once in a product, sixteen at a time, with its scale; the product is NumPy's,
+which is a BLAS.
+
+Why it helps: a BLAS keeps many sums in registers and uses all threads, and the slab stays in a cache. For
+8-bit floats on a CPU without instructions for them this is the speed that there is.
+
+Limited by the machine's float32 products; with few rows of activations by decoding.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from ...ladder import register
+from ...problems import ScaledLinear
+from ...scaled import ScaledArray
+from ..decode_scaled import decode
+
+SLAB_BYTES = 16 << 20  # of decoded weights: fits the last cache beside the activations
+
+
+def refuses(problem: ScaledLinear) -> str | None:
+    if problem.integer and problem.accumulate != "float32":
+        return 'it sums in float32, which for integers is asked for with accumulate="float32"'
+    return None
+
+
+@register(__name__, __doc__, arithmetic="codes", accumulate="float32", refuses=refuses)
+def launch(x: ScaledArray, w: ScaledArray, out: Any) -> None:
+    a, b = x.matrix(), w.matrix()
+    n, k = b.over.rows, b.over.columns
+    if not k:
+        out[...] = 0
+        return
+    values = np.empty((a.over.rows, k), np.float32)
+    decode(a, slice(0, len(values)), values)
+    step = max(1, min(n, SLAB_BYTES // (4 * k)))
+    slab = np.empty((step, k), np.float32)
+    for start in range(0, n, step):
+        part = slab[: n - start]
+        decode(b, slice(start, start + len(part)), part)
+        np.matmul(values, part.T, out=out[:, start : start + step])

@@ -1,0 +1,150 @@
+"""A register tile: one slab of weights times a few rows of activations, along all of K.
+
+The integer sums of a chunk stay in registers from its first code to its last; with few rows each has
+several, so that a dot product does not wait for the one before. Only then come the terms of zero points,
+the conversion and one fused multiplication with the product of both scales: for a K of 4096 that shares
+its scales, once in 1024 dot products, where blocks of 32 have it after each 8.
+
+Floors per 16 rows of weights and one row of activations: K / 4 dot products, nothing else that counts.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from functools import cache
+from typing import Any
+
+from llvmlite import ir
+from numba import types
+
+from ..machine.jit import cgutils, intrinsic
+from ..machine.simd import BYTES, F32, FLOATS, I32, I64, INTS, Simd, vec
+from ..machine.target import Target
+from .layout import FOURS, Form
+
+ADDRESSES = (
+    "slab", "w_scales", "w_zeros", "w_sums", "x", "x_scales", "x_zeros", "x_sums", "x_pitch",
+    "out", "out_pitch", "groups", "chunks", "fours",
+)  # fmt: skip
+LONGS = vec(I64, 16)
+CHAINS = 8  # dot products under way: one takes five cycles, two begin in each
+
+
+@cache
+def tile(form: Form, rows: int, target: Target) -> Any:
+    """An intrinsic that takes ADDRESSES as integers and writes float32 [rows, 16]."""
+
+    @intrinsic
+    def multiply(
+        typing: Any, slab: Any, w_scales: Any, w_zeros: Any, w_sums: Any, x: Any, x_scales: Any, x_zeros: Any,
+        x_sums: Any, x_pitch: Any, out: Any, out_pitch: Any, groups: Any, chunks: Any, fours: Any,
+    ) -> Any:  # fmt: skip
+        def emit(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+            kind = replace(target, dot=form.dot)
+            Tile(builder, form, rows, kind, dict(zip(ADDRESSES, args, strict=True))).emit()
+            return context.get_dummy_value()
+
+        return types.void(*[types.int64] * len(ADDRESSES)), emit
+
+    return multiply
+
+
+class Tile:
+    """Emits the product of one slab with a few rows."""
+
+    def __init__(self, builder: Any, form: Form, rows: int, target: Target, at: dict[str, Any]) -> None:
+        self.b, self.simd, self.form, self.at = builder, Simd(builder, target), form, at
+        self.rows = range(rows)
+        self.chains = max(1, min(4, CHAINS // rows)) if target.registers > 8 else 1
+
+    def emit(self) -> None:
+        b, at = self.b, self.at
+        totals = self._variables(FLOATS)
+        for total in totals:
+            b.store(ir.Constant(FLOATS, None), total)
+        with cgutils.for_range(b, at["groups"], intp=I64) as loop:
+            sums = self._group(loop.index)
+            scale = self.simd.load(self._sixteen("w_scales", loop.index), FLOATS)
+            for r, total in enumerate(totals):
+                mine = self._one("x_scales", loop.index, r, F32)
+                product = b.fmul(scale, self.simd.splat(mine))
+                whole = b.sitofp(sums[r], FLOATS)
+                b.store(self.simd.call("llvm.fma.v16f32", FLOATS, whole, product, b.load(total)), total)
+        for r, total in enumerate(totals):
+            self.simd.store(b.load(total), b.add(at["out"], b.mul(at["out_pitch"], I64(r))))
+
+    def _group(self, group: Any) -> list[Any]:
+        """The exact sums of a group, for every row."""
+        b, at = self.b, self.at
+        if not self.form.wide:
+            return self._chunk(group, group)
+        totals = self._variables(LONGS)
+        for total in totals:
+            b.store(ir.Constant(LONGS, None), total)
+        first = b.mul(group, at["chunks"])
+        with cgutils.for_range(b, at["chunks"], intp=I64) as loop:
+            for total, part in zip(totals, self._chunk(group, b.add(first, loop.index)), strict=True):
+                b.store(b.add(b.load(total), b.sext(part, LONGS)), total)
+        return [b.load(total) for total in totals]
+
+    def _chunk(self, group: Any, chunk: Any) -> list[Any]:
+        """The sums of a chunk in int32, with what zero points add."""
+        b, at, simd, form = self.b, self.at, self.simd, self.form
+        first = b.mul(chunk, at["fours"])
+        slab = b.add(at["slab"], b.mul(first, I64(64)))
+        x = [b.add(self._row("x", r), b.mul(first, I64(4))) for r in self.rows]
+        sums = self._dots(slab, x)
+        zero = simd.load(self._sixteen("w_zeros", group), INTS) if form.w_zeros else None
+        weights = simd.load(self._sixteen("w_sums", chunk), INTS) if form.x_zeros else None
+        for r in self.rows:
+            mine = simd.splat(self._one("x_sums", chunk, r, I32))
+            sums[r] = b.add(sums[r], mine) if zero is None else b.sub(sums[r], b.mul(zero, mine))
+            if weights is not None:
+                theirs = simd.splat(self._one("x_zeros", group, r, I32))
+                sums[r] = b.sub(sums[r], b.mul(theirs, weights))
+        return sums
+
+    def _dots(self, slab: Any, x: list[Any]) -> list[Any]:
+        """Sums of products of stored codes."""
+        b, fours = self.b, self.at["fours"]
+        sums = [self._variables(INTS) for _ in range(self.chains)]
+        for variable in [one for chain in sums for one in chain]:
+            b.store(ir.Constant(INTS, None), variable)
+        rounds = b.udiv(fours, I64(FOURS))
+        with cgutils.for_range(b, rounds, intp=I64) as loop:
+            self._fours(slab, x, b.mul(loop.index, I64(FOURS)), FOURS, sums)
+        done = b.mul(rounds, I64(FOURS))
+        with cgutils.for_range(b, b.sub(fours, done), intp=I64) as loop:
+            self._fours(slab, x, b.add(done, loop.index), 1, sums)
+        found = [b.load(one) for one in sums[0]]
+        for chain in sums[1:]:
+            found = [b.add(total, b.load(one)) for total, one in zip(found, chain, strict=True)]
+        return found
+
+    def _fours(self, slab: Any, x: list[Any], first: Any, count: int, sums: list[Any]) -> None:
+        b, simd = self.b, self.simd
+        near = b.add(slab, b.mul(first, I64(64)))
+        places = [b.add(row, b.mul(first, I64(4))) for row in x]
+        for j in range(count):
+            weights = simd.operand(simd.load(b.add(near, I64(64 * j)), BYTES))
+            for place, total in zip(places, sums[j % self.chains], strict=True):
+                four = simd.load(b.add(place, I64(4 * j)), I32)
+                b.store(simd.dot(b.load(total), weights, four), total)
+
+    def _variables(self, kind: Any) -> list[Any]:
+        """A vector for each row."""
+        return [cgutils.alloca_once(self.b, kind) for _ in self.rows]
+
+    def _row(self, name: str, r: int) -> Any:
+        return self.b.add(self.at[name], self.b.mul(self.at["x_pitch"], I64(r)))
+
+    def _sixteen(self, name: str, index: Any) -> Any:
+        """Address of 16 numbers of the weights, for a group or a chunk."""
+        return self.b.add(self.at[name], self.b.mul(index, I64(64)))
+
+    def _one(self, name: str, index: Any, r: int, kind: Any) -> Any:
+        """A number of a row of activations, for a group or a chunk."""
+        b, count = self.b, self.at["groups"]
+        if name == "x_sums":
+            count = b.mul(count, self.at["chunks"])
+        return self.simd.load(b.add(self.at[name], b.mul(b.add(b.mul(count, I64(r)), index), I64(4))), kind)
