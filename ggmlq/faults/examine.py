@@ -7,6 +7,8 @@ from typing import Any
 import numpy as np
 
 from ..array import QuantArray
+from ..errors import UnsupportedError
+from ..scaled import ScaledArray
 from .diagnosis import Diagnosis
 from .explanation import Explanation, Finding, fits, level
 from .inputs import given
@@ -17,6 +19,7 @@ from .products import looks_half
 from .readings import Wide
 from .replay import by_algebra, explanations
 from .report import report
+from .scaled.examine import diagnose as examine_scaled
 from .survey import Case, Survey, sample, survey
 from .verdicts import factor, of_explanations, of_pattern, race
 
@@ -24,7 +27,15 @@ PART_OF_A_TILE = 256  # of K: as much as the tiles of most kernels
 ROUNDING = 1e-3  # score below which an error may be one of rounding
 
 
-def diagnose(y: Any, x: Any, q: QuantArray, *, arithmetic: str | None = None, repeats: Any = ()) -> Diagnosis:
+def diagnose(
+    y: Any,
+    x: Any,
+    q: QuantArray | ScaledArray,
+    *,
+    arithmetic: str | None = None,
+    repeats: Any = (),
+    activations: Any = None,
+) -> Diagnosis:
     """Say whether a kernel's result is right, and if not, which mistake explains it.
 
     Parameters
@@ -32,14 +43,17 @@ def diagnose(y: Any, x: Any, q: QuantArray, *, arithmetic: str | None = None, re
     y : array of floats
         What the kernel gave for ``x @ q.T``, [..., N], on any device.
     x : array of floats
-        The activations, [..., K].
-    q : QuantArray
+        The activations, [..., K]; with scaled weights a ScaledArray too.
+    q : QuantArray or ScaledArray
         The weights, [N, K].
     arithmetic : str, optional
         The arithmetic that the kernel claims, a name in ``gq.reference.ARITHMETICS``. Without a
         claim any right arithmetic will do, and the text names it.
     repeats : sequence of arrays
         Further results of the same kernel on the same operands; they expose races.
+    activations : (code, tile) or (code, tile, scales), optional
+        With scaled weights: how the kernel quantizes floats x. By default as
+        :func:`ggmlq.scaled_linear` does, or in another usual tile, or not at all.
 
     >>> import numpy as np, ggmlq as gq
     >>> rng = np.random.default_rng(0)
@@ -51,6 +65,14 @@ def diagnose(y: Any, x: Any, q: QuantArray, *, arithmetic: str | None = None, re
     >>> gq.diagnose(forgot, x, q).fault
     'offset-missing'
     """
+    if isinstance(q, ScaledArray):
+        more = {"arithmetic": arithmetic, "repeats": repeats, "activations": activations}
+        return examine_scaled(y, x, q, **more)
+    if activations is not None:
+        raise UnsupportedError(
+            f"diagnose(y, x, q): activations={activations!r} with {q!r}; it says how floats are quantized "
+            "beside a ScaledArray; leave it out, or pass arithmetic="
+        )
     g = given(y, x, q, arithmetic, repeats)
     if g.case.y.size == 0:
         return Diagnosis(True, "correct", 1.0, "There is nothing to judge: y is empty.")

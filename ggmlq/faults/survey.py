@@ -170,8 +170,12 @@ def by_name(scene: Scene, name: str) -> Right:
 
 def sample(case: Case, bad: Mask | None) -> tuple[Index, Index]:
     """Rows and columns to look at: all of a small case, otherwise ends, some between, and bad ones."""
-    k = max(case.x.shape[1], 1)
-    m, n = case.y.shape
+    return spread(case.y.shape, case.x.shape[1], bad)
+
+
+def spread(shape: tuple[int, ...], k: int, bad: Mask | None) -> tuple[Index, Index]:
+    """Rows and columns of y to look at, fewer where K is long."""
+    (m, n), k = shape, max(k, 1)
     none = np.zeros((m, n), np.bool_) if bad is None else bad
     rows = _some(m, min(ROWS, max(8, WORK // (k * 32))), np.flatnonzero(none.any(axis=1)))
     columns = _some(n, min(COLUMNS, max(16, WORK // (k * 16))), np.flatnonzero(none.any(axis=0)))
