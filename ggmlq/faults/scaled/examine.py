@@ -10,7 +10,6 @@ from ...scaled import ScaledArray
 from ..diagnosis import Diagnosis
 from ..explanation import Explanation, Finding, fits, level
 from ..judged import Mask
-from ..nonfinite import by_place
 from ..places import patterns, where, wrong_places
 from ..readings import Wide
 from ..verdicts import factor, of_explanations, of_pattern, race
@@ -19,6 +18,7 @@ from .replay import blocks_of_k, explanations
 from .report import report
 from .scene import Scene, Survey, survey
 from .sums import truncated, truncation_limit
+from .wild import not_finite, nowhere_finite
 
 PROMOTED = 3e-4  # mean error of sums that are cut off but promoted, over the mean of y
 BY_ROW = 1e-3  # of one row of weights
@@ -51,10 +51,11 @@ def _verdict(s: Survey, repeats: list[Wide], flipped: bool) -> Finding:
     good = [e for e in explanations(scene) if fits(e)]
     exact = [e for e in good if _exact(e, scene)]
     if exact:
-        return _of(exact, s.bad)
+        finite = bool(np.isfinite(scene.y).any())
+        return of_explanations(exact, s.bad) if finite else nowhere_finite(exact, scene, s.bad)
     wild = s.bad & ~np.isfinite(s.y)
     if wild.any():
-        return of_pattern(by_place(wild), wild)
+        return not_finite(s, scene, wild)
     scaled = _scaled(s)
     if scaled is not None and level(scaled) == 2:
         return of_explanations([scaled], bad)
@@ -78,13 +79,6 @@ def _exact(e: Explanation, scene: Scene) -> bool:
     if e.fault == "no-promotion":  # it is near a right result: few elements agree by chance
         return wrong >= min(TELLING, scene.y.size) and wrong > e.free
     return wrong > e.free
-
-
-def _of(good: list[Explanation], bad: Mask) -> Finding:
-    found = of_explanations(good, bad)
-    if good[0].elements == 0:  # all of y is NaN: more than one mistake makes it so
-        return Finding(found.fault, 0.4, found.detail, found.where, found.elements, (*found.alike, "nan"))
-    return found
 
 
 def _scaled(s: Survey) -> Explanation | None:

@@ -37,8 +37,7 @@ def _judged(scene: Scene, mistake: Mistake, score: float, right: float) -> Expla
     limit = scene.stored(mistake.limit(), mistake.y) + scene.moved
     inside = scene.within(mistake.y, limit)
     share = float(inside.mean()) if inside.size else 0.0
-    loose = ~np.isfinite(limit)
-    elements = int((~loose & np.isfinite(scene.y)).sum())
+    elements = int(np.isfinite(limit).sum())
     return Explanation(mistake.fault, mistake.variant, "", score, right, share, elements, mistake.free)
 
 

@@ -21,6 +21,7 @@ BF16 = 2.0**-8
 SCENE = 1 << 21  # groups × rows × columns that are looked at more closely
 SLAB = 1 << 22  # and that are judged at a time
 LARGEST_HALF = 65519.99  # what rounds to the largest half
+LARGE = 100  # of typical sizes: beyond, errors are measured by y itself
 TIE = 2.0**-21  # 4 ulp: a quotient so near to a tie may round either way
 
 Make = Callable[[Index], Side]  # rows of x as a kernel takes them
@@ -136,7 +137,8 @@ class Scene:
         """Mean squared error in typical sizes, the worst elements capped."""
         if not self.y.size:
             return 0.0
-        error = ((self.y - prediction) / self.size) ** 2
+        size = np.maximum(self.size, np.abs(np.nan_to_num(self.y, posinf=0, neginf=0)) / LARGE)
+        error = ((self.y - prediction) / size) ** 2
         error[~np.isfinite(self.y) & ~np.isfinite(prediction)] = 0
         return float(np.minimum(np.nan_to_num(error, nan=CAP, posinf=CAP), CAP).mean())
 

@@ -114,6 +114,7 @@ class Terms:
         a, b = self.scales[0] if a is None else a, self.scales[1] if b is None else b
         a, b = np.abs(np.nan_to_num(a)).T[:, :, None], np.abs(np.nan_to_num(b)).T[:, None]
         scale, size = a * b, np.nan_to_num(self.magnitudes)
+        y = np.nan_to_num(y, posinf=0, neginf=0)  # where it is not finite the class alone counts
         k = float(self.lengths.sum())
         limit = UNIT * ((EXTRA + SPREAD * np.sqrt(k)) * (scale * size).sum(axis=0) + k * np.abs(y))
         if any(term is not None for term in self.corrections):
