@@ -1,4 +1,4 @@
-"""Kernels of scaled products in plain NumPy, each right or with one mistake; nothing of the doctor is used."""
+"""Kernels of scaled products in plain NumPy, right or with one mistake; nothing of the doctor is used."""
 
 from __future__ import annotations
 
@@ -207,9 +207,8 @@ def zero_missing(a, b, rng):
 
 
 def zero_sign(a, b, rng):
-    return _corrected(
-        a, b, *((-1, 1, -1), (1, -1, -1), (-1, 1, 1), (1, -1, 1), (-1, -1, 1), (1, 1, -1))[rng.integers(6)]
-    )
+    factors = ((-1, 1, -1), (1, -1, -1), (-1, 1, 1), (1, -1, 1), (-1, -1, 1), (1, 1, -1))
+    return _corrected(a, b, *factors[rng.integers(6)])
 
 
 def zero_other_sum(a, b, rng):
@@ -300,9 +299,8 @@ def no_promotion(a, b, rng):
 
 def k_tail_dropped(a, b, rng):
     group = min(a.c, b.c)
-    tail = int(
-        rng.choice([a.k % 128 or 64, a.k % group or min(group, a.k // 2), 1 + rng.integers(a.k // 4), 32])
-    )
+    tails = (a.k % 128 or 64, a.k % group or min(group, a.k // 2), 1 + rng.integers(a.k // 4), 32)
+    tail = int(rng.choice(tails))
     keep = np.arange(a.k) < a.k - tail
     return multiplied(a, b, q=(a.less * keep, b.less * keep))
 
@@ -365,11 +363,10 @@ def case(fault, rng):
         if found is None:
             continue
         y, x, more = found if isinstance(found, tuple) else (found, x, {})
-        seen = (
-            x
-            if isinstance(x, gq.ScaledArray)
-            else gq.quantize_scaled(x, *more["activations"][:2], scales=more["activations"][2])
-        )
+        seen = x
+        if more:
+            code, tile, scales = more["activations"]
+            seen = gq.quantize_scaled(x, code, tile, scales=scales, ragged="pad")
         if shows(y, gq.reference.scaled_linear(seen, w), 1e-5 if fault == "no-promotion" else 1e-2):
             return y, x, w, more
 

@@ -13,6 +13,7 @@ from .mistake import Mistake, of_codes, value_of
 from .scene import Scene
 from .terms import Side
 
+UNKNOWN = 0.3  # part of the error that amounts of wrapped codes may leave
 WHOLE = 0.1  # how far from an integer a code found by algebra may be
 
 
@@ -151,6 +152,24 @@ def _solved(scene: Scene, which: int) -> Mistake | None:
     a, b = (s.taken(read), other) if which == 0 else (other, s.taken(read))
     found = of_codes(scene, "no-saturation", f"codes of {s.name} beyond the range wrapped around", a, b)
     return found._replace(free=free) if free else None
+
+
+def wrapped_somewhere(scene: Scene) -> tuple[str, float] | None:
+    """Which operand's end codes wrapped by amounts that are not known: too many to be solved for.
+
+    Wrapped codes lie far on the other side of zero, most of them near the other end; so the error goes
+    with what wrapping by one would make, only smaller.
+    """
+    error = ((scene.y - scene.prediction) / scene.size).reshape(-1)
+    best: tuple[str, float] | None = None
+    for taken in (_wrapped, _wrapped_both):
+        for mistake in _read(scene, "no-saturation", "that wrapped around", taken):
+            lost = ((mistake.y - scene.prediction) / scene.size).reshape(-1)
+            factor = float(error @ lost) / max(float(lost @ lost), 1e-300)
+            left = float(((error - factor * lost) ** 2).sum() / max(float(error @ error), 1e-300))
+            if 0.3 < factor < 1.1 and left < UNKNOWN and (best is None or left < best[1]):
+                best = mistake.variant, left
+    return best
 
 
 def unsaturated(scene: Scene) -> Iterator[Mistake]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -13,15 +14,20 @@ from ..judged import Mask
 from ..places import patterns, where, wrong_places
 from ..readings import Wide
 from ..verdicts import factor, of_explanations, of_pattern, race
+from .codes import wrapped_somewhere
 from .inputs import given
 from .replay import blocks_of_k, explanations
 from .report import report
-from .scene import Scene, Survey, survey
-from .sums import truncated, truncation_limit
+from .scene import Scene, Survey, beside, survey
+from .sums import PROMOTED as PROMOTED_AT
+from .sums import cut_otherwise, truncated, truncation_limit
+from .terms import grouped
 from .wild import not_finite, nowhere_finite
 
 PROMOTED = 3e-4  # mean error of sums that are cut off but promoted, over the mean of y
 BY_ROW = 1e-3  # of one row of weights
+LOSS = 0.02  # mean error of sums that are never promoted, at most
+MOST = 0.8  # of the elements are wrong then
 LIKE = 0.6  # correlation of an error with what is cut off
 TELLING = 4  # elements that a mistake must explain, and a right kernel does not
 
@@ -49,10 +55,9 @@ def _verdict(s: Survey, repeats: list[Wide], flipped: bool) -> Finding:
     bad = wrong_places(s)
     scene = s.scene(bad)
     good = [e for e in explanations(scene) if fits(e)]
-    exact = [e for e in good if _exact(e, scene)]
-    if exact:
-        finite = bool(np.isfinite(scene.y).any())
-        return of_explanations(exact, s.bad) if finite else nowhere_finite(exact, scene, s.bad)
+    exact = _surely(good, scene, s.bad) or _elsewise(s)
+    if exact is not None:
+        return exact
     wild = s.bad & ~np.isfinite(s.y)
     if wild.any():
         return not_finite(s, scene, wild)
@@ -69,6 +74,28 @@ def _flipped(s: Survey) -> Finding:
     if not s.bad.any():
         return Finding("transposed", 0.95, "y came as [N, M]; read so, it is right", elements=s.y.size)
     return Finding("unknown", 0.5, "y came as [N, M], and is wrong either way")
+
+
+def _surely(good: list[Explanation], scene: Scene, bad: Mask) -> Finding | None:
+    """What explains y to the last rounding."""
+    exact = [e for e in good if _exact(e, scene)]
+    if not exact:
+        return None
+    if np.isfinite(scene.y).any():
+        return of_explanations(exact, bad)
+    return nowhere_finite(exact, scene, bad)
+
+
+def _elsewise(s: Survey) -> Finding | None:
+    """The same with x taken in another way."""
+    for way in s.case.ways:
+        if way is not s.way:
+            other = beside(s.case, way)
+            scene = other.scene(other.bad)
+            found = _surely([e for e in explanations(scene) if fits(e)], scene, other.bad)
+            if found is not None:
+                return replace(found, detail=f"{found.detail} (beside it: {way.name})")
+    return None
 
 
 def _exact(e: Explanation, scene: Scene) -> bool:
@@ -109,7 +136,7 @@ def _cut_off(scene: Scene) -> Finding | None:
     """Errors that go with what a tensor core would cut off, though not to the last bit."""
     error = ((scene.y - scene.prediction) / scene.size).reshape(-1)
     best: tuple[float, str] | None = None
-    for mistake in truncated(scene):
+    for mistake in (*truncated(scene), *cut_otherwise(scene)):
         lost = ((mistake.y - scene.prediction) / scene.size).reshape(-1)
         both, of_lost = float(error @ lost), float(lost @ lost)
         if not (of_lost > 0 and np.isfinite(both)):
@@ -117,10 +144,25 @@ def _cut_off(scene: Scene) -> Finding | None:
         like = both / np.sqrt(of_lost * float(error @ error))
         if like > LIKE and 0.3 < both / of_lost < 3 and (best is None or like > best[0]):
             best = like, mistake.variant
-    if best is None or scene.y.size < 2 * TELLING:
+    if scene.y.size < 2 * TELLING or scene.a.s is None:
         return None
+    if best is None:
+        return _of_that_size(scene)
     text = f"errors go with what is lost where {best[1]} (correlation {best[0]:.2f})"
     return Finding("no-promotion", 0.75, text)
+
+
+def _of_that_size(scene: Scene) -> Finding | None:
+    """Nothing but small errors everywhere, where sums are long: no other mistake is known to leave these."""
+    long = (
+        scene.a.s is not None and scene.a.s.code.kind == "float" and grouped(scene.a, scene.b) > PROMOTED_AT
+    )
+    error, unit = _error(scene)
+    near = error <= scene.limit + truncation_limit(scene, grouped(scene.a, scene.b))
+    if not (long and near.all() and (error > scene.limit).mean() > MOST and error.sum() <= LOSS * unit.sum()):
+        return None
+    text = "errors are small, everywhere, and of the size that long sums in 14 bits have"
+    return Finding("no-promotion", 0.5, text)
 
 
 # --- by place ------------------------------------------------------------------------------------------
@@ -140,6 +182,10 @@ def _less_sure(s: Survey, scene: Scene, good: list[Explanation], bad: Mask) -> F
         return Finding(cut.fault, cut.confidence, cut.detail, where(s.bad), int(s.bad.sum()))
     if good:
         return of_explanations(sorted(good, key=lambda e: e.score), bad)
+    wrapped = wrapped_somewhere(scene) if scene.y.size >= 2 * TELLING else None
+    if wrapped is not None:
+        text = f"{wrapped[0]}, by amounts that y does not tell"
+        return Finding("no-saturation", 0.7, text, where(bad), int(bad.sum()), left=wrapped[1])
     if shapes:
         return of_pattern(shapes[0], bad)
     blocks = blocks_of_k(scene)

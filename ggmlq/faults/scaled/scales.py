@@ -75,6 +75,10 @@ def _other_groups(s: Side, n: int, starts: Index, other: int) -> Iterator[tuple[
     for step, name in ((1, "the scale of the next group"), (-1, "the scale of the group before")):
         yield f"{name}, ends kept", np.clip(right + step, 0, n - 1)
         yield f"{name}, around", (right + step) % n
+        yield (
+            f"{name}, zero beyond the ends",
+            np.where((right + step >= 0) & (right + step < n), right + step, n),
+        )
     yield "scales of the groups in reverse", n - 1 - right
     yield "the last group under the scale before it", np.minimum(right, n - 2)
     for length in dict.fromkeys((other, 2 * s.c, s.c // 2, *LENGTHS)):
@@ -96,16 +100,23 @@ def _along_k(scene: Scene, fault: str, indices: Indices) -> Iterator[Mistake]:
             if index.tobytes() in seen:
                 continue
             seen.add(index.tobytes())
-            at = np.ix_(s.tiles, index)
-            named.setdefault(variant, {})[i] = s.grid[at]
-            yield _one(scene, fault, f"{s.name}: {variant}", i, s.grid[at])
+            scale = _taken(s.grid, s.tiles, index)
+            named.setdefault(variant, {})[i] = scale
+            yield _one(scene, fault, f"{s.name}: {variant}", i, scale)
             if s.zeros is not None:
-                moved = _with_zeros(t, i, s.zeros[at])
+                moved = _with_zeros(t, i, _taken(s.zeros, s.tiles, index))
                 text = f"{s.name}: {variant}, zero points too"
-                yield Mistake(fault, text, *_judged(t, moved, i, s.grid[at]))
+                yield Mistake(fault, text, *_judged(t, moved, i, scale))
     for variant, found in named.items():
         if len(found) == 2:
             yield of_scales(scene, fault, f"x and w: {variant}", found[0], found[1])
+
+
+def _taken(grid: Wide, rows: Index, columns: Index) -> Wide:
+    """What stands at some places; the place behind the last row or column holds zero."""
+    padded = np.zeros((grid.shape[0] + 1, grid.shape[1] + 1))
+    padded[:-1, :-1] = grid
+    return padded[np.ix_(rows, columns)]
 
 
 def _with_zeros(t: Terms, side: int, zeros: Wide) -> Wide:
@@ -127,6 +138,7 @@ def _wrong_rows(s: Side) -> Iterator[tuple[str, Index]]:
     n, right, i = len(s.grid), s.tiles, s.rows
     yield "row i under scale i, ends kept", np.minimum(i, n - 1)
     yield "row i under scale i, around", i % n
+    yield "row i under scale i, zero beyond the end", np.minimum(i, n)
     yield "all rows under the scales of the first", right * 0
     yield "all rows under the scales of the last", right * 0 + n - 1
     for step, name in ((1, "the next"), (-1, "the one before")):
@@ -149,12 +161,13 @@ def _other_rows(scene: Scene) -> Iterator[Mistake]:
             if index.tobytes() in seen:
                 continue
             seen.add(index.tobytes())
-            at = np.ix_(index, s.columns(t.starts))
-            yield _one(scene, "scale-rows", f"{s.name}: {variant}", i, s.grid[at])
+            columns = s.columns(t.starts)
+            scale = _taken(s.grid, index, columns)
+            yield _one(scene, "scale-rows", f"{s.name}: {variant}", i, scale)
             if s.zeros is not None:
-                moved = _with_zeros(t, i, s.zeros[at])
+                moved = _with_zeros(t, i, _taken(s.zeros, index, columns))
                 named = f"{s.name}: {variant}, zero points too"
-                yield Mistake("scale-rows", named, *_judged(t, moved, i, s.grid[at]))
+                yield Mistake("scale-rows", named, *_judged(t, moved, i, scale))
 
 
 # --- transposed ----------------------------------------------------------------------------------

@@ -22,6 +22,7 @@ SCENE = 1 << 21  # groups × rows × columns that are looked at more closely
 SLAB = 1 << 22  # and that are judged at a time
 LARGEST_HALF = 65519.99  # what rounds to the largest half
 LARGE = 100  # of typical sizes: beyond, errors are measured by y itself
+CHANCE = 0.3  # of y another way to take x must explain besides
 TIE = 2.0**-21  # 4 ulp: a quotient so near to a tie may round either way
 
 Make = Callable[[Index], Side]  # rows of x as a kernel takes them
@@ -195,11 +196,14 @@ def _survey(case: Case) -> Survey:
         scene = case.scene(way, *looked)
         inside = scene.within(scene.prediction, scene.limit)
         shares.append(float(inside.mean()) if inside.size else 1.0)
-    return _over_all(case, case.ways[int(np.argmax(np.round(shares, 3)))])
+    best = int(np.argmax(shares))
+    if shares[best] < shares[0] + CHANCE:
+        best = 0  # where all are wrong a few elements agree by chance
+    return beside(case, case.ways[best])
 
 
-def _over_all(case: Case, way: Activations) -> Survey:
-    """Slab by slab."""
+def beside(case: Case, way: Activations) -> Survey:
+    """All of y beside the product with x taken in one way, slab by slab."""
     m, n = case.y.shape
     prediction, size, limit = (np.empty((m, n)) for _ in range(3))
     bad = np.empty((m, n), np.bool_)

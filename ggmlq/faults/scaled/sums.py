@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import numpy as np
 
@@ -43,7 +43,7 @@ def _overflown(scene: Scene) -> Iterator[Mistake]:
             continue
         for zeros, (a, b) in ((True, less), (False, plain)) if asymmetric else ((True, less),):
             sums = dots(a, b, length)
-            for bits in (32, 16, 8) if length == 1 else (32, 16):
+            for bits in (32, 16, 8):
                 for how, found in _cut(sums, 2.0**bits):
                     inner = _by_group(found - sums, group // length, len(right)) + right
                     what = f"sums of {length} products {how} at {bits} bits"
@@ -54,6 +54,8 @@ def _overflown(scene: Scene) -> Iterator[Mistake]:
 def _cut(sums: Wide, span: float) -> Iterator[tuple[str, Wide]]:
     if sums.size and np.abs(sums).max() >= span / 2:
         yield "wrap", (sums + span / 2) % span - span / 2
+        if sums.min() >= 0:
+            yield "wrap, unsigned,", sums % span
         yield "end", np.clip(sums, -span / 2, span / 2 - 1)
 
 
@@ -77,13 +79,37 @@ def truncated(scene: Scene) -> Iterator[Mistake]:
     length = 2 * PROMOTED
     while length < 2 * group:
         promote = min(length, group)
-        inner = kept_in_few_bits(scene, promote)
+        inner = kept_in_few_bits(scene, promote, _sum_cut)
         text = f"sums of {promote} products keep {KEPT + 1} bits, cut off every {STEP}"
         yield of_scales(scene, "no-promotion", text, None, None, inner)
         length *= 2
 
 
-def kept_in_few_bits(scene: Scene, promote: int) -> Wide:
+def cut_otherwise(scene: Scene) -> Iterator[Mistake]:
+    """The same where each product is cut off too, in units of the largest number of its step."""
+    group = grouped(scene.a, scene.b)
+    if scene.a.s is None or scene.a.s.code.kind != "float" or group <= PROMOTED:
+        return
+    if scene.y.size * scene.a.values.shape[1] <= PRODUCTS:
+        inner = kept_in_few_bits(scene, group, _products_cut)
+        text = f"products and sums of {group} keep {KEPT + 1} bits of the largest of {STEP}"
+        yield of_scales(scene, "no-promotion", text, None, None, inner)
+
+
+def _sum_cut(total: Wide, a: Wide, b: Wide) -> Wide:
+    mantissa, exponent = np.frexp(total + a @ b.T)
+    found: Wide = np.ldexp(np.trunc(np.ldexp(mantissa, KEPT + 1)), exponent - KEPT - 1)
+    return found
+
+
+def _products_cut(total: Wide, a: Wide, b: Wide) -> Wide:
+    parts = np.concatenate([a[:, None] * b[None], total[..., None]], axis=-1)
+    unit = np.ldexp(1.0, np.frexp(np.abs(parts).max(axis=-1))[1] - KEPT - 1)[..., None]
+    found: Wide = (np.trunc(parts / unit) * unit).sum(axis=-1)
+    return found
+
+
+def kept_in_few_bits(scene: Scene, promote: int, cut: Callable[[Wide, Wide, Wide], Wide]) -> Wide:
     """The sums of each group [G, M, N], in steps that are cut off, in float32 after ``promote`` products."""
     a, b = scene.a.values, scene.b.values
     group, k = grouped(scene.a, scene.b), a.shape[1]
@@ -93,18 +119,17 @@ def kept_in_few_bits(scene: Scene, promote: int) -> Wide:
             stop, total = min(start + promote, g * group + group, k), np.zeros(scene.y.shape)
             for at in range(start, stop, STEP):
                 part = slice(at, min(at + STEP, stop))
-                mantissa, exponent = np.frexp(total + a[:, part] @ b[:, part].T)
-                total = np.ldexp(np.trunc(np.ldexp(mantissa, KEPT + 1)), exponent - KEPT - 1)
+                total = cut(total, a[:, part], b[:, part])
             found[g] += total
     return found
 
 
-def truncation_limit(scene: Scene) -> Wide:
-    """How far sums may be that are cut off in steps, but promoted every 128 products."""
+def truncation_limit(scene: Scene, promote: int = PROMOTED) -> Wide:
+    """How far sums may be that are cut off in steps, but promoted after so many products."""
     unit = 2.0**-KEPT
     a, b = scene.terms.scales
     magnitude: Wide = np.einsum("gmn,mg,ng->mn", scene.terms.magnitudes, np.abs(a), np.abs(b))
-    steps = PROMOTED // STEP
+    steps = -(-promote // STEP)
     return unit * magnitude * (1 + steps / 2)
 
 
