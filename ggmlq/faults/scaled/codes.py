@@ -9,9 +9,9 @@ import numpy as np
 from ...codes import CODES
 from ..judged import Mask
 from ..readings import Wide
-from .mistake import Mistake, of_codes, value_of
+from .mistake import Mistake, of_codes
 from .scene import Scene
-from .terms import Side
+from .terms import Side, value_of
 
 UNKNOWN = 0.3  # part of the error that amounts of wrapped codes may leave
 WHOLE = 0.1  # how far from an integer a code found by algebra may be

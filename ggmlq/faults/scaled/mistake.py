@@ -5,11 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import NamedTuple
 
-import numpy as np
-
 from ..readings import Wide
 from .scene import Scene
-from .terms import Side, less_zeros, terms
+from .terms import Side, terms
 
 
 class Mistake(NamedTuple):
@@ -44,10 +42,4 @@ def scaled_parts(scene: Scene) -> Wide:
     t = scene.terms
     a, b = t.scales
     found: Wide = t.right * a.T[:, :, None] * b.T[:, None]
-    return found
-
-
-def value_of(s: Side) -> Wide:
-    """Scale · (code - zero), [rows, K]."""
-    found: Wide = less_zeros(s) * s.grid[s.tiles][:, np.arange(s.values.shape[1]) // s.c]
     return found

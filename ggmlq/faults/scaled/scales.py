@@ -97,7 +97,8 @@ def _along_k(scene: Scene, fault: str, indices: Indices) -> Iterator[Mistake]:
         seen = {(t.starts // s.c).tobytes()}
         other = (scene.b if i == 0 else scene.a).c
         for variant, index in indices(s, n, t.starts, other):
-            if index.tobytes() in seen:
+            alone = fault == "scale-neighbour" and (index == index[0]).all()  # that is one scale for all
+            if index.tobytes() in seen or alone:
                 continue
             seen.add(index.tobytes())
             scale = _taken(s.grid, s.tiles, index)

@@ -15,7 +15,7 @@ from ..judged import Index, Mask
 from ..readings import Wide, half
 from ..scene import CAP, HALF, LEAST_HALF
 from ..survey import FEW, spread
-from .terms import Side, Terms, floats, side, terms, typical
+from .terms import Side, Terms, floats, rounded_off, side, terms, typical
 
 BF16 = 2.0**-8
 SCENE = 1 << 21  # groups × rows × columns that are looked at more closely
@@ -107,7 +107,8 @@ class Scene:
 
     @cached_property
     def limit(self) -> Wide:
-        return self.stored(self.terms.limit(self.prediction), self.prediction) + self.moved
+        sums = rounded_off(self.a, self.b, self.prediction)
+        return self.stored(self.terms.limit(self.prediction, sums=sums), self.prediction) + self.moved
 
     @cached_property
     def moved(self) -> Wide:
@@ -175,12 +176,10 @@ def survey(case: Case) -> Survey:
     found = _survey(case)
     if case.store or not found.bad.any() or not np.isfinite(case.y).all() or not case.y.any():
         return found
-    for store, exact in ((HALF, half(case.y) == case.y), (BF16, _bfloat16(case.y) == case.y)):
-        if exact.all():
-            cast = _survey(replace(case, store=store, cast=True))
-            if cast.bad.mean() < FEW:
-                return cast
-    return found
+    stores = ((HALF, half(case.y)), (BF16, _bfloat16(case.y)))
+    casts = [_survey(replace(case, store=n, cast=True)) for n, y in stores if (y == case.y).all()]
+    best = min(casts, key=lambda cast: cast.bad.sum(), default=found)
+    return best if best.bad.mean() < FEW else found
 
 
 def _bfloat16(y: Wide) -> Wide:

@@ -7,9 +7,9 @@ from collections.abc import Callable, Iterator
 import numpy as np
 
 from ..readings import Wide, half
-from .mistake import Mistake, of_scales, scaled_parts, value_of
+from .mistake import Mistake, of_scales, scaled_parts
 from .scene import Scene
-from .terms import dots, grouped, less_zeros
+from .terms import dots, grouped, less_zeros, value_of
 
 STEP = 32  # products that a tensor core adds at a time, in FP8
 KEPT = 13  # bits after the leading one that it keeps of a sum

@@ -14,7 +14,6 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 
 import numpy as np
-from numpy.typing import NDArray
 
 from ...reference.bound import UNIT
 from ...scaled import ScaledArray
@@ -23,6 +22,8 @@ from ..readings import Wide
 
 SMALLEST = 2.0**-126  # below it a device may flush to zero
 HUGE = 1e37  # beyond it partial sums, or scales, may overflow float32
+RUN = 32  # terms after which sums on their way are looked at
+ALONG = 6  # times sqrt(K), of the largest sum on the way
 EXTRA, SPREAD = 8, 4  # roundings of one term, and what grows like sqrt(K): as in reference/bound.py
 
 
@@ -109,14 +110,19 @@ class Terms:
         y: Wide = np.einsum("gmn,mg,ng->mn", inner, a, b)
         return y
 
-    def limit(self, y: Wide, a: Wide | None = None, b: Wide | None = None) -> Wide:
-        """How far float32 sums in any order may be from y, which has these scales."""
+    def limit(self, y: Wide, a: Wide | None = None, b: Wide | None = None, sums: Wide | None = None) -> Wide:
+        """How far float32 sums in any order may be from y, which has these scales.
+
+        What the sums themselves round off is bounded by the magnitudes of all terms, or given.
+        """
         a, b = self.scales[0] if a is None else a, self.scales[1] if b is None else b
         a, b = np.abs(np.nan_to_num(a)).T[:, :, None], np.abs(np.nan_to_num(b)).T[:, None]
         scale, size = a * b, np.nan_to_num(self.magnitudes)
         y = np.nan_to_num(y, posinf=0, neginf=0)  # where it is not finite the class alone counts
         k = float(self.lengths.sum())
-        limit = UNIT * ((EXTRA + SPREAD * np.sqrt(k)) * (scale * size).sum(axis=0) + k * np.abs(y))
+        if sums is None:
+            sums = UNIT * ((EXTRA + SPREAD * np.sqrt(k)) * (scale * size).sum(axis=0) + k * np.abs(y))
+        limit = sums
         if any(term is not None for term in self.corrections):
             each = [np.abs(term) for term in (self.dots, *self.corrections) if term is not None]
             limit = limit + 4 * UNIT * (scale * sum(each)).sum(axis=0)
@@ -174,11 +180,33 @@ def terms(a: Side, b: Side) -> Terms:
     )  # fmt: skip
 
 
+def value_of(s: Side) -> Wide:
+    """Scale · (code - zero), [rows, K]."""
+    found: Wide = less_zeros(s) * s.grid[s.tiles][:, np.arange(s.values.shape[1]) // s.c]
+    return found
+
+
 def typical(a: Side, b: Side) -> Wide:
     """The size of each element of y, were its terms of random sign."""
-    norms = []
-    for s in (a, b):
-        taken: NDArray[np.float64] = s.grid[s.tiles][:, np.arange(s.values.shape[1]) // s.c]
-        norms.append(np.linalg.norm(np.nan_to_num(less_zeros(s) * taken, posinf=0, neginf=0), axis=1))
+    norms = [np.linalg.norm(np.nan_to_num(value_of(s), posinf=0, neginf=0), axis=1) for s in (a, b)]
     size: Wide = np.outer(*norms) / np.sqrt(max(a.values.shape[1], 1))
     return np.maximum(size, 1e-300)
+
+
+def rounded_off(a: Side, b: Side, y: Wide) -> Wide:
+    """What float32 sums of K terms round off.
+
+    Each addition rounds by half an ulp of the sum so far: at random, which grows like sqrt(K), as large as
+    sums become on their way along K; or, where terms are all alike, always to the same side.
+    """
+    left, right = (np.nan_to_num(value_of(s), posinf=0, neginf=0) for s in (a, b))
+    k = left.shape[1]
+    so_far, largest = np.zeros(y.shape), np.zeros(y.shape)
+    for start in range(0, k, RUN):
+        part = slice(start, start + RUN)
+        so_far += left[:, part] @ right[:, part].T
+        largest = np.maximum(largest, np.abs(so_far))
+    each = np.sqrt((left**2) @ (right**2).T)  # of the terms, together
+    alike = np.minimum(so_far**2 / np.maximum(k * each**2, 1e-300), 1)
+    found: Wide = UNIT * ((EXTRA + ALONG * np.sqrt(k)) * (largest + each) + k * alike * np.abs(so_far))
+    return found
