@@ -173,7 +173,7 @@ def _less_sure(s: Survey, scene: Scene, good: list[Explanation], bad: Mask) -> F
     if not s.y.any():
         text = "y is zero throughout: nothing was multiplied, or nothing was written"
         return Finding("unknown", 0.5, text, where(bad), int(bad.sum()))
-    shapes = patterns(s, bad)
+    shapes = patterns(s, s.bad) or patterns(s, bad)
     sure = [pattern for pattern in shapes if pattern.sure]
     if sure:
         return of_pattern(sure[0], bad)

@@ -12,7 +12,7 @@ from .mistake import Mistake, scaled_parts
 from .scene import Scene
 
 KEPT = 8  # mistakes that are judged in full
-FAMILIES = (scales.mistakes, zeros.mistakes, codes.mistakes, codes.unsaturated, sums.mistakes)
+FAMILIES = (scales.mistakes, zeros.mistakes, codes.mistakes, codes.unsaturated, sums.mistakes, scales.beyond)
 
 
 def explanations(scene: Scene) -> list[Explanation]:

@@ -41,16 +41,17 @@ def _one(scene: Scene, fault: str, variant: str, side: int, scale: Wide) -> Mist
 
 
 def _absent(scene: Scene) -> Iterator[Mistake]:
-    both = [np.ones_like(s) for s in scene.terms.scales]
-    for i, s in _sides(scene):
-        scale = scene.terms.scales[i]
-        yield _one(scene, "scale-missing", f"{s.name} without its scales", i, both[i])
-        yield _one(scene, "scale-inverse", f"{s.name} divided by its scales", i, 1 / scale)
-        yield _one(scene, "scale-twice", f"scales of {s.name} used twice", i, scale**2)
-    yield of_scales(scene, "scale-missing", "x and w without their scales", *both)
-    a, b = scene.terms.scales
-    yield of_scales(scene, "scale-inverse", "x and w divided by their scales", 1 / a, 1 / b)
-    yield of_scales(scene, "scale-twice", "scales of x and w used twice", a**2, b**2)
+    """Scales left out, and then scales of which something else is made."""
+    made: tuple[tuple[str, str, Callable[[Wide], Wide]], ...] = (
+        ("scale-missing", "without its scales", np.ones_like),
+        ("scale-inverse", "divided by its scales", np.reciprocal),
+        ("scale-twice", "with its scales used twice", np.square),
+    )
+    for fault, text, function in made:
+        other = [function(scale) for scale in scene.terms.scales]
+        for i, s in _sides(scene):
+            yield _one(scene, fault, f"{s.name} {text}", i, other[i])
+        yield of_scales(scene, fault, f"x and w {text.replace('its', 'their')}", other[0], other[1])
 
 
 def _running(scene: Scene) -> Iterator[Mistake]:
@@ -85,6 +86,17 @@ def _other_groups(s: Side, n: int, starts: Index, other: int) -> Iterator[tuple[
         if length and length != s.c:
             yield f"the scale k // {length}, ends kept", np.clip(starts // length, 0, n - 1)
             yield f"the scale k // {length}, around", starts // length % n
+
+
+def _beyond(s: Side, n: int, starts: Index, other: int) -> Iterator[tuple[str, Index]]:
+    for step, name in ((1, "the scale of the next group"), (-1, "the scale of the group before")):
+        at = starts // s.c + step
+        yield f"{name}, zero beyond the ends", np.where((at >= 0) & (at < n), at, n)
+
+
+def beyond(scene: Scene) -> Iterator[Mistake]:
+    """Scales of the next group, of which the last has none: with few groups that is a tail left out."""
+    yield from _along_k(scene, "scale-neighbour", _beyond)
 
 
 def _along_k(scene: Scene, fault: str, indices: Indices) -> Iterator[Mistake]:
