@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Write what `gq.diagnose` makes of wrong kernels into docs/faults.md, and the list of faults.
 
-python tools/fault_table.py [--full] [--check] [--seed N]
+python tools/fault_table.py [--full] [--scaled] [--check] [--seed N]
 """
 
 from __future__ import annotations
@@ -9,24 +9,29 @@ from __future__ import annotations
 import argparse
 import sys
 from collections import Counter
+from collections.abc import Iterable
 from pathlib import Path
 
 from _page import put, settle
 from tqdm import tqdm
 
-from ggmlq.faults import CATALOGUE
+import ggmlq
+from ggmlq.faults import CATALOGUE, Fault
+from ggmlq.faults.scaled import SCALED
 
 ROOT = Path(__file__).parents[1]
 PAGE = ROOT / "docs" / "faults.md"
 LIST = "<!-- list: tools/fault_table.py -->"
 TABLE = "<!-- table: tools/fault_table.py -->"
+LIST_OF_SCALED = "<!-- list of scaled: tools/fault_table.py -->"
+TABLE_OF_SCALED = "<!-- table of scaled: tools/fault_table.py -->"
 sys.path.insert(0, str(ROOT / "tests"))
 
 
-def entries() -> str:
+def entries(faults: Iterable[Fault]) -> str:
     """One section a fault."""
     parts = []
-    for fault in CATALOGUE.values():
+    for fault in faults:
         lines = [f"### {fault.id}", "", fault.says]
         if fault.wrong:
             lines += [
@@ -68,14 +73,35 @@ def measured(seed: int, full: bool) -> str:
     return f"{table(found, title)}\n\n{table(mixed, beside)}"
 
 
+def measured_scaled(seed: int, times: int = 50) -> str:
+    """The same for products of scaled arrays, and how many right ones were accused."""
+    import numpy as np
+    import scaled_mutants
+
+    cases = [(fault, seed * 1000 + i) for fault in scaled_mutants.MUTANTS for i in range(times)]
+    found, _ = scaled_mutants.tried(tqdm(cases))
+    for i in tqdm(range(10 * times)):
+        rng = np.random.default_rng([seed, i])
+        x, w = scaled_mutants.drawn(rng)
+        y = scaled_mutants.right(scaled_mutants.Operand(x), scaled_mutants.Operand(w), rng)
+        found["correct", ggmlq.diagnose(y, x, w).fault] += 1
+    return table(found, f"Seed {seed}.")
+
+
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("--full", action="store_true", help="all formats, three times as many cases")
+    parser.add_argument("--scaled", action="store_true", help="of the tables only that of scaled arrays")
     parser.add_argument("--check", action="store_true", help="compare the list with the page, write nothing")
     parser.add_argument("--seed", type=int, default=1)
     args = parser.parse_args()
-    fresh = put(PAGE.read_text(), LIST, f"\n{entries()}\n", "<!-- end of list -->")
-    if not args.check:  # the table takes minutes; only the list is compared
+    fresh = put(PAGE.read_text(), LIST, f"\n{entries(CATALOGUE.values())}\n", "<!-- end of list -->")
+    own = [fault for fault in SCALED.values() if fault is not CATALOGUE.get(fault.id) and fault.wrong]
+    fresh = put(fresh, LIST_OF_SCALED, f"\n{entries(own)}\n", "<!-- end of list of scaled -->")
+    if not args.check:  # the tables take minutes; only the lists are compared
+        end = "<!-- end of table of scaled -->"
+        fresh = put(fresh, TABLE_OF_SCALED, f"\n{measured_scaled(args.seed)}\n", end)
+    if not (args.check or args.scaled):
         fresh = put(fresh, TABLE, f"\n{measured(args.seed, args.full)}\n")
     return settle(PAGE, fresh, args.check)
 

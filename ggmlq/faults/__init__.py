@@ -8,15 +8,21 @@
 First, what is right: inputs.py checks what was given, readings.py lists the ways in which kernels round
 activations, right.py the right kernels that this could be, scene.py predicts them all on a few rows and
 survey.py judges the whole of y by the best. Where all is within rounding, that is the verdict.
+What is known then is said in judged.py.
 
 Then, what is wrong, by what it shows:
 
-    places.py      which elements: last rows, a tile, blocks of K; moved.py finds columns elsewhere
+    places.py      which elements: last rows, a tile, blocks of K; moved.py finds columns elsewhere, by the
+                   distances of nearest.py
     nonfinite.py   NaN and infinities
     replay.py      the product computed again with each mistake that can be made in the operands:
                    operand.py opens weights up, misread.py makes mistakes in them, in orders.py (of codes),
                    subscales.py (of bits) and strides.py (of rows); products.py has those of the sums
     assignment.py  an order of codes that no list has, found by linear algebra
+
+What explains y is an explanation (explanation.py); verdicts.py makes the finding of it, report.py the words.
+
+    scaled/        the same for products of arrays with scales: its own mistakes, and these machines
 """
 
 from .catalogue import CATALOGUE, Fault

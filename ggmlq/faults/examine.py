@@ -7,23 +7,35 @@ from typing import Any
 import numpy as np
 
 from ..array import QuantArray
+from ..errors import UnsupportedError
+from ..scaled import ScaledArray
 from .diagnosis import Diagnosis
+from .explanation import Explanation, Finding, fits, level
 from .inputs import given
+from .judged import Mask
 from .nonfinite import not_finite
 from .places import Pattern, k_blocks, patterns, where, wrong_places
 from .products import looks_half
 from .readings import Wide
-from .replay import Explanation, by_algebra, explanations
-from .report import Finding, report
-from .survey import Case, Mask, Survey, sample, survey
+from .replay import by_algebra, explanations
+from .report import report
+from .scaled.examine import diagnose as examine_scaled
+from .survey import Case, Survey, sample, survey
+from .verdicts import factor, of_explanations, of_pattern, race
 
-EXACT = 0.99  # share of elements that a sure explanation leaves within rounding
-NEAR = 0.02  # part of the error that a near explanation may leave
 PART_OF_A_TILE = 256  # of K: as much as the tiles of most kernels
 ROUNDING = 1e-3  # score below which an error may be one of rounding
 
 
-def diagnose(y: Any, x: Any, q: QuantArray, *, arithmetic: str | None = None, repeats: Any = ()) -> Diagnosis:
+def diagnose(
+    y: Any,
+    x: Any,
+    q: QuantArray | ScaledArray,
+    *,
+    arithmetic: str | None = None,
+    repeats: Any = (),
+    activations: Any = None,
+) -> Diagnosis:
     """Say whether a kernel's result is right, and if not, which mistake explains it.
 
     Parameters
@@ -31,14 +43,17 @@ def diagnose(y: Any, x: Any, q: QuantArray, *, arithmetic: str | None = None, re
     y : array of floats
         What the kernel gave for ``x @ q.T``, [..., N], on any device.
     x : array of floats
-        The activations, [..., K].
-    q : QuantArray
+        The activations, [..., K]; with scaled weights a ScaledArray too.
+    q : QuantArray or ScaledArray
         The weights, [N, K].
     arithmetic : str, optional
         The arithmetic that the kernel claims, a name in ``gq.reference.ARITHMETICS``. Without a
         claim any right arithmetic will do, and the text names it.
     repeats : sequence of arrays
         Further results of the same kernel on the same operands; they expose races.
+    activations : (code, tile) or (code, tile, scales), optional
+        With scaled weights: how the kernel quantizes floats x. By default as
+        :func:`ggmlq.scaled_linear` does, or in another usual tile, or not at all.
 
     >>> import numpy as np, ggmlq as gq
     >>> rng = np.random.default_rng(0)
@@ -50,6 +65,14 @@ def diagnose(y: Any, x: Any, q: QuantArray, *, arithmetic: str | None = None, re
     >>> gq.diagnose(forgot, x, q).fault
     'offset-missing'
     """
+    if isinstance(q, ScaledArray):
+        more = {"arithmetic": arithmetic, "repeats": repeats, "activations": activations}
+        return examine_scaled(y, x, q, **more)
+    if activations is not None:
+        raise UnsupportedError(
+            f"diagnose(y, x, q): activations={activations!r} with {q!r}; it says how floats are quantized "
+            "beside a ScaledArray; leave it out, or pass arithmetic="
+        )
     g = given(y, x, q, arithmetic, repeats)
     if g.case.y.size == 0:
         return Diagnosis(True, "correct", 1.0, "There is nothing to judge: y is empty.")
@@ -59,9 +82,9 @@ def diagnose(y: Any, x: Any, q: QuantArray, *, arithmetic: str | None = None, re
 
 
 def _verdict(s: Survey, repeats: list[Wide], flipped: bool, claim: str | None) -> Finding:
-    race = _race(s, repeats)
-    if race is not None:
-        return race
+    differs = race(s, repeats)
+    if differs is not None:
+        return differs
     if flipped:
         return _flipped(s)
     if not s.bad.any():
@@ -73,7 +96,7 @@ def _verdict(s: Survey, repeats: list[Wide], flipped: bool, claim: str | None) -
             return misread
         if pattern.fault == "scale-f16-overflow" and claim is not None and not s.bad.any():
             return Finding("correct", 0.9, pattern.variant)
-        return _of_pattern(s, pattern, s.bad & ~np.isfinite(s.case.y))
+        return of_pattern(pattern, s.bad & ~np.isfinite(s.y))
     return _wrong(s, claim)
 
 
@@ -83,41 +106,26 @@ def _verdict(s: Survey, repeats: list[Wide], flipped: bool, claim: str | None) -
 def _right(s: Survey, claim: str | None) -> Finding:
     overflow = not_finite(s)
     if overflow is not None and (claim is None or claim != s.best.arithmetic):
-        return _of_pattern(s, overflow, ~np.isfinite(s.case.y))
+        return of_pattern(overflow, ~np.isfinite(s.y))
     claimed = next((right for right in s.others if right.arithmetic == claim), None) if claim else None
     if claimed is not None and {claimed.sums, s.best.sums} == {"codes", "floats"}:
         differs = ~claimed.inside
         text = f"the result is that of {s.best.name}, {claim} is claimed"
         return Finding("sum-of-codes-vs-floats", 0.95, text, where(differs), int(differs.sum()))
-    return Finding("correct", 0.99 if s.case.y.size >= 4 else 0.9, "")
+    return Finding("correct", 0.99 if s.y.size >= 4 else 0.9, "")
 
 
 def _flipped(s: Survey) -> Finding:
     if not s.bad.any():
-        return Finding("transposed", 0.95, "y came as [N, M]; read so, it is right", elements=s.case.y.size)
+        return Finding("transposed", 0.95, "y came as [N, M]; read so, it is right", elements=s.y.size)
     return Finding("unknown", 0.5, "y came as [N, M], and is wrong either way")
-
-
-def _race(s: Survey, repeats: list[Wide]) -> Finding | None:
-    """Results that differ by more than another order of the sums."""
-    differs = np.zeros(s.bad.shape, np.bool_)
-    noise = np.where(np.isfinite(s.limit), 2 * s.limit, np.inf)
-    for other in repeats:
-        with np.errstate(invalid="ignore"):
-            near = np.abs(other - s.case.y) <= noise
-        same = (other == s.case.y) | (np.isnan(other) & np.isnan(s.case.y))
-        differs |= ~(near | same)
-    if not differs.any():
-        return None
-    text = f"{int(differs.sum())} of {differs.size} elements differ between {1 + len(repeats)} runs"
-    return Finding("race", 0.98, text, where(differs), int(differs.sum()))
 
 
 # --- wrong ----------------------------------------------------------------------------------
 
 
 def _wrong(s: Survey, claim: str | None) -> Finding:
-    if not s.case.y.any():
+    if not s.y.any():
         return _nothing(s)
     bad = wrong_places(s)
     rows, columns = sample(s.case, bad)
@@ -126,29 +134,29 @@ def _wrong(s: Survey, claim: str | None) -> Finding:
     scaled = _scaled(s, bad)
     if scaled is not None:
         tried.append(scaled)
-    good = sorted((e for e in tried if _fits(e)), key=lambda e: (-_level(e), e.score))
-    if good and _level(good[0]) == 2:
-        return _of_explanations(s, good, bad)
+    good = sorted((e for e in tried if fits(e)), key=lambda e: (-level(e), e.score))
+    if good and level(good[0]) == 2:
+        return of_explanations(good, bad)
     shapes = patterns(s, bad)
     sure = [pattern for pattern in shapes if pattern.sure]
     if good and not sure:
-        return _of_explanations(s, good, bad)
+        return of_explanations(good, bad)
     if sure:
-        return _of_pattern(s, sure[0], bad)
-    good = [e for e in by_algebra(scene, s.prediction[np.ix_(rows, columns)]) if _fits(e)]
+        return of_pattern(sure[0], bad)
+    good = [e for e in by_algebra(scene, s.prediction[np.ix_(rows, columns)]) if fits(e)]
     if good:
-        return _of_explanations(s, good, bad)
+        return of_explanations(good, bad)
     return _less_sure(s, bad, shapes, claim)
 
 
 def _misread(s: Survey) -> Finding | None:
     """A mistake that explains the finite elements, and predicts which ones are not finite."""
-    if (s.bad & np.isfinite(s.case.y)).sum() < 4:
+    if (s.bad & np.isfinite(s.y)).sum() < 4:
         return None
     rows, columns = sample(s.case, s.bad)
     tried = explanations(s.case.scene(rows, columns), s.prediction[np.ix_(rows, columns)])
-    good = sorted((e for e in tried if _fits(e)), key=lambda e: (-_level(e), e.score))
-    return _of_explanations(s, good, s.bad) if good else None
+    good = sorted((e for e in tried if fits(e)), key=lambda e: (-level(e), e.score))
+    return of_explanations(good, s.bad) if good else None
 
 
 def _nothing(s: Survey) -> Finding:
@@ -160,82 +168,15 @@ def _nothing(s: Survey) -> Finding:
     return Finding("unknown", 0.5, text, where(s.bad), int(s.bad.sum()))
 
 
-def _fits(e: Explanation) -> bool:
-    enough = e.elements - e.free >= 1
-    return enough and (_level(e) > 0)
-
-
-def _level(e: Explanation) -> int:
-    """2: explains y to the last rounding; 1: nearly all of the error; 0: not."""
-    if e.gain > NEAR:
-        return 0
-    if e.share >= EXACT:
-        return 2
-    return 1 if e.elements - e.free >= 8 and e.score < 0.05 else 0
-
-
-def _of_explanations(s: Survey, good: list[Explanation], bad: Mask) -> Finding:
-    best = good[0]
-    level = _level(best)
-    alike = {
-        e.fault: e
-        for e in reversed(good[1:])
-        if e.fault != best.fault and _level(e) == level and (level == 2 or e.score < 3 * best.score)
-    }
-    confidence = 0.98 if level == 2 else 0.9 if best.gain < 1e-3 else 0.75
-    if best.elements < 4:
-        confidence = min(confidence, 0.5)
-    if alike:
-        confidence = min(confidence, 0.9 / (1 + len(alike)))
-    places = where(bad) | best.where
-    return Finding(
-        best.fault, confidence, f"{best.variant} (beside it: {best.way})", places, int(bad.sum()),
-        tuple(alike), left=best.gain,
-    )  # fmt: skip
-
-
-def _of_pattern(s: Survey, pattern: Pattern, bad: Mask) -> Finding:
-    confidence = 0.95 if pattern.sure else 0.75
-    return Finding(pattern.fault, confidence, pattern.variant, where(bad) | pattern.where, int(bad.sum()))
-
-
 def _scaled(s: Survey, bad: Mask) -> Explanation | None:
     """One constant factor, fitted to all of y."""
-    use = np.isfinite(s.case.y) & np.isfinite(s.prediction)
-    best: Explanation | None = None
-    rows, columns = sample(s.case, bad)
-    at = np.ix_(rows, columns)
-    for right in s.others:
-        if right.prediction.shape != s.case.y.shape:
-            continue
-        best = _better(best, _factor(s.case.y, right.prediction, s.size, s.limit, use, right.name))
-    if best is None:
-        y, p = s.case.y[at], s.prediction[at]
-        best = _factor(y, p, s.size[at], s.limit[at], use[at], s.best.name)
-    return best
-
-
-def _better(a: Explanation | None, b: Explanation | None) -> Explanation | None:
-    if a is None or b is None:
-        return a or b
-    return a if a.score <= b.score else b
-
-
-def _factor(y: Wide, p: Wide, size: Wide, limit: Wide, use: Mask, way: str) -> Explanation | None:
-    a, b = (p / size)[use], (y / size)[use]
-    if a.size < 4 or not (a**2).sum() > 0:
-        return None
-    large = np.abs(a) > np.median(np.abs(a)) / 2
-    c = float(np.median(b[large] / a[large])) if large.any() else 1.0  # no few wild elements decide
-    if not np.isfinite(c) or abs(c) < 1e-6 or c == 1:
-        return None
-    left = b - c * a
-    score = float((left**2).mean())
-    share = float((np.abs(left) <= (abs(c) + 1) * limit[use] / size[use]).mean())
-    right = float(min(((b - a) ** 2).mean(), (b**2).mean()))
-    unit = max(c * c, 1.0)  # the error grows with the factor
-    text = f"y = {c:.6g} times the right result"
-    return Explanation("scaled", text, way, score / unit, right / unit, share, a.size, free=1)
+    use = np.isfinite(s.y) & np.isfinite(s.prediction)
+    tried = [factor(s.y, prediction, s.size, s.limit, use, name) for name, prediction in s.alternatives]
+    found = [e for e in tried if e is not None]
+    if found:
+        return min(found, key=lambda e: e.score)
+    at = np.ix_(*sample(s.case, bad))
+    return factor(s.y[at], s.prediction[at], s.size[at], s.limit[at], use[at], s.best.name)
 
 
 def _blocks_of_k(s: Survey, bad: Mask) -> dict[str, object]:
@@ -248,11 +189,11 @@ def _less_sure(s: Survey, bad: Mask, shapes: list[Pattern], claim: str | None) -
     """What remains: conventions of sums, half precision, tails by place, blocks of K, or unknown."""
     if claim is not None and _claims_other_sum(s, claim):
         return Finding("sum-of-codes-vs-floats", 0.7, f"the result is nearest to {s.best.name}", where(bad))
-    if s.case.store == 0 and looks_half(s.case.y) and s.best.score < ROUNDING:
+    if s.case.store == 0 and looks_half(s.y) and s.best.score < ROUNDING:
         text = "every element of y is exactly a half"
         return Finding("f16-accumulation", 0.7, text, where(bad), int(bad.sum()))
     if shapes:
-        return _of_pattern(s, shapes[0], bad)
+        return of_pattern(shapes[0], bad)
     places = where(bad) | _blocks_of_k(s, bad)
     missing = _missing(places, s.case)
     if missing is not None:

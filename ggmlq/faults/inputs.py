@@ -47,12 +47,12 @@ def given(y: Any, x: Any, q: QuantArray, arithmetic: str | None, repeats: Any) -
             "shows nothing; dump x again, or replace what is not finite"
         )
     want = (*x.shape[:-1], q.shape[0])
-    result, store, flipped = _result("y", y, want, len(rows))
-    others = [_result(f"repeats[{i}]", r, want, len(rows))[0] for i, r in enumerate(repeats)]
-    return Given(Case(result, rows, q, store), others, flipped)
+    values, store, flipped = result("y", y, want, len(rows))
+    others = [result(f"repeats[{i}]", r, want, len(rows))[0] for i, r in enumerate(repeats)]
+    return Given(Case(values, rows, q, store), others, flipped)
 
 
-def _result(name: str, y: Any, want: tuple[int, ...], m: int) -> tuple[Wide, float, bool]:
+def result(name: str, y: Any, want: tuple[int, ...], m: int) -> tuple[Wide, float, bool]:
     """One output as [M, N] in float64, what storing it rounded off, and whether it lay transposed."""
     if isinstance(y, QuantArray):
         raise DTypeError(f"{ASKED}: {name} is {y!r}; a kernel's output is floats; pass its array")

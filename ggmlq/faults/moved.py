@@ -5,18 +5,14 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
+from .judged import Mask
+from .nearest import distance, sources
 from .readings import Wide
-from .right import judged, precisions
-from .scene import predict
-from .survey import Mask, Survey, everywhere
 
 SORTED = 8  # values of one row that must agree in any order
 PAIRS = 1 << 24  # entries of a table of distances between columns
 ALTERNATIVES = 24  # right kernels that are tried where none fits
 CERTAIN = 1e-3  # of the typical size: no better arithmetic is looked for
-LOOKED_AT = 8  # rows by which an arithmetic is chosen
-CHOSEN = 3  # arithmetics that are tried on all of y
-DEAR = 1 << 30  # operations that choosing one may cost
 
 Match = tuple[float, NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]
 
@@ -33,8 +29,8 @@ def matched(y: Wide, best: Wide, size: Wide, bad: Mask) -> Match | None:
     if m == 1 and len(wrong) >= SORTED:
         row = y[0], best[0], size[0], wrong, use
         return _sorted(*row) or _repeated(*row)
-    source = _sources(y[use][:, wrong], best[use], size[use])
-    error = _distance(y, best, size, use, wrong, source)
+    source = sources(y[use][:, wrong], best[use], size[use])
+    error = distance(y, best, size, use, wrong, source)
     # Few rows match by chance if much is allowed: rounding of activations costs about 1 %.
     allowed = 0.05 if len(use) >= 5 else 1e-3 if len(use) > 1 else 1e-5
     kept = (np.nan_to_num(error, nan=np.inf) <= allowed).all(axis=0)
@@ -42,7 +38,7 @@ def matched(y: Wide, best: Wide, size: Wide, bad: Mask) -> Match | None:
     if kept.mean() < 0.9 or (kept & moved).sum() < (2 if m > 1 else 4):
         return None
     kept &= moved
-    if not _better(error[:, kept], _distance(y, best, size, use, wrong[kept], wrong[kept])):
+    if not _better(error[:, kept], distance(y, best, size, use, wrong[kept], wrong[kept])):
         return None
     return float(np.median(error[:, kept])), wrong[kept], source[kept], use
 
@@ -82,30 +78,9 @@ def _repeated(
     return float(np.median(moved)), at, source[at], use
 
 
-def _distance(
-    y: Wide, best: Wide, size: Wide, rows: NDArray[np.int64], at: NDArray[np.int64], source: NDArray[np.int64]
-) -> Wide:
-    """How far columns of y are from other columns of the right result, in typical sizes."""
-    here, there = np.ix_(rows, at), np.ix_(rows, source)
-    with np.errstate(invalid="ignore", over="ignore"):
-        error: Wide = np.abs(y[here] - best[there]) / np.maximum(size[there], size[here])
-    return error
-
-
 def _better(moved: Wide, straight: Wide) -> bool:
     """Whether the other place explains the values, and their own place does not."""
     return bool((moved**2).mean() <= 0.02 * np.nan_to_num(straight**2, nan=1e6).mean())
-
-
-def _sources(y: Wide, best: Wide, size: Wide) -> NDArray[np.int64]:
-    """For each column of y [M, W] the column of best [M, N] that is nearest."""
-    with np.errstate(invalid="ignore", over="ignore", divide="ignore"):
-        scale = np.maximum(size.max(axis=1), 1e-300)[:, None]
-        a, b = np.nan_to_num(y / scale), np.nan_to_num(best / scale)
-        a, b = np.clip(a, -1e6, 1e6), np.clip(b, -1e6, 1e6)
-        distance = (a**2).sum(axis=0)[:, None] - 2 * (a.T @ b) + (b**2).sum(axis=0)
-        nearest: NDArray[np.int64] = distance.argmin(axis=1)
-    return nearest
 
 
 def held_twice(
@@ -127,29 +102,3 @@ def _twins(at: NDArray[np.int64], source: NDArray[np.int64]) -> list[tuple[int, 
     for a, s in zip(at.tolist(), source.tolist(), strict=True):
         found.append((a, first.setdefault(s, s if s not in at else a)))
     return [(a, b) for a, b in found if a != b]
-
-
-def fitting(survey: Survey, axis: int) -> list[Wide]:
-    """What right kernels give whose columns (or rows) stand in y, wherever they stand."""
-    case = survey.case
-    looked = [case.all_rows, case.all_columns]
-    looked[1 - axis] = _few(looked[1 - axis])
-    if len(looked[0]) * len(looked[1]) * case.x.shape[1] * 64 > DEAR or case.y.shape[axis] ** 2 > PAIRS >> 4:
-        return []
-    scene = case.scene(looked[0], looked[1])
-    ranked = []
-    for label, w, ways in precisions(scene):
-        for way, p in zip(ways, predict(scene.readings, ways, w), strict=True):
-            y, best, size = (a if axis == 1 else a.T for a in (scene.y, p, scene.size))
-            source = _sources(y, best, size)
-            at = np.arange(len(source))
-            error = _distance(y, best, size, np.arange(len(y)), at, source)
-            ranked.append((float(np.median(np.nan_to_num(error, nan=1e9))), label, way, w, p))
-    ranked.sort(key=lambda r: r[0])
-    return [everywhere(case, judged(scene, way, w, label, p)) for _, label, way, w, p in ranked[:CHOSEN]]
-
-
-def _few(places: NDArray[np.int64]) -> NDArray[np.int64]:
-    if len(places) <= LOOKED_AT:
-        return places
-    return np.linspace(0, len(places) - 1, LOOKED_AT).astype(np.int64)

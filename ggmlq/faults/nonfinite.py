@@ -7,11 +7,12 @@ from typing import Any
 
 import numpy as np
 
+from .judged import Mask
 from .operand import operand
 from .places import Pattern, runs_of
 from .products import looks_half
 from .readings import LARGEST_HALF
-from .survey import Case, Mask, Survey
+from .survey import Case, Survey
 
 PADDING = 512  # elements: llama.cpp pads rows of quantized matrices to so many on CUDA
 
@@ -28,7 +29,7 @@ def not_finite(survey: Survey) -> Pattern | None:
         return found
     if not bad.any():
         return None
-    return _of_empty_blocks(case, bad) or _of_padding(case, bad) or _by_place(case, bad)
+    return _of_empty_blocks(case, bad) or _of_padding(case, bad) or by_place(bad)
 
 
 # --- overflow -------------------------------------------------------------------------------
@@ -141,7 +142,7 @@ def _of_padding(case: Case, bad: Mask) -> Pattern | None:
     return None
 
 
-def _by_place(case: Case, bad: Mask) -> Pattern:
+def by_place(bad: Mask) -> Pattern:
     """Tails, or anywhere."""
     rows, columns = np.flatnonzero(bad.any(axis=1)), np.flatnonzero(bad.any(axis=0))
     m, n = bad.shape

@@ -11,9 +11,10 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import NDArray
 
-from .moved import ALTERNATIVES, CERTAIN, Match, fitting, held_twice, matched
+from .judged import Judged, Mask
+from .moved import ALTERNATIVES, CERTAIN, Match, held_twice, matched
 from .readings import Wide
-from .survey import Case, Mask, Survey
+from .survey import Case, Survey
 
 
 @dataclass(frozen=True, eq=False)
@@ -66,13 +67,13 @@ def _period(places: NDArray[np.int64], n: int) -> int:
     return int(steps[0]) if len(steps) >= 2 and (steps == steps[0]).all() and steps[0] > 1 else 0
 
 
-def wrong_places(survey: Survey) -> Mask:
+def wrong_places(survey: Judged) -> Mask:
     """Bad elements, or, where an unlisted rounding makes most of them bad, those far worse than most."""
-    bad, case = survey.bad, survey.case
+    bad = survey.bad
     if bad.mean() < 0.3:
         return bad
     with np.errstate(invalid="ignore", over="ignore"):
-        relative = np.abs(case.y - survey.prediction) / survey.size
+        relative = np.abs(survey.y - survey.prediction) / survey.size
     relative = np.nan_to_num(relative, nan=np.inf)
     finite = relative[np.isfinite(relative)]
     middle = float(np.median(finite)) if finite.size else 0.0
@@ -85,7 +86,7 @@ def wrong_places(survey: Survey) -> Mask:
 # --- patterns -------------------------------------------------------------------------------
 
 
-def patterns(survey: Survey, bad: Mask) -> list[Pattern]:
+def patterns(survey: Judged, bad: Mask) -> list[Pattern]:
     """What the places of wrong elements show, the surest first."""
     found = [
         pattern
@@ -95,10 +96,10 @@ def patterns(survey: Survey, bad: Mask) -> list[Pattern]:
     return sorted(found, key=lambda p: not p.sure)
 
 
-def _near(survey: Survey, bad: Mask, y: Wide, prediction: Wide, size: Wide) -> Mask:
+def _near(survey: Judged, bad: Mask, y: Wide, prediction: Wide, size: Wide) -> Mask:
     """Whether values are those of another place, but for rounding."""
     with np.errstate(invalid="ignore", over="ignore"):
-        good = np.abs(survey.case.y - survey.prediction)[~bad]
+        good = np.abs(survey.y - survey.prediction)[~bad]
         typical = survey.size[~bad]
         # Nothing right to measure by: rounding of activations costs about 1 %.
         noise = max(4 * float(np.max(good / typical)), 1e-5) if good.size else 0.05
@@ -106,9 +107,9 @@ def _near(survey: Survey, bad: Mask, y: Wide, prediction: Wide, size: Wide) -> M
     return near
 
 
-def _transposed(survey: Survey, bad: Mask) -> Pattern | None:
+def _transposed(survey: Judged, bad: Mask) -> Pattern | None:
     """Y written column by column."""
-    y, best = survey.case.y, survey.prediction
+    y, best = survey.y, survey.prediction
     m, n = y.shape
     if min(m, n) < 2 or not bad.any():
         return None
@@ -122,34 +123,33 @@ def _transposed(survey: Survey, bad: Mask) -> Pattern | None:
     return Pattern("transposed", "y holds its transpose", sure=True)
 
 
-def _moved_columns(survey: Survey, bad: Mask) -> Pattern | None:
+def _moved_columns(survey: Judged, bad: Mask) -> Pattern | None:
     """Columns of y that hold what belongs into other columns."""
     return _moved(survey, bad, axis=1)
 
 
-def _moved_rows(survey: Survey, bad: Mask) -> Pattern | None:
+def _moved_rows(survey: Judged, bad: Mask) -> Pattern | None:
     """Rows of y that hold what belongs into other rows."""
     return _moved(survey, bad, axis=0)
 
 
-def _moved(survey: Survey, bad: Mask, axis: int) -> Pattern | None:
+def _moved(survey: Judged, bad: Mask, axis: int) -> Pattern | None:
     tried = [survey.prediction]
     if bad.mean() > 0.3:  # too little is right to trust the choice of the right kernel
-        alternatives = [right.prediction for right in survey.others[:ALTERNATIVES]]
-        tried += [p for p in alternatives if p.shape == survey.case.y.shape]
+        tried += [prediction for _, prediction in survey.alternatives[:ALTERNATIVES]]
     found = _best_match(survey, tried, bad, axis)
     if bad.mean() > 0.3 and (found is None or found[0] > CERTAIN):
-        found = _best_match(survey, fitting(survey, axis), bad, axis) or found
+        found = _best_match(survey, survey.fitting(axis), bad, axis) or found
     if found is None:
         return None
     _, at, source, use = found
-    y, size = (a if axis == 1 else a.T for a in (survey.case.y, survey.size))
+    y, size = (a if axis == 1 else a.T for a in (survey.y, survey.size))
     twice = held_twice(y, size, use, source, at)
     return _as_pattern(at, source, len(use) < len(y), axis, use, twice)
 
 
-def _best_match(survey: Survey, tried: list[Wide], bad: Mask, axis: int) -> Match | None:
-    y, size = (a if axis == 1 else a.T for a in (survey.case.y, survey.size))
+def _best_match(survey: Judged, tried: list[Wide], bad: Mask, axis: int) -> Match | None:
+    y, size = (a if axis == 1 else a.T for a in (survey.y, survey.size))
     wrong: Mask = bad if axis == 1 else bad.T
     matches = [matched(y, best if axis == 1 else best.T, size, wrong) for best in tried]
     return min((match for match in matches if match is not None), key=lambda match: match[0], default=None)
@@ -172,13 +172,13 @@ def _as_pattern(
     return Pattern("tile-duplicated", f"{name} of y repeat others: {name[:-1]} {text}", True, found)
 
 
-def _moved_tile(survey: Survey, bad: Mask) -> Pattern | None:
+def _moved_tile(survey: Judged, bad: Mask) -> Pattern | None:
     """A tile of y that repeats another one, moved along both axes."""
     rows, columns = np.flatnonzero(bad.any(axis=1)), np.flatnonzero(bad.any(axis=0))
     m, n = bad.shape
     if bad.sum() < 4 or bad.sum() > 0.9 * bad.size or bad.sum() < 4 or not len(rows):
         return None
-    y, best, size = survey.case.y, survey.prediction, survey.size
+    y, best, size = survey.y, survey.prediction, survey.size
     i, j = (int(v) for v in np.argwhere(bad)[0])
     r1, c1 = int(rows[-1]), int(columns[-1])
     starts = np.argwhere(_near(survey, bad, np.full((m, n), y[i, j]), best, size))
@@ -199,7 +199,7 @@ def _moved_tile(survey: Survey, bad: Mask) -> Pattern | None:
     return None
 
 
-def _tails(survey: Survey, bad: Mask) -> Pattern | None:
+def _tails(survey: Judged, bad: Mask) -> Pattern | None:
     """Only the last rows, or only the last columns, wrong; fewer than half of them."""
     for axis, fault, name in ((0, "m-tail", "rows"), (1, "n-tail", "columns")):
         wrong: Mask = np.asarray(bad.any(axis=1 - axis))
@@ -210,7 +210,7 @@ def _tails(survey: Survey, bad: Mask) -> Pattern | None:
         if not 0 < tail < n or not wrong[first:].all() or full[first:].mean() < 0.5:
             continue
         last = np.arange(first, n)
-        part = np.take(survey.case.y, last, axis=axis)[np.take(bad, last, axis=axis)]
+        part = np.take(survey.y, last, axis=axis)[np.take(bad, last, axis=axis)]
         zero = bool((part == 0).all())
         if not zero and 2 * tail > n:  # less than a tile is left over, at least one was whole
             continue

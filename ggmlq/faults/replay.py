@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
 
 from .assignment import orders_taken
+from .explanation import Explanation
 from .misread import Mistake, mistakes
 from .products import Outcome, half_sums, saturated
 from .readings import LARGEST_HALF, Reading, Way, Wide
@@ -20,26 +21,6 @@ FEW_ROWS, FEW_COLUMNS = 8, 16  # a first look
 KEPT = 8  # mistakes that are tried in every way
 SMALL_ERROR = 1e-2  # score up to which half accumulators may be the reason
 HALF_READINGS = 6  # of which they are tried
-
-
-@dataclass(frozen=True, eq=False)
-class Explanation:
-    """One fault that may have happened, and how much of y it explains."""
-
-    fault: str
-    variant: str
-    way: str  # the arithmetic beside the fault
-    score: float
-    right: float  # score of the best right kernel (or of zero) on the same elements
-    share: float  # of the elements explained to the last rounding
-    elements: int  # on which it was judged
-    free: int = 0  # numbers fitted to y
-    where: dict[str, object] = field(default_factory=dict)
-
-    @property
-    def gain(self) -> float:
-        """Score that is left, over that of the best right kernel; small is good."""
-        return self.score / self.right if self.right > 0 else 1.0
 
 
 def explanations(scene: Scene, right_prediction: Wide) -> list[Explanation]:

@@ -2,35 +2,30 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 
 from ..metrics import nmse
-from .catalogue import CATALOGUE
+from .catalogue import CATALOGUE, Fault
 from .diagnosis import Diagnosis
+from .explanation import Finding
+from .judged import Judged
 from .survey import Survey
 from .telling_input import telling_input
-
-
-@dataclass(frozen=True)
-class Finding:
-    """The verdict before it is put into words."""
-
-    fault: str
-    confidence: float
-    detail: str
-    where: dict[str, Any] = field(default_factory=dict)
-    elements: int = 0
-    alike: tuple[str, ...] = ()
-    left: float = 0.0  # part of the error that stays unexplained
 
 
 def report(s: Survey, finding: Finding, claim: str | None) -> Diagnosis:
     """The diagnosis that the user gets."""
     figures = _figures(s)
-    text = _right(s, finding, figures, claim) if finding.fault == "correct" else _wrong(s, finding, figures)
+    if finding.fault == "correct":
+        text = _right(s, finding, figures, claim)
+    else:
+        apart = (
+            f"NMSE {figures['nmse against the best arithmetic']:.1e} against the nearest right kernel "
+            f"({_named(s)}), {figures['nmse against exact']:.1e} against exact"
+        )
+        text = described(CATALOGUE[finding.fault], finding, figures, apart)
     telling = telling_input(s.case.q) if finding.alike else None
     if telling is not None:
         text += (
@@ -47,21 +42,26 @@ def _figures(s: Survey) -> dict[str, Any]:
     y = s.case.y
     exact = s.case.x @ s.case.q.dequantize(np.float64).T
     return {
-        "nmse against the best arithmetic": _plain(nmse(y, s.prediction)),
-        "nmse against exact": _plain(nmse(y, exact)),
-        "elements": int(y.size),
-        "elements out of bound": int(s.bad.sum()),
-        "elements not finite": int((~np.isfinite(y)).sum()),
-        "largest error over typical size": _plain(np.max(_relative(s), initial=0)),
+        "nmse against the best arithmetic": plain(nmse(y, s.prediction)),
+        "nmse against exact": plain(nmse(y, exact)),
+        **counted(s),
     }
 
 
-def _relative(s: Survey) -> Any:
+def counted(s: Judged) -> dict[str, Any]:
+    """How many elements are wrong, and how far."""
     with np.errstate(invalid="ignore", over="ignore"):
-        return np.abs(s.case.y - s.prediction) / s.size
+        relative = np.abs(s.y - s.prediction) / s.size
+    return {
+        "elements": int(s.y.size),
+        "elements out of bound": int(s.bad.sum()),
+        "elements not finite": int((~np.isfinite(s.y)).sum()),
+        "largest error over typical size": plain(np.max(relative, initial=0)),
+    }
 
 
-def _plain(value: Any) -> float:
+def plain(value: Any) -> float:
+    """A figure as a report shows it."""
     return float(f"{float(value):.4g}")
 
 
@@ -87,8 +87,8 @@ def _named(s: Survey) -> str:
     return f"the arithmetic {s.best.arithmetic!r}" if s.best.arithmetic else s.best.name
 
 
-def _wrong(s: Survey, finding: Finding, figures: dict[str, Any]) -> str:
-    fault = CATALOGUE[finding.fault]
+def described(fault: Fault, finding: Finding, figures: dict[str, Any], apart: str) -> str:
+    """What is wrong: the fault, both formulas, where to look, how far y is from a right one."""
     parts = [f"{fault.id}: {fault.says}"]
     if finding.detail:
         parts.append(f"Here: {finding.detail}.")
@@ -96,11 +96,8 @@ def _wrong(s: Survey, finding: Finding, figures: dict[str, Any]) -> str:
         parts.append(f"Wrong: {fault.wrong}. Right: {fault.right}.")
         parts.append(f"Look at {fault.look}.")
     parts.append(_places(finding.where))
-    parts.append(
-        f"{figures['elements out of bound']} of {figures['elements']} elements are out of bound; NMSE "
-        f"{figures['nmse against the best arithmetic']:.1e} against the nearest right kernel "
-        f"({_named(s)}), {figures['nmse against exact']:.1e} against exact."
-    )
+    wrong = f"{figures['elements out of bound']} of {figures['elements']} elements are out of bound"
+    parts.append(f"{wrong}; {apart}.")
     if finding.left > 1e-9:
         parts.append(f"This explains all but {finding.left:.1e} of the error.")
     if fault.bugs:

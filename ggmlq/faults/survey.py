@@ -6,9 +6,10 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 
 import numpy as np
-from numpy.typing import NDArray
 
 from ..array import QuantArray
+from .judged import Index, Mask
+from .nearest import distance, sources
 from .readings import Wide, half
 from .right import Right, candidates, judged, named, precisions
 from .scene import HALF, Scene, predict
@@ -19,8 +20,10 @@ FEW = 0.1  # of y may be wrong beside a store in half
 FAR = 0.03  # of the typical size: more than half accumulators cost
 SLAB = 1 << 24  # products M·N·K judged at a time
 
-Index = NDArray[np.int64]
-Mask = NDArray[np.bool_]
+LOOKED_AT = 8  # rows by which an arithmetic is chosen where y is out of order
+CHOSEN = 3  # arithmetics that are tried on all of y
+DEAR = 1 << 30  # operations that choosing one may cost
+PAIRS = 1 << 20  # entries of a table of distances between columns
 
 
 @dataclass(frozen=True, eq=False)
@@ -59,6 +62,35 @@ class Survey:
     size: Wide  # [M, N]: the typical size of an element
     limit: Wide  # [M, N]: how far a right kernel may be
     bad: Mask  # [M, N]: not explained
+
+    @property
+    def y(self) -> Wide:
+        return self.case.y
+
+    @property
+    def alternatives(self) -> list[tuple[str, Wide]]:
+        """What other right kernels give for all of y, where it was looked at as a whole."""
+        shape = self.y.shape
+        return [(right.name, right.prediction) for right in self.others if right.prediction.shape == shape]
+
+    def fitting(self, axis: int) -> list[Wide]:
+        """What right kernels give whose columns (or rows) stand in y, wherever they stand."""
+        case = self.case
+        looked = [case.all_rows, case.all_columns]
+        looked[1 - axis] = _few(looked[1 - axis])
+        if len(looked[0]) * len(looked[1]) * case.x.shape[1] * 64 > DEAR or case.y.shape[axis] ** 2 > PAIRS:
+            return []
+        scene = case.scene(looked[0], looked[1])
+        ranked = []
+        for label, w, ways in precisions(scene):
+            for way, p in zip(ways, predict(scene.readings, ways, w), strict=True):
+                y, best, size = (a if axis == 1 else a.T for a in (scene.y, p, scene.size))
+                source = sources(y, best, size)
+                at = np.arange(len(source))
+                error = distance(y, best, size, np.arange(len(y)), at, source)
+                ranked.append((float(np.median(np.nan_to_num(error, nan=1e9))), label, way, w, p))
+        ranked.sort(key=lambda r: r[0])
+        return [everywhere(case, judged(scene, way, w, label, p)) for _, label, way, w, p in ranked[:CHOSEN]]
 
 
 def survey(case: Case, prefer: str | None = None) -> Survey:
@@ -138,8 +170,12 @@ def by_name(scene: Scene, name: str) -> Right:
 
 def sample(case: Case, bad: Mask | None) -> tuple[Index, Index]:
     """Rows and columns to look at: all of a small case, otherwise ends, some between, and bad ones."""
-    k = max(case.x.shape[1], 1)
-    m, n = case.y.shape
+    return spread(case.y.shape, case.x.shape[1], bad)
+
+
+def spread(shape: tuple[int, ...], k: int, bad: Mask | None) -> tuple[Index, Index]:
+    """Rows and columns of y to look at, fewer where K is long."""
+    (m, n), k = shape, max(k, 1)
     none = np.zeros((m, n), np.bool_) if bad is None else bad
     rows = _some(m, min(ROWS, max(8, WORK // (k * 32))), np.flatnonzero(none.any(axis=1)))
     columns = _some(n, min(COLUMNS, max(16, WORK // (k * 16))), np.flatnonzero(none.any(axis=0)))
@@ -159,3 +195,9 @@ def _some(n: int, most: int, places: Index) -> Index:
     if room > 0:
         taken = np.union1d(taken, rest[np.linspace(0, len(rest) - 1, room).astype(np.int64)])
     return taken
+
+
+def _few(places: Index) -> Index:
+    if len(places) <= LOOKED_AT:
+        return places
+    return np.linspace(0, len(places) - 1, LOOKED_AT).astype(np.int64)

@@ -146,11 +146,12 @@ def _activations(x: Any, w: ScaledArray, how: Any) -> ScaledArray:
             f"{ASKED}: x has shape {x.shape}, w {w.shape}; the last axis of both is K; "
             f"pass x as [..., {w.shape[1]}]"
         )
-    code, tile = _how(how, w)
+    code, tile = how_quantized(how, w)
     return quantize_scaled(x, code, tile, ragged="pad")
 
 
-def _how(how: Any, w: ScaledArray) -> tuple[Code, Any]:
+def how_quantized(how: Any, w: ScaledArray) -> tuple[Code, Any]:
+    """Code and tile that floats x are quantized to; by default those that go with w."""
     usual = (1, 128) if w.code.kind == "float" else (1, None)
     c = w.tile[1]
     if usual[1] is not None and c is not None and c % usual[1] and usual[1] % c:

@@ -1,0 +1,196 @@
+"""Mistakes in what a code means: the wrong sign, the wrong float, codes that did not saturate."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+
+import numpy as np
+
+from ...codes import CODES
+from ..judged import Mask
+from ..readings import Wide
+from .mistake import Mistake, of_codes
+from .scene import Scene
+from .terms import Side, value_of
+
+UNKNOWN = 0.3  # part of the error that amounts of wrapped codes may leave
+WHOLE = 0.1  # how far from an integer a code found by algebra may be
+
+
+def mistakes(scene: Scene) -> Iterator[Mistake]:
+    """Every one that these codes can show."""
+    for fault, verb, taken in (
+        ("signedness", "with the other sign convention", _other_sign),
+        ("code-misread", "as the other float", _other_float),
+        ("no-saturation", "that wrapped by one", _wrapped),
+        ("no-saturation", "that wrapped by one at either end", _wrapped_both),
+        ("no-saturation", "that became NaN", _not_a_number),
+        ("no-saturation", "that became infinite", _infinite),
+    ):
+        yield from _read(scene, fault, verb, taken)
+    for found in (_solved(scene, 0), _solved(scene, 1)):
+        if found is not None:
+            yield found
+
+
+def _read(scene: Scene, fault: str, verb: str, taken: Callable[[Side], Wide | None]) -> Iterator[Mistake]:
+    a, b = scene.a, scene.b
+    of_a, of_b = (None if s.s is None else taken(s) for s in (a, b))
+    if of_a is not None:
+        yield of_codes(scene, fault, f"codes of x {verb}", a.taken(of_a), b)
+    if of_b is not None:
+        yield of_codes(scene, fault, f"codes of w {verb}", a, b.taken(of_b))
+    if of_a is not None and of_b is not None:
+        yield of_codes(scene, fault, f"codes of x and w {verb}", a.taken(of_a), b.taken(of_b))
+
+
+# --- read as another code -------------------------------------------------------------------------
+
+
+def _other_sign(s: Side) -> Wide | None:
+    """int8 as uint8, or the reverse."""
+    assert s.s is not None
+    if s.s.code.kind != "integer":
+        return None
+    bits = s.s.code.bits
+    if s.s.code.dtype.kind == "i":
+        read = np.where(s.values < 0, s.values + 2.0**bits, s.values)
+    else:
+        read = np.where(s.values >= 2.0 ** (bits - 1), s.values - 2.0**bits, s.values)
+    return None if (read == s.values).all() else read
+
+
+def _other_float(s: Side) -> Wide | None:
+    """e4m3 as e5m2, or the reverse."""
+    assert s.s is not None
+    other = {"e4m3": "e5m2", "e5m2": "e4m3"}.get(s.s.code.name)
+    if other is None:
+        return None
+    return np.asarray(CODES[other].decode(s.s.matrix().codes[s.rows]), np.float64)
+
+
+# --- codes beyond the range -------------------------------------------------------------------------
+
+
+def _ends(s: Side) -> tuple[Mask, Mask] | None:
+    """Codes at the upper and the lower end, where there are some."""
+    assert s.s is not None
+    high, low = s.values == s.s.code.max, s.values == s.s.code.min
+    return (high, low) if high.any() or low.any() else None
+
+
+def _range(s: Side) -> tuple[float, float]:
+    """What the bits of an integer can hold."""
+    assert s.s is not None
+    bits = 2.0**s.s.code.bits
+    return (-bits / 2, bits / 2 - 1) if s.s.code.dtype.kind == "i" else (0, bits - 1)
+
+
+def _wrapped(s: Side) -> Wide | None:
+    """One above the largest code is the least that the bits hold."""
+    assert s.s is not None
+    ends = _ends(s)
+    if ends is None or s.s.code.kind != "integer" or not ends[0].any():
+        return None
+    return np.where(ends[0], _range(s)[0], s.values)
+
+
+def _wrapped_both(s: Side) -> Wide | None:
+    assert s.s is not None
+    ends = _ends(s)
+    if ends is None or s.s.code.kind != "integer" or not ends[1].any():
+        return None
+    low, high = _range(s)
+    return np.where(ends[0], low, np.where(ends[1], high, s.values))
+
+
+def _not_a_number(s: Side) -> Wide | None:
+    assert s.s is not None
+    ends = _ends(s)
+    if ends is None or s.s.code.kind != "float":
+        return None
+    return np.where(ends[0] | ends[1], np.nan, s.values)
+
+
+def _infinite(s: Side) -> Wide | None:
+    assert s.s is not None
+    ends = _ends(s)
+    if ends is None or s.s.code.name != "e5m2":
+        return None
+    return np.where(ends[0], np.inf, np.where(ends[1], -np.inf, s.values))
+
+
+def _solved(scene: Scene, which: int) -> Mistake | None:
+    """Wrapped codes that are known to lie at an end, found from y: for each row as many unknowns as ends.
+
+    The error of a row is linear in what stands there instead; with more columns of y than ends the
+    least squares solution is the wrapped codes themselves, and they must be integers within the bits.
+    """
+    s, other = (scene.a, scene.b) if which == 0 else (scene.b, scene.a)
+    if s.s is None or s.s.code.kind != "integer":
+        return None
+    ends = _ends(s)
+    if ends is None:
+        return None
+    error = scene.y - scene.prediction if which == 0 else (scene.y - scene.prediction).T
+    weights, read, free, low_high = value_of(other), s.values.copy(), 0, _range(s)
+    wrong = ~scene.within(scene.prediction, scene.limit)
+    for row in np.flatnonzero(wrong.any(axis=1 - which)):
+        at = np.flatnonzero(ends[0][row] | ends[1][row])
+        scale = s.grid[s.tiles[row], at // s.c]
+        terms = weights[:, at] * scale
+        usable = np.isfinite(error[row]) & np.isfinite(terms).all(axis=1)
+        if not 0 < len(at) < usable.sum():
+            return None
+        moved, *_ = np.linalg.lstsq(terms[usable], error[row][usable], rcond=None)
+        codes = s.values[row, at] + moved
+        whole = np.rint(codes)
+        if np.abs(codes - whole).max() > WHOLE or whole.min() < low_high[0] or whole.max() > low_high[1]:
+            return None
+        read[row, at] = whole
+        free += len(at)
+    a, b = (s.taken(read), other) if which == 0 else (other, s.taken(read))
+    found = of_codes(scene, "no-saturation", f"codes of {s.name} beyond the range wrapped around", a, b)
+    return found._replace(free=free) if free else None
+
+
+def wrapped_somewhere(scene: Scene) -> tuple[str, float] | None:
+    """Which operand's end codes wrapped by amounts that are not known: too many to be solved for.
+
+    Wrapped codes lie far on the other side of zero, most of them near the other end; so the error goes
+    with what wrapping by one would make, only smaller.
+    """
+    error = ((scene.y - scene.prediction) / scene.size).reshape(-1)
+    best: tuple[str, float] | None = None
+    for taken in (_wrapped, _wrapped_both):
+        for mistake in _read(scene, "no-saturation", "that wrapped around", taken):
+            lost = ((mistake.y - scene.prediction) / scene.size).reshape(-1)
+            factor = float(error @ lost) / max(float(lost @ lost), 1e-300)
+            left = float(((error - factor * lost) ** 2).sum() / max(float(error @ error), 1e-300))
+            if 0.3 < factor < 1.1 and left < UNKNOWN and (best is None or left < best[1]):
+                best = mistake.variant, left
+    return best
+
+
+def unsaturated(scene: Scene) -> Iterator[Mistake]:
+    """Floats x quantized under given scales, without saturation: every code is known."""
+    s, x = scene.a.s, scene.way.given
+    if s is None or x is None:
+        return
+    side = scene.a
+    scale = side.grid[side.tiles][:, np.arange(x.shape[1]) // side.c]
+    v = (x[side.rows].astype(np.float32) / scale.astype(np.float32)).astype(np.float32)
+    if s.code.kind == "float":
+        codes = s.code.decode(s.code.encode(v, saturate=False)).astype(np.float64)
+        text = "codes of x beyond the range became NaN or infinite"
+        yield of_codes(scene, "no-saturation", text, side.taken(codes), scene.b)
+        return
+    zero = 0.0 if side.zeros is None else side.zeros[side.tiles][:, np.arange(x.shape[1]) // side.c]
+    low, high = _range(side)
+    span = high - low + 1
+    wrapped = (np.rint(v).astype(np.float64) + zero - low) % span + low
+    text = "codes of x beyond the range wrapped around"
+    yield of_codes(scene, "no-saturation", text, side.taken(wrapped), scene.b)
+    cut = np.clip(np.trunc(v).astype(np.float64) + zero, s.code.min, s.code.max)
+    text = "codes of x cut off instead of rounded"
+    yield of_codes(scene, "activation-rounding", text, side.taken(cut), scene.b)

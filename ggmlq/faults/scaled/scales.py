@@ -1,0 +1,224 @@
+"""Mistakes in which scale goes with which codes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+
+import numpy as np
+
+from ..judged import Index
+from ..readings import Wide
+from .mistake import Mistake, of_scales
+from .scene import Scene
+from .terms import Side, Terms
+
+Indices = Callable[[Side, int, Index, int], Iterator[tuple[str, Index]]]
+LENGTHS = (16, 32, 64, 128, 256, 512)  # of groups and tiles that kernels take for granted
+
+
+def mistakes(scene: Scene) -> Iterator[Mistake]:
+    """Every one, the plainest first: where two give the same y, the first is named."""
+    yield from _absent(scene)
+    for fault, indices in (("scale-once", _first_or_last), ("scale-neighbour", _other_groups)):
+        yield from _along_k(scene, fault, indices)
+    yield from _running(scene)
+    yield from _other_rows(scene)
+    yield from _transposed(scene)
+    yield from _exchanged(scene)
+
+
+def _sides(scene: Scene) -> tuple[tuple[int, Side], ...]:
+    return tuple((i, s) for i, s in enumerate((scene.a, scene.b)) if s.s is not None)
+
+
+def _one(scene: Scene, fault: str, variant: str, side: int, scale: Wide) -> Mistake:
+    a, b = (scale, None) if side == 0 else (None, scale)
+    return of_scales(scene, fault, variant, a, b)
+
+
+# --- left out, or used otherwise ---------------------------------------------------------------
+
+
+def _absent(scene: Scene) -> Iterator[Mistake]:
+    """Scales left out, and then scales of which something else is made."""
+    made: tuple[tuple[str, str, Callable[[Wide], Wide]], ...] = (
+        ("scale-missing", "without its scales", np.ones_like),
+        ("scale-inverse", "divided by its scales", np.reciprocal),
+        ("scale-twice", "with its scales used twice", np.square),
+    )
+    for fault, text, function in made:
+        other = [function(scale) for scale in scene.terms.scales]
+        for i, s in _sides(scene):
+            yield _one(scene, fault, f"{s.name} {text}", i, other[i])
+        yield of_scales(scene, fault, f"x and w {text.replace('its', 'their')}", other[0], other[1])
+
+
+def _running(scene: Scene) -> Iterator[Mistake]:
+    """The sum over all groups so far multiplied with the scale of each, instead of the group's own."""
+    t = scene.terms
+    if len(t.starts) < 2:
+        return
+    a, b = (np.asarray(np.cumprod(s[:, ::-1], axis=1)[:, ::-1], np.float64) for s in t.scales)
+    yield of_scales(scene, "scale-once", "the sum so far multiplied with the scales of each group", a, b)
+
+
+# --- along K -------------------------------------------------------------------------------------
+
+
+def _first_or_last(s: Side, n: int, starts: Index, other: int) -> Iterator[tuple[str, Index]]:
+    yield "the scale of the first group for all of K", starts * 0
+    yield "the scale of the last group for all of K", starts * 0 + n - 1
+
+
+def _other_groups(s: Side, n: int, starts: Index, other: int) -> Iterator[tuple[str, Index]]:
+    right = starts // s.c
+    for step, name in ((1, "the scale of the next group"), (-1, "the scale of the group before")):
+        yield f"{name}, ends kept", np.clip(right + step, 0, n - 1)
+        yield f"{name}, around", (right + step) % n
+        yield (
+            f"{name}, zero beyond the ends",
+            np.where((right + step >= 0) & (right + step < n), right + step, n),
+        )
+    yield "scales of the groups in reverse", n - 1 - right
+    yield "the last group under the scale before it", np.minimum(right, n - 2)
+    for length in dict.fromkeys((other, 2 * s.c, s.c // 2, *LENGTHS)):
+        if length and length != s.c:
+            yield f"the scale k // {length}, ends kept", np.clip(starts // length, 0, n - 1)
+            yield f"the scale k // {length}, around", starts // length % n
+
+
+def _beyond(s: Side, n: int, starts: Index, other: int) -> Iterator[tuple[str, Index]]:
+    for step, name in ((1, "the scale of the next group"), (-1, "the scale of the group before")):
+        at = starts // s.c + step
+        yield f"{name}, zero beyond the ends", np.where((at >= 0) & (at < n), at, n)
+
+
+def beyond(scene: Scene) -> Iterator[Mistake]:
+    """Scales of the next group, of which the last has none: with few groups that is a tail left out."""
+    yield from _along_k(scene, "scale-neighbour", _beyond)
+
+
+def _along_k(scene: Scene, fault: str, indices: Indices) -> Iterator[Mistake]:
+    t = scene.terms
+    named: dict[str, dict[int, Wide]] = {}
+    for i, s in _sides(scene):
+        n = s.grid.shape[1]
+        if n < 2:
+            continue
+        seen = {(t.starts // s.c).tobytes()}
+        other = (scene.b if i == 0 else scene.a).c
+        for variant, index in indices(s, n, t.starts, other):
+            alone = fault == "scale-neighbour" and (index == index[0]).all()  # that is one scale for all
+            if index.tobytes() in seen or alone:
+                continue
+            seen.add(index.tobytes())
+            scale = _taken(s.grid, s.tiles, index)
+            named.setdefault(variant, {})[i] = scale
+            yield _one(scene, fault, f"{s.name}: {variant}", i, scale)
+            if s.zeros is not None:
+                moved = _with_zeros(t, i, _taken(s.zeros, s.tiles, index))
+                text = f"{s.name}: {variant}, zero points too"
+                yield Mistake(fault, text, *_judged(t, moved, i, scale))
+    for variant, found in named.items():
+        if len(found) == 2:
+            yield of_scales(scene, fault, f"x and w: {variant}", found[0], found[1])
+
+
+def _taken(grid: Wide, rows: Index, columns: Index) -> Wide:
+    """What stands at some places; the place behind the last row or column holds zero."""
+    padded = np.zeros((grid.shape[0] + 1, grid.shape[1] + 1))
+    padded[:-1, :-1] = grid
+    return padded[np.ix_(rows, columns)]
+
+
+def _with_zeros(t: Terms, side: int, zeros: Wide) -> Wide:
+    """The sums with other zero points on one side."""
+    both = (zeros, t.zeros[1]) if side == 0 else (t.zeros[0], zeros)
+    return replace(t, zeros=both).inner()
+
+
+def _judged(t: Terms, inner: Wide, side: int, scale: Wide) -> tuple[Wide, Callable[[], Wide]]:
+    a, b = (scale, None) if side == 0 else (None, scale)
+    y = t.product(inner, a, b)
+    return y, lambda: t.limit(y, a, b)
+
+
+# --- along rows ----------------------------------------------------------------------------------
+
+
+def _wrong_rows(s: Side) -> Iterator[tuple[str, Index]]:
+    n, right, i = len(s.grid), s.tiles, s.rows
+    yield "row i under scale i, ends kept", np.minimum(i, n - 1)
+    yield "row i under scale i, around", i % n
+    yield "row i under scale i, zero beyond the end", np.minimum(i, n)
+    yield "all rows under the scales of the first", right * 0
+    yield "all rows under the scales of the last", right * 0 + n - 1
+    for step, name in ((1, "the next"), (-1, "the one before")):
+        yield f"rows under the scales of {name}, ends kept", np.clip(right + step, 0, n - 1)
+        yield f"rows under the scales of {name}, around", (right + step) % n
+    yield "row i under scale i % r", np.minimum(i % s.r, n - 1)
+    for length in dict.fromkeys((2 * s.r, s.r // 2, 2, 4, 8, *LENGTHS)):
+        if length:
+            yield f"row i under scale i // {length}, ends kept", np.minimum(i // length, n - 1)
+            yield f"row i under scale i // {length}, around", i // length % n
+
+
+def _other_rows(scene: Scene) -> Iterator[Mistake]:
+    t = scene.terms
+    for i, s in _sides(scene):
+        if len(s.grid) < 2:
+            continue
+        seen = {s.tiles.tobytes()}
+        for variant, index in _wrong_rows(s):
+            if index.tobytes() in seen:
+                continue
+            seen.add(index.tobytes())
+            columns = s.columns(t.starts)
+            scale = _taken(s.grid, index, columns)
+            yield _one(scene, "scale-rows", f"{s.name}: {variant}", i, scale)
+            if s.zeros is not None:
+                moved = _with_zeros(t, i, _taken(s.zeros, index, columns))
+                named = f"{s.name}: {variant}, zero points too"
+                yield Mistake("scale-rows", named, *_judged(t, moved, i, scale))
+
+
+# --- transposed ----------------------------------------------------------------------------------
+
+
+def _turned(grid: Wide, rows: Index, columns: Index) -> Iterator[tuple[str, Wide]]:
+    """What stands where a kernel looks that takes rows for columns."""
+    n, m = grid.shape
+    i, j = np.meshgrid(rows, columns, indexing="ij")
+    yield "scale (i, j) read at (j, i)", grid[np.minimum(j, n - 1), np.minimum(i, m - 1)]
+    yield "scale (i, j) read at (j, i), around", grid[j % n, i % m]
+    for high in dict.fromkeys((n, -(-n // 4) * 4)):
+        padded = np.zeros((m, high))
+        padded[:, :n] = grid.T
+        down, along = padded.reshape(-1), grid.reshape(-1)
+        how = f", columns of {high}" if high != n else ""
+        yield f"memory that runs down columns read along rows{how}", down[i * m + j]
+        at = np.minimum(j * high + i, along.size - 1)
+        yield f"memory that runs along rows read down columns{how}", along[at]
+
+
+def _transposed(scene: Scene) -> Iterator[Mistake]:
+    fault = "scale-transposed"
+    for i, s in _sides(scene):
+        if min(s.grid.shape) < 2:
+            continue
+        for variant, scale in _turned(s.grid, s.tiles, s.columns(scene.terms.starts)):
+            yield _one(scene, fault, f"{s.name}: {variant}", i, scale)
+
+
+def _exchanged(scene: Scene) -> Iterator[Mistake]:
+    """Scales of x taken along N, and those of w along M."""
+    t, a, b = scene.terms, scene.a, scene.b
+    if a.s is None or (len(a.grid) < 2 and len(b.grid) < 2):
+        return
+    for name, fold in (("ends kept", np.minimum), ("around", lambda i, last: i % (last + 1))):
+        of_x = a.grid[np.ix_(fold(b.rows // a.r, len(a.grid) - 1), a.columns(t.starts))]
+        of_w = b.grid[np.ix_(fold(a.rows // b.r, len(b.grid) - 1), b.columns(t.starts))]
+        y = np.einsum("gmn,ng,mg->mn", t.right, of_x, of_w)
+        variant = f"scales of x along the columns of y, those of w along its rows, {name}"
+        yield Mistake("scale-transposed", variant, y, lambda y=y: t.limit(y) + 1e-6 * np.abs(y))  # type: ignore[misc]

@@ -1,0 +1,57 @@
+"""NaN and infinities in y where the product is finite."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from ..explanation import Explanation, Finding
+from ..judged import Mask
+from ..nonfinite import by_place
+from ..places import where
+from ..verdicts import of_explanations, of_pattern
+from .scene import Scene, Survey
+from .terms import Side
+
+CLIPPED = 3  # largest codes a tile: scales computed from the data leave one or two
+
+
+def not_finite(s: Survey, scene: Scene, wild: Mask) -> Finding:
+    """Rows (or columns) that are lost as a whole, and hold largest codes: these became NaN. Else by place."""
+    for axis, side in ((0, scene.a), (1, scene.b)):
+        lost = np.flatnonzero(wild.any(axis=1 - axis))
+        held = _ends(s, side, axis)
+        if held is None or not np.take(wild, lost, axis=axis).all() or wild.all():
+            continue
+        elsewhere = ~wild & s.bad
+        if held[lost].all() and not elsewhere.any():
+            name, confidence = ("rows", "columns")[axis], 0.95 if held.sum() == len(lost) else 0.8
+            text = f"the {name} that are not finite hold codes at the end of the range of {side.name}"
+            return Finding("no-saturation", confidence, text, where(wild), int(wild.sum()), ("nan",))
+    return of_pattern(by_place(wild), wild)
+
+
+def _ends(s: Survey, side: Side, axis: int) -> Mask | None:
+    """Rows of an operand with codes at an end of the range."""
+    if side.s is None or side.s.code.kind != "float":
+        return None
+    m = side.s.matrix()
+    values = np.abs(m.code.decode(m.codes))
+    found: Mask = (values == m.code.max).any(axis=1)
+    return found
+
+
+def nowhere_finite(good: list[Explanation], scene: Scene, bad: Mask) -> Finding:
+    """All of y is NaN or infinite, and more than one mistake makes it so: the likelier is named."""
+    clipped = any(_clipped(side) for side in (scene.a, scene.b))
+    wanted = "no-saturation" if clipped else "code-misread"
+    good = sorted(good, key=lambda e: e.fault != wanted)
+    found = of_explanations(good, bad)
+    alike = tuple(dict.fromkeys((*found.alike, "nan")))
+    return Finding(found.fault, 0.4, found.detail, found.where, found.elements, alike)
+
+
+def _clipped(side: Side) -> bool:
+    if side.s is None or side.s.code.kind != "float":
+        return False
+    tiles = len(np.unique(side.tiles)) * side.grid.shape[1]
+    return bool((np.abs(side.values) == side.s.code.max).sum() > CLIPPED * tiles)
