@@ -78,7 +78,7 @@ def quantize_scaled(
     >>> import numpy as np, ggmlq as gq
     >>> s = gq.quantize_scaled(np.float32([[1, 2, 3, 448], [0, 0, 0, 0]]), "e4m3", (1, 4))
     >>> s.scales.ravel(), np.asarray(s)
-    (array([1.0000000e+00, 2.2321430e-13], dtype=float32), array([[  1.,   2.,   3., 448.],
+    (array([1.0000000e+00, 2.2321428e-13], dtype=float32), array([[  1.,   2.,   3., 448.],
            [  0.,   0.,   0.,   0.]], dtype=float32))
     """
     found = CODES[code]
