@@ -127,13 +127,15 @@ def grouped(tile: ByteTile, a: str, b: str, uniform: bool, zeros: bool) -> Kerne
     )
 
     @inlined
-    def fetch(at: Any, given: Any, step: Any) -> None:
-        fetch_scales(at, given[0], step)
+    def fetch(at: Any, given: Any, step: Any, steps: Any) -> None:
+        fetch_scales(at, given[0], given[1], step, steps)
 
     @inlined
     def finish(sums: Any, part: Any, held: Any, step: Any, given: Any) -> None:
-        _own, points, span, steps, m0, n0, m, n = given
-        if (step + uint32(1)) % span == uint32(0) or step + uint32(1) == steps:
+        _places, _counts, left, points, span, steps, m0, n0, m, n = given
+        left[0] = uint32(left[0] - uint32(1))  # steps of this group
+        if left[0] == uint32(0) or step + uint32(1) == steps:
+            left[0] = span
             if zeros:
                 correct(part, points, step // span, m0, n0, m, n)
             for i in range(down):
@@ -155,11 +157,13 @@ def grouped(tile: ByteTile, a: str, b: str, uniform: bool, zeros: bool) -> Kerne
     ) -> None:  # fmt: skip
         m0, n0 = place(tiles_down, tiles_across, tall)
         sums, part = cuda.local.array(count, float32), cuda.local.array(count, int32)
-        held, own = cuda.local.array(held_count, float32), cuda.local.array(slots, uint64)
+        held, left = cuda.local.array(held_count, float32), cuda.local.array(1, uint32)
+        places, counts = cuda.local.array(slots, uint64), cuda.local.array(slots, uint32)
+        left[0] = span
         clear_floats(sums)
         clear(part)
         scales = (of_x, of_w, row_x, row_w, column_x, column_w, rows_x, rows_w, steps_x, steps_w)
-        start(own, scales, m0, n0, m, n)
+        start(places, counts, scales, m0, n0, m, n)
         points, steps = (
             (points_x, others_x, points_w, others_w),
             (k + uint32(step_length - 1)) // uint32(step_length),
@@ -170,7 +174,7 @@ def grouped(tile: ByteTile, a: str, b: str, uniform: bool, zeros: bool) -> Kerne
             held,
             x,
             w,
-            (own, points, span, steps, m0, n0, m, n),
+            (places, counts, left, points, span, steps, m0, n0, m, n),
             m0,
             n0,
             m,
