@@ -1,6 +1,6 @@
 """Kernels of scaled products as machine code for GPUs that nobody has at hand, and what is in it.
 
-tests/test_cuda_assemble.py takes the extremes of every family; here are those that matter most, and 8.9 and 12.0.
+tests/test_cuda_assemble.py takes the extremes of every family; here are those that matter most, for 12.0 too.
 """
 
 from __future__ import annotations

@@ -13,6 +13,7 @@ import ggmlq as gq
 from ggmlq.card import Card
 from ggmlq.codes import CODES
 from ggmlq.cuda.scaled_linear import tuned
+from ggmlq.cuda.tiles8.rows import Groups, groups_of
 from ggmlq.problems import Operand, ScaledLinear
 
 RUNGS = gq.kernels("scaled_linear", device="cuda")
@@ -327,3 +328,17 @@ def test_configurations_that_can_be_obeyed():
         assert words in tuned.refuses(fp8, config(**changed)), changed
     assert "must divide the 32 columns" in tuned.refuses(problem(x="e4m3", w="e4m3", c=32), config())
     assert "floats" in tuned.refuses(problem(), config())
+
+
+def test_groups_are_whole_steps():
+    assert groups_of(4096, 4096) == Groups(4096, 4096, 128)
+    assert groups_of(300, 300) == Groups(300, 384, 128)
+    assert groups_of(512, 128) == Groups(128, 128, 128)
+    assert groups_of(512, 64) == Groups(64, 64, 64)
+    assert groups_of(512, 96) == Groups(96, 96, 32)
+    assert groups_of(512, 48) == Groups(48, 64, 64)
+    assert groups_of(512, 100) == Groups(100, 128, 128)
+    assert groups_of(512, 200) == Groups(200, 256, 128)
+    assert groups_of(512, 17) == Groups(17, 32, 32)
+    assert groups_of(512, 128, 32) == Groups(128, 128, 32)
+    assert groups_of(500, 500, 32) == Groups(500, 512, 32)
