@@ -37,6 +37,12 @@ EVERY = bool(os.environ.get("GGMLQ_EVERY_KERNEL"))
 FAMILIES = families()
 
 
+def capabilities(kernel):
+    """Those that a kernel is assembled for; FP8 through mma.sync is for two GPUs alone."""
+    listed = [(8, 9), (12, 0)] if kernel.name.startswith("mma_fp8") else CAPABILITIES
+    return [capability for capability in listed if capability >= kernel.least]
+
+
 def weight_of(case):
     """What makes a kernel of a family demanding: large numbers and shapes, then offsets, then bits."""
     flat = []
@@ -51,13 +57,13 @@ def picked(family, fresh):
     """Kernels with capabilities: the most demanding one at both ends, and one drawn."""
     cases = sorted(family.cases, key=weight_of)
     kernel = family.make(*cases[-1])
-    able = [capability for capability in CAPABILITIES if capability >= kernel.least]
+    able = capabilities(kernel)
     if EVERY:
-        return [(family.make(*c), a) for c in cases for a in CAPABILITIES if a >= family.make(*c).least]
+        return [(family.make(*c), a) for c in cases for a in capabilities(family.make(*c))]
     found = [(kernel, capability) for capability in dict.fromkeys((able[0], able[-1]))]
     if len(cases) > 1:
         drawn = family.make(*cases[fresh.integers(len(cases) - 1)])
-        able = [capability for capability in CAPABILITIES if capability >= drawn.least]
+        able = capabilities(drawn)
         found.append((drawn, able[fresh.integers(len(able))]))
     return found
 

@@ -5,21 +5,20 @@
     activations/  what is made of rows of floats: other floats, int8 codes
     planes/       weights as one matrix of int8 codes and one of scales, and tiles of them in shared memory
     strips/       weights in the file's bits, in the order in which tensor cores take them
+    tiles8/       rows of 8-bit codes with scales beside them, and tiles of them in shared memory
     gemv/         what the kernel for few rows is made of
     pipeline/     what kernels that fill the card share: rings of stages, parts of the columns
     linear/       the ladder: one rung a file, each a kernel and its ``launch``
+    scaled_linear/  that of products of codes with scales
     quantize/     encoders: one format a file
     dequantize    decoders of all formats, in one kernel
     quantize_scaled/  floats to codes with scales for tiles; dequantize_scaled: and back
     choice        which rung is fast for a problem: choice.json, as measured
 
-Rungs stand on operands (activations, planes, strips), and these on words and the machine. How a product
-comes about, for q4_0 at M=512 on a Hopper card: ``choice`` names linear/r15_wgmma.py; its ``launch``
-takes the strips of the weights (strips/make.py, made once) and activations as bfloat16
+Rungs stand on operands (activations, planes, strips, tiles8), and these on words and the machine. How a
+product comes about, for q4_0 at M=512 on a Hopper card: ``choice`` names linear/r15_wgmma.py; its
+``launch`` takes the strips of the weights (strips/make.py, made once) and activations as bfloat16
 (activations/floats.py), and runs its kernel through pipeline/product.py.
 
-A new kernel is a file in linear/ and touches nothing else. One for FP8 is a rung that reads codes of
-8 bits and scales beside them: tiles of those are an operand, so they get a room next to planes/ and
-strips/, their instructions go into words/warpgroup.py, rows that are quantized for them into
-activations/, and the ring of pipeline/ serves as it is.
+A new kernel is a file in linear/ or scaled_linear/ and touches nothing else.
 """

@@ -111,29 +111,20 @@ def whole(tile: ByteTile, a: str, b: str, zeros: bool) -> Kernel:
 def grouped(tile: ByteTile, a: str, b: str, uniform: bool, zeros: bool) -> Kernel:
     """For scales that vary along K."""
     (down, across), count, beside = tile.grid, tile.sums, scaling(tile, uniform)
-    place, clear, clear_floats, store = (
-        placer(tile),
-        clearer(count, int32),
-        clearer(count, float32),
-        storer(tile),
-    )
-    correct, scale, fma = corrector(tile), beside.scale, ptx.fma
-    slots, held_count, start, fetch_scales, hold = (
-        beside.slots,
-        beside.held,
-        beside.start,
-        beside.fetch,
-        beside.hold,
-    )
+    place, store, correct, fma, step_length = placer(tile), storer(tile), corrector(tile), ptx.fma, tile.step
+    clear, clear_floats = clearer(count, int32), clearer(count, float32)
+    slots, held_count, start, fetch_scales, hold, scale = beside
 
     @inlined
-    def fetch(at: Any, given: Any, step: Any) -> None:
-        fetch_scales(at, given[0], step)
+    def fetch(at: Any, given: Any, step: Any, steps: Any) -> None:
+        fetch_scales(at, given[0], given[1], step, steps)
 
     @inlined
     def finish(sums: Any, part: Any, held: Any, step: Any, given: Any) -> None:
-        _own, points, span, steps, m0, n0, m, n = given
-        if (step + uint32(1)) % span == uint32(0) or step + uint32(1) == steps:
+        _places, _counts, left, points, span, steps, m0, n0, m, n = given
+        left[0] = uint32(left[0] - uint32(1))  # steps of this group
+        if left[0] == uint32(0) or step + uint32(1) == steps:
+            left[0] = span
             if zeros:
                 correct(part, points, step // span, m0, n0, m, n)
             for i in range(down):
@@ -144,7 +135,6 @@ def grouped(tile: ByteTile, a: str, b: str, uniform: bool, zeros: bool) -> Kerne
                         part[o] = int32(0)
 
     walk = walker(tile, Work(fetch, multiplier(tile, a, b), hold, finish))
-    step_length = tile.step
 
     def product(
         x: Any, w: Any, y: Any, m: Any, n: Any, k: Any, pitch_x: Any, pitch_w: Any,
@@ -155,30 +145,17 @@ def grouped(tile: ByteTile, a: str, b: str, uniform: bool, zeros: bool) -> Kerne
     ) -> None:  # fmt: skip
         m0, n0 = place(tiles_down, tiles_across, tall)
         sums, part = cuda.local.array(count, float32), cuda.local.array(count, int32)
-        held, own = cuda.local.array(held_count, float32), cuda.local.array(slots, uint64)
+        held, left = cuda.local.array(held_count, float32), cuda.local.array(1, uint32)
+        places, counts = cuda.local.array(slots, uint64), cuda.local.array(slots, uint32)
+        left[0] = span
         clear_floats(sums)
         clear(part)
         scales = (of_x, of_w, row_x, row_w, column_x, column_w, rows_x, rows_w, steps_x, steps_w)
-        start(own, scales, m0, n0, m, n)
-        points, steps = (
-            (points_x, others_x, points_w, others_w),
-            (k + uint32(step_length - 1)) // uint32(step_length),
-        )
-        walk(
-            sums,
-            part,
-            held,
-            x,
-            w,
-            (own, points, span, steps, m0, n0, m, n),
-            m0,
-            n0,
-            m,
-            n,
-            k,
-            pitch_x,
-            pitch_w,
-        )
+        start(places, counts, scales, m0, n0, m, n)
+        points = (points_x, others_x, points_w, others_w)
+        steps = uint32(k + uint32(step_length - 1)) // uint32(step_length)
+        given = (places, counts, left, points, span, steps, m0, n0, m, n)
+        walk(sums, part, held, x, w, given, m0, n0, m, n, k, pitch_x, pitch_w)
         store(sums, y, m0, n0, m, n)
 
     name = f"mma_int8 in groups {a} {b}, {tile}{', one scale a warp' * uniform}{', zeros' * zeros}"

@@ -77,7 +77,8 @@ class Given(NamedTuple):
 
     def uniform(self, tile: ByteTile) -> bool:
         """Whether all columns of a warp share a scale."""
-        return self.w.scales.rows % tile.warp_columns == 0
+        rows = self.w.scales.rows
+        return rows % tile.warp_columns == 0 or rows >= len(self.w.codes)
 
     def launch(self, kernel: Any, tile: ByteTile, out: Any, *more: Any, tall: int = TALL) -> None:
         """Run a kernel with all that it takes; ``more`` comes behind."""

@@ -99,7 +99,7 @@ def _fits(codes: Any, groups: Groups) -> bool:
 
 
 def _aligned(codes: Any) -> bool:
-    return codes.data.ptr % 16 == 0 and (len(codes) < 2 or codes.strides[0] % 16 == 0)  # type: ignore[no-any-return]
+    return bool(codes.data.ptr % 16 == 0 and (len(codes) < 2 or codes.strides[0] % 16 == 0))
 
 
 @cache

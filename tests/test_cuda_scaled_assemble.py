@@ -1,0 +1,55 @@
+"""Kernels of scaled products as machine code for GPUs that nobody has at hand, and what is in it.
+
+tests/test_cuda_assemble.py takes the extremes of every family; here are those that matter most, for 12.0 too.
+"""
+
+from __future__ import annotations
+
+import pytest
+
+pytest.importorskip("numba_cuda", reason="numba-cuda is not installed (extra test or cuda)")
+pytest.importorskip("cuda.core", reason="cuda-core is not installed (extra test or cuda)")
+
+from ggmlq.cuda.scaled_linear import r4_mma_int8, r5_widen, r6_mma_e4m3
+from ggmlq.cuda.tiles8.product import fitting, steps_of
+
+FASTEST = {
+    "int8": lambda: r4_mma_int8.whole(r4_mma_int8.WHOLE[0].tile, "s8", "s8", False),
+    "int8 in groups": lambda: r4_mma_int8.grouped(r4_mma_int8.GROUPED[0].tile, "s8", "s8", True, False),
+    "widen": lambda: r5_widen.kernel(r5_widen.TILES[0].tile, "e4m3", "e4m3", True, True),
+    "mma_e4m3": lambda: r6_mma_e4m3.kernel(r6_mma_e4m3.TILES[0].tile, "e4m3", "e5m2", False),
+}
+CASES = {
+    "int8": ((9, 0), "mma.sync.aligned.m16n8k32.row.col.s32.s8.s8.s32", 128),
+    "int8 in groups": ((8, 0), "mma.sync.aligned.m16n8k32.row.col.s32.s8.s8.s32", 32),
+    "widen": ((9, 0), "cvt.rn.f16x2.e4m3x2", 96),
+    "mma_e4m3": ((8, 9), "mma.sync.aligned.m16n8k32.row.col.f32.e4m3.e5m2.f32", 32),
+}
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_machine_code(name):
+    kernel, (capability, instruction, count) = FASTEST[name](), CASES[name]
+    text = kernel.ptx(capability)
+    assert text.count(instruction) >= count
+    assert ".f64" not in text
+    for target in (capability, (12, 0)):
+        code, used = kernel.assemble(target, text)
+        assert code[:4] == b"\x7fELF"
+        assert used.stack == 0, (name, target)
+        assert used.registers <= 65536 // (kernel.threads * kernel.blocks)
+
+
+@pytest.mark.parametrize("waves", [r4_mma_int8.WHOLE, r4_mma_int8.GROUPED, r5_widen.TILES, r6_mma_e4m3.TILES])
+def test_a_tile_adds_up(waves):
+    for tile in steps_of(waves):
+        assert tile.sums * tile.threads == tile.rows * tile.columns
+        assert tile.shared * tile.blocks <= 227 << 10
+        assert tile.stage % 16 == 0
+        assert tile.warp_rows % 16 == tile.warp_columns % 16 == 0
+
+
+def test_tiles_shrink_to_a_small_card():
+    """99 KB of shared memory, as on 8.9 and 12.0."""
+    for waves in (r4_mma_int8.WHOLE, r5_widen.TILES, r6_mma_e4m3.TILES):
+        assert any(fitting(wave.tile, step, 99 << 10) for wave in waves for step in (128, 64, 32))
