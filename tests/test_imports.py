@@ -80,8 +80,8 @@ ALLOWED = {
     "check": {"array", "check", "dumps", "errors", "formats", "llama", "ops", "reference", "testing", "text"},
     # the top
     "commands": {
-        "array", "check", "convert", "diff", "dumps", "errors", "faults", "formats", "gguf", "llama", "text",
-        "threads", "commands",
+        "array", "check", "convert", "diff", "dumps", "errors", "faults", "formats", "gguf", "llama",
+        "scaled", "text", "threads", "commands",
     },
     "testing": None,  # may import anything
     "doctor.py": None,
