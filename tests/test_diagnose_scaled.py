@@ -9,6 +9,7 @@ import pytest
 import scaled_mutants as mutants
 
 import ggmlq as gq
+from ggmlq.cli import main
 from ggmlq.faults.scaled import SCALED
 
 TIMES = 3
@@ -260,3 +261,31 @@ def test_what_cannot_be_judged_is_an_error():
     q = gq.quantize(np.zeros((12, 512), np.float32), "q8_0")
     with pytest.raises(gq.errors.UnsupportedError, match="beside a ScaledArray"):
         gq.diagnose(y, np.zeros((5, 512), np.float32), q, activations=("int8", (1, None)))
+
+
+# --- the command ----------------------------------------------------------------------------
+
+
+def dumped(path, y, **arrays):
+    """An npz of a product."""
+    held = {"y": y}
+    for name, s in arrays.items():
+        parts = {"codes": s.codes, "scales": s.scales, "code": s.code.name, "tile": [n or 0 for n in s.tile]}
+        held |= {f"{name}_{part}": np.asarray(array) for part, array in parts.items()}
+        if s.zeros is not None:
+            held[f"{name}_zeros"] = s.zeros
+    np.savez(path, **held)
+    return str(path)
+
+
+def test_the_command_reads_one_file(tmp_path, capsys):
+    x, w = some("uint8", ((1, None), (1, None)), zeros=True)
+    y = gq.reference.scaled_linear(x, w).astype(np.float32)
+    assert main(["diagnose", dumped(tmp_path / "right.npz", y, x=x, w=w)]) == 0
+    a, b = map(mutants.Operand, (x, w))
+    wrong = dumped(tmp_path / "wrong.npz", mutants.multiplied(a, b, q=(a.q, b.less)), x=x, w=w)
+    assert main(["diagnose", wrong]) == 1
+    assert "zero-missing" in capsys.readouterr().out
+    assert main(["diagnose", wrong, wrong, wrong]) == 2
+    assert main(["diagnose", "--list"]) == 0
+    assert "scale-transposed" in capsys.readouterr().out

@@ -86,7 +86,7 @@ ALLOWED = {
     # the top
     "commands": {
         "accuracy", "array", "check", "convert", "diff", "dumps", "errors", "faults", "formats", "gguf",
-        "llama", "text", "threads", "commands",
+        "llama", "scaled", "text", "threads", "commands",
     },
     "testing": None,  # may import anything
     "doctor.py": None,

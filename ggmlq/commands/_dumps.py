@@ -15,6 +15,7 @@ from ..array import QuantArray
 from ..dumps import MOST_BYTES, Dump
 from ..errors import DumpError, ShapeError
 from ..formats import FORMATS
+from ..scaled import ScaledArray
 
 SPARE = 1 << 26  # bytes of an array that are read whatever it belongs to: a wrong shape is then told as such
 
@@ -81,6 +82,20 @@ def weights(asked: WeightsFile) -> QuantArray:
     fmt = FORMATS[asked.format]
     data = _bytes(dump, prod(asked.shape), fmt.dtype.itemsize) if dump.is_array else dump.raw()
     return QuantArray.from_bytes(data, fmt, asked.shape)
+
+
+def scaled(dump: Dump, name: str) -> ScaledArray | None:
+    """An array with scales out of an npz: ``w_codes``, ``w_scales``, ``w_code`` and ``w_tile``.
+
+    In a tile 0 is a whole axis; ``w_zeros`` may be left out. None where the npz holds no such thing.
+    """
+    if not dump.is_archive or f"{name}_codes" not in dump:
+        return None
+    codes = dump.array(f"{name}_codes")
+    most = max(SPARE, 8 * codes.size)  # of scales or zero points there is one an element at most
+    zeros = dump.array(f"{name}_zeros", most) if f"{name}_zeros" in dump else None
+    tile = tuple(n or None for n in dump.lengths(f"{name}_tile"))
+    return ScaledArray(codes, dump.array(f"{name}_scales", most), dump.text(f"{name}_code"), tile, zeros)
 
 
 def _bytes(dump: Dump, elements: int, itemsize: int) -> NDArray[Any]:

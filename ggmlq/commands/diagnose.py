@@ -11,6 +11,8 @@ from ..array import QuantArray
 from ..dumps import Dump
 from ..errors import DumpError, ShapeError
 from ..faults import CATALOGUE, Diagnosis, diagnose, telling_input
+from ..faults.scaled import SCALED
+from ..scaled import ScaledArray
 from ..text import table
 from . import _dumps, _plain
 
@@ -22,8 +24,9 @@ def add(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
         help="which mistake explains a kernel's wrong result",
         description="Judge Y, what a kernel gave for activations X and weights W. Y and X are npy, npz "
         "(arrays y and x) or raw float32; W is a GGUF file, an npz (raw, format, shape) or raw bytes. An "
-        "npz that holds all of it, such as `ggmlq check --save` writes, may stand alone. Exit 0: right, "
-        "1: wrong, 2: could not judge.",
+        "npz that holds all of it, such as `ggmlq check --save` writes, may stand alone; so may one of a "
+        "product with scales: y, w_codes, w_scales, w_code, w_tile (and w_zeros), and x or x_codes … "
+        "Exit 0: right, 1: wrong, 2: could not judge.",
     )
     parser.add_argument("y", nargs="?", metavar="Y", help="the kernel's result [M, N]")
     parser.add_argument("x", nargs="?", metavar="X", help="the activations [M, K]")
@@ -52,6 +55,9 @@ def run(args: argparse.Namespace) -> int:
     dump = Dump(args.y)
     if args.weights is None and not dump.is_archive:
         raise DumpError(f"{args.y} alone has no activations; pass Y, X and W, or an npz that holds all")
+    w = _dumps.scaled(dump, "w")
+    if w is not None:
+        return _scaled(args, dump, w)
     q = _dumps.weights(
         _dumps.WeightsFile(args.weights or args.x or args.y, args.tensor, args.format, args.weights_shape)
     )
@@ -69,13 +75,34 @@ def run(args: argparse.Namespace) -> int:
     found = diagnose(y, x, q, arithmetic=claim, repeats=repeats)
     if args.make_input:
         _write_input(args.make_input, q)
+    _say(args, found)
+    if args.make_input and not args.json:
+        print(f"wrote {_plain.name(args.make_input)}: x, and the weights as raw, format and shape")
+    return 0 if found.ok else 1
+
+
+def _scaled(args: argparse.Namespace, dump: Dump, w: ScaledArray) -> int:
+    """All of a product of arrays with scales in one npz."""
+    if args.x or args.make_input:
+        raise DumpError(
+            f"{args.y} holds w_codes: y, x and w of a product with scales are read from this one file, "
+            "and inputs are made for block formats; leave X, W and --make-input out"
+        )
+    x = _dumps.scaled(dump, "x")
+    rows = x if x is not None else _dumps.floats(dump, "x", None, w.shape[-1])
+    most = max(_dumps.SPARE, 8 * prod(rows.shape[:-1]) * w.shape[0])
+    y = _dumps.floats(dump, "y", args.shape, w.shape[0], most)
+    repeats = [_dumps.floats(Dump(path), "y", args.shape, w.shape[0], most) for path in args.repeat]
+    found = diagnose(y, rows, w, arithmetic=args.arithmetic, repeats=repeats)
+    _say(args, found)
+    return 0 if found.ok else 1
+
+
+def _say(args: argparse.Namespace, found: Diagnosis) -> None:
     if args.json:
         _plain.print_json(found.as_dict())
     else:
         print(_described(found))
-        if args.make_input:
-            print(f"wrote {_plain.name(args.make_input)}: x, and the weights as raw, format and shape")
-    return 0 if found.ok else 1
 
 
 def _described(found: Diagnosis) -> str:
@@ -87,10 +114,12 @@ def _described(found: Diagnosis) -> str:
 
 
 def _listed(as_json: bool) -> int:
+    own = [fault for name, fault in SCALED.items() if name not in CATALOGUE]
+    faults = [*CATALOGUE.values(), *own]
     if as_json:
-        _plain.print_json([fault.__dict__ for fault in CATALOGUE.values()])
+        _plain.print_json([fault.__dict__ for fault in faults])
         return 0
-    for fault in CATALOGUE.values():
+    for fault in faults:
         print(f"{fault.id}\n    {fault.says}")
         if fault.wrong:
             print(f"    wrong: {fault.wrong}\n    right: {fault.right}")

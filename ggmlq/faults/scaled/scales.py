@@ -76,10 +76,6 @@ def _other_groups(s: Side, n: int, starts: Index, other: int) -> Iterator[tuple[
     for step, name in ((1, "the scale of the next group"), (-1, "the scale of the group before")):
         yield f"{name}, ends kept", np.clip(right + step, 0, n - 1)
         yield f"{name}, around", (right + step) % n
-        yield (
-            f"{name}, zero beyond the ends",
-            np.where((right + step >= 0) & (right + step < n), right + step, n),
-        )
     yield "scales of the groups in reverse", n - 1 - right
     yield "the last group under the scale before it", np.minimum(right, n - 2)
     for length in dict.fromkeys((other, 2 * s.c, s.c // 2, *LENGTHS)):
