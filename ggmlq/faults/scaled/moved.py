@@ -30,8 +30,9 @@ def _along(s: Survey, bad: Mask, axis: int) -> Pattern | None:
     if len(at) < 2 or len(at) * len(use) < LEAST or len(use) * len(at) * n > DEAR:
         return None
     apart = np.abs(y[np.ix_(use, at)][:, :, None] - p[use][:, None]) / limit[use][:, None]
-    apart[:, ~np.isfinite(limit[use]).all(axis=0)[None].repeat(len(at), axis=0)] = np.inf
+    loose = np.flatnonzero(~np.isfinite(limit[use]).all(axis=0))  # float32 overflows there: nothing is told
     worst = np.nan_to_num(apart.max(axis=0), nan=np.inf)
+    worst[:, loose] = np.inf
     worst[np.arange(len(at)), at] = np.inf
     source = worst.argmin(axis=1)
     if not (worst.min(axis=1) <= 1).all():
