@@ -183,7 +183,19 @@ def test_files_are_short_and_say_what_they_are(path):
     assert source.count("\n") <= 320, f"{path} is long: two ideas?"
 
 
-@pytest.mark.parametrize("room", ["cpu", "cpu/encode", "cpu/lanes", "cpu/machine", "cpu/panels", "faults"])
+@pytest.mark.parametrize(
+    "room",
+    [
+        "cpu",
+        "cpu/encode",
+        "cpu/lanes",
+        "cpu/machine",
+        "cpu/panels",
+        "cpu/quantize_scaled",
+        "cpu/slabs",
+        "faults",
+    ],
+)
 def test_a_map_names_every_file_of_its_room(room):
     drawn = ast.get_docstring(ast.parse((ROOT / room / "__init__.py").read_text()))
     for path in sorted((ROOT / room).iterdir()):

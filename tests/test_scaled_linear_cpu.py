@@ -279,8 +279,13 @@ from ggmlq.cpu.machine.target import target
 print(target().dot)
 r = np.random.default_rng(int(sys.argv[1]))
 for a, b, c in (("int8", "int8", 128), ("int8_full", "int8_full", None), ("uint8", "int8", 128)):
-    x, w = (gq.ScaledArray(r.integers(int(gq.codes[n].min), int(gq.codes[n].max) + 1, (m, 300)).astype(gq.codes[n].dtype),
-        r.uniform(0.1, 1, (m, 3 if c else 1)).astype("f4"), n, (1, c)) for m, n in ((7, a), (18, b)))
+    made = []
+    for m, n in ((7, a), (18, b)):
+        code = gq.codes[n]
+        codes = r.integers(int(code.min), int(code.max) + 1, (m, 300)).astype(code.dtype)
+        scales = r.uniform(0.1, 1, (m, 3 if c else 1)).astype("f4")
+        made.append(gq.ScaledArray(codes, scales, n, (1, c)))
+    x, w = made
     x.codes[0], w.codes[0] = int(gq.codes[a].min), int(gq.codes[b].min)
     assert (gq.scaled_linear(x, w) == gq.scaled_linear(x, w, kernel="cpu:naive")).all(), (a, b)
 """
