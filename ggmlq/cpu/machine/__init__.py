@@ -6,6 +6,7 @@ simd.py         vectors of 64 bytes as LLVM code, and the dot product of each ta
 jit.py          the one decorator of compiled functions
 disk_cache.py   where compiled code stays between processes
 memory.py       addresses in compiled code: arrays over them, atomic steps
+floats.py       what Numba has no name for: a fused product, the bits of a float32
 arguments.py    what a kernel is given, by name
 workers.py      threads that wait in compiled code and share a kernel's work
 digest.py       whether bytes that may be written to are still the same
