@@ -153,7 +153,7 @@ def test_floats_are_near_the_oracle(fresh, rounds):
     for _ in rounds(2):
         x, w = pair(fresh, ("e4m3", "e5m2"), zeros=False)
         oracle = gq.reference.scaled_linear(x, w)
-        for kernel in ("cpu:naive", "cpu:dequant"):
+        for kernel in ("cpu:naive", "cpu:dequant", *["cpu:lines"][: len(x) <= 8]):
             y = gq.scaled_linear(x, w, kernel=kernel)
             if y.size:
                 assert np.abs(y - oracle).mean() <= 1e-5 * np.abs(oracle).mean(), (kernel, x, w)
@@ -165,7 +165,7 @@ def test_nan_and_infinity_propagate(fresh):
     codes = x.codes.copy()
     codes[0, 7], codes[1, 200] = 0x7E, 0x7C
     x = gq.ScaledArray(codes, x.scales, "e5m2", (1, 128))
-    for kernel in ("cpu:naive", "cpu:dequant"):
+    for kernel in ("cpu:naive", "cpu:dequant", "cpu:lines"):
         y = gq.scaled_linear(x, w, kernel=kernel)
         assert np.isnan(y[0]).all()
         assert not np.isfinite(y[1]).any()
@@ -195,12 +195,13 @@ def test_chunks_of_32_differ_where_float32_ends(fresh):
 
 
 def test_what_each_request_is_served_by():
-    def served(x, w, accumulate=None):
-        problem = ScaledLinear(Operand(x, 1, 128), Operand(w, 128, 128), 4, 64, 256, accumulate, device="cpu")
+    def served(x, w, accumulate=None, m=9):
+        problem = ScaledLinear(Operand(x, 1, 128), Operand(w, 128, 128), m, 64, 256, accumulate, device="cpu")
         return choose(problem).name
 
     assert served("int8", "int8") == served("uint8", "int8_full", "int32") == "cpu:tiles"
     assert served("e4m3", "e5m2") == served("int8", "int8", "float32") == "cpu:dequant"
+    assert served("e4m3", "e4m3", m=8) == "cpu:lines"
     assert served("int16", "int8") == "cpu:doubles"
     assert served("int8", "int8", "fp32_chunks") == "cpu:chunks"
 
