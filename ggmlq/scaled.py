@@ -177,10 +177,10 @@ class ScaledArray(Keeper):
     def _picked(self, rows: NDArray[Any]) -> tuple[Any, int | None]:
         """Which rows of the scales go with some rows, and how many rows share one then."""
         r, count = self._over.r, len(rows)
-        if self.tile[0] is None:
-            return slice(None), None
         if not count:
             return slice(0, 0), self.tile[0]
+        if self.tile[0] is None:
+            return slice(None), None
         first, last = int(rows[0]), int(rows[-1])
         together = last - first + 1 == count and (count < 3 or bool((np.diff(rows) == 1).all()))
         if together and (first % r == 0 or first // r == last // r):

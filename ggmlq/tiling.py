@@ -25,7 +25,7 @@ class Tiling(NamedTuple):
 
     @property
     def shape(self) -> tuple[int, int]:
-        """Of the scales; a whole axis has one even where it is empty."""
+        """Of the scales; an empty axis has none."""
         return -(-self.rows // self.r), -(-self.columns // self.c)
 
 

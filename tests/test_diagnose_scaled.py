@@ -13,6 +13,7 @@ from ggmlq.cli import main
 from ggmlq.faults.scaled import SCALED
 
 TIMES = 3
+DRAWN = 5
 
 
 def some(code="int8", tiles=((1, 64), (4, 64)), shape=(5, 12, 512), seed=0, zeros=False):
@@ -53,26 +54,28 @@ def test_each_mistake_is_named_with_its_words(fault):
 
 @pytest.mark.parametrize("fault", ["scale-neighbour", "scale-missing", "k-tail-dropped", "rows-permuted"])
 def test_a_mistake_beside_a_result_in_half(fault, fresh):
-    while True:
+    missed = []
+    while len(missed) < DRAWN:
         y, x, w, _ = mutants.case(fault, fresh)
-        if np.median(np.abs(y)) > 1e-2 and np.abs(y).max() < 6e4:
-            break
-    found = gq.diagnose(y.astype(np.float16), x, w)
-    assert found.fault == fault, found.text
+        if 1e-2 < np.median(np.abs(y)) and np.abs(y).max() < 6e4:
+            found = gq.diagnose(y.astype(np.float16), x, w)
+            missed.append("" if found.fault == fault else found.text)
+    assert missed.count("") >= DRAWN - 1, missed  # one row of few values can be told in more than one way
 
 
 @pytest.mark.parametrize("fault", ["scale-neighbour", "scale-missing", "k-tail-dropped", "scale-once"])
 def test_a_mistake_beside_floats_that_are_quantized_here(fault, fresh):
-    rng = fresh
-    x, w = rng.standard_normal((6, 640)).astype(np.float32), some("e4m3", shape=(1, 14, 640))[1]
-    made = gq.quantize_scaled(x, "e4m3", (1, 128))
-    while True:
+    missed = []
+    while len(missed) < DRAWN:
+        x = fresh.standard_normal((6, 640)).astype(np.float32)
+        w = some("e4m3", shape=(1, 14, 640), seed=int(fresh.integers(1 << 30)))[1]
+        made = gq.quantize_scaled(x, "e4m3", (1, 128))
         with np.errstate(all="ignore"):
-            y = mutants.MUTANTS[fault](mutants.Operand(made), mutants.Operand(w), rng)
+            y = mutants.MUTANTS[fault](mutants.Operand(made), mutants.Operand(w), fresh)
         if y is not None and mutants.shows(y, gq.reference.scaled_linear(made, w), 1e-2):
-            break
-    found = gq.diagnose(y, x, w)
-    assert found.fault == fault, found.text
+            found = gq.diagnose(y, x, w)
+            missed.append("" if found.fault == fault else found.text)
+    assert missed.count("") >= DRAWN - 1, missed
 
 
 def test_many_wrapped_codes_whose_amounts_are_unknown(fresh):

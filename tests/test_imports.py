@@ -191,7 +191,10 @@ def test_files_are_short_and_say_what_they_are(path):
     assert source.count("\n") <= 320, f"{path} is long: two ideas?"
 
 
-ROOMS = ("cpu", "cpu/encode", "cpu/lanes", "cpu/machine", "cpu/panels", "faults", "faults/scaled")
+ROOMS = (
+    "cpu", "cpu/encode", "cpu/lanes", "cpu/machine", "cpu/panels", "cpu/quantize_scaled", "cpu/slabs",
+    "faults", "faults/scaled",
+)  # fmt: skip
 
 
 @pytest.mark.parametrize("room", ROOMS)

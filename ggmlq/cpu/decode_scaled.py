@@ -97,7 +97,7 @@ def _emit(v: Vectors, code: Code, zeros: bool, source: Any, to: Any, count: Any,
     def body(index: Any, left: Any, i: int) -> None:
         stored = v.some(b.add(source, b.mul(index, I64(nbytes))), vec(ir.IntType(code.bits), LANES), left)
         if isinstance(code, MiniFloat):
-            values = _minifloat(v, stored, code)
+            values = floats_of(v, stored, code)
         elif code.min < 0:
             values = b.sitofp(b.sext(stored, INTS), FLOATS)
         else:
@@ -109,7 +109,8 @@ def _emit(v: Vectors, code: Code, zeros: bool, source: Any, to: Any, count: Any,
     walk(b, count, body, 2)
 
 
-def _minifloat(v: Vectors, stored: Any, code: MiniFloat) -> Any:
+def floats_of(v: Vectors, stored: Any, code: MiniFloat) -> Any:
+    """Codes as float32, without a scale."""
     b, words = v.builder, vec(I16, LANES)
     wide = b.zext(stored, words)
     size = b.and_(wide, words([0x7F] * LANES))

@@ -145,7 +145,7 @@ def _moved(survey: Judged, bad: Mask, axis: int) -> Pattern | None:
     _, at, source, use = found
     y, size = (a if axis == 1 else a.T for a in (survey.y, survey.size))
     twice = held_twice(y, size, use, source, at)
-    return _as_pattern(at, source, len(use) < len(y), axis, use, twice)
+    return as_pattern(at, source, len(use) < len(y), axis, use, twice)
 
 
 def _best_match(survey: Judged, tried: list[Wide], bad: Mask, axis: int) -> Match | None:
@@ -155,7 +155,7 @@ def _best_match(survey: Judged, tried: list[Wide], bad: Mask, axis: int) -> Matc
     return min((match for match in matches if match is not None), key=lambda match: match[0], default=None)
 
 
-def _as_pattern(
+def as_pattern(
     at: NDArray[np.int64], source: NDArray[np.int64], part: bool, axis: int, use: NDArray[np.int64],
     twice: bool,
 ) -> Pattern:  # fmt: skip

@@ -7,6 +7,7 @@ jit.py          the one decorator of compiled functions
 disk_cache.py   where compiled code stays between processes
 floats.py       a multiply-add that rounds once
 memory.py       addresses in compiled code: arrays over them, atomic steps
+floats.py       what Numba has no name for: a fused product, the bits of a float32
 arguments.py    what a kernel is given, by name
 workers.py      threads that wait in compiled code and share a kernel's work
 digest.py       whether bytes that may be written to are still the same

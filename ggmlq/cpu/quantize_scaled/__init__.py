@@ -3,7 +3,7 @@
     pieces.py     how rows and columns are cut: into whole tiles that the cache holds, or parts of large ones
     vectors.py    16 numbers at a time: widened, compared, divided, encoded
     kernels.py    the loops over the tiles of a piece
-    quantize.py   quantize, encode, zeros_of: the walk, with threads
+    walk.py       quantize, encode, zeros_of: how a whole array goes through, with threads
 
 A tile that the second cache holds is read from memory once: its largest magnitude first, its codes
 while it is still near. Larger ones (a tensor, long columns) are read twice, there is no other way: all of
@@ -12,6 +12,6 @@ a tile must be seen before the first code. What memory then carries is 9 bytes f
 Tiles of fewer than 16 columns of more, and what is empty, are left to NumPy.
 """
 
-from .quantize import encode, quantize, zeros_of
+from .walk import encode, quantize, zeros_of
 
 __all__ = ["encode", "quantize", "zeros_of"]

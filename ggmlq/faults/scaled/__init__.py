@@ -14,8 +14,9 @@ replay.py tries every mistake (mistake.py), one family a file:
     codes.py    signed for unsigned, one float for another, codes that did not saturate
     sums.py     integers that overflow, sums that are not promoted, a tail of K left out
 
-wild.py says what NaN and infinities in y show. Which rows, columns and tiles are wrong, what is moved, races,
-factors and words are those of the rooms above; report.py adds what is to be said of scaled products.
+wild.py says what NaN and infinities in y show, moved.py finds columns that hold others. Which rows, columns
+and tiles are wrong, races, factors and words are those of the rooms above; report.py adds what is to be said
+of scaled products.
 """
 
 from .catalogue import SCALED

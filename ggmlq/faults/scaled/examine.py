@@ -16,6 +16,7 @@ from ..readings import Wide
 from ..verdicts import factor, of_explanations, of_pattern, race
 from .codes import wrapped_somewhere
 from .inputs import given
+from .moved import exchanged
 from .replay import blocks_of_k, explanations
 from .report import report
 from .scene import Scene, Survey, beside, survey
@@ -173,6 +174,9 @@ def _less_sure(s: Survey, scene: Scene, good: list[Explanation], bad: Mask) -> F
     if not s.y.any():
         text = "y is zero throughout: nothing was multiplied, or nothing was written"
         return Finding("unknown", 0.5, text, where(bad), int(bad.sum()))
+    moved = exchanged(s, s.bad)
+    if moved is not None:
+        return of_pattern(moved, s.bad)
     shapes = patterns(s, s.bad) or patterns(s, bad)
     sure = [pattern for pattern in shapes if pattern.sure]
     if sure:

@@ -17,17 +17,20 @@ CLIPPED = 3  # largest codes a tile: scales computed from the data leave one or 
 
 def not_finite(s: Survey, scene: Scene, wild: Mask) -> Finding:
     """Rows (or columns) that are lost as a whole, and hold largest codes: these became NaN. Else by place."""
+    pattern = by_place(wild)
     for axis, side in ((0, scene.a), (1, scene.b)):
         lost = np.flatnonzero(wild.any(axis=1 - axis))
         held = _ends(s, side, axis)
         if held is None or not np.take(wild, lost, axis=axis).all() or wild.all():
+            continue
+        if pattern.fault != "nan" and held.sum() != len(lost):  # a tail, whatever it holds
             continue
         elsewhere = ~wild & s.bad
         if held[lost].all() and not elsewhere.any():
             name, confidence = ("rows", "columns")[axis], 0.95 if held.sum() == len(lost) else 0.8
             text = f"the {name} that are not finite hold codes at the end of the range of {side.name}"
             return Finding("no-saturation", confidence, text, where(wild), int(wild.sum()), ("nan",))
-    return of_pattern(by_place(wild), wild)
+    return of_pattern(pattern, wild)
 
 
 def _ends(s: Survey, side: Side, axis: int) -> Mask | None:
