@@ -38,7 +38,7 @@ class Lines(NamedTuple):
 @cache
 def fused(kind: Kind) -> Any:
     """Compiled: units ``first`` … ``stop`` of whole tiles, from numbers to codes, scales and zero points."""
-    measure, put, ruled = _measure(kind), _put(kind), _ruled(kind)
+    measure, put, ruled = _measure(kind), _put(kind, inside=True), _ruled(kind)
 
     def quantize(lines: Any, cut: Any, eps: Any, scales: Any, zeros: Any, first: int, stop: int) -> None:
         tiles = -(-cut.wide // cut.c)
@@ -87,7 +87,7 @@ def measured(kind: Kind) -> Any:
 @cache
 def encoded(kind: Kind) -> Any:
     """Compiled: the codes of units ``first`` … ``stop`` under scales [bands, tiles], float32."""
-    put = _put(kind)
+    put = _put(kind, inside=False)
 
     def encode(lines: Any, cut: Any, scales: Any, zeros: Any, first: int, stop: int) -> None:
         for unit in range(first, stop):
@@ -115,8 +115,8 @@ def _measure(kind: Kind) -> Any:
     return inner(measure)
 
 
-def _put(kind: Kind) -> Any:
-    encode = encoder(kind.read, kind.code, kind.rounding, kind.zeros, kind.target)
+def _put(kind: Kind, inside: bool) -> Any:
+    encode = encoder(kind.read, kind.code, kind.rounding, kind.zeros, inside, kind.target)
     width, nbytes = WIDTH[kind.read], kind.code.bits // 8
 
     def put(

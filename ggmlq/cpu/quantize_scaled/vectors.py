@@ -110,27 +110,33 @@ class Vectors(Simd):
         return b.select(b.fcmp_ordered("<", x, least), least, x)
 
     def quotient(self, x: Any, s: Any, r: Any, limit: Any) -> Any:
-        """X / s, correctly rounded; r is 1 / s, and limit 2**20 · s."""
+        """X / s, correctly rounded; r is 1 / s, and limit 2**20 · s, or None where x is in range."""
         b = self.builder
-        x = self.within(x, limit)
+        if limit is not None:
+            x = self.within(x, limit)
         less = b.fneg(s)
         q = b.fmul(x, r)
         for _ in range(2):
             q = self.fma(self.fma(q, less, x), r, q)
         return q
 
-    def encoded(self, v: Any, x: Any, z: Any, code: Code, rounding: str) -> Any:
-        """Codes of v = x / s, where the sign of x counts; z is added to integers, if it is not None."""
-        if isinstance(code, MiniFloat):
-            return self.builder.trunc(self._minifloat(v, x, code), vec(I8, LANES))
-        assert isinstance(code, Integer)
-        return self.builder.trunc(self._integer(v, z, code, rounding), vec(ir.IntType(code.bits), LANES))
+    def encoded(self, v: Any, x: Any, z: Any, code: Code, rounding: str, inside: bool) -> Any:
+        """Codes of v = x / s, where the sign of x counts; z is added to integers, if it is not None.
 
-    def _minifloat(self, v: Any, x: Any, code: MiniFloat) -> Any:
+        ``inside``: no number rounds to a code beyond the range.
+        """
+        if isinstance(code, MiniFloat):
+            return self.builder.trunc(self._minifloat(v, x, code, inside), vec(I8, LANES))
+        assert isinstance(code, Integer)
+        found = self._integer(v, z, code, rounding, inside)
+        return self.builder.trunc(found, vec(ir.IntType(code.bits), LANES))
+
+    def _minifloat(self, v: Any, x: Any, code: MiniFloat, inside: bool) -> Any:
         b = self.builder
         largest = ints(int(code.table.view("u4")[code.largest]))
         a = b.and_(b.bitcast(v, INTS), ints(REST))
-        a = b.select(b.icmp_signed("<", a, largest), a, largest)
+        if not inside:
+            a = b.select(b.icmp_signed("<", a, largest), a, largest)
         lowest = ints(128 - code.bias << 23)
         power = b.and_(b.select(b.icmp_signed(">", a, lowest), a, lowest), ints(0x7F800000))
         unit = b.add(power, ints(23 - code.mantissa << 23))
@@ -142,10 +148,10 @@ class Vectors(Simd):
         sign = b.and_(b.lshr(b.bitcast(x, INTS), ints(24)), ints(0x80))
         return b.or_(found, sign)
 
-    def _integer(self, v: Any, z: Any, code: Integer, rounding: str) -> Any:
+    def _integer(self, v: Any, z: Any, code: Integer, rounding: str, inside: bool) -> Any:
         b = self.builder
         nan = b.fcmp_unordered("uno", v, v)
-        v = self.within(v, ir.Constant(FLOATS, [FAR] * LANES))
+        v = v if inside else self.within(v, ir.Constant(FLOATS, [FAR] * LANES))
         if rounding == "half_even":
             total = b.fadd(v, ir.Constant(FLOATS, [ROUND] * LANES))
             whole = b.sub(b.bitcast(total, INTS), ints(ROUND_BITS))
@@ -161,6 +167,8 @@ class Vectors(Simd):
         least, most = ints(int(code.min)), ints(int(code.max))
         # NumPy's rule: NaN becomes 0 and then, like all else, what is in range
         whole = b.select(nan, ints(max(int(code.min), min(int(code.max), 0))), whole)
+        if inside and z is None and code.min < 0:
+            return whole
         whole = b.select(b.icmp_signed(">", whole, most), most, whole)
         return b.select(b.icmp_signed("<", whole, least), least, whole)
 
@@ -239,17 +247,17 @@ def _one(v: Vectors, values: Any, better: Any) -> Any:
 
 
 @cache
-def encoder(kind: str, code: Code, rounding: str, zeros: bool, target: Target) -> Any:
+def encoder(kind: str, code: Code, rounding: str, zeros: bool, inside: bool, target: Target) -> Any:
     """An intrinsic that encodes numbers in a row: their address, that of the codes, count, scale, zero point.
 
     ``ahead`` is how many bytes behind each number one lies that is wanted next: memory is asked for it
-    here, where it would have nothing to do otherwise.
+    here, where it would have nothing to do otherwise. ``inside``: scales come from these very numbers.
     """
 
     @intrinsic
     def encode(typing: Any, source: Any, to: Any, count: Any, s: Any, z: Any, ahead: Any) -> Any:
         def emit(context: Any, builder: Any, signature: Any, args: Any) -> Any:
-            _encode(Vectors(builder, target, kind), code, rounding, zeros, *args)
+            _encode(Vectors(builder, target, kind), code, rounding, zeros, inside, *args)
             return context.get_dummy_value()
 
         return types.void(*[types.int64] * 3, types.float32, types.int32, types.int64), emit
@@ -258,22 +266,22 @@ def encoder(kind: str, code: Code, rounding: str, zeros: bool, target: Target) -
 
 
 def _encode(
-    v: Vectors, code: Code, rounding: str, zeros: bool,
+    v: Vectors, code: Code, rounding: str, zeros: bool, inside: bool,
     source: Any, to: Any, count: Any, s: Any, z: Any, ahead: Any,
 ) -> None:  # fmt: skip
     b, nbytes = v.builder, code.bits // 8
     scale, zero = v.splat(s), v.splat(z) if zeros else None
     inverse = v.splat(b.fdiv(F32(1.0), s))
-    limit = v.splat(b.fmul(s, F32(FAR)))
+    limit = None if inside else v.splat(b.fmul(s, F32(FAR)))
 
-    def loop(divided: Any) -> None:
+    def loop(divided: Any, inside: bool) -> None:
         def body(index: Any, left: Any, i: int) -> None:
             at = b.add(source, b.mul(index, I64(v.width)))
             if left is None and (v.width == 4 or not i):  # once a line
                 v.soon(b.add(at, ahead))
             x = v.floats(at, left)
             q, signed = divided(x)
-            found = v.encoded(q, signed, zero, code, rounding)
+            found = v.encoded(q, signed, zero, code, rounding, inside)
             v.keep(found, b.add(to, b.mul(index, I64(nbytes))), left)
 
         walk(b, count, body, 2)
@@ -285,6 +293,6 @@ def _encode(
     sane = b.and_(b.fcmp_ordered(">=", s, F32(SANE[0])), b.fcmp_ordered("<=", s, F32(SANE[1])))
     with b.if_else(sane if v.target.fma else I1(0)) as (usual, other):
         with usual:
-            loop(lambda x: (v.quotient(x, scale, inverse, limit), x))
+            loop(lambda x: (v.quotient(x, scale, inverse, limit), x), inside)
         with other:
-            loop(plainly)
+            loop(plainly, False)

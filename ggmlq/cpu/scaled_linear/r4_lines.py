@@ -21,7 +21,7 @@ from numba import types
 from ...codes import MiniFloat
 from ...ladder import register
 from ...problems import ScaledLinear
-from ...scaled import ScaledArray
+from ...scaled import Matrix, ScaledArray
 from ...threads import share
 from ..decode_scaled import floats_of
 from ..machine.jit import cgutils, intrinsic, jit
@@ -46,21 +46,21 @@ def refuses(problem: ScaledLinear) -> str | None:
 def launch(x: ScaledArray, w: ScaledArray, out: Any) -> None:
     a, b = x.matrix(), w.matrix()
     group = max(1, min(a.over.c, b.over.c))
-    values = a.code.decode(a.codes)
-    mine, theirs = np.ascontiguousarray(a.row_scales(np)), np.ascontiguousarray(b.scales)
-    mine = np.broadcast_to(mine, (len(values), mine.shape[1]))
-    lines = b.codes.ctypes.data, b.codes.strides[0]
+    starts = np.arange(0, a.over.columns, group)
+    values, theirs = a.code.decode(a.codes), np.ascontiguousarray(b.scales[:, starts // b.over.c])
+    mine = a.scales[np.arange(a.over.rows) // a.over.r][:, starts // a.over.c]
     for start in range(0, len(values), ROWS):
-        part = np.ascontiguousarray(values[start : start + ROWS])
-        scales, to = np.ascontiguousarray(mine[start : start + ROWS]), out[start : start + ROWS]
-        work, sizes = kernel(b.code, len(part), target()), (group, a.over.c, b.over.r, b.over.c)
-        share(
-            lambda first, stop, w=work, p=part, s=scales, t=to, z=sizes: w(
-                lines, p, s, theirs, z, t, first, stop
-            ),
-            b.over.rows,
-            16,
+        rows = slice(start, start + ROWS)
+        _multiply(
+            b, np.ascontiguousarray(values[rows]), np.ascontiguousarray(mine[rows]), theirs, group, out[rows]
         )
+
+
+def _multiply(b: Matrix, x: Any, mine: Any, theirs: Any, group: int, out: Any) -> None:
+    """A few rows, by all threads."""
+    work, lines = kernel(b.code, len(x), target()), (b.codes.ctypes.data, b.codes.strides[0])
+    r = b.over.r
+    share(lambda first, stop: work(lines, x, mine, theirs, group, r, out, first, stop), b.over.rows, 16)
 
 
 @cache
@@ -69,26 +69,26 @@ def kernel(code: MiniFloat, rows: int, kind: Target) -> Any:
     add = _segment(code, rows, kind)
 
     def multiply(
-        lines: Any, x: Any, mine: Any, theirs: Any, sizes: Any, out: Any, first: int, stop: int
+        lines: Any, x: Any, mine: Any, theirs: Any, group: int, high: int, out: Any, first: int, stop: int
     ) -> None:
-        group, ca, rb, cb = sizes
-        k = x.shape[1]
+        k, pitch = x.shape[1], 4 * x.shape[1]
         scales, sums = np.empty(rows, np.float32), np.empty((rows, LANES), np.float32)
         for n in range(first, stop):
             sums[:] = 0
-            line = lines[0] + n * lines[1]
-            for start in range(0, k, group):
+            line, band, start = lines[0] + n * lines[1], theirs[n // high], 0
+            for g in range(len(band)):
                 for r in range(rows):
-                    scales[r] = mine[r, start // ca] * theirs[n // rb, start // cb]
+                    scales[r] = mine[r, g] * band[g]
                 count = min(group, k - start)
                 add(
                     line + start,
                     x.ctypes.data + 4 * start,
-                    4 * k,
+                    pitch,
                     count,
                     scales.ctypes.data,
                     sums.ctypes.data,
                 )
+                start += group
             for r in range(rows):
                 total = np.float32(0)
                 for i in range(LANES):
