@@ -61,8 +61,7 @@ def best(waves: Sequence[Wave], step: int, m: int, n: int) -> ByteTile:
 
     def time(wave: Wave) -> float:
         down, across = wave.tile.tiles(m, n)
-        rounds = -(-down * across // (count * wave.tile.blocks)) * wave.tile.blocks
-        return rounds * wave.tile.rows * wave.tile.columns / wave.share
+        return -(-down * across // count) * wave.tile.rows * wave.tile.columns / wave.share
 
     tiles = [fitting(wave.tile, step, room) for wave in sorted(waves, key=time)]
     return next(tile for tile in tiles if tile is not None)

@@ -124,7 +124,7 @@ def walker(tile: ByteTile, work: Work) -> Any:
     count, length, step = tile.stages, tile.stage, tile.step
     after, fetch, load = follower(count, length), fetcher(tile), loader(tile)
     base, commit, wait = ptx.shared_base, ptx.commit, ptx.wait_for_all_but(count - 2)
-    first_there = ptx.wait_for_all_but(count - 1)
+    first_there, all_there = ptx.wait_for_all_but(count - 1), ptx.wait_for_all_but(0)
     warp_rows, warp_columns, across = tile.warp_rows, tile.warp_columns, tile.columns // tile.warp_columns
     chunks, parts, (count_a, count_b) = step // 16, step // 32, tile.fragments
     fetch_beside, multiply, hold, finish = work
@@ -177,5 +177,6 @@ def walker(tile: ByteTile, work: Work) -> Any:
             commit()
             multiply(sums, part, next_a, next_b)
             finish(sums, part, held, uint32(now), beside)
+        all_there()  # nothing may be under way to the memory of a block that ends
 
     return walk
