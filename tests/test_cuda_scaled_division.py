@@ -11,10 +11,13 @@ import pytest
 
 pytest.importorskip("numba_cuda", reason="numba-cuda is not installed (extra test or cuda)")
 
+import ggmlq as gq
 from ggmlq.codes import CODES, MiniFloat
 from ggmlq.cuda.quantize_scaled import _division as division
+from ggmlq.cuda.quantize_scaled import rows_of
 from ggmlq.cuda.quantize_scaled._codes import NATIVE, Way
 from ggmlq.cuda.words import codes as words
+from ggmlq.tiling import Tiling
 
 F32, U32 = np.float32, np.uint32
 SAFE = [(name, zeros) for name in ("e4m3", "e5m2", "int8", "int8_full", "uint8") for zeros in (False, True)]
@@ -125,3 +128,11 @@ def test_a_way_says_what_it_is():
     way = Way("e4m3", "float32", "half_even", False, True)
     assert (way.least, way.size) == (NATIVE, 1)
     assert str(way) == "e4m3 by float32 half_even native"
+
+
+@pytest.mark.parametrize(
+    "over", [Tiling(1 << 31, 1, 1, 1), Tiling(1, 1 << 31, 1, 128), Tiling(1 << 17, 1 << 16, 1, 1)]
+)
+def test_more_than_kernels_count(over):
+    with pytest.raises(gq.GGMLQError, match="32 bits; quantize fewer rows"):
+        rows_of(None, over)

@@ -7,7 +7,7 @@ agree by shuffles, the block through a few words of shared memory.
     128 × 128      of DeepSeek's weights: two rows of a tile, 256 bytes each, to a warp's load of 16 bits
     1 × columns    whole rows, up to 16384; what a tile has beyond the last column is 0
 
-Limited by memory, and by what a multiprocessor holds at a time: four tiles of 16 bits, two of 32.
+Limited by memory, and by what a multiprocessor holds at a time: three tiles of 16 bits, two of 32.
 """
 
 from __future__ import annotations
