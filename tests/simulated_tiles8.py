@@ -109,8 +109,8 @@ def copy16_of(shared, address, size):
         SHARED[int(shared) :][:16] = DEVICE[int(address) :][:16]
 
 
-def copy4_of(shared, address, size):
-    SHARED[int(shared) :][:4] = DEVICE[int(address) :][:4] if size else 0
+def copy4(shared, address):
+    SHARED[int(shared) :][:4] = DEVICE[int(address) :][:4]
 
 
 def taking(memory, count, dtype):
@@ -143,7 +143,7 @@ def patch():
     ptx.load_matrices, ptx.take_pair = load_matrices, taking(SHARED, 2, np.float32)
     ptx.load_float = taking(DEVICE, 1, np.float32)
     bf16x2.take4, bf16x2.copy16_of = taking(SHARED, 1, np.uint32), copy16_of
-    codes8.copy4_of, codes8.load4 = copy4_of, taking(DEVICE, 1, np.int32)
+    codes8.copy4, codes8.load4 = copy4, taking(DEVICE, 1, np.int32)
     codes8.store_if, codes8.store_pair_if = store_if, store_pair_if
     codes8.integer_mma, codes8.mma_f16 = integer_mma, floats_added(of_halves, of_halves)
     codes8.float_mma = lambda a, b: floats_added(of_codes(a), of_codes(b))

@@ -74,19 +74,23 @@ def test_the_table_as_a_whole(folder):
     assert f.get_w8a8_block_fp8_configs(64, 384, 128, 128, device="cpu") == {7: named(9)}
 
 
-def test_without_a_table_the_default_and_one_warning(folder, caplog, fresh):
+def test_without_a_table_the_fastest_kernel_and_one_line_in_the_log(folder, caplog, fresh):
     A, B, As, Bs = operands(fresh, 3, 64, 256)
     with caplog.at_level(logging.WARNING, "ggmlq"):
         for _ in range(3):
-            f.w8a8_block_fp8_matmul(A, B, As, Bs, BLOCK)
+            y = f.w8a8_block_fp8_matmul(A, B, As, Bs, BLOCK, np.float32)
             assert f.get_w8a8_block_fp8_configs(64, 256, 128, 128, device="cpu") is None
     (said,) = (record.getMessage() for record in caplog.records)
     assert "N=64,K=256" in said
     assert "gq.functions.tune(64, 256)" in said
-    assert configs.chosen(3, 64, 256, (64, 32), "cpu") == (
-        {"BLOCK_SIZE_M": 64, "BLOCK_SIZE_N": 64, "BLOCK_SIZE_K": 32, "GROUP_SIZE_M": 32, "num_warps": 4,
-         "num_stages": 3}, False,
-    )  # fmt: skip
+    assert configs.chosen(3, 64, 256, (128, 128), "cpu") is None
+    default = configs.default((64, 128))
+    assert default == {
+        "BLOCK_SIZE_M": 64, "BLOCK_SIZE_N": 64, "BLOCK_SIZE_K": 128, "GROUP_SIZE_M": 32, "num_warps": 4,
+        "num_stages": 3,
+    }  # fmt: skip
+    obeyed = f.w8a8_block_fp8_matmul(A, B, As, Bs, BLOCK, np.float32, config=default)
+    assert np.allclose(y, obeyed, rtol=1e-4, atol=1e-4 * np.abs(y).mean())
 
 
 def test_tables_of_the_cache_folder(monkeypatch, tmp_path):

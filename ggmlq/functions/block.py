@@ -53,32 +53,31 @@ def w8a8_block_fp8_matmul(
     config : mapping, optional
         How the kernel walks the product: BLOCK_SIZE_M, BLOCK_SIZE_N, BLOCK_SIZE_K, GROUP_SIZE_M and, on a
         GPU, num_warps and num_stages. It is obeyed, or refused with the reason. Otherwise the entry of the
-        tuned table that is nearest to the number of rows, see :func:`get_w8a8_block_fp8_configs`; without a
-        table, the documents' default. One of these that no kernel can follow gives way to the fastest
-        kernel, which is what ``gq.scaled_linear`` takes.
+        tuned table that is nearest to the number of rows, see :func:`get_w8a8_block_fp8_configs`. Without a
+        table, or where no kernel can follow its entry, the fastest kernel is taken, as by
+        ``gq.scaled_linear``.
     """
     asked = "w8a8_block_fp8_matmul(A, B, As, Bs, block_size)"
     block = block_pair(asked, block_size)
     p = product(asked, A, B, As, Bs, block, NAMES)
     kind = result_dtype(output_dtype, asked)
     if config is None:
-        m, n, k = p.x.shape[0], *p.w.shape
-        chosen, found = configs.chosen(m, n, k, block, p.w.device)
+        wanted = configs.chosen(p.x.shape[0], *p.w.shape, block, p.w.device)
     else:
-        chosen, found = configs.checked(asked, config, block), True
+        wanted = configs.checked(asked, config, block)
+    if wanted is None:
+        return scaled_linear(p.x, p.w, dtype=kind).reshape(p.shape)
     problem, kernel = problem_of(p), tuned(p.w.device)
-    refused = kernel.refuses(problem, chosen) if chosen else "blocks of odd sizes have no default"
-    if refused and config is not None:
-        raise UnsupportedError(
-            f"{asked}: {problem} with {chosen}: {refused}; take another configuration, or gq.scaled_linear "
-            "for the fastest kernel"
-        )
-    if refused and found:
-        configs.say_once(f"{problem}: the table's {chosen}: {refused}; the fastest kernel is taken")
-    if refused or chosen is None:
+    if refused := kernel.refuses(problem, wanted):
+        if config is not None:
+            raise UnsupportedError(
+                f"{asked}: {problem} with {wanted}: {refused}; take another configuration, or "
+                "gq.scaled_linear for the fastest kernel"
+            )
+        configs.say_once(f"{problem}: the table's {wanted}: {refused}; the fastest kernel is taken")
         return scaled_linear(p.x, p.w, dtype=kind).reshape(p.shape)
     with np.errstate(over="ignore"):  # infinities are results, as on a GPU
-        return run(kernel, p, chosen).astype(kind, copy=False).reshape(p.shape)
+        return run(kernel, p, wanted).astype(kind, copy=False).reshape(p.shape)
 
 
 def run(kernel: Any, p: Product, config: Config) -> Any:

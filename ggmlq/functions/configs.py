@@ -68,22 +68,16 @@ def get_w8a8_block_fp8_configs(
         if found is not None:
             return found
     say_once(
-        f"no tuned configurations for {name.removesuffix('.json')}: the default is taken; "
+        f"no tuned configurations for {name.removesuffix('.json')}: the fastest kernel is taken; "
         f"gq.functions.tune({n}, {k}) measures some"
     )
     return None
 
 
-def chosen(m: int, n: int, k: int, block: tuple[int, int], device: str) -> tuple[Config | None, bool]:
-    """The configuration for m rows, and whether a table has it; None where even the default is none."""
+def chosen(m: int, n: int, k: int, block: tuple[int, int], device: str) -> Config | None:
+    """The table's configuration for m rows; None where there is no table."""
     table = None if not n or not k else get_w8a8_block_fp8_configs(n, k, *block, device=device)
-    if table:
-        return nearest(table, m), True
-    config = default(block)
-    try:
-        return checked("the default", config, block), False
-    except ConfigError:  # blocks that are no powers of two
-        return None, False
+    return nearest(table, m) if table else None
 
 
 def nearest(table: Table, m: int) -> Config:

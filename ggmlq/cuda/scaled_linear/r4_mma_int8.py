@@ -116,15 +116,13 @@ def grouped(tile: ByteTile, a: str, b: str, uniform: bool, zeros: bool) -> Kerne
     slots, held_count, start, fetch_scales, hold, scale = beside
 
     @inlined
-    def fetch(at: Any, given: Any, step: Any, steps: Any) -> None:
-        fetch_scales(at, given[0], given[1], step, steps)
+    def fetch(at: Any, given: Any, step: Any) -> None:
+        fetch_scales(at, given[0], step)
 
     @inlined
     def finish(sums: Any, part: Any, held: Any, step: Any, given: Any) -> None:
-        _places, _counts, left, points, span, steps, m0, n0, m, n = given
-        left[0] = uint32(left[0] - uint32(1))  # steps of this group
-        if left[0] == uint32(0) or step + uint32(1) == steps:
-            left[0] = span
+        _own, points, span, steps, m0, n0, m, n = given
+        if (step + uint32(1)) % span == uint32(0) or step + uint32(1) == steps:
             if zeros:
                 correct(part, points, step // span, m0, n0, m, n)
             for i in range(down):
@@ -145,16 +143,14 @@ def grouped(tile: ByteTile, a: str, b: str, uniform: bool, zeros: bool) -> Kerne
     ) -> None:  # fmt: skip
         m0, n0 = place(tiles_down, tiles_across, tall)
         sums, part = cuda.local.array(count, float32), cuda.local.array(count, int32)
-        held, left = cuda.local.array(held_count, float32), cuda.local.array(1, uint32)
-        places, counts = cuda.local.array(slots, uint64), cuda.local.array(slots, uint32)
-        left[0] = span
+        held, own = cuda.local.array(held_count, float32), cuda.local.array(slots, uint64)
         clear_floats(sums)
         clear(part)
         scales = (of_x, of_w, row_x, row_w, column_x, column_w, rows_x, rows_w, steps_x, steps_w)
-        start(places, counts, scales, m0, n0, m, n)
+        start(own, scales, m0, n0, m, n)
         points = (points_x, others_x, points_w, others_w)
-        steps = uint32(k + uint32(step_length - 1)) // uint32(step_length)
-        given = (places, counts, left, points, span, steps, m0, n0, m, n)
+        steps = (k + uint32(step_length - 1)) // uint32(step_length)
+        given = (own, points, span, steps, m0, n0, m, n)
         walk(sums, part, held, x, w, given, m0, n0, m, n, k, pitch_x, pitch_w)
         store(sums, y, m0, n0, m, n)
 

@@ -87,14 +87,7 @@ def float_kernel(name: str, tile: ByteTile, uniform: bool, multiply: Any, least:
     count, beside = tile.sums, scaling(tile, uniform)
     place, clear, store, start = placer(tile), clearer(count, float32), storer(tile), beside.start
     slots, held_count = beside.slots, beside.held
-    fetch_scales = beside.fetch
-
-    @inlined
-    def fetch(at: Any, own: Any, step: Any, steps: Any) -> None:
-        places, counts = own
-        fetch_scales(at, places, counts, step, steps)
-
-    walk = walker(tile, Work(fetch, multiply, beside.hold, promoter(tile, beside.scale)))
+    walk = walker(tile, Work(beside.fetch, multiply, beside.hold, promoter(tile, beside.scale)))
 
     def product(
         x: Any, w: Any, y: Any, m: Any, n: Any, k: Any, pitch_x: Any, pitch_w: Any,
@@ -104,13 +97,12 @@ def float_kernel(name: str, tile: ByteTile, uniform: bool, multiply: Any, least:
     ) -> None:  # fmt: skip
         m0, n0 = place(tiles_down, tiles_across, tall)
         sums, part = cuda.local.array(count, float32), cuda.local.array(count, float32)
-        held = cuda.local.array(held_count, float32)
-        places, counts = cuda.local.array(slots, uint64), cuda.local.array(slots, uint32)
+        held, own = cuda.local.array(held_count, float32), cuda.local.array(slots, uint64)
         clear(sums)
         clear(part)
         scales = (of_x, of_w, row_x, row_w, column_x, column_w, rows_x, rows_w, steps_x, steps_w)
-        start(places, counts, scales, m0, n0, m, n)
-        walk(sums, part, held, x, w, (places, counts), m0, n0, m, n, k, pitch_x, pitch_w)
+        start(own, scales, m0, n0, m, n)
+        walk(sums, part, held, x, w, own, m0, n0, m, n, k, pitch_x, pitch_w)
         store(sums, y, m0, n0, m, n)
 
     full = f"{name}, {tile}{', one scale a warp' if uniform else ''}"

@@ -37,10 +37,10 @@ def corner(tile_rows: Any, tile_columns: Any, across: Any) -> Any:
 class Scaling(NamedTuple):
     """Device functions for the scales of a stage."""
 
-    slots: int  # pairs of numbers that ``start`` keeps, as addresses and as counts
+    slots: int  # numbers that ``start`` keeps
     held: int  # floats that ``hold`` keeps
-    start: Any  # (places, counts, scales, m0, n0, m, n): where this thread finds what it copies
-    fetch: Any  # (at, places, counts, step, steps): start the copies of a stage, one after the other
+    start: Any  # (own, scales, m0, n0, m, n): where this thread finds what it copies
+    fetch: Any  # (at, own, step): start the copies of a stage
     hold: Any  # (at, wm, wn, held): scales into registers
     scale: Any  # (held, i, j, c): that of sum 4 (i · across + j) + c
 
@@ -51,33 +51,30 @@ def scaling(tile: ByteTile, uniform: bool) -> Scaling:
     every, rows, threads = tile.rows + tile.columns, tile.rows, tile.threads
     times = -(-every // threads)
     (down, across), of_scales = tile.grid, tile.scales
-    copy4_of, take4, take_pair = codes8.copy4_of, bf16x2.take4, ptx.take_pair
+    copy4, take4, take_pair = codes8.copy4, bf16x2.take4, ptx.take_pair
     float_of, mul, columns_from = ptx.float_of, ptx.mul, 2 * tile.grid[0]
 
     @inlined
-    def start(places: Any, counts: Any, scales: Any, m0: Any, n0: Any, m: Any, n: Any) -> None:
+    def start(own: Any, scales: Any, m0: Any, n0: Any, m: Any, n: Any) -> None:
         of_x, of_w, row_x, row_w, column_x, column_w, rows_x, rows_w, steps_x, steps_w = scales
         for f in range(times):
             i = uint32(cuda.threadIdx.x) + uint32(f * threads)
             if i < uint32(rows):
-                row = min(m0 + i, m - uint32(1)) // rows_x
-                places[2 * f], places[2 * f + 1] = of_x + uint64(row) * row_x, column_x
-                counts[2 * f], counts[2 * f + 1] = steps_x, steps_x
+                place = min(m0 + i, m - uint32(1)) // rows_x
+                own[3 * f] = of_x + uint64(place) * row_x
+                own[3 * f + 1], own[3 * f + 2] = column_x, uint64(steps_x)
             else:
-                row = min(n0 + i - uint32(rows), n - uint32(1)) // rows_w
-                places[2 * f], places[2 * f + 1] = of_w + uint64(row) * row_w, column_w
-                counts[2 * f], counts[2 * f + 1] = steps_w, steps_w
+                place = min(n0 + i - uint32(rows), n - uint32(1)) // rows_w
+                own[3 * f] = of_w + uint64(place) * row_w
+                own[3 * f + 1], own[3 * f + 2] = column_w, uint64(steps_w)
 
     @inlined
-    def fetch(at: Any, places: Any, counts: Any, step: Any, steps: Any) -> None:
-        size = uint32(4) if step < steps else uint32(0)
+    def fetch(at: Any, own: Any, step: Any) -> None:
         for f in range(times):
             i = uint32(cuda.threadIdx.x) + uint32(f * threads)
             if every % threads == 0 or i < uint32(every):
-                copy4_of(at + uint32(of_scales) + i * uint32(4), places[2 * f], size)
-            last = counts[2 * f] == uint32(1)  # of the steps that share this one
-            counts[2 * f] = counts[2 * f + 1] if last else uint32(counts[2 * f] - uint32(1))
-            places[2 * f] += places[2 * f + 1] if last else uint64(0)
+                column = uint64(step // uint32(own[3 * f + 2]))
+                copy4(at + uint32(of_scales) + i * uint32(4), own[3 * f] + column * own[3 * f + 1])
 
     @inlined
     def hold(at: Any, wm: Any, wn: Any, held: Any) -> None:
@@ -102,7 +99,7 @@ def scaling(tile: ByteTile, uniform: bool) -> Scaling:
             return held[2 * i + c // 2]
         return mul(held[2 * i + c // 2], held[columns_from + 2 * j + c % 2])
 
-    return Scaling(2 * times, 2 * down + (0 if uniform else 2 * across), start, fetch, hold, scale)
+    return Scaling(3 * times, 2 * down + (0 if uniform else 2 * across), start, fetch, hold, scale)
 
 
 @cache

@@ -58,8 +58,8 @@ def fetcher(tile: ByteTile) -> Any:
     ) -> None:
         row, chunk = uint32(cuda.threadIdx.x) // uint32(chunks), uint32(cuda.threadIdx.x) % uint32(chunks)
         to = at + row * uint32(step) + ((chunk ^ swing(row)) << uint32(4))
-        column = uint32(now * uint32(step))
-        inside = uint32(column + chunk * uint32(16)) < k
+        column = now * uint32(step)
+        inside = column + chunk * uint32(16) < k
         copies(to, of_x + uint64(column), rows, left_x, pitch_x, inside)
         copies(to + uint32(of_weights), of_w + uint64(column), columns, left_w, pitch_w, inside)
 
@@ -93,14 +93,14 @@ def loader(tile: ByteTile) -> Any:
 class Work(NamedTuple):
     """What a kernel does on its walk along K: device functions."""
 
-    fetch: Any  # (at, beside, step, steps): start the copies of what stands beside the codes of a stage
+    fetch: Any  # (at, beside, step): start the copies of what stands beside the codes of a stage
     multiply: Any  # (sums, part, a, b): 32 columns in registers
     hold: Any  # (at, wm, wn, held): into registers, what of a stage is used after its products
     finish: Any  # (sums, part, held, step, beside): a stage is multiplied
 
 
 @inlined
-def no_copies(at: Any, beside: Any, step: Any, steps: Any) -> None:
+def no_copies(at: Any, beside: Any, step: Any) -> None:
     """For a kernel with nothing beside its codes."""
 
 
@@ -139,43 +139,43 @@ def walker(tile: ByteTile, work: Work) -> Any:
         of_w = w + uint64(n0 + row) * uint64(pitch_w) + uint64(chunk * uint32(16))
         left_x, left_w = int32(m) - int32(m0 + row), int32(n) - int32(n0 + row)
         wm, wn = place_of_warp(warp_rows, warp_columns, across)
-        steps = uint32(k + uint32(step - 1)) // uint32(step)
+        steps = (k + uint32(step - 1)) // uint32(step)
         for i in range(count):
-            at = base() + uint32(i * length)
-            fetch(at, of_x, of_w, left_x, left_w, uint32(i), k, pitch_x, pitch_w)
-            fetch_beside(at, beside, uint32(i), steps)
+            if uint32(i) < steps:
+                at = base() + uint32(i * length)
+                fetch(at, of_x, of_w, left_x, left_w, uint32(i), k, pitch_x, pitch_w)
+                fetch_beside(at, beside, uint32(i))
             commit()
         a, b = cuda.local.array(count_a, int32), cuda.local.array(count_b, int32)
         next_a, next_b = cuda.local.array(count_a, int32), cuda.local.array(count_b, int32)
         here = uint32(0)
         first_there()
         cuda.syncthreads()
-        load(base(), wm, wn, 0, a, b)
+        load(base(), wm, wn, 0, next_a, next_b)
         for now in range(steps):
-            at = base() + here
-            for p in range(0, parts - 2, 2):
-                load(at, wm, wn, p + 1, next_a, next_b)
-                multiply(sums, part, a, b)
-                load(at, wm, wn, p + 2, a, b)
-                multiply(sums, part, next_a, next_b)
-            if parts > 1:
-                load(at, wm, wn, parts - 1, next_a, next_b)
-                multiply(sums, part, a, b)
-            else:
+            for p in range(parts - 1):
                 for i in range(count_a):
-                    next_a[i] = a[i]
+                    a[i] = next_a[i]
                 for i in range(count_b):
-                    next_b[i] = b[i]
+                    b[i] = next_b[i]
+                load(base() + here, wm, wn, p + 1, next_a, next_b)
+                multiply(sums, part, a, b)
+            for i in range(count_a):
+                a[i] = next_a[i]
+            for i in range(count_b):
+                b[i] = next_b[i]
+            at = base() + here
             hold(at, wm, wn, held)
             wait()
             cuda.syncthreads()  # the next stage is there for all, and all are done with this one
-            here = after(here)
-            load(base() + here, wm, wn, 0, a, b)  # in the end of what is there, for nothing
-            later = uint32(uint32(now) + uint32(count))
-            fetch(at, of_x, of_w, left_x, left_w, later, k, pitch_x, pitch_w)  # beyond the end zeros
-            fetch_beside(at, beside, later, steps)
+            later = uint32(now) + uint32(count)
+            if later < steps:
+                fetch(at, of_x, of_w, left_x, left_w, later, k, pitch_x, pitch_w)
+                fetch_beside(at, beside, later)
             commit()
-            multiply(sums, part, next_a, next_b)
+            here = after(here)
+            load(base() + here, wm, wn, 0, next_a, next_b)  # in the end of what is there, for nothing
+            multiply(sums, part, a, b)
             finish(sums, part, held, uint32(now), beside)
         all_there()  # nothing may be under way to the memory of a block that ends
 

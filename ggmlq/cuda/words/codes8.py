@@ -162,9 +162,9 @@ def load4(address: Any) -> Any:
 # --- copies into shared memory ----------------------------------------------------------------
 
 
-@instruction("cp.async.ca.shared.global [$0], [$1], 4, $2;", None, u32, u64, u32, effect=True)
-def copy4_of(shared: Any, address: Any, size: Any) -> Any:
-    """Start to copy ``size`` bytes, 0 or 4, into four bytes of shared memory; from capability 8.0."""
+@instruction("cp.async.ca.shared.global [$0], [$1], 4;", None, u32, u64, effect=True)
+def copy4(shared: Any, address: Any) -> Any:
+    """Start to copy four bytes into shared memory; from capability 8.0."""
     only_on_a_gpu()
 
 
