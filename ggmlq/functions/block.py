@@ -62,7 +62,8 @@ def w8a8_block_fp8_matmul(
     p = product(asked, A, B, As, Bs, block, NAMES)
     kind = result_dtype(output_dtype, asked)
     if config is None:
-        wanted = configs.chosen(p.x.shape[0], *p.w.shape, block, p.w.device)
+        n, k = p.w.shape
+        wanted = configs.chosen(p.x.shape[0], n, k, block, p.w.device)
     else:
         wanted = configs.checked(asked, config, block)
     if wanted is None:
