@@ -19,8 +19,7 @@ import statistics
 import sys
 import time
 from functools import partial
-
-import cupy as cp
+from typing import Any
 
 import ggmlq as gq
 from ggmlq import ladder
@@ -63,6 +62,7 @@ KERNELS = {"whole": r4_mma_int8.whole, "grouped": r4_mma_int8.grouped, "widen": 
 
 def operand(code: str, tile: tuple[int | None, int | None], rows: int, k: int, seed: int) -> gq.ScaledArray:
     """Random codes, so that the chip draws the power that it does with data; scales near one."""
+    cp = device.cupy()
     rng = cp.random.RandomState(seed)
     raw = rng.randint(0, 256, (rows, k), dtype=cp.uint8)
     if code == "e4m3":
@@ -76,6 +76,7 @@ def operand(code: str, tile: tuple[int | None, int | None], rows: int, k: int, s
 
 def timed(work, copies: int = 3, seconds: float = 0.4) -> float:
     """The median time of one call, in seconds."""
+    cp = device.cupy()
     stream = cp.cuda.Stream(non_blocking=True)
     with stream:
         work()
@@ -97,8 +98,9 @@ def timed(work, copies: int = 3, seconds: float = 0.4) -> float:
     return statistics.median(found)
 
 
-def checked(y: cp.ndarray, x: gq.ScaledArray, w: gq.ScaledArray, exact: bool) -> float:
+def checked(y: Any, x: gq.ScaledArray, w: gq.ScaledArray, exact: bool) -> float:
     """The mean error against the plainest kernel, on 48 rows; 0 for integers, or it is wrong."""
+    cp = device.cupy()
     rows = slice(0, 48) if x.tile[0] != 1 else slice(len(x) - 48, len(x))
     few = cp.empty((48, len(w)), cp.float32)
     by_name = {rung.name: rung for rung in ladder.rungs("scaled_linear", "cuda")}
@@ -128,7 +130,7 @@ def needed(tiles: bool) -> list[tuple[str, tuple]]:
     return list(dict.fromkeys(found))
 
 
-def others(case: str, x: gq.ScaledArray, w: gq.ScaledArray, out: cp.ndarray):
+def others(case: str, x: gq.ScaledArray, w: gq.ScaledArray, out: Any):
     """Kernels with other tiles and orders of blocks that serve a case."""
     given = product.given(x, w)
     grouped, span = given.groups.length < x.shape[1], given.groups.span
@@ -181,6 +183,7 @@ class Table:
 
 
 def main() -> int:
+    cp = device.cupy()
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--shapes", default=",".join(SHAPES))
     parser.add_argument("--rungs", default="", help="names such as mma_int8,widen")

@@ -17,7 +17,7 @@ FASTEST = {
     "int8": lambda: r4_mma_int8.whole(r4_mma_int8.WHOLE[0].tile, "s8", "s8", False),
     "int8 in groups": lambda: r4_mma_int8.grouped(r4_mma_int8.GROUPED[0].tile, "s8", "s8", True, False),
     "widen": lambda: r5_widen.kernel(r5_widen.TILES[0].tile, "e4m3", "e4m3", True, True),
-    "mma_e4m3": lambda: r6_mma_e4m3.kernel(r6_mma_e4m3.TILES[0].tile, "e4m3", "e5m2", False),
+    "mma_e4m3": lambda: r6_mma_e4m3.kernel(r6_mma_e4m3.TILES[0].tile, "e4m3", "e5m2"),
 }
 CASES = {
     "int8": ((9, 0), "mma.sync.aligned.m16n8k32.row.col.s32.s8.s8.s32", 128),

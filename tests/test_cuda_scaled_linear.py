@@ -49,7 +49,7 @@ def scaled(rng, code, tile, rows, k, zeros=False, order="rows"):
     scales = rng.uniform(0.01, 2, shape).astype(np.float32)
     if order == "columns":
         scales = np.asfortranarray(scales)
-    points = rng.integers(-20, 120, shape).astype(np.int32) if zeros else None
+    points = rng.integers(0, 120, shape).astype(np.int32) if zeros else None
     return gq.ScaledArray(codes, scales, code, tile, points)
 
 

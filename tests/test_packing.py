@@ -89,7 +89,7 @@ def test_strips_of_new_types_hold_their_weights(fresh):
 
 
 def test_what_a_warp_of_gemv_makes_of_new_types(fresh):
-    simulated("simulated_warp.py", fresh.integers(1 << 30), "x3_0,1,2", "x3_0,8,1", "x5_K,2,1", "x5_K,8,1")
+    simulated("simulated_warp.py", fresh.integers(1 << 30), "x3_0,1,2", "x5_K,2,1")
 
 
 @made_up

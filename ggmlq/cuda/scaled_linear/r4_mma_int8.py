@@ -23,7 +23,7 @@ from ...ladder import register
 from ...problems import ScaledLinear
 from ...scaled import ScaledArray
 from ..machine.launch import Kernel, family
-from ..tiles8.product import PARAMETERS, Wave, best, given, small_enough, steps_of
+from ..tiles8.product import PARAMETERS, Wave, best, given, is_wide, small_enough, steps_of
 from ..tiles8.product import refuses as refused
 from ..tiles8.results import clearer, corrector, holder, scaling, storer
 from ..tiles8.rows import zeros_of
@@ -70,6 +70,12 @@ def cases(tiles: list[ByteTile], *choices: tuple[Any, ...]) -> list[tuple[Any, .
     return [case for case in combined(tiles, *choices, (False, True)) if not (case[-1] and case[0] in FIRST)]
 
 
+def grouped_cases() -> list[tuple[Any, ...]]:
+    """Whether all columns of a warp share a scale is asked of wide ones."""
+    found = cases(steps_of(GROUPED), SIGNS, SIGNS, (False, True))
+    return [case for case in found if is_wide(case[0]) or not case[3]]
+
+
 @family(cases([wave.tile for wave in WHOLE], SIGNS, SIGNS))
 def whole(tile: ByteTile, a: str, b: str, zeros: bool) -> Kernel:
     """For scales that do not vary along K."""
@@ -107,7 +113,7 @@ def whole(tile: ByteTile, a: str, b: str, zeros: bool) -> Kernel:
     return Kernel(name, product, *PARAMETERS, *(uint64,) * 4, least=LEAST, **sizes)
 
 
-@family(cases(steps_of(GROUPED), SIGNS, SIGNS, (False, True)))
+@family(grouped_cases())
 def grouped(tile: ByteTile, a: str, b: str, uniform: bool, zeros: bool) -> Kernel:
     """For scales that vary along K."""
     (down, across), count, beside = tile.grid, tile.sums, scaling(tile, uniform)

@@ -16,6 +16,7 @@ Limited by ``mma.sync`` on halves: half of int8's rate, and three fifths of what
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from itertools import product as combined
 from typing import Any
 
@@ -24,7 +25,7 @@ from ...problems import ScaledLinear
 from ...scaled import ScaledArray
 from ..machine import device
 from ..machine.launch import Kernel, family
-from ..tiles8.product import PARAMETERS, Wave, best, given, small_enough, steps_of
+from ..tiles8.product import PARAMETERS, Wave, best, given, is_wide, small_enough, steps_of
 from ..tiles8.product import refuses as refused
 from ..tiles8.results import clearer, scaling, storer
 from ..tiles8.shape import ByteTile, placer
@@ -110,7 +111,13 @@ def float_kernel(name: str, tile: ByteTile, uniform: bool, multiply: Any, least:
     return Kernel(full, product, *PARAMETERS, least=least, **sizes)
 
 
-@family(combined(steps_of(TILES), CODES, CODES, (False, True), (False, True)))
+def cases(tiles: Sequence[Wave], *more: tuple[bool, ...]) -> list[tuple[Any, ...]]:
+    """Tiles, codes, whether all columns of a warp share a scale; and what else there is to choose."""
+    every = combined(steps_of(tiles), CODES, CODES, (False, True), *more)
+    return [case for case in every if is_wide(case[0]) or not case[3]]
+
+
+@family(cases(TILES, (False, True)))
 def kernel(tile: ByteTile, a: str, b: str, uniform: bool, converts: bool) -> Kernel:
     name = f"mma_f16 of {a} {b}{'' if converts else ' by bits'}"
     multiply = multiplier(tile, a, b, converts)

@@ -67,6 +67,11 @@ def best(waves: Sequence[Wave], step: int, m: int, n: int) -> ByteTile:
     return next(tile for tile in tiles if tile is not None)
 
 
+def is_wide(tile: Any) -> bool:
+    """Whether it pays to tell apart that all columns of a warp share a scale."""
+    return bool(tile.warp_columns >= 32)
+
+
 class Given(NamedTuple):
     """Both operands of a product, as kernels read them."""
 
@@ -77,7 +82,7 @@ class Given(NamedTuple):
     def uniform(self, tile: ByteTile) -> bool:
         """Whether all columns of a warp share a scale."""
         rows = self.w.scales.rows
-        return rows % tile.warp_columns == 0 or rows >= len(self.w.codes)
+        return is_wide(tile) and (rows % tile.warp_columns == 0 or rows >= len(self.w.codes))
 
     def launch(self, kernel: Any, tile: ByteTile, out: Any, *more: Any, tall: int = TALL) -> None:
         """Run a kernel with all that it takes; ``more`` comes behind."""
