@@ -130,6 +130,9 @@ class Metadata(Mapping[str, Any]):
     def __contains__(self, key: object) -> bool:
         return key in self._entries
 
+    def _ipython_key_completions_(self) -> list[str]:
+        return list(self)
+
     def type(self, key: str) -> str:
         """The GGUF type of a value: ``"uint32"``, ``"string"``, ``"array of string"``."""
         return self._entry(key).words()
