@@ -135,7 +135,7 @@ def test_iteration(q):
 
 
 @pytest.mark.parametrize(
-    "index", [(0, 0, 0), (0, 0, slice(0, 32)), ..., (..., 0), None, (0, None), (slice(None), 0, [0])]
+    "index", [(0, 0, 0), (0, 0, 0, ...), (..., ...), (..., 0), None, (0, None), (slice(None), 0, [0])]
 )
 def test_the_last_axis_is_not_indexed(q, index):
     with pytest.raises(gq.GGMLQError, match=r"lies in blocks of 32|rows are picked by") as error:

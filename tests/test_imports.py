@@ -22,6 +22,7 @@ ALLOWED = {
     "errors.py": set(),
     "interrupted.py": set(),
     "text.py": set(),
+    "terminal.py": {"text"},
     "progress.py": set(),
     "announced.py": set(),
     "cache": {"cache"},
@@ -88,11 +89,12 @@ ALLOWED = {
     "check": {"array", "check", "dumps", "errors", "formats", "llama", "ops", "reference", "testing", "text"},
     # the top
     "commands": {
-        "accuracy", "array", "check", "convert", "diff", "dumps", "errors", "faults", "formats", "gguf",
-        "llama", "scaled", "text", "threads", "commands",
+        "accuracy", "array", "check", "completion", "convert", "diff", "dumps", "errors", "faults", "formats",
+        "gguf", "llama", "scaled", "terminal", "text", "threads", "commands",
     },
     "testing": None,  # may import anything
     "doctor.py": None,
+    "completion.py": {"errors", "formats"},
     "cli.py": None,
     "__init__.py": None,
     "__main__.py": None,
