@@ -7,7 +7,7 @@ import os
 from collections.abc import Iterable
 from fnmatch import fnmatchcase
 from math import prod
-from typing import Any
+from typing import Any, NoReturn
 
 import numpy as np
 
@@ -68,6 +68,8 @@ def run(args: argparse.Namespace) -> int:
     everything = args.tensors == args.metadata
     fold = everything if args.fold is None else args.fold
     found = [_facts(path, args, everything) for path in expanded(args.file)]
+    if args.filter and not any(facts.get("tensors") or facts.get("metadata") for facts in found):
+        _nothing_fits(args.filter[0], found[0]["files"][0])
     if args.json:
         _plain.print_json(found if len(found) > 1 else found[0])
         return 0
@@ -88,10 +90,13 @@ def _facts(path: str, args: argparse.Namespace, everything: bool) -> dict[str, A
                 facts["tensors"].sort(key=SORTS[args.sort])
         if everything or args.metadata:
             facts["metadata"] = {key: _value(file, key) for key in file.metadata if _fits(key, args.filter)}
-        if args.filter and not (facts.get("tensors") or facts.get("metadata")):
-            asked, known = f"--filter {short(args.filter[0])} of {path}", [*file, *file.metadata]
-            missing(asked, args.filter[0].strip("*"), known, "without --filter all names are listed")
     return facts
+
+
+def _nothing_fits(pattern: str, path: str) -> NoReturn:
+    with gguf.open(path) as file:
+        known = [*file, *file.metadata]
+    missing(f"--filter {short(pattern)} of {path}", pattern.strip("*"), known, "without it all are listed")
 
 
 def _fits(name: str, patterns: list[str]) -> bool:

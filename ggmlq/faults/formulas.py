@@ -1,4 +1,4 @@
-"""The wrong and the right formula of a fault, in the letters of the format at hand where it is one of its terms."""
+"""The wrong and the right formula of a fault, in the letters of the format at hand."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def formulas(fault: Fault, fmt: Format) -> tuple[str, str]:
     right = fmt.formula
     wrong = _wrong(fault.id, fmt, right)
     if wrong is None:
-        return fault.wrong, fault.right
+        return fault.wrong, f"{fault.right}; of {fmt.name}, value = {right}"
     return f"value = {wrong}", f"value = {right} ({fmt.name})"
 
 
