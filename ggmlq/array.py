@@ -34,6 +34,7 @@ class QuantArray(Storage, Weights):
     """
 
     product: ClassVar[str] = "linear"  # which operation x @ q.T is
+    stored: ClassVar[str] = "q.blocks"
 
     def __init__(self, format: Format, shape: tuple[int, ...], raw: Any, swapped: bool = False) -> None:
         """Trusts its arguments; :meth:`from_bytes` is the constructor that checks.

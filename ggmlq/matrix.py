@@ -32,6 +32,7 @@ class Weights(AskedByNumPy):
     """An array [..., N, K] of weights whose last axis lies in blocks or tiles."""
 
     product: ClassVar[str]  # which operation x @ q.T is
+    stored: ClassVar[str]  # what of it are plain arrays
     shape: Any
     nbytes: Any
     device: Any
@@ -92,8 +93,8 @@ class Weights(AskedByNumPy):
             return NotImplemented
         raise DTypeError(
             f"comparison of {self!r} with a {type(other).__name__}: blocks are not compared element by "
-            "element; gq.equal(a, b) tells whether two arrays hold the same, np.asarray(q) == x compares "
-            "values"
+            f"element; gq.equal(a, b) tells whether two arrays hold the same, np.asarray(q) == x compares "
+            f"values; or compare {self.stored}"
         )
 
     def facts(self) -> list[tuple[str, object]]:
@@ -198,8 +199,8 @@ def index_of(q: Any, index: Any, unit: int, short_end: bool, way: str) -> Index:
         columns, steps = steps[-1], steps[:-1]
     if len(steps) >= max(q.ndim, 1):
         raise BlockIndexError(
-            f"{asked}: the last axis lies in {'tiles' if short_end else 'blocks'} of {unit} and takes slices "
-            f"only; index the axes before it, {way}, or np.asarray(q) for values"
+            f"{asked}: the last axis lies in {'tiles' if short_end else 'blocks'} of {unit}; rows are picked "
+            f"along the axes before it, columns by a slice; or {way}, or np.asarray(q) for values"
         )
     if not all(is_step(step) for step in steps):
         raise BlockIndexError(

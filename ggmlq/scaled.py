@@ -64,6 +64,7 @@ class ScaledArray(Keeper, Weights):
     """
 
     product: ClassVar[str] = "scaled_linear"
+    stored: ClassVar[str] = "s.codes and s.scales"
 
     def __init__(self, codes: Any, scales: Any, code: str | Code, tile: Any, zeros: Any = None) -> None:
         super().__init__()

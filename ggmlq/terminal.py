@@ -23,7 +23,7 @@ def is_terminal(stream: TextIO | None) -> bool:
     """Whether somebody looks at it; a process may have no stream at all."""
     try:
         return stream is not None and stream.isatty()
-    except ValueError:  # closed
+    except (AttributeError, ValueError):  # one that only takes text, or a closed one
         return False
 
 
