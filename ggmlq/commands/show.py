@@ -17,7 +17,8 @@ from ..formats import BlockFormat
 from ..gguf.metadata import missing
 from ..gguf.statistics import statistics
 from ..gguf.tensors import piece
-from ..text import short, size, table
+from ..terminal import table
+from ..text import short, size
 from . import _plain
 
 BAR = 40  # characters of the longest bar of the histogram

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 from ..array import QuantArray
 from ..devices import cuda_module
 from ..errors import GGUFError
-from ..text import html_table, short, size
+from ..text import count, html_table, short, size
 from . import header, load, split, tensors
 from .header import Header
 from .metadata import Metadata, missing
@@ -245,4 +245,5 @@ class GGUFFile(Mapping[str, QuantArray]):
         if state is None:
             return f"<GGUF {self.path!r}, closed>"
         parts = f", {len(state.parts)} parts" if len(state.parts) > 1 else ""
-        return f"<GGUF {self.path!r}, {len(state.places)} tensors, {len(state.metadata)} keys{parts}>"
+        held = f"{count(len(state.places), 'tensor')}, {count(len(state.metadata), 'key')}"
+        return f"<GGUF {self.path!r}, {held}{parts}>"

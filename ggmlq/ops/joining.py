@@ -109,7 +109,7 @@ def _checked(asked: str, arrays: Any) -> list[Any]:
 def _means(array: QuantArray | ScaledArray) -> tuple[object, ...]:
     if isinstance(array, QuantArray):
         return (array.format.name,)
-    return array.code.name, array.tile, array.scale, array.zeros is not None
+    return array.code.name, array.tile[1], array.scale, array.zeros is not None
 
 
 def _axis(asked: str, axis: Any, ndim: int) -> int:
@@ -139,14 +139,12 @@ def _scaled(asked: str, given: list[ScaledArray], at: int) -> ScaledArray:
     parts = [[each.scales for each in given]]
     if first.zeros is not None:
         parts.append([each.zeros for each in given])
-    if at == first.ndim - 1:
-        tile = _tile_of_columns(asked, given)
-        joined = [join(part, axis=1) for part in parts]
-    elif at == 0 and _tiles_meet(given):
-        tile = first.tile
-        joined = [join(part, axis=0) for part in parts]
+    last, alike = at == first.ndim - 1, all(each.tile[0] == first.tile[0] for each in given)
+    tile = (first.tile[0] if alike else 1, _columns_of_tile(asked, given) if last else first.tile[1])
+    if alike and (last or (at == 0 and _tiles_meet(given))):
+        joined = [join(part, axis=1 if last else 0) for part in parts]
     else:
-        tile = 1, first.tile[1]
+        tile = 1, tile[1]
         rows = [[_by_row(each, part) for each, part in zip(given, kind, strict=True)] for kind in parts]
         joined = [join(kind, axis=at).reshape(-1, kind[0].shape[-1]) for kind in rows]
     return ScaledArray(codes, joined[0], first.code, tile, *joined[1:])
@@ -158,22 +156,19 @@ def _tiles_meet(given: list[ScaledArray]) -> bool:
     return r is not None and not any(each.tiling.rows % r for each in given[:-1])
 
 
-def _tile_of_columns(asked: str, given: list[ScaledArray]) -> tuple[int | None, int | None]:
-    """The tile of arrays side by side: whole tiles but in the last one."""
-    rows, columns = given[0].tile
-    lengths = [each.shape[-1] for each in given]
-    if columns is None:  # each array was one tile: they are tiles beside each other if of one length
-        columns = lengths[0]
-        if len(given) == 1:
-            return given[0].tile
-        if any(length != columns for length in lengths[:-1]) or lengths[-1] > columns:
-            columns = 0
+def _columns_of_tile(asked: str, given: list[ScaledArray]) -> int | None:
+    """Columns of a tile of arrays side by side: whole tiles but in the last one."""
+    columns, lengths = given[0].tile[1], [each.shape[-1] for each in given]
+    if len(given) == 1:
+        return columns
+    if columns is None:  # each array is one tile: they lie beside each other if the last is not the longest
+        columns = lengths[0] if lengths[-1] <= lengths[0] else 0
     if not columns or any(length % columns for length in lengths[:-1]):
         raise ShapeError(
             f"{asked}: tiles of {given[0].tile} over {', '.join(map(str, lengths))} columns do not meet; "
             "every array but the last must end where a tile does; quantize the joined floats instead"
         )
-    return rows, columns
+    return columns
 
 
 def _by_row(each: ScaledArray, part: Any) -> Any:
