@@ -64,7 +64,9 @@ def empty(xp: Any, shape: tuple[int, ...], dtype: Any, order: str = "rows") -> A
         return xp.empty(shape, dtype)
     rows, columns = shape
     whole = 16 // np.dtype(dtype).itemsize
-    return xp.zeros((columns, -(-rows // whole) * whole), dtype).T[:rows]
+    padded = -(-rows // whole) * whole
+    make = xp.empty if padded == rows else xp.zeros
+    return make((columns, padded), dtype).T[:rows]
 
 
 def laid_out(xp: Any, like: Any, copy: Any) -> Any:
