@@ -73,7 +73,7 @@ def quantize_scaled(
         ``"error"`` where rows are not whole tiles of columns, or ``"pad"``: the last tile is shorter.
     check_finite : bool
         Make NaN and infinities an error. Otherwise NaN is left out of scales and encoded as NaN (in
-        integers as 0), and a tile with an infinity has an infinite scale.
+        integers as 0.0 is), and a tile with an infinity has an infinite scale.
 
     >>> import numpy as np, ggmlq as gq
     >>> s = gq.quantize_scaled(np.float32([[1, 2, 3, 448], [0, 0, 0, 0]]), "e4m3", (1, 4))
