@@ -44,7 +44,7 @@ def decode_into(q: QuantArray, values: NDArray[Any]) -> None:
 def decode_through(q: QuantArray, values: NDArray[Any]) -> None:
     """The same into floats of any kind and any strides, a few rows at a time."""
     stored = q.format.dtype
-    wide = values.dtype == np.float64 or stored == np.float64 or stored.kind == "i"  # rounded once, not twice
+    wide = np.float64 in (values.dtype, stored) or stored.kind == "i"  # rounded once, not twice
     through = np.float64 if wide else np.float32
     if q.ndim > 2:
         for i in range(len(q)):
