@@ -21,7 +21,7 @@ from .commands import add_all
 from .convert.rules import wants_imatrix
 from .errors import GGMLQError
 from .formats import FORMATS, Format
-from .terminal import paint, table
+from .terminal import paint, table, wrapped
 from .text import meant, printable
 
 Commands: TypeAlias = "argparse._SubParsersAction[argparse.ArgumentParser]"
@@ -197,5 +197,5 @@ def _imatrix(fmt: Format) -> str:
 
 def _doctor(args: argparse.Namespace) -> int:
     report = doctor.examine()
-    print(json.dumps(report, indent=2) if args.json else doctor.describe(report))
+    print(json.dumps(report, indent=2) if args.json else wrapped(doctor.describe(report), "    "))
     return 1 if report["problems"] else 0
