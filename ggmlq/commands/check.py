@@ -17,12 +17,14 @@ from ..check.cases import Case
 from ..check.data import KINDS
 from ..check.judge import FIT
 from ..check.outcome import Outcome
+from ..check.page import page
 from ..check.run import Settings
 from ..check.run import run as run_cases
 from ..errors import DeviceError, GGMLQError, ShapeError, UnsupportedError
 from ..formats import FORMATS, Format
 from ..llama import Bridge, Device
 from ..llama.library import is_weight_type
+from ..pages import check_target, write
 from . import _plain
 
 ABOUT = """\
@@ -55,6 +57,7 @@ def add(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     parser.add_argument("--save", type=Path, metavar="DIR", help="write bad cases to DIR as npz")
     parser.add_argument("--replay", type=Path, metavar="NPZ", action="append", default=[],
                         help="a case that --save wrote")  # fmt: skip
+    parser.add_argument("--html", metavar="FILE", help="also write it as an HTML page, which loads nothing")
     parser.add_argument("--json", action="store_true", help="print JSON")
     parser.set_defaults(run=run)
 
@@ -64,6 +67,8 @@ def run(args: argparse.Namespace) -> int:
     for name, least in (("timeout", 1e-3), ("repeats", 1), ("threads", 1), ("time", 0)):
         if not getattr(args, name) >= least:
             raise ShapeError(f"--{name} {getattr(args, name)}: it must be {least:g} or more; leave it out")
+    if args.html:
+        check_target(args.html, "--html")
     with Bridge(args.lib, timeout=args.timeout) as bridge:
         device = _device(bridge, args.device)
         todo = _cases(args, bridge)
@@ -82,6 +87,8 @@ def run(args: argparse.Namespace) -> int:
                     say(report.line(outcome))
                 step()
                 outcomes.append(replace(outcome, arrays={}))
+        if args.html:
+            write(page(outcomes, f"{bridge.path}", f"{device.name}: {device.description}"), args.html)
         if args.json:
             _plain.print_json(_facts(bridge, device, args, outcomes))
         else:

@@ -2,6 +2,7 @@
 
 blocks.py     what stands on a page: sections, tables, grids coloured by magnitude, key figures
 charts.py     what is drawn: bars, lines
+layers.py     figures by layer: grids of layers × roles, lines over the depth
 render.py     a page as one HTML text, through Jinja2 (extra ``report``), and written whole
 page.html     its template; page.css its styles, page.js what sorts its tables
 svg.py        a chart as SVG, with chart.css; it needs nothing that is not in Python
@@ -36,6 +37,7 @@ from .blocks import (
     shades,
 )
 from .charts import Bars, Lines, Series, amount, power
+from .layers import Item, depth_lines, layer_grids
 from .picture import check_picture, draw
 from .render import check_target, html, write
 from .svg import document, svg
@@ -51,6 +53,7 @@ __all__ = [
     "Fold",
     "Gallery",
     "Grid",
+    "Item",
     "Lines",
     "Page",
     "Section",
@@ -62,9 +65,11 @@ __all__ = [
     "amount",
     "check_picture",
     "check_target",
+    "depth_lines",
     "document",
     "draw",
     "html",
+    "layer_grids",
     "power",
     "shades",
     "svg",

@@ -6,6 +6,7 @@ import importlib
 import io
 import os
 from collections.abc import Sequence
+from itertools import pairwise
 from typing import Any
 
 from ..errors import MissingDependencyError, PageError
@@ -55,7 +56,7 @@ def _png(charts: Sequence[Bars]) -> bytes:
     figure = _matplotlib().Figure(figsize=(width, height * len(charts)), layout="constrained")
     for axes, chart in zip(figure.subplots(len(charts), squeeze=False)[:, 0], charts, strict=True):
         edges = list(chart.edges)
-        axes.bar(edges[:-1], chart.counts, [b - a for a, b in zip(edges, edges[1:], strict=False)],
+        axes.bar(edges[:-1], chart.counts, [b - a for a, b in pairwise(edges)],
                  align="edge", color=BLUE)  # fmt: skip
         axes.set_title(_literal(chart.title), loc="left", fontsize=11)
         axes.set_xlabel(_literal(chart.x))

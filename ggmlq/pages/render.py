@@ -12,7 +12,7 @@ import hashlib
 import importlib
 import os
 from functools import cache
-from importlib.resources import files
+from pathlib import Path
 from typing import Any
 
 from ..errors import MissingDependencyError, PageError
@@ -98,7 +98,7 @@ def _parts() -> dict[str, Any]:
 
 
 def _read(name: str) -> str:
-    return files(__package__).joinpath(name).read_text("utf-8")
+    return Path(__file__).with_name(name).read_text("utf-8")
 
 
 def _shown(found: Any) -> Any:

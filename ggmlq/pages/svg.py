@@ -7,8 +7,8 @@ chart.css: one text serves light, dark and paper. A file of its own carries thes
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from importlib.resources import files
 from math import log10
+from pathlib import Path
 from xml.etree import ElementTree
 
 from ..text import printable
@@ -35,7 +35,7 @@ def document(charts: Sequence[Bars | Lines]) -> str:
     size = (max(w for w, _ in sizes), sum(h for _, h in sizes))
     root = _root("chart", size, "; ".join(chart.title for chart in charts), "")
     style = ElementTree.SubElement(root, "style")
-    style.text = files(__package__).joinpath("chart.css").read_text("utf-8")
+    style.text = Path(__file__).with_name("chart.css").read_text("utf-8")
     at = 0
     for one, (_, height) in zip(drawn, sizes, strict=True):
         del one.attrib["xmlns"]
@@ -181,7 +181,8 @@ def _foot(root: ElementTree.Element, ticks: Iterable[Tick], x: Place, bottom: fl
 def _root(kind: str, size: tuple[int, int], title: str, note: str) -> ElementTree.Element:
     root = ElementTree.Element("svg", {
         "xmlns": NAMESPACE, "class": kind, "viewBox": f"0 0 {size[0]} {size[1]}", "role": "img",
-        "width": str(size[0]), "height": str(size[1]), "aria-label": printable(f"{title}. {note}".strip(". ")),
+        "width": str(size[0]), "height": str(size[1]),
+        "aria-label": printable(f"{title}. {note}".strip(". ")),
     })  # fmt: skip
     _add(root, "title", text=title)
     if note:

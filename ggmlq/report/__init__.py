@@ -1,7 +1,6 @@
 """A model looked at as a whole: ``ggmlq report``.
 
 examine.py    the walk over all tensors, and all facts together
-names.py      layer and role of a tensor, from its name
 values.py     how values are spread; dead and outlying rows and columns
 blocks.py     damaged blocks, scales, codes
 error.py      errors measured against an original or estimated without one; what other types would give

@@ -26,8 +26,8 @@ from .values import Values
 CANDIDATES = ("q8_0", "q6_K", "q5_K", "q4_K", "q3_K", "q2_K")  # from good to small
 OTHERS = ("q8_0", "q5_1", "q5_0", "q4_0")  # for rows that are no multiple of 256, as llama.cpp does
 WHOLE = 256
-TRIED = 16  # rows of a tensor that are quantized
-LONGEST = 1 << 13  # elements of such a row that are
+TRIED = 8  # rows of a tensor that are quantized
+LONGEST = 1 << 12  # elements of such a row that are
 TRIAL = (32, 1024)  # normal values that a type is tried on
 
 

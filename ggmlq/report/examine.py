@@ -16,10 +16,10 @@ from ..errors import GGUFError
 from ..formats import BlockFormat, Format
 from ..gguf import GGUFFile
 from ..gguf.check import Finding, structure
+from ..gguf.places import Place, place_of
 from ..progress import Progress
-from . import blocks, error, findings, names, values
+from . import blocks, error, findings, values
 from .blocks import Blocks
-from .names import Place
 from .values import Values
 
 
@@ -142,7 +142,9 @@ class Report:
             place = tensor.place
             if by == "layer" and place.layer is None:
                 continue
-            name = {"type": tensor.format.name, "role": place.role, "layer": f"{place.stack}.{place.layer}"}[by]
+            name = {"type": tensor.format.name, "role": place.role, "layer": f"{place.stack}.{place.layer}"}[
+                by
+            ]
             part = found.setdefault(name, Part(name, {}))
             part.add(tensor)
         return sorted(found.values(), key=lambda part: -part.bytes) if by == "type" else list(found.values())
@@ -251,5 +253,6 @@ def _tensor(
     parts = blocks.examine(q)
     estimate = None if difference is not None else error.estimated(q.format, found, parts)
     others = {} if source is None else error.measured(source)
-    place = names.place(name)
-    return Tensor(name, q.format, q.shape, q.nbytes, place, found, parts, difference, estimate, others)
+    return Tensor(
+        name, q.format, q.shape, q.nbytes, place_of(name), found, parts, difference, estimate, others
+    )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -10,18 +10,16 @@ from numpy.typing import NDArray
 
 from ..formats import FORMATS, BlockFormat
 from ..gguf.statistics import code_range
-from ..pages import Bars, Grid, Lines, Series, Shade, amount, power, shades
+from ..pages import Bars, Grid, Item, amount, layer_grids, power
 from .blocks import CODES
 from .values import BINS, EDGES, REACH
 
 if TYPE_CHECKING:
     from .examine import Tensor
 
-MOST_LAYERS, MOST_ROLES = 256, 48  # of a grid; no model has as many, some files pretend to
-LINES = 8
 CHARTS = 12
-SHOWN = 4.0  # root mean squares to both sides of a histogram
-SPARK = 32
+MIDDLE = 63  # bins that a histogram shows: about four root mean squares to both sides
+SPARK = 21  # bars of a small one
 
 
 def matrices(tensors: Sequence[Tensor]) -> list[Tensor]:
@@ -36,91 +34,20 @@ def erring(tensors: Sequence[Tensor]) -> list[Tensor]:
 
 def bits_grids(tensors: Sequence[Tensor]) -> list[Grid]:
     """Types by layer and role, coloured by their bits."""
-    return _grids(
-        matrices(tensors), "Types by layer; the darker, the more bits a weight", lambda t: t.bits,
-        lambda t: t.format.name, log=False, hue_is_error=False,
-    )  # fmt: skip
+    items = [_item(t, t.bits, t.format.name, f"{t.bits:g} bits a weight") for t in matrices(tensors)]
+    return layer_grids(items, "Types by layer; the darker, the more bits a weight")
 
 
-def error_grids(tensors: Sequence[Tensor], measured: bool) -> list[Grid]:
+def error_items(tensors: Sequence[Tensor]) -> list[Item]:
     """Errors by layer and role."""
-    how = "Error" if measured else "Estimated error"
-    return _grids(
-        matrices(erring(tensors)), f"{how} by layer (NMSE); the darker, the larger", lambda t: t.nmse,
-        lambda t: f"{t.nmse:.1e}", log=True, hue_is_error=True,
-    )  # fmt: skip
-
-
-def _grids(
-    tensors: Sequence[Tensor], caption: str, value: Callable[[Tensor], float | None],
-    words: Callable[[Tensor], str], log: bool, hue_is_error: bool,
-) -> list[Grid]:  # fmt: skip
-    """A grid for each stack of layers; one scale for all of them."""
-    levels, legend = shades(map(value, tensors), log)
-    level = {id(t): n for t, n in zip(tensors, levels, strict=True)}
-    found = []
-    stacks = dict.fromkeys(t.place.stack for t in tensors)
-    for stack in list(stacks)[:LINES]:
-        mine = [t for t in tensors if t.place.stack == stack]
-        roles = list(dict.fromkeys(t.place.role for t in mine))
-        layers = sorted({t.place.layer for t in mine if t.place.layer is not None})
-        at = {(t.place.layer, t.place.role): t for t in mine}
-        rows = []
-        for layer in layers[:MOST_LAYERS]:
-            here = [at.get((layer, role)) for role in roles[:MOST_ROLES]]
-            about = [
-                None
-                if t is None
-                else Shade(words(t), level[id(t)], f"{t.name}: {t.format.name}, {value(t):.4g}")
-                for t in here
-            ]
-            rows.append((f"{stack}.{layer}", about))
-        found.append(
-            Grid(
-                caption + (f" ({stack})" if len(stacks) > 1 else ""), "layer", roles[:MOST_ROLES], rows,
-                legend, "amber" if hue_is_error else "blue", _left_out(len(layers), len(roles)),
-            )  # fmt: skip
-        )
-    return found
-
-
-def _left_out(layers: int, roles: int) -> str:
-    more = [
-        f"{n - most} more {what}"
-        for n, most, what in ((layers, MOST_LAYERS, "layers"), (roles, MOST_ROLES, "roles"))
-        if n > most
-    ]
-    return f"Not shown: {' and '.join(more)}; --json has all." if more else ""
-
-
-def error_lines(tensors: Sequence[Tensor], measured: bool) -> Lines | None:
-    """Error against depth: a line for each of the larger roles."""
     found = matrices(erring(tensors))
-    if not found:
-        return None
-    stack = max({t.place.stack for t in found}, key=lambda s: sum(t.place.stack == s for t in found))
-    by_role: dict[str, list[Tensor]] = {}
-    for tensor in found:
-        if tensor.place.stack == stack:
-            by_role.setdefault(tensor.place.role, []).append(tensor)
-    if max(map(len, by_role.values())) < 2:
-        return None
-    largest = sorted(by_role, key=lambda role: -sum(t.elements for t in by_role[role]))[:LINES]
-    series = [
-        Series(role, [(float(t.place.layer or 0), t.nmse or 0.0) for t in _by_layer(by_role[role])])
-        for role in by_role
-        if role in largest
-    ]
-    worst = max(found, key=lambda t: t.nmse or 0.0)
-    return Lines(
-        f"{'Error' if measured else 'Estimated error'} against depth",
-        f"layer of {stack}", "NMSE", series, log=True,
-        note=f"The largest of all is {worst.nmse:.1e}, {worst.name}.",
-    )  # fmt: skip
+    return [_item(t, t.nmse, f"{t.nmse:.1e}", f"NMSE {t.nmse:.4g}") for t in found]
 
 
-def _by_layer(tensors: Sequence[Tensor]) -> list[Tensor]:
-    return sorted(tensors, key=lambda t: t.place.layer or 0)
+def _item(tensor: Tensor, value: float | None, text: str, about: str) -> Item:
+    place = tensor.place
+    told = f"{tensor.name}: {tensor.format.name}, {about}"
+    return Item(place.stack, place.layer or 0, place.role, value, text, told, tensor.elements)
 
 
 # --- histograms -----------------------------------------------------------------------------
@@ -138,26 +65,25 @@ def value_bars(tensors: Sequence[Tensor]) -> list[Bars]:
 
 def sum_of(counts: Sequence[NDArray[np.int64]]) -> NDArray[np.int64]:
     """Histograms put together."""
-    return np.sum(counts, axis=0, dtype=np.int64)
+    total: NDArray[np.int64] = np.sum(counts, axis=0, dtype=np.int64)
+    return total
 
 
-def values_of(title: str, histogram: NDArray[np.int64], unit: float = 1.0) -> Bars:
-    """The middle of a histogram of values, with a word on what lies outside."""
+def values_of(title: str, histogram: NDArray[np.int64], unit: float | None = None) -> Bars:
+    """The middle of a histogram of values, with a word on what lies outside; ``unit``: a root mean square."""
     edges, counts = middle(histogram)
     total, outer = int(histogram.sum()), int(histogram[0] + histogram[-1])
-    beyond = total - int(counts.sum())
-    note = f"{_share(beyond, total)} lie beyond ±{SHOWN:g}, {_share(outer, total)} beyond ±{REACH}."
-    name = "values, in root mean squares" if unit == 1.0 else "values"
-    if unit != 1.0:
-        note = f"{_share(beyond, total)} lie beyond ±{SHOWN:g} root mean squares, {_share(outer, total)} beyond ±{REACH}."
-    return Bars(title, name, (edges * unit).tolist(), counts.tolist(), note=note)
+    beyond = _share(total - int(counts.sum()), total)
+    words = " root mean squares" if unit else ""
+    note = f"Beyond ±{edges[-1]:.2g}{words}: {beyond}; beyond ±{REACH}: {_share(outer, total)}."
+    name = "values" if unit else "values, in root mean squares"
+    return Bars(title, name, (edges * (unit or 1.0)).tolist(), counts.tolist(), note=note)
 
 
-def middle(histogram: NDArray[np.int64], bins: int = 64) -> tuple[NDArray[np.float64], NDArray[np.int64]]:
-    """The part of a histogram within ``SHOWN``, in so many bins."""
-    skip = round(BINS * (1 - SHOWN / REACH) / 2)
+def middle(histogram: NDArray[np.int64], bars: int = MIDDLE) -> tuple[NDArray[np.float64], NDArray[np.int64]]:
+    """Edges and counts of the middle of a histogram."""
+    skip, step = (BINS - MIDDLE) // 2, MIDDLE // bars
     inner = histogram[1:-1][skip : BINS - skip]
-    step = len(inner) // min(bins, len(inner))
     return EDGES[skip : BINS - skip + 1][::step], inner.reshape(-1, step).sum(axis=1)
 
 

@@ -35,11 +35,14 @@ def _damage(tensor: Tensor) -> Iterator[Finding]:
     row, block = blocks.first_damaged[0]
     if isinstance(tensor.format, BlockFormat):
         text = (
-            f"{blocks.damaged} of {blocks.blocks} {tensor.format.name} blocks {'has' if blocks.damaged == 1 else 'have'} a NaN, infinite or forbidden "
+            f"{blocks.damaged} of {blocks.blocks} {tensor.format.name} blocks "
+            f"{'has' if blocks.damaged == 1 else 'have'} a NaN, infinite or forbidden "
             f"scale; the first is block {block} of row {row}; every product with such a row is lost"
         )
     else:
-        text = f"{blocks.damaged} of {blocks.blocks} values are NaN or infinite; the first is [{row}, {block}]"
+        text = (
+            f"{blocks.damaged} of {blocks.blocks} values are NaN or infinite; the first is [{row}, {block}]"
+        )
     yield Finding("error", where, text)
 
 
@@ -90,5 +93,7 @@ def _dead(tensor: Tensor) -> Iterator[Finding]:
         if count:
             kind = what.partition("_")[2]
             kind, verb = (kind, "are") if count > 1 else (kind[:-1], "is")
-            named = ", ".join(map(str, values.named[what])) + (", …" if count > len(values.named[what]) else "")
+            named = ", ".join(map(str, values.named[what])) + (
+                ", …" if count > len(values.named[what]) else ""
+            )
             yield Finding("note", where, f"{count} {kind} {verb} {how}: {named}")

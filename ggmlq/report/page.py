@@ -20,6 +20,8 @@ from ..pages import (
     Text,
     Value,
     amount,
+    depth_lines,
+    layer_grids,
 )
 from ..pages.blocks import Block
 from ..text import size
@@ -37,10 +39,10 @@ OF_ARCHITECTURE = (
     "attention.head_count_kv", "expert_count", "expert_used_count", "vocab_size",
 )  # fmt: skip
 METHOD = (
-    "NMSE: the squared error of a tensor over the square of its original. An estimate is what rounding to codes "
-    "of these scales costs: their mean square times the part of a step that the type is off by on normal "
-    "values. Values are counted in units of their tensor's root mean square; an outlier lies beyond 8 of them. "
-    "Every value and block was looked at; of large tensors 4 million codes, evenly spread."
+    "NMSE: the squared error of a tensor over the square of its original. An estimate is what rounding to "
+    "codes of these scales costs: their mean square times the part of a step that the type is off by on normal "
+    "values. Values are counted in units of their tensor's root mean square; an outlier lies beyond 8 of "
+    "them. Every value and block was looked at; of large tensors 4 million codes, evenly spread."
 )
 
 
@@ -57,7 +59,9 @@ def page(report: Report) -> Page:
     ]
     path = os.path.basename(report.paths[0])
     kind = report.text("general.architecture")
-    lead = " · ".join(filter(None, [path, kind, f"compared with {_base(report.original)}" if measured else ""]))
+    lead = " · ".join(
+        filter(None, [path, kind, f"compared with {_base(report.original)}" if measured else ""])
+    )
     name = report.text("general.name") or path
     return Page(name, lead, sections, METHOD, [_key_figures(report)])
 
@@ -86,7 +90,9 @@ def _key_figures(report: Report) -> Figures:
 
 def _findings(report: Report) -> list[Block]:
     if report.ok:
-        told: list[Block] = [Text("Nothing is wrong: no damaged block, no broken rule of the format.", "good")]
+        told: list[Block] = [
+            Text("Nothing is wrong: no damaged block, no broken rule of the format.", "good")
+        ]
     else:
         count = sum(finding.severity == "error" for finding in report.findings)
         told = [Text(f"{count} {'thing is' if count == 1 else 'things are'} wrong with this file.", "bad")]
@@ -109,7 +115,9 @@ def _model(report: Report) -> list[Block]:
     columns = [Column("key", code=True), Column("value", code=True)]
     blocks: list[Block] = [Table("Main facts", columns, rows, sortable=False)] if rows else []
     if report.metadata:
-        everything: list[list[Cell]] = [[key, shown(v)] for key, v in list(report.metadata.items())[:MOST_ROWS]]
+        everything: list[list[Cell]] = [
+            [key, shown(v)] for key, v in list(report.metadata.items())[:MOST_ROWS]
+        ]
         more = len(report.metadata) - len(everything)
         table = Table("Metadata", columns, everything, left_out=f"{more} more keys." if more else "")
         blocks.append(Fold(f"All metadata ({len(report.metadata)} keys)", [table]))
@@ -130,13 +138,16 @@ def shown(value: Any) -> str:
 
 
 def _types(report: Report) -> list[Block]:
-    number = [Column(name, number=True) for name in ("tensors", "parameters", "size", "bits a weight", "share")]
+    number = [
+        Column(name, number=True) for name in ("tensors", "parameters", "size", "bits a weight", "share")
+    ]
     blocks: list[Block] = []
     for by, caption in (("type", "By type"), ("role", "By role")):
         rows: list[list[Cell]] = [
             [
                 part.name, part.tensors, Value(amount(part.parameters), part.parameters),
-                Value(size(part.bytes), part.bytes), Value(f"{part.bits_per_weight:.3f}", part.bits_per_weight),
+                Value(size(part.bytes), part.bytes),
+                Value(f"{part.bits_per_weight:.3f}", part.bits_per_weight),
                 Value(f"{100 * part.bytes / max(report.nbytes, 1):.1f} %", part.bytes),
                 *([", ".join(f"{n} {kind}" for kind, n in part.types.items())] if by == "role" else []),
             ]
@@ -158,9 +169,11 @@ def _errors(report: Report, measured: bool) -> list[Block]:
         else "Estimated from the scales in the file; --against ORIGINAL measures them."
     )
     blocks: list[Block] = [Text(said)] if found else []
-    lines = figures.error_lines(report.tensors, measured)
+    items = figures.error_items(report.tensors)
+    name = "Error" if measured else "Estimated error"
+    lines = depth_lines(items, f"{name} against depth", "NMSE")
     blocks += [Figure(lines)] if lines is not None else []
-    blocks += figures.error_grids(report.tensors, measured)
+    blocks += layer_grids(items, f"{name} by layer (NMSE); the darker, the larger", log=True, hue="amber")
     blocks += [table for table in (_better(found, measured), _others(report)) if table is not None]
     return blocks
 
@@ -179,9 +192,12 @@ def _better(found: list[Tensor], measured: bool) -> Table | None:
     if not rows:
         return None
     how = "measured on rows of the original" if measured else "estimated"
-    columns = [Column("tensor", code=True), Column("type"), Column("NMSE", number=True), Column("better type"),
+    columns = [Column("tensor", code=True), Column("type"), Column("NMSE", number=True),
+               Column("better type"),
                Column("its NMSE", number=True), Column("costs", number=True)]  # fmt: skip
-    return Table(f"Where a better type would help: the largest errors, and the next type ({how})", columns, rows)
+    return Table(
+        f"Where a better type would help: the largest errors, and the next type ({how})", columns, rows
+    )
 
 
 def _others(report: Report) -> Table | None:
@@ -232,7 +248,8 @@ def _tensors(report: Report, measured: bool) -> Table:
     columns = [
         Column("tensor", code=True), Column("type"), Column("shape"),
         *(Column(head, number=True, about=about) for head, about in (
-            ("size", ""), ("bits", "bits a weight"), (name, ""), ("rms", "root mean square"), ("min", ""), ("max", ""),
+            ("size", ""), ("bits", "bits a weight"), (name, ""), ("rms", "root mean square"),
+            ("min", ""), ("max", ""),
         )),
         Column("spread", about="values within four root mean squares"),
         *(Column(head, number=True, about=about) for head, about in (
@@ -256,8 +273,10 @@ def _row(tensor: Tensor) -> list[Cell]:
     spark = Value("", tensor.name, spark=figures.middle(values.histogram, figures.SPARK)[1].tolist())
     quantized = isinstance(tensor.format, BlockFormat)
     return [
-        tensor.name, tensor.format.name, Value(" × ".join(map(str, tensor.shape)) or "scalar", tensor.elements),
-        Value(size(tensor.nbytes), tensor.nbytes), Value(f"{tensor.bits:g}", tensor.bits), _figure(tensor.nmse),
+        tensor.name, tensor.format.name,
+        Value(" × ".join(map(str, tensor.shape)) or "scalar", tensor.elements),
+        Value(size(tensor.nbytes), tensor.nbytes), Value(f"{tensor.bits:g}", tensor.bits),
+        _figure(tensor.nmse),
         values.rms, values.min, values.max, spark if values.histogram.any() else None,
         _count(values.outliers), _count(values.outlier_columns), _count(values.dead_rows),
         Value(f"{100 * blocks.saturated:.2f}", blocks.saturated) if quantized else None,

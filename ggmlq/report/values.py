@@ -22,7 +22,7 @@ from ..ops import dequantize
 
 SLAB = 1 << 20  # elements decoded at a time
 REACH = 8  # root mean squares to both sides: an outlier is a value beyond
-BINS = 128  # over that reach
+BINS = 127  # over that reach; an odd number, so that zeros lie in the middle of one
 OUTLYING = 8.0  # times the median: a row or column whose root mean square is that large stands out
 MOST_ROWS = 1 << 22  # and as many columns: of more of them no sums are kept
 LISTED = 16  # rows, columns and places that are named
@@ -140,7 +140,9 @@ class _Sums:
             squares = np.einsum("ij,ij->i", lines, lines, dtype=np.float64)
             self._squares += float(squares.sum())
             if self._rows is not None:
-                self._rows[row : row + len(lines)] += np.where(broken, np.nan, squares) if broken is not None else squares
+                self._rows[row : row + len(lines)] += (
+                    np.where(broken, np.nan, squares) if broken is not None else squares
+                )
             if self._by_column is not None:
                 of = self._by_column[column : column + lines.shape[1]]
                 of += np.einsum("ij,ij->j", lines, lines, dtype=np.float64)

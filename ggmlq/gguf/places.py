@@ -21,7 +21,7 @@ class Place(NamedTuple):
     role: str
 
 
-def place(name: str) -> Place:
+def place_of(name: str) -> Place:
     """The place that a name says."""
     found = LAYER.fullmatch(name)
     if found is None:
