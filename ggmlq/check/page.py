@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-from ..pages import Code, Column, Figures, Fold, Grid, Page, Section, Shade, Table, Text, Value, shades
+from ..pages import Code, Column, Figures, Grid, Page, Section, Shade, Table, Text, Value, shades
 from ..pages.blocks import Block, Cell
 from .judge import FIT
 from .outcome import Outcome
@@ -23,7 +23,7 @@ METHOD = (
 def page(outcomes: Sequence[Outcome], library: str, device: str) -> Page:
     """The whole page."""
     bad = [outcome for outcome in outcomes if outcome.bad]
-    sections = [Section("By type", _types(outcomes)), Section("Every case", [_cases(outcomes)])]
+    sections = [Section("By type", _types(outcomes)), Section("Every case", [_cases(outcomes)], wide=True)]
     if bad:
         sections.insert(0, Section("What is wrong", [block for o in bad[:MOST] for block in _wrong(o)]))
     idle = reasons(outcomes)
@@ -109,7 +109,7 @@ def _table(names: Sequence[str], outcomes: Sequence[Outcome]) -> Table:
     return Table("Types", columns, rows)
 
 
-def _cases(outcomes: Sequence[Outcome]) -> Fold | Table:
+def _cases(outcomes: Sequence[Outcome]) -> Table:
     columns = [
         Column("type"), Column("M×N×K"), Column("data"), Column("seed", number=True), Column("arithmetic"),
         Column("NMSE", number=True), Column("to exact", number=True), Column("out", number=True),
@@ -126,7 +126,7 @@ def _cases(outcomes: Sequence[Outcome]) -> Fold | Table:
     ]  # fmt: skip
     more = len(outcomes) - MOST
     left_out = f"{more} more; --json has all." if more > 0 else ""
-    return Table("Cases", columns, rows, search=True, wide=True, left_out=left_out)
+    return Table("Cases", columns, rows, search=True, left_out=left_out)
 
 
 def _verdict(outcome: Outcome) -> str:

@@ -34,7 +34,7 @@ WIDTH = 120  # characters of a value
 def page(found: Difference, a: str, b: str) -> Page:
     """The whole page. ``a`` and ``b``: the names of the two files."""
     first, second = os.path.basename(a), os.path.basename(b)
-    sections = [Section("Tensors", _tensors(found)), Section("Metadata", _metadata(found))]
+    sections = [Section("Tensors", _tensors(found), wide=True), Section("Metadata", _metadata(found))]
     return Page(
         f"{first} and {second}", f"A: {a} · B: {b}", sections,
         "NMSE: the squared difference of a tensor over the square of its values in A.", _summary(found),
@@ -62,7 +62,7 @@ def _tensors(found: Difference) -> list[Block]:
     blocks: list[Block] = [Figure(lines)] if lines is not None else []
     if any(item.value for item in items):
         blocks += layer_grids(
-            items, "Difference by layer (NMSE); the darker, the larger", log=True, hue="amber"
+            items, "Difference by layer (NMSE); stronger colour: larger", log=True, hue="amber"
         )
     columns = [
         Column("tensor", code=True), Column("status"), Column("type"), Column("shape"),
@@ -75,13 +75,13 @@ def _tensors(found: Difference) -> list[Block]:
         more = len(chosen) - MOST
         left_out = f"{more} more; --json has all." if more > 0 else ""
         rows = [_row(tensor) for tensor in chosen[:MOST]]
-        blocks.append(Table("Tensors that differ", columns, rows, search=True, wide=True, left_out=left_out))
+        blocks.append(Table("Tensors that differ", columns, rows, search=True, left_out=left_out))
     worst = next((tensor for tensor in chosen if tensor.worst), None)
     if worst is not None and worst.worst is not None:
         blocks.append(Fold(f"The worst block of {worst.name}", _worst(worst.worst)))
     equal = [tensor for tensor in found.tensors if tensor.within(found.tolerance)]
     if equal:
-        table = Table("Equal", columns, [_row(tensor) for tensor in equal[:MOST]], wide=True)
+        table = Table("Equal", columns, [_row(tensor) for tensor in equal[:MOST]])
         blocks.append(Fold(f"Tensors that count as equal ({len(equal)})", [table]))
     return blocks or [Text("Neither file has a tensor.")]
 

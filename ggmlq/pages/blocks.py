@@ -74,7 +74,6 @@ class Table:
     rows: Sequence[Sequence[Cell]]
     sortable: bool = True
     search: bool = False
-    wide: bool = False  # on paper on a page that lies across
     left_out: str = ""
     kind: ClassVar[str] = "table"
 
@@ -136,6 +135,7 @@ class Section:
 
     title: str
     blocks: Sequence[Block]
+    wide: bool = False  # on paper on pages that lie across
 
 
 @dataclass(frozen=True)

@@ -24,12 +24,17 @@ class Bars:
     counts: Sequence[int]
     ticks: Sequence[Tick] = ()  # marks of the x axis; round numbers where none are given
     note: str = ""  # one sentence on what is to be seen, for those who do not see it
-    whole: bool = False  # every bar is one whole number, its middle
+    whole: bool = False  # edges lie between whole numbers, which are what is counted
+    exponents: bool = False  # edges are exponents of two
 
     def span(self, i: int) -> str:
         """Which values bar i counts."""
         low, high = self.edges[i], self.edges[i + 1]
-        return f"{(low + high) / 2:g}" if self.whole else f"{low:.4g} to {high:.4g}"
+        if self.exponents:
+            return f"2^{low:g} to 2^{high:g}"
+        if self.whole:
+            return f"{ceil(low)} to {floor(high)}" if high - low > 1 else f"{ceil(low)}"
+        return f"{low:.4g} to {high:.4g}"
 
     def marks(self) -> Sequence[Tick]:
         """The marks of the x axis."""

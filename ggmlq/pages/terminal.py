@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
+from ..text import printable
 from .charts import Bars
 
 EIGHTHS = " ▏▎▍▌▋▊▉█"
 MOST = 40  # columns of the longest bar: longer are no easier to read
-ROWS = 32  # bars; finer ones are put together
+ROWS = 36  # bars; finer ones are put together
 
 
 def text(chart: Bars, columns: int = 80, encoding: str | None = "utf-8") -> str:
@@ -22,7 +25,7 @@ def text(chart: Bars, columns: int = 80, encoding: str | None = "utf-8") -> str:
         f"  {span:>{head}}  {count:>{tail}}  {_bar(n, most, room, plain)}".rstrip()
         for span, count, n in zip(spans, counts, bars.counts, strict=True)
     ]
-    return "\n".join([f"{chart.title}, {chart.x}", *lines])
+    return "\n".join([printable(f"{chart.title} ({chart.x})"), *lines])
 
 
 def _bar(n: int, most: int, room: int, plain: bool) -> str:
@@ -34,12 +37,12 @@ def _bar(n: int, most: int, room: int, plain: bool) -> str:
 
 def _coarser(chart: Bars) -> Bars:
     step = -(-len(chart.counts) // ROWS)
-    if step < 2 or chart.whole:
+    if step < 2:
         return chart
     starts = range(0, len(chart.counts), step)
     counts = [sum(chart.counts[i : i + step]) for i in starts]
     edges = [*(chart.edges[i] for i in starts), chart.edges[-1]]
-    return Bars(chart.title, chart.x, edges, counts, chart.ticks, chart.note)
+    return replace(chart, edges=edges, counts=counts)
 
 
 def _can_write(encoding: str | None) -> bool:

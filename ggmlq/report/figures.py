@@ -35,7 +35,7 @@ def erring(tensors: Sequence[Tensor]) -> list[Tensor]:
 def bits_grids(tensors: Sequence[Tensor]) -> list[Grid]:
     """Types by layer and role, coloured by their bits."""
     items = [_item(t, t.bits, t.format.name, f"{t.bits:g} bits a weight") for t in matrices(tensors)]
-    return layer_grids(items, "Types by layer; the darker, the more bits a weight")
+    return layer_grids(items, "Types by layer; stronger colour: more bits a weight")
 
 
 def error_items(tensors: Sequence[Tensor]) -> list[Item]:
@@ -129,7 +129,7 @@ def scales_of(title: str, scales: dict[int, int], zero: int, negative: int) -> l
             title, "scales, in powers of two", [float(e) for e in range(low, high + 2)],
             [scales.get(e, 0) for e in range(low, high + 1)],
             [(float(e), power(2, e)) for e in range(low, high + 2, step)],
-            f"Zero: {_share(zero, total)}; negative: {_share(negative, total)}.",
+            f"Zero: {_share(zero, total)}; negative: {_share(negative, total)}.", exponents=True,
         )
     ]  # fmt: skip
 

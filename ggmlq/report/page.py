@@ -55,7 +55,7 @@ def page(report: Report) -> Page:
         Section("Types and bits", _types(report)),
         Section("Errors", _errors(report, measured)),
         Section("Values, scales and codes", _spread(report)),
-        Section("Every tensor", [_tensors(report, measured)]),
+        Section("Every tensor", [_tensors(report, measured)], wide=True),
     ]
     path = os.path.basename(report.paths[0])
     kind = report.text("general.architecture")
@@ -173,7 +173,7 @@ def _errors(report: Report, measured: bool) -> list[Block]:
     name = "Error" if measured else "Estimated error"
     lines = depth_lines(items, f"{name} against depth", "NMSE")
     blocks += [Figure(lines)] if lines is not None else []
-    blocks += layer_grids(items, f"{name} by layer (NMSE); the darker, the larger", log=True, hue="amber")
+    blocks += layer_grids(items, f"{name} by layer (NMSE); stronger colour: larger", log=True, hue="amber")
     blocks += [table for table in (_better(found, measured), _others(report)) if table is not None]
     return blocks
 
@@ -263,7 +263,7 @@ def _tensors(report: Report, measured: bool) -> Table:
     rows = [_row(report.tensors[i]) for i in sorted(kept)]
     more = len(report.tensors) - len(rows)
     return Table(
-        "Tensors", columns, rows, search=True, wide=True,
+        "Tensors", columns, rows, search=True,
         left_out=f"The {more} smallest are left out; --json has all." if more else "",
     )  # fmt: skip
 
