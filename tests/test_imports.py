@@ -87,7 +87,8 @@ ALLOWED = {
         "tiling", "faults",
     },
     "check": {
-        "array", "check", "dumps", "errors", "formats", "llama", "ops", "pages", "reference", "testing", "text",
+        "array", "check", "dumps", "errors", "formats", "llama", "ops", "pages", "reference",
+        "testing", "text",
     },
     # the top
     "commands": {

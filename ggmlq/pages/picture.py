@@ -64,6 +64,7 @@ def _png(charts: Sequence[Bars]) -> bytes:
         axes.set_xticks([at for at, _ in marks], [_literal(name) for _, name in marks])
         axes.spines[["top", "right"]].set_visible(False)
         axes.grid(axis="y", alpha=0.3)
+        axes.set_axisbelow(True)
     made = io.BytesIO()
     figure.savefig(made, format="png", dpi=144)
     return made.getvalue()

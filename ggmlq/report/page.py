@@ -40,9 +40,9 @@ OF_ARCHITECTURE = (
 )  # fmt: skip
 METHOD = (
     "NMSE: the squared error of a tensor over the square of its original. An estimate is what rounding to "
-    "codes of these scales costs: their mean square times the part of a step that the type is off by on normal "
-    "values. Values are counted in units of their tensor's root mean square; an outlier lies beyond 8 of "
-    "them. Every value and block was looked at; of large tensors 4 million codes, evenly spread."
+    "codes of these scales costs: their mean square times the part of a step that the type is off by on "
+    "normal values. Values are counted in units of their tensor's root mean square; an outlier lies beyond "
+    "8 of them. Every value and block was looked at; of large tensors 4 million codes, evenly spread."
 )
 
 
@@ -225,7 +225,7 @@ def _others(report: Report) -> Table | None:
 
 
 def _figure(nmse: float | None) -> Cell:
-    return None if nmse is None else Value(f"{nmse:.2e}", nmse)
+    return None if nmse is None else Value(f"{nmse:.2e}" if nmse else "0", nmse)
 
 
 def _spread(report: Report) -> list[Block]:
