@@ -98,7 +98,7 @@ def outcomes():
     cases = [Case(gq.formats[kind], m, 32, 64, "normal", 0) for kind in ("q4_0", "q8_0") for m in (1, 9)]
     return [
         Outcome(cases[0], "ok", "ggml-cpu", 1e-13, 1e-4, seconds=1e-5, buffer="CPU"),
-        Outcome(cases[1], "wrong", "ggml-cpu", 0.3, 0.3, out=7, fault=HOSTILE[0], text=f"{HOSTILE[1]}\nsecond",
+        Outcome(cases[1], "wrong", "ggml-cpu", 0.3, 0.3, out=7, fault=HOSTILE[0], text=f"{HOSTILE[1]}\ntwo",
                 saved=HOSTILE[2], options=" --lib 'a b'"),
         Outcome(cases[2], "failed", text="the library died: SIGSEGV"),
         Outcome(cases[3], "not run", text="too little memory"),

@@ -1,6 +1,7 @@
 """A model looked at as a whole: ``ggmlq report``.
 
-examine.py    the walk over all tensors, and all facts together
+examine.py    the walk over all tensors
+facts.py      what is known of a tensor, of parts, of the whole
 values.py     how values are spread; dead and outlying rows and columns
 blocks.py     damaged blocks, scales, codes
 error.py      errors measured against an original or estimated without one; what other types would give
@@ -9,6 +10,7 @@ page.py       the facts as a page; figures.py its charts and grids
 """
 
 from ..gguf.check import Finding
-from .examine import Part, Report, Tensor, examine
+from .examine import Report, examine
+from .facts import Part, Tensor
 
 __all__ = ["Finding", "Part", "Report", "Tensor", "examine"]

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
@@ -12,10 +11,8 @@ from ..formats import FORMATS, BlockFormat
 from ..gguf.statistics import code_range
 from ..pages import Bars, Grid, Item, amount, layer_grids, power
 from .blocks import CODES
+from .facts import Tensor
 from .values import BINS, EDGES, REACH
-
-if TYPE_CHECKING:
-    from .examine import Tensor
 
 CHARTS = 12
 MIDDLE = 63  # bins that a histogram shows: about four root mean squares to both sides

@@ -5,15 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from math import isfinite
 from statistics import median
-from typing import TYPE_CHECKING
 
 from ..diff import TensorDifference
 from ..diff.tensors import ONLY_A, ONLY_B, OTHER_SHAPE
 from ..formats import BlockFormat
 from ..gguf.check import Finding
-
-if TYPE_CHECKING:
-    from .examine import Tensor
+from .facts import Tensor
 
 FAR = 8.0  # times the median error of tensors of its type
 FEW = 4  # tensors of a type, below which there is no median to speak of

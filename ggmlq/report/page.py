@@ -26,7 +26,7 @@ from ..pages import (
 from ..pages.blocks import Block
 from ..text import size
 from . import figures
-from .examine import Report, Tensor
+from .facts import Model, Tensor
 
 MOST_ROWS = 2000  # of a table: a browser stays quick, and no model has as many tensors
 WIDTH, SHOWN = 160, 8  # characters of a text, elements of an array
@@ -46,7 +46,7 @@ METHOD = (
 )
 
 
-def page(report: Report) -> Page:
+def page(report: Model) -> Page:
     """The whole page."""
     measured = report.original is not None
     sections = [
@@ -70,7 +70,7 @@ def _base(path: str | None) -> str:
     return os.path.basename(path or "")
 
 
-def _key_figures(report: Report) -> Figures:
+def _key_figures(report: Model) -> Figures:
     layers = len(report.parts("layer"))
     errors = sum(finding.severity == "error" for finding in report.findings)
     notes = len(report.findings) - errors
@@ -88,7 +88,7 @@ def _key_figures(report: Report) -> Figures:
     )
 
 
-def _findings(report: Report) -> list[Block]:
+def _findings(report: Model) -> list[Block]:
     if report.ok:
         told: list[Block] = [
             Text("Nothing is wrong: no damaged block, no broken rule of the format.", "good")
@@ -108,7 +108,7 @@ def _findings(report: Report) -> list[Block]:
     return [*told, Table("Errors and notes", columns, rows, left_out=left_out)]
 
 
-def _model(report: Report) -> list[Block]:
+def _model(report: Model) -> list[Block]:
     kind = report.text("general.architecture") or ""
     keys = [*KEYS, *(f"{kind}.{key}" for key in OF_ARCHITECTURE)]
     rows: list[list[Cell]] = [[key, shown(report.metadata[key])] for key in keys if key in report.metadata]
@@ -137,7 +137,7 @@ def shown(value: Any) -> str:
     return text if len(text) <= WIDTH else text[:WIDTH] + "…"
 
 
-def _types(report: Report) -> list[Block]:
+def _types(report: Model) -> list[Block]:
     number = [
         Column(name, number=True) for name in ("tensors", "parameters", "size", "bits a weight", "share")
     ]
@@ -159,7 +159,7 @@ def _types(report: Report) -> list[Block]:
     return [blocks[0], *figures.bits_grids(report.tensors), Fold("The same by role", blocks[1:])]
 
 
-def _errors(report: Report, measured: bool) -> list[Block]:
+def _errors(report: Model, measured: bool) -> list[Block]:
     found = figures.erring(report.tensors)
     if not found and not any(t.others for t in report.tensors):
         return [Text("No tensor is quantized, or none can be judged: there is no error to tell.")]
@@ -200,7 +200,7 @@ def _better(found: list[Tensor], measured: bool) -> Table | None:
     )
 
 
-def _others(report: Report) -> Table | None:
+def _others(report: Model) -> Table | None:
     """What each type makes of the original, role by role."""
     by_role: dict[str, list[Tensor]] = {}
     for tensor in report.tensors:
@@ -228,7 +228,7 @@ def _figure(nmse: float | None) -> Cell:
     return None if nmse is None else Value(f"{nmse:.2e}" if nmse else "0", nmse)
 
 
-def _spread(report: Report) -> list[Block]:
+def _spread(report: Model) -> list[Block]:
     values, scales, codes = (
         make(report.tensors) for make in (figures.value_bars, figures.scale_bars, figures.code_bars)
     )
@@ -243,7 +243,7 @@ def _spread(report: Report) -> list[Block]:
     return blocks or [Text("There are no matrices whose values could be counted.")]
 
 
-def _tensors(report: Report, measured: bool) -> Table:
+def _tensors(report: Model, measured: bool) -> Table:
     name = "NMSE" if measured else "NMSE (est.)"
     columns = [
         Column("tensor", code=True), Column("type"), Column("shape"),
