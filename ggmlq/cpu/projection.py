@@ -95,6 +95,33 @@ def sum_of_codes(codes: NDArray[np.int8], scales: Wide, signs: Wide) -> Wide:
     return sums
 
 
+def _multiply(codes: Any, scales: Any, w: Any, out: Any, lengths: Any, start: int, stop: int) -> None:
+    row = np.empty(w.shape[1])
+    run = codes.shape[1] // scales.shape[1]
+    for m in range(start, stop):
+        length = 0.0
+        for g in range(scales.shape[1]):
+            for i in range(g * run, (g + 1) * run):
+                row[i] = codes[m, i] * scales[m, g]
+                length += row[i] * row[i]
+        lengths[m] = length
+        for n in range(w.shape[0]):
+            total = 0.0
+            for k in range(w.shape[1]):
+                total += row[k] * w[n, k]
+            out[m, n] = total
+
+
+_products = jit(_multiply, fastmath=REASSOCIATED)
+
+
+def products(codes: NDArray[np.int8], scales: Wide, w: Wide) -> tuple[Wide, Wide]:
+    """``(codes · scales) [M, K] @ w [N, K].T`` for few n, and the squared length of each row of the left."""
+    out, lengths = np.empty((len(codes), len(w))), np.empty(len(codes))
+    share(partial(_products, codes, scales, w, out, lengths), len(codes))
+    return out, lengths
+
+
 def _sum_rows(x: Any, signs: Any, sums: Any, start: int, stop: int) -> None:
     for m in range(x.shape[0]):
         a, b = signs[0, m], signs[1, m]

@@ -21,7 +21,7 @@ from ..check.elements import Elements, measure
 from ..check.judge import Judgement, candidates, judge, spread
 from ..formats import BlockFormat
 from ..reference.multiply import block_sums
-from ..reference.operands import Activations
+from ..reference.operands import Activations, decoded
 from ..reference.runs import kept, kept_sums
 from .operands import Part
 
@@ -64,7 +64,7 @@ def judge_parts(parts: Sequence[Part], backend: str, rows: int, how: str = "all"
     part = parts[largest]
     at = spread(len(part.x), SAMPLE[0]), spread(part.q.shape[0], SAMPLE[1])
     first = judge(part.y[np.ix_(*at)], part.x[at[0]], part.q[at[1]], names)
-    crops = [_crop(part, *at, first.arithmetic)]
+    crops = [] if first.ok and how != "sample" else [_crop(part, *at, first.arithmetic)]
     if how == "full":
         for part in parts:
             for start in range(0, len(part.x), FULL_ROWS):
@@ -109,24 +109,30 @@ def _element(crop: Crop) -> dict[str, Any]:
 
 def _suspects(parts: Sequence[Part], arithmetic: str) -> list[tuple[Part, Any, Any]]:
     """Where, of all elements of a node, its products are furthest from their arithmetic."""
-    off = [_column_errors(part, arithmetic) for part in parts]
+    held: dict[int, Activations] = {}
+    off = []
+    for i, part in enumerate(parts):
+        held = {i: activations(part.x, part.q, arithmetic)}  # the last one may be wanted again
+        off.append(_column_errors(part, held[i], arithmetic))
     by_part = sorted(range(len(parts)), key=lambda i: -float(off[i].max(initial=0.0)))
     found = []
     for i in by_part[:PARTS]:
         columns = np.sort(np.argsort(-off[i], kind="stable")[:COLUMNS])
-        rows = _suspicious_rows(parts[i], columns, arithmetic)
-        found.append((parts[i], rows, columns))
+        found.append((parts[i], _suspicious_rows(parts[i], columns, arithmetic, held.get(i)), columns))
     return found
 
 
-def _column_errors(part: Part, arithmetic: str) -> Wide:
+def _column_errors(part: Part, a: Activations, arithmetic: str) -> Wide:
     """How far each column's random sums are from what they should be, by the lengths of its operands."""
+    signs = np.random.default_rng(SEED).choice([-1.0, 1.0], (2, len(part.x)))
     finite = np.isfinite(part.x).all(axis=1)
-    x, y = part.x[finite], part.y[finite]
+    x, y = part.x, part.y
+    if not finite.all():  # rows that overflowed say nothing; the sample has some of them
+        x, y, signs = x[finite], y[finite], signs[:, finite]
+        a = activations(x, part.q, arithmetic)
     if not len(x):
         return np.zeros(part.q.shape[0])
-    signs = np.random.default_rng(SEED).choice([-1.0, 1.0], (2, len(x)))
-    wanted, lengths = wanted_sums(x, part.q, arithmetic, signs)
+    wanted, lengths = wanted_sums(a, part.q, arithmetic, signs)
     size = np.sqrt(np.einsum("mk,mk->", x, x, dtype=np.float64) * lengths / part.q.shape[1])
     with np.errstate(all="ignore"):
         error = np.abs(_sums_of(y, signs) - wanted).max(axis=0) / np.maximum(size, 1e-300)
@@ -140,15 +146,14 @@ def _sums_of(y: NDArray[np.float32], signs: Wide) -> Wide:
     return found
 
 
-def wanted_sums(x: NDArray[np.float32], q: QuantArray, arithmetic: str, signs: Wide) -> tuple[Wide, Wide]:
+def wanted_sums(a: Activations, q: QuantArray, arithmetic: str, signs: Wide) -> tuple[Wide, Wide]:
     """``signs @`` the product in that arithmetic, [2, N], and the squared length of each row of q."""
     compiled = import_module("ggmlq.cpu.projection")
     how = reference.rule(q.format, arithmetic)
-    a = activations(x, q, arithmetic)
-    if a.codes is not None and a.scale is not None and x.size >= COMPILED:
+    if a.codes is not None and a.scale is not None and a.codes.size >= COMPILED:
         v = compiled.sum_of_codes(a.codes, a.scale, signs)
     else:
-        v = signs @ reference.operands.decoded(a)
+        v = signs @ decoded(a)
     wanted, lengths = compiled.project(q, v) if q.shape[0] * q.shape[1] >= COMPILED else _project(q, v)
     if how.sums == "kept" and a.sums is not None and isinstance(q.format, BlockFormat):
         group = q.format.group
@@ -175,15 +180,19 @@ def activations(x: NDArray[np.float32], q: QuantArray, arithmetic: str) -> Activ
         return Activations(codes, None, kept(d, how), sums, how.run)
 
 
-def _suspicious_rows(part: Part, columns: Any, arithmetic: str) -> NDArray[np.intp]:
+def _suspicious_rows(part: Part, columns: Any, arithmetic: str, a: Activations | None) -> NDArray[np.intp]:
     """In these columns, rows with the largest errors."""
     if len(part.x) <= ROWS:
         return np.arange(len(part.x))
-    a = activations(part.x, part.q, arithmetic)
-    held = reference.operands.decoded(a)
+    a = activations(part.x, part.q, arithmetic) if a is None else a
     w = part.q[columns].dequantize(np.float64)
+    y = part.y[:, columns].astype(np.float64)
     with np.errstate(all="ignore"):
-        error = np.abs(part.y[:, columns] - held @ w.T)
-        error /= np.sqrt((held**2).sum(axis=1)[:, None] * (w**2).sum(axis=1)) + 1e-300
+        if a.codes is not None and a.scale is not None and a.codes.size >= COMPILED:
+            wanted, lengths = import_module("ggmlq.cpu.projection").products(a.codes, a.scale, w)
+        else:
+            held = decoded(a)
+            wanted, lengths = held @ w.T, (held**2).sum(axis=1)
+        error = np.abs(y - wanted) / np.sqrt(lengths[:, None] * (w**2).sum(axis=1) + 1e-300)
     worst = np.where(np.isnan(error), np.inf, error).max(axis=1)
     return np.sort(np.argsort(-worst, kind="stable")[:ROWS])

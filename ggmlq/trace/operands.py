@@ -146,4 +146,6 @@ def _left(node: Node, model: Mapping[str, QuantArray]) -> list[QuantArray]:
             f"{node.weights} is {q.format.name} {q.shape} in the file, {facts['type']} {shape} in the "
             "library: it was converted when it was loaded; its products cannot be judged"
         )
+    if q.ndim == 1:  # a single row, which the file keeps as a vector
+        return [QuantArray.from_bytes(q.raw, q.format, (1, *q.shape))]
     return [q] if q.ndim == 2 else [q[i] for i in range(q.shape[0])]
