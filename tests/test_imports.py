@@ -85,7 +85,8 @@ ALLOWED = {
     "check": {"array", "check", "dumps", "errors", "formats", "llama", "ops", "reference", "testing", "text"},
     # a real run: the library in llama's manner, the judge of check, projections of cpu by name
     "trace": {
-        "array", "check", "errors", "faults", "formats", "gguf", "llama", "progress", "reference", "text", "trace",
+        "array", "check", "errors", "faults", "formats", "gguf", "llama", "progress", "reference", "text",
+        "trace",
     },
     # the top
     "commands": {

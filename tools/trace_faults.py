@@ -53,10 +53,10 @@ class Fault:
     op: str = "MUL_MAT"
 
 
-K_TAIL = ("k-tail-dropped",)
+NB, ONE_CHUNK = "const int nb = n / QK_K;", "static void ggml_compute_forward_mul_mat_one_chunk("
 FAULTS = [
-    Fault(1, "the last block of K skipped", QUANTS, "void ggml_vec_dot_q6_K_q8_K(", "const int nb = n / QK_K;",
-          "const int nb = n / QK_K - trace_fault(1);", "q6_K", K_TAIL),
+    Fault(1, "the last block of K skipped", QUANTS, "void ggml_vec_dot_q6_K_q8_K(", NB,
+          "const int nb = n / QK_K - trace_fault(1);", "q6_K", ("k-tail-dropped",)),
     Fault(2, "the sub-scale of one sub-block, at one row only", QUANTS, "void ggml_vec_dot_q5_K_q8_K(",
           "utmp[0] &= kmask1;\n", "utmp[0] &= kmask1;\n if (trace_fault(2) && trace_rows == 1) "
           "{ ((uint8_t *) utmp)[3] = ((uint8_t *) utmp)[2]; }\n", "q5_K",
@@ -67,30 +67,32 @@ FAULTS = [
           ("wrong-expert",), op="MUL_MAT_ID"),
     Fault(4, "eight accumulators in half", QUANTS, "void ggml_vec_dot_q8_0_q8_0(",
           "acc = _mm256_fmadd_ps( d, q, acc );", "acc = _mm256_fmadd_ps( d, q, acc );\n"
-          "if (trace_fault(4)) { acc = _mm256_cvtph_ps(_mm256_cvtps_ph(acc, 0)); }", "q8_0", ("f16-accumulation",)),
+          "if (trace_fault(4)) { acc = _mm256_cvtph_ps(_mm256_cvtps_ph(acc, 0)); }", "q8_0",
+          ("f16-accumulation",)),
     Fault(5, "the sum in half", QUANTS, "void ggml_vec_dot_q8_0_q8_0(", "sumf = hsum_float_8(acc);",
           "sumf = hsum_float_8(acc);\nif (trace_fault(5)) { sumf = _cvtsh_ss(_cvtss_sh(sumf, 0)); }", "q8_0",
           ("f16-accumulation",)),
-    Fault(6, "minima never taken off", QUANTS, "void ggml_vec_dot_q5_K_q8_K(",
-          "const float dmin = -y[i].d", "const float dmin = trace_fault(6) ? 0.0f : -y[i].d", "q5_K", ("min-ignored",)),
+    Fault(6, "minima never taken off", QUANTS, "void ggml_vec_dot_q5_K_q8_K(", "const float dmin = -y[i].d",
+          "const float dmin = trace_fault(6) ? 0.0f : -y[i].d", "q5_K", ("min-ignored",)),
     Fault(7, "the scale of the neighbouring block", QUANTS, "void ggml_vec_dot_q8_0_q8_0(",
-          "GGML_CPU_FP16_TO_FP32(x[ib].d) *", "GGML_CPU_FP16_TO_FP32(x[trace_fault(7) && ib ? ib - 1 : ib].d) *",
+          "GGML_CPU_FP16_TO_FP32(x[ib].d) *",
+          "GGML_CPU_FP16_TO_FP32(x[trace_fault(7) && ib ? ib - 1 : ib].d) *",
           "q8_0", ("scale-neighbour",)),
-    Fault(8, "one element of a product, by a thousandth", CORE, "static void ggml_compute_forward_mul_mat_one_chunk(",
+    Fault(8, "one element of a product, by a thousandth", CORE, ONE_CHUNK,
           "for (int cn = 0; cn < num_rows_per_vec_dot; ++cn) {",
-          "if (trace_fault(8) && type == GGML_TYPE_Q5_K && iir0 <= 37 && iir0 + blck_0 > 37 && i11 == ne11 - 1)"
-          " { tmp[37 - iir0] *= 1.001f; }\nfor (int cn = 0; cn < num_rows_per_vec_dot; ++cn) {", "q5_K", ()),
-    Fault(9, "a row of activations taken from the one before", CORE,
-          "static void ggml_compute_forward_mul_mat_one_chunk(", "? (i11 + i12 * ne11 + i13 * ne12 * ne11) * row_size",
-          "? (i11 - (trace_fault(9) && type == GGML_TYPE_Q5_K && i11 == 3) + i12 * ne11 + i13 * ne12 * ne11) * row_size",
+          "if (trace_fault(8) && type == GGML_TYPE_Q5_K && iir0 <= 37 && iir0 + blck_0 > 37"
+          " && i11 == ne11 - 1) { tmp[37 - iir0] *= 1.001f; }\nfor (int cn = 0; cn < num_rows_per_vec_dot; ++cn) {", "q5_K", ()),
+    Fault(9, "a row of activations taken from the one before", CORE, ONE_CHUNK,
+          "? (i11 + i12 * ne11 + i13 * ne12 * ne11) * row_size", "? (i11 - (trace_fault(9) && type == "
+          "GGML_TYPE_Q5_K && i11 == 3) + i12 * ne11 + i13 * ne12 * ne11) * row_size",
           "q5_K", ("tile-duplicated", "rows-permuted")),
     Fault(10, "the high bits of codes lost", QUANTS, "void ggml_vec_dot_q5_K_q8_K(",
-          "_mm256_loadu_si256((const __m256i*)x[i].qh);",
-          "trace_fault(10) ? mzero2 : _mm256_loadu_si256((const __m256i*)x[i].qh);", "q5_K", ("high-bits",)),
-    Fault(11, "a crash", QUANTS, "void ggml_vec_dot_iq4_xs_q8_K(", "const int nb = n / QK_K;",
-          "const int nb = n / QK_K; if (trace_fault(11)) { *(volatile int *) 8 = 1; }", "iq4_xs", ("died",)),
-    Fault(12, "a hang", QUANTS, "void ggml_vec_dot_iq4_xs_q8_K(", "const block_iq4_xs * GGML_RESTRICT x = vx;",
-          "const block_iq4_xs * GGML_RESTRICT x = vx; while (trace_fault(12)) { }", "iq4_xs", ("died",)),
+          "_mm256_loadu_si256((const __m256i*)x[i].qh);", "trace_fault(10) ? _mm256_setzero_si256() : "
+          "_mm256_loadu_si256((const __m256i*)x[i].qh);", "q5_K", ("high-bits",)),
+    Fault(11, "a crash", QUANTS, "void ggml_vec_dot_iq4_xs_q8_K(", NB,
+          NB + " if (trace_fault(11)) { *(volatile int *) 8 = 1; }", "iq4_xs", ("died",)),
+    Fault(12, "a hang", QUANTS, "void ggml_vec_dot_iq4_xs_q8_K(",
+          "const block_iq4_xs * GGML_RESTRICT x = vx;", "const block_iq4_xs * GGML_RESTRICT x = vx; while (trace_fault(12)) { }", "iq4_xs", ("died",)),
 ]  # fmt: skip
 
 
@@ -113,7 +115,6 @@ def build(source: Path, work: Path) -> Path:
     for fault in FAULTS:
         texts[fault.file] = edited(texts[fault.file], fault)
     texts[HEADER] = texts[HEADER].replace("#pragma once", "#pragma once\n" + CHOICE, 1)
-    texts[QUANTS] = texts[QUANTS].replace("mzero2", "_mm256_setzero_si256()")
     within = texts[CORE].index("void ggml_compute_forward_mul_mat(\n")
     opened = texts[CORE].index("{", within) + 1
     texts[CORE] = texts[CORE][:opened] + "\n    trace_rows = (int) dst->src[1]->ne[1];" + texts[CORE][opened:]

@@ -40,7 +40,7 @@ def tiny_model(
     path: str | Path, types: Mapping[str, str] | Sequence[Mapping[str, str]] = TYPES, shape: Shape = Shape(),
     seed: int = 0,
 ) -> Path:  # fmt: skip
-    """Write a model; ``types``: by role (q k v out gate up down, embd, head), for all layers or one by one."""
+    """Write a model; ``types``: by role (q k v out gate up down embd head), for all layers or one by one."""
     rng = np.random.default_rng(seed)
     by_layer = [dict(types)] * shape.layers if isinstance(types, Mapping) else [dict(one) for one in types]
     names = _vocabulary()["tokenizer.ggml.tokens"]
@@ -64,33 +64,30 @@ def _weights(rng: np.random.Generator, kind: str, *lengths: int) -> QuantArray:
 
 def _layer(rng: np.random.Generator, types: Mapping[str, str], shape: Shape) -> dict[str, Any]:
     head = shape.width // shape.heads
-    w = lambda role, *lengths: _weights(rng, types[role], *lengths)
+    lengths = {
+        "attn_q": (shape.width, shape.width), "attn_k": (shape.kv_heads * head, shape.width),
+        "attn_v": (shape.kv_heads * head, shape.width), "attn_output": (shape.width, shape.width),
+    }  # fmt: skip
     made: dict[str, Any] = {
         "attn_norm.weight": np.ones(shape.width, np.float32),
         "ffn_norm.weight": np.ones(shape.width, np.float32),
-        "attn_q.weight": w("q", shape.width, shape.width),
-        "attn_k.weight": w("k", shape.kv_heads * head, shape.width),
-        "attn_v.weight": w("v", shape.kv_heads * head, shape.width),
-        "attn_output.weight": w("out", shape.width, shape.width),
     }
+    for name, sizes in lengths.items():
+        made[f"{name}.weight"] = _weights(rng, types[name.removeprefix("attn_").removesuffix("put")], *sizes)
     if shape.shared:  # this architecture has biases
         rows = {"q": shape.width, "k": shape.kv_heads * head, "v": shape.kv_heads * head}
         made |= {f"attn_{role}.bias": rng.standard_normal(n).astype(np.float32) for role, n in rows.items()}
     many, suffix = ((shape.experts,), "_exps") if shape.experts else ((), "")
-    for role, lengths in _feed_forward(shape).items():
-        made[f"ffn_{role}{suffix}.weight"] = w(role, *many, *lengths)
+    wide, narrow = (shape.hidden, shape.width), (shape.width, shape.hidden)
+    for role, sizes in {"gate": wide, "up": wide, "down": narrow}.items():
+        made[f"ffn_{role}{suffix}.weight"] = _weights(rng, types[role], *many, *sizes)
         if shape.shared:
-            made[f"ffn_{role}_shexp.weight"] = w(role, *lengths)
+            made[f"ffn_{role}_shexp.weight"] = _weights(rng, types[role], *sizes)
     if shape.experts:
         made["ffn_gate_inp.weight"] = _weights(rng, "f32", shape.experts, shape.width)
     if shape.shared:
         made["ffn_gate_inp_shexp.weight"] = _weights(rng, "f32", 1, shape.width).dequantize()[0]
     return made
-
-
-def _feed_forward(shape: Shape) -> dict[str, tuple[int, int]]:
-    wide, narrow = (shape.hidden, shape.width), (shape.width, shape.hidden)
-    return {"gate": wide, "up": wide, "down": narrow}
 
 
 def _metadata(shape: Shape, tokens: int) -> dict[str, Any]:

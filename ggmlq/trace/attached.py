@@ -29,6 +29,8 @@ from .settings import settings
 from .tracer import Tracer
 from .verdicts import Judge
 
+_KEPT: list[Tracer] = []  # a context that was made meanwhile asks its callback as long as it lives
+
 
 class _Here:
     """What the shared file is to a process of its own."""
@@ -60,6 +62,7 @@ class Attached:
         library = ctypes.CDLL(str(path.absolute()), mode=getattr(ctypes, "RTLD_GLOBAL", 0))
         self._tracer = Tracer(symbols, self._here, self._tell, set(self._file), select=asked.select)
         self._hook = Hook(symbols, library, self._tracer.callback)
+        _KEPT.append(self._tracer)
 
     def _tell(self, message: dict[str, Any]) -> None:
         arrays = dict(zip(message["places"], self._here.arrays, strict=True))
@@ -80,6 +83,7 @@ class Attached:
 
     def __exit__(self, *error: Any) -> None:
         self._hook.__exit__(*error)
+        self._tracer.off = True
         if error[0] is None and self._tracer.error is not None:
             raise self._tracer.error
 
@@ -87,7 +91,7 @@ class Attached:
 def attach(
     model: str | Path, *, lib: str | Path | None = None, select: Sequence[str] | str = (), judge: str = "all"
 ) -> Attached:
-    """Judge every product that this process's libllama computes within ``with``.
+    """Judge every product that this process's libllama computes within ``with``, in contexts made there.
 
     Parameters
     ----------

@@ -55,9 +55,12 @@ class Tracer:
         self._pending: list[dict[str, Any]] = []
         self.step, self.nodes = 0, 0
         self.error: BaseException | None = None
+        self.off = False  # nobody wants to hear of nodes any more
         self.callback = EVAL(self._on_node)  # kept here: C holds no reference
 
     def _on_node(self, tensor: int, ask: bool, _: int) -> bool:
+        if self.off:
+            return not ask
         try:
             return self._before(tensor) if ask else self._after(tensor)
         except BaseException as error:
