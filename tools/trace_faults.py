@@ -81,7 +81,8 @@ FAULTS = [
     Fault(8, "one element of a product, by a thousandth", CORE, ONE_CHUNK,
           "for (int cn = 0; cn < num_rows_per_vec_dot; ++cn) {",
           "if (trace_fault(8) && type == GGML_TYPE_Q5_K && iir0 <= 37 && iir0 + blck_0 > 37"
-          " && i11 == ne11 - 1) { tmp[37 - iir0] *= 1.001f; }\nfor (int cn = 0; cn < num_rows_per_vec_dot; ++cn) {", "q5_K", ()),
+          " && i11 == ne11 - 1) { tmp[37 - iir0] *= 1.001f; }\n"
+          "for (int cn = 0; cn < num_rows_per_vec_dot; ++cn) {", "q5_K", ()),
     Fault(9, "a row of activations taken from the one before", CORE, ONE_CHUNK,
           "? (i11 + i12 * ne11 + i13 * ne12 * ne11) * row_size", "? (i11 - (trace_fault(9) && type == "
           "GGML_TYPE_Q5_K && i11 == 3) + i12 * ne11 + i13 * ne12 * ne11) * row_size",
@@ -92,7 +93,8 @@ FAULTS = [
     Fault(11, "a crash", QUANTS, "void ggml_vec_dot_iq4_xs_q8_K(", NB,
           NB + " if (trace_fault(11)) { *(volatile int *) 8 = 1; }", "iq4_xs", ("died",)),
     Fault(12, "a hang", QUANTS, "void ggml_vec_dot_iq4_xs_q8_K(",
-          "const block_iq4_xs * GGML_RESTRICT x = vx;", "const block_iq4_xs * GGML_RESTRICT x = vx; while (trace_fault(12)) { }", "iq4_xs", ("died",)),
+          "const block_iq4_xs * GGML_RESTRICT x = vx;",
+          "const block_iq4_xs * GGML_RESTRICT x = vx; while (trace_fault(12)) { }", "iq4_xs", ("died",)),
 ]  # fmt: skip
 
 

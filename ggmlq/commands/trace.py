@@ -27,6 +27,12 @@ def add(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     )
     parser.add_argument("model", metavar="MODEL", help="a GGUF file")
     parser.add_argument(
+        "program",
+        nargs="*",
+        metavar="-- COMMAND",
+        help="a command of llama.cpp in place of a prompt: -- llama-completion -p Hello -n 8",
+    )
+    parser.add_argument(
         "--lib", type=Path, help="libllama, libggml or a build folder (default: as doctor finds it)"
     )
     what = parser.add_mutually_exclusive_group()
@@ -67,7 +73,7 @@ def run(args: argparse.Namespace) -> int:
         args.model, lib=args.lib, prompt=_prompt(args), tokens=args.tokens, generate=args.generate,
         select=args.select, judge=args.judge, without=args.without, cache=args.cache,
         flash={"on": True, "off": False, "auto": None}[args.flash], threads=args.threads, seed=args.seed,
-        timeout=args.timeout, verify=not args.no_verify, bar=False if args.json else None,
+        timeout=args.timeout, verify=not args.no_verify, tool=args.program, bar=False if args.json else None,
     )  # fmt: skip
     return follow(asked, save=args.save, verbose=args.verbose, as_json=args.json)
 

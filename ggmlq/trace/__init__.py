@@ -26,6 +26,7 @@ Around it:
 
     report.py      lines, the summary, files for replay
     hook.py        a callback for a program that sets none
+    tool.py        llama.cpp's own commands
     attached.py    a Python program that runs llama.cpp itself
     logits.py      two builds against each other
 """
@@ -49,7 +50,7 @@ def trace(
     tokens: int | Sequence[int] | None = None, generate: int = 0, select: str | Sequence[str] = (),
     judge: str = "all", without: str | Sequence[str] = (), cache: str | Sequence[str] | None = None,
     flash: bool | None = None, threads: int = 0, timeout: float = TIMEOUT, seed: int = 0, verify: bool = True,
-    bar: bool | None = False,
+    bar: bool | None = False, tool: Sequence[str] = (),
 ) -> Trace:  # fmt: skip
     """Run a model in a libllama of yours and judge every product; iterate over what comes back.
 
@@ -81,6 +82,8 @@ def trace(
         Seconds for one node, and for loading.
     verify : bool
         At the end run once without the trace and compare logits.
+    tool : sequence of str
+        A command of llama.cpp and its words, in place of a prompt: ``["llama-completion", "-p", "Hello"]``.
     bar : bool, optional
         A bar on stderr; None: on a terminal.
 
@@ -92,5 +95,6 @@ def trace(
     asked = settings(
         model, lib=lib, prompt=prompt, tokens=tokens, generate=generate, select=select, judge=judge,
         without=without, cache=cache, flash=flash, threads=threads, timeout=timeout, seed=seed, verify=verify,
+        tool=tool,
     )  # fmt: skip
     return Trace(asked, bar=bar)

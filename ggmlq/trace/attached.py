@@ -60,7 +60,9 @@ class Attached:
         build, path = locate_llama(lib)
         symbols = Symbols(build, whole=True)
         library = ctypes.CDLL(str(path.absolute()), mode=getattr(ctypes, "RTLD_GLOBAL", 0))
-        self._tracer = Tracer(symbols, self._here, self._tell, set(self._file), select=asked.select)
+        self._tracer = Tracer(
+            symbols, self._here, self._tell, set(self._file), select=asked.select, counts=True
+        )
         self._hook = Hook(symbols, library, self._tracer.callback)
         _KEPT.append(self._tracer)
 

@@ -23,8 +23,10 @@ from ..llama.protocol import Arrays, Stream, send
 from ..llama.symbols import Symbols
 from ..llama.worker import listen, take_pipes, wake_when_orphaned
 from .files import locate_llama
+from .hook import Hook
 from .libllama import LibLlama, Wishes, extra_kinds
 from .memory import SharedFile
+from .tool import run_tool
 from .tracer import Tracer
 
 CODE = "import sys; sys.path[:] = {path!r}; from ggmlq.trace.child import main; main()"
@@ -114,6 +116,20 @@ class Runner:
             "kind": "end", "tokens": tokens, "then": [step[0] for step in steps[1:]],
             "nodes": tracer.nodes if tracer else 0, "places": places,
         }  # fmt: skip
+
+    def tool(self, message: dict[str, Any]) -> dict[str, Any]:
+        """A command of llama.cpp, whatever it runs."""
+        with gguf.open(Path(message["model"])) as file:
+            known = set(file)
+        tracer = Tracer(self._symbols, self._shared, self._talk.exchange, known, select=message["select"],
+                        every=message["every"], quiet=message["quiet"], counts=True)  # fmt: skip
+        self._kept.append(tracer)
+        with Hook(self._symbols, self._llama.lib, tracer.callback):
+            run_tool(self._llama.path.parent, message["tool"], message["model"])
+        tracer.off = True
+        if tracer.error is not None:
+            raise tracer.error
+        return {"kind": "end", "tokens": [], "then": [], "nodes": tracer.nodes, "places": []}
 
     def _tokens(self, model: int, message: dict[str, Any]) -> list[int]:
         """Those of the prompt, or random ones."""

@@ -67,7 +67,8 @@ class Run:
         given = None if asked.tokens is None or isinstance(asked.tokens, int) else list(asked.tokens)
         self.shared.note({})
         answer = self._call({
-            "do": "run", "model": str(asked.model), "tokens": tokens or given, "prompt": asked.prompt,
+            "do": "tool" if asked.tool else "run", "tool": list(asked.tool),
+            "model": str(asked.model), "tokens": tokens or given, "prompt": asked.prompt,
             "random": asked.tokens if isinstance(asked.tokens, int) else 0, "seed": asked.seed,
             "generate": asked.generate, "then": then or [], "threads": asked.thread_count,
             "cache": asked.cache, "flash": asked.flash, "traced": traced, "every": every, "quiet": quiet,
@@ -146,7 +147,7 @@ class Trace:
                 except LibraryFailedError as error:
                     raise self._died(run, error) from error
             self.tokens, self.nodes = end["tokens"], end["nodes"]
-            if self.settings.verify:
+            if self.settings.verify and not self.settings.tool:
                 self._without_a_trace(run, end)
         finally:
             bar.close()

@@ -34,6 +34,7 @@ class Settings:
     timeout: float = TIMEOUT
     seed: int = 0
     verify: bool = True
+    tool: tuple[str, ...] = ()  # a command of llama.cpp, and its words
 
     def __post_init__(self) -> None:
         asked = f"trace of {self.model}"
@@ -65,6 +66,7 @@ def settings(
     tokens: int | Sequence[int] | None = None, generate: int = 0, select: str | Sequence[str] = (),
     judge: str = "all", without: str | Sequence[str] = (), cache: str | Sequence[str] | None = None,
     flash: bool | None = None, threads: int = 0, timeout: float = TIMEOUT, seed: int = 0, verify: bool = True,
+    tool: Sequence[str] = (),
 ) -> Settings:  # fmt: skip
     """The same from what people write: commas, one type for both caches, no prompt at all."""
     path = Path(model).expanduser().absolute()
@@ -79,7 +81,7 @@ def settings(
     where = None if lib is None else Path(lib).expanduser().absolute()
     return Settings(
         path, where, prompt, tokens, int(generate), _listed(select), judge, _listed(without), _cache(cache),
-        flash, int(threads), float(timeout), int(seed), verify,
+        flash, int(threads), float(timeout), int(seed), verify, tuple(tool),
     )  # fmt: skip
 
 

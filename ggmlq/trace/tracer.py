@@ -48,12 +48,14 @@ class Tracer:
     def __init__(
         self, symbols: Symbols, shared: Room, tell: Callable[[dict[str, Any]], object],
         known: Collection[str], *, select: Collection[str] = (), every: bool = False, quiet: bool = False,
+        counts: bool = False,
     ) -> None:  # fmt: skip
         self._symbols, self._shared, self._tell = symbols, shared, tell
         self._known, self._select, self._every, self._quiet = set(known), list(select), every, quiet
         self._tensors = Tensors(symbols)
         self._pending: list[dict[str, Any]] = []
         self.step, self.nodes = 0, 0
+        self._counts, self._begin = counts, ""  # nobody tells a step: each begins with the same node
         self.error: BaseException | None = None
         self.off = False  # nobody wants to hear of nodes any more
         self.callback = EVAL(self._on_node)  # kept here: C holds no reference
@@ -73,6 +75,9 @@ class Tracer:
         self.nodes += 1
         op = words(self._symbols.ggml_op_desc(tensor))
         node = self._tensors.describe(tensor)
+        if self._counts:
+            self._begin = self._begin or node["name"]
+            self.step += node["name"] == self._begin and self.nodes > 1
         sources = [self._tensors.describe(s) for i in range(3) if (s := self._tensors.source(tensor, i))]
         self._pending = [*self._pending[1 - KEPT :], {"op": op, **node, "of": sources}]
         self._shared.note({"step": self.step, "pending": self._pending})
