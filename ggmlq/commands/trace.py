@@ -23,15 +23,13 @@ Exit 0 where all is right, 1 where something is wrong, 2 where it could not run 
 def add(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     """Declare the command."""
     parser = commands.add_parser(
-        "trace", help="judge every product of a real run of llama.cpp", description=ABOUT
+        "trace",
+        help="judge every product of a real run of llama.cpp",
+        usage="ggmlq trace MODEL [options] [-- COMMAND …]",
+        description=ABOUT,
+        epilog="Behind -- a command of llama.cpp in place of a prompt: -- llama-completion -p Hello -n 8",
     )
     parser.add_argument("model", metavar="MODEL", help="a GGUF file")
-    parser.add_argument(
-        "program",
-        nargs="*",
-        metavar="-- COMMAND",
-        help="a command of llama.cpp in place of a prompt: -- llama-completion -p Hello -n 8",
-    )
     parser.add_argument(
         "--lib", type=Path, help="libllama, libggml or a build folder (default: as doctor finds it)"
     )
@@ -65,6 +63,21 @@ def add(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     )
     parser.add_argument("--json", action="store_true", help="print JSON, a record a line")
     parser.set_defaults(run=run)
+    _take_words_behind(parser)
+
+
+def _take_words_behind(parser: argparse.ArgumentParser) -> None:
+    """``MODEL --json -- llama-completion -p Hello``: argparse would take no positionals after an option."""
+    parse = parser.parse_known_args
+
+    def split(args: Any = None, namespace: Any = None) -> Any:
+        words = list(args or [])
+        at = words.index("--") if "--" in words else len(words)
+        found, unknown = parse(words[:at], namespace)
+        found.program = words[at + 1 :]
+        return found, unknown
+
+    parser.parse_known_args = split  # type: ignore[method-assign]
 
 
 def run(args: argparse.Namespace) -> int:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import time
-from collections import Counter
 from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
@@ -23,7 +22,7 @@ from .tracer import ATTENTION
 
 NEAR = 1e-2  # from an arithmetic: further than any other arithmetic is
 WHOLE = 1 << 28  # M·N·K up to which the diagnosis gets all of a wrong product
-DIAGNOSED = 4  # wrong products of one kind that are diagnosed; the rest, when asked
+DIAGNOSED = 4  # wrong products of a kind that are diagnosed; where they agree the rest is like them
 KEPT = (4, 32)  # rows and columns kept of a right product
 ROWS, COLUMNS = 32, 256  # kept of a wrong one that is too large
 
@@ -33,7 +32,7 @@ class Judge:
 
     def __init__(self, model: Mapping[str, QuantArray], how: str) -> None:
         self._model, self._how = model, how
-        self._diagnosed: Counter[tuple[str, str, bool]] = Counter()
+        self._diagnosed: dict[tuple[str, str, bool], list[Product]] = {}
 
     def record(self, node: Node) -> Product:
         """One node, judged."""
@@ -72,13 +71,17 @@ class Judge:
         kept = _kept(found.crop)
         made = replace(made, verdict="wrong", operands=kept)
         kind = (made.type, made.computed_in, made.m == 1)
-        if self._diagnosed[kind] >= DIAGNOSED and node.op != "MUL_MAT_ID":
-            return replace(
-                made, fault="not diagnosed", text=f"{DIAGNOSED} like it were; p.diagnose() says more"
+        before = self._diagnosed.setdefault(kind, [])
+        if len(before) >= DIAGNOSED and len({p.fault for p in before}) == 1 and node.op != "MUL_MAT_ID":
+            text = (
+                f"like {before[-1].node} and others of its kind; not diagnosed itself, p.diagnose() does it"
             )
-        self._diagnosed[kind] += 1
+            return replace(made, fault=before[-1].fault, text=f"{_worst(found)} {text}.")
         told = self._mixed_up(all_parts, found, node) or diagnose(kept.y, kept.x, kept.q)
-        return _told(made, told, found)
+        made = _told(made, told, found)
+        if made.verdict == "wrong":
+            before.append(made.without_arrays())
+        return made
 
     def _mixed_up(self, all_parts: list[Part], found: Verdict, node: Node) -> Diagnosis | None:
         if node.op != "MUL_MAT_ID" or node.weights not in self._model:
@@ -92,16 +95,21 @@ def _told(made: Product, told: Diagnosis, found: Verdict) -> Product:
     if told.ok and found.judgement.distance < NEAR and made.op != "MUL_MAT_ID":
         judgement = replace(found.judgement, arithmetic=told.arithmetic or found.judgement.arithmetic, out=0)
         return replace(made, verdict="ok", judgement=judgement, text=told.text, diagnosis=told)
+    said = _worst(found)
+    fault = "unknown" if told.ok else told.fault
+    text = said if told.ok else f"{said}\n{told.text}"
+    return replace(made, fault=fault, text=text, diagnosis=None if told.ok else told)
+
+
+def _worst(found: Verdict) -> str:
+    """What the judge saw, in a sentence."""
     w = found.worst
     where = f"{w['part']}: " if w["part"] else ""
-    said = (
+    return (
         f"{found.judgement.out} of {found.judged} elements that were judged are out of bound; the worst, "
         f"{where}row {w['row']}, column {w['column']}, is {w['got']:.6g}, not {w['wanted']:.6g} ± "
         f"{w['limit']:.1e}."
     )
-    fault = "unknown" if told.ok else told.fault
-    text = said if told.ok else f"{said}\n{told.text}"
-    return replace(made, fault=fault, text=text, diagnosis=None if told.ok else told)
 
 
 def _facts(node: Node) -> Product:

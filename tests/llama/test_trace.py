@@ -9,6 +9,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from compiled import library
 
 import ggmlq as gq
 from ggmlq.cli import main
@@ -156,6 +157,28 @@ def test_a_program_that_knows_nothing_of_it(libllama, models):
     llm.create_completion([5, 6, 7], max_tokens=2)
     assert len(seen) == count  # afterwards nobody asks
     llm.close()
+
+
+@pytest.fixture
+def with_a_tool(libllama, tmp_path):
+    """A folder with the library, and a command whose main function is in a library of its own."""
+    for path in libllama.parent.iterdir():
+        if path.is_file():
+            (tmp_path / path.name).symlink_to(path.resolve())
+    library(Path(__file__).with_name("fake_tool.c"), tmp_path / "libfake-tool-impl.so")
+    return tmp_path
+
+
+def test_a_command_of_llama_cpp(with_a_tool, models, capsys):
+    words = ["trace", str(models["dense"]), "--lib", str(with_a_tool), "--json", "--", "fake-tool"]
+    assert main(words) == 0
+    lines = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+    assert {line["verdict"] for line in lines} == {"ok"}
+    assert {(line["step"], line["m"]) for line in lines if "Qcur" in line["node"]} == {(0, 3), (1, 1)}
+    assert main([*words, "fail"]) == 2
+    assert "ended with status 8" in capsys.readouterr().err
+    assert main([*words[:-1], "no-such-tool"]) == 2
+    assert "there is no libno-such-tool-impl.so" in capsys.readouterr().err
 
 
 # --- what goes wrong in other ways -----------------------------------------------------------
