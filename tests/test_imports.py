@@ -90,10 +90,15 @@ ALLOWED = {
         "array", "check", "dumps", "errors", "formats", "llama", "ops", "pages", "reference",
         "testing", "text",
     },
+    # a real run: the library in llama's manner, the judge of check, projections of cpu by name
+    "trace": {
+        "array", "check", "errors", "faults", "formats", "gguf", "llama", "pages", "progress", "reference",
+        "text", "trace",
+    },
     # the top
     "commands": {
         "accuracy", "array", "check", "convert", "diff", "dumps", "errors", "faults", "formats", "gguf",
-        "llama", "pages", "progress", "report", "scaled", "text", "threads", "commands",
+        "llama", "pages", "progress", "report", "scaled", "text", "threads", "trace", "commands",
     },
     "testing": None,  # may import anything
     "doctor.py": None,
@@ -200,7 +205,7 @@ def test_files_are_short_and_say_what_they_are(path):
 
 ROOMS = (
     "cpu", "cpu/encode", "cpu/lanes", "cpu/machine", "cpu/panels", "cpu/quantize_scaled", "cpu/slabs",
-    "diff", "faults", "faults/scaled", "pages", "report",
+    "diff", "faults", "faults/scaled", "pages", "report", "trace",
 )  # fmt: skip
 
 

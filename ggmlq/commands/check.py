@@ -49,6 +49,7 @@ def add(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     parser.add_argument("--data", help=f"kinds of activations, or all: {', '.join(KINDS)}")
     parser.add_argument("--seed", type=int, default=0, help="of the data (default: 0)")
     parser.add_argument("--repack", action="store_true", help="weights in the device's repacked layout")
+    parser.add_argument("--buffer", metavar="NAME", help="weights in that layout: AMX, CPU_REPACK …")
     parser.add_argument("--threads", type=int, default=min(4, os.cpu_count() or 1), help="of a CPU device")
     parser.add_argument("--repeats", type=int, default=3, help="runs whose bits must agree (default: 3)")
     parser.add_argument("--time", type=int, default=0, metavar="RUNS", help="also time so many runs")
@@ -73,7 +74,7 @@ def run(args: argparse.Namespace) -> int:
         device = _device(bridge, args.device)
         todo = _cases(args, bridge)
         how = Settings(
-            device.name, device.backend, args.threads, args.repack, args.repeats, args.time,
+            device.name, device.backend, args.threads, args.buffer or args.repack, args.repeats, args.time,
             _arithmetic(args.arithmetic),
         )  # fmt: skip
         outcomes = []
@@ -100,7 +101,8 @@ def run(args: argparse.Namespace) -> int:
 def _options(args: argparse.Namespace) -> str:
     """What was said of the library and of how to run it, for whoever repeats a case."""
     said = [("--lib", args.lib), ("--device", None if args.device == "CPU" else args.device)]
-    said += [("--threads", args.threads), ("--repeats", args.repeats), ("--arithmetic", args.arithmetic)]
+    said += [("--buffer", args.buffer), ("--threads", args.threads), ("--repeats", args.repeats)]
+    said += [("--arithmetic", args.arithmetic)]
     words = [f" {name} {shlex.quote(str(value))}" for name, value in said if value is not None]
     return "".join(words) + (" --repack" if args.repack else "")
 
@@ -136,7 +138,7 @@ def _cases(args: argparse.Namespace, bridge: Bridge) -> list[Case]:
         return given
     kinds = cases.parse_data(args.data) if args.data else None
     if not args.shapes:
-        group = REPACKED_ROWS if args.repack else 1
+        group = REPACKED_ROWS if args.repack or args.buffer else 1
         edges = [case for fmt in _types(args, bridge) for case in cases.edges(fmt, args.seed, group)]
         return [case for case in edges if kinds is None or case.data in kinds]
     shapes = cases.parse_shapes(args.shapes)
@@ -177,6 +179,7 @@ def _facts(
         "device": device.facts(),
         "threads": args.threads,
         "repack": args.repack,
+        "buffer": args.buffer,
         "repeats": args.repeats,
         "cases": [outcome.facts() for outcome in outcomes],
     }
