@@ -18,12 +18,15 @@ import ggmlq.report.page
 from ggmlq import diff, pages, report
 from ggmlq.check import page as check_page
 from ggmlq.check.cases import Case
+from ggmlq.check.judge import Judgement
 from ggmlq.check.outcome import Outcome
 from ggmlq.cli import main
 from ggmlq.diff.page import page as diff_page
 from ggmlq.errors import MissingDependencyError, PageError
 from ggmlq.pages import charts
 from ggmlq.pages.blocks import STEPS
+from ggmlq.trace import page as trace_page
+from ggmlq.trace.product import Product
 
 HOSTILE = [
     "<script>alert(1)</script>", '"><img src=x onerror=alert(1)>', "</style></title><b>", "' onclick='x",
@@ -119,6 +122,40 @@ def test_a_page_of_kernels(html):
     assert "Every case that ran is right." in Tags(html(check_page.page(outcomes()[:1], "lib", "CPU"))).text
     assert "No case ran." in Tags(html(check_page.page(outcomes()[3:], "lib", "CPU"))).text
     assert "No case ran." in Tags(html(check_page.page([], "lib", "CPU"))).text
+
+
+def products():
+    worst = {"part": "head 1", "row": 2, "column": 3, "got": 1.5, "wanted": 1.0, "error": 0.5, "limit": 0.1}
+    fine = worst | {"error": 1e-4}
+    common = {"buffer": "CPU_REPACK", "computed_in": "CPU", "m": 4, "n": 64, "k": 256}
+    judged = Judgement("ggml-cpu", 1e-13, 1e-4, 0)
+    for step in (0, 1):
+        for layer in range(3):
+            name = f"blk.{layer}.ffn_up.weight"
+            yield Product(
+                f"ffn_up-{layer}", "MUL_MAT", step, name, "q4_K", judgement=judged, worst=fine, **common
+            )
+            yield Product(f"node_{layer}", "FLASH_ATTN_EXT", step, f"cache_k_l{layer} (view)", "f16",
+                          verdict="not judged", text="an odd mask", **common)  # fmt: skip
+    yield Product("ffn_down-1", "MUL_MAT", 1, "blk.1.ffn_down.weight", "q6_K", worst=worst, verdict="wrong",
+                  judgement=Judgement("ggml-cpu", 0.2, 0.2, 9), fault=HOSTILE[0], text=f"{HOSTILE[1]}\ntwo",
+                  saved="a b.npz", **common)  # fmt: skip
+
+
+def test_a_page_of_a_run(html):
+    found = list(products())
+    seen = harmless(html(trace_page.page(found, f"m{HOSTILE[0]}.gguf", "lib.so", [HOSTILE[5]])))
+    for words in (
+        "1 of 13 products are wrong; the first is ffn_down-1.", "WRONG 5.0e+00", HOSTILE[1], "head 1",
+        "ggmlq diagnose 'a b.npz'", "FLASH_ATTN_EXT", "an odd mask", "generated tokens",
+    ):  # fmt: skip
+        assert words in seen.text, words
+    shades = re.findall(r'class="(g\d)" title="([^"]*)"', html(trace_page.page(found, "m", "l", [])))
+    strong = {shade for shade, about in shades if "ffn_down" in about}
+    assert strong == {"g8"}
+    assert {shade for shade, about in shades if "ffn_up" in about and "to" not in about[:9]} == {"g0"}
+    assert "Every product that was judged is right." in html(trace_page.page(found[:2], "m", "l", []))
+    assert "died before the end" in html(trace_page.page([], "m", "l", [], "SIGSEGV at ffn_up-3"))
 
 
 def test_check_writes_a_page(html, tmp_path, monkeypatch, capsys):
@@ -239,6 +276,7 @@ def test_shades():
     assert pages.shades([]) == ([], [])
     assert pages.shades([0, 0], log=True)[0] == [0, 0]
     assert pages.shades([0.0, 4.5, 9.0])[0] == [0, 4, 8]
+    assert pages.shades([1e-5, 0.1, 1, 50, math.nan], log=True, span=(0.01, 1))[0] == [0, 4, 8, 8, 8]
 
 
 @pytest.mark.parametrize(

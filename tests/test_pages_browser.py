@@ -5,10 +5,13 @@ from __future__ import annotations
 import browser
 import numpy as np
 import pytest
+from test_pages import outcomes, products
 
 import ggmlq as gq
 from ggmlq import diff, pages, report
+from ggmlq.check import page as check_page
 from ggmlq.diff.page import page as diff_page
+from ggmlq.trace import page as trace_page
 
 pytest.importorskip("jinja2", reason="Jinja2 is not installed (extra report)")
 if browser.found() is None:
@@ -18,6 +21,7 @@ if browser.found() is None:
     )
 
 HOSTILE = "<script>bad = 1</script><img src=//a.b/x onerror='bad = 2'>"
+PAGES = ("report", "diff", "run", "kernels")
 ROWS = "Array.from(document.querySelector('{0} tbody').rows, row => row.cells[{1}].textContent)"
 
 
@@ -30,16 +34,16 @@ def window(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def made(tmp_path_factory):
-    """A report and a comparison of a small model with hostile names."""
+    """A page of every kind, of a small model with hostile names."""
     folder = tmp_path_factory.mktemp("pages")
     rng = np.random.default_rng()
     content = {
-        "token_embd.weight": rng.standard_normal((64, 256), np.float32),
+        "token_embd.weight": rng.standard_normal((256, 64), np.float32),
         HOSTILE: np.eye(32, dtype="f4"),
     }
     for layer in range(6):
         for role in ("attn_q", "attn_k", "ffn_up", "ffn_down", "an_unusually_long_name_of_a_role"):
-            x = rng.standard_t(4, (32, 256)).astype(np.float32)
+            x = rng.standard_t(4, (32, 64)).astype(np.float32)
             content[f"blk.{layer}.{role}.weight"] = x
     metadata = {
         "general.architecture": "llama",
@@ -53,26 +57,27 @@ def made(tmp_path_factory):
     gq.save(b, {name: gq.quantize(x, kinds[name]) for name, x in content.items()}, metadata)
     report.examine(b, a).write(folder / "report.html")
     pages.write(diff_page(diff.compare(a, b), str(a), str(b)), folder / "diff.html")
+    pages.write(trace_page.page(list(products()), "m.gguf", "libllama.so", []), folder / "run.html")
+    pages.write(check_page.page(outcomes(), "libggml.so", "CPU"), folder / "kernels.html")
     return folder
 
 
-@pytest.mark.parametrize("name", ["report", "diff"])
-@pytest.mark.parametrize("scheme", ["light", "dark"])
-def test_a_page_opens_alone_and_in_peace(window, made, name, scheme):
-    window.open(made / f"{name}.html", scheme=scheme)
+@pytest.mark.parametrize("name", PAGES)
+def test_a_page_opens_alone_and_in_peace(window, made, name):
+    window.open(made / f"{name}.html")
     assert window.complaints() == []
     assert window.requests() == []
     assert window.run("window.bad") is None
     assert window.run("document.images.length") == 0
 
 
-@pytest.mark.parametrize("name", ["report", "diff"])
-@pytest.mark.parametrize("width", [320, 360, 768, 1280])
-def test_a_page_is_no_wider_than_its_window(window, made, name, width):
-    window.open(made / f"{name}.html", width, 800)
-    assert window.run("document.documentElement.scrollWidth") <= width
+@pytest.mark.parametrize("name", PAGES)
+def test_a_page_is_no_wider_than_its_window(window, made, name):
+    window.open(made / f"{name}.html", 320, 800)
     window.run("document.querySelectorAll('details').forEach(one => { one.open = true; })")
-    assert window.run("document.documentElement.scrollWidth") <= width
+    for width in (320, 360, 768, 1280):
+        window.resize(width)
+        assert window.run("document.documentElement.scrollWidth") <= width, width
 
 
 def test_tables_sort_by_keyboard(window, made):

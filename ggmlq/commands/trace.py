@@ -10,7 +10,9 @@ from pathlib import Path
 from typing import Any
 
 from ..errors import GGMLQError, LibraryFailedError
+from ..pages import check_target, write
 from ..trace import Product, Trace, report, trace
+from ..trace.page import page
 from . import _plain
 
 ABOUT = """\
@@ -61,6 +63,7 @@ def add(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     parser.add_argument(
         "-v", "--verbose", action="store_true", help="a line for each node, not only for the bad"
     )
+    parser.add_argument("--html", metavar="FILE", help="also write it as an HTML page, which loads nothing")
     parser.add_argument("--json", action="store_true", help="print JSON, a record a line")
     parser.set_defaults(run=run)
     _take_words_behind(parser)
@@ -82,16 +85,18 @@ def _take_words_behind(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Run the command."""
+    if args.html:
+        check_target(args.html, "--html")
     asked = trace(
         args.model, lib=args.lib, prompt=_prompt(args), tokens=args.tokens, generate=args.generate,
         select=args.select, judge=args.judge, without=args.without, cache=args.cache,
         flash={"on": True, "off": False, "auto": None}[args.flash], threads=args.threads, seed=args.seed,
         timeout=args.timeout, verify=not args.no_verify, tool=args.program, bar=False if args.json else None,
     )  # fmt: skip
-    return follow(asked, save=args.save, verbose=args.verbose, as_json=args.json)
+    return follow(asked, save=args.save, verbose=args.verbose, as_json=args.json, html=args.html)
 
 
-def follow(asked: Trace, *, save: Path | None, verbose: bool, as_json: bool) -> int:
+def follow(asked: Trace, *, save: Path | None, verbose: bool, as_json: bool, html: str | None = None) -> int:
     """Print what a trace yields, and the summary."""
     products: list[Product] = []
     if not as_json:
@@ -112,7 +117,9 @@ def follow(asked: Trace, *, save: Path | None, verbose: bool, as_json: bool) -> 
             print(json.dumps(_plain.jsonable(_death(asked, str(error))), allow_nan=False), flush=True)
         if products and not as_json:
             print(f"\n{report.summary(products)}\n")
+        _write(asked, products, html, str(error))
         raise
+    _write(asked, products, html)
     bad = [p for p in products if p.verdict == "wrong"]
     if not as_json:
         _say_all(asked, products, bad)
@@ -122,6 +129,13 @@ def follow(asked: Trace, *, save: Path | None, verbose: bool, as_json: bool) -> 
     if not products:
         raise GGMLQError(f"not run: no product of {asked.nodes} nodes was selected; give another --select")
     return 1 if bad else 0
+
+
+def _write(asked: Trace, products: list[Product], html: str | None, died: str = "") -> None:
+    """The page, also of a run that did not end well."""
+    if html and (products or died):
+        library = f"ggml {asked.version}, {asked.library}"
+        write(page(products, str(asked.settings.model), library, asked.notes, died), html)
 
 
 def _prompt(args: argparse.Namespace) -> str | None:

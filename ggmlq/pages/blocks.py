@@ -149,13 +149,20 @@ class Page:
     summary: Sequence[Block] = field(default=())  # before the first heading
 
 
-def shades(values: Iterable[float | None], log: bool = False) -> tuple[list[int | None], list[str]]:
+def shades(
+    values: Iterable[float | None], log: bool = False, span: tuple[float, float] | None = None
+) -> tuple[list[int | None], list[str]]:
     """Levels 0 to 8 for numbers, evenly over their range (``log``: over its decades), and a legend.
 
-    NaN and infinity are the darkest; None has no level.
+    ``span``: the range, where colours have a fixed meaning. NaN and infinity are the strongest; None has no
+    level.
     """
     numbers = list(values)
-    good = [v for v in numbers if v is not None and isfinite(v) and (v > 0 or not log)]
+    good = (
+        [*span]
+        if span is not None
+        else [v for v in numbers if v is not None and isfinite(v) and (v > 0 or not log)]
+    )
     scale = log10 if log else float
     if not good:
         return [None if v is None else STEPS - 1 if not isfinite(v) else 0 for v in numbers], []

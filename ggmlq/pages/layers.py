@@ -29,10 +29,11 @@ class Item(NamedTuple):
 
 
 def layer_grids(
-    items: Sequence[Item], caption: str, log: bool = False, hue: Literal["blue", "amber"] = "blue"
-) -> list[Grid]:
-    """A grid for each stack of layers, on one scale."""
-    levels, legend = shades([item.value for item in items], log)
+    items: Sequence[Item], caption: str, log: bool = False, hue: Literal["blue", "amber"] = "blue",
+    span: tuple[float, float] | None = None,
+) -> list[Grid]:  # fmt: skip
+    """A grid for each stack of layers, on one scale; ``span``: its ends, where they are known."""
+    levels, legend = shades([item.value for item in items], log, span)
     cells = {
         (item.stack, item.layer, item.role): Shade(item.text, level, item.about)
         for item, level in zip(items, levels, strict=True)

@@ -25,6 +25,7 @@ The judge, in the process of the user:
 Around it:
 
     report.py      lines, the summary, files for replay
+    page.py        the same as a page
     hook.py        a callback for a program that sets none
     tool.py        llama.cpp's own commands
     attached.py    a Python program that runs llama.cpp itself

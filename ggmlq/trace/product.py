@@ -81,7 +81,8 @@ class Product:
     @property
     def layer(self) -> int | None:
         """The block of the model; None for what is outside of all."""
-        found = re.search(r"blk\.(\d+)\.", self.weights) or re.search(r"-(\d+)(?: |$)", self.node)
+        found = re.search(r"(?:\bblk\.|^cache_[kv]_l)(\d+)\b", self.weights)
+        found = found or re.search(r"-(\d+)(?: |$)", self.node)
         return int(found[1]) if found else None
 
     @property
