@@ -303,7 +303,21 @@ def test_ticks_of_any_range(fresh):
         assert low - slack <= min(found) <= max(found) <= high + slack
 
 
+@pytest.mark.parametrize("unit", [5e-324, 1e-310, 1e-45, 1e150, 1.7e308])
+def test_numbers_at_the_ends_of_floats(unit):
+    points = [(0, unit), (1, unit / 2), (2, 0.0), (3, 1.0)]
+    for log in (False, True):
+        for series in (points, points[:2]):
+            drawn(pages.Lines("t", "x", "y", [pages.Series("a", series)], log=log))
+        levels, _ = pages.shades([y for _, y in points], log)
+        assert all(0 <= level < STEPS for level in levels)
+    drawn(pages.Bars("t", "x", [-unit, 0.0, unit], [1, 2]))
+    pages.text(pages.Bars("t", "x", [-unit, 0.0, unit], [1, 2]))
+
+
 def test_amounts():
+    assert charts.amount(999_999) == "1 M"
+    assert charts.amount(999_499) == "999 k"
     assert [charts.amount(n) for n in (0, 999, 1000, 8_030_261_248, 2e12)] == [
         "0",
         "999",

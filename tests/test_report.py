@@ -81,6 +81,9 @@ def test_what_has_no_spread():
     assert (zero.dead_rows, zero.dead_columns, zero.zeros, zero.histogram.sum()) == (4, 32, 128, 128)
     lost = of(gq.QuantArray.from_bytes(np.full((2, 8), np.nan, np.float32), "f32", (2, 8)))
     assert (lost.nan, lost.rms, lost.min, lost.histogram.sum()) == (16, None, None, 0)
+    for least in (1e-45, 1e-40, 3e38):
+        q = gq.QuantArray.from_bytes(np.float32([[least, 0, -least, 0]]), "f32", (1, 4))
+        assert of(q).histogram.sum() == 4
     huge = of(gq.QuantArray.from_bytes(np.full((2, 8), 1e300), "f64", (2, 8)))
     assert huge.max == 1e300
     assert of(gq.QuantArray.from_bytes(b"", "f32", (0, 8))).elements == 0
@@ -274,6 +277,18 @@ def test_refused_before_the_work(small, tmp_path, monkeypatch, capsys):
     monkeypatch.setitem(__import__("sys").modules, "jinja2", None)
     assert main(["report", str(small[0]), "-o", str(tmp_path / "r.html")]) == 2
     assert 'pip install "ggmlq[report]"' in capsys.readouterr().err
+
+
+def test_a_model_is_no_place_for_a_page(small, tmp_path, capsys):
+    pytest.importorskip("jinja2", reason="Jinja2 is not installed (extra report)")
+    before = small[0].read_bytes()
+    for command in (["report", str(small[0]), "-o"], ["diff", str(small[0]), str(small[1]), "--html"]):
+        assert main([*command, str(small[0])]) == 2
+        assert "is no HTML page" in capsys.readouterr().err
+    assert small[0].read_bytes() == before
+    (tmp_path / "r.html").touch()
+    for _ in range(2):
+        assert main(["report", str(small[0]), "-o", str(tmp_path / "r.html")]) == 0
 
 
 def test_an_existing_page_stays_where_none_can_be_written(small, tmp_path, monkeypatch):

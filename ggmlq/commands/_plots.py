@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import math
 import shutil
 import sys
 
 from ..array import QuantArray
 from ..pages import Bars, draw, text
+from ..pages.charts import LEAST, MOST
 from ..progress import Progress
 from ..report import blocks, figures, values
 
@@ -20,7 +20,7 @@ def charts(q: QuantArray, name: str) -> list[Bars]:
     finally:
         progress.close()
     parts = blocks.examine(q)
-    unit = spread.rms if spread.rms and math.isfinite(spread.rms) else None
+    unit = spread.rms if spread.rms and LEAST < spread.rms < MOST else None
     found = [figures.values_of(f"{name}: values", spread.histogram, unit)] if spread.histogram.any() else []
     found += figures.scales_of(f"{name}: scales", parts.scales, parts.zero_scales, parts.negative_scales)
     if parts.codes is not None and parts.seen:

@@ -8,10 +8,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
-from math import isfinite, isnan, log10
+from math import isnan, log10
 from typing import ClassVar, Literal
 
-from .charts import Bars, Lines
+from .charts import LEAST, MOST, Bars, Lines
 
 STEPS = 9  # shades of a grid: classes g0 to g8 of page.css
 Mark = Literal["", "good", "bad", "note"]
@@ -161,20 +161,20 @@ def shades(
     good = (
         [*span]
         if span is not None
-        else [v for v in numbers if v is not None and isfinite(v) and (v > 0 or not log)]
+        else [v for v in numbers if v is not None and abs(v) < MOST and (v > LEAST or not log)]
     )
     scale = log10 if log else float
     if not good:
-        return [None if v is None else STEPS - 1 if not isfinite(v) else 0 for v in numbers], []
+        return [None if v is None else 0 if abs(v) < MOST else STEPS - 1 for v in numbers], []
     low, high = scale(min(good)), scale(max(good))
     width = (high - low) / STEPS
 
     def level(v: float | None) -> int | None:
         if v is None:
             return None
-        if isnan(v) or v == float("inf"):
+        if isnan(v) or v >= MOST:
             return STEPS - 1
-        if v == float("-inf") or (log and v <= 0) or not width > 0:
+        if v <= -MOST or (log and v <= LEAST) or not width > 0:
             return 0
         return max(0, min(STEPS - 1, int((scale(v) - low) / width)))
 

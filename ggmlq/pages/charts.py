@@ -11,6 +11,7 @@ from math import ceil, floor, isfinite, log10
 
 Tick = tuple[float, str]
 
+LEAST, MOST = 1e-300, 1e300  # beyond these, numbers have no place on an axis: its arithmetic would overflow
 SUPERSCRIPT = str.maketrans("-0123456789", "⁻⁰¹²³⁴⁵⁶⁷⁸⁹")
 
 
@@ -71,7 +72,7 @@ class Lines:
         values = [y for series in self.shown() for _, y in series.points]
         values += [self.limit] if self.limit is not None and isfinite(self.limit) else []
         if self.log:
-            positive = [y for y in values if y > 0]
+            positive = [y for y in values if y > LEAST]
             low, high = min(positive, default=0.1), max(positive, default=1.0)
             return 10.0 ** floor(log10(low)), 10.0 ** ceil(log10(high) + 1e-9)
         low, high = min([0.0, *values]), max(values, default=1.0)
@@ -81,13 +82,13 @@ class Lines:
 
 
 def _has_place(point: tuple[float, float], log: bool) -> bool:
-    return all(map(isfinite, point)) and (point[1] >= 0 or not log)
+    return all(abs(n) < MOST for n in point) and (point[1] >= 0 or not log)
 
 
 def linear_ticks(low: float, high: float, about: int = 5) -> list[Tick]:
     """Round numbers from low to high, about so many."""
     width = high - low
-    if not (isfinite(width) and width > 0):
+    if not LEAST < width < MOST:
         return [(low, f"{low:.3g}")]
     step = 10.0 ** floor(log10(width / about))
     step *= next(factor for factor in (1, 2, 5, 10) if width / (step * factor) <= about + 0.5)
@@ -111,6 +112,6 @@ def power(base: int, exponent: int) -> str:
 def amount(n: float) -> str:
     """A large count in three digits: 12.1 k, 3.4 M, 7.2 G."""
     for unit, name in ((1e12, " T"), (1e9, " G"), (1e6, " M"), (1e3, " k")):
-        if n >= unit:
-            return f"{n / unit:.3g}{name}"
+        if n >= 0.9995 * unit:
+            return f"{n / unit:.3g}{name}" if n < 999.5 * unit else f"{n / unit:.0f}{name}"
     return f"{n:g}"

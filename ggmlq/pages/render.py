@@ -41,6 +41,20 @@ def check_target(path: str | os.PathLike[str], option: str = "-o") -> None:
         raise PageError(f"{option} {target}: is a folder; a file is written; name one, {target}/report.html")
     if not os.path.isdir(folder):
         raise PageError(f"{option} {target}: there is no folder {folder}; make it, or name another file")
+    if os.path.lexists(target) and not _may_go(target):
+        raise PageError(
+            f"{option} {target}: is there and is no HTML page; a page would take its place and it would be "
+            "lost; name another file, or remove it first"
+        )
+
+
+def _may_go(target: str) -> bool:
+    """Whether a file is a page, or empty: a model that was named by mistake is neither."""
+    try:
+        with open(target, "rb") as file:
+            return file.read(15).lower() in (b"", b"<!doctype html>")
+    except OSError:
+        return False
 
 
 def put(data: bytes, path: str | os.PathLike[str]) -> str:

@@ -12,7 +12,7 @@ from pathlib import Path
 from xml.etree import ElementTree
 
 from ..text import printable
-from .charts import Bars, Lines, Series, Tick, amount, linear_ticks, log_ticks
+from .charts import LEAST, Bars, Lines, Series, Tick, amount, linear_ticks, log_ticks
 
 Place = Callable[[float], float]
 
@@ -204,7 +204,7 @@ def _add(parent: ElementTree.Element, tag: str, attributes: dict[str, str] | Non
 
 
 def _linear(low: float, high: float, start: float, end: float) -> Place:
-    scale = (end - start) / (high - low) if high > low else 0.0
+    scale = (end - start) / (high - low) if high - low > LEAST else 0.0
     return lambda value: start + (value - low) * scale
 
 

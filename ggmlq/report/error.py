@@ -21,7 +21,7 @@ from ..formats import FORMATS, BlockFormat, Format
 from ..gguf.tensors import piece
 from ..ops import dequantize, quantize
 from .blocks import Blocks, examine
-from .values import Values
+from .values import FLOATS, Values
 
 CANDIDATES = ("q8_0", "q6_K", "q5_K", "q4_K", "q3_K", "q2_K")  # from good to small
 OTHERS = ("q8_0", "q5_1", "q5_0", "q4_0")  # for rows that are no multiple of 256, as llama.cpp does
@@ -55,8 +55,8 @@ def measured(original: QuantArray) -> dict[str, float]:
 
 
 def _rows(original: QuantArray) -> NDArray[np.float32] | None:
-    """Some rows, evenly spaced, of a matrix of finite values; None where there are none."""
-    if original.ndim < 2 or not prod(original.shape) or isinstance(original.format, BlockFormat):
+    """Some rows, evenly spaced, of a matrix of finite floats; None where there are none."""
+    if original.ndim < 2 or not prod(original.shape) or original.format.name not in FLOATS:
         return None
     columns = original.shape[-1]
     count = prod(original.shape[:-1])

@@ -77,7 +77,7 @@ def examine(q: QuantArray, advance: Callable[[int], None]) -> Values:
         advance(nbytes // 2)
     sums.finish(found)
     unit = found.rms or 0.0
-    if unit and isfinite(unit):
+    if unit and isfinite(unit) and isfinite(BINS / (2 * REACH) / unit):
         for _, x, nbytes in _slabs(q):
             _count(found, x, unit)
             advance(nbytes - nbytes // 2)
@@ -176,8 +176,11 @@ def _extend(found: Values, x: NDArray[Any]) -> None:
 
 def _count(found: Values, x: NDArray[Any], unit: float) -> None:
     """Values into bins; NaN into none, infinity beyond the reach."""
+    factor = BINS / (2 * REACH) / unit
     with np.errstate(invalid="ignore", over="ignore"):
-        scaled = x * x.dtype.type(BINS / (2 * REACH) / unit)
+        if not np.isfinite(x.dtype.type(factor)):  # values so small that their unit has no inverse in float32
+            x = x.astype(np.float64)
+        scaled = x * x.dtype.type(factor)
         scaled += BINS / 2 + 1
         np.clip(scaled, 0, BINS + 1, out=scaled)
     if found.nan:
