@@ -27,7 +27,7 @@ from ggmlq.trace.operands import Part
 PAGE = Path(__file__).parents[1] / "docs" / "trace.md"
 BEGIN, END = "<!-- limits: tools/trace_limits.py -->\n", "<!-- end of limits -->\n"
 ARITHMETIC = "ggml-cpu"
-TYPES = "q4_0,q8_0,q4_1,q2_K,q4_K,q6_K,iq4_xs,iq2_xxs,mxfp4,f16"
+TYPES = "q4_0,q8_0,q4_1,q2_K,q4_K,q6_K,iq4_xs,mxfp4,f16"
 MULTIPLES = [1.05, 1.25, 1.5, 2, 3, 4, 6, 8, 12, 16, 32, 64, 128]
 ENOUGH = 0.95
 
@@ -94,7 +94,7 @@ def main() -> int:
     n, k = map(int, args.shape.split("x"))
     counts = [int(m) for m in args.rows.split(",")]
     lines = []
-    with Bridge() as bridge, tqdm(total=len(counts) * len(args.types.split(",")), unit="case") as bar:
+    with Bridge(timeout=600) as bridge, tqdm(total=len(counts) * len(args.types.split(",")), unit="case") as bar:
         for fmt in args.types.split(","):
             line = [gq.formats[fmt].name]
             for m in counts:

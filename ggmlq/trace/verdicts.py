@@ -13,6 +13,7 @@ from ..array import QuantArray
 from ..check.judge import spread
 from ..errors import GGMLQError
 from ..faults import Diagnosis, diagnose
+from ..faults.products import looks_half
 from .attention import judge_attention
 from .experts import of_experts
 from .judging import Crop, Verdict, judge_parts
@@ -77,7 +78,7 @@ class Judge:
                 f"like {before[-1].node} and others of its kind; not diagnosed itself, p.diagnose() does it"
             )
             return replace(made, fault=before[-1].fault, text=f"{_worst(found)} {text}.")
-        told = self._mixed_up(all_parts, found, node) or diagnose(kept.y, kept.x, kept.q)
+        told = self._mixed_up(all_parts, found, node) or _diagnosed(kept, backend == "CPU")
         made = _told(made, told, found)
         if made.verdict == "wrong":
             before.append(made.without_arrays())
@@ -88,6 +89,20 @@ class Judge:
             return None
         w = self._model[node.weights]
         return of_experts(all_parts, [found.crop.part], [w[i] for i in range(w.shape[0])])
+
+
+def _diagnosed(kept: Operands, on_cpu: bool) -> Diagnosis:
+    """What the doctor says; operands that it refuses leave the verdict as it is.
+
+    He takes a result of halves for one that is stored so, which is right on a GPU; a CPU's is float32.
+    """
+    if on_cpu and looks_half(kept.y.astype(np.float64)):
+        text = "every element of the result is exactly a half: its sum, or the result itself, was kept in one"
+        return Diagnosis(False, "f16-accumulation", 0.9, f"f16-accumulation: {text}.")
+    try:
+        return diagnose(kept.y, kept.x, kept.q)
+    except GGMLQError as error:
+        return Diagnosis(False, "unknown", 0.5, f"It was not diagnosed: {error}")
 
 
 def _told(made: Product, told: Diagnosis, found: Verdict) -> Product:

@@ -61,7 +61,7 @@ def models(tmp_path_factory):
     ids=str,
 )
 def test_no_false_alarm(libllama, models, fresh, name, how):
-    asked = gq.llama.trace(models[name], seed=int(fresh.integers(1 << 30)), **how)
+    asked = gq.llama.trace(models[name], seed=int(fresh.integers(1 << 30)), threads=1, **how)
     products = list(asked)
     assert products
     for p in products:
@@ -148,7 +148,7 @@ def test_two_builds(libllama, models, capsys):
 def test_a_program_that_knows_nothing_of_it(libllama, models):
     llama_cpp = pytest.importorskip("llama_cpp", reason="llama-cpp-python is not installed")
     with attach(models["dense"]) as seen:
-        llm = llama_cpp.Llama(str(models["dense"]), n_ctx=64, verbose=False, n_threads=2)
+        llm = llama_cpp.Llama(str(models["dense"]), n_ctx=64, verbose=False, n_threads=1)
         llm.create_completion([5, 6, 7], max_tokens=2)
         count = len(seen)
     assert count > 20
