@@ -12,6 +12,7 @@ from .outcome import Outcome
 from .report import reasons
 
 MOST = 2000  # rows of a table: a browser stays quick
+SPAN = (0.01, 1.0)  # of the distance up to which a kernel fits: where colours begin and end
 VERDICTS = ("ok", "wrong", "differs", "failed", "not run")
 METHOD = (
     "NMSE: the worst row of weights, squared distance from the arithmetic that the kernel uses over "
@@ -60,12 +61,13 @@ def _types(outcomes: Sequence[Outcome]) -> list[Block]:
     rows_of = sorted({o.case.m for o in judged})
     worst = {(name, m): _worst([o for o in judged if (o.case.format.name, o.case.m) == (name, m)])
              for name in names for m in rows_of}  # fmt: skip
-    values = [None if o is None else _distance(o) for o in worst.values()]
-    levels, legend = shades(values, log=True)
+    values = [None if o is None else _share(o) for o in worst.values()]
+    levels, legend = shades(values, log=True, span=SPAN)
     cells = {key: None if o is None else _shade(o, level)
              for (key, o), level in zip(worst.items(), levels, strict=True)}  # fmt: skip
     grid = Grid(
-        "Distance from the arithmetic (NMSE, the worst case) by type and rows of activations", "type",
+        "Distance from the arithmetic (NMSE, the worst case) by type and rows of activations; "
+        "colours: as a part of what still fits, the strongest beyond it or wrong", "type",
         [f"M={m}" for m in rows_of], [(name, [cells[name, m] for m in rows_of]) for name in names],
         legend, "amber",
     )  # fmt: skip
@@ -76,10 +78,13 @@ def _worst(outcomes: Sequence[Outcome]) -> Outcome | None:
     return max(outcomes, key=lambda o: (o.bad, -1.0 if math.isnan(o.distance) else o.distance), default=None)
 
 
-def _distance(outcome: Outcome) -> float | None:
-    if outcome.verdict == "failed":
+def _share(outcome: Outcome) -> float | None:
+    """The distance as a part of that up to which a kernel fits its arithmetic."""
+    if outcome.bad:
         return math.inf
-    return None if math.isnan(outcome.distance) else outcome.distance
+    if math.isnan(outcome.distance):
+        return None
+    return outcome.distance / FIT.get(outcome.arithmetic, 1.0)
 
 
 def _shade(outcome: Outcome, level: int | None) -> Shade:
