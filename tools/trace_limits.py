@@ -86,16 +86,14 @@ def main() -> int:
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--check", action="store_true")
     args = parser.parse_args()
-    page = PAGE.read_text()
-    before, _, rest = page.partition(BEGIN)
-    old, _, after = rest.partition(END)
     if args.check:
-        return 0 if old.strip() else 1
+        return 0 if PAGE.read_text().partition(BEGIN)[2].partition(END)[0].strip() else 1
     n, k = map(int, args.shape.split("x"))
     counts = [int(m) for m in args.rows.split(",")]
     lines = []
-    with Bridge(timeout=600) as bridge, tqdm(total=len(counts) * len(args.types.split(",")), unit="case") as bar:
-        for fmt in args.types.split(","):
+    types = args.types.split(",")
+    with Bridge(timeout=600) as bridge, tqdm(total=len(counts) * len(types), unit="case") as bar:
+        for fmt in types:
             line = [gq.formats[fmt].name]
             for m in counts:
                 times, relative = smallest(Case(bridge, fmt, m, n, k), args.trials, args.seed)
@@ -104,9 +102,9 @@ def main() -> int:
             lines.append(line)
     made = table(["type", *(f"M={m}" for m in counts)], lines)
     print(made)
-    PAGE.write_text(
-        f"{before}{BEGIN}\n{''.join(f'    {line}' + chr(10) for line in made.splitlines())}\n{END}{after}"
-    )
+    drawn = "".join(f"    {line}\n" for line in made.splitlines())
+    before, after = PAGE.read_text().partition(BEGIN)[0], PAGE.read_text().partition(END)[2]
+    PAGE.write_text(f"{before}{BEGIN}\n{drawn}\n{END}{after}")
     return 0
 
 

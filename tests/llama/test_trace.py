@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import shutil
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -179,6 +180,25 @@ def test_a_command_of_llama_cpp(with_a_tool, models, capsys):
     assert "ended with status 8" in capsys.readouterr().err
     assert main([*words[:-1], "no-such-tool"]) == 2
     assert "there is no libno-such-tool-impl.so" in capsys.readouterr().err
+
+
+def test_after_a_wrong_product_the_plain_layout_is_tried(libllama, models, monkeypatch):
+    """A judge that finds fault with every layout of its own: the plain one is told to be right."""
+    from ggmlq.trace import session
+
+    class Strict(session.Judge):
+        def record(self, node):
+            found = super().record(node)
+            return replace(found, verdict="wrong") if found.buffer == "CPU_REPACK" else found
+
+    monkeypatch.setattr(session, "Judge", Strict)
+    asked = gq.llama.trace(models["dense"], tokens=2, threads=1, verify=False)
+    wrong = [p for p in asked if p.verdict == "wrong"]
+    if not wrong:
+        pytest.skip("this processor has no repacked layout")
+    (note,) = asked.notes
+    assert note.endswith("in the plain layout (--without CPU_REPACK) all are right there.")
+    assert note.startswith(f"{len({p.node for p in wrong})} nodes are wrong in CPU_REPACK")
 
 
 # --- what goes wrong in other ways -----------------------------------------------------------
