@@ -25,10 +25,10 @@ from .ops import dequantize, equal, linear, quantize, quantize_scaled, scaled_li
 from .scaled import ScaledArray
 
 if TYPE_CHECKING:
-    from . import convert, diff, functions, gguf, reference
+    from . import convert, diff, functions, gguf, reference, safetensors
     from .accuracy import error_table
     from .faults import Diagnosis, diagnose
-    from .gguf import open, save
+    from .files import open, save
     from .threads import set_num_threads
 
 __version__ = "0.1.0"
@@ -58,15 +58,16 @@ __all__ = [
     "quantize",
     "quantize_scaled",
     "reference",
+    "safetensors",
     "save",
     "scaled_linear",
     "set_num_threads",
 ]
 
 # Found in these modules when first asked for: `import ggmlq` stays quick.
-_LATER = {"Diagnosis": "faults", "diagnose": "faults", "open": "gguf", "save": "gguf"}
+_LATER = {"Diagnosis": "faults", "diagnose": "faults", "open": "files", "save": "files"}
 _LATER |= {"set_num_threads": "threads", "error_table": "accuracy"}
-_LATER |= dict.fromkeys(("convert", "diff", "functions", "gguf", "reference"), "")  # modules
+_LATER |= dict.fromkeys(("convert", "diff", "functions", "gguf", "reference", "safetensors"), "")  # modules
 
 
 def __getattr__(name: str) -> Any:

@@ -173,11 +173,17 @@ def missing(
 ) -> NoReturn:
     """Raise the KeyError that names what is like the key."""
     names = list(known)
-    if len(names) <= COMPARED and len(str(key)) <= LONGEST:  # the comparison takes 50 us a name
-        short_ones = [name for name in names if len(name) <= LONGEST]
-        near = difflib.get_close_matches(str(key), short_ones, n=3, cutoff=0.5)
-        way = f"did you mean {', '.join(map(repr, near))}?" if near else way
-    raise GGUFKeyError(f"{asked}: the file has {len(names)} names, not this one; {way}")
+    raise GGUFKeyError(f"{asked}: the file has {len(names)} names, not this one; {similar(key, names, way)}")
+
+
+def similar(key: object, known: Iterable[str], way: str = "list(...) gives the names") -> str:
+    """The question whether one of the names that are like the key was meant, or the way out."""
+    names = list(known)
+    if len(names) > COMPARED or len(str(key)) > LONGEST:  # the comparison takes 50 us a name
+        return way
+    short_ones = [name for name in names if len(name) <= LONGEST]
+    near = difflib.get_close_matches(str(key), short_ones, n=3, cutoff=0.5)
+    return f"did you mean {', '.join(map(repr, near))}?" if near else way
 
 
 def _pairs(what: str, values: Any) -> Iterable[tuple[str, Any]]:
