@@ -12,7 +12,7 @@ from . import gguf, safetensors
 from .errors import GGUFError
 from .gguf.source import checked_path
 from .gguf.writer import NO_METADATA
-from .safetensors.place import ENDING, INDEX
+from .safetensors.place import ENDING, INDEX, in_folder
 
 PATH = "a model is memory-mapped; pass a str or an os.PathLike, write bytes in memory to a file first"
 
@@ -36,15 +36,17 @@ def _is_safetensors(path: str) -> bool:
     try:
         mode = os.stat(path).st_mode
         if stat.S_ISDIR(mode):
-            return True
+            return in_folder(path)
         if not stat.S_ISREG(mode):
             return False
         with builtins.open(path, "rb") as file:
-            head = file.read(9)
+            head, size = file.read(9), os.fstat(file.fileno()).st_size
     except OSError:  # what is wrong is told by whoever opens it
         return path.endswith((ENDING, INDEX))
-    named = path.endswith((ENDING, INDEX)) and head[:4] != b"GGUF"
-    return named or (head[5:] == b"\0\0\0{" and head[:4] != b"GGUF")
+    if head[:4] == b"GGUF":
+        return False
+    whole = head[5:] == b"\0\0\0{" and int.from_bytes(head[:8], "little") <= size - 8  # of another name
+    return whole or path.endswith((ENDING, INDEX))
 
 
 def save(

@@ -146,7 +146,7 @@ def spm(case):
 BASE = {"hidden_size": H, "intermediate_size": F, "num_attention_heads": HEADS, "num_hidden_layers": LAYERS,
         "num_key_value_heads": KV, "vocab_size": VOCAB, "max_position_embeddings": 512, "rms_norm_eps": 1e-5,
         "bos_token_id": 1, "eos_token_id": 2}  # fmt: skip
-LLAMA3 = {
+SLOW = {
     "rope_type": "llama3",
     "factor": 8.0,
     "low_freq_factor": 1.0,

@@ -11,12 +11,13 @@ import re
 from collections.abc import Mapping
 from typing import NamedTuple
 
-from ..errors import SafetensorsError
+from ..errors import SafetensorsError, SafetensorsOSError
 from ..text import short
 from . import jsons
 
 INDEX = ".safetensors.index.json"
 ENDING = ".safetensors"
+OLD = (".bin", ".pt", ".pth", ".ckpt")
 MOST_FILES = 10_000
 SHOWN = 3
 
@@ -39,9 +40,12 @@ def find(path: str) -> Place:
     return Place(os.path.dirname(path) or ".", (path,), None, ())
 
 
-def is_model(path: str) -> bool:
-    """Whether a path looks like a model of this kind: by its name, for files by their first bytes too."""
-    return path.endswith((ENDING, INDEX)) or os.path.isdir(path)
+def in_folder(path: str) -> bool:
+    """Whether a folder has a model of this kind, or an old one that it tells the way out of."""
+    try:
+        return any(name.endswith((ENDING, INDEX, *OLD)) for name in os.listdir(path))
+    except OSError:
+        return False
 
 
 def _folder(path: str) -> Place:
@@ -67,7 +71,7 @@ def _folder(path: str) -> Place:
         ([name] for name in ("model" + ENDING, "consolidated" + ENDING) if name in found), parts or found
     )
     if not found:
-        raise SafetensorsError(f"{path}: {_other(names)}")
+        raise SafetensorsOSError(f"{path}: is {_other(names)}")
     if len(found) > 1 and not parts:
         raise SafetensorsError(
             f"{path}: it has {len(found)} safetensors files, {_listed(found)}, and no index that joins them; "
@@ -83,7 +87,7 @@ def _other(names: list[str]) -> str:
         return (
             f"a folder with GGUF files and no safetensors; name the file that is meant, such as {models[0]}"
         )
-    old = [name for name in names if name.endswith((".bin", ".pt", ".pth", ".ckpt"))]
+    old = [name for name in names if name.endswith(OLD)]
     if old:
         return (
             f"a folder without safetensors; it has {_listed(old)}, checkpoints of PyTorch, which run code "
