@@ -29,10 +29,11 @@ def open(path: str | os.PathLike[str]) -> Any:
         in a ``with`` block.
     """
     text = checked_path("open(path)", path, PATH)
-    return safetensors.open(text) if _is_safetensors(text) else gguf.open(text)
+    return safetensors.open(text) if is_safetensors(text) else gguf.open(text)
 
 
-def _is_safetensors(path: str) -> bool:
+def is_safetensors(path: str) -> bool:
+    """Whether a path is to be read as safetensors."""
     try:
         mode = os.stat(path).st_mode
         if stat.S_ISDIR(mode):

@@ -9,6 +9,17 @@ from . import check, convert, copy, dequantize, diagnose, diff, error_table, inf
 
 def add_all(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     """Declare all of them."""
-    for module in (info, show, validate, copy, convert, quantize, dequantize, diff, check, diagnose,
-    error_table):
+    for module in (
+        info,
+        show,
+        validate,
+        copy,
+        convert,
+        quantize,
+        dequantize,
+        diff,
+        check,
+        diagnose,
+        error_table,
+    ):
         module.add(commands)

@@ -7,21 +7,22 @@ import os
 from math import prod
 from typing import Any
 
-from .. import gguf
+from .. import files
 from ..errors import GGUFError
 from ..gguf import Array, GGUFFile
+from ..safetensors import SafetensorsFile
 from ..text import size, table
-from . import _plain
+from . import _plain, _safetensors
 
 
 def add(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     """Declare the command."""
     parser = commands.add_parser(
         "info",
-        help="architecture, sizes, tensors and metadata of a GGUF file",
-        description="What is in a GGUF file. A part of a split model stands for the whole.",
+        help="architecture, sizes, tensors and metadata of a model",
+        description="What is in a GGUF file or in safetensors. A part of a split model stands for the whole.",
     )
-    parser.add_argument("file", help="a .gguf file")
+    parser.add_argument("file", help="a .gguf file, or safetensors: a file, an index, a folder")
     parser.add_argument("--tensors", action="store_true", help="only the table of tensors")
     parser.add_argument("--metadata", action="store_true", help="only the metadata")
     parser.add_argument("--json", action="store_true", help="print JSON")
@@ -30,17 +31,24 @@ def add(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Run the command."""
-    with gguf.open(args.file) as file:
+    everything = args.tensors == args.metadata
+    with files.open(args.file) as file:
+        if isinstance(file, SafetensorsFile):
+            facts = _safetensors.facts(file, everything or args.tensors, everything or args.metadata)
+            return _told(facts, _safetensors.described(facts), args)
         facts = _summary(file)
-        everything = args.tensors == args.metadata
         if everything or args.tensors:
             facts["tensors"] = _tensors(file)
         if everything or args.metadata:
             facts["metadata"] = {key: _value(file, key) for key in file.metadata}
+    return _told(facts, _describe(facts, everything), args)
+
+
+def _told(facts: dict[str, Any], text: list[str], args: argparse.Namespace) -> int:
     if args.json:
         _plain.print_json(facts)
     else:
-        print("\n\n".join(_describe(facts, everything)))
+        print("\n\n".join(text))
     return 0
 
 

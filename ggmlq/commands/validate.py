@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import argparse
 
-from ..gguf.check import check
+from ..files import is_safetensors
+from ..gguf import check as gguf
+from ..safetensors import check as safetensors
 from . import _plain
 
 
@@ -13,17 +15,18 @@ def add(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     parser = commands.add_parser(
         "validate",
         help="check every rule of the format, and every block for NaN and the like",
-        description="Structure, metadata and blocks of a GGUF file. Exit 1 where something is wrong; "
-        "notes alone do not count.",
+        description="Structure, metadata and values of a GGUF file or of safetensors. Exit 1 where something "
+        "is wrong; notes alone do not count.",
     )
-    parser.add_argument("file", help="a .gguf file")
+    parser.add_argument("file", help="a .gguf file, or safetensors: a file, an index, a folder")
     parser.add_argument("--json", action="store_true", help="print JSON")
     parser.set_defaults(run=run)
 
 
 def run(args: argparse.Namespace) -> int:
     """Run the command."""
-    findings = check(args.file)
+    kind = safetensors if is_safetensors(args.file) else gguf
+    findings = kind.check(args.file)
     errors = sum(finding.severity == "error" for finding in findings)
     if args.json:
         _plain.print_json(

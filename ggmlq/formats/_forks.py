@@ -9,8 +9,8 @@ from __future__ import annotations
 IK = "ik_llama.cpp"
 TURBO = "forks with TurboQuant"
 CLAIMED = {
-    43: f"BPOSIT8 (invar), TQ3_0, TURBO2_0 or TURBO4 ({TURBO}), IQ1_XS (unsloth's llama.cpp), T5B, NF4DQ, EOQ",
-    44: f"TURBO3_0 or TQ3_1S ({TURBO}), IQ1_XXS (unsloth's llama.cpp)",
+    43: f"BPOSIT8 (invar), TQ3_0, TURBO2_0 or TURBO4 ({TURBO}), IQ1_XS (unsloth), T5B, NF4DQ, EOQ",
+    44: f"TURBO3_0 or TQ3_1S ({TURBO}), IQ1_XXS (unsloth)",
     45: f"TQ3_1S or TQ4_1S ({TURBO})",
     46: f"TQ4_1S or Q1_0 ({TURBO})",
     47: f"TURBO4_0 ({TURBO})",

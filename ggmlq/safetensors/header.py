@@ -72,8 +72,12 @@ def parse(source: Source) -> Header:
     if said:
         source.fail(0, said)
     length = source.u64(0, "the length of the header")
-    if length > MOST_HEADER or source.map[8:9] not in (b"{", b""):
+    if source.map[8:9] not in (b"{", b""):
         source.fail(0, foreign.told(source.map, "safetensors"))
+    if length > MOST_HEADER:
+        source.fail(
+            0, f"the header claims {length} bytes; the format allows {MOST_HEADER}; the file is damaged"
+        )
     source.need(8, length, "the header")
     found = _parsed(source, length)
     metadata = _metadata(source, found.pop(METADATA, {}))
