@@ -19,7 +19,11 @@ def file_of(tensors, **extra):
     """Bytes of a file: name -> (type, shape, raw)."""
     header, data = dict(extra), b""
     for name, (dtype, shape, raw) in tensors.items():
-        header[name] = {"dtype": dtype, "shape": list(shape), "data_offsets": [len(data), len(data) + len(raw)]}
+        header[name] = {
+            "dtype": dtype,
+            "shape": list(shape),
+            "data_offsets": [len(data), len(data) + len(raw)],
+        }
         data += raw
     text = json.dumps(header).encode()
     return len(text).to_bytes(8, "little") + text + data
@@ -46,7 +50,10 @@ def test_types(tmp_path, fresh, dtype, kind):
 def test_bfloat16_and_8_bit_floats(tmp_path, fresh):
     values = fresh.standard_normal((4, 8)).astype(np.float32)
     codes = gq.codes["e5m2"].encode(values)
-    tensors = {"b": ("BF16", (4, 8), checkpoints.encoded(values, "BF16")), "c": ("F8_E5M2", (4, 8), codes.tobytes())}
+    tensors = {
+        "b": ("BF16", (4, 8), checkpoints.encoded(values, "BF16")),
+        "c": ("F8_E5M2", (4, 8), codes.tobytes()),
+    }
     tensors["s"] = ("F8_E8M0", (2,), b"\x7f\x80")
     path = tmp_path / "m.safetensors"
     path.write_bytes(file_of(tensors, __metadata__={"format": "pt"}))
@@ -94,8 +101,13 @@ def test_other_names_and_types_of_scales(tmp_path, dtype, name):
 def test_compressed_tensors_and_stacked_experts(tmp_path):
     codes = np.full((2, 4, 6), 0x38, np.uint8)
     scales = np.arange(1, 5, dtype="<f4").reshape(2, 2, 1)
-    tensors = {"e": ("F8_E4M3", codes.shape, codes.tobytes()), "e_scale": ("F32", scales.shape, scales.tobytes())}
-    groups = {"group_0": {"weights": {"strategy": "block", "block_structure": [2, 6]}, "input_activations": {}}}
+    tensors = {
+        "e": ("F8_E4M3", codes.shape, codes.tobytes()),
+        "e_scale": ("F32", scales.shape, scales.tobytes()),
+    }
+    groups = {
+        "group_0": {"weights": {"strategy": "block", "block_structure": [2, 6]}, "input_activations": {}}
+    }
     said = {"quant_method": "compressed-tensors", "format": "float-quantized", "config_groups": groups}
     (tmp_path / "m.safetensors").write_bytes(file_of(tensors))
     (tmp_path / "config.json").write_text(json.dumps({"quantization_config": said}))
@@ -143,7 +155,9 @@ def test_a_folder_without_an_index(tmp_path):
 
 def test_the_mapping(tmp_path):
     path = tmp_path / "m.safetensors"
-    gq.save(path, {"layer.up": np.eye(2, dtype="f4"), "layer.down": np.ones(3, "f2"), "mask": np.ones(2, bool)})
+    gq.save(
+        path, {"layer.up": np.eye(2, dtype="f4"), "layer.down": np.ones(3, "f2"), "mask": np.ones(2, bool)}
+    )
     with gq.open(path) as f:
         held = f["layer.up"]
         assert f["layer.up"] is held
