@@ -164,7 +164,7 @@ def test_the_mapping(tmp_path):
         assert "none" not in f
         assert f.get("none") is None
         assert list(f.to("cpu", filter="layer.*")) == ["layer.up", "layer.down"]
-        with pytest.raises(KeyError, match="did you mean 'layer.up'"):
+        with pytest.raises(KeyError, match=r"did you mean 'layer\.up'"):
             f["layer.uq"]
     with pytest.raises(gq.GGMLQError, match="is closed"):
         f["layer.up"]

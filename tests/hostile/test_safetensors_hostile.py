@@ -1,4 +1,4 @@
-"""safetensors that lie: lengths, offsets, JSON, indexes, files that are something else, and mutants of right ones."""
+"""safetensors that lie: lengths, offsets, JSON, indexes, files of other kinds, mutants of right ones."""
 
 from __future__ import annotations
 
@@ -47,10 +47,12 @@ def refused(tmp_path):
         ({"shape": [3]}, "they must agree"), ({"shape": [2, 2**62]}, "more than 64 bits"),
         ({"shape": [-2]}, "up to 32 lengths"), ({"shape": [True]}, "up to 32 lengths"),
         ({"shape": [2.0]}, "up to 32 lengths"), ({"shape": 2}, "up to 32 lengths"),
-        ({"shape": [1] * 33}, "up to 32 lengths"), ({"dtype": "F33"}, "ggmlq knows"), ({"dtype": 3}, "ggmlq knows"),
+        ({"shape": [1] * 33}, "up to 32 lengths"), ({"dtype": "F33"}, "ggmlq knows"),
+        ({"dtype": 3}, "ggmlq knows"),
         ({"data_offsets": [8, 0]}, "begin, end"), ({"data_offsets": [0]}, "begin, end"),
         ({"data_offsets": [0, 2**80]}, "begin, end"), ({"data_offsets": [-8, 0]}, "begin, end"),
-        ({"data_offsets": [8, 16]}, "leaves a gap"), ({"extra": 1}, "it needs"), ({"dtype": "F64"}, "must agree"),
+        ({"data_offsets": [8, 16]}, "leaves a gap"), ({"extra": 1}, "it needs"),
+        ({"dtype": "F64"}, "must agree"),
     ],
 )  # fmt: skip
 def test_entries(refused, change, match):
@@ -63,7 +65,8 @@ def test_entries(refused, change, match):
         (b'{"w": 3}', "it needs"), (b"{", "no JSON"), (b"{]", "no JSON"), (b'{"a":1,"a":2}', "twice"),
         (b'{"__metadata__":{"a":1}}', "texts to texts"), (b'{"__metadata__":[]}', "texts to texts"),
         (b'{"a":NaN}', "NaN"), (b'{"a":Infinity}', "Infinity"), (b'{"a":"\xff"}', "not UTF-8"),
-        (b'{"a":' + b"9" * 5000 + b"}", "thousands of digits"), (b'{"a":' * 90000, "too deep|no JSON|brackets"),
+        (b'{"a":' + b"9" * 5000 + b"}", "thousands of digits"),
+        (b'{"a":' * 90000, "too deep|no JSON|brackets"),
         (b'{"\\ud800":{"dtype":"F32","shape":[],"data_offsets":[0,4]}}', "lone surrogate"),
         (b"{" + b'"a":[[],[]],' * 2_000_000, "brackets"), (b"{" + b"," * 9_000_000, "commas"),
     ],
@@ -76,12 +79,15 @@ def test_headers(refused, raw, match):
     ("raw", "match"),
     [
         (b"", "empty"), (b"\1", "needs 8 bytes|no safetensors"), (packed(b"{}", length=3), "cut short"),
-        (packed(b"{}", length=2**63), "claims|no safetensors"), (packed(b"{}", length=10**9), "claims 1000000000"),
+        (packed(b"{}", length=2**63), "claims|no safetensors"),
+        (packed(b"{}", length=10**9), "claims 1000000000"),
         (packed(b"[]"), "no safetensors"), (packed({"w": ONE}, bytes(9)), "1 bytes follow"),
-        (packed({"w": ONE, "v": ONE}, bytes(8)), "overlaps"), (packed({"w": ONE, "v": ONE}, bytes(16)), "overlaps"),
+        (packed({"w": ONE, "v": ONE}, bytes(8)), "overlaps"),
+        (packed({"w": ONE, "v": ONE}, bytes(16)), "overlaps"),
         (b"version https://git-lfs.github.com/spec/v1\noid sha256:0\nsize 9\n", "Git LFS.*git lfs pull"),
         (b"<!DOCTYPE html><html>", "a web page"), (b"Entry not found", "a text, 'Entry not found'"),
-        (b"\x80\x02}q\x00", "a pickle"), (b"PK\3\4" + bytes(30) + b"archive/data.pkl", "PyTorch"), (bytes(99), "zeros"),
+        (b"\x80\x02}q\x00", "a pickle"), (b"PK\3\4" + bytes(30) + b"archive/data.pkl", "PyTorch"),
+        (bytes(99), "zeros"),
     ],
 )  # fmt: skip
 def test_files(refused, raw, match):
@@ -111,10 +117,13 @@ def test_a_cut_at_every_byte(tmp_path):
     ("said", "match"),
     [
         ([], "holds"), ({}, "no weight_map"), ({"weight_map": []}, "no weight_map"),
-        ({"weight_map": {"w": 3}}, "names the file"), ({"weight_map": {"w": "../m.safetensors"}}, "names the file"),
-        ({"weight_map": {"w": "/etc/m.safetensors"}}, "names the file"), ({"weight_map": {"w": ""}}, "names the file"),
+        ({"weight_map": {"w": 3}}, "names the file"),
+        ({"weight_map": {"w": "../m.safetensors"}}, "names the file"),
+        ({"weight_map": {"w": "/etc/m.safetensors"}}, "names the file"),
+        ({"weight_map": {"w": ""}}, "names the file"),
         ({"weight_map": {"w": "a/../../m.safetensors"}}, "names the file"),
-        ({"weight_map": {"w": "c:\\m.safetensors"}}, "names the file"), ({"weight_map": {"w": "passwd"}}, "names the"),
+        ({"weight_map": {"w": "c:\\m.safetensors"}}, "names the file"),
+        ({"weight_map": {"w": "passwd"}}, "names the"),
         ({"weight_map": {"w": "no\n.safetensors"}}, "names the file"), ({"weight_map": {}}, "none is there"),
         ({"weight_map": {"w": "none.safetensors"}}, "none is there"),
         ({"weight_map": {"v": "m.safetensors"}}, "lacks the tensor 'v'"),
