@@ -123,6 +123,16 @@ def test_the_converters_text_in_tokens():
     ]
 
 
+@pytest.mark.parametrize(
+    "rule", [r"(a+)+$", r"(?:\s*)*x", r"[^x]*[^y]*[^z]*$", r"(a|b*)(a|b*)", r"a{1,}b*c*d", "\\p{L"]
+)
+def test_patterns_that_may_take_for_ever(rule):
+    tokenizer = checkpoints.bpe("qwen2")["tokenizer.json"]
+    tokenizer["pre_tokenizer"]["pretokenizers"][0]["pattern"]["Regex"] = rule
+    with pytest.raises(gq.GGMLQError, match="unknown"):
+        pretokenizer.name_of("folder", tokenizer)
+
+
 def test_types(folder):
     source, target = folder("llama")
     for kind, names in (("q8_0", {"q8_0", "f32"}), ("q4_0", {"q4_0", "f32"}), ("f32", {"f32"})):

@@ -42,6 +42,7 @@ def test_types(tmp_path, fresh, dtype, kind):
     if dtype in FLOATS:
         assert (f["x"].format.name, f["x"].shape) == (dtype.lower(), shape)
     gq.save(tmp_path / "copy.safetensors", f)
+    assert gq.open(tmp_path / "copy.safetensors").raw("x").tobytes() == x.tobytes()
     g = gq.open(tmp_path / "copy.safetensors")
     assert list(g) == list(f)
     np.testing.assert_array_equal(g.stored("x"), x)

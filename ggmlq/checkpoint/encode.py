@@ -15,6 +15,7 @@ from typing import Any
 WORDS = r"'s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+"
 NORMALIZERS = ("NFC", "NFD", "NFKC", "NFKD")
 MOST_PATTERN = 4096  # characters
+MOST_REPEATED = 2  # without end, in a branch of a pattern: the time grows with that power of the text
 
 
 class UnknownStep(Exception):
@@ -126,6 +127,7 @@ def _words(tokenizer: dict[str, Any], text: str) -> list[str]:
 
 def _split(rule: str, text: str, gone: bool = False) -> Iterator[str]:
     """The matches and what lies between them."""
+    _check_quick(rule)
     try:
         compiled = re.compile(_written_out(rule, text))
     except re.error as error:
@@ -139,6 +141,26 @@ def _split(rule: str, text: str, gone: bool = False) -> Iterator[str]:
         at = match.end()
     if at < len(text):
         yield text[at:]
+
+
+def _check_quick(rule: str) -> None:
+    """Refuse what may take for ever on a short text: repetition within groups, or often in a branch."""
+    depth = count = 0
+    inside = False
+    for found in re.finditer(r"\\p\{\w+\}|\\.|.", rule, re.DOTALL):
+        said = found.group()
+        if inside:
+            inside = said != "]"
+        elif said == "[":
+            inside = True
+        elif said in "()":
+            depth += 1 if said == "(" else -1
+        elif said == "|" and depth == 0:
+            count = 0
+        elif said in "*+" or (said == "{" and re.match(r"\{\d*,\}", rule[found.start() :])):
+            count += 1
+            if depth or count > MOST_REPEATED or rule[found.start() - 1 : found.start()] == ")":
+                raise UnknownStep("a pattern that may take for ever")
 
 
 def _written_out(rule: str, text: str) -> str:

@@ -52,11 +52,20 @@ def _known() -> dict[str, Any]:
 def name_of(folder: str, tokenizer: dict[str, Any]) -> str:
     """The name; ConvertError with the hash and the rule where nothing knows it."""
     number, reason = "", ""
+    name = None
     try:
+        name = by_rule(tokenizer)
         number = fingerprint(tokenizer)
     except encode.UnknownStep as error:
         reason = f"; {error}"
-    name = _known()["names"].get(number) or by_rule(tokenizer)
+    except (
+        AttributeError,
+        LookupError,
+        TypeError,
+        ValueError,
+    ):  # a number where a list belongs, and the like
+        reason = "; its parts are not what a tokenizer has"
+    name = _known()["names"].get(number) or name
     if name is None:
         raise ConvertError(
             f"{folder}: the pre-tokenizer of tokenizer.json is unknown: its rule is {_shown(tokenizer)}, its "

@@ -51,7 +51,14 @@ def special(config: Config, length: int | None, with_merges: bool) -> dict[str, 
     """The keys; numbers from ``length`` on, where one is given, are no tokens."""
     found = Special(config)
     if found.tokenizer:
-        _around(found)
+        try:
+            _around(found)
+        except (AttributeError, LookupError, TypeError):  # a number where a list belongs, and the like
+            raise ConvertError(
+                f"{config.folder}: the post_processor of tokenizer.json is "
+                f"{short(found.tokenizer.get('post_processor'))}; it says what is put around a text; the "
+                "file is damaged"
+            ) from None
     for kind in found.kinds:
         said = found.said.get(f"add_{kind}_token")
         if isinstance(said, bool):

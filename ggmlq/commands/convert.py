@@ -11,6 +11,7 @@ from .. import checkpoint, files
 from ..checkpoint import back, togguf
 from ..errors import ConvertError
 from ..gguf import GGUFFile
+from ..safetensors.place import ENDING
 from ..text import size, table
 from ..threads import set_num_threads
 from . import _convert, _plain
@@ -91,6 +92,10 @@ def _check_apart(sources: tuple[str, ...], target: str) -> None:
 
 
 def _forward(file: Any, args: argparse.Namespace) -> dict[str, Any]:
+    if args.output.endswith(ENDING):
+        raise ConvertError(
+            f"convert {args.input!r} to {args.output!r}: both are safetensors; name a .gguf file"
+        )
     plan = togguf.plan(file, args.type or "auto", args.pre)
     written = [] if args.dry_run else togguf.write(plan, args.output)
     tensors = [

@@ -156,6 +156,11 @@ class SafetensorsFile(Mapping[str, Tensor]):
             )
         return self._bytes(part, entry).view(entry.type.dtype).reshape(entry.shape)
 
+    def raw(self, name: str) -> NDArray[np.uint8]:
+        """The bytes of a tensor, whatever its type."""
+        state = self._opened()
+        return self._bytes(self._part(state, name), self.info(name))
+
     def info(self, name: str) -> Entry:
         """What the header says about a tensor."""
         state = self._opened()

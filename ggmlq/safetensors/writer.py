@@ -28,6 +28,7 @@ from ..scaled import ScaledArray
 from ..tensors import bits_of, is_tensor
 from ..text import short
 from .dtypes import BY_CODE, BY_DTYPE, BY_FORMAT, TYPES
+from .file import SafetensorsFile
 from .header import METADATA
 from .scales import SUFFIXES, ZERO_POINT
 
@@ -80,7 +81,11 @@ def save(
     final = checked_path("save(path, tensors)", path, "the path comes first; pass a str or an os.PathLike")
     asked = f"save({final!r})"
     try:
-        items = _items(tensors.items() if isinstance(tensors, Mapping) else tensors)
+        if isinstance(tensors, SafetensorsFile):  # as it is, under the names that scales have there
+            entries = map(tensors.info, tensors)
+            items = [Item(e.name, e.dtype, e.shape, tensors.raw(e.name)) for e in entries]
+        else:
+            items = _items(tensors.items() if isinstance(tensors, Mapping) else tensors)
         header = _header(items, _texts(metadata or {}))
         target.check(final)
         target.check_room([(final, len(header) + sum(item.nbytes for item in items))])
