@@ -40,12 +40,26 @@ def main() -> int:
             runpy.run_path(str(llama / "convert_hf_to_gguf.py"), run_name="__main__")
             found[case] = figures(out)
     path = TREE / "tests" / "golden" / "checkpoints.json"
-    path.write_text(json.dumps(found, indent=1, ensure_ascii=True) + "\n")
+    path.write_text(written(found))
     print(f"wrote {path}")
     return 0
 
 
-def figures(path: Path) -> dict[str, object]:
+def written(found: dict[str, dict[str, dict[str, object]]]) -> str:
+    """JSON with a line for each tensor and key."""
+    cases = []
+    for case, parts in found.items():
+        lines = [
+            f'  "{part}": {{\n'
+            + ",\n".join(f"   {json.dumps(k)}: {json.dumps(v)}" for k, v in rows.items())
+            + "\n  }"
+            for part, rows in parts.items()
+        ]
+        cases.append(f' "{case}": {{\n' + ",\n".join(lines) + "\n }")
+    return "{\n" + ",\n".join(cases) + "\n}\n"
+
+
+def figures(path: Path) -> dict[str, dict[str, object]]:
     """Keys with type and value (long ones as a hash), tensors with type, shape and hash."""
     from gguf import GGUFReader
 

@@ -137,8 +137,7 @@ def _renamed(file: GGUFFile, family: Family, name: str) -> Iterator[tuple[str, V
     if not block or old is None:
         raise ConvertError(
             f"{file.path}: tensor {name!r} is unknown in {family.arch}; all must be known for names of "
-            "Hugging Face; "
-            "`ggmlq dequantize` keeps the names of GGUF"
+            "Hugging Face; `ggmlq dequantize` keeps the names of GGUF"
         )
     yield f"{layer}{old}.{kind}", _ordered(file, family, inner, found)
 
@@ -151,8 +150,7 @@ def _ordered(file: GGUFFile, family: Family, inner: str, found: Values) -> Value
     if type(heads) is not int or heads < 1 or found.shape[0] % (2 * heads):
         raise ConvertError(
             f"{file.path}: {keys[inner == 'attn_k']} is {heads!r}, and {inner} has {found.shape[0]} rows; "
-            "rows are "
-            "heads of pairs; the metadata is of another model"
+            "rows are heads of pairs; the metadata is of another model"
         )
     return values.separated(found, heads)
 

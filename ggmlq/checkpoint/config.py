@@ -48,8 +48,7 @@ class Config:
         if family is None or not isinstance(name, str):
             raise ConvertError(
                 f"{self.path}: its architecture is {short(name or kind)}; known are {', '.join(FAMILIES)}; "
-                "for "
-                "others there is llama.cpp's convert_hf_to_gguf.py"
+                "for others there is llama.cpp's convert_hf_to_gguf.py"
             )
         return name, family
 

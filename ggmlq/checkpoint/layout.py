@@ -101,8 +101,8 @@ def _is_unused(file: SafetensorsFile, config: Config, plain: str, name: str) -> 
     if plain.endswith(PACKED):
         raise ConvertError(
             f"{file.path}: {short(name)} is packed in fewer than 8 bits "
-            f"({config.raw.get('quantization_config')!r:.200})"
-            "; FP8 and int8 with scales are read; take the checkpoint that it was made from"
+            f"({config.raw.get('quantization_config')!r:.200}); FP8 and int8 with scales are read; take the "
+            "checkpoint that it was made from"
         )
     weights = [name.removesuffix(end) for end in SUFFIXES] + [name.removesuffix(ZERO_POINT)]
     weights += [name.removesuffix(end) + "weight" for end in BESIDE if name.endswith("." + end)]
@@ -115,8 +115,7 @@ def _check_scaled(file: SafetensorsFile, config: Config, name: str) -> None:
     if entry.type.code is not None and file.quantization.method and not name_of_scale(name, entries):
         raise ConvertError(
             f"{file.path}: {short(name)} is {entry.dtype} without a scale, and {config.path} says that "
-            "weights have "
-            "some; without it all numbers would be wrong; fetch all files of the checkpoint"
+            "weights have some; without it all numbers would be wrong; fetch all files of the checkpoint"
         )
 
 
@@ -129,8 +128,7 @@ def _refuse(file: SafetensorsFile, config: Config, name: str) -> NoReturn:
     raise ConvertError(
         f"{file.path}: the tensor {short(name, 200)} of shape {file.info(name).shape} is unknown in a "
         f"{config.architecture} of {config.layers} layers; every tensor must be known, or the model would be "
-        "wrong; "
-        "check config.json, or convert it with llama.cpp's convert_hf_to_gguf.py"
+        "wrong; check config.json, or convert it with llama.cpp's convert_hf_to_gguf.py"
     )
 
 
@@ -166,8 +164,7 @@ def _stack(file: SafetensorsFile, config: Config, target: str, names: dict[int, 
     if sorted(names) != list(range(len(names))):
         raise ConvertError(
             f"{config.path}: {len(names)} experts, and {target} has the numbers {short(sorted(names))}; they "
-            "run "
-            "from 0 up; files of two models are mixed"
+            "run from 0 up; files of two models are mixed"
         )
     parts = [values.stored(file, names[i]) for i in range(len(names))]
     shapes = {part.shape for part in parts}
@@ -189,8 +186,8 @@ def _of_stacked(
     ):
         raise ConvertError(
             f"{file.path}: {short(name)} has shape {found.shape}; experts are [{_count(config)}, rows, "
-            "columns]"
-            f"{', gate and up rows after each other' if bare == GATE_AND_UP else ''}; check config.json"
+            f"columns]{', gate and up rows after each other' if bare == GATE_AND_UP else ''}; check "
+            "config.json"
         )
     if bare == STACKED_DOWN:
         yield f"{block}ffn_down_exps.weight", found
@@ -210,8 +207,7 @@ def _check_whole(
             lacking = sorted(set(range(_count(config))) - set(names))[:3]
             raise ConvertError(
                 f"{file.path}: {target} has {len(names)} of {_count(config)} experts; the first that are "
-                "missing are "
-                f"{lacking}; fetch all files of the checkpoint"
+                f"missing are {lacking}; fetch all files of the checkpoint"
             )
     needed = ["token_embd", "output_norm"]
     for n in range(config.layers):
@@ -253,8 +249,7 @@ def _rope_factors(config: Config) -> list[float]:
     if length < 2 or not (base > 0 and factor > 0 and low > 0 and high > 0 and high != low):
         raise ConvertError(
             f"{config.path}: rope_scaling of llama3 is {short(rope)} for heads of {length}; its numbers are "
-            "positive, "
-            "high_freq_factor above low_freq_factor; mend the file"
+            "positive, high_freq_factor above low_freq_factor; mend the file"
         )
     # In float32 throughout, as the converter computes them.
     powers = np.float32(base) ** (np.arange(0, length, 2, dtype=np.float32) / np.float32(length))

@@ -70,8 +70,7 @@ def _rope(config: Config) -> Pairs:
     elif kind in ("su", "longrope"):
         raise ConvertError(
             f"{path}: rope_type {kind!r} has factors by position, which the converter writes for Phi models "
-            "alone; "
-            "convert this one with llama.cpp's convert_hf_to_gguf.py"
+            "alone; convert this one with llama.cpp's convert_hf_to_gguf.py"
         )
     elif kind not in (None, "default", "linear", "yarn", "llama3", "dynamic"):
         raise ConvertError(
@@ -87,8 +86,7 @@ def _yarn(config: Config, rope: dict[str, Any]) -> Pairs:
     if type(length) is not int:
         raise ConvertError(
             f"{config.path}: yarn without original_max_position_embeddings (it is {short(length)}); it is "
-            "needed; "
-            "add it to rope_scaling"
+            "needed; add it to rope_scaling"
         )
     yield "rope.scaling.original_context_length", length, U32
     for key, *names in (

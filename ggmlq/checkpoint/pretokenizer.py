@@ -69,8 +69,7 @@ def name_of(folder: str, tokenizer: dict[str, Any]) -> str:
     if name is None:
         raise ConvertError(
             f"{folder}: the pre-tokenizer of tokenizer.json is unknown: its rule is {_shown(tokenizer)}, its "
-            "hash "
-            f"{number or 'not known'}{reason}; {UNSEEN}"
+            f"hash {number or 'not known'}{reason}; {UNSEEN}"
         )
     return str(name)
 

@@ -97,8 +97,7 @@ def plan(file: SafetensorsFile, type: str = "auto", pre: str | None = None) -> P
     if file.missing:
         raise ConvertError(
             f"{file.path}: {len(file.missing)} of {len(file)} tensors are missing, {file.missing[0]!r} "
-            "first; the "
-            "download is incomplete; fetch the rest"
+            "first; the download is incomplete; fetch the rest"
         )
     config = Config(file)
     words = vocabulary(config, pre)
@@ -107,8 +106,7 @@ def plan(file: SafetensorsFile, type: str = "auto", pre: str | None = None) -> P
     if fmt.name not in rules.FILE_TYPES or fmt.name in rules.WANT_IMATRIX or fmt.needs_imatrix:
         raise ConvertError(
             f"--type {fmt.name}: a checkpoint is converted to one of {', '.join(OWN)} or another type that "
-            "needs no "
-            "importance of columns; convert it to bf16 first, then `ggmlq quantize`"
+            "needs no importance of columns; convert it to bf16 first, then `ggmlq quantize`"
         )
     if not fmt.can_quantize:
         raise UnsupportedError(f"--type {fmt.name}: this version cannot encode it; convert to bf16")
@@ -167,8 +165,7 @@ def parts(tensor: Tensor) -> Iterator[QuantArray]:
             row, column = np.argwhere(~np.isfinite(made))[0].tolist()
             raise ConvertError(
                 f"tensor {tensor.name!r}, row {start + row}, column {column} is {made[row, column]}; only "
-                "finite "
-                "values are converted; the checkpoint is damaged, fetch it again"
+                "finite values are converted; the checkpoint is damaged, fetch it again"
             )
         yield _encoded(tensor, made if len(values.shape) > 1 else made.reshape(-1))
 

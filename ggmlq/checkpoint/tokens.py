@@ -48,7 +48,6 @@ def _add(config: Config, found: dict[int, Added], number: object, entry: Any) ->
     if type(number) is not int or number < 0 or not isinstance(text, str):
         raise ConvertError(
             f"{config.folder}: an added token of its tokenizer is {short(entry)}, number {short(number)}; "
-            "one has a "
-            "number and a text; the file is damaged"
+            "one has a number and a text; the file is damaged"
         )
     found[number] = Added(text, bool(entry.get("special")))

@@ -71,8 +71,7 @@ def _found(config: Config, pre: str | None) -> Tokens:
     if kinds == "spm":
         raise ConvertError(
             f"{config.folder}: there is no tokenizer.model, which models of {config.architecture} have; "
-            "fetch it "
-            "into that folder"
+            "fetch it into that folder"
         )
     said = config.beside("tokenizer.json")
     model = said.get("model")
@@ -84,8 +83,7 @@ def _found(config: Config, pre: str | None) -> Tokens:
     if model.get("type") != "BPE":
         raise ConvertError(
             f"{config.folder}: the tokenizer is {short(model.get('type'))}; known are BPE and "
-            "sentencepiece's "
-            "tokenizer.model; convert it with llama.cpp's convert_hf_to_gguf.py"
+            "sentencepiece's tokenizer.model; convert it with llama.cpp's convert_hf_to_gguf.py"
         )
     texts = _by_id(config, model["vocab"])
     added = added_tokens(config, said)
@@ -99,8 +97,7 @@ def _by_id(config: Config, vocab: dict[str, Any]) -> dict[int, str]:
         if type(number) is not int or number < 0:
             raise ConvertError(
                 f"{config.folder}: tokenizer.json gives the token {short(text)} the number {short(number)}; "
-                "numbers "
-                "are 0 and up; the file is damaged"
+                "numbers are 0 and up; the file is damaged"
             )
     return {number: text for text, number in vocab.items()}
 
@@ -134,8 +131,7 @@ def _check_length(config: Config, known: dict[int, str], length: int) -> None:
     if last >= length:
         raise ConvertError(
             f"{config.folder}: the tokenizer has token {last} ({short(known[last])}), config.json says "
-            "vocab_size "
-            f"{length}; every token needs a row; the two files are of different models"
+            f"vocab_size {length}; every token needs a row; the two files are of different models"
         )
 
 
@@ -150,8 +146,7 @@ def _of_fallback(config: Config, texts: dict[int, str], added: dict[int, Added])
     if base != list(range(len(base))):
         raise ConvertError(
             f"{config.folder}: tokenizer.json numbers its {len(base)} tokens with gaps; they run from 0 up; "
-            "the "
-            "file is damaged"
+            "the file is damaged"
         )
     made = [texts[number] for number in base]
     types = [

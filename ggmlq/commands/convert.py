@@ -48,8 +48,7 @@ def add(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     )
     parser.add_argument(
         "--type", default=None, help="of matrices: auto (default: bf16 or f16, as the checkpoint), f32, f16, "
-        "bf16, "
-        "q8_0, q4_K …; from GGUF f32 (default), f16 or bf16",
+        "bf16, q8_0, q4_K …; from GGUF f32 (default), f16 or bf16",
     )  # fmt: skip
     parser.add_argument(
         "--pre",

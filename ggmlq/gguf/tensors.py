@@ -63,8 +63,8 @@ def _nbytes(source: Source, entry: int, name: str, fmt: Format, ne: list[int]) -
     if row % fmt.block_size:
         source.fail(
             entry,
-            f"tensor {name!r} has rows of {row} elements, {fmt.name} blocks hold {fmt.block_size}; "
-            "the file is damaged",
+            f"tensor {name!r} has rows of {row} elements, {fmt.name} blocks hold {fmt.block_size}; the file "
+            "is damaged",
         )
     return prod(ne) // fmt.block_size * fmt.dtype.itemsize
 
@@ -93,8 +93,8 @@ def check_places(source: Source, infos: list[TensorInfo], start: int, alignment:
             source.fail(
                 info.entry,
                 f"tensor {info.name!r} needs bytes {start + info.offset} to "
-                f"{start + info.offset + info.nbytes}, the file has {source.size}; "
-                "it is cut short or damaged, fetch it again",
+                f"{start + info.offset + info.nbytes}, the file has {source.size}; it is cut short or "
+                "damaged, fetch it again",
             )
     placed = sorted((info for info in infos if info.nbytes), key=lambda info: info.offset)
     for a, b in pairwise(placed):
@@ -121,8 +121,8 @@ def fail_absent(source: Source, info: TensorInfo, start: int) -> NoReturn:
     """Raise for a tensor that a cut file lacks."""
     source.fail(
         info.entry,
-        f"tensor {info.name!r} needs bytes {start + info.offset} to {start + info.offset + info.nbytes}, the "
-        f"file has {source.size}; the download was cut off; fetch the file again",
+        f"tensor {info.name!r} needs bytes {start + info.offset} to {start + info.offset + info.nbytes}, "
+        f"the file has {source.size}; the download was cut off; fetch the file again",
     )
 
 

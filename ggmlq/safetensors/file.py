@@ -151,8 +151,7 @@ class SafetensorsFile(Mapping[str, Tensor]):
         if entry.type.dtype is None:
             raise UnsupportedError(
                 f"{self!r}[{short(name)}]: its type {entry.dtype} is one that NumPy, CuPy and ggml do not "
-                "have; "
-                "convert it where it was made, to F8_E4M3 or BF16"
+                "have; convert it where it was made, to F8_E4M3 or BF16"
             )
         return self._bytes(part, entry).view(entry.type.dtype).reshape(entry.shape)
 
@@ -187,8 +186,7 @@ class SafetensorsFile(Mapping[str, Tensor]):
         if part is None:
             raise SafetensorsError(
                 f"{self!r}[{short(name)}]: the index says that it lies in one of the files that are not "
-                "there, "
-                f"{', '.join(map(os.path.basename, self.absent_files[:3]))}; fetch them"
+                f"there, {', '.join(map(os.path.basename, self.absent_files[:3]))}; fetch them"
             )
         return part
 
@@ -270,8 +268,7 @@ def _joined(where: Place, parts: list[Part]) -> dict[str, Part | None]:
             if where.weights is None and name in places:
                 raise SafetensorsError(
                     f"{part.source.path}: the tensor {short(name)} is in another file of this folder too; "
-                    "names "
-                    "differ within a model; name the file that is meant"
+                    "names differ within a model; name the file that is meant"
                 )
             if where.weights is None or where.weights.get(name) == part.source.path:
                 places[name] = part
@@ -280,8 +277,7 @@ def _joined(where: Place, parts: list[Part]) -> dict[str, Part | None]:
             if path not in where.absent:
                 raise SafetensorsError(
                     f"{path}: it lacks the tensor {short(name)}, which the index says is there; index and "
-                    "files are "
-                    "of different models, or damaged; fetch them again"
+                    "files are of different models, or damaged; fetch them again"
                 )
             places[name] = None
     return places

@@ -78,8 +78,7 @@ def read(path: str, most: int = MOST_BYTES) -> bytes:
         if found.st_size > most:
             raise SafetensorsError(
                 f"{path}: has {found.st_size} bytes, {most} are read of such a file; it is damaged, or not "
-                "what "
-                "its name says"
+                "what its name says"
             )
         with open(path, "rb") as file:
             return file.read(most)

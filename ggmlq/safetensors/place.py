@@ -91,8 +91,7 @@ def _other(names: list[str]) -> str:
     if old:
         return (
             f"a folder without safetensors; it has {_listed(old)}, checkpoints of PyTorch, which run code "
-            "when "
-            "they are read; save them as safetensors (safetensors.torch.save_file)"
+            "when they are read; save them as safetensors (safetensors.torch.save_file)"
         )
     return "a folder without safetensors and GGUF files; name the folder of the model"
 
@@ -115,8 +114,7 @@ def _indexed(path: str) -> Place:
     if not there:
         raise SafetensorsError(
             f"{path}: of the {len(files)} files that it names, {_listed(list(files))}, none is there; fetch "
-            "them "
-            "into its folder"
+            "them into its folder"
         )
     return Place(folder, there, {tensor: files[name] for tensor, name in weights.items()}, absent)
 

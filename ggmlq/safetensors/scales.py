@@ -96,11 +96,9 @@ def array(
     if tile is None:
         raise SafetensorsError(
             f"tensor {entry.name!r}: its shape is {entry.shape}, that of its scales {name!r} is "
-            f"{scales.shape}"
-            f"{f', blocks are {said.block}' if said.block else ''}; a scale is for the whole, for a row, or "
-            "for "
-            "a block of equal size; check weight_block_size in config.json, or read both tensors with "
-            "file.stored(name)"
+            f"{scales.shape}{f', blocks are {said.block}' if said.block else ''}; a scale is for the whole, "
+            "for a row, or for a block of equal size; check weight_block_size in config.json, or read both "
+            "tensors with file.stored(name)"
         )
     over = tiling(tile, prod(entry.shape[:-1]), entry.shape[-1])
     return ScaledArray(
@@ -118,8 +116,7 @@ def _numbers(entry: Entry, read: Callable[[str], NDArray[Any]]) -> NDArray[Any]:
     if entry.dtype not in ("F32", "F16", "F64"):
         raise SafetensorsError(
             f"tensor {entry.name!r}: scales of {entry.dtype}; they are F32, F16, BF16 or F8_E8M0; read it "
-            "with "
-            "file.stored(name)"
+            "with file.stored(name)"
         )
     return found.astype(np.float32, copy=False)
 

@@ -148,8 +148,7 @@ def _item(name: str, x: Any) -> Item:
         if kind is None:
             raise SafetensorsError(
                 f"tensor {name!r} is {x.format.name}; safetensors has no blocks of ggml's; pass "
-                "x.dequantize(), or "
-                "run `ggmlq convert model.gguf FOLDER`"
+                "x.dequantize(), or run `ggmlq convert model.gguf FOLDER`"
             )
         return Item(name, kind, x.shape, x)
     if is_tensor(x):
@@ -160,8 +159,7 @@ def _item(name: str, x: Any) -> Item:
     if not hasattr(x, "dtype") or not hasattr(x, "shape") or isinstance(x, np.ma.MaskedArray):
         raise SafetensorsError(
             f"tensor {name!r} is a {type(x).__name__}; QuantArrays, ScaledArrays, NumPy and CuPy arrays and "
-            "tensors "
-            "of torch are saved; convert it with np.asarray(x)"
+            "tensors of torch are saved; convert it with np.asarray(x)"
         )
     return Item(name, FOREIGN.get(x.dtype.name) or _dtype(name, x), tuple(x.shape), x)
 
