@@ -67,10 +67,9 @@ def save(
     if options:
         raise GGUFError(
             f"save({text!r}): {', '.join(options)} are options of GGUF files; safetensors has none; leave "
-            "them out, "
-            "or name a .gguf file"
+            "them out, or name a .gguf file"
         )
     if metadata is NO_METADATA:
         found = getattr(tensors, "metadata", {})
         metadata = found if isinstance(tensors, safetensors.SafetensorsFile) else {}
-    return safetensors.save(path, tensors, dict(metadata))
+    return safetensors.save(path, tensors, metadata)

@@ -57,7 +57,7 @@ class Item(NamedTuple):
 def save(
     path: str | os.PathLike[str],
     tensors: Mapping[str, Any] | Iterable[tuple[str, Any]],
-    metadata: Mapping[str, str] | None = None,
+    metadata: Any = None,
 ) -> list[str]:
     """Write a safetensors file, so that it is there in full or not at all.
 
@@ -86,7 +86,7 @@ def save(
             items = [Item(e.name, e.dtype, e.shape, tensors.raw(e.name)) for e in entries]
         else:
             items = _items(tensors.items() if isinstance(tensors, Mapping) else tensors)
-        header = _header(items, _texts(metadata or {}))
+        header = _header(items, _texts({} if metadata is None else metadata))
         target.check(final)
         target.check_room([(final, len(header) + sum(item.nbytes for item in items))])
         _write(final, header, items)
@@ -180,7 +180,7 @@ def _dtype(name: str, x: Any) -> str:
     return found
 
 
-def _texts(metadata: Mapping[str, str]) -> Mapping[str, str]:
+def _texts(metadata: Any) -> Mapping[str, str]:
     if not isinstance(metadata, Mapping) or not all(
         isinstance(text, str) for pair in metadata.items() for text in pair
     ):
