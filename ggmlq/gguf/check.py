@@ -46,12 +46,14 @@ def check(path: str) -> list[Finding]:
         found = [finding for part in file.parts for finding in _part(part)]
         found += _metadata(file)
         progress = Progress(sum(file.info(name).nbytes for name in file), "checking blocks")
+        lacks = set(file.missing)
         for name in file.missing:
-            found.append(
-                Finding("error", f"tensor {name!r}", "lies behind the end of the file, which is cut short")
-            )
+            try:
+                file[name]
+            except GGUFError as error:
+                found.append(Finding("error", "structure", str(error)))
         for name in file:
-            found += [] if name in file.missing else _blocks(name, file[name])
+            found += [] if name in lacks else _blocks(name, file[name])
             progress.advance(file.info(name).nbytes)
         progress.close()
     return found
