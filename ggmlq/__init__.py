@@ -25,7 +25,7 @@ from .ops import dequantize, equal, linear, quantize, quantize_scaled, scaled_li
 from .scaled import ScaledArray
 
 if TYPE_CHECKING:
-    from . import convert, diff, functions, gguf, reference, safetensors
+    from . import convert, diff, functions, gguf, llama, reference, report, safetensors
     from .accuracy import error_table
     from .faults import Diagnosis, diagnose
     from .files import open, save
@@ -53,11 +53,13 @@ __all__ = [
     "gguf",
     "kernels",
     "linear",
+    "llama",
     "nmse",
     "open",
     "quantize",
     "quantize_scaled",
     "reference",
+    "report",
     "safetensors",
     "save",
     "scaled_linear",
@@ -67,7 +69,9 @@ __all__ = [
 # Found in these modules when first asked for: `import ggmlq` stays quick.
 _LATER = {"Diagnosis": "faults", "diagnose": "faults", "open": "files", "save": "files"}
 _LATER |= {"set_num_threads": "threads", "error_table": "accuracy"}
-_LATER |= dict.fromkeys(("convert", "diff", "functions", "gguf", "reference", "safetensors"), "")  # modules
+_LATER |= dict.fromkeys(  # modules
+    ("convert", "diff", "functions", "gguf", "llama", "reference", "report", "safetensors"), ""
+)
 
 
 def __getattr__(name: str) -> Any:
