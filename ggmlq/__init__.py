@@ -34,10 +34,10 @@ from .ops import (
 from .scaled import ScaledArray
 
 if TYPE_CHECKING:
-    from . import convert, diff, functions, gguf, llama, reference, report
+    from . import convert, diff, functions, gguf, llama, reference, report, safetensors
     from .accuracy import error_table
     from .faults import Diagnosis, diagnose
-    from .gguf import open, save
+    from .files import open, save
     from .threads import set_num_threads
 
 __version__ = "0.1.0"
@@ -70,6 +70,7 @@ __all__ = [
     "quantize_scaled",
     "reference",
     "report",
+    "safetensors",
     "save",
     "scaled_linear",
     "set_num_threads",
@@ -77,10 +78,10 @@ __all__ = [
 ]
 
 # Found in these modules when first asked for: `import ggmlq` stays quick.
-_LATER = {"Diagnosis": "faults", "diagnose": "faults", "open": "gguf", "save": "gguf"}
+_LATER = {"Diagnosis": "faults", "diagnose": "faults", "open": "files", "save": "files"}
 _LATER |= {"set_num_threads": "threads", "error_table": "accuracy"}
 _LATER |= dict.fromkeys(  # modules
-    ("convert", "diff", "functions", "gguf", "llama", "reference", "report"), ""
+    ("convert", "diff", "functions", "gguf", "llama", "reference", "report", "safetensors"), ""
 )
 
 

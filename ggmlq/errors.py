@@ -99,6 +99,31 @@ class GGUFOSError(GGUFError, OSError):
             self.errno, self.strerror, self.filename = cause.errno, cause.strerror, cause.filename
 
 
+class SafetensorsError(GGMLQError, ValueError):
+    """A safetensors file, or an index of them, that is damaged, or what such a file cannot hold."""
+
+
+class SafetensorsKeyError(SafetensorsError, KeyError):
+    """A tensor that a safetensors file does not have."""
+
+    __str__ = Exception.__str__  # KeyError would print the message in quotes
+
+
+class SafetensorsOSError(SafetensorsError, OSError):
+    """The operating system refused a safetensors file."""
+
+    __str__ = Exception.__str__  # OSError would print errno's text in place of the message
+
+    def __init__(self, message: str, cause: OSError | None = None) -> None:
+        super().__init__(message)
+        if cause is not None:
+            self.errno, self.strerror, self.filename = cause.errno, cause.strerror, cause.filename
+
+
+class SafetensorsNotFoundError(SafetensorsOSError, FileNotFoundError):
+    """There is no such file."""
+
+
 class ConvertError(GGMLQError, ValueError):
     """A file that cannot be made of another one as it was asked for."""
 

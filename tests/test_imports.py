@@ -78,6 +78,14 @@ ALLOWED = {
     },
     # whole files
     "gguf": {"array", "devices", "errors", "formats", "gguf", "progress", "tensors", "text", "threads"},
+    "safetensors": {
+        "array", "codes", "devices", "errors", "formats", "gguf", "progress", "safetensors", "scaled",
+        "tensors", "text", "tiling",
+    },
+    "files.py": {"errors", "gguf", "safetensors"},
+    "checkpoint": {
+        "array", "checkpoint", "convert", "errors", "formats", "gguf", "ops", "safetensors", "scaled", "text",
+    },
     "convert": {"array", "errors", "formats", "gguf", "ops", "text", "threads", "convert"},
     "diff": {"array", "errors", "formats", "gguf", "ops", "pages", "progress", "text", "diff"},
     "report": {
@@ -101,9 +109,9 @@ ALLOWED = {
     },
     # the top
     "commands": {
-        "accuracy", "array", "check", "completion", "convert", "diff", "dumps", "errors", "faults", "formats",
-        "gguf", "llama", "pages", "progress", "report", "scaled", "terminal", "text", "threads", "trace",
-        "commands",
+        "accuracy", "array", "check", "checkpoint", "completion", "convert", "diff", "dumps", "errors",
+        "faults", "files", "formats", "gguf", "llama", "pages", "progress", "report", "safetensors", "scaled",
+        "terminal", "text", "threads", "trace", "commands",
     },
     "testing": None,  # may import anything
     "doctor.py": None,
@@ -211,7 +219,7 @@ def test_files_are_short_and_say_what_they_are(path):
 
 ROOMS = (
     "cpu", "cpu/encode", "cpu/lanes", "cpu/machine", "cpu/panels", "cpu/quantize_scaled", "cpu/slabs",
-    "diff", "faults", "faults/scaled", "pages", "report", "trace",
+    "checkpoint", "diff", "faults", "faults/scaled", "pages", "report", "safetensors", "trace",
 )  # fmt: skip
 
 

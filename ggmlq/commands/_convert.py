@@ -19,7 +19,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         help="TYPE for tensors in whose name REGEX is found; `same` leaves them as they are; "
         "may be given again, the first that fits counts",
     )  # fmt: skip
-    parser.add_argument("--threads", type=_count, metavar="N", help="threads; all cores if not given")
+    parser.add_argument("--threads", type=count, metavar="N", help="threads; all cores if not given")
     parser.add_argument("--dry-run", action="store_true", help="only tell what each tensor would become")
     parser.add_argument("--json", action="store_true", help="print JSON")
 
@@ -31,7 +31,8 @@ def _kept(text: str) -> tuple[str, str]:
     return pattern, kind
 
 
-def _count(text: str) -> int:
+def count(text: str) -> int:
+    """A number of threads."""
     if not text.isdecimal() or not int(text):
         raise argparse.ArgumentTypeError(f"{text!r} is no number of threads; write 1 or more")
     return int(text)

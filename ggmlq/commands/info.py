@@ -11,13 +11,14 @@ from typing import Any, NoReturn
 
 import numpy as np
 
-from .. import gguf
+from .. import files
 from ..errors import GGUFError
 from ..gguf import Array, GGUFFile
 from ..gguf.metadata import missing
+from ..safetensors import SafetensorsFile
 from ..terminal import paint, table
 from ..text import count, number, short, size
-from . import _plain
+from . import _plain, _safetensors
 from ._files import expanded
 from ._fold import folded
 
@@ -33,6 +34,7 @@ examples:
   ggmlq info model.gguf --tensors --sort size    each tensor, the largest first
   ggmlq info model.gguf --filter 'blk.0.*' --filter '*rope*'
   ggmlq info *.gguf
+  ggmlq info checkpoint/                         safetensors: a file, an index, a folder
 """
 
 
@@ -40,12 +42,16 @@ def add(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     """Declare the command."""
     parser = commands.add_parser(
         "info",
-        help="architecture, sizes, tensors and metadata of GGUF files",
-        description="What is in GGUF files, the summary last. A part of a split model stands for the whole.",
+        help="architecture, sizes, tensors and metadata of models",
+        description="What is in GGUF files and in safetensors, the summary last. A part of a split model "
+        "stands for the whole.",
         epilog=EXAMPLES,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    parser.add_argument("file", nargs="+", help=".gguf files, or patterns such as 'models/*.gguf'")
+    parser.add_argument(
+        "file", nargs="+",
+        help=".gguf files, safetensors (a file, an index, a folder), or patterns such as 'models/*.gguf'",
+    )  # fmt: skip
     parser.add_argument("--tensors", action="store_true", help="only the table of tensors, one a line")
     parser.add_argument("--metadata", action="store_true", help="only the metadata")
     parser.add_argument(
@@ -82,19 +88,24 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _facts(path: str, args: argparse.Namespace, everything: bool) -> dict[str, Any]:
-    with gguf.open(path) as file:
-        facts = _summary(file)
-        if everything or args.tensors:
-            facts["tensors"] = [fact for fact in _tensors(file) if _fits(fact["name"], args.filter)]
-            if args.sort:
-                facts["tensors"].sort(key=SORTS[args.sort])
-        if everything or args.metadata:
-            facts["metadata"] = {key: _value(file, key) for key in file.metadata if _fits(key, args.filter)}
+    with files.open(path) as file:
+        if isinstance(file, SafetensorsFile):
+            facts, tensors = _safetensors.summary(file), _safetensors.tensors(file)
+            metadata: dict[str, Any] = dict(file.metadata)
+        else:
+            facts, tensors = _summary(file), _tensors(file)
+            metadata = {key: _value(file, key) for key in file.metadata if _fits(key, args.filter)}
+    if everything or args.tensors:
+        facts["tensors"] = [fact for fact in tensors if _fits(fact["name"], args.filter)]
+        if args.sort:
+            facts["tensors"].sort(key=SORTS[args.sort])
+    if everything or args.metadata:
+        facts["metadata"] = {key: value for key, value in metadata.items() if _fits(key, args.filter)}
     return facts
 
 
 def _nothing_fits(pattern: str, path: str) -> NoReturn:
-    with gguf.open(path) as file:
+    with files.open(path) as file:
         known = [*file, *file.metadata]
     missing(f"--filter {short(pattern)} of {path}", pattern.strip("*"), known, "without it all are listed")
 
@@ -170,14 +181,23 @@ def _value(file: GGUFFile, key: str) -> dict[str, Any]:
 def _describe(facts: dict[str, Any], args: argparse.Namespace, everything: bool, fold: bool) -> list[str]:
     sections = []
     if facts.get("metadata") or args.metadata:
-        rows = [[_plain.name(key), fact["type"], _shown(fact)] for key, fact in facts["metadata"].items()]
-        sections.append(table(["key", "type", "value"], rows))
+        sections.append(_table_of_metadata(facts))
     if facts.get("tensors") or args.tensors:
         sections.append(_table_of_tensors(facts["tensors"], fold, args.sort))
-    if everything:
+    if everything and facts.get("format") == "safetensors":
+        sections += _safetensors.described(facts)
+    elif everything:
         rows = [[r["type"], r["tensors"], number(r["parameters"]), size(r["bytes"])] for r in facts["types"]]
         sections += [table(["type", "tensors", "parameters", "size"], rows), "\n".join(_head(facts))]
     return sections
+
+
+def _table_of_metadata(facts: dict[str, Any]) -> str:
+    entries = facts["metadata"].items()
+    if facts.get("format") == "safetensors":
+        return table(["key", "value"], [[_plain.name(key), _plain.value(text)] for key, text in entries])
+    rows = [[_plain.name(key), fact["type"], _shown(fact)] for key, fact in entries]
+    return table(["key", "type", "value"], rows)
 
 
 def _shown(fact: dict[str, Any]) -> str:

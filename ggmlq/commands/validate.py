@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import argparse
 
-from ..gguf.check import check
+from ..files import is_safetensors
+from ..gguf import check as gguf
+from ..safetensors import check as safetensors
 from ..terminal import paint, wrapped
 from ..text import count
 from . import _plain
@@ -16,10 +18,13 @@ def add(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     parser = commands.add_parser(
         "validate",
         help="check every rule of the format, and every block for NaN and the like",
-        description="Structure, metadata and blocks of GGUF files. Exit 1 where something is wrong; "
-        "notes alone do not count.",
+        description="Structure, metadata and values of GGUF files and of safetensors. Exit 1 where something "
+        "is wrong; notes alone do not count.",
     )
-    parser.add_argument("file", nargs="+", help=".gguf files, or patterns such as 'models/*.gguf'")
+    parser.add_argument(
+        "file", nargs="+",
+        help=".gguf files, safetensors (a file, an index, a folder), or patterns such as 'models/*.gguf'",
+    )  # fmt: skip
     parser.add_argument("--json", action="store_true", help="print JSON: an object, of several files a list")
     parser.set_defaults(run=run)
 
@@ -28,7 +33,7 @@ def run(args: argparse.Namespace) -> int:
     """Run the command."""
     reports = []
     for path in expanded(args.file):
-        findings = check(path)
+        findings = (safetensors if is_safetensors(path) else gguf).check(path)
         errors = sum(finding.severity == "error" for finding in findings)
         reports.append({"file": path, "ok": not errors, "findings": [found._asdict() for found in findings]})
         if args.json:

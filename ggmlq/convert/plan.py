@@ -148,7 +148,10 @@ def plan_dequantize(
 
 
 def _opened(source: GGUFFile | str | os.PathLike[str]) -> GGUFFile:
-    return source if isinstance(source, GGUFFile) else gguf.open(source)
+    file = source if isinstance(source, GGUFFile) else gguf.open(source)
+    if file.missing:
+        file[file.missing[0]]  # says what is missing
+    return file
 
 
 def _nbytes(fmt: Format, shape: tuple[int, ...]) -> int:

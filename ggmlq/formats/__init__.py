@@ -15,6 +15,7 @@ from operator import attrgetter
 import numpy as np
 
 from ..errors import FormatAttributeError, FormatError
+from ._forks import claimants
 from .format import CATALOGUE, BlockFormat, Format
 from .scalars import SCALARS
 
@@ -104,7 +105,10 @@ class Formats(Mapping[str, Format]):
             way = f"did you mean {names}?" if names else f"the types are {', '.join(self)}"
             return f"format {key!r}: ggml has no such type; {way}"
         known = f"{min(self._ids)} to {max(self._ids)}"
-        return f"format id {key}: ggml has no such type; ggmlq knows the ids {known}, see `ggmlq formats`"
+        return (
+            f"format id {key}: ggml has no such type; ggmlq knows the ids {known}, see `ggmlq formats`; "
+            f"{claimants(int(key))}"
+        )
 
 
 FORMATS = Formats(_discover())

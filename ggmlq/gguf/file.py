@@ -42,7 +42,8 @@ class State(NamedTuple):
 def open(path: str | os.PathLike[str]) -> GGUFFile:
     """Open a GGUF file, or the whole split model that it is a part of.
 
-    The file is memory-mapped and its header checked; no tensor is read, no value decoded.
+    The file is memory-mapped and its header checked; no tensor is read, no value decoded. A download that was
+    cut off after its header opens too: ``missing`` names the tensors that it lacks, and each is an error.
 
     Parameters
     ----------
@@ -124,11 +125,18 @@ class GGUFFile(Mapping[str, QuantArray]):
         """The model's metadata; of a split model that of all parts, without ``split.*``."""
         return self._opened().metadata
 
+    @property
+    def missing(self) -> tuple[str, ...]:
+        """Tensors that a partial download lacks; asking for one is an error."""
+        return tuple(name for name, part in self._opened().places.items() if name in part.header.absent)
+
     def __getitem__(self, name: str) -> QuantArray:
         state = self._opened()
         found = state.arrays.get(name)
         if found is None:
             part, info = self._place(state, name)
+            if name in part.header.absent:
+                tensors.fail_absent(part.source, info, part.header.data)
             found = state.arrays.setdefault(name, tensors.view(part.source, info, part.header.data))
         return found
 
@@ -245,5 +253,6 @@ class GGUFFile(Mapping[str, QuantArray]):
         if state is None:
             return f"<GGUF {self.path!r}, closed>"
         parts = f", {len(state.parts)} parts" if len(state.parts) > 1 else ""
-        held = f"{count(len(state.places), 'tensor')}, {count(len(state.metadata), 'key')}"
+        lacks = f" ({len(self.missing)} missing)" if self.missing else ""
+        held = f"{count(len(state.places), 'tensor')}{lacks}, {count(len(state.metadata), 'key')}"
         return f"<GGUF {self.path!r}, {held}{parts}>"

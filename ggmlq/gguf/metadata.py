@@ -174,14 +174,18 @@ def missing(
 ) -> NoReturn:
     """Raise the KeyError that names what is like the key."""
     names = list(known)
+    count_of = count(len(names), "name")
+    raise GGUFKeyError(f"{asked}: the file has {count_of}, not this one; {similar(key, names, way)}")
+
+
+def similar(key: object, known: Iterable[str], way: str = "list(...) gives the names") -> str:
+    """The question whether one of the names that are like the key was meant, or the way out."""
+    names = list(known)
     found = near(str(key), names) if len(names) <= COMPARED else []
-    if found:
-        low = str(key).lower()
-        many = sum(low in name.lower() for name in names)
-        way = f"did you mean {', '.join(map(repr, found))}?" + (
-            f" {many} hold it" if many > len(found) else ""
-        )
-    raise GGUFKeyError(f"{asked}: the file has {count(len(names), 'name')}, not this one; {way}")
+    if not found:
+        return way
+    many = sum(str(key).lower() in name.lower() for name in names)
+    return f"did you mean {', '.join(map(repr, found))}?" + (f" {many} hold it" if many > len(found) else "")
 
 
 def _pairs(what: str, values: Any) -> Iterable[tuple[str, Any]]:

@@ -26,13 +26,13 @@ class _Default(int):
 
 
 _ALIGNMENT: Final = _Default(DEFAULT_ALIGNMENT)
-_NO_METADATA: Final[Mapping[str, Any]] = MappingProxyType({})
+NO_METADATA: Final[Mapping[str, Any]] = MappingProxyType({})
 
 
 def save(
     path: str | os.PathLike[str],
     tensors: Mapping[str, Any] | Iterable[tuple[str, Any]],
-    metadata: Mapping[str, Any] | Iterable[tuple[str, Any]] = _NO_METADATA,
+    metadata: Mapping[str, Any] | Iterable[tuple[str, Any]] = NO_METADATA,
     *,
     alignment: int = _ALIGNMENT,
     byteorder: str = "little",
@@ -84,7 +84,7 @@ def save(
     """
     final = checked_path("save(path, tensors)", path, "the path comes first; pass a str or an os.PathLike")
     asked = f"save({final!r})"
-    if isinstance(tensors, GGUFFile) and metadata is _NO_METADATA:
+    if isinstance(tensors, GGUFFile) and metadata is NO_METADATA:
         metadata = tensors.metadata
     try:
         arrays = tensors if isinstance(tensors, Mapping) else _unique(tensors)
