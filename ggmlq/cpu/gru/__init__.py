@@ -1,0 +1,1 @@
+"""Rungs of a GRU in integers on the CPU, and what the fast one is made of."""
