@@ -94,7 +94,8 @@ def _lines(
     added = half_away(np.ldexp(heights, target.exponent)).astype(np.int64)
     ends = half_away(np.ldexp(knots[1:-1], source.exponent)).astype(np.int64) + source.zero
     which = np.searchsorted(ends, codes, "right")  # the first line whose end lies above the code
-    return shifted_array(whole[which] * (codes - source.zero), n) + added[which]
+    found: NDArray[np.int64] = shifted_array(whole[which] * (codes - source.zero), n) + added[which]
+    return found
 
 
 def _knots(low: float, high: float) -> Real:

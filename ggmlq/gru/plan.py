@@ -77,7 +77,6 @@ class _Planner:
         f, codes, units = self.f, self.cell.codes, self.cell.units
         z, r, g = (slice(i * units, (i + 1) * units) for i in range(3))
         k = np.zeros(step.SIZE, np.int64)
-        rows = [self._rows(*names) for names in (("W", "x", "Wx"), ("R", "h", "Rh"))]
         biases: dict[str, Any] = {}
         for name, part, target, parts in (
             ("z", z, "z_pre", ("bx", "br")), ("r", r, "r_pre", ("bx", "br")),
@@ -94,12 +93,16 @@ class _Planner:
         k[step.ONE] = self._fits(1 << f["z_out"].exponent, "1 in the scale of z_out")
         for name in ("z", "r", "g"):
             biases[name] = biases[name] + (f[f"{name}_pre"].zero - f[f"{name}_pre"].low)
-        tables = tuple(
+        of_z, of_r, of_g = (
             np.ascontiguousarray(codes[f"table_{name}"].astype(np.int64) - f[f"{name}_out"].zero, self.kind)
             for name in ("z", "r", "g")
         )
-        made = (np.ascontiguousarray(biases[name], self.kind) for name in ("z", "r", "g", "a"))
-        return Plan(self.narrow, k.astype(self.kind), *rows, *made, tables, f["x"], f["h"])
+        bias_z, bias_r, bias_g, bias_a = (np.ascontiguousarray(each, self.kind) for each in biases.values())
+        wx, rh = self._rows("W", "x", "Wx"), self._rows("R", "h", "Rh")
+        return Plan(
+            self.narrow, k.astype(self.kind), wx, rh, bias_z, bias_r, bias_g, bias_a, (of_z, of_r, of_g),
+            f["x"], f["h"],
+        )  # fmt: skip
 
     def _most(self, name: str) -> int:
         """The largest deviation of a tensor."""

@@ -90,7 +90,8 @@ def exact(q: Codes, w: Codes) -> Codes:
 
 def compensation(scene: Scene, w: Codes, activations: str) -> Codes:
     """The zero point of the activations times the sums of the rows of weights."""
-    return scene.formats[activations].zero * w.sum(1)
+    found: Codes = scene.formats[activations].zero * w.sum(1)
+    return found
 
 
 def hidden_product(scene: Scene, q: Tensors) -> Codes:
