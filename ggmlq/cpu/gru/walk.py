@@ -1,0 +1,147 @@
+"""The walk over steps, blocks of 16 units and sequences, all of it in one compiled function.
+
+A thread has some sequences, and never meets another. For each step and each block of units, a few
+sequences at a time: the tile gives the sums of three gates, the atoms make the next states of them, and
+these are written to the other of two buffers. What x brings is computed in the same place where there are
+enough sequences for a tile; with fewer, ``project`` does it beforehand for many steps at once.
+"""
+
+from __future__ import annotations
+
+from functools import cache
+from typing import Any
+
+import numpy as np
+from numba import types
+
+from ...gru.step import COUNTED
+from ..lanes import convert, load, store
+from ..machine.jit import inline, jit
+from ..machine.target import Target
+from .tile import GATES, tile
+from .vectors import LANES, gates, terms
+
+MOST = {32: 8, 8: 2, 4: 1}  # sequences at a time, by the vector registers that the CPU has
+KINDS = 2  # counts are of whole blocks, and apart of the last one where it has lanes without a unit
+ROOM = GATES * LANES * MOST[32]  # sums of a tile
+COUNTS = len(COUNTED) * LANES
+
+
+@cache
+def dots(narrow: bool, target: Target) -> Any:
+    """Compiled: sums of three gates of 16 units for some rows; gives how many rows it took."""
+    most = MOST[target.registers]
+    several, four, two, single = (tile(min(most, n), target) for n in (most, 4, 2, 1))
+
+    def of_bytes(slabs: Any, block: int, x: Any, row: int, left: int, sums: Any) -> int:
+        pitch = x.shape[1]
+        slab, at, out = slabs[block].ctypes.data, x[row].ctypes.data, sums.ctypes.data
+        if left >= most:
+            several(slab, at, pitch, pitch >> 2, out)
+            return most
+        if most > 4 and left >= 4:
+            four(slab, at, pitch, pitch >> 2, out)
+            return 4
+        if most > 2 and left >= 2:
+            two(slab, at, pitch, pitch >> 2, out)
+            return 2
+        single(slab, at, pitch, pitch >> 2, out)
+        return 1
+
+    def of_words(slabs: Any, block: int, x: Any, row: int, left: int, sums: Any) -> int:
+        line = x[row]
+        for gate in range(GATES):
+            weights = slabs[block, gate]
+            total = convert(load(weights, 0, LANES), types.int64) * np.int64(0)
+            for k in range(x.shape[1]):
+                w = convert(load(weights, k * LANES, LANES), types.int32)
+                total = total + convert(w * line[k], types.int64)
+            store(sums, gate * LANES, total)
+        return 1
+
+    return inline(of_bytes if narrow else of_words)
+
+
+@cache
+def projector(narrow: bool, target: Target) -> Any:
+    """Compiled: what x brings to the gates, for rows ``first`` … ``stop`` of it."""
+    multiply, bring, sum_of = dots(narrow, target), terms(narrow), np.int32 if narrow else np.int64
+
+    def project(
+        x: Any,
+        W: Any,
+        rows: Any,
+        biases: Any,
+        k: Any,
+        out: Any,
+        units: int,
+        all_counts: Any,
+        first: int,
+        stop: int,
+    ) -> None:
+        padded = len(biases) // 3
+        sums = np.empty(ROOM, sum_of)
+        for block in range(len(W)):
+            row, counts = first, all_counts[first, int((block + 1) * LANES > units)]
+            while row < stop:
+                done = multiply(W, block, x, row, stop - row, sums)
+                for i in range(done):
+                    bring(sums, i * LANES, done * LANES, rows, block * LANES, padded, biases, k, counts,
+                          out, (row + i) * GATES * padded + block * LANES, padded)  # fmt: skip
+                row += done
+
+    return jit(project)
+
+
+@cache
+def walker(narrow: bool, ahead: bool, keep: bool, target: Target) -> Any:
+    """Compiled: all steps of sequences ``first`` … ``stop``; ``ahead``: what x brings is in ``brought``."""
+    multiply, bring, one = dots(narrow, target), terms(narrow), gates(narrow)
+    kind, sum_of = (types.int32, np.int32) if narrow else (types.int64, np.int64)
+
+    def walk(
+        x: Any, W: Any, R: Any, wx: Any, rh: Any, biases: Any, bias_added: Any, tables: Any, k: Any, h: Any,
+        zero: int, scale: Any, brought: Any, y: Any, v: Any, all_counts: Any, first: int, stop: int,
+    ) -> None:  # fmt: skip
+        n, padded, units, steps = h.shape[1], h.shape[2], y.shape[2], y.shape[0]
+        sums, of_x, local = np.empty(ROOM, sum_of), np.empty(ROOM, sum_of), np.empty(ROOM, sum_of)
+        floats = np.empty(LANES, np.float32)
+        for t in range(steps):
+            now, after = h[t & 1], h[1 - (t & 1)]
+            for block in range(len(R)):
+                unit, row = block * LANES, first
+                counts = all_counts[first, int(unit + LANES > units)]
+                while row < stop:
+                    if not ahead:
+                        multiply(W, block, x, t * n + row, stop - row, of_x)
+                    done = multiply(R, block, now, row, stop - row, sums)
+                    for i in range(done):
+                        if ahead:
+                            t_at, t_step = (t * n + row + i) * GATES * padded + unit, padded
+                        else:
+                            t_at, t_step = 0, LANES
+                            bring(of_x, i * LANES, done * LANES, wx, unit, padded, biases, k, counts,
+                                  local, 0, LANES)  # fmt: skip
+                        before = convert(load(now, (row + i) * padded + unit, LANES), kind) - zero
+                        state, z, r, g, a = one(
+                            sums, i * LANES, done * LANES, brought if ahead else local, t_at, t_step, rh, unit,
+                            padded, bias_added, tables, k, before, counts,
+                        )  # fmt: skip
+                        store(after, (row + i) * padded + unit, convert(state + zero, after.dtype))
+                        real = convert(state, types.float32) * scale
+                        at = (t * n + row + i) * units + unit
+                        if unit + LANES <= units:
+                            store(y, at, real)
+                        else:
+                            store(floats, 0, real)
+                            for j in range(units - unit):
+                                y[t, row + i, unit + j] = floats[j]
+                        if keep:
+                            to = (t * n + row + i) * 4 * padded + unit
+                            store(v, to, convert(z, types.int32))
+                            store(v, to + padded, convert(r, types.int32))
+                            store(v, to + 2 * padded, convert(g, types.int32))
+                            store(v, to + 3 * padded, convert(a, types.int32))
+                    row += done
+
+    return jit(walk)
