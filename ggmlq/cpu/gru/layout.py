@@ -1,7 +1,7 @@
-"""What the fast rung keeps of a cell: weights in tiles of 16 units, constants padded to whole tiles.
+"""What the fast rung keeps of a cell: weights in blocks of 32 units, constants padded to whole tiles.
 
-    bytes    codes of 8 bits: int8 [blocks, 3, K / 4, 16, 4], four codes of a unit, the next unit, …
-    words    codes of up to 16 bits: int16 [blocks, 3, K, 16], a code of each unit, then the next code
+    bytes    codes of 8 bits: int8 [blocks, 2, 3, K / 4, 16, 4], four codes of a unit, the next unit, …
+    words    codes of up to 16 bits: int16 [blocks, 3, K, 32], a code of each unit, then the next code
 
 Units and K are filled up with zeros, which add nothing whatever the activations are. Bytes need codes of 8
 bits on both sides of both products, and a plan that is narrow; words take anything.
@@ -18,7 +18,7 @@ from ...fixed.qformat import QFormat
 from ...gru.cell import Cell
 from ...gru.plan import Plan, Rows
 from ..machine.target import Target
-from .vectors import LANES
+from .vectors import HALF, LANES
 
 
 class Kept(NamedTuple):
@@ -82,8 +82,8 @@ def _laid(codes: NDArray[Any], pitch: int, narrow: bool) -> NDArray[Any]:
     whole = np.zeros((3, padded, pitch), np.int8 if narrow else np.int16)
     whole[:, :units, :k] = codes.reshape(3, units, k)
     if narrow:
-        tiles = whole.reshape(3, padded // LANES, LANES, pitch // 4, 4)
-        return np.ascontiguousarray(tiles.transpose(1, 0, 3, 2, 4))
+        tiles = whole.reshape(3, padded // LANES, LANES // HALF, HALF, pitch // 4, 4)
+        return np.ascontiguousarray(tiles.transpose(1, 2, 0, 4, 3, 5))
     return np.ascontiguousarray(whole.reshape(3, padded // LANES, LANES, pitch).transpose(1, 0, 3, 2))
 
 

@@ -29,16 +29,18 @@ CHAINS = 10  # dot products under way: one takes five cycles, two begin in each
 
 @cache
 def tile(rows: int, target: Target) -> Any:
-    """An intrinsic ``(slab, x, x_pitch, fours, out)`` on addresses; out is int32 [3, rows, 16]."""
+    """An intrinsic ``(slab, x, x_pitch, fours, out, out_pitch)`` on addresses; out is int32 [3 · rows, 16]."""
     dot = "avx2 full" if target.dot == "avx2" else target.dot  # codes of -128 have no negative
 
     @intrinsic
-    def multiply(typing: Any, slab: Any, x: Any, x_pitch: Any, fours: Any, out: Any) -> Any:
+    def multiply(
+        typing: Any, slab: Any, x: Any, x_pitch: Any, fours: Any, out: Any, out_pitch: Any
+    ) -> Any:  # fmt: skip
         def emit(context: Any, builder: Any, signature: Any, args: Any) -> Any:
             _Tile(builder, rows, replace(target, dot=dot)).emit(*args)
             return context.get_dummy_value()
 
-        return types.void(*[types.int64] * 5), emit
+        return types.void(*[types.int64] * 6), emit
 
     return multiply
 
@@ -49,7 +51,7 @@ class _Tile:
         wanted = -(-CHAINS // (GATES * rows))
         self.chains = min(wanted, FOURS) if target.registers > 8 else 1
 
-    def emit(self, slab: Any, x: Any, pitch: Any, fours: Any, out: Any) -> None:
+    def emit(self, slab: Any, x: Any, pitch: Any, fours: Any, out: Any, line: Any) -> None:
         b = self.b
         gate_bytes = b.mul(fours, I64(64))
         slabs = [b.add(slab, b.mul(gate_bytes, I64(gate))) for gate in range(GATES)]
@@ -67,7 +69,7 @@ class _Tile:
             total = b.load(sums[0][i])
             for chain in sums[1:]:
                 total = b.add(total, b.load(chain[i]))
-            self.simd.store(total, b.add(out, I64(64 * i)))
+            self.simd.store(total, b.add(out, b.mul(line, I64(i))))
 
     def _some(
         self, slabs: list[Any], places: list[Any], first: Any, count: int, sums: list[list[Any]]

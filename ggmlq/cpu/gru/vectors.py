@@ -1,4 +1,8 @@
-"""The atoms of a step (``ggmlq/gru/step.py``) for 16 units at once: their source, compiled for vectors."""
+"""The atoms of a step (``ggmlq/gru/step.py``) for 32 units at once: their source, compiled for vectors.
+
+A step of a unit is one long chain: product, gate, product, gate, products. Two registers of 16 lanes side by
+side are two chains, of which one can run while the other waits.
+"""
 
 from __future__ import annotations
 
@@ -11,11 +15,11 @@ from numba import types
 from ...formats.atoms import recompiler
 from ...gru import step
 from ..lanes import chosen, convert, gather, load, store
-from ..lanes.kind import emitted, vector
+from ..lanes.kind import emitted, order
 from ..machine.features import compiled_for
 from ..machine.jit import inline
 
-LANES = 16
+LANES, HALF = 32, 16
 PLAIN, ONE = ir.IntType(8).as_pointer(), ir.IntType(1)
 
 
@@ -31,15 +35,16 @@ def _gathered(typingctx: Any, table: Any, index: Any) -> Any:
 
     def codegen(context: Any, builder: Any, sig: Any, args: Any) -> Any:
         data = context.make_array(sig.args[0])(context, builder, args[0]).data
-        kind, mask = vector(index), ir.VectorType(ONE, LANES)
+        kind, mask = ir.VectorType(ir.IntType(32), HALF), ir.VectorType(ONE, HALF)
         name = "llvm.x86.avx512.mask.gather.dpi.512"
         signature = ir.FunctionType(kind, [kind, PLAIN, kind, mask, ir.IntType(32)])
         function = builder.module.globals.get(name) or ir.Function(builder.module, signature, name)
-        every = ir.Constant(mask, [1] * LANES)
-        return builder.call(
-            function,
-            [ir.Constant(kind, None), builder.bitcast(data, PLAIN), args[1], every, ir.IntType(32)(4)],
-        )
+        every, base = ir.Constant(mask, [1] * HALF), builder.bitcast(data, PLAIN)
+        found = []
+        for first in (0, HALF):
+            some = builder.shuffle_vector(args[1], args[1], order(range(first, first + HALF)))
+            found.append(builder.call(function, [ir.Constant(kind, None), base, some, every, ir.IntType(32)(4)]))
+        return builder.shuffle_vector(*found, order(range(LANES)))
 
     return index(table, index), codegen
 
@@ -78,10 +83,10 @@ def build(narrow: bool) -> Any:
 
 @cache
 def gates(narrow: bool) -> Any:
-    """Compiled: all of a step behind the products, for 16 units of one sequence; see ``walk.py``."""
+    """Compiled: all of a step behind the products, for 32 units of one sequence; see ``walk.py``."""
     make = build(narrow)
-    product, gate, added, reset, state, scaled = (
-        make(atom) for atom in (step.product, step.gate, step.added, step.reset, step.state, step.scaled)
+    product, gate, added, reset, state = (
+        make(atom) for atom in (step.product, step.gate, step.added, step.reset, step.state)
     )
     kind = types.int32 if narrow else types.int64
     z_pre, r_pre, g_pre, rh = step.Z_PRE, step.R_PRE, step.G_PRE, step.RH
@@ -116,7 +121,7 @@ def gates(narrow: bool) -> Any:
 
 @cache
 def terms(narrow: bool) -> Any:
-    """Compiled: what Wx and biases bring to the three gates, for 16 units of one row of x."""
+    """Compiled: what Wx and biases bring to the three gates, for 32 units of one row of x."""
     make = build(narrow)
     product, scaled = make(step.product), make(step.scaled)
     kind = types.int32 if narrow else types.int64

@@ -1,4 +1,4 @@
-"""The walk over steps, blocks of 16 units and sequences, all of it in one compiled function.
+"""The walk over steps, blocks of 32 units and sequences, all of it in one compiled function.
 
 A thread has some sequences, and never meets another. For each step and each block of units, a few
 sequences at a time: the tile gives the sums of three gates, the atoms make the next states of them, and
@@ -19,9 +19,10 @@ from ..lanes import convert, load, store
 from ..machine.jit import inline, jit
 from ..machine.target import Target
 from .tile import GATES, tile
-from .vectors import LANES, gates, terms
+from .vectors import HALF, LANES, gates, terms
 
 MOST = {32: 8, 8: 2, 4: 1}  # sequences at a time, by the vector registers that the CPU has
+HALVES = LANES // HALF
 KINDS = 2  # counts are of whole blocks, and apart of the last one where it has lanes without a unit
 ROOM = GATES * LANES * MOST[32]  # sums of a tile
 COUNTS = len(COUNTED) * LANES
@@ -34,19 +35,19 @@ def dots(narrow: bool, target: Target) -> Any:
     several, four, two, single = (tile(min(most, n), target) for n in (most, 4, 2, 1))
 
     def of_bytes(slabs: Any, block: int, x: Any, row: int, left: int, sums: Any) -> int:
-        pitch = x.shape[1]
-        slab, at, out = slabs[block].ctypes.data, x[row].ctypes.data, sums.ctypes.data
-        if left >= most:
-            several(slab, at, pitch, pitch >> 2, out)
-            return most
-        if most > 4 and left >= 4:
-            four(slab, at, pitch, pitch >> 2, out)
-            return 4
-        if most > 2 and left >= 2:
-            two(slab, at, pitch, pitch >> 2, out)
-            return 2
-        single(slab, at, pitch, pitch >> 2, out)
-        return 1
+        pitch, at = x.shape[1], x[row].ctypes.data
+        done = most if left >= most else min(4, most) if left >= 4 else min(2, most) if left >= 2 else 1
+        for part in range(HALVES):
+            slab, out = slabs[block, part].ctypes.data, sums.ctypes.data + 4 * HALF * part
+            if done == most:
+                several(slab, at, pitch, pitch >> 2, out, 4 * LANES)
+            elif done == 4:
+                four(slab, at, pitch, pitch >> 2, out, 4 * LANES)
+            elif done == 2:
+                two(slab, at, pitch, pitch >> 2, out, 4 * LANES)
+            else:
+                single(slab, at, pitch, pitch >> 2, out, 4 * LANES)
+        return done
 
     def of_words(slabs: Any, block: int, x: Any, row: int, left: int, sums: Any) -> int:
         line = x[row]
