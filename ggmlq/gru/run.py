@@ -19,7 +19,7 @@ from .diagnostics import FAR, TALLIED, Tally
 from .plan import Plan
 
 ASKED = "FixedGRU(x)"
-OFTEN = 0.01  # of the values of a tensor whose whole range was seen: so many saturate only outside of it
+OFTEN, FEW = 0.1, 100  # values of a tensor: so many do not saturate for a sum that rounds past the end
 INTERMEDIATE = ("z_out", "r_out", "g_out", "Rh_add_br")  # of v
 
 
@@ -175,7 +175,7 @@ def _tell(f: Fixed, d: int, call: Call) -> None:
     moved = dict(zip(TALLIED, call.counts.tolist(), strict=True))
     often = [
         name for name, whole in zip(TALLIED, total.tolist(), strict=True)
-        if name not in ("x", "h", FAR) and moved[name] > (0 if name == "h0" else OFTEN * whole)
+        if name not in ("x", "h", FAR) and moved[name] > (0 if name == "h0" else max(OFTEN * whole, FEW))
     ]  # fmt: skip
     if moved[FAR]:
         often.insert(0, "x")

@@ -210,10 +210,10 @@ def steps(f: FixedGRU, cell: Cell, x: Any, h0: Any, stages: Mapping[str, Stage] 
     fmt = format_in_call(f, cell, x)
     scene = Scene({**cell.formats, "x": fmt}, cell.codes)
     qx = fmt.encode(x, f.rounding).astype(np.int64)
-    t, n, _ = qx.shape
+    t, n, c = qx.shape
     start = np.zeros((n, cell.units)) if h0 is None else h0
     first = cell.formats["h"].encode(start, f.rounding).astype(np.int64)
-    flat = multiplied(scene, qx.reshape(t * n, -1), "W", "x", "Wx")
+    flat = multiplied(scene, qx.reshape(t * n, c), "W", "x", "Wx")
     wx = flat.reshape(t, n, 3 * cell.units)
     made: dict[str, list[Codes]] = {name: [] for name in stages}
     before = first

@@ -43,7 +43,9 @@ def _gathered(typingctx: Any, table: Any, index: Any) -> Any:
         found = []
         for first in (0, HALF):
             some = builder.shuffle_vector(args[1], args[1], order(range(first, first + HALF)))
-            found.append(builder.call(function, [ir.Constant(kind, None), base, some, every, ir.IntType(32)(4)]))
+            found.append(
+                builder.call(function, [ir.Constant(kind, None), base, some, every, ir.IntType(32)(4)])
+            )
         return builder.shuffle_vector(*found, order(range(LANES)))
 
     return index(table, index), codegen

@@ -24,6 +24,7 @@ from .vectors import HALF, LANES, gates, terms
 MOST = {32: 8, 8: 2, 4: 1}  # sequences at a time, by the vector registers that the CPU has
 HALVES = LANES // HALF
 KINDS = 2  # counts are of whole blocks, and apart of the last one where it has lanes without a unit
+GROUP = 32  # sequences whose x meets W before their states meet R: both in turns would not fit L1
 ROOM = GATES * LANES * MOST[32]  # sums of a tile
 COUNTS = len(COUNTED) * LANES
 
@@ -105,44 +106,50 @@ def walker(narrow: bool, ahead: bool, keep: bool, target: Target) -> Any:
         zero: int, scale: Any, brought: Any, y: Any, v: Any, all_counts: Any, first: int, stop: int,
     ) -> None:  # fmt: skip
         n, padded, units, steps = h.shape[1], h.shape[2], y.shape[2], y.shape[0]
-        sums, of_x, local = np.empty(ROOM, sum_of), np.empty(ROOM, sum_of), np.empty(ROOM, sum_of)
+        sums, local = np.empty(ROOM, sum_of), np.empty(GROUP * GATES * LANES, sum_of)
         floats = np.empty(LANES, np.float32)
         for t in range(steps):
             now, after = h[t & 1], h[1 - (t & 1)]
             for block in range(len(R)):
-                unit, row = block * LANES, first
+                unit = block * LANES
                 counts = all_counts[first, int(unit + LANES > units)]
-                while row < stop:
-                    if not ahead:
-                        multiply(W, block, x, t * n + row, stop - row, of_x)
-                    done = multiply(R, block, now, row, stop - row, sums)
-                    for i in range(done):
-                        if ahead:
-                            t_at, t_step = (t * n + row + i) * GATES * padded + unit, padded
-                        else:
-                            t_at, t_step = 0, LANES
-                            bring(of_x, i * LANES, done * LANES, wx, unit, padded, biases, k, counts,
-                                  local, 0, LANES)  # fmt: skip
-                        before = convert(load(now, (row + i) * padded + unit, LANES), kind) - zero
-                        state, z, r, g, a = one(
-                            sums, i * LANES, done * LANES, brought if ahead else local, t_at, t_step, rh, unit,
-                            padded, bias_added, tables, k, before, counts,
-                        )  # fmt: skip
-                        store(after, (row + i) * padded + unit, convert(state + zero, after.dtype))
-                        real = convert(state, types.float32) * scale
-                        at = (t * n + row + i) * units + unit
-                        if unit + LANES <= units:
-                            store(y, at, real)
-                        else:
-                            store(floats, 0, real)
-                            for j in range(units - unit):
-                                y[t, row + i, unit + j] = floats[j]
-                        if keep:
-                            to = (t * n + row + i) * 4 * padded + unit
-                            store(v, to, convert(z, types.int32))
-                            store(v, to + padded, convert(r, types.int32))
-                            store(v, to + 2 * padded, convert(g, types.int32))
-                            store(v, to + 3 * padded, convert(a, types.int32))
-                    row += done
+                for group in range(first, stop, GROUP):
+                    end = min(group + GROUP, stop)
+                    row = group
+                    while row < end and not ahead:
+                        done = multiply(W, block, x, t * n + row, end - row, sums)
+                        for i in range(done):
+                            bring(sums, i * LANES, done * LANES, wx, unit, padded, biases, k, counts,
+                                  local, (row - group + i) * GATES * LANES, LANES)  # fmt: skip
+                        row += done
+                    row = group
+                    while row < end:
+                        done = multiply(R, block, now, row, end - row, sums)
+                        for i in range(done):
+                            if ahead:
+                                t_at, t_step = (t * n + row + i) * GATES * padded + unit, padded
+                            else:
+                                t_at, t_step = (row - group + i) * GATES * LANES, LANES
+                            before = convert(load(now, (row + i) * padded + unit, LANES), kind) - zero
+                            state, z, r, g, a = one(
+                                sums, i * LANES, done * LANES, brought if ahead else local, t_at, t_step, rh, unit,
+                                padded, bias_added, tables, k, before, counts,
+                            )  # fmt: skip
+                            store(after, (row + i) * padded + unit, convert(state + zero, after.dtype))
+                            real = convert(state, types.float32) * scale
+                            at = (t * n + row + i) * units + unit
+                            if unit + LANES <= units:
+                                store(y, at, real)
+                            else:
+                                store(floats, 0, real)
+                                for j in range(units - unit):
+                                    y[t, row + i, unit + j] = floats[j]
+                            if keep:
+                                to = (t * n + row + i) * 4 * padded + unit
+                                store(v, to, convert(z, types.int32))
+                                store(v, to + padded, convert(r, types.int32))
+                                store(v, to + 2 * padded, convert(g, types.int32))
+                                store(v, to + 3 * padded, convert(a, types.int32))
+                        row += done
 
     return jit(walk)
