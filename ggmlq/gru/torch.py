@@ -21,7 +21,7 @@ def read_module(module: Any, layer: int) -> dict[str, Any]:
         )
     if getattr(module, "proj_size", 0):
         raise UnsupportedError(f"{asked}: the module has proj_size={module.proj_size}, which only LSTMs have")
-    state = module.state_dict() if callable(getattr(module, "state_dict", None)) else vars(module)
+    state = module.state_dict() if callable(getattr(module, "state_dict", None)) else {}
     endings = [f"{layer}", f"{layer}_reverse"] if getattr(module, "bidirectional", False) else [f"{layer}"]
     found: dict[str, Any] = {}
     for name, stem in PARTS.items():

@@ -13,7 +13,7 @@ from ...threads import share
 from ..machine.jit import jit
 
 AT, AT_FAR = TALLIED.index("x"), TALLIED.index(FAR)
-MOST = 2.0**41  # codes that are counted as far lie below
+MOST = 2**22  # codes; float32 has every one
 GRAIN = 1 << 14  # numbers that a thread takes at a time
 
 
@@ -29,10 +29,12 @@ def store(call: Call, shift: int, dtype: Any, pitch: int) -> NDArray[Any]:
     made, x = np.empty((t * n, pitch), dtype), call.x.reshape(t * n, c)
     count = np.zeros((t * n, 2), np.int64)
     scale = x.dtype.type(np.ldexp(1.0, fmt.exponent))
-    ends = (fmt.low, fmt.high, *far_ends(call.cell, fmt))
+    low, high = (int(np.clip(end, -MOST, MOST)) for end in far_ends(call.cell, fmt))
+    ends = tuple(np.int32(end) for end in (fmt.low, fmt.high, low, high))
+    zero, more = np.int32(fmt.zero), np.int32(shift)
 
     def work(first: int, stop: int) -> None:
-        _encode(x, made, scale, fmt.zero, shift, ends, call.even, count, first, stop)
+        _encode(x, made, scale, zero, more, ends, call.even, count, first, stop)
 
     share(work, t * n, max(1, GRAIN // c))
     call.counts[[AT, AT_FAR]] += count.sum(0)
@@ -53,27 +55,21 @@ def _encode(
     stop: int,
 ) -> None:
     low, high, far_low, far_high = ends
-    columns = x.shape[1]
+    most, half = x.dtype.type(MOST), x.dtype.type(0.5)
     for row in range(first, stop):
-        moved, far, line, to = 0, 0, x[row], made[row]
-        for i in range(columns):
+        moved, far, line, to = np.int32(0), np.int32(0), x[row], made[row]
+        for i in range(line.size):
             v = line[i] * scale
-            whole = np.rint(v) if even else away(v)
-            # Beyond every format and everything far the sum is no matter: it only has to fit an integer.
-            code = np.int64(min(max(whole, -MOST), MOST)) + zero
-            inside = min(max(code, low), high)
-            moved += code != inside
-            far += code < far_low or code > far_high
+            v = -most if v < -most else most if v > most else v  # beyond every format the sum is no matter
+            size = np.floor(abs(v))
+            if not even:
+                size += np.floor(abs(v) - size + half)  # exact: both are below 1
+            whole = np.rint(v) if even else np.copysign(size, v)
+            code = np.int32(whole) + zero
+            inside = low if code < low else high if code > high else code
+            moved += np.int32(code != inside)
+            far += np.int32(code < far_low) + np.int32(code > far_high)
             to[i] = inside + shift
-        to[columns:] = 0
+        to[line.size :] = 0
         count[row, 0] = moved
         count[row, 1] = far
-
-
-@jit
-def away(v: Any) -> Any:
-    """The whole number next to a float, ties away from zero; infinities stay."""
-    size = np.floor(abs(v))
-    if abs(v) - size >= 0.5:
-        size += 1
-    return -size if v < 0 else size

@@ -21,6 +21,9 @@ from ..machine.target import Target
 from .vectors import HALF, LANES
 
 
+LINE = 64  # bytes
+
+
 class Kept(NamedTuple):
     """Of one direction and one format of x."""
 
@@ -60,9 +63,17 @@ def kept(cell: Cell, plan: Plan, target: Target) -> Kept:
     of_z, of_r, of_g = (np.ascontiguousarray(table, kind) for table in plan.tables)
     return Kept(
         narrow, _laid(cell.codes["W"], x.pitch, narrow), _laid(cell.codes["R"], h.pitch, narrow), *rows,
-        np.concatenate(biases), _padded(plan.bias_added, padded, kind), (of_z, of_r, of_g),
+        aligned(np.concatenate(biases)), _padded(plan.bias_added, padded, kind), (of_z, of_r, of_g),
         np.ascontiguousarray(plan.k, kind), x, h,
     )  # fmt: skip
+
+
+def aligned(array: NDArray[Any]) -> NDArray[Any]:
+    """A copy that begins a cache line, so that no vector of it lies in two."""
+    memory = np.empty(array.nbytes + LINE, np.uint8)
+    made = memory[-memory.ctypes.data % LINE :][: array.nbytes].view(array.dtype).reshape(array.shape)
+    made[...] = array
+    return made
 
 
 def stored(f: QFormat, length: int, narrow: bool, target: Target) -> Stored:
@@ -83,14 +94,14 @@ def _laid(codes: NDArray[Any], pitch: int, narrow: bool) -> NDArray[Any]:
     whole[:, :units, :k] = codes.reshape(3, units, k)
     if narrow:
         tiles = whole.reshape(3, padded // LANES, LANES // HALF, HALF, pitch // 4, 4)
-        return np.ascontiguousarray(tiles.transpose(1, 2, 0, 4, 3, 5))
-    return np.ascontiguousarray(whole.reshape(3, padded // LANES, LANES, pitch).transpose(1, 0, 3, 2))
+        return aligned(tiles.transpose(1, 2, 0, 4, 3, 5))
+    return aligned(whole.reshape(3, padded // LANES, LANES, pitch).transpose(1, 0, 3, 2))
 
 
 def _padded(values: Any, padded: int, kind: Any) -> NDArray[Any]:
     made = np.zeros(padded, kind)
     made[: len(values)] = values
-    return made
+    return aligned(made)
 
 
 def _padded_rows(rows: Rows, more: NDArray[np.int64], padded: int, kind: Any) -> Rows:
@@ -98,6 +109,6 @@ def _padded_rows(rows: Rows, more: NDArray[np.int64], padded: int, kind: Any) ->
     units = len(more) // 3
     parts = (rows.correction + more, *rows[1:])
     return Rows(*(
-        np.concatenate([_padded(part[g * units : (g + 1) * units], padded, kind) for g in range(3)])
+        aligned(np.concatenate([_padded(part[g * units : (g + 1) * units], padded, kind) for g in range(3)]))
         for part in parts
     ))  # fmt: skip

@@ -29,6 +29,13 @@ ROOM = GATES * LANES * MOST[32]  # sums of a tile
 COUNTS = len(COUNTED) * LANES
 
 
+@inline
+def room(count: int, kind: Any) -> Any:
+    """An array that begins a cache line."""
+    made = np.empty(count + 16, kind)
+    return made[(-made.ctypes.data & 63) // made.itemsize :][:count]
+
+
 @cache
 def dots(narrow: bool, target: Target) -> Any:
     """Compiled: sums of three gates of 16 units for some rows; gives how many rows it took."""
@@ -82,7 +89,7 @@ def projector(narrow: bool, target: Target) -> Any:
         stop: int,
     ) -> None:
         padded = len(biases) // 3
-        sums = np.empty(ROOM, sum_of)
+        sums = room(ROOM, sum_of)
         for block in range(len(W)):
             row, counts = first, all_counts[first, int((block + 1) * LANES > units)]
             while row < stop:
@@ -106,7 +113,7 @@ def walker(narrow: bool, ahead: bool, keep: bool, target: Target) -> Any:
         zero: int, scale: Any, brought: Any, y: Any, v: Any, all_counts: Any, first: int, stop: int,
     ) -> None:  # fmt: skip
         n, padded, units, steps = h.shape[1], h.shape[2], y.shape[2], y.shape[0]
-        sums, local = np.empty(ROOM, sum_of), np.empty(GROUP * GATES * LANES, sum_of)
+        sums, local = room(ROOM, sum_of), room(GROUP * GATES * LANES, sum_of)
         floats = np.empty(LANES, np.float32)
         for t in range(steps):
             now, after = h[t & 1], h[1 - (t & 1)]
