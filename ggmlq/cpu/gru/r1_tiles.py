@@ -23,7 +23,7 @@ from ...gru.step import COUNTED
 from ...ladder import register
 from ...threads import num_threads, share
 from ..machine.target import target
-from .encode import store
+from .encode import encode
 from .layout import Kept, kept
 from .vectors import LANES
 from .walk import COUNTS, KINDS, MOST, projector, walker
@@ -36,7 +36,7 @@ ROWS = 64  # of x that a thread takes at a time
 def launch(call: Call) -> None:
     given = _kept(call)
     most, (steps, n, _) = MOST[target().registers], call.x.shape
-    x = store(call, *given.x_stored)
+    x = encode(call, *given.x_stored)
     states = np.zeros((2, n, given.h_stored.pitch), given.h_stored.dtype)
     states[0, :, : call.cell.units] = call.h.astype(np.int64) + given.h_stored.shift
     ahead = given.narrow and n < most * 2
