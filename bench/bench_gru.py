@@ -30,7 +30,13 @@ from ggmlq.cpu.machine.target import target
 from ggmlq.testing.machine import commit, machine
 
 Record = dict[str, Any]
-CASES = [(100, 1, 256, 256), (100, 32, 256, 256), (100, 1, 128, 128), (500, 16, 512, 1024), (50, 64, 128, 256)]
+CASES = [
+    (100, 1, 256, 256),
+    (100, 32, 256, 256),
+    (100, 1, 128, 128),
+    (500, 16, 512, 1024),
+    (50, 64, 128, 256),
+]
 TORCH = """
 import sys, time, warnings
 warnings.filterwarnings("ignore")
@@ -82,7 +88,12 @@ def main() -> None:
             results.append({"threads": threads, **record})
             print(*(f"{name}={value}" for name, value in results[-1].items()), flush=True)
     if args.json:
-        report = {"machine": machine(), "commit": commit(), "torch": peer and peer.version, "results": results}
+        report = {
+            "machine": machine(),
+            "commit": commit(),
+            "torch": peer and peer.version,
+            "results": results,
+        }
         Path(args.json).write_text(json.dumps(report, indent=1) + "\n")
 
 
@@ -115,7 +126,10 @@ def measured(case: tuple[int, ...], widths: list[str], peer: Peer | None, rounds
     """Microseconds a step, all in turns."""
     t, n, c, h = case
     rng, reach = np.random.default_rng(0), h**-0.5
-    parts = [rng.uniform(-reach, reach, shape).astype(np.float32) for shape in ((3 * h, c), (3 * h, h), 3 * h, 3 * h)]
+    parts = [
+        rng.uniform(-reach, reach, shape).astype(np.float32)
+        for shape in ((3 * h, c), (3 * h, h), 3 * h, 3 * h)
+    ]
     g = gq.GRU(*parts)
     x = rng.uniform(-1, 1, (t, n, c)).astype(np.float32)
     g.observe(x[:20])

@@ -16,7 +16,9 @@ PARTS = ("W", "R", "bx", "br")
 def arrays(rng, c, h, scale=1.0, dtype=np.float32):
     """W, R, bx, br."""
     reach = scale / math.sqrt(h)
-    return [rng.uniform(-reach, reach, shape).astype(dtype) for shape in ((3 * h, c), (3 * h, h), 3 * h, 3 * h)]
+    return [
+        rng.uniform(-reach, reach, shape).astype(dtype) for shape in ((3 * h, c), (3 * h, h), 3 * h, 3 * h)
+    ]
 
 
 def made(rng, c, h, both=False, scale=1.0):
@@ -27,7 +29,7 @@ def made(rng, c, h, both=False, scale=1.0):
 
 
 def inputs(rng, t, n, c):
-    """x [T, N, C] as in the measurements of the document."""
+    """An x [T, N, C] as in the measurements of the document."""
     return rng.uniform(-0.7, 0.8, (t, n, c)).astype(np.float32)
 
 
@@ -47,8 +49,14 @@ def scalar_gru(W, R, bx, br, x, h0):
         for i in range(n):
             before = h[i].copy()
             for j in range(units):
-                a = [sum(W[g * units + j, k] * x[step, i, k] for k in range(c)) + bx[g * units + j] for g in range(3)]
-                b = [sum(R[g * units + j, k] * before[k] for k in range(units)) + br[g * units + j] for g in range(3)]
+                a = [
+                    sum(W[g * units + j, k] * x[step, i, k] for k in range(c)) + bx[g * units + j]
+                    for g in range(3)
+                ]
+                b = [
+                    sum(R[g * units + j, k] * before[k] for k in range(units)) + br[g * units + j]
+                    for g in range(3)
+                ]
                 z, r = (1 / (1 + math.exp(-(a[g] + b[g]))) for g in range(2))
                 h[i, j] = z * before[j] + (1 - z) * math.tanh(a[2] + r * b[2])
         out[step] = h
@@ -58,7 +66,8 @@ def scalar_gru(W, R, bx, br, x, h0):
 def worked():
     """The worked example: C = 2, H = 1, all 8 bits, direct tables; and x of two steps."""
     plain = {
-        "x": (7, -10), "h": (7, 5), "Wx": (6, 3), "Rh": (6, -4), "z_pre": (5, 2), "r_pre": (5, -1), "g_pre": (6, 0),
+        "x": (7, -10), "h": (7, 5), "Wx": (6, 3), "Rh": (6, -4), "z_pre": (5, 2), "r_pre": (5, -1),
+        "g_pre": (6, 0),
         "z_out": (8, 0), "r_out": (7, 0), "g_out": (7, 0), "Rh_add_br": (6, 1), "rRh": (7, -2), "old": (7, 0),
         "new": (7, 6),
     }  # fmt: skip
@@ -74,7 +83,7 @@ def worked():
     for table, (source, target) in TABLE_OF.items():
         function = "tanh" if table == "table_g" else "sigmoid"
         codes[table] = table_of(function, "direct", formats[source], formats[target])
-    cell = Cell(formats, codes, {name: (-1.0, 1.0) for name in plain})
+    cell = Cell(formats, codes, dict.fromkeys(plain, (-1.0, 1.0)))
     x = formats["x"].decode(np.array([[[100, -50]], [[-128, 127]]]))
     return gq.gru.FixedGRU((cell,), "direct", "half_away", False), x
 

@@ -101,7 +101,8 @@ def test_every_stage_is_within_a_code_of_its_formula(fresh):
         "z_out": 1 / (1 + np.exp(-real["z_pre"])), "r_out": 1 / (1 + np.exp(-real["r_pre"])),
         "Rh_add_br": real["Rh"][..., g] + br[g], "rRh": real["r_out"] * real["Rh_add_br"],
         "g_pre": real["Wx"][..., g] + real["rRh"] + bx[g], "g_out": np.tanh(real["g_pre"]),
-        "old": real["z_out"] * before, "new": (1 - real["z_out"]) * real["g_out"], "h": real["old"] + real["new"],
+        "old": real["z_out"] * before, "new": (1 - real["z_out"]) * real["g_out"],
+        "h": real["old"] + real["new"],
     }  # fmt: skip
     terms = {"z_pre": 4, "r_pre": 4, "g_pre": 3, "Rh_add_br": 2, "h": 2}
     for name, values in want.items():
@@ -119,7 +120,8 @@ def test_accuracy(tables):
     held_out = cases.inputs(rng, 30, 32, 64)
     for widths, observer, mse, cosine in (
         ("int8", "ema", 4e-5, 0.998), ("mixed", "ema", 4e-5, 0.998), ("int16", "ema", 1e-5, 0.9995),
-        ("int16", "minmax", 1e-6, 0.99999), ("int8", "sqnr", 8e-5, 0.997), ("int8", "percentile", 4e-5, 0.998),
+        ("int16", "minmax", 1e-6, 0.99999), ("int8", "sqnr", 8e-5, 0.997),
+        ("int8", "percentile", 4e-5, 0.998),
     ):  # fmt: skip
         found = error(g.fixed(widths, tables=tables, observer=observer), g, held_out)
         assert found[0] < mse, (widths, observer, found)
@@ -131,7 +133,9 @@ def test_a_shift_that_cuts_off_is_seen(fresh, monkeypatch):
     f, g, x = cases.fixed(fresh, 50, 8, 64, 64, "int8")
     want = g(x)[0]
     module = __import__("ggmlq.reference.gru", fromlist=["gru"])
-    monkeypatch.setattr(module, "shifted_array", lambda v, n: np.where(n <= 0, v << np.maximum(-n, 0), v >> np.clip(n, 0, 62)))
+    monkeypatch.setattr(
+        module, "shifted_array", lambda v, n: np.where(n <= 0, v << np.maximum(-n, 0), v >> np.clip(n, 0, 62))
+    )
     wrong = f.parameters["h"].decode(gru(f, x)["h"])
     right = f(x)[0]
     assert ((wrong - want) ** 2).mean() > 8 * ((right - want) ** 2).mean()
@@ -269,7 +273,8 @@ def test_calibration_is_asked_for(fresh):
         ("int4", "named are"), ({"hh": {"bits": 8}}, "there is no tensor"), ({"h": {"bits": 17}}, "2 to 16"),
         ({"h": {"bits": 1}}, "2 to 16"), ({"h": {"bits": 8.5}}, "2 to 16"), ({"h": 8}, "takes a mapping"),
         ({"h": {"bit": 8}}, "takes a mapping"), ({"W": {"symmetric": False}}, "one correction"),
-        ({"x": {"signed": 1}}, "True or False"), (8, "widths are a"), ({"r_pree": {}}, "did you mean 'r_pre'"),
+        ({"x": {"signed": 1}}, "True or False"), (8, "widths are a"),
+        ({"r_pree": {}}, "did you mean 'r_pre'"),
     ],
 )  # fmt: skip
 def test_widths_are_refused_in_words(fresh, widths, said):

@@ -17,15 +17,22 @@ from ggmlq.gru import to_torch_order
 
 @pytest.mark.parametrize("both", [False, True])
 def test_a_saved_gru_runs_alike(both, fresh, tmp_path):
-    f, _, x = cases.fixed(fresh, 6, 3, 4, 5, "mixed", both, tables="interpolated", rounding="half_even", dynamic_x=True)
+    f, _, x = cases.fixed(
+        fresh, 6, 3, 4, 5, "mixed", both, tables="interpolated", rounding="half_even", dynamic_x=True
+    )
     path = tmp_path / "g.npz"
     f.save(path)
     for again in (gq.FixedGRU.load(path), pickle.loads(pickle.dumps(f))):
         assert repr(again) == repr(f)
-        assert all((a == b).all() for a, b in zip(f(x, return_codes=True), again(x, return_codes=True), strict=True))
+        assert all(
+            (a == b).all() for a, b in zip(f(x, return_codes=True), again(x, return_codes=True), strict=True)
+        )
         assert again.rounding == "half_even"
         one, other = (part.parameters[0] if both else part.parameters for part in (f, again))
-        assert all(np.all(one[name].exponent == other[name].exponent) and one[name][1:] == other[name][1:] for name in one)
+        assert all(
+            np.all(one[name].exponent == other[name].exponent) and one[name][1:] == other[name][1:]
+            for name in one
+        )
     with np.load(path, allow_pickle=False) as arrays:
         assert all(arrays[name].dtype.kind in "biufU" for name in arrays)
     assert list(tmp_path.iterdir()) == [path]
@@ -75,7 +82,8 @@ def put(index, value):
 @pytest.mark.parametrize(
     "change",
     [
-        replaced("version", 2), replaced("directions", 3), replaced("directions", 2), replaced("tables", "lut"),
+        replaced("version", 2), replaced("directions", 3), replaced("directions", 2),
+        replaced("tables", "lut"),
         replaced("rounding", "up"), replaced("dynamic_x", 1), replaced("0/W", lambda a: a.astype(np.int16)),
         replaced("0/W", lambda a: a[:, :0]), replaced("0/W", lambda a: a[1:]), replaced("0/R", lambda a: a.T),
         replaced("0/R", lambda a: a[..., None]), replaced("0/bx", lambda a: a[1:]),
@@ -91,7 +99,7 @@ def test_files_that_do_not_hold_together_are_refused(change, fresh, tmp_path):
     f, _, _ = cases.fixed(fresh, 3, 2, 2, 3, "int8")
     path = tmp_path / "g.npz"
     saved(f, path, change)
-    with pytest.raises(GRUFileError, match="g.npz"):
+    with pytest.raises(GRUFileError, match=r"g\.npz"):
         gq.FixedGRU.load(path)
 
 
@@ -138,7 +146,12 @@ def test_weights_of_torch(fresh):
     assert (g.R[1] == two[1]).all()
     g = gq.GRU.from_torch(module(one[:2]))
     assert not g.bx.any()
-    for wrong in (SimpleNamespace(), module(one, num_layers=0), module([np.ones((12, 3)), np.ones((12, 3))]), 3):
+    for wrong in (
+        SimpleNamespace(),
+        module(one, num_layers=0),
+        module([np.ones((12, 3)), np.ones((12, 3))]),
+        3,
+    ):
         with pytest.raises(gq.GGMLQError):
             gq.GRU.from_torch(wrong)
     with pytest.raises(gq.GGMLQError, match="2 layers"):
@@ -193,8 +206,10 @@ def onnx(parts, how="raw", direction="forward", reset=1, node="gru", count=1):
     attributes += field(5, field(1, "direction") + field(4, direction) + field(20, 3))
     attributes += field(5, field(1, "hidden_size") + field(3, R.shape[-1]))
     inputs = b"".join(field(1, name) for name in ("x", "W", "R", "B"))
-    nodes = b"".join(field(1, inputs + field(2, "y") + field(3, f"{node}{i or ''}") + field(4, "GRU") + attributes)
-                     for i in range(count))  # fmt: skip
+    kind = field(4, "GRU") + attributes
+    nodes = b"".join(
+        field(1, inputs + field(2, "y") + field(3, f"{node}{i or ''}") + kind) for i in range(count)
+    )
     bias = tensor("", np.concatenate([bx, br], -1), how)
     constant = field(1, field(2, "B") + field(4, "Constant") + field(5, field(1, "value") + field(5, bias)))
     graph = constant + nodes + field(5, tensor("W", W, how)) + field(5, tensor("R", R, how))
@@ -219,7 +234,8 @@ def test_onnx_files_are_refused_in_words(fresh, tmp_path):
     path = tmp_path / "g.onnx"
     good = onnx(parts)
     for data, said in (
-        (b"", "no GRU node"), (onnx(parts, reset=0), "linear_before_reset"), (onnx(parts, direction="reverse"), "reverse"),
+        (b"", "no GRU node"), (onnx(parts, reset=0), "linear_before_reset"), 
+        (onnx(parts, direction="reverse"), "reverse"),
         (onnx(parts, count=2), "2 GRU nodes"), (onnx([parts[0], parts[0], *parts[2:]]), "shape"),
         (good.replace(b"B\x01W", b"B\x01V"), "computed"), (np.random.default_rng(0).bytes(500), "no ONNX"),
     ):  # fmt: skip

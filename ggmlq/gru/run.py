@@ -109,7 +109,8 @@ def format_in_call(f: Fixed, cell: Cell, x: Any) -> QFormat:
     known = cell.formats["x"]
     if not (f.dynamic_x and x.size):
         return known
-    found = format_of(float(x.min()), float(x.max()), known.bits, known.signed, False)
+    symmetric = known.signed and known.zero == 0
+    found = format_of(float(x.min()), float(x.max()), known.bits, known.signed, symmetric)
     return known if found == known else found
 
 

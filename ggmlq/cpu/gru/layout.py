@@ -20,7 +20,6 @@ from ...gru.plan import Plan, Rows
 from ..machine.target import Target
 from .vectors import HALF, LANES
 
-
 LINE = 64  # bytes
 
 
@@ -55,14 +54,12 @@ def kept(cell: Cell, plan: Plan, target: Target) -> Kept:
     kind = np.int32 if narrow else np.int64
     padded = -(-cell.units // LANES) * LANES
     x, h = stored(plan.x, cell.inputs, narrow, target), stored(plan.h, cell.units, narrow, target)
-    rows = [
-        _padded_rows(part, cell.row_sums[name] * how.shift, padded, kind)
-        for part, name, how in ((plan.wx, "W", x), (plan.rh, "R", h))
-    ]
+    wx = _padded_rows(plan.wx, cell.row_sums["W"] * x.shift, padded, kind)
+    rh = _padded_rows(plan.rh, cell.row_sums["R"] * h.shift, padded, kind)
     biases = [_padded(part, padded, kind) for part in (plan.bias_z, plan.bias_r, plan.bias_g)]
     of_z, of_r, of_g = (np.ascontiguousarray(table, kind) for table in plan.tables)
     return Kept(
-        narrow, _laid(cell.codes["W"], x.pitch, narrow), _laid(cell.codes["R"], h.pitch, narrow), *rows,
+        narrow, _laid(cell.codes["W"], x.pitch, narrow), _laid(cell.codes["R"], h.pitch, narrow), wx, rh,
         aligned(np.concatenate(biases)), _padded(plan.bias_added, padded, kind), (of_z, of_r, of_g),
         np.ascontiguousarray(plan.k, kind), x, h,
     )  # fmt: skip

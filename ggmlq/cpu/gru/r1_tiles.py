@@ -1,8 +1,8 @@
-"""Keep the weights in the order of the dot product and a step of 16 units in vectors, from product to state.
+"""Keep the weights in the order of the dot product and a step of 32 units in vectors, from product to state.
 
 Changed: rows of the three gates of 16 units lie side by side, four codes at a time, so one instruction makes
 16 sums longer by four products, and the gates of a unit have all their sums in one place. The atoms of a step
-are compiled for vectors of 16 units. No step leaves compiled code, threads have sequences of their own.
+are compiled for vectors of 32 units. No step leaves compiled code, threads have sequences of their own.
 
 Why it helps: products are int8 dot products at the rate of the machine, weights are read once for eight
 sequences, and what lies between products and gates never goes to memory. With few sequences what x brings

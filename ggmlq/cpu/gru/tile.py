@@ -29,7 +29,7 @@ CHAINS = 10  # dot products under way: one takes five cycles, two begin in each
 
 @cache
 def tile(rows: int, target: Target) -> Any:
-    """An intrinsic ``(slab, x, x_pitch, fours, out, out_pitch)`` on addresses; out is int32 [3 · rows, 16]."""
+    """An intrinsic ``(slab, x, x_pitch, fours, out, out_pitch)`` on addresses; out: int32 [3 · rows, 16]."""
     dot = "avx2 full" if target.dot == "avx2" else target.dot  # codes of -128 have no negative
 
     @intrinsic

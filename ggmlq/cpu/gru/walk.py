@@ -36,9 +36,30 @@ def room(count: int, kind: Any) -> Any:
     return made[(-made.ctypes.data & 63) // made.itemsize :][:count]
 
 
+@inline
+def put(y: Any, t: int, row: int, unit: int, states: Any, floats: Any) -> None:
+    """States of 32 units to the result; ``floats`` takes those of a block with lanes without a unit."""
+    n, units = y.shape[1], y.shape[2]
+    if unit + LANES <= units:
+        store(y, (t * n + row) * units + unit, states)
+    else:
+        store(floats, 0, states)
+        for j in range(units - unit):
+            y[t, row, unit + j] = floats[j]
+
+
+@inline
+def keep_gates(v: Any, at: int, padded: int, z: Any, r: Any, g: Any, a: Any) -> None:
+    """The intermediates of 32 units, as deviations."""
+    store(v, at, convert(z, types.int32))
+    store(v, at + padded, convert(r, types.int32))
+    store(v, at + 2 * padded, convert(g, types.int32))
+    store(v, at + 3 * padded, convert(a, types.int32))
+
+
 @cache
 def dots(narrow: bool, target: Target) -> Any:
-    """Compiled: sums of three gates of 16 units for some rows; gives how many rows it took."""
+    """Compiled: sums of three gates of 32 units for some rows; gives how many rows it took."""
     most = MOST[target.registers]
     several, four, two, single = (tile(min(most, n), target) for n in (most, 4, 2, 1))
 
@@ -138,25 +159,15 @@ def walker(narrow: bool, ahead: bool, keep: bool, target: Target) -> Any:
                             else:
                                 t_at, t_step = (row - group + i) * GATES * LANES, LANES
                             before = convert(load(now, (row + i) * padded + unit, LANES), kind) - zero
+                            p = brought if ahead else local
                             state, z, r, g, a = one(
-                                sums, i * LANES, done * LANES, brought if ahead else local, t_at, t_step, rh, unit,
+                                sums, i * LANES, done * LANES, p, t_at, t_step, rh, unit,
                                 padded, bias_added, tables, k, before, counts,
                             )  # fmt: skip
                             store(after, (row + i) * padded + unit, convert(state + zero, after.dtype))
-                            real = convert(state, types.float32) * scale
-                            at = (t * n + row + i) * units + unit
-                            if unit + LANES <= units:
-                                store(y, at, real)
-                            else:
-                                store(floats, 0, real)
-                                for j in range(units - unit):
-                                    y[t, row + i, unit + j] = floats[j]
+                            put(y, t, row + i, unit, convert(state, types.float32) * scale, floats)
                             if keep:
-                                to = (t * n + row + i) * 4 * padded + unit
-                                store(v, to, convert(z, types.int32))
-                                store(v, to + padded, convert(r, types.int32))
-                                store(v, to + 2 * padded, convert(g, types.int32))
-                                store(v, to + 3 * padded, convert(a, types.int32))
+                                keep_gates(v, (t * n + row + i) * 4 * padded + unit, padded, z, r, g, a)
                         row += done
 
     return jit(walk)
