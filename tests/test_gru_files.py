@@ -234,7 +234,7 @@ def test_onnx_files_are_refused_in_words(fresh, tmp_path):
     path = tmp_path / "g.onnx"
     good = onnx(parts)
     for data, said in (
-        (b"", "no GRU node"), (onnx(parts, reset=0), "linear_before_reset"), 
+        (b"", "no GRU node"), (onnx(parts, reset=0), "linear_before_reset"),
         (onnx(parts, direction="reverse"), "reverse"),
         (onnx(parts, count=2), "2 GRU nodes"), (onnx([parts[0], parts[0], *parts[2:]]), "shape"),
         (good.replace(b"B\x01W", b"B\x01V"), "computed"), (np.random.default_rng(0).bytes(500), "no ONNX"),

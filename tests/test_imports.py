@@ -49,7 +49,7 @@ ALLOWED = {
     "card.py": set(),
     "ladder.py": {"announced", "card", "errors"},  # what operations are about, it does not know
     "listing.py": {"ladder", "text", "errors"},
-    "problems.py": {"card", "codes", "formats", "ladder"},
+    "problems.py": {"card", "codes", "devices", "formats", "ladder"},
     # a room of its own, from weights to the call: kernels only by name
     "gru": {
         "checks", "codes", "devices", "dumps", "errors", "fixed", "gguf", "ladder", "problems", "progress",

@@ -78,8 +78,8 @@ def _some(call: Call, given: Kept, x: Any, states: Any, steps: slice, ahead: boo
         share(before, len(x), ROWS)
         _count(call, counts)
     counts = np.zeros((n, KINDS, COUNTS), kind)
-    v = np.empty((len(y), n, 4, padded), np.int32) if call.v is not None else np.zeros(0, np.int32)
-    walk = walker(given.narrow, ahead, call.v is not None, target())
+    v = np.empty((len(y), n, 4, padded), np.int32) if call.v is not None else np.zeros((0, 0, 4, 0), np.int32)
+    walk = walker(given.narrow, ahead, target())
     zero, scale = call.plan.h.zero + given.h_stored.shift, np.float32(np.ldexp(1.0, -call.plan.h.exponent))
 
     def work(first: int, stop: int) -> None:

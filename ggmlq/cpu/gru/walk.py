@@ -124,7 +124,7 @@ def projector(narrow: bool, target: Target) -> Any:
 
 
 @cache
-def walker(narrow: bool, ahead: bool, keep: bool, target: Target) -> Any:
+def walker(narrow: bool, ahead: bool, target: Target) -> Any:
     """Compiled: all steps of sequences ``first`` … ``stop``; ``ahead``: what x brings is in ``brought``."""
     multiply, bring, one = dots(narrow, target), terms(narrow), gates(narrow)
     kind, sum_of = (types.int32, np.int32) if narrow else (types.int64, np.int64)
@@ -135,7 +135,7 @@ def walker(narrow: bool, ahead: bool, keep: bool, target: Target) -> Any:
     ) -> None:  # fmt: skip
         n, padded, units, steps = h.shape[1], h.shape[2], y.shape[2], y.shape[0]
         sums, local = room(ROOM, sum_of), room(GROUP * GATES * LANES, sum_of)
-        floats = np.empty(LANES, np.float32)
+        floats, keep = np.empty(LANES, np.float32), v.size > 0
         for t in range(steps):
             now, after = h[t & 1], h[1 - (t & 1)]
             for block in range(len(R)):
