@@ -35,6 +35,7 @@ def test_floats_are_those_of_a_scalar_loop(fresh):
     assert all((from_torch_order(a) == b).all() for a, b in zip(turned, parts, strict=True))
 
 
+@pytest.mark.filterwarnings("ignore::ggmlq.gru.SaturationWarning")  # h0 goes anywhere
 def test_both_directions_are_two_gru(fresh):
     one, two = (cases.arrays(fresh, 3, 5) for _ in range(2))
     both = gq.GRU(*zip(one, two, strict=True))
@@ -172,6 +173,7 @@ def test_a_sequence_may_be_run_in_parts(fresh):
         assert (np.stack(steps) == y).all()
 
 
+@pytest.mark.filterwarnings("ignore::ggmlq.gru.SaturationWarning")  # h0 goes anywhere
 def test_shapes_and_what_is_left_out(fresh):
     f, g, x = cases.fixed(fresh, 6, 4, 3, 5)
     y, h, v = f(x, return_intermediates=True)
