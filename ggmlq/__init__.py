@@ -38,15 +38,18 @@ if TYPE_CHECKING:
     from .accuracy import error_table
     from .faults import Diagnosis, diagnose
     from .files import open, save
+    from .gru import GRU, FixedGRU
     from .threads import set_num_threads
 
 __version__ = "0.1.0"
 
 __all__ = [
     "Diagnosis",
+    "FixedGRU",
     "Format",
     "GGMLQError",
     "GGUFError",
+    "GRU",
     "QuantArray",
     "ScaledArray",
     "codes",
@@ -79,7 +82,7 @@ __all__ = [
 
 # Found in these modules when first asked for: `import ggmlq` stays quick.
 _LATER = {"Diagnosis": "faults", "diagnose": "faults", "open": "files", "save": "files"}
-_LATER |= {"set_num_threads": "threads", "error_table": "accuracy"}
+_LATER |= {"set_num_threads": "threads", "error_table": "accuracy", "GRU": "gru", "FixedGRU": "gru"}
 _LATER |= dict.fromkeys(  # modules
     ("convert", "diff", "functions", "gguf", "llama", "reference", "report", "safetensors"), ""
 )

@@ -132,6 +132,14 @@ class ConfigError(GGMLQError, ValueError):
     """A configuration of a kernel, or a file of them, that says nothing a kernel can do."""
 
 
+class CalibrationError(GGMLQError, RuntimeError):
+    """Something that needs a calibration which was not made, or no longer holds."""
+
+
+class GRUFileError(GGMLQError, ValueError):
+    """A file that should hold a GRU and does not, or is damaged."""
+
+
 class DumpError(GGMLQError, ValueError):
     """A file with a kernel's operands or result that cannot be read as such."""
 
