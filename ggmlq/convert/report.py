@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from ..text import printable, size, table
-from .plan import Step
+from .step import Step
 
 
 @dataclass(frozen=True)

@@ -16,8 +16,9 @@ from ..gguf import Streamed
 from ..gguf.source import checked_path
 from ..ops.encoding import prepare
 from .keep import Keep
-from .plan import Plan, plan_dequantize, plan_quantize
+from .plan import plan_dequantize, plan_quantize
 from .report import Done, Report
+from .step import Plan
 from .stream import Tally, converted
 
 

@@ -3,7 +3,7 @@
     open, GGUFFile    file.py       the mapping of names to arrays; split.py finds the parts of a model
     Metadata          metadata.py   keys and values with their types; node.py is one value,
                                     typed.py chooses types, sequence.py is what an array looks like
-    save              writer.py     plan.py decides and checks everything before a byte is written,
+    save, layout      writer.py     plan.py decides and checks everything before a byte is written,
                                     atomic.py brings files to their names
     Streamed          inputs.py     a tensor that is made while it is written
     GGUFFile.to       load.py       a model to a GPU; select.py says which tensors, portions.py in
@@ -22,7 +22,7 @@ from .metadata import Metadata
 from .sequence import Array
 from .typed import Typed
 from .valuetype import ValueType
-from .writer import save
+from .writer import layout, save
 
 __all__ = [
     "Array",
@@ -32,6 +32,7 @@ __all__ = [
     "Streamed",
     "Typed",
     "ValueType",
+    "layout",
     "open",
     "read_imatrix",
     "save",

@@ -48,6 +48,11 @@ class Imatrix(Mapping[str, Floats]):
         self.unseen = dict(unseen or {})
         self._rows = dict(rows)
 
+    def of(self, rows: Mapping[str, Floats]) -> Imatrix:
+        """The matrix with other rows: some of them, or under other names."""
+        seen = {name: experts for name, experts in self.unseen.items() if name in rows}
+        return Imatrix(self.path, rows, chunks=self.chunks, datasets=self.datasets, unseen=seen)
+
     def __getitem__(self, name: str) -> Floats:
         return self._rows[name]
 
