@@ -19,7 +19,7 @@ from .model import Pruned
 from .plan import plan_dequantize, plan_quantize
 from .recipe import Recipe, recipe
 from .report import Done, Report
-from .run import dequantize, quantize, run
+from .run import dequantize, layout, quantize, run
 from .step import Plan, Step
 from .typefile import read as read_tensor_types
 from .typefile import write as write_tensor_types
@@ -32,6 +32,7 @@ __all__ = [
     "Report",
     "Step",
     "dequantize",
+    "layout",
     "plan_dequantize",
     "plan_quantize",
     "quantize",

@@ -134,7 +134,7 @@ def _described(file: Model, name: str) -> tuple[str, Format, tuple[int, ...]]:
 
 def _left(file: Model, name: str, why: str) -> Step:
     _, fmt, shape = _described(file, name)
-    return Step(name, shape, fmt, fmt, why)
+    return Step(name, shape, fmt, fmt, why, left=True)
 
 
 def _chosen(file: Model, name: str, fmt: Format, exceptions: Sequence[keeping.Rule]) -> Step:

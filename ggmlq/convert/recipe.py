@@ -49,7 +49,6 @@ class Recipe:
     """Types by tensor, ready to be carried out: ``gq.convert.run(recipe.plan, path)``."""
 
     plan: Plan
-    types: Mapping[str, Format]  # of the tensors that llama.cpp would quantize, by name
     bits_per_weight: float
     target: float
     lowest: float  # that can be reached
@@ -59,6 +58,11 @@ class Recipe:
     deviation: float  # of the error, as a share of it: it was estimated from some of the rows
     gap: float  # no other choice of types has an error smaller by more than this share
     measured: Mapping[str, Measured]
+
+    @property
+    def types(self) -> Mapping[str, Format]:
+        """Of the tensors that llama.cpp would quantize, by name."""
+        return self.plan.types
 
     @property
     def keep(self) -> list[tuple[str, str]]:
@@ -128,7 +132,7 @@ def recipe(
     formats = _formats(types)
     # All that may change becomes f16: what is left shows which tensors there are to choose for.
     first = plan_quantize(model, "f16", **settings)
-    open_ = [step for step in first.steps if _chosen_for(step)]
+    open_ = [step for step in first.steps if not (step.left or step.why)]
     rows = {step.name: weights.of_tensor(matrix, step.name, step.shape) if matrix else None for step in open_}
     wanted = [Wanted(step.name, _fitting(step, formats, rows[step.name]), rows[step.name]) for step in open_]
     budget = _Budget(first, wanted, target, size)
@@ -161,21 +165,18 @@ def _found(
     }
     base = _base(first, chosen)
     plan = plan_quantize(model, base, types=chosen, **settings)
-    types = {
-        step.name: step.after for step in plan.steps if step.name in chosen or step.why.startswith("keep ")
-    }
-    return _told(plan, types, chosen, measured, dict(zip(chosen, factors, strict=True)), solution, budget)
+    return _told(plan, chosen, measured, dict(zip(chosen, factors, strict=True)), solution, budget)
 
 
 def _told(
-    plan: Plan, types: Mapping[str, Format], chosen: Mapping[str, Format], measured: Mapping[str, Measured],
+    plan: Plan, chosen: Mapping[str, Format], measured: Mapping[str, Measured],
     factors: Mapping[str, float], solution: Solution, budget: _Budget,
 ) -> Recipe:  # fmt: skip
     energy = sum(measured[name].energy * factors[name] for name in chosen)
     spread = sqrt(sum((measured[n].errors[fmt].deviation * factors[n]) ** 2 for n, fmt in chosen.items()))
     error = solution.error
     found = Recipe(
-        plan, types, 8 * sum(step.bytes_after for step in plan.steps) / budget.elements, budget.target,
+        plan, 8 * sum(step.bytes_after for step in plan.steps) / budget.elements, budget.target,
         budget.lowest, budget.highest, error, error / energy if energy else 0.0,
         spread / error if error else 0.0, 1 - solution.bound / error if error > 0 else 0.0, measured,
     )  # fmt: skip
@@ -209,11 +210,6 @@ def _formats(types: Sequence[str | int | Format]) -> list[Format]:
     if not found:
         raise ConvertError("recipe(types=[]): there is nothing to choose among; name some types")
     return found
-
-
-def _chosen_for(step: Step) -> bool:
-    """Whether its type is free: llama.cpp would quantize it, and no rule of the user's says to what."""
-    return not step.why
 
 
 def _fitting(step: Step, formats: Sequence[Format], rows: object) -> list[Format]:

@@ -23,6 +23,7 @@ class Step:
     after: Format
     why: str = ""
     weights: NDArray[np.float32] | None = None  # importance [experts, K]
+    left: bool = False  # out of every conversion: a norm, one axis, integers
 
     @property
     def changes(self) -> bool:
@@ -46,6 +47,11 @@ class Plan:
     steps: list[Step]
     metadata: dict[str, Any]  # added to that of the file
     notes: list[str] = field(default_factory=list)  # what a user should know of
+
+    @property
+    def types(self) -> dict[str, Format]:
+        """Of the tensors that are quantized, or could have been, by name."""
+        return {step.name: step.after for step in self.steps if not step.left}
 
 
 def nbytes_in(fmt: Format, shape: tuple[int, ...]) -> int:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 
 from ..errors import ConvertError
 from ..formats import Format
+from ..gguf import Imatrix
 from ..text import short
 from .rules import EMBEDDINGS
 
@@ -28,6 +29,20 @@ def of_tensor(imatrix: Mapping[str, Any], name: str, shape: tuple[int, ...]) -> 
     """Importance [experts, K] of a tensor, whatever it becomes; None where it lacks."""
     values = _values(imatrix, name, shape)
     return None if values is None else _checked(name, values)
+
+
+def only(
+    imatrix: Mapping[str, Any], include: Sequence[str] = (), exclude: Sequence[str] = ()
+) -> Mapping[str, Any] | None:
+    """The rows of tensors in whose name one of ``include`` is found and none of ``exclude``; None: no row."""
+    names = [
+        name
+        for name in imatrix
+        if not any(text in name for text in exclude)
+        and (not include or any(text in name for text in include))
+    ]
+    rows = {name: imatrix[name] for name in names}
+    return (imatrix.of(rows) if isinstance(imatrix, Imatrix) else rows) if rows else None
 
 
 def _values(imatrix: Mapping[str, Any], name: str, shape: tuple[int, ...]) -> Floats | None:
