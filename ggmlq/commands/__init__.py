@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import argparse
 
-from . import check, copy, dequantize, diagnose, diff, error_table, info, quantize, show, validate
+from . import check, copy, dequantize, diagnose, diff, error_table, info, metadata, quantize, show, validate
 
 
 def add_all(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     """Declare all of them."""
-    for module in (info, show, validate, copy, quantize, dequantize, diff, check, diagnose, error_table):
+    modules = (info, show, validate, metadata, copy, quantize, dequantize, diff, check, diagnose, error_table)
+    for module in modules:
         module.add(commands)

@@ -86,15 +86,12 @@ def _is_type(word: str) -> bool:
 def type_of(word: str, pure: bool) -> tuple[str, bool]:
     """The type or mix that llama-quantize means by a name or a number, and whether it is a mix."""
     if word.lower() == "copy":
-        raise ConvertError(
-            "COPY: nothing is quantized; `ggmlq copy IN OUT` copies, merges and splits"
-        )
+        raise ConvertError("COPY: nothing is quantized; `ggmlq copy IN OUT` copies, merges and splits")
     if word.isdecimal():
         named = {mix.number: mix.name for mix in MIXES} | {FILE_TYPES[n]: n for n in ("f32", "f16", "bf16")}
         if int(word[:9]) not in named:
             raise ConvertError(
-                f"{short(word)} is no number of llama-quantize's types; `ggmlq formats` lists "
-                "the mixes"
+                f"{short(word)} is no number of llama-quantize's types; `ggmlq formats` lists the mixes"
             )
         word = named[int(word)]
     low = word.lower()

@@ -138,8 +138,7 @@ def _importance(args: argparse.Namespace) -> Mapping[str, Any] | None:
     """The importance matrix, of all tensors or of those that are meant."""
     if args.include_weights and args.exclude_weights:
         raise ConvertError(
-            "--include-weights and --exclude-weights exclude each other, as in llama-quantize; "
-            "give one"
+            "--include-weights and --exclude-weights exclude each other, as in llama-quantize; give one"
         )
     if args.imatrix is None:
         return None

@@ -3,6 +3,7 @@
 rules.py      which tensors llama.cpp quantizes, and to what where rows do not fit: its choices as data
 mixes.py      its mixes of types, as a table; mixing.py applies them to the tensors of a model
 keep.py       exceptions that a user states: names by pattern, and a type for each
+filetype.py   the number by which a file says what most of it is
 typefile.py   the same in a file, as llama-quantize takes it
 model.py      what is converted: a file, or one without some of its layers
 weights.py    the importance matrix as each tensor needs it

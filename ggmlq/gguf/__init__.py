@@ -9,6 +9,7 @@
     GGUFFile.to       load.py       a model to a GPU; select.py says which tensors, portions.py in
                                     which runs of bytes
     read_imatrix      imatrix.py    importance of columns, for quantizing
+    edit              edit.py       metadata changed in place, in the room that a file has for it
     check             check.py      every rule of the format, as a list of findings
 
 The way down from ``open``: source.py is the checked bytes, header.py the layout, tensors.py the

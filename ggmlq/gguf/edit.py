@@ -1,12 +1,12 @@
 """Metadata of a file changed where it lies, without writing the tensors anew, if the header has the room.
 
-The data begin at a multiple of the alignment, so a header may grow into the padding before them, 0 to 31 bytes as
-a rule. Room for more is left on purpose by a key of our own, an array of zeros that every other program skips:
+The data begin at a multiple of the alignment, so a header may grow into the padding before them, 0 to 31
+bytes as a rule. Room for more is left on purpose by a key of our own, an array of zeros that others skip:
 
     header · keys … ggmlq.room [0, 0, 0, …] · table of tensors · padding | data
 
-A longer text takes bytes from the room, a shorter one gives some back, and the data stay where they are. Where that
-does not work out the file is written anew, as `save` does: whole or not at all.
+A longer text takes bytes from the room, a shorter one gives some back, and the data stay where they are.
+Where that does not work out the file is written anew, as `save` does: whole or not at all.
 """
 
 from __future__ import annotations
@@ -52,9 +52,9 @@ def why_not_in_place(file: GGUFFile, metadata: Metadata) -> str | None:
     """Why the file has to be written anew for this metadata; None where a few bytes of it suffice."""
     if len(file.paths) > 1:
         return "it is one of several parts"
-    before = file.metadata.entries.get(ALIGNMENT_KEY)
-    if metadata.entries.get(ALIGNMENT_KEY) is not before:
-        return "another alignment moves the tensors"
+    for key, why in ((ALIGNMENT_KEY, "another alignment"), (ROOM, "another room")):
+        if metadata.entries.get(key) is not file.metadata.entries.get(key):
+            return f"{why} moves the tensors"
     path = file.parts[0].source.map.path
     if os.path.islink(path) or os.stat(path).st_nlink > 1:
         return "other names lead to its bytes too, and they are to stay as they are"
@@ -108,8 +108,8 @@ def _fitted(file: GGUFFile, metadata: Metadata) -> bytes | None:
     source, header = file.parts[0]
     check_keys(metadata)
     # What describes the file and not the model stays, whatever the metadata say.
-    entries = {key: stored for key, stored in header.metadata.items() if key in KEYS}
-    entries = {**entries, **{key: e for key, e in metadata.entries.items() if key not in KEYS}}
+    own: dict[str, Entry] = {key: stored for key, stored in header.metadata.items() if key in KEYS}
+    entries = own | {key: entry for key, entry in metadata.entries.items() if key not in KEYS}
     bare = {key: entry for key, entry in entries.items() if key != ROOM}
     room = _encoded(source, header, bare)
     left = header.data - len(room)
