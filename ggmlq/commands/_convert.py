@@ -8,7 +8,6 @@ from typing import Any
 
 from ..convert import Done, Plan, Report, layout, run, write_tensor_types
 from ..errors import ConvertError
-from ..text import size
 from ..threads import set_num_threads
 from . import _plain, _sizes
 
@@ -64,10 +63,7 @@ def carry_out(
     print(report)
     if write_types is not None:
         print(f"wrote {_plain.name(write_types)}")
-    for path, nbytes in files:
-        print(f"{'would write' if args.dry_run else 'wrote'} {_plain.name(path)}, {size(nbytes)}")
-    if args.dry_run:
-        print("nothing was written (--dry-run)")
+    _sizes.tell(files, args.dry_run)
     return 0
 
 

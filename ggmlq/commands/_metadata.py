@@ -21,7 +21,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     """Changes of metadata; carried out in the order in which they stand."""
     add_option(
         parser, "set", "KEY[:TYPE]=VALUE",
-        "set metadata; VALUE is JSON or plain text; an existing key keeps its type; a file_type may be a name",
+        "set metadata; VALUE is JSON or plain text; a key that is there keeps its type",
     )  # fmt: skip
     add_option(parser, "set-file", "KEY[:TYPE]=FILE", "the same with what a file holds, text or a JSON array")
     add_option(parser, "rename", "OLD=NEW", "another key for a value")

@@ -8,6 +8,8 @@ import re
 from collections.abc import Iterable
 
 from ..errors import GGUFError
+from ..text import size as shown
+from ._plain import name
 
 UNITS = {"": 1, "k": 10**3, "M": 10**6, "G": 10**9, "T": 10**12}
 UNITS |= {"Ki": 1 << 10, "Mi": 1 << 20, "Gi": 1 << 30, "Ti": 1 << 40}
@@ -16,7 +18,7 @@ MOST = 1 << 62
 
 def size(text: str) -> int:
     """``500M``, ``4GB``, ``2.5GiB`` as bytes."""
-    found = re.fullmatch(r"(\d+(?:\.\d+)?) ?((?:[kKMGT]i?)?)B?", text)
+    found = re.fullmatch(r"(\d+(?:\.\d+)?)((?:[kKMGT]i?)?)B?", text)
     unit = (found[2] if found[2] != "K" else "k") if found else ""
     n = int(float(found[1]) * UNITS[unit]) if found and len(found[1]) < 20 else 0
     if not 0 < n < MOST:
@@ -37,6 +39,14 @@ def count(text: str) -> int:
     if not text.isdecimal() or not int(text[:18]):
         raise argparse.ArgumentTypeError(f"{text!r} is no number of things; write 1 or more")
     return int(text)
+
+
+def tell(files: Iterable[tuple[str, int]], dry: bool) -> None:
+    """Which files were written, or would be."""
+    for path, nbytes in files:
+        print(f"would write {name(path)}, {shown(nbytes)}" if dry else f"wrote {name(path)}")
+    if dry:
+        print("nothing was written (--dry-run)")
 
 
 def add_force(parser: argparse.ArgumentParser) -> None:

@@ -8,7 +8,6 @@ from typing import Any
 from .. import gguf
 from ..gguf import edit
 from ..gguf.header import ALIGNMENT_KEY
-from ..text import size
 from . import _metadata, _plain, _sizes
 
 
@@ -65,8 +64,5 @@ def run(args: argparse.Namespace) -> int:
         facts = {"files": [path for path, _ in files], "file_bytes": [n for _, n in files]}
         _plain.print_json(facts | {"written": not args.dry_run})
         return 0
-    for path, nbytes in files:
-        print(f"{'would write' if args.dry_run else 'wrote'} {_plain.name(path)}, {size(nbytes)}")
-    if args.dry_run:
-        print("nothing was written (--dry-run)")
+    _sizes.tell(files, args.dry_run)
     return 0

@@ -284,8 +284,9 @@ class _Budget:
         reach = f"{self.lowest:.3f} to {self.highest:.3f} bits a weight"
         if self.size is not None:
             reach = f"{sized(low)} to {sized(high)} ({low} to {high} bytes)"
-        way = "other types (--types), an importance matrix" if self.target < self.lowest else "no recipe"
+        way = "allow smaller types (--types; some need an importance matrix)"
+        if self.target > self.lowest:
+            way = "leave it as it is, which is the most that it can have"
         raise ConvertError(
-            f"recipe, {asked}: this model can have {reach} with these types; choose a target among those, or "
-            f"{way}"
+            f"recipe, {asked}: this model can have {reach} with these types; choose one among those, or {way}"
         )
