@@ -27,7 +27,7 @@ import ggmlq as gq
 PAGE = Path(__file__).parents[1] / "docs" / "recipes.md"
 BEGIN = "<!-- table: tools/recipe_table.py -->"
 K, FFN, LAYERS, VOCABULARY, HEADS = 512, 1024, 8, 1024, 8
-MIXES = ("q2_K", "q3_K_M", "iq3_s", "iq4_xs", "q4_K_S", "q4_K_M", "q5_K_M", "q6_K")
+MIXES = ("q2_K", "q3_K_M", "iq3_s", "iq4_xs", "q4_K_S", "q4_K_M", "q5_K_M")
 WITH_IMATRIX = ("iq2_xs", "iq3_xxs")
 TOKENS = 128
 
