@@ -4,11 +4,24 @@ from __future__ import annotations
 
 import argparse
 
-from . import check, copy, dequantize, diagnose, diff, error_table, info, metadata, quantize, show, validate
+from . import (
+    check,
+    copy,
+    dequantize,
+    diagnose,
+    diff,
+    error_table,
+    imatrix,
+    info,
+    metadata,
+    quantize,
+    show,
+    validate,
+)
 
 
 def add_all(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     """Declare all of them."""
-    modules = (info, show, validate, metadata, copy, quantize, dequantize, diff, check, diagnose, error_table)
-    for module in modules:
+    files = (info, show, validate, metadata, copy, quantize, dequantize, imatrix, diff)
+    for module in (*files, check, diagnose, error_table):
         module.add(commands)

@@ -8,7 +8,8 @@
     Streamed          inputs.py     a tensor that is made while it is written
     GGUFFile.to       load.py       a model to a GPU; select.py says which tensors, portions.py in
                                     which runs of bytes
-    read_imatrix      imatrix.py    importance of columns, for quantizing
+    read_imatrix      imatrix.py    importance of columns, for quantizing; collector.py makes, merges and
+                                    writes it
     edit              edit.py       metadata changed in place, in the room that a file has for it
     check             check.py      every rule of the format, as a list of findings
 
@@ -16,6 +17,7 @@ The way down from ``open``: source.py is the checked bytes, header.py the layout
 table of tensors, chain.py the fast search through arrays of strings.
 """
 
+from .collector import Collector, collected
 from .file import GGUFFile, open
 from .imatrix import Imatrix, read_imatrix
 from .inputs import Streamed
@@ -27,12 +29,14 @@ from .writer import layout, save
 
 __all__ = [
     "Array",
+    "Collector",
     "GGUFFile",
     "Imatrix",
     "Metadata",
     "Streamed",
     "Typed",
     "ValueType",
+    "collected",
     "layout",
     "open",
     "read_imatrix",
