@@ -3,7 +3,7 @@
 
 python tools/recipe_table.py [--check] [--logits]
 
-Models are made up, each with a trait of real ones: heavy tails, channels of outliers, layers that matter
+Models are made up, each with a trait of real ones: heavy tails, loud channels, layers that matter
 more than others, experts. For each mix the recipe may have as many bytes as the mix. Errors are those of all
 weights, weighted by importance, measured on the tensors as they were written; KL is the mean over random
 tokens of the divergence of the next token's distribution from that of the float model, by
@@ -26,9 +26,9 @@ import ggmlq as gq
 
 PAGE = Path(__file__).parents[1] / "docs" / "recipes.md"
 BEGIN = "<!-- table: tools/recipe_table.py -->"
-K, FFN, LAYERS, VOCABULARY, HEADS = 512, 1024, 8, 1024, 8
-MIXES = ("q2_K", "q3_K_M", "iq3_s", "iq4_xs", "q4_K_S", "q4_K_M", "q5_K_M")
-WITH_IMATRIX = ("iq2_xs", "iq3_xxs")
+K, FFN, LAYERS, VOCABULARY, HEADS = 256, 512, 8, 512, 4
+MIXES = ("q2_K", "q3_K_M", "iq4_xs", "q4_K_S", "q4_K_M", "q5_K_M")
+WITH_IMATRIX = ("iq2_xs",)
 TOKENS = 128
 
 Arrays = dict[str, np.ndarray[Any, np.dtype[np.float32]]]
@@ -49,7 +49,7 @@ def models() -> Iterator[Model]:
         "normal weights": {},
         "normal weights, no imatrix": {"bare": True},
         "heavy tails": {"tails": 4.0},
-        "outlier channels": {"outliers": 30.0},
+        "loud channels": {"outliers": 30.0},
         "layers differ": {"spread": 1.0},
         "all of these": {"tails": 5.0, "outliers": 10.0, "spread": 0.7},
         "all of these, 4 experts": {"tails": 5.0, "outliers": 10.0, "spread": 0.7, "experts": 4},
@@ -66,28 +66,33 @@ def made(
     tensors: Arrays = {}
     importance: Arrays = {}
 
-    def add(tensor: str, *shape: int) -> None:
+    def add(tensor: str, *shape: int, inputs: Any = 1.0) -> None:
         x = rng.standard_t(tails, shape) if tails else rng.standard_normal(shape)
-        loud = rng.random(shape[-1]) < 0.01
-        x *= np.where(loud, outliers**0.5, 1) * rng.lognormal(0, spread) / shape[-1] ** 0.5
-        tensors[tensor] = x.astype(np.float32)
-        squares = rng.gamma(2, 0.5, (*shape[:-2], shape[-1])) * np.where(loud, outliers, 1)
-        importance[tensor] = (squares * rng.lognormal(0, 2 * spread)).astype(np.float32)
+        tensors[tensor] = (x * rng.lognormal(0, spread) / shape[-1] ** 0.5).astype(np.float32)
+        squares = np.broadcast_to(np.float64(inputs) ** 2, (*shape[:-2], shape[-1]))
+        importance[tensor] = (squares * rng.gamma(20, 0.05, squares.shape)).astype(np.float32)
+
+    def norm(tensor: str) -> Any:
+        """What follows it sees these magnitudes: most channels near 1, a few loud."""
+        loud = np.where(rng.random(K) < 0.02, outliers**0.5, 1) * rng.lognormal(0, spread / 2, K)
+        tensors[tensor] = loud.astype(np.float32)
+        return tensors[tensor]
 
     add("token_embd.weight", VOCABULARY, K)
-    add("output.weight", VOCABULARY, K)
-    tensors["output_norm.weight"] = np.ones(K, np.float32)
+    add("output.weight", VOCABULARY, K, inputs=norm("output_norm.weight"))
     stack, suffix = ((experts,), "_exps") if experts else ((), "")
     for layer in range(LAYERS):
         blk = f"blk.{layer}."
-        for norm in ("attn_norm", "ffn_norm"):
-            tensors[f"{blk}{norm}.weight"] = np.ones(K, np.float32)
-        for part, rows in (("attn_q", K), ("attn_k", K // 4), ("attn_v", K // 4), ("attn_output", K)):
-            add(f"{blk}{part}.weight", rows, K)
+        seen = norm(f"{blk}attn_norm.weight")
+        for part, rows in (("attn_q", K), ("attn_k", K // 4), ("attn_v", K // 4)):
+            add(f"{blk}{part}.weight", rows, K, inputs=seen)
+        add(f"{blk}attn_output.weight", K, K)
+        seen = norm(f"{blk}ffn_norm.weight")
         if experts:
             tensors[f"{blk}ffn_gate_inp.weight"] = rng.standard_normal((experts, K)).astype(np.float32)
-        for part, rows, columns in (("ffn_up", FFN, K), ("ffn_gate", FFN, K), ("ffn_down", K, FFN)):
-            add(f"{blk}{part}{suffix}.weight", *stack, rows, columns)
+        for part in ("ffn_up", "ffn_gate"):
+            add(f"{blk}{part}{suffix}.weight", *stack, FFN, K, inputs=seen)
+        add(f"{blk}ffn_down{suffix}.weight", *stack, K, FFN)
     del importance["token_embd.weight"]
     return Model(name, tensors, None if bare else importance, metadata(experts))
 
