@@ -145,8 +145,7 @@ def _found(
     model: Model, settings: dict[str, Any], first: Plan, wanted: Sequence[Wanted],
     measured: Mapping[str, Measured], budget: _Budget, asked: str,
 ) -> Recipe:  # fmt: skip
-    scale = _scale(wanted)
-    factors = [scale if want.weights is None else 1.0 for want in wanted]
+    factors = _factors(wanted, measured)
     errors = [
         np.array([measured[want.name].errors[fmt].value for fmt in want.formats]) * factor
         for want, factor in zip(wanted, factors, strict=True)
@@ -227,10 +226,11 @@ def _fitting(step: Step, formats: Sequence[Format], rows: object) -> list[Format
     ]
 
 
-def _scale(wanted: Sequence[Wanted]) -> float:
-    """The importance of a column of a tensor that has none of its own."""
+def _factors(wanted: Sequence[Wanted], measured: Mapping[str, Measured]) -> list[float]:
+    """What an error counts; of a tensor without importance, the importance of a column elsewhere."""
     means = [float(want.weights.mean()) for want in wanted if want.weights is not None]
-    return float(np.median(means)) if means else 1.0
+    scale = float(np.median(means)) if means else 1.0
+    return [scale if want.weights is None else 1.0 for want in wanted]
 
 
 def _base(plan: Plan, chosen: Mapping[str, Format]) -> Format:
