@@ -48,7 +48,7 @@ ALLOWED = {
     "card.py": set(),
     "ladder.py": {"announced", "card", "errors"},  # what operations are about, it does not know
     "listing.py": {"ladder", "text", "errors"},
-    "problems.py": {"card", "codes", "formats", "ladder"},
+    "problems.py": {"card", "codes", "devices", "formats", "ladder"},
     "measured.py": {"formats", "ladder", "problems"},
     "cpu": {
         "array", "cache", "codes", "cores", "errors", "formats", "ladder", "measured", "packing", "problems",
