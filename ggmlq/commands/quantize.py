@@ -84,6 +84,10 @@ def _recipe_options(parser: argparse.ArgumentParser) -> None:
         "--types", metavar="LIST", help="the types to choose among, with --target or --size: q4_K,q5_K,q6_K"
     )
     parser.add_argument(
+        "--objective", choices=("error", "relative"), default="error",
+        help="least sum of errors, or of errors relative to each tensor (nearer to logits)",
+    )  # fmt: skip
+    parser.add_argument(
         "--sample", type=_sizes.count, metavar="N",
         help="weights of a large tensor that are encoded in each type to measure its error (131072)",
     )  # fmt: skip
@@ -122,6 +126,7 @@ def _planned(model: gguf.GGUFFile | Pruned, args: argparse.Namespace, wanted: bo
     settings: dict[str, Any] = {"imatrix": _importance(args), "keep": keep, "any_name": args.any_name}
     settings["allow_requantize"] = args.allow_requantize
     if wanted:
+        settings["objective"] = args.objective
         if args.types:
             settings["types"] = args.types.split(",")
         if args.sample:

@@ -3,6 +3,7 @@
     target      bits a weight: bytes of all tensors, those that stay included, over all their elements
     size        bytes of the whole file, header and padding included
     error       sum over tensors of importance * (value - new value)^2; without an importance matrix 1 each
+    relative    the same, each tensor's over the sum of importance * value^2
 
 A tensor that the matrix lacks counts as if each of its columns had the importance that is usual in the model:
 the median of the means of the others.
@@ -35,6 +36,7 @@ from .plan import FLOATS, Importance, Source, opened, plan_quantize, read
 from .sample import ELEMENTS
 from .step import Plan, Step, nbytes_in
 
+OBJECTIVES = ("error", "relative")
 SLACK = 0.3  # bits a weight that a recipe may stay below its target
 
 # What is tried for each tensor, beside the type that it has. Those for models trained in them are not.
@@ -92,6 +94,7 @@ def recipe(
     keep: Keep = (),
     any_name: bool = False,
     allow_requantize: bool = False,
+    objective: str = "error",
     elements: int = ELEMENTS,
     progress: bool | None = None,
 ) -> Recipe:
@@ -109,6 +112,9 @@ def recipe(
         As in :func:`quantize`; without importance only the types that do without.
     types : sequence
         The types to choose among, beside what each tensor has.
+    objective : str
+        ``"error"``: the sum of all tensors' errors; ``"relative"``: of each tensor's error relative to its
+        energy, so that tensors count alike whatever their scale and size.
     elements : int
         How much of a large tensor is encoded in each type to measure its error.
     progress : bool, optional
@@ -124,6 +130,10 @@ def recipe(
     (5.0, ['q4_0', 'q5_0'])
     """
     asked = _asked(target, size)
+    if objective not in OBJECTIVES:
+        raise ConvertError(
+            f"recipe(objective={short(objective)}): there is no such one; it is {' or '.join(OBJECTIVES)}"
+        )
     model = opened(source)
     imatrix = read_imatrix(imatrix) if isinstance(imatrix, str | os.PathLike) else imatrix
     settings: dict[str, Any] = {"any_name": any_name, "allow_requantize": allow_requantize}
@@ -132,6 +142,7 @@ def recipe(
     formats = _formats(types)
     # All that may change becomes f16: what is left shows which tensors there are to choose for.
     first = plan_quantize(model, "f16", **settings)
+    settings["objective"] = objective
     open_ = [step for step in first.steps if not (step.left or step.why)]
     rows = {step.name: weights.of_tensor(matrix, step.name, step.shape) if matrix else None for step in open_}
     wanted = [Wanted(step.name, _fitting(step, formats, rows[step.name]), rows[step.name]) for step in open_]
@@ -145,7 +156,7 @@ def _found(
     model: Model, settings: dict[str, Any], first: Plan, wanted: Sequence[Wanted],
     measured: Mapping[str, Measured], budget: _Budget, asked: str,
 ) -> Recipe:  # fmt: skip
-    factors = _factors(wanted, measured)
+    factors = _factors(wanted, measured, settings.pop("objective"))
     errors = [
         np.array([measured[want.name].errors[fmt].value for fmt in want.formats]) * factor
         for want, factor in zip(wanted, factors, strict=True)
@@ -226,8 +237,10 @@ def _fitting(step: Step, formats: Sequence[Format], rows: object) -> list[Format
     ]
 
 
-def _factors(wanted: Sequence[Wanted], measured: Mapping[str, Measured]) -> list[float]:
+def _factors(wanted: Sequence[Wanted], measured: Mapping[str, Measured], objective: str) -> list[float]:
     """What an error counts; of a tensor without importance, the importance of a column elsewhere."""
+    if objective == "relative":
+        return [1 / measured[want.name].energy if measured[want.name].energy else 0.0 for want in wanted]
     means = [float(want.weights.mean()) for want in wanted if want.weights is not None]
     scale = float(np.median(means)) if means else 1.0
     return [scale if want.weights is None else 1.0 for want in wanted]
