@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Recipes against llama.cpp's mixes of the same size: the error of each, and what it does to logits.
 
-python tools/recipe_table.py [--check] [--logits]
+python tools/recipe_table.py [--check] [--logits] [--objective error|relative]
 
 Models are made up, each with a trait of real ones: heavy tails, loud channels, layers that matter
 more than others, experts. For each mix the recipe may have as many bytes as the mix. Errors are those of all
@@ -123,7 +123,7 @@ def error(path: Path, model: Model) -> float:
     return lost / energy
 
 
-def rows(folder: Path, logits: bool) -> Iterator[list[str]]:
+def rows(folder: Path, logits: bool, objective: str) -> Iterator[list[str]]:
     """One a model and mix."""
     for model in models():
         path, mixed, chosen = (folder / f"{name}.gguf" for name in ("f32", "mix", "recipe"))
@@ -133,7 +133,7 @@ def rows(folder: Path, logits: bool) -> Iterator[list[str]]:
             for mix in MIXES if model.importance is None else MIXES + WITH_IMATRIX:
                 report = gq.convert.quantize(path, mixed, mix, mixed=True, imatrix=model.importance)
                 bits = 8 * report.bytes_after / report.elements
-                recipe = gq.convert.recipe(file, bits, imatrix=model.importance)
+                recipe = gq.convert.recipe(file, bits, imatrix=model.importance, objective=objective)
                 gq.convert.run(recipe.plan, chosen)
                 theirs, ours = error(mixed, model), error(chosen, model)
                 kl = [runs.divergence(file) for file in (mixed, chosen)] if runs else []
@@ -173,9 +173,10 @@ def main() -> int:
     parser.add_argument(
         "--logits", action="store_true", help="run the models with llama-cpp-python's libllama"
     )
+    parser.add_argument("--objective", choices=("error", "relative"), default="error", help="of the recipes")
     args = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
-        found = list(rows(Path(folder), args.logits))
+        found = list(rows(Path(folder), args.logits, args.objective))
     header = ["model", "mix", "bits", "recipe's bits", "mix: error", "recipe: error", "ratio"]
     header += ["mix: KL", "recipe: KL"] if args.logits else []
     better = sum(float(row[6]) < 1 for row in found)

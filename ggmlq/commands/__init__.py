@@ -13,15 +13,19 @@ from . import (
     error_table,
     imatrix,
     info,
+    logits,
     metadata,
     quantize,
+    report,
     show,
+    trace,
     validate,
 )
 
 
 def add_all(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     """Declare all of them."""
-    files = (info, show, validate, metadata, copy, quantize, dequantize, imatrix, diff)
-    for module in (*files, check, diagnose, error_table):
+    files = (info, show, validate, metadata, copy, quantize, dequantize, imatrix, diff, report)
+    judges = (check, diagnose, trace, logits)
+    for module in (*files, *judges, error_table):
         module.add(commands)
