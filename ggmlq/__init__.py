@@ -21,7 +21,16 @@ from .formats import FORMATS as formats
 from .formats import Format
 from .listing import kernels
 from .metrics import nmse
-from .ops import dequantize, equal, linear, quantize, quantize_scaled, scaled_linear
+from .ops import (
+    concatenate,
+    dequantize,
+    equal,
+    linear,
+    quantize,
+    quantize_scaled,
+    scaled_linear,
+    stack,
+)
 from .scaled import ScaledArray
 
 if TYPE_CHECKING:
@@ -41,6 +50,7 @@ __all__ = [
     "QuantArray",
     "ScaledArray",
     "codes",
+    "concatenate",
     "convert",
     "dequantize",
     "diagnose",
@@ -63,6 +73,7 @@ __all__ = [
     "save",
     "scaled_linear",
     "set_num_threads",
+    "stack",
 ]
 
 # Found in these modules when first asked for: `import ggmlq` stays quick.
@@ -84,4 +95,4 @@ def __getattr__(name: str) -> Any:
 
 
 def __dir__() -> list[str]:
-    return sorted({*globals(), *_LATER})
+    return sorted({*__all__, *(name for name in globals() if name.startswith("__"))})

@@ -15,10 +15,18 @@ class FormatError(GGMLQError, KeyError, ValueError):
     __str__ = Exception.__str__  # KeyError would print the message in quotes
 
 
+class FormatAttributeError(FormatError, AttributeError):
+    """``gq.formats.name`` for a name that there is not: so ``hasattr`` works."""
+
+
 class CodeError(GGMLQError, KeyError, ValueError):
     """A code of 8 or 16 bits that there is not, or one that has no place where it was passed."""
 
     __str__ = Exception.__str__  # KeyError would print the message in quotes
+
+
+class CodeAttributeError(CodeError, AttributeError):
+    """``gq.codes.name`` for a name that there is not."""
 
 
 class ShapeError(GGMLQError, ValueError):

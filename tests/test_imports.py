@@ -23,6 +23,7 @@ ALLOWED = {
     "errors.py": set(),
     "interrupted.py": set(),
     "text.py": set(),
+    "terminal.py": {"text"},
     "progress.py": set(),
     "announced.py": set(),
     "cache": {"cache"},
@@ -39,10 +40,13 @@ ALLOWED = {
     "buffers.py": {"devices", "errors", "formats"},
     "kept.py": {"buffers", "devices", "errors"},
     "storage.py": {"buffers", "devices", "errors", "formats", "kept"},
-    "matrix.py": {"devices", "errors"},  # operations register themselves here
-    "array.py": {"text", "buffers", "devices", "errors", "formats", "matrix", "storage"},
+    "protocols.py": {"errors"},  # operations register themselves here
+    "matrix.py": {"devices", "errors", "protocols", "text"},
+    "array.py": {"text", "buffers", "devices", "errors", "formats", "matrix", "protocols", "storage"},
     "scaled_parts.py": {"buffers", "codes", "devices", "errors", "tensors", "tiling"},
-    "scaled.py": {"text", "codes", "devices", "errors", "kept", "matrix", "scaled_parts", "tiling"},
+    "scaled.py": {
+        "text", "codes", "devices", "errors", "kept", "matrix", "protocols", "scaled_parts", "tiling",
+    },
     "checks.py": {"array", "buffers", "devices", "errors", "formats"},
     "metrics.py": {"buffers", "devices", "errors"},
     # kernels
@@ -62,7 +66,7 @@ ALLOWED = {
     # operations: of cpu and cuda nothing but by name, when asked
     "ops": {
         "array", "buffers", "checks", "codes", "devices", "errors", "formats", "ladder", "matrix", "problems",
-        "progress", "scaled", "scaled_parts", "tensors", "threads", "tiling", "ops",
+        "progress", "scaled", "scaled_parts", "tensors", "text", "threads", "tiling", "ops",
     },
     "functions": {
         "buffers", "cache", "checks", "codes", "devices", "errors", "ops", "problems", "progress", "scaled",
@@ -97,11 +101,13 @@ ALLOWED = {
     },
     # the top
     "commands": {
-        "accuracy", "array", "check", "convert", "diff", "dumps", "errors", "faults", "formats", "gguf",
-        "llama", "pages", "progress", "report", "scaled", "text", "threads", "trace", "commands",
+        "accuracy", "array", "check", "completion", "convert", "diff", "dumps", "errors", "faults", "formats",
+        "gguf", "llama", "pages", "progress", "report", "scaled", "terminal", "text", "threads", "trace",
+        "commands",
     },
     "testing": None,  # may import anything
     "doctor.py": None,
+    "completion.py": {"errors", "formats"},
     "cli.py": None,
     "__init__.py": None,
     "__main__.py": None,

@@ -18,7 +18,8 @@ from ..gguf.metadata import missing
 from ..gguf.statistics import statistics
 from ..gguf.tensors import piece
 from ..pages import check_picture
-from ..text import short, size, table
+from ..terminal import table
+from ..text import short, size
 from . import _plain, _plots
 
 BAR = 40  # characters of the longest bar of the histogram
