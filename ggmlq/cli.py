@@ -17,7 +17,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any, NoReturn, TypeAlias
 
 from . import __version__, completion, doctor
-from .commands import add_all
+from .commands import _mixes, add_all
 from .convert.rules import wants_imatrix
 from .errors import GGMLQError
 from .formats import FORMATS, Format
@@ -125,12 +125,13 @@ def _parser() -> argparse.ArgumentParser:
 
     formats = commands.add_parser(
         "formats",
-        help="the table of all types",
-        description="All types that a GGUF file can hold. imatrix: types whose encoder uses an importance "
-        "matrix; cannot do without; or can, but `ggmlq quantize` and llama-quantize refuse to make weights "
-        "other than token_embd and output of them without one.",
+        help="the table of all types, and of the mixes of them",
+        description="All types that a GGUF file can hold, and llama.cpp's mixes. imatrix: types whose "
+        "encoder uses an importance matrix; cannot do without; or can, but `ggmlq quantize` and "
+        "llama-quantize refuse to make weights other than token_embd and output of them without one.",
     )
-    formats.add_argument("name", nargs="*", help="only these (name in any case, or ggml id)")
+    formats.add_argument("name", nargs="*", help="only these (name in any case, ggml id, or a mix)")
+    formats.add_argument("--mixes", action="store_true", help="only the mixes")
     formats.set_defaults(run=_formats)
 
     health = commands.add_parser(
@@ -148,7 +149,16 @@ def _parser() -> argparse.ArgumentParser:
 
 
 def _formats(args: argparse.Namespace) -> int:
-    names = [int(name) if name.isdecimal() else name for name in args.name] or list(FORMATS)
+    types = {name.lower() for name in FORMATS}
+    mixes = [mix for name in args.name if name.lower() not in types and (mix := _mixes.find(name))]
+    if args.mixes or (mixes and len(mixes) == len(args.name)):
+        shown = mixes or _mixes.ALL
+        print(
+            json.dumps([_mixes.facts(mix) for mix in shown], indent=2) if args.json else _mixes.listed(shown)
+        )
+        return 0
+    asked = [name for name in args.name if name.lower() in types or not _mixes.find(name)]
+    names = [int(name) if name.isdecimal() else name for name in asked] or list(FORMATS)
     facts = [_format_facts(FORMATS[name]) for name in names]
     if args.json:
         print(json.dumps(facts, indent=2))
@@ -164,6 +174,8 @@ def _formats(args: argparse.Namespace) -> int:
         for fact in facts
     ]  # fmt: skip
     print(table(header, rows))
+    if mixes or not args.name:
+        print(f"\nMixes of types, of llama.cpp's quantizer:\n\n{_mixes.listed(mixes or _mixes.ALL)}")
     return 0
 
 

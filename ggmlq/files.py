@@ -58,8 +58,8 @@ def save(
 ) -> list[str]:
     """Write a model: safetensors where the path ends so, GGUF otherwise.
 
-    See :func:`ggmlq.gguf.save`, which takes the options ``alignment``, ``byteorder`` and
-    ``split_max_bytes``, and :func:`ggmlq.safetensors.save`, which takes none.
+    See :func:`ggmlq.gguf.save`, which takes the options ``alignment``, ``byteorder``,
+    ``split_max_bytes`` and ``split_max_tensors``, and :func:`ggmlq.safetensors.save`, which takes none.
     """
     text = checked_path("save(path, tensors)", path, "the path comes first; pass a str or an os.PathLike")
     if not text.endswith(ENDING):

@@ -93,7 +93,7 @@ ALLOWED = {
     "checkpoint": {
         "array", "checkpoint", "convert", "errors", "formats", "gguf", "ops", "safetensors", "scaled", "text",
     },
-    "convert": {"array", "errors", "formats", "gguf", "ops", "text", "threads", "convert"},
+    "convert": {"array", "errors", "formats", "gguf", "ops", "progress", "text", "threads", "convert"},
     "diff": {"array", "errors", "formats", "gguf", "ops", "pages", "progress", "text", "diff"},
     "report": {
         "array", "diff", "errors", "formats", "gguf", "ops", "pages", "progress", "text", "report",
@@ -226,8 +226,8 @@ def test_files_are_short_and_say_what_they_are(path):
 
 ROOMS = (
     "cpu", "cpu/encode", "cpu/gru", "cpu/lanes", "cpu/machine", "cpu/panels", "cpu/quantize_scaled",
-    "cpu/slabs", "checkpoint", "diff", "faults", "faults/scaled", "fixed", "gru", "pages", "report",
-    "safetensors", "trace",
+    "cpu/slabs", "checkpoint", "convert", "diff", "faults", "faults/scaled", "fixed", "gru", "pages",
+    "report", "safetensors", "trace",
 )  # fmt: skip
 
 

@@ -12,9 +12,10 @@ from ..checkpoint import back, togguf
 from ..errors import ConvertError
 from ..gguf import GGUFFile
 from ..safetensors.place import ENDING
-from ..text import size, table
+from ..terminal import table
+from ..text import size
 from ..threads import set_num_threads
-from . import _convert, _plain
+from . import _plain, _sizes
 
 ABOUT = """\
 Convert between checkpoints of Hugging Face (safetensors, config.json, tokenizer) and GGUF. To GGUF as
@@ -55,8 +56,9 @@ def add(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
         metavar="NAME",
         help="the name of the pre-tokenizer, where nothing recognises it: llama-bpe, qwen2 …",
     )
-    parser.add_argument("--threads", type=_convert.count, metavar="N", help="threads; all cores if not given")
+    parser.add_argument("--threads", type=_sizes.count, metavar="N", help="threads; all cores if not given")
     parser.add_argument("--dry-run", action="store_true", help="only tell what would be written")
+    _sizes.add_force(parser)
     parser.add_argument("--json", action="store_true", help="print JSON")
     parser.set_defaults(run=run)
 
@@ -67,6 +69,8 @@ def run(args: argparse.Namespace) -> int:
         set_num_threads(args.threads)
     with files.open(args.input) as file:
         _check_apart(file.paths, args.output)
+        if not args.dry_run:
+            _sizes.check_free(_written(file, args.output), args.force)
         facts = _back(file, args) if isinstance(file, GGUFFile) else _forward(file, args)
     if args.json:
         _plain.print_json(facts)
@@ -82,6 +86,13 @@ def run(args: argparse.Namespace) -> int:
         print(f"note: {_plain.name(note)}")
     print("\n".join(f"wrote {_plain.name(p)}" for p in facts["files"]) or "nothing was written (--dry-run)")
     return 0
+
+
+def _written(file: Any, output: str) -> list[str]:
+    """The files that OUT stands for."""
+    if not isinstance(file, GGUFFile) or output.endswith(ENDING):
+        return [output]
+    return [os.path.join(output, name) for name in ("model" + ENDING, "config.json")]
 
 
 def _check_apart(sources: tuple[str, ...], target: str) -> None:
