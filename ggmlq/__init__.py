@@ -21,7 +21,7 @@ from .formats import FORMATS as formats
 from .formats import Format
 from .listing import kernels
 from .metrics import nmse
-from .ops import dequantize, equal, linear, quantize, quantize_scaled, scaled_linear
+from .ops import dequantize, equal, expert_linear, linear, quantize, quantize_scaled, scaled_linear
 from .scaled import ScaledArray
 
 if TYPE_CHECKING:
@@ -48,6 +48,7 @@ __all__ = [
     "equal",
     "error_table",
     "errors",
+    "expert_linear",
     "formats",
     "functions",
     "gguf",

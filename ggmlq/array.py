@@ -130,6 +130,8 @@ class QuantArray(Storage):
 
     def __getitem__(self, index: Any) -> QuantArray:
         """Index the leading axes: views, but copies for integer arrays and, on a GPU, slices with a step."""
+        if self.ndim > 2 and (matrix := self.matrix_at(index)) is not None:
+            return matrix
         steps = index if isinstance(index, tuple) else (index,)
         if len(steps) == self.ndim and isinstance(steps[-1], slice) and steps[-1] == slice(None):
             steps = steps[:-1]

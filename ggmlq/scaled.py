@@ -154,6 +154,8 @@ class ScaledArray(Keeper):
         Whole tiles of rows keep their scales, as views where the codes are one; rows out of tiles bring
         the scales of their tile along, one a row.
         """
+        if self.ndim > 2 and (matrix := self.matrix_at(index)) is not None:
+            return matrix
         steps = index if isinstance(index, tuple) else (index,)
         if len(steps) == self.ndim and isinstance(steps[-1], slice) and steps[-1] == slice(None):
             steps = steps[:-1]
