@@ -48,14 +48,15 @@ ALLOWED = {
     "card.py": set(),
     "ladder.py": {"announced", "card", "errors"},  # what operations are about, it does not know
     "listing.py": {"ladder", "text", "errors"},
-    "problems.py": {"card", "codes", "formats", "ladder"},
+    "problems.py": {"card", "codes", "errors", "formats", "ladder"},
     "measured.py": {"formats", "ladder", "problems"},
+    "experts.py": {"devices", "ladder", "problems", "scaled"},
     "cpu": {
-        "array", "cache", "codes", "cores", "errors", "formats", "ladder", "measured", "packing", "problems",
+        "array", "cache", "codes", "cores", "errors", "experts", "formats", "ladder", "measured", "packing", "problems",
         "scaled", "threads", "tiling", "cpu",
     },
     "cuda": {
-        "array", "cache", "card", "codes", "errors", "formats", "ladder", "measured", "packing", "problems",
+        "array", "cache", "card", "codes", "errors", "experts", "formats", "ladder", "measured", "packing", "problems",
         "scaled", "tiling", "cuda",
     },
     # operations: of cpu and cuda nothing but by name, when asked
@@ -76,7 +77,7 @@ ALLOWED = {
     "convert": {"array", "errors", "formats", "gguf", "ops", "text", "threads", "convert"},
     "diff": {"array", "errors", "formats", "gguf", "ops", "progress", "text", "diff"},
     # judges
-    "llama": {"array", "checks", "devices", "errors", "formats", "llama", "text"},
+    "llama": {"array", "checks", "devices", "errors", "formats", "llama", "ops", "text"},
     # faults recomputes products in every arithmetic, and reference knows these
     "faults": {
         "array", "checks", "codes", "devices", "errors", "formats", "metrics", "ops", "reference", "scaled",

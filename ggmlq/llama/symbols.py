@@ -39,7 +39,9 @@ SIGNATURES: dict[str, tuple[Any, list[Any]]] = {
     "ggml_graph_overhead": (SIZE, []),
     "ggml_nbytes": (SIZE, [P]),
     "ggml_new_tensor_2d": (P, [P, INT, LONG, LONG]),
+    "ggml_new_tensor_3d": (P, [P, INT, LONG, LONG, LONG]),
     "ggml_mul_mat": (P, [P, P, P]),
+    "ggml_mul_mat_id": (P, [P, P, P, P]),
     "ggml_new_graph": (P, [P]),
     "ggml_build_forward_expand": (None, [P, P]),
     # backends

@@ -64,13 +64,13 @@ class Worker:
         return {}, [self.library.dequantize(arrays[0], FORMATS[message["format"]])]
 
     def mul_mat(self, message: dict[str, Any], arrays: Arrays) -> Answer:
-        """Activations and weights to products, with their times."""
+        """Activations and weights, perhaps ids of experts, to products, with their times."""
         handle = devices.find(self.library.symbols, message.pop("device"))
         name = handle.device.name
         if name not in self._multipliers:
             self._multipliers[name] = Multiplier(self.library, handle)
         request = Request(**{**message, "format": FORMATS[message["format"]]})
-        y, seconds, buffer = self._multipliers[name].run(arrays[0], arrays[1], request)
+        y, seconds, buffer = self._multipliers[name].run(arrays[0], arrays[1], request, *arrays[2:])
         return {"seconds": seconds, "buffer": buffer}, [y]
 
 
