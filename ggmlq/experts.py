@@ -12,7 +12,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from .devices import device_of, namespace
+from .devices import cuda_device, device_of, is_host, namespace
+from .errors import UnsupportedError
 from .ladder import choose
 from .problems import ExpertLinear, Linear, Operand, ScaledLinear
 from .scaled import ScaledArray
@@ -34,7 +35,7 @@ def by_expert(ids: Any, experts: int) -> Uses:
     key = xp.where((flat >= 0) & (flat < experts), flat, experts)
     if experts < 1 << 15:
         key = key.astype(np.int16)  # sorted by counting
-    order = xp.argsort(key, kind="stable") if xp is np else xp.lexsort(xp.stack([xp.arange(key.size), key]))
+    order = xp.argsort(key, kind="stable")
     counts = xp.bincount(key, minlength=experts + 1)[:experts]
     starts = [0, *(int(n) for n in xp.cumsum(counts).tolist())]
     return Uses(order[: starts[-1]], starts, order[starts[-1] :])
@@ -42,6 +43,8 @@ def by_expert(ids: Any, experts: int) -> Uses:
 
 def each(x: Any, q: Any, ids: Any, out: Any, multiply: Multiply) -> None:
     """``out[t, u] = x[…] @ q[ids[t, u]].T``, with all rows of an expert gathered for one product."""
+    if not is_host(out):
+        cuda_device().refuse_capture("expert_linear, which looks at ids on the host with this kernel,")
     xp, lines = namespace(out), out.reshape(ids.size, out.shape[-1])
     uses, per = by_expert(ids, len(q)), ids.size // max(len(x), 1)
     matrices = q.matrices()
@@ -76,6 +79,24 @@ def as_scaled_linear(x: ScaledArray, w: ScaledArray, out: Any) -> None:
 def of_scaled(problem: ExpertLinear) -> str | None:
     """Why a kernel for codes with scales does not take a problem."""
     return None if isinstance(problem.weights, Operand) else "it multiplies codes with scales"
+
+
+def in_arithmetic(arithmetic: str) -> Callable[[ExpertLinear], str | None]:
+    """The ``refuses`` of a kernel that is :func:`each` with :func:`as_linear`."""
+
+    def refuses(problem: ExpertLinear) -> str | None:
+        if isinstance(problem.weights, Operand):
+            return of_arrays(problem)
+        uses = max(1, problem.t * problem.u)
+        shape = {"n": problem.n, "k": problem.k, "device": problem.device, "card": problem.card}
+        try:
+            for m in {1, uses}:  # an expert may have one use, or all
+                choose(Linear(problem.weights, m, **shape), arithmetic=arithmetic)
+        except UnsupportedError:
+            return f"no kernel of linear multiplies {problem.weights.name} in {arithmetic} here"
+        return None
+
+    return refuses
 
 
 def of_arrays(problem: ExpertLinear) -> str | None:

@@ -50,14 +50,14 @@ ALLOWED = {
     "listing.py": {"ladder", "text", "errors"},
     "problems.py": {"card", "codes", "errors", "formats", "ladder"},
     "measured.py": {"formats", "ladder", "problems"},
-    "experts.py": {"devices", "ladder", "problems", "scaled"},
+    "experts.py": {"devices", "errors", "ladder", "problems", "scaled"},
     "cpu": {
-        "array", "cache", "codes", "cores", "errors", "experts", "formats", "ladder", "measured", "packing", "problems",
-        "scaled", "threads", "tiling", "cpu",
+        "array", "cache", "codes", "cores", "errors", "experts", "formats", "ladder", "measured", "packing",
+        "problems", "scaled", "threads", "tiling", "cpu",
     },
     "cuda": {
-        "array", "cache", "card", "codes", "errors", "experts", "formats", "ladder", "measured", "packing", "problems",
-        "scaled", "tiling", "cuda",
+        "array", "cache", "card", "codes", "errors", "experts", "formats", "ladder", "measured", "packing",
+        "problems", "scaled", "tiling", "cuda",
     },
     # operations: of cpu and cuda nothing but by name, when asked
     "ops": {

@@ -195,8 +195,8 @@ class Bridge:
             )
         message = {
             "do": "mul_mat", "device": device, "format": q.format.name, "rows": q.shape[-2],
-            "columns": q.shape[-1], "experts": 0 if ids is None else len(q), "threads": threads, "repack": repack, "repeats": repeats,
-            "time_runs": time_runs,
+            "columns": q.shape[-1], "experts": 0 if ids is None else len(q), "threads": threads,
+            "repack": repack, "repeats": repeats, "time_runs": time_runs,
         }  # fmt: skip
         answer, (y,) = self._call(asked, message, arrays)
         results = [one.reshape(shape) for one in y]
@@ -287,7 +287,7 @@ def _operands(asked: str, x: Any, q: QuantArray, ids: Any) -> tuple[Arrays, tupl
     given = checked(x, q, ids, look=True, asked=asked)
     if not isinstance(q, QuantArray):
         raise UnsupportedError(f"{asked}: ggml has no weights with scales beside them; pass a QuantArray")
-    t, u = given.ids.shape
+    t = given.ids.shape[0]
     rows = np.asarray(given.x, np.float32).reshape(t, len(given.x) // max(t, 1), q.shape[2])
     return [rows, q.raw, given.ids.astype(np.int32)], given.shape
 

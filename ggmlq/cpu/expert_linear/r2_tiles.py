@@ -39,5 +39,5 @@ def launch(x: Any, q: QuantArray, ids: Any, out: Any) -> None:
     assert isinstance(fmt, BlockFormat)
     multiply(
         x, q, ids, out, unpacked(fmt, kind), lambda matrix: np.ascontiguousarray(matrix.raw),
-        lambda rows: by_blocks(fmt, rows, kind),
+        lambda rows, most: by_blocks(fmt, rows, kind),
     )  # fmt: skip

@@ -41,5 +41,5 @@ def launch(x: Any, q: QuantArray, ids: Any, out: Any) -> None:
     assert layout is not None
     multiply(
         x, q, ids, out, layout, lambda matrix: matrix.prepared(panels),
-        lambda rows: by_panels(layout, rows, kind),
+        lambda rows, most: by_panels(layout, rows, most, kind),
     )  # fmt: skip

@@ -51,11 +51,12 @@ groups = reader(Groups)
 
 def multiply(
     x: Any, q: Any, ids: Any, out: Any, layout: PanelLayout, lie: Callable[[Any], Any],
-    kernel: Callable[[int], Any],
+    kernel: Callable[[int, int], Any],
 ) -> None:  # fmt: skip
     """``out[t, u] = x[…] @ q[ids[t, u]].T``; ``lie(matrix)``: what the kernel reads of one, as lines.
 
-    ``layout`` is the one of the panels that the tiles read.
+    ``layout`` is the one of the panels that the tiles read; ``kernel(rows at once, rows of the largest
+    group)`` compiles what multiplies.
     """
     (experts, n, k), uses, kind = q.shape, ids.reshape(-1), target()
     records, at = records_of(x, layout)
@@ -76,7 +77,7 @@ def multiply(
         table.ctypes.data, cuts.ctypes.data, rows.ctypes.data, outs.ctypes.data,
         panels, next((made.shape[1] for made in kept.values()), 0), n, k // RUN,
     )  # fmt: skip
-    share_kernel(kernel(ROWS_AT_ONCE[kind.registers]), given, len(cuts) - 1)
+    share_kernel(kernel(ROWS_AT_ONCE[kind.registers], int(counts.max())), given, len(cuts) - 1)
 
 
 @jit
@@ -135,23 +136,44 @@ def cut(table: Any, panels: int, cuts: Any) -> None:
     cuts[pieces] = len(table) * panels
 
 
+def by_panels(layout: PanelLayout, rows: int, most: int, target: Target) -> Any:
+    """Compiled: panels as they are kept; ``most``: rows of the largest group."""
+    direct = _direct(layout, rows, target)
+    if most < MANY or not (layout.offset or len(layout.planes) > 1):
+        return _over_groups(direct)
+    return _over_groups(_either(direct, _expanding(layout, rows, target)))
+
+
 @cache
-def by_panels(layout: PanelLayout, rows: int, target: Target) -> Any:
-    """Compiled: panels as they are kept; where many rows share the work, each is expanded first."""
-    several, wide = scattered_sweep(layout, rows, target), expanded(layout, target)
-    expands = layout.offset or len(layout.planes) > 1
-    expand, through = expander(layout, target), scattered_sweep(wide if expands else layout, rows, target)
-    run_bytes = wide.run_bytes
+def _either(few: Any, many: Any) -> Any:
+    """The work on a group by its rows."""
+
+    def work(given: Any, place: int, first: int, stop: int, rows: int, outs: int, m: int) -> None:
+        if m < MANY:
+            few(given, place, first, stop, rows, outs, m)
+        else:
+            many(given, place, first, stop, rows, outs, m)
+
+    return inner(work)
+
+
+@cache
+def _expanding(layout: PanelLayout, rows: int, target: Target) -> Any:
+    """Panels that are expanded before many rows meet them."""
+    wide, expand = expanded(layout, target), expander(layout, target)
 
     def fill(place: int, panel: int, made: Any, given: Any) -> None:
         expand(place + panel * given.nbytes, made.ctypes.data, given.runs)
 
-    unpack = _through(through, run_bytes, inner(fill))
+    return _through(scattered_sweep(wide, rows, target), wide.run_bytes, inner(fill))
+
+
+@cache
+def _direct(layout: PanelLayout, rows: int, target: Target) -> Any:
+    """Panels as they are kept."""
+    several = scattered_sweep(layout, rows, target)
 
     def work(given: Any, place: int, first: int, stop: int, rows: int, outs: int, m: int) -> None:
-        if expands and m >= MANY:
-            unpack(given, place, first, stop, rows, outs, m)
-            return
         near = max(1, NEAR // given.nbytes)
         for panel in range(first, stop, near):
             several(
@@ -159,7 +181,7 @@ def by_panels(layout: PanelLayout, rows: int, target: Target) -> Any:
                 rows, outs, m, panel * ROWS, given.n, given.runs,
             )  # fmt: skip
 
-    return _over_groups(inner(work))
+    return inner(work)
 
 
 @cache
@@ -193,6 +215,7 @@ def _through(several: Any, run_bytes: int, fill: Any) -> Any:
     return inner(work)
 
 
+@cache
 def _over_groups(work: Any) -> Any:
     """Compiled: pieces ``first`` … ``stop``."""
 

@@ -19,6 +19,7 @@ from ..machine.target import Target
 from .layout import ROWS, PanelLayout
 from .tile import Tile
 
+FEWER = (1, 2, 3, 4, 6)  # rows of the tiles for what is left: an expert often has few
 ADDRESSES = ("panel", "rows", "outs", "column", "runs")
 
 
@@ -59,39 +60,34 @@ class Scattered(Tile):
 
 @cache
 def scattered_sweep(layout: PanelLayout, rows: int, target: Target) -> Any:
-    """Compiled: ``count`` panels times ``m`` rows, ``rows`` of them at a time; what is left all at once.
+    """Compiled: ``count`` panels times ``m`` rows, ``rows`` of them at a time.
 
     ``several(panels address, bytes of a panel, count, rows and outs: addresses of tables, m, first column,
     n, runs)``
     """
-    one, two, three, four, five, six, seven, eight = (
-        scattered_tile(layout, min(n, rows), target) for n in range(1, 9)
-    )
-    most = rows
+    one, two, three, four, six, most = (scattered_tile(layout, min(n, rows), target) for n in (*FEWER, rows))
+    at_once = rows
+    steps = np.array([0, 1, 2, 3, 4, 4, 6, 6])  # by the rows that are left
 
     def several(
         panels: int, pitch: int, count: int, rows: int, outs: int, m: int, column: int, n: int, runs: int
     ) -> None:
-        edge = np.empty((most, ROWS), np.float32)  # a tile that reaches beyond the last column
-        edges = np.empty(most, np.int64)
-        for r in range(most):
+        edge = np.empty((at_once, ROWS), np.float32)  # a tile that reaches beyond the last column
+        edges = np.empty(at_once, np.int64)
+        for r in range(at_once):
             edges[r] = edge.ctypes.data + 4 * ROWS * r
         row = 0
         while row < m:
-            done = min(most, m - row)
+            done = at_once if m - row >= at_once else steps[m - row]
             for p in range(count):
                 panel, first = panels + p * pitch, column + p * ROWS
                 whole = first + ROWS <= n
                 x, to = rows + 8 * row, outs + 8 * row if whole else edges.ctypes.data
                 by = 4 * first if whole else 0
-                if done == 8:
-                    eight(panel, x, to, by, runs)
-                elif done == 7:
-                    seven(panel, x, to, by, runs)
+                if done == at_once:
+                    most(panel, x, to, by, runs)
                 elif done == 6:
                     six(panel, x, to, by, runs)
-                elif done == 5:
-                    five(panel, x, to, by, runs)
                 elif done == 4:
                     four(panel, x, to, by, runs)
                 elif done == 3:
