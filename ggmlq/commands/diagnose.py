@@ -11,6 +11,7 @@ from ..array import QuantArray
 from ..dumps import Dump
 from ..errors import DumpError, ShapeError
 from ..faults import CATALOGUE, Diagnosis, diagnose, telling_input
+from ..faults.experts import EXPERTS
 from ..faults.scaled import SCALED
 from ..scaled import ScaledArray
 from ..text import table
@@ -114,7 +115,7 @@ def _described(found: Diagnosis) -> str:
 
 
 def _listed(as_json: bool) -> int:
-    own = [fault for name, fault in SCALED.items() if name not in CATALOGUE]
+    own = [fault for name, fault in (SCALED | EXPERTS).items() if name not in CATALOGUE]
     faults = [*CATALOGUE.values(), *own]
     if as_json:
         _plain.print_json([fault.__dict__ for fault in faults])

@@ -88,7 +88,8 @@ def scaled_linear(
         x = array_of(ASKED, x)
     if w.ndim != 2:
         raise ShapeError(
-            f"{ASKED}: {w!r} is {w.ndim}-D; weights are [N, K]; pass w[e] for one matrix of them"
+            f"{ASKED}: {w!r} is {w.ndim}-D; weights are [N, K]; pass w[e] for one matrix of them, "
+            "or use gq.expert_linear"
         )
     x = _activations(x, w, activations)
     check_operands(ASKED, x, w)
