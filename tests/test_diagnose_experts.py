@@ -36,9 +36,8 @@ class Mixture:
 
     def product(self, ids=None, x=None):
         x = self.x if x is None else x
-        return gq.reference.expert_linear(
-            x, self.q, self.ids if ids is None else ids, self.arithmetic
-        ).astype("f4")
+        ids = self.ids if ids is None else ids
+        return gq.reference.expert_linear(x, self.q, ids, self.arithmetic).astype(np.float32)
 
     def diagnosis(self, y, **more):
         return gq.diagnose(y, self.x, self.q, ids=self.ids, **more)
@@ -115,11 +114,16 @@ def once(m):
 
 
 MUTANTS = {
-    wrong_expert: "expert-wrong", swapped_matrices: "expert-wrong", rows_exchanged: "expert-rows-exchanged",
-    gathered_in_another_order: "expert-rows-exchanged", transposed_ids: "expert-ids-stride",
-    stride: "expert-ids-stride", beyond_tiles: "expert-tokens-dropped", beyond_a_limit: "expert-tokens-dropped",
+    wrong_expert: "expert-wrong",
+    swapped_matrices: "expert-wrong",
+    rows_exchanged: "expert-rows-exchanged",
+    gathered_in_another_order: "expert-rows-exchanged",
+    transposed_ids: "expert-ids-stride",
+    stride: "expert-ids-stride",
+    beyond_tiles: "expert-tokens-dropped",
+    beyond_a_limit: "expert-tokens-dropped",
     once: "expert-duplicates",
-}  # fmt: skip
+}
 
 
 def test_mutants_are_named(fresh):
@@ -149,7 +153,7 @@ def test_nobody_right_is_accused(fresh):
         found = m.diagnosis(m.product())
         assert found.ok, (arithmetic, found.text)
         assert m.diagnosis(m.product(), arithmetic=arithmetic).ok
-    m = Mixture(fresh, name="q4_K" if False else "q5_0")
+    m = Mixture(fresh, name="q5_0")
     assert m.diagnosis(gq.expert_linear(m.x, m.q, m.ids)).ok
     assert m.diagnosis(gq.expert_linear(m.x, m.q, m.ids, dtype=np.float16)).ok
 
@@ -191,9 +195,14 @@ def test_races_and_errors(fresh):
     other = y.copy()
     other[0, 0, 0] += np.abs(y).max()
     assert m.diagnosis(y, repeats=[other]).fault == "race"
-    assert gq.diagnose(np.zeros((0, 2, m.n)), m.x[:0], m.q, ids=np.zeros((0, 2), int)).ok
-    for wrong, match in (({"ids": m.ids + m.e}, "experts"), ({"ids": m.ids[1:]}, "ids"), ({"arithmetic": "q9"}, "q9"),
-                         ({"activations": ("int8", (1, None))}, "activations")):  # fmt: skip
+    nothing = np.zeros((0, m.u), int)
+    assert gq.diagnose(np.zeros((0, m.u, m.n)), m.x[:0], m.q, ids=nothing).ok
+    for wrong, match in (
+        ({"ids": m.ids + m.e}, "experts"),
+        ({"ids": m.ids[1:]}, "ids"),
+        ({"arithmetic": "q9"}, "q9"),
+        ({"activations": ("int8", (1, None))}, "activations"),
+    ):
         with pytest.raises(gq.GGMLQError, match=match):
             gq.diagnose(y, m.x, m.q, **({"ids": m.ids} | wrong))
     with pytest.raises(gq.GGMLQError, match="y has shape"):

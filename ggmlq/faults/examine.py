@@ -57,7 +57,7 @@ def diagnose(
         With scaled weights: how the kernel quantizes floats x. By default as
         :func:`ggmlq.scaled_linear` does, or in another usual tile, or not at all.
     ids : array of integers, optional
-        [T, U]: y [T, U, N] is that of :func:`ggmlq.expert_linear`, with x [T, K] or [T, U, K] and q [E, N, K].
+        [T, U]: y is that of :func:`ggmlq.expert_linear`, with q [E, N, K] and x [T, K] or [T, U, K].
 
     >>> import numpy as np, ggmlq as gq
     >>> rng = np.random.default_rng(0)

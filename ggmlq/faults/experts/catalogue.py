@@ -15,7 +15,7 @@ OWN = (
     ),
     Fault(
         "expert-rows-exchanged",
-        "Rows are right products that lie in each other's places, or are made of another token's activations.",
+        "Rows are right products that lie in each other's places, or products of another token's row.",
         "y[t, u] = x[t'] @ q[ids[t', u']].T",
         "y[t, u] = x[t] @ q[ids[t, u]].T: the way there and the way back are one permutation",
         "the table of sorted tokens, where rows are gathered and where results are put back",

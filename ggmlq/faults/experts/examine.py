@@ -75,18 +75,15 @@ def _lost(g: Lines, made: Sources, bad: Mask) -> Finding | None:
     lost = bad & (empty | (made.rows < 0))
     if lost.sum() < MOST * bad.sum():
         return None
-    content = (
-        "they hold zeros or NaN"
-        if (empty & bad).sum() >= MOST * bad.sum()
-        else "what they hold is no product"
-    )
+    zeros = (empty & bad).sum() >= MOST * bad.sum()
+    content = "they hold zeros or NaN" if zeros else "what they hold is no product"
     if once_only(g.ids, bad):
         text = f"{int(bad.sum())} lines of tokens that use an expert more than once are lost; {content}"
         return Finding("expert-duplicates", 0.95, text)
     edge = at_an_edge(g, bad)
     if edge is not None:
         return Finding("expert-tokens-dropped", 0.95, f"lost are {edge}; {content}")
-    if (empty & bad).sum() >= MOST * bad.sum() and not bad.all():
+    if zeros:
         return Finding(
             "expert-tokens-dropped", 0.85, f"{int(bad.sum())} of {len(bad)} lines are lost; {content}"
         )

@@ -27,13 +27,17 @@ def readings(ids: NDArray[np.int64], experts: int) -> Iterator[tuple[str, Index]
                               (", around the end", flat[at % flat.size]),
                               (", up to the last", flat[np.minimum(at, flat.size - 1)])):  # fmt: skip
             yield f"the stride between tokens is {stride} in place of {u}{beyond}", which
-    for name, at in (("the first of each token is read for all", token * u), ("one further", token * u + use + 1),
-                     ("one before", token * u + use - 1), ("each token from its last", token * u + u - 1 - use),
-                     ("from the last token", (t - 1 - token) * u + use)):  # fmt: skip
+    line = np.arange(flat.size)
+    for name, at in (
+        ("the first of each token is read for all", token * u),
+        ("one further", line + 1),
+        ("one before", line - 1),
+        ("each token from its last", token * u + u - 1 - use),
+        ("from the last token", (t - 1 - token) * u + use),
+    ):
         inside = (at >= 0) & (at < flat.size)
         yield name, np.where(inside, flat[at % flat.size], ANY)
         yield f"{name}, around the end", flat[at % flat.size]
-    line = np.arange(flat.size)
     yield "64-bit ids are read as 32: every other is 0", np.where(line % 2, 0, flat[line // 2])
     yield (
         "32-bit ids are read as 64: every second one is skipped",
@@ -69,6 +73,8 @@ def places(g: Lines) -> tuple[Index, Index]:
 
 def at_an_edge(g: Lines, bad: NDArray[np.bool_]) -> str | None:
     """Which places of each expert's list the bad lines are, if a tile says so."""
+    if bad.all():
+        return None
     place, count = places(g)
     if np.array_equal(bad, place == count - 1):
         return "the last of each expert"
@@ -96,7 +102,7 @@ def repeated(ids: NDArray[np.int64]) -> NDArray[np.bool_]:
 
 
 def once_only(ids: NDArray[np.int64], bad: NDArray[np.bool_]) -> bool:
-    """Whether bad lines are such, and each token and expert with two or more has a right one and a bad one."""
+    """Whether bad lines are such, and of a token's uses of one expert some are right and some are bad."""
     twice = repeated(ids)
     if (bad & ~twice).any() or not bad.any():
         return False
