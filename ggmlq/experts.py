@@ -88,12 +88,12 @@ def in_arithmetic(arithmetic: str) -> Callable[[ExpertLinear], str | None]:
         if isinstance(problem.weights, Operand):
             return of_arrays(problem)
         uses = max(1, problem.t * problem.u)
-        shape = {"n": problem.n, "k": problem.k, "device": problem.device, "card": problem.card}
+        of, n, k, device, card = problem.weights, problem.n, problem.k, problem.device, problem.card
         try:
             for m in {1, uses}:  # an expert may have one use, or all
-                choose(Linear(problem.weights, m, **shape), arithmetic=arithmetic)
+                choose(Linear(of, m, n, k, device=device, card=card), arithmetic=arithmetic)
         except UnsupportedError:
-            return f"no kernel of linear multiplies {problem.weights.name} in {arithmetic} here"
+            return f"no kernel of linear multiplies {of.name} in {arithmetic} here"
         return None
 
     return refuses

@@ -7,8 +7,9 @@ import os
 import threading
 from collections.abc import Callable
 from functools import cache
-from numbers import Integral
-from typing import Any
+from typing import Any, Self
+
+import numpy as np
 
 from .buffers import locked, owner_of, unchanging
 from .devices import cuda_device, is_host, on_device_of
@@ -38,6 +39,7 @@ class _Locks:
 
 LOCKS = _Locks()
 _MATRICES = "matrices"
+INTEGERS = (int, np.integer)
 
 
 class Keeper:
@@ -118,12 +120,12 @@ class Keeper:
             found: tuple[Any, ...] = self._prepared[_MATRICES]
             return found
 
-    def matrix_at(self, index: Any) -> Any:
+    def matrix_at(self: Self, index: Any) -> Self | None:
         """One of them by number, where they have been asked for; else None."""
-        there = self._prepared.get(_MATRICES)
-        if there is None or not isinstance(index, Integral) or isinstance(index, bool):
+        there: tuple[Self, ...] | None = self._prepared.get(_MATRICES)
+        if there is None or not isinstance(index, INTEGERS) or isinstance(index, bool):
             return None
-        return there[int(index)] if -len(there) <= index < len(there) else None
+        return there[index] if -len(there) <= index < len(there) else None
 
     def kept(self, make: Callable[[Any], Any]) -> Any:
         """What :meth:`prepared` made before, or None."""

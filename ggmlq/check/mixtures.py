@@ -173,7 +173,7 @@ def load(path: Path) -> Mixture:
         if not kinds or (len(shape), len(ids.shape), len(raw.shape)) != (3, 2, 3):
             raise DumpError(
                 f"{path}: x is {x.dtype} of {x.shape}, raw {raw.dtype} of {raw.shape}, ids {ids.dtype} "
-                f"of {ids.shape}, the shape {shape}; they are float32 [T, K] or [T, U, K], uint8 [E, N, bytes of "
+                f"of {ids.shape}, shape {shape}; they are float32 [T, K] or [T, U, K], uint8 [E, N, bytes of "
                 "a row], integers [T, U] and [E, N, K]"
             )
         (t, u), (e, n, k) = ids.shape, shape

@@ -107,10 +107,11 @@ def _problem(given: Experts) -> ExpertLinear:
     x, q, ids = given
     host = is_host(ids)
     device, card = ("cpu", None) if host else ("cuda", cuda_driver().card(ids.device.id))
+    (t, u), (e, n, k) = ids.shape, q.shape
     if isinstance(q, QuantArray):
-        return ExpertLinear(q.format, *ids.shape, *q.shape, device=device, card=card)
+        return ExpertLinear(q.format, t, u, e, n, k, device=device, card=card)
     w, a = (Operand(s.code.name, s.tiling.r, s.tiling.c, s.zeros is not None) for s in (q, x))
-    return ExpertLinear(w, *ids.shape, *q.shape, a, device=device, card=card)
+    return ExpertLinear(w, t, u, e, n, k, a, device=device, card=card)
 
 
 def _shape(x: Any, q: Any, ids: Any) -> tuple[int, ...]:

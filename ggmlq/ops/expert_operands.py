@@ -126,12 +126,12 @@ def check_rows(asked: str, shape: tuple[int, ...], q: Any, used: tuple[int, ...]
     )
 
 
-def _codes(asked: str, x: Any, q: ScaledArray) -> ScaledArray:
+def _codes(asked: str, given: Any, q: ScaledArray) -> ScaledArray:
     """Activations with scales [R, K]: as they are, or quantized here, once a row."""
-    if not isinstance(x, ScaledArray):
+    x: ScaledArray = given
+    if not isinstance(given, ScaledArray):
         code, tile = how_quantized(None, q)
-        x = quantize_scaled(x, code, tile, ragged="pad")
+        x = quantize_scaled(given, code, tile, ragged="pad")
     check_operands(asked, x, q)
-    if x.ndim == 2:
-        return x
-    return ScaledArray(x.codes.reshape(x.tiling.rows, x.tiling.columns), x.scales, x.code, x.tile, x.zeros)
+    codes = x.codes.reshape(x.tiling.rows, x.tiling.columns)
+    return x if x.ndim == 2 else ScaledArray(codes, x.scales, x.code, x.tile, x.zeros)

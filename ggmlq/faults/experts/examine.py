@@ -60,7 +60,7 @@ def _race(g: Lines, others: list[Wide], limit: Wide) -> Finding | None:
 def _verdict(
     g: Lines, made: Sources, way: Way, wrong: Mask, single: Single, claim: str | None
 ) -> Finding | Diagnosis:
-    bad = wrong.any(axis=1)
+    bad: Any = wrong.any(axis=1)
     if not bad.any():
         return Finding("correct", 0.99 if g.y.size >= 4 else 0.9, "")
     found = _lost(g, made, bad) or _elsewhere(g, made, bad)
@@ -118,7 +118,7 @@ def _permuted(g: Lines, made: Sources, moved: Mask) -> bool:
     """Whether wrong lines hold each other's products."""
     there = Counter(zip(made.rows[moved].tolist(), made.experts[moved].tolist(), strict=True))
     due = Counter(zip(g.rows[moved].tolist(), g.experts[moved].tolist(), strict=True))
-    return (there & due).total() >= MOST * moved.sum()
+    return bool((there & due).total() >= MOST * moved.sum())
 
 
 def _some(g: Lines, made: Sources, moved: Mask) -> list[tuple[int, int]]:

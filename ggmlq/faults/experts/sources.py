@@ -9,7 +9,6 @@ from __future__ import annotations
 from typing import Any, NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
 from .inputs import Index, Lines
 from .right import spread
@@ -38,7 +37,7 @@ class Prints:
         self.of = (np.asarray(x, np.float32) @ w.T).reshape(len(x), e, count).astype(np.float64)
         self.y = g.y[:, self.columns]
 
-    def far(self, lines: Index, rows: Any, experts: Any) -> NDArray[np.float64]:
+    def far(self, lines: Any, rows: Any, experts: Any) -> Any:
         """Squared distances of lines to products, over the larger of their squared lengths."""
         p, y = self.of[rows, experts], self.y[lines]
         longer = np.maximum((p**2).sum(axis=-1), (y**2).sum(axis=-1))
