@@ -129,7 +129,7 @@ def parse_experts(text: str) -> tuple[int, int]:
     match = re.fullmatch(r"\s*(\d+)\s*/\s*(\d+)\s*", text)
     if match is None:
         raise ShapeError(
-            f"--experts {text}: it is experts/used, how many there are and how many a token uses; write 128/8"
+            f"--experts {text}: it is experts/used, how many there are and how many a token uses; write 8/2"
         )
     return int(match[1]), int(match[2])
 

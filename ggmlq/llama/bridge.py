@@ -21,12 +21,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..array import QuantArray
-from ..checks import as_floats, check_linear
+from ..checks import as_floats
 from ..devices import to_host
 from ..errors import ShapeError, UnsupportedError
 from ..formats import FORMATS, Format
 from ..formats.format import Floats
-from ..ops.expert_operands import checked
+from . import experts
 from .devices import Device
 from .files import locate
 from .library import is_weight_type
@@ -178,7 +178,7 @@ class Bridge:
         [T, U, K], q [E, N, K].
         """
         asked = f"mul_mat{'' if ids is None else '_id'}(x, {q!r}, {device!r})"
-        arrays, shape = _operands(asked, x, q, ids)
+        arrays, shape = experts.operands(asked, x, q, ids)
         if not arrays[0].size or not math.prod(shape):
             raise ShapeError(
                 f"{asked}: x has shape {arrays[0].shape}; a product needs at least one row of each"
@@ -207,6 +207,15 @@ class Bridge:
     ) -> Floats:
         """``y[t, u] = x[t] @ q[ids[t, u]].T``, as :func:`ggmlq.expert_linear`, by the library's kernels."""
         return self.measure(x, q, device, threads=threads, repack=repack, ids=ids).y
+
+    def expert_layer(self, x: Any, weights: Any, used: int, device: str = "CPU") -> Floats:
+        """[T, C]: the feed-forward layer of a mixture as ggml's graph computes it.
+
+        ``weights``: router float32 [E, C], and gate, up [E, F, C] and down [E, C, F] as QuantArrays.
+        """
+        asked, message, arrays = experts.layer(x, weights, used, device)
+        _, (y,) = self._call(asked, message, arrays)
+        return np.asarray(y)
 
     # --- the process ----------------------------------------------------------------------
 
@@ -277,19 +286,6 @@ class Bridge:
                 "an imatrix is 1-D with one weight a column"
             )
         return weights
-
-
-def _operands(asked: str, x: Any, q: QuantArray, ids: Any) -> tuple[Arrays, tuple[int, ...]]:
-    """What goes through the pipe, x, weights and perhaps ids, and the shape of the result."""
-    if ids is None:
-        x = np.asarray(check_linear(asked, x, q), np.float32)
-        return [x.reshape(-1, x.shape[-1]), q.raw], (*x.shape[:-1], q.shape[0])
-    given = checked(x, q, ids, look=True, asked=asked)
-    if not isinstance(q, QuantArray):
-        raise UnsupportedError(f"{asked}: ggml has no weights with scales beside them; pass a QuantArray")
-    t = given.ids.shape[0]
-    rows = np.asarray(given.x, np.float32).reshape(t, len(given.x) // max(t, 1), q.shape[2])
-    return [rows, q.raw, given.ids.astype(np.int32)], given.shape
 
 
 _OPEN: weakref.WeakSet[Bridge] = weakref.WeakSet()

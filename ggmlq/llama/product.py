@@ -93,7 +93,7 @@ class Multiplier:
                 if ids is not None:
                     s.ggml_backend_tensor_set(node.ids, address(ids), 0, ids.nbytes)
                 s.ggml_backend_tensor_set(node.result, address(unwritten), 0, unwritten.nbytes)
-                self._compute(graph, request)
+                self.compute(graph, request)
                 s.ggml_backend_tensor_get(node.result, address(result), 0, result.nbytes)
             return y, list(self._times(graph, request)), place
 
@@ -163,7 +163,8 @@ class Multiplier:
         if function:
             function(self.backend, threads)
 
-    def _compute(self, graph: int, request: Request) -> None:
+    def compute(self, graph: int, request: Request) -> None:
+        """Run a graph; ``request`` is what an error speaks of."""
         status = self.symbols.ggml_backend_graph_compute(self.backend, graph)
         self.symbols.ggml_backend_synchronize(self.backend)
         if status != 0:
@@ -175,7 +176,7 @@ class Multiplier:
     def _times(self, graph: int, request: Request) -> Iterator[float]:
         for _ in range(request.time_runs):
             start = time.perf_counter()
-            self._compute(graph, request)
+            self.compute(graph, request)
             yield time.perf_counter() - start
 
     @property
