@@ -70,8 +70,8 @@ def test_cases_of_check(bridge, fresh):
 
 def test_wrong_results_are_named_saved_and_replayed(bridge, fresh, tmp_path, capsys):
     """A library whose mul_mat_id takes the next expert."""
-    from ggmlq.__main__ import main
     from ggmlq.check import report
+    from ggmlq.cli import main
 
     case = mixtures.mixed(Case(gq.formats["q4_0"], 9, 33, 64, seed=3), (6, 2), "duplicate", apart=False)
 
