@@ -27,7 +27,7 @@ from ggmlq.cuda.machine import device
 from ggmlq.cuda.scaled_linear import r4_mma_int8, r5_widen
 from ggmlq.cuda.tiles8 import product
 from ggmlq.cuda.tiles8.shape import ByteTile
-from ggmlq.ops.scaled_linear import _place, _problem
+from ggmlq.problems import ScaledLinear
 
 SHAPES = ["4096x7168x16384", "4096x4096x4096", "8192x8192x8192"]
 CASES = {  # name: code, tile of x, tile of w, accumulate
@@ -205,7 +205,7 @@ def main() -> int:
         for case in options.cases.split(","):
             code, of_x, of_w, accumulate = CASES[case]
             x, w = operand(code, of_x, m, k, 1), operand(code, of_w, n, k, 2)
-            problem = _problem(x, w, accumulate, *_place(w)[:2])
+            problem = ScaledLinear.of(x, w, accumulate)
             for rung in ladder.rungs("scaled_linear", "cuda"):
                 asked = not options.rungs or rung.name[5:] in options.rungs.split(",")
                 slow = rung.name in SLOW and m * n * k > 4096**3

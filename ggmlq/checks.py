@@ -28,13 +28,26 @@ def as_floats(asked: str, x: Any, name: str = "x") -> Any:
         except (ValueError, TypeError) as error:
             raise DTypeError(f"{asked}: {name} is no array ({error}); pass an array of floats") from None
     if x.dtype.kind != "f" or x.dtype.itemsize > 8:
-        if x.dtype.name == "bfloat16":
+        if is_bfloat16(x):
             return x.astype(np.float32)
         raise DTypeError(
             f"{asked}: {name} is {x.dtype}; float16, bfloat16, float32 and float64 are taken; "
             f"convert with {name}.astype(np.float32)"
         )
     return x
+
+
+def is_bfloat16(x: Any) -> bool:
+    """Whether an array holds bfloat16 of ml_dtypes."""
+    return getattr(getattr(x, "dtype", None), "name", "") == "bfloat16"
+
+
+def as_floats_or_bfloat16(asked: str, x: Any, name: str = "x") -> Any:
+    """The same, with bfloat16 as it is: for kernels that widen it themselves."""
+    if is_bfloat16(x):
+        refuse_mask(asked, x)
+        return x
+    return as_floats(asked, x, name)
 
 
 def float_dtype(asked: str, dtype: DTypeLike | None) -> np.dtype[Any]:
@@ -155,14 +168,15 @@ def check_out(asked: str, out: Any, shape: tuple[int, ...], device: str) -> None
         raise ShapeError(f"{asked}: out is read-only; pass an array that may be written to")
 
 
-def check_bias(asked: str, bias: Any, q: QuantArray) -> Any:
-    """One value a row of q, on its device."""
+def check_bias(asked: str, bias: Any, q: Any, name: str = "q") -> Any:
+    """One value a row of the weights, on their device; ``name``: what the caller calls them."""
     if device_of(bias) != q.device:
-        raise DeviceError(f"{asked}: bias is not on {q.device}, where x and q are; move it there")
+        raise DeviceError(f"{asked}: bias is not on {q.device}, where x and {name} are; move it there")
     bias = as_floats(asked, bias, "bias")
     if bias.shape != (q.shape[0],):
         raise ShapeError(
-            f"{asked}: bias has shape {bias.shape}; it is one value a row of q; pass shape ({q.shape[0]},)"
+            f"{asked}: bias has shape {bias.shape}; it is one value a row of {name}; "
+            f"pass shape ({q.shape[0]},)"
         )
     return bias
 

@@ -6,7 +6,7 @@ import importlib
 from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import cache
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -51,6 +51,21 @@ def cuda_device() -> Any:
 def cuda_driver() -> Any:
     """What of CuPy each product needs, looked up once."""
     return cuda_device().driver()
+
+
+class Place(NamedTuple):
+    """Where kernels are to run."""
+
+    device: str  # "cpu" or "cuda"
+    card: Any  # what of the GPU decides between kernels, None on the host
+    share: Any  # tells whether two arrays there may share memory
+
+
+def place_of(x: Any) -> Place:
+    """Where an array's products are computed."""
+    if is_host(x):
+        return Place("cpu", None, np.may_share_memory)
+    return Place("cuda", cuda_driver().card(x.device.id), cuda_driver().share)
 
 
 @contextmanager

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from .devices import cuda_device, device_of, is_host, namespace
+from .devices import cuda_device, is_host, namespace, place_of
 from .errors import UnsupportedError
 from .ladder import choose
 from .problems import ExpertLinear, Linear, Operand, ScaledLinear
@@ -62,8 +62,8 @@ def as_linear(arithmetic: str) -> Multiply:
     """What :func:`each` calls for block formats and floats: the kernel of ``linear`` in this arithmetic."""
 
     def multiply(x: Any, q: Any, out: Any) -> None:
-        device = device_of(out).partition(":")[0]
-        problem = Linear.here(q.format, len(x), *q.shape, device=device)
+        (n, k), (device, card, _) = q.shape, place_of(out)
+        problem = Linear(q.format, len(x), n, k, device=device, card=card)
         choose(problem, arithmetic=arithmetic).launch(x, q, out)
 
     return multiply
@@ -71,9 +71,7 @@ def as_linear(arithmetic: str) -> Multiply:
 
 def as_scaled_linear(x: ScaledArray, w: ScaledArray, out: Any) -> None:
     """The same for arrays with scales."""
-    operands = (Operand(s.code.name, s.tiling.r, s.tiling.c, s.zeros is not None) for s in (x, w))
-    device = device_of(out).partition(":")[0]
-    choose(ScaledLinear.here(*operands, len(x), *w.shape, device=device)).launch(x, w, out)
+    choose(ScaledLinear.of(x, w)).launch(x, w, out)
 
 
 def of_scaled(problem: ExpertLinear) -> str | None:

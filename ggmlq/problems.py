@@ -7,6 +7,7 @@ from typing import Any, ClassVar, NamedTuple
 
 from .card import Card
 from .codes import CODES
+from .devices import place_of
 from .errors import FormatError
 from .formats import FORMATS, Format
 from .ladder import Problem
@@ -56,6 +57,11 @@ class Operand(NamedTuple):
     c: int  # columns that do
     zeros: bool = False
 
+    @classmethod
+    def of(cls, s: Any) -> Operand:
+        """Of a ScaledArray."""
+        return cls(s.code.name, s.tiling.r, s.tiling.c, s.zeros is not None)
+
 
 @dataclass(frozen=True)
 class ScaledLinear(Problem, op="scaled_linear"):
@@ -74,6 +80,14 @@ class ScaledLinear(Problem, op="scaled_linear"):
         "cpu": 'x.to("cpu") and w.to("cpu")',
         "cuda": 'x.to("cuda") and w.to("cuda")',
     }
+
+    @classmethod
+    def of(cls, x: Any, w: Any, accumulate: str | None = None) -> ScaledLinear:
+        """Of ScaledArrays [M, K] and [N, K] on one device."""
+        device, card, _ = place_of(w.codes)
+        a, b = Operand.of(x), Operand.of(w)
+        n, k = w.shape
+        return cls(a, b, x.shape[0], n, k, accumulate, device=device, card=card)
 
     @property
     def integer(self) -> bool:
@@ -142,6 +156,15 @@ class ExpertLinear(Problem, op="expert_linear"):
         "cpu": 'x.get(), q.to("cpu") and ids.get()',
         "cuda": 'cupy.asarray(x), q.to("cuda") and cupy.asarray(ids)',
     }
+
+    @classmethod
+    def of(cls, x: Any, q: Any, ids: Any) -> ExpertLinear:
+        """Of operands on one device: floats or a ScaledArray [R, K], weights [E, N, K], ids [T, U]."""
+        device, card, _ = place_of(ids)
+        (t, u), (e, n, k) = ids.shape, q.shape
+        if hasattr(q, "format"):
+            return cls(q.format, t, u, e, n, k, device=device, card=card)
+        return cls(Operand.of(q), t, u, e, n, k, Operand.of(x), device=device, card=card)
 
     @property
     def case(self) -> str:

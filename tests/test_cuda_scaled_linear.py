@@ -54,8 +54,7 @@ def scaled(rng, code, tile, rows, k, zeros=False, order="rows"):
 
 
 def problem_of(x, w, accumulate=None):
-    a, b = (Operand(s.code.name, s.tiling.r, s.tiling.c, s.zeros is not None) for s in (x, w))
-    return ScaledLinear.here(a, b, x.shape[0], w.shape[0], w.shape[1], accumulate, device="cuda")
+    return ScaledLinear.here(Operand.of(x), Operand.of(w), len(x), *w.shape, accumulate, device="cuda")
 
 
 def multiply(cupy, rung, x, w, dx=None, dw=None):

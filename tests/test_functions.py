@@ -174,7 +174,10 @@ def test_leading_axes_and_other_floats(fresh):
         f.w8a8_block_fp8_matmul(A.reshape(3, 4, 256), B, As.reshape(3, 4, 2), Bs, BLOCK),
         flat.reshape(3, 4, 40),
     )
-    assert np.array_equal(f.w8a8_block_fp8_matmul(A[0], B, As[0], Bs, BLOCK), flat[0])
+    one = f.w8a8_block_fp8_matmul(A[0], B, As[0], Bs, BLOCK)
+    # One row may be summed in another order: last bits of float32, which may fall to another half.
+    assert one.shape == flat[0].shape
+    np.testing.assert_allclose(one, flat[0], rtol=2**-10, atol=1e-5 * float(np.abs(flat).max()))
     same = f.w8a8_block_fp8_matmul(
         A.view(ml_dtypes.float8_e4m3fn), B.view(ml_dtypes.float8_e4m3fn), As, Bs, BLOCK
     )

@@ -48,7 +48,7 @@ ALLOWED = {
     "card.py": set(),
     "ladder.py": {"announced", "card", "errors"},  # what operations are about, it does not know
     "listing.py": {"ladder", "text", "errors"},
-    "problems.py": {"card", "codes", "errors", "formats", "ladder"},
+    "problems.py": {"card", "codes", "devices", "errors", "formats", "ladder"},
     "measured.py": {"formats", "ladder", "problems"},
     "experts.py": {"devices", "errors", "ladder", "problems", "scaled"},
     "cpu": {

@@ -231,6 +231,16 @@ def test_zeros_infinities_and_nan():
         gq.quantize_scaled(x, "e4m3", (1, 4), check_finite=True)
 
 
+@pytest.mark.parametrize("code", ["int8_full", "uint8"])
+@pytest.mark.parametrize("rounding", ["half_even", "half_away"])
+def test_nan_gets_the_code_of_zero(code, rounding, fresh):
+    x = fresh.normal(3, 1, (4, 256)).astype(np.float32)
+    x[:, ::7] = np.nan
+    s = gq.quantize_scaled(x, code, (1, 128), zeros=True, rounding=rounding)
+    assert np.array_equal(s.codes[:, ::7], np.repeat(s.zeros, 128, 1)[:, ::7])
+    assert not np.asarray(s)[:, ::7].any()
+
+
 def test_zero_points(fresh):
     x = fresh.uniform(3, 5, (6, 64)).astype(np.float32)  # 0 is in range all the same
     for code in ("uint8", "int8_full", "uint16"):

@@ -8,9 +8,11 @@ fixed, and a float32 addition to a number with just that unit rounds in the same
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from .code import Code
 
@@ -74,19 +76,11 @@ class MiniFloat(Code):
         return (code | bits >> np.uint32(24) & np.uint32(0x80)).astype(np.uint8)
 
     def _decode(self, xp: Any, codes: Any) -> Any:
-        return xp.asarray(self._values)[codes]
+        return xp.asarray(self.table)[codes]
 
-    @property
-    def _values(self) -> Any:
-        return _values(self)
-
-
-def _values(code: MiniFloat) -> Any:
-    """All 256, from the atom."""
-    found = _TABLES.get(code.name)
-    if found is None:
-        found = _TABLES[code.name] = np.array([code.value(c) for c in range(256)], np.float32)
-    return found
-
-
-_TABLES: dict[str, Any] = {}
+    @cached_property
+    def table(self) -> NDArray[np.float32]:
+        """All 256 values, from the atom."""
+        values = np.array([self.value(code) for code in range(256)], np.float32)
+        values.flags.writeable = False
+        return values

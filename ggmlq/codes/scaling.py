@@ -10,7 +10,8 @@ and with a zero point, where the range is low … high and 0.0 must have a code 
     z = round(low - min(x, 0) / s)                                       q = round(x / s) + z
 
 Divisions are IEEE divisions and their order is this, so that all devices agree to the bit. NaN is left
-out of max and min. A scale e8m0 is s rounded up to a power of two, before anything is divided by it.
+out of max and min; integers have no code for it, and it becomes that of 0.0, which is z. A scale e8m0 is
+s rounded up to a power of two, before anything is divided by it.
 """
 
 from __future__ import annotations
@@ -64,7 +65,9 @@ def empty(xp: Any, shape: tuple[int, ...], dtype: Any, order: str = "rows") -> A
         return xp.empty(shape, dtype)
     rows, columns = shape
     whole = 16 // np.dtype(dtype).itemsize
-    return xp.zeros((columns, -(-rows // whole) * whole), dtype).T[:rows]
+    padded = -(-rows // whole) * whole
+    make = xp.empty if padded == rows else xp.zeros
+    return make((columns, padded), dtype).T[:rows]
 
 
 def laid_out(xp: Any, like: Any, copy: Any) -> Any:
@@ -116,6 +119,7 @@ def encode(
             else:
                 assert isinstance(rule.code, Integer)
                 z = expanded(np, zeros[tiles], part).astype(np.float32)
+                v = np.where(np.isnan(v), np.float32(0), v)
                 codes[rows] = rule.code.clipped(np, rounded(np, v, rule.rounding) + z)
     return codes
 

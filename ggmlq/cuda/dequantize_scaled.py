@@ -14,6 +14,7 @@ from ..codes import CODES, Code
 from ..scaled import ScaledArray
 from .activations.floats import converted
 from .machine.device import cupy
+from .machine.grid import by_levels, placed
 from .machine.launch import Kernel, family
 from .quantize_scaled._codes import value_of_power
 from .words import codes as words
@@ -24,8 +25,6 @@ from .words.floats import DTYPES, KINDS, LEAST, storing
 from .words.language import cuda, float32, int32, uint32, uint64
 
 THREADS = 256
-LEVELS = 65535  # blocks of a grid in its second direction
-LONG = (1 << 64) - 1
 DECODED = tuple(code.name for code in CODES.values() if code.kind != "scale")
 
 
@@ -171,11 +170,5 @@ def _decode(s: ScaledArray, kind: str, out: Any) -> None:
     shift = min((pieces - 1).bit_length(), THREADS.bit_length() - 1)
     across, levels = -(-pieces // (1 << shift)), -(-over.rows // (THREADS >> shift))
     kernel = decoder(code.name, kind, s.scale == "e8m0", wide)
-    for first in range(0, levels, LEVELS):
-        grid, sizes = (across, min(LEVELS, levels - first)), (over.rows, over.r, over.c, shift, first)
-        kernel(grid, (THREADS,), codes, pitch, out, over.columns, *beside, *sizes)
-
-
-def placed(array: Any) -> tuple[Any, int, int]:
-    """Where scales or zero points are: address and strides; nowhere for None."""
-    return (0, 0, 0) if array is None else (array.data.ptr, *(stride & LONG for stride in array.strides))
+    sizes = over.rows, over.r, over.c, shift
+    by_levels(kernel, across, levels, codes, pitch, out, over.columns, *beside, *sizes)

@@ -19,11 +19,11 @@ from typing import Any
 import numpy as np
 
 from ..codes import CODES
-from ..devices import cuda_driver, cuda_module, is_host, namespace, on_device_of
+from ..devices import cuda_module, namespace, on_device_of
 from ..errors import UnsupportedError
 from ..ops import scaled_linear
 from ..ops.scaled_linear import result_dtype
-from ..problems import Operand, ScaledLinear
+from ..problems import ScaledLinear
 from ..scaled import ScaledArray
 from . import configs
 from .configs import Config
@@ -68,7 +68,7 @@ def w8a8_block_fp8_matmul(
         wanted = configs.checked(asked, config, block)
     if wanted is None:
         return scaled_linear(p.x, p.w, dtype=kind).reshape(p.shape)
-    problem, kernel = problem_of(p), tuned(p.w.device)
+    problem, kernel = ScaledLinear.of(p.x, p.w), tuned(p.w.device)
     if refused := kernel.refuses(problem, wanted):
         if config is not None:
             raise UnsupportedError(
@@ -97,15 +97,6 @@ def tuned(device: str) -> Any:
     if device == "cpu":
         return importlib.import_module("ggmlq.cpu.scaled_linear.tuned")
     return cuda_module("scaled_linear.tuned")
-
-
-def problem_of(p: Product) -> ScaledLinear:
-    """What kernels are asked whether they take it."""
-    a, b = (Operand(s.code.name, s.tiling.r, s.tiling.c) for s in (p.x, p.w))
-    host = is_host(p.w.codes)
-    card = None if host else cuda_driver().card(p.w.codes.device.id)
-    m, n, k = p.x.shape[0], *p.w.shape
-    return ScaledLinear(a, b, m, n, k, device="cpu" if host else "cuda", card=card)
 
 
 @through_arrays

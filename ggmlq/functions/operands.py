@@ -34,14 +34,6 @@ def length(asked: str, name: str, n: Any) -> int:
     return int(n)
 
 
-def floats(asked: str, name: str, x: Any) -> Any:
-    """An array of floats of any width, bfloat16 as it is."""
-    if getattr(getattr(x, "dtype", None), "name", "") == "bfloat16":
-        refuse_mask(asked, x)
-        return x
-    return as_floats(asked, x, name)
-
-
 def as_codes(asked: str, name: str, a: Any) -> tuple[Any, str]:
     """Codes as bytes, and the name of their code: e4m3 unless their dtype says otherwise."""
     refuse_mask(asked, a)

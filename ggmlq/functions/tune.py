@@ -21,6 +21,7 @@ import numpy as np
 
 from ..devices import cuda_device, cuda_module, on_device_of
 from ..errors import ConfigError, DeviceError
+from ..problems import ScaledLinear
 from ..progress import Progress
 from . import block, configs
 from .configs import Config, Table
@@ -111,7 +112,7 @@ def _fastest(
 ) -> Config:  # fmt: skip
     """The configuration with the least time for m rows."""
     kernel, pairs = block.tuned(device), _operands(asked, m, shape, blocks, device)
-    problem, times, refused = block.problem_of(pairs[0]), [], ""
+    problem, times, refused = ScaledLinear.of(pairs[0].x, pairs[0].w), [], ""
     with on_device_of(asked, pairs[0].w.codes):
         for config in candidates:
             reason = kernel.refuses(problem, config)

@@ -10,13 +10,13 @@ from numpy.typing import DTypeLike
 from .. import ladder
 from ..array import QuantArray
 from ..checks import check_out, takes_sums
-from ..devices import cuda_driver, is_host, namespace, on_device_of
+from ..devices import is_host, namespace, on_device_of, place_of
 from ..matrix import operation
-from ..problems import ExpertLinear, Operand
+from ..problems import ExpertLinear
 from ..scaled import ScaledArray
 from ..tensors import is_tensor
 from . import torch
-from .expert_operands import ASKED, Experts, check_matrices, check_rows, checked
+from .expert_operands import ASKED, check_matrices, check_rows, checked
 from .scaled_linear import result_dtype
 
 
@@ -83,13 +83,12 @@ def expert_linear(
     if out is not None:
         check_out(ASKED, out, given.shape, q.device)
     xp = namespace(given.ids)
-    problem = _problem(given)
+    problem = ExpertLinear.of(*given)
     parts = given.x.parts() if isinstance(given.x, ScaledArray) else (given.x,)
     weights = q.parts() if isinstance(q, ScaledArray) else (q.memory,)
-    share = np.may_share_memory if is_host(given.ids) else cuda_driver().share
     with on_device_of(problem, given.ids, q):
         rung = ladder.choose(problem, kernel, arithmetic)
-        direct = takes_sums(share, out, *parts, *weights, given.ids)
+        direct = takes_sums(place_of(given.ids).share, out, *parts, *weights, given.ids)
         y = out if direct else xp.empty(given.shape, np.float32)
         with np.errstate(over="ignore", invalid="ignore"):  # infinities are results, as on a GPU
             if y.size and problem.k:
@@ -101,17 +100,6 @@ def expert_linear(
             if not direct:
                 out[...] = y
     return out
-
-
-def _problem(given: Experts) -> ExpertLinear:
-    x, q, ids = given
-    host = is_host(ids)
-    device, card = ("cpu", None) if host else ("cuda", cuda_driver().card(ids.device.id))
-    (t, u), (e, n, k) = ids.shape, q.shape
-    if isinstance(q, QuantArray):
-        return ExpertLinear(q.format, t, u, e, n, k, device=device, card=card)
-    w, a = (Operand(s.code.name, s.tiling.r, s.tiling.c, s.zeros is not None) for s in (q, x))
-    return ExpertLinear(w, t, u, e, n, k, a, device=device, card=card)
 
 
 def _shape(x: Any, q: Any, ids: Any) -> tuple[int, ...]:

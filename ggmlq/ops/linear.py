@@ -11,7 +11,7 @@ from numpy.typing import DTypeLike
 from .. import ladder
 from ..array import QuantArray
 from ..checks import check_bias, check_linear, check_out, float_dtype, takes_sums
-from ..devices import cuda_driver, is_host, namespace, on_device_of
+from ..devices import is_host, namespace, on_device_of, place_of
 from ..matrix import operation
 from ..problems import Linear
 from ..tensors import is_tensor
@@ -76,10 +76,7 @@ def linear(
     if bias is not None:
         bias = check_bias(asked, bias, q)
     rows = x.reshape(math.prod(x.shape[:-1]), k)
-    if is_host(x):
-        device, card, share = "cpu", None, np.may_share_memory
-    else:
-        device, card, share = "cuda", cuda_driver().card(x.device.id), cuda_driver().share
+    device, card, share = place_of(x)
     problem = Linear(q.format, len(rows), n, k, device=device, card=card)
     direct = takes_sums(share, out, x, q.memory, bias)
     with on_device_of(problem, x, q):

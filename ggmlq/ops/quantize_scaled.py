@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
-from ..checks import as_floats, float_dtype, row_index
+from ..checks import as_floats, as_floats_or_bfloat16, float_dtype, row_index
 from ..codes import CODES, Code, scaling
 from ..codes.scaling import Found, Rule
 from ..devices import cuda_module, device_of, is_host, namespace, on_device_of
@@ -73,7 +73,7 @@ def quantize_scaled(
         ``"error"`` where rows are not whole tiles of columns, or ``"pad"``: the last tile is shorter.
     check_finite : bool
         Make NaN and infinities an error. Otherwise NaN is left out of scales and encoded as NaN (in
-        integers as 0), and a tile with an infinity has an infinite scale.
+        integers as 0.0 is), and a tile with an infinity has an infinite scale.
 
     >>> import numpy as np, ggmlq as gq
     >>> s = gq.quantize_scaled(np.float32([[1, 2, 3, 448], [0, 0, 0, 0]]), "e4m3", (1, 4))
@@ -89,8 +89,7 @@ def quantize_scaled(
         x = array_of(asked, x)
     if isinstance(x, ScaledArray):
         raise DTypeError(f"{asked}: x is {x!r}; floats are quantized; pass x.dequantize()")
-    if getattr(getattr(x, "dtype", None), "name", "") != "bfloat16":  # which kernels widen themselves
-        x = as_floats(asked, x)
+    x = as_floats_or_bfloat16(asked, x)
     if x.ndim == 0:
         raise ShapeError(f"{asked}: x is a scalar; tiles need an axis, pass at least 1-D")
     _check_ragged(asked, x.shape, checked, ragged)

@@ -9,12 +9,12 @@ from typing import Any
 import numpy as np
 
 from .. import ladder
-from ..checks import as_floats, check_out, float_dtype, takes_sums
+from ..checks import as_floats_or_bfloat16, check_bias, check_out, float_dtype, takes_sums
 from ..codes import CODES, Code
-from ..devices import cuda_driver, device_of, is_host, namespace, on_device_of
+from ..devices import device_of, namespace, on_device_of, place_of
 from ..errors import CodeError, DeviceError, DTypeError, ShapeError, UnsupportedError
 from ..matrix import Transposed, operation
-from ..problems import INT32, Operand, ScaledLinear
+from ..problems import INT32, ScaledLinear
 from ..scaled import ScaledArray
 from ..tensors import array_of, is_tensor
 from . import torch
@@ -100,14 +100,14 @@ def scaled_linear(
     if out is not None:
         check_out(ASKED, out, shape, w.device)
     if bias is not None:
-        bias = _checked_bias(bias, w)
+        bias = check_bias(ASKED, bias, w, "w")
     rows = _flat(x)
-    device, card, share = _place(w)
-    problem = _problem(rows, w, accumulate, device, card)
+    problem = ScaledLinear.of(rows, w, accumulate)
+    _check_sums(problem, x.code.kind)
     with on_device_of(problem, w.codes, w):
         rung = ladder.choose(problem, kernel)
         xp = namespace(w.codes)
-        direct = takes_sums(share, out, *x.parts(), *w.parts(), bias)
+        direct = takes_sums(place_of(w.codes).share, out, *x.parts(), *w.parts(), bias)
         y = out.reshape(problem.m, problem.n) if direct else xp.empty((problem.m, problem.n), np.float32)
         with np.errstate(over="ignore", invalid="ignore"):  # infinities are results, as on a GPU
             rung.launch(rows, w, y)
@@ -140,8 +140,7 @@ def _activations(x: Any, w: ScaledArray, how: Any) -> ScaledArray:
             f"{ASKED}: x is on {device_of(x)}, w on {w.device}; both must be on one device; move w with "
             'w.to("cpu") or w.to("cuda"), or x with cupy.asarray(x) or x.get()'
         )
-    if getattr(getattr(x, "dtype", None), "name", "") != "bfloat16":
-        x = as_floats(ASKED, x)
+    x = as_floats_or_bfloat16(ASKED, x)
     if x.ndim == 0 or x.shape[-1] != w.shape[1]:
         raise ShapeError(
             f"{ASKED}: x has shape {x.shape}, w {w.shape}; the last axis of both is K; "
@@ -194,17 +193,6 @@ def check_operands(asked: str, x: ScaledArray, w: ScaledArray) -> None:
         )
 
 
-def _checked_bias(bias: Any, w: ScaledArray) -> Any:
-    if device_of(bias) != w.device:
-        raise DeviceError(f"{ASKED}: bias is not on {w.device}, where x and w are; move it there")
-    bias = as_floats(ASKED, bias, "bias")
-    if bias.shape != w.shape[:1]:
-        raise ShapeError(
-            f"{ASKED}: bias has shape {bias.shape}; it is one value a row of w; pass shape {w.shape[:1]}"
-        )
-    return bias
-
-
 def _flat(x: ScaledArray) -> ScaledArray:
     if x.ndim == 2:
         return x
@@ -212,19 +200,13 @@ def _flat(x: ScaledArray) -> ScaledArray:
     return ScaledArray(codes, x.scales, x.code, x.tile, x.zeros)
 
 
-def _place(w: ScaledArray) -> tuple[str, Any, Any]:
-    if is_host(w.codes):
-        return "cpu", None, np.may_share_memory
-    return "cuda", cuda_driver().card(w.codes.device.id), cuda_driver().share
-
-
-def _problem(x: ScaledArray, w: ScaledArray, accumulate: str | None, device: str, card: Any) -> ScaledLinear:
-    a, b = (Operand(s.code.name, s.tiling.r, s.tiling.c, s.zeros is not None) for s in (x, w))
-    problem = ScaledLinear(a, b, x.shape[0], w.shape[0], w.shape[1], accumulate, device=device, card=card)
-    known = ACCUMULATE[x.code.kind]
+def _check_sums(problem: ScaledLinear, kind: str) -> None:
+    """Whether sums of such codes can be what was asked."""
+    accumulate = problem.accumulate
+    known = ACCUMULATE[kind]
     if accumulate not in (None, *known):
         raise UnsupportedError(
-            f"{problem}: accumulate={accumulate!r}; products of {x.code.kind} codes are summed in "
+            f"{problem}: accumulate={accumulate!r}; products of {kind} codes are summed in "
             f"{', '.join(known)}; pass one of these, or leave it out"
         )
     if accumulate == "int32" and problem.largest_sum > INT32:
@@ -232,7 +214,6 @@ def _problem(x: ScaledArray, w: ScaledArray, accumulate: str | None, device: str
             f'{problem}: accumulate="int32"; sums of {problem.group} products may reach '
             f'{problem.largest_sum:.3g}, int32 ends at {INT32}; leave accumulate out, or pass "int64"'
         )
-    return problem
 
 
 def result_dtype(dtype: Any, asked: str = ASKED) -> np.dtype[Any]:

@@ -162,11 +162,10 @@ class Vectors(Simd):
             away = b.zext(b.fcmp_ordered(">=", rest, ir.Constant(FLOATS, [0.5] * LANES)), INTS)
             below = b.icmp_signed("<", b.bitcast(v, INTS), ints(0))
             whole = b.add(whole, b.select(below, b.neg(away), away))
+        whole = b.select(nan, ints(0), whole)  # NaN becomes the code of 0.0
         if z is not None:
             whole = b.add(whole, z)
         least, most = ints(int(code.min)), ints(int(code.max))
-        # NumPy's rule: NaN becomes 0 and then, like all else, what is in range
-        whole = b.select(nan, ints(max(int(code.min), min(int(code.max), 0))), whole)
         if inside and z is None and code.min < 0:
             return whole
         whole = b.select(b.icmp_signed(">", whole, most), most, whole)

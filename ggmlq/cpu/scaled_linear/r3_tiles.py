@@ -19,7 +19,7 @@ from ...ladder import register
 from ...problems import ScaledLinear
 from ...scaled import ScaledArray
 from ..slabs.layout import BYTES
-from ..slabs.product import multiply, problem_of
+from ..slabs.product import multiply
 
 
 def refuses(problem: ScaledLinear) -> str | None:
@@ -33,4 +33,4 @@ def refuses(problem: ScaledLinear) -> str | None:
 
 @register(__name__, __doc__, arithmetic="codes", accumulate="int32, int64", refuses=refuses)
 def launch(x: ScaledArray, w: ScaledArray, out: Any) -> None:
-    multiply(problem_of(x, w), x, w, out)
+    multiply(ScaledLinear.of(x, w), x, w, out)

@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from ...problems import Operand, ScaledLinear
+from ...problems import ScaledLinear
 from ...scaled import ScaledArray
 from ..machine.arguments import reader
 from ..machine.jit import jit
@@ -82,9 +82,9 @@ def kernel(form: Form, most: int, kind: Target) -> Any:
             row = 0
             while row < given.m:
                 left = given.m - row
-                done = (
-                    most if left >= most else at_four if left >= at_four else at_two if left >= at_two else 1
-                )
+                done = at_four if left >= at_four else at_two if left >= at_two else 1
+                if left >= most:
+                    done = most
                 x, x_scales = given.x + row * given.x_pitch, given.x_scales + 4 * row * given.groups
                 x_zeros, x_sums = given.x_zeros + 4 * row * given.groups, given.x_sums + 4 * row * of_chunks
                 for slab in range(start, min(start + near, stop)):
@@ -92,88 +92,24 @@ def kernel(form: Form, most: int, kind: Target) -> Any:
                     whole = column + ROWS <= given.n
                     to = given.out + 4 * (row * given.n + column) if whole else edge.ctypes.data
                     line = 4 * given.n if whole else 4 * ROWS
-                    codes, w_scales = (
+                    these = (
                         given.slabs + slab * given.slab_bytes,
                         given.w_scales + 64 * slab * given.groups,
-                    )
-                    w_zeros = given.w_zeros + 64 * slab * given.groups
-                    w_sums = given.w_sums + 64 * slab * of_chunks
+                        given.w_zeros + 64 * slab * given.groups,
+                        given.w_sums + 64 * slab * of_chunks,
+                        x, x_scales, x_zeros, x_sums, given.x_pitch,
+                        to, line, given.groups, given.chunks, given.fours,
+                    )  # fmt: skip
                     if done == most:
-                        several(
-                            codes,
-                            w_scales,
-                            w_zeros,
-                            w_sums,
-                            x,
-                            x_scales,
-                            x_zeros,
-                            x_sums,
-                            given.x_pitch,
-                            to,
-                            line,
-                            given.groups,
-                            given.chunks,
-                            given.fours,
-                        )
+                        several(*these)
                     elif done == at_four:
-                        four(
-                            codes,
-                            w_scales,
-                            w_zeros,
-                            w_sums,
-                            x,
-                            x_scales,
-                            x_zeros,
-                            x_sums,
-                            given.x_pitch,
-                            to,
-                            line,
-                            given.groups,
-                            given.chunks,
-                            given.fours,
-                        )
+                        four(*these)
                     elif done == at_two:
-                        two(
-                            codes,
-                            w_scales,
-                            w_zeros,
-                            w_sums,
-                            x,
-                            x_scales,
-                            x_zeros,
-                            x_sums,
-                            given.x_pitch,
-                            to,
-                            line,
-                            given.groups,
-                            given.chunks,
-                            given.fours,
-                        )
+                        two(*these)
                     else:
-                        one(
-                            codes,
-                            w_scales,
-                            w_zeros,
-                            w_sums,
-                            x,
-                            x_scales,
-                            x_zeros,
-                            x_sums,
-                            given.x_pitch,
-                            to,
-                            line,
-                            given.groups,
-                            given.chunks,
-                            given.fours,
-                        )
+                        one(*these)
                     if not whole:
                         out[row : row + done, column:] = edge[:done, : given.n - column]
                 row += done
 
     return jit(multiply)
-
-
-def problem_of(x: ScaledArray, w: ScaledArray) -> ScaledLinear:
-    """What is multiplied, as rungs are asked about it."""
-    a, b = (Operand(s.code.name, s.tiling.r, s.tiling.c, s.zeros is not None) for s in (x, w))
-    return ScaledLinear(a, b, x.shape[0], w.shape[0], w.shape[1], device="cpu")

@@ -2,6 +2,7 @@
 
     device.py   CuPy if it is there, facts of the card, what older cards are refused with
     launch.py   Kernel: a Python function, compiled for a capability and called with arrays; families of them
+    grid.py     launches over arrays of any height
     submit.py   the launch itself, past Numba's slow one
     upload.py   host memory to the card, in portions
 

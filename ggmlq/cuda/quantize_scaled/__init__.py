@@ -16,20 +16,18 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from ...codes.scaling import Found, Rule
+from ...codes.scaling import Found, Rule, empty
 from ...errors import UnsupportedError
 from ...tiling import Tiling
 from ..activations.floats import FLOAT32, converted
 from ..machine import device
 from ..machine.device import cupy
-from ..machine.launch import Kernel
+from ..machine.grid import by_levels, placed
 from . import _apart, _blocks, _groups
 from ._codes import NATIVE, WORDS, Way
 from ._pieces import SIZES, WIDE, in_piece
 
-LEVELS = 65535  # blocks of a grid in its second direction
 MOST = 1 << 31  # rows, columns, and half of the tiles, that kernels count in 32 bits
-LONG = (1 << 64) - 1
 
 
 class Rows(NamedTuple):
@@ -72,7 +70,7 @@ def encode(rows: Any, over: Tiling, rule: Rule, scales: Any, zeros: Any | None) 
 
 def zeros_of(rows: Any, over: Tiling, rule: Rule, scales: Any) -> Any:
     """The zero points that go with given scales."""
-    zeros = room(over.shape, np.int32, rule.order)
+    zeros = empty(cupy(), over.shape, np.int32, rule.order)
     if rows.size:
         found = Found(rows, scales, zeros)
         _scale(rows_of(rows, over), over, rule, way_of(rule, scales), found, given_scales=True)
@@ -107,8 +105,9 @@ def rows_of(rows: Any, over: Tiling) -> Rows:
 def room_for(over: Tiling, rule: Rule) -> Found:
     """Memory for codes, scales and zero points."""
     codes = cupy().empty((over.rows, over.columns), rule.code.dtype)
-    scales = room(over.shape, np.float32 if rule.scale == "float32" else np.uint8, rule.order)
-    return Found(codes, scales, room(over.shape, np.int32, rule.order) if rule.zeros else None)
+    scales = empty(cupy(), over.shape, np.float32 if rule.scale == "float32" else np.uint8, rule.order)
+    zeros = empty(cupy(), over.shape, np.int32, rule.order) if rule.zeros else None
+    return Found(codes, scales, zeros)
 
 
 def way_of(rule: Rule, scales: Any = None) -> Way:
@@ -119,34 +118,11 @@ def way_of(rule: Rule, scales: Any = None) -> Way:
     return Way(rule.code.name, scale, rule.rounding, rule.zeros, native)
 
 
-def room(shape: tuple[int, int], dtype: Any, order: str) -> Any:
-    """As ``scaling.empty``, without zeros where nothing is padded."""
-    if order == "rows":
-        return cupy().empty(shape, dtype)
-    whole = WIDE // np.dtype(dtype).itemsize
-    rows, columns = shape
-    padded = -(-rows // whole) * whole
-    make = cupy().empty if padded == rows else cupy().zeros
-    return make((columns, padded), dtype).T[:rows]
-
-
-def _placed(array: Any) -> tuple[Any, int, int]:
-    """Where scales or zero points are: address and strides; nowhere for None."""
-    return (0, 0, 0) if array is None else (array.data.ptr, *(stride & LONG for stride in array.strides))
-
-
 def _bits(eps: Any) -> int:
     return int(np.float32(eps).view(np.uint32))
 
 
 # --- launches -----------------------------------------------------------------------------------
-
-
-def _by_levels(kernel: Kernel, across: int, levels: int, *arguments: Any) -> None:
-    """Run a kernel over a grid of any height; its last parameter is where it begins."""
-    for first in range(0, levels, LEVELS):
-        grid = across, min(LEVELS, levels - first)
-        kernel(grid, (kernel.threads,), *arguments, first)
 
 
 def _at_once(given: Rows, over: Tiling, rule: Rule, way: Way, found: Found) -> bool:
@@ -163,8 +139,8 @@ def _at_once(given: Rows, over: Tiling, rule: Rule, way: Way, found: Found) -> b
             return False
         kernel = _blocks.kernel(given.kind, way, tile)
         levels, across = over.shape
-    parts = (given.x, given.pitch, found.codes, over.columns, *_placed(found.scales), *_placed(found.zeros))
-    _by_levels(kernel, across, levels, *parts, over.rows, _bits(rule.eps))
+    parts = (given.x, given.pitch, found.codes, over.columns, *placed(found.scales), *placed(found.zeros))
+    by_levels(kernel, across, levels, *parts, over.rows, _bits(rule.eps))
     return True
 
 
@@ -192,9 +168,9 @@ def _scale(
     across = -(-along * parts * lanes // _apart.THREADS)
     sizes = over.rows, over.columns, over.r, over.c, along, parts, levels_of_tile
     highs, lows = extremes[0], extremes[-1]
-    _by_levels(take, across, down * levels_of_tile, given.x, given.pitch, highs, lows, *sizes)
+    by_levels(take, across, down * levels_of_tile, given.x, given.pitch, highs, lows, *sizes)
     make = _apart.scales_kernel(_apart.of_scales(way), given_scales)
-    where = *_placed(found.scales), *_placed(found.zeros), down, along
+    where = *placed(found.scales), *placed(found.zeros), down, along
     make((-(-down * along // _apart.THREADS),), (_apart.THREADS,), highs, lows, *where, _bits(rule.eps))
 
 
@@ -204,6 +180,6 @@ def _encode(given: Rows, over: Tiling, way: Way, found: Found) -> None:
     pieces = over.columns // in_piece(given.kind, wide)
     shift = min((pieces - 1).bit_length(), _apart.THREADS.bit_length() - 1)
     across, levels = -(-pieces // (1 << shift)), -(-over.rows // (_apart.THREADS >> shift))
-    parts = (given.x, given.pitch, found.codes, over.columns, *_placed(found.scales), *_placed(found.zeros))
+    parts = (given.x, given.pitch, found.codes, over.columns, *placed(found.scales), *placed(found.zeros))
     kernel = _apart.encode_kernel(given.kind, way, wide)
-    _by_levels(kernel, across, levels, *parts, over.rows, over.r, over.c, shift)
+    by_levels(kernel, across, levels, *parts, over.rows, over.r, over.c, shift)

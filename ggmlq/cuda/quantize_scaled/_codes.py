@@ -82,8 +82,6 @@ def _integer_code(code: Any, way: Way) -> Any:
         q = nearest(v)
         if has_zero:
             q = int32(min(max(q, int32(-FAR)), int32(FAR)) + zero)
-            if is_nan(v):
-                q = int32(0)
         return uint32(min(max(q, int32(low)), int32(high)))
 
     return one
