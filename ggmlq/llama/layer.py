@@ -73,7 +73,11 @@ def run(
             raise DeviceError("a layer of experts: the device has no memory for it; take smaller sizes")
         stack.callback(s.ggml_backend_buffer_free, buffer)
         s.ggml_backend_buffer_set_usage(buffer, COMPUTE)
-        leaves = [(graph.x, x), (graph.router, router), *zip(graph.weights, raw, strict=True)]
+        leaves: list[tuple[int, Any]] = [
+            (graph.x, x),
+            (graph.router, router),
+            *zip(graph.weights, raw, strict=True),
+        ]
         for tensor, array in leaves:
             s.ggml_backend_tensor_set(tensor, address(array), 0, array.nbytes)
         plan = s.ggml_new_graph(context)

@@ -19,7 +19,7 @@ from ..machine.target import Target
 from .layout import ROWS, PanelLayout
 from .tile import Tile
 
-FEWER = (1, 2, 3, 4, 6)  # rows of the tiles for what is left: an expert often has few
+FEWER = (1, 2, 3, 4)  # rows of the tiles for what is left: an expert often has few
 ADDRESSES = ("panel", "rows", "outs", "column", "runs")
 
 
@@ -65,9 +65,9 @@ def scattered_sweep(layout: PanelLayout, rows: int, target: Target) -> Any:
     ``several(panels address, bytes of a panel, count, rows and outs: addresses of tables, m, first column,
     n, runs)``
     """
-    one, two, three, four, six, most = (scattered_tile(layout, min(n, rows), target) for n in (*FEWER, rows))
+    one, two, three, four, most = (scattered_tile(layout, min(n, rows), target) for n in (*FEWER, rows))
     at_once = rows
-    steps = np.array([0, 1, 2, 3, 4, 4, 6, 6])  # by the rows that are left
+    fewer = len(FEWER)
 
     def several(
         panels: int, pitch: int, count: int, rows: int, outs: int, m: int, column: int, n: int, runs: int
@@ -78,7 +78,7 @@ def scattered_sweep(layout: PanelLayout, rows: int, target: Target) -> Any:
             edges[r] = edge.ctypes.data + 4 * ROWS * r
         row = 0
         while row < m:
-            done = at_once if m - row >= at_once else steps[m - row]
+            done = at_once if m - row >= at_once else min(m - row, fewer)
             for p in range(count):
                 panel, first = panels + p * pitch, column + p * ROWS
                 whole = first + ROWS <= n
@@ -86,8 +86,6 @@ def scattered_sweep(layout: PanelLayout, rows: int, target: Target) -> Any:
                 by = 4 * first if whole else 0
                 if done == at_once:
                     most(panel, x, to, by, runs)
-                elif done == 6:
-                    six(panel, x, to, by, runs)
                 elif done == 4:
                     four(panel, x, to, by, runs)
                 elif done == 3:
