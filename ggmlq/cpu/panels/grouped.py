@@ -208,6 +208,7 @@ def _through(several: Any, run_bytes: int, fill: Any) -> Any:
             count = min(near, stop - panel)
             for p in range(count):
                 fill(place, panel + p, scratch[skip + p * pitch : skip + (p + 1) * pitch], given)
+            # the address is asked for here: an array lives until its last mention
             several(
                 scratch.ctypes.data + skip, pitch, count, rows, outs, m, panel * ROWS, given.n, given.runs
             )
@@ -222,8 +223,8 @@ def _over_groups(work: Any) -> Any:
     def multiply(arguments: int, first: int, stop: int) -> None:
         given = groups(arguments)
         cuts = words_at(given.cuts, stop + 1)
-        for panel in range(first, stop):
-            at, end = cuts[panel], cuts[panel + 1]
+        for piece in range(first, stop):
+            at, end = cuts[piece], cuts[piece + 1]
             while at < end:
                 group = at // given.panels
                 here = at - group * given.panels

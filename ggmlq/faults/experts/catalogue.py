@@ -11,7 +11,7 @@ OWN = (
         "y[t, u] = x[t] @ q[e].T, e ≠ ids[t, u]",
         "y[t, u] = x[t] @ q[ids[t, u]].T",
         "the index or the stride of the expert's matrix, and where each expert's rows begin",
-        "llama.cpp #25582",
+        "",
     ),
     Fault(
         "expert-rows-exchanged",
@@ -19,7 +19,7 @@ OWN = (
         "y[t, u] = x[t'] @ q[ids[t', u']].T",
         "y[t, u] = x[t] @ q[ids[t, u]].T: the way there and the way back are one permutation",
         "the table of sorted tokens, where rows are gathered and where results are put back",
-        "llama.cpp #26977",
+        "",
     ),
     Fault(
         "expert-ids-stride",
@@ -27,7 +27,7 @@ OWN = (
         "ids[u·T + t], ids[t·s + u] with s ≠ U, or 64-bit ids read as 32",
         "ids[t·U + u], by the strides of the tensor: it is often a view of a longer one",
         "the stride between tokens (nb[1]) and the size of an id",
-        "llama.cpp #24591",
+        "",
     ),
     Fault(
         "expert-tokens-dropped",
@@ -35,7 +35,7 @@ OWN = (
         "rows 0 … ⌊count / tile⌋·tile of each expert",
         "rows 0 … count, the last tile filled in part",
         "the number of tiles of an expert (rounded up?) and the size of buffers that hold its rows",
-        "llama.cpp #26977",
+        "",
     ),
     Fault(
         "expert-duplicates",

@@ -20,7 +20,7 @@ from .catalogue import EXPERTS
 from .inputs import Lines, given
 from .orders import at_an_edge, once_only, read_so
 from .right import Way, best, within
-from .sources import Sources, sources
+from .sources import NOTHING, UNSEEN, Sources, sources
 
 Mask = NDArray[np.bool_]
 Single = Callable[..., Diagnosis]  # the doctor of one matrix
@@ -37,10 +37,8 @@ def diagnose(
         return Diagnosis(True, "correct", 1.0, "There is nothing to judge: y is empty.")
     with np.errstate(all="ignore"):  # wrong kernels overflow at will
         made = sources(g)
-        known = made.rows >= 0
-        way = best(
-            g, arithmetic, np.where(known, made.rows, g.rows), np.where(known, made.experts, g.experts)
-        )
+        of = made if made.known.any() else Sources(g.rows, g.experts)
+        way = best(g, arithmetic, np.flatnonzero(of.known), *of)
         p, limit = way.lines(g, g.rows, g.experts)
         wrong = ~within(g.y, p, limit)
         found = _race(g, others, limit) or _verdict(g, made, way, wrong, single, arithmetic)
@@ -72,8 +70,9 @@ def _verdict(
 def _lost(g: Lines, made: Sources, bad: Mask) -> Finding | None:
     """Lines that hold no product: zeros, NaN, what was there before."""
     empty = (g.y == 0).all(axis=1) | (~np.isfinite(g.y)).all(axis=1)
-    lost = bad & (empty | (made.rows < 0))
-    if lost.sum() < MOST * bad.sum():
+    seen = bad & (empty | (made.rows != UNSEEN))
+    lost = seen & (empty | ~made.known)
+    if lost.sum() < MOST * seen.sum():
         return None
     zeros = (empty & bad).sum() >= MOST * bad.sum()
     content = "they hold zeros or NaN" if zeros else "what they hold is no product"
@@ -93,17 +92,18 @@ def _lost(g: Lines, made: Sources, bad: Mask) -> Finding | None:
 def _elsewhere(g: Lines, made: Sources, bad: Mask) -> Finding | None:
     """Lines that are right products of another row or another expert."""
     other = (made.rows != g.rows) | (made.experts != g.experts)
-    moved = bad & (made.rows >= 0) & other
-    if moved.sum() < MOST * (bad & (made.rows >= 0)).sum() or 2 * moved.sum() < bad.sum():
+    seen = bad & (made.rows != UNSEEN)
+    moved = seen & made.known & other
+    if moved.sum() < MOST * (seen & made.known).sum() or 2 * moved.sum() < seen.sum():
         return None
     same_row = made.rows[moved] == g.rows[moved]
     if same_row.mean() >= MOST:
-        how = read_so(g, np.where(made.rows == g.rows, made.experts, -1), bad)
+        how = read_so(g, np.where(made.rows == g.rows, made.experts, NOTHING), seen)
         if how is not None:
             return Finding("expert-ids-stride", 0.95, how)
-    if moved.sum() < MOST * bad.sum():
+    if moved.sum() < MOST * seen.sum():
         return None
-    if _permuted(g, made, moved):
+    if _permuted(g, made, moved, bad):
         pairs = [f"line {i} has what belongs to {j}" for i, j in _some(g, made, moved)]
         text = "; ".join(pairs) + " (line t·U + u)"
         return Finding("expert-rows-exchanged", 0.95, text, alike=())
@@ -114,10 +114,10 @@ def _elsewhere(g: Lines, made: Sources, bad: Mask) -> Finding | None:
     return Finding("expert-rows-exchanged", 0.95, text)
 
 
-def _permuted(g: Lines, made: Sources, moved: Mask) -> bool:
+def _permuted(g: Lines, made: Sources, moved: Mask, bad: Mask) -> bool:
     """Whether wrong lines hold each other's products."""
     there = Counter(zip(made.rows[moved].tolist(), made.experts[moved].tolist(), strict=True))
-    due = Counter(zip(g.rows[moved].tolist(), g.experts[moved].tolist(), strict=True))
+    due = Counter(zip(g.rows[bad].tolist(), g.experts[bad].tolist(), strict=True))
     return bool((there & due).total() >= MOST * moved.sum())
 
 

@@ -81,9 +81,9 @@ def _known(g: Lines, name: str) -> bool:
     return True
 
 
-def best(g: Lines, claim: str | None, rows: Index, experts: Index) -> Way:
-    """The way that explains most of some lines, made of these rows and experts."""
-    lines = spread(len(g.y), LINES)
+def best(g: Lines, claim: str | None, known: Index, rows: Index, experts: Index) -> Way:
+    """The way that explains most of some lines whose rows and experts are known."""
+    lines = known[spread(len(known), LINES)]
     columns = spread(g.q.shape[1], COLUMNS)
     y = g.y[np.ix_(lines, columns)]
     found: list[tuple[float, float, int]] = []

@@ -9,21 +9,29 @@ from __future__ import annotations
 from typing import Any, NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 
 from .inputs import Index, Lines
 from .right import spread
 
 COLUMNS = 24
 NEAR = 0.05  # squared distance over squared length
-MOST = 256  # lines for which every row is tried beside every expert
+MOST = 128  # lines for which every row is tried beside every expert
+NOTHING, UNSEEN = -1, -2
 AT_ONCE = 1 << 22  # distances
 
 
 class Sources(NamedTuple):
-    """What each line is made of; -1 where no row and expert make it."""
+    """What each line is made of; NOTHING where no row and expert make it, UNSEEN where nobody looked."""
 
     rows: Index
     experts: Index
+
+    @property
+    def known(self) -> NDArray[np.bool_]:
+        """Lines of which it is known."""
+        found: NDArray[np.bool_] = self.rows >= 0
+        return found
 
 
 class Prints:
@@ -55,13 +63,14 @@ def sources(g: Lines) -> Sources:
     wrong = np.flatnonzero(prints.far(np.arange(len(rows)), rows, experts) > NEAR)
     for found in (_other_experts, _other_rows, _others):
         still = []
-        for line in wrong if found is not _others else wrong[:MOST]:
+        if found is _others:
+            rows[wrong] = experts[wrong] = UNSEEN
+            wrong = wrong[spread(len(wrong), MOST)]
+        for line in wrong:
             r, e, far = found(prints, int(line), int(g.rows[line]), int(g.experts[line]))
-            rows[line], experts[line] = (r, e) if far <= NEAR else (-1, -1)
+            rows[line], experts[line] = (r, e) if far <= NEAR else (NOTHING, NOTHING)
             if far > NEAR:
                 still.append(line)
-        if found is _others:
-            rows[wrong[MOST:]] = experts[wrong[MOST:]] = -1
         wrong = np.array(still, np.intp)
     return Sources(rows, experts)
 
