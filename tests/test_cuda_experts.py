@@ -57,6 +57,8 @@ def test_scaled(code, tile, cupy, fresh):
     x, ids = fresh.standard_normal((12, 256)).astype(np.float32), fresh.integers(0, 4, (12, 3))
     y = gq.expert_linear(cupy.asarray(x), q.to("cuda"), cupy.asarray(ids))
     assert gq.nmse(y, gq.expert_linear(x, q, ids)) <= 1e-6
+    given = gq.quantize_scaled(x, code, (1, 128) if code == "e4m3" else (1, None)).to("cuda")
+    assert gq.nmse(gq.expert_linear(given, q.to("cuda"), cupy.asarray(ids)), y) <= 1e-6
 
 
 def test_ids_that_are_no_expert(cupy, fresh):

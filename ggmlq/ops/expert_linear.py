@@ -10,7 +10,7 @@ from numpy.typing import DTypeLike
 from .. import ladder
 from ..array import QuantArray
 from ..checks import check_out, takes_sums
-from ..devices import is_host, namespace, on_device_of, place_of
+from ..devices import namespace, on_device_of, place_of
 from ..matrix import operation
 from ..problems import ExpertLinear
 from ..scaled import ScaledArray
@@ -78,7 +78,8 @@ def expert_linear(
         more = {"kernel": kernel, "arithmetic": arithmetic, "check": check}
         shape = _shape(x, q, ids)
         return torch.expert_linear(expert_linear, x, q, ids, out, dtype, asked=ASKED, shape=shape, **more)
-    given = checked(x, q, ids, look=is_host(x) if check is None else check)
+    check_matrices(ASKED, q)
+    given = checked(x, q, ids, look=q.device == "cpu" if check is None else check)
     kind = result_dtype(dtype, ASKED)
     if out is not None:
         check_out(ASKED, out, given.shape, q.device)

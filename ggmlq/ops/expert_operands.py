@@ -41,9 +41,10 @@ def checked(
     Floats for weights with scales are quantized, unless ``quantize`` says otherwise.
     """
     check_matrices(asked, q)
-    if device_of(x) != q.device:
+    place = x.device if isinstance(x, ScaledArray) else device_of(x)
+    if place != q.device:
         raise DeviceError(
-            f"{asked}: x is on {device_of(x)}, q on {q.device}; all operands are on one device; move q with "
+            f"{asked}: x is on {place}, q on {q.device}; all operands are on one device; move q with "
             'q.to("cpu") or q.to("cuda"), or x with cupy.asarray(x) or x.get()'
         )
     ids = check_ids(asked, ids, q, look=look)
