@@ -152,10 +152,10 @@ def parse_backend_ops(text: str, seed: int) -> Case:
     return Case(FORMATS[fields["type_a"]], int(fields["n"]), int(fields["m"]), int(fields["k"]), seed=seed)
 
 
-def fields_of(text: str, needed: Sequence[str]) -> dict[str, str]:
+def fields_of(text: str, needed: Sequence[str], op: str = "MUL_MAT") -> dict[str, str]:
     """What stands in the brackets of a case; sizes are numbers."""
     match = re.search(r"(\w+)\((.*)\)", text)
-    if match is None or match[1] not in ("MUL_MAT", "MUL_MAT_ID"):
+    if match is None or match[1] != op:
         raise UnsupportedError(
             f"case {text!r}: only MUL_MAT(…) and MUL_MAT_ID(…) of test-backend-ops can be checked; "
             "write MUL_MAT(type_a=q4_0,type_b=f32,m=16,n=1,k=256), or use --types and --shapes"

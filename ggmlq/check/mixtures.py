@@ -153,7 +153,7 @@ def parse_backend_ops(text: str, seed: int) -> Mixture:
 
     There b=1 is a row for each token, b=0 one for each use.
     """
-    fields = fields_of(text, ("type_a", "n_mats", "n_used", "m", "n", "k"))
+    fields = fields_of(text, ("type_a", "n_mats", "n_used", "m", "n", "k"), "MUL_MAT_ID")
     refuse_others(text, fields, {"type_b": {"f32"}, "o": {"1"}, "v": {"0"}})
     n, m, k, e, u = (int(fields[name]) for name in ("m", "n", "k", "n_mats", "n_used"))
     apart = fields.get("b", "0").strip() in ("0", "false")

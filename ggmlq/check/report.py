@@ -16,7 +16,7 @@ from ..text import table
 from .outcome import Outcome
 
 HEADER = (
-    f"{'type':8} {'M×N×K':>22} {'data':9} {'arithmetic':10} {'nmse':>8} {'to exact':>8} {'out':>6}  verdict"
+    f"{'type':8} {'M×N×K':>15} {'data':9} {'arithmetic':10} {'nmse':>8} {'to exact':>8} {'out':>6}  verdict"
 )
 
 
@@ -24,7 +24,7 @@ def line(outcome: Outcome) -> str:
     """A case in one line; a failed one with what is known about it below."""
     case = outcome.case
     text = (
-        f"{case.format.name:8} {case.shape:>22} {case.data:9} {outcome.arithmetic or '-':10} "
+        f"{case.format.name:8} {case.shape:>15} {case.data:9} {outcome.arithmetic or '-':10} "
         f"{_figure(outcome.distance):>8} {_figure(outcome.from_exact):>8} "
         f"{outcome.out if outcome.arithmetic else '-':>6}  {_verdict(outcome)}"
     )

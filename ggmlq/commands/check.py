@@ -20,7 +20,7 @@ from ..check.outcome import Outcome
 from ..check.run import Settings
 from ..check.run import run as run_cases
 from ..dumps import Dump
-from ..errors import DeviceError, GGMLQError, ShapeError, UnsupportedError
+from ..errors import DeviceError, DumpError, GGMLQError, ShapeError, UnsupportedError
 from ..formats import FORMATS, Format
 from ..llama import Bridge, Device
 from ..llama.library import is_weight_type
@@ -125,7 +125,7 @@ def _arithmetic(name: str | None) -> str | None:
 
 def _cases(args: argparse.Namespace, bridge: Bridge) -> list[Case]:
     """What was asked for; without shapes or cases, the edges."""
-    given = [(mixtures if "ids" in Dump(path) else cases).load(path) for path in args.replay]
+    given = [_saved(path) for path in args.replay]
     for text in args.case:
         kind = mixtures if "MUL_MAT_ID" in text else cases
         given.append(kind.parse_backend_ops(text, args.seed))
@@ -137,6 +137,15 @@ def _cases(args: argparse.Namespace, bridge: Bridge) -> list[Case]:
             )
         return given
     return _mixtures(args, bridge) if args.experts else _plain_cases(args, bridge)
+
+
+def _saved(path: Path) -> Case:
+    """With ids or without; a file that is none of them is told by the latter."""
+    try:
+        mixed = "ids" in Dump(path)
+    except DumpError:
+        mixed = False
+    return mixtures.load(path) if mixed else cases.load(path)
 
 
 def _mixtures(args: argparse.Namespace, bridge: Bridge) -> list[Case]:
