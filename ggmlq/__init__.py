@@ -21,11 +21,21 @@ from .formats import FORMATS as formats
 from .formats import Format
 from .listing import kernels
 from .metrics import nmse
-from .ops import dequantize, equal, expert_linear, linear, quantize, quantize_scaled, scaled_linear
+from .ops import (
+    concatenate,
+    dequantize,
+    equal,
+    expert_linear,
+    linear,
+    quantize,
+    quantize_scaled,
+    scaled_linear,
+    stack,
+)
 from .scaled import ScaledArray
 
 if TYPE_CHECKING:
-    from . import convert, diff, functions, gguf, reference
+    from . import convert, diff, functions, gguf, llama, reference, report
     from .accuracy import error_table
     from .faults import Diagnosis, diagnose
     from .gguf import open, save
@@ -41,6 +51,7 @@ __all__ = [
     "QuantArray",
     "ScaledArray",
     "codes",
+    "concatenate",
     "convert",
     "dequantize",
     "diagnose",
@@ -54,20 +65,25 @@ __all__ = [
     "gguf",
     "kernels",
     "linear",
+    "llama",
     "nmse",
     "open",
     "quantize",
     "quantize_scaled",
     "reference",
+    "report",
     "save",
     "scaled_linear",
     "set_num_threads",
+    "stack",
 ]
 
 # Found in these modules when first asked for: `import ggmlq` stays quick.
 _LATER = {"Diagnosis": "faults", "diagnose": "faults", "open": "gguf", "save": "gguf"}
 _LATER |= {"set_num_threads": "threads", "error_table": "accuracy"}
-_LATER |= dict.fromkeys(("convert", "diff", "functions", "gguf", "reference"), "")  # modules
+_LATER |= dict.fromkeys(  # modules
+    ("convert", "diff", "functions", "gguf", "llama", "reference", "report"), ""
+)
 
 
 def __getattr__(name: str) -> Any:
@@ -81,4 +97,4 @@ def __getattr__(name: str) -> Any:
 
 
 def __dir__() -> list[str]:
-    return sorted({*globals(), *_LATER})
+    return sorted({*__all__, *(name for name in globals() if name.startswith("__"))})

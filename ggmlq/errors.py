@@ -15,10 +15,18 @@ class FormatError(GGMLQError, KeyError, ValueError):
     __str__ = Exception.__str__  # KeyError would print the message in quotes
 
 
+class FormatAttributeError(FormatError, AttributeError):
+    """``gq.formats.name`` for a name that there is not: so ``hasattr`` works."""
+
+
 class CodeError(GGMLQError, KeyError, ValueError):
     """A code of 8 or 16 bits that there is not, or one that has no place where it was passed."""
 
     __str__ = Exception.__str__  # KeyError would print the message in quotes
+
+
+class CodeAttributeError(CodeError, AttributeError):
+    """``gq.codes.name`` for a name that there is not."""
 
 
 class ShapeError(GGMLQError, ValueError):
@@ -101,6 +109,12 @@ class ConfigError(GGMLQError, ValueError):
 
 class DumpError(GGMLQError, ValueError):
     """A file with a kernel's operands or result that cannot be read as such."""
+
+
+class PageError(GGMLQError, OSError):
+    """A page or a picture that cannot be written where or as it was asked for."""
+
+    __str__ = Exception.__str__  # OSError would print errno's text in place of the message
 
 
 class GGUFNotFoundError(GGUFOSError, FileNotFoundError):

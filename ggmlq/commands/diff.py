@@ -9,8 +9,11 @@ from typing import Any
 
 from ..diff import Difference, KeyDifference, TensorDifference, WorstBlock, compare
 from ..diff.metadata import CHANGED
+from ..diff.page import page
 from ..diff.tensors import SAME_BLOCKS
-from ..text import table
+from ..pages import check_target, write
+from ..terminal import table
+from ..text import count
 from . import _plain
 
 ABOUT = """\
@@ -40,13 +43,18 @@ def add(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
         help="tensors with at most this NMSE are equal, whatever their types (default: only equal bytes are)",
     )  # fmt: skip
     parser.add_argument("--tensors", action="store_true", help="tensors only; metadata may differ")
+    parser.add_argument("--html", metavar="FILE", help="also write it as an HTML page, which loads nothing")
     parser.add_argument("--json", action="store_true", help="print JSON")
     parser.set_defaults(run=run)
 
 
 def run(args: argparse.Namespace) -> int:
     """Run the command."""
+    if args.html:
+        check_target(args.html, "--html")
     found = compare(args.a, args.b, tolerance=args.tolerance, ignore_metadata=args.tensors)
+    if args.html:
+        write(page(found, args.a, args.b), args.html)
     if args.json:
         _plain.print_json(_facts(args, found))
     else:
@@ -130,8 +138,9 @@ def _summary(found: Difference) -> str:
     swapped = sum(tensor.status == SAME_BLOCKS for tensor in found.tensors)
     orders = f", {swapped} with the same values in the other byte order" if swapped else ""
     return (
-        f"{len(found.tensors)} tensors: {found.identical - swapped} with the same bytes{orders}{within}, "
-        f"{len(found.differing)} different; {len(found.metadata)} keys differ"
+        f"{count(len(found.tensors), 'tensor')}: {found.identical - swapped} with the same bytes"
+        f"{orders}{within}, {len(found.differing)} different; "
+        f"{count(len(found.metadata), 'key differs', 'keys differ')}"
     )
 
 

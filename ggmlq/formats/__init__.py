@@ -14,7 +14,7 @@ from operator import attrgetter
 
 import numpy as np
 
-from ..errors import FormatError
+from ..errors import FormatAttributeError, FormatError
 from .format import CATALOGUE, BlockFormat, Format
 from .scalars import SCALARS
 
@@ -65,6 +65,21 @@ class Formats(Mapping[str, Format]):
         if found is None:
             raise FormatError(self._why_not(key))
         return found
+
+    def __getattr__(self, name: str) -> Format:
+        """``gq.formats.q4_K`` is ``gq.formats["q4_K"]``."""
+        if name.startswith("_"):  # what Python asks any object for
+            raise AttributeError(name)
+        try:
+            return self[name]
+        except FormatError as error:
+            raise FormatAttributeError(str(error)) from None
+
+    def __dir__(self) -> list[str]:
+        return [*super().__dir__(), *self]
+
+    def _ipython_key_completions_(self) -> list[str]:
+        return list(self)
 
     def __iter__(self) -> Iterator[str]:
         return iter(self._canonical)

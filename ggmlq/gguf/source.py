@@ -6,6 +6,7 @@ import errno
 import mmap
 import os
 import stat
+from itertools import islice
 from struct import Struct
 from typing import Any, NoReturn
 
@@ -13,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..errors import DTypeError, GGUFError, GGUFNotFoundError, GGUFOSError
-from ..text import short
+from ..text import COMPARED, meant, short
 from .limits import Allowance
 from .valuetype import MAX_NAME_BYTES, order_sign
 
@@ -148,6 +149,15 @@ def release(array: NDArray[Any]) -> None:
         found[0].madvise(mmap.MADV_DONTNEED, start, found[1] + array.nbytes - start)
 
 
+def _beside(path: str) -> list[str]:
+    """Names of GGUF files in the folder where one was looked for."""
+    try:
+        with os.scandir(os.path.dirname(path) or ".") as entries:
+            return [entry.name for entry in islice(entries, COMPARED) if entry.name.endswith(".gguf")]
+    except OSError:
+        return []
+
+
 def _mapped(path: str) -> Map:
     try:
         mode = os.stat(path).st_mode  # before open(): that would wait on a FIFO for ever
@@ -165,7 +175,8 @@ def _mapped(path: str) -> Map:
             opened.path, opened.identity = os.path.abspath(path), (found.st_dev, found.st_ino)
             return opened
     except FileNotFoundError as error:
-        raise GGUFNotFoundError(f"gguf: {path}: there is no such file; check the path", error) from error
+        way = meant(os.path.basename(path), _beside(path), "check the path")
+        raise GGUFNotFoundError(f"gguf: {path}: there is no such file; {way}", error) from error
     except GGUFOSError:
         raise
     except OSError as error:

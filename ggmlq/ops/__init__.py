@@ -5,7 +5,7 @@
     dequantize   blocks to floats; decoding deals the rows out
     quantize_scaled, scaled_linear   the same for codes with a scale for every tile
     expert_linear   rows times the experts that their tokens use; expert_operands checks these
-    equal        the same format, shape and bytes
+    equal        the same format, shape and bytes; joining: concatenate and stack, block by block
     torch        tensors in and out
 
 An operation registers itself with the arrays (``matrix.operation``), which so need not know it.
@@ -14,9 +14,20 @@ An operation registers itself with the arrays (``matrix.operation``), which so n
 from .dequantize import dequantize
 from .equal import equal
 from .expert_linear import expert_linear
+from .joining import concatenate, stack
 from .linear import linear
 from .quantize import quantize
 from .quantize_scaled import quantize_scaled
 from .scaled_linear import scaled_linear
 
-__all__ = ["dequantize", "equal", "expert_linear", "linear", "quantize", "quantize_scaled", "scaled_linear"]
+__all__ = [
+    "concatenate",
+    "dequantize",
+    "equal",
+    "expert_linear",
+    "linear",
+    "quantize",
+    "quantize_scaled",
+    "scaled_linear",
+    "stack",
+]

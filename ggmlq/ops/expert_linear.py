@@ -9,7 +9,7 @@ from numpy.typing import DTypeLike
 
 from .. import ladder
 from ..array import QuantArray
-from ..checks import check_out, takes_sums
+from ..checks import check_out, float_dtype, takes_sums
 from ..devices import namespace, on_device_of, place_of
 from ..matrix import operation
 from ..problems import ExpertLinear
@@ -17,7 +17,6 @@ from ..scaled import ScaledArray
 from ..tensors import is_tensor
 from . import torch
 from .expert_operands import ASKED, check_matrices, check_rows, checked
-from .scaled_linear import result_dtype
 
 
 @operation
@@ -80,7 +79,7 @@ def expert_linear(
         return torch.expert_linear(expert_linear, x, q, ids, out, dtype, asked=ASKED, shape=shape, **more)
     check_matrices(ASKED, q)
     given = checked(x, q, ids, look=q.device == "cpu" if check is None else check)
-    kind = result_dtype(dtype, ASKED)
+    kind = float_dtype(ASKED, dtype)
     if out is not None:
         check_out(ASKED, out, given.shape, q.device)
     xp = namespace(given.ids)

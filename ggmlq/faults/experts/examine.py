@@ -174,7 +174,8 @@ def _report(g: Lines, finding: Finding, way: Way, p: Wide, wrong: Mask) -> Diagn
     if finding.fault == "correct":
         text = f"The kernel is right. All {len(g.y)} lines are their experts' products ({near})."
     else:
-        text = described(EXPERTS[finding.fault], finding, figures, near)
+        fault = EXPERTS[finding.fault]
+        text = described(fault, finding, figures, near, (fault.wrong, fault.right))
     return Diagnosis(
         finding.fault == "correct", finding.fault, finding.confidence, text, finding.where, figures, way.name,
         finding.alike,
