@@ -1,23 +1,30 @@
-"""``ggmlq imatrix``: importance matrices merged, converted, and what is in them."""
+"""``ggmlq imatrix``: importance matrices made, merged, converted, and what is in them."""
 
 from __future__ import annotations
 
 import argparse
 import re
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from ..errors import GGMLQError
 from ..gguf import Collector, collected
-from ..text import table
+from ..gguf.collector import TOKENS
+from ..terminal import table
+from ..trace import imatrix
 from . import _plain, _sizes
 
 ABOUT = """\
 What is in an importance matrix, or in several added up; --output writes the sum, as .gguf or as the older
-.dat. Statistics are those of llama-imatrix --show-statistics: of the mean squares of a tensor's columns.
+.dat. With --model and --text one is made: the text is run through the model in a libllama of yours, and files
+that are named too are added to it. Statistics are those of llama-imatrix --show-statistics: of the mean
+squares of a tensor's columns.
 """
 EXAMPLES = """\
 examples:
+  ggmlq imatrix --model model-f16.gguf --text calibration.txt --output imatrix.gguf
   ggmlq imatrix imatrix.gguf
   ggmlq imatrix a.gguf b.gguf old.dat --output all.gguf
   ggmlq imatrix imatrix.gguf --output imatrix.dat
@@ -34,7 +41,14 @@ def add(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
         epilog=EXAMPLES,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    parser.add_argument("files", nargs="+", metavar="FILE", help="what llama-imatrix wrote, .gguf or .dat")
+    parser.add_argument("files", nargs="*", metavar="FILE", help="what llama-imatrix wrote, .gguf or .dat")
+    made = parser.add_argument_group("making one")
+    made.add_argument("--model", metavar="GGUF", help="the model that the text is run through")
+    made.add_argument("--text", type=Path, metavar="FILE", help="the text, in UTF-8")
+    made.add_argument("--lib", type=Path, help="libllama or a build folder (default: as doctor finds it)")
+    made.add_argument("--chunks", type=_sizes.count, metavar="N", help="at most so many chunks of the text")
+    made.add_argument("--process-output", action="store_true", help="count output.weight too")
+    made.add_argument("--threads", type=_sizes.count, default=0, metavar="N", help="of the library")
     parser.add_argument("--output", "-o", metavar="OUT", help="write all of them as one")
     parser.add_argument("--output-format", choices=("gguf", "dat"), help="if the name does not say it")
     parser.add_argument(
@@ -47,11 +61,10 @@ def add(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Run the command."""
-    found = collected(args.files[0], args.chunk_size)
-    for path in args.files[1:]:
-        found.merge(collected(path, found.chunk_size))
     if args.output is not None:
         _sizes.check_free([args.output], args.force)
+    found = _found(args)
+    if args.output is not None:
         legacy = None if args.output_format is None else args.output_format == "dat"
         found.save(args.output, legacy)
     rows = statistics(found)
@@ -68,6 +81,30 @@ def run(args: argparse.Namespace) -> int:
     if args.output is not None:
         print(f"wrote {_plain.name(args.output)}")
     return 0
+
+
+def _found(args: argparse.Namespace) -> Collector:
+    """What the model gives, where there is one, and all files."""
+    if (args.model is None) != (args.text is None) or not (args.model or args.files):
+        raise GGMLQError(
+            "ggmlq imatrix: one is made of --model and --text together, others are read; name both, or a file"
+        )
+    paths = list(args.files)
+    if args.model is None:
+        made = collected(paths.pop(0), args.chunk_size)
+    else:
+        try:
+            text = args.text.read_text(encoding="utf-8")
+        except (OSError, UnicodeDecodeError) as error:
+            raise GGMLQError(f"--text {args.text}: cannot be read as text: {error}; name another") from error
+        made = imatrix(
+            args.model, text, lib=args.lib, chunk_size=args.chunk_size or TOKENS, chunks=args.chunks,
+            output=args.process_output, dataset=str(args.text), threads=args.threads,
+            bar=False if args.json else None,
+        )  # fmt: skip
+    for path in paths:
+        made.merge(collected(path, made.chunk_size))
+    return made
 
 
 def statistics(found: Collector) -> list[dict[str, Any]]:

@@ -88,7 +88,8 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _facts(path: str, args: argparse.Namespace, everything: bool) -> dict[str, Any]:
-    with files.open(path) as file:
+    opened: Any = files.open(path)
+    with opened as file:
         if isinstance(file, SafetensorsFile):
             facts, tensors = _safetensors.summary(file), _safetensors.tensors(file)
             metadata: dict[str, Any] = dict(file.metadata)

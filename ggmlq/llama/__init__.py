@@ -5,9 +5,14 @@ from typing import Any
 from .bridge import Bridge, Measurement
 from .devices import Device
 
-_OF_TRACE = ("attach", "compare_logits", "trace")  # it stands on this package, and is found when asked for
+_OF_TRACE = (
+    "attach",
+    "compare_logits",
+    "imatrix",
+    "trace",
+)  # it stands on this package, and is found when asked for
 
-__all__ = ["Bridge", "Device", "Measurement", "attach", "compare_logits", "trace"]
+__all__ = ["Bridge", "Device", "Measurement", "attach", "compare_logits", "imatrix", "trace"]
 
 
 def __getattr__(name: str) -> Any:

@@ -30,6 +30,7 @@ Around it:
     tool.py        llama.cpp's own commands
     attached.py    a Python program that runs llama.cpp itself
     logits.py      two builds against each other
+    importance.py  an importance matrix of what the weights are multiplied with
 """
 
 from __future__ import annotations
@@ -38,12 +39,13 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from .attached import Attached, attach
+from .importance import imatrix
 from .logits import Comparison, compare_logits
 from .product import Product
 from .session import Trace
 from .settings import TIMEOUT, settings
 
-__all__ = ["Attached", "Comparison", "Product", "Trace", "attach", "compare_logits", "trace"]
+__all__ = ["Attached", "Comparison", "Product", "Trace", "attach", "compare_logits", "imatrix", "trace"]
 
 
 def trace(

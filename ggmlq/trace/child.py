@@ -77,11 +77,22 @@ class Runner:
             self._kept += extra_kinds(message["without"], self._symbols, self._llama)
         return {"version": self._library.version, "path": str(path)}
 
+    def _loaded(self, path: str) -> int:
+        if self._model is None:
+            self._model = path, self._llama.load(path)
+        return self._model[1]
+
+    def tokens(self, message: dict[str, Any]) -> dict[str, Any]:
+        """A text as tokens, and those that begin any text."""
+        model = self._loaded(message["model"])
+        found = self._llama.tokenize(model, message["text"])
+        short, bare = self._llama.tokenize(model, "a"), self._llama.tokenize(model, "a", whole=False)
+        begin = next(i for i in range(len(short) + 1) if short[i : i + len(bare)] in (bare, []))
+        return {"kind": "tokens", "tokens": found, "begin": found[:begin] if begin < len(short) else []}
+
     def run(self, message: dict[str, Any]) -> dict[str, Any]:
         """A prompt and some more tokens; logits of each step."""
-        if self._model is None:
-            self._model = message["model"], self._llama.load(message["model"])
-        model = self._model[1]
+        model = self._loaded(message["model"])
         tokens = message["tokens"] or self._tokens(model, message)
         wishes = Wishes(
             len(tokens) + message["generate"], message["threads"], message["cache"], message["flash"]
@@ -103,7 +114,7 @@ class Runner:
                 tracer.step = step
             if step >= len(steps):  # greedy: the same logits give the same tokens
                 steps.append([int(np.argmax(all_logits[-1]))])
-            self._llama.decode(context, steps[step], at)
+            self._llama.decode(context, steps[step], at, message["through"])
             if tracer and tracer.error is not None:
                 raise tracer.error
             at += len(steps[step])

@@ -159,14 +159,14 @@ class LibLlama:
         """How many tokens there are."""
         return int(self._call("llama_vocab_n_tokens llama_n_vocab", c_int32, self._vocabulary(model)))
 
-    def tokenize(self, model: int, text: str) -> list[int]:
-        """A text as tokens, with those that begin it."""
+    def tokenize(self, model: int, text: str, whole: bool = True) -> list[int]:
+        """A text as tokens; ``whole``: with those that begin and end one."""
         raw, n = text.encode(), -64
         while n < 0:  # less than 0: so much room was wanted
             room = (c_int32 * max(-n, len(raw)))()
             before, n = n, self._call(
                 "llama_tokenize", c_int32, self._vocabulary(model), raw, c_int32(len(raw)), room,
-                c_int32(len(room)), c_bool(True), c_bool(True),
+                c_int32(len(room)), c_bool(whole), c_bool(True),
             )  # fmt: skip
             if n == before:
                 break
@@ -177,12 +177,19 @@ class LibLlama:
             )
         return list(room[:n])
 
-    def decode(self, context: int, tokens: list[int], position: int) -> None:
-        """One batch, to its end."""
+    def decode(self, context: int, tokens: list[int], position: int, through: bool = False) -> None:
+        """One batch, to its end; ``through``: all tokens go through the last layer too, not only the last."""
         array = (c_int32 * len(tokens))(*tokens)
         count = c_int32(len(tokens))
         # Since 2025 the last two are left away; who does not take them does not see them.
         batch = self._call("llama_batch_get_one", Opaque, array, count, c_int32(position), c_int32(0))
+        if through:
+            wanted = (ctypes.c_int8 * len(tokens))(*[1] * len(tokens))
+            # Tokens; then embeddings, positions, counts and ids of sequences, and for whom logits are made.
+            place = batch.find("=6Q", ctypes.addressof(array), 0, 0, 0, 0, 0, step=8)
+            if place is None:
+                raise self._not_found("logits of a batch", "use another library")
+            batch.put("=Q", place + 40, ctypes.addressof(wanted))
         status = self._call("llama_decode", c_int32, c_void_p(context), batch)
         self._call("llama_synchronize", None, c_void_p(context))
         if status:

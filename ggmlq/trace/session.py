@@ -68,6 +68,7 @@ class Run:
 
     def nodes(self, *, tokens: list[int] | None = None, then: list[int] | None = None, traced: bool = True,
               every: bool = False, quiet: bool = False, select: tuple[str, ...] | None = None,
+              through: bool = False,
               ) -> Iterator[Node | dict[str, Any]]:  # fmt: skip
         """Each captured node, whose arrays are valid until the next; at last how the run ended."""
         asked = self.asked
@@ -79,7 +80,7 @@ class Run:
             "random": asked.tokens if isinstance(asked.tokens, int) else 0, "seed": asked.seed,
             "generate": asked.generate, "then": then or [], "threads": asked.thread_count,
             "cache": asked.cache, "flash": asked.flash, "traced": traced, "every": every, "quiet": quiet,
-            "select": list(asked.select if select is None else select),
+            "select": list(asked.select if select is None else select), "through": through,
         })  # fmt: skip
         while answer["kind"] == "product":
             places = dict(answer["places"])
@@ -88,6 +89,12 @@ class Run:
             answer = self._call({"do": "next"})
         logits = self.shared.look(answer.pop("places"))
         yield answer | {"logits": [one.view(np.float32).copy() for one in logits]}
+
+    def tokens_of(self, text: str) -> tuple[list[int], list[int]]:
+        """A text as the model's tokens, and those of them that begin any text."""
+        message = {"do": "tokens", "model": str(self.asked.model), "text": text}
+        found = self._call(message)
+        return list(found["tokens"]), list(found["begin"])
 
     @property
     def elapsed(self) -> float:
@@ -123,8 +130,9 @@ class Trace:
     def __init__(self, asked: Settings, *, bar: bool | None = False) -> None:
         self.settings = asked
         self._bar = bar
-        with gguf.open(asked.model):  # a file that is cut or damaged is told here
-            pass
+        with gguf.open(asked.model) as file:  # a file that is damaged is told here
+            if file.missing:
+                file[file.missing[0]]  # and a cut one
         self._reset()
 
     def _reset(self) -> None:

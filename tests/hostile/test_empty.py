@@ -51,7 +51,7 @@ def test_every_command(tmp_path, command, ne, kinds):
     assert command("validate", a)[0] == 0
     assert command("copy", a, tmp_path / "copy.gguf")[0] == 0
     for name, *args in (("dequantize",), ("quantize", "--type", "q8_0", "--allow-requantize")):
-        status, _, errors = command(name, a, tmp_path / "out.gguf", *args)
+        status, _, errors = command(name, a, tmp_path / f"{name}.gguf", *args)
         assert status == 0 or "counts more than 64 bits hold" in errors  # blocks are larger than floats
     assert gq.open(a)["w.weight"].dequantize().shape == tuple(reversed(ne))
 
