@@ -29,6 +29,7 @@ from ..text import short
 from .cell import TABLE_OF, Cell
 from .widths import NAMES, WEIGHTS
 
+PATH = 4096  # characters of a path that an error shows
 VERSION = 1
 CODES = (*WEIGHTS, *TABLE_OF)
 MOST_EXPONENT = 126  # of float32
@@ -60,7 +61,7 @@ def save(path: str | os.PathLike[str], cells: Sequence[Cell], facts: Mapping[str
             staging.commit()
     except OSError as error:
         raise GRUFileError(
-            f"FixedGRU.save({short(path)}): the system refused: {error.strerror or error}; nothing "
+            f"FixedGRU.save({short(path, PATH)}): the system refused: {error.strerror or error}; nothing "
             "has changed under that name; check the folder, its permissions and the space on the disk"
         ) from error
 
@@ -71,7 +72,7 @@ def _formats(cell: Cell) -> list[tuple[str, QFormat]]:
 
 def load(path: str | os.PathLike[str]) -> tuple[tuple[Cell, ...], dict[str, Any]]:
     """The cells and the facts."""
-    asked = f"FixedGRU.load({short(path)})"
+    asked = f"FixedGRU.load({short(path, PATH)})"
     try:
         dump = Dump(path)
         missing = {"version", "directions"} - set(dump.names)

@@ -34,7 +34,7 @@ class Node(NamedTuple):
 
 def read_onnx(path: Any, node: str | None) -> dict[str, Any]:
     """Arguments of ``GRU``."""
-    asked = f"GRU.from_onnx({short(path)})"
+    asked = f"GRU.from_onnx({short(path, 4096)})"
     try:
         data = _bytes(path)
         nodes, tensors = _graph(data)
