@@ -194,7 +194,7 @@ def test_file_types_by_name(run, path, name, number):
         (["--set", "general.file_type=q4_k_n"], "did you mean q4_k_"),
         (["--set", "x"], "there is no '='"),
         (["--set", "n=300"], "does not fit uint8"),
-        (["--remove", "nam"], "did you mean 'n"),
+        (["--remove", "nam"], "did you mean 'general.name', 'n'?"),
         (["--rename", "n"], "OLD=NEW"),
         (["--rename", "n=yes"], "such a key already"),
         (["--rename", "q=r"], "not this one"),
