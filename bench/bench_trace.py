@@ -24,8 +24,10 @@ def part(fmt: str, m: int, n: int, k: int) -> Part:
     """A product that our own kernel of ggml's arithmetic made."""
     x = rows("normal", m, k, 1)
     q = gq.quantize(rows("normal", min(n, 256), k, 2), fmt)
-    whole = gq.QuantArray.from_bytes(np.tile(np.asarray(q.raw), (n // len(q), 1)), fmt, (n, k))
-    return Part(np.tile(gq.reference.linear(x, q, "ggml-cpu").astype(np.float32), (1, n // len(q))), x, whole)
+    times = -(-n // len(q))
+    whole = gq.QuantArray.from_bytes(np.tile(np.asarray(q.raw), (times, 1))[:n], fmt, (n, k))
+    y = np.tile(gq.reference.linear(x, q, "ggml-cpu").astype(np.float32), (1, times))[:, :n]
+    return Part(np.ascontiguousarray(y), x, whole)
 
 
 @pytest.mark.parametrize("m", [1, 512])

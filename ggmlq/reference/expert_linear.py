@@ -39,8 +39,8 @@ def expert_linear(
     >>> import numpy as np, ggmlq as gq
     >>> q = gq.quantize(np.linspace(-1, 1, 128, dtype=np.float32).reshape(2, 2, 32), "q4_0")
     >>> gq.reference.expert_linear(np.ones((1, 32)), q, [[1, 1]]).round(2)
-    array([[[ 7.69, 23.81],
-            [ 7.69, 23.81]]])
+    array([[[ 7.94, 24.  ],
+            [ 7.94, 24.  ]]])
     """
     x, q, ids = to_host(x), to_host(q), to_host(ids)
     if isinstance(q, ScaledArray) and arithmetic not in SUMS:
