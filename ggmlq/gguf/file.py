@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Mapping
-from types import MappingProxyType, TracebackType
+from collections.abc import Mapping
+from types import MappingProxyType
 from typing import Any, NamedTuple
 
 from ..array import QuantArray
@@ -14,6 +14,7 @@ from ..text import count, html_table, short, size
 from . import header, load, split, tensors
 from .header import Header
 from .metadata import Metadata, missing
+from .opened import Opened
 from .select import Filter, select
 from .source import Source, checked_path
 from .tensors import TensorInfo
@@ -92,7 +93,7 @@ def _open_parts(asked: Source) -> list[Part]:
     return parts
 
 
-class GGUFFile(Mapping[str, QuantArray]):
+class GGUFFile(Opened[QuantArray]):
     """An open model: names to QuantArrays that are views on the memory map.
 
     It may be used from several threads. Closing it, or leaving its ``with`` block, lets go of the
@@ -109,11 +110,6 @@ class GGUFFile(Mapping[str, QuantArray]):
         places = {name: part for part in parts for name in part.header.tensors}
         metadata = Metadata(split.metadata_of_set([part.header for part in parts]))
         self._state: State | None = State(tuple(parts), places, {}, metadata)
-
-    @property
-    def path(self) -> str:
-        """The file, or the first part."""
-        return self.paths[0]
 
     @property
     def parts(self) -> tuple[Part, ...]:
@@ -149,19 +145,6 @@ class GGUFFile(Mapping[str, QuantArray]):
         if part is None:
             missing(f"{self!r}[{short(name)}]", name, state.places)
         return part, part.header.tensors[name]
-
-    def get(self, name: str, default: Any = None) -> Any:
-        """A tensor, or the default for a name that is not there."""
-        return self[name] if name in self else default  # noqa: SIM401
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self._opened().places)
-
-    def __len__(self) -> int:
-        return len(self._opened().places)
-
-    def __contains__(self, name: object) -> bool:
-        return name in self._opened().places
 
     def to(
         self, device: str, filter: Filter = None, progress: bool | None = None
@@ -205,23 +188,6 @@ class GGUFFile(Mapping[str, QuantArray]):
         if device != "cpu":
             chosen = load.load(asked, chosen, cuda_module("machine.upload").Link(device), progress)
         return MappingProxyType(chosen)
-
-    # A model equals itself only: comparing the bytes of two is nothing to do in passing.
-    __eq__ = object.__eq__
-    __hash__ = object.__hash__
-
-    def __enter__(self) -> GGUFFile:
-        self._opened()
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
-
-    def close(self) -> None:
-        """Let go of the file; arrays and metadata taken from it stay good."""
-        self._state = None
 
     def _opened(self) -> State:
         state = self._state

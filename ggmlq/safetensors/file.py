@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from functools import cached_property
-from types import MappingProxyType, TracebackType
+from types import MappingProxyType
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 from ..array import QuantArray
 from ..errors import SafetensorsError, SafetensorsKeyError, UnsupportedError
 from ..gguf.metadata import similar
+from ..gguf.opened import Opened
 from ..gguf.select import Filter, select
 from ..gguf.source import checked_path
 from ..progress import Progress
@@ -73,7 +74,7 @@ def open(path: str | os.PathLike[str]) -> SafetensorsFile:
     return SafetensorsFile(where, parts, os.path.abspath(asked))
 
 
-class SafetensorsFile(Mapping[str, Tensor]):
+class SafetensorsFile(Opened[Tensor]):
     """An open model: names to arrays that are views on the memory map.
 
     Floats and signed integers are QuantArrays of their type. 8-bit floats are ScaledArrays with the scales
@@ -93,11 +94,6 @@ class SafetensorsFile(Mapping[str, Tensor]):
         for part in reversed(parts):
             metadata |= part.header.metadata
         self.metadata: Mapping[str, str] = MappingProxyType(metadata)
-
-    @property
-    def path(self) -> str:
-        """The file, or the first one."""
-        return self.paths[0]
 
     @property
     def parts(self) -> tuple[Part, ...]:
@@ -190,19 +186,6 @@ class SafetensorsFile(Mapping[str, Tensor]):
             )
         return part
 
-    def get(self, name: str, default: Any = None) -> Any:
-        """A tensor, or the default for a name that is not there."""
-        return self[name] if name in self else default  # noqa: SIM401
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self._opened().places)
-
-    def __len__(self) -> int:
-        return len(self._opened().places)
-
-    def __contains__(self, name: object) -> bool:
-        return name in self._opened().places
-
     def to(self, device: str, filter: Filter = None, progress: bool | None = None) -> Mapping[str, Any]:
         """All tensors, or those that a pattern or a function of the name takes, on a device.
 
@@ -222,23 +205,6 @@ class SafetensorsFile(Mapping[str, Tensor]):
         finally:
             bar.close()
         return MappingProxyType(made)
-
-    # A model equals itself only: comparing the bytes of two is nothing to do in passing.
-    __eq__ = object.__eq__
-    __hash__ = object.__hash__
-
-    def __enter__(self) -> SafetensorsFile:
-        self._opened()
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
-
-    def close(self) -> None:
-        """Let go of the files; arrays taken from them stay good."""
-        self._state = None
 
     def _opened(self) -> State:
         state = self._state
