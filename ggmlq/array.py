@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
-from typing import Any, ClassVar, overload
+from typing import Any, ClassVar
 
 import numpy as np
 from numpy.typing import DTypeLike, NDArray
@@ -14,8 +14,7 @@ from .buffers import check_row, checked_shape, flat_bytes, frozen
 from .devices import cuda_device, is_host, on_device_of
 from .errors import BlockIndexError, DeviceError, DTypeError, ShapeError
 from .formats import FORMATS, Format
-from .matrix import Float, Out, Weights, index_of, shape_of, written
-from .protocols import OPERATIONS
+from .matrix import Weights, index_of, shape_of, written
 from .storage import Storage
 
 
@@ -35,6 +34,7 @@ class QuantArray(Storage, Weights):
 
     product: ClassVar[str] = "linear"  # which operation x @ q.T is
     stored: ClassVar[str] = "q.blocks"
+    decoding: ClassVar[str] = "dequantize"
 
     def __init__(self, format: Format, shape: tuple[int, ...], raw: Any, swapped: bool = False) -> None:
         """Trusts its arguments; :meth:`from_bytes` is the constructor that checks.
@@ -196,19 +196,6 @@ class QuantArray(Storage, Weights):
         return _restore, (self.format, self.shape, self.raw, writable)
 
     # --- values -------------------------------------------------------------------------
-
-    @overload
-    def dequantize(self, dtype: type[np.float32] = ..., out: None = ...) -> NDArray[np.float32]: ...
-    @overload
-    def dequantize(self, dtype: type[Float], out: None = ...) -> NDArray[Float]: ...
-    @overload
-    def dequantize(self, dtype: Any = ..., *, out: Out) -> Out: ...
-    @overload
-    def dequantize(self, dtype: Any = ..., out: Any = ...) -> Any: ...
-
-    def dequantize(self, dtype: Any = np.float32, out: Any = None) -> Any:
-        """The values as floats on the same device; see :func:`ggmlq.dequantize`."""
-        return OPERATIONS["dequantize"](self, dtype, out)
 
     def __array__(self, dtype: DTypeLike | None = None, copy: bool | None = None) -> NDArray[Any]:
         if copy is False:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, Self, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, Self, TypeVar, overload
 
 import numpy as np
 from numpy.typing import DTypeLike, NDArray
@@ -33,6 +33,7 @@ class Weights(AskedByNumPy):
 
     product: ClassVar[str]  # which operation x @ q.T is
     stored: ClassVar[str]  # what of it are plain arrays
+    decoding: ClassVar[str]  # which operation makes floats of it
     shape: Any
     nbytes: Any
     device: Any
@@ -67,9 +68,18 @@ class Weights(AskedByNumPy):
             )
         return Transposed(self, matrices=True)
 
+    @overload
+    def dequantize(self, dtype: type[np.float32] = ..., out: None = ...) -> NDArray[np.float32]: ...
+    @overload
+    def dequantize(self, dtype: type[Float], out: None = ...) -> NDArray[Float]: ...
+    @overload
+    def dequantize(self, dtype: Any = ..., *, out: Out) -> Out: ...
+    @overload
+    def dequantize(self, dtype: Any = ..., out: Any = ...) -> Any: ...
+
     def dequantize(self, dtype: Any = np.float32, out: Any = None) -> Any:
-        """The values as floats on the same device."""
-        raise NotImplementedError
+        """The values as floats on the same device, or in ``out``; see :func:`ggmlq.dequantize`."""
+        return OPERATIONS[self.decoding](self, dtype, out)
 
     def copy(self) -> Self:
         """A copy of its own."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
-from typing import Any, ClassVar, NamedTuple, overload
+from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 from numpy.typing import DTypeLike, NDArray
@@ -15,7 +15,7 @@ from .codes.scaling import laid_out, values
 from .devices import cuda_device, device_of, is_host, namespace, on_device_of
 from .errors import BlockIndexError, CodeError, DeviceError, ShapeError
 from .kept import Keeper
-from .matrix import Float, Out, Transposed, Weights, index_of, shape_of, written
+from .matrix import Transposed, Weights, index_of, shape_of, written
 from .protocols import OPERATIONS
 from .scaled_parts import Beside, as_stored
 from .tiling import Tile, Tiling, checked_tile, expanded, tiling
@@ -65,6 +65,7 @@ class ScaledArray(Keeper, Weights):
 
     product: ClassVar[str] = "scaled_linear"
     stored: ClassVar[str] = "s.codes and s.scales"
+    decoding: ClassVar[str] = "dequantize_scaled"
 
     def __init__(self, codes: Any, scales: Any, code: str | Code, tile: Any, zeros: Any = None) -> None:
         super().__init__()
@@ -235,19 +236,6 @@ class ScaledArray(Keeper, Weights):
         return ScaledArray, (self.codes, self.scales, self.code, self.tile, self.zeros)
 
     # --- values -------------------------------------------------------------------------
-
-    @overload
-    def dequantize(self, dtype: type[np.float32] = ..., out: None = ...) -> NDArray[np.float32]: ...
-    @overload
-    def dequantize(self, dtype: type[Float], out: None = ...) -> NDArray[Float]: ...
-    @overload
-    def dequantize(self, dtype: Any = ..., *, out: Out) -> Out: ...
-    @overload
-    def dequantize(self, dtype: Any = ..., out: Any = ...) -> Any: ...
-
-    def dequantize(self, dtype: Any = np.float32, out: Any = None) -> Any:
-        """The values, scale · (code - zero) in float32, as floats on the same device, or in ``out``."""
-        return OPERATIONS["dequantize_scaled"](self, dtype, out)
 
     def __array__(self, dtype: DTypeLike | None = None, copy: bool | None = None) -> NDArray[Any]:
         if copy is False:
