@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import json
 import math
+from pathlib import Path
 from typing import Any
 
+from ..errors import GGMLQError
 from ..gguf import Array
 
 SHOWN = 8  # elements of a long array
@@ -54,3 +56,11 @@ def in_full(found: Any) -> Any:
 def print_json(found: Any) -> None:
     """Strict JSON on stdout."""
     print(json.dumps(jsonable(found), indent=2, allow_nan=False))
+
+
+def text_of(option: str, path: Path) -> str:
+    """A file of text that an option names."""
+    try:
+        return path.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise GGMLQError(f"{option} {path}: cannot be read as text: {error}; name another") from error

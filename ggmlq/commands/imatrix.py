@@ -93,10 +93,7 @@ def _found(args: argparse.Namespace) -> Collector:
     if args.model is None:
         made = collected(paths.pop(0), args.chunk_size)
     else:
-        try:
-            text = args.text.read_text(encoding="utf-8")
-        except (OSError, UnicodeDecodeError) as error:
-            raise GGMLQError(f"--text {args.text}: cannot be read as text: {error}; name another") from error
+        text = _plain.text_of("--text", args.text)
         made = imatrix(
             args.model, text, lib=args.lib, chunk_size=args.chunk_size or TOKENS, chunks=args.chunks,
             output=args.process_output, dataset=str(args.text), threads=args.threads,

@@ -141,10 +141,7 @@ def _write(asked: Trace, products: list[Product], html: str | None, died: str = 
 def _prompt(args: argparse.Namespace) -> str | None:
     if args.file is None:
         return None if args.prompt is None else str(args.prompt)
-    try:
-        return str(args.file.read_text(encoding="utf-8"))
-    except (OSError, UnicodeDecodeError) as error:
-        raise GGMLQError(f"--file {args.file}: cannot be read as text: {error}; name another") from error
+    return _plain.text_of("--file", args.file)
 
 
 def _say(text: str) -> None:

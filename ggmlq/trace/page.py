@@ -29,8 +29,8 @@ from ..pages import (
 )
 from ..pages.blocks import Block, Cell
 from .product import Product
-from .report import _share as share
 from .report import reasons
+from .report import share_of as share
 
 MOST = 2000  # rows of a table: a browser stays quick
 TOLD = 64  # wrong products with their diagnosis

@@ -30,14 +30,14 @@ def line(p: Product) -> str:
     text = (
         f"{p.step:>4} {p.node[:18]:18} {p.weights[:30]:30} {p.type:7} {p.buffer[:11]:11} "
         f"{f'{p.m}×{p.n}×{p.k}':>15} {p.arithmetic or '-':10} {_figure(off):>8} "
-        f"{_figure(_share(p)):>8}  {verdict}{many}"
+        f"{_figure(share_of(p)):>8}  {verdict}{many}"
     )
     below = [] if p.verdict == "ok" else [_wrapped(paragraph) for paragraph in p.text.splitlines()]
     below += [f"    saved: {p.saved}"] if p.saved else []
     return printable("\n".join([text, *below]))
 
 
-def _share(p: Product) -> float | None:
+def share_of(p: Product) -> float | None:
     """Of its limit, how much the worst element uses up."""
     if not p.worst or not p.worst["limit"] > 0:
         return None
@@ -61,7 +61,7 @@ def summary(products: Sequence[Product]) -> str:
     for kind, mine in sorted(kinds.items()):
         judged = [p for p in mine if p.judgement]
         worst = max((p.judgement.distance for p in judged if p.judgement), default=math.nan)
-        share = max((s for p in judged if (s := _share(p)) is not None), default=math.nan)
+        share = max((s for p in judged if (s := share_of(p)) is not None), default=math.nan)
         used = ", ".join(dict.fromkeys(p.arithmetic for p in judged)) or "-"
         wrong = [p for p in mine if p.verdict == "wrong"]
         faults = ", ".join(dict.fromkeys(p.fault for p in wrong))

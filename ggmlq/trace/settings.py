@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from ..errors import GGMLQError, ShapeError, UnsupportedError
+from ..errors import GGUFNotFoundError, ShapeError, UnsupportedError
 from ..formats import FORMATS
 
 JUDGED = ("all", "sample", "full")
@@ -71,7 +71,7 @@ def settings(
     """The same from what people write: commas, one type for both caches, no prompt at all."""
     path = Path(model).expanduser().absolute()
     if not path.is_file():
-        raise _NoModel(f"trace of {path}: there is no such file; name a GGUF file")
+        raise GGUFNotFoundError(f"trace of {path}: there is no such file; name a GGUF file")
     if prompt is None and tokens is None:
         prompt = PROMPT
     if tokens is not None and not isinstance(tokens, int):
@@ -83,10 +83,6 @@ def settings(
         path, where, prompt, tokens, int(generate), _listed(select), judge, _listed(without), _cache(cache),
         flash, int(threads), float(timeout), int(seed), verify, tuple(tool),
     )  # fmt: skip
-
-
-class _NoModel(GGMLQError, FileNotFoundError):
-    __str__ = Exception.__str__
 
 
 def _listed(given: str | Sequence[str]) -> tuple[str, ...]:
