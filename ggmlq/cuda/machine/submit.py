@@ -42,10 +42,15 @@ _MEMORY = _Memory()
 
 
 @cache
+def library() -> Any:
+    """The driver, as a library."""
+    return ctypes.CDLL("nvcuda.dll" if sys.platform == "win32" else "libcuda.so.1")
+
+
+@cache
 def _launch() -> Callable[[int, int, int, int], int]:
     """The driver's function; it is there from CUDA 11.8 on."""
-    library = ctypes.CDLL("nvcuda.dll" if sys.platform == "win32" else "libcuda.so.1")
-    found: Any = library.cuLaunchKernelEx
+    found: Any = library().cuLaunchKernelEx
     found.argtypes, found.restype = [ctypes.c_void_p] * 4, ctypes.c_int
     return found  # type: ignore[no-any-return]
 

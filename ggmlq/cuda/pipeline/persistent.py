@@ -12,11 +12,11 @@ in the stage. Integers stay in the tensor cores to the end of K and meet scales 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import cache
+from itertools import product as combined
 from math import gcd
 from typing import Any
 
-from ..machine.launch import Kernel
+from ..machine.launch import Kernel, family
 from ..words import barrier as barriers
 from ..words import boxes, codes8, early_start, ptx
 from ..words.atoms import inlined
@@ -25,10 +25,18 @@ from ..words.language import cuda, int32, uint32, uint64
 from ..words.outputs import BUFFER, ROWS, box_putter, integer_finisher, storer
 from ..words.wgmma8 import INTEGERS, LOW, STEP, Form, float_products, integer_products
 from .boxed import BoxTile, Room, filler, follower, placer, starter
+from .waves import Share
 
 TALL = 16  # tiles that are gone down together
 FETCHES, MULTIPLIES = 40, 232  # registers of a thread; 168 at the start
 BLOCK = 128  # rows of w, the most that share a scale here
+
+# Tiles of 128 columns or more of each; shares are guesses until they were measured.
+FLOATS = (Share(BoxTile(256, 128, 4), 1.0), Share(BoxTile(128, 192, 5), 0.95), Share(BoxTile(128, 128, 6), 0.85))
+BY_COLUMNS = (Share(BoxTile(128, 128, 6), 1.0),)
+WHOLE = (Share(BoxTile(128, 256, 4), 1.0), Share(BoxTile(256, 128, 4), 0.98), Share(BoxTile(128, 128, 6), 0.8))
+CODES = ("e4m3", "e5m2")
+OUTS = ("float32", "bfloat16", "float16")
 
 
 @dataclass(frozen=True)
@@ -316,7 +324,23 @@ def _kernel(job: Job, product: Any, *parameters: Any) -> Kernel:
     )  # fmt: skip
 
 
-@cache
+def float_jobs() -> list[tuple[Job]]:
+    """Every tile, kind of codes and of outputs; one by one only the widest."""
+    found = [Job(wave.tile, a, b, out) for wave, a, b, out in combined(FLOATS, CODES, CODES, OUTS)]
+    found += [Job(BY_COLUMNS[0].tile, a, b, out, by_columns=True) for a, b, out in combined(CODES, CODES, OUTS)]
+    found += [Job(FLOATS[0].tile, "e4m3", "e4m3", out, boxed=False) for out in OUTS]
+    return [(job,) for job in found]
+
+
+def integer_jobs() -> list[tuple[Job]]:
+    """Likewise, with zero points and without."""
+    every = combined(WHOLE, INTEGERS, INTEGERS, OUTS, (False, True))
+    found = [Job(wave.tile, a, b, out, zeros=zeros) for wave, a, b, out, zeros in every]
+    found += [Job(WHOLE[0].tile, "s8", "s8", out, boxed=False) for out in OUTS]
+    return [(job,) for job in found]
+
+
+@family(float_jobs())
 def float_kernel(job: Job) -> Kernel:
     """Codes of floats, promoted every 128 columns."""
     fill_ring, multiply = filler(job.room, TALL), float_worker(job)
@@ -346,7 +370,7 @@ def float_kernel(job: Job) -> Kernel:
     return _kernel(job, product, *(uint64,) * 6, *(uint32,) * 5)
 
 
-@cache
+@family(integer_jobs())
 def integer_kernel(job: Job) -> Kernel:
     """Codes of integers under scales that do not vary along K."""
     fill_ring, multiply = filler(job.room, TALL), integer_worker(job)
