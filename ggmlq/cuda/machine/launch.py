@@ -50,7 +50,7 @@ class Kernel:
     ``least``: the lowest capability; ``exact``: for GPUs of that one alone, with instructions that
     later ones do not have. ``early``: it may start while its predecessor runs, as early.py says.
     ``alone``: one block on a multiprocessor, so that where kernels start early their blocks spread evenly.
-    ``cluster``: blocks that run together. ``lto``: the assembler gets the whole kernel as LTO IR, as
+    ``lto``: the assembler gets the whole kernel as LTO IR, as
     ``setmaxnreg`` needs (words/assembly.py).
     """
 
@@ -66,13 +66,12 @@ class Kernel:
         exact: bool = False,
         early: bool = False,
         alone: bool = False,
-        cluster: int = 1,
         lto: bool = False,
     ) -> None:
         self.name, self.function, self.parameters = name, function, parameters
         self.threads, self.blocks, self.shared = threads, blocks, shared
         self.least, self.exact, self.early, self.alone = least, exact, early, alone
-        self.cluster, self.lto = cluster, lto
+        self.lto = lto
         self._is_array = tuple(isinstance(kind, types.Array) for kind in parameters)
         self._has_arrays = any(self._is_array)
         assert all(a or kind in WORDS for a, kind in zip(self._is_array, parameters, strict=True)), name
@@ -82,9 +81,12 @@ class Kernel:
     def __repr__(self) -> str:
         return self.name
 
-    def __call__(self, grid: tuple[int, ...], block: tuple[int, ...], *arguments: Any) -> None:
+    def __call__(
+        self, grid: tuple[int, ...], block: tuple[int, ...], *arguments: Any, cluster: int = 1
+    ) -> None:
         """Launch on CuPy's current device and stream. Empty grids do nothing.
 
+        ``cluster``: neighbouring blocks that run together, words/barrier.py.
         Arguments are arrays and plain integers. All become words of 8 bytes; a parameter of 32 bits takes
         the lower four. An array for a parameter of 64 bits stands for its address.
         """
@@ -96,7 +98,7 @@ class Kernel:
             if self._has_arrays:
                 arguments = tuple(self._flat(arguments))
             words = [each if type(each) is int else each.data.ptr for each in arguments]
-            submit(function.ptr, grid, block, words, shared, gpu.stream(index).ptr, early, self.cluster)
+            submit(function.ptr, grid, block, words, shared, gpu.stream(index).ptr, early, cluster)
 
     def _flat(self, arguments: tuple[Any, ...]) -> Iterator[Any]:
         """An array is to Numba: owner, parent, elements, bytes of one, address, shape, strides."""

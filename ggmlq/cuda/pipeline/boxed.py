@@ -103,9 +103,9 @@ def follower(stages: int) -> Any:
     return after
 
 
-def starter(room: Room, arrivals: int) -> Any:
+def starter(stages: int, arrivals: int) -> Any:
     """The device function by which one thread makes the barriers; so many warps say that a stage is empty."""
-    stages, init, publish = room.tile.stages, barriers.init, barriers.publish_barriers
+    init, publish = barriers.init, barriers.publish_barriers
 
     @inlined
     def start(full: Any) -> None:

@@ -89,7 +89,7 @@ class Job:
 
 def opener(job: Job) -> Any:
     """The device function at the start of a kernel: ring, barriers, and the predecessor's end."""
-    base, start = ptx.shared_base, starter(job.room, 4 * job.tile.groups)
+    base, start = ptx.shared_base, starter(job.tile.stages, 4 * job.tile.groups)
     of_barriers, wait = job.room.barriers, early_start.wait_for_predecessor
 
     @inlined

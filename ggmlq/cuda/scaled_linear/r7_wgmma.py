@@ -43,7 +43,7 @@ def kernel(job: Job) -> Kernel:
     """A tile a block; all threads multiply."""
     tile, room, threads = job.tile, job.room, 128 * job.tile.groups
     of_barriers, of_scales, rows, granule, boxed = room.barriers, room.scales, tile.rows, job.granule, job.boxed
-    start, ask, place = starter(room, 1), fetcher(room), placer(tile, TALL)
+    start, ask, place = starter(tile.stages, 1), fetcher(room), placer(tile, TALL)
     zeros, nothing, begin, first, _, factors, promote, scales_of_w = float_products(job.form, job.parts)
     of_thread, promoted, stand, write = factors[0], promote[0], placer_of_threads(job), writer(job)
     wait, first_lane, until_written, take_turn = barriers.wait, barriers.of_first_lane, boxes.until_written, early_start.take_turn

@@ -30,15 +30,3 @@ def fetch(shared: Any, map: Any, column: Any, row: Any, barrier: Any) -> Any:
 def until_written() -> Any:
     """Until all boxes that this thread put are in memory."""
     only_on_a_gpu()
-
-
-@instruction("fence.proxy.tensormap::generic.acquire.gpu [$0], 128;", None, u64, effect=True)
-def acquire(map: Any) -> Any:
-    """What was written to a map before is there for the copy engine."""
-    only_on_a_gpu()
-
-
-@instruction("prefetch.tensormap [$0];", None, u64, effect=True)
-def prefetch(map: Any) -> Any:
-    """Bring a map near."""
-    only_on_a_gpu()
