@@ -16,18 +16,15 @@ share of the outputs, the first block's sums first, out of the shared memory of 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from itertools import product as combined
 from typing import Any
 
-from ..machine.launch import Kernel, family
 from ..words import barrier as barriers
 from ..words import boxes, codes8, early_start, ptx
-from ..words.address import address
 from ..words.atoms import inlined
-from ..words.language import cuda, float32, int32, uint32, uint64
-from ..words.outputs import SIZES, stager
+from ..words.language import cuda, uint32, uint64
+from ..words.outputs import stager
 from ..words.wgmma8 import INTEGERS, LOW, STEP, Form, float_products, integer_products
-from .boxed import KILO, follower, starter
+from .boxed import KILO, follower
 
 ROWS = 64  # of weights
 CHUNK = 32  # steps whose scales are in shared memory
@@ -127,7 +124,11 @@ def filler(tile: FewTile) -> Any:
                 fetch(uint32(ring + uint32(s * length + of_x)), x, k, uint32(0), done)
         step, stage, phase = uint32(first + uint32(stages)), uint32(0), uint32(0)
         while step < last:
-            at, done, k = uint32(ring + stage * uint32(length)), uint32(full + stage * uint32(8)), uint32(step * uint32(STEP))
+            at, done, k = (
+                uint32(ring + stage * uint32(length)),
+                uint32(full + stage * uint32(8)),
+                uint32(step * uint32(STEP)),
+            )
             wait(uint32(done + uint32(8 * stages)), phase)
             expect(done, uint32(length))
             fetch(at, w, k, row, done)
@@ -144,7 +145,18 @@ def scaler(tile: FewTile, which: str) -> Any:
     load_float, put_float = ptx.load_float, codes8.put_float
 
     @inlined
-    def bring(to: Any, scales: Any, row: Any, column: Any, rows: Any, span: Any, from_row: Any, limit: Any, first: Any, last: Any) -> None:
+    def bring(
+        to: Any,
+        scales: Any,
+        row: Any,
+        column: Any,
+        rows: Any,
+        span: Any,
+        from_row: Any,
+        limit: Any,
+        first: Any,
+        last: Any,
+    ) -> None:
         i = uint32(cuda.threadIdx.x)
         stop = uint32(uint32(last - first) * uint32(count))
         while i < stop:
@@ -169,7 +181,13 @@ def stand(ring: Any) -> Any:
 def float_worker(job: FewJob) -> Any:
     """The device function of the warps that multiply: sums, promoted, into shared memory."""
     tile = job.tile
-    stages, length, columns, of_scales, of_sums = tile.stages, tile.stage // 16, tile.columns, tile.scales, tile.sums
+    stages, length, columns, of_scales, of_sums = (
+        tile.stages,
+        tile.stage // 16,
+        tile.columns,
+        tile.scales,
+        tile.sums,
+    )
     of_x_scales = of_scales + 4 * CHUNK * ROWS
     zeros, nothing, begin, first_products, _, factors, promote, unscaled = float_products(job.form, 0)
     of_rows, promoted, stage_sums = factors[0], promote[0], stager(columns, False, PITCH)
@@ -192,7 +210,10 @@ def float_worker(job: FewJob) -> Any:
             wait_for_predecessor()
             bring_x(near_x, of_x, row_x, column_x, rows_x, span_x, uint32(0), m, step, stop)
             meet()
-            own, across = uint32(near_w + uint32(row << uint32(2))), uint32(near_x + uint32(column << uint32(2)))
+            own, across = (
+                uint32(near_w + uint32(row << uint32(2))),
+                uint32(near_x + uint32(column << uint32(2))),
+            )
             while step < stop:
                 barrier, moved = uint32(full + stage * uint32(8)), uint32(stage * uint32(length))
                 wait(barrier, phase)
@@ -241,157 +262,3 @@ def integer_worker(job: FewJob) -> Any:
         stage_sums(totals, uint32(ring + uint32(of_sums) + column * uint32(PITCH) + uint32(row << uint32(2))))
 
     return work
-
-
-def adder(job: FewJob) -> Any:
-    """The device function that adds up what the blocks of the cluster have, and writes it.
-
-    Four outputs of a row of x at a time; ``given``: as the worker's, then the zero points of integers.
-    """
-    tile, integer, zeros, kind = job.tile, job.integer, job.zeros, job.out
-    items, of_sums = tile.columns * (ROWS // 4), tile.sums
-    take16_of, load_float, load4, fma, mul = barriers.take16_of, ptx.load_float, codes8.load4, ptx.fma, ptx.mul
-    float_of, store = ptx.float_of, four_storer(kind)
-
-    @inlined
-    def finished(total: Any, r: Any, c: Any, given: Any, points: Any) -> Any:
-        """A sum of integers as a float; r: a row of w, c: one of x."""
-        of_x, row_x, _, rows_x, _, of_w, row_w, _, rows_w, _ = given
-        if zeros:
-            points_x, others_x, points_w, others_w = points
-            at_x, at_w = uint64(c) * uint64(4), uint64(r) * uint64(4)
-            total = int32(total - int32(load4(points_x + at_x) * load4(others_w + at_w)))
-            total = int32(total - int32(load4(others_x + at_x) * load4(points_w + at_w)))
-        scale_x = load_float(of_x + uint64(uint32(c // rows_x)) * row_x)
-        scale_w = load_float(of_w + uint64(uint32(r // rows_w)) * row_w)
-        return fma(float32(total), mul(scale_x, scale_w), float32(0))
-
-    @inlined
-    def add(
-        ring: Any, rank: Any, parts: Any, given: Any, points: Any, y: Any, row0: Any, m: Any, n: Any
-    ) -> None:  # fmt: skip
-        i = uint32(uint32(rank * uint32(MULTIPLY)) + uint32(cuda.threadIdx.x))
-        every = uint32(parts * uint32(MULTIPLY))
-        while i < uint32(items):
-            c, q = uint32(i >> uint32(4)), uint32(uint32(i & uint32(15)) << uint32(2))
-            at = uint32(ring + uint32(of_sums) + c * uint32(PITCH) + uint32(q << uint32(2)))
-            v, part = take16_of(at, uint32(0)), uint32(1)
-            if integer:
-                a, b, d, e = int32(v[0]), int32(v[1]), int32(v[2]), int32(v[3])
-                while part < parts:
-                    v = take16_of(at, part)
-                    a, b = int32(a + int32(v[0])), int32(b + int32(v[1]))
-                    d, e = int32(d + int32(v[2])), int32(e + int32(v[3]))
-                    part = uint32(part + uint32(1))
-                own, last = uint32(row0 + q), uint32(n - uint32(1))
-                c_own = min(c, uint32(m - uint32(1)))
-                f = finished(a, min(own, last), c_own, given, points)
-                g = finished(b, min(uint32(own + uint32(1)), last), c_own, given, points)
-                h = finished(d, min(uint32(own + uint32(2)), last), c_own, given, points)
-                j = finished(e, min(uint32(own + uint32(3)), last), c_own, given, points)
-            else:
-                f, g, h, j = float_of(v[0]), float_of(v[1]), float_of(v[2]), float_of(v[3])
-                while part < parts:
-                    v = take16_of(at, part)
-                    f, g, h, j = f + float_of(v[0]), g + float_of(v[1]), h + float_of(v[2]), j + float_of(v[3])
-                    part = uint32(part + uint32(1))
-            if c < m:
-                store(y, c, uint32(row0 + q), n, f, g, h, j)
-            i = uint32(i + every)
-
-    return add
-
-
-def four_storer(kind: str) -> Any:
-    """The device function that writes four neighbours of a row, or those of them that are there."""
-    size = SIZES[kind]
-    store16, store2, store_float, bits_of = ptx.store16, ptx.store2, ptx.store_float, ptx.bits_of
-    store_pair, float_of, narrow = ptx.store_pair, ptx.float_of, ptx.half_bits if kind == "float16" else ptx.bfloat_bits
-
-    @inlined
-    def wide(at: Any, a: Any, b: Any, c: Any, d: Any) -> None:
-        if size == 4:
-            store16(at, bits_of(a), bits_of(b), bits_of(c), bits_of(d))
-        else:
-            low, high = narrow(a) | narrow(b) << uint32(16), narrow(c) | narrow(d) << uint32(16)
-            store_pair(at, float_of(uint32(low)), float_of(uint32(high)))
-
-    @inlined
-    def one(at: Any, value: Any) -> None:
-        if size == 4:
-            store_float(at, value)
-        else:
-            store2(at, narrow(value))
-
-    @inlined
-    def store(y: Any, row: Any, column: Any, n: Any, a: Any, b: Any, c: Any, d: Any) -> None:
-        at = address(y, row, n, column, size)
-        if uint32(column + uint32(3)) < n and at & uint64(4 * size - 1) == uint64(0):
-            wide(at, a, b, c, d)
-        else:
-            if column < n:
-                one(at, a)
-            if uint32(column + uint32(1)) < n:
-                one(at + uint64(size), b)
-            if uint32(column + uint32(2)) < n:
-                one(at + uint64(2 * size), c)
-            if uint32(column + uint32(3)) < n:
-                one(at + uint64(3 * size), d)
-
-    return store
-
-
-def few_jobs() -> list[tuple[FewJob]]:
-    """Every tile and kind of codes; kinds of outputs in turns."""
-    floats = [FewJob(t, a, b, out) for t, a, b, out in combined(TILES, ("e4m3", "e5m2"), ("e4m3", "e5m2"), SIZES)]
-    integers = [
-        FewJob(t, a, b, out, zeros)
-        for t, a, b, out, zeros in combined(TILES, INTEGERS, INTEGERS, SIZES, (False, True))
-    ]
-    return [(job,) for job in floats + integers]
-
-
-@family(few_jobs())
-def few_kernel(job: FewJob) -> Kernel:
-    """Block (tile of 64 rows of w, part of K): the parts of a tile are a cluster."""
-    tile, fill, add = job.tile, filler(job.tile), adder(job)
-    work = integer_worker(job) if job.integer else float_worker(job)
-    start, of_barriers, base = starter(tile.stages, 4), tile.barriers, ptx.shared_base
-    first_lane, meet_cluster, rank_here = barriers.of_first_lane, barriers.meet_cluster, barriers.rank_in_cluster
-    let_successor_start = early_start.let_successor_start
-
-    def product(
-        x: Any, w: Any,  # maps of codes
-        y: Any,
-        of_x: Any, row_x: Any, column_x: Any,  # scales: where, bytes from row to row and column to column
-        of_w: Any, row_w: Any, column_w: Any,
-        points_x: Any, others_x: Any, points_w: Any, others_w: Any,  # tiles8.rows.Zeros
-        m: Any, n: Any, steps: Any, parts: Any,
-        rows_x: Any, span_x: Any, rows_w: Any, span_w: Any,  # rows and steps that share a scale
-    ) -> None:  # fmt: skip
-        let_successor_start()
-        ring = uint32(uint32(base() + uint32(1023)) & uint32(0xFFFFFC00))
-        full = uint32(ring + uint32(of_barriers))
-        thread, rank = uint32(cuda.threadIdx.x), rank_here()
-        if thread == uint32(0):
-            start(full)
-        cuda.syncthreads()
-        row0 = uint32(uint32(uint32(cuda.blockIdx.x) // parts) * uint32(ROWS))
-        first = uint32(uint32(rank * steps) // parts)
-        last = uint32(uint32(uint32(rank + uint32(1)) * steps) // parts)
-        given = (of_x, row_x, column_x, rows_x, span_x, of_w, row_w, column_w, rows_w, span_w)
-        warp = first_lane(uint32(thread >> uint32(5)))
-        if uint32(warp) == uint32(4):
-            if thread == uint32(MULTIPLY):
-                fill(ring, full, x, w, row0, first, last)
-        else:
-            work(ring, full, given, row0, first, last, m, n)
-        meet_cluster()
-        if uint32(warp) < uint32(4):
-            add(ring, rank, parts, given, (points_x, others_x, points_w, others_w), y, row0, m, n)
-        meet_cluster()  # nobody leaves while others read its sums
-
-    return Kernel(
-        f"tma few rows {job}", product, *(uint64,) * 13, *(uint32,) * 8, threads=THREADS, blocks=tile.blocks,
-        shared=tile.shared, least=(9, 0), exact=True, early=True, lto=True,
-    )  # fmt: skip

@@ -23,13 +23,15 @@ from ..tiles8.product import Given, given
 from ..tiles8.rows import Rows, zeros_of
 from ..words import early_start, ptx
 from ..words.language import cuda, uint32, uint64
-from ..words.outputs import SIZES, columns_of_box
 from ..words.outputs import ROWS as ROWS_OF_BOX
+from ..words.outputs import SIZES, columns_of_box
 from ..words.wgmma8 import STEP
 
 THREADS = 256  # of a block that gathers scales
 WIDEST = 768  # a multiple of every tile's columns: tables are filled up so far
-UNMEASURED = "has not been measured on a card yet"  # the caution of rungs that "auto" shall not prefer, or None
+UNMEASURED = (
+    "has not been measured on a card yet"  # the caution of rungs that "auto" shall not prefer, or None
+)
 
 
 def refuses(problem: ScaledLinear) -> str | None:

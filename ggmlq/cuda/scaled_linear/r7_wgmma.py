@@ -22,11 +22,12 @@ from ...scaled import ScaledArray
 from ..machine.launch import Kernel, family
 from ..pipeline import operands8
 from ..pipeline.boxed import BoxTile, fetcher, placer, starter
-from ..pipeline.persistent import CODES, OUTS, TALL, Job, placer_of_threads, writer
+from ..pipeline.job import CODES, OUTS, TALL, Job
+from ..pipeline.work8 import placer_of_threads, writer
 from ..words import barrier as barriers
 from ..words import boxes, early_start, ptx
 from ..words.language import cuda, uint32, uint64
-from ..words.wgmma8 import STEP, float_products
+from ..words.wgmma8 import float_products
 
 TILE = BoxTile(128, 128, 1)
 
@@ -34,7 +35,12 @@ TILE = BoxTile(128, 128, 1)
 def jobs(tile: BoxTile) -> list[tuple[Job]]:
     """A tile with every kind of codes and of outputs that tests look at."""
     found = [Job(tile, a, b) for a in CODES for b in CODES]
-    found += [Job(tile, "e4m3", "e4m3", out, boxed, by) for out in OUTS for boxed in (True, False) for by in (False, True)]
+    found += [
+        Job(tile, "e4m3", "e4m3", out, boxed, by)
+        for out in OUTS
+        for boxed in (True, False)
+        for by in (False, True)
+    ]
     return [(job,) for job in dict.fromkeys(found)]
 
 
@@ -42,11 +48,22 @@ def jobs(tile: BoxTile) -> list[tuple[Job]]:
 def kernel(job: Job) -> Kernel:
     """A tile a block; all threads multiply."""
     tile, room, threads = job.tile, job.room, 128 * job.tile.groups
-    of_barriers, of_scales, rows, granule, boxed = room.barriers, room.scales, tile.rows, job.granule, job.boxed
+    of_barriers, of_scales, rows, granule, boxed = (
+        room.barriers,
+        room.scales,
+        tile.rows,
+        job.granule,
+        job.boxed,
+    )
     start, ask, place = starter(tile.stages, 1), fetcher(room), placer(tile, TALL)
     zeros, nothing, begin, first, _, factors, promote, scales_of_w = float_products(job.form, job.parts)
     of_thread, promoted, stand, write = factors[0], promote[0], placer_of_threads(job), writer(job)
-    wait, first_lane, until_written, take_turn = barriers.wait, barriers.of_first_lane, boxes.until_written, early_start.take_turn
+    wait, first_lane, until_written, take_turn = (
+        barriers.wait,
+        barriers.of_first_lane,
+        boxes.until_written,
+        early_start.take_turn,
+    )
     base, columns = ptx.shared_base, tile.columns
 
     def product(
@@ -65,8 +82,12 @@ def kernel(job: Job) -> Kernel:
         across = uint32(uint32(n + uint32(columns - 1)) // uint32(columns))
         row, column = place(uint32(cuda.blockIdx.x), down, across)
         lane, inner, buffer, at, a, b = stand(ring, warp)
-        own = uint32(ring + uint32(of_scales) + uint32(uint32(inner + uint32(lane >> uint32(2))) << uint32(2)))
-        columns_at = uint32(ring + uint32(of_scales + 4 * rows) + uint32(uint32(lane & uint32(3)) << uint32(3)))
+        own = uint32(
+            ring + uint32(of_scales) + uint32(uint32(inner + uint32(lane >> uint32(2))) << uint32(2))
+        )
+        columns_at = uint32(
+            ring + uint32(of_scales + 4 * rows) + uint32(uint32(lane & uint32(3)) << uint32(3))
+        )
         of_w = table + uint64(uint32(column // uint32(granule))) * uint64(4)
         totals, sums, step = zeros(), nothing(), uint32(0)
         while step < steps:

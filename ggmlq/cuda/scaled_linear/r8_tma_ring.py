@@ -20,7 +20,9 @@ from ...scaled import ScaledArray
 from ..machine.launch import Kernel, family
 from ..pipeline import operands8
 from ..pipeline.boxed import BoxTile, filler, follower, placer
-from ..pipeline.persistent import TALL, Job, opener, placer_of_threads, writer
+from ..pipeline.job import TALL, Job
+from ..pipeline.persistent import opener
+from ..pipeline.work8 import placer_of_threads, writer
 from ..words import barrier as barriers
 from ..words import boxes
 from ..words.language import cuda, uint32, uint64
@@ -39,7 +41,12 @@ def kernel(job: Job) -> Kernel:
     begin, fill, after, place = opener(job), filler(room, TALL), follower(stages), placer(tile, TALL)
     zeros, nothing, with_scales, first, _, factors, promote, scales_of_w = float_products(job.form, job.parts)
     of_thread, promoted, stand, write = factors[0], promote[0], placer_of_threads(job), writer(job)
-    wait, arrive, first_lane, until_written = barriers.wait, barriers.arrive, barriers.of_first_lane, boxes.until_written
+    wait, arrive, first_lane, until_written = (
+        barriers.wait,
+        barriers.arrive,
+        barriers.of_first_lane,
+        boxes.until_written,
+    )
 
     def product(
         x: Any, w: Any, of_x: Any, of_columns: Any, table: Any, y: Any,
@@ -67,7 +74,9 @@ def kernel(job: Job) -> Kernel:
                 wait(barrier, phase)
                 sums = with_scales(sums, uint32(own + moved))
                 found = of_thread(sums, scales_of_w(of_w))
-                sums = first(sums, uint32(first_a + stage * uint32(length)), uint32(first_b + stage * uint32(length)))
+                sums = first(
+                    sums, uint32(first_a + stage * uint32(length)), uint32(first_b + stage * uint32(length))
+                )
                 totals = promoted(totals, sums, found, uint32(columns_at + moved))
                 if lane == uint32(0):
                     arrive(uint32(barrier + uint32(8 * stages)))

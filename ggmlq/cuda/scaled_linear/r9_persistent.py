@@ -26,7 +26,8 @@ from ...scaled import ScaledArray
 from ..machine import device
 from ..pipeline import operands8
 from ..pipeline.boxed import BoxTile
-from ..pipeline.persistent import BY_COLUMNS, FLOATS, WHOLE, Job, float_kernel, integer_kernel
+from ..pipeline.job import BY_COLUMNS, FLOATS, WHOLE, Job
+from ..pipeline.persistent import float_kernel, integer_kernel
 from ..pipeline.waves import best
 from ..tiles8.rows import zeros_of
 from ..words.wgmma8 import STEP

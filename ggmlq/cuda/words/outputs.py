@@ -11,7 +11,19 @@ from typing import Any
 
 from llvmlite import ir
 
-from .assembly import FLOAT, LONG, SIMULATED, WORD, as_intrinsic, emit_assembly, f32, i32, only_on_a_gpu, u32, u64
+from .assembly import (
+    FLOAT,
+    LONG,
+    SIMULATED,
+    WORD,
+    as_intrinsic,
+    emit_assembly,
+    f32,
+    i32,
+    only_on_a_gpu,
+    u32,
+    u64,
+)
 from .boxes import COMMIT, PUT, UNTIL_READ
 from .language import types
 from .wgmma8 import unpacked

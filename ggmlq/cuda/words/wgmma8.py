@@ -27,7 +27,10 @@ from .barrier import NEEDS, waiting
 from .language import types
 
 STEP = 128  # codes along K
-LOW, HIGH = 1 << 16, 1 << 30 | 64  # of a tile's descriptor: words of warpgroup.SWIZZLED; the address comes into LOW
+LOW, HIGH = (
+    1 << 16,
+    1 << 30 | 64,
+)  # of a tile's descriptor: words of warpgroup.SWIZZLED; the address comes into LOW
 APART = 64 * STEP // 16  # between descriptors of halves
 INTEGERS = ("s8", "u8")
 
@@ -133,7 +136,8 @@ def integer_products(form: Form) -> Integers:
 
 class Floats(NamedTuple):
     """What there is for products of floats. A thread's ``work`` is its sums of 64 rows, then 2 · halves
-    scales: of its rows, from the top."""
+    scales: of its rows, from the top.
+    """
 
     zeros: Any  # () -> totals, all halves
     nothing: Any  # () -> work
