@@ -163,7 +163,8 @@ class Kernel:
             return code, Resources(int(used[1]), int(used[2]), int(used[3] or 0))
         used = re.search(r"Used (\d+) registers", said)
         kept = re.search(r"(\d+) bytes stack frame, (\d+) bytes spill", said)
-        assert used is not None and kept is not None, said
+        assert used is not None, said
+        assert kept is not None, said
         return code, Resources(int(used[1]), max(int(kept[1]), int(kept[2])), 0)
 
     def linked(self, capability: tuple[int, int], ptx: str | None = None) -> tuple[bytes, str]:

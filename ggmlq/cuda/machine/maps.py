@@ -2,11 +2,11 @@
 
 A map is 128 bytes that say where a matrix lies, its shape, and the box that one copy moves. What is in a map
 follows from its key alone, so one that was made stays right, whoever owns that memory by now: a graph may be
-replayed, an array may come back at the same address. A map that is not there yet is copied by a stream of its own,
-which is waited for; that works while a CUDA graph is recorded, too, for the copy is in no graph.
+replayed, an array may come back at the same address. A map that is not there yet is copied by a stream of
+its own, which is waited for; that works while a CUDA graph is recorded, too, for the copy is in no graph.
 
-Slots are 128 bytes of slabs that are never given back. After very many new maps those that nobody has asked for
-since as many before, and that no graph may hold, are used again, once the device has done all its work.
+Slots are 128 bytes of slabs that are never given back. After very many new maps those that nobody has asked
+for since as many before, and that no graph may hold, are used again, once the device has done all its work.
 """
 
 from __future__ import annotations
@@ -68,8 +68,8 @@ def encoded(box: Box) -> bytes:
     )  # fmt: skip
     if status:
         raise DeviceError(
-            f"{box}: the driver makes no map of it (error {status}); addresses and pitches are multiples of 16 "
-            f"bytes, boxes at most 256 by 256 with swizzled rows of {ROW} bytes (this box: "
+            f"{box}: the driver makes no map of it (error {status}); addresses and pitches are "
+            f"multiples of 16 bytes, boxes at most 256 by 256 with swizzled rows of {ROW} bytes (this box: "
             f"{box.box_columns * size}); name a kernel that needs none, such as cuda:widen or cuda:mma_int8"
         )
     return ctypes.string_at(at, SIZE)
@@ -131,8 +131,8 @@ class _Slots:
 def _checked(status: int) -> None:
     if status:
         raise UnsupportedError(
-            f"a map for the copy engine: the driver refuses to copy it to the device (error {status}); run the "
-            "same product once before the capture of a CUDA graph begins"
+            f"a map for the copy engine: the driver refuses to copy it to the device (error {status}); "
+            "run the same product once before the capture of a CUDA graph begins"
         )
 
 

@@ -57,7 +57,7 @@ def _launch() -> Callable[[int, int, int, int], int]:
 
 @cache
 def _attributes(early: bool, cluster: int) -> tuple[int, int, Any]:
-    """Attributes of a launch: where they lie, how many, and what owns the memory; the driver only reads it."""
+    """Attributes of a launch: where they lie, how many, and what owns the memory; the driver reads it."""
     told = EARLY * early + (CLUSTER.pack(4, cluster, 1, 1) if cluster > 1 else b"")
     memory = ctypes.create_string_buffer(told, max(len(told), 1))
     return ctypes.addressof(memory), len(told) // len(EARLY), memory

@@ -5,9 +5,9 @@
     outputs  a buffer a warp that multiplies
     barriers full [stages] · empty [stages]
 
-One thread fills: it waits until a stage is empty, announces its bytes and asks for its boxes. Warps that multiply
-wait until it is full, and say when they are done with it. The order of tiles is that of tiles8/shape.py, so that
-what runs at one time shares rows of both operands in the L2.
+One thread fills: it waits until a stage is empty, announces its bytes and asks for its boxes. Warps that
+multiply wait until it is full, and say when they are done with it. The order of tiles is that of
+tiles8/shape.py, so that what runs at one time shares rows of both operands in the L2.
 """
 
 from __future__ import annotations

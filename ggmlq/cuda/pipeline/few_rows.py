@@ -1,16 +1,17 @@
-"""Few rows of x: weights are the operand of 64 rows, x the other one, of 8 to 64; K is divided among a cluster.
+"""Few rows of x: weights are the operand of 64 rows, x the other one; a cluster divides K.
 
-What counts is that weights stream: each is read once, by blocks of which two or three fit on a multiprocessor, so
-that enough copies are under way to fill the memory's bandwidth. A block makes 64 outputs of every row of x. Its
-first copies, of weights, start before the predecessor ends; x is asked for after that.
+What counts is that weights stream: each is read once, by blocks of which two or three fit on a
+multiprocessor, so that enough copies are under way to fill the memory's bandwidth. A block makes 64 outputs
+of every row of x. Its first copies, of weights, start before the predecessor ends; x is asked for after
+that.
 
     stage    codes of w [64, 128] · codes of x [columns, 128]                 swizzled
     scales   of w [32 steps, 64] · of x [32 steps, columns]                   floats; only those of FP8 here
     sums     [columns, 64], a column's rows side by side, for the cluster to read
     barriers full [stages] · empty [stages]
 
-The blocks of a cluster have neighbouring parts of K. Each leaves its sums in shared memory; then each adds up its
-share of the outputs, the first block's sums first, out of the shared memory of all.
+The blocks of a cluster have neighbouring parts of K. Each leaves its sums in shared memory; then each adds
+up its share of the outputs, the first block's sums first, out of the shared memory of all.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
-"""Operands of products of 8-bit codes as the copy engine fetches them: maps, and scales in the order of steps.
+"""Operands of products of 8-bit codes as the copy engine fetches them: maps, scales in the order of steps.
 
-Codes are read where they lie if rows begin at multiples of 16 bytes; otherwise they are copied (tiles8/rows.py),
-those of weights once. Scales of x are a matrix [groups of K, M] of floats whose rows begin at such multiples: as
-quantize_scaled(..., order="columns") may leave them, or gathered by a small kernel. Those of w are a small table
-that is kept with it.
+Codes are read where they lie if rows begin at multiples of 16 bytes; otherwise they are copied
+(tiles8/rows.py), those of weights once. Scales of x are a matrix [groups of K, M] of floats whose rows begin
+at such multiples: as quantize_scaled(..., order="columns") may leave them, or gathered by a small kernel.
+Those of w are a small table that is kept with it.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ def refuses(problem: ScaledLinear) -> str | None:
         return "takes up to 2**31 - 1 rows and columns"
     for name, operand in (("x", problem.x), ("w", problem.w)):
         if operand.c < problem.k and operand.c % STEP:
-            return f"takes scales that change every {STEP} columns, or multiples; those of {name} every {operand.c}"
+            return f"takes scales of {STEP} columns of K, or multiples; those of {name} have {operand.c}"
     return maps.missing() if card is not None else None
 
 
@@ -56,6 +56,15 @@ def map_of_codes(rows: Rows, columns: int, box_rows: int) -> int:
     """Of an operand: boxes of so many rows and one step."""
     at = rows.codes.data.ptr
     return maps.place(Box(at, len(rows.codes), columns, rows.pitch, "uint8", box_rows, STEP))
+
+
+def settle(w: ScaledArray) -> None:
+    """Wait, the first time, for what makes w: for kernels that read its codes before their predecessor ends."""
+    w.prepared(_settled)
+
+
+def _settled(w: ScaledArray) -> bool:
+    return True  # the stream is waited for before it is kept
 
 
 class Outputs(NamedTuple):

@@ -147,7 +147,7 @@ def rows_about(job: Job) -> Any:
 
     @inlined
     def scale(row: Any, given: Any) -> Any:
-        m, of_x, row_x, rows_x, points_x, others_x = given
+        m, of_x, row_x, rows_x, _, _ = given
         return load_float(of_x + uint64(uint32(min(row, uint32(m - uint32(1))) // rows_x)) * row_x)
 
     @inlined

@@ -1,8 +1,8 @@
 """Few rows: the weights stream through all multiprocessors, a cluster of blocks divides K.
 
-Changed: operands change places. ``wgmma`` has 64 rows of its first operand; with one row of x 63 of them would
-be nothing. So weights are the first operand and x, filled up to 8, 16, 32 or 64 rows, is the second one. A
-tile is 64 rows of w and all of x; the columns are divided among up to eight blocks, so that all
+Changed: operands change places. ``wgmma`` has 64 rows of its first operand; with one row of x 63 of them
+would be nothing. So weights are the first operand and x, filled up to 8, 16, 32 or 64 rows, is the second
+one. A tile is 64 rows of w and all of x; the columns are divided among up to eight blocks, so that all
 multiprocessors read weights at any N. The blocks are a cluster, and add up their sums through each other's
 shared memory, in a fixed order: no second kernel, no atomic addition.
 
@@ -42,9 +42,7 @@ MOST = TILES[-1].columns
 
 def jobs() -> list[tuple[FewJob]]:
     """Every tile and kind of codes; kinds of outputs in turns."""
-    floats = [
-        FewJob(t, a, b, out) for t, a, b, out in combined(TILES, CODES, CODES, OUTS)
-    ]
+    floats = [FewJob(t, a, b, out) for t, a, b, out in combined(TILES, CODES, CODES, OUTS)]
     integers = [
         FewJob(t, a, b, out, zeros)
         for t, a, b, out, zeros in combined(TILES, INTEGERS, INTEGERS, OUTS, (False, True))
@@ -114,10 +112,11 @@ def refuses(problem: ScaledLinear) -> str | None:
     caution=operands8.UNMEASURED,
 )  # fmt: skip
 def launch(x: ScaledArray, w: ScaledArray, out: Any, tile: FewTile | None = None, parts: int = 0) -> None:
-    """``out`` may be float16 or bfloat16, too; ``tile``, ``parts``: other than those that are thought best."""
+    """``out`` may be float16 or bfloat16, too; ``tile``, ``parts``: others than are thought best."""
     if not (out.size and w.shape[1]):
         out.fill(0)
         return
+    operands8.settle(w)
     (m, n), both, integer = out.shape, operands8.operands(x, w), w.code.kind == "integer"
     tile = tile or next(tile for tile in TILES if tile.columns >= m)
     zeros = x.zeros is not None or w.zeros is not None

@@ -1,11 +1,12 @@
 """Hopper's ``wgmma`` on FP8 codes: four warps multiply 64 × 128 × 128 out of shared memory.
 
-Changed: ``wgmma`` takes both operands from shared memory, where the copy engine (TMA) lays them as it wants them: one
-thread asks for two boxes of 128 codes a row and for the scales that belong to them, and all wait at one barrier
-that counts bytes. No thread computes an address, no code crosses a register, nothing is widened.
+Changed: ``wgmma`` takes both operands from shared memory, where the copy engine (TMA) lays them as it wants
+them: one thread asks for two boxes of 128 codes a row and for the scales that belong to them, and all wait
+at one barrier that counts bytes. No thread computes an address, no code crosses a register, nothing is
+widened.
 
-Its sums have about 14 bits behind the leading one, so every 128 columns they go over into float32 sums, times both
-scales. At K = 4096 the error without that is some 3e-3 of the mean, with it 1e-4.
+Its sums have about 14 bits behind the leading one, so every 128 columns they go over into float32 sums,
+times both scales. At K = 4096 the error without that is some 3e-3 of the mean, with it 1e-4.
 
 Why it helps: those tensor cores do four times what ``mma.sync`` on widened halves can.
 

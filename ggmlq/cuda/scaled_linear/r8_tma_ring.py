@@ -1,9 +1,9 @@
 """A ring of stages that one warp keeps full, so that no copy is waited for.
 
-Changed: several stages, each with a barrier that tells it is full and one that tells it is empty. One warp does
-nothing but ask for boxes as stages become empty; eight others multiply what is there. No barrier of the whole
-block is left: a warpgroup waits for a stage, multiplies, says that it is done, and promotes its sums while the
-tensor cores have the other warpgroup's products.
+Changed: several stages, each with a barrier that tells it is full and one that tells it is empty. One warp
+does nothing but ask for boxes as stages become empty; eight others multiply what is there. No barrier of the
+whole block is left: a warpgroup waits for a stage, multiplies, says that it is done, and promotes its sums
+while the tensor cores have the other warpgroup's products.
 
 Why it helps: copies take the time of several steps to arrive, and six are under way.
 

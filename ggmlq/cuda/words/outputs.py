@@ -1,7 +1,8 @@
 """From the sums of ``wgmma`` to results: int32 to floats, and how a tile of floats is written.
 
-Sums are a tuple, ``halves`` of 64 rows each; a thread has rows g and g + 8 of its warp's 16, columns 8 j + 2 t and
-8 j + 2 t + 1 (wgmma8.py). A tuple is taken apart while the code is made, so that all stays in registers.
+Sums are a tuple, ``halves`` of 64 rows each; a thread has rows g and g + 8 of its warp's 16, columns 8 j + 2
+t and 8 j + 2 t + 1 (wgmma8.py). A tuple is taken apart while the code is made, so that all stays in
+registers.
 """
 
 from __future__ import annotations
@@ -41,9 +42,10 @@ def columns_of_box(kind: str) -> int:
 
 @cache
 def box_putter(columns: int, halves: int, kind: str) -> Any:
-    """``put(totals, lane, buffer, at, map, column, row)``: a warp's outputs, box after box, by the copy engine.
+    """``put(totals, lane, buffer, at, map, column, row)``: a warp's outputs by the copy engine.
 
-    ``buffer``: 2048 bytes of shared memory of a warp, ``at``: this thread's place in it, as :func:`place` says.
+    ``buffer``: 2048 bytes of shared memory of a warp, ``at``: this thread's place in it, as :func:`place`
+    says.
     """
     sums, each = columns // 2, columns_of_box(kind) // 2
     totals_kind = types.UniTuple(f32, halves * sums)
@@ -161,10 +163,10 @@ def stager(columns: int, integer: bool, pitch: int) -> Any:
 def integer_finisher(columns: int, halves: int, zeros: bool) -> Any:
     """``finish(totals, rows, column_scales, rows_zeros, points_w, others_w)``: sums of integers as floats.
 
-    ``rows``: 2 · halves scales of a thread's rows; ``column_scales``: address of that of column 2 t. With zero
-    points: ``rows_zeros`` are the 2 · halves points of its rows, then what the points of w are multiplied with;
-    ``points_w`` and ``others_w`` are addresses (tiles8/rows.py). The sum is multiplied once, by the product of
-    both scales.
+    ``rows``: 2 · halves scales of a thread's rows; ``column_scales``: address of that of column 2 t. With
+    zero points: ``rows_zeros`` are the 2 · halves points of its rows, then what the points of w are
+    multiplied with; ``points_w`` and ``others_w`` are addresses (tiles8/rows.py). The sum is multiplied
+    once, by the product of both scales.
     """
     sums, count = columns // 2, 2 * halves
     ints, floats = types.UniTuple(i32, halves * sums), types.UniTuple(f32, halves * sums)

@@ -1,15 +1,15 @@
 """``wgmma`` on codes of 8 bits, both operands in shared memory, and what happens to its sums.
 
-A warpgroup multiplies 64 rows with ``columns`` rows of the other operand, 32 codes along K an instruction, 128 a
-step. Both operands lie in rows of 128 bytes, swizzled (words/boxes.py). A thread, lane 4 g + t of warp w, has the
-sums of rows 16 w + g and 16 w + g + 8, columns 8 j + 2 t and 8 j + 2 t + 1: four for each j. ``halves`` such
-products, 64 rows apart, make one after the other up what a warpgroup does in a step.
+A warpgroup multiplies 64 rows with ``columns`` rows of the other operand, 32 codes along K an instruction,
+128 a step. Both operands lie in rows of 128 bytes, swizzled (words/boxes.py). A thread, lane 4 g + t of warp
+w, has the sums of rows 16 w + g and 16 w + g + 8, columns 8 j + 2 t and 8 j + 2 t + 1: four for each j.
+``halves`` such products, 64 rows apart, make one after the other up what a warpgroup does in a step.
 
-Floats: the tensor cores keep about 14 bits of a sum, so the sums of 128 columns are ``work`` and go over into
-``totals`` with one multiply-add, times both scales. Four wgmma, the commit and the wait are one piece of assembly:
-no compiler may touch a value that is in flight. The sums go in and out in the same registers even though the
-first wgmma ignores what is in them; without that the assembler moves the promotion of the sums before behind these
-products, and needs twice the registers.
+Floats: the tensor cores keep about 14 bits of a sum, so the sums of 128 columns are ``work`` and go over
+into ``totals`` with one multiply-add, times both scales. Four wgmma, the commit and the wait are one piece
+of assembly: no compiler may touch a value that is in flight. The sums go in and out in the same registers
+even though the first wgmma ignores what is in them; without that the assembler moves the promotion of the
+sums before behind these products, and needs twice the registers.
 
 Integers: sums stay in the tensor cores from the first column to the last.
 """
