@@ -16,7 +16,7 @@ import threading
 from functools import cache
 from typing import Any, NamedTuple
 
-from ...errors import DeviceError, UnsupportedError
+from ...errors import DeviceError, MissingDependencyError, UnsupportedError
 from . import device
 from .submit import library
 
@@ -49,7 +49,11 @@ def refuses(address: int, pitch: int) -> bool:
 
 def missing() -> str | None:
     """Why the driver at hand makes no maps, or None."""
-    if device.driver_version() >= LEAST and hasattr(library(), "cuTensorMapEncodeTiled"):
+    try:
+        known = device.driver_version() >= LEAST and hasattr(library(), "cuTensorMapEncodeTiled")
+    except (MissingDependencyError, DeviceError, OSError):
+        return None  # no GPU, which whoever launches is told
+    if known:
         return None
     return "needs a driver for CUDA 12.0 or later, for maps of the copy engine"
 

@@ -24,7 +24,8 @@ from ..words import boxes, codes8, early_start, ptx
 from ..words.atoms import inlined
 from ..words.language import cuda, uint32, uint64
 from ..words.outputs import stager
-from ..words.wgmma8 import INTEGERS, LOW, STEP, Form, float_products, integer_products
+from ..words.promoted import float_products
+from ..words.wgmma8 import INTEGERS, LOW, STEP, Form, straight_products
 from .boxed import KILO, follower
 
 ROWS = 64  # of weights
@@ -238,7 +239,7 @@ def integer_worker(job: FewJob) -> Any:
     """The same for integers: exact sums."""
     tile = job.tile
     stages, length, of_sums = tile.stages, tile.stage // 16, tile.sums
-    nothing, advance, drain = integer_products(job.form)
+    nothing, advance, drain = straight_products(job.form)
     stage_sums, after = stager(tile.columns, True, PITCH), follower(stages)
     wait, arrive, wait_for_predecessor = barriers.wait, barriers.arrive, early_start.wait_for_predecessor
 

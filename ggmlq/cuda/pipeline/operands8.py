@@ -59,7 +59,7 @@ def map_of_codes(rows: Rows, columns: int, box_rows: int) -> int:
 
 
 def settle(w: ScaledArray) -> None:
-    """Wait, the first time, for what makes w: for kernels that read its codes before their predecessor ends."""
+    """Wait, the first time, for what makes w: some kernels read codes before their predecessor ends."""
     w.prepared(_settled)
 
 

@@ -16,7 +16,8 @@ from ..words.atoms import inlined
 from ..words.lane import warp_and_lane
 from ..words.language import int32, uint32, uint64
 from ..words.outputs import BUFFER, ROWS, box_putter, integer_finisher, storer
-from ..words.wgmma8 import LOW, STEP, float_products, integer_products
+from ..words.promoted import float_products
+from ..words.wgmma8 import LOW, STEP, straight_products
 from .boxed import follower, placer
 from .job import TALL, Job
 
@@ -176,7 +177,7 @@ def integer_worker(job: Job) -> Any:
     """The device function of the warps that multiply integers."""
     tile, form, zeros = job.tile, job.form, job.zeros
     stages, length, boxed = tile.stages, tile.stage // 16, job.boxed
-    nothing, advance, drain = integer_products(form)
+    nothing, advance, drain = straight_products(form)
     after, stand, write, place = follower(stages), placer_of_threads(job), writer(job), placer(tile, TALL)
     wait, arrive, until_written = barriers.wait, barriers.arrive, boxes.until_written
     finish, about = integer_finisher(form.columns, form.halves, zeros), rows_about(job)

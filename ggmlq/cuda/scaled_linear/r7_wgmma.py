@@ -28,7 +28,7 @@ from ..pipeline.work8 import placer_of_threads, writer
 from ..words import barrier as barriers
 from ..words import boxes, early_start, ptx
 from ..words.language import cuda, uint32, uint64
-from ..words.wgmma8 import float_products
+from ..words.promoted import float_products
 
 TILE = BoxTile(128, 128, 1)
 

@@ -26,7 +26,7 @@ from ..pipeline.work8 import placer_of_threads, writer
 from ..words import barrier as barriers
 from ..words import boxes
 from ..words.language import cuda, uint32, uint64
-from ..words.wgmma8 import float_products
+from ..words.promoted import float_products
 from .r7_wgmma import jobs, refuses, run
 
 TILE = BoxTile(128, 128, 6)
