@@ -1,4 +1,4 @@
-"""PTX of Hopper's pipelines, run by NumPy: warps in lanes, barriers, the copy engine, wgmma, clusters.
+"""PTX of Hopper's pipelines, run by NumPy: warps of lanes, barriers, the copy engine, wgmma, clusters.
 
 For kernels that wait for each other in ways that nothing else shows without a GPU: a lock is found as such, an
 access outside of memory, an instruction of a whole warp that not all lanes reach, as well. Products of the
@@ -7,38 +7,36 @@ tensor cores are done at once, in float64; nothing is said about time, or about 
 
 from __future__ import annotations
 
+import ctypes
 import re
 from types import SimpleNamespace
 
 import numpy as np
 from emulated_words import OPS, Locked, Trap
 
-BASE = 1 << 33  # where global memory begins
-SPLIT = re.compile(r"[{}]|[^;{}]*(?:\{[^{}]*(?:\{[^{}]*\}[^{}]*)*\}[^;{}]*)*;|\$?\w+:")
-
 
 class Memory:
-    """Global memory, with arrays put into it, and maps of the copy engine."""
+    """What of this process a kernel may touch, and maps of the copy engine."""
 
-    def __init__(self, size=1 << 22):
-        self.bytes, self.end, self.maps = np.zeros(size, np.uint8), 512, {}
+    def __init__(self):
+        self.known, self.maps = [], {}
 
-    def put(self, array):
-        """Copy an array in; its address."""
-        array = np.ascontiguousarray(array)
-        at, self.end = self.end, self.end + -(-array.nbytes // 512) * 512 + 512
-        self.bytes[at : at + array.nbytes] = array.view(np.uint8).reshape(-1)
-        return BASE + at
+    def add(self, array):
+        """An array that was handed over."""
+        first, end = np.lib.array_utils.byte_bounds(array)
+        view = (ctypes.c_uint8 * (end - first)).from_address(first)
+        self.known.append((first, end, np.frombuffer(view, np.uint8), array))
 
-    def get(self, address, dtype, shape):
-        """And out again."""
-        size = np.dtype(dtype).itemsize * int(np.prod(shape))
-        at = address - BASE
-        return self.bytes[at : at + size].view(dtype).reshape(shape).copy()
+    def at(self, address, size):
+        """Bytes, to be read and written."""
+        for first, end, view, _ in self.known:
+            if first <= address and address + size <= end:
+                return view[address - first : address - first + size]
+        raise IndexError(f"{size} bytes at {address:#x}: nothing that was handed over")
 
     def map(self, box):
         """A map of a machine.maps.Box; its address."""
-        at = self.put(np.zeros(128, np.uint8))
+        at = (1 << 60) + 128 * len(self.maps)
         self.maps[at] = box
         return at
 
@@ -109,6 +107,8 @@ class Warp:
         self.machine, self.block, self.number, self.index = machine, block, number, index
         self.at, self.registers, self.state = np.zeros(32, np.int64), {}, {}
         self.special = {"%tid.x": 32 * number + np.arange(32), "%ctaid.x": np.full(32, index)}
+        self.special["%ctaid.y"] = np.full(32, machine.row)
+        self.special["%ntid.x"] = np.full(32, machine.threads)
         self.special["%nctaid.x"] = np.full(32, machine.grid)
         self.special["%cluster_ctarank"] = np.full(32, block.rank)
 
@@ -156,9 +156,10 @@ class Machine:
         self.memory, self.threads, self.shared = memory, threads, shared
 
     def __call__(self, grid, *arguments, cluster=1):
-        assert len(arguments) == len(self.names)
-        self.grid, self.arguments = grid, dict(zip(self.names, arguments, strict=True))
-        for first in range(0, grid, cluster):
+        across, down = (*grid, 1)[:2]
+        self.grid, self.arguments = across, dict(zip(self.names, arguments, strict=True))
+        for number in range(0, across * down, cluster):
+            first, self.row = number % across, number // across
             self.cluster = [Block(rank, self.shared) for rank in range(cluster)]
             self.meeting = SimpleNamespace(arrived=0, generation=0)
             warps = [
@@ -168,6 +169,6 @@ class Machine:
             ]
             self.live = len(warps)
             while not all(warp.done for warp in warps):
-                if not any([warp.run() for warp in warps if not warp.done]):
+                if not sum(warp.run() for warp in warps if not warp.done):
                     where = {w.number: self.code[int(w.at[w.at >= 0].min())][1:] for w in warps if not w.done}
                     raise Locked(f"block {first}: {where}")

@@ -9,9 +9,15 @@ import numpy as np
 from ggmlq.codes import CODES
 from ggmlq.cuda.machine.maps import KINDS
 
-BASE = 1 << 33
-OPS = {}
-TYPES = {"u32": np.uint32, "s32": np.int32, "b32": np.uint32, "u64": np.uint64, "s64": np.int64, "b64": np.uint64}
+OPS, START = {}, 1024 + 128  # where dynamic shared memory begins
+TYPES = {
+    "u32": np.uint32,
+    "s32": np.int32,
+    "b32": np.uint32,
+    "u64": np.uint64,
+    "s64": np.int64,
+    "b64": np.uint64,
+}
 TYPES |= {"f32": np.float32, "u16": np.uint16, "b16": np.uint16}
 
 
@@ -45,7 +51,7 @@ def read(warp, text, kind):
     if text in warp.special:
         return warp.special[text].astype(np.uint32).astype(kind)
     if text == "dynamic_shared":
-        return np.full(32, 1024 + 128, kind)
+        return np.full(32, START, kind)
     if text.startswith("0f"):
         return np.full(32, int(text[2:], 16), np.uint32).view(np.float32)
     value = int(text, 0)
@@ -166,10 +172,15 @@ def place(warp, text):
     return read(warp, name, np.uint64).astype(np.int64) + int(offset or 0)
 
 
-def memory_of(warp, name):
-    if ".shared::cluster" in name:
-        return None, 0
-    return (warp.block.shared, 0) if ".shared" in name else (warp.machine.memory.bytes, BASE)
+def bytes_at(warp, name, at, size):
+    """Of global memory, of this block's shared memory, or of another's."""
+    if ".shared" not in name:
+        return warp.machine.memory.at(at, size)
+    shared = warp.block.shared
+    if "::cluster" in name:
+        shared, at = warp.machine.cluster[at >> 24].shared, at & 0xFFFFFF
+    assert START <= at <= len(shared) - size, f"{name} outside: {at}"
+    return shared[at : at + size]
 
 
 def listed(text):
@@ -190,26 +201,19 @@ def ld(warp, name, operands, active):
     for i, register in enumerate(to):
         value = np.zeros(32, kind)
         for lane in np.flatnonzero(active):
-            memory, base = memory_of(warp, name)
-            a = int(at[lane]) + size * i - base
-            if memory is None:
-                memory, a = warp.machine.cluster[a >> 24].shared, a & 0xFFFFFF
-            assert 512 <= a <= len(memory) - size, f"{name} outside: {a}"
-            value[lane] = memory[a : a + size].view(kind)[0]
+            value[lane] = bytes_at(warp, name, int(at[lane]) + size * i, size).view(kind)[0]
         write(warp, register, value, active)
 
 
 @op("st.")
 def st(warp, name, operands, active):
     kind, values, at = kind_of(name), listed(operands[1]), place(warp, operands[0])
-    (memory, base), size = memory_of(warp, name), np.dtype(kind).itemsize
+    size = np.dtype(kind).itemsize
     assert (at[active] % (size * len(values)) == 0).all(), f"{name} is not aligned"
     for i, register in enumerate(values):
         value = read(warp, register, kind)
         for lane in np.flatnonzero(active):
-            a = int(at[lane]) + size * i - base
-            assert 512 <= a <= len(memory) - size, f"{name} outside: {a}"
-            memory[a : a + size] = value[lane : lane + 1].view(np.uint8)
+            bytes_at(warp, name, int(at[lane]) + size * i, size)[:] = value[lane : lane + 1].view(np.uint8)
 
 
 @op("mapa.")
@@ -267,7 +271,9 @@ def mbarrier_arrive(warp, name, operands, active):
 @op("mbarrier.try_wait", "mbarrier.test_wait")
 def mbarrier_wait(warp, name, operands, active):
     at, parity = place(warp, operands[1]), read(warp, operands[2], np.uint32)
-    phases = np.array([warp.block.barriers[int(a)].phase if x else 0 for a, x in zip(at, active, strict=True)])
+    phases = np.array(
+        [warp.block.barriers[int(a)].phase if x else 0 for a, x in zip(at, active, strict=True)]
+    )
     ended = phases % 2 != parity
     if not ended[active].all():
         return False
@@ -341,7 +347,7 @@ def box_of(warp, text, active):
 def moved(warp, box, column, row, shared, put):
     """Copy a box, row by row; what is outside of the matrix is zeros, or stays away."""
     size = KINDS[box.kind][1]
-    length, memory = box.box_columns * size, warp.machine.memory.bytes
+    length = box.box_columns * size
     assert shared % (1024 if box.swizzled else 128) == 0, "a box must be aligned"
     assert length <= 128 or not box.swizzled
     inside = max(0, min(box.columns - column, box.box_columns)) * size
@@ -349,13 +355,14 @@ def moved(warp, box, column, row, shared, put):
         places = shared + r * length + np.arange(length)
         places = swizzled(places) if box.swizzled else places
         assert places.max() < len(warp.block.shared)
-        at = box.address - BASE + (row + r) * box.pitch + column * size
+        at = box.address + (row + r) * box.pitch + column * size
         there = inside if row + r < box.rows else 0
+        memory = warp.machine.memory.at(at, there) if there else places[:0]
         if put:
-            memory[at : at + there] = warp.block.shared[places[:there]]
+            memory[:] = warp.block.shared[places[:there]]
         else:
             warp.block.shared[places] = 0
-            warp.block.shared[places[:there]] = memory[at : at + there]
+            warp.block.shared[places[:there]] = memory
     return box.box_rows * length
 
 
@@ -374,7 +381,9 @@ def put(warp, name, operands, active):
     moved(warp, box, column, row, lanes(warp, operands[1], active)[0], True)
 
 
-VALUES = {name: CODES[name].decode(np.arange(256, dtype=np.uint8)).astype(np.float64) for name in ("e4m3", "e5m2")}
+VALUES = {
+    name: CODES[name].decode(np.arange(256, dtype=np.uint8)).astype(np.float64) for name in ("e4m3", "e5m2")
+}
 VALUES |= {"s8": np.arange(256).astype(np.int8).astype(np.float64), "u8": np.arange(256).astype(np.float64)}
 
 
