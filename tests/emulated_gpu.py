@@ -1,4 +1,4 @@
-"""A Hopper card of few multiprocessors, made of NumPy: rungs' own ``launch`` runs, kernels by emulated_ptx.py."""
+"""A Hopper card made of NumPy: rungs' own ``launch`` runs, kernels by emulated_ptx.py."""
 
 from __future__ import annotations
 

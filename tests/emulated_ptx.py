@@ -1,8 +1,8 @@
 """PTX of Hopper's pipelines, run by NumPy: warps of lanes, barriers, the copy engine, wgmma, clusters.
 
-For kernels that wait for each other in ways that nothing else shows without a GPU: a lock is found as such, an
-access outside of memory, an instruction of a whole warp that not all lanes reach, as well. Products of the
-tensor cores are done at once, in float64; nothing is said about time, or about what runs asynchronously.
+For kernels that wait for each other in ways that nothing else shows without a GPU: a lock is found as such;
+an access outside of memory, and an instruction of a whole warp that not all lanes reach, as well. Products of
+the tensor cores are done at once, in float64; nothing is said about time, or about what runs asynchronously.
 """
 
 from __future__ import annotations

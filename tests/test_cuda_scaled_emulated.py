@@ -23,21 +23,22 @@ from ggmlq.cuda.pipeline.boxed import BoxTile
 RUNGS = {rung.name[5:]: rung for rung in gq.kernels("scaled_linear", device="cuda")}
 DTYPES = {"float32": np.float32, "float16": np.float16, "bfloat16": ml_dtypes.bfloat16}
 GROUPS, ROWS, TENSORS, BLOCKS = (1, 128), (1, None), (None, None), (128, 128)
+TALL, WIDE = {"tile": BoxTile(128, 192, 5)}, {"tile": BoxTile(256, 128, 4)}
 FIRST = [  # rung, M, N, K, codes, tiles, outputs, zero points, more
     ("few_rows", 3, 80, 272, ("e4m3", "e5m2"), (GROUPS, BLOCKS), "float32", False, {"parts": 2}),
-    ("persistent", 140, 264, 528, ("e4m3", "e4m3"), (GROUPS, BLOCKS), "bfloat16", False, {}),
+    ("persistent", 130, 136, 400, ("e4m3", "e4m3"), (GROUPS, BLOCKS), "bfloat16", False, {}),
 ]
 MORE = [
     ("wgmma", 130, 140, 272, ("e5m2", "e4m3"), (GROUPS, GROUPS), "bfloat16", False, {}),
-    ("tma_ring", 130, 131, 1040, ("e4m3", "e4m3"), (TENSORS, GROUPS), "float16", False, {}),
+    ("tma_ring", 100, 131, 1040, ("e4m3", "e4m3"), (TENSORS, GROUPS), "float16", False, {}),
     ("persistent", 140, 7, 256, ("e4m3", "e4m3"), (BLOCKS, BLOCKS), "float32", False, {}),
-    ("persistent", 130, 200, 300, ("e4m3", "e5m2"), (ROWS, ROWS), "float32", False, {}),
-    ("persistent", 130, 200, 512, ("e4m3", "e5m2"), ((1, 256), BLOCKS), "float32", False, {"tile": BoxTile(128, 192, 5)}),
-    ("persistent", 260, 270, 400, ("int8", "uint8"), (ROWS, ROWS), "float32", True, {"tile": BoxTile(256, 128, 4)}),
-    ("persistent", 140, 520, 656, ("int8", "int8_full"), (ROWS, TENSORS), "bfloat16", False, {}),
-    ("few_rows", 64, 136, 128 * 40, ("e4m3", "e4m3"), (GROUPS, BLOCKS), "float16", False, {"parts": 1}),
-    ("few_rows", 9, 70, 700, ("uint8", "int8"), (ROWS, ROWS), "float32", True, {}),
-    ("few_rows", 30, 64, 128 * 34, ("e4m3", "e5m2"), (ROWS, GROUPS), "bfloat16", False, {"parts": 8}),
+    ("persistent", 300, 100, 300, ("e4m3", "e5m2"), (ROWS, ROWS), "float32", False, {}),
+    ("persistent", 130, 200, 384, ("e4m3", "e5m2"), ((1, 384), BLOCKS), "float32", False, TALL),
+    ("persistent", 260, 100, 272, ("int8", "uint8"), (ROWS, ROWS), "float32", True, WIDE),
+    ("persistent", 100, 260, 300, ("int8", "int8_full"), (ROWS, TENSORS), "bfloat16", False, {}),
+    ("few_rows", 5, 136, 128 * 36, ("e4m3", "e4m3"), (GROUPS, BLOCKS), "float16", False, {"parts": 1}),
+    ("few_rows", 50, 70, 300, ("uint8", "int8"), (ROWS, ROWS), "float32", True, {}),
+    ("few_rows", 12, 64, 128 * 17, ("e4m3", "e5m2"), (ROWS, GROUPS), "bfloat16", False, {"parts": 8}),
 ]  # fmt: skip
 
 
@@ -84,14 +85,16 @@ def test_the_emulator_finds_what_it_is_for(monkeypatch):
 
     text = (
         ".visible .entry kernel(.param .u64 p_0)\n{{ .reg .b32 %r<9>; .reg .b64 %rd<9>; .reg .pred %p<9>; "
-        "ld.param.u64 %rd1, [p_0]; mov.u32 %r1, %tid.x; mov.u32 %r2, 4096; mov.u32 %r3, 2; setp.ne.s32 %p1, %r1, 0; "
+        "ld.param.u64 %rd1, [p_0]; mov.u32 %r1, %tid.x; mov.u32 %r2, 4096; mov.u32 %r3, 2; "
+        "setp.ne.s32 %p1, %r1, 0; "
         "@%p1 bra $L1; mbarrier.init.shared::cta.b64 [%r2], %r3; $L1: {} ret; }}"
     )
-    wait = "{.reg .pred done; again: mbarrier.try_wait.parity.shared::cta.b64 done, [%r2], %r1; @!done bra again;}"
+    looked = "mbarrier.try_wait.parity.shared::cta.b64 done, [%r2], 0;"
+    wait = f"{{.reg .pred done; again: {looked} @!done bra again;}}"
     memory = Memory()
     memory.add(np.zeros(4, np.float32))
     with pytest.raises(Locked):
-        Machine(text.format(wait.replace("%r1;", "0;")), memory, 32, 8192)((1,), 0)
+        Machine(text.format(wait), memory, 32, 8192)((1,), 0)
     with pytest.raises(IndexError, match="handed over"):
         Machine(text.format("st.global.u32 [%rd1], %r1;"), memory, 32, 8192)((1,), 64)
     with pytest.raises(Locked, match="elsewhere"):

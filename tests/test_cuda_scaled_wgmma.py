@@ -12,6 +12,7 @@ import pytest
 pytest.importorskip("numba_cuda", reason="numba-cuda is not installed (extra test or cuda)")
 pytest.importorskip("cuda.core", reason="cuda-core is not installed (extra test or cuda)")
 
+import unpromoted
 from fake_cupy import put_gpu
 from test_cuda_scaled_linear import card, error, multiply, problem_of, scaled
 
@@ -106,17 +107,17 @@ class Library:
     def __init__(self):
         self.encoded, self.copies, self.modes, self.status = [], [], [], 0
 
-    def cuTensorMapEncodeTiled(self, at, kind, rank, address, shape, pitch, box, every, *how):  # noqa: N802
+    def cuTensorMapEncodeTiled(self, at, kind, rank, address, shape, pitch, box, every, *how):
         assert at.value % 64 == 0
         self.encoded.append((kind, rank.value, address.value, *shape, *pitch, *box, *every, *how))
         return self.status
 
-    def cuThreadExchangeStreamCaptureMode(self, mode):  # noqa: N802
+    def cuThreadExchangeStreamCaptureMode(self, mode):
         self.modes.append(mode._obj.value)
         mode._obj.value = 0
         return 0
 
-    def cuMemcpyHtoDAsync_v2(self, to, words, size, stream):  # noqa: N802
+    def cuMemcpyHtoDAsync_v2(self, to, words, size, stream):
         self.copies.append((to.value, len(words), size.value, stream.value))
         return 0
 
@@ -286,6 +287,21 @@ def test_a_graph_with_maps_that_are_made_while_it_is_recorded(hopper, fresh):
                 graph.launch(stream)
             stream.synchronize()
         assert error(out.get(), want) <= 2e-4, rung.name
+
+
+@pytest.mark.cuda
+def test_what_promotion_is_for(hopper, fresh):
+    """Sums of 4096 products of normal data: beyond 1e-3 where they stay in the tensor cores."""
+    x, w = (
+        gq.quantize_scaled(fresh.standard_normal((128, 4096), np.float32), "e4m3", (None, None)) for _ in "xw"
+    )
+    want, y = gq.reference.scaled_linear(x, w), hopper.empty((128, 128), np.float32)
+    scale = float(x.scales[0, 0]) * float(w.scales[0, 0])
+    unpromoted.product_of(hopper.asarray(x.codes), hopper.asarray(w.codes), y)
+    assert error(y.get() * np.float32(scale), want) > 1e-3
+    for rung in HOPPER:
+        if rung.refuses(problem_of(x, w)) is None:
+            assert error(multiply(hopper, rung, x, w), want) <= 2e-4, rung.name
 
 
 @pytest.mark.cuda

@@ -71,8 +71,8 @@ def box_putter(columns: int, halves: int, kind: str) -> Any:
 
 
 def _box_text(kind: str) -> str:
-    lines = ["{.reg .pred first; .reg .b32 at, w<4>; setp.eq.u32 first, $0, 0;"]
-    lines += [f"@first {UNTIL_READ} bar.warp.sync -1;"]
+    lines = ["{.reg .pred other; .reg .b32 at, w<4>; setp.ne.u32 other, $0, 0;"]
+    lines += [f"@other bra free; {UNTIL_READ} free: bar.warp.sync -1;"]
     if kind == "float32":
         for j in range(4):
             v = [f"${6 + 4 * j + i}" for i in range(4)]
@@ -86,7 +86,7 @@ def _box_text(kind: str) -> str:
             lines += [f"xor.b32 at, $2, {16 * j};"]
             lines += ["stmatrix.sync.aligned.m8n8.x4.shared.b16 [at], {w0, w1, w2, w3};"]
     lines += ["fence.proxy.async.shared::cta; bar.warp.sync -1;"]
-    lines += [f"@first {PUT} [$3, {{$4, $5}}], [$1]; @first {COMMIT}", "}"]
+    lines += [f"@other bra over; {PUT} [$3, {{$4, $5}}], [$1]; {COMMIT} over:", "}"]
     return "\n".join(lines)
 
 
