@@ -106,8 +106,11 @@ def scaled_linear(
     with on_device_of(problem, w.codes, w):
         rung = ladder.choose(problem, kernel)
         xp = namespace(w.codes)
-        direct = takes_sums(place_of(w.codes).share, out, *x.parts(), *w.parts(), bias)
-        y = out.reshape(problem.m, problem.n) if direct else xp.empty((problem.m, problem.n), np.float32)
+        wanted = np.dtype(np.float32)
+        if rung.narrow and bias is None and requantize is None:
+            wanted = _written(kind if out is None else out.dtype)
+        direct = takes_sums(place_of(w.codes).share, out, *x.parts(), *w.parts(), bias, dtype=wanted)
+        y = out.reshape(problem.m, problem.n) if direct else xp.empty((problem.m, problem.n), wanted)
         with np.errstate(over="ignore", invalid="ignore"):  # infinities are results, as on a GPU
             rung.launch(rows, w, y)
             if bias is not None:
@@ -228,6 +231,11 @@ def result_dtype(dtype: Any, asked: str = ASKED) -> np.dtype[Any]:
         kind: np.dtype[Any] = np.dtype(package.bfloat16)
         return kind
     return float_dtype(asked, dtype)
+
+
+def _written(kind: np.dtype[Any]) -> np.dtype[Any]:
+    """What a kernel that rounds sums itself writes for a result of this kind."""
+    return kind if kind.itemsize == 2 else np.dtype(np.float32)
 
 
 def _requantized(y: Any, how: Any) -> ScaledArray:

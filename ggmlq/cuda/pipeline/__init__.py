@@ -4,7 +4,7 @@
     parts.py     columns divided among blocks, and parts added up in a fixed order
     product.py   which problems they take, which tile serves how many rows, and the launch
 
-``cuda:mma_bf16`` and ``cuda:wgmma`` are such kernels. Those of 8-bit codes on Hopper, filled by the copy engine:
+``cuda:mma_bf16`` and ``cuda:wgmma`` are such kernels. Those of 8-bit codes on Hopper, filled by boxes:
 
     boxed.py       the ring: boxes, barriers, the thread that fills it, the order of tiles
     job.py         what a kernel is made for; waves.py: which tile serves a shape

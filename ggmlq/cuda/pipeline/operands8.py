@@ -29,9 +29,6 @@ from ..words.wgmma8 import STEP
 
 THREADS = 256  # of a block that gathers scales
 WIDEST = 768  # a multiple of every tile's columns: tables are filled up so far
-UNMEASURED = (
-    "has not been measured on a card yet"  # the caution of rungs that "auto" shall not prefer, or None
-)
 
 
 def refuses(problem: ScaledLinear) -> str | None:

@@ -18,7 +18,6 @@ from typing import Any
 from ...ladder import register
 from ...scaled import ScaledArray
 from ..machine.launch import Kernel, family
-from ..pipeline import operands8
 from ..pipeline.boxed import BoxTile, filler, follower, placer
 from ..pipeline.job import TALL, Job
 from ..pipeline.persistent import opener
@@ -95,7 +94,7 @@ def kernel(job: Job) -> Kernel:
 
 @register(
     __name__, __doc__, arithmetic="codes", accumulate="float32 every 128", refuses=refuses,
-    caution=operands8.UNMEASURED,
+    caution="it has not been measured on a card yet", narrow=True,
 )  # fmt: skip
 def launch(x: ScaledArray, w: ScaledArray, out: Any) -> None:
     run(kernel, TILE, x, w, out)
