@@ -25,7 +25,7 @@ from .ops import dequantize, equal, linear, quantize, quantize_scaled, scaled_li
 from .scaled import ScaledArray
 
 if TYPE_CHECKING:
-    from . import convert, diff, functions, gguf, reference
+    from . import convert, diff, functions, gguf, llama, reference, report
     from .accuracy import error_table
     from .faults import Diagnosis, diagnose
     from .gguf import open, save
@@ -53,11 +53,13 @@ __all__ = [
     "gguf",
     "kernels",
     "linear",
+    "llama",
     "nmse",
     "open",
     "quantize",
     "quantize_scaled",
     "reference",
+    "report",
     "save",
     "scaled_linear",
     "set_num_threads",
@@ -66,7 +68,9 @@ __all__ = [
 # Found in these modules when first asked for: `import ggmlq` stays quick.
 _LATER = {"Diagnosis": "faults", "diagnose": "faults", "open": "gguf", "save": "gguf"}
 _LATER |= {"set_num_threads": "threads", "error_table": "accuracy"}
-_LATER |= dict.fromkeys(("convert", "diff", "functions", "gguf", "reference"), "")  # modules
+_LATER |= dict.fromkeys(  # modules
+    ("convert", "diff", "functions", "gguf", "llama", "reference", "report"), ""
+)
 
 
 def __getattr__(name: str) -> Any:

@@ -103,5 +103,11 @@ class DumpError(GGMLQError, ValueError):
     """A file with a kernel's operands or result that cannot be read as such."""
 
 
+class PageError(GGMLQError, OSError):
+    """A page or a picture that cannot be written where or as it was asked for."""
+
+    __str__ = Exception.__str__  # OSError would print errno's text in place of the message
+
+
 class GGUFNotFoundError(GGUFOSError, FileNotFoundError):
     """There is no such file."""

@@ -7,7 +7,6 @@ matrix would be blind to small rows beside a large one.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -18,8 +17,7 @@ from numpy.typing import NDArray
 from .. import reference
 from ..array import QuantArray
 from ..errors import UnsupportedError
-
-Wide = NDArray[np.float64]
+from .elements import distance, energy_of, measure
 
 # How close a right kernel comes to its arithmetic (docs/arithmetic.md): nearer than this is a fit.
 FIT = {
@@ -27,8 +25,7 @@ FIT = {
     "f32": 1e-10, "f16": 2e-7, "bf16": 2e-7,
 }  # fmt: skip
 
-# Where an arithmetic gives no bound (sums in halves, order unknown): six times an NMSE of 1e-4.
-LOOSE = 0.06
+ON_CUDA = ("ggml-mmvq", "ggml-mmq")  # for few rows of activations, and for more
 
 SAMPLED = 1 << 16  # elements of a result beyond which a sample chooses the arithmetic
 
@@ -50,13 +47,16 @@ class Judgement:
     @property
     def fits(self) -> bool:
         """Whether no other arithmetic needs to be looked at."""
-        return self.ok and not self.distance > FIT[self.arithmetic]  # NaN: all overflows, as it should
+        return self.ok and not self.distance > FIT.get(
+            self.arithmetic, 0.0
+        )  # NaN: all overflows, as it should
 
 
 def candidates(backend: str, m: int) -> list[str]:
-    """All arithmetics, the likely one of a backend first."""
-    first = "ggml-cpu" if backend == "CPU" else "ggml-mmvq" if m <= 8 else "ggml-mmq"
-    return [first, *(name for name in FIT if name != first)]
+    """All arithmetics, the likely ones of a backend first; where CUDA changes kernels differs by year."""
+    few = m <= 8
+    likely = ["ggml-cpu"] if backend == "CPU" else [*(ON_CUDA if few else ON_CUDA[::-1])]
+    return [*likely, *(name for name in FIT if name not in likely)]
 
 
 def judge(y: Any, x: Any, q: QuantArray, arithmetics: Sequence[str]) -> Judgement:
@@ -65,24 +65,20 @@ def judge(y: Any, x: Any, q: QuantArray, arithmetics: Sequence[str]) -> Judgemen
     A large product is first judged in a sample of its rows and columns, to choose the arithmetic.
     """
     if y.size > SAMPLED and len(arithmetics) > 1:
-        rows, columns = _spread(len(x), 16), _spread(q.shape[0], 256)
+        rows, columns = spread(len(x), 16), spread(q.shape[0], 256)
         found = judge(y[np.ix_(rows, columns)], x[rows], q[columns], arithmetics)
         arithmetics = [found.arithmetic]
-    energy = _energy(x, q)
-    from_exact = _distance(y, reference.linear(x, q, "exact"), energy)
+    energy = energy_of(x, q)
+    from_exact = distance(y, reference.linear(x, q, "exact"), energy)
     best: Judgement | None = None
     for arithmetic in arithmetics:
         try:
-            wanted = reference.linear(x, q, arithmetic)
-            slack = reference.bound(x, q, arithmetic)
+            these = measure(y, x, q, arithmetic, energy)
         except UnsupportedError:  # nobody multiplies this type so
             continue
-        if np.isposinf(slack).any():
-            if arithmetic != arithmetics[0]:  # a loose limit must not excuse what others refuse
-                continue
-            slack = np.where(np.isposinf(slack), LOOSE * np.sqrt(energy), slack)
-        out = _out_of_bound(y, wanted, slack)
-        found = Judgement(arithmetic, _distance(y, wanted, energy), from_exact, out)
+        if these.loose and not _may_be_loose(arithmetic, arithmetics[0], len(x)):
+            continue
+        found = Judgement(arithmetic, these.distance, from_exact, int(np.count_nonzero(these.out)))
         if best is None or _explains_more(found, best):
             best = found
         if found.fits:
@@ -95,6 +91,11 @@ def judge(y: Any, x: Any, q: QuantArray, arithmetics: Sequence[str]) -> Judgemen
     return best
 
 
+def _may_be_loose(arithmetic: str, first: str, m: int) -> bool:
+    """A loose limit must not excuse what others refuse; of one row of activations CUDA's kernel is known."""
+    return arithmetic == first or (m > 1 and {arithmetic, first} == set(ON_CUDA))
+
+
 def _explains_more(found: Judgement, best: Judgement) -> bool:
     """Less likely, so it must leave half as much, or be ten times nearer."""
     if 2 * found.out < best.out:
@@ -102,32 +103,6 @@ def _explains_more(found: Judgement, best: Judgement) -> bool:
     return found.out <= best.out and 10 * found.distance < best.distance
 
 
-def _spread(length: int, n: int) -> NDArray[np.intp]:
+def spread(length: int, n: int) -> NDArray[np.intp]:
     """Indices from the first to the last."""
     return np.unique(np.linspace(0, length - 1, n).astype(np.intp))
-
-
-def _out_of_bound(y: NDArray[Any], wanted: Wide, slack: Wide) -> int:
-    with np.errstate(invalid="ignore"):
-        inside = np.abs(y - wanted) <= slack
-    finite = np.isfinite(wanted) & ~np.isnan(slack)
-    return int(np.count_nonzero(np.where(finite, ~inside, np.isfinite(y))))
-
-
-def _energy(x: NDArray[Any], q: QuantArray) -> NDArray[np.float64]:
-    """What a product of such lengths has if its signs are random: ‖x‖²·‖w‖²/K, [M, N]."""
-    w = q.dequantize(np.float64)
-    of_x = np.sum(np.asarray(x, np.float64) ** 2, axis=1)
-    return np.asarray(of_x[:, None] * np.sum(w**2, axis=1) / q.shape[1])
-
-
-def _distance(y: NDArray[Any], wanted: Wide, energy: Wide) -> float:
-    """Worst row of weights, over elements that are finite in both; NaN where there are none."""
-    finite = np.isfinite(y) & np.isfinite(wanted)
-    if not finite.any():
-        return math.nan
-    difference = np.subtract(y, wanted, where=finite, out=np.zeros_like(wanted))
-    error = np.sum(difference**2, axis=0)
-    total = np.sum(np.where(finite, energy, 0), axis=0)
-    with np.errstate(invalid="ignore", divide="ignore"):
-        return float(np.where(error == 0, 0.0, error / total).max())

@@ -30,7 +30,7 @@ class Settings:
     device: str
     backend: str  # the device's: it decides which arithmetic is tried first
     threads: int = 1
-    repack: bool = False
+    repack: bool | str = False
     repeats: int = 3
     time_runs: int = 0
     arithmetic: str | None = None  # what the kernels claim

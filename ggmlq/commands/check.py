@@ -17,12 +17,14 @@ from ..check.cases import Case
 from ..check.data import KINDS
 from ..check.judge import FIT
 from ..check.outcome import Outcome
+from ..check.page import page
 from ..check.run import Settings
 from ..check.run import run as run_cases
 from ..errors import DeviceError, GGMLQError, ShapeError, UnsupportedError
 from ..formats import FORMATS, Format
 from ..llama import Bridge, Device
 from ..llama.library import is_weight_type
+from ..pages import check_target, write
 from . import _plain
 
 ABOUT = """\
@@ -47,6 +49,7 @@ def add(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     parser.add_argument("--data", help=f"kinds of activations, or all: {', '.join(KINDS)}")
     parser.add_argument("--seed", type=int, default=0, help="of the data (default: 0)")
     parser.add_argument("--repack", action="store_true", help="weights in the device's repacked layout")
+    parser.add_argument("--buffer", metavar="NAME", help="weights in that layout: AMX, CPU_REPACK …")
     parser.add_argument("--threads", type=int, default=min(4, os.cpu_count() or 1), help="of a CPU device")
     parser.add_argument("--repeats", type=int, default=3, help="runs whose bits must agree (default: 3)")
     parser.add_argument("--time", type=int, default=0, metavar="RUNS", help="also time so many runs")
@@ -55,6 +58,7 @@ def add(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     parser.add_argument("--save", type=Path, metavar="DIR", help="write bad cases to DIR as npz")
     parser.add_argument("--replay", type=Path, metavar="NPZ", action="append", default=[],
                         help="a case that --save wrote")  # fmt: skip
+    parser.add_argument("--html", metavar="FILE", help="also write it as an HTML page, which loads nothing")
     parser.add_argument("--json", action="store_true", help="print JSON")
     parser.set_defaults(run=run)
 
@@ -64,11 +68,13 @@ def run(args: argparse.Namespace) -> int:
     for name, least in (("timeout", 1e-3), ("repeats", 1), ("threads", 1), ("time", 0)):
         if not getattr(args, name) >= least:
             raise ShapeError(f"--{name} {getattr(args, name)}: it must be {least:g} or more; leave it out")
+    if args.html:
+        check_target(args.html, "--html")
     with Bridge(args.lib, timeout=args.timeout) as bridge:
         device = _device(bridge, args.device)
         todo = _cases(args, bridge)
         how = Settings(
-            device.name, device.backend, args.threads, args.repack, args.repeats, args.time,
+            device.name, device.backend, args.threads, args.buffer or args.repack, args.repeats, args.time,
             _arithmetic(args.arithmetic),
         )  # fmt: skip
         outcomes = []
@@ -82,6 +88,8 @@ def run(args: argparse.Namespace) -> int:
                     say(report.line(outcome))
                 step()
                 outcomes.append(replace(outcome, arrays={}))
+        if args.html:
+            write(page(outcomes, f"{bridge.path}", f"{device.name}: {device.description}"), args.html)
         if args.json:
             _plain.print_json(_facts(bridge, device, args, outcomes))
         else:
@@ -93,7 +101,8 @@ def run(args: argparse.Namespace) -> int:
 def _options(args: argparse.Namespace) -> str:
     """What was said of the library and of how to run it, for whoever repeats a case."""
     said = [("--lib", args.lib), ("--device", None if args.device == "CPU" else args.device)]
-    said += [("--threads", args.threads), ("--repeats", args.repeats), ("--arithmetic", args.arithmetic)]
+    said += [("--buffer", args.buffer), ("--threads", args.threads), ("--repeats", args.repeats)]
+    said += [("--arithmetic", args.arithmetic)]
     words = [f" {name} {shlex.quote(str(value))}" for name, value in said if value is not None]
     return "".join(words) + (" --repack" if args.repack else "")
 
@@ -129,7 +138,7 @@ def _cases(args: argparse.Namespace, bridge: Bridge) -> list[Case]:
         return given
     kinds = cases.parse_data(args.data) if args.data else None
     if not args.shapes:
-        group = REPACKED_ROWS if args.repack else 1
+        group = REPACKED_ROWS if args.repack or args.buffer else 1
         edges = [case for fmt in _types(args, bridge) for case in cases.edges(fmt, args.seed, group)]
         return [case for case in edges if kinds is None or case.data in kinds]
     shapes = cases.parse_shapes(args.shapes)
@@ -170,6 +179,7 @@ def _facts(
         "device": device.facts(),
         "threads": args.threads,
         "repack": args.repack,
+        "buffer": args.buffer,
         "repeats": args.repeats,
         "cases": [outcome.facts() for outcome in outcomes],
     }

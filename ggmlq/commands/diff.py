@@ -9,7 +9,9 @@ from typing import Any
 
 from ..diff import Difference, KeyDifference, TensorDifference, WorstBlock, compare
 from ..diff.metadata import CHANGED
+from ..diff.page import page
 from ..diff.tensors import SAME_BLOCKS
+from ..pages import check_target, write
 from ..text import table
 from . import _plain
 
@@ -40,13 +42,18 @@ def add(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
         help="tensors with at most this NMSE are equal, whatever their types (default: only equal bytes are)",
     )  # fmt: skip
     parser.add_argument("--tensors", action="store_true", help="tensors only; metadata may differ")
+    parser.add_argument("--html", metavar="FILE", help="also write it as an HTML page, which loads nothing")
     parser.add_argument("--json", action="store_true", help="print JSON")
     parser.set_defaults(run=run)
 
 
 def run(args: argparse.Namespace) -> int:
     """Run the command."""
+    if args.html:
+        check_target(args.html, "--html")
     found = compare(args.a, args.b, tolerance=args.tolerance, ignore_metadata=args.tensors)
+    if args.html:
+        write(page(found, args.a, args.b), args.html)
     if args.json:
         _plain.print_json(_facts(args, found))
     else:

@@ -12,13 +12,14 @@ from numpy.typing import NDArray
 
 from .. import gguf
 from ..array import QuantArray
-from ..errors import BlockIndexError
+from ..errors import BlockIndexError, PageError
 from ..formats import BlockFormat
 from ..gguf.metadata import missing
 from ..gguf.statistics import statistics
 from ..gguf.tensors import piece
+from ..pages import check_picture
 from ..text import short, size, table
-from . import _plain
+from . import _plain, _plots
 
 BAR = 40  # characters of the longest bar of the histogram
 PER_LINE = 8  # bytes in bits a line
@@ -35,12 +36,17 @@ def add(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     parser.add_argument("tensor", help="its name, see `ggmlq info --tensors`")
     parser.add_argument("--block", type=int, metavar="I", help="block I, counted through the rows")
     parser.add_argument("--rows", type=_rows, metavar="A:B", help="only rows A to B - 1, as in Python")
+    parser.add_argument(
+        "--plot", nargs="?", const="", metavar="FILE",
+        help="draw histograms of values, scales and codes: into FILE.svg or FILE.png, or without FILE here",
+    )  # fmt: skip
     parser.add_argument("--json", action="store_true", help="print JSON")
     parser.set_defaults(run=run)
 
 
 def run(args: argparse.Namespace) -> int:
     """Run the command."""
+    _check_plot(args)
     with gguf.open(args.file) as file:
         if args.tensor not in file:
             way = f"`ggmlq info --tensors {args.file}` lists them"
@@ -59,13 +65,31 @@ def run(args: argparse.Namespace) -> int:
         facts["statistics"] = statistics(q)
     else:
         facts["block"] = _block(q, args.block)
+    plot = None if args.plot is None else _plots.show(_plots.charts(q, args.tensor), args.plot)
     if args.json:
         _plain.print_json(facts)
         return 0
     shape = " x ".join(map(str, facts["shape"])) or "scalar"
     print(f"{_plain.name(args.tensor)}: {q.format.name}, {shape}, {size(facts['bytes'])}")
     print("\n".join(_describe_block(facts["block"]) if "block" in facts else _describe(facts["statistics"])))
+    if plot is not None:
+        print(f"\n{plot}")
     return 0
+
+
+def _check_plot(args: argparse.Namespace) -> None:
+    """What cannot be drawn is refused before the file is read."""
+    if args.plot is None:
+        return
+    if args.block is not None:
+        raise PageError(
+            f"--plot with --block {args.block}: histograms are of a tensor or of rows, a block is a list of "
+            "numbers; leave one of them out, or take --rows"
+        )
+    if args.json and not args.plot:
+        raise PageError("--plot with --json: standard output is JSON then; name a file: --plot picture.svg")
+    if args.plot:
+        check_picture(args.plot)
 
 
 def _rows(text: str) -> slice:

@@ -3,6 +3,7 @@
 tensors.py    two tensors: the same bytes, the same values, or how far apart and where most
 metadata.py   two sets of metadata
 compare.py    two files
+page.py       what came of it as a page
 """
 
 from .compare import Difference, compare

@@ -15,6 +15,7 @@ from .operand import Operand
 from .readings import Reading, Wide, half
 
 SIXTEEN = 32767
+NEIGHBOURS = 4  # products of bytes that an instruction adds up in a lane
 
 
 class Outcome(NamedTuple):
@@ -98,6 +99,25 @@ def half_sums(readings: list[Reading], w: Operand) -> Iterator[Outcome]:
                 rule = "half products" if rounded_first else "products as they are"
                 for order, total in _accumulated(held):
                     yield Outcome("f16-accumulation", f"{name}, {rule}, {order}", total, reading.name)
+        if not by_element:
+            for order, total in _in_registers(reading.values, w):
+                yield Outcome("f16-accumulation", order, total, reading.name)
+
+
+def _in_registers(values: Wide, w: Operand) -> Iterator[tuple[str, Wide]]:
+    """As vector code sums: the lanes of a register take neighbours in turn, and add up blocks in half."""
+    for run in dict.fromkeys((w.grain, 32, 256)):
+        for lanes in (4, 8, 16):
+            if values.shape[1] % run or run % (NEIGHBOURS * lanes):
+                continue
+            shape = (-1, run // (NEIGHBOURS * lanes), lanes, NEIGHBOURS)
+            x, of_w = (a.reshape(len(a), *shape) for a in (values, w.dense))
+            sums = np.zeros((lanes, len(x), len(of_w)))
+            for block in range(x.shape[1]):
+                sums = half(sums + np.einsum("malc,nalc->lmn", x[:, block], of_w[:, block]))
+            name = f"{lanes} lanes of {NEIGHBOURS} neighbours, by {run}"
+            yield f"{name}, these added in float32", sums.sum(axis=0)
+            yield f"{name}, a tree", _tree(sums)
 
 
 def _terms(values: Wide, w: Operand, by_element: bool) -> Iterator[tuple[str, Wide]]:

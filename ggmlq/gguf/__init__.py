@@ -10,6 +10,7 @@
                                     which runs of bytes
     read_imatrix      imatrix.py    importance of columns, for quantizing
     check             check.py      every rule of the format, as a list of findings
+    place_of          places.py     layer and role of a tensor, from its name
 
 The way down from ``open``: source.py is the checked bytes, header.py the layout, tensors.py the
 table of tensors, chain.py the fast search through arrays of strings.

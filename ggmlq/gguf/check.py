@@ -43,14 +43,18 @@ def check(path: str) -> list[Finding]:
     except GGUFError as error:
         return [Finding("error", "structure", str(error))]
     with file:
-        found = [finding for part in file.parts for finding in _part(part)]
-        found += _metadata(file)
+        found = structure(file)
         progress = Progress(sum(file.info(name).nbytes for name in file), "checking blocks")
         for name in file:
             found += _blocks(name, file[name])
             progress.advance(file.info(name).nbytes)
         progress.close()
     return found
+
+
+def structure(file: GGUFFile) -> list[Finding]:
+    """What there is to say of the layout and the metadata of an open file."""
+    return [finding for part in file.parts for finding in _part(part)] + [*_metadata(file)]
 
 
 def _part(part: Part) -> Iterator[Finding]:

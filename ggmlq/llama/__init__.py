@@ -1,6 +1,22 @@
 """ggml's own code, where the user has it: the judge of what ggmlq computes."""
 
+from typing import Any
+
 from .bridge import Bridge, Measurement
 from .devices import Device
 
-__all__ = ["Bridge", "Device", "Measurement"]
+_OF_TRACE = ("attach", "compare_logits", "trace")  # it stands on this package, and is found when asked for
+
+__all__ = ["Bridge", "Device", "Measurement", "attach", "compare_logits", "trace"]
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _OF_TRACE:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    from importlib import import_module
+
+    return getattr(import_module("ggmlq.trace"), name)
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *_OF_TRACE})

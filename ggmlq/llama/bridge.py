@@ -140,7 +140,7 @@ class Bridge:
         return np.asarray(values.reshape(q.shape))
 
     def mul_mat(
-        self, x: Any, q: QuantArray, device: str = "CPU", *, threads: int = 1, repack: bool = False
+        self, x: Any, q: QuantArray, device: str = "CPU", *, threads: int = 1, repack: bool | str = False
     ) -> Floats:
         """``x [..., K] @ q [N, K].T`` by the library's kernels on one of its devices.
 
@@ -154,8 +154,9 @@ class Bridge:
             A name of :meth:`devices`.
         threads : int
             For devices that have threads.
-        repack : bool
-            Lay the weights out in the device's extra buffers, as llama.cpp does on CPUs.
+        repack : bool or str
+            Lay the weights out in the device's extra buffers, as llama.cpp does on CPUs: in the first
+            that takes them, or in the one of that name (``"AMX"``, ``"CPU_REPACK"``).
         """
         return self.measure(x, q, device, threads=threads, repack=repack).y
 
@@ -166,7 +167,7 @@ class Bridge:
         device: str = "CPU",
         *,
         threads: int = 1,
-        repack: bool = False,
+        repack: bool | str = False,
         repeats: int = 1,
         time_runs: int = 0,
     ) -> Measurement:

@@ -34,12 +34,12 @@ class Request:
     rows: int  # N
     columns: int  # K
     threads: int = 1
-    repack: bool = False
+    repack: bool | str = False  # True: any layout of the device's own; or its name
     repeats: int = 1
     time_runs: int = 0
 
     def __str__(self) -> str:
-        layout = " repacked" if self.repack else ""
+        layout = f" {self.repack}" if isinstance(self.repack, str) else " repacked" if self.repack else ""
         return f"mul_mat of {self.format.name}{layout} weights [{self.rows}, {self.columns}]"
 
 
@@ -80,7 +80,7 @@ class Multiplier:
     def _placed(self, stack: ExitStack, request: Request, m: int) -> tuple[int, _Node, str]:
         """Weights in the first kind of buffer in which the device multiplies them."""
         s = self.symbols
-        kinds = self._extra_kinds() if request.repack else [self._kind]
+        kinds = self._wanted_kinds(request) if request.repack else [self._kind]
         for kind in kinds:
             with ExitStack() as trial:
                 context = self._context(trial)
@@ -93,6 +93,8 @@ class Multiplier:
                     return w, node, words(s.ggml_backend_buft_name(kind))
         layout = (
             "has no repacked layout for it; leave repack off"
+            if request.repack is True
+            else f"does not multiply it in {request.repack}; leave that out, or choose another type"
             if request.repack
             else "does not multiply it; choose another type or device"
         )
@@ -123,6 +125,24 @@ class Multiplier:
                 f"{request}: {theirs} bytes in the library, {ours} here; the library was built "
                 "with another layout of blocks; use one of 2026"
             )
+
+    def _wanted_kinds(self, request: Request) -> list[int]:
+        """All layouts of the device's own, or the one that was named."""
+        kinds = self._extra_kinds()
+        if request.repack is True:
+            return kinds
+        names = [words(self.symbols.ggml_backend_buft_name(kind)) for kind in kinds]
+        found = [
+            kind
+            for kind, name in zip(kinds, names, strict=True)
+            if name.lower() == str(request.repack).lower()
+        ]
+        if not found:
+            raise UnsupportedError(
+                f"{request}: the device {self._name} has {', '.join(names) or 'no layouts of its own'} on "
+                "this processor; name one of these, or leave it out"
+            )
+        return found
 
     def _extra_kinds(self) -> list[int]:
         """Buffer types beyond the default: repacked, AMX … (a list that ends in NULL)."""

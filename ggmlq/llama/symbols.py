@@ -15,7 +15,7 @@ from ..text import printable
 from .files import HOW, Build
 
 P, TEXT, SIZE = ctypes.c_void_p, ctypes.c_char_p, ctypes.c_size_t
-INT, LONG, BOOL = ctypes.c_int, ctypes.c_int64, ctypes.c_bool
+INT, LONG, BOOL, FLOAT = ctypes.c_int, ctypes.c_int64, ctypes.c_bool, ctypes.c_float
 
 
 class InitParams(ctypes.Structure):
@@ -42,6 +42,15 @@ SIGNATURES: dict[str, tuple[Any, list[Any]]] = {
     "ggml_mul_mat": (P, [P, P, P]),
     "ggml_new_graph": (P, [P]),
     "ggml_build_forward_expand": (None, [P, P]),
+    # what a trace asks of the nodes of somebody else's graph
+    "ggml_op_desc": (TEXT, [P]),
+    "ggml_get_name": (TEXT, [P]),
+    "ggml_new_tensor_4d": (P, [P, INT, LONG, LONG, LONG, LONG]),
+    "ggml_view_1d": (P, [P, P, LONG, SIZE]),
+    "ggml_flash_attn_ext": (P, [P, P, P, P, P, FLOAT, FLOAT, FLOAT]),
+    "ggml_backend_cpu_buffer_type": (P, []),
+    "ggml_backend_buffer_name": (TEXT, [P]),
+    "ggml_backend_buffer_is_host": (BOOL, [P]),
     # backends
     "ggml_backend_reg_count": (SIZE, []),
     "ggml_backend_reg_get": (P, [SIZE]),

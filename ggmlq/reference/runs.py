@@ -34,10 +34,10 @@ def quantize_runs(x: Floats, how: Quantizer) -> Runs:
     with np.errstate(all="ignore"):  # runs of zeros or infinities: their scale tells
         v, d = _scaled(by_run(x, how.run), how)
         codes = _codes(v, how).reshape(x.shape)
-        sums = None if how.sums is None else _sums(x, codes, d, how)
+        sums = None if how.sums is None else kept_sums(x, codes, d, how)
         from_tie = np.abs(np.abs(v) % 1 - np.float32(0.5))
         ties = (from_tie <= ULPS * np.spacing(np.abs(v))) & (d != 0)[..., None]
-    return Runs(codes, _kept(d, how), sums, ties.reshape(x.shape))
+    return Runs(codes, kept(d, how), sums, ties.reshape(x.shape))
 
 
 def _scaled(runs: Floats, how: Quantizer) -> tuple[Floats, Floats]:
@@ -62,11 +62,12 @@ def _codes(v: Floats, how: Quantizer) -> NDArray[np.int8]:
     return whole.astype(np.int8)
 
 
-def _kept(d: Floats, how: Quantizer) -> Wide:
+def kept(d: Floats, how: Quantizer) -> Wide:
+    """Scales as the program keeps them."""
     return (d.astype(np.float16) if how.scale == "half" else d).astype(np.float64)
 
 
-def _sums(x: Floats, codes: NDArray[np.int8], d: Floats, how: Quantizer) -> Wide:
+def kept_sums(x: Floats, codes: NDArray[np.int8], d: Floats, how: Quantizer) -> Wide:
     """The block sums that a program keeps, rounded to half; where it keeps none, scale times Σ code."""
     own: NDArray[np.int64] = by_run(codes, how.sum_run).sum(axis=-1)
     if how.sums == "codes":
@@ -80,4 +81,4 @@ def _sums(x: Floats, codes: NDArray[np.int8], d: Floats, how: Quantizer) -> Wide
         runs = runs[..., :half] + runs[..., half:]
     sums: Wide = runs[..., 0].astype(np.float16).astype(np.float64)
     without = np.arange(sums.shape[1]) % 8 >= how.sums_of
-    return np.where(without, own * _kept(d, how).repeat(how.run // how.sum_run, axis=-1), sums)
+    return np.where(without, own * kept(d, how).repeat(how.run // how.sum_run, axis=-1), sums)

@@ -1,0 +1,39 @@
+"""Charts of a tensor, for `show --plot`: on the terminal, or as a picture."""
+
+from __future__ import annotations
+
+import shutil
+import sys
+
+from ..array import QuantArray
+from ..pages import Bars, draw, text
+from ..pages.charts import LEAST, MOST
+from ..progress import Progress
+from ..report import blocks, figures, values
+
+
+def charts(q: QuantArray, name: str) -> list[Bars]:
+    """Values, and for blocks scales and codes."""
+    progress = Progress(q.nbytes, "counting")
+    try:
+        spread = values.examine(q, progress.advance)
+    finally:
+        progress.close()
+    parts = blocks.examine(q)
+    unit = spread.rms if spread.rms and LEAST < spread.rms < MOST else None
+    found = [figures.values_of(f"{name}: values", spread.histogram, unit)] if spread.histogram.any() else []
+    found += figures.scales_of(f"{name}: scales", parts.scales, parts.zero_scales, parts.negative_scales)
+    if parts.codes is not None and parts.seen:
+        found.append(figures.codes_of(f"{name}: codes", q.format.name, parts.codes))
+    return found
+
+
+def show(found: list[Bars], path: str) -> str:
+    """Draw into a file, or without one onto the terminal; what to print."""
+    if not found:
+        return "there is nothing to draw: no value is finite"
+    if path:
+        return f"wrote {draw(found, path)}"
+    columns = shutil.get_terminal_size().columns
+    encoding = sys.stdout.encoding if sys.stdout is not None else None
+    return "\n\n".join(f"{text(chart, columns, encoding)}\n  {chart.note}" for chart in found)

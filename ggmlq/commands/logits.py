@@ -1,0 +1,122 @@
+"""``ggmlq logits``: two builds of llama.cpp on one model, and the first node at which one goes wrong."""
+
+from __future__ import annotations
+
+import argparse
+import json
+from pathlib import Path
+
+from ..errors import GGMLQError
+from ..text import table
+from ..trace import compare_logits
+from ..trace.logits import Comparison, Pair
+from . import _plain
+
+ABOUT = """\
+Run a model in two builds on the same tokens, and name the first node that differs by more than its
+arithmetic allows: a product that is wrong in one of them, or an operation between products after which
+inputs are further apart than roundings explain.
+Exit 0 where both are right, 1 where a node differs by more than it may, 2 where it could not run."""
+
+
+def add(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    """Declare the command."""
+    parser = commands.add_parser(
+        "logits", help="two builds of llama.cpp: the first node that differs", description=ABOUT
+    )
+    parser.add_argument("model", metavar="MODEL", help="a GGUF file")
+    parser.add_argument(
+        "--lib",
+        type=Path,
+        metavar="A",
+        help="libllama, libggml or a build folder (default: as doctor finds it)",
+    )
+    parser.add_argument("--against", type=Path, metavar="B", required=True, help="the other build")
+    what = parser.add_mutually_exclusive_group()
+    what.add_argument("--prompt", metavar="TEXT", help="the text that is run")
+    what.add_argument("--tokens", type=int, metavar="N", help="so many random tokens instead")
+    parser.add_argument(
+        "--generate", type=int, default=0, metavar="N", help="tokens of A after it (default: 0)"
+    )
+    parser.add_argument("--threads", type=int, default=0, help="of each library")
+    parser.add_argument(
+        "--timeout", type=float, default=600, metavar="S", help="seconds for a node (default: 600)"
+    )
+    parser.add_argument("-v", "--verbose", action="store_true", help="a line for each node")
+    parser.add_argument("--json", action="store_true", help="print JSON, a record a line")
+    parser.set_defaults(run=run)
+
+
+def run(args: argparse.Namespace) -> int:
+    """Run the command."""
+    found = compare_logits(
+        args.model, lib=args.lib, against=args.against, prompt=args.prompt, tokens=args.tokens,
+        generate=args.generate, threads=args.threads, timeout=args.timeout,
+    )  # fmt: skip
+    pairs = []
+    for pair in found:
+        pairs.append(pair)
+        if args.json:
+            print(json.dumps(_plain.jsonable(pair.facts()), allow_nan=False), flush=True)
+    if not pairs:
+        raise GGMLQError(
+            "not compared: the builds share no product of this model; are they of the same year?"
+        )
+    if args.json:
+        print(json.dumps(_plain.jsonable({"logits": found.logits, "first": found.first and found.first.a.node,
+                                          "unpaired": found.unpaired}), allow_nan=False))  # fmt: skip
+    else:
+        _say(found, pairs, verbose=args.verbose)
+    return 1 if found.first else 0
+
+
+def _say(found: Comparison, pairs: list[Pair], *, verbose: bool) -> None:
+    shown = pairs if verbose else [pair for pair in pairs if not pair.ok]
+    if shown:
+        rows = [
+            [
+                p.a.step,
+                p.a.node,
+                p.a.weights,
+                p.a.type,
+                f"{p.inputs:.1e}",
+                f"{p.outputs:.1e}",
+                _verdict(p.a),
+                _verdict(p.b),
+            ]
+            for p in shown
+        ]
+        print(table(["step", "node", "weights", "type", "inputs apart", "outputs apart", "A", "B"], rows))
+        print()
+    print(f"A: ggml {found.versions[0]}; B: ggml {found.versions[1]}; {len(pairs)} products in both")
+    figures = found.logits
+    same = "the same likeliest token" if figures["same_token"] else "another likeliest token"
+    print(
+        f"logits: {figures['largest']:.3g} apart at most, NMSE {figures['nmse']:.1e}, divergence "
+        f"{figures['divergence']:.1e} nats, {same}"
+    )
+    print(_first(found, pairs))
+
+
+def _verdict(p: object) -> str:
+    verdict, fault = getattr(p, "verdict", ""), getattr(p, "fault", "")
+    return f"{verdict}: {fault}" if fault else str(verdict)
+
+
+def _first(found: Comparison, pairs: list[Pair]) -> str:
+    first = found.first
+    if first is None:
+        return "no node differs by more than its arithmetic allows"
+    p = first.a
+    place = f"{p.node} = {p.op} of {p.weights} {p.type} (step {p.step})"
+    if first.jumped and first.a.ok and first.b.ok:
+        at = pairs.index(first)
+        after = f"after {pairs[at - 1].a.node}" if at else "before the first product"
+        apart = f"its inputs are {first.inputs:.1e} apart"
+        return f"first: an operation that is no product, {after}, before {place}: {apart}"
+    said = [
+        f"{name} is wrong: {one.fault}. {one.text}"
+        for name, one in (("A", first.a), ("B", first.b))
+        if not one.ok
+    ]
+    return _plain.name(f"first: {place}: {'; '.join(said)}").replace("\\n", " ")

@@ -1,0 +1,179 @@
+"""``ggmlq trace``: which operation of a real run goes wrong?"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+from ..errors import GGMLQError, LibraryFailedError
+from ..pages import check_target, write
+from ..trace import Product, Trace, report, trace
+from ..trace.page import page
+from . import _plain
+
+ABOUT = """\
+Run a model through a libllama of yours and judge every matrix product of it: each on its own inputs, in the
+arithmetic in which it was made, all elements by random sums and the suspicious ones one by one. What is
+wrong is diagnosed; where the library dies, the node is named.
+Exit 0 where all is right, 1 where something is wrong, 2 where it could not run to its end."""
+
+
+def add(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    """Declare the command."""
+    parser = commands.add_parser(
+        "trace",
+        help="judge every product of a real run of llama.cpp",
+        usage="ggmlq trace MODEL [options] [-- COMMAND …]",
+        description=ABOUT,
+        epilog="Behind -- a command of llama.cpp in place of a prompt: -- llama-completion -p Hello -n 8",
+    )
+    parser.add_argument("model", metavar="MODEL", help="a GGUF file")
+    parser.add_argument(
+        "--lib", type=Path, help="libllama, libggml or a build folder (default: as doctor finds it)"
+    )
+    what = parser.add_mutually_exclusive_group()
+    what.add_argument("--prompt", metavar="TEXT", help="the text that is run")
+    what.add_argument("--file", type=Path, metavar="F", help="a file with that text")
+    what.add_argument("--tokens", type=int, metavar="N", help="so many random tokens instead")
+    parser.add_argument(
+        "--generate", type=int, default=0, metavar="N", help="tokens after it, one by one (default: 0)"
+    )
+    parser.add_argument("--select", action="append", default=[], metavar="GLOB",
+                        help="only nodes or weights with such names: 'blk.0.*', 'Qcur-*'")  # fmt: skip
+    parser.add_argument("--judge", choices=("all", "sample", "full"), default="all",
+                        help="all elements by random sums; a few; or one by one (default: all)")  # fmt: skip
+    parser.add_argument(
+        "--without", default="", metavar="BUFFERS", help="layouts not to be used: AMX,CPU_REPACK"
+    )
+    parser.add_argument("--cache", metavar="TYPE", help="of the K and V caches: q8_0, or q8_0,f16")
+    parser.add_argument(
+        "--flash", choices=("auto", "on", "off"), default="auto", help="attention as one node"
+    )
+    parser.add_argument("--threads", type=int, default=0, help="of the library (default: all, up to 16)")
+    parser.add_argument("--seed", type=int, default=0, help="of random tokens (default: 0)")
+    parser.add_argument(
+        "--timeout", type=float, default=600, metavar="S", help="seconds for a node (default: 600)"
+    )
+    parser.add_argument("--save", type=Path, metavar="DIR", help="write wrong products to DIR as npz")
+    parser.add_argument("--no-verify", action="store_true", help="no second run without the trace")
+    parser.add_argument(
+        "-v", "--verbose", action="store_true", help="a line for each node, not only for the bad"
+    )
+    parser.add_argument("--html", metavar="FILE", help="also write it as an HTML page, which loads nothing")
+    parser.add_argument("--json", action="store_true", help="print JSON, a record a line")
+    parser.set_defaults(run=run)
+    _take_words_behind(parser)
+
+
+def _take_words_behind(parser: argparse.ArgumentParser) -> None:
+    """``MODEL --json -- llama-completion -p Hello``: argparse would take no positionals after an option."""
+    parse = parser.parse_known_args
+
+    def split(args: Any = None, namespace: Any = None) -> Any:
+        words = list(args or [])
+        at = words.index("--") if "--" in words else len(words)
+        found, unknown = parse(words[:at], namespace)
+        found.program = words[at + 1 :]
+        return found, unknown
+
+    parser.parse_known_args = split  # type: ignore[method-assign]
+
+
+def run(args: argparse.Namespace) -> int:
+    """Run the command."""
+    if args.html:
+        check_target(args.html, "--html")
+    asked = trace(
+        args.model, lib=args.lib, prompt=_prompt(args), tokens=args.tokens, generate=args.generate,
+        select=args.select, judge=args.judge, without=args.without, cache=args.cache,
+        flash={"on": True, "off": False, "auto": None}[args.flash], threads=args.threads, seed=args.seed,
+        timeout=args.timeout, verify=not args.no_verify, tool=args.program, bar=False if args.json else None,
+    )  # fmt: skip
+    return follow(asked, save=args.save, verbose=args.verbose, as_json=args.json, html=args.html)
+
+
+def follow(asked: Trace, *, save: Path | None, verbose: bool, as_json: bool, html: str | None = None) -> int:
+    """Print what a trace yields, and the summary."""
+    products: list[Product] = []
+    if not as_json:
+        print(report.HEADER)
+    try:
+        for found in asked:
+            p = found
+            if save and p.verdict == "wrong":
+                p = report.save(save, p)
+            p = p.without_arrays()
+            if as_json:
+                print(json.dumps(_plain.jsonable(p.facts()), allow_nan=False), flush=True)
+            elif verbose or p.verdict == "wrong":
+                _say(report.line(p))
+            products.append(p)
+    except LibraryFailedError as error:
+        if as_json and asked.died:
+            print(json.dumps(_plain.jsonable(_death(asked, str(error))), allow_nan=False), flush=True)
+        if products and not as_json:
+            print(f"\n{report.summary(products)}\n")
+        _write(asked, products, html, str(error))
+        raise
+    _write(asked, products, html)
+    bad = [p for p in products if p.verdict == "wrong"]
+    if not as_json:
+        _say_all(asked, products, bad)
+    else:
+        for note in asked.notes:
+            print(_plain.name(note), file=sys.stderr)
+    if not products:
+        raise GGMLQError(f"not run: no product of {asked.nodes} nodes was selected; give another --select")
+    return 1 if bad else 0
+
+
+def _write(asked: Trace, products: list[Product], html: str | None, died: str = "") -> None:
+    """The page, also of a run that did not end well."""
+    if html and (products or died):
+        library = f"ggml {asked.version}, {asked.library}"
+        write(page(products, str(asked.settings.model), library, asked.notes, died), html)
+
+
+def _prompt(args: argparse.Namespace) -> str | None:
+    if args.file is None:
+        return None if args.prompt is None else str(args.prompt)
+    try:
+        return str(args.file.read_text(encoding="utf-8"))
+    except (OSError, UnicodeDecodeError) as error:
+        raise GGMLQError(f"--file {args.file}: cannot be read as text: {error}; name another") from error
+
+
+def _say(text: str) -> None:
+    """Beside a bar, where there is one."""
+    with suppress(ImportError):
+        from tqdm import tqdm
+
+        tqdm.write(text, file=sys.stdout)
+        return
+    print(text)
+
+
+def _say_all(asked: Trace, products: list[Product], bad: list[Product]) -> None:
+    print(f"\n{report.summary(products)}\n" if products else "")
+    for text in (*report.reasons(products), *asked.notes):
+        print(_plain.name(text))
+    print(
+        f"{len(products)} products of {asked.nodes} nodes, {len(bad)} wrong; {len(asked.tokens)} tokens; "
+        f"ggml {asked.version}, {_plain.name(asked.library)}"
+    )
+
+
+def _death(asked: Trace, text: str) -> dict[str, Any]:
+    """The node at which a library died, as a record."""
+    died = asked.died or {}
+    nodes = died.get("nodes", [])
+    node = nodes[-1] if nodes else {"name": "", "op": "", "type": "", "ne": [], "of": []}
+    return {
+        "node": node["name"], "op": node["op"], "step": died.get("step"), "verdict": "died",
+        "how": died.get("how"), "type": node["type"], "ne": node["ne"], "of": node["of"],
+        "among": len(nodes), "said": died.get("said"), "text": text,
+    }  # fmt: skip

@@ -1,0 +1,117 @@
+"""What is drawn, before it is known how: bars over a line of numbers, and lines over it.
+
+svg.py, terminal.py and picture.py draw the same description; none of them needs to know whose it is.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from math import ceil, floor, isfinite, log10
+
+Tick = tuple[float, str]
+
+LEAST, MOST = 1e-300, 1e300  # beyond these, numbers have no place on an axis: its arithmetic would overflow
+SUPERSCRIPT = str.maketrans("-0123456789", "⁻⁰¹²³⁴⁵⁶⁷⁸⁹")
+
+
+@dataclass(frozen=True)
+class Bars:
+    """A histogram: ``counts[i]`` lie between ``edges[i]`` and ``edges[i + 1]``."""
+
+    title: str
+    x: str  # what lies along the axis, with its unit
+    edges: Sequence[float]
+    counts: Sequence[int]
+    ticks: Sequence[Tick] = ()  # marks of the x axis; round numbers where none are given
+    note: str = ""  # one sentence on what is to be seen, for those who do not see it
+    whole: bool = False  # edges lie between whole numbers, which are what is counted
+    exponents: bool = False  # edges are exponents of two
+
+    def span(self, i: int) -> str:
+        """Which values bar i counts."""
+        low, high = self.edges[i], self.edges[i + 1]
+        if self.exponents:
+            return f"2^{low:g} to 2^{high:g}"
+        if self.whole:
+            return f"{ceil(low)} to {floor(high)}" if high - low > 1 else f"{ceil(low)}"
+        return f"{low:.4g} to {high:.4g}"
+
+    def marks(self) -> Sequence[Tick]:
+        """The marks of the x axis."""
+        return self.ticks or linear_ticks(self.edges[0], self.edges[-1])
+
+
+@dataclass(frozen=True)
+class Series:
+    """A line: its points in order; what is not finite has no place and is left out."""
+
+    name: str
+    points: Sequence[tuple[float, float]]
+
+
+@dataclass(frozen=True)
+class Lines:
+    """Values against a position such as the depth in a model."""
+
+    title: str
+    x: str
+    y: str
+    series: Sequence[Series]
+    log: bool = False  # values over decades; those of 0 lie on the lower edge
+    limit: float | None = None  # a value beyond which something is wrong
+    note: str = ""
+
+    def shown(self) -> list[Series]:
+        """The points that have a place."""
+        found = [Series(s.name, [p for p in s.points if _has_place(p, self.log)]) for s in self.series]
+        return [series for series in found if series.points]
+
+    def range(self) -> tuple[float, float]:
+        """Ends of the y axis."""
+        values = [y for series in self.shown() for _, y in series.points]
+        values += [self.limit] if self.limit is not None and isfinite(self.limit) else []
+        if self.log:
+            positive = [y for y in values if y > LEAST]
+            low, high = min(positive, default=0.1), max(positive, default=1.0)
+            return 10.0 ** floor(log10(low)), 10.0 ** ceil(log10(high) + 1e-9)
+        low, high = min([0.0, *values]), max(values, default=1.0)
+        ticks = linear_ticks(low, high if high > low else low + 1)
+        step = ticks[1][0] - ticks[0][0] if ticks[1:] else 1.0
+        return low, max(high, low + step)
+
+
+def _has_place(point: tuple[float, float], log: bool) -> bool:
+    return all(abs(n) < MOST for n in point) and (point[1] >= 0 or not log)
+
+
+def linear_ticks(low: float, high: float, about: int = 5) -> list[Tick]:
+    """Round numbers from low to high, about so many."""
+    width = high - low
+    if not LEAST < width < MOST:
+        return [(low, f"{low:.3g}")]
+    step = 10.0 ** floor(log10(width / about))
+    step *= next(factor for factor in (1, 2, 5, 10) if width / (step * factor) <= about + 0.5)
+    first = ceil(low / step - 1e-9)
+    marks = [n * step for n in range(first, floor(high / step + 1e-9) + 1)]
+    return [(mark, f"{mark:.10g}") for mark in marks]
+
+
+def log_ticks(low: float, high: float, most: int = 6) -> list[Tick]:
+    """Powers of ten from low to high, so many at most."""
+    first, last = ceil(log10(low) - 1e-9), floor(log10(high) + 1e-9)
+    step = max(1, ceil((last - first + 1) / most))
+    return [(10.0**e, power(10, e)) for e in range(first, last + 1, step)]
+
+
+def power(base: int, exponent: int) -> str:
+    """2⁻⁵"""
+    return f"{base}{str(exponent).translate(SUPERSCRIPT)}"
+
+
+def amount(n: float) -> str:
+    """A large count in three digits: 12.1 k, 3.4 M, 7.2 G."""
+    for unit, name in ((1e12, " T"), (1e9, " G"), (1e6, " M"), (1e3, " k")):
+        if n >= 0.9995 * unit:
+            return f"{n / unit:.3g}{name}" if n < 999.5 * unit else f"{n / unit:.0f}{name}"
+    return f"{n:g}"

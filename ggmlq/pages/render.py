@@ -1,0 +1,147 @@
+"""A page as one HTML text: styles and script inside, nothing fetched from anywhere, and written whole.
+
+Jinja2 fills the template (extra ``report``): it escapes every text that it is not told to trust, and the
+only text that it is told to trust is SVG that svg.py made. The policy in the page forbids all loading
+and every script but its own, should a file find a way past that.
+"""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import importlib
+import os
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from ..errors import MissingDependencyError, PageError
+from ..text import printable
+from .blocks import Cell, Page, Table, Value
+from .svg import spark, svg
+
+
+def html(page: Page) -> str:
+    """The page as text."""
+    text: str = _template().render(page=page, **_parts())
+    return text
+
+
+def write(page: Page, path: str | os.PathLike[str]) -> str:
+    """Render, then write beside the target and rename: a page is there in full or not at all."""
+    return put(html(page).encode("utf-8"), path)
+
+
+def check_target(path: str | os.PathLike[str], option: str = "-o") -> None:
+    """Refuse a place that cannot be written before the work, not after it; and a missing library."""
+    _jinja()
+    target = os.fspath(path)
+    folder = os.path.dirname(target) or "."
+    if os.path.isdir(target):
+        raise PageError(f"{option} {target}: is a folder; a file is written; name one, {target}/report.html")
+    if not os.path.isdir(folder):
+        raise PageError(f"{option} {target}: there is no folder {folder}; make it, or name another file")
+    if os.path.lexists(target) and not _may_go(target):
+        raise PageError(
+            f"{option} {target}: is there and is no HTML page; a page would take its place and it would be "
+            "lost; name another file, or remove it first"
+        )
+
+
+def _may_go(target: str) -> bool:
+    """Whether a file is a page, or empty: a model that was named by mistake is neither."""
+    try:
+        with open(target, "rb") as file:
+            return file.read(15).lower() in (b"", b"<!doctype html>")
+    except OSError:
+        return False
+
+
+def put(data: bytes, path: str | os.PathLike[str]) -> str:
+    """Bytes under a name, at once."""
+    target = os.fspath(path)
+    beside = os.path.join(os.path.dirname(target), f".ggmlq-{os.urandom(8).hex()}.tmp")
+    try:
+        try:
+            with open(beside, "xb") as file:
+                file.write(data)
+            os.replace(beside, target)
+        finally:
+            if os.path.lexists(beside):
+                os.unlink(beside)
+    except (OSError, ValueError) as error:
+        said = getattr(error, "strerror", None) or error
+        raise PageError(
+            f"{target}: {len(data)} bytes cannot be written: {said}; name a file in a folder that is yours"
+        ) from error
+    return target
+
+
+def _jinja() -> Any:
+    try:
+        return importlib.import_module("jinja2")
+    except ImportError as error:
+        raise MissingDependencyError(
+            f"an HTML page: jinja2 cannot be imported ({error}); pages are filled in by it; "
+            'pip install "ggmlq[report]"'
+        ) from None
+
+
+@cache
+def _template() -> Any:
+    jinja2 = _jinja()
+    found = jinja2.Environment(
+        autoescape=True,
+        undefined=jinja2.StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+        loader=jinja2.FunctionLoader(_read),
+        finalize=_shown,
+    )
+    found.filters |= {"value": _value, "drawn": _drawn, "small": _small, "aligned": _aligned}
+    return found.get_template("page.html")
+
+
+def _parts() -> dict[str, Any]:
+    """Styles and script, and the digest by which the page's policy knows its own script."""
+    script = _read("page.js")
+    digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
+    trusted = importlib.import_module("markupsafe").Markup
+    styles = _read("chart.css") + _read("page.css")
+    return {"styles": trusted(styles), "script": trusted(script), "digest": digest}
+
+
+def _read(name: str) -> str:
+    return Path(__file__).with_name(name).read_text("utf-8")
+
+
+def _shown(found: Any) -> Any:
+    """Whatever the template prints: text of others without what moves or hides other text."""
+    if isinstance(found, str) and not hasattr(found, "__html__"):
+        return printable(found)
+    return found
+
+
+def _drawn(chart: Any) -> Any:
+    return importlib.import_module("markupsafe").Markup(svg(chart))
+
+
+def _small(value: Value, table: Table) -> Any:
+    words = f"{table.caption}: {value.text or 'histogram'}"
+    return importlib.import_module("markupsafe").Markup(spark(value.spark or (), words))
+
+
+def _value(cell: Cell) -> Value:
+    """Numbers read short and sort by what they are."""
+    if isinstance(cell, Value):
+        return cell
+    if cell is None:
+        return Value("–")
+    if isinstance(cell, float):
+        return Value(f"{cell:.4g}", cell)
+    return Value(str(cell), cell)
+
+
+def _aligned(table: Table, i: int) -> str:
+    names = ["number"] * table.columns[i].number + ["code"] * table.columns[i].code
+    return " ".join(names)

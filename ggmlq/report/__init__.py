@@ -1,0 +1,16 @@
+"""A model looked at as a whole: ``ggmlq report``.
+
+examine.py    the walk over all tensors
+facts.py      what is known of a tensor, of parts, of the whole
+values.py     how values are spread; dead and outlying rows and columns
+blocks.py     damaged blocks, scales, codes
+error.py      errors measured against an original or estimated without one; what other types would give
+findings.py   what of it somebody should know
+page.py       the facts as a page; figures.py its charts and grids
+"""
+
+from ..gguf.check import Finding
+from .examine import Report, examine
+from .facts import Part, Tensor
+
+__all__ = ["Finding", "Part", "Report", "Tensor", "examine"]

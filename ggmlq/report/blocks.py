@@ -1,0 +1,122 @@
+"""The blocks of a tensor: which are damaged, how its scales are spread, which codes it uses.
+
+Every block is looked at for damage. Of large tensors the scales and codes of evenly spaced runs are
+counted: millions of them, which settles every bar of a histogram.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ..array import QuantArray
+from ..formats import BlockFormat, Format
+from ..gguf.source import release
+from ..gguf.statistics import code_range
+
+SLAB = 1 << 16  # blocks looked at together
+RUN = 1 << 10  # blocks taken apart together
+LOOK = 1 << 22  # elements of a tensor whose codes are counted
+LISTED = 16  # damaged blocks that are named
+CODES = 256
+
+
+@dataclass
+class Blocks:
+    """What a tensor's blocks are like; of plain numbers only the damage."""
+
+    blocks: int
+    damaged: int = 0
+    first_damaged: list[tuple[int, int]] = field(default_factory=list)  # row and block of it
+    seen: int = 0  # blocks taken apart
+    scales: dict[int, int] = field(default_factory=dict)  # exponent of two: how many
+    zero_scales: int = 0
+    negative_scales: int = 0
+    codes: NDArray[np.int64] | None = None  # counts of all int8, from -128 on
+    code_range: tuple[int, int] = (0, 0)
+    steps: float = 0.0  # mean of the squared scales, each a step between codes
+
+    @property
+    def saturated(self) -> float:
+        """The share of codes at an end of their range."""
+        if self.codes is None or not self.codes.sum():
+            return 0.0
+        low, high = (end + CODES // 2 for end in self.code_range)
+        return float((self.codes[: low + 1].sum() + self.codes[high:].sum()) / self.codes.sum())
+
+    def facts(self) -> dict[str, Any]:
+        """For JSON."""
+        found: dict[str, Any] = {
+            "blocks": self.blocks,
+            "damaged": self.damaged,
+            "first_damaged": [{"row": row, "block": block} for row, block in self.first_damaged],
+        }
+        if self.codes is None:
+            return found
+        low, high = self.code_range
+        return found | {
+            "blocks_seen": self.seen,
+            "scales": {
+                "zero": self.zero_scales,
+                "negative": self.negative_scales,
+                "histogram": [
+                    {"from": 2.0**e, "to": 2.0 ** (e + 1), "count": n} for e, n in sorted(self.scales.items())
+                ],
+            },
+            "codes": {
+                "min": low,
+                "max": high,
+                "saturated_share": self.saturated,
+                "counts": self.codes[low + CODES // 2 : high + CODES // 2 + 1].tolist(),
+            },
+        }
+
+
+def examine(q: QuantArray) -> Blocks:
+    """Look at the blocks of a tensor."""
+    flat = q.blocks.reshape(-1)
+    found = Blocks(len(flat))
+    row = max(1, q.blocks.shape[-1] if q.shape else 1)
+    for start in range(0, len(flat), SLAB):
+        part = flat[start : start + SLAB]
+        bad = np.flatnonzero(q.format.invalid(part))
+        found.damaged += len(bad)
+        for at in bad[: LISTED - len(found.first_damaged)].tolist():
+            found.first_damaged.append(divmod(start + at, row))
+        release(part)
+    if isinstance(q.format, BlockFormat):
+        _take_apart(found, q.format, flat)
+    return found
+
+
+def _take_apart(found: Blocks, fmt: BlockFormat, flat: NDArray[Any]) -> None:
+    codes, squares, groups = np.zeros(CODES, np.int64), 0.0, 0
+    for start in _runs(len(flat), fmt):
+        part = flat[start : start + RUN]
+        with np.errstate(all="ignore"):  # damaged scales are what one looks for
+            parts = fmt.unpack(part)
+        codes += np.bincount(parts.codes.reshape(-1).view(np.uint8) ^ np.uint8(128), minlength=CODES)
+        good = parts.scale[np.isfinite(parts.scale)].astype(np.float64)
+        squares += float(np.square(good).sum())
+        groups += good.size
+        found.zero_scales += int((good == 0).sum())
+        found.negative_scales += int((good < 0).sum())
+        exponents, counts = np.unique(np.frexp(good[good != 0])[1] - 1, return_counts=True)
+        for exponent, count in zip(exponents.tolist(), counts.tolist(), strict=True):
+            found.scales[exponent] = found.scales.get(exponent, 0) + count
+        found.seen += len(part)
+        release(part)
+    found.codes, found.code_range = codes, code_range(fmt)
+    found.steps = squares / groups if groups else 0.0
+
+
+def _runs(blocks: int, fmt: Format) -> list[int]:
+    """Where the runs begin that are taken apart: all of them, or evenly spaced ones."""
+    starts = range(0, blocks, RUN)
+    most = max(1, LOOK // (RUN * fmt.block_size))
+    if len(starts) <= most:
+        return list(starts)
+    return [starts[int(i)] for i in np.linspace(0, len(starts) - 1, most)]

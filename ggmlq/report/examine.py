@@ -1,0 +1,110 @@
+"""A whole model looked at, tensor by tensor: what `ggmlq report` tells, before it is a page."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from collections.abc import Iterator
+from typing import Any
+
+from .. import gguf
+from ..array import QuantArray
+from ..diff import TensorDifference, compare
+from ..errors import GGUFError
+from ..gguf import GGUFFile
+from ..gguf.check import structure
+from ..gguf.places import place_of
+from ..pages import write
+from ..progress import Progress
+from . import blocks, error, findings, values
+from .facts import Model, Tensor
+from .page import page
+from .values import Values
+
+
+class Report(Model):
+    """A model that was looked at: ``write`` makes a page of it, ``facts`` plain data."""
+
+    def write(self, path: str | os.PathLike[str]) -> str:
+        """One HTML file, which loads nothing; needs the extra ``report``."""
+        return write(page(self), path)
+
+
+def examine(
+    model: str | os.PathLike[str] | GGUFFile, against: str | os.PathLike[str] | GGUFFile | None = None
+) -> Report:
+    """Look at every tensor of a model.
+
+    Parameters
+    ----------
+    model : str, os.PathLike or GGUFFile
+        A path, or an open file.
+    against : the same, optional
+        The original, usually the same model in f16: errors are then measured. Without it they are
+        estimated from the scales in the file.
+
+    >>> import os, tempfile, numpy as np, ggmlq as gq
+    >>> path = os.path.join(tempfile.mkdtemp(), "tiny.gguf")
+    >>> w = np.random.default_rng(0).standard_normal((64, 256), np.float32)
+    >>> w[3] = 0
+    >>> _ = gq.save(path, {"blk.0.ffn_up.weight": gq.quantize(w, "q4_0")})
+    >>> found = gq.report.examine(path)
+    >>> found.tensors[0].values.dead_rows, found.ok
+    (1, True)
+    """
+    with contextlib.ExitStack() as stack:
+        file = _opened(stack, model)
+        original = None if against is None else _opened(stack, against)
+        differences = {}
+        if original is not None:
+            compared = compare(original, file, ignore_metadata=True)
+            differences = {tensor.name: tensor for tensor in compared.tensors}
+        tensors = list(_tensors(file, original, differences))
+        told = structure(file) + findings.of(tensors, list(differences.values()))
+        return Report(
+            file.paths,
+            sum(os.path.getsize(path) for path in file.paths),
+            file.version,
+            file.byteorder,
+            {key: _value(file, key) for key in file.metadata},
+            tensors,
+            told,
+            None if original is None else original.path,
+        )
+
+
+def _opened(stack: contextlib.ExitStack, file: str | os.PathLike[str] | GGUFFile) -> GGUFFile:
+    return file if isinstance(file, GGUFFile) else stack.enter_context(gguf.open(file))
+
+
+def _value(file: GGUFFile, key: str) -> Any:
+    try:
+        return file.metadata[key]
+    except GGUFError:
+        return file.metadata.raw(key)
+
+
+def _tensors(
+    file: GGUFFile, original: GGUFFile | None, differences: dict[str, TensorDifference]
+) -> Iterator[Tensor]:
+    progress = Progress(2 * sum(file.info(name).nbytes for name in file), "looking at tensors")
+    try:
+        for name in file:
+            q = file[name]
+            found = values.examine(q, progress.advance)
+            source = original.get(name) if original is not None else q
+            yield _tensor(name, q, found, source, differences.get(name))
+            progress.advance(q.nbytes)
+    finally:
+        progress.close()
+
+
+def _tensor(
+    name: str, q: QuantArray, found: Values, source: QuantArray | None, difference: TensorDifference | None
+) -> Tensor:
+    parts = blocks.examine(q)
+    estimate = None if difference is not None else error.estimated(q.format, found, parts)
+    others = {} if source is None else error.measured(source)
+    return Tensor(
+        name, q.format, q.shape, q.nbytes, place_of(name), found, parts, difference, estimate, others
+    )

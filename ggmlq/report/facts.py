@@ -1,0 +1,163 @@
+"""The facts of a report: of a tensor, of parts of a model, of the whole."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass
+from math import prod
+from typing import Any
+
+from ..diff import TensorDifference
+from ..formats import BlockFormat, Format
+from ..gguf.check import Finding
+from ..gguf.places import Place
+from . import error
+from .blocks import Blocks
+from .values import Values
+
+
+@dataclass(frozen=True)
+class Tensor:
+    """One tensor: what it is, what is in it, how far it is from what it was."""
+
+    name: str
+    format: Format
+    shape: tuple[int, ...]
+    nbytes: int
+    place: Place
+    values: Values
+    blocks: Blocks
+    difference: TensorDifference | None  # from the original, where one was given
+    estimate: float | None  # NMSE of the rounding, without an original
+    others: dict[str, float]  # NMSE of the original in other types, measured on some of its rows
+
+    @property
+    def elements(self) -> int:
+        """How many weights it has."""
+        return prod(self.shape)
+
+    @property
+    def bits(self) -> float:
+        """Bits a weight."""
+        return self.format.bits_per_weight
+
+    @property
+    def nmse(self) -> float | None:
+        """The error to look at: measured where there is an original, else estimated."""
+        return self.difference.nmse if self.difference is not None else self.estimate
+
+    @property
+    def better(self) -> tuple[Format, float] | None:
+        """The next better type, and what its error is or would be about."""
+        if not isinstance(self.format, BlockFormat) or not self.shape:
+            return None
+        fmt = error.next_better(self.format, self.shape[-1])
+        if fmt is None:
+            return None
+        if fmt.name in self.others:
+            return fmt, self.others[fmt.name]
+        if self.nmse is None:
+            return None
+        return fmt, self.nmse * error.trial(fmt)[0] / error.trial(self.format)[0]
+
+    def facts(self) -> dict[str, Any]:
+        """For JSON."""
+        better = self.better
+        return {
+            "name": self.name, "type": self.format.name, "shape": list(self.shape), "bytes": self.nbytes,
+            "bits_per_weight": self.bits, "stack": self.place.stack, "layer": self.place.layer,
+            "role": self.place.role, "values": self.values.facts(), "blocks": self.blocks.facts(),
+            "nmse": self.difference.nmse if self.difference is not None else None,
+            "nmse_estimate": self.estimate,
+            "against": None if self.difference is None else asdict(self.difference),
+            "nmse_in_types": self.others,
+            "better": None if better is None else {"type": better[0].name, "nmse": better[1]},
+        }  # fmt: skip
+
+
+@dataclass
+class Part:
+    """Totals over some tensors."""
+
+    name: str
+    types: dict[str, int]  # tensors of each
+    tensors: int = 0
+    parameters: int = 0
+    bytes: int = 0
+    bits_per_weight: float = 0.0
+
+    def add(self, tensor: Tensor) -> None:
+        """Count one more."""
+        kind = tensor.format.name
+        self.types[kind] = self.types.get(kind, 0) + 1
+        self.tensors += 1
+        self.parameters += tensor.elements
+        self.bytes += tensor.nbytes
+        self.bits_per_weight = 8 * self.bytes / self.parameters if self.parameters else 0.0
+
+
+@dataclass(frozen=True)
+class Model:
+    """All that is known of a model."""
+
+    paths: tuple[str, ...]
+    file_bytes: int
+    version: int
+    byteorder: str
+    metadata: dict[str, Any]
+    tensors: list[Tensor]
+    findings: list[Finding]
+    original: str | None = None
+
+    @property
+    def elements(self) -> int:
+        """Weights in all tensors."""
+        return sum(tensor.elements for tensor in self.tensors)
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of all tensors."""
+        return sum(tensor.nbytes for tensor in self.tensors)
+
+    @property
+    def bits(self) -> float:
+        """Bits a weight over all tensors."""
+        return 8 * self.nbytes / self.elements if self.elements else 0.0
+
+    @property
+    def ok(self) -> bool:
+        """Whether nothing is wrong; notes do not count."""
+        return not any(finding.severity == "error" for finding in self.findings)
+
+    def text(self, key: str) -> str | None:
+        """A text of the metadata."""
+        found = self.metadata.get(key)
+        return found if isinstance(found, str) else None
+
+    def facts(self) -> dict[str, Any]:
+        """For JSON."""
+        return {
+            "files": list(self.paths), "against": self.original, "ok": self.ok,
+            "version": self.version, "byteorder": self.byteorder, "file_bytes": self.file_bytes,
+            "architecture": self.text("general.architecture"), "name": self.text("general.name"),
+            "parameters": self.elements, "tensor_bytes": self.nbytes, "bits_per_weight": self.bits,
+            "types": [asdict(part) for part in self.parts("type")],
+            "roles": [asdict(part) for part in self.parts("role")],
+            "layers": [asdict(part) for part in self.parts("layer")],
+            "findings": [finding._asdict() for finding in self.findings],
+            "tensors": [tensor.facts() for tensor in self.tensors],
+            "metadata": self.metadata,
+        }  # fmt: skip
+
+    def parts(self, by: str) -> list[Part]:
+        """Totals by ``type``, ``role`` or ``layer``, in the order of the file; types by their size."""
+        found: dict[str, Part] = {}
+        for tensor in self.tensors:
+            place = tensor.place
+            if by == "layer" and place.layer is None:
+                continue
+            name = {"type": tensor.format.name, "role": place.role, "layer": f"{place.stack}.{place.layer}"}[
+                by
+            ]
+            part = found.setdefault(name, Part(name, {}))
+            part.add(tensor)
+        return sorted(found.values(), key=lambda part: -part.bytes) if by == "type" else list(found.values())

@@ -1,0 +1,107 @@
+"""A Python program that runs llama.cpp itself, unchanged, its products judged in its own process.
+
+>>> from ggmlq.trace import attach
+>>> with attach("model.gguf") as seen:                       # doctest: +SKIP
+...     llama_cpp.Llama("model.gguf").create_completion("Hello")
+>>> [p.node for p in seen if not p.ok]                       # doctest: +SKIP
+[]
+
+There is no second process here: a library that dies takes the program with it.
+"""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from .. import gguf
+from ..llama.symbols import Symbols
+from .files import locate_llama
+from .hook import Hook
+from .operands import Node
+from .product import Product
+from .settings import settings
+from .tracer import Tracer
+from .verdicts import Judge
+
+_KEPT: list[Tracer] = []  # a context that was made meanwhile asks its callback as long as it lives
+
+
+class _Here:
+    """What the shared file is to a process of its own."""
+
+    def __init__(self) -> None:
+        self.arrays: list[NDArray[np.uint8]] = []
+
+    def note(self, facts: dict[str, Any]) -> None:
+        """Nobody would read it."""
+
+    def room(self, lengths: list[int]) -> tuple[list[NDArray[np.uint8]], list[list[int]]]:
+        """Arrays to be filled."""
+        self.arrays = [np.empty(length, np.uint8) for length in lengths]
+        return self.arrays, [[i, n] for i, n in enumerate(lengths)]
+
+
+class Attached:
+    """The products that were judged so far: iterate, or ask for the length."""
+
+    def __init__(
+        self, model: str | Path, lib: str | Path | None, select: Sequence[str] | str, judge: str
+    ) -> None:
+        asked = settings(model, lib=lib, select=select, judge=judge)
+        self._file = gguf.open(asked.model)
+        self._judge = Judge(self._file, asked.judge)
+        self._here, self._products = _Here(), list[Product]()
+        build, path = locate_llama(lib)
+        symbols = Symbols(build, whole=True)
+        library = ctypes.CDLL(str(path.absolute()), mode=getattr(ctypes, "RTLD_GLOBAL", 0))
+        self._tracer = Tracer(
+            symbols, self._here, self._tell, set(self._file), select=asked.select, counts=True
+        )
+        self._hook = Hook(symbols, library, self._tracer.callback)
+        _KEPT.append(self._tracer)
+
+    def _tell(self, message: dict[str, Any]) -> None:
+        arrays = dict(zip(message["places"], self._here.arrays, strict=True))
+        node = Node(
+            message["op"], message["step"], message["parts"], arrays, tuple(message.get("scales", ()))
+        )
+        self._products.append(self._judge.record(node))
+
+    def __iter__(self) -> Iterator[Product]:
+        return iter(list(self._products))
+
+    def __len__(self) -> int:
+        return len(self._products)
+
+    def __enter__(self) -> Attached:
+        self._hook.__enter__()
+        return self
+
+    def __exit__(self, *error: Any) -> None:
+        self._hook.__exit__(*error)
+        self._tracer.off = True
+        if error[0] is None and self._tracer.error is not None:
+            raise self._tracer.error
+
+
+def attach(
+    model: str | Path, *, lib: str | Path | None = None, select: Sequence[str] | str = (), judge: str = "all"
+) -> Attached:
+    """Judge every product that this process's libllama computes within ``with``, in contexts made there.
+
+    Parameters
+    ----------
+    model : str or Path
+        The GGUF file that the program runs: weights are taken from it by their names.
+    lib : str or Path, optional
+        The libllama that the program uses, by default that of llama-cpp-python. 64-bit Linux only.
+    select, judge :
+        As in :func:`ggmlq.trace.trace`.
+    """
+    return Attached(model, lib, select, judge)

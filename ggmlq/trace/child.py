@@ -1,0 +1,161 @@
+"""The process in which a model runs. It may crash, abort or hang there; see ``ggmlq/llama/worker.py``.
+
+The first answer to ``run`` is the first product; each ``next`` lets the graph go on until the next one.
+So the library stands still while a product is judged, and its arrays stay where they are.
+"""
+
+from __future__ import annotations
+
+import signal
+import threading
+import traceback
+from pathlib import Path
+from queue import SimpleQueue
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from .. import gguf
+from ..errors import GGMLQError
+from ..llama.library import Library
+from ..llama.protocol import Arrays, Stream, send
+from ..llama.symbols import Symbols
+from ..llama.worker import listen, take_pipes, wake_when_orphaned
+from .files import locate_llama
+from .hook import Hook
+from .libllama import LibLlama, Wishes, extra_kinds
+from .memory import SharedFile
+from .tool import run_tool
+from .tracer import Tracer
+
+CODE = "import sys; sys.path[:] = {path!r}; from ggmlq.trace.child import main; main()"
+
+
+class Talk:
+    """Answers leave, requests come; each answer is to the request before."""
+
+    def __init__(self, requests: Stream, answers: Stream) -> None:
+        self._answers = answers
+        self._inbox: SimpleQueue[tuple[int, dict[str, Any], Arrays]] = SimpleQueue()
+        self._number = 0
+        threading.Thread(target=listen, args=(requests, self._inbox), daemon=True).start()
+
+    def request(self) -> dict[str, Any]:
+        """The next one."""
+        self._number, message, _ = self._inbox.get()
+        return message
+
+    def answer(self, message: dict[str, Any], arrays: Arrays | None = None) -> None:
+        """To the last one."""
+        send(self._answers, self._number, message, arrays or [])
+
+    def exchange(self, message: dict[str, Any]) -> None:
+        """A product: wait until it was judged."""
+        self.answer({"kind": "product", **message})
+        self.request()
+
+
+class Runner:
+    """A loaded library, and the model that it ran last."""
+
+    def __init__(self, talk: Talk) -> None:
+        self._talk = talk
+        self._kept: list[Any] = []  # what C calls
+        self._model: tuple[str, int] | None = None
+
+    def load(self, message: dict[str, Any]) -> dict[str, Any]:
+        """The library."""
+        build, path = locate_llama(message["lib"])
+        self._shared = SharedFile.opened(message["shared"])
+        self._library = Library(build, whole=True)
+        self._symbols: Symbols = self._library.symbols
+        self._llama = LibLlama(path)
+        if self._symbols.has("ggml_backend_reg_count") and not self._symbols.ggml_backend_reg_count():
+            self._symbols.ggml_backend_load_all_from_path(str(build.folder).encode())
+        if message["without"]:
+            self._kept += extra_kinds(message["without"], self._symbols, self._llama)
+        return {"version": self._library.version, "path": str(path)}
+
+    def run(self, message: dict[str, Any]) -> dict[str, Any]:
+        """A prompt and some more tokens; logits of each step."""
+        if self._model is None:
+            self._model = message["model"], self._llama.load(message["model"])
+        model = self._model[1]
+        tokens = message["tokens"] or self._tokens(model, message)
+        wishes = Wishes(
+            len(tokens) + message["generate"], message["threads"], message["cache"], message["flash"]
+        )
+        tracer = None
+        if message["traced"]:
+            with gguf.open(Path(message["model"])) as file:
+                known = set(file)
+            tracer = Tracer(
+                self._symbols, self._shared, self._talk.exchange, known,
+                select=message["select"], every=message["every"], quiet=message["quiet"],
+            )  # fmt: skip
+        context = self._llama.context(model, wishes, tracer and tracer.callback)
+        steps = [tokens, *([token] for token in message["then"])]
+        all_logits: list[NDArray[np.float32]] = []
+        at = 0
+        for step in range(1 + message["generate"]):
+            if tracer:
+                tracer.step = step
+            if step >= len(steps):  # greedy: the same logits give the same tokens
+                steps.append([int(np.argmax(all_logits[-1]))])
+            self._llama.decode(context, steps[step], at)
+            if tracer and tracer.error is not None:
+                raise tracer.error
+            at += len(steps[step])
+            all_logits.append(self._llama.logits(context, model))
+        self._llama.free_context(context)
+        arrays, places = self._shared.room([a.nbytes for a in all_logits])
+        for array, logits in zip(arrays, all_logits, strict=True):
+            array[:] = logits.view(np.uint8)
+        return {
+            "kind": "end", "tokens": tokens, "then": [step[0] for step in steps[1:]],
+            "nodes": tracer.nodes if tracer else 0, "places": places,
+        }  # fmt: skip
+
+    def tool(self, message: dict[str, Any]) -> dict[str, Any]:
+        """A command of llama.cpp, whatever it runs."""
+        with gguf.open(Path(message["model"])) as file:
+            known = set(file)
+        tracer = Tracer(self._symbols, self._shared, self._talk.exchange, known, select=message["select"],
+                        every=message["every"], quiet=message["quiet"], counts=True)  # fmt: skip
+        self._kept.append(tracer)
+        with Hook(self._symbols, self._llama.lib, tracer.callback):
+            run_tool(self._llama.path.parent, message["tool"], message["model"])
+        tracer.off = True
+        if tracer.error is not None:
+            raise tracer.error
+        return {"kind": "end", "tokens": [], "then": [], "nodes": tracer.nodes, "places": []}
+
+    def _tokens(self, model: int, message: dict[str, Any]) -> list[int]:
+        """Those of the prompt, or random ones."""
+        if message["prompt"] is not None:
+            return self._llama.tokenize(model, message["prompt"])
+        size = self._llama.vocabulary_size(model)
+        rng = np.random.default_rng(message["seed"])
+        return [int(token) for token in rng.integers(0, size, message["random"])]
+
+
+def serve(talk: Talk) -> None:
+    """Answer until the parent is gone."""
+    runner = Runner(talk)
+    while True:
+        message = talk.request()
+        try:
+            answer = getattr(runner, message.pop("do"))(message)
+        except GGMLQError as error:
+            answer = {"error": type(error).__name__, "text": str(error)}
+        except Exception:
+            answer = {"error": "RuntimeError", "text": traceback.format_exc()}
+        talk.answer(answer)
+
+
+def main() -> None:
+    """Run as a process: see :mod:`ggmlq.trace.session`."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the parent, which ends us
+    wake_when_orphaned()
+    serve(Talk(*take_pipes()))

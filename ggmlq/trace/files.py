@@ -1,0 +1,52 @@
+"""Where libllama lies: beside ggml, or in another folder of the same build."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+from ..errors import MissingDependencyError
+from ..llama.files import HOW, PLACES, Build, locate
+
+NAME = re.compile(r"(?:lib)?llama(?:\.\d+)*\.(?:so|dylib|dll)(?:\.\d+)*$")
+
+
+def locate_llama(named: str | Path | None = None) -> tuple[Build, Path]:
+    """The build that the user named (a folder, a libggml or a libllama), and its libllama."""
+    path = None if named is None else Path(named).expanduser()
+    if path is not None and path.is_file() and NAME.match(path.name):
+        return _beside(path), path
+    build = locate(named)
+    for folder in _folders(build, path):
+        found = _in(folder)
+        if found is not None:
+            return build, found
+    raise MissingDependencyError(
+        f"libllama: {path or build.folder} has none (libggml is in {build.folder}); a trace runs a model "
+        f"and needs both: name a whole build of llama.cpp, or libllama itself; {HOW}"
+    )
+
+
+def _beside(path: Path) -> Build:
+    """Ggml of the build that a libllama belongs to; an old one may hold all of it."""
+    for root in (path.parent, *path.parent.parents[:3]):
+        try:
+            return locate(root)
+        except MissingDependencyError:
+            continue
+    return Build(path.parent, {"": path})
+
+
+def _folders(build: Build, named: Path | None) -> list[Path]:
+    roots = [build.folder]
+    if named is not None:
+        root = named if named.is_dir() else named.parent
+        roots += [base / place for base in (root / "build", root) for place in PLACES]
+    return roots
+
+
+def _in(folder: Path) -> Path | None:
+    if not folder.is_dir():
+        return None
+    found = [path for path in folder.iterdir() if NAME.match(path.name) and path.is_file()]
+    return min(found, key=lambda path: (len(path.name), path.name), default=None)

@@ -1,0 +1,198 @@
+"""Is a node right? All of its elements by random sums first, then one by one where these point.
+
+A few elements find the arithmetic. In it, sums over all rows with random signs are compared column by
+column (``ggmlq/cpu/projection.py``); the columns that are furthest from what they should be, and in these
+the rows that are, go to the elementwise judge, which knows each element's bound. Only that one accuses.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from importlib import import_module
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from .. import reference
+from ..array import QuantArray
+from ..check.elements import Elements, measure
+from ..check.judge import Judgement, candidates, judge, spread
+from ..formats import BlockFormat
+from ..reference.multiply import block_sums
+from ..reference.operands import Activations, decoded
+from ..reference.runs import kept, kept_sums
+from .operands import Part
+
+Wide = NDArray[np.float64]
+SAMPLE = (8, 32)  # rows and columns that find the arithmetic
+ROWS, COLUMNS = 16, 32  # the most suspicious, which are judged one by one
+PARTS = 8  # of a node's products, those with the most suspicious columns
+FULL_ROWS = 64  # judged at a time, where every element is
+COMPILED = 1 << 18  # elements of x below which NumPy is done before anything is compiled
+SEED = 0
+
+
+@dataclass(frozen=True)
+class Crop:
+    """Rows and columns of a part that were judged one by one."""
+
+    part: Part
+    rows: NDArray[np.intp]
+    columns: NDArray[np.intp]
+    found: Elements
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """What is known of a node."""
+
+    judgement: Judgement
+    worst: dict[str, Any]
+    crop: Crop  # the one that holds the worst element
+    judged: int  # elements that were judged one by one
+
+
+def judge_parts(parts: Sequence[Part], backend: str, rows: int, how: str = "all") -> Verdict:
+    """The verdict on all products of a node. ``rows``: of the node, by which a backend chooses kernels.
+
+    ``how``: ``"sample"`` a few elements; ``"all"`` all by random sums; ``"full"`` all one by one.
+    """
+    names = candidates(backend, rows)
+    largest = max(range(len(parts)), key=lambda i: len(parts[i].x))
+    part = parts[largest]
+    at = spread(len(part.x), SAMPLE[0]), spread(part.q.shape[0], SAMPLE[1])
+    first = judge(part.y[np.ix_(*at)], part.x[at[0]], part.q[at[1]], names)
+    crops = [] if first.ok and how != "sample" else [_crop(part, *at, first.arithmetic)]
+    if how == "full":
+        for part in parts:
+            for start in range(0, len(part.x), FULL_ROWS):
+                some = np.arange(start, min(start + FULL_ROWS, len(part.x)))
+                crops.append(_crop(part, some, np.arange(part.q.shape[0]), first.arithmetic))
+    elif how == "all":
+        crops += [_crop(*suspect, first.arithmetic) for suspect in _suspects(parts, first.arithmetic)]
+    return _together(first, crops)
+
+
+def _crop(part: Part, rows: Any, columns: Any, arithmetic: str) -> Crop:
+    y = np.ascontiguousarray(part.y[np.ix_(rows, columns)])
+    return Crop(part, rows, columns, measure(y, part.x[rows], part.q[columns], arithmetic))
+
+
+def _together(first: Judgement, crops: list[Crop]) -> Verdict:
+    """The worst of all; an element that two crops share counts once."""
+    out: set[tuple[int, int, int]] = set()
+    for crop in crops:
+        for i, j in np.argwhere(crop.found.out):
+            out.add((id(crop.part), int(crop.rows[i]), int(crop.columns[j])))
+    worst = max(crops, key=lambda crop: float(crop.found.excess.max(initial=0.0)))
+    distances = [d for crop in crops if (d := crop.found.distance) == d]
+    total = Judgement(first.arithmetic, max(distances, default=float("nan")), first.from_exact, len(out))
+    return Verdict(total, _element(worst), worst, sum(crop.found.y.size for crop in crops))
+
+
+def _element(crop: Crop) -> dict[str, Any]:
+    """The element that is furthest out, or nearest to it."""
+    found = crop.found
+    i, j = np.unravel_index(int(found.excess.argmax()), found.y.shape)
+    row = crop.rows[i] if crop.part.rows is None else crop.part.rows[crop.rows[i]]
+    return {
+        "part": crop.part.name, "row": int(row), "column": int(crop.columns[j]),
+        "got": float(found.y[i, j]), "wanted": float(found.wanted[i, j]),
+        "error": float(abs(found.y[i, j] - found.wanted[i, j])), "limit": float(found.limit[i, j]),
+    }  # fmt: skip
+
+
+# --- random sums ----------------------------------------------------------------------------
+
+
+def _suspects(parts: Sequence[Part], arithmetic: str) -> list[tuple[Part, Any, Any]]:
+    """Where, of all elements of a node, its products are furthest from their arithmetic."""
+    held: dict[int, Activations] = {}
+    off = []
+    for i, part in enumerate(parts):
+        held = {i: activations(part.x, part.q, arithmetic)}  # the last one may be wanted again
+        off.append(_column_errors(part, held[i], arithmetic))
+    by_part = sorted(range(len(parts)), key=lambda i: -float(off[i].max(initial=0.0)))
+    found = []
+    for i in by_part[:PARTS]:
+        columns = np.sort(np.argsort(-off[i], kind="stable")[:COLUMNS])
+        found.append((parts[i], _suspicious_rows(parts[i], columns, arithmetic, held.get(i)), columns))
+    return found
+
+
+def _column_errors(part: Part, a: Activations, arithmetic: str) -> Wide:
+    """How far each column's random sums are from what they should be, by the lengths of its operands."""
+    signs = np.random.default_rng(SEED).choice([-1.0, 1.0], (2, len(part.x)))
+    finite = np.isfinite(part.x).all(axis=1)
+    x, y = part.x, part.y
+    if not finite.all():  # rows that overflowed say nothing; the sample has some of them
+        x, y, signs = x[finite], y[finite], signs[:, finite]
+        a = activations(x, part.q, arithmetic)
+    if not len(x):
+        return np.zeros(part.q.shape[0])
+    wanted, lengths = wanted_sums(a, part.q, arithmetic, signs)
+    size = np.sqrt(np.einsum("mk,mk->", x, x, dtype=np.float64) * lengths / part.q.shape[1])
+    with np.errstate(all="ignore"):
+        error = np.abs(_sums_of(y, signs) - wanted).max(axis=0) / np.maximum(size, 1e-300)
+    return np.where(np.isnan(error), np.inf, error)
+
+
+def _sums_of(y: NDArray[np.float32], signs: Wide) -> Wide:
+    if y.size < COMPILED:
+        return signs @ y.astype(np.float64)
+    found: Wide = import_module("ggmlq.cpu.projection").sum_of_rows(np.ascontiguousarray(y), signs)
+    return found
+
+
+def wanted_sums(a: Activations, q: QuantArray, arithmetic: str, signs: Wide) -> tuple[Wide, Wide]:
+    """``signs @`` the product in that arithmetic, [2, N], and the squared length of each row of q."""
+    compiled = import_module("ggmlq.cpu.projection")
+    how = reference.rule(q.format, arithmetic)
+    if a.codes is not None and a.scale is not None and a.codes.size >= COMPILED:
+        v = compiled.sum_of_codes(a.codes, a.scale, signs)
+    else:
+        v = signs @ decoded(a)
+    wanted, lengths = compiled.project(q, v) if q.shape[0] * q.shape[1] >= COMPILED else _project(q, v)
+    if how.sums == "kept" and a.sums is not None and isinstance(q.format, BlockFormat):
+        group = q.format.group
+        offset = reference.weights(q, arithmetic).offset
+        if offset is not None:  # kept sums in place of those that v has
+            sums = signs @ block_sums(a, group, how)
+            wanted = wanted + (v.reshape(2, -1, group).sum(axis=-1) - sums) @ offset.T
+    return wanted, lengths
+
+
+def _project(q: QuantArray, v: Wide) -> tuple[Wide, Wide]:
+    w = q.dequantize(np.float64)
+    return v @ w.T, (w**2).sum(axis=1)
+
+
+def activations(x: NDArray[np.float32], q: QuantArray, arithmetic: str) -> Activations:
+    """As ``reference.activations``, without its ties; compiled where there are many."""
+    how = reference.rule(q.format, arithmetic).quantizer
+    if how is None or x.size < COMPILED:
+        return reference.activations(x, q.format, arithmetic)
+    with np.errstate(all="ignore"):
+        codes, d = import_module("ggmlq.cpu.projection").quantize(np.ascontiguousarray(x), how)
+        sums = None if how.sums is None else kept_sums(x, codes, d, how)
+        return Activations(codes, None, kept(d, how), sums, how.run)
+
+
+def _suspicious_rows(part: Part, columns: Any, arithmetic: str, a: Activations | None) -> NDArray[np.intp]:
+    """In these columns, rows with the largest errors."""
+    if len(part.x) <= ROWS:
+        return np.arange(len(part.x))
+    a = activations(part.x, part.q, arithmetic) if a is None else a
+    w = part.q[columns].dequantize(np.float64)
+    y = part.y[:, columns].astype(np.float64)
+    with np.errstate(all="ignore"):
+        if a.codes is not None and a.scale is not None and a.codes.size >= COMPILED:
+            wanted, lengths = import_module("ggmlq.cpu.projection").products(a.codes, a.scale, w)
+        else:
+            held = decoded(a)
+            wanted, lengths = held @ w.T, (held**2).sum(axis=1)
+        error = np.abs(y - wanted) / np.sqrt(lengths[:, None] * (w**2).sum(axis=1) + 1e-300)
+    worst = np.where(np.isnan(error), np.inf, error).max(axis=1)
+    return np.sort(np.argsort(-worst, kind="stable")[:ROWS])

@@ -1,0 +1,238 @@
+"""libllama, by functions that have kept their meaning since 2024, and structs that stay opaque.
+
+The library fills in its default parameters, and fields are found by these defaults: three lengths in a row,
+a callback of NULL before two types of f16. What cannot be found cannot be set, which is said in words.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import struct
+from ctypes import c_bool, c_float, c_int32, c_void_p
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ..errors import LibraryFailedError, MissingDependencyError, UnsupportedError
+from ..formats import FORMATS
+from ..llama.files import HOW
+from ..llama.symbols import words
+from ..text import printable
+
+EVAL = ctypes.CFUNCTYPE(c_bool, c_void_p, c_bool, c_void_p)
+F16 = 1
+
+
+class Opaque(ctypes.Structure):
+    """A struct by value, larger than any of llama.h: the library reads and writes its own part of it."""
+
+    _fields_ = [("bytes", ctypes.c_uint8 * 1024)]
+
+    def find(self, pattern: str, *values: Any, step: int = 4) -> int | None:
+        """The only offset at which such values stand."""
+        wanted, raw = struct.pack(pattern, *values), bytes(self.bytes)
+        last = len(raw) - len(wanted)
+        found = [at for at in range(0, last, step) if raw[at : at + len(wanted)] == wanted]
+        return found[0] if len(found) == 1 else None
+
+    def put(self, pattern: str, at: int, *values: Any) -> None:
+        """Write values there."""
+        struct.pack_into(pattern, self.bytes, at, *values)
+
+
+@dataclass(frozen=True)
+class Wishes:
+    """What is asked of a context. None: as the library does by default."""
+
+    tokens: int  # in all
+    threads: int = 2
+    cache: tuple[str, str] | None = None  # types of K and V
+    flash: bool | None = None
+
+
+class LibLlama:
+    """The library, loaded into this process."""
+
+    def __init__(self, path: Path) -> None:
+        try:
+            self.lib = ctypes.CDLL(str(path.absolute()), mode=getattr(ctypes, "RTLD_GLOBAL", 0))
+        except OSError as error:
+            raise MissingDependencyError(
+                f"libllama: cannot load {path}: {printable(str(error))}; {HOW}"
+            ) from error
+        self.path = path
+        self._call("llama_backend_init", None, c_bool(False))
+
+    def _call(self, names: str, result: Any, *arguments: Any) -> Any:
+        """The first of these functions that the library has."""
+        for name in names.split():
+            if hasattr(self.lib, name):
+                function = getattr(self.lib, name)
+                function.restype = result
+                return function(*arguments)
+        raise UnsupportedError(
+            f"libllama: {names.split(maxsplit=1)[0]} is missing from {self.path}; a trace needs a libllama "
+            "of 2024 or later; name another build with --lib"
+        )
+
+    # --- a model and its context ----------------------------------------------------------
+
+    def load(self, model: str) -> int:
+        """Open a model; its tensors lie where the library wants them."""
+        params = self._call("llama_model_default_params", Opaque)
+        found = self._call(
+            "llama_model_load_from_file llama_load_model_from_file", c_void_p, model.encode(), params
+        )
+        if not found:
+            raise LibraryFailedError(
+                f"loading {model}: the library refuses the model; try `ggmlq validate` on it, or a newer "
+                "library (its architecture may be unknown to this one)"
+            )
+        return int(found)
+
+    def context(self, model: int, wishes: Wishes, callback: Any = None) -> int:
+        """What a run needs; ``callback``: asked before each node, and told after."""
+        params = self._call("llama_context_default_params", Opaque)
+        sizes = params.find("=3i", 512, 2048, 512)  # n_ctx, n_batch, n_ubatch
+        if sizes is None and wishes.tokens > 512:
+            raise self._not_found("n_ctx", "ask for 512 tokens at most")
+        if sizes is not None:
+            room = max(256, -(-wishes.tokens // 256) * 256)
+            params.put("=3i", sizes, room, room, room)
+        place = params.find("=QQii", 0, 0, F16, F16, step=8)  # cb_eval, its data, type_k, type_v
+        if place is None and (callback is not None or wishes.cache or wishes.flash is not None):
+            raise self._not_found("cb_eval", "use another library")
+        if place is not None:
+            self._fill(params, place, wishes, callback)
+        found = self._call(
+            "llama_init_from_model llama_new_context_with_model", c_void_p, c_void_p(model), params
+        )
+        if not found:
+            raise LibraryFailedError(
+                f"a context of {wishes.tokens} tokens, cache {wishes.cache or 'as it is'}, flash attention "
+                f"{wishes.flash}: the library makes none; a quantized V cache needs flash attention, and "
+                "long contexts need memory; ask for others"
+            )
+        self._call(
+            "llama_set_n_threads", None, c_void_p(found), c_int32(wishes.threads), c_int32(wishes.threads)
+        )
+        return int(found)
+
+    def _fill(self, params: Opaque, place: int, wishes: Wishes, callback: Any) -> None:
+        """The callback, the types of the cache, and whether attention is one node."""
+        if wishes.flash is not None:
+            kinds = params.find("=4i3f", -1, -1, -1, -1, 0, 0, -1)  # rope, pooling, attention, flash, …
+            if kinds is not None:
+                params.put("=i", kinds + 12, int(wishes.flash))
+            else:  # before autumn 2025 a bool; the first that is true after the types is offload_kqv
+                raw = bytes(params.bytes)
+                at = raw.find(1, place + 24, place + 64)
+                if at < 0:
+                    raise self._not_found("flash_attn", "leave --flash out")
+                params.put("=?", at + 1, wishes.flash)
+        if wishes.cache is not None:
+            params.put("=2i", place + 16, *(FORMATS[name].id for name in wishes.cache))
+        if callback is not None:
+            params.put("=Q", place, ctypes.cast(callback, c_void_p).value)
+
+    def _not_found(self, field: str, way: str) -> UnsupportedError:
+        return UnsupportedError(
+            f"libllama: {field} is not where its default would show it in the parameters of {self.path}; "
+            f"libraries of 2024 to 2026 were tried; {way}"
+        )
+
+    def free_context(self, context: int) -> None:
+        """Give its memory back."""
+        self._call("llama_free", None, c_void_p(context))
+
+    # --- tokens ---------------------------------------------------------------------------
+
+    def _vocabulary(self, model: int) -> c_void_p:
+        if hasattr(self.lib, "llama_model_get_vocab"):
+            return c_void_p(self._call("llama_model_get_vocab", c_void_p, c_void_p(model)))
+        return c_void_p(model)  # before 2025 the model itself
+
+    def vocabulary_size(self, model: int) -> int:
+        """How many tokens there are."""
+        return int(self._call("llama_vocab_n_tokens llama_n_vocab", c_int32, self._vocabulary(model)))
+
+    def tokenize(self, model: int, text: str) -> list[int]:
+        """A text as tokens, with those that begin it."""
+        raw, n = text.encode(), -64
+        while n < 0:  # less than 0: so much room was wanted
+            room = (c_int32 * max(-n, len(raw)))()
+            before, n = n, self._call(
+                "llama_tokenize", c_int32, self._vocabulary(model), raw, c_int32(len(raw)), room,
+                c_int32(len(room)), c_bool(True), c_bool(True),
+            )  # fmt: skip
+            if n == before:
+                break
+        if n < 1:
+            raise UnsupportedError(
+                f"the prompt of {len(text)} characters gives {n} tokens: the model has no tokenizer for it; "
+                "pass --tokens N for random ones"
+            )
+        return list(room[:n])
+
+    def decode(self, context: int, tokens: list[int], position: int) -> None:
+        """One batch, to its end."""
+        array = (c_int32 * len(tokens))(*tokens)
+        count = c_int32(len(tokens))
+        # Since 2025 the last two are left away; who does not take them does not see them.
+        batch = self._call("llama_batch_get_one", Opaque, array, count, c_int32(position), c_int32(0))
+        status = self._call("llama_decode", c_int32, c_void_p(context), batch)
+        self._call("llama_synchronize", None, c_void_p(context))
+        if status:
+            raise LibraryFailedError(
+                f"llama_decode of {len(tokens)} tokens at {position} returned {status}, 0 is success; "
+                "try fewer tokens"
+            )
+
+    def logits(self, context: int, model: int) -> NDArray[np.float32]:
+        """Of the last token."""
+        n = self.vocabulary_size(model)
+        self.lib.llama_get_logits_ith.restype = ctypes.POINTER(c_float)
+        found = self.lib.llama_get_logits_ith(c_void_p(context), c_int32(-1))
+        if not found:
+            raise LibraryFailedError("the library has no logits of the last token; the model may only embed")
+        return np.ctypeslib.as_array(found, (n,)).copy()
+
+
+def extra_kinds(names: list[str], symbols: Any, library: LibLlama) -> list[Any]:
+    """Weights in layouts of these names are not offered to libllama any more; keep what comes back.
+
+    It asks each backend for a function by name that lists them; that call is redirected.
+    """
+    from .elf import import_slot
+
+    lookup = ctypes.CFUNCTYPE(c_void_p, c_void_p, ctypes.c_char_p)
+    listing = ctypes.CFUNCTYPE(c_void_p, c_void_p)
+    real = lookup(ctypes.cast(symbols.ggml_backend_reg_get_proc_address, c_void_p).value or 0)
+    kinds = (c_void_p * 16)()
+    known: list[Any] = []
+
+    def left(device: int) -> int:
+        found = ctypes.cast(known[-1](device), ctypes.POINTER(c_void_p))
+        count = next((i for i in range(15) if not found[i]), 15) if found else 0
+        kept = [
+            found[i] for i in range(count) if words(symbols.ggml_backend_buft_name(found[i])) not in names
+        ]
+        kinds[:] = kept + [None] * (len(kinds) - len(kept))
+        return ctypes.addressof(kinds)
+
+    left_in_c = listing(left)
+
+    def asked(reg: int, name: bytes) -> int | None:
+        found = real(reg, name)
+        if name != b"ggml_backend_dev_get_extra_bufts" or not found:
+            return int(found) if found else None
+        known.append(listing(found))
+        return ctypes.cast(left_in_c, c_void_p).value
+
+    asked_in_c = lookup(asked)
+    slot = import_slot(library.lib, "ggml_backend_reg_get_proc_address")
+    slot.value = ctypes.cast(asked_in_c, c_void_p).value or 0
+    return [left_in_c, asked_in_c, kinds, known, real]

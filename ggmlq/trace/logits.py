@@ -1,0 +1,187 @@
+"""Two builds of llama.cpp on the same tokens: the first node that differs by more than it may.
+
+Both run side by side and stand still at each product. A product is judged in either build on that build's
+own inputs, so that a difference from further up is nobody's fault there. Where all products are right and
+inputs differ all the same, it is an operation before them that is no product.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from .. import gguf
+from ..errors import LibraryFailedError
+from .operands import Node
+from .product import Product
+from .session import Run
+from .settings import Settings, settings
+from .verdicts import Judge
+
+JUMP = 1e3  # times as far apart as anything before: more than norms and softmax make of a rounding
+WAITING = 64  # nodes that one build has and the other not yet
+NOISE = 1e-6  # squared distance of inputs that roundings of earlier products explain
+
+
+@dataclass(frozen=True)
+class Pair:
+    """A node in both builds."""
+
+    a: Product
+    b: Product
+    inputs: float  # squared distance of the inputs, by their size
+    outputs: float
+    jumped: bool = False  # inputs further apart than anything before
+
+    @property
+    def ok(self) -> bool:
+        """Whether either build did right here, and nothing went wrong just before."""
+        return self.a.ok and self.b.ok and not self.jumped
+
+    def facts(self) -> dict[str, Any]:
+        """For JSON."""
+        return {
+            "node": self.a.node, "op": self.a.op, "step": self.a.step, "layer": self.a.layer,
+            "weights": self.a.weights, "type": self.a.type, "inputs": _number(self.inputs),
+            "outputs": _number(self.outputs), "jumped": self.jumped, "a": self.a.facts(), "b": self.b.facts(),
+        }  # fmt: skip
+
+
+@dataclass
+class Comparison:
+    """Iterate for pairs; afterwards ``first`` and ``logits`` are known."""
+
+    asked: Settings
+    against: Settings
+    first: Pair | None = None
+    versions: tuple[str, str] = ("", "")
+    logits: dict[str, Any] = field(default_factory=dict)
+    unpaired: list[str] = field(default_factory=list)  # nodes that only one of both has
+
+    def __iter__(self) -> Iterator[Pair]:
+        self.first, self.logits, self.unpaired = None, {}, []
+        runs: list[Run] = []
+        try:
+            for asked in (self.asked, self.against):
+                runs.append(Run(asked))
+            self.versions = runs[0].facts["version"], runs[1].facts["version"]
+            with gguf.open(self.asked.model) as model:
+                yield from self._pairs(runs, Judge(model, self.asked.judge), Judge(model, self.asked.judge))
+        finally:
+            for run in runs:
+                run.close()
+
+    def _pairs(self, runs: list[Run], of_a: Judge, of_b: Judge) -> Iterator[Pair]:
+        tokens: list[int] | None = None
+        then: list[int] | None = None
+        if self.asked.generate:  # the same tokens for both, those of the first
+            for end in runs[0].nodes(traced=False):
+                assert isinstance(end, dict)
+                tokens, then = end["tokens"], end["then"]
+        streams = [run.nodes(tokens=tokens, then=then) for run in runs]
+        ends: list[dict[str, Any]] = []
+        furthest = NOISE
+        for a, b in _matched(streams, [of_a, of_b], ends, self.unpaired):
+            pair = _pair(a, b, furthest)
+            furthest = max(furthest, pair.outputs if math.isfinite(pair.outputs) else furthest)
+            if not pair.ok and self.first is None:
+                self.first = pair
+            yield pair
+        self.logits = _compared(ends[0]["logits"], ends[1]["logits"])
+
+
+@dataclass(frozen=True)
+class _Seen:
+    """What is kept of a node until the other build has come to it."""
+
+    record: Product
+    x: NDArray[np.float32]
+    y: NDArray[np.float32]
+
+
+def _seen(node: Node, judge: Judge) -> _Seen:
+    x, y = (np.array(node.floats(part)) for part in ("x" if "x" in node.tensors else "q", "y"))
+    return _Seen(judge.record(node).without_arrays(), x, y)
+
+
+def _matched(
+    streams: list[Any], judges: list[Judge], ends: list[dict[str, Any]], unpaired: list[str]
+) -> Iterator[tuple[_Seen, _Seen]]:
+    """The same node of both, by step, operation and weights: libraries of other years have another order."""
+    waiting: list[dict[tuple[Any, ...], _Seen]] = [{}, {}]
+    counts: list[Counter[tuple[Any, ...]]] = [Counter(), Counter()]
+    found: list[dict[str, Any] | None] = [None, None]
+    while None in found:
+        for side in (0, 1):
+            node = next(streams[side]) if found[side] is None else None
+            if isinstance(node, dict):
+                found[side] = node
+            if not isinstance(node, Node):
+                continue
+            what = (node.step, node.op, node.weights)
+            key = (*what, counts[side][what])
+            counts[side][what] += 1
+            waiting[side][key] = _seen(node, judges[side])
+            if key in waiting[1 - side]:
+                yield waiting[0].pop(key), waiting[1].pop(key)
+            while len(waiting[side]) > WAITING:
+                unpaired.append(waiting[side].pop(next(iter(waiting[side]))).record.node)
+    ends += [end for end in found if end is not None]
+    unpaired += [seen.record.node for side in waiting for seen in side.values()]
+
+
+def _pair(a: _Seen, b: _Seen, furthest: float) -> Pair:
+    inputs = _apart(a.x, b.x)
+    return Pair(a.record, b.record, inputs, _apart(a.y, b.y), inputs > JUMP * furthest)
+
+
+def _apart(a: NDArray[np.float32], b: NDArray[np.float32]) -> float:
+    """Squared distance, by size."""
+    if a.shape != b.shape:
+        return math.nan
+    x, y = a.astype(np.float64), b.astype(np.float64)
+    with np.errstate(all="ignore"):
+        return float(((x - y) ** 2).sum() / max(float((x**2).sum()), 1e-300))
+
+
+def _compared(a: list[NDArray[np.float32]], b: list[NDArray[np.float32]]) -> dict[str, Any]:
+    """Of all steps: the largest difference, and whether the likeliest token is the same."""
+    if len(a) != len(b) or any(x.shape != y.shape for x, y in zip(a, b, strict=False)):
+        raise LibraryFailedError("the two builds give logits of different shapes; is it the same model?")
+    wide = [(x.astype(np.float64), y.astype(np.float64)) for x, y in zip(a, b, strict=True)]
+    return {
+        "largest": max(float(np.abs(x - y).max()) for x, y in wide),
+        "nmse": max(float(((x - y) ** 2).sum() / max((x**2).sum(), 1e-300)) for x, y in wide),
+        "same_token": all(int(x.argmax()) == int(y.argmax()) for x, y in wide),
+        "divergence": max(_divergence(x, y) for x, y in wide),
+    }
+
+
+def _divergence(x: NDArray[np.float64], y: NDArray[np.float64]) -> float:
+    """Kullback-Leibler, in nats: of the first build's probabilities from the second's."""
+    p, q = (one - one.max() - np.log(np.exp(one - one.max()).sum()) for one in (x, y))
+    return float((np.exp(p) * (p - q)).sum())
+
+
+def _number(value: float) -> float | None:
+    return value if math.isfinite(value) else None
+
+
+def compare_logits(
+    model: str | Path, *, lib: str | Path | None, against: str | Path, **more: Any
+) -> Comparison:
+    """Run a model in two builds and find the first node that differs by more than its arithmetic allows.
+
+    ``lib`` and ``against`` as in :func:`ggmlq.trace.trace`, and ``more`` are its other options.
+    """
+    asked = settings(model, lib=lib, **more)
+    with gguf.open(asked.model):
+        pass
+    return Comparison(asked, replace(asked, lib=Path(against).expanduser().absolute()))

@@ -1,0 +1,116 @@
+"""A file that two processes map: a page that survives a crash, and behind it the arrays of one product.
+
+The page is the flight recorder: what is about to be computed is written there before it is computed. The
+arrays are written by the process of the library and looked at by the other one without a copy. The file
+has no name any more once both have it open, so that nothing is left of it whatever dies.
+"""
+
+from __future__ import annotations
+
+import json
+import mmap
+import os
+import tempfile
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ..errors import HostMemoryError
+from ..text import size
+
+PAGE = 1 << 18  # of the recorder
+ALIGNED = 64
+PLACES = ("/dev/shm", None)  # memory where there is such a thing, else the folder for temporary files
+
+Bytes = NDArray[np.uint8]
+
+
+class SharedFile:
+    """Both sides have one; only the library's side lets it grow."""
+
+    def __init__(self, fd: int) -> None:
+        self._fd = fd
+        self._map = mmap.mmap(fd, PAGE)
+        self._data: mmap.mmap | None = None
+
+    @classmethod
+    def made(cls) -> tuple[SharedFile, str]:
+        """A new one, and its path for the other process."""
+        for place in PLACES:
+            if place is None or os.access(place, os.W_OK):
+                with suppress(OSError):
+                    fd, path = tempfile.mkstemp(prefix="ggmlq-trace-", dir=place)
+                    os.ftruncate(fd, PAGE)
+                    return cls(fd), path
+        raise HostMemoryError(
+            f"a file of {size(PAGE)} for the trace could not be made, neither in {PLACES[0]} nor in "
+            f"{tempfile.gettempdir()}; free some room there, or set TMPDIR"
+        )
+
+    @classmethod
+    def opened(cls, path: str) -> SharedFile:
+        """The same in the other process; afterwards the path is gone."""
+        found = cls(os.open(path, os.O_RDWR))
+        with suppress(OSError):  # Windows keeps a file that is open
+            Path(path).unlink()
+        return found
+
+    # --- the page -------------------------------------------------------------------------
+
+    def note(self, facts: dict[str, Any]) -> None:
+        """Remember them, whatever happens next."""
+        raw = json.dumps(facts).encode()[: PAGE - 1]
+        self._map[: len(raw) + 1] = raw + b"\0"
+
+    def noted(self) -> dict[str, Any]:
+        """What was remembered last; empty where that is nothing, or half of it."""
+        raw = bytes(self._map[:]).split(b"\0")[0]
+        try:
+            found = json.loads(raw)
+        except ValueError:
+            return {}
+        return found if isinstance(found, dict) else {}
+
+    # --- the arrays -----------------------------------------------------------------------
+
+    def room(self, lengths: list[int]) -> tuple[list[Bytes], list[list[int]]]:
+        """Arrays of so many bytes to be filled, and where each begins and how long it is."""
+        at, places = PAGE, []
+        for length in lengths:
+            places.append([at, length])
+            at += -(-length // ALIGNED) * ALIGNED
+        if at > os.fstat(self._fd).st_size:
+            self._grow(at)
+        return self.look(places), places
+
+    def look(self, places: list[list[int]]) -> list[Bytes]:
+        """Arrays where the other side put them; they change with its next product."""
+        end = max((at + length for at, length in places), default=0)
+        if self._data is None or end > len(self._data):
+            # The map before is let go of when the last array on it is.
+            self._data = mmap.mmap(self._fd, os.fstat(self._fd).st_size)
+        return [np.frombuffer(self._data, np.uint8, length, at) for at, length in places]
+
+    def _grow(self, wanted: int) -> None:
+        """A half more than is needed; room that is promised and missing would be a signal later."""
+        wanted += (wanted - PAGE) // 2
+        try:
+            if hasattr(os, "posix_fallocate"):
+                os.posix_fallocate(self._fd, 0, wanted)
+            else:
+                os.ftruncate(self._fd, wanted)
+        except OSError as error:
+            raise HostMemoryError(
+                f"the arrays of one product take {size(wanted)} of shared memory: {error.strerror}; free "
+                "some (df /dev/shm), or trace fewer tokens"
+            ) from error
+
+    def close(self) -> None:
+        """Let go of it; arrays that are still held stay valid."""
+        with suppress(OSError):
+            os.close(self._fd)
+        with suppress(BufferError):
+            self._map.close()

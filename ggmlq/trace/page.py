@@ -1,0 +1,213 @@
+"""A trace as a page: layers × nodes coloured by error, error against depth, worst elements, diagnoses.
+
+Errors of different arithmetics do not compare, so all of them are told as a share of their limit: how much of
+what its arithmetic allows the worst element of a product uses up. Beyond 1 it is wrong.
+"""
+
+from __future__ import annotations
+
+import re
+import shlex
+from collections.abc import Sequence
+from math import isfinite, prod
+from pathlib import Path
+
+from ..gguf.places import place_of
+from ..pages import (
+    Code,
+    Column,
+    Figure,
+    Figures,
+    Item,
+    Page,
+    Section,
+    Table,
+    Text,
+    Value,
+    depth_lines,
+    layer_grids,
+)
+from ..pages.blocks import Block, Cell
+from .product import Product
+from .report import _share as share
+from .report import reasons
+
+MOST = 2000  # rows of a table: a browser stays quick
+TOLD = 64  # wrong products with their diagnosis
+WORST = 50  # elements
+NUMBER = re.compile(r"-\d+(?= |$)")
+UNNAMED = re.compile(r"node_\d+")
+SPAN = (0.01, 1.0)  # of the limit: where colours begin, and where they mean wrong
+METHOD = (
+    "Of limit: how much of what its arithmetic allows the worst element of a product uses up; beyond 1 it is "
+    "wrong. NMSE: distance from that arithmetic in the worst row of weights. Every product was judged on its "
+    "own inputs, so an error counts where it is made, not where it is passed on."
+)
+
+
+def page(products: Sequence[Product], model: str, library: str, notes: Sequence[str], died: str = "") -> Page:
+    """The whole page. ``died``: in words, where the library did."""
+    wrong = [p for p in products if p.verdict == "wrong"]
+    sections = [
+        Section("Layers and nodes", _layers(products)),
+        Section("Worst elements", _elements(products)),
+    ]
+    if wrong or died:
+        sections.insert(0, Section("What is wrong", _wrong(wrong, died)))
+    sections += [
+        Section("By kind", [_kinds(products)]),
+        Section("Every product", [_all(products)], wide=True),
+    ]
+    told = [*reasons(products), *notes]
+    if told:
+        sections.append(Section("Notes", [Text(text) for text in told[:MOST]]))
+    return Page(f"A run of {Path(model).name}", f"{model} · {library}", sections, METHOD,
+                _summary(products, wrong, died))  # fmt: skip
+
+
+def _summary(products: Sequence[Product], wrong: Sequence[Product], died: str) -> list[Block]:
+    idle = sum(p.verdict == "not judged" for p in products)
+    items = [
+        ("Products", str(len(products)), f"{len({p.step for p in products})} steps"),
+        ("Wrong", str(len(wrong)), ""),
+        ("Not judged", str(idle), ""),
+        ("Layers", str(len({p.layer for p in products} - {None})), ""),
+    ]
+    if died:
+        told = Text("The library died before the end.", "bad")
+    elif wrong:
+        first = wrong[0]
+        told = Text(f"{len(wrong)} of {len(products)} products are wrong; the first is {first.node}.", "bad")
+    elif len(products) > idle:
+        told = Text("Every product that was judged is right.", "good")
+    else:
+        told = Text("No product was judged.", "note")
+    return [Figures(items), told]
+
+
+def _wrong(wrong: Sequence[Product], died: str) -> list[Block]:
+    blocks: list[Block] = [Text(line, "bad") for line in died.splitlines() if line]
+    for p in wrong[:TOLD]:
+        blocks.append(Text(f"{_name(p)}: {p.fault or 'wrong'}", "bad"))
+        blocks += [Text(line) for line in p.text.splitlines() if line]
+        if p.saved:
+            path = shlex.quote(p.saved)
+            blocks.append(Code(f"ggmlq diagnose {path}\nggmlq check --replay {path}"))
+    if len(wrong) > TOLD:
+        blocks.append(Text(f"{len(wrong) - TOLD} more are in the table of every product."))
+    return blocks
+
+
+def _name(p: Product) -> str:
+    shape = f"M={p.m} N={p.n} K={p.k}"
+    return f"{p.node}, step {p.step}, {p.weights or p.op} ({p.type} in {p.buffer or 'no buffer'}), {shape}"
+
+
+def _role(p: Product) -> str:
+    """The same name in every layer: that of the weights, or of the node where these are no model's."""
+    place = place_of(p.weights)
+    if place.layer is not None:
+        return place.role
+    return p.op if UNNAMED.fullmatch(p.node) else NUMBER.sub("", p.node) or p.op
+
+
+def _layers(products: Sequence[Product]) -> list[Block]:
+    blocks: list[Block] = []
+    for steps, title in ((True, "the prompt"), (False, "generated tokens, the worst of them")):
+        items = _items([p for p in products if (p.step == 0) is steps])
+        if not items:
+            continue
+        drawn = [item for item in items if item.value]
+        lines = depth_lines(drawn, f"Error against depth: {title}", "share of the limit", limit=1.0)
+        blocks += [Figure(lines)] if lines is not None else []
+        caption = f"Share of the limit by layer: {title}; the strongest colour is beyond it"
+        blocks += layer_grids(items, caption, log=True, hue="amber", span=SPAN)
+    return blocks or [Text("No product belongs to a layer.")]
+
+
+def _items(products: Sequence[Product]) -> list[Item]:
+    """The worst of each place; a verdict stands there in words, colour only says how far."""
+    worst: dict[tuple[int, str], Product] = {}
+    for p in products:
+        if p.layer is not None:
+            at = (p.layer, _role(p))
+            worst[at] = max(worst.get(at, p), p, key=_badness)
+    found = []
+    for (layer, role), p in worst.items():
+        used = share(p)
+        text = {"wrong": "WRONG", "died": "DIED", "not judged": "–"}.get(p.verdict, "")
+        figure = "" if used is None else f"{used:.1e}"
+        about = f"{_name(p)}; {p.arithmetic or p.verdict}"
+        value = None if p.verdict == "not judged" else float("inf") if used is None and not p.ok else used
+        found.append(
+            Item("blk", layer, role, value, f"{text} {figure}".strip() or "ok", about, prod((p.n, p.k)))
+        )
+    return found
+
+
+def _badness(p: Product) -> tuple[bool, float]:
+    used = share(p)
+    return not p.ok, -1.0 if used is None else used if isfinite(used) else float("inf")
+
+
+def _elements(products: Sequence[Product]) -> list[Block]:
+    found = sorted((p for p in products if p.worst), key=_badness, reverse=True)[:WORST]
+    columns = [
+        Column("node", code=True), Column("step", number=True), Column("part"), Column("row", number=True),
+        Column("column", number=True), Column("is", number=True), Column("should be", number=True),
+        Column("error", number=True), Column("limit", number=True), Column("of limit", number=True),
+    ]  # fmt: skip
+    rows: list[list[Cell]] = [
+        [p.node, p.step, str(p.worst.get("part") or "–"),
+         *(p.worst.get(key) for key in ("row", "column", "got", "wanted", "error", "limit")), _used(p)]
+        for p in found
+    ]  # fmt: skip
+    if not rows:
+        return [Text("No element was judged.")]
+    return [Table("The elements nearest to their limits, or furthest beyond", columns, rows)]
+
+
+def _used(p: Product) -> Cell:
+    used = share(p)
+    return None if used is None else Value(f"{used:.2g}", used, "bad" if used > 1 else "")
+
+
+def _kinds(products: Sequence[Product]) -> Table:
+    """By what libraries choose their kernels by."""
+    kinds: dict[tuple[str, str, str], list[Product]] = {}
+    for p in products:
+        kinds.setdefault((p.op, p.type, p.buffer), []).append(p)
+    rows: list[list[Cell]] = []
+    for (op, kind, buffer), mine in kinds.items():
+        arithmetics = ", ".join(dict.fromkeys(p.arithmetic for p in mine if p.arithmetic)) or "–"
+        faults = ", ".join(dict.fromkeys(p.fault for p in mine if p.fault and not p.ok))
+        bad = sum(not p.ok for p in mine)
+        rows.append([op, kind, buffer or "–", len(mine), Value(str(bad), bad, "bad" if bad else ""),
+                     arithmetics,
+                     _used(max(mine, key=_badness)), faults])  # fmt: skip
+    columns = [Column("op", code=True), Column("type"), Column("in"), Column("products", number=True),
+               Column("wrong", number=True), Column("arithmetic"), Column("worst of limit", number=True),
+               Column("faults")]  # fmt: skip
+    return Table("Kinds of products", columns, rows[:MOST])
+
+
+def _all(products: Sequence[Product]) -> Table:
+    columns = [
+        Column("node", code=True), Column("step", number=True), Column("layer", number=True), Column("op"),
+        Column("weights", code=True), Column("type"), Column("in"), Column("M×N×K"), Column("arithmetic"),
+        Column("NMSE", number=True), Column("of limit", number=True), Column("verdict"),
+    ]  # fmt: skip
+    shown = sorted(products, key=lambda p: p.ok)[:MOST] if len(products) > MOST else products
+    rows: list[list[Cell]] = [
+        [
+            p.node, p.step, p.layer, p.op, p.weights or "–", p.type, p.buffer or "–",
+            Value(f"{p.m}×{p.n}×{p.k}", p.m * p.n * p.k), p.arithmetic or "–",
+            p.judgement.distance if p.judgement else None, _used(p),
+            Value(f"wrong: {p.fault}" if p.verdict == "wrong" else p.verdict, p.verdict,
+                  "good" if p.verdict == "ok" else "note" if p.ok else "bad"),
+        ]
+        for p in shown
+    ]  # fmt: skip
+    more = len(products) - len(rows)
+    left_out = f"{more} products that are right are left out; --json has all." if more else ""
+    return Table("Products", columns, rows, search=True, left_out=left_out)

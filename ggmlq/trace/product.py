@@ -1,0 +1,136 @@
+"""One node of a real run, judged: the record that is printed, written as JSON and drawn."""
+
+from __future__ import annotations
+
+import math
+import re
+from dataclasses import dataclass, field, replace
+from typing import Any, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ..array import QuantArray
+from ..check.judge import Judgement
+from ..faults import Diagnosis, diagnose
+
+Verdict = Literal["ok", "wrong", "not judged", "died"]
+
+
+@dataclass(frozen=True)
+class Operands:
+    """What was kept of a node's worst product: all of it, or rows and columns that show its error."""
+
+    y: NDArray[np.float32]
+    x: NDArray[np.float32]
+    q: QuantArray
+    rows: NDArray[np.intp] | None = None  # None: all
+    columns: NDArray[np.intp] | None = None
+
+
+@dataclass(frozen=True)
+class Product:
+    """A product of the graph (for MUL_MAT_ID: of all its experts; for attention: of all heads).
+
+    Attributes
+    ----------
+    node, op : str
+        The node's name and operation as ggml says them.
+    step : int
+        0 for the prompt, then one for each generated token.
+    layer : int or None
+        From the name of the weights or the node.
+    weights, type, buffer : str
+        The tensor that is multiplied with, its type, and where it lies.
+    computed_in : str
+        The buffer of the result, which says who computed it.
+    m, n, k, parts : int
+        Rows of activations, rows of weights, their length; experts or heads in the node.
+    judgement : Judgement or None
+        ``.ok``, ``.arithmetic``, ``.distance``, ``.from_exact``, ``.out``; None where it is not judged.
+    worst : dict
+        The element nearest to its limit or furthest beyond: part, row, column, got, wanted, error, limit.
+    verdict : str
+        ``"ok"``, ``"wrong"``, ``"not judged"`` or ``"died"``.
+    fault, text : str
+        What is wrong by name and in words; for what is not judged, why.
+    """
+
+    node: str
+    op: str
+    step: int
+    weights: str
+    type: str
+    buffer: str
+    computed_in: str
+    m: int
+    n: int
+    k: int
+    parts: int = 1
+    judgement: Judgement | None = None
+    worst: dict[str, Any] = field(default_factory=dict)
+    judged: int = 0  # elements that were judged one by one; random sums cover all
+    verdict: Verdict = "ok"
+    fault: str = ""
+    text: str = ""
+    seconds: float = math.nan  # of judging
+    saved: str = ""
+    operands: Operands | None = field(default=None, repr=False, compare=False)
+    diagnosis: Diagnosis | None = field(default=None, repr=False, compare=False)
+
+    @property
+    def layer(self) -> int | None:
+        """The block of the model; None for what is outside of all."""
+        found = re.search(r"(?:\bblk\.|^cache_[kv]_l)(\d+)\b", self.weights)
+        found = found or re.search(r"-(\d+)(?: |$)", self.node)
+        return int(found[1]) if found else None
+
+    @property
+    def ok(self) -> bool:
+        """Whether it is right, as far as it was judged."""
+        return self.verdict in ("ok", "not judged")
+
+    @property
+    def arithmetic(self) -> str:
+        """In which it was made; empty where it was not judged."""
+        return self.judgement.arithmetic if self.judgement else ""
+
+    def diagnose(self) -> Diagnosis:
+        """Which mistake explains it; of a right product that it is right."""
+        if self.diagnosis is not None:
+            return self.diagnosis
+        if self.operands is None:
+            said = (
+                self.text
+                or f"{self.op} is judged as a whole and by a loose limit; nothing tells faults apart"
+            )
+            fault = "correct" if self.verdict == "ok" else "unknown"
+            return Diagnosis(self.verdict == "ok", fault, 0.5, said)
+        with np.errstate(all="ignore"):
+            return diagnose(self.operands.y, self.operands.x, self.operands.q)
+
+    def without_arrays(self) -> Product:
+        """The record alone."""
+        return replace(self, operands=None)
+
+    def facts(self) -> dict[str, Any]:
+        """For JSON."""
+        found, worst = self.judgement, self.worst
+        return {
+            "node": self.node, "op": self.op, "step": self.step, "layer": self.layer, "weights": self.weights,
+            "type": self.type, "buffer": self.buffer, "computed_in": self.computed_in,
+            "m": self.m, "n": self.n, "k": self.k, "parts": self.parts,
+            "arithmetic": self.arithmetic or None,
+            "nmse": _number(found.distance) if found else None,
+            "nmse_exact": _number(found.from_exact) if found else None,
+            "out_of_bound": found.out if found else None,
+            "error": _number(worst.get("error")), "limit": _number(worst.get("limit")),
+            "worst": {key: _number(v) if isinstance(v, float) else v for key, v in worst.items()} or None,
+            "judged": self.judged, "verdict": self.verdict, "fault": self.fault or None,
+            "text": self.text or None, "seconds": _number(self.seconds), "saved": self.saved or None,
+        }  # fmt: skip
+
+
+def _number(value: float | None) -> float | None:
+    """JSON has neither NaN nor infinity."""
+    return value if value is not None and math.isfinite(value) else None

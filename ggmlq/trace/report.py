@@ -1,0 +1,123 @@
+"""What is read of a trace: a line a node, a summary by type, buffer and rows, files for replay."""
+
+from __future__ import annotations
+
+import math
+import textwrap
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from ..errors import GGMLQError
+from ..text import printable, table
+from .product import Product
+
+HEADER = (
+    f"{'step':>4} {'node':18} {'weights':30} {'type':7} {'in':11} {'M×N×K':>15} {'arithmetic':10} "
+    f"{'nmse':>8} {'of limit':>8}  verdict"
+)
+UNSAFE = str.maketrans(dict.fromkeys('/\\:*?"<>| ', "_"))
+
+
+def line(p: Product) -> str:
+    """A node in one line; one that is not right with what is known of it below."""
+    many = f" ({p.parts}×)" if p.parts > 1 else ""
+    verdict = f"WRONG: {p.fault}" if p.verdict == "wrong" else p.verdict
+    off = p.judgement.distance if p.judgement else None
+    text = (
+        f"{p.step:>4} {p.node[:18]:18} {p.weights[:30]:30} {p.type:7} {p.buffer[:11]:11} "
+        f"{f'{p.m}×{p.n}×{p.k}':>15} {p.arithmetic or '-':10} {_figure(off):>8} "
+        f"{_figure(_share(p)):>8}  {verdict}{many}"
+    )
+    below = [] if p.verdict == "ok" else [_wrapped(paragraph) for paragraph in p.text.splitlines()]
+    below += [f"    saved: {p.saved}"] if p.saved else []
+    return printable("\n".join([text, *below]))
+
+
+def _share(p: Product) -> float | None:
+    """Of its limit, how much the worst element uses up."""
+    if not p.worst or not p.worst["limit"] > 0:
+        return None
+    return float(p.worst["error"] / p.worst["limit"])
+
+
+def _figure(value: float | None) -> str:
+    return "-" if value is None or math.isnan(value) else f"{value:.1e}"
+
+
+def _wrapped(text: str) -> str:
+    return textwrap.fill(text, 100, initial_indent="    ", subsequent_indent="    ")
+
+
+def summary(products: Sequence[Product]) -> str:
+    """A row for each type, buffer and class of M, which is how libraries choose kernels."""
+    kinds: dict[tuple[str, ...], list[Product]] = {}
+    for p in products:
+        kinds.setdefault((p.op, p.type, p.buffer, _rows(p.m)), []).append(p)
+    rows = []
+    for kind, mine in sorted(kinds.items()):
+        judged = [p for p in mine if p.judgement]
+        worst = max((p.judgement.distance for p in judged if p.judgement), default=math.nan)
+        share = max((s for p in judged if (s := _share(p)) is not None), default=math.nan)
+        used = ", ".join(dict.fromkeys(p.arithmetic for p in judged)) or "-"
+        wrong = [p for p in mine if p.verdict == "wrong"]
+        faults = ", ".join(dict.fromkeys(p.fault for p in wrong))
+        idle = sum(p.verdict == "not judged" for p in mine)
+        rows.append([*kind, len(mine), len(wrong), idle, used, _figure(worst), _figure(share), faults])
+    header = [
+        "op",
+        "type",
+        "in",
+        "M",
+        "nodes",
+        "wrong",
+        "not judged",
+        "arithmetic",
+        "worst nmse",
+        "of limit",
+        "faults",
+    ]
+    return table(header, rows)
+
+
+def _rows(m: int) -> str:
+    return "1" if m == 1 else "2-8" if m <= 8 else "9-64" if m <= 64 else "65-"
+
+
+def reasons(products: Iterable[Product]) -> list[str]:
+    """Why nodes were not judged, each reason once."""
+    found: dict[str, list[str]] = {}
+    for p in products:
+        if p.verdict == "not judged":
+            found.setdefault(p.text, []).append(p.node)
+    return [f"not judged: {_first(names)}: {text}" for text, names in found.items()]
+
+
+def _first(names: list[str]) -> str:
+    return names[0] if len(names) == 1 else f"{names[0]} and {len(names) - 1} more"
+
+
+def save(folder: Path, p: Product) -> Product:
+    """A wrong product as an npz that `ggmlq check --replay` and `ggmlq diagnose` read."""
+    if p.operands is None:
+        return p
+    kept = p.operands
+    path = folder / f"{p.step}-{p.node.translate(UNSAFE)}-{p.type}.npz"
+    facts: dict[str, Any] = {
+        "format": np.array(p.type), "shape": np.array(kept.q.shape), "data": np.array("normal"),
+        "seed": np.array(0), "arithmetic": np.array(p.arithmetic), "claim": np.array(""),
+        "node": np.array(p.node), "weights": np.array(p.weights), "buffer": np.array(p.buffer),
+    }  # fmt: skip
+    if kept.rows is not None and kept.columns is not None:
+        facts |= {"rows": kept.rows, "columns": kept.columns}
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        np.savez_compressed(path, x=kept.x, y=kept.y, raw=np.ascontiguousarray(kept.q.raw), **facts)
+    except OSError as error:
+        raise GGMLQError(
+            f"--save {folder}: cannot write {path.name}: {error}; name another folder"
+        ) from error
+    return replace(p, saved=str(path))

@@ -1,0 +1,290 @@
+"""A real run of llama.cpp, every product judged: the way from a model to its records.
+
+The model runs in a process of its own (``child.py``), which stands still at each product until that is
+judged here. Where it dies, the flight recorder names what was being computed; the run is then repeated
+asking at every node, so that it names one. Afterwards two questions are answered: does the run give
+the same logits without a trace, and is a product that is wrong in a layout of its own right in the plain one?
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from contextlib import suppress
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from .. import gguf
+from ..errors import LibraryFailedError
+from ..llama.process import Child
+from ..progress import Progress
+from .child import CODE
+from .memory import SharedFile
+from .operands import Node
+from .product import Product
+from .settings import Settings
+from .structs import HIDDEN
+from .verdicts import Judge
+
+SAID = 3  # last lines of what a library printed
+RETRIED = 64  # nodes that are tried again in the plain layout
+
+
+class Run:
+    """A process with a loaded library; one model, any number of runs."""
+
+    def __init__(self, asked: Settings, *, without: tuple[str, ...] | None = None) -> None:
+        self.asked = asked
+        self.shared, path = SharedFile.made()
+        self.child: Child | None = None
+        try:
+            self.child = Child.started(CODE.format(path=sys.path))
+            hidden = asked.without if without is None else without
+            self.facts = self._call({
+                "do": "load", "lib": None if asked.lib is None else str(asked.lib), "shared": path,
+                "without": list(hidden),
+            })  # fmt: skip
+        except BaseException:
+            with suppress(OSError):
+                Path(path).unlink()
+            self.close()
+            raise
+
+    def _call(self, message: dict[str, Any]) -> dict[str, Any]:
+        assert self.child is not None
+        answer, _ = self.child.call(f"tracing {self.asked.model}", message, [], self.asked.timeout)
+        return dict(answer)
+
+    def nodes(self, *, tokens: list[int] | None = None, then: list[int] | None = None, traced: bool = True,
+              every: bool = False, quiet: bool = False, select: tuple[str, ...] | None = None,
+              ) -> Iterator[Node | dict[str, Any]]:  # fmt: skip
+        """Each captured node, whose arrays are valid until the next; at last how the run ended."""
+        asked = self.asked
+        given = None if asked.tokens is None or isinstance(asked.tokens, int) else list(asked.tokens)
+        self.shared.note({})
+        answer = self._call({
+            "do": "tool" if asked.tool else "run", "tool": list(asked.tool),
+            "model": str(asked.model), "tokens": tokens or given, "prompt": asked.prompt,
+            "random": asked.tokens if isinstance(asked.tokens, int) else 0, "seed": asked.seed,
+            "generate": asked.generate, "then": then or [], "threads": asked.thread_count,
+            "cache": asked.cache, "flash": asked.flash, "traced": traced, "every": every, "quiet": quiet,
+            "select": list(asked.select if select is None else select),
+        })  # fmt: skip
+        while answer["kind"] == "product":
+            places = dict(answer["places"])
+            arrays = dict(zip(places, self.shared.look(list(places.values())), strict=True))
+            yield Node(answer["op"], answer["step"], answer["parts"], arrays, tuple(answer.get("scales", ())))
+            answer = self._call({"do": "next"})
+        logits = self.shared.look(answer.pop("places"))
+        yield answer | {"logits": [one.view(np.float32).copy() for one in logits]}
+
+    def died_at(self) -> dict[str, Any]:
+        """What the recorder holds: the step, and the nodes that were being computed."""
+        return self.shared.noted()
+
+    def close(self) -> None:
+        """End the process."""
+        if self.child is not None:
+            self.child.close()
+        self.shared.close()
+
+
+class Trace:
+    """The judged products of a run: iterate. Each iteration runs the model again.
+
+    Attributes
+    ----------
+    version, library : str
+        What ran, known once the first product is there.
+    notes : list of str
+        What was found about the run as a whole, known at the end.
+    tokens : list of int
+        Of the prompt.
+    died : dict or None
+        Where the library died: the node, its operands and their buffers.
+    """
+
+    def __init__(self, asked: Settings, *, bar: bool | None = False) -> None:
+        self.settings = asked
+        self._bar = bar
+        with gguf.open(asked.model):  # a file that is cut or damaged is told here
+            pass
+        self._reset()
+
+    def _reset(self) -> None:
+        self.version, self.library = "", ""
+        self.notes: list[str] = []
+        self.tokens: list[int] = []
+        self.nodes = 0
+        self.died: dict[str, Any] | None = None
+
+    def __repr__(self) -> str:
+        return f"<Trace of {self.settings.model.name}>"
+
+    def __iter__(self) -> Iterator[Product]:
+        self._reset()
+        wrong: list[Product] = []
+        run = Run(self.settings)
+        bar = Progress(0, "judging", " nodes", self._bar)
+        try:
+            self.version, self.library = run.facts["version"], run.facts["path"]
+            with gguf.open(self.settings.model) as model:
+                judge = Judge(model, self.settings.judge)
+                try:
+                    for node in run.nodes():
+                        if isinstance(node, dict):
+                            end = node
+                            break
+                        found = judge.record(node)
+                        bar.advance(1)
+                        if found.verdict == "wrong":
+                            wrong.append(found.without_arrays())
+                        yield found
+                except LibraryFailedError as error:
+                    raise self._died(run, error) from error
+            self.tokens, self.nodes = end["tokens"], end["nodes"]
+            if self.settings.verify and not self.settings.tool:
+                self._without_a_trace(run, end)
+        finally:
+            bar.close()
+            run.close()
+        self._in_the_plain_layout(wrong, end)
+
+    # --- afterwards -----------------------------------------------------------------------
+
+    def _without_a_trace(self, run: Run, end: dict[str, Any]) -> None:
+        """A trace keeps kernels from fusing; so does the run give what it gives without?"""
+        try:
+            plain = _untraced(run, end)
+            if _same(end["logits"], plain):
+                self.notes.append("Without the trace the run gives the same logits, to the bit.")
+                return
+            off = max(float(np.abs(a - b).max()) for a, b in zip(end["logits"], plain, strict=True))
+            size = max(float(np.abs(b).max()) for b in plain)
+            if _same(plain, _untraced(run, end)):
+                why = "fused kernels, which a trace keeps apart, may round otherwise, or be wrong"
+            else:
+                why = "so they do between two runs without a trace: the library's own results vary"
+            self.notes.append(
+                f"Without the trace the logits differ by up to {off:.2g} (they reach {size:.2g}): {why}."
+            )
+        except LibraryFailedError as error:
+            self.notes.append(f"Without the trace the library failed: {error}")
+
+    def _in_the_plain_layout(self, wrong: list[Product], end: dict[str, Any]) -> None:
+        """The same nodes without the layouts in which they were wrong."""
+        suspects = [p for p in wrong if any(word in p.buffer.upper() for word in HIDDEN)]
+        if not suspects:
+            return
+        buffers = tuple(dict.fromkeys(p.buffer for p in suspects))
+        names = tuple(dict.fromkeys(p.node for p in suspects))[:RETRIED]
+        told = f"{len(names)} nodes are wrong in {', '.join(buffers)}"
+        run = None
+        try:
+            asked = replace(self.settings, verify=False)
+            run = Run(asked, without=(*self.settings.without, *buffers))
+            with gguf.open(self.settings.model) as model:
+                judge = Judge(model, "all")
+                again = [
+                    judge.record(node).without_arrays()
+                    for node in run.nodes(tokens=end["tokens"], then=end["then"], select=names)
+                    if isinstance(node, Node)
+                ]
+            bad = [p.node for p in again if p.verdict == "wrong"]
+            verdict = f"{len(set(bad))} of them are wrong there too" if bad else "all are right there"
+            self.notes.append(f"{told}; in the plain layout (--without {','.join(buffers)}) {verdict}.")
+        except Exception as error:  # of a second look; the first one stands
+            self.notes.append(f"{told}; the plain layout could not be tried: {error}")
+        finally:
+            if run is not None:
+                run.close()
+
+    # --- a death --------------------------------------------------------------------------
+
+    def _died(self, run: Run, error: LibraryFailedError) -> LibraryFailedError:
+        """The same in words: which node, of what, in which buffer, and what to try."""
+        if not error.how:  # an error that the library reported; it says what
+            return error
+        noted = run.died_at()
+        pending, step = list(noted.get("pending", [])), noted.get("step", 0)
+        if len(pending) > 1:
+            pending = self._node_by_node(run) or pending
+        self.died = {"step": step, "how": error.how, "nodes": pending, "said": _end_of(error.tail)}
+        if not pending:
+            where = "while it loaded the model or made its context"
+        elif len(pending) == 1:
+            where = f"while it computed {described(pending[0])} (step {step})"
+        else:
+            first, last = described(pending[0]), described(pending[-1])
+            where = f"within {len(pending)} nodes, from {first} to {last} (step {step})"
+        said = f"; it said: {self.died['said']}" if self.died["said"] else ""
+        text = f"tracing {self.settings.model}: the library {error.how} {where}{said}"
+        return LibraryFailedError(f"{text}; {_way_on(pending, error.how)}", error.how, error.tail)
+
+    def _node_by_node(self, first: Run) -> list[dict[str, Any]]:
+        """The run again, asking at every node: what is pending then is one. Empty where it does not die."""
+        first.close()
+        run = None
+        try:
+            run = Run(self.settings)
+            for _ in run.nodes(every=True, quiet=True):
+                pass
+            self.notes.append(
+                "Asked at every node the library did not die: it does so where nodes fuse, or by chance."
+            )
+        except LibraryFailedError:
+            return list(run.died_at().get("pending", [])) if run is not None else []
+        finally:
+            if run is not None:
+                run.close()
+        return []
+
+
+def described(node: dict[str, Any]) -> str:
+    """``Qcur-0 = MUL_MAT, f32 [256, 17] of blk.0.attn_q.weight q4_K [256, 256] in AMX``."""
+    of = ", ".join(
+        f"{s['name']} {s['type']} {_lengths(s)} in {s['buffer'] or 'no buffer'}" for s in node["of"]
+    )
+    return f"{node['name']} = {node['op']}, {node['type']} {_lengths(node)}" + (f" of {of}" if of else "")
+
+
+def _lengths(tensor: dict[str, Any]) -> list[int]:
+    """Without the axes of 1 at the end."""
+    ne = list(tensor["ne"])
+    while len(ne) > 1 and ne[-1] == 1:
+        del ne[-1]
+    return ne
+
+
+def _way_on(pending: list[dict[str, Any]], how: str) -> str:
+    buffers = [s["buffer"] for node in pending for s in node["of"]]
+    special = [b for b in dict.fromkeys(buffers) if any(word in b.upper() for word in HIDDEN)]
+    if special:
+        return f"run it again with --without {','.join(special)}, which keeps weights in the plain layout"
+    if "no answer" in how:
+        return "a node that takes long needs a larger --timeout; one that hangs, another build"
+    if pending:
+        return "try `ggmlq check` on this library for that type and shape, or another build"
+    return "try `ggmlq validate` on the model, or another build"
+
+
+def _end_of(tail: str) -> str:
+    lines = [line.strip() for line in tail.splitlines() if line.strip()]
+    return " / ".join(lines[-SAID:])
+
+
+def _untraced(run: Run, end: dict[str, Any]) -> list[NDArray[np.float32]]:
+    """Logits of the same tokens without a callback."""
+    found: list[NDArray[np.float32]] = []
+    for one in run.nodes(tokens=end["tokens"], then=end["then"], traced=False):
+        assert isinstance(one, dict)
+        found = one["logits"]
+    return found
+
+
+def _same(a: list[NDArray[Any]], b: list[NDArray[Any]]) -> bool:
+    return all(np.array_equal(x.view(np.uint32), y.view(np.uint32)) for x, y in zip(a, b, strict=True))

@@ -1,0 +1,106 @@
+"""What is asked of a trace, checked before a process is started for it."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from ..errors import GGMLQError, ShapeError, UnsupportedError
+from ..formats import FORMATS
+
+JUDGED = ("all", "sample", "full")
+MOST_TOKENS = 1 << 17
+TIMEOUT = 600.0
+PROMPT = "The quick brown fox jumps over the lazy dog."
+
+
+@dataclass(frozen=True)
+class Settings:
+    """How a model is run and judged. See :func:`ggmlq.trace.trace`."""
+
+    model: Path
+    lib: Path | None = None
+    prompt: str | None = None
+    tokens: int | Sequence[int] | None = None
+    generate: int = 0
+    select: tuple[str, ...] = ()
+    judge: str = "all"
+    without: tuple[str, ...] = ()
+    cache: tuple[str, str] | None = None
+    flash: bool | None = None
+    threads: int = 0
+    timeout: float = TIMEOUT
+    seed: int = 0
+    verify: bool = True
+    tool: tuple[str, ...] = ()  # a command of llama.cpp, and its words
+
+    def __post_init__(self) -> None:
+        asked = f"trace of {self.model}"
+        if self.judge not in JUDGED:
+            raise UnsupportedError(f"{asked}: judge={self.judge!r}; choose of {', '.join(JUDGED)}")
+        if self.prompt is not None and self.tokens is not None:
+            raise ShapeError(f"{asked}: both a prompt and tokens; they say the same thing twice; drop one")
+        if isinstance(self.tokens, int) and not 1 <= self.tokens <= MOST_TOKENS:
+            raise ShapeError(
+                f"{asked}: tokens={self.tokens}; 1 to {MOST_TOKENS} random tokens are run; choose another"
+            )
+        if not 0 <= self.generate <= MOST_TOKENS:
+            raise ShapeError(f"{asked}: generate={self.generate}; 0 to {MOST_TOKENS}; choose another")
+        if not self.timeout > 0:
+            raise ShapeError(f"{asked}: timeout={self.timeout}; seconds, more than 0; leave it out")
+        if self.threads < 0:
+            raise ShapeError(f"{asked}: threads={self.threads}; 1 or more, or 0 for all; leave it out")
+        if self.prompt == "":
+            raise ShapeError(f"{asked}: the prompt is empty; a run needs a token; pass a text, or tokens=1")
+
+    @property
+    def thread_count(self) -> int:
+        """Of the library."""
+        return self.threads or min(os.cpu_count() or 1, 16)
+
+
+def settings(
+    model: str | Path, *, lib: str | Path | None = None, prompt: str | None = None,
+    tokens: int | Sequence[int] | None = None, generate: int = 0, select: str | Sequence[str] = (),
+    judge: str = "all", without: str | Sequence[str] = (), cache: str | Sequence[str] | None = None,
+    flash: bool | None = None, threads: int = 0, timeout: float = TIMEOUT, seed: int = 0, verify: bool = True,
+    tool: Sequence[str] = (),
+) -> Settings:  # fmt: skip
+    """The same from what people write: commas, one type for both caches, no prompt at all."""
+    path = Path(model).expanduser().absolute()
+    if not path.is_file():
+        raise _NoModel(f"trace of {path}: there is no such file; name a GGUF file")
+    if prompt is None and tokens is None:
+        prompt = PROMPT
+    if tokens is not None and not isinstance(tokens, int):
+        tokens = [int(token) for token in tokens]
+        if not tokens:
+            raise ShapeError(f"trace of {path}: no tokens; a run needs one")
+    where = None if lib is None else Path(lib).expanduser().absolute()
+    return Settings(
+        path, where, prompt, tokens, int(generate), _listed(select), judge, _listed(without), _cache(cache),
+        flash, int(threads), float(timeout), int(seed), verify, tuple(tool),
+    )  # fmt: skip
+
+
+class _NoModel(GGMLQError, FileNotFoundError):
+    __str__ = Exception.__str__
+
+
+def _listed(given: str | Sequence[str]) -> tuple[str, ...]:
+    words = given.split(",") if isinstance(given, str) else given
+    return tuple(word.strip() for word in words if word.strip())
+
+
+def _cache(given: str | Sequence[str] | None) -> tuple[str, str] | None:
+    if given is None:
+        return None
+    names = _listed(given)
+    if len(names) not in (1, 2):
+        raise UnsupportedError(
+            f"cache={given!r}: a type for both, or one of K and one of V; write q8_0 or q8_0,f16"
+        )
+    first, last = FORMATS[names[0]].name, FORMATS[names[-1]].name
+    return first, last

@@ -1,0 +1,125 @@
+"""The callback that a graph asks before each node, and tells after each that it was interested in.
+
+All nodes between two yeses are computed as one graph: kernels may fuse within it, never across. So what
+is read after a yes is what the node's kernel wrote, and its operands are still as they were. An exception
+in a callback would be swallowed and its False would end the graph without a word: all are caught, and
+the first is raised when the run is over.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Collection
+from fnmatch import fnmatchcase
+from typing import Any, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ..llama.symbols import Symbols, words
+from .libllama import EVAL
+from .structs import Tensors
+
+PRODUCTS = ("MUL_MAT", "MUL_MAT_ID")
+ATTENTION = "FLASH_ATTN_EXT"
+OPERANDS = {"MUL_MAT": "wx", "MUL_MAT_ID": "wxi", ATTENTION: "qkvms"}  # by the order of their sources
+KEPT = 64  # nodes that the recorder remembers
+
+
+def original(name: str) -> str:
+    """A weight that the scheduler copied to another device is called ``CUDA0#blk.0.attn_q.weight#0``."""
+    match = re.fullmatch(r"[^#]*#(.*)#\d+", name)
+    return match[1] if match else name
+
+
+class Room(Protocol):
+    """Where arrays go, and what outlives a crash."""
+
+    def note(self, facts: dict[str, Any]) -> None:
+        """Remember them."""
+
+    def room(self, lengths: list[int]) -> tuple[list[NDArray[np.uint8]], list[list[int]]]:
+        """Arrays of so many bytes, and their places."""
+
+
+class Tracer:
+    """``tell(message)`` gets each product; its arrays lie in the shared file until it returns."""
+
+    def __init__(
+        self, symbols: Symbols, shared: Room, tell: Callable[[dict[str, Any]], object],
+        known: Collection[str], *, select: Collection[str] = (), every: bool = False, quiet: bool = False,
+        counts: bool = False,
+    ) -> None:  # fmt: skip
+        self._symbols, self._shared, self._tell = symbols, shared, tell
+        self._known, self._select, self._every, self._quiet = set(known), list(select), every, quiet
+        self._tensors = Tensors(symbols)
+        self._pending: list[dict[str, Any]] = []
+        self.step, self.nodes = 0, 0
+        self._counts, self._begin = counts, ""  # nobody tells a step: each begins with the same node
+        self.error: BaseException | None = None
+        self.off = False  # nobody wants to hear of nodes any more
+        self.callback = EVAL(self._on_node)  # kept here: C holds no reference
+
+    def _on_node(self, tensor: int, ask: bool, _: int) -> bool:
+        if self.off:
+            return not ask
+        try:
+            return self._before(tensor) if ask else self._after(tensor)
+        except BaseException as error:
+            self.error = self.error or error
+            return True
+
+    # --- before ---------------------------------------------------------------------------
+
+    def _before(self, tensor: int) -> bool:
+        self.nodes += 1
+        op = words(self._symbols.ggml_op_desc(tensor))
+        node = self._tensors.describe(tensor)
+        if self._counts:
+            self._begin = self._begin or node["name"]
+            self.step += node["name"] == self._begin and self.nodes > 1
+        sources = [self._tensors.describe(s) for i in range(3) if (s := self._tensors.source(tensor, i))]
+        self._pending = [*self._pending[1 - KEPT :], {"op": op, **node, "of": sources}]
+        self._shared.note({"step": self.step, "pending": self._pending})
+        return self._every or self._wanted(op, node["name"], sources)
+
+    def _wanted(self, op: str, node: str, sources: list[dict[str, Any]]) -> bool:
+        if op not in OPERANDS or self.error is not None or self._quiet:
+            return False
+        if not self._select:
+            return True
+        names = [node, *(original(source["name"]) for source in sources[:1])]
+        return any(fnmatchcase(name, pattern) for name in names for pattern in self._select)
+
+    # --- after ----------------------------------------------------------------------------
+
+    def _after(self, tensor: int) -> bool:
+        self._pending = []
+        op = words(self._symbols.ggml_op_desc(tensor))
+        node = self._tensors.describe(tensor)
+        sources = [(i, s) for i in range(len(OPERANDS.get(op, ""))) if (s := self._tensors.source(tensor, i))]
+        if self._wanted(op, node["name"], [self._tensors.describe(s) for _, s in sources]):
+            parts = {OPERANDS[op][i]: s for i, s in sources}
+            self._send(op, {"y": tensor, **parts})
+        return True
+
+    def _send(self, op: str, parts: dict[str, int]) -> None:
+        facts = {name: self._tensors.describe(at) for name, at in parts.items()}
+        read = [name for name, at in parts.items() if self._to_be_read(op, name, at, facts[name])]
+        arrays, places = self._shared.room([self._tensors.nbytes(parts[name]) for name in read])
+        for name, array in zip(read, arrays, strict=True):
+            self._tensors.read(parts[name], array)
+        message = {
+            "op": op,
+            "step": self.step,
+            "parts": facts,
+            "places": dict(zip(read, places, strict=True)),
+        }
+        if op == ATTENTION:
+            message["scales"] = self._tensors.scales(parts["y"])
+        self._tell(message)
+
+    def _to_be_read(self, op: str, name: str, tensor: int, facts: dict[str, Any]) -> bool:
+        """Weights that the file has come from there: some layouts cannot be read back."""
+        from_file = op in PRODUCTS and name == "w" and original(facts["name"]) in self._known
+        return not from_file and self._tensors.readable(tensor)
