@@ -7,7 +7,7 @@
 
 Each rung is checked by a process of its own, whose waits give up (GGMLQ_GUARD_WAITS) and which is ended after
 some seconds: a kernel that hangs costs that, and what is right is still timed. Results are held against
-cuda:naive; x and w are normal data, quantized; x's scales lie in columns, as quantizers can leave them.
+cuda:naive; x and w are normal data; x's scales lie in columns, as quantizers can leave them.
 
 Times are those of a product in a CUDA graph of several: the median and the best of replays after a rest, and
 with --sustained the median of replays after two seconds of them. Up to 64 rows weights are rotated over more
@@ -40,6 +40,7 @@ from ggmlq.cuda.pipeline.operands8 import gatherer
 from ggmlq.cuda.pipeline.persistent import float_kernel, integer_kernel
 from ggmlq.cuda.scaled_linear import r0_naive, r7_wgmma, r8_tma_ring, r10_few_rows
 from ggmlq.cuda.words import barrier
+from ggmlq.ops.scaled_linear import result_dtype
 from ggmlq.problems import ScaledLinear
 
 ROOT = Path(__file__).parents[1]
@@ -114,23 +115,47 @@ def compile_all(guarded: bool) -> None:
             print(f"{time.perf_counter() - begun:6.0f} s  {name}", flush=True)
 
 
+def quantized(rows: int, k: int, code: str, tile: tuple[int | None, int | None], rng: Any) -> gq.ScaledArray:
+    """Normal data, each row of its own size, as a model's would be; by CuPy alone."""
+    cp, over = device.cupy(), gq.tiling.tiling(tile, rows, k)
+    r, c = over.r, over.c
+    down, across = over.shape
+    floats = cp.zeros((down * r, across * c), cp.float32)
+    floats[:rows, :k] = rng.standard_normal((rows, k), dtype=cp.float32)
+    floats *= cp.exp(rng.standard_normal((len(floats), 1), dtype=cp.float32) / 2)
+    tiles = floats.reshape(down, r, across, c)
+    scales = cp.maximum(cp.abs(tiles).max((1, 3)), 1e-6) / np.float32(448 if code == "e4m3" else 127)
+    tiles /= scales[:, None, :, None]
+    if code == "e4m3":
+        values = gq.codes[code].decode(np.arange(127, dtype=np.uint8)).astype(np.float32)
+        middles = cp.asarray((values[1:] + values[:-1]) / 2)
+        codes = cp.searchsorted(middles, cp.abs(floats).ravel()).astype(cp.uint8).reshape(floats.shape)
+        codes |= cp.signbit(floats).astype(cp.uint8) << cp.uint8(7)
+    else:
+        codes = cp.rint(floats).astype(cp.int8)
+    return gq.ScaledArray(cp.ascontiguousarray(codes[:rows, :k]), scales, code, tile)
+
+
+def in_columns(s: gq.ScaledArray) -> gq.ScaledArray:
+    """With scales down columns, each padded to 16 bytes, as quantizers can leave them."""
+    cp, (rows, columns) = device.cupy(), s.scales.shape
+    wide = cp.zeros((columns, -(-rows // 4) * 4), cp.float32)
+    wide[:, :rows] = s.scales.T
+    return gq.ScaledArray(s.codes, wide.T[:rows], s.code, s.tile)
+
+
 def operands(case: str, m: int, n: int, k: int, seed: int) -> tuple[gq.ScaledArray, gq.ScaledArray]:
-    """Normal data, each group of its own size, as a model's would be."""
-    cp, (code, of_x, of_w) = device.cupy(), CASES[case]
-    rng = cp.random.RandomState(seed)
-    made = []
-    for rows, tile, order in ((m, of_x, "columns"), (n, of_w, "rows")):
-        floats = rng.standard_normal((rows, k), dtype=cp.float32)
-        floats *= cp.exp(rng.standard_normal((rows, 1), dtype=cp.float32))
-        made.append(gq.quantize_scaled(floats, code, tile, order=order, ragged="pad"))
-    return made[0], made[1]
+    """Of a product."""
+    code, of_x, of_w = CASES[case]
+    rng = device.cupy().random.RandomState(seed)
+    return in_columns(quantized(m, k, code, of_x, rng)), quantized(n, k, code, of_w, rng)
 
 
 def empty(m: int, n: int, kind: str) -> Any:
     """Outputs, poisoned."""
     cp = device.cupy()
     if kind == "bfloat16":
-        return cp.full((m, n), 0x7FC0, cp.uint16).view(gq.ops.scaled_linear.result_dtype("bfloat16"))
+        return cp.full((m, n), 0x7FC0, cp.uint16).view(result_dtype("bfloat16"))
     return cp.full((m, n), cp.nan, kind)
 
 
@@ -148,10 +173,9 @@ def wrong(y: Any, x: gq.ScaledArray, w: gq.ScaledArray) -> float:
     rows = slice(len(x) - count, len(x))
     want = cp.empty((count, len(w)), cp.float32)
     rung("naive").launch(x[rows], w, want)
-    if y.dtype.itemsize == 2:
-        rounded = empty(count, len(w), str(y.dtype))
-        rounded[...] = want.astype(y.dtype)
-        want = floats_of(rounded)
+    if str(y.dtype) == "bfloat16":
+        bits = want.view(cp.uint32)
+        want = (bits + 0x7FFF + (bits >> 16 & 1) & 0xFFFF0000).astype(cp.uint32).view(cp.float32)
     found = floats_of(y[rows])
     assert not cp.isnan(floats_of(y)).any(), "outputs that were not written, or NaN"
     return float(cp.abs(found - want).mean() / cp.abs(want).mean())
