@@ -20,7 +20,7 @@ from ..machine import device, maps
 from ..machine.launch import Kernel, family
 from ..machine.maps import Box
 from ..tiles8.product import Given, given
-from ..tiles8.rows import Rows, zeros_of
+from ..tiles8.rows import Rows, Scales, zeros_of
 from ..words import early_start, ptx
 from ..words.language import cuda, uint32, uint64
 from ..words.outputs import ROWS as ROWS_OF_BOX
@@ -62,6 +62,19 @@ def settle(w: ScaledArray) -> None:
 
 def _settled(w: ScaledArray) -> bool:
     return True  # the stream is waited for before it is kept
+
+
+def kept_scales(w: ScaledArray, rows: Rows) -> Scales:
+    """Those of w as floats, which are not made anew in each product: likewise."""
+    if w.scale == "float32":
+        return rows.scales
+    values = w.prepared(_values)
+    row, column = values.strides
+    return rows.scales._replace(at=values, row=row, column=column)
+
+
+def _values(w: ScaledArray) -> Any:
+    return device.cupy().ascontiguousarray(w.matrix().scales)
 
 
 class Outputs(NamedTuple):

@@ -130,7 +130,7 @@ def launch(x: ScaledArray, w: ScaledArray, out: Any, tile: FewTile | None = None
     if zeros:
         kept = operands8.beside_w(w, both.groups, True)
         points = (*zeros_of(x, both.groups, weights=False), kept.points, kept.others)
-    a, b = both.x.scales, both.w.scales
+    a, b = both.x.scales, operands8.kept_scales(w, both.w)
     kernel(job)(
         (tiles * parts,), (THREADS,),
         operands8.map_of_codes(both.x, k, tile.columns), operands8.map_of_codes(both.w, k, ROWS), out,
