@@ -32,6 +32,7 @@ import numpy as np
 
 import ggmlq as gq
 from ggmlq import ladder
+from ggmlq.checks import float_dtype
 from ggmlq.cuda.machine import device
 from ggmlq.cuda.pipeline.boxed import BoxTile
 from ggmlq.cuda.pipeline.few_rows import TILES, FewJob
@@ -40,7 +41,6 @@ from ggmlq.cuda.pipeline.operands8 import gatherer
 from ggmlq.cuda.pipeline.persistent import float_kernel, integer_kernel
 from ggmlq.cuda.scaled_linear import r0_naive, r7_wgmma, r8_tma_ring, r10_few_rows
 from ggmlq.cuda.words import barrier
-from ggmlq.ops.scaled_linear import result_dtype
 from ggmlq.problems import ScaledLinear
 
 ROOT = Path(__file__).parents[1]
@@ -155,7 +155,7 @@ def empty(m: int, n: int, kind: str) -> Any:
     """Outputs, poisoned."""
     cp = device.cupy()
     if kind == "bfloat16":
-        return cp.full((m, n), 0x7FC0, cp.uint16).view(result_dtype("bfloat16"))
+        return cp.full((m, n), 0x7FC0, cp.uint16).view(float_dtype("a product", "bfloat16"))
     return cp.full((m, n), cp.nan, kind)
 
 

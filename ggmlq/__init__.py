@@ -21,26 +21,39 @@ from .formats import FORMATS as formats
 from .formats import Format
 from .listing import kernels
 from .metrics import nmse
-from .ops import dequantize, equal, linear, quantize, quantize_scaled, scaled_linear
+from .ops import (
+    concatenate,
+    dequantize,
+    equal,
+    linear,
+    quantize,
+    quantize_scaled,
+    scaled_linear,
+    stack,
+)
 from .scaled import ScaledArray
 
 if TYPE_CHECKING:
-    from . import convert, diff, functions, gguf, llama, reference, report
+    from . import convert, diff, functions, gguf, llama, reference, report, safetensors
     from .accuracy import error_table
     from .faults import Diagnosis, diagnose
-    from .gguf import open, save
+    from .files import open, save
+    from .gru import GRU, FixedGRU
     from .threads import set_num_threads
 
 __version__ = "0.1.0"
 
 __all__ = [
     "Diagnosis",
+    "FixedGRU",
     "Format",
     "GGMLQError",
     "GGUFError",
+    "GRU",
     "QuantArray",
     "ScaledArray",
     "codes",
+    "concatenate",
     "convert",
     "dequantize",
     "diagnose",
@@ -60,16 +73,18 @@ __all__ = [
     "quantize_scaled",
     "reference",
     "report",
+    "safetensors",
     "save",
     "scaled_linear",
     "set_num_threads",
+    "stack",
 ]
 
 # Found in these modules when first asked for: `import ggmlq` stays quick.
-_LATER = {"Diagnosis": "faults", "diagnose": "faults", "open": "gguf", "save": "gguf"}
-_LATER |= {"set_num_threads": "threads", "error_table": "accuracy"}
+_LATER = {"Diagnosis": "faults", "diagnose": "faults", "open": "files", "save": "files"}
+_LATER |= {"set_num_threads": "threads", "error_table": "accuracy", "GRU": "gru", "FixedGRU": "gru"}
 _LATER |= dict.fromkeys(  # modules
-    ("convert", "diff", "functions", "gguf", "llama", "reference", "report"), ""
+    ("convert", "diff", "functions", "gguf", "llama", "reference", "report", "safetensors"), ""
 )
 
 
@@ -84,4 +99,4 @@ def __getattr__(name: str) -> Any:
 
 
 def __dir__() -> list[str]:
-    return sorted({*globals(), *_LATER})
+    return sorted({*__all__, *(name for name in globals() if name.startswith("__"))})

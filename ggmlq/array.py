@@ -4,21 +4,22 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
-from typing import Any, ClassVar
+from typing import Any, ClassVar, overload
 
 import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
 from . import text
-from .buffers import checked_shape, flat_bytes, frozen
+from .buffers import check_row, checked_shape, flat_bytes, frozen
 from .devices import cuda_device, is_host, on_device_of
 from .errors import BlockIndexError, DeviceError, DTypeError, ShapeError
 from .formats import FORMATS, Format
-from .matrix import OPERATIONS, Transposed, is_step
+from .matrix import Float, Out, Weights, index_of, shape_of, written
+from .protocols import OPERATIONS
 from .storage import Storage
 
 
-class QuantArray(Storage):
+class QuantArray(Storage, Weights):
     """A read-only array of quantized rows.
 
     The storage is uint8 [..., bytes per row], a NumPy array or a CuPy array. ``shape`` is the
@@ -32,10 +33,8 @@ class QuantArray(Storage):
     ((2, 2), np.True_)
     """
 
-    __array_ufunc__: ClassVar[None] = None  # so that NumPy hands `x @ q.T` to us
-    __array_priority__: ClassVar[float] = 1000.0  # so that CuPy does
-
     product: ClassVar[str] = "linear"  # which operation x @ q.T is
+    stored: ClassVar[str] = "q.blocks"
 
     def __init__(self, format: Format, shape: tuple[int, ...], raw: Any, swapped: bool = False) -> None:
         """Trusts its arguments; :meth:`from_bytes` is the constructor that checks.
@@ -92,9 +91,9 @@ class QuantArray(Storage):
         return self._shape
 
     @property
-    def ndim(self) -> int:
-        """Number of axes."""
-        return len(self.shape)
+    def unit(self) -> int:
+        """Elements of a block."""
+        return self._format.block_size
 
     @property
     def blocks(self) -> NDArray[Any]:
@@ -111,10 +110,14 @@ class QuantArray(Storage):
         blocks: NDArray[Any] = self._stored.view(dtype)
         return blocks if self.shape else blocks.reshape(())
 
-    @property
-    def T(self) -> Transposed:
-        """The transpose, for ``x @ q.T``. Nothing is moved."""
-        return Transposed(self)
+    def facts(self) -> list[tuple[str, object]]:
+        return [
+            ("format", f"{self.format.name}, {self.format.bits_per_weight:g} bits a weight"),
+            ("shape", self.shape),
+            ("ne", list(reversed(self.shape))),
+            ("bytes", text.size(self.nbytes)),
+            ("device", self.device),
+        ]
 
     def __repr__(self) -> str:
         ne = list(reversed(self.shape))
@@ -129,29 +132,37 @@ class QuantArray(Storage):
         return self.shape[0]
 
     def __getitem__(self, index: Any) -> QuantArray:
-        """Index the leading axes: views, but copies for integer arrays and, on a GPU, slices with a step."""
-        steps = index if isinstance(index, tuple) else (index,)
-        if len(steps) == self.ndim and isinstance(steps[-1], slice) and steps[-1] == slice(None):
-            steps = steps[:-1]
-        if len(steps) >= max(self.ndim, 1):
-            raise BlockIndexError(
-                f"q[{index!r}] of {self!r}: the last axis lies in blocks of "
-                f"{self.format.block_size} and cannot be indexed; index the axes before it, "
-                "take q.blocks[...] for blocks, or np.asarray(q) for values"
-            )
-        if not all(is_step(step) for step in steps):
-            raise BlockIndexError(
-                f"q[{index!r}] of {self!r}: rows are picked by integers, slices, integer arrays and "
-                "1-D boolean arrays; for anything else index q.blocks or np.asarray(q)"
-            )
+        """Index the leading axes, and slice the last at whole blocks.
+
+        Views; copies for integer arrays and, on a GPU, for slices with a step and of columns.
+        """
+        found = index_of(self, index, self.unit, False, "take q.blocks[...] for blocks")
+        asked = f"{written(index)} of {self!r}"
         try:
-            part = self._bytes()[steps]
+            part = self._bytes()[found.steps]
         except (IndexError, TypeError) as error:
-            raise BlockIndexError(f"q[{index!r}] of {self!r}: {error}; its shape is {self.shape}") from None
+            raise BlockIndexError(f"{asked}: {error}; its shape is {self.shape}; stay within it") from None
+        lengths = (found.end - found.first,) if self.shape else ()
+        if lengths != self.shape[-1:]:
+            part = part[..., self.format.row_bytes(found.first) : self.format.row_bytes(found.end)]
         if not (is_host(part) or part.flags.c_contiguous):  # kernels read rows that lie together
-            with on_device_of(f"q[{index!r}] of {self!r}", part):
+            with on_device_of(asked, part):
                 part = part.copy()
-        return QuantArray(self.format, (*part.shape[:-1], self.shape[-1]), part, self._swapped)
+        return QuantArray(self.format, (*part.shape[:-1], *lengths), part, self._swapped)
+
+    def reshape(self, *shape: Any) -> QuantArray:
+        """The same blocks in another shape, whose rows are whole blocks; a view where rows lie together.
+
+        >>> import numpy as np, ggmlq as gq
+        >>> gq.quantize(np.ones((4, 64), np.float32), "q8_0").reshape(2, -1)
+        <QuantArray q8_0 (2, 128), ne [128, 2], 272 bytes, cpu>
+        """
+        asked = f"reshape{shape} of {self!r}"
+        dims = shape_of(asked, self, shape)
+        check_row(asked, self.format, dims[-1] if dims else 1)
+        with on_device_of(asked, self.memory):
+            raw = self._bytes().reshape(*dims[:-1], self.format.row_bytes(dims[-1] if dims else 1))
+        return QuantArray(self.format, dims, raw, self._swapped)
 
     def __iter__(self) -> Iterator[QuantArray]:
         if self.ndim < 2:
@@ -178,21 +189,24 @@ class QuantArray(Storage):
         """A copy of its own; on the host its ``blocks`` may be written to."""
         return QuantArray(self.format, self.shape, self.raw.copy())
 
-    def __copy__(self) -> QuantArray:
-        return self.copy()
-
-    def __deepcopy__(self, memo: dict[int, Any]) -> QuantArray:
-        return self.copy()
-
     def __reduce__(self) -> tuple[Any, ...]:
         writable = not is_host(self.raw) or bool(self.raw.flags.writeable)
         return _restore, (self.format, self.shape, self.raw, writable)
 
     # --- values -------------------------------------------------------------------------
 
-    def dequantize(self, dtype: DTypeLike = np.float32) -> Any:
+    @overload
+    def dequantize(self, dtype: type[np.float32] = ..., out: None = ...) -> NDArray[np.float32]: ...
+    @overload
+    def dequantize(self, dtype: type[Float], out: None = ...) -> NDArray[Float]: ...
+    @overload
+    def dequantize(self, dtype: Any = ..., *, out: Out) -> Out: ...
+    @overload
+    def dequantize(self, dtype: Any = ..., out: Any = ...) -> Any: ...
+
+    def dequantize(self, dtype: Any = np.float32, out: Any = None) -> Any:
         """The values as floats on the same device; see :func:`ggmlq.dequantize`."""
-        return OPERATIONS["dequantize"](self, dtype)
+        return OPERATIONS["dequantize"](self, dtype, out)
 
     def __array__(self, dtype: DTypeLike | None = None, copy: bool | None = None) -> NDArray[Any]:
         if copy is False:
@@ -207,27 +221,9 @@ class QuantArray(Storage):
             )
         return np.asarray(self.dequantize(np.float32 if dtype is None else dtype))
 
-    def __rmatmul__(self, x: object) -> Any:
-        raise ShapeError(f"x @ q with {self!r}: rows of q lie along K, as in ggml; write x @ q.T")
-
     def __matmul__(self, x: object) -> Any:
         raise ShapeError(
             f"q @ x with {self!r}: activations come first; write x @ q.T, which is gq.linear(x, q)"
-        )
-
-    # --- comparison ---------------------------------------------------------------------
-
-    __hash__ = object.__hash__  # by identity: keys of caches; arrays of the same bytes stay two
-
-    def __eq__(self, other: object) -> bool:
-        if other is self:  # so that weak references and lists find it
-            return True
-        if not (isinstance(other, QuantArray | list | tuple) or hasattr(other, "__array__")):
-            return NotImplemented
-        raise DTypeError(
-            f"comparison of {self!r} with a {type(other).__name__}: blocks are not compared element by "
-            "element; gq.equal(a, b) tells whether format, shape and bytes are the same, "
-            "np.asarray(q) == x compares values"
         )
 
 

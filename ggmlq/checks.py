@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 from collections.abc import Callable
 from typing import Any
 
@@ -11,7 +12,14 @@ from numpy.typing import DTypeLike, NDArray
 from .array import QuantArray
 from .buffers import refuse_mask
 from .devices import device_of, is_host
-from .errors import DeviceError, DTypeError, ImportanceError, NonFiniteError, ShapeError
+from .errors import (
+    DeviceError,
+    DTypeError,
+    ImportanceError,
+    NonFiniteError,
+    ShapeError,
+    UnsupportedError,
+)
 from .formats import FORMATS, Format
 
 FLOAT32 = np.dtype(np.float32)
@@ -51,15 +59,24 @@ def as_floats_or_bfloat16(asked: str, x: Any, name: str = "x") -> Any:
 
 
 def float_dtype(asked: str, dtype: DTypeLike | None) -> np.dtype[Any]:
-    """The dtype of a result: float32 unless another float was asked for."""
+    """The dtype of a result: float32 unless another float was asked for, bfloat16 of ml_dtypes too."""
+    if "bfloat16" in (str(dtype), getattr(dtype, "__name__", "")):
+        try:
+            kind: np.dtype[Any] = np.dtype(importlib.import_module("ml_dtypes").bfloat16)
+        except ImportError:
+            raise UnsupportedError(
+                f"{asked}: dtype=bfloat16; NumPy has it from the package ml_dtypes, which is not installed; "
+                "pip install ml_dtypes, or ask for float32"
+            ) from None
+        return kind
     try:
         kind = np.dtype(np.float32 if dtype is None else dtype)
     except TypeError:
         raise DTypeError(f"{asked}: {dtype!r} is no dtype; ask for np.float32") from None
     if kind.kind != "f" or kind.itemsize > 8:
         raise DTypeError(
-            f"{asked}: values are floats, {kind} was asked for; ask for float16, float32 or float64 "
-            "(stored integers are in q.blocks)"
+            f"{asked}: values are floats, {kind} was asked for; ask for float16, bfloat16, float32 or "
+            "float64 (stored integers are in q.blocks)"
         )
     return kind
 

@@ -1,6 +1,7 @@
 """The command ``ggmlq``: one subcommand a question.
 
-Exit 0 fine, 1 something is wrong, 2 could not run, 130 interrupted, 143 terminated.
+Exit 0 fine, 1 something is wrong, 2 could not run, 130 interrupted, 143 terminated. Without a command it
+prints its help and leaves with 2, since nothing ran.
 """
 
 from __future__ import annotations
@@ -13,14 +14,17 @@ import os
 import signal
 import sys
 from collections.abc import Iterator, Sequence
-from typing import Any, NoReturn
+from typing import Any, NoReturn, TypeAlias
 
-from . import __version__, doctor
-from .commands import add_all
+from . import __version__, completion, doctor
+from .commands import _mixes, add_all
 from .convert.rules import wants_imatrix
 from .errors import GGMLQError
 from .formats import FORMATS, Format
-from .text import printable, table
+from .terminal import paint, table, wrapped
+from .text import meant, printable
+
+Commands: TypeAlias = "argparse._SubParsersAction[argparse.ArgumentParser]"
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -28,7 +32,12 @@ def main(argv: Sequence[str] | None = None) -> int:
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):  # what its encoding lacks comes escaped
             stream.reconfigure(errors="backslashreplace")
-    args = _parser().parse_args(argv)
+    parser = _parser()
+    if not (sys.argv[1:] if argv is None else argv) and "_ARGCOMPLETE" not in os.environ:
+        parser.print_help(sys.stderr)
+        return 2
+    completion.answer(parser)
+    args = parser.parse_args(argv)
     try:
         with _termination_unwinds():
             status: int = args.run(args)
@@ -54,14 +63,34 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def _complain(command: str, text: str) -> None:
     """The one place where errors reach a terminal: they quote paths, names and libraries."""
-    print(printable(f"ggmlq {command}: {text}"), file=sys.stderr)
+    print(paint(f"ggmlq {command}:", "bad", sys.stderr), printable(text), file=sys.stderr)
 
 
 class _Parser(argparse.ArgumentParser):
-    """Also of what it complains about: a shell's ``*`` passes any name."""
+    """Says what may have been meant, and escapes what it quotes: a shell's ``*`` passes any name."""
+
+    commands: Commands | None = None
 
     def error(self, message: str) -> NoReturn:
         super().error(printable(message))
+
+    def _check_value(self, action: argparse.Action, value: Any) -> None:
+        if action.choices is None or value in action.choices or not isinstance(value, str):
+            return super()._check_value(action, value)
+        known = [str(choice) for choice in action.choices]
+        way = meant(value, known, f"choose from {', '.join(known)}")
+        if action is self.commands:
+            raise argparse.ArgumentError(None, f"there is no command {value!r}; {way}")
+        raise argparse.ArgumentError(action, f"invalid choice: {value!r}; {way}")
+
+    def parse_args(self, args: Any = None, namespace: Any = None) -> Any:
+        found, rest = self.parse_known_args(args, namespace)
+        if rest:
+            asked = self.commands.choices[found.command] if self.commands is not None else self
+            near = {word: meant(word.partition("=")[0], asked._option_string_actions, "") for word in rest}
+            said = [f"{word}; {way}" if word[0:1] == "-" and way else word for word, way in near.items()]
+            asked.error(f"unrecognized arguments: {' '.join(said)}")
+        return found
 
 
 @contextlib.contextmanager
@@ -87,20 +116,22 @@ def _leave(number: int, frame: object) -> None:
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser: argparse.ArgumentParser = _Parser(
+    own = _Parser(
         prog="ggmlq", description="ggml's block formats: look at them, check them, multiply with them."
     )
-    parser.add_argument("--version", action="version", version=f"ggmlq {__version__}")
-    commands = parser.add_subparsers(dest="command", metavar="command", required=True)
+    own.add_argument("--version", action="version", version=f"ggmlq {__version__}")
+    parser: argparse.ArgumentParser = own
+    own.commands = commands = parser.add_subparsers(dest="command", metavar="command", required=True)
 
     formats = commands.add_parser(
         "formats",
-        help="the table of all types",
-        description="All types that a GGUF file can hold. imatrix: types whose encoder uses an importance "
-        "matrix; cannot do without; or can, but `ggmlq quantize` and llama-quantize refuse to make weights "
-        "other than token_embd and output of them without one.",
+        help="the table of all types, and of the mixes of them",
+        description="All types that a GGUF file can hold, and llama.cpp's mixes. imatrix: types whose "
+        "encoder uses an importance matrix; cannot do without; or can, but `ggmlq quantize` and "
+        "llama-quantize refuse to make weights other than token_embd and output of them without one.",
     )
-    formats.add_argument("name", nargs="*", help="only these (name in any case, or ggml id)")
+    formats.add_argument("name", nargs="*", help="only these (name in any case, ggml id, or a mix)")
+    formats.add_argument("--mixes", action="store_true", help="only the mixes")
     formats.set_defaults(run=_formats)
 
     health = commands.add_parser(
@@ -118,7 +149,16 @@ def _parser() -> argparse.ArgumentParser:
 
 
 def _formats(args: argparse.Namespace) -> int:
-    names = [int(name) if name.isdecimal() else name for name in args.name] or list(FORMATS)
+    types = {name.lower() for name in FORMATS}
+    mixes = [mix for name in args.name if name.lower() not in types and (mix := _mixes.find(name))]
+    if args.mixes or (mixes and len(mixes) == len(args.name)):
+        shown = mixes or _mixes.ALL
+        print(
+            json.dumps([_mixes.facts(mix) for mix in shown], indent=2) if args.json else _mixes.listed(shown)
+        )
+        return 0
+    asked = [name for name in args.name if name.lower() in types or not _mixes.find(name)]
+    names = [int(name) if name.isdecimal() else name for name in asked] or list(FORMATS)
     facts = [_format_facts(FORMATS[name]) for name in names]
     if args.json:
         print(json.dumps(facts, indent=2))
@@ -134,6 +174,8 @@ def _formats(args: argparse.Namespace) -> int:
         for fact in facts
     ]  # fmt: skip
     print(table(header, rows))
+    if mixes or not args.name:
+        print(f"\nMixes of types, of llama.cpp's quantizer:\n\n{_mixes.listed(mixes or _mixes.ALL)}")
     return 0
 
 
@@ -167,5 +209,5 @@ def _imatrix(fmt: Format) -> str:
 
 def _doctor(args: argparse.Namespace) -> int:
     report = doctor.examine()
-    print(json.dumps(report, indent=2) if args.json else doctor.describe(report))
+    print(json.dumps(report, indent=2) if args.json else wrapped(doctor.describe(report), "    "))
     return 1 if report["problems"] else 0

@@ -15,10 +15,18 @@ class FormatError(GGMLQError, KeyError, ValueError):
     __str__ = Exception.__str__  # KeyError would print the message in quotes
 
 
+class FormatAttributeError(FormatError, AttributeError):
+    """``gq.formats.name`` for a name that there is not: so ``hasattr`` works."""
+
+
 class CodeError(GGMLQError, KeyError, ValueError):
     """A code of 8 or 16 bits that there is not, or one that has no place where it was passed."""
 
     __str__ = Exception.__str__  # KeyError would print the message in quotes
+
+
+class CodeAttributeError(CodeError, AttributeError):
+    """``gq.codes.name`` for a name that there is not."""
 
 
 class ShapeError(GGMLQError, ValueError):
@@ -91,12 +99,45 @@ class GGUFOSError(GGUFError, OSError):
             self.errno, self.strerror, self.filename = cause.errno, cause.strerror, cause.filename
 
 
+class SafetensorsError(GGMLQError, ValueError):
+    """A safetensors file, or an index of them, that is damaged, or what such a file cannot hold."""
+
+
+class SafetensorsKeyError(SafetensorsError, KeyError):
+    """A tensor that a safetensors file does not have."""
+
+    __str__ = Exception.__str__  # KeyError would print the message in quotes
+
+
+class SafetensorsOSError(SafetensorsError, OSError):
+    """The operating system refused a safetensors file."""
+
+    __str__ = Exception.__str__  # OSError would print errno's text in place of the message
+
+    def __init__(self, message: str, cause: OSError | None = None) -> None:
+        super().__init__(message)
+        if cause is not None:
+            self.errno, self.strerror, self.filename = cause.errno, cause.strerror, cause.filename
+
+
+class SafetensorsNotFoundError(SafetensorsOSError, FileNotFoundError):
+    """There is no such file."""
+
+
 class ConvertError(GGMLQError, ValueError):
     """A file that cannot be made of another one as it was asked for."""
 
 
 class ConfigError(GGMLQError, ValueError):
     """A configuration of a kernel, or a file of them, that says nothing a kernel can do."""
+
+
+class CalibrationError(GGMLQError, RuntimeError):
+    """Something that needs a calibration which was not made, or no longer holds."""
+
+
+class GRUFileError(GGMLQError, ValueError):
+    """A file that should hold a GRU and does not, or is damaged."""
 
 
 class DumpError(GGMLQError, ValueError):

@@ -21,8 +21,15 @@ def _is_command() -> bool:
 def _told(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
     if not issubclass(kind, KeyboardInterrupt):
         sys.__excepthook__(kind, error, trace)
-    elif sys.stderr is not None:  # Python ends the process by SIGINT then, as a shell expects
-        sys.stderr.write("ggmlq: interrupted\n")
+        return
+    import contextlib  # here: until the hook is set every import is a moment without it
+
+    for stream in (sys.stdout, sys.stderr):  # a process may have none
+        if stream is not None:
+            with contextlib.suppress(OSError, ValueError):
+                stream.write("ggmlq: interrupted\n" if stream is sys.stderr else "")
+                stream.flush()
+    os._exit(130)  # as a shell counts it, and as the command itself leaves later on
 
 
 if _is_command():

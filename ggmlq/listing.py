@@ -78,7 +78,8 @@ def kernels(op: str = "linear", format: Any = None, device: str | None = None) -
         raise DeviceError(f"kernels(device={device!r}): no such device; devices are cpu and cuda")
     if op not in KINDS:
         raise UnsupportedError(
-            f"kernels({op!r}): no such operation; this version has {', '.join(sorted(KINDS))}"
+            f"kernels({op!r}): no such operation; this version has {', '.join(sorted(KINDS))}; "
+            + text.meant(str(op), KINDS, "pass one of these")
         )
     notes = [f"No {kind} kernel can run here. {reason}" for kind in kinds if (reason := absent(op, kind))]
     found: list[Rung] = []

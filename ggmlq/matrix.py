@@ -1,20 +1,25 @@
-"""What arrays of weights have in common: operations by name, the transpose, and which indices pick rows."""
+"""What arrays of weights have in common: operations, the transpose, indices, the view in a notebook."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any, ClassVar, TypeVar
+import math
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, Self, TypeVar
 
 import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
+from . import text
 from .devices import is_host
-from .errors import ShapeError
+from .errors import BlockIndexError, DTypeError, ShapeError
+from .protocols import OPERATIONS, AskedByNumPy
 
 Function = TypeVar("Function", bound=Callable[..., Any])
+Host = NDArray[np.floating[Any]] | Sequence[float] | Sequence[Sequence[float]]  # NumPy in, NumPy out
+Float = TypeVar("Float", bound=np.floating[Any])
+Out = TypeVar("Out", bound=NDArray[Any])
 
-
-OPERATIONS: dict[str, Callable[..., Any]] = {}  # by name: what the methods of arrays call
+CORNER = 4, 8  # rows and columns of values that a notebook shows
 
 
 def operation(function: Function) -> Function:
@@ -23,37 +28,204 @@ def operation(function: Function) -> Function:
     return function
 
 
-class Transposed:
-    """What ``q.T`` is: good for ``x @ q.T``, ``q.T.T`` and NumPy's ``asarray``."""
+class Weights(AskedByNumPy):
+    """An array [..., N, K] of weights whose last axis lies in blocks or tiles."""
 
-    __array_ufunc__: ClassVar[None] = None
-    __array_priority__: ClassVar[float] = 1000.0
-
-    def __init__(self, q: Any) -> None:
-        self.T = q
-
-    @property
-    def shape(self) -> tuple[int, ...]:
-        """The shape of q, reversed."""
-        shape: tuple[int, ...] = self.T.shape[::-1]
-        return shape
+    product: ClassVar[str]  # which operation x @ q.T is
+    stored: ClassVar[str]  # what of it are plain arrays
+    shape: Any
+    nbytes: Any
+    device: Any
+    unit: Any  # columns that can only be taken together
 
     @property
     def ndim(self) -> int:
         """Number of axes."""
         return len(self.shape)
 
-    def __rmatmul__(self, x: Any) -> Any:
-        return OPERATIONS[self.T.product](x, self.T)
+    @property
+    def size(self) -> int:
+        """Number of elements."""
+        return math.prod(self.shape)
+
+    @property
+    def dtype(self) -> np.dtype[np.float32]:
+        """What elements are when they are read: float32, as ``np.asarray`` gives them."""
+        return np.dtype(np.float32)
+
+    @property
+    def T(self) -> Transposed:
+        """The transpose, for ``x @ q.T``. Nothing is moved."""
+        return Transposed(self)
+
+    @property
+    def mT(self) -> Transposed:
+        """The transpose of each matrix: of two axes the same as ``T``. Nothing is moved."""
+        if self.ndim < 2:
+            raise ShapeError(
+                f"mT of {self!r}: it has no matrix to transpose; mT needs two axes or more; use T"
+            )
+        return Transposed(self, matrices=True)
+
+    def dequantize(self, dtype: Any = np.float32, out: Any = None) -> Any:
+        """The values as floats on the same device."""
+        raise NotImplementedError
+
+    def copy(self) -> Self:
+        """A copy of its own."""
+        raise NotImplementedError
+
+    def __copy__(self) -> Self:
+        return self.copy()
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> Self:
+        return self.copy()
+
+    def __rmatmul__(self, x: object) -> Any:
+        raise ShapeError(f"x @ q with {self!r}: rows of q lie along K, as in ggml; write x @ q.T")
+
+    __hash__ = object.__hash__  # by identity: keys of caches; arrays of the same bytes stay two
+
+    def __eq__(self, other: object) -> bool:
+        if other is self:  # so that weak references and lists find it
+            return True
+        if not (isinstance(other, Weights | list | tuple) or hasattr(other, "__array__")):
+            return NotImplemented
+        raise DTypeError(
+            f"comparison of {self!r} with a {type(other).__name__}: blocks are not compared element by "
+            f"element; gq.equal(a, b) tells whether two arrays hold the same, np.asarray(q) == x compares "
+            f"values; or compare {self.stored}"
+        )
+
+    def facts(self) -> list[tuple[str, object]]:
+        """What it is, in a few words each, for people."""
+        raise NotImplementedError
+
+    def _repr_html_(self) -> str:
+        """For a notebook: what it is, and the first values where that costs nothing."""
+        parts = [text.html_table((), self.facts(), type(self).__name__)]
+        if self.device == "cpu" and self.size and self.ndim:
+            parts.append(text.html_table((), self._corner(), "first values"))
+        return "".join(parts)
+
+    def _corner(self) -> list[list[str]]:
+        rows, columns = CORNER
+        whole: Any = self
+        part = whole if self.ndim == 1 else whole[(0,) * (self.ndim - 2)][:rows]
+        values = np.atleast_2d(part[..., : -(-columns // self.unit) * self.unit].dequantize())[:, :columns]
+        more = ["…"] * (values.shape[1] < self.shape[-1])
+        return [[f"{value:.6g}" for value in row] + more for row in values.tolist()]
+
+
+class Transposed(AskedByNumPy):
+    """What ``q.T`` is: good for ``x @ q.T``, ``q.T.T`` and NumPy's ``asarray``."""
+
+    def __init__(self, q: Any, matrices: bool = False) -> None:
+        self.T = q
+        self._matrices = matrices
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """The shape of q with all axes reversed; of ``mT`` with the last two exchanged."""
+        shape: tuple[int, ...] = self.T.shape
+        return (*shape[:-2], shape[-1], shape[-2]) if self._matrices else shape[::-1]
+
+    @property
+    def ndim(self) -> int:
+        """Number of axes."""
+        return len(self.shape)
+
+    def __rmatmul__(self, x: Any) -> NDArray[np.float32]:
+        y: NDArray[np.float32] = OPERATIONS[self.T.product](x, self.T)
+        return y
 
     def __matmul__(self, x: object) -> Any:
         raise ShapeError(f"q.T @ x with {self.T!r}: activations come first; write x @ q.T")
 
-    def __array__(self, dtype: DTypeLike | None = None, copy: bool | None = None) -> NDArray[Any]:
-        return np.asarray(self.T.__array__(dtype, copy).T)
+    def dequantize(self, dtype: DTypeLike = np.float32) -> Any:
+        """The values as floats on the same device, transposed."""
+        values = self.T.dequantize(dtype)
+        return values.swapaxes(-1, -2) if self._matrices else values.T
+
+    if not TYPE_CHECKING:  # or NumPy's stubs would take x @ q.T for a product of its own, of another type
+
+        def __array__(self, dtype: DTypeLike | None = None, copy: bool | None = None) -> NDArray[Any]:
+            values = self.T.__array__(dtype, copy)
+            return values.swapaxes(-1, -2) if self._matrices else values.T
 
     def __repr__(self) -> str:
-        return f"{self.T!r}.T"
+        return f"{self.T!r}.{'mT' if self._matrices else 'T'}"
+
+
+# --- indices --------------------------------------------------------------------------------
+
+
+def written(index: Any) -> str:
+    """An index as it was written: ``q[:, 32:96]``."""
+    steps = index if isinstance(index, tuple) else (index,)
+    return f"q[{', '.join(map(_written_step, steps))}]"
+
+
+def _written_step(step: Any) -> str:
+    if step is Ellipsis:
+        return "..."
+    if not isinstance(step, slice):
+        return text.short(step)
+    ends = [step.start, step.stop] if step.step is None else [step.start, step.stop, step.step]
+    return ":".join("" if end is None else text.short(end) for end in ends)
+
+
+class Index(NamedTuple):
+    """An index taken apart."""
+
+    steps: tuple[Any, ...]  # along the axes before the last
+    first: int  # of the columns
+    end: int
+
+
+def index_of(q: Any, index: Any, unit: int, short_end: bool, way: str) -> Index:
+    """What an index picks: rows by steps along the axes before the last, columns by a slice.
+
+    Columns are cut at multiples of ``unit``; ``short_end``: only their first one is.
+    """
+    asked = f"{written(index)} of {q!r}"
+    steps = index if isinstance(index, tuple) else (index,)
+    dots = [at for at, step in enumerate(steps) if step is Ellipsis]
+    if len(dots) == 1 and len(steps) - 1 <= q.ndim:
+        whole = (slice(None),) * (q.ndim - len(steps) + 1)
+        steps = (*steps[: dots[0]], *whole, *steps[dots[0] + 1 :])
+    columns = slice(None)
+    if q.ndim and len(steps) == q.ndim and isinstance(steps[-1], slice):
+        columns, steps = steps[-1], steps[:-1]
+    if len(steps) >= max(q.ndim, 1):
+        raise BlockIndexError(
+            f"{asked}: the last axis lies in {'tiles' if short_end else 'blocks'} of {unit}; rows are picked "
+            f"along the axes before it, columns by a slice; or {way}, or np.asarray(q) for values"
+        )
+    if not all(is_step(step) for step in steps):
+        raise BlockIndexError(
+            f"{asked}: rows are picked by integers, slices, '...', integer arrays and 1-D boolean arrays; "
+            f"for anything else {way}, or np.asarray(q)"
+        )
+    return Index(steps, *_columns(asked, q, columns, unit, short_end, way))
+
+
+def _columns(asked: str, q: Any, columns: slice, unit: int, short_end: bool, way: str) -> tuple[int, int]:
+    length = q.shape[-1] if q.ndim else 1
+    try:
+        first, end, step = columns.indices(length)
+    except (TypeError, ValueError) as error:
+        raise BlockIndexError(f"{asked}: {error}; its shape is {q.shape}; pass integers") from None
+    end = max(first, end)
+    whole = first == end or (first % unit == 0 and (short_end or end % unit == 0 or end == length))
+    if step != 1 or not whole:
+        near = f"{first // unit * unit}:{min(-(-end // unit) * unit, length)}"
+        raise BlockIndexError(
+            f"{asked}: columns {first} to {end} in steps of {step}; they are cut between "
+            f"{'tiles' if short_end else 'blocks'} of {unit}, in steps of 1, so that nothing is copied; take "
+            f"{near}, {way}, or np.asarray(q) for values"
+        )
+    return first, end
 
 
 def is_step(step: Any) -> bool:
@@ -64,3 +236,20 @@ def is_step(step: Any) -> bool:
         return False
     picked = np.asarray(step) if is_host(step) else step
     return picked.dtype.kind in "iu" or (picked.dtype.kind == "b" and picked.ndim == 1) or not picked.size
+
+
+def shape_of(asked: str, q: Any, shape: tuple[Any, ...]) -> tuple[int, ...]:
+    """The arguments of ``reshape`` as lengths, one of which may be -1."""
+    lengths = tuple(shape[0]) if len(shape) == 1 and isinstance(shape[0], tuple | list) else shape
+    if not all(isinstance(n, int | np.integer) and not isinstance(n, bool) for n in lengths):
+        raise DTypeError(f"{asked}: a shape is integers, one of which may be -1; pass q.reshape(2, -1)")
+    dims = [int(n) for n in lengths]
+    rest = math.prod(n for n in dims if n != -1)
+    if dims.count(-1) == 1 and rest > 0 and q.size % rest == 0:
+        dims[dims.index(-1)] = q.size // rest
+    if min(dims, default=0) < 0 or math.prod(dims) != q.size:
+        raise ShapeError(
+            f"{asked}: {q.size} elements do not fill {tuple(lengths)}; both shapes hold the same number; "
+            "pass lengths whose product that is"
+        )
+    return tuple(dims)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, overload
 
 import numpy as np
 from numpy.typing import NDArray
@@ -10,6 +10,12 @@ from numpy.typing import NDArray
 from .buffers import refuse_mask
 from .devices import to_host
 from .errors import DTypeError, ShapeError
+
+
+@overload
+def nmse(y: Any, reference: Any, axis: None = ...) -> float: ...
+@overload
+def nmse(y: Any, reference: Any, axis: int | tuple[int, ...]) -> NDArray[np.float64]: ...
 
 
 def nmse(y: Any, reference: Any, axis: int | tuple[int, ...] | None = None) -> Any:

@@ -131,3 +131,26 @@ def _largest(operand: Operand) -> float:
     """Of a code less its zero point."""
     code = CODES[operand.code]
     return code.max - code.min if operand.zeros else max(code.max, -code.min)
+
+
+@dataclass(frozen=True)
+class Gru(Problem, op="gru"):
+    """A GRU in integers over some steps; ``launch(call)`` with a :class:`ggmlq.gru.run.Call`."""
+
+    widths: str  # "int8", "mixed", "int16", or "other"
+    narrow: bool  # whether int32 holds every number of a step
+    steps: int  # T
+    n: int  # sequences
+    inputs: int  # C
+    units: int  # H
+
+    operands: ClassVar[str] = "x and the GRU"
+    moved: ClassVar[dict[str, str]] = {
+        "cpu": 'x.get() and f.to("cpu")',
+        "cuda": 'cupy.asarray(x) and f.to("cuda")',
+    }
+
+    def __str__(self) -> str:
+        return (
+            f"gru[{self.widths}, T={self.steps}, N={self.n}, C={self.inputs}, H={self.units}, {self.device}]"
+        )

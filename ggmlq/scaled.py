@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, ClassVar, NamedTuple, overload
 
 import numpy as np
 from numpy.typing import DTypeLike, NDArray
@@ -13,9 +13,10 @@ from . import text
 from .codes import CODES, Code
 from .codes.scaling import laid_out, values
 from .devices import cuda_device, device_of, is_host, namespace, on_device_of
-from .errors import BlockIndexError, CodeError, DeviceError, DTypeError, ShapeError
+from .errors import BlockIndexError, CodeError, DeviceError, ShapeError
 from .kept import Keeper
-from .matrix import OPERATIONS, Transposed, is_step
+from .matrix import Float, Out, Transposed, Weights, index_of, shape_of, written
+from .protocols import OPERATIONS
 from .scaled_parts import Beside, as_stored
 from .tiling import Tile, Tiling, checked_tile, expanded, tiling
 
@@ -34,7 +35,7 @@ class Matrix(NamedTuple):
         return expanded(xp, self.scales, self.over._replace(c=1))
 
 
-class ScaledArray(Keeper):
+class ScaledArray(Keeper, Weights):
     """Codes [..., C] and scales [ceil(R / r), ceil(C / c)]: value = scale · (code - zero).
 
     Parameters
@@ -62,10 +63,8 @@ class ScaledArray(Keeper):
     array([1., 1., 1.], dtype=float32)
     """
 
-    __array_ufunc__: ClassVar[None] = None
-    __array_priority__: ClassVar[float] = 1000.0
-
     product: ClassVar[str] = "scaled_linear"
+    stored: ClassVar[str] = "s.codes and s.scales"
 
     def __init__(self, codes: Any, scales: Any, code: str | Code, tile: Any, zeros: Any = None) -> None:
         super().__init__()
@@ -95,9 +94,9 @@ class ScaledArray(Keeper):
         return shape
 
     @property
-    def ndim(self) -> int:
-        """Number of axes."""
-        return len(self.shape)
+    def unit(self) -> int:
+        """Columns that share scales, so that a slice begins with one of them; 1 where all do."""
+        return self._over.c if self._over.shape[1] > 1 else 1
 
     @property
     def device(self) -> str:
@@ -119,11 +118,6 @@ class ScaledArray(Keeper):
         """The tile over all rows and columns, in numbers."""
         return self._over
 
-    @property
-    def T(self) -> Transposed:
-        """The transpose, for ``x @ w.T``. Nothing is moved."""
-        return Transposed(self)
-
     def parts(self) -> tuple[Any, ...]:
         """Codes, scales and, where there are any, zero points."""
         return tuple(part for part in (self.codes, self.scales, self.zeros) if part is not None)
@@ -135,6 +129,16 @@ class ScaledArray(Keeper):
         if not beside or (codes.strides[0] < codes.shape[-1] * codes.itemsize and len(codes) > 1):
             codes = namespace(codes).ascontiguousarray(codes)  # rows that run up, one after the other
         return Matrix(codes, values(self.scales), self.zeros, self.code, self._over)
+
+    def facts(self) -> list[tuple[str, object]]:
+        return [
+            ("code", self.code.name),
+            ("shape", self.shape),
+            ("tile", f"{self.tile} rows × columns"),
+            ("scales", f"{self.scale} {self.scales.shape}{'' if self.zeros is None else ', zero points'}"),
+            ("bytes", text.size(self.nbytes)),
+            ("device", self.device),
+        ]
 
     def __repr__(self) -> str:
         zeros = "" if self.zeros is None else ", zeros"
@@ -149,30 +153,38 @@ class ScaledArray(Keeper):
         return self.shape[0]
 
     def __getitem__(self, index: Any) -> ScaledArray:
-        """Index the axes before the last.
+        """Index the axes before the last, and slice the last from the start of a tile on.
 
         Whole tiles of rows keep their scales, as views where the codes are one; rows out of tiles bring
         the scales of their tile along, one a row.
         """
-        steps = index if isinstance(index, tuple) else (index,)
-        if len(steps) == self.ndim and isinstance(steps[-1], slice) and steps[-1] == slice(None):
-            steps = steps[:-1]
-        if len(steps) >= self.ndim or not all(is_step(step) for step in steps):
-            raise BlockIndexError(
-                f"s[{index!r}] of {self!r}: rows are picked, along the axes before the last, by integers, "
-                "slices, integer arrays and 1-D boolean arrays; index s.codes for anything else, or "
-                "np.asarray(s) for values"
-            )
+        found = index_of(self, index, self.unit, True, "index s.codes")
+        asked = f"{written(index)} of {self!r}"
         try:
-            codes = self.codes[steps]
+            codes = self.codes[found.steps]
             numbers = np.arange(self._over.rows).reshape(self.shape[:-1])
-            rows = numbers[tuple(_on_host(step) for step in steps)].reshape(-1)
+            rows = numbers[tuple(_on_host(step) for step in found.steps)].reshape(-1)
         except (IndexError, TypeError) as error:
-            raise BlockIndexError(f"s[{index!r}] of {self!r}: {error}; its shape is {self.shape}") from None
-        with on_device_of(f"s[{index!r}] of {self!r}", codes):
+            raise BlockIndexError(f"{asked}: {error}; its shape is {self.shape}; stay within it") from None
+        c = self._over.c
+        first, last = found.first // c, -(-found.end // c) if found.end > found.first else found.first // c
+        with on_device_of(asked, codes):
             pick, r = self._picked(rows)
-            zeros = None if self.zeros is None else self.zeros[pick]
-            return ScaledArray(codes, self.scales[pick], self.code, (r, self.tile[1]), zeros)
+            codes = codes[..., found.first : found.end]
+            scales, *zeros = (part[pick][:, first:last] for part in self.parts()[1:])
+            return ScaledArray(codes, scales, self.code, (r, self.tile[1]), *zeros)
+
+    def reshape(self, *shape: Any) -> ScaledArray:
+        """The same rows under other leading axes; the last axis, along which tiles lie, stays as long."""
+        asked = f"reshape{shape} of {self!r}"
+        dims = shape_of(asked, self, shape)
+        if dims[-1:] != self.shape[-1:]:
+            raise ShapeError(
+                f"{asked}: the last axis would have {dims[-1] if dims else 'no'} elements; tiles lie along "
+                f"its {self.shape[-1]}, and it stays so; reshape s.dequantize() and quantize it again"
+            )
+        with on_device_of(asked, self.codes):
+            return self._of([self.codes.reshape(dims), *self.parts()[1:]])
 
     def _picked(self, rows: NDArray[Any]) -> tuple[Any, int | None]:
         """Which rows of the scales go with some rows, and how many rows share one then."""
@@ -217,20 +229,23 @@ class ScaledArray(Keeper):
         codes, scales, *zeros = parts
         return ScaledArray(codes, scales, self.code, self.tile, *zeros)
 
-    def __copy__(self) -> ScaledArray:
-        return self.copy()
-
-    def __deepcopy__(self, memo: dict[int, Any]) -> ScaledArray:
-        return self.copy()
-
     def __reduce__(self) -> tuple[Any, ...]:
         return ScaledArray, (self.codes, self.scales, self.code, self.tile, self.zeros)
 
     # --- values -------------------------------------------------------------------------
 
-    def dequantize(self, dtype: DTypeLike = np.float32) -> Any:
-        """The values, scale · (code - zero) in float32, as floats on the same device."""
-        return OPERATIONS["dequantize_scaled"](self, dtype)
+    @overload
+    def dequantize(self, dtype: type[np.float32] = ..., out: None = ...) -> NDArray[np.float32]: ...
+    @overload
+    def dequantize(self, dtype: type[Float], out: None = ...) -> NDArray[Float]: ...
+    @overload
+    def dequantize(self, dtype: Any = ..., *, out: Out) -> Out: ...
+    @overload
+    def dequantize(self, dtype: Any = ..., out: Any = ...) -> Any: ...
+
+    def dequantize(self, dtype: Any = np.float32, out: Any = None) -> Any:
+        """The values, scale · (code - zero) in float32, as floats on the same device, or in ``out``."""
+        return OPERATIONS["dequantize_scaled"](self, dtype, out)
 
     def __array__(self, dtype: DTypeLike | None = None, copy: bool | None = None) -> NDArray[Any]:
         if copy is False:
@@ -252,21 +267,6 @@ class ScaledArray(Keeper):
         raise ShapeError(
             f"s @ … with {self!r} and a {type(other).__name__}: a product is x @ w.T, which is "
             "gq.scaled_linear(x, w), with w a ScaledArray [N, K]; write .T behind it"
-        )
-
-    def __rmatmul__(self, x: object) -> Any:
-        raise ShapeError(f"x @ w with {self!r}: rows of w lie along K; write x @ w.T")
-
-    __hash__ = object.__hash__  # by identity: keys of caches
-
-    def __eq__(self, other: object) -> bool:
-        if other is self:
-            return True
-        if not (isinstance(other, ScaledArray | list | tuple) or hasattr(other, "__array__")):
-            return NotImplemented
-        raise DTypeError(
-            f"comparison of {self!r} with a {type(other).__name__}: codes are not compared element by "
-            "element; compare s.codes and s.scales, or np.asarray(s) for values"
         )
 
 

@@ -1,8 +1,13 @@
-"""Plain text for people: tables and sizes."""
+"""Plain text for people: tables, sizes, numbers, plurals, names that may have been meant."""
 
 from __future__ import annotations
 
+import difflib
 from collections.abc import Iterable, Sequence
+from itertools import islice
+
+NARROW = 12  # characters that a column keeps on a narrow page
+COMPARED, LONGEST = 2000, 200  # names, and their length, among which similar ones are looked for
 
 
 def printable(text: str) -> str:
@@ -15,23 +20,57 @@ def printable(text: str) -> str:
     return "".join(c if c.isprintable() or c == "\n" else repr(c)[1:-1] for c in text)
 
 
-def table(header: Sequence[str], rows: Iterable[Sequence[object]]) -> str:
-    """Columns under a header; a column of numbers is aligned to the right. A cell is one line."""
+def table(header: Sequence[str], rows: Iterable[Sequence[object]], width: int | None = None) -> str:
+    """Columns under a header; a column of numbers is aligned to the right. A cell is one line.
+
+    ``width``: of the page; cells are cut to fit it, those of the first column in their middle.
+    """
     cells = [[printable(str(cell)).replace("\n", r"\n") for cell in row] for row in rows]
     lines = [list(header), *cells]
     widths = [max(len(line[i]) for line in lines) for i in range(len(header))]
     numeric = [bool(cells) and all(_is_number(row[i]) for row in cells) for i in range(len(header))]
+    if width is not None:
+        _narrow(widths, numeric, width)
     return "\n".join(
         "  ".join(
-            cell.rjust(width) if right else cell.ljust(width)
-            for cell, width, right in zip(line, widths, numeric, strict=True)
+            cell.rjust(room) if right else cut(cell, room, middle=i == 0).ljust(room)
+            for i, (cell, room, right) in enumerate(zip(line, widths, numeric, strict=True))
         ).rstrip()
         for line in lines
     )
 
 
+def _narrow(widths: list[int], numeric: list[bool], width: int) -> None:
+    """Take from the widest columns of words until all fit, or until none can be narrower."""
+    while sum(widths) + 2 * (len(widths) - 1) > width:
+        words = [i for i, right in enumerate(numeric) if not right and widths[i] > NARROW]
+        if not words:
+            return
+        widths[max(words, key=widths.__getitem__)] -= 1
+
+
+def cut(words: str, room: int, middle: bool = False) -> str:
+    """Words that fit into some characters; a cut shows as ``…``."""
+    if len(words) <= room:
+        return words
+    end = (room - 1) // 2 if middle else 0
+    return f"{words[: room - 1 - end]}…{words[len(words) - end :] if end else ''}"
+
+
 def _is_number(cell: str) -> bool:
     return cell[:1].isdigit() or (cell[:1] in "-+." and cell[1:2].isdigit()) or cell in ("", "-")
+
+
+def html_table(header: Sequence[str], rows: Iterable[Sequence[object]], caption: str = "") -> str:
+    """The same for a notebook. Everything is escaped: names come out of files."""
+    from html import escape  # where a notebook asks
+
+    def line(cells: Iterable[object], tag: str) -> str:
+        return "<tr>" + "".join(f"<{tag}>{escape(printable(str(cell)))}</{tag}>" for cell in cells) + "</tr>"
+
+    said = f"<caption>{escape(printable(caption))}</caption>" if caption else ""
+    head = f"<thead>{line(header, 'th')}</thead>" if header else ""
+    return f"<table>{said}{head}<tbody>{''.join(line(row, 'td') for row in rows)}</tbody></table>"
 
 
 def short(value: object, width: int = 80) -> str:
@@ -42,10 +81,45 @@ def short(value: object, width: int = 80) -> str:
         return "(unprintable)"
 
 
-def size(n: int) -> str:
-    """Bytes in the unit that reads best: 18.0 KiB."""
+def size(n: int, unit: str | None = None) -> str:
+    """Bytes in the unit that reads best, or in a given one: 18.0 KiB."""
     amount, units = float(n), ["bytes", "KiB", "MiB", "GiB", "TiB"]
-    while amount >= 1024 and len(units) > 1:
+    while (amount >= 1024 if unit is None else units[0] != unit) and len(units) > 1:
         amount /= 1024
         del units[0]
-    return f"{n} bytes" if units[0] == "bytes" else f"{amount:.1f} {units[0]}"
+    return count(n, "byte") if units[0] == "bytes" else f"{amount:.1f} {units[0]}"
+
+
+def number(n: int) -> str:
+    """A number as people say it: 7.24 B, 151 k."""
+    for unit, scale in (("T", 10**12), ("B", 10**9), ("M", 10**6), ("k", 10**3)):
+        if n >= scale:
+            amount = n / scale
+            return f"{amount:.{2 if amount < 10 else 1 if amount < 100 else 0}f} {unit}"
+    return str(n)
+
+
+def count(n: int, thing: str, many: str = "") -> str:
+    """``1 tensor``, ``2 tensors``."""
+    return f"{n} {thing if n == 1 else many or thing + 's'}"
+
+
+def near(name: str, known: Iterable[str], most: int = 3) -> list[str]:
+    """Which names may have been meant: those that hold it, else those that look like it."""
+    low = name.lower()
+    if not 0 < len(low) <= LONGEST:
+        return []
+    names = [each for each in islice(known, COMPARED) if len(each) <= LONGEST]  # comparing takes 50 us a name
+    lows = [each.lower() for each in names]
+    alike = difflib.get_close_matches(low, lows, most, 0.75) or difflib.get_close_matches(
+        low, lows, most, 0.5
+    )
+    inside = [each for each in lows if len(low) > 1 and low in each]
+    by_low = {each.lower(): each for each in reversed(names)}
+    return [by_low[each] for each in dict.fromkeys([*inside, *alike])][:most]
+
+
+def meant(name: str, known: Iterable[str], way: str) -> str:
+    """The end of an error about a name that there is not: what may have been meant, or another way out."""
+    found = near(name, known)
+    return f"did you mean {' or '.join(map(repr, found))}?" if found else way

@@ -117,14 +117,21 @@ def tensors_of(r, count, alignment):
             raise Bad("shape")
         infos.append((name, kind, ne, offset, prod(ne) // elements * size))
     start = -(-r.at // alignment) * alignment
-    used = []
-    for _, _, _, offset, nbytes in infos:
+    used, end = [], 0
+    for *_, offset, nbytes in sorted(infos, key=lambda info: info[3:]):
+        end = None if offset != end else -(-(offset + nbytes) // alignment) * alignment
+    cut = set()  # tensors without gaps in a file that is too short: a partial download
+    for name, _, _, offset, nbytes in infos:
         if start + offset + nbytes > len(r.data) + (0 if nbytes else alignment - 1):
-            raise Bad("outside")
+            if end is None:
+                raise Bad("outside")
+            cut.add(name)
         if any(offset < end and begin < offset + nbytes for begin, end in used if nbytes):
             raise Bad("overlap")
         used += [(offset, offset + nbytes)] if nbytes else []
     return {
-        name: (kind, tuple(reversed(ne)), r.data[start + offset : start + offset + nbytes] if nbytes else b"")
+        name: None
+        if name in cut
+        else (kind, tuple(reversed(ne)), r.data[start + offset : start + offset + nbytes] if nbytes else b"")
         for name, kind, ne, offset, nbytes in infos
     }

@@ -135,7 +135,7 @@ def test_iteration(q):
 
 
 @pytest.mark.parametrize(
-    "index", [(0, 0, 0), (0, 0, slice(0, 32)), ..., (..., 0), None, (0, None), (slice(None), 0, [0])]
+    "index", [(0, 0, 0), (0, 0, 0, ...), (..., ...), (..., 0), None, (0, None), (slice(None), 0, [0])]
 )
 def test_the_last_axis_is_not_indexed(q, index):
     with pytest.raises(gq.GGMLQError, match=r"lies in blocks of 32|rows are picked by") as error:
@@ -163,7 +163,7 @@ def test_rows_of_rows(q):
 def test_one_row_has_no_rows(q):
     row = q[0, 0]
     assert row.ndim == 1
-    for use in (lambda: row[0], lambda: row[0:32], lambda: list(row)):
+    for use in (lambda: row[0], lambda: row[0:16], lambda: list(row)):
         with pytest.raises(gq.GGMLQError):
             use()
     assert row[:].shape == row.shape

@@ -196,3 +196,12 @@ def test_a_wrong_descriptor_cannot_be_made(changes, complaint):
         return
     with pytest.raises(ValueError, match=complaint):
         _made(**changes)
+
+
+@pytest.mark.parametrize(
+    ("number", "says"),
+    [(43, "BPOSIT8"), (144, "ik_llama.cpp.*IQ4_KS"), (97, "Q8_0_X4"), (60, "from 43 on"), (5000, "damaged")],
+)
+def test_ids_that_forks_use(number, says):
+    with pytest.raises(gq.GGMLQError, match=rf"format id {number}: ggml has no such type; .*{says}"):
+        gq.formats[number]

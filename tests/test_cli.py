@@ -22,7 +22,8 @@ def test_formats(capsys):
     status, said = run(capsys, "formats")
     lines = said.out.splitlines()
     assert status == 0
-    assert len(lines) == 1 + len(gq.formats)
+    assert lines.index("") == 1 + len(gq.formats)
+    assert any(line.split()[:4] == ["q4_K_M", "15", "q4_K", "q6_K"] for line in lines)
     assert lines[3].split() == ["q4_0", "2", "32", "18", "4.5", "yes", "yes", "used"]
     assert any(line.split()[:5] == ["q4_K", "12", "256", "144", "4.5"] for line in lines)
 
@@ -34,6 +35,14 @@ def test_formats_by_name_and_id(capsys):
     assert [fact["name"] for fact in facts] == ["q4_K", "iq2_xxs"]
     assert facts[0]["fields"][3] == {"name": "qs", "offset": 16, "type": "|u1", "shape": [128]}
     assert [fact["needs_imatrix"] for fact in facts] == [False, True]
+
+
+def test_mixes(capsys):
+    found = json.loads(run(capsys, "formats", "--mixes", "--json")[1].out)
+    assert {(fact["name"], fact["file_type"]) for fact in found} >= {("q4_K_M", 15), ("iq2_xxs", 19)}
+    assert [fact["name"] for fact in found if fact["name"] == "iq3_xs" and fact["needs_imatrix"]]
+    _, said = run(capsys, "formats", "Q5_K_m")
+    assert said.out.splitlines()[1].split()[:3] == ["q5_K_M", "17", "q5_K"]
 
 
 def test_an_unknown_format_is_exit_2(capsys):

@@ -50,7 +50,10 @@ def test_quantize(run):
     row = ["blk.0.ffn_up.weight", "6", "x", "96", "f32", "->", "q8_0", "2.2", "KiB", "612", "bytes", nmse]
     assert lines[1].split() == row
     assert lines[2].split() == ["blk.0.ffn_norm.weight", "96", "f32", "384", "bytes", "one", "axis"]
-    assert lines[-2:] == ["2 of 3 tensors change, 4.9 KiB -> 1.6 KiB", "wrote out.gguf"]
+    assert lines[-2:] == [
+        "2 of 3 tensors change, 4.9 KiB -> 1.6 KiB, 32.000 -> 10.308 bits a weight",
+        "wrote out.gguf",
+    ]
     assert threads.num_threads() == 1
 
 
@@ -101,6 +104,7 @@ def test_errors_are_exit_2(run, folder):
         (["quantize", "in.gguf", "in.gguf", "--type", "q8_0"], "they are one file"),
         (["quantize", "no.gguf", "out.gguf", "--type", "q8_0"], "there is no such file"),
         (["quantize", "in.gguf", "out.gguf", "--type", "q8"], "did you mean"),
+        (["quantize", "in.gguf", "out.gguf"], "no type is given"),
         (["quantize", "in.gguf", "out.gguf", "--type", "q8_0", "--imatrix", "in.gguf"], "none is named"),
         (["quantize", "in.gguf", "out.gguf", "--type", "q8_0", "--keep", "ffn_dwn=q4_0"], "none of the 3"),
         (["quantize", "in.gguf", "out.gguf", "--type", "q2_K", "--no-fallback"], "rows of 96 do not fit"),
@@ -117,12 +121,12 @@ def test_errors_are_exit_2(run, folder):
 
 
 @pytest.mark.parametrize(
-    "arguments", [["--keep", "ffn"], ["--keep", "=q8_0"], ["--keep", "ffn="], ["--threads", "0"], []]
+    "arguments",
+    [["--keep", "ffn"], ["--keep", "=q8_0"], ["--keep", "ffn="], ["--threads", "0"], ["--target", "4"]],
 )
 def test_arguments_that_argparse_refuses(run, arguments, capsys):
-    kind = [] if arguments == [] else ["--type", "q8_0"]
     with pytest.raises(SystemExit) as error:
-        main(["quantize", "in.gguf", "out.gguf", *kind, *arguments])
+        main(["quantize", "in.gguf", "out.gguf", "--type", "q8_0", *arguments])
     assert error.value.code == 2
     capsys.readouterr()
 
@@ -189,7 +193,7 @@ INTERRUPTED = """
         time.sleep(20)
         return real(*args)
     stream.quantize = slow
-    sys.exit(cli.main(["quantize", "in.gguf", "out.gguf", "--type", "q8_0"]))
+    sys.exit(cli.main(["quantize", "in.gguf", "out.gguf", "--type", "q8_0", "--force"]))
 """
 
 

@@ -17,6 +17,7 @@ from fake_cupy import put_gpu
 from test_cuda_scaled_linear import card, error, multiply, problem_of, scaled
 
 import ggmlq as gq
+from ggmlq.checks import float_dtype
 from ggmlq.cuda.machine import device, launch, maps, submit
 from ggmlq.cuda.machine.launch import Kernel
 from ggmlq.cuda.machine.maps import Box
@@ -25,7 +26,6 @@ from ggmlq.cuda.pipeline.boxed import BoxTile, Room
 from ggmlq.cuda.pipeline.few_rows import TILES, FewJob, parts_of
 from ggmlq.cuda.pipeline.job import BY_COLUMNS, FLOATS, WHOLE, Job, float_jobs, integer_jobs
 from ggmlq.cuda.scaled_linear import r7_wgmma, r8_tma_ring, r9_persistent, r10_few_rows
-from ggmlq.ops.scaled_linear import result_dtype
 from ggmlq.problems import Operand, ScaledLinear
 
 HOPPER = (r7_wgmma.launch, r8_tma_ring.launch, r9_persistent.launch, r10_few_rows.launch)
@@ -262,7 +262,7 @@ def test_halves(kind, hopper, fresh):
             want = gq.reference.scaled_linear(x, w)
             for rung in HOPPER:
                 if rung.refuses(problem_of(x, w)) is None:
-                    y = hopper.full((m, n), 0x7FFF, hopper.uint16).view(result_dtype(kind))
+                    y = hopper.full((m, n), 0x7FFF, hopper.uint16).view(float_dtype("a product", kind))
                     rung.launch(x.to("cuda"), w.to("cuda"), y)
                     wrong = error(y.get().astype(np.float32), want)
                     assert wrong <= 3e-3, (rung.name, m, n, k, wrong)

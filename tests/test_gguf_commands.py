@@ -296,7 +296,7 @@ def test_copy_refuses(run, path, tmp_path, args):
     assert not (tmp_path / "o.gguf").exists()
 
 
-@pytest.mark.parametrize("size", ["0x1", "1.5G", "-1", "4 G", ""])
+@pytest.mark.parametrize("size", ["0x1", "1.5.2G", "-1", "4 G", ""])
 def test_copy_sizes(run, path, tmp_path, size):
     with pytest.raises(SystemExit, match="2"):
         run("copy", path, tmp_path / "o.gguf", f"--split={size}")

@@ -84,7 +84,7 @@ def test_set_keeps_the_type_of_a_key(path):
         (["--set", "n=[1, 2]"], "its type is uint8, and '[1, 2]' is an array; write KEY:TYPE=VALUE"),
         (["--set", "tokens=x"], "its type is array of string, and 'x' is no array"),
         (["--set", "k=" + "[" * 100_000], "too deep"),
-        (["--drop", "nope"], "--drop 'nope': the file has 5 names, not this one; `ggmlq info --metadata"),
+        (["--drop", "nope"], "--drop 'nope': the file has 5 names, not this one; `ggmlq metadata "),
         (["--drop", "token"], "did you mean 'tokens'"),
     ],
 )

@@ -157,7 +157,7 @@ def test_another_operation_is_listed(sorting):
     ]  # fmt: skip
     assert "whole numbers" in repr(found)
     assert "auto, 10 of them" in repr(found)
-    with pytest.raises(gq.GGMLQError, match="this version has linear, scaled_linear, sorting"):
+    with pytest.raises(gq.GGMLQError, match="this version has gru, linear, scaled_linear, sorting"):
         gq.kernels("sifting")
 
 

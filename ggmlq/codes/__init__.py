@@ -11,7 +11,7 @@ import importlib
 import pkgutil
 from collections.abc import Iterator, Mapping
 
-from ..errors import CodeError
+from ..errors import CodeAttributeError, CodeError
 from ._integer import Integer
 from ._minifloat import MiniFloat
 from .code import CATALOGUE, Code
@@ -45,6 +45,21 @@ class Codes(Mapping[str, Code]):
             way = f"did you mean {' or '.join(near)}?" if near else f"the codes are {', '.join(self)}"
             raise CodeError(f"codes[{key!r}]: there is no such code; {way}")
         return found
+
+    def __getattr__(self, name: str) -> Code:
+        """``gq.codes.e4m3`` is ``gq.codes["e4m3"]``."""
+        if name.startswith("_"):  # what Python asks any object for
+            raise AttributeError(name)
+        try:
+            return self[name]
+        except CodeError as error:
+            raise CodeAttributeError(str(error)) from None
+
+    def __dir__(self) -> list[str]:
+        return [*super().__dir__(), *self]
+
+    def _ipython_key_completions_(self) -> list[str]:
+        return list(self)
 
     def __iter__(self) -> Iterator[str]:
         return iter(self._canonical)

@@ -3,24 +3,32 @@
 from __future__ import annotations
 
 import argparse
+from collections.abc import Sequence
 from typing import Any
 
-from ..convert import Done, Plan, Report, run
+from ..convert import Done, Plan, Report, layout, run, write_tensor_types
+from ..errors import ConvertError
 from ..threads import set_num_threads
-from . import _plain
+from . import _plain, _sizes
 
 
-def add_options(parser: argparse.ArgumentParser) -> None:
-    """The options of both."""
+def add_options(parser: argparse.ArgumentParser, rest: str | None = None) -> None:
+    """The options of both. ``rest``: what may follow IN, where that is more than OUT."""
     parser.add_argument("input", metavar="IN", help="a .gguf file, any part of a split model")
-    parser.add_argument("output", metavar="OUT", help="the new file; not IN")
+    if rest is None:
+        parser.add_argument("output", metavar="OUT", help="the new file; not IN")
+    else:
+        parser.add_argument("rest", nargs="*", metavar=rest, help="OUT: the new file, not IN")
     parser.add_argument(
-        "--keep", type=_kept, action="append", default=[], metavar="REGEX=TYPE",
+        "--keep", "--tensor-type", type=_kept, action="append", default=[], metavar="REGEX=TYPE",
         help="TYPE for tensors in whose name REGEX is found; `same` leaves them as they are; "
         "may be given again, the first that fits counts",
     )  # fmt: skip
-    parser.add_argument("--threads", type=_count, metavar="N", help="threads; all cores if not given")
-    parser.add_argument("--dry-run", action="store_true", help="only tell what each tensor would become")
+    parser.add_argument("--threads", type=_sizes.count, metavar="N", help="threads; all cores if not given")
+    parser.add_argument(
+        "--dry-run", action="store_true", help="only tell what each tensor and file would become"
+    )
+    _sizes.add_force(parser)
     parser.add_argument("--json", action="store_true", help="print JSON")
 
 
@@ -31,33 +39,40 @@ def _kept(text: str) -> tuple[str, str]:
     return pattern, kind
 
 
-def _count(text: str) -> int:
-    if not text.isdecimal() or not int(text):
-        raise argparse.ArgumentTypeError(f"{text!r} is no number of threads; write 1 or more")
-    return int(text)
-
-
-def carry_out(plan: Plan, args: argparse.Namespace) -> int:
+def carry_out(
+    plan: Plan, args: argparse.Namespace, split: bool = False, write_types: str | None = None
+) -> int:
     """Run the plan, or only tell it; print what came of it."""
     if args.threads is not None:
         set_num_threads(args.threads)
+    files = [] if args.output is None else layout(plan, args.output, keep_split=split)
+    if args.output is None and not args.dry_run:
+        raise ConvertError("OUT is missing; name the new file, or only look with --dry-run")
+    if write_types is not None:
+        _sizes.check_free([write_types], args.force)
     if args.dry_run:
         report = Report([], [Done(step, None) for step in plan.steps], plan.notes)
     else:
-        report = run(plan, args.output)
+        _sizes.check_free([path for path, _ in files], args.force)
+        report = run(plan, args.output, keep_split=split)
+    if write_types is not None:
+        write_tensor_types(write_types, plan.types)
     if args.json:
-        _plain.print_json(_facts(report))
+        _plain.print_json(_facts(report, files, write_types))
         return 0
     print(report)
-    print(
-        "\n".join(f"wrote {_plain.name(path)}" for path in report.paths) or "nothing was written (--dry-run)"
-    )
+    if write_types is not None:
+        print(f"wrote {_plain.name(write_types)}")
+    _sizes.tell(files, args.dry_run)
     return 0
 
 
-def _facts(report: Report) -> dict[str, Any]:
+def _facts(report: Report, files: Sequence[tuple[str, int]], types: str | None) -> dict[str, Any]:
+    elements = max(1, report.elements)
     return {
         "files": report.paths,
+        "file_bytes": [nbytes for _, nbytes in files],
+        "types_file": types,
         "tensors": [
             {
                 "name": done.step.name,
@@ -74,5 +89,7 @@ def _facts(report: Report) -> dict[str, Any]:
         ],
         "bytes_before": report.bytes_before,
         "bytes_after": report.bytes_after,
+        "bits_per_weight_before": 8 * report.bytes_before / elements,
+        "bits_per_weight_after": 8 * report.bytes_after / elements,
         "notes": report.notes,
     }

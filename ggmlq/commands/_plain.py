@@ -44,6 +44,13 @@ def jsonable(found: Any) -> Any:
     return found
 
 
+def in_full(found: Any) -> Any:
+    """The same with all elements of arrays."""
+    if isinstance(found, Array):
+        return [in_full(item) for item in found]
+    return jsonable(found)
+
+
 def print_json(found: Any) -> None:
     """Strict JSON on stdout."""
     print(json.dumps(jsonable(found), indent=2, allow_nan=False))

@@ -13,7 +13,8 @@ from ..errors import DumpError, ShapeError
 from ..faults import CATALOGUE, Diagnosis, diagnose, telling_input
 from ..faults.scaled import SCALED
 from ..scaled import ScaledArray
-from ..text import table
+from ..terminal import paint, table, wrapped
+from ..text import printable
 from . import _dumps, _plain
 
 
@@ -106,11 +107,12 @@ def _say(args: argparse.Namespace, found: Diagnosis) -> None:
 
 
 def _described(found: Diagnosis) -> str:
-    lines = [f"{found.fault} (confidence {found.confidence:.2f})", "", found.text, ""]
+    verdict = paint(found.fault, "good" if found.ok else "bad")
+    parts = [f"{verdict} (confidence {found.confidence:.2f})", wrapped(printable(found.text), "    ")]
     if found.alternatives:
-        lines += [f"as likely: {', '.join(found.alternatives)}", ""]
-    lines.append(table(["figure", "value"], found.figures.items()))
-    return "\n".join(lines)
+        parts.append(f"as likely: {', '.join(found.alternatives)}")
+    parts.append(table(["figure", "value"], found.figures.items()))
+    return "\n\n".join(parts)
 
 
 def _listed(as_json: bool) -> int:

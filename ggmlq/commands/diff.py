@@ -12,7 +12,8 @@ from ..diff.metadata import CHANGED
 from ..diff.page import page
 from ..diff.tensors import SAME_BLOCKS
 from ..pages import check_target, write
-from ..text import table
+from ..terminal import table
+from ..text import count
 from . import _plain
 
 ABOUT = """\
@@ -137,8 +138,9 @@ def _summary(found: Difference) -> str:
     swapped = sum(tensor.status == SAME_BLOCKS for tensor in found.tensors)
     orders = f", {swapped} with the same values in the other byte order" if swapped else ""
     return (
-        f"{len(found.tensors)} tensors: {found.identical - swapped} with the same bytes{orders}{within}, "
-        f"{len(found.differing)} different; {len(found.metadata)} keys differ"
+        f"{count(len(found.tensors), 'tensor')}: {found.identical - swapped} with the same bytes"
+        f"{orders}{within}, {len(found.differing)} different; "
+        f"{count(len(found.metadata), 'key differs', 'keys differ')}"
     )
 
 

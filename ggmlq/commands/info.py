@@ -4,44 +4,114 @@ from __future__ import annotations
 
 import argparse
 import os
+from collections.abc import Iterable
+from fnmatch import fnmatchcase
 from math import prod
-from typing import Any
+from typing import Any, NoReturn
 
-from .. import gguf
+import numpy as np
+
+from .. import files
 from ..errors import GGUFError
 from ..gguf import Array, GGUFFile
-from ..text import size, table
-from . import _plain
+from ..gguf.metadata import missing
+from ..safetensors import SafetensorsFile
+from ..terminal import paint, table
+from ..text import count, number, short, size
+from . import _plain, _safetensors
+from ._files import expanded
+from ._fold import folded
+
+SORTS = {
+    "name": lambda fact: fact["name"],
+    "type": lambda fact: (fact["type"], fact["name"]),
+    "size": lambda fact: -fact["bytes"],
+    "parameters": lambda fact: -prod(fact["shape"]),
+}
+EXAMPLES = """\
+examples:
+  ggmlq info model.gguf                          tensors of equal layers in one line
+  ggmlq info model.gguf --tensors --sort size    each tensor, the largest first
+  ggmlq info model.gguf --filter 'blk.0.*' --filter '*rope*'
+  ggmlq info *.gguf
+  ggmlq info checkpoint/                         safetensors: a file, an index, a folder
+"""
 
 
 def add(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     """Declare the command."""
     parser = commands.add_parser(
         "info",
-        help="architecture, sizes, tensors and metadata of a GGUF file",
-        description="What is in a GGUF file. A part of a split model stands for the whole.",
+        help="architecture, sizes, tensors and metadata of models",
+        description="What is in GGUF files and in safetensors, the summary last. A part of a split model "
+        "stands for the whole.",
+        epilog=EXAMPLES,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    parser.add_argument("file", help="a .gguf file")
-    parser.add_argument("--tensors", action="store_true", help="only the table of tensors")
+    parser.add_argument(
+        "file", nargs="+",
+        help=".gguf files, safetensors (a file, an index, a folder), or patterns such as 'models/*.gguf'",
+    )  # fmt: skip
+    parser.add_argument("--tensors", action="store_true", help="only the table of tensors, one a line")
     parser.add_argument("--metadata", action="store_true", help="only the metadata")
-    parser.add_argument("--json", action="store_true", help="print JSON")
+    parser.add_argument(
+        "--filter", action="append", default=[], metavar="GLOB",
+        help="only tensors and keys whose whole name fits; may be given again",
+    )  # fmt: skip
+    parser.add_argument(
+        "--sort", choices=[*SORTS], help="of the tensors; as they lie in the file if not given"
+    )
+    parser.add_argument(
+        "--fold", action=argparse.BooleanOptionalAction, default=None,
+        help="tensors of equal layers in one line (default: unless --tensors is given)",
+    )  # fmt: skip
+    parser.add_argument("--json", action="store_true", help="print JSON: an object, of several files a list")
     parser.set_defaults(run=run)
 
 
 def run(args: argparse.Namespace) -> int:
     """Run the command."""
-    with gguf.open(args.file) as file:
-        facts = _summary(file)
-        everything = args.tensors == args.metadata
-        if everything or args.tensors:
-            facts["tensors"] = _tensors(file)
-        if everything or args.metadata:
-            facts["metadata"] = {key: _value(file, key) for key in file.metadata}
+    everything = args.tensors == args.metadata
+    fold = everything if args.fold is None else args.fold
+    found = [_facts(path, args, everything) for path in expanded(args.file)]
+    if args.filter and not any(facts.get("tensors") or facts.get("metadata") for facts in found):
+        _nothing_fits(args.filter[0], found[0]["files"][0])
     if args.json:
-        _plain.print_json(facts)
-    else:
-        print("\n\n".join(_describe(facts, everything)))
+        _plain.print_json(found if len(found) > 1 else found[0])
+        return 0
+    pages = ["\n\n".join(_describe(facts, args, everything, fold)) for facts in found]
+    for facts, page in zip(found, pages, strict=True):
+        if len(found) > 1:
+            print(paint(f"== {_plain.name(facts['files'][0])}", "head"), end="\n\n")
+        print(page, end="\n" if facts is found[-1] else "\n\n")
     return 0
+
+
+def _facts(path: str, args: argparse.Namespace, everything: bool) -> dict[str, Any]:
+    with files.open(path) as file:
+        if isinstance(file, SafetensorsFile):
+            facts, tensors = _safetensors.summary(file), _safetensors.tensors(file)
+            metadata: dict[str, Any] = dict(file.metadata)
+        else:
+            facts, tensors = _summary(file), _tensors(file)
+            metadata = {key: _value(file, key) for key in file.metadata if _fits(key, args.filter)}
+    if everything or args.tensors:
+        facts["tensors"] = [fact for fact in tensors if _fits(fact["name"], args.filter)]
+        if args.sort:
+            facts["tensors"].sort(key=SORTS[args.sort])
+    if everything or args.metadata:
+        facts["metadata"] = {key: value for key, value in metadata.items() if _fits(key, args.filter)}
+    return facts
+
+
+def _nothing_fits(pattern: str, path: str) -> NoReturn:
+    with files.open(path) as file:
+        known = [*file, *file.metadata]
+    missing(f"--filter {short(pattern)} of {path}", pattern.strip("*"), known, "without it all are listed")
+
+
+def _fits(name: str, patterns: list[str]) -> bool:
+    return not patterns or any(fnmatchcase(name, pattern) for pattern in patterns)
 
 
 def _summary(file: GGUFFile) -> dict[str, Any]:
@@ -105,40 +175,66 @@ def _value(file: GGUFFile, key: str) -> dict[str, Any]:
     return fact
 
 
-def _describe(facts: dict[str, Any], everything: bool) -> list[str]:
+# --- for people -------------------------------------------------------------------------------
+
+
+def _describe(facts: dict[str, Any], args: argparse.Namespace, everything: bool, fold: bool) -> list[str]:
     sections = []
-    if everything:
-        head = [
-            f"{_plain.name(facts['files'][0])}"
-            + (f" and {len(facts['files']) - 1} more parts" if len(facts["files"]) > 1 else ""),
-            f"GGUF version {facts['version']}, {facts['byteorder']}-endian, alignment {facts['alignment']}, "
-            f"{size(facts['file_bytes'])}",
-            f"architecture {_plain.value(facts['architecture'])}, name {_plain.value(facts['name'])}",
-            f"{facts['parameters']} parameters, {size(facts['tensor_bytes'])}, "
-            f"{facts['bits_per_weight']:.3f} bits a weight",
-        ]
-        sections.append("\n".join(head))
-        rows = [[r["type"], r["tensors"], r["parameters"], size(r["bytes"])] for r in facts["types"]]
-        sections.append(table(["type", "tensors", "parameters", "size"], rows))
-    if "tensors" in facts:
-        rows = [
-            [
-                _plain.name(t["name"]),
-                t["type"],
-                " x ".join(map(str, t["shape"])) or "scalar",
-                size(t["bytes"]),
-            ]
-            for t in facts["tensors"]
-        ]
-        sections.append(table(["tensor", "type", "shape", "size"], rows))
-    if "metadata" in facts:
-        rows = [
-            [
-                _plain.name(key),
-                fact["type"],
-                _plain.value(fact["value"]) if "value" in fact else fact["error"],
-            ]
-            for key, fact in facts["metadata"].items()
-        ]
-        sections.append(table(["key", "type", "value"], rows))
+    if facts.get("metadata") or args.metadata:
+        sections.append(_table_of_metadata(facts))
+    if facts.get("tensors") or args.tensors:
+        sections.append(_table_of_tensors(facts["tensors"], fold, args.sort))
+    if everything and facts.get("format") == "safetensors":
+        sections += _safetensors.described(facts)
+    elif everything:
+        rows = [[r["type"], r["tensors"], number(r["parameters"]), size(r["bytes"])] for r in facts["types"]]
+        sections += [table(["type", "tensors", "parameters", "size"], rows), "\n".join(_head(facts))]
     return sections
+
+
+def _table_of_metadata(facts: dict[str, Any]) -> str:
+    entries = facts["metadata"].items()
+    if facts.get("format") == "safetensors":
+        return table(["key", "value"], [[_plain.name(key), _plain.value(text)] for key, text in entries])
+    rows = [[_plain.name(key), fact["type"], _shown(fact)] for key, fact in entries]
+    return table(["key", "type", "value"], rows)
+
+
+def _shown(fact: dict[str, Any]) -> str:
+    if "value" not in fact:
+        return str(fact["error"])
+    if fact["type"] == "float32":  # as it was written: 1e-06, not the double beside it
+        return str(np.float32(fact["value"]))
+    return _plain.value(fact["value"])
+
+
+def _table_of_tensors(facts: list[dict[str, Any]], fold: bool, sort: str | None) -> str:
+    shown: Iterable[dict[str, Any]] = facts
+    if fold:
+        shown = sorted(folded(facts), key=SORTS[sort]) if sort else folded(facts)
+    rows = [
+        [
+            _plain.name(fact["name"]),
+            fact["type"],
+            " x ".join(map(str, fact["shape"])) or "scalar",
+            *([fact["tensors"]] if fold else []),
+            size(fact["bytes"]),
+        ]
+        for fact in shown
+    ]
+    return table(["tensor", "type", "shape", *(["tensors"] if fold else []), "size"], rows)
+
+
+def _head(facts: dict[str, Any]) -> list[str]:
+    parts, tensors = facts["files"], sum(row["tensors"] for row in facts["types"])
+    more = f" and {count(len(parts) - 1, 'more part')}" if len(parts) > 1 else ""
+    named = "no name" if facts["name"] is None else f"name {_plain.value(facts['name'])}"
+    kind = "no architecture" if facts["architecture"] is None else _plain.value(facts["architecture"])
+    return [
+        f"{_plain.name(parts[0])}{more}",
+        f"GGUF version {facts['version']}, {facts['byteorder']}-endian, alignment {facts['alignment']}, "
+        f"{size(facts['file_bytes'])}",
+        f"{'architecture ' if facts['architecture'] is not None else ''}{kind}, {named}",
+        f"{count(tensors, 'tensor')}, {number(facts['parameters'])} parameters, "
+        f"{size(facts['tensor_bytes'])}, {facts['bits_per_weight']:.3f} bits a weight",
+    ]

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from .. import gguf
+from .. import files
 from ..array import QuantArray
 from ..errors import BlockIndexError, PageError
 from ..formats import BlockFormat
@@ -18,8 +18,9 @@ from ..gguf.metadata import missing
 from ..gguf.statistics import statistics
 from ..gguf.tensors import piece
 from ..pages import check_picture
-from ..text import short, size, table
-from . import _plain, _plots
+from ..terminal import table
+from ..text import short, size
+from . import _plain, _plots, _safetensors
 
 BAR = 40  # characters of the longest bar of the histogram
 PER_LINE = 8  # bytes in bits a line
@@ -32,7 +33,7 @@ def add(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
         help="statistics of a tensor, or one block of it field by field",
         description="Range, scales and codes of a tensor; with --block its fields, bits and values.",
     )
-    parser.add_argument("file", help="a .gguf file")
+    parser.add_argument("file", help="a .gguf file, or safetensors")
     parser.add_argument("tensor", help="its name, see `ggmlq info --tensors`")
     parser.add_argument("--block", type=int, metavar="I", help="block I, counted through the rows")
     parser.add_argument("--rows", type=_rows, metavar="A:B", help="only rows A to B - 1, as in Python")
@@ -47,11 +48,11 @@ def add(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
 def run(args: argparse.Namespace) -> int:
     """Run the command."""
     _check_plot(args)
-    with gguf.open(args.file) as file:
+    with files.open(args.file) as file:
         if args.tensor not in file:
             way = f"`ggmlq info --tensors {args.file}` lists them"
             missing(f"tensor {short(args.tensor)} of {args.file}", args.tensor, file, way)
-        q = file[args.tensor]
+        q = _safetensors.floats(file[args.tensor])
     facts: dict[str, Any] = {
         "tensor": args.tensor,
         "type": q.format.name,

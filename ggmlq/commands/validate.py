@@ -4,8 +4,13 @@ from __future__ import annotations
 
 import argparse
 
-from ..gguf.check import check
+from ..files import is_safetensors
+from ..gguf import check as gguf
+from ..safetensors import check as safetensors
+from ..terminal import paint, wrapped
+from ..text import count
 from . import _plain
+from ._files import expanded
 
 
 def add(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
@@ -13,24 +18,32 @@ def add(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     parser = commands.add_parser(
         "validate",
         help="check every rule of the format, and every block for NaN and the like",
-        description="Structure, metadata and blocks of a GGUF file. Exit 1 where something is wrong; "
-        "notes alone do not count.",
+        description="Structure, metadata and values of GGUF files and of safetensors. Exit 1 where something "
+        "is wrong; notes alone do not count.",
     )
-    parser.add_argument("file", help="a .gguf file")
-    parser.add_argument("--json", action="store_true", help="print JSON")
+    parser.add_argument(
+        "file", nargs="+",
+        help=".gguf files, safetensors (a file, an index, a folder), or patterns such as 'models/*.gguf'",
+    )  # fmt: skip
+    parser.add_argument("--json", action="store_true", help="print JSON: an object, of several files a list")
     parser.set_defaults(run=run)
 
 
 def run(args: argparse.Namespace) -> int:
     """Run the command."""
-    findings = check(args.file)
-    errors = sum(finding.severity == "error" for finding in findings)
-    if args.json:
-        _plain.print_json(
-            {"file": args.file, "ok": not errors, "findings": [finding._asdict() for finding in findings]}
-        )
-    else:
+    reports = []
+    for path in expanded(args.file):
+        findings = (safetensors if is_safetensors(path) else gguf).check(path)
+        errors = sum(finding.severity == "error" for finding in findings)
+        reports.append({"file": path, "ok": not errors, "findings": [found._asdict() for found in findings]})
+        if args.json:
+            continue
         for finding in findings:
-            print(f"{finding.severity}: {_plain.name(finding.where)}: {_plain.name(finding.text)}")
-        print(f"{_plain.name(args.file)}: {errors} errors, {len(findings) - errors} notes")
-    return 1 if errors else 0
+            style = "bad" if finding.severity == "error" else "note"
+            said = f": {_plain.name(finding.where)}: {_plain.name(finding.text)}"
+            print(wrapped(paint(finding.severity, style) + said, "    "))
+        counts = f"{count(errors, 'error')}, {count(len(findings) - errors, 'note')}"
+        print(f"{_plain.name(path)}: {paint(counts, 'bad' if errors else 'good')}")
+    if args.json:
+        _plain.print_json(reports if len(reports) > 1 else reports[0])
+    return 0 if all(report["ok"] for report in reports) else 1

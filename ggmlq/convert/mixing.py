@@ -9,8 +9,8 @@ from collections.abc import Iterable
 
 from ..errors import ConvertError, FormatError, GGUFError
 from ..formats import FORMATS, Format
-from ..gguf import GGUFFile
 from .mixes import ALIASES, BY_NAME, At, Mix
+from .model import Model
 from .rules import EMBEDDINGS
 
 # Parts by what their names hold; the first that is found counts.
@@ -67,7 +67,7 @@ def layer(name: str) -> int | None:
 class Mixer:
     """Chooses types in llama.cpp's order: tensors by layer and name, those of a part counted."""
 
-    def __init__(self, mix: Mix, file: GGUFFile, imatrix: bool) -> None:
+    def __init__(self, mix: Mix, file: Model, imatrix: bool) -> None:
         self._mix = mix
         self._tied = "output.weight" not in file
         arch = _text(file, "general.architecture")
@@ -130,7 +130,7 @@ def in_order(names: Iterable[str]) -> list[str]:
     return sorted(names, key=lambda name: (-1 if layer(name) is None else layer(name), name.encode()))
 
 
-def _text(file: GGUFFile, key: str) -> str:
+def _text(file: Model, key: str) -> str:
     found = file.metadata.get(key)
     if not isinstance(found, str):
         raise GGUFError(
@@ -139,7 +139,7 @@ def _text(file: GGUFFile, key: str) -> str:
     return found
 
 
-def _number(file: GGUFFile, key: str) -> int | None:
+def _number(file: Model, key: str) -> int | None:
     """A count; of a list, one for each layer, the first."""
     found = file.metadata.get(key)
     if found is not None and not isinstance(found, int | str | float):

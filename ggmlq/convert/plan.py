@@ -3,69 +3,36 @@
 from __future__ import annotations
 
 import os
-from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
-from math import prod
+from dataclasses import replace
+from types import MappingProxyType
 from typing import Any
 
-import numpy as np
-from numpy.typing import NDArray
-
 from .. import gguf
-from ..errors import ConvertError, UnsupportedError
+from ..errors import ConvertError
 from ..formats import FORMATS, Format
 from ..gguf import GGUFFile, Imatrix, Typed, read_imatrix
+from . import checks, mixing, rules, weights
 from . import keep as keeping
-from . import mixing, rules, weights
 from .keep import Keep
 from .mixes import Mix
+from .model import Model, Pruned
+from .step import Plan, Step
 
-NAMED = 3  # tensors that an error lists
 FLOATS = ("f32", "f16", "bf16")
+NO_TYPES: Mapping[str, Any] = MappingProxyType({})
 
-
-@dataclass(frozen=True)
-class Step:
-    """One tensor: what it is, what it becomes, and why if that is not simply the type asked for."""
-
-    name: str
-    shape: tuple[int, ...]
-    before: Format
-    after: Format
-    why: str = ""
-    weights: NDArray[np.float32] | None = None  # importance [experts, K]
-
-    @property
-    def changes(self) -> bool:
-        """Whether it is converted; if not its bytes are copied."""
-        return self.before is not self.after
-
-    @property
-    def bytes_before(self) -> int:
-        return _nbytes(self.before, self.shape)
-
-    @property
-    def bytes_after(self) -> int:
-        return _nbytes(self.after, self.shape)
-
-
-@dataclass(frozen=True)
-class Plan:
-    """A conversion ready to be run."""
-
-    file: GGUFFile
-    steps: list[Step]
-    metadata: dict[str, Any]  # added to that of the file
-    notes: list[str] = field(default_factory=list)  # what a user should know of
+Source = Model | str | os.PathLike[str]
+Importance = str | os.PathLike[str] | Mapping[str, Any] | None
 
 
 def plan_quantize(
-    source: GGUFFile | str | os.PathLike[str],
+    source: Source,
     type: str | int | Format,
     *,
-    imatrix: str | os.PathLike[str] | Mapping[str, Any] | None = None,
+    imatrix: Importance = None,
     keep: Keep = (),
+    types: Mapping[str, str | int | Format] = NO_TYPES,
     mixed: bool = False,
     any_name: bool = False,
     allow_requantize: bool = False,
@@ -73,40 +40,43 @@ def plan_quantize(
 ) -> Plan:
     """What llama.cpp's quantizer would make of each tensor; see :func:`ggmlq.convert.quantize`.
 
-    ``source``: an open file, or the path of one, which the plan keeps open.
+    ``source``: an open file, or the path of one, which the plan keeps open. ``types``: of some tensors, by
+    their whole names; ``keep`` goes before.
     """
-    file = _opened(source)
-    if imatrix is not None and not isinstance(imatrix, Mapping):
-        imatrix = read_imatrix(imatrix)
+    file = opened(source)
+    imatrix = read(file, imatrix)
     mix = mixing.find(type, mixed)
     fmt = FORMATS[mix.base if mix else type]
     exceptions = keeping.rules(keep)
     for asked in (fmt, *(rule.format for rule in exceptions if rule.format)):
-        _check_target(asked)
+        checks.check_target(asked)
     left = {
         name: why for name in file if (why := rules.why_left(*_described(file, name), any_name)) is not None
     }
     free = [name for name in file if name not in left]
     keeping.check_used(exceptions, free, left)
-    types = _mixed(file, mix, imatrix, free, exceptions) if mix else dict.fromkeys(free, fmt)
+    chosen = _mixed(file, mix, imatrix, free, exceptions) if mix else dict.fromkeys(free, fmt)
+    chosen |= {name: FORMATS[kind] for name, kind in types.items()}
     steps = []
     for name in file:
         if name in left:
             steps.append(_left(file, name, left[name]))
         else:
-            step = _chosen(file, name, types.get(name, fmt), exceptions)
+            step = _chosen(file, name, chosen.get(name, fmt), exceptions)
             steps.append(_weighted(_fitting(step, allow_fallback), imatrix))
-    _check_requantized(steps, allow_requantize)
+    checks.check_requantized(steps, allow_requantize)
     if imatrix:
-        _check_named(steps, imatrix)
-    _check_weighted(steps, imatrix, mix.wants_imatrix if mix else ())
+        checks.check_named(steps, imatrix)
+    checks.check_weighted(steps, imatrix, mix.wants_imatrix if mix else ())
     number = mix.number if mix else rules.FILE_TYPES[fmt.name]
     metadata = _file_type(number) | (_origin(imatrix) if imatrix is not None else {})
-    return Plan(file, steps, metadata, _notes(steps, imatrix))
+    if isinstance(file, Pruned):
+        metadata |= file.changes()
+    return Plan(file, steps, metadata, checks.notes(steps, imatrix))
 
 
 def _mixed(
-    file: GGUFFile, mix: Mix, imatrix: object, names: Sequence[str], exceptions: Sequence[keeping.Rule]
+    file: Model, mix: Mix, imatrix: object, names: Sequence[str], exceptions: Sequence[keeping.Rule]
 ) -> dict[str, Format]:
     """The types of a mix; what exceptions match is not counted among the tensors of its part."""
     mixer = mixing.Mixer(mix, file, imatrix is not None)
@@ -117,11 +87,9 @@ def _mixed(
     }
 
 
-def plan_dequantize(
-    source: GGUFFile | str | os.PathLike[str], type: str | int | Format = "f32", *, keep: Keep = ()
-) -> Plan:
+def plan_dequantize(source: Source, type: str | int | Format = "f32", *, keep: Keep = ()) -> Plan:
     """Every tensor of blocks as floats, and those that llama.cpp would convert. ``source`` as above."""
-    file = _opened(source)
+    file = opened(source)
     fmt = FORMATS[type]
     if fmt.name not in FLOATS:
         raise ConvertError(
@@ -131,7 +99,7 @@ def plan_dequantize(
     exceptions = keeping.rules(keep)
     for rule in exceptions:
         if rule.format:
-            _check_target(rule.format)
+            checks.check_target(rule.format)
     left = {
         name: why
         for name in file
@@ -147,25 +115,32 @@ def plan_dequantize(
     return Plan(file, [_fitting(step, True) for step in steps], metadata)
 
 
-def _opened(source: GGUFFile | str | os.PathLike[str]) -> GGUFFile:
-    return source if isinstance(source, GGUFFile) else gguf.open(source)
+def opened(source: Source) -> Model:
+    """The model itself, or the file of that name; it must be whole."""
+    file = gguf.open(source) if isinstance(source, str | os.PathLike) else source
+    if isinstance(file, GGUFFile) and file.missing:
+        file[file.missing[0]]  # says what is missing
+    return file
 
 
-def _nbytes(fmt: Format, shape: tuple[int, ...]) -> int:
-    return prod(shape) // fmt.block_size * fmt.dtype.itemsize
+def read(source: Model, imatrix: Importance) -> Mapping[str, Any] | None:
+    """An importance matrix from its file, under the names that the model has."""
+    if imatrix is not None and not isinstance(imatrix, Mapping):
+        imatrix = read_imatrix(imatrix)
+    return source.importance(imatrix) if imatrix is not None and isinstance(source, Pruned) else imatrix
 
 
-def _described(file: GGUFFile, name: str) -> tuple[str, Format, tuple[int, ...]]:
+def _described(file: Model, name: str) -> tuple[str, Format, tuple[int, ...]]:
     info = file.info(name)
     return name, info.format, info.shape
 
 
-def _left(file: GGUFFile, name: str, why: str) -> Step:
+def _left(file: Model, name: str, why: str) -> Step:
     _, fmt, shape = _described(file, name)
-    return Step(name, shape, fmt, fmt, why)
+    return Step(name, shape, fmt, fmt, why, left=True)
 
 
-def _chosen(file: GGUFFile, name: str, fmt: Format, exceptions: Sequence[keeping.Rule]) -> Step:
+def _chosen(file: Model, name: str, fmt: Format, exceptions: Sequence[keeping.Rule]) -> Step:
     """The type asked for, or that of the first exception."""
     _, before, shape = _described(file, name)
     rule = keeping.first(exceptions, name)
@@ -180,7 +155,7 @@ def _fitting(step: Step, allow_fallback: bool) -> Step:
     asked = f"tensor {step.name!r} to {step.after.name}"
     other = rules.fallback(asked, step.after, columns)
     if step.changes:
-        _check_target(other)
+        checks.check_target(other)
     if other is step.after:
         return step
     rule = f"rows of {columns} do not fit {step.after.name} ({step.after.block_size})"
@@ -200,74 +175,6 @@ def _weighted(step: Step, imatrix: Mapping[str, Any] | None) -> Step:
     return replace(step, weights=found)
 
 
-# --- what must hold -------------------------------------------------------------------------
-
-
-def _check_target(fmt: Format) -> None:
-    if fmt.name not in rules.FILE_TYPES:
-        raise ConvertError(
-            f"type {fmt.name}: llama.cpp has no files of it; weights are stored as one of "
-            f"{', '.join(rules.FILE_TYPES)}"
-        )
-    if not fmt.can_quantize:
-        able = [name for name in rules.FILE_TYPES if FORMATS[name].can_quantize]
-        raise UnsupportedError(
-            f"type {fmt.name}: this version decodes it but cannot encode it; it encodes {', '.join(able)}"
-        )
-
-
-def _check_requantized(steps: Sequence[Step], allowed: bool) -> None:
-    again = [step for step in steps if step.changes and step.before.block_size > 1]
-    if again and not allowed:
-        raise ConvertError(
-            f"{_listed(again)} of blocks already ({_types(again)}), and quantizing again adds to their "
-            "error; start from the f16, bf16 or f32 file, or say that you mean it: --allow-requantize, in "
-            "Python allow_requantize=True"
-        )
-
-
-def _check_named(steps: Sequence[Step], imatrix: Mapping[str, Any]) -> None:
-    if not any(step.name in imatrix for step in steps):
-        raise ConvertError(
-            f"importance matrix: it has entries for {_shown(list(imatrix))}, and none of the {len(steps)} "
-            "tensors has such a name; it was computed for another model; pass that of this one, or none"
-        )
-
-
-def _check_weighted(steps: Sequence[Step], imatrix: Mapping[str, Any] | None, besides: Sequence[str]) -> None:
-    bare = [
-        step
-        for step in steps
-        if step.changes and step.weights is None and rules.wants_imatrix(step.name, step.after, besides)
-    ]
-    if bare:
-        free = [n for n in rules.FILE_TYPES if FORMATS[n].can_quantize and n not in rules.WANT_IMATRIX]
-        lack = "there is none for them in the matrix" if imatrix is not None else "there is no matrix"
-        raise ConvertError(
-            f"{_listed(bare)} to become {bare[0].after.name}, which needs the importance of each column, and "
-            f"{lack}; pass one that llama-imatrix computed, or choose another type for them; "
-            f"{', '.join(free)} do without"
-        )
-
-
-def _listed(steps: Sequence[Step]) -> str:
-    return f"{len(steps)} tensor{'s are' if len(steps) > 1 else ' is'} ({_shown([s.name for s in steps])})"
-
-
-def _types(steps: Sequence[Step]) -> str:
-    """The types that they have, with how many where there are several: ``144 q4_K, 25 q6_K``."""
-    count = Counter(step.before.name for step in steps)
-    return ", ".join(f"{n} {name}" if len(count) > 1 else name for name, n in count.most_common())
-
-
-def _shown(names: Sequence[str]) -> str:
-    more = f" and {len(names) - NAMED} more" if len(names) > NAMED else ""
-    return ", ".join(map(repr, names[:NAMED])) + more
-
-
-# --- what is written besides, and said ------------------------------------------------------
-
-
 def _file_type(number: int) -> dict[str, Any]:
     return {
         "general.quantization_version": Typed(rules.QUANTIZATION_VERSION, "uint32"),
@@ -284,31 +191,4 @@ def _origin(imatrix: Mapping[str, Any]) -> dict[str, Any]:
             found["quantize.imatrix.dataset"] = imatrix.datasets[0]
         if imatrix.chunks:
             found["quantize.imatrix.chunks_count"] = Typed(imatrix.chunks, "uint32")
-    return found
-
-
-def _notes(steps: Sequence[Step], imatrix: Mapping[str, Any] | None) -> list[str]:
-    found = []
-    again = [step for step in steps if step.changes and step.before.block_size > 1]
-    if again:
-        found.append(f"{_listed(again)} quantized a second time: their NMSE adds to the error they have")
-    if imatrix is None:
-        return found
-    names = {step.name for step in steps}
-    strange = [name for name in imatrix if name not in names]
-    if strange:
-        found.append(f"importance of tensors that are not here: {_shown(strange)}")
-    if isinstance(imatrix, Imatrix) and imatrix.unseen:
-        count = sum(map(len, imatrix.unseen.values()))
-        found.append(
-            f"the calibration never reached {count} matri{'x' if count == 1 else 'ces'} of "
-            f"{_shown(list(imatrix.unseen))}: there all columns count alike"
-        )
-    bare = [
-        step
-        for step in steps
-        if step.changes and getattr(step.after, "imatrix", "ignored") != "ignored" and step.weights is None
-    ]
-    if bare:
-        found.append(f"{_listed(bare)} without importance in the matrix: quantized as without one")
     return found

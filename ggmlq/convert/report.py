@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from math import prod
 
 from ..text import printable, size, table
-from .plan import Step
+from .step import Step
 
 
 @dataclass(frozen=True)
@@ -34,12 +35,20 @@ class Report:
         """Of all tensors as they are."""
         return sum(done.step.bytes_after for done in self.tensors)
 
+    @property
+    def elements(self) -> int:
+        """Of all tensors."""
+        return sum(prod(done.step.shape) for done in self.tensors)
+
     def __str__(self) -> str:
         changed = sum(done.step.changes for done in self.tensors)
         total = (
             f"{changed} of {len(self.tensors)} tensors change, "
             f"{size(self.bytes_before)} -> {size(self.bytes_after)}"
         )
+        if self.elements:
+            before, after = (8 * n / self.elements for n in (self.bytes_before, self.bytes_after))
+            total += f", {before:.3f} -> {after:.3f} bits a weight"
         header = ["tensor", "shape", "type", "before", "after", "NMSE", ""]
         lines = [table(header, map(_row, self.tensors)), "", total]
         return "\n".join([*lines, *(printable(f"note: {note}") for note in self.notes)])

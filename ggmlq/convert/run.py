@@ -16,8 +16,10 @@ from ..gguf import Streamed
 from ..gguf.source import checked_path
 from ..ops.encoding import prepare
 from .keep import Keep
-from .plan import Plan, plan_dequantize, plan_quantize
+from .model import parts_of
+from .plan import plan_dequantize, plan_quantize
 from .report import Done, Report
+from .step import Plan
 from .stream import Tally, converted
 
 
@@ -88,17 +90,35 @@ def dequantize(
         return run(plan_dequantize(file, type, keep=keep), target)
 
 
-def run(plan: Plan, target: str | os.PathLike[str]) -> Report:
-    """Write the file of a plan; it is there in full or not at all."""
+def run(plan: Plan, target: str | os.PathLike[str], *, keep_split: bool = False) -> Report:
+    """Write the file of a plan; it is there in full or not at all.
+
+    ``keep_split``: in the parts that the source has, where it is split.
+    """
     final = checked_path("run(plan, target)", target, "pass a str or an os.PathLike")
     _check_apart(plan, final)
     _prepare(plan)
     tensors = _Tensors(plan)
-    metadata = plan.file.metadata | plan.metadata
-    paths = gguf.save(final, tensors, metadata, byteorder=plan.file.byteorder)
+    paths = gguf.save(final, tensors, _metadata(plan), **_settings(plan, keep_split))
     done = [Done(step, tensors.tally[step.name].nmse) for step in plan.steps]
     said = [f"tensor {name!r}: {text}" for name, tally in tensors.tally.items() for text in tally.said]
     return Report(paths, done, plan.notes + said)
+
+
+def layout(plan: Plan, target: str | os.PathLike[str], *, keep_split: bool = False) -> list[tuple[str, int]]:
+    """The files that :func:`run` would write, with their sizes."""
+    final = checked_path("layout(plan, target)", target, "pass a str or an os.PathLike")
+    _check_apart(plan, final)
+    return gguf.layout(final, _Tensors(plan), _metadata(plan), **_settings(plan, keep_split))
+
+
+def _metadata(plan: Plan) -> gguf.Metadata:
+    return plan.file.metadata | plan.metadata
+
+
+def _settings(plan: Plan, keep_split: bool) -> dict[str, Any]:
+    parts = parts_of(plan.file) if keep_split else []
+    return {"byteorder": plan.file.byteorder, "split_max_tensors": parts if len(parts) > 1 else None}
 
 
 def _check_apart(plan: Plan, final: str) -> None:

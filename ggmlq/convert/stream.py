@@ -15,7 +15,7 @@ from ..gguf.source import release
 from ..gguf.tensors import piece
 from ..ops import dequantize, quantize
 from ..threads import num_threads, share
-from .plan import Step
+from .step import Step
 
 SLAB = 1 << 18  # elements that a thread converts at a time: a few MiB, and a short wait for Ctrl-C
 MOST = 1 << 22  # by all threads
@@ -55,17 +55,17 @@ class Tally:
 
 def converted(q: QuantArray, step: Step, tally: Tally) -> Iterator[QuantArray]:
     """The rows of a tensor in its new type, a few at a time and in order."""
-    for first, rows in _slabs(q, None if step.weights is None else len(step.weights)):
+    for first, rows in slabs(q, None if step.weights is None else len(step.weights)):
         weights = None if step.weights is None else step.weights[_matrix(step, first) % len(step.weights)]
         values = dequantize(rows)
         release(rows.blocks)
-        _check_finite(step, values, first)
+        check_finite(step.name, step.shape, values, first, step.after.name)
         made = _encoded(step, values, weights, first, tally.said)
         tally.add(values, dequantize(made))
         yield made
 
 
-def _slabs(q: QuantArray, weights: int | None) -> Iterator[tuple[int, QuantArray]]:
+def slabs(q: QuantArray, weights: int | None) -> Iterator[tuple[int, QuantArray]]:
     """Rows [N, K] counted through all leading axes; where matrices have weights of their own, of one matrix.
 
     A step for each matrix would be as many as a file claims, and those may be small or empty.
@@ -85,21 +85,24 @@ def _matrix(step: Step, row: int) -> int:
     return row // step.shape[-2] if len(step.shape) > 1 else 0
 
 
-def _check_finite(step: Step, values: NDArray[np.float32], first: int) -> None:
+def check_finite(
+    name: str, shape: tuple[int, ...], values: NDArray[np.float32], first: int, becomes: str = ""
+) -> None:
+    """Values of a tensor from the row ``first`` on are numbers."""
     finite = np.isfinite(values)
     if not finite.all():
         row, column = np.argwhere(~finite)[0].tolist()
         raise ConvertError(
-            f"{_row(step, first + row)}, column {column} is {values[row, column]}; only finite values "
-            "are converted; `ggmlq validate` lists such blocks; fetch the file again, or keep this tensor as "
-            "it is"
+            f"{_row(name, shape, first + row, becomes)}, column {column} is {values[row, column]}; only "
+            "finite values are converted; `ggmlq validate` lists such blocks; fetch the file again, or keep "
+            "this tensor as it is"
         )
 
 
-def _row(step: Step, row: int) -> str:
-    matrix, row = divmod(row, step.shape[-2]) if len(step.shape) > 2 else (None, row)
+def _row(name: str, shape: tuple[int, ...], row: int, becomes: str) -> str:
+    matrix, row = divmod(row, shape[-2]) if len(shape) > 2 else (None, row)
     where = f"row {row}" if matrix is None else f"matrix {matrix}, row {row}"
-    return f"tensor {step.name!r} to {step.after.name}: {where}"
+    return f"tensor {name!r}{f' to {becomes}' if becomes else ''}: {where}"
 
 
 def _encoded(
@@ -122,8 +125,9 @@ def _check_held(step: Step, values: NDArray[np.float32], made: QuantArray, first
     if bad.any():
         row, block = np.argwhere(bad)[0].tolist()
         run = values[row, block * size : (block + 1) * size]
+        where = _row(step.name, step.shape, first + row, name)
         raise ConvertError(
-            f"{_row(step, first + row)}, columns {block * size} to {block * size + size - 1} have "
+            f"{where}, columns {block * size} to {block * size + size - 1} have "
             f"values up to {np.abs(run).max():.3g}, and {name} cannot hold their scale; keep the tensor "
             "as it is, or make it bf16"
         )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 
 from ..errors import ConvertError
 from ..formats import Format
+from ..gguf import Imatrix
 from ..text import short
 from .rules import EMBEDDINGS
 
@@ -18,6 +19,33 @@ Floats = NDArray[np.float32]
 
 def for_tensor(imatrix: Mapping[str, Any], name: str, fmt: Format, shape: tuple[int, ...]) -> Floats | None:
     """Importance [experts, K] for a tensor that becomes ``fmt``; None where it lacks or has no use."""
+    values = _values(imatrix, name, shape)
+    if values is None or getattr(fmt, "imatrix", "ignored") == "ignored":
+        return None
+    return _checked(name, values)
+
+
+def of_tensor(imatrix: Mapping[str, Any], name: str, shape: tuple[int, ...]) -> Floats | None:
+    """Importance [experts, K] of a tensor, whatever it becomes; None where it lacks."""
+    values = _values(imatrix, name, shape)
+    return None if values is None else _checked(name, values)
+
+
+def only(
+    imatrix: Mapping[str, Any], include: Sequence[str] = (), exclude: Sequence[str] = ()
+) -> Mapping[str, Any] | None:
+    """The rows of tensors in whose name one of ``include`` is found and none of ``exclude``; None: no row."""
+    names = [
+        name
+        for name in imatrix
+        if not any(text in name for text in exclude)
+        and (not include or any(text in name for text in include))
+    ]
+    rows = {name: imatrix[name] for name in names}
+    return (imatrix.of(rows) if isinstance(imatrix, Imatrix) else rows) if rows else None
+
+
+def _values(imatrix: Mapping[str, Any], name: str, shape: tuple[int, ...]) -> Floats | None:
     if name not in imatrix or 0 in shape:
         return None
     asked = f"importance of {name!r}"
@@ -36,19 +64,21 @@ def for_tensor(imatrix: Mapping[str, Any], name: str, fmt: Format, shape: tuple[
             f"{asked}: the matrix has {values.size} values, the tensor {_needs(experts, shape[-1])}; "
             "it was computed for another model; pass that of this one"
         )
-    if getattr(fmt, "imatrix", "ignored") == "ignored":
-        return None
-    rows = values.reshape(experts, shape[-1])
+    return values.reshape(experts, shape[-1])
+
+
+def _checked(name: str, rows: Floats) -> Floats:
+    asked = f"importance of {name!r}"
     if not (np.isfinite(rows) & (rows >= 0)).all():
         raise ConvertError(
             f"{asked}: there are NaN, infinite or negative values; they are sums of squares; compute it anew"
         )
     empty = ~rows.any(axis=1)
     if empty.any():
-        where = f" of expert {int(empty.argmax())}" if experts > 1 else ""
+        where = f" of expert {int(empty.argmax())}" if len(rows) > 1 else ""
         raise ConvertError(
-            f"{asked}: all {shape[-1]} values{where} are zero, which would weigh nothing and leave nothing; "
-            "compute it on more text, or read it with gq.gguf.read_imatrix and drop this entry"
+            f"{asked}: all {rows.shape[1]} values{where} are zero, which would weigh nothing and leave "
+            "nothing; compute it on more text, or read it with gq.gguf.read_imatrix and drop this entry"
         )
     return rows
 

@@ -107,6 +107,9 @@ def decoder(fmt: BlockFormat, kind: str) -> Kernel:
 
 def dequantize(q: QuantArray, dtype: np.dtype[Any]) -> Any:
     """The values of an array on the current device."""
+    if dtype.name == "bfloat16" and (isinstance(q.format, BlockFormat) or q.format.name == "bf16"):
+        bits = decoded(q, "bfloat16")
+        return (bits.copy() if q.format.name == "bf16" else bits).view(dtype).reshape(q.shape)
     if isinstance(q.format, ScalarFormat):
         stored = q.raw.reshape(-1).view(q.format.dtype).reshape(q.shape)
         if q.format.bfloat:

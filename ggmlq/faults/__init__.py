@@ -1,7 +1,8 @@
 """The doctor: is a kernel right, and if not, which mistake is it?
 
     diagnose       examine.py          the way through all of this, from a result to a verdict
-    Diagnosis      diagnosis.py        what it answers; report.py puts a finding into words
+    Diagnosis      diagnosis.py        what it answers; report.py puts a finding into words,
+                                       formulas.py gives them the letters of the format
     Fault          catalogue.py        every mistake by name: its formula, where to look, where it happened
     telling_input  telling_input.py    activations on which mistakes differ
 

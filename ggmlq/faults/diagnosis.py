@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -11,7 +12,7 @@ from numpy.typing import NDArray
 
 @dataclass(frozen=True)
 class Diagnosis:
-    """The verdict on one kernel's result. Prints as its paragraph.
+    """The verdict on one kernel's result. Prints as its text.
 
     Attributes
     ----------
@@ -24,7 +25,7 @@ class Diagnosis:
     where : dict
         Rows, columns and tiles with wrong elements, and blocks of K, as half-open ranges.
     text : str
-        A paragraph: what is wrong, the wrong and the right formula, where to look.
+        A few lines: what is wrong, the wrong and the right formula, where to look.
     figures : dict
         NMSE against the best arithmetic and against exact, elements out of bound, and so on.
     arithmetic : str
@@ -49,14 +50,23 @@ class Diagnosis:
         return self.text
 
     def as_dict(self) -> dict[str, Any]:
-        """All but the arrays, ready for JSON."""
+        """All but the arrays, ready for JSON: keys are names, with ``_`` where words have spaces."""
         return {
             "ok": self.ok,
             "fault": self.fault,
             "confidence": round(self.confidence, 3),
             "arithmetic": self.arithmetic,
             "alternatives": list(self.alternatives),
-            "where": self.where,
-            "figures": self.figures,
+            "where": _named(self.where),
+            "figures": _named(self.figures),
             "text": self.text,
         }
+
+
+def _named(facts: Any) -> Any:
+    """The same under keys that are names: ``column_period`` for "column period"."""
+    if isinstance(facts, dict):
+        return {
+            re.sub(r"\W+", "_", str(key)).strip("_").lower(): _named(value) for key, value in facts.items()
+        }
+    return facts

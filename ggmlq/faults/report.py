@@ -10,6 +10,7 @@ from ..metrics import nmse
 from .catalogue import CATALOGUE, Fault
 from .diagnosis import Diagnosis
 from .explanation import Finding
+from .formulas import formulas
 from .judged import Judged
 from .survey import Survey
 from .telling_input import telling_input
@@ -25,11 +26,12 @@ def report(s: Survey, finding: Finding, claim: str | None) -> Diagnosis:
             f"NMSE {figures['nmse against the best arithmetic']:.1e} against the nearest right kernel "
             f"({_named(s)}), {figures['nmse against exact']:.1e} against exact"
         )
-        text = described(CATALOGUE[finding.fault], finding, figures, apart)
+        fault = CATALOGUE[finding.fault]
+        text = described(fault, finding, figures, apart, formulas(fault, s.case.q.format))
     telling = telling_input(s.case.q) if finding.alike else None
     if telling is not None:
         text += (
-            f" The result fits {' and '.join(finding.alike)} as well: this input cannot tell them "
+            f"\nThe result fits {' and '.join(finding.alike)} as well: this input cannot tell them "
             "apart. Run the kernel on another one; `ggmlq diagnose --make-input FILE` writes one that can."
         )
     return Diagnosis(
@@ -87,14 +89,15 @@ def _named(s: Survey) -> str:
     return f"the arithmetic {s.best.arithmetic!r}" if s.best.arithmetic else s.best.name
 
 
-def described(fault: Fault, finding: Finding, figures: dict[str, Any], apart: str) -> str:
-    """What is wrong: the fault, both formulas, where to look, how far y is from a right one."""
+def described(
+    fault: Fault, finding: Finding, figures: dict[str, Any], apart: str, formulas: tuple[str, str]
+) -> str:
+    """What is wrong, a line each: the fault, both formulas, where to look, how far y is from a right one."""
     parts = [f"{fault.id}: {fault.says}"]
     if finding.detail:
         parts.append(f"Here: {finding.detail}.")
     if fault.wrong:
-        parts.append(f"Wrong: {fault.wrong}. Right: {fault.right}.")
-        parts.append(f"Look at {fault.look}.")
+        parts += [f"Wrong: {formulas[0]}", f"Right: {formulas[1]}", f"Look at {fault.look}."]
     parts.append(_places(finding.where))
     wrong = f"{figures['elements out of bound']} of {figures['elements']} elements are out of bound"
     parts.append(f"{wrong}; {apart}.")
@@ -102,7 +105,7 @@ def described(fault: Fault, finding: Finding, figures: dict[str, Any], apart: st
         parts.append(f"This explains all but {finding.left:.1e} of the error.")
     if fault.bugs:
         parts.append(f"Seen before: {fault.bugs}.")
-    return " ".join(part for part in parts if part)
+    return "\n".join(part for part in parts if part)
 
 
 def _places(where: dict[str, Any]) -> str:

@@ -14,7 +14,8 @@ from operator import attrgetter
 
 import numpy as np
 
-from ..errors import FormatError
+from ..errors import FormatAttributeError, FormatError
+from ._forks import claimants
 from .format import CATALOGUE, BlockFormat, Format
 from .scalars import SCALARS
 
@@ -66,6 +67,21 @@ class Formats(Mapping[str, Format]):
             raise FormatError(self._why_not(key))
         return found
 
+    def __getattr__(self, name: str) -> Format:
+        """``gq.formats.q4_K`` is ``gq.formats["q4_K"]``."""
+        if name.startswith("_"):  # what Python asks any object for
+            raise AttributeError(name)
+        try:
+            return self[name]
+        except FormatError as error:
+            raise FormatAttributeError(str(error)) from None
+
+    def __dir__(self) -> list[str]:
+        return [*super().__dir__(), *self]
+
+    def _ipython_key_completions_(self) -> list[str]:
+        return list(self)
+
     def __iter__(self) -> Iterator[str]:
         return iter(self._canonical)
 
@@ -89,7 +105,10 @@ class Formats(Mapping[str, Format]):
             way = f"did you mean {names}?" if names else f"the types are {', '.join(self)}"
             return f"format {key!r}: ggml has no such type; {way}"
         known = f"{min(self._ids)} to {max(self._ids)}"
-        return f"format id {key}: ggml has no such type; ggmlq knows the ids {known}, see `ggmlq formats`"
+        return (
+            f"format id {key}: ggml has no such type; ggmlq knows the ids {known}, see `ggmlq formats`; "
+            f"{claimants(int(key))}"
+        )
 
 
 FORMATS = Formats(_discover())

@@ -12,6 +12,8 @@ text for the CPU and for the GPU. Tests hold the two together.
 from __future__ import annotations
 
 import math
+import re
+import sys
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -173,6 +175,12 @@ class BlockFormat(Format):
     def has_offset(self) -> bool:
         """Whether values have an offset besides the scale."""
         return self.offset is not no_atom
+
+    @property
+    def formula(self) -> str:
+        """What a value is, in ggml's letters: the head of the format's file states it."""
+        found = re.search("``value = (.*?)``", sys.modules[self.unpack.__module__].__doc__ or "")
+        return found[1] if found else f"scale * q{' - offset' if self.has_offset else ''}"
 
     @property
     def can_quantize(self) -> bool:

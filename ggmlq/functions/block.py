@@ -18,11 +18,11 @@ from typing import Any
 
 import numpy as np
 
+from ..checks import float_dtype
 from ..codes import CODES
 from ..devices import cuda_module, namespace, on_device_of
 from ..errors import UnsupportedError
 from ..ops import scaled_linear
-from ..ops.scaled_linear import result_dtype
 from ..problems import ScaledLinear
 from ..scaled import ScaledArray
 from . import configs
@@ -60,7 +60,7 @@ def w8a8_block_fp8_matmul(
     asked = "w8a8_block_fp8_matmul(A, B, As, Bs, block_size)"
     block = block_pair(asked, block_size)
     p = product(asked, A, B, As, Bs, block, NAMES)
-    kind = result_dtype(output_dtype, asked)
+    kind = float_dtype(asked, output_dtype)
     if config is None:
         n, k = p.w.shape
         wanted = configs.chosen(p.x.shape[0], n, k, block, p.w.device)
@@ -109,7 +109,7 @@ def native_w8a8_block_fp8_matmul(
     """
     asked = "native_w8a8_block_fp8_matmul(A, B, As, Bs, block_size)"
     p = product(asked, A, B, As, Bs, block_pair(asked, block_size), NAMES)
-    kind = result_dtype(output_dtype, asked)
+    kind = float_dtype(asked, output_dtype)
     with on_device_of(asked, p.w.codes), np.errstate(over="ignore", invalid="ignore"):
         a, a_s, _ = _decoded(p.x)
         b, b_s, xp = _decoded(p.w)

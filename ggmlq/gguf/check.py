@@ -45,8 +45,14 @@ def check(path: str) -> list[Finding]:
     with file:
         found = structure(file)
         progress = Progress(sum(file.info(name).nbytes for name in file), "checking blocks")
+        lacks = set(file.missing)
+        for name in file.missing:
+            try:
+                file[name]
+            except GGUFError as error:
+                found.append(Finding("error", "structure", str(error)))
         for name in file:
-            found += _blocks(name, file[name])
+            found += [] if name in lacks else _blocks(name, file[name])
             progress.advance(file.info(name).nbytes)
         progress.close()
     return found

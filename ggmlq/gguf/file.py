@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 from ..array import QuantArray
 from ..devices import cuda_module
 from ..errors import GGUFError
-from ..text import short
+from ..text import count, html_table, short, size
 from . import header, load, split, tensors
 from .header import Header
 from .metadata import Metadata, missing
@@ -19,6 +19,7 @@ from .source import Source, checked_path
 from .tensors import TensorInfo
 
 PATH = "a GGUF file is memory-mapped; pass a str or an os.PathLike, write bytes in memory to a file first"
+SHOWN = 60  # tensors that a notebook shows
 ATTEMPTS = 5  # to open a set of parts that is being replaced
 
 
@@ -41,7 +42,8 @@ class State(NamedTuple):
 def open(path: str | os.PathLike[str]) -> GGUFFile:
     """Open a GGUF file, or the whole split model that it is a part of.
 
-    The file is memory-mapped and its header checked; no tensor is read, no value decoded.
+    The file is memory-mapped and its header checked; no tensor is read, no value decoded. A download that was
+    cut off after its header opens too: ``missing`` names the tensors that it lacks, and each is an error.
 
     Parameters
     ----------
@@ -123,11 +125,18 @@ class GGUFFile(Mapping[str, QuantArray]):
         """The model's metadata; of a split model that of all parts, without ``split.*``."""
         return self._opened().metadata
 
+    @property
+    def missing(self) -> tuple[str, ...]:
+        """Tensors that a partial download lacks; asking for one is an error."""
+        return tuple(name for name, part in self._opened().places.items() if name in part.header.absent)
+
     def __getitem__(self, name: str) -> QuantArray:
         state = self._opened()
         found = state.arrays.get(name)
         if found is None:
             part, info = self._place(state, name)
+            if name in part.header.absent:
+                tensors.fail_absent(part.source, info, part.header.data)
             found = state.arrays.setdefault(name, tensors.view(part.source, info, part.header.data))
         return found
 
@@ -223,9 +232,27 @@ class GGUFFile(Mapping[str, QuantArray]):
     def __reduce__(self) -> tuple[Any, ...]:
         return open, (self._absolute,)
 
+    def _ipython_key_completions_(self) -> list[str]:
+        return list(self) if self._state is not None else []
+
+    def _repr_html_(self) -> str:
+        """For a notebook: what is in it."""
+        state = self._state
+        rows: list[list[object]] = []
+        for part in state.parts if state else ():
+            for info in part.header.tensors.values():
+                shape = " × ".join(map(str, info.shape))
+                rows.append([info.name, info.format.name, shape, size(info.nbytes)])
+        more = len(rows) - SHOWN
+        rest: list[list[object]] = [[f"… and {more} more", "", "", ""]]
+        shown = rows if more <= 1 else rows[:SHOWN] + rest
+        return html_table(("tensor", "type", "shape", "size"), shown, repr(self))
+
     def __repr__(self) -> str:
         state = self._state
         if state is None:
             return f"<GGUF {self.path!r}, closed>"
         parts = f", {len(state.parts)} parts" if len(state.parts) > 1 else ""
-        return f"<GGUF {self.path!r}, {len(state.places)} tensors, {len(state.metadata)} keys{parts}>"
+        lacks = f" ({len(self.missing)} missing)" if self.missing else ""
+        held = f"{count(len(state.places), 'tensor')}{lacks}, {count(len(state.metadata), 'key')}"
+        return f"<GGUF {self.path!r}, {held}{parts}>"

@@ -1,4 +1,4 @@
-"""What a file is that is no GGUF file, and where to get one: of the failures that people meet."""
+"""What a file is that is no GGUF or safetensors file, and where to get one: of failures that people meet."""
 
 from __future__ import annotations
 
@@ -8,11 +8,16 @@ import re
 from ..text import short
 
 HEAD = 512  # bytes looked at
-CONVERT = "convert it with llama.cpp's convert_hf_to_gguf.py"
+CONVERT = "save it as safetensors with what made it (safetensors.torch.save_file), which gq.open reads"
 UNPACK = "unpack it, and open the .gguf file in it"
 
 # The first that fits counts: a pattern at the start of the file, what it is, and the way out.
 KINDS = [
+    (
+        rb".{5}\0{3}\{",
+        "a safetensors file",
+        "open it with gq.open; `ggmlq convert` makes a GGUF file of its folder",
+    ),
     (
         rb"version https://git-lfs",
         "a pointer of Git LFS, the file itself was not fetched",
@@ -37,7 +42,6 @@ KINDS = [
     (rb"BZh[1-9]", "one packed with bzip2", UNPACK),
     (rb"7z\xbc\xaf\x27\x1c", "a 7z archive", UNPACK),
     (rb".{257}ustar", "a tar archive", UNPACK),
-    (rb".{8}\s*\{\s*\"", "a safetensors file", CONVERT),
     (rb"\x80[\x02-\x05]", "a pickle, such as an old checkpoint of PyTorch", CONVERT),
     (
         rb"lmgg|fmgg|tjgg|algg",
@@ -46,15 +50,32 @@ KINDS = [
     ),
     (rb"\0{4}", "zeros, as a download leaves them that was cut off", "fetch it again"),
 ]
+SAFETENSORS = re.compile(rb".{5}\0{3}\{", re.DOTALL)  # a header of 1 TiB at most
 WORDS = re.compile(rb"[\x20-\x7e\s]+")
 
 
-def told(data: mmap.mmap) -> str:
-    """A sentence on what the bytes are."""
+def told(data: mmap.mmap, wanted: str = "GGUF") -> str:
+    """A sentence on what the bytes are that are no file of the kind that is wanted."""
     head = data[:HEAD]
+    known = _known(head)
+    if known:
+        return f"this is no {wanted} file but {known}"
+    if len(data) < HEAD and WORDS.fullmatch(head):
+        return (
+            f"this is no {wanted} file but a text, {short(head.decode().strip(), 100)}; fetch the file itself"
+        )
+    return f"this is no {wanted} file; check the path, or fetch it again"
+
+
+def of_safetensors(data: mmap.mmap) -> str | None:
+    """The same where a safetensors file is wanted, before its first bytes are taken for a length."""
+    head = data[:HEAD]
+    known = None if SAFETENSORS.match(head) else _known(head)
+    return known and f"this is no safetensors file but {known}"
+
+
+def _known(head: bytes) -> str | None:
     for pattern, what, way in KINDS:
         if re.match(pattern, head, re.DOTALL):
-            return f"this is no GGUF file but {what}; {way}"
-    if len(data) < HEAD and WORDS.fullmatch(head):
-        return f"this is no GGUF file but a text, {short(head.decode().strip(), 100)}; fetch the file itself"
-    return f"this is no GGUF file; {CONVERT}, or fetch it again"
+            return f"{what}; {way}"
+    return None

@@ -39,6 +39,7 @@ class Header(NamedTuple):
     tensors: Mapping[str, TensorInfo]
     end: int  # of the table of tensors
     data: int  # where offsets count from: end, aligned
+    absent: frozenset[str] = frozenset()  # tensors that the file ends before
 
 
 def parse(source: Source, first: int | None = None) -> Header:
@@ -60,8 +61,8 @@ def parse(source: Source, first: int | None = None) -> Header:
     if alignment is None:
         alignment = _unsaid_alignment(source, at, infos.values(), first)
     data = aligned(at, alignment)
-    tensors.check_places(source, list(infos.values()), data, alignment)
-    return Header(version, source.byteorder, alignment, keys, infos, at, data)
+    absent = tensors.check_places(source, list(infos.values()), data, alignment)
+    return Header(version, source.byteorder, alignment, keys, infos, at, data, absent)
 
 
 def aligned(at: int, alignment: int) -> int:

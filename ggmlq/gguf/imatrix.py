@@ -12,8 +12,7 @@ A ``.dat`` does not say how many experts a row of values is for: their tensor's 
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Mapping
-from typing import NamedTuple
+from collections.abc import Iterator, Mapping, Sequence
 
 import numpy as np
 from numpy.typing import NDArray
@@ -26,7 +25,7 @@ from .source import Source, checked_path
 Floats = NDArray[np.float32]
 
 SUMS, COUNTS = ".in_sum2", ".counts"
-DATASETS, CHUNKS = "imatrix.datasets", "imatrix.chunk_count"
+DATASETS, CHUNKS, CHUNK_SIZE = "imatrix.datasets", "imatrix.chunk_count", "imatrix.chunk_size"
 
 
 class Imatrix(Mapping[str, Floats]):
@@ -47,6 +46,11 @@ class Imatrix(Mapping[str, Floats]):
         self.path, self.chunks, self.datasets = path, chunks, datasets
         self.unseen = dict(unseen or {})
         self._rows = dict(rows)
+
+    def of(self, rows: Mapping[str, Floats]) -> Imatrix:
+        """The matrix with other rows: some of them, or under other names."""
+        seen = {name: experts for name, experts in self.unseen.items() if name in rows}
+        return Imatrix(self.path, rows, chunks=self.chunks, datasets=self.datasets, unseen=seen)
 
     def __getitem__(self, name: str) -> Floats:
         return self._rows[name]
@@ -79,28 +83,18 @@ def read_imatrix(path: str | os.PathLike[str]) -> Imatrix:
     if source.map[:4] == MAGIC:
         with open(text) as file:
             return _from_gguf(text, file)
-    return _Legacy(source).read()
+    return Legacy(source).read()
 
 
 # --- GGUF -----------------------------------------------------------------------------------
 
 
 def _from_gguf(path: str, file: GGUFFile) -> Imatrix:
-    names = [name.removesuffix(SUMS) for name in file if name.endswith(SUMS)]
-    if not names:
-        raise GGUFError(
-            f"imatrix: {path}: it has {len(file)} tensors and none is named *{SUMS}; an importance matrix "
-            "has one for each tensor of its model; pass the file that llama-imatrix wrote"
-        )
+    names = names_in(path, file)
     rows: dict[str, Floats] = {}
     unseen: dict[str, tuple[int, ...]] = {}
     for name in names:
-        sums, counts = _tensor(path, file, name + SUMS), _tensor(path, file, name + COUNTS).reshape(-1)
-        if not counts.size or not sums.size or sums.size % counts.size:
-            raise GGUFError(
-                f"imatrix: {path}: {name!r} has {sums.size} sums and {counts.size} counts; there must be a "
-                "count for each row of sums; the file is damaged, compute it anew"
-            )
+        sums, counts = sums_of(path, file, name)
         rounded = np.floor(counts.astype(np.float64) + 0.5).astype(np.float32)
         missing = rounded == 0
         with np.errstate(invalid="ignore", divide="ignore"):
@@ -109,15 +103,41 @@ def _from_gguf(path: str, file: GGUFFile) -> Imatrix:
         rows[name] = means
         if missing.any():
             unseen[name] = tuple(np.flatnonzero(missing).tolist())
-    chunks = file.metadata.get(CHUNKS, 0)
-    datasets = file.metadata.get(DATASETS, ())
-    return Imatrix(
-        path,
-        rows,
-        chunks=chunks if isinstance(chunks, int) else 0,
-        datasets=() if isinstance(datasets, str) else tuple(str(item) for item in datasets),
-        unseen=unseen,
-    )
+    return Imatrix(path, rows, chunks=number(file, CHUNKS), datasets=tuple(datasets_of(file)), unseen=unseen)
+
+
+def number(file: GGUFFile, key: str) -> int:
+    """A count of the file; 0 where it has none."""
+    found = file.metadata.get(key, 0)
+    return found if isinstance(found, int) else 0
+
+
+def datasets_of(file: GGUFFile) -> list[str]:
+    """Names of the texts that it was computed on."""
+    found = file.metadata.get(DATASETS, ())
+    return [str(item) for item in found] if isinstance(found, Sequence) and not isinstance(found, str) else []
+
+
+def names_in(path: str, file: GGUFFile) -> list[str]:
+    """The tensors of the model that the file knows."""
+    names = [name.removesuffix(SUMS) for name in file if name.endswith(SUMS)]
+    if not names:
+        raise GGUFError(
+            f"imatrix: {path}: it has {len(file)} tensors and none is named *{SUMS}; an importance matrix "
+            "has one for each tensor of its model; pass the file that llama-imatrix wrote"
+        )
+    return names
+
+
+def sums_of(path: str, file: GGUFFile, name: str) -> tuple[Floats, Floats]:
+    """Sums of squares, and how often they were counted, a number for each expert."""
+    sums, counts = _tensor(path, file, name + SUMS), _tensor(path, file, name + COUNTS).reshape(-1)
+    if not counts.size or not sums.size or sums.size % counts.size:
+        raise GGUFError(
+            f"imatrix: {path}: {name!r} has {sums.size} sums and {counts.size} counts; there must be a "
+            "count for each row of sums; the file is damaged, compute it anew"
+        )
+    return sums, counts
 
 
 def _tensor(path: str, file: GGUFFile, name: str) -> Floats:
@@ -151,12 +171,7 @@ def _check(what: str, values: Floats) -> None:
 # --- the older file -------------------------------------------------------------------------
 
 
-class _Entry(NamedTuple):
-    name: str
-    means: Floats
-
-
-class _Legacy:
+class Legacy:
     """A ``.dat``, read from its start; every length is checked against the bytes left."""
 
     def __init__(self, source: Source) -> None:
@@ -165,18 +180,25 @@ class _Legacy:
 
     def read(self) -> Imatrix:
         source = self._source
-        count = self._number("the number of entries", 1)
-        rows: dict[str, Floats] = {}
-        for _ in range(count):
-            start = self._at
-            entry = self._entry()
-            if entry.name in rows:
-                source.fail(start, f"{entry.name!r} is there twice; names must differ; the file is damaged")
-            rows[entry.name] = entry.means
-        chunks, datasets = self._end()
+        rows = {
+            name: (values / np.float32(calls) if calls else values)[None]
+            for name, (values, calls) in self.entries().items()
+        }
+        chunks, datasets = self.end()
         return Imatrix(source.path, rows, chunks=chunks, datasets=datasets)
 
-    def _entry(self) -> _Entry:
+    def entries(self) -> dict[str, tuple[Floats, int]]:
+        """Values and calls by name: means times calls."""
+        found: dict[str, tuple[Floats, int]] = {}
+        for _ in range(self._number("the number of entries", 1)):
+            start = self._at
+            name, values, calls = self._entry()
+            if name in found:
+                self._source.fail(start, f"{name!r} is there twice; names must differ; the file is damaged")
+            found[name] = values, calls
+        return found
+
+    def _entry(self) -> tuple[str, Floats, int]:
         name = self._text("the name of an entry", 1)
         calls = self._number("the number of calls", 0)
         count = self._number("the number of values", 1)
@@ -185,11 +207,9 @@ class _Legacy:
         self._at += 4 * count
         values = self._source.data[start : self._at].view("<f4").astype(np.float32)
         _check(f"imatrix: {self._source.path}: {name!r}", values)
-        if calls:
-            values /= np.float32(calls)
-        return _Entry(name, values[None])
+        return name, values, calls
 
-    def _end(self) -> tuple[int, tuple[str, ...]]:
+    def end(self) -> tuple[int, tuple[str, ...]]:
         """Chunks and data set, which the oldest files lack."""
         source = self._source
         if self._at == source.size:

@@ -25,8 +25,7 @@ class Allowance:
     """What one file may still hold."""
 
     def __init__(self) -> None:
-        factor = _factor()
-        self._most = {what: factor * n for what, n in LIMITS.items()}
+        self._most = {what: most(what) for what in LIMITS}
         self._found = dict.fromkeys(LIMITS, 0)
 
     def excess(self, what: str, n: int) -> str | None:
@@ -40,6 +39,11 @@ class Allowance:
             f"damaged or made to fill the memory; {FACTOR}={-(-found // LIMITS[what])} in the environment "
             "multiplies all limits"
         )
+
+
+def most(what: str) -> int:
+    """How many of something are read."""
+    return _factor() * LIMITS[what]
 
 
 def _factor() -> int:

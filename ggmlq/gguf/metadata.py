@@ -2,20 +2,18 @@
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, NamedTuple, NoReturn
 
 import numpy as np
 
 from ..errors import GGUFError, GGUFKeyError
-from ..text import short
+from ..text import COMPARED, count, near, short
 from .node import Node, array_header, decode, encode, raw, read
 from .source import Source
 from .typed import resolve
 from .valuetype import ValueType
 
-COMPARED, LONGEST = 2000, 200  # names, and their length, among which similar ones are looked for
 FORMS = {
     "tensors": "are a dict of names (str) and arrays",
     "metadata": "are a dict of keys (str) and values",
@@ -130,6 +128,9 @@ class Metadata(Mapping[str, Any]):
     def __contains__(self, key: object) -> bool:
         return key in self._entries
 
+    def _ipython_key_completions_(self) -> list[str]:
+        return list(self)
+
     def type(self, key: str) -> str:
         """The GGUF type of a value: ``"uint32"``, ``"string"``, ``"array of string"``."""
         return self._entry(key).words()
@@ -173,11 +174,18 @@ def missing(
 ) -> NoReturn:
     """Raise the KeyError that names what is like the key."""
     names = list(known)
-    if len(names) <= COMPARED and len(str(key)) <= LONGEST:  # the comparison takes 50 us a name
-        short_ones = [name for name in names if len(name) <= LONGEST]
-        near = difflib.get_close_matches(str(key), short_ones, n=3, cutoff=0.5)
-        way = f"did you mean {', '.join(map(repr, near))}?" if near else way
-    raise GGUFKeyError(f"{asked}: the file has {len(names)} names, not this one; {way}")
+    count_of = count(len(names), "name")
+    raise GGUFKeyError(f"{asked}: the file has {count_of}, not this one; {similar(key, names, way)}")
+
+
+def similar(key: object, known: Iterable[str], way: str = "list(...) gives the names") -> str:
+    """The question whether one of the names that are like the key was meant, or the way out."""
+    names = list(known)
+    found = near(str(key), names) if len(names) <= COMPARED else []
+    if not found:
+        return way
+    many = sum(str(key).lower() in name.lower() for name in names)
+    return f"did you mean {', '.join(map(repr, found))}?" + (f" {many} hold it" if many > len(found) else "")
 
 
 def _pairs(what: str, values: Any) -> Iterable[tuple[str, Any]]:

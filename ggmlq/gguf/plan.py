@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator, Mapping, Sequence
+from itertools import accumulate
 from struct import pack
+from types import MappingProxyType
 from typing import NamedTuple
 
 from ..errors import GGUFError
+from ..text import short
 from . import split, target
 from .header import ALIGNMENT_KEY, DEFAULT_ALIGNMENT, MAGIC, aligned
 from .inputs import Described
@@ -26,6 +29,13 @@ class Layout(NamedTuple):
 
     byteorder: str
     alignment: int
+
+
+class Limits(NamedTuple):
+    """What a part may hold at most; a sequence of counts says how many tensors each part has."""
+
+    nbytes: int | None = None
+    tensors: int | Sequence[int] | None = None
 
 
 class PartPlan(NamedTuple):
@@ -72,23 +82,34 @@ def check_keys(metadata: Metadata) -> None:
             raise GGUFError(f"the key {key!r:.80} has a NUL, where C ends a key; rename it")
 
 
-def groups(tensors: Sequence[Described], most: int | None) -> list[list[Described]]:
-    """Tensors of each part, in order; a tensor larger than ``most`` has a part of its own."""
-    if most is None:
-        return [list(tensors)]
+def groups(tensors: Sequence[Described], limits: Limits) -> list[list[Described]]:
+    """Tensors of each part, in order; a tensor larger than the limit has a part of its own."""
+    if isinstance(limits.tensors, Sequence):
+        return _of_counts(tensors, limits.tensors)
     parts: list[list[Described]] = [[]]
     filled = 0
     for tensor in tensors:
-        if parts[-1] and filled + tensor.nbytes > most:
+        full = limits.nbytes is not None and filled + tensor.nbytes > limits.nbytes
+        if parts[-1] and (full or len(parts[-1]) == limits.tensors):
             parts.append([])
             filled = 0
         parts[-1].append(tensor)
         filled += tensor.nbytes
     if len(parts) > split.MAX_PARTS:
-        raise GGUFError(
-            f"split_max_bytes={most} makes {len(parts)} parts; {split.MAX_PARTS} are possible; raise it"
-        )
+        said = f"split_max_bytes={limits.nbytes}" if limits.nbytes else f"split_max_tensors={limits.tensors}"
+        raise GGUFError(f"{said} makes {len(parts)} parts; {split.MAX_PARTS} are possible; raise it")
     return parts
+
+
+def _of_counts(tensors: Sequence[Described], counts: Sequence[int]) -> list[list[Described]]:
+    if sum(counts) != len(tensors) or min(counts, default=1) < 1 or len(counts) > split.MAX_PARTS:
+        raise GGUFError(
+            f"split_max_tensors={short(counts)}: the parts take {sum(counts)} tensors, there are "
+            f"{len(tensors)}; give how many each part has, 1 or more, for all of them; or one number, the "
+            "most that a part may have"
+        )
+    ends = list(accumulate(counts))
+    return [list(tensors[end - n : end]) for end, n in zip(ends, counts, strict=True)] or [[]]
 
 
 def names(path: str, count: int) -> list[str]:
@@ -114,17 +135,24 @@ def _names(path: str, count: int) -> list[str]:
 
 
 def plan(
-    path: str, tensors: Sequence[Described], metadata: Metadata, layout: Layout, most: int | None
+    path: str, tensors: Sequence[Described], metadata: Metadata, layout: Layout, limits: Limits
 ) -> list[PartPlan]:
     """All parts of the model, ready to be written."""
-    parts = groups(tensors, most)
+    parts = groups(tensors, limits)
     plans = []
-    for index, (name, part) in enumerate(zip(names(path, len(parts)), parts, strict=True)):
-        entries = _entries(metadata if index == 0 else Metadata({}), layout.alignment)
-        if len(parts) > 1:
-            entries |= _split_entries(index, len(parts), len(tensors))
-        plans.append(PartPlan(name, _header(entries, part, layout), part))
+    for index, (name, group) in enumerate(zip(names(path, len(parts)), parts, strict=True)):
+        entries = _split_entries(index, len(parts), len(tensors)) if len(parts) > 1 else {}
+        plans.append(part(name, group, metadata if index == 0 else Metadata({}), layout, entries))
     return plans
+
+
+def part(
+    name: str, tensors: Sequence[Described], metadata: Metadata, layout: Layout,
+    besides: Mapping[str, Entry] = MappingProxyType({}),
+) -> PartPlan:  # fmt: skip
+    """One file, with the metadata that it has and what it has ``besides``."""
+    entries = {**_entries(metadata, layout.alignment), **besides}
+    return PartPlan(name, _header(entries, tensors, layout), list(tensors))
 
 
 def _entries(metadata: Metadata, alignment: int) -> dict[str, Entry]:
@@ -135,7 +163,7 @@ def _entries(metadata: Metadata, alignment: int) -> dict[str, Entry]:
     return entries
 
 
-def _split_entries(index: int, parts: int, tensors: int) -> Mapping[str, Entry]:
+def _split_entries(index: int, parts: int, tensors: int) -> dict[str, Entry]:
     values = {split.NO: (index, "uint16"), split.COUNT: (parts, "uint16"), split.TENSORS: (tensors, "int32")}
     return {key: Given(resolve(Typed(*value))) for key, value in values.items()}
 

@@ -6,14 +6,15 @@ import errno
 import mmap
 import os
 import stat
+from itertools import islice
 from struct import Struct
-from typing import Any, NoReturn
+from typing import Any, ClassVar, NamedTuple, NoReturn
 
 import numpy as np
 from numpy.typing import NDArray
 
-from ..errors import DTypeError, GGUFError, GGUFNotFoundError, GGUFOSError
-from ..text import short
+from ..errors import DTypeError, GGMLQError, GGUFError, GGUFNotFoundError, GGUFOSError
+from ..text import COMPARED, meant, short
 from .limits import Allowance
 from .valuetype import MAX_NAME_BYTES, order_sign
 
@@ -28,12 +29,28 @@ class Map(mmap.mmap):
     address: int
 
 
+class Kind(NamedTuple):
+    """What messages call a kind of file, and the errors that it raises."""
+
+    word: str
+    name: str
+    error: type[GGMLQError]
+    refused: type[GGMLQError]  # by the system
+    not_found: type[GGMLQError]
+    least: int  # bytes
+
+
+GGUF = Kind("gguf", "GGUF file", GGUFError, GGUFOSError, GGUFNotFoundError, 24)
+
+
 class Source:
     """A read-only memory map with a byte order. Arrays taken from it keep the map alive."""
 
+    kind: ClassVar[Kind] = GGUF
+
     def __init__(self, path: str) -> None:
         self.path = path
-        self.map = _mapped(path)
+        self.map = _mapped(path, self.kind)
         self.data = np.frombuffer(self.map, np.uint8)
         self.map.address = self.data.ctypes.data
         self.size = len(self.map)
@@ -57,7 +74,7 @@ class Source:
 
     def fail(self, at: int, reason: str) -> NoReturn:
         """Raise with the offset at which the file is wrong."""
-        raise GGUFError(f"gguf: {self.path}: at byte {at}: {reason}")
+        raise self.kind.error(f"{self.kind.word}: {self.path}: at byte {at}: {reason}")
 
     def need(self, at: int, n: int, what: str) -> None:
         """There must be n bytes."""
@@ -148,30 +165,40 @@ def release(array: NDArray[Any]) -> None:
         found[0].madvise(mmap.MADV_DONTNEED, start, found[1] + array.nbytes - start)
 
 
-def _mapped(path: str) -> Map:
+def _beside(path: str, kind: Kind) -> list[str]:
+    """Names of such files in the folder where one was looked for."""
+    end = f".{kind.word}"
+    try:
+        with os.scandir(os.path.dirname(path) or ".") as entries:
+            return [entry.name for entry in islice(entries, COMPARED) if entry.name.endswith(end)]
+    except OSError:
+        return []
+
+
+def _mapped(path: str, kind: Kind) -> Map:
+    word, name, error, refused, not_found, least = kind
     try:
         mode = os.stat(path).st_mode  # before open(): that would wait on a FIFO for ever
         if not stat.S_ISREG(mode):
-            kind = "a folder" if stat.S_ISDIR(mode) else "not a regular file"
-            raise GGUFOSError(f"gguf: {path}: is {kind}; a GGUF file is needed; name the .gguf file itself")
+            found = "a folder" if stat.S_ISDIR(mode) else "not a regular file"
+            raise refused(f"{word}: {path}: is {found}; a {name} is needed; name the file itself")
         with open(path, "rb") as file:
-            found = os.fstat(file.fileno())
-            if found.st_size == 0:
-                raise GGUFError(
-                    f"gguf: {path}: at byte 0: the file is empty; a GGUF file has at least 24 bytes; "
+            status = os.fstat(file.fileno())
+            if status.st_size == 0:
+                raise error(
+                    f"{word}: {path}: at byte 0: the file is empty; a {name} has at least {least} bytes; "
                     "fetch it again"
                 )
             opened = Map(file.fileno(), 0, access=mmap.ACCESS_READ)
-            opened.path, opened.identity = os.path.abspath(path), (found.st_dev, found.st_ino)
+            opened.path, opened.identity = os.path.abspath(path), (status.st_dev, status.st_ino)
             return opened
-    except FileNotFoundError as error:
-        raise GGUFNotFoundError(f"gguf: {path}: there is no such file; check the path", error) from error
-    except GGUFOSError:
+    except FileNotFoundError as cause:
+        way = meant(os.path.basename(path), _beside(path, kind), "check the path")
+        raise not_found(f"{word}: {path}: there is no such file; {way}", cause) from cause
+    except refused:
         raise
-    except OSError as error:
+    except OSError as cause:
         way = "check the path and its permissions"
-        if error.errno in (errno.EMFILE, errno.ENFILE):
+        if cause.errno in (errno.EMFILE, errno.ENFILE):
             way = "every open part of a model keeps a file open; close others or raise the limit (ulimit -n)"
-        raise GGUFOSError(
-            f"gguf: {path}: cannot be opened: {error.strerror or error}; {way}", error
-        ) from error
+        raise refused(f"{word}: {path}: cannot be opened: {cause.strerror or cause}; {way}", cause) from cause

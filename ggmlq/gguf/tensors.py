@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from itertools import pairwise
 from math import prod
-from typing import NamedTuple
+from typing import NamedTuple, NoReturn
 
 import numpy as np
 
@@ -63,15 +63,21 @@ def _nbytes(source: Source, entry: int, name: str, fmt: Format, ne: list[int]) -
     if row % fmt.block_size:
         source.fail(
             entry,
-            f"tensor {name!r} has rows of {row} elements, {fmt.name} blocks hold {fmt.block_size}; "
-            "the file is damaged",
+            f"tensor {name!r} has rows of {row} elements, {fmt.name} blocks hold {fmt.block_size}; the file "
+            "is damaged",
         )
     return prod(ne) // fmt.block_size * fmt.dtype.itemsize
 
 
-def check_places(source: Source, infos: list[TensorInfo], start: int, alignment: int) -> None:
-    """Every tensor aligned, inside the file, and on bytes of its own."""
+def check_places(source: Source, infos: list[TensorInfo], start: int, alignment: int) -> frozenset[str]:
+    """Every tensor aligned, inside the file, and on bytes of its own.
+
+    Where tensors follow each other without gaps, as all writers put them, and the file ends too early, it is
+    taken for a download that was cut off: the names of those that it lacks.
+    """
     room = source.size - start
+    whole = _follow(infos, alignment)
+    absent = set()
     for info in infos:
         if info.offset % alignment:
             source.fail(
@@ -80,12 +86,15 @@ def check_places(source: Source, infos: list[TensorInfo], start: int, alignment:
                 "the file is damaged",
             )
         # The padding before an empty tensor may be missing at the end of a file.
-        if info.offset + info.nbytes > room + (0 if info.nbytes else alignment - 1):
+        outside = info.offset + info.nbytes > room + (0 if info.nbytes else alignment - 1)
+        if outside and whole:
+            absent.add(info.name)
+        elif outside:
             source.fail(
                 info.entry,
                 f"tensor {info.name!r} needs bytes {start + info.offset} to "
-                f"{start + info.offset + info.nbytes}, the file has {source.size}; "
-                "it is cut short or damaged, fetch it again",
+                f"{start + info.offset + info.nbytes}, the file has {source.size}; it is cut short or "
+                "damaged, fetch it again",
             )
     placed = sorted((info for info in infos if info.nbytes), key=lambda info: info.offset)
     for a, b in pairwise(placed):
@@ -95,6 +104,26 @@ def check_places(source: Source, infos: list[TensorInfo], start: int, alignment:
                 f"tensor {b.name!r} at offset {b.offset} overlaps {a.name!r}, which ends at "
                 f"{a.offset + a.nbytes}; the file is damaged",
             )
+    return frozenset(absent)
+
+
+def _follow(infos: list[TensorInfo], alignment: int) -> bool:
+    """Whether each tensor starts where the one before it ends."""
+    expected = 0
+    for info in sorted(infos, key=lambda info: (info.offset, info.nbytes)):
+        if info.offset != expected:
+            return False
+        expected = -(-(info.offset + info.nbytes) // alignment) * alignment
+    return True
+
+
+def fail_absent(source: Source, info: TensorInfo, start: int) -> NoReturn:
+    """Raise for a tensor that a cut file lacks."""
+    source.fail(
+        info.entry,
+        f"tensor {info.name!r} needs bytes {start + info.offset} to {start + info.offset + info.nbytes}, "
+        f"the file has {source.size}; the download was cut off; fetch the file again",
+    )
 
 
 def piece(q: QuantArray, start: int, shape: tuple[int, ...]) -> QuantArray:

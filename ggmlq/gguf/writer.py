@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from types import MappingProxyType
 from typing import Any, Final
 
@@ -17,7 +17,7 @@ from .file import GGUFFile
 from .header import DEFAULT_ALIGNMENT, aligned
 from .inputs import Described
 from .metadata import Metadata, _pairs
-from .plan import Layout, PartPlan, check_keys, choose_alignment, plan
+from .plan import Layout, Limits, PartPlan, check_keys, choose_alignment, part, plan
 from .source import checked_path
 
 
@@ -26,17 +26,18 @@ class _Default(int):
 
 
 _ALIGNMENT: Final = _Default(DEFAULT_ALIGNMENT)
-_NO_METADATA: Final[Mapping[str, Any]] = MappingProxyType({})
+NO_METADATA: Final[Mapping[str, Any]] = MappingProxyType({})
 
 
 def save(
     path: str | os.PathLike[str],
     tensors: Mapping[str, Any] | Iterable[tuple[str, Any]],
-    metadata: Mapping[str, Any] | Iterable[tuple[str, Any]] = _NO_METADATA,
+    metadata: Mapping[str, Any] | Iterable[tuple[str, Any]] = NO_METADATA,
     *,
     alignment: int = _ALIGNMENT,
     byteorder: str = "little",
     split_max_bytes: int | None = None,
+    split_max_tensors: int | Sequence[int] | None = None,
 ) -> list[str]:
     """Write a GGUF file, or a set of parts, so that it is there in full or not at all.
 
@@ -63,6 +64,8 @@ def save(
         ``"little"`` or ``"big"``, for header and tensors.
     split_max_bytes : int, optional
         Tensor bytes a part; a larger tensor gets a part of its own.
+    split_max_tensors : int or sequence of ints, optional
+        Tensors a part; or how many each part has, for all of them in order.
 
     Returns
     -------
@@ -84,17 +87,8 @@ def save(
     """
     final = checked_path("save(path, tensors)", path, "the path comes first; pass a str or an os.PathLike")
     asked = f"save({final!r})"
-    if isinstance(tensors, GGUFFile) and metadata is _NO_METADATA:
-        metadata = tensors.metadata
-    try:
-        arrays = tensors if isinstance(tensors, Mapping) else _unique(tensors)
-        entries = Metadata.of(metadata)
-        check_keys(entries)
-        align = choose_alignment(entries, alignment, alignment is not _ALIGNMENT)
-        layout = Layout(_checked_order(byteorder), align)
-        plans = plan(final, _described(arrays), entries, layout, _checked_most(split_max_bytes))
-    except GGUFError as error:
-        raise type(error)(f"{asked}: {error}") from error.__cause__
+    limits = split_max_bytes, split_max_tensors
+    plans, arrays, layout = _planned(asked, final, tensors, metadata, alignment, byteorder, limits)
     try:
         target.check_room((part.path, _nbytes(part, layout)) for part in plans)
         _write(plans, arrays, layout)
@@ -110,6 +104,61 @@ def save(
             error,
         ) from error
     return [part.path for part in plans]
+
+
+def layout(
+    path: str | os.PathLike[str],
+    tensors: Mapping[str, Any] | Iterable[tuple[str, Any]],
+    metadata: Mapping[str, Any] | Iterable[tuple[str, Any]] = NO_METADATA,
+    *,
+    alignment: int = _ALIGNMENT,
+    byteorder: str = "little",
+    split_max_bytes: int | None = None,
+    split_max_tensors: int | Sequence[int] | None = None,
+) -> list[tuple[str, int]]:
+    """The files that :func:`save` would write, with their sizes. Checks what it checks, and writes nothing.
+
+    >>> import os, tempfile, numpy as np, ggmlq as gq
+    >>> path = os.path.join(tempfile.mkdtemp(), "m.gguf")
+    >>> gq.gguf.layout(path, {"w": np.ones(4, np.float32)}) == [(path, 96)]
+    True
+    >>> gq.save(path, {"w": np.ones(4, np.float32)}) == [path], os.path.getsize(path)
+    (True, 96)
+    """
+    final = checked_path("layout(path, tensors)", path, "the path comes first; pass a str or an os.PathLike")
+    limits = split_max_bytes, split_max_tensors
+    asked = f"layout({final!r})"
+    plans, _, laid = _planned(asked, final, tensors, metadata, alignment, byteorder, limits)
+    return [(planned.path, _nbytes(planned, laid)) for planned in plans]
+
+
+def file_bytes(tensors: Mapping[str, Any], metadata: Metadata, byteorder: str) -> int:
+    """The size of one file of these tensors, wherever it will be."""
+    laid = Layout(byteorder, choose_alignment(metadata, DEFAULT_ALIGNMENT, False))
+    return _nbytes(part("", _described(tensors), metadata, laid), laid)
+
+
+def _planned(
+    asked: str,
+    final: str,
+    tensors: Any,
+    metadata: Any,
+    alignment: int,
+    byteorder: str,
+    limits: tuple[Any, Any],
+) -> tuple[list[PartPlan], Mapping[str, Any], Layout]:
+    """Everything that a save decides and checks before it writes."""
+    if isinstance(tensors, GGUFFile) and metadata is NO_METADATA:
+        metadata = tensors.metadata
+    try:
+        arrays = tensors if isinstance(tensors, Mapping) else _unique(tensors)
+        entries = Metadata.of(metadata)
+        check_keys(entries)
+        align = choose_alignment(entries, alignment, alignment is not _ALIGNMENT)
+        laid = Layout(_checked_order(byteorder), align)
+        return plan(final, _described(arrays), entries, laid, _checked_limits(*limits)), arrays, laid
+    except GGUFError as error:
+        raise type(error)(f"{asked}: {error}") from error.__cause__
 
 
 def _unique(pairs: Iterable[tuple[str, Any]]) -> dict[str, Any]:
@@ -139,12 +188,22 @@ def _checked_order(byteorder: str) -> str:
     return byteorder
 
 
-def _checked_most(most: int | None) -> int | None:
-    if most is not None and (isinstance(most, bool) or not hasattr(most, "__index__") or most < 1):
+def _checked_limits(nbytes: Any, tensors: Any) -> Limits:
+    if nbytes is not None and not _positive(nbytes):
         raise GGUFError(
-            f"split_max_bytes={most!r}; it must be a positive number of bytes, or None for one file"
+            f"split_max_bytes={nbytes!r}; it must be a positive number of bytes, or None for one file"
         )
-    return most
+    counts = [tensors] if tensors is not None and not isinstance(tensors, Sequence) else tensors or []
+    if not all(map(_positive, counts)) or isinstance(tensors, str | bytes):
+        raise GGUFError(
+            f"split_max_tensors={short(tensors)}; it must be a positive number of tensors, or a list of "
+            "them, one for each part"
+        )
+    return Limits(nbytes, tensors)
+
+
+def _positive(value: Any) -> bool:
+    return hasattr(value, "__index__") and not isinstance(value, bool) and value > 0
 
 
 def _nbytes(part: PartPlan, layout: Layout) -> int:

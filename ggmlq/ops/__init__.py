@@ -4,7 +4,7 @@
     quantize     floats to blocks; encoding deals the rows out
     dequantize   blocks to floats; decoding deals the rows out
     quantize_scaled, scaled_linear   the same for codes with a scale for every tile
-    equal        the same format, shape and bytes
+    equal        the same format, shape and bytes; joining: concatenate and stack, block by block
     torch        tensors in and out
 
 An operation registers itself with the arrays (``matrix.operation``), which so need not know it.
@@ -12,9 +12,19 @@ An operation registers itself with the arrays (``matrix.operation``), which so n
 
 from .dequantize import dequantize
 from .equal import equal
+from .joining import concatenate, stack
 from .linear import linear
 from .quantize import quantize
 from .quantize_scaled import quantize_scaled
 from .scaled_linear import scaled_linear
 
-__all__ = ["dequantize", "equal", "linear", "quantize", "quantize_scaled", "scaled_linear"]
+__all__ = [
+    "concatenate",
+    "dequantize",
+    "equal",
+    "linear",
+    "quantize",
+    "quantize_scaled",
+    "scaled_linear",
+    "stack",
+]

@@ -23,6 +23,9 @@ SLAB = 1 << 18  # elements that NumPy decodes at a time: temporaries stay in the
 SHARED = 1 << 19  # elements of a part for a thread: fewer are decoded sooner than it wakes
 PATIENCE = 1 << 25  # weights decoded in NumPy, by format, before one is compiled: about 0.1 s
 
+NATIVE = tuple(np.dtype(kind) for kind in (np.float16, np.float32, np.float64))  # what is decoded to at once
+PIECE = 1 << 22  # elements that go through float32 to other floats and other strides at a time
+
 Decoder = Callable[[Any, Any], None]
 
 _asked: Counter[str] = Counter()
@@ -36,6 +39,24 @@ def decode_into(q: QuantArray, values: NDArray[Any]) -> None:
         _in_numpy(q, values)
     else:
         _compiled(decode, q, values)
+
+
+def decode_through(q: QuantArray, values: NDArray[Any]) -> None:
+    """The same into floats of any kind and any strides, a few rows at a time."""
+    stored = q.format.dtype
+    wide = np.float64 in (values.dtype, stored) or stored.kind == "i"  # rounded once, not twice
+    through = np.float64 if wide else np.float32
+    if q.ndim > 2:
+        for i in range(len(q)):
+            decode_through(q[i], values[i])
+        return
+    step = max(1, PIECE // q.shape[-1]) if q.ndim == 2 else 1
+    for start in range(0, len(q) if q.ndim == 2 else 1, step):
+        rows = slice(start, start + step) if q.ndim == 2 else ...
+        part = np.empty(q[rows].shape, through)
+        decode_into(q[rows], part)
+        with np.errstate(over="ignore", invalid="ignore"):
+            values[rows] = part
 
 
 def decoder(fmt: Format) -> Decoder | None:

@@ -2,35 +2,72 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, overload
 
 import numpy as np
-from numpy.typing import DTypeLike
+from numpy.typing import NDArray
 
 from ..array import QuantArray
-from ..checks import float_dtype
+from ..checks import check_out, float_dtype
 from ..devices import cuda_module, on_device_of
 from ..errors import DTypeError
-from ..matrix import operation
-from .decoding import decode_into
+from ..matrix import Float, Out, operation
+from .decoding import NATIVE, decode_into, decode_through
+
+
+@overload
+def dequantize(
+    q: QuantArray, dtype: type[np.float32] | None = ..., out: None = ...
+) -> NDArray[np.float32]: ...
+@overload
+def dequantize(q: QuantArray, dtype: type[Float], out: None = ...) -> NDArray[Float]: ...
+@overload
+def dequantize(q: QuantArray, dtype: Any = ..., *, out: Out) -> Out: ...
+@overload
+def dequantize(q: QuantArray, dtype: Any = ..., out: Any = ...) -> Any: ...
 
 
 @operation
-def dequantize(q: QuantArray, dtype: DTypeLike | None = np.float32) -> Any:
+def dequantize(q: QuantArray, dtype: Any = np.float32, out: Any = None) -> Any:
     """Decode blocks to floats on the device of q, with the bits of ggml's float32.
 
-    float16 and float64 are that float32 converted (an f64 or integer tensor converts directly).
+    Parameters
+    ----------
+    q : QuantArray
+        What to decode.
+    dtype : dtype
+        float16, bfloat16 (of ml_dtypes), float32 or float64. They are that float32 converted; an f64 or
+        integer tensor converts to float64 directly.
+    out : array, optional
+        Receives the values, in its own dtype, and is returned. It may be of any strides.
+
+    >>> import numpy as np, ggmlq as gq
+    >>> q, room = gq.quantize(np.eye(2, 32, dtype=np.float32), "q8_0"), np.empty((4, 32), np.float16)
+    >>> gq.dequantize(q, out=room[::2]).shape, float(room[2, 1])
+    ((2, 32), 1.0)
     """
     if not isinstance(q, QuantArray):
         raise DTypeError(
             f"dequantize(q): got {type(q).__name__}; it takes a QuantArray; "
             "wrap bytes with QuantArray.from_bytes(raw, format, shape)"
         )
-    kind = float_dtype(f"dequantize of {q!r}", dtype)
+    asked = f"dequantize of {q!r}"
+    kind = float_dtype(asked, dtype)
+    if out is not None:
+        check_out(asked, out, q.shape, q.device)
+        kind = out.dtype
     if q.device != "cpu":
-        with on_device_of(f"dequantize of {q!r}", q.memory, q):
-            return cuda_module("dequantize").dequantize(q, kind)
-    values = np.empty(q.shape, kind)
-    if values.size:
+        with on_device_of(asked, q.memory, q):
+            values = cuda_module("dequantize").dequantize(q, kind)
+            if out is None:
+                return values
+            out[...] = values
+            return out
+    values = np.empty(q.shape, kind) if out is None else out
+    if values.size and out is not None and np.may_share_memory(out, q.raw):
+        out[...] = dequantize(q, kind)
+    elif values.size and kind in NATIVE and values.flags.c_contiguous and values.flags.aligned:
         decode_into(q, values)
+    elif values.size:
+        decode_through(q, values)
     return values

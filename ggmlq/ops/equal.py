@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from ..array import QuantArray
-from ..devices import on_device_of
+from ..devices import namespace, on_device_of
 from ..errors import DTypeError
+from ..scaled import ScaledArray
 
 
-def equal(a: QuantArray, b: QuantArray) -> bool:
+def equal(a: QuantArray | ScaledArray, b: QuantArray | ScaledArray) -> bool:
     """Whether two arrays have the same format, shape and bytes, on the host or on a device.
 
-    Of a big-endian file the little-endian bytes count. NaN equals NaN here if the bytes do.
+    Of a big-endian file the little-endian bytes count. NaN equals NaN here if the bytes do. ScaledArrays are
+    the same if their codes, scales and zero points are, and their tiles as they lie over the shape.
 
     >>> import numpy as np, ggmlq as gq
     >>> q = gq.quantize(np.eye(2, 64, dtype=np.float32), "q8_0")
@@ -18,16 +22,31 @@ def equal(a: QuantArray, b: QuantArray) -> bool:
     (True, False)
     """
     for name, each in (("a", a), ("b", b)):
-        if not isinstance(each, QuantArray):
+        if not isinstance(each, QuantArray | ScaledArray):
             raise DTypeError(
-                f"equal(a, b): {name} is a {type(each).__name__}; both must be QuantArrays; "
+                f"equal(a, b): {name} is a {type(each).__name__}; both must be QuantArrays or ScaledArrays; "
                 "compare values as np.array_equal(np.asarray(q), x)"
             )
-    if a.format is not b.format or a.shape != b.shape:
+    if type(a) is not type(b) or a.shape != b.shape or _means(a) != _means(b):
         return False
     if a is b:
         return True
     if a.device != b.device:
         a, b = a.to("cpu"), b.to("cpu")
     with on_device_of("equal(a, b)", a.memory):
-        return bool((a.raw == b.raw).all())
+        return all(bool((mine == theirs).all()) for mine, theirs in zip(_bytes(a), _bytes(b), strict=True))
+
+
+def _means(array: QuantArray | ScaledArray) -> tuple[object, ...]:
+    """What its bytes mean."""
+    if isinstance(array, QuantArray):
+        return (array.format.name,)
+    return array.code.name, array.tiling, array.scale, array.zeros is not None
+
+
+def _bytes(array: QuantArray | ScaledArray) -> list[Any]:
+    if isinstance(array, QuantArray):
+        return [array.raw]
+    xp = namespace(array.codes)
+    codes, scales, *zeros = array.parts()
+    return [xp.ascontiguousarray(codes).view("u1"), xp.ascontiguousarray(scales).view("u1"), *zeros]

@@ -3,19 +3,41 @@
 from __future__ import annotations
 
 import math
-from typing import Any
+from typing import Any, overload
 
 import numpy as np
-from numpy.typing import DTypeLike
+from numpy.typing import NDArray
 
 from .. import ladder
 from ..array import QuantArray
 from ..checks import check_bias, check_linear, check_out, float_dtype, takes_sums
 from ..devices import is_host, namespace, on_device_of, place_of
-from ..matrix import operation
+from ..matrix import Float, Host, Out, operation
 from ..problems import Linear
 from ..tensors import is_tensor
 from . import fast_path, torch
+
+
+@overload
+def linear(
+    x: Host, q: QuantArray, *, kernel: str = ..., arithmetic: str | None = ..., out: None = ...,
+    bias: Any = ..., dtype: type[np.float32] | None = ...,
+) -> NDArray[np.float32]: ...  # fmt: skip
+@overload
+def linear(
+    x: Host, q: QuantArray, *, kernel: str = ..., arithmetic: str | None = ..., out: None = ...,
+    bias: Any = ..., dtype: type[Float],
+) -> NDArray[Float]: ...  # fmt: skip
+@overload
+def linear(
+    x: Host, q: QuantArray, *, kernel: str = ..., arithmetic: str | None = ..., out: Out, bias: Any = ...,
+    dtype: Any = ...,
+) -> Out: ...  # fmt: skip
+@overload
+def linear(
+    x: Any, q: QuantArray, *, kernel: str = ..., arithmetic: str | None = ..., out: Any = ...,
+    bias: Any = ..., dtype: Any = ...,
+) -> Any: ...  # fmt: skip
 
 
 @operation
@@ -27,7 +49,7 @@ def linear(
     arithmetic: str | None = None,
     out: Any = None,
     bias: Any = None,
-    dtype: DTypeLike | None = np.float32,
+    dtype: Any = np.float32,
 ) -> Any:
     """Multiply activations with quantized weights: ``x [..., K] @ q [N, K].T``.
 
@@ -46,7 +68,7 @@ def linear(
     bias : array, optional
         Added to each row, [N].
     dtype : dtype
-        Of the result, float16, float32 or float64; the sums are float32 or better.
+        Of the result: float16, bfloat16 (of ml_dtypes), float32 or float64; the sums are float32 or better.
 
     Returns
     -------

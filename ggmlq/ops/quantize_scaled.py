@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
-from ..checks import as_floats, as_floats_or_bfloat16, float_dtype, row_index
+from ..checks import as_floats, as_floats_or_bfloat16, check_out, float_dtype, row_index
 from ..codes import CODES, Code, scaling
 from ..codes.scaling import Found, Rule
 from ..devices import cuda_module, device_of, is_host, namespace, on_device_of
@@ -199,23 +199,35 @@ def _given(asked: str, scales: Any, x: Any, over: Tiling, rule: Rule) -> Any:
 
 
 @operation
-def dequantize_scaled(s: ScaledArray, dtype: DTypeLike | None = np.float32) -> Any:
+def dequantize_scaled(s: ScaledArray, dtype: DTypeLike | None = np.float32, out: Any = None) -> Any:
     """The values of a :class:`ggmlq.ScaledArray` on its device."""
-    kind = float_dtype(f"dequantize of {s!r}", dtype)
-    with on_device_of(f"dequantize of {s!r}", s.codes, s):
-        if not is_host(s.codes):
-            return cuda_module("dequantize_scaled").dequantize(s, kind)
-        m = s.matrix()
-        out = np.empty((m.over.rows, m.over.columns), kind)
-        if out.size >= PATIENCE:
-            importlib.import_module("ggmlq.cpu.decode_scaled").decode_into(m, out)
-            return out.reshape(s.shape)
-        step = max(1, SLAB // max(m.over.columns, 1))
-        with np.errstate(all="ignore"):
-            for start in range(0, m.over.rows, step):
-                part = slice(start, start + step)
-                out[part] = decoded(m, np.arange(start, min(start + step, m.over.rows)))
-        return out.reshape(s.shape)
+    asked = f"dequantize of {s!r}"
+    kind = float_dtype(asked, dtype)
+    if out is not None:
+        check_out(asked, out, s.shape, s.device)
+        kind = out.dtype
+    with on_device_of(asked, s.codes, s), np.errstate(over="ignore", invalid="ignore"):
+        values = (
+            _values(s, kind) if is_host(s.codes) else cuda_module("dequantize_scaled").dequantize(s, kind)
+        )
+        if out is None:
+            return values
+        out[...] = values
+        return out
+
+
+def _values(s: ScaledArray, kind: np.dtype[Any]) -> Any:
+    """All values on the host."""
+    m = s.matrix()
+    values = np.empty((m.over.rows, m.over.columns), kind)
+    if values.size >= PATIENCE:
+        importlib.import_module("ggmlq.cpu.decode_scaled").decode_into(m, values)
+        return values.reshape(s.shape)
+    step = max(1, SLAB // max(m.over.columns, 1))
+    for start in range(0, m.over.rows, step):
+        part = slice(start, start + step)
+        values[part] = decoded(m, np.arange(start, min(start + step, m.over.rows)))
+    return values.reshape(s.shape)
 
 
 def decoded(m: Any, rows: NDArray[Any]) -> Any:

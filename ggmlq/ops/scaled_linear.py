@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-import importlib
 import math
-from typing import Any
+from typing import Any, overload
 
 import numpy as np
+from numpy.typing import NDArray
 
 from .. import ladder
 from ..checks import as_floats_or_bfloat16, check_bias, check_out, float_dtype, takes_sums
 from ..codes import CODES, Code
 from ..devices import device_of, namespace, on_device_of, place_of
 from ..errors import CodeError, DeviceError, DTypeError, ShapeError, UnsupportedError
-from ..matrix import Transposed, operation
+from ..matrix import Float, Host, Out, Transposed, operation
 from ..problems import INT32, ScaledLinear
 from ..scaled import ScaledArray
 from ..tensors import array_of, is_tensor
@@ -22,6 +22,36 @@ from .quantize_scaled import quantize_scaled
 
 ACCUMULATE = {"integer": ("int32", "int64", "float32", "fp32_chunks"), "float": ("float32",)}
 ASKED = "scaled_linear(x, w)"
+
+
+@overload
+def scaled_linear(
+    x: Host | ScaledArray, w: ScaledArray, *, activations: Any = ..., kernel: str = ...,
+    accumulate: str | None = ..., out: None = ..., bias: Any = ..., dtype: type[np.float32] | None = ...,
+    requantize: None = ...,
+) -> NDArray[np.float32]: ...  # fmt: skip
+@overload
+def scaled_linear(
+    x: Host | ScaledArray, w: ScaledArray, *, activations: Any = ..., kernel: str = ...,
+    accumulate: str | None = ..., out: None = ..., bias: Any = ..., dtype: type[Float],
+    requantize: None = ...,
+) -> NDArray[Float]: ...  # fmt: skip
+@overload
+def scaled_linear(
+    x: Host | ScaledArray, w: ScaledArray, *, activations: Any = ..., kernel: str = ...,
+    accumulate: str | None = ..., out: Out, bias: Any = ..., dtype: Any = ..., requantize: None = ...,
+) -> Out: ...  # fmt: skip
+@overload
+def scaled_linear(
+    x: Host | ScaledArray, w: ScaledArray, *, activations: Any = ..., kernel: str = ...,
+    accumulate: str | None = ..., out: None = ..., bias: Any = ..., dtype: Any = ...,
+    requantize: tuple[Any, Any],
+) -> ScaledArray: ...  # fmt: skip
+@overload
+def scaled_linear(
+    x: Any, w: ScaledArray, *, activations: Any = ..., kernel: str = ..., accumulate: str | None = ...,
+    out: Any = ..., bias: Any = ..., dtype: Any = ..., requantize: Any = ...,
+) -> Any: ...  # fmt: skip
 
 
 @operation
@@ -93,7 +123,7 @@ def scaled_linear(
     x = _activations(x, w, activations)
     check_operands(ASKED, x, w)
     shape = (*x.shape[:-1], w.shape[0])
-    kind = result_dtype(dtype)
+    kind = float_dtype(ASKED, dtype)
     if requantize is not None and out is not None:
         raise ShapeError(f"{ASKED}: requantize gives a new ScaledArray, out takes floats; pass one of them")
     if out is not None:
@@ -216,21 +246,6 @@ def _check_sums(problem: ScaledLinear, kind: str) -> None:
             f'{problem}: accumulate="int32"; sums of {problem.group} products may reach '
             f'{problem.largest_sum:.3g}, int32 ends at {INT32}; leave accumulate out, or pass "int64"'
         )
-
-
-def result_dtype(dtype: Any, asked: str = ASKED) -> np.dtype[Any]:
-    """The dtype of a result, bfloat16 of ml_dtypes too."""
-    if str(dtype) == "bfloat16" or getattr(dtype, "__name__", "") == "bfloat16":
-        try:
-            package = importlib.import_module("ml_dtypes")  # NumPy has no bfloat16 without it
-        except ImportError:
-            raise UnsupportedError(
-                f"{asked}: dtype=bfloat16; NumPy has it from the package ml_dtypes, which is not installed; "
-                "pip install ml_dtypes, or ask for float32"
-            ) from None
-        kind: np.dtype[Any] = np.dtype(package.bfloat16)
-        return kind
-    return float_dtype(asked, dtype)
 
 
 def _written(kind: np.dtype[Any]) -> np.dtype[Any]:

@@ -2,6 +2,7 @@
 
 from .agreement import row_errors
 from .bound import bound
+from .gru import gru
 from .linear import linear
 from .multiply import multiply
 from .operands import Activations, Weights, activations, weights
@@ -16,6 +17,7 @@ __all__ = [
     "Weights",
     "activations",
     "bound",
+    "gru",
     "linear",
     "multiply",
     "row_errors",

@@ -149,19 +149,27 @@ def _sums_of(y: NDArray[np.float32], signs: Wide) -> Wide:
 def wanted_sums(a: Activations, q: QuantArray, arithmetic: str, signs: Wide) -> tuple[Wide, Wide]:
     """``signs @`` the product in that arithmetic, [2, N], and the squared length of each row of q."""
     compiled = import_module("ggmlq.cpu.projection")
-    how = reference.rule(q.format, arithmetic)
     if a.codes is not None and a.scale is not None and a.codes.size >= COMPILED:
         v = compiled.sum_of_codes(a.codes, a.scale, signs)
     else:
         v = signs @ decoded(a)
     wanted, lengths = compiled.project(q, v) if q.shape[0] * q.shape[1] >= COMPILED else _project(q, v)
-    if how.sums == "kept" and a.sums is not None and isinstance(q.format, BlockFormat):
-        group = q.format.group
-        offset = reference.weights(q, arithmetic).offset
-        if offset is not None:  # kept sums in place of those that v has
-            sums = signs @ block_sums(a, group, how)
-            wanted = wanted + (v.reshape(2, -1, group).sum(axis=-1) - sums) @ offset.T
+    rounded = _rounded_sums(a, q, arithmetic)
+    if rounded is not None:
+        wanted = wanted + (signs @ rounded[0]) @ rounded[1].T
     return wanted, lengths
+
+
+def _rounded_sums(a: Activations, q: QuantArray, arithmetic: str) -> tuple[Wide, Wide] | None:
+    """Where a program keeps block sums of its own: what these lack, and the offsets that they serve."""
+    how = reference.rule(q.format, arithmetic)
+    if how.sums != "kept" or a.sums is None or not isinstance(q.format, BlockFormat):
+        return None
+    offset = reference.weights(q, arithmetic).offset
+    if offset is None:
+        return None
+    exact = decoded(a).reshape(len(a), -1, q.format.group).sum(axis=-1)
+    return exact - block_sums(a, q.format.group, how), offset
 
 
 def _project(q: QuantArray, v: Wide) -> tuple[Wide, Wide]:
@@ -193,6 +201,9 @@ def _suspicious_rows(part: Part, columns: Any, arithmetic: str, a: Activations |
         else:
             held = decoded(a)
             wanted, lengths = held @ w.T, (held**2).sum(axis=1)
+        rounded = _rounded_sums(a, part.q[columns], arithmetic)
+        if rounded is not None:
+            wanted = wanted + rounded[0] @ rounded[1].T
         error = np.abs(y - wanted) / np.sqrt(lengths[:, None] * (w**2).sum(axis=1) + 1e-300)
     worst = np.where(np.isnan(error), np.inf, error).max(axis=1)
     return np.sort(np.argsort(-worst, kind="stable")[:ROWS])

@@ -9,6 +9,7 @@ the same logits without a trace, and is a product that is wrong in a layout of i
 from __future__ import annotations
 
 import sys
+import time
 from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import replace
@@ -41,6 +42,10 @@ class Run:
         self.asked = asked
         self.shared, path = SharedFile.made()
         self.child: Child | None = None
+        self.started = time.monotonic()
+        self.patience = (
+            0.0  # seconds beyond the limit: a run that nobody stops at a node takes as long as all
+        )
         try:
             self.child = Child.started(CODE.format(path=sys.path))
             hidden = asked.without if without is None else without
@@ -56,7 +61,9 @@ class Run:
 
     def _call(self, message: dict[str, Any]) -> dict[str, Any]:
         assert self.child is not None
-        answer, _ = self.child.call(f"tracing {self.asked.model}", message, [], self.asked.timeout)
+        answer, _ = self.child.call(
+            f"tracing {self.asked.model}", message, [], self.asked.timeout + self.patience
+        )
         return dict(answer)
 
     def nodes(self, *, tokens: list[int] | None = None, then: list[int] | None = None, traced: bool = True,
@@ -81,6 +88,11 @@ class Run:
             answer = self._call({"do": "next"})
         logits = self.shared.look(answer.pop("places"))
         yield answer | {"logits": [one.view(np.float32).copy() for one in logits]}
+
+    @property
+    def elapsed(self) -> float:
+        """Seconds since it was begun."""
+        return time.monotonic() - self.started
 
     def died_at(self) -> dict[str, Any]:
         """What the recorder holds: the step, and the nodes that were being computed."""
@@ -158,6 +170,7 @@ class Trace:
 
     def _without_a_trace(self, run: Run, end: dict[str, Any]) -> None:
         """A trace keeps kernels from fusing; so does the run give what it gives without?"""
+        run.patience = run.elapsed
         try:
             plain = _untraced(run, end)
             if _same(end["logits"], plain):
@@ -173,7 +186,9 @@ class Trace:
                 f"Without the trace the logits differ by up to {off:.2g} (they reach {size:.2g}): {why}."
             )
         except LibraryFailedError as error:
-            self.notes.append(f"Without the trace the library failed: {error}")
+            raise LibraryFailedError(
+                f"all products were judged, but without the trace: {error}", error.how, error.tail
+            ) from error
 
     def _in_the_plain_layout(self, wrong: list[Product], end: dict[str, Any]) -> None:
         """The same nodes without the layouts in which they were wrong."""
@@ -231,6 +246,7 @@ class Trace:
         run = None
         try:
             run = Run(self.settings)
+            run.patience = first.elapsed
             for _ in run.nodes(every=True, quiet=True):
                 pass
             self.notes.append(

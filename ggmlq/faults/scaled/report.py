@@ -23,10 +23,11 @@ def report(s: Survey, finding: Finding) -> Diagnosis:
         text = _right(s, finding, figures)
     else:
         apart = f"NMSE {figures['nmse against exact']:.1e} against the exact product of {s.way.name}"
-        text = described(SCALED[finding.fault], finding, figures, apart)
+        fault = SCALED[finding.fault]
+        text = described(fault, finding, figures, apart, (fault.wrong, fault.right))
     if finding.alike:
         others = " and ".join(finding.alike)
-        text += f" The result fits {others} as well: these operands cannot tell them apart."
+        text += f"\nThe result fits {others} as well: these operands cannot tell them apart."
     return Diagnosis(
         finding.fault == "correct", finding.fault, finding.confidence, text, finding.where, figures,
         ARITHMETIC, finding.alike,

@@ -1,0 +1,15 @@
+"""Checkpoints of Hugging Face into GGUF as llama.cpp's converter makes it, and back.
+
+to_gguf           togguf.py        a folder of safetensors to a GGUF file
+to_safetensors    back.py          a GGUF file to a folder of safetensors
+families.py       which tensor is which, for each family; config.py reads what the checkpoint says
+layout.py         every tensor of the new file, and from which rows it comes; values.py makes the rows
+parameters.py     keys that say how the model computes; general.py who made it, card.py the model card
+vocabulary.py     the tokenizer: tokens.py, special.py, sentencepiece.py; pretokenizer.py and encode.py find
+                  the name of the rule that cuts words, by the hashes in pretokenizers.json
+"""
+
+from .back import to_safetensors
+from .togguf import to_gguf
+
+__all__ = ["to_gguf", "to_safetensors"]

@@ -1,0 +1,201 @@
+"""A GGUF file back to safetensors: floats under the names of Hugging Face, where the architecture is known.
+
+Blocks are decoded; norms lose the 1 that conversion added, q and k get their rows back in order, and stacked
+experts are taken apart. Of other architectures tensors keep GGUF's names.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from .. import gguf, safetensors
+from ..array import QuantArray
+from ..errors import ConvertError
+from ..formats import FORMATS, Format
+from ..gguf import GGUFFile, Streamed
+from ..gguf.source import checked_path
+from ..ops import quantize
+from ..safetensors.place import ENDING
+from . import values
+from .families import FAMILIES, LAYER, MODEL_TYPES, OF_ARCH, OUTER, Family
+from .togguf import STEP
+from .values import Values
+
+FLOATS = ("f32", "f16", "bf16")
+MADE = ("rope_freqs.weight",)  # by conversion, from config.json
+# What config.json calls the keys of an architecture.
+SAYS = {
+    "block_count": "num_hidden_layers", "context_length": "max_position_embeddings",
+    "embedding_length": "hidden_size", "feed_forward_length": "intermediate_size",
+    "attention.head_count": "num_attention_heads", "attention.head_count_kv": "num_key_value_heads",
+    "attention.layer_norm_rms_epsilon": "rms_norm_eps", "attention.key_length": "head_dim",
+    "attention.sliding_window": "sliding_window", "attn_logit_softcapping": "attn_logit_softcapping",
+    "final_logit_softcapping": "final_logit_softcapping", "expert_used_count": "num_experts_per_tok",
+    "expert_feed_forward_length": "moe_intermediate_size",
+    "expert_shared_feed_forward_length": "shared_expert_intermediate_size", "rope.freq_base": "rope_theta",
+    "rope.freq_base_swa": "rope_local_base_freq", "vocab_size": "vocab_size",
+}  # fmt: skip
+
+
+@dataclass
+class Back:
+    """What a GGUF file becomes."""
+
+    architecture: str | None
+    tensors: dict[str, Any]  # arrays, and tensors that are made as they are written
+    notes: list[str] = field(default_factory=list)
+    files: list[str] = field(default_factory=list)
+
+
+def to_safetensors(
+    source: str | os.PathLike[str] | GGUFFile, target: str | os.PathLike[str], type: str = "f32"
+) -> Back:
+    """Write a GGUF model as safetensors.
+
+    Parameters
+    ----------
+    source : path or GGUFFile
+        The model, any part of a split one.
+    target : str or os.PathLike
+        A file that ends in .safetensors, or a folder, which gets model.safetensors and, for architectures
+        that are known, a config.json. The tokenizer stays in the GGUF file.
+    type : str
+        Of what was blocks: ``"f32"`` loses nothing, ``"f16"`` and ``"bf16"`` round once more.
+    """
+    file = source if isinstance(source, GGUFFile) else gguf.open(source)
+    final = checked_path("to_safetensors(source, target)", target, "pass a str or an os.PathLike")
+    made = plan(file, type)
+    if final.endswith(ENDING):
+        made.files = safetensors.save(final, made.tensors, {"format": "pt"})
+        return made
+    try:
+        os.makedirs(final, exist_ok=True)
+    except OSError as error:
+        raise ConvertError(f"{final}: no folder can be made there: {error.strerror}; name another") from error
+    made.files = safetensors.save(os.path.join(final, "model" + ENDING), made.tensors, {"format": "pt"})
+    if made.architecture:
+        made.files.append(_write_config(os.path.join(final, "config.json"), _config(file, made)))
+    made.notes.append("the tokenizer is not written: take its files from the model that this one came from")
+    return made
+
+
+def plan(file: GGUFFile, type: str = "f32") -> Back:
+    """Names and arrays of the new file; nothing is decoded yet."""
+    fmt = FORMATS[type]
+    if fmt.name not in FLOATS:
+        raise ConvertError(
+            f"safetensors of {fmt.name}: what was blocks becomes {', '.join(FLOATS)}; take one of them"
+        )
+    arch = file.metadata.get("general.architecture")
+    family = OF_ARCH.get(arch) if isinstance(arch, str) else None
+    if family is None:
+        tensors = {name: _written(values.of_array(file[name]), fmt) for name in file}
+        return Back(None, tensors, [f"architecture {arch!r} is unknown: tensors keep the names of GGUF"])
+    made = Back(_class(file, family), {})
+    for name in file:
+        if name in MADE:
+            made.notes.append(
+                f"{name} is not written: it comes from rope_scaling in config.json, which add by hand"
+            )
+            continue
+        for new, found in _renamed(file, family, name):
+            made.tensors[new] = _written(found, fmt)
+    return made
+
+
+def _class(file: GGUFFile, family: Family) -> str:
+    experts = f"{family.arch}.expert_count" in file.metadata
+    if family.arch == "llama":
+        return "MixtralForCausalLM" if experts else "LlamaForCausalLM"
+    return next(name for name, found in FAMILIES.items() if found.arch == family.arch)
+
+
+def _renamed(file: GGUFFile, family: Family, name: str) -> Iterator[tuple[str, Values]]:
+    found = values.of_array(file[name])
+    if family.norm_shift and name.endswith("norm.weight"):
+        found = values.shifted(found, -1.0)
+    stem, _, kind = name.rpartition(".")
+    outer = {new: old for old, new in OUTER.items()}.get(stem)
+    if outer:
+        yield f"{outer}.{kind}", found
+        return
+    block = re.fullmatch(r"blk\.(\d{1,6})\.(.+)", stem)
+    layer, inner = (LAYER.format(n=int(block[1])), block[2]) if block else ("", "")
+    experts = {new: old for old, new in family.experts.items()}.get(inner)
+    if experts and len(found.shape) == 3:
+        for expert in range(found.shape[0]):
+            yield f"{layer}{experts.format(e=expert)}.{kind}", values.matrix_of(found, expert)
+        return
+    old = {new: old for old, new in family.layer.items()}.get(inner)
+    if not block or old is None:
+        raise ConvertError(
+            f"{file.path}: tensor {name!r} is unknown in {family.arch}; all must be known for names of "
+            "Hugging Face; `ggmlq dequantize` keeps the names of GGUF"
+        )
+    yield f"{layer}{old}.{kind}", _ordered(file, family, inner, found)
+
+
+def _ordered(file: GGUFFile, family: Family, inner: str, found: Values) -> Values:
+    if not family.permuted or inner not in ("attn_q", "attn_k"):
+        return found
+    keys = [f"{family.arch}.attention.head_count", f"{family.arch}.attention.head_count_kv"]
+    heads = file.metadata.get(keys[inner == "attn_k"], file.metadata.get(keys[0]))
+    if type(heads) is not int or heads < 1 or found.shape[0] % (2 * heads):
+        raise ConvertError(
+            f"{file.path}: {keys[inner == 'attn_k']} is {heads!r}, and {inner} has {found.shape[0]} rows; "
+            "rows are heads of pairs; the metadata is of another model"
+        )
+    return values.separated(found, heads)
+
+
+def _written(found: Values, fmt: Format) -> Any:
+    """The array as it is, where it is scalars and nothing is done to it; else rows that are made."""
+    if found.plain is not None:
+        if found.plain.format.block_size == 1:
+            return found.plain
+        kept = fmt
+    else:
+        kept = FORMATS["f32"] if len(found.shape) < 2 else fmt
+    return Streamed(kept, found.shape, lambda: _parts(found, kept))
+
+
+def _parts(found: Values, fmt: Format) -> Iterator[QuantArray]:
+    step = max(1, STEP // max(found.columns, 1))
+    for start in range(0, found.rows, step):
+        made = found.read(np.arange(start, min(start + step, found.rows)))
+        yield quantize(np.ascontiguousarray(made if len(found.shape) > 1 else made.reshape(-1)), fmt)
+
+
+def _config(file: GGUFFile, made: Back) -> dict[str, Any]:
+    arch = file.metadata["general.architecture"]
+    kinds = {name: kind for kind, name in MODEL_TYPES.items()}
+    name = made.architecture or ""
+    said: dict[str, Any] = {"architectures": [name], "model_type": kinds.get(name, arch)}
+    for key, value in file.metadata.items():
+        known = SAYS.get(key.removeprefix(f"{arch}."))
+        if known and isinstance(value, int | float):
+            said[known] = value
+    if f"{arch}.expert_count" in file.metadata:
+        experts = "num_local_experts" if arch == "llama" else "num_experts"
+        said[experts] = file.metadata[f"{arch}.expert_count"]
+    said.setdefault("vocab_size", file.info("token_embd.weight").shape[0])
+    for kind in ("bos", "eos"):
+        number = file.metadata.get(f"tokenizer.ggml.{kind}_token_id")
+        if number is not None:
+            said[f"{kind}_token_id"] = number
+    return said | {"tie_word_embeddings": "lm_head.weight" not in made.tensors}
+
+
+def _write_config(path: str, said: dict[str, Any]) -> str:
+    temporary = f"{path}.tmp"
+    with open(temporary, "w", encoding="utf-8") as file:
+        json.dump(said, file, indent=2)
+    os.replace(temporary, path)
+    return path

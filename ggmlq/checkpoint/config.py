@@ -1,0 +1,139 @@
+"""config.json of a checkpoint: which family it is, and its numbers with what transformers fills in.
+
+Every number is looked at before it is used: a configuration comes from a stranger too.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+from collections.abc import Mapping
+from typing import Any
+
+from ..errors import ConvertError
+from ..safetensors import SafetensorsFile, jsons
+from ..text import short
+from .families import FAMILIES, MODEL_TYPES, Family
+
+MOST = 2**31 - 1
+
+
+class Config:
+    """What a configuration says. Errors name its file."""
+
+    def __init__(self, file: SafetensorsFile) -> None:
+        self.folder = file.folder
+        self.path = os.path.join(file.folder, "config.json")
+        if not os.path.exists(self.path):
+            raise ConvertError(
+                f"{file.folder}: there is no config.json, which says what model this is; fetch it into that "
+                "folder"
+            )
+        self.raw: Mapping[str, Any] = file.config
+        self._beside: dict[str, dict[str, Any]] = {}
+        inner = self.raw.get("text_config")
+        self.inner: Mapping[str, Any] = inner if isinstance(inner, dict) else {}
+        self.architecture, self.family = self._found()
+        said = {**self.raw, **self.inner}
+        self.values = {**self.family.defaults, **said}
+        if self.values.get("num_key_value_heads") is None:
+            self.values["num_key_value_heads"] = self.values.get("num_attention_heads")
+        self.layers = self.count("num_hidden_layers")
+
+    def _found(self) -> tuple[str, Family]:
+        names = self.inner.get("architectures") or self.raw.get("architectures")
+        kind = self.raw.get("model_type")
+        name = names[0] if isinstance(names, list) and names else MODEL_TYPES.get(str(kind))
+        family = FAMILIES.get(name) if isinstance(name, str) else None
+        if family is None or not isinstance(name, str):
+            raise ConvertError(
+                f"{self.path}: its architecture is {short(name or kind)}; known are {', '.join(FAMILIES)}; "
+                "for others there is llama.cpp's convert_hf_to_gguf.py"
+            )
+        return name, family
+
+    def get(self, *keys: str) -> Any:
+        """The value of the first of some keys that is there and not null."""
+        return next((self.values[key] for key in keys if self.values.get(key) is not None), None)
+
+    def count(self, *keys: str) -> int:
+        """A number of things, which must be there."""
+        found = self.maybe_count(*keys)
+        if found is None:
+            raise ConvertError(
+                f"{self.path}: it lacks {keys[0]!r}, a whole number; the file is incomplete; fetch it"
+            )
+        return found
+
+    def maybe_count(self, *keys: str) -> int | None:
+        """A number of things, or None."""
+        found = self.get(*keys)
+        if found is not None and (type(found) is not int or not 0 <= found <= MOST):
+            raise ConvertError(
+                f"{self.path}: {keys[0]!r} is {short(found)}; it is a whole number from 0 to {MOST}; mend "
+                "the file"
+            )
+        return found
+
+    def number(self, *keys: str) -> float | None:
+        """A real number, or None."""
+        found = self.get(*keys)
+        return None if found is None else real(self.path, keys[0], found)
+
+    @property
+    def heads(self) -> int:
+        """Heads of attention."""
+        found = self.count("num_attention_heads")
+        if not found:
+            raise ConvertError(
+                f"{self.path}: 'num_attention_heads' is 0; a model has one at least; mend the file"
+            )
+        return found
+
+    @property
+    def heads_kv(self) -> int:
+        """Heads of keys and values."""
+        return self.maybe_count("num_key_value_heads") or self.heads
+
+    @property
+    def head_length(self) -> int:
+        """Numbers of a head."""
+        return self.maybe_count("head_dim") or self.count("hidden_size") // self.heads
+
+    @property
+    def rope(self) -> dict[str, Any]:
+        """The parameters of rotation: one set, or one for full and one for sliding attention."""
+        found = self.get("rope_parameters", "rope_scaling")
+        rope = dict(found) if isinstance(found, dict) else {}
+        if "full_attention" in rope or "sliding_attention" in rope:
+            return rope
+        local = self.get("rope_local_base_freq", "local_rope_theta", "rope_local_theta", "swa_rope_theta")
+        if local is not None:
+            rope["sliding_attention"] = {"rope_theta": local}
+        for key, value in (
+            ("rope_theta", self.get("rope_theta")),
+            ("rope_type", rope.get("type")),
+            ("partial_rotary_factor", self.get("partial_rotary_factor")),
+            ("original_max_position_embeddings", self.get("original_max_position_embeddings")),
+        ):
+            if value is not None:
+                rope.setdefault(key, value)
+        return rope
+
+    def beside(self, name: str) -> dict[str, Any]:
+        """Another JSON file of the folder; empty where there is none."""
+        if name not in self._beside:
+            path = os.path.join(self.folder, name)
+            self._beside[name] = jsons.load_object(path) if os.path.exists(path) else {}
+        return self._beside[name]
+
+
+def real(path: str, key: str, found: Any) -> float:
+    """A finite number, as float32 holds it."""
+    if (
+        isinstance(found, bool)
+        or not isinstance(found, int | float)
+        or not math.isfinite(float(min(found, 1e308)))
+    ):
+        raise ConvertError(f"{path}: {key!r} is {short(found)}; it is a number; mend the file")
+    return float(found)

@@ -1,0 +1,230 @@
+"""A text to tokens by a tokenizer.json of byte-level BPE: slow, small, and only for the converter's text.
+
+Rules are regular expressions with classes of Unicode, which Python's ``re`` lacks. A class is written out as
+those characters of the text that are in it, which for that text is exact.
+"""
+
+from __future__ import annotations
+
+import re
+import unicodedata
+from collections.abc import Iterator
+from itertools import pairwise
+from typing import Any
+
+WORDS = r"'s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+"
+NORMALIZERS = ("NFC", "NFD", "NFKC", "NFKD")
+MOST_PATTERN = 4096  # characters
+MOST_REPEATED = 2  # without end, in a branch of a pattern: the time grows with that power of the text
+
+
+class UnknownStep(Exception):
+    """A step of a tokenizer that is not known here, in words."""
+
+
+def encode(tokenizer: dict[str, Any], text: str) -> list[int]:
+    """The tokens of a text, with what is put around it."""
+    model = tokenizer["model"]
+    vocab = model["vocab"]
+    ranks = {_pair(merge): i for i, merge in enumerate(model.get("merges") or [])}
+    numbers: list[int] = []
+    for part, token in _apart(tokenizer, text):
+        if token is not None:
+            numbers.append(token)
+            continue
+        for word in _words(tokenizer, _normalized(tokenizer.get("normalizer"), part)):
+            whole = vocab.get(word) if model.get("ignore_merges") else None
+            for piece in [word] if whole is not None else _merged(list(word), ranks):
+                if piece not in vocab:
+                    raise UnknownStep(f"the vocabulary lacks the byte {piece!r}")
+                numbers.append(vocab[piece])
+    before, after = _around(tokenizer)
+    return before + numbers + after
+
+
+def steps(tokenizer: dict[str, Any]) -> list[dict[str, Any]]:
+    """The steps of the pre-tokenizer: Split, Digits and ByteLevel."""
+    found = tokenizer.get("pre_tokenizer")
+    several = (
+        found.get("pretokenizers") if isinstance(found, dict) and found.get("type") == "Sequence" else [found]
+    )
+    if not isinstance(several, list) or not several:
+        raise UnknownStep("it has no pre-tokenizer")
+    for one in several:
+        kind = one.get("type") if isinstance(one, dict) else None
+        if kind not in ("Split", "Digits", "ByteLevel"):
+            raise UnknownStep(f"it has a step {kind!r}")
+    return several
+
+
+def pattern(one: dict[str, Any]) -> str:
+    """The regular expression of a split."""
+    found = one.get("pattern")
+    if isinstance(found, dict) and isinstance(found.get("Regex"), str):
+        text: str = found["Regex"]
+    elif isinstance(found, dict) and isinstance(found.get("String"), str):
+        text = re.escape(found["String"])
+    else:
+        raise UnknownStep("a split without a pattern")
+    if len(text) > MOST_PATTERN:
+        raise UnknownStep(f"a pattern of {len(text)} characters")
+    return text
+
+
+def _apart(tokenizer: dict[str, Any], text: str) -> Iterator[tuple[str, int | None]]:
+    """The text cut at added tokens that are in it."""
+    added = [
+        (entry["content"], entry["id"])
+        for entry in tokenizer.get("added_tokens") or []
+        if isinstance(entry, dict) and isinstance(entry.get("content"), str) and entry["content"] in text
+    ]
+    if not added:
+        yield text, None
+        return
+    ids = dict(added)
+    cut = re.compile(
+        "(" + "|".join(re.escape(content) for content in sorted(ids, key=len, reverse=True)) + ")"
+    )
+    for part in cut.split(text):
+        if part:
+            yield part, ids.get(part)
+
+
+def _normalized(normalizer: Any, text: str) -> str:
+    if normalizer is None:
+        return text
+    kind = normalizer.get("type") if isinstance(normalizer, dict) else None
+    if kind in NORMALIZERS:
+        return unicodedata.normalize(kind, text)
+    if kind == "Sequence" and isinstance(normalizer.get("normalizers"), list):
+        for one in normalizer["normalizers"]:
+            text = _normalized(one, text)
+        return text
+    raise UnknownStep(f"it has a normalizer {kind!r}")
+
+
+def _words(tokenizer: dict[str, Any], text: str) -> list[str]:
+    """The words of a text, their bytes as the characters that stand for them."""
+    words, as_bytes = [text], False
+    for one in steps(tokenizer):
+        if one["type"] == "ByteLevel":
+            if one.get("add_prefix_space", True):
+                words = [word if word.startswith(" ") else " " + word for word in words]
+            if one.get("use_regex", True):
+                words = [part for word in words for part in _split(WORDS, word)]
+            words = ["".join(LETTER[byte] for byte in word.encode()) for word in words]
+            as_bytes = True
+        elif one["type"] == "Digits":
+            rule = r"\p{N}" if one.get("individual_digits") else r"\p{N}+"
+            words = [part for word in words for part in _split(rule, word)]
+        else:
+            gone = str(one.get("behavior")).lower() == "removed" and not one.get("invert")
+            words = [part for word in words for part in _split(pattern(one), word, gone)]
+    if not as_bytes:
+        raise UnknownStep("it has no step ByteLevel")
+    return words
+
+
+def _split(rule: str, text: str, gone: bool = False) -> Iterator[str]:
+    """The matches and what lies between them."""
+    _check_quick(rule)
+    try:
+        compiled = re.compile(_written_out(rule, text))
+    except re.error as error:
+        raise UnknownStep(f"a pattern that Python does not read ({error})") from None
+    at = 0
+    for match in compiled.finditer(text):
+        if match.start() > at:
+            yield text[at : match.start()]
+        if match.group() and not gone:
+            yield match.group()
+        at = match.end()
+    if at < len(text):
+        yield text[at:]
+
+
+def _check_quick(rule: str) -> None:
+    """Refuse what may take for ever on a short text: repetition within groups, or often in a branch."""
+    depth = count = 0
+    inside = False
+    for found in re.finditer(r"\\p\{\w+\}|\\.|.", rule, re.DOTALL):
+        said = found.group()
+        if inside:
+            inside = said != "]"
+        elif said == "[":
+            inside = True
+        elif said in "()":
+            depth += 1 if said == "(" else -1
+        elif said == "|" and depth == 0:
+            count = 0
+        elif said in "*+" or (said == "{" and re.match(r"\{\d*,\}", rule[found.start() :])):
+            count += 1
+            if depth or count > MOST_REPEATED or rule[found.start() - 1 : found.start()] == ")":
+                raise UnknownStep("a pattern that may take for ever")
+
+
+def _written_out(rule: str, text: str) -> str:
+    """Classes of Unicode as the characters of a text that are in them."""
+    parts, inside, at = [], False, 0
+    for found in re.finditer(r"\\p\{(\w+)\}|\\.|\[|\]", rule, re.DOTALL):
+        parts.append(rule[at : found.start()])
+        at, said = found.end(), found.group()
+        if found[1]:
+            members = "".join(sorted({c for c in text if unicodedata.category(c).startswith(found[1])}))
+            listed = "".join(f"\\U{ord(c):08x}" for c in members) or r"\U0010ffff"
+            parts.append(listed if inside else f"[{listed}]")
+        else:
+            inside = said == "[" or (inside and said != "]")
+            parts.append(said)
+    return "".join(parts) + rule[at:]
+
+
+def _merged(parts: list[str], ranks: dict[tuple[str, str], int]) -> list[str]:
+    """Neighbours joined, those of the lowest rank first."""
+    while len(parts) > 1:
+        best = min(pairwise(parts), key=lambda pair: ranks.get(pair, len(ranks)))
+        if best not in ranks:
+            break
+        made, at = [], 0
+        while at < len(parts):
+            joined = tuple(parts[at : at + 2]) == best
+            made.append("".join(best) if joined else parts[at])
+            at += 1 + joined
+        parts = made
+    return parts
+
+
+def _pair(merge: Any) -> tuple[str, str]:
+    pair = merge.split(" ") if isinstance(merge, str) else merge
+    if not isinstance(pair, list) or len(pair) != 2 or not all(isinstance(part, str) for part in pair):
+        raise UnknownStep("a merge that is no pair")
+    return pair[0], pair[1]
+
+
+def _around(tokenizer: dict[str, Any]) -> tuple[list[int], list[int]]:
+    """What the post-processor puts before and after a text."""
+    found = tokenizer.get("post_processor")
+    several = found.get("processors", [found]) if isinstance(found, dict) else []
+    before: list[int] = []
+    after: list[int] = []
+    for one in several if isinstance(several, list) else []:
+        kind = one.get("type") if isinstance(one, dict) else None
+        if kind not in ("TemplateProcessing", "ByteLevel"):
+            raise UnknownStep(f"it has a post-processor {kind!r}")
+        side = before
+        for element in one.get("single") or []:
+            if "Sequence" in element:
+                side = after
+            else:
+                side += one["special_tokens"][element["SpecialToken"]["id"]]["ids"]
+    return before, after
+
+
+def _letters() -> list[str]:
+    """The printable character that stands for each byte: itself, or one from U+0100 on."""
+    plain = {*range(ord("!"), ord("~") + 1), *range(ord("¡"), ord("¬") + 1), *range(ord("®"), ord("ÿ") + 1)}
+    spare = iter(range(256, 512))
+    return [chr(byte) if byte in plain else chr(next(spare)) for byte in range(256)]
+
+
+LETTER = _letters()

@@ -1,0 +1,149 @@
+"""The families of models: which tensor of a checkpoint is which of GGUF, and what is done to it on the way.
+
+One table serves both directions. A name is a stem and ``weight`` or ``bias``; ``{n}`` is a layer. Experts
+lie one by one in most checkpoints (``{e}``), and stacked as [experts, rows, columns] in GGUF.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+LAYER, BLOCK = "model.layers.{n}.", "blk.{n}."
+
+OUTER = {"model.embed_tokens": "token_embd", "model.norm": "output_norm", "lm_head": "output"}
+ATTENTION = {
+    "input_layernorm": "attn_norm",
+    "self_attn.q_proj": "attn_q",
+    "self_attn.k_proj": "attn_k",
+    "self_attn.v_proj": "attn_v",
+    "self_attn.o_proj": "attn_output",
+}
+NORMS_OF_HEADS = {"self_attn.q_norm": "attn_q_norm", "self_attn.k_norm": "attn_k_norm"}
+NORM = {"post_attention_layernorm": "ffn_norm"}
+MORE_NORMS = {
+    "post_attention_layernorm": "post_attention_norm",
+    "pre_feedforward_layernorm": "ffn_norm",
+    "post_feedforward_layernorm": "post_ffw_norm",
+}
+FEED_FORWARD = {"mlp.gate_proj": "ffn_gate", "mlp.down_proj": "ffn_down", "mlp.up_proj": "ffn_up"}
+MIXTRAL = {"block_sparse_moe.gate": "ffn_gate_inp"}
+MIXTRAL_EXPERTS = {
+    "block_sparse_moe.experts.{e}.w1": "ffn_gate_exps",
+    "block_sparse_moe.experts.{e}.w2": "ffn_down_exps",
+    "block_sparse_moe.experts.{e}.w3": "ffn_up_exps",
+}
+ROUTER = {"mlp.gate": "ffn_gate_inp"}
+SHARED = {
+    "mlp.shared_expert_gate": "ffn_gate_inp_shexp",
+    "mlp.shared_expert.gate_proj": "ffn_gate_shexp",
+    "mlp.shared_expert.down_proj": "ffn_down_shexp",
+    "mlp.shared_expert.up_proj": "ffn_up_shexp",
+}
+QWEN_EXPERTS = {
+    "mlp.experts.{e}.down_proj": "ffn_down_exps",
+    "mlp.experts.{e}.gate_proj": "ffn_gate_exps",
+    "mlp.experts.{e}.up_proj": "ffn_up_exps",
+}
+GATE_AND_UP = "mlp.experts.gate_up_proj"  # newer checkpoints have experts stacked, these two in one tensor
+STACKED_DOWN = "mlp.experts.down_proj"
+
+ALWAYS_F32 = ("ffn_gate_inp.weight", "ffn_gate_inp_shexp.weight")
+UNUSED = (".attention.masked_bias", ".attention.bias", ".rotary_emb.inv_freq")
+# Parts of names that belong to eyes and ears, which go into a file of their own.
+OTHER_SENSES = (
+    "visual.",
+    "vision.",
+    "audio.",
+    "vision_",
+    "audio_",
+    "projector.",
+    "patch_embed",
+    "patch_merger.",
+)
+
+
+@dataclass(frozen=True)
+class Family:
+    """What is common to the models of one architecture."""
+
+    arch: str  # as GGUF calls it
+    layer: Mapping[str, str]
+    experts: Mapping[str, str] = field(default_factory=dict)
+    permuted: bool = False  # rows of q and k in another order: pairs for rope side by side
+    norm_shift: bool = False  # the checkpoint has weight - 1 of its norms
+    drops_output: bool = False  # lm_head is never used
+    vocabulary: str = "gpt2"  # what is tried: "llama" everything, "spm" tokenizer.model alone, "gpt2" …
+    defaults: Mapping[str, Any] = field(default_factory=dict)  # of config.json, as transformers fills them in
+
+
+LLAMA = dict[str, Any](max_position_embeddings=2048, rms_norm_eps=1e-6, rope_theta=10000.0, vocab_size=32000)
+MISTRAL = LLAMA | {"max_position_embeddings": 131072, "num_key_value_heads": 8}
+MIXTRAL_SAYS = MISTRAL | {
+    "rms_norm_eps": 1e-5,
+    "rope_theta": 1e6,
+    "num_local_experts": 8,
+    "num_experts_per_tok": 2,
+}
+QWEN = LLAMA | {"max_position_embeddings": 32768, "vocab_size": 151936, "num_key_value_heads": 32}
+QWEN2_MOE = QWEN | {"num_experts": 60, "num_experts_per_tok": 4, "moe_intermediate_size": 1408}
+QWEN2_MOE |= {"shared_expert_intermediate_size": 5632, "num_key_value_heads": 16}
+QWEN3_MOE = QWEN | {"num_experts": 128, "num_experts_per_tok": 8, "moe_intermediate_size": 768}
+QWEN3_MOE |= {"num_key_value_heads": 4}
+GEMMA = LLAMA | {
+    "max_position_embeddings": 8192,
+    "head_dim": 256,
+    "vocab_size": 256000,
+    "num_key_value_heads": 16,
+}
+GEMMA2 = GEMMA | {"num_key_value_heads": 4, "sliding_window": 4096}
+GEMMA2 |= {"attn_logit_softcapping": 50.0, "final_logit_softcapping": 30.0}
+GEMMA3 = GEMMA | {"max_position_embeddings": 131072, "num_key_value_heads": 4, "sliding_window": 4096}
+GEMMA3 |= {"rope_theta": 1e6, "rope_local_base_freq": 1e4, "vocab_size": 262208, "num_attention_heads": 8}
+
+DENSE = ATTENTION | NORM | FEED_FORWARD
+
+
+def _llama(defaults: dict[str, Any]) -> Family:
+    return Family(
+        "llama", DENSE | MIXTRAL, MIXTRAL_EXPERTS, permuted=True, vocabulary="llama", defaults=defaults
+    )
+
+
+# By what config.json says under "architectures".
+FAMILIES = {
+    "LlamaForCausalLM": _llama(LLAMA),
+    "LLaMAForCausalLM": _llama(LLAMA),
+    "MistralForCausalLM": _llama(MISTRAL),
+    "MixtralForCausalLM": _llama(MIXTRAL_SAYS),
+    "Qwen2ForCausalLM": Family("qwen2", DENSE, vocabulary="spm or gpt2", defaults=QWEN),
+    "Qwen2MoeForCausalLM": Family("qwen2moe", DENSE | ROUTER | SHARED, QWEN_EXPERTS, defaults=QWEN2_MOE),
+    "Qwen3ForCausalLM": Family(
+        "qwen3", DENSE | NORMS_OF_HEADS, vocabulary="spm or gpt2", defaults=QWEN | {"head_dim": 128}
+    ),
+    "Qwen3MoeForCausalLM": Family(
+        "qwen3moe", DENSE | NORMS_OF_HEADS | ROUTER, QWEN_EXPERTS, defaults=QWEN3_MOE
+    ),
+    "GemmaForCausalLM": Family(
+        "gemma", DENSE, norm_shift=True, drops_output=True, vocabulary="spm", defaults=GEMMA
+    ),
+    "Gemma2ForCausalLM": Family(
+        "gemma2", ATTENTION | MORE_NORMS | FEED_FORWARD, norm_shift=True, drops_output=True, vocabulary="spm",
+        defaults=GEMMA2,
+    ),
+    "Gemma3ForCausalLM": Family(
+        "gemma3", ATTENTION | MORE_NORMS | NORMS_OF_HEADS | FEED_FORWARD, norm_shift=True,
+        vocabulary="spm or gpt2", defaults=GEMMA3,
+    ),
+}  # fmt: skip
+FAMILIES["Gemma3ForConditionalGeneration"] = FAMILIES["Gemma3ForCausalLM"]
+
+# For configurations without "architectures", and for the way back.
+MODEL_TYPES = {
+    "llama": "LlamaForCausalLM", "mistral": "MistralForCausalLM", "mixtral": "MixtralForCausalLM",
+    "qwen2": "Qwen2ForCausalLM", "qwen2_moe": "Qwen2MoeForCausalLM", "qwen3": "Qwen3ForCausalLM",
+    "qwen3_moe": "Qwen3MoeForCausalLM", "gemma": "GemmaForCausalLM", "gemma2": "Gemma2ForCausalLM",
+    "gemma3": "Gemma3ForConditionalGeneration", "gemma3_text": "Gemma3ForCausalLM",
+}  # fmt: skip
+OF_ARCH = {family.arch: family for family in FAMILIES.values()}

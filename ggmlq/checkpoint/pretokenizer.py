@@ -1,0 +1,103 @@
+"""The name of the rule by which a byte-level BPE tokenizer cuts a text into words: ``tokenizer.ggml.pre``.
+
+llama.cpp knows these rules by name, and its converter finds the name so: it tokenizes one text that is hard
+to cut and hashes the numbers. That recognises a vocabulary. Here the same is done (encode.py), with the
+converter's own hashes. A vocabulary that it has not seen, a fine-tuned or a small one, is recognised by the
+rule that tokenizer.json states, which is what the name stands for; what neither knows is an error.
+"""
+
+from __future__ import annotations
+
+import json
+from functools import cache
+from hashlib import sha256
+from importlib.resources import files
+from typing import Any
+
+from ..errors import ConvertError
+from . import encode
+
+CONTRACTIONS = "(?i:'s|'t|'re|'ve|'m|'ll|'d)"
+REST = r" ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
+LETTERS = r"[^\r\n\p{L}\p{N}]?\p{L}+"
+LOWER, UPPER = r"[\p{Ll}\p{Lm}\p{Lo}\p{M}]", r"[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]"
+TEKKEN = "|".join(
+    (
+        rf"[^\r\n\p{{L}}\p{{N}}]?{UPPER}*{LOWER}+",
+        rf"[^\r\n\p{{L}}\p{{N}}]?{UPPER}+{LOWER}*",
+        r"\p{N}",
+        r" ?[^\s\p{L}\p{N}]+[\r\n/]*|\s*[\r\n]+|\s+(?!\S)|\s+",
+    )
+)
+# What tokenizer.json says, as steps, and the name.
+RULES = {
+    (("split", f"{CONTRACTIONS}|{LETTERS}|\\p{{N}}{{1,3}}|{REST}"),): "llama-bpe",
+    (("split", f"{CONTRACTIONS}|{LETTERS}|\\p{{N}}|{REST}"),): "qwen2",
+    (("split", TEKKEN),): "tekken",
+    (("words",),): "gpt-2",
+    (("digits",), ("words",)): "smollm",
+}
+UNSEEN = "llama.cpp has a name for every rule that it knows; say it with --pre, such as --pre llama-bpe"
+
+
+@cache
+def _known() -> dict[str, Any]:
+    found = json.loads(files(__package__).joinpath("pretokenizers.json").read_text())
+    return {
+        "text": found["text"],
+        "names": {h: name for name, hashes in found["names"].items() for h in hashes},
+    }
+
+
+def name_of(folder: str, tokenizer: dict[str, Any]) -> str:
+    """The name; ConvertError with the hash and the rule where nothing knows it."""
+    number, reason = "", ""
+    name = None
+    try:
+        name = by_rule(tokenizer)
+        number = fingerprint(tokenizer)
+    except encode.UnknownStep as error:
+        reason = f"; {error}"
+    except (
+        AttributeError,
+        LookupError,
+        TypeError,
+        ValueError,
+    ):  # a number where a list belongs, and the like
+        reason = "; its parts are not what a tokenizer has"
+    name = _known()["names"].get(number) or name
+    if name is None:
+        raise ConvertError(
+            f"{folder}: the pre-tokenizer of tokenizer.json is unknown: its rule is {_shown(tokenizer)}, its "
+            f"hash {number or 'not known'}{reason}; {UNSEEN}"
+        )
+    return str(name)
+
+
+def fingerprint(tokenizer: dict[str, Any]) -> str:
+    """The converter's hash of a tokenizer."""
+    return sha256(str(encode.encode(tokenizer, _known()["text"])).encode()).hexdigest()
+
+
+def by_rule(tokenizer: dict[str, Any]) -> str | None:
+    """The name of the rule that a tokenizer states."""
+    try:
+        steps = tuple(_step(one) for one in encode.steps(tokenizer))
+    except encode.UnknownStep:
+        return None
+    return RULES.get(tuple(step for step in steps if step[0] != "bytes"))
+
+
+def _step(one: dict[str, Any]) -> tuple[str, ...]:
+    kind = one["type"]
+    if kind == "Split":
+        if str(one.get("behavior")).lower() not in ("isolated", "removed"):
+            raise encode.UnknownStep("a split that merges")
+        return "split", encode.pattern(one)
+    if kind == "Digits":
+        return ("digits",) if one.get("individual_digits") else ("runs of digits",)
+    return ("words",) if one.get("use_regex", True) else ("bytes",)
+
+
+def _shown(tokenizer: dict[str, Any]) -> str:
+    return json.dumps(tokenizer.get("pre_tokenizer"))[:300]

@@ -1,0 +1,254 @@
+"""Special tokens, whether they are put around a text, merges and templates of chats.
+
+Where several files speak the first counts: what tokenizer_config.json calls a token, looked up among the
+added tokens of tokenizer.json; then the numbers in config.json. What is put around a text follows from the
+post-processor of tokenizer.json before tokenizer_config.json is asked.
+"""
+
+from __future__ import annotations
+
+import os
+import string
+from typing import Any
+
+from ..errors import ConvertError
+from ..gguf import Typed
+from ..safetensors import jsons
+from ..text import short
+from .config import Config
+
+KEYS = {
+    "bos": "bos_token_id", "eos": "eos_token_id", "unk": "unknown_token_id", "sep": "seperator_token_id",
+    "pad": "padding_token_id", "cls": None, "mask": "mask_token_id", "eot": "eot_token_id",
+    "eom": "eom_token_id",
+}  # fmt: skip
+KINDS = ("bos", "eos", "unk", "sep", "pad", "cls", "mask")
+PUT_AROUND = ("bos", "eos", "sep")
+PLAIN = frozenset(string.ascii_letters + string.digits)
+
+
+class Special:
+    """What has been found so far."""
+
+    def __init__(self, config: Config) -> None:
+        self.tokenizer = config.beside("tokenizer.json")
+        self.said = dict(config.beside("tokenizer_config.json"))
+        self.kinds = list(KINDS)
+        self.around: dict[str, bool] = {}
+        self.ids: dict[str, int] = {}
+
+    def name(self, kind: str) -> Any:
+        """What tokenizer_config.json calls a special token."""
+        return self.said.get(f"{kind}_token")
+
+    def call(self, kind: str, name: Any) -> None:
+        """Take a name for it, where there is a tokenizer_config.json."""
+        if self.said:
+            self.said[f"{kind}_token"] = name
+
+
+def special(config: Config, length: int | None, with_merges: bool) -> dict[str, Any]:
+    """The keys; numbers from ``length`` on, where one is given, are no tokens."""
+    found = Special(config)
+    if found.tokenizer:
+        try:
+            _around(found)
+        except (AttributeError, LookupError, TypeError):  # a number where a list belongs, and the like
+            raise ConvertError(
+                f"{config.folder}: the post_processor of tokenizer.json is "
+                f"{short(found.tokenizer.get('post_processor'))}; it says what is put around a text; the "
+                "file is damaged"
+            ) from None
+    for kind in found.kinds:
+        said = found.said.get(f"add_{kind}_token")
+        if isinstance(said, bool):
+            found.around.setdefault(kind, said)
+        _take(config, found, kind, _number(found, kind), length)
+    for kind in found.kinds:
+        _take(config, found, kind, _in_config(config, kind), length)
+    keys: dict[str, Any] = {}
+    merges = _merges(config, found.tokenizer) if with_merges else []
+    if merges:
+        keys["tokenizer.ggml.merges"] = Typed(merges, "string")
+    for kind, number in found.ids.items():
+        if KEYS[kind]:
+            keys[f"tokenizer.ggml.{KEYS[kind]}"] = Typed(number, "uint32")
+    keys |= {
+        f"tokenizer.ggml.add_{kind}_token": found.around[kind] for kind in found.around if kind in PUT_AROUND
+    }
+    return keys | _templates(config, found.said) | _normalizer(found.tokenizer.get("normalizer"))
+
+
+def _take(config: Config, found: Special, kind: str, number: Any, length: int | None) -> None:
+    if type(number) is not int or kind in found.ids:
+        return
+    if number < 0:
+        raise ConvertError(
+            f"{config.folder}: the {kind} token has the number {number}; numbers are 0 and up; mend it"
+        )
+    if length is None or number < length:
+        found.ids[kind] = number
+
+
+def _number(found: Special, kind: str) -> Any:
+    name = found.name(kind)
+    name = name.get("content") if isinstance(name, dict) else name
+    if not isinstance(name, str):
+        return None
+    listed = found.tokenizer.get("added_tokens")
+    entries = listed if isinstance(listed, list) else []
+    return next((e.get("id") for e in entries if isinstance(e, dict) and e.get("content") == name), None)
+
+
+def _in_config(config: Config, kind: str) -> Any:
+    outer = config.raw.get(f"{kind}_token_id")
+    return config.inner.get(f"{kind}_token_id") if outer is None else outer
+
+
+# --- what is put around a text --------------------------------------------------------------
+
+
+def _around(found: Special) -> None:
+    if not found.name("bos") and found.name("cls"):
+        found.call("bos", found.name("cls"))
+    if not found.name("eos") and found.name("sep"):
+        found.call("eos", found.name("sep"))
+    processor = found.tokenizer.get("post_processor")
+    if not isinstance(processor, dict):
+        return
+    several = processor.get("processors")
+    for one in several if isinstance(several, list) else [processor]:
+        kind = one.get("type") if isinstance(one, dict) else None
+        if kind == "ByteLevel":
+            found.around.setdefault("bos", False)
+            found.around.setdefault("eos", False)
+        elif kind == "TemplateProcessing":
+            _template(found, one)
+
+
+def _template(found: Special, one: dict[str, Any]) -> None:
+    single, pair = (
+        [_special_id(e) for e in one.get(k) or [] if isinstance(e, dict)] for k in ("single", "pair")
+    )
+    first = last = None
+    if len(single) > 1:
+        first, last = single[0], single[-1]
+        if first:
+            _first(found, first)
+        if last:
+            _last(found, last)
+    start = 1 if pair and first and pair[0] == first else 0
+    stop = -1 if pair and last and pair[-1] == last else None
+    sequences = [e.get("Sequence", {}).get("id") for e in one.get("pair") or [] if isinstance(e, dict)][
+        start:stop
+    ]
+    middle = pair[start:stop][1:-1]
+    if sequences[:1] == ["A"] and sequences[-1:] == ["B"] and middle:
+        known = (found.name("sep"), found.name("eos"))
+        found.around["sep"] = (middle[0] in known and not last) or (len(middle) == 2 and middle[1] in known)
+        if found.around["sep"] and not found.name("sep"):
+            found.call("sep", found.name("eos"))
+
+
+def _special_id(element: dict[str, Any]) -> str | None:
+    inner = element.get("SpecialToken")
+    name = inner.get("id") if isinstance(inner, dict) else None
+    return name if isinstance(name, str) else None
+
+
+def _first(found: Special, name: str) -> None:
+    known = (found.name("bos"), found.name("cls"))
+    if not found.said:
+        found.around["bos"] = True
+        return
+    if name not in known:
+        for kind in ("bos", "cls"):
+            if not found.name(kind):
+                found.call(kind, name)
+    found.around["bos"] = name in (found.name("bos"), found.name("cls"))
+
+
+def _last(found: Special, name: str) -> None:
+    if found.said and name != found.name("eos"):
+        for kind in ("eot", "eom"):
+            if kind not in found.kinds:
+                found.kinds.append(kind)
+                found.call(kind, found.name("eos"))
+                break
+        found.call("eos", name)
+    found.around["eos"] = True
+
+
+# --- merges, templates, normalization ---------------------------------------------------------
+
+
+def _merges(config: Config, tokenizer: dict[str, Any]) -> list[str]:
+    model = tokenizer.get("model")
+    merges = model.get("merges") if isinstance(model, dict) else None
+    if isinstance(merges, list) and merges:
+        return [_merge(config, merge) for merge in merges]
+    path = os.path.join(config.folder, "merges.txt")
+    if not os.path.exists(path):
+        return []
+    lines = jsons.read(path).decode(errors="replace").splitlines()
+    parts = [line.split() for i, line in enumerate(lines) if i or not line.startswith("#")]
+    return [" ".join(pair) for pair in parts if len(pair) == 2]
+
+
+def _merge(config: Config, merge: Any) -> str:
+    if isinstance(merge, str):
+        return merge
+    if isinstance(merge, list) and len(merge) == 2 and all(isinstance(part, str) for part in merge):
+        return " ".join(part.replace(" ", chr(ord(" ") + 256)) for part in merge)
+    raise ConvertError(
+        f"{config.folder}: a merge of its tokenizer is {short(merge)}; merges are two texts; the file is "
+        "damaged"
+    )
+
+
+def _templates(config: Config, said: dict[str, Any]) -> dict[str, Any]:
+    template = said.get("chat_template", _template_beside(config)) if said else None
+    if isinstance(template, str):
+        return {"tokenizer.chat_template": template}
+    keys: dict[str, Any] = {}
+    for choice in template if isinstance(template, list) else ():
+        name, text = (
+            (choice.get("name"), choice.get("template")) if isinstance(choice, dict) else (None, None)
+        )
+        if not isinstance(name, str) or not name or not isinstance(text, str):
+            continue
+        name = "".join(c if c in PLAIN else "_" for c in name)
+        keys["tokenizer.chat_template" + ("" if name == "default" else f".{name}")] = text
+    names = [key.rpartition(".")[2] for key in keys if key != "tokenizer.chat_template"]
+    return keys | ({"tokenizer.chat_templates": Typed(names, "string")} if names else {})
+
+
+def _template_beside(config: Config) -> Any:
+    path = os.path.join(config.folder, "chat_template.jinja")
+    if not os.path.exists(path):
+        return config.beside("chat_template.json").get("chat_template")
+    default = jsons.read(path).decode(errors="replace")
+    more = os.path.join(config.folder, "additional_chat_templates")
+    names = sorted(os.listdir(more)) if os.path.isdir(more) else []
+    others = [
+        {
+            "name": name.removesuffix(".jinja"),
+            "template": jsons.read(os.path.join(more, name)).decode(errors="replace"),
+        }
+        for name in names
+        if name.endswith(".jinja")
+    ]
+    return [{"name": "default", "template": default}, *others] if others else default
+
+
+def _normalizer(found: Any) -> dict[str, Any]:
+    if not isinstance(found, dict):
+        return {}
+    prefix, kind = "tokenizer.ggml.normalizer.", found.get("type")
+    if kind in ("Lowercase", "StripAccents"):
+        return {prefix + ("lowercase" if kind == "Lowercase" else "strip_accents"): True}
+    keys: dict[str, Any] = {}
+    several = found.get("normalizers") if kind == "Sequence" else None
+    for one in several if isinstance(several, list) else ():
+        keys |= _normalizer(one)
+    return keys

@@ -1,0 +1,178 @@
+"""A folder of safetensors to a GGUF file: planned in full, then streamed, whole or not at all.
+
+Numbers go through float32, as in llama.cpp's converter: a tensor of the type that is asked for is copied as
+it is, any other one is made a few rows at a time.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from .. import gguf, safetensors
+from ..array import QuantArray
+from ..convert import rules
+from ..errors import ConvertError, UnsupportedError
+from ..formats import FORMATS, Format
+from ..gguf import Streamed, Typed
+from ..gguf.source import checked_path
+from ..ops import quantize
+from ..ops.encoding import prepare
+from ..safetensors import SafetensorsFile
+from .config import Config
+from .general import general
+from .layout import always_f32, tensors
+from .parameters import parameters
+from .values import Values
+from .vocabulary import vocabulary
+
+STEP = 1 << 21  # numbers made at a time
+OWN = ("f32", "f16", "bf16", "q8_0")  # the converter's own types; others follow llama.cpp's quantizer
+
+
+@dataclass(frozen=True)
+class Tensor:
+    """One tensor of the new file."""
+
+    name: str
+    format: Format
+    values: Values
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes in the new file."""
+        return self.values.rows * self.format.row_bytes(self.values.columns)
+
+
+@dataclass(frozen=True)
+class Plan:
+    """A conversion ready to be run: what ``--dry-run`` shows."""
+
+    source: str
+    architecture: str
+    tensors: list[Tensor]
+    metadata: Mapping[str, Any]
+
+
+def to_gguf(
+    source: str | os.PathLike[str],
+    target: str | os.PathLike[str],
+    type: str = "auto",
+    *,
+    pre: str | None = None,
+) -> Plan:
+    """Write a checkpoint of Hugging Face as a GGUF file, as llama.cpp's converter does.
+
+    Parameters
+    ----------
+    source : str or os.PathLike
+        The folder with config.json, the tokenizer and the safetensors; or a file of it.
+    target : str or os.PathLike
+        The new file.
+    type : str
+        Of the matrices: ``"f32"``, ``"f16"``, ``"bf16"``, ``"q8_0"``, or another that needs no importance;
+        ``"auto"`` is bf16 for a checkpoint in bfloat16, else f16. Norms, biases and routers are float32.
+    pre : str, optional
+        The name of the pre-tokenizer, where nothing recognises it.
+
+    Raises
+    ------
+    ConvertError
+        Before a byte is written, for an architecture, a tensor or a pre-tokenizer that is not known.
+    """
+    with safetensors.open(
+        checked_path("to_gguf(source, target)", source, "pass the folder of the model")
+    ) as file:
+        planned = plan(file, type, pre)
+        write(planned, target)
+        return planned
+
+
+def plan(file: SafetensorsFile, type: str = "auto", pre: str | None = None) -> Plan:
+    """What a checkpoint becomes."""
+    if file.missing:
+        raise ConvertError(
+            f"{file.path}: {len(file.missing)} of {len(file)} tensors are missing, {file.missing[0]!r} "
+            "first; the download is incomplete; fetch the rest"
+        )
+    config = Config(file)
+    words = vocabulary(config, pre)
+    found = tensors(file, config, words)
+    fmt = FORMATS[_guessed(file)] if str(type).lower() == "auto" else FORMATS[type]
+    if fmt.name not in rules.FILE_TYPES or fmt.name in rules.WANT_IMATRIX or fmt.needs_imatrix:
+        raise ConvertError(
+            f"--type {fmt.name}: a checkpoint is converted to one of {', '.join(OWN)} or another type that "
+            "needs no importance of columns; convert it to bf16 first, then `ggmlq quantize`"
+        )
+    if not fmt.can_quantize:
+        raise UnsupportedError(f"--type {fmt.name}: this version cannot encode it; convert to bf16")
+    metadata: dict[str, Any] = {"general.architecture": config.family.arch}
+    metadata |= general(config, found) | parameters(config, rules.FILE_TYPES[fmt.name])
+    metadata |= {"general.quantization_version": Typed(rules.QUANTIZATION_VERSION, "uint32")} | words
+    made = [Tensor(name, _format(name, values, fmt), values) for name, values in found.items()]
+    return Plan(file.path, config.family.arch, made, metadata)
+
+
+def _guessed(file: SafetensorsFile) -> str:
+    """bf16 where the first matrix is."""
+    for name in file:
+        entry = file.info(name)
+        if len(entry.shape) > 1 and entry.dtype in ("BF16", "F16"):
+            return entry.dtype.lower()
+    return "f16"
+
+
+def _format(name: str, values: Values, fmt: Format) -> Format:
+    if always_f32(name, values.shape):
+        return FORMATS["f32"]
+    if fmt.name in OWN:
+        return fmt if values.columns % fmt.block_size == 0 else FORMATS["f16"]
+    if rules.why_left(name, FORMATS["f32"], values.shape):
+        return FORMATS["f16"]
+    return rules.fallback(f"tensor {name!r} to {fmt.name}", fmt, values.columns)
+
+
+def write(plan: Plan, target: str | os.PathLike[str]) -> list[str]:
+    """Write the file of a plan; it is there in full or not at all."""
+    counts: dict[Format, int] = {}
+    for tensor in plan.tensors:
+        counts[tensor.format] = counts.get(tensor.format, 0) + tensor.values.rows * tensor.values.columns
+    for fmt, count in counts.items():
+        if fmt.block_size > 1:
+            prepare(fmt, count, False)
+    return gguf.save(target, {tensor.name: _written(tensor) for tensor in plan.tensors}, plan.metadata)
+
+
+def _written(tensor: Tensor) -> Any:
+    plain = tensor.values.plain
+    if plain is not None and plain.format is tensor.format:
+        return plain
+    return Streamed(tensor.format, tensor.values.shape, lambda: parts(tensor))
+
+
+def parts(tensor: Tensor) -> Iterator[QuantArray]:
+    """The rows of a tensor in its type, a few at a time and in order."""
+    values = tensor.values
+    step = max(1, STEP // max(values.columns, 1))
+    for start in range(0, values.rows, step):
+        rows = np.arange(start, min(start + step, values.rows))
+        made = values.read(rows)
+        if not np.isfinite(made).all():
+            row, column = np.argwhere(~np.isfinite(made))[0].tolist()
+            raise ConvertError(
+                f"tensor {tensor.name!r}, row {start + row}, column {column} is {made[row, column]}; only "
+                "finite values are converted; the checkpoint is damaged, fetch it again"
+            )
+        yield _encoded(tensor, made if len(values.shape) > 1 else made.reshape(-1))
+
+
+def _encoded(tensor: Tensor, made: Any) -> QuantArray:
+    if tensor.format.name == "f16" and made.size and np.abs(made).max() >= 65520:
+        raise ConvertError(
+            f"tensor {tensor.name!r} has {np.abs(made).max():g}, f16 ends at 65504; take --type bf16 or f32"
+        )
+    return quantize(np.ascontiguousarray(made), tensor.format)

@@ -1,0 +1,177 @@
+"""Rows of float32 made from the tensors of a checkpoint when they are asked for, a few at a time.
+
+Permuting, stacking and cutting are ways to say which rows; only adding 1 to a norm touches numbers. So
+memory is bounded by what is asked for, whatever the tensor.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from math import prod
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ..array import QuantArray
+from ..gguf.source import release
+from ..ops import dequantize
+from ..safetensors import SafetensorsFile
+from ..scaled import ScaledArray
+
+Floats = NDArray[np.float32]
+Rows = NDArray[np.int64]
+
+
+@dataclass(frozen=True)
+class Values:
+    """A tensor to be: its shape, and how to read rows counted through all axes but the last.
+
+    A tensor of one axis has rows of one number. ``plain`` is the array itself where nothing is done to it.
+    """
+
+    shape: tuple[int, ...]
+    read: Callable[[Rows], Floats]
+    plain: QuantArray | None = None
+
+    @property
+    def rows(self) -> int:
+        """How many rows."""
+        return self.shape[0] if len(self.shape) == 1 else prod(self.shape[:-1])
+
+    @property
+    def columns(self) -> int:
+        """Numbers of a row."""
+        return 1 if len(self.shape) < 2 else self.shape[-1]
+
+
+def stored(file: SafetensorsFile, name: str) -> Values:
+    """A tensor of the checkpoint; 8-bit codes through their scales."""
+    x = file[name]
+    columns = 1 if len(x.shape) < 2 else x.shape[-1]
+    if isinstance(x, ScaledArray):
+        flat = ScaledArray(x.codes.reshape(-1, x.shape[-1]), x.scales, x.code, x.tile, x.zeros)
+        if len(x.shape) < 2:
+            return Values(x.shape, lambda rows: dequantize_scaled(x)[rows].reshape(-1, 1))
+        return Values(x.shape, lambda rows: dequantize_scaled(flat[_picked(rows)]))
+    if isinstance(x, QuantArray):
+        blocks = x.blocks.reshape(-1, columns)
+
+        def read(rows: Rows) -> Floats:
+            part = blocks[_picked(rows)]
+            values: Floats = x.format.decode(part).astype(np.float32, copy=False)
+            release(part)
+            return values
+
+        return Values(x.shape, read, x)
+    numbers = x.reshape(-1, columns)
+    return Values(x.shape, lambda rows: numbers[_picked(rows)].astype(np.float32))
+
+
+def dequantize_scaled(s: ScaledArray) -> Floats:
+    """Codes times scales, by the compiled way where there is one."""
+    found: Floats = s.dequantize()
+    return found
+
+
+def _picked(rows: Rows) -> Any:
+    """Rows that follow each other as a slice, which is a view."""
+    if (
+        len(rows)
+        and int(rows[-1]) - int(rows[0]) + 1 == len(rows)
+        and (len(rows) < 3 or (np.diff(rows) == 1).all())
+    ):
+        return slice(int(rows[0]), int(rows[-1]) + 1)
+    return rows
+
+
+def permuted(values: Values, heads: int) -> Values:
+    """Rows of each head with its two halves interleaved: how llama.cpp's rope wants q and k."""
+    length = values.shape[0] // heads
+
+    def read(rows: Rows) -> Floats:
+        head, place = np.divmod(rows, length)
+        return values.read(head * length + place % 2 * (length // 2) + place // 2)
+
+    return Values(values.shape, read)
+
+
+def separated(values: Values, heads: int) -> Values:
+    """The way back."""
+    length = values.shape[0] // heads
+
+    def read(rows: Rows) -> Floats:
+        head, place = np.divmod(rows, length)
+        return values.read(head * length + place % (length // 2) * 2 + place // (length // 2))
+
+    return Values(values.shape, read)
+
+
+def shifted(values: Values, by: float) -> Values:
+    """Every number and something."""
+    return Values(values.shape, lambda rows: values.read(rows) + np.float32(by))
+
+
+def first_rows(values: Values, count: int) -> Values:
+    """The first rows."""
+    if count >= values.shape[0]:
+        return values
+    return Values((count, *values.shape[1:]), values.read)
+
+
+def stacked(parts: Sequence[Values]) -> Values:
+    """Matrices of one shape as [experts, rows, columns]."""
+    rows_each = parts[0].rows
+
+    def read(rows: Rows) -> Floats:
+        experts, places = np.divmod(rows, rows_each)
+        made = np.empty((len(rows), parts[0].columns), np.float32)
+        for expert in np.unique(experts).tolist():
+            mine = experts == expert
+            made[mine] = parts[expert].read(places[mine])
+        return made
+
+    return Values((len(parts), *parts[0].shape), read)
+
+
+def half(values: Values, which: int) -> Values:
+    """The first or second half of the rows of every matrix of [experts, rows, columns]."""
+    experts, both, columns = values.shape
+    count = both // 2
+
+    def read(rows: Rows) -> Floats:
+        expert, place = np.divmod(rows, count)
+        return values.read(expert * both + which * count + place)
+
+    return Values((experts, count, columns), read)
+
+
+def matrix_of(values: Values, expert: int) -> Values:
+    """One matrix of [experts, rows, columns]."""
+    count = values.shape[1]
+    return Values(values.shape[1:], lambda rows: values.read(expert * count + rows))
+
+
+def constant(numbers: Sequence[float]) -> Values:
+    """A vector."""
+    made = np.array(numbers, np.float32)
+    return Values(made.shape, lambda rows: made[rows].reshape(-1, 1))
+
+
+def of_array(q: QuantArray) -> Values:
+    """A tensor of a GGUF file, blocks decoded."""
+    columns = q.shape[-1] if len(q.shape) > 1 else 1
+    if len(q.shape) < 2:
+        return Values(
+            q.shape, lambda rows: np.asarray(dequantize(q), np.float32).reshape(-1)[rows].reshape(-1, 1), q
+        )
+    blocks = q.blocks.reshape(-1, columns // q.format.block_size)
+    swapped = blocks.dtype != q.format.dtype
+
+    def read(rows: Rows) -> Floats:
+        part = np.ascontiguousarray(blocks[_picked(rows)])
+        made = QuantArray(q.format, (len(rows), columns), part.view(np.uint8), swapped)
+        return np.asarray(dequantize(made), np.float32)
+
+    return Values(q.shape, read, q)

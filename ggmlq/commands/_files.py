@@ -1,0 +1,41 @@
+"""Files as a command line names them: several, and patterns that no shell has expanded."""
+
+from __future__ import annotations
+
+import glob
+import os
+from collections.abc import Iterator
+
+from ..errors import GGMLQError, GGUFNotFoundError
+from ..gguf.split import paths_of_set
+
+
+def expanded(names: list[str]) -> list[str]:
+    """All files that are meant: names as they are, patterns (``*``, ``?``, ``[…]``) by what fits, sorted.
+
+    A split model stands once, for its first part.
+    """
+    found: list[str] = []
+    for name in names:
+        if os.path.exists(name) or not glob.has_magic(name):
+            found.append(name)
+            continue
+        fitting = sorted(glob.glob(name, recursive=True))
+        if not fitting:
+            raise GGUFNotFoundError(
+                f"{name}: no file fits this pattern in {os.getcwd()}; look there, or name the file"
+            )
+        found += fitting
+    return found if len(found) < 2 else list(_once(found))
+
+
+def _once(paths: list[str]) -> Iterator[str]:
+    seen: set[str] = set()
+    for path in paths:
+        try:
+            parts = paths_of_set(path)
+        except GGMLQError:  # said when the file is opened
+            parts = [path]
+        if not seen.intersection(parts):
+            yield path
+        seen.update(parts)

@@ -1,0 +1,138 @@
+"""What `copy` and `metadata` have in common: changes of metadata, as they are written on a command line."""
+
+from __future__ import annotations
+
+import argparse
+import json
+from typing import Any
+
+from ..convert import filetype
+from ..errors import GGUFError, GGUFNotFoundError, GGUFOSError
+from ..gguf import GGUFFile, Metadata, Typed, ValueType, edit
+from ..gguf.limits import BYTES, LIMITS
+from ..gguf.metadata import missing
+from ..gguf.split import KEYS
+from ..text import short
+
+Edit = tuple[str, str]  # the option, and what was given to it
+
+
+def add_options(parser: argparse.ArgumentParser) -> None:
+    """Changes of metadata; carried out in the order in which they stand."""
+    add_option(
+        parser, "set", "KEY[:TYPE]=VALUE",
+        "set metadata; VALUE is JSON or plain text; a key that is there keeps its type",
+    )  # fmt: skip
+    add_option(parser, "set-file", "KEY[:TYPE]=FILE", "the same with what a file holds, text or a JSON array")
+    add_option(parser, "rename", "OLD=NEW", "another key for a value")
+
+
+def add_option(parser: argparse.ArgumentParser, option: str, metavar: str, about: str) -> None:
+    """One that may be given again; what is given to it remembers the option."""
+
+    def given(text: str) -> Edit:
+        return option, text
+
+    parser.add_argument(
+        f"--{option}", dest="edits", action="append", default=[], metavar=metavar, help=about, type=given
+    )
+
+
+def edited(file: GGUFFile, edits: list[Edit]) -> Metadata:
+    """The metadata of a file after some changes."""
+    metadata = file.metadata
+    for option, text in edits:
+        if option in ("drop", "remove"):
+            _check_there(file, f"--{option} {short(text)}", text, metadata)
+            metadata = metadata.without(text)
+        elif option == "rename":
+            old, equals, new = text.partition("=")
+            if not (old and equals and new):
+                raise GGUFError(f"--rename {short(text)}: write OLD=NEW")
+            _check_own(f"--rename {short(text)}", old, new)
+            _check_there(file, f"--rename {short(text)}", old, metadata)
+            metadata = edit.renamed(metadata, old, new)
+        else:
+            metadata = metadata | _parsed(option, text, metadata)
+    return metadata
+
+
+def _check_there(file: GGUFFile, asked: str, key: str, metadata: Metadata) -> None:
+    if key not in metadata:
+        missing(asked, key, metadata, f"`ggmlq metadata {file.path}` lists them")
+
+
+def _check_own(asked: str, *keys: str) -> None:
+    for key in keys:
+        if key in KEYS:
+            raise GGUFError(
+                f"{asked}: {key} says which part of a model a file is, and every save makes it anew; "
+                "`ggmlq copy --split` splits a model"
+            )
+
+
+def _read(asked: str, path: str) -> str:
+    try:
+        with open(path, "rb") as source:
+            raw = source.read(LIMITS[BYTES] + 1)
+    except FileNotFoundError as error:
+        raise GGUFNotFoundError(f"{asked}: {path}: there is no such file; check the path", error) from error
+    except (OSError, ValueError) as error:
+        reason = getattr(error, "strerror", None) or error
+        raise GGUFOSError(f"{asked}: {short(path)} cannot be read: {reason}; name a text file") from error
+    if len(raw) > LIMITS[BYTES]:
+        raise GGUFError(
+            f"{asked}: {path} has more than {LIMITS[BYTES]} bytes, which no header holds; cut it down"
+        )
+    try:
+        return raw.decode()
+    except UnicodeDecodeError as error:
+        raise GGUFError(
+            f"{asked}: {path} is not UTF-8 at byte {error.start}; metadata are text or JSON; convert it"
+        ) from None
+
+
+def _parsed(option: str, assignment: str, metadata: Metadata) -> dict[str, Any]:
+    """``KEY[:TYPE]=VALUE`` as an entry; the type as given, else that of the key, else chosen by the value."""
+    left, equals, text = assignment.partition("=")
+    if not equals:
+        raise GGUFError(f"--{option} {assignment!r}: there is no '='; write KEY=VALUE or KEY:uint32=VALUE")
+    if option == "set-file":
+        text = _read(f"--set-file {left}", text)
+    _check_own(f"--{option} {short(assignment)}", left)
+    if left == filetype.KEY:
+        return {left: Typed(filetype.number(f"--{option} {left}", text), "uint32")}
+    key, _, word = left.rpartition(":")
+    kind = ValueType.parse(word) if key else None
+    if kind is None and left in metadata:
+        return {left: _retyped(left, text, metadata.type(left))}
+    key = key if kind is not None else left
+    whole = option == "set-file" and kind is None and not text.lstrip().startswith("[")
+    plain = whole or (kind is ValueType.STRING and not text.startswith("["))
+    value = text if plain else _json(key, text)
+    return {key: value if kind is None else Typed(value, kind)}
+
+
+def _retyped(key: str, text: str, words: str) -> Any:
+    """A new value for a key: a scalar stays a scalar and an array an array, of the same type."""
+    kind = ValueType.parse(words.rpartition(" ")[2])
+    if kind is ValueType.ARRAY:  # of arrays: their elements choose their type
+        kind = None
+    value = text if words == ValueType.STRING.word else _json(key, text)
+    if isinstance(value, list) != words.startswith("array"):
+        found = "an array" if isinstance(value, list) else "no array"
+        raise GGUFError(
+            f"--set {key}: its type is {words}, and {short(text)} is {found}; write KEY:TYPE=VALUE"
+        )
+    return value if kind is None else Typed(value, kind)
+
+
+def _json(key: str, text: str) -> Any:
+    try:
+        return json.loads(text)
+    except ValueError:
+        return text
+    except RecursionError:
+        raise GGUFError(
+            f"--set {key}: arrays lie too deep in each other; GGUF has 16 levels; flatten them"
+        ) from None

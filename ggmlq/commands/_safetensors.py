@@ -1,0 +1,73 @@
+"""What ``info``, ``show`` and ``validate`` tell of safetensors; the options are those for GGUF files."""
+
+from __future__ import annotations
+
+import os
+from collections import Counter
+from math import prod
+from typing import Any
+
+import numpy as np
+
+from ..array import QuantArray
+from ..safetensors import SafetensorsFile
+from ..scaled import ScaledArray
+from ..terminal import table
+from ..text import count, number, size
+from . import _plain
+
+
+def _entries(file: SafetensorsFile) -> list[Any]:
+    lacks = set(file.missing)
+    return [file.info(name) for name in file if name not in lacks]
+
+
+def tensors(file: SafetensorsFile) -> list[dict[str, Any]]:
+    """Those that are there."""
+    return [
+        {"name": e.name, "type": e.dtype, "shape": list(e.shape), "bytes": e.nbytes} for e in _entries(file)
+    ]
+
+
+def summary(file: SafetensorsFile) -> dict[str, Any]:
+    """What a model is."""
+    entries = _entries(file)
+    types = Counter[str]()
+    for entry in entries:
+        types[entry.dtype] += entry.nbytes
+    said = file.quantization
+    return {
+        "files": list(file.paths),
+        "file_bytes": sum(os.path.getsize(path) for path in file.paths),
+        "format": "safetensors",
+        "architecture": next(iter(file.config.get("architectures") or []), None),
+        "parameters": sum(prod(entry.shape) for entry in entries),
+        "tensor_bytes": sum(entry.nbytes for entry in entries),
+        "quantization": said._asdict() if said.method else None,
+        "missing": sorted(file.missing),
+        "types": [{"type": kind, "bytes": nbytes} for kind, nbytes in types.most_common()],
+    }
+
+
+def described(found: dict[str, Any]) -> list[str]:
+    """The same as text."""
+    more = f" and {count(len(found['files']) - 1, 'more file')}" if len(found["files"]) > 1 else ""
+    said = found["quantization"]
+    head = [
+        f"{_plain.name(found['files'][0])}{more}",
+        f"safetensors, {size(found['file_bytes'])}, architecture {_plain.value(found['architecture'])}",
+        f"{number(found['parameters'])} parameters, {size(found['tensor_bytes'])}",
+    ]
+    head += [f"quantization {', '.join(f'{k} {v}' for k, v in said.items() if v)}"] if said else []
+    if found["missing"]:
+        head += [f"missing, as of a partial download: {count(len(found['missing']), 'tensor')}"]
+    rows = [[t["type"], size(t["bytes"])] for t in found["types"]]
+    return [table(["type", "size"], rows), "\n".join(head)]
+
+
+def floats(x: Any) -> QuantArray:
+    """A tensor as ``show`` takes it: what is no QuantArray as its values in float32."""
+    if isinstance(x, QuantArray):
+        return x
+    values = np.ascontiguousarray(x.dequantize() if isinstance(x, ScaledArray) else x, np.float32)
+    return QuantArray.from_bytes(values, "f32", values.shape)

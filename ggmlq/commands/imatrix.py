@@ -1,0 +1,125 @@
+"""``ggmlq imatrix``: importance matrices merged, converted, and what is in them."""
+
+from __future__ import annotations
+
+import argparse
+import re
+from typing import Any
+
+import numpy as np
+
+from ..gguf import Collector, collected
+from ..text import table
+from . import _plain, _sizes
+
+ABOUT = """\
+What is in an importance matrix, or in several added up; --output writes the sum, as .gguf or as the older
+.dat. Statistics are those of llama-imatrix --show-statistics: of the mean squares of a tensor's columns.
+"""
+EXAMPLES = """\
+examples:
+  ggmlq imatrix imatrix.gguf
+  ggmlq imatrix a.gguf b.gguf old.dat --output all.gguf
+  ggmlq imatrix imatrix.gguf --output imatrix.dat
+"""
+SILENT = 1e-5  # a mean square of no more than that is an inactive column
+
+
+def add(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    """Declare the command."""
+    parser = commands.add_parser(
+        "imatrix",
+        help="statistics of importance matrices; merge and convert them",
+        description=ABOUT,
+        epilog=EXAMPLES,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("files", nargs="+", metavar="FILE", help="what llama-imatrix wrote, .gguf or .dat")
+    parser.add_argument("--output", "-o", metavar="OUT", help="write all of them as one")
+    parser.add_argument("--output-format", choices=("gguf", "dat"), help="if the name does not say it")
+    parser.add_argument(
+        "--chunk-size", type=_sizes.count, metavar="N", help="tokens a chunk (512, or as the first file says)"
+    )
+    _sizes.add_force(parser)
+    parser.add_argument("--json", action="store_true", help="print JSON")
+    parser.set_defaults(run=run)
+
+
+def run(args: argparse.Namespace) -> int:
+    """Run the command."""
+    found = collected(args.files[0], args.chunk_size)
+    for path in args.files[1:]:
+        found.merge(collected(path, found.chunk_size))
+    if args.output is not None:
+        _sizes.check_free([args.output], args.force)
+        legacy = None if args.output_format is None else args.output_format == "dat"
+        found.save(args.output, legacy)
+    rows = statistics(found)
+    if args.json:
+        facts = {"files": args.files, "datasets": found.datasets, "chunks": found.chunks}
+        facts |= {"chunk_size": found.chunk_size, "written": args.output, "tensors": rows}
+        _plain.print_json(facts)
+        return 0
+    header = ["tensor", "sum", "min", "max", "mean", "sigma", "active", "N", "entropy", "ZD", "cos", "counts"]
+    print(table(header, map(_row, rows)))
+    print(f"\n{len(rows)} tensors, {found.chunks} chunks of {found.chunk_size} tokens")
+    for name in found.datasets:
+        print(f"computed on {_plain.name(name)}")
+    if args.output is not None:
+        print(f"wrote {_plain.name(args.output)}")
+    return 0
+
+
+def statistics(found: Collector) -> list[dict[str, Any]]:
+    """Of the mean squares, expert by expert that was reached; ``cosine``: with the layer before."""
+    return [_of(found, name) for name in sorted(found.entries, key=_place)]
+
+
+def _of(found: Collector, name: str) -> dict[str, Any]:
+    entry = found.entries[name]
+    seen = entry.counts > 0
+    means = (entry.sums[seen] / entry.counts[seen, None]).reshape(-1)
+    total, deviation = float(means.sum()), float(means.std()) if means.size else 0.0
+    shares = means[means > 0] / total if total > 0 else means[:0]
+    entropy = float(-(shares * np.log2(shares)).sum())
+    return {
+        "name": name, "experts": len(entry.counts), "unseen_experts": int((~seen).sum()),
+        "counts": [int(entry.counts.min()), int(entry.counts.max())],
+        "columns": int(means.size), "sum": total, "min": float(means.min()) if means.size else 0.0,
+        "max": float(means.max(initial=0)), "mean": total / max(1, means.size), "sigma": deviation,
+        "active": float((means > SILENT).mean()) if means.size else 0.0, "entropy": entropy,
+        "entropy_normalized": entropy / np.log2(means.size) if means.size > 1 else 0.0,
+        "zd": float((means > means.mean() + deviation).mean()) if deviation else 0.0,
+        "cosine": _cosine(found, name),
+    }  # fmt: skip
+
+
+def _cosine(found: Collector, name: str) -> float | None:
+    layer = re.search(r"blk\.(\d+)\.", name)
+    if layer is None:
+        return None
+    before = found.entries.get(f"{name[: layer.start(1)]}{int(layer[1]) - 1}{name[layer.end(1) :]}")
+    if before is None or before.sums.size != found.entries[name].sums.size:
+        return None
+    a, b = (entry.sums.reshape(-1) for entry in (before, found.entries[name]))
+    norms = float(np.linalg.norm(a) * np.linalg.norm(b))
+    return float(np.einsum("i,i->", a, b)) / norms if norms else None
+
+
+def _place(name: str) -> tuple[int, str]:
+    layer = re.search(r"blk\.(\d+)\.", name)
+    return (int(layer[1]) if layer else -1, name)
+
+
+def _row(fact: dict[str, Any]) -> list[str]:
+    low, high = fact["counts"]
+    return [
+        _plain.name(fact["name"]),
+        *(f"{fact[key]:.4g}" for key in ("sum", "min", "max", "mean", "sigma")),
+        f"{fact['active']:.1%}",
+        str(fact["columns"]),
+        f"{fact['entropy']:.3f} ({fact['entropy_normalized']:.1%})",
+        f"{fact['zd']:.1%}",
+        "" if fact["cosine"] is None else f"{fact['cosine']:.4f}",
+        str(high) if low == high else f"{low} to {high}",
+    ]

@@ -1,0 +1,117 @@
+"""``ggmlq metadata``: the keys and values of a file, shown in full or changed in place."""
+
+from __future__ import annotations
+
+import argparse
+from typing import Any
+
+from .. import gguf
+from ..convert import filetype
+from ..errors import GGUFError
+from ..gguf import GGUFFile, Metadata, edit
+from ..text import table
+from . import _metadata, _plain, _sizes
+
+ABOUT = """\
+Show the metadata of a GGUF model, or change it. A change is written into the file where it lies if the
+header has room for it, which takes milliseconds whatever the size of the model; else the whole file is
+written anew, and is there in full or not at all. `--room 64KiB` leaves room for changes to come.
+"""
+EXAMPLES = """\
+examples:
+  ggmlq metadata model.gguf
+  ggmlq metadata model.gguf --json                          all values, arrays in full
+  ggmlq metadata model.gguf --get tokenizer.chat_template > template.jinja
+  ggmlq metadata model.gguf --set-file tokenizer.chat_template=template.jinja
+  ggmlq metadata model.gguf --set general.name=mine --remove general.url --room 64KiB
+  ggmlq metadata model.gguf --set general.file_type=Q4_K_M
+  ggmlq metadata model.gguf --rename general.nam=general.name --dry-run
+"""
+
+
+def add(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    """Declare the command."""
+    parser = commands.add_parser(
+        "metadata",
+        help="show, set, remove and rename keys, in place where it fits",
+        description=ABOUT,
+        epilog=EXAMPLES,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("file", metavar="FILE", help="a .gguf file, any part of a split model")
+    _metadata.add_options(parser)
+    _metadata.add_option(parser, "remove", "KEY", "remove a key")
+    parser.add_argument("--get", metavar="KEY", help="print this value alone: text as it is, else JSON")
+    parser.add_argument(
+        "--room", type=_sizes.size, metavar="SIZE", help="bytes left in the header for changes in place"
+    )
+    parser.add_argument("--anew", action="store_true", help="write the whole file anew, even where it fits")
+    parser.add_argument("--dry-run", action="store_true", help="only tell what would be done")
+    parser.add_argument("--json", action="store_true", help="print JSON")
+    parser.set_defaults(run=run)
+
+
+def run(args: argparse.Namespace) -> int:
+    """Run the command."""
+    changes = bool(args.edits) or args.room is not None
+    if args.get is not None and changes:
+        raise GGUFError("--get prints a value of a file, and this changes it; do one after the other")
+    with gguf.open(args.file) as file:
+        if args.get is not None:
+            _print_value(file.metadata[args.get])
+        elif changes:
+            return _change(file, args)
+        elif args.json:
+            _plain.print_json({key: _fact(file.metadata, key) for key in file.metadata})
+        else:
+            print(table(["key", "type", "value"], [_row(file.metadata, key) for key in file.metadata]))
+    return 0
+
+
+def _print_value(found: Any) -> None:
+    if isinstance(found, str):
+        print(found, end="" if found.endswith("\n") else "\n")
+    else:
+        _plain.print_json(_plain.in_full(found))
+
+
+def _fact(metadata: Metadata, key: str) -> dict[str, Any]:
+    fact: dict[str, Any] = {"type": metadata.type(key)}
+    try:
+        fact["value"] = _plain.in_full(metadata[key])
+    except GGUFError as error:  # text that is not UTF-8
+        fact["error"] = str(error)
+    else:
+        if key == filetype.KEY and (name := filetype.name(metadata[key])):
+            fact["name"] = name
+    return fact
+
+
+def _row(metadata: Metadata, key: str) -> list[str]:
+    try:
+        shown = _plain.value(metadata[key])
+        name = filetype.name(metadata[key]) if key == filetype.KEY else None
+    except GGUFError as error:
+        shown, name = str(error), None
+    return [_plain.name(key), metadata.type(key), f"{shown} ({name})" if name else shown]
+
+
+def _change(file: GGUFFile, args: argparse.Namespace) -> int:
+    metadata = _metadata.edited(file, args.edits)
+    if args.room is not None:
+        metadata = edit.with_room(metadata, args.room)
+    why = "it was asked for" if args.anew else edit.why_not_in_place(file, metadata)
+    if not args.dry_run:
+        if why is None:
+            edit.change(file, metadata)
+        else:
+            counts = [len(part.header.tensors) for part in file.parts]
+            split = counts if len(counts) > 1 else None
+            gguf.save(file.path, file, metadata, byteorder=file.byteorder, split_max_tensors=split)
+    how = "in place" if why is None else f"written anew: {why}"
+    if args.json:
+        facts = {"files": list(file.paths), "in_place": why is None, "why_anew": why}
+        _plain.print_json(facts | {"written": not args.dry_run})
+    else:
+        print(f"{_plain.name(file.path)} {'would be' if args.dry_run else 'is'} changed, {how}")
+    return 0

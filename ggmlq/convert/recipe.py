@@ -1,0 +1,305 @@
+"""Recipes: the types that lose least within a size. measure.py says what is lost, knapsack.py chooses.
+
+    target      bits a weight: bytes of all tensors, those that stay included, over all their elements
+    size        bytes of the whole file, header and padding included
+    error       sum over tensors of importance * (value - new value)^2; without an importance matrix 1 each
+    relative    the same, each tensor's over the sum of importance * value^2
+
+A tensor that the matrix lacks counts as if each of its columns had the importance that is usual in the model:
+the median of the means of the others.
+"""
+
+from __future__ import annotations
+
+import os
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from math import prod, sqrt
+from typing import Any, NoReturn
+
+import numpy as np
+
+from ..errors import ConvertError
+from ..formats import FORMATS, Format
+from ..gguf import Streamed, read_imatrix
+from ..gguf.header import DEFAULT_ALIGNMENT, aligned
+from ..gguf.writer import file_bytes
+from ..text import short
+from ..text import size as sized
+from . import checks, rules, typefile, weights
+from .keep import Keep
+from .knapsack import Solution, solve
+from .measure import Measured, Wanted, measure
+from .model import Model
+from .plan import FLOATS, Importance, Source, opened, plan_quantize, read
+from .sample import ELEMENTS
+from .step import Plan, Step, nbytes_in
+
+OBJECTIVES = ("error", "relative")
+SLACK = 0.3  # bits a weight that a recipe may stay below its target
+
+# What is tried for each tensor, beside the type that it has. Those for models trained in them are not.
+CANDIDATES = (
+    "q2_K", "q3_K", "q4_0", "q4_1", "q4_K", "q5_0", "q5_1", "q5_K", "q6_K", "q8_0", "f16",
+    "iq1_s", "iq1_m", "iq2_xxs", "iq2_xs", "iq2_s", "iq3_xxs", "iq3_s", "iq4_nl", "iq4_xs",
+)  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """Types by tensor, ready to be carried out: ``gq.convert.run(recipe.plan, path)``."""
+
+    plan: Plan
+    bits_per_weight: float
+    target: float
+    lowest: float  # that can be reached
+    highest: float
+    error: float  # weighted, of all tensors whose type was chosen
+    relative: float  # to their energy: an NMSE
+    deviation: float  # of the error, as a share of it: it was estimated from some of the rows
+    gap: float  # no other choice of types has an error smaller by more than this share
+    measured: Mapping[str, Measured]
+
+    @property
+    def types(self) -> Mapping[str, Format]:
+        """Of the tensors that llama.cpp would quantize, by name."""
+        return self.plan.types
+
+    @property
+    def keep(self) -> list[tuple[str, str]]:
+        """The types as pairs of pattern and type."""
+        return typefile.patterns(self.types)
+
+    def save(self, path: str | os.PathLike[str]) -> str:
+        """Write the types for ``ggmlq quantize --tensor-types`` and ``llama-quantize --tensor-type-file``."""
+        return typefile.write(path, self.types)
+
+    def __str__(self) -> str:
+        sure = f" (estimated, +-{self.deviation:.1%})" if self.deviation else ""
+        best = "no choice of types has less" if self.gap < 1e-6 else f"at most {self.gap:.2%} above the least"
+        return (
+            f"recipe: {self.bits_per_weight:.3f} bits a weight of {self.target:.3f}; error "
+            f"{self.relative:.3e}{sure}, {best}"
+        )
+
+
+def recipe(
+    source: Source,
+    target: float | None = None,
+    *,
+    size: int | None = None,
+    imatrix: Importance = None,
+    types: Sequence[str | int | Format] = CANDIDATES,
+    keep: Keep = (),
+    any_name: bool = False,
+    allow_requantize: bool = False,
+    objective: str = "error",
+    elements: int = ELEMENTS,
+    progress: bool | None = None,
+) -> Recipe:
+    """Choose a type for each tensor so that the model has a size and loses as little as possible.
+
+    Parameters
+    ----------
+    source : path or open file
+        The model. What is measured is remembered with an open file, for further targets.
+    target : float
+        Bits a weight at most, over all tensors; the result has at most 0.3 less.
+    size : int
+        In place of it: bytes of the whole file at most.
+    imatrix, keep, any_name, allow_requantize
+        As in :func:`quantize`; without importance only the types that do without.
+    types : sequence
+        The types to choose among, beside what each tensor has.
+    objective : str
+        ``"error"``: the sum of all tensors' errors; ``"relative"``: of each tensor's error relative to its
+        energy, so that tensors count alike whatever their scale and size.
+    elements : int
+        How much of a large tensor is encoded in each type to measure its error.
+    progress : bool, optional
+        True for a bar, False for none; else one on a terminal if it takes long.
+
+    >>> import os, tempfile, numpy as np, ggmlq as gq
+    >>> path = os.path.join(tempfile.mkdtemp(), "m.gguf")
+    >>> rng = np.random.default_rng(0)
+    >>> names = [f"blk.{i}.ffn_up.weight" for i in range(8)]
+    >>> _ = gq.save(path, {name: rng.standard_normal((32, 64), np.float32) for name in names})
+    >>> found = gq.convert.recipe(path, 5.0, types=["q4_0", "q5_0", "q8_0"])
+    >>> found.bits_per_weight, sorted({fmt.name for fmt in found.types.values()})
+    (5.0, ['q4_0', 'q5_0'])
+    """
+    asked = _asked(target, size)
+    if objective not in OBJECTIVES:
+        raise ConvertError(
+            f"recipe(objective={short(objective)}): there is no such one; it is {' or '.join(OBJECTIVES)}"
+        )
+    model = opened(source)
+    imatrix = read_imatrix(imatrix) if isinstance(imatrix, str | os.PathLike) else imatrix
+    settings: dict[str, Any] = {"any_name": any_name, "allow_requantize": allow_requantize}
+    settings |= {"imatrix": imatrix, "keep": keep}
+    matrix = read(model, imatrix)
+    formats = _formats(types)
+    # All that may change becomes f16: what is left shows which tensors there are to choose for.
+    first = plan_quantize(model, "f16", **settings)
+    settings["objective"] = objective
+    open_ = [step for step in first.steps if not (step.left or step.why)]
+    rows = {step.name: weights.of_tensor(matrix, step.name, step.shape) if matrix else None for step in open_}
+    wanted = [Wanted(step.name, _fitting(step, formats, rows[step.name]), rows[step.name]) for step in open_]
+    budget = _Budget(first, wanted, target, size)
+    budget.check(asked)
+    measured = measure(model, wanted, elements, progress)
+    return _found(model, settings, first, wanted, measured, budget, asked)
+
+
+def _found(
+    model: Model, settings: dict[str, Any], first: Plan, wanted: Sequence[Wanted],
+    measured: Mapping[str, Measured], budget: _Budget, asked: str,
+) -> Recipe:  # fmt: skip
+    factors = _factors(wanted, measured, settings.pop("objective"))
+    errors = [
+        np.array([measured[want.name].errors[fmt].value for fmt in want.formats]) * factor
+        for want, factor in zip(wanted, factors, strict=True)
+    ]
+    able = [np.isfinite(error) for error in errors]
+    solution = solve(
+        [cost[ok] for cost, ok in zip(budget.costs, able, strict=True)],
+        [error[ok] for error, ok in zip(errors, able, strict=True)],
+        budget.most, budget.least,
+    )  # fmt: skip
+    if solution is None:
+        budget.refuse(asked)
+    chosen = {
+        want.name: [fmt for fmt, ok in zip(want.formats, oks, strict=True) if ok][i]
+        for want, oks, i in zip(wanted, able, solution.choice, strict=True)
+    }
+    base = _base(first, chosen)
+    plan = plan_quantize(model, base, types=chosen, **settings)
+    return _told(plan, chosen, measured, dict(zip(chosen, factors, strict=True)), solution, budget)
+
+
+def _told(
+    plan: Plan, chosen: Mapping[str, Format], measured: Mapping[str, Measured],
+    factors: Mapping[str, float], solution: Solution, budget: _Budget,
+) -> Recipe:  # fmt: skip
+    energy = sum(measured[name].energy * factors[name] for name in chosen)
+    spread = sqrt(sum((measured[n].errors[fmt].deviation * factors[n]) ** 2 for n, fmt in chosen.items()))
+    error = solution.error
+    found = Recipe(
+        plan, 8 * sum(step.bytes_after for step in plan.steps) / budget.elements, budget.target,
+        budget.lowest, budget.highest, error, error / energy if energy else 0.0,
+        spread / error if error else 0.0, 1 - solution.bound / error if error > 0 else 0.0, measured,
+    )  # fmt: skip
+    plan.notes.append(str(found))
+    if solution.cost < budget.least:
+        plan.notes.append(
+            f"no choice of types has between {budget.target - SLACK:.3f} and {budget.target:.3f} bits a "
+            "weight: the tensors are few, and this is the best below"
+        )
+    return found
+
+
+def _asked(target: float | None, size: int | None) -> str:
+    if (target is None) == (size is None):
+        raise ConvertError(
+            f"recipe(target={target}, size={size}): give one of them, bits a weight or bytes of the file"
+        )
+    value = target if size is None else size
+    if isinstance(value, bool) or not isinstance(value, int | float | np.number) or not 0 < value < np.inf:
+        what = (
+            "a target in bits a weight, such as 4.5" if size is None else "a size in bytes, such as 5 * 2**30"
+        )
+        raise ConvertError(f"recipe: {short(value)} is not {what}; write a positive number")
+    return f"target {target:g} bits a weight" if target is not None else f"size {sized(int(value))}"
+
+
+def _formats(types: Sequence[str | int | Format]) -> list[Format]:
+    found = list(dict.fromkeys(FORMATS[kind] for kind in types))
+    for fmt in found:
+        checks.check_target(fmt)
+    if not found:
+        raise ConvertError("recipe(types=[]): there is nothing to choose among; name some types")
+    return found
+
+
+def _fitting(step: Step, formats: Sequence[Format], rows: object) -> list[Format]:
+    """The types that a tensor may have: its own, and those of whole blocks that do not lack importance."""
+    return [
+        step.before,
+        *(
+            fmt
+            for fmt in formats
+            if fmt is not step.before
+            and step.shape[-1] % fmt.block_size == 0
+            and not (rows is None and rules.wants_imatrix(step.name, fmt))
+            and not (fmt.name in FLOATS and fmt.bits_per_weight >= step.before.bits_per_weight)
+        ),
+    ]
+
+
+def _factors(wanted: Sequence[Wanted], measured: Mapping[str, Measured], objective: str) -> list[float]:
+    """What an error counts; of a tensor without importance, the importance of a column elsewhere."""
+    if objective == "relative":
+        return [1 / measured[want.name].energy if measured[want.name].energy else 0.0 for want in wanted]
+    means = [float(want.weights.mean()) for want in wanted if want.weights is not None]
+    scale = float(np.median(means)) if means else 1.0
+    return [scale if want.weights is None else 1.0 for want in wanted]
+
+
+def _base(plan: Plan, chosen: Mapping[str, Format]) -> Format:
+    """The type that most bytes have, floats only if nothing is quantized: the file's."""
+    sums: Counter[Format] = Counter()
+    for step in plan.steps:
+        fmt = chosen.get(step.name, step.after)
+        if fmt.name in rules.FILE_TYPES and rules.axes(step.shape) > 1:
+            sums[fmt] += nbytes_in(fmt, step.shape)
+    return max(sums, key=lambda fmt: (fmt.block_size > 1, sums[fmt]), default=FORMATS["f32"])
+
+
+class _Budget:
+    """Bytes that the types may take, and those of each choice."""
+
+    def __init__(self, plan: Plan, wanted: Sequence[Wanted], target: float | None, size: int | None) -> None:
+        shapes = {step.name: step.shape for step in plan.steps}
+        names = {want.name for want in wanted}
+        alignment = int(plan.file.metadata.get("general.alignment", DEFAULT_ALIGNMENT)) if size else 1
+        fixed = sum(aligned(step.bytes_after, alignment) for step in plan.steps if step.name not in names)
+        self.elements = sum(prod(shape) for shape in shapes.values())
+        self.costs = [
+            np.array([aligned(nbytes_in(f, shapes[w.name]), alignment) for f in w.formats]) for w in wanted
+        ]
+        if size is not None:
+            given = {step.name: Streamed(step.after, step.shape, tuple) for step in plan.steps}
+            whole = file_bytes(given, plan.file.metadata | plan.metadata, plan.file.byteorder)
+            fixed += whole - sum(aligned(step.bytes_after, alignment) for step in plan.steps)
+        per = 8 / max(1, self.elements)
+        self.most = int(size if size is not None else np.floor((target or 0) / per + 1e-9)) - fixed
+        self.target = (self.most + fixed) * per
+        self.least = int(np.ceil((self.target - SLACK) / per)) - fixed
+        low, high = (sum(int(pick(cost)) for cost in self.costs) + fixed for pick in (np.min, np.max))
+        self.lowest, self.highest = low * per, high * per
+        self.size = size
+        self._range = (low, high)
+
+    def check(self, asked: str) -> None:
+        """The size can be reached, if all types can hold the values."""
+        if not self.elements or not self.costs:
+            raise ConvertError(
+                f"recipe, {asked}: no tensor's type is free to choose; each is kept by a rule, yours or "
+                "llama.cpp's (norms and the like); --any-name takes every tensor of two axes or more"
+            )
+        if not self.lowest <= self.target + 1e-9 or self.target - SLACK > self.highest:
+            self.refuse(asked)
+
+    def refuse(self, asked: str) -> NoReturn:
+        """Say what can be reached."""
+        low, high = self._range
+        reach = f"{self.lowest:.3f} to {self.highest:.3f} bits a weight"
+        if self.size is not None:
+            reach = f"{sized(low)} to {sized(high)} ({low} to {high} bytes)"
+        way = "allow smaller types (--types; some need an importance matrix)"
+        if self.target > self.lowest:
+            way = "leave it as it is, which is the most that it can have"
+        raise ConvertError(
+            f"recipe, {asked}: this model can have {reach} with these types; choose one among those, or {way}"
+        )

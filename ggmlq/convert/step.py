@@ -1,0 +1,59 @@
+"""A conversion as it is decided: what each tensor becomes, and what the file says besides."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from math import prod
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ..formats import Format
+from .model import Model
+
+
+@dataclass(frozen=True)
+class Step:
+    """One tensor: what it is, what it becomes, and why if that is not simply the type asked for."""
+
+    name: str
+    shape: tuple[int, ...]
+    before: Format
+    after: Format
+    why: str = ""
+    weights: NDArray[np.float32] | None = None  # importance [experts, K]
+    left: bool = False  # out of every conversion: a norm, one axis, integers
+
+    @property
+    def changes(self) -> bool:
+        """Whether it is converted; if not its bytes are copied."""
+        return self.before is not self.after
+
+    @property
+    def bytes_before(self) -> int:
+        return nbytes_in(self.before, self.shape)
+
+    @property
+    def bytes_after(self) -> int:
+        return nbytes_in(self.after, self.shape)
+
+
+@dataclass(frozen=True)
+class Plan:
+    """A conversion ready to be run."""
+
+    file: Model
+    steps: list[Step]
+    metadata: dict[str, Any]  # added to that of the file
+    notes: list[str] = field(default_factory=list)  # what a user should know of
+
+    @property
+    def types(self) -> dict[str, Format]:
+        """Of the tensors that are quantized, or could have been, by name."""
+        return {step.name: step.after for step in self.steps if not step.left}
+
+
+def nbytes_in(fmt: Format, shape: tuple[int, ...]) -> int:
+    """Bytes of a tensor in a type."""
+    return prod(shape) // fmt.block_size * fmt.dtype.itemsize

@@ -1,0 +1,114 @@
+r"""Files of tensor types, which llama-quantize takes: ``PATTERN=TYPE``, between blanks or line ends.
+
+Patterns are regular expressions, found anywhere in a name. llama-quantize makes them lower case and has no
+comments. What is written here fits whole names, all layers of a tensor that get the same type in one line:
+
+    ^blk\.(0|1|7)\.ffn_down\.weight$=q6_K
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import string
+from collections.abc import Mapping
+
+from ..errors import ConvertError, GGUFNotFoundError, GGUFOSError
+from ..formats import FORMATS, Format
+from ..gguf.atomic import Staging
+from ..gguf.source import checked_path
+from ..text import short
+from .model import LAYER
+
+PLAIN = set(string.ascii_lowercase + string.digits + "_-")
+MOST_BYTES = 1 << 24
+
+
+def read(path: str | os.PathLike[str]) -> list[tuple[str, str]]:
+    """Pairs of pattern and type, in their order, as ``keep`` of :func:`ggmlq.convert.quantize` takes them."""
+    name = checked_path("read_tensor_types(path)", path, "pass the path of a text file")
+    try:
+        with open(name, "rb") as file:
+            raw = file.read(MOST_BYTES + 1)
+    except FileNotFoundError as error:
+        raise GGUFNotFoundError(
+            f"tensor types: {name}: there is no such file; check the path", error
+        ) from error
+    except OSError as error:
+        raise GGUFOSError(
+            f"tensor types: {name}: cannot be read: {error.strerror or error}; name a text file", error
+        ) from error
+    try:
+        if len(raw) > MOST_BYTES:
+            raise ValueError(f"it has more than {MOST_BYTES} bytes")
+        text = raw.decode()
+        if "\0" in text:
+            raise ValueError("it has null bytes")
+    except ValueError as error:
+        raise ConvertError(
+            f"tensor types: {name}: {error}; a file of types is a short text of PATTERN=TYPE, one a line"
+        ) from None
+    return [_pair(name, i, token) for i, token in enumerate(text.split())]
+
+
+def _pair(path: str, index: int, token: str) -> tuple[str, str]:
+    pattern, equals, kind = token.partition("=")  # at the first, as llama-quantize does
+    if not (pattern and equals and kind):
+        raise ConvertError(
+            f"tensor types: {path}: entry {index + 1}, {short(token)}, is no PATTERN=TYPE; write "
+            "attn_v=q6_K, without blanks; there are no comments"
+        )
+    return pattern.lower(), kind
+
+
+def patterns(types: Mapping[str, Format]) -> list[tuple[str, str]]:
+    """Pairs of pattern and type that give whole names their types, in llama-quantize too."""
+    layers: dict[tuple[str, str, Format], list[str]] = {}
+    for name, fmt in types.items():
+        found = LAYER.match(name)
+        number, rest = (found[1], name[found.end() :]) if found else ("", name)
+        layers.setdefault(("blk" if found else "", rest, fmt), []).append(number)
+    pairs = []
+    for (block, rest, fmt), numbers in layers.items():
+        which = numbers[0] if len(numbers) == 1 else f"({'|'.join(numbers)})"
+        prefix = rf"blk\.{which}\." if block else ""
+        pairs.append((f"^{prefix}{_escaped(rest)}$", fmt.name))
+    _check_apart(types, pairs)
+    return pairs
+
+
+def _escaped(name: str) -> str:
+    """A name as a pattern that stays the same in lower case and holds neither blank nor '='."""
+    parts = (c if c in PLAIN else r"\." if c == "." else "." if c.isascii() else ".+" for c in name)
+    return "".join(parts)
+
+
+def _check_apart(types: Mapping[str, Format], pairs: list[tuple[str, str]]) -> None:
+    """A character that patterns cannot hold is written as any character, which may fit another name too."""
+    if all(set(name) <= PLAIN | {"."} for name in types):
+        return
+    compiled = [(re.compile(pattern), kind) for pattern, kind in pairs]
+    for name, fmt in types.items():
+        first = next((pair for pair in compiled if pair[0].search(name)), None)
+        if first is None or FORMATS[first[1]] is not fmt:
+            raise ConvertError(
+                f"tensor types: {short(name)} to {fmt.name}: no pattern of llama-quantize's tells this name "
+                "from another; rename the tensor, or choose its type with --keep"
+            )
+
+
+def write(path: str | os.PathLike[str], types: Mapping[str, Format]) -> str:
+    """Write the types of tensors by name; the file is there in full or not at all."""
+    name = checked_path("write_tensor_types(path, types)", path, "pass the path of the new file")
+    text = "".join(f"{pattern}={kind}\n" for pattern, kind in patterns(types))
+    try:
+        with Staging([name]) as staging:
+            staging.write([text.encode()])
+            staging.commit()
+    except OSError as error:
+        raise GGUFOSError(
+            f"tensor types: {name}: the system refused: {error.strerror or error}; check the folder and its "
+            "permissions",
+            error,
+        ) from error
+    return name

@@ -1,0 +1,43 @@
+"""The wrong and the right formula of a fault, in the letters of the format at hand."""
+
+from __future__ import annotations
+
+import re
+
+from ..formats import BlockFormat, Format
+from .catalogue import Fault
+
+CONSTANT = re.compile(r"\(q - (\d+)\)")  # of q4_0: d * (q - 8)
+OFFSET = re.compile(r"^(?P<scaled>.+) (?P<sign>[-+]) (?P<term>[\w* ]+)$")  # of q4_K: … - dmin * m
+MISSING = ("offset-missing", "sum-missing", "min-ignored")
+
+
+def formulas(fault: Fault, fmt: Format) -> tuple[str, str]:
+    """Those of the catalogue are for a typical format; those of a value's own terms are written anew."""
+    if not isinstance(fmt, BlockFormat):
+        return fault.wrong, fault.right
+    right = fmt.formula
+    wrong = _wrong(fault.id, fmt, right)
+    if wrong is None:
+        return fault.wrong, f"{fault.right}; of {fmt.name}, value = {right}"
+    return f"value = {wrong}", f"value = {right} ({fmt.name})"
+
+
+def _wrong(fault: str, fmt: BlockFormat, right: str) -> str | None:
+    """The formula of a value with the fault in it, where it has the term that the fault is about."""
+    offset = OFFSET.match(right) if fmt.has_offset else None
+    if offset is not None:
+        scaled, sign, term = offset.group("scaled", "sign", "term")
+        other = "+" if sign == "-" else "-"
+        twice = f"{scaled} {sign} 2 * {term}"
+        return _by_fault(fault, scaled, twice, f"{scaled} {other} {term}")
+    constant = CONSTANT.search(right)
+    if constant is None or fault in ("sum-missing", "min-ignored"):
+        return None
+    zero = int(constant[1])
+    said = (CONSTANT.sub(words, right) for words in ("q", f"(q - {2 * zero})", f"(q + {zero})"))
+    return _by_fault(fault, *said)
+
+
+def _by_fault(fault: str, missing: str, twice: str, sign: str) -> str | None:
+    return missing if fault in MISSING else {"offset-twice": twice, "offset-sign": sign}.get(fault)

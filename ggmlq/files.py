@@ -1,0 +1,75 @@
+"""``gq.open`` and ``gq.save``: GGUF or safetensors, by what a file is and by the name it is to have."""
+
+from __future__ import annotations
+
+import builtins
+import os
+import stat
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from . import gguf, safetensors
+from .errors import GGUFError
+from .gguf.source import checked_path
+from .gguf.writer import NO_METADATA
+from .safetensors.place import ENDING, INDEX, in_folder
+
+PATH = "a model is memory-mapped; pass a str or an os.PathLike, write bytes in memory to a file first"
+
+
+def open(path: str | os.PathLike[str]) -> Any:
+    """Open a model: a GGUF file or any part of a split one; safetensors, an index of them, or a folder.
+
+    What a file is decides, not its name. Nothing of a tensor is read.
+
+    Returns
+    -------
+    GGUFFile or SafetensorsFile
+        Both are mappings of names to arrays, with ``metadata``, ``info(name)``, ``to(device)``, and usable
+        in a ``with`` block.
+    """
+    text = checked_path("open(path)", path, PATH)
+    return safetensors.open(text) if is_safetensors(text) else gguf.open(text)
+
+
+def is_safetensors(path: str) -> bool:
+    """Whether a path is to be read as safetensors."""
+    try:
+        mode = os.stat(path).st_mode
+        if stat.S_ISDIR(mode):
+            return in_folder(path)
+        if not stat.S_ISREG(mode):
+            return False
+        with builtins.open(path, "rb") as file:
+            head, size = file.read(9), os.fstat(file.fileno()).st_size
+    except OSError:  # what is wrong is told by whoever opens it
+        return path.endswith((ENDING, INDEX))
+    if head[:4] == b"GGUF":
+        return False
+    whole = head[5:] == b"\0\0\0{" and int.from_bytes(head[:8], "little") <= size - 8  # of another name
+    return whole or path.endswith((ENDING, INDEX))
+
+
+def save(
+    path: str | os.PathLike[str],
+    tensors: Mapping[str, Any] | Iterable[tuple[str, Any]],
+    metadata: Mapping[str, Any] | Iterable[tuple[str, Any]] = NO_METADATA,
+    **options: Any,
+) -> list[str]:
+    """Write a model: safetensors where the path ends so, GGUF otherwise.
+
+    See :func:`ggmlq.gguf.save`, which takes the options ``alignment``, ``byteorder``,
+    ``split_max_bytes`` and ``split_max_tensors``, and :func:`ggmlq.safetensors.save`, which takes none.
+    """
+    text = checked_path("save(path, tensors)", path, "the path comes first; pass a str or an os.PathLike")
+    if not text.endswith(ENDING):
+        return gguf.save(path, tensors, metadata, **options)
+    if options:
+        raise GGUFError(
+            f"save({text!r}): {', '.join(options)} are options of GGUF files; safetensors has none; leave "
+            "them out, or name a .gguf file"
+        )
+    if metadata is NO_METADATA:
+        found = getattr(tensors, "metadata", {})
+        metadata = found if isinstance(tensors, safetensors.SafetensorsFile) else {}
+    return safetensors.save(path, tensors, metadata)

@@ -1,0 +1,142 @@
+"""What calibration keeps of a tensor, and the format that each observer makes of it.
+
+    minmax      the least and the largest value ever
+    ema         of tensors that are followed step by step: least and largest of each step, averaged over the
+                steps with 0.9 for what was and 0.1 for what is; of all others minmax
+    percentile  the range that 99.99 % of the values lie in, as much on either side
+    sqnr        the format with the least squared error, where what it clips counts three times
+
+Everything is kept at once, so that one calibration serves every observer: extremes, the average, and a
+histogram whose bins double in width when a value falls outside, so that nothing has to be known before.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from .qformat import QFormat, format_of
+
+OBSERVERS = ("ema", "minmax", "sqnr", "percentile")
+KEEP = 0.9  # of the average, a step
+BINS = 4096  # over both signs
+KEPT = 0.9999  # by "percentile"
+FINER = 5  # scales that "sqnr" tries, each half the one before
+OFFSETS = 21  # ranges of one width, moved along
+CLIPPED = 3.0  # what an error beyond the ends costs
+
+
+class Observed:
+    """One tensor during calibration."""
+
+    def __init__(self) -> None:
+        self.low, self.high = np.inf, -np.inf
+        self.average: tuple[float, float] | None = None
+        self.count = 0
+        self._reach = 0.0  # the histogram is of -reach … reach, a power of two
+        self._bins = np.zeros(BINS, np.int64)
+
+    def see(self, values: NDArray[np.float64]) -> None:
+        """Values of any shape, finite."""
+        if not values.size:
+            return
+        low, high = float(values.min()), float(values.max())
+        self.low, self.high = min(self.low, low), max(self.high, high)
+        self._widen(max(-low, high))
+        self.count += values.size
+        if self._reach:
+            where = np.floor((values.reshape(-1) / self._reach + 1) * (BINS // 2)).astype(np.int64)
+            self._bins += np.bincount(np.clip(where, 0, BINS - 1), minlength=BINS)
+
+    def step(self, values: NDArray[np.float64]) -> None:
+        """The values of one step in time, for the average."""
+        if not values.size:
+            return
+        low, high = float(values.min()), float(values.max())
+        if self.average is not None:
+            low = KEEP * self.average[0] + (1 - KEEP) * low
+            high = KEEP * self.average[1] + (1 - KEEP) * high
+        self.average = low, high
+
+    def _widen(self, most: float) -> None:
+        """Let the histogram reach so far; bins are added up in pairs, around the middle."""
+        if most <= self._reach or most < 1e-300:
+            return
+        reach = float(np.ldexp(1.0, int(np.frexp(most)[1])))
+        if self._reach:
+            fold = min(int(np.log2(reach / self._reach)), BINS.bit_length() - 2)
+            half = BINS // 2 >> fold
+            narrow = self._bins.reshape(2 * half, 1 << fold).sum(1)
+            self._bins = np.zeros(BINS, np.int64)
+            self._bins[BINS // 2 - half : BINS // 2 + half] = narrow
+        else:
+            self._bins[BINS // 2] = self.count  # so far all were 0
+        self._reach = reach
+
+    # --- formats ------------------------------------------------------------------------
+
+    def format(self, observer: str, bits: int, signed: bool, symmetric: bool, least: float = 0.0) -> QFormat:
+        """The format that an observer gives; ranges are at least ``least`` wide."""
+        low, high = self.range(observer)
+        if high - low < least:
+            middle = (low + high) / 2
+            low, high = middle - least / 2, middle + least / 2
+        found = format_of(low, high, bits, signed, symmetric)
+        return self._least_error(found, symmetric) if observer == "sqnr" and self._reach else found
+
+    def range(self, observer: str) -> tuple[float, float]:
+        """The range that an observer sees."""
+        if not self.count:
+            return 0.0, 0.0
+        if observer == "ema" and self.average is not None:
+            return self.average
+        if observer == "percentile" and self._reach:
+            return self._percentile()
+        return self.low, self.high
+
+    def _percentile(self) -> tuple[float, float]:
+        edges = np.linspace(-self._reach, self._reach, BINS + 1)
+        share = np.cumsum(self._bins) / self.count
+        out = (1 - KEPT) / 2
+        first = int(np.searchsorted(share, out, "right"))
+        last = int(np.searchsorted(share, 1 - out, "left"))
+        return max(self.low, float(edges[first])), min(self.high, float(edges[min(last, BINS - 1) + 1]))
+
+    def _least_error(self, covers: QFormat, symmetric: bool) -> QFormat:
+        """Of finer formats than the one that covers everything, the one with the least error.
+
+        Scales are powers of two, so those are what is tried: nothing has to be rounded afterwards.
+        """
+        found = self._bins > 0
+        width = 2 * self._reach / BINS
+        values, weights = (np.flatnonzero(found) - BINS // 2 + 0.5) * width, self._bins[found]
+        best, least = covers, np.inf
+        for exponent in range(covers.exponent, covers.exponent + FINER):
+            for zero in self._zeros(covers, exponent, symmetric):
+                tried = covers._replace(exponent=exponent, zero=zero)
+                error = _error(tried, values, weights, width)
+                if error < least:
+                    best, least = tried, error
+        return best
+
+    def _zeros(self, covers: QFormat, exponent: int, symmetric: bool) -> list[int]:
+        """Zero points from a range that begins at the least value to one that ends at the largest."""
+        if symmetric:
+            return [0]
+        low, high = min(self.low, 0.0), max(self.high, 0.0)
+        first = covers.low - int(np.floor(np.ldexp(low, exponent)))
+        last = covers.high - int(np.ceil(np.ldexp(high, exponent)))
+        inside = np.clip(np.linspace(first, last, OFFSETS), covers.low, covers.high)
+        return sorted({round(float(zero)) for zero in inside}, key=lambda zero: abs(zero - first))
+
+
+def _error(tried: QFormat, values: Any, weights: Any, width: float) -> float:
+    """Squared error of a histogram in a format; a bin holds values spread over its width."""
+    codes = tried.unclipped(values)
+    clipped = np.clip(codes, tried.low, tried.high)
+    errors = np.ldexp(clipped - tried.zero, -tried.exponent) - values
+    step = min(float(tried.scale), width)
+    costs = np.where(codes == clipped, np.maximum(errors**2, step**2 / 12), CLIPPED * errors**2)
+    return float(costs @ weights)

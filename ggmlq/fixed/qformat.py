@@ -1,0 +1,122 @@
+"""What an integer means: value = (code - zero) · 2^-exponent, in so many bits.
+
+A format comes from the range that its numbers were seen to have. The scale is the smallest power of two
+that covers the range, so up to one bit is lost; 0.0 always has a code of its own.
+
+    low, high include 0                  n = 2^bits - 1 steps
+    raw = (high - low) / n               asymmetric
+          max(high / ⌊n/2⌋, -low / ⌈n/2⌉)   symmetric and signed; high / n where unsigned
+    exponent = ⌊log2(1 / raw)⌋           zero = least code - ⌊low · 2^exponent⌋, or 0 where symmetric
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+LEAST = 1.19e-7  # no scale is smaller: an all-zero range has some format too
+MOST_BITS = 16
+
+
+class QFormat(NamedTuple):
+    """The format of a tensor; of a matrix with one exponent a row, ``exponent`` is an array of int64."""
+
+    exponent: Any
+    zero: int
+    bits: int
+    signed: bool
+
+    @property
+    def low(self) -> int:
+        """The least code."""
+        return -(1 << (self.bits - 1)) if self.signed else 0
+
+    @property
+    def high(self) -> int:
+        """The largest code."""
+        return self.low + (1 << self.bits) - 1
+
+    @property
+    def dtype(self) -> np.dtype[Any]:
+        """What codes are kept in."""
+        return np.dtype(("int" if self.signed else "uint") + ("8" if self.bits <= 8 else "16"))
+
+    @property
+    def scale(self) -> Any:
+        """2^-exponent as float64."""
+        return np.ldexp(1.0, -np.asarray(self.exponent))
+
+    def unclipped(self, x: Any, rounding: str = "half_away") -> NDArray[np.float64]:
+        """Codes of floats as they would be without ends, as float64."""
+        v = np.ldexp(np.asarray(x, np.float64), self._along(x))
+        found: NDArray[np.float64] = (np.rint(v) if rounding == "half_even" else half_away(v)) + self.zero
+        return found
+
+    def encode(self, x: Any, rounding: str = "half_away") -> NDArray[Any]:
+        """Codes of floats."""
+        with np.errstate(over="ignore"):
+            codes = np.clip(self.unclipped(x, rounding), self.low, self.high)
+        return codes.astype(self.dtype)
+
+    def decode(self, codes: Any, dtype: Any = np.float32) -> NDArray[Any]:
+        """Floats of codes, exact in float32 as long as that has the exponent."""
+        wide = np.asarray(codes, np.int64) - self.zero
+        found: NDArray[Any] = np.ldexp(wide.astype(np.float64), -self._along(wide)).astype(dtype)
+        return found
+
+    def _along(self, x: Any) -> Any:
+        """The exponents beside an array: one a row where there are several."""
+        exponent = np.asarray(self.exponent, np.int64)
+        return exponent.reshape(-1, *[1] * (np.ndim(x) - 1)) if exponent.ndim else exponent
+
+
+def half_away(v: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Whole numbers next to floats, ties away from zero."""
+    whole = np.trunc(v)
+    with np.errstate(invalid="ignore"):  # infinities stay what they are
+        rest = np.abs(v - whole) >= 0.5
+    return whole + np.copysign(rest, v)
+
+
+def format_of(
+    low: Any, high: Any, bits: int, signed: bool = True, symmetric: bool = False, nearest: bool = False
+) -> QFormat:
+    """The format for a range, or for an array of ranges of rows.
+
+    ``nearest``: the power of two next to the scale instead of the one above it.
+
+    >>> format_of(-1, 1, 8)
+    QFormat(exponent=6, zero=-64, bits=8, signed=True)
+    >>> format_of(0, 255 / 256, 8, signed=False)
+    QFormat(exponent=8, zero=0, bits=8, signed=False)
+    """
+    low = np.minimum(np.asarray(low, np.float64), 0)
+    high = np.maximum(np.asarray(high, np.float64), 0)
+    raw = np.maximum(_raw(low, high, bits, signed, symmetric), min(LEAST, 0.01 / ((1 << bits) - 1)))
+    exponent = _nearest(raw) if nearest else _floor_log2_inverse(raw)
+    plain = QFormat(exponent if exponent.ndim else int(exponent), 0, bits, signed)
+    if symmetric:
+        return plain
+    return plain._replace(zero=plain.low - int(np.floor(np.ldexp(low, exponent))))
+
+
+def _raw(low: Any, high: Any, bits: int, signed: bool, symmetric: bool) -> Any:
+    steps = (1 << bits) - 1
+    if not symmetric:
+        with np.errstate(over="ignore"):
+            return np.minimum(high - low, np.finfo(np.float64).max) / steps
+    if not signed:
+        return high / steps
+    return np.maximum(high / (steps // 2), -low / (steps - steps // 2))
+
+
+def _floor_log2_inverse(raw: Any) -> Any:
+    """⌊log2(1 / raw)⌋, right for powers of two as well."""
+    mantissa, exponent = np.frexp(raw)
+    return np.asarray((mantissa == 0.5) - exponent.astype(np.int64), np.int64)
+
+
+def _nearest(raw: Any) -> Any:
+    return np.asarray(np.rint(-np.log2(raw)), np.int64)

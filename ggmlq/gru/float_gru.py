@@ -1,0 +1,258 @@
+"""GRU: float weights, the forward pass, calibration, and what makes a FixedGRU of them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ..codes.code import ROUNDINGS
+from ..errors import CalibrationError, ShapeError, UnsupportedError
+from ..fixed.observers import OBSERVERS, Observed
+from ..fixed.tables import TABLES
+from ..progress import Progress
+from ..text import short
+from . import forward, shapes
+from .calibrated import cell_of
+from .fixed_gru import FixedGRU
+from .onnx import read_onnx
+from .orders import checked_order
+from .torch import read_module
+from .weights import Weights, weights_of
+from .widths import NAMES, STEPS, WEIGHTS, widths_of
+
+Floats = NDArray[Any]
+
+
+class GRU:
+    """A GRU of one layer with float weights: run it, calibrate it, fix it.
+
+    Parameters
+    ----------
+    W, R : array of floats
+        [3H, C] and [3H, H]; a pair of each for both directions. They are copied.
+    bx, br : array of floats, optional
+        [3H] each, added to the products with W and with R; zeros if left out.
+    order : str
+        How the gates lie along 3H: ``"zrg"`` (update, reset, new; ONNX) or ``"rzn"`` (PyTorch).
+
+    The reset gate multiplies ``R_g h + b_rg``, as in PyTorch, cuDNN and ONNX's linear_before_reset = 1.
+
+    >>> import numpy as np, ggmlq as gq
+    >>> rng = np.random.default_rng(0)
+    >>> W, R = rng.uniform(-0.2, 0.2, (48, 8)), rng.uniform(-0.2, 0.2, (48, 16))
+    >>> g = gq.GRU(W.astype(np.float32), R.astype(np.float32))
+    >>> x = rng.uniform(-1, 1, (20, 4, 8)).astype(np.float32)
+    >>> _ = g.observe(x)
+    >>> f = g.fixed("int8")
+    >>> y, h = f(x)
+    >>> y.shape, h.shape, bool(np.abs(y - g(x)[0]).mean() < 0.01)
+    ((20, 4, 16), (4, 16), True)
+    """
+
+    def __init__(self, W: Any, R: Any, bx: Any = None, br: Any = None, *, order: str = "zrg") -> None:
+        asked = "GRU(W, R)"
+        order = checked_order(asked, order)
+        self.directions: tuple[Weights, ...] = tuple(
+            weights_of(asked, parts, order) for parts in _by_direction(asked, W, R, bx, br)
+        )
+        if len({(w.inputs, w.units) for w in self.directions}) > 1:
+            raise ShapeError(
+                f"{asked}: the directions have W {[w.W.shape for w in self.directions]}, R "
+                f"{[w.R.shape for w in self.directions]}; both have the same C and H; run them as two GRUs"
+            )
+        self._digests: list[bytes] = []
+        self.reset_calibration()
+
+    @classmethod
+    def from_torch(cls, module: Any, layer: int = 0) -> GRU:
+        """The weights of a layer of a ``torch.nn.GRU``, both directions if it has them.
+
+        Anything with its attributes will do. ``batch_first`` is said in each call here.
+        """
+        return cls(**read_module(module, layer), order="rzn")
+
+    @classmethod
+    def from_onnx(cls, path: Any, node: str | None = None) -> GRU:
+        """The weights of a GRU node of an ONNX file; of several by its name, or that of its W."""
+        return cls(**read_onnx(path, node))
+
+    # --- what it is ---------------------------------------------------------------------
+
+    @property
+    def W(self) -> Any:
+        """[3H, C], gates in the order z, r, g; of both directions a pair."""
+        return self._parts("W")
+
+    @property
+    def R(self) -> Any:
+        """[3H, H]."""
+        return self._parts("R")
+
+    @property
+    def bx(self) -> Any:
+        """[3H]."""
+        return self._parts("bx")
+
+    @property
+    def br(self) -> Any:
+        """[3H]."""
+        return self._parts("br")
+
+    def _parts(self, name: str) -> Any:
+        found = tuple(getattr(w, name) for w in self.directions)
+        return found if len(found) > 1 else found[0]
+
+    @property
+    def inputs(self) -> int:
+        """C."""
+        return self.directions[0].inputs
+
+    @property
+    def units(self) -> int:
+        """H."""
+        return self.directions[0].units
+
+    @property
+    def observed(self) -> int:
+        """Steps times sequences that calibration has seen."""
+        return sum(seen["x"].count for seen in self._seen) // (self.inputs * len(self._seen))
+
+    def __repr__(self) -> str:
+        both = ", both directions" if len(self.directions) > 1 else ""
+        return f"<GRU C={self.inputs} H={self.units}{both}, {self.observed} steps observed>"
+
+    # --- what it does -------------------------------------------------------------------
+
+    def __call__(self, x: Any, h0: Any = None, batch_first: bool = False) -> tuple[Floats, Floats]:
+        """Run it on floats.
+
+        Parameters
+        ----------
+        x : array of floats
+            [T, N, C], or [N, T, C] with ``batch_first``.
+        h0 : array of floats, optional
+            [N, H], of both directions [2, N, H]; zeros if left out.
+        batch_first : bool
+            Whether sequences come first, in x and y.
+
+        Returns
+        -------
+        y, h : arrays of floats
+            States after each step [T, N, H] (both directions: [T, N, 2H]), and the last ones, shaped as h0.
+            Computed in float64; float64 only where x is.
+        """
+        return self._pass("GRU(x)", x, h0, batch_first, False)
+
+    def observe(self, x: Any, h0: Any = None, batch_first: bool = False) -> tuple[Floats, Floats]:
+        """Calibrate on a batch: run it, and keep what every observer needs. Any number of batches.
+
+        Takes and returns what a call does.
+        """
+        digests = [w.digest() for w in self.directions]
+        if self.observed and digests != self._digests:
+            raise CalibrationError(self._changed("GRU.observe(x)"))
+        self._digests = digests
+        return self._pass("GRU.observe(x)", x, h0, batch_first, True)
+
+    def reset_calibration(self) -> None:
+        """Forget what was observed."""
+        activations = [name for name in NAMES if name not in WEIGHTS]
+        self._seen = [{name: Observed() for name in activations} for _ in self.directions]
+        self._digests = []
+
+    def fixed(
+        self, widths: Any = "mixed", *, tables: str = "direct", observer: str = "ema",
+        rounding: str = "half_away", dynamic_x: bool = False,
+    ) -> FixedGRU:  # fmt: skip
+        """The GRU in integers, from what was observed.
+
+        Parameters
+        ----------
+        widths : str or mapping
+            ``"int8"``, ``"mixed"``, ``"int16"``, or for some tensors ``{"bits", "signed", "symmetric"}``, all
+            others as in "mixed".
+        tables : str
+            How sigmoid and tanh become tables: ``"direct"``, ``"pwl16"`` or ``"interpolated"``.
+        observer : str
+            How ranges become formats: ``"ema"`` (of x and h an average over the steps), ``"minmax"``,
+            ``"sqnr"`` or ``"percentile"``.
+        rounding : str
+            Of floats to codes, ties ``"half_away"`` from zero or ``"half_even"``. Shifts always round ties
+            away from zero.
+        dynamic_x : bool
+            Whether the format of x is found anew in each call, from its extremes.
+        """
+        asked = f"GRU.fixed({short(widths)})"
+        found = widths_of(asked, widths)
+        for name, value, known in (
+            ("tables", tables, TABLES), ("observer", observer, OBSERVERS), ("rounding", rounding, ROUNDINGS),
+        ):  # fmt: skip
+            if value not in known:
+                raise UnsupportedError(
+                    f"{asked}: {name}={short(value)}; known are {', '.join(known)}; pass one"
+                )
+        if not self.observed:
+            raise CalibrationError(
+                f"{asked}: nothing was observed; formats come from ranges that a calibration has seen; call "
+                "g.observe(x) on representative inputs first"
+            )
+        if self._digests != [w.digest() for w in self.directions]:
+            raise CalibrationError(self._changed(asked))
+        cells = tuple(
+            cell_of(asked, w, seen, found, tables, observer, rounding)
+            for w, seen in zip(self.directions, self._seen, strict=True)
+        )
+        return FixedGRU(cells, tables, rounding, bool(dynamic_x))
+
+    def _changed(self, asked: str) -> str:
+        return (
+            f"{asked}: weights have changed since they were observed; ranges belong to the weights that made "
+            "them; call g.reset_calibration() and observe again"
+        )
+
+    def _pass(self, asked: str, x: Any, h0: Any, batch_first: bool, observe: bool) -> tuple[Floats, Floats]:
+        x = shapes.inputs(asked, x, self.inputs, batch_first)
+        n, units, count = x.shape[1], self.units, len(self.directions)
+        starts = shapes.states(asked, h0, count, n, units)
+        kind = np.float64 if x.dtype == np.float64 else np.float32
+        y = np.empty((len(x), n, count * units), kind)
+        last = np.zeros((count, n, units), kind)
+        progress = Progress(len(x) * count, "calibrating" if observe else "running", "step")
+        try:
+            for d, w in enumerate(self.directions):
+                h = np.zeros((n, units)) if starts is None else starts[d].astype(np.float64)
+                out, done = y[::-1] if d else y, 0
+                for run in forward.steps(w, x[::-1] if d else x, h):
+                    h = run["h"][-1]
+                    out[done : done + len(run["h"]), :, d * units : (d + 1) * units] = run["h"]
+                    done += len(run["h"])
+                    if observe:
+                        self._keep(d, run)
+                    progress.advance(len(run["h"]))
+                last[d] = h
+        finally:
+            progress.close()
+        return (y.swapaxes(0, 1) if batch_first else y), (last if count > 1 else last[0])
+
+    def _keep(self, direction: int, run: dict[str, Any]) -> None:
+        for name, seen in self._seen[direction].items():
+            seen.see(run[name])
+            if name in STEPS:
+                for values in run[name]:
+                    seen.step(values)
+
+
+def _by_direction(asked: str, *parts: Any) -> list[tuple[Any, ...]]:
+    """What is given, apart for each direction."""
+    pairs = [isinstance(part, tuple | list) and len(part) == 2 and np.ndim(part[0]) > 0 for part in parts]
+    if not any(pairs[:2]):
+        return [parts]
+    for name, part, pair in zip(("W", "R", "bx", "br"), parts, pairs, strict=True):
+        if not pair and part is not None:
+            raise ShapeError(
+                f"{asked}: {name} is no pair, others are; for both directions every argument is a pair of "
+                "arrays, (forward, backward)"
+            )
+    return [tuple(None if part is None else part[d] for part in parts) for d in range(2)]

@@ -1,0 +1,51 @@
+"""One pass of the float GRU in float64: every stage by its name, a few steps at a time."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ..fixed.tables import sigmoid
+from .weights import Weights
+
+Real = NDArray[np.float64]
+FEW = 1 << 18  # numbers of each kind that are held at a time
+
+
+def steps(w: Weights, x: Any, h: Real) -> Iterator[dict[str, Real]]:
+    """Runs of neighbouring steps: the tensors of ``widths.NAMES``, each [steps, N, …].
+
+    ``h`` are the states after the steps. The weights of a step come in the dtype they have, everything is
+    computed in float64.
+    """
+    W, R, bx, br = (np.asarray(part, np.float64) for part in w)
+    run = max(1, FEW // max(1, 3 * w.units * x.shape[1]))
+    for start in range(0, len(x), run):
+        part = np.asarray(x[start : start + run], np.float64)
+        found: list[dict[str, Real]] = []
+        for wx in part @ W.T:
+            found.append(one(wx, h @ R.T, bx, br, h))
+            h = found[-1]["h"]
+        yield {"x": part, **{name: np.stack([step[name] for step in found]) for name in found[0]}}
+
+
+def one(wx: Real, rh: Real, bx: Real, br: Real, h: Real) -> dict[str, Real]:
+    """One step of [N, …] from the two products."""
+    units = h.shape[1]
+    z, r, g = (slice(i * units, (i + 1) * units) for i in range(3))
+    z_pre = wx[:, z] + rh[:, z] + bx[z] + br[z]
+    r_pre = wx[:, r] + rh[:, r] + bx[r] + br[r]
+    z_out, r_out = sigmoid(z_pre), sigmoid(r_pre)
+    added = rh[:, g] + br[g]
+    reset = r_out * added
+    g_pre = wx[:, g] + reset + bx[g]
+    g_out = np.tanh(g_pre)
+    old, new = z_out * h, (1 - z_out) * g_out
+    return {
+        "Wx": wx, "Rh": rh, "z_pre": z_pre, "r_pre": r_pre, "z_out": z_out, "r_out": r_out,
+        "Rh_add_br": added, "rRh": reset, "g_pre": g_pre, "g_out": g_out, "old": old, "new": new,
+        "h": old + new,
+    }  # fmt: skip

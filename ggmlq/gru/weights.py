@@ -1,0 +1,91 @@
+"""The float arrays of one direction of a GRU, checked once, gates in the order z, r, g."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ..checks import as_floats
+from ..devices import is_host
+from ..errors import DeviceError, DTypeError, NonFiniteError, ShapeError
+from ..tensors import array_of, is_tensor
+from .orders import from_torch_order
+
+Floats = NDArray[Any]
+
+
+class Weights(NamedTuple):
+    """One direction."""
+
+    W: Floats  # [3H, C]
+    R: Floats  # [3H, H]
+    bx: Floats  # [3H]
+    br: Floats  # [3H]
+
+    @property
+    def inputs(self) -> int:
+        """C."""
+        return int(self.W.shape[1])
+
+    @property
+    def units(self) -> int:
+        """H."""
+        return int(self.R.shape[1])
+
+    def digest(self) -> bytes:
+        """What tells these numbers from others."""
+        found = hashlib.blake2b(digest_size=16)
+        for part in self:
+            found.update(np.ascontiguousarray(part).tobytes())
+        return found.digest()
+
+
+def weights_of(asked: str, parts: Sequence[Any], order: str) -> Weights:
+    """Checked arrays W, R, bx, br of a direction; biases left out are zeros."""
+    W, R, bx, br = parts
+    W, R = floats(asked, W, "W"), floats(asked, R, "R")
+    if W.ndim != 2 or R.ndim != 2 or R.shape[0] != 3 * R.shape[1] or W.shape[0] != R.shape[0]:
+        raise ShapeError(
+            f"{asked}: W has shape {W.shape}, R {R.shape}; they are [3H, C] and [3H, H], one row an "
+            "output of each of the three gates; transpose them or stack the gates"
+        )
+    if not W.shape[1] or not R.shape[1]:
+        raise ShapeError(f"{asked}: W has shape {W.shape}, R {R.shape}; C and H are at least 1")
+    found = [W, R]
+    for name, given in (("bx", bx), ("br", br)):
+        bias = np.zeros(len(W), W.dtype) if given is None else floats(asked, given, name)
+        if bias.shape != (len(W),):
+            raise ShapeError(
+                f"{asked}: {name} has shape {bias.shape}; a bias is one value a row of W; pass "
+                f"({len(W)},), or leave it out"
+            )
+        found.append(bias)
+    if order == "rzn":
+        found = [from_torch_order(part) for part in found]
+    return Weights(*(np.array(part, order="C") for part in found))
+
+
+def floats(asked: str, x: Any, name: str) -> Floats:
+    """A finite array of float32 or float64 on the host."""
+    if x is None or isinstance(x, str | bytes | dict):
+        raise DTypeError(f"{asked}: {name} is {type(x).__name__}; pass an array of floats")
+    if is_tensor(x):
+        x = array_of(asked, x, name)
+    if not is_host(x):
+        raise DeviceError(f"{asked}: {name} is on a device; a GRU is made on the host; pass {name}.get()")
+    x = as_floats(asked, x, name)
+    x = x.astype(np.float32) if x.dtype == np.float16 else x
+    if x.dtype.byteorder not in "=|":
+        x = x.astype(x.dtype.newbyteorder("="))
+    if not np.isfinite(x).all():
+        at = [int(i) for i in np.argwhere(~np.isfinite(x))[0]]
+        raise NonFiniteError(
+            f"{asked}: {name}{at} is {x[tuple(at)]}; a GRU is calibrated and run on finite numbers; clear "
+            "them with np.nan_to_num"
+        )
+    found: Floats = x
+    return found

@@ -1,0 +1,178 @@
+"""Arrays joined to one, block by block: nothing is decoded."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any, TypeVar
+
+import numpy as np
+
+from ..array import QuantArray
+from ..buffers import frozen
+from ..devices import is_host, namespace, on_device_of
+from ..errors import DeviceError, DTypeError, ShapeError
+from ..scaled import ScaledArray
+from ..text import short
+
+Array = TypeVar("Array", QuantArray, ScaledArray)
+
+
+def concatenate(arrays: Iterable[Array], axis: int = 0) -> Array:
+    """Join arrays of one format along an axis that they have; their blocks stay as they are.
+
+    Parameters
+    ----------
+    arrays : sequence of QuantArray or of ScaledArray
+        Of one format (or of one code and tile), on one device, of shapes that differ along the axis alone.
+    axis : int
+        Any axis. Of ScaledArrays tiles must meet: where they don't along the rows, each row of the result
+        has scales of its own; along the last axis that is an error.
+
+    >>> import numpy as np, ggmlq as gq
+    >>> q = gq.quantize(np.ones((2, 64), np.float32), "q4_0")
+    >>> gq.concatenate([q, q[:1]]).shape, gq.concatenate([q, q], axis=1).shape
+    ((3, 64), (2, 128))
+    """
+    asked = f"concatenate(arrays, axis={short(axis)})"
+    given = _checked(asked, arrays)
+    ndim = given[0].ndim
+    if not ndim:
+        raise ShapeError(f"{asked}: {given[0]!r} has no axes; gq.stack joins arrays along a new one")
+    at = _axis(asked, axis, ndim)
+    for each in given[1:]:
+        same = len(each.shape) == ndim and all(
+            n == m or i == at for i, (n, m) in enumerate(zip(given[0].shape, each.shape, strict=False))
+        )
+        if not same:
+            raise ShapeError(
+                f"{asked}: shapes {given[0].shape} and {each.shape}; they may differ along axis {at} alone; "
+                "slice or reshape one of them"
+            )
+    joined: Array = _joined(asked, given, at)
+    return joined
+
+
+def stack(arrays: Iterable[Array], axis: int = 0) -> Array:
+    """Join arrays of one format and one shape along a new axis: experts [N, K] to [E, N, K].
+
+    >>> import numpy as np, ggmlq as gq
+    >>> q = gq.quantize(np.ones((2, 64), np.float32), "q4_0")
+    >>> gq.stack([q, q, q])
+    <QuantArray q4_0 (3, 2, 64), ne [64, 2, 3], 216 bytes, cpu>
+    """
+    asked = f"stack(arrays, axis={short(axis)})"
+    given = _checked(asked, arrays)
+    shape = given[0].shape
+    at = _axis(asked, axis, len(shape) + 1)
+    if at == len(shape):
+        raise ShapeError(
+            f"{asked}: the new axis would be the last, {'which lies in blocks' if shape else 'of a scalar'}; "
+            f"pass an axis from 0 to {max(len(shape) - 1, 0)}"
+        )
+    if differing := [each for each in given if each.shape != shape]:
+        raise ShapeError(
+            f"{asked}: shapes {shape} and {differing[0].shape}; all must be the same; slice them"
+        )
+    joined: Array = _joined(asked, [each.reshape(*shape[:at], 1, *shape[at:]) for each in given], at)
+    return joined
+
+
+def _checked(asked: str, arrays: Any) -> list[Any]:
+    """What was passed as a list of arrays of one kind and format on one device."""
+    if isinstance(arrays, QuantArray | ScaledArray) or not isinstance(arrays, Iterable):
+        raise DTypeError(
+            f"{asked}: got a {type(arrays).__name__}; arrays come as a list of them; pass [a, b]"
+        )
+    given = list(arrays)
+    if not given:
+        raise ShapeError(f"{asked}: the list is empty; at least one array is needed; pass [a, b]")
+    first = given[0]
+    for each in given:
+        if not isinstance(each, QuantArray | ScaledArray) or type(each) is not type(first):
+            raise DTypeError(
+                f"{asked}: the list holds a {type(each).__name__}; all must be QuantArrays, or all "
+                "ScaledArrays; quantize the others, or join floats with np.concatenate"
+            )
+        if _means(each) != _means(first):
+            raise DTypeError(
+                f"{asked}: {first!r} and {each!r} differ in what bytes mean; all must be of one format; "
+                "quantize one of them again, as gq.quantize(q.dequantize(), …)"
+            )
+        if each.device != first.device:
+            raise DeviceError(
+                f"{asked}: arrays are on {first.device} and on {each.device}; all must be on one device; "
+                f"move them with q.to({first.device!r})"
+            )
+    return given
+
+
+def _means(array: QuantArray | ScaledArray) -> tuple[object, ...]:
+    if isinstance(array, QuantArray):
+        return (array.format.name,)
+    return array.code.name, array.tile[1], array.scale, array.zeros is not None
+
+
+def _axis(asked: str, axis: Any, ndim: int) -> int:
+    if not isinstance(axis, int | np.integer) or isinstance(axis, bool) or not -ndim <= axis < ndim:
+        raise ShapeError(f"{asked}: axes are integers from {-ndim} to {ndim - 1} here; pass one of these")
+    return int(axis) % ndim
+
+
+def _joined(asked: str, given: list[Any], at: int) -> Any:
+    first = given[0]
+    with on_device_of(asked, first.memory):
+        if isinstance(first, ScaledArray):
+            return _scaled(asked, given, at)
+        raw = namespace(first.memory).concatenate([each.raw for each in given], axis=at)
+        length = sum(each.shape[at] for each in given)
+        shape = (*first.shape[:at], length, *first.shape[at + 1 :])
+        return QuantArray(first.format, shape, frozen(raw) if is_host(raw) else raw)
+
+
+# --- codes with scales ------------------------------------------------------------------------
+
+
+def _scaled(asked: str, given: list[ScaledArray], at: int) -> ScaledArray:
+    first = given[0]
+    join = namespace(first.codes).concatenate
+    codes = join([each.codes for each in given], axis=at)
+    parts = [[each.scales for each in given]]
+    if first.zeros is not None:
+        parts.append([each.zeros for each in given])
+    last, alike = at == first.ndim - 1, all(each.tile[0] == first.tile[0] for each in given)
+    tile = (first.tile[0] if alike else 1, _columns_of_tile(asked, given) if last else first.tile[1])
+    if alike and (last or (at == 0 and _tiles_meet(given))):
+        joined = [join(part, axis=1 if last else 0) for part in parts]
+    else:
+        tile = 1, tile[1]
+        rows = [[_by_row(each, part) for each, part in zip(given, kind, strict=True)] for kind in parts]
+        joined = [join(kind, axis=at).reshape(-1, kind[0].shape[-1]) for kind in rows]
+    return ScaledArray(codes, joined[0], first.code, tile, *joined[1:])
+
+
+def _tiles_meet(given: list[ScaledArray]) -> bool:
+    """Whether every array but the last ends where a tile of rows does."""
+    r = given[0].tile[0]
+    return r is not None and not any(each.tiling.rows % r for each in given[:-1])
+
+
+def _columns_of_tile(asked: str, given: list[ScaledArray]) -> int | None:
+    """Columns of a tile of arrays side by side: whole tiles but in the last one."""
+    columns, lengths = given[0].tile[1], [each.shape[-1] for each in given]
+    if len(given) == 1:
+        return columns
+    if columns is None:  # each array is one tile: they lie beside each other if the last is not the longest
+        columns = lengths[0] if lengths[-1] <= lengths[0] else 0
+    if not columns or any(length % columns for length in lengths[:-1]):
+        raise ShapeError(
+            f"{asked}: tiles of {given[0].tile} over {', '.join(map(str, lengths))} columns do not meet; "
+            "every array but the last must end where a tile does; quantize the joined floats instead"
+        )
+    return columns
+
+
+def _by_row(each: ScaledArray, part: Any) -> Any:
+    """Scales or zero points [..., tiles along a row], one set for every row."""
+    over = each.tiling
+    rows = namespace(part).repeat(part, over.r, axis=0)[: over.rows] if over.r > 1 else part
+    return rows.reshape(*each.shape[:-1], part.shape[1])

@@ -1,0 +1,105 @@
+"""What NumPy's functions make of arrays of weights: the right product, or an error that says what to write.
+
+``np.matmul``, ``np.dot`` and ``np.inner`` run the kernels. Other ufuncs are refused: decoding a model because
+of a slip would take long. Functions that are no ufuncs (``np.mean``, ``np.concatenate``) get the floats, as
+``np.asarray`` gives them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, ClassVar
+
+import numpy as np
+
+from .errors import DTypeError, ShapeError
+
+OPERATIONS: dict[str, Callable[..., Any]] = {}  # by name: what the methods of arrays call
+COMPARISONS = (np.equal, np.not_equal, np.less, np.less_equal, np.greater, np.greater_equal)
+
+
+class _ForNumPyAlone:
+    """``__array_ufunc__``: a method to NumPy, which asks the type; None to whoever asks an array.
+
+    CuPy does that, and with None hands ``x @ q.T`` to ``q.T`` at once, as NumPy used to.
+    """
+
+    def __get__(self, array: object, kind: type) -> Any:
+        return None if array is not None else _ufunc
+
+
+class AskedByNumPy:
+    """An array that NumPy's ufuncs and functions come to."""
+
+    __array_ufunc__: ClassVar[Any] = _ForNumPyAlone()
+    __array_priority__: ClassVar[float] = 1000.0  # what CuPy looks at
+
+    def __array_function__(self, function: Any, types: Any, args: Any, kwargs: Any) -> Any:
+        known = _FUNCTIONS.get(function)
+        if known is not None:
+            return known(*args, **kwargs)
+        return function(*_decoded(args), **_decoded(kwargs))
+
+
+def _ufunc(array: Any, ufunc: Any, method: str, *inputs: Any, **options: Any) -> Any:
+    """What a ufunc gives that has an array of weights among its operands."""
+    if ufunc is np.matmul and method == "__call__":
+        return _matmul(*inputs, **options)
+    ours = next((each for each in inputs if isinstance(each, AskedByNumPy)), array)
+    if ufunc in COMPARISONS and method == "__call__":
+        other = inputs[1] if inputs[0] is ours else inputs[0]
+        ours.__eq__(other)  # raises, in words of its own
+    name = ufunc.__name__ if method == "__call__" else f"{ufunc.__name__}.{method}"
+    raise DTypeError(
+        f"np.{name} with {ours!r}: it is kept in blocks or codes, which ufuncs do not read; write "
+        f"np.{name}(np.asarray(q), …), or q.dequantize() for floats on its device; x @ q.T is the product"
+    )
+
+
+def _matmul(a: Any, b: Any, out: Any = None, **options: Any) -> Any:
+    """``np.matmul(x, q.T)`` and, where both are NumPy's or ours, ``x @ q.T``."""
+    if "axes" in options and out is not None:
+        raise ShapeError(f"x @= … with {b!r}: the result is [..., N], not the shape of x; write x = x @ q.T")
+    if options:
+        raise DTypeError(
+            f"np.matmul(x, q.T, {', '.join(options)}=…): of NumPy's options there is only out; write "
+            "gq.linear(x, q, dtype=…)"
+        )
+    out = out[0] if isinstance(out, tuple) else out
+    return _product(a, b, out)
+
+
+def _product(a: Any, b: Any, out: Any = None) -> Any:
+    whole = getattr(b, "T", None) if isinstance(b, AskedByNumPy) else None
+    product = getattr(whole, "product", None)
+    if product is not None:  # b is q.T
+        return OPERATIONS[product](a, whole) if out is None else OPERATIONS[product](a, whole, out=out)
+    ours: Any = b if isinstance(b, AskedByNumPy) else None
+    return a.__matmul__(b) if ours is None else ours.__rmatmul__(a)  # which say what to write
+
+
+def _inner(a: Any, b: Any) -> Any:
+    """``np.inner(x, q)`` is ``x @ q.T`` by its definition."""
+    product = getattr(b, "product", None)
+    if product is not None and b.ndim == 2:
+        return OPERATIONS[product](a, b)
+    return np.inner(*_decoded((a, b)))
+
+
+_FUNCTIONS: dict[Any, Callable[..., Any]] = {
+    np.dot: _product,
+    np.inner: _inner,
+    np.shape: lambda a: a.shape,
+    np.ndim: lambda a: a.ndim,
+}
+
+
+def _decoded(value: Any) -> Any:
+    """The same with floats in place of weights, in lists and options too."""
+    if isinstance(value, AskedByNumPy):
+        return value.dequantize()  # type: ignore[attr-defined]
+    if isinstance(value, list | tuple) and type(value) in (list, tuple):
+        return type(value)(_decoded(each) for each in value)
+    if type(value) is dict:
+        return {name: _decoded(each) for name, each in value.items()}
+    return value

@@ -1,0 +1,283 @@
+"""Opening a model of safetensors: a file, or several joined by an index or a folder, as a mapping."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Mapping
+from functools import cached_property
+from types import MappingProxyType, TracebackType
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ..array import QuantArray
+from ..errors import SafetensorsError, SafetensorsKeyError, UnsupportedError
+from ..gguf.metadata import similar
+from ..gguf.select import Filter, select
+from ..gguf.source import checked_path
+from ..progress import Progress
+from ..scaled import ScaledArray
+from ..text import short
+from . import header, jsons, place, scales
+from .header import Entry, Header, Source
+from .place import Place
+from .scales import Quantization
+
+PATH = (
+    "a safetensors file is memory-mapped; pass a str or an os.PathLike, write bytes in memory to a file first"
+)
+
+Tensor = QuantArray | ScaledArray | NDArray[Any]
+
+
+class Part(NamedTuple):
+    """One file of a model."""
+
+    source: Source
+    header: Header
+
+
+class State(NamedTuple):
+    """What an open file holds. Taken once by each reader, so that another thread may close the file."""
+
+    parts: tuple[Part, ...]
+    places: Mapping[str, Part | None]  # None: its file is not there
+    entries: Mapping[str, Entry]  # of the tensors whose file is there
+    arrays: dict[str, Tensor]  # filled as they are asked for
+
+
+def open(path: str | os.PathLike[str]) -> SafetensorsFile:
+    """Open safetensors: a file, the index of several, or the folder of a model.
+
+    The files are memory-mapped and their headers checked; no tensor is read.
+
+    Raises
+    ------
+    SafetensorsError
+        Where a file breaks a rule of the format, with the offset and the reason.
+
+    >>> import os, tempfile, numpy as np, ggmlq as gq
+    >>> path = os.path.join(tempfile.mkdtemp(), "tiny.safetensors")
+    >>> _ = gq.save(path, {"w": np.eye(2, dtype=np.float32)}, {"format": "pt"})
+    >>> with gq.open(path) as f:
+    ...     list(f), f["w"], f.metadata["format"]
+    (['w'], <QuantArray f32 (2, 2), ne [2, 2], 16 bytes, cpu>, 'pt')
+    """
+    asked = checked_path("open(path)", path, PATH)
+    where = place.find(asked)
+    parts = []
+    for file in where.files:
+        source = Source(file)
+        parts.append(Part(source, header.parse(source)))
+    return SafetensorsFile(where, parts, os.path.abspath(asked))
+
+
+class SafetensorsFile(Mapping[str, Tensor]):
+    """An open model: names to arrays that are views on the memory map.
+
+    Floats and signed integers are QuantArrays of their type. 8-bit floats are ScaledArrays with the scales
+    that lie beside them, also int8 where scales do. What ggml has no type for (bool, unsigned integers,
+    complex64, e8m0) is a read-only NumPy array. The tensors of the scales stay in the mapping.
+    """
+
+    def __init__(self, where: Place, parts: list[Part], absolute: str) -> None:
+        self.folder = os.path.abspath(where.folder)  # the folder of the process may change
+        self.paths: tuple[str, ...] = tuple(part.source.path for part in parts)
+        self.absent_files = where.absent
+        self._absolute = absolute
+        places = _joined(where, parts)
+        entries = {name: part.header.tensors[name] for name, part in places.items() if part}
+        self._state: State | None = State(tuple(parts), places, entries, {})
+        metadata: dict[str, str] = {}
+        for part in reversed(parts):
+            metadata |= part.header.metadata
+        self.metadata: Mapping[str, str] = MappingProxyType(metadata)
+
+    @property
+    def path(self) -> str:
+        """The file, or the first one."""
+        return self.paths[0]
+
+    @property
+    def parts(self) -> tuple[Part, ...]:
+        """The files with their headers."""
+        return self._opened().parts
+
+    @cached_property
+    def config(self) -> Mapping[str, Any]:
+        """config.json beside the files; empty where there is none."""
+        path = os.path.join(self.folder, "config.json")
+        return MappingProxyType(jsons.load_object(path) if os.path.exists(path) else {})
+
+    @property
+    def quantization(self) -> Quantization:
+        """What config.json says about 8-bit weights: method, block of a scale, activation_scheme."""
+        return scales.quantization(self.config)
+
+    @property
+    def missing(self) -> tuple[str, ...]:
+        """Tensors that a partial download lacks; asking for one is an error."""
+        state = self._opened()
+        return tuple(
+            name for name, part in state.places.items() if part is None or name in part.header.absent
+        )
+
+    def __getitem__(self, name: str) -> Tensor:
+        state = self._opened()
+        found = state.arrays.get(name)
+        if found is None:
+            found = state.arrays.setdefault(name, self._array(state, name))
+        return found
+
+    def _array(self, state: State, name: str) -> Tensor:
+        entry = self.info(name)
+        if scales.is_scaled(entry, state.entries):
+            return scales.array(entry, state.entries, self.stored, self.quantization)
+        kind = entry.type
+        if kind.format is None:
+            return self.stored(name)
+        part = self._part(state, name)
+        raw = self._bytes(part, entry)
+        columns = entry.shape[-1] if entry.shape else 1
+        return QuantArray(
+            kind.format, entry.shape, raw.reshape(*entry.shape[:-1], kind.format.row_bytes(columns))
+        )
+
+    def stored(self, name: str) -> NDArray[Any]:
+        """The elements of a tensor as the file has them: bfloat16 and 8-bit floats as their bits."""
+        state = self._opened()
+        entry, part = self.info(name), self._part(state, name)
+        if entry.type.dtype is None:
+            raise UnsupportedError(
+                f"{self!r}[{short(name)}]: its type {entry.dtype} is one that NumPy, CuPy and ggml do not "
+                "have; convert it where it was made, to F8_E4M3 or BF16"
+            )
+        return self._bytes(part, entry).view(entry.type.dtype).reshape(entry.shape)
+
+    def raw(self, name: str) -> NDArray[np.uint8]:
+        """The bytes of a tensor, whatever its type."""
+        state = self._opened()
+        return self._bytes(self._part(state, name), self.info(name))
+
+    def info(self, name: str) -> Entry:
+        """What the header says about a tensor."""
+        state = self._opened()
+        self._part(state, name)
+        return state.entries[name]
+
+    def _bytes(self, part: Part, entry: Entry) -> NDArray[np.uint8]:
+        if entry.name in part.header.absent:
+            raise SafetensorsError(
+                f"{self!r}[{short(entry.name)}]: {part.source.path} ends before it: it needs bytes "
+                f"{part.header.data + entry.begin} to {part.header.data + entry.end}, the file has "
+                f"{part.source.size}; the download was cut off; fetch the file again"
+            )
+        begin = part.header.data + entry.begin
+        return part.source.data[begin : begin + entry.nbytes]
+
+    def _part(self, state: State, name: str) -> Part:
+        if name not in state.places:
+            raise SafetensorsKeyError(
+                f"{self!r}[{short(name)}]: it has {len(state.places)} names, not this one; "
+                f"{similar(name, state.places)}"
+            )
+        part = state.places[name]
+        if part is None:
+            raise SafetensorsError(
+                f"{self!r}[{short(name)}]: the index says that it lies in one of the files that are not "
+                f"there, {', '.join(map(os.path.basename, self.absent_files[:3]))}; fetch them"
+            )
+        return part
+
+    def get(self, name: str, default: Any = None) -> Any:
+        """A tensor, or the default for a name that is not there."""
+        return self[name] if name in self else default  # noqa: SIM401
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._opened().places)
+
+    def __len__(self) -> int:
+        return len(self._opened().places)
+
+    def __contains__(self, name: object) -> bool:
+        return name in self._opened().places
+
+    def to(self, device: str, filter: Filter = None, progress: bool | None = None) -> Mapping[str, Any]:
+        """All tensors, or those that a pattern or a function of the name takes, on a device.
+
+        ``"cpu"`` gives them as they are, without a copy. Each is copied for itself; NumPy arrays of types
+        that ggml lacks are left out of ``filter=None`` on a GPU.
+        """
+        chosen = {name: self[name] for name in select(f"{self!r}.to({device!r})", self, filter)}
+        if device == "cpu":
+            return MappingProxyType(chosen)
+        bar = Progress(sum(x.nbytes for x in chosen.values()), f"to {device}", show=progress)
+        made: dict[str, Any] = {}
+        try:
+            for name, x in chosen.items():
+                if not isinstance(x, np.ndarray):
+                    made[name] = x.to(device)
+                bar.advance(x.nbytes)
+        finally:
+            bar.close()
+        return MappingProxyType(made)
+
+    # A model equals itself only: comparing the bytes of two is nothing to do in passing.
+    __eq__ = object.__eq__
+    __hash__ = object.__hash__
+
+    def __enter__(self) -> SafetensorsFile:
+        self._opened()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Let go of the files; arrays taken from them stay good."""
+        self._state = None
+
+    def _opened(self) -> State:
+        state = self._state
+        if state is None:
+            raise SafetensorsError(
+                f"{self.path}: is closed; arrays taken out before stay good; open it again"
+            )
+        return state
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return open, (self._absolute,)
+
+    def __repr__(self) -> str:
+        state = self._state
+        if state is None:
+            return f"<safetensors {self.path!r}, closed>"
+        parts = f", {len(state.parts)} files" if len(state.parts) > 1 else ""
+        lacks = f", {len(self.missing)} of them missing" if self.missing else ""
+        return f"<safetensors {self.path!r}, {len(state.places)} tensors{lacks}{parts}>"
+
+
+def _joined(where: Place, parts: list[Part]) -> dict[str, Part | None]:
+    """Which file has which tensor."""
+    places: dict[str, Part | None] = {}
+    for part in parts:
+        for name in part.header.tensors:
+            if where.weights is None and name in places:
+                raise SafetensorsError(
+                    f"{part.source.path}: the tensor {short(name)} is in another file of this folder too; "
+                    "names differ within a model; name the file that is meant"
+                )
+            if where.weights is None or where.weights.get(name) == part.source.path:
+                places[name] = part
+    for name, path in (where.weights or {}).items():
+        if name not in places:
+            if path not in where.absent:
+                raise SafetensorsError(
+                    f"{path}: it lacks the tensor {short(name)}, which the index says is there; index and "
+                    "files are of different models, or damaged; fetch them again"
+                )
+            places[name] = None
+    return places

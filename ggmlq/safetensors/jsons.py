@@ -1,0 +1,102 @@
+"""JSON that strangers wrote: bounded before it is parsed, and never a traceback of the parser's.
+
+A parser makes an object of some hundred bytes out of two characters, so what counts is how many brackets and
+commas there are; both are counted first, which takes a millisecond a megabyte.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import stat
+from typing import Any, NoReturn
+
+from ..errors import SafetensorsError, SafetensorsNotFoundError, SafetensorsOSError
+from ..text import short
+
+MOST_BYTES = 1 << 26  # of a text; the largest tokenizers take 33 MB
+MOST_NESTED = 1 << 22  # brackets: a merge of a tokenizer has one
+MOST_ITEMS = 1 << 23  # commas
+
+
+class _Refused(ValueError):
+    """A reason in words."""
+
+
+def parsed(raw: bytes, most_nested: int = MOST_NESTED, most_items: int = MOST_ITEMS) -> Any:
+    """The value of a text; ValueError with the reason for anything that is not strict JSON."""
+    for what, most, found in (
+        ("brackets", most_nested, raw.count(b"[") + raw.count(b"{")),
+        ("commas", most_items, raw.count(b",")),
+    ):
+        if found > most:
+            raise _Refused(
+                f"it has {found} {what}, {most} are read; it is damaged or made to fill the memory"
+            )
+    try:
+        return json.loads(raw.decode(), object_pairs_hook=_unique, parse_constant=_constant)
+    except UnicodeDecodeError as error:
+        raise _Refused(f"it is not UTF-8 at its byte {error.start} ({error.reason})") from None
+    except json.JSONDecodeError as error:
+        raise _Refused(f"it is no JSON: {error.msg} at its character {error.pos}") from None
+    except RecursionError:
+        raise _Refused("it is nested too deep") from None
+    except _Refused:
+        raise
+    except ValueError:  # of numbers with thousands of digits
+        raise _Refused("it has a number of thousands of digits") from None
+
+
+def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    found = dict(pairs)
+    if len(found) != len(pairs):
+        seen: set[str] = set()
+        twice = next(key for key, _ in pairs if key in seen or seen.add(key))  # type: ignore[func-returns-value]
+        raise _Refused(f"the key {short(twice)} is there twice; keys must differ")
+    return found
+
+
+def _constant(word: str) -> NoReturn:
+    raise _Refused(f"it has {word}, which JSON does not know")
+
+
+def load(path: str, most: int = MOST_BYTES) -> Any:
+    """The value of a file; SafetensorsError where it is none."""
+    raw = read(path, most)
+    try:
+        return parsed(raw)
+    except ValueError as error:
+        raise SafetensorsError(f"{path}: {error}; fetch the file again") from None
+
+
+def read(path: str, most: int = MOST_BYTES) -> bytes:
+    """The bytes of a small regular file."""
+    try:
+        found = os.stat(path)
+        if not stat.S_ISREG(found.st_mode):
+            raise SafetensorsOSError(f"{path}: is not a regular file, and one is needed; check the path")
+        if found.st_size > most:
+            raise SafetensorsError(
+                f"{path}: has {found.st_size} bytes, {most} are read of such a file; it is damaged, or not "
+                "what its name says"
+            )
+        with open(path, "rb") as file:
+            return file.read(most)
+    except FileNotFoundError as error:
+        raise SafetensorsNotFoundError(f"{path}: there is no such file; check the path", error) from error
+    except SafetensorsOSError:
+        raise
+    except OSError as error:
+        raise SafetensorsOSError(
+            f"{path}: cannot be read: {error.strerror or error}; check its permissions", error
+        ) from error
+
+
+def load_object(path: str, most: int = MOST_BYTES) -> dict[str, Any]:
+    """The value of a file that must be an object."""
+    found = load(path, most)
+    if not isinstance(found, dict):
+        raise SafetensorsError(
+            f"{path}: it holds {short(found, 40)}; such a file holds an object, {{…}}; fetch it again"
+        )
+    return found

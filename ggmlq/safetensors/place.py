@@ -1,0 +1,136 @@
+"""Which files a model is: one file, an index and the files that it names, or a folder.
+
+An index maps tensors to names of files, and comes from a stranger: only files beside it, or below it, are
+opened.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Mapping
+from typing import NamedTuple
+
+from ..errors import SafetensorsError, SafetensorsOSError
+from ..text import short
+from . import jsons
+
+INDEX = ".safetensors.index.json"
+ENDING = ".safetensors"
+OLD = (".bin", ".pt", ".pth", ".ckpt")
+MOST_FILES = 10_000
+SHOWN = 3
+
+
+class Place(NamedTuple):
+    """Where a model lies."""
+
+    folder: str
+    files: tuple[str, ...]  # paths, in order
+    weights: Mapping[str, str] | None  # tensor -> path, where there is an index
+    absent: tuple[str, ...]  # files that the index names and that are not there
+
+
+def find(path: str) -> Place:
+    """The files behind a path; SafetensorsError where there are none, or more than one model."""
+    if os.path.isdir(path):
+        return _folder(path)
+    if path.endswith(".json"):
+        return _indexed(path)
+    return Place(os.path.dirname(path) or ".", (path,), None, ())
+
+
+def in_folder(path: str) -> bool:
+    """Whether a folder has a model of this kind, or an old one that it tells the way out of."""
+    try:
+        return any(name.endswith((ENDING, INDEX, *OLD)) for name in os.listdir(path))
+    except OSError:
+        return False
+
+
+def _folder(path: str) -> Place:
+    try:
+        names = sorted(os.listdir(path))
+    except OSError as error:
+        raise SafetensorsError(
+            f"{path}: cannot be listed: {error.strerror}; check its permissions"
+        ) from error
+    indexes = [name for name in names if name.endswith(INDEX)]
+    if "model" + INDEX in indexes:
+        indexes = ["model" + INDEX]
+    if len(indexes) > 1:
+        raise SafetensorsError(
+            f"{path}: it has {len(indexes)} indexes, {_listed(indexes)}; a model has one; name the one that "
+            "is meant"
+        )
+    if indexes:
+        return _indexed(os.path.join(path, indexes[0]))
+    found = [name for name in names if name.endswith(ENDING)]
+    parts = [name for name in found if re.fullmatch(r".*-\d+-of-\d+\.safetensors", name)]
+    found = next(
+        ([name] for name in ("model" + ENDING, "consolidated" + ENDING) if name in found), parts or found
+    )
+    if not found:
+        raise SafetensorsOSError(f"{path}: is {_other(names)}")
+    if len(found) > 1 and not parts:
+        raise SafetensorsError(
+            f"{path}: it has {len(found)} safetensors files, {_listed(found)}, and no index that joins them; "
+            "name the one that is meant"
+        )
+    return Place(path, tuple(os.path.join(path, name) for name in found), None, ())
+
+
+def _other(names: list[str]) -> str:
+    """What a folder without safetensors has, and the way out."""
+    models = [name for name in names if name.endswith(".gguf")]
+    if models:
+        return (
+            f"a folder with GGUF files and no safetensors; name the file that is meant, such as {models[0]}"
+        )
+    old = [name for name in names if name.endswith(OLD)]
+    if old:
+        return (
+            f"a folder without safetensors; it has {_listed(old)}, checkpoints of PyTorch, which run code "
+            "when they are read; save them as safetensors (safetensors.torch.save_file)"
+        )
+    return "a folder without safetensors and GGUF files; name the folder of the model"
+
+
+def _indexed(path: str) -> Place:
+    found = jsons.load_object(path)
+    weights = found.get("weight_map")
+    if not isinstance(weights, dict):
+        raise SafetensorsError(
+            f"{path}: it has no weight_map, which says which file has which tensor; this is no index of "
+            "safetensors, or a damaged one"
+        )
+    folder = os.path.dirname(path) or "."
+    names = {name: None for name in weights.values() if _is_inside(path, name)}
+    if len(names) > MOST_FILES:
+        raise SafetensorsError(f"{path}: it names {len(names)} files, {MOST_FILES} are opened; it is damaged")
+    files = {name: os.path.join(folder, name) for name in names}
+    absent = tuple(file for file in files.values() if not os.path.exists(file))
+    there = tuple(sorted(file for file in files.values() if file not in absent))
+    if not there:
+        raise SafetensorsError(
+            f"{path}: of the {len(files)} files that it names, {_listed(list(files))}, none is there; fetch "
+            "them into its folder"
+        )
+    return Place(folder, there, {tensor: files[name] for tensor, name in weights.items()}, absent)
+
+
+def _is_inside(path: str, name: object) -> bool:
+    parts = re.split(r"[/\\]", name) if isinstance(name, str) else []
+    good = isinstance(name, str) and name.isprintable() and name.endswith(ENDING) and len(name) < 1024
+    if not good or ":" in parts[0] or any(part in ("", ".", "..") for part in parts):
+        raise SafetensorsError(
+            f"{path}: it names the file {short(name)}; files of a model lie beside its index, and end in "
+            f"{ENDING}; the index is damaged, or made to reach other files"
+        )
+    return True
+
+
+def _listed(names: list[str]) -> str:
+    return ", ".join(map(short, names[:SHOWN])) + (
+        f" and {len(names) - SHOWN} more" if len(names) > SHOWN else ""
+    )

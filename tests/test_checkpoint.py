@@ -1,0 +1,283 @@
+"""Checkpoints to GGUF and back, beyond the converter's figures: errors, 8 bits, fused experts, commands."""
+
+from __future__ import annotations
+
+import json
+
+import checkpoints
+import numpy as np
+import pytest
+
+import ggmlq as gq
+from ggmlq import cli
+from ggmlq.checkpoint import general, pretokenizer, to_gguf, to_safetensors
+
+
+@pytest.fixture
+def folder(tmp_path):
+    """A checkpoint of a case, and the path for its GGUF file."""
+
+    def make(case, **changes):
+        return checkpoints.write(tmp_path / case, case, **changes), tmp_path / f"{case}.gguf"
+
+    return make
+
+
+def edit(path, **changes):
+    path.write_text(json.dumps(json.loads(path.read_text()) | changes))
+
+
+def resaved(folder, change):
+    """The tensors of a folder in one file, after a change to them."""
+    with gq.open(folder) as f:
+        tensors = {name: np.asarray(x) for name, x in f.items()}
+    change(tensors)
+    gq.save(folder / "model.safetensors", tensors)
+
+
+@pytest.mark.parametrize(
+    ("changes", "says"),
+    [
+        ({"architectures": ["MambaForCausalLM"]}, "architecture is 'MambaForCausalLM'; known are"),
+        ({"architectures": "absent", "model_type": "x"}, "architecture is 'x'"),
+        ({"num_hidden_layers": 1}, r"layers\.1\..*unknown"),
+        ({"num_hidden_layers": 3}, "missing, blk.2.attn_norm"),
+        ({"num_hidden_layers": "absent"}, "lacks 'num_hidden_layers'"), ({"num_attention_heads": 0}, "is 0"),
+        ({"num_attention_heads": 3}, "no 3 heads"), ({"hidden_size": -1}, "hidden_size"),
+        ({"rms_norm_eps": "small"}, "rms_norm_eps"),
+        ({"rms_norm_eps": 1e400}, "no JSON|Infinity|is a number"),
+        ({"rope_scaling": {"rope_type": "spiral"}}, "spiral"),
+        ({"rope_scaling": {"rope_type": "longrope"}}, "longrope"),
+        ({"rope_scaling": {"type": "yarn", "factor": 2}}, "original_max_position_embeddings"),
+        ({"vocab_size": 10**9}, "vocab_size"), ({"num_hidden_layers": 10**6}, "num_hidden_layers"),
+    ],
+)  # fmt: skip
+def test_configurations_that_are_not_known(folder, changes, says):
+    source, target = folder("llama", **changes)
+    with pytest.raises(gq.GGMLQError, match=says):
+        to_gguf(source, target)
+    assert not target.exists()
+
+
+def test_tensors_that_are_not_known(folder):
+    source, target = folder("llama")
+    resaved(source, lambda t: t.update({"model.layers.0.self_attn.gate.weight": np.ones((2, 2), "f4")}))
+    with pytest.raises(gq.GGMLQError, match=r"self_attn.gate.weight.*is unknown in a LlamaForCausalLM"):
+        to_gguf(source, target)
+    resaved(source, lambda t: t.pop("model.layers.0.self_attn.gate.weight"))
+    to_gguf(source, target)
+    resaved(source, lambda t: t.pop("model.layers.1.mlp.up_proj.weight"))
+    with pytest.raises(gq.GGMLQError, match=r"1 tensors are missing, blk\.1\.ffn_up"):
+        to_gguf(source, target)
+
+
+def test_experts_that_are_missing(folder):
+    source, target = folder("qwen3moe")
+    resaved(source, lambda t: t.pop("model.layers.1.mlp.experts.2.up_proj.weight"))
+    with pytest.raises(gq.GGMLQError, match=r"3 of 4 experts; the first that are missing are \[2\]"):
+        to_gguf(source, target)
+
+
+def test_a_tokenizer_that_is_missing(folder):
+    source, target = folder("gemma2")
+    (source / "tokenizer.model").unlink()
+    with pytest.raises(gq.GGMLQError, match=r"no tokenizer\.model"):
+        to_gguf(source, target)
+    (source / "tokenizer.model").write_bytes(b"\x0a\xff\xff\xff")
+    with pytest.raises(gq.GGMLQError, match="no model of sentencepiece"):
+        to_gguf(source, target)
+
+
+def test_a_pre_tokenizer_that_is_not_known(folder):
+    source, target = folder("qwen2")
+    tokenizer = json.loads((source / "tokenizer.json").read_text())
+    tokenizer["pre_tokenizer"]["pretokenizers"][0]["pattern"]["Regex"] = r"\p{L}+|."
+    edit(source / "tokenizer.json", **tokenizer)
+    with pytest.raises(gq.GGMLQError, match=r"pre-tokenizer.*unknown.*hash [0-9a-f]{64}.*--pre"):
+        to_gguf(source, target)
+    to_gguf(source, target, pre="qwen2")
+    assert gq.open(target).metadata["tokenizer.ggml.pre"] == "qwen2"
+
+
+@pytest.mark.parametrize("case", checkpoints.PRE)
+def test_pre_tokenizers_by_their_rule(case):
+    assert pretokenizer.by_rule(checkpoints.bpe(case)["tokenizer.json"]) == checkpoints.PRE[case]
+
+
+def test_the_converters_text_in_tokens():
+    """Of bytes alone it is its bytes; merges join the pairs that they name, in their order."""
+    tokenizer = checkpoints.bpe("qwen2")["tokenizer.json"]
+    vocab = tokenizer["model"]["vocab"]
+    text = {number: token for token, number in vocab.items()}
+    found = pretokenizer.encode.encode(tokenizer, " the there 33 3e")
+    assert [text[number] for number in found] == [
+        "\u0120the",
+        "\u0120the",
+        "re",
+        "\u0120",
+        "3",
+        "3",
+        "\u0120",
+        "3",
+        "e",
+    ]
+
+
+@pytest.mark.parametrize(
+    "rule", [r"(a+)+$", r"(?:\s*)*x", r"[^x]*[^y]*[^z]*$", r"(a|b*)(a|b*)", r"a{1,}b*c*d", "\\p{L"]
+)
+def test_patterns_that_may_take_for_ever(rule):
+    tokenizer = checkpoints.bpe("qwen2")["tokenizer.json"]
+    tokenizer["pre_tokenizer"]["pretokenizers"][0]["pattern"]["Regex"] = rule
+    with pytest.raises(gq.GGMLQError, match="unknown"):
+        pretokenizer.name_of("folder", tokenizer)
+
+
+def test_types(folder):
+    source, target = folder("llama")
+    for kind, names in (("q8_0", {"q8_0", "f32"}), ("q4_0", {"q4_0", "f32"}), ("f32", {"f32"})):
+        to_gguf(source, target, kind)
+        assert {q.format.name for q in gq.open(target).values()} == names
+    for kind, says in (("iq2_xs", "importance"), ("i8", "converted to one of"), ("q9", "no such type")):
+        with pytest.raises(gq.GGMLQError, match=says):
+            to_gguf(source, target, kind)
+
+
+def test_fp8_through_its_scales(folder):
+    source, target = folder("qwen3fp8")
+    to_gguf(source, target, "f32")
+    name = "model.layers.0.mlp.down_proj.weight"
+    codes, scales = (checkpoints.tensors("qwen3fp8")[name + end][1] for end in ("", "_scale_inv"))
+    wide = np.repeat(np.repeat(scales, 32, 0), 32, 1)[: codes.shape[0], : codes.shape[1]]
+    expected = gq.codes["e4m3"].decode(codes.astype(np.uint8)) * wide
+    np.testing.assert_array_equal(np.asarray(gq.open(target)["blk.0.ffn_down.weight"]), expected)
+
+
+def test_fp8_without_its_scales(folder, tmp_path):
+    source, target = folder("qwen3fp8")
+    made = checkpoints.tensors("qwen3fp8")
+    del made["model.layers.1.mlp.up_proj.weight_scale_inv"]
+    (source / "model.safetensors").write_bytes(checkpoints.safetensors(made))
+    with pytest.raises(gq.GGMLQError, match=r"up_proj.weight.* without a scale"):
+        to_gguf(source, target)
+
+
+def test_experts_in_one_tensor_are_those_one_by_one(folder, tmp_path):
+    source, target = folder("qwen3moe")
+    to_gguf(source, target, "f32")
+
+    def fuse(tensors):
+        for n in range(checkpoints.LAYERS):
+            layer = f"model.layers.{n}.mlp.experts."
+            parts = {
+                part: np.stack([tensors.pop(f"{layer}{e}.{part}_proj.weight") for e in range(checkpoints.E)])
+                for part in ("gate", "up", "down")
+            }
+            tensors[layer + "gate_up_proj"] = np.concatenate([parts["gate"], parts["up"]], 1)
+            tensors[layer + "down_proj"] = parts["down"]
+
+    resaved(source, fuse)
+    to_gguf(source, tmp_path / "fused.gguf", "f32")
+    a, b = gq.open(target), gq.open(tmp_path / "fused.gguf")
+    assert set(a) == set(b)
+    for name in a:
+        np.testing.assert_array_equal(a[name].raw, b[name].raw, err_msg=name)
+
+
+@pytest.mark.parametrize("case", ["llama", "mixtral", "qwen2moe", "gemma2", "qwen3fp8"])
+def test_there_and_back(folder, tmp_path, case):
+    source, target = folder(case)
+    to_gguf(source, target, "f32")
+    done = to_safetensors(target, tmp_path / "back")
+    assert done.architecture == checkpoints.CASES[case][0]
+    a, b = gq.open(source), gq.open(tmp_path / "back")
+    names = {name for name in a if not name.endswith("_scale_inv")}
+    assert set(b) == names
+    for name in names:
+        np.testing.assert_allclose(np.asarray(b[name]), np.asarray(a[name]), rtol=0, atol=3e-7, err_msg=name)
+    for file in source.glob("tok*"):
+        (tmp_path / "back" / file.name).write_bytes(file.read_bytes())
+    to_gguf(tmp_path / "back", tmp_path / "again.gguf", "f32")
+    c, d = gq.open(target), gq.open(tmp_path / "again.gguf")
+    for name in c:
+        np.testing.assert_allclose(np.asarray(d[name]), np.asarray(c[name]), rtol=0, atol=3e-7, err_msg=name)
+    own = {key for key in c.metadata if not key.startswith(("general.", "tokenizer."))}
+    assert {key for key in own if c.metadata[key] != d.metadata.get(key)} <= {"llama.vocab_size"}
+
+
+def test_blocks_back_to_floats(tmp_path, fresh):
+    w = fresh.standard_normal((4, 64)).astype(np.float32)
+    q = gq.quantize(w, "q4_0")
+    gq.save(tmp_path / "m.gguf", {"some.weight": q, "n": w[0]}, {"general.architecture": "other"})
+    for kind in ("f32", "bf16"):
+        done = to_safetensors(tmp_path / "m.gguf", tmp_path / "m.safetensors", kind)
+        assert "unknown" in done.notes[0]
+        found = gq.open(tmp_path / "m.safetensors")["some.weight"]
+        np.testing.assert_array_equal(np.asarray(found), np.asarray(gq.quantize(np.asarray(q), kind)))
+    with pytest.raises(gq.GGMLQError, match="f32, f16, bf16"):
+        to_safetensors(tmp_path / "m.gguf", tmp_path / "m.safetensors", "q4_0")
+
+
+NAMES = {
+    "Qwen/Qwen2.5-7B-Instruct-1M": ("Qwen", "Qwen2.5", "Instruct-1m", None, "7B"),
+    "Mixtral-8x7B-Instruct-v0.1": (None, "Mixtral", "Instruct", "v0.1", "8x7B"),
+    "bloom-7b1": (None, "bloom", None, None, "7.1B"),
+    "my model": (None, None, None, None, None),
+    "plain": (None, None, None, None, None),
+}
+
+
+@pytest.mark.parametrize(("name", "parts"), NAMES.items())
+def test_names(name, parts):
+    found = general.parts(name, 7_600_000_000 if "8x" not in name else 46_700_000_000)
+    assert (found.organization, found.basename, found.finetune, found.version, found.size_label) == parts
+
+
+def test_a_model_card(folder):
+    source, target = folder("qwen3")
+    (source / "README.md").write_text(
+        "---\nlicense: apache-2.0\nbase_model:\n- Org/Base-1B\ntags:\n  - a\n  - b\nlanguage: [en, no]\n"
+        "pipeline_tag: text-generation\n---\n# Words\n"
+    )
+    (source / "generation_config.json").write_text('{"temperature": 0.6, "top_k": 20, "do_sample": true}')
+    to_gguf(source, target)
+    found = gq.open(target).metadata
+    assert found["general.license"] == "apache-2.0"
+    assert (list(found["general.tags"]), list(found["general.languages"])) == (
+        ["a", "b", "text-generation"],
+        ["en", "no"],
+    )
+    assert found["general.base_model.0.repo_url"] == "https://huggingface.co/Org/Base-1B"
+    assert (found["general.sampling.top_k"], found.type("general.sampling.temp")) == (20, "float32")
+
+
+def test_the_command(folder, tmp_path, capsys):
+    source, target = folder("llama3")
+    assert cli.main(["convert", str(source), str(target), "--dry-run"]) == 0
+    assert not target.exists()
+    assert cli.main(["convert", str(source), str(target), "--type", "q8_0", "--json"]) == 0
+    printed = capsys.readouterr().out
+    assert json.loads(printed[printed.index("\n{") :])["architecture"] == "llama"
+    assert gq.open(target)["blk.0.attn_q.weight"].format.name == "q8_0"
+    assert cli.main(["convert", str(target), str(tmp_path / "back"), "--type", "bf16"]) == 0
+    assert "model.layers.1.mlp.up_proj.weight" in gq.open(tmp_path / "back")
+    assert cli.main(["convert", str(target), str(target)]) == 2
+    assert cli.main(["convert", str(tmp_path / "none"), str(target)]) == 2
+
+
+def test_commands_on_safetensors(folder, capsys):
+    source, _ = folder("qwen3fp8")
+    assert cli.main(["info", str(source), "--json"]) == 0
+    facts = json.loads(capsys.readouterr().out)
+    assert (facts["architecture"], facts["quantization"]["block"]) == ("Qwen3ForCausalLM", [32, 32])
+    assert cli.main(["info", str(source)]) == 0
+    assert cli.main(["show", str(source), "model.layers.0.mlp.up_proj.weight"]) == 0
+    assert cli.main(["validate", str(source)]) == 0
+    assert "0 errors" in capsys.readouterr().out
+
+
+def test_a_partial_checkpoint(folder):
+    source, target = folder("mixtral")
+    next(source.glob("*-00002-*")).unlink()
+    with pytest.raises(gq.GGMLQError, match="the download is incomplete"):
+        to_gguf(source, target)

@@ -1,0 +1,191 @@
+#!/usr/bin/env python3
+"""Recipes against llama.cpp's mixes of the same size: the error of each, and what it does to logits.
+
+python tools/recipe_table.py [--check] [--logits] [--objective error|relative]
+
+Models are made up, each with a trait of real ones: heavy tails, loud channels, layers that matter
+more than others, experts. For each mix the recipe may have as many bytes as the mix. Errors are those of all
+weights, weighted by importance, measured on the tensors as they were written; KL is the mean over random
+tokens of the divergence of the next token's distribution from that of the float model, by
+llama-cpp-python's libllama.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+from _page import put, settle, table
+
+import ggmlq as gq
+
+PAGE = Path(__file__).parents[1] / "docs" / "recipes.md"
+BEGIN = "<!-- table: tools/recipe_table.py -->"
+K, FFN, LAYERS, VOCABULARY, HEADS = 256, 512, 8, 512, 4
+MIXES = ("q2_K", "q3_K_M", "iq4_xs", "q4_K_S", "q4_K_M", "q5_K_M")
+WITH_IMATRIX = ("iq2_xs",)
+TOKENS = 128
+
+Arrays = dict[str, np.ndarray[Any, np.dtype[np.float32]]]
+
+
+class Model(NamedTuple):
+    """A made-up model."""
+
+    name: str
+    tensors: Arrays
+    importance: Arrays | None
+    metadata: dict[str, Any]
+
+
+def models() -> Iterator[Model]:
+    """One of each trait."""
+    traits = {
+        "normal weights": {},
+        "normal weights, no imatrix": {"bare": True},
+        "heavy tails": {"tails": 4.0},
+        "loud channels": {"outliers": 30.0},
+        "layers differ": {"spread": 1.0},
+        "all of these": {"tails": 5.0, "outliers": 10.0, "spread": 0.7},
+        "all of these, 4 experts": {"tails": 5.0, "outliers": 10.0, "spread": 0.7, "experts": 4},
+    }
+    for seed, (name, trait) in enumerate(traits.items()):
+        yield made(name, np.random.default_rng([seed, 7]), **trait)
+
+
+def made(
+    name: str, rng: np.random.Generator, *, tails: float = 0, outliers: float = 1, spread: float = 0,
+    experts: int = 0, bare: bool = False,
+) -> Model:  # fmt: skip
+    """A llama of a few layers."""
+    tensors: Arrays = {}
+    importance: Arrays = {}
+
+    def add(tensor: str, *shape: int, inputs: Any = 1.0) -> None:
+        x = rng.standard_t(tails, shape) if tails else rng.standard_normal(shape)
+        tensors[tensor] = (x * rng.lognormal(0, spread) / shape[-1] ** 0.5).astype(np.float32)
+        squares = np.broadcast_to(np.float64(inputs) ** 2, (*shape[:-2], shape[-1]))
+        importance[tensor] = (squares * rng.gamma(20, 0.05, squares.shape)).astype(np.float32)
+
+    def norm(tensor: str) -> Any:
+        """What follows it sees these magnitudes: most channels near 1, a few loud."""
+        loud = np.where(rng.random(K) < 0.02, outliers**0.5, 1) * rng.lognormal(0, spread / 2, K)
+        tensors[tensor] = loud.astype(np.float32)
+        return tensors[tensor]
+
+    add("token_embd.weight", VOCABULARY, K)
+    add("output.weight", VOCABULARY, K, inputs=norm("output_norm.weight"))
+    stack, suffix = ((experts,), "_exps") if experts else ((), "")
+    for layer in range(LAYERS):
+        blk = f"blk.{layer}."
+        seen = norm(f"{blk}attn_norm.weight")
+        for part, rows in (("attn_q", K), ("attn_k", K // 4), ("attn_v", K // 4)):
+            add(f"{blk}{part}.weight", rows, K, inputs=seen)
+        add(f"{blk}attn_output.weight", K, K)
+        seen = norm(f"{blk}ffn_norm.weight")
+        if experts:
+            tensors[f"{blk}ffn_gate_inp.weight"] = rng.standard_normal((experts, K)).astype(np.float32)
+        for part in ("ffn_up", "ffn_gate"):
+            add(f"{blk}{part}{suffix}.weight", *stack, FFN, K, inputs=seen)
+        add(f"{blk}ffn_down{suffix}.weight", *stack, K, FFN)
+    del importance["token_embd.weight"]
+    return Model(name, tensors, None if bare else importance, metadata(experts))
+
+
+def metadata(experts: int) -> dict[str, Any]:
+    """What libllama needs to run the model on plain numbers of tokens."""
+    found = {
+        "general.architecture": "llama", "llama.context_length": 512, "llama.embedding_length": K,
+        "llama.block_count": LAYERS, "llama.feed_forward_length": FFN, "llama.attention.head_count": HEADS,
+        "llama.attention.head_count_kv": HEADS // 4, "llama.attention.layer_norm_rms_epsilon": 1e-5,
+        "llama.rope.dimension_count": K // HEADS, "llama.vocab_size": VOCABULARY,
+        "tokenizer.ggml.model": "none",
+    }  # fmt: skip
+    return found | ({"llama.expert_count": experts, "llama.expert_used_count": 2} if experts else {})
+
+
+def error(path: Path, model: Model) -> float:
+    """Of a quantized file: the weighted sum of squares, over that of the values."""
+    lost = energy = 0.0
+    usual = float(np.median([x.mean() for x in model.importance.values()])) if model.importance else 1.0
+    with gq.open(path) as file:
+        for name, x in model.tensors.items():
+            weights = (model.importance or {}).get(name)
+            scale = np.float64(usual) if weights is None else weights.astype(np.float64)[..., None, :]
+            wide = x.astype(np.float64)
+            energy += float((scale * wide**2).sum()) if x.ndim > 1 else 0.0
+            lost += float((scale * (wide - np.asarray(file[name])) ** 2).sum())
+    return lost / energy
+
+
+def rows(folder: Path, logits: bool, objective: str) -> Iterator[list[str]]:
+    """One a model and mix."""
+    for model in models():
+        path, mixed, chosen = (folder / f"{name}.gguf" for name in ("f32", "mix", "recipe"))
+        gq.save(path, model.tensors, model.metadata)
+        runs = _Logits(path) if logits else None
+        with gq.open(path) as file:
+            for mix in MIXES if model.importance is None else MIXES + WITH_IMATRIX:
+                report = gq.convert.quantize(path, mixed, mix, mixed=True, imatrix=model.importance)
+                bits = 8 * report.bytes_after / report.elements
+                recipe = gq.convert.recipe(file, bits, imatrix=model.importance, objective=objective)
+                gq.convert.run(recipe.plan, chosen)
+                theirs, ours = error(mixed, model), error(chosen, model)
+                kl = [runs.divergence(file) for file in (mixed, chosen)] if runs else []
+                print(f"{model.name}, {mix}: {theirs:.3e} {ours:.3e} {kl}", file=sys.stderr, flush=True)
+                yield [
+                    model.name, mix, f"{bits:.3f}", f"{recipe.bits_per_weight:.3f}", f"{theirs:.2e}",
+                    f"{ours:.2e}", f"{ours / theirs:.2f}", *(f"{value:.2e}" for value in kl),
+                ]  # fmt: skip
+
+
+class _Logits:
+    """Logits of a model for random tokens, against those of the float model."""
+
+    def __init__(self, path: Path) -> None:
+        self._tokens = np.random.default_rng(3).integers(0, VOCABULARY, TOKENS).tolist()
+        self._wanted = self._run(path)
+
+    def divergence(self, path: Path) -> float:
+        """Mean KL of the next token's distribution."""
+        found = self._run(path)
+        return float((np.exp(self._wanted) * (self._wanted - found)).sum(axis=1).mean())
+
+    def _run(self, path: Path) -> Any:
+        from llama_cpp import Llama  # only where it is asked for
+
+        llama = Llama(str(path), n_ctx=TOKENS, n_batch=TOKENS, logits_all=True, verbose=False, n_threads=2)
+        llama.eval(self._tokens)
+        logits = np.array(llama.scores[:TOKENS], np.float64)
+        llama.close()
+        logits -= logits.max(axis=1, keepdims=True)
+        return logits - np.log(np.exp(logits).sum(axis=1, keepdims=True))
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    parser.add_argument("--check", action="store_true", help="compare with the page, write nothing")
+    parser.add_argument(
+        "--logits", action="store_true", help="run the models with llama-cpp-python's libllama"
+    )
+    parser.add_argument("--objective", choices=("error", "relative"), default="error", help="of the recipes")
+    args = parser.parse_args()
+    with tempfile.TemporaryDirectory() as folder:
+        found = list(rows(Path(folder), args.logits, args.objective))
+    header = ["model", "mix", "bits", "recipe's bits", "mix: error", "recipe: error", "ratio"]
+    header += ["mix: KL", "recipe: KL"] if args.logits else []
+    better = sum(float(row[6]) < 1 for row in found)
+    said = f"The recipe's error is the smaller one in {better} of {len(found)} rows"
+    if args.logits:
+        said += f", its KL in {sum(float(row[8]) < float(row[7]) for row in found)}"
+    text = f"{said}.\n\n{table(header, found)}"
+    return settle(PAGE, put(PAGE.read_text(), BEGIN, text), args.check)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
