@@ -35,7 +35,7 @@ from ggmlq import ladder
 from ggmlq.checks import float_dtype
 from ggmlq.cuda.machine import device
 from ggmlq.cuda.pipeline.boxed import BoxTile
-from ggmlq.cuda.pipeline.few_rows import TILES, FewJob
+from ggmlq.cuda.pipeline.few_rows import PARTS, TILES, FewJob
 from ggmlq.cuda.pipeline.job import BY_COLUMNS, FLOATS, WHOLE, Job
 from ggmlq.cuda.pipeline.operands8 import gatherer
 from ggmlq.cuda.pipeline.persistent import float_kernel, integer_kernel
@@ -67,7 +67,7 @@ INTEGERS = [(8192, 8192, 8192), (4096, 4096, 4096), (4096, 7168, 16384)]
 FEW = [(7168, 2048), (4096, 7168), (24576, 1536), (2112, 7168)]
 OTHERS = {
     "fp8": [BoxTile(256, 128, 3), BoxTile(128, 192, 4), BoxTile(128, 128, 5)],
-    "int8": [BoxTile(256, 128, 4), BoxTile(256, 192, 3), BoxTile(128, 256, 3)],
+    "int8": [BoxTile(256, 128, 4), BoxTile(128, 256, 3)],
 }
 BANDWIDTH = 4456e9  # bytes a second that this project measured on an H200
 OUTSIDE = "bfloat16"  # the outputs of timed products
@@ -270,7 +270,7 @@ class Table:
         }
         told = f"{name:34} {case:6} {m}x{n}x{k:<6} {rested * 1e6:9.2f} us (best {best * 1e6:.2f})"
         told += f" {2e-12 * m * n * k / rested:7.0f} T/s (best {2e-12 * m * n * k / best:.0f})"
-        if m <= 64:
+        if m <= 128:
             floor = (n * k + m * k + 2 * m * n) / BANDWIDTH
             told += f"  floor {floor * 1e6:.2f} us, {floor / rested:.0%}"
         if self.sustained:
@@ -287,7 +287,7 @@ def timed(table: Table, name: str, case: str, shape: tuple[int, int, int], **mor
     count = max(1, -(-150_000_000 // (n * k))) if m <= 64 else 1
     given = [operands(case, m, n, k, seed) for seed in range(count)]
     y = empty(m, n, OUTSIDE)
-    label = name + (f" {more['tile']}" if "tile" in more else "")
+    label = " ".join([name, *(f"{what} {value}" for what, value in more.items())])
     try:
         rung(name).launch(*given[0], y, **more)
         error = wrong(y, *given[0])
@@ -312,10 +312,14 @@ def time_all(names: list[str], tiles: bool, sustained: bool) -> list[dict[str, A
         for n, k in FEW:
             for m in (1, 8, 64):
                 timed(table, "few_rows", "fp8", (m, n, k))
+            for parts in PARTS if tiles else ():
+                timed(table, "few_rows", "fp8", (8, n, k), parts=parts)
         timed(table, "few_rows", "int8", (64, 7168, 2048))
     if "persistent" in names:
         for shape in SHAPES[len(LARGE) :]:
             timed(table, "persistent", "fp8", shape)
+            if shape[0] <= 128 and "few_rows" in names:
+                timed(table, "few_rows", "fp8", shape)
         for case, shape in (("fp8", LARGE[0]), ("fp8", LARGE[1]), ("int8", INTEGERS[0])):
             for tile in OTHERS[case] if tiles else ():
                 timed(table, "persistent", case, shape, tile=tile)

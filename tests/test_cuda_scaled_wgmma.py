@@ -209,7 +209,7 @@ def test_what_they_refuse():
         assert "vary" in rung.refuses(problem("int8"))
         assert "int32" in rung.refuses(problem("int8", 1 << 20, 1 << 20, k=1 << 20))
         assert "int16" in rung.refuses(problem("int16", 4096, 4096))
-    assert "64 rows" in HOPPER[3].refuses(problem(m=65))
+    assert "128 rows" in HOPPER[3].refuses(problem(m=129))
     assert gq.ladder.choose(problem()).name == "cuda:widen"
 
 

@@ -72,7 +72,7 @@ class FewTile:
         return KILO + self.barriers + 16 * self.stages
 
 
-TILES = (FewTile(8, 6, 3), FewTile(16, 5, 3), FewTile(32, 5, 2), FewTile(64, 4, 2))
+TILES = (FewTile(8, 6, 3), FewTile(16, 5, 3), FewTile(32, 5, 2), FewTile(64, 4, 2), FewTile(128, 5, 1))
 
 
 @dataclass(frozen=True)

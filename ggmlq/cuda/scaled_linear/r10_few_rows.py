@@ -1,7 +1,7 @@
 """Few rows: the weights stream through all multiprocessors, a cluster of blocks divides K.
 
 Changed: operands change places. ``wgmma`` has 64 rows of its first operand; with one row of x 63 of them
-would be nothing. So weights are the first operand and x, filled up to 8, 16, 32 or 64 rows, is the second
+would be nothing. So weights are the first operand and x, filled up to 8, 16 … 128 rows, is the second
 one. A tile is 64 rows of w and all of x; the columns are divided among up to eight blocks, so that all
 multiprocessors read weights at any N. The blocks are a cluster, and add up their sums through each other's
 shared memory, in a fixed order: no second kernel, no atomic addition.
