@@ -126,11 +126,8 @@ def filler(tile: FewTile) -> Any:
                 fetch(uint32(ring + uint32(s * length + of_x)), x, k, uint32(0), done)
         step, stage, phase = uint32(first + uint32(stages)), uint32(0), uint32(0)
         while step < last:
-            at, done, k = (
-                uint32(ring + stage * uint32(length)),
-                uint32(full + stage * uint32(8)),
-                uint32(step * uint32(STEP)),
-            )
+            at, done = uint32(ring + stage * uint32(length)), uint32(full + stage * uint32(8))
+            k = uint32(step * uint32(STEP))
             wait(uint32(done + uint32(8 * stages)), phase)
             expect(done, uint32(length))
             fetch(at, w, k, row, done)
@@ -183,13 +180,8 @@ def stand(ring: Any) -> Any:
 def float_worker(job: FewJob) -> Any:
     """The device function of the warps that multiply: sums, promoted, into shared memory."""
     tile = job.tile
-    stages, length, columns, of_scales, of_sums = (
-        tile.stages,
-        tile.stage // 16,
-        tile.columns,
-        tile.scales,
-        tile.sums,
-    )
+    stages, length, columns = tile.stages, tile.stage // 16, tile.columns
+    of_scales, of_sums = tile.scales, tile.sums
     of_x_scales = of_scales + 4 * CHUNK * ROWS
     zeros, nothing, begin, first_products, _, factors, promote, unscaled = float_products(job.form, 0)
     of_rows, promoted, stage_sums = factors[0], promote[0], stager(columns, False, PITCH)
@@ -212,10 +204,8 @@ def float_worker(job: FewJob) -> Any:
             wait_for_predecessor()
             bring_x(near_x, of_x, row_x, column_x, rows_x, span_x, uint32(0), m, step, stop)
             meet()
-            own, across = (
-                uint32(near_w + uint32(row << uint32(2))),
-                uint32(near_x + uint32(column << uint32(2))),
-            )
+            own = uint32(near_w + uint32(row << uint32(2)))
+            across = uint32(near_x + uint32(column << uint32(2)))
             while step < stop:
                 barrier, moved = uint32(full + stage * uint32(8)), uint32(stage * uint32(length))
                 wait(barrier, phase)

@@ -20,13 +20,8 @@ def adder(job: FewJob) -> Any:
     """
     tile, integer, zeros, kind = job.tile, job.integer, job.zeros, job.out
     items, of_sums = tile.columns * (ROWS // 4), tile.sums
-    take16_of, load_float, load4, fma, mul = (
-        barriers.take16_of,
-        ptx.load_float,
-        codes8.load4,
-        ptx.fma,
-        ptx.mul,
-    )
+    take16_of, load4 = barriers.take16_of, codes8.load4
+    load_float, fma, mul = ptx.load_float, ptx.fma, ptx.mul
     float_of, store = ptx.float_of, four_storer(kind)
 
     @inlined
@@ -69,12 +64,8 @@ def adder(job: FewJob) -> Any:
                 f, g, h, j = float_of(v[0]), float_of(v[1]), float_of(v[2]), float_of(v[3])
                 while part < parts:
                     v = take16_of(at, part)
-                    f, g, h, j = (
-                        f + float_of(v[0]),
-                        g + float_of(v[1]),
-                        h + float_of(v[2]),
-                        j + float_of(v[3]),
-                    )
+                    f, g = f + float_of(v[0]), g + float_of(v[1])
+                    h, j = h + float_of(v[2]), j + float_of(v[3])
                     part = uint32(part + uint32(1))
             if c < m:
                 store(y, c, uint32(row0 + q), n, f, g, h, j)
@@ -87,11 +78,8 @@ def four_storer(kind: str) -> Any:
     """The device function that writes four neighbours of a row, or those of them that are there."""
     size = SIZES[kind]
     store16, store2, store_float, bits_of = ptx.store16, ptx.store2, ptx.store_float, ptx.bits_of
-    store_pair, float_of, narrow = (
-        ptx.store_pair,
-        ptx.float_of,
-        ptx.half_bits if kind == "float16" else ptx.bfloat_bits,
-    )
+    store_pair, float_of = ptx.store_pair, ptx.float_of
+    narrow = ptx.half_bits if kind == "float16" else ptx.bfloat_bits
 
     @inlined
     def wide(at: Any, a: Any, b: Any, c: Any, d: Any) -> None:

@@ -73,20 +73,11 @@ def float_worker(job: Job) -> Any:
     """The device function of the warps that multiply floats."""
     tile, room, form = job.tile, job.room, job.form
     stages, length, beside, of_scales = tile.stages, tile.stage // 16, room.beside, room.scales
-    granule, by_columns, boxed, halves, of_columns = (
-        job.granule,
-        job.by_columns,
-        job.boxed,
-        form.halves,
-        4 * tile.rows,
-    )
+    granule, by_columns, boxed = job.granule, job.by_columns, job.boxed
+    halves, of_columns = form.halves, 4 * tile.rows
     zeros, nothing, begin, first, last, factors, promote, scales_of_w = float_products(form, job.parts)
-    factors_first, factors_last, promote_first, promote_last = (
-        factors[0],
-        factors[-1],
-        promote[0],
-        promote[-1],
-    )
+    factors_first, factors_last = factors[0], factors[-1]
+    promote_first, promote_last = promote[0], promote[-1]
     after, stand, write, place = follower(stages), placer_of_threads(job), writer(job), placer(tile, TALL)
     wait, arrive, until_written = barriers.wait, barriers.arrive, boxes.until_written
 

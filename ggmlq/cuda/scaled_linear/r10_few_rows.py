@@ -56,11 +56,8 @@ def kernel(job: FewJob) -> Kernel:
     tile, fill, add = job.tile, few_rows.filler(job.tile), adder(job)
     work = few_rows.integer_worker(job) if job.integer else few_rows.float_worker(job)
     start, of_barriers, base = starter(tile.stages, 4), tile.barriers, ptx.shared_base
-    first_lane, meet_cluster, rank_here = (
-        barriers.of_first_lane,
-        barriers.meet_cluster,
-        barriers.rank_in_cluster,
-    )
+    first_lane, rank_here = barriers.of_first_lane, barriers.rank_in_cluster
+    meet_cluster = barriers.meet_cluster
     meet_warp, let_successor_start = barriers.meet_warp, early_start.let_successor_start
 
     def product(
