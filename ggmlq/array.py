@@ -136,6 +136,8 @@ class QuantArray(Storage, Weights):
 
         Views; copies for integer arrays and, on a GPU, for slices with a step and of columns.
         """
+        if self.ndim > 2 and (matrix := self.matrix_at(index)) is not None:
+            return matrix
         found = index_of(self, index, self.unit, False, "take q.blocks[...] for blocks")
         asked = f"{written(index)} of {self!r}"
         try:

@@ -145,7 +145,11 @@ def check_linear(asked: str, x: Any, q: QuantArray) -> Any:
     if q.ndim != 2:
         way = "an array with rows"
         if q.ndim:
-            way = f"q[e] for one of its {q.shape[0]} matrices" if q.ndim > 2 else "q[i:i+1] for one row"
+            way = (
+                f"q[e] for one of its {q.shape[0]} matrices, or use gq.expert_linear"
+                if q.ndim > 2
+                else "q[i:i+1] for one row"
+            )
         raise ShapeError(f"{asked}: {q!r} is {q.ndim}-D; weights are [N, K]; pass {way}")
     if device_of(x) != q.device:
         here = "the host" if is_host(x) else device_of(x)

@@ -7,7 +7,9 @@ import os
 import threading
 from collections.abc import Callable
 from functools import cache
-from typing import Any
+from typing import Any, Self
+
+import numpy as np
 
 from .buffers import locked, owner_of, unchanging
 from .devices import cuda_device, is_host, on_device_of
@@ -36,12 +38,20 @@ class _Locks:
 
 
 LOCKS = _Locks()
+_MATRICES = "matrices"
+INTEGERS = (int, np.integer)
 
 
 class Keeper:
     """An array whose kernels may keep what they make of it."""
 
     memory: Any  # on which device it lies
+
+    def __len__(self) -> int:
+        raise NotImplementedError
+
+    def __getitem__(self, index: Any) -> Any:
+        raise NotImplementedError
 
     def __init__(self) -> None:
         self._prepared: dict[Any, Any] = {}
@@ -102,6 +112,21 @@ class Keeper:
                 self._followed[make] = now, made
             return made
 
+    def matrices(self) -> tuple[Any, ...]:
+        """Its parts along the first axis, the same each time: what kernels keep of one of them stays."""
+        with LOCKS.of(self):
+            if _MATRICES not in self._prepared:
+                self._prepared[_MATRICES] = tuple(self[i] for i in range(len(self)))
+            found: tuple[Any, ...] = self._prepared[_MATRICES]
+            return found
+
+    def matrix_at(self: Self, index: Any) -> Self | None:
+        """One of them by number, where they have been asked for; else None."""
+        there: tuple[Self, ...] | None = self._prepared.get(_MATRICES)
+        if there is None or not isinstance(index, INTEGERS) or isinstance(index, bool):
+            return None
+        return there[index] if -len(there) <= index < len(there) else None
+
     def kept(self, make: Callable[[Any], Any]) -> Any:
         """What :meth:`prepared` made before, or None."""
         return self._prepared.get(make)
@@ -119,6 +144,8 @@ class Keeper:
             if not is_host(self.memory) and (self._prepared or self.recorded):
                 cuda_device().refuse_capture(asked)
                 wait(asked, "what kernels keep is still there")
+            for part in self._prepared.get(_MATRICES, ()):
+                part.drop_prepared()
             self._prepared.clear()
             self._followed.clear()
             self.recorded.clear()

@@ -8,6 +8,7 @@ from typing import Any, ClassVar, NamedTuple
 from .card import Card
 from .codes import CODES
 from .devices import place_of
+from .errors import FormatError
 from .formats import FORMATS, Format
 from .ladder import Problem
 
@@ -154,3 +155,64 @@ class Gru(Problem, op="gru"):
         return (
             f"gru[{self.widths}, T={self.steps}, N={self.n}, C={self.inputs}, H={self.units}, {self.device}]"
         )
+
+
+@dataclass(frozen=True)
+class ExpertLinear(Problem, op="expert_linear"):
+    """Rows times the matrices that their tokens use; ``launch(x [R, K], weights [E, N, K], ids, out)``.
+
+    ids are int64 [T, U], out is float32 [T, U, N]; R is T, a row for all experts of a token, or T·U. Rows
+    of out whose id is no expert become NaN.
+    """
+
+    weights: Format | Operand
+    t: int  # tokens
+    u: int  # experts that each uses
+    e: int  # experts
+    n: int  # rows of each
+    k: int
+    x: Operand | None = None  # where activations are codes with scales
+
+    setting: ClassVar[str] = "128 experts, 8 used, N=768"
+    operands: ClassVar[str] = "x, q and ids"
+    moved: ClassVar[dict[str, str]] = {
+        "cpu": 'x.get(), q.to("cpu") and ids.get()',
+        "cuda": 'cupy.asarray(x), q.to("cuda") and cupy.asarray(ids)',
+    }
+
+    @classmethod
+    def of(cls, x: Any, q: Any, ids: Any) -> ExpertLinear:
+        """Of operands on one device: floats or a ScaledArray [R, K], weights [E, N, K], ids [T, U]."""
+        device, card, _ = place_of(ids)
+        (t, u), (e, n, k) = ids.shape, q.shape
+        if hasattr(q, "format"):
+            return cls(q.format, t, u, e, n, k, device=device, card=card)
+        return cls(Operand.of(q), t, u, e, n, k, Operand.of(x), device=device, card=card)
+
+    @property
+    def case(self) -> str:
+        return f"T={self.t}"
+
+    def __str__(self) -> str:
+        w = self.weights
+        name = f"{w.code} {w.r}×{w.c}" if isinstance(w, Operand) else w.name
+        used = f"T={self.t}, {self.u} of {self.e} experts"
+        return f"expert_linear[{name}, {used}, N={self.n}, K={self.k}, {self.device}]"
+
+    @classmethod
+    def shown(cls, format: Any, device: str, card: Card | None) -> list[ExpertLinear]:
+        weights, x, k = _shown_weights(format)
+        return [cls(weights, t, 8, 128, 768, k, x, device=device, card=card) for t in SHOWN if k]
+
+
+def _shown_weights(format: Any) -> tuple[Any, Operand | None, int]:
+    """A format, or a code in its usual tiles; and a K for it, 0 where nothing is multiplied."""
+    try:
+        fmt = FORMATS[format]
+    except FormatError:
+        code = CODES[format]
+        if code.kind == "scale":
+            return code, None, 0
+        c = 128 if code.kind == "float" else 2048
+        return Operand(code.name, c if c == 128 else 1, c), Operand(code.name, 1, c), 2048
+    return fmt, None, 2048

@@ -158,6 +158,8 @@ class ScaledArray(Keeper, Weights):
         Whole tiles of rows keep their scales, as views where the codes are one; rows out of tiles bring
         the scales of their tile along, one a row.
         """
+        if self.ndim > 2 and (matrix := self.matrix_at(index)) is not None:
+            return matrix
         found = index_of(self, index, self.unit, True, "index s.codes")
         asked = f"{written(index)} of {self!r}"
         try:

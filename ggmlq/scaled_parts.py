@@ -78,7 +78,7 @@ class Beside(NamedTuple):
         want = self.over.shape
         if array.shape != want:
             hint = ""
-            if array.ndim == 1 and array.size == math.prod(want):
+            if array.ndim != 2 and array.size == math.prod(want):
                 hint = f"; pass {name}.reshape{want}"
             elif array.shape == want[::-1]:
                 hint = f"; they look transposed, pass {name}.T"

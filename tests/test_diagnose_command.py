@@ -11,6 +11,7 @@ from test_diagnose import some
 import ggmlq as gq
 from ggmlq.cli import main
 from ggmlq.faults import CATALOGUE
+from ggmlq.faults.experts import EXPERTS
 from ggmlq.faults.scaled import SCALED
 
 
@@ -86,9 +87,11 @@ def test_an_input_that_tells_faults_apart(capsys, files):
 def test_list(capsys):
     status, said = run(capsys, "--list")
     assert status == 0
-    assert [line for line in said.out.splitlines() if line[:1] not in (" ", "")] == list(CATALOGUE | SCALED)
+    assert [line for line in said.out.splitlines() if line[:1] not in (" ", "")] == list(
+        CATALOGUE | SCALED | EXPERTS
+    )
     assert [fault["id"] for fault in json.loads(run(capsys, "--list", "--json")[1].out)] == list(
-        CATALOGUE | SCALED
+        CATALOGUE | SCALED | EXPERTS
     )
 
 

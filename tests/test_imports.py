@@ -54,20 +54,21 @@ ALLOWED = {
     "card.py": set(),
     "ladder.py": {"announced", "card", "errors"},  # what operations are about, it does not know
     "listing.py": {"ladder", "text", "errors"},
-    "problems.py": {"card", "codes", "devices", "formats", "ladder"},
+    "problems.py": {"card", "codes", "devices", "errors", "formats", "ladder"},
     # a room of its own, from weights to the call: kernels only by name
     "gru": {
         "checks", "codes", "devices", "dumps", "errors", "fixed", "gguf", "ladder", "problems", "progress",
         "tensors", "text", "gru",
     },
     "measured.py": {"formats", "ladder", "problems"},
+    "experts.py": {"devices", "errors", "ladder", "problems", "scaled"},
     "cpu": {
-        "array", "cache", "codes", "cores", "errors", "fixed", "formats", "gru", "ladder", "measured",
-        "packing", "problems", "scaled", "threads", "tiling", "cpu",
+        "array", "cache", "codes", "cores", "errors", "experts", "fixed", "formats", "gru", "ladder",
+        "measured", "packing", "problems", "scaled", "threads", "tiling", "cpu",
     },
     "cuda": {
-        "array", "cache", "card", "codes", "errors", "formats", "ladder", "measured", "packing", "problems",
-        "scaled", "tiling", "cuda",
+        "array", "cache", "card", "codes", "errors", "experts", "formats", "ladder", "measured", "packing",
+        "problems", "scaled", "tiling", "cuda",
     },
     # operations: of cpu and cuda nothing but by name, when asked
     "ops": {
@@ -99,7 +100,7 @@ ALLOWED = {
         "array", "diff", "errors", "formats", "gguf", "ops", "pages", "progress", "text", "report",
     },
     # judges
-    "llama": {"array", "checks", "devices", "errors", "formats", "llama", "text"},
+    "llama": {"array", "checks", "devices", "errors", "formats", "llama", "ops", "text"},
     # faults recomputes products in every arithmetic, and reference knows these
     "faults": {
         "array", "checks", "codes", "devices", "errors", "formats", "metrics", "ops", "reference", "scaled",
@@ -226,8 +227,8 @@ def test_files_are_short_and_say_what_they_are(path):
 
 ROOMS = (
     "cpu", "cpu/encode", "cpu/gru", "cpu/lanes", "cpu/machine", "cpu/panels", "cpu/quantize_scaled",
-    "cpu/slabs", "checkpoint", "convert", "diff", "faults", "faults/scaled", "fixed", "gru", "pages",
-    "report", "safetensors", "trace",
+    "cpu/slabs", "checkpoint", "convert", "diff", "faults", "faults/experts", "faults/scaled", "fixed",
+    "gru", "pages", "report", "safetensors", "trace",
 )  # fmt: skip
 
 

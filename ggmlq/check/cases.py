@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -44,6 +46,25 @@ class Case:
     def shape(self) -> str:
         """As ``--shapes`` takes it."""
         return f"{self.m}x{self.n}x{self.k}"
+
+    @property
+    def stem(self) -> str:
+        """Of a file that holds it."""
+        return f"{self.format.name}-{self.shape}-{self.data}-{self.seed}"
+
+    @property
+    def lengths(self) -> list[int]:
+        """Of the axes of the weights."""
+        return [self.n, self.k]
+
+    @property
+    def more(self) -> dict[str, Any]:
+        """What else there is to say of it, for JSON."""
+        return {}
+
+    def ids(self) -> NDArray[np.int32] | None:
+        """Which experts tokens use, where the weights are of several."""
+        return None
 
     @property
     def again(self) -> str:
@@ -126,24 +147,37 @@ def parse_backend_ops(text: str, seed: int) -> Case:
 
     There m counts rows of weights (our N) and n rows of activations (our M).
     """
+    fields = fields_of(text, ("type_a", "m", "n", "k"))
+    refuse_others(text, fields, PLAIN)
+    return Case(FORMATS[fields["type_a"]], int(fields["n"]), int(fields["m"]), int(fields["k"]), seed=seed)
+
+
+def fields_of(text: str, needed: Sequence[str], op: str = "MUL_MAT") -> dict[str, str]:
+    """What stands in the brackets of a case; sizes are numbers."""
     match = re.search(r"(\w+)\((.*)\)", text)
-    if match is None or match[1] != "MUL_MAT":
+    if match is None or match[1] != op:
         raise UnsupportedError(
-            f"case {text!r}: only MUL_MAT(…) of test-backend-ops can be checked; "
+            f"case {text!r}: only MUL_MAT(…) and MUL_MAT_ID(…) of test-backend-ops can be checked; "
             "write MUL_MAT(type_a=q4_0,type_b=f32,m=16,n=1,k=256), or use --types and --shapes"
         )
     fields = dict(re.findall(r"(\w+)=(\[[^]]*\]|[^,]*)", match[2]))
-    lacking = [name for name in ("type_a", "m", "n", "k") if name not in fields]
-    if lacking or not all(fields[name].isdigit() for name in "mnk"):
-        raise ShapeError(f"case {text!r}: {', '.join(lacking) or 'm, n, k'} must be given, as in type_a=q4_0")
-    for name, plain in PLAIN.items():
+    lacking = [name for name in needed if name not in fields]
+    sizes = [name for name in needed if name != "type_a"]
+    if lacking or not all(fields[name].isdigit() for name in sizes):
+        must = ", ".join(lacking or sizes)
+        raise ShapeError(f"case {text!r}: {must} must be given, as in type_a=q4_0")
+    return fields
+
+
+def refuse_others(text: str, fields: dict[str, str], plain: dict[str, set[str]]) -> None:
+    """Values that are no product of float activations with plain weights are an error."""
+    for name, values in plain.items():
         value = fields.get(name, "").replace(" ", "")
-        if value and value not in plain:
+        if value and value not in values:
             raise UnsupportedError(
                 f"case {text!r}: {name}={value} is not a plain product of float activations with one "
-                f"matrix of weights; this version takes {name}={' or '.join(plain)} only"
+                f"matrix of weights; this version takes {name}={' or '.join(values)} only"
             )
-    return Case(FORMATS[fields["type_a"]], int(fields["n"]), int(fields["m"]), int(fields["k"]), seed=seed)
 
 
 def load(path: Path) -> Case:

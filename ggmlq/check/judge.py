@@ -7,6 +7,7 @@ matrix would be blind to small rows beside a large one.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -89,6 +90,23 @@ def judge(y: Any, x: Any, q: QuantArray, arithmetics: Sequence[str]) -> Judgemen
             "leave --arithmetic out, or choose another"
         )
     return best
+
+
+def by_expert(y: Any, x: Any, q: QuantArray, ids: Any, arithmetics: Sequence[str]) -> Judgement:
+    """The same for ids [T, U] of experts: each expert's rows, in the arithmetic of the one with most."""
+    uses, lines = ids.reshape(-1), y.reshape(ids.size, -1)
+    rows = x.reshape(-1, x.shape[-1])[np.arange(ids.size) // (1 if x.ndim == 3 else ids.shape[1])]
+    experts, counts = np.unique(uses, return_counts=True)
+    judged: list[Judgement] = []
+    for e in experts[np.argsort(-counts, kind="stable")].tolist():
+        mine = uses == e
+        found = judge(lines[mine], rows[mine], q[e], [judged[0].arithmetic] if judged else arithmetics)
+        if judged and not found.ok and judged[0].ok and len(arithmetics) > 1:
+            found = judge(lines[mine], rows[mine], q[e], arithmetics)  # kernels may differ by rows
+        judged.append(found)
+    far = [[one.distance for one in judged], [one.from_exact for one in judged]]
+    distance, from_exact = (max((d for d in some if not math.isnan(d)), default=math.nan) for some in far)
+    return Judgement(judged[0].arithmetic, distance, from_exact, sum(one.out for one in judged))
 
 
 def _may_be_loose(arithmetic: str, first: str, m: int) -> bool:

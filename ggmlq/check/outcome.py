@@ -46,7 +46,7 @@ class Outcome:
         case = self.case
         return {
             "type": case.format.name, "m": case.m, "n": case.n, "k": case.k, "data": case.data,
-            "seed": case.seed, "verdict": self.verdict, "arithmetic": self.arithmetic or None,
+            "seed": case.seed, **case.more, "verdict": self.verdict, "arithmetic": self.arithmetic or None,
             "nmse": _number(self.distance), "nmse_exact": _number(self.from_exact),
             "out_of_bound": self.out, "unequal": self.unequal, "buffer": self.buffer or None,
             "seconds": _number(self.seconds), "fault": self.fault or None, "text": self.text or None,

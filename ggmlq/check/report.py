@@ -99,10 +99,10 @@ def reasons(outcomes: Sequence[Outcome]) -> list[str]:
 def save(folder: Path, outcome: Outcome, claim: str | None) -> Outcome:
     """A bad case as an npz that `ggmlq check --replay` and `ggmlq diagnose` read."""
     case = outcome.case
-    path = folder / f"{case.format.name}-{case.shape}-{case.data}-{case.seed}.npz"
+    path = folder / f"{case.stem}.npz"
     facts: dict[str, Any] = {
         "format": np.array(case.format.name),
-        "shape": np.array([case.n, case.k]),
+        "shape": np.array(case.lengths),
         "data": np.array(case.data),
         "seed": np.array(case.seed),
         "arithmetic": np.array(outcome.arithmetic),  # the one that it was measured by

@@ -16,7 +16,7 @@ from ..errors import DeviceError, LibraryFailedError, UnsupportedError
 from ..llama import Bridge, Measurement
 from ..llama.product import UNWRITTEN
 from .cases import Case
-from .judge import Judgement, candidates, judge
+from .judge import Judgement, by_expert, candidates, judge
 from .outcome import Outcome
 
 NEAR = 1e-2  # from an arithmetic: further than any other arithmetic is
@@ -54,14 +54,14 @@ def run_case(bridge: Bridge, case: Case, how: Settings) -> Outcome:
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", RuntimeWarning)  # extreme data is meant
-            x, q = case.inputs()
+            (x, q), ids = case.inputs(), case.ids()
     except MemoryError as error:
         return Outcome(case, "not run", text=f"{case}: this machine has too little memory: {error}")
-    given = {"x": x, "raw": q.raw}
+    given = {"x": x, "raw": q.raw} if ids is None else {"x": x, "raw": q.raw, "ids": ids}
     try:
         result = bridge.measure(
             x, q, how.device, threads=how.threads, repack=how.repack, repeats=how.repeats,
-            time_runs=how.time_runs,
+            time_runs=how.time_runs, ids=ids,
         )  # fmt: skip
     except LibraryFailedError as error:
         said = f"; it said: {error.tail}" if error.tail else ""
@@ -72,7 +72,8 @@ def run_case(bridge: Bridge, case: Case, how: Settings) -> Outcome:
     claims = [how.arithmetic] if how.arithmetic else candidates(how.backend, case.m)
     try:
         with np.errstate(all="ignore"):  # overflowing scales are meant
-            outcome = _outcome(case, result, judge(result.y, x, q, claims))
+            judged = judge(result.y, x, q, claims) if ids is None else by_expert(result.y, x, q, ids, claims)
+            outcome = _outcome(case, result, judged)
     except UnsupportedError as error:  # no kernel can claim that
         return Outcome(case, "not run", text=str(error))
     return _diagnosed(outcome, result, x, q, how, given) if outcome.bad else outcome
@@ -113,7 +114,7 @@ def _diagnosed(
 
     y, *repeats = (_zero_where_unwritten(one) for one in (result.y, *result.repeats))
     with np.errstate(all="ignore"):  # wrong results overflow at will
-        found = ggmlq.diagnose(y, x, q, arithmetic=how.arithmetic, repeats=repeats)
+        found = ggmlq.diagnose(y, x, q, arithmetic=how.arithmetic, repeats=repeats, ids=given.get("ids"))
     another = found.ok and how.arithmetic is None and outcome.distance < NEAR
     if outcome.verdict == "wrong" and another:
         return replace(outcome, verdict="ok", text=found.text)
@@ -134,7 +135,7 @@ def _observed(outcome: Outcome, result: Measurement) -> str:
     """What only whoever ran the kernel can know."""
     said = []
     if result.unwritten.any():
-        rows, columns = np.nonzero(result.unwritten)
+        rows, columns = np.nonzero(result.unwritten.reshape(-1, result.y.shape[-1]))
         said.append(
             f"{len(rows)} elements were never written: rows {rows.min()} to {rows.max()}, "
             f"columns {columns.min()} to {columns.max()}."

@@ -12,7 +12,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from ..check import cases, report
+from ..check import cases, mixtures, report
 from ..check.cases import Case
 from ..check.data import KINDS
 from ..check.judge import FIT
@@ -20,7 +20,8 @@ from ..check.outcome import Outcome
 from ..check.page import page
 from ..check.run import Settings
 from ..check.run import run as run_cases
-from ..errors import DeviceError, GGMLQError, ShapeError, UnsupportedError
+from ..dumps import Dump
+from ..errors import DeviceError, DumpError, GGMLQError, ShapeError, UnsupportedError
 from ..formats import FORMATS, Format
 from ..llama import Bridge, Device
 from ..llama.library import is_weight_type
@@ -41,11 +42,16 @@ def add(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     parser = commands.add_parser(
         "check", help="judge the kernels of a libggml on seeded cases", description=ABOUT
     )
-    parser.add_argument("case", nargs="*", help="cases of test-backend-ops: 'MUL_MAT(type_a=q4_0,…)'")
+    parser.add_argument(
+        "case", nargs="*", help="cases of test-backend-ops: 'MUL_MAT(type_a=q4_0,…)', MUL_MAT_ID"
+    )
     parser.add_argument("--lib", type=Path, help="a library or build folder (default: as doctor finds it)")
     parser.add_argument("--device", default="CPU", help="one of the build's devices (default: CPU)")
     parser.add_argument("--types", default="all", help="q4_0,q4_K (default: all that the device takes)")
     parser.add_argument("--shapes", help="M×N×K, as 1x4096x4096,9x64x512 (default: the edges of kernels)")
+    parser.add_argument("--experts", metavar="E/U", help="products with experts, as 128/8, or edges")
+    parser.add_argument("--spread", help=f"how tokens use experts: {', '.join(mixtures.SPREADS)}")
+    parser.add_argument("--apart", action="store_true", help="with --experts: a row of x for each use")
     parser.add_argument("--data", help=f"kinds of activations, or all: {', '.join(KINDS)}")
     parser.add_argument("--seed", type=int, default=0, help="of the data (default: 0)")
     parser.add_argument("--repack", action="store_true", help="weights in the device's repacked layout")
@@ -128,14 +134,45 @@ def _arithmetic(name: str | None) -> str | None:
 
 def _cases(args: argparse.Namespace, bridge: Bridge) -> list[Case]:
     """What was asked for; without shapes or cases, the edges."""
-    given = [cases.load(path) for path in args.replay]
-    given += [cases.parse_backend_ops(text, args.seed) for text in args.case]
+    given = [_saved(path) for path in args.replay]
+    for text in args.case:
+        kind = mixtures if "MUL_MAT_ID" in text else cases
+        given.append(kind.parse_backend_ops(text, args.seed))
     if given:
-        if args.shapes or args.data or args.types != "all":
+        if args.shapes or args.data or args.types != "all" or args.experts:
             raise ShapeError(
-                "cases were given beside --types, --shapes or --data; a case says these itself; drop one"
+                "cases were given beside --types, --shapes, --experts or --data; a case says these itself; "
+                "drop one"
             )
         return given
+    return _mixtures(args, bridge) if args.experts else _plain_cases(args, bridge)
+
+
+def _saved(path: Path) -> Case:
+    """With ids or without; a file that is none of them is told by the latter."""
+    try:
+        mixed = "ids" in Dump(path)
+    except DumpError:
+        mixed = False
+    return mixtures.load(path) if mixed else cases.load(path)
+
+
+def _mixtures(args: argparse.Namespace, bridge: Bridge) -> list[Case]:
+    """Products with experts: the edges, or each shape."""
+    experts = None if args.experts == "edges" else mixtures.parse_experts(args.experts)
+    if not args.shapes:
+        group, types = REPACKED_ROWS if args.repack else 1, _types(args, bridge)
+        return [case for fmt in types for case in mixtures.edges(fmt, args.seed, group, experts)]
+    if experts is None:
+        raise ShapeError(
+            "--experts edges beside --shapes: shapes need a number of experts; write --experts 8/2"
+        )
+    spread = mixtures.parse_spread(args.spread or "uniform")
+    return [mixtures.mixed(case, experts, spread, apart=args.apart) for case in _plain_cases(args, bridge)]
+
+
+def _plain_cases(args: argparse.Namespace, bridge: Bridge) -> list[Case]:
+    """Products with one matrix."""
     kinds = cases.parse_data(args.data) if args.data else None
     if not args.shapes:
         group = REPACKED_ROWS if args.repack or args.buffer else 1

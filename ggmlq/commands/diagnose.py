@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 from math import prod
+from typing import Any
 
 import numpy as np
 
@@ -11,6 +12,7 @@ from ..array import QuantArray
 from ..dumps import Dump
 from ..errors import DumpError, ShapeError
 from ..faults import CATALOGUE, Diagnosis, diagnose, telling_input
+from ..faults.experts import EXPERTS
 from ..faults.scaled import SCALED
 from ..scaled import ScaledArray
 from ..terminal import paint, table, wrapped
@@ -41,6 +43,10 @@ def add(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     parser.add_argument("--shape", type=_dumps.shape, metavar="MxN", help="of a raw Y")
     parser.add_argument("--format", metavar="F", help="type of raw weights")
     parser.add_argument("--weights-shape", type=_dumps.shape, metavar="NxK", help="of raw weights")
+    parser.add_argument(
+        "--ids", metavar="FILE",
+        help="ids [T, U] of experts, npy or in an npz: X is [T, K] or [T, U, K], W [E, N, K], Y [T, U, N]",
+    )  # fmt: skip
     parser.add_argument("--make-input", metavar="FILE", help="write activations that tell faults apart (npz)")
     parser.add_argument("--list", action="store_true", help="the faults it knows")
     parser.add_argument("--json", action="store_true", help="print JSON")
@@ -62,24 +68,36 @@ def run(args: argparse.Namespace) -> int:
     q = _dumps.weights(
         _dumps.WeightsFile(args.weights or args.x or args.y, args.tensor, args.format, args.weights_shape)
     )
-    if q.ndim != 2:
+    ids = _ids(args.ids, dump)
+    if q.ndim != (2 if ids is None else 3):
         raise ShapeError(
-            f"{q!r}: weights are a matrix [N, K]; say --weights-shape NxK, or name another tensor"
+            f"{q!r}: weights are a matrix [N, K]; say --weights-shape NxK, or name another tensor; those "
+            "of experts are [E, N, K], with --ids"
         )
     x = _dumps.floats(Dump(args.x) if args.weights else dump, "x", None, q.shape[-1])
-    most = max(_dumps.SPARE, 8 * prod(x.shape[:-1]) * q.shape[0])  # bytes of y, be it float64
-    y = _dumps.floats(dump, "y", args.shape, q.shape[0], most)
-    repeats = [_dumps.floats(Dump(path), "y", args.shape, q.shape[0], most) for path in args.repeat]
+    n, lines = q.shape[-2], prod(x.shape[:-1]) if ids is None else ids.size
+    most = max(_dumps.SPARE, 8 * lines * n)  # bytes of y, be it float64
+    y = _dumps.floats(dump, "y", args.shape, n, most)
+    repeats = [_dumps.floats(Dump(path), "y", args.shape, n, most) for path in args.repeat]
     if "repeats" in dump:  # what `ggmlq check --save` keeps besides: further results, and the claim
-        repeats += list(np.atleast_1d(_dumps.floats(dump, "repeats", None, q.shape[0])))
+        repeats += list(np.atleast_1d(_dumps.floats(dump, "repeats", None, n)))
     claim = args.arithmetic or (dump.text("claim") if "claim" in dump else "") or None
-    found = diagnose(y, x, q, arithmetic=claim, repeats=repeats)
+    found = diagnose(y, x, q, arithmetic=claim, repeats=repeats, ids=ids)
+    if args.make_input and ids is not None:
+        raise DumpError("--make-input makes activations for one matrix; leave it out with ids of experts")
     if args.make_input:
         _write_input(args.make_input, q)
     _say(args, found)
     if args.make_input and not args.json:
         print(f"wrote {_plain.name(args.make_input)}: x, and the weights as raw, format and shape")
     return 0 if found.ok else 1
+
+
+def _ids(path: str | None, dump: Dump) -> Any:
+    """Which experts tokens use: of a file of their own, or of the npz that holds all."""
+    if path is not None:
+        return Dump(path).array("ids", _dumps.SPARE)
+    return dump.array("ids", _dumps.SPARE) if "ids" in dump else None
 
 
 def _scaled(args: argparse.Namespace, dump: Dump, w: ScaledArray) -> int:
@@ -116,7 +134,7 @@ def _described(found: Diagnosis) -> str:
 
 
 def _listed(as_json: bool) -> int:
-    own = [fault for name, fault in SCALED.items() if name not in CATALOGUE]
+    own = [fault for name, fault in (SCALED | EXPERTS).items() if name not in CATALOGUE]
     faults = [*CATALOGUE.values(), *own]
     if as_json:
         _plain.print_json([fault.__dict__ for fault in faults])

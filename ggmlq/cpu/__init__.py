@@ -4,6 +4,7 @@
     linear/       the ladder: one way to multiply a file, r0_naive … r6_panels, each with its lesson
     scaled_linear/    the ladder for codes with scales beside them; slabs/ is the operand of its fast rung
     gru/          the ladder of a GRU in integers
+    expert_linear/    the ladder for rows that each meet experts of their own
     panels/       the operand of the fast rungs: weights 16 rows at a time, activations as records
     slabs/        the same for integer codes alone, whose scales stand apart
     unpack/       blocks to codes and scales, one file a format; decode.py makes floats of them

@@ -10,6 +10,7 @@
     pipeline/     what kernels that fill the card share: rings of stages, parts of the columns
     linear/       the ladder: one rung a file, each a kernel and its ``launch``
     scaled_linear/  that of products of codes with scales
+    expert_linear/  that of products with the experts that tokens use
     quantize/     encoders: one format a file
     dequantize    decoders of all formats, in one kernel
     quantize_scaled/  floats to codes with scales for tiles; dequantize_scaled: and back

@@ -23,6 +23,7 @@ Then, what is wrong, by what it shows:
 
 What explains y is an explanation (explanation.py); verdicts.py makes the finding of it, report.py the words.
 
+    experts/       products with experts: which token met which expert, and where its result went
     scaled/        the same for products of arrays with scales: its own mistakes, and these machines
 """
 

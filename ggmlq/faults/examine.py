@@ -10,6 +10,7 @@ from ..array import QuantArray
 from ..errors import UnsupportedError
 from ..scaled import ScaledArray
 from .diagnosis import Diagnosis
+from .experts.examine import diagnose as examine_experts
 from .explanation import Explanation, Finding, fits, level
 from .inputs import given
 from .judged import Mask
@@ -35,6 +36,7 @@ def diagnose(
     arithmetic: str | None = None,
     repeats: Any = (),
     activations: Any = None,
+    ids: Any = None,
 ) -> Diagnosis:
     """Say whether a kernel's result is right, and if not, which mistake explains it.
 
@@ -54,6 +56,8 @@ def diagnose(
     activations : (code, tile) or (code, tile, scales), optional
         With scaled weights: how the kernel quantizes floats x. By default as
         :func:`ggmlq.scaled_linear` does, or in another usual tile, or not at all.
+    ids : array of integers, optional
+        [T, U]: y is that of :func:`ggmlq.expert_linear`, with q [E, N, K] and x [T, K] or [T, U, K].
 
     >>> import numpy as np, ggmlq as gq
     >>> rng = np.random.default_rng(0)
@@ -65,6 +69,13 @@ def diagnose(
     >>> gq.diagnose(forgot, x, q).fault
     'offset-missing'
     """
+    if ids is not None:
+        if activations is not None:
+            raise UnsupportedError(
+                f"diagnose(y, x, q, ids=…): activations={activations!r}; with experts all usual ways of "
+                "quantizing x are tried; leave it out"
+            )
+        return examine_experts(y, x, q, ids, diagnose, arithmetic=arithmetic, repeats=repeats)
     if isinstance(q, ScaledArray):
         more = {"arithmetic": arithmetic, "repeats": repeats, "activations": activations}
         return examine_scaled(y, x, q, **more)

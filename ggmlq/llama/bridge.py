@@ -21,11 +21,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..array import QuantArray
-from ..checks import as_floats, check_linear
+from ..checks import as_floats
 from ..devices import to_host
 from ..errors import ShapeError, UnsupportedError
 from ..formats import FORMATS, Format
 from ..formats.format import Floats
+from . import experts
 from .devices import Device
 from .files import locate
 from .library import is_weight_type
@@ -170,12 +171,19 @@ class Bridge:
         repack: bool | str = False,
         repeats: int = 1,
         time_runs: int = 0,
+        ids: Any = None,
     ) -> Measurement:
-        """:meth:`mul_mat` run ``repeats`` times for its bits, then ``time_runs`` times for its speed."""
-        asked = f"mul_mat(x, {q!r}, {device!r})"
-        x = np.asarray(check_linear(asked, x, q), np.float32)
-        if not x.size or not q.shape[0]:
-            raise ShapeError(f"{asked}: x has shape {x.shape}; a product needs at least one row of each")
+        """:meth:`mul_mat` run ``repeats`` times for its bits, then ``time_runs`` times for its speed.
+
+        With ids [T, U] of experts it is ``mul_mat_id``, as :func:`ggmlq.expert_linear` has it: x [T, K] or
+        [T, U, K], q [E, N, K].
+        """
+        asked = f"mul_mat{'' if ids is None else '_id'}(x, {q!r}, {device!r})"
+        arrays, shape = experts.operands(asked, x, q, ids)
+        if not arrays[0].size or not math.prod(shape):
+            raise ShapeError(
+                f"{asked}: x has shape {arrays[0].shape}; a product needs at least one row of each"
+            )
         if not is_weight_type(q.format):
             raise UnsupportedError(
                 f"{asked}: ggml has no weights of type {q.format.name}; it multiplies blocks and "
@@ -187,13 +195,28 @@ class Bridge:
                 "threads and repeats are at least 1, time_runs at least 0"
             )
         message = {
-            "do": "mul_mat", "device": device, "format": q.format.name, "rows": q.shape[0],
-            "columns": q.shape[1], "threads": threads, "repack": repack, "repeats": repeats,
-            "time_runs": time_runs,
+            "do": "mul_mat", "device": device, "format": q.format.name, "rows": q.shape[-2],
+            "columns": q.shape[-1], "experts": 0 if ids is None else len(q), "threads": threads,
+            "repack": repack, "repeats": repeats, "time_runs": time_runs,
         }  # fmt: skip
-        answer, (y,) = self._call(asked, message, [x.reshape(-1, x.shape[-1]), q.raw])
-        results = [one.reshape(*x.shape[:-1], q.shape[0]) for one in y]
+        answer, (y,) = self._call(asked, message, arrays)
+        results = [one.reshape(shape) for one in y]
         return Measurement(results[0], tuple(results[1:]), tuple(answer["seconds"]), answer["buffer"])
+
+    def mul_mat_id(
+        self, x: Any, q: QuantArray, ids: Any, device: str = "CPU", *, threads: int = 1, repack: bool = False
+    ) -> Floats:
+        """``y[t, u] = x[t] @ q[ids[t, u]].T``, as :func:`ggmlq.expert_linear`, by the library's kernels."""
+        return self.measure(x, q, device, threads=threads, repack=repack, ids=ids).y
+
+    def expert_layer(self, x: Any, weights: Any, used: int, device: str = "CPU") -> Floats:
+        """[T, C]: the feed-forward layer of a mixture as ggml's graph computes it.
+
+        ``weights``: router float32 [E, C], and gate, up [E, F, C] and down [E, C, F] as QuantArrays.
+        """
+        asked, message, arrays = experts.layer(x, weights, used, device)
+        _, (y,) = self._call(asked, message, arrays)
+        return np.asarray(y)
 
     # --- the process ----------------------------------------------------------------------
 

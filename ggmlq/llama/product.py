@@ -1,4 +1,4 @@
-"""One matrix product as a ggml graph of one node, on a device of the user's build.
+"""One matrix product, plain or of experts, as a ggml graph of one node, on a device of the user's build.
 
 Before every run the result is filled with a NaN of our own: what a kernel does not write shows.
 """
@@ -22,7 +22,7 @@ from .library import Library, address
 from .symbols import INT, InitParams, P, Symbols, words
 
 WEIGHTS, COMPUTE = 1, 2  # what a buffer is for: ggml_backend_buffer_usage
-F32 = 0
+F32, I32 = 0, 26  # ggml's numbers of types
 UNWRITTEN = 0x7FC0BEEF  # bits of a NaN that no arithmetic makes
 
 
@@ -37,10 +37,22 @@ class Request:
     repack: bool | str = False  # True: any layout of the device's own; or its name
     repeats: int = 1
     time_runs: int = 0
+    experts: int = 0  # with ids: how many matrices there are
 
     def __str__(self) -> str:
         layout = f" {self.repack}" if isinstance(self.repack, str) else " repacked" if self.repack else ""
-        return f"mul_mat of {self.format.name}{layout} weights [{self.rows}, {self.columns}]"
+        of = f"{self.experts}, " if self.experts else ""
+        name = "mul_mat_id" if self.experts else "mul_mat"
+        return f"{name} of {self.format.name}{layout} weights [{of}{self.rows}, {self.columns}]"
+
+    def weights(self, symbols: Any, context: int) -> int:
+        """Their tensor."""
+        if self.experts:
+            made: int = symbols.ggml_new_tensor_3d(
+                context, self.format.id, self.columns, self.rows, self.experts
+            )
+            return made
+        return int(symbols.ggml_new_tensor_2d(context, self.format.id, self.columns, self.rows))
 
 
 class Multiplier:
@@ -57,36 +69,46 @@ class Multiplier:
                 "often a driver is missing or the memory is full"
             )
 
-    def run(self, x: Floats, raw: Bytes, request: Request) -> tuple[Floats, list[float], str]:
-        """All results [repeats, M, N], the seconds of the timed runs, where the weights lay."""
+    def run(
+        self, x: Floats, raw: Bytes, request: Request, ids: Any = None
+    ) -> tuple[Floats, list[float], str]:
+        """All results [repeats, M, N], the seconds of the timed runs, where the weights lay.
+
+        With ids int32 [T, U] x is [T, 1 or U, K], and results are [repeats, T, U, N].
+        """
         self.library.check_type(request.format)
         self._set_threads(request.threads)
         s = self.symbols
         with ExitStack() as stack:
-            w, node, place = self._placed(stack, request, len(x))
+            w, node, place = self._placed(stack, request, x.shape, None if ids is None else ids.shape)
             s.ggml_backend_tensor_set(w, address(raw), 0, raw.nbytes)
             self._allocate(stack, node.context, self._kind, COMPUTE, f"activations {x.shape}")
-            y = np.empty((request.repeats, len(x), request.rows), np.float32)
+            lead = x.shape[:1] if ids is None else ids.shape
+            y = np.empty((request.repeats, *lead, request.rows), np.float32)
             graph = s.ggml_new_graph(node.context)
             s.ggml_build_forward_expand(graph, node.result)
             unwritten = np.full(y.shape[1:], UNWRITTEN, np.uint32)
             for result in y:
                 s.ggml_backend_tensor_set(node.x, address(x), 0, x.nbytes)
+                if ids is not None:
+                    s.ggml_backend_tensor_set(node.ids, address(ids), 0, ids.nbytes)
                 s.ggml_backend_tensor_set(node.result, address(unwritten), 0, unwritten.nbytes)
-                self._compute(graph, request)
+                self.compute(graph, request)
                 s.ggml_backend_tensor_get(node.result, address(result), 0, result.nbytes)
             return y, list(self._times(graph, request)), place
 
-    def _placed(self, stack: ExitStack, request: Request, m: int) -> tuple[int, _Node, str]:
+    def _placed(
+        self, stack: ExitStack, request: Request, x: tuple[int, ...], ids: tuple[int, ...] | None
+    ) -> tuple[int, _Node, str]:
         """Weights in the first kind of buffer in which the device multiplies them."""
         s = self.symbols
         kinds = self._wanted_kinds(request) if request.repack else [self._kind]
         for kind in kinds:
             with ExitStack() as trial:
                 context = self._context(trial)
-                w = s.ggml_new_tensor_2d(context, request.format.id, request.columns, request.rows)
+                w = request.weights(s, context)
                 self._allocate(trial, context, kind, WEIGHTS, str(request))
-                node = _Node(s, self._context(trial), w, request.columns, m)
+                node = _Node(s, self._context(trial), w, x, ids)
                 if s.ggml_backend_dev_supports_op(self.handle.dev, node.result):
                     self._check_size(w, request)
                     stack.push(trial.pop_all())
@@ -98,7 +120,7 @@ class Multiplier:
             if request.repack
             else "does not multiply it; choose another type or device"
         )
-        raise UnsupportedError(f"{request}, M={m}: the device {self._name} {layout}")
+        raise UnsupportedError(f"{request}, x {x}: the device {self._name} {layout}")
 
     def _allocate(self, stack: ExitStack, context: int, kind: int, usage: int, what: str) -> None:
         buffer = self.symbols.ggml_backend_alloc_ctx_tensors_from_buft(context, kind)
@@ -118,7 +140,7 @@ class Multiplier:
         return context
 
     def _check_size(self, w: int, request: Request) -> None:
-        ours = request.rows * request.format.row_bytes(request.columns)
+        ours = max(request.experts, 1) * request.rows * request.format.row_bytes(request.columns)
         theirs = self.symbols.ggml_nbytes(w)
         if ours != theirs:
             raise UnsupportedError(
@@ -161,7 +183,8 @@ class Multiplier:
         if function:
             function(self.backend, threads)
 
-    def _compute(self, graph: int, request: Request) -> None:
+    def compute(self, graph: int, request: Request) -> None:
+        """Run a graph; ``request`` is what an error speaks of."""
         status = self.symbols.ggml_backend_graph_compute(self.backend, graph)
         self.symbols.ggml_backend_synchronize(self.backend)
         if status != 0:
@@ -173,7 +196,7 @@ class Multiplier:
     def _times(self, graph: int, request: Request) -> Iterator[float]:
         for _ in range(request.time_runs):
             start = time.perf_counter()
-            self._compute(graph, request)
+            self.compute(graph, request)
             yield time.perf_counter() - start
 
     @property
@@ -187,9 +210,19 @@ class Multiplier:
 
 
 class _Node:
-    """``mul_mat(w, x)`` in a context of its own: x [M, K] float32 and the result [M, N]."""
+    """``mul_mat(w, x)`` in a context of its own: x [M, K] float32 and the result [M, N].
 
-    def __init__(self, symbols: Any, context: int, w: int, columns: int, m: int) -> None:
+    Or ``mul_mat_id(w, x, ids)``: ids int32 [T, U], x [T, 1 or U, K], the result [T, U, N].
+    """
+
+    def __init__(
+        self, symbols: Any, context: int, w: int, x: tuple[int, ...], ids: tuple[int, ...] | None
+    ) -> None:
         self.context = context
-        self.x: int = symbols.ggml_new_tensor_2d(context, F32, columns, m)
-        self.result: int = symbols.ggml_mul_mat(context, w, self.x)
+        if ids is None:
+            self.x: int = symbols.ggml_new_tensor_2d(context, F32, x[1], x[0])
+            self.result: int = symbols.ggml_mul_mat(context, w, self.x)
+            return
+        self.x = symbols.ggml_new_tensor_3d(context, F32, *x[::-1])
+        self.ids: int = symbols.ggml_new_tensor_2d(context, I32, *ids[::-1])
+        self.result = symbols.ggml_mul_mat_id(context, w, self.x, self.ids)

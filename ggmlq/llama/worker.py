@@ -18,7 +18,7 @@ from typing import Any
 
 from ..errors import GGMLQError
 from ..formats import FORMATS
-from . import devices
+from . import devices, layer
 from .files import locate
 from .library import Library
 from .product import Multiplier, Request
@@ -64,14 +64,22 @@ class Worker:
         return {}, [self.library.dequantize(arrays[0], FORMATS[message["format"]])]
 
     def mul_mat(self, message: dict[str, Any], arrays: Arrays) -> Answer:
-        """Activations and weights to products, with their times."""
+        """Activations and weights, perhaps ids of experts, to products, with their times."""
         handle = devices.find(self.library.symbols, message.pop("device"))
         name = handle.device.name
         if name not in self._multipliers:
             self._multipliers[name] = Multiplier(self.library, handle)
         request = Request(**{**message, "format": FORMATS[message["format"]]})
-        y, seconds, buffer = self._multipliers[name].run(arrays[0], arrays[1], request)
+        y, seconds, buffer = self._multipliers[name].run(arrays[0], arrays[1], request, *arrays[2:])
         return {"seconds": seconds, "buffer": buffer}, [y]
+
+    def expert_layer(self, message: dict[str, Any], arrays: Arrays) -> Answer:
+        """Activations, router and three weights of experts to the layer's output."""
+        handle = devices.find(self.library.symbols, message["device"])
+        formats = [FORMATS[name] for name in message["formats"]]
+        x, router, *raw = arrays
+        sizes = layer.Sizes(*message["sizes"])
+        return {}, [layer.run(Multiplier(self.library, handle), x, router, raw, formats, sizes)]
 
 
 def answer(method: Callable[[dict[str, Any], Arrays], Answer], message: Any, arrays: Arrays) -> Answer:

@@ -4,6 +4,7 @@
     quantize     floats to blocks; encoding deals the rows out
     dequantize   blocks to floats; decoding deals the rows out
     quantize_scaled, scaled_linear   the same for codes with a scale for every tile
+    expert_linear   rows times the experts that their tokens use; expert_operands checks these
     equal        the same format, shape and bytes; joining: concatenate and stack, block by block
     torch        tensors in and out
 
@@ -12,6 +13,7 @@ An operation registers itself with the arrays (``matrix.operation``), which so n
 
 from .dequantize import dequantize
 from .equal import equal
+from .expert_linear import expert_linear
 from .joining import concatenate, stack
 from .linear import linear
 from .quantize import quantize
@@ -22,6 +24,7 @@ __all__ = [
     "concatenate",
     "dequantize",
     "equal",
+    "expert_linear",
     "linear",
     "quantize",
     "quantize_scaled",

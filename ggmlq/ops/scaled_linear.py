@@ -118,7 +118,8 @@ def scaled_linear(
         x = array_of(ASKED, x)
     if w.ndim != 2:
         raise ShapeError(
-            f"{ASKED}: {w!r} is {w.ndim}-D; weights are [N, K]; pass w[e] for one matrix of them"
+            f"{ASKED}: {w!r} is {w.ndim}-D; weights are [N, K]; pass w[e] for one matrix of them, "
+            "or use gq.expert_linear"
         )
     x = _activations(x, w, activations)
     check_operands(ASKED, x, w)
@@ -207,10 +208,10 @@ def check_operands(asked: str, x: ScaledArray, w: ScaledArray) -> None:
             f"{asked}: x is on {x.device}, w on {w.device}; both must be on one device; move one with "
             f"x.to({w.device!r})"
         )
-    if x.shape[-1] != w.shape[1]:
+    if x.shape[-1] != w.shape[-1]:
         raise ShapeError(
             f"{asked}: x has shape {x.shape}, w {w.shape}; the last axis of both is K; "
-            f"pass x as [..., {w.shape[1]}]"
+            f"pass x as [..., {w.shape[-1]}]"
         )
     if x.code.kind != w.code.kind:
         raise CodeError(
@@ -218,7 +219,7 @@ def check_operands(asked: str, x: ScaledArray, w: ScaledArray) -> None:
             "quantize one of them again, gq.quantize_scaled(x.dequantize(), …)"
         )
     a, b = sorted((x.tiling.c, w.tiling.c))
-    if b % a and b < w.shape[1]:
+    if b % a and b < w.shape[-1]:
         raise ShapeError(
             f"{asked}: tiles of x have {x.tiling.c} columns, those of w {w.tiling.c}; one must be a multiple "
             "of the other or the whole axis, so that scales change together; quantize one of them again"

@@ -9,6 +9,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from typing import Any
 
 from ..checks import check_linear, float_dtype
@@ -28,14 +29,33 @@ def linear(
     with as_torch_works(torch, x.device):
         rows = check(asked, array_of(asked, x), q)
         if bias is not None:
-            bias = array_of(asked, bias, "bias")
-        y, shape = out, (*x.shape[:-1], q.shape[0])
-        if out is None or (is_foreign(torch, out) and (out.shape, out.device) == (shape, x.device)):
-            y = torch.empty(shape, dtype=torch.float32, device=x.device)
-        product(rows, q, out=array_of(asked, y, "out"), bias=bias, **choice)
-        if out is None:
-            return y.to(kind)
-        return out if y is out else out.copy_(y)
+            choice["bias"] = array_of(asked, bias, "bias")
+        shape = (*x.shape[:-1], q.shape[0])
+        return _into(asked, torch, partial(product, rows, q, **choice), x, shape, out, kind)
+
+
+def expert_linear(
+    product: Callable[..., Any], x: Any, q: Any, ids: Any, out: Any, dtype: Any, *,
+    asked: str, shape: tuple[int, ...], **choice: Any,
+) -> Any:  # fmt: skip
+    """The same for :func:`ggmlq.expert_linear`, whose result has this shape; ids may be of any kind."""
+    torch = sys.modules["torch"]
+    kind = _kind(asked, torch, dtype)
+    _refuse_others(asked, torch, x=x, out=out)
+    with as_torch_works(torch, x.device):
+        work = partial(product, array_of(asked, x), q, ids, **choice)
+        return _into(asked, torch, work, x, shape, out, kind)
+
+
+def _into(asked: str, torch: Any, work: Any, x: Any, shape: tuple[int, ...], out: Any, kind: Any) -> Any:
+    """The result of ``work(out=…)`` as a tensor of torch's memory beside x."""
+    y = out
+    if out is None or (is_foreign(torch, out) and (out.shape, out.device) == (shape, x.device)):
+        y = torch.empty(shape, dtype=torch.float32, device=x.device)
+    work(out=array_of(asked, y, "out"))
+    if out is None:
+        return y.to(kind)
+    return out if y is out else out.copy_(y)
 
 
 def _kind(asked: str, torch: Any, dtype: Any) -> Any:

@@ -2,6 +2,7 @@
 
 from .agreement import row_errors
 from .bound import bound
+from .expert_linear import expert_linear
 from .gru import gru
 from .linear import linear
 from .multiply import multiply
@@ -17,6 +18,7 @@ __all__ = [
     "Weights",
     "activations",
     "bound",
+    "expert_linear",
     "gru",
     "linear",
     "multiply",

@@ -132,6 +132,7 @@ def _pointer(dtype: Any) -> Any:
 
 
 _byte_pointer, _float_pointer = _pointer(types.uint8), _pointer(types.float32)
+_word_pointer = _pointer(types.int64)
 
 
 def _bytes_at(address: int, rows: int, columns: int) -> Any:
@@ -142,5 +143,10 @@ def _floats_at(address: int, rows: int, columns: int) -> Any:
     return carray(_float_pointer(address), (rows, columns))
 
 
+def _words_at(address: int, count: int) -> Any:
+    return carray(_word_pointer(address), (count,))
+
+
 bytes_at = jit(_bytes_at, on_disk=False)
 floats_at = jit(_floats_at, on_disk=False)
+words_at = jit(_words_at, on_disk=False)

@@ -11,6 +11,8 @@
     gather.py        panels of bytes straight from blocks, for any format; nothing is kept
     lines.py         no panel at all: a row of blocks at a time, for a few rows of x
     multiply.py      the walk: records, kernel, threads
+    scattered.py     tile and loops for rows that lie anywhere, as those of an expert's tokens do
+    grouped.py       the walk of many products at once: groups of rows, each with a matrix of its own
 
 A kernel is compiled for a layout, a number of rows at once and a target (``machine/target.py``).
 """

@@ -72,7 +72,15 @@ class Tile(Panel):
             with cgutils.for_range(b, self.at["runs"], intp=I64) as loop:
                 self._run(loop.index, sums)
         for r, total in enumerate(sums):
-            self.simd.store(b.load(total), b.add(self.at["out"], b.mul(self.at["out_bytes"], I64(r))))
+            self.simd.store(b.load(total), self._result(r))
+
+    def _result(self, row: int) -> Any:
+        """Address of 16 results of a row of activations."""
+        return self.b.add(self.at["out"], self.b.mul(self.at["out_bytes"], I64(row)))
+
+    def _start(self, row: int) -> Any:
+        """Address of a row of activations."""
+        return self.b.add(self.at["records"], self.b.mul(self.at["row_bytes"], I64(row)))
 
     def _zeros(self) -> list[Any]:
         """Sums of floats, one vector a row."""
@@ -152,9 +160,7 @@ class Tile(Panel):
 
     def _record(self, run: Any, row: int) -> Any:
         """Address of a run of a row of activations."""
-        b = self.b
-        start = b.add(self.at["records"], b.mul(self.at["row_bytes"], I64(row)))
-        return b.add(start, b.mul(run, I64(record_bytes(self.layout))))
+        return self.b.add(self._start(row), self.b.mul(run, I64(record_bytes(self.layout))))
 
     def _splat(self, record: Any, at: int, kind: Any) -> Any:
         return self.simd.splat(self.simd.load(self.b.add(record, I64(at)), kind))

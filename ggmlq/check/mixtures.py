@@ -1,0 +1,185 @@
+"""Products with experts to try: how many tokens, experts and uses, and how tokens are spread over them."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ..array import QuantArray
+from ..dumps import Dump
+from ..errors import DumpError, FormatError, ShapeError, UnsupportedError
+from ..formats import FORMATS, Format
+from ..text import short
+from . import data
+from .cases import Case, fields_of, refuse_others
+
+# Which experts tokens use. "skewed": every other token goes to expert 0 first, so that one has many rows and
+# most have few; "duplicate": tokens use an expert more than once, which ggml allows.
+Spread = Literal["uniform", "skewed", "duplicate", "few"]
+SPREADS: tuple[Spread, ...] = ("uniform", "skewed", "duplicate", "few")
+
+
+@dataclass(frozen=True)
+class Mixture(Case):
+    """One product with experts; M counts tokens."""
+
+    experts: int = 8
+    used: int = 2
+    spread: Spread = "uniform"
+    apart: bool = False  # a row of activations for each use, not for each token
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if not 1 <= self.used <= self.experts:
+            raise ShapeError(
+                f"{self}: {self.used} of {self.experts} experts; a token uses at least one and at most all; "
+                "write --experts 8/2"
+            )
+
+    @property
+    def shape(self) -> str:
+        """Tokens, N and K, and which experts."""
+        return f"{super().shape} {self.experts}/{self.used}{' apart' if self.apart else ''}"
+
+    @property
+    def again(self) -> str:
+        """The options that repeat this case."""
+        if self.source is not None:
+            return super().again
+        size = f"--types {self.format.name} --shapes {self.m}x{self.n}x{self.k} --data {self.data}"
+        of = f"--experts {self.experts}/{self.used} --spread {self.spread}{' --apart' if self.apart else ''}"
+        return f"{size} {of} --seed {self.seed}"
+
+    @property
+    def stem(self) -> str:
+        """Of a file that holds it."""
+        apart = "-apart" if self.apart else ""
+        size = f"{self.m}x{self.n}x{self.k}-{self.experts}of{self.used}"
+        return f"{self.format.name}-{size}-{self.spread}{apart}-{self.data}-{self.seed}"
+
+    @property
+    def lengths(self) -> list[int]:
+        """Of the axes of the weights."""
+        return [self.experts, self.n, self.k]
+
+    @property
+    def more(self) -> dict[str, Any]:
+        """What else there is to say of it, for JSON."""
+        return {"experts": self.experts, "used": self.used, "spread": self.spread, "apart": self.apart}
+
+    def ids(self) -> NDArray[np.int32]:
+        """[T, U]."""
+        if self.source is not None:
+            return np.asarray(Dump(self.source).array("ids"), np.int32)
+        rng = np.random.default_rng([self.seed, 2])
+        order = np.argsort(rng.random((self.m, self.experts)), axis=1)
+        if self.spread == "few":  # most experts have no token
+            order = np.argsort(order >= max(self.used, self.experts // 8), axis=1, kind="stable")
+            few = np.argsort(rng.random((self.m, max(self.used, self.experts // 8))), axis=1)
+            return np.ascontiguousarray(few[:, : self.used], np.int32)
+        ids = np.ascontiguousarray(order[:, : self.used], np.int32)
+        if self.spread == "skewed":
+            first = (rng.random(self.m) < 0.5) & ~(ids == 0).any(axis=1)
+            ids[first, 0] = 0
+        if self.spread == "duplicate" and self.used > 1:
+            twice = rng.random(self.m) < 0.5
+            twice[0] = True
+            ids[twice, -1] = ids[twice, 0]
+        return ids
+
+    def inputs(self) -> tuple[NDArray[np.float32], QuantArray]:
+        """Activations [T, K] or [T, U, K], and weights [E, N, K]."""
+        shape = self.experts, self.n, self.k
+        if self.source is not None:
+            saved = Dump(self.source)
+            raw = np.ascontiguousarray(saved.array("raw"))
+            return saved.array("x"), QuantArray.from_bytes(raw, self.format, shape)
+        rows = self.m * self.used if self.apart else self.m
+        x = data.activations(self.data, rows, self.k, self.seed)
+        w = data.weights(self.format, self.data, self.experts * self.n, self.k, self.seed)
+        if self.apart:
+            x = x.reshape(self.m, self.used, self.k)
+        return x, QuantArray.from_bytes(np.ascontiguousarray(w.raw), self.format, shape)
+
+
+def edges(fmt: Format, seed: int, group: int = 1, experts: tuple[int, int] | None = None) -> list[Case]:
+    """The default: one token and many, tails, each spread, a row a token and a row a use."""
+    block = max(fmt.block_size, 32)
+    usual = 512 // block * block or block
+    shapes: list[tuple[int, int, int, Spread, bool]] = [
+        (1, 64, usual, "uniform", False), (1, 33, usual + block, "duplicate", True),
+        (4, 65, block, "skewed", False), (9, 64, usual, "uniform", True), (33, 34, block, "duplicate", False),
+        (65, 64, usual, "skewed", True), (70, 33, 3 * block, "few", False),
+    ]  # fmt: skip
+    made: list[Case] = []
+    for i, (m, n, k, spread, apart) in enumerate(shapes):
+        e, u = experts or ((16, 4), (8, 2), (5, 3))[i % 3]
+        rows = -(-n // group) * group
+        made.append(Mixture(fmt, m, rows, k, "normal", seed, None, e, u, spread, apart))
+    return made
+
+
+def parse_experts(text: str) -> tuple[int, int]:
+    """``128/8``: experts, and how many a token uses."""
+    match = re.fullmatch(r"\s*(\d+)\s*/\s*(\d+)\s*", text)
+    if match is None:
+        raise ShapeError(
+            f"--experts {text}: it is experts/used, how many there are and how many a token uses; write 8/2"
+        )
+    return int(match[1]), int(match[2])
+
+
+def parse_spread(text: str) -> Spread:
+    """One of SPREADS."""
+    for name in SPREADS:
+        if text == name:
+            return name
+    raise UnsupportedError(f"--spread {text}: there is no such spread; choose of {', '.join(SPREADS)}")
+
+
+def mixed(case: Case, experts: tuple[int, int], spread: Spread, *, apart: bool) -> Mixture:
+    """The same sizes with experts."""
+    of = case.format, case.m, case.n, case.k, case.data, case.seed
+    return Mixture(*of, None, *experts, spread, apart)
+
+
+def parse_backend_ops(text: str, seed: int) -> Mixture:
+    """``MUL_MAT_ID(type_a=q4_0,type_b=f32,n_mats=8,n_used=2,b=0,m=512,n=129,k=256)``.
+
+    There b=1 is a row for each token, b=0 one for each use.
+    """
+    fields = fields_of(text, ("type_a", "n_mats", "n_used", "m", "n", "k"), "MUL_MAT_ID")
+    refuse_others(text, fields, {"type_b": {"f32"}, "o": {"1"}, "v": {"0"}})
+    n, m, k, e, u = (int(fields[name]) for name in ("m", "n", "k", "n_mats", "n_used"))
+    apart = fields.get("b", "0").strip() in ("0", "false")
+    return Mixture(FORMATS[fields["type_a"]], m, n, k, "normal", seed, None, e, u, "uniform", apart)
+
+
+def load(path: Path) -> Mixture:
+    """A case with ids that ``--save`` wrote. Its arrays are looked at, and read when the case is run."""
+    try:
+        saved = Dump(path)
+        fmt, kind, seed = FORMATS[saved.text("format")], saved.text("data"), saved.number("seed")
+        x, raw, ids = (saved.layout(name) for name in ("x", "raw", "ids"))
+        shape = saved.lengths("shape")
+        if kind not in data.KINDS:
+            raise DumpError(f"{path}: data is {short(kind)}; it is one of {', '.join(data.KINDS)}")
+        kinds = x.dtype == np.float32 and raw.dtype == np.uint8 and ids.dtype.kind in "iu"
+        if not kinds or (len(shape), len(ids.shape), len(raw.shape)) != (3, 2, 3):
+            raise DumpError(
+                f"{path}: x is {x.dtype} of {x.shape}, raw {raw.dtype} of {raw.shape}, ids {ids.dtype} "
+                f"of {ids.shape}, shape {shape}; they are float32 [T, K] or [T, U, K], uint8 [E, N, bytes of "
+                "a row], integers [T, U] and [E, N, K]"
+            )
+        (t, u), (e, n, k) = ids.shape, shape
+        case = Mixture(fmt, t, n, k, kind, seed, path, e, u, "uniform", len(x.shape) == 3)
+        if raw.shape != (e, n, fmt.row_bytes(k)) or x.shape != ((t, u, k) if case.apart else (t, k)):
+            raise DumpError(f"{path}: x has shape {x.shape} and raw {raw.shape} beside {case}")
+        return case
+    except (DumpError, FormatError, ShapeError) as error:
+        raise DumpError(f"--replay {path}: not a case that `ggmlq check --save` wrote: {error}") from error

@@ -1,0 +1,102 @@
+"""The same tile for rows of activations that lie anywhere: their addresses come from a table.
+
+Rows of an expert are those of the tokens that use it, and results go back to these. Nothing has to be
+copied together: eight addresses stay in registers beside the sums.
+"""
+
+from __future__ import annotations
+
+from functools import cache
+from typing import Any
+
+import numpy as np
+from numba import types
+
+from ..machine.jit import intrinsic, jit
+from ..machine.memory import floats_at, words_at
+from ..machine.simd import I64
+from ..machine.target import Target
+from .layout import ROWS, PanelLayout
+from .tile import Tile
+
+FEWER = (1, 2, 3, 4)  # rows of the tiles for what is left: an expert often has few
+ADDRESSES = ("panel", "rows", "outs", "column", "runs")
+
+
+@cache
+def scattered_tile(layout: PanelLayout, rows: int, target: Target) -> Any:
+    """An intrinsic that takes ADDRESSES, of tables of addresses too, and writes 16 floats a row."""
+
+    @intrinsic
+    def multiply(typing: Any, panel: Any, rows_at: Any, outs: Any, column: Any, runs: Any) -> Any:
+        def emit(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+            Scattered(builder, layout, rows, target, dict(zip(ADDRESSES, args, strict=True))).emit()
+            return context.get_dummy_value()
+
+        return types.void(*[types.intp] * len(ADDRESSES)), emit
+
+    return multiply
+
+
+class Scattered(Tile):
+    """Emits the product of one panel with a few rows, wherever they are."""
+
+    def __init__(
+        self, builder: Any, layout: PanelLayout, rows: int, target: Target, at: dict[str, Any]
+    ) -> None:
+        super().__init__(builder, layout, rows, target, at)
+        self.starts = [self._entry("rows", r) for r in self.rows]
+        self.results = [builder.add(self._entry("outs", r), at["column"]) for r in self.rows]
+
+    def _entry(self, table: str, row: int) -> Any:
+        return self.simd.load(self.b.add(self.at[table], I64(8 * row)), I64)
+
+    def _start(self, row: int) -> Any:
+        return self.starts[row]
+
+    def _result(self, row: int) -> Any:
+        return self.results[row]
+
+
+@cache
+def scattered_sweep(layout: PanelLayout, rows: int, target: Target) -> Any:
+    """Compiled: ``count`` panels times ``m`` rows, ``rows`` of them at a time.
+
+    ``several(panels address, bytes of a panel, count, rows and outs: addresses of tables, m, first column,
+    n, runs)``
+    """
+    one, two, three, four, most = (scattered_tile(layout, min(n, rows), target) for n in (*FEWER, rows))
+    at_once = rows
+    fewer = len(FEWER)
+
+    def several(
+        panels: int, pitch: int, count: int, rows: int, outs: int, m: int, column: int, n: int, runs: int
+    ) -> None:
+        edge = np.empty((at_once, ROWS), np.float32)  # a tile that reaches beyond the last column
+        edges = np.empty(at_once, np.int64)
+        for r in range(at_once):
+            edges[r] = edge.ctypes.data + 4 * ROWS * r
+        row = 0
+        while row < m:
+            done = at_once if m - row >= at_once else min(m - row, fewer)
+            for p in range(count):
+                panel, first = panels + p * pitch, column + p * ROWS
+                whole = first + ROWS <= n
+                x, to = rows + 8 * row, outs + 8 * row if whole else edges.ctypes.data
+                by = 4 * first if whole else 0
+                if done == at_once:
+                    most(panel, x, to, by, runs)
+                elif done == 4:
+                    four(panel, x, to, by, runs)
+                elif done == 3:
+                    three(panel, x, to, by, runs)
+                elif done == 2:
+                    two(panel, x, to, by, runs)
+                else:
+                    one(panel, x, to, by, runs)
+                if not whole:
+                    for r in range(done):
+                        floats_at(words_at(outs, m)[row + r], 1, n)[0, first:] = edge[r, : n - first]
+            row += done
+
+    return jit(several)

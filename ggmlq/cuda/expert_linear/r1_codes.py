@@ -1,0 +1,19 @@
+"""The same for codes with scales: one product of ``scaled_linear`` for each expert that is used.
+
+Changed: rows and weights are codes; each row is quantized once, before it is gathered.
+
+Limited by its many small launches, and by the wait for where each expert's tokens begin.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from ...experts import as_scaled_linear, each, of_scaled
+from ...ladder import register
+from ...scaled import ScaledArray
+
+
+@register(__name__, __doc__, arithmetic="codes", accumulate="as scaled_linear", refuses=of_scaled)
+def launch(x: ScaledArray, q: ScaledArray, ids: Any, out: Any) -> None:
+    each(x, q, ids, out, as_scaled_linear)

@@ -1,0 +1,20 @@
+"""The same with activations as 8-bit codes, on int8 units.
+
+Changed: the kernels of ``linear`` that are called. Activations become codes again for each expert that
+meets them.
+
+Limited by the same as the rung below.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from ...array import QuantArray
+from ...experts import as_linear, each, in_arithmetic
+from ...ladder import register
+
+
+@register(__name__, __doc__, arithmetic="q8", accumulate="int32", refuses=in_arithmetic("q8"))
+def launch(x: Any, q: QuantArray, ids: Any, out: Any) -> None:
+    each(x, q, ids, out, as_linear("q8"))

@@ -1,0 +1,20 @@
+"""The same with activations as bfloat16, whose kernels keep the weights' own bits.
+
+Changed: the kernels of ``linear`` that are called: with few rows an expert they read its weights once, at
+the speed of the memory.
+
+Limited by the same as the rungs below.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from ...array import QuantArray
+from ...experts import as_linear, each, in_arithmetic
+from ...ladder import register
+
+
+@register(__name__, __doc__, arithmetic="bf16x", accumulate="f16", refuses=in_arithmetic("bf16x"))
+def launch(x: Any, q: QuantArray, ids: Any, out: Any) -> None:
+    each(x, q, ids, out, as_linear("bf16x"))

@@ -1,0 +1,48 @@
+"""What the bridge sends of products with experts, checked before a library sees it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from ..array import QuantArray
+from ..checks import as_floats, check_linear
+from ..devices import to_host
+from ..errors import ShapeError, UnsupportedError
+from ..ops.expert_operands import check_matrices, checked
+from .protocol import Arrays
+
+
+def operands(asked: str, x: Any, q: QuantArray, ids: Any) -> tuple[Arrays, tuple[int, ...]]:
+    """x, weights and perhaps ids as they go through the pipe, and the shape of the result."""
+    if ids is None:
+        x = np.asarray(check_linear(asked, x, q), np.float32)
+        return [x.reshape(-1, x.shape[-1]), q.raw], (*x.shape[:-1], q.shape[0])
+    given = checked(x, q, ids, look=True, asked=asked)
+    if not isinstance(q, QuantArray):
+        raise UnsupportedError(f"{asked}: ggml has no weights with scales beside them; pass a QuantArray")
+    t = given.ids.shape[0]
+    rows = np.asarray(given.x, np.float32).reshape(t, len(given.x) // max(t, 1), q.shape[2])
+    return [rows, q.raw, given.ids.astype(np.int32)], given.shape
+
+
+def layer(x: Any, weights: Any, used: int, device: str) -> tuple[str, dict[str, Any], Arrays]:
+    """A layer: what was asked, the message and its arrays."""
+    router, *matrices = weights
+    asked = "expert_layer(x, (router, gate, up, down), used)"
+    for q in matrices:
+        check_matrices(asked, q)
+        if not isinstance(q, QuantArray):
+            raise UnsupportedError(f"{asked}: {q!r}; ggml has no weights with scales beside them")
+    x = np.asarray(as_floats(asked, to_host(x)), np.float32)
+    e, f, c = matrices[0].shape
+    fits = [q.shape for q in matrices] == [(e, f, c), (e, f, c), (e, c, f)] and router.shape == (e, c)
+    if not (fits and x.ndim == 2 and x.shape[1] == c and 1 <= used <= e and len(x)):
+        raise ShapeError(
+            f"{asked}: x {x.shape}, router {router.shape}, {used} of experts {[q.shape for q in matrices]}; "
+            "they are [T, C], [E, C], and [E, F, C] twice and [E, C, F]; pass weights of one layer"
+        )
+    message = {"do": "expert_layer", "device": device, "formats": [q.format.name for q in matrices]}
+    arrays = [x, np.asarray(router, np.float32), *(q.raw for q in matrices)]
+    return asked, message | {"sizes": [e, used, f, c]}, arrays

@@ -1,0 +1,65 @@
+"""The oracle of ``expert_linear``: that of ``linear`` or ``scaled_linear`` for each expert's rows."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ..array import QuantArray
+from ..devices import to_host
+from ..errors import UnsupportedError
+from ..ops.expert_operands import checked
+from ..scaled import ScaledArray
+from .linear import linear
+from .rules import Rule
+from .scaled_linear import SUMS, scaled_linear
+
+ASKED = "reference.expert_linear(x, q, ids)"
+
+
+def expert_linear(
+    x: Any, q: QuantArray | ScaledArray, ids: Any, arithmetic: str | Rule = "exact"
+) -> NDArray[np.float64]:
+    """``y[t, u] = x[t] @ q[ids[t, u]].T`` in float64 on the host.
+
+    Parameters
+    ----------
+    x : array of floats, or ScaledArray
+        [T, K], or [T, U, K]: a row for each use. Floats x for weights with scales are taken as they are.
+    q : QuantArray or ScaledArray
+        The experts' weights [E, N, K].
+    ids : array of integers
+        [T, U]; one that is no expert is an error.
+    arithmetic : str or Rule
+        As in :func:`ggmlq.reference.linear`; for weights with scales how products are summed:
+        ``"exact"``, ``"float32"`` or ``"fp22"``.
+
+    >>> import numpy as np, ggmlq as gq
+    >>> q = gq.quantize(np.linspace(-1, 1, 128, dtype=np.float32).reshape(2, 2, 32), "q4_0")
+    >>> gq.reference.expert_linear(np.ones((1, 32)), q, [[1, 1]]).round(2)
+    array([[[ 7.69, 23.81],
+            [ 7.69, 23.81]]])
+    """
+    x, q, ids = to_host(x), to_host(q), to_host(ids)
+    if isinstance(q, ScaledArray) and arithmetic not in SUMS:
+        raise UnsupportedError(
+            f"{ASKED}: arithmetic={arithmetic!r}; products of {q!r} are summed in one of {', '.join(SUMS)}; "
+            "pass one of these"
+        )
+    given = checked(x, q, ids, look=True, asked=ASKED, quantize=False)
+    uses = given.ids.reshape(-1)
+    per = len(uses) // max(len(given.x), 1)
+    y = np.zeros((len(uses), q.shape[1]))
+    for e in np.unique(uses).tolist():
+        mine = np.flatnonzero(uses == e)
+        y[mine] = product(given.x[mine // per], q[e], arithmetic)
+    return y.reshape(given.shape)
+
+
+def product(rows: Any, matrix: Any, arithmetic: str | Rule) -> NDArray[np.float64]:
+    """One expert's."""
+    if isinstance(matrix, ScaledArray):
+        return scaled_linear(rows, matrix, str(arithmetic))
+    return linear(rows, matrix, arithmetic)

@@ -1,0 +1,38 @@
+"""The feed-forward layer of a mixture: a router, three products with experts, SwiGLU, a weighted sum."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ..ops import expert_linear
+
+Floats = NDArray[np.float32]
+
+
+class Layer(NamedTuple):
+    """Its weights."""
+
+    router: Floats  # [E, C]
+    gate: Any  # [E, F, C]
+    up: Any  # [E, F, C]
+    down: Any  # [E, C, F]
+
+    def route(self, x: Floats, used: int) -> tuple[NDArray[np.int64], Floats]:
+        """Which experts each token uses, the likeliest first, and how much each counts: [T, U] both."""
+        logits = x @ self.router.T
+        likely = np.exp(logits - logits.max(axis=1, keepdims=True))
+        likely /= likely.sum(axis=1, keepdims=True)
+        ids = np.argsort(-likely, axis=1, kind="stable")[:, :used]
+        return ids, np.take_along_axis(likely, ids, axis=1)
+
+    def __call__(self, x: Floats, used: int, product: Callable[..., Any] = expert_linear) -> Floats:
+        """[T, C] to [T, C]; ``product(x, q, ids)`` multiplies."""
+        ids, weights = self.route(x, used)
+        gate, up = product(x, self.gate, ids), product(x, self.up, ids)
+        hidden = gate / (1 + np.exp(-gate)) * up
+        y: Floats = (product(hidden.astype(np.float32), self.down, ids) * weights[..., None]).sum(axis=1)
+        return y.astype(np.float32)

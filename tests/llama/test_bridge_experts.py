@@ -1,0 +1,88 @@
+"""mul_mat_id and whole layers of experts by a real libggml: the same numbers, to its arithmetic."""
+
+from __future__ import annotations
+
+from functools import partial
+
+import numpy as np
+import pytest
+
+import ggmlq as gq
+from ggmlq.check import mixtures
+from ggmlq.check.cases import Case
+from ggmlq.check.run import Settings, run_case
+from ggmlq.errors import GGMLQError
+from ggmlq.llama import Bridge
+from ggmlq.testing.expert_layer import Layer
+
+
+@pytest.fixture(scope="module")
+def bridge():
+    try:
+        with Bridge(timeout=60) as found:
+            if not found.devices():
+                pytest.skip("this libggml has no backend")
+            yield found
+    except GGMLQError as error:
+        pytest.skip(str(error))
+
+
+@pytest.mark.parametrize("name", ["q4_0", "q6_K", "mxfp4", "f16"])
+@pytest.mark.parametrize("apart", [False, True])
+def test_mul_mat_id(name, apart, bridge, fresh):
+    e, u, n, k, t = 5, 3, 34, 256, int(fresh.integers(1, 40))
+    q = gq.quantize(fresh.standard_normal((e, n, k), np.float32), name)
+    x = fresh.standard_normal((t, u, k) if apart else (t, k)).astype(np.float32)
+    ids = fresh.integers(0, e, (t, u))
+    y = bridge.mul_mat_id(x, q, ids)
+    want = gq.reference.expert_linear(x, q, ids, "ggml-cpu")
+    assert y.shape == (t, u, n)
+    assert gq.nmse(y, want) <= 1e-10
+    found = gq.diagnose(y, x, q, ids=ids)
+    assert found.ok, found.text
+
+
+def test_a_layer(bridge, fresh):
+    """Router, gate, up and down, SwiGLU, weighted sum: ggml's graph, and ours in its arithmetic."""
+    e, u, f, c, t = 8, int(fresh.integers(1, 4)), 256, 512, int(fresh.integers(1, 40))
+    shapes, formats = ((e, f, c), (e, f, c), (e, c, f)), fresh.choice(["q4_0", "q8_0", "q4_K"], 3)
+    weights = [
+        gq.quantize(fresh.standard_normal(s).astype(np.float32) / np.sqrt(s[2]), str(name))
+        for s, name in zip(shapes, formats, strict=True)
+    ]
+    layer = Layer(fresh.standard_normal((e, c)).astype(np.float32) / np.sqrt(c), *weights)
+    x = fresh.standard_normal((t, c)).astype(np.float32)
+    y = bridge.expert_layer(x, layer, u)
+    same = layer(x, u, partial(gq.reference.expert_linear, arithmetic="ggml-cpu"))
+    assert gq.nmse(same, y) <= 1e-6, "a code at a tie may go either way; seen 1e-14"
+    assert gq.nmse(layer(x, u), y) <= 2e-3, "our own activations"
+    with pytest.raises(GGMLQError, match="of one layer"):
+        bridge.expert_layer(x, layer, e + 1)
+
+
+def test_cases_of_check(bridge, fresh):
+    seed = int(fresh.integers(1 << 30))
+    for case in mixtures.edges(gq.formats["q5_0"], seed):
+        outcome = run_case(bridge, case, Settings("CPU", "CPU"))
+        assert outcome.verdict == "ok", outcome.text
+        assert outcome.facts()["experts"] == case.experts
+
+
+def test_wrong_results_are_named_saved_and_replayed(bridge, fresh, tmp_path, capsys):
+    """A library whose mul_mat_id takes the next expert."""
+    from ggmlq.check import report
+    from ggmlq.cli import main
+
+    case = mixtures.mixed(Case(gq.formats["q4_0"], 9, 33, 64, seed=3), (6, 2), "duplicate", apart=False)
+
+    class Wrong:
+        def measure(self, x, q, *given, ids, **more):
+            return bridge.measure(x, q, *given, ids=(ids + 1) % 6, **more)
+
+    outcome = run_case(Wrong(), case, Settings("CPU", "CPU"))
+    assert (outcome.verdict, outcome.fault) == ("wrong", "expert-wrong")
+    saved = report.save(tmp_path, outcome, None).saved
+    assert mixtures.load(saved).lengths == [6, 33, 64]
+    assert main(["diagnose", saved]) == 1
+    assert "expert-wrong" in capsys.readouterr().out
+    assert main(["check", "--replay", saved]) == 0, "the library itself is right"

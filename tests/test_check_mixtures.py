@@ -1,0 +1,101 @@
+"""Cases with experts: what they say of themselves, how tokens are spread, what is refused."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+import ggmlq as gq
+from ggmlq.check import cases, mixtures
+from ggmlq.check.judge import by_expert
+from ggmlq.errors import GGMLQError
+
+FORMAT = gq.formats["q4_0"]
+
+
+def mixture(spread="uniform", m=40, experts=(16, 4), **more):
+    return mixtures.mixed(cases.Case(FORMAT, m, 8, 64, seed=5), experts, spread, **({"apart": False} | more))
+
+
+def test_spreads():
+    for spread in mixtures.SPREADS:
+        case = mixture(spread)
+        ids = case.ids()
+        assert (ids.shape, ids.dtype) == ((40, 4), np.int32)
+        assert 0 <= ids.min() <= ids.max() < 16
+        assert np.array_equal(ids, case.ids()), "the same for the same seed"
+        counts, twice = (
+            np.bincount(ids.reshape(-1), minlength=16),
+            [len(set(row)) < 4 for row in ids.tolist()],
+        )
+        assert any(twice) == (spread == "duplicate")
+        assert (counts == 0).any() == (spread == "few") or spread == "uniform"
+        if spread == "skewed":
+            assert counts[0] > 1.5 * np.median(counts)
+
+
+def test_what_a_case_says_repeats_it():
+    case = mixture("skewed", apart=True)
+    words = case.again.split()
+    assert words[words.index("--experts") + 1] == "16/4"
+    assert {"--apart", "skewed", "40x8x64"} <= set(words)
+    x, q = case.inputs()
+    assert (x.shape, q.shape) == ((40, 4, 64), (16, 8, 64))
+    assert case.more == {"experts": 16, "used": 4, "spread": "skewed", "apart": True}
+    assert "16/4 apart" in str(case)
+
+
+def test_cases_of_test_backend_ops():
+    text = "MUL_MAT_ID(type_a=q4_0,type_b=f32,n_mats=8,n_used=2,b={},m=512,n=129,k=256)"
+    case = mixtures.parse_backend_ops(text.format(1), 7)
+    assert (case.m, case.n, case.k, case.experts, case.used, case.apart) == (129, 512, 256, 8, 2, False)
+    assert mixtures.parse_backend_ops(text.format(0), 7).apart
+    for wrong in (
+        text.replace("n_used=2,", ""),
+        text.replace("type_b=f32", "type_b=f16"),
+        text.replace("=8", "=x"),
+    ):
+        with pytest.raises(GGMLQError, match="MUL_MAT_ID"):
+            mixtures.parse_backend_ops(wrong.format(1), 7)
+
+
+@pytest.mark.parametrize("text", ["8", "8/", "/2", "2/8", "8/0", "a/b", "8x2"])
+def test_experts_that_are_none(text):
+    with pytest.raises(GGMLQError, match="8/"):
+        mixture(experts=mixtures.parse_experts(text))
+
+
+def test_a_spread_that_is_none():
+    with pytest.raises(GGMLQError, match="uniform, skewed"):
+        mixtures.parse_spread("even")
+
+
+def test_by_expert(fresh):
+    case = mixture("duplicate", m=30, apart=bool(fresh.integers(2)))
+    (x, q), ids = case.inputs(), case.ids()
+    y = gq.reference.expert_linear(x, q, ids, "ggml-mmvq").astype(np.float32)
+    found = by_expert(y, x, q, ids, ["ggml-cpu", "q8", "ggml-mmvq"])
+    assert (found.arithmetic, found.ok) == ("ggml-mmvq", True)
+    y[3, 1] = y[4, 2]
+    assert by_expert(y, x, q, ids, ["ggml-mmvq"]).out > 0
+
+
+def test_files_that_are_no_case(tmp_path):
+    case = mixture(m=3)
+    x, q = case.inputs()
+    whole = {"format": "q4_0", "data": "normal", "seed": 5, "x": x, "raw": np.array(q.raw), "ids": case.ids(),
+             "shape": case.lengths}  # fmt: skip
+    path = tmp_path / "case.npz"
+    np.savez(path, **whole)
+    assert mixtures.load(path).lengths == [16, 8, 64]
+    changes = {
+        "ids": np.zeros((3, 4)),
+        "raw": whole["raw"][:, :3],
+        "x": x[:2],
+        "shape": [16, 8],
+        "data": "odd",
+    }
+    for name, wrong in changes.items():
+        np.savez(path, **(whole | {name: wrong}))
+        with pytest.raises(GGMLQError, match="--replay"):
+            mixtures.load(path)

@@ -1,0 +1,89 @@
+"""Products with experts on a GPU, kernel by kernel against the oracle."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+import ggmlq as gq
+from ggmlq.formats import FORMATS, BlockFormat
+from ggmlq.testing.blocks import random_blocks
+from ggmlq.testing.oracle import TOLERANCE
+
+RUNGS = gq.kernels("expert_linear", device="cuda")
+
+
+def experts_of(name, shape, rng):
+    fmt, (e, n, k) = FORMATS[name], shape
+    if not isinstance(fmt, BlockFormat):
+        return gq.quantize(rng.standard_normal(shape, np.float32), fmt)
+    blocks = random_blocks(fmt, e * n, k // fmt.block_size, int(rng.integers(1 << 31)))
+    return gq.QuantArray.from_bytes(np.ascontiguousarray(blocks).tobytes(), fmt, shape)
+
+
+@pytest.mark.parametrize("rung", [r for r in RUNGS if r.arithmetic != "codes"], ids=lambda r: r.name)
+@pytest.mark.parametrize("name", ["q4_0", "q4_K", "mxfp4", "f16"])
+def test_kernels(rung, name, cupy, fresh):
+    e, n, k, u = 5, 40, 512, 3
+    q = experts_of(name, (e, n, k), fresh)
+    for t in (1, 9, 70):
+        x, ids = fresh.standard_normal((t, k)).astype(np.float32), fresh.integers(0, e - 1, (t, u))
+        ids[t // 2 :, 0] = 0
+        try:
+            y = gq.expert_linear(cupy.asarray(x), q.to("cuda"), cupy.asarray(ids), kernel=rung.name)
+        except gq.errors.UnsupportedError:
+            pytest.skip(f"{rung.name} does not take {name}")
+        want = gq.reference.expert_linear(x, q, ids, rung.arithmetic)
+        assert gq.nmse(y, want) <= TOLERANCE[rung.accumulate]
+
+
+@pytest.mark.parametrize("name", ["q4_0", "q6_K", "iq2_xs", "bf16"])
+@pytest.mark.parametrize("apart", [False, True])
+def test_what_auto_takes(name, apart, cupy, fresh):
+    q, t, u = experts_of(name, (6, 33, 256), fresh), 20, 2
+    x = fresh.standard_normal((t, u, 256) if apart else (t, 256)).astype(np.float32)
+    ids = fresh.integers(0, 6, (t, u)).astype(fresh.choice([np.int32, np.int64, np.uint8]))
+    device = gq.expert_linear(cupy.asarray(x), q.to("cuda"), cupy.asarray(ids))
+    assert device.dtype == np.float32
+    assert gq.nmse(device, gq.reference.expert_linear(x, q, ids)) <= 1e-3
+    out = cupy.empty(device.shape, np.float16)
+    assert gq.expert_linear(cupy.asarray(x), q.to("cuda"), cupy.asarray(ids), out=out) is out
+    assert gq.nmse(out, device) <= 1e-6
+
+
+@pytest.mark.parametrize(("code", "tile"), [("e4m3", (128, 128)), ("int8", (1, None))])
+def test_scaled(code, tile, cupy, fresh):
+    q = gq.quantize_scaled(fresh.standard_normal((4, 128, 256)), code, tile)
+    x, ids = fresh.standard_normal((12, 256)).astype(np.float32), fresh.integers(0, 4, (12, 3))
+    y = gq.expert_linear(cupy.asarray(x), q.to("cuda"), cupy.asarray(ids))
+    assert gq.nmse(y, gq.expert_linear(x, q, ids)) <= 1e-6
+    given = gq.quantize_scaled(x, code, (1, 128) if code == "e4m3" else (1, None)).to("cuda")
+    assert gq.nmse(gq.expert_linear(given, q.to("cuda"), cupy.asarray(ids)), y) <= 1e-6
+
+
+def test_ids_that_are_no_expert(cupy, fresh):
+    q, x = experts_of("q4_0", (3, 32, 64), fresh).to("cuda"), cupy.ones((4, 64), np.float32)
+    ids = np.array([[0, 3], [-1, 1], [2, 2], [0, 0]])
+    y = gq.expert_linear(x, q, cupy.asarray(ids))
+    assert np.array_equal(cupy.isnan(y).all(axis=-1).get(), (ids < 0) | (ids > 2))
+    with pytest.raises(gq.GGMLQError, match=r"ids\[0, 1\] is 3"):
+        gq.expert_linear(x, q, cupy.asarray(ids), check=True)
+    with pytest.raises(gq.GGMLQError, match="ids are on cpu"):
+        gq.expert_linear(x, q, ids)
+
+
+def test_nothing_to_do(cupy, fresh):
+    q = experts_of("q4_0", (3, 32, 64), fresh).to("cuda")
+    y = gq.expert_linear(cupy.ones((0, 64), np.float32), q, cupy.zeros((0, 2), np.int32))
+    assert y.shape == (0, 2, 32)
+
+
+def test_tensors(cupy, fresh):
+    torch = pytest.importorskip("torch", reason="torch is not installed")
+    if not torch.cuda.is_available():
+        pytest.skip("torch sees no GPU")
+    q, x = experts_of("q4_0", (3, 32, 64), fresh), fresh.standard_normal((4, 64)).astype(np.float32)
+    ids = fresh.integers(0, 3, (4, 2))
+    y = gq.expert_linear(torch.as_tensor(x).cuda(), q.to("cuda"), torch.as_tensor(ids).cuda())
+    assert y.is_cuda
+    assert gq.nmse(y.cpu().numpy(), gq.reference.expert_linear(x, q, ids)) <= 1e-3
