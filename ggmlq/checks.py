@@ -198,11 +198,11 @@ def check_bias(asked: str, bias: Any, q: Any, name: str = "q") -> Any:
     return bias
 
 
-def takes_sums(share: Callable[[Any, Any], bool], out: Any, *operands: Any) -> bool:
-    """Whether a kernel may write into ``out`` itself: float32, contiguous, apart from all it reads.
+def takes_sums(share: Callable[[Any, Any], bool], out: Any, *operands: Any, dtype: Any = FLOAT32) -> bool:
+    """Whether a kernel may write into ``out`` itself: its dtype, contiguous, apart from all it reads.
 
     ``share``: tells whether two arrays may share memory.
     """
-    if out is None or out.dtype != FLOAT32 or not out.flags.c_contiguous:
+    if out is None or out.dtype != dtype or not out.flags.c_contiguous:
         return False
     return not any(operand is not None and share(out, operand) for operand in operands)

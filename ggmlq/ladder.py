@@ -87,6 +87,7 @@ class Rung:
     launch: Callable[..., Any]  # takes what the module of its operation in ops/ passes
     refuses: Callable[[Any], str | None] = serves_all  # a problem of its kind: None, or the reason in words
     caution: str | None = None  # why "auto" takes it only where no other rung serves
+    narrow: bool = False  # whether ``launch`` writes float16 and bfloat16 as well as float32
 
 
 _RUNGS: dict[str, Rung] = {}
@@ -100,9 +101,12 @@ def register(
     accumulate: str,
     refuses: Callable[[Any], str | None] = serves_all,
     caution: str | None = None,
+    narrow: bool = False,
 ) -> Callable[[Callable[..., Any]], Rung]:
     """Decorate the ``launch`` of a rung's module; pass ``__name__`` and ``__doc__``."""
-    made = partial(_rung, module, doc, arithmetic, accumulate, refuses=refuses, caution=caution)
+    made = partial(
+        _rung, module, doc, arithmetic, accumulate, refuses=refuses, caution=caution, narrow=narrow
+    )
 
     def decorate(launch: Callable[..., Any]) -> Rung:
         rung = made(launch)

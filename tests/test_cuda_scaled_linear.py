@@ -94,7 +94,8 @@ def check(cupy, x, w, accumulate=None):
         served.append(rung.name)
         if exact is not None and rung.name != "cuda:tiled":
             assert np.array_equal(y, exact), (rung.name, str(problem), np.abs(y - exact).max())
-        assert error(y, want) <= 1e-5, (rung.name, str(problem), error(y, want))
+        bound = 2e-4 if "every 128" in rung.accumulate and not problem.integer else 1e-5
+        assert error(y, want) <= bound, (rung.name, str(problem), error(y, want))
     return served
 
 
@@ -284,14 +285,15 @@ def taken(**facts):
 
 def test_which_rungs_take_what():
     exact = ["cuda:naive", "cuda:tiled_int32", "cuda:dp4a", "cuda:mma_int8"]
-    assert sorted(taken()) == sorted(exact)
+    hopper = ["cuda:wgmma", "cuda:tma_ring", "cuda:persistent", "cuda:few_rows"]
+    assert sorted(taken()) == sorted(exact + hopper[2:])
     assert sorted(taken(c=128, x="uint8", zeros=True)) == sorted(exact)
     assert sorted(taken(capability=(7, 5))) == sorted(exact[:-1])
     assert taken(accumulate="fp32_chunks") == ["cuda:tiled"]
     assert taken(accumulate="int64") == ["cuda:naive"]
     assert taken(c=1 << 20, k=1 << 20) == ["cuda:naive"]
     assert taken(x="int16") == ["cuda:naive"]
-    assert sorted(taken(x="e4m3", w="e5m2")) == ["cuda:naive", "cuda:widen"]
+    assert sorted(taken(x="e4m3", w="e5m2")) == sorted(["cuda:naive", "cuda:widen", *hopper])
     assert sorted(taken(x="e4m3", w="e5m2", capability=(8, 9))) == [
         "cuda:mma_e4m3",
         "cuda:naive",

@@ -137,8 +137,11 @@ def scaled_linear(
     with on_device_of(problem, w.codes, w):
         rung = ladder.choose(problem, kernel)
         xp = namespace(w.codes)
-        direct = takes_sums(place_of(w.codes).share, out, *x.parts(), *w.parts(), bias)
-        y = out.reshape(problem.m, problem.n) if direct else xp.empty((problem.m, problem.n), np.float32)
+        wanted = np.dtype(np.float32)
+        if rung.narrow and bias is None and requantize is None:
+            wanted = _written(kind if out is None else out.dtype)
+        direct = takes_sums(place_of(w.codes).share, out, *x.parts(), *w.parts(), bias, dtype=wanted)
+        y = out.reshape(problem.m, problem.n) if direct else xp.empty((problem.m, problem.n), wanted)
         with np.errstate(over="ignore", invalid="ignore"):  # infinities are results, as on a GPU
             rung.launch(rows, w, y)
             if bias is not None:
@@ -244,6 +247,11 @@ def _check_sums(problem: ScaledLinear, kind: str) -> None:
             f'{problem}: accumulate="int32"; sums of {problem.group} products may reach '
             f'{problem.largest_sum:.3g}, int32 ends at {INT32}; leave accumulate out, or pass "int64"'
         )
+
+
+def _written(kind: np.dtype[Any]) -> np.dtype[Any]:
+    """What a kernel that rounds sums itself writes for a result of this kind."""
+    return kind if kind.itemsize == 2 else np.dtype(np.float32)
 
 
 def _requantized(y: Any, how: Any) -> ScaledArray:

@@ -4,6 +4,7 @@
     launch.py   Kernel: a Python function, compiled for a capability and called with arrays; families of them
     grid.py     launches over arrays of any height
     submit.py   the launch itself, past Numba's slow one
+    maps.py     what tells Hopper's copy engine where a matrix lies
     upload.py   host memory to the card, in portions
 
 Nothing here knows what is computed.

@@ -50,6 +50,8 @@ class Kernel:
     ``least``: the lowest capability; ``exact``: for GPUs of that one alone, with instructions that
     later ones do not have. ``early``: it may start while its predecessor runs, as early.py says.
     ``alone``: one block on a multiprocessor, so that where kernels start early their blocks spread evenly.
+    ``lto``: the assembler gets the whole kernel as LTO IR, as
+    ``setmaxnreg`` needs (words/assembly.py).
     """
 
     def __init__(
@@ -64,10 +66,12 @@ class Kernel:
         exact: bool = False,
         early: bool = False,
         alone: bool = False,
+        lto: bool = False,
     ) -> None:
         self.name, self.function, self.parameters = name, function, parameters
         self.threads, self.blocks, self.shared = threads, blocks, shared
         self.least, self.exact, self.early, self.alone = least, exact, early, alone
+        self.lto = lto
         self._is_array = tuple(isinstance(kind, types.Array) for kind in parameters)
         self._has_arrays = any(self._is_array)
         assert all(a or kind in WORDS for a, kind in zip(self._is_array, parameters, strict=True)), name
@@ -77,9 +81,12 @@ class Kernel:
     def __repr__(self) -> str:
         return self.name
 
-    def __call__(self, grid: tuple[int, ...], block: tuple[int, ...], *arguments: Any) -> None:
+    def __call__(
+        self, grid: tuple[int, ...], block: tuple[int, ...], *arguments: Any, cluster: int = 1
+    ) -> None:
         """Launch on CuPy's current device and stream. Empty grids do nothing.
 
+        ``cluster``: neighbouring blocks that run together, words/barrier.py.
         Arguments are arrays and plain integers. All become words of 8 bytes; a parameter of 32 bits takes
         the lower four. An array for a parameter of 64 bits stands for its address.
         """
@@ -91,7 +98,7 @@ class Kernel:
             if self._has_arrays:
                 arguments = tuple(self._flat(arguments))
             words = [each if type(each) is int else each.data.ptr for each in arguments]
-            submit(function.ptr, grid, block, words, shared, gpu.stream(index).ptr, early)
+            submit(function.ptr, grid, block, words, shared, gpu.stream(index).ptr, early, cluster)
 
     def _flat(self, arguments: tuple[Any, ...]) -> Iterator[Any]:
         """An array is to Numba: owner, parent, elements, bytes of one, address, shape, strides."""
@@ -118,8 +125,9 @@ class Kernel:
         """Load it: the function, its bytes of shared memory, whether it starts early."""
         cupy = device.cupy()
         module = cupy.cuda.function.Module()
-        module.load(self.cubin(capability))
-        function = module.get_function("kernel")
+        code = self.cubin(capability)
+        module.load(code)
+        function = module.get_function(name_in(code) if self.lto else "kernel")
         early = self.early and capability >= EARLY and device.driver_version() >= RECORDS_EARLY
         shared = max(self.shared, device.most_shared() // 2 + 1) if early and self.alone else self.shared
         if shared > 48 << 10:
@@ -131,12 +139,7 @@ class Kernel:
 
     def ptx(self, capability: tuple[int, int]) -> str:
         """The kernel in PTX, under the name ``kernel``."""
-        signature = types.void(*self.parameters)
-        text, _ = cuda.compile(
-            self.function, signature, cc=(*capability, "a") if self.exact else capability,
-            device=False, abi="numba",
-            launch_bounds=(self.threads, self.blocks),
-        )  # fmt: skip
+        text = self._compiled(capability, "ptx")
         entry = re.search(r"\.entry (\w+)", text)
         assert entry is not None
         assert self.early == (WAITS in text), self.name
@@ -144,26 +147,47 @@ class Kernel:
             text = re.sub(r"griddepcontrol\.\w+;", "", text)
         return str(text.replace(entry[1], "kernel"))
 
+    def _compiled(self, capability: tuple[int, int], output: str) -> Any:
+        """What Numba makes of the function: PTX or LTO IR."""
+        made, _ = cuda.compile(
+            self.function, types.void(*self.parameters), cc=(*capability, "a") if self.exact else capability,
+            device=False, abi="numba", launch_bounds=(self.threads, self.blocks), output=output,
+        )  # fmt: skip
+        return made
+
     def assemble(self, capability: tuple[int, int], ptx: str | None = None) -> tuple[bytes, Resources]:
         """Machine code for a capability (of this PTX, if it is there already), and what it needs."""
+        code, said = self.linked(capability, ptx)
+        used = re.search(r"used (\d+) registers.*?(\d+) stack(?:, (\d+) bytes smem)?", said)
+        if used is not None:
+            return code, Resources(int(used[1]), int(used[2]), int(used[3] or 0))
+        used = re.search(r"Used (\d+) registers", said)
+        kept = re.search(r"(\d+) bytes stack frame, (\d+) bytes spill", said)
+        assert used is not None, said
+        assert kept is not None, said
+        return code, Resources(int(used[1]), max(int(kept[1]), int(kept[2])), 0)
+
+    def linked(self, capability: tuple[int, int], ptx: str | None = None) -> tuple[bytes, str]:
+        """Machine code, and all that the assembler says."""
         core: Any = importlib.import_module("cuda.core")
 
         arch = "sm_" + _dotted(capability).replace(".", "") + ("a" if self.exact else "")
-        options = core.LinkerOptions(arch=arch, verbose=True)
-        linker = core.Linker(
-            core.ObjectCode.from_ptx((ptx or self.ptx(capability)).encode()), options=options
-        )
+        options = core.LinkerOptions(arch=arch, verbose=True, link_time_optimization=self.lto or None)
+        if self.lto:
+            given = core.ObjectCode.from_ltoir(bytes(self._compiled(capability, "ltoir")))
+        else:
+            given = core.ObjectCode.from_ptx((ptx or self.ptx(capability)).encode())
+        linker = core.Linker(given, options=options)
         code = bytes(linker.link("cubin").code)
-        said = linker.get_info_log()
-        used = re.search(r"used (\d+) registers.*?(\d+) stack(?:, (\d+) bytes smem)?", said)
-        assert used is not None, said
-        return code, Resources(int(used[1]), int(used[2]), int(used[3] or 0))
+        return code, str(linker.get_info_log()).replace("\0", "")
 
     def code(self, capability: tuple[int, int]) -> bytes:
         """What the driver loads: machine code; for a GPU that nvJitLink does not know yet, PTX.
 
         Numba writes that for the highest capability below that it knows, and the driver translates it.
         """
+        if self.lto:
+            return self.linked(capability)[0]
         text = self.ptx(capability)
         try:
             return self.assemble(capability, text)[0]
@@ -186,9 +210,16 @@ class Kernel:
         function = self.function
         facts = (
             self.name, function.__module__, function.__qualname__, identity(function), self.parameters,
-            self.threads, self.blocks, self.exact, self.early, capability,
+            self.threads, self.blocks, self.exact, self.early, self.lto, capability,
         )  # fmt: skip
         return f"{re.sub(r'[^A-Za-z0-9]+', '-', self.name)}-{sources.short(repr(facts).encode())}"
+
+
+def name_in(code: bytes) -> str:
+    """The name of the one kernel in machine code: LTO keeps what Numba called it."""
+    found = re.search(rb"\.text\.(\w+)\0", code)
+    assert found is not None
+    return found[1].decode()
 
 
 def _dotted(capability: tuple[int, int]) -> str:

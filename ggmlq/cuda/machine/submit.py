@@ -22,6 +22,7 @@ MOST = 128  # words of arguments: an array of two axes takes nine
 WORDS = [struct.Struct(f"<{count}Q") for count in range(MOST + 1)]
 SHAPE = struct.Struct("<7I4xQQI4x")  # CUlaunchConfig: grid, block, shared memory, stream, attributes, count
 EARLY = struct.pack("<I4xI60x", 6, 1)  # CUlaunchAttribute: programmatic stream serialization is allowed
+CLUSTER = struct.Struct("<I4x3I52x")  # CUlaunchAttribute: blocks of a cluster, in three directions
 NO_CONTEXT = 201  # CUDA_ERROR_INVALID_CONTEXT
 ONES = ((1, 1, 1), (1, 1), (1,), ())  # axes that a grid or a block does not name
 
@@ -32,34 +33,50 @@ class _Memory(threading.local):
     def __init__(self) -> None:
         self.words = ctypes.create_string_buffer(8 * MOST)
         self.shape = ctypes.create_string_buffer(SHAPE.size)
-        self.early = ctypes.create_string_buffer(EARLY)
         first = ctypes.addressof(self.words)
         self.pointers = (ctypes.c_void_p * MOST)(*(first + 8 * i for i in range(MOST)))
-        self.places = tuple(ctypes.addressof(each) for each in (self.shape, self.early, self.pointers))
+        self.places = tuple(ctypes.addressof(each) for each in (self.shape, self.pointers))
 
 
 _MEMORY = _Memory()
 
 
 @cache
+def library() -> Any:
+    """The driver, as a library."""
+    return ctypes.CDLL("nvcuda.dll" if sys.platform == "win32" else "libcuda.so.1")
+
+
+@cache
 def _launch() -> Callable[[int, int, int, int], int]:
     """The driver's function; it is there from CUDA 11.8 on."""
-    library = ctypes.CDLL("nvcuda.dll" if sys.platform == "win32" else "libcuda.so.1")
-    found: Any = library.cuLaunchKernelEx
+    found: Any = library().cuLaunchKernelEx
     found.argtypes, found.restype = [ctypes.c_void_p] * 4, ctypes.c_int
     return found  # type: ignore[no-any-return]
 
 
+@cache
+def _attributes(early: bool, cluster: int) -> tuple[int, int, Any]:
+    """Attributes of a launch: where they lie, how many, and what owns the memory; the driver reads it."""
+    told = EARLY * early + (CLUSTER.pack(4, cluster, 1, 1) if cluster > 1 else b"")
+    memory = ctypes.create_string_buffer(told, max(len(told), 1))
+    return ctypes.addressof(memory), len(told) // len(EARLY), memory
+
+
 def submit(
     function: int, grid: Sequence[int], block: Sequence[int], words: Sequence[int], shared: int,
-    stream: int, early: bool,
+    stream: int, early: bool, cluster: int = 1,
 ) -> None:  # fmt: skip
-    """Launch a loaded function. ``early``: it may start before its predecessor has ended."""
+    """Launch a loaded function. ``early``: it may start before its predecessor has ended.
+
+    ``cluster``: neighbouring blocks that run together and see each other's shared memory.
+    """
     memory = _MEMORY
-    shape_at, early_at, pointers_at = memory.places
+    shape_at, pointers_at = memory.places
+    more, count, _ = _attributes(early, cluster)
     WORDS[len(words)].pack_into(memory.words, 0, *words)
     SHAPE.pack_into(
-        memory.shape, 0, *grid, *ONES[len(grid)], *block, *ONES[len(block)], shared, stream, early_at, early
+        memory.shape, 0, *grid, *ONES[len(grid)], *block, *ONES[len(block)], shared, stream, more, count
     )
     status = _launch()(shape_at, function, pointers_at, 0)
     if status == NO_CONTEXT:  # in a thread that has not used the GPU yet

@@ -4,5 +4,11 @@
     parts.py     columns divided among blocks, and parts added up in a fixed order
     product.py   which problems they take, which tile serves how many rows, and the launch
 
-``cuda:mma_bf16`` and ``cuda:wgmma`` are such kernels.
+``cuda:mma_bf16`` and ``cuda:wgmma`` are such kernels. Those of 8-bit codes on Hopper, filled by boxes:
+
+    boxed.py       the ring: boxes, barriers, the thread that fills it, the order of tiles
+    job.py         what a kernel is made for; waves.py: which tile serves a shape
+    work8.py       warps that multiply; persistent.py: blocks with roles that stay on the card
+    few_rows.py    weights as the wide operand, K divided among a cluster; few_sums.py: its sums
+    operands8.py   maps and scales of both operands
 """

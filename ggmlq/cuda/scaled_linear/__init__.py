@@ -7,6 +7,10 @@
     r4_mma_int8.py       int8 tensor cores
     r5_widen.py          FP8 widened to halves, exactly, for the tensor cores of halves
     r6_mma_e4m3.py       FP8 tensor cores without wgmma: capabilities 8.9 and 12.0
+    r7_wgmma.py          Hopper: wgmma out of boxes that the copy engine brings, a stage at a time
+    r8_tma_ring.py       a ring of stages that one warp keeps full
+    r9_persistent.py     blocks that stay on the card, warps with roles; int8 too
+    r10_few_rows.py      up to 128 rows: operands swapped, K divided among a cluster
 
     tuned.py             the kernel of r5 with tiles as a configuration says
 

@@ -6,7 +6,10 @@
     codes8.py       products of bytes, signed or not, and FP8 widened to halves
     bf16x2.py       pairs of bfloat16, and ``mma`` on them; ``mma_into`` and ``sums_into`` add to an array
     codes.py        floats to codes of 8 bits by fours, loads and stores of their sizes
-    warpgroup.py    Hopper's ``wgmma``; its FP8 forms would stand here
+    warpgroup.py    Hopper's ``wgmma`` with weights in registers
+    wgmma8.py       ``wgmma`` on codes of 8 bits; promoted.py: on FP8, with sums that go over into float32
+    barrier.py      Hopper's barriers in shared memory, warps and clusters that meet, registers that move
+    boxes.py        its copy engine; outputs.py: sums of ``wgmma`` to floats, boxes or elements of them
     address.py      elements of matrices behind plain addresses
     lane.py         warp, lane, and what that lane holds of operands of ``mma``
     floats.py       kinds of floats that kernels write

@@ -8,7 +8,7 @@ What needs a whole warp, or waits, is ``convergent``: LLVM must not move it unde
 fewer lanes meet, nor make two of it in two branches.
 
 One instruction does not come through: nvJitLink assembles relocatable code, where ``setmaxnreg`` is
-ignored (advisory C7504), without an error. ``ptxas`` and link-time optimization keep it.
+ignored (advisory C7504), without an error. Link-time optimization keeps it: ``Kernel(..., lto=True)``.
 """
 
 from __future__ import annotations

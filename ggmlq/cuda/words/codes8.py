@@ -159,6 +159,12 @@ def load4(address: Any) -> Any:
     only_on_a_gpu()
 
 
+@instruction("st.shared.f32 [$0], $1;", None, u32, f32, effect=True)
+def put_float(address: Any, value: Any) -> Any:
+    """One float into shared memory."""
+    only_on_a_gpu()
+
+
 # --- copies into shared memory ----------------------------------------------------------------
 
 

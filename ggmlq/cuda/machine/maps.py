@@ -1,0 +1,151 @@
+"""Maps of matrices for Hopper's copy engine: made by the driver on the host, kept in memory of the device.
+
+A map is 128 bytes that say where a matrix lies, its shape, and the box that one copy moves. What is in a map
+follows from its key alone, so one that was made stays right, whoever owns that memory by now: a graph may be
+replayed, an array may come back at the same address. A map that is not there yet is copied by a stream of
+its own, which is waited for; that works while a CUDA graph is recorded, too, for the copy is in no graph.
+
+Slots are 128 bytes of slabs that are never given back. After very many new maps those that nobody has asked
+for since as many before, and that no graph may hold, are used again, once the device has done all its work.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import threading
+from functools import cache
+from typing import Any, NamedTuple
+
+from ...errors import DeviceError, MissingDependencyError, UnsupportedError
+from . import device
+from .submit import library
+
+SIZE, SLAB, MOST = 128, 4096, 1 << 16  # bytes of a map; maps of a slab; before slots are used again
+LEAST = 12000  # the driver: CUDA 12.0
+# Of elements: the number by which the driver knows them, and their bytes.
+KINDS = {"uint8": (0, 1), "float16": (6, 2), "float32": (7, 4), "bfloat16": (9, 2)}
+SWIZZLE_128, PROMOTE_256, RELAXED = 3, 3, 2
+ROW = 128  # bytes of a swizzled box's rows
+UNSIGNED, LONG = ctypes.c_uint32, ctypes.c_uint64
+
+
+class Box(NamedTuple):
+    """A matrix, and what of it one copy moves."""
+
+    address: int
+    rows: int
+    columns: int
+    pitch: int  # bytes from row to row
+    kind: str  # in KINDS
+    box_rows: int
+    box_columns: int
+    swizzled: bool = True
+
+
+def refuses(address: int, pitch: int) -> bool:
+    """Whether a matrix begins, or goes on from row to row, where the copy engine cannot."""
+    return bool(address % 16 or pitch % 16 or pitch >= 1 << 40)
+
+
+def missing() -> str | None:
+    """Why the driver at hand makes no maps, or None."""
+    try:
+        known = device.driver_version() >= LEAST and hasattr(library(), "cuTensorMapEncodeTiled")
+    except (MissingDependencyError, DeviceError, OSError):
+        return None  # no GPU, which whoever launches is told
+    if known:
+        return None
+    return "needs a driver for CUDA 12.0 or later, for maps of the copy engine"
+
+
+def encoded(box: Box) -> bytes:
+    """The 128 bytes, by the driver."""
+    number, size = KINDS[box.kind]
+    memory = ctypes.create_string_buffer(2 * SIZE)
+    at = -(-ctypes.addressof(memory) // 64) * 64
+    shape, pitch = (LONG * 2)(box.columns, box.rows), (LONG * 1)(box.pitch)
+    moved, every = (UNSIGNED * 2)(box.box_columns, box.box_rows), (UNSIGNED * 2)(1, 1)
+    encode: Any = library().cuTensorMapEncodeTiled
+    status = encode(
+        ctypes.c_void_p(at), number, UNSIGNED(2), ctypes.c_void_p(box.address), shape, pitch, moved, every,
+        0, SWIZZLE_128 if box.swizzled else 0, PROMOTE_256, 0,
+    )  # fmt: skip
+    if status:
+        raise DeviceError(
+            f"{box}: the driver makes no map of it (error {status}); addresses and pitches are "
+            f"multiples of 16 bytes, boxes at most 256 by 256 with swizzled rows of {ROW} bytes (this box: "
+            f"{box.box_columns * size}); name a kernel that needs none, such as cuda:widen or cuda:mma_int8"
+        )
+    return ctypes.string_at(at, SIZE)
+
+
+class _Slots:
+    """Maps in memory of one device."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._places: dict[Box, int] = {}
+        self._before: dict[Box, int] = {}  # those not asked for since ``_places`` was empty
+        self._held: dict[Box, int] = {}  # those that a graph may have
+        self._free: list[int] = []
+        self._slabs: list[Any] = []
+        self._stream: Any = None
+
+    def place(self, box: Box, index: int) -> int:
+        """Where the map of a matrix lies."""
+        recorded = device.capturing(index)
+        found = self._held.get(box) or (None if recorded else self._places.get(box))
+        if found is None:
+            with self._lock:
+                found = self._places.pop(box, 0) or self._before.pop(box, 0) or self._made(box, recorded)
+                (self._held if recorded else self._places)[box] = found
+        return found
+
+    def _made(self, box: Box, recorded: bool) -> int:
+        words = encoded(box)
+        mode = ctypes.c_int(RELAXED)
+        _checked(library().cuThreadExchangeStreamCaptureMode(ctypes.byref(mode)))
+        try:
+            if not self._free:
+                self._make_room(recorded)
+            at = self._free.pop()
+            status = library().cuMemcpyHtoDAsync_v2(LONG(at), words, ctypes.c_size_t(SIZE), self._copier())
+            self._stream.synchronize()
+            _checked(status)
+        finally:
+            _checked(library().cuThreadExchangeStreamCaptureMode(ctypes.byref(mode)))
+        return at
+
+    def _make_room(self, recorded: bool) -> None:
+        if len(self._places) >= MOST and not recorded:
+            device.wait()
+            self._free = list(self._before.values())
+            self._before, self._places = self._places, {}
+        if not self._free:
+            slab = device.cupy().cuda.Memory(SIZE * SLAB)
+            self._slabs.append(slab)
+            self._free = [slab.ptr + SIZE * i for i in reversed(range(SLAB))]
+
+    def _copier(self) -> Any:
+        if self._stream is None:
+            self._stream = device.cupy().cuda.Stream(non_blocking=True)
+        return ctypes.c_void_p(self._stream.ptr)
+
+
+def _checked(status: int) -> None:
+    if status:
+        raise UnsupportedError(
+            f"a map for the copy engine: the driver refuses to copy it to the device (error {status}); "
+            "run the same product once before the capture of a CUDA graph begins"
+        )
+
+
+@cache
+def _slots(index: int) -> _Slots:
+    return _Slots()
+
+
+def place(box: Box) -> int:
+    """Where the map of a matrix lies, on CuPy's current device."""
+    index = device.current()
+    return _slots(index).place(box, index)

@@ -1,0 +1,184 @@
+"""A ring of stages that the copy engine fills: tiles of 8-bit codes in boxes, and scales beside them.
+
+    stage    codes of x [rows, 128] · codes of w [columns, 128]                  swizzled
+    beside   scales of x [rows], and, where each column has its own, of w        floats: one step's
+    outputs  a buffer a warp that multiplies
+    barriers full [stages] · empty [stages]
+
+One thread fills: it waits until a stage is empty, announces its bytes and asks for its boxes. Warps that
+multiply wait until it is full, and say when they are done with it. The order of tiles is that of
+tiles8/shape.py, so that what runs at one time shares rows of both operands in the L2.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from ..tiles8.shape import MOST_SHARED
+from ..words import barrier as barriers
+from ..words import boxes
+from ..words.atoms import inlined
+from ..words.language import uint32
+from ..words.outputs import BUFFER
+from ..words.wgmma8 import STEP
+
+KILO = 1024  # what a swizzled box is aligned to
+
+
+@dataclass(frozen=True)
+class BoxTile:
+    """A tile of outputs, and its stages in shared memory."""
+
+    rows: int = 256  # of x
+    columns: int = 128  # rows of w
+    stages: int = 4
+    groups: int = 2  # warpgroups that multiply, each an equal part of the rows
+
+    def __str__(self) -> str:
+        return f"{self.rows}x{self.columns}, {self.stages} stages"
+
+    @property
+    def halves(self) -> int:
+        """Products of 64 rows that a warpgroup makes in a step."""
+        return self.rows // self.groups // 64
+
+    @property
+    def stage(self) -> int:
+        """Bytes of codes."""
+        return (self.rows + self.columns) * STEP
+
+    def tiles(self, m: int, n: int) -> int:
+        """How many there are."""
+        return -(-m // self.rows) * -(-n // self.columns)
+
+
+@dataclass(frozen=True)
+class Room:
+    """Where everything lies in shared memory, in bytes from the start of the ring."""
+
+    tile: BoxTile
+    x_scales: bool = True
+    w_scales: bool = False  # of each column
+
+    @property
+    def beside(self) -> int:
+        """Bytes of scales of a stage."""
+        return 4 * (self.tile.rows * self.x_scales + self.tile.columns * self.w_scales)
+
+    @property
+    def scales(self) -> int:
+        """Of the first stage."""
+        return self.tile.stages * self.tile.stage
+
+    @property
+    def outputs(self) -> int:
+        """Buffers of the warps."""
+        return -(-(self.scales + self.tile.stages * self.beside) // KILO) * KILO
+
+    @property
+    def barriers(self) -> int:
+        """Full ones, then empty ones."""
+        return self.outputs + 4 * self.tile.groups * BUFFER
+
+    @property
+    def shared(self) -> int:
+        """Bytes in all; the ring begins at the first multiple of 1024."""
+        return KILO + self.barriers + 16 * self.tile.stages
+
+    @property
+    def fits(self) -> bool:
+        """On Hopper."""
+        return self.shared <= MOST_SHARED
+
+
+def follower(stages: int) -> Any:
+    """The device function for the stage after one, and its parity."""
+
+    @inlined
+    def after(stage: Any, phase: Any) -> Any:
+        stage = uint32(stage + uint32(1))
+        return (uint32(0), uint32(phase ^ uint32(1))) if stage == uint32(stages) else (stage, phase)
+
+    return after
+
+
+def starter(stages: int, arrivals: int) -> Any:
+    """The device function by which one thread makes the barriers; so many warps say that a stage is empty."""
+    init, publish = barriers.init, barriers.publish_barriers
+
+    @inlined
+    def start(full: Any) -> None:
+        for s in range(stages):
+            init(uint32(full + uint32(8 * s)), uint32(1))
+            init(uint32(full + uint32(8 * stages + 8 * s)), uint32(arrivals))
+        publish()
+
+    return start
+
+
+def placer(tile: BoxTile, tall: int) -> Any:
+    """The device function for a tile's first row and column; ``tall`` tiles are gone down together."""
+    rows, columns = tile.rows, tile.columns
+
+    @inlined
+    def place(number: Any, down: Any, across: Any) -> Any:
+        each = uint32(uint32(tall) * across)
+        first = uint32(uint32(number // each) * uint32(tall))
+        height, rest = min(uint32(down - first), uint32(tall)), uint32(number % each)
+        row = uint32(first + uint32(rest % height))
+        return uint32(row * uint32(rows)), uint32(uint32(rest // height) * uint32(columns))
+
+    return place
+
+
+def fetcher(room: Room) -> Any:
+    """The device function that asks for all boxes of a stage, whose barrier is ``done``.
+
+    ``group``: which row of scales of x belongs to the step.
+    """
+    length, of_w, of_scales, beside = room.tile.stage, room.tile.rows * STEP, room.scales, room.beside
+    x_scales, w_scales, of_columns = room.x_scales, room.w_scales, 4 * room.tile.rows * room.x_scales
+    expect, fetch = barriers.expect, boxes.fetch
+
+    @inlined
+    def ask(
+        ring: Any, done: Any, stage: Any, x: Any, w: Any, of_x: Any, of_columns_of_w: Any,
+        row: Any, column: Any, step: Any, group: Any,
+    ) -> None:  # fmt: skip
+        at, k = uint32(ring + stage * uint32(length)), uint32(step * uint32(STEP))
+        expect(done, uint32(length + beside))
+        fetch(at, x, k, row, done)
+        fetch(uint32(at + uint32(of_w)), w, k, column, done)
+        near = uint32(ring + uint32(of_scales) + stage * uint32(beside))
+        if x_scales:
+            fetch(near, of_x, row, group, done)
+        if w_scales:
+            fetch(uint32(near + uint32(of_columns)), of_columns_of_w, column, step, done)
+
+    return ask
+
+
+def filler(room: Room, tall: int) -> Any:
+    """The device function of the one thread that fills the ring, for all tiles of its block."""
+    stages, wait = room.tile.stages, barriers.wait
+    after, place, ask = follower(stages), placer(room.tile, tall), fetcher(room)
+
+    @inlined
+    def fill(
+        ring: Any, full: Any, x: Any, w: Any, of_x: Any, of_columns_of_w: Any, number: Any, every: Any,
+        down: Any, across: Any, steps: Any, span: Any,
+    ) -> None:  # fmt: skip
+        stage, phase, count = uint32(0), uint32(0), uint32(down * across)
+        while number < count:
+            row, column = place(number, down, across)
+            step = uint32(0)
+            while step < steps:
+                done = uint32(full + stage * uint32(8))
+                wait(uint32(done + uint32(8 * stages)), uint32(phase ^ uint32(1)))
+                ask(ring, done, stage, x, w, of_x, of_columns_of_w, row, column, step, uint32(step // span))
+                stage, phase = after(stage, phase)
+                step = uint32(step + uint32(1))
+            number = uint32(number + every)
+
+    return fill

@@ -1,0 +1,141 @@
+"""Products of 8-bit codes by blocks with roles that stay on the card: one warp fetches, two groups multiply.
+
+A block makes tile after tile. One thread of its third warpgroup keeps the ring full (boxed.py), over the
+end of a tile too, so that the next one's stages arrive while outputs are written. The two others multiply an
+equal part of the rows each (work8.py); they take the registers that the third gives back.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from ..machine.launch import Kernel, family
+from ..words import barrier as barriers
+from ..words import early_start, ptx
+from ..words.atoms import inlined
+from ..words.language import cuda, uint32, uint64
+from .boxed import filler, starter
+from .job import TALL, Job, float_jobs, integer_jobs
+from .work8 import float_worker, integer_worker
+
+FETCHES, MULTIPLIES = 40, 232  # registers of a thread; 168 at the start
+
+
+def opener(job: Job) -> Any:
+    """The device function at the start of a kernel: ring, barriers, and the predecessor's end."""
+    base, start = ptx.shared_base, starter(job.tile.stages, 4 * job.tile.groups)
+    of_barriers, wait = job.room.barriers, early_start.wait_for_predecessor
+
+    @inlined
+    def begin() -> Any:
+        ring = uint32(uint32(base() + uint32(1023)) & uint32(0xFFFFFC00))
+        full = uint32(ring + uint32(of_barriers))
+        if uint32(cuda.threadIdx.x) == uint32(0):
+            start(full)
+        cuda.syncthreads()
+        wait()
+        return ring, full
+
+    return begin
+
+
+def roles(job: Job, fill: Any, work: Any) -> Any:
+    """The device function that sends each warp to its role, with the registers that it needs.
+
+    ``fill`` and ``work`` take ``given`` apart: all that the kernel was called with.
+    """
+    fetching, begin, first_lane = 4 * job.tile.groups, opener(job), barriers.of_first_lane
+    give, take = barriers.registers("dec", FETCHES), barriers.registers("inc", MULTIPLIES)
+    rows, columns = job.tile.rows, job.tile.columns
+
+    @inlined
+    def run(given: Any, m: Any, n: Any) -> None:
+        ring, full = begin()
+        thread = uint32(cuda.threadIdx.x)
+        warp = first_lane(uint32(thread >> uint32(5)))
+        down = uint32(uint32(m + uint32(rows - 1)) // uint32(rows))
+        across = uint32(uint32(n + uint32(columns - 1)) // uint32(columns))
+        number, every = uint32(cuda.blockIdx.x), uint32(cuda.gridDim.x)
+        if uint32(warp) >= uint32(fetching):
+            give()
+            if thread == uint32(32 * fetching):
+                fill(ring, full, given, number, every, down, across)
+        else:
+            take()
+            work(ring, full, warp, given, number, every, down, across)
+
+    return run
+
+
+def _kernel(job: Job, product: Any, *parameters: Any) -> Kernel:
+    return Kernel(
+        f"tma persistent {job}", product, *parameters, threads=job.threads, shared=job.room.shared,
+        least=(9, 0), exact=True, early=True, lto=True,
+    )  # fmt: skip
+
+
+@family(float_jobs())
+def float_kernel(job: Job) -> Kernel:
+    """Codes of floats, promoted every 128 columns."""
+    fill_ring, multiply = filler(job.room, TALL), float_worker(job)
+
+    @inlined
+    def fill(ring: Any, full: Any, given: Any, number: Any, every: Any, down: Any, across: Any) -> None:
+        x, w, of_x, of_columns, _, _, _, _, steps, span, _ = given
+        fill_ring(ring, full, x, w, of_x, of_columns, number, every, down, across, steps, span)
+
+    @inlined
+    def work(
+        ring: Any, full: Any, warp: Any, given: Any, number: Any, every: Any, down: Any, across: Any
+    ) -> None:
+        _, _, _, _, table, y, m, n, steps, _, pitch = given
+        multiply(ring, full, warp, table, pitch, y, number, every, down, across, steps, m, n)
+
+    run = roles(job, fill, work)
+
+    def product(
+        x: Any, w: Any,  # maps of codes
+        of_x: Any,  # map of scales [K / (128 · span), M]
+        of_columns: Any,  # map of scales of w [steps, N], where each column has its own
+        table: Any,  # or they: float32 [steps, pitch / 4], one for each ``granule`` columns
+        y: Any,  # map, or address
+        m: Any, n: Any, steps: Any, span: Any, pitch: Any,
+    ) -> None:  # fmt: skip
+        run((x, w, of_x, of_columns, table, y, m, n, steps, span, pitch), m, n)
+
+    return _kernel(job, product, *(uint64,) * 6, *(uint32,) * 5)
+
+
+@family(integer_jobs())
+def integer_kernel(job: Job) -> Kernel:
+    """Codes of integers under scales that do not vary along K."""
+    fill_ring, multiply = filler(job.room, TALL), integer_worker(job)
+
+    @inlined
+    def fill(ring: Any, full: Any, given: Any, number: Any, every: Any, down: Any, across: Any) -> None:
+        x, w, _, _, _, steps, _ = given
+        nowhere = uint64(0)
+        fill_ring(ring, full, x, w, nowhere, nowhere, number, every, down, across, steps, uint32(1))
+
+    @inlined
+    def work(
+        ring: Any, full: Any, warp: Any, given: Any, number: Any, every: Any, down: Any, across: Any
+    ) -> None:
+        _, _, y, m, n, steps, about = given
+        multiply(ring, full, warp, about, y, number, every, down, across, steps, m, n)
+
+    run = roles(job, fill, work)
+
+    def product(
+        x: Any, w: Any,  # maps of codes
+        y: Any,  # map, or address
+        of_x: Any, row_x: Any,  # scales of x, and bytes from one to the next
+        of_w: Any,  # float32 [N], filled up to whole tiles; the last two as well
+        points_x: Any, others_x: Any, points_w: Any, others_w: Any,  # int32: tiles8.rows.Zeros
+        m: Any, n: Any, steps: Any,
+        rows_x: Any,  # of x that share a scale
+    ) -> None:  # fmt: skip
+        about = (of_x, row_x, rows_x, of_w, points_x, others_x, points_w, others_w)
+        run((x, w, y, m, n, steps, about), m, n)
+
+    return _kernel(job, product, *(uint64,) * 10, *(uint32,) * 4)

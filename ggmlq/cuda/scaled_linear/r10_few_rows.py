@@ -1,0 +1,136 @@
+"""Few rows: the weights stream through all multiprocessors, a cluster of blocks divides K.
+
+Changed: operands change places. ``wgmma`` has 64 rows of its first operand; with one row of x 63 of them
+would be nothing. So weights are the first operand and x, filled up to 8, 16 … 128 rows, is the second
+one. A tile is 64 rows of w and all of x; the columns are divided among up to eight blocks, so that all
+multiprocessors read weights at any N. The blocks are a cluster, and add up their sums through each other's
+shared memory, in a fixed order: no second kernel, no atomic addition.
+
+Why it helps: time is that of reading the weights once. Copies of 8 KB for several stages of two or three
+blocks keep 100 KB and more a multiprocessor under way, three times what the memory's delay asks for, and the
+first of them start before the kernel before has ended.
+
+Limited by the memory, and by what surrounds a stream of three microseconds: the launch, the first copy's way,
+the exchange of the sums.
+"""
+
+from __future__ import annotations
+
+from itertools import product as combined
+from typing import Any
+
+from ...ladder import register
+from ...problems import ScaledLinear
+from ...scaled import ScaledArray
+from ..machine import device
+from ..machine.launch import Kernel, family
+from ..pipeline import few_rows, operands8
+from ..pipeline.boxed import starter
+from ..pipeline.few_rows import MULTIPLY, ROWS, THREADS, TILES, FewJob, FewTile, parts_of
+from ..pipeline.few_sums import adder
+from ..pipeline.job import CODES, OUTS
+from ..tiles8.rows import zeros_of
+from ..words import barrier as barriers
+from ..words import early_start, ptx
+from ..words.language import cuda, uint32, uint64
+from ..words.wgmma8 import INTEGERS, STEP
+from .r3_dp4a import KINDS
+from .r9_persistent import refuses as refused
+
+MOST = TILES[-1].columns
+
+
+def jobs() -> list[tuple[FewJob]]:
+    """Every tile and kind of codes; kinds of outputs in turns."""
+    floats = [FewJob(t, a, b, out) for t, a, b, out in combined(TILES, CODES, CODES, OUTS)]
+    integers = [
+        FewJob(t, a, b, out, zeros)
+        for t, a, b, out, zeros in combined(TILES, INTEGERS, INTEGERS, OUTS, (False, True))
+    ]
+    return [(job,) for job in floats + integers]
+
+
+@family(jobs())
+def kernel(job: FewJob) -> Kernel:
+    """Block (tile of 64 rows of w, part of K): the parts of a tile are a cluster."""
+    tile, fill, add = job.tile, few_rows.filler(job.tile), adder(job)
+    work = few_rows.integer_worker(job) if job.integer else few_rows.float_worker(job)
+    start, of_barriers, base = starter(tile.stages, 4), tile.barriers, ptx.shared_base
+    first_lane, rank_here = barriers.of_first_lane, barriers.rank_in_cluster
+    meet_cluster = barriers.meet_cluster
+    meet_warp, let_successor_start = barriers.meet_warp, early_start.let_successor_start
+
+    def product(
+        x: Any, w: Any,  # maps of codes
+        y: Any,
+        of_x: Any, row_x: Any, column_x: Any,  # scales: where, bytes from row to row and column to column
+        of_w: Any, row_w: Any, column_w: Any,
+        points_x: Any, others_x: Any, points_w: Any, others_w: Any,  # tiles8.rows.Zeros
+        m: Any, n: Any, steps: Any, parts: Any,
+        rows_x: Any, span_x: Any, rows_w: Any, span_w: Any,  # rows and steps that share a scale
+    ) -> None:  # fmt: skip
+        let_successor_start()
+        ring = uint32(uint32(base() + uint32(1023)) & uint32(0xFFFFFC00))
+        full = uint32(ring + uint32(of_barriers))
+        thread, rank = uint32(cuda.threadIdx.x), rank_here()
+        if thread == uint32(0):
+            start(full)
+        cuda.syncthreads()
+        row0 = uint32(uint32(uint32(cuda.blockIdx.x) // parts) * uint32(ROWS))
+        first = uint32(uint32(rank * steps) // parts)
+        last = uint32(uint32(uint32(rank + uint32(1)) * steps) // parts)
+        given = (of_x, row_x, column_x, rows_x, span_x, of_w, row_w, column_w, rows_w, span_w)
+        warp = first_lane(uint32(thread >> uint32(5)))
+        if uint32(warp) == uint32(4):
+            if thread == uint32(MULTIPLY):
+                fill(ring, full, x, w, row0, first, last)
+        else:
+            work(ring, full, given, row0, first, last, m, n)
+        meet_warp()
+        meet_cluster()
+        if uint32(warp) < uint32(4):
+            add(ring, rank, parts, given, (points_x, others_x, points_w, others_w), y, row0, m, n)
+        meet_cluster()  # nobody leaves while others read its sums
+
+    return Kernel(
+        f"tma few rows {job}", product, *(uint64,) * 13, *(uint32,) * 8, threads=THREADS, blocks=tile.blocks,
+        shared=tile.shared, least=(9, 0), exact=True, early=True, lto=True,
+    )  # fmt: skip
+
+
+def refuses(problem: ScaledLinear) -> str | None:
+    if problem.m > MOST:
+        return f"takes up to {MOST} rows of x"
+    return refused(problem)
+
+
+@register(
+    __name__, __doc__, arithmetic="codes", accumulate="int32, float32 every 128", refuses=refuses,
+    caution="it has not been measured on a card yet", narrow=True,
+)  # fmt: skip
+def launch(x: ScaledArray, w: ScaledArray, out: Any, tile: FewTile | None = None, parts: int = 0) -> None:
+    """``out`` may be float16 or bfloat16, too; ``tile``, ``parts``: others than are thought best."""
+    if not (out.size and w.shape[1]):
+        out.fill(0)
+        return
+    operands8.settle(w)
+    (m, n), both, integer = out.shape, operands8.operands(x, w), w.code.kind == "integer"
+    tile = tile or next(tile for tile in TILES if tile.columns >= m)
+    zeros = x.zeros is not None or w.zeros is not None
+    of_x, of_w = (KINDS[s.code.name] if integer else s.code.name for s in (x, w))
+    job = FewJob(tile, of_x, of_w, str(out.dtype), zeros)
+    k = min(both.x.columns, both.w.columns)
+    tiles, steps = -(-n // ROWS), -(-k // STEP)
+    beside = device.blocks_beside(tile.blocks, tile.shared)
+    parts = parts or parts_of(tiles, device.multiprocessors() * beside, steps)
+    points: tuple[Any, ...] = (0, 0, 0, 0)
+    if zeros:
+        kept = operands8.beside_w(w, both.groups, True)
+        points = (*zeros_of(x, both.groups, weights=False), kept.points, kept.others)
+    a, b = both.x.scales, operands8.kept_scales(w, both.w)
+    kernel(job)(
+        (tiles * parts,), (THREADS,),
+        operands8.map_of_codes(both.x, k, tile.columns), operands8.map_of_codes(both.w, k, ROWS), out,
+        a.at, a.row, a.column, b.at, b.row, b.column, *points,
+        m, n, steps, parts, a.rows, a.steps, b.rows, b.steps, cluster=parts,
+    )  # fmt: skip

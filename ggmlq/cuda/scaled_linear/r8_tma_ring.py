@@ -1,0 +1,100 @@
+"""A ring of stages that one warp keeps full, so that no copy is waited for.
+
+Changed: several stages, each with a barrier that tells it is full and one that tells it is empty. One warp
+does nothing but ask for boxes as stages become empty; eight others multiply what is there. No barrier of the
+whole block is left: a warpgroup waits for a stage, multiplies, says that it is done, and promotes its sums
+while the tensor cores have the other warpgroup's products.
+
+Why it helps: copies take the time of several steps to arrive, and six are under way.
+
+Limited by the L2 and shared memory: a tile of 128 × 128 reads a byte for 128 products; a larger one needs
+more registers than 288 threads can have. And by what stands between tiles: a start, an empty ring, stores.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from ...ladder import register
+from ...scaled import ScaledArray
+from ..machine.launch import Kernel, family
+from ..pipeline.boxed import BoxTile, filler, follower, placer
+from ..pipeline.job import TALL, Job
+from ..pipeline.persistent import opener
+from ..pipeline.work8 import placer_of_threads, writer
+from ..words import barrier as barriers
+from ..words import boxes
+from ..words.language import cuda, uint32, uint64
+from ..words.promoted import float_products
+from .r7_wgmma import jobs, refuses, run
+
+TILE = BoxTile(128, 128, 6)
+
+
+@family(jobs(TILE))
+def kernel(job: Job) -> Kernel:
+    """A tile a block; the last warp fetches."""
+    tile, room, fetching = job.tile, job.room, 4 * job.tile.groups
+    stages, beside, of_scales, length = tile.stages, room.beside, room.scales, tile.stage // 16
+    rows, columns, granule, boxed = tile.rows, tile.columns, job.granule, job.boxed
+    begin, fill, after, place = opener(job), filler(room, TALL), follower(stages), placer(tile, TALL)
+    zeros, nothing, with_scales, first, _, factors, promote, scales_of_w = float_products(job.form, job.parts)
+    of_thread, promoted, stand, write = factors[0], promote[0], placer_of_threads(job), writer(job)
+    wait, arrive, first_lane, until_written = (
+        barriers.wait,
+        barriers.arrive,
+        barriers.of_first_lane,
+        boxes.until_written,
+    )
+
+    def product(
+        x: Any, w: Any, of_x: Any, of_columns: Any, table: Any, y: Any,
+        m: Any, n: Any, steps: Any, span: Any, pitch: Any,
+    ) -> None:  # fmt: skip
+        ring, full = begin()
+        thread, number = uint32(cuda.threadIdx.x), uint32(cuda.blockIdx.x)
+        warp = first_lane(uint32(thread >> uint32(5)))
+        down = uint32(uint32(m + uint32(rows - 1)) // uint32(rows))
+        across = uint32(uint32(n + uint32(columns - 1)) // uint32(columns))
+        if uint32(warp) == uint32(fetching):
+            if thread == uint32(32 * fetching):
+                every = uint32(down * across)  # there is one tile a block
+                fill(ring, full, x, w, of_x, of_columns, number, every, down, across, steps, span)
+        else:
+            row, column = place(number, down, across)
+            lane, inner, buffer, at, first_a, first_b = stand(ring, warp)
+            near = uint32(ring + uint32(of_scales))
+            own = uint32(near + uint32(uint32(inner + uint32(lane >> uint32(2))) << uint32(2)))
+            columns_at = uint32(near + uint32(4 * rows) + uint32(uint32(lane & uint32(3)) << uint32(3)))
+            of_w = table + uint64(uint32(column // uint32(granule))) * uint64(4)
+            totals, sums, step, stage, phase = zeros(), nothing(), uint32(0), uint32(0), uint32(0)
+            while step < steps:
+                barrier, moved = uint32(full + stage * uint32(8)), uint32(stage * uint32(beside))
+                wait(barrier, phase)
+                sums = with_scales(sums, uint32(own + moved))
+                found = of_thread(sums, scales_of_w(of_w))
+                sums = first(
+                    sums, uint32(first_a + stage * uint32(length)), uint32(first_b + stage * uint32(length))
+                )
+                totals = promoted(totals, sums, found, uint32(columns_at + moved))
+                if lane == uint32(0):
+                    arrive(uint32(barrier + uint32(8 * stages)))
+                stage, phase = after(stage, phase)
+                of_w += uint64(pitch)
+                step = uint32(step + uint32(1))
+            write(totals, lane, buffer, at, y, column, uint32(row + inner), m, n)
+            if boxed and lane == uint32(0):
+                until_written()
+
+    return Kernel(
+        f"tma ring {job}", product, *(uint64,) * 6, *(uint32,) * 5, threads=32 * fetching + 32,
+        shared=room.shared, least=(9, 0), exact=True, early=True, lto=True,
+    )  # fmt: skip
+
+
+@register(
+    __name__, __doc__, arithmetic="codes", accumulate="float32 every 128", refuses=refuses,
+    caution="it has not been measured on a card yet", narrow=True,
+)  # fmt: skip
+def launch(x: ScaledArray, w: ScaledArray, out: Any) -> None:
+    run(kernel, TILE, x, w, out)

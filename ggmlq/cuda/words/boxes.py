@@ -1,0 +1,32 @@
+"""Hopper's copy engine: boxes of matrices, fetched and put by one thread.
+
+A map, 128 bytes of memory that machine/maps.py makes, describes a matrix and its boxes. Of a box that reaches
+over an edge what is beyond comes as zeros, and is not written. A box's bytes are whole in every case: so many
+complete at the barrier.
+
+Coordinates are (column, row) in elements. Swizzled boxes have rows of 128 bytes, chunk c of row r at c ^ (r
+% 8), and begin at multiples of 1024.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from .assembly import instruction, only_on_a_gpu, u32, u64
+
+ENGINE = "cp.async.bulk.tensor.2d."
+FETCH = ENGINE + "shared::cluster.global.mbarrier::complete_tx::bytes"
+PUT = ENGINE + "global.shared::cta.bulk_group"
+COMMIT, UNTIL_READ = "cp.async.bulk.commit_group;", "cp.async.bulk.wait_group.read 0;"
+
+
+@instruction(FETCH + " [$0], [$1, {$2, $3}], [$4];", None, u32, u64, u32, u32, u32, effect=True)
+def fetch(shared: Any, map: Any, column: Any, row: Any, barrier: Any) -> Any:
+    """Start to copy a box to shared memory."""
+    only_on_a_gpu()
+
+
+@instruction("cp.async.bulk.wait_group 0;", None, effect=True)
+def until_written() -> Any:
+    """Until all boxes that this thread put are in memory."""
+    only_on_a_gpu()

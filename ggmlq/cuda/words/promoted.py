@@ -1,0 +1,199 @@
+"""Products of FP8 by ``wgmma``, whose sums go over into float32 every 128 columns.
+
+The tensor cores keep about 14 bits of a sum. So the sums of 128 columns are ``work`` and go over into
+``totals`` with one multiply-add, times both scales. Four wgmma, the commit and the wait are one piece of
+assembly: no compiler may touch a value that is in flight. The sums go in and out in the same registers even
+though the first wgmma ignores what is in them; without that the assembler moves the promotion of the sums
+before behind these products, and needs twice the registers.
+"""
+
+from __future__ import annotations
+
+from functools import cache
+from typing import Any, NamedTuple
+
+from llvmlite import ir
+
+from .assembly import FLOAT, emit_assembly, f32, only_on_a_gpu, u32, u64
+from .barrier import waiting
+from .wgmma8 import BEGIN, COMMIT, Form, chain, tuple_of, unpacked, wrapped
+
+
+class Floats(NamedTuple):
+    """What there is for products of floats. A thread's ``work`` is its sums of 64 rows, then 2 · halves
+    scales: of its rows, from the top.
+    """
+
+    zeros: Any  # () -> totals, all halves
+    nothing: Any  # () -> work
+    start: Any  # (work, scales) -> work: with the scales of a stage; the sums stay in their registers
+    first: Any  # (work, a, b) -> work: the products of a step's first 64 rows
+    last: Any  # (work, a, b, barrier, parity, more, scales) -> work: of its last ones, as below
+    factors: tuple[Any, ...]  # a half: (work, scales of w) -> its scales times those
+    promote: tuple[Any, ...]  # a half: (totals, work, factors, at) -> totals; ``at``: as below, or of no use
+    scales_of_w: Any  # (address) -> parts of them, neighbours in memory
+
+
+def _take(form: Form) -> list[str]:
+    """Loads of a thread's scales from shared memory: rows g, g + 8 of each half."""
+    offsets = [256 * half + 32 * i for half in range(form.halves) for i in range(2)]
+    return [f"ld.shared.f32 {{}}, [{{}} + {offset}];" for offset in offsets]
+
+
+@cache
+def float_products(form: Form, parts: int) -> Floats:
+    """``parts``: into how many the columns are divided, each with a scale of w of its own; 0: each column has
+    one, in shared memory.
+
+    ``last`` waits, while its products run, for the next stage (if there is ``more``), and takes its scales.
+    """
+    work, totals = tuple_of(f32, form.sums + 2 * form.halves), tuple_of(f32, form.halves * form.sums)
+    by_columns, parts, halves = not parts, max(parts, 1), range(form.halves)
+    kinds = {
+        "work": work,
+        "totals": totals,
+        "scales": tuple_of(f32, parts),
+        "factors": tuple_of(f32, 2 * parts),
+    }
+    return Floats(
+        _zeros(totals),
+        _zeros(work),
+        _starter(form, work),
+        _multiplier(form, work, 0, ahead=False),
+        _multiplier(form, work, form.halves - 1, ahead=True),
+        tuple(_factors(form, half, parts, kinds) for half in halves),
+        tuple(
+            _promoter_by_columns(form, half, kinds) if by_columns else _promoter(form, half, parts, kinds)
+            for half in halves
+        ),
+        _loader(parts, by_columns),
+    )
+
+
+def _zeros(kind: Any) -> Any:
+    def zeros() -> Any:
+        only_on_a_gpu()
+
+    def emit(context: Any, builder: Any, signature: Any, operands: Any) -> Any:
+        return context.make_tuple(builder, kind, [ir.Constant(FLOAT, 0.0)] * kind.count)
+
+    return wrapped(zeros, kind(), emit)
+
+
+def _starter(form: Form, work: Any) -> Any:
+    def start(work: Any, scales: Any) -> Any:
+        only_on_a_gpu()
+
+    def emit(context: Any, builder: Any, signature: Any, operands: Any) -> Any:
+        before, at = operands
+        taken = [
+            emit_assembly(builder, FLOAT, take.format("$0", "$1"), ["=f", "r"], [at], effect=True)
+            for take in _take(form)
+        ]
+        return context.make_tuple(builder, work, unpacked(builder, before, form.sums) + taken)
+
+    return wrapped(start, work(work, u32), emit)
+
+
+def _loader(parts: int, by_columns: bool) -> Any:
+    kind = tuple_of(f32, parts)
+
+    def scales_of_w(address: Any) -> Any:
+        only_on_a_gpu()
+
+    def emit(context: Any, builder: Any, signature: Any, operands: Any) -> Any:
+        if by_columns:
+            return context.make_tuple(builder, kind, [ir.Constant(FLOAT, 1.0)])
+        texts = [f"ld.global.nc.f32 $0, [$1 + {4 * part}];" for part in range(parts)]
+        taken = [emit_assembly(builder, FLOAT, text, ["=f", "l"], operands, effect=True) for text in texts]
+        return context.make_tuple(builder, kind, taken)
+
+    return wrapped(scales_of_w, kind(u64), emit)
+
+
+def _multiplier(form: Form, work: Any, half: int, ahead: bool) -> Any:
+    """Four wgmma and the wait for them, in one piece."""
+    sums, scales = form.sums, 2 * form.halves
+    results = sums + scales * ahead
+    names = [f"${i}" for i in range(sums)]
+    a, b, barrier, parity, more, at = (f"${results + i}" for i in range(6))
+    lines = [BEGIN, *chain(form, names, a, b, half, True), COMMIT]
+    if ahead:
+        lines += [f"setp.eq.u32 done, {more}, 0; @done bra over; {waiting(barrier, parity)}"]
+        lines += [take.format(f"${sums + i}", at) for i, take in enumerate(_take(form))]
+    lines += ["wgmma.wait_group.sync.aligned 0;}"]
+    words = 6 if ahead else 2
+    constraints = ["=f"] * sums + ["=&f"] * (results - sums) + ["r"] * words + [str(i) for i in range(sums)]
+
+    def emit(context: Any, builder: Any, signature: Any, operands: Any) -> Any:
+        before, *given = operands
+        values = unpacked(builder, before, sums + scales)
+        result = ir.LiteralStructType([FLOAT] * results)
+        made = emit_assembly(
+            builder, result, "\n".join(lines), constraints, [*given, *values[:sums]], effect=True
+        )
+        return context.make_tuple(builder, work, unpacked(builder, made, results) + values[results:])
+
+    def first(work: Any, a: Any, b: Any) -> Any:
+        only_on_a_gpu()
+
+    def last(work: Any, a: Any, b: Any, barrier: Any, parity: Any, more: Any, scales: Any) -> Any:
+        only_on_a_gpu()
+
+    return wrapped(last if ahead else first, work(work, *(u32,) * words), emit)
+
+
+def _factors(form: Form, half: int, parts: int, kinds: dict[str, Any]) -> Any:
+    """A part's two: those of row g and of row g + 8."""
+
+    def factors(work: Any, scales: Any) -> Any:
+        only_on_a_gpu()
+
+    def emit(context: Any, builder: Any, signature: Any, operands: Any) -> Any:
+        work, scales = operands
+        rows = [builder.extract_value(work, form.sums + 2 * half + i) for i in range(2)]
+        each = unpacked(builder, scales, parts)
+        made = [builder.fmul(row, scale) for scale in each for row in rows]
+        return context.make_tuple(builder, kinds["factors"], made)
+
+    return wrapped(factors, kinds["factors"](kinds["work"], kinds["scales"]), emit)
+
+
+def _promoter(form: Form, half: int, parts: int, kinds: dict[str, Any]) -> Any:
+    def promote(totals: Any, work: Any, factors: Any, at: Any) -> Any:
+        only_on_a_gpu()
+
+    def emit(context: Any, builder: Any, signature: Any, operands: Any) -> Any:
+        totals, work, factors, _ = operands
+        made = unpacked(builder, totals, form.halves * form.sums)
+        found = unpacked(builder, factors, 2 * parts)
+        for i, value in enumerate(unpacked(builder, work, form.sums)):
+            factor = found[2 * (i * parts // form.sums) + (i >> 1 & 1)]
+            at = half * form.sums + i
+            made[at] = builder.fma(value, factor, made[at])
+        return context.make_tuple(builder, kinds["totals"], made)
+
+    return wrapped(promote, kinds["totals"](kinds["totals"], kinds["work"], kinds["factors"], u32), emit)
+
+
+def _promoter_by_columns(form: Form, half: int, kinds: dict[str, Any]) -> Any:
+    """``at``: shared memory with the scales of columns 2 t and 2 t + 1, then 8 columns on."""
+
+    def promote(totals: Any, work: Any, factors: Any, at: Any) -> Any:
+        only_on_a_gpu()
+
+    def emit(context: Any, builder: Any, signature: Any, operands: Any) -> Any:
+        totals, work, factors, at = operands
+        made = unpacked(builder, totals, form.halves * form.sums)
+        values, rows = unpacked(builder, work, form.sums), unpacked(builder, factors, 2)
+        pair = ir.LiteralStructType([FLOAT] * 2)
+        for j in range(form.columns // 8):
+            text = f"ld.shared.v2.f32 {{$0, $1}}, [$2 + {32 * j}];"
+            columns = emit_assembly(builder, pair, text, ["=f", "=f", "r"], [at], effect=True)
+            for c in range(4):
+                factor = builder.fmul(rows[c >> 1], builder.extract_value(columns, c & 1))
+                i = half * form.sums + 4 * j + c
+                made[i] = builder.fma(values[4 * j + c], factor, made[i])
+        return context.make_tuple(builder, kinds["totals"], made)
+
+    return wrapped(promote, kinds["totals"](kinds["totals"], kinds["work"], kinds["factors"], u32), emit)

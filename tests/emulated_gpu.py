@@ -1,0 +1,73 @@
+"""A Hopper card made of NumPy: rungs' own ``launch`` runs, kernels by emulated_ptx.py."""
+
+from __future__ import annotations
+
+from functools import cache
+
+import numpy as np
+from emulated_ptx import Machine, Memory
+from fake_cupy import DeviceArray, on_device, put_gpu
+
+from ggmlq.card import Card
+from ggmlq.cuda.machine import device, maps
+from ggmlq.cuda.machine.launch import Kernel
+from ggmlq.cuda.tiles8 import rows
+
+
+@cache
+def ptx_of(kernel):
+    return kernel.ptx((9, 0))
+
+
+def put_emulated(monkeypatch, multiprocessors=2):
+    """As much of a card as products of scaled arrays need; ``memory`` must be told of ``out``."""
+    state = put_gpu(monkeypatch)
+    state.memory = Memory()
+    card = Card("an emulated card", (9, 0), multiprocessors, 227 << 10)
+
+    def made(function):
+        def make(*given, **more):
+            found = function(*given, **more).view(DeviceArray)
+            state.memory.add(found)
+            return found
+
+        return make
+
+    for name in ("empty", "zeros", "ascontiguousarray", "repeat"):
+        setattr(state.cupy, name, made(getattr(np, name)))
+    state.cupy.asarray = lambda array: array if isinstance(array, DeviceArray) else on_device(array)
+    monkeypatch.setattr(rows, "cupy", lambda: state.cupy)
+    monkeypatch.setattr(device, "current", lambda: 0)
+    monkeypatch.setattr(device, "card_of", lambda index: card)
+    monkeypatch.setattr(device, "blocks_beside", lambda blocks, shared: blocks)
+    monkeypatch.setattr(device, "refuse_capture", lambda what: None)
+    monkeypatch.setattr(maps, "missing", lambda: None)
+
+    def place(box):
+        assert not maps.refuses(box.address, box.pitch)
+        assert max(box.box_rows, box.box_columns) <= 256
+        return state.memory.map(box)
+
+    monkeypatch.setattr(maps, "place", place)
+
+    def call(kernel, grid, block, *arguments, cluster=1):
+        for each in arguments:
+            if type(each) is not int:
+                state.memory.add(each)
+        words = [each if type(each) is int else each.data.ptr for each in arguments]
+        machine = Machine(ptx_of(kernel), state.memory, kernel.threads, kernel.shared)
+        assert block == (kernel.threads,)
+        machine(grid, *words, cluster=cluster)
+
+    monkeypatch.setattr(Kernel, "__call__", call)
+    return state
+
+
+def launched(state, rung, x, w, out, **more):
+    """A rung's product of arrays that are "on the device"."""
+    for s in (x, w):
+        state.memory.add(s.codes)
+        state.memory.add(s.scales)
+    state.memory.add(out)
+    rung.launch(x, w, out, **more)
+    return out

@@ -1,0 +1,174 @@
+"""PTX of Hopper's pipelines, run by NumPy: warps of lanes, barriers, the copy engine, wgmma, clusters.
+
+For kernels that wait for each other in ways that nothing else shows without a GPU: a lock is found as such;
+an access outside of memory, and an instruction of a whole warp that not all lanes reach, as well. Products of
+the tensor cores are done at once, in float64; nothing is said about time, or about what runs asynchronously.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import re
+from types import SimpleNamespace
+
+import numpy as np
+from emulated_words import OPS, Locked, Trap
+
+
+class Memory:
+    """What of this process a kernel may touch, and maps of the copy engine."""
+
+    def __init__(self):
+        self.known, self.maps = [], {}
+
+    def add(self, array):
+        """An array that was handed over."""
+        first, end = np.lib.array_utils.byte_bounds(array)
+        view = (ctypes.c_uint8 * (end - first)).from_address(first)
+        self.known.append((first, end, np.frombuffer(view, np.uint8), array))
+
+    def at(self, address, size):
+        """Bytes, to be read and written."""
+        for first, end, view, _ in self.known:
+            if first <= address and address + size <= end:
+                return view[address - first : address - first + size]
+        raise IndexError(f"{size} bytes at {address:#x}: nothing that was handed over")
+
+    def map(self, box):
+        """A map of a machine.maps.Box; its address."""
+        at = (1 << 60) + 128 * len(self.maps)
+        self.maps[at] = box
+        return at
+
+
+def program(ptx):
+    """Statements as (guard, operation, operands), and where labels are."""
+    body = re.sub(r"//[^\n]*", "", ptx[ptx.index(".visible .entry") :])
+    names = re.findall(r"\.param \.u(\d+) (\w+)", body)
+    body = body[body.index("\n{") + 2 : body.rindex("}")]
+    found, labels, scopes, count = [], {}, [""], 0
+    for text in statements(body):
+        if text == "{":
+            count += 1
+            scopes.append(f"@{count}")
+        elif text == "}":
+            scopes.pop()
+        elif text.endswith(":"):
+            labels[text[:-1] + (scopes[-1] if not text.startswith("$") else "")] = len(found)
+        elif not text.startswith("."):
+            found.append(parsed(text, scopes[-1]))
+    return found, labels, [name for _, name in names]
+
+
+def statements(body):
+    """Cut at semicolons; braces at the start of a statement open and close scopes."""
+    at, text = 0, ""
+    depth = 0
+    while at < len(body):
+        c = body[at]
+        if not text.strip() and c in "{}":
+            yield c
+            text = ""
+        elif c == ";":
+            yield text.strip()
+            text = ""
+        elif c == ":" and re.fullmatch(r"\s*\$?\w+", text) and body[at + 1] != ":":
+            yield text.strip() + ":"
+            text = ""
+        else:
+            depth += (c == "{") - (c == "}")
+            text += c
+        at += 1
+
+
+def parsed(text, scope):
+    guard = None
+    if text.startswith("@"):
+        guard, text = text[1:].split(None, 1)
+    name, _, rest = text.partition(" ") if "\t" not in text.split(" ")[0] else text.partition("\t")
+    operands = re.findall(r"\{[^{}]*\}|\[[^\[\]]*\]|[^,\s{}\[\]]+(?:\s*\+\s*-?\d+)?", rest.strip())
+    if name.startswith("bra") and not operands[0].startswith("$"):
+        operands = [operands[0] + scope]
+    return guard, name.strip(), [operand.strip() for operand in operands]
+
+
+class Block:
+    """Shared memory and barriers of one block."""
+
+    def __init__(self, rank, shared):
+        self.rank, self.shared, self.barriers = rank, np.full(shared + 4096, 0xAB, np.uint8), {}
+        self.meetings = {}  # number of a barrier of warps: (threads arrived, generation)
+
+
+class Warp:
+    """32 lanes: registers, and where each is."""
+
+    def __init__(self, machine, block, number, index):
+        self.machine, self.block, self.number, self.index = machine, block, number, index
+        self.at, self.registers, self.state = np.zeros(32, np.int64), {}, {}
+        self.special = {"%tid.x": 32 * number + np.arange(32), "%ctaid.x": np.full(32, index)}
+        self.special["%ctaid.y"] = np.full(32, machine.row)
+        self.special["%ntid.x"] = np.full(32, machine.threads)
+        self.special["%nctaid.x"] = np.full(32, machine.grid)
+        self.special["%cluster_ctarank"] = np.full(32, block.rank)
+
+    @property
+    def done(self):
+        return bool((self.at < 0).all())
+
+    def run(self):
+        """Until it waits or ends; whether it came any further."""
+        moved = False
+        while not self.done:
+            live = self.at >= 0
+            here = int(self.at[live].min())
+            mask = live & (self.at == here)
+            guard, name, operands = self.machine.code[here]
+            active = mask
+            if guard is not None:
+                held = self.registers[guard.lstrip("!")]
+                active = mask & (~held if guard.startswith("!") else held)
+            if name.startswith("bra"):
+                target = self.machine.labels[operands[0]]
+                self.at[mask] += 1
+                self.at[active] = target
+            elif name == "ret":
+                self.at[active] = -1
+            else:
+                if name == "trap" and active.any():
+                    raise Trap(f"warp {self.number}")
+                if re.search(r"\.sync|\.aligned|^bar", name) and not mask[live].all():
+                    raise Locked(f"{name}: lanes {np.flatnonzero(live & ~mask)} are elsewhere")
+                op = OPS[next(key for key in self.machine.keys if name.startswith(key))]
+                if active.any() and op(self, name, operands, active) is False:
+                    return moved
+                self.at[mask] += 1
+            moved = True
+        return moved
+
+
+class Machine:
+    """A kernel on a grid of blocks; clusters one after the other."""
+
+    def __init__(self, ptx, memory, threads, shared):
+        self.code, self.labels, self.names = program(ptx)
+        self.keys = sorted(OPS, key=len, reverse=True)
+        self.memory, self.threads, self.shared = memory, threads, shared
+
+    def __call__(self, grid, *arguments, cluster=1):
+        across, down = (*grid, 1)[:2]
+        self.grid, self.arguments = across, dict(zip(self.names, arguments, strict=True))
+        for number in range(0, across * down, cluster):
+            first, self.row = number % across, number // across
+            self.cluster = [Block(rank, self.shared) for rank in range(cluster)]
+            self.meeting = SimpleNamespace(arrived=0, generation=0)
+            warps = [
+                Warp(self, block, number, first + block.rank)
+                for block in self.cluster
+                for number in range(self.threads // 32)
+            ]
+            self.live = len(warps)
+            while not all(warp.done for warp in warps):
+                if not sum(warp.run() for warp in warps if not warp.done):
+                    where = {w.number: self.code[int(w.at[w.at >= 0].min())][1:] for w in warps if not w.done}
+                    raise Locked(f"block {first}: {where}")

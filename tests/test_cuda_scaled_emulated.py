@@ -1,0 +1,124 @@
+"""The Hopper rungs' own launches on an emulated card: PTX by NumPy, all warps, barriers, boxes and clusters.
+
+What it shows without a GPU: that nothing waits for ever, that boxes, swizzles, scales and outputs meet, that
+nothing is read or written outside. Each run takes one case of each kind, and some of all by its seed.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+pytest.importorskip("numba_cuda", reason="numba-cuda is not installed (extra test or cuda)")
+
+import ml_dtypes
+from emulated_gpu import launched, put_emulated
+from emulated_words import Locked
+from fake_cupy import DeviceArray, on_device
+from test_cuda_scaled_linear import error, scaled
+
+import ggmlq as gq
+from ggmlq import ladder
+from ggmlq.cuda.pipeline.boxed import BoxTile
+
+RUNGS = {rung.name[5:]: rung for rung in gq.kernels("scaled_linear", device="cuda")}
+DTYPES = {"float32": np.float32, "float16": np.float16, "bfloat16": ml_dtypes.bfloat16}
+GROUPS, ROWS, TENSORS, BLOCKS = (1, 128), (1, None), (None, None), (128, 128)
+TALL, WIDE = {"tile": BoxTile(128, 192, 5)}, {"tile": BoxTile(256, 128, 4)}
+FIRST = [  # rung, M, N, K, codes, tiles, outputs, zero points, more
+    ("few_rows", 3, 80, 272, ("e4m3", "e5m2"), (GROUPS, BLOCKS), "float32", False, {"parts": 2}),
+]
+MORE = [
+    ("persistent", 130, 136, 400, ("e4m3", "e4m3"), (GROUPS, BLOCKS), "bfloat16", False, {}),
+    ("wgmma", 130, 140, 272, ("e5m2", "e4m3"), (GROUPS, GROUPS), "bfloat16", False, {}),
+    ("tma_ring", 100, 131, 1040, ("e4m3", "e4m3"), (TENSORS, GROUPS), "float16", False, {}),
+    ("persistent", 140, 7, 256, ("e4m3", "e4m3"), (BLOCKS, BLOCKS), "float32", False, {}),
+    ("persistent", 300, 100, 300, ("e4m3", "e5m2"), (ROWS, ROWS), "float32", False, {}),
+    ("persistent", 130, 200, 384, ("e4m3", "e5m2"), ((1, 384), BLOCKS), "float32", False, TALL),
+    ("persistent", 260, 100, 272, ("int8", "uint8"), (ROWS, ROWS), "float32", True, WIDE),
+    ("persistent", 100, 260, 300, ("int8", "int8_full"), (ROWS, TENSORS), "bfloat16", False, {}),
+    ("few_rows", 5, 136, 128 * 36, ("e4m3", "e4m3"), (GROUPS, BLOCKS), "float16", False, {"parts": 1}),
+    ("few_rows", 100, 70, 400, ("e4m3", "e4m3"), (GROUPS, BLOCKS), "float32", False, {}),
+    ("few_rows", 50, 70, 300, ("uint8", "int8"), (ROWS, ROWS), "float32", True, {}),
+    ("few_rows", 12, 64, 128 * 17, ("e4m3", "e5m2"), (ROWS, GROUPS), "bfloat16", False, {"parts": 8}),
+]  # fmt: skip
+
+
+def on_card(s):
+    scales = (
+        on_device(s.scales) if s.scales.flags.c_contiguous else np.asfortranarray(s.scales).view(DeviceArray)
+    )
+    return gq.ScaledArray(
+        on_device(s.codes), scales, s.code, s.tile, None if s.zeros is None else on_device(s.zeros)
+    )
+
+
+def product(state, case, rng):
+    """The outputs between rows that must stay as they are, and the right ones."""
+    name, m, n, k, codes, tiles, kind, zeros, more = case
+    order = rng.choice(["rows", "columns"])
+    x = scaled(rng, codes[0], tiles[0], m, k, zeros, order)
+    w = scaled(rng, codes[1], tiles[1], n, k, zeros, order)
+    if kind == "float16":
+        x.scales[...] *= np.float32(1e-5)  # or all would be infinite
+    around = np.full((m + 2, n), np.nan, DTYPES[kind]).view(DeviceArray)
+    given = on_card(x), on_card(w)
+    for array in (*x.parts(), *given[0].parts(), *given[1].parts()):
+        state.memory.add(array)
+    launched(state, RUNGS[name], *given, around[1:-1], **more)
+    assert np.isnan(np.asarray(around[[0, -1]]).astype(np.float32)).all(), "written past its outputs"
+    want = gq.scaled_linear(x, w, kernel="cpu:naive") if zeros else gq.reference.scaled_linear(x, w)
+    return np.asarray(around[1:-1]), want
+
+
+@pytest.mark.parametrize("case", [*FIRST, "drawn"], ids=["few_rows", "drawn"])
+def test_a_launch(case, monkeypatch, fresh):
+    case = MORE[fresh.integers(len(MORE))] if case == "drawn" else case
+    state = put_emulated(monkeypatch)
+    y, want = product(state, case, fresh)
+    narrow = y.dtype.itemsize == 2
+    bound = 0 if case[-2] else 3e-3 if narrow else 1e-6
+    assert error(y.astype(np.float32), np.asarray(want).astype(y.dtype).astype(np.float32)) <= bound, case
+
+
+def test_a_kernel_rounds_its_own_results(monkeypatch, fresh):
+    """scaled_linear asks those that can to write halves, and the result is what they wrote."""
+    x, w = scaled(fresh, "e4m3", GROUPS, 2, 128), scaled(fresh, "e4m3", BLOCKS, 16, 128)
+    written = []
+
+    def launch(x, w, out):
+        written.append(out)
+        out[...] = 1.5
+
+    rung = RUNGS["few_rows"]
+    made = ladder.Rung(**{**vars(rung), "launch": launch})
+    monkeypatch.setattr(ladder, "choose", lambda *given: made)
+    assert gq.scaled_linear(x, w, dtype="bfloat16").dtype == ml_dtypes.bfloat16
+    out = np.empty((2, 16), np.float16)
+    assert gq.scaled_linear(x, w, out=out) is out
+    assert gq.scaled_linear(x, w, dtype=np.float64).dtype == np.float64
+    assert gq.scaled_linear(x, w, dtype=np.float16, bias=np.ones(16, np.float32))[0, 0] == 2.5
+    assert [str(y.dtype) for y in written] == ["bfloat16", "float16", "float32", "float32"]
+    assert written[1].base is out or written[1] is out
+
+
+def test_the_emulator_finds_what_it_is_for(monkeypatch):
+    """A barrier that nobody arrives at; an access outside."""
+    from emulated_ptx import Machine, Memory
+
+    text = (
+        ".visible .entry kernel(.param .u64 p_0)\n{{ .reg .b32 %r<9>; .reg .b64 %rd<9>; .reg .pred %p<9>; "
+        "ld.param.u64 %rd1, [p_0]; mov.u32 %r1, %tid.x; mov.u32 %r2, 4096; mov.u32 %r3, 2; "
+        "setp.ne.s32 %p1, %r1, 0; "
+        "@%p1 bra $L1; mbarrier.init.shared::cta.b64 [%r2], %r3; $L1: {} ret; }}"
+    )
+    looked = "mbarrier.try_wait.parity.shared::cta.b64 done, [%r2], 0;"
+    wait = f"{{.reg .pred done; again: {looked} @!done bra again;}}"
+    memory = Memory()
+    memory.add(np.zeros(4, np.float32))
+    with pytest.raises(Locked):
+        Machine(text.format(wait), memory, 32, 8192)((1,), 0)
+    with pytest.raises(IndexError, match="handed over"):
+        Machine(text.format("st.global.u32 [%rd1], %r1;"), memory, 32, 8192)((1,), 64)
+    with pytest.raises(Locked, match="elsewhere"):
+        Machine(text.format("@%p1 bra $L2; bar.sync 0; $L2: bar.warp.sync -1;"), memory, 32, 8192)((1,), 64)

@@ -1,0 +1,319 @@
+"""Rungs for Hopper's wgmma: what they take, what their machine code is like, and on a card what they give."""
+
+from __future__ import annotations
+
+import ctypes
+import re
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+
+pytest.importorskip("numba_cuda", reason="numba-cuda is not installed (extra test or cuda)")
+pytest.importorskip("cuda.core", reason="cuda-core is not installed (extra test or cuda)")
+
+import unpromoted
+from fake_cupy import put_gpu
+from test_cuda_scaled_linear import card, error, multiply, problem_of, scaled
+
+import ggmlq as gq
+from ggmlq.checks import float_dtype
+from ggmlq.cuda.machine import device, launch, maps, submit
+from ggmlq.cuda.machine.launch import Kernel
+from ggmlq.cuda.machine.maps import Box
+from ggmlq.cuda.pipeline import few_rows, persistent
+from ggmlq.cuda.pipeline.boxed import BoxTile, Room
+from ggmlq.cuda.pipeline.few_rows import TILES, FewJob, parts_of
+from ggmlq.cuda.pipeline.job import BY_COLUMNS, FLOATS, WHOLE, Job, float_jobs, integer_jobs
+from ggmlq.cuda.scaled_linear import r7_wgmma, r8_tma_ring, r9_persistent, r10_few_rows
+from ggmlq.problems import Operand, ScaledLinear
+
+HOPPER = (r7_wgmma.launch, r8_tma_ring.launch, r9_persistent.launch, r10_few_rows.launch)
+TILINGS = [
+    ((1, 128), (128, 128)), ((1, 128), (1, 128)), ((128, 128), (128, 128)), ((1, None), (1, None)),
+    ((None, None), (None, None)), ((1, 256), (64, 128)), ((1, None), (128, 128)), ((3, 128), (5, 256)),
+]  # fmt: skip
+
+# --- machine code -----------------------------------------------------------------------------
+
+
+def summit():
+    """The kernels that count most."""
+    yield persistent.float_kernel(Job(FLOATS[0].tile, "e4m3", "e4m3", "bfloat16"))
+    yield r10_few_rows.kernel(FewJob(TILES[0], "e4m3", "e4m3"))
+
+
+def drawn(rng):
+    """Any other."""
+    jobs = [(persistent.float_kernel, j) for j in float_jobs()]
+    jobs += [(persistent.integer_kernel, j) for j in integer_jobs()]
+    jobs += [
+        (make, j) for make in (r7_wgmma.kernel, r8_tma_ring.kernel) for j in r7_wgmma.jobs(r8_tma_ring.TILE)
+    ]
+    jobs += [(r10_few_rows.kernel, j) for j in r10_few_rows.jobs()]
+    make, job = jobs[rng.integers(len(jobs))]
+    return make(*job)
+
+
+def test_machine_code(fresh):
+    """The assembler neither spills, nor serialises wgmma, nor ignores setmaxnreg (all C75xx)."""
+    for kernel in (*summit(), drawn(fresh)):
+        code, said = kernel.linked((9, 0))
+        assert not re.search(r"C7\d\d\d|warning", said), (kernel.name, said)
+        found = re.search(r"(\d+) bytes stack frame, (\d+) bytes spill stores", said)
+        assert found.groups() == ("0", "0"), kernel.name
+        registers = int(re.search(r"Used (\d+) registers", said)[1])
+        assert registers <= 65536 // (kernel.threads * kernel.blocks) // 8 * 8, kernel.name
+        assert re.fullmatch(r"\w+", launch.name_in(code))
+        assert kernel.shared * kernel.blocks + 1024 * kernel.blocks <= 228 << 10, kernel.name
+
+
+@pytest.mark.parametrize("make", [float_jobs, integer_jobs])
+def test_a_tile_adds_up(make):
+    for (job,) in make():
+        room = job.room
+        assert room.fits, job
+        assert job.tile.halves * 64 * job.tile.groups == job.tile.rows
+        assert room.tile.stage % 1024 == room.outputs % 1024 == room.barriers % 8 == room.beside % 128 == 0
+        assert job.tile.columns % job.granule == 0
+        sums = job.form.halves * job.form.sums + (0 if job.integer else job.form.sums)
+        assert sums + 24 <= persistent.MULTIPLIES, f"{job} has no registers for {sums} sums"
+    moved = 2 * persistent.MULTIPLIES + persistent.FETCHES
+    assert 128 * moved <= 65536
+
+
+def test_few_rows_add_up():
+    for tile in TILES:
+        assert (tile.shared + 1024) * tile.blocks <= 228 << 10
+        assert tile.stage % 1024 == tile.sums % 16 == tile.barriers % 8 == 0
+    for tiles, steps, parts in (
+        (112, 16, 2),
+        (64, 56, 4),
+        (384, 12, 1),
+        (33, 56, 8),
+        (1, 3, 1),
+        (500, 99, 1),
+    ):
+        assert parts_of(tiles, 3 * 132, steps) == parts
+    assert Room(BoxTile(256, 256, 4)).fits is False
+    assert few_rows.PITCH % 16 == 0
+
+
+# --- the host ---------------------------------------------------------------------------------
+
+
+class Library:
+    """As much of the driver as maps need."""
+
+    def __init__(self):
+        self.encoded, self.copies, self.modes, self.status = [], [], [], 0
+
+    def cuTensorMapEncodeTiled(self, at, kind, rank, address, shape, pitch, box, every, *how):
+        assert at.value % 64 == 0
+        self.encoded.append((kind, rank.value, address.value, *shape, *pitch, *box, *every, *how))
+        return self.status
+
+    def cuThreadExchangeStreamCaptureMode(self, mode):
+        self.modes.append(mode._obj.value)
+        mode._obj.value = 0
+        return 0
+
+    def cuMemcpyHtoDAsync_v2(self, to, words, size, stream):
+        self.copies.append((to.value, len(words), size.value, stream.value))
+        return 0
+
+
+@pytest.fixture
+def library(monkeypatch):
+    gpu, made = put_gpu(monkeypatch), Library()
+    gpu.cupy.cuda.Memory = lambda size: SimpleNamespace(ptr=1 << 20)
+    gpu.cupy.cuda.Stream = lambda non_blocking: SimpleNamespace(ptr=7, synchronize=lambda: None)
+    monkeypatch.setattr(maps, "library", lambda: made)
+    monkeypatch.setattr(device, "current", lambda: 0)
+    maps._slots.cache_clear()
+    made.gpu = gpu
+    yield made
+    maps._slots.cache_clear()
+
+
+def box(address=4096, **more):
+    facts = {"rows": 5, "columns": 256, "pitch": 512, "kind": "uint8", "box_rows": 64, "box_columns": 128}
+    return Box(address, **{**facts, **more})
+
+
+def test_a_map_is_made_once(library):
+    at = maps.place(box())
+    assert library.encoded == [(0, 2, 4096, 256, 5, 512, 128, 64, 1, 1, 0, 3, 3, 0)]
+    assert library.copies == [(at, 128, 128, 7)]
+    assert at % 128 == 0
+    assert library.modes == [maps.RELAXED, 0]
+    assert maps.place(box()) == at
+    other = maps.place(box(kind="float32", pitch=1024, swizzled=False))
+    assert other != at
+    assert library.encoded[1][0] == 7
+    assert library.encoded[1][-3] == 0
+    assert len(library.copies) == 2
+
+
+def test_slots_that_no_graph_has_are_used_again(library, monkeypatch):
+    monkeypatch.setattr(maps, "MOST", 3)
+    monkeypatch.setattr(maps, "SLAB", 3)
+    slabs = iter(range(1 << 20, 1 << 30, 1 << 20))
+    library.gpu.cupy.cuda.Memory = lambda size: SimpleNamespace(ptr=next(slabs))
+    library.gpu.capturing = True
+    held = maps.place(box(16))
+    library.gpu.capturing = False
+    places = [maps.place(box(64 * i)) for i in range(1, 30)]
+    assert library.gpu.device_waits > 1
+    assert held not in places
+    assert maps.place(box(16)) == held
+    assert len(set(places)) < 29
+    assert maps.place(box(64 * 29)) == places[-1]
+
+
+def test_a_map_that_the_driver_refuses(library):
+    library.status = 1
+    with pytest.raises(gq.GGMLQError, match="multiples of 16 bytes"):
+        maps.place(box())
+
+
+def test_a_cluster_is_an_attribute_of_a_launch(monkeypatch):
+    put_gpu(monkeypatch)
+    found = []
+    monkeypatch.setattr(submit, "_launch", lambda: lambda *given: found.append(given) or 0)
+    kernel = Kernel("nothing", lambda *_: None, threads=32)
+    kernel._loaded[0] = SimpleNamespace(ptr=5), 0, True
+    kernel((8,), (32,), cluster=4)
+    facts = submit.SHAPE.unpack(ctypes.string_at(found[0][0], submit.SHAPE.size))
+    *_, attributes, count = facts
+    assert count == 2
+    words = (ctypes.c_uint32 * 36).from_address(attributes)
+    assert (words[0], words[2]) == (6, 1)
+    assert (words[18], *words[20:23]) == (4, 4, 1, 1)
+
+
+def problem(code="e4m3", x=128, w=128, m=64, capability=(9, 0), zeros=False, k=4096, accumulate=None):
+    a, b = Operand(code, 1, x, zeros), Operand(code, 128, w)
+    return ScaledLinear(a, b, m, 4096, k, accumulate, device="cuda", card=card(capability))
+
+
+def test_what_they_refuse():
+    for rung in HOPPER:
+        assert rung.refuses(problem()) is None
+        assert "9.0" in rung.refuses(problem(capability=(10, 0)))
+        assert "128 columns of K" in rung.refuses(problem(x=64))
+        assert rung.refuses(problem(x=4096, w=256)) is None
+        assert rung.caution
+    for rung in HOPPER[2:]:
+        assert rung.refuses(problem("int8", 4096, 4096, zeros=True)) is None
+        assert "vary" in rung.refuses(problem("int8"))
+        assert "int32" in rung.refuses(problem("int8", 1 << 20, 1 << 20, k=1 << 20))
+        assert "int16" in rung.refuses(problem("int16", 4096, 4096))
+    assert "128 rows" in HOPPER[3].refuses(problem(m=129))
+    assert gq.ladder.choose(problem()).name == "cuda:widen"
+
+
+# --- on a GPU ---------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def hopper(cupy):
+    if device.capability() != (9, 0):
+        pytest.skip("these instructions are those of compute capability 9.0 alone")
+    return cupy
+
+
+@pytest.mark.cuda
+@pytest.mark.parametrize("tiling", TILINGS, ids=str)
+def test_floats(tiling, hopper, fresh):
+    for _ in range(3):
+        m, n = (int(v) for v in fresh.integers(1, 700, 2))
+        k = int(fresh.integers(1, 3000))
+        a, b = fresh.choice(["e4m3", "e5m2"], 2)
+        order = fresh.choice(["rows", "columns"])
+        x, w = scaled(fresh, a, tiling[0], m, k, order=order), scaled(fresh, b, tiling[1], n, k, order=order)
+        want = gq.reference.scaled_linear(x, w)
+        for rung in HOPPER:
+            if rung.refuses(problem_of(x, w)) is None:
+                wrong = error(multiply(hopper, rung, x, w), want)
+                assert wrong <= 2e-4, (rung.name, m, n, k, wrong)
+
+
+@pytest.mark.cuda
+@pytest.mark.parametrize("zeros", [False, True])
+def test_integers_to_the_bit(zeros, hopper, fresh):
+    for m in (1, 17, 64, 300, 1000):
+        n, k = (int(v) for v in fresh.integers(1, 1500, 2))
+        a, b = fresh.choice(["int8", "int8_full", "uint8"], 2)
+        x, w = scaled(fresh, a, (1, None), m, k, zeros), scaled(fresh, b, (1, None), n, k, zeros)
+        want = gq.scaled_linear(x, w, kernel="cpu:naive")
+        for rung in HOPPER[2:]:
+            if rung.refuses(problem_of(x, w)) is None:
+                assert np.array_equal(multiply(hopper, rung, x, w), want), (rung.name, m, n, k)
+
+
+@pytest.mark.cuda
+@pytest.mark.parametrize("kind", ["float16", "bfloat16"])
+def test_halves(kind, hopper, fresh):
+    for code, tiles in (("e4m3", ((1, 128), (128, 128))), ("int8", ((1, None), (1, None)))):
+        for m, n, k in ((40, 200, 512), (300, 333, 1024), (129, 1024, 256)):
+            x, w = scaled(fresh, code, tiles[0], m, k), scaled(fresh, code, tiles[1], n, k)
+            x.scales[...] *= np.float32(1e-5)
+            want = gq.reference.scaled_linear(x, w)
+            for rung in HOPPER:
+                if rung.refuses(problem_of(x, w)) is None:
+                    y = hopper.full((m, n), 0x7FFF, hopper.uint16).view(float_dtype("a product", kind))
+                    rung.launch(x.to("cuda"), w.to("cuda"), y)
+                    wrong = error(y.get().astype(np.float32), want)
+                    assert wrong <= 3e-3, (rung.name, m, n, k, wrong)
+
+
+@pytest.mark.cuda
+def test_a_graph_with_maps_that_are_made_while_it_is_recorded(hopper, fresh):
+    for rung in HOPPER:
+        x, w = scaled(fresh, "e4m3", (1, 128), 60, 512), scaled(fresh, "e4m3", (128, 128), 256, 512)
+        dx, dw, want = x.to("cuda"), w.to("cuda"), gq.reference.scaled_linear(x, w)
+        first, out = hopper.empty((60, 256), np.float32), hopper.zeros((60, 256), np.float32)
+        rung.launch(dx, dw, first)
+        moved = gq.ScaledArray(dx.codes.copy(), dx.scales.copy(), "e4m3", (1, 128))
+        stream = hopper.cuda.Stream(non_blocking=True)
+        with stream:
+            stream.begin_capture()
+            rung.launch(moved, dw, out)
+            graph = stream.end_capture()
+            for _ in range(3):
+                out.fill(0)
+                graph.launch(stream)
+            stream.synchronize()
+        assert error(out.get(), want) <= 2e-4, rung.name
+
+
+@pytest.mark.cuda
+def test_what_promotion_is_for(hopper, fresh):
+    """Sums of 4096 products of normal data: beyond 1e-3 where they stay in the tensor cores."""
+    x, w = (
+        gq.quantize_scaled(fresh.standard_normal((128, 4096), np.float32), "e4m3", (None, None)) for _ in "xw"
+    )
+    want, y = gq.reference.scaled_linear(x, w), hopper.empty((128, 128), np.float32)
+    scale = float(x.scales[0, 0]) * float(w.scales[0, 0])
+    unpromoted.product_of(hopper.asarray(x.codes), hopper.asarray(w.codes), y)
+    assert error(y.get() * np.float32(scale), want) > 1e-3
+    for rung in HOPPER:
+        if rung.refuses(problem_of(x, w)) is None:
+            assert error(multiply(hopper, rung, x, w), want) <= 2e-4, rung.name
+
+
+@pytest.mark.cuda
+def test_other_tiles(hopper, fresh):
+    x, w = scaled(fresh, "e4m3", (1, 128), 400, 1280), scaled(fresh, "e4m3", (128, 128), 520, 1280)
+    want, dx, dw = gq.reference.scaled_linear(x, w), x.to("cuda"), w.to("cuda")
+    for wave in (*FLOATS, *BY_COLUMNS):
+        y = hopper.full((400, 520), np.nan, np.float32)
+        r9_persistent.floats(dx, dw, y, wave.tile)
+        assert error(y.get(), want) <= 2e-4, wave
+    x, w = scaled(fresh, "int8", (1, None), 400, 1280), scaled(fresh, "int8", (1, None), 520, 1280)
+    want, dx, dw = gq.scaled_linear(x, w, kernel="cpu:naive"), x.to("cuda"), w.to("cuda")
+    for wave in WHOLE:
+        y = hopper.full((400, 520), np.nan, np.float32)
+        r9_persistent.integers(dx, dw, y, wave.tile)
+        assert np.array_equal(y.get(), want), wave

@@ -1,0 +1,61 @@
+"""A product of FP8 whose sums stay in the tensor cores: what cuda:wgmma would be without promotion."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from ggmlq.cuda.machine import maps
+from ggmlq.cuda.machine.launch import Kernel
+from ggmlq.cuda.machine.maps import Box
+from ggmlq.cuda.pipeline.boxed import BoxTile, Room, fetcher, starter
+from ggmlq.cuda.pipeline.job import Job
+from ggmlq.cuda.pipeline.work8 import placer_of_threads, writer
+from ggmlq.cuda.words import barrier as barriers
+from ggmlq.cuda.words import ptx
+from ggmlq.cuda.words.language import cuda, uint32, uint64
+from ggmlq.cuda.words.wgmma8 import STEP, straight_products
+
+TILE = BoxTile(128, 128, 1)
+
+
+def made():
+    """One tile, x and w [128, K]."""
+    job, room = Job(TILE, "e4m3", "e4m3", boxed=False), Room(TILE, x_scales=False)
+    ask, stand, write, start = fetcher(room), placer_of_threads(job), writer(job), starter(1, 1)
+    zeros, advance, drain = straight_products(job.form)
+    base, wait, first_lane, of_barriers = (
+        ptx.shared_base,
+        barriers.wait,
+        barriers.of_first_lane,
+        room.barriers,
+    )
+
+    def product(x, w, y, n, steps):
+        thread = uint32(cuda.threadIdx.x)
+        warp = first_lane(uint32(thread >> uint32(5)))
+        ring = uint32(uint32(base() + uint32(1023)) & uint32(0xFFFFFC00))
+        full, nowhere, zero = uint32(ring + uint32(of_barriers)), uint64(0), uint32(0)
+        if thread == zero:
+            start(full)
+        cuda.syncthreads()
+        lane, inner, buffer, at, a, b = stand(ring, warp)
+        totals, step = zeros(), uint32(0)
+        while step < steps:
+            if thread == zero:
+                ask(ring, full, zero, x, w, nowhere, nowhere, zero, zero, step, zero)
+            wait(full, uint32(step & uint32(1)))
+            totals = drain(advance(totals, a, b))
+            step = uint32(step + uint32(1))
+            cuda.syncthreads()
+        write(totals, lane, buffer, at, y, zero, inner, n, n)
+
+    kinds = (uint64,) * 3 + (uint32,) * 2
+    sizes = {"threads": 256, "shared": room.shared, "least": (9, 0), "exact": True, "lto": True}
+    return Kernel("tma unpromoted", product, *kinds, **sizes)
+
+
+def product_of(x, w, y):
+    """Into float32 [128, 128], of codes [128, K] on the device."""
+    k = x.shape[1]
+    place = [maps.place(Box(s.data.ptr, 128, k, k, "uint8", 128, STEP)) for s in (x, w)]
+    made()((1,), (256,), *place, y, np.int64(128).item(), k // STEP)
