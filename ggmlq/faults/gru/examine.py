@@ -20,7 +20,7 @@ from .report import Finding, report, right
 Mask = NDArray[np.bool_]
 AT_ONCE = 1 << 21  # numbers of a tensor that are computed at a time
 SCREEN, LEAST, WIDE = 64, 12, 1 << 15  # rows on which all mistakes are tried, and their numbers
-BASES = 6  # mistakes that are tried together with every other one
+BASES, FEW = 3, 12  # mistakes that are tried together with every other one, and rows for that
 MOSTLY, ENERGY = 0.7, 0.05  # explained: this share of what is wrong, or all but this of the squared error
 
 
@@ -117,7 +117,7 @@ def _examined(run: Run) -> Finding | None:
     parts = _in_a_part(run, wrong, rows, before, tried)
     if parts is not None:
         return parts
-    pairs = _exact(run, _pairs(machine, tried, before))
+    pairs = _exact(run, _grown(machine, tried) or _pairs(run, rows, tried, before))
     if pairs:
         return _found(run, wrong, pairs[:1], 0.9)
     return _nearly(run, wrong, before, tried)
@@ -188,21 +188,45 @@ def _in_a_part(run: Run, wrong: Mask, rows: Index, before: Tried, tried: list[Tr
     return None
 
 
-def _pairs(machine: Machine, tried: list[Tried], before: Tried) -> list[Tried]:
-    """The nearest mistakes, each together with every other one."""
-    found: list[Tried] = []
-    nearest = sorted(tried, key=lambda one: one.error)[:BASES]
-    for base in dict.fromkeys(one.mistake.fault for one in (*tried[:BASES], *nearest)):
-        first = next(one for one in tried if one.mistake.fault == base)
-        if first.apart.sum() >= before.apart.sum() and first.error >= before.error:
+def _grown(machine: Machine, tried: list[Tried]) -> list[Tried]:
+    """One mistake in several tensors, those that no group has: added one by one while that explains more."""
+    for fault in dict.fromkeys(one.mistake.fault for one in tried[:BASES]):
+        parts = [one for one in tried if one.mistake.fault == fault]
+        best = parts[0]
+        while best.apart.any():
+            larger = [best.mistake.with_other(one.mistake) for one in parts if len(one.mistake.settings) == 1]
+            grown = [_tried(machine, one) for one in larger if one is not None]
+            most = min(grown, key=lambda one: int(one.apart.sum()), default=best)
+            if most.apart.sum() >= best.apart.sum():
+                break
+            best = most
+        else:
+            return [best]
+    return []
+
+
+def _pairs(run: Run, rows: Index, tried: list[Tried], before: Tried) -> list[Tried]:
+    """The nearest mistakes, each together with every other one; a few wrong rows refuse most."""
+    few, all_of = Machine(run, rows[before.apart.any(1)][:FEW]), Machine(run, rows)
+    by_error = sorted(tried, key=lambda one: one.error)[:1]
+    for first in {id(one): one for one in (*_apart_in_kind(tried)[:BASES], *by_error)}.values():
+        if first.apart.sum() > 0.9 * before.apart.sum() and first.error > 0.9 * before.error:
             continue
         for other in tried:
             both = first.mistake.with_other(other.mistake)
-            if both is not None:
-                one = _tried(machine, both)
+            if both is not None and not _tried(few, both).apart.any():
+                one = _tried(all_of, both)
                 if not one.apart.any():
                     return [one]
-    return found
+    return []
+
+
+def _apart_in_kind(tried: list[Tried]) -> list[Tried]:
+    """The nearest of each fault."""
+    nearest: dict[str, Tried] = {}
+    for one in tried:
+        nearest.setdefault(one.mistake.fault, one)
+    return list(nearest.values())
 
 
 def _nearly(run: Run, wrong: Mask, before: Tried, tried: list[Tried]) -> Finding:

@@ -18,5 +18,6 @@ class Mistake(NamedTuple):
         """Both at once; None where they replace the same part."""
         if self.settings.keys() & other.settings.keys():
             return None
-        says = f"{self.says}; and {other.fault}: {other.says}"
+        name = "" if other.fault == self.fault else f"{other.fault}: "
+        says = f"{self.says}; and {name}{other.says}"
         return Mistake(self.fault, says, {**self.settings, **other.settings})

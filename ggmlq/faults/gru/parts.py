@@ -73,12 +73,30 @@ def tables(run: Run) -> Iterator[Mistake]:
                     yield Mistake(fault, f"{target}: {function}, {how}", {key: _look(made, source)})
         for words, wrong in (("the zero point of its input is missing", (f._replace(zero=0), t)),
                              ("the zero point of its output is missing", (f, t._replace(zero=0)))):  # fmt: skip
-            made = table_of(right, run.tables, *wrong)
-            if not np.array_equal(made, own):
+            for made in (table_of(right, how, *wrong) for how in dict.fromkeys((run.tables, "direct"))):
                 yield Mistake("table-zero-point", f"{target}: {words}", {key: _look(made, source)})
+    yield from _all_tables(run)
     z, r = (_look(run.codes[f"table_{a}"], f"{b}_pre") for a, b in (("r", "z"), ("z", "r")))
     settings = {("stage", "z_out"): z, ("stage", "r_out"): r}
     yield Mistake("table-of-other-gate", "the tables of z and r are exchanged", settings)
+
+
+def _all_tables(run: Run) -> Iterator[Mistake]:
+    """All three at once."""
+    own = {target: (run.codes[name], source) for name, (source, target) in TABLE_OF.items()}
+    for words, by in (("one further", -1), ("one before", 1)):
+        settings = {("stage", t): _look(table, source, lambda f, by=by: f.low + by) for t, (table, source) in own.items()}  # type: ignore[misc]
+        yield Mistake("table-index", f"all gates: {words}", settings)
+    unsigned = {("stage", t): _look(table, source, _zero, len(table)) for t, (table, source) in own.items()}
+    yield Mistake("table-index", "all gates: codes without their least one taken off, as unsigned", unsigned)
+    for words, side in (("inputs", 0), ("outputs", 1)):
+        settings = {}
+        for name, (source, target) in TABLE_OF.items():
+            pair = [run.formats[source], run.formats[target]]
+            pair[side] = pair[side]._replace(zero=0)
+            made = table_of("tanh" if name == "table_g" else "sigmoid", run.tables, pair[0], pair[1])
+            settings[("stage", target)] = _look(made, source)
+        yield Mistake("table-zero-point", f"those of {words} are missing in all tables", settings)
 
 
 def _zero(_: Any) -> int:

@@ -78,6 +78,7 @@ def fused() -> Iterator[Mistake]:
     """Sums whose terms are rounded once instead of each."""
     stages = {"z_pre": _gate("z_pre", 0), "r_pre": _gate("r_pre", 1), "Rh_add_br": _added, "g_pre": _g, "h": _h}
     groups = {"everywhere": tuple(stages), "before the gates": ("z_pre", "r_pre", "g_pre"),
+              "before both sigmoids": ("z_pre", "r_pre"), "before r·(…)": ("z_pre", "r_pre", "Rh_add_br"),
               "in all but the state": ("z_pre", "r_pre", "Rh_add_br", "g_pre")}  # fmt: skip
     groups |= {f"in {name}": (name,) for name in stages}
     for words, names in groups.items():
