@@ -181,11 +181,22 @@ def _in_a_part(run: Run, wrong: Mask, rows: Index, before: Tried, tried: list[Tr
         region = of_rows[:, None] & of_units
         if region.all() or (before.apart & region).sum() < 3 or region.mean() < 0.01:
             continue
-        hits = [one.mistake for one in tried if not (one.apart & region).any()]
+        hits = [one.mistake for one in tried if not (one.apart & region).any()][:FEW]
+        hits = [one for one in hits if not (_wrong(run, one.settings) & _all_of(run, wrong, words)).any()]
         if hits:
             found = _found(run, wrong, hits, 0.9)
             return replace(found, says=f"{found.says}, {words}".lstrip(", "))
     return None
+
+
+def _all_of(run: Run, wrong: Mask, words: str) -> Mask:
+    """The whole of the units, sequences or steps where anything is wrong."""
+    shaped = wrong.reshape(run.steps, run.sequences, run.units)
+    found = np.ones_like(shaped)
+    for name, axes in (("units", (0, 1)), ("sequences", (0, 2)), ("steps", (1, 2))):
+        if name in words or "places" in words:
+            found &= shaped.any(axis=axes, keepdims=True)
+    return found.reshape(wrong.shape)
 
 
 def _grown(machine: Machine, tried: list[Tried]) -> list[Tried]:
@@ -231,15 +242,17 @@ def _apart_in_kind(tried: list[Tried]) -> list[Tried]:
 
 def _nearly(run: Run, wrong: Mask, before: Tried, tried: list[Tried]) -> Finding:
     """The mistake that explains most of what is wrong, if one explains much."""
-    count = max(1, int(before.apart.sum()))
-    by_count = tried[0]
-    by_error = min(tried, key=lambda one: one.error)
-    if by_count.apart.sum() <= (1 - MOSTLY) * count:
-        return _found(run, wrong, [by_count.mistake], 0.7, int(by_count.apart.sum()) / count)
-    if by_error.error <= ENERGY * before.error:
-        return _found(run, wrong, [by_error.mistake], 0.6, int(by_error.apart.sum()) / count)
     if run.v and not _wrong(replace(run, v={}), {}).any():
         return _found(run, wrong, [Mistake("intermediates", "", {})], 0.95)
+    count = int(wrong.sum())
+    by_error = min(tried, key=lambda one: one.error)
+    if count >= FEW:
+        left = int(_wrong(run, tried[0].mistake.settings).sum()) / count
+        if left <= 1 - MOSTLY:
+            return _found(run, wrong, [tried[0].mistake], 0.7, left)
+        if by_error.error <= ENERGY * before.error:
+            left = int(_wrong(run, by_error.mistake.settings).sum()) / count
+            return _found(run, wrong, [by_error.mistake], 0.6, min(left, 1.0))
     return _found(run, wrong, [Mistake("unknown", "", {})], 0.5)
 
 

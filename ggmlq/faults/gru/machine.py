@@ -29,6 +29,14 @@ from .inputs import Run
 Settings = Mapping[tuple[str, ...], Any]
 Index = NDArray[np.intp]
 ORDER = ("Wx", *STAGES)
+# What each stage reads of the same step: a stage whose sources are right, and that is not replaced, is right.
+SOURCES = {
+    "Wx": (), "Rh": ("before",), "z_pre": ("Wx", "Rh"), "z_out": ("z_pre",), "r_pre": ("Wx", "Rh"),
+    "r_out": ("r_pre",), "Rh_add_br": ("Rh",), "rRh": ("r_out", "Rh_add_br"), "g_pre": ("Wx", "rRh"),
+    "g_out": ("g_pre",), "old": ("z_out", "before"), "new": ("z_out", "g_out"), "h": ("old", "new"),
+}  # fmt: skip
+WITH_BIAS = frozenset(("z_pre", "r_pre", "Rh_add_br", "g_pre"))
+MADE_OF = {"W": "Wx", "R": "Rh", "x": "Wx", "x rows": "Wx"}
 
 
 class Mistaken(Scene):
@@ -78,29 +86,38 @@ class Machine:
     def __init__(self, run: Run, rows: Index) -> None:
         self.run, self.rows = run, rows
         self._sums: dict[str, Codes] = {}
+        self._before = run.before[rows]
+        self._plain: Tensors = {}
+        self._plain = {**self.step({})[0], "before": self._before}
 
     def step(self, settings: Settings) -> tuple[Tensors, NDArray[np.bool_]]:
         """Codes of all tensors, and which rows a mistake says nothing about (it looks beyond the run)."""
         run, rows = self.run, self.rows
         scene = Mistaken({**run.formats, **settings.get(("formats",), {})}, run.codes)
         scene.settings, scene.rows = settings, rows
-        unknown = np.zeros(len(rows), np.bool_)
-        x, at = settings.get(("x",), run.x), rows
+        unknown, touched = np.zeros(len(rows), np.bool_), _touched(settings)
+        x, at, before = settings.get(("x",), run.x), rows, self._before
         if ("x rows",) in settings:
             at, beyond = settings["x rows",](run, rows)
             unknown |= beyond
-        before = run.before[rows]
         if ("before",) in settings:
             before, beyond = settings["before",](run, rows)
             unknown |= beyond
         usual = ("x",) not in settings and ("x rows",) not in settings
-        q: Tensors = {"Wx": self._product(scene, x[at], "W", usual), "before": before, "x": x[at]}
-        for name, stage in STAGES.items():
+        q: Tensors = {"x": x[at], "before": before}
+        for name in ORDER:
+            known = self._plain.get(name)
+            if known is not None and name not in touched and all(q[s] is self._plain[s] for s in SOURCES[name]):
+                q[name] = known
+                continue
             replaced = settings.get(("stage", name))
-            if name == "Rh" and replaced is None:
-                q[name] = self._hidden(scene, before)
+            if name == "Wx":
+                made = self._product(scene, q["x"], "W", usual)
+            elif name == "Rh" and replaced is None:
+                made = self._hidden(scene, before)
             else:
-                q[name] = (replaced or stage)(scene, q)
+                made = (replaced or STAGES[name])(scene, q)
+            q[name] = known if known is not None and np.array_equal(made, known) else made
         return q, unknown
 
     def _hidden(self, scene: Mistaken, before: Codes) -> Codes:
@@ -132,6 +149,21 @@ class Machine:
         else:
             v = scene.rescaled(total - taken, exponent, result)
         return scene.clamped(v, result)
+
+
+def _touched(settings: Settings) -> set[str]:
+    """The stages that settings change by themselves."""
+    found: set[str] = set()
+    for key in settings:
+        if key == ("formats",):
+            return set(ORDER)
+        names = {MADE_OF.get(name, name) for name in key}
+        if key[0] in ("less", "order"):
+            names |= {stage for stage, sources in SOURCES.items() if key[1] in sources}
+        if key[0] in ("bias", "raw") or key == ("order", "b"):
+            names |= WITH_BIAS
+        found |= names & set(ORDER)
+    return found
 
 
 def _same(v: Any) -> Any:
