@@ -18,7 +18,9 @@ def away(v, n):
 
 
 def floor(v, n):
-    return np.where(np.asarray(n) > 0, np.asarray(v) >> np.maximum(n, 0), np.asarray(v) << np.maximum(-np.asarray(n), 0))
+    return np.where(
+        np.asarray(n) > 0, np.asarray(v) >> np.maximum(n, 0), np.asarray(v) << np.maximum(-np.asarray(n), 0)
+    )
 
 
 def toward_zero(v, n):
@@ -73,14 +75,28 @@ def program(f, x, h0=None, **changed):
     qx = np.roll(qx, how["dn"], 1)
     total = qx @ W.T - how["comp"][0] * p["x"].zero * codes["W"].astype(np.int64).sum(1)
     wx = end(rs(total, p["W"].exponent + p["x"].exponent - p["Wx"].exponent, "Wx"), "Wx")
-    start = p["h"].encode(np.zeros((n, units)) if h0 is None or how["first"] == "zeros" else h0).astype(np.int64)
+    start = (
+        p["h"].encode(np.zeros((n, units)) if h0 is None or how["first"] == "zeros" else h0).astype(np.int64)
+    )
     if how["first"] == "code 0":
         start = np.zeros_like(start)
     h, older, ys, vs = start, start, [], []
     for step in range(t):
         before = {"yes": h, "no": start, "stale": older}[how["carry"]]
         at = step + how["dt"]
-        state = one_step(how, p, codes, wx[at % t if 0 <= at < t else np.clip(at, 0, t - 1)], before, R, bx, br, which, rs, end)
+        state = one_step(
+            how,
+            p,
+            codes,
+            wx[at % t if 0 <= at < t else np.clip(at, 0, t - 1)],
+            before,
+            R,
+            bx,
+            br,
+            which,
+            rs,
+            end,
+        )
         older, h = h, state[0]
         ys.append(h)
         vs.append(np.concatenate(state[1], 1))
@@ -117,7 +133,9 @@ def one_step(how, p, codes, wx, h, R, bx, br, which, rs, end):
             real = sum(v * np.exp2(-np.asarray(n, float)) for v, n in parts) * 2.0 ** e[to]
             pre[gate] = end(np.trunc(real + np.copysign(0.5, real)).astype(np.int64), to)
         else:
-            total = rs(dev(wx[:, rows], "Wx"), e["Wx"] - e[to], to) + rs(dev(rh[:, rows], "Rh"), e["Rh"] - e[to], to)
+            total = rs(dev(wx[:, rows], "Wx"), e["Wx"] - e[to], to) + rs(
+                dev(rh[:, rows], "Rh"), e["Rh"] - e[to], to
+            )
             pre[gate] = end(total + bias("bx", rows, to) + bias("br", rows, to), to)
     z, r = (look(gate, pre[gate], f"{gate}_pre", f"{gate}_out") for gate in "zr")
     dr = dev(r, "r_out")
@@ -126,12 +144,17 @@ def one_step(how, p, codes, wx, h, R, bx, br, which, rs, end):
         rh_g = hidden(rh_state, g_rows)
     else:
         rh_g = rh[:, g_rows]
-    added = end(rs(dev(rh_g, "Rh"), e["Rh"] - e["Rh_add_br"], "Rh_add_br") + bias("br", g_rows, "Rh_add_br"), "Rh_add_br")
+    added = end(
+        rs(dev(rh_g, "Rh"), e["Rh"] - e["Rh_add_br"], "Rh_add_br") + bias("br", g_rows, "Rh_add_br"),
+        "Rh_add_br",
+    )
     if how["reset"] == "after":
         both = end(rs(dr * dev(added, "Rh_add_br"), e["r_out"] + e["Rh_add_br"] - e["rRh"], "rRh"), "rRh")
     else:
         both = end(rs(dev(added, "Rh_add_br"), e["Rh_add_br"] - e["rRh"], "rRh"), "rRh")
-    total = rs(dev(wx[:, g_rows], "Wx"), e["Wx"] - e["g_pre"], "g_pre") + rs(dev(both, "rRh"), e["rRh"] - e["g_pre"], "g_pre")
+    total = rs(dev(wx[:, g_rows], "Wx"), e["Wx"] - e["g_pre"], "g_pre") + rs(
+        dev(both, "rRh"), e["rRh"] - e["g_pre"], "g_pre"
+    )
     g = look("g", end(total + bias("bx", g_rows, "g_pre"), "g_pre"), "g_pre", "g_out")
     one = (1 << e["z_out"]) + p["z_out"].zero
     up, left = dev(z, "z_out"), one - z + how["one"] * p["z_out"].zero
@@ -139,7 +162,9 @@ def one_step(how, p, codes, wx, h, R, bx, br, which, rs, end):
         up, left = left, up
     old = end(rs(up * dev(h, "h"), e["z_out"] + e["h"] - e["old"], "old"), "old")
     new = end(rs(left * dev(g, "g_out"), e["z_out"] + e["g_out"] - e["new"], "new"), "new")
-    state = end(rs(dev(old, "old"), e["old"] - e["h"], "h") + rs(dev(new, "new"), e["new"] - e["h"], "h"), "h")
+    state = end(
+        rs(dev(old, "old"), e["old"] - e["h"], "h") + rs(dev(new, "new"), e["new"] - e["h"], "h"), "h"
+    )
     return state, (z, r, g, added)
 
 

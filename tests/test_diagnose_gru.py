@@ -148,6 +148,14 @@ def test_every_fault_has_words(fresh):
     f, _, x = cases.fixed(fresh, 6, 2, 20, 24)
     run = given(f(x, return_codes=True), f, x, None, False)[0]
     named = {one.fault for one in candidates(run)}
-    judged = {"correct", "unknown", "last-state", "intermediates", "directions-exchanged", "x-format", "table-kind"}
+    judged = {
+        "correct",
+        "unknown",
+        "last-state",
+        "intermediates",
+        "directions-exchanged",
+        "x-format",
+        "table-kind",
+    }
     assert named | judged | {"x-saturation", "x-rounding"} == set(GRU_FAULTS)
     assert all(fault.says for fault in GRU_FAULTS.values())

@@ -39,7 +39,9 @@ def sound(rng: np.random.Generator, seconds: float = 3.0) -> tuple[Floats, NDArr
 def _syllable(rng: np.random.Generator, n: int) -> Floats:
     """Harmonics of a gliding pitch under three formants, fading in and out."""
     t = np.arange(n) / RATE
-    pitch = rng.uniform(90, 260) * (1 + rng.uniform(-0.25, 0.25) * t / t[-1] + 0.02 * np.sin(2 * np.pi * 5 * t))
+    pitch = rng.uniform(90, 260) * (
+        1 + rng.uniform(-0.25, 0.25) * t / t[-1] + 0.02 * np.sin(2 * np.pi * 5 * t)
+    )
     phase = 2 * np.pi * np.cumsum(pitch) / RATE
     formants = np.array([rng.uniform(300, 850), rng.uniform(900, 2300), rng.uniform(2400, 3400)])
     found = np.zeros(n)
@@ -62,7 +64,9 @@ def _background(rng: np.random.Generator, n: int) -> Floats:
         found += rng.uniform(0.5, 2) * hum
     for at in rng.integers(0, n, rng.poisson(2)):
         length = min(n - at, 400)
-        found[at : at + length] += rng.uniform(3, 10) * rng.standard_normal(length) * np.exp(-np.arange(length) / 60)
+        found[at : at + length] += (
+            rng.uniform(3, 10) * rng.standard_normal(length) * np.exp(-np.arange(length) / 60)
+        )
     return found
 
 
@@ -73,7 +77,9 @@ def frames(samples: Floats) -> NDArray[np.float32]:
     power = np.abs(np.fft.rfft(samples[at] * np.hanning(WINDOW), axis=1)) ** 2
     edges = np.unique(np.round(np.geomspace(3, power.shape[1], BANDS + 1)).astype(int))
     edges = np.interp(np.linspace(0, 1, BANDS + 1), np.linspace(0, 1, len(edges)), edges).astype(int)
-    bands = np.stack([power[:, a : max(b, a + 1)].mean(1) for a, b in zip(edges[:-1], edges[1:], strict=True)], 1)
+    bands = np.stack(
+        [power[:, a : max(b, a + 1)].mean(1) for a, b in zip(edges[:-1], edges[1:], strict=True)], 1
+    )
     return (np.log10(bands + 1e-7) / 3).astype(np.float32)
 
 

@@ -54,7 +54,9 @@ def accuracy() -> str:
     seen, x = (rng.uniform(-0.7, 0.8, (T, N, C)).astype(np.float32) for _ in range(2))
     g.observe(seen)
     want = g(x.astype(np.float64))[0]
-    ways = [(w, o, t) for w in ("int8", "mixed", "int16") for o in ("ema", "minmax") for t in ("direct", "pwl16")]
+    ways = [
+        (w, o, t) for w in ("int8", "mixed", "int16") for o in ("ema", "minmax") for t in ("direct", "pwl16")
+    ]
     rows = [(w, o, t, *error(g.fixed(w, observer=o, tables=t)(x)[0], want)) for w, o, t in tqdm(ways)]
     f = g.fixed("int8")
     for words, name, wrong in (("shifts that cut off", "shifted_array", _floor),
@@ -73,7 +75,10 @@ def _floor(v: Any, n: Any) -> Any:
 
 def faults() -> str:
     """All mistakes that the doctor names."""
-    return table(("id", "what it is", "look at"), [(f"`{f.id}`", f.says, f.look) for f in GRU_FAULTS.values() if f.look])
+    return table(
+        ("id", "what it is", "look at"),
+        [(f"`{f.id}`", f.says, f.look) for f in GRU_FAULTS.values() if f.look],
+    )
 
 
 # --- the picture --------------------------------------------------------------------------------
@@ -98,11 +103,15 @@ def picture() -> str:
     ]  # fmt: skip
     for i, (name, colour) in enumerate(COLOURS.items()):
         parts.append(f'<text x="{LEFT + 90 * i}" y="{2 * HIGH + 14}" fill="{colour}">{name}</text>')
-    parts.append(f'<text x="{LEFT + 330}" y="{2 * HIGH + 14}" fill="#b90">shaded: somebody speaks</text></svg>')
+    parts.append(
+        f'<text x="{LEFT + 330}" y="{2 * HIGH + 14}" fill="#b90">shaded: somebody speaks</text></svg>'
+    )
     return "\n".join(parts) + "\n"
 
 
-def _panel(top: int, title: str, lines: list[tuple[str, Any]], ends: tuple[float, float], want: Any) -> list[str]:
+def _panel(
+    top: int, title: str, lines: list[tuple[str, Any]], ends: tuple[float, float], want: Any
+) -> list[str]:
     low, high = ends
     across = (WIDE - LEFT - 10) / len(want)
     parts = [f'<text x="{LEFT}" y="{top + 16}">{title}</text>']
@@ -115,7 +124,9 @@ def _panel(top: int, title: str, lines: list[tuple[str, Any]], ends: tuple[float
         parts.append(f'<line x1="{LEFT}" x2="{WIDE - 10}" y1="{y:.1f}" y2="{y:.1f}" stroke="#ddd"/>'
                      f'<text x="{LEFT - 6}" y="{y + 4:.1f}" text-anchor="end">{value:g}</text>')  # fmt: skip
     for name, values in lines:
-        points = " ".join(f"{LEFT + i * across:.1f},{_height(v, low, high, top):.1f}" for i, v in enumerate(values))
+        points = " ".join(
+            f"{LEFT + i * across:.1f},{_height(v, low, high, top):.1f}" for i, v in enumerate(values)
+        )
         parts.append(f'<polyline points="{points}" fill="none" stroke="{COLOURS[name]}" stroke-width="1.3"/>')
     return parts
 

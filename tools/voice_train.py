@@ -44,7 +44,9 @@ def main() -> None:
             right = ((said > 0) == want[:, which]).float().mean()
             print(f"step {step}: loss {loss.item():.4f}, right {right.item():.2%}", flush=True)
     state = {name: part.detach().numpy() for name, part in gru.state_dict().items()}
-    np.savez_compressed(OUT, **state, out_weight=out.weight.detach().numpy(), out_bias=out.bias.detach().numpy())
+    np.savez_compressed(
+        OUT, **state, out_weight=out.weight.detach().numpy(), out_bias=out.bias.detach().numpy()
+    )
     print(f"wrote {OUT.name}, {OUT.stat().st_size} bytes")
 
 

@@ -24,19 +24,25 @@ def weights(path: str, order: str | None, layer: int, node: str | None) -> GRU:
         return GRU.from_onnx(path, node)
     dump = Dump(path)
     if not dump.is_archive:
-        raise DumpError(f"{path}: weights are several arrays, this is no npz; write np.savez(…, W=W, R=R, bx=bx, br=br)")
+        raise DumpError(
+            f"{path}: weights are several arrays, this is no npz; write np.savez(…, W=W, R=R, bx=bx, br=br)"
+        )
     if "W" in dump and "R" in dump:
         parts = {name: dump.array(name) for name in OWN if name in dump}
         both = parts["R"].ndim == 3
         return GRU(**{n: tuple(a) if both else a for n, a in parts.items()}, order=order or "zrg")
-    stems = [name[: -len(f"weight_ih_l{layer}")] for name in dump.names if name.endswith(f"weight_ih_l{layer}")]
+    stems = [
+        name[: -len(f"weight_ih_l{layer}")] for name in dump.names if name.endswith(f"weight_ih_l{layer}")
+    ]
     if not stems:
         raise DumpError(
             f"{path}: it holds {short(', '.join(dump.names))}; weights are W and R (and bx, br), or weight_ih_l{layer}, "
             f"weight_hh_l{layer} …; rename them"
         )
     if len(stems) > 1:
-        raise DumpError(f"{path}: it holds several GRUs: {short(', '.join(stems))}; write one of them to an npz")
+        raise DumpError(
+            f"{path}: it holds several GRUs: {short(', '.join(stems))}; write one of them to an npz"
+        )
     return _torch(dump, stems[0], layer)
 
 

@@ -68,14 +68,37 @@ def _declare_calibrate(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("weights", metavar="WEIGHTS", help="float weights, .npz or .onnx")
     parser.add_argument("data", nargs="+", metavar="DATA", help="representative inputs, .npy or .npz")
     parser.add_argument("--output", "-o", metavar="OUT", required=True, help="the npz to write")
-    parser.add_argument("--widths", choices=("int8", "mixed", "int16"), default="mixed", help="bits of all tensors (mixed)")
-    parser.add_argument("--width", action="append", default=[], metavar="T=BITS", help="bits of one tensor, as h=12")
-    parser.add_argument("--tables", choices=("direct", "pwl16", "interpolated"), default="direct", help="how gates are made (direct)")
-    parser.add_argument("--observer", choices=("ema", "minmax", "sqnr", "percentile"), default="ema", help="how ranges become formats (ema)")
-    parser.add_argument("--rounding", choices=("half_away", "half_even"), default="half_away", help="of floats to codes (half_away)")
+    parser.add_argument(
+        "--widths", choices=("int8", "mixed", "int16"), default="mixed", help="bits of all tensors (mixed)"
+    )
+    parser.add_argument(
+        "--width", action="append", default=[], metavar="T=BITS", help="bits of one tensor, as h=12"
+    )
+    parser.add_argument(
+        "--tables",
+        choices=("direct", "pwl16", "interpolated"),
+        default="direct",
+        help="how gates are made (direct)",
+    )
+    parser.add_argument(
+        "--observer",
+        choices=("ema", "minmax", "sqnr", "percentile"),
+        default="ema",
+        help="how ranges become formats (ema)",
+    )
+    parser.add_argument(
+        "--rounding",
+        choices=("half_away", "half_even"),
+        default="half_away",
+        help="of floats to codes (half_away)",
+    )
     parser.add_argument("--dynamic-x", action="store_true", help="find the format of x anew in each call")
-    parser.add_argument("--order", choices=("zrg", "rzn"), help="of gates in an npz (zrg; rzn with PyTorch's names)")
-    parser.add_argument("--layer", type=_layer, default=0, metavar="N", help="which layer, with PyTorch's names")
+    parser.add_argument(
+        "--order", choices=("zrg", "rzn"), help="of gates in an npz (zrg; rzn with PyTorch's names)"
+    )
+    parser.add_argument(
+        "--layer", type=_layer, default=0, metavar="N", help="which layer, with PyTorch's names"
+    )
     parser.add_argument("--node", metavar="NAME", help="which GRU node of an .onnx file")
     parser.add_argument("--batch-first", action="store_true", help="DATA are [N, T, C]")
     _sizes.add_force(parser)
@@ -116,14 +139,21 @@ def _calibrate(args: argparse.Namespace) -> int:
     )
     f.save(args.output)
     error = _error(f, x, h0, args.batch_first, y)
-    facts = _facts(f) | {"observed": g.observed, "observer": args.observer, "written": args.output, "error": error}
+    facts = _facts(f) | {
+        "observed": g.observed,
+        "observer": args.observer,
+        "written": args.output,
+        "error": error,
+    }
     if args.json:
         _plain.print_json(facts)
         return 0
     print(_listing(f))
     print(f"\ncalibrated on {count(g.observed, 'step')} (steps times sequences)")
     if error is not None:
-        print(f"on {_plain.name(args.data[-1])} against floats: MSE {error['mse']:.3g}, cosine {error['cosine']:.6f}")
+        print(
+            f"on {_plain.name(args.data[-1])} against floats: MSE {error['mse']:.3g}, cosine {error['cosine']:.6f}"
+        )
     print(f"wrote {_plain.name(args.output)}, {size(f.nbytes)} of codes")
     return 0
 
@@ -204,7 +234,9 @@ def _in_parts(f: FixedGRU, x: Any, h0: Any, args: argparse.Namespace) -> list[An
             progress.advance(part.shape[axis])
     finally:
         progress.close()
-    y, _, *v = (np.concatenate(arrays, axis) if i != 1 else None for i, arrays in enumerate(zip(*parts, strict=True)))
+    y, _, *v = (
+        np.concatenate(arrays, axis) if i != 1 else None for i, arrays in enumerate(zip(*parts, strict=True))
+    )
     return [y, parts[-1][1], *v]
 
 
@@ -252,8 +284,14 @@ def _listing(f: FixedGRU) -> str:
     rows = []
     for fact in _facts(f)["tensors"]:
         e = fact["exponent"]
-        seen = [f"{fact['used']:.0%}", f"{fact['low']:.4g}", f"{fact['high']:.4g}"] if "used" in fact else [""] * 3
+        seen = (
+            [f"{fact['used']:.0%}", f"{fact['low']:.4g}", f"{fact['high']:.4g}"]
+            if "used" in fact
+            else [""] * 3
+        )
         name = fact["name"] + ("" if len(f.cells) == 1 else (" →", " ←")[fact["direction"]])
         shown = f"{e[0]} to {e[1]}" if isinstance(e, list) else str(e)
-        rows.append([name, f"{'int' if fact['signed'] else 'uint'}{fact['bits']}", shown, fact["zero"], *seen])
+        rows.append(
+            [name, f"{'int' if fact['signed'] else 'uint'}{fact['bits']}", shown, fact["zero"], *seen]
+        )
     return table(["tensor", "codes", "exponent", "zero", "range used", "low", "high"], rows)

@@ -84,7 +84,10 @@ def _exchanged(runs: list[Run]) -> dict[str, Any] | None:
     plain = {"last": None, "v": {}}
     weights = [replace(a, formats=b.formats, codes=b.codes, x=_codes_of_x(a, b), first=a.first) for a, b in
                ((one, two), (two, one))]  # fmt: skip
-    for says, tried in (("the halves of y are exchanged", turned), ("each has the weights of the other", weights)):
+    for says, tried in (
+        ("the halves of y are exchanged", turned),
+        ("each has the weights of the other", weights),
+    ):
         if not any(_wrong(replace(run, **plain), {}).any() for run in tried):
             return {"fault": "directions-exchanged", "says": says, "confidence": 0.99, "alternatives": ()}
     return None

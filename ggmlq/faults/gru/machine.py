@@ -107,7 +107,11 @@ class Machine:
         q: Tensors = {"x": x[at], "before": before}
         for name in ORDER:
             known = self._plain.get(name)
-            if known is not None and name not in touched and all(q[s] is self._plain[s] for s in SOURCES[name]):
+            if (
+                known is not None
+                and name not in touched
+                and all(q[s] is self._plain[s] for s in SOURCES[name])
+            ):
                 q[name] = known
                 continue
             replaced = settings.get(("stage", name))

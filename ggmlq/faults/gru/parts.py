@@ -85,7 +85,10 @@ def _all_tables(run: Run) -> Iterator[Mistake]:
     """All three at once."""
     own = {target: (run.codes[name], source) for name, (source, target) in TABLE_OF.items()}
     for words, by in (("one further", -1), ("one before", 1)):
-        settings = {("stage", t): _look(table, source, lambda f, by=by: f.low + by) for t, (table, source) in own.items()}  # type: ignore[misc]
+        settings = {
+            ("stage", t): _look(table, source, lambda f, by=by: f.low + by)
+            for t, (table, source) in own.items()
+        }  # type: ignore[misc]
         yield Mistake("table-index", f"all gates: {words}", settings)
     unsigned = {("stage", t): _look(table, source, _zero, len(table)) for t, (table, source) in own.items()}
     yield Mistake("table-index", "all gates: codes without their least one taken off, as unsigned", unsigned)
@@ -149,7 +152,11 @@ def resets() -> Iterator[Mistake]:
     for exactly in (False, True):
         for via in (True, False):
             how = "kept wide" if exactly else "rounded to the format of h"
-            where = "R_g (r·h) + b_rg goes through the format of r·(R_g h + b_rg)" if via else "and added as it is"
+            where = (
+                "R_g (r·h) + b_rg goes through the format of r·(R_g h + b_rg)"
+                if via
+                else "and added as it is"
+            )
             settings = {("stage", "Rh"): _reset_state(exactly), ("stage", "rRh"): _no_reset,
                         **({} if via else {("stage", "g_pre"): _without_rrh})}  # fmt: skip
             yield Mistake("reset-before-product", f"r·h is {how}, {where}", settings)

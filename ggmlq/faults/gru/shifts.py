@@ -130,7 +130,9 @@ def exponents() -> Iterator[Mistake]:
             yield Mistake("exponent", says, {("shift", source, target): by})
     for name in SUMS:
         says = f"shifts into {name} go the other way"
-        yield Mistake("exponent", says, {("round", name): lambda v, n: shifted_array(v, -np.clip(n, -40, 40))})
+        yield Mistake(
+            "exponent", says, {("round", name): lambda v, n: shifted_array(v, -np.clip(n, -40, 40))}
+        )
     for name in ("bx", "br"):
         yield Mistake("exponent", f"{name} is added without a shift", {("raw", name): True})
     yield Mistake("exponent", "biases are added without a shift", {("raw", "bx"): True, ("raw", "br"): True})

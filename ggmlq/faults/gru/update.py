@@ -36,7 +36,10 @@ def complements(run: Run) -> Iterator[Mistake]:
     )  # fmt: skip
     for fault, words, way in ways:
         yield Mistake(fault, words, {("stage", "new"): _new(way)})
-    settings = {("stage", "new"): _new(lambda q: q - f.zero), ("stage", "old"): _old(lambda q: one + f.zero - q)}
+    settings = {
+        ("stage", "new"): _new(lambda q: q - f.zero),
+        ("stage", "old"): _old(lambda q: one + f.zero - q),
+    }
     yield Mistake("update-exchanged", "(1 - z)·h + z·g", settings)
     yield Mistake("update-exchanged", "1 - z weighs the old part", {("stage", "old"): _old(lambda q: one + f.zero - q)})  # fmt: skip
     for times in (0, 2):
@@ -65,7 +68,9 @@ def _old(weight: Callable[[Codes], Any], times: int = 1) -> Any:
     def stage(scene: Any, q: Any) -> Codes:
         f = scene.formats
         both = weight(q["z_out"]) * (q["before"] - times * f["h"].zero)
-        found: Codes = scene.clamped(scene.rescaled(both, f["z_out"].exponent + f["h"].exponent, "old"), "old")
+        found: Codes = scene.clamped(
+            scene.rescaled(both, f["z_out"].exponent + f["h"].exponent, "old"), "old"
+        )
         return found
 
     return stage
@@ -76,16 +81,28 @@ def _old(weight: Callable[[Codes], Any], times: int = 1) -> Any:
 
 def fused() -> Iterator[Mistake]:
     """Sums whose terms are rounded once instead of each."""
-    stages = {"z_pre": _gate("z_pre", 0), "r_pre": _gate("r_pre", 1), "Rh_add_br": _added, "g_pre": _g, "h": _h}
+    stages = {
+        "z_pre": _gate("z_pre", 0),
+        "r_pre": _gate("r_pre", 1),
+        "Rh_add_br": _added,
+        "g_pre": _g,
+        "h": _h,
+    }
     groups = {"everywhere": tuple(stages), "before the gates": ("z_pre", "r_pre", "g_pre"),
               "before both sigmoids": ("z_pre", "r_pre"), "before r·(…)": ("z_pre", "r_pre", "Rh_add_br"),
               "in all but the state": ("z_pre", "r_pre", "Rh_add_br", "g_pre")}  # fmt: skip
     groups |= {f"in {name}": (name,) for name in stages}
     for words, names in groups.items():
         yield Mistake("terms-rounded-once", words, {("stage", name): stages[name] for name in names})
-    yield Mistake("stage-skipped", "old and new are never rounded to their formats", {("stage", "h"): _h_wide(False)})
-    yield Mistake("stage-skipped", "z·h + (1 - z)·g is rounded once, at the end", {("stage", "h"): _h_wide(True)})
-    yield Mistake("stage-skipped", "r·(R_g h + b_rg) goes into the sum unrounded", {("stage", "g_pre"): _g_wide})
+    yield Mistake(
+        "stage-skipped", "old and new are never rounded to their formats", {("stage", "h"): _h_wide(False)}
+    )
+    yield Mistake(
+        "stage-skipped", "z·h + (1 - z)·g is rounded once, at the end", {("stage", "h"): _h_wide(True)}
+    )
+    yield Mistake(
+        "stage-skipped", "r·(R_g h + b_rg) goes into the sum unrounded", {("stage", "g_pre"): _g_wide}
+    )
     yield Mistake("product-in-bits", "r·(R_g h + b_rg) in 16 bits", {("stage", "rRh"): _narrow("r_out", "Rh_add_br", "rRh", 16)})  # fmt: skip
     yield Mistake("product-in-bits", "r·(R_g h + b_rg) in 32 bits", {("stage", "rRh"): _narrow("r_out", "Rh_add_br", "rRh", 32)})  # fmt: skip
 
@@ -125,7 +142,9 @@ def _added(scene: Any, q: Any) -> Codes:
 
 def _g(scene: Any, q: Any) -> Codes:
     rows = scene.gate(2)
-    return _together(scene, "g_pre", _of(scene, q, "Wx", rows), _of(scene, q, "rRh"), _bias(scene, "bx", rows))
+    return _together(
+        scene, "g_pre", _of(scene, q, "Wx", rows), _of(scene, q, "rRh"), _bias(scene, "bx", rows)
+    )
 
 
 def _h(scene: Any, q: Any) -> Codes:
@@ -160,7 +179,9 @@ def _narrow(one: str, other: str, target: str, bits: int) -> Any:
     def stage(scene: Any, q: Any) -> Codes:
         f = scene.formats
         both = _signed(scene.deviation(q, one) * scene.deviation(q, other), bits)
-        found: Codes = scene.clamped(scene.rescaled(both, f[one].exponent + f[other].exponent, target), target)
+        found: Codes = scene.clamped(
+            scene.rescaled(both, f[one].exponent + f[other].exponent, target), target
+        )
         return found
 
     return stage
@@ -188,7 +209,9 @@ def _raw(scene: Any, q: Any, name: str, rows: slice, target: str, wide: tuple[st
     w = scene.codes[weights].astype(np.int64)[rows]
     codes = q["before"] if name == "Rh" else q["x"]
     v = exact(codes, w) - compensation(scene, w, a)
-    rescaled: Codes = scene.rescaled(v, scene.formats[weights].exponent[rows] + scene.formats[a].exponent, target)
+    rescaled: Codes = scene.rescaled(
+        v, scene.formats[weights].exponent[rows] + scene.formats[a].exponent, target
+    )
     return rescaled
 
 
