@@ -84,7 +84,9 @@ __all__ = [
 ]
 
 # Found in these modules when first asked for: `import ggmlq` stays quick.
-_LATER = {"open": "files", "save": "files"} | dict.fromkeys(("Diagnosis", "diagnose", "diagnose_gru"), "faults")
+_LATER = {"open": "files", "save": "files"} | dict.fromkeys(
+    ("Diagnosis", "diagnose", "diagnose_gru"), "faults"
+)
 _LATER |= {"set_num_threads": "threads", "error_table": "accuracy", "GRU": "gru", "FixedGRU": "gru"}
 _LATER |= dict.fromkeys(  # modules
     ("convert", "diff", "functions", "gguf", "llama", "reference", "report", "safetensors"), ""

@@ -41,10 +41,27 @@ def wrap(v, f):
 
 
 USUAL = {
-    "shift": {}, "end": {}, "comp": (1, 1), "reset": "after", "one": 0, "bias": {}, "order": (0, 1, 2),
-    "tables": "zrg", "table": {}, "dt": 0, "dn": 0, "carry": "yes", "backwards": False, "zero": {}, "first": "h0",
-    "k": 0, "R": None, "exchanged": False, "once": False, "index": 0,
-}  # fmt: skip
+    "shift": {},
+    "end": {},
+    "comp": (1, 1),
+    "reset": "after",
+    "one": 0,
+    "bias": {},
+    "order": (0, 1, 2),
+    "tables": "zrg",
+    "table": {},
+    "dt": 0,
+    "dn": 0,
+    "carry": "yes",
+    "backwards": False,
+    "zero": {},
+    "first": "h0",
+    "k": 0,
+    "R": None,
+    "exchanged": False,
+    "once": False,
+    "index": 0,
+}
 
 
 def program(f, x, h0=None, **changed):
@@ -128,8 +145,12 @@ def one_step(how, p, codes, wx, h, R, bx, br, which, rs, end):
     for gate, rows in (("z", z_rows), ("r", r_rows)):
         to = f"{gate}_pre"
         if how["once"]:
-            parts = ((dev(wx[:, rows], "Wx"), e["Wx"]), (dev(rh[:, rows], "Rh"), e["Rh"]), (bx[rows], e["bx"][rows]),
-                     (br[rows], e["br"][rows]))  # fmt: skip
+            parts = (
+                (dev(wx[:, rows], "Wx"), e["Wx"]),
+                (dev(rh[:, rows], "Rh"), e["Rh"]),
+                (bx[rows], e["bx"][rows]),
+                (br[rows], e["br"][rows]),
+            )
             real = sum(v * np.exp2(-np.asarray(n, float)) for v, n in parts) * 2.0 ** e[to]
             pre[gate] = end(np.trunc(real + np.copysign(0.5, real)).astype(np.int64), to)
         else:

@@ -41,9 +41,9 @@ def test_the_program_of_the_mutants_is_right(fresh):
 
 def test_wrong_programs_are_named(fresh):
     tried, missed = 0, []
-    for fault, how in [MUTANTS[i] for i in fresh.permutation(len(MUTANTS))[:TRIED]]:
+    for fault, given_how in [MUTANTS[i] for i in fresh.permutation(len(MUTANTS))[:TRIED]]:
         f, x, h0 = drawn(fresh)
-        how = how(f) if callable(how) else how
+        how = given_how(f) if callable(given_how) else given_how
         right = program(f, x, h0)
         y, h, v = program(f, x, h0, **how)
         if (y == right[0]).all():
@@ -130,9 +130,13 @@ def test_nothing_and_errors(fresh):
     assert gq.diagnose_gru(f(x[:, :0], return_codes=True), f, x[:, :0]).ok
     assert gq.diagnose_gru((y.astype(float), h), f, x).ok
     for codes, match in (
-        ((y + 0.5, h), "integers"), ((y[1:], h), "shape"), ((y, h, y), "v has shape"), ((y, h, y, y), "parts"),
-        (("a", h), "integers"), ((y, h[0]), "h has shape"),
-    ):  # fmt: skip
+        ((y + 0.5, h), "integers"),
+        ((y[1:], h), "shape"),
+        ((y, h, y), "v has shape"),
+        ((y, h, y, y), "parts"),
+        (("a", h), "integers"),
+        ((y, h[0]), "h has shape"),
+    ):
         with pytest.raises(gq.GGMLQError, match=match):
             gq.diagnose_gru(codes, f, x)
     with pytest.raises(gq.GGMLQError, match="FixedGRU"):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import xml.etree.ElementTree as ET
+from pathlib import Path
 
 import gru_cases as cases
 import numpy as np
@@ -102,7 +103,7 @@ def test_what_is_refused(capsys, files):
     np.savez("odd.npz", a=np.zeros(3))
     np.save("nan.npy", np.full((4, 2, 3), np.nan, "f4"))
     np.save("whole.npy", np.zeros((4, 2), int))
-    before = open("f.npz", "rb").read()
+    before = Path("f.npz").read_bytes()
     for words, match in (
         (("calibrate", "own.npz", "x.npy", "-o", "f.npz"), "--force"),
         (("calibrate", "odd.npz", "x.npy", "-o", "g.npz"), "weight_ih_l0"),
@@ -124,7 +125,7 @@ def test_what_is_refused(capsys, files):
         assert status == 2, words
         assert match in said.err, (words, said.err)
         assert "Traceback" not in said.err
-    assert open("f.npz", "rb").read() == before
+    assert Path("f.npz").read_bytes() == before
 
 
 def test_the_example_hears_voices():

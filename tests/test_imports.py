@@ -118,8 +118,8 @@ ALLOWED = {
     # the top
     "commands": {
         "accuracy", "array", "check", "checkpoint", "completion", "convert", "diff", "dumps", "errors",
-        "faults", "files", "formats", "gguf", "gru", "llama", "pages", "progress", "report", "safetensors", "scaled",
-        "terminal", "text", "threads", "trace", "commands",
+        "faults", "files", "formats", "gguf", "gru", "llama", "pages", "progress", "report", "safetensors",
+        "scaled", "terminal", "text", "threads", "trace", "commands",
     },
     "testing": None,  # may import anything
     "doctor.py": None,

@@ -7,6 +7,7 @@ the two apart. Sounds have 8000 samples a second, frames of 10 ms; the answer is
 
 from __future__ import annotations
 
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -77,9 +78,7 @@ def frames(samples: Floats) -> NDArray[np.float32]:
     power = np.abs(np.fft.rfft(samples[at] * np.hanning(WINDOW), axis=1)) ** 2
     edges = np.unique(np.round(np.geomspace(3, power.shape[1], BANDS + 1)).astype(int))
     edges = np.interp(np.linspace(0, 1, BANDS + 1), np.linspace(0, 1, len(edges)), edges).astype(int)
-    bands = np.stack(
-        [power[:, a : max(b, a + 1)].mean(1) for a, b in zip(edges[:-1], edges[1:], strict=True)], 1
-    )
+    bands = np.stack([power[:, a : max(b, a + 1)].mean(1) for a, b in pairwise(edges.tolist())], 1)
     return (np.log10(bands + 1e-7) / 3).astype(np.float32)
 
 

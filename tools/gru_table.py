@@ -59,13 +59,16 @@ def accuracy() -> str:
     ]
     rows = [(w, o, t, *error(g.fixed(w, observer=o, tables=t)(x)[0], want)) for w, o, t in tqdm(ways)]
     f = g.fixed("int8")
-    for words, name, wrong in (("shifts that cut off", "shifted_array", _floor),
-                               ("no compensation", "compensation", lambda s, w, a: 0 * w.sum(1))):  # fmt: skip
+    for words, name, wrong in (
+        ("shifts that cut off", "shifted_array", _floor),
+        ("no compensation", "compensation", lambda s, w, a: 0 * w.sum(1)),
+    ):
         with patch(f"ggmlq.reference.gru.{name}", wrong):
             y = f.parameters["h"].decode(gq.reference.gru(f, x)["h"])
         rows.append(("int8", "ema", f"direct, **{words}**", *error(y, want)))
     head = ("numbers", "observer", "tables", "mean squared error", "cosine", "largest error")
-    return f"C={C}, H={H}, N={N}, T={T}, weights uniform within ±1/√H, x uniform in -0.7 … 0.8, seed 0.\n\n{table(head, rows)}"
+    said = f"C={C}, H={H}, N={N}, T={T}, weights uniform within ±1/√H, x uniform in -0.7 … 0.8, seed 0."
+    return f"{said}\n\n{table(head, rows)}"
 
 
 def _floor(v: Any, n: Any) -> Any:
@@ -95,12 +98,12 @@ def picture() -> str:
     lower = [(name, run(x)[0][:, 1, unit]) for name, run in runs.items()]
     seconds = len(x) * HOP / RATE
     parts = [
-        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDE} {2 * HIGH + 20}" font-family="sans-serif" '
-        f'font-size="12"><rect width="{WIDE}" height="{2 * HIGH + 20}" fill="#fff"/>',
+        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDE} {2 * HIGH + 20}" '
+        f'font-family="sans-serif" font-size="12"><rect width="{WIDE}" height="{2 * HIGH + 20}" fill="#fff"/>',
         *_panel(0, "probability that somebody speaks", upper, (0, 1), want[:, 1]),
         *_panel(HIGH, f"unit {unit} of the state", lower, (-1, 1), want[:, 1]),
         f'<text x="{WIDE - 10}" y="{2 * HIGH + 14}" text-anchor="end">{seconds:.1f} s</text>',
-    ]  # fmt: skip
+    ]
     for i, (name, colour) in enumerate(COLOURS.items()):
         parts.append(f'<text x="{LEFT + 90 * i}" y="{2 * HIGH + 14}" fill="{colour}">{name}</text>')
     parts.append(

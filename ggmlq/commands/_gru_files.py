@@ -36,8 +36,8 @@ def weights(path: str, order: str | None, layer: int, node: str | None) -> GRU:
     ]
     if not stems:
         raise DumpError(
-            f"{path}: it holds {short(', '.join(dump.names))}; weights are W and R (and bx, br), or weight_ih_l{layer}, "
-            f"weight_hh_l{layer} …; rename them"
+            f"{path}: it holds {short(', '.join(dump.names))}; weights are W and R (and bx, "
+            f"br), or weight_ih_l{layer}, weight_hh_l{layer} …; rename them"
         )
     if len(stems) > 1:
         raise DumpError(
@@ -57,7 +57,7 @@ def _torch(dump: Dump, stem: str, layer: int) -> GRU:
 
 
 def inputs(path: str, batch_first: bool) -> tuple[Any, Any, bool]:
-    """x as three axes, h0 or None, and whether it was one sequence of two axes."""
+    """X as three axes, h0 or None, and whether it was one sequence of two axes."""
     dump = _arrays(path)
     x = dump.array("x")
     h0 = dump.array("h0") if dump.is_archive and "h0" in dump else None
@@ -89,6 +89,6 @@ def write(path: str, arrays: dict[str, Any]) -> None:
             staging.commit()
     except OSError as error:
         raise DumpError(
-            f"{path}: the system refused: {error.strerror or error}; nothing has changed under that name; check "
-            "the folder, its permissions and the space on the disk"
+            f"{path}: the system refused: {error.strerror or error}; nothing has changed under that name; "
+            "check the folder, its permissions and the space on the disk"
         ) from error

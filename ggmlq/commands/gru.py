@@ -10,12 +10,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..errors import ConfigError
-from ..gru import GRU, FixedGRU, SaturationWarning
+from ..gru import FixedGRU, SaturationWarning
 from ..progress import Progress
-from ..terminal import paint, table
+from ..terminal import paint
 from ..text import count, size
+from . import _gru_facts, _plain, _sizes
 from . import _gru_files as files
-from . import _plain, _sizes
 
 ABOUT = """\
 A GRU in integers: calibrate makes one of float weights and representative inputs, run applies it, info
@@ -139,7 +139,7 @@ def _calibrate(args: argparse.Namespace) -> int:
     )
     f.save(args.output)
     error = _error(f, x, h0, args.batch_first, y)
-    facts = _facts(f) | {
+    facts = _gru_facts.facts(f) | {
         "observed": g.observed,
         "observer": args.observer,
         "written": args.output,
@@ -148,11 +148,12 @@ def _calibrate(args: argparse.Namespace) -> int:
     if args.json:
         _plain.print_json(facts)
         return 0
-    print(_listing(f))
+    print(_gru_facts.listing(f))
     print(f"\ncalibrated on {count(g.observed, 'step')} (steps times sequences)")
     if error is not None:
         print(
-            f"on {_plain.name(args.data[-1])} against floats: MSE {error['mse']:.3g}, cosine {error['cosine']:.6f}"
+            f"on {_plain.name(args.data[-1])} against floats: MSE {error['mse']:.3g}, "
+            f"cosine {error['cosine']:.6f}"
         )
     print(f"wrote {_plain.name(args.output)}, {size(f.nbytes)} of codes")
     return 0
@@ -205,7 +206,9 @@ def _run(args: argparse.Namespace) -> int:
     notes = [str(one.message) for one in said if issubclass(one.category, SaturationWarning)]
     if args.json:
         shapes = {name: list(a.shape) for name, a in arrays.items()}
-        _plain.print_json({"written": args.output, "arrays": shapes, "notes": notes, "saturation": _uses(f)})
+        _plain.print_json(
+            {"written": args.output, "arrays": shapes, "notes": notes, "saturation": _gru_facts.uses(f)}
+        )
         return 0
     for note in notes:
         print(paint("note:", "note"), _plain.name(note))
@@ -246,9 +249,9 @@ def _in_parts(f: FixedGRU, x: Any, h0: Any, args: argparse.Namespace) -> list[An
 def _info(args: argparse.Namespace) -> int:
     f = FixedGRU.load(args.gru)
     if args.json:
-        _plain.print_json(_facts(f) | {"file": args.gru})
+        _plain.print_json(_gru_facts.facts(f) | {"file": args.gru})
         return 0
-    print(_listing(f))
+    print(_gru_facts.listing(f))
     more = ", dynamic x" if f.dynamic_x else ""
     both = ", both directions" if len(f.cells) > 1 else ""
     print(
@@ -256,42 +259,3 @@ def _info(args: argparse.Namespace) -> int:
         f"{f.rounding}{more}; {size(f.nbytes)} of codes"
     )
     return 0
-
-
-def _facts(f: FixedGRU) -> dict[str, Any]:
-    tensors = []
-    for d, cell in enumerate(f.cells):
-        uses = f.diagnostics() if len(f.cells) == 1 else f.diagnostics()[d]
-        for name, one in cell.formats.items():
-            e = np.asarray(one.exponent)
-            fact = {"name": name, "direction": d, "bits": one.bits, "signed": one.signed, "zero": int(one.zero),
-                    "exponent": [int(e.min()), int(e.max())] if e.ndim else int(e)}  # fmt: skip
-            if name in uses:
-                fact |= {"used": uses[name].used, "low": uses[name].low, "high": uses[name].high}
-            tensors.append(fact)
-    return {
-        "widths": f.widths, "inputs": f.inputs, "units": f.units, "directions": len(f.cells), "tables": f.tables,
-        "rounding": f.rounding, "dynamic_x": f.dynamic_x, "bytes": f.nbytes, "tensors": tensors,
-    }  # fmt: skip
-
-
-def _uses(f: FixedGRU) -> list[dict[str, int]]:
-    found = f.diagnostics() if len(f.cells) > 1 else (f.diagnostics(),)
-    return [{name: use.saturated for name, use in uses.items()} for uses in found]
-
-
-def _listing(f: FixedGRU) -> str:
-    rows = []
-    for fact in _facts(f)["tensors"]:
-        e = fact["exponent"]
-        seen = (
-            [f"{fact['used']:.0%}", f"{fact['low']:.4g}", f"{fact['high']:.4g}"]
-            if "used" in fact
-            else [""] * 3
-        )
-        name = fact["name"] + ("" if len(f.cells) == 1 else (" →", " ←")[fact["direction"]])
-        shown = f"{e[0]} to {e[1]}" if isinstance(e, list) else str(e)
-        rows.append(
-            [name, f"{'int' if fact['signed'] else 'uint'}{fact['bits']}", shown, fact["zero"], *seen]
-        )
-    return table(["tensor", "codes", "exponent", "zero", "range used", "low", "high"], rows)

@@ -11,8 +11,9 @@ parts replaced by settings. What the settings of each mistake are stands in
     parts.py    gates, tables, biases, terms, the reset, 1 - z
     flow.py     products, x and states: of the wrong step, sequence, order; what does not fit an integer
 
-candidates.py puts them together. Since every step is judged from the states that were observed before it,
-an error does not spread, all steps are examined at once, and a mistake that explains a run gives its codes
+candidates.py puts them together (each is one of mistake.py), search.py tries them. Since every step is
+judged from the states that were observed before it, an error does not spread, all steps are examined at
+once, and a mistake that explains a run gives its codes
 exactly. report.py has the words.
 """
 

@@ -3,33 +3,20 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from ...gru import FixedGRU
-from ...reference.gru import Tensors
 from ..diagnosis import Diagnosis
 from .candidates import candidates
 from .inputs import Run, given
-from .machine import Index, Machine, Settings
+from .machine import Index, Machine
 from .mistake import Mistake
 from .report import Finding, report, right
+from .search import FEW, Mask, Tried, exact, grown, pairs, screened, tried_on, wrong_elements
 
-Mask = NDArray[np.bool_]
-AT_ONCE = 1 << 21  # numbers of a tensor that are computed at a time
-SCREEN, LEAST, WIDE = 64, 12, 1 << 15  # rows on which all mistakes are tried, and their numbers
-BASES, FEW = 3, 12  # mistakes that are tried together with every other one, and rows for that
 MOSTLY, ENERGY = 0.7, 0.05  # explained: this share of what is wrong, or all but this of the squared error
-
-
-class Tried(NamedTuple):
-    """What a mistake makes of some rows."""
-
-    mistake: Mistake
-    apart: Mask  # elements that it does not give as they are
-    error: float  # squared, over all codes
 
 
 def diagnose_gru(codes: Any, f: FixedGRU, x: Any, h0: Any = None, *, batch_first: bool = False) -> Diagnosis:
@@ -88,7 +75,7 @@ def _exchanged(runs: list[Run]) -> dict[str, Any] | None:
         ("the halves of y are exchanged", turned),
         ("each has the weights of the other", weights),
     ):
-        if not any(_wrong(replace(run, **plain), {}).any() for run in tried):
+        if not any(wrong_elements(replace(run, **plain), {}).any() for run in tried):
             return {"fault": "directions-exchanged", "says": says, "confidence": 0.99, "alternatives": ()}
     return None
 
@@ -106,69 +93,24 @@ def _codes_of_x(run: Run, other: Run) -> Any:
 
 def _examined(run: Run) -> Finding | None:
     """What is wrong with a direction; None where nothing is."""
-    wrong = _wrong(run, {})
+    wrong = wrong_elements(run, {})
     if not wrong.any():
         return _last(run)
-    rows = _screened(run, wrong)
+    rows = screened(run, wrong)
     machine, plain = Machine(run, rows), Mistake("correct", "", {})
-    tried = [_tried(machine, mistake) for mistake in candidates(run)]
+    tried = [tried_on(machine, mistake) for mistake in candidates(run)]
     tried.sort(key=lambda one: int(one.apart.sum()))  # stable: the order of candidates stays
-    before = _tried(machine, plain)
-    exact = _exact(run, tried)
-    if exact:
-        return _found(run, wrong, exact, 0.99)
+    before = tried_on(machine, plain)
+    hits = exact(run, tried)
+    if hits:
+        return _found(run, wrong, hits, 0.99)
     parts = _in_a_part(run, wrong, rows, before, tried)
     if parts is not None:
         return parts
-    pairs = _exact(run, _grown(machine, tried) or _pairs(run, rows, tried, before))
-    if pairs:
-        return _found(run, wrong, pairs[:1], 0.9)
+    several = exact(run, grown(machine, tried) or pairs(run, rows, tried, before))
+    if several:
+        return _found(run, wrong, several[:1], 0.9)
     return _nearly(run, wrong, before, tried)
-
-
-def _wrong(run: Run, settings: Settings) -> Mask:
-    """Elements, of all rows, that are not what a mistake (none: a right program) makes of them."""
-    total = len(run.y)
-    step = max(1, AT_ONCE // max(1, 3 * run.units))
-    parts = [np.zeros((0, run.units), np.bool_)]
-    for start in range(0, total, step):
-        rows = np.arange(start, min(total, start + step))
-        parts.append(_apart(run, rows, *Machine(run, rows).step(settings))[0])
-    return np.concatenate(parts)
-
-
-def _apart(run: Run, rows: Index, q: Tensors, unknown: Mask) -> tuple[Mask, float]:
-    """Which elements differ from those observed, in h or an intermediate; and the squared error of h."""
-    far = (q["h"] - run.y[rows]).astype(np.float64)
-    far[unknown] = 0
-    found = far != 0
-    for name, seen in run.v.items():
-        found |= (q[name] != seen[rows]) & ~unknown[:, None]
-    return found, float((far**2).sum())
-
-
-def _screened(run: Run, wrong: Mask) -> Index:
-    """Rows to look at: the first step, the first wrong ones, wrong and right ones over all of the run."""
-    most = int(np.clip(WIDE // max(run.units, 1), LEAST, SCREEN))
-    bad = wrong.any(1)
-    spread = [_spread(np.flatnonzero(part), most // 2) for part in (bad, ~bad)]
-    first = np.arange(min(run.sequences, 4))
-    busiest = np.argsort(-wrong.sum(1), kind="stable")[: most // 4]
-    return np.unique(np.concatenate([first, np.flatnonzero(bad)[:4], busiest, *spread]))
-
-
-def _spread(places: Index, count: int) -> Index:
-    return places[np.unique(np.linspace(0, len(places) - 1, min(count, len(places))).astype(np.intp))]
-
-
-def _tried(machine: Machine, mistake: Mistake) -> Tried:
-    return Tried(mistake, *_apart(machine.run, machine.rows, *machine.step(mistake.settings)))
-
-
-def _exact(run: Run, tried: list[Tried]) -> list[Mistake]:
-    """Those that explain every element of the run."""
-    hits = [one.mistake for one in tried if not one.apart.any()]
-    return [mistake for mistake in hits if not _wrong(run, mistake.settings).any()]
 
 
 def _in_a_part(run: Run, wrong: Mask, rows: Index, before: Tried, tried: list[Tried]) -> Finding | None:
@@ -185,7 +127,9 @@ def _in_a_part(run: Run, wrong: Mask, rows: Index, before: Tried, tried: list[Tr
         if region.all() or (before.apart & region).sum() < 3 or region.mean() < 0.01:
             continue
         hits = [one.mistake for one in tried if not (one.apart & region).any()][:FEW]
-        hits = [one for one in hits if not (_wrong(run, one.settings) & _all_of(run, wrong, words)).any()]
+        hits = [
+            one for one in hits if not (wrong_elements(run, one.settings) & _all_of(run, wrong, words)).any()
+        ]
         if hits:
             found = _found(run, wrong, hits, 0.9)
             return replace(found, says=f"{found.says}, {words}".lstrip(", "))
@@ -202,59 +146,18 @@ def _all_of(run: Run, wrong: Mask, words: str) -> Mask:
     return found.reshape(wrong.shape)
 
 
-def _grown(machine: Machine, tried: list[Tried]) -> list[Tried]:
-    """One mistake in several tensors, those that no group has: added one by one while that explains more."""
-    for fault in dict.fromkeys(one.mistake.fault for one in tried[:BASES]):
-        parts = [one for one in tried if one.mistake.fault == fault]
-        best = parts[0]
-        while best.apart.any():
-            larger = [best.mistake.with_other(one.mistake) for one in parts if len(one.mistake.settings) == 1]
-            grown = [_tried(machine, one) for one in larger if one is not None]
-            most = min(grown, key=lambda one: int(one.apart.sum()), default=best)
-            if most.apart.sum() >= best.apart.sum():
-                break
-            best = most
-        else:
-            return [best]
-    return []
-
-
-def _pairs(run: Run, rows: Index, tried: list[Tried], before: Tried) -> list[Tried]:
-    """The nearest mistakes, each together with every other one; a few wrong rows refuse most."""
-    few, all_of = Machine(run, rows[before.apart.any(1)][:FEW]), Machine(run, rows)
-    by_error = sorted(tried, key=lambda one: one.error)[:1]
-    for first in {id(one): one for one in (*_apart_in_kind(tried)[:BASES], *by_error)}.values():
-        if first.apart.sum() > 0.9 * before.apart.sum() and first.error > 0.9 * before.error:
-            continue
-        for other in tried:
-            both = first.mistake.with_other(other.mistake)
-            if both is not None and not _tried(few, both).apart.any():
-                one = _tried(all_of, both)
-                if not one.apart.any():
-                    return [one]
-    return []
-
-
-def _apart_in_kind(tried: list[Tried]) -> list[Tried]:
-    """The nearest of each fault."""
-    nearest: dict[str, Tried] = {}
-    for one in tried:
-        nearest.setdefault(one.mistake.fault, one)
-    return list(nearest.values())
-
-
 def _nearly(run: Run, wrong: Mask, before: Tried, tried: list[Tried]) -> Finding:
     """The mistake that explains most of what is wrong, if one explains much."""
-    if run.v and not _wrong(replace(run, v={}), {}).any():
+    if run.v and not wrong_elements(replace(run, v={}), {}).any():
         return _found(run, wrong, [Mistake("intermediates", "", {})], 0.95)
     count = int(wrong.sum())
     by_error = min(tried, key=lambda one: one.error)
     if count >= FEW:
-        left = int(_wrong(run, tried[0].mistake.settings).sum()) / count
+        left = int(wrong_elements(run, tried[0].mistake.settings).sum()) / count
         if left <= 1 - MOSTLY:
             return _found(run, wrong, [tried[0].mistake], 0.7, left)
         if by_error.error <= ENERGY * before.error:
-            left = int(_wrong(run, by_error.mistake.settings).sum()) / count
+            left = int(wrong_elements(run, by_error.mistake.settings).sum()) / count
             return _found(run, wrong, [by_error.mistake], 0.6, min(left, 1.0))
     return _found(run, wrong, [Mistake("unknown", "", {})], 0.5)
 

@@ -120,10 +120,16 @@ def inputs(run: Run) -> Iterator[Mistake]:
     small = np.clip(exactly, -(2.0**40), 2.0**40)
     rounded = np.trunc(small + np.copysign(0.5, small))
     for words, v in (
-        ("floor", np.floor(small)), ("towards zero", np.trunc(small)), ("ties to even", np.rint(small)),
-        ("ties away from zero", rounded), ("ties up", np.floor(small + 0.5)),
-        ("half away after the zero point", np.trunc(small + f.zero + np.copysign(0.5, small + f.zero)) - f.zero),
-    ):  # fmt: skip
+        ("floor", np.floor(small)),
+        ("towards zero", np.trunc(small)),
+        ("ties to even", np.rint(small)),
+        ("ties away from zero", rounded),
+        ("ties up", np.floor(small + 0.5)),
+        (
+            "half away after the zero point",
+            np.trunc(small + f.zero + np.copysign(0.5, small + f.zero)) - f.zero,
+        ),
+    ):
         codes = np.clip(v + f.zero, f.low, f.high).astype(np.int64)
         if not np.array_equal(codes, run.x):
             yield Mistake("x-rounding", words, {("x",): codes})

@@ -69,7 +69,8 @@ def given(codes: Any, f: FixedGRU, x: Any, h0: Any, batch_first: bool) -> list[R
         start = np.zeros((n, f.units)) if starts is None else starts[d]
         inner = {} if v is None else _intermediates(v[order][..., 4 * own.start : 4 * own.stop], f.units)
         runs.append(Run(
-            {**cell.formats, "x": fmt}, cell.codes, f.tables, cell.formats["x"], values.reshape(t * n, f.inputs),
+            {**cell.formats, "x": fmt}, cell.codes, f.tables, cell.formats["x"],
+            values.reshape(t * n, f.inputs),
             fmt.encode(values, f.rounding).astype(np.int64).reshape(t * n, f.inputs),
             cell.formats["h"].encode(start, f.rounding).astype(np.int64),
             y[order][..., own].reshape(t * n, f.units), None if last is None else last[d], inner, t, n, d,

@@ -55,7 +55,11 @@ def tables(run: Run) -> Iterator[Mistake]:
         key = ("stage", target)
         for other in TABLE_OF:
             if other != name:
-                yield Mistake("table-of-other-gate", f"{target} looks up {other}", {key: _look(run.codes[other], source)})  # fmt: skip
+                yield Mistake(
+                    "table-of-other-gate",
+                    f"{target} looks up {other}",
+                    {key: _look(run.codes[other], source)},
+                )
         for words, how in (
             ("codes without their least one taken off, as unsigned", {"base": _zero, "wrap": len(own)}),
             ("the codes less their zero point", {"base": lambda f: f.zero + f.low}),
@@ -71,8 +75,10 @@ def tables(run: Run) -> Iterator[Mistake]:
                 if not np.array_equal(made, own):
                     fault = "table-function" if function != right else "table-kind"
                     yield Mistake(fault, f"{target}: {function}, {how}", {key: _look(made, source)})
-        for words, wrong in (("the zero point of its input is missing", (f._replace(zero=0), t)),
-                             ("the zero point of its output is missing", (f, t._replace(zero=0)))):  # fmt: skip
+        for words, wrong in (
+            ("the zero point of its input is missing", (f._replace(zero=0), t)),
+            ("the zero point of its output is missing", (f, t._replace(zero=0))),
+        ):
             for made in (table_of(right, how, *wrong) for how in dict.fromkeys((run.tables, "direct"))):
                 yield Mistake("table-zero-point", f"{target}: {words}", {key: _look(made, source)})
     yield from _all_tables(run)
@@ -111,7 +117,11 @@ def _zero(_: Any) -> int:
 
 def terms() -> Iterator[Mistake]:
     """Biases and other terms of a sum that are forgotten, counted twice, or have the wrong sign."""
-    for times, fault, words in ((0, "missing", "missing"), (2, "twice", "counted twice"), (-1, "sign", "subtracted")):  # fmt: skip
+    for times, fault, words in (
+        (0, "missing", "missing"),
+        (2, "twice", "counted twice"),
+        (-1, "sign", "subtracted"),
+    ):
         for names in (("bx", "br"), ("bx",), ("br",)):
             says = f"{' and '.join(names)} {words}"
             yield Mistake(f"bias-{fault}", says, {("bias", name): times for name in names})
@@ -162,8 +172,11 @@ def resets() -> Iterator[Mistake]:
             yield Mistake("reset-before-product", f"r·h is {how}, {where}", settings)
     yield Mistake("reset-missing", "", {("stage", "rRh"): _no_reset})
     yield Mistake("reset-missing", "added as it is", {("stage", "g_pre"): _without_rrh})
-    yield Mistake("reset-without-bias", "b_rg is added after the product", {("stage", "rRh"): _reset_bare,
-                                                                      ("stage", "g_pre"): _bias_late})  # fmt: skip
+    yield Mistake(
+        "reset-without-bias",
+        "b_rg is added after the product",
+        {("stage", "rRh"): _reset_bare, ("stage", "g_pre"): _bias_late},
+    )
     yield Mistake("reset-without-bias", "b_rg is lost", {("bias", "br", "Rh_add_br"): 0})
     yield Mistake("reset-by-z", "", {("stage", "rRh"): _reset_by("z_out")})
     yield Mistake("reset-complement", "", {("stage", "rRh"): _reset_complement})
@@ -218,7 +231,9 @@ def _bias_late(scene: Any, q: Any) -> Codes:
     f, rows = scene.formats, scene.gate(2)
     total = scene.term(q, "Wx", "g_pre", rows) + scene.term(q, "rRh", "g_pre")
     late = scene.bias("br", rows, "g_pre")
-    found: Codes = np.clip(total + scene.bias("bx", rows, "g_pre") + late + f["g_pre"].zero, f["g_pre"].low, f["g_pre"].high)  # fmt: skip
+    found: Codes = np.clip(
+        total + scene.bias("bx", rows, "g_pre") + late + f["g_pre"].zero, f["g_pre"].low, f["g_pre"].high
+    )
     return found
 
 

@@ -50,15 +50,16 @@ def report(runs: list[Run], findings: list[Finding]) -> Diagnosis:
         lines.append(f"Look at {fault.look}.")
     way = f" of the {DIRECTIONS[best.direction]} direction" if len(runs) > 1 else ""
     lines.append(
-        f"First wrong: {_stage(best, run)} at step {at['step']}{way}, sequence {at['sequence']}, unit {at['unit']}."
+        f"First wrong: {_stage(best, run)} at step {at['step']}{way}, sequence {at['sequence']}, "
+        f"unit {at['unit']}."
     )
     lines.append(_extent(best, run))
     if best.left:
         lines.append(f"This leaves {best.left:.0%} of what is wrong unexplained.")
     if best.alternatives:
         lines.append(
-            f"{' and '.join(best.alternatives)} would give the same codes: this x cannot tell them apart; run it "
-            "on longer or louder inputs."
+            f"{' and '.join(best.alternatives)} would give the same codes: this x cannot tell them apart; "
+            "run it on longer or louder inputs."
         )
     if best.fault == "unknown" and not run.v:
         lines.append("Pass the intermediates too, (y, h, v): they show which gate is wrong.")

@@ -21,7 +21,11 @@ def complements(run: Run) -> Iterator[Mistake]:
         ("one-minus-z-zero-point", "it is taken off twice, or never put on", lambda q: one - q),
         ("one-minus-z-zero-point", "it is put on twice", lambda q: one + 2 * f.zero - q),
         ("one-minus-z-zero-point", "it is taken off three times", lambda q: one - f.zero - q),
-        ("one-minus-z-zero-point", "that of 1 - z is put on and never taken off", lambda q: one + f.zero - q + f.zero),
+        (
+            "one-minus-z-zero-point",
+            "that of 1 - z is put on and never taken off",
+            lambda q: one + f.zero - q + f.zero,
+        ),
         ("one-wrong", "1 is the largest code", lambda q: f.high - q),
         ("one-wrong", "1 is the largest code less the zero point", lambda q: f.high - f.zero - q),
         ("one-wrong", "1 is cut at the largest code", lambda q: min(one + f.zero, f.high) - q),
@@ -29,11 +33,23 @@ def complements(run: Run) -> Iterator[Mistake]:
         ("one-wrong", "1 is the scale of 8 bits, 256", lambda q: 256 + f.zero - q),
         ("one-wrong", "1 is 2^bits", lambda q: (1 << f.bits) + f.zero - q),
         ("one-wrong", "1 is half of it", lambda q: one // 2 + f.zero - q),
-        ("one-wrong", "1 - z is cut to the codes of z", lambda q: np.clip(one + 2 * f.zero - q, f.low, f.high) - f.zero),
-        ("one-wrong", "1 - z wraps in the codes of z", lambda q: (one + f.zero - q - f.low) % (1 << f.bits) + f.low),
-        ("one-wrong", "1 - z wraps in a signed number of as many bits", lambda q: _signed(one + f.zero - q, f.bits)),
+        (
+            "one-wrong",
+            "1 - z is cut to the codes of z",
+            lambda q: np.clip(one + 2 * f.zero - q, f.low, f.high) - f.zero,
+        ),
+        (
+            "one-wrong",
+            "1 - z wraps in the codes of z",
+            lambda q: (one + f.zero - q - f.low) % (1 << f.bits) + f.low,
+        ),
+        (
+            "one-wrong",
+            "1 - z wraps in a signed number of as many bits",
+            lambda q: _signed(one + f.zero - q, f.bits),
+        ),
         ("update-exchanged", "z weighs the new part", lambda q: q - f.zero),
-    )  # fmt: skip
+    )
     for fault, words, way in ways:
         yield Mistake(fault, words, {("stage", "new"): _new(way)})
     settings = {
@@ -41,7 +57,9 @@ def complements(run: Run) -> Iterator[Mistake]:
         ("stage", "old"): _old(lambda q: one + f.zero - q),
     }
     yield Mistake("update-exchanged", "(1 - z)·h + z·g", settings)
-    yield Mistake("update-exchanged", "1 - z weighs the old part", {("stage", "old"): _old(lambda q: one + f.zero - q)})  # fmt: skip
+    yield Mistake(
+        "update-exchanged", "1 - z weighs the old part", {("stage", "old"): _old(lambda q: one + f.zero - q)}
+    )
     for times in (0, 2):
         key = ("stage", "old")
         says = f"that of h is {'never taken off' if not times else 'taken off twice'} in z·h"
@@ -103,8 +121,16 @@ def fused() -> Iterator[Mistake]:
     yield Mistake(
         "stage-skipped", "r·(R_g h + b_rg) goes into the sum unrounded", {("stage", "g_pre"): _g_wide}
     )
-    yield Mistake("product-in-bits", "r·(R_g h + b_rg) in 16 bits", {("stage", "rRh"): _narrow("r_out", "Rh_add_br", "rRh", 16)})  # fmt: skip
-    yield Mistake("product-in-bits", "r·(R_g h + b_rg) in 32 bits", {("stage", "rRh"): _narrow("r_out", "Rh_add_br", "rRh", 32)})  # fmt: skip
+    yield Mistake(
+        "product-in-bits",
+        "r·(R_g h + b_rg) in 16 bits",
+        {("stage", "rRh"): _narrow("r_out", "Rh_add_br", "rRh", 16)},
+    )
+    yield Mistake(
+        "product-in-bits",
+        "r·(R_g h + b_rg) in 32 bits",
+        {("stage", "rRh"): _narrow("r_out", "Rh_add_br", "rRh", 32)},
+    )
 
 
 Term = tuple[Codes, Any]  # a deviation and its exponent
