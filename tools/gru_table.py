@@ -99,7 +99,8 @@ def picture() -> str:
     seconds = len(x) * HOP / RATE
     parts = [
         f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDE} {2 * HIGH + 20}" '
-        f'font-family="sans-serif" font-size="12"><rect width="{WIDE}" height="{2 * HIGH + 20}" fill="#fff"/>',
+        'font-family="sans-serif" font-size="12">'
+        f'<rect width="{WIDE}" height="{2 * HIGH + 20}" fill="#fff"/>',
         *_panel(0, "probability that somebody speaks", upper, (0, 1), want[:, 1]),
         *_panel(HIGH, f"unit {unit} of the state", lower, (-1, 1), want[:, 1]),
         f'<text x="{WIDE - 10}" y="{2 * HIGH + 14}" text-anchor="end">{seconds:.1f} s</text>',

@@ -8,7 +8,8 @@ before and after every step. machine.py is a step with mistakes in it: the oracl
 parts replaced by settings. What the settings of each mistake are stands in
 
     shifts.py   rounding, exponents, zero points, saturation
-    parts.py    gates, tables, biases, terms, the reset, 1 - z
+    parts.py    gates, tables, biases, terms, the reset
+    update.py   1 - z, the new state, stages that are skipped or rounded together
     flow.py     products, x and states: of the wrong step, sequence, order; what does not fit an integer
 
 candidates.py puts them together (each is one of mistake.py), search.py tries them. Since every step is

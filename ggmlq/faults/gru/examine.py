@@ -68,7 +68,7 @@ def diagnose_gru(codes: Any, f: FixedGRU, x: Any, h0: Any = None, *, batch_first
 def _exchanged(runs: list[Run]) -> dict[str, Any] | None:
     one, two = runs
     turned = [replace(one, y=_turned(two, two.y)), replace(two, y=_turned(one, one.y))]
-    plain = {"last": None, "v": {}}
+    plain: dict[str, Any] = {"last": None, "v": {}}
     weights = [replace(a, formats=b.formats, codes=b.codes, x=_codes_of_x(a, b), first=a.first) for a, b in
                ((one, two), (two, one))]  # fmt: skip
     for says, tried in (
@@ -116,7 +116,7 @@ def _examined(run: Run) -> Finding | None:
 def _in_a_part(run: Run, wrong: Mask, rows: Index, before: Tried, tried: list[Tried]) -> Finding | None:
     """A mistake that explains everything in the units, sequences and steps where anything is wrong."""
     shaped = wrong.reshape(run.steps, run.sequences, run.units)
-    units, sequences, steps = (shaped.any(axis=axes) for axes in ((0, 1), (0, 2), (1, 2)))
+    units, sequences, steps = (np.asarray(shaped.any(axis=axes)) for axes in ((0, 1), (0, 2), (1, 2)))
     for words, of_rows, of_units in (
         ("only in some units", np.ones(len(rows), np.bool_), units),
         ("only in some sequences", sequences[rows % run.sequences], np.ones_like(units)),

@@ -9,7 +9,7 @@ import numpy as np
 
 from ...reference.gru import Codes, compensation, exact
 from .inputs import Run
-from .machine import Index
+from .machine import Index, Settings
 from .mistake import Mistake
 
 BOTH = ("W", "R")
@@ -71,6 +71,10 @@ def _by_gate(change: Callable[[Codes], Codes]) -> Callable[[Codes], Codes]:
     return changed
 
 
+def _rolled(by: int) -> Callable[[Codes], Codes]:
+    return _by_gate(lambda w: np.roll(w, by, 0))
+
+
 def _without(count: int) -> Callable[[Codes], Codes]:
     def cut(w: Codes) -> Codes:
         kept = w.copy()
@@ -91,7 +95,7 @@ def products(run: Run) -> Iterator[Mistake]:
         yield Mistake("weights-sign", says, {("weights", name): _unsigned for name in names})
         for by in (1, -1):
             says = f"rows of {of} are those of the unit {'before' if by > 0 else 'behind'}"
-            settings = {("weights", n): _by_gate(lambda w, by=by: np.roll(w, by, 0)) for n in names}  # type: ignore[misc]
+            settings = {("weights", n): _rolled(by) for n in names}
             yield Mistake("weights-rows", says, settings)
     yield Mistake("weights-transposed", "R is R transposed", {("weights", "R"): _by_gate(lambda w: w.T)})
     for name in BOTH:
@@ -143,7 +147,8 @@ def inputs(run: Run) -> Iterator[Mistake]:
         if not np.array_equal(codes, run.x):
             yield Mistake(fault, words, {("x",): codes})
     if run.known_x != f:
-        settings = {("x",): run.known_x.encode(run.values).astype(np.int64), ("formats",): {"x": run.known_x}}
+        calibrated = run.known_x.encode(run.values).astype(np.int64)
+        settings: Settings = {("x",): calibrated, ("formats",): {"x": run.known_x}}
         yield Mistake("x-format", "that of the calibration", settings)
         settings = {("correction", "W"): lambda s, w, a: run.known_x.zero * w.sum(1)}
         yield Mistake("x-format", "the zero point of the calibration in the compensation", settings)
@@ -202,7 +207,7 @@ def states(run: Run) -> Iterator[Mistake]:
     for words, codes in (("all begin at zero", zero), ("all begin at h0", run.first),
                          ("all begin at code 0", np.zeros_like(zero))):  # fmt: skip
         yield Mistake("state-not-carried", words, {("before",): always(codes)})
-        settings = {("before", "R"): lambda r, at, codes=codes: codes[at % r.sequences]}
+        settings: Settings = {("before", "R"): lambda r, at, codes=codes: codes[at % r.sequences]}
         yield Mistake("state-not-carried", f"{words}, in R·h alone", settings)
     for fault, words, way in (
         ("state-stale", "two steps old", before(2)),
@@ -242,6 +247,7 @@ def _in_place(run: Run) -> Callable[..., Codes]:
         ], 1)  # fmt: skip
         f = scene.formats
         v = scene.rescaled(total - compensation(scene, w, "h"), f["R"].exponent + f["h"].exponent, "Rh")
-        return scene.clamped(v, "Rh")
+        found: Codes = scene.clamped(v, "Rh")
+        return found
 
     return stage

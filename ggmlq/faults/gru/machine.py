@@ -26,7 +26,7 @@ from ...fixed.shift import shifted_array
 from ...reference.gru import STAGES, Codes, Scene, Tensors, compensation, exact
 from .inputs import Run
 
-Settings = Mapping[tuple[str, ...], Any]
+Settings = Mapping[Any, Any]  # keys are tuples of str, of several lengths
 Index = NDArray[np.intp]
 ORDER = ("Wx", *STAGES)
 # What each stage reads of the same step: a stage whose sources are right, and that is not replaced, is right.
@@ -65,7 +65,8 @@ class Mistaken(Scene):
             rows = self._ordered(name, rows)
         source = self.formats[name].exponent + self.settings.get(("shift", name, target), 0)
         v = self.rescaled(self.deviation(q, name)[:, rows], source, target)
-        return v * self.settings.get(("term", name, target), 1)
+        found: Codes = v * self.settings.get(("term", name, target), 1)
+        return found
 
     def bias(self, name: str, rows: slice, target: str) -> Codes:
         rows = self._ordered("b", rows) if ("order", "b") in self.settings else rows
@@ -74,7 +75,8 @@ class Mistaken(Scene):
         if ("raw", name) in self.settings:
             exponent = self.formats[target].exponent
         v = self.rescaled(self.codes[name].astype(np.int64)[rows], exponent, target)
-        return v * times
+        found: Codes = v * times
+        return found
 
     def _ordered(self, name: str, rows: slice) -> slice:
         return self.gate(self.settings["order", name][rows.start // self.codes["R"].shape[1]])

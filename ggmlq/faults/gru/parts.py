@@ -60,18 +60,18 @@ def tables(run: Run) -> Iterator[Mistake]:
                     f"{target} looks up {other}",
                     {key: _look(run.codes[other], source)},
                 )
-        for words, how in (
-            ("codes without their least one taken off, as unsigned", {"base": _zero, "wrap": len(own)}),
-            ("the codes less their zero point", {"base": lambda f: f.zero + f.low}),
-            ("one further", {"base": lambda f: f.low - 1}),
-            ("one before", {"base": lambda f: f.low + 1}),
+        for words, base, wrap in (
+            ("codes without their least one taken off, as unsigned", _zero, len(own)),
+            ("the codes less their zero point", _zero_point, 0),
+            ("one further", _beside(-1), 0),
+            ("one before", _beside(1), 0),
         ):
-            yield Mistake("table-index", f"{target}: {words}", {key: _look(own, source, **how)})  # type: ignore[arg-type]
+            yield Mistake("table-index", f"{target}: {words}", {key: _look(own, source, base, wrap)})
         f, t = run.formats[source], run.formats[target]
         right = "tanh" if name == "table_g" else "sigmoid"
         for function in ("sigmoid", "tanh"):
-            for how in TABLES:  # type: ignore[assignment]
-                made = table_of(function, how, f, t)  # type: ignore[arg-type]
+            for how in TABLES:
+                made = table_of(function, how, f, t)
                 if not np.array_equal(made, own):
                     fault = "table-function" if function != right else "table-kind"
                     yield Mistake(fault, f"{target}: {function}, {how}", {key: _look(made, source)})
@@ -91,10 +91,7 @@ def _all_tables(run: Run) -> Iterator[Mistake]:
     """All three at once."""
     own = {target: (run.codes[name], source) for name, (source, target) in TABLE_OF.items()}
     for words, by in (("one further", -1), ("one before", 1)):
-        settings = {
-            ("stage", t): _look(table, source, lambda f, by=by: f.low + by)
-            for t, (table, source) in own.items()
-        }  # type: ignore[misc]
+        settings = {("stage", t): _look(table, source, _beside(by)) for t, (table, source) in own.items()}
         yield Mistake("table-index", f"all gates: {words}", settings)
     unsigned = {("stage", t): _look(table, source, _zero, len(table)) for t, (table, source) in own.items()}
     yield Mistake("table-index", "all gates: codes without their least one taken off, as unsigned", unsigned)
@@ -110,6 +107,14 @@ def _all_tables(run: Run) -> Iterator[Mistake]:
 
 def _zero(_: Any) -> int:
     return 0
+
+
+def _zero_point(f: Any) -> int:
+    return int(f.zero + f.low)
+
+
+def _beside(by: int) -> Callable[[Any], int]:
+    return lambda f: int(f.low + by)
 
 
 # --- terms --------------------------------------------------------------------------------------
