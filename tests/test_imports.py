@@ -104,7 +104,7 @@ ALLOWED = {
     # faults recomputes products in every arithmetic, and reference knows these
     "faults": {
         "array", "checks", "codes", "devices", "errors", "fixed", "formats", "gru", "metrics", "ops",
-        "reference", "scaled", "tiling", "faults",
+        "progress", "reference", "scaled", "tiling", "faults",
     },
     "check": {
         "array", "check", "dumps", "errors", "formats", "llama", "ops", "pages", "reference",

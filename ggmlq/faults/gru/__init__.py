@@ -14,8 +14,7 @@ parts replaced by settings. What the settings of each mistake are stands in
 
 candidates.py puts them together (each is one of mistake.py), search.py tries them. Since every step is
 judged from the states that were observed before it, an error does not spread, all steps are examined at
-once, and a mistake that explains a run gives its codes
-exactly. report.py has the words.
+once, and a mistake that explains a run gives its codes exactly. report.py has the words.
 """
 
 from .catalogue import GRU_FAULTS

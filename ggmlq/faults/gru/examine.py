@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from ...gru import FixedGRU
+from ...progress import Progress
 from ..diagnosis import Diagnosis
 from .candidates import candidates
 from .inputs import Run, given
@@ -98,7 +99,7 @@ def _examined(run: Run) -> Finding | None:
         return _last(run)
     rows = screened(run, wrong)
     machine, plain = Machine(run, rows), Mistake("correct", "", {})
-    tried = [tried_on(machine, mistake) for mistake in candidates(run)]
+    tried = _all_tried(machine)
     tried.sort(key=lambda one: int(one.apart.sum()))  # stable: the order of candidates stays
     before = tried_on(machine, plain)
     hits = exact(run, tried)
@@ -111,6 +112,19 @@ def _examined(run: Run) -> Finding | None:
     if several:
         return _found(run, wrong, several[:1], 0.9)
     return _nearly(run, wrong, before, tried)
+
+
+def _all_tried(machine: Machine) -> list[Tried]:
+    """Every candidate; a bar where that takes long, as with a thousand units."""
+    mistakes = list(candidates(machine.run))
+    progress, tried = Progress(len(mistakes), "looking for the mistake", "mistake"), []
+    try:
+        for mistake in mistakes:
+            tried.append(tried_on(machine, mistake))
+            progress.advance(1)
+    finally:
+        progress.close()
+    return tried
 
 
 def _in_a_part(run: Run, wrong: Mask, rows: Index, before: Tried, tried: list[Tried]) -> Finding | None:

@@ -14,7 +14,7 @@ from .mistake import Mistake
 
 Mask = NDArray[np.bool_]
 AT_ONCE = 1 << 21  # numbers of a tensor that are computed at a time
-SCREEN, LEAST, WIDE = 64, 12, 1 << 15  # rows on which all mistakes are tried, and their numbers
+SCREEN, LEAST, WIDE = 64, 16, 1 << 13  # rows on which all mistakes are tried, and their numbers
 BASES, FEW = 3, 12  # mistakes that are tried together with every other one, and rows for that
 
 
