@@ -15,8 +15,8 @@ from ggmlq.cuda.tiles8 import rows
 
 
 @cache
-def ptx_of(kernel):
-    return kernel.ptx((9, 0))
+def ptx_of(kernel, capability=(9, 0)):
+    return kernel.ptx(capability)
 
 
 def put_emulated(monkeypatch, multiprocessors=2):

@@ -36,6 +36,7 @@ class FixedGRU:
         self.device = device
         self.tallies = tuple(Tally() for _ in cells)
         self.warned = False
+        self.recorded: list[Any] = []
         for cell in cells:
             self.plan(cell, cell.formats["x"])  # so that what int64 does not hold is told here
 
@@ -100,7 +101,7 @@ class FixedGRU:
         Parameters
         ----------
         x : array of floats
-            [T, N, C], or [N, T, C] with ``batch_first``; float64 is quantized as such, all others as float32.
+            [T, N, C], or [N, T, C] with ``batch_first``, on the device of the GRU; float64 is quantized as such, all others as float32.
         h0 : array of floats, optional
             [N, H], of both directions [2, N, H]; zeros if left out. States that an earlier call returned are
             found again to the bit, so a sequence may be run in parts.

@@ -21,7 +21,7 @@ from ..words.language import cuda, types
 from . import device
 from .submit import submit
 
-SOURCES = ("cuda", "formats", "codes", "packing.py")  # of the package: what machine code comes from
+SOURCES = ("cuda", "formats", "codes", "packing.py", "gru/step.py", "fixed/shift.py")  # of the package: what machine code comes from
 COMPILERS = ("numba", "numba-cuda", "llvmlite", "cuda-core", "nvidia-nvjitlink", "nvidia-cuda-nvcc")
 EARLY, WAITS = (9, 0), "griddepcontrol.wait"
 RECORDS_EARLY = 12030  # the driver, from which CUDA graphs can hold early starts
@@ -51,7 +51,8 @@ class Kernel:
     later ones do not have. ``early``: it may start while its predecessor runs, as early.py says.
     ``alone``: one block on a multiprocessor, so that where kernels start early their blocks spread evenly.
     ``lto``: the assembler gets the whole kernel as LTO IR, as
-    ``setmaxnreg`` needs (words/assembly.py).
+    ``setmaxnreg`` needs (words/assembly.py). ``together``: its blocks wait for each other, so all of a
+    grid run at the same time, or it is refused.
     """
 
     def __init__(
@@ -67,14 +68,17 @@ class Kernel:
         early: bool = False,
         alone: bool = False,
         lto: bool = False,
+        together: bool = False,
     ) -> None:
         self.name, self.function, self.parameters = name, function, parameters
         self.threads, self.blocks, self.shared = threads, blocks, shared
         self.least, self.exact, self.early, self.alone = least, exact, early, alone
-        self.lto = lto
+        self.lto, self.together = lto, together
         self._is_array = tuple(isinstance(kind, types.Array) for kind in parameters)
         self._has_arrays = any(self._is_array)
-        assert all(a or kind in WORDS for a, kind in zip(self._is_array, parameters, strict=True)), name
+        kinds = [kind.dtype if isinstance(kind, types.UniTuple) else kind for kind in parameters]
+        assert all(a or kind in WORDS for a, kind in zip(self._is_array, kinds, strict=True)), name
+        self._several = any(isinstance(kind, types.UniTuple) for kind in parameters)
         self._loaded: dict[int, Any] = {}
         self._lock = threading.Lock()
 
@@ -87,7 +91,7 @@ class Kernel:
         """Launch on CuPy's current device and stream. Empty grids do nothing.
 
         ``cluster``: neighbouring blocks that run together, words/barrier.py.
-        Arguments are arrays and plain integers. All become words of 8 bytes; a parameter of 32 bits takes
+        Arguments are arrays, plain integers and tuples of them. All become words of 8 bytes; a parameter of 32 bits takes
         the lower four. An array for a parameter of 64 bits stands for its address.
         """
         assert len(arguments) == len(self.parameters), self.name
@@ -95,16 +99,19 @@ class Kernel:
         index = gpu.device()
         function, shared, early = self._loaded.get(index) or self._load(index)
         if 0 not in grid:
-            if self._has_arrays:
+            if self._has_arrays or self._several:
                 arguments = tuple(self._flat(arguments))
             words = [each if type(each) is int else each.data.ptr for each in arguments]
-            submit(function.ptr, grid, block, words, shared, gpu.stream(index).ptr, early, cluster)
+            stream = gpu.stream(index).ptr
+            submit(function.ptr, grid, block, words, shared, stream, early, cluster, self.together)
 
     def _flat(self, arguments: tuple[Any, ...]) -> Iterator[Any]:
         """An array is to Numba: owner, parent, elements, bytes of one, address, shape, strides."""
         for is_array, value in zip(self._is_array, arguments, strict=True):
             if is_array:
                 yield from (0, 0, value.size, value.itemsize, value, *value.shape, *value.strides)
+            elif type(value) is tuple:
+                yield from value
             else:
                 yield value
 

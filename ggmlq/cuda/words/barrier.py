@@ -82,6 +82,18 @@ def meet_cluster() -> Any:
     only_on_a_gpu()
 
 
+@instruction("barrier.cluster.arrive.release.aligned;", None, effect=True)
+def reach_cluster() -> Any:
+    """The first half of :func:`meet_cluster`: what was written before it is there for who met all."""
+    only_on_a_gpu()
+
+
+@instruction("barrier.cluster.wait.acquire.aligned;", None, effect=True)
+def await_cluster() -> Any:
+    """The second half."""
+    only_on_a_gpu()
+
+
 @instruction("mov.u32 $0, %cluster_ctarank;", u32)
 def rank_in_cluster() -> Any:
     """The number of this block in its cluster."""
@@ -96,6 +108,44 @@ def rank_in_cluster() -> Any:
 def take16_of(address: Any, rank: Any) -> Any:
     """Four words at that place of the shared memory of a block of the cluster."""
     only_on_a_gpu()
+
+
+@instruction(
+    "{.reg .b32 there; mapa.shared::cluster.u32 there, $0, $1; "
+    "st.shared::cluster.v4.b32 [there], {$2, $3, $4, $5};}",
+    None, u32, u32, u32, u32, u32, u32, effect=True,
+)  # fmt: skip
+def put16_of(address: Any, rank: Any, a: Any, b: Any, c: Any, d: Any) -> Any:
+    """Four words to that place of the shared memory of a block of the cluster."""
+    only_on_a_gpu()
+
+
+# --- all blocks of a grid -----------------------------------------------------------------------
+
+UNTIL = "setp.lt.u32 early, seen, $1; @early bra again; over:"
+UNTIL_TIRED = (
+    "setp.lt.u32 early, seen, $1; @!early bra over; sub.u32 left, left, 1; setp.ne.u32 early, left, 0; "
+    "@early bra again; trap; over:"
+)
+
+
+@instruction("red.release.gpu.global.add.u32 [$0], $1;", None, u64, u32, effect=True)
+def reach(counter: Any, blocks: Any) -> Any:
+    """One thread, after its block met: what the block wrote is there for who sees the sum."""
+    only_on_a_gpu()
+
+
+@instruction(
+    f"{{.reg .pred early; .reg .b32 seen, left; mov.b32 left, {TRIES}; "
+    f"again: ld.acquire.gpu.global.u32 seen, [$0]; {UNTIL_TIRED if GUARDED else UNTIL}}}",
+    None, u64, u32, effect=True,
+)  # fmt: skip
+def await_sum(counter: Any, blocks: Any) -> Any:
+    """One thread: until so many were added; others of its block meet it afterwards."""
+    only_on_a_gpu()
+
+
+# --- parts of a block ---------------------------------------------------------------------------
 
 
 def gather_point(number: int, threads: int) -> Any:

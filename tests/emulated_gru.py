@@ -1,0 +1,66 @@
+"""A card of NumPy that runs GRUs: rungs' own launches, kernels by emulated_ptx.py."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+
+import emulated_integers  # noqa: F401
+import numpy as np
+from emulated_gpu import ptx_of
+from emulated_ptx import Machine, Memory
+from fake_cupy import DeviceArray, on_device, put_gpu
+
+from ggmlq import devices
+from ggmlq.card import Card
+from ggmlq.cuda.machine import device
+from ggmlq.cuda.machine.launch import Kernel
+
+
+class Array(DeviceArray):
+    """One that every kernel may touch."""
+
+    __module__ = "cupy"
+
+    @property
+    def data(self):
+        return SimpleNamespace(device_id=0, ptr=self.ctypes.data)
+
+    def __array_function__(self, func, types, args, kwargs):
+        return super().__array_function__(func, types, args, kwargs)
+
+
+def put_emulated(monkeypatch, multiprocessors=132, capability=(9, 0)):
+    """As much of a card as a FixedGRU needs."""
+    state = put_gpu(monkeypatch, capability)
+    state.memory, state.launches = Memory(), []
+    card = Card("an emulated card", capability, multiprocessors, 227 << 10)
+
+    def made(function):
+        def make(*given, **more):
+            found = on_device(np.ascontiguousarray(function(*given, **more)), kind=Array)
+            state.memory.add(found)
+            return found
+
+        return make
+
+    for name in ("empty", "zeros", "full", "ascontiguousarray", "asarray", "concatenate", "stack"):
+        setattr(state.cupy, name, made(getattr(np, name)))
+    state.cupy.empty = made(lambda shape, kind: np.full(shape, 77, kind))  # poisoned
+    monkeypatch.setattr(device, "current", lambda: 0)
+    monkeypatch.setattr(device, "card_of", lambda index: card)
+    monkeypatch.setattr(device, "card", lambda: card)
+    monkeypatch.setattr(device, "capability", lambda: capability)
+    monkeypatch.setattr(device, "refuse_capture", lambda what: None)
+    monkeypatch.setattr(devices, "cuda_device", lambda: device)
+
+    def call(kernel, grid, block, *arguments, cluster=1):
+        assert block == (kernel.threads,)
+        words = list(kernel._flat(arguments)) if kernel._has_arrays or kernel._several else arguments
+        words = [each if type(each) is int else each.data.ptr for each in words]
+        state.launches.append((kernel.name, grid))
+        machine = Machine(ptx_of(kernel, capability), state.memory, kernel.threads, kernel.shared)
+        blocks = int(np.prod(grid))
+        machine(grid, *words, cluster=blocks if kernel.together else cluster)
+
+    monkeypatch.setattr(Kernel, "__call__", call)
+    return state
