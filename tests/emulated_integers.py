@@ -17,6 +17,12 @@ def wide(warp, name, operands, active):
     write(warp, operands[0], a * b, active)
 
 
+@op("mul.wide.u16")
+def wide_halves(warp, name, operands, active):
+    a, b = (read(warp, o, np.uint16).astype(np.uint32) for o in operands[1:])
+    write(warp, operands[0], a * b, active)
+
+
 @op("mul.f64")
 def mul(warp, name, operands, active):
     with np.errstate(all="ignore"):

@@ -107,7 +107,7 @@ def verbs(narrow: bool, shared: bool = False) -> Verbs:
 def _copier() -> Any:
     """The device function ``(k, to)``: each number by its own line, for a loop would look each of them up."""
     lines = [f"    to[{i}] = k[{i}]" for i in range(GIVEN)]
-    made: dict[str, Any] = {}
+    made: dict[str, Any] = {"__name__": __name__}
     exec("\n".join(["def copied(k, to):", *lines]), made)  # noqa: S102
     return inlined(made["copied"])
 

@@ -23,7 +23,7 @@ from .layout import Kept, kept
 from .plain import Outs
 
 AHEAD = 24 << 20  # bytes of what x brings that are there at a time
-LONG = (1 << 64) - 1
+SPARE = 128  # rows of states behind the last: tiles of rows may reach there
 
 
 class Work(NamedTuple):
@@ -32,7 +32,7 @@ class Work(NamedTuple):
     call: Call
     kept: Kept
     x: Any  # codes [T · N, columns]
-    states: Any  # [2, N, padded]: step t reads those of t & 1
+    states: Any  # [2, N and spare ones, padded]: step t reads those of t & 1
     counts: Any  # int64, the order of ``TALLIED``
 
     @property
@@ -44,6 +44,10 @@ class Work(NamedTuple):
     def units(self) -> int:
         """H."""
         return int(self.call.cell.units)
+
+    def state(self, t: int) -> Any:
+        """The states [N, padded] that a step reads."""
+        return self.states[t & 1, : self.rows]
 
     def outs(self, t: int) -> Outs:
         """Where the states of a step go."""
@@ -81,8 +85,9 @@ def begun(call: Call) -> Work:
     counts = cp.zeros(encode.COUNTED, np.int64)
     x = encode.encoded(call, given.x_shift, given.narrow, given.columns, counts)
     kind = np.int8 if given.narrow else np.int32
-    states = cp.zeros((2, call.x.shape[1], given.padded), kind)
-    states[0, :, : call.cell.units] = call.h.astype(np.int32) + given.h_shift
+    n = call.x.shape[1]
+    states = cp.zeros((2, n + SPARE, given.padded), kind)
+    states[0, :n, : call.cell.units] = call.h.astype(np.int32) + given.h_shift
     return Work(call, given, x, states, counts)
 
 

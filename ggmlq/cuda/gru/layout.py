@@ -24,6 +24,7 @@ from ...gru.run import INTERMEDIATE, Call
 from ..machine import device
 
 LONG = (1 << 64) - 1
+TILED = (64, 128, 256, 512, 1024, 2048)  # units that tiles are made for
 EIGHT = ("W", "R", "h", "x")  # whose codes are bytes where it is narrow
 
 
@@ -63,7 +64,7 @@ def kept(call: Call) -> Kept:
 
 def padded_units(units: int) -> int:
     """Units of the tiles that hold them."""
-    return next((size for size in (64, 128, 256, 512) if units <= size), -(-units // 256) * 256)
+    return next((size for size in TILED if units <= size), -(-units // 256) * 256)
 
 
 def _made(cell: Cell, plan: Plan) -> Kept:

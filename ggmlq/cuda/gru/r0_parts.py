@@ -33,7 +33,7 @@ def steps(work: Work, p: Any, first: int, stop: int) -> None:
     products, gates, states = plain.products(narrow), plain.gates(narrow), plain.states(narrow)
     grid, threads = plain.grid(n, padded), (plain.THREADS,)
     for t in range(first, stop):
-        now, after = work.states[t & 1], work.states[1 - (t & 1)]
+        now, after = work.state(t), work.state(t + 1)
         products(
             grid, threads, words(given.R, narrow), words(now, narrow), given.of_rh, made, work.counts,
             work.units, padded, given.k,

@@ -29,7 +29,7 @@ def steps(work: Work, p: Any, first: int, stop: int) -> None:
     step, grid = plain.one(narrow), plain.grid(n, given.padded)
     weights = words(given.R, narrow)
     for t in range(first, stop):
-        now, after = work.states[t & 1], work.states[1 - (t & 1)]
+        now, after = work.state(t), work.state(t + 1)
         step(
             grid, (plain.THREADS,), weights, words(now, narrow), now, after, given.of_rh, given.biases,
             given.tables, p, (t - first) * n, *work.outs(t), work.counts, given.padded, given.k,

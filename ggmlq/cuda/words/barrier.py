@@ -13,7 +13,7 @@ from __future__ import annotations
 import os
 from typing import Any
 
-from .assembly import instruction, only_on_a_gpu, u32
+from .assembly import i32, instruction, only_on_a_gpu, u32, u64
 from .language import types
 
 GUARDED = os.environ.get("GGMLQ_GUARD_WAITS") == "1"
@@ -113,7 +113,7 @@ def take16_of(address: Any, rank: Any) -> Any:
 @instruction(
     "{.reg .b32 there; mapa.shared::cluster.u32 there, $0, $1; "
     "st.shared::cluster.v4.b32 [there], {$2, $3, $4, $5};}",
-    None, u32, u32, u32, u32, u32, u32, effect=True,
+    None, u32, u32, i32, i32, i32, i32, effect=True,
 )  # fmt: skip
 def put16_of(address: Any, rank: Any, a: Any, b: Any, c: Any, d: Any) -> Any:
     """Four words to that place of the shared memory of a block of the cluster."""

@@ -76,13 +76,19 @@ def put1(address: Any, byte: Any) -> Any:
     only_on_a_gpu()
 
 
-@instruction("st.shared.v4.b32 [$0], {$1, $2, $3, $4};", None, u32, u32, u32, u32, u32, effect=True)
+@instruction("st.shared.v4.b32 [$0], {$1, $2, $3, $4};", None, u32, i32, i32, i32, i32, effect=True)
 def put16(address: Any, a: Any, b: Any, c: Any, d: Any) -> Any:
     """Four words into shared memory."""
     only_on_a_gpu()
 
 
-@instruction("ld.global.cg.v4.b32 {$0, $1, $2, $3}, [$4];", types.UniTuple(u32, 4), u64, effect=True)
+@instruction("ld.global.cg.v4.b32 {$0, $1, $2, $3}, [$4];", types.UniTuple(i32, 4), u64, effect=True)
 def load16_of_others(address: Any) -> Any:
     """16 bytes that other blocks may have written before this one met them: past the first cache."""
+    only_on_a_gpu()
+
+
+@instruction("ld.global.s8 $0, [$1];", i32, u64, effect=True)
+def load1(address: Any) -> Any:
+    """A signed byte."""
     only_on_a_gpu()
