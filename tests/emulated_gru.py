@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import nullcontext
 from types import SimpleNamespace
 
 import emulated_integers  # noqa: F401
@@ -25,8 +26,20 @@ class Array(DeviceArray):
     def data(self):
         return SimpleNamespace(device_id=0, ptr=self.ctypes.data)
 
-    def __array_function__(self, func, types, args, kwargs):
-        return super().__array_function__(func, types, args, kwargs)
+
+class Stream(nullcontext):
+    """One that records launches."""
+
+    def __init__(self, state):
+        super().__init__()
+        self.state = state
+
+    def begin_capture(self):
+        self.state.recording = []
+
+    def end_capture(self):
+        recorded, self.state.recording = self.state.recording, None
+        return SimpleNamespace(launch=lambda stream: [each() for each in recorded])
 
 
 def put_emulated(monkeypatch, multiprocessors=132, capability=(9, 0)):
@@ -53,14 +66,23 @@ def put_emulated(monkeypatch, multiprocessors=132, capability=(9, 0)):
     monkeypatch.setattr(device, "refuse_capture", lambda what: None)
     monkeypatch.setattr(devices, "cuda_device", lambda: device)
 
+    state.recording = None
+    state.cupy.cuda.Stream = lambda non_blocking: Stream(state)
+    state.cupy.cuda.Event = lambda disable_timing: SimpleNamespace(record=lambda stream: None)
+    state.stream.wait_event = lambda event: None
+    monkeypatch.setattr(Kernel, "load", lambda kernel: None)
+
     def call(kernel, grid, block, *arguments, cluster=1):
         assert block == (kernel.threads,)
         words = list(kernel._flat(arguments)) if kernel._has_arrays or kernel._several else arguments
         words = [each if type(each) is int else each.data.ptr for each in words]
         state.launches.append((kernel.name, grid))
         machine = Machine(ptx_of(kernel, capability), state.memory, kernel.threads, kernel.shared)
-        blocks = int(np.prod(grid))
-        machine(grid, *words, cluster=blocks if kernel.together else cluster)
+        cluster = int(np.prod(grid)) if kernel.together else cluster
+        if state.recording is not None:
+            state.recording.append(lambda: machine(grid, *words, cluster=cluster))
+        else:
+            machine(grid, *words, cluster=cluster)
 
     monkeypatch.setattr(Kernel, "__call__", call)
     return state

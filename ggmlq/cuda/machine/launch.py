@@ -105,6 +105,12 @@ class Kernel:
             stream = gpu.stream(index).ptr
             submit(function.ptr, grid, block, words, shared, stream, early, cluster, self.together)
 
+    def load(self) -> None:
+        """Compile and load it for CuPy's current device: before a graph records it."""
+        index = device.driver().device()
+        if index not in self._loaded:
+            self._load(index)
+
     def _flat(self, arguments: tuple[Any, ...]) -> Iterator[Any]:
         """An array is to Numba: owner, parent, elements, bytes of one, address, shape, strides."""
         for is_array, value in zip(self._is_array, arguments, strict=True):
