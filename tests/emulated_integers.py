@@ -26,9 +26,7 @@ def wide_halves(warp, name, operands, active):
 @op("mul.f64")
 def mul(warp, name, operands, active):
     with np.errstate(all="ignore"):
-        write(
-            warp, operands[0], np.multiply(*(read(warp, o, np.float64) for o in operands[1:])), active
-        )
+        write(warp, operands[0], np.multiply(*(read(warp, o, np.float64) for o in operands[1:])), active)
 
 
 @op("cvta.")

@@ -8,8 +8,7 @@ import pytest
 
 pytest.importorskip("numba_cuda", reason="numba-cuda is not installed (extra test or cuda)")
 
-from emulated_gru import Array, put_emulated
-from fake_cupy import on_device
+from emulated_gru import put_emulated
 
 import ggmlq as gq
 from ggmlq.gru.run import INTERMEDIATE

@@ -20,7 +20,11 @@ from ..words.language import cuda, float32, int32, int64, types, uint32, uint64
 COUNTS = len(step.COUNTED)
 VALID = COUNTS  # behind the counts of a thread: 1 where they count, 0 for units or rows that are none
 KEPT = COUNTS + 1
-STORED, ZERO, ZEROS = step.SIZE, step.SIZE + 1, step.SIZE + 2  # behind k: what is added to states, to codes, to v
+STORED, ZERO, ZEROS = (
+    step.SIZE,
+    step.SIZE + 1,
+    step.SIZE + 2,
+)  # behind k: what is added to states, to codes, to v
 GIVEN = step.SIZE + 6
 ROWS = 5  # of constants of a row: ``plan.Rows``
 
@@ -108,7 +112,7 @@ def _copier() -> Any:
     """The device function ``(k, to)``: each number by its own line, for a loop would look each of them up."""
     lines = [f"    to[{i}] = k[{i}]" for i in range(GIVEN)]
     made: dict[str, Any] = {"__name__": __name__}
-    exec("\n".join(["def copied(k, to):", *lines]), made)  # noqa: S102
+    exec("\n".join(["def copied(k, to):", *lines]), made)
     return inlined(made["copied"])
 
 

@@ -38,7 +38,7 @@ class Work(NamedTuple):
     @property
     def rows(self) -> int:
         """N."""
-        return int(self.call.x.shape[1])
+        return int(self.states.shape[1]) - SPARE
 
     @property
     def units(self) -> int:

@@ -61,7 +61,10 @@ def kernel(kind: str, narrow: bool, even: bool) -> Kernel:
                 rest = v - real(whole)
                 if even:
                     odd = (whole & int32(1)) != int32(0)
-                    above, below = rest > half or (rest == half and odd), rest < -half or (rest == -half and odd)
+                    above, below = (
+                        rest > half or (rest == half and odd),
+                        rest < -half or (rest == -half and odd),
+                    )
                 else:
                     above, below = rest >= half, rest <= -half
                 code = int32(int32(whole + int32(above)) - int32(below))

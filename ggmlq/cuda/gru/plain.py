@@ -183,7 +183,10 @@ def states(narrow: bool) -> Kernel:
         if row < h.shape[0] and unit < units:
             counts[VALID] = number(1)
             z, g = mid[row, unit], mid[row, uint32(uint32(padded + padded) + unit)]
-            r, a = mid[row, uint32(padded + unit)], mid[row, uint32(uint32(padded + padded) + uint32(padded + unit))]
+            r, a = (
+                mid[row, uint32(padded + unit)],
+                mid[row, uint32(uint32(padded + padded) + uint32(padded + unit))],
+            )
             before = number(number(h[row, unit]) - k[STORED])
             s = next_state(z, g, before, k, counts)
             after[row, unit] = number(s + k[STORED])

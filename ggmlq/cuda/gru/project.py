@@ -40,7 +40,9 @@ def kernel() -> Kernel:
         d[j], d[j + 1], d[j + 2], d[j + 3] = s[0], s[1], s[2], s[3]
 
     @inlined
-    def multiply(d: Any, w: Any, x: Any, below: Any, gate_bytes: Any, last: Any, row: Any, columns: Any) -> None:
+    def multiply(
+        d: Any, w: Any, x: Any, below: Any, gate_bytes: Any, last: Any, row: Any, columns: Any
+    ) -> None:
         at = uint64(0)
         while at < columns:
             a, e = load16(w + at), load16(w + below + at)
@@ -75,7 +77,16 @@ def kernel() -> Kernel:
                 if row < rows:
                     counts[VALID] = int32(unit < units)
                     value = bring(
-                        d[12 * tile + 4 * gate + 2 * half + column], c0, c1, c2, c3, c4, bias, k, shift, counts
+                        d[12 * tile + 4 * gate + 2 * half + column],
+                        c0,
+                        c1,
+                        c2,
+                        c3,
+                        c4,
+                        bias,
+                        k,
+                        shift,
+                        counts,
                     )
                     to = uint64(row) * every * uint64(3) + every * uint64(gate) + of_unit
                     store4(p + to, uint32(value))

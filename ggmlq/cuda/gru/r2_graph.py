@@ -82,7 +82,7 @@ def _recorded(work: Work, key: tuple[Any, ...]) -> Replay:
     outs = [None if part is None else cp.empty((RECORDED, *part.shape[1:]), part.dtype)
             for part in (call.y, call.codes, call.v)]  # fmt: skip
     inner = work._replace(
-        call=call._replace(y=outs[0], codes=outs[1], v=outs[2]),
+        call=call._replace(x=None, h=None, y=outs[0], codes=outs[1], v=outs[2]), x=None,
         states=cp.empty(work.states.shape, work.states.dtype), counts=cp.empty(work.counts.shape, np.int64),
     )  # fmt: skip
     number = np.int32 if given.narrow else np.int64

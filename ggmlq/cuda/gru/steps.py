@@ -73,7 +73,9 @@ def kernel(shape: Shape, cluster: bool) -> Kernel:
         row0 = uint32(row_from + uint32(part * uint32(rows_)))
         unit0 = uint32(rank * uint32(groups * UNITS))
         memory, last = base(), uint32(n - uint32(1))
-        across = uint32(uint32(split * uint32(BYTES * shape_pairs)) + uint32(uint32(lane & uint32(3)) << uint32(4)))
+        across = uint32(
+            uint32(split * uint32(BYTES * shape_pairs)) + uint32(uint32(lane & uint32(3)) << uint32(4))
+        )
         a = cuda.local.array(size_a, int32)
         own_unit = uint32(uint32(unit0 + uint32(group * uint32(UNITS))) + uint32(lane >> uint32(2)))
         load(a, R + uint64(own_unit) * uint64(columns) + uint64(across), uint32(columns), uint32(columns))
@@ -180,7 +182,9 @@ def kernel(shape: Shape, cluster: bool) -> Kernel:
                 await_cluster()
             else:
                 if thread == uint32(0):
-                    await_sum(counter + uint64(part) * uint64(128), uint32(reached + uint32(step * uint32(blocks))))
+                    await_sum(
+                        counter + uint64(part) * uint64(128), uint32(reached + uint32(step * uint32(blocks)))
+                    )
                 cuda.syncthreads()
         if cluster:
             for j in range(own):
@@ -192,7 +196,13 @@ def kernel(shape: Shape, cluster: bool) -> Kernel:
         tell(counts, total)
 
     integers_put, put16, load16_of_others = ptx.put, integers.put16, integers.load16_of_others
-    store4, store1, store_float, mul, float_of = ptx.store4, ptx.store1, ptx.store_float, ptx.mul, ptx.float_of
+    store4, store1, store_float, mul, float_of = (
+        ptx.store4,
+        ptx.store1,
+        ptx.store_float,
+        ptx.mul,
+        ptx.float_of,
+    )
     parts = (
         *(uint64,) * 4, uint32, *(uint64,) * 3, *(uint64,) * 3, uint32, uint32, uint64, uint32,
         types.Array(int64, 1, "C"), uint64, *(uint32,) * 5, given(True),

@@ -21,7 +21,14 @@ from ..words.language import cuda, types
 from . import device
 from .submit import submit
 
-SOURCES = ("cuda", "formats", "codes", "packing.py", "gru/step.py", "fixed/shift.py")  # of the package: what machine code comes from
+SOURCES = (
+    "cuda",
+    "formats",
+    "codes",
+    "packing.py",
+    "gru/step.py",
+    "fixed/shift.py",
+)  # of the package: what machine code comes from
 COMPILERS = ("numba", "numba-cuda", "llvmlite", "cuda-core", "nvidia-nvjitlink", "nvidia-cuda-nvcc")
 EARLY, WAITS = (9, 0), "griddepcontrol.wait"
 RECORDS_EARLY = 12030  # the driver, from which CUDA graphs can hold early starts
