@@ -1,13 +1,13 @@
-"""The rungs of a GRU in integers on a card: the bare barriers, then each rung checked, then times; under 100 s.
+"""The rungs of a GRU in integers on a card: bare barriers, each rung checked, then times; under 100 s.
 
     python bench/gru_card.py --compile        # without a GPU: machine code into build/gru, some minutes
     python bench/gru_card.py                  # on the card: barriers, check with guarded waits, check, time
     python bench/gru_card.py --only check
     python bench/gru_card.py --only time --rungs grid,cluster --json gru.json
 
-Each rung is checked by a process of its own, with waits that give up (GGMLQ_GUARD_WAITS) and then without, which
-is ended after some seconds: a kernel that hangs costs that, and what is right is still timed. Codes are held
-against the CPU's, on outputs of poisoned memory, twice.
+Each rung is checked by a process of its own, with waits that give up (GGMLQ_GUARD_WAITS) and then without,
+which is ended after some seconds: a kernel that hangs costs that, and what is right is still timed. Codes are
+held against the CPU's, on outputs of poisoned memory, twice.
 
 Times are microseconds a step: of the whole call replayed as a CUDA graph (nothing but the card), and of the
 whole call from Python until its results are there, each the median of many; and of the two parts, what x
@@ -25,6 +25,7 @@ import subprocess
 import sys
 import time
 import warnings
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -44,8 +45,9 @@ os.environ.setdefault("GGMLQ_CACHE_DIR", str(ROOT / "build" / "gru"))  # read wh
 RUNGS = ("parts", "step", "graph", "grid", "cluster")
 TARGETS = {(100, 32, 256, 256): 3.0, (500, 64, 512, 1024): 6.0, (100, 1, 256, 256): 2.0}  # T N C H: us a step
 CHECKS = [  # widths, T, N, C, H
-    ("int8", 5, 3, 5, 7), ("mixed", 40, 17, 70, 64), ("int8", 70, 32, 256, 256), ("mixed", 100, 1, 256, 256),
-    ("mixed", 9, 150, 33, 200), ("int8", 20, 40, 64, 512), ("int8", 40, 64, 512, 1024), ("mixed", 3, 9, 8, 1100),
+    ("int8", 5, 3, 5, 7), ("mixed", 40, 17, 70, 64), ("int8", 70, 32, 256, 256),
+    ("mixed", 100, 1, 256, 256), ("mixed", 9, 150, 33, 200), ("int8", 20, 40, 64, 512),
+    ("int8", 40, 64, 512, 1024), ("mixed", 3, 9, 8, 1100),
     ("int16", 34, 5, 20, 30),
 ]  # fmt: skip
 warnings.simplefilter("ignore", gq.gru.SaturationWarning)
@@ -266,7 +268,7 @@ def time_all(names: list[str]) -> list[dict[str, Any]]:
             for name in reversed(names):
                 try:
                     gpu(dx, kernel=f"cuda:{name}")
-                    graph = seconds(lambda name=name: gpu(dx, kernel=f"cuda:{name}"), 7) / t * 1e6
+                    graph = seconds(partial(gpu, dx, kernel=f"cuda:{name}"), 7) / t * 1e6
                     whole = called(gpu, dx, name, 7) / t * 1e6
                     more = parts(gpu, dx, name)
                 except Exception as failed:  # one that fails does not lose the others

@@ -1,4 +1,4 @@
-"""More instructions for emulated_ptx.py: those of kernels on whole numbers, and of blocks that wait in memory."""
+"""More instructions for emulated_ptx.py: on whole numbers, and of blocks that wait for others in memory."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def dp4a(warp, name, operands, active):
 
 @op("mma.sync.aligned.m16n8k32.row.col.s32.s8.s8.s32")
 def mma(warp, name, operands, active):
-    """Lane 4 g + t has bytes 4 t … of row g, of row g + 8, then those 16 bytes further; of column g likewise."""
+    """Lane 4 g + t has bytes 4 t … of rows g and g + 8, then those 16 further on; of column g likewise."""
     a, b, c = (np.stack([read(warp, r, np.int32) for r in listed(o)]) for o in operands[1:])
     left, right = np.zeros((16, 32), np.int64), np.zeros((8, 32), np.int64)
     for lane in range(32):

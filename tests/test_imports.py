@@ -67,8 +67,8 @@ ALLOWED = {
         "measured", "packing", "problems", "scaled", "threads", "tiling", "cpu",
     },
     "cuda": {
-        "array", "cache", "card", "codes", "errors", "experts", "fixed", "formats", "gru", "ladder", "measured",
-        "packing", "problems", "scaled", "tiling", "cuda",
+        "array", "cache", "card", "codes", "errors", "experts", "fixed", "formats", "gru", "ladder",
+        "measured", "packing", "problems", "scaled", "tiling", "cuda",
     },
     # operations: of cpu and cuda nothing but by name, when asked
     "ops": {
@@ -227,8 +227,8 @@ def test_files_are_short_and_say_what_they_are(path):
 
 ROOMS = (
     "cpu", "cpu/encode", "cpu/gru", "cpu/lanes", "cpu/machine", "cpu/panels", "cpu/quantize_scaled",
-    "cpu/slabs", "checkpoint", "convert", "cuda/gru", "diff", "faults", "faults/experts", "faults/gru", "faults/scaled",
-    "fixed", "gru", "pages", "report", "safetensors", "trace",
+    "cpu/slabs", "checkpoint", "convert", "cuda/gru", "diff", "faults", "faults/experts", "faults/gru",
+    "faults/scaled", "fixed", "gru", "pages", "report", "safetensors", "trace",
 )  # fmt: skip
 
 

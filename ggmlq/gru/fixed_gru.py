@@ -101,7 +101,8 @@ class FixedGRU:
         Parameters
         ----------
         x : array of floats
-            [T, N, C], or [N, T, C] with ``batch_first``, on the device of the GRU; float64 is quantized as such, all others as float32.
+            [T, N, C], or [N, T, C] with ``batch_first``, on the device of the GRU; float64 is quantized as
+            such, all others as float32.
         h0 : array of floats, optional
             [N, H], of both directions [2, N, H]; zeros if left out. States that an earlier call returned are
             found again to the bit, so a sequence may be run in parts.

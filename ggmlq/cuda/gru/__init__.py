@@ -12,8 +12,9 @@
     plain.py       the kernels of r0 to r2, for any widths
     project.py     what x brings to the gates, by tensor cores
     tile.py        16 units of 8 rows: weights in registers, products by tensor cores
+    lanes.py       what a lane does with the sums of its units and rows: gates, states, outputs
     steps.py       the kernel of r3 and r4, around such tiles
 
-What is computed is said once, in ``ggmlq/gru/step.py`` and ``ggmlq/gru/plan.py``: codes are those of the CPU and
-of the oracle, to the bit.
+What is computed is said once, in ``ggmlq/gru/step.py`` and ``ggmlq/gru/plan.py``: codes are those of the
+CPU and of the oracle, to the bit.
 """

@@ -20,13 +20,8 @@ from ..words.language import cuda, float32, int32, int64, types, uint32, uint64
 COUNTS = len(step.COUNTED)
 VALID = COUNTS  # behind the counts of a thread: 1 where they count, 0 for units or rows that are none
 KEPT = COUNTS + 1
-STORED, ZERO, ZEROS = (
-    step.SIZE,
-    step.SIZE + 1,
-    step.SIZE + 2,
-)  # behind k: what is added to states, to codes, to v
+STORED, ZERO, ZEROS = step.SIZE, step.SIZE + 1, step.SIZE + 2  # behind k: added to states, to codes, to v
 GIVEN = step.SIZE + 6
-ROWS = 5  # of constants of a row: ``plan.Rows``
 
 
 def moved(counts: Any, which: Any, before: Any, after: Any) -> None:
@@ -154,6 +149,3 @@ def put_state(
         ptx.store4(to + every, uint32(r + k[ZEROS + 1]))
         ptx.store4(to + every * uint64(2), uint32(g + k[ZEROS + 2]))
         ptx.store4(to + every * uint64(3), uint32(a + k[ZEROS + 3]))
-
-
-__all__ = ["COUNTS", "GIVEN", "KEPT", "ROWS", "VALID", "build", "verbs", "int32"]

@@ -4,7 +4,7 @@ What x brings to the gates is one product for many steps at once. It is made for
 second cache beside what else is there, then these run, then it is made for the next ones.
 
 Counts, and whether x was finite, come to the host at the end of a call, which so waits for the device. While
-a CUDA graph is recorded nothing can wait: then nothing is counted, and a value that is no number is taken as 0.
+a CUDA graph is recorded nothing can wait: then nothing is counted, and what is no number counts as 0.
 """
 
 from __future__ import annotations

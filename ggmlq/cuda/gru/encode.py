@@ -1,4 +1,4 @@
-"""Floats x to codes on the device, with counts of what did not fit: ``ggmlq/cpu/gru/encode.py``'s arithmetic."""
+"""Floats x to codes, in the arithmetic of ``ggmlq/cpu/gru/encode.py``, with counts of what did not fit."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def kernel(kind: str, narrow: bool, even: bool) -> Kernel:
             stored = int32(0)
             if column < columns:
                 value = x[row, column]
-                if not (value - value == none):
+                if value - value != none:  # infinities and NaN
                     odd_ones = int32(odd_ones + int32(1))
                     value = none
                 v = value * value_of(scale)

@@ -141,8 +141,8 @@ def gates(narrow: bool) -> Kernel:
     number, all_gates = kind(narrow), verbs(narrow).gates
 
     def work(
-        made: Any, p: Any, first: Any, biases: Any, tables: Any, mid: Any, total: Any, units: Any, padded: Any,
-        given_k: Any,
+        made: Any, p: Any, first: Any, biases: Any, tables: Any, mid: Any, total: Any, units: Any,
+        padded: Any, given_k: Any,
     ) -> None:  # fmt: skip
         k, counts = cuda.local.array(GIVEN, number), cuda.local.array(KEPT, number)
         copied(given_k, k)
@@ -153,8 +153,9 @@ def gates(narrow: bool) -> Kernel:
             at_r, at_g = uint32(padded + unit), uint32(uint32(padded + padded) + unit)
             of_x = first + uint64(row)
             z, r, g, a = all_gates(
-                made[row, unit], made[row, at_r], made[row, at_g], p[of_x, unit], p[of_x, at_r], p[of_x, at_g],
-                biases[3, unit], tables[0], tables[1], tables[2], k, counts,
+                made[row, unit], made[row, at_r], made[row, at_g],
+                p[of_x, unit], p[of_x, at_r], p[of_x, at_g], biases[3, unit],
+                tables[0], tables[1], tables[2], k, counts,
             )  # fmt: skip
             mid[row, unit], mid[row, at_r], mid[row, at_g] = z, r, g
             mid[row, uint32(at_g + padded)] = a
@@ -173,8 +174,8 @@ def states(narrow: bool) -> Kernel:
     bytes_ = array(int8 if narrow else int32, 2)
 
     def work(
-        mid: Any, h: Any, after: Any, y: Any, codes: Any, v: Any, size: Any, scale: Any, first: Any, units: Any,
-        total: Any, padded: Any, given_k: Any,
+        mid: Any, h: Any, after: Any, y: Any, codes: Any, v: Any, size: Any, scale: Any, first: Any,
+        units: Any, total: Any, padded: Any, given_k: Any,
     ) -> None:  # fmt: skip
         k, counts = cuda.local.array(GIVEN, number), cuda.local.array(KEPT, number)
         copied(given_k, k)

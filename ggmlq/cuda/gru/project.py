@@ -1,4 +1,4 @@
-"""What x brings to the gates, many steps at once: a product of int8 codes by ``mma``, gone on to p in registers.
+"""What x brings to the gates, many steps at once: a product of int8 codes by ``mma``, and row 1 in registers.
 
 A warp has 16 units of all three gates and 32 rows of x. Operands lie in rows as in tile.py and are loaded as
 they lie; the warps of a block have the same units, so that weights come from the first cache.
@@ -30,9 +30,47 @@ AT_ONCE = ROWS * TILES * WARPS
 @family()
 def kernel() -> Kernel:
     """Block (rows, units)."""
-    mma, load16, load4, store4 = codes8.integer_mma("s8", "s8"), ptx.load16, codes8.load4, ptx.store4
-    bring = verbs(True).bring
+    multiply, finish, first_lane = multiplier(), finisher(), of_first_lane
     of_z, of_r, of_g = step.WX_Z, step.WX_R, step.WX_G
+
+    def work(
+        W: Any, x: Any, rows_at: Any, biases: Any, p: Any, total: Any, rows: Any, units: Any, padded: Any,
+        columns: Any, given_k: Any,
+    ) -> None:  # fmt: skip
+        k, counts = cuda.local.array(GIVEN, int32), cuda.local.array(KEPT, int32)
+        copied(given_k, k)
+        clear(counts)
+        lane = uint32(cuda.threadIdx.x) & uint32(31)
+        warp = first_lane(uint32(cuda.threadIdx.x) >> uint32(5))
+        g, t = uint32(lane >> uint32(2)), uint32(lane & uint32(3))
+        groups = uint32(padded // uint32(UNITS))
+        unit = uint32(uint32(uint32(uint32(cuda.blockIdx.x) % groups) * uint32(UNITS)) + g)
+        row0 = uint32(uint32(uint32(cuda.blockIdx.x) // groups) * uint32(AT_ONCE))
+        row0 = uint32(row0 + uint32(warp * uint32(ROWS * TILES)))
+        d = cuda.local.array(SUMS, int32)
+        for i in range(SUMS):
+            d[i] = int32(0)
+        length = uint64(columns)
+        across = uint64(uint32(t << uint32(4)))
+        multiply(
+            d, W + uint64(unit) * length + across, x + across, length * uint64(8), uint64(padded) * length,
+            uint32(rows - uint32(1)), uint32(row0 + g), length,
+        )  # fmt: skip
+        own = uint32(row0 + uint32(t << uint32(1)))
+        for half in range(2):
+            at = uint32(unit + uint32(8 * half))
+            finish(d, 0, half, of_z, rows_at, biases, p, at, own, rows, units, padded, k, counts)
+            finish(d, 1, half, of_r, rows_at, biases, p, at, own, rows, units, padded, k, counts)
+            finish(d, 2, half, of_g, rows_at, biases, p, at, own, rows, units, padded, k, counts)
+        tell(counts, total)
+
+    parts = *(uint64,) * 5, types.Array(int64, 1, "C"), *(uint32,) * 4, given(True)
+    return Kernel("gru what x brings by mma", work, *parts, threads=32 * WARPS, blocks=2, least=LEAST)
+
+
+def multiplier() -> Any:
+    """The device function that adds products to sums [tiles, 3, 4]."""
+    mma, load16 = codes8.integer_mma("s8", "s8"), ptx.load16
 
     @inlined
     def into(d: Any, j: Any, a: Any, b: Any, c: Any, e: Any, v: Any, w: Any) -> None:
@@ -60,6 +98,13 @@ def kernel() -> Kernel:
                 into(d, j + 4, b[2], f[2], b[3], f[3], v[2], v[3])
                 into(d, j + 8, c[2], g[2], c[3], g[3], v[2], v[3])
             at = at + uint64(BYTES)
+
+    return multiply
+
+
+def finisher() -> Any:
+    """The device function from the sums of a gate of a unit to what x brings."""
+    load4, store4, bring = codes8.load4, ptx.store4, verbs(True).bring
 
     @inlined
     def finish(
@@ -91,39 +136,7 @@ def kernel() -> Kernel:
                     to = uint64(row) * every * uint64(3) + every * uint64(gate) + of_unit
                     store4(p + to, uint32(value))
 
-    def work(
-        W: Any, x: Any, rows_at: Any, biases: Any, p: Any, total: Any, rows: Any, units: Any, padded: Any,
-        columns: Any, given_k: Any,
-    ) -> None:  # fmt: skip
-        k, counts = cuda.local.array(GIVEN, int32), cuda.local.array(KEPT, int32)
-        copied(given_k, k)
-        clear(counts)
-        lane = uint32(cuda.threadIdx.x) & uint32(31)
-        warp = of_first_lane(uint32(cuda.threadIdx.x) >> uint32(5))
-        g, t = uint32(lane >> uint32(2)), uint32(lane & uint32(3))
-        groups = uint32(padded // uint32(UNITS))
-        unit = uint32(uint32(uint32(uint32(cuda.blockIdx.x) % groups) * uint32(UNITS)) + g)
-        row0 = uint32(uint32(uint32(cuda.blockIdx.x) // groups) * uint32(AT_ONCE))
-        row0 = uint32(row0 + uint32(warp * uint32(ROWS * TILES)))
-        d = cuda.local.array(SUMS, int32)
-        for i in range(SUMS):
-            d[i] = int32(0)
-        length = uint64(columns)
-        across = uint64(uint32(t << uint32(4)))
-        multiply(
-            d, W + uint64(unit) * length + across, x + across, length * uint64(8), uint64(padded) * length,
-            uint32(rows - uint32(1)), uint32(row0 + g), length,
-        )  # fmt: skip
-        own = uint32(row0 + uint32(t << uint32(1)))
-        for half in range(2):
-            at = uint32(unit + uint32(8 * half))
-            finish(d, 0, half, of_z, rows_at, biases, p, at, own, rows, units, padded, k, counts)
-            finish(d, 1, half, of_r, rows_at, biases, p, at, own, rows, units, padded, k, counts)
-            finish(d, 2, half, of_g, rows_at, biases, p, at, own, rows, units, padded, k, counts)
-        tell(counts, total)
-
-    parts = *(uint64,) * 5, types.Array(int64, 1, "C"), *(uint32,) * 4, given(True)
-    return Kernel("gru what x brings by mma", work, *parts, threads=32 * WARPS, blocks=2, least=LEAST)
+    return finish
 
 
 def project(work: Work, x: Any, p: Any) -> None:

@@ -1,8 +1,8 @@
 """The same steps as a CUDA graph: 32 of them are launched at once.
 
-Changed: launches of 32 steps are recorded once, with memory of their own for what x brings and for what comes
-out, and replayed for each run of 32 steps; the rest of a call is launched step by step. A cell keeps the graph of
-the last number of rows, and records another one when that changes.
+Changed: launches of 32 steps are recorded once, with memory of their own for what x brings and for what
+comes out, and replayed for each run of 32 steps; the rest of a call is launched step by step. A cell keeps
+the graph of the last number of rows, and records another one when that changes.
 
 Why it helps: the host is asked once for 32 steps, and the card goes from one kernel to the next by itself.
 

@@ -1,14 +1,14 @@
 """All steps in one kernel that fills the card: weights stay in registers, a counter in memory is the barrier.
 
-Changed: the kernel of r4_cluster.py before there were clusters, and for more units than a cluster holds. Each
-block has 16 units and keeps their weights in the registers of its warps, which share the columns of h; blocks
-with the same rows hand each other states through the second cache, and wait for each other after each step at a
-counter of their own. All blocks of the launch run at the same time, or it is refused.
+Changed: nothing is launched between steps. Each block has 16 units for the whole call and keeps their
+weights in the registers of its warps, which share the columns of h. Blocks with the same rows hand each other
+states through the second cache, and wait for each other after each step at a counter of their own. All blocks
+of the launch run at the same time, or it is refused.
 
-Why it helps: weights are read once a call, not once a step, and there is no launch between steps.
+Why it helps: weights are read once a call, not once a step, and a barrier takes less than a launch.
 
-Limited by the barrier, a microsecond of messages to the second cache and back, and by reading all states of the
-block's rows from there. More rows than the card holds at a time run one part after the other.
+Limited by the barrier, a microsecond of messages to the second cache and back, and by reading all states of
+the block's rows from there. More rows than the card holds at a time run one part after the other.
 """
 
 from __future__ import annotations
@@ -78,5 +78,5 @@ def steps(work: Work, p: Any, first: int, stop: int) -> None:
         kernel(shape)(
             (grid,), (shape.threads,), given.R, given.of_rh, given.biases, given.tables,
             given.tables.shape[1], p, work.states, work.states.strides[0], *work.outs(first), work.counts,
-            counters[part:], 0, stop - first, first, n, part * shape.rows, given.k,
+            counters[part:], stop - first, first, n, part * shape.rows, given.k,
         )  # fmt: skip

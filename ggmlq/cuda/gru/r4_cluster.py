@@ -78,6 +78,6 @@ def steps(work: Work, p: Any, first: int, stop: int) -> None:
     grid = -(-n // shape.rows) * shape.blocks
     kernel(shape)(
         (grid,), (shape.threads,), given.R, given.of_rh, given.biases, given.tables, given.tables.shape[1],
-        p, work.states, work.states.strides[0], *work.outs(first), work.counts, 0, 0, stop - first, 0, n, 0,
+        p, work.states, work.states.strides[0], *work.outs(first), work.counts, 0, stop - first, first, n, 0,
         given.k, cluster=shape.blocks,
     )  # fmt: skip

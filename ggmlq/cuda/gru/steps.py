@@ -7,9 +7,9 @@ blocks that have the same rows:
     grid      into memory, where the others read them past their first cache; a counter in memory says when
               all are there
 
-h has two buffers, of which a step reads one and writes the other, so one meeting a step is enough: who writes to a
-buffer again has met all who read it. What is not needed by others, y and the part of x for the next step, goes
-its way between reaching the meeting point and leaving it.
+h has two buffers, of which a step reads one and writes the other, so one meeting a step is enough: who writes
+to a buffer again has met all who read it. What others do not need, y and the part of x for the next step,
+goes its way between reaching the meeting point and leaving it.
 """
 
 from __future__ import annotations
@@ -19,213 +19,212 @@ from typing import Any
 from ..machine.launch import Kernel
 from ..words import barrier, codes8, integers, ptx
 from ..words.atoms import inlined
-from ..words.lane import warp_and_lane
-from ..words.language import cuda, float32, int32, int64, types, uint32, uint64
-from .atoms import COUNTS, GIVEN, KEPT, STORED, VALID, ZERO, ZEROS, clear, copied, given, tell, verbs
-from .tile import BYTES, ENTRIES, ROWS, UNITS, Shape, fetcher, meeting, multiplier, reader, weights_loader
+from ..words.language import cuda, int32, int64, types, uint32, uint64
+from . import lanes
+from .atoms import GIVEN, KEPT, clear, copied, given, tell
+from .tile import BYTES, Shape, fetcher, meeting, multiplier, reader, weights_loader
 
 
 def kernel(shape: Shape, cluster: bool) -> Kernel:
     """Block (rows, units): the units of some rows are neighbours."""
-    own, tiles, splits, halves = shape.own, shape.tiles, shape.splits, shape.halves
-    threads, rows_, groups, blocks = shape.threads, shape.rows, shape.groups, shape.blocks
-    of_stage, of_sums, of_states, pitch = shape.of_stage, shape.of_sums, shape.of_states, shape.pitch
-    beside, columns = shape.beside, shape.columns
-    size_a, size_d, size_c = 24 * shape.pairs, 12 * tiles * shape.chains, 16 * halves
-    own_3, shape_pairs = 3 * own, shape.pairs
-    load, multiply, gather = weights_loader(shape), multiplier(shape, fetcher(cluster)), meeting(shape)
-    read, hand_on, atoms = reader(shape), publisher(shape, cluster), verbs(True, shared=True)
-    hidden, gates, next_state = atoms.hidden, atoms.gates, atoms.state
-    load4, load1, put1 = codes8.load4, integers.load1, integers.put1
-    first_lane, base = barrier.of_first_lane, ptx.shared_base
-    meet_cluster, reach_cluster, await_cluster = (
-        barrier.meet_cluster, barrier.reach_cluster, barrier.await_cluster
-    )  # fmt: skip
-    reach, await_sum = barrier.reach, barrier.await_sum
-
-    @inlined
-    def element(i: Any, split: Any, group: Any, near: Any, lane: Any) -> Any:
-        """Of a lane's pairs one: its row in the block, and its unit in the block."""
-        e = uint32(uint32(split * uint32(own)) + uint32(i))
-        row = uint32(uint32(near * uint32(ROWS * tiles)) + uint32(uint32(e >> uint32(2)) * uint32(ROWS)))
-        row = uint32(uint32(row + uint32(uint32(lane & uint32(3)) << uint32(1))) + uint32(e & uint32(1)))
-        half = uint32(uint32(uint32(e >> uint32(1)) & uint32(1)) << uint32(3))
-        return row, uint32(uint32(uint32(group * uint32(UNITS)) + half) + uint32(lane >> uint32(2)))
+    own, own_3, blocks = shape.own, 3 * shape.own, shape.blocks
+    begin, turn, meet = beginner(shape, cluster), turner(shape, cluster), waiter(shape, cluster)
+    fetch, give, leave = lanes.fetching(shape), lanes.giving(shape), lanes.last_states(shape)
+    stand, size_a, size_c = lanes.stander(shape), 24 * shape.pairs, 16 * shape.halves
+    first_lane, base, hand_on = barrier.of_first_lane, ptx.shared_base, publisher(shape, cluster)
+    reach, columns = reacher(cluster), shape.columns
 
     def work(
-        R: Any, constants_of: Any, biases: Any, tables: Any, entries: Any,
-        p: Any,  # [steps · N, 3 · padded]
+        R: Any, rows: Any, biases: Any, tables: Any, entries: Any,
+        p: Any,  # [steps · N, 3 · columns]
         h: Any, between: Any,  # states; bytes between both buffers
         y: Any, codes: Any, v: Any, size: Any, scale: Any, first_row: Any, units: Any,  # plain.Outs
-        total: Any, counter: Any, reached: Any,  # of the grid: arrivals so far
-        steps: Any, first: Any, n: Any, row_from: Any, given_k: Any,
+        total: Any, counter: Any, steps: Any, first: Any, n: Any, row_from: Any, given_k: Any,
     ) -> None:  # fmt: skip
         k, counts = cuda.local.array(GIVEN, int32), cuda.local.array(KEPT, int32)
+        a, constants = cuda.local.array(size_a, int32), cuda.local.array(size_c, int32)
+        before, brought = cuda.local.array(own, int32), cuda.local.array(own_3, int32)
         copied(given_k, k)
         clear(counts)
-        thread, lane = uint32(cuda.threadIdx.x), uint32(cuda.threadIdx.x) & uint32(31)
-        warp = first_lane(uint32(thread >> uint32(5)))
-        split = uint32(warp % uint32(splits))
-        near = uint32(uint32(warp // uint32(splits)) % uint32(beside))
-        group = uint32(warp // uint32(splits * beside))
-        rank = uint32(uint32(cuda.blockIdx.x) % uint32(blocks))
-        part = uint32(uint32(cuda.blockIdx.x) // uint32(blocks))
-        row0 = uint32(row_from + uint32(part * uint32(rows_)))
-        unit0 = uint32(rank * uint32(groups * UNITS))
-        memory, last = base(), uint32(n - uint32(1))
-        across = uint32(
-            uint32(split * uint32(BYTES * shape_pairs)) + uint32(uint32(lane & uint32(3)) << uint32(4))
-        )
-        a = cuda.local.array(size_a, int32)
-        own_unit = uint32(uint32(unit0 + uint32(group * uint32(UNITS))) + uint32(lane >> uint32(2)))
-        load(a, R + uint64(own_unit) * uint64(columns) + uint64(across), uint32(columns), uint32(columns))
-        i = thread
-        while i < uint32(uint32(3) * entries):
-            integers_put(uint32(memory + uint32(i << uint32(2))), load4(tables + uint64(i) * uint64(4)))
-            i = uint32(i + uint32(threads))
+        place = stand(first_lane(uint32(cuda.threadIdx.x) >> uint32(5)), row_from)
+        memory = base()
         of_r = uint32(memory + uint32(entries << uint32(2)))
-        of_g = uint32(of_r + uint32(entries << uint32(2)))
-        constants = cuda.local.array(size_c, int32)
-        _, unit = element(0, split, group, near, lane)
-        read(constants, constants_of, biases, uint32(unit0 + unit), uint32(columns))
-        before, brought = cuda.local.array(own, int32), cuda.local.array(own_3, int32)
-        start = h if cluster else h + uint64(first & uint32(1)) * between
-        for j in range(own):
-            row, unit = element(j, split, group, near, lane)
-            row, unit = min(uint32(row0 + row), last), uint32(unit0 + unit)
-            before[j] = int32(load1(start + uint64(row) * uint64(columns) + uint64(unit)) - k[STORED])
-            at = p + (uint64(row) * uint64(3 * columns) + uint64(unit)) * uint64(4)
-            for gate in range(3):
-                brought[gate * own + j] = load4(at + uint64(4 * columns * gate))
-        if cluster:
-            i = thread
-            while i < uint32(rows_ * columns // 16):
-                r, c = uint32(i // uint32(columns // 16)), uint32(i % uint32(columns // 16))
-                row = min(uint32(row0 + r), last)
-                w = load16_of_others(start + uint64(row) * uint64(columns) + uint64(uint32(c << uint32(4))))
-                to = uint32(uint32(memory + uint32(of_states)) + uint32(r * uint32(pitch)))
-                put16(uint32(to + uint32(c << uint32(4))), w[0], w[1], w[2], w[3])
-                i = uint32(i + uint32(threads))
-            meet_cluster()  # nobody writes to who has not begun
-        cuda.syncthreads()
-        row_here = uint32(uint32(near * uint32(ROWS * tiles)) + uint32(lane >> uint32(2)))
-        d, whole = cuda.local.array(size_d, int32), cuda.local.array(own_3, int32)
-        sums_at = uint32(uint32(memory + uint32(of_sums)) + uint32(
-            uint32(uint32(group * uint32(beside)) + near) * uint32(splits * 12 * tiles * 128)
-        ))  # fmt: skip
-        stage = uint32(memory + uint32(of_stage))
-        step, out = uint32(0), first_row * uint64(units)
-        p_step = p
+        looked_up = memory, of_r, uint32(of_r + uint32(entries << uint32(2)))
+        now = uint32(first & uint32(1))
+        fetch(brought, p, place, n)
+        begin(a, constants, before, R, rows, biases, tables, entries, memory, h, between, now, place, n, k)
+        counter = counter + uint64(uint32(uint32(cuda.blockIdx.x) // uint32(blocks))) * uint64(128)
+        step, every = uint32(0), uint64(n) * uint64(units)
+        y, codes_step = y + first_row * uint64(units) * uint64(4), uint64(size) * every
+        codes = codes + (first_row * uint64(units) * uint64(size) if codes != uint64(0) else uint64(0))
+        v = v + (first_row * uint64(units) * uint64(16) if v != uint64(0) else uint64(0))
         while step < steps:
-            now = uint32(uint32(first + step) & uint32(1))
-            for j in range(size_d):
-                d[j] = int32(0)
-            if cluster:
-                now = uint32(step & uint32(1))
-                buffers = uint32(memory + uint32(of_states))
-                at = uint32(buffers + uint32(now * uint32(rows_ * pitch)))
-                at = uint32(uint32(at + uint32(row_here * uint32(pitch))) + across)
-                multiply(d, a, at, uint32(pitch))
-            else:
-                source = h + uint64(now) * between + uint64(across)
-                multiply(d, a, source + uint64(uint32(row0 + row_here)) * uint64(columns), uint64(columns))
-            gather(d, whole, sums_at, split, lane)
-            for j in range(own):
-                row, unit = element(j, split, group, near, lane)
-                c = 16 * ((j >> 1) & 1) if halves == 2 else 0
-                inside = uint32(row0 + row) < n and uint32(unit0 + unit) < units
-                counts[VALID] = int32(inside)
-                dz = hidden(whole[j], constants[c], constants[c + 1], constants[c + 2], constants[c + 3],
-                            constants[c + 4], k, counts)  # fmt: skip
-                dr = hidden(whole[own + j], constants[c + 5], constants[c + 6], constants[c + 7],
-                            constants[c + 8], constants[c + 9], k, counts)  # fmt: skip
-                dg = hidden(whole[2 * own + j], constants[c + 10], constants[c + 11], constants[c + 12],
-                            constants[c + 13], constants[c + 14], k, counts)  # fmt: skip
-                z, r, g, a_ = gates(dz, dr, dg, brought[j], brought[own + j], brought[2 * own + j],
-                                    constants[c + 15], memory, of_r, of_g, k, counts)  # fmt: skip
-                before[j] = next_state(z, g, before[j], k, counts)
-                slot = uint32(uint32(uint32(unit >> uint32(4)) * uint32(rows_)) + row)
-                put1(uint32(uint32(stage + uint32(slot << uint32(4))) + uint32(unit & uint32(15))),
-                     int32(before[j] + k[STORED]))  # fmt: skip
-                if v != uint64(0) and inside:
-                    at_v = (first_row + uint64(step) * uint64(n) + uint64(uint32(row0 + row))) * uint64(4)
-                    at_v = v + (at_v * uint64(units) + uint64(uint32(unit0 + unit))) * uint64(4)
-                    every = uint64(units) * uint64(4)
-                    store4(at_v, uint32(z + k[ZEROS]))
-                    store4(at_v + every, uint32(r + k[ZEROS + 1]))
-                    store4(at_v + every * uint64(2), uint32(g + k[ZEROS + 2]))
-                    store4(at_v + every * uint64(3), uint32(a_ + k[ZEROS + 3]))
+            turn(
+                a,
+                constants,
+                before,
+                brought,
+                looked_up,
+                memory,
+                h,
+                between,
+                now,
+                v,
+                place,
+                n,
+                units,
+                k,
+                counts,
+            )
             cuda.syncthreads()
-            hand_on(stage, memory, h, between, now, row0, unit0)
-            if cluster:
-                reach_cluster()
-            else:
-                cuda.syncthreads()
-                if thread == uint32(0):
-                    reach(counter + uint64(part) * uint64(128), uint32(1))
-            step = uint32(step + uint32(1))
-            more = uint64(n) * uint64(12 * columns) if step < steps else uint64(0)
-            p_step = p_step + more
-            for j in range(own):
-                row, unit = element(j, split, group, near, lane)
-                row, unit = uint32(row0 + row), uint32(unit0 + unit)
-                if row < n and unit < units:
-                    at = out + uint64(row) * uint64(units) + uint64(unit)
-                    store_float(y + at * uint64(4), mul(float32(before[j]), float_of(scale)))
-                    if codes != uint64(0):
-                        store1(codes + at, uint32(before[j] + k[ZERO]))
-                at = p_step + (uint64(min(row, last)) * uint64(3 * columns) + uint64(unit)) * uint64(4)
-                for gate in range(3):
-                    brought[gate * own + j] = load4(at + uint64(4 * columns * gate))
-            out = out + uint64(n) * uint64(units)
-            if cluster:
-                await_cluster()
-            else:
-                if thread == uint32(0):
-                    await_sum(
-                        counter + uint64(part) * uint64(128), uint32(reached + uint32(step * uint32(blocks)))
-                    )
-                cuda.syncthreads()
+            hand_on(memory, h, between, now, place)
+            reach(counter)
+            give(before, y, codes, scale, place, n, units, k)
+            step, now = uint32(step + uint32(1)), uint32(uint32(1) - now)
+            y = y + every * uint64(4)
+            codes = codes + (codes_step if codes != uint64(0) else uint64(0))
+            v = v + (every * uint64(16) if v != uint64(0) else uint64(0))
+            p = p + (uint64(n) * uint64(12 * columns) if step < steps else uint64(0))
+            fetch(brought, p, place, n)
+            meet(counter, step)
         if cluster:
-            for j in range(own):
-                row, unit = element(j, split, group, near, lane)
-                row, unit = uint32(row0 + row), uint32(unit0 + unit)
-                if row < n and unit < units:
-                    at = uint64(row) * uint64(columns) + uint64(unit)
-                    store1(h + at, uint32(before[j] + k[STORED]))
+            leave(before, h + uint64(uint32(uint32(first + steps) & uint32(1))) * between, place, n, units, k)
         tell(counts, total)
 
-    integers_put, put16, load16_of_others = ptx.put, integers.put16, integers.load16_of_others
-    store4, store1, store_float, mul, float_of = (
-        ptx.store4,
-        ptx.store1,
-        ptx.store_float,
-        ptx.mul,
-        ptx.float_of,
-    )
     parts = (
         *(uint64,) * 4, uint32, *(uint64,) * 3, *(uint64,) * 3, uint32, uint32, uint64, uint32,
-        types.Array(int64, 1, "C"), uint64, *(uint32,) * 5, given(True),
+        types.Array(int64, 1, "C"), uint64, *(uint32,) * 4, given(True),
     )  # fmt: skip
     name = f"gru steps in a {'cluster' if cluster else 'grid'}, {shape}{', guarded' * barrier.GUARDED}"
     return Kernel(
-        name, work, *parts, threads=threads, shared=shape.shared if cluster else of_states,
+        name, work, *parts, threads=shape.threads, shared=shape.shared if cluster else shape.of_states,
         least=(9, 0) if cluster else (8, 0), together=not cluster,
     )  # fmt: skip
+
+
+def beginner(shape: Shape, cluster: bool) -> Any:
+    """The device function of all that comes before the first step."""
+    threads, rows_, columns, pitch = shape.threads, shape.rows, shape.columns, shape.pitch
+    load, read, first_states = weights_loader(shape), reader(shape), lanes.first_states(shape)
+    load4, put, put16, load16 = codes8.load4, ptx.put, integers.put16, integers.load16_of_others
+    of_states, meet_cluster, pair = shape.of_states, barrier.meet_cluster, lanes.pairing(shape)
+    of_split, line = BYTES * shape.pairs, columns // 16
+
+    @inlined
+    def fill(to: Any, h: Any, row0: Any, n: Any) -> None:
+        """The states of the block's rows into shared memory."""
+        i = uint32(cuda.threadIdx.x)
+        while i < uint32(rows_ * line):
+            r, c = uint32(i // uint32(line)), uint32(uint32(i % uint32(line)) << uint32(4))
+            row = min(uint32(row0 + r), uint32(n - uint32(1)))
+            w = load16(h + uint64(row) * uint64(columns) + uint64(c))
+            put16(uint32(uint32(to + uint32(r * uint32(pitch))) + c), w[0], w[1], w[2], w[3])
+            i = uint32(i + uint32(threads))
+
+    @inlined
+    def begin(
+        a: Any, constants: Any, before: Any, R: Any, rows: Any, biases: Any, tables: Any, entries: Any,
+        memory: Any, h: Any, between: Any, now: Any, place: Any, n: Any, k: Any,
+    ) -> None:  # fmt: skip
+        lane, split, _, group, row0, unit0 = place
+        unit = uint32(uint32(unit0 + uint32(group << uint32(4))) + uint32(lane >> uint32(2)))
+        across = uint32(uint32(split * uint32(of_split)) + uint32(uint32(lane & uint32(3)) << uint32(4)))
+        load(a, R + uint64(unit) * uint64(columns) + uint64(across), uint32(columns), uint32(columns))
+        i = uint32(cuda.threadIdx.x)
+        while i < uint32(uint32(3) * entries):
+            put(uint32(memory + uint32(i << uint32(2))), load4(tables + uint64(i) * uint64(4)))
+            i = uint32(i + uint32(threads))
+        _, of_pair = pair(0, place)
+        read(constants, rows, biases, uint32(unit0 + of_pair), uint32(columns))
+        start = h + uint64(now) * between
+        first_states(before, start, place, n, k)
+        if cluster:
+            to = uint32(memory + uint32(of_states))
+            fill(uint32(to + uint32(now * uint32(rows_ * pitch))), start, row0, n)
+            meet_cluster()  # nobody writes to who has not begun
+        cuda.syncthreads()
+
+    return begin
+
+
+def turner(shape: Shape, cluster: bool) -> Any:
+    """The device function from the states of a step to the next ones, in shared memory to be handed on."""
+    rows_, columns, pitch, tiles = shape.rows, shape.columns, shape.pitch, shape.tiles
+    size, own_3, of_split = 12 * tiles * shape.chains, 3 * shape.own, BYTES * shape.pairs
+    multiply, gather, advance = multiplier(shape, fetcher(cluster)), meeting(shape), lanes.advancing(shape)
+    of_states, of_sums, of_stage = shape.of_states, shape.of_sums, shape.of_stage
+    beside, of_warps = shape.beside, shape.splits * 12 * tiles * 128
+
+    @inlined
+    def turn(
+        a: Any, constants: Any, before: Any, brought: Any, tables: Any, memory: Any, h: Any, between: Any,
+        now: Any, v: Any, place: Any, n: Any, units: Any, k: Any, counts: Any,
+    ) -> None:  # fmt: skip
+        lane, split, near, group, row0, _ = place
+        d, whole = cuda.local.array(size, int32), cuda.local.array(own_3, int32)
+        for j in range(size):
+            d[j] = int32(0)
+        across = uint32(uint32(split * uint32(of_split)) + uint32(uint32(lane & uint32(3)) << uint32(4)))
+        row = uint32(uint32(near * uint32(8 * tiles)) + uint32(lane >> uint32(2)))
+        if cluster:
+            at = uint32(uint32(memory + uint32(of_states)) + uint32(now * uint32(rows_ * pitch)))
+            multiply(d, a, uint32(uint32(at + uint32(row * uint32(pitch))) + across), uint32(pitch))
+        else:
+            source = h + uint64(now) * between + uint64(across)
+            multiply(d, a, source + uint64(uint32(row0 + row)) * uint64(columns), uint64(columns))
+        warps = uint32(uint32(uint32(group * uint32(beside)) + near) * uint32(of_warps))
+        gather(d, whole, uint32(uint32(memory + uint32(of_sums)) + warps), split, lane)
+        stage = uint32(memory + uint32(of_stage))
+        advance(before, brought, whole, constants, tables, stage, v, place, n, units, k, counts)
+
+    return turn
+
+
+def reacher(cluster: bool) -> Any:
+    """The device function that says that a block's states are on their way."""
+    reach_cluster, reach = barrier.reach_cluster, barrier.reach
+
+    @inlined
+    def say(counter: Any) -> None:
+        if cluster:
+            reach_cluster()
+        else:
+            cuda.syncthreads()
+            if uint32(cuda.threadIdx.x) == uint32(0):
+                reach(counter, uint32(1))
+
+    return say
+
+
+def waiter(shape: Shape, cluster: bool) -> Any:
+    """The device function that waits until those of all blocks are there, after so many steps."""
+    await_cluster, await_sum, blocks = barrier.await_cluster, barrier.await_sum, shape.blocks
+
+    @inlined
+    def meet(counter: Any, step: Any) -> None:
+        if cluster:
+            await_cluster()
+        else:
+            if uint32(cuda.threadIdx.x) == uint32(0):
+                await_sum(counter, uint32(step * uint32(blocks)))
+            cuda.syncthreads()
+
+    return meet
 
 
 def publisher(shape: Shape, cluster: bool) -> Any:
     """The device function that hands a block's states on, 16 units of a row at a time."""
     rows, groups, threads, blocks = shape.rows, shape.groups, shape.threads, shape.blocks
     of_states, pitch, columns = shape.of_states, shape.pitch, shape.columns
-    chunks, take16 = rows * groups, ptx.take16
+    chunks, take16, of_stage = rows * groups, ptx.take16, shape.of_stage
     put16_of, store16 = barrier.put16_of, ptx.store16
     count = chunks * (blocks if cluster else 1)
 
     @inlined
-    def hand_on(stage: Any, memory: Any, h: Any, between: Any, now: Any, row0: Any, unit0: Any) -> None:
-        i = uint32(cuda.threadIdx.x)
-        other = uint32(uint32(1) - now)
+    def hand_on(memory: Any, h: Any, between: Any, now: Any, place: Any) -> None:
+        _, _, _, _, row0, unit0 = place
+        i, other = uint32(cuda.threadIdx.x), uint32(uint32(1) - now)
+        stage = uint32(memory + uint32(of_stage))
         while i < uint32(count):
             chunk, rank = uint32(i % uint32(chunks)), uint32(i // uint32(chunks))
             v = take16(uint32(stage + uint32(chunk << uint32(4))))
@@ -241,6 +240,3 @@ def publisher(shape: Shape, cluster: bool) -> Any:
             i = uint32(i + uint32(threads))
 
     return hand_on
-
-
-__all__ = ["COUNTS", "ENTRIES", "kernel", "warp_and_lane"]

@@ -2,8 +2,8 @@
 
 A warp multiplies the three rows of 16 units with the states of 8 rows of h by ``mma``, 64 columns at a time:
 lane 4 g + t takes 16 neighbouring bytes from 16 t on, of a row of weights and of a row of h, as the operands
-of two instructions. Which columns these are an instruction does not care about, as long as both operands have the
-same. So weights and states lie as they are, in rows, and every load has 16 bytes.
+of two instructions. Which columns these are an instruction does not care about, as long as both operands have
+the same. So weights and states lie as they are, in rows, and every load has 16 bytes.
 
 A lane then has the three sums of the same units and rows, and goes on to their gates without asking anybody.
 Where warps share the columns of h, the sums meet in shared memory, and each warp takes its share of units and
@@ -15,7 +15,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from ..words import barrier, codes8, integers, ptx
+from ..words import codes8, integers, ptx
 from ..words.atoms import inlined
 from ..words.language import cuda, int32, uint32, uint64
 
@@ -123,7 +123,7 @@ def weights_loader(shape: Shape) -> Any:
 def multiplier(shape: Shape, fetch: Any) -> Any:
     """The device function that adds products to sums [chains, 3, tiles, 4].
 
-    ``fetch``: 16 bytes of an address; ``at`` is that of a lane's row and columns, ``pitch`` goes to the next row.
+    ``fetch``: 16 bytes of an address; ``at``: that of a lane's row and columns; ``pitch``: to the next row.
     """
     pairs, tiles, chains = shape.pairs, shape.tiles, shape.chains
     mma, second = codes8.integer_mma("s8", "s8"), 12 * tiles * (chains - 1)
@@ -179,7 +179,7 @@ def meeting(shape: Shape) -> Any:
 
 
 def reader(shape: Shape) -> Any:
-    """The device function that brings a lane's constants [halves, 16] into an array; ``unit`` is its first."""
+    """The device function that brings a lane's constants [halves, 16], from its first unit on."""
     halves, load4 = shape.halves, codes8.load4
 
     @inlined
@@ -198,6 +198,3 @@ def reader(shape: Shape) -> Any:
 def fetcher(cluster: bool) -> Any:
     """16 bytes of states: of this block's shared memory, or of memory where other blocks write."""
     return ptx.take16 if cluster else integers.load16_of_others
-
-
-__all__ = ["Shape", "barrier"]

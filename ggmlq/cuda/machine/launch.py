@@ -98,8 +98,8 @@ class Kernel:
         """Launch on CuPy's current device and stream. Empty grids do nothing.
 
         ``cluster``: neighbouring blocks that run together, words/barrier.py.
-        Arguments are arrays, plain integers and tuples of them. All become words of 8 bytes; a parameter of 32 bits takes
-        the lower four. An array for a parameter of 64 bits stands for its address.
+        Arguments are arrays, plain integers and tuples of them. All become words of 8 bytes; a parameter of
+        32 bits takes the lower four. An array for a parameter of 64 bits stands for its address.
         """
         assert len(arguments) == len(self.parameters), self.name
         gpu = device.driver()

@@ -9,7 +9,7 @@
     codes.py        floats to codes of 8 bits by fours, loads and stores of their sizes
     warpgroup.py    Hopper's ``wgmma`` with weights in registers
     wgmma8.py       ``wgmma`` on codes of 8 bits; promoted.py: on FP8, with sums that go over into float32
-    barrier.py      Hopper's barriers in shared memory, warps, clusters and grids that meet, registers that move
+    barrier.py      Hopper's barriers in shared memory; warps, clusters and grids that meet; registers
     boxes.py        its copy engine; outputs.py: sums of ``wgmma`` to floats, boxes or elements of them
     address.py      elements of matrices behind plain addresses
     lane.py         warp, lane, and what that lane holds of operands of ``mma``
