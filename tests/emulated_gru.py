@@ -74,8 +74,7 @@ def put_emulated(monkeypatch, multiprocessors=132, capability=(9, 0)):
 
     def call(kernel, grid, block, *arguments, cluster=1):
         assert block == (kernel.threads,)
-        words = list(kernel._flat(arguments)) if kernel._has_arrays or kernel._several else arguments
-        words = [each if type(each) is int else each.data.ptr for each in words]
+        words = kernel._flat(arguments)
         state.launches.append((kernel.name, grid))
         machine = Machine(ptx_of(kernel, capability), state.memory, kernel.threads, kernel.shared)
         cluster = int(np.prod(grid)) if kernel.together else cluster

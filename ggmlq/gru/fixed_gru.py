@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
+from functools import cached_property
 from typing import Any
 
 from ..devices import cuda_device
@@ -65,7 +66,7 @@ class FixedGRU:
         """H."""
         return self.cells[0].units
 
-    @property
+    @cached_property
     def widths(self) -> str:
         """``"int8"``, ``"mixed"``, ``"int16"`` or ``"other"``."""
         return named(self.cells[0].formats)

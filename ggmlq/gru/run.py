@@ -56,7 +56,7 @@ class Call(NamedTuple):
     plan: Plan
     x: Any  # float32 or float64 [T, N, C], in the order of the steps
     even: bool  # ties of x to even
-    h: Any  # codes [N, H]: the states before the first step; kernels may write to it
+    h: Any  # codes [N, H] of the states before the first step, to be written to; on a device None for zeros
     y: Any  # float32 [T, N, H] to write states to, dequantized
     codes: Any  # the same as codes, or None
     v: Any  # int32 [T, N, 4H] for codes of z, r, g and R_g h + b_rg, or None
@@ -99,7 +99,7 @@ def _call(f: Fixed, cell: Cell, x: Any, h0: Any) -> Call:
     fmt = format_in_call(f, cell, x)
     h, counts = cell.formats["h"], np.zeros(len(TALLIED), np.int64)
     if h0 is None:
-        state = xp.full((x.shape[1], cell.units), min(max(h.zero, h.low), h.high), h.dtype)
+        state = _zeros(cell, x) if is_host(x) else None
     else:
         free = _unclipped(h, h0, f.rounding)
         state = free.clip(h.low, h.high).astype(h.dtype)
@@ -108,6 +108,12 @@ def _call(f: Fixed, cell: Cell, x: Any, h0: Any) -> Call:
             refuse_not_finite(ASKED, h0, "h0")
             counts[TALLIED.index("h0")] = int(saturated.sum())
     return Call(cell, f.plan(cell, fmt), x, f.rounding == "half_even", state, None, None, None, counts)
+
+
+def _zeros(cell: Cell, x: Any) -> Any:
+    """Codes of states that are zero."""
+    h = cell.formats["h"]
+    return namespace(x).full((x.shape[1], cell.units), min(max(h.zero, h.low), h.high), h.dtype)
 
 
 def _unclipped(h: QFormat, values: Any, rounding: str) -> Any:
@@ -143,14 +149,9 @@ def format_in_call(f: Fixed, cell: Cell, x: Any) -> QFormat:
 
 
 def _launched(f: Fixed, call: Call, codes: bool, v: bool, kernel: str) -> Call:
-    t, n, c = call.x.shape
+    t, n, _ = call.x.shape
     units, fmt = call.cell.units, call.plan.h
-    problem = Gru(
-        f.widths, call.plan.narrow, t, n, c, units, _operand_bits(call),
-        max(map(len, call.plan.tables)), device=f.device.partition(":")[0],
-        card=ladder.current_card(f.device.partition(":")[0]),
-    )  # fmt: skip
-    rung = ladder.choose(problem, kernel)
+    rung = ladder.choose(_problem(f, call), kernel)
     empty = namespace(call.x).empty
     call = call._replace(
         y=empty((t, n, units), np.float32),
@@ -160,6 +161,15 @@ def _launched(f: Fixed, call: Call, codes: bool, v: bool, kernel: str) -> Call:
     if t and n:
         rung.launch(call)
     return call
+
+
+def _problem(f: Fixed, call: Call) -> Gru:
+    device, (t, n, c) = f.device.partition(":")[0], call.x.shape
+    entries = max(map(len, call.plan.tables))
+    return Gru(
+        f.widths, call.plan.narrow, t, n, c, call.cell.units, _operand_bits(call), entries, device=device,
+        card=ladder.current_card(device),
+    )  # fmt: skip
 
 
 def _operand_bits(call: Call) -> int:
@@ -177,10 +187,11 @@ def _gathered(calls: list[Call], starts: Any, codes: bool, v: bool, batch_first:
         ys.append((call.codes if codes else call.y)[order])
         if len(call.x):
             hs.append((call.codes if codes else call.y)[-1].copy())
-        elif codes:
-            hs.append(call.h)
-        else:  # no step, no rounding: the states that were given
-            hs.append(starts[d].astype(np.float32) if starts else _decoded(call.plan.h, call.h))
+        elif starts and not codes:  # no step, no rounding: the states that were given
+            hs.append(starts[d].astype(np.float32))
+        else:
+            h = _zeros(call.cell, call.x) if call.h is None else call.h
+            hs.append(h if codes else _decoded(call.plan.h, h))
         if v:
             vs.append((call.v if codes else _values(call))[order])
     along = [xp.concatenate(part, -1) if len(part) > 1 else part[0] for part in (ys, vs) if part]

@@ -86,8 +86,9 @@ def begun(call: Call) -> Work:
     x = encode.encoded(call, given.x_shift, given.narrow, given.columns, counts)
     kind = np.int8 if given.narrow else np.int32
     n = call.x.shape[1]
-    states = cp.zeros((2, n + SPARE, given.padded), kind)
-    states[0, :n, : call.cell.units] = call.h.astype(np.int32) + given.h_shift
+    states = cp.full((2, n + SPARE, given.padded), given.first, kind)
+    if call.h is not None:
+        states[0, :n, : call.cell.units] = call.h.astype(np.int32) + given.h_shift
     return Work(call, given, x, states, counts)
 
 

@@ -7,6 +7,8 @@ from typing import Any
 
 import numpy as np
 
+from ...fixed.qformat import QFormat
+from ...gru.cell import Cell
 from ...gru.diagnostics import FAR, TALLIED, far_ends
 from ...gru.run import Call
 from ..machine import device
@@ -95,12 +97,19 @@ def encoded(call: Call, shift: int, narrow: bool, pitch: int, counts: Any) -> An
     fmt, (t, n, c) = call.plan.x, call.x.shape
     rows = t * n
     made = device.cupy().empty((rows, pitch), np.int8 if narrow else np.int32)
-    low, high = (int(np.clip(end, -MOST, MOST)) for end in far_ends(call.cell, fmt))
-    ints = [each & 0xFFFFFFFF for each in (fmt.zero, shift, fmt.low, fmt.high, low, high)]
-    grid = min(-(-rows * pitch // THREADS), MOST_BLOCKS)
-    with np.errstate(over="ignore"):
-        scale = call.x.dtype.type(np.ldexp(1.0, fmt.exponent)).view(f"u{call.x.itemsize}")
-    kernel(call.x.dtype.name, narrow, call.even)(
-        (grid,), (THREADS,), call.x.reshape(rows, c), made, counts, rows, int(scale), *ints
-    )
+    kind, grid = call.x.dtype.name, min(-(-rows * pitch // THREADS), MOST_BLOCKS)
+    if fmt == call.cell.formats["x"]:
+        ends = call.cell.prepared(("cuda x", kind, shift), lambda cell: _numbers(cell, fmt, kind, shift))
+    else:
+        ends = _numbers(call.cell, fmt, kind, shift)
+    kernel(kind, narrow, call.even)((grid,), (THREADS,), call.x.reshape(rows, c), made, counts, rows, *ends)
     return made
+
+
+def _numbers(cell: Cell, fmt: QFormat, kind: str, shift: int) -> list[int]:
+    """The scale and the ends of a format, as a kernel takes them."""
+    low, high = (int(np.clip(end, -MOST, MOST)) for end in far_ends(cell, fmt))
+    with np.errstate(over="ignore"):
+        scale = np.dtype(kind).type(np.ldexp(1.0, fmt.exponent))
+    ints = [each & 0xFFFFFFFF for each in (fmt.zero, shift, fmt.low, fmt.high, low, high)]
+    return [int(scale.view(f"u{scale.itemsize}")), *ints]

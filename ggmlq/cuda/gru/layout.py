@@ -43,7 +43,7 @@ class Kept(NamedTuple):
     k: tuple[int, ...]  # atoms.given, as words
     x_shift: int
     h_shift: int
-    first: int  # what a state of zeros is stored as, without the ends of h's format
+    first: int  # what a state of zero is stored as
 
 
 def is_narrow(formats: Any, x: Any, plan: bool) -> bool:
@@ -87,7 +87,7 @@ def _made(cell: Cell, plan: Plan) -> Kept:
         put(_constants(plan.wx, sums["W"] * x_shift, padded, kind)),
         put(_constants(plan.rh, sums["R"] * h_shift, padded, kind)),
         put(biases), put(tables), tuple(each & LONG for each in k), x_shift, h_shift,
-        plan.h.zero + h_shift,
+        min(max(plan.h.zero, plan.h.low), plan.h.high) + h_shift,
     )  # fmt: skip
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import importlib
 import re
 import threading
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 from functools import cache, wraps
 from importlib import metadata
 from typing import Any, NamedTuple
@@ -107,8 +107,9 @@ class Kernel:
         function, shared, early = self._loaded.get(index) or self._load(index)
         if 0 not in grid:
             if self._has_arrays or self._several:
-                arguments = tuple(self._flat(arguments))
-            words = [each if type(each) is int else each.data.ptr for each in arguments]
+                words = self._flat(arguments)
+            else:
+                words = [each if type(each) is int else each.data.ptr for each in arguments]
             stream = gpu.stream(index).ptr
             submit(function.ptr, grid, block, words, shared, stream, early, cluster, self.together)
 
@@ -118,15 +119,20 @@ class Kernel:
         if index not in self._loaded:
             self._load(index)
 
-    def _flat(self, arguments: tuple[Any, ...]) -> Iterator[Any]:
+    def _flat(self, arguments: tuple[Any, ...]) -> list[int]:
         """An array is to Numba: owner, parent, elements, bytes of one, address, shape, strides."""
+        words: list[int] = []
         for is_array, value in zip(self._is_array, arguments, strict=True):
-            if is_array:
-                yield from (0, 0, value.size, value.itemsize, value, *value.shape, *value.strides)
+            if type(value) is int:
+                words.append(value)
             elif type(value) is tuple:
-                yield from value
+                words += value
+            elif is_array:
+                at = value.data.ptr
+                words += (0, 0, value.size, value.itemsize, at, *value.shape, *value.strides)
             else:
-                yield value
+                words.append(value.data.ptr)
+        return words
 
     def _load(self, index: int) -> Any:
         capability = device.capability()
