@@ -102,9 +102,11 @@ def last_states(shape: Shape) -> Any:
 def advancing(shape: Shape) -> Any:
     """The device function that makes new states of sums [3, own], and stages them to be handed on.
 
-    ``v``: where the intermediates of this step go, or 0; ``tables``: addresses in shared memory.
+    ``v``: where the intermediates of this step go, or 0; ``tables``: addresses in shared memory. All pairs go
+    through the gates before anything is stored: their chains run side by side as long as no store might
+    change a table.
     """
-    own, halves, rows, pair = shape.own, shape.halves, shape.rows, pairing(shape)
+    own, own_4, halves, rows, pair = shape.own, 4 * shape.own, shape.halves, shape.rows, pairing(shape)
     atoms, put1, keep = verbs(True, shared=True), integers.put1, _keeper()
     hidden, gates, next_state = atoms.hidden, atoms.gates, atoms.state
 
@@ -119,11 +121,11 @@ def advancing(shape: Shape) -> Any:
     ) -> None:  # fmt: skip
         _, _, _, _, row0, unit0 = place
         of_z, of_r, of_g = tables
+        made = cuda.local.array(own_4, int32)
         for j in range(own):
             row, unit = pair(j, place)
             c = 16 * ((j >> 1) & 1) if halves == 2 else 0
-            inside = uint32(row0 + row) < n and uint32(unit0 + unit) < units
-            counts[VALID] = int32(inside)
+            counts[VALID] = int32(uint32(row0 + row) < n and uint32(unit0 + unit) < units)
             dz = of_gate(whole, j, constants, c, k, counts)
             dr = of_gate(whole, own + j, constants, c + 5, k, counts)
             dg = of_gate(whole, 2 * own + j, constants, c + 10, k, counts)
@@ -132,11 +134,18 @@ def advancing(shape: Shape) -> Any:
                 of_z, of_r, of_g, k, counts,
             )  # fmt: skip
             before[j] = next_state(z, g, before[j], k, counts)
+            made[4 * j], made[4 * j + 1], made[4 * j + 2], made[4 * j + 3] = z, r, g, a
+        for j in range(own):
+            row, unit = pair(j, place)
             slot = uint32(uint32(uint32(unit >> uint32(4)) * uint32(rows)) + row)
             at = uint32(uint32(stage + uint32(slot << uint32(4))) + uint32(unit & uint32(15)))
             put1(at, int32(before[j] + k[STORED]))
-            if v != uint64(0) and inside:
-                keep(v, uint32(row0 + row), uint32(unit0 + unit), units, z, r, g, a, k)
+        if v != uint64(0):
+            for j in range(own):
+                row, unit = pair(j, place)
+                row, unit = uint32(row0 + row), uint32(unit0 + unit)
+                if row < n and unit < units:
+                    keep(v, row, unit, units, made, 4 * j, k)
 
     return advance
 
@@ -145,13 +154,13 @@ def _keeper() -> Any:
     store4 = ptx.store4
 
     @inlined
-    def keep(v: Any, row: Any, unit: Any, units: Any, z: Any, r: Any, g: Any, a: Any, k: Any) -> None:
+    def keep(v: Any, row: Any, unit: Any, units: Any, made: Any, o: Any, k: Any) -> None:
         every = uint64(units) * uint64(4)
         at = v + (uint64(row) * every + uint64(unit)) * uint64(4)
-        store4(at, uint32(z + k[ZEROS]))
-        store4(at + every, uint32(r + k[ZEROS + 1]))
-        store4(at + every * uint64(2), uint32(g + k[ZEROS + 2]))
-        store4(at + every * uint64(3), uint32(a + k[ZEROS + 3]))
+        store4(at, uint32(made[o] + k[ZEROS]))
+        store4(at + every, uint32(made[o + 1] + k[ZEROS + 1]))
+        store4(at + every * uint64(2), uint32(made[o + 2] + k[ZEROS + 2]))
+        store4(at + every * uint64(3), uint32(made[o + 3] + k[ZEROS + 3]))
 
     return keep
 

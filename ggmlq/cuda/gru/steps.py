@@ -182,11 +182,12 @@ def turner(shape: Shape, cluster: bool) -> Any:
 
 def reacher(cluster: bool) -> Any:
     """The device function that says that a block's states are on their way."""
-    reach_cluster, reach = barrier.reach_cluster, barrier.reach
+    reach_cluster, reach, meet_warp = barrier.reach_cluster, barrier.reach, barrier.meet_warp
 
     @inlined
     def say(counter: Any) -> None:
         if cluster:
+            meet_warp()
             reach_cluster()
         else:
             cuda.syncthreads()
@@ -199,10 +200,12 @@ def reacher(cluster: bool) -> Any:
 def waiter(shape: Shape, cluster: bool) -> Any:
     """The device function that waits until those of all blocks are there, after so many steps."""
     await_cluster, await_sum, blocks = barrier.await_cluster, barrier.await_sum, shape.blocks
+    meet_warp = barrier.meet_warp
 
     @inlined
     def meet(counter: Any, step: Any) -> None:
         if cluster:
+            meet_warp()
             await_cluster()
         else:
             if uint32(cuda.threadIdx.x) == uint32(0):
