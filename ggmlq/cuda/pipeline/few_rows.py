@@ -3,15 +3,18 @@
 What counts is that weights stream: each is read once, by blocks of which two or three fit on a
 multiprocessor, so that enough copies are under way to fill the memory's bandwidth. A block makes 64 outputs
 of every row of x. Its first copies, of weights, start before the predecessor ends; x is asked for after
-that.
+that. From there to the outputs everything waits for something, so that chain is short: scales come by
+asynchronous copies, and two warpgroups take the steps in turns.
 
     stage    codes of w [64, 128] · codes of x [columns, 128]                 swizzled
-    scales   of w [32 steps, 64] · of x [32 steps, columns]                   floats; only those of FP8 here
-    sums     [columns, 64], a column's rows side by side, for the cluster to read
+    scales   of w [chunk steps, 64] · of x [chunk steps, columns]             floats
+             of w [64] · of x [columns], both with their zero points          integers
+    sums     [sources, columns / parts, 64], a column's rows side by side: what others bring here
     barriers full [stages] · empty [stages]
 
-The blocks of a cluster have neighbouring parts of K. Each leaves its sums in shared memory; then each adds
-up its share of the outputs, the first block's sums first, out of the shared memory of all.
+The blocks of a cluster have neighbouring parts of K. Each finishes an equal part of the columns, and brings
+its sums of the other columns into the shared memory of those that finish them. There they are added up, the
+first source's first.
 """
 
 from __future__ import annotations
@@ -23,15 +26,15 @@ from ..words import barrier as barriers
 from ..words import boxes, codes8, early_start, ptx
 from ..words.atoms import inlined
 from ..words.language import cuda, uint32, uint64
-from ..words.outputs import stager
+from ..words.outputs import pusher
 from ..words.promoted import float_products
 from ..words.wgmma8 import INTEGERS, LOW, STEP, Form, straight_products
 from .boxed import KILO, follower
 
 ROWS = 64  # of weights
-CHUNK = 32  # steps whose scales are in shared memory
 PITCH = 4 * (ROWS + 4)  # bytes between columns of sums
-MULTIPLY = 128  # threads that do; a warp fetches
+GROUPS = 2  # warpgroups that multiply; a warp fetches
+MULTIPLY = 128 * GROUPS
 THREADS = MULTIPLY + 32
 PARTS = (8, 4, 2, 1)  # blocks of a cluster
 SHORTEST = 4  # steps of a part
@@ -44,6 +47,7 @@ class FewTile:
     columns: int
     stages: int
     blocks: int  # of a multiprocessor
+    chunk: int = 32  # steps whose scales are in shared memory
 
     def __str__(self) -> str:
         return f"64x{self.columns}, {self.stages} stages"
@@ -59,12 +63,16 @@ class FewTile:
         return self.stages * self.stage
 
     @property
+    def scales_of_x(self) -> int:
+        return self.scales + 4 * self.chunk * ROWS
+
+    @property
     def sums(self) -> int:
-        return self.scales + 4 * CHUNK * (ROWS + self.columns)
+        return self.scales_of_x + 4 * self.chunk * self.columns
 
     @property
     def barriers(self) -> int:
-        return self.sums + self.columns * PITCH
+        return self.sums + GROUPS * self.columns * PITCH
 
     @property
     def shared(self) -> int:
@@ -72,7 +80,7 @@ class FewTile:
         return KILO + self.barriers + 16 * self.stages
 
 
-TILES = (FewTile(8, 6, 3), FewTile(16, 5, 3), FewTile(32, 5, 2), FewTile(64, 4, 2), FewTile(128, 5, 1))
+TILES = (FewTile(8, 6, 3), FewTile(16, 5, 3), FewTile(32, 5, 2), FewTile(64, 4, 2, 16))
 
 
 @dataclass(frozen=True)
@@ -110,7 +118,7 @@ def filler(tile: FewTile) -> Any:
     """The device function of the one thread that fetches steps ``first`` … ``last``."""
     stages, length, of_x = tile.stages, tile.stage, ROWS * STEP
     expect, fetch, wait, after = barriers.expect, boxes.fetch, barriers.wait, follower(stages)
-    wait_for_predecessor = early_start.wait_for_predecessor
+    wait_for_predecessor, prefetch = early_start.wait_for_predecessor, boxes.prefetch
 
     @inlined
     def fill(ring: Any, full: Any, x: Any, w: Any, row: Any, first: Any, last: Any) -> None:
@@ -119,6 +127,7 @@ def filler(tile: FewTile) -> Any:
                 done, k = uint32(full + uint32(8 * s)), uint32(uint32(first + uint32(s)) * uint32(STEP))
                 expect(done, uint32(length))
                 fetch(uint32(ring + uint32(s * length)), w, k, row, done)
+        prefetch(x)
         wait_for_predecessor()  # it may have made x
         for s in range(stages):
             if uint32(first + uint32(s)) < last:
@@ -138,74 +147,109 @@ def filler(tile: FewTile) -> Any:
     return fill
 
 
-def scaler(tile: FewTile, which: str) -> Any:
-    """The device function that brings the scales of w, or of x, for some steps into shared memory."""
-    count = ROWS if which == "w" else tile.columns
-    load_float, put_float = ptx.load_float, codes8.put_float
+def bringer(count: int) -> Any:
+    """The device function that starts to copy scales of ``count`` rows and some steps into shared memory."""
+    shift, stride, copy = count.bit_length() - 1, MULTIPLY // count, codes8.copy4
 
     @inlined
     def bring(
-        to: Any,
-        scales: Any,
-        row: Any,
-        column: Any,
-        rows: Any,
-        span: Any,
-        from_row: Any,
-        limit: Any,
-        first: Any,
-        last: Any,
-    ) -> None:
-        i = uint32(cuda.threadIdx.x)
-        stop = uint32(uint32(last - first) * uint32(count))
-        while i < stop:
-            step = uint32(first + uint32(i // uint32(count)))
-            own = min(uint32(from_row + uint32(i % uint32(count))), uint32(limit - uint32(1)))
-            at = scales + uint64(uint32(own // rows)) * row + uint64(uint32(step // span)) * column
-            put_float(uint32(to + uint32(i << uint32(2))), load_float(at))
-            i = uint32(i + uint32(MULTIPLY))
+        to: Any, scales: Any, row: Any, column: Any, rows: Any, span: Any,
+        from_row: Any, limit: Any, first: Any, last: Any,
+    ) -> None:  # fmt: skip
+        thread = uint32(cuda.threadIdx.x)
+        own = min(uint32(from_row + uint32(thread & uint32(count - 1))), uint32(limit - uint32(1)))
+        at, to = scales + uint64(uint32(own // rows)) * row, uint32(to + uint32(thread << uint32(2)))
+        step = uint32(first + uint32(thread >> uint32(shift)))
+        while step < last:
+            copy(to, at + uint64(uint32(step // span)) * column)
+            to, step = uint32(to + uint32(4 * MULTIPLY)), uint32(step + uint32(stride))
+
+    return bring
+
+
+def bringer_of_integers(zeros: bool) -> Any:
+    """The same for integers: one scale a row, and its zero points."""
+    copy = codes8.copy4
+
+    @inlined
+    def bring(
+        to: Any, count: Any, scales: Any, row: Any, rows: Any, points: Any, others: Any,
+        from_row: Any, limit: Any,
+    ) -> None:  # fmt: skip
+        thread = uint32(cuda.threadIdx.x)
+        if thread < count:
+            own = min(uint32(from_row + thread), uint32(limit - uint32(1)))
+            at, to = uint64(own) * uint64(4), uint32(to + uint32(thread << uint32(2)))
+            copy(to, scales + uint64(uint32(own // rows)) * row)
+            if zeros:
+                copy(uint32(to + uint32(count << uint32(2))), points + at)
+                copy(uint32(to + uint32(count << uint32(3))), others + at)
 
     return bring
 
 
 @inlined
 def stand(ring: Any) -> Any:
-    """A thread's first row and column among the sums of its block."""
+    """A thread's first row and column among the sums of its warpgroup; lower words of descriptors."""
     thread = uint32(cuda.threadIdx.x)
     lane = uint32(thread & uint32(31))
-    row = uint32(uint32(uint32(thread >> uint32(5)) << uint32(4)) + uint32(lane >> uint32(2)))
-    return row, uint32(uint32(lane & uint32(3)) << uint32(1))
+    warp = uint32(uint32(thread >> uint32(5)) & uint32(3))
+    row = uint32(uint32(warp << uint32(4)) + uint32(lane >> uint32(2)))
+    a = uint32(uint32(LOW) | uint32(ring >> uint32(4)))
+    b = uint32(uint32(LOW) | uint32(uint32(ring + uint32(ROWS * STEP)) >> uint32(4)))
+    return lane, row, uint32(uint32(lane & uint32(3)) << uint32(1)), a, b
+
+
+def deliverer(job: FewJob) -> Any:
+    """The device function that brings sums to the blocks that finish them."""
+    tile = job.tile
+    push, of_sums, log = pusher(tile.columns, job.integer, PITCH), tile.sums, tile.columns.bit_length() - 1
+    join_cluster = barriers.join_cluster
+
+    @inlined
+    def deliver(ring: Any, totals: Any, row: Any, column: Any, group: Any, rank: Any, halvings: Any) -> None:
+        share = uint32(uint32(log) - halvings)  # its logarithm
+        source = uint32(uint32(uint32(rank * uint32(GROUPS)) + group) << share)
+        join_cluster()  # their shared memory is there
+        push(totals, uint32(ring + uint32(of_sums) + uint32(row << uint32(2))), column, share, source)
+
+    return deliver
 
 
 def float_worker(job: FewJob) -> Any:
-    """The device function of the warps that multiply: sums, promoted, into shared memory."""
+    """The device function of the warps that multiply: sums, promoted, brought to where they are finished."""
     tile = job.tile
-    stages, length, columns = tile.stages, tile.stage // 16, tile.columns
-    of_scales, of_sums = tile.scales, tile.sums
-    of_x_scales = of_scales + 4 * CHUNK * ROWS
+    stages, length, columns, chunk = tile.stages, tile.stage // 16, tile.columns, tile.chunk
+    of_scales, of_x_scales, deliver = tile.scales, tile.scales_of_x, deliverer(job)
     zeros, nothing, begin, first_products, _, factors, promote, unscaled = float_products(job.form, 0)
-    of_rows, promoted, stage_sums = factors[0], promote[0], stager(columns, False, PITCH)
-    bring_w, bring_x, after = scaler(tile, "w"), scaler(tile, "x"), follower(stages)
+    of_rows, promoted = factors[0], promote[0]
+    bring_w, bring_x, after = bringer(ROWS), bringer(columns), follower(stages)
     meet, wait, arrive = barriers.gather_point(1, MULTIPLY), barriers.wait, barriers.arrive
-    wait_for_predecessor = early_start.wait_for_predecessor
+    wait_for_predecessor, commit, landed = (
+        early_start.wait_for_predecessor, ptx.commit, ptx.wait_for_all_but(0),
+    )  # fmt: skip
 
     @inlined
-    def work(ring: Any, full: Any, given: Any, row0: Any, first: Any, last: Any, m: Any, n: Any) -> None:
+    def work(
+        ring: Any, full: Any, given: Any, _: Any, group: Any, row0: Any, first: Any, last: Any,
+        m: Any, n: Any, rank: Any, halvings: Any,
+    ) -> None:  # fmt: skip
         of_x, row_x, column_x, rows_x, span_x, of_w, row_w, column_w, rows_w, span_w = given
-        row, column = stand(ring)
+        lane, row, column, a0, b0 = stand(ring)
         near_w, near_x = uint32(ring + uint32(of_scales)), uint32(ring + uint32(of_x_scales))
-        lane = uint32(cuda.threadIdx.x) & uint32(31)
-        a0 = uint32(uint32(LOW) | uint32(ring >> uint32(4)))
-        b0 = uint32(uint32(LOW) | uint32(uint32(ring + uint32(ROWS * STEP)) >> uint32(4)))
-        totals, sums, stage, phase, step = zeros(), nothing(), uint32(0), uint32(0), first
-        while step < last:
-            stop = min(uint32(step + uint32(CHUNK)), last)
-            bring_w(near_w, of_w, row_w, column_w, rows_w, span_w, row0, n, step, stop)
+        totals, sums, stage, phase = zeros(), nothing(), group, uint32(0)
+        base, step = first, uint32(first + group)
+        while base < last:
+            stop = min(uint32(base + uint32(chunk)), last)
+            bring_w(near_w, of_w, row_w, column_w, rows_w, span_w, row0, n, base, stop)
             wait_for_predecessor()
-            bring_x(near_x, of_x, row_x, column_x, rows_x, span_x, uint32(0), m, step, stop)
+            bring_x(near_x, of_x, row_x, column_x, rows_x, span_x, uint32(0), m, base, stop)
+            commit()
+            landed()
             meet()
-            own = uint32(near_w + uint32(row << uint32(2)))
-            across = uint32(near_x + uint32(column << uint32(2)))
+            ahead = uint32(uint32(step - base) << uint32(2))
+            own = uint32(near_w + ahead * uint32(ROWS) + uint32(row << uint32(2)))
+            across = uint32(near_x + ahead * uint32(columns) + uint32(column << uint32(2)))
             while step < stop:
                 barrier, moved = uint32(full + stage * uint32(8)), uint32(stage * uint32(length))
                 wait(barrier, phase)
@@ -216,11 +260,14 @@ def float_worker(job: FewJob) -> Any:
                     arrive(uint32(barrier + uint32(8 * stages)))
                 totals = promoted(totals, sums, found, across)
                 stage, phase = after(stage, phase)
-                own, across = uint32(own + uint32(4 * ROWS)), uint32(across + uint32(4 * columns))
-                step = uint32(step + uint32(1))
+                stage, phase = after(stage, phase)  # the other warpgroup's
+                own = uint32(own + uint32(4 * GROUPS * ROWS))
+                across = uint32(across + uint32(4 * GROUPS * columns))
+                step = uint32(step + uint32(GROUPS))
             meet()  # all are done with these scales
+            base = stop
         wait_for_predecessor()  # also where there is no step: it may read what will be written
-        stage_sums(totals, uint32(ring + uint32(of_sums) + column * uint32(PITCH) + uint32(row << uint32(2))))
+        deliver(ring, totals, row, column, group, rank, halvings)
 
     return work
 
@@ -228,29 +275,40 @@ def float_worker(job: FewJob) -> Any:
 def integer_worker(job: FewJob) -> Any:
     """The same for integers: exact sums."""
     tile = job.tile
-    stages, length, of_sums = tile.stages, tile.stage // 16, tile.sums
+    stages, length, columns = tile.stages, tile.stage // 16, tile.columns
+    of_scales, of_x_scales = tile.scales, tile.scales_of_x
     nothing, advance, drain = straight_products(job.form)
-    stage_sums, after = stager(tile.columns, True, PITCH), follower(stages)
+    deliver, after, bring = deliverer(job), follower(stages), bringer_of_integers(job.zeros)
     wait, arrive, wait_for_predecessor = barriers.wait, barriers.arrive, early_start.wait_for_predecessor
+    commit, landed = ptx.commit, ptx.wait_for_all_but(0)
 
     @inlined
-    def work(ring: Any, full: Any, given: Any, row0: Any, first: Any, last: Any, m: Any, n: Any) -> None:
-        row, column = stand(ring)
-        lane = uint32(cuda.threadIdx.x) & uint32(31)
-        a0 = uint32(uint32(LOW) | uint32(ring >> uint32(4)))
-        b0 = uint32(uint32(LOW) | uint32(uint32(ring + uint32(ROWS * STEP)) >> uint32(4)))
-        totals, stage, phase, step, before = nothing(), uint32(0), uint32(0), first, uint32(0)
+    def work(
+        ring: Any, full: Any, given: Any, zeros: Any, group: Any, row0: Any, first: Any, last: Any,
+        m: Any, n: Any, rank: Any, halvings: Any,
+    ) -> None:  # fmt: skip
+        of_x, row_x, _, rows_x, _, of_w, row_w, _, rows_w, _ = given
+        points_x, others_x, points_w, others_w = zeros
+        lane, row, column, a0, b0 = stand(ring)
+        totals, stage, phase, before = nothing(), group, uint32(0), uint32(0)
+        near_w, near_x = uint32(ring + uint32(of_scales)), uint32(ring + uint32(of_x_scales))
+        bring(near_w, uint32(ROWS), of_w, row_w, rows_w, points_w, others_w, row0, n)
         wait_for_predecessor()
+        bring(near_x, uint32(columns), of_x, row_x, rows_x, points_x, others_x, uint32(0), m)
+        commit()
+        step = uint32(first + group)
         while step < last:
             barrier, moved = uint32(full + stage * uint32(8)), uint32(stage * uint32(length))
             wait(barrier, phase)
             totals = advance(totals, uint32(a0 + moved), uint32(b0 + moved))
-            if step > first and lane == uint32(0):
+            if before != uint32(0) and lane == uint32(0):
                 arrive(before)
             before = uint32(barrier + uint32(8 * stages))
             stage, phase = after(stage, phase)
-            step = uint32(step + uint32(1))
+            stage, phase = after(stage, phase)  # the other warpgroup's
+            step = uint32(step + uint32(GROUPS))
         totals = drain(totals)
-        stage_sums(totals, uint32(ring + uint32(of_sums) + column * uint32(PITCH) + uint32(row << uint32(2))))
+        landed()
+        deliver(ring, totals, row, column, group, rank, halvings)
 
     return work

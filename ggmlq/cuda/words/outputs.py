@@ -137,26 +137,36 @@ def _store_text(columns: int, kind: str) -> str:
 
 
 @cache
-def stager(columns: int, integer: bool, pitch: int) -> Any:
-    """``stage(totals, at)``: sums of 64 rows into shared memory, the rows of a column side by side.
+def pusher(columns: int, integer: bool, pitch: int) -> Any:
+    """``push(totals, at, column, share, source)``: sums of 64 rows to the blocks of a cluster.
 
-    ``at``: the place of row g, column 2 t; columns lie ``pitch`` bytes apart.
+    Block i finishes columns i << share to (i + 1) << share; there a column lies at ``pitch`` times its number
+    from the block's first one, plus ``source``. ``at``: the place of row g of its first column; rows lie side
+    by side. ``column``: 2 t.
     """
     count, letter, word = columns // 2, "r" if integer else "f", "b32" if integer else "f32"
     totals_kind = types.UniTuple(i32 if integer else f32, count)
+    text = (
+        "{{.reg .b32 c, own, at; add.u32 c, $1, {0}; shr.u32 own, c, $2; shl.b32 at, own, $2; "
+        f"sub.u32 at, c, at; add.u32 at, at, $3; mad.lo.u32 at, at, {pitch}, $0; "
+        "mapa.shared::cluster.u32 at, at, own; "
+        f"st.shared::cluster.{word} [at], $4; st.shared::cluster.{word} [at + 32], $5;}}}}"
+    )
 
-    def stage(totals: Any, at: Any) -> Any:
+    def push(totals: Any, at: Any, column: Any, share: Any, source: Any) -> Any:
         only_on_a_gpu()
 
     def emit(context: Any, builder: Any, signature: Any, operands: Any) -> Any:
-        totals, at = operands
-        for i, value in enumerate(unpacked(builder, totals, count)):
-            offset = (i // 4 * 8 + i % 2) * pitch + i // 2 % 2 * 32
-            text = f"st.shared.{word} [$0 + {offset}], $1;"
-            emit_assembly(builder, VOID, text, ["r", letter], [at, value], effect=True)
+        totals, *given = operands
+        values = unpacked(builder, totals, count)
+        for j in range(columns // 8):
+            for c in range(2):
+                pair = [values[4 * j + c], values[4 * j + 2 + c]]
+                line = text.format(8 * j + c)
+                emit_assembly(builder, VOID, line, [*"rrrr", letter, letter], [*given, *pair], effect=True)
         return context.get_dummy_value()
 
-    return stage if SIMULATED else as_intrinsic(stage, types.void(totals_kind, u32), emit)
+    return push if SIMULATED else as_intrinsic(push, types.void(totals_kind, u32, u32, u32, u32), emit)
 
 
 @cache
