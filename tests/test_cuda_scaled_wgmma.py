@@ -203,14 +203,16 @@ def test_what_they_refuse():
         assert "9.0" in rung.refuses(problem(capability=(10, 0)))
         assert "128 columns of K" in rung.refuses(problem(x=64))
         assert rung.refuses(problem(x=4096, w=256)) is None
-        assert rung.caution
+        assert rung.caution is None
     for rung in HOPPER[2:]:
         assert rung.refuses(problem("int8", 4096, 4096, zeros=True)) is None
         assert "vary" in rung.refuses(problem("int8"))
         assert "int32" in rung.refuses(problem("int8", 1 << 20, 1 << 20, k=1 << 20))
         assert "int16" in rung.refuses(problem("int16", 4096, 4096))
     assert "64 rows" in HOPPER[3].refuses(problem(m=65))
-    assert gq.ladder.choose(problem()).name == "cuda:widen"
+    assert gq.ladder.choose(problem()).name == "cuda:few_rows"
+    assert gq.ladder.choose(problem(m=65)).name == "cuda:persistent"
+    assert gq.ladder.choose(problem("int8")).name == "cuda:mma_int8"
 
 
 # --- on a GPU ---------------------------------------------------------------------------------

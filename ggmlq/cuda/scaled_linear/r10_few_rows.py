@@ -109,7 +109,7 @@ def refuses(problem: ScaledLinear) -> str | None:
 
 @register(
     __name__, __doc__, arithmetic="codes", accumulate="int32, float32 every 128", refuses=refuses,
-    caution="it has not been measured on a card yet", narrow=True,
+    narrow=True,
 )  # fmt: skip
 def launch(x: ScaledArray, w: ScaledArray, out: Any, tile: FewTile | None = None, parts: int = 0) -> None:
     """``out`` may be float16 or bfloat16, too; ``tile``, ``parts``: others than are thought best."""
