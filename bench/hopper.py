@@ -67,12 +67,13 @@ SHAPES = [
 INTEGERS = [(8192, 8192, 8192), (4096, 4096, 4096), (4096, 7168, 16384)]
 FEW = [(7168, 2048), (4096, 7168), (24576, 1536), (2112, 7168)]
 OTHERS = {
-    "fp8": [BoxTile(256, 128, 3), BoxTile(128, 192, 4), BoxTile(128, 128, 5)],
-    "int8": [BoxTile(256, 128, 4), BoxTile(128, 256, 3)],
+    "fp8": [BoxTile(128, 192, 5), BoxTile(128, 128, 6), BoxTile(128, 64, 8)],
+    "int8": [BoxTile(256, 128, 4), BoxTile(128, 128, 6), BoxTile(128, 64, 8)],
 }
 NARROW_TILES = [  # rows of x
-    (8, FewTile(8, 6, 3)), (8, FewTile(8, 4, 4, 16)), (8, FewTile(8, 10, 2)),
-    (64, FewTile(64, 4, 2, 16)), (64, FewTile(64, 9, 1)),
+    (8, FewTile(64, 8, 6, 3)), (8, FewTile(128, 8, 4, 2, 16)), (8, FewTile(128, 8, 3, 3, 16)),
+    (32, FewTile(64, 32, 6, 2)), (32, FewTile(128, 32, 4, 2, 16)),
+    (64, FewTile(64, 64, 4, 2, 16)), (64, FewTile(128, 64, 6, 1, 16)), (128, FewTile(128, 128, 4, 1, 8)),
 ]  # fmt: skip
 BANDWIDTH = 4456e9  # bytes a second that this project measured on an H200
 OUTSIDE = "bfloat16"  # the outputs of timed products
@@ -324,13 +325,15 @@ def time_all(names: list[str], tiles: bool, sustained: bool) -> list[dict[str, A
             timed(table, "persistent", "int8", shape)
     if "few_rows" in names:
         for n, k in FEW:
-            for m in (1, 8, 16, 32, 64):
+            for m in (1, 8, 16, 32, 64, 128):
                 timed(table, "few_rows", "fp8", (m, n, k))
-            if "persistent" in names:
-                timed(table, "persistent", "fp8", (64, n, k))
             for m, tile in NARROW_TILES if tiles else ():
-                for parts in PARTS:
+                for parts in PARTS[1 if n > 20000 else 0 : -1]:
                     timed(table, "few_rows", "fp8", (m, n, k), parts=parts, tile=tile)
+            if "persistent" in names:
+                for m in (64, 128, 256, 512):
+                    timed(table, "persistent", "fp8", (m, n, k))
+                    timed(table, "persistent", "fp8", (m, n, k), tile=BoxTile(128, 64, 8))
         timed(table, "few_rows", "int8", (64, 7168, 2048))
     if "persistent" in names:
         for shape in SHAPES[len(LARGE) :]:

@@ -21,7 +21,7 @@ from ggmlq.checks import float_dtype
 from ggmlq.cuda.machine import device, launch, maps, submit
 from ggmlq.cuda.machine.launch import Kernel
 from ggmlq.cuda.machine.maps import Box
-from ggmlq.cuda.pipeline import few_rows, persistent
+from ggmlq.cuda.pipeline import persistent
 from ggmlq.cuda.pipeline.boxed import BoxTile, Room
 from ggmlq.cuda.pipeline.few_rows import TILES, FewJob, parts_of
 from ggmlq.cuda.pipeline.job import BY_COLUMNS, FLOATS, WHOLE, Job, float_jobs, integer_jobs
@@ -85,7 +85,8 @@ def test_a_tile_adds_up(make):
 def test_few_rows_add_up():
     for tile in TILES:
         assert (tile.shared + 1024) * tile.blocks <= 228 << 10
-        assert tile.stage % 1024 == tile.sums % 16 == tile.barriers % 8 == 0
+        assert tile.stage % 1024 == tile.sums % 16 == tile.barriers % 8 == tile.pitch % 16 == 0
+        assert tile.stages % tile.turns == 0
     for tiles, steps, parts in (
         (112, 16, 2),
         (64, 56, 4),
@@ -96,7 +97,6 @@ def test_few_rows_add_up():
     ):
         assert parts_of(tiles, 3 * 132, steps) == parts
     assert Room(BoxTile(256, 256, 4)).fits is False
-    assert few_rows.PITCH % 16 == 0
 
 
 # --- the host ---------------------------------------------------------------------------------
@@ -209,9 +209,9 @@ def test_what_they_refuse():
         assert "vary" in rung.refuses(problem("int8"))
         assert "int32" in rung.refuses(problem("int8", 1 << 20, 1 << 20, k=1 << 20))
         assert "int16" in rung.refuses(problem("int16", 4096, 4096))
-    assert "64 rows" in HOPPER[3].refuses(problem(m=65))
+    assert "128 rows" in HOPPER[3].refuses(problem(m=129))
     assert gq.ladder.choose(problem()).name == "cuda:few_rows"
-    assert gq.ladder.choose(problem(m=65)).name == "cuda:persistent"
+    assert gq.ladder.choose(problem(m=129)).name == "cuda:persistent"
     assert gq.ladder.choose(problem("int8")).name == "cuda:mma_int8"
 
 

@@ -1,15 +1,15 @@
 """Few rows of x: weights are the operand of 64 rows, x the other one; a cluster divides K.
 
-What counts is that weights stream: each is read once, by blocks of which two or three fit on a
-multiprocessor, so that enough copies are under way to fill the memory's bandwidth. A block makes 64 outputs
-of every row of x. Its first copies, of weights, start before the predecessor ends; x is asked for after
-that. From there to the outputs everything waits for something, so that chain is short: scales come by
-asynchronous copies, and two warpgroups take the steps in turns.
+What counts is that weights stream: each is read once, by blocks of which one to three fit on a
+multiprocessor, so that enough copies are under way to fill the memory's bandwidth. A block makes 64 or 128
+outputs of every row of x. Its first copies, of weights, start before the predecessor ends; x is asked for
+after that. From there to the outputs everything waits for something, so that chain is short: scales come by
+asynchronous copies, and of 64 rows two warpgroups take the steps in turns.
 
-    stage    codes of w [64, 128] · codes of x [columns, 128]                 swizzled
-    scales   of w [chunk steps, 64] · of x [chunk steps, columns]             floats
-             of w [64] · of x [columns], both with their zero points          integers
-    sums     [sources, columns / parts, 64], a column's rows side by side: what others bring here
+    stage    codes of w [rows, 128] · codes of x [columns, 128]               swizzled
+    scales   of w [chunk steps, rows] · of x [chunk steps, columns]           floats
+             of w [rows] · of x [columns], both with their zero points        integers
+    sums     [sources, columns / parts, rows], a column's rows side by side: what others bring here
     barriers full [stages] · empty [stages]
 
 The blocks of a cluster have neighbouring parts of K. Each finishes an equal part of the columns, and brings
@@ -31,8 +31,6 @@ from ..words.promoted import float_products
 from ..words.wgmma8 import INTEGERS, LOW, STEP, Form, straight_products
 from .boxed import KILO, follower
 
-ROWS = 64  # of weights
-PITCH = 4 * (ROWS + 4)  # bytes between columns of sums
 GROUPS = 2  # warpgroups that multiply; a warp fetches
 MULTIPLY = 128 * GROUPS
 THREADS = MULTIPLY + 32
@@ -42,20 +40,31 @@ SHORTEST = 4  # steps of a part
 
 @dataclass(frozen=True)
 class FewTile:
-    """Rows of x, and a ring of stages."""
+    """Rows of w and of x, and a ring of stages."""
 
+    rows: int  # 64: warpgroups take steps in turns; 128: each has its own
     columns: int
-    stages: int
+    stages: int  # a multiple of ``turns``: a barrier's parity tells two phases apart, not more
     blocks: int  # of a multiprocessor
     chunk: int = 32  # steps whose scales are in shared memory
 
     def __str__(self) -> str:
-        return f"64x{self.columns}, {self.stages} stages"
+        return f"{self.rows}x{self.columns}, {self.stages} stages"
+
+    @property
+    def turns(self) -> int:
+        """Warpgroups that make the sums of a row, of different steps."""
+        return 64 * GROUPS // self.rows
+
+    @property
+    def pitch(self) -> int:
+        """Bytes between columns of sums."""
+        return 4 * (self.rows + 4)
 
     @property
     def stage(self) -> int:
         """Bytes."""
-        return (ROWS + self.columns) * STEP
+        return (self.rows + self.columns) * STEP
 
     @property
     def scales(self) -> int:
@@ -64,7 +73,7 @@ class FewTile:
 
     @property
     def scales_of_x(self) -> int:
-        return self.scales + 4 * self.chunk * ROWS
+        return self.scales + 4 * self.chunk * self.rows
 
     @property
     def sums(self) -> int:
@@ -72,7 +81,7 @@ class FewTile:
 
     @property
     def barriers(self) -> int:
-        return self.sums + GROUPS * self.columns * PITCH
+        return self.sums + self.turns * self.columns * self.pitch
 
     @property
     def shared(self) -> int:
@@ -80,7 +89,10 @@ class FewTile:
         return KILO + self.barriers + 16 * self.stages
 
 
-TILES = (FewTile(8, 6, 3), FewTile(16, 5, 3), FewTile(32, 5, 2), FewTile(64, 4, 2, 16))
+TILES = (
+    FewTile(64, 8, 6, 3), FewTile(64, 16, 4, 3), FewTile(64, 32, 6, 2), FewTile(128, 64, 6, 1, 16),
+    FewTile(128, 128, 4, 1, 8),
+)  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -116,7 +128,7 @@ def parts_of(tiles: int, slots: int, steps: int) -> int:
 
 def filler(tile: FewTile) -> Any:
     """The device function of the one thread that fetches steps ``first`` … ``last``."""
-    stages, length, of_x = tile.stages, tile.stage, ROWS * STEP
+    stages, length, of_x = tile.stages, tile.stage, tile.rows * STEP
     expect, fetch, wait, after = barriers.expect, boxes.fetch, barriers.wait, follower(stages)
     wait_for_predecessor, prefetch = early_start.wait_for_predecessor, boxes.prefetch
 
@@ -188,32 +200,60 @@ def bringer_of_integers(zeros: bool) -> Any:
     return bring
 
 
-@inlined
-def stand(ring: Any) -> Any:
-    """A thread's first row and column among the sums of its warpgroup; lower words of descriptors."""
-    thread = uint32(cuda.threadIdx.x)
-    lane = uint32(thread & uint32(31))
-    warp = uint32(uint32(thread >> uint32(5)) & uint32(3))
-    row = uint32(uint32(warp << uint32(4)) + uint32(lane >> uint32(2)))
-    a = uint32(uint32(LOW) | uint32(ring >> uint32(4)))
-    b = uint32(uint32(LOW) | uint32(uint32(ring + uint32(ROWS * STEP)) >> uint32(4)))
-    return lane, row, uint32(uint32(lane & uint32(3)) << uint32(1)), a, b
+def placer_of_threads(tile: FewTile) -> Any:
+    """The device function for where a thread stands.
+
+    Its lane; its first row and column among the sums of its block; its warpgroup's turn; lower words of
+    descriptors.
+    """
+    side_by_side, of_x = tile.turns == 1, tile.rows * STEP
+
+    @inlined
+    def stand(ring: Any, group: Any) -> Any:
+        thread = uint32(cuda.threadIdx.x)
+        lane = uint32(thread & uint32(31))
+        below = uint32(group << uint32(6)) if side_by_side else uint32(0)
+        turn = uint32(0) if side_by_side else group
+        warp = uint32(uint32(thread >> uint32(5)) & uint32(3))
+        row = uint32(below + uint32(warp << uint32(4)) + uint32(lane >> uint32(2)))
+        a = uint32(uint32(LOW) | uint32(uint32(ring + below * uint32(STEP)) >> uint32(4)))
+        b = uint32(uint32(LOW) | uint32(uint32(ring + uint32(of_x)) >> uint32(4)))
+        return lane, row, uint32(uint32(lane & uint32(3)) << uint32(1)), turn, a, b
+
+    return stand
 
 
 def deliverer(job: FewJob) -> Any:
     """The device function that brings sums to the blocks that finish them."""
     tile = job.tile
-    push, of_sums, log = pusher(tile.columns, job.integer, PITCH), tile.sums, tile.columns.bit_length() - 1
-    join_cluster = barriers.join_cluster
+    push, of_sums, log = (
+        pusher(tile.columns, job.integer, tile.pitch),
+        tile.sums,
+        tile.columns.bit_length() - 1,
+    )
+    turns, join_cluster = tile.turns, barriers.join_cluster
 
     @inlined
-    def deliver(ring: Any, totals: Any, row: Any, column: Any, group: Any, rank: Any, halvings: Any) -> None:
+    def deliver(ring: Any, totals: Any, row: Any, column: Any, turn: Any, rank: Any, halvings: Any) -> None:
         share = uint32(uint32(log) - halvings)  # its logarithm
-        source = uint32(uint32(uint32(rank * uint32(GROUPS)) + group) << share)
+        source = uint32(uint32(uint32(rank * uint32(turns)) + turn) << share)
         join_cluster()  # their shared memory is there
         push(totals, uint32(ring + uint32(of_sums) + uint32(row << uint32(2))), column, share, source)
 
     return deliver
+
+
+def striding(tile: FewTile) -> Any:
+    """The device function for the stage of a warpgroup's next step, and its parity."""
+    after, turns = follower(tile.stages), tile.turns
+
+    @inlined
+    def stride(stage: Any, phase: Any) -> Any:
+        for _ in range(turns):
+            stage, phase = after(stage, phase)
+        return stage, phase
+
+    return stride
 
 
 def float_worker(job: FewJob) -> Any:
@@ -223,7 +263,8 @@ def float_worker(job: FewJob) -> Any:
     of_scales, of_x_scales, deliver = tile.scales, tile.scales_of_x, deliverer(job)
     zeros, nothing, begin, first_products, _, factors, promote, unscaled = float_products(job.form, 0)
     of_rows, promoted = factors[0], promote[0]
-    bring_w, bring_x, after = bringer(ROWS), bringer(columns), follower(stages)
+    rows, turns, stand, stride = tile.rows, tile.turns, placer_of_threads(tile), striding(tile)
+    bring_w, bring_x = bringer(rows), bringer(columns)
     meet, wait, arrive = barriers.gather_point(1, MULTIPLY), barriers.wait, barriers.arrive
     wait_for_predecessor, commit, landed = (
         early_start.wait_for_predecessor, ptx.commit, ptx.wait_for_all_but(0),
@@ -235,10 +276,10 @@ def float_worker(job: FewJob) -> Any:
         m: Any, n: Any, rank: Any, halvings: Any,
     ) -> None:  # fmt: skip
         of_x, row_x, column_x, rows_x, span_x, of_w, row_w, column_w, rows_w, span_w = given
-        lane, row, column, a0, b0 = stand(ring)
+        lane, row, column, turn, a0, b0 = stand(ring, group)
         near_w, near_x = uint32(ring + uint32(of_scales)), uint32(ring + uint32(of_x_scales))
-        totals, sums, stage, phase = zeros(), nothing(), group, uint32(0)
-        base, step = first, uint32(first + group)
+        totals, sums, stage, phase = zeros(), nothing(), turn, uint32(0)
+        base, step = first, uint32(first + turn)
         while base < last:
             stop = min(uint32(base + uint32(chunk)), last)
             bring_w(near_w, of_w, row_w, column_w, rows_w, span_w, row0, n, base, stop)
@@ -248,7 +289,7 @@ def float_worker(job: FewJob) -> Any:
             landed()
             meet()
             ahead = uint32(uint32(step - base) << uint32(2))
-            own = uint32(near_w + ahead * uint32(ROWS) + uint32(row << uint32(2)))
+            own = uint32(near_w + ahead * uint32(rows) + uint32(row << uint32(2)))
             across = uint32(near_x + ahead * uint32(columns) + uint32(column << uint32(2)))
             while step < stop:
                 barrier, moved = uint32(full + stage * uint32(8)), uint32(stage * uint32(length))
@@ -259,15 +300,14 @@ def float_worker(job: FewJob) -> Any:
                 if lane == uint32(0):
                     arrive(uint32(barrier + uint32(8 * stages)))
                 totals = promoted(totals, sums, found, across)
-                stage, phase = after(stage, phase)
-                stage, phase = after(stage, phase)  # the other warpgroup's
-                own = uint32(own + uint32(4 * GROUPS * ROWS))
-                across = uint32(across + uint32(4 * GROUPS * columns))
-                step = uint32(step + uint32(GROUPS))
+                stage, phase = stride(stage, phase)
+                own = uint32(own + uint32(4 * turns * rows))
+                across = uint32(across + uint32(4 * turns * columns))
+                step = uint32(step + uint32(turns))
             meet()  # all are done with these scales
             base = stop
         wait_for_predecessor()  # also where there is no step: it may read what will be written
-        deliver(ring, totals, row, column, group, rank, halvings)
+        deliver(ring, totals, row, column, turn, rank, halvings)
 
     return work
 
@@ -278,7 +318,8 @@ def integer_worker(job: FewJob) -> Any:
     stages, length, columns = tile.stages, tile.stage // 16, tile.columns
     of_scales, of_x_scales = tile.scales, tile.scales_of_x
     nothing, advance, drain = straight_products(job.form)
-    deliver, after, bring = deliverer(job), follower(stages), bringer_of_integers(job.zeros)
+    rows, turns, stand, stride = tile.rows, tile.turns, placer_of_threads(tile), striding(tile)
+    deliver, bring = deliverer(job), bringer_of_integers(job.zeros)
     wait, arrive, wait_for_predecessor = barriers.wait, barriers.arrive, early_start.wait_for_predecessor
     commit, landed = ptx.commit, ptx.wait_for_all_but(0)
 
@@ -289,14 +330,14 @@ def integer_worker(job: FewJob) -> Any:
     ) -> None:  # fmt: skip
         of_x, row_x, _, rows_x, _, of_w, row_w, _, rows_w, _ = given
         points_x, others_x, points_w, others_w = zeros
-        lane, row, column, a0, b0 = stand(ring)
-        totals, stage, phase, before = nothing(), group, uint32(0), uint32(0)
+        lane, row, column, turn, a0, b0 = stand(ring, group)
+        totals, stage, phase, before = nothing(), turn, uint32(0), uint32(0)
         near_w, near_x = uint32(ring + uint32(of_scales)), uint32(ring + uint32(of_x_scales))
-        bring(near_w, uint32(ROWS), of_w, row_w, rows_w, points_w, others_w, row0, n)
+        bring(near_w, uint32(rows), of_w, row_w, rows_w, points_w, others_w, row0, n)
         wait_for_predecessor()
         bring(near_x, uint32(columns), of_x, row_x, rows_x, points_x, others_x, uint32(0), m)
         commit()
-        step = uint32(first + group)
+        step = uint32(first + turn)
         while step < last:
             barrier, moved = uint32(full + stage * uint32(8)), uint32(stage * uint32(length))
             wait(barrier, phase)
@@ -304,11 +345,10 @@ def integer_worker(job: FewJob) -> Any:
             if before != uint32(0) and lane == uint32(0):
                 arrive(before)
             before = uint32(barrier + uint32(8 * stages))
-            stage, phase = after(stage, phase)
-            stage, phase = after(stage, phase)  # the other warpgroup's
-            step = uint32(step + uint32(GROUPS))
+            stage, phase = stride(stage, phase)
+            step = uint32(step + uint32(turns))
         totals = drain(totals)
         landed()
-        deliver(ring, totals, row, column, group, rank, halvings)
+        deliver(ring, totals, row, column, turn, rank, halvings)
 
     return work

@@ -9,23 +9,24 @@ from ..words.address import address
 from ..words.atoms import inlined
 from ..words.language import cuda, float32, int32, uint32, uint64
 from ..words.outputs import SIZES
-from .few_rows import GROUPS, MULTIPLY, PITCH, ROWS, FewJob
+from .few_rows import MULTIPLY, FewJob
 
 
 def adder(job: FewJob) -> Any:
     """The device function that adds up this block's share of the outputs, four of a row of x at a time."""
     tile, log = job.tile, job.tile.columns.bit_length() - 1
     of_sums, finish = tile.sums, integer_finisher(job) if job.integer else float_finisher()
-    store = four_storer(job.out)
+    store, pitch, turns = four_storer(job.out), tile.pitch, tile.turns
+    fours, shift = tile.rows // 4, (tile.rows // 4).bit_length() - 1
 
     @inlined
     def add(ring: Any, rank: Any, halvings: Any, y: Any, row0: Any, m: Any, n: Any) -> None:
         share = uint32(uint32(log) - halvings)  # its logarithm
-        i, items = uint32(cuda.threadIdx.x), uint32(uint32(ROWS // 4) << share)
-        apart, sources = uint32(uint32(PITCH) << share), uint32(uint32(GROUPS) << halvings)
+        i, items = uint32(cuda.threadIdx.x), uint32(uint32(fours) << share)
+        apart, sources = uint32(uint32(pitch) << share), uint32(uint32(turns) << halvings)
         while i < items:
-            c, q = uint32(i >> uint32(4)), uint32(uint32(i & uint32(15)) << uint32(2))
-            at = uint32(ring + uint32(of_sums) + c * uint32(PITCH) + uint32(q << uint32(2)))
+            c, q = uint32(i >> uint32(shift)), uint32(uint32(i & uint32(fours - 1)) << uint32(2))
+            at = uint32(ring + uint32(of_sums) + c * uint32(pitch) + uint32(q << uint32(2)))
             c = uint32(c + uint32(rank << share))
             e, f, g, h = finish(at, apart, sources, ring, c, q)
             if c < m:
@@ -54,7 +55,8 @@ def float_finisher() -> Any:
 
 def integer_finisher(job: FewJob) -> Any:
     """The same for integers, which get their scales and zero points here: few_rows.bringer_of_integers."""
-    zeros, of_w, of_x, columns = job.zeros, job.tile.scales, job.tile.scales_of_x, job.tile.columns
+    zeros, of_w, of_x = job.zeros, job.tile.scales, job.tile.scales_of_x
+    rows, columns = job.tile.rows, job.tile.columns
     take16, take, take_float, fma, mul = ptx.take16, bf16x2.take4, bf16x2.take_float, ptx.fma, ptx.mul
 
     @inlined
@@ -63,11 +65,11 @@ def integer_finisher(job: FewJob) -> Any:
         if zeros:
             point_x, other_w = (
                 take(uint32(near_x + uint32(4 * columns))),
-                take(uint32(near_w + uint32(8 * ROWS))),
+                take(uint32(near_w + uint32(8 * rows))),
             )
             other_x, point_w = (
                 take(uint32(near_x + uint32(8 * columns))),
-                take(uint32(near_w + uint32(4 * ROWS))),
+                take(uint32(near_w + uint32(4 * rows))),
             )
             total = int32(total - int32(uint32(point_x * other_w) + uint32(other_x * point_w)))
         return fma(float32(total), mul(take_float(near_x), take_float(near_w)), float32(0))

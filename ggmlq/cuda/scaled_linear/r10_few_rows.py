@@ -1,8 +1,8 @@
 """Few rows: the weights stream through all multiprocessors, a cluster of blocks divides K.
 
 Changed: operands change places. ``wgmma`` has 64 rows of its first operand; with one row of x 63 of them
-would be nothing. So weights are the first operand and x, filled up to 8, 16, 32 or 64 rows, is the second
-one. A tile is 64 rows of w and all of x; the columns are divided among up to eight blocks, so that all
+would be nothing. So weights are the first operand and x, filled up to 8, 16 … 128 rows, is the second
+one. A tile is 64 or 128 rows of w and all of x; the columns are divided among up to eight blocks, so that all
 multiprocessors read weights at any N. The blocks are a cluster, and bring their sums into each other's
 shared memory, where they are added up in a fixed order: no second kernel, no atomic addition.
 
@@ -26,7 +26,7 @@ from ..machine import device
 from ..machine.launch import Kernel, family
 from ..pipeline import few_rows, operands8
 from ..pipeline.boxed import starter
-from ..pipeline.few_rows import GROUPS, MULTIPLY, ROWS, THREADS, TILES, FewJob, FewTile, parts_of
+from ..pipeline.few_rows import GROUPS, MULTIPLY, THREADS, TILES, FewJob, FewTile, parts_of
 from ..pipeline.few_sums import adder
 from ..pipeline.job import CODES, OUTS
 from ..tiles8.rows import zeros_of
@@ -52,10 +52,11 @@ def jobs() -> list[tuple[FewJob]]:
 
 @family(jobs())
 def kernel(job: FewJob) -> Kernel:
-    """Block (tile of 64 rows of w, part of K): the parts of a tile are a cluster."""
+    """Block (tile of rows of w, part of K): the parts of a tile are a cluster."""
     tile, fill, add = job.tile, few_rows.filler(job.tile), adder(job)
     work = few_rows.integer_worker(job) if job.integer else few_rows.float_worker(job)
-    start, of_barriers, base = starter(tile.stages, 4), tile.barriers, ptx.shared_base
+    start, of_barriers, base = starter(tile.stages, 4 * GROUPS // tile.turns), tile.barriers, ptx.shared_base
+    rows = tile.rows
     first_lane, rank_here, meet_warp = barriers.of_first_lane, barriers.rank_in_cluster, barriers.meet_warp
     greet_cluster, join_cluster = barriers.greet_cluster, barriers.join_cluster
     meet_cluster, let_successor_start = barriers.meet_cluster, early_start.let_successor_start
@@ -77,7 +78,7 @@ def kernel(job: FewJob) -> Kernel:
             start(full)
         greet_cluster()
         cuda.syncthreads()
-        row0 = uint32(uint32(uint32(cuda.blockIdx.x) >> halvings) * uint32(ROWS))
+        row0 = uint32(uint32(uint32(cuda.blockIdx.x) >> halvings) * uint32(rows))
         first = uint32(uint32(rank * steps) >> halvings)
         last = uint32(uint32(uint32(rank + uint32(1)) * steps) >> halvings)
         given = (of_x, row_x, column_x, rows_x, span_x, of_w, row_w, column_w, rows_w, span_w)
@@ -123,7 +124,7 @@ def launch(x: ScaledArray, w: ScaledArray, out: Any, tile: FewTile | None = None
     of_x, of_w = (KINDS[s.code.name] if integer else s.code.name for s in (x, w))
     job = FewJob(tile, of_x, of_w, str(out.dtype), zeros)
     k = min(both.x.columns, both.w.columns)
-    tiles, steps = -(-n // ROWS), -(-k // STEP)
+    tiles, steps = -(-n // tile.rows), -(-k // STEP)
     beside = device.blocks_beside(tile.blocks, tile.shared)
     parts = parts or parts_of(tiles, device.multiprocessors() * beside, steps)
     points: tuple[Any, ...] = (0, 0, 0, 0)
@@ -133,7 +134,7 @@ def launch(x: ScaledArray, w: ScaledArray, out: Any, tile: FewTile | None = None
     a, b = both.x.scales, operands8.kept_scales(w, both.w)
     kernel(job)(
         (tiles * parts,), (THREADS,),
-        operands8.map_of_codes(both.x, k, tile.columns), operands8.map_of_codes(both.w, k, ROWS), out,
+        operands8.map_of_codes(both.x, k, tile.columns), operands8.map_of_codes(both.w, k, tile.rows), out,
         a.at, a.row, a.column, b.at, b.row, b.column, *points,
         m, n, steps, parts.bit_length() - 1, a.rows, a.steps, b.rows, b.steps, cluster=parts,
     )  # fmt: skip
