@@ -188,8 +188,9 @@ def test_the_largest_sums(cupy):
 def test_nan_and_infinity_stay_where_they_are(cupy, fresh):
     x, w = scaled(fresh, "e4m3", (1, 128), 33, 384), scaled(fresh, "e5m2", (128, 128), 70, 384)
     x, w = x.copy(), w.copy()
-    for s in (x, w):
-        s.codes[s.codes & 0x7F == 0] = 1  # 0 beside an infinite scale: NaN of its own, or nothing in a sum
+    for s in (x, w):  # beside an infinite scale 0 and two signs give NaN, or nothing in a sum
+        s.codes[s.codes & 0x7F == 0] = 1
+        s.codes[:, 256:] &= 0x7F
     x.codes[3, 200], w.codes[60, 10], w.codes[9, 300] = 0x7F, 0x7C, 0xFF
     check(cupy, x, w)
     x.codes[3, 200], x.scales[7, 1], x.scales[8, 2] = 1, np.nan, np.inf
