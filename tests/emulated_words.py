@@ -390,6 +390,20 @@ def fetch(warp, name, operands, active):
     barrier.turn()
 
 
+@op("cp.async.bulk.shared::cluster.shared::cta")
+def send(warp, name, operands, active):
+    to, source, done = place(warp, operands[0]), place(warp, operands[1]), place(warp, operands[3])
+    size = read(warp, operands[2], np.uint32)
+    for lane in np.flatnonzero(active):
+        count = int(size[lane])
+        assert count % 16 == to[lane] % 16 == source[lane] % 16 == 0
+        there = bytes_at(warp, ".shared::cluster", int(to[lane]), count)
+        there[:] = bytes_at(warp, ".shared", int(source[lane]), count)
+        barrier = warp.machine.cluster[int(done[lane]) >> 24].barriers[int(done[lane]) & 0xFFFFFF]
+        barrier.bytes -= count
+        barrier.turn()
+
+
 @op("cp.async.bulk.tensor.2d.global")
 def put(warp, name, operands, active):
     box, column, row = box_of(warp, operands[0], active)

@@ -10,10 +10,11 @@ asynchronous copies, and of 64 rows two warpgroups take the steps in turns.
     scales   of w [chunk steps, rows] · of x [chunk steps, columns]           floats
              of w [rows] · of x [columns], both with their zero points        integers
     sums     [sources, columns / parts, rows], a column's rows side by side: what others bring here
-    barriers full [stages] · empty [stages]
+    barriers full [stages] · empty [stages] · all sums are here
 
 The blocks of a cluster have neighbouring parts of K. Each finishes an equal part of the columns, and brings
-its sums of the other columns into the shared memory of those that finish them. There they are added up, the
+its sums of the other columns into the shared memory of those that finish them: few by stores, which are there
+at once, many by the copy engine, out of the stages that are no longer needed. There they are added up, the
 first source's first.
 """
 
@@ -26,7 +27,7 @@ from ..words import barrier as barriers
 from ..words import boxes, codes8, early_start, ptx
 from ..words.atoms import inlined
 from ..words.language import cuda, uint32, uint64
-from ..words.outputs import pusher
+from ..words.outputs import pusher, stager
 from ..words.promoted import float_products
 from ..words.wgmma8 import INTEGERS, LOW, STEP, Form, straight_products
 from .boxed import KILO, follower
@@ -57,6 +58,11 @@ class FewTile:
         return 64 * GROUPS // self.rows
 
     @property
+    def carried(self) -> bool:
+        """Whether the copy engine brings sums to other blocks."""
+        return self.turns == 1
+
+    @property
     def pitch(self) -> int:
         """Bytes between columns of sums."""
         return 4 * (self.rows + 4)
@@ -84,9 +90,14 @@ class FewTile:
         return self.sums + self.turns * self.columns * self.pitch
 
     @property
+    def received(self) -> int:
+        """The barrier behind which all sums are here."""
+        return self.barriers + 16 * self.stages
+
+    @property
     def shared(self) -> int:
         """Bytes in all."""
-        return KILO + self.barriers + 16 * self.stages
+        return KILO + self.received + 16
 
 
 TILES = (
@@ -226,21 +237,33 @@ def placer_of_threads(tile: FewTile) -> Any:
 def deliverer(job: FewJob) -> Any:
     """The device function that brings sums to the blocks that finish them."""
     tile = job.tile
-    push, of_sums, log = (
-        pusher(tile.columns, job.integer, tile.pitch),
-        tile.sums,
-        tile.columns.bit_length() - 1,
-    )
-    turns, join_cluster = tile.turns, barriers.join_cluster
+    columns, pitch, turns, of_sums = tile.columns, tile.pitch, tile.turns, tile.sums
+    log, received = columns.bit_length() - 1, tile.received
+    push, stage = pusher(columns, job.integer, pitch), stager(columns, job.integer, pitch)
+    join_cluster, hand_over, send = barriers.join_cluster, barriers.hand_over, barriers.send
+    meet = barriers.gather_point(1, MULTIPLY)
 
     @inlined
-    def deliver(ring: Any, totals: Any, row: Any, column: Any, turn: Any, rank: Any, halvings: Any) -> None:
+    def store(ring: Any, totals: Any, row: Any, column: Any, turn: Any, rank: Any, halvings: Any) -> None:
         share = uint32(uint32(log) - halvings)  # its logarithm
         source = uint32(uint32(uint32(rank * uint32(turns)) + turn) << share)
         join_cluster()  # their shared memory is there
         push(totals, uint32(ring + uint32(of_sums) + uint32(row << uint32(2))), column, share, source)
 
-    return deliver
+    @inlined
+    def carry(ring: Any, totals: Any, row: Any, column: Any, turn: Any, rank: Any, halvings: Any) -> None:
+        size = uint32(uint32(pitch) << uint32(uint32(log) - halvings))  # bytes for each block
+        meet()  # nobody multiplies what is in the stages
+        stage(totals, uint32(ring + column * uint32(pitch) + uint32(row << uint32(2))))
+        hand_over()
+        meet()
+        join_cluster()  # their barriers are there
+        part = uint32(cuda.threadIdx.x)
+        if uint32(part >> halvings) == uint32(0):
+            to = uint32(ring + uint32(of_sums) + rank * size)
+            send(to, uint32(ring + part * size), size, uint32(ring + uint32(received)), part)
+
+    return carry if tile.carried else store
 
 
 def striding(tile: FewTile) -> Any:

@@ -99,6 +99,22 @@ def rank_in_cluster() -> Any:
     only_on_a_gpu()
 
 
+@instruction("fence.proxy.async.shared::cta;", None, effect=True)
+def hand_over() -> Any:
+    """What this thread wrote to shared memory is there for the copy engine; the others meet after that."""
+    only_on_a_gpu()
+
+
+@instruction(
+    "{.reg .b32 to, done; mapa.shared::cluster.u32 to, $0, $4; mapa.shared::cluster.u32 done, $3, $4; "
+    "cp.async.bulk.shared::cluster.shared::cta.mbarrier::complete_tx::bytes [to], [$1], $2, [done];}",
+    None, u32, u32, u32, u32, u32, effect=True,
+)  # fmt: skip
+def send(to: Any, source: Any, size: Any, barrier: Any, rank: Any) -> Any:
+    """Start to copy from here to that place of a block of the cluster, whose barrier is told."""
+    only_on_a_gpu()
+
+
 def gather_point(number: int, threads: int) -> Any:
     """The instruction at which so many threads of a block meet; others use other numbers, from 1 on."""
 

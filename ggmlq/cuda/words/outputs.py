@@ -137,6 +137,29 @@ def _store_text(columns: int, kind: str) -> str:
 
 
 @cache
+def stager(columns: int, integer: bool, pitch: int) -> Any:
+    """``stage(totals, at)``: sums of 64 rows into shared memory, the rows of a column side by side.
+
+    ``at``: the place of row g, column 2 t; columns lie ``pitch`` bytes apart.
+    """
+    count, letter, word = columns // 2, "r" if integer else "f", "b32" if integer else "f32"
+    totals_kind = types.UniTuple(i32 if integer else f32, count)
+
+    def stage(totals: Any, at: Any) -> Any:
+        only_on_a_gpu()
+
+    def emit(context: Any, builder: Any, signature: Any, operands: Any) -> Any:
+        totals, at = operands
+        for i, value in enumerate(unpacked(builder, totals, count)):
+            offset = (i // 4 * 8 + i % 2) * pitch + i // 2 % 2 * 32
+            text = f"st.shared.{word} [$0 + {offset}], $1;"
+            emit_assembly(builder, VOID, text, ["r", letter], [at, value], effect=True)
+        return context.get_dummy_value()
+
+    return stage if SIMULATED else as_intrinsic(stage, types.void(totals_kind, u32), emit)
+
+
+@cache
 def pusher(columns: int, integer: bool, pitch: int) -> Any:
     """``push(totals, at, column, share, source)``: sums of 64 rows to the blocks of a cluster.
 
