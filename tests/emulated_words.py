@@ -114,9 +114,10 @@ def bfi(warp, name, operands, active):
     write(warp, operands[0], b & ~mask | a << at & mask, active)
 
 
-@op("mul.wide.u32")
+@op("mul.wide.u16", "mul.wide.u32")
 def wide(warp, name, operands, active):
-    a, b = (read(warp, o, np.uint32).astype(np.uint64) for o in operands[1:])
+    kind, to = (np.uint16, np.uint32) if name.endswith("u16") else (np.uint32, np.uint64)
+    a, b = (read(warp, o, kind).astype(to) for o in operands[1:])
     write(warp, operands[0], a * b, active)
 
 
@@ -388,20 +389,6 @@ def fetch(warp, name, operands, active):
     barrier = warp.block.barriers[lanes(warp, operands[2], active)[0]]
     barrier.bytes -= size
     barrier.turn()
-
-
-@op("cp.async.bulk.shared::cluster.shared::cta")
-def send(warp, name, operands, active):
-    to, source, done = place(warp, operands[0]), place(warp, operands[1]), place(warp, operands[3])
-    size = read(warp, operands[2], np.uint32)
-    for lane in np.flatnonzero(active):
-        count = int(size[lane])
-        assert count % 16 == to[lane] % 16 == source[lane] % 16 == 0
-        there = bytes_at(warp, ".shared::cluster", int(to[lane]), count)
-        there[:] = bytes_at(warp, ".shared", int(source[lane]), count)
-        barrier = warp.machine.cluster[int(done[lane]) >> 24].barriers[int(done[lane]) & 0xFFFFFF]
-        barrier.bytes -= count
-        barrier.turn()
 
 
 @op("cp.async.bulk.tensor.2d.global")

@@ -10,12 +10,12 @@ asynchronous copies, and of 64 rows two warpgroups take the steps in turns.
     scales   of w [chunk steps, rows] · of x [chunk steps, columns]           floats
              of w [rows] · of x [columns], both with their zero points        integers
     sums     [sources, columns / parts, rows], a column's rows side by side: what others bring here
-    barriers full [stages] · empty [stages] · all sums are here
+    barriers full [stages] · empty [stages]
 
 The blocks of a cluster have neighbouring parts of K. Each finishes an equal part of the columns, and brings
-its sums of the other columns into the shared memory of those that finish them: few by stores, which are there
-at once, many by the copy engine, out of the stages that are no longer needed. There they are added up, the
-first source's first.
+its sums of the other columns into the shared memory of those that finish them: few right from its registers,
+many in pieces of 16 bytes, by way of the stages that are no longer needed, for single words in great number
+take longer than the products. There they are added up, the first source's first.
 """
 
 from __future__ import annotations
@@ -58,8 +58,8 @@ class FewTile:
         return 64 * GROUPS // self.rows
 
     @property
-    def carried(self) -> bool:
-        """Whether the copy engine brings sums to other blocks."""
+    def many(self) -> bool:
+        """Whether sums go to other blocks in pieces of 16 bytes."""
         return self.turns == 1
 
     @property
@@ -90,14 +90,9 @@ class FewTile:
         return self.sums + self.turns * self.columns * self.pitch
 
     @property
-    def received(self) -> int:
-        """The barrier behind which all sums are here."""
-        return self.barriers + 16 * self.stages
-
-    @property
     def shared(self) -> int:
         """Bytes in all."""
-        return KILO + self.received + 16
+        return KILO + self.barriers + 16 * self.stages
 
 
 TILES = (
@@ -238,9 +233,9 @@ def deliverer(job: FewJob) -> Any:
     """The device function that brings sums to the blocks that finish them."""
     tile = job.tile
     columns, pitch, turns, of_sums = tile.columns, tile.pitch, tile.turns, tile.sums
-    log, received = columns.bit_length() - 1, tile.received
+    log, fours, shift = columns.bit_length() - 1, tile.rows // 4, (tile.rows // 4).bit_length() - 1
     push, stage = pusher(columns, job.integer, pitch), stager(columns, job.integer, pitch)
-    join_cluster, hand_over, send = barriers.join_cluster, barriers.hand_over, barriers.send
+    join_cluster, put16_of, take16 = barriers.join_cluster, barriers.put16_of, ptx.take16
     meet = barriers.gather_point(1, MULTIPLY)
 
     @inlined
@@ -252,18 +247,22 @@ def deliverer(job: FewJob) -> Any:
 
     @inlined
     def carry(ring: Any, totals: Any, row: Any, column: Any, turn: Any, rank: Any, halvings: Any) -> None:
-        size = uint32(uint32(pitch) << uint32(uint32(log) - halvings))  # bytes for each block
+        share = uint32(uint32(log) - halvings)
         meet()  # nobody multiplies what is in the stages
         stage(totals, uint32(ring + column * uint32(pitch) + uint32(row << uint32(2))))
-        hand_over()
         meet()
-        join_cluster()  # their barriers are there
-        part = uint32(cuda.threadIdx.x)
-        if uint32(part >> halvings) == uint32(0):
-            to = uint32(ring + uint32(of_sums) + rank * size)
-            send(to, uint32(ring + part * size), size, uint32(ring + uint32(received)), part)
+        join_cluster()
+        i = uint32(cuda.threadIdx.x)
+        while i < uint32(fours * columns):
+            c, at = uint32(i >> uint32(shift)), uint32(uint32(i & uint32(fours - 1)) << uint32(4))
+            v = take16(uint32(ring + c * uint32(pitch) + at))
+            owner = uint32(c >> share)
+            there = uint32(uint32(c - uint32(owner << share)) + uint32(rank << share))
+            at = uint32(ring + uint32(of_sums) + there * uint32(pitch) + at)
+            put16_of(at, owner, v[0], v[1], v[2], v[3])
+            i = uint32(i + uint32(MULTIPLY))
 
-    return carry if tile.carried else store
+    return carry if tile.many else store
 
 
 def striding(tile: FewTile) -> Any:

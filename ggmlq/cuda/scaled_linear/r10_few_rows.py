@@ -56,8 +56,7 @@ def kernel(job: FewJob) -> Kernel:
     tile, fill, add = job.tile, few_rows.filler(job.tile), adder(job)
     work = few_rows.integer_worker(job) if job.integer else few_rows.float_worker(job)
     start, of_barriers, base = starter(tile.stages, 4 * GROUPS // tile.turns), tile.barriers, ptx.shared_base
-    rows, carried, received, all_sums = tile.rows, tile.carried, tile.received, tile.columns * tile.pitch
-    init, expect, publish, wait = barriers.init, barriers.expect, barriers.publish_barriers, barriers.wait
+    rows = tile.rows
     first_lane, rank_here, meet_warp = barriers.of_first_lane, barriers.rank_in_cluster, barriers.meet_warp
     greet_cluster, join_cluster = barriers.greet_cluster, barriers.join_cluster
     meet_cluster, let_successor_start = barriers.meet_cluster, early_start.let_successor_start
@@ -77,10 +76,6 @@ def kernel(job: FewJob) -> Kernel:
         thread, rank = uint32(cuda.threadIdx.x), rank_here()
         if thread == uint32(0):
             start(full)
-            if carried:
-                init(uint32(ring + uint32(received)), uint32(1))
-                publish()
-                expect(uint32(ring + uint32(received)), uint32(all_sums))
         greet_cluster()
         cuda.syncthreads()
         row0 = uint32(uint32(uint32(cuda.blockIdx.x) >> halvings) * uint32(rows))
@@ -97,14 +92,9 @@ def kernel(job: FewJob) -> Kernel:
         else:
             group = uint32(uint32(warp) >> uint32(2))
             work(ring, full, given, zeros, group, row0, first, last, m, n, rank, halvings)
-        if not carried:
-            meet_cluster()  # all sums are where they are finished
+        meet_cluster()  # all sums are where they are finished
         if uint32(warp) < uint32(4 * GROUPS):
-            if carried:
-                wait(uint32(ring + uint32(received)), uint32(0))
             add(ring, rank, halvings, y, row0, m, n)
-        if carried:
-            meet_cluster()  # nobody leaves while the copy engine reads what he sends
 
     return Kernel(
         f"tma few rows {job}", product, *(uint64,) * 13, *(uint32,) * 8, threads=THREADS, blocks=tile.blocks,

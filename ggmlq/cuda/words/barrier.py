@@ -13,7 +13,7 @@ from __future__ import annotations
 import os
 from typing import Any
 
-from .assembly import instruction, only_on_a_gpu, u32
+from .assembly import i32, instruction, only_on_a_gpu, u32
 
 GUARDED = os.environ.get("GGMLQ_GUARD_WAITS") == "1"
 TRIES = 1 << 24  # looks of some 30 clocks each
@@ -99,19 +99,13 @@ def rank_in_cluster() -> Any:
     only_on_a_gpu()
 
 
-@instruction("fence.proxy.async.shared::cta;", None, effect=True)
-def hand_over() -> Any:
-    """What this thread wrote to shared memory is there for the copy engine; the others meet after that."""
-    only_on_a_gpu()
-
-
 @instruction(
-    "{.reg .b32 to, done; mapa.shared::cluster.u32 to, $0, $4; mapa.shared::cluster.u32 done, $3, $4; "
-    "cp.async.bulk.shared::cluster.shared::cta.mbarrier::complete_tx::bytes [to], [$1], $2, [done];}",
-    None, u32, u32, u32, u32, u32, effect=True,
+    "{.reg .b32 there; mapa.shared::cluster.u32 there, $0, $1; "
+    "st.shared::cluster.v4.b32 [there], {$2, $3, $4, $5};}",
+    None, u32, u32, i32, i32, i32, i32, effect=True,
 )  # fmt: skip
-def send(to: Any, source: Any, size: Any, barrier: Any, rank: Any) -> Any:
-    """Start to copy from here to that place of a block of the cluster, whose barrier is told."""
+def put16_of(address: Any, rank: Any, a: Any, b: Any, c: Any, d: Any) -> Any:
+    """Four words to that place of the shared memory of a block of the cluster."""
     only_on_a_gpu()
 
 
