@@ -58,16 +58,16 @@ warnings.simplefilter("ignore", gq.gru.SaturationWarning)
 
 def cluster_barrier() -> Kernel:
     """Nothing but meetings of a cluster."""
-    meet_cluster, reach_cluster, await_cluster = (
-        barrier.meet_cluster, barrier.reach_cluster, barrier.await_cluster
+    meet_cluster, greet_cluster, join_cluster = (
+        barrier.meet_cluster, barrier.greet_cluster, barrier.join_cluster
     )  # fmt: skip
 
     def work(steps: Any) -> None:
         meet_cluster()
         i = uint32(0)
         while i < steps:
-            reach_cluster()
-            await_cluster()
+            greet_cluster()
+            join_cluster()
             i = uint32(i + uint32(1))
 
     return Kernel("gru bare barrier of a cluster", work, uint32, threads=64, least=(9, 0))

@@ -14,7 +14,7 @@ from ...formats.atoms import recompiler
 from ...gru import step
 from ..words import integers, ptx
 from ..words.atoms import inlined
-from ..words.integers import take4
+from ..words.bf16x2 import take4
 from ..words.language import cuda, float32, int32, int64, types, uint32, uint64
 
 COUNTS = len(step.COUNTED)
@@ -31,7 +31,7 @@ def moved(counts: Any, which: Any, before: Any, after: Any) -> None:
 
 @inlined
 def look_shared(table: Any, index: Any) -> Any:
-    return take4(uint32(table + uint32(uint32(index) << uint32(2))))
+    return int32(take4(uint32(table + uint32(uint32(index) << uint32(2)))))
 
 
 def kind(narrow: bool) -> Any:

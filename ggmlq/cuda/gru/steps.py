@@ -182,13 +182,13 @@ def turner(shape: Shape, cluster: bool) -> Any:
 
 def reacher(cluster: bool) -> Any:
     """The device function that says that a block's states are on their way."""
-    reach_cluster, reach, meet_warp = barrier.reach_cluster, barrier.reach, barrier.meet_warp
+    greet_cluster, reach, meet_warp = barrier.greet_cluster, barrier.reach, barrier.meet_warp
 
     @inlined
     def say(counter: Any) -> None:
         if cluster:
             meet_warp()
-            reach_cluster()
+            greet_cluster()
         else:
             cuda.syncthreads()
             if uint32(cuda.threadIdx.x) == uint32(0):
@@ -199,14 +199,14 @@ def reacher(cluster: bool) -> Any:
 
 def waiter(shape: Shape, cluster: bool) -> Any:
     """The device function that waits until those of all blocks are there, after so many steps."""
-    await_cluster, await_sum, blocks = barrier.await_cluster, barrier.await_sum, shape.blocks
+    join_cluster, await_sum, blocks = barrier.join_cluster, barrier.await_sum, shape.blocks
     meet_warp = barrier.meet_warp
 
     @inlined
     def meet(counter: Any, step: Any) -> None:
         if cluster:
             meet_warp()
-            await_cluster()
+            join_cluster()
         else:
             if uint32(cuda.threadIdx.x) == uint32(0):
                 await_sum(counter, uint32(step * uint32(blocks)))

@@ -15,7 +15,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from ..words import codes8, integers, ptx
+from ..words import bf16x2, codes8, integers, ptx
 from ..words.atoms import inlined
 from ..words.language import cuda, int32, uint32, uint64
 
@@ -150,7 +150,7 @@ def meeting(shape: Shape) -> Any:
     """The device function that gives the whole sums [3, own] of a lane, those of all warps added up."""
     splits, tiles, chains, own = shape.splits, shape.tiles, shape.chains, shape.own
     each, second = 4 * tiles, 12 * tiles
-    put, take4 = ptx.put, integers.take4
+    put, take4 = ptx.put, bf16x2.take4
 
     @inlined
     def gather(d: Any, whole: Any, at: Any, split: Any, lane: Any) -> None:

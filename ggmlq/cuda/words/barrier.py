@@ -14,7 +14,6 @@ import os
 from typing import Any
 
 from .assembly import i32, instruction, only_on_a_gpu, u32, u64
-from .language import types
 
 GUARDED = os.environ.get("GGMLQ_GUARD_WAITS") == "1"
 TRIES = 1 << 24  # looks of some 30 clocks each
@@ -82,31 +81,21 @@ def meet_cluster() -> Any:
     only_on_a_gpu()
 
 
-@instruction("barrier.cluster.arrive.release.aligned;", None, effect=True)
-def reach_cluster() -> Any:
-    """The first half of :func:`meet_cluster`: what was written before it is there for who met all."""
+@instruction("barrier.cluster.arrive.aligned;", None, effect=True)
+def greet_cluster() -> Any:
+    """Tell the other blocks that this one runs; :func:`join_cluster` follows."""
     only_on_a_gpu()
 
 
-@instruction("barrier.cluster.wait.acquire.aligned;", None, effect=True)
-def await_cluster() -> Any:
-    """The second half."""
+@instruction("barrier.cluster.wait.aligned;", None, effect=True)
+def join_cluster() -> Any:
+    """Until all threads of all blocks of the cluster have greeted."""
     only_on_a_gpu()
 
 
 @instruction("mov.u32 $0, %cluster_ctarank;", u32)
 def rank_in_cluster() -> Any:
     """The number of this block in its cluster."""
-    only_on_a_gpu()
-
-
-@instruction(
-    "{.reg .b32 there; mapa.shared::cluster.u32 there, $4, $5; "
-    "ld.shared::cluster.v4.b32 {$0, $1, $2, $3}, [there];}",
-    types.UniTuple(u32, 4), u32, u32, effect=True,
-)  # fmt: skip
-def take16_of(address: Any, rank: Any) -> Any:
-    """Four words at that place of the shared memory of a block of the cluster."""
     only_on_a_gpu()
 
 

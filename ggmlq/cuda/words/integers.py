@@ -64,12 +64,6 @@ def clamped(v: Any, low: Any, high: Any) -> Any:
 # --- memory -------------------------------------------------------------------------------------
 
 
-@instruction("ld.shared.b32 $0, [$1];", i32, u32, effect=True)
-def take4(address: Any) -> Any:
-    """A word of shared memory."""
-    only_on_a_gpu()
-
-
 @instruction("st.shared.b8 [$0], $1;", None, u32, i32, effect=True)
 def put1(address: Any, byte: Any) -> Any:
     """The lowest byte of a word into shared memory."""
