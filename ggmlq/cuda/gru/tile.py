@@ -170,9 +170,8 @@ def meeting(shape: Shape) -> Any:
                 for i in range(own):
                     total = int32(0)
                     for s in range(splits):
-                        total = int32(
-                            total + take4(uint32(source + uint32(((s * 3 + gate) * each + i) * 128)))
-                        )
+                        of_warp = uint32(source + uint32(((s * 3 + gate) * each + i) * 128))
+                        total = int32(total + int32(take4(of_warp)))
                     whole[gate * own + i] = total
 
     return gather
