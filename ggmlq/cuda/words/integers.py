@@ -1,64 +1,46 @@
-"""Integers of 32 bits that stay so: Numba makes 64 bits of what it adds, multiplies and shifts."""
+"""Integers of 32 bits that stay so: Numba makes 64 bits of what it adds, multiplies and shifts.
+
+Each is an instruction, or a few: nothing of it is inlined anew where it is used, which is quicker to compile.
+"""
 
 from __future__ import annotations
 
 from typing import Any
 
-import numpy as np
-
+from ...fixed.shift import shifted as meaning_of_shifted
 from .assembly import i32, instruction, only_on_a_gpu, u32, u64
-from .atoms import inlined
-from .language import int32, types
+from .language import types
 
 
-@instruction("shl.b32 $0, $1, $2;", i32, i32, i32)
-def up(v: Any, by: Any) -> Any:
-    """A shift to the left."""
-    return np.int32(v) << np.int32(by)
-
-
-@instruction("shr.s32 $0, $1, $2;", i32, i32, i32)
-def down(v: Any, by: Any) -> Any:
-    """A shift to the right that keeps the sign."""
-    return np.int32(v) >> np.int32(by)
-
-
-@instruction("max.s32 $0, $1, $2;", i32, i32, i32)
-def larger(a: Any, b: Any) -> Any:
-    """The larger one."""
-    return np.int32(max(a, b))
-
-
-@instruction("min.s32 $0, $1, $2;", i32, i32, i32)
-def smaller(a: Any, b: Any) -> Any:
-    """The smaller one."""
-    return np.int32(min(a, b))
-
-
-@inlined
+@instruction("add.s32 $0, $1, $2;", i32, i32, i32)
 def plus(a: Any, b: Any) -> Any:
-    return int32(a + b)
+    return a + b
 
 
-@inlined
+@instruction("sub.s32 $0, $1, $2;", i32, i32, i32)
 def minus(a: Any, b: Any) -> Any:
-    return int32(a - b)
+    return a - b
 
 
-@inlined
+@instruction("mul.lo.s32 $0, $1, $2;", i32, i32, i32)
 def times(a: Any, b: Any) -> Any:
-    return int32(a * b)
+    return a * b
 
 
-@inlined
+@instruction(
+    "{.reg .b32 up, down; shl.b32 up, $1, $2; shr.s32 down, $1, 31; and.b32 down, down, $4; "
+    "add.s32 up, up, $3; add.s32 up, up, down; shr.s32 $0, up, $5;}",
+    i32, i32, i32, i32, i32, i32,
+)  # fmt: skip
 def shifted(v: Any, left: Any, half: Any, negative: Any, right: Any) -> Any:
     """``fixed/shift.py``'s."""
-    return down(int32(int32(up(v, left) + half) + int32(down(v, int32(31)) & negative)), right)
+    return meaning_of_shifted(v, left, half, negative, right)
 
 
-@inlined
+@instruction("{.reg .b32 above; max.s32 above, $1, $2; min.s32 $0, above, $3;}", i32, i32, i32, i32)
 def clamped(v: Any, low: Any, high: Any) -> Any:
-    return smaller(larger(v, low), high)
+    """A value within its ends."""
+    return min(max(v, low), high)
 
 
 # --- memory -------------------------------------------------------------------------------------
