@@ -101,11 +101,13 @@ def _call(f: Fixed, cell: Cell, x: Any, h0: Any) -> Call:
     if h0 is None:
         state = _zeros(cell, x) if is_host(x) else None
     else:
+        waits = is_host(x) or not cuda_device().capturing(x.device.id)
+        if waits:
+            refuse_not_finite(ASKED, h0, "h0")
         free = _unclipped(h, h0, f.rounding)
         state = free.clip(h.low, h.high).astype(h.dtype)
         saturated = (free != state) & _beyond(cell.ranges["h"], h0)
-        if is_host(x) or not cuda_device().capturing(x.device.id):
-            refuse_not_finite(ASKED, h0, "h0")
+        if waits:
             counts[TALLIED.index("h0")] = int(saturated.sum())
     return Call(cell, f.plan(cell, fmt), x, f.rounding == "half_even", state, None, None, None, counts)
 

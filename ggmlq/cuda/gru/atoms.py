@@ -63,7 +63,7 @@ class Verbs(NamedTuple):
 
     bring: Any  # (sum, five constants, bias, k, gate's shift, counts): what x brings to a gate
     hidden: Any  # (sum, five constants, k, counts): the deviation of Rh
-    gates: Any  # (dz, dr, dg, pz, pr, pg, bias_added, tables, k, counts): z, g, r, R_g h + b_rg
+    gates: Any  # (dz, dr, dg, pz, pr, pg, bias_added, tables, k, counts): z, r, g, R_g h + b_rg
     state: Any  # (z, g, h, k, counts)
 
 
@@ -71,10 +71,10 @@ class Verbs(NamedTuple):
 def verbs(narrow: bool, shared: bool = False) -> Verbs:
     """Those of ``step.py``, put together."""
     make = build(narrow, shared)
-    product, gate, added, reset, state, scaled, plus = (
-        make(atom)
-        for atom in (step.product, step.gate, step.added, step.reset, step.state, step.scaled, step.plus)
+    product, gate, added, reset, state, scaled = (
+        make(atom) for atom in (step.product, step.gate, step.added, step.reset, step.state, step.scaled)
     )
+    plus = integers.plus if narrow else make(step.plus)
     wx, rh, z_pre, r_pre, g_pre = step.WX, step.RH, step.Z_PRE, step.R_PRE, step.G_PRE
     rh_z, rh_r, reset_g = step.RH_Z, step.RH_R, step.RESET_G
 

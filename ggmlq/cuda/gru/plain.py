@@ -51,16 +51,16 @@ def stand(padded: Any) -> Any:
 @cache
 def dotter(narrow: bool) -> Any:
     """The device function of one sum: a row of weights times one of activations."""
-    dp4a, zero = codes8.dp4a("s8", "s8"), 0
+    dp4a = codes8.dp4a("s8", "s8")
 
     @inlined
     def dot(w: Any, at: Any, x: Any, row: Any) -> Any:
         if narrow:
-            total = int32(zero)
+            total = int32(0)
             for i in range(w.shape[1]):
                 total = dp4a(w[at, i], x[row, i], total)
             return total
-        whole = int64(zero)
+        whole = int64(0)
         for i in range(w.shape[1]):
             whole += int64(w[at, i]) * int64(x[row, i])
         return whole

@@ -35,7 +35,9 @@ class Replay(NamedTuple):
     done: Any  # event: the last call with this memory has ended
 
 
-@register(__name__, __doc__, arithmetic="gru", accumulate="int32, int64")
+@register(
+    __name__, __doc__, arithmetic="gru", accumulate="int32, int64", caution="it has not run on a card yet"
+)
 def launch(call: Call) -> None:
     t, n, _ = call.x.shape
     if t < RECORDED or device.capturing(device.current()):

@@ -5,7 +5,7 @@ clusters. A cluster is all that its rows need: weights stay in its registers, st
 the shared memory of all eight, and the blocks meet in hardware after each step. Clusters never wait for one
 another, so any number of them is right, and a small batch still uses many multiprocessors.
 
-Why it helps: no launch, no memory beyond the cluster, and a meeting of a quarter of a microsecond at most.
+Why it helps: no launch, no way through memory, and a meeting in hardware, the quickest there is.
 
 Limited by the chain of a step: products, one gate after the other, the way to the neighbours.
 """
