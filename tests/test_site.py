@@ -1,0 +1,95 @@
+"""The site is built from its sources without a warning, and no link in it leads nowhere."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import subprocess
+import sys
+from html.parser import HTMLParser
+from pathlib import Path
+from urllib.parse import unquote, urlsplit
+
+import pytest
+
+import ggmlq
+from ggmlq.cli import command_line
+
+ROOT = Path(__file__).parents[1]
+NEEDED = [name for name in ("sphinx", "myst_parser", "furo") if importlib.util.find_spec(name) is None]
+
+
+class Page(HTMLParser):
+    """What a page points to, and what may be pointed to in it."""
+
+    def __init__(self, path):
+        super().__init__()
+        self.links, self.anchors, self.loaded = [], {""}, []
+        self.feed(path.read_text(encoding="utf-8"))
+
+    def handle_starttag(self, tag, attributes):
+        found = dict(attributes)
+        self.anchors |= {found[name] for name in ("id", "name") if found.get(name)}
+        self.links += [found[name] for name in ("href", "src") if found.get(name)]
+        if (tag in ("script", "img", "iframe") and "src" in found) or (tag == "link" and "href" in found):
+            self.loaded.append(found.get("src") or found["href"])
+
+
+@pytest.fixture(scope="module")
+def site(tmp_path_factory):
+    """As tools/docs makes it, but for two things that take half of its time: scripts of the gallery are not
+    run (test_gallery.py runs them), and pages are in a plain theme.
+    """
+    if NEEDED:
+        pytest.skip(f"the site is not built: {', '.join(NEEDED)} not installed (extra docs)")
+    pages, site = tmp_path_factory.mktemp("pages") / "all", tmp_path_factory.mktemp("site")
+    lay_out = [ROOT / "tools" / "site_pages.py", pages, "--quick"]
+    build = ["-m", "sphinx", "-b", "html", "-E", "-q", "-W", "--keep-going", "-D", "html_theme=basic"]
+    for command in (lay_out, [*build, "-c", ROOT / "docs", pages, site]):
+        done = subprocess.run(
+            [sys.executable, *command],
+            cwd=site, env={**os.environ, "PYTHONPATH": str(ROOT)},
+            capture_output=True, text=True, check=False,
+        )  # fmt: skip
+        assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-3000:]
+    return {path.relative_to(site).as_posix(): Page(path) for path in site.rglob("*.html")}, site
+
+
+def test_links_lead_somewhere(site):
+    pages, folder = site
+    for name, page in pages.items():
+        for link in page.links:
+            url = urlsplit(link)
+            if url.scheme:
+                continue
+            target = (
+                os.path.normpath(os.path.join(os.path.dirname(name), unquote(url.path))) if url.path else name
+            )
+            assert (folder / target).is_file(), f"{name}: {link}"
+            if target in pages and url.fragment:
+                assert unquote(url.fragment) in pages[target].anchors, f"{name}: {link}"
+
+
+def test_nothing_is_loaded_from_elsewhere(site):
+    pages, _ = site
+    assert not {link for page in pages.values() for link in page.loaded if urlsplit(link).netloc}
+
+
+def test_every_page_command_and_name_is_there(site):
+    pages, folder = site
+    of_tree = {path.stem for path in (ROOT / "docs").glob("*.md")} - {"README"}
+    assert {f"{name}.html" for name in of_tree | {"index", "pages", "changelog", "security"}} <= pages.keys()
+    for name, command in command_line().commands.choices.items():
+        text = (folder / "commands" / f"{name}.html").read_text(encoding="utf-8")
+        for option in command._option_string_actions:
+            assert option in text, (name, option)
+    modules = {name for name in ggmlq.__all__ if f"reference/ggmlq.{name}.html" in pages}
+    assert {"gguf", "convert", "reference", "formats", "codes"} <= modules
+    described = {anchor for page in pages.values() for anchor in page.anchors if anchor.startswith("ggmlq.")}
+    for name in {*ggmlq.__all__} - modules:
+        assert {f"ggmlq.{name}", f"ggmlq.errors.{name}", f"ggmlq.formats.{name}"} & described, name
+
+
+def test_scripts_of_the_gallery_have_pages(site):
+    pages, _ = site
+    assert {f"gallery/{path.stem}.html" for path in (ROOT / "docs" / "gallery").glob("*.py")} <= pages.keys()
