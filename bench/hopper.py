@@ -11,7 +11,7 @@ cuda:naive; x and w are normal data; x's scales lie in columns, as quantizers ca
 
 Times are those of a product in a CUDA graph of several: the median and the best of replays after a rest, and
 with --sustained the median of replays after two seconds of them. Up to 64 rows weights are rotated over more
-than 150 MB. Peers are not measured here: compare in turns, in one process.
+than 150 MB. Peers, in turns in one process: bench/scaled_peers.py.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ from ggmlq import ladder
 from ggmlq.checks import float_dtype
 from ggmlq.cuda.machine import device
 from ggmlq.cuda.pipeline.boxed import BoxTile
-from ggmlq.cuda.pipeline.few_rows import PARTS, TILES, FewJob
+from ggmlq.cuda.pipeline.few_rows import PARTS, TILES, FewJob, FewTile
 from ggmlq.cuda.pipeline.job import BY_COLUMNS, FLOATS, WHOLE, Job
 from ggmlq.cuda.pipeline.operands8 import gatherer
 from ggmlq.cuda.pipeline.persistent import float_kernel, integer_kernel
@@ -55,6 +55,7 @@ CHECKS = [  # case, M, N, K, outputs
     ("fp8 1x128", 257, 392, 896, "float32"), ("fp8 tensors", 70, 1000, 1040, "float32"),
     ("int8", 130, 270, 640, "float32"), ("int8", 3000, 1540, 2064, "float32"),
     ("int8", 33, 77, 3884, "bfloat16"), ("fp8", 64, 7168, 2048, "float32"),
+    ("fp8", 33, 300, 9000, "bfloat16"),
     ("fp8", 8, 2112, 7168, "bfloat16"), ("int8", 64, 4096, 7168, "float32"),
 ]  # fmt: skip
 LARGE = [(4096, 7168, 16384), (4096, 4096, 4096)]
@@ -66,9 +67,14 @@ SHAPES = [
 INTEGERS = [(8192, 8192, 8192), (4096, 4096, 4096), (4096, 7168, 16384)]
 FEW = [(7168, 2048), (4096, 7168), (24576, 1536), (2112, 7168)]
 OTHERS = {
-    "fp8": [BoxTile(256, 128, 3), BoxTile(128, 192, 4), BoxTile(128, 128, 5)],
-    "int8": [BoxTile(256, 128, 4), BoxTile(128, 256, 3)],
+    "fp8": [BoxTile(128, 192, 5), BoxTile(128, 128, 6), BoxTile(128, 64, 8)],
+    "int8": [BoxTile(256, 128, 4), BoxTile(128, 128, 6), BoxTile(128, 64, 8)],
 }
+NARROW_TILES = [  # rows of x
+    (8, FewTile(64, 8, 6, 3)), (16, FewTile(64, 16, 4, 3)), (16, FewTile(128, 16, 4, 2, 16)),
+    (32, FewTile(64, 32, 6, 2)), (32, FewTile(128, 32, 4, 2, 16)),
+    (64, FewTile(128, 64, 6, 1, 16)), (128, FewTile(128, 128, 4, 1, 8)),
+]  # fmt: skip
 BANDWIDTH = 4456e9  # bytes a second that this project measured on an H200
 OUTSIDE = "bfloat16"  # the outputs of timed products
 
@@ -87,6 +93,7 @@ def kernels() -> list[Any]:
     if not barrier.GUARDED:
         found += [float_kernel(Job(tile, "e4m3", "e4m3", OUTSIDE)) for tile in OTHERS["fp8"]]
         found += [integer_kernel(Job(tile, "s8", "s8", OUTSIDE)) for tile in OTHERS["int8"]]
+        found += [r10_few_rows.kernel(FewJob(tile, "e4m3", "e4m3", OUTSIDE)) for _, tile in NARROW_TILES]
     for rung in (r7_wgmma, r8_tma_ring):
         jobs = [Job(rung.TILE, "e4m3", "e4m3", out) for out in outs]
         jobs += [Job(rung.TILE, "e4m3", "e4m3", OUTSIDE, boxed=False)]
@@ -223,30 +230,38 @@ def in_processes(names: list[str], guarded: bool, seconds: float) -> list[str]:
     return passed
 
 
-def times(works: list[Any], copies: int, seconds: float, rest: float = 0.3) -> list[float]:
-    """Seconds of one product, of each replay; ``works`` are taken in turns."""
-    cp = device.cupy()
-    stream = cp.cuda.Stream(non_blocking=True)
-    with stream:
-        for work in works:
-            work()
-        stream.synchronize()
-        stream.begin_capture()
-        for i in range(copies):
-            works[i % len(works)]()
-        graph = stream.end_capture()
-        graph.launch(stream)
-        stream.synchronize()
+class Replays:
+    """A graph of some products; ``works`` are taken in turns."""
+
+    def __init__(self, works: list[Any], copies: int) -> None:
+        cp = device.cupy()
+        self.copies, self.stream = copies, cp.cuda.Stream(non_blocking=True)
+        with self.stream:
+            for work in works:
+                work()
+            self.stream.synchronize()
+            self.stream.begin_capture()
+            for i in range(copies):
+                works[i % len(works)]()
+            self.graph = self.stream.end_capture()
+        self.times(0)
+
+    def replay(self) -> None:
+        self.graph.launch(self.stream)
+
+    def times(self, seconds: float, rest: float = 0.0, least: int = 12) -> list[float]:
+        """Seconds of one product, of each replay, after a rest."""
+        cp = device.cupy()
         time.sleep(rest)
         found, end = [], time.perf_counter() + seconds
-        while len(found) < 12 or time.perf_counter() < end:
+        while len(found) < least or time.perf_counter() < end:
             first, last = cp.cuda.Event(), cp.cuda.Event()
-            first.record()
-            graph.launch(stream)
-            last.record()
+            first.record(self.stream)
+            self.replay()
+            last.record(self.stream)
             last.synchronize()
-            found.append(cp.cuda.get_elapsed_time(first, last) * 1e-3 / copies)
-    return found
+            found.append(cp.cuda.get_elapsed_time(first, last) * 1e-3 / self.copies)
+        return found
 
 
 class Table:
@@ -257,7 +272,7 @@ class Table:
 
     def add(self, name: str, case: str, shape: tuple[int, int, int], works: list[Any], copies: int) -> None:
         m, n, k = shape
-        found = times(works, copies, 2.0 if self.sustained else 0.05)
+        found = Replays(works, copies).times(2.0 if self.sustained else 0.05, rest=0.3)
         rested, best = statistics.median(found[:12]), min(found)
         figure = {
             "rung": name,
@@ -310,16 +325,21 @@ def time_all(names: list[str], tiles: bool, sustained: bool) -> list[dict[str, A
             timed(table, "persistent", "int8", shape)
     if "few_rows" in names:
         for n, k in FEW:
-            for m in (1, 8, 64):
+            for m in (1, 8, 16, 32, 64, 128):
                 timed(table, "few_rows", "fp8", (m, n, k))
-            for parts in PARTS if tiles else ():
-                timed(table, "few_rows", "fp8", (8, n, k), parts=parts)
+            for m, tile in NARROW_TILES if tiles else ():
+                for parts in PARTS[2:] if n > 20000 else PARTS:
+                    timed(table, "few_rows", "fp8", (m, n, k), parts=parts, tile=tile)
+            if "persistent" in names:
+                for m in (64, 128, 256):
+                    timed(table, "persistent", "fp8", (m, n, k))
         timed(table, "few_rows", "int8", (64, 7168, 2048))
-    if "persistent" in names:
-        for shape in SHAPES[len(LARGE) :]:
+    for shape in SHAPES[len(LARGE) :]:
+        if "persistent" in names:
             timed(table, "persistent", "fp8", shape)
-            if shape[0] <= 128 and "few_rows" in names:
-                timed(table, "few_rows", "fp8", shape)
+        if shape[0] <= 128 and "few_rows" in names:
+            timed(table, "few_rows", "fp8", shape)
+    if "persistent" in names:
         for case, shape in (("fp8", LARGE[0]), ("fp8", LARGE[1]), ("int8", INTEGERS[0])):
             for tile in OTHERS[case] if tiles else ():
                 timed(table, "persistent", case, shape, tile=tile)
@@ -342,7 +362,7 @@ def main() -> int:
     options = parser.parse_args()
     names = options.rungs.split(",")
     if options.compile:
-        for guarded in (False, True):
+        for guarded in (False, True)[: 1 if options.unguarded else 2]:
             compile_all(guarded)
         return 0
     if options.check:

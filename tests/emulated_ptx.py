@@ -139,7 +139,7 @@ class Warp:
                     raise Trap(f"warp {self.number}")
                 if re.search(r"\.sync|\.aligned|^bar", name) and not mask[live].all():
                     raise Locked(f"{name}: lanes {np.flatnonzero(live & ~mask)} are elsewhere")
-                op = OPS[next(key for key in self.machine.keys if name.startswith(key))]
+                op = OPS[next((key for key in self.machine.keys if name.startswith(key)), name)]
                 if active.any() and op(self, name, operands, active) is False:
                     return moved
                 self.at[mask] += 1

@@ -107,9 +107,17 @@ def bits(warp, name, operands, active):
     write(warp, operands[0], functions[name.split(".")[0]](*values), active)
 
 
-@op("mul.wide.u32")
+@op("bfi.b32")
+def bfi(warp, name, operands, active):
+    a, b, at, count = (read(warp, o, np.uint32) for o in operands[1:])
+    mask = ((np.uint64(1) << count.astype(np.uint64)) - np.uint64(1)).astype(np.uint32) << at
+    write(warp, operands[0], b & ~mask | a << at & mask, active)
+
+
+@op("mul.wide.u16", "mul.wide.u32")
 def wide(warp, name, operands, active):
-    a, b = (read(warp, o, np.uint32).astype(np.uint64) for o in operands[1:])
+    kind, to = (np.uint16, np.uint32) if name.endswith("u16") else (np.uint32, np.uint64)
+    a, b = (read(warp, o, kind).astype(to) for o in operands[1:])
     write(warp, operands[0], a * b, active)
 
 
@@ -318,7 +326,7 @@ def cluster_wait(warp, name, operands, active):
 
 
 @op("bar.warp.sync", "fence.", "griddepcontrol.", "setmaxnreg.", "cp.async.bulk.commit", "cp.async.bulk.wait")
-@op("wgmma.fence", "wgmma.commit", "wgmma.wait")
+@op("wgmma.fence", "wgmma.commit", "wgmma.wait", "cp.async.commit", "cp.async.wait", "prefetch.")
 def at_once(warp, name, operands, active):
     """All is done when it is asked for."""
 
@@ -364,6 +372,14 @@ def moved(warp, box, column, row, shared, put):
             warp.block.shared[places] = 0
             warp.block.shared[places[:there]] = memory
     return box.box_rows * length
+
+
+@op("cp.async.ca.shared.global")
+def copy(warp, name, operands, active):
+    to, at = place(warp, operands[0]), place(warp, operands[1])
+    for lane in np.flatnonzero(active):
+        assert to[lane] % 4 == at[lane] % 4 == 0
+        bytes_at(warp, ".shared", int(to[lane]), 4)[:] = warp.machine.memory.at(int(at[lane]), 4)
 
 
 @op("cp.async.bulk.tensor.2d.shared::cluster")

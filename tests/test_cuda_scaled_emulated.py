@@ -38,8 +38,10 @@ MORE = [
     ("persistent", 260, 100, 272, ("int8", "uint8"), (ROWS, ROWS), "float32", True, WIDE),
     ("persistent", 100, 260, 300, ("int8", "int8_full"), (ROWS, TENSORS), "bfloat16", False, {}),
     ("few_rows", 5, 136, 128 * 36, ("e4m3", "e4m3"), (GROUPS, BLOCKS), "float16", False, {"parts": 1}),
-    ("few_rows", 100, 70, 400, ("e4m3", "e4m3"), (GROUPS, BLOCKS), "float32", False, {}),
-    ("few_rows", 50, 70, 300, ("uint8", "int8"), (ROWS, ROWS), "float32", True, {}),
+    ("few_rows", 64, 70, 128 * 18, ("e4m3", "e4m3"), (GROUPS, BLOCKS), "float32", False, {"parts": 1}),
+    ("few_rows", 50, 200, 300, ("uint8", "int8"), (ROWS, ROWS), "float32", True, {}),
+    ("few_rows", 128, 136, 128 * 10, ("e5m2", "e4m3"), (GROUPS, GROUPS), "bfloat16", False, {"parts": 2}),
+    ("few_rows", 32, 64, 128 * 14, ("e4m3", "e4m3"), (GROUPS, BLOCKS), "bfloat16", False, {"parts": 2}),
     ("few_rows", 12, 64, 128 * 17, ("e4m3", "e5m2"), (ROWS, GROUPS), "bfloat16", False, {"parts": 8}),
 ]  # fmt: skip
 

@@ -201,7 +201,11 @@ def test_decode(dtype, cupy, fresh):
             bits = fresh.integers(0, 1 << 32, over.shape, np.uint32)
             e8m0 = bool(fresh.integers(2))
             scales = bits.astype(np.uint8) if e8m0 else bits.view(np.float32)
-            zeros = fresh.integers(-200, 300, over.shape).astype(np.int32) if code.kind == "integer" else None
+            zeros = None
+            if code.kind == "integer":
+                zeros = fresh.integers(max(code.min, -200), min(code.max, 300) + 1, over.shape).astype(
+                    np.int32
+                )
             s = gq.ScaledArray(patterns.view(code.dtype), scales, name, tile, zeros)
             with np.errstate(all="ignore"):
                 want = s.dequantize(dtype)

@@ -14,14 +14,14 @@ pytest.importorskip("cuda.core", reason="cuda-core is not installed (extra test 
 
 import unpromoted
 from fake_cupy import put_gpu
-from test_cuda_scaled_linear import card, error, multiply, problem_of, scaled
+from test_cuda_scaled_linear import SPREAD, card, error, multiply, problem_of, scaled
 
 import ggmlq as gq
 from ggmlq.checks import float_dtype
 from ggmlq.cuda.machine import device, launch, maps, submit
 from ggmlq.cuda.machine.launch import Kernel
 from ggmlq.cuda.machine.maps import Box
-from ggmlq.cuda.pipeline import few_rows, persistent
+from ggmlq.cuda.pipeline import persistent
 from ggmlq.cuda.pipeline.boxed import BoxTile, Room
 from ggmlq.cuda.pipeline.few_rows import TILES, FewJob, parts_of
 from ggmlq.cuda.pipeline.job import BY_COLUMNS, FLOATS, WHOLE, Job, float_jobs, integer_jobs
@@ -85,7 +85,9 @@ def test_a_tile_adds_up(make):
 def test_few_rows_add_up():
     for tile in TILES:
         assert (tile.shared + 1024) * tile.blocks <= 228 << 10
-        assert tile.stage % 1024 == tile.sums % 16 == tile.barriers % 8 == 0
+        assert tile.stage % 1024 == tile.sums % 16 == tile.barriers % 8 == tile.pitch % 16 == 0
+        assert tile.stages % tile.turns == 0
+        assert tile.columns * tile.pitch <= tile.scales  # what is sent lies in the stages
     for tiles, steps, parts in (
         (112, 16, 2),
         (64, 56, 4),
@@ -96,7 +98,6 @@ def test_few_rows_add_up():
     ):
         assert parts_of(tiles, 3 * 132, steps) == parts
     assert Room(BoxTile(256, 256, 4)).fits is False
-    assert few_rows.PITCH % 16 == 0
 
 
 # --- the host ---------------------------------------------------------------------------------
@@ -203,14 +204,16 @@ def test_what_they_refuse():
         assert "9.0" in rung.refuses(problem(capability=(10, 0)))
         assert "128 columns of K" in rung.refuses(problem(x=64))
         assert rung.refuses(problem(x=4096, w=256)) is None
-        assert rung.caution
+        assert rung.caution is None
     for rung in HOPPER[2:]:
         assert rung.refuses(problem("int8", 4096, 4096, zeros=True)) is None
         assert "vary" in rung.refuses(problem("int8"))
         assert "int32" in rung.refuses(problem("int8", 1 << 20, 1 << 20, k=1 << 20))
         assert "int16" in rung.refuses(problem("int16", 4096, 4096))
     assert "128 rows" in HOPPER[3].refuses(problem(m=129))
-    assert gq.ladder.choose(problem()).name == "cuda:widen"
+    assert gq.ladder.choose(problem()).name == "cuda:few_rows"
+    assert gq.ladder.choose(problem(m=129)).name == "cuda:persistent"
+    assert gq.ladder.choose(problem("int8")).name == "cuda:mma_int8"
 
 
 # --- on a GPU ---------------------------------------------------------------------------------
@@ -236,7 +239,7 @@ def test_floats(tiling, hopper, fresh):
         for rung in HOPPER:
             if rung.refuses(problem_of(x, w)) is None:
                 wrong = error(multiply(hopper, rung, x, w), want)
-                assert wrong <= 2e-4, (rung.name, m, n, k, wrong)
+                assert wrong <= SPREAD, (rung.name, m, n, k, wrong)
 
 
 @pytest.mark.cuda
@@ -285,7 +288,7 @@ def test_a_graph_with_maps_that_are_made_while_it_is_recorded(hopper, fresh):
                 out.fill(0)
                 graph.launch(stream)
             stream.synchronize()
-        assert error(out.get(), want) <= 2e-4, rung.name
+        assert error(out.get(), want) <= SPREAD, rung.name
 
 
 @pytest.mark.cuda
@@ -310,7 +313,7 @@ def test_other_tiles(hopper, fresh):
     for wave in (*FLOATS, *BY_COLUMNS):
         y = hopper.full((400, 520), np.nan, np.float32)
         r9_persistent.floats(dx, dw, y, wave.tile)
-        assert error(y.get(), want) <= 2e-4, wave
+        assert error(y.get(), want) <= SPREAD, wave
     x, w = scaled(fresh, "int8", (1, None), 400, 1280), scaled(fresh, "int8", (1, None), 520, 1280)
     want, dx, dw = gq.scaled_linear(x, w, kernel="cpu:naive"), x.to("cuda"), w.to("cuda")
     for wave in WHOLE:

@@ -1,77 +1,93 @@
-"""The parts of few rows' sums, added up through the shared memory of a cluster and written: few_rows.py."""
+"""The sums that the blocks of a cluster brought here, added up and written: few_rows.py."""
 
 from __future__ import annotations
 
 from typing import Any
 
-from ..words import barrier as barriers
-from ..words import codes8, ptx
+from ..words import bf16x2, ptx
 from ..words.address import address
 from ..words.atoms import inlined
 from ..words.language import cuda, float32, int32, uint32, uint64
 from ..words.outputs import SIZES
-from .few_rows import MULTIPLY, PITCH, ROWS, FewJob
+from .few_rows import MULTIPLY, FewJob
 
 
 def adder(job: FewJob) -> Any:
-    """The device function that adds up what the blocks of the cluster have, and writes it.
-
-    Four outputs of a row of x at a time; ``given``: as the worker's, then the zero points of integers.
-    """
-    tile, integer, zeros, kind = job.tile, job.integer, job.zeros, job.out
-    items, of_sums = tile.columns * (ROWS // 4), tile.sums
-    take16_of, load4 = barriers.take16_of, codes8.load4
-    load_float, fma, mul = ptx.load_float, ptx.fma, ptx.mul
-    float_of, store = ptx.float_of, four_storer(kind)
+    """The device function that adds up this block's share of the outputs, four of a row of x at a time."""
+    tile, log = job.tile, job.tile.columns.bit_length() - 1
+    of_sums, finish = tile.sums, integer_finisher(job) if job.integer else float_finisher()
+    store, pitch, turns = four_storer(job.out), tile.pitch, tile.turns
+    fours, shift = tile.rows // 4, (tile.rows // 4).bit_length() - 1
 
     @inlined
-    def finished(total: Any, r: Any, c: Any, given: Any, points: Any) -> Any:
-        """A sum of integers as a float; r: a row of w, c: one of x."""
-        of_x, row_x, _, rows_x, _, of_w, row_w, _, rows_w, _ = given
-        if zeros:
-            points_x, others_x, points_w, others_w = points
-            at_x, at_w = uint64(c) * uint64(4), uint64(r) * uint64(4)
-            total = int32(total - int32(load4(points_x + at_x) * load4(others_w + at_w)))
-            total = int32(total - int32(load4(others_x + at_x) * load4(points_w + at_w)))
-        scale_x = load_float(of_x + uint64(uint32(c // rows_x)) * row_x)
-        scale_w = load_float(of_w + uint64(uint32(r // rows_w)) * row_w)
-        return fma(float32(total), mul(scale_x, scale_w), float32(0))
-
-    @inlined
-    def add(
-        ring: Any, rank: Any, parts: Any, given: Any, points: Any, y: Any, row0: Any, m: Any, n: Any
-    ) -> None:  # fmt: skip
-        i = uint32(uint32(rank * uint32(MULTIPLY)) + uint32(cuda.threadIdx.x))
-        every = uint32(parts * uint32(MULTIPLY))
-        while i < uint32(items):
-            c, q = uint32(i >> uint32(4)), uint32(uint32(i & uint32(15)) << uint32(2))
-            at = uint32(ring + uint32(of_sums) + c * uint32(PITCH) + uint32(q << uint32(2)))
-            v, part = take16_of(at, uint32(0)), uint32(1)
-            if integer:
-                a, b, d, e = int32(v[0]), int32(v[1]), int32(v[2]), int32(v[3])
-                while part < parts:
-                    v = take16_of(at, part)
-                    a, b = int32(a + int32(v[0])), int32(b + int32(v[1]))
-                    d, e = int32(d + int32(v[2])), int32(e + int32(v[3]))
-                    part = uint32(part + uint32(1))
-                own, last = uint32(row0 + q), uint32(n - uint32(1))
-                c_own = min(c, uint32(m - uint32(1)))
-                f = finished(a, min(own, last), c_own, given, points)
-                g = finished(b, min(uint32(own + uint32(1)), last), c_own, given, points)
-                h = finished(d, min(uint32(own + uint32(2)), last), c_own, given, points)
-                j = finished(e, min(uint32(own + uint32(3)), last), c_own, given, points)
-            else:
-                f, g, h, j = float_of(v[0]), float_of(v[1]), float_of(v[2]), float_of(v[3])
-                while part < parts:
-                    v = take16_of(at, part)
-                    f, g = f + float_of(v[0]), g + float_of(v[1])
-                    h, j = h + float_of(v[2]), j + float_of(v[3])
-                    part = uint32(part + uint32(1))
+    def add(ring: Any, rank: Any, halvings: Any, y: Any, row0: Any, m: Any, n: Any) -> None:
+        share = uint32(uint32(log) - halvings)  # its logarithm
+        i, items = uint32(cuda.threadIdx.x), uint32(uint32(fours) << share)
+        apart, sources = uint32(uint32(pitch) << share), uint32(uint32(turns) << halvings)
+        while i < items:
+            c, q = uint32(i >> uint32(shift)), uint32(uint32(i & uint32(fours - 1)) << uint32(2))
+            at = uint32(ring + uint32(of_sums) + c * uint32(pitch) + uint32(q << uint32(2)))
+            c = uint32(c + uint32(rank << share))
+            e, f, g, h = finish(at, apart, sources, ring, c, q)
             if c < m:
-                store(y, c, uint32(row0 + q), n, f, g, h, j)
-            i = uint32(i + every)
+                store(y, c, uint32(row0 + q), n, e, f, g, h)
+            i = uint32(i + uint32(MULTIPLY))
 
     return add
+
+
+def float_finisher() -> Any:
+    """The device function for four sums."""
+    take16 = ptx.take_floats
+
+    @inlined
+    def finish(at: Any, apart: Any, sources: Any, ring: Any, c: Any, q: Any) -> Any:
+        v, source = take16(at), uint32(1)
+        e, f, g, h = v[0], v[1], v[2], v[3]
+        while source < sources:
+            at = uint32(at + apart)
+            v, source = take16(at), uint32(source + uint32(1))
+            e, f, g, h = e + v[0], f + v[1], g + v[2], h + v[3]
+        return e, f, g, h
+
+    return finish
+
+
+def integer_finisher(job: FewJob) -> Any:
+    """The same for integers, which get their scales and zero points here: few_rows.bringer_of_integers."""
+    zeros, of_w, of_x = job.zeros, job.tile.scales, job.tile.scales_of_x
+    rows, columns = job.tile.rows, job.tile.columns
+    take16, take, take_float, fma, mul = ptx.take16, bf16x2.take4, bf16x2.take_float, ptx.fma, ptx.mul
+
+    @inlined
+    def one(total: Any, near_w: Any, near_x: Any) -> Any:
+        """A sum; where the scales of its row of w and of its row of x are."""
+        if zeros:
+            point_x, other_w = (
+                take(uint32(near_x + uint32(4 * columns))),
+                take(uint32(near_w + uint32(8 * rows))),
+            )
+            other_x, point_w = (
+                take(uint32(near_x + uint32(8 * columns))),
+                take(uint32(near_w + uint32(4 * rows))),
+            )
+            total = int32(total - int32(uint32(point_x * other_w) + uint32(other_x * point_w)))
+        return fma(float32(total), mul(take_float(near_x), take_float(near_w)), float32(0))
+
+    @inlined
+    def finish(at: Any, apart: Any, sources: Any, ring: Any, c: Any, q: Any) -> Any:
+        v, source = take16(at), uint32(1)
+        a, b, d, e = int32(v[0]), int32(v[1]), int32(v[2]), int32(v[3])
+        while source < sources:
+            at = uint32(at + apart)
+            v, source = take16(at), uint32(source + uint32(1))
+            a, b, d, e = int32(a + v[0]), int32(b + v[1]), int32(d + v[2]), int32(e + v[3])
+        w = uint32(ring + uint32(of_w) + uint32(q << uint32(2)))
+        x = uint32(ring + uint32(of_x) + uint32(c << uint32(2)))
+        a, b = one(a, w, x), one(b, uint32(w + uint32(4)), x)
+        return a, b, one(d, uint32(w + uint32(8)), x), one(e, uint32(w + uint32(12)), x)
+
+    return finish
 
 
 def four_storer(kind: str) -> Any:

@@ -15,17 +15,18 @@ from .waves import Share
 TALL = 16  # tiles that are gone down together
 BLOCK = 128  # rows of w, the most that share a scale here
 
-# Tiles of 128 columns or more of each; shares are guesses until they were measured.
 FLOATS = (
     Share(BoxTile(256, 128, 4), 1.0),
     Share(BoxTile(128, 192, 5), 0.95),
     Share(BoxTile(128, 128, 6), 0.85),
+    Share(BoxTile(128, 64, 8), 0.6),
 )
-BY_COLUMNS = (Share(BoxTile(128, 128, 6), 1.0),)
+BY_COLUMNS = (Share(BoxTile(128, 128, 6), 1.0), Share(BoxTile(128, 64, 8), 0.7))
 WHOLE = (
     Share(BoxTile(128, 256, 4), 1.0),
     Share(BoxTile(256, 128, 4), 0.98),
     Share(BoxTile(128, 128, 6), 0.8),
+    Share(BoxTile(128, 64, 8), 0.5),
 )
 CODES = ("e4m3", "e5m2")
 OUTS = tuple(SIZES)

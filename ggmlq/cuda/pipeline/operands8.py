@@ -186,7 +186,9 @@ def _table(granule: int) -> Callable[[ScaledArray], Any]:
         width = -(-n // WIDEST) * WIDEST // granule
         rows = np.minimum(np.arange(width) * granule, n - 1) // over.r
         columns = np.minimum(np.arange(-(-k // STEP)) * STEP, k - 1) // over.c
-        return cp.ascontiguousarray(matrix.scales[cp.asarray(rows)][:, cp.asarray(columns)].T)
+        table = cp.empty((len(columns), width), np.float32)  # also a single step has a pitch that maps take
+        table[...] = matrix.scales[cp.asarray(rows)][:, cp.asarray(columns)].T
+        return table
 
     return make
 

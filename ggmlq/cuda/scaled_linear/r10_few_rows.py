@@ -2,9 +2,9 @@
 
 Changed: operands change places. ``wgmma`` has 64 rows of its first operand; with one row of x 63 of them
 would be nothing. So weights are the first operand and x, filled up to 8, 16 … 128 rows, is the second
-one. A tile is 64 rows of w and all of x; the columns are divided among up to eight blocks, so that all
-multiprocessors read weights at any N. The blocks are a cluster, and add up their sums through each other's
-shared memory, in a fixed order: no second kernel, no atomic addition.
+one. A tile is 64 or 128 rows of w and all of x; the columns are divided among up to eight blocks, so that all
+multiprocessors read weights at any N. The blocks are a cluster, and bring their sums into each other's
+shared memory, where they are added up in a fixed order: no second kernel, no atomic addition.
 
 Why it helps: time is that of reading the weights once. Copies of 8 KB for several stages of two or three
 blocks keep 100 KB and more a multiprocessor under way, three times what the memory's delay asks for, and the
@@ -26,7 +26,7 @@ from ..machine import device
 from ..machine.launch import Kernel, family
 from ..pipeline import few_rows, operands8
 from ..pipeline.boxed import starter
-from ..pipeline.few_rows import MULTIPLY, ROWS, THREADS, TILES, FewJob, FewTile, parts_of
+from ..pipeline.few_rows import GROUPS, MULTIPLY, THREADS, TILES, FewJob, FewTile, parts_of
 from ..pipeline.few_sums import adder
 from ..pipeline.job import CODES, OUTS
 from ..tiles8.rows import zeros_of
@@ -52,13 +52,14 @@ def jobs() -> list[tuple[FewJob]]:
 
 @family(jobs())
 def kernel(job: FewJob) -> Kernel:
-    """Block (tile of 64 rows of w, part of K): the parts of a tile are a cluster."""
+    """Block (tile of rows of w, part of K): the parts of a tile are a cluster."""
     tile, fill, add = job.tile, few_rows.filler(job.tile), adder(job)
     work = few_rows.integer_worker(job) if job.integer else few_rows.float_worker(job)
-    start, of_barriers, base = starter(tile.stages, 4), tile.barriers, ptx.shared_base
-    first_lane, rank_here = barriers.of_first_lane, barriers.rank_in_cluster
-    meet_cluster = barriers.meet_cluster
-    meet_warp, let_successor_start = barriers.meet_warp, early_start.let_successor_start
+    start, of_barriers, base = starter(tile.stages, 4 * GROUPS // tile.turns), tile.barriers, ptx.shared_base
+    rows = tile.rows
+    first_lane, rank_here, meet_warp = barriers.of_first_lane, barriers.rank_in_cluster, barriers.meet_warp
+    greet_cluster, join_cluster = barriers.greet_cluster, barriers.join_cluster
+    meet_cluster, let_successor_start = barriers.meet_cluster, early_start.let_successor_start
 
     def product(
         x: Any, w: Any,  # maps of codes
@@ -66,7 +67,7 @@ def kernel(job: FewJob) -> Kernel:
         of_x: Any, row_x: Any, column_x: Any,  # scales: where, bytes from row to row and column to column
         of_w: Any, row_w: Any, column_w: Any,
         points_x: Any, others_x: Any, points_w: Any, others_w: Any,  # tiles8.rows.Zeros
-        m: Any, n: Any, steps: Any, parts: Any,
+        m: Any, n: Any, steps: Any, halvings: Any,  # of the steps, until they are a block's
         rows_x: Any, span_x: Any, rows_w: Any, span_w: Any,  # rows and steps that share a scale
     ) -> None:  # fmt: skip
         let_successor_start()
@@ -75,22 +76,25 @@ def kernel(job: FewJob) -> Kernel:
         thread, rank = uint32(cuda.threadIdx.x), rank_here()
         if thread == uint32(0):
             start(full)
+        greet_cluster()
         cuda.syncthreads()
-        row0 = uint32(uint32(uint32(cuda.blockIdx.x) // parts) * uint32(ROWS))
-        first = uint32(uint32(rank * steps) // parts)
-        last = uint32(uint32(uint32(rank + uint32(1)) * steps) // parts)
+        row0 = uint32(uint32(uint32(cuda.blockIdx.x) >> halvings) * uint32(rows))
+        first = uint32(uint32(rank * steps) >> halvings)
+        last = uint32(uint32(uint32(rank + uint32(1)) * steps) >> halvings)
         given = (of_x, row_x, column_x, rows_x, span_x, of_w, row_w, column_w, rows_w, span_w)
+        zeros = (points_x, others_x, points_w, others_w)
         warp = first_lane(uint32(thread >> uint32(5)))
-        if uint32(warp) == uint32(4):
+        if uint32(warp) == uint32(4 * GROUPS):
             if thread == uint32(MULTIPLY):
                 fill(ring, full, x, w, row0, first, last)
+            meet_warp()
+            join_cluster()
         else:
-            work(ring, full, given, row0, first, last, m, n)
-        meet_warp()
-        meet_cluster()
-        if uint32(warp) < uint32(4):
-            add(ring, rank, parts, given, (points_x, others_x, points_w, others_w), y, row0, m, n)
-        meet_cluster()  # nobody leaves while others read its sums
+            group = uint32(uint32(warp) >> uint32(2))
+            work(ring, full, given, zeros, group, row0, first, last, m, n, rank, halvings)
+        meet_cluster()  # all sums are where they are finished
+        if uint32(warp) < uint32(4 * GROUPS):
+            add(ring, rank, halvings, y, row0, m, n)
 
     return Kernel(
         f"tma few rows {job}", product, *(uint64,) * 13, *(uint32,) * 8, threads=THREADS, blocks=tile.blocks,
@@ -106,7 +110,7 @@ def refuses(problem: ScaledLinear) -> str | None:
 
 @register(
     __name__, __doc__, arithmetic="codes", accumulate="int32, float32 every 128", refuses=refuses,
-    caution="it has not been measured on a card yet", narrow=True,
+    narrow=True,
 )  # fmt: skip
 def launch(x: ScaledArray, w: ScaledArray, out: Any, tile: FewTile | None = None, parts: int = 0) -> None:
     """``out`` may be float16 or bfloat16, too; ``tile``, ``parts``: others than are thought best."""
@@ -120,7 +124,7 @@ def launch(x: ScaledArray, w: ScaledArray, out: Any, tile: FewTile | None = None
     of_x, of_w = (KINDS[s.code.name] if integer else s.code.name for s in (x, w))
     job = FewJob(tile, of_x, of_w, str(out.dtype), zeros)
     k = min(both.x.columns, both.w.columns)
-    tiles, steps = -(-n // ROWS), -(-k // STEP)
+    tiles, steps = -(-n // tile.rows), -(-k // STEP)
     beside = device.blocks_beside(tile.blocks, tile.shared)
     parts = parts or parts_of(tiles, device.multiprocessors() * beside, steps)
     points: tuple[Any, ...] = (0, 0, 0, 0)
@@ -130,7 +134,7 @@ def launch(x: ScaledArray, w: ScaledArray, out: Any, tile: FewTile | None = None
     a, b = both.x.scales, operands8.kept_scales(w, both.w)
     kernel(job)(
         (tiles * parts,), (THREADS,),
-        operands8.map_of_codes(both.x, k, tile.columns), operands8.map_of_codes(both.w, k, ROWS), out,
+        operands8.map_of_codes(both.x, k, tile.columns), operands8.map_of_codes(both.w, k, tile.rows), out,
         a.at, a.row, a.column, b.at, b.row, b.column, *points,
-        m, n, steps, parts, a.rows, a.steps, b.rows, b.steps, cluster=parts,
+        m, n, steps, parts.bit_length() - 1, a.rows, a.steps, b.rows, b.steps, cluster=parts,
     )  # fmt: skip

@@ -133,7 +133,7 @@ def run(make: Any, tile: BoxTile, x: ScaledArray, w: ScaledArray, out: Any) -> N
 
 @register(
     __name__, __doc__, arithmetic="codes", accumulate="float32 every 128", refuses=refuses,
-    caution="it has not been measured on a card yet", narrow=True,
+    narrow=True,
 )  # fmt: skip
 def launch(x: ScaledArray, w: ScaledArray, out: Any) -> None:
     run(kernel, TILE, x, w, out)

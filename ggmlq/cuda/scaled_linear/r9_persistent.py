@@ -46,7 +46,7 @@ def refuses(problem: ScaledLinear) -> str | None:
 
 @register(
     __name__, __doc__, arithmetic="codes", accumulate="int32, float32 every 128", refuses=refuses,
-    caution="it has not been measured on a card yet", narrow=True,
+    narrow=True,
 )  # fmt: skip
 def launch(x: ScaledArray, w: ScaledArray, out: Any, tile: BoxTile | None = None) -> None:
     """``out`` may be float16 or bfloat16, too; ``tile``: other than the one that is thought best."""

@@ -13,8 +13,7 @@ from __future__ import annotations
 import os
 from typing import Any
 
-from .assembly import instruction, only_on_a_gpu, u32
-from .language import types
+from .assembly import i32, instruction, only_on_a_gpu, u32
 
 GUARDED = os.environ.get("GGMLQ_GUARD_WAITS") == "1"
 TRIES = 1 << 24  # looks of some 30 clocks each
@@ -82,6 +81,18 @@ def meet_cluster() -> Any:
     only_on_a_gpu()
 
 
+@instruction("barrier.cluster.arrive.aligned;", None, effect=True)
+def greet_cluster() -> Any:
+    """Tell the other blocks that this one runs; :func:`join_cluster` follows."""
+    only_on_a_gpu()
+
+
+@instruction("barrier.cluster.wait.aligned;", None, effect=True)
+def join_cluster() -> Any:
+    """Until all threads of all blocks of the cluster have greeted."""
+    only_on_a_gpu()
+
+
 @instruction("mov.u32 $0, %cluster_ctarank;", u32)
 def rank_in_cluster() -> Any:
     """The number of this block in its cluster."""
@@ -89,12 +100,12 @@ def rank_in_cluster() -> Any:
 
 
 @instruction(
-    "{.reg .b32 there; mapa.shared::cluster.u32 there, $4, $5; "
-    "ld.shared::cluster.v4.b32 {$0, $1, $2, $3}, [there];}",
-    types.UniTuple(u32, 4), u32, u32, effect=True,
+    "{.reg .b32 there; mapa.shared::cluster.u32 there, $0, $1; "
+    "st.shared::cluster.v4.b32 [there], {$2, $3, $4, $5};}",
+    None, u32, u32, i32, i32, i32, i32, effect=True,
 )  # fmt: skip
-def take16_of(address: Any, rank: Any) -> Any:
-    """Four words at that place of the shared memory of a block of the cluster."""
+def put16_of(address: Any, rank: Any, a: Any, b: Any, c: Any, d: Any) -> Any:
+    """Four words to that place of the shared memory of a block of the cluster."""
     only_on_a_gpu()
 
 

@@ -26,6 +26,12 @@ def fetch(shared: Any, map: Any, column: Any, row: Any, barrier: Any) -> Any:
     only_on_a_gpu()
 
 
+@instruction("prefetch.tensormap [$0];", None, u64, effect=True)
+def prefetch(map: Any) -> Any:
+    """A map will be used soon."""
+    only_on_a_gpu()
+
+
 @instruction("cp.async.bulk.wait_group 0;", None, effect=True)
 def until_written() -> Any:
     """Until all boxes that this thread put are in memory."""

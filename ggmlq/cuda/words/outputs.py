@@ -160,6 +160,39 @@ def stager(columns: int, integer: bool, pitch: int) -> Any:
 
 
 @cache
+def pusher(columns: int, integer: bool, pitch: int) -> Any:
+    """``push(totals, at, column, share, source)``: sums of 64 rows to the blocks of a cluster.
+
+    Block i finishes columns i << share to (i + 1) << share; there a column lies at ``pitch`` times its number
+    from the block's first one, plus ``source``. ``at``: the place of row g of its first column; rows lie side
+    by side. ``column``: 2 t.
+    """
+    count, letter, word = columns // 2, "r" if integer else "f", "b32" if integer else "f32"
+    totals_kind = types.UniTuple(i32 if integer else f32, count)
+    text = (
+        "{{.reg .b32 c, own, at; add.u32 c, $1, {0}; shr.u32 own, c, $2; shl.b32 at, own, $2; "
+        f"sub.u32 at, c, at; add.u32 at, at, $3; mad.lo.u32 at, at, {pitch}, $0; "
+        "mapa.shared::cluster.u32 at, at, own; "
+        f"st.shared::cluster.{word} [at], $4; st.shared::cluster.{word} [at + 32], $5;}}}}"
+    )
+
+    def push(totals: Any, at: Any, column: Any, share: Any, source: Any) -> Any:
+        only_on_a_gpu()
+
+    def emit(context: Any, builder: Any, signature: Any, operands: Any) -> Any:
+        totals, *given = operands
+        values = unpacked(builder, totals, count)
+        for j in range(columns // 8):
+            for c in range(2):
+                pair = [values[4 * j + c], values[4 * j + 2 + c]]
+                line = text.format(8 * j + c)
+                emit_assembly(builder, VOID, line, [*"rrrr", letter, letter], [*given, *pair], effect=True)
+        return context.get_dummy_value()
+
+    return push if SIMULATED else as_intrinsic(push, types.void(totals_kind, u32, u32, u32, u32), emit)
+
+
+@cache
 def integer_finisher(columns: int, halves: int, zeros: bool) -> Any:
     """``finish(totals, rows, column_scales, rows_zeros, points_w, others_w)``: sums of integers as floats.
 
