@@ -55,6 +55,16 @@ def site(tmp_path_factory):
     return {path.relative_to(site).as_posix(): Page(path) for path in site.rglob("*.html")}, site
 
 
+def test_a_folder_of_others_is_left_alone(tmp_path):
+    (tmp_path / "mine.txt").write_text("mine")
+    command = [sys.executable, ROOT / "tools" / "site_pages.py", tmp_path]
+    env = {**os.environ, "PYTHONPATH": str(ROOT)}
+    done = subprocess.run(command, env=env, capture_output=True, text=True, check=False)
+    assert done.returncode == 1
+    assert "name another folder" in done.stderr
+    assert (tmp_path / "mine.txt").read_text() == "mine"
+
+
 def test_links_lead_somewhere(site):
     pages, folder = site
     for name, page in pages.items():

@@ -27,16 +27,15 @@ from ggmlq.cli import command_line
 ROOT = Path(__file__).resolve().parents[1]
 RENAMED = {"README.md": "index.md", "docs/README.md": "pages.md"}
 FIRST = ("README.md", "CHANGELOG.md", "SECURITY.md")  # all else is linked to, or lies in docs/
-BESIDE = (
-    "codes",
-    "formats",
-    "pages",
-)  # packages that pages import from, besides those that ggmlq itself names
+BESIDE = ("codes", "formats", "pages")  # packages that pages import from; others ggmlq itself names
+ORPHAN = "---\norphan: true\n---\n\n"  # a page that is linked to, and not in the menu
 LINK = re.compile(r"(?<=\]\()([^)#:\s]+)(?=[)#])")
 
 
 def lay_out(folder: Path, run: bool = True) -> None:
-    """Write all pages below a folder, which is emptied first; ``run`` the gallery for what it prints."""
+    """Write all pages below a folder, where nothing else may lie; ``run`` the gallery for what it prints."""
+    if folder.exists() and {*os.listdir(folder)} and not (folder / "pages.md").exists():
+        sys.exit(f"{folder}: that holds something else than pages of an earlier run; name another folder")
     shutil.rmtree(folder, ignore_errors=True)
     written: set[str] = set()
     waiting = [*FIRST, *(path.relative_to(ROOT).as_posix() for path in sorted((ROOT / "docs").glob("*.md")))]
@@ -51,7 +50,7 @@ def lay_out(folder: Path, run: bool = True) -> None:
         if source.endswith(".md"):
             text, links = moved((ROOT / source).read_text(encoding="utf-8"), source)
             waiting += links
-            head = "" if source in listed else "---\norphan: true\n---\n\n"
+            head = "" if source in listed else ORPHAN
             target.write_text(head + text + (menu() if source == "README.md" else ""), encoding="utf-8")
         elif source.endswith(".py"):
             target.write_text(shown(source, run), encoding="utf-8")
@@ -94,27 +93,23 @@ def menu() -> str:
         elif found := re.match(r"\| \[(\w+)\.md\]", line):
             groups[[*groups][-1]].append(found[1])
     groups["Reference"] = ["commands/index", "reference/index", "changelog", "security"]
-    return "".join(
-        "\n\n```{toctree}\n:hidden:\n"
-        + (f":caption: {name}\n" if name else "")
-        + "\n".join(["", *pages, "```\n"])
-        for name, pages in groups.items()
-    )
+    text = ""
+    for name, pages in groups.items():
+        options = [":hidden:", *([f":caption: {name}"] if name else [])]
+        text += "\n".join(["", "", "```{toctree}", *options, "", *pages, "```", ""])
+    return text
 
 
 def shown(source: str, run: bool) -> str:
     """A page that shows a file; of the gallery with its text, and what it prints."""
     path = ROOT / source
+    text = path.read_text(encoding="utf-8")
     if not source.startswith("docs/gallery/"):
-        return (
-            f"---\norphan: true\n---\n\n# {path.name}\n\n{fenced(path.read_text(encoding='utf-8'), 'python')}"
-        )
-    said, _, code = path.read_text(encoding="utf-8").partition('"""\n\n')
+        return f"{ORPHAN}# {path.name}\n\n{fenced(text, 'python')}"
+    said, _, code = text.partition('"""\n\n')
     title, _, words = said.strip('"').partition("\n")
-    page = f"---\norphan: true\n---\n\n# {title.rstrip('.')}\n{words}\n{fenced(code, 'python')}"
-    if run:
-        page += f"\nIt prints:\n\n{fenced(output_of(path), 'text')}"
-    return page
+    page = f"{ORPHAN}# {title.rstrip('.')}\n{words}\n{fenced(code, 'python')}"
+    return page + f"\nIt prints:\n\n{fenced(output_of(path), 'text')}" if run else page
 
 
 def output_of(script: Path) -> str:
@@ -148,9 +143,8 @@ def write_commands(folder: Path) -> None:
     rows = [f"| [{name}]({name}.md) | {plain(helps.get(name, ''))} |" for name in whole.commands.choices]
     names = "\n".join(whole.commands.choices)
     text = f"# Commands\n\n{plain(whole.description)} `python -m ggmlq` is the same command.\n\n"
-    text += (
-        "\n".join(["| command | |", "|---|---|", *rows]) + f"\n\n```{{toctree}}\n:hidden:\n\n{names}\n```\n"
-    )
+    text += "\n".join(["| command | |", "|---|---|", *rows])
+    text += f"\n\n```{{toctree}}\n:hidden:\n\n{names}\n```\n"
     (folder / "index.md").write_text(text, encoding="utf-8")
 
 
@@ -161,13 +155,11 @@ def command_page(parser: argparse.ArgumentParser) -> str:
     formatter.add_usage(parser.usage, parser._actions, parser._mutually_exclusive_groups, prefix="")
     text.append(fenced(formatter.format_help(), "text"))
     for group in parser._action_groups:
-        shown = [action for action in group._group_actions if action.help is not argparse.SUPPRESS]
-        text += [f"## {(group.title or '').capitalize()}"] * bool(shown)
-        for action in shown:
-            said = formatter._expand_help(action) if action.help else ""
-            text.append(
-                f"`{formatter._format_action_invocation(action)}`\n: {plain(' '.join(said.split())) or '…'}"
-            )
+        visible = [action for action in group._group_actions if action.help is not argparse.SUPPRESS]
+        text += [f"## {(group.title or '').capitalize()}"] * bool(visible)
+        for action in visible:
+            said = " ".join(formatter._expand_help(action).split()) if action.help else "…"
+            text.append(f"`{formatter._format_action_invocation(action)}`\n: {plain(said)}")
     if parser.epilog:
         text.append(fenced(inspect.cleandoc(parser.epilog), "text"))
     return "\n\n".join(text) + "\n"
