@@ -71,9 +71,8 @@ OTHERS = {
     "int8": [BoxTile(256, 128, 4), BoxTile(128, 128, 6), BoxTile(128, 64, 8)],
 }
 NARROW_TILES = [  # rows of x
-    (8, FewTile(64, 8, 6, 3)), (16, FewTile(64, 16, 4, 3)), (16, FewTile(128, 16, 4, 2, 16)),
-    (32, FewTile(64, 32, 6, 2)), (32, FewTile(128, 32, 4, 2, 16)),
-    (64, FewTile(128, 64, 6, 1, 16)), (128, FewTile(128, 128, 4, 1, 8)),
+    (8, FewTile(64, 8, 6, 3)), (32, FewTile(64, 32, 6, 2)), (32, FewTile(128, 32, 4, 2, 16)),
+    (64, FewTile(128, 64, 6, 1, 16)), (64, FewTile(128, 64, 3, 2, 8)), (64, FewTile(64, 64, 4, 2, 16)),
 ]  # fmt: skip
 BANDWIDTH = 4456e9  # bytes a second that this project measured on an H200
 OUTSIDE = "bfloat16"  # the outputs of timed products
@@ -325,7 +324,7 @@ def time_all(names: list[str], tiles: bool, sustained: bool) -> list[dict[str, A
             timed(table, "persistent", "int8", shape)
     if "few_rows" in names:
         for n, k in FEW:
-            for m in (1, 8, 16, 32, 64, 128):
+            for m in (1, 8, 16, 32, 64):
                 timed(table, "few_rows", "fp8", (m, n, k))
             for m, tile in NARROW_TILES if tiles else ():
                 for parts in PARTS[2:] if n > 20000 else PARTS:
@@ -337,7 +336,7 @@ def time_all(names: list[str], tiles: bool, sustained: bool) -> list[dict[str, A
     for shape in SHAPES[len(LARGE) :]:
         if "persistent" in names:
             timed(table, "persistent", "fp8", shape)
-        if shape[0] <= 128 and "few_rows" in names:
+        if shape[0] <= 64 and "few_rows" in names:
             timed(table, "few_rows", "fp8", shape)
     if "persistent" in names:
         for case, shape in (("fp8", LARGE[0]), ("fp8", LARGE[1]), ("int8", INTEGERS[0])):

@@ -40,7 +40,7 @@ MORE = [
     ("few_rows", 5, 136, 128 * 36, ("e4m3", "e4m3"), (GROUPS, BLOCKS), "float16", False, {"parts": 1}),
     ("few_rows", 64, 70, 128 * 18, ("e4m3", "e4m3"), (GROUPS, BLOCKS), "float32", False, {"parts": 1}),
     ("few_rows", 50, 200, 300, ("uint8", "int8"), (ROWS, ROWS), "float32", True, {}),
-    ("few_rows", 128, 136, 128 * 10, ("e5m2", "e4m3"), (GROUPS, GROUPS), "bfloat16", False, {"parts": 2}),
+    ("few_rows", 64, 136, 128 * 10, ("e5m2", "e4m3"), (GROUPS, GROUPS), "bfloat16", False, {"parts": 2}),
     ("few_rows", 32, 64, 128 * 14, ("e4m3", "e4m3"), (GROUPS, BLOCKS), "bfloat16", False, {"parts": 2}),
     ("few_rows", 12, 64, 128 * 17, ("e4m3", "e5m2"), (ROWS, GROUPS), "bfloat16", False, {"parts": 8}),
 ]  # fmt: skip

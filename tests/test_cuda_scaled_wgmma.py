@@ -88,15 +88,18 @@ def test_few_rows_add_up():
         assert tile.stage % 1024 == tile.sums % 16 == tile.barriers % 8 == tile.pitch % 16 == 0
         assert tile.stages % tile.turns == 0
         assert tile.columns * tile.pitch <= tile.scales  # what is sent lies in the stages
-    for tiles, steps, parts in (
-        (112, 16, 2),
-        (64, 56, 4),
-        (384, 12, 1),
-        (33, 56, 8),
-        (1, 3, 1),
-        (500, 99, 1),
+    for i, tiles, steps, parts in (
+        (0, 112, 16, 2),
+        (0, 64, 56, 4),
+        (0, 384, 12, 1),
+        (1, 33, 56, 8),
+        (0, 1, 3, 1),
+        (0, 500, 99, 1),
+        (2, 64, 56, 2),
+        (2, 33, 56, 4),
+        (3, 17, 56, 4),
     ):
-        assert parts_of(tiles, 3 * 132, steps) == parts
+        assert parts_of(TILES[i], tiles, 132, steps) == parts
     assert Room(BoxTile(256, 256, 4)).fits is False
 
 
@@ -210,9 +213,9 @@ def test_what_they_refuse():
         assert "vary" in rung.refuses(problem("int8"))
         assert "int32" in rung.refuses(problem("int8", 1 << 20, 1 << 20, k=1 << 20))
         assert "int16" in rung.refuses(problem("int16", 4096, 4096))
-    assert "128 rows" in HOPPER[3].refuses(problem(m=129))
+    assert "64 rows" in HOPPER[3].refuses(problem(m=65))
     assert gq.ladder.choose(problem()).name == "cuda:few_rows"
-    assert gq.ladder.choose(problem(m=129)).name == "cuda:persistent"
+    assert gq.ladder.choose(problem(m=65)).name == "cuda:persistent"
     assert gq.ladder.choose(problem("int8")).name == "cuda:mma_int8"
 
 

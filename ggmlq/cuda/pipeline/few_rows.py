@@ -95,10 +95,7 @@ class FewTile:
         return KILO + self.barriers + 16 * self.stages
 
 
-TILES = (
-    FewTile(64, 8, 6, 3), FewTile(64, 16, 4, 3), FewTile(64, 32, 6, 2), FewTile(128, 64, 6, 1, 16),
-    FewTile(128, 128, 4, 1, 8),
-)  # fmt: skip
+TILES = (FewTile(64, 8, 6, 3), FewTile(64, 16, 4, 3), FewTile(64, 32, 6, 2), FewTile(128, 64, 6, 1, 16))
 
 
 @dataclass(frozen=True)
@@ -126,8 +123,12 @@ class FewJob:
         return Form(self.tile.columns, self.w, self.x)
 
 
-def parts_of(tiles: int, slots: int, steps: int) -> int:
-    """Blocks of a cluster: as many as the card holds at one time, each with some steps."""
+def parts_of(tile: FewTile, tiles: int, multiprocessors: int, steps: int) -> int:
+    """Blocks of a cluster: as many as the card holds at one time, each with some steps.
+
+    Of wide tiles no more than one a multiprocessor: the exchange of their sums would cost more than it gains.
+    """
+    slots = multiprocessors * (tile.blocks if tile.columns <= 16 else 1)
     able = [parts for parts in PARTS if tiles * parts <= slots and steps // parts >= SHORTEST]
     return able[0] if able else 1
 

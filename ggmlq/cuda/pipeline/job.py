@@ -17,15 +17,15 @@ BLOCK = 128  # rows of w, the most that share a scale here
 
 FLOATS = (
     Share(BoxTile(256, 128, 4), 1.0),
-    Share(BoxTile(128, 192, 5), 0.95),
-    Share(BoxTile(128, 128, 6), 0.85),
-    Share(BoxTile(128, 64, 8), 0.6),
+    Share(BoxTile(128, 192, 5), 0.96),
+    Share(BoxTile(128, 128, 6), 0.88),
+    Share(BoxTile(128, 64, 8), 0.55),
 )
 BY_COLUMNS = (Share(BoxTile(128, 128, 6), 1.0), Share(BoxTile(128, 64, 8), 0.7))
 WHOLE = (
     Share(BoxTile(128, 256, 4), 1.0),
-    Share(BoxTile(256, 128, 4), 0.98),
-    Share(BoxTile(128, 128, 6), 0.8),
+    Share(BoxTile(256, 128, 4), 0.96),
+    Share(BoxTile(128, 128, 6), 0.87),
     Share(BoxTile(128, 64, 8), 0.5),
 )
 CODES = ("e4m3", "e5m2")

@@ -1,7 +1,7 @@
 """Few rows: the weights stream through all multiprocessors, a cluster of blocks divides K.
 
 Changed: operands change places. ``wgmma`` has 64 rows of its first operand; with one row of x 63 of them
-would be nothing. So weights are the first operand and x, filled up to 8, 16 … 128 rows, is the second
+would be nothing. So weights are the first operand and x, filled up to 8, 16, 32 or 64 rows, is the second
 one. A tile is 64 or 128 rows of w and all of x; the columns are divided among up to eight blocks, so that all
 multiprocessors read weights at any N. The blocks are a cluster, and bring their sums into each other's
 shared memory, where they are added up in a fixed order: no second kernel, no atomic addition.
@@ -125,8 +125,7 @@ def launch(x: ScaledArray, w: ScaledArray, out: Any, tile: FewTile | None = None
     job = FewJob(tile, of_x, of_w, str(out.dtype), zeros)
     k = min(both.x.columns, both.w.columns)
     tiles, steps = -(-n // tile.rows), -(-k // STEP)
-    beside = device.blocks_beside(tile.blocks, tile.shared)
-    parts = parts or parts_of(tiles, device.multiprocessors() * beside, steps)
+    parts = parts or parts_of(tile, tiles, device.multiprocessors(), steps)
     points: tuple[Any, ...] = (0, 0, 0, 0)
     if zeros:
         kept = operands8.beside_w(w, both.groups, True)
