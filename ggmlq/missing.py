@@ -54,7 +54,7 @@ def _gpu(packages: Mapping[str, str | None], driver: int | None, cublas: bool) -
     lacking = not here or packages.get("numba-cuda") is None
     if driver is None:
         said = f"{what}; no driver for one is found here"
-        return [(said, f"a driver, then {install.format('cuda')}")] if lacking else []
+        return [(said, f"a driver{', then ' + install.format('cuda') if lacking else ''}")]
     if driver < 12000:
         return [(f"{what}; the driver knows CUDA {_dotted(driver)}", "a newer driver, for CUDA 12 at least")]
     fits = min(driver // 1000, max(EXTRA))
