@@ -11,7 +11,7 @@ cuda:naive; x and w are normal data; x's scales lie in columns, as quantizers ca
 
 Times are those of a product in a CUDA graph of several: the median and the best of replays after a rest, and
 with --sustained the median of replays after two seconds of them. Up to 64 rows weights are rotated over more
-than 150 MB. Peers, in turns in one process: bench/scaled_peers.py.
+than 150 MB. Peers, in turns in one process: scaled_peers.py.
 """
 
 from __future__ import annotations

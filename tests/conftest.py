@@ -16,16 +16,25 @@ import numpy as np
 import pytest
 
 from ggmlq.errors import GGMLQError
+from ggmlq.formats import FORMATS, BlockFormat
 from ggmlq.llama.library import Library
 
+LEFT_OUT = pytest.StashKey[int]()
 GOLDEN = Path(__file__).parent / "golden"
 LONG = 30  # times as long, with --long
+USUAL = ("q4_0", "q8_0", "q4_K")  # in every draw of formats: what most files hold
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     """Tests on fresh random data: repeat a run with its seed, or let them search for longer."""
     group = parser.getgroup("ggmlq")
     group.addoption("--seed", type=int, help="the seed that a run printed, to repeat it")
+    group.addoption(
+        "--formats",
+        type=int,
+        metavar="N",
+        help="cases of so many block formats only, drawn by the seed; without it all",
+    )
     group.addoption("--long", action="store_true", help=f"search {LONG} times as long in hostile tests")
 
 
@@ -35,10 +44,57 @@ def pytest_configure(config: pytest.Config) -> None:
     config.option.seed = secrets.randbelow(10**9) if given is None else given
 
 
+def drawn(config: pytest.Config) -> set[str]:
+    """The block formats of this run: most of a run's time goes into compiling kernels for each."""
+    every = [fmt.name for fmt in FORMATS.values() if isinstance(fmt, BlockFormat)]
+    count = config.option.formats
+    if count is None or count >= len(every):
+        return set(every)
+    others = sorted({*every} - {*USUAL})
+    rng = np.random.default_rng([config.option.seed, count])
+    return {*USUAL, *rng.choice(others, max(count - len(USUAL), 0), replace=False).tolist()}
+
+
+def formats_of(item: pytest.Item) -> set[str]:
+    """The block formats among the parameters of a test."""
+    given = getattr(item, "callspec", None)
+    values = given.params.values() if given else ()
+    names = {value if isinstance(value, str) else getattr(value, "name", None) for value in values}
+    return {n for n in names if isinstance(n, str) and isinstance(FORMATS.get(n), BlockFormat)}
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Leave out cases of formats that were not drawn; the summary counts them."""
+    wanted = drawn(config)
+    left = [item for item in items if formats_of(item) - wanted]
+    if left:
+        config.hook.pytest_deselected(items=left)
+        items[:] = [item for item in items if not formats_of(item) - wanted]
+    config.stash[LEFT_OUT] = len(left)
+
+
+@pytest.fixture(scope="session")
+def drawn_formats(request: pytest.FixtureRequest) -> set[str]:
+    """Names of the block formats of this run, for tests that go over formats themselves."""
+    return drawn(request.config)
+
+
 @pytest.hookimpl(optionalhook=True)
 def pytest_configure_node(node) -> None:
     """What pytest-xdist calls for each process: it does not hand over options that were set later."""
     node.workerinput["seed"] = node.config.option.seed
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_testnodedown(node, error) -> None:
+    """What a process of pytest-xdist left out, which all do alike."""
+    node.config.stash[LEFT_OUT] = getattr(node, "workeroutput", {}).get("left out", 0)
+
+
+def pytest_sessionfinish(session: pytest.Session) -> None:
+    """Tell the process that sums up."""
+    if hasattr(session.config, "workeroutput"):
+        session.config.workeroutput["left out"] = session.config.stash.get(LEFT_OUT, 0)
 
 
 def pytest_report_header(config: pytest.Config) -> str:
@@ -145,6 +201,9 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
         place = report.longrepr[2] if isinstance(report.longrepr, tuple) else str(report.longrepr)
         reasons[place.removeprefix("Skipped: ")] += 1
     terminalreporter.section("not run")
+    if count := terminalreporter.config.stash.get(LEFT_OUT, 0):
+        names = ", ".join(sorted(drawn(terminalreporter.config)))
+        reasons[f"cases of formats that --formats did not draw; it drew {names}"] = count
     for reason, count in reasons.most_common():
         terminalreporter.write_line(f"{count} tests did not run: {reason}")
     if not reasons:

@@ -16,12 +16,13 @@ W = np.random.default_rng(0).standard_normal((6, 256)).astype(np.float32)
 
 
 @pytest.fixture
-def path(tmp_path):
+def path(tmp_path, drawn_formats):
     metadata = {
         "general.architecture": "llama", "general.name": "tiny \x1b[31m", "n": Typed(7, "uint8"),
         "nan": float("nan"), "tokens": [f"t{i}" for i in range(100)], "bad": Typed(b"\xff", "string"),
     }  # fmt: skip
-    plain = [fmt for fmt in gq.formats.values() if fmt.can_quantize and not fmt.needs_imatrix]
+    names = [*sorted(drawn_formats), "f32", "f16", "bf16"]
+    plain = [gq.formats[n] for n in names if gq.formats[n].can_quantize and not gq.formats[n].needs_imatrix]
     tensors = {fmt.name: gq.quantize(W, fmt) for fmt in plain}
     tensors |= {"odd \x1b[2J": W, "one": np.float32(3)}
     tensors |= {"ints": np.arange(5, dtype=np.int32), "empty": W[:0]}
