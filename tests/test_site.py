@@ -35,14 +35,15 @@ class Page(HTMLParser):
             self.loaded.append(found.get("src") or found["href"])
 
 
-@pytest.fixture(scope="module")
-def site(tmp_path_factory):
+@pytest.mark.skipif(
+    bool(NEEDED), reason=f"the site is not built: {', '.join(NEEDED)} not installed (extra docs)"
+)
+def test_the_site(tmp_path):
     """As tools/docs makes it, but for two things that take half of its time: scripts of the gallery are not
-    run (test_gallery.py runs them), and pages are in a plain theme.
+    run (test_gallery.py runs them), and pages are in a plain theme. One test, for processes share tests out.
     """
-    if NEEDED:
-        pytest.skip(f"the site is not built: {', '.join(NEEDED)} not installed (extra docs)")
-    pages, site = tmp_path_factory.mktemp("pages") / "all", tmp_path_factory.mktemp("site")
+    pages, site = tmp_path / "pages", tmp_path / "site"
+    site.mkdir()
     lay_out = [ROOT / "tools" / "site_pages.py", pages, "--quick"]
     build = ["-m", "sphinx", "-b", "html", "-E", "-q", "-W", "--keep-going", "-D", "html_theme=basic"]
     for command in (lay_out, [*build, "-c", ROOT / "docs", pages, site]):
@@ -52,21 +53,13 @@ def site(tmp_path_factory):
             capture_output=True, text=True, check=False,
         )  # fmt: skip
         assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-3000:]
-    return {path.relative_to(site).as_posix(): Page(path) for path in site.rglob("*.html")}, site
+    found = {path.relative_to(site).as_posix(): Page(path) for path in site.rglob("*.html")}
+    links_lead_somewhere(found, site)
+    nothing_is_loaded_from_elsewhere(found)
+    every_page_command_and_name_is_there(found, site)
 
 
-def test_a_folder_of_others_is_left_alone(tmp_path):
-    (tmp_path / "mine.txt").write_text("mine")
-    command = [sys.executable, ROOT / "tools" / "site_pages.py", tmp_path]
-    env = {**os.environ, "PYTHONPATH": str(ROOT)}
-    done = subprocess.run(command, env=env, capture_output=True, text=True, check=False)
-    assert done.returncode == 1
-    assert "name another folder" in done.stderr
-    assert (tmp_path / "mine.txt").read_text() == "mine"
-
-
-def test_links_lead_somewhere(site):
-    pages, folder = site
+def links_lead_somewhere(pages, folder):
     for name, page in pages.items():
         for link in page.links:
             url = urlsplit(link)
@@ -80,15 +73,14 @@ def test_links_lead_somewhere(site):
                 assert unquote(url.fragment) in pages[target].anchors, f"{name}: {link}"
 
 
-def test_nothing_is_loaded_from_elsewhere(site):
-    pages, _ = site
+def nothing_is_loaded_from_elsewhere(pages):
     assert not {link for page in pages.values() for link in page.loaded if urlsplit(link).netloc}
 
 
-def test_every_page_command_and_name_is_there(site):
-    pages, folder = site
+def every_page_command_and_name_is_there(pages, folder):
     of_tree = {path.stem for path in (ROOT / "docs").glob("*.md")} - {"README"}
     assert {f"{name}.html" for name in of_tree | {"index", "pages", "changelog", "security"}} <= pages.keys()
+    assert {f"gallery/{path.stem}.html" for path in (ROOT / "docs" / "gallery").glob("*.py")} <= pages.keys()
     for name, command in command_line().commands.choices.items():
         text = (folder / "commands" / f"{name}.html").read_text(encoding="utf-8")
         for option in command._option_string_actions:
@@ -100,6 +92,11 @@ def test_every_page_command_and_name_is_there(site):
         assert {f"ggmlq.{name}", f"ggmlq.errors.{name}", f"ggmlq.formats.{name}"} & described, name
 
 
-def test_scripts_of_the_gallery_have_pages(site):
-    pages, _ = site
-    assert {f"gallery/{path.stem}.html" for path in (ROOT / "docs" / "gallery").glob("*.py")} <= pages.keys()
+def test_a_folder_of_others_is_left_alone(tmp_path):
+    (tmp_path / "mine.txt").write_text("mine")
+    command = [sys.executable, ROOT / "tools" / "site_pages.py", tmp_path]
+    env = {**os.environ, "PYTHONPATH": str(ROOT)}
+    done = subprocess.run(command, env=env, capture_output=True, text=True, check=False)
+    assert done.returncode == 1
+    assert "name another folder" in done.stderr
+    assert (tmp_path / "mine.txt").read_text() == "mine"
