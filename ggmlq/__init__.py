@@ -37,7 +37,7 @@ from .scaled import ScaledArray
 if TYPE_CHECKING:
     from . import convert, diff, functions, gguf, llama, reference, report, safetensors
     from .accuracy import error_table
-    from .faults import Diagnosis, diagnose
+    from .faults import Diagnosis, diagnose, diagnose_gru
     from .files import open, save
     from .gru import GRU, FixedGRU
     from .threads import set_num_threads
@@ -58,6 +58,7 @@ __all__ = [
     "convert",
     "dequantize",
     "diagnose",
+    "diagnose_gru",
     "diff",
     "equal",
     "error_table",
@@ -83,7 +84,9 @@ __all__ = [
 ]
 
 # Found in these modules when first asked for: `import ggmlq` stays quick.
-_LATER = {"Diagnosis": "faults", "diagnose": "faults", "open": "files", "save": "files"}
+_LATER = {"open": "files", "save": "files"} | dict.fromkeys(
+    ("Diagnosis", "diagnose", "diagnose_gru"), "faults"
+)
 _LATER |= {"set_num_threads": "threads", "error_table": "accuracy", "GRU": "gru", "FixedGRU": "gru"}
 _LATER |= dict.fromkeys(  # modules
     ("convert", "diff", "functions", "gguf", "llama", "reference", "report", "safetensors"), ""

@@ -144,6 +144,8 @@ class Gru(Problem, op="gru"):
     n: int  # sequences
     inputs: int  # C
     units: int  # H
+    bits: int = 8  # of the widest codes that are multiplied
+    entries: int = 256  # of the longest table
 
     operands: ClassVar[str] = "x and the GRU"
     moved: ClassVar[dict[str, str]] = {

@@ -9,14 +9,20 @@ from emulated_ptx import Machine, Memory
 from fake_cupy import DeviceArray, on_device, put_gpu
 
 from ggmlq.card import Card
-from ggmlq.cuda.machine import device, maps
+from ggmlq.cuda.machine import device, launch, maps
 from ggmlq.cuda.machine.launch import Kernel
 from ggmlq.cuda.tiles8 import rows
 
 
 @cache
-def ptx_of(kernel):
-    return kernel.ptx((9, 0))
+def ptx_of(kernel, capability=(9, 0)):
+    """Kept as machine code is: Numba takes its time."""
+    entry, kept = f"ptx-{kernel.entry(capability)}", launch.generation()
+    text = kept.load(entry)
+    if text is None:
+        text = kernel.ptx(capability).encode()
+        kept.save(entry, text)
+    return text.decode()
 
 
 def put_emulated(monkeypatch, multiprocessors=2):

@@ -18,7 +18,8 @@ TYPES = {
     "s64": np.int64,
     "b64": np.uint64,
 }
-TYPES |= {"f32": np.float32, "u16": np.uint16, "b16": np.uint16}
+TYPES |= {"f32": np.float32, "u16": np.uint16, "b16": np.uint16, "f64": np.float64, "s16": np.int16}
+TYPES |= {"u8": np.uint8, "s8": np.int8, "b8": np.uint8}
 
 
 class Locked(Exception):
@@ -52,6 +53,8 @@ def read(warp, text, kind):
         return warp.special[text].astype(np.uint32).astype(kind)
     if text == "dynamic_shared":
         return np.full(32, START, kind)
+    if text.startswith("0d"):
+        return np.full(32, int(text[2:], 16), np.uint64).view(np.float64)
     if text.startswith("0f"):
         return np.full(32, int(text[2:], 16), np.uint32).view(np.float32)
     value = int(text, 0)
@@ -69,7 +72,7 @@ def write(warp, text, value, active):
 
 
 def kind_of(name):
-    return TYPES[re.findall(r"\.([usbf]\d\d)\b", name)[-1]]
+    return TYPES[re.findall(r"\.([usbf]\d\d?)\b", name)[-1]]
 
 
 def arithmetic(function):
@@ -94,9 +97,14 @@ OPS["fma."] = arithmetic(lambda a, b, c: (a.astype(np.float64) * b + c).astype(n
 @op("shl.", "shr.")
 def shift(warp, name, operands, active):
     kind = kind_of(name)
-    by = read(warp, operands[2], np.uint32).astype(kind)
+    by, bits = read(warp, operands[2], np.uint32), 8 * np.dtype(kind).itemsize
     a = read(warp, operands[1], kind)
-    write(warp, operands[0], a << by if name.startswith("shl") else a >> by, active)
+    if name.startswith("shl"):
+        found = np.where(by < bits, a << np.minimum(by, bits - 1).astype(kind), 0).astype(kind)
+    else:
+        found = a >> np.minimum(by, bits - 1).astype(kind)
+        found = found if np.dtype(kind).kind == "i" else np.where(by < bits, found, 0).astype(kind)
+    write(warp, operands[0], found, active)
 
 
 @op("and.", "or.", "xor.", "not.")
@@ -135,14 +143,15 @@ def mov(warp, name, operands, active):
 
 @op("cvt.")
 def cvt(warp, name, operands, active):
-    _, to, source = name.replace(".rn", "").split(".")
+    _, to, source = name.replace(".rn", "").replace(".rzi", "").split(".")
     if to in ("bf16x2", "f16x2"):
         high, low = (narrow(read(warp, o, np.float32), to[:-2]) for o in operands[1:])
         write(warp, operands[0], high << np.uint32(16) | low, active)
     elif to in ("bf16", "f16"):
         write(warp, operands[0], narrow(read(warp, operands[1], np.float32), to).astype(np.uint16), active)
     else:
-        write(warp, operands[0], read(warp, operands[1], TYPES[source]).astype(TYPES[to]), active)
+        with np.errstate(all="ignore"):
+            write(warp, operands[0], read(warp, operands[1], TYPES[source]).astype(TYPES[to]), active)
 
 
 def narrow(value, kind):
@@ -165,7 +174,7 @@ def setp(warp, name, operands, active):
     kind = kind_of(name)
     a, b = (read(warp, o, kind) for o in operands[1:3])
     compare = {"eq": np.equal, "ne": np.not_equal, "lt": np.less, "le": np.less_equal}
-    compare |= {"gt": np.greater, "ge": np.greater_equal}
+    compare |= {"gt": np.greater, "ge": np.greater_equal, "neu": np.not_equal}
     found = compare[parts[1]](a, b)
     write(warp, operands[0], found & warp.registers[operands[3]] if parts[2] == "and" else found, active)
 
@@ -197,8 +206,9 @@ def listed(text):
 
 @op("ld.param")
 def ld_param(warp, name, operands, active):
-    value = warp.machine.arguments[operands[1][1:-1]]
-    write(warp, operands[0], np.full(32, value, kind_of(name)), active)
+    value, kind = warp.machine.arguments[operands[1][1:-1]], kind_of(name)
+    value %= 1 << 8 * np.dtype(kind).itemsize
+    write(warp, operands[0], np.full(32, value, f"u{np.dtype(kind).itemsize}").view(kind), active)
 
 
 @op("ld.")
@@ -210,6 +220,10 @@ def ld(warp, name, operands, active):
         value = np.zeros(32, kind)
         for lane in np.flatnonzero(active):
             value[lane] = bytes_at(warp, name, int(at[lane]) + size * i, size).view(kind)[0]
+        if size < 4 and not register.startswith("%rs"):  # a load fills its register
+            value = value.astype(np.int64 if register.startswith("%rd") else np.int32)
+        elif size == 1:
+            value = value.astype(np.int16)
         write(warp, register, value, active)
 
 

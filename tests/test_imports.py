@@ -67,8 +67,8 @@ ALLOWED = {
         "measured", "packing", "problems", "scaled", "threads", "tiling", "cpu",
     },
     "cuda": {
-        "array", "cache", "card", "codes", "errors", "experts", "formats", "ladder", "measured", "packing",
-        "problems", "scaled", "tiling", "cuda",
+        "array", "cache", "card", "codes", "errors", "experts", "fixed", "formats", "gru", "ladder",
+        "measured", "packing", "problems", "scaled", "tiling", "cuda",
     },
     # operations: of cpu and cuda nothing but by name, when asked
     "ops": {
@@ -103,8 +103,8 @@ ALLOWED = {
     "llama": {"array", "checks", "devices", "errors", "formats", "llama", "ops", "text"},
     # faults recomputes products in every arithmetic, and reference knows these
     "faults": {
-        "array", "checks", "codes", "devices", "errors", "formats", "metrics", "ops", "reference", "scaled",
-        "tiling", "faults",
+        "array", "checks", "codes", "devices", "errors", "fixed", "formats", "gru", "metrics", "ops",
+        "progress", "reference", "scaled", "tiling", "faults",
     },
     "check": {
         "array", "check", "dumps", "errors", "formats", "llama", "ops", "pages", "reference",
@@ -118,8 +118,8 @@ ALLOWED = {
     # the top
     "commands": {
         "accuracy", "array", "check", "checkpoint", "completion", "convert", "diff", "dumps", "errors",
-        "faults", "files", "formats", "gguf", "llama", "pages", "progress", "report", "safetensors", "scaled",
-        "terminal", "text", "threads", "trace", "commands",
+        "faults", "files", "formats", "gguf", "gru", "llama", "pages", "progress", "report", "safetensors",
+        "scaled", "terminal", "text", "threads", "trace", "commands",
     },
     "testing": None,  # may import anything
     "doctor.py": None,
@@ -228,8 +228,8 @@ def test_files_are_short_and_say_what_they_are(path):
 
 ROOMS = (
     "cpu", "cpu/encode", "cpu/gru", "cpu/lanes", "cpu/machine", "cpu/panels", "cpu/quantize_scaled",
-    "cpu/slabs", "checkpoint", "convert", "diff", "faults", "faults/experts", "faults/scaled", "fixed",
-    "gru", "pages", "report", "safetensors", "trace",
+    "cpu/slabs", "checkpoint", "convert", "cuda/gru", "diff", "faults", "faults/experts", "faults/gru",
+    "faults/scaled", "fixed", "gru", "pages", "report", "safetensors", "trace",
 )  # fmt: skip
 
 

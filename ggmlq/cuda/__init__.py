@@ -11,6 +11,7 @@
     linear/       the ladder: one rung a file, each a kernel and its ``launch``
     scaled_linear/  that of products of codes with scales
     expert_linear/  that of products with the experts that tokens use
+    gru/          that of GRUs in integers, and what they are made of
     quantize/     encoders: one format a file
     dequantize    decoders of all formats, in one kernel
     quantize_scaled/  floats to codes with scales for tiles; dequantize_scaled: and back

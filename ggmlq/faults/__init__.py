@@ -24,12 +24,14 @@ Then, what is wrong, by what it shows:
 What explains y is an explanation (explanation.py); verdicts.py makes the finding of it, report.py the words.
 
     experts/       products with experts: which token met which expert, and where its result went
+    gru/           GRUs in integers: the first stage, step and unit that went wrong
     scaled/        the same for products of arrays with scales: its own mistakes, and these machines
 """
 
 from .catalogue import CATALOGUE, Fault
 from .diagnosis import Diagnosis
 from .examine import diagnose
+from .gru import diagnose_gru
 from .telling_input import telling_input
 
-__all__ = ["CATALOGUE", "Diagnosis", "Fault", "diagnose", "telling_input"]
+__all__ = ["CATALOGUE", "Diagnosis", "Fault", "diagnose", "diagnose_gru", "telling_input"]

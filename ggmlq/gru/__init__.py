@@ -18,7 +18,7 @@
     torch.py       the weights of a torch.nn.GRU; orders.py: the orders that gates come in
 
 What is computed, number by number, stands in ``ggmlq/reference/gru.py`` in int64; kernels are
-``ggmlq/cpu/gru``. Shifts, formats, observers and tables are ``ggmlq/fixed``.
+``ggmlq/cpu/gru`` and ``ggmlq/cuda/gru``. Shifts, formats, observers and tables are ``ggmlq/fixed``.
 """
 
 from .fixed_gru import FixedGRU, SaturationWarning

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
+from functools import cached_property
 from typing import Any
 
 from ..devices import cuda_device
@@ -36,6 +37,7 @@ class FixedGRU:
         self.device = device
         self.tallies = tuple(Tally() for _ in cells)
         self.warned = False
+        self.recorded: list[Any] = []
         for cell in cells:
             self.plan(cell, cell.formats["x"])  # so that what int64 does not hold is told here
 
@@ -64,7 +66,7 @@ class FixedGRU:
         """H."""
         return self.cells[0].units
 
-    @property
+    @cached_property
     def widths(self) -> str:
         """``"int8"``, ``"mixed"``, ``"int16"`` or ``"other"``."""
         return named(self.cells[0].formats)
@@ -100,7 +102,8 @@ class FixedGRU:
         Parameters
         ----------
         x : array of floats
-            [T, N, C], or [N, T, C] with ``batch_first``; float64 is quantized as such, all others as float32.
+            [T, N, C], or [N, T, C] with ``batch_first``, on the device of the GRU; float64 is quantized as
+            such, all others as float32.
         h0 : array of floats, optional
             [N, H], of both directions [2, N, H]; zeros if left out. States that an earlier call returned are
             found again to the bit, so a sequence may be run in parts.

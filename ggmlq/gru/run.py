@@ -9,14 +9,16 @@ import numpy as np
 from numpy.typing import NDArray
 
 from .. import ladder
-from ..devices import device_of
+from ..devices import cuda_device, device_of, is_host, namespace, on_device_of
 from ..errors import DeviceError
-from ..fixed.qformat import QFormat, format_of
+from ..fixed.qformat import QFormat, format_of, half_away
 from ..problems import Gru
+from ..tensors import array_of, is_tensor
 from . import shapes
 from .cell import Cell
 from .diagnostics import FAR, TALLIED, Tally
 from .plan import Plan
+from .weights import refuse_not_finite
 
 ASKED = "FixedGRU(x)"
 OFTEN, FEW = 0.1, 100  # values of a tensor: so many do not saturate for a sum that rounds past the end
@@ -36,6 +38,7 @@ class Fixed(Protocol):
     dynamic_x: bool
     device: str
     warned: bool
+    recorded: list[Any]  # memory of CUDA graphs
 
     @property
     def inputs(self) -> int: ...
@@ -53,7 +56,7 @@ class Call(NamedTuple):
     plan: Plan
     x: Any  # float32 or float64 [T, N, C], in the order of the steps
     even: bool  # ties of x to even
-    h: Any  # codes [N, H]: the states, first those before and at last those after
+    h: Any  # codes [N, H] of the states before the first step, to be written to; on a device None for zeros
     y: Any  # float32 [T, N, H] to write states to, dequantized
     codes: Any  # the same as codes, or None
     v: Any  # int32 [T, N, 4H] for codes of z, r, g and R_g h + b_rg, or None
@@ -70,34 +73,62 @@ def run(
     kernel: str,
 ) -> tuple[Any, ...]:
     """What ``FixedGRU.__call__`` says."""
+    if is_tensor(x):
+        x = array_of(ASKED, x)
     if device_of(x) != f.device:
         raise DeviceError(
             f"{ASKED}: x is on {device_of(x)}, the GRU on {f.device}; both must be on one device; "
             f"move it with f.to({device_of(x)!r})"
         )
-    x = shapes.inputs(ASKED, x, f.inputs, batch_first)
+    x = shapes.inputs(ASKED, x, f.inputs, batch_first, f.device)
     n, units, count = x.shape[1], f.units, len(f.cells)
-    starts = shapes.states(ASKED, h0, count, n, units)
+    starts = shapes.states(ASKED, h0, count, n, units, f.device)
     results = []
-    for d, cell in enumerate(f.cells):
-        call = _call(f, cell, x[::-1] if d else x, None if starts is None else starts[d])
-        results.append(_launched(f, call, return_codes, return_intermediates, kernel))
-    for d, call in enumerate(results):
-        _tell(f, d, call)
-    return _gathered(results, starts, return_codes, return_intermediates, batch_first)
+    with on_device_of(ASKED, x, f):
+        for d, cell in enumerate(f.cells):
+            call = _call(f, cell, x[::-1] if d else x, None if starts is None else starts[d])
+            results.append(_launched(f, call, return_codes, return_intermediates, kernel))
+        for d, call in enumerate(results):
+            _tell(f, d, call)
+        return _gathered(results, starts, return_codes, return_intermediates, batch_first)
 
 
 def _call(f: Fixed, cell: Cell, x: Any, h0: Any) -> Call:
-    x = np.ascontiguousarray(x, np.float64 if x.dtype == np.float64 else np.float32)
+    xp = namespace(x)
+    x = xp.ascontiguousarray(x, np.float64 if x.dtype == np.float64 else np.float32)
     fmt = format_in_call(f, cell, x)
     h, counts = cell.formats["h"], np.zeros(len(TALLIED), np.int64)
     if h0 is None:
-        state = np.full((x.shape[1], cell.units), h.zero).clip(h.low, h.high).astype(h.dtype)
+        state = _zeros(cell, x) if is_host(x) else None
     else:
-        free = h.unclipped(h0, f.rounding)
+        free = _unclipped(h, h0, f.rounding)
         state = free.clip(h.low, h.high).astype(h.dtype)
-        counts[TALLIED.index("h0")] = np.count_nonzero((free != state) & _beyond(cell.ranges["h"], h0))
+        saturated = (free != state) & _beyond(cell.ranges["h"], h0)
+        if is_host(x) or not cuda_device().capturing(x.device.id):
+            refuse_not_finite(ASKED, h0, "h0")
+            counts[TALLIED.index("h0")] = int(saturated.sum())
     return Call(cell, f.plan(cell, fmt), x, f.rounding == "half_even", state, None, None, None, counts)
+
+
+def _zeros(cell: Cell, x: Any) -> Any:
+    """Codes of states that are zero."""
+    h = cell.formats["h"]
+    return namespace(x).full((x.shape[1], cell.units), min(max(h.zero, h.low), h.high), h.dtype)
+
+
+def _unclipped(h: QFormat, values: Any, rounding: str) -> Any:
+    """Codes of states without ends, as float64."""
+    if is_host(values):
+        return h.unclipped(values, rounding)
+    v = values.astype(np.float64) * 2.0**h.exponent
+    return (np.rint(v) if rounding == "half_even" else half_away(v)) + h.zero
+
+
+def _decoded(f: QFormat, codes: Any) -> Any:
+    """Floats of codes on the host or on a device."""
+    if is_host(codes):
+        return f.decode(codes)
+    return ((codes.astype(np.float64) - f.zero) * 2.0**-f.exponent).astype(np.float32)
 
 
 def _beyond(seen: tuple[float, float], values: Any) -> Any:
@@ -110,55 +141,72 @@ def format_in_call(f: Fixed, cell: Cell, x: Any) -> QFormat:
     if not (f.dynamic_x and x.size):
         return known
     symmetric = known.signed and known.zero == 0
-    found = format_of(float(x.min()), float(x.max()), known.bits, known.signed, symmetric)
+    ends = float(x.min()), float(x.max())
+    if not np.isfinite(ends).all():
+        refuse_not_finite(ASKED, x, "x")
+    found = format_of(*ends, known.bits, known.signed, symmetric)
     return known if found == known else found
 
 
 def _launched(f: Fixed, call: Call, codes: bool, v: bool, kernel: str) -> Call:
-    t, n, c = call.x.shape
+    t, n, _ = call.x.shape
     units, fmt = call.cell.units, call.plan.h
-    problem = Gru(
-        f.widths, call.plan.narrow, t, n, c, units, device=f.device.partition(":")[0],
-        card=ladder.current_card(f.device.partition(":")[0]),
-    )  # fmt: skip
-    rung = ladder.choose(problem, kernel)
+    rung = ladder.choose(_problem(f, call), kernel)
+    empty = namespace(call.x).empty
     call = call._replace(
-        y=np.empty((t, n, units), np.float32),
-        codes=np.empty((t, n, units), fmt.dtype) if codes else None,
-        v=np.empty((t, n, 4 * units), np.int32) if v else None,
+        y=empty((t, n, units), np.float32),
+        codes=empty((t, n, units), fmt.dtype) if codes else None,
+        v=empty((t, n, 4 * units), np.int32) if v else None,
     )
     if t and n:
         rung.launch(call)
     return call
 
 
+def _problem(f: Fixed, call: Call) -> Gru:
+    device, (t, n, c) = f.device.partition(":")[0], call.x.shape
+    entries = max(map(len, call.plan.tables))
+    return Gru(
+        f.widths, call.plan.narrow, t, n, c, call.cell.units, _operand_bits(call), entries, device=device,
+        card=ladder.current_card(device),
+    )  # fmt: skip
+
+
+def _operand_bits(call: Call) -> int:
+    """Of the codes that are multiplied, the widest."""
+    formats = call.cell.formats
+    return max(call.plan.x.bits, *(formats[name].bits for name in ("W", "R", "h")))
+
+
 def _gathered(calls: list[Call], starts: Any, codes: bool, v: bool, batch_first: bool) -> tuple[Any, ...]:
     """Both directions side by side, in the order of x."""
+    xp = namespace(calls[0].x)
     ys, hs, vs = [], [], []
     for d, call in enumerate(calls):
         order = slice(None, None, -1) if d else slice(None)
         ys.append((call.codes if codes else call.y)[order])
-        if codes:
-            hs.append(call.h)
-        else:  # no step, no rounding: the states that were given
-            hs.append(
-                starts[d].astype(np.float32) if starts and not len(call.x) else call.plan.h.decode(call.h)
-            )
+        if len(call.x):
+            hs.append((call.codes if codes else call.y)[-1].copy())
+        elif starts and not codes:  # no step, no rounding: the states that were given
+            hs.append(starts[d].astype(np.float32))
+        else:
+            h = _zeros(call.cell, call.x) if call.h is None else call.h
+            hs.append(h if codes else _decoded(call.plan.h, h))
         if v:
             vs.append((call.v if codes else _values(call))[order])
-    along = [np.concatenate(part, -1) if len(part) > 1 else part[0] for part in (ys, vs) if part]
+    along = [xp.concatenate(part, -1) if len(part) > 1 else part[0] for part in (ys, vs) if part]
     y, *more = [part.swapaxes(0, 1) if batch_first else part for part in along]
-    return (y, np.stack(hs) if len(hs) > 1 else hs[0], *more)
+    return (y, xp.stack(hs) if len(hs) > 1 else hs[0], *more)
 
 
-def _values(call: Call) -> NDArray[np.float32]:
+def _values(call: Call) -> Any:
     """The intermediates as floats."""
     h = call.cell.units
     parts = [
-        call.cell.formats[name].decode(call.v[..., i * h : (i + 1) * h])
+        _decoded(call.cell.formats[name], call.v[..., i * h : (i + 1) * h])
         for i, name in enumerate(INTERMEDIATE)
     ]
-    return np.concatenate(parts, -1)
+    return namespace(call.v).concatenate(parts, -1)
 
 
 # --- saturation ---------------------------------------------------------------------------------

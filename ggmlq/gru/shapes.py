@@ -10,13 +10,13 @@ from ..errors import DTypeError, ShapeError
 from .weights import Floats, floats
 
 
-def inputs(asked: str, x: Any, channels: int, batch_first: Any) -> Floats:
+def inputs(asked: str, x: Any, channels: int, batch_first: Any, device: str = "cpu") -> Floats:
     """The array x as [T, N, C]."""
     if not isinstance(batch_first, bool | np.bool_):
         raise DTypeError(
             f"{asked}: batch_first is {batch_first!r}; it is True ([N, T, C]) or False ([T, N, C])"
         )
-    x = floats(asked, x, "x")
+    x = floats(asked, x, "x", device)
     if x.ndim != 3 or x.shape[2] != channels:
         way = f"[N, T, {channels}]" if batch_first else f"[T, N, {channels}]"
         raise ShapeError(
@@ -27,11 +27,13 @@ def inputs(asked: str, x: Any, channels: int, batch_first: Any) -> Floats:
     return found
 
 
-def states(asked: str, h0: Any, directions: int, n: int, units: int) -> list[Floats] | None:
+def states(
+    asked: str, h0: Any, directions: int, n: int, units: int, device: str = "cpu"
+) -> list[Floats] | None:
     """h0 as one [N, H] a direction; None as it is."""
     if h0 is None:
         return None
-    h0 = floats(asked, h0, "h0")
+    h0 = floats(asked, h0, "h0", device)
     rule = (directions, n, units)
     if h0.shape != rule and (directions != 1 or h0.shape != rule[1:]):
         short = rule[1:] if directions == 1 else rule

@@ -1,7 +1,7 @@
 """The atoms of a GRU in integers, for one hidden unit and one step, or for a vector of units.
 
 Plain Python on integers: called as it is, compiled by Numba for the CPU (numbers or vectors), and for CUDA.
-Whoever compiles for vectors replaces ``clamp``, ``look`` and ``moved``, and TOP for words of 32 bits.
+Whoever compiles for vectors, or for words of 32 bits, replaces the smallest of them, and TOP.
 
 All numbers are deviations, codes less their zero point, and tables hold deviations under an index from 0;
 so zero points and the lower ends of tables are already in the constants ``k`` (``plan.py``). In the words of
@@ -22,6 +22,21 @@ WX_Z, WX_R, WX_G, RH_Z, RH_R, RH_ADDED, R_ADDED, RESET_G, Z_OLD, Z_NEW, OLD_H, N
 ONE = 68  # 1.0 in the scale of z
 SIZE = 69
 COUNTED = ("Wx", "Rh", "z_pre", "r_pre", "g_pre", "Rh_add_br", "rRh", "old", "new", "h")  # the order of ends
+
+
+def plus(a: Any, b: Any) -> Any:
+    """Atom: a sum."""
+    return a + b
+
+
+def minus(a: Any, b: Any) -> Any:
+    """Atom: a difference."""
+    return a - b
+
+
+def times(a: Any, b: Any) -> Any:
+    """Atom: a product."""
+    return a * b
 
 
 def clamp(v: Any, low: Any, high: Any) -> Any:
@@ -55,26 +70,26 @@ def scaled(v: Any, k: Any, at: Any) -> Any:
 def product(total: Any, correction: Any, left: Any, half: Any, negative: Any, right: Any, k: Any, ends: Any,
             counts: Any) -> Any:  # fmt: skip
     """Atom: rows 1 and 2, a sum of products as the deviation of Wx or Rh."""
-    return held(shifted(total - correction, left, half, negative, right), k, ends, counts)
+    return held(shifted(minus(total, correction), left, half, negative, right), k, ends, counts)
 
 
 def gate(p: Any, d: Any, k: Any, shift: Any, ends: Any, table: Any, counts: Any) -> Any:
     """Atom: rows 3 to 5, 8 and 9: a sum before the gate, and the gate."""
-    return look(table, held(p + scaled(d, k, shift), k, ends, counts))
+    return look(table, held(plus(p, scaled(d, k, shift)), k, ends, counts))
 
 
 def added(dg: Any, bias: Any, k: Any, counts: Any) -> Any:
     """Atom: row 6, R_g h + b_rg."""
-    return held(scaled(dg, k, RH_ADDED) + bias, k, ADDED, counts)
+    return held(plus(scaled(dg, k, RH_ADDED), bias), k, ADDED, counts)
 
 
 def reset(r: Any, a: Any, k: Any, counts: Any) -> Any:
     """Atom: row 7, r · (R_g h + b_rg)."""
-    return held(scaled(r * a, k, R_ADDED), k, RESET, counts)
+    return held(scaled(times(r, a), k, R_ADDED), k, RESET, counts)
 
 
 def state(z: Any, g: Any, h: Any, k: Any, counts: Any) -> Any:
     """Atom: rows 10 to 14, the next state."""
-    old = held(scaled(z * h, k, Z_OLD), k, OLD, counts)
-    new = held(scaled((k[ONE] - z) * g, k, Z_NEW), k, NEW, counts)
-    return held(scaled(old, k, OLD_H) + scaled(new, k, NEW_H), k, H, counts)
+    old = held(scaled(times(z, h), k, Z_OLD), k, OLD, counts)
+    new = held(scaled(times(minus(k[ONE], z), g), k, Z_NEW), k, NEW, counts)
+    return held(plus(scaled(old, k, OLD_H), scaled(new, k, NEW_H)), k, H, counts)

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..checks import as_floats
-from ..devices import is_host
+from ..devices import device_of, is_host
 from ..errors import DeviceError, DTypeError, NonFiniteError, ShapeError
 from ..tensors import array_of, is_tensor
 from .orders import from_torch_order
@@ -69,23 +69,35 @@ def weights_of(asked: str, parts: Sequence[Any], order: str) -> Weights:
     return Weights(*(np.array(part, order="C") for part in found))
 
 
-def floats(asked: str, x: Any, name: str) -> Floats:
-    """A finite array of float32 or float64 on the host."""
+def floats(asked: str, x: Any, name: str, device: str = "cpu") -> Floats:
+    """A finite array of float32 or float64 on the host; on a device kernels look whether it is finite."""
     if x is None or isinstance(x, str | bytes | dict):
         raise DTypeError(f"{asked}: {name} is {type(x).__name__}; pass an array of floats")
     if is_tensor(x):
         x = array_of(asked, x, name)
-    if not is_host(x):
+    if device == "cpu" and not is_host(x):
         raise DeviceError(f"{asked}: {name} is on a device; a GRU is made on the host; pass {name}.get()")
+    if device_of(x) != device:
+        raise DeviceError(
+            f"{asked}: {name} is on {device_of(x)}, the GRU on {device}; both must be on one device; pass "
+            f"cupy.asarray({name})"
+        )
     x = as_floats(asked, x, name)
     x = x.astype(np.float32) if x.dtype == np.float16 else x
     if x.dtype.byteorder not in "=|":
         x = x.astype(x.dtype.newbyteorder("="))
-    if not np.isfinite(x).all():
-        at = [int(i) for i in np.argwhere(~np.isfinite(x))[0]]
+    if device == "cpu":
+        refuse_not_finite(asked, x, name)
+    found: Floats = x
+    return found
+
+
+def refuse_not_finite(asked: str, x: Any, name: str) -> None:
+    """An error that says where a value is no number, if one is."""
+    finite = np.isfinite(x)
+    if not finite.all():
+        at = [int(i) for i in np.argwhere(~finite)[0]]
         raise NonFiniteError(
             f"{asked}: {name}{at} is {x[tuple(at)]}; a GRU is calibrated and run on finite numbers; clear "
             "them with np.nan_to_num"
         )
-    found: Floats = x
-    return found

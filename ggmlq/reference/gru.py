@@ -60,6 +60,10 @@ class Scene(NamedTuple):
         """Deviations in the scale of an exponent, in that of a tensor."""
         return shifted_array(v, source - self.formats[target].exponent)
 
+    def term(self, q: Tensors, name: str, target: str, rows: slice = slice(None)) -> Codes:
+        """A tensor, or its rows of a gate, in the scale of another one: a term of a sum."""
+        return self.rescaled(self.deviation(q, name)[:, rows], self.formats[name].exponent, target)
+
     def bias(self, name: str, rows: slice, target: str) -> Codes:
         """A bias in the scale of a tensor."""
         return self.rescaled(
@@ -101,9 +105,8 @@ def hidden_product(scene: Scene, q: Tensors) -> Codes:
 
 def _gate_input(name: str, i: int) -> Stage:
     def stage(scene: Scene, q: Tensors) -> Codes:
-        rows, f = scene.gate(i), scene.formats
-        total = scene.rescaled(scene.deviation(q, "Wx")[:, rows], f["Wx"].exponent, name)
-        total = total + scene.rescaled(scene.deviation(q, "Rh")[:, rows], f["Rh"].exponent, name)
+        rows = scene.gate(i)
+        total = scene.term(q, "Wx", name, rows) + scene.term(q, "Rh", name, rows)
         return scene.clamped(total + scene.bias("bx", rows, name) + scene.bias("br", rows, name), name)
 
     return stage
@@ -119,8 +122,8 @@ def _looked_up(table: str, source: str) -> Stage:
 
 def hidden_and_bias(scene: Scene, q: Tensors) -> Codes:
     """Row 6."""
-    rows, f = scene.gate(2), scene.formats
-    total = scene.rescaled(scene.deviation(q, "Rh")[:, rows], f["Rh"].exponent, "Rh_add_br")
+    rows = scene.gate(2)
+    total = scene.term(q, "Rh", "Rh_add_br", rows)
     return scene.clamped(total + scene.bias("br", rows, "Rh_add_br"), "Rh_add_br")
 
 
@@ -133,9 +136,8 @@ def reset_product(scene: Scene, q: Tensors) -> Codes:
 
 def new_input(scene: Scene, q: Tensors) -> Codes:
     """Row 8."""
-    rows, f = scene.gate(2), scene.formats
-    total = scene.rescaled(scene.deviation(q, "Wx")[:, rows], f["Wx"].exponent, "g_pre")
-    total = total + scene.rescaled(scene.deviation(q, "rRh"), f["rRh"].exponent, "g_pre")
+    rows = scene.gate(2)
+    total = scene.term(q, "Wx", "g_pre", rows) + scene.term(q, "rRh", "g_pre")
     return scene.clamped(total + scene.bias("bx", rows, "g_pre"), "g_pre")
 
 
@@ -156,9 +158,7 @@ def new_part(scene: Scene, q: Tensors) -> Codes:
 
 def next_state(scene: Scene, q: Tensors) -> Codes:
     """Row 14."""
-    f = scene.formats
-    total = scene.rescaled(scene.deviation(q, "old"), f["old"].exponent, "h")
-    return scene.clamped(total + scene.rescaled(scene.deviation(q, "new"), f["new"].exponent, "h"), "h")
+    return scene.clamped(scene.term(q, "old", "h") + scene.term(q, "new", "h"), "h")
 
 
 # In the order of a step; each reads those before it, "before" (the states) and "Wx".

@@ -9,7 +9,7 @@ from __future__ import annotations
 import importlib
 import re
 import threading
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 from functools import cache, wraps
 from importlib import metadata
 from typing import Any, NamedTuple
@@ -21,7 +21,14 @@ from ..words.language import cuda, types
 from . import device
 from .submit import submit
 
-SOURCES = ("cuda", "formats", "codes", "packing.py")  # of the package: what machine code comes from
+SOURCES = (
+    "cuda",
+    "formats",
+    "codes",
+    "packing.py",
+    "gru/step.py",
+    "fixed/shift.py",
+)  # of the package: what machine code comes from
 COMPILERS = ("numba", "numba-cuda", "llvmlite", "cuda-core", "nvidia-nvjitlink", "nvidia-cuda-nvcc")
 EARLY, WAITS = (9, 0), "griddepcontrol.wait"
 RECORDS_EARLY = 12030  # the driver, from which CUDA graphs can hold early starts
@@ -51,7 +58,8 @@ class Kernel:
     later ones do not have. ``early``: it may start while its predecessor runs, as early.py says.
     ``alone``: one block on a multiprocessor, so that where kernels start early their blocks spread evenly.
     ``lto``: the assembler gets the whole kernel as LTO IR, as
-    ``setmaxnreg`` needs (words/assembly.py).
+    ``setmaxnreg`` needs (words/assembly.py). ``together``: its blocks wait for each other, so all of a
+    grid run at the same time, or it is refused.
     """
 
     def __init__(
@@ -67,14 +75,17 @@ class Kernel:
         early: bool = False,
         alone: bool = False,
         lto: bool = False,
+        together: bool = False,
     ) -> None:
         self.name, self.function, self.parameters = name, function, parameters
         self.threads, self.blocks, self.shared = threads, blocks, shared
         self.least, self.exact, self.early, self.alone = least, exact, early, alone
-        self.lto = lto
+        self.lto, self.together = lto, together
         self._is_array = tuple(isinstance(kind, types.Array) for kind in parameters)
         self._has_arrays = any(self._is_array)
-        assert all(a or kind in WORDS for a, kind in zip(self._is_array, parameters, strict=True)), name
+        kinds = [kind.dtype if isinstance(kind, types.UniTuple) else kind for kind in parameters]
+        assert all(a or kind in WORDS for a, kind in zip(self._is_array, kinds, strict=True)), name
+        self._several = any(isinstance(kind, types.UniTuple) for kind in parameters)
         self._loaded: dict[int, Any] = {}
         self._lock = threading.Lock()
 
@@ -87,26 +98,41 @@ class Kernel:
         """Launch on CuPy's current device and stream. Empty grids do nothing.
 
         ``cluster``: neighbouring blocks that run together, words/barrier.py.
-        Arguments are arrays and plain integers. All become words of 8 bytes; a parameter of 32 bits takes
-        the lower four. An array for a parameter of 64 bits stands for its address.
+        Arguments are arrays, plain integers and tuples of them. All become words of 8 bytes; a parameter of
+        32 bits takes the lower four. An array for a parameter of 64 bits stands for its address.
         """
         assert len(arguments) == len(self.parameters), self.name
         gpu = device.driver()
         index = gpu.device()
         function, shared, early = self._loaded.get(index) or self._load(index)
         if 0 not in grid:
-            if self._has_arrays:
-                arguments = tuple(self._flat(arguments))
-            words = [each if type(each) is int else each.data.ptr for each in arguments]
-            submit(function.ptr, grid, block, words, shared, gpu.stream(index).ptr, early, cluster)
-
-    def _flat(self, arguments: tuple[Any, ...]) -> Iterator[Any]:
-        """An array is to Numba: owner, parent, elements, bytes of one, address, shape, strides."""
-        for is_array, value in zip(self._is_array, arguments, strict=True):
-            if is_array:
-                yield from (0, 0, value.size, value.itemsize, value, *value.shape, *value.strides)
+            if self._has_arrays or self._several:
+                words = self._flat(arguments)
             else:
-                yield value
+                words = [each if type(each) is int else each.data.ptr for each in arguments]
+            stream = gpu.stream(index).ptr
+            submit(function.ptr, grid, block, words, shared, stream, early, cluster, self.together)
+
+    def load(self) -> None:
+        """Compile and load it for CuPy's current device: before a graph records it."""
+        index = device.driver().device()
+        if index not in self._loaded:
+            self._load(index)
+
+    def _flat(self, arguments: tuple[Any, ...]) -> list[int]:
+        """An array is to Numba: owner, parent, elements, bytes of one, address, shape, strides."""
+        words: list[int] = []
+        for is_array, value in zip(self._is_array, arguments, strict=True):
+            if type(value) is int:
+                words.append(value)
+            elif type(value) is tuple:
+                words += value
+            elif is_array:
+                at = value.data.ptr
+                words += (0, 0, value.size, value.itemsize, at, *value.shape, *value.strides)
+            else:
+                words.append(value.data.ptr)
+        return words
 
     def _load(self, index: int) -> Any:
         capability = device.capability()

@@ -22,6 +22,7 @@ MOST = 128  # words of arguments: an array of two axes takes nine
 WORDS = [struct.Struct(f"<{count}Q") for count in range(MOST + 1)]
 SHAPE = struct.Struct("<7I4xQQI4x")  # CUlaunchConfig: grid, block, shared memory, stream, attributes, count
 EARLY = struct.pack("<I4xI60x", 6, 1)  # CUlaunchAttribute: programmatic stream serialization is allowed
+TOGETHER = struct.pack("<I4xI60x", 2, 1)  # CUlaunchAttribute: all blocks at the same time (cooperative)
 CLUSTER = struct.Struct("<I4x3I52x")  # CUlaunchAttribute: blocks of a cluster, in three directions
 NO_CONTEXT = 201  # CUDA_ERROR_INVALID_CONTEXT
 ONES = ((1, 1, 1), (1, 1), (1,), ())  # axes that a grid or a block does not name
@@ -56,24 +57,26 @@ def _launch() -> Callable[[int, int, int, int], int]:
 
 
 @cache
-def _attributes(early: bool, cluster: int) -> tuple[int, int, Any]:
+def _attributes(early: bool, cluster: int, together: bool) -> tuple[int, int, Any]:
     """Attributes of a launch: where they lie, how many, and what owns the memory; the driver reads it."""
     told = EARLY * early + (CLUSTER.pack(4, cluster, 1, 1) if cluster > 1 else b"")
+    told += TOGETHER * together
     memory = ctypes.create_string_buffer(told, max(len(told), 1))
     return ctypes.addressof(memory), len(told) // len(EARLY), memory
 
 
 def submit(
     function: int, grid: Sequence[int], block: Sequence[int], words: Sequence[int], shared: int,
-    stream: int, early: bool, cluster: int = 1,
+    stream: int, early: bool, cluster: int = 1, together: bool = False,
 ) -> None:  # fmt: skip
     """Launch a loaded function. ``early``: it may start before its predecessor has ended.
 
     ``cluster``: neighbouring blocks that run together and see each other's shared memory.
+    ``together``: all blocks run at the same time.
     """
     memory = _MEMORY
     shape_at, pointers_at = memory.places
-    more, count, _ = _attributes(early, cluster)
+    more, count, _ = _attributes(early, cluster, together)
     WORDS[len(words)].pack_into(memory.words, 0, *words)
     SHAPE.pack_into(
         memory.shape, 0, *grid, *ONES[len(grid)], *block, *ONES[len(block)], shared, stream, more, count

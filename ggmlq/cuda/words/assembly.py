@@ -22,11 +22,11 @@ from llvmlite import ir
 
 from .language import config, extending, types
 
-f32, i32, u32, u64 = types.float32, types.int32, types.uint32, types.uint64
+f32, f64, i32, u32, u64 = types.float32, types.float64, types.int32, types.uint32, types.uint64
 SIMULATED = bool(config.ENABLE_CUDASIM)
 TOGETHER = re.compile(r"\.sync\b|\.aligned\b|wait|commit|griddepcontrol|fence")
 WORD, LONG, FLOAT = ir.IntType(32), ir.IntType(64), ir.FloatType()
-KINDS = {i32: ("r", WORD), u32: ("r", WORD), u64: ("l", LONG), f32: ("f", FLOAT)}
+KINDS = {i32: ("r", WORD), u32: ("r", WORD), u64: ("l", LONG), f32: ("f", FLOAT), f64: ("d", ir.DoubleType())}
 
 
 def instruction(text: str, returns: Any, *takes: Any, effect: bool = False) -> Callable[[Any], Any]:

@@ -13,7 +13,7 @@ from __future__ import annotations
 import os
 from typing import Any
 
-from .assembly import i32, instruction, only_on_a_gpu, u32
+from .assembly import i32, instruction, only_on_a_gpu, u32, u64
 
 GUARDED = os.environ.get("GGMLQ_GUARD_WAITS") == "1"
 TRIES = 1 << 24  # looks of some 30 clocks each
@@ -107,6 +107,34 @@ def rank_in_cluster() -> Any:
 def put16_of(address: Any, rank: Any, a: Any, b: Any, c: Any, d: Any) -> Any:
     """Four words to that place of the shared memory of a block of the cluster."""
     only_on_a_gpu()
+
+
+# --- all blocks of a grid -----------------------------------------------------------------------
+
+UNTIL = "setp.lt.u32 early, seen, $1; @early bra again; over:"
+UNTIL_TIRED = (
+    "setp.lt.u32 early, seen, $1; @!early bra over; sub.u32 left, left, 1; setp.ne.u32 early, left, 0; "
+    "@early bra again; trap; over:"
+)
+
+
+@instruction("red.release.gpu.global.add.u32 [$0], $1;", None, u64, u32, effect=True)
+def reach(counter: Any, blocks: Any) -> Any:
+    """One thread, after its block met: what the block wrote is there for who sees the sum."""
+    only_on_a_gpu()
+
+
+@instruction(
+    f"{{.reg .pred early; .reg .b32 seen, left; mov.b32 left, {TRIES}; "
+    f"again: ld.acquire.gpu.global.u32 seen, [$0]; {UNTIL_TIRED if GUARDED else UNTIL}}}",
+    None, u64, u32, effect=True,
+)  # fmt: skip
+def await_sum(counter: Any, blocks: Any) -> Any:
+    """One thread: until so many were added; others of its block meet it afterwards."""
+    only_on_a_gpu()
+
+
+# --- parts of a block ---------------------------------------------------------------------------
 
 
 def gather_point(number: int, threads: int) -> Any:

@@ -30,6 +30,7 @@ extending: Any = _extending
 float32: Any = numba.float32
 float64: Any = numba.float64
 int8: Any = numba.int8
+int16: Any = numba.int16
 int32: Any = numba.int32
 int64: Any = numba.int64
 uint8: Any = numba.uint8

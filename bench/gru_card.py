@@ -1,0 +1,326 @@
+"""The rungs of a GRU in integers on a card: bare barriers, each rung checked, then times; under 100 s.
+
+    python bench/gru_card.py --compile        # without a GPU: machine code into build/gru, some minutes
+    python bench/gru_card.py                  # on the card: barriers, check with guarded waits, check, time
+    python bench/gru_card.py --only check
+    python bench/gru_card.py --only time --rungs grid,cluster --json gru.json
+
+Each rung is checked by a process of its own, with waits that give up (GGMLQ_GUARD_WAITS) and then without,
+which is ended after some seconds: a kernel that hangs costs that, and what is right is still timed. Codes are
+held against the CPU's, on outputs of poisoned memory, twice.
+
+Times are microseconds a step: of the whole call replayed as a CUDA graph (nothing but the card), and of the
+whole call from Python until its results are there, each the median of many; and of the two parts, what x
+brings and the steps. The goals are in the table TARGETS.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import multiprocessing
+import os
+import statistics
+import subprocess
+import sys
+import time
+import warnings
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+import ggmlq as gq
+from ggmlq import ladder
+from ggmlq.cuda.gru import call as around
+from ggmlq.cuda.gru import encode, plain, project, r1_step, r3_grid, r4_cluster
+from ggmlq.cuda.machine import device
+from ggmlq.cuda.machine.launch import Kernel
+from ggmlq.cuda.words import barrier
+from ggmlq.cuda.words.language import cuda, uint32, uint64
+
+ROOT = Path(__file__).parents[1]
+os.environ.setdefault("GGMLQ_CACHE_DIR", str(ROOT / "build" / "gru"))  # read when the first kernel is made
+RUNGS = ("parts", "step", "graph", "grid", "cluster")
+TARGETS = {(100, 32, 256, 256): 3.0, (500, 64, 512, 1024): 6.0, (100, 1, 256, 256): 2.0}  # T N C H: us a step
+CHECKS = [  # widths, T, N, C, H
+    ("int8", 5, 3, 5, 7), ("mixed", 40, 17, 70, 64), ("int8", 70, 32, 256, 256),
+    ("mixed", 100, 1, 256, 256), ("mixed", 9, 150, 33, 200), ("int8", 20, 40, 64, 512),
+    ("int8", 40, 64, 512, 1024), ("mixed", 3, 9, 8, 1100),
+    ("int16", 34, 5, 20, 30),
+]  # fmt: skip
+warnings.simplefilter("ignore", gq.gru.SaturationWarning)
+
+
+# --- the bare barriers --------------------------------------------------------------------------
+
+
+def cluster_barrier() -> Kernel:
+    """Nothing but meetings of a cluster."""
+    meet_cluster, greet_cluster, join_cluster = (
+        barrier.meet_cluster, barrier.greet_cluster, barrier.join_cluster
+    )  # fmt: skip
+
+    def work(steps: Any) -> None:
+        meet_cluster()
+        i = uint32(0)
+        while i < steps:
+            greet_cluster()
+            join_cluster()
+            i = uint32(i + uint32(1))
+
+    return Kernel("gru bare barrier of a cluster", work, uint32, threads=64, least=(9, 0))
+
+
+def grid_barrier() -> Kernel:
+    """Nothing but meetings of a grid."""
+    reach, await_sum = barrier.reach, barrier.await_sum
+
+    def work(counter: Any, blocks: Any, steps: Any) -> None:
+        i = uint32(0)
+        while i < steps:
+            i = uint32(i + uint32(1))
+            cuda.syncthreads()
+            if uint32(cuda.threadIdx.x) == uint32(0):
+                reach(counter, uint32(1))
+                await_sum(counter, uint32(i * blocks))
+            cuda.syncthreads()
+
+    return Kernel("gru bare barrier of a grid", work, uint64, uint32, uint32, threads=256, together=True)
+
+
+def bare() -> dict[str, float]:
+    """Microseconds of each."""
+    cp, steps, found = device.cupy(), 2000, {}
+    of_cluster, of_grid = cluster_barrier(), grid_barrier()
+    for blocks in (2, 8):
+        took = seconds(lambda b=blocks: of_cluster((8 * b,), (64,), steps, cluster=b))
+        found[f"a cluster of {blocks}"] = took / steps * 1e6
+    for blocks in (16, 64, 128):
+        counter = cp.zeros(32, np.uint32)
+
+        def run(blocks: int = blocks, counter: Any = counter) -> None:
+            counter[...] = 0
+            of_grid((blocks,), (256,), counter, blocks, steps)
+
+        found[f"{blocks} blocks at a counter"] = seconds(run) / steps * 1e6
+    for name, us in found.items():
+        print(f"barrier of {name:24} {us:6.3f} us", flush=True)
+    return found
+
+
+# --- kernels ------------------------------------------------------------------------------------
+
+
+def kernels() -> list[Kernel]:
+    """All that this takes, the longest to compile first."""
+    found = [r4_cluster.kernel(s) for shapes in r4_cluster.SHAPES.values() for s in shapes]
+    found += [r3_grid.kernel(s) for shapes in r3_grid.SHAPES.values() for s in shapes]
+    found += [project.kernel(), cluster_barrier(), grid_barrier()]
+    for narrow in (True, False):
+        found += [
+            make(narrow) for make in (plain.one, plain.project, plain.products, plain.gates, plain.states)
+        ]
+        found += [encode.kernel("float32", narrow, False)]
+    return found
+
+
+def compiled(number: int) -> str:
+    """One of them into the cache, for other processes."""
+    listed = kernels()
+    listed[number].cubin((9, 0))
+    return str(listed[number])
+
+
+def compile_all(guarded: bool, processes: int) -> None:
+    """Into the cache; the guarded ones are kernels of their own."""
+    begun = time.perf_counter()
+    os.environ["GGMLQ_GUARD_WAITS"] = str(int(guarded))
+    with multiprocessing.get_context("spawn").Pool(processes) as pool:
+        for name in pool.imap_unordered(compiled, range(len(kernels()))):
+            print(f"{time.perf_counter() - begun:6.0f} s  {name}", flush=True)
+
+
+# --- checks -------------------------------------------------------------------------------------
+
+
+def fixed(widths: str, t: int, n: int, c: int, h: int, seed: int) -> tuple[Any, Any]:
+    """A FixedGRU, calibrated on a few rows, and an x."""
+    rng = np.random.default_rng(seed)
+    reach = 1 / np.sqrt(h)
+    g = gq.GRU(
+        *(rng.uniform(-reach, reach, s).astype(np.float32) for s in ((3 * h, c), (3 * h, h), 3 * h, 3 * h))
+    )
+    x = rng.uniform(-0.7, 0.8, (t, n, c)).astype(np.float32)
+    g.observe(x[:20, :8])
+    return g.fixed(widths), x
+
+
+def rung(name: str) -> Any:
+    """By its name."""
+    return next(each for each in ladder.rungs("gru", "cuda") if each.name == f"cuda:{name}")
+
+
+def check(name: str) -> None:
+    """All cases that a rung takes: twice, the CPU's codes."""
+    cp, served = device.cupy(), 0
+    for i, (widths, t, n, c, h) in enumerate(CHECKS):
+        f, x = fixed(widths, t, n, c, h, 100 + i)
+        want, gpu, dx = f(x, return_codes=True)[0], f.to("cuda"), cp.asarray(x)
+        poison = cp.full(1 << 26, 0x5A, cp.uint8)
+        del poison
+        try:
+            y = gpu(dx, return_codes=True, kernel=f"cuda:{name}")[0].get()
+        except gq.errors.UnsupportedError:
+            continue
+        again = gpu(dx, return_codes=True, kernel=f"cuda:{name}")[0].get()
+        same, wrong = bool((y == again).all()), int((y != want).sum())
+        verdict = "right" if same and not wrong else "WRONG" + ", two runs differ" * (not same)
+        where = "" if not wrong else f", first at {np.argwhere(y != want)[0].tolist()}"
+        print(f"    {widths:6} T={t} N={n} C={c} H={h}: {wrong} codes differ{where}  {verdict}", flush=True)
+        assert verdict == "right"
+        served += 1
+    assert served
+
+
+def in_processes(names: list[str], guarded: bool, limit: float) -> list[str]:
+    """The rungs that pass."""
+    passed = []
+    for name in names:
+        begun = time.perf_counter()
+        environment = {**os.environ, "GGMLQ_GUARD_WAITS": str(int(guarded))}
+        print(f"check {name}{', waits guarded' * guarded}", flush=True)
+        try:
+            command = [sys.executable, __file__, "--check", name]
+            status: Any = subprocess.run(command, env=environment, timeout=limit, check=False).returncode
+        except subprocess.TimeoutExpired:
+            status = "it hangs"
+        print(f"  {'ok' if status == 0 else status} ({time.perf_counter() - begun:.1f} s)", flush=True)
+        passed += [name] * (status == 0)
+    return passed
+
+
+# --- times --------------------------------------------------------------------------------------
+
+
+def seconds(work: Any, replays: int = 20) -> float:
+    """Of some work on the card, as a graph: the median."""
+    cp = device.cupy()
+    stream = cp.cuda.Stream(non_blocking=True)
+    with stream:
+        work()
+        stream.synchronize()
+        stream.begin_capture()
+        work()
+        graph = stream.end_capture()
+        found = []
+        for _ in range(replays + 3):
+            first, last = cp.cuda.Event(), cp.cuda.Event()
+            first.record()
+            graph.launch(stream)
+            last.record()
+            last.synchronize()
+            found.append(cp.cuda.get_elapsed_time(first, last) * 1e-3)
+    return statistics.median(found[3:])
+
+
+def called(gpu: Any, dx: Any, name: str, calls: int = 20) -> float:
+    """Of a call from Python until its results are there: the median."""
+    cp, found = device.cupy(), []
+    for _ in range(calls + 3):
+        begun = time.perf_counter()
+        gpu(dx, kernel=f"cuda:{name}")
+        cp.cuda.runtime.deviceSynchronize()
+        found.append(time.perf_counter() - begun)
+    return statistics.median(found[3:])
+
+
+def parts(gpu: Any, dx: Any, name: str) -> dict[str, float]:
+    """Of a call's parts, on the card: the codes of x, what x brings, the steps."""
+    steps = {"step": r1_step.steps, "grid": r3_grid.steps, "cluster": r4_cluster.steps}.get(name)
+    if steps is None:
+        return {}
+    cell, cp = gpu.cells[0], device.cupy()
+    t, n, _ = dx.shape
+    y = cp.empty((t, n, gpu.units), np.float32)
+    state = cp.full((n, gpu.units), cell.formats["h"].zero, cell.formats["h"].dtype)
+    given = gq.gru.run.Call(
+        cell, gpu.plan(cell, cell.formats["x"]), dx, False, state, y, None, None, np.zeros(13, np.int64)
+    )
+    work = around.begun(given)
+    some = min(t, max(1, around.AHEAD // (n * 12 * work.kept.padded)))
+    p = cp.empty((some * n, 3 * work.kept.padded), np.int32)
+    return {
+        "codes": seconds(lambda: around.begun(given), 5) / t * 1e6,
+        "x": seconds(lambda: project.project(work, work.x[: some * n], p), 5) / some * 1e6,
+        "steps": seconds(lambda: steps(work, p, 0, some), 5) / some * 1e6,
+    }
+
+
+def time_all(names: list[str]) -> list[dict[str, Any]]:
+    """Microseconds a step, at the shapes of the goals."""
+    figures = []
+    for (t, n, c, h), goal in TARGETS.items():
+        for widths in ("int8", "mixed"):
+            f, x = fixed(widths, t, n, c, h, 7)
+            gpu, dx = f.to("cuda"), device.cupy().asarray(x)
+            for name in reversed(names):
+                try:
+                    gpu(dx, kernel=f"cuda:{name}")
+                    graph = seconds(partial(gpu, dx, kernel=f"cuda:{name}"), 7) / t * 1e6
+                    whole = called(gpu, dx, name, 7) / t * 1e6
+                    more = parts(gpu, dx, name)
+                except Exception as failed:  # one that fails does not lose the others
+                    print(f"{name} {widths} T={t} N={n} C={c} H={h}: {str(failed)[:200]}", flush=True)
+                    continue
+                figure = {"rung": name, "widths": widths, "T": t, "N": n, "C": c, "H": h, "goal": goal}
+                figures.append({**figure, "graph us": graph, "call us": whole, **more})
+                told = ", ".join(f"{part} {us:.3f}" for part, us in more.items())
+                print(
+                    f"{name:8} {widths:6} T={t} N={n} C={c} H={h}: {graph:7.3f} us a step in a graph, "
+                    f"{whole:7.3f} from Python (goal {goal}) {told}", flush=True,
+                )  # fmt: skip
+    return figures
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
+    parser.add_argument("--compile", action="store_true", help="only make the machine code; needs no GPU")
+    parser.add_argument("--processes", type=int, default=min(16, os.cpu_count() or 1), help="that compile")
+    parser.add_argument("--only", choices=["barriers", "check", "time"])
+    parser.add_argument("--check", metavar="RUNG", help="check one rung in this process")
+    parser.add_argument("--rungs", default=",".join(RUNGS))
+    parser.add_argument(
+        "--unguarded", action="store_true", help="leave out the check with waits that give up"
+    )
+    parser.add_argument("--seconds", type=float, default=30, help="after which a check is ended")
+    parser.add_argument("--json")
+    options = parser.parse_args()
+    names = options.rungs.split(",")
+    if options.compile:
+        for guarded in (False, True):
+            compile_all(guarded, options.processes)
+        return 0
+    if options.check:
+        check(options.check)
+        return 0
+    begun, passed, found = time.perf_counter(), names, {}
+    if options.only in (None, "barriers"):
+        found["barriers"] = bare()
+    if options.only in (None, "check"):
+        if not options.unguarded:
+            passed = in_processes(passed, True, options.seconds)
+        passed = in_processes(passed, False, options.seconds)
+    if options.only in (None, "time"):
+        found["steps"] = time_all(passed)
+    if options.json:
+        Path(options.json).write_text(json.dumps(found, indent=1))
+    took = time.perf_counter() - begun
+    print(f"{took:.0f} s in all; {len(passed)} of {len(names)} rungs are right", flush=True)
+    return 0 if len(passed) == len(names) else 1
+
+
+if __name__ == "__main__":
+    np.seterr(all="ignore")
+    sys.exit(main())

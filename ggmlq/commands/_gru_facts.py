@@ -1,0 +1,65 @@
+"""What ``ggmlq gru`` says of a GRU in integers."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from ..gru import FixedGRU
+from ..terminal import table
+
+
+def facts(f: FixedGRU) -> dict[str, Any]:
+    """For JSON: the whole, and every tensor."""
+    tensors = []
+    for d, cell in enumerate(f.cells):
+        uses = f.diagnostics() if len(f.cells) == 1 else f.diagnostics()[d]
+        for name, one in cell.formats.items():
+            e = np.asarray(one.exponent)
+            fact = {
+                "name": name,
+                "direction": d,
+                "bits": one.bits,
+                "signed": one.signed,
+                "zero": int(one.zero),
+                "exponent": [int(e.min()), int(e.max())] if e.ndim else int(e),
+            }
+            if name in uses:
+                fact |= {"used": uses[name].used, "low": uses[name].low, "high": uses[name].high}
+            tensors.append(fact)
+    return {
+        "widths": f.widths,
+        "inputs": f.inputs,
+        "units": f.units,
+        "directions": len(f.cells),
+        "tables": f.tables,
+        "rounding": f.rounding,
+        "dynamic_x": f.dynamic_x,
+        "bytes": f.nbytes,
+        "tensors": tensors,
+    }
+
+
+def uses(f: FixedGRU) -> list[dict[str, int]]:
+    """By direction, how many values of each tensor saturated."""
+    found = f.diagnostics() if len(f.cells) > 1 else (f.diagnostics(),)
+    return [{name: use.saturated for name, use in uses.items()} for uses in found]
+
+
+def listing(f: FixedGRU) -> str:
+    """A table, a line a tensor."""
+    rows = []
+    for fact in facts(f)["tensors"]:
+        e = fact["exponent"]
+        seen = (
+            [f"{fact['used']:.0%}", f"{fact['low']:.4g}", f"{fact['high']:.4g}"]
+            if "used" in fact
+            else [""] * 3
+        )
+        name = fact["name"] + ("" if len(f.cells) == 1 else (" →", " ←")[fact["direction"]])
+        shown = f"{e[0]} to {e[1]}" if isinstance(e, list) else str(e)
+        rows.append(
+            [name, f"{'int' if fact['signed'] else 'uint'}{fact['bits']}", shown, fact["zero"], *seen]
+        )
+    return table(["tensor", "codes", "exponent", "zero", "range used", "low", "high"], rows)

@@ -1,0 +1,94 @@
+"""Files of ``ggmlq gru``: float weights under several names, inputs, states, results."""
+
+from __future__ import annotations
+
+import io
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+
+from ..dumps import Dump
+from ..errors import DumpError
+from ..gguf.atomic import Staging
+from ..gru import GRU
+from ..text import short
+
+OWN = ("W", "R", "bx", "br")
+TORCH = ("weight_ih_l", "weight_hh_l", "bias_ih_l", "bias_hh_l")
+
+
+def weights(path: str, order: str | None, layer: int, node: str | None) -> GRU:
+    """A GRU with float weights, from an .onnx file or from an npz."""
+    if path.endswith(".onnx"):
+        return GRU.from_onnx(path, node)
+    dump = Dump(path)
+    if not dump.is_archive:
+        raise DumpError(
+            f"{path}: weights are several arrays, this is no npz; write np.savez(…, W=W, R=R, bx=bx, br=br)"
+        )
+    if "W" in dump and "R" in dump:
+        parts = {name: dump.array(name) for name in OWN if name in dump}
+        both = parts["R"].ndim == 3
+        return GRU(**{n: tuple(a) if both else a for n, a in parts.items()}, order=order or "zrg")
+    stems = [
+        name[: -len(f"weight_ih_l{layer}")] for name in dump.names if name.endswith(f"weight_ih_l{layer}")
+    ]
+    if not stems:
+        raise DumpError(
+            f"{path}: it holds {short(', '.join(dump.names))}; weights are W and R (and bx, "
+            f"br), or weight_ih_l{layer}, weight_hh_l{layer} …; rename them"
+        )
+    if len(stems) > 1:
+        raise DumpError(
+            f"{path}: it holds several GRUs: {short(', '.join(stems))}; write one of them to an npz"
+        )
+    return _torch(dump, stems[0], layer)
+
+
+def _torch(dump: Dump, stem: str, layer: int) -> GRU:
+    endings = (str(layer), f"{layer}_reverse")
+    names = [f"{part}{ending}" for part in TORCH for ending in endings]
+    state = {name: dump.array(stem + name) for name in names if stem + name in dump}
+    module = SimpleNamespace(
+        state_dict=lambda: state, num_layers=layer + 1, bidirectional=f"weight_ih_l{layer}_reverse" in state
+    )
+    return GRU.from_torch(module, layer)
+
+
+def inputs(path: str, batch_first: bool) -> tuple[Any, Any, bool]:
+    """X as three axes, h0 or None, and whether it was one sequence of two axes."""
+    dump = _arrays(path)
+    x = dump.array("x")
+    h0 = dump.array("h0") if dump.is_archive and "h0" in dump else None
+    if x.ndim == 2:
+        return (x[None] if batch_first else x[:, None]), h0, True
+    return x, h0, False
+
+
+def states(path: str) -> Any:
+    """States before the first step: h0, h (as run writes it), or the only array."""
+    dump = _arrays(path)
+    return dump.array("h" if dump.is_archive and "h0" not in dump else "h0")
+
+
+def _arrays(path: str) -> Dump:
+    dump = Dump(path)
+    if not (dump.is_array or dump.is_archive):
+        raise DumpError(f"{path}: it is no npy or npz file; write it with np.save or np.savez(…, x=x)")
+    return dump
+
+
+def write(path: str, arrays: dict[str, Any]) -> None:
+    """An npz, in full or not at all."""
+    buffer = io.BytesIO()
+    np.savez_compressed(buffer, allow_pickle=False, **arrays)
+    try:
+        with Staging([path]) as staging:
+            staging.write([buffer.getbuffer()])
+            staging.commit()
+    except OSError as error:
+        raise DumpError(
+            f"{path}: the system refused: {error.strerror or error}; nothing has changed under that name; "
+            "check the folder, its permissions and the space on the disk"
+        ) from error

@@ -1,0 +1,261 @@
+"""``ggmlq gru``: a GRU into integers, run, and looked at."""
+
+from __future__ import annotations
+
+import argparse
+import warnings
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ..errors import ConfigError
+from ..gru import FixedGRU, SaturationWarning
+from ..progress import Progress
+from ..terminal import paint
+from ..text import count, size
+from . import _gru_facts, _plain, _sizes
+from . import _gru_files as files
+
+ABOUT = """\
+A GRU in integers: calibrate makes one of float weights and representative inputs, run applies it, info
+shows the format of every number. docs/gru.md says what is computed.
+"""
+CALIBRATE = """\
+Make a GRU in integers. WEIGHTS is an .onnx file with a GRU node, or an npz with W [3H, C], R [3H, H] and bx,
+br [3H] (pairs [2, …] for both directions), or with PyTorch's names: np.savez("weights.npz",
+**{k: v.numpy() for k, v in module.state_dict().items()}). DATA are npy files, or npz with an array x:
+[T, N, C], or [T, C] for one sequence. All of them are run in floats once, so more data gives better ranges.
+"""
+RUN = """\
+Run a GRU in integers on X, and write y (and h, the last states) to an npz. X is an npy file, or an npz with
+an array x and perhaps h0.
+"""
+EXAMPLES = """\
+examples:
+  ggmlq gru calibrate weights.npz speech.npy --output speech.gru.npz
+  ggmlq gru calibrate model.onnx a.npz b.npz --widths int8 --width h=12 -o small.npz
+  ggmlq gru run speech.gru.npz new.npy --output y.npz
+  ggmlq gru info speech.gru.npz
+"""
+AT_ONCE = 1 << 22  # numbers of x that are run before the bar moves
+
+
+def add(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    """Declare the command."""
+    raw = argparse.RawDescriptionHelpFormatter
+    parser = commands.add_parser(
+        "gru", help="a GRU in integers: calibrate, run, info", description=ABOUT, epilog=EXAMPLES,
+        formatter_class=raw,
+    )  # fmt: skip
+    actions = parser.add_subparsers(dest="action", metavar="action", required=True)
+    make = actions.add_parser("calibrate", help="make one of float weights and inputs", description=CALIBRATE,
+                              formatter_class=raw)  # fmt: skip
+    _declare_calibrate(make)
+    run_ = actions.add_parser("run", help="apply one to inputs", description=RUN, formatter_class=raw)
+    _declare_run(run_)
+    about = actions.add_parser(
+        "info", help="its formats, and how calibration used them",
+        description="The format of every tensor of a GRU in integers, and how much of it calibration used.",
+    )  # fmt: skip
+    about.add_argument("gru", metavar="GRU", help="what calibrate wrote")
+    about.set_defaults(run=_info)
+    for each in (make, run_, about):
+        each.add_argument("--json", action="store_true", help="print JSON")
+
+
+def _declare_calibrate(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("weights", metavar="WEIGHTS", help="float weights, .npz or .onnx")
+    parser.add_argument("data", nargs="+", metavar="DATA", help="representative inputs, .npy or .npz")
+    parser.add_argument("--output", "-o", metavar="OUT", required=True, help="the npz to write")
+    parser.add_argument(
+        "--widths", choices=("int8", "mixed", "int16"), default="mixed", help="bits of all tensors (mixed)"
+    )
+    parser.add_argument(
+        "--width", action="append", default=[], metavar="T=BITS", help="bits of one tensor, as h=12"
+    )
+    parser.add_argument(
+        "--tables",
+        choices=("direct", "pwl16", "interpolated"),
+        default="direct",
+        help="how gates are made (direct)",
+    )
+    parser.add_argument(
+        "--observer",
+        choices=("ema", "minmax", "sqnr", "percentile"),
+        default="ema",
+        help="how ranges become formats (ema)",
+    )
+    parser.add_argument(
+        "--rounding",
+        choices=("half_away", "half_even"),
+        default="half_away",
+        help="of floats to codes (half_away)",
+    )
+    parser.add_argument("--dynamic-x", action="store_true", help="find the format of x anew in each call")
+    parser.add_argument(
+        "--order", choices=("zrg", "rzn"), help="of gates in an npz (zrg; rzn with PyTorch's names)"
+    )
+    parser.add_argument(
+        "--layer", type=_layer, default=0, metavar="N", help="which layer, with PyTorch's names"
+    )
+    parser.add_argument("--node", metavar="NAME", help="which GRU node of an .onnx file")
+    parser.add_argument("--batch-first", action="store_true", help="DATA are [N, T, C]")
+    _sizes.add_force(parser)
+    parser.set_defaults(run=_calibrate)  # fmt: skip
+
+
+def _declare_run(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("gru", metavar="GRU", help="what calibrate wrote")
+    parser.add_argument("x", metavar="X", help="inputs [T, N, C] or [T, C], .npy or .npz")
+    parser.add_argument("--output", "-o", metavar="OUT", required=True, help="the npz to write")
+    parser.add_argument("--h0", metavar="FILE", help="states before the first step, .npy or .npz (zeros)")
+    parser.add_argument("--codes", action="store_true", help="write integer codes")
+    parser.add_argument("--intermediates", action="store_true", help="write v as well: z, r, g, R_g h + b_rg")
+    parser.add_argument("--batch-first", action="store_true", help="X is [N, T, C], and so are y and v")
+    parser.add_argument("--kernel", default="auto", help="a name that gq.kernels('gru') lists (auto)")
+    _sizes.add_force(parser)
+    parser.set_defaults(run=_run)
+
+
+def _layer(text: str) -> int:
+    if not text.isdecimal():
+        raise argparse.ArgumentTypeError(f"{text!r} is no layer; write 0 or more")
+    return int(text[:9])
+
+
+# --- calibrate ----------------------------------------------------------------------------------
+
+
+def _calibrate(args: argparse.Namespace) -> int:
+    _sizes.check_free([args.output], args.force)
+    widths = _widths(args.widths, args.width)
+    g = files.weights(args.weights, args.order, args.layer, args.node)
+    for path in args.data:
+        x, h0, _ = files.inputs(path, args.batch_first)
+        y, _ = g.observe(x, h0, args.batch_first)
+    f = g.fixed(
+        widths, tables=args.tables, observer=args.observer, rounding=args.rounding, dynamic_x=args.dynamic_x
+    )
+    f.save(args.output)
+    error = _error(f, x, h0, args.batch_first, y)
+    facts = _gru_facts.facts(f) | {
+        "observed": g.observed,
+        "observer": args.observer,
+        "written": args.output,
+        "error": error,
+    }
+    if args.json:
+        _plain.print_json(facts)
+        return 0
+    print(_gru_facts.listing(f))
+    print(f"\ncalibrated on {count(g.observed, 'step')} (steps times sequences)")
+    if error is not None:
+        print(
+            f"on {_plain.name(args.data[-1])} against floats: MSE {error['mse']:.3g}, "
+            f"cosine {error['cosine']:.6f}"
+        )
+    print(f"wrote {_plain.name(args.output)}, {size(f.nbytes)} of codes")
+    return 0
+
+
+def _widths(name: str, given: list[str]) -> Any:
+    """A name, or a mapping where single tensors have a width of their own."""
+    if not given:
+        return name
+    from ..gru.widths import NAMED
+
+    found = {tensor: width._asdict() for tensor, width in NAMED[name].items()}
+    for one in given:
+        tensor, equals, bits = one.partition("=")
+        if not equals or not bits.isdecimal():
+            raise ConfigError(f"--width {one}: a tensor and its bits are expected; write --width h=12")
+        found[tensor] = found.get(tensor, {}) | {"bits": int(bits[:9])}
+    return found
+
+
+def _error(f: FixedGRU, x: Any, h0: Any, batch_first: bool, y: NDArray[Any]) -> dict[str, float] | None:
+    if not y.size:
+        return None
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", SaturationWarning)
+        made = FixedGRU(f.cells, f.tables, f.rounding, f.dynamic_x)(x, h0, batch_first)[0].astype(np.float64)
+    want = y.astype(np.float64)
+    norms = float(np.sqrt((made**2).sum() * (want**2).sum()))
+    cosine = float((made * want).sum()) / norms if norms else 1.0
+    return {"mse": float(((made - want) ** 2).mean()), "cosine": cosine}
+
+
+# --- run ----------------------------------------------------------------------------------------
+
+
+def _run(args: argparse.Namespace) -> int:
+    _sizes.check_free([args.output], args.force)
+    f = FixedGRU.load(args.gru)
+    x, h0, single = files.inputs(args.x, args.batch_first)
+    if args.h0 is not None:
+        h0 = files.states(args.h0)
+    with warnings.catch_warnings(record=True) as said:
+        warnings.simplefilter("always", SaturationWarning)
+        y, h, *v = _in_parts(f, x, h0, args)
+    axis = 0 if args.batch_first else 1
+    arrays = {"y": y.squeeze(axis) if single else y, "h": h}
+    if v:
+        arrays["v"] = v[0].squeeze(axis) if single else v[0]
+    files.write(args.output, arrays)
+    notes = [str(one.message) for one in said if issubclass(one.category, SaturationWarning)]
+    if args.json:
+        shapes = {name: list(a.shape) for name, a in arrays.items()}
+        _plain.print_json(
+            {"written": args.output, "arrays": shapes, "notes": notes, "saturation": _gru_facts.uses(f)}
+        )
+        return 0
+    for note in notes:
+        print(paint("note:", "note"), _plain.name(note))
+    shown = ", ".join(f"{name} {list(a.shape)} {a.dtype}" for name, a in arrays.items())
+    print(f"wrote {_plain.name(args.output)}: {shown}")
+    return 0
+
+
+def _in_parts(f: FixedGRU, x: Any, h0: Any, args: argparse.Namespace) -> list[Any]:
+    """The same as one call; where a part needs nothing of the steps behind it, with a bar."""
+    how: dict[str, Any] = {
+        "batch_first": args.batch_first, "return_codes": args.codes,
+        "return_intermediates": args.intermediates, "kernel": args.kernel,
+    }  # fmt: skip
+    axis = 1 if args.batch_first else 0
+    steps = x.shape[axis] if x.ndim == 3 else 0
+    each = max(1, AT_ONCE // max(1, x.size // max(1, steps)))
+    if len(f.cells) > 1 or f.dynamic_x or steps <= each:
+        return list(f(x, h0, **how))
+    progress, parts = Progress(steps, "running", "step"), []
+    try:
+        for start in range(0, steps, each):
+            part = x[:, start : start + each] if axis else x[start : start + each]
+            parts.append(f(part, h0, **how))
+            h0 = f.parameters["h"].decode(parts[-1][1]) if args.codes else parts[-1][1]
+            progress.advance(part.shape[axis])
+    finally:
+        progress.close()
+    y, _, *v = (
+        np.concatenate(arrays, axis) if i != 1 else None for i, arrays in enumerate(zip(*parts, strict=True))
+    )
+    return [y, parts[-1][1], *v]
+
+
+# --- info ---------------------------------------------------------------------------------------
+
+
+def _info(args: argparse.Namespace) -> int:
+    f = FixedGRU.load(args.gru)
+    if args.json:
+        _plain.print_json(_gru_facts.facts(f) | {"file": args.gru})
+        return 0
+    print(_gru_facts.listing(f))
+    more = ", dynamic x" if f.dynamic_x else ""
+    both = ", both directions" if len(f.cells) > 1 else ""
+    print(
+        f"\n{f.widths}, {f.inputs} inputs, {f.units} units{both}; {f.tables} tables, "
+        f"{f.rounding}{more}; {size(f.nbytes)} of codes"
+    )
+    return 0

@@ -1,0 +1,20 @@
+"""A GRU in integers on a GPU: the rungs, and what they are made of.
+
+    r0_parts.py    a step in three launches
+    r1_step.py     a step in one
+    r2_graph.py    the same steps, recorded as a CUDA graph
+    r3_grid.py     all steps in one kernel, whose blocks meet at a counter in memory
+    r4_cluster.py  all steps in one kernel of clusters, whose blocks meet in hardware
+    call.py        what all do around their steps: codes, what x brings, counts
+    encode.py      floats x to codes
+    layout.py      weights, constants and tables as kernels read them
+    atoms.py       the atoms of ``ggmlq/gru/step.py``, compiled for the GPU
+    plain.py       the kernels of r0 to r2, for any widths
+    project.py     what x brings to the gates, by tensor cores
+    tile.py        16 units of 8 rows: weights in registers, products by tensor cores
+    lanes.py       what a lane does with the sums of its units and rows: gates, states, outputs
+    steps.py       the kernel of r3 and r4, around such tiles
+
+What is computed is said once, in ``ggmlq/gru/step.py`` and ``ggmlq/gru/plan.py``: codes are those of the
+CPU and of the oracle, to the bit.
+"""

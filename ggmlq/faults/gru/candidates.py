@@ -1,0 +1,31 @@
+"""All mistakes that are tried on a run, those first that win where several explain it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from .flow import compensations, inputs, products, states
+from .inputs import Run
+from .mistake import Mistake
+from .parts import orders, resets, tables, terms
+from .shifts import exponents, roundings, saturations, zero_points
+from .update import complements, fused, unrounded
+
+
+def candidates(run: Run) -> Iterator[Mistake]:
+    """Every mistake of the catalogue that a step can have."""
+    yield from compensations(run)
+    yield from complements(run)
+    yield from resets()
+    yield from terms()
+    yield from orders()
+    yield from tables(run)
+    yield from roundings()
+    yield from states(run)
+    yield from inputs(run)
+    yield from saturations()
+    yield from zero_points(run)
+    yield from exponents()
+    yield from products(run)
+    yield from fused()
+    yield from unrounded(run)

@@ -1,0 +1,176 @@
+"""A step with mistakes in it: the oracle's stages with some of their parts replaced.
+
+What is replaced is said by settings, a mapping whose keys name the part:
+
+    ("round", tensor)            the shift into its scale           ("shift", tensor)   one too many, too few
+    ("shift", term, tensor)      the same for one term of its sum   ("ends", tensor)    what clamping does
+    ("less", tensor)             how often its zero point is taken off, 1 if right; ("plus", …): put on
+    ("term", term, tensor)       how often a term is counted        ("bias", name, …)   the same for biases
+    ("order", "Wx" | "Rh" | "b")  which gate's rows each gate takes
+    ("weights" | "sum" | "correction" | "exponent" | "apart", "W" | "R")  parts of the products
+    ("x",) ("x rows",) ("before",) ("before", "R")  codes of x, which rows of them, and the states
+    ("stage", tensor)            the whole stage
+
+Settings of two mistakes are one mapping, so that mistakes can be combined.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ...fixed.shift import shifted_array
+from ...reference.gru import STAGES, Codes, Scene, Tensors, compensation, exact
+from .inputs import Run
+
+Settings = Mapping[Any, Any]  # keys are tuples of str, of several lengths
+Index = NDArray[np.intp]
+ORDER = ("Wx", *STAGES)
+# What each stage reads of the same step: a stage whose sources are right, and that is not replaced, is right.
+SOURCES = {
+    "Wx": (), "Rh": ("before",), "z_pre": ("Wx", "Rh"), "z_out": ("z_pre",), "r_pre": ("Wx", "Rh"),
+    "r_out": ("r_pre",), "Rh_add_br": ("Rh",), "rRh": ("r_out", "Rh_add_br"), "g_pre": ("Wx", "rRh"),
+    "g_out": ("g_pre",), "old": ("z_out", "before"), "new": ("z_out", "g_out"), "h": ("old", "new"),
+}  # fmt: skip
+WITH_BIAS = frozenset(("z_pre", "r_pre", "Rh_add_br", "g_pre"))
+MADE_OF = {"W": "Wx", "R": "Rh", "x": "Wx", "x rows": "Wx"}
+
+
+class Mistaken(Scene):
+    """What stages look things up in, with settings."""
+
+    settings: Settings = {}
+    rows: Any = None  # of the run
+
+    def deviation(self, q: Tensors, name: str) -> Codes:
+        found: Codes = q[name] - self.settings.get(("less", name), 1) * self.formats[name].zero
+        return found
+
+    def clamped(self, v: Codes, name: str) -> Codes:
+        f = self.formats[name]
+        v = v + self.settings.get(("plus", name), 1) * f.zero
+        ends: Callable[..., Codes] | None = self.settings.get(("ends", name))
+        found: Codes = np.clip(v, f.low, f.high) if ends is None else ends(v, f)
+        return found
+
+    def rescaled(self, v: Codes, source: Any, target: str) -> Codes:
+        how: Callable[..., Codes] = self.settings.get(("round", target), shifted_array)
+        return how(v, source - self.formats[target].exponent + self.settings.get(("shift", target), 0))
+
+    def term(self, q: Tensors, name: str, target: str, rows: slice = slice(None)) -> Codes:
+        if ("order", name) in self.settings and rows.start is not None:
+            rows = self._ordered(name, rows)
+        source = self.formats[name].exponent + self.settings.get(("shift", name, target), 0)
+        v = self.rescaled(self.deviation(q, name)[:, rows], source, target)
+        found: Codes = v * self.settings.get(("term", name, target), 1)
+        return found
+
+    def bias(self, name: str, rows: slice, target: str) -> Codes:
+        rows = self._ordered("b", rows) if ("order", "b") in self.settings else rows
+        times = self.settings.get(("bias", name, target), self.settings.get(("bias", name), 1))
+        exponent = self.formats[name].exponent[rows] + self.settings.get(("shift", name, target), 0)
+        if ("raw", name) in self.settings:
+            exponent = self.formats[target].exponent
+        v = self.rescaled(self.codes[name].astype(np.int64)[rows], exponent, target)
+        found: Codes = v * times
+        return found
+
+    def _ordered(self, name: str, rows: slice) -> slice:
+        return self.gate(self.settings["order", name][rows.start // self.codes["R"].shape[1]])
+
+
+class Machine:
+    """One run, on some of its rows (row t·N + n is step t of sequence n) or on all."""
+
+    def __init__(self, run: Run, rows: Index) -> None:
+        self.run, self.rows = run, rows
+        self._sums: dict[str, Codes] = {}
+        self._before = run.before[rows]
+        self._plain: Tensors = {}
+        self._plain = {**self.step({})[0], "before": self._before}
+
+    def step(self, settings: Settings) -> tuple[Tensors, NDArray[np.bool_]]:
+        """Codes of all tensors, and which rows a mistake says nothing about (it looks beyond the run)."""
+        run, rows = self.run, self.rows
+        scene = Mistaken({**run.formats, **settings.get(("formats",), {})}, run.codes)
+        scene.settings, scene.rows = settings, rows
+        unknown, touched = np.zeros(len(rows), np.bool_), _touched(settings)
+        x, at, before = settings.get(("x",), run.x), rows, self._before
+        if ("x rows",) in settings:
+            at, beyond = settings["x rows",](run, rows)
+            unknown |= beyond
+        if ("before",) in settings:
+            before, beyond = settings["before",](run, rows)
+            unknown |= beyond
+        usual = ("x",) not in settings and ("x rows",) not in settings
+        q: Tensors = {"x": x[at], "before": before}
+        for name in ORDER:
+            known = self._plain.get(name)
+            if (
+                known is not None
+                and name not in touched
+                and all(q[s] is self._plain[s] for s in SOURCES[name])
+            ):
+                q[name] = known
+                continue
+            replaced = settings.get(("stage", name))
+            if name == "Wx":
+                made = self._product(scene, q["x"], "W", usual)
+            elif name == "Rh" and replaced is None:
+                made = self._hidden(scene, before)
+            else:
+                made = (replaced or STAGES[name])(scene, q)
+            q[name] = known if known is not None and np.array_equal(made, known) else made
+        return q, unknown
+
+    def _hidden(self, scene: Mistaken, before: Codes) -> Codes:
+        if ("before", "R") in scene.settings:
+            before = scene.settings["before", "R"](self.run, self.rows)
+            return self._product(scene, before, "R", False)
+        return self._product(scene, before, "R", ("before",) not in scene.settings)
+
+    def _product(self, scene: Mistaken, q: Codes, name: str, usual: bool) -> Codes:
+        """Rows 1 and 2 with the settings of a product; its sums are kept where nothing changes them."""
+        source, result = ("x", "Wx") if name == "W" else ("h", "Rh")
+        settings, w = scene.settings, scene.codes[name].astype(np.int64)
+        if ("weights", name) in settings:
+            w = settings["weights", name](w)
+            total = exact(q, w)
+        elif usual:
+            if name not in self._sums:
+                self._sums[name] = exact(q, w)
+            total = self._sums[name]
+        else:
+            total = exact(q, w)
+        total = settings.get(("sum", name), _same)(total)
+        taken = settings.get(("correction", name), compensation)(scene, scene.codes[name].astype(np.int64),
+                                                                 source)  # fmt: skip
+        exponent = settings.get(("exponent", name), _same)(scene.formats[name].exponent)
+        exponent = exponent + scene.formats[source].exponent
+        if ("apart", name) in settings:
+            v = scene.rescaled(total, exponent, result) - scene.rescaled(taken, exponent, result)
+        else:
+            v = scene.rescaled(total - taken, exponent, result)
+        return scene.clamped(v, result)
+
+
+def _touched(settings: Settings) -> set[str]:
+    """The stages that settings change by themselves."""
+    found: set[str] = set()
+    for key in settings:
+        if key == ("formats",):
+            return set(ORDER)
+        names = {MADE_OF.get(name, name) for name in key}
+        if key[0] in ("less", "order"):
+            names |= {stage for stage, sources in SOURCES.items() if key[1] in sources}
+        if key[0] in ("bias", "raw") or key == ("order", "b"):
+            names |= WITH_BIAS
+        found |= names & set(ORDER)
+    return found
+
+
+def _same(v: Any) -> Any:
+    return v

@@ -1,0 +1,112 @@
+"""Mistakes held beside what was observed: one by one, several at once, on some rows and on all."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ...reference.gru import Tensors
+from .inputs import Run
+from .machine import Index, Machine, Settings
+from .mistake import Mistake
+
+Mask = NDArray[np.bool_]
+AT_ONCE = 1 << 21  # numbers of a tensor that are computed at a time
+SCREEN, LEAST, WIDE = 64, 16, 1 << 13  # rows on which all mistakes are tried, and their numbers
+BASES, FEW = 3, 12  # mistakes that are tried together with every other one, and rows for that
+
+
+class Tried(NamedTuple):
+    """What a mistake makes of some rows."""
+
+    mistake: Mistake
+    apart: Mask  # elements that it does not give as they are
+    error: float  # squared, over all codes
+
+
+def wrong_elements(run: Run, settings: Settings) -> Mask:
+    """Elements, of all rows, that are not what a mistake (none: a right program) makes of them."""
+    total = len(run.y)
+    step = max(1, AT_ONCE // max(1, 3 * run.units))
+    parts = [np.zeros((0, run.units), np.bool_)]
+    for start in range(0, total, step):
+        rows = np.arange(start, min(total, start + step))
+        parts.append(_apart(run, rows, *Machine(run, rows).step(settings))[0])
+    return np.concatenate(parts)
+
+
+def _apart(run: Run, rows: Index, q: Tensors, unknown: Mask) -> tuple[Mask, float]:
+    """Which elements differ from those observed, in h or an intermediate; and the squared error of h."""
+    far = (q["h"] - run.y[rows]).astype(np.float64)
+    far[unknown] = 0
+    found = far != 0
+    for name, seen in run.v.items():
+        found |= (q[name] != seen[rows]) & ~unknown[:, None]
+    return found, float((far**2).sum())
+
+
+def screened(run: Run, wrong: Mask) -> Index:
+    """Rows to look at: the first step, the first wrong ones, wrong and right ones over all of the run."""
+    most = int(np.clip(WIDE // max(run.units, 1), LEAST, SCREEN))
+    bad = wrong.any(1)
+    spread = [_spread(np.flatnonzero(part), most // 2) for part in (bad, ~bad)]
+    first = np.arange(min(run.sequences, 4))
+    busiest = np.argsort(-wrong.sum(1), kind="stable")[: most // 4]
+    return np.unique(np.concatenate([first, np.flatnonzero(bad)[:4], busiest, *spread]))
+
+
+def _spread(places: Index, count: int) -> Index:
+    return places[np.unique(np.linspace(0, len(places) - 1, min(count, len(places))).astype(np.intp))]
+
+
+def tried_on(machine: Machine, mistake: Mistake) -> Tried:
+    return Tried(mistake, *_apart(machine.run, machine.rows, *machine.step(mistake.settings)))
+
+
+def exact(run: Run, tried: list[Tried]) -> list[Mistake]:
+    """Those that explain every element of the run."""
+    hits = [one.mistake for one in tried if not one.apart.any()]
+    return [mistake for mistake in hits if not wrong_elements(run, mistake.settings).any()]
+
+
+def grown(machine: Machine, tried: list[Tried]) -> list[Tried]:
+    """One mistake in several tensors, those that no group has: added one by one while that explains more."""
+    for fault in dict.fromkeys(one.mistake.fault for one in tried[:BASES]):
+        parts = [one for one in tried if one.mistake.fault == fault]
+        best = parts[0]
+        while best.apart.any():
+            larger = [best.mistake.with_other(one.mistake) for one in parts if len(one.mistake.settings) == 1]
+            made = [tried_on(machine, one) for one in larger if one is not None]
+            most = min(made, key=lambda one: int(one.apart.sum()), default=best)
+            if most.apart.sum() >= best.apart.sum():
+                break
+            best = most
+        else:
+            return [best]
+    return []
+
+
+def pairs(run: Run, rows: Index, tried: list[Tried], before: Tried) -> list[Tried]:
+    """The nearest mistakes, each together with every other one; a few wrong rows refuse most."""
+    few, all_of = Machine(run, rows[before.apart.any(1)][:FEW]), Machine(run, rows)
+    by_error = sorted(tried, key=lambda one: one.error)[:1]
+    for first in {id(one): one for one in (*_apart_in_kind(tried)[:BASES], *by_error)}.values():
+        if first.apart.sum() > 0.9 * before.apart.sum() and first.error > 0.9 * before.error:
+            continue
+        for other in tried:
+            both = first.mistake.with_other(other.mistake)
+            if both is not None and not tried_on(few, both).apart.any():
+                one = tried_on(all_of, both)
+                if not one.apart.any():
+                    return [one]
+    return []
+
+
+def _apart_in_kind(tried: list[Tried]) -> list[Tried]:
+    """The nearest of each fault."""
+    nearest: dict[str, Tried] = {}
+    for one in tried:
+        nearest.setdefault(one.mistake.fault, one)
+    return list(nearest.values())

@@ -1,0 +1,149 @@
+"""Mistakes of numbers: how shifts round, by how much they shift, zero points, saturation."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import numpy as np
+
+from ...fixed.qformat import QFormat
+from ...fixed.shift import shifted_array
+from ...reference.gru import Codes
+from .inputs import Run
+from .mistake import Mistake
+
+SUMS = ("Wx", "Rh", "z_pre", "r_pre", "Rh_add_br", "rRh", "g_pre", "old", "new", "h")
+GROUPS = {
+    "everywhere": SUMS,
+    "in both products with weights": ("Wx", "Rh"),
+    "in all but the products with weights": SUMS[2:],
+    "in sums of terms": ("z_pre", "r_pre", "Rh_add_br", "g_pre", "h"),
+    "in products of codes": ("rRh", "old", "new"),
+    "in all that is multiplied": ("Wx", "Rh", "rRh", "old", "new"),
+    "before the three gates": ("z_pre", "r_pre", "g_pre"),
+    "before both sigmoids": ("z_pre", "r_pre"),
+    "in both parts of the state": ("old", "new"),
+    **{f"in {name}": (name,) for name in SUMS},
+}
+TERMS = (
+    ("Wx", "z_pre"), ("Rh", "z_pre"), ("Wx", "r_pre"), ("Rh", "r_pre"), ("Rh", "Rh_add_br"), ("Wx", "g_pre"),
+    ("rRh", "g_pre"), ("old", "h"), ("new", "h"), ("bx", "z_pre"), ("br", "z_pre"), ("bx", "r_pre"),
+    ("br", "r_pre"), ("br", "Rh_add_br"), ("bx", "g_pre"),
+)  # fmt: skip
+
+
+def _by(cut: Callable[[Codes, Codes], Codes]) -> Callable[[Any, Any], Codes]:
+    """A shift whose steps down are ``cut(v, n)`` for n of at least 1."""
+
+    def shift(v: Any, n: Any) -> Codes:
+        v, n = np.broadcast_arrays(np.asarray(v, np.int64), np.asarray(n, np.int64))
+        found: Codes = np.where(n > 0, cut(v, np.clip(n, 1, 62)), np.left_shift(v, np.clip(-n, 0, 62)))
+        return found
+
+    return shift
+
+
+def _half_even(v: Codes, n: Codes) -> Codes:
+    down = v >> n
+    rest = v - (down << n)
+    half = np.left_shift(np.int64(1), n - 1)
+    found: Codes = down + ((rest > half) | ((rest == half) & (down & 1 == 1)))
+    return found
+
+
+def _toward_zero(v: Codes, n: Codes) -> Codes:
+    found: Codes = np.sign(v) * (np.abs(v) >> n)
+    return found
+
+
+ROUNDINGS = {
+    "shift-floor": ("v >> n", _by(lambda v, n: v >> n)),
+    "shift-toward-zero": ("sign(v)·(|v| >> n)", _by(_toward_zero)),
+    "shift-half-up": ("(v + 2^(n-1)) >> n", _by(lambda v, n: (v >> n) + ((v >> (n - 1)) & 1))),
+    "shift-half-even": ("ties to even", _by(_half_even)),
+}
+
+
+def roundings() -> Iterator[Mistake]:
+    """Shifts that do not round half away from zero."""
+    for fault, (formula, shift) in ROUNDINGS.items():
+        for words, names in GROUPS.items():
+            yield Mistake(fault, f"{formula} {words}", {("round", name): shift for name in names})
+
+
+def _wrap(v: Codes, f: QFormat) -> Codes:
+    found: Codes = (v - f.low) % (1 << f.bits) + f.low
+    return found
+
+
+def _free(v: Codes, f: QFormat) -> Codes:
+    return v
+
+
+def _even_ends(v: Codes, f: QFormat) -> Codes:
+    found: Codes = np.clip(v, -f.high if f.signed else f.low, f.high)
+    return found
+
+
+def _of_int8(v: Codes, f: QFormat) -> Codes:
+    found: Codes = np.clip(v, -128, 127)
+    return found
+
+
+def saturations() -> Iterator[Mistake]:
+    """Sums that do not stop at the ends of their format."""
+    for words, names in GROUPS.items():
+        yield Mistake("saturation-wraps", words, {("ends", name): _wrap for name in names})
+        kept = [name for name in names if not name.endswith("_pre")]
+        if kept == list(names) or words == "everywhere":
+            yield Mistake("saturation-missing", words, {("ends", name): _free for name in kept})
+        yield Mistake("saturation-ends", f"at -127 … 127 {words}", {("ends", n): _even_ends for n in names})
+        yield Mistake("saturation-ends", f"at those of int8 {words}", {("ends", n): _of_int8 for n in names})
+
+
+def zero_points(run: Run) -> Iterator[Mistake]:
+    """Zero points of tensors between the stages; those of x and h in the products are compensation."""
+    inner = [name for name in (*SUMS[:-1], "z_out", "r_out", "g_out") if run.formats[name].zero]
+    for name in inner:
+        if not name.endswith("_pre"):
+            yield Mistake("zero-point", f"that of {name} is never taken off", {("less", name): 0})
+            yield Mistake("zero-point", f"that of {name} is taken off twice", {("less", name): 2})
+    for name in (*(n for n in inner if n in SUMS), "h"):
+        yield Mistake("zero-point", f"that of {name} is never put on", {("plus", name): 0})
+        yield Mistake("zero-point", f"that of {name} is put on twice", {("plus", name): 2})
+    outs = ("z_out", "r_out", "g_out")
+    for words, key, names in (
+        ("none is taken off", "less", (*SUMS, *outs)), ("none is put on", "plus", SUMS),
+    ):  # fmt: skip
+        yield Mistake("zero-point", words, {(key, name): 0 for name in names})
+
+
+def exponents() -> Iterator[Mistake]:
+    """Shifts by a wrong amount, and exponents of the wrong row."""
+    for name in SUMS:
+        for by in (-2, -1, 1, 2):
+            yield Mistake("exponent", f"all shifts into {name} are {by:+d}", {("shift", name): by})
+    for source, target in TERMS:
+        for by in (-2, -1, 1, 2):
+            says = f"the shift of {source} into {target} is {by:+d}"
+            yield Mistake("exponent", says, {("shift", source, target): by})
+    for name in SUMS:
+        says = f"shifts into {name} go the other way"
+        yield Mistake(
+            "exponent", says, {("round", name): lambda v, n: shifted_array(v, -np.clip(n, -40, 40))}
+        )
+    for name in ("bx", "br"):
+        yield Mistake("exponent", f"{name} is added without a shift", {("raw", name): True})
+    yield Mistake("exponent", "biases are added without a shift", {("raw", "bx"): True, ("raw", "br"): True})
+    for words, pick in (
+        ("that of the first row for all", lambda e: np.full_like(e, e[0])),
+        ("the largest for all", lambda e: np.full_like(e, e.max())),
+        ("the least for all", lambda e: np.full_like(e, e.min())),
+        ("that of the row before", lambda e: np.roll(e, 1)),
+        ("that of the row behind", lambda e: np.roll(e, -1)),
+        ("those of z for every gate", lambda e: np.tile(e[: len(e) // 3], 3)),
+    ):
+        for names in (("W", "R"), ("W",), ("R",)):
+            settings = {("exponent", name): pick for name in names}
+            yield Mistake("exponent-of-row", f"{words}, of {' and '.join(names)}", settings)

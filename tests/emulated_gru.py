@@ -1,0 +1,87 @@
+"""A card of NumPy that runs GRUs: rungs' own launches, kernels by emulated_ptx.py."""
+
+from __future__ import annotations
+
+from contextlib import nullcontext
+from types import SimpleNamespace
+
+import emulated_integers  # noqa: F401
+import numpy as np
+from emulated_gpu import ptx_of
+from emulated_ptx import Machine, Memory
+from fake_cupy import DeviceArray, on_device, put_gpu
+
+from ggmlq import devices
+from ggmlq.card import Card
+from ggmlq.cuda.machine import device
+from ggmlq.cuda.machine.launch import Kernel
+
+
+class Array(DeviceArray):
+    """One that every kernel may touch."""
+
+    __module__ = "cupy"
+
+    @property
+    def data(self):
+        return SimpleNamespace(device_id=0, ptr=self.ctypes.data)
+
+
+class Stream(nullcontext):
+    """One that records launches."""
+
+    def __init__(self, state):
+        super().__init__()
+        self.state = state
+
+    def begin_capture(self):
+        self.state.recording = []
+
+    def end_capture(self):
+        recorded, self.state.recording = self.state.recording, None
+        return SimpleNamespace(launch=lambda stream: [each() for each in recorded])
+
+
+def put_emulated(monkeypatch, multiprocessors=132, capability=(9, 0)):
+    """As much of a card as a FixedGRU needs."""
+    state = put_gpu(monkeypatch, capability)
+    state.memory, state.launches = Memory(), []
+    card = Card("an emulated card", capability, multiprocessors, 227 << 10)
+
+    def made(function):
+        def make(*given, **more):
+            found = on_device(np.ascontiguousarray(function(*given, **more)), kind=Array)
+            state.memory.add(found)
+            return found
+
+        return make
+
+    for name in ("empty", "zeros", "full", "ascontiguousarray", "asarray", "concatenate", "stack"):
+        setattr(state.cupy, name, made(getattr(np, name)))
+    state.cupy.empty = made(lambda shape, kind: np.full(shape, 77, kind))  # poisoned
+    monkeypatch.setattr(device, "current", lambda: 0)
+    monkeypatch.setattr(device, "card_of", lambda index: card)
+    monkeypatch.setattr(device, "card", lambda: card)
+    monkeypatch.setattr(device, "capability", lambda: capability)
+    monkeypatch.setattr(device, "refuse_capture", lambda what: None)
+    monkeypatch.setattr(devices, "cuda_device", lambda: device)
+
+    state.recording = None
+    state.cupy.cuda.Stream = lambda non_blocking: Stream(state)
+    state.cupy.cuda.Event = lambda disable_timing: SimpleNamespace(record=lambda stream: None)
+    state.stream.wait_event = lambda event: None
+    monkeypatch.setattr(Kernel, "load", lambda kernel: None)
+
+    def call(kernel, grid, block, *arguments, cluster=1):
+        assert block == (kernel.threads,)
+        words = kernel._flat(arguments)
+        state.launches.append((kernel.name, grid))
+        machine = Machine(ptx_of(kernel, capability), state.memory, kernel.threads, kernel.shared)
+        cluster = int(np.prod(grid)) if kernel.together else cluster
+        if state.recording is not None:
+            state.recording.append(lambda: machine(grid, *words, cluster=cluster))
+        else:
+            machine(grid, *words, cluster=cluster)
+
+    monkeypatch.setattr(Kernel, "__call__", call)
+    return state

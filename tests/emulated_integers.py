@@ -1,0 +1,99 @@
+"""More instructions for emulated_ptx.py: on whole numbers, and of blocks that wait for others in memory."""
+
+from __future__ import annotations
+
+import numpy as np
+from emulated_words import OPS, bytes_at, kind_of, listed, op, place, read, write
+
+
+@op("neg.")
+def neg(warp, name, operands, active):
+    write(warp, operands[0], np.negative(read(warp, operands[1], kind_of(name))), active)
+
+
+@op("mul.wide.s32")
+def wide(warp, name, operands, active):
+    a, b = (read(warp, o, np.int32).astype(np.int64) for o in operands[1:])
+    write(warp, operands[0], a * b, active)
+
+
+@op("mul.wide.u16")
+def wide_halves(warp, name, operands, active):
+    a, b = (read(warp, o, np.uint16).astype(np.uint32) for o in operands[1:])
+    write(warp, operands[0], a * b, active)
+
+
+@op("mul.f64")
+def mul(warp, name, operands, active):
+    with np.errstate(all="ignore"):
+        write(warp, operands[0], np.multiply(*(read(warp, o, np.float64) for o in operands[1:])), active)
+
+
+@op("cvta.")
+def cvta(warp, name, operands, active):
+    write(warp, operands[0], read(warp, operands[1], np.uint64), active)
+
+
+def quarters(word):
+    """Words as four signed bytes."""
+    return word.view(np.int8).reshape(-1, 4).astype(np.int64)
+
+
+@op("dp4a.s32.s32")
+def dp4a(warp, name, operands, active):
+    a, b, c = (read(warp, o, np.int32) for o in operands[1:])
+    write(warp, operands[0], ((quarters(a) * quarters(b)).sum(1) + c).astype(np.int32), active)
+
+
+@op("mma.sync.aligned.m16n8k32.row.col.s32.s8.s8.s32")
+def mma(warp, name, operands, active):
+    """Lane 4 g + t has bytes 4 t … of rows g and g + 8, then those 16 further on; of column g likewise."""
+    a, b, c = (np.stack([read(warp, r, np.int32) for r in listed(o)]) for o in operands[1:])
+    left, right = np.zeros((16, 32), np.int64), np.zeros((8, 32), np.int64)
+    for lane in range(32):
+        g, t = lane >> 2, lane & 3
+        for i in range(4):
+            at = 4 * t + 16 * (i >> 1)
+            left[g + 8 * (i & 1), at : at + 4] = quarters(a[i, lane : lane + 1])
+        for i in range(2):
+            right[g, 4 * t + 16 * i : 4 * t + 16 * i + 4] = quarters(b[i, lane : lane + 1])
+    found, lane = left @ right.T, np.arange(32)
+    for i, register in enumerate(listed(operands[0])):
+        value = found[lane // 4 + 8 * (i >> 1), 2 * (lane % 4) + (i & 1)] + c[i]
+        write(warp, register, value.astype(np.int32), active)
+
+
+def added(warp, name, at, by, active):
+    """To memory; what was there."""
+    kind = kind_of(name)
+    before = np.zeros(32, kind)
+    for lane in np.flatnonzero(active):
+        where = bytes_at(warp, name, int(at[lane]), np.dtype(kind).itemsize).view(kind)
+        before[lane] = where[0]
+        where += by[lane]
+    return before
+
+
+@op("atom.global.add", "atom.add")
+def atom(warp, name, operands, active):
+    by = read(warp, operands[2], kind_of(name))
+    write(warp, operands[0], added(warp, name, place(warp, operands[1]), by, active), active)
+
+
+@op("red.release.gpu.global.add", "red.global.add")
+def red(warp, name, operands, active):
+    added(warp, name, place(warp, operands[0]), read(warp, operands[1], kind_of(name)), active)
+
+
+@op("ld.acquire")
+def look_again(warp, name, operands, active):
+    """A load in a loop: as long as nothing changed the warp waits."""
+    at, lane = place(warp, operands[1]), int(np.argmax(active))
+    seen = bytes_at(warp, name, int(at[lane]), 4).view(np.uint32)[0]
+    if warp.state.get("seen") == (int(at[lane]), seen):
+        return False
+    warp.state["seen"] = int(at[lane]), seen
+    return write(warp, operands[0], np.full(32, seen), active)
+
+
+OPS["bar.warp"] = OPS["bar.warp.sync"]

@@ -1,0 +1,106 @@
+"""GRUs in integers on an emulated card: every rung's own launches, PTX by NumPy, the oracle's codes.
+
+What it shows without a GPU: that sums, gates and states are right, that nothing waits for ever, that nothing
+is read or written outside. Each run takes the clusters and one more case by its seed.
+"""
+
+from __future__ import annotations
+
+import gru_cases as cases
+import numpy as np
+import pytest
+
+pytest.importorskip("numba_cuda", reason="numba-cuda is not installed (extra test or cuda)")
+
+from emulated_gru import put_emulated
+
+import ggmlq as gq
+from ggmlq.cuda.gru import r3_grid, r4_cluster
+from ggmlq.cuda.gru.tile import Shape
+from ggmlq.errors import DeviceError, NonFiniteError, UnsupportedError
+from ggmlq.gru.run import INTERMEDIATE
+
+ODD = {"x": {"bits": 4}, "h": {"bits": 12}, "R": {"bits": 11}, "g_pre": {"bits": 9}, "rRh": {"signed": False}}
+UNSIGNED = {
+    "x": {"signed": False},
+    "h": {"signed": False},
+    "z_out": {"signed": True},
+    "g_out": {"symmetric": False},
+}
+CASES = [  # rung, widths, T, N, C, H, a shape of a block that is not the rung's own
+    ("parts", "int16", 2, 3, 5, 7, None),
+    ("parts", "mixed", 3, 3, 5, 7, None),
+    ("step", ODD, 3, 3, 5, 7, None),
+    ("step", UNSIGNED, 3, 2, 5, 7, None),
+    ("graph", "int8", 33, 1, 3, 4, None),
+    ("grid", "mixed", 3, 9, 70, 60, None),
+    ("grid", UNSIGNED, 2, 3, 5, 7, None),
+    ("grid", "int8", 2, 18, 5, 128, Shape(1, 2, 1, 1, 2)),
+    ("cluster", "int8", 3, 3, 5, 7, None),
+    ("cluster", UNSIGNED, 3, 9, 66, 64, None),
+    ("cluster", "mixed", 2, 9, 5, 100, Shape(1, 2, 4)),
+    ("cluster", "int8", 2, 17, 5, 128, Shape(1, 2, 4, 2)),
+]  # fmt: skip
+quiet = pytest.mark.filterwarnings("ignore::ggmlq.gru.SaturationWarning")  # h0 goes anywhere here
+
+
+def on_card(f):
+    return gq.gru.FixedGRU(f.cells, f.tables, f.rounding, f.dynamic_x, "cuda:0")
+
+
+def run(monkeypatch, case, rng):
+    """Codes, states and intermediates are those of the oracle; y is their values."""
+    name, widths, t, n, c, h, shape = case
+    if shape is not None:
+        module = {"grid": r3_grid, "cluster": r4_cluster}[name]
+        monkeypatch.setitem(module.SHAPES, shape.columns, [shape])
+    state = put_emulated(monkeypatch)
+    f, _, x = cases.fixed(rng, t, n, c, h, widths)
+    h0 = rng.uniform(-0.4, 0.4, (n, h))
+    want, put = gq.reference.gru(f, x, h0), state.cupy.asarray
+    given = {"return_codes": True, "return_intermediates": True, "kernel": f"cuda:{name}"}
+    y, last, v = (np.asarray(part) for part in on_card(f)(put(x), put(h0), **given))
+    assert y.dtype == last.dtype == f.parameters["h"].dtype
+    assert (y == want["h"]).all(), case
+    assert (last == want["h"][-1]).all(), case
+    assert (v == np.concatenate([want[part] for part in INTERMEDIATE], -1)).all(), case
+
+
+@quiet
+@pytest.mark.parametrize("case", ["first", "drawn"])
+def test_a_launch(case, monkeypatch, fresh):
+    run(monkeypatch, CASES[8] if case == "first" else CASES[fresh.integers(len(CASES))], fresh)
+
+
+def test_calls(monkeypatch, fresh):
+    """Floats, both directions, dynamic x, counts; no steps; and what is refused."""
+    state = put_emulated(monkeypatch)
+    put = state.cupy.asarray
+    f, g, x = cases.fixed(fresh, 3, 2, 5, 7, "int8", both=True)
+    f.warned = True
+    for how in ({}, {"dynamic_x": True, "rounding": "half_even"}):
+        f = g.fixed("int8", **how)
+        f.warned, gpu = True, on_card(f)
+        gpu.warned = True
+        far = 2 * x.astype(np.float64 if how else np.float32)
+        host, device = f(far), gpu(put(far), kernel="cuda:cluster")
+        assert all((a == np.asarray(b)).all() for a, b in zip(host, device, strict=True))
+        for one, two in zip(f.diagnostics(), gpu.diagnostics(), strict=True):
+            assert [each.saturated for each in one.values()] == [each.saturated for each in two.values()]
+    gpu = on_card(f)
+    y, h = gpu(put(x[:0]))
+    assert y.shape == (0, 2, 14)
+    assert not np.asarray(h).any()
+    assert gpu(put(x.swapaxes(0, 1)[:0]), batch_first=True)[0].shape == (0, 3, 14)
+    with pytest.raises(DeviceError, match="x is on cpu"):
+        gpu(x)
+    with pytest.raises(DeviceError, match="h0 is on cpu"):
+        gpu(put(x), np.zeros((2, 2, 7)))
+    with pytest.raises(UnsupportedError, match="not the one asked for"):
+        on_card(g.fixed("int16"))(put(x), kernel="cuda:cluster")
+    y, x = x.copy(), x.copy()
+    x[1, 0, 3] = np.inf
+    with pytest.raises(NonFiniteError, match=r"x\[1, 0, 3\] is inf"):
+        on_card(g.fixed("int8"))(put(x), kernel="cuda:cluster")
+    with pytest.raises(NonFiniteError, match="h0"):
+        gpu(put(y), put(np.full((2, 2, 7), np.nan)))
