@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import importlib.util
 import os
 import subprocess
@@ -83,8 +84,11 @@ def every_page_command_and_name_is_there(pages, folder):
     assert {f"gallery/{path.stem}.html" for path in (ROOT / "docs" / "gallery").glob("*.py")} <= pages.keys()
     for name, command in command_line().commands.choices.items():
         text = (folder / "commands" / f"{name}.html").read_text(encoding="utf-8")
-        for option in command._option_string_actions:
-            assert option in text, (name, option)
+        inner = [a for a in command._actions if isinstance(a, argparse._SubParsersAction)]
+        for parser in (command, *(each for action in inner for each in action.choices.values())):
+            assert parser.prog in text
+            for option in parser._option_string_actions:
+                assert option in text, (parser.prog, option)
     modules = {name for name in ggmlq.__all__ if f"reference/ggmlq.{name}.html" in pages}
     assert {"gguf", "convert", "reference", "formats", "codes"} <= modules
     described = {anchor for page in pages.values() for anchor in page.anchors if anchor.startswith("ggmlq.")}

@@ -148,20 +148,23 @@ def write_commands(folder: Path) -> None:
     (folder / "index.md").write_text(text, encoding="utf-8")
 
 
-def command_page(parser: argparse.ArgumentParser) -> str:
-    """What ``--help`` says, with headings and anchors."""
+def command_page(parser: argparse.ArgumentParser, level: str = "#") -> str:
+    """What ``--help`` says, with headings and anchors; then the same of each command within it."""
     formatter: Any = parser._get_formatter()
-    text = [f"# {parser.prog}", plain(" ".join((parser.description or "").split()))]
+    text = [f"{level} {parser.prog}", plain(" ".join((parser.description or "").split()))]
     formatter.add_usage(parser.usage, parser._actions, parser._mutually_exclusive_groups, prefix="")
     text.append(fenced(formatter.format_help(), "text"))
+    within = [action for action in parser._actions if isinstance(action, argparse._SubParsersAction)]
+    hidden = [action for action in parser._actions if action.help is argparse.SUPPRESS] + within
     for group in parser._action_groups:
-        visible = [action for action in group._group_actions if action.help is not argparse.SUPPRESS]
-        text += [f"## {(group.title or '').capitalize()}"] * bool(visible)
+        visible = [action for action in group._group_actions if action not in hidden]
+        text += [f"{level}# {(group.title or '').capitalize()}"] * bool(visible)
         for action in visible:
             said = " ".join(formatter._expand_help(action).split()) if action.help else "…"
             text.append(f"`{formatter._format_action_invocation(action)}`\n: {plain(said)}")
     if parser.epilog:
         text.append(fenced(inspect.cleandoc(parser.epilog), "text"))
+    text += [command_page(each, level + "#") for action in within for each in action.choices.values()]
     return "\n\n".join(text) + "\n"
 
 
