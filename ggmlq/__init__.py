@@ -42,7 +42,7 @@ if TYPE_CHECKING:
     from .gru import GRU, FixedGRU
     from .threads import set_num_threads
 
-__version__ = "0.1.0"
+__version__ = "0.2.0"
 
 __all__ = [
     "Diagnosis",

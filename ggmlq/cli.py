@@ -32,7 +32,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):  # what its encoding lacks comes escaped
             stream.reconfigure(errors="backslashreplace")
-    parser = _parser()
+    parser = command_line()
     if not (sys.argv[1:] if argv is None else argv) and "_ARGCOMPLETE" not in os.environ:
         parser.print_help(sys.stderr)
         return 2
@@ -115,7 +115,7 @@ def _leave(number: int, frame: object) -> None:
     raise SystemExit(128 + number)  # as a shell counts it
 
 
-def _parser() -> argparse.ArgumentParser:
+def command_line() -> argparse.ArgumentParser:
     own = _Parser(
         prog="ggmlq", description="ggml's block formats: look at them, check them, multiply with them."
     )

@@ -7,7 +7,7 @@ import platform
 from importlib import metadata
 from typing import TYPE_CHECKING, Any
 
-from . import __version__
+from . import __version__, missing
 from .errors import GGMLQError
 from .listing import taken
 from .problems import ORDINARY, SHOWN, Linear
@@ -17,28 +17,30 @@ if TYPE_CHECKING:
     from .llama import Bridge
 
 REQUIRED = ("numpy", "numba", "tqdm")
-OPTIONAL = ("cupy-cuda13x", "cupy-cuda12x", "numba-cuda", "llama-cpp-python", "gguf")
+OPTIONAL = ("cupy-cuda13x", "cupy-cuda12x", "numba-cuda", "llama-cpp-python", "gguf", *missing.EXTRAS)
 
 
 def examine() -> dict[str, Any]:
     """All facts, ready for JSON; ``problems`` lists what keeps ggmlq from working."""
     packages = {name: _version(name) for name in (*REQUIRED, *OPTIONAL)}
-    problems = [f"{name} is not installed" for name in REQUIRED if packages[name] is None]
+    problems = [f"{name} is not installed; pip install {name}" for name in REQUIRED if packages[name] is None]
     if packages["numba-cuda"] and _at_least(packages["numpy"], (2, 5)):
         problems.append(
             f"numba-cuda {packages['numba-cuda']} does not import with NumPy {packages['numpy']} "
             "(it uses np.row_stack); pip install 'numpy<2.5'"
         )
+    gpu, ggml = _gpu(), _libggml()
     return {
         "ggmlq": __version__,
         "python": platform.python_version(),
         "platform": platform.platform(),
         "packages": packages,
         "cpu": _cpu(),
-        "gpu": _gpu(),
+        "gpu": gpu,
         "auto": _auto(),
-        "libggml": _libggml(),
+        "libggml": ggml,
         "problems": problems,
+        "advice": missing.advice(packages, missing.driver(), _cublas(gpu), "error" not in ggml),
     }
 
 
@@ -89,6 +91,7 @@ def describe(report: dict[str, Any]) -> str:
             *ggml_lines,
             "",
             *([f"problem: {text}" for text in report["problems"]] or ["no problems found"]),
+            *_advice_lines(report["advice"]),
         ]
     )
 
@@ -122,6 +125,14 @@ def _gpu() -> dict[str, Any]:
         return {"error": str(error)}
 
 
+def _cublas(gpu: dict[str, Any]) -> bool:
+    """Whether it loads; without a GPU nobody asks."""
+    try:
+        return "error" in gpu or bool(importlib.import_module("ggmlq.cuda.machine.device").cublas())
+    except GGMLQError:
+        return False
+
+
 def _auto() -> dict[str, Any]:
     """What ``kernel="auto"`` takes on CuPy's current device, for the formats that were measured."""
     try:
@@ -153,6 +164,15 @@ def _auto_lines(auto: dict[str, Any]) -> list[str]:
         f"({'; '.join(dict.fromkeys(row['why'] for row in auto['kernels']))}; "
         'others: gq.kernels(format=..., device="cuda"))',
     ]
+
+
+def _advice_lines(advice: list[dict[str, str]]) -> list[str]:
+    """What to install for what is missing, one thing a line."""
+    if not advice:
+        return ["nothing is missing"]
+    width = max(len(each["for"]) for each in advice)
+    lines = [f"  {each['for']:{width}}  {each['install']}" for each in advice]
+    return ["", "missing here, for those who want it:", *lines]
 
 
 def _libggml() -> dict[str, Any]:

@@ -51,6 +51,14 @@ def test_the_index_has_every_page():
     assert linked == {page.name for page in (ROOT / "docs").glob("*.md")} - {"README.md"}
 
 
+def test_the_tour_names_every_command():
+    from ggmlq.cli import command_line
+
+    tour = (ROOT / "docs" / "tour.md").read_text()
+    listed = set(re.findall(r"^    ggmlq ([a-z-]+) ", tour, flags=re.MULTILINE))
+    assert command_line().commands.choices.keys() <= listed
+
+
 def test_commands_of_the_pages_exist():
     files = (ROOT / "ggmlq" / "commands").glob("[a-z]*.py")
     known = {path.stem.replace("_", "-") for path in files} | {"formats", "doctor"}

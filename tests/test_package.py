@@ -46,7 +46,7 @@ def test_metadata(wheel):
     assert facts["License-Expression"] == "MIT" or facts["License"] == "MIT"
     core = sorted(need.split(">")[0] for need in facts.get_all("Requires-Dist") if "extra ==" not in need)
     assert core == ["numba", "numpy", "tqdm"], "core dependencies stay few"
-    extras = {"cuda", "cuda12", "test", "bench", "plot", "report", "llama", "completion"}
+    extras = {"cuda", "cuda12", "docs", "test", "bench", "plot", "report", "llama", "completion"}
     assert extras == set(facts.get_all("Provides-Extra"))
     assert "ggmlq = ggmlq.cli:main" in wheel.read(f"{info}/entry_points.txt").decode()
 
@@ -111,3 +111,23 @@ def test_its_tests_run_on_their_own(unpacked):
         cwd=unpacked, env=env, capture_output=True, text=True, check=False,
     )  # fmt: skip
     assert whole.returncode == 0, whole.stdout[-3000:]
+
+
+def test_it_claims_what_was_tried(wheel):
+    """Pythons that the test of the plain wheel knows and that were at hand; Linux."""
+    facts = message_from_string(wheel.read(f"ggmlq-{ggmlq.__version__}.dist-info/METADATA").decode())
+    claimed = {
+        line for line in facts.get_all("Classifier") if re.search(r"Python :: 3\.|Operating System", line)
+    }
+    pythons = {f"Programming Language :: Python :: 3.{minor}" for minor in (11, 12, 13)}
+    assert claimed == pythons | {"Operating System :: POSIX :: Linux"}
+    assert "Python 3.11 to 3.13" in facts.get_payload()
+
+
+def test_it_is_small(wheel_file):
+    assert wheel_file.stat().st_size < 12e6
+
+
+def test_the_changelog_has_this_version():
+    text = (ROOT / "CHANGELOG.md").read_text(encoding="utf-8")
+    assert re.search(rf"^## {re.escape(ggmlq.__version__)}\b", text, flags=re.MULTILINE)

@@ -37,8 +37,12 @@ def int8_gemm_fp32_output(
         Integers are summed exactly, over all of K, however long. ``"fp32_chunks"`` is the document's kernel:
         sums of 32 products are exact, their sum is in float32.
 
+    Notes
+    -----
     Both scales are multiplied first, in float32.
 
+    Examples
+    --------
     >>> import numpy as np, ggmlq as gq
     >>> a, b = np.full((2, 3), 100, np.int8), np.full((3, 2), -100, np.int8)
     >>> gq.functions.int8_gemm_fp32_output(a, b, 0.5, 0.01)

@@ -75,6 +75,8 @@ def quantize_scaled(
         Make NaN and infinities an error. Otherwise NaN is left out of scales and encoded as NaN (in
         integers as 0.0 is), and a tile with an infinity has an infinite scale.
 
+    Examples
+    --------
     >>> import numpy as np, ggmlq as gq
     >>> s = gq.quantize_scaled(np.float32([[1, 2, 3, 448], [0, 0, 0, 0]]), "e4m3", (1, 4))
     >>> s.scales.ravel(), np.asarray(s)

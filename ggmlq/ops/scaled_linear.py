@@ -98,6 +98,8 @@ def scaled_linear(
         Give the result as a ScaledArray of this code under these scales: a number, or an array of shape
         (1, 1), (1, N), (M, 1) or (M, N).
 
+    Examples
+    --------
     >>> import numpy as np, ggmlq as gq
     >>> x, w = np.ones((2, 256), np.float32), np.eye(3, 256, dtype=np.float32)
     >>> gq.scaled_linear(x, gq.quantize_scaled(w, "int8", (1, None)))

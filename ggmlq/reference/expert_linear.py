@@ -36,6 +36,8 @@ def expert_linear(
         As in :func:`ggmlq.reference.linear`; for weights with scales how products are summed:
         ``"exact"``, ``"float32"`` or ``"fp22"``.
 
+    Examples
+    --------
     >>> import numpy as np, ggmlq as gq
     >>> q = gq.quantize(np.linspace(-1, 1, 128, dtype=np.float32).reshape(2, 2, 32), "q4_0")
     >>> gq.reference.expert_linear(np.ones((1, 32)), q, [[1, 1]]).round(2)

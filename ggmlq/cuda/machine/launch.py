@@ -19,7 +19,7 @@ from ...cache.identity import identity
 from ...errors import DeviceError
 from ..words.language import cuda, types
 from . import device
-from .submit import submit
+from .submit import MOST, submit
 
 SOURCES = (
     "cuda",
@@ -86,6 +86,7 @@ class Kernel:
         kinds = [kind.dtype if isinstance(kind, types.UniTuple) else kind for kind in parameters]
         assert all(a or kind in WORDS for a, kind in zip(self._is_array, kinds, strict=True)), name
         self._several = any(isinstance(kind, types.UniTuple) for kind in parameters)
+        assert sum(map(_words, parameters)) <= MOST, f"{name}: more words than a launch takes"
         self._loaded: dict[int, Any] = {}
         self._lock = threading.Lock()
 
@@ -239,6 +240,13 @@ class Kernel:
             self.threads, self.blocks, self.exact, self.early, self.lto, capability,
         )  # fmt: skip
         return f"{re.sub(r'[^A-Za-z0-9]+', '-', self.name)}-{sources.short(repr(facts).encode())}"
+
+
+def _words(kind: Any) -> int:
+    """Of a parameter in a launch."""
+    if isinstance(kind, types.Array):
+        return 5 + 2 * int(kind.ndim)
+    return kind.count if isinstance(kind, types.UniTuple) else 1
 
 
 def name_in(code: bytes) -> str:

@@ -18,7 +18,7 @@ from typing import Any
 from ...errors import DeviceError
 from . import device
 
-MOST = 128  # words of arguments: an array of two axes takes nine
+MOST = 544  # words of arguments, as many as a kernel's 4352 bytes hold; an array of two axes takes nine
 WORDS = [struct.Struct(f"<{count}Q") for count in range(MOST + 1)]
 SHAPE = struct.Struct("<7I4xQQI4x")  # CUlaunchConfig: grid, block, shared memory, stream, attributes, count
 EARLY = struct.pack("<I4xI60x", 6, 1)  # CUlaunchAttribute: programmatic stream serialization is allowed

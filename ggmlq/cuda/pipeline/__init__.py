@@ -9,6 +9,7 @@
     boxed.py       the ring: boxes, barriers, the thread that fills it, the order of tiles
     job.py         what a kernel is made for; waves.py: which tile serves a shape
     work8.py       warps that multiply; persistent.py: blocks with roles that stay on the card
-    few_rows.py    weights as the wide operand, K divided among a cluster; few_sums.py: its sums
+    few_rows.py    weights as the wide operand, K divided among a cluster; few_work.py: warps that
+                   multiply; few_sums.py: the exchange of sums
     operands8.py   maps and scales of both operands
 """

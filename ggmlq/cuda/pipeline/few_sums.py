@@ -1,15 +1,52 @@
-"""The sums that the blocks of a cluster brought here, added up and written: few_rows.py."""
+"""Sums of few rows: brought to the block that finishes them, added up, written: see few_rows.py."""
 
 from __future__ import annotations
 
 from typing import Any
 
+from ..words import barrier as barriers
 from ..words import bf16x2, ptx
 from ..words.address import address
 from ..words.atoms import inlined
 from ..words.language import cuda, float32, int32, uint32, uint64
-from ..words.outputs import SIZES
+from ..words.outputs import SIZES, pusher, stager
 from .few_rows import MULTIPLY, FewJob
+
+
+def deliverer(job: FewJob) -> Any:
+    """The device function that brings sums to the blocks that finish them."""
+    tile = job.tile
+    columns, pitch, turns, of_sums = tile.columns, tile.pitch, tile.turns, tile.sums
+    log, fours, shift = columns.bit_length() - 1, tile.rows // 4, (tile.rows // 4).bit_length() - 1
+    push, stage = pusher(columns, job.integer, pitch), stager(columns, job.integer, pitch)
+    join_cluster, put16_of, take16 = barriers.join_cluster, barriers.put16_of, ptx.take16
+    meet = barriers.gather_point(1, MULTIPLY)
+
+    @inlined
+    def store(ring: Any, totals: Any, row: Any, column: Any, turn: Any, rank: Any, halvings: Any) -> None:
+        share = uint32(uint32(log) - halvings)  # its logarithm
+        source = uint32(uint32(uint32(rank * uint32(turns)) + turn) << share)
+        join_cluster()  # their shared memory is there
+        push(totals, uint32(ring + uint32(of_sums) + uint32(row << uint32(2))), column, share, source)
+
+    @inlined
+    def carry(ring: Any, totals: Any, row: Any, column: Any, turn: Any, rank: Any, halvings: Any) -> None:
+        share = uint32(uint32(log) - halvings)
+        meet()  # nobody multiplies what is in the stages
+        stage(totals, uint32(ring + column * uint32(pitch) + uint32(row << uint32(2))))
+        meet()
+        join_cluster()
+        i = uint32(cuda.threadIdx.x)
+        while i < uint32(fours * columns):
+            c, at = uint32(i >> uint32(shift)), uint32(uint32(i & uint32(fours - 1)) << uint32(4))
+            v = take16(uint32(ring + c * uint32(pitch) + at))
+            owner = uint32(c >> share)
+            there = uint32(uint32(c - uint32(owner << share)) + uint32(rank << share))
+            at = uint32(ring + uint32(of_sums) + there * uint32(pitch) + at)
+            put16_of(at, owner, v[0], v[1], v[2], v[3])
+            i = uint32(i + uint32(MULTIPLY))
+
+    return carry if tile.many else store
 
 
 def adder(job: FewJob) -> Any:

@@ -24,7 +24,7 @@ from ...problems import ScaledLinear
 from ...scaled import ScaledArray
 from ..machine import device
 from ..machine.launch import Kernel, family
-from ..pipeline import few_rows, operands8
+from ..pipeline import few_rows, few_work, operands8
 from ..pipeline.boxed import starter
 from ..pipeline.few_rows import GROUPS, MULTIPLY, THREADS, TILES, FewJob, FewTile, parts_of
 from ..pipeline.few_sums import adder
@@ -54,7 +54,7 @@ def jobs() -> list[tuple[FewJob]]:
 def kernel(job: FewJob) -> Kernel:
     """Block (tile of rows of w, part of K): the parts of a tile are a cluster."""
     tile, fill, add = job.tile, few_rows.filler(job.tile), adder(job)
-    work = few_rows.integer_worker(job) if job.integer else few_rows.float_worker(job)
+    work = few_work.integer_worker(job) if job.integer else few_work.float_worker(job)
     start, of_barriers, base = starter(tile.stages, 4 * GROUPS // tile.turns), tile.barriers, ptx.shared_base
     rows = tile.rows
     first_lane, rank_here, meet_warp = barriers.of_first_lane, barriers.rank_in_cluster, barriers.meet_warp

@@ -1,0 +1,39 @@
+"""Sphinx's settings for the site; tools/docs lays its pages out in build/pages and builds from there.
+
+Pages are Markdown (MyST), as they stand in docs/; the reference is RST that autodoc fills. A warning is an
+error.
+"""
+
+import ggmlq
+
+project = "ggmlq"
+version = release = ggmlq.__version__
+copyright = "the authors of ggmlq, MIT licence"
+root_doc = "index"
+
+extensions = [
+    "myst_parser",
+    "sphinx.ext.autodoc",
+    "sphinx.ext.autosummary",
+    "sphinx.ext.napoleon",
+    "sphinx.ext.viewcode",
+]
+myst_heading_anchors = 4  # links to headings are those that work in the tree too
+highlight_language = "text"
+smartquotes = False  # options begin with two hyphens
+myst_enable_extensions = ["deflist"]
+autosummary_generate = False
+suppress_warnings = ["ref.python"]  # docstrings name classes shortly, and two packages have a Code
+
+autodoc_typehints = "none"  # docstrings say what an argument is, in words
+autodoc_member_order = "bysource"
+autodoc_default_options = {"members": True, "show-inheritance": True}
+napoleon_google_docstring = False
+napoleon_use_rtype = False
+
+html_theme = "furo"
+html_title = f"ggmlq {release}"
+html_static_path = ["_static"]
+html_css_files = ["site.css"]
+html_copy_source = False
+html_show_sphinx = False

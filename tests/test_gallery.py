@@ -1,0 +1,59 @@
+"""The scripts of docs/gallery run as they are, in an empty folder, and say what their pages promise."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import ggmlq as gq
+
+ROOT = Path(__file__).parents[1]
+FOLDER = ROOT / "docs" / "gallery"
+SAID = {  # what each must find
+    "look_into_a_model": ["<q4_K: id 12", "row 5 has 0.000", "row 77 has 3", "x @ q.T: ["],
+    "is_my_kernel_right": ["fault: correct", "fault: nibble-order", "fault: offset-missing"],
+    "quantize_to_a_size": ["recipe: 5.", "no choice of types has less", "q5_0 "],
+    "fp8_product": ["group", "is the same: True", "e4m3      500  0x7e"],
+    "fixed_point_gru": ["int16 ", "oracle in int64: True"],
+}
+
+
+def run(script, folder, *arguments):
+    """What a script prints."""
+    done = subprocess.run(
+        [sys.executable, "-W", "error", FOLDER / f"{script}.py", *arguments],
+        cwd=folder, env={**os.environ, "PYTHONPATH": str(ROOT)}, capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-2000:]
+    return done.stdout
+
+
+@pytest.mark.parametrize("script", SAID)
+def test_it_runs_and_leaves_nothing(script, tmp_path):
+    said = run(script, tmp_path)
+    for words in SAID[script]:
+        assert words in said
+    assert not list(tmp_path.iterdir())
+
+
+def test_all_are_here_and_on_their_page():
+    scripts = {path.stem for path in FOLDER.glob("*.py")}
+    assert scripts == SAID.keys()
+    assert scripts == set(re.findall(r"\(gallery/(\w+)\.py\)", (ROOT / "docs" / "gallery.md").read_text()))
+
+
+def test_a_model_of_ones_own(fresh, tmp_path):
+    names = [f"blk.{i}.ffn_up.weight" for i in range(3)]
+    tensors = {name: fresh.standard_normal((32 * (i + 1), 256), np.float32) for i, name in enumerate(names)}
+    model = tmp_path / "own.gguf"
+    gq.save(model, tensors, {"general.architecture": "llama", "llama.block_count": 3})
+    assert names[2] in run("quantize_to_a_size", tmp_path, model)
+    blocks = {name: gq.quantize(w, "q4_K") for name, w in tensors.items()}
+    gq.save(model, blocks | {"norm": np.ones(4, np.float32)})
+    assert f"{names[2]}: <q4_K" in run("look_into_a_model", tmp_path, model)

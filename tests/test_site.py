@@ -1,0 +1,106 @@
+"""The site is built from its sources without a warning, and no link in it leads nowhere."""
+
+from __future__ import annotations
+
+import argparse
+import importlib.util
+import os
+import subprocess
+import sys
+from html.parser import HTMLParser
+from pathlib import Path
+from urllib.parse import unquote, urlsplit
+
+import pytest
+
+import ggmlq
+from ggmlq.cli import command_line
+
+ROOT = Path(__file__).parents[1]
+NEEDED = [name for name in ("sphinx", "myst_parser", "furo") if importlib.util.find_spec(name) is None]
+
+
+class Page(HTMLParser):
+    """What a page points to, and what may be pointed to in it."""
+
+    def __init__(self, path):
+        super().__init__()
+        self.links, self.anchors, self.loaded = [], {""}, []
+        self.feed(path.read_text(encoding="utf-8"))
+
+    def handle_starttag(self, tag, attributes):
+        found = dict(attributes)
+        self.anchors |= {found[name] for name in ("id", "name") if found.get(name)}
+        self.links += [found[name] for name in ("href", "src") if found.get(name)]
+        if (tag in ("script", "img", "iframe") and "src" in found) or (tag == "link" and "href" in found):
+            self.loaded.append(found.get("src") or found["href"])
+
+
+@pytest.mark.skipif(
+    bool(NEEDED), reason=f"the site is not built: {', '.join(NEEDED)} not installed (extra docs)"
+)
+def test_the_site(tmp_path):
+    """As tools/docs makes it, but for two things that take half of its time: scripts of the gallery are not
+    run (test_gallery.py runs them), and pages are in a plain theme. One test, for processes share tests out.
+    """
+    pages, site = tmp_path / "pages", tmp_path / "site"
+    site.mkdir()
+    lay_out = [ROOT / "tools" / "site_pages.py", pages, "--quick"]
+    build = ["-m", "sphinx", "-b", "html", "-E", "-q", "-W", "--keep-going", "-D", "html_theme=basic"]
+    for command in (lay_out, [*build, "-c", ROOT / "docs", pages, site]):
+        done = subprocess.run(
+            [sys.executable, *command],
+            cwd=site, env={**os.environ, "PYTHONPATH": str(ROOT)},
+            capture_output=True, text=True, check=False,
+        )  # fmt: skip
+        assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-3000:]
+    found = {path.relative_to(site).as_posix(): Page(path) for path in site.rglob("*.html")}
+    links_lead_somewhere(found, site)
+    nothing_is_loaded_from_elsewhere(found)
+    every_page_command_and_name_is_there(found, site)
+
+
+def links_lead_somewhere(pages, folder):
+    for name, page in pages.items():
+        for link in page.links:
+            url = urlsplit(link)
+            if url.scheme:
+                continue
+            target = (
+                os.path.normpath(os.path.join(os.path.dirname(name), unquote(url.path))) if url.path else name
+            )
+            assert (folder / target).is_file(), f"{name}: {link}"
+            if target in pages and url.fragment:
+                assert unquote(url.fragment) in pages[target].anchors, f"{name}: {link}"
+
+
+def nothing_is_loaded_from_elsewhere(pages):
+    assert not {link for page in pages.values() for link in page.loaded if urlsplit(link).netloc}
+
+
+def every_page_command_and_name_is_there(pages, folder):
+    of_tree = {path.stem for path in (ROOT / "docs").glob("*.md")} - {"README"}
+    assert {f"{name}.html" for name in of_tree | {"index", "pages", "changelog", "security"}} <= pages.keys()
+    assert {f"gallery/{path.stem}.html" for path in (ROOT / "docs" / "gallery").glob("*.py")} <= pages.keys()
+    for name, command in command_line().commands.choices.items():
+        text = (folder / "commands" / f"{name}.html").read_text(encoding="utf-8")
+        inner = [a for a in command._actions if isinstance(a, argparse._SubParsersAction)]
+        for parser in (command, *(each for action in inner for each in action.choices.values())):
+            assert parser.prog in text
+            for option in parser._option_string_actions:
+                assert option in text, (parser.prog, option)
+    modules = {name for name in ggmlq.__all__ if f"reference/ggmlq.{name}.html" in pages}
+    assert {"gguf", "convert", "reference", "formats", "codes"} <= modules
+    described = {anchor for page in pages.values() for anchor in page.anchors if anchor.startswith("ggmlq.")}
+    for name in {*ggmlq.__all__} - modules:
+        assert {f"ggmlq.{name}", f"ggmlq.errors.{name}", f"ggmlq.formats.{name}"} & described, name
+
+
+def test_a_folder_of_others_is_left_alone(tmp_path):
+    (tmp_path / "mine.txt").write_text("mine")
+    command = [sys.executable, ROOT / "tools" / "site_pages.py", tmp_path]
+    env = {**os.environ, "PYTHONPATH": str(ROOT)}
+    done = subprocess.run(command, env=env, capture_output=True, text=True, check=False)
+    assert done.returncode == 1
+    assert "name another folder" in done.stderr
+    assert (tmp_path / "mine.txt").read_text() == "mine"

@@ -1,0 +1,248 @@
+"""What the site is built from: the pages of the tree, and those that are made from its sources.
+
+The pages of docs/ lie flat in one folder, README.md is the first of them, and each link goes where its
+target went; the groups of docs/README.md are the site's menu. Made are a page for every command, from its
+parser; for every public module, from its docstrings; and for each file of the sources that a page links to.
+Scripts of the gallery are shown with what they print.
+"""
+
+from __future__ import annotations
+
+import argparse
+import inspect
+import os
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+import textwrap
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+import ggmlq
+from ggmlq.cli import command_line
+
+ROOT = Path(__file__).resolve().parents[1]
+RENAMED = {"README.md": "index.md", "docs/README.md": "pages.md"}
+FIRST = ("README.md", "CHANGELOG.md", "SECURITY.md")  # all else is linked to, or lies in docs/
+BESIDE = ("codes", "formats", "pages")  # packages that pages import from; others ggmlq itself names
+ORPHAN = "---\norphan: true\n---\n\n"  # a page that is linked to, and not in the menu
+LINK = re.compile(r"(?<=\]\()([^)#:\s]+)(?=[)#])")
+
+
+def lay_out(folder: Path, run: bool = True) -> None:
+    """Write all pages below a folder, where nothing else may lie; ``run`` the gallery for what it prints."""
+    if folder.exists() and {*os.listdir(folder)} and not (folder / "pages.md").exists():
+        sys.exit(f"{folder}: that holds something else than pages of an earlier run; name another folder")
+    shutil.rmtree(folder, ignore_errors=True)
+    written: set[str] = set()
+    waiting = [*FIRST, *(path.relative_to(ROOT).as_posix() for path in sorted((ROOT / "docs").glob("*.md")))]
+    listed = {*waiting}
+    while waiting:
+        source = waiting.pop()
+        if source in written:
+            continue
+        written.add(source)
+        target = folder / place_of(source)
+        target.parent.mkdir(parents=True, exist_ok=True)
+        if source.endswith(".md"):
+            text, links = moved((ROOT / source).read_text(encoding="utf-8"), source)
+            waiting += links
+            head = "" if source in listed else ORPHAN
+            target.write_text(head + text + (menu() if source == "README.md" else ""), encoding="utf-8")
+        elif source.endswith(".py"):
+            target.write_text(shown(source, run), encoding="utf-8")
+        else:
+            shutil.copy(ROOT / source, target)
+    write_commands(folder / "commands")
+    write_reference(folder / "reference")
+
+
+# --- pages of the tree ------------------------------------------------------------------------
+
+
+def place_of(source: str) -> str:
+    """Where a file of the tree lies in the site; both paths are relative."""
+    if source in RENAMED:
+        return RENAMED[source]
+    flat = source.removeprefix("docs/")
+    if flat.endswith(".py"):
+        return (flat if flat != source else f"source/{source}").removesuffix(".py") + ".md"
+    return flat.lower() if flat.endswith(".md") else flat
+
+
+def moved(text: str, source: str) -> tuple[str, list[str]]:
+    """A page with its links set to where their targets go, and these targets."""
+    here, links = os.path.dirname(source), []
+
+    def target(found: re.Match[str]) -> str:
+        links.append(os.path.normpath(os.path.join(here, found[1])))
+        return os.path.relpath(place_of(links[-1]), os.path.dirname(place_of(source)))
+
+    return LINK.sub(target, text), links
+
+
+def menu() -> str:
+    """The hidden tables of contents of the first page, which are the site's menu."""
+    groups: dict[str, list[str]] = {"": ["pages"]}
+    for line in (ROOT / "docs" / "README.md").read_text(encoding="utf-8").splitlines():
+        if found := re.match(r"\| \*\*(.+)\*\* \|", line):
+            groups[found[1]] = []
+        elif found := re.match(r"\| \[(\w+)\.md\]", line):
+            groups[[*groups][-1]].append(found[1])
+    groups["Reference"] = ["commands/index", "reference/index", "changelog", "security"]
+    text = ""
+    for name, pages in groups.items():
+        options = [":hidden:", *([f":caption: {name}"] if name else [])]
+        text += "\n".join(["", "", "```{toctree}", *options, "", *pages, "```", ""])
+    return text
+
+
+def shown(source: str, run: bool) -> str:
+    """A page that shows a file; of the gallery with its text, and what it prints."""
+    path = ROOT / source
+    text = path.read_text(encoding="utf-8")
+    if not source.startswith("docs/gallery/"):
+        return f"{ORPHAN}# {path.name}\n\n{fenced(text, 'python')}"
+    said, _, code = text.partition('"""\n\n')
+    title, _, words = said.strip('"').partition("\n")
+    page = f"{ORPHAN}# {title.rstrip('.')}\n{words}\n{fenced(code, 'python')}"
+    return page + f"\nIt prints:\n\n{fenced(output_of(path), 'text')}" if run else page
+
+
+def output_of(script: Path) -> str:
+    """What a script of the gallery prints, run in an empty folder."""
+    with tempfile.TemporaryDirectory() as folder:
+        env = {**os.environ, "PYTHONPATH": str(ROOT), "COLUMNS": "110", "NO_COLOR": "1"}
+        done = subprocess.run(
+            [sys.executable, str(script)], cwd=folder, env=env, capture_output=True, text=True, check=False
+        )
+    if done.returncode:
+        sys.exit(f"{script}: it ends with {done.returncode}\n{done.stderr}")
+    return done.stdout
+
+
+def fenced(text: str, language: str) -> str:
+    """Text as a block of code."""
+    return f"````{language}\n{text.rstrip()}\n````\n"
+
+
+# --- commands ---------------------------------------------------------------------------------
+
+
+def write_commands(folder: Path) -> None:
+    """A page for each command, and their list."""
+    folder.mkdir()
+    os.environ |= {"COLUMNS": "100", "NO_COLOR": "1"}  # argparse breaks lines for them
+    whole: Any = command_line()
+    helps = {action.dest: action.help for action in whole.commands._choices_actions}
+    for name, parser in whole.commands.choices.items():
+        (folder / f"{name}.md").write_text(command_page(parser), encoding="utf-8")
+    rows = [f"| [{name}]({name}.md) | {plain(helps.get(name, ''))} |" for name in whole.commands.choices]
+    names = "\n".join(whole.commands.choices)
+    text = f"# Commands\n\n{plain(whole.description)} `python -m ggmlq` is the same command.\n\n"
+    text += "\n".join(["| command | |", "|---|---|", *rows])
+    text += f"\n\n```{{toctree}}\n:hidden:\n\n{names}\n```\n"
+    (folder / "index.md").write_text(text, encoding="utf-8")
+
+
+def command_page(parser: argparse.ArgumentParser, level: str = "#") -> str:
+    """What ``--help`` says, with headings and anchors; then the same of each command within it."""
+    formatter: Any = parser._get_formatter()
+    text = [f"{level} {parser.prog}", plain(" ".join((parser.description or "").split()))]
+    formatter.add_usage(parser.usage, parser._actions, parser._mutually_exclusive_groups, prefix="")
+    text.append(fenced(formatter.format_help(), "text"))
+    within = [action for action in parser._actions if isinstance(action, argparse._SubParsersAction)]
+    hidden = [action for action in parser._actions if action.help is argparse.SUPPRESS] + within
+    for group in parser._action_groups:
+        visible = [action for action in group._group_actions if action not in hidden]
+        text += [f"{level}# {(group.title or '').capitalize()}"] * bool(visible)
+        for action in visible:
+            said = " ".join(formatter._expand_help(action).split()) if action.help else "…"
+            text.append(f"`{formatter._format_action_invocation(action)}`\n: {plain(said)}")
+    if parser.epilog:
+        text.append(fenced(inspect.cleandoc(parser.epilog), "text"))
+    text += [command_page(each, level + "#") for action in within for each in action.choices.values()]
+    return "\n\n".join(text) + "\n"
+
+
+def plain(text: str) -> str:
+    """Words of a help text as Markdown: what it would take for markup is escaped, but for code."""
+    parts = re.split(r"(`[^`]*`)", text)
+    parts[::2] = [re.sub(r"([\\*_<>\[\]|#~{}])", r"\\\1", part) for part in parts[::2]]
+    return "".join(parts)
+
+
+# --- Python -----------------------------------------------------------------------------------
+
+
+def write_reference(folder: Path) -> None:
+    """A page for each public module: its table of names, then all of them from their docstrings."""
+    folder.mkdir()
+    within = [name for name in ggmlq.__all__ if inspect.ismodule(getattr(ggmlq, name))]
+    modules = ["ggmlq", *(f"ggmlq.{name}" for name in sorted({*within, *BESIDE}))]
+    homes: dict[int, str] = {}  # what ggmlq has from its modules is described with them
+    for name in [*modules[1:], modules[0]]:
+        (folder / f"{name}.rst").write_text(module_page(name, modules, homes), encoding="utf-8")
+    table = "\n".join(f"| [{name}]({name}.rst) | {plain(words_of(name)[0])} |" for name in modules)
+    tree = "\n".join(modules)
+    text = f"# Python\n\n| module | |\n|---|---|\n{table}\n\n```{{toctree}}\n:hidden:\n\n{tree}\n```\n"
+    (folder / "index.md").write_text(text, encoding="utf-8")
+
+
+def module_page(name: str, modules: list[str], homes: dict[int, str]) -> str:
+    """One module, as RST, which is what autodoc writes."""
+    module = import_module(name)
+    things = {each: getattr(module, each) for each in public(module) if f"{name}.{each}" not in modules}
+    known = [homes.get(id(thing), each) for each, thing in things.items() if callable(thing)]
+    rows = textwrap.indent("\n".join(known), "   ")
+    first, *rest = words_of(name)
+    code = textwrap.indent("\n".join(rest).strip("\n"), "   ")  # maps and examples stay as they are
+    language = "python" if ">>>" in code[:8] else "text"
+    words = f"{first}\n\n.. code-block:: {language}\n\n{code}" if code else first
+    text = f"{name}\n{'=' * len(name)}\n\n.. module:: {name}\n\n{words}\n\n"
+    text += f".. autosummary::\n   :nosignatures:\n\n{rows}\n\n"
+    for each, thing in things.items():
+        if not callable(thing):
+            text += data(each, thing)
+        elif id(thing) not in homes:
+            text += f".. {directive(thing)}:: {each}\n\n"
+            homes[id(thing)] = f"{name}.{each}".removeprefix("ggmlq.")
+    return text
+
+
+def public(module: Any) -> list[str]:
+    """The names that a module gives to others; a file of classes has no list of them."""
+    own = [
+        name for name, value in vars(module).items() if getattr(value, "__module__", "") == module.__name__
+    ]
+    return list(getattr(module, "__all__", own))
+
+
+def directive(thing: Any) -> str:
+    """Which of autodoc's directives describes it."""
+    if inspect.isclass(thing):
+        return "autoexception" if issubclass(thing, Exception) else "autoclass"
+    return "autofunction"
+
+
+def data(name: str, thing: Any) -> str:
+    """A mapping: its entries, or what its class is."""
+    if isinstance(thing, dict):
+        rows = {key: value if isinstance(value, str) else ": ".join(value) for key, value in thing.items()}
+        said = [f"- ``{key}``: {plain(text)}" for key, text in rows.items()]
+    else:
+        said = [(inspect.getdoc(type(thing)) or "").partition("\n")[0]]
+    lines = [f".. data:: {name}", f"   :type: {type(thing).__name__}", "", *(f"   {line}" for line in said)]
+    return "\n".join(lines) + "\n\n"
+
+
+def words_of(name: str) -> list[str]:
+    """The lines of a module's docstring."""
+    return inspect.cleandoc(import_module(name).__doc__ or "").splitlines()
+
+
+if __name__ == "__main__":
+    lay_out(Path(sys.argv[1]), run="--quick" not in sys.argv[2:])
