@@ -2,16 +2,24 @@
 
 from __future__ import annotations
 
+import ctypes
+from types import SimpleNamespace
+
 import gru_cases as cases
 import numpy as np
 import pytest
 
 pytest.importorskip("numba_cuda", reason="numba-cuda is not installed (extra test or cuda)")
 
+from fake_cupy import put_gpu
+
 import ggmlq as gq
 from ggmlq.card import Card
 from ggmlq.cuda.gru import r3_grid, r4_cluster
 from ggmlq.cuda.gru.layout import TILED, padded_units
+from ggmlq.cuda.machine import submit
+from ggmlq.cuda.machine.launch import Kernel
+from ggmlq.cuda.words.language import types
 from ggmlq.errors import DeviceError, NonFiniteError, ShapeError
 from ggmlq.gru.run import INTERMEDIATE
 from ggmlq.problems import Gru
@@ -81,6 +89,22 @@ def test_shapes_add_up():
         32,
         32,
     ]
+
+
+def test_a_grid_that_runs_together_and_tuples_of_arguments(monkeypatch):
+    put_gpu(monkeypatch)
+    found = []
+    monkeypatch.setattr(submit, "_launch", lambda: lambda *given: found.append(given) or 0)
+    several = types.UniTuple(types.int32, 3)
+    kernel = Kernel("nothing", lambda *_: None, types.uint64, several, threads=32, together=True)
+    kernel._loaded[0] = SimpleNamespace(ptr=5), 0, False
+    minus = (1 << 64) - 1
+    kernel((8,), (32,), 7, (1, minus, 3))
+    *_, attributes, count = submit.SHAPE.unpack(ctypes.string_at(found[0][0], submit.SHAPE.size))
+    assert count == 1
+    assert [*(ctypes.c_uint32 * 3).from_address(attributes)] == [2, 0, 1]
+    pointers = (ctypes.c_void_p * 4).from_address(found[0][2])
+    assert [ctypes.c_uint64.from_address(at).value for at in pointers] == [7, 1, minus, 3]
 
 
 # --- on a GPU -----------------------------------------------------------------------------------

@@ -52,14 +52,19 @@ def is_narrow(formats: Any, x: Any, plan: bool) -> bool:
 
 
 def kept(call: Call) -> Kept:
-    """Made once for the format of the calibration, and each time for one of a call."""
-    if call.plan.x != call.cell.formats["x"]:
-        return _made(call.cell, call.plan)
-    key = "cuda", device.current()
-    found: Kept = call.cell.prepared(
-        key, lambda cell: device.once("weights of a GRU are laid out", lambda: _made(cell, call.plan))
+    """Made once for the format of the calibration; for that of a call only what it changes is made anew."""
+    cell, plan, index = call.cell, call.plan, device.current()
+    narrow = is_narrow(cell.formats, plan.x, plan.narrow)
+    calibrated = plan.x == cell.formats["x"]
+    found: Kept = cell.prepared(
+        ("cuda", index) if calibrated else ("cuda dynamic", index, narrow),
+        lambda cell: device.once("weights of a GRU are laid out", lambda: _made(cell, plan, narrow)),
     )
-    return found
+    return (
+        found
+        if calibrated
+        else found._replace(of_wx=_of_wx(cell, plan, narrow), k=_words(cell, plan, narrow))
+    )
 
 
 def padded_units(units: int) -> int:
@@ -67,26 +72,38 @@ def padded_units(units: int) -> int:
     return next((size for size in TILED if units <= size), -(-units // 256) * 256)
 
 
-def _made(cell: Cell, plan: Plan) -> Kept:
-    narrow = is_narrow(cell.formats, plan.x, plan.narrow)
+def _shifts(plan: Plan, narrow: bool) -> tuple[int, int]:
+    """What is added to codes of x and h to be stored."""
+    x, h = (-128 if narrow and not f.signed else 0 for f in (plan.x, plan.h))
+    return x, h
+
+
+def _of_wx(cell: Cell, plan: Plan, narrow: bool) -> Any:
+    more, kind = cell.row_sums["W"] * _shifts(plan, narrow)[0], np.int32 if narrow else np.int64
+    return device.cupy().asarray(_constants(plan.wx, more, padded_units(cell.units), kind))
+
+
+def _words(cell: Cell, plan: Plan, narrow: bool) -> tuple[int, ...]:
+    """The constants of all units, as ``atoms.py`` numbers them."""
+    zeros = [cell.formats[name].zero for name in INTERMEDIATE]
+    k = [*plan.k.tolist(), plan.h.zero + _shifts(plan, narrow)[1], plan.h.zero, *zeros]
+    return tuple(each & LONG for each in k)
+
+
+def _made(cell: Cell, plan: Plan, narrow: bool) -> Kept:
     padded, columns = padded_units(cell.units), -(-cell.inputs // 64) * 64
-    x_shift, h_shift = (-128 if narrow and not f.signed else 0 for f in (plan.x, plan.h))
-    kind = np.int32 if narrow else np.int64
-    put = device.cupy().asarray
+    x_shift, h_shift = _shifts(plan, narrow)
+    kind, put = np.int32 if narrow else np.int64, device.cupy().asarray
     biases = np.zeros((4, padded), kind)
     biases[:, : cell.units] = plan.bias_z, plan.bias_r, plan.bias_g, plan.bias_added
     tables = np.zeros((3, max(map(len, plan.tables))), kind)
     for row, table in zip(tables, plan.tables, strict=True):
         row[: len(table)] = table
-    zeros = [cell.formats[name].zero for name in INTERMEDIATE]
-    k = [*plan.k.tolist(), plan.h.zero + h_shift, plan.h.zero, *zeros]
-    sums = cell.row_sums
     return Kept(
         narrow, padded, columns, put(_rows(cell.codes["W"], padded, columns, narrow)),
-        put(_rows(cell.codes["R"], padded, padded, narrow)),
-        put(_constants(plan.wx, sums["W"] * x_shift, padded, kind)),
-        put(_constants(plan.rh, sums["R"] * h_shift, padded, kind)),
-        put(biases), put(tables), tuple(each & LONG for each in k), x_shift, h_shift,
+        put(_rows(cell.codes["R"], padded, padded, narrow)), _of_wx(cell, plan, narrow),
+        put(_constants(plan.rh, cell.row_sums["R"] * h_shift, padded, kind)),
+        put(biases), put(tables), _words(cell, plan, narrow), x_shift, h_shift,
         min(max(plan.h.zero, plan.h.low), plan.h.high) + h_shift,
     )  # fmt: skip
 
