@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 NAMES = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable", "chrome")
-PATIENCE = 60  # seconds for one answer: the machine may be busy
+PATIENCE = 200  # seconds for one answer: the machine may be busy
 FLAGS = (
     "--headless", "--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage", "--hide-scrollbars",
     "--no-first-run", "--disable-background-networking", "--disable-component-update", "--disable-extensions",

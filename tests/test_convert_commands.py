@@ -212,7 +212,7 @@ def test_signals_leave_nothing_behind(folder, name, status, said):
         try:
             assert process.stdout.readline() == "started\n"
             process.send_signal(getattr(signal, name))
-            _, err = process.communicate(timeout=15)
+            _, err = process.communicate(timeout=200)
         finally:
             process.kill()
     assert (process.returncode, err) == (status, said)

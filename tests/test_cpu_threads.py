@@ -142,7 +142,7 @@ def test_a_forked_process_has_threads_of_its_own():
         "print(os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]), same)\n"
     )
     child = subprocess.run(
-        [sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=100
+        [sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=300
     )
     assert child.stdout.split() == ["0", "True"]
 

@@ -23,7 +23,7 @@ MISSING = 'CUDA: numba-cuda is not installed; kernels for a GPU are written in i
 
 def said(code):
     return subprocess.run(
-        [sys.executable, "-c", PLAIN + code], capture_output=True, text=True, check=True, timeout=120
+        [sys.executable, "-c", PLAIN + code], capture_output=True, text=True, check=True, timeout=400
     ).stdout
 
 

@@ -10,6 +10,7 @@ import pytest
 
 import ggmlq as gq
 from ggmlq.convert.knapsack import solve
+from ggmlq.convert.recipe import SLACK
 from ggmlq.convert.sample import draw
 from ggmlq.errors import ConvertError, GGMLQError
 
@@ -107,7 +108,7 @@ def test_many_classes_are_solved_to_a_stated_bound(fresh):
 def test_the_size_and_the_error_are_as_said(model, tmp_path, fresh, weighted):
     path, tensors, importance = model
     imatrix = importance if weighted else {}
-    target = float(fresh.uniform(4.9, 20))
+    target = float(fresh.uniform(5.6, 20))  # the norms, in float32, count too
     types = ("q4_1", "q8_0") if weighted else TYPES  # by importance NumPy takes its time
     with gq.open(path) as file:
         found = gq.convert.recipe(file, target, types=types, imatrix=imatrix or None)
@@ -115,7 +116,7 @@ def test_the_size_and_the_error_are_as_said(model, tmp_path, fresh, weighted):
     assert target - 0.3 <= bits(tmp_path / "o.gguf") <= target
     assert bits(tmp_path / "o.gguf") == pytest.approx(found.bits_per_weight)
     assert found.deviation == 0
-    assert 0 <= found.gap < 0.5
+    assert 0 <= found.gap < 1
     assert true_error(tmp_path / "o.gguf", tensors, imatrix) == pytest.approx(found.error, rel=1e-5)
     assert "norm" not in "".join(found.types)
     for mix in (
@@ -127,14 +128,15 @@ def test_the_size_and_the_error_are_as_said(model, tmp_path, fresh, weighted):
 
 
 def test_a_file_fits_into_a_size(model, tmp_path, fresh):
-    path = model[0]
+    path, tensors, _ = model
     low = os.path.getsize(path) // 5
+    spare = SLACK * sum(w.size for w in tensors.values()) / 8 + 700  # what may be left, and padding
     for size in fresh.integers(low, 2 * low, 2).tolist():
         found = gq.convert.recipe(path, size=size, types=TYPES)
         gq.convert.run(found.plan, tmp_path / "o.gguf")
         made = os.path.getsize(tmp_path / "o.gguf")
         assert made <= size
-        assert made >= size - 700 or "no choice of types has between" in found.plan.notes[-1]
+        assert made >= size - spare or "no choice of types has between" in found.plan.notes[-1]
         assert gq.convert.layout(found.plan, tmp_path / "o.gguf") == [
             (str(tmp_path / "o.gguf"), os.path.getsize(tmp_path / "o.gguf"))
         ]

@@ -181,7 +181,7 @@ def program(built, code, trouble=""):
 def run(built, code, trouble=""):
     """Its output; nothing on stderr, and exit status 0."""
     with program(built, code, trouble) as process:
-        out, err = process.communicate(timeout=60)
+        out, err = process.communicate(timeout=300)
         assert (process.returncode, err) == (0, "")
         return out.split()
 

@@ -19,7 +19,7 @@ from ggmlq.check import cases
 from ggmlq.dumps import Dump
 from ggmlq.errors import DumpError
 
-SECONDS = 60
+SECONDS = 400
 ESCAPE = "\x1b]0;gotcha\x07\x1b[31m"
 
 

@@ -235,7 +235,7 @@ print(y.shape)
 """
 
 
-def child(code, timeout=60):
+def child(code, timeout=300):
     return subprocess.run(
         [sys.executable, "-c", CHILD + code], capture_output=True, text=True, timeout=timeout, check=False
     )

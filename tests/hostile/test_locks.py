@@ -11,7 +11,7 @@ import pytest
 
 import ggmlq as gq
 
-PATIENCE = 30  # seconds, for a loaded machine
+PATIENCE = 200  # seconds, for a loaded machine
 
 
 def weights():
