@@ -58,10 +58,7 @@ def refuses(problem: Gru) -> str | None:
     return wider_than_bytes(problem) or older_than(card, LEAST)
 
 
-@register(
-    __name__, __doc__, arithmetic="gru", accumulate="int32", refuses=refuses,
-    caution="it has not run on a card yet",
-)  # fmt: skip
+@register(__name__, __doc__, arithmetic="gru", accumulate="int32", refuses=refuses)
 def launch(call: Call) -> None:
     run(call, project, steps)
 
