@@ -8,7 +8,7 @@ of a slip would take long. Functions that are no ufuncs (``np.mean``, ``np.conca
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Self
 
 import numpy as np
 
@@ -18,21 +18,21 @@ OPERATIONS: dict[str, Callable[..., Any]] = {}  # by name: what the methods of a
 COMPARISONS = (np.equal, np.not_equal, np.less, np.less_equal, np.greater, np.greater_equal)
 
 
-class _ForNumPyAlone:
-    """``__array_ufunc__``: a method to NumPy, which asks the type; None to whoever asks an array.
+class AskedByNumPy:
+    """An array that NumPy's ufuncs and functions come to.
 
-    CuPy does that, and with None hands ``x @ q.T`` to ``q.T`` at once, as NumPy used to.
+    ``__array_ufunc__`` is a method to NumPy, which asks the type, and None to whoever asks an array: CuPy
+    does that, and with None hands ``x @ q.T`` to ``q.T`` at once, as NumPy used to. Nothing of Python may run
+    where NumPy asks: it drops exceptions there, also that of Ctrl-C, and multiplies decoded weights.
     """
 
-    def __get__(self, array: object, kind: type) -> Any:
-        return None if array is not None else _ufunc
-
-
-class AskedByNumPy:
-    """An array that NumPy's ufuncs and functions come to."""
-
-    __array_ufunc__: ClassVar[Any] = _ForNumPyAlone()
+    __array_ufunc__: ClassVar[Any]
     __array_priority__: ClassVar[float] = 1000.0  # what CuPy looks at
+
+    def __new__(cls, *args: Any, **kwargs: Any) -> Self:
+        self = super().__new__(cls)
+        self.__dict__["__array_ufunc__"] = None
+        return self
 
     def __array_function__(self, function: Any, types: Any, args: Any, kwargs: Any) -> Any:
         known = _FUNCTIONS.get(function)
@@ -54,6 +54,9 @@ def _ufunc(array: Any, ufunc: Any, method: str, *inputs: Any, **options: Any) ->
         f"np.{name} with {ours!r}: it is kept in blocks or codes, which ufuncs do not read; write "
         f"np.{name}(np.asarray(q), …), or q.dequantize() for floats on its device; x @ q.T is the product"
     )
+
+
+AskedByNumPy.__array_ufunc__ = _ufunc
 
 
 def _matmul(a: Any, b: Any, out: Any = None, **options: Any) -> Any:

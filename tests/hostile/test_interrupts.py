@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import gc
 import os
 import signal
 import subprocess
@@ -22,6 +23,7 @@ from ggmlq.cpu.machine.arguments import reader
 from ggmlq.cpu.machine.jit import jit
 from ggmlq.cpu.machine.memory import atomic_add, atomic_load
 
+AGAIN = 0.2  # seconds until another alarm: one that falls into a finalizer is lost
 main = pytest.mark.skipif(not hasattr(signal, "setitimer"), reason="this system has no timer of signals")
 
 
@@ -97,36 +99,45 @@ def still_parallel():
 
 @contextlib.contextmanager
 def alarms(handler):
-    before = signal.signal(signal.SIGALRM, handler)
+    """What alarms call; without callbacks of the garbage collector, such as Hypothesis has: an exception of a
+    handler that runs inside one is dropped.
+    """
+    before, callbacks = signal.signal(signal.SIGALRM, handler), gc.callbacks[:]
+    gc.callbacks.clear()
     try:
         yield
     finally:
         signal.setitimer(signal.ITIMER_REAL, 0)
         signal.signal(signal.SIGALRM, before)
+        gc.callbacks[:] = callbacks
 
 
 @main
 def test_interrupts_at_any_moment(product, fresh, rounds):
+    told, caught = [], []
+
     def handler(*_):
+        told.append(1)
         raise KeyboardInterrupt
 
     def work(start, stop):
         values[start:stop] = start
 
-    values, kinds = np.zeros(1 << 12), set()
+    values = np.zeros(1 << 12)
     with alarms(handler):
         for _ in rounds(4):
             try:
                 try:
-                    signal.setitimer(signal.ITIMER_REAL, fresh.uniform(0.00005, 0.002))
+                    signal.setitimer(signal.ITIMER_REAL, fresh.uniform(0.00005, 0.002), AGAIN)
                     while True:
                         product()
                         threads.share(work, 1 << 12)
                 finally:
                     signal.setitimer(signal.ITIMER_REAL, 0)
             except BaseException as error:
-                kinds.add(type(error))
-    assert kinds == {KeyboardInterrupt}
+                caught.append(type(error))
+    assert {*caught} == {KeyboardInterrupt}
+    assert len(told) - len(caught) <= len(told) // 100, "interrupts are lost on the way, but for finalizers"
     assert not threads._pool._callers or set(threads._pool._callers) == {threading.get_ident()}
     still_parallel()
     product()
@@ -151,9 +162,12 @@ def test_an_interrupted_caller_leaves_nobody_at_work(rounds):
     with alarms(handler):
         for _ in rounds(2):
             with contextlib.suppress(KeyboardInterrupt):
-                signal.setitimer(signal.ITIMER_REAL, 0.003)
-                while True:
-                    threads.share(work, 64)
+                try:
+                    signal.setitimer(signal.ITIMER_REAL, 0.003, AGAIN)
+                    while True:
+                        threads.share(work, 64)
+                finally:
+                    signal.setitimer(signal.ITIMER_REAL, 0)
             assert not inside
 
 
