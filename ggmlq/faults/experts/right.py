@@ -91,7 +91,9 @@ def best(g: Lines, claim: str | None, known: Index, rows: Index, experts: Index)
     for i, way in enumerate(choices):
         p, limit = way.lines(g, rows[lines], experts[lines], columns)
         inside, size = within(y, p, limit), np.abs(p).mean() or 1.0
-        far = float(np.nanmedian(np.abs(y - p)) / size)
+        off = np.abs(y - p)
+        off = off[~np.isnan(off)]  # where both are infinite none is left
+        far = float(np.median(off) / size) if off.size else np.inf
         found.append((-round(float(inside.mean()), 2), far, i))
         if inside.mean() > ENOUGH and (limit <= LOOSE / 2 * np.maximum(np.abs(p), size)).all():
             break
