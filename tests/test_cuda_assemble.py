@@ -58,7 +58,7 @@ def weight_of(case):
 
 def extremes(family):
     """The most demanding kernel, for the lowest and the highest capability."""
-    kernel = family.make(*max(family.cases, key=weight_of))
+    kernel = family.make(*sorted(family.cases, key=weight_of)[-1])
     able = capabilities(kernel)
     return [(kernel, capability) for capability in dict.fromkeys((able[0], able[-1]))]
 
