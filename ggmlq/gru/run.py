@@ -9,9 +9,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from .. import ladder
-from ..devices import cuda_device, device_of, is_host, namespace, on_device_of
+from ..devices import device_of, is_host, namespace, on_device_of
 from ..errors import DeviceError
-from ..fixed.qformat import QFormat, format_of, half_away
+from ..fixed.qformat import QFormat, format_of
 from ..problems import Gru
 from ..tensors import array_of, is_tensor
 from . import shapes
@@ -50,16 +50,17 @@ class Fixed(Protocol):
 
 
 class Call(NamedTuple):
-    """One direction, as a kernel is given it; all arrays are C-contiguous and on its device."""
+    """One direction, as a kernel is given it; what is to be written to is C-contiguous and on its device."""
 
     cell: Cell
     plan: Plan
-    x: Any  # float32 or float64 [T, N, C], in the order of the steps
+    x: Any  # float32 or float64 [T, N, C], in the order of the steps; C-contiguous on the host
     even: bool  # ties of x to even
-    h: Any  # codes [N, H] of the states before the first step, to be written to; on a device None for zeros
+    h: Any  # states before the first step: codes [N, H] to be written to; on a device floats, or None
     y: Any  # float32 [T, N, H] to write states to, dequantized
     codes: Any  # the same as codes, or None
     v: Any  # int32 [T, N, 4H] for codes of z, r, g and R_g h + b_rg, or None
+    last: Any  # on a device [N, H] for the last states, as codes where those are asked for, else as floats
     counts: NDArray[np.int64]  # in the order of ``diagnostics.TALLIED``, to be added to
 
 
@@ -81,35 +82,48 @@ def run(
             f"move it with f.to({device_of(x)!r})"
         )
     x = shapes.inputs(ASKED, x, f.inputs, batch_first, f.device)
-    n, units, count = x.shape[1], f.units, len(f.cells)
-    starts = shapes.states(ASKED, h0, count, n, units, f.device)
-    results = []
+    starts = shapes.states(ASKED, h0, len(f.cells), x.shape[1], f.units, f.device)
     with on_device_of(ASKED, x, f):
-        for d, cell in enumerate(f.cells):
-            call = _call(f, cell, x[::-1] if d else x, None if starts is None else starts[d])
-            results.append(_launched(f, call, return_codes, return_intermediates, kernel))
-        for d, call in enumerate(results):
+        calls = [
+            _call(f, d, x, None if starts is None else starts[d], return_codes) for d in range(len(f.cells))
+        ]
+        rungs = [_rung(f, call, kernel) for call in calls]
+        calls = _with_outputs(calls, return_codes, return_intermediates)
+        if x.shape[0] and x.shape[1]:
+            if all(rung is rungs[0] for rung in rungs):
+                rungs[0].launch(calls)
+            else:
+                for rung, call in zip(rungs, calls, strict=True):
+                    rung.launch([call])
+        for d, call in enumerate(calls):
             _tell(f, d, call)
-        return _gathered(results, starts, return_codes, return_intermediates, batch_first)
+        return _gathered(calls, starts, return_codes, return_intermediates, batch_first)
 
 
-def _call(f: Fixed, cell: Cell, x: Any, h0: Any) -> Call:
-    xp = namespace(x)
-    x = xp.ascontiguousarray(x, np.float64 if x.dtype == np.float64 else np.float32)
+def _call(f: Fixed, d: int, x: Any, h0: Any, codes: bool) -> Call:
+    """A direction, without memory for what comes out."""
+    cell, x = f.cells[d], x[::-1] if d else x
+    counts = np.zeros(len(TALLIED), np.int64)
+    if x.dtype.char not in "fd":
+        x = x.astype(np.float32)
+    state = h0
+    if is_host(x):
+        x = np.ascontiguousarray(x)
+        state = _zeros(cell, x) if h0 is None else _states(f, cell, h0, counts)
+    elif h0 is not None and not len(x):
+        refuse_not_finite(ASKED, h0, "h0")  # no kernel looks at it
     fmt = format_in_call(f, cell, x)
-    h, counts = cell.formats["h"], np.zeros(len(TALLIED), np.int64)
-    if h0 is None:
-        state = _zeros(cell, x) if is_host(x) else None
-    else:
-        waits = is_host(x) or not cuda_device().capturing(x.device.id)
-        if waits:
-            refuse_not_finite(ASKED, h0, "h0")
-        free = _unclipped(h, h0, f.rounding)
-        state = free.clip(h.low, h.high).astype(h.dtype)
-        saturated = (free != state) & _beyond(cell.ranges["h"], h0)
-        if waits:
-            counts[TALLIED.index("h0")] = int(saturated.sum())
-    return Call(cell, f.plan(cell, fmt), x, f.rounding == "half_even", state, None, None, None, counts)
+    return Call(cell, f.plan(cell, fmt), x, f.rounding == "half_even", state, None, None, None, None, counts)
+
+
+def _states(f: Fixed, cell: Cell, h0: Any, counts: NDArray[np.int64]) -> Any:
+    """Codes of states on the host, and how many did not fit."""
+    refuse_not_finite(ASKED, h0, "h0")
+    h, (low, high) = cell.formats["h"], cell.ranges["h"]
+    free = h.unclipped(h0, f.rounding)
+    state = free.clip(h.low, h.high).astype(h.dtype)
+    counts[TALLIED.index("h0")] = int(((free != state) & ((h0 < low) | (h0 > high))).sum())
+    return state
 
 
 def _zeros(cell: Cell, x: Any) -> Any:
@@ -118,23 +132,11 @@ def _zeros(cell: Cell, x: Any) -> Any:
     return namespace(x).full((x.shape[1], cell.units), min(max(h.zero, h.low), h.high), h.dtype)
 
 
-def _unclipped(h: QFormat, values: Any, rounding: str) -> Any:
-    """Codes of states without ends, as float64."""
-    if is_host(values):
-        return h.unclipped(values, rounding)
-    v = values.astype(np.float64) * 2.0**h.exponent
-    return (np.rint(v) if rounding == "half_even" else half_away(v)) + h.zero
-
-
 def _decoded(f: QFormat, codes: Any) -> Any:
     """Floats of codes on the host or on a device."""
     if is_host(codes):
         return f.decode(codes)
     return ((codes.astype(np.float64) - f.zero) * 2.0**-f.exponent).astype(np.float32)
-
-
-def _beyond(seen: tuple[float, float], values: Any) -> Any:
-    return (values < seen[0]) | (values > seen[1])
 
 
 def format_in_call(f: Fixed, cell: Cell, x: Any) -> QFormat:
@@ -150,28 +152,15 @@ def format_in_call(f: Fixed, cell: Cell, x: Any) -> QFormat:
     return known if found == known else found
 
 
-def _launched(f: Fixed, call: Call, codes: bool, v: bool, kernel: str) -> Call:
-    t, n, _ = call.x.shape
-    units, fmt = call.cell.units, call.plan.h
-    rung = ladder.choose(_problem(f, call), kernel)
-    empty = namespace(call.x).empty
-    call = call._replace(
-        y=empty((t, n, units), np.float32),
-        codes=empty((t, n, units), fmt.dtype) if codes else None,
-        v=empty((t, n, 4 * units), np.int32) if v else None,
-    )
-    if t and n:
-        rung.launch(call)
-    return call
-
-
-def _problem(f: Fixed, call: Call) -> Gru:
+def _rung(f: Fixed, call: Call, kernel: str) -> ladder.Rung:
+    """The kernel that serves a direction."""
     device, (t, n, c) = f.device.partition(":")[0], call.x.shape
     entries = max(map(len, call.plan.tables))
-    return Gru(
+    problem = Gru(
         f.widths, call.plan.narrow, t, n, c, call.cell.units, _operand_bits(call), entries, device=device,
         card=ladder.current_card(device),
     )  # fmt: skip
+    return ladder.choose(problem, kernel)
 
 
 def _operand_bits(call: Call) -> int:
@@ -180,25 +169,49 @@ def _operand_bits(call: Call) -> int:
     return max(call.plan.x.bits, *(formats[name].bits for name in ("W", "R", "h")))
 
 
+def _with_outputs(calls: list[Call], codes: bool, v: bool) -> list[Call]:
+    """The calls with memory for what comes out."""
+    x, units = calls[0].x, calls[0].cell.units
+    (t, n, _), empty = x.shape, namespace(x).empty
+    found = []
+    for call in calls:
+        kind = call.plan.h.dtype
+        found.append(call._replace(
+            y=empty((t, n, units), np.float32), codes=empty((t, n, units), kind) if codes else None,
+            v=empty((t, n, 4 * units), np.int32) if v else None,
+            last=None if is_host(x) or not t else empty((n, units), kind if codes else np.float32),
+        ))  # fmt: skip
+    return found
+
+
 def _gathered(calls: list[Call], starts: Any, codes: bool, v: bool, batch_first: bool) -> tuple[Any, ...]:
     """Both directions side by side, in the order of x."""
     xp = namespace(calls[0].x)
     ys, hs, vs = [], [], []
     for d, call in enumerate(calls):
-        order = slice(None, None, -1) if d else slice(None)
+        order = slice(None, None, -1 if d else 1)
         ys.append((call.codes if codes else call.y)[order])
-        if len(call.x):
-            hs.append((call.codes if codes else call.y)[-1].copy())
-        elif starts and not codes:  # no step, no rounding: the states that were given
-            hs.append(starts[d].astype(np.float32))
-        else:
-            h = _zeros(call.cell, call.x) if call.h is None else call.h
-            hs.append(h if codes else _decoded(call.plan.h, h))
+        hs.append(_last(call, starts and starts[d], codes))
         if v:
             vs.append((call.v if codes else _values(call))[order])
     along = [xp.concatenate(part, -1) if len(part) > 1 else part[0] for part in (ys, vs) if part]
     y, *more = [part.swapaxes(0, 1) if batch_first else part for part in along]
     return (y, xp.stack(hs) if len(hs) > 1 else hs[0], *more)
+
+
+def _last(call: Call, start: Any, codes: bool) -> Any:
+    """The states after the last step."""
+    if len(call.x):
+        return (call.codes if codes else call.y)[-1].copy() if call.last is None else call.last
+    if start is not None and not codes:  # no step, no rounding: the states that were given
+        return start.astype(np.float32)
+    h = call.h
+    if h is None:
+        h = _zeros(call.cell, call.x)
+    elif not is_host(h):  # kernels do that, but not for no steps
+        rounding = "half_even" if call.even else "half_away"
+        h = namespace(h).asarray(call.plan.h.encode(h.get(), rounding))
+    return h if codes else _decoded(call.plan.h, h)
 
 
 def _values(call: Call) -> Any:

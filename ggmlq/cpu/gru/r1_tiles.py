@@ -14,6 +14,7 @@ Codes of more than 8 bits go the same way in int64, one sequence at a time.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -33,7 +34,12 @@ ROWS = 64  # of x that a thread takes at a time
 
 
 @register(__name__, __doc__, arithmetic="gru", accumulate="int32, int64")
-def launch(call: Call) -> None:
+def launch(calls: Sequence[Call]) -> None:
+    for call in calls:
+        _launch(call)
+
+
+def _launch(call: Call) -> None:
     given = _kept(call)
     most, (steps, n, _) = MOST[target().registers], call.x.shape
     x = encode(call, *given.x_stored)

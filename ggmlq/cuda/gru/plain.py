@@ -25,9 +25,9 @@ OUTS = (uint64, uint64, uint64, uint32, uint32, uint64, uint32)  # Outs
 class Outs(NamedTuple):
     """Where states go: ``atoms.put_state``."""
 
-    y: int  # addresses; 0 where nobody asked for it
-    codes: int
-    v: int
+    y: Any  # addresses; 0 where nobody asked for it
+    codes: Any
+    v: Any
     size: int  # bytes of a code
     scale: int  # bits of a float
     row: int  # the first: t · N
