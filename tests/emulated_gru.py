@@ -92,6 +92,8 @@ def put_emulated(monkeypatch, multiprocessors=132, capability=(9, 0)):
     monkeypatch.setattr(device, "refuse_capture", lambda what: None)
     monkeypatch.setattr(devices, "cuda_device", lambda: device)
 
+    driver = device.driver()
+    driver.array, driver.empty = Array, state.cupy.empty
     state.recording = None
     state.cupy.cuda.Stream = lambda non_blocking: Stream(state)
     state.cupy.cuda.Event = lambda disable_timing: Event()

@@ -19,6 +19,7 @@ from ggmlq.cuda.gru import r3_grid, r4_cluster
 from ggmlq.cuda.gru.layout import TILED, padded_units
 from ggmlq.cuda.machine import submit
 from ggmlq.cuda.machine.launch import Kernel
+from ggmlq.cuda.machine.ready import Hole
 from ggmlq.cuda.words.language import types
 from ggmlq.errors import DeviceError, NonFiniteError, ShapeError
 from ggmlq.gru.run import INTERMEDIATE
@@ -105,6 +106,30 @@ def test_a_grid_that_runs_together_and_tuples_of_arguments(monkeypatch):
     assert [*(ctypes.c_uint32 * 3).from_address(attributes)] == [2, 0, 1]
     pointers = (ctypes.c_void_p * 4).from_address(found[0][2])
     assert [ctypes.c_uint64.from_address(at).value for at in pointers] == [7, 1, minus, 3]
+
+
+def test_a_prepared_launch(monkeypatch):
+    put_gpu(monkeypatch)
+    found = []
+    monkeypatch.setattr(submit, "_launch", lambda: lambda *given: found.append(given) or 0)
+    several = types.UniTuple(types.int32, 2)
+    kernel = Kernel("nothing", lambda *_: None, types.uint64, types.uint64, types.uint32, several, threads=64)
+    kernel._loaded[0] = SimpleNamespace(ptr=5), 1000, False
+    ready = kernel.ready((8,), (64,), Hole(1) + 16, Hole(0), 7, (3, 4), cluster=8)
+    nothing = kernel.ready((0,), (64,), 1, 2, 3, (4, 5))
+    for addresses, stream in (([10, 20], 99), ([30, 40], 77)):
+        ready.launch(addresses, stream)
+        nothing.launch(addresses, stream)
+        shape_at, function, pointers_at, _ = found.pop()
+        assert not found
+        assert function == 5
+        shape = submit.SHAPE.unpack(ctypes.string_at(shape_at, submit.SHAPE.size))
+        assert shape[:8] == (8, 1, 1, 64, 1, 1, 1000, stream)
+        assert shape[-1] == 1
+        assert [*(ctypes.c_uint32 * 5).from_address(shape[-2])] == [4, 0, 8, 1, 1]
+        pointers = (ctypes.c_void_p * 5).from_address(pointers_at)
+        words = [ctypes.c_uint64.from_address(at).value for at in pointers]
+        assert words == [addresses[1] + 16, addresses[0], 7, 3, 4]
 
 
 # --- on a GPU -----------------------------------------------------------------------------------

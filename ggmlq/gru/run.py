@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from .. import ladder
-from ..devices import device_of, is_host, namespace, on_device_of
+from ..devices import cuda_device, device_of, is_host, namespace, on_device_of
 from ..errors import DeviceError
 from ..fixed.qformat import QFormat, format_of
 from ..problems import Gru
@@ -22,6 +22,8 @@ from .weights import refuse_not_finite
 
 ASKED = "FixedGRU(x)"
 OFTEN, FEW = 0.1, 100  # values of a tensor: so many do not saturate for a sum that rounds past the end
+KINDS = 256  # shapes of calls that are remembered
+NAMES = [f"cuda:{index}" for index in range(256)]
 INTERMEDIATE = ("z_out", "r_out", "g_out", "Rh_add_br")  # of v
 
 
@@ -38,6 +40,7 @@ class Fixed(Protocol):
     dynamic_x: bool
     device: str
     warned: bool
+    kinds: dict[Any, Kind]
     recorded: list[Any]  # memory of CUDA graphs
 
     @property
@@ -65,15 +68,15 @@ class Call(NamedTuple):
 
 
 def run(
-    f: Fixed,
-    x: Any,
-    h0: Any,
-    batch_first: bool,
-    return_codes: bool,
-    return_intermediates: bool,
-    kernel: str,
-) -> tuple[Any, ...]:
+    f: Fixed, x: Any, h0: Any, batch_first: bool, return_codes: bool, return_intermediates: bool, kernel: str
+) -> tuple[Any, ...]:  # fmt: skip
     """What ``FixedGRU.__call__`` says."""
+    how = batch_first, return_codes, return_intermediates, kernel
+    if is_ordinary(f, x, h0, batch_first):
+        try:
+            return _ran(f, x.swapaxes(0, 1) if batch_first else x, None if h0 is None else [h0], *how)
+        except MemoryError:
+            pass  # below this is told in words
     if is_tensor(x):
         x = array_of(ASKED, x)
     if device_of(x) != f.device:
@@ -84,36 +87,94 @@ def run(
     x = shapes.inputs(ASKED, x, f.inputs, batch_first, f.device)
     starts = shapes.states(ASKED, h0, len(f.cells), x.shape[1], f.units, f.device)
     with on_device_of(ASKED, x, f):
-        calls = [
-            _call(f, d, x, None if starts is None else starts[d], return_codes) for d in range(len(f.cells))
-        ]
-        rungs = [_rung(f, call, kernel) for call in calls]
-        calls = _with_outputs(calls, return_codes, return_intermediates)
-        if x.shape[0] and x.shape[1]:
-            if all(rung is rungs[0] for rung in rungs):
-                rungs[0].launch(calls)
-            else:
-                for rung, call in zip(rungs, calls, strict=True):
-                    rung.launch([call])
-        for d, call in enumerate(calls):
-            _tell(f, d, call)
-        return _gathered(calls, starts, return_codes, return_intermediates, batch_first)
+        return _ran(f, x, starts, *how)
 
 
-def _call(f: Fixed, d: int, x: Any, h0: Any, codes: bool) -> Call:
-    """A direction, without memory for what comes out."""
+def is_ordinary(f: Fixed, x: Any, h0: Any, batch_first: Any) -> bool:
+    """Whether this is an array on the current device that leaves nothing to check or to convert.
+
+    What is looked at here in a microsecond takes many where errors have words.
+    """
+    if f.device == "cpu" or len(f.cells) > 1 or f.dynamic_x or type(batch_first) is not bool:
+        return False
+    gpu = cuda_device().driver()
+    if type(x) is not gpu.array or x.dtype.char not in "fd" or x.ndim != 3 or not x.dtype.isnative:
+        return False
+    index, (t, n, c) = gpu.device(), x.shape
+    if f.device != NAMES[index] or x.data.device_id != index or c != f.inputs:
+        return False
+    stream = gpu.stream(index)
+    if stream.ptr and stream.is_capturing():
+        return False
+    if h0 is None:
+        return True
+    if type(h0) is not gpu.array or h0.dtype.char not in "fd" or not h0.dtype.isnative:
+        return False
+    of_states = t if batch_first else n, f.units
+    return bool(h0.shape == of_states and h0.data.device_id == index)
+
+
+def _ran(
+    f: Fixed, x: Any, starts: Any, batch_first: bool, codes: bool, v: bool, kernel: str
+) -> tuple[Any, ...]:
+    """All of a call behind the checks."""
+    calls = [_call(f, d, x, starts and starts[d], codes, v) for d in range(len(f.cells))]
+    kind = _kind(f, calls, kernel)
+    if x.shape[0] and x.shape[1]:
+        if len(set(kind.rungs)) == 1:
+            kind.rungs[0].launch(calls)
+        else:
+            for rung, call in zip(kind.rungs, calls, strict=True):
+                rung.launch([call])
+    for d, call in enumerate(calls):
+        f.tallies[d].add(call.counts, kind.totals)
+        if not f.warned and call.counts.any():
+            _warn(f, call, kind.totals)
+    return _gathered(calls, starts, codes, v, batch_first)
+
+
+class Kind(NamedTuple):
+    """What calls of one shape have in common."""
+
+    rungs: tuple[ladder.Rung, ...]  # of the directions
+    totals: NDArray[np.int64]  # how many numbers are counted, in the order of ``TALLIED``
+
+
+def _kind(f: Fixed, calls: list[Call], kernel: str) -> Kind:
+    """That of a call; remembered where constants are those of the calibration."""
+    key: Any = (kernel, calls[0].x.shape)
+    remembered = type(kernel) is str and not f.dynamic_x
+    found: Kind | None = f.kinds.get(key) if remembered else None
+    if found is None:
+        found = Kind(tuple(_rung(f, call, kernel) for call in calls), _totals(calls[0]))
+        if remembered:
+            if len(f.kinds) >= KINDS:
+                f.kinds.clear()
+            f.kinds[key] = found
+    return found
+
+
+def _call(f: Fixed, d: int, x: Any, h0: Any, codes: bool, v: bool) -> Call:
+    """A direction, with memory for what comes out."""
     cell, x = f.cells[d], x[::-1] if d else x
-    counts = np.zeros(len(TALLIED), np.int64)
+    h, counts = cell.formats["h"], np.zeros(len(TALLIED), np.int64)
     if x.dtype.char not in "fd":
         x = x.astype(np.float32)
-    state = h0
-    if is_host(x):
+    host = f.device == "cpu"
+    (t, n, _), units, empty = x.shape, cell.units, np.empty if host else cuda_device().driver().empty
+    state, last = h0, None
+    if host:
         x = np.ascontiguousarray(x)
         state = _zeros(cell, x) if h0 is None else _states(f, cell, h0, counts)
-    elif h0 is not None and not len(x):
+    elif t:
+        last = empty((n, units), h.dtype if codes else np.float32)
+    elif h0 is not None:
         refuse_not_finite(ASKED, h0, "h0")  # no kernel looks at it
-    fmt = format_in_call(f, cell, x)
-    return Call(cell, f.plan(cell, fmt), x, f.rounding == "half_even", state, None, None, None, None, counts)
+    return Call(
+        cell, f.plan(cell, format_in_call(f, cell, x)), x, f.rounding == "half_even", state,
+        empty((t, n, units), np.float32), empty((t, n, units), h.dtype) if codes else None,
+        empty((t, n, 4 * units), np.int32) if v else None, last, counts,
+    )  # fmt: skip
 
 
 def _states(f: Fixed, cell: Cell, h0: Any, counts: NDArray[np.int64]) -> Any:
@@ -169,23 +230,11 @@ def _operand_bits(call: Call) -> int:
     return max(call.plan.x.bits, *(formats[name].bits for name in ("W", "R", "h")))
 
 
-def _with_outputs(calls: list[Call], codes: bool, v: bool) -> list[Call]:
-    """The calls with memory for what comes out."""
-    x, units = calls[0].x, calls[0].cell.units
-    (t, n, _), empty = x.shape, namespace(x).empty
-    found = []
-    for call in calls:
-        kind = call.plan.h.dtype
-        found.append(call._replace(
-            y=empty((t, n, units), np.float32), codes=empty((t, n, units), kind) if codes else None,
-            v=empty((t, n, 4 * units), np.int32) if v else None,
-            last=None if is_host(x) or not t else empty((n, units), kind if codes else np.float32),
-        ))  # fmt: skip
-    return found
-
-
 def _gathered(calls: list[Call], starts: Any, codes: bool, v: bool, batch_first: bool) -> tuple[Any, ...]:
     """Both directions side by side, in the order of x."""
+    if len(calls) == 1 and not v and calls[0].last is not None:
+        y = calls[0].codes if codes else calls[0].y
+        return y.swapaxes(0, 1) if batch_first else y, calls[0].last
     xp = namespace(calls[0].x)
     ys, hs, vs = [], [], []
     for d, call in enumerate(calls):
@@ -227,28 +276,31 @@ def _values(call: Call) -> Any:
 # --- saturation ---------------------------------------------------------------------------------
 
 
-def _tell(f: Fixed, d: int, call: Call) -> None:
-    """Add to the tally; a warning, once, where numbers lie outside what the calibration saw."""
+def _totals(call: Call) -> NDArray[np.int64]:
+    """How many numbers of each tensor a call has."""
     t, n, c = call.x.shape
-    each, units = t * n * call.cell.units, call.cell.units
+    units = call.cell.units
+    each = t * n * units
     of = {"Wx": 3 * each, "Rh": 3 * each, "x": t * n * c, FAR: t * n * c, "h0": n * units}
-    total = np.array([of.get(name, each) for name in TALLIED], np.int64)
-    f.tallies[d].add(call.counts, total)
-    if f.warned:
-        return
+    return np.array([of.get(name, each) for name in TALLIED], np.int64)
+
+
+def _warn(f: Fixed, call: Call, totals: NDArray[np.int64]) -> None:
+    """A warning, once, where numbers lie outside what the calibration saw."""
     moved = dict(zip(TALLIED, call.counts.tolist(), strict=True))
+    of = dict(zip(TALLIED, totals.tolist(), strict=True))
     often = [
-        name for name, whole in zip(TALLIED, total.tolist(), strict=True)
+        name for name, whole in of.items()
         if name not in ("x", "h", FAR) and moved[name] > (0 if name == "h0" else max(OFTEN * whole, FEW))
     ]  # fmt: skip
     if moved[FAR]:
         often.insert(0, "x")
     if often:
         f.warned = True
-        shown = ", ".join(f"{moved[name]} of {of.get(name, each)} of {name}" for name in often[:4])
+        shown = ", ".join(f"{moved[name]} of {of[name]} of {name}" for name in often[:4])
         warnings.warn(
             f"{ASKED}: numbers lie outside the range that the calibration saw and became its end: {shown}; "
             "calibrate with inputs like these; f.diagnostics() has all counts (this is said once)",
             SaturationWarning,
-            stacklevel=4,
+            stacklevel=5,
         )

@@ -152,8 +152,10 @@ def ended(call: Call, counts: Any) -> None:
     """The last states, and counts to the host unless a graph is recorded."""
     source, size = last(call)
     encode.end(at_once, source, call.last, size, 0, counts)
-    if not device.capturing(device.current()):
-        told(call, counts.get())
+    index = device.current()
+    if not device.capturing(index):
+        device.wait_for(device.driver().stream(index))
+        told(call, counts.get().tolist())
 
 
 def last(call: Call) -> tuple[int, int]:
@@ -163,12 +165,14 @@ def last(call: Call) -> tuple[int, int]:
     return part.data.ptr + part.nbytes - each, each
 
 
-def told(call: Call, found: Any) -> None:
+def told(call: Call, found: list[int]) -> None:
     """Counts of a call that has ended; what is no number is an error."""
-    for which, values, name in ((encode.NO_STATES, call.h, "h0"), (encode.NOT_FINITE, call.x, "x")):
-        if found[which]:
-            refuse_not_finite(ASKED, values, name)
-    call.counts[: len(TALLIED)] += found[: len(TALLIED)]
+    if found[encode.NO_STATES]:
+        refuse_not_finite(ASKED, call.h, "h0")
+    if found[encode.NOT_FINITE]:
+        refuse_not_finite(ASKED, call.x, "x")
+    if any(found):
+        call.counts[:] += found[: len(TALLIED)]
 
 
 def words(array: Any, narrow: bool) -> Any:

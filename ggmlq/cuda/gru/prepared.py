@@ -15,9 +15,7 @@ Directions share nothing: where both fit the card the second one runs on a strea
 from __future__ import annotations
 
 import threading
-from collections import OrderedDict
 from collections.abc import Callable, Sequence
-from contextlib import ExitStack
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -65,43 +63,50 @@ def run(calls: Sequence[Call], way: Way) -> None:
     main = device.driver().stream(index)
     waits = not device.capturing(index)
     both = len(calls) > 1 and sum(map(way.busy, calls)) <= device.multiprocessors()
-    calibrated = all(call.plan.x is call.cell.formats["x"] for call in calls)
-    if not (waits and calibrated):
+    if not waits or any(call.plan.x is not call.cell.formats["x"] for call in calls):
         _at_once(calls, way, index, main, both)
         return
     taken = [_taken(call, way, index) for call in calls]
+    used: list[Any] = []
     try:
-        with ExitStack() as stack:
-            used = []
-            for number, (call, (_, program)) in enumerate(zip(calls, taken, strict=True)):
-                stream = stack.enter_context(beside(index, main)) if number and both else main
-                used.append(_launched(call, program, stream.ptr))
+        if both:
+            with beside(index, main) as side:
+                for call, (_, program), stream in zip(calls, taken, (main, side), strict=True):
+                    used.append(_launched(call, program, stream.ptr))
+        else:
+            for call, (_, program) in zip(calls, taken, strict=True):
+                used.append(_launched(call, program, main.ptr))
     finally:
-        main.synchronize()  # before anyone else gets the memory, errors or none
-    found = [program.told.copy() for _, program in taken]
-    for call, (key, program) in zip(calls, taken, strict=True):
-        _put_back(call, key, program)
+        device.wait_for(main)  # before anyone else gets the memory, errors or none
+    found = []
+    for free, program in taken:
+        found.append(program.told.tolist())
+        free.append(program)
     for call, counts in zip(calls, found, strict=True):
         told(call, counts)
 
 
 def _at_once(calls: Sequence[Call], way: Way, index: int, main: Any, both: bool) -> None:
-    with ExitStack() as stack:
-        works = []
-        for number, call in enumerate(calls):
-            if number and both:
-                stack.enter_context(stack.enter_context(beside(index, main)))
-            some = memory(call, kept(call)).p[0] // call.x.shape[1]
-            work = begun(call, way.counters(call, some))
-            walk(work, way.project, way.steps)
-            works.append(work)
+    def launched(call: Call) -> Work:
+        some = memory(call, kept(call)).p[0] // call.x.shape[1]
+        work = begun(call, way.counters(call, some))
+        walk(work, way.project, way.steps)
+        return work
+
+    if both:
+        with beside(index, main) as side:
+            works = [launched(calls[0])]
+            with side:
+                works.append(launched(calls[1]))
+    else:
+        works = [launched(call) for call in calls]
     for work in works:
         ended(work.call, work.counts)
 
 
 def _launched(call: Call, program: Program, stream: int) -> Any:
     """Everything onto a stream; gives the memory that it works in."""
-    empty = device.cupy().empty
+    empty = device.driver().empty
     codes, states, p = program.memory.made(empty)
     counters = empty(program.counters, np.uint32) if program.counters else None
     addresses = [
@@ -116,28 +121,31 @@ def _launched(call: Call, program: Program, stream: int) -> Any:
 # --- lists and who has them -----------------------------------------------------------------------
 
 
-def _taken(call: Call, way: Way, index: int) -> tuple[Any, Program]:
-    """A list that nobody else has, and what it is kept under."""
-    x, h = call.x, call.h
+def _taken(call: Call, way: Way, index: int) -> tuple[list[Program], Program]:
+    """A list of launches that nobody else has, and where it goes afterwards."""
+    x, h, made = call.x, call.h, call.cell.made
     of_h = None if h is None else (h.dtype.char, h.strides)
     key = (
-        index, way.name, x.shape, x.dtype.char, x.strides, of_h, call.codes is None, call.v is None, call.even
+        "cuda launches", index, way.name, x.shape, x.dtype.char, x.strides, of_h, call.codes is None,
+        call.v is None, call.even,
     )  # fmt: skip
-    with _lock:
-        shapes = call.cell.made.get("cuda lists")
-        found = shapes.get(key) if shapes else None
-        if found:
-            return key, found.pop()
-    return key, _written(call, way)
+    free: list[Program] | None = made.get(key)
+    if free is None:
+        free = _place(made, key)
+    try:
+        return free, free.pop()
+    except IndexError:
+        return free, _written(call, way)
 
 
-def _put_back(call: Call, key: Any, program: Program) -> None:
+def _place(made: dict[Any, Any], key: Any) -> list[Program]:
+    """Room for the lists of another shape, which may take that of the oldest."""
     with _lock:
-        shapes: OrderedDict[Any, list[Program]] = call.cell.made.setdefault("cuda lists", OrderedDict())
-        shapes.setdefault(key, []).append(program)
-        shapes.move_to_end(key)
-        if len(shapes) > KEPT:
-            shapes.popitem(last=False)
+        shapes = [each for each in made if type(each) is tuple and each[0] == key[0]]
+        if len(shapes) >= KEPT:
+            made.pop(shapes[0], None)
+        found: list[Program] = made.setdefault(key, [])
+        return found
 
 
 def _written(call: Call, way: Way) -> Program:
