@@ -27,13 +27,6 @@ from ggmlq.problems import Gru
 
 RUNGS = gq.kernels("gru", device="cuda")
 NAMES = [rung.name for rung in RUNGS]
-ODD = {"x": {"bits": 4}, "h": {"bits": 12}, "R": {"bits": 11}, "g_pre": {"bits": 9}, "rRh": {"signed": False}}
-UNSIGNED = {
-    "x": {"signed": False},
-    "h": {"signed": False},
-    "z_out": {"signed": True},
-    "g_out": {"symmetric": False},
-}
 NARROW = {"W": {"bits": 5}, "h": {"bits": 6}, "z_pre": {"bits": 10}, "Wx": {"bits": 9}}
 quiet = pytest.mark.filterwarnings("ignore::ggmlq.gru.SaturationWarning")  # h0 goes anywhere here
 
@@ -167,7 +160,7 @@ def taken(kernel, f):
 @pytest.mark.cuda
 @pytest.mark.parametrize("kernel", NAMES)
 @pytest.mark.parametrize(
-    "widths", ["int8", "mixed", "int16", ODD, UNSIGNED, NARROW],
+    "widths", ["int8", "mixed", "int16", cases.ODD, cases.UNSIGNED, NARROW],
     ids=["int8", "mixed", "int16", "odd", "unsigned", "narrow"],
 )  # fmt: skip
 def test_every_rung_has_the_oracle_s_codes(kernel, widths, cupy, fresh):

@@ -21,24 +21,17 @@ from ggmlq.cuda.machine import device
 from ggmlq.errors import DeviceError, NonFiniteError, UnsupportedError
 from ggmlq.gru.run import INTERMEDIATE
 
-ODD = {"x": {"bits": 4}, "h": {"bits": 12}, "R": {"bits": 11}, "g_pre": {"bits": 9}, "rRh": {"signed": False}}
-UNSIGNED = {
-    "x": {"signed": False},
-    "h": {"signed": False},
-    "z_out": {"signed": True},
-    "g_out": {"symmetric": False},
-}
 CASES = [  # rung, widths, T, N, C, H, a shape of a block that is not the rung's own
     ("parts", "int16", 2, 3, 5, 7, None),
     ("parts", "mixed", 3, 3, 5, 7, None),
-    ("step", ODD, 3, 3, 5, 7, None),
-    ("step", UNSIGNED, 3, 2, 5, 7, None),
+    ("step", cases.ODD, 3, 3, 5, 7, None),
+    ("step", cases.UNSIGNED, 3, 2, 5, 7, None),
     ("graph", "int8", 33, 1, 3, 4, None),
     ("grid", "mixed", 3, 9, 70, 60, None),
-    ("grid", UNSIGNED, 2, 3, 5, 7, None),
+    ("grid", cases.UNSIGNED, 2, 3, 5, 7, None),
     ("grid", "int8", 2, 18, 5, 128, Shape(1, 2, 1, 1, 2)),
     ("cluster", "int8", 3, 3, 5, 7, None),
-    ("cluster", UNSIGNED, 3, 9, 66, 64, None),
+    ("cluster", cases.UNSIGNED, 3, 9, 66, 64, None),
     ("cluster", "mixed", 2, 9, 5, 100, Shape(1, 2, 4)),
     ("cluster", "int8", 2, 17, 5, 128, Shape(1, 2, 4, 2)),
 ]  # fmt: skip

@@ -13,13 +13,6 @@ from ggmlq.threads import num_threads
 
 pytestmark = pytest.mark.filterwarnings("ignore::ggmlq.gru.SaturationWarning")  # h0 goes anywhere here
 RUNGS = [rung.name for rung in gq.kernels("gru", device="cpu")]
-ODD = {"x": {"bits": 4}, "h": {"bits": 12}, "R": {"bits": 11}, "g_pre": {"bits": 9}, "rRh": {"signed": False}}
-UNSIGNED = {
-    "x": {"signed": False},
-    "h": {"signed": False},
-    "z_out": {"signed": True},
-    "g_out": {"symmetric": False},
-}
 
 
 def check(f, x, h0=None, kernel="auto"):
@@ -43,7 +36,9 @@ def test_there_is_a_ladder():
 
 @pytest.mark.parametrize("kernel", RUNGS)
 @pytest.mark.parametrize(
-    "widths", ["int8", "mixed", "int16", ODD, UNSIGNED], ids=["int8", "mixed", "int16", "odd", "unsigned"]
+    "widths",
+    ["int8", "mixed", "int16", cases.ODD, cases.UNSIGNED],
+    ids=["int8", "mixed", "int16", "odd", "unsigned"],
 )
 def test_every_rung_has_the_oracle_s_codes(kernel, widths, fresh):
     for c, h in ((1, 1), (5, 7), (int(fresh.integers(2, 70)), int(fresh.integers(2, 70)))):
