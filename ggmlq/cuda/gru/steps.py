@@ -60,22 +60,9 @@ def kernel(shape: Shape, cluster: bool) -> Kernel:
         v = v + (first_row * uint64(units) * uint64(16) if v != uint64(0) else uint64(0))
         while step < steps:
             turn(
-                a,
-                constants,
-                before,
-                brought,
-                looked_up,
-                memory,
-                h,
-                between,
-                now,
-                v,
-                place,
-                n,
-                units,
-                k,
+                a, constants, before, brought, looked_up, memory, h, between, now, v, place, n, units, k,
                 counts,
-            )
+            )  # fmt: skip
             cuda.syncthreads()
             hand_on(memory, h, between, now, place)
             reach(counter)
