@@ -21,7 +21,6 @@ import json
 import multiprocessing
 import os
 import statistics
-import subprocess
 import sys
 import time
 import warnings
@@ -30,6 +29,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from on_card import Replays, in_processes
 
 import ggmlq as gq
 from ggmlq import ladder
@@ -185,45 +185,12 @@ def check(name: str) -> None:
     assert served
 
 
-def in_processes(names: list[str], guarded: bool, limit: float) -> list[str]:
-    """The rungs that pass."""
-    passed = []
-    for name in names:
-        begun = time.perf_counter()
-        environment = {**os.environ, "GGMLQ_GUARD_WAITS": str(int(guarded))}
-        print(f"check {name}{', waits guarded' * guarded}", flush=True)
-        try:
-            command = [sys.executable, __file__, "--check", name]
-            status: Any = subprocess.run(command, env=environment, timeout=limit, check=False).returncode
-        except subprocess.TimeoutExpired:
-            status = "it hangs"
-        print(f"  {'ok' if status == 0 else status} ({time.perf_counter() - begun:.1f} s)", flush=True)
-        passed += [name] * (status == 0)
-    return passed
-
-
 # --- times --------------------------------------------------------------------------------------
 
 
 def seconds(work: Any, replays: int = 20) -> float:
     """Of some work on the card, as a graph: the median."""
-    cp = device.cupy()
-    stream = cp.cuda.Stream(non_blocking=True)
-    with stream:
-        work()
-        stream.synchronize()
-        stream.begin_capture()
-        work()
-        graph = stream.end_capture()
-        found = []
-        for _ in range(replays + 3):
-            first, last = cp.cuda.Event(), cp.cuda.Event()
-            first.record()
-            graph.launch(stream)
-            last.record()
-            last.synchronize()
-            found.append(cp.cuda.get_elapsed_time(first, last) * 1e-3)
-    return statistics.median(found[3:])
+    return statistics.median(Replays([work], warm=3).times(0, least=replays))
 
 
 def called(gpu: Any, dx: Any, name: str, calls: int = 20) -> tuple[float, float]:
@@ -330,8 +297,8 @@ def main() -> int:
         found["barriers"] = bare()
     if options.only in (None, "check"):
         if not options.unguarded:
-            passed = in_processes(passed, True, options.seconds)
-        passed = in_processes(passed, False, options.seconds)
+            passed = in_processes(__file__, passed, True, options.seconds)
+        passed = in_processes(__file__, passed, False, options.seconds)
     if options.only in (None, "time"):
         found["steps"] = time_all(passed)
     if options.json:
