@@ -7,7 +7,10 @@ import numpy as np
 import pytest
 
 import ggmlq as gq
+from ggmlq.cpu.gru import layout, vectors
+from ggmlq.cpu.lanes import load, store
 from ggmlq.cpu.machine import target as targets
+from ggmlq.cpu.machine.jit import jit
 from ggmlq.gru.run import INTERMEDIATE
 from ggmlq.threads import num_threads
 
@@ -95,6 +98,27 @@ def test_the_ends_of_sixteen_bits(fresh):
     assert f.codes["W"].min() == f.parameters["x"].encode(x).min() == -32768
     for kernel in RUNGS:
         check(f, x, kernel=kernel)
+
+
+def test_entries_of_tables(fresh):
+    """Short ones lie in registers where the CPU permutes words, others in memory; both find every entry."""
+    look, lanes = vectors.looker(True), vectors.LANES
+
+    @jit
+    def every(table, places, out):
+        for i in range(0, len(places), lanes):
+            store(out, i, look(table, load(places, i, lanes)))
+
+    ends = np.iinfo(np.int16)
+    for size, low, high in ((256, ends.min, ends.max), (5, -3, 4), (256, ends.min - 1, 0), (1024, -9, 9)):
+        values = fresh.integers(low, high, size, endpoint=True).astype(np.int32)
+        values[:2] = low, high
+        table = layout._table(values, True)
+        assert table.dtype == np.int32 or (table.dtype == np.int16 and len(table) == vectors.SHORT)
+        places = fresh.permutation(np.resize(np.arange(size, dtype=np.int32), 1024))
+        out = np.empty_like(places)
+        every(table, places, out)
+        assert (out == values[places]).all()
 
 
 @pytest.mark.parametrize("kind", ["AVX2", "PLAIN"])
