@@ -74,13 +74,17 @@ def test_counts_are_the_same_on_every_rung(fresh):
 
 
 def test_threads_do_not_change_codes(fresh):
-    f, _, x = cases.fixed(fresh, 10, 37, 9, 33, "int8")
-    want = f(x, return_codes=True)[0]
+    whole, both = (
+        cases.fixed(fresh, 10, 37, 9, 33, "int8"),
+        cases.fixed(fresh, 9, 3, 9, 33, "int8", both=True),
+    )
     before = num_threads()
     try:
-        for n in (1, 2, 3):
-            gq.set_num_threads(n)
-            assert (f(x, return_codes=True)[0] == want).all()
+        for f, _, x in (whole, both):
+            want = f(x, return_codes=True, kernel="cpu:naive")[0]
+            for n in (1, 2, 3):
+                gq.set_num_threads(n)
+                assert (f(x, return_codes=True)[0] == want).all()
     finally:
         gq.set_num_threads(before)
 

@@ -121,7 +121,7 @@ def _ran(
     calls = [_call(f, d, x, starts and starts[d], codes, v) for d in range(len(f.cells))]
     kind = _kind(f, calls, kernel)
     if x.shape[0] and x.shape[1]:
-        if len(set(kind.rungs)) == 1:
+        if kind.alike:
             kind.rungs[0].launch(calls)
         else:
             for rung, call in zip(kind.rungs, calls, strict=True):
@@ -136,7 +136,8 @@ def _ran(
 class Kind(NamedTuple):
     """What calls of one shape have in common."""
 
-    rungs: tuple[ladder.Rung, ...]  # of the directions
+    rungs: list[ladder.Rung]  # of the directions
+    alike: bool  # whether one kernel serves all
     totals: NDArray[np.int64]  # how many numbers are counted, in the order of ``TALLIED``
 
 
@@ -146,7 +147,8 @@ def _kind(f: Fixed, calls: list[Call], kernel: str) -> Kind:
     remembered = type(kernel) is str and not f.dynamic_x
     found: Kind | None = f.kinds.get(key) if remembered else None
     if found is None:
-        found = Kind(tuple(_rung(f, call, kernel) for call in calls), _totals(calls[0]))
+        rungs = [_rung(f, call, kernel) for call in calls]
+        found = Kind(rungs, all(rung is rungs[0] for rung in rungs), _totals(calls[0]))
         if remembered:
             if len(f.kinds) >= KINDS:
                 f.kinds.clear()

@@ -59,9 +59,10 @@ class Program(NamedTuple):
 
 def run(calls: Sequence[Call], way: Way) -> None:
     """All steps of all directions."""
-    index = device.current()
-    main = device.driver().stream(index)
-    waits = not device.capturing(index)
+    gpu = device.driver()
+    index = gpu.device()
+    main = gpu.stream(index)
+    waits = not (main.ptr and main.is_capturing())
     both = len(calls) > 1 and sum(map(way.busy, calls)) <= device.multiprocessors()
     if not waits or any(call.plan.x is not call.cell.formats["x"] for call in calls):
         _at_once(calls, way, index, main, both)
