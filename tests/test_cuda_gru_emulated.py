@@ -77,7 +77,7 @@ def test_launches(monkeypatch, fresh):
     """Four a direction, prepared once; the second direction beside the first where both fit; in a graph."""
     state = put_emulated(monkeypatch)
     put, rows = state.cupy.asarray, slice(None, None, 2)
-    f, _, x = cases.fixed(fresh, 2, 2, 5, 7, "int8", both=True)
+    f, _, x = cases.fixed(fresh, 1, 2, 5, 7, "int8", both=True)
     for multiprocessors, side, factors in ((132, 98, (1, -0.7)), (3, 99, (1,))):
         monkeypatch.setattr(device, "multiprocessors", lambda count=multiprocessors: count)
         gpu = on_card(f)
