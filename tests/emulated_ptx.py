@@ -46,6 +46,7 @@ class Memory:
         return at
 
 
+@cache
 def program(ptx):
     """Statements as (guard, operation, operands), and where labels are."""
     body = re.sub(r"//[^\n]*", "", ptx[ptx.index(".visible .entry") :])
