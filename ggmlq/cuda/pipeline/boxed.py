@@ -17,7 +17,7 @@ from typing import Any
 
 from ..tiles8.shape import MOST_SHARED
 from ..words import barrier as barriers
-from ..words import boxes
+from ..words import boxes, early_start
 from ..words.atoms import inlined
 from ..words.language import uint32
 from ..words.outputs import BUFFER
@@ -133,36 +133,39 @@ def placer(tile: BoxTile, tall: int) -> Any:
 
 
 def fetcher(room: Room) -> Any:
-    """The device function that asks for all boxes of a stage, whose barrier is ``done``.
+    """The device functions that ask for the boxes of a stage, whose barrier is ``done``: of w, then of x.
 
-    ``group``: which row of scales of x belongs to the step.
+    The first one announces the bytes of both. ``group``: which row of scales of x belongs to the step.
     """
     length, of_w, of_scales, beside = room.tile.stage, room.tile.rows * STEP, room.scales, room.beside
     x_scales, w_scales, of_columns = room.x_scales, room.w_scales, 4 * room.tile.rows * room.x_scales
     expect, fetch = barriers.expect, boxes.fetch
 
     @inlined
-    def ask(
-        ring: Any, done: Any, stage: Any, x: Any, w: Any, of_x: Any, of_columns_of_w: Any,
-        row: Any, column: Any, step: Any, group: Any,
-    ) -> None:  # fmt: skip
-        at, k = uint32(ring + stage * uint32(length)), uint32(step * uint32(STEP))
+    def ask_w(ring: Any, done: Any, stage: Any, w: Any, of_columns_of_w: Any, column: Any, step: Any) -> None:
         expect(done, uint32(length + beside))
-        fetch(at, x, k, row, done)
-        fetch(uint32(at + uint32(of_w)), w, k, column, done)
-        near = uint32(ring + uint32(of_scales) + stage * uint32(beside))
-        if x_scales:
-            fetch(near, of_x, row, group, done)
+        fetch(
+            uint32(ring + stage * uint32(length) + uint32(of_w)), w, uint32(step * uint32(STEP)), column, done
+        )
         if w_scales:
-            fetch(uint32(near + uint32(of_columns)), of_columns_of_w, column, step, done)
+            near = uint32(ring + uint32(of_scales + of_columns) + stage * uint32(beside))
+            fetch(near, of_columns_of_w, column, step, done)
 
-    return ask
+    @inlined
+    def ask_x(
+        ring: Any, done: Any, stage: Any, x: Any, of_x: Any, row: Any, step: Any, group: Any
+    ) -> None:  # fmt: skip
+        fetch(uint32(ring + stage * uint32(length)), x, uint32(step * uint32(STEP)), row, done)
+        if x_scales:
+            fetch(uint32(ring + uint32(of_scales) + stage * uint32(beside)), of_x, row, group, done)
+
+    return ask_w, ask_x
 
 
 def filler(room: Room, tall: int) -> Any:
     """The device function of the one thread that fills the ring, for all tiles of its block."""
     stages, wait = room.tile.stages, barriers.wait
-    after, place, ask = follower(stages), placer(room.tile, tall), fetcher(room)
+    after, place, (ask_w, ask_x) = follower(stages), placer(room.tile, tall), fetcher(room)
 
     @inlined
     def fill(
@@ -176,9 +179,42 @@ def filler(room: Room, tall: int) -> Any:
             while step < steps:
                 done = uint32(full + stage * uint32(8))
                 wait(uint32(done + uint32(8 * stages)), uint32(phase ^ uint32(1)))
-                ask(ring, done, stage, x, w, of_x, of_columns_of_w, row, column, step, uint32(step // span))
+                ask_w(ring, done, stage, w, of_columns_of_w, column, step)
+                ask_x(ring, done, stage, x, of_x, row, step, uint32(step // span))
                 stage, phase = after(stage, phase)
                 step = uint32(step + uint32(1))
             number = uint32(number + every)
+
+    return fill
+
+
+def part_filler(room: Room) -> Any:
+    """The same for steps ``first`` … ``last`` of one tile, the first weights before the predecessor ends."""
+    stages, wait, wait_for_predecessor = room.tile.stages, barriers.wait, early_start.wait_for_predecessor
+    after, (ask_w, ask_x) = follower(stages), fetcher(room)
+
+    @inlined
+    def fill(
+        ring: Any, full: Any, x: Any, w: Any, of_x: Any, of_columns_of_w: Any, row: Any, column: Any,
+        first: Any, last: Any, span: Any,
+    ) -> None:  # fmt: skip
+        for s in range(stages):
+            step = uint32(first + uint32(s))
+            if step < last:
+                done = uint32(full + uint32(8 * s))
+                ask_w(ring, done, uint32(s), w, of_columns_of_w, column, step)
+        wait_for_predecessor()  # it may have made x
+        for s in range(stages):
+            step = uint32(first + uint32(s))
+            if step < last:
+                ask_x(ring, uint32(full + uint32(8 * s)), uint32(s), x, of_x, row, step, uint32(step // span))
+        step, stage, phase = uint32(first + uint32(stages)), uint32(0), uint32(0)
+        while step < last:
+            done = uint32(full + stage * uint32(8))
+            wait(uint32(done + uint32(8 * stages)), phase)
+            ask_w(ring, done, stage, w, of_columns_of_w, column, step)
+            ask_x(ring, done, stage, x, of_x, row, step, uint32(step // span))
+            stage, phase = after(stage, phase)
+            step = uint32(step + uint32(1))
 
     return fill

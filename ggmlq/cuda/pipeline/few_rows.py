@@ -58,7 +58,7 @@ class FewTile:
     @property
     def many(self) -> bool:
         """Whether sums go to other blocks in pieces of 16 bytes."""
-        return self.turns == 1
+        return self.turns == 1 or self.columns >= 64
 
     @property
     def pitch(self) -> int:
@@ -93,7 +93,7 @@ class FewTile:
         return KILO + self.barriers + 16 * self.stages
 
 
-TILES = (FewTile(64, 8, 6, 3), FewTile(64, 16, 4, 3), FewTile(64, 32, 6, 2), FewTile(128, 64, 6, 1, 16))
+TILES = (FewTile(64, 8, 6, 3), FewTile(64, 16, 4, 3), FewTile(64, 32, 6, 2), FewTile(64, 64, 8, 1, 16))
 
 
 @dataclass(frozen=True)

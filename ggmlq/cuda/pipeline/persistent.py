@@ -16,7 +16,7 @@ from ..words.atoms import inlined
 from ..words.language import cuda, uint32, uint64
 from .boxed import filler, starter
 from .job import TALL, Job, float_jobs, integer_jobs
-from .work8 import float_worker, integer_worker
+from .work8 import float_worker, integer_worker, writer
 
 FETCHES, MULTIPLIES = 40, 232  # registers of a thread; 168 at the start
 
@@ -77,7 +77,7 @@ def _kernel(job: Job, product: Any, *parameters: Any) -> Kernel:
 @family(float_jobs())
 def float_kernel(job: Job) -> Kernel:
     """Codes of floats, promoted every 128 columns."""
-    fill_ring, multiply = filler(job.room, TALL), float_worker(job)
+    fill_ring, multiply = filler(job.room, TALL), float_worker(job, writer(job))
 
     @inlined
     def fill(ring: Any, full: Any, given: Any, number: Any, every: Any, down: Any, across: Any) -> None:
@@ -89,7 +89,7 @@ def float_kernel(job: Job) -> Kernel:
         ring: Any, full: Any, warp: Any, given: Any, number: Any, every: Any, down: Any, across: Any
     ) -> None:
         _, _, _, _, table, y, m, n, steps, _, pitch = given
-        multiply(ring, full, warp, table, pitch, y, number, every, down, across, steps, m, n)
+        multiply(ring, full, warp, table, pitch, y, number, every, down, across, uint32(0), steps, m, n, 0)
 
     run = roles(job, fill, work)
 

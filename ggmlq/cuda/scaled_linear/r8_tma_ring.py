@@ -82,7 +82,7 @@ def kernel(job: Job) -> Kernel:
                 stage, phase = after(stage, phase)
                 of_w += uint64(pitch)
                 step = uint32(step + uint32(1))
-            write(totals, lane, buffer, at, y, column, uint32(row + inner), m, n)
+            write(totals, (lane, inner, buffer, at), ring, y, column, row, m, n, 0)
             if boxed and lane == uint32(0):
                 until_written()
 

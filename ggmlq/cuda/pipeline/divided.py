@@ -1,0 +1,132 @@
+"""Tiles of FP8 whose K is divided among the blocks of a cluster, which then add their sums up.
+
+Roles, ring and products are those of persistent.py; a block has one part of the steps of one tile. Then all
+blocks of the cluster bring their sums to each other: each finishes an equal part of the tile's rows.
+
+    ring     while products run
+    sums     [sources, rows / parts, columns]: brought here, once no block of the cluster multiplies any more
+
+Sums are added the first part's first, so a result does not depend on who was there first.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import product as combined
+from typing import Any
+
+from ..machine.launch import Kernel, family
+from ..words import barrier as barriers
+from ..words import early_start, ptx
+from ..words.atoms import inlined
+from ..words.language import cuda, uint32, uint64
+from ..words.outputs import pair_pusher
+from .boxed import BoxTile, part_filler, placer, starter
+from .few_sums import float_finisher, four_storer
+from .job import CODES, OUTS, TALL, Job
+from .persistent import FETCHES, MULTIPLIES
+from .work8 import float_worker
+
+TILES = (BoxTile(128, 128, 6), BoxTile(128, 64, 8))
+MOST = 8  # parts
+
+
+def jobs() -> list[tuple[Job]]:
+    """Every tile, kind of codes and of outputs."""
+    every = combined(TILES, CODES, CODES, OUTS)
+    found = [Job(tile, a, b, out, boxed=False) for tile, a, b, out in every]
+    found += [Job(tile, "e4m3", "e4m3", out, False, True) for tile, out in combined(TILES, OUTS)]
+    return [(job,) for job in found]
+
+
+def shares(tile: BoxTile, parts: int) -> Sequence[int]:
+    """Rows that a block finishes, and 2**16 by that: a row's number times it is the block's, times 2**16."""
+    rows = -(-tile.rows // parts)
+    return rows, (1 << 16) // rows + 1
+
+
+def exchanger(job: Job) -> Any:
+    """The device function that brings sums to where they are finished, adds and writes them."""
+    tile, fours = job.tile, job.tile.columns // 4
+    pitch, log = 4 * tile.columns + 32, fours.bit_length() - 1  # so that no two rows g share a bank
+    push, finish, store = (
+        pair_pusher(tile.columns, tile.halves, pitch),
+        float_finisher(),
+        four_storer(job.out),
+    )
+    meet_cluster, wait_for_predecessor = barriers.meet_cluster, early_start.wait_for_predecessor
+    rows, every = tile.rows, 128 * tile.groups
+
+    @inlined
+    def exchange(
+        totals: Any, stood: Any, ring: Any, y: Any, column: Any, row: Any, m: Any, n: Any, end: Any
+    ) -> None:
+        lane, inner, _, _ = stood
+        rank, parts, share, inverse = end
+        own = uint32(inner + uint32(lane >> uint32(2)))
+        meet_cluster()  # no block multiplies any more: rings are free
+        at = uint32(ring + uint32(uint32(lane & uint32(3)) << uint32(3)))
+        push(totals, at, own, share, inverse, uint32(rank * share))
+        meet_cluster()  # all sums are where they are finished
+        wait_for_predecessor()  # it may read what is written now
+        first = uint32(rank * share)
+        items = uint32(min(share, uint32(uint32(rows) - first)) << uint32(log))
+        i = uint32(cuda.threadIdx.x)
+        while i < items:
+            r, q = uint32(i >> uint32(log)), uint32(uint32(i & uint32(fours - 1)) << uint32(2))
+            at = uint32(ring + r * uint32(pitch) + uint32(q << uint32(2)))
+            e, f, g, h = finish(at, uint32(share * uint32(pitch)), parts, ring, r, q)
+            r = uint32(row + first + r)
+            if r < m:
+                store(y, r, uint32(column + q), n, e, f, g, h)
+            i = uint32(i + uint32(every))
+
+    return exchange
+
+
+@family(jobs())
+def kernel(job: Job) -> Kernel:
+    """Block (tile, part of K): the parts of a tile are a cluster."""
+    tile, fetching = job.tile, 4 * job.tile.groups
+    fill, work, place = part_filler(job.room), float_worker(job, exchanger(job)), placer(tile, TALL)
+    start, of_barriers, base = starter(tile.stages, fetching), job.room.barriers, ptx.shared_base
+    first_lane, rank_here, meet_warp = barriers.of_first_lane, barriers.rank_in_cluster, barriers.meet_warp
+    meet_cluster = barriers.meet_cluster
+    give, take = barriers.registers("dec", FETCHES), barriers.registers("inc", MULTIPLIES)
+    let_successor_start, rows, columns = early_start.let_successor_start, tile.rows, tile.columns
+
+    def product(
+        x: Any, w: Any, of_x: Any, of_columns: Any, table: Any,  # as of persistent.float_kernel
+        y: Any,
+        m: Any, n: Any, steps: Any, span: Any, pitch: Any,
+        parts: Any, share: Any, inverse: Any,  # of a cluster; of its rows: shares
+    ) -> None:  # fmt: skip
+        let_successor_start()
+        ring = uint32(uint32(base() + uint32(1023)) & uint32(0xFFFFFC00))
+        full, thread = uint32(ring + uint32(of_barriers)), uint32(cuda.threadIdx.x)
+        if thread == uint32(0):
+            start(full)
+        cuda.syncthreads()
+        rank, number = rank_here(), uint32(uint32(cuda.blockIdx.x) // parts)
+        down = uint32(uint32(m + uint32(rows - 1)) // uint32(rows))
+        across = uint32(uint32(n + uint32(columns - 1)) // uint32(columns))
+        first = uint32(uint32(rank * steps) // parts)
+        last = uint32(uint32(uint32(rank + uint32(1)) * steps) // parts)
+        warp = first_lane(uint32(thread >> uint32(5)))
+        if uint32(warp) >= uint32(fetching):
+            give()
+            if thread == uint32(32 * fetching):
+                row, column = place(number, down, across)
+                fill(ring, full, x, w, of_x, of_columns, row, column, first, last, span)
+            meet_warp()
+            meet_cluster()
+            meet_cluster()
+        else:
+            take()
+            end, every = (rank, parts, share, inverse), uint32(down * across)  # one tile a block
+            work(ring, full, warp, table, pitch, y, number, every, down, across, first, last, m, n, end)
+
+    return Kernel(
+        f"tma divided {job}", product, *(uint64,) * 6, *(uint32,) * 8, threads=job.threads,
+        shared=job.room.shared, least=(9, 0), exact=True, early=True, lto=True,
+    )  # fmt: skip
