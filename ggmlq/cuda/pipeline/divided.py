@@ -4,7 +4,8 @@ Roles, ring and products are those of persistent.py; a block has one part of the
 blocks of the cluster bring their sums to each other: each finishes an equal part of the tile's rows.
 
     ring     while products run
-    sums     [sources, rows / parts, columns]: brought here, once no block of the cluster multiplies any more
+    sums     [rows, columns], this block's, once nothing is multiplied any more
+    brought  [sources, rows / parts, columns], behind them, once no block of the cluster multiplies any more
 
 Sums are added the first part's first, so a result does not depend on who was there first.
 """
@@ -19,10 +20,10 @@ from ..machine.launch import Kernel, family
 from ..words import barrier as barriers
 from ..words import early_start, ptx
 from ..words.atoms import inlined
-from ..words.language import cuda, uint32, uint64
-from ..words.outputs import pair_pusher
+from ..words.language import cuda, float32, uint32, uint64
+from ..words.outputs import row_stager
 from .boxed import BoxTile, part_filler, placer, starter
-from .few_sums import float_finisher, four_storer
+from .few_sums import four_storer
 from .job import CODES, OUTS, TALL, Job
 from .persistent import FETCHES, MULTIPLIES
 from .work8 import float_worker
@@ -49,13 +50,18 @@ def exchanger(job: Job) -> Any:
     """The device function that brings sums to where they are finished, adds and writes them."""
     tile, fours = job.tile, job.tile.columns // 4
     pitch, log = 4 * tile.columns + 32, fours.bit_length() - 1  # so that no two rows g share a bank
-    push, finish, store = (
-        pair_pusher(tile.columns, tile.halves, pitch),
-        float_finisher(),
+    rows, every = tile.rows, 128 * tile.groups // fours  # of which a round of all threads has so many
+    stage, meet = row_stager(tile.columns, tile.halves, pitch), barriers.gather_point(1, 128 * tile.groups)
+    pass_by_cluster, join_cluster, meet_cluster = (
+        barriers.pass_by_cluster, barriers.join_cluster, barriers.meet_cluster
+    )  # fmt: skip
+    put16_of, take16, take_floats, store = (
+        barriers.put16_of,
+        ptx.take16,
+        ptx.take_floats,
         four_storer(job.out),
     )
-    meet_cluster, wait_for_predecessor = barriers.meet_cluster, early_start.wait_for_predecessor
-    rows, every = tile.rows, 128 * tile.groups
+    wait_for_predecessor = early_start.wait_for_predecessor
 
     @inlined
     def exchange(
@@ -63,23 +69,39 @@ def exchanger(job: Job) -> Any:
     ) -> None:
         lane, inner, _, _ = stood
         rank, parts, share, inverse = end
+        meet()  # nothing of this block is multiplied any more
+        pass_by_cluster()
         own = uint32(inner + uint32(lane >> uint32(2)))
-        meet_cluster()  # no block multiplies any more: rings are free
-        at = uint32(ring + uint32(uint32(lane & uint32(3)) << uint32(3)))
-        push(totals, at, own, share, inverse, uint32(rank * share))
+        stage(totals, uint32(ring + own * uint32(pitch) + uint32(uint32(lane & uint32(3)) << uint32(3))))
+        meet()
+        join_cluster()
+        thread, brought = uint32(cuda.threadIdx.x), uint32(ring + uint32(rows * pitch))
+        r, at = uint32(thread >> uint32(log)), uint32(uint32(thread & uint32(fours - 1)) << uint32(4))
+        while r < uint32(rows):
+            owner = uint32(uint32(r * inverse) >> uint32(16))
+            if owner != rank:
+                v = take16(uint32(ring + r * uint32(pitch) + at))
+                there = uint32(uint32(r - uint32(owner * share)) + uint32(rank * share))
+                put16_of(uint32(brought + there * uint32(pitch) + at), owner, v[0], v[1], v[2], v[3])
+            r = uint32(r + uint32(every))
         meet_cluster()  # all sums are where they are finished
         wait_for_predecessor()  # it may read what is written now
-        first = uint32(rank * share)
-        items = uint32(min(share, uint32(uint32(rows) - first)) << uint32(log))
-        i = uint32(cuda.threadIdx.x)
-        while i < items:
-            r, q = uint32(i >> uint32(log)), uint32(uint32(i & uint32(fours - 1)) << uint32(2))
-            at = uint32(ring + r * uint32(pitch) + uint32(q << uint32(2)))
-            e, f, g, h = finish(at, uint32(share * uint32(pitch)), parts, ring, r, q)
-            r = uint32(row + first + r)
-            if r < m:
-                store(y, r, uint32(column + q), n, e, f, g, h)
-            i = uint32(i + uint32(every))
+        first, r = uint32(rank * share), uint32(thread >> uint32(log))
+        last = min(share, uint32(uint32(rows) - first))
+        across = uint32(column + uint32(at >> uint32(2)))
+        while r < last:
+            e, f, g, h = float32(0), float32(0), float32(0), float32(0)
+            source = uint32(0)
+            while source < parts:
+                place = uint32(brought + uint32(source * share + r) * uint32(pitch))
+                if source == rank:
+                    place = uint32(ring + uint32(first + r) * uint32(pitch))
+                v, source = take_floats(uint32(place + at)), uint32(source + uint32(1))
+                e, f, g, h = e + v[0], f + v[1], g + v[2], h + v[3]
+            below = uint32(row + first + r)
+            if below < m:
+                store(y, below, across, n, e, f, g, h)
+            r = uint32(r + uint32(every))
 
     return exchange
 
@@ -91,7 +113,9 @@ def kernel(job: Job) -> Kernel:
     fill, work, place = part_filler(job.room), float_worker(job, exchanger(job)), placer(tile, TALL)
     start, of_barriers, base = starter(tile.stages, fetching), job.room.barriers, ptx.shared_base
     first_lane, rank_here, meet_warp = barriers.of_first_lane, barriers.rank_in_cluster, barriers.meet_warp
-    meet_cluster = barriers.meet_cluster
+    pass_by_cluster, join_cluster, meet_cluster = (
+        barriers.pass_by_cluster, barriers.join_cluster, barriers.meet_cluster
+    )  # fmt: skip
     give, take = barriers.registers("dec", FETCHES), barriers.registers("inc", MULTIPLIES)
     let_successor_start, rows, columns = early_start.let_successor_start, tile.rows, tile.columns
 
@@ -119,7 +143,8 @@ def kernel(job: Job) -> Kernel:
                 row, column = place(number, down, across)
                 fill(ring, full, x, w, of_x, of_columns, row, column, first, last, span)
             meet_warp()
-            meet_cluster()
+            pass_by_cluster()
+            join_cluster()
             meet_cluster()
         else:
             take()

@@ -28,11 +28,11 @@ def placer_of_threads(job: Job) -> Any:
     Its lane, its warp's first row, its place in the warp's buffer of outputs, lower words of descriptors.
     """
     of_outputs, rows_each, of_w = job.room.outputs, 64 * job.tile.halves, job.tile.rows * STEP
-    floats = job.out == "float32"
+    floats, pinned = job.out == "float32", barriers.pinned
 
     @inlined
     def stand(ring: Any, warp: Any) -> Any:
-        _, lane = warp_and_lane()
+        lane = pinned(warp_and_lane()[1])
         group = uint32(uint32(warp >> uint32(2)) * uint32(rows_each))
         inner = uint32(group + uint32(uint32(warp & uint32(3)) << uint32(4)))
         buffer = uint32(ring + uint32(of_outputs) + warp * uint32(BUFFER))

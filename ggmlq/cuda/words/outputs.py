@@ -160,40 +160,28 @@ def stager(columns: int, integer: bool, pitch: int) -> Any:
 
 
 @cache
-def pair_pusher(columns: int, halves: int, pitch: int) -> Any:
-    """``push(totals, at, row, share, inverse, source)``: sums, pair by pair, to the blocks of a cluster.
+def row_stager(columns: int, halves: int, pitch: int) -> Any:
+    """``stage(totals, at)``: a thread's sums as floats into shared memory, the columns of a row side by side.
 
-    Block i finishes rows i · share to (i + 1) · share; there a row lies at ``pitch`` times its number from
-    the block's first one, plus ``source``. ``at``: the place of column 2 t of its first row; ``row``: row g.
-    ``inverse``: 2**16 / share, rounded up.
+    ``at``: the place of row g, column 2 t; rows lie ``pitch`` bytes apart.
     """
     sums = columns // 2
     totals_kind = types.UniTuple(f32, halves * sums)
 
-    def push(totals: Any, at: Any, row: Any, share: Any, inverse: Any, source: Any) -> Any:
+    def stage(totals: Any, at: Any) -> Any:
         only_on_a_gpu()
 
     def emit(context: Any, builder: Any, signature: Any, operands: Any) -> Any:
-        totals, *given = operands
+        totals, at = operands
         values = unpacked(builder, totals, halves * sums)
-        for i in range(2 * halves):
-            first = i // 2 * sums + 2 * (i % 2)
-            pairs = [values[first + 4 * j + c] for j in range(columns // 8) for c in range(2)]
-            text = _push_text(columns, 64 * (i // 2) + 8 * (i % 2), pitch)
-            emit_assembly(builder, VOID, text, [*"rrrrr", *"f" * len(pairs)], [*given, *pairs], effect=True)
+        for i in range(0, halves * sums, 2):
+            half, j, low = i // sums, i % sums // 4, i // 2 % 2
+            offset = (64 * half + 8 * low) * pitch + 32 * j
+            text = f"st.shared.v2.f32 [$0 + {offset}], {{$1, $2}};"
+            emit_assembly(builder, VOID, text, ["r", "f", "f"], [at, *values[i : i + 2]], effect=True)
         return context.get_dummy_value()
 
-    return push if SIMULATED else as_intrinsic(push, types.void(totals_kind, *(u32,) * 5), emit)
-
-
-def _push_text(columns: int, below: int, pitch: int) -> str:
-    lines = [f"{{.reg .b32 r, own, at; add.u32 r, $1, {below}; mul.lo.u32 own, r, $3; shr.u32 own, own, 16;"]
-    lines += ["mul.lo.u32 at, own, $2; sub.u32 at, r, at; add.u32 at, at, $4;"]
-    lines += [f"mad.lo.u32 at, at, {pitch}, $0; mapa.shared::cluster.u32 at, at, own;"]
-    for j in range(columns // 8):
-        pair = f"{{${5 + 2 * j}, ${6 + 2 * j}}}"
-        lines.append(f"st.shared::cluster.v2.f32 [at + {32 * j}], {pair};")
-    return "\n".join([*lines, "}"])
+    return stage if SIMULATED else as_intrinsic(stage, types.void(totals_kind, u32), emit)
 
 
 @cache
