@@ -5,7 +5,8 @@
     outputs  a buffer a warp that multiplies
     barriers full [stages] · empty [stages]
 
-One thread fills: it waits until a stage is empty, announces its bytes and asks for its boxes. Warps that
+Two threads of different warps fill, one with codes of w, one with those of x, for each of their steps takes
+some hundred clocks: they wait until a stage is empty, announce its bytes and ask for its boxes. Warps that
 multiply wait until it is full, and say when they are done with it. The order of tiles is that of
 tiles8/shape.py, so that what runs at one time shares rows of both operands in the L2.
 """
@@ -132,89 +133,94 @@ def placer(tile: BoxTile, tall: int) -> Any:
     return place
 
 
-def fetcher(room: Room) -> Any:
-    """The device functions that ask for the boxes of a stage, whose barrier is ``done``: of w, then of x.
+def fetcher(room: Room, of_w: bool) -> Any:
+    """The device function that asks for an operand's boxes of a stage, whose barrier is ``done``.
 
-    The first one announces the bytes of both. ``group``: which row of scales of x belongs to the step.
+    That of w announces the bytes of both. ``scales``: a map, of x [groups, M], of w [steps, N]; ``at``: the
+    first row of the operand; ``group``: which row of scales of x belongs to the step.
     """
-    length, of_w, of_scales, beside = room.tile.stage, room.tile.rows * STEP, room.scales, room.beside
-    x_scales, w_scales, of_columns = room.x_scales, room.w_scales, 4 * room.tile.rows * room.x_scales
+    length, size, first = room.tile.stage, room.tile.stage + room.beside, room.tile.rows * STEP * of_w
+    scaled = room.w_scales if of_w else room.x_scales
+    near, beside = room.scales + 4 * room.tile.rows * room.x_scales * of_w, room.beside
     expect, fetch = barriers.expect, boxes.fetch
 
     @inlined
-    def ask_w(ring: Any, done: Any, stage: Any, w: Any, of_columns_of_w: Any, column: Any, step: Any) -> None:
-        expect(done, uint32(length + beside))
-        fetch(
-            uint32(ring + stage * uint32(length) + uint32(of_w)), w, uint32(step * uint32(STEP)), column, done
-        )
-        if w_scales:
-            near = uint32(ring + uint32(of_scales + of_columns) + stage * uint32(beside))
-            fetch(near, of_columns_of_w, column, step, done)
+    def ask(
+        ring: Any, done: Any, stage: Any, codes: Any, scales: Any, at: Any, step: Any, group: Any
+    ) -> None:  # fmt: skip
+        if of_w:
+            expect(done, uint32(size))
+        to = uint32(ring + stage * uint32(length) + uint32(first))
+        fetch(to, codes, uint32(step * uint32(STEP)), at, done)
+        if scaled:
+            fetch(uint32(ring + uint32(near) + stage * uint32(beside)), scales, at, group, done)
+
+    return ask
+
+
+def grouper(of_w: bool) -> Any:
+    """The device functions for the row of scales that belongs to a step, and for how many steps it does."""
 
     @inlined
-    def ask_x(
-        ring: Any, done: Any, stage: Any, x: Any, of_x: Any, row: Any, step: Any, group: Any
-    ) -> None:  # fmt: skip
-        fetch(uint32(ring + stage * uint32(length)), x, uint32(step * uint32(STEP)), row, done)
-        if x_scales:
-            fetch(uint32(ring + uint32(of_scales) + stage * uint32(beside)), of_x, row, group, done)
+    def begin(step: Any, span: Any) -> Any:
+        if of_w:
+            return step, uint32(0)
+        return uint32(step // span), uint32(span - uint32(step % span))
 
-    return ask_w, ask_x
+    @inlined
+    def follow(group: Any, left: Any, span: Any) -> Any:
+        if of_w:
+            return uint32(group + uint32(1)), left
+        left = uint32(left - uint32(1))
+        return (uint32(group + uint32(1)), span) if left == uint32(0) else (group, left)
+
+    return begin, follow
 
 
-def filler(room: Room, tall: int) -> Any:
-    """The device function of the one thread that fills the ring, for all tiles of its block."""
-    stages, wait = room.tile.stages, barriers.wait
-    after, place, (ask_w, ask_x) = follower(stages), placer(room.tile, tall), fetcher(room)
+def filler(room: Room, tall: int, of_w: bool) -> Any:
+    """The device function of the one thread that fills the ring with an operand, for all tiles of a block."""
+    stages, wait, after = room.tile.stages, barriers.wait, follower(room.tile.stages)
+    place, ask, (first_group, next_group) = placer(room.tile, tall), fetcher(room, of_w), grouper(of_w)
 
     @inlined
     def fill(
-        ring: Any, full: Any, x: Any, w: Any, of_x: Any, of_columns_of_w: Any, number: Any, every: Any,
-        down: Any, across: Any, steps: Any, span: Any,
+        ring: Any, full: Any, codes: Any, scales: Any, number: Any, every: Any, down: Any, across: Any,
+        steps: Any, span: Any,
     ) -> None:  # fmt: skip
         stage, phase, count = uint32(0), uint32(0), uint32(down * across)
         while number < count:
             row, column = place(number, down, across)
-            step = uint32(0)
+            at, step = column if of_w else row, uint32(0)
+            group, left = first_group(step, span)
             while step < steps:
                 done = uint32(full + stage * uint32(8))
                 wait(uint32(done + uint32(8 * stages)), uint32(phase ^ uint32(1)))
-                ask_w(ring, done, stage, w, of_columns_of_w, column, step)
-                ask_x(ring, done, stage, x, of_x, row, step, uint32(step // span))
+                ask(ring, done, stage, codes, scales, at, step, group)
                 stage, phase = after(stage, phase)
-                step = uint32(step + uint32(1))
+                step, (group, left) = uint32(step + uint32(1)), next_group(group, left, span)
             number = uint32(number + every)
 
     return fill
 
 
-def part_filler(room: Room) -> Any:
-    """The same for steps ``first`` … ``last`` of one tile, the first weights before the predecessor ends."""
+def part_filler(room: Room, of_w: bool) -> Any:
+    """The same for steps ``first`` … ``last`` of one tile; of w before the predecessor ends."""
     stages, wait, wait_for_predecessor = room.tile.stages, barriers.wait, early_start.wait_for_predecessor
-    after, (ask_w, ask_x) = follower(stages), fetcher(room)
+    after, ask, (first_group, next_group) = follower(stages), fetcher(room, of_w), grouper(of_w)
 
     @inlined
     def fill(
-        ring: Any, full: Any, x: Any, w: Any, of_x: Any, of_columns_of_w: Any, row: Any, column: Any,
-        first: Any, last: Any, span: Any,
+        ring: Any, full: Any, codes: Any, scales: Any, at: Any, first: Any, last: Any, span: Any
     ) -> None:  # fmt: skip
-        for s in range(stages):
-            step = uint32(first + uint32(s))
-            if step < last:
-                done = uint32(full + uint32(8 * s))
-                ask_w(ring, done, uint32(s), w, of_columns_of_w, column, step)
-        wait_for_predecessor()  # it may have made x
-        for s in range(stages):
-            step = uint32(first + uint32(s))
-            if step < last:
-                ask_x(ring, uint32(full + uint32(8 * s)), uint32(s), x, of_x, row, step, uint32(step // span))
-        step, stage, phase = uint32(first + uint32(stages)), uint32(0), uint32(0)
+        if not of_w:
+            wait_for_predecessor()  # it may have made x
+        stage, phase, step = uint32(0), uint32(0), first
+        group, left = first_group(step, span)
         while step < last:
             done = uint32(full + stage * uint32(8))
-            wait(uint32(done + uint32(8 * stages)), phase)
-            ask_w(ring, done, stage, w, of_columns_of_w, column, step)
-            ask_x(ring, done, stage, x, of_x, row, step, uint32(step // span))
+            wait(uint32(done + uint32(8 * stages)), uint32(phase ^ uint32(1)))
+            ask(ring, done, stage, codes, scales, at, step, group)
             stage, phase = after(stage, phase)
-            step = uint32(step + uint32(1))
+            step, (group, left) = uint32(step + uint32(1)), next_group(group, left, span)
 
     return fill

@@ -110,7 +110,8 @@ def exchanger(job: Job) -> Any:
 def kernel(job: Job) -> Kernel:
     """Block (tile, part of K): the parts of a tile are a cluster."""
     tile, fetching = job.tile, 4 * job.tile.groups
-    fill, work, place = part_filler(job.room), float_worker(job, exchanger(job)), placer(tile, TALL)
+    fill_w, fill_x = part_filler(job.room, True), part_filler(job.room, False)
+    work, place = float_worker(job, exchanger(job)), placer(tile, TALL)
     start, of_barriers, base = starter(tile.stages, fetching), job.room.barriers, ptx.shared_base
     first_lane, rank_here, meet_warp = barriers.of_first_lane, barriers.rank_in_cluster, barriers.meet_warp
     pass_by_cluster, join_cluster, meet_cluster = (
@@ -139,9 +140,11 @@ def kernel(job: Job) -> Kernel:
         warp = first_lane(uint32(thread >> uint32(5)))
         if uint32(warp) >= uint32(fetching):
             give()
+            row, column = place(number, down, across)
             if thread == uint32(32 * fetching):
-                row, column = place(number, down, across)
-                fill(ring, full, x, w, of_x, of_columns, row, column, first, last, span)
+                fill_w(ring, full, w, of_columns, column, first, last, span)
+            if thread == uint32(32 * fetching + 32):
+                fill_x(ring, full, x, of_x, row, first, last, span)
             meet_warp()
             pass_by_cluster()
             join_cluster()

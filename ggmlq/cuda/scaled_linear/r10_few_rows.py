@@ -53,7 +53,8 @@ def jobs() -> list[tuple[FewJob]]:
 @family(jobs())
 def kernel(job: FewJob) -> Kernel:
     """Block (tile of rows of w, part of K): the parts of a tile are a cluster."""
-    tile, fill, add = job.tile, few_rows.filler(job.tile), adder(job)
+    tile, add = job.tile, adder(job)
+    fill_w, fill_x = few_rows.filler(tile, True), few_rows.filler(tile, False)
     work = few_work.integer_worker(job) if job.integer else few_work.float_worker(job)
     start, of_barriers, base = starter(tile.stages, 4 * GROUPS // tile.turns), tile.barriers, ptx.shared_base
     rows = tile.rows
@@ -84,9 +85,11 @@ def kernel(job: FewJob) -> Kernel:
         given = (of_x, row_x, column_x, rows_x, span_x, of_w, row_w, column_w, rows_w, span_w)
         zeros = (points_x, others_x, points_w, others_w)
         warp = first_lane(uint32(thread >> uint32(5)))
-        if uint32(warp) == uint32(4 * GROUPS):
+        if uint32(warp) >= uint32(4 * GROUPS):
             if thread == uint32(MULTIPLY):
-                fill(ring, full, x, w, row0, first, last)
+                fill_w(ring, full, w, row0, first, last)
+            if thread == uint32(MULTIPLY + 32):
+                fill_x(ring, full, x, uint32(0), first, last)
             meet_warp()
             join_cluster()
         else:

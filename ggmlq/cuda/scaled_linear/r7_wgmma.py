@@ -56,7 +56,8 @@ def kernel(job: Job) -> Kernel:
         job.granule,
         job.boxed,
     )
-    start, (ask_w, ask_x), place = starter(tile.stages, 1), fetcher(room), placer(tile, TALL)
+    start, place = starter(tile.stages, 1), placer(tile, TALL)
+    ask_w, ask_x = fetcher(room, True), fetcher(room, False)
     zeros, nothing, begin, first, _, factors, promote, scales_of_w = float_products(job.form, job.parts)
     of_thread, promoted, stand, write = factors[0], promote[0], placer_of_threads(job), writer(job)
     wait, first_lane, until_written, take_turn = (
@@ -93,7 +94,7 @@ def kernel(job: Job) -> Kernel:
         totals, sums, step = zeros(), nothing(), uint32(0)
         while step < steps:
             if thread == uint32(0):
-                ask_w(ring, full, uint32(0), w, of_columns, column, step)
+                ask_w(ring, full, uint32(0), w, of_columns, column, step, step)
                 ask_x(ring, full, uint32(0), x, of_x, row, step, uint32(step // span))
             wait(full, uint32(step & uint32(1)))
             sums = begin(sums, own)
