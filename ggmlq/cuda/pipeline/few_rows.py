@@ -34,12 +34,11 @@ GROUPS = 2  # warpgroups that multiply; two warps fetch
 MULTIPLY = 128 * GROUPS
 THREADS = MULTIPLY + 64
 PARTS = (8, 4, 2, 1)  # blocks of a cluster
-SHORTEST = 4  # steps of a part
 
 
 @dataclass(frozen=True)
 class FewTile:
-    """Rows of w and of x, and a ring of stages."""
+    """Rows of w and of x, and a ring of stages: deep for one block, or flat, so that several fit."""
 
     rows: int  # 64: warpgroups take steps in turns; 128: each has its own
     columns: int
@@ -94,7 +93,7 @@ class FewTile:
 
 
 TILES = (
-    FewTile(64, 8, 12, 1), FewTile(64, 8, 6, 3), FewTile(64, 16, 8, 2), FewTile(64, 16, 4, 3),
+    FewTile(64, 8, 12, 1), FewTile(64, 8, 6, 3), FewTile(64, 16, 12, 1), FewTile(64, 16, 4, 3),
     FewTile(64, 32, 8, 1), FewTile(64, 32, 6, 2), FewTile(64, 64, 8, 1, 16),
 )  # fmt: skip
 
@@ -122,16 +121,6 @@ class FewJob:
     def form(self) -> Form:
         """Weights are the first operand."""
         return Form(self.tile.columns, self.w, self.x)
-
-
-def parts_of(tile: FewTile, tiles: int, multiprocessors: int, steps: int) -> int:
-    """Blocks of a cluster: as many as the card holds at one time, each with some steps.
-
-    Of wide tiles no more than one a multiprocessor: the exchange of their sums would cost more than it gains.
-    """
-    slots = multiprocessors * (tile.blocks if tile.columns <= 16 else 1)
-    able = [parts for parts in PARTS if tiles * parts <= slots and steps // parts >= SHORTEST]
-    return able[0] if able else 1
 
 
 def filler(tile: FewTile, of_w: bool) -> Any:

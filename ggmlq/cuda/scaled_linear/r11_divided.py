@@ -19,9 +19,10 @@ from typing import Any
 from ...ladder import register
 from ...problems import ScaledLinear
 from ...scaled import ScaledArray
-from ..pipeline import divided, operands8
+from ..machine import device
+from ..pipeline import operands8, pace
 from ..pipeline.boxed import BoxTile
-from ..pipeline.divided import kernel, shares
+from ..pipeline.divided import MOST, TILES, kernel, shares
 from ..pipeline.job import Job
 from .r9_persistent import refuses as refused
 
@@ -42,10 +43,12 @@ def launch(x: ScaledArray, w: ScaledArray, out: Any, tile: BoxTile | None = None
     operands8.settle(w)
     both, kind = operands8.operands(x, w), str(out.dtype)
     by_columns = not operands8.shared_by(both.w, 128)
-    tile, parts = tile or divided.TILES[0], parts or 1
+    shape = pace.Shape(m, n, k, device.multiprocessors())
+    tile, parts, _ = pace.divided(
+        shape, (tile,) if tile else TILES, (parts,) if parts else range(1, MOST + 1)
+    )
     job = Job(tile, x.code.name, w.code.name, kind, False, by_columns)
     given = operands8.float_arguments(job, both, w, m, n)
-    parts = min(parts, given.sizes[0])
     kernel(job)(
         (tile.tiles(m, n) * parts,), (job.threads,), *given.maps, given.table, out, m, n, *given.sizes,
         parts, *shares(tile, parts), cluster=parts,
