@@ -61,9 +61,12 @@ def _estimated(problem: ScaledLinear) -> Preference:
     from .pipeline import pace  # its kernels want numba-cuda, which a list of choices does not
 
     shape = pace.Shape(problem.m, problem.n, problem.k, problem.card.multiprocessors)
-    plans = {"few_rows": pace.few_rows, "divided": pace.divided, "persistent": pace.persistent}
-    order = sorted(plans, key=lambda name: plans[name](shape).us)
-    return Preference(tuple(f"cuda:{name}" for name in order), "estimated from its shape")
+    us = {
+        "cuda:few_rows": pace.few_rows(shape).us,
+        "cuda:divided": pace.divided(shape).us,
+        "cuda:persistent": pace.persistent(shape).us,
+    }
+    return Preference(tuple(sorted(us, key=us.__getitem__)), "estimated from its shape")
 
 
 def formats(card: Card | None) -> list[str]:
