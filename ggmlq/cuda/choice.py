@@ -61,11 +61,9 @@ def _estimated(problem: ScaledLinear) -> Preference:
     from .pipeline import pace  # its kernels want numba-cuda, which a list of choices does not
 
     shape = pace.Shape(problem.m, problem.n, problem.k, problem.card.multiprocessors)
-    us = {
-        "cuda:few_rows": pace.few_rows(shape).us,
-        "cuda:divided": pace.divided(shape).us,
-        "cuda:persistent": pace.persistent(shape).us,
-    }
+    few = problem.m <= pace.FEW[-1].columns
+    narrow = ("cuda:few_rows", pace.few_rows(shape).us) if few else ("cuda:divided", pace.divided(shape).us)
+    us = dict([narrow, ("cuda:persistent", pace.persistent(shape).us)])
     return Preference(tuple(sorted(us, key=us.__getitem__)), "estimated from its shape")
 
 
