@@ -23,7 +23,7 @@ from ..problems import Linear, ScaledLinear
 from .machine import device
 
 SPARE = ((64, "cuda:dp4a"), (None, "cuda:registers"))  # up to which number of rows which rung
-HOPPER = (9, 0)
+HOPPER, FEWEST = (9, 0), 64  # rows of x up to which weights are the first operand
 TABLE = Path(__file__).with_name("choice.json")
 
 
@@ -61,7 +61,7 @@ def _estimated(problem: ScaledLinear) -> Preference:
     from .pipeline import pace  # its kernels want numba-cuda, which a list of choices does not
 
     shape = pace.Shape(problem.m, problem.n, problem.k, problem.card.multiprocessors)
-    few = problem.m <= pace.FEW[-1].columns
+    few = problem.m <= FEWEST
     narrow = ("cuda:few_rows", pace.few_rows(shape).us) if few else ("cuda:divided", pace.divided(shape).us)
     us = dict([narrow, ("cuda:persistent", pace.persistent(shape).us)])
     return Preference(tuple(sorted(us, key=us.__getitem__)), "estimated from its shape")
