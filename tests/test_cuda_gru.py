@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+from concurrent.futures import ThreadPoolExecutor
 from types import SimpleNamespace
 
 import gru_cases as cases
@@ -274,3 +275,34 @@ def test_in_a_graph(cupy, fresh):
                 if factor == 1:
                     assert (y.get() == want).all(), name
         assert not (y.get() == want).all()
+
+
+@quiet
+@pytest.mark.cuda
+def test_both_directions_in_a_graph_and_calls_of_threads(cupy, fresh):
+    f, _, x = cases.fixed(fresh, 40, 9, 5, 200, "int8", both=True)
+    gpu, h0 = f.to("cuda"), fresh.uniform(-0.4, 0.4, (2, 9, 200)).astype(np.float32)
+    want, dx, dh = f(x, h0), cupy.asarray(x), cupy.asarray(h0)
+    for name in NAMES:
+        gpu(dx, dh, kernel=name)
+        stream = cupy.cuda.Stream(non_blocking=True)
+        with stream:
+            stream.begin_capture()
+            found = [gpu(dx, dh, kernel=name) for _ in range(2)]
+            graph = stream.end_capture()
+            for _ in range(2):
+                graph.launch(stream)
+            stream.synchronize()
+            for pair in found:
+                assert all((a == b.get()).all() for a, b in zip(want, pair, strict=True)), name
+
+    def calls(n):
+        with cupy.cuda.Stream(non_blocking=True):
+            given = cupy.asarray(x[:, :n]), cupy.asarray(h0[:, :n])
+            for _ in range(20):
+                y, h = gpu(*given)
+                assert (y.get() == want[0][:, :n]).all()
+                assert (h.get() == want[1][:, :n]).all()
+
+    with ThreadPoolExecutor(4) as pool:
+        list(pool.map(calls, (9, 9, 4, 1)))
