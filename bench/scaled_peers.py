@@ -1,7 +1,7 @@
 """``scaled_linear`` on a Hopper card beside DeepGEMM and cuBLASLt, in turns in one process.
 
-    python -m bench.scaled_peers --json peers.json
-    python -m bench.scaled_peers --shapes 4096x7168x16384,64x7168x2048 --sustained
+    python bench/scaled_peers.py --json peers.json
+    python bench/scaled_peers.py --shapes 4096x7168x16384,64x7168x2048 --sustained
 
 Peers are those that can be imported: ``deep_gemm`` (the wheel sgl-deep-gemm; it wants nvcc, CUDA_HOME) and
 torch, whose ``_scaled_mm`` and ``_int_mm`` are cuBLASLt's. All multiply the same codes under the same scales
@@ -25,9 +25,10 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+import hopper
+from hopper import OUTSIDE, Replays, empty, operands, wrong
+
 import ggmlq as gq
-from bench import hopper
-from bench.hopper import OUTSIDE, Replays, empty, operands, wrong
 from ggmlq.cuda.machine import device
 from ggmlq.testing.machine import commit, machine
 
