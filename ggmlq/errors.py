@@ -78,6 +78,10 @@ class LibraryFailedError(GGMLQError, RuntimeError):
         self.tail = tail  # the end of what it printed
 
 
+class WorkerError(GGMLQError, RuntimeError):
+    """Work given to an executor whose workers died, or which takes none."""
+
+
 class GGUFError(GGMLQError, ValueError):
     """A GGUF file that is damaged or incomplete, or something that a GGUF file cannot hold."""
 
