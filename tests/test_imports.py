@@ -94,8 +94,16 @@ ALLOWED = {
     "checkpoint": {
         "array", "checkpoint", "convert", "errors", "formats", "gguf", "ops", "safetensors", "scaled", "text",
     },
-    "convert": {"array", "errors", "formats", "gguf", "ops", "progress", "text", "threads", "convert"},
-    "diff": {"array", "errors", "formats", "gguf", "ops", "pages", "progress", "text", "diff"},
+    # workers of any executor: who they are it does not ask
+    "spread": {"array", "cores", "errors", "formats", "gguf", "scaled", "text", "threads", "spread"},
+    "convert": {
+        "array", "errors", "formats", "gguf", "ops", "progress", "spread", "text", "threads", "convert",
+    },
+    "diff": {"array", "errors", "formats", "gguf", "ops", "pages", "progress", "spread", "text", "diff"},
+    "surveys": {
+        "array", "convert", "errors", "files", "formats", "gguf", "ops", "progress", "report", "scaled",
+        "spread", "text", "surveys",
+    },
     "report": {
         "array", "diff", "errors", "formats", "gguf", "ops", "pages", "progress", "text", "report",
     },
@@ -119,7 +127,7 @@ ALLOWED = {
     "commands": {
         "accuracy", "array", "check", "checkpoint", "completion", "convert", "diff", "dumps", "errors",
         "faults", "files", "formats", "gguf", "gru", "llama", "pages", "progress", "report", "safetensors",
-        "scaled", "terminal", "text", "threads", "trace", "commands",
+        "scaled", "spread", "surveys", "terminal", "text", "threads", "trace", "commands",
     },
     "testing": None,  # may import anything
     "doctor.py": None,
@@ -229,7 +237,7 @@ def test_files_are_short_and_say_what_they_are(path):
 ROOMS = (
     "cpu", "cpu/encode", "cpu/gru", "cpu/lanes", "cpu/machine", "cpu/panels", "cpu/quantize_scaled",
     "cpu/slabs", "checkpoint", "convert", "cuda/gru", "diff", "faults", "faults/experts", "faults/gru",
-    "faults/scaled", "fixed", "gru", "pages", "report", "safetensors", "trace",
+    "faults/scaled", "fixed", "gru", "pages", "report", "safetensors", "spread", "surveys", "trace",
 )  # fmt: skip
 
 

@@ -25,7 +25,12 @@ def add_options(parser: argparse.ArgumentParser, rest: str | None = None) -> Non
         help="TYPE for tensors in whose name REGEX is found; `same` leaves them as they are; "
         "may be given again, the first that fits counts",
     )  # fmt: skip
-    parser.add_argument("--threads", type=_sizes.count, metavar="N", help="threads, of each worker; all cores if not given")
+    parser.add_argument(
+        "--threads",
+        type=_sizes.count,
+        metavar="N",
+        help="threads, with workers of each; all cores if not given",
+    )
     parser.add_argument(
         "--dry-run", action="store_true", help="only tell what each tensor and file would become"
     )

@@ -10,12 +10,11 @@ from contextlib import contextmanager
 from ..spread import pools
 from . import _sizes
 
-
 Body = Callable[[argparse.Namespace, Executor | None], int]
 
 
 class _Served(Exception):
-    """This process was one of the workers, and the command is over for it."""
+    """A rank that was a worker, and for which the command is over."""
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
@@ -34,7 +33,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 
 
 def run(body: Body, args: argparse.Namespace) -> int:
-    """Run a command with whom it asks for; a rank of MPI that only works for the first has its say in nothing."""
+    """Run a command with whom it asks for; ranks of MPI that only worked for the first say nothing."""
     try:
         with _executor(args) as executor:
             return body(args, executor)

@@ -151,7 +151,7 @@ def _check_apart(plan: Plan, final: str) -> None:
 
 
 def _encoded(plan: Plan) -> dict[tuple[Format, bool], int]:
-    """Elements that become each type: encoded a few rows at a time, what is worth compiling shows in the sum."""
+    """Elements that become each type: what is worth compiling shows in the sum, not in a few rows."""
     elements: Counter[tuple[Format, bool]] = Counter()
     for step in plan.steps:
         if step.changes:

@@ -24,7 +24,8 @@ from ..gguf.prepared import Place
 from ..gguf.tensors import piece
 from ..ops.encoding import prepare
 from ..progress import Progress
-from ..spread.rows import ELEMENTS, slices
+from ..spread import rows
+from ..spread.rows import slices
 from .step import Plan, Step
 from .stream import Tally, converted
 
@@ -60,7 +61,7 @@ def fill(task: Fill) -> Filled:
     assert isinstance(q, QuantArray)
     tally = Tally(keep=True)
     if task.step.changes:
-        _prepare_once(task.step.after, task.step.weights is not None, task.encoded)
+        prepare_once(task.step.after, task.step.weights is not None, task.encoded)
         at = task.part[0] * task.step.after.row_bytes(q.shape[-1] if q.shape else 1)
         parts: Any = converted(q, task.step, tally, task.part, task.origin)
     else:
@@ -78,7 +79,8 @@ def _bytes(part: QuantArray, byteorder: str) -> Iterator[Any]:
 _prepared: set[tuple[str, bool]] = set()
 
 
-def _prepare_once(fmt: Format, weighted: bool, elements: int) -> None:
+def prepare_once(fmt: Format, weighted: bool, elements: int) -> None:
+    """Load the encoder that so many elements, of all tasks, are worth; a worker meets many of them."""
     if (fmt.name, weighted) not in _prepared:
         _prepared.add((fmt.name, weighted))
         prepare(fmt, elements, weighted)
@@ -103,9 +105,7 @@ def _tasks(plan: Plan, places: dict[str, Place], sums: dict[tuple[Format, bool],
         source = spread.rows_of(plan.file[step.name])
         encoded = sums.get((step.after, step.weights is not None), 0)
         for number, (part, small, origin) in enumerate(_parts(step)):
-            yield Fill(
-                source, small, part, number, origin, places[step.name], plan.file.byteorder, encoded
-            )
+            yield Fill(source, small, part, number, origin, places[step.name], plan.file.byteorder, encoded)
 
 
 def _parts(step: Step) -> Iterator[tuple[tuple[int, int], Step, int]]:
@@ -118,7 +118,7 @@ def _parts(step: Step) -> Iterator[tuple[tuple[int, int], Step, int]]:
         yield from ((part, step, 0) for part in slices(step.shape))
         return
     count = step.shape[-2]
-    if prod(step.shape[-2:]) > ELEMENTS:  # a matrix is a tensor of its own to whoever cuts it
+    if prod(step.shape[-2:]) > rows.ELEMENTS:  # a matrix is a tensor of its own to whoever cuts it
         for matrix in range(prod(step.shape[:-2])):
             own = replace(step, weights=step.weights[[matrix % len(step.weights)]])
             for first, last in slices(step.shape[-2:]):
@@ -126,7 +126,11 @@ def _parts(step: Step) -> Iterator[tuple[tuple[int, int], Step, int]]:
         return
     for first, last in slices(step.shape, count):
         matrices = np.arange(first // count, last // count)
-        yield (first, last), replace(step, weights=step.weights[matrices % len(step.weights)]), int(matrices[0])
+        yield (
+            (first, last),
+            replace(step, weights=step.weights[matrices % len(step.weights)]),
+            int(matrices[0]),
+        )
 
 
 class _Gathered:

@@ -115,11 +115,9 @@ def same_slabs(
     a: QuantArray, b: QuantArray, part: tuple[int, int], advance: Callable[[int], None]
 ) -> int | None:
     """How many slabs have the same bytes before the first that differs; None: all of them."""
-    same = 0
-    for _, mine, theirs in _slabs(a, b, part):
+    for same, (_, mine, theirs) in enumerate(_slabs(a, b, part)):
         if not np.array_equal(mine.raw, theirs.raw):
             return same
-        same += 1
         _done(mine, theirs, advance)
     return None
 

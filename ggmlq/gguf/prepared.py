@@ -35,17 +35,17 @@ class Place(NamedTuple):
             self._write(self.offset + at, chunks)
         except FileNotFoundError as error:
             raise GGUFNotFoundError(
-                f"{self.path}: {socket.gethostname()} has no such file; {self.host} made it, and workers write "
-                "their parts into it; all must see the folder of the new file under one path; or the work "
-                "was given up meanwhile",
+                f"{self.path}: {socket.gethostname()} has no such file; {self.host} made it, and workers "
+                "write their parts into it; all must see the folder of the new file under one path; or the "
+                "work was given up meanwhile",
                 error,
             ) from error
         except OSError as error:
             if isinstance(error, GGUFOSError):
                 raise
             raise GGUFOSError(
-                f"{self.path}: {socket.gethostname()} cannot write to it: {error.strerror or error}; check the "
-                "space on the disk and the permissions of its folder",
+                f"{self.path}: {socket.gethostname()} cannot write to it: {error.strerror or error}; check "
+                "the space on the disk and the permissions of its folder",
                 error,
             ) from error
 

@@ -1,11 +1,12 @@
 """Work on files spread over any ``concurrent.futures.Executor``: processes, dask's, mpi4py's.
 
 Paths travel, not data: a task names a file and a range of its bytes, a worker maps the file itself. What
-comes back is small, and is put together in the order of the file, so a result does not depend on who did what.
+comes back is small, and is put together in the order of the file, so results do not depend on who did what.
 
-    engine.py   tasks handed out, those of killed workers again; executor.py renews pools that broke
-    rows.py     a tensor as a path and a range of bytes
-    pools.py    the executors behind --workers, --dask and --mpi
+engine.py     tasks handed out, and those of killed workers handed out again
+executor.py   what an executor is asked: how many workers, whether it broke, another one like it
+rows.py       a tensor as a path and a range of bytes
+pools.py      the executors behind --workers, --dask and --mpi
 """
 
 from .engine import Task, run

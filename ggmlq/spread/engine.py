@@ -126,8 +126,8 @@ class _Run(Generic[Job, Result]):
             self._count(self._out.pop(future), error)
         elif isinstance(error, MemoryError) and not isinstance(error, GGMLQError):
             raise HostMemoryError(
-                f"{self._out[future].what}: its worker found no memory: {error or 'no figure is known'}; take "
-                "fewer workers, or give each more"
+                f"{self._out[future].what}: its worker found no memory: {error or 'no figure is known'}; "
+                "take fewer workers, or give each more"
             ) from error
         else:
             raise error

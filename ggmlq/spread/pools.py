@@ -57,8 +57,8 @@ def dask(address: str) -> Iterator[Executor]:
         client = distributed.Client(**where, timeout=PATIENCE)
     except (OSError, ValueError) as error:
         raise WorkerError(
-            f"--dask {address}: no scheduler answers there: {error}; start one with `dask scheduler`, workers "
-            "with `dask worker ADDRESS`, and write the address that it prints"
+            f"--dask {address}: no scheduler answers there: {error}; start one with `dask scheduler`, "
+            "workers with `dask worker ADDRESS`, and write the address that it prints"
         ) from error
     with client:
         executor = client.get_executor()

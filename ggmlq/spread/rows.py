@@ -91,11 +91,11 @@ def _stretch(x: object, array: NDArray[Any]) -> Stretch:
     return Stretch(found[0].path, status.st_size, status.st_mtime_ns, found[1], array.nbytes)
 
 
-def slices(shape: tuple[int, ...], unit: int = 1, elements: int = ELEMENTS) -> Iterator[tuple[int, int]]:
-    """Rows, counted through all leading axes, in parts of about so many elements; multiples of ``unit`` rows."""
+def slices(shape: tuple[int, ...], unit: int = 1) -> Iterator[tuple[int, int]]:
+    """Rows, counted through all leading axes, in parts of about so many elements, by ``unit`` rows."""
     rows, columns = prod(shape[:-1]), shape[-1] if shape else 1
     if not rows * columns:
         return
-    step = max(1, elements // (columns * unit)) * unit
+    step = max(1, ELEMENTS // (columns * unit)) * unit
     for start in range(0, rows, step):
         yield start, min(start + step, rows)
