@@ -106,7 +106,7 @@ def test_mpi_makes_the_same(tmp_path, fresh):
     assert len(json.loads(done.stdout)["tensors"]) == 9
     assert (tmp_path / "shared.gguf").read_bytes() == (tmp_path / "alone.gguf").read_bytes()
     done = ranks("-m", "ggmlq", "diff", tmp_path / "in.gguf", tmp_path / "alone.gguf", "--tensors", "--mpi")
-    assert (done.returncode, done.stdout.count("4 different")) == (1, 0), done.stderr
+    assert (done.returncode, done.stderr) == (1, "")
     missing = ranks("-m", "ggmlq", "survey", tmp_path / "none.gguf", "--mpi")
     assert missing.returncode == 2
     assert "there is no such file" in missing.stderr
@@ -124,8 +124,8 @@ def test_mpi_ends_with_a_rank_that_dies_and_leaves_nothing(tmp_path, fresh):
         "from executors import sabotage\n"
         "from ggmlq.cli import main\n"
         f"if MPI.COMM_WORLD.rank: sabotage({str(tmp_path / 'marks')!r}, 1)\n"
-        f"sys.exit(main(['quantize', {str(tmp_path / 'in.gguf')!r}, {str(tmp_path / 'out.gguf')!r}, '--force',\n"
-        "               '--type', 'q8_0', '--mpi']))\n"
+        f"words = ['quantize', {str(tmp_path / 'in.gguf')!r}, {str(tmp_path / 'out.gguf')!r}]\n"
+        "sys.exit(main([*words, '--force', '--type', 'q8_0', '--mpi']))\n"
     )
     done = ranks(tmp_path / "run.py")
     assert done.returncode != 0
@@ -137,12 +137,8 @@ def test_mpi_ends_with_a_rank_that_dies_and_leaves_nothing(tmp_path, fresh):
 
 
 @needs_mpi
-def test_a_single_rank_is_told_how_to_start(tmp_path):
-    done = subprocess.run(
-        [sys.executable, "-m", "ggmlq", "survey", "x.gguf", "--mpi"],
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+def test_a_single_rank_is_told_how_to_start():
+    words = [sys.executable, "-m", "ggmlq", "survey", "x.gguf", "--mpi"]
+    done = subprocess.run(words, capture_output=True, text=True, check=False)
     assert done.returncode == 2
     assert "mpiexec -n" in done.stderr
