@@ -128,6 +128,16 @@ class SafetensorsNotFoundError(SafetensorsOSError, FileNotFoundError):
     """There is no such file."""
 
 
+class RemoteError(GGMLQError, OSError):
+    """A file elsewhere that cannot be read: no answer, a wrong one, or another file than before."""
+
+    __str__ = Exception.__str__  # OSError would print errno's text in place of the message
+
+
+class RemoteNotFoundError(RemoteError, FileNotFoundError):
+    """The server says that there is no such file."""
+
+
 class ConvertError(GGMLQError, ValueError):
     """A file that cannot be made of another one as it was asked for."""
 

@@ -90,7 +90,8 @@ ALLOWED = {
         "array", "codes", "devices", "errors", "formats", "gguf", "progress", "safetensors", "scaled",
         "tensors", "text", "tiling",
     },
-    "files.py": {"errors", "gguf", "safetensors"},
+    "remote": {"array", "cache", "errors", "gguf", "progress", "safetensors", "text", "remote"},
+    "files.py": {"errors", "gguf", "safetensors"},  # remote by name, for an address
     "checkpoint": {
         "array", "checkpoint", "convert", "errors", "formats", "gguf", "ops", "safetensors", "scaled", "text",
     },
@@ -126,8 +127,8 @@ ALLOWED = {
     # the top
     "commands": {
         "accuracy", "array", "check", "checkpoint", "completion", "convert", "diff", "dumps", "errors",
-        "faults", "files", "formats", "gguf", "gru", "llama", "pages", "progress", "report", "safetensors",
-        "scaled", "spread", "surveys", "terminal", "text", "threads", "trace", "commands",
+        "faults", "files", "formats", "gguf", "gru", "llama", "pages", "progress", "remote", "report",
+        "safetensors", "scaled", "spread", "surveys", "terminal", "text", "threads", "trace", "commands",
     },
     "testing": None,  # may import anything
     "doctor.py": None,
@@ -237,7 +238,7 @@ def test_files_are_short_and_say_what_they_are(path):
 ROOMS = (
     "cpu", "cpu/encode", "cpu/gru", "cpu/lanes", "cpu/machine", "cpu/panels", "cpu/quantize_scaled",
     "cpu/slabs", "checkpoint", "convert", "cuda/gru", "diff", "faults", "faults/experts", "faults/gru",
-    "faults/scaled", "fixed", "gru", "pages", "report", "safetensors", "spread", "surveys", "trace",
+    "faults/scaled", "fixed", "gru", "pages", "remote", "report", "safetensors", "spread", "surveys", "trace",
 )  # fmt: skip
 
 

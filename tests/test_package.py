@@ -46,7 +46,20 @@ def test_metadata(wheel):
     assert facts["License-Expression"] == "MIT" or facts["License"] == "MIT"
     core = sorted(need.split(">")[0] for need in facts.get_all("Requires-Dist") if "extra ==" not in need)
     assert core == ["numba", "numpy", "tqdm"], "core dependencies stay few"
-    extras = {"cuda", "cuda12", "dask", "docs", "mpi", "test", "bench", "plot", "report", "llama", "completion"}
+    extras = {
+        "cuda",
+        "cuda12",
+        "dask",
+        "docs",
+        "mpi",
+        "test",
+        "bench",
+        "plot",
+        "remote",
+        "report",
+        "llama",
+        "completion",
+    }
     assert extras == set(facts.get_all("Provides-Extra"))
     assert "ggmlq = ggmlq.cli:main" in wheel.read(f"{info}/entry_points.txt").decode()
 

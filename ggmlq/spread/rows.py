@@ -30,7 +30,7 @@ class Stretch:
 
     path: str
     size: int  # of the file
-    changed: int  # ns, of its last change
+    changed: int  # ns, of its last change; 0: it changes while more of it is fetched
     offset: int
     nbytes: int
 
@@ -38,7 +38,7 @@ class Stretch:
         """The bytes, from the file as this process sees it."""
         source = Source(self.path)
         found = os.stat(self.path)
-        if (found.st_size, found.st_mtime_ns) != (self.size, self.changed):
+        if (found.st_size, self.changed and found.st_mtime_ns) != (self.size, self.changed):
             raise GGUFError(
                 f"{self.path}: it has {found.st_size} bytes here and was changed at {found.st_mtime_ns} ns; "
                 f"the process that asks sees {self.size} and {self.changed}; all workers must see one file "
@@ -88,7 +88,8 @@ def _stretch(x: object, array: NDArray[Any]) -> Stretch:
             f"{found[0].path}: it was replaced since it was opened, and workers would see the new one; open "
             "it again"
         )
-    return Stretch(found[0].path, status.st_size, status.st_mtime_ns, found[1], array.nbytes)
+    changed = 0 if found[0].grows else status.st_mtime_ns
+    return Stretch(found[0].path, status.st_size, changed, found[1], array.nbytes)
 
 
 def slices(shape: tuple[int, ...], unit: int = 1) -> Iterator[tuple[int, int]]:
