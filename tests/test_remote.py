@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import json
+import multiprocessing
 import os
 import pickle
 import subprocess
 import sys
+from concurrent.futures import ProcessPoolExecutor
 
 import numpy as np
 import pytest
@@ -15,6 +17,7 @@ from served import served
 import ggmlq as gq
 from ggmlq import remote
 from ggmlq.errors import MissingDependencyError, RemoteError, RemoteNotFoundError
+from ggmlq.gguf import edit
 from ggmlq.remote import held, ranges
 
 
@@ -359,6 +362,17 @@ def test_nobody_answers(monkeypatch):
         gq.open("http://127.0.0.1:9/x.gguf")
 
 
+def test_workers_of_this_machine_read_what_was_fetched(server, tensors, tmp_path):
+    with (
+        gq.open(f"{server.url}/a/m.gguf") as f,
+        ProcessPoolExecutor(1, multiprocessing.get_context("spawn")) as pool,
+    ):
+        plan = gq.convert.plan_quantize(f, "q8_0")
+        gq.convert.run(plan, tmp_path / "a.gguf", executor=pool)
+        gq.convert.run(plan, tmp_path / "b.gguf")
+    assert (tmp_path / "a.gguf").read_bytes() == (tmp_path / "b.gguf").read_bytes()
+
+
 def test_other_file_systems(tensors, gguf_bytes, monkeypatch):
     fsspec = pytest.importorskip("fsspec", reason="fsspec is not installed: pip install 'ggmlq[remote]'")
     system = fsspec.filesystem("memory")
@@ -377,7 +391,7 @@ def test_other_file_systems(tensors, gguf_bytes, monkeypatch):
         gq.open("s3://bucket/m.gguf")
 
 
-def test_commands_and_surveys(server, tensors, gguf_bytes):
+def test_commands_and_surveys(server, tensors, gguf_bytes, tmp_path):
     def run(*words):
         return subprocess.run(
             [sys.executable, "-m", "ggmlq", *words], capture_output=True, text=True, check=False
@@ -391,6 +405,13 @@ def test_commands_and_surveys(server, tensors, gguf_bytes):
     assert "HTTP 404" in run("info", f"{server.url}/no.gguf?x=[1]").stderr
     found = {one.name: one for one in gq.survey(f"{server.url}/a/m.gguf", types=["q8_0"]).tensors}
     assert found["blk.1.ffn_up.weight"].values.max == tensors["blk.1.ffn_up.weight"].max()
+    assert run("copy", f"{server.url}/a/m.gguf", str(tmp_path / "copy.gguf")).returncode == 0
+    assert (tmp_path / "copy.gguf").read_bytes() == gguf_bytes
+    gq.convert.quantize(f"{server.url}/a/m.gguf", tmp_path / "far.gguf", "q8_0")
+    gq.convert.quantize(tmp_path / "copy.gguf", tmp_path / "near.gguf", "q8_0")
+    assert (tmp_path / "far.gguf").read_bytes() == (tmp_path / "near.gguf").read_bytes()
+    with gq.gguf.open(f"{server.url}/a/m.gguf") as f:
+        assert edit.why_not_in_place(f, f.metadata) == "it lies elsewhere"
     assert f"{server.url}/a/m.gguf" in run("cache").stdout
     assert json.loads(run("cache", "--empty", "--json").stdout)["removed"]
     assert not remote.entries()
