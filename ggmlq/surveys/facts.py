@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from dataclasses import dataclass, field
 from math import isfinite, prod, sqrt
 from typing import Any
@@ -35,8 +36,7 @@ class Values:
         self.elements += x.size
         self.zeros += x.size - int(np.count_nonzero(x))
         with np.errstate(over="ignore", invalid="ignore"):
-            bits = np.ascontiguousarray(x, np.float32).reshape(-1).view(np.uint32)
-            self.exponents += np.bincount((bits >> 23) & (EXPONENTS - 1), minlength=EXPONENTS)
+            self.exponents += _exponents(np.ascontiguousarray(x, np.float32).reshape(-1))
             if not isfinite(float(x.sum(dtype=np.float64))):
                 self.nan += int(np.isnan(x).sum())
                 self.infinite += int(np.isinf(x).sum())
@@ -94,6 +94,14 @@ class Values:
         }
         plain |= {"min": self.min, "max": self.max, "mean": self.mean, "rms": self.rms, "peak": self.peak}
         return {**plain, "magnitudes": spread}
+
+
+def _exponents(x: NDArray[np.float32]) -> NDArray[np.int64]:
+    """How many values have each exponent; counting upper halves is half the work of cutting it out."""
+    if x.size < 1 << 16:
+        return np.bincount((x.view(np.uint32) >> 23) & (EXPONENTS - 1), minlength=EXPONENTS)
+    upper = x.view(np.uint16)[int(sys.byteorder == "little") :: 2]  # sign, exponent, 7 bits of the mantissa
+    return np.bincount(upper, minlength=1 << 16).reshape(2, EXPONENTS, -1).sum(axis=(0, 2))
 
 
 @dataclass

@@ -66,9 +66,9 @@ def walk(task: Walk) -> Walked:
         values.add(found)
         here = slice(first - start, last - start)
         with np.errstate(invalid="ignore", over="ignore"):
-            squares = np.square(found, dtype=np.float64)
-        energies[here] = np.einsum("ij->i", squares)
+            energies[here] = np.einsum("ij,ij->i", found, found, dtype=np.float64)
         if weighted is not None and task.weights is not None:
+            squares = np.square(found, dtype=np.float64)
             matrices = (np.arange(first, last) // x.shape[-2] - task.origin) % len(task.weights)
             for matrix in np.unique(matrices):
                 of = matrices == matrix
