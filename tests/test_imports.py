@@ -96,7 +96,9 @@ ALLOWED = {
         "array", "checkpoint", "convert", "errors", "formats", "gguf", "ops", "safetensors", "scaled", "text",
     },
     # workers of any executor: who they are it does not ask
-    "spread": {"array", "cores", "errors", "formats", "gguf", "scaled", "text", "threads", "spread"},
+    "spread": {
+        "array", "cores", "errors", "formats", "gguf", "progress", "scaled", "text", "threads", "spread",
+    },
     "convert": {
         "array", "errors", "formats", "gguf", "ops", "progress", "spread", "text", "threads", "convert",
     },
@@ -127,8 +129,8 @@ ALLOWED = {
     # the top
     "commands": {
         "accuracy", "array", "check", "checkpoint", "completion", "convert", "diff", "dumps", "errors",
-        "faults", "files", "formats", "gguf", "gru", "llama", "pages", "progress", "remote", "report",
-        "safetensors", "scaled", "spread", "surveys", "terminal", "text", "threads", "trace", "commands",
+        "faults", "files", "formats", "gguf", "gru", "llama", "pages", "progress", "report", "safetensors",
+        "scaled", "spread", "surveys", "terminal", "text", "threads", "trace", "commands",
     },
     "testing": None,  # may import anything
     "doctor.py": None,

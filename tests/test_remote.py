@@ -300,6 +300,12 @@ def test_what_is_no_model_is_told(server):
         gq.open(f"{server.url}/short.gguf")
 
 
+def test_names_that_want_escapes(server, tensors, gguf_bytes):
+    server.files["/%C3%BC/m.gguf"] = gguf_bytes
+    with gq.open(f"{server.url}/ü/m.gguf") as f:
+        check(f, {"small": tensors["small"]})
+
+
 def test_a_cut_file_opens_with_what_is_there(server, tensors, gguf_bytes):
     server.files["/cut.gguf"] = gguf_bytes[:700_000]
     with gq.open(f"{server.url}/cut.gguf") as f:
@@ -350,14 +356,14 @@ def test_secrets_of_an_address_do_not_show(server):
 
 @pytest.mark.parametrize(
     "text", ["https://", "https:///x", "hf://only/two", "hf://a/b/../c", "https://u:p@h/x", "http://h:99999/x",
-             "https://h/a b", "hf://a/b@r/c@s", "https://[::1/x"],
+             "https://h/a b", "http://a..b/x", "http://h\u2028/x", "hf://a/b@r/c@s", "https://[::1/x"],
 )  # fmt: skip
 def test_addresses_that_mean_nothing(text):
     with pytest.raises(RemoteError):
         gq.open(text)
 
 
-def test_nobody_answers(monkeypatch):
+def test_nobody_answers():
     with pytest.raises(RemoteError, match="tried"):
         gq.open("http://127.0.0.1:9/x.gguf")
 
@@ -413,5 +419,6 @@ def test_commands_and_surveys(server, tensors, gguf_bytes, tmp_path):
     with gq.gguf.open(f"{server.url}/a/m.gguf") as f:
         assert edit.why_not_in_place(f, f.metadata) == "it lies elsewhere"
     assert f"{server.url}/a/m.gguf" in run("cache").stdout
+    assert run("validate", f"{server.url}/a/m.gguf").returncode == 0
     assert json.loads(run("cache", "--empty", "--json").stdout)["removed"]
     assert not remote.entries()

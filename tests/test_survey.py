@@ -107,6 +107,11 @@ def test_values_that_are_no_numbers_are_counted_and_not_tried(tmp_path, fresh):
     assert json.loads(json.dumps(found.facts()))["tensors"][0]["values"]["nan"] == 1
 
 
+def test_a_filter_may_take_none_of_one_model(many):
+    paths, _, _ = many
+    assert [one.name for one in gq.survey(paths, types=[], filter="up.weight").tensors] == ["up.weight"]
+
+
 def test_a_file_that_was_cut_off(tmp_path, fresh):
     model(tmp_path / "m.gguf", fresh)
     with gq.gguf.open(tmp_path / "m.gguf") as f:

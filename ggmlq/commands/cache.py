@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import argparse
+import importlib
 import time
+from typing import Any
 
-from .. import remote
 from ..terminal import table
 from ..text import count, size
 from . import _plain
@@ -32,6 +33,7 @@ def add(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Run the command."""
+    remote: Any = importlib.import_module("ggmlq.remote")  # what it needs, other commands start without
     found = remote.empty() if args.empty else remote.entries()
     if args.json:
         _plain.print_json({"removed": args.empty, "files": [entry._asdict() for entry in found]})

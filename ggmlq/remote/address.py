@@ -17,6 +17,7 @@ from ..text import short
 HUB = "https://huggingface.co"
 LOCAL = ("localhost", "127.0.0.1", "::1")
 SCHEME = re.compile(r"[A-Za-z][A-Za-z0-9+.-]+://")
+SAFE = "%/:=&?~+!$,;'@()*[]"  # of a path and a query; the rest is escaped
 NAME = r"[\w][\w.-]*"
 HF = re.compile(
     rf"hf://(?P<owner>{NAME})/(?P<name>{NAME})(?:@(?P<early>[^/@]+))?/(?P<file>[^@]+)(?:@(?P<late>.+))?"
@@ -75,7 +76,10 @@ def parse(text: str) -> Address:
                 "messages; "
                 "leave it out, or fetch the file first"
             )
-        return Address(text, urlunsplit(parts._replace(query="", fragment="")))
+        parts = parts._replace(
+            path=quote(parts.path, safe=SAFE), query=quote(parts.query, safe=SAFE), fragment=""
+        )
+        return Address(urlunsplit(parts), urlunsplit(parts._replace(query="")))
     return Address(text, text.partition("?")[0])
 
 

@@ -9,6 +9,8 @@ from __future__ import annotations
 
 import http.client
 import re
+import socket
+import ssl
 import time
 import urllib.error
 import urllib.request
@@ -60,10 +62,12 @@ class Ranges:
                     if error.code not in FOR_NOW:
                         self._refused(error)
                     self._wait(failures, f"HTTP {error.code} {error.reason}", error.headers)
-            except (OSError, http.client.HTTPException) as error:
+            except (OSError, http.client.HTTPException, ValueError) as error:
                 if isinstance(error, RemoteError):
                     raise
                 said = getattr(error, "reason", None) or error
+                if isinstance(error, ValueError | http.client.InvalidURL) or _is_final(said):
+                    self._fail(f"no connection: {said}; check the address")
                 self._wait(failures, f"{type(error).__name__}: {said}")
 
     def _asked(self, start: int, stop: int) -> Any:
@@ -165,6 +169,12 @@ class Ranges:
         pause = PAUSE * 2 ** (len(failures) - 1)
         asked = headers.get("Retry-After", "") if headers is not None else ""
         time.sleep(min(max(pause, float(asked) if asked.isdecimal() else 0.0), LONGEST_PAUSE))
+
+
+def _is_final(error: object) -> bool:
+    """Trying again would not help: no such host, or a certificate that is not believed."""
+    unknown = isinstance(error, socket.gaierror) and error.errno == socket.EAI_NONAME
+    return unknown or isinstance(error, ssl.SSLCertVerificationError)
 
 
 def _origin(url: str) -> tuple[str, str | None, int | None]:

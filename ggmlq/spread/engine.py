@@ -18,6 +18,7 @@ from queue import SimpleQueue
 from typing import Any, Generic, NoReturn, Protocol, TypeVar
 
 from ..errors import GGMLQError, HostMemoryError, WorkerError
+from ..progress import quiet
 from ..text import count
 from ..threads import at_most
 from . import executor as executors
@@ -57,7 +58,7 @@ def run(
 
 def _called(work: Callable[[Any], Result], task: Any, threads: int | None) -> Result:
     """What a worker does."""
-    with at_most(threads):
+    with at_most(threads), quiet():
         return work(task)
 
 
@@ -81,10 +82,11 @@ class _Run(Generic[Job, Result]):
                 if future in self._out:
                     self._settle(future)
         finally:
-            for future in self._out:
-                future.cancel()
             if self._own is not None:
                 executors.kill(self._own)
+            elif not executors.is_ours(self._executor):  # killed next, and a cancelled future upsets that
+                for future in self._out:
+                    future.cancel()
 
     def _hand_out(self, tasks: Iterator[Job]) -> bool:
         """Fill the window; whether there is anything to wait for or to try."""

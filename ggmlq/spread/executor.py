@@ -68,10 +68,16 @@ def renewed(executor: Executor) -> Executor | None:
     from concurrent.futures import ProcessPoolExecutor  # is there by now
 
     said: dict[str, Any] = vars(executor)
-    return ProcessPoolExecutor(
+    kind: Any = type(executor) if is_ours(executor) else ProcessPoolExecutor
+    return kind(  # type: ignore[no-any-return]
         said.get("_max_workers"), said.get("_mp_context"), said.get("_initializer"),
         said.get("_initargs", ()), max_tasks_per_child=said.get("_max_tasks_per_child"),
     )  # fmt: skip
+
+
+def is_ours(executor: Executor) -> bool:
+    """Whether it was made for one command, which ends it."""
+    return getattr(executor, "of_a_command", False)
 
 
 def kill(executor: Executor) -> None:

@@ -24,13 +24,33 @@ def processes(count: int) -> Iterator[Executor]:
     import multiprocessing  # here: commands that need no workers start sooner
     from concurrent.futures import ProcessPoolExecutor
 
-    pool = ProcessPoolExecutor(count, multiprocessing.get_context("spawn"), initializer=_begin)
+    class Pool(ProcessPoolExecutor):
+        of_a_command = True
+
+        def submit(self, work: Any, /, *args: Any, **how: Any) -> Any:
+            with _blocked():  # a process that is started here inherits that: Ctrl-C is not for it
+                return super().submit(work, *args, **how)
+
+    pool = Pool(count, multiprocessing.get_context("spawn"), initializer=_begin)
     try:
         yield pool
         pool.shutdown()
     except BaseException:
         kill(pool)
         raise
+
+
+@contextmanager
+def _blocked() -> Iterator[None]:
+    """Ctrl-C waits."""
+    if not hasattr(signal, "pthread_sigmask"):  # Windows
+        yield
+        return
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
 def _begin() -> None:

@@ -7,6 +7,7 @@ So that nobody reads another file under the same name, size and time of change c
 from __future__ import annotations
 
 import os
+import socket
 from collections.abc import Iterator
 from dataclasses import dataclass
 from math import prod
@@ -16,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..array import QuantArray
-from ..errors import GGUFError, UnsupportedError
+from ..errors import GGUFError, GGUFOSError, UnsupportedError
 from ..formats import FORMATS
 from ..gguf.source import Source, place
 from ..scaled import ScaledArray
@@ -36,8 +37,15 @@ class Stretch:
 
     def data(self) -> NDArray[np.uint8]:
         """The bytes, from the file as this process sees it."""
-        source = Source(self.path)
-        found = os.stat(self.path)
+        try:
+            source, found = Source(self.path), os.stat(self.path)
+        except OSError as error:
+            raise GGUFOSError(
+                f"{self.path}: {socket.gethostname()} cannot open it, and the process that asks can: "
+                f"{error}; all "
+                "workers must see the files of a model under the same paths",
+                error,
+            ) from error
         if (found.st_size, self.changed and found.st_mtime_ns) != (self.size, self.changed):
             raise GGUFError(
                 f"{self.path}: it has {found.st_size} bytes here and was changed at {found.st_mtime_ns} ns; "

@@ -101,7 +101,9 @@ def _exponents(x: NDArray[np.float32]) -> NDArray[np.int64]:
     if x.size < 1 << 16:
         return np.bincount((x.view(np.uint32) >> 23) & (EXPONENTS - 1), minlength=EXPONENTS)
     upper = x.view(np.uint16)[int(sys.byteorder == "little") :: 2]  # sign, exponent, 7 bits of the mantissa
-    return np.bincount(upper, minlength=1 << 16).reshape(2, EXPONENTS, -1).sum(axis=(0, 2))
+    counts: NDArray[np.int64] = np.bincount(upper, minlength=1 << 16).reshape(2, EXPONENTS, -1)
+    found: NDArray[np.int64] = counts.sum(axis=(0, 2))
+    return found
 
 
 @dataclass

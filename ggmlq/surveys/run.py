@@ -21,7 +21,7 @@ from ..convert import weights
 from ..convert.plan import Importance
 from ..convert.rules import why_left
 from ..convert.sample import ELEMENTS
-from ..errors import ConvertError
+from ..errors import ConvertError, GGUFKeyError
 from ..formats import FORMATS, Format
 from ..gguf import read_imatrix
 from ..gguf.select import Filter, select
@@ -106,8 +106,10 @@ class _Survey:
         self._trials: list[Trial] = []
         for number, model in enumerate(models):
             lacks = set(model.missing)
-            for name in select(f"survey of {model!r}", model, filter):
+            for name in _chosen(model, filter):
                 self._found[number, name] = _listed(model, name, name in lacks)
+        if not self._found and filter is not None:
+            select(f"survey of {models[0]!r}", models[0], filter)  # says that it takes none
         total = sum(one.nbytes for one in self._found.values())
         self._bar = Progress(total, "looking at values", show=progress)
         self._show = progress
@@ -211,6 +213,14 @@ class _Survey:
         if self._imatrix is None:
             return None
         return weights.of_tensor(self._imatrix, one.name, one.shape)
+
+
+def _chosen(model: Any, filter: Filter) -> list[str]:
+    """Tensors that are meant; a filter may take none of one model and some of another."""
+    try:
+        return select(f"survey of {model!r}", model, filter)
+    except GGUFKeyError:
+        return []
 
 
 def _listed(model: Any, name: str, lacks: bool) -> Surveyed:
