@@ -17,6 +17,7 @@ from executors import importance, model, sabotage
 
 import ggmlq as gq
 from ggmlq import spread
+from ggmlq.cli import main
 from ggmlq.errors import ConvertError, DTypeError, GGUFError, WorkerError
 from ggmlq.spread import rows
 
@@ -219,22 +220,16 @@ def run_command(*words, **how):
     )  # fmt: skip
 
 
-def test_the_commands_take_workers(tmp_path, fresh):
+def test_the_command_takes_workers(tmp_path, fresh, capsys):
     model(tmp_path / "in.gguf", fresh)
     said = []
-    for name, more in (("a", []), ("b", ["--workers", 2])):
-        run = run_command(
-            "quantize", tmp_path / "in.gguf", tmp_path / f"{name}.gguf", "--type", "q8_0", *more
-        )
-        out, errors = run.communicate(timeout=120)
-        assert (run.returncode, errors) == (0, "")
-        said.append(out.replace(f"{name}.gguf", "out"))
+    for name, more in (("a", []), ("b", ["--workers", "2"])):
+        made = str(tmp_path / f"{name}.gguf")
+        assert main(["quantize", str(tmp_path / "in.gguf"), made, "--type", "q8_0", *more]) == 0
+        said.append(capsys.readouterr().out.replace(f"{name}.gguf", "out"))
     assert said[0] == said[1]
     a, b = bytes_of(tmp_path / "a.gguf", tmp_path / "b.gguf")
     assert a == b
-    run = run_command("diff", tmp_path / "in.gguf", tmp_path / "b.gguf", "--tensors", "--workers", 1)
-    assert "different" in run.communicate(timeout=120)[0]
-    assert run.returncode == 1
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])

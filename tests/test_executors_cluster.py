@@ -105,9 +105,6 @@ def test_mpi_makes_the_same(tmp_path, fresh):
     assert done.returncode == 0, done.stderr
     assert len(json.loads(done.stdout)["tensors"]) == 9
     assert (tmp_path / "shared.gguf").read_bytes() == (tmp_path / "alone.gguf").read_bytes()
-    done = ranks("-m", "ggmlq", "diff", tmp_path / "in.gguf", tmp_path / "alone.gguf", "--tensors", "--mpi")
-    assert done.returncode == 1  # as the command left, which mpiexec remarks upon
-    assert "different" in done.stdout
     missing = ranks("-m", "ggmlq", "survey", tmp_path / "none.gguf", "--mpi")
     assert missing.returncode == 2
     assert "there is no such file" in missing.stderr

@@ -6,7 +6,6 @@ import json
 import multiprocessing
 import os
 import pickle
-import subprocess
 import sys
 from concurrent.futures import ProcessPoolExecutor
 
@@ -16,6 +15,7 @@ from served import served
 
 import ggmlq as gq
 from ggmlq import remote
+from ggmlq.cli import main
 from ggmlq.errors import MissingDependencyError, RemoteError, RemoteNotFoundError
 from ggmlq.gguf import edit
 from ggmlq.remote import held, ranges
@@ -397,28 +397,28 @@ def test_other_file_systems(tensors, gguf_bytes, monkeypatch):
         gq.open("s3://bucket/m.gguf")
 
 
-def test_commands_and_surveys(server, tensors, gguf_bytes, tmp_path):
+def test_commands_and_surveys(server, tensors, gguf_bytes, tmp_path, capsys):
     def run(*words):
-        return subprocess.run(
-            [sys.executable, "-m", "ggmlq", *words], capture_output=True, text=True, check=False
-        )
+        status = main(list(map(str, words)))
+        said = capsys.readouterr()
+        return status, said.out, said.err
 
-    done = run("info", f"{server.url}/a/m.gguf", "--json")
-    facts = json.loads(done.stdout)
+    far = f"{server.url}/a/m.gguf"
+    facts = json.loads(run("info", far, "--json")[1])
     assert facts["file_bytes"] == len(gguf_bytes)
     assert len(facts["tensors"]) == len(tensors)
     assert server.sent == held.PIECE
-    assert "HTTP 404" in run("info", f"{server.url}/no.gguf?x=[1]").stderr
-    found = {one.name: one for one in gq.survey(f"{server.url}/a/m.gguf", types=["q8_0"]).tensors}
+    assert "HTTP 404" in run("info", f"{server.url}/no.gguf?x=[1]")[2]
+    found = {one.name: one for one in gq.survey(far, types=["q8_0"]).tensors}
     assert found["blk.1.ffn_up.weight"].values.max == tensors["blk.1.ffn_up.weight"].max()
-    assert run("copy", f"{server.url}/a/m.gguf", str(tmp_path / "copy.gguf")).returncode == 0
+    assert run("copy", far, tmp_path / "copy.gguf")[0] == 0
     assert (tmp_path / "copy.gguf").read_bytes() == gguf_bytes
-    gq.convert.quantize(f"{server.url}/a/m.gguf", tmp_path / "far.gguf", "q8_0")
+    gq.convert.quantize(far, tmp_path / "far.gguf", "q8_0")
     gq.convert.quantize(tmp_path / "copy.gguf", tmp_path / "near.gguf", "q8_0")
     assert (tmp_path / "far.gguf").read_bytes() == (tmp_path / "near.gguf").read_bytes()
-    with gq.gguf.open(f"{server.url}/a/m.gguf") as f:
+    with gq.gguf.open(far) as f:
         assert edit.why_not_in_place(f, f.metadata) == "it lies elsewhere"
-    assert f"{server.url}/a/m.gguf" in run("cache").stdout
-    assert run("validate", f"{server.url}/a/m.gguf").returncode == 0
-    assert json.loads(run("cache", "--empty", "--json").stdout)["removed"]
+    assert far in run("cache")[1]
+    assert run("validate", far)[0] == 0
+    assert json.loads(run("cache", "--empty", "--json")[1])["removed"]
     assert not remote.entries()

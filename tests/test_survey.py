@@ -5,8 +5,6 @@ from __future__ import annotations
 import json
 import multiprocessing
 import os
-import subprocess
-import sys
 from concurrent.futures import ProcessPoolExecutor
 
 import numpy as np
@@ -14,6 +12,7 @@ import pytest
 from executors import importance, model
 
 import ggmlq as gq
+from ggmlq.cli import main
 from ggmlq.errors import ConvertError, GGUFKeyError
 from ggmlq.spread import rows
 
@@ -136,26 +135,25 @@ def test_what_cannot_be_surveyed_is_told(tmp_path, fresh, paths, how, said):
         gq.survey([tmp_path / "m.gguf"] if paths is None else paths, **how)
 
 
-def test_the_command(many):
+def test_the_command(many, capsys):
     paths, _, _ = many
-    words = [sys.executable, "-m", "ggmlq", "survey", *map(str, paths), "--types", "q8_0,q4_0", "--json"]
-    done = [
-        subprocess.run([*words, *more], capture_output=True, text=True, check=True)
-        for more in ([], ["--workers", "2"])
-    ]
-    assert done[0].stdout == done[1].stdout
-    facts = json.loads(done[0].stdout)
+    words = ["survey", *map(str, paths), "--types", "q8_0,q4_0", "--json"]
+    said = []
+    for more in ([], ["--workers", "1"]):
+        assert main([*words, *more]) == 0
+        said.append(capsys.readouterr().out)
+    assert said[0] == said[1]
+    facts = json.loads(said[0])
     assert facts["types"] == ["q8_0", "q4_0"]
     assert facts["tensors"][0]["errors"]["q8_0"] < facts["tensors"][0]["errors"]["q4_0"]
 
 
-def test_the_command_compares_with_workers_too(tmp_path, fresh):
+def test_the_command_compares_with_workers_too(tmp_path, fresh, capsys):
     for name in "ab":
         model(tmp_path / f"{name}.gguf", fresh)
-    words = [sys.executable, "-m", "ggmlq", "diff", *(str(tmp_path / f"{name}.gguf") for name in "ab")]
-    done = [
-        subprocess.run([*words, *more], capture_output=True, text=True, check=False)
-        for more in ([], ["--workers", "1"])
-    ]
-    assert done[0].stdout == done[1].stdout
-    assert [one.returncode for one in done] == [1, 1]
+    words = ["diff", *(str(tmp_path / f"{name}.gguf") for name in "ab")]
+    said = []
+    for more in ([], ["--workers", "1"]):
+        assert main([*words, *more]) == 1
+        said.append(capsys.readouterr().out)
+    assert said[0] == said[1]
