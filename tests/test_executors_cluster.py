@@ -135,6 +135,29 @@ def test_mpi_ends_with_a_rank_that_dies_and_leaves_nothing(tmp_path, fresh):
 
 
 @needs_mpi
+def test_a_script_of_mpi4py_leaves_nothing_either(tmp_path, fresh):
+    """Signals unwind while workers write, also where no command is at work."""
+    model(tmp_path / "in.gguf", fresh)
+    (tmp_path / "marks").mkdir()
+    (tmp_path / "run.py").write_text(
+        f"import sys; sys.path.insert(0, {os.path.dirname(__file__)!r})\n"
+        "import ggmlq as gq\n"
+        "from executors import sabotage\n"
+        f"sabotage({str(tmp_path / 'marks')!r}, 1)\n"
+        "if __name__ == '__main__':\n"
+        "    from mpi4py.futures import MPIPoolExecutor\n"
+        "    with MPIPoolExecutor() as executor:\n"
+        f"        gq.convert.quantize({str(tmp_path / 'in.gguf')!r}, {str(tmp_path / 'out.gguf')!r},\n"
+        "                            'q8_0', executor=executor)\n"
+    )
+    for status in (True, False):
+        done = ranks("-m", "mpi4py.futures", tmp_path / "run.py")
+        assert bool(done.returncode) == status, done.stderr
+        there = {"in.gguf", "marks", "run.py"} | (set() if status else {"out.gguf"})
+        assert set(os.listdir(tmp_path)) == there
+
+
+@needs_mpi
 def test_a_single_rank_is_told_how_to_start():
     words = [sys.executable, "-m", "ggmlq", "survey", "x.gguf", "--mpi"]
     done = subprocess.run(words, capture_output=True, text=True, check=False)

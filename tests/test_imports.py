@@ -25,6 +25,7 @@ ALLOWED = {
     "text.py": set(),
     "terminal.py": {"text"},
     "progress.py": set(),
+    "unwinding.py": set(),
     "announced.py": set(),
     "cache": {"cache"},
     "cores.py": set(),
@@ -85,7 +86,10 @@ ALLOWED = {
         "tiling", "reference",
     },
     # whole files
-    "gguf": {"array", "devices", "errors", "formats", "gguf", "progress", "tensors", "text", "threads"},
+    "gguf": {
+        "array", "devices", "errors", "formats", "gguf", "progress", "tensors", "text", "threads",
+        "unwinding",
+    },
     "safetensors": {
         "array", "codes", "devices", "errors", "formats", "gguf", "progress", "safetensors", "scaled",
         "tensors", "text", "tiling",

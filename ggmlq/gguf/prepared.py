@@ -13,6 +13,7 @@ from contextlib import contextmanager
 from typing import Any, NamedTuple
 
 from ..errors import GGUFNotFoundError, GGUFOSError
+from ..unwinding import unwinding
 from . import target
 from .atomic import Chunk, Staging
 from .extents import Extent
@@ -83,7 +84,7 @@ def prepared(
     asked = f"save({final!r})"
     limits = None, split_max_tensors
     plans, _, laid = _planned(asked, final, tensors, metadata, _ALIGNMENT, byteorder, limits)
-    with refused(asked):
+    with refused(asked), unwinding():
         target.check_room((part.path, _nbytes(part, laid)) for part in plans)
         with Staging([part.path for part in plans]) as staging:
             places: dict[str, Place] = {}

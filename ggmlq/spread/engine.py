@@ -124,8 +124,10 @@ class _Run(Generic[Job, Result]):
             self._take(task, future.result())
         elif isinstance(error, BrokenExecutor):
             self._broke(error)
-        elif executors.is_lost(error):
-            self._count(self._out.pop(future), error)
+        elif executors.is_lost(error):  # of dask's, which has tried it on several workers: alone, then
+            task = self._out.pop(future)
+            self._lost.setdefault(id(task), TRIES - 2)
+            self._count(task, error)
         elif isinstance(error, MemoryError) and not isinstance(error, GGMLQError):
             raise HostMemoryError(
                 f"{self._out[future].what}: its worker found no memory: {error or 'no figure is known'}; "

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from math import isfinite, prod, sqrt
 from typing import Any
@@ -148,6 +149,12 @@ class Survey:
     files: list[str]
     tensors: list[Surveyed]
     types: list[str]  # that were tried
+
+    def __iter__(self) -> Iterator[Surveyed]:
+        return iter(self.tensors)
+
+    def __len__(self) -> int:
+        return len(self.tensors)
 
     @property
     def ok(self) -> bool:
