@@ -34,6 +34,7 @@ import ggmlq as gq
 from ggmlq import ladder
 from ggmlq.checks import float_dtype
 from ggmlq.cuda.machine import device
+from ggmlq.cuda.pipeline import divided
 from ggmlq.cuda.pipeline.boxed import BoxTile
 from ggmlq.cuda.pipeline.few_rows import PARTS, TILES, FewJob, FewTile
 from ggmlq.cuda.pipeline.job import BY_COLUMNS, FLOATS, WHOLE, Job
@@ -45,7 +46,7 @@ from ggmlq.problems import ScaledLinear
 
 ROOT = Path(__file__).parents[1]
 os.environ.setdefault("GGMLQ_CACHE_DIR", str(ROOT / "build" / "hopper"))  # read when the first kernel is made
-RUNGS = ("wgmma", "tma_ring", "persistent", "few_rows")
+RUNGS = ("wgmma", "tma_ring", "persistent", "few_rows", "divided")
 FP8, BY_ROW = ("e4m3", (1, 128), (128, 128)), ("e4m3", (1, 128), (1, 128))
 TENSORS, INT8 = ("e4m3", (None, None), (None, None)), ("int8", (1, None), (1, None))
 CASES = {"fp8": FP8, "fp8 1x128": BY_ROW, "fp8 tensors": TENSORS, "int8": INT8}
@@ -70,10 +71,7 @@ OTHERS = {
     "fp8": [BoxTile(128, 192, 5), BoxTile(128, 128, 6), BoxTile(128, 64, 8)],
     "int8": [BoxTile(256, 128, 4), BoxTile(128, 128, 6), BoxTile(128, 64, 8)],
 }
-NARROW_TILES = [  # rows of x
-    (8, FewTile(64, 8, 6, 3)), (32, FewTile(64, 32, 6, 2)), (32, FewTile(128, 32, 4, 2, 16)),
-    (64, FewTile(128, 64, 6, 1, 16)), (64, FewTile(128, 64, 3, 2, 8)), (64, FewTile(64, 64, 4, 2, 16)),
-]  # fmt: skip
+NARROW_TILES = [FewTile(64, 8, 8, 2), FewTile(64, 16, 8, 2), FewTile(128, 64, 6, 1, 16)]
 BANDWIDTH = 4456e9  # bytes a second that this project measured on an H200
 OUTSIDE = "bfloat16"  # the outputs of timed products
 
@@ -92,7 +90,8 @@ def kernels() -> list[Any]:
     if not barrier.GUARDED:
         found += [float_kernel(Job(tile, "e4m3", "e4m3", OUTSIDE)) for tile in OTHERS["fp8"]]
         found += [integer_kernel(Job(tile, "s8", "s8", OUTSIDE)) for tile in OTHERS["int8"]]
-        found += [r10_few_rows.kernel(FewJob(tile, "e4m3", "e4m3", OUTSIDE)) for _, tile in NARROW_TILES]
+        found += [r10_few_rows.kernel(FewJob(tile, "e4m3", "e4m3", OUTSIDE)) for tile in NARROW_TILES]
+        found += [divided.kernel(Job(tile, "e4m3", "e4m3", OUTSIDE, False)) for tile in divided.TILES]
     for rung in (r7_wgmma, r8_tma_ring):
         jobs = [Job(rung.TILE, "e4m3", "e4m3", out) for out in outs]
         jobs += [Job(rung.TILE, "e4m3", "e4m3", OUTSIDE, boxed=False)]
@@ -312,6 +311,24 @@ def timed(table: Table, name: str, case: str, shape: tuple[int, int, int], **mor
         print(f"{label} {case} {shape}: {type(failed).__name__}: {str(failed)[:300]}", flush=True)
 
 
+def narrow(table: Table, names: list[str], n: int, k: int, tiles: bool) -> None:
+    """Up to 256 rows of x."""
+    for m in (1, 8, 16, 32, 64, 128, 256):
+        for name, most in (("few_rows", 64), ("persistent", 256), ("divided", 256)):
+            if name in names and (m >= 64 or name == "few_rows") and m <= most:
+                timed(table, name, "fp8", (m, n, k))
+    if tiles and "few_rows" in names:
+        for tile in (*TILES, *NARROW_TILES):
+            for parts in PARTS:
+                if -(-n // tile.rows) * parts <= 3 * device.multiprocessors():
+                    timed(table, "few_rows", "fp8", (tile.columns, n, k), parts=parts, tile=tile)
+    if tiles and "divided" in names:
+        for tile in divided.TILES:
+            for parts in range(2, divided.MOST + 1):
+                if tile.tiles(128, n) * parts <= device.multiprocessors():
+                    timed(table, "divided", "fp8", (128, n, k), parts=parts, tile=tile)
+
+
 def time_all(names: list[str], tiles: bool, sustained: bool) -> list[dict[str, Any]]:
     """What the issue asks for, the most important first."""
     table = Table(sustained)
@@ -322,16 +339,9 @@ def time_all(names: list[str], tiles: bool, sustained: bool) -> list[dict[str, A
     if "persistent" in names:
         for shape in INTEGERS:
             timed(table, "persistent", "int8", shape)
+    for n, k in FEW:
+        narrow(table, names, n, k, tiles)
     if "few_rows" in names:
-        for n, k in FEW:
-            for m in (1, 8, 16, 32, 64):
-                timed(table, "few_rows", "fp8", (m, n, k))
-            for m, tile in NARROW_TILES if tiles else ():
-                for parts in PARTS[2:] if n > 20000 else PARTS:
-                    timed(table, "few_rows", "fp8", (m, n, k), parts=parts, tile=tile)
-            if "persistent" in names:
-                for m in (64, 128, 256):
-                    timed(table, "persistent", "fp8", (m, n, k))
         timed(table, "few_rows", "int8", (64, 7168, 2048))
     for shape in SHAPES[len(LARGE) :]:
         if "persistent" in names:

@@ -45,7 +45,6 @@ def put_emulated(monkeypatch, multiprocessors=2):
     monkeypatch.setattr(rows, "cupy", lambda: state.cupy)
     monkeypatch.setattr(device, "current", lambda: 0)
     monkeypatch.setattr(device, "card_of", lambda index: card)
-    monkeypatch.setattr(device, "blocks_beside", lambda blocks, shared: blocks)
     monkeypatch.setattr(device, "refuse_capture", lambda what: None)
     monkeypatch.setattr(maps, "missing", lambda: None)
 

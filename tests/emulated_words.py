@@ -347,7 +347,8 @@ def at_once(warp, name, operands, active):
 
 @op("shfl.sync.idx")
 def shfl(warp, name, operands, active):
-    write(warp, operands[0], np.full(32, read(warp, operands[1], np.uint32)[0]), active)
+    values, lanes = (read(warp, operand, np.uint32) for operand in operands[1:3])
+    write(warp, operands[0], values[lanes & 31], active)
 
 
 # --- the copy engine and the tensor cores -----------------------------------------------------

@@ -25,6 +25,7 @@ RUNGS = {rung.name[5:]: rung for rung in gq.kernels("scaled_linear", device="cud
 DTYPES = {"float32": np.float32, "float16": np.float16, "bfloat16": ml_dtypes.bfloat16}
 GROUPS, ROWS, TENSORS, BLOCKS = (1, 128), (1, None), (None, None), (128, 128)
 TALL, WIDE = {"tile": BoxTile(128, 192, 5)}, {"tile": BoxTile(256, 128, 4)}
+NARROW = {"tile": BoxTile(128, 64, 8), "parts": 2}
 FIRST = [  # rung, M, N, K, codes, tiles, outputs, zero points, more
     ("few_rows", 3, 80, 272, ("e4m3", "e5m2"), (GROUPS, BLOCKS), "float32", False, {"parts": 2}),
 ]
@@ -43,6 +44,9 @@ MORE = [
     ("few_rows", 64, 136, 128 * 10, ("e5m2", "e4m3"), (GROUPS, GROUPS), "bfloat16", False, {"parts": 2}),
     ("few_rows", 32, 64, 128 * 14, ("e4m3", "e4m3"), (GROUPS, BLOCKS), "bfloat16", False, {"parts": 2}),
     ("few_rows", 12, 64, 128 * 17, ("e4m3", "e5m2"), (ROWS, GROUPS), "bfloat16", False, {"parts": 8}),
+    ("divided", 130, 200, 128 * 11, ("e4m3", "e5m2"), (GROUPS, BLOCKS), "bfloat16", False, {"parts": 3}),
+    ("divided", 70, 101, 128 * 20 + 16, ("e4m3", "e4m3"), (GROUPS, BLOCKS), "float32", False, NARROW),
+    ("divided", 40, 140, 300, ("e4m3", "e4m3"), (GROUPS, GROUPS), "float16", False, {"parts": 7}),
 ]  # fmt: skip
 
 

@@ -85,7 +85,7 @@ def error(y, want):
     return float(np.abs(y - want).mean() / max(np.abs(want).mean(), 1e-30))
 
 
-def check(cupy, x, w, accumulate=None):
+def check(cupy, x, w, accumulate=None, spread=SPREAD):
     """All rungs that take it: integers to the bit like the CPU's plainest, floats beside the oracle."""
     problem, served = problem_of(x, w, accumulate), []
     want = gq.reference.scaled_linear(x, w)
@@ -98,7 +98,7 @@ def check(cupy, x, w, accumulate=None):
         served.append(rung.name)
         if exact is not None and rung.name != "cuda:tiled":
             assert np.array_equal(y, exact), (rung.name, str(problem), np.abs(y - exact).max())
-        bound = SPREAD if "every 128" in rung.accumulate and not problem.integer else 1e-5
+        bound = spread if "every 128" in rung.accumulate and not problem.integer else 1e-5
         assert error(y, want) <= bound, (rung.name, str(problem), error(y, want))
     return served
 
@@ -192,9 +192,10 @@ def test_nan_and_infinity_stay_where_they_are(cupy, fresh):
         s.codes[s.codes & 0x7F == 0] = 1
         s.codes[:, 256:] &= 0x7F
     x.codes[3, 200], w.codes[60, 10], w.codes[9, 300] = 0x7F, 0x7C, 0xFF
-    check(cupy, x, w)
+    spread = 2 * SPREAD  # tensor cores cut sums off: where all products are positive, errors add up
+    check(cupy, x, w, spread=spread)
     x.codes[3, 200], x.scales[7, 1], x.scales[8, 2] = 1, np.nan, np.inf
-    check(cupy, x, w)
+    check(cupy, x, w, spread=spread)
 
 
 @pytest.mark.cuda
@@ -292,8 +293,8 @@ def taken(**facts):
 
 def test_which_rungs_take_what():
     exact = ["cuda:naive", "cuda:tiled_int32", "cuda:dp4a", "cuda:mma_int8"]
-    hopper = ["cuda:wgmma", "cuda:tma_ring", "cuda:persistent", "cuda:few_rows"]
-    assert sorted(taken()) == sorted(exact + hopper[2:])
+    hopper = ["cuda:wgmma", "cuda:tma_ring", "cuda:persistent", "cuda:few_rows", "cuda:divided"]
+    assert sorted(taken()) == sorted(exact + hopper[2:4])
     assert sorted(taken(c=128, x="uint8", zeros=True)) == sorted(exact)
     assert sorted(taken(capability=(7, 5))) == sorted(exact[:-1])
     assert taken(accumulate="fp32_chunks") == ["cuda:tiled"]

@@ -21,14 +21,14 @@ from ggmlq.checks import float_dtype
 from ggmlq.cuda.machine import device, launch, maps, submit
 from ggmlq.cuda.machine.launch import Kernel
 from ggmlq.cuda.machine.maps import Box
-from ggmlq.cuda.pipeline import persistent
+from ggmlq.cuda.pipeline import divided, persistent
 from ggmlq.cuda.pipeline.boxed import BoxTile, Room
-from ggmlq.cuda.pipeline.few_rows import TILES, FewJob, parts_of
+from ggmlq.cuda.pipeline.few_rows import TILES, FewJob
 from ggmlq.cuda.pipeline.job import BY_COLUMNS, FLOATS, WHOLE, Job, float_jobs, integer_jobs
-from ggmlq.cuda.scaled_linear import r7_wgmma, r8_tma_ring, r9_persistent, r10_few_rows
+from ggmlq.cuda.scaled_linear import r7_wgmma, r8_tma_ring, r9_persistent, r10_few_rows, r11_divided
 from ggmlq.problems import Operand, ScaledLinear
 
-HOPPER = (r7_wgmma.launch, r8_tma_ring.launch, r9_persistent.launch, r10_few_rows.launch)
+HOPPER = (r7_wgmma.launch, r8_tma_ring.launch, r9_persistent.launch, r10_few_rows.launch, r11_divided.launch)
 TILINGS = [
     ((1, 128), (128, 128)), ((1, 128), (1, 128)), ((128, 128), (128, 128)), ((1, None), (1, None)),
     ((None, None), (None, None)), ((1, 256), (64, 128)), ((1, None), (128, 128)), ((3, 128), (5, 256)),
@@ -51,6 +51,7 @@ def drawn(rng):
         (make, j) for make in (r7_wgmma.kernel, r8_tma_ring.kernel) for j in r7_wgmma.jobs(r8_tma_ring.TILE)
     ]
     jobs += [(r10_few_rows.kernel, j) for j in r10_few_rows.jobs()]
+    jobs += [(divided.kernel, j) for j in divided.jobs()]
     make, job = jobs[rng.integers(len(jobs))]
     return make(*job)
 
@@ -68,7 +69,7 @@ def test_machine_code(fresh):
         assert kernel.shared * kernel.blocks + 1024 * kernel.blocks <= 228 << 10, kernel.name
 
 
-@pytest.mark.parametrize("make", [float_jobs, integer_jobs])
+@pytest.mark.parametrize("make", [float_jobs, integer_jobs, divided.jobs])
 def test_a_tile_adds_up(make):
     for (job,) in make():
         room = job.room
@@ -88,18 +89,6 @@ def test_few_rows_add_up():
         assert tile.stage % 1024 == tile.sums % 16 == tile.barriers % 8 == tile.pitch % 16 == 0
         assert tile.stages % tile.turns == 0
         assert tile.columns * tile.pitch <= tile.scales  # what is sent lies in the stages
-    for i, tiles, steps, parts in (
-        (0, 112, 16, 2),
-        (0, 64, 56, 4),
-        (0, 384, 12, 1),
-        (1, 33, 56, 8),
-        (0, 1, 3, 1),
-        (0, 500, 99, 1),
-        (2, 64, 56, 2),
-        (2, 33, 56, 4),
-        (3, 17, 56, 4),
-    ):
-        assert parts_of(TILES[i], tiles, 132, steps) == parts
     assert Room(BoxTile(256, 256, 4)).fits is False
 
 
@@ -208,14 +197,16 @@ def test_what_they_refuse():
         assert "128 columns of K" in rung.refuses(problem(x=64))
         assert rung.refuses(problem(x=4096, w=256)) is None
         assert rung.caution is None
-    for rung in HOPPER[2:]:
+    for rung in HOPPER[2:4]:
         assert rung.refuses(problem("int8", 4096, 4096, zeros=True)) is None
         assert "vary" in rung.refuses(problem("int8"))
         assert "int32" in rung.refuses(problem("int8", 1 << 20, 1 << 20, k=1 << 20))
         assert "int16" in rung.refuses(problem("int16", 4096, 4096))
     assert "64 rows" in HOPPER[3].refuses(problem(m=65))
     assert gq.ladder.choose(problem()).name == "cuda:few_rows"
-    assert gq.ladder.choose(problem(m=65)).name == "cuda:persistent"
+    assert "floats" in HOPPER[4].refuses(problem("int8", 4096, 4096))
+    assert gq.ladder.choose(problem(m=65)).name == "cuda:divided"
+    assert gq.ladder.choose(problem(m=1000)).name == "cuda:persistent"
     assert gq.ladder.choose(problem("int8")).name == "cuda:mma_int8"
 
 
@@ -253,7 +244,7 @@ def test_integers_to_the_bit(zeros, hopper, fresh):
         a, b = fresh.choice(["int8", "int8_full", "uint8"], 2)
         x, w = scaled(fresh, a, (1, None), m, k, zeros), scaled(fresh, b, (1, None), n, k, zeros)
         want = gq.scaled_linear(x, w, kernel="cpu:naive")
-        for rung in HOPPER[2:]:
+        for rung in HOPPER[2:4]:
             if rung.refuses(problem_of(x, w)) is None:
                 assert np.array_equal(multiply(hopper, rung, x, w), want), (rung.name, m, n, k)
 

@@ -21,7 +21,8 @@ TILE = BoxTile(128, 128, 1)
 def made():
     """One tile, x and w [128, K]."""
     job, room = Job(TILE, "e4m3", "e4m3", boxed=False), Room(TILE, x_scales=False)
-    ask, stand, write, start = fetcher(room), placer_of_threads(job), writer(job), starter(1, 1)
+    ask_w, ask_x = fetcher(room, True), fetcher(room, False)
+    stand, write, start = placer_of_threads(job), writer(job), starter(1, 1)
     zeros, advance, drain = straight_products(job.form)
     base, wait, first_lane, of_barriers = (
         ptx.shared_base,
@@ -42,12 +43,13 @@ def made():
         totals, step = zeros(), uint32(0)
         while step < steps:
             if thread == zero:
-                ask(ring, full, zero, x, w, nowhere, nowhere, zero, zero, step, zero)
+                ask_w(ring, full, zero, w, nowhere, zero, step, zero)
+                ask_x(ring, full, zero, x, nowhere, zero, step, zero)
             wait(full, uint32(step & uint32(1)))
             totals = drain(advance(totals, a, b))
             step = uint32(step + uint32(1))
             cuda.syncthreads()
-        write(totals, lane, buffer, at, y, zero, inner, n, n)
+        write(totals, (lane, inner, buffer, at), ring, y, zero, zero, n, n, zero)
 
     kinds = (uint64,) * 3 + (uint32,) * 2
     sizes = {"threads": 256, "shared": room.shared, "least": (9, 0), "exact": True, "lto": True}

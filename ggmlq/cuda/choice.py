@@ -19,10 +19,11 @@ from .. import measured
 from ..card import Card
 from ..ladder import Problem
 from ..measured import NOTHING, Entry, Preference
-from ..problems import Linear
+from ..problems import Linear, ScaledLinear
 from .machine import device
 
 SPARE = ((64, "cuda:dp4a"), (None, "cuda:registers"))  # up to which number of rows which rung
+HOPPER, FEWEST = (9, 0), 64  # rows of x up to which weights are the first operand
 TABLE = Path(__file__).with_name("choice.json")
 
 
@@ -40,6 +41,8 @@ def table() -> list[Entry]:
 def preference(problem: Problem) -> Preference:
     """The order of rungs for a problem on its card; without one, on the first of the table."""
     card, nearest = problem.card, _nearest(problem.card)
+    if isinstance(problem, ScaledLinear):
+        return _estimated(problem)
     found = measured.preference(problem, nearest, nearest.get("card", ""))
     if found is NOTHING or card is None:
         return found
@@ -49,6 +52,19 @@ def preference(problem: Problem) -> Preference:
     if card.capability < (8, 0) and isinstance(problem, Linear):
         kernels = (*kernels, next(name for most, name in SPARE if most is None or problem.m <= most))
     return Preference(kernels, why)
+
+
+def _estimated(problem: ScaledLinear) -> Preference:
+    """Of products of codes with scales: what pipeline/pace.py thinks of the rungs that Hopper has."""
+    if problem.card is None or problem.card.capability != HOPPER or not min(problem.m, problem.n, problem.k):
+        return NOTHING
+    from .pipeline import pace  # its kernels want numba-cuda, which a list of choices does not
+
+    shape = pace.Shape(problem.m, problem.n, problem.k, problem.card.multiprocessors)
+    few = problem.m <= FEWEST
+    narrow = ("cuda:few_rows", pace.few_rows(shape).us) if few else ("cuda:divided", pace.divided(shape).us)
+    us = dict([narrow, ("cuda:persistent", pace.persistent(shape).us)])
+    return Preference(tuple(sorted(us, key=us.__getitem__)), "estimated from its shape")
 
 
 def formats(card: Card | None) -> list[str]:

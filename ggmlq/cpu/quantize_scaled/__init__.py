@@ -1,7 +1,8 @@
 """Floats to codes with scales, compiled: the bits of ``ggmlq/codes/scaling.py`` at the speed of memory.
 
     pieces.py     how rows and columns are cut: into whole tiles that the cache holds, or parts of large ones
-    vectors.py    16 numbers at a time: widened, compared, divided, encoded
+    vectors.py    16 numbers at a time: widened, divided, encoded
+    extremes.py   the smallest and the largest, or the largest magnitude, of numbers in a row
     kernels.py    the loops over the tiles of a piece
     walk.py       quantize, encode, zeros_of: how a whole array goes through, with threads
 

@@ -12,7 +12,8 @@ from ..atoms import verb
 from ..machine.floats import bits
 from ..machine.jit import inner, jit
 from ..machine.target import Target
-from .vectors import WIDTH, encoder, extremes
+from .extremes import extremes
+from .vectors import WIDTH, encoder
 
 
 class Kind(NamedTuple):

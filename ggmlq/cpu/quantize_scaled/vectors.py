@@ -1,4 +1,4 @@
-"""Sixteen floats at a time, as LLVM code: widened, compared, divided by a scale, encoded.
+"""Sixteen floats at a time, as LLVM code: widened, divided by a scale, encoded.
 
 What is written here has the bits of ``codes/scaling.py`` and of a code's ``encode``; three things are done
 in another way, because they are quicker:
@@ -39,7 +39,6 @@ SIGN, REST = -0x80000000, 0x7FFFFFFF
 FAR = 2.0**20  # scales: beyond the range of every code
 SANE = 2.0**-80, 2.0**80  # scales whose quotients can be corrected
 WIDTH = {"float32": 4, "float16": 2, "bfloat16": 2}  # bytes of what is read
-UNROLLED = 4  # extremes that do not wait for one another
 
 
 class Vectors(Simd):
@@ -51,14 +50,22 @@ class Vectors(Simd):
 
     def floats(self, address: Any, count: Any = None) -> Any:
         """Sixteen numbers as float32, or the first ``count`` of them, the others 0."""
-        b = self.builder
-        stored = FLOATS if self.width == 4 else vec(I16, LANES)
-        read = self.some(address, stored, count)
+        return self.as_floats(self.some(address, self.stored, count))
+
+    @property
+    def stored(self) -> Any:
+        """Sixteen numbers in memory."""
+        return FLOATS if self.width == 4 else vec(I16, LANES)
+
+    def as_floats(self, read: Any) -> Any:
+        """Numbers as they are stored, in a vector of any length, as float32."""
+        b, count = self.builder, read.type.count
         if self.kind == "float32":
-            return read
+            return b.bitcast(read, vec(F32, count))
         if self.kind == "float16":
             return widened(b, read)
-        return b.bitcast(b.shl(b.zext(read, INTS), ints(16)), FLOATS)
+        wide = vec(I32, count)
+        return b.bitcast(b.shl(b.zext(read, wide), ir.Constant(wide, [16] * count)), vec(F32, count))
 
     def some(self, address: Any, kind: Any, count: Any = None) -> Any:
         """Sixteen numbers as they are stored, or the first ``count`` of them, the others 0."""
@@ -192,57 +199,6 @@ def walk(b: Any, count: Any, body: Any, step: int = 1) -> None:
     left = b.sub(count, done)
     with b.if_then(b.icmp_signed(">", left, I64(0))):
         body(done, left, 0)
-
-
-@cache
-def extremes(kind: str, both: bool, target: Target) -> Any:
-    """An intrinsic: (address, count, low, high) to the extremes of numbers in a row and of those so far.
-
-    Without ``both`` the second is the largest magnitude and the first stays.
-    """
-
-    @intrinsic
-    def extreme(typing: Any, address: Any, count: Any, low: Any, high: Any) -> Any:
-        pair: Any = types.UniTuple(types.float32, 2)  # type: ignore[no-untyped-call]
-
-        def emit(context: Any, builder: Any, signature: Any, args: Any) -> Any:
-            found = _extremes(Vectors(builder, target, kind), both, *args)
-            return context.make_tuple(builder, pair, found)
-
-        return pair(types.int64, types.int64, types.float32, types.float32), emit
-
-    return extreme
-
-
-def _extremes(v: Vectors, both: bool, address: Any, count: Any, low: Any, high: Any) -> list[Any]:
-    b = v.builder
-    highs = [cgutils.alloca_once_value(b, v.splat(high)) for _ in range(UNROLLED)]
-    lows = [cgutils.alloca_once_value(b, v.splat(low)) for _ in range(UNROLLED if both else 1)]
-
-    def body(index: Any, left: Any, i: int) -> None:
-        x = v.floats(b.add(address, b.mul(index, I64(v.width))), left)
-        if both:
-            b.store(v.smaller(x, b.load(lows[i])), lows[i])
-        b.store(v.larger(x if both else v.size(x), b.load(highs[i])), highs[i])
-
-    walk(b, count, body, UNROLLED)
-    found = []
-    for better, parts in ((v.smaller, lows), (v.larger, highs)):
-        values = [b.load(part) for part in parts]
-        while len(values) > 1:
-            values = [better(*pair) for pair in zip(values[::2], values[1::2], strict=True)]
-        found.append(values[0])
-    return [
-        _one(v, found[0], v.smaller) if both else low,
-        _one(v, found[1], v.larger),
-    ]
-
-
-def _one(v: Vectors, values: Any, better: Any) -> Any:
-    """The best of sixteen."""
-    for half in (8, 4, 2, 1):
-        values = better(v.part(values, half, half), v.part(values, 0, half))
-    return v.builder.extract_element(values, I32(0))
 
 
 @cache

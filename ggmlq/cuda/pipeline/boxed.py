@@ -5,7 +5,8 @@
     outputs  a buffer a warp that multiplies
     barriers full [stages] · empty [stages]
 
-One thread fills: it waits until a stage is empty, announces its bytes and asks for its boxes. Warps that
+Two threads of different warps fill, one with codes of w, one with those of x, for each of their steps takes
+some hundred clocks: they wait until a stage is empty, announce its bytes and ask for its boxes. Warps that
 multiply wait until it is full, and say when they are done with it. The order of tiles is that of
 tiles8/shape.py, so that what runs at one time shares rows of both operands in the L2.
 """
@@ -17,7 +18,7 @@ from typing import Any
 
 from ..tiles8.shape import MOST_SHARED
 from ..words import barrier as barriers
-from ..words import boxes
+from ..words import boxes, early_start
 from ..words.atoms import inlined
 from ..words.language import uint32
 from ..words.outputs import BUFFER
@@ -132,53 +133,94 @@ def placer(tile: BoxTile, tall: int) -> Any:
     return place
 
 
-def fetcher(room: Room) -> Any:
-    """The device function that asks for all boxes of a stage, whose barrier is ``done``.
+def fetcher(room: Room, of_w: bool) -> Any:
+    """The device function that asks for an operand's boxes of a stage, whose barrier is ``done``.
 
-    ``group``: which row of scales of x belongs to the step.
+    That of w announces the bytes of both. ``scales``: a map, of x [groups, M], of w [steps, N]; ``at``: the
+    first row of the operand; ``group``: which row of scales of x belongs to the step.
     """
-    length, of_w, of_scales, beside = room.tile.stage, room.tile.rows * STEP, room.scales, room.beside
-    x_scales, w_scales, of_columns = room.x_scales, room.w_scales, 4 * room.tile.rows * room.x_scales
+    length, size, first = room.tile.stage, room.tile.stage + room.beside, room.tile.rows * STEP * of_w
+    scaled = room.w_scales if of_w else room.x_scales
+    near, beside = room.scales + 4 * room.tile.rows * room.x_scales * of_w, room.beside
     expect, fetch = barriers.expect, boxes.fetch
 
     @inlined
     def ask(
-        ring: Any, done: Any, stage: Any, x: Any, w: Any, of_x: Any, of_columns_of_w: Any,
-        row: Any, column: Any, step: Any, group: Any,
+        ring: Any, done: Any, stage: Any, codes: Any, scales: Any, at: Any, step: Any, group: Any
     ) -> None:  # fmt: skip
-        at, k = uint32(ring + stage * uint32(length)), uint32(step * uint32(STEP))
-        expect(done, uint32(length + beside))
-        fetch(at, x, k, row, done)
-        fetch(uint32(at + uint32(of_w)), w, k, column, done)
-        near = uint32(ring + uint32(of_scales) + stage * uint32(beside))
-        if x_scales:
-            fetch(near, of_x, row, group, done)
-        if w_scales:
-            fetch(uint32(near + uint32(of_columns)), of_columns_of_w, column, step, done)
+        if of_w:
+            expect(done, uint32(size))
+        to = uint32(ring + stage * uint32(length) + uint32(first))
+        fetch(to, codes, uint32(step * uint32(STEP)), at, done)
+        if scaled:
+            fetch(uint32(ring + uint32(near) + stage * uint32(beside)), scales, at, group, done)
 
     return ask
 
 
-def filler(room: Room, tall: int) -> Any:
-    """The device function of the one thread that fills the ring, for all tiles of its block."""
-    stages, wait = room.tile.stages, barriers.wait
-    after, place, ask = follower(stages), placer(room.tile, tall), fetcher(room)
+def grouper(of_w: bool) -> Any:
+    """The device functions for the row of scales that belongs to a step, and for how many steps it does."""
+
+    @inlined
+    def begin(step: Any, span: Any) -> Any:
+        if of_w:
+            return step, uint32(0)
+        return uint32(step // span), uint32(span - uint32(step % span))
+
+    @inlined
+    def follow(group: Any, left: Any, span: Any) -> Any:
+        if of_w:
+            return uint32(group + uint32(1)), left
+        left = uint32(left - uint32(1))
+        return (uint32(group + uint32(1)), span) if left == uint32(0) else (group, left)
+
+    return begin, follow
+
+
+def filler(room: Room, tall: int, of_w: bool) -> Any:
+    """The device function of the one thread that fills the ring with an operand, for all tiles of a block."""
+    stages, wait, after = room.tile.stages, barriers.wait, follower(room.tile.stages)
+    place, ask, (first_group, next_group) = placer(room.tile, tall), fetcher(room, of_w), grouper(of_w)
 
     @inlined
     def fill(
-        ring: Any, full: Any, x: Any, w: Any, of_x: Any, of_columns_of_w: Any, number: Any, every: Any,
-        down: Any, across: Any, steps: Any, span: Any,
+        ring: Any, full: Any, codes: Any, scales: Any, number: Any, every: Any, down: Any, across: Any,
+        steps: Any, span: Any,
     ) -> None:  # fmt: skip
         stage, phase, count = uint32(0), uint32(0), uint32(down * across)
         while number < count:
             row, column = place(number, down, across)
-            step = uint32(0)
+            at, step = column if of_w else row, uint32(0)
+            group, left = first_group(step, span)
             while step < steps:
                 done = uint32(full + stage * uint32(8))
                 wait(uint32(done + uint32(8 * stages)), uint32(phase ^ uint32(1)))
-                ask(ring, done, stage, x, w, of_x, of_columns_of_w, row, column, step, uint32(step // span))
+                ask(ring, done, stage, codes, scales, at, step, group)
                 stage, phase = after(stage, phase)
-                step = uint32(step + uint32(1))
+                step, (group, left) = uint32(step + uint32(1)), next_group(group, left, span)
             number = uint32(number + every)
+
+    return fill
+
+
+def part_filler(room: Room, of_w: bool) -> Any:
+    """The same for steps ``first`` … ``last`` of one tile; of w before the predecessor ends."""
+    stages, wait, wait_for_predecessor = room.tile.stages, barriers.wait, early_start.wait_for_predecessor
+    after, ask, (first_group, next_group) = follower(stages), fetcher(room, of_w), grouper(of_w)
+
+    @inlined
+    def fill(
+        ring: Any, full: Any, codes: Any, scales: Any, at: Any, first: Any, last: Any, span: Any
+    ) -> None:  # fmt: skip
+        if not of_w:
+            wait_for_predecessor()  # it may have made x
+        stage, phase, step = uint32(0), uint32(0), first
+        group, left = first_group(step, span)
+        while step < last:
+            done = uint32(full + stage * uint32(8))
+            wait(uint32(done + uint32(8 * stages)), uint32(phase ^ uint32(1)))
+            ask(ring, done, stage, codes, scales, at, step, group)
+            stage, phase = after(stage, phase)
+            step, (group, left) = uint32(step + uint32(1)), next_group(group, left, span)
 
     return fill

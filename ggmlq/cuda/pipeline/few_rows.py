@@ -30,16 +30,15 @@ from ..words.language import cuda, uint32, uint64
 from ..words.wgmma8 import INTEGERS, STEP, Form
 from .boxed import KILO, follower
 
-GROUPS = 2  # warpgroups that multiply; a warp fetches
+GROUPS = 2  # warpgroups that multiply; two warps fetch
 MULTIPLY = 128 * GROUPS
-THREADS = MULTIPLY + 32
+THREADS = MULTIPLY + 64
 PARTS = (8, 4, 2, 1)  # blocks of a cluster
-SHORTEST = 4  # steps of a part
 
 
 @dataclass(frozen=True)
 class FewTile:
-    """Rows of w and of x, and a ring of stages."""
+    """Rows of w and of x, and a ring of stages: deep for one block, or flat, so that several fit."""
 
     rows: int  # 64: warpgroups take steps in turns; 128: each has its own
     columns: int
@@ -58,7 +57,7 @@ class FewTile:
     @property
     def many(self) -> bool:
         """Whether sums go to other blocks in pieces of 16 bytes."""
-        return self.turns == 1
+        return self.turns == 1 or self.columns >= 64
 
     @property
     def pitch(self) -> int:
@@ -93,7 +92,10 @@ class FewTile:
         return KILO + self.barriers + 16 * self.stages
 
 
-TILES = (FewTile(64, 8, 6, 3), FewTile(64, 16, 4, 3), FewTile(64, 32, 6, 2), FewTile(128, 64, 6, 1, 16))
+TILES = (
+    FewTile(64, 8, 12, 1), FewTile(64, 8, 6, 3), FewTile(64, 16, 12, 1), FewTile(64, 16, 4, 3),
+    FewTile(64, 32, 8, 1), FewTile(64, 32, 6, 2), FewTile(64, 64, 8, 1, 16),
+)  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -121,43 +123,27 @@ class FewJob:
         return Form(self.tile.columns, self.w, self.x)
 
 
-def parts_of(tile: FewTile, tiles: int, multiprocessors: int, steps: int) -> int:
-    """Blocks of a cluster: as many as the card holds at one time, each with some steps.
+def filler(tile: FewTile, of_w: bool) -> Any:
+    """The device function of the one thread that fetches an operand's steps ``first`` … ``last``.
 
-    Of wide tiles no more than one a multiprocessor: the exchange of their sums would cost more than it gains.
+    That of w announces the bytes of both, and begins before the predecessor ends.
     """
-    slots = multiprocessors * (tile.blocks if tile.columns <= 16 else 1)
-    able = [parts for parts in PARTS if tiles * parts <= slots and steps // parts >= SHORTEST]
-    return able[0] if able else 1
-
-
-def filler(tile: FewTile) -> Any:
-    """The device function of the one thread that fetches steps ``first`` … ``last``."""
-    stages, length, of_x = tile.stages, tile.stage, tile.rows * STEP
+    stages, length, place = tile.stages, tile.stage, 0 if of_w else tile.rows * STEP
     expect, fetch, wait, after = barriers.expect, boxes.fetch, barriers.wait, follower(stages)
     wait_for_predecessor, prefetch = early_start.wait_for_predecessor, boxes.prefetch
 
     @inlined
-    def fill(ring: Any, full: Any, x: Any, w: Any, row: Any, first: Any, last: Any) -> None:
-        for s in range(stages):
-            if uint32(first + uint32(s)) < last:
-                done, k = uint32(full + uint32(8 * s)), uint32(uint32(first + uint32(s)) * uint32(STEP))
-                expect(done, uint32(length))
-                fetch(uint32(ring + uint32(s * length)), w, k, row, done)
-        prefetch(x)
-        wait_for_predecessor()  # it may have made x
-        for s in range(stages):
-            if uint32(first + uint32(s)) < last:
-                done, k = uint32(full + uint32(8 * s)), uint32(uint32(first + uint32(s)) * uint32(STEP))
-                fetch(uint32(ring + uint32(s * length + of_x)), x, k, uint32(0), done)
-        step, stage, phase = uint32(first + uint32(stages)), uint32(0), uint32(0)
+    def fill(ring: Any, full: Any, codes: Any, row: Any, first: Any, last: Any) -> None:
+        if not of_w:
+            prefetch(codes)
+            wait_for_predecessor()  # it may have made x
+        step, stage, phase = first, uint32(0), uint32(1)
         while step < last:
             at, done = uint32(ring + stage * uint32(length)), uint32(full + stage * uint32(8))
-            k = uint32(step * uint32(STEP))
             wait(uint32(done + uint32(8 * stages)), phase)
-            expect(done, uint32(length))
-            fetch(at, w, k, row, done)
-            fetch(uint32(at + uint32(of_x)), x, k, uint32(0), done)
+            if of_w:
+                expect(done, uint32(length))
+            fetch(uint32(at + uint32(place)), codes, uint32(step * uint32(STEP)), row, done)
             stage, phase = after(stage, phase)
             step = uint32(step + uint32(1))
 

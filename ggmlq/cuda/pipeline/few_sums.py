@@ -33,15 +33,18 @@ def deliverer(job: FewJob) -> Any:
     def carry(ring: Any, totals: Any, row: Any, column: Any, turn: Any, rank: Any, halvings: Any) -> None:
         share = uint32(uint32(log) - halvings)
         meet()  # nobody multiplies what is in the stages
-        stage(totals, uint32(ring + column * uint32(pitch) + uint32(row << uint32(2))))
+        own = uint32(turn * uint32(columns) + column)
+        stage(totals, uint32(ring + own * uint32(pitch) + uint32(row << uint32(2))))
         meet()
         join_cluster()
         i = uint32(cuda.threadIdx.x)
-        while i < uint32(fours * columns):
+        while i < uint32(turns * fours * columns):
             c, at = uint32(i >> uint32(shift)), uint32(uint32(i & uint32(fours - 1)) << uint32(4))
             v = take16(uint32(ring + c * uint32(pitch) + at))
+            source = uint32(rank * uint32(turns) + uint32(c >> uint32(log)))
+            c = uint32(c & uint32(columns - 1))
             owner = uint32(c >> share)
-            there = uint32(uint32(c - uint32(owner << share)) + uint32(rank << share))
+            there = uint32(uint32(c - uint32(owner << share)) + uint32(source << share))
             at = uint32(ring + uint32(of_sums) + there * uint32(pitch) + at)
             put16_of(at, owner, v[0], v[1], v[2], v[3])
             i = uint32(i + uint32(MULTIPLY))

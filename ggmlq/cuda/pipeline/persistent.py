@@ -1,7 +1,7 @@
 """Products of 8-bit codes by blocks with roles that stay on the card: one warp fetches, two groups multiply.
 
-A block makes tile after tile. One thread of its third warpgroup keeps the ring full (boxed.py), over the
-end of a tile too, so that the next one's stages arrive while outputs are written. The two others multiply an
+A block makes tile after tile. Two threads of its third warpgroup keep the ring full (boxed.py), over the end
+of a tile too, so that the next one's stages arrive while outputs are written. The two others multiply an
 equal part of the rows each (work8.py); they take the registers that the third gives back.
 """
 
@@ -16,7 +16,7 @@ from ..words.atoms import inlined
 from ..words.language import cuda, uint32, uint64
 from .boxed import filler, starter
 from .job import TALL, Job, float_jobs, integer_jobs
-from .work8 import float_worker, integer_worker
+from .work8 import float_worker, integer_worker, writer
 
 FETCHES, MULTIPLIES = 40, 232  # registers of a thread; 168 at the start
 
@@ -39,10 +39,10 @@ def opener(job: Job) -> Any:
     return begin
 
 
-def roles(job: Job, fill: Any, work: Any) -> Any:
+def roles(job: Job, fill_w: Any, fill_x: Any, work: Any) -> Any:
     """The device function that sends each warp to its role, with the registers that it needs.
 
-    ``fill`` and ``work`` take ``given`` apart: all that the kernel was called with.
+    All three take ``given`` apart: all that the kernel was called with.
     """
     fetching, begin, first_lane = 4 * job.tile.groups, opener(job), barriers.of_first_lane
     give, take = barriers.registers("dec", FETCHES), barriers.registers("inc", MULTIPLIES)
@@ -59,7 +59,9 @@ def roles(job: Job, fill: Any, work: Any) -> Any:
         if uint32(warp) >= uint32(fetching):
             give()
             if thread == uint32(32 * fetching):
-                fill(ring, full, given, number, every, down, across)
+                fill_w(ring, full, given, number, every, down, across)
+            if thread == uint32(32 * fetching + 32):
+                fill_x(ring, full, given, number, every, down, across)
         else:
             take()
             work(ring, full, warp, given, number, every, down, across)
@@ -77,21 +79,29 @@ def _kernel(job: Job, product: Any, *parameters: Any) -> Kernel:
 @family(float_jobs())
 def float_kernel(job: Job) -> Kernel:
     """Codes of floats, promoted every 128 columns."""
-    fill_ring, multiply = filler(job.room, TALL), float_worker(job)
+    of_w, of_x, multiply = (
+        *(filler(job.room, TALL, one) for one in (True, False)),
+        float_worker(job, writer(job)),
+    )
 
     @inlined
-    def fill(ring: Any, full: Any, given: Any, number: Any, every: Any, down: Any, across: Any) -> None:
-        x, w, of_x, of_columns, _, _, _, _, steps, span, _ = given
-        fill_ring(ring, full, x, w, of_x, of_columns, number, every, down, across, steps, span)
+    def fill_w(ring: Any, full: Any, given: Any, number: Any, every: Any, down: Any, across: Any) -> None:
+        _, w, _, of_columns, _, _, _, _, steps, span, _ = given
+        of_w(ring, full, w, of_columns, number, every, down, across, steps, span)
+
+    @inlined
+    def fill_x(ring: Any, full: Any, given: Any, number: Any, every: Any, down: Any, across: Any) -> None:
+        x, _, scales, _, _, _, _, _, steps, span, _ = given
+        of_x(ring, full, x, scales, number, every, down, across, steps, span)
 
     @inlined
     def work(
         ring: Any, full: Any, warp: Any, given: Any, number: Any, every: Any, down: Any, across: Any
     ) -> None:
         _, _, _, _, table, y, m, n, steps, _, pitch = given
-        multiply(ring, full, warp, table, pitch, y, number, every, down, across, steps, m, n)
+        multiply(ring, full, warp, table, pitch, y, number, every, down, across, uint32(0), steps, m, n, 0)
 
-    run = roles(job, fill, work)
+    run = roles(job, fill_w, fill_x, work)
 
     def product(
         x: Any, w: Any,  # maps of codes
@@ -109,13 +119,17 @@ def float_kernel(job: Job) -> Kernel:
 @family(integer_jobs())
 def integer_kernel(job: Job) -> Kernel:
     """Codes of integers under scales that do not vary along K."""
-    fill_ring, multiply = filler(job.room, TALL), integer_worker(job)
+    of_w, of_x, multiply = *(filler(job.room, TALL, one) for one in (True, False)), integer_worker(job)
 
     @inlined
-    def fill(ring: Any, full: Any, given: Any, number: Any, every: Any, down: Any, across: Any) -> None:
-        x, w, _, _, _, steps, _ = given
-        nowhere = uint64(0)
-        fill_ring(ring, full, x, w, nowhere, nowhere, number, every, down, across, steps, uint32(1))
+    def fill_w(ring: Any, full: Any, given: Any, number: Any, every: Any, down: Any, across: Any) -> None:
+        _, w, _, _, _, steps, _ = given
+        of_w(ring, full, w, uint64(0), number, every, down, across, steps, uint32(1))
+
+    @inlined
+    def fill_x(ring: Any, full: Any, given: Any, number: Any, every: Any, down: Any, across: Any) -> None:
+        x, _, _, _, _, steps, _ = given
+        of_x(ring, full, x, uint64(0), number, every, down, across, steps, uint32(1))
 
     @inlined
     def work(
@@ -124,7 +138,7 @@ def integer_kernel(job: Job) -> Kernel:
         _, _, y, m, n, steps, about = given
         multiply(ring, full, warp, about, y, number, every, down, across, steps, m, n)
 
-    run = roles(job, fill, work)
+    run = roles(job, fill_w, fill_x, work)
 
     def product(
         x: Any, w: Any,  # maps of codes

@@ -16,9 +16,9 @@ class Share(NamedTuple):
     share: float
 
 
-def best(shares: Sequence[Share], m: int, n: int) -> BoxTile:
+def best(shares: Sequence[Share], m: int, n: int, multiprocessors: int = 0) -> BoxTile:
     """Blocks take tiles in turns: what counts is how many the busiest one has."""
-    count = device.multiprocessors()
+    count = multiprocessors or device.multiprocessors()
 
     def time(each: Share) -> float:
         return -(-each.tile.tiles(m, n) // count) * each.tile.rows * each.tile.columns / each.share

@@ -28,11 +28,11 @@ def placer_of_threads(job: Job) -> Any:
     Its lane, its warp's first row, its place in the warp's buffer of outputs, lower words of descriptors.
     """
     of_outputs, rows_each, of_w = job.room.outputs, 64 * job.tile.halves, job.tile.rows * STEP
-    floats = job.out == "float32"
+    floats, pinned = job.out == "float32", barriers.pinned
 
     @inlined
     def stand(ring: Any, warp: Any) -> Any:
-        _, lane = warp_and_lane()
+        lane = pinned(warp_and_lane()[1])
         group = uint32(uint32(warp >> uint32(2)) * uint32(rows_each))
         inner = uint32(group + uint32(uint32(warp & uint32(3)) << uint32(4)))
         buffer = uint32(ring + uint32(of_outputs) + warp * uint32(BUFFER))
@@ -52,14 +52,16 @@ def placer_of_threads(job: Job) -> Any:
 
 
 def writer(job: Job) -> Any:
-    """The device function that writes a warp's part of a tile, as floats."""
+    """The device function that writes a warp's part of a tile, as floats; ``end`` is of no use to it."""
     form, boxed = job.form, job.boxed
     put, store = box_putter(form.columns, form.halves, job.out), storer(form.columns, form.halves, job.out)
 
     @inlined
     def write(
-        totals: Any, lane: Any, buffer: Any, at: Any, y: Any, column: Any, row: Any, m: Any, n: Any
+        totals: Any, stood: Any, ring: Any, y: Any, column: Any, row: Any, m: Any, n: Any, end: Any
     ) -> None:
+        lane, inner, buffer, at = stood
+        row = uint32(row + inner)
         if boxed:
             put(totals, lane, buffer, at, y, column, row)
         else:
@@ -69,22 +71,25 @@ def writer(job: Job) -> Any:
     return write
 
 
-def float_worker(job: Job) -> Any:
-    """The device function of the warps that multiply floats."""
+def float_worker(job: Job, write: Any) -> Any:
+    """The device function of the warps that multiply floats, steps ``begun`` … ``steps`` of each tile.
+
+    ``write`` is what :func:`writer` makes, or takes the same; ``end`` is for it alone.
+    """
     tile, room, form = job.tile, job.room, job.form
     stages, length, beside, of_scales = tile.stages, tile.stage // 16, room.beside, room.scales
     granule, by_columns, boxed = job.granule, job.by_columns, job.boxed
     halves, of_columns = form.halves, 4 * tile.rows
-    zeros, nothing, begin, first, last, factors, promote, scales_of_w = float_products(form, job.parts)
+    zeros, nothing, begin, upper, lower, factors, promote, scales_of_w = float_products(form, job.parts)
     factors_first, factors_last = factors[0], factors[-1]
     promote_first, promote_last = promote[0], promote[-1]
-    after, stand, write, place = follower(stages), placer_of_threads(job), writer(job), placer(tile, TALL)
+    after, stand, place = follower(stages), placer_of_threads(job), placer(tile, TALL)
     wait, arrive, until_written = barriers.wait, barriers.arrive, boxes.until_written
 
     @inlined
     def work(
         ring: Any, full: Any, warp: Any, table: Any, pitch: Any, y: Any, number: Any, every: Any,
-        down: Any, across: Any, steps: Any, m: Any, n: Any,
+        down: Any, across: Any, begun: Any, steps: Any, m: Any, n: Any, end: Any,
     ) -> None:  # fmt: skip
         lane, inner, buffer, at, first_a, first_b = stand(ring, warp)
         near = uint32(ring + uint32(of_scales))
@@ -94,7 +99,8 @@ def float_worker(job: Job) -> Any:
         while number < count:
             row, column = place(number, down, across)
             of_w = table + uint64(uint32(column // uint32(granule))) * uint64(4)
-            scale, totals, step = scales_of_w(of_w), zeros(), uint32(0)
+            of_w += uint64(begun) * uint64(pitch)
+            scale, totals, step = scales_of_w(of_w), zeros(), begun
             wait(uint32(full + stage * uint32(8)), phase)
             sums = begin(sums, uint32(own + stage * uint32(beside)))
             a, b = uint32(first_a + stage * uint32(length)), uint32(first_b + stage * uint32(length))
@@ -105,13 +111,13 @@ def float_worker(job: Job) -> Any:
                 scale_then = scales_of_w(of_w)  # long before it is needed
                 beside_now = uint32(columns_at + stage * uint32(beside))
                 if halves == 2:
-                    sums = first(sums, a, b)
+                    sums = upper(sums, a, b)
                     totals = promote_first(totals, sums, factors_first(sums, scale), beside_now)
                 found = factors_last(sums, scale)
                 done, a_now, b_now = uint32(full + uint32(8 * stages) + stage * uint32(8)), a, b
                 stage, phase = after(stage, phase)
                 a, b = uint32(first_a + stage * uint32(length)), uint32(first_b + stage * uint32(length))
-                sums = last(
+                sums = lower(
                     sums, a_now, b_now,
                     uint32(full + stage * uint32(8)), phase, more, uint32(own + stage * uint32(beside)),
                 )  # fmt: skip
@@ -122,7 +128,7 @@ def float_worker(job: Job) -> Any:
                 if not by_columns:
                     totals = promote_last(totals, sums, found, beside_now)
                 scale = scale_then
-            write(totals, lane, buffer, at, y, column, uint32(row + inner), m, n)
+            write(totals, (lane, inner, buffer, at), ring, y, column, row, m, n, end)
             number = uint32(number + every)
         if boxed and lane == uint32(0):
             until_written()
@@ -197,14 +203,13 @@ def integer_worker(job: Job) -> Any:
             totals = drain(totals)
             if lane == uint32(0):
                 arrive(before)
-            row = uint32(row + inner)
             about_x = (m, of_x, row_x, rows_x, points_x, others_x)
-            scales, points = about(uint32(row + uint32(lane >> uint32(2))), about_x)
+            scales, points = about(uint32(row + inner + uint32(lane >> uint32(2))), about_x)
             of_column = uint64(uint32(column + uint32(uint32(lane & uint32(3)) << uint32(1)))) * uint64(4)
             found = finish(
                 totals, scales, of_w + of_column, points, points_w + of_column, others_w + of_column
             )
-            write(found, lane, buffer, at, y, column, row, m, n)
+            write(found, (lane, inner, buffer, at), ring, y, column, row, m, n, 0)
             number = uint32(number + every)
         if boxed and lane == uint32(0):
             until_written()

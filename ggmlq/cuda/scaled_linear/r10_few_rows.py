@@ -24,9 +24,9 @@ from ...problems import ScaledLinear
 from ...scaled import ScaledArray
 from ..machine import device
 from ..machine.launch import Kernel, family
-from ..pipeline import few_rows, few_work, operands8
+from ..pipeline import few_rows, few_work, operands8, pace
 from ..pipeline.boxed import starter
-from ..pipeline.few_rows import GROUPS, MULTIPLY, THREADS, TILES, FewJob, FewTile, parts_of
+from ..pipeline.few_rows import GROUPS, MULTIPLY, PARTS, THREADS, TILES, FewJob, FewTile
 from ..pipeline.few_sums import adder
 from ..pipeline.job import CODES, OUTS
 from ..tiles8.rows import zeros_of
@@ -53,7 +53,8 @@ def jobs() -> list[tuple[FewJob]]:
 @family(jobs())
 def kernel(job: FewJob) -> Kernel:
     """Block (tile of rows of w, part of K): the parts of a tile are a cluster."""
-    tile, fill, add = job.tile, few_rows.filler(job.tile), adder(job)
+    tile, add = job.tile, adder(job)
+    fill_w, fill_x = few_rows.filler(tile, True), few_rows.filler(tile, False)
     work = few_work.integer_worker(job) if job.integer else few_work.float_worker(job)
     start, of_barriers, base = starter(tile.stages, 4 * GROUPS // tile.turns), tile.barriers, ptx.shared_base
     rows = tile.rows
@@ -84,9 +85,11 @@ def kernel(job: FewJob) -> Kernel:
         given = (of_x, row_x, column_x, rows_x, span_x, of_w, row_w, column_w, rows_w, span_w)
         zeros = (points_x, others_x, points_w, others_w)
         warp = first_lane(uint32(thread >> uint32(5)))
-        if uint32(warp) == uint32(4 * GROUPS):
+        if uint32(warp) >= uint32(4 * GROUPS):
             if thread == uint32(MULTIPLY):
-                fill(ring, full, x, w, row0, first, last)
+                fill_w(ring, full, w, row0, first, last)
+            if thread == uint32(MULTIPLY + 32):
+                fill_x(ring, full, x, uint32(0), first, last)
             meet_warp()
             join_cluster()
         else:
@@ -119,13 +122,12 @@ def launch(x: ScaledArray, w: ScaledArray, out: Any, tile: FewTile | None = None
         return
     operands8.settle(w)
     (m, n), both, integer = out.shape, operands8.operands(x, w), w.code.kind == "integer"
-    tile = tile or next(tile for tile in TILES if tile.columns >= m)
-    zeros = x.zeros is not None or w.zeros is not None
+    k = min(both.x.columns, both.w.columns)
+    zeros, shape = x.zeros is not None or w.zeros is not None, pace.Shape(m, n, k, device.multiprocessors())
+    tile, parts, _ = pace.few_rows(shape, (tile,) if tile else TILES, (parts,) if parts else PARTS)
     of_x, of_w = (KINDS[s.code.name] if integer else s.code.name for s in (x, w))
     job = FewJob(tile, of_x, of_w, str(out.dtype), zeros)
-    k = min(both.x.columns, both.w.columns)
     tiles, steps = -(-n // tile.rows), -(-k // STEP)
-    parts = parts or parts_of(tile, tiles, device.multiprocessors(), steps)
     points: tuple[Any, ...] = (0, 0, 0, 0)
     if zeros:
         kept = operands8.beside_w(w, both.groups, True)

@@ -56,7 +56,8 @@ def kernel(job: Job) -> Kernel:
         job.granule,
         job.boxed,
     )
-    start, ask, place = starter(tile.stages, 1), fetcher(room), placer(tile, TALL)
+    start, place = starter(tile.stages, 1), placer(tile, TALL)
+    ask_w, ask_x = fetcher(room, True), fetcher(room, False)
     zeros, nothing, begin, first, _, factors, promote, scales_of_w = float_products(job.form, job.parts)
     of_thread, promoted, stand, write = factors[0], promote[0], placer_of_threads(job), writer(job)
     wait, first_lane, until_written, take_turn = (
@@ -93,7 +94,8 @@ def kernel(job: Job) -> Kernel:
         totals, sums, step = zeros(), nothing(), uint32(0)
         while step < steps:
             if thread == uint32(0):
-                ask(ring, full, uint32(0), x, w, of_x, of_columns, row, column, step, uint32(step // span))
+                ask_w(ring, full, uint32(0), w, of_columns, column, step, step)
+                ask_x(ring, full, uint32(0), x, of_x, row, step, uint32(step // span))
             wait(full, uint32(step & uint32(1)))
             sums = begin(sums, own)
             found = of_thread(sums, scales_of_w(of_w))
@@ -102,7 +104,7 @@ def kernel(job: Job) -> Kernel:
             of_w += uint64(pitch)
             step = uint32(step + uint32(1))
             cuda.syncthreads()  # all are done with the stage
-        write(totals, lane, buffer, at, y, column, uint32(row + inner), m, n)
+        write(totals, (lane, inner, buffer, at), ring, y, column, row, m, n, 0)
         if boxed and lane == uint32(0):
             until_written()
 

@@ -33,11 +33,12 @@ TILE = BoxTile(128, 128, 6)
 
 @family(jobs(TILE))
 def kernel(job: Job) -> Kernel:
-    """A tile a block; the last warp fetches."""
+    """A tile a block; the last two warps fetch."""
     tile, room, fetching = job.tile, job.room, 4 * job.tile.groups
     stages, beside, of_scales, length = tile.stages, room.beside, room.scales, tile.stage // 16
     rows, columns, granule, boxed = tile.rows, tile.columns, job.granule, job.boxed
-    begin, fill, after, place = opener(job), filler(room, TALL), follower(stages), placer(tile, TALL)
+    begin, after, place = opener(job), follower(stages), placer(tile, TALL)
+    fill_w, fill_x = filler(room, TALL, True), filler(room, TALL, False)
     zeros, nothing, with_scales, first, _, factors, promote, scales_of_w = float_products(job.form, job.parts)
     of_thread, promoted, stand, write = factors[0], promote[0], placer_of_threads(job), writer(job)
     wait, arrive, first_lane, until_written = (
@@ -56,10 +57,12 @@ def kernel(job: Job) -> Kernel:
         warp = first_lane(uint32(thread >> uint32(5)))
         down = uint32(uint32(m + uint32(rows - 1)) // uint32(rows))
         across = uint32(uint32(n + uint32(columns - 1)) // uint32(columns))
-        if uint32(warp) == uint32(fetching):
+        if uint32(warp) >= uint32(fetching):
+            every = uint32(down * across)  # there is one tile a block
             if thread == uint32(32 * fetching):
-                every = uint32(down * across)  # there is one tile a block
-                fill(ring, full, x, w, of_x, of_columns, number, every, down, across, steps, span)
+                fill_w(ring, full, w, of_columns, number, every, down, across, steps, span)
+            if thread == uint32(32 * fetching + 32):
+                fill_x(ring, full, x, of_x, number, every, down, across, steps, span)
         else:
             row, column = place(number, down, across)
             lane, inner, buffer, at, first_a, first_b = stand(ring, warp)
@@ -82,12 +85,12 @@ def kernel(job: Job) -> Kernel:
                 stage, phase = after(stage, phase)
                 of_w += uint64(pitch)
                 step = uint32(step + uint32(1))
-            write(totals, lane, buffer, at, y, column, uint32(row + inner), m, n)
+            write(totals, (lane, inner, buffer, at), ring, y, column, row, m, n, 0)
             if boxed and lane == uint32(0):
                 until_written()
 
     return Kernel(
-        f"tma ring {job}", product, *(uint64,) * 6, *(uint32,) * 5, threads=32 * fetching + 32,
+        f"tma ring {job}", product, *(uint64,) * 6, *(uint32,) * 5, threads=32 * fetching + 64,
         shared=room.shared, least=(9, 0), exact=True, early=True, lto=True,
     )  # fmt: skip
 

@@ -75,6 +75,12 @@ def of_first_lane(value: Any) -> Any:
     only_on_a_gpu()
 
 
+@instruction("shfl.sync.idx.b32 $0, $1, $1, 31, -1;", u32, u32, effect=True)
+def pinned(lane: Any) -> Any:
+    """A lane's own number: the assembler keeps it, where it would read it anew in every round of a loop."""
+    only_on_a_gpu()
+
+
 @instruction("barrier.cluster.arrive.aligned; barrier.cluster.wait.aligned;", None, effect=True)
 def meet_cluster() -> Any:
     """All threads of all blocks of the cluster, and what they wrote to shared memory."""
@@ -84,6 +90,12 @@ def meet_cluster() -> Any:
 @instruction("barrier.cluster.arrive.aligned;", None, effect=True)
 def greet_cluster() -> Any:
     """Tell the other blocks that this one runs; :func:`join_cluster` follows."""
+    only_on_a_gpu()
+
+
+@instruction("barrier.cluster.arrive.relaxed.aligned;", None, effect=True)
+def pass_by_cluster() -> Any:
+    """The same of a block that wrote nothing that others read: it waits for none of its own writes."""
     only_on_a_gpu()
 
 

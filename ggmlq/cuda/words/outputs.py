@@ -160,6 +160,31 @@ def stager(columns: int, integer: bool, pitch: int) -> Any:
 
 
 @cache
+def row_stager(columns: int, halves: int, pitch: int) -> Any:
+    """``stage(totals, at)``: a thread's sums as floats into shared memory, the columns of a row side by side.
+
+    ``at``: the place of row g, column 2 t; rows lie ``pitch`` bytes apart.
+    """
+    sums = columns // 2
+    totals_kind = types.UniTuple(f32, halves * sums)
+
+    def stage(totals: Any, at: Any) -> Any:
+        only_on_a_gpu()
+
+    def emit(context: Any, builder: Any, signature: Any, operands: Any) -> Any:
+        totals, at = operands
+        values = unpacked(builder, totals, halves * sums)
+        for i in range(0, halves * sums, 2):
+            half, j, low = i // sums, i % sums // 4, i // 2 % 2
+            offset = (64 * half + 8 * low) * pitch + 32 * j
+            text = f"st.shared.v2.f32 [$0 + {offset}], {{$1, $2}};"
+            emit_assembly(builder, VOID, text, ["r", "f", "f"], [at, *values[i : i + 2]], effect=True)
+        return context.get_dummy_value()
+
+    return stage if SIMULATED else as_intrinsic(stage, types.void(totals_kind, u32), emit)
+
+
+@cache
 def pusher(columns: int, integer: bool, pitch: int) -> Any:
     """``push(totals, at, column, share, source)``: sums of 64 rows to the blocks of a cluster.
 

@@ -1,0 +1,125 @@
+"""How long products of 8-bit codes take on Hopper, as far as a choice of tiles and parts of K needs it.
+
+A product takes at least what its weights take to come from memory, what all tiles fetch from the L2, and what
+one block does, step by step. The longest of these counts, and a tenth of what a block does, so that of equals
+the shorter chain wins. Constants are those of one H200 (bench/NOTES.md). A bad estimate makes nothing wrong,
+only slower.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Any, NamedTuple
+
+from ..words.wgmma8 import STEP
+from .boxed import BoxTile
+from .divided import MOST
+from .divided import TILES as DIVIDED
+from .few_rows import PARTS, FewTile
+from .few_rows import TILES as FEW
+from .job import FLOATS
+from .waves import best
+
+MEMORY, L2 = 4.456, 10.5  # MB a microsecond
+WAVE, BESIDE = 1.5, 0.5  # of each further wave of blocks; of each further block on a multiprocessor
+# Of clusters of so many blocks, each filling a multiprocessor: the share of a card's that they reach.
+REACHED = {1: 1.0, 2: 1.0, 3: 0.88, 4: 0.9, 5: 0.83, 6: 0.77, 7: 0.79, 8: 0.9}
+EXCHANGE = {1: 0.0, 2: 0.1, 3: 0.7, 4: 0.8, 5: 1.1, 6: 1.4, 7: 1.7, 8: 2.0}  # of sums, beyond the start
+
+
+class Pace(NamedTuple):
+    """Microseconds of a kernel."""
+
+    start: float
+    step: float  # of 128 columns
+    away: float = 1.9  # beside a stream from memory: start, first copy's way, end
+
+
+PACES: dict[Any, Pace] = {
+    **dict(
+        zip(FEW, (Pace(2.8, step) for step in (0.111, 0.163, 0.121, 0.232, 0.157, 0.187, 0.256)), strict=True)
+    ),
+    **dict(zip(DIVIDED, (Pace(5.4, 0.333), Pace(3.4, 0.24)), strict=True)),
+}
+PERSISTENT = {64: 0.29, 128: 0.45, 192: 0.62}  # a step, by a tile's columns
+TALLEST = 0.75  # with 256 rows
+
+
+class Plan(NamedTuple):
+    """A tile, into how many parts K is cut, and how long that is thought to take."""
+
+    tile: Any
+    parts: int
+    us: float
+
+
+class Shape(NamedTuple):
+    """A product on a card."""
+
+    m: int
+    n: int
+    k: int
+    multiprocessors: int
+
+    @property
+    def steps(self) -> int:
+        """Of 128 columns."""
+        return max(1, -(-self.k // STEP))
+
+    def clusters(self, parts: int) -> int:
+        """How many of so many blocks run at one time."""
+        return max(1, int(self.multiprocessors * REACHED[parts]) // parts)
+
+    def time(self, pace: Pace, tiles: int, parts: int, stage: int, blocks: int = 1) -> float:
+        """Microseconds; ``stage``: bytes of a step of a tile, ``blocks`` fit on a multiprocessor."""
+        beside = -(-tiles // self.clusters(parts))
+        waves, beside = -(-beside // blocks), min(beside, blocks)
+        slower = 1 + (beside - 1) / 2  # of each, where several share a multiprocessor
+        chain = pace.start + EXCHANGE[parts] + BESIDE * (beside - 1)
+        chain += waves * -(-self.steps // parts) * pace.step * slower
+        bytes_once = self.n * self.k + self.m * self.k + 2 * self.m * self.n
+        memory, shared = (
+            pace.away + bytes_once / MEMORY / 1e6,
+            pace.start + tiles * self.steps * stage / L2 / 1e6,
+        )
+        return max(chain, memory, shared) + 0.1 * chain + WAVE * (waves - 1)
+
+
+def _fastest(plans: Iterable[Plan]) -> Plan:
+    return min(plans, key=lambda plan: plan.us)
+
+
+def few_rows(shape: Shape, tiles: Sequence[FewTile] = FEW, parts: Sequence[int] = PARTS) -> Plan:
+    """Of tiles that hold all rows of x and no more than they must."""
+    columns = min((tile.columns for tile in tiles if tile.columns >= shape.m), default=tiles[-1].columns)
+    able = [tile for tile in tiles if tile.columns == columns]
+    cuts = [cut for cut in parts if cut <= shape.steps] or [1]
+
+    def plan(tile: FewTile, cut: int) -> Plan:
+        pace, count = PACES.get(tile, PACES[FEW[-1]]), -(-shape.n // tile.rows)
+        return Plan(tile, cut, shape.time(pace, count, cut, tile.stage, tile.blocks))
+
+    return _fastest(plan(tile, cut) for tile in able for cut in cuts)
+
+
+def divided(
+    shape: Shape, tiles: Sequence[BoxTile] = DIVIDED, parts: Sequence[int] = range(2, MOST + 1)
+) -> Plan:
+    """Only cuts that run at one time, if there are any."""
+    able = [(tile, cut) for tile in tiles for cut in parts if cut <= shape.steps] or [
+        (tile, 1) for tile in tiles
+    ]
+    fit = [(t, cut) for t, cut in able if t.tiles(shape.m, shape.n) <= shape.clusters(cut)]
+
+    def plan(tile: BoxTile, cut: int) -> Plan:
+        pace, count = PACES.get(tile, PACES[DIVIDED[0]]), tile.tiles(shape.m, shape.n)
+        return Plan(tile, cut, shape.time(pace, count, cut, tile.stage))
+
+    return _fastest(plan(tile, cut) for tile, cut in fit or able)
+
+
+def persistent(shape: Shape) -> Plan:
+    """With the tile that waves.py finds best for floats."""
+    tile = best(FLOATS, shape.m, shape.n, shape.multiprocessors)
+    pace = Pace(2.7, TALLEST if tile.rows > 128 else PERSISTENT[tile.columns], 3.9)  # it starts late
+    return Plan(tile, 1, shape.time(pace, tile.tiles(shape.m, shape.n), 1, tile.stage))
