@@ -248,6 +248,18 @@ def test_a_file_that_changes_is_an_error_and_another_file(server, tensors, fresh
         check(f, new)
 
 
+def test_a_file_that_changes_under_its_version_is_not_mixed_with_what_is_kept(server, tensors, tmp_path):
+    old = gq.open(f"{server.url}/a/m.gguf")
+    check(old, tensors)
+    new = {name: x if name == "small" else np.asarray(x)[::-1] for name, x in tensors.items()}
+    gq.save(tmp_path / "new.gguf", new, {"general.name": "fad", "tokens": ["word"] * 2000})
+    server.files["/a/m.gguf"] = (tmp_path / "new.gguf").read_bytes()
+    with gq.open(f"{server.url}/a/m.gguf") as f:
+        check(f, new)
+    check(old, tensors)
+    old.close()
+
+
 def test_without_a_version_nothing_is_kept(server, tensors):
     server.etag = None
     for _ in range(2):
@@ -331,6 +343,10 @@ def test_the_hub(server, tensors, gguf_bytes, monkeypatch):
         assert {token for _, _, token in cdn.asked} == {None}
     server.statuses["/o/n/resolve/main/gated.gguf"] = 401
     with pytest.raises(RemoteError, match="set HF_TOKEN") as caught:
+        gq.open("hf://o/n/gated.gguf")
+    assert "secret" not in str(caught.value)
+    monkeypatch.setenv("HF_TOKEN", "secret\x07word")
+    with pytest.raises(RemoteError, match="no token has") as caught:
         gq.open("hf://o/n/gated.gguf")
     assert "secret" not in str(caught.value)
     server.asked.clear()

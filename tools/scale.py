@@ -76,8 +76,7 @@ def _checkpoint(tensors: list[Tensors]) -> str:
     spoken = sum(t.count * t.elements for t in tensors if t.read != "none")
     return (
         f"{weights / 1e9:.1f} G weights in {stored} tensors, scales counted, {total(tensors) / 1e9:.1f} GB "
-        "in "
-        f"{GIVEN['files'].value:.0f} files. A token is multiplied with {active(tensors) / 1e9:.1f} G of "
+        f"in {GIVEN['files'].value:.0f} files. A token is multiplied with {active(tensors) / 1e9:.1f} G of "
         f"{spoken / 1e9:.1f} G; it leaves {cache_of_token() / 1e3:.1f} kB for those that follow."
     )
 
@@ -149,8 +148,7 @@ def _serving(tensors: list[Tensors]) -> str:
     return "\n\n".join([
         f"Weights take {weights / 1e9:.0f} GB of {room / 1e9:.0f}; with 5 % kept back the rest holds "
         f"{tokens / 1e6:.2f} M tokens, {tokens / g['context']:.0f} sequences of {g['context']:.0f}. "
-        "Reading a prompt is "
-        f"bound by products: {fast / 1e3:.0f} k tokens/s at most.",
+        f"Reading a prompt is bound by products: {fast / 1e3:.0f} k tokens/s at most.",
         table((*head, "tokens/s", "all-reduces' share", "J a token"), rows),
         f"Power: a rack of {g['rack_power'] / 1e3:.0f} kW takes {g['rack_power'] // g['host_power']:.0f} "
         "such hosts.",

@@ -37,8 +37,8 @@ class Place(NamedTuple):
         except FileNotFoundError as error:
             raise GGUFNotFoundError(
                 f"{self.path}: {socket.gethostname()} has no such file; {self.host} made it, and workers "
-                "write their parts into it; all must see the folder of the new file under one path; or the "
-                "work was given up meanwhile",
+                "write their parts into it; all must see the folder of the new file under one path; or "
+                "the work was given up meanwhile",
                 error,
             ) from error
         except OSError as error:
@@ -56,8 +56,8 @@ class Place(NamedTuple):
             found = os.fstat(fd).st_size
             if found != self.size:
                 raise GGUFOSError(
-                    f"{self.path}: it has {found} bytes here, {self.host} made it with {self.size}; the file "
-                    "system shows machines different things; write to another one"
+                    f"{self.path}: it has {found} bytes here, {self.host} made it with {self.size}; the "
+                    "file system shows machines different things; write to another one"
                 )
             os.lseek(fd, at, os.SEEK_SET)
             for chunk in chunks:

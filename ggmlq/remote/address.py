@@ -73,8 +73,7 @@ def parse(text: str) -> Address:
         if parts.username is not None:
             raise RemoteError(
                 f"open: a URL of {parts.hostname} has a name or password in it, which would show in "
-                "messages; "
-                "leave it out, or fetch the file first"
+                "messages; leave it out, or fetch the file first"
             )
         parts = parts._replace(
             path=quote(parts.path, safe=SAFE), query=quote(parts.query, safe=SAFE), fragment=""
@@ -90,11 +89,17 @@ def _of_hub(text: str) -> Address:
     if found is None or (found["late"] and found["early"]) or ".." in f"{file}/{revision}".split("/"):
         raise RemoteError(
             f"open({short(text)}): an address of the hub is hf://owner/name/file, or with a branch, tag or "
-            "commit "
-            "hf://owner/name/file@revision"
+            "commit hf://owner/name/file@revision"
         )
     hub = os.environ.get("HF_ENDPOINT", "").rstrip("/") or HUB
     url = f"{hub}/{found['owner']}/{found['name']}/resolve/{quote(revision, safe='')}/{quote(file)}"
     host = urlsplit(hub)
     safe = host.scheme == "https" or host.hostname in LOCAL
-    return Address(url, text, (os.environ.get("HF_TOKEN") or None) if safe else None)
+    return Address(url, text, _token() if safe else None)
+
+
+def _token() -> str | None:
+    found = os.environ.get("HF_TOKEN", "").strip()
+    if not (found.isascii() and found.isprintable()):
+        raise RemoteError("HF_TOKEN: it has characters that no token has; set it again, or unset it")
+    return found or None

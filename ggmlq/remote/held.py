@@ -64,13 +64,15 @@ class Held:
             self._refuse(error)
         return fd
 
-    def put_first(self, data: bytes) -> None:
-        """The first bytes, which came with the length of the file."""
+    def put_first(self, data: bytes) -> bool:
+        """The first piece, which came with the length of the file; whether it is the one that is kept."""
+        piece = data[: min(PIECE, self.size)]
         with self._lock:
-            for at in range(0, len(data), PIECE):
-                part = data[at : at + PIECE]
-                if len(part) == min(PIECE, self.size - at) and not self._seen[at // PIECE]:
-                    self._keep(at, part)
+            self._check(0, 1)
+            if self._seen[0]:
+                return self._read(self._data, 0, len(piece)) == piece
+            self._keep(0, piece)
+        return True
 
     def whole(self) -> bytes:
         """All of it, for a text."""
@@ -117,8 +119,7 @@ class Held:
             if self._origin.size != self.size:
                 raise RemoteError(
                     f"{self._shown}: it has {self._origin.size} bytes and had {self.size}; the file "
-                    "changed; open "
-                    "it again"
+                    "changed; open it again"
                 )
             left += part
             while len(left) >= PIECE or (left and at + len(left) == stop):
@@ -146,10 +147,8 @@ class Held:
     def _refuse(self, error: OSError) -> NoReturn:
         raise RemoteError(
             f"{self._shown}: {self.path}, where what is fetched is kept ({sized(self.size)} when all is "
-            "there): "
-            f"{error.strerror or error}; make room with `ggmlq cache --empty`, or put the cache elsewhere "
-            "with "
-            "GGMLQ_CACHE_DIR"
+            f"there): {error.strerror or error}; make room with `ggmlq cache --empty`, or put the cache "
+            "elsewhere with GGMLQ_CACHE_DIR"
         ) from error
 
     def close(self) -> None:

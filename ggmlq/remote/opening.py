@@ -61,7 +61,11 @@ def _held(asked: Address) -> Held:
     origin = Ranges(asked)
     first = b"".join(origin.read(0, FIRST))
     held = shelf.hold(asked.url, asked.shown, origin, origin.version)
-    held.put_first(first)
+    if not held.put_first(first):  # another file under the version that is kept: the server does not tell
+        held.close()
+        shelf.forget(asked.url, origin)
+        held = shelf.hold(asked.url, asked.shown, origin, origin.version)
+        held.put_first(first)
     return held
 
 

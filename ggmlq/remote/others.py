@@ -27,8 +27,7 @@ class Others:
         except ImportError as error:
             raise MissingDependencyError(
                 f"{address.shown}: {scheme}:// is read through fsspec and what it needs for it, and that "
-                "cannot be "
-                f"imported: {error}; pip install 'ggmlq[remote]', and for s3 s3fs, for gs gcsfs"
+                f"cannot be imported: {error}; pip install 'ggmlq[remote]', and for s3 s3fs, for gs gcsfs"
             ) from error
         except ValueError as error:
             raise RemoteError(
@@ -49,8 +48,7 @@ class Others:
         except Exception as error:  # of any of the packages behind fsspec
             raise RemoteError(
                 f"{self.address.shown}: {type(self._system).__name__} says: {error}; check the address, "
-                "and that "
-                "you may read it"
+                "and that you may read it"
             ) from error
 
     def read(self, start: int, stop: int) -> Iterator[bytes]:
@@ -66,9 +64,9 @@ class Others:
             now = self._facts()
             if now != (self.size, self.version) or len(found) != end - start:
                 raise RemoteError(
-                    f"{self.address.shown}: it had {self.size} bytes and version {self.version}, and now has "
-                    f"{now[0]} and {now[1]}; of bytes {start} to {end - 1} there came {len(found)}; the file "
-                    "changed; open it again"
+                    f"{self.address.shown}: it had {self.size} bytes and version {self.version}, and now "
+                    f"has {now[0]} and {now[1]}; of bytes {start} to {end - 1} there came {len(found)}; "
+                    "the file changed; open it again"
                 )
             yield found
             start = end

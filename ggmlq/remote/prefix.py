@@ -61,8 +61,7 @@ def header(held: Held, kind: type[Source], shown: str, parse: Callable[[Any], Re
         if there >= MOST:
             raise RemoteError(
                 f"{shown}: its header has more than {MOST} bytes, or says so; the file is damaged; fetch "
-                "it, and "
-                "look with `ggmlq validate`"
+                "it, and look with `ggmlq validate`"
             )
         more = min(there * FACTOR, there + STEP)
         there = min(max(more, -(-wanted // FIRST) * FIRST), max(more, MOST), held.size)

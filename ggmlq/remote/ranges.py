@@ -88,15 +88,14 @@ class Ranges:
                 self._changed(f"its version was {self.version} and is {self._version(headers)}")
             self._fail(
                 "the server sends all of the file (HTTP 200) where a part was asked for; it ignores "
-                "ranges, or "
-                "the file changed; fetch the file, and open it here"
+                "ranges, or the file changed; fetch the file, and open it here"
             )
         if status != 206:
             self._fail(f"HTTP {status} where a part was asked for; check the address")
         if headers.get("Content-Encoding", "identity").lower() != "identity":
             self._fail(
-                f"the server packs what it sends ({short(headers['Content-Encoding'])}), though it was asked "
-                "not to; fetch the file, and open it here"
+                f"the server packs what it sends ({short(headers['Content-Encoding'])}), though it was "
+                "asked not to; fetch the file, and open it here"
             )
         said = headers.get("Content-Range", "")
         found = CONTENT_RANGE.fullmatch(said.strip())
@@ -105,15 +104,14 @@ class Ranges:
         if first != start or last != stop - 1 or not 0 < size <= MOST:
             self._fail(
                 f"bytes {start} to {stop - 1} were asked for, and the server says that it sends "
-                f"{short(said)}; an answer has those bytes, and the length of the file; fetch the file, and "
-                "open it here"
+                f"{short(said)}; an answer has those bytes, and the length of the file; fetch the file, "
+                "and open it here"
             )
         length = headers.get("Content-Length")
         if length is not None and length.strip() != str(stop - start):
             self._fail(
                 f"{stop - start} bytes were asked for, and the server announces {short(length)}; fetch the "
-                "file, "
-                "and open it here"
+                "file, and open it here"
             )
         self._same(size, self._version(headers))
         return stop
@@ -163,8 +161,7 @@ class Ranges:
         if len(failures) >= TRIES:
             self._fail(
                 f"tried {TRIES} times, and the last time {said}; check the network, and open it again: "
-                "what was "
-                "fetched is kept"
+                "what was fetched is kept"
             )
         pause = PAUSE * 2 ** (len(failures) - 1)
         asked = headers.get("Retry-After", "") if headers is not None else ""
@@ -192,8 +189,7 @@ class _Redirects(urllib.request.HTTPRedirectHandler):
         if scheme not in ("http", "https") or (req.type == "https" and scheme != "https"):
             raise RemoteError(
                 f"{short(req.full_url.partition('?')[0])}: it leads to {short(newurl.partition('?')[0])}; "
-                "only "
-                "https is followed from https, and nothing leads out of the web; check the address"
+                "only https is followed from https, and nothing leads out of the web; check the address"
             )
         found = super().redirect_request(req, fp, code, msg, headers, newurl)
         hub = getattr(req, "of_hub", None)

@@ -23,6 +23,7 @@ from ..cache import root
 from ..cache.private import Folder, Refused, make
 from ..errors import RemoteError
 from .held import Held, Origin
+from .ranges import Ranges
 
 HOME = "remote"  # within the cache
 NAME = re.compile(r"[0-9a-f]{40}")
@@ -107,6 +108,13 @@ def empty() -> list[Entry]:
     for entry in gone:
         _remove(Path(entry.path))
     return gone
+
+
+def forget(url: str, origin: Ranges) -> None:
+    """Remove what is kept of one file; who has it open keeps it."""
+    folder = _folder(url, origin.version, origin.size or 0)
+    if folder is not None:
+        _remove(folder)
 
 
 def trim(mine: str = "") -> None:

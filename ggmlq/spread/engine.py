@@ -109,8 +109,8 @@ class _Run(Generic[Job, Result]):
             self._broke(error)
         except RuntimeError as error:  # shut down
             raise WorkerError(
-                f"{task.what}: the executor takes no work: {error}; it was shut down, or its `with` is over; "
-                "pass one that is open"
+                f"{task.what}: the executor takes no work: {error}; it was shut down, or its `with` is "
+                "over; pass one that is open"
             ) from error
         else:
             self._out[future] = task
@@ -158,8 +158,8 @@ class _Run(Generic[Job, Result]):
             first = out[0].what if out else "the next task"
             raise WorkerError(
                 f"{first}: the executor broke ({error or type(error).__name__}), with "
-                f"{count(len(out), 'task')} not done; only pools of processes are made anew from here; start "
-                "it again and repeat the call"
+                f"{count(len(out), 'task')} not done; only pools of processes are made anew from here; "
+                "start it again and repeat the call"
             ) from error
         return found
 

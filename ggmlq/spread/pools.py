@@ -103,8 +103,8 @@ def mpi() -> Iterator[Executor | None]:
     world = importlib.import_module("mpi4py.MPI").COMM_WORLD
     if world.size < 2:
         raise WorkerError(
-            "--mpi: this is the only rank; the first hands out work and the others do it; start the command "
-            "with mpiexec -n 9 ggmlq …"
+            "--mpi: this is the only rank; the first hands out work and the others do it; start the "
+            "command with mpiexec -n 9 ggmlq …"
         )
     with futures.MPICommExecutor(world, root=0) as executor:
         yield executor

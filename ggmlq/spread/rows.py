@@ -42,15 +42,14 @@ class Stretch:
         except OSError as error:
             raise GGUFOSError(
                 f"{self.path}: {socket.gethostname()} cannot open it, and the process that asks can: "
-                f"{error}; all "
-                "workers must see the files of a model under the same paths",
+                f"{error}; all workers must see the files of a model under the same paths",
                 error,
             ) from error
         if (found.st_size, self.changed and found.st_mtime_ns) != (self.size, self.changed):
             raise GGUFError(
-                f"{self.path}: it has {found.st_size} bytes here and was changed at {found.st_mtime_ns} ns; "
-                f"the process that asks sees {self.size} and {self.changed}; all workers must see one file "
-                "that stays as it is; do it again when nobody writes to it"
+                f"{self.path}: it has {found.st_size} bytes here and was changed at {found.st_mtime_ns} "
+                f"ns; the process that asks sees {self.size} and {self.changed}; all workers must see one "
+                "file that stays as it is; do it again when nobody writes to it"
             )
         return source.data[self.offset : self.offset + self.nbytes]
 
@@ -93,8 +92,8 @@ def _stretch(x: object, array: NDArray[Any]) -> Stretch:
     status = os.stat(found[0].path)
     if (status.st_dev, status.st_ino) != found[0].identity:
         raise GGUFError(
-            f"{found[0].path}: it was replaced since it was opened, and workers would see the new one; open "
-            "it again"
+            f"{found[0].path}: it was replaced since it was opened, and workers would see the new one; "
+            "open it again"
         )
     changed = 0 if found[0].grows else status.st_mtime_ns
     return Stretch(found[0].path, status.st_size, changed, found[1], array.nbytes)
