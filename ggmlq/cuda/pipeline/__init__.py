@@ -6,10 +6,11 @@
 
 ``cuda:mma_bf16`` and ``cuda:wgmma`` are such kernels. Those of 8-bit codes on Hopper, filled by boxes:
 
-    boxed.py       the ring: boxes, barriers, the thread that fills it, the order of tiles
+    boxed.py       the ring: boxes, barriers, the threads that fill it, the order of tiles
     job.py         what a kernel is made for; waves.py: which tile serves a shape
     work8.py       warps that multiply; persistent.py: blocks with roles that stay on the card
     few_rows.py    weights as the wide operand, K divided among a cluster; few_work.py: warps that
                    multiply; few_sums.py: the exchange of sums
+    divided.py     K of a tile divided among a cluster; pace.py: how long each of these takes
     operands8.py   maps and scales of both operands
 """

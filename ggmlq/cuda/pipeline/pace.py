@@ -9,6 +9,7 @@ only slower.
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from functools import lru_cache
 from typing import Any, NamedTuple
 
 from ..words.wgmma8 import STEP
@@ -89,6 +90,7 @@ def _fastest(plans: Iterable[Plan]) -> Plan:
     return min(plans, key=lambda plan: plan.us)
 
 
+@lru_cache(1024)
 def few_rows(shape: Shape, tiles: Sequence[FewTile] = FEW, parts: Sequence[int] = PARTS) -> Plan:
     """Of tiles that hold all rows of x and no more than they must."""
     columns = min((tile.columns for tile in tiles if tile.columns >= shape.m), default=tiles[-1].columns)
@@ -102,13 +104,13 @@ def few_rows(shape: Shape, tiles: Sequence[FewTile] = FEW, parts: Sequence[int] 
     return _fastest(plan(tile, cut) for tile in able for cut in cuts)
 
 
+@lru_cache(1024)
 def divided(
     shape: Shape, tiles: Sequence[BoxTile] = DIVIDED, parts: Sequence[int] = range(2, MOST + 1)
 ) -> Plan:
     """Only cuts that run at one time, if there are any."""
-    able = [(tile, cut) for tile in tiles for cut in parts if cut <= shape.steps] or [
-        (tile, 1) for tile in tiles
-    ]
+    cuts = [cut for cut in parts if cut <= shape.steps] or [1]
+    able = [(tile, cut) for tile in tiles for cut in cuts]
     fit = [(t, cut) for t, cut in able if t.tiles(shape.m, shape.n) <= shape.clusters(cut)]
 
     def plan(tile: BoxTile, cut: int) -> Plan:

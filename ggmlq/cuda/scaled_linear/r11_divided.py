@@ -44,9 +44,8 @@ def launch(x: ScaledArray, w: ScaledArray, out: Any, tile: BoxTile | None = None
     both, kind = operands8.operands(x, w), str(out.dtype)
     by_columns = not operands8.shared_by(both.w, 128)
     shape = pace.Shape(m, n, k, device.multiprocessors())
-    tile, parts, _ = pace.divided(
-        shape, (tile,) if tile else TILES, (parts,) if parts else range(1, MOST + 1)
-    )
+    asked = ((tile,) if tile else TILES, (parts,) if parts else range(1, MOST + 1)) if tile or parts else ()
+    tile, parts, _ = pace.divided(shape, *asked)
     job = Job(tile, x.code.name, w.code.name, kind, False, by_columns)
     given = operands8.float_arguments(job, both, w, m, n)
     kernel(job)(
