@@ -106,6 +106,15 @@ def test_values_that_are_no_numbers_are_counted_and_not_tried(tmp_path, fresh):
     assert json.loads(json.dumps(found.facts()))["tensors"][0]["values"]["nan"] == 1
 
 
+def test_scales_that_fit_no_tensor_are_a_note(tmp_path, fresh):
+    codes = gq.quantize_scaled(fresh.standard_normal((96, 256), np.float32), "e4m3", (32, 128)).codes
+    coded = gq.ScaledArray(codes, np.ones((3, 2), np.float32), "e4m3", (32, 128))
+    gq.save(tmp_path / "c.safetensors", {"up.weight": coded, "b.weight": np.ones((4, 64), np.float32)})
+    found = {one.name: one for one in gq.survey(tmp_path / "c.safetensors", types=["q8_0"])}
+    assert "weight_block_size" in found["up.weight"].note
+    assert found["b.weight"].errors
+
+
 def test_a_filter_may_take_none_of_one_model(many):
     paths, _, _ = many
     assert [one.name for one in gq.survey(paths, types=[], filter="up.weight").tensors] == ["up.weight"]

@@ -21,7 +21,7 @@ from ..convert import weights
 from ..convert.plan import Importance
 from ..convert.rules import why_left
 from ..convert.sample import ELEMENTS
-from ..errors import ConvertError, GGUFKeyError
+from ..errors import ConvertError, GGUFKeyError, SafetensorsError, UnsupportedError
 from ..formats import FORMATS, Format
 from ..gguf import read_imatrix
 from ..gguf.select import Filter, select
@@ -137,7 +137,11 @@ class _Survey:
             if one.note or not prod(one.shape):
                 one.values = one.values or (None if one.note else Values())
                 continue
-            x = self._models[number][name]
+            try:
+                x = self._models[number][name]
+            except (SafetensorsError, UnsupportedError) as error:  # others of the file may be well
+                one.note = f"not read: {error}"
+                continue
             if not isinstance(x, QuantArray | ScaledArray):
                 one.note = "only listed: a type that ggml does not have"
                 continue
@@ -147,7 +151,8 @@ class _Survey:
             matrix = self._weights(one) if by_row else None
             parts = list(slices(x.shape, unit_of(x)) if by_row else slices((prod(x.shape), 1)))
             self._parts[number, name] = len(parts)
-            one.file = rows.stretch.path
+            if "://" not in one.file:  # elsewhere: the name that it has there
+                one.file = rows.stretch.path
             for i, part in enumerate(parts):
                 some, origin = (None, 0) if matrix is None else _of_rows(matrix, part, x.shape[-2])
                 yield Walk(number, name, rows, part, i, by_row, some, origin)
