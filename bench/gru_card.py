@@ -21,7 +21,6 @@ import json
 import multiprocessing
 import os
 import statistics
-import subprocess
 import sys
 import time
 import warnings
@@ -30,6 +29,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from on_card import Replays, in_processes
 
 import ggmlq as gq
 from ggmlq import ladder
@@ -123,6 +123,7 @@ def kernels() -> list[Kernel]:
             make(narrow) for make in (plain.one, plain.project, plain.products, plain.gates, plain.states)
         ]
         found += [encode.kernel("float32", narrow, False)]
+    found += [encode.ending()]
     return found
 
 
@@ -184,56 +185,33 @@ def check(name: str) -> None:
     assert served
 
 
-def in_processes(names: list[str], guarded: bool, limit: float) -> list[str]:
-    """The rungs that pass."""
-    passed = []
-    for name in names:
-        begun = time.perf_counter()
-        environment = {**os.environ, "GGMLQ_GUARD_WAITS": str(int(guarded))}
-        print(f"check {name}{', waits guarded' * guarded}", flush=True)
-        try:
-            command = [sys.executable, __file__, "--check", name]
-            status: Any = subprocess.run(command, env=environment, timeout=limit, check=False).returncode
-        except subprocess.TimeoutExpired:
-            status = "it hangs"
-        print(f"  {'ok' if status == 0 else status} ({time.perf_counter() - begun:.1f} s)", flush=True)
-        passed += [name] * (status == 0)
-    return passed
-
-
 # --- times --------------------------------------------------------------------------------------
 
 
 def seconds(work: Any, replays: int = 20) -> float:
     """Of some work on the card, as a graph: the median."""
-    cp = device.cupy()
-    stream = cp.cuda.Stream(non_blocking=True)
-    with stream:
-        work()
-        stream.synchronize()
-        stream.begin_capture()
-        work()
-        graph = stream.end_capture()
-        found = []
-        for _ in range(replays + 3):
-            first, last = cp.cuda.Event(), cp.cuda.Event()
-            first.record()
-            graph.launch(stream)
-            last.record()
-            last.synchronize()
-            found.append(cp.cuda.get_elapsed_time(first, last) * 1e-3)
-    return statistics.median(found[3:])
+    return statistics.median(Replays([work], warm=3).times(0, least=replays))
 
 
-def called(gpu: Any, dx: Any, name: str, calls: int = 20) -> float:
-    """Of a call from Python until its results are there: the median."""
-    cp, found = device.cupy(), []
-    for _ in range(calls + 3):
-        begun = time.perf_counter()
-        gpu(dx, kernel=f"cuda:{name}")
-        cp.cuda.runtime.deviceSynchronize()
-        found.append(time.perf_counter() - begun)
-    return statistics.median(found[3:])
+def called(gpu: Any, dx: Any, name: str, calls: int = 20) -> tuple[float, float]:
+    """Of a call from Python until all is queued, and until its results are there: the medians."""
+    cp, queued, found, wait_for = device.cupy(), [], [], device.wait_for
+
+    def wait(stream: Any) -> None:
+        queued.append(time.perf_counter())
+        wait_for(stream)
+
+    device.wait_for = wait
+    try:
+        for i in range(calls + 3):
+            begun = time.perf_counter()
+            gpu(dx, kernel=f"cuda:{name}")
+            cp.cuda.runtime.deviceSynchronize()
+            found.append(time.perf_counter() - begun)
+            queued[i:] = [queued[i] - begun]
+    finally:
+        device.wait_for = wait_for
+    return statistics.median(queued[3:]), statistics.median(found[3:])
 
 
 def parts(gpu: Any, dx: Any, name: str) -> dict[str, float]:
@@ -241,20 +219,20 @@ def parts(gpu: Any, dx: Any, name: str) -> dict[str, float]:
     steps = {"step": r1_step.steps, "grid": r3_grid.steps, "cluster": r4_cluster.steps}.get(name)
     if steps is None:
         return {}
-    cell, cp = gpu.cells[0], device.cupy()
-    t, n, _ = dx.shape
-    y = cp.empty((t, n, gpu.units), np.float32)
-    state = cp.full((n, gpu.units), cell.formats["h"].zero, cell.formats["h"].dtype)
-    given = gq.gru.run.Call(
-        cell, gpu.plan(cell, cell.formats["x"]), dx, False, state, y, None, None, np.zeros(13, np.int64)
-    )
-    work = around.begun(given)
-    some = min(t, max(1, around.AHEAD // (n * 12 * work.kept.padded)))
-    p = cp.empty((some * n, 3 * work.kept.padded), np.int32)
+    given = gq.gru.run._call(gpu, 0, dx, None, False, False)
+    counters = r3_grid.counters(given, 1) if name == "grid" else 0
+    work, t = around.begun(given, counters), dx.shape[0]
+    some = work.some
+
+    def all_steps() -> None:
+        if counters:
+            work.counters[...] = 0  # a meeting counts on from where it is
+        steps(work, 0, some)
+
     return {
         "codes": seconds(lambda: around.begun(given), 5) / t * 1e6,
-        "x": seconds(lambda: project.project(work, work.x[: some * n], p), 5) / some * 1e6,
-        "steps": seconds(lambda: steps(work, p, 0, some), 5) / some * 1e6,
+        "x": seconds(lambda: project.project(work, 0, some), 5) / some * 1e6,
+        "steps": seconds(all_steps, 5) / some * 1e6,
     }
 
 
@@ -269,17 +247,26 @@ def time_all(names: list[str]) -> list[dict[str, Any]]:
                 try:
                     gpu(dx, kernel=f"cuda:{name}")
                     graph = seconds(partial(gpu, dx, kernel=f"cuda:{name}"), 7) / t * 1e6
-                    whole = called(gpu, dx, name, 7) / t * 1e6
+                    host, whole = called(gpu, dx, name, 12)
                     more = parts(gpu, dx, name)
                 except Exception as failed:  # one that fails does not lose the others
                     print(f"{name} {widths} T={t} N={n} C={c} H={h}: {str(failed)[:200]}", flush=True)
                     continue
                 figure = {"rung": name, "widths": widths, "T": t, "N": n, "C": c, "H": h, "goal": goal}
-                figures.append({**figure, "graph us": graph, "call us": whole, **more})
+                figures.append(
+                    {
+                        **figure,
+                        "graph us": graph,
+                        "call us": whole / t * 1e6,
+                        "host us a call until queued": host * 1e6,
+                        **more,
+                    }
+                )
                 told = ", ".join(f"{part} {us:.3f}" for part, us in more.items())
                 print(
                     f"{name:8} {widths:6} T={t} N={n} C={c} H={h}: {graph:7.3f} us a step in a graph, "
-                    f"{whole:7.3f} from Python (goal {goal}) {told}", flush=True,
+                    f"{whole / t * 1e6:7.3f} from Python (goal {goal}) {told}; "
+                    f"host us a call until queued {host * 1e6:.0f} of {whole * 1e6:.0f}", flush=True,
                 )  # fmt: skip
     return figures
 
@@ -310,8 +297,8 @@ def main() -> int:
         found["barriers"] = bare()
     if options.only in (None, "check"):
         if not options.unguarded:
-            passed = in_processes(passed, True, options.seconds)
-        passed = in_processes(passed, False, options.seconds)
+            passed = in_processes(__file__, passed, True, options.seconds)
+        passed = in_processes(__file__, passed, False, options.seconds)
     if options.only in (None, "time"):
         found["steps"] = time_all(passed)
     if options.json:

@@ -21,7 +21,6 @@ import json
 import multiprocessing
 import os
 import statistics
-import subprocess
 import sys
 import time
 from functools import partial
@@ -29,6 +28,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from on_card import Replays, in_processes
 
 import ggmlq as gq
 from ggmlq import ladder
@@ -211,57 +211,6 @@ def check(name: str) -> None:
     assert served
 
 
-def in_processes(names: list[str], guarded: bool, seconds: float) -> list[str]:
-    """The rungs that pass."""
-    passed = []
-    for name in names:
-        begun = time.perf_counter()
-        command = [sys.executable, __file__, "--check", name]
-        environment = {**os.environ, "GGMLQ_GUARD_WAITS": str(int(guarded))}
-        print(f"check {name}{', waits guarded' * guarded}", flush=True)
-        try:
-            status = subprocess.run(command, env=environment, timeout=seconds, check=False).returncode
-        except subprocess.TimeoutExpired:
-            status = "it hangs"
-        print(f"  {'ok' if status == 0 else status} ({time.perf_counter() - begun:.1f} s)", flush=True)
-        passed += [name] * (status == 0)
-    return passed
-
-
-class Replays:
-    """A graph of some products; ``works`` are taken in turns."""
-
-    def __init__(self, works: list[Any], copies: int) -> None:
-        cp = device.cupy()
-        self.copies, self.stream = copies, cp.cuda.Stream(non_blocking=True)
-        with self.stream:
-            for work in works:
-                work()
-            self.stream.synchronize()
-            self.stream.begin_capture()
-            for i in range(copies):
-                works[i % len(works)]()
-            self.graph = self.stream.end_capture()
-        self.times(0)
-
-    def replay(self) -> None:
-        self.graph.launch(self.stream)
-
-    def times(self, seconds: float, rest: float = 0.0, least: int = 12) -> list[float]:
-        """Seconds of one product, of each replay, after a rest."""
-        cp = device.cupy()
-        time.sleep(rest)
-        found, end = [], time.perf_counter() + seconds
-        while len(found) < least or time.perf_counter() < end:
-            first, last = cp.cuda.Event(), cp.cuda.Event()
-            first.record(self.stream)
-            self.replay()
-            last.record(self.stream)
-            last.synchronize()
-            found.append(cp.cuda.get_elapsed_time(first, last) * 1e-3 / self.copies)
-        return found
-
-
 class Table:
     """Figures as they come."""
 
@@ -380,8 +329,8 @@ def main() -> int:
     begun, passed = time.perf_counter(), names
     if options.only != "time":
         if not options.unguarded:
-            passed = in_processes(passed, True, options.seconds)
-        passed = in_processes(passed, False, options.seconds)
+            passed = in_processes(__file__, passed, True, options.seconds)
+        passed = in_processes(__file__, passed, False, options.seconds)
     if options.only != "check":
         figures = time_all(passed, options.tiles, options.sustained)
         if options.json:

@@ -136,7 +136,7 @@ def _largest(operand: Operand) -> float:
 
 @dataclass(frozen=True)
 class Gru(Problem, op="gru"):
-    """A GRU in integers over some steps; ``launch(call)`` with a :class:`ggmlq.gru.run.Call`."""
+    """A GRU in integers over some steps; ``launch(calls)`` with a :class:`ggmlq.gru.run.Call` a direction."""
 
     widths: str  # "int8", "mixed", "int16", or "other"
     narrow: bool  # whether int32 holds every number of a step

@@ -13,8 +13,9 @@ from fake_cupy import DeviceArray, on_device, put_gpu
 
 from ggmlq import devices
 from ggmlq.card import Card
-from ggmlq.cuda.machine import device
+from ggmlq.cuda.machine import beside, device
 from ggmlq.cuda.machine.launch import Kernel
+from ggmlq.cuda.machine.ready import Hole
 
 
 class Array(DeviceArray):
@@ -27,12 +28,28 @@ class Array(DeviceArray):
         return SimpleNamespace(device_id=0, ptr=self.ctypes.data)
 
 
+class Pinned(np.ndarray):
+    """Memory of the host that kernels may touch."""
+
+    @property
+    def ptr(self):
+        return self.ctypes.data
+
+
 class Stream(nullcontext):
-    """One that records launches."""
+    """One that records launches, and what happens to it beside them."""
+
+    ptr = 98
 
     def __init__(self, state):
-        super().__init__()
+        super().__init__(self)
         self.state = state
+
+    def is_capturing(self):
+        return self.state.recording is not None
+
+    def wait_event(self, event):
+        self.state.launches.append(("side waits", event.at))
 
     def begin_capture(self):
         self.state.recording = []
@@ -40,6 +57,15 @@ class Stream(nullcontext):
     def end_capture(self):
         recorded, self.state.recording = self.state.recording, None
         return SimpleNamespace(launch=lambda stream: [each() for each in recorded])
+
+
+class Event:
+    """It remembers which stream recorded it."""
+
+    at = None
+
+    def record(self, stream):
+        self.at = stream.ptr
 
 
 def put_emulated(monkeypatch, multiprocessors=132, capability=(9, 0)):
@@ -66,16 +92,35 @@ def put_emulated(monkeypatch, multiprocessors=132, capability=(9, 0)):
     monkeypatch.setattr(device, "refuse_capture", lambda what: None)
     monkeypatch.setattr(devices, "cuda_device", lambda: device)
 
+    driver = device.driver()
+    driver.array, driver.empty = Array, state.cupy.empty
     state.recording = None
     state.cupy.cuda.Stream = lambda non_blocking: Stream(state)
-    state.cupy.cuda.Event = lambda disable_timing: SimpleNamespace(record=lambda stream: None)
-    state.stream.wait_event = lambda event: None
+    state.cupy.cuda.Event = lambda disable_timing: Event()
+    state.stream.wait_event = lambda event: state.launches.append(("main waits", event.at))
+    monkeypatch.setattr(beside, "_SIDES", {})
+
+    def pinned(size):
+        found = np.full(size, 99, np.uint8).view(Pinned)
+        state.memory.add(found)
+        return found
+
+    state.cupy.cuda.alloc_pinned_memory = pinned
     monkeypatch.setattr(Kernel, "load", lambda kernel: None)
 
-    def call(kernel, grid, block, *arguments, cluster=1):
+    def ready(kernel, grid, block, *arguments, cluster=1):
+        def launch(addresses, stream):
+            filled = [
+                addresses[each.which] + each.offset if type(each) is Hole else each for each in arguments
+            ]
+            call(kernel, grid, block, *filled, cluster=cluster, stream=stream)
+
+        return SimpleNamespace(launch=launch)
+
+    def call(kernel, grid, block, *arguments, cluster=1, stream=0):
         assert block == (kernel.threads,)
         words = kernel._flat(arguments)
-        state.launches.append((kernel.name, grid))
+        state.launches.append((kernel.name, grid, stream))
         machine = Machine(ptx_of(kernel, capability), state.memory, kernel.threads, kernel.shared)
         cluster = int(np.prod(grid)) if kernel.together else cluster
         if state.recording is not None:
@@ -84,4 +129,5 @@ def put_emulated(monkeypatch, multiprocessors=132, capability=(9, 0)):
             machine(grid, *words, cluster=cluster)
 
     monkeypatch.setattr(Kernel, "__call__", call)
+    monkeypatch.setattr(Kernel, "ready", ready)
     return state

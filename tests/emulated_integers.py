@@ -49,14 +49,8 @@ def dp4a(warp, name, operands, active):
 def mma(warp, name, operands, active):
     """Lane 4 g + t has bytes 4 t … of rows g and g + 8, then those 16 further on; of column g likewise."""
     a, b, c = (np.stack([read(warp, r, np.int32) for r in listed(o)]) for o in operands[1:])
-    left, right = np.zeros((16, 32), np.int64), np.zeros((8, 32), np.int64)
-    for lane in range(32):
-        g, t = lane >> 2, lane & 3
-        for i in range(4):
-            at = 4 * t + 16 * (i >> 1)
-            left[g + 8 * (i & 1), at : at + 4] = quarters(a[i, lane : lane + 1])
-        for i in range(2):
-            right[g, 4 * t + 16 * i : 4 * t + 16 * i + 4] = quarters(b[i, lane : lane + 1])
+    left = quarters(a).reshape(2, 2, 8, 4, 4).transpose(1, 2, 0, 3, 4).reshape(16, 32)  # further, row, g, t
+    right = quarters(b).reshape(2, 8, 4, 4).transpose(1, 0, 2, 3).reshape(8, 32)
     found, lane = left @ right.T, np.arange(32)
     for i, register in enumerate(listed(operands[0])):
         value = found[lane // 4 + 8 * (i >> 1), 2 * (lane % 4) + (i & 1)] + c[i]

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import ctypes
 import re
+from functools import cache
 from types import SimpleNamespace
 
 import numpy as np
@@ -19,7 +20,7 @@ class Memory:
     """What of this process a kernel may touch, and maps of the copy engine."""
 
     def __init__(self):
-        self.known, self.maps = [], {}
+        self.known, self.maps, self.last = [], {}, (0, 0, None)
 
     def add(self, array):
         """An array that was handed over."""
@@ -29,8 +30,12 @@ class Memory:
 
     def at(self, address, size):
         """Bytes, to be read and written."""
+        first, end, view = self.last
+        if first <= address and address + size <= end:
+            return view[address - first : address - first + size]
         for first, end, view, _ in self.known:
             if first <= address and address + size <= end:
+                self.last = first, end, view
                 return view[address - first : address - first + size]
         raise IndexError(f"{size} bytes at {address:#x}: nothing that was handed over")
 
@@ -41,6 +46,7 @@ class Memory:
         return at
 
 
+@cache
 def program(ptx):
     """Statements as (guard, operation, operands), and where labels are."""
     body = re.sub(r"//[^\n]*", "", ptx[ptx.index(".visible .entry") :])
@@ -137,9 +143,9 @@ class Warp:
             else:
                 if name == "trap" and active.any():
                     raise Trap(f"warp {self.number}")
-                if re.search(r"\.sync|\.aligned|^bar", name) and not mask[live].all():
+                op, whole_warp = meaning(name)
+                if whole_warp and not mask[live].all():
                     raise Locked(f"{name}: lanes {np.flatnonzero(live & ~mask)} are elsewhere")
-                op = OPS[next((key for key in self.machine.keys if name.startswith(key)), name)]
                 if active.any() and op(self, name, operands, active) is False:
                     return moved
                 self.at[mask] += 1
@@ -147,12 +153,18 @@ class Warp:
         return moved
 
 
+@cache
+def meaning(name):
+    """What an instruction does, and whether it is one of a whole warp."""
+    key = next((key for key in sorted(OPS, key=len, reverse=True) if name.startswith(key)), name)
+    return OPS[key], re.search(r"\.sync|\.aligned|^bar", name) is not None
+
+
 class Machine:
     """A kernel on a grid of blocks; clusters one after the other."""
 
     def __init__(self, ptx, memory, threads, shared):
         self.code, self.labels, self.names = program(ptx)
-        self.keys = sorted(OPS, key=len, reverse=True)
         self.memory, self.threads, self.shared = memory, threads, shared
 
     def __call__(self, grid, *arguments, cluster=1):

@@ -11,6 +11,13 @@ from ggmlq.fixed import QFormat, table_of
 from ggmlq.gru.cell import TABLE_OF, Cell
 
 PARTS = ("W", "R", "bx", "br")
+ODD = {"x": {"bits": 4}, "h": {"bits": 12}, "R": {"bits": 11}, "g_pre": {"bits": 9}, "rRh": {"signed": False}}
+UNSIGNED = {
+    "x": {"signed": False},
+    "h": {"signed": False},
+    "z_out": {"signed": True},
+    "g_out": {"symmetric": False},
+}
 
 
 def arrays(rng, c, h, scale=1.0, dtype=np.float32):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+from concurrent.futures import ThreadPoolExecutor
 from types import SimpleNamespace
 
 import gru_cases as cases
@@ -19,6 +20,7 @@ from ggmlq.cuda.gru import r3_grid, r4_cluster
 from ggmlq.cuda.gru.layout import TILED, padded_units
 from ggmlq.cuda.machine import submit
 from ggmlq.cuda.machine.launch import Kernel
+from ggmlq.cuda.machine.ready import Hole
 from ggmlq.cuda.words.language import types
 from ggmlq.errors import DeviceError, NonFiniteError, ShapeError
 from ggmlq.gru.run import INTERMEDIATE
@@ -26,13 +28,6 @@ from ggmlq.problems import Gru
 
 RUNGS = gq.kernels("gru", device="cuda")
 NAMES = [rung.name for rung in RUNGS]
-ODD = {"x": {"bits": 4}, "h": {"bits": 12}, "R": {"bits": 11}, "g_pre": {"bits": 9}, "rRh": {"signed": False}}
-UNSIGNED = {
-    "x": {"signed": False},
-    "h": {"signed": False},
-    "z_out": {"signed": True},
-    "g_out": {"symmetric": False},
-}
 NARROW = {"W": {"bits": 5}, "h": {"bits": 6}, "z_pre": {"bits": 10}, "Wx": {"bits": 9}}
 quiet = pytest.mark.filterwarnings("ignore::ggmlq.gru.SaturationWarning")  # h0 goes anywhere here
 
@@ -107,6 +102,30 @@ def test_a_grid_that_runs_together_and_tuples_of_arguments(monkeypatch):
     assert [ctypes.c_uint64.from_address(at).value for at in pointers] == [7, 1, minus, 3]
 
 
+def test_a_prepared_launch(monkeypatch):
+    put_gpu(monkeypatch)
+    found = []
+    monkeypatch.setattr(submit, "_launch", lambda: lambda *given: found.append(given) or 0)
+    several = types.UniTuple(types.int32, 2)
+    kernel = Kernel("nothing", lambda *_: None, types.uint64, types.uint64, types.uint32, several, threads=64)
+    kernel._loaded[0] = SimpleNamespace(ptr=5), 1000, False
+    ready = kernel.ready((8,), (64,), Hole(1) + 16, Hole(0), 7, (3, 4), cluster=8)
+    nothing = kernel.ready((0,), (64,), 1, 2, 3, (4, 5))
+    for addresses, stream in (([10, 20], 99), ([30, 40], 77)):
+        ready.launch(addresses, stream)
+        nothing.launch(addresses, stream)
+        shape_at, function, pointers_at, _ = found.pop()
+        assert not found
+        assert function == 5
+        shape = submit.SHAPE.unpack(ctypes.string_at(shape_at, submit.SHAPE.size))
+        assert shape[:8] == (8, 1, 1, 64, 1, 1, 1000, stream)
+        assert shape[-1] == 1
+        assert [*(ctypes.c_uint32 * 5).from_address(shape[-2])] == [4, 0, 8, 1, 1]
+        pointers = (ctypes.c_void_p * 5).from_address(pointers_at)
+        words = [ctypes.c_uint64.from_address(at).value for at in pointers]
+        assert words == [addresses[1] + 16, addresses[0], 7, 3, 4]
+
+
 # --- on a GPU -----------------------------------------------------------------------------------
 
 
@@ -142,7 +161,7 @@ def taken(kernel, f):
 @pytest.mark.cuda
 @pytest.mark.parametrize("kernel", NAMES)
 @pytest.mark.parametrize(
-    "widths", ["int8", "mixed", "int16", ODD, UNSIGNED, NARROW],
+    "widths", ["int8", "mixed", "int16", cases.ODD, cases.UNSIGNED, NARROW],
     ids=["int8", "mixed", "int16", "odd", "unsigned", "narrow"],
 )  # fmt: skip
 def test_every_rung_has_the_oracle_s_codes(kernel, widths, cupy, fresh):
@@ -256,3 +275,34 @@ def test_in_a_graph(cupy, fresh):
                 if factor == 1:
                     assert (y.get() == want).all(), name
         assert not (y.get() == want).all()
+
+
+@quiet
+@pytest.mark.cuda
+def test_both_directions_in_a_graph_and_calls_of_threads(cupy, fresh):
+    f, _, x = cases.fixed(fresh, 40, 9, 5, 200, "int8", both=True)
+    gpu, h0 = f.to("cuda"), fresh.uniform(-0.4, 0.4, (2, 9, 200)).astype(np.float32)
+    want, dx, dh = f(x, h0), cupy.asarray(x), cupy.asarray(h0)
+    for name in NAMES:
+        gpu(dx, dh, kernel=name)
+        stream = cupy.cuda.Stream(non_blocking=True)
+        with stream:
+            stream.begin_capture()
+            found = [gpu(dx, dh, kernel=name) for _ in range(2)]
+            graph = stream.end_capture()
+            for _ in range(2):
+                graph.launch(stream)
+            stream.synchronize()
+            for pair in found:
+                assert all((a == b.get()).all() for a, b in zip(want, pair, strict=True)), name
+
+    def calls(n):
+        with cupy.cuda.Stream(non_blocking=True):
+            given = cupy.asarray(x[:, :n]), cupy.asarray(h0[:, :n])
+            for _ in range(20):
+                y, h = gpu(*given)
+                assert (y.get() == want[0][:, :n]).all()
+                assert (h.get() == want[1][:, :n]).all()
+
+    with ThreadPoolExecutor(4) as pool:
+        list(pool.map(calls, (9, 9, 4, 1)))

@@ -17,27 +17,21 @@ from emulated_gru import put_emulated
 import ggmlq as gq
 from ggmlq.cuda.gru import r3_grid, r4_cluster
 from ggmlq.cuda.gru.tile import Shape
+from ggmlq.cuda.machine import device
 from ggmlq.errors import DeviceError, NonFiniteError, UnsupportedError
 from ggmlq.gru.run import INTERMEDIATE
 
-ODD = {"x": {"bits": 4}, "h": {"bits": 12}, "R": {"bits": 11}, "g_pre": {"bits": 9}, "rRh": {"signed": False}}
-UNSIGNED = {
-    "x": {"signed": False},
-    "h": {"signed": False},
-    "z_out": {"signed": True},
-    "g_out": {"symmetric": False},
-}
 CASES = [  # rung, widths, T, N, C, H, a shape of a block that is not the rung's own
     ("parts", "int16", 2, 3, 5, 7, None),
     ("parts", "mixed", 3, 3, 5, 7, None),
-    ("step", ODD, 3, 3, 5, 7, None),
-    ("step", UNSIGNED, 3, 2, 5, 7, None),
+    ("step", cases.ODD, 3, 3, 5, 7, None),
+    ("step", cases.UNSIGNED, 3, 2, 5, 7, None),
     ("graph", "int8", 33, 1, 3, 4, None),
     ("grid", "mixed", 3, 9, 70, 60, None),
-    ("grid", UNSIGNED, 2, 3, 5, 7, None),
+    ("grid", cases.UNSIGNED, 2, 3, 5, 7, None),
     ("grid", "int8", 2, 18, 5, 128, Shape(1, 2, 1, 1, 2)),
     ("cluster", "int8", 3, 3, 5, 7, None),
-    ("cluster", UNSIGNED, 3, 9, 66, 64, None),
+    ("cluster", cases.UNSIGNED, 3, 9, 66, 64, None),
     ("cluster", "mixed", 2, 9, 5, 100, Shape(1, 2, 4)),
     ("cluster", "int8", 2, 17, 5, 128, Shape(1, 2, 4, 2)),
 ]  # fmt: skip
@@ -70,6 +64,55 @@ def run(monkeypatch, case, rng):
 @pytest.mark.parametrize("case", ["first", "drawn"])
 def test_a_launch(case, monkeypatch, fresh):
     run(monkeypatch, CASES[8] if case == "first" else CASES[fresh.integers(len(CASES))], fresh)
+
+
+def names(state):
+    """What was launched since the last look, and on which streams."""
+    found, state.launches[:] = [(each[0], each[-1]) for each in state.launches], []
+    return found
+
+
+@quiet
+def test_launches(monkeypatch, fresh):
+    """Four a direction, prepared once; the second direction beside the first where both fit; in a graph."""
+    state = put_emulated(monkeypatch)
+    put, rows = state.cupy.asarray, slice(None, None, 2)
+    f, _, x = cases.fixed(fresh, 1, 2, 5, 7, "int8", both=True)
+    for multiprocessors, side, factors in ((132, 98, (1, -0.7)), (3, 99, (1,))):
+        monkeypatch.setattr(device, "multiprocessors", lambda count=multiprocessors: count)
+        gpu = on_card(f)
+        for factor in factors:
+            h0 = (factor * fresh.uniform(-0.4, 0.4, (4, 2, 7))).astype(np.float32)[rows]
+            want = f(factor * x, h0, batch_first=False, return_codes=True)
+            x_first = put((factor * x).swapaxes(0, 1))
+            y, h = gpu(x_first, put(h0), batch_first=True, return_codes=True, kernel="cuda:cluster")
+            assert (np.asarray(y).swapaxes(0, 1) == want[0]).all()
+            assert (np.asarray(h) == want[1]).all()
+            found = names(state)
+            assert len(found) == (10 if side == 98 else 8)
+            assert sorted(stream for name, stream in found if "waits" not in name) == sorted([99, side] * 4)
+    # One direction, whose lists serve again, and another kind of h0.
+    f, _, x = cases.fixed(fresh, 2, 3, 5, 7, "mixed")
+    gpu = on_card(f)
+    for kind in (np.float32, np.float64):
+        h0 = fresh.uniform(-3, 3, (3, 7)).astype(kind)
+        f.warned = gpu.warned = True
+        want, (y, h) = f(x, h0), gpu(put(x), put(h0), kernel="cuda:cluster")
+        assert (np.asarray(y) == want[0]).all()
+        assert (np.asarray(h) == want[1]).all()
+        assert [stream for _, stream in names(state)] == [99] * 4
+    saturated = [{n: use.saturated for n, use in each.diagnostics().items()} for each in (f, gpu)]
+    assert saturated[0] == saturated[1]
+    assert saturated[0]["h0"]
+    lists = [value for key, value in f.cells[0].made.items() if key[0] == "cuda launches"]
+    assert [len(each) for each in lists] == [1, 1]
+    state.capturing, state.recording = True, []
+    y, h = gpu(put(x), kernel="cuda:cluster")
+    state.capturing, recorded, state.recording = False, state.recording, None
+    for each in recorded:
+        each()
+    assert (np.asarray(y) == f(x)[0]).all()
+    assert (np.asarray(h) == f(x)[1]).all()
 
 
 def test_calls(monkeypatch, fresh):

@@ -7,19 +7,15 @@ import numpy as np
 import pytest
 
 import ggmlq as gq
+from ggmlq.cpu.gru import layout, vectors
+from ggmlq.cpu.lanes import load, store
 from ggmlq.cpu.machine import target as targets
+from ggmlq.cpu.machine.jit import jit
 from ggmlq.gru.run import INTERMEDIATE
 from ggmlq.threads import num_threads
 
 pytestmark = pytest.mark.filterwarnings("ignore::ggmlq.gru.SaturationWarning")  # h0 goes anywhere here
 RUNGS = [rung.name for rung in gq.kernels("gru", device="cpu")]
-ODD = {"x": {"bits": 4}, "h": {"bits": 12}, "R": {"bits": 11}, "g_pre": {"bits": 9}, "rRh": {"signed": False}}
-UNSIGNED = {
-    "x": {"signed": False},
-    "h": {"signed": False},
-    "z_out": {"signed": True},
-    "g_out": {"symmetric": False},
-}
 
 
 def check(f, x, h0=None, kernel="auto"):
@@ -43,7 +39,9 @@ def test_there_is_a_ladder():
 
 @pytest.mark.parametrize("kernel", RUNGS)
 @pytest.mark.parametrize(
-    "widths", ["int8", "mixed", "int16", ODD, UNSIGNED], ids=["int8", "mixed", "int16", "odd", "unsigned"]
+    "widths",
+    ["int8", "mixed", "int16", cases.ODD, cases.UNSIGNED],
+    ids=["int8", "mixed", "int16", "odd", "unsigned"],
 )
 def test_every_rung_has_the_oracle_s_codes(kernel, widths, fresh):
     for c, h in ((1, 1), (5, 7), (int(fresh.integers(2, 70)), int(fresh.integers(2, 70)))):
@@ -76,13 +74,17 @@ def test_counts_are_the_same_on_every_rung(fresh):
 
 
 def test_threads_do_not_change_codes(fresh):
-    f, _, x = cases.fixed(fresh, 10, 37, 9, 33, "int8")
-    want = f(x, return_codes=True)[0]
+    whole, both = (
+        cases.fixed(fresh, 10, 37, 9, 33, "int8"),
+        cases.fixed(fresh, 9, 3, 9, 33, "int8", both=True),
+    )
     before = num_threads()
     try:
-        for n in (1, 2, 3):
-            gq.set_num_threads(n)
-            assert (f(x, return_codes=True)[0] == want).all()
+        for f, _, x in (whole, both):
+            want = f(x, return_codes=True, kernel="cpu:naive")[0]
+            for n in (1, 2, 3):
+                gq.set_num_threads(n)
+                assert (f(x, return_codes=True)[0] == want).all()
     finally:
         gq.set_num_threads(before)
 
@@ -100,6 +102,27 @@ def test_the_ends_of_sixteen_bits(fresh):
     assert f.codes["W"].min() == f.parameters["x"].encode(x).min() == -32768
     for kernel in RUNGS:
         check(f, x, kernel=kernel)
+
+
+def test_entries_of_tables(fresh):
+    """Short ones lie in registers where the CPU permutes words, others in memory; both find every entry."""
+    look, lanes = vectors.looker(True), vectors.LANES
+
+    @jit
+    def every(table, places, out):
+        for i in range(0, len(places), lanes):
+            store(out, i, look(table, load(places, i, lanes)))
+
+    ends = np.iinfo(np.int16)
+    for size, low, high in ((256, ends.min, ends.max), (5, -3, 4), (256, ends.min - 1, 0), (1024, -9, 9)):
+        values = fresh.integers(low, high, size, endpoint=True).astype(np.int32)
+        values[:2] = low, high
+        table = layout._table(values, True)
+        assert table.dtype == np.int32 or (table.dtype == np.int16 and len(table) == vectors.SHORT)
+        places = fresh.permutation(np.resize(np.arange(size, dtype=np.int32), 1024))
+        out = np.empty_like(places)
+        every(table, places, out)
+        assert (out == values[places]).all()
 
 
 @pytest.mark.parametrize("kind", ["AVX2", "PLAIN"])

@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-import io
 from types import SimpleNamespace
 from typing import Any
 
-import numpy as np
-
 from ..dumps import Dump
 from ..errors import DumpError
-from ..gguf.atomic import Staging
 from ..gru import GRU
+from ..gru.files import refused, write_arrays
 from ..text import short
 
 OWN = ("W", "R", "bx", "br")
@@ -81,14 +78,7 @@ def _arrays(path: str) -> Dump:
 
 def write(path: str, arrays: dict[str, Any]) -> None:
     """An npz, in full or not at all."""
-    buffer = io.BytesIO()
-    np.savez_compressed(buffer, allow_pickle=False, **arrays)
     try:
-        with Staging([path]) as staging:
-            staging.write([buffer.getbuffer()])
-            staging.commit()
+        write_arrays(path, arrays)
     except OSError as error:
-        raise DumpError(
-            f"{path}: the system refused: {error.strerror or error}; nothing has changed under that name; "
-            "check the folder, its permissions and the space on the disk"
-        ) from error
+        raise DumpError(f"{path}: {refused(error)}") from error

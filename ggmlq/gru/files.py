@@ -53,17 +53,27 @@ def save(path: str | os.PathLike[str], cells: Sequence[Cell], facts: Mapping[str
         arrays[f"{d}/formats"] = np.array(table, np.int64)
         arrays[f"{d}/exponents"] = np.array([cell.formats[name].exponent for name in WEIGHTS], np.int64)
         arrays[f"{d}/ranges"] = np.array([cell.ranges.get(name, (0.0, 0.0)) for name in NAMES], np.float64)
+    try:
+        write_arrays(os.fsdecode(final), arrays)
+    except OSError as error:
+        raise GRUFileError(f"FixedGRU.save({short(path, PATH)}): {refused(error)}") from error
+
+
+def write_arrays(path: str, arrays: Mapping[str, Any]) -> None:
+    """An npz of any arrays, in full or not at all."""
     buffer = io.BytesIO()
     np.savez_compressed(buffer, allow_pickle=False, **arrays)
-    try:
-        with Staging([os.fsdecode(final)]) as staging:
-            staging.write([buffer.getbuffer()])
-            staging.commit()
-    except OSError as error:
-        raise GRUFileError(
-            f"FixedGRU.save({short(path, PATH)}): the system refused: {error.strerror or error}; nothing "
-            "has changed under that name; check the folder, its permissions and the space on the disk"
-        ) from error
+    with Staging([path]) as staging:
+        staging.write([buffer.getbuffer()])
+        staging.commit()
+
+
+def refused(error: OSError) -> str:
+    """Why that was not written, in words."""
+    return (
+        f"the system refused: {error.strerror or error}; nothing has changed under that name; check the "
+        "folder, its permissions and the space on the disk"
+    )
 
 
 def _formats(cell: Cell) -> list[tuple[str, QFormat]]:

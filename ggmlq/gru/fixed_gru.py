@@ -37,6 +37,7 @@ class FixedGRU:
         self.device = device
         self.tallies = tuple(Tally() for _ in cells)
         self.warned = False
+        self.kinds: dict[Any, Any] = {}
         self.recorded: list[Any] = []
         for cell in cells:
             self.plan(cell, cell.formats["x"])  # so that what int64 does not hold is told here

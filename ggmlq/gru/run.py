@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from .. import ladder
 from ..devices import cuda_device, device_of, is_host, namespace, on_device_of
 from ..errors import DeviceError
-from ..fixed.qformat import QFormat, format_of, half_away
+from ..fixed.qformat import QFormat, format_of
 from ..problems import Gru
 from ..tensors import array_of, is_tensor
 from . import shapes
@@ -22,6 +22,8 @@ from .weights import refuse_not_finite
 
 ASKED = "FixedGRU(x)"
 OFTEN, FEW = 0.1, 100  # values of a tensor: so many do not saturate for a sum that rounds past the end
+KINDS = 256  # shapes of calls that are remembered
+NAMES = [f"cuda:{index}" for index in range(256)]
 INTERMEDIATE = ("z_out", "r_out", "g_out", "Rh_add_br")  # of v
 
 
@@ -38,6 +40,7 @@ class Fixed(Protocol):
     dynamic_x: bool
     device: str
     warned: bool
+    kinds: dict[Any, Kind]
     recorded: list[Any]  # memory of CUDA graphs
 
     @property
@@ -50,29 +53,30 @@ class Fixed(Protocol):
 
 
 class Call(NamedTuple):
-    """One direction, as a kernel is given it; all arrays are C-contiguous and on its device."""
+    """One direction, as a kernel is given it; what is to be written to is C-contiguous and on its device."""
 
     cell: Cell
     plan: Plan
-    x: Any  # float32 or float64 [T, N, C], in the order of the steps
+    x: Any  # float32 or float64 [T, N, C], in the order of the steps; C-contiguous on the host
     even: bool  # ties of x to even
-    h: Any  # codes [N, H] of the states before the first step, to be written to; on a device None for zeros
+    h: Any  # states before the first step: codes [N, H] to be written to; on a device floats, or None
     y: Any  # float32 [T, N, H] to write states to, dequantized
     codes: Any  # the same as codes, or None
     v: Any  # int32 [T, N, 4H] for codes of z, r, g and R_g h + b_rg, or None
+    last: Any  # on a device [N, H] for the last states, as codes where those are asked for, else as floats
     counts: NDArray[np.int64]  # in the order of ``diagnostics.TALLIED``, to be added to
 
 
 def run(
-    f: Fixed,
-    x: Any,
-    h0: Any,
-    batch_first: bool,
-    return_codes: bool,
-    return_intermediates: bool,
-    kernel: str,
-) -> tuple[Any, ...]:
+    f: Fixed, x: Any, h0: Any, batch_first: bool, return_codes: bool, return_intermediates: bool, kernel: str
+) -> tuple[Any, ...]:  # fmt: skip
     """What ``FixedGRU.__call__`` says."""
+    how = batch_first, return_codes, return_intermediates, kernel
+    if is_ordinary(f, x, h0, batch_first):
+        try:
+            return _ran(f, x.swapaxes(0, 1) if batch_first else x, None if h0 is None else [h0], *how)
+        except MemoryError:
+            pass  # below this is told in words
     if is_tensor(x):
         x = array_of(ASKED, x)
     if device_of(x) != f.device:
@@ -81,35 +85,108 @@ def run(
             f"move it with f.to({device_of(x)!r})"
         )
     x = shapes.inputs(ASKED, x, f.inputs, batch_first, f.device)
-    n, units, count = x.shape[1], f.units, len(f.cells)
-    starts = shapes.states(ASKED, h0, count, n, units, f.device)
-    results = []
+    starts = shapes.states(ASKED, h0, len(f.cells), x.shape[1], f.units, f.device)
     with on_device_of(ASKED, x, f):
-        for d, cell in enumerate(f.cells):
-            call = _call(f, cell, x[::-1] if d else x, None if starts is None else starts[d])
-            results.append(_launched(f, call, return_codes, return_intermediates, kernel))
-        for d, call in enumerate(results):
-            _tell(f, d, call)
-        return _gathered(results, starts, return_codes, return_intermediates, batch_first)
+        return _ran(f, x, starts, *how)
 
 
-def _call(f: Fixed, cell: Cell, x: Any, h0: Any) -> Call:
-    xp = namespace(x)
-    x = xp.ascontiguousarray(x, np.float64 if x.dtype == np.float64 else np.float32)
-    fmt = format_in_call(f, cell, x)
-    h, counts = cell.formats["h"], np.zeros(len(TALLIED), np.int64)
+def is_ordinary(f: Fixed, x: Any, h0: Any, batch_first: Any) -> bool:
+    """Whether this is an array on the current device that leaves nothing to check or to convert.
+
+    What is looked at here in a microsecond takes many where errors have words.
+    """
+    if f.device == "cpu" or len(f.cells) > 1 or f.dynamic_x or type(batch_first) is not bool:
+        return False
+    gpu = cuda_device().driver()
+    if type(x) is not gpu.array or x.dtype.char not in "fd" or x.ndim != 3 or not x.dtype.isnative:
+        return False
+    index, (t, n, c) = gpu.device(), x.shape
+    if f.device != NAMES[index] or x.data.device_id != index or c != f.inputs:
+        return False
+    stream = gpu.stream(index)
+    if stream.ptr and stream.is_capturing():
+        return False
     if h0 is None:
-        state = _zeros(cell, x) if is_host(x) else None
-    else:
-        waits = is_host(x) or not cuda_device().capturing(x.device.id)
-        if waits:
-            refuse_not_finite(ASKED, h0, "h0")
-        free = _unclipped(h, h0, f.rounding)
-        state = free.clip(h.low, h.high).astype(h.dtype)
-        saturated = (free != state) & _beyond(cell.ranges["h"], h0)
-        if waits:
-            counts[TALLIED.index("h0")] = int(saturated.sum())
-    return Call(cell, f.plan(cell, fmt), x, f.rounding == "half_even", state, None, None, None, counts)
+        return True
+    if type(h0) is not gpu.array or h0.dtype.char not in "fd" or not h0.dtype.isnative:
+        return False
+    of_states = t if batch_first else n, f.units
+    return bool(h0.shape == of_states and h0.data.device_id == index)
+
+
+def _ran(
+    f: Fixed, x: Any, starts: Any, batch_first: bool, codes: bool, v: bool, kernel: str
+) -> tuple[Any, ...]:
+    """All of a call behind the checks."""
+    calls = [_call(f, d, x, starts and starts[d], codes, v) for d in range(len(f.cells))]
+    kind = _kind(f, calls, kernel)
+    if x.shape[0] and x.shape[1]:
+        if kind.alike:
+            kind.rungs[0].launch(calls)
+        else:
+            for rung, call in zip(kind.rungs, calls, strict=True):
+                rung.launch([call])
+    for d, call in enumerate(calls):
+        f.tallies[d].add(call.counts, kind.totals)
+        if not f.warned and call.counts.any():
+            _warn(f, call, kind.totals)
+    return _gathered(calls, starts, codes, v, batch_first)
+
+
+class Kind(NamedTuple):
+    """What calls of one shape have in common."""
+
+    rungs: list[ladder.Rung]  # of the directions
+    alike: bool  # whether one kernel serves all
+    totals: NDArray[np.int64]  # how many numbers are counted, in the order of ``TALLIED``
+
+
+def _kind(f: Fixed, calls: list[Call], kernel: str) -> Kind:
+    """That of a call; remembered where constants are those of the calibration."""
+    key: Any = (kernel, calls[0].x.shape)
+    remembered = type(kernel) is str and not f.dynamic_x
+    found: Kind | None = f.kinds.get(key) if remembered else None
+    if found is None:
+        rungs = [_rung(f, call, kernel) for call in calls]
+        found = Kind(rungs, all(rung is rungs[0] for rung in rungs), _totals(calls[0]))
+        if remembered:
+            if len(f.kinds) >= KINDS:
+                f.kinds.clear()
+            f.kinds[key] = found
+    return found
+
+
+def _call(f: Fixed, d: int, x: Any, h0: Any, codes: bool, v: bool) -> Call:
+    """A direction, with memory for what comes out."""
+    cell, x = f.cells[d], x[::-1] if d else x
+    h, counts = cell.formats["h"], np.zeros(len(TALLIED), np.int64)
+    if x.dtype.char not in "fd":
+        x = x.astype(np.float32)
+    host = f.device == "cpu"
+    (t, n, _), units, empty = x.shape, cell.units, np.empty if host else cuda_device().driver().empty
+    state, last = h0, None
+    if host:
+        x = np.ascontiguousarray(x)
+        state = _zeros(cell, x) if h0 is None else _states(f, cell, h0, counts)
+    elif t:
+        last = empty((n, units), h.dtype if codes else np.float32)
+    elif h0 is not None:
+        refuse_not_finite(ASKED, h0, "h0")  # no kernel looks at it
+    return Call(
+        cell, f.plan(cell, format_in_call(f, cell, x)), x, f.rounding == "half_even", state,
+        empty((t, n, units), np.float32), empty((t, n, units), h.dtype) if codes else None,
+        empty((t, n, 4 * units), np.int32) if v else None, last, counts,
+    )  # fmt: skip
+
+
+def _states(f: Fixed, cell: Cell, h0: Any, counts: NDArray[np.int64]) -> Any:
+    """Codes of states on the host, and how many did not fit."""
+    refuse_not_finite(ASKED, h0, "h0")
+    h, (low, high) = cell.formats["h"], cell.ranges["h"]
+    free = h.unclipped(h0, f.rounding)
+    state = free.clip(h.low, h.high).astype(h.dtype)
+    counts[TALLIED.index("h0")] = int(((free != state) & ((h0 < low) | (h0 > high))).sum())
+    return state
 
 
 def _zeros(cell: Cell, x: Any) -> Any:
@@ -118,23 +195,11 @@ def _zeros(cell: Cell, x: Any) -> Any:
     return namespace(x).full((x.shape[1], cell.units), min(max(h.zero, h.low), h.high), h.dtype)
 
 
-def _unclipped(h: QFormat, values: Any, rounding: str) -> Any:
-    """Codes of states without ends, as float64."""
-    if is_host(values):
-        return h.unclipped(values, rounding)
-    v = values.astype(np.float64) * 2.0**h.exponent
-    return (np.rint(v) if rounding == "half_even" else half_away(v)) + h.zero
-
-
 def _decoded(f: QFormat, codes: Any) -> Any:
     """Floats of codes on the host or on a device."""
     if is_host(codes):
         return f.decode(codes)
     return ((codes.astype(np.float64) - f.zero) * 2.0**-f.exponent).astype(np.float32)
-
-
-def _beyond(seen: tuple[float, float], values: Any) -> Any:
-    return (values < seen[0]) | (values > seen[1])
 
 
 def format_in_call(f: Fixed, cell: Cell, x: Any) -> QFormat:
@@ -150,28 +215,15 @@ def format_in_call(f: Fixed, cell: Cell, x: Any) -> QFormat:
     return known if found == known else found
 
 
-def _launched(f: Fixed, call: Call, codes: bool, v: bool, kernel: str) -> Call:
-    t, n, _ = call.x.shape
-    units, fmt = call.cell.units, call.plan.h
-    rung = ladder.choose(_problem(f, call), kernel)
-    empty = namespace(call.x).empty
-    call = call._replace(
-        y=empty((t, n, units), np.float32),
-        codes=empty((t, n, units), fmt.dtype) if codes else None,
-        v=empty((t, n, 4 * units), np.int32) if v else None,
-    )
-    if t and n:
-        rung.launch(call)
-    return call
-
-
-def _problem(f: Fixed, call: Call) -> Gru:
+def _rung(f: Fixed, call: Call, kernel: str) -> ladder.Rung:
+    """The kernel that serves a direction."""
     device, (t, n, c) = f.device.partition(":")[0], call.x.shape
     entries = max(map(len, call.plan.tables))
-    return Gru(
+    problem = Gru(
         f.widths, call.plan.narrow, t, n, c, call.cell.units, _operand_bits(call), entries, device=device,
         card=ladder.current_card(device),
     )  # fmt: skip
+    return ladder.choose(problem, kernel)
 
 
 def _operand_bits(call: Call) -> int:
@@ -182,23 +234,35 @@ def _operand_bits(call: Call) -> int:
 
 def _gathered(calls: list[Call], starts: Any, codes: bool, v: bool, batch_first: bool) -> tuple[Any, ...]:
     """Both directions side by side, in the order of x."""
+    if len(calls) == 1 and not v and calls[0].last is not None:
+        y = calls[0].codes if codes else calls[0].y
+        return y.swapaxes(0, 1) if batch_first else y, calls[0].last
     xp = namespace(calls[0].x)
     ys, hs, vs = [], [], []
     for d, call in enumerate(calls):
-        order = slice(None, None, -1) if d else slice(None)
+        order = slice(None, None, -1 if d else 1)
         ys.append((call.codes if codes else call.y)[order])
-        if len(call.x):
-            hs.append((call.codes if codes else call.y)[-1].copy())
-        elif starts and not codes:  # no step, no rounding: the states that were given
-            hs.append(starts[d].astype(np.float32))
-        else:
-            h = _zeros(call.cell, call.x) if call.h is None else call.h
-            hs.append(h if codes else _decoded(call.plan.h, h))
+        hs.append(_last(call, starts and starts[d], codes))
         if v:
             vs.append((call.v if codes else _values(call))[order])
     along = [xp.concatenate(part, -1) if len(part) > 1 else part[0] for part in (ys, vs) if part]
     y, *more = [part.swapaxes(0, 1) if batch_first else part for part in along]
     return (y, xp.stack(hs) if len(hs) > 1 else hs[0], *more)
+
+
+def _last(call: Call, start: Any, codes: bool) -> Any:
+    """The states after the last step."""
+    if len(call.x):
+        return (call.codes if codes else call.y)[-1].copy() if call.last is None else call.last
+    if start is not None and not codes:  # no step, no rounding: the states that were given
+        return start.astype(np.float32)
+    h = call.h
+    if h is None:
+        h = _zeros(call.cell, call.x)
+    elif not is_host(h):  # kernels do that, but not for no steps
+        rounding = "half_even" if call.even else "half_away"
+        h = namespace(h).asarray(call.plan.h.encode(h.get(), rounding))
+    return h if codes else _decoded(call.plan.h, h)
 
 
 def _values(call: Call) -> Any:
@@ -214,28 +278,31 @@ def _values(call: Call) -> Any:
 # --- saturation ---------------------------------------------------------------------------------
 
 
-def _tell(f: Fixed, d: int, call: Call) -> None:
-    """Add to the tally; a warning, once, where numbers lie outside what the calibration saw."""
+def _totals(call: Call) -> NDArray[np.int64]:
+    """How many numbers of each tensor a call has."""
     t, n, c = call.x.shape
-    each, units = t * n * call.cell.units, call.cell.units
+    units = call.cell.units
+    each = t * n * units
     of = {"Wx": 3 * each, "Rh": 3 * each, "x": t * n * c, FAR: t * n * c, "h0": n * units}
-    total = np.array([of.get(name, each) for name in TALLIED], np.int64)
-    f.tallies[d].add(call.counts, total)
-    if f.warned:
-        return
+    return np.array([of.get(name, each) for name in TALLIED], np.int64)
+
+
+def _warn(f: Fixed, call: Call, totals: NDArray[np.int64]) -> None:
+    """A warning, once, where numbers lie outside what the calibration saw."""
     moved = dict(zip(TALLIED, call.counts.tolist(), strict=True))
+    of = dict(zip(TALLIED, totals.tolist(), strict=True))
     often = [
-        name for name, whole in zip(TALLIED, total.tolist(), strict=True)
+        name for name, whole in of.items()
         if name not in ("x", "h", FAR) and moved[name] > (0 if name == "h0" else max(OFTEN * whole, FEW))
     ]  # fmt: skip
     if moved[FAR]:
         often.insert(0, "x")
     if often:
         f.warned = True
-        shown = ", ".join(f"{moved[name]} of {of.get(name, each)} of {name}" for name in often[:4])
+        shown = ", ".join(f"{moved[name]} of {of[name]} of {name}" for name in often[:4])
         warnings.warn(
             f"{ASKED}: numbers lie outside the range that the calibration saw and became its end: {shown}; "
             "calibrate with inputs like these; f.diagnostics() has all counts (this is said once)",
             SaturationWarning,
-            stacklevel=4,
+            stacklevel=5,
         )

@@ -9,6 +9,8 @@ import numpy as np
 from numba import types
 from numpy.typing import NDArray
 
+from ...fixed.qformat import QFormat
+from ...gru.cell import Cell
 from ...gru.diagnostics import FAR, TALLIED, far_ends
 from ...gru.run import Call
 from ...threads import share
@@ -17,7 +19,7 @@ from ..machine.jit import inline, jit
 from .vectors import LANES, clamp
 
 AT, AT_FAR = TALLIED.index("x"), TALLIED.index(FAR)
-GRAIN = 1 << 14  # numbers that a thread takes at a time
+GRAIN = 1 << 16  # numbers that a thread takes at a time: fewer take less than to wake it
 MOST = 2**22  # codes; float32 has every one and their halves
 INT32 = np.dtype(np.int32)
 
@@ -35,18 +37,27 @@ def encode(call: Call, shift: int, dtype: Any, pitch: int) -> NDArray[Any]:
     """
     fmt, (t, n, c) = call.plan.x, call.x.shape
     made, x = np.empty((t * n, pitch), dtype), call.x.reshape(t * n, c)
-    count = np.zeros((t * n, 2), np.int64)
+    grain = max(1, GRAIN // c)
+    count = np.zeros((-(-t * n // grain), 2), np.int64)
     scale = x.dtype.type(np.ldexp(1.0, fmt.exponent))
-    low, high = (int(np.clip(end, -MOST, MOST)) for end in far_ends(call.cell, fmt))
-    ends = tuple(np.int32(end) for end in (fmt.low, fmt.high, low, high))
+    ends = call.cell.prepared("ends of x", _ends) if fmt is call.cell.formats["x"] else _ends(call.cell, fmt)
     zero, more, kernel = np.int32(fmt.zero), np.int32(shift), _kernel(call.even, x.itemsize == 8)
 
     def work(first: int, stop: int) -> None:
-        kernel(x, made, scale, zero, more, ends, count, first, stop)
+        kernel(x, made, scale, zero, more, ends, count[first // grain], first, stop)
 
-    share(work, t * n, max(1, GRAIN // c))
-    call.counts[[AT, AT_FAR]] += count.sum(0)
+    share(work, t * n, grain)
+    moved, far = count.sum(0).tolist()
+    call.counts[AT] += moved
+    call.counts[AT_FAR] += far
     return made
+
+
+def _ends(cell: Cell, x: QFormat | None = None) -> tuple[Any, ...]:
+    """Of the codes of x, and of those that are not far."""
+    fmt = x or cell.formats["x"]
+    low, high = (int(np.clip(end, -MOST, MOST)) for end in far_ends(cell, fmt))
+    return tuple(np.int32(end) for end in (fmt.low, fmt.high, low, high))
 
 
 @cache
@@ -78,8 +89,8 @@ def _kernel(even: bool, double: bool) -> Any:
                 moved = moved + convert(code != inside, types.int32)
                 far = far + convert((code < far_low) | (code > far_high), types.int32)
                 store(made, row * pitch + i, convert(inside + shift, made.dtype))
-            count[row, 0] = total(moved)
-            count[row, 1] = total(far)
+            count[0] += total(moved)
+            count[1] += total(far)
 
     return jit(work)
 

@@ -3,6 +3,8 @@
     bytes    codes of 8 bits: int8 [blocks, 2, 3, K / 4, 16, 4], four codes of a unit, the next unit, …
     words    codes of up to 16 bits: int16 [blocks, 3, K, 32], a code of each unit, then the next code
 
+    tables   deviations; int16 [256] where they fit and the CPU permutes words (vectors.py)
+
 Units and K are filled up with zeros, which add nothing whatever the activations are. Bytes need codes of 8
 bits on both sides of both products, and a plan that is narrow; words take anything.
 """
@@ -18,7 +20,7 @@ from ...fixed.qformat import QFormat
 from ...gru.cell import Cell
 from ...gru.plan import Plan, Rows
 from ..machine.target import Target
-from .vectors import HALF, LANES
+from .vectors import HALF, LANES, SHORT, in_registers
 
 LINE = 64  # bytes
 
@@ -57,12 +59,21 @@ def kept(cell: Cell, plan: Plan, target: Target) -> Kept:
     wx = _padded_rows(plan.wx, cell.row_sums["W"] * x.shift, padded, kind)
     rh = _padded_rows(plan.rh, cell.row_sums["R"] * h.shift, padded, kind)
     biases = [_padded(part, padded, kind) for part in (plan.bias_z, plan.bias_r, plan.bias_g)]
-    of_z, of_r, of_g = (np.ascontiguousarray(table, kind) for table in plan.tables)
+    of_z, of_r, of_g = (_table(table, narrow) for table in plan.tables)
     return Kept(
         narrow, _laid(cell.codes["W"], x.pitch, narrow), _laid(cell.codes["R"], h.pitch, narrow), wx, rh,
         aligned(np.concatenate(biases)), _padded(plan.bias_added, padded, kind), (of_z, of_r, of_g),
         np.ascontiguousarray(plan.k, kind), x, h,
     )  # fmt: skip
+
+
+def _table(table: NDArray[Any], narrow: bool) -> NDArray[Any]:
+    """As the atoms look it up."""
+    if narrow and in_registers(table):
+        made = np.zeros(SHORT, np.int16)
+        made[: len(table)] = table
+        return aligned(made)
+    return np.ascontiguousarray(table, np.int32 if narrow else np.int64)
 
 
 def aligned(array: NDArray[Any]) -> NDArray[Any]:

@@ -9,6 +9,7 @@ Limited by everything: the weights are read anew for every sequence, one code at
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from functools import cache
 from typing import Any
 
@@ -29,7 +30,12 @@ COUNTS = len(step.COUNTED)
 
 
 @register(__name__, __doc__, arithmetic="gru", accumulate="int64")
-def launch(call: Call) -> None:
+def launch(calls: Sequence[Call]) -> None:
+    for call in calls:
+        _launch(call)
+
+
+def _launch(call: Call) -> None:
     plan = call.plan
     x = encoded(call).astype(np.int64)
     wide = [tuple(np.asarray(part, np.int64) for part in rows) for rows in (plan.wx, plan.rh)]

@@ -112,7 +112,7 @@ def projector(narrow: bool, target: Target) -> Any:
         padded = len(biases) // 3
         sums = room(ROOM, sum_of)
         for block in range(len(W)):
-            row, counts = first, all_counts[first, int((block + 1) * LANES > units)]
+            row, counts = first, all_counts[int((block + 1) * LANES > units)]
             while row < stop:
                 done = multiply(W, block, x, row, stop - row, sums)
                 for i in range(done):
@@ -140,7 +140,7 @@ def walker(narrow: bool, ahead: bool, target: Target) -> Any:
             now, after = h[t & 1], h[1 - (t & 1)]
             for block in range(len(R)):
                 unit = block * LANES
-                counts = all_counts[first, int(unit + LANES > units)]
+                counts = all_counts[int(unit + LANES > units)]
                 for group in range(first, stop, GROUP):
                     end = min(group + GROUP, stop)
                     row = group

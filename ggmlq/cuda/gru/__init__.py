@@ -6,7 +6,8 @@
     r3_grid.py     all steps in one kernel, whose blocks meet at a counter in memory
     r4_cluster.py  all steps in one kernel of clusters, whose blocks meet in hardware
     call.py        what all do around their steps: codes, what x brings, counts
-    encode.py      floats x to codes
+    prepared.py    the launches of r3 and r4, written down once for a shape; both directions beside each other
+    encode.py      the kernels around the steps: floats to codes, last states and counts
     layout.py      weights, constants and tables as kernels read them
     atoms.py       the atoms of ``ggmlq/gru/step.py``, compiled for the GPU
     plain.py       the kernels of r0 to r2, for any widths

@@ -16,7 +16,7 @@ from ..words import codes8, integers, ptx
 from ..words.atoms import inlined
 from ..words.language import cuda, float32, int32, uint32, uint64
 from .atoms import STORED, VALID, ZERO, ZEROS, verbs
-from .tile import ROWS, UNITS, Shape
+from .tile import BYTES, ROWS, UNITS, Shape
 
 
 def stander(shape: Shape) -> Any:
@@ -49,6 +49,18 @@ def pairing(shape: Shape) -> Any:
         return row, uint32(uint32(uint32(group * uint32(UNITS)) + half) + uint32(lane >> uint32(2)))
 
     return pair
+
+
+def crossing(shape: Shape) -> Any:
+    """The device function that gives the first column of h, or of R, that a lane multiplies."""
+    of_split = BYTES * shape.pairs
+
+    @inlined
+    def across(place: Any) -> Any:
+        lane, split, _, _, _, _ = place
+        return uint32(uint32(split * uint32(of_split)) + uint32(uint32(lane & uint32(3)) << uint32(4)))
+
+    return across
 
 
 def fetching(shape: Shape) -> Any:

@@ -25,9 +25,9 @@ OUTS = (uint64, uint64, uint64, uint32, uint32, uint64, uint32)  # Outs
 class Outs(NamedTuple):
     """Where states go: ``atoms.put_state``."""
 
-    y: int  # addresses; 0 where nobody asked for it
-    codes: int
-    v: int
+    y: Any  # addresses; 0 where nobody asked for it
+    codes: Any
+    v: Any
     size: int  # bytes of a code
     scale: int  # bits of a float
     row: int  # the first: t · N
@@ -167,10 +167,32 @@ def gates(narrow: bool) -> Kernel:
     return Kernel(name, work, *parts, threads=THREADS)
 
 
+@cache
+def finisher(narrow: bool) -> Any:
+    """The device function from gates to the next state, in both kinds of a step; it tells the counts."""
+    number, next_state = kind(narrow), verbs(narrow).state
+
+    @inlined
+    def finish(
+        h: Any, after: Any, row: Any, unit: Any, z: Any, r: Any, g: Any, a: Any, y: Any, codes: Any, v: Any,
+        size: Any, scale: Any, first: Any, units: Any, k: Any, counts: Any, total: Any,
+    ) -> None:  # fmt: skip
+        before = number(number(h[row, unit]) - k[STORED])
+        s = next_state(z, g, before, k, counts)
+        after[row, unit] = number(s + k[STORED])
+        of_x = first + uint64(row)
+        put_state(
+            y, codes, v, size, of_x * uint64(units) + uint64(unit), of_x, unit, units, scale, s, z, r, g, a, k
+        )
+        tell(counts, total)
+
+    return finish
+
+
 @family(BOTH)
 def states(narrow: bool) -> Kernel:
     """The third part: the next states."""
-    number, next_state = kind(narrow), verbs(narrow).state
+    number, finish = kind(narrow), finisher(narrow)
     bytes_ = array(int8 if narrow else int32, 2)
 
     def work(
@@ -188,15 +210,9 @@ def states(narrow: bool) -> Kernel:
                 mid[row, uint32(padded + unit)],
                 mid[row, uint32(uint32(padded + padded) + uint32(padded + unit))],
             )
-            before = number(number(h[row, unit]) - k[STORED])
-            s = next_state(z, g, before, k, counts)
-            after[row, unit] = number(s + k[STORED])
-            of_x = first + uint64(row)
-            put_state(
-                y, codes, v, size, of_x * uint64(units) + uint64(unit), of_x, unit, units, scale,
-                s, z, r, g, a, k,
+            finish(
+                h, after, row, unit, z, r, g, a, y, codes, v, size, scale, first, units, k, counts, total
             )  # fmt: skip
-            tell(counts, total)
 
     name = f"gru states of a step, {'narrow' if narrow else 'wide'}"
     parts = array(number, 2), bytes_, bytes_, *OUTS, array(int64, 1), uint32, given(narrow)
@@ -207,7 +223,7 @@ def states(narrow: bool) -> Kernel:
 def one(narrow: bool) -> Kernel:
     """A step: products, gates and states of a unit in one thread."""
     number, dot, atoms = kind(narrow), dotter(narrow), verbs(narrow)
-    hidden, all_gates, next_state = atoms.hidden, atoms.gates, atoms.state
+    hidden, all_gates, finish = atoms.hidden, atoms.gates, finisher(narrow)
     bytes_ = array(int8 if narrow else int32, 2)
 
     def work(
@@ -235,15 +251,9 @@ def one(narrow: bool) -> Kernel:
                 d[0], d[1], d[2], p[of_x, unit], p[of_x, at_r], p[of_x, at_g], biases[3, unit],
                 tables[0], tables[1], tables[2], k, counts,
             )  # fmt: skip
-            before = number(number(h[row, unit]) - k[STORED])
-            s = next_state(z, g, before, k, counts)
-            after[row, unit] = number(s + k[STORED])
-            out = first + uint64(row)
-            put_state(
-                y, codes, v, size, out * uint64(units) + uint64(unit), out, unit, units, scale,
-                s, z, r, g, a, k,
+            finish(
+                h, after, row, unit, z, r, g, a, y, codes, v, size, scale, first, units, k, counts, total
             )  # fmt: skip
-            tell(counts, total)
 
     name = f"gru a step at once, {'narrow' if narrow else 'wide'}"
     matrix = array(number, 2)

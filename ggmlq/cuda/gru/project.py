@@ -139,14 +139,14 @@ def finisher() -> Any:
     return finish
 
 
-def project(work: Work, x: Any, p: Any) -> None:
-    """What x brings, by the fastest kernel that takes it."""
-    kept, capability = work.kept, device.capability()
+def project(work: Work, first: int, stop: int) -> None:
+    """What x brings to these steps, by the fastest kernel that takes it."""
+    kept, capability, rows = work.kept, device.capability(), (stop - first) * work.rows
     if not kept.narrow or capability is None or capability < LEAST:
-        project_plainly(work, x, p)
+        project_plainly(work, first, stop)
         return
-    grid = -(-len(x) // AT_ONCE) * (kept.padded // UNITS)
-    kernel()(
-        (grid,), (32 * WARPS,), kept.W, x, kept.of_wx, kept.biases, p, work.counts, len(x), work.units,
-        kept.padded, kept.columns, kept.k,
+    grid = -(-rows // AT_ONCE) * (kept.padded // UNITS)
+    work.launch(
+        kernel(), (grid,), kept.W, work.codes_from(first), kept.of_wx, kept.biases, work.p, work.counts, rows,
+        work.units, kept.padded, kept.columns, kept.k,
     )  # fmt: skip

@@ -9,7 +9,7 @@ weights of its unit anew.
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Sequence
 
 import numpy as np
 
@@ -21,25 +21,25 @@ from .call import Work, project_plainly, run, words
 
 
 @register(__name__, __doc__, arithmetic="gru", accumulate="int32, int64")
-def launch(call: Call) -> None:
-    run(call, project_plainly, steps)
+def launch(calls: Sequence[Call]) -> None:
+    run(calls, project_plainly, steps)
 
 
-def steps(work: Work, p: Any, first: int, stop: int) -> None:
+def steps(work: Work, first: int, stop: int) -> None:
     """Steps whose part of x is in p."""
     given, n, narrow = work.kept, work.rows, work.kept.narrow
     number, padded = np.int32 if narrow else np.int64, given.padded
     made, mid = (device.cupy().empty((n, count * padded), number) for count in (3, 4))
     products, gates, states = plain.products(narrow), plain.gates(narrow), plain.states(narrow)
-    grid, threads = plain.grid(n, padded), (plain.THREADS,)
+    grid = plain.grid(n, padded)
     for t in range(first, stop):
         now, after = work.state(t), work.state(t + 1)
-        products(
-            grid, threads, words(given.R, narrow), words(now, narrow), given.of_rh, made, work.counts,
+        work.launch(
+            products, grid, words(given.R, narrow), words(now, narrow), given.of_rh, made, work.counts,
             work.units, padded, given.k,
         )  # fmt: skip
-        gates(
-            grid, threads, made, p, (t - first) * n, given.biases, given.tables, mid, work.counts, work.units,
-            padded, given.k,
+        work.launch(
+            gates, grid, made, work.p, (t - first) * n, given.biases, given.tables, mid, work.counts,
+            work.units, padded, given.k,
         )  # fmt: skip
-        states(grid, threads, mid, now, after, *work.outs(t), work.counts, padded, given.k)
+        work.launch(states, grid, mid, now, after, *work.outs(t), work.counts, padded, given.k)

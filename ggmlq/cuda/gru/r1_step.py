@@ -10,7 +10,7 @@ Limited by the launch, and by weights that come anew from the second cache in ea
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Sequence
 
 from ...gru.run import Call
 from ...ladder import register
@@ -19,18 +19,18 @@ from .call import Work, project_plainly, run, words
 
 
 @register(__name__, __doc__, arithmetic="gru", accumulate="int32, int64")
-def launch(call: Call) -> None:
-    run(call, project_plainly, steps)
+def launch(calls: Sequence[Call]) -> None:
+    run(calls, project_plainly, steps)
 
 
-def steps(work: Work, p: Any, first: int, stop: int) -> None:
+def steps(work: Work, first: int, stop: int) -> None:
     """Steps whose part of x is in p."""
     given, n, narrow = work.kept, work.rows, work.kept.narrow
     step, grid = plain.one(narrow), plain.grid(n, given.padded)
     weights = words(given.R, narrow)
     for t in range(first, stop):
         now, after = work.state(t), work.state(t + 1)
-        step(
-            grid, (plain.THREADS,), weights, words(now, narrow), now, after, given.of_rh, given.biases,
-            given.tables, p, (t - first) * n, *work.outs(t), work.counts, given.padded, given.k,
+        work.launch(
+            step, grid, weights, words(now, narrow), now, after, given.of_rh, given.biases, given.tables,
+            work.p, (t - first) * n, *work.outs(t), work.counts, given.padded, given.k,
         )  # fmt: skip

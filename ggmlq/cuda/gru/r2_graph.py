@@ -11,6 +11,7 @@ Limited by that: a kernel still begins, reads its weights and ends in each step.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -31,35 +32,37 @@ class Replay(NamedTuple):
     key: tuple[Any, ...]
     graph: Any
     work: Work
-    p: Any
     done: Any  # event: the last call with this memory has ended
 
 
-@register(
-    __name__, __doc__, arithmetic="gru", accumulate="int32, int64", caution="it has not run on a card yet"
-)
-def launch(call: Call) -> None:
-    t, n, _ = call.x.shape
-    if t < RECORDED or device.capturing(device.current()):
-        run(call, project, r1_step.steps)
-        return
+@register(__name__, __doc__, arithmetic="gru", accumulate="int32, int64")
+def launch(calls: Sequence[Call]) -> None:
+    for call in calls:
+        if call.x.shape[0] < RECORDED or device.capturing(device.current()):
+            run([call], project, r1_step.steps)
+        else:
+            _replayed(call)
+
+
+def _replayed(call: Call) -> None:
+    t = call.x.shape[0]
     work = begun(call)
     replay, stream = _replay(work), device.driver().stream(device.current())
     stream.wait_event(replay.done)
     inner, whole = replay.work, t // RECORDED * RECORDED
     inner.states[...] = work.states
     inner.counts[...] = 0
+    into = work._replace(p=inner.p)
     for first in range(0, whole, RECORDED):
-        project(work, work.x[first * n : (first + RECORDED) * n], replay.p)
+        project(into, first, first + RECORDED)
         replay.graph.launch(stream)
         for to, source in zip(_outputs(call), _outputs(inner.call), strict=True):
             to[first : first + RECORDED] = source
     work.counts[...] += inner.counts
     if whole < t:
         work.states[...] = inner.states
-        p = replay.p[: (t - whole) * n]
-        project(work, work.x[whole * n :], p)
-        r1_step.steps(work, p, whole, t)
+        project(into, whole, t)
+        r1_step.steps(into, whole, t)
     replay.done.record(stream)
     ended(call, work.counts)
 
@@ -83,16 +86,18 @@ def _recorded(work: Work, key: tuple[Any, ...]) -> Replay:
     call, given, cp = work.call, work.kept, device.cupy()
     outs = [None if part is None else cp.empty((RECORDED, *part.shape[1:]), part.dtype)
             for part in (call.y, call.codes, call.v)]  # fmt: skip
-    inner = work._replace(
-        call=call._replace(x=None, h=None, y=outs[0], codes=outs[1], v=outs[2]), x=None,
-        states=cp.empty(work.states.shape, work.states.dtype), counts=cp.empty(work.counts.shape, np.int64),
-    )  # fmt: skip
     number = np.int32 if given.narrow else np.int64
-    p = cp.empty((RECORDED * work.rows, 3 * given.padded), number)
+    inner = work._replace(
+        call=call._replace(h=None, y=outs[0], codes=outs[1], v=outs[2], last=None), x=None,
+        states=cp.empty(work.states.shape, work.states.dtype), counts=cp.empty(work.counts.shape, np.int64),
+        p=cp.empty((RECORDED * work.rows, 3 * given.padded), number),
+        outputs=tuple(0 if part is None else part.data.ptr for part in outs),
+    )  # fmt: skip
     plain.one(given.narrow).load()
     stream, done = cp.cuda.Stream(non_blocking=True), cp.cuda.Event(disable_timing=True)
     with stream:
         stream.begin_capture()
-        r1_step.steps(inner, p, 0, RECORDED)
+        r1_step.steps(inner, 0, RECORDED)
         graph = stream.end_capture()
-    return Replay(key, graph, inner, p, done)
+    inner = inner._replace(call=inner.call._replace(x=None))
+    return Replay(key, graph, inner, done)

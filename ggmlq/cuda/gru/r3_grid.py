@@ -13,9 +13,8 @@ the block's rows from there. More rows than the card holds at a time run one par
 
 from __future__ import annotations
 
-from typing import Any
-
-import numpy as np
+from collections.abc import Sequence
+from typing import NamedTuple
 
 from ...card import older_than
 from ...gru.run import Call
@@ -24,8 +23,9 @@ from ...problems import Gru
 from ..machine import device
 from ..machine.launch import Kernel, family
 from . import steps as made
-from .call import Work, run
+from .call import Work
 from .layout import padded_units
+from .prepared import Way, run
 from .project import project
 from .r4_cluster import fewest_waves, wider_than_bytes
 from .tile import UNITS, Shape
@@ -58,22 +58,49 @@ def refuses(problem: Gru) -> str | None:
     return wider_than_bytes(problem) or older_than(card, LEAST)
 
 
-@register(__name__, __doc__, arithmetic="gru", accumulate="int32", refuses=refuses)
-def launch(call: Call) -> None:
-    run(call, project, steps)
+class Parts(NamedTuple):
+    """How rows are shared out."""
+
+    shape: Shape
+    pieces: int  # of the rows, each with a counter of its own
+    at_once: int  # that run together
+
+    @staticmethod
+    def of(call: Call) -> Parts:
+        """Those of a call."""
+        n, multiprocessors = call.x.shape[1], device.multiprocessors()
+        shape = fewest_waves(SHAPES[padded_units(call.cell.units)], n, multiprocessors)
+        return Parts(shape, -(-n // shape.rows), max(1, multiprocessors // shape.blocks))
+
+    @property
+    def blocks(self) -> int:
+        """That run together."""
+        return min(self.at_once, self.pieces) * self.shape.blocks
 
 
-def steps(work: Work, p: Any, first: int, stop: int) -> None:
+def counters(call: Call, some: int) -> int:
+    """Words: a counter for each part of the rows, in each of the launches for some steps."""
+    runs = -(-int(call.x.shape[0]) // some)
+    return APART * Parts.of(call).pieces * runs
+
+
+def steps(work: Work, first: int, stop: int) -> None:
     """Steps whose part of x is in p: as many rows at a time as run together."""
-    given, n, multiprocessors = work.kept, work.rows, device.multiprocessors()
-    shape = fewest_waves(SHAPES[given.padded], n, multiprocessors)
-    at_once = max(1, multiprocessors // shape.blocks)
-    parts = -(-n // shape.rows)
-    counters = device.cupy().zeros((parts, APART), np.uint32)
-    for part in range(0, parts, at_once):
-        grid = min(at_once, parts - part) * shape.blocks
-        kernel(shape)(
-            (grid,), (shape.threads,), given.R, given.of_rh, given.biases, given.tables,
-            given.tables.shape[1], p, work.states, work.states.strides[0], *work.outs(first), work.counts,
-            counters[part:], stop - first, first, n, part * shape.rows, given.k,
+    given, parts = work.kept, Parts.of(work.call)
+    begin = first // work.some * parts.pieces
+    for part in range(0, parts.pieces, parts.at_once):
+        grid = min(parts.at_once, parts.pieces - part) * parts.shape.blocks
+        work.launch(
+            kernel(parts.shape), (grid,), given.R, given.of_rh, given.biases, given.tables,
+            given.tables.shape[1], work.p, work.states, work.between, *work.outs(first), work.counts,
+            work.counters_from(APART * (begin + part)), stop - first, first, work.rows,
+            part * parts.shape.rows, given.k,
         )  # fmt: skip
+
+
+WAY = Way("grid", project, steps, lambda call: Parts.of(call).blocks, counters)
+
+
+@register(__name__, __doc__, arithmetic="gru", accumulate="int32", refuses=refuses)
+def launch(calls: Sequence[Call]) -> None:
+    run(calls, WAY)

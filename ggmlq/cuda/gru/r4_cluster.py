@@ -12,7 +12,7 @@ Limited by the chain of a step: products, one gate after the other, the way to t
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Sequence
 
 from ...card import older_than
 from ...gru.run import Call
@@ -21,7 +21,9 @@ from ...problems import Gru
 from ..machine import device
 from ..machine.launch import Kernel, family
 from . import steps as made
-from .call import Work, run
+from .call import Work
+from .layout import padded_units
+from .prepared import Way, run
 from .project import project
 from .tile import ENTRIES, Shape
 
@@ -63,18 +65,26 @@ def refuses(problem: Gru) -> str | None:
     return wider_than_bytes(problem) or older_than(problem.card, LEAST)
 
 
-@register(__name__, __doc__, arithmetic="gru", accumulate="int32", refuses=refuses)
-def launch(call: Call) -> None:
-    run(call, project, steps)
+def clusters(call: Call) -> tuple[Shape, int]:
+    """What a block has, and how many there are."""
+    n = call.x.shape[1]
+    shape = fewest_waves(SHAPES[padded_units(call.cell.units)], n, device.multiprocessors())
+    return shape, -(-n // shape.rows) * shape.blocks
 
 
-def steps(work: Work, p: Any, first: int, stop: int) -> None:
+def steps(work: Work, first: int, stop: int) -> None:
     """Steps whose part of x is in p."""
-    given, n = work.kept, work.rows
-    shape = fewest_waves(SHAPES[given.padded], n, device.multiprocessors())
-    grid = -(-n // shape.rows) * shape.blocks
-    kernel(shape)(
-        (grid,), (shape.threads,), given.R, given.of_rh, given.biases, given.tables, given.tables.shape[1],
-        p, work.states, work.states.strides[0], *work.outs(first), work.counts, 0, stop - first, first, n, 0,
-        given.k, cluster=shape.blocks,
+    given, (shape, grid) = work.kept, clusters(work.call)
+    work.launch(
+        kernel(shape), (grid,), given.R, given.of_rh, given.biases, given.tables, given.tables.shape[1],
+        work.p, work.states, work.between, *work.outs(first), work.counts, 0, stop - first, first, work.rows,
+        0, given.k, cluster=shape.blocks,
     )  # fmt: skip
+
+
+WAY = Way("cluster", project, steps, lambda call: clusters(call)[1], lambda call, some: 0)
+
+
+@register(__name__, __doc__, arithmetic="gru", accumulate="int32", refuses=refuses)
+def launch(calls: Sequence[Call]) -> None:
+    run(calls, WAY)

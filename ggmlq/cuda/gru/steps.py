@@ -22,7 +22,7 @@ from ..words.atoms import inlined
 from ..words.language import cuda, int32, int64, types, uint32, uint64
 from . import lanes
 from .atoms import GIVEN, KEPT, clear, copied, given, tell
-from .tile import BYTES, Shape, fetcher, meeting, multiplier, reader, weights_loader
+from .tile import Shape, fetcher, meeting, multiplier, reader, weights_loader
 
 
 def kernel(shape: Shape, cluster: bool) -> Kernel:
@@ -60,22 +60,9 @@ def kernel(shape: Shape, cluster: bool) -> Kernel:
         v = v + (first_row * uint64(units) * uint64(16) if v != uint64(0) else uint64(0))
         while step < steps:
             turn(
-                a,
-                constants,
-                before,
-                brought,
-                looked_up,
-                memory,
-                h,
-                between,
-                now,
-                v,
-                place,
-                n,
-                units,
-                k,
+                a, constants, before, brought, looked_up, memory, h, between, now, v, place, n, units, k,
                 counts,
-            )
+            )  # fmt: skip
             cuda.syncthreads()
             hand_on(memory, h, between, now, place)
             reach(counter)
@@ -108,7 +95,7 @@ def beginner(shape: Shape, cluster: bool) -> Any:
     load, read, first_states = weights_loader(shape), reader(shape), lanes.first_states(shape)
     load4, put, put16, load16 = codes8.load4, ptx.put, integers.put16, integers.load16_of_others
     of_states, meet_cluster, pair = shape.of_states, barrier.meet_cluster, lanes.pairing(shape)
-    of_split, line = BYTES * shape.pairs, columns // 16
+    first_column, line = lanes.crossing(shape), columns // 16
 
     @inlined
     def fill(to: Any, h: Any, row0: Any, n: Any) -> None:
@@ -126,9 +113,9 @@ def beginner(shape: Shape, cluster: bool) -> Any:
         a: Any, constants: Any, before: Any, R: Any, rows: Any, biases: Any, tables: Any, entries: Any,
         memory: Any, h: Any, between: Any, now: Any, place: Any, n: Any, k: Any,
     ) -> None:  # fmt: skip
-        lane, split, _, group, row0, unit0 = place
+        lane, _, _, group, row0, unit0 = place
         unit = uint32(uint32(unit0 + uint32(group << uint32(4))) + uint32(lane >> uint32(2)))
-        across = uint32(uint32(split * uint32(of_split)) + uint32(uint32(lane & uint32(3)) << uint32(4)))
+        across = first_column(place)
         load(a, R + uint64(unit) * uint64(columns) + uint64(across), uint32(columns), uint32(columns))
         i = uint32(cuda.threadIdx.x)
         while i < uint32(uint32(3) * entries):
@@ -150,7 +137,7 @@ def beginner(shape: Shape, cluster: bool) -> Any:
 def turner(shape: Shape, cluster: bool) -> Any:
     """The device function from the states of a step to the next ones, in shared memory to be handed on."""
     rows_, columns, pitch, tiles = shape.rows, shape.columns, shape.pitch, shape.tiles
-    size, own_3, of_split = 12 * tiles * shape.chains, 3 * shape.own, BYTES * shape.pairs
+    size, own_3, first_column = 12 * tiles * shape.chains, 3 * shape.own, lanes.crossing(shape)
     multiply, gather, advance = multiplier(shape, fetcher(cluster)), meeting(shape), lanes.advancing(shape)
     of_states, of_sums, of_stage = shape.of_states, shape.of_sums, shape.of_stage
     beside, of_warps = shape.beside, shape.splits * 12 * tiles * 128
@@ -164,7 +151,7 @@ def turner(shape: Shape, cluster: bool) -> Any:
         d, whole = cuda.local.array(size, int32), cuda.local.array(own_3, int32)
         for j in range(size):
             d[j] = int32(0)
-        across = uint32(uint32(split * uint32(of_split)) + uint32(uint32(lane & uint32(3)) << uint32(4)))
+        across = first_column(place)
         row = uint32(uint32(near * uint32(8 * tiles)) + uint32(lane >> uint32(2)))
         if cluster:
             at = uint32(uint32(memory + uint32(of_states)) + uint32(now * uint32(rows_ * pitch)))

@@ -4,6 +4,8 @@
     launch.py   Kernel: a Python function, compiled for a capability and called with arrays; families of them
     grid.py     launches over arrays of any height
     submit.py   the launch itself, past Numba's slow one
+    ready.py    a launch prepared once, of which calls fill in addresses
+    beside.py   a second stream, for work that may run beside that of the current one
     maps.py     what tells Hopper's copy engine where a matrix lies
     upload.py   host memory to the card, in portions
 

@@ -50,6 +50,7 @@ class Driver(NamedTuple):
     """What of CuPy each product needs, looked up once."""
 
     array: type
+    empty: Callable[..., Any]  # (shape, dtype): an array of memory as it is
     device: Callable[[], int]  # the number of the current one
     stream: Callable[[int], Any]  # the current one of a device
     share: Callable[[Any, Any], bool]  # whether two arrays may share memory, whoever owns it
@@ -67,7 +68,7 @@ def driver() -> Driver:
         (first, last), (other_first, other_last) = bounds(a), bounds(b)
         return bool(first < other_last and other_first < last)
 
-    return Driver(cp.ndarray, cp.cuda.runtime.getDevice, cp.cuda.get_current_stream, share, card_of)
+    return Driver(cp.ndarray, cp.empty, cp.cuda.runtime.getDevice, cp.cuda.get_current_stream, share, card_of)
 
 
 def capturing(index: int) -> bool:
@@ -116,6 +117,11 @@ def once(what: str, make: Callable[[], Any]) -> Any:
     made = make()
     driver().stream(current()).synchronize()
     return made
+
+
+def wait_for(stream: Any) -> None:
+    """Until all that was queued on a stream is done."""
+    stream.synchronize()
 
 
 def wait() -> None:

@@ -19,6 +19,7 @@ from ...cache.identity import identity
 from ...errors import DeviceError
 from ..words.language import cuda, types
 from . import device
+from .ready import Hole, Ready
 from .submit import MOST, submit
 
 SOURCES = (
@@ -114,15 +115,26 @@ class Kernel:
             stream = gpu.stream(index).ptr
             submit(function.ptr, grid, block, words, shared, stream, early, cluster, self.together)
 
+    def ready(
+        self, grid: tuple[int, ...], block: tuple[int, ...], *arguments: Any, cluster: int = 1
+    ) -> Ready:
+        """The same launch, prepared for any number of calls, which fill in addresses: ready.py."""
+        assert len(arguments) == len(self.parameters), self.name
+        index = device.driver().device()
+        function, shared, early = self._loaded.get(index) or self._load(index)
+        return Ready(
+            function.ptr, grid, block, self._flat(arguments), shared, early, cluster, self.together
+        )  # fmt: skip
+
     def load(self) -> None:
         """Compile and load it for CuPy's current device: before a graph records it."""
         index = device.driver().device()
         if index not in self._loaded:
             self._load(index)
 
-    def _flat(self, arguments: tuple[Any, ...]) -> list[int]:
+    def _flat(self, arguments: tuple[Any, ...]) -> list[Any]:
         """An array is to Numba: owner, parent, elements, bytes of one, address, shape, strides."""
-        words: list[int] = []
+        words: list[Any] = []
         for is_array, value in zip(self._is_array, arguments, strict=True):
             if type(value) is int:
                 words.append(value)
@@ -131,6 +143,8 @@ class Kernel:
             elif is_array:
                 at = value.data.ptr
                 words += (0, 0, value.size, value.itemsize, at, *value.shape, *value.strides)
+            elif type(value) is Hole:
+                words.append(value)
             else:
                 words.append(value.data.ptr)
         return words

@@ -57,7 +57,7 @@ def _launch() -> Callable[[int, int, int, int], int]:
 
 
 @cache
-def _attributes(early: bool, cluster: int, together: bool) -> tuple[int, int, Any]:
+def attributes(early: bool, cluster: int, together: bool) -> tuple[int, int, Any]:
     """Attributes of a launch: where they lie, how many, and what owns the memory; the driver reads it."""
     told = EARLY * early + (CLUSTER.pack(4, cluster, 1, 1) if cluster > 1 else b"")
     told += TOGETHER * together
@@ -76,11 +76,18 @@ def submit(
     """
     memory = _MEMORY
     shape_at, pointers_at = memory.places
-    more, count, _ = _attributes(early, cluster, together)
+    more, count, _ = attributes(early, cluster, together)
     WORDS[len(words)].pack_into(memory.words, 0, *words)
     SHAPE.pack_into(
         memory.shape, 0, *grid, *ONES[len(grid)], *block, *ONES[len(block)], shared, stream, more, count
     )
+    launched(shape_at, function, pointers_at, grid, block, shared)
+
+
+def launched(
+    shape_at: int, function: int, pointers_at: int, grid: Sequence[int], block: Sequence[int], shared: int
+) -> None:
+    """Launch what lies there."""
     status = _launch()(shape_at, function, pointers_at, 0)
     if status == NO_CONTEXT:  # in a thread that has not used the GPU yet
         device.cupy().cuda.runtime.free(0)  # which makes the context current

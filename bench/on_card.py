@@ -1,0 +1,63 @@
+"""What programs that measure on a card share: checks in processes of their own, graphs replayed and timed."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from ggmlq.cuda.machine import device
+
+
+def in_processes(script: str, names: Sequence[str], guarded: bool, limit: float) -> list[str]:
+    """The rungs that pass ``script --check RUNG``; one that hangs is ended after so many seconds."""
+    passed = []
+    for name in names:
+        begun = time.perf_counter()
+        command = [sys.executable, script, "--check", name]
+        environment = {**os.environ, "GGMLQ_GUARD_WAITS": str(int(guarded))}
+        print(f"check {name}{', waits guarded' * guarded}", flush=True)
+        try:
+            status: Any = subprocess.run(command, env=environment, timeout=limit, check=False).returncode
+        except subprocess.TimeoutExpired:
+            status = "it hangs"
+        print(f"  {'ok' if status == 0 else status} ({time.perf_counter() - begun:.1f} s)", flush=True)
+        passed += [name] * (status == 0)
+    return passed
+
+
+class Replays:
+    """A graph of some work; ``works`` are taken in turns."""
+
+    def __init__(self, works: Sequence[Callable[[], object]], copies: int = 1, warm: int = 12) -> None:
+        cp = device.cupy()
+        self.copies, self.stream = copies, cp.cuda.Stream(non_blocking=True)
+        with self.stream:
+            for work in works:
+                work()
+            self.stream.synchronize()
+            self.stream.begin_capture()
+            for i in range(copies):
+                works[i % len(works)]()
+            self.graph = self.stream.end_capture()
+        self.times(0, least=warm)
+
+    def replay(self) -> None:
+        self.graph.launch(self.stream)
+
+    def times(self, seconds: float, rest: float = 0.0, least: int = 12) -> list[float]:
+        """Seconds of one piece of work, of each replay, after a rest."""
+        cp = device.cupy()
+        time.sleep(rest)
+        found, end = [], time.perf_counter() + seconds
+        while len(found) < least or time.perf_counter() < end:
+            first, last = cp.cuda.Event(), cp.cuda.Event()
+            first.record(self.stream)
+            self.replay()
+            last.record(self.stream)
+            last.synchronize()
+            found.append(cp.cuda.get_elapsed_time(first, last) * 1e-3 / self.copies)
+        return found
