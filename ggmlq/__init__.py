@@ -40,6 +40,7 @@ if TYPE_CHECKING:
     from .faults import Diagnosis, diagnose, diagnose_gru
     from .files import open, save
     from .gru import GRU, FixedGRU
+    from .surveys import survey
     from .threads import set_num_threads
 
 __version__ = "0.2.0"
@@ -81,6 +82,7 @@ __all__ = [
     "scaled_linear",
     "set_num_threads",
     "stack",
+    "survey",
 ]
 
 # Found in these modules when first asked for: `import ggmlq` stays quick.
@@ -88,6 +90,7 @@ _LATER = {"open": "files", "save": "files"} | dict.fromkeys(
     ("Diagnosis", "diagnose", "diagnose_gru"), "faults"
 )
 _LATER |= {"set_num_threads": "threads", "error_table": "accuracy", "GRU": "gru", "FixedGRU": "gru"}
+_LATER["survey"] = "surveys"
 _LATER |= dict.fromkeys(  # modules
     ("convert", "diff", "functions", "gguf", "llama", "reference", "report", "safetensors"), ""
 )

@@ -4,4 +4,5 @@ import sys
 
 from .cli import main
 
-sys.exit(main())
+if __name__ == "__main__":  # workers of mpi4py.futures import this under another name
+    sys.exit(main())

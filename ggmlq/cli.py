@@ -7,13 +7,11 @@ prints its help and leaves with 2, since nothing ran.
 from __future__ import annotations
 
 import argparse
-import contextlib
 import io
 import json
 import os
-import signal
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import Any, NoReturn, TypeAlias
 
 from . import __version__, completion, doctor
@@ -23,6 +21,7 @@ from .errors import GGMLQError
 from .formats import FORMATS, Format
 from .terminal import paint, table, wrapped
 from .text import meant, printable
+from .unwinding import unwinding
 
 Commands: TypeAlias = "argparse._SubParsersAction[argparse.ArgumentParser]"
 
@@ -39,7 +38,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     completion.answer(parser)
     args = parser.parse_args(argv)
     try:
-        with _termination_unwinds():
+        with unwinding():
             status: int = args.run(args)
         if sys.stdout is not None:
             sys.stdout.flush()
@@ -91,28 +90,6 @@ class _Parser(argparse.ArgumentParser):
             said = [f"{word}; {way}" if word[0:1] == "-" and way else word for word, way in near.items()]
             asked.error(f"unrecognized arguments: {' '.join(said)}")
         return found
-
-
-@contextlib.contextmanager
-def _termination_unwinds() -> Iterator[None]:
-    """SIGTERM and SIGHUP end Python at once, and half-written files would stay; this removes them first."""
-    try:
-        kept = {
-            number: signal.signal(number, _leave)
-            for name in ("SIGTERM", "SIGHUP")  # Windows lacks the latter
-            if (number := getattr(signal, name, None)) and signal.getsignal(number) == signal.SIG_DFL
-        }
-    except ValueError:  # only the main thread may ask
-        kept = {}
-    try:
-        yield
-    finally:
-        for number, before in kept.items():
-            signal.signal(number, before)
-
-
-def _leave(number: int, frame: object) -> None:
-    raise SystemExit(128 + number)  # as a shell counts it
 
 
 def command_line() -> argparse.ArgumentParser:

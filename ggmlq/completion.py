@@ -60,7 +60,7 @@ def _types(**asked: Any) -> list[str]:
 def _tensors(prefix: str, parsed_args: argparse.Namespace, **asked: Any) -> list[str]:
     """Names of tensors in the file that stands before them."""
     path = getattr(parsed_args, "file", None) or getattr(parsed_args, "weights", None)
-    if not isinstance(path, str):
+    if not isinstance(path, str) or "://" in path:  # nobody waits for a server at a tab
         return []
     try:
         with importlib.import_module("ggmlq.gguf").open(path) as file:

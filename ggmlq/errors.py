@@ -78,6 +78,10 @@ class LibraryFailedError(GGMLQError, RuntimeError):
         self.tail = tail  # the end of what it printed
 
 
+class WorkerError(GGMLQError, RuntimeError):
+    """Work given to an executor whose workers died, or which takes none."""
+
+
 class GGUFError(GGMLQError, ValueError):
     """A GGUF file that is damaged or incomplete, or something that a GGUF file cannot hold."""
 
@@ -122,6 +126,16 @@ class SafetensorsOSError(SafetensorsError, OSError):
 
 class SafetensorsNotFoundError(SafetensorsOSError, FileNotFoundError):
     """There is no such file."""
+
+
+class RemoteError(GGMLQError, OSError):
+    """A file elsewhere that cannot be read: no answer, a wrong one, or another file than before."""
+
+    __str__ = Exception.__str__  # OSError would print errno's text in place of the message
+
+
+class RemoteNotFoundError(RemoteError, FileNotFoundError):
+    """The server says that there is no such file."""
 
 
 class ConvertError(GGMLQError, ValueError):

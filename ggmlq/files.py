@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import builtins
+import importlib
 import os
 import stat
 from collections.abc import Iterable, Mapping
@@ -20,7 +21,8 @@ PATH = "a model is memory-mapped; pass a str or an os.PathLike, write bytes in m
 def open(path: str | os.PathLike[str]) -> gguf.GGUFFile:
     """Open a model: a GGUF file or any part of a split one; safetensors, an index of them, or a folder.
 
-    What a file is decides, not its name. Nothing of a tensor is read.
+    What a file is decides, not its name. Nothing of a tensor is read. An address, ``https://…`` or
+    ``hf://owner/name/file``, is a path too: its tensors are fetched when they are asked for.
 
     Returns
     -------
@@ -28,6 +30,10 @@ def open(path: str | os.PathLike[str]) -> gguf.GGUFFile:
         Both are mappings of names to arrays, with ``metadata``, ``info(name)``, ``to(device)``, and usable
         in a ``with`` block. To type checkers it is the first.
     """
+    if isinstance(path, str) and "://" in path:
+        remote: Any = importlib.import_module("ggmlq.remote")  # what it needs is not for every day
+        if remote.is_address(path):
+            return remote.open(path)  # type: ignore[no-any-return]
     text = checked_path("open(path)", path, PATH)
     found: Any = safetensors.open(text) if is_safetensors(text) else gguf.open(text)
     return found  # type: ignore[no-any-return]

@@ -3,10 +3,26 @@
 from __future__ import annotations
 
 import sys
+import threading
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 AFTER = 2.0  # seconds of work before a bar appears
+
+_quiet = threading.local()
+
+
+@contextmanager
+def quiet() -> Iterator[None]:
+    """No bars for what this thread does meanwhile: whoever gave it the work has one."""
+    before = getattr(_quiet, "now", False)
+    _quiet.now = True
+    try:
+        yield
+    finally:
+        _quiet.now = before
 
 
 class Progress:
@@ -20,7 +36,7 @@ class Progress:
         self._bar: Any = None
         self._start = time.monotonic()
         terminal = sys.stderr is not None and sys.stderr.isatty()  # None: the process has none
-        self._silent = not (terminal if show is None else show)
+        self._silent = not (terminal if show is None else show) or getattr(_quiet, "now", False)
         self._after = 0.0 if show else AFTER
 
     def advance(self, n: int) -> None:

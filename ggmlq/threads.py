@@ -23,7 +23,7 @@ import os
 import queue
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import NoReturn
 
 from .cores import available
@@ -41,7 +41,24 @@ _AVAILABLE = available()
 
 def num_threads() -> int:
     """Threads that an operation uses."""
-    return min(_asked[-1], _AVAILABLE) if _asked else _AVAILABLE
+    most = getattr(_inside, "most", None) or asked()
+    return min(most, _AVAILABLE) if most else _AVAILABLE
+
+
+def asked() -> int | None:
+    """What ``set_num_threads`` was told last, if anything."""
+    return _asked[-1] if _asked else None
+
+
+@contextlib.contextmanager
+def at_most(n: int | None) -> Iterator[None]:
+    """No more threads for what this thread starts meanwhile: others in the process keep theirs."""
+    before = getattr(_inside, "most", None)
+    _inside.most = n or before
+    try:
+        yield
+    finally:
+        _inside.most = before
 
 
 def set_num_threads(n: int) -> None:

@@ -68,12 +68,12 @@ def test_commands_of_the_pages_exist():
 
 
 TOOLS = ["format_table", "arithmetic_table", "fault_table", "format_speed_table", "cpu_table", "engine_table"]
-TOOLS += ["ladder_table", "scaled_tables", "gru_table"]
+TOOLS += ["ladder_table", "scaled_tables", "gru_table", "scale"]
 
 
 @pytest.mark.parametrize("tool", TOOLS)
 def test_generated_tables_are_fresh(tool):
-    words = ["page"] * (tool in ("engine_table", "ladder_table"))
+    words = ["page"] * (tool in ("engine_table", "ladder_table", "scale"))
     command = [sys.executable, str(ROOT / "tools" / f"{tool}.py"), *words, "--check"]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stdout + done.stderr

@@ -25,6 +25,7 @@ ALLOWED = {
     "text.py": set(),
     "terminal.py": {"text"},
     "progress.py": set(),
+    "unwinding.py": set(),
     "announced.py": set(),
     "cache": {"cache"},
     "cores.py": set(),
@@ -85,17 +86,31 @@ ALLOWED = {
         "tiling", "reference",
     },
     # whole files
-    "gguf": {"array", "devices", "errors", "formats", "gguf", "progress", "tensors", "text", "threads"},
+    "gguf": {
+        "array", "devices", "errors", "formats", "gguf", "progress", "tensors", "text", "threads",
+        "unwinding",
+    },
     "safetensors": {
         "array", "codes", "devices", "errors", "formats", "gguf", "progress", "safetensors", "scaled",
         "tensors", "text", "tiling",
     },
-    "files.py": {"errors", "gguf", "safetensors"},
+    "remote": {"array", "cache", "errors", "gguf", "progress", "safetensors", "text", "remote"},
+    "files.py": {"errors", "gguf", "safetensors"},  # remote by name, for an address
     "checkpoint": {
         "array", "checkpoint", "convert", "errors", "formats", "gguf", "ops", "safetensors", "scaled", "text",
     },
-    "convert": {"array", "errors", "formats", "gguf", "ops", "progress", "text", "threads", "convert"},
-    "diff": {"array", "errors", "formats", "gguf", "ops", "pages", "progress", "text", "diff"},
+    # workers of any executor: who they are it does not ask
+    "spread": {
+        "array", "cores", "errors", "formats", "gguf", "progress", "scaled", "text", "threads", "spread",
+    },
+    "convert": {
+        "array", "errors", "formats", "gguf", "ops", "progress", "spread", "text", "threads", "convert",
+    },
+    "diff": {"array", "errors", "formats", "gguf", "ops", "pages", "progress", "spread", "text", "diff"},
+    "surveys": {
+        "array", "convert", "errors", "files", "formats", "gguf", "ops", "progress", "report", "scaled",
+        "spread", "text", "surveys",
+    },
     "report": {
         "array", "diff", "errors", "formats", "gguf", "ops", "pages", "progress", "text", "report",
     },
@@ -119,7 +134,7 @@ ALLOWED = {
     "commands": {
         "accuracy", "array", "check", "checkpoint", "completion", "convert", "diff", "dumps", "errors",
         "faults", "files", "formats", "gguf", "gru", "llama", "pages", "progress", "report", "safetensors",
-        "scaled", "terminal", "text", "threads", "trace", "commands",
+        "scaled", "spread", "surveys", "terminal", "text", "threads", "trace", "commands",
     },
     "testing": None,  # may import anything
     "doctor.py": None,
@@ -229,7 +244,7 @@ def test_files_are_short_and_say_what_they_are(path):
 ROOMS = (
     "cpu", "cpu/encode", "cpu/gru", "cpu/lanes", "cpu/machine", "cpu/panels", "cpu/quantize_scaled",
     "cpu/slabs", "checkpoint", "convert", "cuda/gru", "diff", "faults", "faults/experts", "faults/gru",
-    "faults/scaled", "fixed", "gru", "pages", "report", "safetensors", "trace",
+    "faults/scaled", "fixed", "gru", "pages", "remote", "report", "safetensors", "spread", "surveys", "trace",
 )  # fmt: skip
 
 

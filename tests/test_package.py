@@ -46,7 +46,20 @@ def test_metadata(wheel):
     assert facts["License-Expression"] == "MIT" or facts["License"] == "MIT"
     core = sorted(need.split(">")[0] for need in facts.get_all("Requires-Dist") if "extra ==" not in need)
     assert core == ["numba", "numpy", "tqdm"], "core dependencies stay few"
-    extras = {"cuda", "cuda12", "docs", "test", "bench", "plot", "report", "llama", "completion"}
+    extras = {
+        "cuda",
+        "cuda12",
+        "dask",
+        "docs",
+        "mpi",
+        "test",
+        "bench",
+        "plot",
+        "remote",
+        "report",
+        "llama",
+        "completion",
+    }
     assert extras == set(facts.get_all("Provides-Extra"))
     assert "ggmlq = ggmlq.cli:main" in wheel.read(f"{info}/entry_points.txt").decode()
 
@@ -95,7 +108,7 @@ def test_the_source_distribution_is_the_whole_tree(unpacked):
 
 def files_of(folder):
     """Files of a tree, as far as they belong to it."""
-    for name in (".ci", "bench", "docs", "ggmlq", "tests", "tools"):
+    for name in (".ci", "bench", "dask", "docs", "mpi", "ggmlq", "tests", "tools"):
         yield from (path for path in (folder / name).rglob("*") if path.is_file() and path.suffix != ".pyc")
     yield from (path for path in folder.iterdir() if path.is_file() and path.name != ".git")
 

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Sequence
+from concurrent.futures import Executor
 from typing import Any
 
 from ..convert import Done, Plan, Report, layout, run, write_tensor_types
 from ..errors import ConvertError
 from ..threads import set_num_threads
-from . import _plain, _sizes
+from . import _engines, _plain, _sizes
 
 
 def add_options(parser: argparse.ArgumentParser, rest: str | None = None) -> None:
@@ -24,10 +25,16 @@ def add_options(parser: argparse.ArgumentParser, rest: str | None = None) -> Non
         help="TYPE for tensors in whose name REGEX is found; `same` leaves them as they are; "
         "may be given again, the first that fits counts",
     )  # fmt: skip
-    parser.add_argument("--threads", type=_sizes.count, metavar="N", help="threads; all cores if not given")
+    parser.add_argument(
+        "--threads",
+        type=_sizes.count,
+        metavar="N",
+        help="threads, with workers of each; all cores if not given",
+    )
     parser.add_argument(
         "--dry-run", action="store_true", help="only tell what each tensor and file would become"
     )
+    _engines.add_options(parser)
     _sizes.add_force(parser)
     parser.add_argument("--json", action="store_true", help="print JSON")
 
@@ -40,8 +47,9 @@ def _kept(text: str) -> tuple[str, str]:
 
 
 def carry_out(
-    plan: Plan, args: argparse.Namespace, split: bool = False, write_types: str | None = None
-) -> int:
+    plan: Plan, args: argparse.Namespace, split: bool = False, write_types: str | None = None,
+    executor: Executor | None = None,
+) -> int:  # fmt: skip
     """Run the plan, or only tell it; print what came of it."""
     if args.threads is not None:
         set_num_threads(args.threads)
@@ -54,7 +62,7 @@ def carry_out(
         report = Report([], [Done(step, None) for step in plan.steps], plan.notes)
     else:
         _sizes.check_free([path for path, _ in files], args.force)
-        report = run(plan, args.output, keep_split=split)
+        report = run(plan, args.output, keep_split=split, executor=executor)
     if write_types is not None:
         write_tensor_types(write_types, plan.types)
     if args.json:

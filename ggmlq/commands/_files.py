@@ -17,7 +17,7 @@ def expanded(names: list[str]) -> list[str]:
     """
     found: list[str] = []
     for name in names:
-        if os.path.exists(name) or not glob.has_magic(name):
+        if "://" in name or os.path.exists(name) or not glob.has_magic(name):
             found.append(name)
             continue
         fitting = sorted(glob.glob(name, recursive=True))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections import Counter
 from math import prod
 from typing import Any
@@ -38,7 +37,7 @@ def summary(file: SafetensorsFile) -> dict[str, Any]:
     said = file.quantization
     return {
         "files": list(file.paths),
-        "file_bytes": sum(os.path.getsize(path) for path in file.paths),
+        "file_bytes": sum(part.source.size for part in file.parts),
         "format": "safetensors",
         "architecture": next(iter(file.config.get("architectures") or []), None),
         "parameters": sum(prod(entry.shape) for entry in entries),

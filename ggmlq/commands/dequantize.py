@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import argparse
+from concurrent.futures import Executor
 
 from .. import gguf
 from ..convert import plan_dequantize
-from . import _convert
+from . import _convert, _engines
 
 ABOUT = """\
 Decode the quantized tensors of IN. f32 loses nothing; f16 and bf16 round once more. OUT is there in full
@@ -35,5 +36,10 @@ def add(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Run the command."""
+    return _engines.run(_run, args)
+
+
+def _run(args: argparse.Namespace, executor: Executor | None) -> int:
     with gguf.open(args.input) as file:
-        return _convert.carry_out(plan_dequantize(file, args.type, keep=args.keep), args)
+        plan = plan_dequantize(file, args.type, keep=args.keep)
+        return _convert.carry_out(plan, args, executor=executor)

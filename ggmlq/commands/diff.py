@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import math
+from concurrent.futures import Executor
 from dataclasses import asdict
 from typing import Any
 
@@ -14,7 +15,7 @@ from ..diff.tensors import SAME_BLOCKS
 from ..pages import check_target, write
 from ..terminal import table
 from ..text import count
-from . import _plain
+from . import _engines, _plain
 
 ABOUT = """\
 Compare B with A: tensors that are missing or of another shape or type, NMSE, the largest error and the
@@ -23,7 +24,7 @@ worst block, and metadata. Exit 0: equal, 1: different, 2: could not compare.
 EXAMPLES = """\
 examples:
   ggmlq diff a.gguf b.gguf
-  ggmlq diff model-f16.gguf model-q8_0.gguf --tolerance 1e-4 --tensors
+  ggmlq diff model-f16.gguf model-q8_0.gguf --tolerance 1e-4 --tensors --workers 8
 """
 
 
@@ -43,6 +44,7 @@ def add(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
         help="tensors with at most this NMSE are equal, whatever their types (default: only equal bytes are)",
     )  # fmt: skip
     parser.add_argument("--tensors", action="store_true", help="tensors only; metadata may differ")
+    _engines.add_options(parser)
     parser.add_argument("--html", metavar="FILE", help="also write it as an HTML page, which loads nothing")
     parser.add_argument("--json", action="store_true", help="print JSON")
     parser.set_defaults(run=run)
@@ -50,9 +52,13 @@ def add(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Run the command."""
+    return _engines.run(_run, args)
+
+
+def _run(args: argparse.Namespace, executor: Executor | None) -> int:
     if args.html:
         check_target(args.html, "--html")
-    found = compare(args.a, args.b, tolerance=args.tolerance, ignore_metadata=args.tensors)
+    found = compare(args.a, args.b, tolerance=args.tolerance, ignore_metadata=args.tensors, executor=executor)
     if args.html:
         write(page(found, args.a, args.b), args.html)
     if args.json:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import os
 from collections.abc import Iterable
 from fnmatch import fnmatchcase
 from math import prod
@@ -129,7 +128,7 @@ def _summary(file: GGUFFile) -> dict[str, Any]:
     nbytes = sum(row["bytes"] for row in types.values())
     return {
         "files": list(file.paths),
-        "file_bytes": sum(os.path.getsize(path) for path in file.paths),
+        "file_bytes": sum(part.source.size for part in file.parts),
         "version": file.version,
         "byteorder": file.byteorder,
         "alignment": file.alignment,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Mapping
+from concurrent.futures import Executor
 from dataclasses import replace
 from typing import Any
 
@@ -14,7 +15,7 @@ from ..convert.rules import why_left
 from ..convert.weights import only
 from ..errors import ConvertError
 from ..threads import set_num_threads
-from . import _convert, _llama_quantize, _sizes
+from . import _convert, _engines, _llama_quantize, _sizes
 
 ABOUT = """\
 Quantize the tensors of IN that llama.cpp would quantize: all to one type (--type), to the types of one of
@@ -29,6 +30,7 @@ examples:
   ggmlq quantize model-f16.gguf small.gguf --size 5GiB --write-types recipe.txt
   ggmlq quantize in.gguf out.gguf --type q4_0 --keep '^output=q6_K' --keep 'ffn_down=q5_0'
   ggmlq quantize in.gguf out.gguf --type q8_0 --keep '^token_embd=same' --dry-run
+  ggmlq quantize model-f16.gguf model-q4_K.gguf --type q4_K --workers 8
   ggmlq quantize --imatrix imatrix.dat model-f16.gguf model-Q4_K_M.gguf Q4_K_M 8
 
 As in llama-quantize the positional TYPE means the mix of that name (--pure: the type); --type means the
@@ -100,6 +102,10 @@ def _recipe_options(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Run the command."""
+    return _engines.run(_run, args)
+
+
+def _run(args: argparse.Namespace, executor: Executor | None) -> int:
     wanted = args.target is not None or args.size is not None
     said = _llama_quantize.positional(args.rest, wanted or args.type is not None)
     if said.type is not None:
@@ -114,7 +120,9 @@ def run(args: argparse.Namespace) -> int:
         model = Pruned(file, args.prune_layers) if args.prune_layers else file
         plan = _planned(model, args, wanted)
         plan = replace(plan, metadata=plan.metadata | _llama_quantize.overrides(args.override_kv))
-        return _convert.carry_out(plan, args, split=args.keep_split, write_types=args.write_types)
+        return _convert.carry_out(
+            plan, args, split=args.keep_split, write_types=args.write_types, executor=executor
+        )
 
 
 def _planned(model: gguf.GGUFFile | Pruned, args: argparse.Namespace, wanted: bool) -> Plan:

@@ -13,6 +13,7 @@ recipe.py     types that lose least within a size: measure.py measures what is l
               sample.py draws, and knapsack.py chooses
 stream.py     a tensor converted a few rows at a time, its error measured on the way
 report.py     what came of it
+tasks.py      the same given to workers in parts, who write them themselves
 run.py        the file written by a plan
 """
 

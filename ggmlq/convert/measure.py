@@ -21,6 +21,7 @@ from ..ops.encoding import prepare
 from ..progress import Progress
 from .model import Model
 from .sample import Floats, Sample, Wide, draw
+from .stream import LISTENING
 
 
 class Wanted(NamedTuple):
@@ -72,7 +73,7 @@ def measure(
             bar.advance(1)
             found = before or Measured(sample.energy, sample.share)
             for fmt in missing:
-                found.errors[fmt] = _error(sample, fmt, want.weights)
+                found.errors[fmt] = error_of(sample, fmt, want.weights)
                 bar.advance(1)
             known[_key(want, elements)] = found
     finally:
@@ -97,14 +98,14 @@ def _prepare(file: Model, todo: Sequence[tuple[Wanted, object, list[Format]]], e
             prepare(fmt, count, weighted)
 
 
-def _error(sample: Sample, fmt: Format, weights: Floats | None) -> Error:
-    """Infinite for a type that cannot hold the values."""
+def error_of(sample: Sample, fmt: Format, weights: Floats | None) -> Error:
+    """Of a sample in a type; infinite for a type that cannot hold the values."""
     errors = np.zeros(len(sample.values))
     for matrix in np.unique(sample.matrix):
         rows = sample.matrix == matrix
         row = None if weights is None else weights[matrix % len(weights)]
         values = sample.values[rows]
-        with warnings.catch_warnings():
+        with LISTENING, warnings.catch_warnings():
             warnings.simplefilter("ignore", RuntimeWarning)  # of scales that a block cannot hold: asked below
             made = quantize(values, fmt, row)
         if fmt.invalid(made.blocks).any():

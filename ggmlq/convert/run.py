@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections import Counter
 from collections.abc import Iterator, Mapping
+from concurrent.futures import Executor
 from math import prod
 from typing import Any
 
@@ -13,8 +14,10 @@ from ..array import QuantArray
 from ..errors import ConvertError
 from ..formats import Format
 from ..gguf import Streamed
+from ..gguf.prepared import prepared
 from ..gguf.source import checked_path
 from ..ops.encoding import prepare
+from . import tasks
 from .keep import Keep
 from .model import parts_of
 from .plan import plan_dequantize, plan_quantize
@@ -34,6 +37,7 @@ def quantize(
     any_name: bool = False,
     allow_requantize: bool = False,
     allow_fallback: bool = True,
+    executor: Executor | None = None,
 ) -> Report:
     """Quantize a GGUF model, with the bytes that llama.cpp's quantizer writes.
 
@@ -57,6 +61,9 @@ def quantize(
         Tensors of blocks may be decoded and quantized again.
     allow_fallback : bool
         Rows that are not whole blocks may get another type, as in llama.cpp.
+    executor : concurrent.futures.Executor, optional
+        Who does the work, with the same bytes: a pool of processes, dask's, mpi4py's. Its workers must see
+        both files under the same paths.
 
     >>> import os, tempfile, numpy as np, ggmlq as gq
     >>> folder = tempfile.mkdtemp()
@@ -72,7 +79,7 @@ def quantize(
             file, type, imatrix=imatrix, keep=keep, mixed=mixed, any_name=any_name,
             allow_requantize=allow_requantize, allow_fallback=allow_fallback,
         )  # fmt: skip
-        return run(plan, target)
+        return run(plan, target, executor=executor)
 
 
 def dequantize(
@@ -81,25 +88,38 @@ def dequantize(
     type: str | int | Format = "f32",
     *,
     keep: Keep = (),
+    executor: Executor | None = None,
 ) -> Report:
     """Decode the tensors of a GGUF model to floats: f32, f16 or bf16.
 
-    f32 loses nothing; f16 and bf16 round once more. ``keep`` as in :func:`quantize`.
+    f32 loses nothing; f16 and bf16 round once more. ``keep`` and ``executor`` as in :func:`quantize`.
     """
     with gguf.open(source) as file:
-        return run(plan_dequantize(file, type, keep=keep), target)
+        return run(plan_dequantize(file, type, keep=keep), target, executor=executor)
 
 
-def run(plan: Plan, target: str | os.PathLike[str], *, keep_split: bool = False) -> Report:
+def run(
+    plan: Plan,
+    target: str | os.PathLike[str],
+    *,
+    keep_split: bool = False,
+    executor: Executor | None = None,
+) -> Report:
     """Write the file of a plan; it is there in full or not at all.
 
-    ``keep_split``: in the parts that the source has, where it is split.
+    ``keep_split``: in the parts that the source has, where it is split. ``executor`` as in :func:`quantize`.
     """
     final = checked_path("run(plan, target)", target, "pass a str or an os.PathLike")
     _check_apart(plan, final)
-    _prepare(plan)
-    tensors = _Tensors(plan)
-    paths = gguf.save(final, tensors, _metadata(plan), **_settings(plan, keep_split))
+    sums = _encoded(plan)
+    for (fmt, weighted), count in sums.items():  # compiled here, it is in the cache for all workers
+        prepare(fmt, count, weighted)
+    tensors, settings = _Tensors(plan), _settings(plan, keep_split)
+    if executor is None:
+        paths = gguf.save(final, tensors, _metadata(plan), **settings)
+    else:
+        with prepared(final, tensors, _metadata(plan), **settings) as (paths, places):
+            tensors.tally = tasks.carry_out(executor, plan, places, sums)
     done = [Done(step, tensors.tally[step.name].nmse) for step in plan.steps]
     said = [f"tensor {name!r}: {text}" for name, tally in tensors.tally.items() for text in tally.said]
     return Report(paths, done, plan.notes + said)
@@ -130,14 +150,13 @@ def _check_apart(plan: Plan, final: str) -> None:
             )
 
 
-def _prepare(plan: Plan) -> None:
-    """Tensors are encoded a few rows at a time; what is worth compiling shows in their sum."""
+def _encoded(plan: Plan) -> dict[tuple[Format, bool], int]:
+    """Elements that become each type: what is worth compiling shows in the sum, not in a few rows."""
     elements: Counter[tuple[Format, bool]] = Counter()
     for step in plan.steps:
         if step.changes:
             elements[step.after, step.weights is not None] += prod(step.shape)
-    for (fmt, weighted), count in elements.items():
-        prepare(fmt, count, weighted)
+    return elements
 
 
 class _Tensors(Mapping[str, Any]):

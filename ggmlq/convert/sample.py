@@ -55,17 +55,21 @@ def draw(name: str, q: QuantArray, weights: Wide | None, elements: int) -> Sampl
     """Rows of a tensor, the same whenever it is asked. ``weights``: importance [matrices, K]."""
     columns, rows = q.shape[-1], prod(q.shape[:-1])
     energies = _energies(name, q, weights)
-    count = max(LEAST_ROWS, elements // columns)
-    if rows <= 2 * count:
-        ids, chance = np.arange(rows), np.ones(rows)
-    else:
-        sizes = energies + FLOOR * energies.mean() if energies.any() else np.ones(rows)
-        ids, chance = _drawn(sizes, count, zlib.crc32(name.encode()))
+    ids, chance = choose(name, energies, columns, elements)
     flat = piece(q, 0, (rows, columns))
     values = np.concatenate([dequantize(flat[int(i) : int(i) + 1]) for i in ids])
     release(q.blocks)
     matrix = ids // q.shape[-2] if len(q.shape) > 1 else ids * 0
     return Sample(values, matrix, chance, float(energies.sum()), len(ids) / rows)
+
+
+def choose(name: str, energies: Wide, columns: int, elements: int) -> tuple[NDArray[np.int64], Wide]:
+    """Which rows stand for a tensor of rows of these energies, and the chance that each had."""
+    rows, count = len(energies), max(LEAST_ROWS, elements // columns)
+    if rows <= 2 * count:
+        return np.arange(rows), np.ones(rows)
+    sizes = energies + FLOOR * energies.mean() if energies.any() else np.ones(rows)
+    return _drawn(sizes, count, zlib.crc32(name.encode()))
 
 
 def _drawn(sizes: Wide, count: int, seed: int) -> tuple[NDArray[np.int64], Wide]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 import warnings
 from collections.abc import Iterator
 from math import prod
@@ -19,6 +20,7 @@ from .step import Step
 
 SLAB = 1 << 18  # elements that a thread converts at a time: a few MiB, and a short wait for Ctrl-C
 MOST = 1 << 22  # by all threads
+LISTENING = threading.Lock()  # who hears warnings is a matter of the whole process
 
 
 class Tally:
@@ -27,9 +29,10 @@ class Tally:
     ``said`` holds what the encoder warned of, each text once.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, keep: bool = False) -> None:
         self._energy = self._error = 0.0
         self.said: dict[str, None] = {}
+        self.rows: list[NDArray[np.float64]] | None = [] if keep else None  # sums, for another tally
 
     def add(self, values: NDArray[np.float32], made: NDArray[np.float32]) -> None:
         rows, others = np.atleast_2d(values, made)
@@ -42,6 +45,12 @@ class Tally:
             sums[start:stop, 1] = np.einsum("ij,ij->i", wide, wide)
 
         share(work, len(rows))
+        self.take(sums)
+
+    def take(self, sums: NDArray[np.float64]) -> None:
+        """Sums of rows that come next: energy and error of each."""
+        if self.rows is not None:
+            self.rows.append(sums)
         for energy, error in sums.tolist():
             self._energy += energy
             self._error += error
@@ -53,10 +62,16 @@ class Tally:
         return self._error / self._energy if self._energy else float("inf")
 
 
-def converted(q: QuantArray, step: Step, tally: Tally) -> Iterator[QuantArray]:
-    """The rows of a tensor in its new type, a few at a time and in order."""
-    for first, rows in slabs(q, None if step.weights is None else len(step.weights)):
-        weights = None if step.weights is None else step.weights[_matrix(step, first) % len(step.weights)]
+def converted(
+    q: QuantArray, step: Step, tally: Tally, part: tuple[int, int] | None = None, origin: int = 0
+) -> Iterator[QuantArray]:
+    """The rows of a tensor in its new type, a few at a time and in order.
+
+    ``part``: rows from one to another only; ``origin``: the matrix that the weights begin with.
+    """
+    for first, rows in slabs(q, None if step.weights is None else len(step.weights), part):
+        at = 0 if step.weights is None else (_matrix(step, first) - origin) % len(step.weights)
+        weights = None if step.weights is None else step.weights[at]
         values = dequantize(rows)
         release(rows.blocks)
         check_finite(step.name, step.shape, values, first, step.after.name)
@@ -65,18 +80,21 @@ def converted(q: QuantArray, step: Step, tally: Tally) -> Iterator[QuantArray]:
         yield made
 
 
-def slabs(q: QuantArray, weights: int | None) -> Iterator[tuple[int, QuantArray]]:
+def slabs(
+    q: QuantArray, weights: int | None, part: tuple[int, int] | None = None
+) -> Iterator[tuple[int, QuantArray]]:
     """Rows [N, K] counted through all leading axes; where matrices have weights of their own, of one matrix.
 
-    A step for each matrix would be as many as a file claims, and those may be small or empty.
+    A step for each matrix would be as many as a file claims, and those may be small or empty. ``part``: only
+    rows from one to another, whole matrices where they have weights.
     """
     if not prod(q.shape):
         return
     columns = q.shape[-1] if q.shape else 1
-    rows = prod(q.shape[:-1])
-    whole = q.shape[-2] if weights is not None and weights > 1 else rows
+    first, last = part or (0, prod(q.shape[:-1]))
+    whole = q.shape[-2] if weights is not None and weights > 1 else last - first
     count = max(1, min(SLAB * num_threads(), MOST) // columns)
-    for start in range(0, rows, whole):
+    for start in range(first, last, whole):
         for row in range(start, start + whole, count):
             yield row, piece(q, row * columns, (min(count, start + whole - row), columns))
 
@@ -109,7 +127,7 @@ def _encoded(
     step: Step, values: NDArray[np.float32], weights: NDArray[np.float32] | None,
     first: int, said: dict[str, None],
 ) -> QuantArray:  # fmt: skip
-    with warnings.catch_warnings(record=True) as caught:
+    with LISTENING, warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always", RuntimeWarning)
         made = quantize(values, step.after, weights)
     if caught:

@@ -1,6 +1,7 @@
 """Two GGUF models against each other: tensor by tensor, key by key.
 
 tensors.py    two tensors: the same bytes, the same values, or how far apart and where most
+tasks.py      tensors given to workers in parts
 metadata.py   two sets of metadata
 compare.py    two files
 page.py       what came of it as a page

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import contextlib
 import os
+from concurrent.futures import Executor
 from dataclasses import dataclass
 
 from .. import gguf
 from ..errors import ConvertError
 from ..gguf import GGUFFile
 from ..progress import Progress
-from . import metadata, tensors
+from . import metadata, tasks, tensors
 from .metadata import KeyDifference
 from .tensors import ONLY_A, ONLY_B, SAME, TensorDifference
 
@@ -45,6 +46,7 @@ def compare(
     *,
     tolerance: float = 0.0,
     ignore_metadata: bool = False,
+    executor: Executor | None = None,
 ) -> Difference:
     """Compare two GGUF models, of whatever types.
 
@@ -57,6 +59,9 @@ def compare(
         of one type with the same bytes do.
     ignore_metadata : bool
         Look at tensors alone.
+    executor : concurrent.futures.Executor, optional
+        Who compares, with the same result: a pool of processes, dask's, mpi4py's. Its workers must see both
+        files under the same paths.
 
     >>> import os, tempfile, numpy as np, ggmlq as gq
     >>> folder = tempfile.mkdtemp()
@@ -76,22 +81,21 @@ def compare(
             file if isinstance(file, GGUFFile) else stack.enter_context(gguf.open(file)) for file in (a, b)
         )
         found = [] if ignore_metadata else metadata.compare(first.metadata, second.metadata)
-        return Difference(_tensors(first, second), found, tolerance)
+        return Difference(_tensors(first, second, executor), found, tolerance)
 
 
-def _tensors(a: GGUFFile, b: GGUFFile) -> list[TensorDifference]:
+def _tensors(a: GGUFFile, b: GGUFFile, executor: Executor | None) -> list[TensorDifference]:
     shared = [name for name in a if name in b]
     progress = Progress(sum(file.info(name).nbytes for name in shared for file in (a, b)), "comparing")
-    found = []
     try:
-        for name in a:
-            if name in b:
-                found.append(tensors.compare(name, a[name], b[name], progress.advance))
-            else:
-                found.append(_alone(a, name, ONLY_A))
+        if executor is None:
+            found = {name: tensors.compare(name, a[name], b[name], progress.advance) for name in shared}
+        else:
+            found = tasks.compare(executor, a, b, shared, progress.advance)
     finally:
         progress.close()
-    return found + [_alone(b, name, ONLY_B) for name in b if name not in a]
+    mine = [found[name] if name in found else _alone(a, name, ONLY_A) for name in a]
+    return mine + [_alone(b, name, ONLY_B) for name in b if name not in a]
 
 
 def _alone(file: GGUFFile, name: str, status: str) -> TensorDifference:

@@ -74,33 +74,55 @@ class TensorDifference:
 
 def compare(name: str, a: QuantArray, b: QuantArray, advance: Callable[[int], None]) -> TensorDifference:
     """Compare; bytes that are the same are not decoded. ``advance`` hears of bytes that are done."""
-    types, shapes = (a.format.name, b.format.name), (a.shape, b.shape)
-    a, b = _same_axes(a, b.ndim), _same_axes(b, a.ndim)
-    if a.shape != b.shape:
+    known = at_once(name, a, b)
+    if known is not None:
         advance(a.nbytes + b.nbytes)
+        return known
+    whole = 0, prod(a.shape)
+    same = same_slabs(a, b, whole, advance) if a.format is b.format else 0
+    if same is None:
+        return equal_bytes(name, a, b)
+    tally = Tally()
+    tally.walk(a, b, whole, advance, same)
+    return differing(name, a, b, tally)
+
+
+def at_once(name: str, a: QuantArray, b: QuantArray) -> TensorDifference | None:
+    """What shows before a byte is looked at."""
+    types, shapes = (a.format.name, b.format.name), (a.shape, b.shape)
+    if same_axes(a, b.ndim).shape != same_axes(b, a.ndim).shape:
         return TensorDifference(name, OTHER_SHAPE, types, shapes)
     if 0 in a.shape:  # any number of rows without an element
         status = SAME_BYTES if a.format is b.format else SAME_VALUES
         return TensorDifference(name, status, types, shapes, 0.0)
-    same = 0
-    if a.format is b.format:
-        for _, mine, theirs in _slabs(a, b):
-            if not np.array_equal(mine.raw, theirs.raw):
-                break
-            same += 1
-            _done(mine, theirs, advance)
-        else:
-            status = SAME_BYTES if a.blocks.dtype == b.blocks.dtype else SAME_BLOCKS
-            return TensorDifference(name, status, types, shapes, 0.0)
-    tally = _Tally(a, b)
-    for i, (row, mine, theirs) in enumerate(_slabs(a, b)):
-        tally.add(row, mine, theirs, same=i < same)
-        _done(mine, theirs, advance if i >= same else _nothing)
+    return None
+
+
+def equal_bytes(name: str, a: QuantArray, b: QuantArray) -> TensorDifference:
+    """Two of one type, all of whose bytes are the same."""
+    status = SAME_BYTES if a.blocks.dtype == b.blocks.dtype else SAME_BLOCKS
+    return TensorDifference(name, status, (a.format.name, b.format.name), (a.shape, b.shape), 0.0)
+
+
+def differing(name: str, a: QuantArray, b: QuantArray, tally: Tally) -> TensorDifference:
+    """Two whose values were compared."""
+    types, shapes = (a.format.name, b.format.name), (a.shape, b.shape)
     status = SAME_VALUES if tally.largest is None else OTHER_VALUES
     return TensorDifference(name, status, types, shapes, tally.nmse, tally.largest, tally.worst)
 
 
-def _same_axes(q: QuantArray, most: int) -> QuantArray:
+def same_slabs(
+    a: QuantArray, b: QuantArray, part: tuple[int, int], advance: Callable[[int], None]
+) -> int | None:
+    """How many slabs have the same bytes before the first that differs; None: all of them."""
+    for same, (_, mine, theirs) in enumerate(_slabs(a, b, part)):
+        if not np.array_equal(mine.raw, theirs.raw):
+            return same
+        _done(mine, theirs, advance)
+    return None
+
+
+def same_axes(q: QuantArray, most: int) -> QuantArray:
     """Without leading axes of length 1 that the other one lacks: ggml has no such axes."""
     while q.ndim > max(most, 1) and q.shape[0] == 1:
         q = q[0]
@@ -117,14 +139,15 @@ def _done(mine: QuantArray, theirs: QuantArray, advance: Callable[[int], None]) 
     advance(mine.nbytes + theirs.nbytes)
 
 
-def _slabs(a: QuantArray, b: QuantArray) -> Iterator[tuple[int, QuantArray, QuantArray]]:
-    """Elements of both, counted through, with the number of the first.
+def _slabs(
+    a: QuantArray, b: QuantArray, part: tuple[int, int]
+) -> Iterator[tuple[int, QuantArray, QuantArray]]:
+    """Elements of both from one to another, counted through, with the number of the first.
 
     Neither many short rows nor a single long one make a difference: a file may hold either.
     """
-    size = prod(a.shape)
-    for start in range(0, size, SLAB):
-        shape = (min(SLAB, size - start),)
+    for start in range(*part, SLAB):
+        shape = (min(SLAB, part[1] - start),)
         yield start, piece(a, start, shape), piece(b, start, shape)
 
 
@@ -134,66 +157,93 @@ def _values(q: QuantArray) -> Doubles:
     return np.asarray(wide, np.float64)
 
 
-class _Tally:
+class Tally:
     """Errors added up, and the worst places so far."""
 
-    def __init__(self, a: QuantArray, b: QuantArray) -> None:
-        self._error = self._energy = 0.0
-        self._width = max(a.format.block_size, b.format.block_size)
-        self._shape = a.shape
+    def __init__(self) -> None:
+        self._sums: list[tuple[float, float]] = []  # energy and error of each slab: sums keep their order
         self.largest: Place | None = None
         self.worst: WorstBlock | None = None
         self._worst_square = 0.0
 
     @property
     def nmse(self) -> float:
-        if self._error == 0:
+        energy = error = 0.0
+        for mine, lost in self._sums:
+            energy, error = energy + mine, error + lost
+        if error == 0:
             return 0.0
-        return self._error / self._energy if self._energy else float("inf")
+        return error / energy if energy else float("inf")
 
-    def add(self, first: int, a: QuantArray, b: QuantArray, same: bool) -> None:
+    def take(self, other: Tally) -> None:
+        """What was found in the slabs that follow."""
+        self._sums += other._sums
+        if other.largest is not None and (
+            self.largest is None or _above(other.largest.error, self.largest.error)
+        ):
+            self.largest = other.largest
+        if other.worst is not None and (
+            self.worst is None or _above(other._worst_square, self._worst_square)
+        ):
+            self.worst, self._worst_square = other.worst, other._worst_square
+
+    def walk(
+        self, a: QuantArray, b: QuantArray, part: tuple[int, int], advance: Callable[[int], None], same: int
+    ) -> None:
+        """Elements from one to another; ``same``: slabs whose bytes are known to be, and were told of."""
+        a, b = same_axes(a, b.ndim), same_axes(b, a.ndim)
+        for i, (first, mine, theirs) in enumerate(_slabs(a, b, part)):
+            self._add(first, mine, theirs, a.shape, same=i < same)
+            _done(mine, theirs, advance if i >= same else _nothing)
+
+    def _add(self, first: int, a: QuantArray, b: QuantArray, shape: tuple[int, ...], same: bool) -> None:
         """Elements from a first one on."""
         x = _values(a)
         with np.errstate(invalid="ignore", over="ignore"):
-            self._energy += float(np.einsum("i,i->", x, x))  # no BLAS, whose sums depend on threads
-            if same:
+            energy = float(np.einsum("i,i->", x, x))  # no BLAS, whose sums depend on threads
+            error = None if same else _errors(x, y := _values(b))
+            if error is None or not error.any():
+                self._sums.append((energy, 0.0))
                 return
-            error = _errors(x, y := _values(b))
-            if not error.any():
-                return
-            self._error += float(np.einsum("i,i->", error, error))
-            self._note_largest(first, x, y, error)
-            if self._width > 1:
-                self._note_worst(first, a, b, x, error)
+            self._sums.append((energy, float(np.einsum("i,i->", error, error))))
+            self._note_largest(first, x, y, error, shape)
+            if max(a.format.block_size, b.format.block_size) > 1:
+                self._note_worst(first, a, b, x, error, shape)
 
-    def _note_largest(self, first: int, x: Doubles, y: Doubles, error: Doubles) -> None:
+    def _note_largest(
+        self, first: int, x: Doubles, y: Doubles, error: Doubles, shape: tuple[int, ...]
+    ) -> None:
         at = int(error.argmax())  # NaN is the largest of all
-        place = Place(self._index(first + at), float(x[at]), float(y[at]))
+        place = Place(_index(first + at, shape), float(x[at]), float(y[at]))
         if self.largest is None or _above(place.error, self.largest.error):
             self.largest = place
 
-    def _note_worst(self, first: int, a: QuantArray, b: QuantArray, x: Doubles, error: Doubles) -> None:
-        parts = error.reshape(-1, self._width)
+    def _note_worst(
+        self, first: int, a: QuantArray, b: QuantArray, x: Doubles, error: Doubles, shape: tuple[int, ...]
+    ) -> None:
+        width = max(a.format.block_size, b.format.block_size)
+        parts = error.reshape(-1, width)
         sums = np.einsum("ij,ij->i", parts, parts)
         block = int(sums.argmax())
         worst = float(sums[block])
         if self.worst is not None and not _above(worst, self._worst_square):
             return
         self._worst_square = worst
-        start = block * self._width
-        *row, column = self._index(first + start)
-        power = float((x[start : start + self._width] ** 2).sum())
+        start = block * width
+        *row, column = _index(first + start, shape)
+        power = float((x[start : start + width] ** 2).sum())
         at = start + int(parts[block].argmax())
         self.worst = WorstBlock(
             tuple(row),
-            (column, column + self._width),
+            (column, column + width),
             worst / power if power else float("inf"),
             _fields(a, at),
             _fields(b, at),
         )
 
-    def _index(self, element: int) -> tuple[int, ...]:
-        return tuple(map(int, np.unravel_index(element, self._shape)))
+
+def _index(element: int, shape: tuple[int, ...]) -> tuple[int, ...]:
+    return tuple(map(int, np.unravel_index(element, shape)))
 
 
 def _errors(x: Doubles, y: Doubles) -> Doubles:

@@ -4,7 +4,7 @@
     Metadata          metadata.py   keys and values with their types; node.py is one value,
                                     typed.py chooses types, sequence.py is what an array looks like
     save, layout      writer.py     plan.py decides and checks everything before a byte is written,
-                                    atomic.py brings files to their names
+                                    atomic.py brings files to their names; prepared.py lets others write
     Streamed          inputs.py     a tensor that is made while it is written
     GGUFFile.to       load.py       a model to a GPU; select.py says which tensors, portions.py in
                                     which runs of bytes

@@ -53,6 +53,21 @@ class Staging:
         finally:
             os.close(fd)
 
+    def reserve(self, head: bytes, nbytes: int) -> str:
+        """Make the next file: its beginning, and zeros up to its full size, for others to write over."""
+        self.write([head])
+        os.truncate(self._temporary[-1], nbytes)
+        return self._temporary[-1]
+
+    def sync(self) -> None:
+        """Have on the disk what was written into reserved files."""
+        for path in self._temporary:
+            fd = os.open(path, os.O_RDWR | getattr(os, "O_BINARY", 0))
+            try:
+                os.fsync(fd)
+            finally:
+                os.close(fd)
+
     def _write_all(self, fd: int, chunks: Iterable[Chunk]) -> None:
         with Writeback(fd) as writeback:
             for chunk in chunks:

@@ -55,6 +55,8 @@ def why_not_in_place(file: GGUFFile, metadata: Metadata) -> str | None:
     for key, why in ((ALIGNMENT_KEY, "another alignment"), (ROOM, "another room")):
         if metadata.entries.get(key) is not file.metadata.entries.get(key):
             return f"{why} moves the tensors"
+    if file.parts[0].source.map.grows:
+        return "it lies elsewhere"
     path = file.parts[0].source.map.path
     if os.path.islink(path) or os.stat(path).st_nlink > 1:
         return "other names lead to its bytes too, and they are to stay as they are"

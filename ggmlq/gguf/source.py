@@ -27,6 +27,7 @@ class Map(mmap.mmap):
     path: str
     identity: tuple[int, int]  # device and inode: whether the path still names this file
     address: int
+    grows: bool = False  # more of the file is fetched while it is mapped
 
 
 class Kind(NamedTuple):

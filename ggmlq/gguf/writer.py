@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from types import MappingProxyType
 from typing import Any, Final
 
-from ..errors import GGUFError, GGUFNotFoundError, GGUFOSError
+from ..errors import GGMLQError, GGUFError, GGUFNotFoundError, GGUFOSError
 from ..progress import Progress
 from ..text import short
 from . import inputs, target
@@ -89,20 +90,9 @@ def save(
     asked = f"save({final!r})"
     limits = split_max_bytes, split_max_tensors
     plans, arrays, layout = _planned(asked, final, tensors, metadata, alignment, byteorder, limits)
-    try:
+    with refused(asked):
         target.check_room((part.path, _nbytes(part, layout)) for part in plans)
         _write(plans, arrays, layout)
-    except GGUFOSError as error:
-        raise GGUFOSError(
-            f"{asked}: {error}; nothing has changed under that name", error
-        ) from error.__cause__
-    except OSError as error:
-        kind = GGUFNotFoundError if isinstance(error, FileNotFoundError) else GGUFOSError
-        raise kind(
-            f"{asked}: the system refused: {error.strerror or error}; nothing has changed under that name; "
-            "check the folder, its permissions and the space on the disk",
-            error,
-        ) from error
     return [part.path for part in plans]
 
 
@@ -136,6 +126,26 @@ def file_bytes(tensors: Mapping[str, Any], metadata: Metadata, byteorder: str) -
     """The size of one file of these tensors, wherever it will be."""
     laid = Layout(byteorder, choose_alignment(metadata, DEFAULT_ALIGNMENT, False))
     return _nbytes(part("", _described(tensors), metadata, laid), laid)
+
+
+@contextmanager
+def refused(asked: str) -> Iterator[None]:
+    """What the system says to a save, in words."""
+    try:
+        yield
+    except GGUFOSError as error:
+        raise GGUFOSError(
+            f"{asked}: {error}; nothing has changed under that name", error
+        ) from error.__cause__
+    except OSError as error:
+        if isinstance(error, GGMLQError):  # of what is read
+            raise
+        kind = GGUFNotFoundError if isinstance(error, FileNotFoundError) else GGUFOSError
+        raise kind(
+            f"{asked}: the system refused: {error.strerror or error}; nothing has changed under that name; "
+            "check the folder, its permissions and the space on the disk",
+            error,
+        ) from error
 
 
 def _planned(

@@ -63,7 +63,7 @@ def examine(
         told = structure(file) + findings.of(tensors, list(differences.values()))
         return Report(
             file.paths,
-            sum(os.path.getsize(path) for path in file.paths),
+            sum(part.source.size for part in file.parts),
             file.version,
             file.byteorder,
             {key: _value(file, key) for key in file.metadata},

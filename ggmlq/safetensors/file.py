@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import os
 from collections.abc import Mapping
 from functools import cached_property
@@ -65,6 +66,13 @@ def open(path: str | os.PathLike[str]) -> SafetensorsFile:
     ...     list(f), f["w"], f.metadata["format"]
     (['w'], <QuantArray f32 (2, 2), ne [2, 2], 16 bytes, cpu>, 'pt')
     """
+    if isinstance(path, str) and "://" in path:
+        remote: Any = importlib.import_module("ggmlq.remote")
+        if remote.is_address(path):
+            found = remote.open(path)
+            if isinstance(found, SafetensorsFile):
+                return found
+            raise SafetensorsError(f"{found.path}: this is a GGUF file; open it with gq.open")
     asked = checked_path("open(path)", path, PATH)
     where = place.find(asked)
     parts = []

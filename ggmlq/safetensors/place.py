@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Mapping
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from ..errors import SafetensorsError, SafetensorsOSError
 from ..text import short
@@ -97,17 +97,9 @@ def _other(names: list[str]) -> str:
 
 
 def _indexed(path: str) -> Place:
-    found = jsons.load_object(path)
-    weights = found.get("weight_map")
-    if not isinstance(weights, dict):
-        raise SafetensorsError(
-            f"{path}: it has no weight_map, which says which file has which tensor; this is no index of "
-            "safetensors, or a damaged one"
-        )
+    weights = names_in(path, jsons.load_object(path))
     folder = os.path.dirname(path) or "."
-    names = {name: None for name in weights.values() if _is_inside(path, name)}
-    if len(names) > MOST_FILES:
-        raise SafetensorsError(f"{path}: it names {len(names)} files, {MOST_FILES} are opened; it is damaged")
+    names = dict.fromkeys(weights.values())
     files = {name: os.path.join(folder, name) for name in names}
     absent = tuple(file for file in files.values() if not os.path.exists(file))
     there = tuple(sorted(file for file in files.values() if file not in absent))
@@ -117,6 +109,20 @@ def _indexed(path: str) -> Place:
             "them into its folder"
         )
     return Place(folder, there, {tensor: files[name] for tensor, name in weights.items()}, absent)
+
+
+def names_in(path: str, index: Mapping[str, Any]) -> dict[str, str]:
+    """Which file has which tensor, as the index of this path says: names of files beside it or below."""
+    weights = index.get("weight_map")
+    if not isinstance(weights, dict):
+        raise SafetensorsError(
+            f"{path}: it has no weight_map, which says which file has which tensor; this is no index of "
+            "safetensors, or a damaged one"
+        )
+    names = {name for name in weights.values() if _is_inside(path, name)}
+    if len(names) > MOST_FILES:
+        raise SafetensorsError(f"{path}: it names {len(names)} files, {MOST_FILES} are opened; it is damaged")
+    return weights
 
 
 def _is_inside(path: str, name: object) -> bool:

@@ -1,0 +1,60 @@
+"""Who does the work of a command: this process, processes beside it, dask's workers, MPI's ranks."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Callable, Iterator
+from concurrent.futures import Executor
+from contextlib import contextmanager
+
+from ..spread import pools
+from . import _sizes
+
+Body = Callable[[argparse.Namespace, Executor | None], int]
+
+
+class _Served(Exception):
+    """A rank that was a worker, and for which the command is over."""
+
+
+def add_options(parser: argparse.ArgumentParser) -> None:
+    """Declare the options."""
+    group = parser.add_argument_group(
+        "workers", "Who does the work; the result is the same. All must see the files under one path."
+    ).add_mutually_exclusive_group()
+    group.add_argument(
+        "--workers", type=_sizes.count, metavar="N", help="N processes beside this one; they share the cores"
+    )
+    group.add_argument("--dask", metavar="ADDRESS", help="the workers of a dask scheduler (extra dask)")
+    group.add_argument(
+        "--mpi", action="store_true",
+        help="the other ranks: mpiexec -n 9 ggmlq … --mpi (extra mpi)",
+    )  # fmt: skip
+
+
+def run(body: Body, args: argparse.Namespace) -> int:
+    """Run a command with whom it asks for; ranks of MPI that only worked for the first say nothing."""
+    try:
+        with _executor(args) as executor:
+            return body(args, executor)
+    except _Served:
+        return 0
+
+
+@contextmanager
+def _executor(args: argparse.Namespace) -> Iterator[Executor | None]:
+    """What was asked for; None for this process alone."""
+    if args.workers is not None:
+        with pools.processes(args.workers) as pool:
+            yield pool
+    elif args.dask is not None:
+        with pools.dask(args.dask) as cluster:
+            yield cluster
+    elif args.mpi:
+        with pools.mpi() as ranks:
+            if ranks is not None:
+                yield ranks
+        if ranks is None:
+            raise _Served
+    else:
+        yield None

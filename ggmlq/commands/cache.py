@@ -1,0 +1,58 @@
+"""``ggmlq cache``: what was fetched of files elsewhere, and how to be rid of it."""
+
+from __future__ import annotations
+
+import argparse
+import importlib
+import time
+from typing import Any
+
+from ..terminal import table
+from ..text import count, size
+from . import _plain
+
+ABOUT = """\
+Files that were opened by address (https://, hf://) and what of them is kept on this disk, so that it need
+not be fetched again. Those that were not opened for longest go by themselves when all take more than 64
+GiB, or GGMLQ_REMOTE_BYTES bytes. GGMLQ_CACHE_DIR moves the cache, or switches it off.
+"""
+
+
+def add(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    """Declare the command."""
+    parser = commands.add_parser(
+        "cache",
+        help="what is kept of files that were opened by address",
+        description=ABOUT,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("--empty", action="store_true", help="remove all of it")
+    parser.add_argument("--json", action="store_true", help="print JSON")
+    parser.set_defaults(run=run)
+
+
+def run(args: argparse.Namespace) -> int:
+    """Run the command."""
+    remote: Any = importlib.import_module("ggmlq.remote")  # what it needs, other commands start without
+    found = remote.empty() if args.empty else remote.entries()
+    if args.json:
+        _plain.print_json({"removed": args.empty, "files": [entry._asdict() for entry in found]})
+        return 0
+    if found:
+        rows = [
+            [
+                _plain.name(e.address),
+                size(e.size),
+                size(e.there),
+                time.strftime("%Y-%m-%d %H:%M", time.localtime(e.used)),
+            ]
+            for e in found
+        ]
+        print(table(["address", "size", "here", "opened"], rows), end="\n\n")
+    total = size(sum(entry.there for entry in found))
+    print(f"{'removed ' if args.empty else ''}{count(len(found), 'file')}, {total}")
+    return 0
+
+
+def _when(seconds: float) -> str:
+    return time.strftime("%Y-%m-%d %H:%M", time.localtime(seconds))

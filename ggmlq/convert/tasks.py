@@ -1,0 +1,159 @@
+"""A conversion in tasks: rows of a tensor, encoded by a worker into their place of the new file.
+
+Workers write themselves. The bytes of a model would otherwise all pass through the process that hands out
+tasks, and on a cluster through its network port, twice. Ranges are disjoint and their bytes are the same
+whoever makes them, so a task may be done again, also while a worker that was thought dead still writes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from concurrent.futures import Executor
+from dataclasses import replace
+from math import prod
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from .. import spread
+from ..array import QuantArray
+from ..formats import FORMATS, Format
+from ..gguf.inputs import Described, slabs
+from ..gguf.prepared import Place
+from ..gguf.tensors import piece
+from ..ops.encoding import prepare
+from ..progress import Progress
+from ..spread import rows
+from ..spread.rows import slices
+from .step import Plan, Step
+from .stream import Tally, converted
+
+
+class Fill(NamedTuple):
+    """Rows of a tensor, and where they go."""
+
+    source: spread.Rows
+    step: Step  # with the weights of these rows
+    part: tuple[int, int]  # rows, or elements of a tensor that stays as it is
+    number: int  # of the part in its tensor
+    origin: int  # the matrix that the weights begin with
+    place: Place
+    byteorder: str
+    encoded: int  # elements of the whole file that become this type: whether compiling is worth it
+
+    @property
+    def what(self) -> str:
+        kind = "rows" if self.step.changes else "elements"
+        return f"tensor {self.step.name!r}, {kind} {self.part[0]} to {self.part[1] - 1}"
+
+
+class Filled(NamedTuple):
+    """What a worker tells: sums of each row, and what the encoder warned of."""
+
+    sums: list[NDArray[np.float64]]
+    said: list[str]
+
+
+def fill(task: Fill) -> Filled:
+    """Done by a worker."""
+    q = task.source.array()
+    assert isinstance(q, QuantArray)
+    tally = Tally(keep=True)
+    if task.step.changes:
+        prepare_once(task.step.after, task.step.weights is not None, task.encoded)
+        at = task.part[0] * task.step.after.row_bytes(q.shape[-1] if q.shape else 1)
+        parts: Any = converted(q, task.step, tally, task.part, task.origin)
+    else:
+        fmt, (first, last) = task.step.after, task.part
+        at = first // fmt.block_size * fmt.dtype.itemsize
+        parts = [piece(q, first, (last - first,))]
+    task.place.write(at, (slab for part in parts for slab in _bytes(part, task.byteorder)))
+    return Filled(tally.rows or [], list(tally.said))
+
+
+def _bytes(part: QuantArray, byteorder: str) -> Iterator[Any]:
+    return slabs(part, Described("", part.format, part.shape), byteorder)
+
+
+_prepared: set[tuple[str, bool]] = set()
+
+
+def prepare_once(fmt: Format, weighted: bool, elements: int) -> None:
+    """Load the encoder that so many elements, of all tasks, are worth; a worker meets many of them."""
+    if (fmt.name, weighted) not in _prepared:
+        _prepared.add((fmt.name, weighted))
+        prepare(fmt, elements, weighted)
+
+
+def carry_out(
+    executor: Executor, plan: Plan, places: dict[str, Place], sums: dict[tuple[Format, bool], int]
+) -> dict[str, Tally]:
+    """Have all tensors written; their tallies, as they come of doing it here."""
+    gathered = _Gathered(plan)
+    try:
+        spread.run(executor, _tasks(plan, places, sums), fill, gathered.take)
+    finally:
+        gathered.progress.close()
+    return gathered.tallies
+
+
+def _tasks(plan: Plan, places: dict[str, Place], sums: dict[tuple[Format, bool], int]) -> Iterator[Fill]:
+    for step in plan.steps:
+        if not prod(step.shape):
+            continue
+        source = spread.rows_of(plan.file[step.name])
+        encoded = sums.get((step.after, step.weights is not None), 0)
+        for number, (part, small, origin) in enumerate(_parts(step)):
+            yield Fill(source, small, part, number, origin, places[step.name], plan.file.byteorder, encoded)
+
+
+def _parts(step: Step) -> Iterator[tuple[tuple[int, int], Step, int]]:
+    """Parts of a tensor, each with the weights that it needs and no more."""
+    if not step.changes:
+        plain = replace(step, weights=None)
+        yield from ((part, plain, 0) for part in slices((prod(step.shape), 1)))
+        return
+    if step.weights is None or len(step.weights) == 1:
+        yield from ((part, step, 0) for part in slices(step.shape))
+        return
+    count = step.shape[-2]
+    if prod(step.shape[-2:]) > rows.ELEMENTS:  # a matrix is a tensor of its own to whoever cuts it
+        for matrix in range(prod(step.shape[:-2])):
+            own = replace(step, weights=step.weights[[matrix % len(step.weights)]])
+            for first, last in slices(step.shape[-2:]):
+                yield (matrix * count + first, matrix * count + last), own, matrix
+        return
+    for first, last in slices(step.shape, count):
+        matrices = np.arange(first // count, last // count)
+        yield (
+            (first, last),
+            replace(step, weights=step.weights[matrices % len(step.weights)]),
+            int(matrices[0]),
+        )
+
+
+class _Gathered:
+    """Results put into the order of the file."""
+
+    def __init__(self, plan: Plan) -> None:
+        self.tallies = {step.name: Tally() for step in plan.steps}
+        self.progress = Progress(sum(step.bytes_after for step in plan.steps), "writing GGUF")
+        self._waiting: dict[tuple[str, int], Filled] = {}
+        self._next = dict.fromkeys(self.tallies, 0)
+
+    def take(self, task: Fill, found: Filled) -> None:
+        name = task.step.name
+        self._waiting[name, task.number] = found
+        while (ready := self._waiting.pop((name, self._next[name]), None)) is not None:
+            self._next[name] += 1
+            for sums in ready.sums:
+                self.tallies[name].take(sums)
+            self.tallies[name].said.update(dict.fromkeys(ready.said))
+        self.progress.advance(_nbytes(task))
+
+
+def _nbytes(task: Fill) -> int:
+    fmt, count = FORMATS[task.step.after.name], task.part[1] - task.part[0]
+    columns = task.step.shape[-1] if task.step.changes and task.step.shape else 1
+    return count * columns // fmt.block_size * fmt.dtype.itemsize

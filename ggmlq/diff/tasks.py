@@ -1,0 +1,95 @@
+"""Tensors of two models compared by workers, a part of one at a time.
+
+In two rounds, as here: bytes first, and values of those parts that differ. Where one part of a tensor differs
+and others do not, what these others hold still counts in the NMSE, so they are read once more.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import Executor
+from math import prod
+from typing import NamedTuple
+
+from .. import spread
+from ..array import QuantArray
+from ..gguf import GGUFFile
+from ..spread.rows import slices
+from . import tensors
+from .tensors import Tally, TensorDifference
+
+
+class Part(NamedTuple):
+    """Elements of two tensors, from one to another."""
+
+    name: str
+    a: spread.Rows
+    b: spread.Rows
+    elements: tuple[int, int]
+    by_bytes: bool  # whether equal bytes suffice
+
+    @property
+    def what(self) -> str:
+        return f"tensor {self.name!r}, elements {self.elements[0]} to {self.elements[1] - 1}"
+
+
+def examine(part: Part) -> Tally | None:
+    """Done by a worker; None: all bytes are the same."""
+    a, b = part.a.array(), part.b.array()
+    assert isinstance(a, QuantArray)
+    assert isinstance(b, QuantArray)
+    same = tensors.same_slabs(a, b, part.elements, _nothing) if part.by_bytes else 0
+    if same is None:
+        return None
+    tally = Tally()
+    tally.walk(a, b, part.elements, _nothing, same)
+    return tally
+
+
+def _nothing(n: int) -> None:
+    """Nobody looks at a worker's progress."""
+
+
+def compare(
+    executor: Executor, a: GGUFFile, b: GGUFFile, names: Iterable[str], advance: Callable[[int], None]
+) -> dict[str, TensorDifference]:
+    """What :func:`ggmlq.diff.tensors.compare` finds of each."""
+    found: dict[str, TensorDifference] = {}
+    tallies: dict[str, dict[Part, Tally | None]] = {}
+
+    def parts() -> Iterator[Part]:
+        for name in names:
+            known = tensors.at_once(name, a[name], b[name])
+            if known is not None:
+                found[name] = known
+                advance(a[name].nbytes + b[name].nbytes)
+                continue
+            sides = spread.rows_of(a[name]), spread.rows_of(b[name])
+            by_bytes = a[name].format is b[name].format
+            tallies[name] = {
+                Part(name, *sides, elements, by_bytes): None for elements in slices((prod(a[name].shape), 1))
+            }
+            yield from list(tallies[name])
+
+    def take(part: Part, tally: Tally | None) -> None:
+        tallies[part.name][part] = tally
+        share = (part.elements[1] - part.elements[0]) / prod(part.a.shape)
+        advance(round(share * (part.a.stretch.nbytes + part.b.stretch.nbytes)))
+
+    spread.run(executor, parts(), examine, take)
+    mixed = [mine for mine in tallies.values() if any(mine.values()) and not all(mine.values())]
+    again = [part for mine in mixed for part, tally in mine.items() if tally is None]
+    old = {part._replace(by_bytes=False): part for part in again}
+    spread.run(executor, old, examine, lambda part, tally: tallies[part.name].update({old[part]: tally}))
+    for name, mine in tallies.items():
+        found[name] = _joined(name, a[name], b[name], list(mine.values()))
+    return found
+
+
+def _joined(name: str, a: QuantArray, b: QuantArray, parts: list[Tally | None]) -> TensorDifference:
+    whole = Tally()
+    for tally in parts:
+        if tally is None:
+            return tensors.equal_bytes(name, a, b)
+        whole.take(tally)
+    return tensors.differing(name, a, b, whole)

@@ -1,0 +1,105 @@
+"""What an address means: a URL as it is, or ``hf://owner/name/file@revision``, which stands for one.
+
+A token is for the hub alone: HF_TOKEN goes with hf:// addresses, to the hub's own host, and over an open
+connection to this machine only, where tests have their hub.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from typing import NamedTuple
+from urllib.parse import quote, urlsplit, urlunsplit
+
+from ..errors import RemoteError
+from ..text import short
+
+HUB = "https://huggingface.co"
+LOCAL = ("localhost", "127.0.0.1", "::1")
+SCHEME = re.compile(r"[A-Za-z][A-Za-z0-9+.-]+://")
+SAFE = "%/:=&?~+!$,;'@()*[]"  # of a path and a query; the rest is escaped
+NAME = r"[\w][\w.-]*"
+HF = re.compile(
+    rf"hf://(?P<owner>{NAME})/(?P<name>{NAME})(?:@(?P<early>[^/@]+))?/(?P<file>[^@]+)(?:@(?P<late>.+))?"
+)
+
+
+class Address(NamedTuple):
+    """Where a file is."""
+
+    url: str
+    shown: str  # without what may be secret: queries are signatures at times
+    token: str | None = None
+
+    @property
+    def path(self) -> str:
+        """The path of the URL, whose end is the name of the file."""
+        return urlsplit(self.url).path
+
+    def beside(self, name: str) -> Address:
+        """Another file of the same folder."""
+        url, shown = urlsplit(self.url), self.shown.partition("@")
+        folder = url.path.rpartition("/")[0]
+        tail = shown[1] + shown[2] if self.shown.startswith("hf://") and "/" not in shown[2] else ""
+        head = shown[0] if tail else self.shown
+        return Address(
+            urlunsplit(url._replace(path=f"{folder}/{quote(name)}")),
+            f"{head.rpartition('/')[0]}/{name}{tail}", self.token,
+        )  # fmt: skip
+
+
+def is_address(path: object) -> bool:
+    """Whether a path is one of these."""
+    return isinstance(path, str) and SCHEME.match(path) is not None
+
+
+def parse(text: str) -> Address:
+    """Understand an address; RemoteError where it cannot be meant."""
+    if not text.isprintable() or " " in text:
+        raise RemoteError(
+            f"open({short(text)}): a URL has no blanks and no control characters; write them as %20 and "
+            "the like"
+        )
+    if text.lower().startswith("hf://"):
+        return _of_hub(text)
+    try:
+        parts = urlsplit(text)
+        port_is_right = parts.port is None or parts.port >= 0
+    except ValueError as error:
+        raise RemoteError(f"open({short(text)}): it is no URL: {error}; check it") from None
+    if parts.scheme.lower() in ("http", "https"):
+        if not parts.hostname or not port_is_right:
+            raise RemoteError(f"open({short(text)}): the URL names no host; write https://host/path")
+        if parts.username is not None:
+            raise RemoteError(
+                f"open: a URL of {parts.hostname} has a name or password in it, which would show in "
+                "messages; leave it out, or fetch the file first"
+            )
+        parts = parts._replace(
+            path=quote(parts.path, safe=SAFE), query=quote(parts.query, safe=SAFE), fragment=""
+        )
+        return Address(urlunsplit(parts), urlunsplit(parts._replace(query="")))
+    return Address(text, text.partition("?")[0])
+
+
+def _of_hub(text: str) -> Address:
+    found = HF.fullmatch(text)
+    file = found["file"] if found else ""
+    revision = (found["late"] or found["early"] or "main") if found else ""
+    if found is None or (found["late"] and found["early"]) or ".." in f"{file}/{revision}".split("/"):
+        raise RemoteError(
+            f"open({short(text)}): an address of the hub is hf://owner/name/file, or with a branch, tag or "
+            "commit hf://owner/name/file@revision"
+        )
+    hub = os.environ.get("HF_ENDPOINT", "").rstrip("/") or HUB
+    url = f"{hub}/{found['owner']}/{found['name']}/resolve/{quote(revision, safe='')}/{quote(file)}"
+    host = urlsplit(hub)
+    safe = host.scheme == "https" or host.hostname in LOCAL
+    return Address(url, text, _token() if safe else None)
+
+
+def _token() -> str | None:
+    found = os.environ.get("HF_TOKEN", "").strip()
+    if not (found.isascii() and found.isprintable()):
+        raise RemoteError("HF_TOKEN: it has characters that no token has; set it again, or unset it")
+    return found or None

@@ -1,0 +1,174 @@
+"""A file with holes: pieces of a file elsewhere, in a file of the same size, and which of them are there.
+
+Beside it lies a table with a checksum for each piece. A piece counts as there if the table has its checksum
+and it still has that: so a machine that went down before the data was on its disk, or another process that
+was killed between the two, costs a fetch and not a tensor of zeros. Processes may share it: what two of them
+fetch of one piece is the same.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+import weakref
+import zlib
+from collections.abc import Callable, Iterator
+from typing import NoReturn, Protocol
+
+import numpy as np
+
+from ..errors import RemoteError
+from ..progress import Progress
+from ..text import size as sized
+
+PIECE = 1 << 16  # bytes with one checksum; fetched whole
+RUN = 1024  # pieces asked for at once
+
+
+class Origin(Protocol):
+    """Where pieces come from."""
+
+    size: int | None
+
+    def read(self, start: int, stop: int) -> Iterator[bytes]:
+        """Bytes from one to another."""
+
+
+class Held:
+    """The two files, open. ``shown``: what messages call it."""
+
+    def __init__(self, path: str, table: str, size: int, origin: Origin, shown: str) -> None:
+        self.path, self.size, self._origin, self._shown = path, size, origin, shown
+        self.pieces = -(-size // PIECE)
+        self._seen = np.zeros(self.pieces, bool)  # checked by this process, or fetched by it
+        self._lock = threading.Lock()
+        self._data = self._opened(path, size)
+        try:
+            self._table = self._opened(table, 4 * self.pieces)
+        except BaseException:
+            os.close(self._data)
+            raise
+        self._closing = weakref.finalize(self, _close, self._data, self._table)
+
+    def _opened(self, path: str, size: int) -> int:
+        try:
+            fd = os.open(path, os.O_RDWR | os.O_CREAT | getattr(os, "O_CLOEXEC", 0), 0o600)
+            try:
+                if os.fstat(fd).st_size != size:  # new, or half made: nothing in it counts
+                    os.ftruncate(fd, 0)
+                    os.ftruncate(fd, size)
+            except BaseException:
+                os.close(fd)
+                raise
+        except OSError as error:
+            self._refuse(error)
+        return fd
+
+    def put_first(self, data: bytes) -> bool:
+        """The first piece, which came with the length of the file; whether it is the one that is kept."""
+        piece = data[: min(PIECE, self.size)]
+        with self._lock:
+            self._check(0, 1)
+            if self._seen[0]:
+                return self._read(self._data, 0, len(piece)) == piece
+            self._keep(0, piece)
+        return True
+
+    def whole(self) -> bytes:
+        """All of it, for a text."""
+        self.need(0, self.size)
+        return self._read(self._data, 0, self.size)
+
+    def need(self, start: int, stop: int, show: bool | None = None) -> None:
+        """Have bytes from one to another there."""
+        first, last = start // PIECE, -(-min(stop, self.size) // PIECE)
+        with self._lock:
+            if first >= last or self._seen[first:last].all():
+                return
+            self._check(first, last)
+            holes = list(self._holes(first, last))
+            bar = Progress(sum(b - a for a, b in holes) * PIECE, f"fetching {self._shown}", show=show)
+            try:
+                for a, b in holes:
+                    self._fetch(a, b, bar.advance)
+            finally:
+                bar.close()
+
+    def _check(self, first: int, last: int) -> None:
+        """Pieces that this process has not looked at yet: which are what they were when they were fetched?"""
+        table = np.frombuffer(self._read(self._table, 4 * first, 4 * (last - first)), "<u4")
+        for i in (np.flatnonzero((table != 0) & ~self._seen[first:last]) + first).tolist():
+            at = i * PIECE
+            data = self._read(self._data, at, min(PIECE, self.size - at))
+            self._seen[i] = _sum(data) == table[i - first]
+
+    def _holes(self, first: int, last: int) -> Iterator[tuple[int, int]]:
+        missing = (np.flatnonzero(~self._seen[first:last]) + first).tolist()
+        while missing:
+            count = 1
+            while count < min(len(missing), RUN) and missing[count] == missing[0] + count:
+                count += 1
+            yield missing[0], missing[0] + count
+            del missing[:count]
+
+    def _fetch(self, first: int, last: int, advance: Callable[[int], None]) -> None:
+        """A run of pieces; each counts as soon as it is whole."""
+        at, stop = first * PIECE, min(last * PIECE, self.size)
+        left = bytearray()
+        for part in self._origin.read(at, stop):
+            if self._origin.size != self.size:
+                raise RemoteError(
+                    f"{self._shown}: it has {self._origin.size} bytes and had {self.size}; the file "
+                    "changed; open it again"
+                )
+            left += part
+            while len(left) >= PIECE or (left and at + len(left) == stop):
+                self._keep(at, bytes(left[:PIECE]))
+                at += min(PIECE, len(left))
+                del left[:PIECE]
+            advance(len(part))
+        if at != stop:
+            raise RemoteError(f"{self._shown}: of bytes up to {stop} there came {at}; open it again")
+
+    def _keep(self, at: int, data: bytes) -> None:
+        try:
+            _write(self._data, at, data)
+            _write(self._table, at // PIECE * 4, int(_sum(data)).to_bytes(4, "little"))
+        except OSError as error:
+            self._refuse(error)
+        self._seen[at // PIECE] = True
+
+    def _read(self, fd: int, at: int, n: int) -> bytes:
+        try:
+            return os.pread(fd, n, at)
+        except OSError as error:
+            self._refuse(error)
+
+    def _refuse(self, error: OSError) -> NoReturn:
+        raise RemoteError(
+            f"{self._shown}: {self.path}, where what is fetched is kept ({sized(self.size)} when all is "
+            f"there): {error.strerror or error}; make room with `ggmlq cache --empty`, or put the cache "
+            "elsewhere with GGMLQ_CACHE_DIR"
+        ) from error
+
+    def close(self) -> None:
+        """Let go of both files; what is mapped of them stays."""
+        with self._lock:
+            self._closing()
+
+
+def _close(*files: int) -> None:
+    for fd in files:
+        os.close(fd)
+
+
+def _sum(data: bytes) -> int:
+    """Never 0, which stands for a hole."""
+    return zlib.crc32(data) or 1
+
+
+def _write(fd: int, at: int, data: bytes) -> None:
+    rest = memoryview(data)
+    while rest:
+        n = os.pwrite(fd, rest, at)
+        rest, at = rest[n:], at + n

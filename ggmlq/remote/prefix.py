@@ -1,0 +1,90 @@
+"""A header read while only the beginning of its file is there.
+
+The reader is the one for whole files. It is given the length of the whole file and a map of its beginning;
+where it reaches behind that, it is stopped, more is fetched, and it begins again. What it says of a header
+counts only if all of that header was there.
+"""
+
+from __future__ import annotations
+
+import mmap
+import struct
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+import numpy as np
+
+from ..errors import GGMLQError, RemoteError
+from ..gguf.limits import Allowance
+from ..gguf.source import Map, Source
+from .held import Held
+
+FIRST, FACTOR = 1 << 16, 4  # bytes fetched first, and how many times more each time,
+STEP = 1 << 22  # but no more than these at once: behind a header lie tensors that nobody asked for
+MOST = 1 << 28  # bytes of a header
+
+Read = TypeVar("Read")
+
+
+class _Short(Exception):
+    """Bytes behind the beginning were wanted."""
+
+    def __init__(self, upto: int) -> None:
+        super().__init__(upto)
+        self.upto = upto
+
+
+def first(held: Held) -> bytes:
+    """The first bytes, which tell what a file is."""
+    held.need(0, FIRST)
+    with open(held.path, "rb") as file:
+        return file.read(min(FIRST, held.size))
+
+
+def header(held: Held, kind: type[Source], shown: str, parse: Callable[[Any], Read]) -> Read:
+    """What ``parse`` makes of the beginning; it is there when this returns."""
+    there = min(FIRST, held.size)
+    while True:
+        held.need(0, there)
+        wanted = 0
+        try:
+            found = parse(_prefix(kind, held, shown, there))
+            if found.data <= there or there == held.size:  # type: ignore[attr-defined]
+                return found
+        except _Short as short:
+            wanted = short.upto
+        except GGMLQError:
+            raise
+        except (struct.error, ValueError, IndexError):  # of a map that ends too early
+            if there == held.size:
+                raise
+        if there >= MOST:
+            raise RemoteError(
+                f"{shown}: its header has more than {MOST} bytes, or says so; the file is damaged; fetch "
+                "it, and look with `ggmlq validate`"
+            )
+        more = min(there * FACTOR, there + STEP)
+        there = min(max(more, -(-wanted // FIRST) * FIRST), max(more, MOST), held.size)
+
+
+def _prefix(kind: type[Source], held: Held, shown: str, there: int) -> Source:
+    """A source of the whole length whose map ends early."""
+
+    class Prefix(kind):  # type: ignore[misc, valid-type]
+        def __init__(self) -> None:
+            self.path = shown
+            with open(held.path, "rb") as file:
+                self.map = Map(file.fileno(), there, access=mmap.ACCESS_READ)
+            self.map.path, self.map.identity = held.path, (0, 0)
+            self.data = np.frombuffer(self.map, np.uint8)
+            self.map.address = self.data.ctypes.data
+            self.size = held.size
+            self._allowance = Allowance()
+            self.set_byteorder("little")
+
+        def need(self, at: int, n: int, what: str) -> None:
+            super().need(at, n, what)
+            if at + n > there:
+                raise _Short(at + n)
+
+    return Prefix()

@@ -1,0 +1,206 @@
+"""What a survey finds: of the values of a tensor, of types that it could have, of whole models."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from math import isfinite, prod, sqrt
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ..text import count, number, printable, size, table
+
+FLOATS = ("f16", "bf16", "f32")  # held exactly by float32
+EXPONENTS = 256  # of float32; the first has zeros and what is smaller than 2**-126, the last NaN and infinity
+BIAS = 127
+
+
+@dataclass
+class Values:
+    """What values are like, all of them or those of a part."""
+
+    elements: int = 0
+    nan: int = 0
+    infinite: int = 0
+    zeros: int = 0
+    min: float | None = None  # of the finite ones, as all that follows
+    max: float | None = None
+    sum: float = 0.0
+    squares: float = 0.0
+    exponents: NDArray[np.int64] = field(default_factory=lambda: np.zeros(EXPONENTS, np.int64))
+
+    def add(self, x: NDArray[np.floating]) -> None:
+        """Some more."""
+        self.elements += x.size
+        self.zeros += x.size - int(np.count_nonzero(x))
+        with np.errstate(over="ignore", invalid="ignore"):
+            self.exponents += _exponents(np.ascontiguousarray(x, np.float32).reshape(-1))
+            if not isfinite(float(x.sum(dtype=np.float64))):
+                self.nan += int(np.isnan(x).sum())
+                self.infinite += int(np.isinf(x).sum())
+                x = x[np.isfinite(x)]
+            self.sum += float(x.sum(dtype=np.float64))
+            self.squares += float(np.einsum("i,i->", x.reshape(-1), x.reshape(-1), dtype=np.float64))
+        if x.size:
+            low, high = float(x.min()), float(x.max())
+            self.min = low if self.min is None else min(self.min, low)
+            self.max = high if self.max is None else max(self.max, high)
+
+    def take(self, other: Values) -> None:
+        """Those of the part that follows."""
+        for name in ("elements", "nan", "infinite", "zeros", "sum", "squares"):
+            setattr(self, name, getattr(self, name) + getattr(other, name))
+        self.exponents = self.exponents + other.exponents
+        ends = [(v.min, v.max) for v in (self, other) if v.min is not None and v.max is not None]
+        self.min = min((low for low, _ in ends), default=None)
+        self.max = max((high for _, high in ends), default=None)
+
+    @property
+    def finite(self) -> int:
+        """How many are numbers."""
+        return self.elements - self.nan - self.infinite
+
+    @property
+    def mean(self) -> float | None:
+        """Of the finite ones."""
+        return self.sum / self.finite if self.finite else None
+
+    @property
+    def rms(self) -> float | None:
+        """Root of the mean square of the finite ones."""
+        return sqrt(self.squares / self.finite) if self.finite else None
+
+    @property
+    def peak(self) -> float | None:
+        """The largest magnitude in units of ``rms``: about 5 of a million normal values, more of outliers."""
+        if not self.rms or self.min is None or self.max is None or not isfinite(self.rms):
+            return None
+        return max(-self.min, self.max) / self.rms
+
+    def facts(self) -> dict[str, Any]:
+        """For JSON."""
+        spread = [
+            {"from": 2.0 ** (e - BIAS), "count": int(n)}
+            for e, n in enumerate(self.exponents[1:-1].tolist(), 1)
+            if n
+        ]
+        plain: dict[str, Any] = {
+            "elements": self.elements,
+            "nan": self.nan,
+            "infinite": self.infinite,
+            "zeros": self.zeros,
+        }
+        plain |= {"min": self.min, "max": self.max, "mean": self.mean, "rms": self.rms, "peak": self.peak}
+        return {**plain, "magnitudes": spread}
+
+
+def _exponents(x: NDArray[np.float32]) -> NDArray[np.int64]:
+    """How many values have each exponent; counting upper halves is half the work of cutting it out."""
+    if x.size < 1 << 16:
+        return np.bincount((x.view(np.uint32) >> 23) & (EXPONENTS - 1), minlength=EXPONENTS)
+    upper = x.view(np.uint16)[int(sys.byteorder == "little") :: 2]  # sign, exponent, 7 bits of the mantissa
+    counts: NDArray[np.int64] = np.bincount(upper, minlength=1 << 16).reshape(2, EXPONENTS, -1)
+    found: NDArray[np.int64] = counts.sum(axis=(0, 2))
+    return found
+
+
+@dataclass
+class Surveyed:
+    """One tensor.
+
+    ``errors``: of each type the NMSE, squares lost over squares. ``sensitivity``: the same by importance, of
+    what is encoded by importance: about the share of the power of its outputs that the type takes.
+    """
+
+    file: str
+    name: str
+    type: str
+    shape: tuple[int, ...]
+    nbytes: int
+    values: Values | None = None  # None: of a type that is only listed
+    errors: dict[str, float] = field(default_factory=dict)
+    sensitivity: dict[str, float] | None = None
+    energy: float | None = None  # what ``sensitivity`` is relative to, or ``errors`` without importance
+    note: str = ""
+
+    @property
+    def elements(self) -> int:
+        """How many values it has."""
+        return prod(self.shape)
+
+    @property
+    def told(self) -> dict[str, float]:
+        """Errors by importance where there is some, else plain ones."""
+        return self.errors if self.sensitivity is None else self.sensitivity
+
+    def facts(self) -> dict[str, Any]:
+        """For JSON."""
+        found = {key: value for key, value in vars(self).items() if key != "values"}
+        return found | {"shape": list(self.shape), "values": self.values and self.values.facts()}
+
+
+@dataclass
+class Survey:
+    """All tensors of some models; prints as a table."""
+
+    files: list[str]
+    tensors: list[Surveyed]
+    types: list[str]  # that were tried
+
+    def __iter__(self) -> Iterator[Surveyed]:
+        return iter(self.tensors)
+
+    def __len__(self) -> int:
+        return len(self.tensors)
+
+    @property
+    def ok(self) -> bool:
+        """Whether all values are numbers."""
+        return not any(t.values and t.values.nan + t.values.infinite for t in self.tensors)
+
+    def total(self) -> dict[str, float]:
+        """Of each type, what all tensors that it was tried on would lose, over what they have.
+
+        Where there is importance, of those that have some.
+        """
+        found = {}
+        weighted = any(one.sensitivity is not None for one in self.tensors)
+        counted = [one for one in self.tensors if not weighted or one.sensitivity is not None]
+        for kind in self.types:
+            mine = [(one.energy, one.told.get(kind)) for one in counted]
+            tried = [(energy, error) for energy, error in mine if error is not None and energy]
+            if tried:
+                found[kind] = sum(e * error for e, error in tried) / sum(e for e, _ in tried)
+        return found
+
+    def facts(self) -> dict[str, Any]:
+        """For JSON."""
+        return {
+            "files": self.files, "ok": self.ok, "types": self.types, "total": self.total(),
+            "tensors": [tensor.facts() for tensor in self.tensors],
+        }  # fmt: skip
+
+    def __str__(self) -> str:
+        weighted = any(tensor.sensitivity is not None for tensor in self.tensors)
+        head = ["tensor", "type", "shape", "rms", "peak", "zeros", *self.types, ""]
+        lines = [table(head, [_row(tensor, self.types) for tensor in self.tensors]), ""]
+        total = ", ".join(f"{kind} {error:.2e}" for kind, error in self.total().items())
+        if total:
+            lines.append(f"{'by importance' if weighted else 'NMSE'}, all of one type: {total}")
+        elements, nbytes = (sum(getattr(t, key) for t in self.tensors) for key in ("elements", "nbytes"))
+        lines.append(f"{count(len(self.tensors), 'tensor')}, {number(elements)} values, {size(nbytes)}")
+        return "\n".join(lines)
+
+
+def _row(tensor: Surveyed, types: list[str]) -> list[str]:
+    values, told = tensor.values, tensor.told
+    zeros = "" if values is None or not values.elements else f"{values.zeros / values.elements:.2%}"
+    rms, peak = (None, None) if values is None else (values.rms, values.peak)
+    return [
+        tensor.name, tensor.type, " x ".join(map(str, tensor.shape)) or "scalar",
+        "" if rms is None else f"{rms:.3g}", "" if peak is None else f"{peak:.1f}", zeros,
+        *(f"{told[kind]:.2e}" if kind in told else "" for kind in types), printable(tensor.note),
+    ]  # fmt: skip

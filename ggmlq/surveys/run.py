@@ -1,0 +1,247 @@
+"""``gq.survey``: all tensors of some models looked at, here or by the workers of any executor.
+
+Two rounds. In the first all values are read, and the energy of each row is noted; from these, rows are drawn
+that stand for the tensor (``convert/sample.py`` says why). In the second these few are encoded in each type.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import Executor
+from math import prod
+from typing import Any
+
+import numpy as np
+
+from .. import files, spread
+from ..array import QuantArray
+from ..convert import weights
+from ..convert.plan import Importance
+from ..convert.rules import why_left
+from ..convert.sample import ELEMENTS
+from ..errors import ConvertError, GGUFKeyError, SafetensorsError, UnsupportedError
+from ..formats import FORMATS, Format
+from ..gguf import read_imatrix
+from ..gguf.select import Filter, select
+from ..progress import Progress
+from ..report.error import CANDIDATES, OTHERS
+from ..scaled import ScaledArray
+from ..spread.rows import slices
+from ..text import short
+from .facts import Survey, Surveyed, Values
+from .trial import Trial, Tried, drawn, trial
+from .walk import Walk, Walked, unit_of, walk
+
+Paths = str | os.PathLike[str] | Sequence[str | os.PathLike[str]]
+Key = tuple[int, str]
+
+
+def survey(
+    paths: Paths,
+    *,
+    types: Sequence[str | int | Format] | None = None,
+    imatrix: Importance = None,
+    elements: int = ELEMENTS,
+    filter: Filter = None,
+    executor: Executor | None = None,
+    progress: bool | None = None,
+) -> Survey:
+    """Look at all tensors of models: how values are spread, and what types would cost.
+
+    Parameters
+    ----------
+    paths : path, or sequence of them
+        GGUF files, safetensors, folders of checkpoints.
+    types : sequence, optional
+        Types to try on tensors that llama.cpp would quantize. Not given: q8_0 to q2_K, or those that fit rows
+        which are no multiple of 256; an empty one tries none.
+    imatrix : path or mapping, optional
+        Importance of columns: types are tried by it as well, which gives ``sensitivity``.
+    elements : int
+        How much of a large tensor is encoded in each type.
+    filter : str or callable, optional
+        Which tensors, as in ``GGUFFile.to``: a pattern for whole names, or a function of a name.
+    executor : concurrent.futures.Executor, optional
+        Who does it, with the same result: a pool of processes, dask's, mpi4py's. Its workers must see the
+        files under the same paths.
+    progress : bool, optional
+        True for a bar, False for none; else one on a terminal if it takes long.
+
+    >>> import os, tempfile, numpy as np, ggmlq as gq
+    >>> path = os.path.join(tempfile.mkdtemp(), "m.gguf")
+    >>> w = np.random.default_rng(0).standard_normal((64, 256), np.float32)
+    >>> _ = gq.save(path, {"blk.0.ffn_up.weight": w})
+    >>> (found,) = gq.survey(path, types=["q8_0", "q4_K"]).tensors
+    >>> round(found.values.rms, 2), found.errors["q8_0"] < 1e-4 < found.errors["q4_K"]
+    (1.0, True)
+    """
+    asked = [paths] if isinstance(paths, str | os.PathLike) else list(paths)
+    if not asked:
+        raise ConvertError("survey([]): there is no model; name one file or more")
+    if isinstance(elements, bool) or not hasattr(elements, "__index__") or elements < 1:
+        raise ConvertError(f"survey(elements={short(elements)}): it is a number of weights, 1 or more")
+    chosen = None if types is None else [FORMATS[kind] for kind in types]
+    for fmt in chosen or ():
+        if not fmt.can_quantize:
+            raise ConvertError(f"survey(types=…): {fmt.name} has no encoder; leave it out")
+    matrix = read_imatrix(imatrix) if isinstance(imatrix, str | os.PathLike) else imatrix
+    with contextlib.ExitStack() as stack:
+        models = [stack.enter_context(files.open(path)) for path in asked]
+        run = _Survey(models, chosen, matrix, int(elements), filter, progress)
+        return run.through(executor)
+
+
+class _Survey:
+    def __init__(
+        self, models: Sequence[Any], types: Sequence[Format] | None, imatrix: Mapping[str, Any] | None,
+        elements: int, filter: Filter, progress: bool | None,
+    ) -> None:  # fmt: skip
+        self._models, self._types, self._elements = models, types, elements
+        self._imatrix = imatrix
+        self._found: dict[Key, Surveyed] = {}
+        self._waiting: dict[Key, dict[int, Walked]] = {}
+        self._parts: dict[Key, int] = {}
+        self._trials: list[Trial] = []
+        for number, model in enumerate(models):
+            lacks = set(model.missing)
+            for name in _chosen(model, filter):
+                self._found[number, name] = _listed(model, name, name in lacks)
+        if not self._found and filter is not None:
+            select(f"survey of {models[0]!r}", models[0], filter)  # says that it takes none
+        total = sum(one.nbytes for one in self._found.values())
+        self._bar = Progress(total, "looking at values", show=progress)
+        self._show = progress
+
+    def through(self, executor: Executor | None) -> Survey:
+        try:
+            spread.run(executor, self._walks(), walk, self._walked)
+        finally:
+            self._bar.close()
+        self._bar = Progress(len(self._trials), "trying types", "tensors", self._show)
+        try:
+            spread.run(executor, self._counted(), trial, self._tried)
+        finally:
+            self._bar.close()
+        tried = [kind for one in self._found.values() for kind in one.told]
+        order = self._types if self._types is not None else [FORMATS[n] for n in (*CANDIDATES, *OTHERS)]
+        types = [fmt.name for fmt in dict.fromkeys(order) if fmt.name in set(tried)]
+        paths = [path for model in self._models for path in model.paths]
+        return Survey(paths, list(self._found.values()), types)
+
+    # --- the first round --------------------------------------------------------------------
+
+    def _walks(self) -> Iterator[Walk]:
+        for (number, name), one in self._found.items():
+            if one.note or not prod(one.shape):
+                one.values = one.values or (None if one.note else Values())
+                continue
+            try:
+                x = self._models[number][name]
+            except (SafetensorsError, UnsupportedError) as error:  # others of the file may be well
+                one.note = f"not read: {error}"
+                continue
+            if not isinstance(x, QuantArray | ScaledArray):
+                one.note = "only listed: a type that ggml does not have"
+                continue
+            if isinstance(x, ScaledArray):
+                one.type = x.code.name
+            rows, by_row = spread.rows_of(x), bool(self._formats(one))
+            matrix = self._weights(one) if by_row else None
+            parts = list(slices(x.shape, unit_of(x)) if by_row else slices((prod(x.shape), 1)))
+            self._parts[number, name] = len(parts)
+            if "://" not in one.file:  # elsewhere: the name that it has there
+                one.file = rows.stretch.path
+            for i, part in enumerate(parts):
+                some, origin = (None, 0) if matrix is None else _of_rows(matrix, part, x.shape[-2])
+                yield Walk(number, name, rows, part, i, by_row, some, origin)
+
+    def _walked(self, task: Walk, found: Walked) -> None:
+        """One part more; of the last one on, rows are drawn."""
+        key = task.model, task.name
+        one, mine = self._found[key], self._waiting.setdefault(key, {})
+        mine[task.number] = found
+        share = (task.part[1] - task.part[0]) / (prod(one.shape[:-1]) if task.by_row else prod(one.shape))
+        self._bar.advance(round(share * one.nbytes))
+        if len(mine) < self._parts[key]:
+            return
+        del self._waiting[key]
+        one.values = Values()
+        ordered = [mine[i] for i in range(len(mine))]
+        for part in ordered:
+            one.values.take(part.values)
+        if task.by_row and one.values.nan + one.values.infinite:
+            one.note = "not tried: it has values that are no numbers"
+        elif task.by_row:
+            self._draw(one, task, ordered)
+
+    def _draw(self, one: Surveyed, task: Walk, parts: Sequence[Walked]) -> None:
+        columns = one.shape[-1]
+        joined = np.concatenate([part.energies for part in parts if part.energies is not None])
+        plain, weighted = drawn(one.name, joined, columns, self._elements), None
+        by = [part.weighted for part in parts if part.weighted is not None]
+        if by:
+            weighted = drawn(one.name, np.concatenate(by), columns, self._elements)
+        one.energy = (weighted or plain).energy
+        types = [(fmt.name, 0) for fmt in self._formats(one)]
+        matrix = self._weights(one) if by else None
+        self._trials.append(Trial(task.model, one.name, task.rows, types, plain, weighted, matrix))
+
+    # --- the second -------------------------------------------------------------------------
+
+    def _counted(self) -> list[Trial]:
+        """In the order of the files, each with what is tried in all: compiling an encoder may be worth it."""
+        count: dict[str, int] = {}
+        for task in self._trials:
+            for kind, _ in task.types:
+                count[kind] = count.get(kind, 0) + len(task.plain.ids) * task.rows.shape[-1]
+        return [task._replace(types=[(kind, count[kind]) for kind, _ in task.types]) for task in self._trials]
+
+    def _tried(self, task: Trial, found: Tried) -> None:
+        one = self._found[task.model, task.name]
+        one.errors, one.sensitivity = found
+        self._bar.advance(1)
+
+    def _formats(self, one: Surveyed) -> list[Format]:
+        """The types to try on a tensor."""
+        fmt = FORMATS[one.type] if one.type in FORMATS else FORMATS["f32"]
+        if len(one.shape) < 2 or one.note or why_left(one.name, fmt, one.shape) is not None:
+            return []
+        columns = one.shape[-1]
+        if self._types is not None:
+            return [fmt for fmt in self._types if columns % fmt.block_size == 0]
+        names = CANDIDATES if columns % FORMATS["q6_K"].block_size == 0 else OTHERS
+        return [FORMATS[name] for name in names if columns % FORMATS[name].block_size == 0]
+
+    def _weights(self, one: Surveyed) -> Any:
+        if self._imatrix is None:
+            return None
+        return weights.of_tensor(self._imatrix, one.name, one.shape)
+
+
+def _chosen(model: Any, filter: Filter) -> list[str]:
+    """Tensors that are meant; a filter may take none of one model and some of another."""
+    try:
+        return select(f"survey of {model!r}", model, filter)
+    except GGUFKeyError:
+        return []
+
+
+def _listed(model: Any, name: str, lacks: bool) -> Surveyed:
+    if lacks:
+        return Surveyed(model.path, name, "", (), 0, note="not there: the download was cut off")
+    info = model.info(name)
+    kind = info.dtype if hasattr(info, "dtype") else info.format.name
+    note = ""
+    if hasattr(info, "dtype") and info.type.format is None and info.type.code is None:
+        note = "only listed: a type that ggml does not have"
+    elif hasattr(info, "dtype"):
+        kind = (info.type.format or info.type.code).name
+    return Surveyed(model.path, name, kind, tuple(info.shape), info.nbytes, note=note)
+
+
+def _of_rows(matrix: Any, part: tuple[int, int], count: int) -> tuple[Any, int]:
+    """The importance of the matrices that rows are of, and the first of these."""
+    matrices = np.arange(part[0] // count, -(-part[1] // count))
+    return matrix[matrices % len(matrix)].astype(np.float64), int(matrices[0])

@@ -1,0 +1,120 @@
+"""A server of files for tests: it counts what it sends, and misbehaves as it is told."""
+
+from __future__ import annotations
+
+import http.server
+import re
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
+
+
+@dataclass
+class Served:
+    """What it serves, how it misbehaves, what it saw."""
+
+    files: dict[str, bytes]
+    url: str = ""
+    etag: str | None = '"one"'
+    modified: str | None = None
+    mischief: str = ""  # see answer()
+    times: int = 10**9  # that it misbehaves
+    sent: int = 0
+    asked: list[tuple[str, str | None, str | None]] = field(default_factory=list)  # path, range, token
+    redirects: dict[str, str] = field(default_factory=dict)
+    statuses: dict[str, int] = field(default_factory=dict)
+
+
+class Handler(http.server.BaseHTTPRequestHandler):
+    """One request."""
+
+    state: Served
+
+    def log_message(self, *args):
+        """Nothing: tests look at ``asked``."""
+
+    def do_GET(self):
+        state, path = self.state, self.path.partition("?")[0]
+        self.state.asked.append((self.path, self.headers.get("Range"), self.headers.get("Authorization")))
+        if path in state.redirects:
+            self.send_response(302)
+            self.send_header("Location", state.redirects[path])
+            self.send_header("Content-Length", "0")
+            self.end_headers()
+        elif state.statuses.get(path):
+            self.send_error(state.statuses[path])
+        elif path not in state.files:
+            self.send_error(404)
+        else:
+            mischief = state.mischief if state.times > 0 else ""
+            state.times -= bool(mischief)
+            self.answer(state.files[path], mischief)
+
+    def answer(self, data: bytes, mischief: str) -> None:
+        found = re.fullmatch(r"bytes=(\d+)-(\d+)", self.headers.get("Range", ""))
+        changed = self.headers.get("If-Range") not in (None, self.state.etag)
+        if found is None or changed or mischief == "ignores ranges":
+            self.begin(200, data, {})
+            return
+        first, last = int(found[1]), min(int(found[2]), len(data) - 1)
+        if first >= len(data):
+            self.send_error(416)
+            return
+        body, size = data[first : last + 1], len(data)
+        headers = {"Content-Range": f"bytes {first}-{last}/{size}"}
+        if mischief == "other range":
+            headers["Content-Range"] = f"bytes {first + 1}-{last + 1}/{size + 1}"
+        elif mischief == "no range":
+            del headers["Content-Range"]
+        elif mischief == "negative":
+            headers["Content-Range"] = f"bytes {first}-{last}/-5"
+        elif mischief == "huge":
+            headers["Content-Range"] = f"bytes {first}-{last}/{10**18}"
+        elif mischief == "longer":
+            headers["Content-Range"] = f"bytes {first}-{last}/{size + 100}"
+        elif mischief == "less":
+            headers["Content-Length"] = str(len(body) // 2)
+        elif mischief == "packs":
+            headers["Content-Encoding"] = "gzip"
+        elif mischief == "busy":
+            self.send_error(503)
+            return
+        elif mischief == "other version":
+            headers["ETag"] = '"two"'
+        self.begin(206, body, headers, drop=mischief == "drops", nothing=mischief == "sends nothing")
+
+    def begin(self, status, body, headers, drop=False, nothing=False):
+        self.send_response(status)
+        own = {
+            "Content-Length": str(len(body)),
+            "ETag": self.state.etag,
+            "Last-Modified": self.state.modified,
+        }
+        for name, value in {**own, **headers}.items():
+            if value is not None:
+                self.send_header(name, value)
+        self.end_headers()
+        body = b"" if nothing else body[: max(1, len(body) // 3)] if drop else body
+        self.state.sent += len(body)
+        with suppress(OSError):  # who asked has heard enough
+            self.wfile.write(body)
+        self.close_connection = True
+
+
+@contextmanager
+def served(files: dict[str, bytes]) -> Iterator[Served]:
+    """A server of these, by path."""
+    state = Served(files)
+    handler = type("Handler", (Handler,), {"state": state})
+    server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), handler)
+    server.daemon_threads = True
+    state.url = f"http://127.0.0.1:{server.server_port}"
+    thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
+    thread.start()
+    try:
+        yield state
+    finally:
+        server.shutdown()
+        thread.join()
+        server.server_close()
