@@ -2,13 +2,13 @@
 
 Changed: operands change places. ``wgmma`` has 64 rows of its first operand; with one row of x 63 of them
 would be nothing. So weights are the first operand and x, filled up to 8, 16, 32 or 64 rows, is the second
-one. A tile is 64 or 128 rows of w and all of x; the columns are divided among up to eight blocks, so that all
+one. A tile is 64 rows of w and all of x; the columns are divided among up to eight blocks, so that all
 multiprocessors read weights at any N. The blocks are a cluster, and bring their sums into each other's
 shared memory, where they are added up in a fixed order: no second kernel, no atomic addition.
 
-Why it helps: time is that of reading the weights once. Copies of 8 KB for several stages of two or three
-blocks keep 100 KB and more a multiprocessor under way, three times what the memory's delay asks for, and the
-first of them start before the kernel before has ended.
+Why it helps: time is that of reading the weights once. Copies of 8 KB, for many stages of one block or a few
+of three, keep 100 KB and more a multiprocessor under way, three times what the memory's delay asks for, and
+the first of them start before the kernel before has ended.
 
 Limited by the memory, and by what surrounds a stream of three microseconds: the launch, the first copy's way,
 the exchange of the sums.
