@@ -177,10 +177,34 @@ def grouper(of_w: bool) -> Any:
     return begin, follow
 
 
+def step_filler(room: Room, of_w: bool) -> Any:
+    """The device function that asks for an operand's boxes of steps ``first`` … ``last``, stage by stage.
+
+    Returns the stage after the last one, and its parity.
+    """
+    stages, wait, after = room.tile.stages, barriers.wait, follower(room.tile.stages)
+    ask, (first_group, next_group) = fetcher(room, of_w), grouper(of_w)
+
+    @inlined
+    def fill(
+        ring: Any, full: Any, stage: Any, phase: Any, codes: Any, scales: Any, at: Any, first: Any, last: Any,
+        span: Any,
+    ) -> Any:  # fmt: skip
+        step, (group, left) = first, first_group(first, span)
+        while step < last:
+            done = uint32(full + stage * uint32(8))
+            wait(uint32(done + uint32(8 * stages)), uint32(phase ^ uint32(1)))
+            ask(ring, done, stage, codes, scales, at, step, group)
+            stage, phase = after(stage, phase)
+            step, (group, left) = uint32(step + uint32(1)), next_group(group, left, span)
+        return stage, phase
+
+    return fill
+
+
 def filler(room: Room, tall: int, of_w: bool) -> Any:
     """The device function of the one thread that fills the ring with an operand, for all tiles of a block."""
-    stages, wait, after = room.tile.stages, barriers.wait, follower(room.tile.stages)
-    place, ask, (first_group, next_group) = placer(room.tile, tall), fetcher(room, of_w), grouper(of_w)
+    place, fill_steps = placer(room.tile, tall), step_filler(room, of_w)
 
     @inlined
     def fill(
@@ -190,14 +214,8 @@ def filler(room: Room, tall: int, of_w: bool) -> Any:
         stage, phase, count = uint32(0), uint32(0), uint32(down * across)
         while number < count:
             row, column = place(number, down, across)
-            at, step = column if of_w else row, uint32(0)
-            group, left = first_group(step, span)
-            while step < steps:
-                done = uint32(full + stage * uint32(8))
-                wait(uint32(done + uint32(8 * stages)), uint32(phase ^ uint32(1)))
-                ask(ring, done, stage, codes, scales, at, step, group)
-                stage, phase = after(stage, phase)
-                step, (group, left) = uint32(step + uint32(1)), next_group(group, left, span)
+            at, first = column if of_w else row, uint32(0)
+            stage, phase = fill_steps(ring, full, stage, phase, codes, scales, at, first, steps, span)
             number = uint32(number + every)
 
     return fill
@@ -205,8 +223,7 @@ def filler(room: Room, tall: int, of_w: bool) -> Any:
 
 def part_filler(room: Room, of_w: bool) -> Any:
     """The same for steps ``first`` … ``last`` of one tile; of w before the predecessor ends."""
-    stages, wait, wait_for_predecessor = room.tile.stages, barriers.wait, early_start.wait_for_predecessor
-    after, ask, (first_group, next_group) = follower(stages), fetcher(room, of_w), grouper(of_w)
+    fill_steps, wait_for_predecessor = step_filler(room, of_w), early_start.wait_for_predecessor
 
     @inlined
     def fill(
@@ -214,13 +231,6 @@ def part_filler(room: Room, of_w: bool) -> Any:
     ) -> None:  # fmt: skip
         if not of_w:
             wait_for_predecessor()  # it may have made x
-        stage, phase, step = uint32(0), uint32(0), first
-        group, left = first_group(step, span)
-        while step < last:
-            done = uint32(full + stage * uint32(8))
-            wait(uint32(done + uint32(8 * stages)), uint32(phase ^ uint32(1)))
-            ask(ring, done, stage, codes, scales, at, step, group)
-            stage, phase = after(stage, phase)
-            step, (group, left) = uint32(step + uint32(1)), next_group(group, left, span)
+        fill_steps(ring, full, uint32(0), uint32(0), codes, scales, at, first, last, span)
 
     return fill
