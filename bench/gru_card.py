@@ -29,9 +29,11 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from on_card import Replays, in_processes
+
+sys.path.insert(0, str(Path(__file__).parents[1]))  # of a script as of a module of the folder
 
 import ggmlq as gq
+from bench.on_card import Replays, in_processes
 from ggmlq import ladder
 from ggmlq.cuda.gru import call as around
 from ggmlq.cuda.gru import encode, plain, project, r1_step, r3_grid, r4_cluster

@@ -28,9 +28,11 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from on_card import Replays, in_processes
+
+sys.path.insert(0, str(Path(__file__).parents[1]))  # of a script as of a module of the folder
 
 import ggmlq as gq
+from bench.on_card import Replays, in_processes
 from ggmlq import ladder
 from ggmlq.checks import float_dtype
 from ggmlq.cuda.machine import device

@@ -25,10 +25,11 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-import hopper
-from hopper import OUTSIDE, Replays, empty, operands, wrong
+sys.path.insert(0, str(Path(__file__).parents[1]))  # of a script as of a module of the folder
 
 import ggmlq as gq
+from bench import hopper
+from bench.hopper import OUTSIDE, Replays, empty, operands, wrong
 from ggmlq.cuda.machine import device
 from ggmlq.testing.machine import commit, machine
 

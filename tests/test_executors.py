@@ -203,9 +203,10 @@ class Asked:
     what = "a question"
 
 
-def test_workers_share_the_cores(pool):
+def test_workers_share_the_cores(pool, monkeypatch):
     from ggmlq.cores import available
 
+    monkeypatch.setattr(gq.threads, "_asked", [])  # nobody said how many
     said = []
     spread.run(pool, [Asked(), Asked()], threads_used, lambda task, n: said.append(n))
     assert said == [max(1, available() // 2)] * 2
@@ -237,7 +238,7 @@ def test_an_interrupted_command_leaves_neither_files_nor_workers(tmp_path, fresh
     x = fresh.standard_normal((4096, 4096), np.float32)
     gq.save(tmp_path / "in.gguf", {f"blk.{i}.ffn_up.weight": x for i in range(4)})
     run = run_command(
-        "quantize", tmp_path / "in.gguf", tmp_path / "out.gguf", "--type", "q3_K", "--workers", 2
+        "quantize", tmp_path / "in.gguf", tmp_path / "out.gguf", "--type", "iq3_s", "--workers", 2
     )
     end = time.monotonic() + 60
     while not list(tmp_path.glob(".ggmlq-*")) and time.monotonic() < end:
