@@ -266,6 +266,39 @@ def test_halves(kind, hopper, fresh):
 
 
 @pytest.mark.cuda
+@pytest.mark.parametrize("kind", ["int8", "e4m3"])
+def test_endings_are_what_one_step_after_the_other_gives(kind, hopper, fresh):
+    """A bias and codes, of every rung that makes them itself: the same bits."""
+    tiles = ((1, None), (1, None)) if kind == "int8" else ((1, 128), (128, 128))
+    for m in (1, 20, 64, 130, 500):
+        n, k = (int(v) for v in fresh.integers(16, 1500, 2))
+        x, w = (
+            scaled(fresh, kind, tile, rows, k).to("cuda") for tile, rows in zip(tiles, (m, n), strict=True)
+        )
+        for rung in HOPPER[2:]:
+            if rung.refuses(problem_of(x, w)) is not None:
+                continue
+            y = gq.scaled_linear(x, w, kernel=rung.name)
+            most = float(hopper.abs(y).max())
+            bias = (hopper.asarray(fresh.standard_normal(n)) * most).astype(fresh.choice(["f4", "f2"]))
+            ended = y + bias
+            told = rung.name, m, n, k
+            for dtype in (np.float32, np.float16):
+                found = gq.scaled_linear(x, w, kernel=rung.name, bias=bias, dtype=dtype)
+                assert bool((found == ended.astype(dtype)).all()), told
+            for code in ("int8", "int8_full", "uint8", "e4m3", "e5m2"):
+                rows, columns = fresh.choice([1, m]), fresh.choice([1, n])
+                scales = hopper.asarray(
+                    fresh.uniform(0.5, 2, (rows, columns)).astype(np.float32) * most / 100
+                )
+                tile = (1 if rows > 1 else None, 1 if columns > 1 else None)
+                want = gq.quantize_scaled(ended, code, tile, scales=scales)
+                found = gq.scaled_linear(x, w, kernel=rung.name, bias=bias, requantize=(code, scales))
+                assert bool((found.codes == want.codes).all()), (*told, code)
+                assert bool((found.scales == want.scales).all())
+
+
+@pytest.mark.cuda
 def test_a_graph_with_maps_that_are_made_while_it_is_recorded(hopper, fresh):
     for rung in HOPPER:
         x, w = scaled(fresh, "e4m3", (1, 128), 60, 512), scaled(fresh, "e4m3", (128, 128), 256, 512)

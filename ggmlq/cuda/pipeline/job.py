@@ -6,6 +6,8 @@ from dataclasses import dataclass
 from itertools import product as combined
 from math import gcd
 
+from ...codes import CODES as ALL_CODES
+from ...ending import can_be
 from ..words import barrier as barriers
 from ..words.outputs import SIZES
 from ..words.wgmma8 import INTEGERS, Form
@@ -28,8 +30,10 @@ WHOLE = (
     Share(BoxTile(128, 128, 6), 0.87),
     Share(BoxTile(128, 64, 8), 0.5),
 )
+CODED_ZEROS = WHOLE[1:]  # 128 × 256 has no registers left for zero points where results become codes
 CODES = ("e4m3", "e5m2")
 OUTS = tuple(SIZES)
+CODED = tuple(code.name for code in ALL_CODES.values() if can_be(code))  # outputs that are codes
 
 
 @dataclass(frozen=True)
@@ -53,6 +57,11 @@ class Job:
     def integer(self) -> bool:
         """Whether codes are integers."""
         return self.x in INTEGERS
+
+    @property
+    def coded(self) -> bool:
+        """Whether outputs are codes, too."""
+        return self.out not in SIZES
 
     @property
     def form(self) -> Form:
@@ -86,7 +95,7 @@ def float_jobs() -> list[tuple[Job]]:
     found += [
         Job(BY_COLUMNS[0].tile, a, b, out, by_columns=True) for a, b, out in combined(CODES, CODES, OUTS)
     ]
-    found += [Job(FLOATS[0].tile, "e4m3", "e4m3", out, boxed=False) for out in OUTS]
+    found += [Job(FLOATS[0].tile, "e4m3", "e4m3", out, boxed=False) for out in (*OUTS, *CODED)]
     return [(job,) for job in found]
 
 
@@ -94,5 +103,5 @@ def integer_jobs() -> list[tuple[Job]]:
     """Likewise, with zero points and without."""
     every = combined(WHOLE, INTEGERS, INTEGERS, OUTS, (False, True))
     found = [Job(wave.tile, a, b, out, zeros=zeros) for wave, a, b, out, zeros in every]
-    found += [Job(WHOLE[0].tile, "s8", "s8", out, boxed=False) for out in OUTS]
+    found += [Job(WHOLE[0].tile, "s8", "s8", out, boxed=False) for out in (*OUTS, *CODED)]
     return [(job,) for job in found]

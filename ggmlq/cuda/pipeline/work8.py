@@ -28,7 +28,7 @@ def placer_of_threads(job: Job) -> Any:
     Its lane, its warp's first row, its place in the warp's buffer of outputs, lower words of descriptors.
     """
     of_outputs, rows_each, of_w = job.room.outputs, 64 * job.tile.halves, job.tile.rows * STEP
-    floats, pinned = job.out == "float32", barriers.pinned
+    floats, pinned = job.coded or job.out == "float32", barriers.pinned
 
     @inlined
     def stand(ring: Any, warp: Any) -> Any:
@@ -170,19 +170,19 @@ def rows_about(job: Job) -> Any:
     return two if job.form.halves == 2 else one
 
 
-def integer_worker(job: Job) -> Any:
-    """The device function of the warps that multiply integers."""
+def integer_worker(job: Job, write: Any) -> Any:
+    """The device function of the warps that multiply integers; ``write``, ``end``: likewise."""
     tile, form, zeros = job.tile, job.form, job.zeros
     stages, length, boxed = tile.stages, tile.stage // 16, job.boxed
     nothing, advance, drain = straight_products(form)
-    after, stand, write, place = follower(stages), placer_of_threads(job), writer(job), placer(tile, TALL)
+    after, stand, place = follower(stages), placer_of_threads(job), placer(tile, TALL)
     wait, arrive, until_written = barriers.wait, barriers.arrive, boxes.until_written
     finish, about = integer_finisher(form.columns, form.halves, zeros), rows_about(job)
 
     @inlined
     def work(
         ring: Any, full: Any, warp: Any, given: Any, y: Any, number: Any, every: Any,
-        down: Any, across: Any, steps: Any, m: Any, n: Any,
+        down: Any, across: Any, steps: Any, m: Any, n: Any, end: Any,
     ) -> None:  # fmt: skip
         of_x, row_x, rows_x, of_w, points_x, others_x, points_w, others_w = given
         lane, inner, buffer, at, first_a, first_b = stand(ring, warp)
@@ -209,7 +209,7 @@ def integer_worker(job: Job) -> Any:
             found = finish(
                 totals, scales, of_w + of_column, points, points_w + of_column, others_w + of_column
             )
-            write(found, (lane, inner, buffer, at), ring, y, column, row, m, n, 0)
+            write(found, (lane, inner, buffer, at), ring, y, column, row, m, n, end)
             number = uint32(number + every)
         if boxed and lane == uint32(0):
             until_written()
