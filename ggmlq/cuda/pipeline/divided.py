@@ -56,9 +56,8 @@ def exchanger(job: Job) -> Any:
     pass_by_cluster, join_cluster, meet_cluster = (
         barriers.pass_by_cluster, barriers.join_cluster, barriers.meet_cluster
     )  # fmt: skip
-    put16_of, take16, take_floats, write = (
-        barriers.put16_of, ptx.take16, ptx.take_floats, endings.four_writer(job.out)
-    )  # fmt: skip
+    put16_of, take16, take_floats = barriers.put16_of, ptx.take16, ptx.take_floats
+    beside, write = endings.four_of(job.out)
     wait_for_predecessor = early_start.wait_for_predecessor
 
     @inlined
@@ -89,16 +88,16 @@ def exchanger(job: Job) -> Any:
         across = uint32(column + uint32(at >> uint32(2)))
         while r < last:
             e, f, g, h = float32(0), float32(0), float32(0), float32(0)
-            source = uint32(0)
+            below, source = uint32(row + first + r), uint32(0)
+            found = beside(ending, below, across, m, n)
             while source < parts:
                 place = uint32(brought + uint32(source * share + r) * uint32(pitch))
                 if source == rank:
                     place = uint32(ring + uint32(first + r) * uint32(pitch))
                 v, source = take_floats(uint32(place + at)), uint32(source + uint32(1))
                 e, f, g, h = e + v[0], f + v[1], g + v[2], h + v[3]
-            below = uint32(row + first + r)
             if below < m:
-                write(y, below, across, n, ending, e, f, g, h)
+                write(y, below, across, n, found, e, f, g, h)
             r = uint32(r + uint32(every))
 
     return exchange

@@ -9,7 +9,7 @@ from ..words import bf16x2, ptx
 from ..words.atoms import inlined
 from ..words.language import cuda, float32, int32, uint32
 from ..words.outputs import pusher, stager
-from .endings import four_writer
+from .endings import four_of
 from .few_rows import MULTIPLY, FewJob
 
 
@@ -56,7 +56,7 @@ def adder(job: FewJob) -> Any:
     """The device function that adds up this block's share of the outputs, four of a row of x at a time."""
     tile, log = job.tile, job.tile.columns.bit_length() - 1
     of_sums, finish = tile.sums, integer_finisher(job) if job.integer else float_finisher()
-    write, pitch, turns = four_writer(job.out), tile.pitch, tile.turns
+    (beside, write), pitch, turns = four_of(job.out), tile.pitch, tile.turns
     fours, shift = tile.rows // 4, (tile.rows // 4).bit_length() - 1
 
     @inlined
@@ -70,9 +70,10 @@ def adder(job: FewJob) -> Any:
             c, q = uint32(i >> uint32(shift)), uint32(uint32(i & uint32(fours - 1)) << uint32(2))
             at = uint32(ring + uint32(of_sums) + c * uint32(pitch) + uint32(q << uint32(2)))
             c = uint32(c + uint32(rank << share))
+            found = beside(ending, c, uint32(row0 + q), m, n)
             e, f, g, h = finish(at, apart, sources, ring, c, q)
             if c < m:
-                write(y, c, uint32(row0 + q), n, ending, e, f, g, h)
+                write(y, c, uint32(row0 + q), n, found, e, f, g, h)
             i = uint32(i + uint32(MULTIPLY))
 
     return add

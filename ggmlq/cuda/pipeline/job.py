@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from itertools import product as combined
 from math import gcd
+from typing import NamedTuple
 
 from ...codes import CODES as ALL_CODES
 from ...ending import can_be
@@ -30,10 +31,28 @@ WHOLE = (
     Share(BoxTile(128, 128, 6), 0.87),
     Share(BoxTile(128, 64, 8), 0.5),
 )
-CODED_ZEROS = WHOLE[1:]  # 128 × 256 has no registers left for zero points where results become codes
+CODED_ZEROS = WHOLE[2:]  # larger tiles have no registers left for zero points where results become codes
 CODES = ("e4m3", "e5m2")
-OUTS = tuple(SIZES)
-CODED = tuple(code.name for code in ALL_CODES.values() if can_be(code))  # outputs that are codes
+
+
+class Out(NamedTuple):
+    """What outputs are."""
+
+    kind: str = "float32"  # of floats, or a code
+    along: bool = False  # codes: each column has a scale of its own
+
+    @property
+    def coded(self) -> bool:
+        """Whether they are codes."""
+        return self.kind not in SIZES
+
+    def __str__(self) -> str:
+        return self.kind + " by columns" * self.along
+
+
+PLAIN = Out()
+OUTS = tuple(map(Out, SIZES))
+CODED = tuple(Out(code.name, along) for code in ALL_CODES.values() if can_be(code) for along in (False, True))
 
 
 @dataclass(frozen=True)
@@ -43,7 +62,7 @@ class Job:
     tile: BoxTile
     x: str  # codes, as instructions name them
     w: str
-    out: str = "float32"
+    out: Out = PLAIN
     boxed: bool = True  # outputs go through the copy engine; else element by element
     by_columns: bool = False  # floats: each column has a scale of w of its own
     zeros: bool = False  # integers
@@ -57,11 +76,6 @@ class Job:
     def integer(self) -> bool:
         """Whether codes are integers."""
         return self.x in INTEGERS
-
-    @property
-    def coded(self) -> bool:
-        """Whether outputs are codes, too."""
-        return self.out not in SIZES
 
     @property
     def form(self) -> Form:

@@ -28,7 +28,7 @@ def placer_of_threads(job: Job) -> Any:
     Its lane, its warp's first row, its place in the warp's buffer of outputs, lower words of descriptors.
     """
     of_outputs, rows_each, of_w = job.room.outputs, 64 * job.tile.halves, job.tile.rows * STEP
-    floats, pinned = job.coded or job.out == "float32", barriers.pinned
+    floats, pinned = job.out.coded or job.out.kind == "float32", barriers.pinned
 
     @inlined
     def stand(ring: Any, warp: Any) -> Any:
@@ -54,7 +54,8 @@ def placer_of_threads(job: Job) -> Any:
 def writer(job: Job) -> Any:
     """The device function that writes a warp's part of a tile, as floats; ``end`` is of no use to it."""
     form, boxed = job.form, job.boxed
-    put, store = box_putter(form.columns, form.halves, job.out), storer(form.columns, form.halves, job.out)
+    kind = job.out.kind
+    put, store = box_putter(form.columns, form.halves, kind), storer(form.columns, form.halves, kind)
 
     @inlined
     def write(

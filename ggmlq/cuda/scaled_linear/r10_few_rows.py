@@ -133,7 +133,7 @@ def launch(
     asked = ((tile,) if tile else TILES, (parts,) if parts else PARTS) if tile or parts else ()
     tile, parts, _ = pace.few_rows(shape, *asked)
     of_x, of_w = (KINDS[s.code.name] if integer else s.code.name for s in (x, w))
-    job = FewJob(tile, of_x, of_w, endings.kind_of(out, end), zeros)
+    job = FewJob(tile, of_x, of_w, endings.out_of(out, end), zeros)
     tiles, steps = -(-n // tile.rows), -(-k // STEP)
     points: tuple[Any, ...] = (0, 0, 0, 0)
     if zeros:

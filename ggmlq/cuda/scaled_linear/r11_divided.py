@@ -48,12 +48,12 @@ def launch(
         out.fill(0)
         return
     operands8.settle(w)
-    both, kind = operands8.operands(x, w), endings.kind_of(out, end)
+    both, to = operands8.operands(x, w), endings.out_of(out, end)
     by_columns = not operands8.shared_by(both.w, 128)
     shape = pace.Shape(m, n, k, device.multiprocessors())
     asked = ((tile,) if tile else TILES, (parts,) if parts else range(1, MOST + 1)) if tile or parts else ()
     tile, parts, _ = pace.divided(shape, *asked)
-    job = Job(tile, x.code.name, w.code.name, kind, False, by_columns)
+    job = Job(tile, x.code.name, w.code.name, to, False, by_columns)
     given = operands8.float_arguments(job, both, w, m, n)
     kernel(job)(
         (tile.tiles(m, n) * parts,), (job.threads,), *given.maps, given.table, out, m, n, *given.sizes,

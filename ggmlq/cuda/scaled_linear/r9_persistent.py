@@ -67,7 +67,7 @@ def floats(x: ScaledArray, w: ScaledArray, out: Any, tile: BoxTile | None, end: 
     (m, n), both, to = out.shape, operands8.operands(x, w), operands8.outputs(out, end)
     by_columns = not operands8.shared_by(both.w, 128)
     tile = tile or best(BY_COLUMNS if by_columns else FLOATS, m, n)
-    job = Job(tile, x.code.name, w.code.name, to.kind, to.boxed, by_columns)
+    job = Job(tile, x.code.name, w.code.name, to.out, to.boxed, by_columns)
     given = operands8.float_arguments(job, both, w, m, n)
     float_kernel(job)(
         _grid(tile, m, n), (job.threads,), *given.maps, given.table, to.at, m, n, *given.sizes, *words(end)
@@ -79,7 +79,7 @@ def integers(x: ScaledArray, w: ScaledArray, out: Any, tile: BoxTile | None, end
     (m, n), both, to = out.shape, operands8.operands(x, w), operands8.outputs(out, end)
     zeros = x.zeros is not None or w.zeros is not None
     tile = tile or best(CODED_ZEROS if zeros and end.code else WHOLE, m, n)
-    job = Job(tile, KINDS[x.code.name], KINDS[w.code.name], to.kind, to.boxed, zeros=zeros)
+    job = Job(tile, KINDS[x.code.name], KINDS[w.code.name], to.out, to.boxed, zeros=zeros)
     k = min(both.x.columns, both.w.columns)
     beside = operands8.beside_w(w, both.groups, zeros)
     points = zeros_of(x, both.groups, weights=False) if zeros else (0, 0)
