@@ -78,7 +78,24 @@ def meets(warp, number, count):
 
 @op("bar.sync")
 def bar_sync(warp, name, operands, active):
-    return meets(warp, operands[0], int(operands[1]) if len(operands) > 1 else warp.machine.threads)
+    return meets(warp, number_of(warp, operands[0]), count_of(warp, operands))
+
+
+@op("bar.arrive")
+def bar_arrive(warp, name, operands, active):
+    number = number_of(warp, operands[0])
+    arrived, generation = warp.block.meetings.get(number, (0, 0))
+    full = arrived + 32 == count_of(warp, operands)
+    warp.block.meetings[number] = (0, generation + 1) if full else (arrived + 32, generation)
+
+
+def number_of(warp, text):
+    """Of a barrier of warps."""
+    return int(read(warp, text, np.uint32)[0])
+
+
+def count_of(warp, operands):
+    return int(operands[1]) if len(operands) > 1 else warp.machine.threads
 
 
 @op("barrier.cluster.arrive")

@@ -56,7 +56,7 @@ def float_worker(job: FewJob) -> Any:
     tile = job.tile
     stages, length, columns, chunk = tile.stages, tile.stage // 16, tile.columns, tile.chunk
     of_scales, of_x_scales, deliver = tile.scales, tile.scales_of_x, deliverer(job)
-    zeros, nothing, begin, first_products, _, factors, promote, unscaled = float_products(job.form, 0)
+    zeros, nothing, begin, first_products, _, _, _, factors, promote, unscaled = float_products(job.form, 0)
     of_rows, promoted = factors[0], promote[0]
     rows, turns, stand, stride = tile.rows, tile.turns, placer_of_threads(tile), striding(tile)
     bring_w, bring_x = bringer(rows), bringer(columns)

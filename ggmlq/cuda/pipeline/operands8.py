@@ -31,7 +31,7 @@ from .endings import out_of
 from .job import Out
 
 THREADS = 256  # of a block that gathers scales
-AHEAD = 2  # steps
+AHEAD = 1  # step
 WIDEST = 768  # a multiple of every tile's columns: tables are filled up so far
 
 

@@ -2,7 +2,7 @@
 
 Floats: 64 rows after the other, four ``wgmma`` each; their sums go over into totals while the tensor cores
 have the other warpgroup's products. The wait for the next stage, and the loads of its scales, lie under the
-last products of a step; scales of w are asked for two steps before they are needed. Integers: nothing but
+last products of a step; scales of w are asked for a step before they are needed. Integers: nothing but
 products, a step ahead of what is waited for, until the tile is done.
 """
 
@@ -16,10 +16,20 @@ from ..words.atoms import inlined
 from ..words.lane import warp_and_lane
 from ..words.language import int32, uint32, uint64
 from ..words.outputs import BUFFER, ROWS, box_putter, integer_finisher, storer
-from ..words.promoted import float_products
+from ..words.promoted import TURNS, float_products
 from ..words.wgmma8 import LOW, STEP, straight_products
 from .boxed import follower, placer
 from .job import TALL, Job
+
+FIRST_TURN, LEAST = TURNS[0], 24  # steps of tiles that are made in turns
+
+
+@inlined
+def turn_of(warp: Any, steps: Any) -> Any:
+    """Of a warpgroup; 0, none, for short tiles: one could not write while the other multiplies."""
+    if steps < uint32(LEAST):
+        return uint32(0)
+    return uint32(uint32(FIRST_TURN) + uint32(warp >> uint32(2)))
 
 
 def placer_of_threads(job: Job) -> Any:
@@ -79,11 +89,16 @@ def float_worker(job: Job, write: Any) -> Any:
     """
     tile, room, form = job.tile, job.room, job.form
     stages, length, beside, of_scales = tile.stages, tile.stage // 16, room.beside, room.scales
-    granule, by_columns, boxed = job.granule, job.by_columns, job.boxed
-    halves, of_columns = form.halves, 4 * tile.rows
-    zeros, nothing, begin, upper, lower, factors, promote, scales_of_w = float_products(form, job.parts)
-    factors_first, factors_last = factors[0], factors[-1]
-    promote_first, promote_last = promote[0], promote[-1]
+    granule, by_columns, boxed, halves, of_columns = (
+        job.granule, job.by_columns, job.boxed, form.halves, 4 * tile.rows,
+    )  # fmt: skip
+    do = float_products(form, job.parts)
+    zeros, nothing, begin, upper, lower, open_turns, scales_of_w = (
+        do.zeros, do.nothing, do.start, do.upper, do.lower, do.open_turns, do.scales_of_w
+    )  # fmt: skip
+    factors_first, factors_last, promote_first, promote_last = (
+        do.factors[0], do.factors[-1], do.promote[0], do.promote[-1],
+    )  # fmt: skip
     after, stand, place = follower(stages), placer_of_threads(job), placer(tile, TALL)
     wait, arrive, until_written = barriers.wait, barriers.arrive, boxes.until_written
 
@@ -97,38 +112,39 @@ def float_worker(job: Job, write: Any) -> Any:
         own = uint32(near + uint32(uint32(inner + uint32(lane >> uint32(2))) << uint32(2)))
         columns_at = uint32(near + uint32(of_columns) + uint32(uint32(lane & uint32(3)) << uint32(3)))
         stage, phase, count, sums = uint32(0), uint32(0), uint32(down * across), nothing()
+        turn = turn_of(warp, uint32(steps - begun))
+        open_turns(turn)
         while number < count:
             row, column = place(number, down, across)
             of_w = table + uint64(uint32(column // uint32(granule))) * uint64(4)
             of_w += uint64(begun) * uint64(pitch)
-            scale, scale_then = scales_of_w(of_w), scales_of_w(of_w + uint64(pitch))
-            totals, left = zeros(), uint32(steps - begun)
-            of_w += uint64(pitch) * uint64(2)
+            scale, totals, left = scales_of_w(of_w), zeros(), uint32(steps - begun)
             wait(uint32(full + stage * uint32(8)), phase)
             sums = begin(sums, uint32(own + stage * uint32(beside)))
             a, b = uint32(first_a + stage * uint32(length)), uint32(first_b + stage * uint32(length))
             while left > uint32(0):
                 left = uint32(left - uint32(1))
+                of_w += uint64(pitch)
+                scale_then = scales_of_w(of_w)
                 beside_now = uint32(columns_at + stage * uint32(beside))
                 if halves == 2:
-                    sums = upper(sums, a, b)
+                    sums = upper(sums, a, b, turn)
                     totals = promote_first(totals, sums, factors_first(sums, scale), beside_now)
                 found = factors_last(sums, scale)
                 done, a_now, b_now = uint32(full + uint32(8 * stages) + stage * uint32(8)), a, b
                 stage, phase = after(stage, phase)
                 a, b = uint32(first_a + stage * uint32(length)), uint32(first_b + stage * uint32(length))
-                sums, asked = lower(
+                sums = lower(
                     sums, a_now, b_now,
-                    uint32(full + stage * uint32(8)), phase, left, uint32(own + stage * uint32(beside)), of_w,
+                    uint32(full + stage * uint32(8)), phase, left, uint32(own + stage * uint32(beside)), turn,
                 )  # fmt: skip
-                of_w += uint64(pitch)
                 if by_columns:
                     totals = promote_last(totals, sums, found, beside_now)
                 if lane == uint32(0):
                     arrive(done)
                 if not by_columns:
                     totals = promote_last(totals, sums, found, beside_now)
-                scale, scale_then = scale_then, asked  # asked for two steps before it is needed
+                scale = scale_then
             write(totals, (lane, inner, buffer, at), ring, y, column, row, m, n, end)
             number = uint32(number + every)
         if boxed and lane == uint32(0):

@@ -58,7 +58,7 @@ def kernel(job: Job) -> Kernel:
     )
     start, place = starter(tile.stages, 1), placer(tile, TALL)
     ask_w, ask_x = fetcher(room, True), fetcher(room, False)
-    zeros, nothing, begin, first, _, factors, promote, scales_of_w = float_products(job.form, job.parts)
+    zeros, nothing, begin, first, _, _, _, factors, promote, scales_of_w = float_products(job.form, job.parts)
     of_thread, promoted, stand, write = factors[0], promote[0], placer_of_threads(job), writer(job)
     wait, first_lane, until_written, take_turn = (
         barriers.wait,

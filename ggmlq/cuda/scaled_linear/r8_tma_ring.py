@@ -39,7 +39,9 @@ def kernel(job: Job) -> Kernel:
     rows, columns, granule, boxed = tile.rows, tile.columns, job.granule, job.boxed
     begin, after, place = opener(job), follower(stages), placer(tile, TALL)
     fill_w, fill_x = filler(room, TALL, True), filler(room, TALL, False)
-    zeros, nothing, with_scales, first, _, factors, promote, scales_of_w = float_products(job.form, job.parts)
+    zeros, nothing, with_scales, first, _, _, _, factors, promote, scales_of_w = float_products(
+        job.form, job.parts
+    )
     of_thread, promoted, stand, write = factors[0], promote[0], placer_of_threads(job), writer(job)
     wait, arrive, first_lane, until_written = (
         barriers.wait,

@@ -14,12 +14,13 @@ from typing import Any, NamedTuple
 
 from llvmlite import ir
 
-from .assembly import FLOAT, emit_assembly, f32, only_on_a_gpu, u32, u64
+from .assembly import FLOAT, emit_assembly, f32, instruction, only_on_a_gpu, u32, u64
 from .barrier import waiting
-from .language import types
 from .wgmma8 import BEGIN, COMMIT, Form, chain, tuple_of, unpacked, wrapped
 
 FINISH = "wgmma.wait_group.sync.aligned 0;}"
+TURNS = 2, 3  # barriers by which two warpgroups take turns, 0 being that of the block, 1 of all that multiply
+BOTH = 256  # their threads
 
 
 class Floats(NamedTuple):
@@ -30,10 +31,10 @@ class Floats(NamedTuple):
     zeros: Any  # () -> totals, all halves
     nothing: Any  # () -> work
     start: Any  # (work, scales) -> work: with the scales of a stage; the sums stay in their registers
-    first: Any  # (work, a, b) -> work: the products of a step's first 64 rows
-    last: (
-        Any  # (work, a, b, barrier, parity, more, scales, of_w) -> work, scales of w: its last ones, as below
-    )
+    first: Any  # (work, a, b) -> work: the products of 64 rows
+    upper: Any  # (work, a, b, turn) -> work: of a step's first 64 rows, in turns
+    lower: Any  # (work, a, b, barrier, parity, more, scales, turn) -> work: of its last ones, as below
+    open_turns: Any  # (turn): the first one is the first warpgroup's
     factors: tuple[Any, ...]  # a half: (work, scales of w) -> its scales times those
     promote: tuple[Any, ...]  # a half: (totals, work, factors, at) -> totals; ``at``: as below, or of no use
     scales_of_w: Any  # (address) -> parts of them, neighbours in memory
@@ -50,9 +51,13 @@ def float_products(form: Form, parts: int) -> Floats:
     """``parts``: into how many the columns are divided, each with a scale of w of its own; 0: each column has
     one, in shared memory.
 
-    ``last`` waits, while its products run, for the next stage (if there is ``more``), takes its scales and
-    asks for those of w at an address. A load between ``wgmma`` of a chain would keep the tensor cores
-    waiting; as one that may not be moved before the wait (so no ``.nc``) it stands behind them.
+    Where two warpgroups take turns, one asks for its products when those of the other are under way: ``turn``
+    is one of TURNS, or 0 for none. Left to themselves they come to have theirs at the same time, and both to
+    promote at the same time, while the tensor cores wait.
+
+    ``lower`` waits, while its products run, for the next stage (if there is ``more``), and takes its scales.
+    ``scales_of_w`` is a load that keeps its place before the next turn (so no ``.nc``): between two ``wgmma``
+    it would keep the second one waiting, and behind them it is not there in time.
     """
     work, totals = tuple_of(f32, form.sums + 2 * form.halves), tuple_of(f32, form.halves * form.sums)
     by_columns, parts, halves = not parts, max(parts, 1), range(form.halves)
@@ -66,8 +71,10 @@ def float_products(form: Form, parts: int) -> Floats:
         _zeros(totals),
         _zeros(work),
         _starter(form, work),
-        _multiplier(form, work, 0),
-        _last_multiplier(form, work, kinds["scales"], by_columns),
+        _multiplier(form, work),
+        _multiplier(form, work, in_turns=True),
+        _last_multiplier(form, work),
+        open_turns,
         tuple(_factors(form, half, parts, kinds) for half in halves),
         tuple(
             _promoter_by_columns(form, half, kinds) if by_columns else _promoter(form, half, parts, kinds)
@@ -111,21 +118,44 @@ def _loader(parts: int, by_columns: bool) -> Any:
     def emit(context: Any, builder: Any, signature: Any, operands: Any) -> Any:
         if by_columns:
             return context.make_tuple(builder, kind, [ir.Constant(FLOAT, 1.0)])
-        texts = [f"ld.global.nc.f32 $0, [$1 + {4 * part}];" for part in range(parts)]
+        texts = [f"ld.global.f32 $0, [$1 + {4 * part}];" for part in range(parts)]
         taken = [emit_assembly(builder, FLOAT, text, ["=f", "l"], operands, effect=True) for text in texts]
         return context.make_tuple(builder, kind, taken)
 
     return wrapped(scales_of_w, kind(u64), emit)
 
 
-def _multiplier(form: Form, work: Any, half: int) -> Any:
-    """Four wgmma and the wait for them, in one piece."""
-    sums, count = form.sums, work.count
-    names, (a, b) = [f"${i}" for i in range(sums)], (f"${sums + i}" for i in range(2))
-    text = "\n".join([BEGIN, *chain(form, names, a, b, half, True), COMMIT, FINISH])
-    constraints = ["=f"] * sums + ["r"] * 2 + [str(i) for i in range(sums)]
+@instruction(
+    f"{{.reg .pred second; setp.eq.u32 second, $0, {TURNS[1]}; @second bar.arrive {TURNS[0]}, {BOTH};}}",
+    None, u32, effect=True,
+)  # fmt: skip
+def open_turns(turn: Any) -> Any:
+    """Called by both, before their first products."""
+    only_on_a_gpu()
+
+
+def _products(form: Form, half: int, a: str, b: str, turn: str = "") -> list[str]:
+    """Four wgmma; in their turn, unless that is 0, which is then the other's."""
+    names = [f"${i}" for i in range(form.sums)]
+    lines = [BEGIN, *chain(form, names, a, b, half, True), COMMIT]
+    if turn:
+        wait = f".reg .pred apart; setp.ne.u32 apart, {turn}, 0; @apart bar.sync {turn}, {BOTH};"
+        lines[0] = lines[0].replace("wgmma.fence", f"{wait} wgmma.fence")
+        lines += [f"sub.u32 t, {sum(TURNS)}, {turn}; @apart bar.arrive t, {BOTH};"]
+    return lines
+
+
+def _multiplier(form: Form, work: Any, in_turns: bool = False) -> Any:
+    """A step's first 64 rows, and the wait for them, in one piece."""
+    sums, count, words = form.sums, work.count, 2 + in_turns
+    a, b, turn = (f"${sums + i}" for i in range(3))
+    text = "\n".join([*_products(form, 0, a, b, turn if in_turns else ""), FINISH])
+    constraints = ["=f"] * sums + ["r"] * words + [str(i) for i in range(sums)]
 
     def first(work: Any, a: Any, b: Any) -> Any:
+        only_on_a_gpu()
+
+    def upper(work: Any, a: Any, b: Any, turn: Any) -> Any:
         only_on_a_gpu()
 
     def emit(context: Any, builder: Any, signature: Any, operands: Any) -> Any:
@@ -134,40 +164,31 @@ def _multiplier(form: Form, work: Any, half: int) -> Any:
         made = emit_assembly(builder, result, text, constraints, [*given, *values[:sums]], effect=True)
         return context.make_tuple(builder, work, unpacked(builder, made, sums) + values[sums:])
 
-    return wrapped(first, work(work, u32, u32), emit)
+    return wrapped(upper if in_turns else first, work(work, *(u32,) * words), emit)
 
 
-def _last_multiplier(form: Form, work: Any, scales: Any, by_columns: bool) -> Any:
-    """The same, and all that is done while these run."""
-    sums, rows, parts = form.sums, 2 * form.halves, 0 if by_columns else scales.count
-    results, both = sums + rows + parts, types.Tuple((work, scales))
-    names = [f"${i}" for i in range(sums)]
-    a, b, barrier, parity, more, at, of_w = (f"${results + i}" for i in range(7))
-    lines = [BEGIN, *chain(form, names, a, b, form.halves - 1, True), COMMIT]
+def _last_multiplier(form: Form, work: Any) -> Any:
+    """The same of its last 64 rows, and all that is done while these run."""
+    sums, results, words = form.sums, work.count, 7
+    a, b, barrier, parity, more, at, turn = (f"${results + i}" for i in range(words))
+    lines = _products(form, form.halves - 1, a, b, turn)
     lines += [f"setp.eq.u32 done, {more}, 0; @done bra over; {waiting(barrier, parity)}"]
     lines += [take.format(f"${sums + i}", at) for i, take in enumerate(_take(form))]
-    lines += [f"ld.global.f32 ${sums + rows + part}, [{of_w} + {4 * part}];" for part in range(parts)]
     text = "\n".join([*lines, FINISH])
-    constraints = ["=f"] * sums + ["=&f"] * (rows + parts) + ["r"] * 6 + ["l"] + [str(i) for i in range(sums)]
+    constraints = ["=f"] * sums + ["=&f"] * (results - sums) + ["r"] * words + [str(i) for i in range(sums)]
 
-    def last(
-        work: Any, a: Any, b: Any, barrier: Any, parity: Any, more: Any, scales: Any, of_w: Any
+    def lower(
+        work: Any, a: Any, b: Any, barrier: Any, parity: Any, more: Any, scales: Any, turn: Any
     ) -> Any:  # fmt: skip
         only_on_a_gpu()
 
     def emit(context: Any, builder: Any, signature: Any, operands: Any) -> Any:
         before, *given = operands
-        values, result = unpacked(builder, before, work.count), ir.LiteralStructType([FLOAT] * results)
+        values, result = unpacked(builder, before, results), ir.LiteralStructType([FLOAT] * results)
         made = emit_assembly(builder, result, text, constraints, [*given, *values[:sums]], effect=True)
-        found = unpacked(builder, made, results)
-        asked = found[sums + rows :] or [ir.Constant(FLOAT, 1.0)] * scales.count
-        pair = [
-            context.make_tuple(builder, work, found[: sums + rows]),
-            context.make_tuple(builder, scales, asked),
-        ]
-        return context.make_tuple(builder, both, pair)
+        return context.make_tuple(builder, work, unpacked(builder, made, results))
 
-    return wrapped(last, both(work, *(u32,) * 6, u64), emit)
+    return wrapped(lower, work(work, *(u32,) * words), emit)
 
 
 def _factors(form: Form, half: int, parts: int, kinds: dict[str, Any]) -> Any:
