@@ -27,6 +27,7 @@ ALLOWED = {
     "progress.py": set(),
     "unwinding.py": set(),
     "announced.py": set(),
+    "addressed.py": set(),  # remote by name, which registers itself there
     "cache": {"cache"},
     "cores.py": set(),
     "threads.py": {"cores", "errors"},
@@ -87,15 +88,15 @@ ALLOWED = {
     },
     # whole files
     "gguf": {
-        "array", "devices", "errors", "formats", "gguf", "progress", "tensors", "text", "threads",
-        "unwinding",
+        "addressed", "array", "devices", "errors", "formats", "gguf", "progress", "tensors", "text",
+        "threads", "unwinding",
     },
     "safetensors": {
-        "array", "codes", "devices", "errors", "formats", "gguf", "progress", "safetensors", "scaled",
-        "tensors", "text", "tiling",
+        "addressed", "array", "codes", "devices", "errors", "formats", "gguf", "progress", "safetensors",
+        "scaled", "tensors", "text", "tiling",
     },
-    "remote": {"array", "cache", "errors", "gguf", "progress", "safetensors", "text", "remote"},
-    "files.py": {"errors", "gguf", "safetensors"},  # remote by name, for an address
+    "remote": {"addressed", "array", "cache", "errors", "gguf", "progress", "safetensors", "text", "remote"},
+    "files.py": {"addressed", "errors", "gguf", "safetensors"},
     "checkpoint": {
         "array", "checkpoint", "convert", "errors", "formats", "gguf", "ops", "safetensors", "scaled", "text",
     },

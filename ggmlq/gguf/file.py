@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import importlib
 import os
 from collections.abc import Mapping
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
+from .. import addressed
 from ..array import QuantArray
 from ..devices import cuda_module
 from ..errors import GGUFError
@@ -64,13 +64,10 @@ def open(path: str | os.PathLike[str]) -> GGUFFile:
     ...     list(f), f["w"], f.metadata["general.name"]
     (['w'], <QuantArray f32 (2, 2), ne [2, 2], 16 bytes, cpu>, 'tiny')
     """
-    if isinstance(path, str) and "://" in path:
-        remote: Any = importlib.import_module("ggmlq.remote")
-        if remote.is_address(path):
-            found = remote.open(path)
-            if isinstance(found, GGUFFile):
-                return found
-            raise GGUFError(f"gguf: {found.path}: these are safetensors; open them with gq.open")
+    if (there := addressed.opened(path)) is not None:
+        if isinstance(there, GGUFFile):
+            return there
+        raise GGUFError(f"gguf: {there.path}: these are safetensors; open them with gq.open")
     asked = Source(checked_path("open(path)", path, PATH))
     for _ in range(ATTEMPTS):
         try:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
 import os
 from collections.abc import Mapping
 from functools import cached_property
@@ -12,6 +11,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from .. import addressed
 from ..array import QuantArray
 from ..errors import SafetensorsError, SafetensorsKeyError, UnsupportedError
 from ..gguf.metadata import similar
@@ -66,13 +66,10 @@ def open(path: str | os.PathLike[str]) -> SafetensorsFile:
     ...     list(f), f["w"], f.metadata["format"]
     (['w'], <QuantArray f32 (2, 2), ne [2, 2], 16 bytes, cpu>, 'pt')
     """
-    if isinstance(path, str) and "://" in path:
-        remote: Any = importlib.import_module("ggmlq.remote")
-        if remote.is_address(path):
-            found = remote.open(path)
-            if isinstance(found, SafetensorsFile):
-                return found
-            raise SafetensorsError(f"{found.path}: this is a GGUF file; open it with gq.open")
+    if (there := addressed.opened(path)) is not None:
+        if isinstance(there, SafetensorsFile):
+            return there
+        raise SafetensorsError(f"{there.path}: this is a GGUF file; open it with gq.open")
     asked = checked_path("open(path)", path, PATH)
     where = place.find(asked)
     parts = []
