@@ -13,7 +13,7 @@ from ..checks import as_floats_or_bfloat16, check_bias, check_out, float_dtype, 
 from ..codes import CODES, Code
 from ..devices import device_of, namespace, on_device_of, place_of
 from ..errors import CodeError, DeviceError, DTypeError, ShapeError, UnsupportedError
-from ..matrix import Float, Host, Out, Transposed, operation
+from ..matrix import Divided, Float, Host, Out, Transposed, operation
 from ..problems import INT32, ScaledLinear
 from ..scaled import ScaledArray
 from ..tensors import array_of, is_tensor
@@ -49,15 +49,15 @@ def scaled_linear(
 ) -> ScaledArray: ...  # fmt: skip
 @overload
 def scaled_linear(
-    x: Any, w: ScaledArray, *, activations: Any = ..., kernel: str = ..., accumulate: str | None = ...,
-    out: Any = ..., bias: Any = ..., dtype: Any = ..., requantize: Any = ...,
+    x: Any, w: ScaledArray | Divided, *, activations: Any = ..., kernel: str = ...,
+    accumulate: str | None = ..., out: Any = ..., bias: Any = ..., dtype: Any = ..., requantize: Any = ...,
 ) -> Any: ...  # fmt: skip
 
 
 @operation
 def scaled_linear(
     x: Any,
-    w: ScaledArray,
+    w: ScaledArray | Divided,
     *,
     activations: Any = None,
     kernel: str = "auto",
@@ -78,8 +78,9 @@ def scaled_linear(
         [..., K], on the device of w. Floats are quantized first, see ``activations``. A torch tensor gives
         a torch tensor.
     w : ScaledArray
-        Weights [N, K]. Its code and that of x are both integers or both floats. Of the columns of their
-        tiles one is a multiple of the other, or the whole axis.
+        Weights [N, K], or on several devices (:func:`ggmlq.parallel.shard`). Its code and that of x are
+        both integers or both floats. Of the columns of their tiles one is a multiple of the other, or the
+        whole axis.
     activations : (code, tile), optional
         How floats x are quantized: by default to the code of w, floats in tiles (1, 128), integers in
         (1, None). K need not be whole tiles.
@@ -106,6 +107,13 @@ def scaled_linear(
     array([[1., 1., 1.],
            [1., 1., 1.]], dtype=float32)
     """
+    if isinstance(w, Divided):
+        more: dict[str, Any] = {
+            "activations": activations,
+            "accumulate": accumulate,
+            "requantize": requantize,
+        }
+        return w.run("scaled_linear", x, kernel=kernel, out=out, bias=bias, dtype=dtype, **more)
     if isinstance(w, Transposed):
         raise DTypeError(f"{ASKED}: w is {w!r}; rows of w lie along K; pass w, not w.T")
     if not isinstance(w, ScaledArray):
@@ -149,7 +157,7 @@ def scaled_linear(
             if bias is not None:
                 y += bias
             if requantize is not None:
-                return _requantized(y.reshape(shape), requantize)
+                return requantized(y.reshape(shape), requantize)
             if out is None:
                 return y.astype(kind, copy=False).reshape(shape)
             if not direct:
@@ -256,7 +264,8 @@ def _written(kind: np.dtype[Any]) -> np.dtype[Any]:
     return kind if kind.itemsize == 2 else np.dtype(np.float32)
 
 
-def _requantized(y: Any, how: Any) -> ScaledArray:
+def requantized(y: Any, how: Any) -> ScaledArray:
+    """A result under a code and given scales."""
     if not (isinstance(how, tuple | list) and len(how) == 2):
         raise DTypeError(
             f"{ASKED}: requantize={how!r}; it is (code, scales): a name in gq.codes, and a number or an "

@@ -1,0 +1,331 @@
+"""Products with weights on several devices: what each gets, what it multiplies, what becomes of the results.
+
+    rows      everyone gets x, and has some columns of y
+    columns   everyone gets some columns of x, and has a term of y: terms are added
+    experts   everyone gets x and ids, and has the rows of y whose expert it holds, else 0: terms are added
+    copies    whoever has x multiplies
+
+Floats for weights with scales are quantized before they travel: codes are a quarter of the bytes, and their
+scales those of a single device.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import partial
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from ..checks import as_floats, check_bias, check_out, float_dtype
+from ..devices import device_of, namespace
+from ..errors import DeviceError, DTypeError, ShapeError, UnsupportedError
+from ..ops import quantize_scaled
+from ..ops import torch as tensors
+from ..ops.expert_operands import check_ids, check_rows
+from ..ops.scaled_linear import how_quantized, requantized
+from ..protocols import OPERATIONS
+from ..scaled import ScaledArray
+from ..tensors import is_tensor
+from .parts import Parts, gathered, joined
+
+OPERANDS = {"linear": "x, s", "scaled_linear": "x, s", "expert_linear": "x, s, ids"}
+
+
+class Asked(NamedTuple):
+    """One product, checked."""
+
+    text: str  # as the caller wrote it
+    operation: str
+    s: Any
+    x: Any  # an array or a ScaledArray at home, or Parts
+    ids: Any  # at home, of products with experts
+    home: str
+    shape: tuple[int, ...]  # of the result
+    bias: Any
+    kind: np.dtype[Any]
+    options: dict[str, Any]  # for every part alike
+
+    @property
+    def terms(self) -> bool:
+        """Whether what devices find is added."""
+        return self.s.axis in (1, "experts") and len(self.s.parts) > 1
+
+
+def multiply(operation: str, s: Any, x: Any, *rest: Any, left: bool = False, **options: Any) -> Any:
+    """``x @ s.T`` and its like. ``left``: the result stays on its devices, as Parts."""
+    text = f"{operation}({OPERANDS[operation]})"
+    if is_tensor(x):
+        return _of_tensor(operation, s, x, rest, left, options)
+    if options.get("requantize") is not None:
+        return _requantized(operation, s, x, rest, left, options)
+    options.pop("requantize", None)
+    out = options.pop("out", None)
+    asked = _checked(text, operation, s, x, rest, options)
+    if out is not None:
+        if left:
+            raise ShapeError(f"{text}: out takes the whole; results stay in parts here; use gq.{operation}")
+        check_out(text, out, asked.shape, asked.home)
+    if s.axis is None and not isinstance(x, Parts) and not left:
+        return _by_one(asked, out)
+    with s.team.run(asked.home, s.recorded) as run:
+        return _left(asked, run) if left else _whole(asked, run, out)
+
+
+# --- what is asked --------------------------------------------------------------------------
+
+
+def _checked(
+    text: str, operation: str, s: Any, x: Any, rest: tuple[Any, ...], options: dict[str, Any]
+) -> Asked:
+    if operation not in (s.product, "expert_linear"):
+        raise DTypeError(
+            f"{text}: the weights are {s!r}; their products are {s.product}; call gq.{s.product}, or x @ s.T"
+        )
+    need = 3 if operation == "expert_linear" else 2
+    if len(s.shape) != need:
+        way = "gq.expert_linear takes experts" if need == 2 else "gq.linear takes a matrix"
+        raise ShapeError(f"{text}: {s!r} is {len(s.shape)}-D; weights are {need}-D here; {way}")
+    home = s.devices[0] if isinstance(x, Parts) else x.device if hasattr(x, "dequantize") else device_of(x)
+    if isinstance(x, Parts) and x.devices != s.devices:
+        raise DeviceError(
+            f"{text}: x is {x!r}, s {s!r}; parts lie on the same devices in the same order; shard both "
+            "alike, or pass x.gather()"
+        )
+    if (home == "cpu") != (s.devices[0] == "cpu"):
+        raise DeviceError(
+            f"{text}: x is on {home}, s on {s.device}; both are on the host or both on GPUs; move x with "
+            "cupy.asarray(x) or x.get()"
+        )
+    kind = float_dtype(text, options.pop("dtype", np.float32))
+    bias = options.pop("bias", None)
+    ids = None
+    if operation == "expert_linear":
+        look = options.pop("check", None)
+        face: Any = Face(home, s.shape)
+        ids = check_ids(text, rest[0], face, look=home == "cpu" if look is None else look)
+        options["check"] = False
+    if bias is not None:
+        face = Face(home, s.shape)
+        bias = check_bias(text, bias, face, "s")
+    x = _operand(text, s, x, ids, options)
+    shape = (*ids.shape, s.shape[1]) if ids is not None else (*x.shape[:-1], s.shape[0])
+    return Asked(text, operation, s, x, ids, home, shape, bias, kind, options)
+
+
+class Face:
+    """The whole array as checks of single arrays look at one."""
+
+    def __init__(self, device: str, shape: tuple[int, ...]) -> None:
+        self.device, self.shape = device, shape
+
+    def __len__(self) -> int:
+        return self.shape[0]
+
+
+def _operand(text: str, s: Any, x: Any, ids: Any, options: dict[str, Any]) -> Any:
+    """Activations as they are to travel: floats, or codes for weights with scales."""
+    scaled = isinstance(s.parts[0], ScaledArray)
+    if isinstance(x, ScaledArray) and not scaled:
+        raise DTypeError(f"{text}: x is {x!r}, s {s!r}; codes go with codes; pass x.dequantize()")
+    if not isinstance(x, Parts | ScaledArray):
+        x = as_floats(text, x)
+    if ids is not None:
+        face: Any = Face("", s.shape)
+        check_rows(text, x.shape, face, ids.shape)
+    elif not x.shape or x.shape[-1] != s.shape[-1]:
+        raise ShapeError(
+            f"{text}: x has shape {x.shape}, s {s.shape}; the last axis of both is K; "
+            f"pass x as [..., {s.shape[-1]}]"
+        )
+    if scaled and not isinstance(x, Parts):
+        how = options.pop("activations", None)
+        if not isinstance(x, ScaledArray):
+            code, tile = how_quantized(how, s.parts[0])
+            return quantize_scaled(x, code, tile, ragged="pad")
+        if how is not None:
+            options["activations"] = how  # which is an error that each part tells
+    return x
+
+
+# --- its parts ------------------------------------------------------------------------------
+
+
+def _given(asked: Asked, run: Any) -> list[Any]:
+    """What each device multiplies, on it."""
+    x, s = asked.x, asked.s
+    count = len(s.parts)
+    if isinstance(x, Parts):
+        if s.axis == 1 and x.spans == s.spans:
+            return list(x.parts)
+        if s.axis != 1 and x.spans is None:
+            return list(x.parts)
+        x = gathered(run, x.parts, x.spans, x.shape, asked.home, s.devices)
+        if isinstance(s.parts[0], ScaledArray):
+            x = quantize_scaled(x, *how_quantized(None, s.parts[0]), ragged="pad")
+    if s.axis == 1:
+        with run.at_home():
+            slices = [_columns(asked, x, *span) for span in s.spans]
+        given: list[Any] = run.give(slices)
+        return given
+    spread: list[Any] = run.give([x] * count)
+    return spread
+
+
+def _columns(asked: Asked, x: Any, first: int, end: int) -> Any:
+    try:
+        return x[..., first:end]
+    except IndexError as error:
+        raise ShapeError(
+            f"{asked.text}: K of {asked.s!r} is cut at {first} and {end}, where tiles of x do not meet "
+            f"({error}); quantize x in other tiles, or shard by rows"
+        ) from None
+
+
+def _products(asked: Asked, run: Any) -> list[Any]:
+    """The product of each device, there; terms of a sum are float32."""
+    s, options = asked.s, dict(asked.options)
+    kind = np.dtype(np.float32) if asked.terms else asked.kind
+    given = _given(asked, run)
+    ids = [None] * len(given) if asked.ids is None else _ids(asked, run)
+    by_rows = asked.bias is not None and s.axis == 0
+    biases = run.give([asked.bias[first:end] for first, end in s.spans]) if by_rows else None
+    multiplied = OPERATIONS[asked.operation]
+    made = []
+    for position, (x, mine) in enumerate(zip(given, ids, strict=True)):
+        with run.on(position):
+            rest = () if mine is None else (mine[0],)
+            if biases is not None:
+                options["bias"] = biases[position]
+            y = multiplied(x, s.parts[position], *rest, dtype=kind, **options)
+            if mine is not None and mine[1] is not None:
+                y = namespace(y).where(mine[1][..., None], np.float32(0), y)
+            made.append(y)
+    if asked.terms:
+        made = [y.astype(asked.kind, copy=False) for y in _added(asked, run, made)]
+    return made
+
+
+def _ids(asked: Asked, run: Any) -> list[Any]:
+    """For each device the ids of its experts, from 0, and which uses are another device's."""
+    s, ids = asked.s, asked.ids
+    if s.axis != "experts":
+        return [(mine, None) for mine in run.give([ids] * len(s.parts))]
+    found = []
+    for position, mine in enumerate(run.give([ids] * len(s.parts))):
+        (first, end), total = s.spans[position], len(s)
+        with run.on(position):
+            others = (mine < first) | (mine >= end)
+            if not position:  # an id that is no expert makes a row of NaN here
+                others &= (mine >= 0) & (mine < total)
+            local = namespace(mine).where((mine >= first) & (mine < end), mine - first, -1)
+            found.append((local, others))
+    return found
+
+
+def _added(asked: Asked, run: Any, terms: list[Any]) -> list[Any]:
+    """Their sum on every device, and the bias."""
+    sums: list[Any] = run.sum(terms)
+    if asked.bias is None:
+        return sums
+    biases = run.give([asked.bias] * len(sums))
+    added = []
+    for position, (y, bias) in enumerate(zip(sums, biases, strict=True)):
+        with run.on(position):
+            added.append(y + bias)
+    return added
+
+
+# --- what becomes of it ---------------------------------------------------------------------
+
+
+def _left(asked: Asked, run: Any) -> Parts:
+    run.fork()
+    made = _products(asked, run)
+    return Parts(made, asked.s.spans if _cut(asked) else None, asked.s.team)
+
+
+def _cut(asked: Asked) -> bool:
+    """Whether devices have different columns of the result."""
+    return bool(asked.s.axis == 0)
+
+
+def _whole(asked: Asked, run: Any, out: Any) -> Any:
+    """The result at home; what comes there has its memory before the devices begin."""
+    s, lead = asked.s, asked.shape[:-1]
+    if _cut(asked):
+        rooms = [run.room(p, (*lead, end - first), asked.kind) for p, (first, end) in enumerate(s.spans)]
+        run.fork()
+        made = _products(asked, run)
+        return joined(run, made, s.spans, asked.shape, rooms, out)
+    at = s.devices.index(asked.home) if asked.home in s.devices else 0
+    room = run.room(at, asked.shape, asked.kind)
+    run.fork()
+    y = run.take(at, _products(asked, run)[at], room)
+    if out is None:
+        return y
+    with run.at_home():
+        out[...] = y
+    return out
+
+
+def _by_one(asked: Asked, out: Any) -> Any:
+    """Of weights that are everywhere: on the device of x."""
+    s = asked.s
+    if asked.home not in s.devices:
+        raise DeviceError(
+            f"{asked.text}: x is on {asked.home}, s on {s.device}; move x to one of these, cupy.asarray(x) "
+            "under its device"
+        )
+    options = dict(asked.options, dtype=asked.kind, out=out)
+    if asked.bias is not None:
+        options["bias"] = asked.bias
+    rest = () if asked.ids is None else (asked.ids,)
+    return OPERATIONS[asked.operation](asked.x, s.parts[s.devices.index(asked.home)], *rest, **options)
+
+
+def _requantized(
+    operation: str, s: Any, x: Any, rest: tuple[Any, ...], left: bool, options: dict[str, Any]
+) -> Any:
+    text = f"{operation}({OPERANDS[operation]})"
+    how, out = options.pop("requantize"), options.get("out")
+    if left or out is not None:
+        raise UnsupportedError(
+            f"{text}: requantize makes one new ScaledArray; it neither stays in parts nor goes into out; "
+            "leave these out, or quantize the parts with y.map"
+        )
+    return requantized(multiply(operation, s, x, *rest, **options), how)
+
+
+def _of_tensor(
+    operation: str, s: Any, x: Any, rest: tuple[Any, ...], left: bool, options: dict[str, Any]
+) -> Any:
+    """A tensor of torch in, one out."""
+    text = f"{operation}({OPERANDS[operation]})"
+    if left or options.get("requantize") is not None:
+        raise DTypeError(
+            f"{text}: x is a tensor; results that stay in parts or are quantized are arrays; pass "
+            "cupy.from_dlpack(x), or x.numpy() on the host"
+        )
+    options.pop("requantize", None)
+    out, dtype = options.pop("out", None), options.pop("dtype", np.float32)
+    work = partial(multiply, operation)
+
+    def product(rows: Any, s: Any, *ids: Any, **more: Any) -> Any:
+        return work(s, rows, *ids, **more)
+
+    if operation == "expert_linear":
+        shape = (*np.shape(rest[0]), s.shape[1])
+        return tensors.expert_linear(product, x, s, rest[0], out, dtype, asked=text, shape=shape, **options)
+    bias = options.pop("bias", None)
+    return tensors.linear(product, x, s, out, bias, dtype, asked=text, check=_as_it_is, **options)
+
+
+def _as_it_is(asked: str, x: Any, q: Any) -> Any:
+    return x
+
+
+def left(operation: str, s: Any, x: Any, rest: Sequence[Any], options: dict[str, Any]) -> Parts:
+    """The operation with its result in parts."""
+    found: Parts = multiply(operation, s, x, *rest, left=True, **options)
+    return found
