@@ -112,6 +112,11 @@ ALLOWED = {
         "array", "convert", "errors", "files", "formats", "gguf", "ops", "progress", "report", "scaled",
         "spread", "text", "surveys",
     },
+    # several GPUs: weights in parts; of cuda nothing but by name
+    "parallel": {
+        "array", "checks", "codes", "devices", "errors", "gguf", "matrix", "ops", "progress", "protocols",
+        "scaled", "tensors", "text", "parallel",
+    },
     "report": {
         "array", "diff", "errors", "formats", "gguf", "ops", "pages", "progress", "text", "report",
     },
@@ -244,8 +249,8 @@ def test_files_are_short_and_say_what_they_are(path):
 
 ROOMS = (
     "cpu", "cpu/encode", "cpu/gru", "cpu/lanes", "cpu/machine", "cpu/panels", "cpu/quantize_scaled",
-    "cpu/slabs", "checkpoint", "convert", "cuda/gru", "diff", "faults", "faults/experts", "faults/gru",
-    "faults/scaled", "fixed", "gru", "pages", "remote", "report", "safetensors", "spread", "surveys", "trace",
+    "cpu/slabs", "checkpoint", "convert", "cuda/gru", "cuda/parallel", "diff", "faults", "faults/experts", "faults/gru",
+    "faults/scaled", "fixed", "gru", "pages", "parallel", "remote", "report", "safetensors", "spread", "surveys", "trace",
 )  # fmt: skip
 
 

@@ -13,27 +13,39 @@ cuts.py      where arrays are cut
 team.py      devices that work together; cuda/parallel has those on GPUs
 parts.py     Parts: floats on several devices, and their way back to one
 sharded.py   Sharded: weights on several devices; shard
+asked.py     a product as it is asked for, checked
 product.py   products with them
+loading.py   a model straight to its devices
+group.py     Group: one process a GPU; sums over processes
+ranks.py     which process this is; its part of the weights
+wire.py      processes that talk over sockets
 """
 
 from __future__ import annotations
 
 from typing import Any
 
+from .group import Group
+from .loading import tensor_parallel
 from .parts import Parts, replicate, silu
 from .product import left
+from .ranks import Rank, shard_of
 from .sharded import Sharded, shard
 from .team import together
 
 __all__ = [
+    "Group",
     "Parts",
+    "Rank",
     "Sharded",
     "expert_linear",
     "linear",
     "replicate",
     "scaled_linear",
     "shard",
+    "shard_of",
     "silu",
+    "tensor_parallel",
     "together",
 ]
 

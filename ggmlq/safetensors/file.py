@@ -191,13 +191,18 @@ class SafetensorsFile(Opened[Tensor]):
             )
         return part
 
-    def to(self, device: str, filter: Filter = None, progress: bool | None = None) -> Mapping[str, Any]:
-        """All tensors, or those that a pattern or a function of the name takes, on a device.
+    def to(
+        self, device: Any, filter: Filter = None, progress: bool | None = None, *, axis: Any = 0
+    ) -> Mapping[str, Any]:
+        """All tensors, or those that a pattern or a function of the name takes, on a device or on several.
 
         ``"cpu"`` gives them as they are, without a copy. Each is copied for itself; NumPy arrays of types
-        that ggml lacks are left out of ``filter=None`` on a GPU.
+        that ggml lacks are left out of ``filter=None`` on a GPU. A list of devices gets parts, see
+        :meth:`ggmlq.gguf.GGUFFile.to`; the tensors of scales are copied to each.
         """
         chosen = {name: self[name] for name in select(f"{self!r}.to({device!r})", self, filter)}
+        if not isinstance(device, str):
+            return self._to_several(chosen, device, axis, progress)
         if device == "cpu":
             return MappingProxyType(chosen)
         bar = Progress(sum(x.nbytes for x in chosen.values()), f"to {device}", show=progress)

@@ -9,8 +9,8 @@ from __future__ import annotations
 import importlib
 import threading
 import warnings
-from collections.abc import Sequence
-from contextlib import suppress
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
 from functools import cache
 from typing import Any
 
@@ -19,6 +19,7 @@ import numpy as np
 from ...errors import DeviceError, MissingDependencyError
 from ..machine import device
 
+BYTES = 128  # of the id that processes share
 KINDS = {
     "float16": "NCCL_FLOAT16",
     "float32": "NCCL_FLOAT32",
@@ -110,3 +111,76 @@ class Communicators:
             with suppress(Exception):  # of a device that is lost nothing can be expected
                 one.abort()
         self._made = None
+
+
+class Ranked:
+    """The communicator of this process among several, one process a GPU."""
+
+    def __init__(self, rank: int, world: int, name: str, wire: Any) -> None:
+        self._asked = f"Group, rank {rank} of {world} on {name}"
+        self._device = device.named(name)
+        self._rank, self._world = rank, world
+        found = needed(self._asked)
+        self.version = version()
+        mine = np.zeros(BYTES, np.int8)
+        if rank == 0:
+            mine[:] = found.get_unique_id()
+        wire.hand(mine, 0)  # when it is here, everyone is
+        with self._device, self._told():
+            self._made = found.NcclCommunicator(world, tuple(int(byte) for byte in mine), rank)
+
+    def sum(self, x: Any, out: Any) -> Any:
+        """On the current stream of the device."""
+        cp, kind = device.cupy(), kind_of(self._asked, x.dtype)
+        with self._device, self._told():
+            x = cp.ascontiguousarray(x)
+            y = cp.empty_like(x) if out is None or not out.flags.c_contiguous else out
+            stream = cp.cuda.get_current_stream().ptr
+            self._made.allReduce(x.data.ptr, y.data.ptr, x.size, kind, library().NCCL_SUM, stream)
+            if out is not None and y is not out:
+                out[...] = y
+        return y if out is None else out
+
+    def hand(self, x: Any, root: int) -> Any:
+        """The bytes of one rank, into the arrays of the others."""
+        cp = device.cupy()
+        with self._device, self._told():
+            y = cp.ascontiguousarray(x)
+            at, stream = y.data.ptr, cp.cuda.get_current_stream().ptr
+            self._made.broadcast(at, at, y.nbytes, library().NCCL_UINT8, root, stream)
+            if y is not x:
+                x[...] = y
+        return x
+
+    def join(self, x: Any, lengths: Sequence[int]) -> Any:
+        """Along the first axis: each rank hands its part to all, in one group of calls."""
+        cp, found = device.cupy(), library()
+        with self._device, self._told():
+            y = cp.empty((sum(lengths), *x.shape[1:]), x.dtype)
+            stream, at = cp.cuda.get_current_stream().ptr, y.data.ptr
+            row = x.nbytes // len(x) if len(x) else y[:1].nbytes
+            found.groupStart()
+            try:
+                for root, length in enumerate(lengths):
+                    if length * row:
+                        source = x.data.ptr if root == self._rank else at
+                        self._made.broadcast(source, at, length * row, found.NCCL_UINT8, root, stream)
+                    at += length * row
+            finally:
+                found.groupEnd()
+        return y
+
+    def close(self) -> None:
+        """Leave the others."""
+        with self._device, suppress(Exception):
+            self._made.destroy()
+
+    @contextmanager
+    def _told(self) -> Iterator[None]:
+        try:
+            yield
+        except library().NcclError as error:
+            raise DeviceError(
+                f"{self._asked}: NCCL failed ({error}); a process or its GPU may be lost; NCCL_DEBUG=INFO "
+                "tells more; start all again"
+            ) from error
