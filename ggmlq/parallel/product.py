@@ -92,8 +92,7 @@ def _products(asked: Asked, run: Any) -> list[Any]:
     kind = np.dtype(np.float32) if asked.terms else asked.kind
     given = _given(asked, run)
     ids = [None] * len(given) if asked.ids is None else _ids(asked, run)
-    by_rows = asked.bias is not None and s.axis == 0
-    biases = run.give([asked.bias[first:end] for first, end in s.spans]) if by_rows else None
+    biases = _biases(asked, run) if asked.bias is not None and not asked.terms else None
     multiplied = OPERATIONS[asked.operation]
     made = []
     for position, (x, mine) in enumerate(zip(given, ids, strict=True)):
@@ -108,6 +107,15 @@ def _products(asked: Asked, run: Any) -> list[Any]:
     if asked.terms:
         made = [y.astype(asked.kind, copy=False) for y in _added(asked, run, made)]
     return made
+
+
+def _biases(asked: Asked, run: Any) -> list[Any]:
+    """For each device that of its columns."""
+    bias, spans = asked.bias, asked.s.spans
+    if _cut(asked):
+        found: list[Any] = run.give([bias[first:end] for first, end in spans])
+        return found
+    return [*run.give([bias] * len(asked.s.parts))]
 
 
 def _ids(asked: Asked, run: Any) -> list[Any]:
@@ -132,9 +140,8 @@ def _added(asked: Asked, run: Any, terms: list[Any]) -> list[Any]:
     sums: list[Any] = run.sum(terms)
     if asked.bias is None:
         return sums
-    biases = run.give([asked.bias] * len(sums))
     added = []
-    for position, (y, bias) in enumerate(zip(sums, biases, strict=True)):
+    for position, (y, bias) in enumerate(zip(sums, _biases(asked, run), strict=True)):
         with run.on(position):
             added.append(y + bias)
     return added

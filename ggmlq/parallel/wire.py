@@ -101,8 +101,8 @@ class Wire:
             peer.close()
             raise GroupError(
                 f"{self}: whoever listens there does not know this process: another world size, the same "
-                "rank twice, or another program; start all with the same numbers, or set GGMLQ_PORT to a free "
-                "port"
+                "rank twice, or another program; start all with the same numbers, or set GGMLQ_PORT to "
+                "a free port"
             )
         raise GroupError(
             f"{self}: rank 0 was not there within {self.timeout:g} s ({error or 'no answer'}); look whether "
