@@ -68,7 +68,7 @@ class Wire:
         peer.settimeout(min(self.timeout, max(end - time.monotonic(), 1e-3), 10))
         try:
             magic, rank, world = HELLO.unpack(_read(peer, HELLO.size))
-        except (OSError, GroupError):
+        except OSError:
             peer.close()
             return
         if magic != MAGIC or world != self.me.world or not 0 < rank < world or rank in peers:
@@ -162,21 +162,17 @@ class Wire:
 
     def _send(self, rank: int, kind: bytes, said: str, data: NDArray[Any]) -> None:
         peer, text = self._peers[rank], said.encode()[:LONGEST]
-        peer.sendall(HEAD.pack(kind, len(text), data.nbytes) + text)
-        if data.nbytes:
-            peer.sendall(np.ascontiguousarray(data).reshape(-1).view(np.uint8).data)
+        with self._hearing(rank):
+            peer.sendall(HEAD.pack(kind, len(text), data.nbytes) + text)
+            if data.nbytes:
+                peer.sendall(np.ascontiguousarray(data).reshape(-1).view(np.uint8).data)
 
     def _fetch(self, rank: int, kind: bytes, said: str, into: NDArray[Any]) -> NDArray[Any]:
         """A message that must be of this kind, about this, and as long as the array."""
         peer = self._peers[rank]
-        try:
+        with self._hearing(rank):
             found, length, nbytes = HEAD.unpack(_read(peer, HEAD.size))
             text = _read(peer, length).decode(errors="replace") if length <= LONGEST else "?"
-        except TimeoutError:
-            raise GroupError(
-                f"{self}: rank {rank} said nothing for {self.timeout:g} s; all ranks call the same "
-                "operations in the same order; look whether it hangs, or pass a longer timeout="
-            ) from None
         if found == FAIL:
             raise GroupError(f"{self}: rank {rank} failed: {text}")
         if (found, text, nbytes) != (kind, said, into.nbytes):
@@ -187,10 +183,26 @@ class Wire:
             )
         if nbytes:
             view = into if into.flags.c_contiguous else np.empty(into.shape, into.dtype)
-            _read_into(peer, view.reshape(-1).view(np.uint8).data)
+            with self._hearing(rank):
+                _read_into(peer, view.reshape(-1).view(np.uint8).data)
             if view is not into:
                 into[...] = view
         return into
+
+    @contextmanager
+    def _hearing(self, rank: int) -> Iterator[None]:
+        try:
+            yield
+        except TimeoutError:
+            raise GroupError(
+                f"{self}: rank {rank} said nothing for {self.timeout:g} s; all ranks call the same "
+                "operations in the same order; look whether it hangs, or pass a longer timeout="
+            ) from None
+        except OSError as error:
+            raise GroupError(
+                f"{self}: rank {rank} ended or hung up ({error}); look at what it printed, and start "
+                "all again"
+            ) from error
 
     @contextmanager
     def _failing(self, what: str) -> Iterator[None]:
@@ -238,8 +250,5 @@ def _read_into(peer: socket.socket, view: memoryview) -> None:
     while done < len(view):
         got = peer.recv_into(view[done:])
         if not got:
-            raise GroupError(
-                "the other process ended or hung up in the middle; look at what it printed, and start all "
-                "again"
-            )
+            raise ConnectionResetError("its end of the connection is closed")
         done += got
