@@ -11,7 +11,7 @@ from fake_cards import made, plain, put_cards
 
 import ggmlq as gq
 from ggmlq.cuda.machine import device
-from ggmlq.cuda.parallel.team import Streams
+from ggmlq.cuda.parallel.streams import Streams
 from ggmlq.errors import DeviceError, GGMLQError, MissingDependencyError
 from ggmlq.parallel import team
 from ggmlq.protocols import OPERATIONS

@@ -23,7 +23,7 @@ class Run(Protocol):
     home: str
 
     def fork(self) -> None:
-        """From here on all devices have what was done on the caller's stream."""
+        """From here on other devices may write to the room that was made for them."""
 
     def on(self, position: int) -> AbstractContextManager[Any]:
         """The device of a part, and its stream."""

@@ -1,5 +1,6 @@
 """Several GPUs of one process, or one process a GPU.
 
-team.py   streams of several devices that begin and end together, copies between them, sums by copies
-nccl.py   sums by NCCL, through CuPy
+streams.py   streams of several devices that begin and end together
+team.py      copies between them, sums by copies
+nccl.py      sums by NCCL, through CuPy
 """

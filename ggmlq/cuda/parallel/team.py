@@ -1,8 +1,4 @@
-"""Several GPUs on behalf of one caller: streams that begin and end together, copies, sums by copies.
-
-The caller's stream is the current one of its device. Each other device works on its own current stream; while
-the caller's records a CUDA graph, on one of ours, so that the graph holds all of it. Nothing waits on the
-host: events order the streams.
+"""Several GPUs on behalf of one caller: what goes from one to another, and sums by copies.
 
 Memory belongs to the stream that it was asked for on. A copy runs on the stream of the device that is not
 the caller's, after an event of the caller's stream; what it reads or writes there is held until that stream
@@ -11,91 +7,33 @@ has been waited for.
 
 from __future__ import annotations
 
-import threading
+import itertools
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
-from typing import Any, NamedTuple
+from typing import Any
 
 from ...codes.scaling import laid_out
-from ...errors import DeviceError, DeviceMemoryError, GGMLQError
+from ...errors import DeviceError
 from ...scaled import ScaledArray
 from ..machine import device
 from . import nccl
+from .streams import ASKED, UNDER_WAY, Lane, Streams, told
 
-ASKED = "product on several GPUs"
-
-
-class Lane(NamedTuple):
-    """A device and the stream that it works on."""
-
-    number: int
-    device: Any
-    stream: Any
+ALREADY = 704  # cudaErrorPeerAccessAlreadyEnabled
 
 
-class Streams:
-    """The lanes of a run, and what is held until it ends."""
-
-    def __init__(self, home: int, numbers: Sequence[int]) -> None:
-        cuda = device.cupy().cuda
-        main = cuda.get_current_stream(home)
-        self.home = home
-        self.recorded = device.capturing(home)
-        self.held: list[Any] = []
-        self.lanes = {home: Lane(home, cuda.Device(home), main)}
-        for number in numbers:
-            if number not in self.lanes:
-                stream = self._stream(cuda, main, number)
-                self.lanes[number] = Lane(number, cuda.Device(number), stream)
-
-    def _stream(self, cuda: Any, main: Any, number: int) -> Any:
-        if not self.recorded or device.capturing(number):
-            return cuda.get_current_stream(number)
-        found = _SIDES.get((main.ptr, number))  # if it records, then in the same graph as main
-        if found is None:
-            with cuda.Device(number):
-                found = _SIDES[main.ptr, number] = cuda.Stream(non_blocking=True)
-        return found
-
-    def after(self, first: int, others: Sequence[int]) -> None:
-        """Other devices go on when one has come so far."""
-        waiting = [n for n in others if n != first]
-        if not waiting:
-            return
-        lane, cuda = self.lanes[first], device.cupy().cuda
-        with lane.device:
-            event = cuda.Event(disable_timing=True)
-            event.record(lane.stream)
-        self.held.append(event)
-        for number in waiting:
-            other = self.lanes[number]
-            with other.device:
-                other.stream.wait_event(event)
-
-    def meet(self, numbers: Sequence[int]) -> None:
-        """Each of these devices goes on when all have come so far."""
-        distinct = list(dict.fromkeys(numbers))
-        for number in distinct:
-            self.after(number, distinct)
-
-    def join(self) -> None:
-        """The caller's stream goes on when all have ended."""
-        for number in self.lanes:
-            self.after(number, [self.home])
-        self.held.clear()
-
-
-_SIDES: dict[tuple[int, int], Any] = {}  # streams for what graphs record: of a caller's stream, of a device
-
-
-class _UnderWay(threading.local):
-    """The runs that this thread has begun, by their devices."""
-
-    def __init__(self) -> None:
-        self.streams: dict[frozenset[int], Streams] = {}
-
-
-_UNDER_WAY = _UnderWay()
+def link(numbers: Sequence[int]) -> None:
+    """Let copies between GPUs go straight, both ways, where the machine can; others go through the host."""
+    cuda = device.cupy().cuda
+    distinct = set(numbers)
+    for one, other in itertools.permutations(distinct, 2):
+        if cuda.runtime.deviceCanAccessPeer(one, other):
+            with cuda.Device(one):
+                try:
+                    cuda.runtime.deviceEnablePeerAccess(other)
+                except cuda.runtime.CUDARuntimeError as error:
+                    if error.status != ALREADY:
+                        raise
 
 
 class CudaTeam:
@@ -114,6 +52,8 @@ class CudaTeam:
             )
         if sums == "nccl":
             nccl.needed(asked)
+        with told(" and ".join(devices)):
+            link(self.numbers)
         able = not twice and nccl.library() is not None
         self._nccl = nccl.Communicators(self.numbers) if sums != "copies" and able else None
 
@@ -132,7 +72,7 @@ class CudaTeam:
         """A run for a caller on a device; within one of the same devices, a part of that."""
         number = int(home.partition(":")[2])
         mine = frozenset(self.numbers)
-        under_way = _UNDER_WAY.streams
+        under_way = UNDER_WAY.streams
         streams = under_way.get(mine)
         if streams is not None:
             if number not in streams.lanes:
@@ -140,12 +80,12 @@ class CudaTeam:
                     f"{ASKED}: x is on {home}, the run under way (gq.parallel.together) is of "
                     f"{', '.join(self.devices)}; pass x= to together, so that its device takes part"
                 )
-            yield CudaRun(self, streams, number, keep)
+            yield CudaRun(self, streams, number, keep, False)
             return
         with told(home):
             streams = under_way[mine] = Streams(number, self.numbers)
         try:
-            yield CudaRun(self, streams, number, keep)
+            yield CudaRun(self, streams, number, keep, True)
         finally:
             del under_way[mine]
             with told(home):
@@ -159,36 +99,18 @@ class CudaTeam:
         return True
 
 
-@contextmanager
-def told(name: str) -> Iterator[None]:
-    """Words for what CUDA says about a device."""
-    cp = device.cupy()
-    try:
-        yield
-    except cp.cuda.runtime.CUDARuntimeError as error:
-        raise DeviceError(
-            f"{ASKED}: {name} failed ({error}); if it is lost, so is its part of the weights; shard them "
-            "again over devices that work, in a new process where CUDA says the same again"
-        ) from error
-    except MemoryError as error:
-        if isinstance(error, GGMLQError):
-            raise
-        raise DeviceMemoryError(
-            f"{ASKED}: {name} is out of memory ({error}); results, copies of x and terms of sums lie there "
-            "beside the weights; drop arrays, or multiply fewer rows at a time"
-        ) from None
-
-
 class CudaRun:
     """Work of a team for a caller on one device; ggmlq/parallel/team.py says what each verb is for."""
 
-    def __init__(self, team: CudaTeam, streams: Streams, home: int, keep: list[Any]) -> None:
+    def __init__(self, team: CudaTeam, streams: Streams, home: int, keep: list[Any], fresh: bool) -> None:
         self.team, self.streams, self.number, self.keep = team, streams, home, keep
         self.home = f"cuda:{home}"
+        self._waited_for = fresh and streams.recorded  # other streams enter the graph by waiting
 
     def fork(self) -> None:
-        with told(self.home):
-            self.streams.after(self.number, list(self.streams.lanes))
+        if self._waited_for:
+            with told(self.home):
+                self.streams.after(self.number, list(self.streams.lanes))
 
     @contextmanager
     def on(self, position: int) -> Iterator[None]:
@@ -218,6 +140,7 @@ class CudaRun:
     def room(self, position: int, shape: tuple[int, ...], dtype: Any) -> Any:
         if self.team.numbers[position] == self.number:
             return None
+        self._waited_for = True  # others write to it when what it was before is done with
         with self._lane(self.number):
             return device.cupy().empty(shape, dtype)
 
