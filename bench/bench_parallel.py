@@ -2,7 +2,7 @@
 
     python bench/bench_parallel.py --json parallel.json
     python bench/bench_parallel.py --formats q4_0 --rows 512,4096 --seconds 120
-    python bench/bench_parallel.py --devices cpu,cpu --shape 512x256 --rows 1,8      # a try of the program itself
+    python bench/bench_parallel.py --devices cpu,cpu --shape 512x256 --rows 1,8   # a try of the program
 
 Times are those of products in a CUDA graph, begun on the first GPU's stream and joined there: the best and
 the median of replays, one card and several in turns. x lies on every card beforehand, as it does between the
@@ -18,6 +18,7 @@ import statistics
 import sys
 import time
 from collections.abc import Callable
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -49,9 +50,19 @@ class Bench:
         self.rng = np.random.default_rng(seed)
         self.gpu = devices[0] != "cpu"
         self.figures: list[dict[str, Any]] = []
+        self.made: dict[Any, Any] = {}  # weights, by what they are
 
-    def weights(self, name: str, n: int, k: int) -> gq.QuantArray:
+    def kept(self, key: Any, make: Callable[[], Any]) -> Any:
+        if key not in self.made:
+            self.made[key] = make()
+        return self.made[key]
+
+    def weights(self, name: str, n: int, k: int, number: int = 0) -> gq.QuantArray:
         """Some random rows again and again: how long a product takes does not depend on them."""
+        found: gq.QuantArray = self.kept((name, n, k, number), lambda: self._weights(name, n, k))
+        return found
+
+    def _weights(self, name: str, n: int, k: int) -> gq.QuantArray:
         fmt = gq.formats[name]
         some = min(n, 512)
         blocks = random_blocks(fmt, some, k // fmt.block_size, int(self.rng.integers(1 << 30)))
@@ -137,14 +148,14 @@ class Bench:
         count, per = (SETS if few else 1), (8 if few else 2)
         with_sums = [None, "copies"] if self.gpu and len(set(self.devices)) > 1 else [None]
         for axis, (n, k) in ((0, (self.wide, self.narrow)), (1, (self.narrow, self.wide))):
-            wholes = [self.weights(name, n, k) for _ in range(count)]
-            ones = [q.to(self.devices[0]) for q in wholes]
-            x, y = self.floats(m, k), self.floats(m, n)
+            wholes = [self.weights(name, n, k, i) for i in range(count)]
+            ones = [self.kept((q, 0), lambda q=q: q.to(self.devices[0])) for q in wholes]
+            x, y = self.floats(m, k), self.floats(1, n).repeat(m, 0)
             works: dict[str, Work] = {"one card": lambda i, x=x, y=y, ones=ones: gq.linear(x, ones[i], out=y)}
             teams: dict[str, list[Any]] = {}
             for sums in with_sums if axis else [None]:
                 left = "rows left" if not axis else "columns" if sums is None else "columns by copies"
-                teams[left] = [gq.parallel.shard(q, self.devices, axis, sums=sums) for q in wholes]
+                teams[left] = [self.sharded(q, axis, sums) for q in wholes]
                 given = self.operand(x, teams[left][0])
                 works[left] = lambda i, g=given, s=teams[left]: gq.parallel.linear(g, s[i])
                 if sums is None:
@@ -156,13 +167,21 @@ class Bench:
             }
             once = {what: self.several(what, work, teams, count, per) for what, work in works.items()}
             self.note(f"{name} {n}x{k}", m, self.times(once, per), "one card")
+            for q in (*ones, *(part for each in teams.values() for s in each for part in (s, *s.parts))):
+                q.recorded.clear()  # the graphs are gone
+
+    def sharded(self, q: gq.QuantArray, axis: int, sums: str | None = None) -> Any:
+        return self.kept((q, axis, sums), lambda: gq.parallel.shard(q, self.devices, axis, sums=sums))
 
     def operand(self, x: Any, s: Any) -> Any:
         """X as the step before leaves it: on every card, or cut as K is."""
         every = gq.parallel.replicate(x, self.devices)
         if s.axis == 0:
             return every
-        cut = [part[:, a:b].copy() for (a, b), part in zip(s.spans, every.parts, strict=True)]
+        cut = []
+        for (a, b), part in zip(s.spans, every.parts, strict=True):
+            with part.device if self.gpu else nullcontext():
+                cut.append(part[:, a:b].copy())
         self.sync()
         return gq.parallel.Parts(cut, s.spans, every.team)
 
@@ -200,7 +219,6 @@ class Bench:
             def ours(team: Any = team) -> None:
                 with team.run(self.devices[0], []) as run:
                     run.fork()
-                    run.streams.crossed = True
                     for _ in range(4):
                         run.sum(parts)
 
@@ -240,14 +258,12 @@ class Bench:
     def feed_forward(self, name: str, m: int) -> None:
         """Down(silu(gate(x)) · up(x)): rows, then columns, one sum."""
         shapes = ((self.wide, self.narrow), (self.wide, self.narrow), (self.narrow, self.wide))
-        wholes = [self.weights(name, n, k) for n, k in shapes]
-        gate, up, down = (q.to(self.devices[0]) for q in wholes)
+        wholes = [self.weights(name, n, k, i) for (n, k), i in zip(shapes, (0, 1, 0), strict=True)]
+        gate, up, down = (self.kept((q, 0), lambda q=q: q.to(self.devices[0])) for q in wholes)
         x = self.floats(m, self.narrow)
         x /= 100  # so that silu is neither 0 nor x everywhere
         silu = gq.parallel.silu
-        sharded = [
-            gq.parallel.shard(q, self.devices, axis) for q, axis in zip(wholes, (0, 0, 1), strict=True)
-        ]
+        sharded = [self.sharded(q, axis) for q, axis in zip(wholes, (0, 0, 1), strict=True)]
         every = gq.parallel.replicate(x, self.devices)
 
         def one() -> Any:
