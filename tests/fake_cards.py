@@ -18,7 +18,7 @@ class World:
     """The devices and streams of one test."""
 
     def __init__(self, count=2):
-        self.count, self.device, self.faults = count, 0, []
+        self.count, self.device, self.faults, self.links = count, 0, [], set()
         self.numbers = itertools.count(1)
         self.current = {n: Stream(self, n, 0) for n in range(count)}
         self.allocator = "pool"
@@ -145,7 +145,7 @@ class Array(np.ndarray):
     __module__ = "cupy"
 
     def __array_finalize__(self, source):
-        self.buffer = getattr(source, "buffer", None)
+        self.buffer, self.near = getattr(source, "buffer", None), None
 
     @property
     def device(self):
@@ -186,7 +186,7 @@ class Array(np.ndarray):
         world = self.buffer.world
         for each in inputs:
             if isinstance(each, Array):
-                assert each.buffer.device == world.device, "an array of another device"
+                assert world.device in (each.buffer.device, each.near), "an array of another device"
                 each.buffer.use(each, False)
         result = getattr(ufunc, method)(*map(plain, inputs), **options)
         if out is None:
@@ -208,10 +208,10 @@ def made(world, values, *sources):
     return found
 
 
-def put_cards(monkeypatch, count=2):
+def put_cards(monkeypatch, count=2, linked=False):
     """GPUs 0 and 1 are there: the World that they are of, with ``cupy``."""
     from ggmlq.cuda.machine import device
-    from ggmlq.cuda.parallel import nccl
+    from ggmlq.cuda.parallel import nccl, streams
     from ggmlq.parallel import team
 
     world = World(count)
@@ -240,7 +240,19 @@ def put_cards(monkeypatch, count=2):
             world.allocator = before
 
     class CUDARuntimeError(RuntimeError):
-        pass
+        status = 704
+
+    def enable(other):
+        if (world.device, other) in world.links:
+            raise CUDARuntimeError("already enabled")
+        world.links.add((world.device, other))
+
+    def of(shape, dtype, memory):
+        owner, number = memory
+        assert (number, owner.buffer.device) in world.links
+        found = owner.view(Array)
+        found.near = number
+        return found
 
     cuda = SimpleNamespace(
         Device=lambda n=None: Device(world, world.device if n is None else int(n)),
@@ -249,14 +261,17 @@ def put_cards(monkeypatch, count=2):
         get_current_stream=lambda n=None: world.current[world.device if n is None else n],
         get_allocator=lambda: world.allocator,
         using_allocator=using_allocator,
+        UnownedMemory=lambda at, nbytes, owner, number: (owner, number),
+        MemoryPointer=lambda memory, offset: memory,
         runtime=SimpleNamespace(
             CUDARuntimeError=CUDARuntimeError,
             getDeviceCount=lambda: count,
-            deviceCanAccessPeer=lambda a, b: 0,
+            deviceCanAccessPeer=lambda a, b: int(linked),
+            deviceEnablePeerAccess=enable,
         ),
     )
     world.cupy = SimpleNamespace(
-        cuda=cuda, empty=empty, ascontiguousarray=together, where=where, exp=np.exp, ndarray=Array,
+        cuda=cuda, empty=empty, ascontiguousarray=together, where=where, exp=np.exp, ndarray=of,
         get_default_memory_pool=lambda: SimpleNamespace(malloc="pool"),
     )  # fmt: skip
     driver = SimpleNamespace(device=lambda: world.device, stream=cuda.get_current_stream)
@@ -266,6 +281,7 @@ def put_cards(monkeypatch, count=2):
     monkeypatch.setattr(nccl, "library", lambda: world.nccl)
     world.nccl, world.kept = None, 0
     team.team_of.cache_clear()
+    monkeypatch.setattr(streams, "SIDES", {})
     return world
 
 

@@ -17,10 +17,10 @@ from ggmlq.parallel import team
 from ggmlq.protocols import OPERATIONS
 
 
-@pytest.fixture
-def world(monkeypatch):
+@pytest.fixture(params=[False, True], ids=["apart", "linked"])
+def world(monkeypatch, request):
     """Three cards, and products that NumPy makes on the stream that they are asked for on."""
-    found = put_cards(monkeypatch, 3)
+    found = put_cards(monkeypatch, 3, request.param)
 
     def upload(array, name):
         with found.cupy.cuda.Device(int(name[5:])):

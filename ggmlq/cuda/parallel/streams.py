@@ -45,10 +45,10 @@ class Streams:
     def _stream(self, cuda: Any, main: Any, number: int) -> Any:
         if not self.recorded or device.capturing(number):
             return cuda.get_current_stream(number)
-        found = _SIDES.get((main.ptr, number))  # if it records, then in the same graph as main
+        found = SIDES.get((main.ptr, number))  # if it records, then in the same graph as main
         if found is None:
             with cuda.Device(number):
-                found = _SIDES[main.ptr, number] = cuda.Stream(non_blocking=True)
+                found = SIDES[main.ptr, number] = cuda.Stream(non_blocking=True)
         return found
 
     def after(self, first: int, others: Sequence[int]) -> None:
@@ -80,7 +80,7 @@ class Streams:
         self.held.clear()
 
 
-_SIDES: dict[tuple[int, int], Any] = {}  # streams for what graphs record: of a caller's stream, of a device
+SIDES: dict[tuple[int, int], Any] = {}  # streams for what graphs record: of a caller's stream, of a device
 
 
 class _UnderWay(threading.local):

@@ -22,18 +22,20 @@ from .streams import ASKED, UNDER_WAY, Lane, Streams, told
 ALREADY = 704  # cudaErrorPeerAccessAlreadyEnabled
 
 
-def link(numbers: Sequence[int]) -> None:
-    """Let copies between GPUs go straight, both ways, where the machine can; others go through the host."""
-    cuda = device.cupy().cuda
-    distinct = set(numbers)
-    for one, other in itertools.permutations(distinct, 2):
-        if cuda.runtime.deviceCanAccessPeer(one, other):
-            with cuda.Device(one):
-                try:
-                    cuda.runtime.deviceEnablePeerAccess(other)
-                except cuda.runtime.CUDARuntimeError as error:
-                    if error.status != ALREADY:
-                        raise
+def link(numbers: Sequence[int]) -> bool:
+    """Let each GPU read the others' memory, where the machine can; else copies go through the host."""
+    cuda, whole = device.cupy().cuda, True
+    for one, other in itertools.permutations(set(numbers), 2):
+        if not cuda.runtime.deviceCanAccessPeer(one, other):
+            whole = False
+            continue
+        with cuda.Device(one):
+            try:
+                cuda.runtime.deviceEnablePeerAccess(other)
+            except cuda.runtime.CUDARuntimeError as error:
+                if error.status != ALREADY:
+                    raise
+    return whole
 
 
 class CudaTeam:
@@ -53,7 +55,7 @@ class CudaTeam:
         if sums == "nccl":
             nccl.needed(asked)
         with told(" and ".join(devices)):
-            link(self.numbers)
+            self.linked = link(self.numbers)
         able = not twice and nccl.library() is not None
         self._nccl = nccl.Communicators(self.numbers) if sums != "copies" and able else None
 
@@ -65,7 +67,13 @@ class CudaTeam:
         if self._nccl is not None:
             return f"NCCL {nccl.version()}"
         why = "" if nccl.library() is not None else "; NCCL is not installed"
-        return f"copies and additions, in the order of the devices{why}"
+        what = "additions over the link" if self.reads else "copies and additions"
+        return f"{what}, in the order of the devices{why}"
+
+    @property
+    def reads(self) -> bool:
+        """Whether each of two GPUs adds what both have found, reading the other's memory."""
+        return self.linked and len(self.numbers) == 2
 
     @contextmanager
     def run(self, home: str, keep: list[Any]) -> Iterator[CudaRun]:
@@ -204,7 +212,21 @@ class CudaRun:
                 for part in parts[1:]:
                     total += part
             return [total] * len(parts)
-        return self._by_copies(parts)
+        return self._by_reads(parts) if self.team.reads else self._by_copies(parts)
+
+    def _by_reads(self, parts: Sequence[Any]) -> list[Any]:
+        """Of two: as many bytes over the link as in shares, but each way at the same time and in one step."""
+        numbers, made = self.team.numbers, []
+        self.streams.meet(numbers)
+        for number in numbers:
+            with self._lane(number):
+                first, second = (
+                    part if there == number else as_of(part, number)
+                    for part, there in zip(parts, numbers, strict=True)
+                )
+                made.append(first + second)
+        self.streams.meet(numbers)
+        return made
 
     def _by_copies(self, parts: Sequence[Any]) -> list[Any]:
         """Each device fetches a share of all terms, adds them in order, and hands the sums around.
@@ -239,3 +261,10 @@ def copied(target: Any, source: Any, lane: Lane) -> Any:
     if source.nbytes:
         target.data.copy_from_device_async(source.data, source.nbytes, lane.stream)
     return target
+
+
+def as_of(array: Any, number: int) -> Any:
+    """Memory of another GPU as if it were of this one, for kernels that read it over the link."""
+    cp = device.cupy()
+    memory = cp.cuda.UnownedMemory(array.data.ptr, array.nbytes, array, number)
+    return cp.ndarray(array.shape, array.dtype, cp.cuda.MemoryPointer(memory, 0))
