@@ -88,12 +88,12 @@ ALLOWED = {
     },
     # whole files
     "gguf": {
-        "addressed", "array", "devices", "errors", "formats", "gguf", "progress", "tensors", "text",
+        "addressed", "array", "devices", "errors", "formats", "gguf", "matrix", "progress", "tensors", "text",
         "threads", "unwinding",
     },
     "safetensors": {
-        "addressed", "array", "codes", "devices", "errors", "formats", "gguf", "progress", "safetensors",
-        "scaled", "tensors", "text", "tiling",
+        "addressed", "array", "codes", "devices", "errors", "formats", "gguf", "matrix", "progress",
+        "safetensors", "scaled", "tensors", "text", "tiling",
     },
     "remote": {"addressed", "array", "cache", "errors", "gguf", "progress", "safetensors", "text", "remote"},
     "files.py": {"addressed", "errors", "gguf", "safetensors"},

@@ -20,6 +20,7 @@ import numpy as np
 from ..checks import check_out
 from ..devices import namespace
 from ..errors import DeviceError, DTypeError, ShapeError, UnsupportedError
+from ..matrix import Divided
 from ..ops import quantize_scaled
 from ..ops import torch as tensors
 from ..ops.scaled_linear import how_quantized, requantized
@@ -89,7 +90,9 @@ def _columns(asked: Asked, x: Any, first: int, end: int) -> Any:
 def _products(asked: Asked, run: Any) -> list[Any]:
     """The product of each device, there; terms of a sum are float32."""
     s, options = asked.s, dict(asked.options)
-    kind = np.dtype(np.float32) if asked.terms else asked.kind
+    kind = (
+        np.float32 if asked.terms else asked.kind.type
+    )  # types as they are: what is ordinary is seen at once
     given = _given(asked, run)
     ids = [None] * len(given) if asked.ids is None else _ids(asked, run)
     biases = _biases(asked, run) if asked.bias is not None and not asked.terms else None
@@ -238,5 +241,10 @@ def _as_it_is(asked: str, x: Any, q: Any) -> Any:
 
 def left(operation: str, s: Any, x: Any, rest: Sequence[Any], options: dict[str, Any]) -> Parts:
     """The operation with its result in parts."""
+    if not isinstance(s, Divided):
+        raise DTypeError(
+            f"parallel.{operation}({OPERANDS[operation]}): s is a {type(s).__name__}; results stay in parts "
+            f"where weights are in parts; make them so with gq.parallel.shard, or call gq.{operation}"
+        )
     found: Parts = multiply(operation, s, x, *rest, left=True, **options)
     return found

@@ -182,6 +182,9 @@ class Sharded(Divided):
     def __iter__(self) -> Iterator[Any]:
         raise BlockIndexError(f'iteration over {self!r}: iterate over s.parts, or over s.to("cpu")')
 
+    def __matmul__(self, x: object) -> Any:
+        raise ShapeError(f"s @ x with {self!r}: activations come first; write x @ s.T")
+
     # --- what it does -------------------------------------------------------------------
 
     def run(self, operation: str, x: Any, *rest: Any, **options: Any) -> Any:
