@@ -1,7 +1,7 @@
 """A feed-forward block on several devices.
 
 The two wide matrices are cut by rows, the last one by columns: what the first leave on a device is what the
-last one reads there, so the block needs one sum. Here the devices are parts of the host; name GPUs to use them:
+last one reads there, so the block needs one sum. Here devices are parts of the host; name GPUs to use them:
 
     python docs/gallery/feed_forward_sharded.py cuda:0 cuda:1
 """
