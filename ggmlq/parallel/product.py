@@ -11,6 +11,7 @@ scales those of a single device.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from functools import partial
 from typing import Any
@@ -23,7 +24,7 @@ from ..errors import DeviceError, DTypeError, ShapeError, UnsupportedError
 from ..matrix import Divided
 from ..ops import quantize_scaled
 from ..ops import torch as tensors
-from ..ops.scaled_linear import how_quantized, requantized
+from ..ops.scaled_linear import coding_of, how_quantized
 from ..protocols import OPERATIONS
 from ..scaled import ScaledArray
 from ..tensors import is_tensor
@@ -208,7 +209,9 @@ def _requantized(
             f"{text}: requantize makes one new ScaledArray; it neither stays in parts nor goes into out; "
             "leave these out, or quantize the parts with y.map"
         )
-    return requantized(multiply(operation, s, x, *rest, **options), how)
+    y = multiply(operation, s, x, *rest, **options)
+    coding = coding_of(how, math.prod(y.shape[:-1]), y.shape[-1])
+    return quantize_scaled(y, coding.code, coding.tile, scales=coding.scales)
 
 
 def _of_tensor(
