@@ -112,6 +112,12 @@ def products(world, x, q, home, count, sums=None):
         assert np.allclose(plain(z.gather()), single, rtol=1e-4, atol=1e-3)
         assert np.allclose(z.gather("cpu"), single, rtol=1e-4, atol=1e-3)
         z.map(gq.parallel.silu)
+        bias = on(world, np.arange(len(q), dtype=np.float32), home)
+        with world.cupy.cuda.Device(home):
+            half = gq.parallel.linear(x, s, dtype=np.float16, bias=bias)
+        assert [part.buffer.arena for part in half.parts] == [world.current[n] for n in range(count)]
+        assert half.dtype == np.float16
+        assert np.allclose(half.gather("cpu"), single + np.arange(len(q)), rtol=1e-2, atol=0.2)
 
 
 @pytest.mark.parametrize("count", [1, 2, 3])

@@ -9,7 +9,6 @@ import numpy as np
 from ..checks import as_floats, check_bias, float_dtype
 from ..devices import device_of
 from ..errors import DeviceError, DTypeError, ShapeError
-from ..ops import quantize_scaled
 from ..ops.expert_operands import check_ids, check_rows
 from ..ops.scaled_linear import how_quantized
 from ..scaled import ScaledArray
@@ -23,6 +22,7 @@ class Asked(NamedTuple):
     operation: str
     s: Any
     x: Any  # an array or a ScaledArray at home, or Parts
+    codes: Any  # code and tile of what floats at home become before they travel, or None
     ids: Any  # at home, of products with experts
     home: str
     shape: tuple[int, ...]  # of the result
@@ -70,9 +70,10 @@ def checked(
     if bias is not None:
         face = Face(home, s.shape)
         bias = check_bias(text, bias, face, "s")
-    x = _operand(text, s, x, ids, options)
+    x = _operand(text, s, x, ids)
+    codes = _codes(s, x, options)
     shape = (*ids.shape, s.shape[1]) if ids is not None else (*x.shape[:-1], s.shape[0])
-    return Asked(text, operation, s, x, ids, home, shape, bias, kind, options)
+    return Asked(text, operation, s, x, codes, ids, home, shape, bias, kind, options)
 
 
 class Face:
@@ -85,8 +86,8 @@ class Face:
         return self.shape[0]
 
 
-def _operand(text: str, s: Any, x: Any, ids: Any, options: dict[str, Any]) -> Any:
-    """Activations as they are to travel: floats, or codes for weights with scales."""
+def _operand(text: str, s: Any, x: Any, ids: Any) -> Any:
+    """Activations of a type and shape that fit."""
     scaled = isinstance(s.parts[0], ScaledArray)
     if isinstance(x, ScaledArray) and not scaled:
         raise DTypeError(f"{text}: x is {x!r}, s {s!r}; codes go with codes; pass x.dequantize()")
@@ -100,11 +101,14 @@ def _operand(text: str, s: Any, x: Any, ids: Any, options: dict[str, Any]) -> An
             f"{text}: x has shape {x.shape}, s {s.shape}; the last axis of both is K; "
             f"pass x as [..., {s.shape[-1]}]"
         )
-    if scaled and not isinstance(x, Parts):
-        how = options.pop("activations", None)
-        if not isinstance(x, ScaledArray):
-            code, tile = how_quantized(how, s.parts[0])
-            return quantize_scaled(x, code, tile, ragged="pad")
-        if how is not None:
-            options["activations"] = how  # which is an error that each part tells
     return x
+
+
+def _codes(s: Any, x: Any, options: dict[str, Any]) -> Any:
+    """What floats become for weights with scales; Parts that fit do where they are, each for itself."""
+    first = s.parts[0]
+    if not isinstance(first, ScaledArray) or isinstance(x, ScaledArray):
+        return None
+    if isinstance(x, Parts) and (x.spans == s.spans if s.axis == 1 else x.spans is None):
+        return None
+    return how_quantized(options.pop("activations", None), first)

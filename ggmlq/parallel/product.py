@@ -24,9 +24,8 @@ from ..errors import DeviceError, DTypeError, ShapeError, UnsupportedError
 from ..matrix import Divided
 from ..ops import quantize_scaled
 from ..ops import torch as tensors
-from ..ops.scaled_linear import coding_of, how_quantized
+from ..ops.scaled_linear import coding_of
 from ..protocols import OPERATIONS
-from ..scaled import ScaledArray
 from ..tensors import is_tensor
 from .asked import Asked, checked
 from .parts import Parts, gathered, joined
@@ -67,8 +66,9 @@ def _given(asked: Asked, run: Any) -> list[Any]:
         if s.axis != 1 and x.spans is None:
             return list(x.parts)
         x = gathered(run, x.parts, x.spans, x.shape, asked.home, s.devices)
-        if isinstance(s.parts[0], ScaledArray):
-            x = quantize_scaled(x, *how_quantized(None, s.parts[0]), ragged="pad")
+    if asked.codes is not None:
+        with run.at_home():
+            x = quantize_scaled(x, *asked.codes, ragged="pad")
     if s.axis == 1:
         with run.at_home():
             slices = [_columns(asked, x, *span) for span in s.spans]
@@ -91,9 +91,7 @@ def _columns(asked: Asked, x: Any, first: int, end: int) -> Any:
 def _products(asked: Asked, run: Any) -> list[Any]:
     """The product of each device, there; terms of a sum are float32."""
     s, options = asked.s, dict(asked.options)
-    kind = (
-        np.float32 if asked.terms else asked.kind.type
-    )  # types as they are: what is ordinary is seen at once
+    kind = np.float32 if asked.terms else asked.kind.type  # a type, so that ordinary products are quick
     given = _given(asked, run)
     ids = [None] * len(given) if asked.ids is None else _ids(asked, run)
     biases = _biases(asked, run) if asked.bias is not None and not asked.terms else None
@@ -108,9 +106,7 @@ def _products(asked: Asked, run: Any) -> list[Any]:
             if mine is not None and mine[1] is not None:
                 y = namespace(y).where(mine[1][..., None], np.float32(0), y)
             made.append(y)
-    if asked.terms:
-        made = [y.astype(asked.kind, copy=False) for y in _added(asked, run, made)]
-    return made
+    return _added(asked, run, made) if asked.terms else made
 
 
 def _biases(asked: Asked, run: Any) -> list[Any]:
@@ -140,14 +136,16 @@ def _ids(asked: Asked, run: Any) -> list[Any]:
 
 
 def _added(asked: Asked, run: Any, terms: list[Any]) -> list[Any]:
-    """Their sum on every device, and the bias."""
+    """Their sum on every device, and the bias, in the type that was asked for."""
     sums: list[Any] = run.sum(terms)
-    if asked.bias is None:
+    if asked.bias is None and asked.kind == np.float32:
         return sums
+    biases = [0] * len(sums) if asked.bias is None else _biases(asked, run)
     added = []
-    for position, (y, bias) in enumerate(zip(sums, _biases(asked, run), strict=True)):
+    for position, (y, bias) in enumerate(zip(sums, biases, strict=True)):
         with run.on(position):
-            added.append(y + bias)
+            made = y if asked.bias is None else y + bias
+            added.append(made.astype(asked.kind, copy=False))
     return added
 
 
@@ -196,6 +194,8 @@ def _by_one(asked: Asked, out: Any) -> Any:
     if asked.bias is not None:
         options["bias"] = asked.bias
     rest = () if asked.ids is None else (asked.ids,)
+    if asked.codes is not None and asked.ids is None:
+        options["activations"] = asked.codes
     return OPERATIONS[asked.operation](asked.x, s.parts[s.devices.index(asked.home)], *rest, **options)
 
 
