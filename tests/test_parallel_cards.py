@@ -8,12 +8,14 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 from fake_cards import made, plain, put_cards
+from fake_link import FakeLink
 
 import ggmlq as gq
 from ggmlq.cuda.machine import device
 from ggmlq.cuda.parallel.streams import Streams
 from ggmlq.errors import DeviceError, GGMLQError, MissingDependencyError
-from ggmlq.parallel import team
+from ggmlq.parallel import loading, team
+from ggmlq.parallel.cuts import piece
 from ggmlq.protocols import OPERATIONS
 
 
@@ -223,6 +225,34 @@ def test_codes_with_scales_travel_whole(world, fresh, monkeypatch):
         s = gq.parallel.shard(w, ["cuda:0", "cuda:1"], axis)
         y = gq.scaled_linear(there, s)
         assert np.allclose(plain(y), x.dequantize() @ w.dequantize().T, rtol=1e-4, atol=1e-3)
+
+
+@pytest.mark.parametrize("byteorder", ["little", "big"])
+def test_a_file_by_parts(world, byteorder, fresh, tmp_path, monkeypatch):
+    """Each device is sent the bytes of its parts, and no others."""
+    tensors = {
+        "blk.0.ffn_up.weight": gq.quantize(fresh.standard_normal((512, 256), np.float32), "q4_K"),
+        "blk.0.ffn_down.weight": gq.quantize(fresh.standard_normal((256, 512), np.float32), "q4_K"),
+        "blk.0.ffn_up_exps.weight": gq.quantize(fresh.standard_normal((3, 64, 64), np.float32), "q8_0"),
+        "norm.weight": fresh.standard_normal(256, np.float32),
+    }
+    gq.save(tmp_path / "a.gguf", tensors, byteorder=byteorder)
+    links = []
+
+    def link(name):
+        links.append(FakeLink(name))
+        return links[-1]
+
+    monkeypatch.setattr(loading, "cuda_module", lambda name: SimpleNamespace(Link=link))
+    with gq.open(tmp_path / "a.gguf") as f:
+        for axis in (0, 1, "experts", gq.parallel.tensor_parallel):
+            made = f.to(["cuda:0", "cuda:1"], axis=axis)
+            for name, s in made.items():
+                assert len({*s.devices}) == len(s.parts) == 2
+                for part, (first, end) in zip(s.parts, s.spans or ((0, 0),) * 2, strict=True):
+                    want = f[name] if s.spans is None else piece(f[name], s.axis, first, end)
+                    assert np.array_equal(plain(part.raw), want.raw)
+    assert {each.name for each in links} == {"cuda:0", "cuda:1"}
 
 
 def test_sums_by_nccl(world, fresh):

@@ -111,4 +111,8 @@ def _codes(s: Any, x: Any, options: dict[str, Any]) -> Any:
         return None
     if isinstance(x, Parts) and (x.spans == s.spans if s.axis == 1 else x.spans is None):
         return None
-    return how_quantized(options.pop("activations", None), first)
+    code, tile = how_quantized(options.get("activations"), first)
+    if s.axis == 1 and tile[1] is not None and any(cut % tile[1] for cut in s.cuts):
+        return None  # tiles end where columns are cut: each part has tiles of its own
+    options.pop("activations", None)
+    return code, tile

@@ -1,8 +1,9 @@
 """Where an array is cut for several devices.
 
 Rows of one product are the columns of the next one, so both are cut by one rule: at multiples of 256, the
-longest block, where each device gets enough of them to be even; else at multiples of 32, else anywhere.
-Columns are cut between blocks or tiles, rows of a ScaledArray between tiles.
+longest block, where each device gets enough of them to be even; else at multiples of 32 (of 128 for codes
+with scales, as activations have their tiles), else anywhere. Columns are cut between blocks or tiles, rows of
+a ScaledArray between tiles.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ from ..scaled import ScaledArray
 from ..text import short
 
 Spans = tuple[tuple[int, int], ...]
-STEPS = 256, 32  # elements
+COARSE, FINE, TILE = 256, 32, 128  # elements
 EVEN = 4  # steps of 256 that a device must have
 
 
@@ -30,7 +31,7 @@ def spans(asked: str, q: Any, count: int, axis: Any, cuts: Sequence[int] | None 
     length, unit = measures(q, axis)
     if cuts is not None:
         return _given(asked, length, unit, count, cuts)
-    step = _step(length, unit, count, axis)
+    step = _step(length, unit, count, axis, TILE if isinstance(q, ScaledArray) else FINE)
     units = -(-length // step)
     if units < count:
         what = {0: "rows", 1: f"columns, in blocks or tiles of {unit}", "experts": "experts"}[axis]
@@ -43,14 +44,14 @@ def spans(asked: str, q: Any, count: int, axis: Any, cuts: Sequence[int] | None 
     return tuple(pairwise(ends))
 
 
-def _step(length: int, unit: int, count: int, axis: Any) -> int:
+def _step(length: int, unit: int, count: int, axis: Any, fine: int) -> int:
     if axis == "experts":
         return 1
-    if length >= EVEN * count * math.lcm(unit, STEPS[0]):
-        return math.lcm(unit, STEPS[0])
-    fine = math.lcm(unit, STEPS[1])
-    if -(-length // fine) >= count:
-        return fine
+    if length >= EVEN * count * math.lcm(unit, COARSE):
+        return math.lcm(unit, COARSE)
+    step = math.lcm(unit, fine)
+    if -(-length // step) >= count:
+        return step
     return 1 if axis == 0 and -(-length // unit) < count else unit
 
 

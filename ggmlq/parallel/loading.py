@@ -79,9 +79,8 @@ def _cut(asked: str, name: str, array: Any, axis: Axis, count: int) -> tuple[Any
 
 
 def to_several(
-    asked: str, tensors: Mapping[str, Any], devices: Any, axis: Axis, progress: bool | None,
-    link: Callable[[str], Any] | None = None,
-) -> dict[str, Sharded]:  # fmt: skip
+    asked: str, tensors: Mapping[str, Any], devices: Any, axis: Axis, progress: bool | None
+) -> dict[str, Sharded]:
     """Arrays of an open file in parts on devices; plain NumPy arrays, which have no kernels, are left out."""
     names = canonical(asked, devices)
     team = team_of(names, None)
@@ -90,8 +89,7 @@ def to_several(
         for name, array in tensors.items()
         if not isinstance(array, np.ndarray)
     }
-    make = link or (lambda name: cuda_module("machine.upload").Link(name))
-    parts = [_on_device(asked, plans, position, name, progress, make) for position, name in enumerate(names)]
+    parts = [_on_device(asked, plans, position, name, progress) for position, name in enumerate(names)]
     return {
         name: Sharded([there[name] for there in parts], plan.axis, plan.spans, team)
         for name, plan in plans.items()
@@ -99,9 +97,8 @@ def to_several(
 
 
 def _on_device(
-    asked: str, plans: Mapping[str, _Plan], position: int, device: str, progress: bool | None,
-    link: Callable[[str], Any],
-) -> dict[str, Any]:  # fmt: skip
+    asked: str, plans: Mapping[str, _Plan], position: int, device: str, progress: bool | None
+) -> dict[str, Any]:
     """The parts of one device."""
     if device == "cpu":
         return {name: plan.part(position) for name, plan in plans.items()}
@@ -112,7 +109,9 @@ def _on_device(
             straight[name] = part
         else:
             others.append(name)
-    made: dict[str, Any] = dict(load.load(asked, straight, link(device), progress)) if straight else {}
+    made: dict[str, Any] = {}
+    if straight:
+        made |= load.load(asked, straight, cuda_module("machine.upload").Link(device), progress)
     bar = Progress(sum(plans[name].part(position).nbytes for name in others), f"to {device}", show=progress)
     try:
         for name in others:

@@ -78,11 +78,10 @@ def together(*sharded: Any, x: Any = None) -> Iterator[None]:
     >>> with gq.parallel.together(s):
     ...     y = gq.parallel.linear(np.ones(64, np.float32), s).gather()
     """
-    teams = {each.team for each in sharded}
-    if len(teams) != 1 or len({each.devices for each in sharded}) != 1:
+    if len({each.devices for each in sharded}) != 1:
         raise DeviceError(
-            f"together({', '.join(map(repr, sharded))}): one run is of arrays on the same devices, summed "
-            "alike; pass one array or more that are"
+            f"together({', '.join(map(repr, sharded))}): one run is of arrays on the same devices, in "
+            "the same order; pass one array or more that are"
         )
     first = sharded[0]
     home = first.devices[0] if x is None else device_of(x)
