@@ -62,6 +62,7 @@ def test_products_of_parts_are_those_of_the_whole(name, fresh):
         near(x @ s.T, single)
         near(x[0] @ s.T, single[0])
         near(gq.parallel.linear(x, s).gather(), single)
+        near(gq.linear(gq.parallel.replicate(x, s.devices), s), single)
 
 
 @pytest.mark.parametrize(("code", "tile"), TILES)

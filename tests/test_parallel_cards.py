@@ -114,6 +114,9 @@ def products(world, x, q, home, count, sums=None):
         assert np.allclose(plain(z.gather()), single, rtol=1e-4, atol=1e-3)
         assert np.allclose(z.gather("cpu"), single, rtol=1e-4, atol=1e-3)
         z.map(gq.parallel.silu)
+        with world.cupy.cuda.Device(home):
+            every = gq.parallel.replicate(x, names) if home < count else x
+            assert np.allclose(plain(gq.linear(every, s)), single, rtol=1e-4, atol=1e-3)
         bias = on(world, np.arange(len(q), dtype=np.float32), home)
         with world.cupy.cuda.Device(home):
             half = gq.parallel.linear(x, s, dtype=np.float16, bias=bias)

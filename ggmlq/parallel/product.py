@@ -65,6 +65,8 @@ def _given(asked: Asked, run: Any) -> list[Any]:
             return list(x.parts)
         if s.axis != 1 and x.spans is None:
             return list(x.parts)
+        if x.spans is None and asked.codes is None:
+            return [_slice(run, *each) for each in zip(range(count), x.parts, s.spans, strict=True)]
         x = gathered(run, x.parts, x.spans, x.shape, asked.home, s.devices)
     if asked.codes is not None:
         with run.at_home():
@@ -76,6 +78,12 @@ def _given(asked: Asked, run: Any) -> list[Any]:
         return given
     spread: list[Any] = run.give([x] * count)
     return spread
+
+
+def _slice(run: Any, position: int, x: Any, span: tuple[int, int]) -> Any:
+    """Of what is on every device the columns that are multiplied there."""
+    with run.on(position):
+        return x[..., span[0] : span[1]]
 
 
 def _columns(asked: Asked, x: Any, first: int, end: int) -> Any:
