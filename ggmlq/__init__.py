@@ -35,7 +35,7 @@ from .ops import (
 from .scaled import ScaledArray
 
 if TYPE_CHECKING:
-    from . import convert, diff, functions, gguf, llama, reference, report, safetensors
+    from . import convert, diff, functions, gguf, llama, parallel, reference, report, safetensors
     from .accuracy import error_table
     from .faults import Diagnosis, diagnose, diagnose_gru
     from .files import open, save
@@ -73,6 +73,7 @@ __all__ = [
     "llama",
     "nmse",
     "open",
+    "parallel",
     "quantize",
     "quantize_scaled",
     "reference",
@@ -92,7 +93,7 @@ _LATER = {"open": "files", "save": "files"} | dict.fromkeys(
 _LATER |= {"set_num_threads": "threads", "error_table": "accuracy", "GRU": "gru", "FixedGRU": "gru"}
 _LATER["survey"] = "surveys"
 _LATER |= dict.fromkeys(  # modules
-    ("convert", "diff", "functions", "gguf", "llama", "reference", "report", "safetensors"), ""
+    ("convert", "diff", "functions", "gguf", "llama", "parallel", "reference", "report", "safetensors"), ""
 )
 
 

@@ -70,6 +70,9 @@ def describe(report: dict[str, Any]) -> str:
             f"{size(g['memory_bytes'])}"
             for g in gpu["devices"]
         ]
+        if len(gpu["devices"]) > 1:
+            said = f"NCCL {gpu['nccl']}" if gpu["nccl"] else "copies between them: NCCL is not installed"
+            gpu_lines.append(f"  sums over several: {said}")
         gpu_lines += [f"  {line}" for line in _auto_lines(report["auto"])]
     if "error" in ggml:
         ggml_lines = [f"  none: {ggml['error']}"]
@@ -120,9 +123,19 @@ def _cpu() -> dict[str, Any]:
 
 def _gpu() -> dict[str, Any]:
     try:
-        return {"devices": importlib.import_module("ggmlq.cuda.machine.device").describe()}
+        devices = importlib.import_module("ggmlq.cuda.machine.device").describe()
     except GGMLQError as error:
         return {"error": str(error)}
+    return {"devices": devices, "nccl": _nccl()}
+
+
+def _nccl() -> str | None:
+    """Its version; None where it does not load."""
+    try:
+        version: str | None = importlib.import_module("ggmlq.cuda.parallel.nccl").version()
+    except (GGMLQError, RuntimeError):
+        return None
+    return version
 
 
 def _cublas(gpu: dict[str, Any]) -> bool:

@@ -78,6 +78,12 @@ class LibraryFailedError(GGMLQError, RuntimeError):
         self.tail = tail  # the end of what it printed
 
 
+class GroupError(GGMLQError, ConnectionError):
+    """Processes that work together and do not find each other, disagree, or have lost one of them."""
+
+    __str__ = Exception.__str__  # OSError would print errno's text in place of the message
+
+
 class WorkerError(GGMLQError, RuntimeError):
     """Work given to an executor whose workers died, or which takes none."""
 

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import builtins
-import importlib
 import os
 import stat
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from . import gguf, safetensors
+from . import addressed, gguf, safetensors
 from .errors import GGUFError
 from .gguf.source import checked_path
 from .gguf.writer import NO_METADATA
@@ -30,10 +29,8 @@ def open(path: str | os.PathLike[str]) -> gguf.GGUFFile:
         Both are mappings of names to arrays, with ``metadata``, ``info(name)``, ``to(device)``, and usable
         in a ``with`` block. To type checkers it is the first.
     """
-    if isinstance(path, str) and "://" in path:
-        remote: Any = importlib.import_module("ggmlq.remote")  # what it needs is not for every day
-        if remote.is_address(path):
-            return remote.open(path)  # type: ignore[no-any-return]
+    if (there := addressed.opened(path)) is not None:
+        return there  # type: ignore[no-any-return]
     text = checked_path("open(path)", path, PATH)
     found: Any = safetensors.open(text) if is_safetensors(text) else gguf.open(text)
     return found  # type: ignore[no-any-return]

@@ -167,6 +167,14 @@ class Transposed(AskedByNumPy):
         return f"{self.T!r}.{'mT' if self._matrices else 'T'}"
 
 
+class Divided(Weights):
+    """Weights in parts on several devices, which carry operations out themselves."""
+
+    def run(self, operation: str, x: Any, *rest: Any, **options: Any) -> Any:
+        """The operation of that name, as whoever calls it for a single array means it."""
+        raise NotImplementedError
+
+
 # --- indices --------------------------------------------------------------------------------
 
 

@@ -15,7 +15,7 @@ from .codes.scaling import laid_out, values
 from .devices import cuda_device, device_of, is_host, namespace, on_device_of
 from .errors import BlockIndexError, CodeError, DeviceError, ShapeError
 from .kept import Keeper
-from .matrix import Transposed, Weights, index_of, shape_of, written
+from .matrix import Divided, Transposed, Weights, index_of, shape_of, written
 from .protocols import OPERATIONS
 from .scaled_parts import Beside, as_stored
 from .tiling import Tile, Tiling, checked_tile, expanded, tiling
@@ -252,7 +252,7 @@ class ScaledArray(Keeper, Weights):
         return floats if dtype is None else np.asarray(floats, dtype)
 
     def __matmul__(self, other: Any) -> Any:
-        if isinstance(other, Transposed) and isinstance(other.T, ScaledArray):
+        if isinstance(other, Transposed) and isinstance(other.T, ScaledArray | Divided):
             return OPERATIONS[self.product](self, other.T)
         raise ShapeError(
             f"s @ … with {self!r} and a {type(other).__name__}: a product is x @ w.T, which is "

@@ -20,6 +20,7 @@ SAID = {  # what each must find
     "is_my_kernel_right": ["fault: correct", "fault: nibble-order", "fault: offset-missing"],
     "quantize_to_a_size": ["recipe: 5.", "no choice of types has less", "q5_0 "],
     "fp8_product": ["group", "is the same: True", "e4m3      500  0x7e"],
+    "feed_forward_sharded": ["rows 768 + 768", "the same on each", "the same product"],
     "fixed_point_gru": ["int16 ", "oracle in int64: True"],
 }
 

@@ -27,6 +27,7 @@ ALLOWED = {
     "progress.py": set(),
     "unwinding.py": set(),
     "announced.py": set(),
+    "addressed.py": set(),  # remote by name, which registers itself there
     "cache": {"cache"},
     "cores.py": set(),
     "threads.py": {"cores", "errors"},
@@ -89,15 +90,15 @@ ALLOWED = {
     },
     # whole files
     "gguf": {
-        "array", "devices", "errors", "formats", "gguf", "progress", "tensors", "text", "threads",
-        "unwinding",
+        "addressed", "array", "devices", "errors", "formats", "gguf", "matrix", "progress", "tensors", "text",
+        "threads", "unwinding",
     },
     "safetensors": {
-        "array", "codes", "devices", "errors", "formats", "gguf", "progress", "safetensors", "scaled",
-        "tensors", "text", "tiling",
+        "addressed", "array", "codes", "devices", "errors", "formats", "gguf", "matrix", "progress",
+        "safetensors", "scaled", "tensors", "text", "tiling",
     },
-    "remote": {"array", "cache", "errors", "gguf", "progress", "safetensors", "text", "remote"},
-    "files.py": {"errors", "gguf", "safetensors"},  # remote by name, for an address
+    "remote": {"addressed", "array", "cache", "errors", "gguf", "progress", "safetensors", "text", "remote"},
+    "files.py": {"addressed", "errors", "gguf", "safetensors"},
     "checkpoint": {
         "array", "checkpoint", "convert", "errors", "formats", "gguf", "ops", "safetensors", "scaled", "text",
     },
@@ -112,6 +113,11 @@ ALLOWED = {
     "surveys": {
         "array", "convert", "errors", "files", "formats", "gguf", "ops", "progress", "report", "scaled",
         "spread", "text", "surveys",
+    },
+    # several GPUs: weights in parts; of cuda nothing but by name
+    "parallel": {
+        "array", "checks", "codes", "devices", "errors", "gguf", "matrix", "ops", "progress", "protocols",
+        "scaled", "tensors", "text", "parallel",
     },
     "report": {
         "array", "diff", "errors", "formats", "gguf", "ops", "pages", "progress", "text", "report",
@@ -245,8 +251,9 @@ def test_files_are_short_and_say_what_they_are(path):
 
 ROOMS = (
     "cpu", "cpu/encode", "cpu/gru", "cpu/lanes", "cpu/machine", "cpu/panels", "cpu/quantize_scaled",
-    "cpu/slabs", "checkpoint", "convert", "cuda/gru", "diff", "faults", "faults/experts", "faults/gru",
-    "faults/scaled", "fixed", "gru", "pages", "remote", "report", "safetensors", "spread", "surveys", "trace",
+    "cpu/slabs", "checkpoint", "convert", "cuda/gru", "cuda/parallel", "diff", "faults", "faults/experts",
+    "faults/gru", "faults/scaled", "fixed", "gru", "pages", "parallel", "remote", "report", "safetensors",
+    "spread", "surveys", "trace",
 )  # fmt: skip
 
 

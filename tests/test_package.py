@@ -52,6 +52,8 @@ def test_metadata(wheel):
         "dask",
         "docs",
         "mpi",
+        "nccl",
+        "nccl12",
         "test",
         "bench",
         "plot",

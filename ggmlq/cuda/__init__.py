@@ -12,6 +12,7 @@
     scaled_linear/  that of products of codes with scales
     expert_linear/  that of products with the experts that tokens use
     gru/          that of GRUs in integers, and what they are made of
+    parallel/     several GPUs: streams, copies, NCCL
     quantize/     encoders: one format a file
     dequantize    decoders of all formats, in one kernel
     quantize_scaled/  floats to codes with scales for tiles; dequantize_scaled: and back

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import importlib
 import os
 from collections.abc import Mapping
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
+from .. import addressed
 from ..array import QuantArray
 from ..devices import cuda_module
 from ..errors import GGUFError
@@ -64,13 +64,10 @@ def open(path: str | os.PathLike[str]) -> GGUFFile:
     ...     list(f), f["w"], f.metadata["general.name"]
     (['w'], <QuantArray f32 (2, 2), ne [2, 2], 16 bytes, cpu>, 'tiny')
     """
-    if isinstance(path, str) and "://" in path:
-        remote: Any = importlib.import_module("ggmlq.remote")
-        if remote.is_address(path):
-            found = remote.open(path)
-            if isinstance(found, GGUFFile):
-                return found
-            raise GGUFError(f"gguf: {found.path}: these are safetensors; open them with gq.open")
+    if (there := addressed.opened(path)) is not None:
+        if isinstance(there, GGUFFile):
+            return there
+        raise GGUFError(f"gguf: {there.path}: these are safetensors; open them with gq.open")
     asked = Source(checked_path("open(path)", path, PATH))
     for _ in range(ATTEMPTS):
         try:
@@ -155,8 +152,8 @@ class GGUFFile(Opened[QuantArray]):
         return part, part.header.tensors[name]
 
     def to(
-        self, device: str, filter: Filter = None, progress: bool | None = None
-    ) -> Mapping[str, QuantArray]:
+        self, device: Any, filter: Filter = None, progress: bool | None = None, *, axis: Any = 0
+    ) -> Mapping[str, Any]:
         """All tensors, or some of them, on a device; ``f[name].to(device)`` moves a single one.
 
         Several threads (see :func:`ggmlq.set_num_threads`) read the file while what they have read is
@@ -164,18 +161,23 @@ class GGUFFile(Opened[QuantArray]):
 
         Parameters
         ----------
-        device : str
+        device : str or list
             ``"cuda"`` for CuPy's current device, ``"cuda:1"``, or ``"cpu"`` for the arrays as they are,
-            without a copy.
+            without a copy. Several, ``["cuda:0", "cuda:1"]``: in parts, as :func:`ggmlq.parallel.shard`
+            makes them, and no device ever holds a whole one.
         filter : str or callable, optional
             Which tensors: a pattern for whole names, with ``*``, ``?`` and ``[…]`` as in file names, or
             a function of a name. None takes all.
         progress : bool, optional
             True shows a bar, False none; otherwise there is one on a terminal if it takes long.
+        axis : int, str or callable
+            Of several devices: which axis is cut, as in ``shard``; embeddings, and what has no such axis or
+            is too short, is copied to each. Or a function of name and array that says it for each, such as
+            :func:`ggmlq.parallel.tensor_parallel`.
 
         Returns
         -------
-        Mapping of str to QuantArray
+        Mapping of str to QuantArray, or to Sharded
             Read-only, in the order of the file, good without the file. Little-endian, whatever the file is.
 
         Raises
@@ -193,6 +195,8 @@ class GGUFFile(Opened[QuantArray]):
         """
         asked = f"{self!r}.to({device!r})"
         chosen = {name: self[name] for name in select(asked, self, filter)}
+        if not isinstance(device, str):
+            return self._to_several(chosen, device, axis, progress)
         if device != "cpu":
             chosen = load.load(asked, chosen, cuda_module("machine.upload").Link(device), progress)
         return MappingProxyType(chosen)

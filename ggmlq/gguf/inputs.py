@@ -14,6 +14,7 @@ from ..devices import is_host
 from ..errors import GGUFError
 from ..formats import FORMATS, Format
 from ..formats.scalars import SCALARS
+from ..matrix import Divided
 from ..tensors import is_tensor, stored
 from .extents import Extent
 from .source import place, release
@@ -83,6 +84,8 @@ def _format(x: Any) -> Format:
     """The scalar format of a NumPy or CuPy array."""
     if is_tensor(x):
         return _format_of_tensor(x)
+    if isinstance(x, Divided):
+        _refuse(f'it is {x!r}, and a file holds whole arrays; pass x.to("cpu")')
     dtype = getattr(x, "dtype", None)
     if not isinstance(dtype, np.dtype) or not hasattr(x, "shape"):
         _refuse(

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import importlib
 from abc import abstractmethod
 from collections.abc import Iterator, Mapping
-from types import TracebackType
+from types import MappingProxyType, TracebackType
 from typing import Any, Protocol, Self, TypeVar
 
 Held_co = TypeVar("Held_co", covariant=True)
@@ -45,6 +46,14 @@ class Opened(Mapping[str, Held_co]):
 
     def __contains__(self, name: object) -> bool:
         return name in self._opened().places
+
+    def _to_several(
+        self, chosen: Mapping[str, Any], devices: Any, axis: Any, progress: bool | None
+    ) -> Mapping[str, Any]:
+        """Tensors in parts on several devices: by name, since that room stands on this one."""
+        loading: Any = importlib.import_module(f"{__package__.partition('.')[0]}.parallel.loading")
+        found = loading.to_several(f"{self!r}.to({devices!r})", chosen, devices, axis, progress)
+        return MappingProxyType(found)
 
     # A model equals itself only: comparing the bytes of two is nothing to do in passing.
     __eq__ = object.__eq__

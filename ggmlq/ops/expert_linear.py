@@ -11,7 +11,7 @@ from .. import ladder
 from ..array import QuantArray
 from ..checks import check_out, float_dtype, takes_sums
 from ..devices import namespace, on_device_of, place_of
-from ..matrix import operation
+from ..matrix import Divided, operation
 from ..problems import ExpertLinear
 from ..scaled import ScaledArray
 from ..tensors import is_tensor
@@ -22,7 +22,7 @@ from .expert_operands import ASKED, check_matrices, check_rows, checked
 @operation
 def expert_linear(
     x: Any,
-    q: QuantArray | ScaledArray,
+    q: QuantArray | ScaledArray | Divided,
     ids: Any,
     *,
     kernel: str = "auto",
@@ -43,7 +43,7 @@ def expert_linear(
         each. A torch tensor gives a torch tensor. For weights with scales, floats are quantized first, each
         row once, as :func:`ggmlq.scaled_linear` does.
     q : QuantArray or ScaledArray
-        The experts' weights [E, N, K].
+        The experts' weights [E, N, K], or on several devices (:func:`ggmlq.parallel.shard`).
     ids : array of integers
         [T, U], on the same device: which experts each token uses.
     kernel : str
@@ -73,6 +73,9 @@ def expert_linear(
            [[1., 1.],
             [1., 1.]]], dtype=float32)
     """
+    if isinstance(q, Divided):
+        options: dict[str, Any] = {"kernel": kernel, "arithmetic": arithmetic, "out": out, "dtype": dtype}
+        return q.run("expert_linear", x, ids, check=check, **options)
     if is_tensor(x):
         more = {"kernel": kernel, "arithmetic": arithmetic, "check": check}
         shape = _shape(x, q, ids)

@@ -12,7 +12,7 @@ from .. import ladder
 from ..array import QuantArray
 from ..checks import check_bias, check_linear, check_out, float_dtype, takes_sums
 from ..devices import is_host, namespace, on_device_of, place_of
-from ..matrix import Float, Host, Out, operation
+from ..matrix import Divided, Float, Host, Out, operation
 from ..problems import Linear
 from ..tensors import is_tensor
 from . import fast_path, torch
@@ -35,7 +35,7 @@ def linear(
 ) -> Out: ...  # fmt: skip
 @overload
 def linear(
-    x: Any, q: QuantArray, *, kernel: str = ..., arithmetic: str | None = ..., out: Any = ...,
+    x: Any, q: QuantArray | Divided, *, kernel: str = ..., arithmetic: str | None = ..., out: Any = ...,
     bias: Any = ..., dtype: Any = ...,
 ) -> Any: ...  # fmt: skip
 
@@ -43,7 +43,7 @@ def linear(
 @operation
 def linear(
     x: Any,
-    q: QuantArray,
+    q: QuantArray | Divided,
     *,
     kernel: str = "auto",
     arithmetic: str | None = None,
@@ -58,7 +58,8 @@ def linear(
     x : array of floats
         Activations [..., K], on the device of q. A torch tensor gives a torch tensor.
     q : QuantArray
-        Weights [N, K]. Those of f64 and integer tensors are rounded to float32.
+        Weights [N, K], or on several devices (:func:`ggmlq.parallel.shard`). Those of f64 and integer
+        tensors are rounded to float32.
     kernel : str
         ``"auto"``, or a kernel's name such as ``"cpu:panels"``; see :func:`ggmlq.kernels`.
     arithmetic : str, optional
@@ -86,6 +87,8 @@ def linear(
                 return y
         except MemoryError:
             pass  # what follows says it in words
+    if isinstance(q, Divided):
+        return q.run("linear", x, kernel=kernel, arithmetic=arithmetic, out=out, bias=bias, dtype=dtype)
     if is_tensor(x):
         return torch.linear(linear, x, q, out, bias, dtype, kernel=kernel, arithmetic=arithmetic)
     asked = "linear(x, q)"

@@ -13,7 +13,7 @@ from ..codes import CODES, Code
 from ..devices import device_of, namespace, on_device_of, place_of
 from ..ending import PLAIN, Ending, can_be
 from ..errors import CodeError, DeviceError, DTypeError, ShapeError, UnsupportedError
-from ..matrix import Float, Host, Out, Transposed, operation
+from ..matrix import Divided, Float, Host, Out, Transposed, operation
 from ..problems import INT32, ScaledLinear
 from ..scaled import ScaledArray
 from ..tensors import array_of, is_tensor
@@ -50,15 +50,15 @@ def scaled_linear(
 ) -> ScaledArray: ...  # fmt: skip
 @overload
 def scaled_linear(
-    x: Any, w: ScaledArray, *, activations: Any = ..., kernel: str = ..., accumulate: str | None = ...,
-    out: Any = ..., bias: Any = ..., dtype: Any = ..., requantize: Any = ...,
+    x: Any, w: ScaledArray | Divided, *, activations: Any = ..., kernel: str = ...,
+    accumulate: str | None = ..., out: Any = ..., bias: Any = ..., dtype: Any = ..., requantize: Any = ...,
 ) -> Any: ...  # fmt: skip
 
 
 @operation
 def scaled_linear(
     x: Any,
-    w: ScaledArray,
+    w: ScaledArray | Divided,
     *,
     activations: Any = None,
     kernel: str = "auto",
@@ -79,8 +79,9 @@ def scaled_linear(
         [..., K], on the device of w. Floats are quantized first, see ``activations``. A torch tensor gives
         a torch tensor.
     w : ScaledArray
-        Weights [N, K]. Its code and that of x are both integers or both floats. Of the columns of their
-        tiles one is a multiple of the other, or the whole axis.
+        Weights [N, K], or on several devices (:func:`ggmlq.parallel.shard`). Its code and that of x are
+        both integers or both floats. Of the columns of their tiles one is a multiple of the other, or the
+        whole axis.
     activations : (code, tile), optional
         How floats x are quantized: by default to the code of w, floats in tiles (1, 128), integers in
         (1, None). K need not be whole tiles.
@@ -107,6 +108,9 @@ def scaled_linear(
     array([[1., 1., 1.],
            [1., 1., 1.]], dtype=float32)
     """
+    if isinstance(w, Divided):
+        how: dict[str, Any] = {"kernel": kernel, "accumulate": accumulate, "activations": activations}
+        return w.run("scaled_linear", x, out=out, bias=bias, dtype=dtype, requantize=requantize, **how)
     if isinstance(w, Transposed):
         raise DTypeError(f"{ASKED}: w is {w!r}; rows of w lie along K; pass w, not w.T")
     if not isinstance(w, ScaledArray):
@@ -137,7 +141,7 @@ def scaled_linear(
     rows = _flat(x)
     problem = ScaledLinear.of(rows, w, accumulate)
     _check_sums(problem, x.code.kind)
-    coding = None if requantize is None else _coding(requantize, problem.m, problem.n)
+    coding = None if requantize is None else coding_of(requantize, problem.m, problem.n)
     with on_device_of(problem, w.codes, w):
         rung = ladder.choose(problem, kernel)
         xp, end = namespace(w.codes), PLAIN
@@ -263,7 +267,7 @@ def _written(kind: np.dtype[Any]) -> np.dtype[Any]:
     return kind if kind.itemsize == 2 else np.dtype(np.float32)
 
 
-class _Coding(NamedTuple):
+class Coding(NamedTuple):
     """What a result is requantized to."""
 
     code: Code
@@ -271,7 +275,8 @@ class _Coding(NamedTuple):
     scales: Any
 
 
-def _coding(how: Any, m: int, n: int) -> _Coding:
+def coding_of(how: Any, m: int, n: int) -> Coding:
+    """What ``requantize`` means for a result [M, N]."""
     if not (isinstance(how, tuple | list) and len(how) == 2):
         raise DTypeError(
             f"{ASKED}: requantize={how!r}; it is (code, scales): a name in gq.codes, and a number or an "
@@ -285,11 +290,11 @@ def _coding(how: Any, m: int, n: int) -> _Coding:
             f"{ASKED}: requantize with scales of shape {shape}; the result is ({m}, {n}), its scales are a "
             f"number, (1, 1), (1, {n}), ({m}, 1) or ({m}, {n}); reshape them"
         )
-    return _Coding(CODES[code], tiles[shape], scales)
+    return Coding(CODES[code], tiles[shape], scales)
 
 
 def _in_codes(
-    rung: ladder.Rung, x: ScaledArray, w: ScaledArray, shape: tuple[int, ...], end: Ending, coding: _Coding
+    rung: ladder.Rung, x: ScaledArray, w: ScaledArray, shape: tuple[int, ...], end: Ending, coding: Coding
 ) -> ScaledArray:
     """By a kernel that writes codes itself."""
     code, tile, scales = coding

@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from ..addressed import opener
 from ..array import QuantArray
 from ..errors import GGMLQError, RemoteError, RemoteNotFoundError, SafetensorsError
 from ..gguf import header as gguf_header
@@ -24,7 +25,7 @@ from ..safetensors import jsons
 from ..safetensors.file import Part, SafetensorsFile
 from ..safetensors.place import ENDING, INDEX, Place, names_in
 from . import prefix, shelf
-from .address import Address, parse
+from .address import Address, is_address, parse
 from .held import Held
 from .others import Others
 from .prefix import FIRST
@@ -69,10 +70,32 @@ def _held(asked: Address) -> Held:
     return held
 
 
+@opener
+def _opened(path: str) -> GGUFFile | SafetensorsFile | None:
+    """What readers of files hand over."""
+    return open(path) if is_address(path) else None
+
+
+class Fetched:
+    """An open model whose files have holes. Closed and pickled alike, whatever it is."""
+
+    _helds: Helds
+    _asked: Address
+
+    def close(self) -> None:
+        super().close()  # type: ignore[misc]
+        for held in self._helds.values():
+            held.close()
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        asked = self._asked
+        return open, (asked.shown if asked.shown.startswith("hf://") else asked.url,)
+
+
 # --- GGUF -----------------------------------------------------------------------------------
 
 
-class RemoteGGUF(GGUFFile):
+class RemoteGGUF(Fetched, GGUFFile):
     """An open model elsewhere. Arrays are views on a map of what was fetched; asking for one fetches it."""
 
     def __init__(self, parts: list[GGUFPart], asked: Address, helds: Helds) -> None:
@@ -85,18 +108,6 @@ class RemoteGGUF(GGUFFile):
             begin = part.header.data + info.offset
             self._helds[part.source.path].need(begin, begin + info.nbytes)
         return super().__getitem__(name)
-
-    def close(self) -> None:
-        super().close()
-        for held in self._helds.values():
-            held.close()
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        return open, (_text(self._asked),)
-
-
-def _text(asked: Address) -> str:
-    return asked.shown if asked.shown.startswith("hf://") else asked.url
 
 
 def _gguf(asked: Address, held: Held) -> RemoteGGUF:
@@ -130,7 +141,7 @@ def _source(kind: type[Source], held: Held, shown: str) -> Any:
 # --- safetensors ----------------------------------------------------------------------------
 
 
-class RemoteSafetensors(SafetensorsFile):
+class RemoteSafetensors(Fetched, SafetensorsFile):
     """The same for safetensors."""
 
     def __init__(self, where: Place, parts: list[Part], asked: Address, helds: Helds) -> None:
@@ -151,14 +162,6 @@ class RemoteSafetensors(SafetensorsFile):
             begin = part.header.data + entry.begin
             self._helds[part.source.path].need(begin, begin + entry.nbytes)
         return super()._bytes(part, entry)
-
-    def close(self) -> None:
-        super().close()
-        for held in self._helds.values():
-            held.close()
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        return open, (_text(self._asked),)
 
 
 def _safetensors(asked: Address, held: Held) -> tuple[Part, Helds]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
 import os
 from collections.abc import Mapping
 from functools import cached_property
@@ -12,6 +11,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from .. import addressed
 from ..array import QuantArray
 from ..errors import SafetensorsError, SafetensorsKeyError, UnsupportedError
 from ..gguf.metadata import similar
@@ -66,13 +66,10 @@ def open(path: str | os.PathLike[str]) -> SafetensorsFile:
     ...     list(f), f["w"], f.metadata["format"]
     (['w'], <QuantArray f32 (2, 2), ne [2, 2], 16 bytes, cpu>, 'pt')
     """
-    if isinstance(path, str) and "://" in path:
-        remote: Any = importlib.import_module("ggmlq.remote")
-        if remote.is_address(path):
-            found = remote.open(path)
-            if isinstance(found, SafetensorsFile):
-                return found
-            raise SafetensorsError(f"{found.path}: this is a GGUF file; open it with gq.open")
+    if (there := addressed.opened(path)) is not None:
+        if isinstance(there, SafetensorsFile):
+            return there
+        raise SafetensorsError(f"{there.path}: this is a GGUF file; open it with gq.open")
     asked = checked_path("open(path)", path, PATH)
     where = place.find(asked)
     parts = []
@@ -194,13 +191,18 @@ class SafetensorsFile(Opened[Tensor]):
             )
         return part
 
-    def to(self, device: str, filter: Filter = None, progress: bool | None = None) -> Mapping[str, Any]:
-        """All tensors, or those that a pattern or a function of the name takes, on a device.
+    def to(
+        self, device: Any, filter: Filter = None, progress: bool | None = None, *, axis: Any = 0
+    ) -> Mapping[str, Any]:
+        """All tensors, or those that a pattern or a function of the name takes, on a device or on several.
 
         ``"cpu"`` gives them as they are, without a copy. Each is copied for itself; NumPy arrays of types
-        that ggml lacks are left out of ``filter=None`` on a GPU.
+        that ggml lacks are left out of ``filter=None`` on a GPU. A list of devices gets parts, see
+        :meth:`ggmlq.gguf.GGUFFile.to`; the tensors of scales are copied to each.
         """
         chosen = {name: self[name] for name in select(f"{self!r}.to({device!r})", self, filter)}
+        if not isinstance(device, str):
+            return self._to_several(chosen, device, axis, progress)
         if device == "cpu":
             return MappingProxyType(chosen)
         bar = Progress(sum(x.nbytes for x in chosen.values()), f"to {device}", show=progress)

@@ -23,6 +23,7 @@ from ..gguf.atomic import Chunk, Staging
 from ..gguf.extents import Extent
 from ..gguf.inputs import SLAB_BYTES, Described, Streamed, slabs
 from ..gguf.source import checked_path, place, release
+from ..matrix import Divided
 from ..progress import Progress
 from ..scaled import ScaledArray
 from ..tensors import bits_of, is_tensor
@@ -143,6 +144,8 @@ def _parts(name: str, x: Any) -> Iterator[Item]:
 
 
 def _item(name: str, x: Any) -> Item:
+    if isinstance(x, Divided):
+        raise SafetensorsError(f'tensor {name!r} is {x!r}, and a file holds whole arrays; pass x.to("cpu")')
     if isinstance(x, QuantArray | Streamed):
         kind = BY_FORMAT.get(x.format.name)
         if kind is None:

@@ -1,0 +1,186 @@
+"""Sums over GPUs by NCCL, through CuPy: one communicator a device.
+
+NCCL adds in an order that depends on the number of devices, how they are linked and the size of the arrays,
+not on time: the same call gives the same bits again, and the same on every device.
+"""
+
+from __future__ import annotations
+
+import importlib
+import threading
+import warnings
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
+from functools import cache
+from typing import Any
+
+import numpy as np
+
+from ...errors import DeviceError, MissingDependencyError
+from ..machine import device
+
+BYTES = 128  # of the id that processes share
+KINDS = {
+    "float16": "NCCL_FLOAT16",
+    "float32": "NCCL_FLOAT32",
+    "float64": "NCCL_FLOAT64",
+    "uint8": "NCCL_UINT8",
+}
+
+
+@cache
+def library() -> Any:
+    """CuPy's module for it; None where the library is not installed."""
+    device.cupy()
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # CuPy warns of what is said here in words
+        try:
+            found = importlib.import_module("cupy.cuda.nccl")
+        except ImportError:
+            return None
+    return found if getattr(found, "available", False) else None
+
+
+def needed(asked: str) -> Any:
+    """The module, or what to install."""
+    found = library()
+    if found is None:
+        raise MissingDependencyError(
+            f"{asked}: NCCL is not installed; it adds what several GPUs have found; "
+            'pip install "ggmlq[nccl]" for CUDA 13 or "ggmlq[nccl12]" for CUDA 12, or take sums="copies"'
+        )
+    return found
+
+
+def version() -> str | None:
+    """As people write it, ``"2.27.7"``; None without it."""
+    found = library()
+    if found is None:
+        return None
+    number = int(found.get_version())
+    return f"{number // 10000}.{number // 100 % 100}.{number % 100}"
+
+
+def kind_of(asked: str, dtype: np.dtype[Any]) -> int:
+    """NCCL's number for a type."""
+    if dtype.name not in KINDS:
+        raise DeviceError(
+            f"{asked}: NCCL does not add arrays of {dtype}; it takes {', '.join(KINDS)} here; convert them"
+        )
+    return int(getattr(needed(asked), KINDS[dtype.name]))
+
+
+class Communicators:
+    """Those of some devices of this process, made when the first sum is asked for."""
+
+    def __init__(self, numbers: Sequence[int]) -> None:
+        self.numbers = list(numbers)
+        self._made: list[Any] | None = None
+        self._lock = threading.Lock()  # all devices must meet in one call before the next one
+
+    def _ready(self, asked: str) -> list[Any]:
+        if self._made is None:
+            device.refuse_capture(f"{asked}: NCCL has no communicators yet")
+            self._made = needed(asked).NcclCommunicator.initAll(self.numbers)
+        return self._made
+
+    def sum(self, asked: str, arrays: Sequence[Any], lanes: Sequence[Any]) -> None:
+        """Add arrays in place, each on its device and stream."""
+        library = needed(asked)
+        kind = kind_of(asked, arrays[0].dtype)
+        with self._lock:
+            try:
+                made = self._ready(asked)
+                library.groupStart()
+                try:
+                    for one, array, lane in zip(made, arrays, lanes, strict=True):
+                        with lane.device:
+                            at = array.data.ptr
+                            one.allReduce(at, at, array.size, kind, library.NCCL_SUM, lane.stream.ptr)
+                finally:
+                    library.groupEnd()
+            except library.NcclError as error:
+                self._drop()
+                raise DeviceError(
+                    f"{asked}: NCCL failed on GPUs {self.numbers} ({error}); one of them may be lost, or "
+                    'this machine cannot link them; look at NCCL_DEBUG=INFO, or shard with sums="copies"'
+                ) from error
+
+    def _drop(self) -> None:
+        for one in self._made or ():
+            with suppress(Exception):  # of a device that is lost nothing can be expected
+                one.abort()
+        self._made = None
+
+
+class Ranked:
+    """The communicator of this process among several, one process a GPU."""
+
+    def __init__(self, rank: int, world: int, name: str, wire: Any) -> None:
+        self._asked = f"Group, rank {rank} of {world} on {name}"
+        self._device = device.named(name)
+        self._rank, self._world = rank, world
+        found = needed(self._asked)
+        self.version = version()
+        mine = np.zeros(BYTES, np.int8)
+        if rank == 0:
+            mine[:] = found.get_unique_id()
+        wire.hand(mine, 0)  # when it is here, everyone is
+        with self._device, self._told():
+            self._made = found.NcclCommunicator(world, tuple(int(byte) for byte in mine), rank)
+
+    def sum(self, x: Any, out: Any) -> Any:
+        """On the current stream of the device."""
+        cp, kind = device.cupy(), kind_of(self._asked, x.dtype)
+        with self._device, self._told():
+            x = cp.ascontiguousarray(x)
+            y = cp.empty_like(x) if out is None or not out.flags.c_contiguous else out
+            stream = cp.cuda.get_current_stream().ptr
+            self._made.allReduce(x.data.ptr, y.data.ptr, x.size, kind, library().NCCL_SUM, stream)
+            if out is not None and y is not out:
+                out[...] = y
+        return y if out is None else out
+
+    def hand(self, x: Any, root: int) -> Any:
+        """The bytes of one rank, into the arrays of the others."""
+        cp = device.cupy()
+        with self._device, self._told():
+            y = cp.ascontiguousarray(x)
+            at, stream = y.data.ptr, cp.cuda.get_current_stream().ptr
+            self._made.broadcast(at, at, y.nbytes, library().NCCL_UINT8, root, stream)
+            if y is not x:
+                x[...] = y
+        return x
+
+    def join(self, x: Any, lengths: Sequence[int]) -> Any:
+        """Along the first axis: each rank hands its part to all, in one group of calls."""
+        cp, found = device.cupy(), library()
+        with self._device, self._told():
+            y = cp.empty((sum(lengths), *x.shape[1:]), x.dtype)
+            stream, at = cp.cuda.get_current_stream().ptr, y.data.ptr
+            row = x.nbytes // len(x) if len(x) else y[:1].nbytes
+            found.groupStart()
+            try:
+                for root, length in enumerate(lengths):
+                    if length * row:
+                        source = x.data.ptr if root == self._rank else at
+                        self._made.broadcast(source, at, length * row, found.NCCL_UINT8, root, stream)
+                    at += length * row
+            finally:
+                found.groupEnd()
+        return y
+
+    def close(self) -> None:
+        """Leave the others."""
+        with self._device, suppress(Exception):
+            self._made.destroy()
+
+    @contextmanager
+    def _told(self) -> Iterator[None]:
+        try:
+            yield
+        except library().NcclError as error:
+            raise DeviceError(
+                f"{self._asked}: NCCL failed ({error}); a process or its GPU may be lost; NCCL_DEBUG=INFO "
+                "tells more; start all again"
+            ) from error

@@ -1,0 +1,113 @@
+"""Streams of several GPUs that begin and end together for one caller.
+
+The caller's stream is the current one of its device. Each other device works on its own current stream; while
+the caller's records a CUDA graph, on one of ours, so that the graph holds all of it. Nothing waits on the
+host: events order the streams, and only where something goes from one device to another.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any, NamedTuple
+
+from ...errors import DeviceError, DeviceMemoryError, GGMLQError
+from ..machine import device
+
+ASKED = "product on several GPUs"
+
+
+class Lane(NamedTuple):
+    """A device and the stream that it works on."""
+
+    number: int
+    device: Any
+    stream: Any
+
+
+class Streams:
+    """The lanes of a run, and what is held until it ends."""
+
+    def __init__(self, home: int, numbers: Sequence[int]) -> None:
+        cuda = device.cupy().cuda
+        main = cuda.get_current_stream(home)
+        self.home = home
+        self.recorded = device.capturing(home)
+        self.held: list[Any] = []
+        self.crossed = False  # whether one device waits for another
+        self.lanes = {home: Lane(home, cuda.Device(home), main)}
+        for number in numbers:
+            if number not in self.lanes:
+                stream = self._stream(cuda, main, number)
+                self.lanes[number] = Lane(number, cuda.Device(number), stream)
+
+    def _stream(self, cuda: Any, main: Any, number: int) -> Any:
+        if not self.recorded or device.capturing(number):
+            return cuda.get_current_stream(number)
+        found = SIDES.get((main.ptr, number))  # if it records, then in the same graph as main
+        if found is None:
+            with cuda.Device(number):
+                found = SIDES[main.ptr, number] = cuda.Stream(non_blocking=True)
+        return found
+
+    def after(self, first: int, others: Sequence[int]) -> None:
+        """Other devices go on when one has come so far."""
+        waiting = [n for n in others if n != first]
+        if not waiting:
+            return
+        self.crossed = True
+        lane, cuda = self.lanes[first], device.cupy().cuda
+        with lane.device:
+            event = cuda.Event(disable_timing=True)
+            event.record(lane.stream)
+        self.held.append(event)
+        for number in waiting:
+            other = self.lanes[number]
+            with other.device:
+                other.stream.wait_event(event)
+
+    def meet(self, numbers: Sequence[int]) -> None:
+        """Each of these devices goes on when all have come so far."""
+        distinct = list(dict.fromkeys(numbers))
+        for number in distinct:
+            self.after(number, distinct)
+
+    def join(self) -> None:
+        """The caller's stream goes on when all have ended, if anything went to or from others."""
+        for number in self.lanes if self.crossed else ():
+            self.after(number, [self.home])
+        self.held.clear()
+
+
+SIDES: dict[tuple[int, int], Any] = {}  # streams for what graphs record: of a caller's stream, of a device
+
+
+class _UnderWay(threading.local):
+    """The runs that this thread has begun, by their devices."""
+
+    def __init__(self) -> None:
+        self.streams: dict[frozenset[int], Streams] = {}
+
+
+UNDER_WAY = _UnderWay()
+
+
+@contextmanager
+def told(name: str) -> Iterator[None]:
+    """Words for what CUDA says about a device."""
+    cp = device.cupy()
+    try:
+        yield
+    except cp.cuda.runtime.CUDARuntimeError as error:
+        raise DeviceError(
+            f"{ASKED}: {name} failed ({error}); if it is lost, so is its part of the weights; shard them "
+            "again over devices that work, in a new process where CUDA says the same again"
+        ) from error
+    except MemoryError as error:
+        if isinstance(error, GGMLQError):
+            raise
+        raise DeviceMemoryError(
+            f"{ASKED}: {name} is out of memory ({error}); results, copies of x and terms of sums lie there "
+            "beside the weights; drop arrays, or multiply fewer rows at a time"
+        ) from None

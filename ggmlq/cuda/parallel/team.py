@@ -1,0 +1,270 @@
+"""Several GPUs on behalf of one caller: what goes from one to another, and sums by copies.
+
+Memory belongs to the stream that it was asked for on. A copy runs on the stream of the device that is not
+the caller's, after an event of the caller's stream; what it reads or writes there is held until that stream
+has been waited for.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from typing import Any
+
+from ...codes.scaling import laid_out
+from ...errors import DeviceError
+from ...scaled import ScaledArray
+from ..machine import device
+from . import nccl
+from .streams import ASKED, UNDER_WAY, Lane, Streams, told
+
+ALREADY = 704  # cudaErrorPeerAccessAlreadyEnabled
+
+
+def link(numbers: Sequence[int]) -> bool:
+    """Let each GPU read the others' memory, where the machine can; else copies go through the host."""
+    cuda, whole = device.cupy().cuda, True
+    for one, other in itertools.permutations(set(numbers), 2):
+        if not cuda.runtime.deviceCanAccessPeer(one, other):
+            whole = False
+            continue
+        with cuda.Device(one):
+            try:
+                cuda.runtime.deviceEnablePeerAccess(other)
+            except cuda.runtime.CUDARuntimeError as error:
+                if error.status != ALREADY:
+                    raise
+    return whole
+
+
+class CudaTeam:
+    """Some GPUs, in order; one may be named twice."""
+
+    def __init__(self, devices: tuple[str, ...], sums: str | None) -> None:
+        self.devices = devices
+        self.numbers = [int(name.partition(":")[2]) for name in devices]
+        asked = f"shard(q, {list(devices)}, sums={sums!r})"
+        self.alone = len(set(self.numbers)) == 1
+        twice = len(set(self.numbers)) < len(self.numbers)
+        if sums == "nccl" and twice:
+            raise DeviceError(
+                f"{asked}: NCCL takes each GPU once; name different ones, or leave sums out: parts on one "
+                "GPU are added there"
+            )
+        if sums == "nccl":
+            nccl.needed(asked)
+        with told(" and ".join(devices)):
+            self.linked = link(self.numbers)
+        able = not twice and nccl.library() is not None
+        self._nccl = nccl.Communicators(self.numbers) if sums != "copies" and able else None
+
+    @property
+    def sums(self) -> str:
+        """How sums are made, in words."""
+        if self.alone:
+            return "additions on one GPU, in order"
+        if self._nccl is not None:
+            return f"NCCL {nccl.version()}"
+        why = "" if nccl.library() is not None else "; NCCL is not installed"
+        what = "additions over the link" if self.reads else "copies and additions"
+        return f"{what}, in the order of the devices{why}"
+
+    @property
+    def reads(self) -> bool:
+        """Whether each of two GPUs adds what both have found, reading the other's memory."""
+        return self.linked and len(self.numbers) == 2
+
+    @contextmanager
+    def run(self, home: str, keep: list[Any]) -> Iterator[CudaRun]:
+        """A run for a caller on a device; within one of the same devices, a part of that."""
+        number = int(home.partition(":")[2])
+        mine = frozenset(self.numbers)
+        under_way = UNDER_WAY.streams
+        streams = under_way.get(mine)
+        if streams is not None:
+            if number not in streams.lanes:
+                raise DeviceError(
+                    f"{ASKED}: x is on {home}, the run under way (gq.parallel.together) is of "
+                    f"{', '.join(self.devices)}; pass x= to together, so that its device takes part"
+                )
+            yield CudaRun(self, streams, number, keep, False)
+            return
+        with told(home):
+            streams = under_way[mine] = Streams(number, self.numbers)
+        try:
+            yield CudaRun(self, streams, number, keep, True)
+        finally:
+            del under_way[mine]
+            with told(home):
+                streams.join()
+
+    def add(self, arrays: Sequence[Any], streams: Streams) -> bool:
+        """Sums by NCCL, in place; False where copies make them."""
+        if self._nccl is None:
+            return False
+        self._nccl.sum(ASKED, arrays, [streams.lanes[number] for number in self.numbers])
+        return True
+
+
+class CudaRun:
+    """Work of a team for a caller on one device; ggmlq/parallel/team.py says what each verb is for."""
+
+    def __init__(self, team: CudaTeam, streams: Streams, home: int, keep: list[Any], fresh: bool) -> None:
+        self.team, self.streams, self.number, self.keep = team, streams, home, keep
+        self.home = f"cuda:{home}"
+        self._waited_for = fresh and streams.recorded  # other streams enter the graph by waiting
+
+    def fork(self) -> None:
+        if self._waited_for:
+            with told(self.home):
+                self.streams.after(self.number, list(self.streams.lanes))
+
+    @contextmanager
+    def on(self, position: int) -> Iterator[None]:
+        with self._lane(self.team.numbers[position]):
+            yield
+
+    @contextmanager
+    def at_home(self) -> Iterator[None]:
+        with self._lane(self.number):
+            yield
+
+    @contextmanager
+    def _lane(self, number: int) -> Iterator[Lane]:
+        """A device, its stream, and its memory: torch's allocator serves the caller's device alone."""
+        cp, lane = device.cupy(), self.streams.lanes[number]
+        with ExitStack() as stack:
+            stack.enter_context(told(f"cuda:{number}"))
+            stack.enter_context(lane.device)
+            if number != self.streams.home:
+                stack.enter_context(lane.stream)
+                if hasattr(cp.cuda.get_allocator(), "kept_for_graphs"):
+                    stack.enter_context(cp.cuda.using_allocator(cp.get_default_memory_pool().malloc))
+            if self.streams.recorded:
+                stack.enter_context(device.recording(ASKED, self.keep))
+            yield lane
+
+    def room(self, position: int, shape: tuple[int, ...], dtype: Any) -> Any:
+        if self.team.numbers[position] == self.number:
+            return None
+        self._waited_for = True  # others write to it when what it was before is done with
+        with self._lane(self.number):
+            return device.cupy().empty(shape, dtype)
+
+    def give(self, arrays: Sequence[Any]) -> list[Any]:
+        numbers, sources = self.team.numbers, {}
+        with self._lane(self.number):
+            for array, number in zip(arrays, numbers, strict=True):
+                if number != self.number and id(array) not in sources:
+                    sources[id(array)] = self._ready(array)
+        self.streams.held += [*arrays, *sources.values()]
+        with told(self.home):
+            self.streams.after(self.number, numbers)
+        sent: dict[tuple[int, int], Any] = {}
+        found = []
+        for array, number in zip(arrays, numbers, strict=True):
+            if number == self.number:
+                found.append(array)
+                continue
+            key = id(array), number
+            if key not in sent:
+                sent[key] = self._sent(array, sources[id(array)], number)
+            found.append(sent[key])
+        return found
+
+    def _ready(self, array: Any) -> Any:
+        """What of an array is copied: plain arrays whose elements lie together."""
+        together = device.cupy().ascontiguousarray
+        parts = array.parts() if isinstance(array, ScaledArray) else (array,)
+        return [together(part) for part in parts]
+
+    def _sent(self, array: Any, sources: Sequence[Any], number: int) -> Any:
+        cp = device.cupy()
+        with self._lane(number) as lane:
+            made = [copied(cp.empty(source.shape, source.dtype), source, lane) for source in sources]
+            if not isinstance(array, ScaledArray):
+                return made[0]
+            codes, *beside = made
+            laid = [laid_out(cp, like, part) for like, part in zip(array.parts()[1:], beside, strict=True)]
+            self.streams.held += made
+            return ScaledArray(codes, laid[0], array.code, array.tile, *laid[1:])
+
+    def take(self, position: int, part: Any, room: Any) -> Any:
+        number = self.team.numbers[position]
+        if number == self.number:
+            return part
+        with self._lane(number) as lane:
+            source = device.cupy().ascontiguousarray(part)
+            copied(room, source, lane)
+        self.streams.held += [part, source, room]
+        with told(f"cuda:{number}"):
+            self.streams.after(number, [self.number])
+        return room
+
+    def sum(self, parts: Sequence[Any]) -> list[Any]:
+        self.streams.held += parts
+        if len(parts) == 1 or self.team.add(parts, self.streams):
+            return list(parts)
+        if self.team.alone:
+            with self.on(0):
+                total = parts[0]
+                for part in parts[1:]:
+                    total += part
+            return [total] * len(parts)
+        return self._by_reads(parts) if self.team.reads else self._by_copies(parts)
+
+    def _by_reads(self, parts: Sequence[Any]) -> list[Any]:
+        """Of two: as many bytes over the link as in shares, but each way at the same time and in one step."""
+        numbers, made = self.team.numbers, []
+        self.streams.meet(numbers)
+        for number in numbers:
+            with self._lane(number):
+                first, second = (
+                    part if there == number else as_of(part, number)
+                    for part, there in zip(parts, numbers, strict=True)
+                )
+                made.append(first + second)
+        self.streams.meet(numbers)
+        return made
+
+    def _by_copies(self, parts: Sequence[Any]) -> list[Any]:
+        """Each device fetches a share of all terms, adds them in order, and hands the sums around.
+
+        Every element is added in the order of the devices, wherever that happens, and is then everywhere.
+        """
+        cp, numbers, count = device.cupy(), self.team.numbers, len(parts)
+        flat = [part.reshape(-1) for part in parts]
+        size = flat[0].size
+        shares = [slice(size * i // count, size * (i + 1) // count) for i in range(count)]
+        self.streams.meet(numbers)
+        for owner, share in enumerate(shares):
+            with self._lane(numbers[owner]) as lane:
+                terms = [
+                    flat[p][share]
+                    if p == owner
+                    else copied(cp.empty(share.stop - share.start, flat[p].dtype), flat[p][share], lane)
+                    for p in range(count)
+                ]
+                total = terms[0] + terms[1]
+                for term in terms[2:]:
+                    total += term
+                self.streams.held += [*terms, total]
+                for other in flat:
+                    copied(other[share], total, lane)
+        self.streams.meet(numbers)
+        return list(parts)
+
+
+def copied(target: Any, source: Any, lane: Lane) -> Any:
+    """Contiguous memory to memory of another device, or of the same, on a stream."""
+    if source.nbytes:
+        target.data.copy_from_device_async(source.data, source.nbytes, lane.stream)
+    return target
+
+
+def as_of(array: Any, number: int) -> Any:
+    """Memory of another GPU as if it were of this one, for kernels that read it over the link."""
+    cp = device.cupy()
+    memory = cp.cuda.UnownedMemory(array.data.ptr, array.nbytes, array, number)
+    return cp.ndarray(array.shape, array.dtype, cp.cuda.MemoryPointer(memory, 0))

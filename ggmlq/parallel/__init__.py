@@ -1,0 +1,65 @@
+"""Several GPUs: weights in parts, products that use all of them, and one process a GPU.
+
+>>> import numpy as np, ggmlq as gq
+>>> q = gq.quantize(np.eye(128, 64, dtype=np.float32), "q8_0")
+>>> s = gq.parallel.shard(q, ["cpu", "cpu"])     # ["cuda:0", "cuda:1"] where there are two
+>>> (np.ones(64, np.float32) @ s.T).shape        # gathered on the device of x
+(128,)
+>>> gq.parallel.linear(np.ones(64, np.float32), s)  # left where it is
+<Parts (128,) in 64 + 64, float32, cpu, cpu>
+
+places.py    devices as callers name them
+cuts.py      where arrays are cut
+team.py      devices that work together; cuda/parallel has those on GPUs
+parts.py     Parts: floats on several devices, and their way back to one
+sharded.py   Sharded: weights on several devices; shard
+asked.py     a product as it is asked for, checked
+product.py   products with them
+loading.py   a model straight to its devices
+group.py     Group: one process a GPU; sums over processes
+ranks.py     which process this is; its part of the weights
+wire.py      processes that talk over sockets
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from .group import Group
+from .loading import tensor_parallel
+from .parts import Parts, replicate, silu
+from .product import left
+from .ranks import Rank, shard_of
+from .sharded import Sharded, shard
+from .team import together
+
+__all__ = [
+    "Group",
+    "Parts",
+    "Rank",
+    "Sharded",
+    "expert_linear",
+    "linear",
+    "replicate",
+    "scaled_linear",
+    "shard",
+    "shard_of",
+    "silu",
+    "tensor_parallel",
+    "together",
+]
+
+
+def linear(x: Any, s: Sharded, **options: Any) -> Parts:
+    """:func:`ggmlq.linear` whose result stays on the devices: of rows their columns, of columns the sum."""
+    return left("linear", s, x, (), options)
+
+
+def scaled_linear(x: Any, s: Sharded, **options: Any) -> Parts:
+    """:func:`ggmlq.scaled_linear` whose result stays on the devices."""
+    return left("scaled_linear", s, x, (), options)
+
+
+def expert_linear(x: Any, s: Sharded, ids: Any, **options: Any) -> Parts:
+    """:func:`ggmlq.expert_linear` whose result stays on the devices."""
+    return left("expert_linear", s, x, (ids,), options)

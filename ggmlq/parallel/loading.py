@@ -1,0 +1,123 @@
+"""A model straight to several devices: each gets its parts of the tensors, no device a whole one.
+
+Parts whose bytes lie together in the file go the way of a whole model, by threads and locked memory
+(gguf/load.py), one device after the other; columns, which do not, are gathered on the host part by part.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import numpy as np
+
+from ..array import QuantArray
+from ..devices import cuda_module
+from ..errors import ShapeError
+from ..gguf import load
+from ..progress import Progress
+from ..text import short
+from . import cuts
+from .cuts import Spans
+from .places import canonical
+from .sharded import Sharded, checked_axis
+from .team import team_of
+
+# Embeddings, whose rows are looked up, and scales that lie beside codes in tensors of their own.
+WHOLE = re.compile(
+    r"(.*\.)?((\w*token_embd\w*|position_embd|embed_tokens\w*|w[tp]e)\.weight|\w*_scale(_inv)?)"
+)
+ROUTERS = re.compile(r"(.*\.)?(ffn_gate_inp\w*|mlp\.gate|router|block_sparse_moe\.gate)\.weight")
+COLUMNS = re.compile(r"(.*\.)?(attn_output|ffn_down\w*|ssm_out|o_proj|down_proj|out_proj|w2)\.weight")
+
+
+def tensor_parallel(name: str, array: Any) -> int | None:
+    """The axis of a tensor in a model whose blocks are divided as usual, for ``f.to(devices, axis=…)``.
+
+    The second matrix of attention and of feed-forward blocks by columns, the others by rows: so results of
+    the first are operands of the second, and each block needs one sum. Embeddings, norms and routers are
+    copied to each device. Names are those of GGUF and of Hugging Face.
+
+    >>> import numpy as np, ggmlq as gq
+    >>> w = gq.quantize(np.ones((64, 64), np.float32), "q8_0")
+    >>> [gq.parallel.tensor_parallel(f"blk.0.{n}.weight", w) for n in ("ffn_up", "ffn_down", "ffn_gate_inp")]
+    [0, 1, None]
+    """
+    if len(array.shape) < 2 or WHOLE.fullmatch(name) or ROUTERS.fullmatch(name):
+        return None
+    return 1 if COLUMNS.fullmatch(name) else 0
+
+
+Axis = int | str | Callable[[str, Any], Any] | None
+
+
+class _Plan:
+    """How one tensor is cut."""
+
+    def __init__(self, asked: str, name: str, array: Any, axis: Any, count: int) -> None:
+        self.array = array
+        self.axis, self.spans = _cut(f"{asked}[{short(name)}]", name, array, axis, count)
+
+    def part(self, position: int) -> Any:
+        if self.spans is None:
+            return self.array
+        return cuts.piece(self.array, self.axis, *self.spans[position])
+
+
+def _cut(asked: str, name: str, array: Any, axis: Axis, count: int) -> tuple[Any, Spans | None]:
+    if callable(axis):
+        way = checked_axis(asked, axis(name, array), array.ndim)
+        return way, None if way is None else cuts.spans(asked, array, count, way)
+    try:
+        way = checked_axis(asked, axis, array.ndim)
+        if way is not None and not WHOLE.fullmatch(name):
+            return way, cuts.spans(asked, array, count, way)
+    except ShapeError:
+        checked_axis(asked, axis, 3)  # an axis that there is not is an error, one that this array lacks none
+    return None, None
+
+
+def to_several(
+    asked: str, tensors: Mapping[str, Any], devices: Any, axis: Axis, progress: bool | None
+) -> dict[str, Sharded]:
+    """Arrays of an open file in parts on devices; plain NumPy arrays, which have no kernels, are left out."""
+    names = canonical(asked, devices)
+    team = team_of(names, None)
+    plans = {
+        name: _Plan(asked, name, array, axis, len(names))
+        for name, array in tensors.items()
+        if not isinstance(array, np.ndarray)
+    }
+    parts = [_on_device(asked, plans, position, name, progress) for position, name in enumerate(names)]
+    return {
+        name: Sharded([there[name] for there in parts], plan.axis, plan.spans, team)
+        for name, plan in plans.items()
+    }
+
+
+def _on_device(
+    asked: str, plans: Mapping[str, _Plan], position: int, device: str, progress: bool | None
+) -> dict[str, Any]:
+    """The parts of one device."""
+    if device == "cpu":
+        return {name: plan.part(position) for name, plan in plans.items()}
+    straight, others = {}, []
+    for name, plan in plans.items():
+        part = plan.part(position)
+        if isinstance(part, QuantArray) and part.memory.flags.c_contiguous:
+            straight[name] = part
+        else:
+            others.append(name)
+    made: dict[str, Any] = {}
+    if straight:
+        made |= load.load(asked, straight, cuda_module("machine.upload").Link(device), progress)
+    bar = Progress(sum(plans[name].part(position).nbytes for name in others), f"to {device}", show=progress)
+    try:
+        for name in others:
+            part = plans[name].part(position)
+            made[name] = part.to(device)
+            bar.advance(part.nbytes)
+    finally:
+        bar.close()
+    return made

@@ -1,0 +1,178 @@
+"""Parts: floats on several devices, slices of the last axis or the same everywhere."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import DTypeLike, NDArray
+
+from ..checks import as_floats
+from ..devices import cuda_device, device_of, is_host, namespace
+from ..errors import DeviceError, DTypeError, ShapeError
+from .cuts import Spans
+from .places import canonical
+from .team import Team, team_of
+
+
+class Parts:
+    """What a product leaves on its devices, and what the next one takes.
+
+    Each part is a plain array on its device, ready in the order of that device's current stream.
+
+    >>> import numpy as np, ggmlq as gq
+    >>> s = gq.parallel.shard(gq.quantize(np.eye(64, dtype=np.float32), "q8_0"), ["cpu", "cpu"])
+    >>> y = gq.parallel.linear(np.ones(64, np.float32), s)
+    >>> y, y.parts[1].shape, y.gather().shape
+    (<Parts (64,) in 32 + 32, float32, cpu, cpu>, (32,), (64,))
+    """
+
+    def __init__(self, parts: Sequence[Any], spans: Spans | None, team: Team) -> None:
+        """``spans``: of the last axis; None: every part is the whole."""
+        self.parts: tuple[Any, ...] = tuple(parts)
+        self.spans = spans
+        self.team = team
+        self._kept: list[Any] = []  # memory of copies in CUDA graphs
+
+    @property
+    def devices(self) -> tuple[str, ...]:
+        """Where the parts are."""
+        return self.team.devices
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """Of the whole."""
+        shape: tuple[int, ...] = self.parts[0].shape
+        return shape if self.spans is None else (*shape[:-1], self.spans[-1][1])
+
+    @property
+    def ndim(self) -> int:
+        """Number of axes."""
+        return len(self.shape)
+
+    @property
+    def dtype(self) -> np.dtype[Any]:
+        """Of every part."""
+        dtype: np.dtype[Any] = self.parts[0].dtype
+        return dtype
+
+    def gather(self, device: str | None = None) -> Any:
+        """The whole as one array: on the first device, or on another one of them."""
+        home = self.devices[0] if device is None else str(device)
+        if home not in self.devices:
+            if home == "cpu":
+                return self.gather().get()
+            raise DeviceError(
+                f'gather({device!r}) of {self!r}: it has no part there; one of its devices, or "cpu", can '
+                "have the whole; leave the device out"
+            )
+        with self.team.run(home, self._kept) as run:
+            return gathered(run, self.parts, self.spans, self.shape, home, self.devices)
+
+    def map(self, function: Callable[..., Any], *others: Parts) -> Parts:
+        """``function(part, *parts of others)`` on each device: what an activation function is.
+
+        It gets and gives plain arrays, and works element by element along the last axis.
+
+        >>> import numpy as np, ggmlq as gq
+        >>> x = gq.parallel.replicate(np.ones(4, np.float32), ["cpu", "cpu"])
+        >>> x.map(lambda a, b: a + b, x).gather()
+        array([2., 2., 2., 2.], dtype=float32)
+        """
+        asked = f"map(function) of {self!r}"
+        for other in others:
+            if not isinstance(other, Parts):
+                raise DTypeError(
+                    f"{asked}: an operand is a {type(other).__name__}; all are Parts, on the same devices; "
+                    "pass gq.parallel.replicate(x, devices) for what is the same everywhere"
+                )
+            if other.devices != self.devices or other.spans != self.spans:
+                raise ShapeError(
+                    f"{asked}: an operand is {other!r}; operands are cut alike on the same devices; shard "
+                    "the weights of both alike, or with cuts=s.cuts"
+                )
+        made = []
+        with self.team.run(self.devices[0], self._kept) as run:
+            run.fork()
+            for position, part in enumerate(self.parts):
+                with run.on(position):
+                    made.append(function(part, *(other.parts[position] for other in others)))
+        for part, result in zip(self.parts, made, strict=True):
+            if getattr(result, "shape", None) != part.shape or device_of(result) != device_of(part):
+                raise ShapeError(
+                    f"{asked}: the function made {type(result).__name__} of shape "
+                    f"{getattr(result, 'shape', None)} from {part.shape}; it gives an array like the part, "
+                    "on its device"
+                )
+        return Parts(made, self.spans, self.team)
+
+    def __array__(self, dtype: DTypeLike | None = None, copy: bool | None = None) -> NDArray[Any]:
+        if self.devices[0] != "cpu":
+            raise DeviceError(
+                f'np.asarray({self!r}): it is not on the host; use y.gather("cpu"), or y.gather() for an '
+                "array on a device"
+            )
+        return np.asarray(self.gather(), dtype)
+
+    def __repr__(self) -> str:
+        cut = "" if self.spans is None else f" in {' + '.join(str(end - first) for first, end in self.spans)}"
+        same = ", the same on each" if self.spans is None and len(self.parts) > 1 else ""
+        return f"<Parts {self.shape}{cut}, {self.dtype}, {', '.join(self.devices)}{same}>"
+
+
+def gathered(
+    run: Any, parts: Sequence[Any], spans: Spans | None, shape: tuple[int, ...], home: str,
+    devices: Sequence[str], out: Any = None,
+) -> Any:  # fmt: skip
+    """Slices of the last axis, or any of what is the same everywhere, as one array at home."""
+    if spans is None:
+        at = devices.index(home) if home in devices else 0
+        room = run.room(at, shape, parts[at].dtype)
+        run.fork()
+        return run.take(at, parts[at], room)
+    rooms = [run.room(p, part.shape, part.dtype) for p, part in enumerate(parts)]
+    run.fork()
+    return joined(run, parts, spans, shape, rooms, out)
+
+
+def joined(
+    run: Any, parts: Sequence[Any], spans: Spans, shape: tuple[int, ...], rooms: Sequence[Any], out: Any
+) -> Any:
+    """The same where the memory is there."""
+    here = [run.take(p, part, room) for p, (part, room) in enumerate(zip(parts, rooms, strict=True))]
+    if len(here) == 1 and out is None:
+        return here[0]
+    with run.at_home():
+        y = namespace(here[0]).empty(shape, here[0].dtype) if out is None else out
+        for (first, end), part in zip(spans, here, strict=True):
+            y[..., first:end] = part
+    return y
+
+
+def silu(x: Any) -> Any:
+    """``x / (1 + exp(-x))`` of an array on any device: between the two halves of a feed-forward block."""
+    xp = np if is_host(x) else cuda_device().cupy()
+    with np.errstate(over="ignore"):  # exp(-x) may be infinite: then it is 0
+        return x / (1 + xp.exp(-x))
+
+
+def replicate(x: Any, devices: Any) -> Parts:
+    """The same array on every device: what several products with sharded weights read.
+
+    >>> import numpy as np, ggmlq as gq
+    >>> gq.parallel.replicate(np.ones((2, 8), np.float32), ["cpu", "cpu"])
+    <Parts (2, 8), float32, cpu, cpu, the same on each>
+    """
+    text = "replicate(x, devices)"
+    names = canonical(text, devices)
+    x = as_floats(text, x)
+    if is_host(x) != (names[0] == "cpu"):
+        raise DeviceError(f"{text}: x is on {device_of(x)}; move it to one of them, cupy.asarray(x)")
+    team = team_of(names, None)
+    kept: list[Any] = []
+    with team.run(device_of(x), kept) as run:
+        run.fork()
+        made = Parts(run.give([x] * len(names)), None, team)
+    made._kept = kept
+    return made

@@ -1,0 +1,51 @@
+"""Devices as callers name them, made one way: ``("cuda:0", "cuda:1")`` or ``("cpu", "cpu")``."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+import numpy as np
+
+from ..devices import cuda_device
+from ..errors import DeviceError
+from ..text import short
+
+WAY = 'pass a list such as ["cuda:0", "cuda:1"], [0, 1] or ["cpu", "cpu"]'
+
+
+def canonical(asked: str, devices: Any) -> tuple[str, ...]:
+    """The names of devices, each checked to be there; one device may stand alone or be named twice."""
+    alone = isinstance(devices, str | int | np.integer) or hasattr(devices, "id")
+    given = [devices] if alone else list(devices) if isinstance(devices, Iterable) else None
+    if not given:
+        raise DeviceError(
+            f"{asked}: devices={short(devices)} names no device; an array lies on one at least; {WAY}"
+        )
+    names = tuple(_name(asked, each) for each in given)
+    if len({name == "cpu" for name in names}) > 1:
+        raise DeviceError(
+            f"{asked}: devices={short(devices)} mixes the host with GPUs; parts of one array lie on devices "
+            f"of one kind, which can add what they find; {WAY}"
+        )
+    return names
+
+
+def _name(asked: str, device: Any) -> str:
+    if isinstance(device, str):
+        name = device
+    elif isinstance(device, int | np.integer) and not isinstance(device, bool) and device >= 0:
+        name = f"cuda:{int(device)}"
+    elif type(device).__module__.partition(".")[0] == "cupy" and hasattr(device, "id"):
+        name = f"cuda:{device.id}"
+    else:
+        raise DeviceError(
+            f"{asked}: {short(device)} is no device; devices are names, numbers of GPUs and "
+            f"cupy.cuda.Device; {WAY}"
+        )
+    if name == "cpu":
+        return name
+    try:
+        return f"cuda:{cuda_device().named(name).id}"
+    except DeviceError as error:
+        raise type(error)(f"{asked}: {error}") from None

@@ -1,0 +1,223 @@
+"""Sharded: one array of weights in parts on several devices."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any, Self
+
+import numpy as np
+from numpy.typing import DTypeLike, NDArray
+
+from .. import text
+from ..array import QuantArray
+from ..errors import BlockIndexError, DTypeError, ShapeError
+from ..matrix import Divided
+from ..ops import concatenate
+from ..scaled import ScaledArray
+from . import cuts as cutting
+from .cuts import Spans
+from .places import canonical
+from .product import multiply
+from .team import Team, team_of
+
+AXES = {0: 0, 1: 1, -2: 0, -1: 1, "experts": "experts", None: None}
+NAMES = {0: "rows", 1: "columns", "experts": "experts", None: "copies"}
+SUMS = (None, "nccl", "copies")
+
+
+def shard(
+    q: QuantArray | ScaledArray,
+    devices: Any,
+    axis: int | str | None = 0,
+    *,
+    cuts: Sequence[int] | None = None,
+    sums: str | None = None,
+) -> Sharded:
+    """Divide weights among devices; ``x @ s.T``, :func:`ggmlq.linear` and the like then use all of them.
+
+    Each device gets its part only, straight from the memory or the file that q looks at.
+
+    Parameters
+    ----------
+    q : QuantArray or ScaledArray
+        [N, K], or experts [E, N, K].
+    devices : list
+        ``["cuda:0", "cuda:1"]``, ``[0, 1]``, CuPy's devices, or ``["cpu", "cpu"]``, which needs no GPU. One
+        device is a list of one; a device that is named twice has two parts.
+    axis : 0, 1, "experts" or None
+        0: rows N; each device has some columns of the result. 1: columns K, between blocks; each device has
+        a sum of its own, and all of them are added. ``"experts"``: whole experts. None: every device has all.
+    cuts : sequence of int, optional
+        Where it is cut, in elements, without the ends; ``s.cuts`` of another array, so that both fit.
+    sums : {"nccl", "copies"}, optional
+        How sums over devices are made: by NCCL, which is the default where it is installed and the devices
+        differ, or by copies between them and additions in the order of the devices.
+
+    >>> import numpy as np, ggmlq as gq
+    >>> q = gq.quantize(np.eye(96, 64, dtype=np.float32), "q8_0")
+    >>> s = gq.parallel.shard(q, ["cpu", "cpu", "cpu"])
+    >>> s
+    <Sharded QuantArray q8_0 (96, 64), rows 32 + 32 + 32 on cpu, cpu, cpu>
+    >>> np.array_equal(np.ones(64, np.float32) @ s.T, np.ones(64, np.float32) @ q.T)
+    True
+    """
+    asked = f"shard(q, {text.short(devices)}, axis={text.short(axis)})"
+    given: Any = q
+    if isinstance(given, Sharded):
+        raise DTypeError(f'{asked}: q is {q!r}, sharded already; pass q.to("cpu"), the whole')
+    if not isinstance(q, QuantArray | ScaledArray):
+        raise DTypeError(
+            f"{asked}: q is a {type(q).__name__}; weights are a QuantArray or a ScaledArray; make one with "
+            'gq.quantize(w, "q8_0") or gq.quantize_scaled(w, "e4m3", (128, 128))'
+        )
+    way = checked_axis(asked, axis, q.ndim)
+    names = canonical(asked, devices)
+    if sums not in SUMS:
+        raise DTypeError(
+            f'{asked}: sums={text.short(sums)}; they are made by "nccl" or "copies"; leave it out'
+        )
+    team = team_of(names, sums)
+    if way is None:
+        return Sharded([q.to(name) for name in names], None, None, team)
+    spans = cutting.spans(asked, q, len(names), way, cuts)
+    pieces = (cutting.piece(q, way, *span) for span in spans)
+    return Sharded([each.to(name) for each, name in zip(pieces, names, strict=True)], way, spans, team)
+
+
+def checked_axis(asked: str, axis: Any, ndim: int) -> Any:
+    """0, 1, "experts" or None."""
+    known = axis is None or (isinstance(axis, int | str | np.integer) and not isinstance(axis, bool))
+    way = AXES.get(axis, "?") if known else "?"
+    if way == "?":
+        raise ShapeError(
+            f'{asked}: axis={text.short(axis)}; it is 0 (rows N), 1 (columns K), "experts" (of [E, N, K]) '
+            "or None (all of it everywhere); pass one of these"
+        )
+    if (way == "experts" and ndim != 3) or (way in (0, 1) and ndim not in (2, 3)):
+        need = "[E, N, K]" if way == "experts" else "[N, K] or [E, N, K]"
+        raise ShapeError(
+            f"{asked}: q is {ndim}-D; {NAMES[way]} are those of {need}; pass axis=None to have all of it on "
+            "every device, or reshape it"
+        )
+    return way
+
+
+class Sharded(Divided):
+    """Weights in parts on several devices; :func:`shard` makes it."""
+
+    def __init__(self, parts: Sequence[Any], axis: Any, spans: Spans | None, team: Team) -> None:
+        self.parts: tuple[Any, ...] = tuple(parts)
+        self.axis: Any = axis
+        self.spans = spans
+        self.team = team
+        self.recorded: list[Any] = []  # memory of products in CUDA graphs, which replays use again
+        first = self.parts[0]
+        shape = list(first.shape)
+        if spans is not None:
+            shape[{0: -2, 1: -1, "experts": 0}[axis]] = spans[-1][1]
+        self.shape: tuple[int, ...] = tuple(shape)
+        self.product = first.product  # type: ignore[misc]
+        self.stored, self.decoding = "s.parts", first.decoding  # type: ignore[misc]
+        self.unit = first.unit
+
+    # --- what it is ---------------------------------------------------------------------
+
+    @property
+    def devices(self) -> tuple[str, ...]:
+        """Where the parts are, in order."""
+        return self.team.devices
+
+    @property
+    def device(self) -> str:
+        """All of them, in words: ``"cuda:0 and cuda:1"``."""
+        return " and ".join(dict.fromkeys(self.devices))
+
+    @property
+    def cuts(self) -> tuple[int, ...]:
+        """Where it is cut, in elements, without the ends."""
+        return tuple(first for first, _ in self.spans[1:]) if self.spans else ()
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of all parts."""
+        return sum(part.nbytes for part in self.parts)
+
+    @property
+    def sums(self) -> str:
+        """How sums over the devices are made, in words."""
+        return self.team.sums
+
+    def facts(self) -> list[tuple[str, object]]:
+        return [
+            ("parts", ", ".join(map(repr, self.parts))),
+            ("shape", self.shape),
+            ("cut", f"{NAMES[self.axis]} {self._cut()}"),
+            ("bytes", text.size(self.nbytes)),
+            ("devices", ", ".join(self.devices)),
+        ]
+
+    def _repr_html_(self) -> str:
+        return text.html_table((), self.facts(), type(self).__name__)
+
+    def _cut(self) -> str:
+        return " + ".join(str(end - first) for first, end in self.spans or ())
+
+    def __repr__(self) -> str:
+        first = self.parts[0]
+        kind = first.format.name if isinstance(first, QuantArray) else f"{first.code.name}, tile {first.tile}"
+        cut = f"{NAMES[self.axis]} {self._cut()}".strip()
+        sums = f", sums by {self.sums}" if self.axis in (1, "experts") and len(self.parts) > 1 else ""
+        where = ", ".join(self.devices)
+        return f"<Sharded {type(first).__name__} {kind} {self.shape}, {cut} on {where}{sums}>"
+
+    def __len__(self) -> int:
+        return self.shape[0]
+
+    def __getitem__(self, index: Any) -> Any:
+        raise BlockIndexError(
+            f"s[{text.short(index)}] of {self!r}: it lies on several devices; index one of s.parts, or the "
+            'whole, s.to("cpu")'
+        )
+
+    def __iter__(self) -> Iterator[Any]:
+        raise BlockIndexError(f'iteration over {self!r}: iterate over s.parts, or over s.to("cpu")')
+
+    def __matmul__(self, x: object) -> Any:
+        raise ShapeError(f"s @ x with {self!r}: activations come first; write x @ s.T")
+
+    # --- what it does -------------------------------------------------------------------
+
+    def run(self, operation: str, x: Any, *rest: Any, **options: Any) -> Any:
+        return multiply(operation, self, x, *rest, **options)
+
+    def to(self, device: str) -> Any:
+        """The whole as one array on a device: joined on the host, block by block."""
+        if self.axis is None:
+            return self.parts[0].to(device)
+        at = {0: -2, 1: -1, "experts": 0}[self.axis]
+        return concatenate([part.to("cpu") for part in self.parts], at).to(device)
+
+    def copy(self) -> Self:
+        """The same with parts of its own."""
+        return type(self)([part.copy() for part in self.parts], self.axis, self.spans, self.team)
+
+    def dequantize(self, dtype: Any = np.float32, out: Any = None) -> Any:
+        """The values as floats on the host."""
+        return self.to("cpu").dequantize(dtype, out)
+
+    def drop_prepared(self) -> None:
+        """Give back what kernels keep with the parts; see :meth:`ggmlq.QuantArray.drop_prepared`."""
+        for part in self.parts:
+            part.drop_prepared()
+        self.recorded.clear()
+
+    def __array__(self, dtype: DTypeLike | None = None, copy: bool | None = None) -> NDArray[Any]:
+        return np.asarray(self.to("cpu").__array__(dtype, copy))
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        cuts = self.cuts if self.spans else None
+        return _again, (self.to("cpu"), list(self.devices), self.axis, cuts)
+
+
+def _again(whole: Any, devices: list[str], axis: Any, cuts: Any) -> Sharded:
+    return shard(whole, devices, axis, cuts=cuts)
