@@ -69,7 +69,7 @@ ALLOWED = {
     },
     "cuda": {
         "array", "cache", "card", "codes", "errors", "experts", "fixed", "formats", "gru", "ladder",
-        "measured", "packing", "problems", "scaled", "tiling", "cuda",
+        "measured", "packing", "problems", "progress", "scaled", "tiling", "cuda",
     },
     # operations: of cpu and cuda nothing but by name, when asked
     "ops": {
@@ -243,8 +243,9 @@ def test_files_are_short_and_say_what_they_are(path):
 
 ROOMS = (
     "cpu", "cpu/encode", "cpu/gru", "cpu/lanes", "cpu/machine", "cpu/panels", "cpu/quantize_scaled",
-    "cpu/slabs", "checkpoint", "convert", "cuda/gru", "diff", "faults", "faults/experts", "faults/gru",
-    "faults/scaled", "fixed", "gru", "pages", "remote", "report", "safetensors", "spread", "surveys", "trace",
+    "cpu/slabs", "checkpoint", "convert", "cuda/gru", "cuda/machine", "cuda/prebuilt", "diff", "faults",
+    "faults/experts", "faults/gru", "faults/scaled", "fixed", "gru", "pages", "remote", "report",
+    "safetensors", "spread", "surveys", "trace",
 )  # fmt: skip
 
 
