@@ -13,14 +13,14 @@ import lzma
 import os
 import pkgutil
 import secrets
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import cache
 from importlib import metadata
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from ggmlq.cuda.prebuilt import packs, reach
-from ggmlq.cuda.prebuilt.packs import HERE, PTX, SUFFIX, Origin, Pack
+from ggmlq.cuda.prebuilt.packs import FILES, HERE, PTX, SUFFIX, Origin, Pack
 
 MACHINE = packs.SERVED[9, 0]
 HOPPER_ROOM, OTHER_ROOM = 227 << 10, 99 << 10  # bytes of shared memory of a block: 9.0, 8.6
@@ -57,6 +57,14 @@ def _gemv_elsewhere(fmt: Any, columns: int, span: int) -> bool:
     return any(_gemv(*each)(fmt, columns, span) for each in rooms)
 
 
+def _mma(fmt: Any, tile: Any) -> bool:
+    """The widest tile: up to 32 rows are gemv's, where its shared memory has room for them."""
+    from ggmlq.cuda.linear.r13_gemv import COLUMNS, _chosen
+
+    no_room = _chosen(fmt, COLUMNS[-1], OTHER_ROOM, True).shared > OTHER_ROOM
+    return bool(tile.columns == 64 or (tile.columns == 32 and no_room))
+
+
 def _usual_job(job: Any) -> bool:
     return job.x == job.w and job.x in ("e4m3", "s8") and not job.zeros
 
@@ -75,7 +83,7 @@ FAMILIES: dict[str, tuple[Takes, Takes]] = {
     "activations.int8.activation_kernel": (nothing, everything),
     "dequantize.decoder": (everything, everything),
     "linear.r13_gemv.kernel": (_gemv(HOPPER_ROOM, True), _gemv_elsewhere),
-    "linear.r14_mma_bf16.kernel": (nothing, everything),
+    "linear.r14_mma_bf16.kernel": (nothing, _mma),
     "linear.r15_wgmma.kernel": (everything, nothing),
     "linear.r4_dp4a.kernel": (nothing, everything),
     "linear.r5_registers.kernel": (nothing, everything),
@@ -179,21 +187,34 @@ def write(code: Mapping[Wanted, bytes], folders: Path = HERE) -> None:
             os.replace(partial, path)
     for path in set(folders.glob(f"*/*{SUFFIX}")) - set(groups):
         path.unlink()
+    lines = json.dumps(files(groups.values()), indent=0, sort_keys=True)
+    if not (folders / FILES.name).exists() or (folders / FILES.name).read_text() != lines + "\n":
+        (folders / FILES.name).write_text(lines + "\n")
+
+
+def files(groups: Iterable[Iterable[Origin]]) -> dict[str, str]:
+    """Digests of all files that kernels are made of, as they are."""
+    names = {name for origins in groups for o in origins for name in reach.reached(o.family, o.formats).files}
+    return {name: packs.digest_of(reach.PACKAGE / name) for name in names}
+
+
+def looked_away() -> list[str]:
+    """Files that have changed since the packs were last looked at, in whatever way."""
+    known = packs.looked_at()
+    return sorted(name for name in known if packs.digest_of(reach.PACKAGE / name) != known[name])
 
 
 def packed(entries: Mapping[Origin, bytes]) -> bytes:
     """A pack: the same bytes for the same code and sources."""
-    header: dict[str, Any] = {"made with": versions(), "files": {}, "families": {}}
+    header: dict[str, Any] = {"made with": versions(), "files": [], "families": {}}
     body = b""
     for origin in sorted(entries, key=lambda each: (each.family, each.text)):
         facts = header["families"].setdefault(origin.family, {"digest": "", "files": [], "cases": {}})
         if not facts["digest"]:
             made = reach.reached(origin.family, origin.formats)
             facts["digest"] = made.digest
-            for name in made.files:
-                header["files"].setdefault(name, packs.digest_of(reach.PACKAGE / name))
-            order = list(header["files"])
-            facts["files"] = [order.index(name) for name in made.files]
+            header["files"] += [name for name in made.files if name not in header["files"]]
+            facts["files"] = [header["files"].index(name) for name in made.files]
         facts["cases"][origin.text] = [len(body), len(entries[origin])]
         body += entries[origin]
     line = json.dumps(header, separators=(",", ":")).encode()

@@ -3,13 +3,13 @@
 A pack is one file for a format, or for a room of other kernels: a line of JSON, then the code of all its
 kernels, compressed together.
 
-    {"made with": {"numba-cuda": "0.30.4", …}, "files": {"cuda/words/ptx.py": "4f0c…", …},
+    {"made with": {"numba-cuda": "0.30.4", …}, "files": ["cuda/words/ptx.py", …],
      "families": {"ggmlq.cuda.linear.r13_gemv.kernel": {"digest": "91ab…", "files": [0, 4, …],
       "cases": {"q4_0, 1, 2": [0, 24480], …}}}}
 
-``files`` are digests of files as they were. As long as all of those that a family is made of are the same,
-which takes a millisecond, its code is right. Where one has changed, reach.py says whether the part that a
-kernel is made of has; if so its code is not found, and it is compiled.
+files.json has digests of files as they were when packs were last looked at. As long as all of those that a
+family is made of are the same, which takes a millisecond, its code is right. Where one has changed, reach.py
+says whether the part that a kernel is made of has; if so its code is not found, and it is compiled.
 
 Code for a GPU's own capability comes first, then PTX, which the driver translates for any GPU from the
 capability on that the kernel declares.
@@ -31,6 +31,7 @@ from . import reach
 
 HERE = Path(__file__).parent
 SUFFIX = ".pack"
+FILES = HERE / "files.json"
 PTX, FIRST_EARLY = "ptx", (9, 0)  # the folder of what drivers translate; from where on kernels start early
 SERVED = {(9, 0): "sm_90"}  # folders of machine code
 TARGET = ".target sm_90"
@@ -103,8 +104,8 @@ class Pack:
     def holds(self, family: str, formats: tuple[str, ...], package: Path = reach.PACKAGE) -> bool:
         """Whether the sources of a family still are those that its code was made of."""
         if family not in self._held:
-            facts, files = self.header["families"][family], list(self.header["files"].items())
-            same = all(digest_of(package / files[i][0]) == files[i][1] for i in facts["files"])
+            facts, names, known = self.header["families"][family], self.header["files"], looked_at()
+            same = all(digest_of(package / names[i]) == known.get(names[i]) for i in facts["files"])
             self._held[family] = same or facts["digest"] == _reached(family, formats, package)
         return self._held[family]
 
@@ -131,6 +132,16 @@ def digest_of(path: Path) -> str:
         return hashlib.blake2b(path.read_bytes(), digest_size=10).hexdigest()
     except OSError:
         return "-"
+
+
+@cache
+def looked_at() -> dict[str, str]:
+    """Digests of files when packs were last held against the sources."""
+    try:
+        found = json.loads(FILES.read_bytes())
+    except (OSError, ValueError):
+        return {}
+    return found if isinstance(found, dict) else {}
 
 
 @cache

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import ast
 import hashlib
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from copy import copy
 from functools import cache
 from pathlib import Path
@@ -35,7 +35,8 @@ class Reached(NamedTuple):
     places: frozenset[tuple[str, int, int]]  # file, first and last line of each definition
 
 
-def reached(family: str, formats: Iterable[str] = (), package: Path = PACKAGE) -> Reached:
+@cache
+def reached(family: str, formats: tuple[str, ...] = (), package: Path = PACKAGE) -> Reached:
     """Of the kernels of a family, ``ggmlq.cuda….name``, with formats among what they are made for."""
     module, _, name = family.rpartition(".")
     start = module.partition(".")[2].replace(".", "/") + ".py"
