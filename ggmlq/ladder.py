@@ -88,6 +88,7 @@ class Rung:
     refuses: Callable[[Any], str | None] = serves_all  # a problem of its kind: None, or the reason in words
     caution: str | None = None  # why "auto" takes it only where no other rung serves
     narrow: bool = False  # whether ``launch`` writes float16 and bfloat16 as well as float32
+    repeats: bool = False  # whether it does nothing but launch kernels, the same for every x of a shape
 
 
 _RUNGS: dict[str, Rung] = {}
@@ -102,11 +103,13 @@ def register(
     refuses: Callable[[Any], str | None] = serves_all,
     caution: str | None = None,
     narrow: bool = False,
+    repeats: bool = False,
 ) -> Callable[[Callable[..., Any]], Rung]:
     """Decorate the ``launch`` of a rung's module; pass ``__name__`` and ``__doc__``."""
     made = partial(
-        _rung, module, doc, arithmetic, accumulate, refuses=refuses, caution=caution, narrow=narrow
-    )
+        _rung, module, doc, arithmetic, accumulate,
+        refuses=refuses, caution=caution, narrow=narrow, repeats=repeats,
+    )  # fmt: skip
 
     def decorate(launch: Callable[..., Any]) -> Rung:
         rung = made(launch)

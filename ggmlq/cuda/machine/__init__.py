@@ -7,6 +7,7 @@
     grid.py     launches over arrays of any height
     submit.py   the launch itself, past Numba's slow one
     ready.py    a launch prepared once, of which calls fill in addresses
+    plans.py    the launches of a product, written down once and repeated
     beside.py   a second stream, for work that may run beside that of the current one
     maps.py     what tells Hopper's copy engine where a matrix lies
     upload.py   host memory to the card, in portions

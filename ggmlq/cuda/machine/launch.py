@@ -45,6 +45,15 @@ def array(element: Any, axes: int) -> Any:
     return types.Array(element, axes, "C")
 
 
+class _Noted(threading.local):
+    """Of each thread: launches that are being written down (plans.py), or None."""
+
+    launches: list[Any] | None = None
+
+
+NOTED = _Noted()
+
+
 class Kernel(Compiled):
     """One function for the GPU, with the types of its parameters.
 
@@ -101,6 +110,8 @@ class Kernel(Compiled):
         32 bits takes the lower four. An array for a parameter of 64 bits stands for its address.
         """
         assert len(arguments) == len(self.parameters), self.name
+        if NOTED.launches is not None:
+            NOTED.launches.append((self, grid, block, arguments, cluster))
         gpu = device.driver()
         index = gpu.device()
         function, shared, early = self._loaded.get(index) or self._load(index)
