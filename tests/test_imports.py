@@ -65,7 +65,7 @@ ALLOWED = {
     "experts.py": {"devices", "errors", "ladder", "problems", "scaled"},
     "cpu": {
         "array", "cache", "codes", "cores", "errors", "experts", "fixed", "formats", "gru", "ladder",
-        "measured", "packing", "problems", "scaled", "threads", "tiling", "cpu",
+        "measured", "packing", "problems", "progress", "scaled", "threads", "tiling", "cpu",
     },
     "cuda": {
         "array", "cache", "card", "codes", "errors", "experts", "fixed", "formats", "gru", "ladder",

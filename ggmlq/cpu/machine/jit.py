@@ -8,6 +8,7 @@ is kept on the disk (``disk_cache.py``), so that a kernel is compiled once for a
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import ExitStack
 from typing import Any
 
 import numba
@@ -16,6 +17,7 @@ from numba.extending import intrinsic as _intrinsic
 
 from ...cache.identity import identity
 from ...cache.sources import short
+from ...progress import long_work
 from . import disk_cache
 
 # Numba's types say too little of these to check anything.
@@ -55,6 +57,7 @@ class _OnDisk:
 
     def __init__(self, function: Any, on_disk: bool) -> None:
         self._function, self._on_disk, self._name = function, on_disk, ""
+        self._told = ExitStack()
 
     def _entry(self, signature: Any) -> str:
         return f"{self._name}_{short(str(signature).encode())}"
@@ -63,9 +66,13 @@ class _OnDisk:
         if not self._name:
             self._name = f"{self._function.__name__}_{identity(self._function)}"
             self._function.__qualname__ = self._name
-        return disk_cache.load(self._entry(signature), context) if self._on_disk else None
+        found = disk_cache.load(self._entry(signature), context) if self._on_disk else None
+        if found is None and self._on_disk:  # it is compiled next, with all that it calls
+            self._told.enter_context(long_work(f"compiling {self._function.__name__} for this CPU, once"))
+        return found
 
     def save_overload(self, signature: Any, result: Any) -> None:
+        self._told.close()
         if self._on_disk:
             disk_cache.save(self._entry(signature), result)
 
