@@ -18,10 +18,8 @@ from ggmlq.problems import Linear
 CARDS = {
     "NVIDIA H200": Card("NVIDIA H200", (9, 0), 132, 227 << 10),
     "A100": Card("NVIDIA A100", (8, 0), 108, 163 << 10),
-    "RTX 4090": Card("NVIDIA GeForce RTX 4090", (8, 9), 128, 99 << 10),
     "T4": Card("Tesla T4", (7, 5), 40, 64 << 10),
     "B200": Card("NVIDIA B200", (10, 0), 148, 227 << 10),
-    "RTX 5090": Card("NVIDIA GeForce RTX 5090", (12, 0), 170, 99 << 10),
 }
 SMALL = 256, 512  # N and K of what is launched; which rung, larger ones say
 

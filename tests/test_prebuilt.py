@@ -126,26 +126,35 @@ def test_the_digest_reaches_all_that_a_kernel_is_made_of(fresh):
                 assert covered or host, f"{origin} is made of {path}:{line}, which its digest leaves out"
 
 
-@pytest.fixture
-def tree(tmp_path):
-    """A copy of the sources that may be changed."""
+@pytest.fixture(scope="module")
+def copied(tmp_path_factory):
+    """A copy of the sources."""
+    place = tmp_path_factory.mktemp("sources")
     for name in ("cuda", "formats", "codes", "fixed", "gru"):
-        shutil.copytree(
-            PACKAGE / name, tmp_path / name, ignore=shutil.ignore_patterns("*.pack", "__pycache__")
-        )
+        shutil.copytree(PACKAGE / name, place / name, ignore=shutil.ignore_patterns("*.pack", "__pycache__"))
     for name in ("packing.py", "tiling.py"):
-        shutil.copy(PACKAGE / name, tmp_path / name)
-    return tmp_path
+        shutil.copy(PACKAGE / name, place / name)
+    return place
+
+
+@pytest.fixture
+def tree(copied):
+    """That copy, of which files may be changed; it is as it was afterwards."""
+    before = {}
+    yield SimpleNamespace(path=copied, before=before)
+    for path, text in before.items():
+        (copied / path).write_text(text)
+    forget()
 
 
 def forget():
-    for remembered in (reach.reached, reach._file, reach._needs, packs.digest_of):
+    for remembered in (reach.reached, reach._file, reach._text, reach._needs, reach._counts, packs.digest_of):
         remembered.cache_clear()
 
 
 def changed(tree, path, old, new):
-    file = tree / path
-    text = file.read_text()
+    file = tree.path / path
+    text = tree.before[path] = file.read_text()
     assert text.count(old) == 1, f"{path} has {text.count(old)} of {old!r}"
     file.write_text(text.replace(old, new))
     forget()
@@ -154,7 +163,8 @@ def changed(tree, path, old, new):
 @pytest.mark.parametrize(
     ("path", "old", "new", "stale"),
     [
-        ("cuda/gemv/stages.py", "", "", None),  # only its text for readers
+        ("cuda/gemv/stages.py", "from __future__", "# a comment\nfrom __future__", False),
+        ("cuda/words/early_start.py", "Until the kernel before has ended", "Until then", False),
         ("cuda/words/bf16x2.py", "def mma_into(", "def mma_into(extra, ", True),
         ("formats/q4_0.py", "\nFORMAT = ", "\nANOTHER = 1\nFORMAT = ", True),
         ("cuda/words/tables.py", "kind, types.int64)", "kind, types.int32)", False),
@@ -168,19 +178,12 @@ def changed(tree, path, old, new):
 def test_a_changed_source(tree, path, old, new, stale):
     """A change of what a kernel is made of makes its code old, for the check and in a process."""
     origin = Origin(GEMV, (FORMATS["q4_0"], 8, 2))
-    before = reach.reached(origin.family, origin.formats, tree).digest
+    before = reach.reached(origin.family, origin.formats, tree.path).digest
     assert before == reach.reached(origin.family, origin.formats).digest
-    if stale is None:
-        file = tree / path
-        file.write_text(
-            '"""Another docstring."""\n\n\n# and a comment\n' + file.read_text().split('"""', 2)[2]
-        )
-        forget()
-    else:
-        changed(tree, path, old, new)
-    assert (reach.reached(origin.family, origin.formats, tree).digest != before) is bool(stale)
+    changed(tree, path, old, new)
+    assert (reach.reached(origin.family, origin.formats, tree.path).digest != before) is stale
     pack = packs.Pack(*pack_of(origin))
-    assert pack.holds(origin.family, origin.formats, tree) is not bool(stale)
+    assert pack.holds(origin.family, origin.formats, tree.path) is not stale
 
 
 def pack_of(origin):

@@ -1,7 +1,7 @@
 """Packs of prebuilt code (ggmlq/cuda/prebuilt): which kernels belong in, and how packs are written.
 
-A kernel belongs in if products, quantizers or decoders take it where nobody names a kernel, on some GPU and
-for some number of rows. Rungs that are there to be read, GRUs, mixed codes and rare tiles are compiled when
+A kernel belongs in if products of blocks, decoders or encoders take it where nobody names a kernel, for some
+number of rows. Rungs that are there to be read, GRUs and products of codes with scales are compiled when
 asked for.
 """
 
@@ -23,7 +23,7 @@ from ggmlq.cuda.prebuilt import packs, reach
 from ggmlq.cuda.prebuilt.packs import FILES, HERE, PTX, SUFFIX, Origin, Pack
 
 MACHINE = packs.SERVED[9, 0]
-HOPPER_ROOM, OTHER_ROOM = 227 << 10, 99 << 10  # bytes of shared memory of a block: 9.0, 8.6
+ROOMS = {(9, 0): 227 << 10, (8, 0): 163 << 10}  # bytes of shared memory of a block
 COMPILERS = ("numba", "numba-cuda", "llvmlite", "cuda-core", "nvidia-nvjitlink", "nvidia-nvvm")
 LEVEL = 9 | lzma.PRESET_EXTREME
 Takes = Callable[..., Any]
@@ -46,33 +46,20 @@ def nothing(*case: Any) -> bool:
     return False
 
 
-def _gemv(room: int, newer: bool) -> Takes:
-    from ggmlq.cuda.linear.r13_gemv import _chosen
+def _gemv(*capabilities: tuple[int, int]) -> Takes:
+    """The stage that GPUs take for so many rows; those of 99 KB of shared memory take others, in part."""
+    from ggmlq.cuda.linear.r13_gemv import WIDE, _chosen
 
-    return lambda fmt, columns, span: _chosen(fmt, columns, room, newer).span == span
+    def takes(fmt: Any, columns: int, span: int) -> bool:
+        stages = (_chosen(fmt, columns, ROOMS[each], each >= WIDE) for each in capabilities)
+        return any(stage.span == span for stage in stages)
 
-
-def _gemv_elsewhere(fmt: Any, columns: int, span: int) -> bool:
-    rooms = ((HOPPER_ROOM, True), (OTHER_ROOM, True), (163 << 10, False), (OTHER_ROOM, False))
-    return any(_gemv(*each)(fmt, columns, span) for each in rooms)
-
-
-def _mma(fmt: Any, tile: Any) -> bool:
-    """The widest tile: up to 32 rows are gemv's, where its shared memory has room for them."""
-    from ggmlq.cuda.linear.r13_gemv import COLUMNS, _chosen
-
-    no_room = _chosen(fmt, COLUMNS[-1], OTHER_ROOM, True).shared > OTHER_ROOM
-    return bool(tile.columns == 64 or (tile.columns == 32 and no_room))
+    return takes
 
 
-def _usual_job(job: Any) -> bool:
-    return job.x == job.w and job.x in ("e4m3", "s8") and not job.zeros
-
-
-def _usual_way(*case: Any) -> bool:
-    way = next(each for each in case if hasattr(each, "rounding"))
-    usual = way.code in ("e4m3", "int8") and way.rounding == "half_even" and not way.zeros
-    return usual and way.scale == "float32"
+def _widest(fmt: Any, tile: Any) -> bool:
+    """Fewer rows than that of activations are gemv's."""
+    return bool(tile.columns == 64)
 
 
 # Of each family: what of it belongs into machine code for 9.0, and what into PTX for all others.
@@ -82,16 +69,12 @@ FAMILIES: dict[str, tuple[Takes, Takes]] = {
     "activations.floats.orderer": (everything, nothing),
     "activations.int8.activation_kernel": (nothing, everything),
     "dequantize.decoder": (everything, everything),
-    "linear.r13_gemv.kernel": (_gemv(HOPPER_ROOM, True), _gemv_elsewhere),
-    "linear.r14_mma_bf16.kernel": (nothing, _mma),
+    "linear.r13_gemv.kernel": (_gemv((9, 0)), _gemv((9, 0), (8, 0))),
+    "linear.r14_mma_bf16.kernel": (nothing, _widest),
     "linear.r15_wgmma.kernel": (everything, nothing),
     "linear.r4_dp4a.kernel": (nothing, everything),
     "linear.r5_registers.kernel": (nothing, everything),
-    "pipeline.divided.kernel": (_usual_job, nothing),
-    "pipeline.operands8.gatherer": (everything, nothing),
     "pipeline.parts.adder": (everything, everything),
-    "pipeline.persistent.float_kernel": (_usual_job, nothing),
-    "pipeline.persistent.integer_kernel": (_usual_job, nothing),
     "planes.offsets.compensation_kernel": (nothing, everything),
     "planes.weights.weight_kernel": (nothing, everything),
     "quantize.mxfp4.kernel": (everything, everything),
@@ -101,9 +84,6 @@ FAMILIES: dict[str, tuple[Takes, Takes]] = {
     "quantize.q5_1.kernel": (everything, everything),
     "quantize.q8_0.kernel": (everything, everything),
     "quantize.q8_1.kernel": (everything, everything),
-    "quantize_scaled._blocks.kernel": (_usual_way, nothing),
-    "quantize_scaled._groups.kernel": (_usual_way, nothing),
-    "scaled_linear.r10_few_rows.kernel": (_usual_job, nothing),
     "strips.make.strip_kernel": (everything, everything),
     "strips.to_bf16.decoder": (everything, everything),
     "strips.to_blocks.restore_kernel": (everything, everything),

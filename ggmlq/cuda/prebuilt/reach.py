@@ -46,13 +46,14 @@ def reached(family: str, formats: tuple[str, ...] = (), package: Path = PACKAGE)
         own = f"formats/{stem}.py"
         waiting += [(own, each) for each in _file(package, own).names]
         tables.add(TABLES)
-    seen, found = set(waiting), set()
+    seen = set(waiting)
+    found: dict[str, set[int]] = {}
     while waiting:
         path, name = waiting.pop()
         file = _file(package, path)
-        found |= {(path, number) for number in (*file.names.get(name, ()), *file.always)}
-        new = {each for number in file.names.get(name, ()) for each in _needs(package, path, number)}
-        new |= {each for number in file.always for each in _needs(package, path, number)}
+        numbers = {*file.names.get(name, ()), *file.always} - found.setdefault(path, set())
+        found[path] |= numbers
+        new = {each for number in numbers for each in _needs(package, path, number)}
         if name in file.imports:
             new.add(file.imports[name])
         if (path, name) == (CODES, "CODES"):
@@ -61,15 +62,17 @@ def reached(family: str, formats: tuple[str, ...] = (), package: Path = PACKAGE)
         seen |= new
         waiting += new
     digest = hashlib.blake2b(digest_size=10)
-    for path, number in sorted(found):
-        digest.update(f"{path}\0{_file(package, path).texts[number]}\0".encode())
+    places = sorted((path, number) for path, numbers in found.items() for number in numbers)
+    for path, number in places:
+        digest.update(f"{path}\0{_text(package, path, number)}\0".encode())
     for path in sorted(tables):
         digest.update((package / path).read_bytes())
-    files = tuple(sorted({path for path, _ in found} | tables))
-    places = frozenset((path, *_file(package, path).lines[number]) for path, number in found)
-    return Reached(digest.hexdigest(), files, places)
+    files = tuple(sorted({path for path, _ in places} | tables))
+    lines = frozenset((path, *_file(package, path).lines[number]) for path, number in places)
+    return Reached(digest.hexdigest(), files, lines)
 
 
+@cache
 def _counts(package: Path, path: str) -> bool:
     followed = path.startswith(FOLLOWED) and not path.startswith(HOST)
     return (followed or path == COMPILER) and (package / path).is_file()
@@ -82,7 +85,6 @@ def _codes(package: Path) -> list[str]:
 class File(NamedTuple):
     """A source file: its statements, and what its names stand for."""
 
-    texts: tuple[str, ...]
     lines: tuple[tuple[int, int], ...]
     names: dict[str, tuple[int, ...]]  # the statements that bind them
     imports: dict[str, tuple[str, str]]  # file and name; of a module the name ""
@@ -93,34 +95,40 @@ class File(NamedTuple):
 @cache
 def _file(package: Path, path: str) -> File:
     tree = ast.parse((package / path).read_bytes())
-    texts, lines, always = [], [], []
+    lines, always = [], []
     trees: list[ast.stmt] = []
     names: dict[str, list[int]] = {}
     imports: dict[str, tuple[str, str]] = {}
     for statement in tree.body:
-        for node in ast.walk(statement):
+        nodes = list(ast.walk(statement))
+        for node in nodes:
             if isinstance(node, ast.ImportFrom):
                 imports |= dict(_imported(package, path, node))
         if isinstance(statement, ast.Import | ast.ImportFrom) or _is_text(statement):
             continue
-        for name in _bound(statement):
+        for name in _bound(statement, nodes):
             names.setdefault(name, []).append(len(trees))
-        if isinstance(statement, ast.Expr) or "extending" in _read(statement):
+        if isinstance(statement, ast.Expr) or "extending" in _read(nodes):
             always.append(len(trees))
         first = min([statement.lineno, *(each.lineno for each in getattr(statement, "decorator_list", ()))])
         lines.append((first, statement.end_lineno or first))
-        texts.append(text_of(_without_cases(statement)))
         trees.append(statement)
     bound = {name: tuple(numbers) for name, numbers in names.items()}
-    return File(tuple(texts), tuple(lines), bound, imports, tuple(always), tuple(trees))
+    return File(tuple(lines), bound, imports, tuple(always), tuple(trees))
+
+
+@cache
+def _text(package: Path, path: str, number: int) -> str:
+    return text_of(_without_cases(_file(package, path).trees[number]))
 
 
 @cache
 def _needs(package: Path, path: str, number: int) -> frozenset[tuple[str, str]]:
     """What a statement refers to: names of its own file, and names in modules."""
     file, statement = _file(package, path), _without_cases(_file(package, path).trees[number])
-    found = {(path, name) for name in _read(statement)}
-    for node in ast.walk(statement):
+    nodes = list(ast.walk(statement))
+    found = {(path, name) for name in _read(nodes)}
+    for node in nodes:
         if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name):
             module, name = file.imports.get(node.value.id, ("", "-"))
             if not name:
@@ -146,16 +154,16 @@ def _imported(package: Path, path: str, node: ast.ImportFrom) -> Iterator[tuple[
             yield name, (f"{place}/__init__.py", alias.name)
 
 
-def _bound(statement: ast.stmt) -> set[str]:
+def _bound(statement: ast.stmt, nodes: list[ast.AST]) -> set[str]:
     """The names that a statement of a module binds, those in its branches too."""
     if isinstance(statement, ast.FunctionDef | ast.ClassDef):
         return {statement.name}
-    stored = {n.id for n in ast.walk(statement) if isinstance(n, ast.Name) and isinstance(n.ctx, ast.Store)}
-    return stored | {n.name for n in ast.walk(statement) if isinstance(n, ast.FunctionDef | ast.ClassDef)}
+    stored = {node.id for node in nodes if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store)}
+    return stored | {node.name for node in nodes if isinstance(node, ast.FunctionDef | ast.ClassDef)}
 
 
-def _read(node: ast.AST) -> set[str]:
-    return {each.id for each in ast.walk(node) if isinstance(each, ast.Name)}
+def _read(nodes: list[ast.AST]) -> set[str]:
+    return {node.id for node in nodes if isinstance(node, ast.Name)}
 
 
 def _is_text(statement: ast.stmt) -> bool:
