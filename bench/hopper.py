@@ -39,7 +39,7 @@ from ggmlq.cuda.machine import device
 from ggmlq.cuda.pipeline import divided
 from ggmlq.cuda.pipeline.boxed import BoxTile
 from ggmlq.cuda.pipeline.few_rows import PARTS, TILES, FewJob, FewTile
-from ggmlq.cuda.pipeline.job import BY_COLUMNS, FLOATS, WHOLE, Job
+from ggmlq.cuda.pipeline.job import BY_COLUMNS, FLOATS, PLAIN, WHOLE, Job, Out
 from ggmlq.cuda.pipeline.operands8 import gatherer
 from ggmlq.cuda.pipeline.persistent import float_kernel, integer_kernel
 from ggmlq.cuda.scaled_linear import r0_naive, r7_wgmma, r8_tma_ring, r10_few_rows
@@ -81,22 +81,22 @@ OUTSIDE = "bfloat16"  # the outputs of timed products
 def kernels() -> list[Any]:
     """All that this takes, the longest to compile first."""
     found: list[Any] = []
-    outs = ("float32", OUTSIDE)
+    outs = (PLAIN, Out(OUTSIDE))
     found += [float_kernel(Job(wave.tile, "e4m3", "e4m3", out)) for wave in FLOATS for out in outs]
-    found += [float_kernel(Job(wave.tile, "e4m3", "e4m3", OUTSIDE, boxed=False)) for wave in FLOATS]
+    found += [float_kernel(Job(wave.tile, "e4m3", "e4m3", outs[1], boxed=False)) for wave in FLOATS]
     found += [float_kernel(Job(BY_COLUMNS[0].tile, "e4m3", "e4m3", by_columns=True))]
     for wave in WHOLE:
         found += [
             integer_kernel(Job(wave.tile, "s8", "s8", out, boxed)) for out in outs for boxed in (True, False)
         ]
     if not barrier.GUARDED:
-        found += [float_kernel(Job(tile, "e4m3", "e4m3", OUTSIDE)) for tile in OTHERS["fp8"]]
-        found += [integer_kernel(Job(tile, "s8", "s8", OUTSIDE)) for tile in OTHERS["int8"]]
-        found += [r10_few_rows.kernel(FewJob(tile, "e4m3", "e4m3", OUTSIDE)) for tile in NARROW_TILES]
-        found += [divided.kernel(Job(tile, "e4m3", "e4m3", OUTSIDE, False)) for tile in divided.TILES]
+        found += [float_kernel(Job(tile, "e4m3", "e4m3", outs[1])) for tile in OTHERS["fp8"]]
+        found += [integer_kernel(Job(tile, "s8", "s8", outs[1])) for tile in OTHERS["int8"]]
+        found += [r10_few_rows.kernel(FewJob(tile, "e4m3", "e4m3", outs[1])) for tile in NARROW_TILES]
+        found += [divided.kernel(Job(tile, "e4m3", "e4m3", outs[1], False)) for tile in divided.TILES]
     for rung in (r7_wgmma, r8_tma_ring):
         jobs = [Job(rung.TILE, "e4m3", "e4m3", out) for out in outs]
-        jobs += [Job(rung.TILE, "e4m3", "e4m3", OUTSIDE, boxed=False)]
+        jobs += [Job(rung.TILE, "e4m3", "e4m3", outs[1], boxed=False)]
         found += [rung.kernel(job) for job in [*jobs, Job(rung.TILE, "e4m3", "e4m3", by_columns=True)]]
     for tile in TILES:
         found += [r10_few_rows.kernel(FewJob(tile, a, a, out)) for a in ("e4m3", "s8") for out in outs]

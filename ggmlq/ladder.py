@@ -19,7 +19,7 @@ import importlib.util
 import pkgutil
 from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass
-from functools import cache, lru_cache, partial
+from functools import cache, lru_cache
 from pathlib import Path
 from typing import Any, ClassVar, NamedTuple, Self
 
@@ -89,6 +89,7 @@ class Rung:
     caution: str | None = None  # why "auto" takes it only where no other rung serves
     narrow: bool = False  # whether ``launch`` writes float16 and bfloat16 as well as float32
     repeats: bool = False  # whether it does nothing but launch kernels, the same for every x of a shape
+    ends: bool = False  # whether it takes ``end``, ending.py: adds a bias, writes codes
 
 
 _RUNGS: dict[str, Rung] = {}
@@ -104,15 +105,14 @@ def register(
     caution: str | None = None,
     narrow: bool = False,
     repeats: bool = False,
+    ends: bool = False,
 ) -> Callable[[Callable[..., Any]], Rung]:
     """Decorate the ``launch`` of a rung's module; pass ``__name__`` and ``__doc__``."""
-    made = partial(
-        _rung, module, doc, arithmetic, accumulate,
-        refuses=refuses, caution=caution, narrow=narrow, repeats=repeats,
-    )  # fmt: skip
+    facts: dict[str, Any] = {"refuses": refuses, "caution": caution, "narrow": narrow}
+    facts |= {"repeats": repeats, "ends": ends}
 
     def decorate(launch: Callable[..., Any]) -> Rung:
-        rung = made(launch)
+        rung = _rung(module, doc, arithmetic, accumulate, launch, **facts)
         _RUNGS[f"{rung.op}/{rung.name}"] = rung
         chosen.cache_clear()
         return rung

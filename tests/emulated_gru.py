@@ -5,7 +5,6 @@ from __future__ import annotations
 from contextlib import nullcontext
 from types import SimpleNamespace
 
-import emulated_integers  # noqa: F401
 import numpy as np
 from emulated_gpu import ptx_of
 from emulated_ptx import Machine, Memory

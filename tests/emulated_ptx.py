@@ -12,6 +12,8 @@ import re
 from functools import cache
 from types import SimpleNamespace
 
+import emulated_hopper  # noqa: F401
+import emulated_integers  # noqa: F401
 import numpy as np
 from emulated_words import OPS, Locked, Trap
 

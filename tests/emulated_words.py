@@ -7,7 +7,6 @@ import re
 import numpy as np
 
 from ggmlq.codes import CODES
-from ggmlq.cuda.machine.maps import KINDS
 
 OPS, START = {}, 1024 + 128  # where dynamic shared memory begins
 TYPES = {
@@ -91,6 +90,8 @@ OPS["mul.lo."] = OPS["mul.f32"] = OPS["mul.rn"] = arithmetic(lambda a, b: a * b)
 OPS["mad.lo."] = arithmetic(lambda a, b, c: a * b + c)
 OPS["min."], OPS["max."] = arithmetic(np.minimum), arithmetic(np.maximum)
 OPS["div."], OPS["rem."] = arithmetic(lambda a, b: a // b), arithmetic(lambda a, b: a % b)
+OPS["div.rn.f32"] = arithmetic(lambda a, b: a / b)
+OPS["rcp."], OPS["abs."] = arithmetic(lambda a: 1 / a), arithmetic(np.abs)
 OPS["fma."] = arithmetic(lambda a, b, c: (a.astype(np.float64) * b + c).astype(np.float32))
 
 
@@ -135,10 +136,31 @@ def mov(warp, name, operands, active):
         value = warp.registers.get(operands[1])
         write(warp, operands[0], np.full(32, operands[1] != "0") if value is None else value, active)
     elif operands[1].startswith("{"):
-        low, high = (read(warp, o.strip(), np.uint32).astype(np.uint64) for o in operands[1][1:-1].split(","))
-        write(warp, operands[0], low | high << np.uint64(32), active)
+        half, whole = (np.uint32, np.uint64) if kind_of(name) is np.uint64 else (np.uint16, np.uint32)
+        low, high = (read(warp, o.strip(), half).astype(whole) for o in operands[1][1:-1].split(","))
+        write(warp, operands[0], low | high << whole(8 * np.dtype(half).itemsize), active)
     else:
         write(warp, operands[0], read(warp, operands[1], kind_of(name)), active)
+
+
+@op("cvt.rni.s32.f32")
+def nearest(warp, name, operands, active):
+    """Saturated; NaN is 0."""
+    value = np.rint(np.nan_to_num(read(warp, operands[1], np.float32).astype(np.float64), posinf=2**31))
+    write(warp, operands[0], np.clip(value, -(2**31), 2**31 - 1).astype(np.int32), active)
+
+
+@op("prmt.b32")
+def prmt(warp, name, operands, active):
+    both = np.stack([read(warp, o, np.uint32) for o in operands[1:3]], 1).view(np.uint8)
+    picks = [int(operands[3], 0) >> 4 * i & 7 for i in range(4)]
+    write(warp, operands[0], np.ascontiguousarray(both[:, picks]).view(np.uint32)[:, 0], active)
+
+
+@op("cvt.rn.satfinite.e4m3x2.f32", "cvt.rn.satfinite.e5m2x2.f32")
+def to_minifloats(warp, name, operands, active):
+    high, low = (CODES[name[17:21]].encode(read(warp, o, np.float32)) for o in operands[1:])
+    write(warp, operands[0], high.astype(np.uint16) << np.uint16(8) | low, active)
 
 
 @op("cvt.")
@@ -168,6 +190,11 @@ def selp(warp, name, operands, active):
     write(warp, operands[0], np.where(warp.registers[operands[3]], a, b), active)
 
 
+def unordered(compare):
+    """True where one is NaN, too."""
+    return lambda a, b: compare(a, b) | np.isnan(a) | np.isnan(b)
+
+
 @op("setp.")
 def setp(warp, name, operands, active):
     parts = name.split(".")
@@ -175,6 +202,7 @@ def setp(warp, name, operands, active):
     a, b = (read(warp, o, kind) for o in operands[1:3])
     compare = {"eq": np.equal, "ne": np.not_equal, "lt": np.less, "le": np.less_equal}
     compare |= {"gt": np.greater, "ge": np.greater_equal, "neu": np.not_equal}
+    compare |= {f"{name}u": unordered(compare[name]) for name in ("lt", "le", "gt", "ge")}
     found = compare[parts[1]](a, b)
     write(warp, operands[0], found & warp.registers[operands[3]] if parts[2] == "and" else found, active)
 
@@ -252,193 +280,3 @@ def stmatrix(warp, name, operands, active):
             a = int(at[8 * i + r])
             assert a % 16 == 0
             warp.block.shared[a : a + 16] = word[4 * r : 4 * r + 4].view(np.uint8)
-
-
-# --- waiting ----------------------------------------------------------------------------------
-
-
-class Barrier:
-    def __init__(self, count):
-        self.count = self.left = count
-        self.bytes, self.phase = 0, 0
-
-    def turn(self):
-        if self.left == 0 and self.bytes == 0:
-            self.left, self.phase = self.count, self.phase + 1
-        assert self.left >= 0, "more arrivals than expected"
-
-
-def lanes(warp, operand, active):
-    at = place(warp, operand)
-    return [int(at[lane]) for lane in np.flatnonzero(active)]
-
-
-@op("mbarrier.init")
-def mbarrier_init(warp, name, operands, active):
-    for at in lanes(warp, operands[0], active):
-        assert at % 8 == 0
-        warp.block.barriers[at] = Barrier(int(read(warp, operands[1], np.uint32)[np.argmax(active)]))
-
-
-@op("mbarrier.arrive")
-def mbarrier_arrive(warp, name, operands, active):
-    for at in lanes(warp, operands[1], active):
-        barrier = warp.block.barriers[at]
-        if "expect_tx" in name:
-            barrier.bytes += int(read(warp, operands[2], np.uint32)[np.argmax(active)])
-        barrier.left -= 1
-        barrier.turn()
-
-
-@op("mbarrier.try_wait", "mbarrier.test_wait")
-def mbarrier_wait(warp, name, operands, active):
-    at, parity = place(warp, operands[1]), read(warp, operands[2], np.uint32)
-    phases = np.array(
-        [warp.block.barriers[int(a)].phase if x else 0 for a, x in zip(at, active, strict=True)]
-    )
-    ended = phases % 2 != parity
-    if not ended[active].all():
-        return False
-    return write(warp, operands[0], ended, active)
-
-
-def meets(warp, number, count):
-    """Of so many threads of a block."""
-    arrived, generation = warp.block.meetings.setdefault(number, (0, 0))
-    waits = warp.state.get(number)
-    if waits is None:
-        arrived += 32
-        if arrived < count:
-            warp.state[number] = generation
-            warp.block.meetings[number] = arrived, generation
-            return False
-        warp.block.meetings[number] = 0, generation + 1
-        return True
-    if waits == generation:
-        return False
-    del warp.state[number]
-    return True
-
-
-@op("bar.sync")
-def bar_sync(warp, name, operands, active):
-    return meets(warp, operands[0], int(operands[1]) if len(operands) > 1 else warp.machine.threads)
-
-
-@op("barrier.cluster.arrive")
-def cluster_arrive(warp, name, operands, active):
-    meeting = warp.machine.meeting
-    warp.state["cluster"] = meeting.generation
-    meeting.arrived += 1
-    if meeting.arrived == warp.machine.live:
-        meeting.arrived, meeting.generation = 0, meeting.generation + 1
-
-
-@op("barrier.cluster.wait")
-def cluster_wait(warp, name, operands, active):
-    return warp.machine.meeting.generation != warp.state["cluster"]
-
-
-@op("bar.warp.sync", "fence.", "griddepcontrol.", "setmaxnreg.", "cp.async.bulk.commit", "cp.async.bulk.wait")
-@op("wgmma.fence", "wgmma.commit", "wgmma.wait", "cp.async.commit", "cp.async.wait", "prefetch.")
-def at_once(warp, name, operands, active):
-    """All is done when it is asked for."""
-
-
-@op("shfl.sync.idx")
-def shfl(warp, name, operands, active):
-    values, lanes = (read(warp, operand, np.uint32) for operand in operands[1:3])
-    write(warp, operands[0], values[lanes & 31], active)
-
-
-# --- the copy engine and the tensor cores -----------------------------------------------------
-
-
-def swizzled(at):
-    """Where a byte of a swizzled box lies."""
-    return at ^ (at >> 7 & 7) << 4
-
-
-def box_of(warp, text, active):
-    address, column, row = re.match(r"\[(\S+), \{(\S+), (\S+)\}\]", text).groups()
-    lane = int(np.argmax(active))
-    assert active.sum() == 1
-    box = warp.machine.memory.maps[int(read(warp, address, np.uint64)[lane])]
-    return box, int(read(warp, column, np.int32)[lane]), int(read(warp, row, np.int32)[lane])
-
-
-def moved(warp, box, column, row, shared, put):
-    """Copy a box, row by row; what is outside of the matrix is zeros, or stays away."""
-    size = KINDS[box.kind][1]
-    length = box.box_columns * size
-    assert shared % (1024 if box.swizzled else 128) == 0, "a box must be aligned"
-    assert length <= 128 or not box.swizzled
-    inside = max(0, min(box.columns - column, box.box_columns)) * size
-    for r in range(box.box_rows):
-        places = shared + r * length + np.arange(length)
-        places = swizzled(places) if box.swizzled else places
-        assert places.max() < len(warp.block.shared)
-        at = box.address + (row + r) * box.pitch + column * size
-        there = inside if row + r < box.rows else 0
-        memory = warp.machine.memory.at(at, there) if there else places[:0]
-        if put:
-            memory[:] = warp.block.shared[places[:there]]
-        else:
-            warp.block.shared[places] = 0
-            warp.block.shared[places[:there]] = memory
-    return box.box_rows * length
-
-
-@op("cp.async.ca.shared.global")
-def copy(warp, name, operands, active):
-    to, at = place(warp, operands[0]), place(warp, operands[1])
-    for lane in np.flatnonzero(active):
-        assert to[lane] % 4 == at[lane] % 4 == 0
-        bytes_at(warp, ".shared", int(to[lane]), 4)[:] = warp.machine.memory.at(int(at[lane]), 4)
-
-
-@op("cp.async.bulk.tensor.2d.shared::cluster")
-def fetch(warp, name, operands, active):
-    box, column, row = box_of(warp, operands[1], active)
-    size = moved(warp, box, column, row, lanes(warp, operands[0], active)[0], False)
-    barrier = warp.block.barriers[lanes(warp, operands[2], active)[0]]
-    barrier.bytes -= size
-    barrier.turn()
-
-
-@op("cp.async.bulk.tensor.2d.global")
-def put(warp, name, operands, active):
-    box, column, row = box_of(warp, operands[0], active)
-    moved(warp, box, column, row, lanes(warp, operands[1], active)[0], True)
-
-
-VALUES = {
-    name: CODES[name].decode(np.arange(256, dtype=np.uint8)).astype(np.float64) for name in ("e4m3", "e5m2")
-}
-VALUES |= {"s8": np.arange(256).astype(np.int8).astype(np.float64), "u8": np.arange(256).astype(np.float64)}
-
-
-def tile(warp, descriptor, rows, code):
-    """[rows, 32] of an operand."""
-    word = int(descriptor)
-    assert word >> 32 == (1 << 30 | 64), "rows of 128 bytes, swizzled"
-    assert word >> 16 & 0x3FFF == 1
-    start = (word & 0x3FFF) << 4
-    places = swizzled(start + 128 * np.asarray(rows)[:, None] + np.arange(32))
-    return VALUES[code][warp.block.shared[places]]
-
-
-@op("wgmma.mma_async")
-def wgmma(warp, name, operands, active):
-    n = int(re.search(r"n(\d+)k32", name)[1])
-    *_, kind, code_a, code_b = name.split(".")
-    sums, first = listed(operands[0]), 16 * (warp.number % 4)
-    a, b = (read(warp, o, np.uint64)[0] for o in operands[1:3])
-    found = tile(warp, a, first + np.arange(16), code_a) @ tile(warp, b, np.arange(n), code_b).T
-    lane = np.arange(32)
-    for i, register in enumerate(sums):
-        row, column = lane // 4 + 8 * (i // 2 % 2), 8 * (i // 4) + 2 * (lane % 4) + i % 2
-        value = found[row, column]
-        if operands[3] != "0":
-            value = value + read(warp, register, TYPES[kind])
-        write(warp, register, value.astype(TYPES[kind]), active)

@@ -20,6 +20,7 @@ from test_cuda_scaled_linear import error, scaled
 import ggmlq as gq
 from ggmlq import ladder
 from ggmlq.cuda.pipeline.boxed import BoxTile
+from ggmlq.ending import PLAIN, Ending
 
 RUNGS = {rung.name[5:]: rung for rung in gq.kernels("scaled_linear", device="cuda")}
 DTYPES = {"float32": np.float32, "float16": np.float16, "bfloat16": ml_dtypes.bfloat16}
@@ -47,6 +48,19 @@ MORE = [
     ("divided", 130, 200, 128 * 11, ("e4m3", "e5m2"), (GROUPS, BLOCKS), "bfloat16", False, {"parts": 3}),
     ("divided", 70, 101, 128 * 20 + 16, ("e4m3", "e4m3"), (GROUPS, BLOCKS), "float32", False, NARROW),
     ("divided", 40, 140, 300, ("e4m3", "e4m3"), (GROUPS, GROUPS), "float16", False, {"parts": 7}),
+]  # fmt: skip
+
+ENDINGS = [  # rung, M, N, K, codes, tiles, result, with a bias, shape of its scales, more
+    ("few_rows", 3, 70, 272, ("int8", "int8"), (ROWS, ROWS), "int8", True, (1, 1), {"parts": 2}),
+    ("persistent", 130, 140, 272, ("int8", "uint8"), (ROWS, ROWS), "int8_full", True, (1, 0), {}),
+    ("persistent", 140, 101, 256, ("int8", "int8"), (ROWS, ROWS), "uint8", True, (0, 1), WIDE),
+    ("persistent", 130, 136, 272, ("int8", "int8"), (ROWS, ROWS), "bfloat16", True, None, {}),
+    ("persistent", 70, 150, 272, ("e4m3", "e4m3"), (GROUPS, BLOCKS), "float32", True, None, {}),
+    ("persistent", 130, 130, 272, ("e4m3", "e5m2"), (GROUPS, BLOCKS), "e4m3", False, (0, 1), WIDE),
+    ("few_rows", 12, 66, 300, ("e4m3", "e4m3"), (GROUPS, BLOCKS), "e5m2", True, (0, 0), {"parts": 1}),
+    ("few_rows", 64, 80, 272, ("e4m3", "e4m3"), (GROUPS, BLOCKS), "float16", True, None, {"parts": 1}),
+    ("divided", 70, 131, 400, ("e4m3", "e4m3"), (GROUPS, BLOCKS), "int8", True, (1, 0), {"parts": 2}),
+    ("divided", 130, 100, 400, ("e4m3", "e4m3"), (GROUPS, BLOCKS), "bfloat16", True, None, {"parts": 3}),
 ]  # fmt: skip
 
 
@@ -87,14 +101,57 @@ def test_a_launch(case, monkeypatch, fresh):
     assert error(y.astype(np.float32), np.asarray(want).astype(y.dtype).astype(np.float32)) <= bound, case
 
 
+def check_ending(monkeypatch, case, rng):
+    """A bias and codes as kernels make them themselves are what one step after the other gives."""
+    name, m, n, k, codes, tiles, result, with_bias, shape, more = case
+    state = put_emulated(monkeypatch)
+    x, w = scaled(rng, codes[0], tiles[0], m, k), scaled(rng, codes[1], tiles[1], n, k)
+    if result == "float16":
+        x.scales[...] *= np.float32(1e-5)
+    integer = x.code.kind == "integer"
+    y = gq.scaled_linear(x, w, kernel="cpu:naive") if integer else gq.reference.scaled_linear(x, w)
+    y = np.asarray(y).astype(np.float32)
+    bias = (rng.standard_normal(n) * np.abs(y).max()).astype(np.float32) if with_bias else None
+    y += 0 if bias is None else bias
+    given, end = on_card(x), Ending(bias if bias is None else on_device(bias))
+    dtype = DTYPES.get(result)
+    if shape:
+        rows, columns = (size if one else 1 for size, one in zip((m, n), shape, strict=True))
+        scales = np.abs(y).max() / 100 * rng.uniform(0.5, 2, (rows, columns)).astype(np.float32)
+        scales[0, 0] = 2.0 ** np.floor(np.log2(scales[0, 0]))  # which is divided by in another way
+        tile = tuple(1 if one else None for one in shape)
+        want = gq.quantize_scaled(y, result, tile, scales=scales)
+        end, dtype = end._replace(code=want.code, scales=on_device(scales)), want.codes.dtype
+    around = np.full((m + 2, n), 77, dtype).view(DeviceArray)
+    for array in (*given.parts(), *on_card(w).parts()):
+        state.memory.add(array)
+    launched(state, RUNGS[name], given, on_card(w), around[1:-1], end=end, **more)
+    assert (np.asarray(around[[0, -1]]) == 77).all(), "written past its outputs"
+    found = np.asarray(around[1:-1])
+    if not shape:
+        bound = 0 if integer else 3e-3 if np.dtype(dtype).itemsize == 2 else 1e-6
+        assert error(found.astype(np.float32), y.astype(dtype).astype(np.float32)) <= bound, case
+    elif integer:
+        assert (found == want.codes).all(), case
+    else:
+        values = np.asarray(gq.ScaledArray(found, scales, result, tile))
+        assert (np.abs(values - y) <= np.abs(np.asarray(want) - y) + 1e-4 * np.abs(y).max()).all(), case
+        assert (found != want.codes).mean() < 0.01
+
+
+@pytest.mark.parametrize("case", [ENDINGS[0], "drawn"], ids=["few_rows", "drawn"])
+def test_an_ending(case, monkeypatch, fresh):
+    check_ending(monkeypatch, ENDINGS[fresh.integers(len(ENDINGS))] if case == "drawn" else case, fresh)
+
+
 def test_a_kernel_rounds_its_own_results(monkeypatch, fresh):
     """scaled_linear asks those that can to write halves, and the result is what they wrote."""
     x, w = scaled(fresh, "e4m3", GROUPS, 2, 128), scaled(fresh, "e4m3", BLOCKS, 16, 128)
     written = []
 
-    def launch(x, w, out):
+    def launch(x, w, out, end=PLAIN):
         written.append(out)
-        out[...] = 1.5
+        out[...] = 1.5 if end.bias is None else 1.5 + end.bias[0]
 
     rung = RUNGS["few_rows"]
     made = ladder.Rung(**{**vars(rung), "launch": launch})
@@ -104,7 +161,8 @@ def test_a_kernel_rounds_its_own_results(monkeypatch, fresh):
     assert gq.scaled_linear(x, w, out=out) is out
     assert gq.scaled_linear(x, w, dtype=np.float64).dtype == np.float64
     assert gq.scaled_linear(x, w, dtype=np.float16, bias=np.ones(16, np.float32))[0, 0] == 2.5
-    assert [str(y.dtype) for y in written] == ["bfloat16", "float16", "float32", "float32"]
+    assert gq.scaled_linear(x, w, dtype=np.float16, bias=np.ones(16, np.float64))[0, 0] == 2.5
+    assert [str(y.dtype) for y in written] == ["bfloat16", "float16", "float32", "float16", "float32"]
     assert written[1].base is out or written[1] is out
 
 

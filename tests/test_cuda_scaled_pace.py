@@ -30,6 +30,10 @@ def test_plans_are_legal(fresh):
         assert parts in few_rows.PARTS
 
 
+def test_every_tile_has_a_pace():
+    assert set(pace.PACES) == {*few_rows.TILES, *divided.TILES}
+
+
 def test_what_is_given_is_taken(fresh):
     shape = drawn(fresh)._replace(k=9000)
     for tile in few_rows.TILES:

@@ -24,7 +24,7 @@ from ggmlq.cuda.machine.maps import Box
 from ggmlq.cuda.pipeline import divided, persistent
 from ggmlq.cuda.pipeline.boxed import BoxTile, Room
 from ggmlq.cuda.pipeline.few_rows import TILES, FewJob
-from ggmlq.cuda.pipeline.job import BY_COLUMNS, FLOATS, WHOLE, Job, float_jobs, integer_jobs
+from ggmlq.cuda.pipeline.job import BY_COLUMNS, FLOATS, WHOLE, Job, Out, float_jobs, integer_jobs
 from ggmlq.cuda.scaled_linear import r7_wgmma, r8_tma_ring, r9_persistent, r10_few_rows, r11_divided
 from ggmlq.problems import Operand, ScaledLinear
 
@@ -39,7 +39,7 @@ TILINGS = [
 
 def summit():
     """The kernels that count most."""
-    yield persistent.float_kernel(Job(FLOATS[0].tile, "e4m3", "e4m3", "bfloat16"))
+    yield persistent.float_kernel(Job(FLOATS[0].tile, "e4m3", "e4m3", Out("bfloat16")))
     yield r10_few_rows.kernel(FewJob(TILES[0], "e4m3", "e4m3"))
 
 
@@ -263,6 +263,34 @@ def test_halves(kind, hopper, fresh):
                     rung.launch(x.to("cuda"), w.to("cuda"), y)
                     wrong = error(y.get().astype(np.float32), want)
                     assert wrong <= 3e-3, (rung.name, m, n, k, wrong)
+
+
+@pytest.mark.cuda
+@pytest.mark.parametrize("kind", ["int8", "e4m3"])
+@pytest.mark.parametrize("rung", HOPPER[2:], ids=lambda rung: rung.name[5:])
+def test_endings_are_what_one_step_after_the_other_gives(rung, kind, hopper, fresh):
+    """A bias and codes, by the kernel that multiplies: the same bits. A few cases, for each is compiled."""
+    tiles = ((1, None), (1, None)) if kind == "int8" else ((1, 128), (128, 128))
+    for m in (fresh.integers(1, 65), 300):
+        n, k = (int(v) for v in fresh.integers(16, 1500, 2))
+        x, w = scaled(fresh, kind, tiles[0], m, k).to("cuda"), scaled(fresh, kind, tiles[1], n, k).to("cuda")
+        if rung.refuses(problem_of(x, w)) is not None:
+            continue
+        y = gq.scaled_linear(x, w, kernel=rung.name)
+        most, told = float(hopper.abs(y).max()), (rung.name, m, n, k)
+        bias = (hopper.asarray(fresh.standard_normal(n)) * most).astype(fresh.choice(["f4", "f2"]))
+        ended = y + bias
+        found = gq.scaled_linear(x, w, kernel=rung.name, bias=bias, dtype=np.float16)
+        assert bool((found == ended.astype(np.float16)).all()), told
+        for along in (False, True):
+            code = fresh.choice(["int8", "int8_full", "uint8", "e4m3", "e5m2"])
+            rows, columns = fresh.choice([1, m]), n if along else 1
+            scales = hopper.asarray((fresh.uniform(0.5, 2, (rows, columns)) * most / 100).astype("f4"))
+            tile = (1 if rows > 1 else None, 1 if columns > 1 else None)
+            want = gq.quantize_scaled(ended, code, tile, scales=scales)
+            found = gq.scaled_linear(x, w, kernel=rung.name, bias=bias, requantize=(code, scales))
+            assert bool((found.codes == want.codes).all()), (*told, code, along)
+            assert bool((found.scales == want.scales).all())
 
 
 @pytest.mark.cuda

@@ -53,6 +53,7 @@ ALLOWED = {
     "metrics.py": {"buffers", "devices", "errors"},
     # kernels
     "card.py": set(),
+    "ending.py": {"codes"},
     "ladder.py": {"announced", "card", "errors"},  # what operations are about, it does not know
     "listing.py": {"ladder", "text", "errors"},
     "problems.py": {"card", "codes", "devices", "errors", "formats", "ladder"},
@@ -68,12 +69,13 @@ ALLOWED = {
         "measured", "packing", "problems", "progress", "scaled", "threads", "tiling", "cpu",
     },
     "cuda": {
-        "array", "cache", "card", "codes", "errors", "experts", "fixed", "formats", "gru", "ladder",
+        "array", "cache", "card", "codes", "ending", "errors", "experts", "fixed", "formats", "gru", "ladder",
         "measured", "packing", "problems", "progress", "scaled", "tiling", "cuda",
     },
     # operations: of cpu and cuda nothing but by name, when asked
     "ops": {
-        "array", "buffers", "checks", "codes", "devices", "errors", "formats", "ladder", "matrix", "problems",
+        "array", "buffers", "checks", "codes", "devices", "ending", "errors", "formats", "ladder", "matrix",
+        "problems",
         "progress", "scaled", "scaled_parts", "tensors", "text", "threads", "tiling", "ops",
     },
     "functions": {

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import math
-from typing import Any, overload
+from typing import Any, NamedTuple, overload
 
 import numpy as np
 from numpy.typing import NDArray
@@ -12,13 +11,15 @@ from .. import ladder
 from ..checks import as_floats_or_bfloat16, check_bias, check_out, float_dtype, takes_sums
 from ..codes import CODES, Code
 from ..devices import device_of, namespace, on_device_of, place_of
+from ..ending import PLAIN, Ending, can_be
 from ..errors import CodeError, DeviceError, DTypeError, ShapeError, UnsupportedError
 from ..matrix import Float, Host, Out, Transposed, operation
 from ..problems import INT32, ScaledLinear
 from ..scaled import ScaledArray
 from ..tensors import array_of, is_tensor
+from ..tiling import Tile
 from . import torch
-from .quantize_scaled import quantize_scaled
+from .quantize_scaled import quantize_scaled, static_scales
 
 ACCUMULATE = {"integer": ("int32", "int64", "float32", "fp32_chunks"), "float": ("float32",)}
 ASKED = "scaled_linear(x, w)"
@@ -96,7 +97,7 @@ def scaled_linear(
         Of the result: float16, bfloat16, float32 or float64.
     requantize : (code, scales), optional
         Give the result as a ScaledArray of this code under these scales: a number, or an array of shape
-        (1, 1), (1, N), (M, 1) or (M, N).
+        (1, 1), (1, N), (M, 1) or (M, N). A GPU keeps an array of float32 scales itself, not a copy.
 
     Examples
     --------
@@ -136,20 +137,26 @@ def scaled_linear(
     rows = _flat(x)
     problem = ScaledLinear.of(rows, w, accumulate)
     _check_sums(problem, x.code.kind)
+    coding = None if requantize is None else _coding(requantize, problem.m, problem.n)
     with on_device_of(problem, w.codes, w):
         rung = ladder.choose(problem, kernel)
-        xp = namespace(w.codes)
+        xp, end = namespace(w.codes), PLAIN
+        if rung.ends and min(problem.m, problem.n, problem.k) and (bias is None or bias.dtype.itemsize <= 4):
+            end = PLAIN if bias is None else Ending(xp.ascontiguousarray(bias, np.float32))
+            if coding is not None and can_be(coding.code):
+                return _in_codes(rung, rows, w, shape, end, coding)
+        rest = bias if end.bias is None else None  # what the kernel does not add
         wanted = np.dtype(np.float32)
-        if rung.narrow and bias is None and requantize is None:
+        if rung.narrow and rest is None and coding is None:
             wanted = _written(kind if out is None else out.dtype)
         direct = takes_sums(place_of(w.codes).share, out, *x.parts(), *w.parts(), bias, dtype=wanted)
         y = out.reshape(problem.m, problem.n) if direct else xp.empty((problem.m, problem.n), wanted)
         with np.errstate(over="ignore", invalid="ignore"):  # infinities are results, as on a GPU
-            rung.launch(rows, w, y)
-            if bias is not None:
-                y += bias
-            if requantize is not None:
-                return _requantized(y.reshape(shape), requantize)
+            rung.launch(rows, w, y, **({} if end is PLAIN else {"end": end}))
+            if rest is not None:
+                y += rest
+            if coding is not None:
+                return quantize_scaled(y.reshape(shape), coding.code, coding.tile, scales=coding.scales)
             if out is None:
                 return y.astype(kind, copy=False).reshape(shape)
             if not direct:
@@ -256,14 +263,21 @@ def _written(kind: np.dtype[Any]) -> np.dtype[Any]:
     return kind if kind.itemsize == 2 else np.dtype(np.float32)
 
 
-def _requantized(y: Any, how: Any) -> ScaledArray:
+class _Coding(NamedTuple):
+    """What a result is requantized to."""
+
+    code: Code
+    tile: Tile
+    scales: Any
+
+
+def _coding(how: Any, m: int, n: int) -> _Coding:
     if not (isinstance(how, tuple | list) and len(how) == 2):
         raise DTypeError(
             f"{ASKED}: requantize={how!r}; it is (code, scales): a name in gq.codes, and a number or an "
             "array of scales"
         )
     code, scales = how
-    m, n = math.prod(y.shape[:-1]), y.shape[-1]
     shape = tuple(getattr(scales, "shape", np.shape(scales)))
     tiles = {(): (None, None), (m, n): (1, 1), (m, 1): (1, None), (1, n): (None, 1), (1, 1): (None, None)}
     if shape not in tiles:
@@ -271,4 +285,16 @@ def _requantized(y: Any, how: Any) -> ScaledArray:
             f"{ASKED}: requantize with scales of shape {shape}; the result is ({m}, {n}), its scales are a "
             f"number, (1, 1), (1, {n}), ({m}, 1) or ({m}, {n}); reshape them"
         )
-    return quantize_scaled(y, code, tiles[shape], scales=scales)
+    return _Coding(CODES[code], tiles[shape], scales)
+
+
+def _in_codes(
+    rung: ladder.Rung, x: ScaledArray, w: ScaledArray, shape: tuple[int, ...], end: Ending, coding: _Coding
+) -> ScaledArray:
+    """By a kernel that writes codes itself."""
+    code, tile, scales = coding
+    m, n = len(x), len(w)
+    codes = namespace(w.codes).empty((m, n), code.dtype)
+    made = static_scales(f"{ASKED} with requantize", scales, codes, code, tile)
+    rung.launch(x, w, codes, end=end._replace(code=code, scales=made))
+    return ScaledArray(codes.reshape(shape), made, code, tile)

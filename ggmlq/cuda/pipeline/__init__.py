@@ -13,4 +13,5 @@
                    multiply; few_sums.py: the exchange of sums
     divided.py     K of a tile divided among a cluster; pace.py: how long each of these takes
     operands8.py   maps and scales of both operands
+    endings.py     how results are written: with a bias, as floats or as codes
 """

@@ -22,9 +22,9 @@ from ..words import early_start, ptx
 from ..words.atoms import inlined
 from ..words.language import cuda, float32, uint32, uint64
 from ..words.outputs import row_stager
+from . import endings
 from .boxed import BoxTile, part_filler, placer, starter
-from .few_sums import four_storer
-from .job import CODES, OUTS, TALL, Job
+from .job import CODED, CODES, OUTS, TALL, Job
 from .persistent import FETCHES, MULTIPLIES
 from .work8 import float_worker
 
@@ -37,6 +37,7 @@ def jobs() -> list[tuple[Job]]:
     every = combined(TILES, CODES, CODES, OUTS)
     found = [Job(tile, a, b, out, boxed=False) for tile, a, b, out in every]
     found += [Job(tile, "e4m3", "e4m3", out, False, True) for tile, out in combined(TILES, OUTS)]
+    found += [Job(TILES[0], "e4m3", "e4m3", out, boxed=False) for out in CODED]
     return [(job,) for job in found]
 
 
@@ -55,12 +56,8 @@ def exchanger(job: Job) -> Any:
     pass_by_cluster, join_cluster, meet_cluster = (
         barriers.pass_by_cluster, barriers.join_cluster, barriers.meet_cluster
     )  # fmt: skip
-    put16_of, take16, take_floats, store = (
-        barriers.put16_of,
-        ptx.take16,
-        ptx.take_floats,
-        four_storer(job.out),
-    )
+    put16_of, take16, take_floats = barriers.put16_of, ptx.take16, ptx.take_floats
+    beside, write = endings.four_of(job.out)
     wait_for_predecessor = early_start.wait_for_predecessor
 
     @inlined
@@ -68,7 +65,7 @@ def exchanger(job: Job) -> Any:
         totals: Any, stood: Any, ring: Any, y: Any, column: Any, row: Any, m: Any, n: Any, end: Any
     ) -> None:
         lane, inner, _, _ = stood
-        rank, parts, share, inverse = end
+        rank, parts, share, inverse, ending = end
         meet()  # nothing of this block is multiplied any more
         pass_by_cluster()
         own = uint32(inner + uint32(lane >> uint32(2)))
@@ -91,16 +88,16 @@ def exchanger(job: Job) -> Any:
         across = uint32(column + uint32(at >> uint32(2)))
         while r < last:
             e, f, g, h = float32(0), float32(0), float32(0), float32(0)
-            source = uint32(0)
+            below, source = uint32(row + first + r), uint32(0)
+            found = beside(ending, below, across, m, n)
             while source < parts:
                 place = uint32(brought + uint32(source * share + r) * uint32(pitch))
                 if source == rank:
                     place = uint32(ring + uint32(first + r) * uint32(pitch))
                 v, source = take_floats(uint32(place + at)), uint32(source + uint32(1))
                 e, f, g, h = e + v[0], f + v[1], g + v[2], h + v[3]
-            below = uint32(row + first + r)
             if below < m:
-                store(y, below, across, n, e, f, g, h)
+                write(y, below, across, n, found, e, f, g, h)
             r = uint32(r + uint32(every))
 
     return exchange
@@ -125,6 +122,7 @@ def kernel(job: Job) -> Kernel:
         y: Any,
         m: Any, n: Any, steps: Any, span: Any, pitch: Any,
         parts: Any, share: Any, inverse: Any,  # of a cluster; of its rows: shares
+        bias: Any, scales: Any, down_scales: Any, along_scales: Any,  # endings.py
     ) -> None:  # fmt: skip
         let_successor_start()
         ring = uint32(uint32(base() + uint32(1023)) & uint32(0xFFFFFC00))
@@ -151,10 +149,11 @@ def kernel(job: Job) -> Kernel:
             meet_cluster()
         else:
             take()
-            end, every = (rank, parts, share, inverse), uint32(down * across)  # one tile a block
+            ending = (bias, scales, down_scales, along_scales)
+            end, every = (rank, parts, share, inverse, ending), uint32(down * across)  # one tile a block
             work(ring, full, warp, table, pitch, y, number, every, down, across, first, last, m, n, end)
 
     return Kernel(
-        f"tma divided {job}", product, *(uint64,) * 6, *(uint32,) * 8, threads=job.threads,
-        shared=job.room.shared, least=(9, 0), exact=True, early=True, lto=True,
+        f"tma divided {job}", product, *(uint64,) * 6, *(uint32,) * 8, *endings.KINDS,
+        threads=job.threads, shared=job.room.shared, least=(9, 0), exact=True, early=True, lto=True,
     )  # fmt: skip

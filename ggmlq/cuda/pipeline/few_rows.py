@@ -29,6 +29,7 @@ from ..words.atoms import inlined
 from ..words.language import cuda, uint32, uint64
 from ..words.wgmma8 import INTEGERS, STEP, Form
 from .boxed import KILO, follower
+from .job import PLAIN, Out
 
 GROUPS = 2  # warpgroups that multiply; two warps fetch
 MULTIPLY = 128 * GROUPS
@@ -105,7 +106,7 @@ class FewJob:
     tile: FewTile
     x: str
     w: str
-    out: str = "float32"
+    out: Out = PLAIN
     zeros: bool = False  # integers
 
     def __str__(self) -> str:

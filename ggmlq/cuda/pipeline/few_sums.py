@@ -6,10 +6,10 @@ from typing import Any
 
 from ..words import barrier as barriers
 from ..words import bf16x2, ptx
-from ..words.address import address
 from ..words.atoms import inlined
-from ..words.language import cuda, float32, int32, uint32, uint64
-from ..words.outputs import SIZES, pusher, stager
+from ..words.language import cuda, float32, int32, uint32
+from ..words.outputs import pusher, stager
+from .endings import four_of
 from .few_rows import MULTIPLY, FewJob
 
 
@@ -56,11 +56,13 @@ def adder(job: FewJob) -> Any:
     """The device function that adds up this block's share of the outputs, four of a row of x at a time."""
     tile, log = job.tile, job.tile.columns.bit_length() - 1
     of_sums, finish = tile.sums, integer_finisher(job) if job.integer else float_finisher()
-    store, pitch, turns = four_storer(job.out), tile.pitch, tile.turns
+    (beside, write), pitch, turns = four_of(job.out), tile.pitch, tile.turns
     fours, shift = tile.rows // 4, (tile.rows // 4).bit_length() - 1
 
     @inlined
-    def add(ring: Any, rank: Any, halvings: Any, y: Any, row0: Any, m: Any, n: Any) -> None:
+    def add(
+        ring: Any, rank: Any, halvings: Any, y: Any, row0: Any, m: Any, n: Any, ending: Any
+    ) -> None:  # fmt: skip
         share = uint32(uint32(log) - halvings)  # its logarithm
         i, items = uint32(cuda.threadIdx.x), uint32(uint32(fours) << share)
         apart, sources = uint32(uint32(pitch) << share), uint32(uint32(turns) << halvings)
@@ -68,9 +70,10 @@ def adder(job: FewJob) -> Any:
             c, q = uint32(i >> uint32(shift)), uint32(uint32(i & uint32(fours - 1)) << uint32(2))
             at = uint32(ring + uint32(of_sums) + c * uint32(pitch) + uint32(q << uint32(2)))
             c = uint32(c + uint32(rank << share))
+            found = beside(ending, c, uint32(row0 + q), m, n)
             e, f, g, h = finish(at, apart, sources, ring, c, q)
             if c < m:
-                store(y, c, uint32(row0 + q), n, e, f, g, h)
+                write(y, c, uint32(row0 + q), n, found, e, f, g, h)
             i = uint32(i + uint32(MULTIPLY))
 
     return add
@@ -128,43 +131,3 @@ def integer_finisher(job: FewJob) -> Any:
         return a, b, one(d, uint32(w + uint32(8)), x), one(e, uint32(w + uint32(12)), x)
 
     return finish
-
-
-def four_storer(kind: str) -> Any:
-    """The device function that writes four neighbours of a row, or those of them that are there."""
-    size = SIZES[kind]
-    store16, store2, store_float, bits_of = ptx.store16, ptx.store2, ptx.store_float, ptx.bits_of
-    store_pair, float_of = ptx.store_pair, ptx.float_of
-    narrow = ptx.half_bits if kind == "float16" else ptx.bfloat_bits
-
-    @inlined
-    def wide(at: Any, a: Any, b: Any, c: Any, d: Any) -> None:
-        if size == 4:
-            store16(at, bits_of(a), bits_of(b), bits_of(c), bits_of(d))
-        else:
-            low, high = narrow(a) | narrow(b) << uint32(16), narrow(c) | narrow(d) << uint32(16)
-            store_pair(at, float_of(uint32(low)), float_of(uint32(high)))
-
-    @inlined
-    def one(at: Any, value: Any) -> None:
-        if size == 4:
-            store_float(at, value)
-        else:
-            store2(at, narrow(value))
-
-    @inlined
-    def store(y: Any, row: Any, column: Any, n: Any, a: Any, b: Any, c: Any, d: Any) -> None:
-        at = address(y, row, n, column, size)
-        if uint32(column + uint32(3)) < n and at & uint64(4 * size - 1) == uint64(0):
-            wide(at, a, b, c, d)
-        else:
-            if column < n:
-                one(at, a)
-            if uint32(column + uint32(1)) < n:
-                one(at + uint64(size), b)
-            if uint32(column + uint32(2)) < n:
-                one(at + uint64(2 * size), c)
-            if uint32(column + uint32(3)) < n:
-                one(at + uint64(3 * size), d)
-
-    return store

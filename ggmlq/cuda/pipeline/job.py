@@ -5,7 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 from itertools import product as combined
 from math import gcd
+from typing import NamedTuple
 
+from ...codes import CODES as ALL_CODES
+from ...ending import can_be
 from ..words import barrier as barriers
 from ..words.outputs import SIZES
 from ..words.wgmma8 import INTEGERS, Form
@@ -28,8 +31,28 @@ WHOLE = (
     Share(BoxTile(128, 128, 6), 0.87),
     Share(BoxTile(128, 64, 8), 0.5),
 )
+CODED_ZEROS = WHOLE[2:]  # larger tiles have no registers left for zero points where results become codes
 CODES = ("e4m3", "e5m2")
-OUTS = tuple(SIZES)
+
+
+class Out(NamedTuple):
+    """What outputs are."""
+
+    kind: str = "float32"  # of floats, or a code
+    along: bool = False  # codes: each column has a scale of its own
+
+    @property
+    def coded(self) -> bool:
+        """Whether they are codes."""
+        return self.kind not in SIZES
+
+    def __str__(self) -> str:
+        return self.kind + " by columns" * self.along
+
+
+PLAIN = Out()
+OUTS = tuple(map(Out, SIZES))
+CODED = tuple(Out(code.name, along) for code in ALL_CODES.values() if can_be(code) for along in (False, True))
 
 
 @dataclass(frozen=True)
@@ -39,7 +62,7 @@ class Job:
     tile: BoxTile
     x: str  # codes, as instructions name them
     w: str
-    out: str = "float32"
+    out: Out = PLAIN
     boxed: bool = True  # outputs go through the copy engine; else element by element
     by_columns: bool = False  # floats: each column has a scale of w of its own
     zeros: bool = False  # integers
@@ -86,7 +109,7 @@ def float_jobs() -> list[tuple[Job]]:
     found += [
         Job(BY_COLUMNS[0].tile, a, b, out, by_columns=True) for a, b, out in combined(CODES, CODES, OUTS)
     ]
-    found += [Job(FLOATS[0].tile, "e4m3", "e4m3", out, boxed=False) for out in OUTS]
+    found += [Job(FLOATS[0].tile, "e4m3", "e4m3", out, boxed=False) for out in (*OUTS, *CODED)]
     return [(job,) for job in found]
 
 
@@ -94,5 +117,5 @@ def integer_jobs() -> list[tuple[Job]]:
     """Likewise, with zero points and without."""
     every = combined(WHOLE, INTEGERS, INTEGERS, OUTS, (False, True))
     found = [Job(wave.tile, a, b, out, zeros=zeros) for wave, a, b, out, zeros in every]
-    found += [Job(WHOLE[0].tile, "s8", "s8", out, boxed=False) for out in OUTS]
+    found += [Job(WHOLE[0].tile, "s8", "s8", out, boxed=False) for out in (*OUTS, *CODED)]
     return [(job,) for job in found]

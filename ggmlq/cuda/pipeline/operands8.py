@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from ...ending import PLAIN, Ending
 from ...problems import ScaledLinear
 from ...scaled import ScaledArray
 from ..machine import device, maps
@@ -26,6 +27,8 @@ from ..words.language import cuda, uint32, uint64
 from ..words.outputs import ROWS as ROWS_OF_BOX
 from ..words.outputs import SIZES, columns_of_box
 from ..words.wgmma8 import STEP
+from .endings import out_of
+from .job import Out
 
 THREADS = 256  # of a block that gathers scales
 WIDEST = 768  # a multiple of every tile's columns: tables are filled up so far
@@ -80,18 +83,17 @@ def _values(w: ScaledArray) -> Any:
 class Outputs(NamedTuple):
     """How outputs are written."""
 
-    kind: str
+    out: Out
     boxed: bool  # by the copy engine
     at: int  # a map, or where they begin
 
 
-def outputs(out: Any) -> Outputs:
-    """Of a C-contiguous array of floats of 16 or 32 bits."""
-    kind, (m, n) = str(out.dtype), out.shape
-    at, pitch = out.data.ptr, n * SIZES[kind]
-    if maps.refuses(at, pitch):
-        return Outputs(kind, False, at)
-    return Outputs(kind, True, maps.place(Box(at, m, n, pitch, kind, ROWS_OF_BOX, columns_of_box(kind))))
+def outputs(out: Any, end: Ending = PLAIN) -> Outputs:
+    """Of a C-contiguous array of floats of 16 or 32 bits, or of codes."""
+    kind, at, (m, n) = str(out.dtype), out.data.ptr, out.shape
+    if end.code is not None or maps.refuses(at, pitch := n * SIZES[kind]):
+        return Outputs(out_of(out, end), False, at)
+    return Outputs(Out(kind), True, maps.place(Box(at, m, n, pitch, kind, ROWS_OF_BOX, columns_of_box(kind))))
 
 
 # --- scales of x ------------------------------------------------------------------------------

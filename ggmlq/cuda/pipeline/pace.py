@@ -36,11 +36,18 @@ class Pace(NamedTuple):
     away: float = 1.9  # beside a stream from memory: start, first copy's way, end
 
 
-PACES: dict[Any, Pace] = {
-    **dict(
-        zip(FEW, (Pace(2.8, step) for step in (0.111, 0.163, 0.121, 0.232, 0.157, 0.187, 0.256)), strict=True)
-    ),
-    **dict(zip(DIVIDED, (Pace(5.4, 0.333), Pace(3.4, 0.24)), strict=True)),
+PACES: dict[
+    Any, Pace
+] = {  # of tiles; others are thought to be like the last of few_rows.py, or the first here
+    FewTile(64, 8, 12, 1): Pace(2.8, 0.111),
+    FewTile(64, 8, 6, 3): Pace(2.8, 0.163),
+    FewTile(64, 16, 12, 1): Pace(2.8, 0.121),
+    FewTile(64, 16, 4, 3): Pace(2.8, 0.232),
+    FewTile(64, 32, 8, 1): Pace(2.8, 0.157),
+    FewTile(64, 32, 6, 2): Pace(2.8, 0.187),
+    FewTile(64, 64, 8, 1, 16): Pace(2.8, 0.256),
+    BoxTile(128, 128, 6): Pace(5.4, 0.333),
+    BoxTile(128, 64, 8): Pace(3.4, 0.24),
 }
 PERSISTENT = {64: 0.29, 128: 0.45, 192: 0.62}  # a step, by a tile's columns
 TALLEST = 0.75  # with 256 rows

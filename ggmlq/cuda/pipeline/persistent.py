@@ -14,9 +14,10 @@ from ..words import barrier as barriers
 from ..words import early_start, ptx
 from ..words.atoms import inlined
 from ..words.language import cuda, uint32, uint64
+from . import endings
 from .boxed import filler, starter
 from .job import TALL, Job, float_jobs, integer_jobs
-from .work8 import float_worker, integer_worker, writer
+from .work8 import float_worker, integer_worker
 
 FETCHES, MULTIPLIES = 40, 232  # registers of a thread; 168 at the start
 
@@ -79,27 +80,25 @@ def _kernel(job: Job, product: Any, *parameters: Any) -> Kernel:
 @family(float_jobs())
 def float_kernel(job: Job) -> Kernel:
     """Codes of floats, promoted every 128 columns."""
-    of_w, of_x, multiply = (
-        *(filler(job.room, TALL, one) for one in (True, False)),
-        float_worker(job, writer(job)),
-    )
+    of_w, of_x = (filler(job.room, TALL, one) for one in (True, False))
+    multiply = float_worker(job, endings.tile_writer(job))
 
     @inlined
     def fill_w(ring: Any, full: Any, given: Any, number: Any, every: Any, down: Any, across: Any) -> None:
-        _, w, _, of_columns, _, _, _, _, steps, span, _ = given
+        _, w, _, of_columns, _, _, _, _, steps, span, _, _ = given
         of_w(ring, full, w, of_columns, number, every, down, across, steps, span)
 
     @inlined
     def fill_x(ring: Any, full: Any, given: Any, number: Any, every: Any, down: Any, across: Any) -> None:
-        x, _, scales, _, _, _, _, _, steps, span, _ = given
+        x, _, scales, _, _, _, _, _, steps, span, _, _ = given
         of_x(ring, full, x, scales, number, every, down, across, steps, span)
 
     @inlined
     def work(
         ring: Any, full: Any, warp: Any, given: Any, number: Any, every: Any, down: Any, across: Any
     ) -> None:
-        _, _, _, _, table, y, m, n, steps, _, pitch = given
-        multiply(ring, full, warp, table, pitch, y, number, every, down, across, uint32(0), steps, m, n, 0)
+        _, _, _, _, table, y, m, n, steps, _, pitch, end = given
+        multiply(ring, full, warp, table, pitch, y, number, every, down, across, uint32(0), steps, m, n, end)
 
     run = roles(job, fill_w, fill_x, work)
 
@@ -110,33 +109,36 @@ def float_kernel(job: Job) -> Kernel:
         table: Any,  # or they: float32 [steps, pitch / 4], one for each ``granule`` columns
         y: Any,  # map, or address
         m: Any, n: Any, steps: Any, span: Any, pitch: Any,
+        bias: Any, scales: Any, down: Any, along: Any,  # endings.py
     ) -> None:  # fmt: skip
-        run((x, w, of_x, of_columns, table, y, m, n, steps, span, pitch), m, n)
+        end = (bias, scales, down, along)
+        run((x, w, of_x, of_columns, table, y, m, n, steps, span, pitch, end), m, n)
 
-    return _kernel(job, product, *(uint64,) * 6, *(uint32,) * 5)
+    return _kernel(job, product, *(uint64,) * 6, *(uint32,) * 5, *endings.KINDS)
 
 
 @family(integer_jobs())
 def integer_kernel(job: Job) -> Kernel:
     """Codes of integers under scales that do not vary along K."""
-    of_w, of_x, multiply = *(filler(job.room, TALL, one) for one in (True, False)), integer_worker(job)
+    of_w, of_x = (filler(job.room, TALL, one) for one in (True, False))
+    multiply = integer_worker(job, endings.tile_writer(job))
 
     @inlined
     def fill_w(ring: Any, full: Any, given: Any, number: Any, every: Any, down: Any, across: Any) -> None:
-        _, w, _, _, _, steps, _ = given
+        _, w, _, _, _, steps, _, _ = given
         of_w(ring, full, w, uint64(0), number, every, down, across, steps, uint32(1))
 
     @inlined
     def fill_x(ring: Any, full: Any, given: Any, number: Any, every: Any, down: Any, across: Any) -> None:
-        x, _, _, _, _, steps, _ = given
+        x, _, _, _, _, steps, _, _ = given
         of_x(ring, full, x, uint64(0), number, every, down, across, steps, uint32(1))
 
     @inlined
     def work(
         ring: Any, full: Any, warp: Any, given: Any, number: Any, every: Any, down: Any, across: Any
     ) -> None:
-        _, _, y, m, n, steps, about = given
-        multiply(ring, full, warp, about, y, number, every, down, across, steps, m, n)
+        _, _, y, m, n, steps, about, end = given
+        multiply(ring, full, warp, about, y, number, every, down, across, steps, m, n, end)
 
     run = roles(job, fill_w, fill_x, work)
 
@@ -148,8 +150,9 @@ def integer_kernel(job: Job) -> Kernel:
         points_x: Any, others_x: Any, points_w: Any, others_w: Any,  # int32: tiles8.rows.Zeros
         m: Any, n: Any, steps: Any,
         rows_x: Any,  # of x that share a scale
+        bias: Any, scales: Any, down: Any, along: Any,  # endings.py
     ) -> None:  # fmt: skip
         about = (of_x, row_x, rows_x, of_w, points_x, others_x, points_w, others_w)
-        run((x, w, y, m, n, steps, about), m, n)
+        run((x, w, y, m, n, steps, about, (bias, scales, down, along)), m, n)
 
-    return _kernel(job, product, *(uint64,) * 10, *(uint32,) * 4)
+    return _kernel(job, product, *(uint64,) * 10, *(uint32,) * 4, *endings.KINDS)

@@ -28,7 +28,7 @@ def placer_of_threads(job: Job) -> Any:
     Its lane, its warp's first row, its place in the warp's buffer of outputs, lower words of descriptors.
     """
     of_outputs, rows_each, of_w = job.room.outputs, 64 * job.tile.halves, job.tile.rows * STEP
-    floats, pinned = job.out == "float32", barriers.pinned
+    floats, pinned = job.out.coded or job.out.kind == "float32", barriers.pinned
 
     @inlined
     def stand(ring: Any, warp: Any) -> Any:
@@ -54,7 +54,8 @@ def placer_of_threads(job: Job) -> Any:
 def writer(job: Job) -> Any:
     """The device function that writes a warp's part of a tile, as floats; ``end`` is of no use to it."""
     form, boxed = job.form, job.boxed
-    put, store = box_putter(form.columns, form.halves, job.out), storer(form.columns, form.halves, job.out)
+    kind = job.out.kind
+    put, store = box_putter(form.columns, form.halves, kind), storer(form.columns, form.halves, kind)
 
     @inlined
     def write(
@@ -170,19 +171,19 @@ def rows_about(job: Job) -> Any:
     return two if job.form.halves == 2 else one
 
 
-def integer_worker(job: Job) -> Any:
-    """The device function of the warps that multiply integers."""
+def integer_worker(job: Job, write: Any) -> Any:
+    """The device function of the warps that multiply integers; ``write``, ``end``: likewise."""
     tile, form, zeros = job.tile, job.form, job.zeros
     stages, length, boxed = tile.stages, tile.stage // 16, job.boxed
     nothing, advance, drain = straight_products(form)
-    after, stand, write, place = follower(stages), placer_of_threads(job), writer(job), placer(tile, TALL)
+    after, stand, place = follower(stages), placer_of_threads(job), placer(tile, TALL)
     wait, arrive, until_written = barriers.wait, barriers.arrive, boxes.until_written
     finish, about = integer_finisher(form.columns, form.halves, zeros), rows_about(job)
 
     @inlined
     def work(
         ring: Any, full: Any, warp: Any, given: Any, y: Any, number: Any, every: Any,
-        down: Any, across: Any, steps: Any, m: Any, n: Any,
+        down: Any, across: Any, steps: Any, m: Any, n: Any, end: Any,
     ) -> None:  # fmt: skip
         of_x, row_x, rows_x, of_w, points_x, others_x, points_w, others_w = given
         lane, inner, buffer, at, first_a, first_b = stand(ring, warp)
@@ -209,7 +210,7 @@ def integer_worker(job: Job) -> Any:
             found = finish(
                 totals, scales, of_w + of_column, points, points_w + of_column, others_w + of_column
             )
-            write(found, (lane, inner, buffer, at), ring, y, column, row, m, n, 0)
+            write(found, (lane, inner, buffer, at), ring, y, column, row, m, n, end)
             number = uint32(number + every)
         if boxed and lane == uint32(0):
             until_written()

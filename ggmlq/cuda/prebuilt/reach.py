@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 PACKAGE = Path(__file__).parents[2]
-FOLLOWED = ("cuda/", "formats/", "codes/", "fixed/", "gru/", "packing.py", "tiling.py")
+FOLLOWED = ("cuda/", "formats/", "codes/", "fixed/", "gru/", "packing.py", "tiling.py", "ending.py")
 HOST = ("cuda/machine/", "cuda/prebuilt/", "cuda/words/language.py", "cuda/words/blank.py")  # makes no code
 COMPILER = "cuda/machine/compiling.py"  # but for this, which is part of every kernel
 TABLES, CODES = "formats/_grids.npz", "codes/__init__.py"

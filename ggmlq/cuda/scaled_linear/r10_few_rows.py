@@ -19,16 +19,17 @@ from __future__ import annotations
 from itertools import product as combined
 from typing import Any
 
+from ...ending import PLAIN, Ending
 from ...ladder import register
 from ...problems import ScaledLinear
 from ...scaled import ScaledArray
 from ..machine import device
 from ..machine.launch import Kernel, family
-from ..pipeline import few_rows, few_work, operands8, pace
+from ..pipeline import endings, few_rows, few_work, operands8, pace
 from ..pipeline.boxed import starter
 from ..pipeline.few_rows import GROUPS, MULTIPLY, PARTS, THREADS, TILES, FewJob, FewTile
 from ..pipeline.few_sums import adder
-from ..pipeline.job import CODES, OUTS
+from ..pipeline.job import CODED, CODES, OUTS
 from ..tiles8.rows import zeros_of
 from ..words import barrier as barriers
 from ..words import early_start, ptx
@@ -47,7 +48,8 @@ def jobs() -> list[tuple[FewJob]]:
         FewJob(t, a, b, out, zeros)
         for t, a, b, out, zeros in combined(TILES, INTEGERS, INTEGERS, OUTS, (False, True))
     ]
-    return [(job,) for job in floats + integers]
+    coded = [FewJob(TILES[-1], code, code, out) for code, out in combined(("s8", "e4m3"), CODED)]
+    return [(job,) for job in floats + integers + coded]
 
 
 @family(jobs())
@@ -70,6 +72,7 @@ def kernel(job: FewJob) -> Kernel:
         points_x: Any, others_x: Any, points_w: Any, others_w: Any,  # tiles8.rows.Zeros
         m: Any, n: Any, steps: Any, halvings: Any,  # of the steps, until they are a block's
         rows_x: Any, span_x: Any, rows_w: Any, span_w: Any,  # rows and steps that share a scale
+        bias: Any, scales: Any, down: Any, along: Any,  # endings.py
     ) -> None:  # fmt: skip
         let_successor_start()
         ring = uint32(uint32(base() + uint32(1023)) & uint32(0xFFFFFC00))
@@ -97,11 +100,11 @@ def kernel(job: FewJob) -> Kernel:
             work(ring, full, given, zeros, group, row0, first, last, m, n, rank, halvings)
         meet_cluster()  # all sums are where they are finished
         if uint32(warp) < uint32(4 * GROUPS):
-            add(ring, rank, halvings, y, row0, m, n)
+            add(ring, rank, halvings, y, row0, m, n, (bias, scales, down, along))
 
     return Kernel(
-        f"tma few rows {job}", product, *(uint64,) * 13, *(uint32,) * 8, threads=THREADS, blocks=tile.blocks,
-        shared=tile.shared, least=(9, 0), exact=True, early=True, lto=True,
+        f"tma few rows {job}", product, *(uint64,) * 13, *(uint32,) * 8, *endings.KINDS, threads=THREADS,
+        blocks=tile.blocks, shared=tile.shared, least=(9, 0), exact=True, early=True, lto=True,
     )  # fmt: skip
 
 
@@ -113,9 +116,12 @@ def refuses(problem: ScaledLinear) -> str | None:
 
 @register(
     __name__, __doc__, arithmetic="codes", accumulate="int32, float32 every 128", refuses=refuses,
-    narrow=True,
+    narrow=True, ends=True,
 )  # fmt: skip
-def launch(x: ScaledArray, w: ScaledArray, out: Any, tile: FewTile | None = None, parts: int = 0) -> None:
+def launch(
+    x: ScaledArray, w: ScaledArray, out: Any, tile: FewTile | None = None, parts: int = 0,
+    end: Ending = PLAIN,
+) -> None:  # fmt: skip
     """``out`` may be float16 or bfloat16, too; ``tile``, ``parts``: others than are thought best."""
     if not (out.size and w.shape[1]):
         out.fill(0)
@@ -127,7 +133,7 @@ def launch(x: ScaledArray, w: ScaledArray, out: Any, tile: FewTile | None = None
     asked = ((tile,) if tile else TILES, (parts,) if parts else PARTS) if tile or parts else ()
     tile, parts, _ = pace.few_rows(shape, *asked)
     of_x, of_w = (KINDS[s.code.name] if integer else s.code.name for s in (x, w))
-    job = FewJob(tile, of_x, of_w, str(out.dtype), zeros)
+    job = FewJob(tile, of_x, of_w, endings.out_of(out, end), zeros)
     tiles, steps = -(-n // tile.rows), -(-k // STEP)
     points: tuple[Any, ...] = (0, 0, 0, 0)
     if zeros:
@@ -138,5 +144,6 @@ def launch(x: ScaledArray, w: ScaledArray, out: Any, tile: FewTile | None = None
         (tiles * parts,), (THREADS,),
         operands8.map_of_codes(both.x, k, tile.columns), operands8.map_of_codes(both.w, k, tile.rows), out,
         a.at, a.row, a.column, b.at, b.row, b.column, *points,
-        m, n, steps, parts.bit_length() - 1, a.rows, a.steps, b.rows, b.steps, cluster=parts,
+        m, n, steps, parts.bit_length() - 1, a.rows, a.steps, b.rows, b.steps,
+        *endings.words(end), cluster=parts,
     )  # fmt: skip

@@ -16,11 +16,12 @@ from __future__ import annotations
 
 from typing import Any
 
+from ...ending import PLAIN, Ending
 from ...ladder import register
 from ...problems import ScaledLinear
 from ...scaled import ScaledArray
 from ..machine import device
-from ..pipeline import operands8, pace
+from ..pipeline import endings, operands8, pace
 from ..pipeline.boxed import BoxTile
 from ..pipeline.divided import MOST, TILES, kernel, shares
 from ..pipeline.job import Job
@@ -33,22 +34,28 @@ def refuses(problem: ScaledLinear) -> str | None:
     return refused(problem)
 
 
-@register(__name__, __doc__, arithmetic="codes", accumulate="float32 every 128", refuses=refuses, narrow=True)
-def launch(x: ScaledArray, w: ScaledArray, out: Any, tile: BoxTile | None = None, parts: int = 0) -> None:
+@register(
+    __name__, __doc__, arithmetic="codes", accumulate="float32 every 128", refuses=refuses,
+    narrow=True, ends=True,
+)  # fmt: skip
+def launch(
+    x: ScaledArray, w: ScaledArray, out: Any, tile: BoxTile | None = None, parts: int = 0,
+    end: Ending = PLAIN,
+) -> None:  # fmt: skip
     """``out`` may be float16 or bfloat16, too; ``tile``, ``parts``: others than are thought best."""
     (m, n), k = out.shape, w.shape[1]
     if not (out.size and k):
         out.fill(0)
         return
     operands8.settle(w)
-    both, kind = operands8.operands(x, w), str(out.dtype)
+    both, to = operands8.operands(x, w), endings.out_of(out, end)
     by_columns = not operands8.shared_by(both.w, 128)
     shape = pace.Shape(m, n, k, device.multiprocessors())
     asked = ((tile,) if tile else TILES, (parts,) if parts else range(1, MOST + 1)) if tile or parts else ()
     tile, parts, _ = pace.divided(shape, *asked)
-    job = Job(tile, x.code.name, w.code.name, kind, False, by_columns)
+    job = Job(tile, x.code.name, w.code.name, to, False, by_columns)
     given = operands8.float_arguments(job, both, w, m, n)
     kernel(job)(
         (tile.tiles(m, n) * parts,), (job.threads,), *given.maps, given.table, out, m, n, *given.sizes,
-        parts, *shares(tile, parts), cluster=parts,
+        parts, *shares(tile, parts), *endings.words(end), cluster=parts,
     )  # fmt: skip

@@ -127,7 +127,7 @@ def run(make: Any, tile: BoxTile, x: ScaledArray, w: ScaledArray, out: Any) -> N
         return
     (m, n), both, to = out.shape, operands8.operands(x, w), operands8.outputs(out)
     by_columns = not operands8.shared_by(both.w, 128)
-    job = Job(tile, x.code.name, w.code.name, to.kind, to.boxed, by_columns)
+    job = Job(tile, x.code.name, w.code.name, to.out, to.boxed, by_columns)
     given = operands8.float_arguments(job, both, w, m, n)
     kernel = make(job)
     kernel((tile.tiles(m, n),), (kernel.threads,), *given.maps, given.table, to.at, m, n, *given.sizes)

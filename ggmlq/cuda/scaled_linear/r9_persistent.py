@@ -20,13 +20,15 @@ from __future__ import annotations
 
 from typing import Any
 
+from ...ending import PLAIN, Ending
 from ...ladder import register
 from ...problems import ScaledLinear
 from ...scaled import ScaledArray
 from ..machine import device
 from ..pipeline import operands8
 from ..pipeline.boxed import BoxTile
-from ..pipeline.job import BY_COLUMNS, FLOATS, WHOLE, Job
+from ..pipeline.endings import words
+from ..pipeline.job import BY_COLUMNS, CODED_ZEROS, FLOATS, WHOLE, Job
 from ..pipeline.persistent import float_kernel, integer_kernel
 from ..pipeline.waves import best
 from ..tiles8.rows import zeros_of
@@ -46,34 +48,38 @@ def refuses(problem: ScaledLinear) -> str | None:
 
 @register(
     __name__, __doc__, arithmetic="codes", accumulate="int32, float32 every 128", refuses=refuses,
-    narrow=True,
+    narrow=True, ends=True,
 )  # fmt: skip
-def launch(x: ScaledArray, w: ScaledArray, out: Any, tile: BoxTile | None = None) -> None:
+def launch(
+    x: ScaledArray, w: ScaledArray, out: Any, tile: BoxTile | None = None, end: Ending = PLAIN
+) -> None:
     """``out`` may be float16 or bfloat16, too; ``tile``: other than the one that is thought best."""
     if not (out.size and w.shape[1]):
         out.fill(0)
     elif w.code.kind == "integer":
-        integers(x, w, out, tile)
+        integers(x, w, out, tile, end)
     else:
-        floats(x, w, out, tile)
+        floats(x, w, out, tile, end)
 
 
-def floats(x: ScaledArray, w: ScaledArray, out: Any, tile: BoxTile | None = None) -> None:
+def floats(x: ScaledArray, w: ScaledArray, out: Any, tile: BoxTile | None, end: Ending) -> None:
     """A product of FP8."""
-    (m, n), both, to = out.shape, operands8.operands(x, w), operands8.outputs(out)
+    (m, n), both, to = out.shape, operands8.operands(x, w), operands8.outputs(out, end)
     by_columns = not operands8.shared_by(both.w, 128)
     tile = tile or best(BY_COLUMNS if by_columns else FLOATS, m, n)
-    job = Job(tile, x.code.name, w.code.name, to.kind, to.boxed, by_columns)
+    job = Job(tile, x.code.name, w.code.name, to.out, to.boxed, by_columns)
     given = operands8.float_arguments(job, both, w, m, n)
-    grid = _grid(tile, m, n)
-    float_kernel(job)(grid, (job.threads,), *given.maps, given.table, to.at, m, n, *given.sizes)
+    float_kernel(job)(
+        _grid(tile, m, n), (job.threads,), *given.maps, given.table, to.at, m, n, *given.sizes, *words(end)
+    )  # fmt: skip
 
 
-def integers(x: ScaledArray, w: ScaledArray, out: Any, tile: BoxTile | None = None) -> None:
+def integers(x: ScaledArray, w: ScaledArray, out: Any, tile: BoxTile | None, end: Ending) -> None:
     """A product of integers."""
-    (m, n), both, to = out.shape, operands8.operands(x, w), operands8.outputs(out)
-    tile, zeros = tile or best(WHOLE, m, n), x.zeros is not None or w.zeros is not None
-    job = Job(tile, KINDS[x.code.name], KINDS[w.code.name], to.kind, to.boxed, zeros=zeros)
+    (m, n), both, to = out.shape, operands8.operands(x, w), operands8.outputs(out, end)
+    zeros = x.zeros is not None or w.zeros is not None
+    tile = tile or best(CODED_ZEROS if zeros and end.code else WHOLE, m, n)
+    job = Job(tile, KINDS[x.code.name], KINDS[w.code.name], to.out, to.boxed, zeros=zeros)
     k = min(both.x.columns, both.w.columns)
     beside = operands8.beside_w(w, both.groups, zeros)
     points = zeros_of(x, both.groups, weights=False) if zeros else (0, 0)
@@ -82,7 +88,7 @@ def integers(x: ScaledArray, w: ScaledArray, out: Any, tile: BoxTile | None = No
         _grid(tile, m, n), (job.threads,),
         operands8.map_of_codes(both.x, k, tile.rows), operands8.map_of_codes(both.w, k, tile.columns),
         to.at, own.at, own.row, beside.scales, *points, beside.points, beside.others,
-        m, n, -(-k // STEP), own.rows,
+        m, n, -(-k // STEP), own.rows, *words(end),
     )  # fmt: skip
 
 

@@ -11,6 +11,7 @@
     wgmma8.py       ``wgmma`` on codes of 8 bits; promoted.py: on FP8, with sums that go over into float32
     barrier.py      Hopper's barriers in shared memory; warps, clusters and grids that meet; registers
     boxes.py        its copy engine; outputs.py: sums of ``wgmma`` to floats, boxes or elements of them
+    endings.py      sums of ``wgmma`` with a bias, or in pieces for what makes codes of them
     address.py      elements of matrices behind plain addresses
     lane.py         warp, lane, and what that lane holds of operands of ``mma``
     floats.py       kinds of floats that kernels write

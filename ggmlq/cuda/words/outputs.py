@@ -71,10 +71,7 @@ def _box_text(kind: str) -> str:
     lines = ["{.reg .pred other; .reg .b32 at, w<4>; setp.ne.u32 other, $0, 0;"]
     lines += [f"@other bra free; {UNTIL_READ} free: bar.warp.sync -1;"]
     if kind == "float32":
-        for j in range(4):
-            v = [f"${6 + 4 * j + i}" for i in range(4)]
-            lines += [f"xor.b32 at, $2, {32 * j}; st.shared.v2.f32 [at], {{{v[0]}, {v[1]}}};"]
-            lines += [f"st.shared.v2.f32 [at + 1024], {{{v[2]}, {v[3]}}};"]
+        lines += float_piece("$2", [f"${6 + i}" for i in range(16)])
     else:
         for j in range(0, 8, 2):
             for i in range(4):
@@ -85,6 +82,16 @@ def _box_text(kind: str) -> str:
     lines += ["fence.proxy.async.shared::cta; bar.warp.sync -1;"]
     lines += [f"@other bra over; {PUT} [$3, {{$4, $5}}], [$1]; {COMMIT} over:", "}"]
     return "\n".join(lines)
+
+
+def float_piece(place: str, values: list[str]) -> list[str]:
+    """Assembly that puts a thread's 16 floats, of 32 columns, into its warp's buffer, with a word ``at``."""
+    lines = []
+    for j in range(4):
+        v = values[4 * j : 4 * j + 4]
+        lines += [f"xor.b32 at, {place}, {32 * j}; st.shared.v2.f32 [at], {{{v[0]}, {v[1]}}};"]
+        lines += [f"st.shared.v2.f32 [at + 1024], {{{v[2]}, {v[3]}}};"]
+    return lines
 
 
 @cache

@@ -1,0 +1,200 @@
+"""More instructions for emulated_ptx.py: barriers, clusters, the copy engine and ``wgmma``."""
+
+from __future__ import annotations
+
+import re
+
+import numpy as np
+from emulated_words import TYPES, bytes_at, listed, op, place, read, write
+
+from ggmlq.codes import CODES
+from ggmlq.cuda.machine.maps import KINDS
+
+# --- waiting ----------------------------------------------------------------------------------
+
+
+class Barrier:
+    def __init__(self, count):
+        self.count = self.left = count
+        self.bytes, self.phase = 0, 0
+
+    def turn(self):
+        if self.left == 0 and self.bytes == 0:
+            self.left, self.phase = self.count, self.phase + 1
+        assert self.left >= 0, "more arrivals than expected"
+
+
+def lanes(warp, operand, active):
+    at = place(warp, operand)
+    return [int(at[lane]) for lane in np.flatnonzero(active)]
+
+
+@op("mbarrier.init")
+def mbarrier_init(warp, name, operands, active):
+    for at in lanes(warp, operands[0], active):
+        assert at % 8 == 0
+        warp.block.barriers[at] = Barrier(int(read(warp, operands[1], np.uint32)[np.argmax(active)]))
+
+
+@op("mbarrier.arrive")
+def mbarrier_arrive(warp, name, operands, active):
+    for at in lanes(warp, operands[1], active):
+        barrier = warp.block.barriers[at]
+        if "expect_tx" in name:
+            barrier.bytes += int(read(warp, operands[2], np.uint32)[np.argmax(active)])
+        barrier.left -= 1
+        barrier.turn()
+
+
+@op("mbarrier.try_wait", "mbarrier.test_wait")
+def mbarrier_wait(warp, name, operands, active):
+    at, parity = place(warp, operands[1]), read(warp, operands[2], np.uint32)
+    phases = np.array(
+        [warp.block.barriers[int(a)].phase if x else 0 for a, x in zip(at, active, strict=True)]
+    )
+    ended = phases % 2 != parity
+    if not ended[active].all():
+        return False
+    return write(warp, operands[0], ended, active)
+
+
+def meets(warp, number, count):
+    """Of so many threads of a block."""
+    arrived, generation = warp.block.meetings.setdefault(number, (0, 0))
+    waits = warp.state.get(number)
+    if waits is None:
+        arrived += 32
+        if arrived < count:
+            warp.state[number] = generation
+            warp.block.meetings[number] = arrived, generation
+            return False
+        warp.block.meetings[number] = 0, generation + 1
+        return True
+    if waits == generation:
+        return False
+    del warp.state[number]
+    return True
+
+
+@op("bar.sync")
+def bar_sync(warp, name, operands, active):
+    return meets(warp, operands[0], int(operands[1]) if len(operands) > 1 else warp.machine.threads)
+
+
+@op("barrier.cluster.arrive")
+def cluster_arrive(warp, name, operands, active):
+    meeting = warp.machine.meeting
+    warp.state["cluster"] = meeting.generation
+    meeting.arrived += 1
+    if meeting.arrived == warp.machine.live:
+        meeting.arrived, meeting.generation = 0, meeting.generation + 1
+
+
+@op("barrier.cluster.wait")
+def cluster_wait(warp, name, operands, active):
+    return warp.machine.meeting.generation != warp.state["cluster"]
+
+
+@op("bar.warp.sync", "fence.", "griddepcontrol.", "setmaxnreg.", "cp.async.bulk.commit", "cp.async.bulk.wait")
+@op("wgmma.fence", "wgmma.commit", "wgmma.wait", "cp.async.commit", "cp.async.wait", "prefetch.")
+def at_once(warp, name, operands, active):
+    """All is done when it is asked for."""
+
+
+@op("shfl.sync.idx")
+def shfl(warp, name, operands, active):
+    values, lanes = (read(warp, operand, np.uint32) for operand in operands[1:3])
+    write(warp, operands[0], values[lanes & 31], active)
+
+
+# --- the copy engine and the tensor cores -----------------------------------------------------
+
+
+def swizzled(at):
+    """Where a byte of a swizzled box lies."""
+    return at ^ (at >> 7 & 7) << 4
+
+
+def box_of(warp, text, active):
+    address, column, row = re.match(r"\[(\S+), \{(\S+), (\S+)\}\]", text).groups()
+    lane = int(np.argmax(active))
+    assert active.sum() == 1
+    box = warp.machine.memory.maps[int(read(warp, address, np.uint64)[lane])]
+    return box, int(read(warp, column, np.int32)[lane]), int(read(warp, row, np.int32)[lane])
+
+
+def moved(warp, box, column, row, shared, put):
+    """Copy a box, row by row; what is outside of the matrix is zeros, or stays away."""
+    size = KINDS[box.kind][1]
+    length = box.box_columns * size
+    assert shared % (1024 if box.swizzled else 128) == 0, "a box must be aligned"
+    assert length <= 128 or not box.swizzled
+    inside = max(0, min(box.columns - column, box.box_columns)) * size
+    for r in range(box.box_rows):
+        places = shared + r * length + np.arange(length)
+        places = swizzled(places) if box.swizzled else places
+        assert places.max() < len(warp.block.shared)
+        at = box.address + (row + r) * box.pitch + column * size
+        there = inside if row + r < box.rows else 0
+        memory = warp.machine.memory.at(at, there) if there else places[:0]
+        if put:
+            memory[:] = warp.block.shared[places[:there]]
+        else:
+            warp.block.shared[places] = 0
+            warp.block.shared[places[:there]] = memory
+    return box.box_rows * length
+
+
+@op("cp.async.ca.shared.global")
+def copy(warp, name, operands, active):
+    to, at = place(warp, operands[0]), place(warp, operands[1])
+    for lane in np.flatnonzero(active):
+        assert to[lane] % 4 == at[lane] % 4 == 0
+        bytes_at(warp, ".shared", int(to[lane]), 4)[:] = warp.machine.memory.at(int(at[lane]), 4)
+
+
+@op("cp.async.bulk.tensor.2d.shared::cluster")
+def fetch(warp, name, operands, active):
+    box, column, row = box_of(warp, operands[1], active)
+    size = moved(warp, box, column, row, lanes(warp, operands[0], active)[0], False)
+    barrier = warp.block.barriers[lanes(warp, operands[2], active)[0]]
+    barrier.bytes -= size
+    barrier.turn()
+
+
+@op("cp.async.bulk.tensor.2d.global")
+def put(warp, name, operands, active):
+    box, column, row = box_of(warp, operands[0], active)
+    moved(warp, box, column, row, lanes(warp, operands[1], active)[0], True)
+
+
+VALUES = {
+    name: CODES[name].decode(np.arange(256, dtype=np.uint8)).astype(np.float64) for name in ("e4m3", "e5m2")
+}
+VALUES |= {"s8": np.arange(256).astype(np.int8).astype(np.float64), "u8": np.arange(256).astype(np.float64)}
+
+
+def tile(warp, descriptor, rows, code):
+    """[rows, 32] of an operand."""
+    word = int(descriptor)
+    assert word >> 32 == (1 << 30 | 64), "rows of 128 bytes, swizzled"
+    assert word >> 16 & 0x3FFF == 1
+    start = (word & 0x3FFF) << 4
+    places = swizzled(start + 128 * np.asarray(rows)[:, None] + np.arange(32))
+    return VALUES[code][warp.block.shared[places]]
+
+
+@op("wgmma.mma_async")
+def wgmma(warp, name, operands, active):
+    n = int(re.search(r"n(\d+)k32", name)[1])
+    *_, kind, code_a, code_b = name.split(".")
+    sums, first = listed(operands[0]), 16 * (warp.number % 4)
+    a, b = (read(warp, o, np.uint64)[0] for o in operands[1:3])
+    found = tile(warp, a, first + np.arange(16), code_a) @ tile(warp, b, np.arange(n), code_b).T
+    lane = np.arange(32)
+    for i, register in enumerate(sums):
+        row, column = lane // 4 + 8 * (i // 2 % 2), 8 * (i // 4) + 2 * (lane % 4) + i % 2
+        value = found[row, column]
+        if operands[3] != "0":
+            value = value + read(warp, register, TYPES[kind])
+        write(warp, register, value.astype(TYPES[kind]), active)
