@@ -12,7 +12,10 @@ from contextlib import ExitStack
 from typing import Any
 
 import numba
+from numba import extending as _extending
 from numba.core import cgutils as _cgutils
+from numba.core.imputils import lower_constant as _lower_constant
+from numba.core.registry import CPUDispatcher
 from numba.extending import intrinsic as _intrinsic
 
 from ...cache.identity import identity
@@ -23,11 +26,14 @@ from . import disk_cache
 # Numba's types say too little of these to check anything.
 cgutils: Any = _cgutils
 intrinsic: Any = _intrinsic
+extending: Any = _extending
+lower_constant: Any = _lower_constant
 
 
 def jit(function: Callable[..., Any], on_disk: bool = True, **more: Any) -> Any:
     """Compile a kernel when it is first called; ``on_disk=False``: for small parts of other kernels."""
     dispatcher: Any = numba.njit(nogil=True, error_model="numpy", **more)(function)
+    dispatcher.__class__ = _Known
     dispatcher._cache = _OnDisk(function, on_disk)
     return dispatcher
 
@@ -43,6 +49,29 @@ def inline(function: Callable[..., Any]) -> Any:
     A call copies the shape of every array that it passes, which can cost more than the work.
     """
     return jit(function, on_disk=False, forceinline=True)
+
+
+class _KnownType(numba.types.Dispatcher):
+    """The type of a kernel that is handed on to another one, as ``put`` to those that unpack."""
+
+
+extending.register_model(_KnownType)(extending.models.OpaqueModel)
+
+
+@lower_constant(_KnownType)
+def _no_address(context: Any, builder: Any, kind: Any, value: Any) -> Any:
+    """Its type says which function it is. Numba would write down its address as well, which nobody reads,
+    and which keeps the code of whoever has it off the disk.
+    """
+    return context.get_dummy_value()
+
+
+class _Known(CPUDispatcher):
+    """A compiled function of that type."""
+
+    @property
+    def _numba_type_(self) -> Any:
+        return _KnownType(self)
 
 
 class _OnDisk:
