@@ -8,6 +8,7 @@ are pickled, a length before each; what it prints goes to stderr.
 from __future__ import annotations
 
 import contextlib
+import importlib
 import os
 import pickle
 import struct
@@ -17,6 +18,7 @@ import threading
 from typing import Any, BinaryIO
 
 from ...errors import DeviceError, GGMLQError, MissingDependencyError
+from ...progress import quiet
 
 LENGTH = struct.Struct("<Q")
 WAY_OUT = "with GGMLQ_COMPILE_HERE=1 in the environment kernels are compiled in the process itself"
@@ -92,12 +94,11 @@ def _received(stream: BinaryIO | Any) -> Any:
 
 def compiled(family: str, case: tuple[Any, ...], capability: tuple[int, int]) -> tuple[str, Any]:
     """In the other process: the code, or what went wrong."""
-    import importlib
-
     try:
         importlib.import_module(family.rpartition(".")[0])
         families = importlib.import_module("ggmlq.cuda.machine.launch").FAMILIES
-        return "code", families[family].make(*case).cubin(capability)
+        with quiet():  # who waits for it says so
+            return "code", families[family].make(*case).cubin(capability)
     except MissingDependencyError as error:
         return "missing", str(error)
     except GGMLQError as error:
