@@ -179,6 +179,14 @@ def test_the_direction_of_imports(path):
             assert name in ALLOWED[place] or f"{name}.py" == path, f"{path} imports ggmlq.{name}"
 
 
+def test_kernels_for_gpus_have_the_words_of_numba_from_one_file():
+    """Which leaves them out where nothing is compiled: any other import would bring Numba back."""
+    for path in MODULES:
+        if path.startswith("cuda/") and path != "cuda/words/language.py":
+            outer = {name for kind, name in imports(path) if kind == "outer"}
+            assert not outer & {"numba", "llvmlite"}, f"{path}: import it from words/language.py"
+
+
 def test_formats_import_numpy_alone():
     outer = {
         name

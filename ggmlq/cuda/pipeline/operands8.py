@@ -31,6 +31,7 @@ from .endings import out_of
 from .job import Out
 
 THREADS = 256  # of a block that gathers scales
+AHEAD = 2  # steps
 WIDEST = 768  # a multiple of every tile's columns: tables are filled up so far
 
 
@@ -176,7 +177,9 @@ def shared_by(w: Rows, granule: int) -> bool:
 
 
 def table_of_w(w: ScaledArray, granule: int) -> Any:
-    """float32 [steps, width]: one for each ``granule`` rows of w; more than there are, for whole tiles."""
+    """float32 [steps, width]: one for each ``granule`` rows of w; more than there are, for whole tiles, and
+    for steps that are asked for ahead.
+    """
     return w.prepared(_table(granule))
 
 
@@ -187,7 +190,7 @@ def _table(granule: int) -> Callable[[ScaledArray], Any]:
         over, (n, k) = matrix.over, matrix.codes.shape
         width = -(-n // WIDEST) * WIDEST // granule
         rows = np.minimum(np.arange(width) * granule, n - 1) // over.r
-        columns = np.minimum(np.arange(-(-k // STEP)) * STEP, k - 1) // over.c
+        columns = np.minimum(np.arange(-(-k // STEP) + AHEAD) * STEP, k - 1) // over.c
         table = cp.empty((len(columns), width), np.float32)  # also a single step has a pitch that maps take
         table[...] = matrix.scales[cp.asarray(rows)][:, cp.asarray(columns)].T
         return table

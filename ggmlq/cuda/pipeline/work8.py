@@ -2,7 +2,7 @@
 
 Floats: 64 rows after the other, four ``wgmma`` each; their sums go over into totals while the tensor cores
 have the other warpgroup's products. The wait for the next stage, and the loads of its scales, lie under the
-last products of a step; scales of w come from memory a step before they are needed. Integers: nothing but
+last products of a step; scales of w are asked for two steps before they are needed. Integers: nothing but
 products, a step ahead of what is waited for, until the tile is done.
 """
 
@@ -101,15 +101,14 @@ def float_worker(job: Job, write: Any) -> Any:
             row, column = place(number, down, across)
             of_w = table + uint64(uint32(column // uint32(granule))) * uint64(4)
             of_w += uint64(begun) * uint64(pitch)
-            scale, totals, step = scales_of_w(of_w), zeros(), begun
+            scale, scale_then = scales_of_w(of_w), scales_of_w(of_w + uint64(pitch))
+            totals, left = zeros(), uint32(steps - begun)
+            of_w += uint64(pitch) * uint64(2)
             wait(uint32(full + stage * uint32(8)), phase)
             sums = begin(sums, uint32(own + stage * uint32(beside)))
             a, b = uint32(first_a + stage * uint32(length)), uint32(first_b + stage * uint32(length))
-            while step < steps:
-                step = uint32(step + uint32(1))
-                more = uint32(step < steps)
-                of_w += uint64(uint32(pitch * more))
-                scale_then = scales_of_w(of_w)  # long before it is needed
+            while left > uint32(0):
+                left = uint32(left - uint32(1))
                 beside_now = uint32(columns_at + stage * uint32(beside))
                 if halves == 2:
                     sums = upper(sums, a, b)
@@ -118,17 +117,18 @@ def float_worker(job: Job, write: Any) -> Any:
                 done, a_now, b_now = uint32(full + uint32(8 * stages) + stage * uint32(8)), a, b
                 stage, phase = after(stage, phase)
                 a, b = uint32(first_a + stage * uint32(length)), uint32(first_b + stage * uint32(length))
-                sums = lower(
+                sums, asked = lower(
                     sums, a_now, b_now,
-                    uint32(full + stage * uint32(8)), phase, more, uint32(own + stage * uint32(beside)),
+                    uint32(full + stage * uint32(8)), phase, left, uint32(own + stage * uint32(beside)), of_w,
                 )  # fmt: skip
+                of_w += uint64(pitch)
                 if by_columns:
                     totals = promote_last(totals, sums, found, beside_now)
                 if lane == uint32(0):
                     arrive(done)
                 if not by_columns:
                     totals = promote_last(totals, sums, found, beside_now)
-                scale = scale_then
+                scale, scale_then = scale_then, asked  # asked for two steps before it is needed
             write(totals, (lane, inner, buffer, at), ring, y, column, row, m, n, end)
             number = uint32(number + every)
         if boxed and lane == uint32(0):

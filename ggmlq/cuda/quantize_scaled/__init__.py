@@ -130,9 +130,11 @@ def _at_once(given: Rows, over: Tiling, rule: Rule, way: Way, found: Found) -> b
     if not given.wide(over):
         return False
     if over.r == 1 and over.c in _groups.GROUPS and over.columns % over.c == 0:
-        kernel = _groups.kernel(given.kind, way, over.c)
-        rows = _groups.ROWS * _groups.turns_of(given.kind, way)
-        across, levels = -(-over.columns // _groups.COLUMNS), -(-over.rows // rows)
+        across, turns = -(-over.columns // _groups.COLUMNS), _groups.turns_of(given.kind, way)
+        levels = -(-over.rows // (_groups.ROWS * turns))
+        few = turns > 1 and across * levels < device.multiprocessors()
+        levels = -(-over.rows // _groups.ROWS) if few else levels
+        kernel = _groups.kernel(given.kind, way, over.c, few)
     else:
         tile = _tile_for(over)
         if tile is None:

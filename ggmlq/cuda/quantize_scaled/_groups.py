@@ -3,7 +3,8 @@
     block    8 rows × 512 columns at a time, a warp a row; a group of 128 is 8 lanes
     lane     2 pieces of 16-bit floats or 4 of float32, the lanes of a group side by side in each, so that
              what a warp loads and stores in one instruction is whole sectors of memory
-    turns    of 16-bit floats a warp has two rows, so that a lane has 64 bytes on their way as of float32
+    turns    of 16-bit floats a warp has two rows, so that a lane has 64 bytes on their way as of float32;
+             one where rows are too few for blocks on all multiprocessors
 
 All loads are issued before the first is used. A group never leaves the registers: shuffles among its
 lanes find the largest magnitude, each lane computes scale and inverse itself. The scales of a block's 8
@@ -59,10 +60,11 @@ def tried(shapes: Any) -> Any:
 
 
 @family(tried(GROUPS))
-def kernel(kind: str, way: Way, columns_of_group: int) -> Kernel:
-    """The kernel for groups of so many columns."""
+def kernel(kind: str, way: Way, columns_of_group: int, few: bool = False) -> Kernel:
+    """The kernel for groups of so many columns; of few rows a warp has one at a time."""
     size, per = SIZES[kind], in_piece(kind, True)
-    pieces, lanes, group, turns = EACH // per, columns_of_group // EACH, columns_of_group, turns_of(kind, way)
+    pieces, lanes, group = EACH // per, columns_of_group // EACH, columns_of_group
+    turns = 1 if few else turns_of(kind, way)
     spread, widen, agree = spreading(kind), extremes(EACH, way.zeros), agreeing(lanes, way.zeros)
     raw, all_raw = 4 * pieces, 4 * pieces * turns  # words of a turn, and of all
     scale_of, zero = scaler(way), zero_of(way)
@@ -115,5 +117,5 @@ def kernel(kind: str, way: Way, columns_of_group: int) -> Kernel:
 
     long, word = uint64, uint32
     parameters = (long, long, long, word, long, long, long, long, long, long, word, word, word)
-    name = f"groups of {group} {kind} to {way}"
+    name = f"groups of {group} {kind} to {way}{', few' * few}"
     return Kernel(name, quantize, *parameters, threads=THREADS, blocks=4, least=way.least, early=True)

@@ -14,8 +14,10 @@ from typing import Any, NamedTuple
 
 from .assembly import FLOAT, emit_assembly, f32, only_on_a_gpu, u32, u64
 from .barrier import waiting
-from .language import ir
+from .language import ir, types
 from .wgmma8 import BEGIN, COMMIT, Form, chain, tuple_of, unpacked, wrapped
+
+FINISH = "wgmma.wait_group.sync.aligned 0;}"
 
 
 class Floats(NamedTuple):
@@ -27,7 +29,9 @@ class Floats(NamedTuple):
     nothing: Any  # () -> work
     start: Any  # (work, scales) -> work: with the scales of a stage; the sums stay in their registers
     first: Any  # (work, a, b) -> work: the products of a step's first 64 rows
-    last: Any  # (work, a, b, barrier, parity, more, scales) -> work: of its last ones, as below
+    last: (
+        Any  # (work, a, b, barrier, parity, more, scales, of_w) -> work, scales of w: its last ones, as below
+    )
     factors: tuple[Any, ...]  # a half: (work, scales of w) -> its scales times those
     promote: tuple[Any, ...]  # a half: (totals, work, factors, at) -> totals; ``at``: as below, or of no use
     scales_of_w: Any  # (address) -> parts of them, neighbours in memory
@@ -44,7 +48,9 @@ def float_products(form: Form, parts: int) -> Floats:
     """``parts``: into how many the columns are divided, each with a scale of w of its own; 0: each column has
     one, in shared memory.
 
-    ``last`` waits, while its products run, for the next stage (if there is ``more``), and takes its scales.
+    ``last`` waits, while its products run, for the next stage (if there is ``more``), takes its scales and
+    asks for those of w at an address. A load between ``wgmma`` of a chain would keep the tensor cores
+    waiting; as one that may not be moved before the wait (so no ``.nc``) it stands behind them.
     """
     work, totals = tuple_of(f32, form.sums + 2 * form.halves), tuple_of(f32, form.halves * form.sums)
     by_columns, parts, halves = not parts, max(parts, 1), range(form.halves)
@@ -58,8 +64,8 @@ def float_products(form: Form, parts: int) -> Floats:
         _zeros(totals),
         _zeros(work),
         _starter(form, work),
-        _multiplier(form, work, 0, ahead=False),
-        _multiplier(form, work, form.halves - 1, ahead=True),
+        _multiplier(form, work, 0),
+        _last_multiplier(form, work, kinds["scales"], by_columns),
         tuple(_factors(form, half, parts, kinds) for half in halves),
         tuple(
             _promoter_by_columns(form, half, kinds) if by_columns else _promoter(form, half, parts, kinds)
@@ -110,36 +116,56 @@ def _loader(parts: int, by_columns: bool) -> Any:
     return wrapped(scales_of_w, kind(u64), emit)
 
 
-def _multiplier(form: Form, work: Any, half: int, ahead: bool) -> Any:
+def _multiplier(form: Form, work: Any, half: int) -> Any:
     """Four wgmma and the wait for them, in one piece."""
-    sums, scales = form.sums, 2 * form.halves
-    results = sums + scales * ahead
-    names = [f"${i}" for i in range(sums)]
-    a, b, barrier, parity, more, at = (f"${results + i}" for i in range(6))
-    lines = [BEGIN, *chain(form, names, a, b, half, True), COMMIT]
-    if ahead:
-        lines += [f"setp.eq.u32 done, {more}, 0; @done bra over; {waiting(barrier, parity)}"]
-        lines += [take.format(f"${sums + i}", at) for i, take in enumerate(_take(form))]
-    lines += ["wgmma.wait_group.sync.aligned 0;}"]
-    words = 6 if ahead else 2
-    constraints = ["=f"] * sums + ["=&f"] * (results - sums) + ["r"] * words + [str(i) for i in range(sums)]
-
-    def emit(context: Any, builder: Any, signature: Any, operands: Any) -> Any:
-        before, *given = operands
-        values = unpacked(builder, before, sums + scales)
-        result = ir.LiteralStructType([FLOAT] * results)
-        made = emit_assembly(
-            builder, result, "\n".join(lines), constraints, [*given, *values[:sums]], effect=True
-        )
-        return context.make_tuple(builder, work, unpacked(builder, made, results) + values[results:])
+    sums, count = form.sums, work.count
+    names, (a, b) = [f"${i}" for i in range(sums)], (f"${sums + i}" for i in range(2))
+    text = "\n".join([BEGIN, *chain(form, names, a, b, half, True), COMMIT, FINISH])
+    constraints = ["=f"] * sums + ["r"] * 2 + [str(i) for i in range(sums)]
 
     def first(work: Any, a: Any, b: Any) -> Any:
         only_on_a_gpu()
 
-    def last(work: Any, a: Any, b: Any, barrier: Any, parity: Any, more: Any, scales: Any) -> Any:
+    def emit(context: Any, builder: Any, signature: Any, operands: Any) -> Any:
+        before, *given = operands
+        values, result = unpacked(builder, before, count), ir.LiteralStructType([FLOAT] * sums)
+        made = emit_assembly(builder, result, text, constraints, [*given, *values[:sums]], effect=True)
+        return context.make_tuple(builder, work, unpacked(builder, made, sums) + values[sums:])
+
+    return wrapped(first, work(work, u32, u32), emit)
+
+
+def _last_multiplier(form: Form, work: Any, scales: Any, by_columns: bool) -> Any:
+    """The same, and all that is done while these run."""
+    sums, rows, parts = form.sums, 2 * form.halves, 0 if by_columns else scales.count
+    results, both = sums + rows + parts, types.Tuple((work, scales))
+    names = [f"${i}" for i in range(sums)]
+    a, b, barrier, parity, more, at, of_w = (f"${results + i}" for i in range(7))
+    lines = [BEGIN, *chain(form, names, a, b, form.halves - 1, True), COMMIT]
+    lines += [f"setp.eq.u32 done, {more}, 0; @done bra over; {waiting(barrier, parity)}"]
+    lines += [take.format(f"${sums + i}", at) for i, take in enumerate(_take(form))]
+    lines += [f"ld.global.f32 ${sums + rows + part}, [{of_w} + {4 * part}];" for part in range(parts)]
+    text = "\n".join([*lines, FINISH])
+    constraints = ["=f"] * sums + ["=&f"] * (rows + parts) + ["r"] * 6 + ["l"] + [str(i) for i in range(sums)]
+
+    def last(
+        work: Any, a: Any, b: Any, barrier: Any, parity: Any, more: Any, scales: Any, of_w: Any
+    ) -> Any:  # fmt: skip
         only_on_a_gpu()
 
-    return wrapped(last if ahead else first, work(work, *(u32,) * words), emit)
+    def emit(context: Any, builder: Any, signature: Any, operands: Any) -> Any:
+        before, *given = operands
+        values, result = unpacked(builder, before, work.count), ir.LiteralStructType([FLOAT] * results)
+        made = emit_assembly(builder, result, text, constraints, [*given, *values[:sums]], effect=True)
+        found = unpacked(builder, made, results)
+        asked = found[sums + rows :] or [ir.Constant(FLOAT, 1.0)] * scales.count
+        pair = [
+            context.make_tuple(builder, work, found[: sums + rows]),
+            context.make_tuple(builder, scales, asked),
+        ]
+        return context.make_tuple(builder, both, pair)
+
+    return wrapped(last, both(work, *(u32,) * 6, u64), emit)
 
 
 def _factors(form: Form, half: int, parts: int, kinds: dict[str, Any]) -> Any:
