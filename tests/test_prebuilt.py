@@ -289,6 +289,10 @@ def test_nothing_of_numba_is_imported_where_nothing_is_compiled(tmp_path):
                         assert packs.found(kernel.origin, card.capability, kernel.exact), kernel.origin
         import ggmlq as gq
         assert len(gq.kernels(device="cuda")) > 10
+        from cuda_kernels import families
+        for family in families().values():
+            for case in family.cases:
+                family.make(*case)
         print(*sorted({m.split(".")[0] for m in sys.modules} & {"numba", "llvmlite", "cuda"}))
     """
     assert process(code, tmp_path) == []

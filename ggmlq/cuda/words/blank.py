@@ -10,15 +10,22 @@ from __future__ import annotations
 from typing import Any
 
 
+# What types are asked for while kernels are made: it is what they were made with.
+FACTS = {"types.UniTuple()": ("dtype", "count"), "types.Array()": ("dtype", "ndim", "layout")}
+
+
 class Blank:
     """A name, or what a call of it would give; equal where that reads the same."""
 
     def __init__(self, path: str, given: tuple[Any, ...] = ()) -> None:
         self.path, self.given = path, given
 
-    def __getattr__(self, name: str) -> Blank:
+    def __getattr__(self, name: str) -> Any:
         if name.startswith("__"):
             raise AttributeError(name)
+        facts = FACTS.get(self.path, ())
+        if name in facts:
+            return self.given[facts.index(name)]
         return Blank(f"{self.path}.{name}")
 
     def __call__(self, *given: Any, **options: Any) -> Blank:
