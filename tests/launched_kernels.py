@@ -17,7 +17,6 @@ from ggmlq.problems import Linear
 
 CARDS = {
     "NVIDIA H200": Card("NVIDIA H200", (9, 0), 132, 227 << 10),
-    "A100": Card("NVIDIA A100", (8, 0), 108, 163 << 10),
     "T4": Card("Tesla T4", (7, 5), 40, 64 << 10),
     "B200": Card("NVIDIA B200", (10, 0), 148, 227 << 10),
 }

@@ -23,7 +23,7 @@ from ggmlq.cuda.prebuilt import packs, reach
 from ggmlq.cuda.prebuilt.packs import FILES, HERE, PTX, SUFFIX, Origin, Pack
 
 MACHINE = packs.SERVED[9, 0]
-ROOMS = {(9, 0): 227 << 10, (8, 0): 163 << 10}  # bytes of shared memory of a block
+ROOM = 227 << 10  # bytes of shared memory of a block
 COMPILERS = ("numba", "numba-cuda", "llvmlite", "cuda-core", "nvidia-nvjitlink", "nvidia-nvvm")
 LEVEL = 9 | lzma.PRESET_EXTREME
 Takes = Callable[..., Any]
@@ -46,15 +46,11 @@ def nothing(*case: Any) -> bool:
     return False
 
 
-def _gemv(*capabilities: tuple[int, int]) -> Takes:
-    """The stage that GPUs take for so many rows; those of 99 KB of shared memory take others, in part."""
-    from ggmlq.cuda.linear.r13_gemv import WIDE, _chosen
+def _gemv(fmt: Any, columns: int, span: int) -> bool:
+    """The stage that GPUs with Hopper's shared memory take for so many rows; others take others, in part."""
+    from ggmlq.cuda.linear.r13_gemv import _chosen
 
-    def takes(fmt: Any, columns: int, span: int) -> bool:
-        stages = (_chosen(fmt, columns, ROOMS[each], each >= WIDE) for each in capabilities)
-        return any(stage.span == span for stage in stages)
-
-    return takes
+    return bool(_chosen(fmt, columns, ROOM, True).span == span)
 
 
 def _widest(fmt: Any, tile: Any) -> bool:
@@ -69,7 +65,7 @@ FAMILIES: dict[str, tuple[Takes, Takes]] = {
     "activations.floats.orderer": (everything, nothing),
     "activations.int8.activation_kernel": (nothing, everything),
     "dequantize.decoder": (everything, everything),
-    "linear.r13_gemv.kernel": (_gemv((9, 0)), _gemv((9, 0), (8, 0))),
+    "linear.r13_gemv.kernel": (_gemv, _gemv),
     "linear.r14_mma_bf16.kernel": (nothing, _widest),
     "linear.r15_wgmma.kernel": (everything, nothing),
     "linear.r4_dp4a.kernel": (nothing, everything),

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from typing import Any
 
-
 # What types are asked for while kernels are made: it is what they were made with.
 FACTS = {"types.UniTuple()": ("dtype", "count"), "types.Array()": ("dtype", "ndim", "layout")}
 
