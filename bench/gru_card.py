@@ -31,6 +31,7 @@ from typing import Any
 import numpy as np
 
 sys.path.insert(0, str(Path(__file__).parents[1]))  # of a script as of a module of the folder
+os.environ.setdefault("GGMLQ_COMPILE_HERE", "1")  # before kernels are imported: some are made here
 
 import ggmlq as gq
 from bench.on_card import Replays, in_processes

@@ -5,7 +5,7 @@ from __future__ import annotations
 import importlib
 import os
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Hashable
 from functools import cache
 from typing import Any, Self
 
@@ -38,7 +38,8 @@ class _Locks:
 
 
 LOCKS = _Locks()
-_MATRICES = "matrices"
+_MATRICES, _PLANS = "matrices", "plans"
+MOST_PLANS = 64  # of an array: some kilobytes each
 INTEGERS = (int, np.integer)
 
 
@@ -130,6 +131,23 @@ class Keeper:
     def kept(self, make: Callable[[Any], Any]) -> Any:
         """What :meth:`prepared` made before, or None."""
         return self._prepared.get(make)
+
+    def all_kept(self) -> list[Any]:
+        """What :meth:`prepared` made."""
+        return [made for key, made in self._prepared.items() if key is not _PLANS]
+
+    def plan(self, key: Hashable) -> Any:
+        """How a product with this array is launched, if that was written down; else None."""
+        plans = self._prepared.get(_PLANS)
+        return plans.get(key) if plans else None
+
+    def keep_plan(self, key: Hashable, plan: Any) -> None:
+        """Keep that until :meth:`drop_prepared`; of very many only the last."""
+        with LOCKS.of(self):
+            plans = self._prepared.setdefault(_PLANS, {})
+            if len(plans) >= MOST_PLANS:
+                plans.clear()
+            plans[key] = plan
 
     def drop_prepared(self) -> None:
         """Give back the memory of what kernels keep; the next product makes it again.

@@ -88,6 +88,7 @@ class Rung:
     refuses: Callable[[Any], str | None] = serves_all  # a problem of its kind: None, or the reason in words
     caution: str | None = None  # why "auto" takes it only where no other rung serves
     narrow: bool = False  # whether ``launch`` writes float16 and bfloat16 as well as float32
+    repeats: bool = False  # whether it does nothing but launch kernels, the same for every x of a shape
     ends: bool = False  # whether it takes ``end``, ending.py: adds a bias, writes codes
 
 
@@ -103,10 +104,12 @@ def register(
     refuses: Callable[[Any], str | None] = serves_all,
     caution: str | None = None,
     narrow: bool = False,
+    repeats: bool = False,
     ends: bool = False,
 ) -> Callable[[Callable[..., Any]], Rung]:
     """Decorate the ``launch`` of a rung's module; pass ``__name__`` and ``__doc__``."""
-    facts: dict[str, Any] = {"refuses": refuses, "caution": caution, "narrow": narrow, "ends": ends}
+    facts: dict[str, Any] = {"refuses": refuses, "caution": caution, "narrow": narrow}
+    facts |= {"repeats": repeats, "ends": ends}
 
     def decorate(launch: Callable[..., Any]) -> Rung:
         rung = _rung(module, doc, arithmetic, accumulate, launch, **facts)

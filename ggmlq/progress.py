@@ -6,7 +6,7 @@ import sys
 import threading
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import Any
 
 AFTER = 2.0  # seconds of work before a bar appears
@@ -23,6 +23,27 @@ def quiet() -> Iterator[None]:
         yield
     finally:
         _quiet.now = before
+
+
+@contextmanager
+def long_work(what: str) -> Iterator[None]:
+    """Say on a terminal what takes long, where nothing can be counted: one line, once it does."""
+    terminal = sys.stderr is not None and sys.stderr.isatty()
+    if not terminal or getattr(_quiet, "now", False):
+        yield
+        return
+    timer = threading.Timer(AFTER, _say, [f"ggmlq: {what} …"])
+    timer.daemon = True
+    timer.start()
+    try:
+        yield
+    finally:
+        timer.cancel()
+
+
+def _say(line: str) -> None:
+    with suppress(OSError, ValueError):  # whoever closed stderr does not want to know
+        print(line, file=sys.stderr, flush=True)
 
 
 class Progress:

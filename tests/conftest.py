@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import secrets
 import shutil
 import subprocess
@@ -19,6 +20,7 @@ from ggmlq.errors import GGMLQError
 from ggmlq.formats import FORMATS, BlockFormat
 from ggmlq.llama.library import Library
 
+os.environ.setdefault("GGMLQ_COMPILE_HERE", "1")  # before kernels are imported: tests watch Numba
 LEFT_OUT = pytest.StashKey[int]()
 GOLDEN = Path(__file__).parent / "golden"
 LONG = 30  # times as long, with --long

@@ -98,3 +98,29 @@ def test_a_number_of_threads_is_checked(wrong):
 
     with pytest.raises(gq.GGMLQError, match="at least 1"):
         gq.set_num_threads(wrong)
+
+
+def test_a_kernel_that_hands_on_another_one_is_kept(monkeypatch):
+    """As those of code books do; Numba would write down addresses, which no other process can use."""
+    from ggmlq.cpu.machine import disk_cache
+    from ggmlq.cpu.machine.jit import inner, jit
+
+    kept = []
+    monkeypatch.setattr(disk_cache, "load", lambda entry, context: None)
+    monkeypatch.setattr(disk_cache, "save", lambda entry, result: kept.append(result))
+
+    @inner
+    def twice(x):
+        return 2 * x
+
+    @inner
+    def through(function, x):
+        return function(x) + 1
+
+    @jit
+    def both(x):
+        return through(twice, x)
+
+    assert both(3) == 7
+    (result,) = kept
+    assert not result.library.has_dynamic_globals

@@ -67,11 +67,11 @@ ALLOWED = {
     "experts.py": {"devices", "errors", "ladder", "problems", "scaled"},
     "cpu": {
         "array", "cache", "codes", "cores", "errors", "experts", "fixed", "formats", "gru", "ladder",
-        "measured", "packing", "problems", "scaled", "threads", "tiling", "cpu",
+        "measured", "packing", "problems", "progress", "scaled", "threads", "tiling", "cpu",
     },
     "cuda": {
         "array", "cache", "card", "codes", "ending", "errors", "experts", "fixed", "formats", "gru", "ladder",
-        "measured", "packing", "problems", "scaled", "tiling", "cuda",
+        "measured", "packing", "problems", "progress", "scaled", "tiling", "cuda",
     },
     # operations: of cpu and cuda nothing but by name, when asked
     "ops": {
@@ -185,6 +185,14 @@ def test_the_direction_of_imports(path):
             assert name in ALLOWED[place] or f"{name}.py" == path, f"{path} imports ggmlq.{name}"
 
 
+def test_kernels_for_gpus_have_the_words_of_numba_from_one_file():
+    """Which leaves them out where nothing is compiled: any other import would bring Numba back."""
+    for path in MODULES:
+        if path.startswith("cuda/") and path != "cuda/words/language.py":
+            outer = {name for kind, name in imports(path) if kind == "outer"}
+            assert not outer & {"numba", "llvmlite"}, f"{path}: import it from words/language.py"
+
+
 def test_formats_import_numpy_alone():
     outer = {
         name
@@ -251,9 +259,9 @@ def test_files_are_short_and_say_what_they_are(path):
 
 ROOMS = (
     "cpu", "cpu/encode", "cpu/gru", "cpu/lanes", "cpu/machine", "cpu/panels", "cpu/quantize_scaled",
-    "cpu/slabs", "checkpoint", "convert", "cuda/gru", "cuda/parallel", "diff", "faults", "faults/experts",
-    "faults/gru", "faults/scaled", "fixed", "gru", "pages", "parallel", "remote", "report", "safetensors",
-    "spread", "surveys", "trace",
+    "cpu/slabs", "checkpoint", "convert", "cuda/gru", "cuda/machine", "cuda/parallel", "cuda/prebuilt", "diff",
+    "faults", "faults/experts", "faults/gru", "faults/scaled", "fixed", "gru", "pages", "parallel", "remote",
+    "report", "safetensors", "spread", "surveys", "trace",
 )  # fmt: skip
 
 

@@ -39,7 +39,7 @@ def gpu(monkeypatch):
 
     def chosen(*problem):
         state.asked.append(problem)
-        return ladder.Choice(SimpleNamespace(launch=launch), "it is the only one")
+        return ladder.Choice(SimpleNamespace(launch=launch, repeats=False), "it is the only one")
 
     driver = SimpleNamespace(
         array=array, device=lambda: state.current, stream=lambda index: stream, share=np.may_share_memory,

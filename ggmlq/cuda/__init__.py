@@ -1,6 +1,7 @@
 """The CUDA side: CuPy for arrays, Numba for kernels. Nothing else imports CuPy; Numba ``cpu`` does too.
 
     machine/      the GPU itself: which one, how kernels are compiled, kept on disk and launched, uploads
+    prebuilt/     code of kernels that comes with the package: a first product compiles nothing
     words/        what kernels are written in: instructions that Numba has no name for, formats' atoms
     activations/  what is made of rows of floats: other floats, int8 codes
     planes/       weights as one matrix of int8 codes and one of scales, and tiles of them in shared memory

@@ -14,7 +14,7 @@ import numpy as np
 from .. import ladder
 from ..array import QuantArray
 from ..checks import FLOAT32, takes_sums
-from ..devices import cuda_driver
+from ..devices import cuda_driver, cuda_module
 from ..problems import Linear
 
 
@@ -47,12 +47,19 @@ def linear(x: Any, q: Any, kernel: Any, arithmetic: Any, out: Any, bias: Any, dt
         return None
     flat = len(shape) == 2
     m = shape[0] if flat else math.prod(shape[:-1])
-    card = gpu.card(index)
-    rung = ladder.chosen(Linear, "cuda", card, kernel, arithmetic, q.format, m, n, k).rung
-    if flat:
-        rung.launch(x, q, y)
+    address = x.data.ptr
+    plain = x.dtype.char == "f" and not address % 16 and x.flags.c_contiguous
+    key = m, kernel, arithmetic
+    if plain and (plan := q.plan(key)) is not None:
+        plan(address, y.data.ptr, stream.ptr)
     else:
-        rung.launch(x.reshape(m, k), q, y.reshape(m, n))
+        rows, to = (x, y) if flat else (x.reshape(m, k), y.reshape(m, n))
+        rung = ladder.chosen(Linear, "cuda", gpu.card(index), kernel, arithmetic, q.format, m, n, k).rung
+        if plain and rung.repeats and m and n and k:
+            if (made := cuda_module("machine.plans").recorded(rung.launch, rows, q, to)) is not None:
+                q.keep_plan(key, made)
+        else:
+            rung.launch(rows, q, to)
     if bias is not None:
         y += bias
     return y if out is not None or dtype is np.float32 else y.astype(dtype)

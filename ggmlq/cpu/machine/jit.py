@@ -8,24 +8,32 @@ is kept on the disk (``disk_cache.py``), so that a kernel is compiled once for a
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import ExitStack
 from typing import Any
 
 import numba
+from numba import extending as _extending
 from numba.core import cgutils as _cgutils
+from numba.core.imputils import lower_constant as _lower_constant
+from numba.core.registry import CPUDispatcher
 from numba.extending import intrinsic as _intrinsic
 
 from ...cache.identity import identity
 from ...cache.sources import short
+from ...progress import long_work
 from . import disk_cache
 
 # Numba's types say too little of these to check anything.
 cgutils: Any = _cgutils
 intrinsic: Any = _intrinsic
+extending: Any = _extending
+lower_constant: Any = _lower_constant
 
 
 def jit(function: Callable[..., Any], on_disk: bool = True, **more: Any) -> Any:
     """Compile a kernel when it is first called; ``on_disk=False``: for small parts of other kernels."""
     dispatcher: Any = numba.njit(nogil=True, error_model="numpy", **more)(function)
+    dispatcher.__class__ = _Known
     dispatcher._cache = _OnDisk(function, on_disk)
     return dispatcher
 
@@ -43,6 +51,29 @@ def inline(function: Callable[..., Any]) -> Any:
     return jit(function, on_disk=False, forceinline=True)
 
 
+class _KnownType(numba.types.Dispatcher):
+    """The type of a kernel that is handed on to another one, as ``put`` to those that unpack."""
+
+
+extending.register_model(_KnownType)(extending.models.OpaqueModel)
+
+
+@lower_constant(_KnownType)
+def _no_address(context: Any, builder: Any, kind: Any, value: Any) -> Any:
+    """Its type says which function it is. Numba would write down its address as well, which nobody reads,
+    and which keeps the code of whoever has it off the disk.
+    """
+    return context.get_dummy_value()
+
+
+class _Known(CPUDispatcher):
+    """A compiled function of that type."""
+
+    @property
+    def _numba_type_(self) -> Any:
+        return _KnownType(self)
+
+
 class _OnDisk:
     """What Numba asks for a compiled function before it compiles one.
 
@@ -55,6 +86,7 @@ class _OnDisk:
 
     def __init__(self, function: Any, on_disk: bool) -> None:
         self._function, self._on_disk, self._name = function, on_disk, ""
+        self._told = ExitStack()
 
     def _entry(self, signature: Any) -> str:
         return f"{self._name}_{short(str(signature).encode())}"
@@ -63,9 +95,13 @@ class _OnDisk:
         if not self._name:
             self._name = f"{self._function.__name__}_{identity(self._function)}"
             self._function.__qualname__ = self._name
-        return disk_cache.load(self._entry(signature), context) if self._on_disk else None
+        found = disk_cache.load(self._entry(signature), context) if self._on_disk else None
+        if found is None and self._on_disk:  # it is compiled next, with all that it calls
+            self._told.enter_context(long_work(f"compiling {self._function.__name__} for this CPU, once"))
+        return found
 
     def save_overload(self, signature: Any, result: Any) -> None:
+        self._told.close()
         if self._on_disk:
             disk_cache.save(self._entry(signature), result)
 

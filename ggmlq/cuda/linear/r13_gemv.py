@@ -240,7 +240,7 @@ def refuses(problem: Linear) -> str | None:
     return older_than(card, LEAST) or too_small_for(card, stage.shared)
 
 
-@register(__name__, __doc__, arithmetic="bf16x", accumulate="f16", refuses=refuses)
+@register(__name__, __doc__, arithmetic="bf16x", accumulate="f16", refuses=refuses, repeats=True)
 def launch(x: Any, q: QuantArray, out: Any) -> None:
     (m, n), k = out.shape, q.shape[1]
     if not (m and n and k):

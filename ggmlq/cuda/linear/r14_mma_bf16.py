@@ -239,7 +239,7 @@ def kernel(fmt: BlockFormat, tile: BfloatTile) -> Kernel:
     )  # fmt: skip
 
 
-@register(__name__, __doc__, arithmetic="bf16x", accumulate="f16", refuses=refuses)
+@register(__name__, __doc__, arithmetic="bf16x", accumulate="f16", refuses=refuses, repeats=True)
 def launch(x: Any, q: QuantArray, out: Any) -> None:
     if x.size and out.size:
         launch_tiles(kernel, TILES, narrowed(x, "bfloat16"), q, out)

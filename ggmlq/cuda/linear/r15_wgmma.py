@@ -245,7 +245,7 @@ def refuses(problem: Linear) -> str | None:
     return refused_by_pipeline(problem)
 
 
-@register(__name__, __doc__, arithmetic="bf16s", accumulate="f16", refuses=refuses)
+@register(__name__, __doc__, arithmetic="bf16s", accumulate="f16", refuses=refuses, repeats=True)
 def launch(x: Any, q: QuantArray, out: Any) -> None:
     if x.size and out.size:
         launch_tiles(kernel, TILES, narrowed_for_wgmma(x), q, out)

@@ -1,10 +1,13 @@
 """The GPU itself: which it is, how kernels are compiled, kept and launched, how bytes get there.
 
     device.py   CuPy if it is there, facts of the card, what older cards are refused with
-    launch.py   Kernel: a Python function, compiled for a capability and called with arrays; families of them
+    launch.py   Kernel: a Python function, its code for a capability, called with arrays; families of them
+    compiling.py  how Numba and nvJitLink make code of a function
+    elsewhere.py  the same in another process, where this one does without Numba
     grid.py     launches over arrays of any height
     submit.py   the launch itself, past Numba's slow one
     ready.py    a launch prepared once, of which calls fill in addresses
+    plans.py    the launches of a product, written down once and repeated
     beside.py   a second stream, for work that may run beside that of the current one
     maps.py     what tells Hopper's copy engine where a matrix lies
     upload.py   host memory to the card, in portions

@@ -1,12 +1,13 @@
-"""Kernels: compiled once for a capability, kept on disk, launched on CuPy's current stream.
+"""Kernels: their code found or made once for a capability, launched on CuPy's current stream.
 
-Numba makes PTX of a plain function and nvJitLink makes machine code of that; neither needs a GPU.
-CuPy loads it and submit.py launches it, for Numba's own launcher takes 15 to 36 µs.
+Most code comes with the package (prebuilt/packs.py); other code is compiled (compiling.py), by another
+process where Numba is not loaded in this one (elsewhere.py), and kept on disk. CuPy loads it and submit.py
+launches it, for Numba's own launcher takes 15 to 36 µs.
 """
 
 from __future__ import annotations
 
-import importlib
+import contextlib
 import re
 import threading
 from collections.abc import Callable, Iterable
@@ -17,8 +18,12 @@ from typing import Any, NamedTuple
 from ...cache import Generation, sources
 from ...cache.identity import identity
 from ...errors import DeviceError
-from ..words.language import cuda, types
-from . import device
+from ...progress import long_work
+from ..prebuilt import packs
+from ..prebuilt.packs import Origin
+from ..words.language import BLANK, axes_of, several, types
+from . import device, elsewhere
+from .compiling import EARLY, Compiled, dotted, name_in
 from .ready import Hole, Ready
 from .submit import MOST, submit
 
@@ -31,9 +36,7 @@ SOURCES = (
     "fixed/shift.py",
 )  # of the package: what machine code comes from
 COMPILERS = ("numba", "numba-cuda", "llvmlite", "cuda-core", "nvidia-nvjitlink", "nvidia-cuda-nvcc")
-EARLY, WAITS = (9, 0), "griddepcontrol.wait"
 RECORDS_EARLY = 12030  # the driver, from which CUDA graphs can hold early starts
-UNKNOWN = "UNRECOGNIZED_ARCH"  # what nvJitLink says of a capability newer than itself
 WORDS = (types.uint32, types.uint64, types.int32, types.int64)  # kinds of parameters that are no arrays
 
 
@@ -42,15 +45,16 @@ def array(element: Any, axes: int) -> Any:
     return types.Array(element, axes, "C")
 
 
-class Resources(NamedTuple):
-    """What the assembler says about a kernel."""
+class _Noted(threading.local):
+    """Of each thread: launches that are being written down (plans.py), or None."""
 
-    registers: int
-    stack: int  # bytes of local memory, spills included
-    shared: int  # bytes of static shared memory
+    launches: list[Any] | None = None
 
 
-class Kernel:
+NOTED = _Noted()
+
+
+class Kernel(Compiled):
     """One function for the GPU, with the types of its parameters.
 
     ``threads``: of a block, and ``blocks`` that should fit on a multiprocessor together; the
@@ -82,11 +86,13 @@ class Kernel:
         self.threads, self.blocks, self.shared = threads, blocks, shared
         self.least, self.exact, self.early, self.alone = least, exact, early, alone
         self.lto, self.together = lto, together
-        self._is_array = tuple(isinstance(kind, types.Array) for kind in parameters)
+        self._is_array = tuple(axes_of(kind) is not None for kind in parameters)
         self._has_arrays = any(self._is_array)
-        kinds = [kind.dtype if isinstance(kind, types.UniTuple) else kind for kind in parameters]
+        tuples = [several(kind) for kind in parameters]
+        kinds = [own[0] if own else kind for own, kind in zip(tuples, parameters, strict=True)]
         assert all(a or kind in WORDS for a, kind in zip(self._is_array, kinds, strict=True)), name
-        self._several = any(isinstance(kind, types.UniTuple) for kind in parameters)
+        self._several = any(tuples)
+        self.origin: Origin | None = None
         assert sum(map(_words, parameters)) <= MOST, f"{name}: more words than a launch takes"
         self._loaded: dict[int, Any] = {}
         self._lock = threading.Lock()
@@ -104,6 +110,8 @@ class Kernel:
         32 bits takes the lower four. An array for a parameter of 64 bits stands for its address.
         """
         assert len(arguments) == len(self.parameters), self.name
+        if NOTED.launches is not None:
+            NOTED.launches.append((self, grid, block, arguments, cluster))
         gpu = device.driver()
         index = gpu.device()
         function, shared, early = self._loaded.get(index) or self._load(index)
@@ -153,9 +161,9 @@ class Kernel:
         capability = device.capability()
         assert capability is not None
         if capability < self.least or (self.exact and capability != self.least):
-            needed = _dotted(self.least) + " itself" * self.exact
+            needed = dotted(self.least) + " itself" * self.exact
             raise DeviceError(
-                f"{self.name}: this GPU has compute capability {_dotted(capability)}; the kernel needs "
+                f"{self.name}: this GPU has compute capability {dotted(capability)}; the kernel needs "
                 f"{needed}; choose another one, gq.kernels() lists what there is"
             )
         device.refuse_capture(f"{self.name}: the kernel is not loaded yet")
@@ -165,10 +173,7 @@ class Kernel:
     def _made(self, capability: tuple[int, int]) -> tuple[Any, int, bool]:
         """Load it: the function, its bytes of shared memory, whether it starts early."""
         cupy = device.cupy()
-        module = cupy.cuda.function.Module()
-        code = self.cubin(capability)
-        module.load(code)
-        function = module.get_function(name_in(code) if self.lto else "kernel")
+        function = self._prebuilt(cupy, capability) or self._function(cupy, self.cubin(capability))
         early = self.early and capability >= EARLY and device.driver_version() >= RECORDS_EARLY
         shared = max(self.shared, device.most_shared() // 2 + 1) if early and self.alone else self.shared
         if shared > 48 << 10:
@@ -176,81 +181,37 @@ class Kernel:
             cupy.cuda.driver.funcSetAttribute(function.ptr, most, shared)
         return function, shared, early
 
-    # --- compiling -------------------------------------------------------------------------
+    def _function(self, cupy: Any, code: bytes) -> Any:
+        module = cupy.cuda.function.Module()
+        module.load(code)
+        return module.get_function(name_in(code) if self.lto else "kernel")
 
-    def ptx(self, capability: tuple[int, int]) -> str:
-        """The kernel in PTX, under the name ``kernel``."""
-        text = self._compiled(capability, "ptx")
-        entry = re.search(r"\.entry (\w+)", text)
-        assert entry is not None
-        assert self.early == (WAITS in text), self.name
-        if capability < EARLY:
-            text = re.sub(r"griddepcontrol\.\w+;", "", text)
-        return str(text.replace(entry[1], "kernel"))
+    def _prebuilt(self, cupy: Any, capability: tuple[int, int]) -> Any:
+        """From the code that came with the package; None where there is none that this driver takes."""
+        code = packs.found(self.origin, capability, self.exact) if self.origin else None
+        if code is not None:
+            with contextlib.suppress(cupy.cuda.driver.CUDADriverError):  # as of a driver that is too old
+                return self._function(cupy, code)
+        return None
 
-    def _compiled(self, capability: tuple[int, int], output: str) -> Any:
-        """What Numba makes of the function: PTX or LTO IR."""
-        made, _ = cuda.compile(
-            self.function, types.void(*self.parameters), cc=(*capability, "a") if self.exact else capability,
-            device=False, abi="numba", launch_bounds=(self.threads, self.blocks), output=output,
-        )  # fmt: skip
-        return made
-
-    def assemble(self, capability: tuple[int, int], ptx: str | None = None) -> tuple[bytes, Resources]:
-        """Machine code for a capability (of this PTX, if it is there already), and what it needs."""
-        code, said = self.linked(capability, ptx)
-        used = re.search(r"used (\d+) registers.*?(\d+) stack(?:, (\d+) bytes smem)?", said)
-        if used is not None:
-            return code, Resources(int(used[1]), int(used[2]), int(used[3] or 0))
-        used = re.search(r"Used (\d+) registers", said)
-        kept = re.search(r"(\d+) bytes stack frame, (\d+) bytes spill", said)
-        assert used is not None, said
-        assert kept is not None, said
-        return code, Resources(int(used[1]), max(int(kept[1]), int(kept[2])), 0)
-
-    def linked(self, capability: tuple[int, int], ptx: str | None = None) -> tuple[bytes, str]:
-        """Machine code, and all that the assembler says."""
-        core: Any = importlib.import_module("cuda.core")
-
-        arch = "sm_" + _dotted(capability).replace(".", "") + ("a" if self.exact else "")
-        options = core.LinkerOptions(arch=arch, verbose=True, link_time_optimization=self.lto or None)
-        if self.lto:
-            given = core.ObjectCode.from_ltoir(bytes(self._compiled(capability, "ltoir")))
-        else:
-            given = core.ObjectCode.from_ptx((ptx or self.ptx(capability)).encode())
-        linker = core.Linker(given, options=options)
-        code = bytes(linker.link("cubin").code)
-        return code, str(linker.get_info_log()).replace("\0", "")
-
-    def code(self, capability: tuple[int, int]) -> bytes:
-        """What the driver loads: machine code; for a GPU that nvJitLink does not know yet, PTX.
-
-        Numba writes that for the highest capability below that it knows, and the driver translates it.
-        """
-        if self.lto:
-            return self.linked(capability)[0]
-        text = self.ptx(capability)
-        try:
-            return self.assemble(capability, text)[0]
-        except Exception as error:
-            if self.exact or UNKNOWN not in str(error):
-                raise
-            return text.encode()
+    # --- code ------------------------------------------------------------------------------
 
     def cubin(self, capability: tuple[int, int]) -> bytes:
         """The machine code, made if it is not kept."""
         entry = self.entry(capability)
         code = generation().load(entry)
         if code is None:
-            code = self.code(capability)
+            with long_work(f"compiling {self.name} for compute capability {dotted(capability)}, once"):
+                code = elsewhere.code(self.origin, capability) if BLANK else self.code(capability)
             generation().save(entry, code)
         return code
 
     def entry(self, capability: tuple[int, int]) -> str:
         """What code is kept as: the function with all its constants, and how it is compiled."""
         function = self.function
+        what = str(self.origin) if BLANK else identity(function)  # blanks do not say what they stand for
         facts = (
-            self.name, function.__module__, function.__qualname__, identity(function), self.parameters,
+            self.name, function.__module__, function.__qualname__, what, self.parameters,
             self.threads, self.blocks, self.exact, self.early, self.lto, capability,
         )  # fmt: skip
         return f"{re.sub(r'[^A-Za-z0-9]+', '-', self.name)}-{sources.short(repr(facts).encode())}"
@@ -258,20 +219,8 @@ class Kernel:
 
 def _words(kind: Any) -> int:
     """Of a parameter in a launch."""
-    if isinstance(kind, types.Array):
-        return 5 + 2 * int(kind.ndim)
-    return kind.count if isinstance(kind, types.UniTuple) else 1
-
-
-def name_in(code: bytes) -> str:
-    """The name of the one kernel in machine code: LTO keeps what Numba called it."""
-    found = re.search(rb"\.text\.(\w+)\0", code)
-    assert found is not None
-    return found[1].decode()
-
-
-def _dotted(capability: tuple[int, int]) -> str:
-    return ".".join(map(str, capability))
+    axes, own = axes_of(kind), several(kind)
+    return 5 + 2 * axes if axes is not None else own[1] if own else 1
 
 
 @cache
@@ -305,13 +254,19 @@ def family(cases: Iterable[tuple[Any, ...]] = ((),)) -> Callable[[Maker], Maker]
     listed = tuple(cases)
 
     def decorate(make: Maker) -> Maker:
-        made = cache(make)
+        name = f"{make.__module__}.{make.__qualname__}"
+
+        @cache
+        def made(*case: Any) -> Kernel:
+            kernel = make(*case)
+            kernel.origin = Origin(name, case)
+            return kernel
 
         @wraps(make)
         def get(*case: Any) -> Kernel:
             return made(*case)
 
-        FAMILIES[f"{make.__module__}.{make.__qualname__}"] = Family(get, listed)
+        FAMILIES[name] = Family(get, listed)
         return get
 
     return decorate

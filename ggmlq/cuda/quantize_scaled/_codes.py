@@ -54,8 +54,8 @@ def _float_code(code: MiniFloat) -> Any:
     cut, largest, nan = 23 - code.mantissa, code.largest, code.nan
     half, shift = (1 << cut - 1) - 1, 127 - code.bias << code.mantissa
     least = 128 - code.bias << 23  # bits of the smallest normal number
-    magic = float32(2.0 ** (24 - code.bias - code.mantissa))  # its last place is one unit of small codes
-    magic_bits = int(np.float32(magic).view(np.uint32))
+    magic = np.float32(2.0 ** (24 - code.bias - code.mantissa))  # its last place is one unit of small codes
+    magic_bits = int(magic.view(np.uint32))
 
     @inlined
     def one(v: Any, zero: Any) -> Any:

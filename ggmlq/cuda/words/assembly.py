@@ -18,12 +18,10 @@ import re
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from llvmlite import ir
-
-from .language import config, extending, types
+from .blank import Blank
+from .language import BLANK, SIMULATED, extending, ir, several, types
 
 f32, f64, i32, u32, u64 = types.float32, types.float64, types.int32, types.uint32, types.uint64
-SIMULATED = bool(config.ENABLE_CUDASIM)
 TOGETHER = re.compile(r"\.sync\b|\.aligned\b|wait|commit|griddepcontrol|fence")
 WORD, LONG, FLOAT = ir.IntType(32), ir.IntType(64), ir.FloatType()
 KINDS = {i32: ("r", WORD), u32: ("r", WORD), u64: ("l", LONG), f32: ("f", FLOAT), f64: ("d", ir.DoubleType())}
@@ -35,7 +33,10 @@ def instruction(text: str, returns: Any, *takes: Any, effect: bool = False) -> C
     ``returns`` is a type, a UniTuple, or None. ``effect``: it reads or writes memory, or waits, so
     it keeps its place among others of that kind.
     """
-    results = () if returns is None else tuple(returns) if isinstance(returns, types.UniTuple) else (returns,)
+    if BLANK:
+        return lambda meaning: Blank(meaning.__name__)
+    both = several(returns)
+    results = () if returns is None else (both[0],) * both[1] if both else (returns,)
     outs, ins = ["=" + KINDS[t][0] for t in results], [KINDS[t][0] for t in takes]
     constraints = [*outs, *ins]
     kinds = [KINDS[t][1] for t in results]

@@ -9,10 +9,8 @@ from __future__ import annotations
 from functools import cache
 from typing import Any
 
-from llvmlite import ir
-
-from .assembly import FLOAT, SIMULATED, as_intrinsic, emit_assembly, f32, only_on_a_gpu, u32, u64
-from .language import types
+from .assembly import FLOAT, as_intrinsic, emit_assembly, f32, only_on_a_gpu, u32, u64
+from .language import SIMULATED, ir, types
 from .outputs import float_piece
 from .wgmma8 import unpacked
 

@@ -10,12 +10,9 @@ from __future__ import annotations
 from functools import cache
 from typing import Any
 
-from llvmlite import ir
-
 from .assembly import (
     FLOAT,
     LONG,
-    SIMULATED,
     WORD,
     as_intrinsic,
     emit_assembly,
@@ -26,7 +23,7 @@ from .assembly import (
     u64,
 )
 from .boxes import COMMIT, PUT, UNTIL_READ
-from .language import types
+from .language import SIMULATED, ir, types
 from .wgmma8 import unpacked
 
 ROWS, BUFFER = 16, 2048  # rows of a warp's boxes, of 128 bytes each; bytes of one

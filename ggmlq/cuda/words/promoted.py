@@ -12,10 +12,9 @@ from __future__ import annotations
 from functools import cache
 from typing import Any, NamedTuple
 
-from llvmlite import ir
-
 from .assembly import FLOAT, emit_assembly, f32, instruction, only_on_a_gpu, u32, u64
 from .barrier import waiting
+from .language import ir
 from .wgmma8 import BEGIN, COMMIT, Form, chain, tuple_of, unpacked, wrapped
 
 FINISH = "wgmma.wait_group.sync.aligned 0;}"

@@ -5,10 +5,9 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-from llvmlite import ir
 
-from .assembly import SIMULATED, WORD, as_intrinsic, f32, i32, instruction, only_on_a_gpu, u32, u64
-from .language import types
+from .assembly import WORD, as_intrinsic, f32, i32, instruction, only_on_a_gpu, u32, u64
+from .language import SIMULATED, ir, types
 
 # --- float32, rounded once: never fused with what comes before or after -----------------------
 

@@ -12,9 +12,8 @@ import operator
 from typing import Any
 
 import numpy as np
-from llvmlite import ir
 
-from .language import extending, types
+from .language import extending, ir, types
 
 ELEMENTS = {"int8": ir.IntType(8), "uint8": ir.IntType(8), "int32": ir.IntType(32), "float32": ir.FloatType()}
 

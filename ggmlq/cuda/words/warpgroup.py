@@ -9,11 +9,8 @@ from collections.abc import Callable
 from functools import cache
 from typing import Any, NamedTuple
 
-from llvmlite import ir
-
 from .assembly import (
     FLOAT,
-    SIMULATED,
     WORD,
     as_intrinsic,
     emit_assembly,
@@ -23,7 +20,7 @@ from .assembly import (
     u32,
     u64,
 )  # fmt: skip
-from .language import types
+from .language import SIMULATED, ir, types
 
 # What a tile of the second operand is: rows of 128 bytes, chunk c of row r at c ^ (r % 8), 1024 bytes
 # from group to group of 8 rows; the address, divided by 16, belongs into the lowest bits.

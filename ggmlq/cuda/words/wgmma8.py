@@ -14,11 +14,9 @@ from collections.abc import Callable, Sequence
 from functools import cache
 from typing import Any, NamedTuple
 
-from llvmlite import ir
-
-from .assembly import FLOAT, SIMULATED, WORD, as_intrinsic, emit_assembly, f32, i32, only_on_a_gpu, u32
+from .assembly import FLOAT, WORD, as_intrinsic, emit_assembly, f32, i32, only_on_a_gpu, u32
 from .barrier import NEEDS
-from .language import types
+from .language import SIMULATED, ir, types
 
 STEP = 128  # codes along K
 LOW, HIGH = 1 << 16, 1 << 30 | 64  # words of warpgroup.SWIZZLED; a tile's address, / 16, comes into LOW

@@ -1,0 +1,156 @@
+"""Finding a kernel's code among what came with the package, and whether it still is what the sources say.
+
+A pack is one file for a format, or for a room of other kernels: a line of JSON, then the code of all its
+kernels, compressed together.
+
+    {"made with": {"numba-cuda": "0.30.4", …}, "files": ["cuda/words/ptx.py", …],
+     "families": {"ggmlq.cuda.linear.r13_gemv.kernel": {"digest": "91ab…", "files": [0, 4, …],
+      "cases": {"q4_0, 1, 2": [0, 24480], …}}}}
+
+files.json has digests of files as they were when packs were last looked at. As long as all of those that a
+family is made of are the same, which takes a millisecond, its code is right. Where one has changed, reach.py
+says whether the part that a kernel is made of has; if so its code is not found, and it is compiled.
+
+Code for a GPU's own capability comes first, then PTX, which the driver translates for any GPU from the
+capability on that the kernel declares.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import lzma
+import threading
+from functools import cache
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from ...codes import Code
+from ...formats import Format
+from . import reach
+
+HERE = Path(__file__).parent
+SUFFIX = ".pack"
+FILES = HERE / "files.json"
+PTX, FIRST_EARLY = "ptx", (9, 0)  # the folder of what drivers translate; from where on kernels start early
+SERVED = {(9, 0): "sm_90"}  # folders of machine code
+TARGET = ".target sm_90"
+Header = dict[str, Any]
+
+
+class Origin(NamedTuple):
+    """Where a kernel comes from: the function that makes it, by name, and what that was called with."""
+
+    family: str
+    case: tuple[Any, ...]
+
+    def __str__(self) -> str:
+        return f"{self.family}({self.text})"
+
+    @property
+    def text(self) -> str:
+        """The case, the same in every process."""
+        return ", ".join(each.name if isinstance(each, Format | Code) else repr(each) for each in self.case)
+
+    @property
+    def formats(self) -> tuple[str, ...]:
+        """Names of the formats that it is made for."""
+        return tuple(value.name for value in self.case if isinstance(value, Format))
+
+    @property
+    def pack(self) -> str:
+        """The name of its pack: its format, or the room of its family."""
+        return self.formats[0].lower() if self.formats else self.family.split(".")[2].strip("_")
+
+
+def found(origin: Origin, capability: tuple[int, int], exact: bool) -> bytes | None:
+    """The code of a kernel for a GPU, or None."""
+    own = SERVED.get(capability)
+    code = _code(HERE / own, origin) if own else None
+    if code is None and not exact:
+        code = _code(HERE / PTX, origin)
+        return None if code is None else for_driver(code, capability)
+    return code
+
+
+def for_driver(code: bytes, capability: tuple[int, int]) -> bytes:
+    """PTX, written for 9.0, as a driver takes it for another GPU."""
+    if capability >= FIRST_EARLY:
+        return code
+    text = code.decode()
+    for word in ("launch_dependents", "wait"):
+        text = text.replace(f"griddepcontrol.{word};", "")
+    return text.replace(TARGET, f".target sm_{capability[0]}{capability[1]}").encode()
+
+
+def _code(folder: Path, origin: Origin) -> bytes | None:
+    pack = opened(folder / f"{origin.pack}{SUFFIX}")
+    family = pack.header["families"].get(origin.family) if pack else None
+    place = family and family["cases"].get(origin.text)
+    if not pack or not place or not pack.holds(origin.family, origin.formats):
+        return None
+    body = pack.body()
+    return None if body is None else body[place[0] : place[0] + place[1]]
+
+
+class Pack:
+    """A file of code; what was unpacked is kept for the kernels that are loaded soon after, not for good."""
+
+    def __init__(self, path: Path, header: Header, start: int) -> None:
+        self.path, self.header, self._start = path, header, start
+        self._held: dict[str, bool] = {}
+        self._lock = threading.Lock()
+
+    def holds(self, family: str, formats: tuple[str, ...], package: Path = reach.PACKAGE) -> bool:
+        """Whether the sources of a family still are those that its code was made of."""
+        if family not in self._held:
+            facts, names, known = self.header["families"][family], self.header["files"], looked_at()
+            same = all(digest_of(package / names[i]) == known.get(names[i]) for i in facts["files"])
+            self._held[family] = same or facts["digest"] == _reached(family, formats, package)
+        return self._held[family]
+
+    def body(self) -> bytes | None:
+        """All its code; None where the file is damaged."""
+        with self._lock:
+            try:
+                return lzma.decompress(self.path.read_bytes()[self._start :], lzma.FORMAT_XZ)
+            except (OSError, lzma.LZMAError):
+                return None
+
+
+def _reached(family: str, formats: tuple[str, ...], package: Path) -> str | None:
+    try:
+        return reach.reached(family, formats, package).digest
+    except (OSError, SyntaxError, ValueError):  # a tree in the middle of a change
+        return None
+
+
+@cache
+def digest_of(path: Path) -> str:
+    """Of a file as it is."""
+    try:
+        return hashlib.blake2b(path.read_bytes(), digest_size=10).hexdigest()
+    except OSError:
+        return "-"
+
+
+@cache
+def looked_at() -> dict[str, str]:
+    """Digests of files when packs were last held against the sources."""
+    try:
+        found = json.loads(FILES.read_bytes())
+    except (OSError, ValueError):
+        return {}
+    return found if isinstance(found, dict) else {}
+
+
+@cache
+def opened(path: Path) -> Pack | None:
+    """A pack; None where there is none, or nothing that can be read."""
+    try:
+        with path.open("rb") as file:
+            line = file.readline()
+            header = json.loads(line)
+    except (OSError, ValueError):
+        return None
+    return Pack(path, header, len(line)) if isinstance(header, dict) and "families" in header else None

@@ -1,0 +1,316 @@
+"""Code that comes with the package: of what products take, of today's sources, loaded without Numba."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import struct
+import subprocess
+import sys
+import textwrap
+from pathlib import Path
+from types import FunctionType, ModuleType, SimpleNamespace
+
+import pytest
+
+pytest.importorskip("numba_cuda", reason="numba-cuda is not installed (extra test or cuda)")
+pytest.importorskip("cuda.core", reason="cuda-core is not installed (extra test or cuda)")
+
+from fake_cupy import put_gpu
+from launched_kernels import CARDS, launch, put_card
+from scripts import ROOT, load
+
+import ggmlq as gq
+from ggmlq.cuda.machine import elsewhere
+from ggmlq.cuda.machine.launch import Kernel
+from ggmlq.cuda.prebuilt import packs, reach
+from ggmlq.cuda.prebuilt.packs import Origin
+from ggmlq.formats import FORMATS, BlockFormat
+
+_packs = load("tools", "_packs")
+PACKAGE = Path(gq.__file__).parent
+BLOCKS = [fmt for fmt in FORMATS.values() if isinstance(fmt, BlockFormat)]
+ROWS = (1, 2, 4, 8, 9, 16, 17, 32, 33, 64, 65, 200, 512, 1024, 4096)
+GEMV = "ggmlq.cuda.linear.r13_gemv.kernel"
+REBUILD = "run python tools/prebuild.py"
+
+
+# --- what is in ---------------------------------------------------------------------------------
+
+
+def test_packs_and_sources_agree():
+    found = _packs.problems()
+    assert not any(found.values()), f"{REBUILD}: {[*_packs.names(found)][:20]}"
+
+
+@pytest.mark.parametrize("card", CARDS)
+def test_what_products_take_is_there(card, monkeypatch, fresh):
+    """Of every format, for any number of rows: all kernels from the file's bytes to the result."""
+    for fmt in BLOCKS:
+        for m in {*ROWS, int(fresh.integers(1, 1000))}:
+            with monkeypatch.context() as patch:
+                here, found = put_card(patch, card)
+                kernels = launch(fmt, m, here, found)
+            for kernel in kernels:
+                code = packs.found(kernel.origin, here.capability, kernel.exact)
+                assert code, f"{fmt.name}, {m} rows on {card}: {kernel.origin} is not prebuilt; {REBUILD}"
+
+
+def test_machine_code_is_for_its_gpu():
+    """ELF for CUDA, its flags say the capability; and PTX that any driver of CUDA 12 reads."""
+    for each, code in _packs.kept().items():
+        if each.folder == packs.PTX:
+            assert b"\n.version 7.8\n.target sm_90\n" in code, each
+            assert b".entry kernel(" in code
+        else:
+            machine, flags = struct.unpack_from("<H", code, 18)[0], struct.unpack_from("<I", code, 48)[0]
+            assert (code[:4], machine) == (b"\x7fELF", 190), each
+            assert 90 in (flags & 255, flags >> 8 & 255), each
+
+
+def test_ptx_becomes_machine_code_for_other_gpus(fresh):
+    import importlib
+
+    core = importlib.import_module("cuda.core")
+    listed = [each for each in _packs.kept().items() if each[0].folder == packs.PTX]
+    for i in fresh.choice(len(listed), 4, replace=False):
+        each, code = listed[i]
+        kernel = _packs.families()[each.origin.family].make(*each.origin.case)
+        for capability in ((7, 5), (8, 0), (8, 6), (12, 0)):
+            if capability >= max(kernel.least, (8, 0)):
+                text = packs.for_driver(code, capability).decode()
+                assert ("griddepcontrol" in text) is (kernel.early and capability >= (9, 0))
+                options = core.LinkerOptions(arch=f"sm_{capability[0]}{capability[1]}")
+                linker = core.Linker(core.ObjectCode.from_ptx(text.encode()), options=options)
+                assert bytes(linker.link("cubin").code)[:4] == b"\x7fELF"
+
+
+# --- is it of these sources? --------------------------------------------------------------------
+
+
+def functions_of(value, seen):
+    """All functions of ours that compiled code is made of, as Numba would meet them."""
+    if id(value) in seen:
+        return
+    seen[id(value)] = value
+    for name in ("py_func", "_defn", "meaning"):
+        yield from functions_of(getattr(value, name), seen) if hasattr(value, name) else ()
+    if isinstance(value, tuple):
+        for each in value:
+            yield from functions_of(each, seen)
+    if isinstance(value, FunctionType) and value.__code__.co_filename.startswith(str(PACKAGE)):
+        yield value
+        for cell in value.__closure__ or ():
+            yield from functions_of(cell.cell_contents, seen)
+        codes = [value.__code__]
+        for code in codes:
+            codes += [const for const in code.co_consts if hasattr(const, "co_names")]
+            for name in code.co_names:
+                found = value.__globals__.get(name)
+                yield from functions_of(found, seen) if not isinstance(found, ModuleType) else ()
+
+
+def test_the_digest_reaches_all_that_a_kernel_is_made_of(fresh):
+    origins = [each.origin for each in _packs.wanted()]
+    names = sorted({origin.family for origin in origins})
+    drawn = [each for name in names for each in [[o for o in origins if o.family == name]]]
+    for listed in drawn:
+        for origin in (listed[0], listed[fresh.integers(len(listed))]):
+            places = reach.reached(origin.family, origin.formats).places
+            kernel = _packs.families()[origin.family].make(*origin.case)
+            for function in functions_of(kernel.function, {}):
+                path = Path(function.__code__.co_filename).relative_to(PACKAGE).as_posix()
+                line = function.__code__.co_firstlineno
+                covered = any(path == file and first <= line <= last for file, first, last in places)
+                host = path.startswith(reach.HOST) and path != reach.COMPILER
+                assert covered or host, f"{origin} is made of {path}:{line}, which its digest leaves out"
+
+
+@pytest.fixture(scope="module")
+def copied(tmp_path_factory):
+    """A copy of the sources."""
+    place = tmp_path_factory.mktemp("sources")
+    for name in ("cuda", "formats", "codes", "fixed", "gru"):
+        shutil.copytree(PACKAGE / name, place / name, ignore=shutil.ignore_patterns("*.pack", "__pycache__"))
+    for name in ("packing.py", "tiling.py"):
+        shutil.copy(PACKAGE / name, place / name)
+    return place
+
+
+@pytest.fixture
+def tree(copied):
+    """That copy, of which files may be changed; it is as it was afterwards."""
+    before = {}
+    yield SimpleNamespace(path=copied, before=before)
+    for path, text in before.items():
+        (copied / path).write_text(text)
+    forget()
+
+
+def forget():
+    for remembered in (reach.reached, reach._file, reach._text, reach._needs, reach._counts, packs.digest_of):
+        remembered.cache_clear()
+
+
+def changed(tree, path, old, new):
+    file = tree.path / path
+    text = tree.before[path] = file.read_text()
+    assert text.count(old) == 1, f"{path} has {text.count(old)} of {old!r}"
+    file.write_text(text.replace(old, new))
+    forget()
+
+
+@pytest.mark.parametrize(
+    ("path", "old", "new", "stale"),
+    [
+        ("cuda/gemv/stages.py", "from __future__", "# a comment\nfrom __future__", False),
+        ("cuda/words/early_start.py", "Until the kernel before has ended", "Until then", False),
+        ("cuda/words/bf16x2.py", "def mma_into(", "def mma_into(extra, ", True),
+        ("formats/q4_0.py", "\nFORMAT = ", "\nANOTHER = 1\nFORMAT = ", True),
+        ("cuda/words/tables.py", "kind, types.int64)", "kind, types.int32)", False),
+        ("cuda/linear/r13_gemv.py", "grid, threads = ", "threads, grid = ", False),  # of its launch
+        ("cuda/linear/r13_gemv.py", "let_successor_start()\n", "pass\n", True),
+        ("cuda/machine/compiling.py", 'abi="numba"', 'abi="c"', True),
+        ("cuda/machine/launch.py", "RECORDS_EARLY = 12030", "RECORDS_EARLY = 1", False),
+        ("formats/q8_0.py", "\nFORMAT = ", "\nANOTHER = 1\nFORMAT = ", False),
+    ],
+)
+def test_a_changed_source(tree, path, old, new, stale):
+    """A change of what a kernel is made of makes its code old, for the check and in a process."""
+    origin = Origin(GEMV, (FORMATS["q4_0"], 8, 2))
+    before = reach.reached(origin.family, origin.formats, tree.path).digest
+    assert before == reach.reached(origin.family, origin.formats).digest
+    changed(tree, path, old, new)
+    assert (reach.reached(origin.family, origin.formats, tree.path).digest != before) is stale
+    pack = packs.Pack(*pack_of(origin))
+    assert pack.holds(origin.family, origin.formats, tree.path) is not stale
+
+
+def pack_of(origin):
+    path = packs.HERE / packs.SERVED[9, 0] / f"{origin.pack}{packs.SUFFIX}"
+    return path, packs.opened(path).header, 0
+
+
+# --- how it is taken ----------------------------------------------------------------------------
+
+
+@pytest.fixture
+def loader(monkeypatch):
+    """A driver that remembers what it is given; it refuses what begins with a bang."""
+    state, found = put_gpu(monkeypatch), []
+
+    class Refused(Exception):
+        pass
+
+    class Module:
+        def load(self, code):
+            found.append(code)
+            if code[:1] == b"!":
+                raise Refused("not for this driver")
+
+        def get_function(self, name):
+            return SimpleNamespace(ptr=1, name=name)
+
+    state.cupy.cuda.function = SimpleNamespace(Module=Module)
+    state.cupy.cuda.driver = SimpleNamespace(CUDADriverError=Refused)
+    monkeypatch.setattr("ggmlq.cuda.machine.device.driver_version", lambda: 13000)
+    monkeypatch.setattr("ggmlq.cuda.machine.device.most_shared", lambda: 1 << 10)
+    monkeypatch.setattr(Kernel, "cubin", lambda kernel, capability: b"compiled")
+    return found
+
+
+def small():
+    kernel = Kernel("small", lambda *_: None, threads=32)
+    kernel.origin = Origin("ggmlq.cuda.nowhere.kernel", (1,))
+    return kernel
+
+
+@pytest.mark.parametrize(
+    ("code", "given"), [(b"code", [b"code"]), (b"!old", [b"!old", b"compiled"]), (None, [b"compiled"])]
+)
+def test_prebuilt_code_is_loaded_and_compiled_where_that_fails(loader, monkeypatch, code, given):
+    monkeypatch.setattr(packs, "found", lambda *asked: code)
+    small().load()
+    assert loader == given
+
+
+def test_a_kernel_that_no_pack_knows(loader):
+    small().load()
+    assert loader == [b"compiled"]
+
+
+@pytest.mark.parametrize("damage", ["cut", "flipped", "empty", "no header", "gone"])
+def test_a_damaged_pack_is_done_without(tmp_path, monkeypatch, damage):
+    folder = tmp_path / packs.SERVED[9, 0]
+    folder.mkdir()
+    origin = Origin("ggmlq.cuda.activations.floats.kernel", (True,))
+    content = (packs.HERE / folder.name / f"{origin.pack}{packs.SUFFIX}").read_bytes()
+    middle = len(content) // 2
+    wrong = {
+        "cut": content[:-9],
+        "flipped": content[:middle] + bytes([content[middle] ^ 255]) + content[middle + 1 :],
+        "empty": b"",
+        "no header": b"[]\n" + content,
+    }
+    if damage in wrong:
+        (folder / f"{origin.pack}{packs.SUFFIX}").write_bytes(wrong[damage])
+    monkeypatch.setattr(packs, "HERE", tmp_path)
+    assert packs.found(origin, (9, 0), False) is None
+
+
+def process(code, tmp_path, **more):
+    """Python with something that is called cupy, and without what the tests ask for."""
+    (tmp_path / "cupy").mkdir()
+    (tmp_path / "cupy" / "__init__.py").write_text("")
+    environment = {k: v for k, v in os.environ.items() if k != "GGMLQ_COMPILE_HERE"} | more
+    environment["PYTHONPATH"] = os.pathsep.join([str(tmp_path), str(ROOT), str(ROOT / "tests")])
+    environment["GGMLQ_CACHE_DIR"] = str(tmp_path / "cache")
+    done = subprocess.run(
+        [sys.executable, "-c", textwrap.dedent(code)], env=environment, capture_output=True, text=True,
+        check=False, timeout=300,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    return done.stdout.split()
+
+
+def test_nothing_of_numba_is_imported_where_nothing_is_compiled(tmp_path):
+    """A process makes all kernels of products and finds their code, as far as that goes without a card."""
+    code = """
+        import sys
+        import pytest
+        from launched_kernels import launch, put_card
+        from ggmlq.cuda.prebuilt import packs
+        from ggmlq.formats import FORMATS
+        for name in ("q4_0", "q6_K", "iq2_xs"):
+            for m in (1, 20, 64, 512, 4096):
+                with pytest.MonkeyPatch.context() as patch:
+                    card, found = put_card(patch, "NVIDIA H200")
+                    for kernel in launch(FORMATS[name], m, card, found):
+                        assert packs.found(kernel.origin, card.capability, kernel.exact), kernel.origin
+        import ggmlq as gq
+        assert len(gq.kernels(device="cuda")) > 10
+        from cuda_kernels import families
+        for family in families().values():
+            for case in family.cases:
+                family.make(*case)
+        print(*sorted({m.split(".")[0] for m in sys.modules} & {"numba", "llvmlite", "cuda"}))
+    """
+    assert process(code, tmp_path) == []
+
+
+def test_what_is_not_prebuilt_is_compiled_by_another_process(tmp_path):
+    code = """
+        import sys
+        from ggmlq.cuda.activations import floats
+        first, second = floats.kernel(True).cubin((8, 6)), floats.kernel(False).cubin((8, 6))
+        print(first[:4] == second[:4] == b"\\x7fELF", first != second, "numba" in sys.modules)
+    """
+    assert process(code, tmp_path) == ["True", "True", "False"]
+
+
+def test_what_goes_wrong_there_is_said_here():
+    kind, said = elsewhere.compiled("ggmlq.cuda.activations.floats.kernel", (True,), (1, 0))
+    assert kind == "error"
+    assert said
+    with pytest.raises(gq.GGMLQError, match="GGMLQ_COMPILE_HERE=1"):
+        elsewhere.code(None, (9, 0))

@@ -1,0 +1,227 @@
+"""Packs of prebuilt code (ggmlq/cuda/prebuilt): which kernels belong in, and how packs are written.
+
+A kernel belongs in if products of blocks, decoders or encoders take it where nobody names a kernel, for some
+number of rows. Rungs that are there to be read, GRUs and products of codes with scales are compiled when
+asked for.
+"""
+
+from __future__ import annotations
+
+import importlib
+import json
+import lzma
+import os
+import pkgutil
+import secrets
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from functools import cache
+from importlib import metadata
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from ggmlq.cuda.prebuilt import packs, reach
+from ggmlq.cuda.prebuilt.packs import FILES, HERE, PTX, SUFFIX, Origin, Pack
+
+MACHINE = packs.SERVED[9, 0]
+ROOM = 227 << 10  # bytes of shared memory of a block
+COMPILERS = ("numba", "numba-cuda", "llvmlite", "cuda-core", "nvidia-nvjitlink", "nvidia-nvvm")
+LEVEL = 9 | lzma.PRESET_EXTREME
+Takes = Callable[..., Any]
+
+
+class Wanted(NamedTuple):
+    """A kernel, and the folder that its code belongs in."""
+
+    origin: Origin
+    folder: str
+
+
+def everything(*case: Any) -> bool:
+    """All cases of a family."""
+    return True
+
+
+def nothing(*case: Any) -> bool:
+    """None of them."""
+    return False
+
+
+def _gemv(fmt: Any, columns: int, span: int) -> bool:
+    """The stage that GPUs with Hopper's shared memory take for so many rows; others take others, in part."""
+    from ggmlq.cuda.linear.r13_gemv import _chosen
+
+    return bool(_chosen(fmt, columns, ROOM, True).span == span)
+
+
+def _widest(fmt: Any, tile: Any) -> bool:
+    """Fewer rows than that of activations are gemv's."""
+    return bool(tile.columns == 64)
+
+
+# Of each family: what of it belongs into machine code for 9.0, and what into PTX for all others.
+FAMILIES: dict[str, tuple[Takes, Takes]] = {
+    "activations.floats.kernel": (everything, everything),
+    "activations.floats.narrower": (everything, everything),
+    "activations.floats.orderer": (everything, nothing),
+    "activations.int8.activation_kernel": (nothing, everything),
+    "dequantize.decoder": (everything, everything),
+    "linear.r13_gemv.kernel": (_gemv, _gemv),
+    "linear.r14_mma_bf16.kernel": (nothing, _widest),
+    "linear.r15_wgmma.kernel": (everything, nothing),
+    "linear.r4_dp4a.kernel": (nothing, everything),
+    "linear.r5_registers.kernel": (nothing, everything),
+    "pipeline.parts.adder": (everything, everything),
+    "planes.offsets.compensation_kernel": (nothing, everything),
+    "planes.weights.weight_kernel": (nothing, everything),
+    "quantize.mxfp4.kernel": (everything, everything),
+    "quantize.q4_0.kernel": (everything, everything),
+    "quantize.q4_1.kernel": (everything, everything),
+    "quantize.q5_0.kernel": (everything, everything),
+    "quantize.q5_1.kernel": (everything, everything),
+    "quantize.q8_0.kernel": (everything, everything),
+    "quantize.q8_1.kernel": (everything, everything),
+    "strips.make.strip_kernel": (everything, everything),
+    "strips.to_bf16.decoder": (everything, everything),
+    "strips.to_blocks.restore_kernel": (everything, everything),
+}
+
+
+@cache
+def families() -> Mapping[str, Any]:
+    """All that make kernels, once their modules are imported."""
+    for module in pkgutil.walk_packages(importlib.import_module("ggmlq.cuda").__path__, "ggmlq.cuda."):
+        importlib.import_module(module.name)
+    found: Mapping[str, Any] = importlib.import_module("ggmlq.cuda.machine.launch").FAMILIES
+    return found
+
+
+@cache
+def wanted() -> tuple[Wanted, ...]:
+    """All that belongs in."""
+    found = []
+    for short, takes in FAMILIES.items():
+        name = f"ggmlq.cuda.{short}"
+        for case in families()[name].cases:
+            for folder, take in zip((MACHINE, PTX), takes, strict=True):
+                if take(*case):
+                    found.append(Wanted(Origin(name, case), folder))
+    return tuple(dict.fromkeys(found))
+
+
+@cache
+def digest(family: str, formats: tuple[str, ...]) -> str:
+    """Of what a kernel is made of."""
+    return reach.reached(family, formats).digest
+
+
+def kept(folders: Path = HERE) -> dict[Wanted, bytes]:
+    """Code that is there, and whose sources have not changed."""
+    found = {}
+    for each in wanted():
+        pack = _pack(folders, each)
+        facts = pack.header["families"].get(each.origin.family) if pack else None
+        place = facts and facts["cases"].get(each.origin.text)
+        if pack and place and facts["digest"] == digest(each.origin.family, each.origin.formats):
+            body = _body(pack)
+            if body is not None:
+                found[each] = body[place[0] : place[0] + place[1]]
+    return found
+
+
+def problems(folders: Path = HERE) -> dict[str, list[str]]:
+    """What is wrong with the packs: code that is missing, of other sources, or of kernels nobody wants."""
+    found: dict[str, list[str]] = {"missing": [], "stale": [], "unwanted": []}
+    known = {(each.folder, str(each.origin)) for each in wanted()}
+    for each in wanted():
+        pack, facts = _pack(folders, each), None
+        if pack is not None:
+            facts = pack.header["families"].get(each.origin.family)
+        if not facts or each.origin.text not in facts["cases"]:
+            found["missing"].append(f"{each.folder}: {each.origin}")
+        elif facts["digest"] != digest(each.origin.family, each.origin.formats):
+            found["stale"].append(f"{each.folder}: {each.origin}")
+    for path in sorted(folders.glob(f"*/*{SUFFIX}")):
+        pack = packs.opened(path)
+        for family, facts in pack.header["families"].items() if pack else ():
+            for case in facts["cases"]:
+                if (path.parent.name, f"{family}({case})") not in known:
+                    found["unwanted"].append(f"{path.parent.name}: {family}({case})")
+    return found
+
+
+def write(code: Mapping[Wanted, bytes], folders: Path = HERE) -> None:
+    """Packs of this code; those that say the same already stay as they are, others that are there go."""
+    groups: dict[Path, dict[Origin, bytes]] = {}
+    for each, content in code.items():
+        groups.setdefault(_path(folders, each), {})[each.origin] = content
+    for path, entries in groups.items():
+        content = packed(entries)
+        if not path.exists() or path.read_bytes() != content:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            partial = path.with_name(f".{path.name}-{secrets.token_hex(4)}")
+            partial.write_bytes(content)
+            os.replace(partial, path)
+    for path in set(folders.glob(f"*/*{SUFFIX}")) - set(groups):
+        path.unlink()
+    lines = json.dumps(files(groups.values()), indent=0, sort_keys=True)
+    if not (folders / FILES.name).exists() or (folders / FILES.name).read_text() != lines + "\n":
+        (folders / FILES.name).write_text(lines + "\n")
+
+
+def files(groups: Iterable[Iterable[Origin]]) -> dict[str, str]:
+    """Digests of all files that kernels are made of, as they are."""
+    names = {name for origins in groups for o in origins for name in reach.reached(o.family, o.formats).files}
+    return {name: packs.digest_of(reach.PACKAGE / name) for name in names}
+
+
+def looked_away() -> list[str]:
+    """Files that have changed since the packs were last looked at, in whatever way."""
+    known = packs.looked_at()
+    return sorted(name for name in known if packs.digest_of(reach.PACKAGE / name) != known[name])
+
+
+def packed(entries: Mapping[Origin, bytes]) -> bytes:
+    """A pack: the same bytes for the same code and sources."""
+    header: dict[str, Any] = {"made with": versions(), "files": [], "families": {}}
+    body = b""
+    for origin in sorted(entries, key=lambda each: (each.family, each.text)):
+        facts = header["families"].setdefault(origin.family, {"digest": "", "files": [], "cases": {}})
+        if not facts["digest"]:
+            made = reach.reached(origin.family, origin.formats)
+            facts["digest"] = made.digest
+            header["files"] += [name for name in made.files if name not in header["files"]]
+            facts["files"] = [header["files"].index(name) for name in made.files]
+        facts["cases"][origin.text] = [len(body), len(entries[origin])]
+        body += entries[origin]
+    line = json.dumps(header, separators=(",", ":")).encode()
+    return line + b"\n" + lzma.compress(body, lzma.FORMAT_XZ, lzma.CHECK_CRC32, LEVEL)
+
+
+@cache
+def versions() -> dict[str, str]:
+    """Of what makes code."""
+    return {name: metadata.version(name) for name in COMPILERS if _there(name)}
+
+
+def _there(name: str) -> bool:
+    return any(True for _ in metadata.distributions(name=name))
+
+
+def _path(folders: Path, each: Wanted) -> Path:
+    return folders / each.folder / f"{each.origin.pack}{SUFFIX}"
+
+
+@cache
+def _pack(folders: Path, each: Wanted) -> Pack | None:
+    return packs.opened(_path(folders, each))
+
+
+@cache
+def _body(pack: Pack) -> bytes | None:
+    return pack.body()
+
+
+def names(found: Mapping[str, list[str]]) -> Iterator[str]:
+    """Problems as lines."""
+    for kind, listed in found.items():
+        yield from (f"{kind}: {each}" for each in listed)
