@@ -50,8 +50,9 @@ def shard(
     cuts : sequence of int, optional
         Where it is cut, in elements, without the ends; ``s.cuts`` of another array, so that both fit.
     sums : {"nccl", "copies"}, optional
-        How sums over devices are made: by NCCL, which is the default where it is installed and the devices
-        differ, or by copies between them and additions in the order of the devices.
+        How sums over devices are made: by NCCL, or by copies between them and additions in the order of the
+        devices. By default the latter on two cards that can read each other's memory, where it is faster, and
+        where NCCL is not installed.
 
     >>> import numpy as np, ggmlq as gq
     >>> q = gq.quantize(np.eye(96, 64, dtype=np.float32), "q8_0")

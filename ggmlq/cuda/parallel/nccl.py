@@ -124,7 +124,9 @@ class Ranked:
         self.version = version()
         mine = np.zeros(BYTES, np.int8)
         if rank == 0:
-            mine[:] = found.get_unique_id()
+            mine[:] = np.array(found.get_unique_id(), np.int64).astype(
+                np.int8
+            )  # bytes, with a sign or without
         wire.hand(mine, 0)  # when it is here, everyone is
         with self._device, self._told():
             self._made = found.NcclCommunicator(world, tuple(int(byte) for byte in mine), rank)

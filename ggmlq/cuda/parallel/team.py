@@ -56,8 +56,9 @@ class CudaTeam:
             nccl.needed(asked)
         with told(" and ".join(devices)):
             self.linked = link(self.numbers)
-        able = not twice and nccl.library() is not None
-        self._nccl = nccl.Communicators(self.numbers) if sums != "copies" and able else None
+        able = sums == "nccl" or (sums is None and not self.reads)  # of two that are linked reads are faster
+        able = able and not twice and nccl.library() is not None
+        self._nccl = nccl.Communicators(self.numbers) if able else None
 
     @property
     def sums(self) -> str:
