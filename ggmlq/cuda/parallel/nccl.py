@@ -124,12 +124,14 @@ class Ranked:
         self.version = version()
         mine = np.zeros(BYTES, np.int8)
         if rank == 0:
-            mine[:] = np.array(found.get_unique_id(), np.int64).astype(
-                np.int8
-            )  # bytes, with a sign or without
+            made = found.get_unique_id()  # bytes from CuPy 14 on, before that integers
+            mine[:] = np.frombuffer(made, np.int8) if isinstance(made, bytes) else made
         wire.hand(mine, 0)  # when it is here, everyone is
         with self._device, self._told():
-            self._made = found.NcclCommunicator(world, tuple(int(byte) for byte in mine), rank)
+            try:
+                self._made = found.NcclCommunicator(world, mine.tobytes(), rank)
+            except TypeError:
+                self._made = found.NcclCommunicator(world, tuple(mine.tolist()), rank)
 
     def sum(self, x: Any, out: Any) -> Any:
         """On the current stream of the device."""
