@@ -202,6 +202,32 @@ def test_a_graph_of_all_forms(cupy, q):
         assert cupy.array_equal(out, gq.linear(x, q, bias=bias, dtype=np.float16))
 
 
+def test_a_graph_keeps_what_activations_become(cupy):
+    """Codes of floats, rows of a transposed array: their memory is not given to others."""
+    rng = np.random.default_rng(SEED)
+    w = gq.quantize_scaled(rng.standard_normal((256, 512), np.float32), "e4m3", (128, 128)).to("cuda")
+    experts = gq.quantize_scaled(rng.standard_normal((4, 64, 512), np.float32), "int8", (1, None)).to("cuda")
+    ids = cupy.asarray(rng.integers(0, 4, (40, 2)))
+    x = cupy.zeros((512, 40), np.float32).T
+    works = [lambda: gq.scaled_linear(x, w), lambda: gq.expert_linear(x, experts, ids)]
+    for work in works:
+        x[...] = 0
+        stream = cupy.cuda.Stream(non_blocking=True)
+        with stream:
+            work()
+            stream.begin_capture()
+            y = work()
+            graph = stream.end_capture()
+            others = [
+                cupy.full(size, 7, np.uint8) for size in (20480, 40 * 512 * 4, 1280, 512) for _ in range(9)
+            ]
+            x[...] = cupy.asarray(rng.standard_normal((40, 512), np.float32))
+            graph.launch(stream)
+            stream.synchronize()
+            assert cupy.array_equal(y, work())
+            assert all((other == 7).all() for other in others), "a replay wrote to memory of others"
+
+
 def test_a_graph_needs_a_product_before(cupy):
     q, x = weights("q4_0", N, K, SEED).to("cuda"), cupy.ones((1, K), np.float32)
     options = {"kernel": "cuda:mma_magic"}

@@ -81,14 +81,15 @@ def expert_linear(
         shape = _shape(x, q, ids)
         return torch.expert_linear(expert_linear, x, q, ids, out, dtype, asked=ASKED, shape=shape, **more)
     check_matrices(ASKED, q)
-    given = checked(x, q, ids, look=q.device == "cpu" if check is None else check)
+    weights = q.parts() if isinstance(q, ScaledArray) else (q.memory,)
+    with on_device_of(ASKED, weights[0], q):  # as in a CUDA graph what x and ids become stays with q
+        given = checked(x, q, ids, look=q.device == "cpu" if check is None else check)
     kind = float_dtype(ASKED, dtype)
     if out is not None:
         check_out(ASKED, out, given.shape, q.device)
     xp = namespace(given.ids)
     problem = ExpertLinear.of(*given)
     parts = given.x.parts() if isinstance(given.x, ScaledArray) else (given.x,)
-    weights = q.parts() if isinstance(q, ScaledArray) else (q.memory,)
     with on_device_of(problem, given.ids, q):
         rung = ladder.choose(problem, kernel, arithmetic)
         direct = takes_sums(place_of(given.ids).share, out, *parts, *weights, given.ids)

@@ -94,13 +94,14 @@ def linear(
     asked = "linear(x, q)"
     x = check_linear(asked, x, q)
     n, k = q.shape
+    with on_device_of(asked, x, q):  # it may be a copy, which in a CUDA graph stays with q
+        rows = x.reshape(math.prod(x.shape[:-1]), k)
     shape = (*x.shape[:-1], n)
     kind = float_dtype(asked, dtype)
     if out is not None:
         check_out(asked, out, shape, q.device)
     if bias is not None:
         bias = check_bias(asked, bias, q)
-    rows = x.reshape(math.prod(x.shape[:-1]), k)
     device, card, share = place_of(x)
     problem = Linear(q.format, len(rows), n, k, device=device, card=card)
     direct = takes_sums(share, out, x, q.memory, bias)

@@ -128,7 +128,8 @@ def scaled_linear(
             f"{ASKED}: {w!r} is {w.ndim}-D; weights are [N, K]; pass w[e] for one matrix of them, "
             "or use gq.expert_linear"
         )
-    x = _activations(x, w, activations)
+    with on_device_of(ASKED, w.codes, w):  # as in a CUDA graph what x becomes stays with w
+        x = _activations(x, w, activations)
     check_operands(ASKED, x, w)
     shape = (*x.shape[:-1], w.shape[0])
     kind = float_dtype(ASKED, dtype)
