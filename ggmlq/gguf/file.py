@@ -195,7 +195,7 @@ class GGUFFile(Opened[QuantArray]):
         """
         asked = f"{self!r}.to({device!r})"
         chosen = {name: self[name] for name in select(asked, self, filter)}
-        if not isinstance(device, str):
+        if isinstance(device, list | tuple):
             return self._to_several(chosen, device, axis, progress)
         if device != "cpu":
             chosen = load.load(asked, chosen, cuda_module("machine.upload").Link(device), progress)

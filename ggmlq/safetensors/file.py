@@ -201,7 +201,7 @@ class SafetensorsFile(Opened[Tensor]):
         :meth:`ggmlq.gguf.GGUFFile.to`; the tensors of scales are copied to each.
         """
         chosen = {name: self[name] for name in select(f"{self!r}.to({device!r})", self, filter)}
-        if not isinstance(device, str):
+        if isinstance(device, list | tuple):
             return self._to_several(chosen, device, axis, progress)
         if device == "cpu":
             return MappingProxyType(chosen)
