@@ -184,7 +184,7 @@ def put_gpu(capability):
         empty=aligned, zeros=lambda shape, dtype: aligned(shape, dtype, 0), ascontiguousarray=copy
     )
     DeviceArray.copy, DeviceArray.astype = copy, lambda x, dtype: copy(np.asarray(x).astype(dtype))
-    device.capability = lambda: capability
+    device.capability, device.multiprocessors = lambda: capability, lambda: 2
     launch.Kernel.__call__ = run
     quantize_scaled.cupy = dequantize_scaled.cupy = lambda: cupy
     floats.converted = quantize_scaled.converted = lambda x, dtype: copy(np.asarray(x).astype(dtype))

@@ -247,7 +247,7 @@ def test_an_interrupted_command_leaves_neither_files_nor_workers(tmp_path, fresh
     assert run.poll() is None
     os.killpg(run.pid, number) if number == signal.SIGINT else run.send_signal(number)
     _, errors = run.communicate(timeout=60)
-    assert run.returncode == 128 + number
+    assert run.returncode == 128 + number, errors
     assert "Traceback" not in errors
     assert os.listdir(tmp_path) == ["in.gguf"]
     end = time.monotonic() + 10
