@@ -21,7 +21,7 @@ from launched_kernels import CARDS, launch, put_card
 from scripts import ROOT, load
 
 import ggmlq as gq
-from ggmlq.cuda.machine import elsewhere
+from ggmlq.cuda.machine import compiler, elsewhere
 from ggmlq.cuda.machine.launch import Kernel
 from ggmlq.cuda.prebuilt import packs, reach
 from ggmlq.cuda.prebuilt.packs import Origin
@@ -309,7 +309,7 @@ def test_what_is_not_prebuilt_is_compiled_by_another_process(tmp_path):
 
 
 def test_what_goes_wrong_there_is_said_here():
-    kind, said = elsewhere.compiled("ggmlq.cuda.activations.floats.kernel", (True,), (1, 0))
+    kind, said = compiler.compiled("ggmlq.cuda.activations.floats.kernel", (True,), (1, 0))
     assert kind == "error"
     assert said
     with pytest.raises(gq.GGMLQError, match="GGMLQ_COMPILE_HERE=1"):

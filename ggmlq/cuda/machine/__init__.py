@@ -3,7 +3,7 @@
     device.py   CuPy if it is there, facts of the card, what older cards are refused with
     launch.py   Kernel: a Python function, its code for a capability, called with arrays; families of them
     compiling.py  how Numba and nvJitLink make code of a function
-    elsewhere.py  the same in another process, where this one does without Numba
+    elsewhere.py  the same in another process, where this one does without Numba; compiler.py: that process
     grid.py     launches over arrays of any height
     submit.py   the launch itself, past Numba's slow one
     ready.py    a launch prepared once, of which calls fill in addresses

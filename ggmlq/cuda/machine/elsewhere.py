@@ -1,4 +1,4 @@
-"""Compiling in another process: Numba is loaded there, and this one stays as light as it is.
+"""Compiling in another process (compiler.py): Numba is loaded there, and this one stays as light as it is.
 
 The process is the same Python with the same path. It is started by the first kernel that needs it, waits
 for others, and ends with its input, whatever becomes of who started it. What it is sent and what it answers
@@ -8,7 +8,6 @@ are pickled, a length before each; what it prints goes to stderr.
 from __future__ import annotations
 
 import contextlib
-import importlib
 import os
 import pickle
 import struct
@@ -17,9 +16,9 @@ import sys
 import threading
 from typing import Any, BinaryIO
 
-from ...errors import DeviceError, GGMLQError, MissingDependencyError
-from ...progress import quiet
+from ...errors import DeviceError, MissingDependencyError
 
+COMPILES = f"{__package__}.compiler"  # the program of that process
 LENGTH = struct.Struct("<Q")
 WAY_OUT = "with GGMLQ_COMPILE_HERE=1 in the environment kernels are compiled in the process itself"
 
@@ -37,8 +36,8 @@ def code(origin: Any, capability: tuple[int, int]) -> bytes:
             process = _process()
             assert process.stdin is not None
             assert process.stdout is not None
-            _send(process.stdin, (origin.family, origin.case, capability))
-            answer = _received(process.stdout)
+            send(process.stdin, (origin.family, origin.case, capability))
+            answer = received(process.stdout)
         except (OSError, EOFError, pickle.PicklingError, AttributeError, TypeError) as error:
             _end()
             raise DeviceError(
@@ -59,7 +58,7 @@ def _process() -> subprocess.Popen[bytes]:
         _running.clear()
         path = os.pathsep.join(dict.fromkeys(place or os.getcwd() for place in sys.path))
         process = subprocess.Popen(
-            [sys.executable, "-m", __name__],
+            [sys.executable, "-m", COMPILES],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             env={**os.environ, "GGMLQ_COMPILE_HERE": "1", "PYTHONPATH": path},
@@ -78,43 +77,17 @@ def _end() -> None:
                 stream.close()  # type: ignore[union-attr]
 
 
-def _send(stream: BinaryIO | Any, message: Any) -> None:
+def send(stream: BinaryIO | Any, message: Any) -> None:
+    """Hand something to the other process."""
     content = pickle.dumps(message)
     stream.write(LENGTH.pack(len(content)) + content)
     stream.flush()
 
 
-def _received(stream: BinaryIO | Any) -> Any:
+def received(stream: BinaryIO | Any) -> Any:
+    """What it hands over; EOFError where it has ended."""
     head = stream.read(LENGTH.size)
     content = stream.read(LENGTH.unpack(head)[0]) if len(head) == LENGTH.size else b""
     if not content:
         raise EOFError("it has ended")
     return pickle.loads(content)
-
-
-def compiled(family: str, case: tuple[Any, ...], capability: tuple[int, int]) -> tuple[str, Any]:
-    """In the other process: the code, or what went wrong."""
-    try:
-        importlib.import_module(family.rpartition(".")[0])
-        families = importlib.import_module("ggmlq.cuda.machine.launch").FAMILIES
-        with quiet():  # who waits for it says so
-            return "code", families[family].make(*case).cubin(capability)
-    except MissingDependencyError as error:
-        return "missing", str(error)
-    except GGMLQError as error:
-        return "error", str(error)
-    except Exception as error:
-        return "error", f"{type(error).__name__}: {error}"
-
-
-def main() -> None:
-    """Compile what is asked for, until nobody asks any more."""
-    answers = os.fdopen(os.dup(1), "wb")
-    os.dup2(2, 1)
-    with contextlib.suppress(EOFError, KeyboardInterrupt, BrokenPipeError):
-        while True:
-            _send(answers, compiled(*_received(sys.stdin.buffer)))
-
-
-if __name__ == "__main__":
-    main()
