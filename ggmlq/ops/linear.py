@@ -94,20 +94,19 @@ def linear(
     asked = "linear(x, q)"
     x = check_linear(asked, x, q)
     n, k = q.shape
-    with on_device_of(asked, x, q):  # it may be a copy, which in a CUDA graph stays with q
-        rows = x.reshape(math.prod(x.shape[:-1]), k)
-    shape = (*x.shape[:-1], n)
+    m, shape = math.prod(x.shape[:-1]), (*x.shape[:-1], n)
     kind = float_dtype(asked, dtype)
     if out is not None:
         check_out(asked, out, shape, q.device)
     if bias is not None:
         bias = check_bias(asked, bias, q)
     device, card, share = place_of(x)
-    problem = Linear(q.format, len(rows), n, k, device=device, card=card)
+    problem = Linear(q.format, m, n, k, device=device, card=card)
     direct = takes_sums(share, out, x, q.memory, bias)
     with on_device_of(problem, x, q):
         rung = ladder.choose(problem, kernel, arithmetic)
-        y = out.reshape(len(rows), n) if direct else namespace(x).empty((len(rows), n), np.float32)
+        rows = x.reshape(m, k)  # here, for it may be a copy: in a CUDA graph that stays with q
+        y = out.reshape(m, n) if direct else namespace(x).empty((m, n), np.float32)
         with np.errstate(over="ignore", invalid="ignore"):  # infinities are results, as on a GPU
             rung.launch(rows, q, y)
             if bias is not None:

@@ -128,8 +128,7 @@ def scaled_linear(
             f"{ASKED}: {w!r} is {w.ndim}-D; weights are [N, K]; pass w[e] for one matrix of them, "
             "or use gq.expert_linear"
         )
-    with on_device_of(ASKED, w.codes, w):  # as in a CUDA graph what x becomes stays with w
-        x = _activations(x, w, activations)
+    x = _activations(x, w, activations)
     check_operands(ASKED, x, w)
     shape = (*x.shape[:-1], w.shape[0])
     kind = float_dtype(ASKED, dtype)
@@ -187,14 +186,15 @@ def _activations(x: Any, w: ScaledArray, how: Any) -> ScaledArray:
             f"{ASKED}: x is on {device_of(x)}, w on {w.device}; both must be on one device; move w with "
             'w.to("cpu") or w.to("cuda"), or x with cupy.asarray(x) or x.get()'
         )
-    x = as_floats_or_bfloat16(ASKED, x)
-    if x.ndim == 0 or x.shape[-1] != w.shape[1]:
-        raise ShapeError(
-            f"{ASKED}: x has shape {x.shape}, w {w.shape}; the last axis of both is K; "
-            f"pass x as [..., {w.shape[1]}]"
-        )
-    code, tile = how_quantized(how, w)
-    return quantize_scaled(x, code, tile, ragged="pad")
+    with on_device_of(ASKED, w.codes, w):  # as in a CUDA graph what x becomes stays with w
+        x = as_floats_or_bfloat16(ASKED, x)
+        if x.ndim == 0 or x.shape[-1] != w.shape[1]:
+            raise ShapeError(
+                f"{ASKED}: x has shape {x.shape}, w {w.shape}; the last axis of both is K; "
+                f"pass x as [..., {w.shape[1]}]"
+            )
+        code, tile = how_quantized(how, w)
+        return quantize_scaled(x, code, tile, ragged="pad")
 
 
 def how_quantized(how: Any, w: ScaledArray) -> tuple[Code, Any]:
