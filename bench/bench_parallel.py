@@ -89,15 +89,15 @@ class Bench:
 
     def times(self, works: dict[str, Callable[[], Any]], per: int) -> dict[str, list[float]]:
         """Seconds of one of the ``per`` products of each piece of work, in turns."""
-        found: dict[str, list[float]] = {name: [] for name in works}
         if not self.gpu:
+            found: dict[str, list[float]] = {name: [] for name in works}
             for _ in range(3):
                 for name, work in works.items():
                     begun = time.perf_counter()
                     work()
                     found[name].append((time.perf_counter() - begun) / per)
             return found
-        from bench.on_card import Replays
+        from bench.on_card import Replays, in_turns
 
         graphs = {}
         for name, work in works.items():
@@ -105,11 +105,8 @@ class Bench:
                 graphs[name] = Replays([work])
             except Exception as failed:  # one that fails does not lose the others
                 print(f"  {name}: no graph: {type(failed).__name__}: {str(failed)[:300]}", flush=True)
-                del found[name]
-        for _ in range(3):
-            for name, graph in graphs.items():
-                found[name] += [each / per for each in graph.times(0.05, rest=0.05)]
-        return found
+        taken = in_turns(graphs, 3, 0.05, 0.05)
+        return {name: [each / per for each in times] for name, times in taken.items()}
 
     # --- judging --------------------------------------------------------------------------
 

@@ -6,7 +6,7 @@ import os
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from ggmlq.cuda.machine import device
@@ -61,3 +61,17 @@ class Replays:
             last.synchronize()
             found.append(cp.cuda.get_elapsed_time(first, last) * 1e-3 / self.copies)
         return found
+
+
+def in_turns(
+    graphs: Mapping[str, Replays], turns: int, seconds: float, rest: float, first: int | None = None
+) -> dict[str, list[float]]:
+    """Seconds of each graph's piece of work: all in turns, so that none has the best of the card.
+
+    ``first``: of a turn only so many replays count, those right after the rest.
+    """
+    found: dict[str, list[float]] = {name: [] for name in graphs}
+    for _ in range(turns):
+        for name, graph in graphs.items():
+            found[name] += graph.times(seconds, rest=rest)[:first]
+    return found

@@ -28,6 +28,7 @@ import numpy as np
 
 import ggmlq as gq
 from bench.hopper import FEW, INTEGERS, OUTSIDE, Replays, empty, floats_of, operands
+from bench.on_card import in_turns
 from ggmlq.cuda.machine import device
 from ggmlq.testing.machine import commit, machine
 
@@ -81,12 +82,8 @@ def measured(case: str, m: int, n: int, k: int) -> list[dict[str, Any]]:
     """A line a variant."""
     made = works(case, m, n, k)
     graphs = {name: Replays(each, max(len(each), 20 if m <= 128 else 4)) for name, each in made.items()}
-    taken: dict[str, list[float]] = {name: [] for name in graphs}
-    for _ in range(TURNS):
-        for name, graph in graphs.items():
-            taken[name] += graph.times(0.02, rest=0.15)[:12]
     lines = []
-    for name, seconds in taken.items():
+    for name, seconds in in_turns(graphs, TURNS, 0.02, 0.15, 12).items():
         us = statistics.median(seconds) * 1e6
         lines.append({"case": case, "m": m, "n": n, "k": k, "what": name, "us": us})
         more = us - lines[0]["us"]

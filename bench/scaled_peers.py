@@ -30,6 +30,7 @@ sys.path.insert(0, str(Path(__file__).parents[1]))  # of a script as of a module
 import ggmlq as gq
 from bench import hopper
 from bench.hopper import OUTSIDE, Replays, empty, operands, wrong
+from bench.on_card import in_turns
 from ggmlq.cuda.machine import device
 from ggmlq.testing.machine import commit, machine
 
@@ -144,10 +145,7 @@ def measured(case: str, m: int, n: int, k: int, sustained: bool) -> list[dict[st
     given = [operands(case, m, n, k, seed) for seed in range(count)]
     y = empty(m, n, OUTSIDE)
     graphs = contenders(case, given, y)
-    rested: dict[str, list[float]] = {name: [] for name in graphs}
-    for _ in range(TURNS):
-        for name, graph in graphs.items():
-            rested[name] += graph.times(0.03, rest=0.3)[:12]
+    rested = in_turns(graphs, TURNS, 0.03, 0.3, 12)
     found = []
     for name, graph in graphs.items():
         us, best = statistics.median(rested[name]) * 1e6, min(rested[name]) * 1e6

@@ -97,6 +97,11 @@ def _fastest(plans: Iterable[Plan]) -> Plan:
     return min(plans, key=lambda plan: plan.us)
 
 
+def asked(tile: Any, parts: int, tiles: Sequence[Any], cuts: Sequence[int]) -> tuple[Any, ...]:
+    """What to choose from where a caller names a tile or how many parts; nothing where it names neither."""
+    return ((tile,) if tile else tiles, (parts,) if parts else cuts) if tile or parts else ()
+
+
 @lru_cache(1024)
 def few_rows(shape: Shape, tiles: Sequence[FewTile] = FEW, parts: Sequence[int] = PARTS) -> Plan:
     """Of tiles that hold all rows of x and no more than they must."""

@@ -51,8 +51,7 @@ def launch(
     both, to = operands8.operands(x, w), endings.out_of(out, end)
     by_columns = not operands8.shared_by(both.w, 128)
     shape = pace.Shape(m, n, k, device.multiprocessors())
-    asked = ((tile,) if tile else TILES, (parts,) if parts else range(1, MOST + 1)) if tile or parts else ()
-    tile, parts, _ = pace.divided(shape, *asked)
+    tile, parts, _ = pace.divided(shape, *pace.asked(tile, parts, TILES, range(1, MOST + 1)))
     job = Job(tile, x.code.name, w.code.name, to, False, by_columns)
     given = operands8.float_arguments(job, both, w, m, n)
     kernel(job)(

@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 from .assembly import FLOAT, emit_assembly, f32, instruction, only_on_a_gpu, u32, u64
 from .barrier import waiting
 from .language import ir
-from .wgmma8 import BEGIN, COMMIT, Form, chain, tuple_of, unpacked, wrapped
+from .wgmma8 import COMMIT, FENCE, OPEN, Form, chain, tuple_of, unpacked, wrapped
 
 FINISH = "wgmma.wait_group.sync.aligned 0;}"
 TURNS = 2, 3  # barriers by which two warpgroups take turns, 0 being that of the block, 1 of all that multiply
@@ -136,12 +136,11 @@ def open_turns(turn: Any) -> Any:
 def _products(form: Form, half: int, a: str, b: str, turn: str = "") -> list[str]:
     """Four wgmma; in their turn, unless that is 0, which is then the other's."""
     names = [f"${i}" for i in range(form.sums)]
-    lines = [BEGIN, *chain(form, names, a, b, half, True), COMMIT]
+    lines = [FENCE, *chain(form, names, a, b, half, True), COMMIT]
     if turn:
         wait = f".reg .pred apart; setp.ne.u32 apart, {turn}, 0; @apart bar.sync {turn}, {BOTH};"
-        lines[0] = lines[0].replace("wgmma.fence", f"{wait} wgmma.fence")
-        lines += [f"sub.u32 t, {sum(TURNS)}, {turn}; @apart bar.arrive t, {BOTH};"]
-    return lines
+        lines = [wait, *lines, f"sub.u32 t, {sum(TURNS)}, {turn}; @apart bar.arrive t, {BOTH};"]
+    return [OPEN, *lines]
 
 
 def _multiplier(form: Form, work: Any, in_turns: bool = False) -> Any:

@@ -60,7 +60,7 @@ def chain(form: Form, registers: Sequence[str], a: str, b: str, half: int, fresh
     return made
 
 
-BEGIN = "{" + NEEDS + " .reg .b32 t; .reg .b64 a, b; wgmma.fence.sync.aligned;"
+OPEN, FENCE = "{" + NEEDS + " .reg .b32 t; .reg .b64 a, b;", "wgmma.fence.sync.aligned;"
 COMMIT = "wgmma.commit_group.sync.aligned;"
 
 
@@ -99,7 +99,7 @@ def straight_products(form: Form) -> Straight:
     def emit(context: Any, builder: Any, signature: Any, operands: Any) -> Any:
         totals, a, b = operands
         names = [f"${i}" for i in range(count)]
-        lines = [BEGIN]
+        lines = [OPEN, FENCE]
         for half in range(form.halves):
             own = names[half * form.sums : (half + 1) * form.sums]
             lines += chain(form, own, f"${count}", f"${count + 1}", half, False)
