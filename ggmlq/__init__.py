@@ -35,7 +35,7 @@ from .ops import (
 from .scaled import ScaledArray
 
 if TYPE_CHECKING:
-    from . import convert, diff, functions, gguf, llama, parallel, reference, report, safetensors
+    from . import checkpoint, convert, diff, functions, gguf, llama, parallel, reference, report, safetensors
     from .accuracy import error_table
     from .faults import Diagnosis, diagnose, diagnose_gru
     from .files import open, save
@@ -54,6 +54,7 @@ __all__ = [
     "GRU",
     "QuantArray",
     "ScaledArray",
+    "checkpoint",
     "codes",
     "concatenate",
     "convert",
@@ -93,7 +94,19 @@ _LATER = {"open": "files", "save": "files"} | dict.fromkeys(
 _LATER |= {"set_num_threads": "threads", "error_table": "accuracy", "GRU": "gru", "FixedGRU": "gru"}
 _LATER["survey"] = "surveys"
 _LATER |= dict.fromkeys(  # modules
-    ("convert", "diff", "functions", "gguf", "llama", "parallel", "reference", "report", "safetensors"), ""
+    (
+        "checkpoint",
+        "convert",
+        "diff",
+        "functions",
+        "gguf",
+        "llama",
+        "parallel",
+        "reference",
+        "report",
+        "safetensors",
+    ),
+    "",
 )
 
 

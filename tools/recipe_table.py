@@ -159,7 +159,7 @@ class _Logits:
     def _run(self, path: Path) -> Any:
         from llama_cpp import Llama  # only where it is asked for
 
-        llama = Llama(str(path), n_ctx=TOKENS, n_batch=TOKENS, logits_all=True, verbose=False, n_threads=2)
+        llama = Llama(str(path), n_ctx=TOKENS, n_batch=TOKENS, logits_all=True, verbose=False, n_threads=1)
         llama.eval(self._tokens)
         logits = np.array(llama.scores[:TOKENS], np.float64)
         llama.close()
