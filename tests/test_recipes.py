@@ -111,7 +111,7 @@ def test_the_size_and_the_error_are_as_said(model, tmp_path, fresh, weighted):
     target = float(fresh.uniform(5.6, 20))  # the norms, in float32, count too
     types = ("q4_1", "q8_0") if weighted else TYPES  # by importance NumPy takes its time
     with gq.open(path) as file:
-        found = gq.convert.recipe(file, target, types=types, imatrix=imatrix or None)
+        found = gq.convert.recipe(file, target, types=types, imatrix=imatrix or None, objective="error")
         gq.convert.run(found.plan, tmp_path / "o.gguf")
     assert target - 0.3 <= bits(tmp_path / "o.gguf") <= target
     assert bits(tmp_path / "o.gguf") == pytest.approx(found.bits_per_weight)
@@ -140,6 +140,24 @@ def test_a_file_fits_into_a_size(model, tmp_path, fresh):
         assert gq.convert.layout(found.plan, tmp_path / "o.gguf") == [
             (str(tmp_path / "o.gguf"), os.path.getsize(tmp_path / "o.gguf"))
         ]
+
+
+@pytest.mark.parametrize("objective", ["both", "relative"])
+def test_errors_count_as_the_objective_says(model, tmp_path, objective):
+    path, tensors, importance = model
+    found = gq.convert.recipe(path, 7, types=("q4_1", "q8_0"), imatrix=importance, objective=objective)
+    gq.convert.run(found.plan, tmp_path / "o.gguf")
+    gq.save(tmp_path / "zeros.gguf", {name: np.zeros_like(x) for name, x in tensors.items()})
+    layers = len({name.split(".")[1] for name in tensors if name.startswith("blk")})
+    lost, energy = (
+        np.array([true_error(tmp_path / file, {name: tensors[name]}, importance) for name in found.types])
+        for file in ("o.gguf", "zeros.gguf")
+    )
+    mean = np.array([1 / layers if name.startswith("blk") else 1 for name in found.types])
+    relative = (mean * lost / energy).sum() / mean.sum()
+    both = (relative + 0.25 * lost.sum() / energy.sum()) / 1.25
+    assert found.relative == pytest.approx(relative if objective == "relative" else both, rel=1e-5)
+    assert 6.7 <= found.bits_per_weight <= 7
 
 
 def test_a_relative_recipe_does_not_see_scales(model, tmp_path):

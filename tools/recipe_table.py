@@ -1,13 +1,13 @@
 #!/usr/bin/env python3
 """Recipes against llama.cpp's mixes of the same size: the error of each, and what it does to logits.
 
-python tools/recipe_table.py [--check] [--logits] [--objective error|relative]
+python tools/recipe_table.py [--check] [--logits] [--objective both|relative|error]
 
 Models are made up, each with a trait of real ones: heavy tails, loud channels, layers that matter
 more than others, experts. For each mix the recipe may have as many bytes as the mix. Errors are those of all
 weights, weighted by importance, measured on the tensors as they were written; KL is the mean over random
 tokens of the divergence of the next token's distribution from that of the float model, by
-llama-cpp-python's libllama.
+llama-cpp-python's libllama. Each tensor is encoded once in a type, whoever chooses it.
 """
 
 from __future__ import annotations
@@ -23,6 +23,7 @@ import numpy as np
 from _page import put, settle, table
 
 import ggmlq as gq
+from ggmlq.convert import Plan, Step
 
 PAGE = Path(__file__).parents[1] / "docs" / "recipes.md"
 BEGIN = "<!-- table: tools/recipe_table.py -->"
@@ -30,6 +31,7 @@ K, FFN, LAYERS, VOCABULARY, HEADS = 256, 512, 8, 512, 4
 MIXES = ("q2_K", "q3_K_M", "iq4_xs", "q4_K_S", "q4_K_M", "q5_K_M")
 WITH_IMATRIX = ("iq2_xs",)
 TOKENS = 128
+SAMPLE = 1 << 14  # weights of a tensor by which a recipe judges a type; errors in the table are of all
 
 Arrays = dict[str, np.ndarray[Any, np.dtype[np.float32]]]
 
@@ -109,18 +111,37 @@ def metadata(experts: int) -> dict[str, Any]:
     return found | ({"llama.expert_count": experts, "llama.expert_used_count": 2} if experts else {})
 
 
-def error(path: Path, model: Model) -> float:
-    """Of a quantized file: the weighted sum of squares, over that of the values."""
-    lost = energy = 0.0
-    usual = float(np.median([x.mean() for x in model.importance.values()])) if model.importance else 1.0
-    with gq.open(path) as file:
-        for name, x in model.tensors.items():
-            weights = (model.importance or {}).get(name)
-            scale = np.float64(usual) if weights is None else weights.astype(np.float64)[..., None, :]
-            wide = x.astype(np.float64)
-            energy += float((scale * wide**2).sum()) if x.ndim > 1 else 0.0
-            lost += float((scale * (wide - np.asarray(file[name])) ** 2).sum())
-    return lost / energy
+class _Written:
+    """Files of one model, with their errors."""
+
+    def __init__(self, model: Model) -> None:
+        self._model = model
+        means = [float(x.mean()) for x in (model.importance or {}).values()]
+        self._usual = float(np.median(means)) if means else 1.0
+        self._made: dict[tuple[str, str, bool], tuple[Any, float]] = {}
+        self._energy = sum(self._weighted(name, x) for name, x in model.tensors.items() if x.ndim > 1)
+
+    def write(self, plan: Plan, path: Path) -> float:
+        """The file; what comes back is the weighted sum of squares over that of the values."""
+        made = {step.name: self._tensor(step) for step in plan.steps}
+        gq.save(path, {name: x for name, (x, _) in made.items()}, self._model.metadata)
+        return sum(lost for _, lost in made.values()) / self._energy
+
+    def _tensor(self, step: Step) -> tuple[Any, float]:
+        x = self._model.tensors[step.name]
+        key = step.name, step.after.name, step.weights is None
+        if key not in self._made:
+            rows = [None] if step.weights is None else step.weights
+            parts = x.reshape(-1, *x.shape[-2:]) if x.ndim > 2 else [x]
+            made = [gq.quantize(part, step.after, rows[i % len(rows)]) for i, part in enumerate(parts)]
+            new = gq.stack(made) if x.ndim > 2 else made[0]
+            self._made[key] = new, self._weighted(step.name, x - np.asarray(new, np.float64))
+        return self._made[key]
+
+    def _weighted(self, name: str, x: Any) -> float:
+        weights = (self._model.importance or {}).get(name)
+        scale = np.float64(self._usual) if weights is None else weights.astype(np.float64)[..., None, :]
+        return float((scale * np.square(x, dtype=np.float64)).sum())
 
 
 def rows(folder: Path, logits: bool, objective: str) -> Iterator[list[str]]:
@@ -128,19 +149,22 @@ def rows(folder: Path, logits: bool, objective: str) -> Iterator[list[str]]:
     for model in models():
         path, mixed, chosen = (folder / f"{name}.gguf" for name in ("f32", "mix", "recipe"))
         gq.save(path, model.tensors, model.metadata)
-        runs = _Logits(path) if logits else None
+        runs, written = _Logits(path) if logits else None, _Written(model)
         with gq.open(path) as file:
             for mix in MIXES if model.importance is None else MIXES + WITH_IMATRIX:
-                report = gq.convert.quantize(path, mixed, mix, mixed=True, imatrix=model.importance)
-                bits = 8 * report.bytes_after / report.elements
-                recipe = gq.convert.recipe(file, bits, imatrix=model.importance, objective=objective)
-                gq.convert.run(recipe.plan, chosen)
-                theirs, ours = error(mixed, model), error(chosen, model)
+                plan = gq.convert.plan_quantize(file, mix, mixed=True, imatrix=model.importance)
+                elements = sum(x.size for x in model.tensors.values())
+                bits = 8 * sum(step.bytes_after for step in plan.steps) / elements
+                recipe = gq.convert.recipe(
+                    file, bits, imatrix=model.importance, objective=objective, elements=SAMPLE
+                )
+                theirs, ours = written.write(plan, mixed), written.write(recipe.plan, chosen)
                 kl = [runs.divergence(file) for file in (mixed, chosen)] if runs else []
                 print(f"{model.name}, {mix}: {theirs:.3e} {ours:.3e} {kl}", file=sys.stderr, flush=True)
                 yield [
                     model.name, mix, f"{bits:.3f}", f"{recipe.bits_per_weight:.3f}", f"{theirs:.2e}",
                     f"{ours:.2e}", f"{ours / theirs:.2f}", *(f"{value:.2e}" for value in kl),
+                    *([f"{kl[1] / kl[0]:.2f}"] if kl else []),
                 ]  # fmt: skip
 
 
@@ -173,16 +197,18 @@ def main() -> int:
     parser.add_argument(
         "--logits", action="store_true", help="run the models with llama-cpp-python's libllama"
     )
-    parser.add_argument("--objective", choices=("error", "relative"), default="error", help="of the recipes")
+    parser.add_argument(
+        "--objective", choices=("both", "relative", "error"), default="both", help="of the recipes"
+    )
     args = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
         found = list(rows(Path(folder), args.logits, args.objective))
     header = ["model", "mix", "bits", "recipe's bits", "mix: error", "recipe: error", "ratio"]
-    header += ["mix: KL", "recipe: KL"] if args.logits else []
+    header += ["mix: KL", "recipe: KL", "ratio"] if args.logits else []
     better = sum(float(row[6]) < 1 for row in found)
     said = f"The recipe's error is the smaller one in {better} of {len(found)} rows"
     if args.logits:
-        said += f", its KL in {sum(float(row[8]) < float(row[7]) for row in found)}"
+        said += f", its KL in {sum(float(row[9]) < 1 for row in found)}"
     text = f"{said}.\n\n{table(header, found)}"
     return settle(PAGE, put(PAGE.read_text(), BEGIN, text), args.check)
 

@@ -86,8 +86,9 @@ def _recipe_options(parser: argparse.ArgumentParser) -> None:
         "--types", metavar="LIST", help="the types to choose among, with --target or --size: q4_K,q5_K,q6_K"
     )
     parser.add_argument(
-        "--objective", choices=("error", "relative"), default="error",
-        help="least sum of errors, or of errors relative to each tensor (nearer to logits)",
+        "--objective", choices=("both", "relative", "error"), default="both",
+        help="what is least: the sum of errors (error); of errors relative to each tensor, in the mean over "
+        "layers, which logits follow more closely (relative); this and a quarter of that (both, default)",
     )  # fmt: skip
     parser.add_argument(
         "--sample", type=_sizes.count, metavar="N",

@@ -10,7 +10,7 @@ weights.py    the importance matrix as each tensor needs it
 step.py       a conversion as it is decided; plan.py decides it, before a byte is written
 checks.py     what must hold for a plan, and what a user should know of it
 recipe.py     types that lose least within a size: measure.py measures what is lost, on the rows that
-              sample.py draws, and knapsack.py chooses
+              sample.py draws, objective.py says what it counts, and knapsack.py chooses
 stream.py     a tensor converted a few rows at a time, its error measured on the way
 report.py     what came of it
 tasks.py      the same given to workers in parts, who write them themselves

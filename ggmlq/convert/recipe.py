@@ -2,11 +2,9 @@
 
     target      bits a weight: bytes of all tensors, those that stay included, over all their elements
     size        bytes of the whole file, header and padding included
-    error       sum over tensors of importance * (value - new value)^2; without an importance matrix 1 each
-    relative    the same, each tensor's over the sum of importance * value^2
 
-A tensor that the matrix lacks counts as if each of its columns had the importance that is usual in the model:
-the median of the means of the others.
+What is least is a sum over the tensors of importance * (value - new value)^2, all columns alike without a
+matrix, times what objective.py says that an error in that tensor counts.
 """
 
 from __future__ import annotations
@@ -32,11 +30,11 @@ from .keep import Keep
 from .knapsack import Solution, solve
 from .measure import Measured, Wanted, measure
 from .model import Model
+from .objective import OBJECTIVES, factors
 from .plan import FLOATS, Importance, Source, opened, plan_quantize, read
 from .sample import ELEMENTS
 from .step import Plan, Step, nbytes_in
 
-OBJECTIVES = ("error", "relative")
 SLACK = 0.3  # bits a weight that a recipe may stay below its target
 
 # What is tried for each tensor, beside the type that it has. Those for models trained in them are not.
@@ -94,7 +92,7 @@ def recipe(
     keep: Keep = (),
     any_name: bool = False,
     allow_requantize: bool = False,
-    objective: str = "error",
+    objective: str = "both",
     elements: int = ELEMENTS,
     progress: bool | None = None,
 ) -> Recipe:
@@ -113,8 +111,9 @@ def recipe(
     types : sequence
         The types to choose among, beside what each tensor has.
     objective : str
-        ``"error"``: the sum of all tensors' errors; ``"relative"``: of each tensor's error relative to its
-        energy, so that tensors count alike whatever their scale and size.
+        What is least: ``"error"``, the sum of all tensors' errors; ``"relative"``, the sum of each tensor's
+        error relative to its energy, in the mean over layers, which logits follow more closely; ``"both"``,
+        the second with a quarter of the first.
     elements : int
         How much of a large tensor is encoded in each type to measure its error.
     progress : bool, optional
@@ -156,10 +155,10 @@ def _found(
     model: Model, settings: dict[str, Any], first: Plan, wanted: Sequence[Wanted],
     measured: Mapping[str, Measured], budget: _Budget, asked: str,
 ) -> Recipe:  # fmt: skip
-    factors = _factors(wanted, measured, settings.pop("objective"))
+    counts = factors(wanted, measured, settings.pop("objective"))
     errors = [
         np.array([measured[want.name].errors[fmt].value for fmt in want.formats]) * factor
-        for want, factor in zip(wanted, factors, strict=True)
+        for want, factor in zip(wanted, counts, strict=True)
     ]
     able = [np.isfinite(error) for error in errors]
     solution = solve(
@@ -175,15 +174,15 @@ def _found(
     }
     base = _base(first, chosen)
     plan = plan_quantize(model, base, types=chosen, **settings)
-    return _told(plan, chosen, measured, dict(zip(chosen, factors, strict=True)), solution, budget)
+    return _told(plan, chosen, measured, dict(zip(chosen, counts, strict=True)), solution, budget)
 
 
 def _told(
     plan: Plan, chosen: Mapping[str, Format], measured: Mapping[str, Measured],
-    factors: Mapping[str, float], solution: Solution, budget: _Budget,
+    counts: Mapping[str, float], solution: Solution, budget: _Budget,
 ) -> Recipe:  # fmt: skip
-    energy = sum(measured[name].energy * factors[name] for name in chosen)
-    spread = sqrt(sum((measured[n].errors[fmt].deviation * factors[n]) ** 2 for n, fmt in chosen.items()))
+    energy = sum(measured[name].energy * counts[name] for name in chosen)
+    spread = sqrt(sum((measured[n].errors[fmt].deviation * counts[n]) ** 2 for n, fmt in chosen.items()))
     error = solution.error
     found = Recipe(
         plan, 8 * sum(step.bytes_after for step in plan.steps) / budget.elements, budget.target,
@@ -235,15 +234,6 @@ def _fitting(step: Step, formats: Sequence[Format], rows: object) -> list[Format
             and not (fmt.name in FLOATS and fmt.bits_per_weight >= step.before.bits_per_weight)
         ),
     ]
-
-
-def _factors(wanted: Sequence[Wanted], measured: Mapping[str, Measured], objective: str) -> list[float]:
-    """What an error counts; of a tensor without importance, the importance of a column elsewhere."""
-    if objective == "relative":
-        return [1 / measured[want.name].energy if measured[want.name].energy else 0.0 for want in wanted]
-    means = [float(want.weights.mean()) for want in wanted if want.weights is not None]
-    scale = float(np.median(means)) if means else 1.0
-    return [scale if want.weights is None else 1.0 for want in wanted]
 
 
 def _base(plan: Plan, chosen: Mapping[str, Format]) -> Format:
