@@ -49,8 +49,10 @@ def sweep(layout: PanelLayout, rows: int, target: Target) -> Any:
                     by_two(panel, x, size, to, line, runs)
                 else:
                     by_one(panel, x, size, to, line, runs)
-                if not whole:
-                    out[row : row + done, first:] = edge[:done, : n - first]
+                if not whole:  # loops: Numba compiles seconds of messages into a copy between slices
+                    for r in range(done):
+                        for i in range(n - first):
+                            out[row + r, first + i] = edge[r, i]
             row += done
 
     return jit(several)

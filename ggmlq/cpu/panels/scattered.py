@@ -96,7 +96,9 @@ def scattered_sweep(layout: PanelLayout, rows: int, target: Target) -> Any:
                     one(panel, x, to, by, runs)
                 if not whole:
                     for r in range(done):
-                        floats_at(words_at(outs, m)[row + r], 1, n)[0, first:] = edge[r, : n - first]
+                        line = floats_at(words_at(outs, m)[row + r], 1, n)[0]
+                        for i in range(n - first):  # see product.py: no copy between slices
+                            line[first + i] = edge[r, i]
             row += done
 
     return jit(several)
