@@ -19,10 +19,11 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from ggmlq.cuda.prebuilt import packs, reach
-from ggmlq.cuda.prebuilt.packs import FILES, HERE, PTX, SUFFIX, Origin, Pack
+from ggmlq.cuda.prebuilt.served import HERE, PTX, SERVED
+from ggmlq.prebuilt import packs, reach
+from ggmlq.prebuilt.packs import FILES, SUFFIX, Origin, Pack
 
-MACHINE = packs.SERVED[9, 0]
+MACHINE = SERVED[9, 0]
 ROOM = 227 << 10  # bytes of shared memory of a block
 COMPILERS = ("numba", "numba-cuda", "llvmlite", "cuda-core", "nvidia-nvjitlink", "nvidia-nvvm")
 LEVEL = 9 | lzma.PRESET_EXTREME
@@ -164,8 +165,8 @@ def write(code: Mapping[Wanted, bytes], folders: Path = HERE) -> None:
     for path in set(folders.glob(f"*/*{SUFFIX}")) - set(groups):
         path.unlink()
     lines = json.dumps(files(groups.values()), indent=0, sort_keys=True)
-    if not (folders / FILES.name).exists() or (folders / FILES.name).read_text() != lines + "\n":
-        (folders / FILES.name).write_text(lines + "\n")
+    if not (folders / FILES).exists() or (folders / FILES).read_text() != lines + "\n":
+        (folders / FILES).write_text(lines + "\n")
 
 
 def files(groups: Iterable[Iterable[Origin]]) -> dict[str, str]:
@@ -174,9 +175,9 @@ def files(groups: Iterable[Iterable[Origin]]) -> dict[str, str]:
     return {name: packs.digest_of(reach.PACKAGE / name) for name in names}
 
 
-def looked_away() -> list[str]:
+def looked_away(folders: Path = HERE) -> list[str]:
     """Files that have changed since the packs were last looked at, in whatever way."""
-    known = packs.looked_at()
+    known = packs.looked_at(folders)
     return sorted(name for name in known if packs.digest_of(reach.PACKAGE / name) != known[name])
 
 
