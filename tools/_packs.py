@@ -115,10 +115,10 @@ def digest(family: str, formats: tuple[str, ...]) -> str:
     return reach.reached(family, formats).digest
 
 
-def kept(folders: Path = HERE) -> dict[Wanted, bytes]:
-    """Code that is there, and whose sources have not changed."""
+def kept(folders: Path = HERE, all_of: Iterable[Wanted] | None = None) -> dict[Wanted, bytes]:
+    """Code that is there, and whose sources have not changed; of the GPU's kernels, or of others."""
     found = {}
-    for each in wanted():
+    for each in wanted() if all_of is None else all_of:
         pack = _pack(folders, each)
         facts = pack.header["families"].get(each.origin.family) if pack else None
         place = facts and facts["cases"].get(each.origin.text)
@@ -129,11 +129,12 @@ def kept(folders: Path = HERE) -> dict[Wanted, bytes]:
     return found
 
 
-def problems(folders: Path = HERE) -> dict[str, list[str]]:
+def problems(folders: Path = HERE, all_of: Iterable[Wanted] | None = None) -> dict[str, list[str]]:
     """What is wrong with the packs: code that is missing, of other sources, or of kernels nobody wants."""
     found: dict[str, list[str]] = {"missing": [], "stale": [], "unwanted": []}
-    known = {(each.folder, str(each.origin)) for each in wanted()}
-    for each in wanted():
+    belongs = list(wanted() if all_of is None else all_of)
+    known = {(each.folder, str(each.origin)) for each in belongs}
+    for each in belongs:
         pack, facts = _pack(folders, each), None
         if pack is not None:
             facts = pack.header["families"].get(each.origin.family)

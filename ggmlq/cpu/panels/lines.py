@@ -17,16 +17,17 @@ from numba import types
 
 from ...formats import BlockFormat
 from ...packing import RUN
-from ..machine.jit import cgutils, intrinsic, jit
+from ..machine.arguments import reader
+from ..machine.jit import jit
 from ..machine.memory import bytes_at, floats_at
 from ..machine.simd import BYTES, F32, FLOATS, I32, I64, INTS, Simd, vec
 from ..machine.target import Target
+from ..machine.words import cgutils, intrinsic
 from ..unpack import unpacker
-from .layout import unpacked
-from .operands import operands
-from .tile import record_bytes
+from .layout import LANE, record_bytes, unpacked
+from .operands import Operands
 
-LANE = 64  # weights of a vector
+operands = reader(Operands)
 STRETCH = 2 * LANE  # bytes of the activations for one
 CHAINS = 4  # sums that do not wait for each other
 CHUNK = 4096  # weights of a row unpacked at a time

@@ -12,10 +12,11 @@ from typing import Any
 import numpy as np
 from numba import types
 
-from ..machine.jit import intrinsic, jit
+from ..machine.jit import jit
 from ..machine.memory import floats_at, words_at
 from ..machine.simd import I64
 from ..machine.target import Target
+from ..machine.words import intrinsic
 from .layout import ROWS, PanelLayout
 from .tile import Tile
 
