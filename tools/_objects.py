@@ -1,7 +1,7 @@
 """What Numba compiles, as object code that needs neither Numba nor Python: for packs of the CPU's kernels.
 
-Of Numba's module the kernel is kept, with all that it calls; what Python would call is dropped. Two things are
-added: ``entry``, which C can call, and the three functions of Numba's memory that kernels use, on malloc and
+Of Numba's module the kernel is kept, with all that it calls; what Python would call is dropped. Two things
+are added: ``entry``, which C can call, and the functions of Numba's memory that kernels use, on malloc and
 free. LLVM makes the object with the settings that Numba has for its own.
 """
 

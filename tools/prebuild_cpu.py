@@ -1,13 +1,13 @@
 #!/usr/bin/env python3
-"""Write ggmlq/cpu/prebuilt: code of the kernels that products on a CPU take by themselves, so that nobody waits.
+"""Write ggmlq/cpu/prebuilt: code of the kernels that products on a CPU take, so that nobody waits.
 
     python tools/prebuild_cpu.py              # compile what is missing or has changed, write the packs
     python tools/prebuild_cpu.py --check      # compile nothing: 1 if packs and sources do not agree
     python tools/prebuild_cpu.py --list       # what belongs in
 
-Any machine with Linux and x86-64 compiles for all levels, whatever its own CPU has. A kernel takes 1 to 8 s, all of
-them some 20 minutes of one core; what has not changed is kept. Run it when kernels have changed, before a
-release, not in each run of the tests: those only look at digests.
+Any machine with Linux and x86-64 compiles for all levels, whatever its own CPU has. A kernel takes 1 to 8 s,
+all of them some 20 minutes of one core; what has not changed is kept. Run it when kernels have changed,
+before a release, not in each run of the tests: those only look at digests.
 """
 
 from __future__ import annotations

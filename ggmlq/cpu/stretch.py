@@ -1,4 +1,4 @@
-"""Blocks to float32 by code that may have come with the package: what ``decode.py`` compiles, asked by address."""
+"""Blocks to float32 by code that may have come with the package: ``decode.py``, asked by address."""
 
 from __future__ import annotations
 

@@ -36,7 +36,7 @@ def refuses(problem: Linear) -> str | None:
     return None
 
 
-@register(__name__, __doc__, arithmetic="q8", accumulate="int32", refuses=refuses)
+@register(__name__, __doc__, arithmetic="q8", accumulate="int32", refuses=refuses, repeats=True)
 def launch(x: Any, q: QuantArray, out: Any) -> None:
     layout, kind = layout_of(q.format), target()
     assert layout is not None

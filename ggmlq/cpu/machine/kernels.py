@@ -1,7 +1,7 @@
 """Kernels by name: code that came with the package where it is of today's sources, or Numba's.
 
-``kernel("panels.product.direct", layout, rows, target)`` is what the function ``direct`` of that file makes, a
-compiled ``work(arguments, start, stop)``. Its file, and Numba with it, are only imported where the code has
+``kernel("panels.product.direct", layout, rows, target)`` is what the function ``direct`` of that file makes:
+a compiled ``work(arguments, start, stop)``. Its file, and Numba with it, are only imported where the code has
 to be compiled (``cpu/prebuilt/served.py`` says when).
 """
 

@@ -18,8 +18,11 @@ from __future__ import annotations
 import math
 import os
 import queue
+import threading
 from array import array
-from typing import Any
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -27,8 +30,27 @@ from ...threads import PARTS, Hands, inside_pool, no_memory, num_threads
 from .job import AWAKE, BOARD, MASK, Job, Service
 from .kernels import Kernel, compiled, kernel
 
+_tape = threading.local()  # of who writes down what a product runs
 PATIENCE = 100_000  # looks at the board before a thread sleeps: about 0.1 ms
 HAS_DONE = Job._fields.index("done")
+
+
+class Call(NamedTuple):
+    """A kernel run on ``range(count)``."""
+
+    work: Any
+    arguments: tuple[int, ...]
+    count: int
+
+
+@contextmanager
+def recorded() -> Iterator[list[Call]]:
+    """What this thread shares meanwhile."""
+    _tape.calls = calls = []
+    try:
+        yield calls
+    finally:
+        _tape.calls = None
 
 
 class _Crew:
@@ -77,6 +99,8 @@ if hasattr(os, "register_at_fork"):
 
 def share_kernel(work: Any, arguments: tuple[int, ...], count: int, grain: int = 1) -> None:
     """Run a kernel, by name or Numba's, on ``range(count)``, in parts that are multiples of ``grain``."""
+    if (tape := getattr(_tape, "calls", None)) is not None:
+        tape.append(Call(work, arguments, count))
     words = array("q", arguments)  # its address takes a third of the time that NumPy's takes
     table, _ = words.buffer_info()
     threads = min(num_threads(), math.ceil(count / grain), MASK // PARTS)

@@ -1,4 +1,4 @@
-"""Blocks to panels, in two steps: rows taken apart to codes and scales, and these laid 16 rows side by side."""
+"""Blocks to panels in two steps: rows are taken apart to codes and scales, then laid 16 side by side."""
 
 from __future__ import annotations
 

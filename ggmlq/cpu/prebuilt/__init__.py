@@ -9,6 +9,6 @@
     avx-vnni/       for AVX2 with its own VNNI: Alder Lake
     avx2/           for AVX2: Haswell, Zen and later
 
-``python tools/prebuild_cpu.py`` writes the packs, and says which kernels belong in. The code is what Numba makes
-for such a CPU, with the same results to the last bit; what has none is compiled.
+``python tools/prebuild_cpu.py`` writes the packs; tools/_packs_cpu.py says which kernels belong in. The code
+is what Numba makes for such a CPU, with the same results to the last bit; what has none is compiled.
 """

@@ -4,34 +4,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-V3 = frozenset(
-    [
-        "64bit",
-        "avx",
-        "avx2",
-        "bmi",
-        "bmi2",
-        "cmov",
-        "crc32",
-        "cx16",
-        "cx8",
-        "f16c",
-        "fma",
-        "fxsr",
-        "lzcnt",
-        "mmx",
-        "movbe",
-        "popcnt",
-        "sahf",
-        "sse",
-        "sse2",
-        "sse3",
-        "sse4.1",
-        "sse4.2",
-        "ssse3",
-        "xsave",
-    ]
-)
+V3 = frozenset((
+    "64bit", "avx", "avx2", "bmi", "bmi2", "cmov", "crc32", "cx16", "cx8", "f16c", "fma", "fxsr", "lzcnt",
+    "mmx", "movbe", "popcnt", "sahf", "sse", "sse2", "sse3", "sse4.1", "sse4.2", "ssse3", "xsave",
+))  # fmt: skip
 V4 = V3 | {"avx512f", "avx512bw", "avx512cd", "avx512dq", "avx512vl"}
 
 

@@ -1,7 +1,7 @@
 """Object code into memory: LLVM links it, as it does what Numba compiles; nothing is compiled.
 
-An object defines two functions: ``entry(arguments, start, stop)``, called from Python, and ``kernel``, the same
-in Numba's convention, which threads call. It refers to a few functions of the C library alone.
+An object defines two functions: ``entry(arguments, start, stop)``, called from Python, and ``kernel``, the
+same in Numba's convention, which threads call. It refers to a few functions of the C library alone.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ class Loaded(NamedTuple):
     address: int
 
 
-class Exception_(ctypes.Structure):
+class Raised(ctypes.Structure):
     """An exception of compiled code, as Numba lays it down."""
 
     _fields_ = (
@@ -75,7 +75,7 @@ def _ready() -> None:
 def fail(problem: int) -> None:
     """Raise what compiled code raised."""
     if problem != FAILED:
-        told = Exception_.from_address(problem)
+        told = Raised.from_address(problem)
         if told.pickled and not told.unwrap:
             kind, arguments, *_ = pickle.loads(ctypes.string_at(told.pickled, told.nbytes))
             raise kind(*(arguments or ()))
