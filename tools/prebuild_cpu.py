@@ -29,6 +29,7 @@ import _packs_cpu as _cpu  # noqa: E402
 from _packs import Wanted, kept, looked_away, names, problems, write  # noqa: E402
 
 from ggmlq.cpu.prebuilt.levels import LEVELS, Level  # noqa: E402
+from ggmlq.cpu.prebuilt.loading import sealed  # noqa: E402
 from ggmlq.cpu.prebuilt.served import HERE, SWITCH  # noqa: E402
 from ggmlq.progress import Progress  # noqa: E402
 
@@ -44,7 +45,7 @@ def made(each: Wanted) -> tuple[Wanted, bytes | str]:
     file, _, name = each.origin.family.rpartition(".")
     try:
         kernel = getattr(import_module(file), name)(*each.origin.case)
-        return each, object_of(kernel, (types.int64,) * 3, level)
+        return each, sealed(str(each.origin), object_of(kernel, (types.int64,) * 3, level))
     except Exception as error:  # told with the others at the end
         return each, f"{each.folder}: {each.origin}: {type(error).__name__}: {error}"
 

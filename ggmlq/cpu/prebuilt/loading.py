@@ -7,6 +7,7 @@ same in Numba's convention, which threads call. It refers to a few functions of 
 from __future__ import annotations
 
 import ctypes
+import hashlib
 import pickle
 from functools import cache
 from typing import Any, NamedTuple
@@ -15,6 +16,7 @@ import llvmlite.binding as llvm
 
 ENTRY, KERNEL = "entry", "kernel"
 OUTER = ("free", "malloc", "memcpy", "memmove", "memset")  # all that objects may refer to
+SEAL = 16  # bytes of the digest behind an object
 FAILED = -1  # what entry gives where no exception is known; else the address of one, or 0
 
 _engines: list[Any] = []  # code lives as long as the process
@@ -38,8 +40,16 @@ class Raised(ctypes.Structure):
     )
 
 
-def load(content: bytes) -> Loaded:
-    """The functions of an object; ValueError where it is none, or has something that is not here."""
+def sealed(name: str, content: bytes) -> bytes:
+    """An object as packs hold it: LLVM ends the process over one that is cut, so it brings a digest."""
+    return content + hashlib.blake2b(name.encode() + b"\0" + content, digest_size=SEAL).digest()
+
+
+def load(name: str, content: bytes) -> Loaded:
+    """The functions of a sealed object; ValueError where it is none, or not of that name."""
+    content, seal = content[:-SEAL], content[-SEAL:]
+    if not content or sealed(name, content)[-SEAL:] != seal:
+        raise ValueError(f"{name}: its code is damaged")
     _ready()
     machine = llvm.Target.from_default_triple().create_target_machine()
     engine = llvm.create_mcjit_compiler(llvm.parse_assembly(""), machine)

@@ -39,6 +39,6 @@ def loaded(origin: Origin) -> Loaded | None:
     if not content:
         return None
     try:
-        return load(content)
+        return load(str(origin), content)
     except (RuntimeError, ValueError):  # no object that LLVM reads: it can be compiled
         return None
