@@ -9,7 +9,7 @@ import subprocess
 import sys
 import textwrap
 from pathlib import Path
-from types import FunctionType, ModuleType, SimpleNamespace
+from types import SimpleNamespace
 
 import pytest
 
@@ -18,6 +18,7 @@ pytest.importorskip("cuda.core", reason="cuda-core is not installed (extra test 
 
 from fake_cupy import put_gpu
 from launched_kernels import CARDS, launch, put_card
+from made_of import PACKAGE, functions_of
 from scripts import ROOT, load
 
 import ggmlq as gq
@@ -29,7 +30,6 @@ from ggmlq.prebuilt import packs, reach
 from ggmlq.prebuilt.packs import Origin
 
 _packs = load("tools", "_packs")
-PACKAGE = Path(gq.__file__).parent
 CUDA = reach.SIDES["cuda"]
 BLOCKS = [fmt for fmt in FORMATS.values() if isinstance(fmt, BlockFormat)]
 ROWS = (1, 2, 4, 8, 9, 16, 17, 32, 33, 64, 65, 200, 512, 1024, 4096)
@@ -88,28 +88,6 @@ def test_ptx_becomes_machine_code_for_other_gpus(fresh):
 
 
 # --- is it of these sources? --------------------------------------------------------------------
-
-
-def functions_of(value, seen):
-    """All functions of ours that compiled code is made of, as Numba would meet them."""
-    if id(value) in seen:
-        return
-    seen[id(value)] = value
-    for name in ("py_func", "_defn", "meaning"):
-        yield from functions_of(getattr(value, name), seen) if hasattr(value, name) else ()
-    if isinstance(value, tuple):
-        for each in value:
-            yield from functions_of(each, seen)
-    if isinstance(value, FunctionType) and value.__code__.co_filename.startswith(str(PACKAGE)):
-        yield value
-        for cell in value.__closure__ or ():
-            yield from functions_of(cell.cell_contents, seen)
-        codes = [value.__code__]
-        for code in codes:
-            codes += [const for const in code.co_consts if hasattr(const, "co_names")]
-            for name in code.co_names:
-                found = value.__globals__.get(name)
-                yield from functions_of(found, seen) if not isinstance(found, ModuleType) else ()
 
 
 def test_the_digest_reaches_all_that_a_kernel_is_made_of(fresh):

@@ -33,7 +33,7 @@ from ggmlq.cpu.prebuilt.loading import sealed  # noqa: E402
 from ggmlq.cpu.prebuilt.served import HERE, SWITCH  # noqa: E402
 from ggmlq.progress import Progress  # noqa: E402
 
-SETTINGS = {"GGMLQ_CACHE_DIR": "off", SWITCH: "1"}
+SETTINGS = {"GGMLQ_CACHE_DIR": "off", SWITCH: "off"}
 
 
 def made(each: Wanted) -> tuple[Wanted, bytes | str]:

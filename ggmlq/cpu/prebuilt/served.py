@@ -1,6 +1,6 @@
 """Which packs serve this CPU, and when none does: the code is compiled then, as all other code.
 
-Not where Numba was told to compile for another CPU, nor with GGMLQ_COMPILE_HERE=1; not where kernels for this
+Not where Numba was told to compile for another CPU, nor with GGMLQ_PREBUILT=off; not where kernels for this
 CPU are written for another dot product than those of the level; not on systems other than Linux.
 """
 
@@ -20,13 +20,13 @@ from .levels import Level, best
 from .loading import Loaded, load
 
 HERE = Path(__file__).parent
-SWITCH = "GGMLQ_COMPILE_HERE"
+SWITCH = "GGMLQ_PREBUILT"
 
 
 @cache
 def level() -> Level | None:
     """The level of this process."""
-    if sys.platform != "linux" or settled() or os.environ.get(SWITCH, "0") not in ("", "0"):
+    if sys.platform != "linux" or settled() or os.environ.get(SWITCH, "") == "off":
         return None
     found = best(platform.machine(), compiled_for())
     return found if found and best_target(found.features) == target() else None
