@@ -56,7 +56,7 @@ def floats(fmt: Format) -> Any:
 
     def work(arguments: int, first: int, stop: int) -> None:
         given = stretch(arguments)
-        decode(bytes_at(given.raw, 1, given.nbytes)[0], floats_at(given.values, 1, given.count)[0])
+        decode(bytes_at(given.raw, 1, given.nbytes)[0], floats_at(given.values, 1, given.length)[0])
 
     return jit(work)
 

@@ -20,7 +20,7 @@ class Stretch(NamedTuple):
     raw: int  # address of whole blocks
     nbytes: int
     values: int  # address of float32
-    count: int
+    length: int
 
 
 def decode_into(fmt: Format, raw: Bytes, values: NDArray[np.float32]) -> bool:

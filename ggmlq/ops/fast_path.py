@@ -69,7 +69,7 @@ def linear(x: Any, q: Any, kernel: Any, arithmetic: Any, out: Any, bias: Any, dt
 
 
 def on_host(x: Any, q: Any, kernel: Any, arithmetic: Any, out: Any, bias: Any, dtype: Any) -> Any | None:
-    """A small product of NumPy's floats that was done before; None for all others."""
+    """A product of few rows of NumPy's floats that was done before; None for all others."""
     if type(q) is not QuantArray or bias is not None or dtype is not np.float32 or x.dtype is not FLOAT32:
         return None
     try:
@@ -98,7 +98,7 @@ def keep_on_host(rung: Any, x: Any, rows: Any, q: Any, y: Any, kernel: str, arit
     """Run a rung and keep how, where that pays; False, and nothing done, where it does not."""
     if type(x) is not np.ndarray or not rung.repeats or rows.dtype is not FLOAT32 or not q.lasting:
         return False
-    if not 0 < rows.size * y.shape[1] <= _plans().SMALL or not rows.flags.c_contiguous:
+    if not rows.flags.c_contiguous:
         return False
     if (plan := _plans().planned(rung.launch, rows, q, y)) is not None:
         q.keep_plan((x.shape, kernel, arithmetic), plan)

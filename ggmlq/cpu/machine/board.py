@@ -77,10 +77,10 @@ def doer() -> Any:
         board = given.board
         if not compare_and_swap(board + OWNED, 0, 1):
             return
-        parts = (given.count + given.step - 1) // given.step
+        parts = (given.whole + given.step - 1) // given.step
         atomic_store(board + KERNEL, given.kernel)
         atomic_store(board + ARGUMENTS, given.arguments)
-        atomic_store(board + COUNT, given.count)
+        atomic_store(board + COUNT, given.whole)
         atomic_store(board + STEP, given.step)
         atomic_store(board + DONE, 0)
         atomic_store(board + STATUS, 0)

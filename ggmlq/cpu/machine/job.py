@@ -20,8 +20,8 @@ class Job(NamedTuple):
     board: int
     kernel: int  # address of compiled code
     arguments: int  # its table
-    count: int
-    step: int
+    whole: int
+    step: int  # of a part
     done: int  # becomes 1, or stays 0 where the board is another's
 
 

@@ -6,6 +6,7 @@ a process. Importing this imports Numba.
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
 from contextlib import ExitStack
 from typing import Any
@@ -19,7 +20,7 @@ from numba.extending import intrinsic as _intrinsic
 
 from ...cache.identity import identity
 from ...cache.sources import short
-from ...progress import long_work
+from ...progress import AFTER, long_work
 from . import disk_cache
 
 # Numba's types say too little of these to check anything.
@@ -27,6 +28,9 @@ cgutils: Any = _cgutils
 intrinsic: Any = _intrinsic
 extending: Any = _extending
 lower_constant: Any = _lower_constant
+
+
+_untold = [0.0]  # seconds of compiling that nobody was told of: many short waits are a long one
 
 
 def dispatcher(function: Callable[..., Any], on_disk: bool, **options: Any) -> Any:
@@ -72,7 +76,7 @@ class _OnDisk:
 
     def __init__(self, function: Any, on_disk: bool) -> None:
         self._function, self._on_disk, self._name = function, on_disk, ""
-        self._told = ExitStack()
+        self._told, self._begun = ExitStack(), 0.0
 
     def _entry(self, signature: Any) -> str:
         return f"{self._name}_{short(str(signature).encode())}"
@@ -83,11 +87,17 @@ class _OnDisk:
             self._function.__qualname__ = self._name
         found = disk_cache.load(self._entry(signature), context) if self._on_disk else None
         if found is None and self._on_disk:  # it is compiled next, with all that it calls
-            self._told.enter_context(long_work(f"compiling {self._function.__name__} for this CPU, once"))
+            what = f"compiling {self._function.__name__} for this CPU, once"
+            self._told.enter_context(long_work(what, _untold[0]))
+            self._begun = time.monotonic()
         return found
 
     def save_overload(self, signature: Any, result: Any) -> None:
         self._told.close()
+        if self._begun:
+            _untold[0] += time.monotonic() - self._begun
+            _untold[0] *= _untold[0] < AFTER
+            self._begun = 0.0
         if self._on_disk:
             disk_cache.save(self._entry(signature), result)
 

@@ -28,7 +28,7 @@ import numpy as np
 
 from ...threads import PARTS, Hands, inside_pool, no_memory, num_threads
 from .job import AWAKE, BOARD, MASK, Job, Service
-from .kernels import Kernel, compiled, kernel
+from .kernels import Code, Kernel, compiled, kernel
 
 _tape = threading.local()  # of who writes down what a product runs
 PATIENCE = 100_000  # looks at the board before a thread sleeps: about 0.1 ms
@@ -36,17 +36,19 @@ HAS_DONE = Job._fields.index("done")
 
 
 class Call(NamedTuple):
-    """A kernel run on ``range(count)``."""
+    """A kernel run on ``range(whole)``."""
 
     work: Any
     arguments: tuple[int, ...]
-    count: int
+    whole: int
+    grain: int
 
 
 @contextmanager
 def recorded() -> Iterator[list[Call]]:
     """What this thread shares meanwhile."""
-    _tape.calls = calls = []
+    calls: list[Call] = []
+    _tape.calls = calls
     try:
         yield calls
     finally:
@@ -100,18 +102,23 @@ if hasattr(os, "register_at_fork"):
 def share_kernel(work: Any, arguments: tuple[int, ...], count: int, grain: int = 1) -> None:
     """Run a kernel, by name or Numba's, on ``range(count)``, in parts that are multiples of ``grain``."""
     if (tape := getattr(_tape, "calls", None)) is not None:
-        tape.append(Call(work, arguments, count))
+        tape.append(Call(work, arguments, count, grain))
     words = array("q", arguments)  # its address takes a third of the time that NumPy's takes
-    table, _ = words.buffer_info()
+    share_table(
+        work.code if isinstance(work, Kernel) else Code(work, 0, False), words.buffer_info()[0], count, grain
+    )
+
+
+def share_table(code: Code, table: int, count: int, grain: int) -> None:
+    """The same with arguments that lie at an address already."""
     threads = min(num_threads(), math.ceil(count / grain), MASK // PARTS)
-    call, address, _ = work.code if isinstance(work, Kernel) else (work, None, False)
     try:
         if threads > 1 and not inside_pool():
             step = math.ceil(count / (grain * PARTS * threads)) * grain
-            if _crew.run(address or compiled(work), table, count, step, threads - 1):
+            if _crew.run(code.address or compiled(code.call), table, count, step, threads - 1):
                 return
         if count:
-            call(table, 0, count)
+            code.call(table, 0, count)
     except MemoryError as error:
         no_memory(error, count, threads)
 

@@ -51,7 +51,7 @@ def placer(layout: PanelLayout) -> Any:
         given = placed_from(arguments)
         runs, width, each = given.columns // RUN, given.width, given.each
         pitch = runs * groups * width
-        index = bytes_at(given.index, 1, 256)[0]
+        stored = bytes_at(given.stored, 1, 256)[0]
         for row in range(first, stop):
             panel = bytes_at(given.made + row // ROWS * given.panel_bytes, 1, given.panel_bytes)[0]
             codes = bytes_at(given.codes + row * given.columns, 1, given.columns)[0].view(np.int8)
@@ -74,7 +74,7 @@ def placer(layout: PanelLayout) -> Any:
                         elif apart:
                             panel[to + scales_bytes + i] = offsets[g + i]
                 for i in range(RUN):
-                    _put(panel, at, r, i, index[codes[run * RUN + i] + 128], planes)
+                    _put(panel, at, r, i, stored[codes[run * RUN + i] + 128], planes)
 
     return jit(place)
 

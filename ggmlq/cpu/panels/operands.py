@@ -53,4 +53,4 @@ class Placed(NamedTuple):
     each: int  # bytes of these
     made: int  # address of uint8 [panels, panel_bytes]
     panel_bytes: int
-    index: int  # address of uint8 [256]: what is stored for a code, by code + 128
+    stored: int  # address of uint8 [256]: what is stored for a code, by code + 128

@@ -1,8 +1,9 @@
-"""How a small product is run again: two kernels on tables that are written already, but for two addresses.
+"""How a product is run again: two kernels on tables that are written already, but for two addresses.
 
 What a product of a shape with the same weights does is the same each time. So the first one is watched
-(``workers.recorded``), and the next only write where x and the result lie. That is for products which one
-thread does, because the others would take longer to wake.
+(``workers.recorded``), and the next only write where x and the result lie. That is for few rows: with many
+this time does not matter, and the memory of a plan does. One thread does what is small, because the others
+would take longer to wake.
 """
 
 from __future__ import annotations
@@ -13,11 +14,13 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from ..machine.kernels import Kernel
-from ..machine.workers import recorded
+from ..machine.workers import Call, recorded, share_table
 from .operands import Activations, Operands
 
 SMALL = 1 << 18  # products of a weight and an activation: some 10 µs, which is what waking takes
-VALUES, OUT = Activations._fields.index("values"), Operands._fields.index("out")
+MOST = 64 << 10  # bytes of activations as records, which a plan keeps for each thread that calls it
+VALUES, WIDTH = Activations._fields.index("values"), Activations._fields.index("columns")
+OUT, COLUMNS = Operands._fields.index("out"), Operands._fields.index("n")
 
 
 class Tables(NamedTuple):
@@ -33,12 +36,16 @@ class Tables(NamedTuple):
 class Plan:
     """A product of rows with weights; any number of threads may call it."""
 
-    __slots__ = ("_count", "_free", "_given", "_multiply", "_quantize", "_rows", "weights")
+    __slots__ = (
+        "_alone", "_calls", "_count", "_free", "_given", "_multiply", "_quantize", "_rows", "weights"
+    )  # fmt: skip
 
-    def __init__(self, calls: Any, weights: Any) -> None:
-        (quantize, taken, self._rows), (multiply, given, self._count) = calls
-        self._quantize, self._multiply = quantize.code.call, multiply.code.call
-        self._given: tuple[Activations, Operands] = taken, given
+    def __init__(self, calls: list[Call], weights: Any) -> None:
+        first, second = self._calls = calls
+        self._quantize, self._multiply = first.work.code.call, second.work.code.call
+        self._rows, self._count = first.whole, second.whole
+        self._given: Any = first.arguments, second.arguments
+        self._alone = self._rows * second.arguments[COLUMNS] * first.arguments[WIDTH] <= SMALL
         self._free: list[Tables] = []
         self.weights = weights  # lies where the table says as long as the plan does
 
@@ -50,8 +57,12 @@ class Plan:
             tables = self._tables()
         quantize, quantize_at, multiply, multiply_at, _ = tables
         quantize[VALUES], multiply[OUT] = x, out
-        self._quantize(quantize_at, 0, self._rows)
-        self._multiply(multiply_at, 0, self._count)
+        if self._alone:
+            self._quantize(quantize_at, 0, self._rows)
+            self._multiply(multiply_at, 0, self._count)
+        else:
+            for call, at in zip(self._calls, (quantize_at, multiply_at), strict=True):
+                share_table(call.work.code, at, call.whole, call.grain)
         self._free.append(tables)
 
     def _tables(self) -> Tables:
@@ -68,7 +79,10 @@ def planned(launch: Any, x: Any, q: Any, out: Any) -> Plan | None:
         launch(x, q, out)
     if [type(call.arguments) for call in calls] != [Activations, Operands]:
         return None
-    taken, given = calls[0].arguments, calls[1].arguments
+    taken: Any = calls[0].arguments
+    given: Any = calls[1].arguments
+    if taken.row_bytes * calls[0].whole > MOST:
+        return None
     if (taken.values, given.out) != (x.ctypes.data, out.ctypes.data) or taken.records != given.records:
         return None
     if not all(isinstance(call.work, Kernel) for call in calls):
