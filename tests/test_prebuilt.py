@@ -58,6 +58,22 @@ def test_what_products_take_is_there(card, monkeypatch, fresh):
                 assert code, f"{fmt.name}, {m} rows on {card}: {kernel.origin} is not prebuilt; {REBUILD}"
 
 
+def test_what_scaled_products_take_is_there(fresh):
+    """Of e4m3 and int8 on Hopper: whichever tile a shape gets, for results of each kind of floats."""
+    from ggmlq.cuda.pipeline.job import BY_COLUMNS, FLOATS, OUTS, WHOLE, Job
+    from ggmlq.cuda.pipeline.waves import best
+
+    ways = ((FLOATS, "e4m3", False), (BY_COLUMNS, "e4m3", True), (WHOLE, "s8", False))
+    for _ in range(40):
+        m, n = (int(2 ** fresh.uniform(0, 15)) for _ in range(2))
+        for shares, code, by_columns in ways:
+            out = OUTS[fresh.integers(len(OUTS))]
+            job = Job(best(shares, m, n, 132), code, code, out, by_columns=by_columns)
+            name = "integer_kernel" if code == "s8" else "float_kernel"
+            origin = Origin(f"ggmlq.cuda.pipeline.persistent.{name}", (job,))
+            assert served.found(origin, (9, 0), True), f"{m} × {n}: {origin} is not prebuilt; {REBUILD}"
+
+
 def test_machine_code_is_for_its_gpu():
     """ELF for CUDA, its flags say the capability; and PTX that any driver of CUDA 12 reads."""
     for each, code in _packs.kept().items():

@@ -1,8 +1,8 @@
 """Packs of prebuilt code (ggmlq/cuda/prebuilt): which kernels belong in, and how packs are written.
 
 A kernel belongs in if products of blocks, decoders or encoders take it where nobody names a kernel, for some
-number of rows. Rungs that are there to be read, GRUs and products of codes with scales are compiled when
-asked for.
+number of rows; of codes with scales, those of e4m3 and int8 on Hopper, with their quantizers of 128 columns, of
+blocks and of rows. Rungs that are there to be read, GRUs and other codes are compiled when asked for.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ import secrets
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import cache
 from importlib import metadata
+from itertools import product
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -59,6 +60,66 @@ def _widest(fmt: Any, tile: Any) -> bool:
     return bool(tile.columns == 64)
 
 
+def _floats(job: Any) -> bool:
+    """Products of e4m3 whose results are floats; written one by one where rows are no whole 16 bytes."""
+    return bool(job.x == job.w == "e4m3" and not job.out.coded)
+
+
+def _integers(job: Any) -> bool:
+    """Likewise of int8, without zero points."""
+    return bool(job.x == job.w == "s8" and not job.out.coded and not job.zeros)
+
+
+def _few(job: Any) -> bool:
+    """Likewise of either, for a few rows."""
+    plain = job.x == job.w and job.x in ("s8", "e4m3")
+    return bool(plain and not job.out.coded and not job.zeros)
+
+
+def _by_columns() -> Iterator[tuple[Any, ...]]:
+    """All tiles where each column has a scale of w; tests take the widest."""
+    from ggmlq.cuda.pipeline.job import BY_COLUMNS, OUTS, Job
+
+    for wave, out in product(BY_COLUMNS, OUTS):
+        yield (Job(wave.tile, "e4m3", "e4m3", out, by_columns=True),)
+
+
+def _ways() -> Iterator[Any]:
+    """How activations and weights become codes where nobody says how."""
+    from ggmlq.cuda.quantize_scaled._groups import Way
+
+    for scale in ("float32", "e8m0"):
+        yield Way("e4m3", scale, "half_even", False, True)
+    yield Way("int8", "float32", "half_even", False, False)
+
+
+def _groups() -> Iterator[tuple[Any, ...]]:
+    """Groups of 128 columns, of many rows and of few."""
+    from ggmlq.cuda.quantize_scaled._groups import turns_of
+    from ggmlq.cuda.quantize_scaled._pieces import SIZES
+
+    for kind, way in product(SIZES, _ways()):
+        for few in (False, True) if turns_of(kind, way) > 1 else (False,):
+            yield kind, way, 128, few
+
+
+def _blocks() -> Iterator[tuple[Any, ...]]:
+    """Blocks of 128 × 128, and whole rows up to 16384 columns."""
+    from ggmlq.cuda.quantize_scaled._blocks import TILES
+    from ggmlq.cuda.quantize_scaled._pieces import SIZES
+
+    for kind, way, tile in product(SIZES, _ways(), TILES):
+        if way.scale == "float32" and tile != (64, 64):
+            yield kind, way, tile
+
+
+# Cases beyond those that a family lists for the tests; all of them belong into machine code for 9.0.
+MORE: dict[str, Callable[[], Iterator[tuple[Any, ...]]]] = {
+    "pipeline.persistent.float_kernel": _by_columns,
+    "quantize_scaled._blocks.kernel": _blocks,
+    "quantize_scaled._groups.kernel": _groups,
+}
+
 # Of each family: what of it belongs into machine code for 9.0, and what into PTX for all others.
 FAMILIES: dict[str, tuple[Takes, Takes]] = {
     "activations.floats.kernel": (everything, everything),
@@ -71,7 +132,11 @@ FAMILIES: dict[str, tuple[Takes, Takes]] = {
     "linear.r15_wgmma.kernel": (everything, nothing),
     "linear.r4_dp4a.kernel": (nothing, everything),
     "linear.r5_registers.kernel": (nothing, everything),
+    "pipeline.divided.kernel": (_floats, nothing),
+    "pipeline.operands8.gatherer": (everything, nothing),
     "pipeline.parts.adder": (everything, everything),
+    "pipeline.persistent.float_kernel": (_floats, nothing),
+    "pipeline.persistent.integer_kernel": (_integers, nothing),
     "planes.offsets.compensation_kernel": (nothing, everything),
     "planes.weights.weight_kernel": (nothing, everything),
     "quantize.mxfp4.kernel": (everything, everything),
@@ -81,6 +146,9 @@ FAMILIES: dict[str, tuple[Takes, Takes]] = {
     "quantize.q5_1.kernel": (everything, everything),
     "quantize.q8_0.kernel": (everything, everything),
     "quantize.q8_1.kernel": (everything, everything),
+    "quantize_scaled._blocks.kernel": (nothing, nothing),
+    "quantize_scaled._groups.kernel": (nothing, nothing),
+    "scaled_linear.r10_few_rows.kernel": (_few, nothing),
     "strips.make.strip_kernel": (everything, everything),
     "strips.to_bf16.decoder": (everything, everything),
     "strips.to_blocks.restore_kernel": (everything, everything),
@@ -106,6 +174,7 @@ def wanted() -> tuple[Wanted, ...]:
             for folder, take in zip((MACHINE, PTX), takes, strict=True):
                 if take(*case):
                     found.append(Wanted(Origin(name, case), folder))
+        found += [Wanted(Origin(name, case), MACHINE) for case in MORE.get(short, tuple)()]
     return tuple(dict.fromkeys(found))
 
 

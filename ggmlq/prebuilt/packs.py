@@ -30,6 +30,7 @@ from ..formats import Format
 from . import reach
 
 SUFFIX = ".pack"
+LARGE = ("pipeline", "quantize_scaled", "scaled_linear")  # rooms with a pack for each file
 FILES = "files.json"  # beside the folders
 Header = dict[str, Any]
 
@@ -55,8 +56,11 @@ class Origin(NamedTuple):
 
     @property
     def pack(self) -> str:
-        """The name of its pack: its format, or the room of its family."""
-        return self.formats[0].lower() if self.formats else self.family.split(".")[2].strip("_")
+        """The name of its pack: its format, or the room of its family; of a large room the file."""
+        if self.formats:
+            return self.formats[0].lower()
+        room, file = (each.strip("_") for each in self.family.split(".")[2:4])
+        return f"{room}_{file}" if room in LARGE else room
 
 
 def code(folder: Path, origin: Origin) -> bytes | None:
