@@ -8,8 +8,8 @@ empty, as on a machine where nothing ever ran; "warm": the next process with the
 the process took, and whether Numba was imported. Files lie in the system's cache.
 
 --peers: the first call of what else multiplies so, each in a process of its own, from its import on: CuPy's
-elementwise addition and torch's product of halves, and Humming's and gemlite's products of 4-bit weights where
-they are installed (``pip install "humming-kernels[cu13]" gemlite``: with torch, and a CUDA compiler for the first).
+elementwise addition and torch's product of halves, and Humming's and gemlite's products of 4-bit weights
+where they are installed (``pip install "humming-kernels[cu13]" gemlite``, which bring torch).
 
 On a CPU also what a process takes that compiles: GGMLQ_PREBUILT=off leaves out the code of the package.
 """

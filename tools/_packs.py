@@ -1,7 +1,7 @@
 """Packs of prebuilt code (ggmlq/cuda/prebuilt): which kernels belong in, and how packs are written.
 
 A kernel belongs in if products of blocks, decoders or encoders take it where nobody names a kernel, for some
-number of rows; of codes with scales, those of e4m3 and int8 on Hopper, with their quantizers of 128 columns, of
+number of rows; of codes with scales, those of e4m3 and int8 on Hopper, with quantizers of 128 columns, of
 blocks and of rows. Rungs that are there to be read, GRUs and other codes are compiled when asked for.
 """
 

@@ -7,6 +7,7 @@ to be compiled (``cpu/prebuilt/served.py`` says when).
 
 from __future__ import annotations
 
+import os
 import threading
 from functools import cache
 from importlib import import_module
@@ -17,6 +18,15 @@ from ..prebuilt import served
 
 ROOM = __package__.rpartition(".")[0]  # ggmlq.cpu
 _LOCK = threading.RLock()
+
+
+def _after_fork() -> None:
+    """Whoever held it is not in this process."""
+    globals()["_LOCK"] = threading.RLock()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_after_fork)
 
 
 class Code(NamedTuple):
