@@ -250,7 +250,9 @@ def test_gq_kernels_tells_where_code_comes_from():
 
 
 @here
-@pytest.mark.parametrize("damage", ["cut", "flipped", "empty", "no header", "gone", "moved", "another's"])
+@pytest.mark.parametrize(
+    "damage", ["cut", "flipped", "empty", "no header", "gone", "moved", "another's", "odd"]
+)
 def test_a_damaged_pack_is_done_without(tmp_path, monkeypatch, damage):
     folder = tmp_path / served.level().folder
     folder.mkdir()
@@ -265,6 +267,7 @@ def test_a_damaged_pack_is_done_without(tmp_path, monkeypatch, damage):
         "empty": b"",
         "no header": b"[]\n" + content,
         "moved": header.replace(b'"":[0,', b'"":[8,') + b"\n" + body,
+        "odd": header.replace(b'"files"', b'"flies"') + b"\n" + body,
         "another's": taken_for(header, other, origin.family) + b"\n" + body,
     }
     if damage in wrong:

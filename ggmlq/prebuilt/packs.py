@@ -66,12 +66,15 @@ class Origin(NamedTuple):
 def code(folder: Path, origin: Origin) -> bytes | None:
     """The code of a kernel in a folder of packs, or None."""
     pack = opened(folder / f"{origin.pack}{SUFFIX}")
-    family = pack.header["families"].get(origin.family) if pack else None
-    place = family and family["cases"].get(origin.text)
-    if not pack or not place or not pack.holds(origin.family, origin.formats):
+    try:
+        family = pack.header["families"].get(origin.family) if pack else None
+        place = family and family["cases"].get(origin.text)
+        if not pack or not place or not pack.holds(origin.family, origin.formats):
+            return None
+        body = pack.body()
+        return None if body is None else body[place[0] : place[0] + place[1]]
+    except (AttributeError, LookupError, TypeError):  # a header that was written to
         return None
-    body = pack.body()
-    return None if body is None else body[place[0] : place[0] + place[1]]
 
 
 class Pack:

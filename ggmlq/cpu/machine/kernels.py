@@ -34,7 +34,6 @@ class Code(NamedTuple):
 
     call: Any  # (address of arguments, start, stop); raises what the code does
     address: int  # of a function in Numba's convention
-    prebuilt: bool
 
 
 class Kernel:
@@ -55,10 +54,10 @@ class Kernel:
 
     def _made(self) -> Code:
         if (found := served.loaded(self.origin)) is not None:
-            return Code(found.call, found.address, True)
+            return Code(found.call, found.address)
         file, _, name = self.origin.family.rpartition(".")
         made = getattr(import_module(file), name)(*self.origin.case)
-        return Code(made, compiled(made), False)
+        return Code(made, compiled(made))
 
     def __repr__(self) -> str:
         return str(self.origin)

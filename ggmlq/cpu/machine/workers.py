@@ -105,7 +105,7 @@ def share_kernel(work: Any, arguments: tuple[int, ...], count: int, grain: int =
         tape.append(Call(work, arguments, count, grain))
     words = array("q", arguments)  # its address takes a third of the time that NumPy's takes
     share_table(
-        work.code if isinstance(work, Kernel) else Code(work, 0, False), words.buffer_info()[0], count, grain
+        work.code if isinstance(work, Kernel) else Code(work, 0), words.buffer_info()[0], count, grain
     )
 
 
