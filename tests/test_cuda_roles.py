@@ -88,7 +88,7 @@ def strips_of(q):
 
 
 CASES = [  # M, N, K, tile
-    (5, 200, 512, RoleTile(16, 2)),
+    (5, 140, 512, RoleTile(16, 2)),
     (40, 130, 384, RoleTile(32, 2)),
     (150, 70, 128, RoleTile(160)),
 ]
