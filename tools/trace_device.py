@@ -1,4 +1,4 @@
-"""llama.cpp built for a device: its kernels judged on cases, and every product of small models that run there.
+"""llama.cpp built for a device: its kernels judged on cases, and all products of small models that run there.
 
     python tools/trace_device.py SOURCE WORK [--backend cuda|vulkan|cpu …] [--define NAME=VALUE] [--jobs N]
         [--steps build,check,trace] [--seconds S] [--into DIR]
