@@ -31,7 +31,7 @@ class Planar(NamedTuple):
 
 
 def times(a: Wide, b: Wide) -> Wide:
-    """``a @ b.T``, in this thread where it is small: BLAS wakes others, which costs more on a busy machine."""
+    """``a @ b.T``; small ones in this thread, for BLAS wakes others, which a busy machine makes wait."""
     small = len(a) * b.size <= SMALL
     found: Wide = np.einsum("mk,nk->mn", a, b) if small else a @ b.T
     return found

@@ -48,7 +48,7 @@ def attend(node: Node) -> Wide:
 def _attend(
     q: Wide, k: Wide, v: Wide, mask: Wide | None, slopes: Wide, sinks: Wide, scale: float, cap: float
 ) -> Wide:
-    """Of one stream, [heads, M, D]. See ``ggmlq/cpu/attention.py``, which does the same where there is much."""
+    """Of one stream, [heads, M, D], as ``ggmlq/cpu/attention.py`` does where there is much of it."""
     k, v = (one.repeat(len(q) // len(one), axis=0) for one in (k, v))
     scores = q @ k.swapaxes(-1, -2) * scale
     if cap:
