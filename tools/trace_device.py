@@ -19,12 +19,13 @@ import subprocess
 import sys
 import time
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
 import ggmlq as gq
+from ggmlq.llama import Bridge
 from ggmlq.llama.library import is_weight_type
 from ggmlq.testing.models import Shape, tiny_model
 
@@ -160,7 +161,9 @@ def models(folder: Path) -> Iterator[Path]:
 def trace(runner: Runner, made: Path, jobs: int, threads: int) -> bool:
     """Each model with prompts of several lengths and caches of several types; and a command of llama.cpp."""
     runs: list[tuple[str, list[str | Path]]] = []
-    for path in models(runner.into.parent / "models"):
+    with Bridge(made) as bridge:
+        types = bridge.types
+    for path in models(runner.into.parent / "models", types):
         begin = [path, "--lib", made, "--threads", str(threads), "--json"]
         for i, prompt in enumerate(PROMPTS):
             for cache in CACHES if i == 0 else CACHES[:2]:

@@ -47,7 +47,9 @@ def main() -> int:
         model = tiny_model(Path(folder) / "model.gguf", mixed, shape)
         asked = trace(model, lib=libs, tokens=24, generate=2, threads=2)
         products = [p.without_arrays() for p in asked]
-        write(page(products, model.name, f"ggml {asked.version}", asked.notes), str(Path(folder) / "run.html"))
+        write(
+            page(products, model.name, f"ggml {asked.version}", asked.notes), str(Path(folder) / "run.html")
+        )
         photograph(Path(folder) / "run.html", DOCS / "trace.png")
     drawn = [item for item in items([p for p in products if p.step == 0]) if item.value]
     lines = depth_lines(drawn, "Error against depth: the prompt", "share of the limit", limit=1.0)
