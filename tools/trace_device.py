@@ -141,8 +141,9 @@ def _rows(m: int) -> str:
 # --- real runs ------------------------------------------------------------------------------
 
 
-def models(folder: Path) -> Iterator[Path]:
-    """Dense, with experts, and with a shared expert: each type in each operation."""
+def models(folder: Path, types: Collection[str]) -> Iterator[Path]:
+    """Dense, with experts, and with a shared expert: each type that the library has in each operation."""
+    kinds = [fmt for fmt in gq.formats.values() if is_weight_type(fmt) and fmt.name in types]
     able = [
         f.name for f in gq.formats.values() if is_weight_type(f) and f.can_quantize and not f.needs_imatrix
     ]
