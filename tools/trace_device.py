@@ -144,9 +144,7 @@ def _rows(m: int) -> str:
 def models(folder: Path, types: Collection[str]) -> Iterator[Path]:
     """Dense, with experts, and with a shared expert: each type that the library has in each operation."""
     kinds = [fmt for fmt in gq.formats.values() if is_weight_type(fmt) and fmt.name in types]
-    able = [
-        f.name for f in gq.formats.values() if is_weight_type(f) and f.can_quantize and not f.needs_imatrix
-    ]
+    able = [fmt.name for fmt in kinds if fmt.can_quantize and not fmt.needs_imatrix]
     layers = [
         {role: able[(i + j * 4) % len(able)] for j, role in enumerate(ROLES)} for i in range(0, len(able), 4)
     ]

@@ -15,8 +15,8 @@ from ..array import QuantArray
 Wide = NDArray[np.float64]
 Mask = NDArray[np.bool_]
 
-# Where an arithmetic gives no bound (sums in halves, order unknown): six times an NMSE of 1e-4. Sums of halves
-# are steps of the smallest half apart, and beyond the largest they are infinite, or no number.
+# Where an arithmetic gives no bound (sums in halves, order unknown): six times an NMSE of 1e-4. Such sums are
+# steps of the smallest half apart, and beyond the largest one infinite, or no number.
 LOOSE = 0.06
 LARGEST_HALF, SMALLEST_HALF = 65504.0, 2.0**-24
 PARTIAL = 4  # a partial sum may be so many times what the whole is expected to be
