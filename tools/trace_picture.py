@@ -51,8 +51,8 @@ def main() -> int:
             page(products, model.name, f"ggml {asked.version}", asked.notes), str(Path(folder) / "run.html")
         )
         photograph(Path(folder) / "run.html", DOCS / "trace.png")
-    drawn = [item for item in items([p for p in products if p.step == 0]) if item.value]
-    lines = depth_lines(drawn, "Error against depth: the prompt", "share of the limit", limit=1.0)
+    drawn = [item for item in items([p for p in products if p.step]) if item.value]
+    lines = depth_lines(drawn, "Error against depth: generated tokens", "share of the limit", limit=1.0)
     assert lines is not None
     return settle(DOCS / "trace.svg", document([lines]), False)
 

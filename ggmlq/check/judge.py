@@ -28,8 +28,6 @@ FIT = {
 
 ON_CUDA = ("ggml-mmvq", "ggml-mmq")  # for few rows of activations, and for more
 
-ONLY_F32 = ("tf32", "tf32-cut")  # in which only float32 weights are multiplied; halves look the same
-
 SAMPLED = 1 << 16  # elements of a result beyond which a sample chooses the arithmetic
 
 
@@ -75,7 +73,7 @@ def judge(y: Any, x: Any, q: QuantArray, arithmetics: Sequence[str]) -> Judgemen
     from_exact = distance(y, reference.linear(x, q, "exact"), energy)
     best: Judgement | None = None
     for arithmetic in arithmetics:
-        if arithmetic in ONLY_F32 and q.format.name != "f32" and len(arithmetics) > 1:
+        if arithmetic in reference.ONLY_F32 and q.format.name != "f32" and len(arithmetics) > 1:
             continue
         try:
             these = measure(y, x, q, arithmetic, energy)

@@ -29,6 +29,9 @@ ARITHMETICS = {
     "ggml-mmq": "llama.cpp on CUDA, more than 8 rows of activations",
 }
 
+# In these only float32 weights are multiplied; others look the same in halves, which come first.
+ONLY_F32 = ("tf32", "tf32-cut")
+
 Float = Literal["f64", "f32", "f16", "bf16", "tf32", "tf32-cut"]
 Kept = Literal["half", "float"]
 KeptScale = Literal["half", "float", "bf16"]
