@@ -110,11 +110,8 @@ def test_a_graph_keeps_what_activations_become(cupy):
     """Codes of floats, rows of a transposed array: their memory is not given to others."""
     rng = np.random.default_rng(SEED)
     w = gq.quantize_scaled(rng.standard_normal((256, 512), np.float32), "e4m3", (128, 128)).to("cuda")
-    experts = gq.quantize_scaled(rng.standard_normal((4, 64, 512), np.float32), "int8", (1, None)).to("cuda")
-    ids = cupy.asarray(rng.integers(0, 4, (40, 2)))
-    x = cupy.zeros((512, 40), np.float32).T
-    works = [lambda: gq.scaled_linear(x, w), lambda: gq.expert_linear(x, experts, ids)]
-    for work in works:
+    q, x = weights("q4_0", 256, 512, SEED).to("cuda"), cupy.zeros((512, 40), np.float32).T
+    for work in (lambda: gq.scaled_linear(x, w), lambda: gq.linear(x, q)):
         x[...] = 0
         stream = cupy.cuda.Stream(non_blocking=True)
         with stream:

@@ -16,6 +16,8 @@ import threading
 from functools import cache
 from typing import Any, NamedTuple
 
+import numpy as np
+
 from ...errors import DeviceError, MissingDependencyError, UnsupportedError
 from . import device
 from .submit import library
@@ -23,7 +25,7 @@ from .submit import library
 SIZE, SLAB, MOST = 128, 4096, 1 << 16  # bytes of a map; maps of a slab; before slots are used again
 LEAST = 12000  # the driver: CUDA 12.0
 # Of elements: the number by which the driver knows them, and their bytes.
-KINDS = {"uint8": (0, 1), "float16": (6, 2), "float32": (7, 4), "bfloat16": (9, 2)}
+KINDS = {"uint8": (0, 1), "uint64": (4, 8), "float16": (6, 2), "float32": (7, 4), "bfloat16": (9, 2)}
 SWIZZLE_128, PROMOTE_256, RELAXED = 3, 3, 2
 ROW = 128  # bytes of a swizzled box's rows
 UNSIGNED, LONG = ctypes.c_uint32, ctypes.c_uint64
@@ -149,3 +151,8 @@ def place(box: Box) -> int:
     """Where the map of a matrix lies, on CuPy's current device."""
     index = device.current()
     return _slots(index).place(box, index)
+
+
+def kept(box: Box) -> Any:
+    """A map in memory of its own, for who keeps it as long as the matrix: its address stays right."""
+    return device.upload(np.frombuffer(encoded(box), np.uint8), f"cuda:{device.current()}")

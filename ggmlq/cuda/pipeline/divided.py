@@ -66,12 +66,15 @@ def exchanger(job: Job) -> Any:
     ) -> None:
         lane, inner, _, _ = stood
         rank, parts, share, inverse, ending = end
+        alone = parts == uint32(1)  # no cluster to join
         meet()  # nothing of this block is multiplied any more
-        pass_by_cluster()
+        if not alone:
+            pass_by_cluster()
         own = uint32(inner + uint32(lane >> uint32(2)))
         stage(totals, uint32(ring + own * uint32(pitch) + uint32(uint32(lane & uint32(3)) << uint32(3))))
         meet()
-        join_cluster()
+        if not alone:
+            join_cluster()
         thread, brought = uint32(cuda.threadIdx.x), uint32(ring + uint32(rows * pitch))
         r, at = uint32(thread >> uint32(log)), uint32(uint32(thread & uint32(fours - 1)) << uint32(4))
         while r < uint32(rows):
@@ -81,7 +84,8 @@ def exchanger(job: Job) -> Any:
                 there = uint32(uint32(r - uint32(owner * share)) + uint32(rank * share))
                 put16_of(uint32(brought + there * uint32(pitch) + at), owner, v[0], v[1], v[2], v[3])
             r = uint32(r + uint32(every))
-        meet_cluster()  # all sums are where they are finished
+        if not alone:
+            meet_cluster()  # all sums are where they are finished
         wait_for_predecessor()  # it may read what is written now
         first, r = uint32(rank * share), uint32(thread >> uint32(log))
         last = min(share, uint32(uint32(rows) - first))
@@ -144,9 +148,10 @@ def kernel(job: Job) -> Kernel:
             if thread == uint32(32 * fetching + 32):
                 fill_x(ring, full, x, of_x, row, first, last, span)
             meet_warp()
-            pass_by_cluster()
-            join_cluster()
-            meet_cluster()
+            if parts != uint32(1):
+                pass_by_cluster()
+                join_cluster()
+                meet_cluster()
         else:
             take()
             ending = (bias, scales, down_scales, along_scales)

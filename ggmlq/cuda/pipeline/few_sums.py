@@ -26,7 +26,8 @@ def deliverer(job: FewJob) -> Any:
     def store(ring: Any, totals: Any, row: Any, column: Any, turn: Any, rank: Any, halvings: Any) -> None:
         share = uint32(uint32(log) - halvings)  # its logarithm
         source = uint32(uint32(uint32(rank * uint32(turns)) + turn) << share)
-        join_cluster()  # their shared memory is there
+        if halvings != uint32(0):
+            join_cluster()  # their shared memory is there
         push(totals, uint32(ring + uint32(of_sums) + uint32(row << uint32(2))), column, share, source)
 
     @inlined
@@ -36,7 +37,8 @@ def deliverer(job: FewJob) -> Any:
         own = uint32(turn * uint32(columns) + column)
         stage(totals, uint32(ring + own * uint32(pitch) + uint32(row << uint32(2))))
         meet()
-        join_cluster()
+        if halvings != uint32(0):
+            join_cluster()
         i = uint32(cuda.threadIdx.x)
         while i < uint32(turns * fours * columns):
             c, at = uint32(i >> uint32(shift)), uint32(uint32(i & uint32(fours - 1)) << uint32(4))

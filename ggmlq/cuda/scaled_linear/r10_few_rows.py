@@ -94,7 +94,8 @@ def kernel(job: FewJob) -> Kernel:
             if thread == uint32(MULTIPLY + 32):
                 fill_x(ring, full, x, uint32(0), first, last)
             meet_warp()
-            join_cluster()
+            if halvings != uint32(0):  # one block alone has no cluster to join
+                join_cluster()
         else:
             group = uint32(uint32(warp) >> uint32(2))
             work(ring, full, given, zeros, group, row0, first, last, m, n, rank, halvings)

@@ -16,6 +16,7 @@ from .assembly import instruction, only_on_a_gpu, u32, u64
 
 ENGINE = "cp.async.bulk.tensor.2d."
 FETCH = ENGINE + "shared::cluster.global.mbarrier::complete_tx::bytes"
+LINE = "cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes"
 PUT = ENGINE + "global.shared::cta.bulk_group"
 COMMIT, UNTIL_READ = "cp.async.bulk.commit_group;", "cp.async.bulk.wait_group.read 0;"
 
@@ -23,6 +24,12 @@ COMMIT, UNTIL_READ = "cp.async.bulk.commit_group;", "cp.async.bulk.wait_group.re
 @instruction(FETCH + " [$0], [$1, {$2, $3}], [$4];", None, u32, u64, u32, u32, u32, effect=True)
 def fetch(shared: Any, map: Any, column: Any, row: Any, barrier: Any) -> Any:
     """Start to copy a box to shared memory."""
+    only_on_a_gpu()
+
+
+@instruction(LINE + " [$0], [$1], $2, [$3];", None, u32, u64, u32, u32, effect=True)
+def fetch_line(shared: Any, source: Any, size: Any, barrier: Any) -> Any:
+    """Start to copy so many neighbouring bytes to shared memory; all are multiples of 16. No map."""
     only_on_a_gpu()
 
 
