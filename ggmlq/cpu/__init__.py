@@ -12,6 +12,7 @@
     quantize_scaled/  floats to codes with scales for every tile; decode_scaled.py is the way back
     lanes/        vectors for compiled code: what unpack and encode are written in
     projection.py  random sums of a product's rows, which judge all of it by one reading of the weights
+    attention.py  softmax(q·kᵀ)·v in float64, which attention that is one node is compared with
     atoms.py      a format's atoms compiled as they stand: what serves a format without files here
     stretch.py    blocks to floats by the same code, found prebuilt
     machine/      the CPU itself: instructions, kernels by name, the compiler and its cache, threads
