@@ -69,10 +69,10 @@ def rounded(values: NDArray[Any], kind: Float) -> Wide:
 def _ten_bits(values: NDArray[Any], *, cut: bool) -> Wide:
     """Float32 with 10 bits of fraction: rounded, ties to even, or cut off. No number stays none."""
     found = np.array(values, np.float32, order="C")
-    bits = found.view(np.uint32)
+    bits, finite = found.view(np.uint32), np.isfinite(found)
     if not cut:
-        bits += np.where(np.isfinite(found), 0xFFF + (bits >> 13 & 1), 0).astype(np.uint32)
-    bits &= np.uint32(0xFFFFE000)
+        bits[finite] += 0xFFF + (bits[finite] >> 13 & 1)
+    bits[finite] &= np.uint32(0xFFFFE000)
     return found.astype(np.float64)
 
 
