@@ -8,8 +8,10 @@ empty, as on a machine where nothing ever ran; "warm": the next process with the
 the process took, and whether Numba was imported. Files lie in the system's cache.
 
 --peers: the first call of what else multiplies so, each in a process of its own, from its import on: CuPy's
-elementwise addition and torch's product of halves, and Humming's and gemlite's products where they are
-installed.
+elementwise addition and torch's product of halves, and Humming's and gemlite's products of 4-bit weights
+where they are installed (``pip install "humming-kernels[cu13]" gemlite``, which bring torch).
+
+On a CPU also what a process takes that compiles: GGMLQ_PREBUILT=off leaves out the code of the package.
 """
 
 from __future__ import annotations
@@ -54,13 +56,13 @@ PEERS = {
     "humming": (
         "import torch, humming.layer as h; l = h.HummingLayer(shape_n=4096, shape_k=4096, "
         "weight_config={'dtype': 'int4', 'group_size': 32}, torch_dtype=torch.float16).cuda(); "
-        "l.load_from_unquantized(torch.ones(4096, 4096, device='cuda').half()); l.finish_load(); "
+        "l.load_from_unquantized(torch.ones(4096, 4096, device='cuda').half()); l.transform(); "
         "l(torch.ones(64, 4096, device='cuda').half()).cpu()"
     ),
     "gemlite": (
-        "import torch, gemlite; from gemlite.helper import A16W4; "
+        "import torch; from gemlite.helper import A16W4_MXFP; "
         "w = torch.nn.Linear(4096, 4096, bias=False, device='cuda', dtype=torch.float16); "
-        "A16W4(device='cuda').from_linear(w)(torch.ones(64, 4096, device='cuda').half()).cpu()"
+        "A16W4_MXFP(dtype=torch.float16).from_linear(w)(torch.ones(64, 4096, device='cuda').half()).cpu()"
     ),
 }
 

@@ -1,9 +1,11 @@
-"""Host time of products on a GPU: what a call costs before it comes back, not how long the GPU works.
+"""Host time of products: what a call costs beside its kernels.
 
-    python bench/bench_host.py [--json FILE] [--calls 150] [--rounds 15] [--format q4_0] [--kernel auto]
+    python bench/bench_host.py [--device cuda|cpu] [--json FILE] [--calls 150] [--rounds 15] [--format q4_0]
+                               [--kernel auto]
 
-Calls run back to back without waiting for the GPU; fewer than its queue holds (1024 launches). The best
+On a GPU calls run back to back without waiting for it; fewer than its queue holds (1024 launches). The best
 round is shown. Beside products: the launch of one kernel, an elementwise operation and a product of CuPy.
+On a CPU products are small, on one thread; beside them their kernels alone, and NumPy's product of floats.
 """
 
 from __future__ import annotations
@@ -25,23 +27,28 @@ from ggmlq.testing.machine import commit, machine
 
 SIZE = 4096
 ROWS = (1, 8, 64, 512)
+SMALL = ((64, 256), (256, 256), (256, 512))  # N and K of products on a CPU
 Work = Callable[[], object]
 
 
 def main() -> None:
     """Measure everything, print it as a table of Markdown."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
+    parser.add_argument("--device", default="cuda", choices=("cuda", "cpu"))
     parser.add_argument("--json", type=Path, help="write the figures and what they were measured on")
     parser.add_argument("--calls", type=int, default=150, help="calls of a round")
     parser.add_argument("--rounds", type=int, default=15, help="rounds; the best is shown")
     parser.add_argument("--format", default="q4_0", help="of the weights")
     parser.add_argument("--kernel", default="auto", help="for all products")
     args = parser.parse_args()
+    fmt = gq.formats[args.format]
+    if args.device == "cpu":
+        on_cpu(args, fmt)
+        return
 
     from ggmlq.cuda.machine.device import cupy
 
     cp = cupy()
-    fmt = gq.formats[args.format]
     raw = random_blocks(fmt, SIZE, SIZE // fmt.block_size)
     q = gq.QuantArray.from_bytes(raw, fmt, (SIZE, SIZE)).to("cuda")
     print("| M | call | µs of host time |\n|---|---|---|")
@@ -66,6 +73,47 @@ def host_time(cp: Any, call: Work, calls: int, rounds: int) -> float:
             call()
         found.append(time.perf_counter() - start)
     return min(found[1:]) / calls * 1e6
+
+
+def on_cpu(args: argparse.Namespace, fmt: Any) -> None:
+    """Products of a few microseconds."""
+    gq.set_num_threads(1)
+    print("| N | K | M | call | µs |\n|---|---|---|---|---|")
+    results = []
+    for n, k in SMALL:
+        q = gq.QuantArray.from_bytes(random_blocks(fmt, n, k // fmt.block_size).tobytes(), fmt, (n, k))
+        for m in (1, 4):
+            for name, call in small_products(q, m, args.kernel).items():
+                found = []
+                for _ in range(args.rounds + 1):
+                    start = time.perf_counter()
+                    for _ in range(args.calls):
+                        call()
+                    found.append(time.perf_counter() - start)
+                micros = min(found[1:]) / args.calls * 1e6
+                results.append({"n": n, "k": k, "m": m, "call": name, "us": round(micros, 2)})
+                print(f"| {n} | {k} | {m} | {name} | {micros:.1f} |", flush=True)
+    if args.json:
+        where = {"machine": machine(), "commit": commit(), "format": fmt.name, "device": "cpu"}
+        args.json.write_text(json.dumps({**where, "results": results}, indent=1) + "\n")
+
+
+def small_products(q: gq.QuantArray, m: int, kernel: str) -> dict[str, Work]:
+    """A product in its forms, and what of it no Python can save: the kernels on tables that are written."""
+    n, k = q.shape
+    x = np.random.default_rng(0).standard_normal((m, k), np.float32)
+    out, w = np.empty((m, n), np.float32), q.dequantize()
+    gq.linear(x, q, kernel=kernel)
+    found: dict[str, Work] = {
+        "linear(x, q)": lambda: gq.linear(x, q, kernel=kernel),
+        "linear(x, q, out=)": lambda: gq.linear(x, q, kernel=kernel, out=out),
+        "x @ q.T": lambda: x @ q.T,
+        "numpy.matmul, float32": lambda: np.matmul(x, w.T),
+    }
+    if (plan := q.plan((x.shape, kernel, None))) is not None:
+        at = x.ctypes.data, out.ctypes.data
+        found["its kernels alone"] = lambda: plan(*at)
+    return found
 
 
 def single(cp: Any) -> dict[str, Work]:

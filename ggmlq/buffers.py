@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+import ctypes
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import numpy as np
@@ -106,3 +107,20 @@ def locked(owner: Any) -> bool:
             return False
         at = at.obj if isinstance(at, memoryview) else None  # a read-only one may hide a bytearray
     return True
+
+
+def _address_of() -> Callable[[NDArray[Any]], int]:
+    """Where the memory of an array of NumPy's begins, a tenth of what asking NumPy takes.
+
+    It is the word behind the head of the object, which NumPy's binary interface fixes; where that is not
+    what NumPy says it is asked.
+    """
+    head, word = object.__basicsize__, ctypes.c_ssize_t
+    arrays = [np.empty(n, np.uint8) for n in (1, 1000)]
+    if all(word.from_address(id(each) + head).value == each.ctypes.data for each in arrays):
+        read = word.from_address
+        return lambda x: read(id(x) + head).value
+    return lambda x: int(x.ctypes.data)
+
+
+address_of = _address_of()

@@ -55,6 +55,8 @@ def describe(report: dict[str, Any]) -> str:
         compiled_for = "" if cpu["name"] == cpu["compiled_for"] else f", compiled for {cpu['compiled_for']}"
         cpu_lines = [f"  {cpu['name']}, {cpu['threads']} threads{compiled_for}", f"  {', '.join(features)}"]
         cpu_lines.append(f"  integer dot products: {cpu['dot']}")
+        prebuilt = cpu["prebuilt"] or "none, kernels are compiled when first used"
+        cpu_lines.append(f"  prebuilt code: {prebuilt}")
         kept = cpu["compiled"]
         cpu_lines.append(
             f"  compiled code: not kept, {kept['problem']}"

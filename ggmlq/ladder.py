@@ -230,6 +230,12 @@ def current_card(device: str) -> Card | None:
     return card
 
 
+def code_of(device: str) -> str | None:
+    """Where the code of a device's kernels comes from, where its module says so."""
+    say = getattr(_measured(device), "code", None)
+    return None if say is None else str(say())
+
+
 def _best(problem: Problem, kernel: str, arithmetic: str | None) -> Choice:
     """The first that does not refuse: of the preferred ones, then of all from the highest down."""
     if (missing := absent(problem.op, problem.device)) is not None:

@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 
 from . import text
 from .errors import DeviceError, UnsupportedError
-from .ladder import DEVICES, KINDS, Problem, Rung, absent, current_card, reasoned, rungs
+from .ladder import DEVICES, KINDS, Problem, Rung, absent, code_of, current_card, reasoned, rungs
 
 
 class Taken(NamedTuple):
@@ -32,7 +32,7 @@ def taken(problems: Iterable[Problem]) -> list[Taken]:
 class Ladder(list[Rung]):
     """Rungs that print as a table; ``auto`` says which of them ``kernel="auto"`` takes, for one format.
 
-    ``notes``: why kernels of a device cannot run here, if so.
+    ``notes``: why kernels of a device cannot run here, if so, and where their code comes from.
     """
 
     auto: list[Taken]
@@ -82,6 +82,7 @@ def kernels(op: str = "linear", format: Any = None, device: str | None = None) -
             + text.meant(str(op), KINDS, "pass one of these")
         )
     notes = [f"No {kind} kernel can run here. {reason}" for kind in kinds if (reason := absent(op, kind))]
+    notes += [said for kind in kinds if op == "linear" and (said := code_of(kind))]
     found: list[Rung] = []
     auto: list[Taken] = []
     for kind in kinds:

@@ -26,13 +26,16 @@ def quiet() -> Iterator[None]:
 
 
 @contextmanager
-def long_work(what: str) -> Iterator[None]:
-    """Say on a terminal what takes long, where nothing can be counted: one line, once it does."""
+def long_work(what: str, waited: float = 0.0) -> Iterator[None]:
+    """Say on a terminal what takes long, where nothing can be counted: one line, once it does.
+
+    ``waited``: seconds of such work before this, of which nothing was said.
+    """
     terminal = sys.stderr is not None and sys.stderr.isatty()
     if not terminal or getattr(_quiet, "now", False):
         yield
         return
-    timer = threading.Timer(AFTER, _say, [f"ggmlq: {what} …"])
+    timer = threading.Timer(max(AFTER - waited, 0.0), _say, [f"ggmlq: {what} …"])
     timer.daemon = True
     timer.start()
     try:

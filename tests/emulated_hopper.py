@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 
 import numpy as np
+from emulated_bfloat import bfloat_products
 from emulated_words import TYPES, bytes_at, listed, op, place, read, write
 
 from ggmlq.codes import CODES
@@ -201,8 +202,22 @@ def tile(warp, descriptor, rows, code):
     return VALUES[code][warp.block.shared[places]]
 
 
+@op("cp.async.bulk.shared::cluster.global")
+def fetch_line(warp, name, operands, active):
+    assert active.sum() == 1
+    (to, at), size = (lanes(warp, o, active)[0] for o in operands[:2]), read(warp, operands[2], np.uint32)
+    size = int(size[np.argmax(active)])
+    assert to % 16 == at % 16 == size % 16 == 0
+    bytes_at(warp, ".shared", to, size)[:] = warp.machine.memory.at(at, size)
+    barrier = warp.block.barriers[lanes(warp, operands[3], active)[0]]
+    barrier.bytes -= size
+    barrier.turn()
+
+
 @op("wgmma.mma_async")
 def wgmma(warp, name, operands, active):
+    if "k16" in name:
+        return bfloat_products(warp, name, operands, active)
     n = int(re.search(r"n(\d+)k32", name)[1])
     *_, kind, code_a, code_b = name.split(".")
     sums, first = listed(operands[0]), 16 * (warp.number % 4)

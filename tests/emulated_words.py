@@ -18,7 +18,7 @@ TYPES = {
     "b64": np.uint64,
 }
 TYPES |= {"f32": np.float32, "u16": np.uint16, "b16": np.uint16, "f64": np.float64, "s16": np.int16}
-TYPES |= {"u8": np.uint8, "s8": np.int8, "b8": np.uint8}
+TYPES |= {"u8": np.uint8, "s8": np.int8, "b8": np.uint8, "f16": np.float16}
 
 
 class Locked(Exception):

@@ -26,7 +26,7 @@ print(facts["functions"], facts["path"], facts["problem"])
 
 
 def product(place):
-    env = {**os.environ, "GGMLQ_CACHE_DIR": str(place)}
+    env = {**os.environ, "GGMLQ_CACHE_DIR": str(place), "GGMLQ_PREBUILT": "off"}
     child = subprocess.run(
         [sys.executable, "-c", PRODUCT], env=env, capture_output=True, text=True, check=True
     )

@@ -113,7 +113,7 @@ def assert_right_instructions(kernel, text):
         assert "cp.async.cg" in text
     if kernel.name.startswith(("gemv", "mma_bf16")):
         assert "mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32" in text
-    if kernel.name.startswith("wgmma"):
+    if kernel.name.startswith(("wgmma", "roles")):
         assert "wgmma.mma_async" in text
         assert ".target sm_90a" in text
     if kernel.name.startswith(("mma,", "mma_magic", "streamk")):

@@ -219,7 +219,8 @@ def test_rows_with_a_step(m, step, cupy):
 @pytest.mark.parametrize("m", [1, 7, 16, 32, 70, 300])
 def test_products_that_feed_each_other(m, cupy):
     """Kernels that start early wait for what they read, and write over nothing that is still read."""
-    k, kernels = 1024, ["auto", "cuda:gemv", "cuda:mma_bf16", "cuda:wgmma", "cuda:dequant_bf16"]
+    names = "gemv", "mma_bf16", "wgmma", "roles", "dequant_bf16"
+    k, kernels = 1024, ["auto", *(f"cuda:{name}" for name in names)]
     matrices = [weights("q8_0", k, k, SEED + i).to("cuda") for i in range(3)]
     start = cupy.asarray(rows("normal", m, k, SEED))
     able = [kernel for kernel in kernels if runs(kernel, matrices[0], start)]

@@ -195,7 +195,7 @@ def test_pairs():
 
 # --- on a GPU ---------------------------------------------------------------------------------
 
-RUNGS = ["cuda:gemv", "cuda:mma_bf16", "cuda:wgmma"]
+RUNGS = ["cuda:gemv", "cuda:mma_bf16", "cuda:wgmma", "cuda:roles"]
 
 
 @pytest.mark.cuda

@@ -64,14 +64,15 @@ ALLOWED = {
         "tensors", "text", "gru",
     },
     "measured.py": {"formats", "ladder", "problems"},
+    "prebuilt": {"codes", "formats", "prebuilt"},
     "experts.py": {"devices", "errors", "ladder", "problems", "scaled"},
     "cpu": {
         "array", "cache", "codes", "cores", "errors", "experts", "fixed", "formats", "gru", "ladder",
-        "measured", "packing", "problems", "progress", "scaled", "threads", "tiling", "cpu",
+        "measured", "packing", "prebuilt", "problems", "progress", "scaled", "threads", "tiling", "cpu",
     },
     "cuda": {
         "array", "cache", "card", "codes", "ending", "errors", "experts", "fixed", "formats", "gru", "ladder",
-        "measured", "packing", "problems", "progress", "scaled", "tiling", "cuda",
+        "measured", "packing", "prebuilt", "problems", "progress", "scaled", "tiling", "cuda",
     },
     # operations: of cpu and cuda nothing but by name, when asked
     "ops": {
@@ -261,7 +262,7 @@ ROOMS = (
     "cpu", "cpu/encode", "cpu/gru", "cpu/lanes", "cpu/machine", "cpu/panels", "cpu/quantize_scaled",
     "cpu/slabs", "checkpoint", "convert", "cuda/gru", "cuda/machine", "cuda/parallel", "cuda/prebuilt",
     "diff", "faults", "faults/experts", "faults/gru", "faults/scaled", "fixed", "gru", "pages", "parallel",
-    "remote", "report", "safetensors", "spread", "surveys", "trace",
+    "prebuilt", "remote", "report", "safetensors", "spread", "surveys", "trace",
 )  # fmt: skip
 
 

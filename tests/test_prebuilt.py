@@ -9,7 +9,7 @@ import subprocess
 import sys
 import textwrap
 from pathlib import Path
-from types import FunctionType, ModuleType, SimpleNamespace
+from types import SimpleNamespace
 
 import pytest
 
@@ -18,17 +18,19 @@ pytest.importorskip("cuda.core", reason="cuda-core is not installed (extra test 
 
 from fake_cupy import put_gpu
 from launched_kernels import CARDS, launch, put_card
+from made_of import PACKAGE, functions_of
 from scripts import ROOT, load
 
 import ggmlq as gq
 from ggmlq.cuda.machine import compiler, elsewhere
 from ggmlq.cuda.machine.launch import Kernel
-from ggmlq.cuda.prebuilt import packs, reach
-from ggmlq.cuda.prebuilt.packs import Origin
+from ggmlq.cuda.prebuilt import served
 from ggmlq.formats import FORMATS, BlockFormat
+from ggmlq.prebuilt import packs, reach
+from ggmlq.prebuilt.packs import Origin
 
 _packs = load("tools", "_packs")
-PACKAGE = Path(gq.__file__).parent
+CUDA = reach.SIDES["cuda"]
 BLOCKS = [fmt for fmt in FORMATS.values() if isinstance(fmt, BlockFormat)]
 ROWS = (1, 2, 4, 8, 9, 16, 17, 32, 33, 64, 65, 200, 512, 1024, 4096)
 GEMV = "ggmlq.cuda.linear.r13_gemv.kernel"
@@ -52,14 +54,30 @@ def test_what_products_take_is_there(card, monkeypatch, fresh):
                 here, found = put_card(patch, card)
                 kernels = launch(fmt, m, here, found)
             for kernel in kernels:
-                code = packs.found(kernel.origin, here.capability, kernel.exact)
+                code = served.found(kernel.origin, here.capability, kernel.exact)
                 assert code, f"{fmt.name}, {m} rows on {card}: {kernel.origin} is not prebuilt; {REBUILD}"
+
+
+def test_what_scaled_products_take_is_there(fresh):
+    """Of e4m3 and int8 on Hopper: whichever tile a shape gets, for results of each kind of floats."""
+    from ggmlq.cuda.pipeline.job import BY_COLUMNS, FLOATS, OUTS, WHOLE, Job
+    from ggmlq.cuda.pipeline.waves import best
+
+    ways = ((FLOATS, "e4m3", False), (BY_COLUMNS, "e4m3", True), (WHOLE, "s8", False))
+    for _ in range(40):
+        m, n = (int(2 ** fresh.uniform(0, 15)) for _ in range(2))
+        for shares, code, by_columns in ways:
+            out = OUTS[fresh.integers(len(OUTS))]
+            job = Job(best(shares, m, n, 132), code, code, out, by_columns=by_columns)
+            name = "integer_kernel" if code == "s8" else "float_kernel"
+            origin = Origin(f"ggmlq.cuda.pipeline.persistent.{name}", (job,))
+            assert served.found(origin, (9, 0), True), f"{m} × {n}: {origin} is not prebuilt; {REBUILD}"
 
 
 def test_machine_code_is_for_its_gpu():
     """ELF for CUDA, its flags say the capability; and PTX that any driver of CUDA 12 reads."""
     for each, code in _packs.kept().items():
-        if each.folder == packs.PTX:
+        if each.folder == served.PTX:
             assert b"\n.version 7.8\n.target sm_90\n" in code, each
             assert b".entry kernel(" in code
         else:
@@ -72,13 +90,13 @@ def test_ptx_becomes_machine_code_for_other_gpus(fresh):
     import importlib
 
     core = importlib.import_module("cuda.core")
-    listed = [each for each in _packs.kept().items() if each[0].folder == packs.PTX]
+    listed = [each for each in _packs.kept().items() if each[0].folder == served.PTX]
     for i in fresh.choice(len(listed), 4, replace=False):
         each, code = listed[i]
         kernel = _packs.families()[each.origin.family].make(*each.origin.case)
         for capability in ((7, 5), (8, 0), (8, 6), (12, 0)):
             if capability >= max(kernel.least, (8, 0)):
-                text = packs.for_driver(code, capability).decode()
+                text = served.for_driver(code, capability).decode()
                 assert ("griddepcontrol" in text) is (kernel.early and capability >= (9, 0))
                 options = core.LinkerOptions(arch=f"sm_{capability[0]}{capability[1]}")
                 linker = core.Linker(core.ObjectCode.from_ptx(text.encode()), options=options)
@@ -86,28 +104,6 @@ def test_ptx_becomes_machine_code_for_other_gpus(fresh):
 
 
 # --- is it of these sources? --------------------------------------------------------------------
-
-
-def functions_of(value, seen):
-    """All functions of ours that compiled code is made of, as Numba would meet them."""
-    if id(value) in seen:
-        return
-    seen[id(value)] = value
-    for name in ("py_func", "_defn", "meaning"):
-        yield from functions_of(getattr(value, name), seen) if hasattr(value, name) else ()
-    if isinstance(value, tuple):
-        for each in value:
-            yield from functions_of(each, seen)
-    if isinstance(value, FunctionType) and value.__code__.co_filename.startswith(str(PACKAGE)):
-        yield value
-        for cell in value.__closure__ or ():
-            yield from functions_of(cell.cell_contents, seen)
-        codes = [value.__code__]
-        for code in codes:
-            codes += [const for const in code.co_consts if hasattr(const, "co_names")]
-            for name in code.co_names:
-                found = value.__globals__.get(name)
-                yield from functions_of(found, seen) if not isinstance(found, ModuleType) else ()
 
 
 def test_the_digest_reaches_all_that_a_kernel_is_made_of(fresh):
@@ -122,7 +118,7 @@ def test_the_digest_reaches_all_that_a_kernel_is_made_of(fresh):
                 path = Path(function.__code__.co_filename).relative_to(PACKAGE).as_posix()
                 line = function.__code__.co_firstlineno
                 covered = any(path == file and first <= line <= last for file, first, last in places)
-                host = path.startswith(reach.HOST) and path != reach.COMPILER
+                host = path.startswith(CUDA.host) and path not in CUDA.compiler
                 assert covered or host, f"{origin} is made of {path}:{line}, which its digest leaves out"
 
 
@@ -187,7 +183,7 @@ def test_a_changed_source(tree, path, old, new, stale):
 
 
 def pack_of(origin):
-    path = packs.HERE / packs.SERVED[9, 0] / f"{origin.pack}{packs.SUFFIX}"
+    path = served.HERE / served.SERVED[9, 0] / f"{origin.pack}{packs.SUFFIX}"
     return path, packs.opened(path).header, 0
 
 
@@ -229,7 +225,7 @@ def small():
     ("code", "given"), [(b"code", [b"code"]), (b"!old", [b"!old", b"compiled"]), (None, [b"compiled"])]
 )
 def test_prebuilt_code_is_loaded_and_compiled_where_that_fails(loader, monkeypatch, code, given):
-    monkeypatch.setattr(packs, "found", lambda *asked: code)
+    monkeypatch.setattr(served, "found", lambda *asked: code)
     small().load()
     assert loader == given
 
@@ -241,10 +237,10 @@ def test_a_kernel_that_no_pack_knows(loader):
 
 @pytest.mark.parametrize("damage", ["cut", "flipped", "empty", "no header", "gone"])
 def test_a_damaged_pack_is_done_without(tmp_path, monkeypatch, damage):
-    folder = tmp_path / packs.SERVED[9, 0]
+    folder = tmp_path / served.SERVED[9, 0]
     folder.mkdir()
     origin = Origin("ggmlq.cuda.activations.floats.kernel", (True,))
-    content = (packs.HERE / folder.name / f"{origin.pack}{packs.SUFFIX}").read_bytes()
+    content = (served.HERE / folder.name / f"{origin.pack}{packs.SUFFIX}").read_bytes()
     middle = len(content) // 2
     wrong = {
         "cut": content[:-9],
@@ -254,8 +250,8 @@ def test_a_damaged_pack_is_done_without(tmp_path, monkeypatch, damage):
     }
     if damage in wrong:
         (folder / f"{origin.pack}{packs.SUFFIX}").write_bytes(wrong[damage])
-    monkeypatch.setattr(packs, "HERE", tmp_path)
-    assert packs.found(origin, (9, 0), False) is None
+    monkeypatch.setattr(served, "HERE", tmp_path)
+    assert served.found(origin, (9, 0), False) is None
 
 
 def process(code, tmp_path, **more):
@@ -279,14 +275,14 @@ def test_nothing_of_numba_is_imported_where_nothing_is_compiled(tmp_path):
         import sys
         import pytest
         from launched_kernels import launch, put_card
-        from ggmlq.cuda.prebuilt import packs
+        from ggmlq.cuda.prebuilt import served
         from ggmlq.formats import FORMATS
         for name in ("q4_0", "q6_K", "iq2_xs"):
             for m in (1, 20, 64, 512, 4096):
                 with pytest.MonkeyPatch.context() as patch:
                     card, found = put_card(patch, "NVIDIA H200")
                     for kernel in launch(FORMATS[name], m, card, found):
-                        assert packs.found(kernel.origin, card.capability, kernel.exact), kernel.origin
+                        assert served.found(kernel.origin, card.capability, kernel.exact), kernel.origin
         import ggmlq as gq
         assert len(gq.kernels(device="cuda")) > 10
         from cuda_kernels import families

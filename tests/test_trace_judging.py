@@ -12,10 +12,11 @@ import ggmlq as gq
 from ggmlq import reference
 from ggmlq.check import cases
 from ggmlq.cli import main
+from ggmlq.cpu import attention as compiled_attention
 from ggmlq.cpu import projection
 from ggmlq.reference.runs import kept, quantize_runs
 from ggmlq.testing.rows import rows
-from ggmlq.trace import judging, report, verdicts
+from ggmlq.trace import attention, judging, report, verdicts
 from ggmlq.trace.attention import LOOSE, judge_attention
 from ggmlq.trace.operands import Node, Part
 from ggmlq.trace.structs import HIDDEN
@@ -246,8 +247,10 @@ def attention_node(fresh, *, cap=0.0, bias=0.0, sinks=False, wrong=0.0):
     return Node("FLASH_ATTN_EXT", 0, tensors, arrays, (scale, bias, cap))
 
 
+@pytest.mark.parametrize("compiled", [False, True])
 @pytest.mark.parametrize("how", [{}, {"cap": 5.0}, {"bias": 8.0}, {"sinks": True}], ids=str)
-def test_attention(how, fresh):
+def test_attention(how, compiled, fresh, monkeypatch):
+    monkeypatch.setattr(attention, "COMPILED", 0 if compiled else math.inf)
     judgement, _, judged = judge_attention(attention_node(fresh, **how))
     assert judgement.ok
     assert judgement.distance < 1e-9
@@ -257,6 +260,24 @@ def test_attention(how, fresh):
     assert (worst["part"], worst["row"], worst["column"]) == ("head 2", 3, 7)
     assert worst["limit"] < 2.0
     assert LOOSE < 1
+
+
+def test_attention_both_ways_where_nothing_is_attended_to(fresh):
+    """Rows without a key, and one that is no number, are the same compiled and not."""
+    shapes = (4, 9, 32), (2, 17, 32), (2, 17, 48)
+    q, k, v = (fresh.standard_normal(shape) for shape in shapes)
+    q[1, 2, 3] = np.nan
+    mask = np.where(fresh.random((1, 9, 17)) < 0.5, -np.inf, fresh.standard_normal((1, 9, 17)))
+    mask[0, 3] = -np.inf
+    for sinks in (np.full(4, -np.inf), fresh.standard_normal(4)):
+        for given in (mask, None):
+            operands = q, k, v, given, np.ones(4), sinks, 0.2, 0.0
+            with np.errstate(all="ignore"):
+                plain, made = attention._attend(*operands), compiled_attention.attend(*operands)
+            known = np.isfinite(plain).all(axis=-1)
+            assert known.any()
+            assert (np.isfinite(made).all(axis=-1) == known).all()
+            assert np.abs(made - plain)[known].max() < 1e-12
 
 
 def test_a_product_across_heads(fresh):

@@ -1,8 +1,8 @@
 """Packs of prebuilt code (ggmlq/cuda/prebuilt): which kernels belong in, and how packs are written.
 
 A kernel belongs in if products of blocks, decoders or encoders take it where nobody names a kernel, for some
-number of rows. Rungs that are there to be read, GRUs and products of codes with scales are compiled when
-asked for.
+number of rows; of codes with scales, those of e4m3 and int8 on Hopper, with quantizers of 128 columns, of
+blocks and of rows. Rungs that are there to be read, GRUs and other codes are compiled when asked for.
 """
 
 from __future__ import annotations
@@ -16,13 +16,15 @@ import secrets
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import cache
 from importlib import metadata
+from itertools import product
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from ggmlq.cuda.prebuilt import packs, reach
-from ggmlq.cuda.prebuilt.packs import FILES, HERE, PTX, SUFFIX, Origin, Pack
+from ggmlq.cuda.prebuilt.served import HERE, PTX, SERVED
+from ggmlq.prebuilt import packs, reach
+from ggmlq.prebuilt.packs import FILES, SUFFIX, Origin, Pack
 
-MACHINE = packs.SERVED[9, 0]
+MACHINE = SERVED[9, 0]
 ROOM = 227 << 10  # bytes of shared memory of a block
 COMPILERS = ("numba", "numba-cuda", "llvmlite", "cuda-core", "nvidia-nvjitlink", "nvidia-nvvm")
 LEVEL = 9 | lzma.PRESET_EXTREME
@@ -58,6 +60,66 @@ def _widest(fmt: Any, tile: Any) -> bool:
     return bool(tile.columns == 64)
 
 
+def _floats(job: Any) -> bool:
+    """Products of e4m3 whose results are floats; written one by one where rows are no whole 16 bytes."""
+    return bool(job.x == job.w == "e4m3" and not job.out.coded)
+
+
+def _integers(job: Any) -> bool:
+    """Likewise of int8, without zero points."""
+    return bool(job.x == job.w == "s8" and not job.out.coded and not job.zeros)
+
+
+def _few(job: Any) -> bool:
+    """Likewise of either, for a few rows."""
+    plain = job.x == job.w and job.x in ("s8", "e4m3")
+    return bool(plain and not job.out.coded and not job.zeros)
+
+
+def _by_columns() -> Iterator[tuple[Any, ...]]:
+    """All tiles where each column has a scale of w; tests take the widest."""
+    from ggmlq.cuda.pipeline.job import BY_COLUMNS, OUTS, Job
+
+    for wave, out in product(BY_COLUMNS, OUTS):
+        yield (Job(wave.tile, "e4m3", "e4m3", out, by_columns=True),)
+
+
+def _ways() -> Iterator[Any]:
+    """How activations and weights become codes where nobody says how."""
+    from ggmlq.cuda.quantize_scaled._groups import Way
+
+    for scale in ("float32", "e8m0"):
+        yield Way("e4m3", scale, "half_even", False, True)
+    yield Way("int8", "float32", "half_even", False, False)
+
+
+def _groups() -> Iterator[tuple[Any, ...]]:
+    """Groups of 128 columns, of many rows and of few."""
+    from ggmlq.cuda.quantize_scaled._groups import turns_of
+    from ggmlq.cuda.quantize_scaled._pieces import SIZES
+
+    for kind, way in product(SIZES, _ways()):
+        for few in (False, True) if turns_of(kind, way) > 1 else (False,):
+            yield kind, way, 128, few
+
+
+def _blocks() -> Iterator[tuple[Any, ...]]:
+    """Blocks of 128 × 128, and whole rows up to 16384 columns."""
+    from ggmlq.cuda.quantize_scaled._blocks import TILES
+    from ggmlq.cuda.quantize_scaled._pieces import SIZES
+
+    for kind, way, tile in product(SIZES, _ways(), TILES):
+        if way.scale == "float32" and tile != (64, 64):
+            yield kind, way, tile
+
+
+# Cases beyond those that a family lists for the tests; all of them belong into machine code for 9.0.
+MORE: dict[str, Callable[[], Iterator[tuple[Any, ...]]]] = {
+    "pipeline.persistent.float_kernel": _by_columns,
+    "quantize_scaled._blocks.kernel": _blocks,
+    "quantize_scaled._groups.kernel": _groups,
+}
+
 # Of each family: what of it belongs into machine code for 9.0, and what into PTX for all others.
 FAMILIES: dict[str, tuple[Takes, Takes]] = {
     "activations.floats.kernel": (everything, everything),
@@ -70,7 +132,11 @@ FAMILIES: dict[str, tuple[Takes, Takes]] = {
     "linear.r15_wgmma.kernel": (everything, nothing),
     "linear.r4_dp4a.kernel": (nothing, everything),
     "linear.r5_registers.kernel": (nothing, everything),
+    "pipeline.divided.kernel": (_floats, nothing),
+    "pipeline.operands8.gatherer": (everything, nothing),
     "pipeline.parts.adder": (everything, everything),
+    "pipeline.persistent.float_kernel": (_floats, nothing),
+    "pipeline.persistent.integer_kernel": (_integers, nothing),
     "planes.offsets.compensation_kernel": (nothing, everything),
     "planes.weights.weight_kernel": (nothing, everything),
     "quantize.mxfp4.kernel": (everything, everything),
@@ -80,6 +146,9 @@ FAMILIES: dict[str, tuple[Takes, Takes]] = {
     "quantize.q5_1.kernel": (everything, everything),
     "quantize.q8_0.kernel": (everything, everything),
     "quantize.q8_1.kernel": (everything, everything),
+    "quantize_scaled._blocks.kernel": (nothing, nothing),
+    "quantize_scaled._groups.kernel": (nothing, nothing),
+    "scaled_linear.r10_few_rows.kernel": (_few, nothing),
     "strips.make.strip_kernel": (everything, everything),
     "strips.to_bf16.decoder": (everything, everything),
     "strips.to_blocks.restore_kernel": (everything, everything),
@@ -105,6 +174,7 @@ def wanted() -> tuple[Wanted, ...]:
             for folder, take in zip((MACHINE, PTX), takes, strict=True):
                 if take(*case):
                     found.append(Wanted(Origin(name, case), folder))
+        found += [Wanted(Origin(name, case), MACHINE) for case in MORE.get(short, tuple)()]
     return tuple(dict.fromkeys(found))
 
 
@@ -114,10 +184,10 @@ def digest(family: str, formats: tuple[str, ...]) -> str:
     return reach.reached(family, formats).digest
 
 
-def kept(folders: Path = HERE) -> dict[Wanted, bytes]:
-    """Code that is there, and whose sources have not changed."""
+def kept(folders: Path = HERE, all_of: Iterable[Wanted] | None = None) -> dict[Wanted, bytes]:
+    """Code that is there, and whose sources have not changed; of the GPU's kernels, or of others."""
     found = {}
-    for each in wanted():
+    for each in wanted() if all_of is None else all_of:
         pack = _pack(folders, each)
         facts = pack.header["families"].get(each.origin.family) if pack else None
         place = facts and facts["cases"].get(each.origin.text)
@@ -128,11 +198,12 @@ def kept(folders: Path = HERE) -> dict[Wanted, bytes]:
     return found
 
 
-def problems(folders: Path = HERE) -> dict[str, list[str]]:
+def problems(folders: Path = HERE, all_of: Iterable[Wanted] | None = None) -> dict[str, list[str]]:
     """What is wrong with the packs: code that is missing, of other sources, or of kernels nobody wants."""
     found: dict[str, list[str]] = {"missing": [], "stale": [], "unwanted": []}
-    known = {(each.folder, str(each.origin)) for each in wanted()}
-    for each in wanted():
+    belongs = list(wanted() if all_of is None else all_of)
+    known = {(each.folder, str(each.origin)) for each in belongs}
+    for each in belongs:
         pack, facts = _pack(folders, each), None
         if pack is not None:
             facts = pack.header["families"].get(each.origin.family)
@@ -164,8 +235,8 @@ def write(code: Mapping[Wanted, bytes], folders: Path = HERE) -> None:
     for path in set(folders.glob(f"*/*{SUFFIX}")) - set(groups):
         path.unlink()
     lines = json.dumps(files(groups.values()), indent=0, sort_keys=True)
-    if not (folders / FILES.name).exists() or (folders / FILES.name).read_text() != lines + "\n":
-        (folders / FILES.name).write_text(lines + "\n")
+    if not (folders / FILES).exists() or (folders / FILES).read_text() != lines + "\n":
+        (folders / FILES).write_text(lines + "\n")
 
 
 def files(groups: Iterable[Iterable[Origin]]) -> dict[str, str]:
@@ -174,9 +245,9 @@ def files(groups: Iterable[Iterable[Origin]]) -> dict[str, str]:
     return {name: packs.digest_of(reach.PACKAGE / name) for name in names}
 
 
-def looked_away() -> list[str]:
+def looked_away(folders: Path = HERE) -> list[str]:
     """Files that have changed since the packs were last looked at, in whatever way."""
-    known = packs.looked_at()
+    known = packs.looked_at(folders)
     return sorted(name for name in known if packs.digest_of(reach.PACKAGE / name) != known[name])
 
 

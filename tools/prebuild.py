@@ -45,7 +45,8 @@ from _packs import (  # noqa: E402
     write,
 )
 
-from ggmlq.cuda.prebuilt.packs import PTX, Origin  # noqa: E402
+from ggmlq.cuda.prebuilt.served import PTX  # noqa: E402
+from ggmlq.prebuilt.packs import Origin  # noqa: E402
 from ggmlq.progress import Progress  # noqa: E402
 
 CACHE = ROOT / "build" / "prebuilt"

@@ -15,8 +15,11 @@ from ..array import QuantArray
 Wide = NDArray[np.float64]
 Mask = NDArray[np.bool_]
 
-# Where an arithmetic gives no bound (sums in halves, order unknown): six times an NMSE of 1e-4.
+# Where an arithmetic gives no bound (sums in halves, order unknown): six times an NMSE of 1e-4. Such sums are
+# steps of the smallest half apart, and beyond the largest one infinite, or no number.
 LOOSE = 0.06
+LARGEST_HALF, SMALLEST_HALF = 65504.0, 2.0**-24
+PARTIAL = 4  # a partial sum may be so many times what the whole is expected to be
 
 
 @dataclass(frozen=True)
@@ -33,7 +36,7 @@ class Elements:
     def out(self) -> Mask:
         """Elements that are out of bound, or finite where they should not be, or the reverse."""
         with np.errstate(invalid="ignore"):
-            inside = np.abs(self.y - self.wanted) <= self.limit
+            inside = (np.abs(self.y - self.wanted) <= self.limit) | np.isposinf(self.limit)
         finite = np.isfinite(self.wanted) & ~np.isnan(self.limit)
         found: Mask = np.where(finite, ~inside, np.isfinite(self.y))
         return found
@@ -59,8 +62,18 @@ def measure(y: NDArray[Any], x: Any, q: QuantArray, arithmetic: str, energy: Wid
     energy = energy_of(x, q) if energy is None else energy
     loose = bool(np.isposinf(limit).any())
     if loose:
-        limit = np.where(np.isposinf(limit), LOOSE * np.sqrt(energy), limit)
+        limit = np.where(np.isposinf(limit), _loose_limit(wanted, energy, q, arithmetic), limit)
     return Elements(np.asarray(y, np.float64), wanted, limit, loose, energy)
+
+
+def _loose_limit(wanted: Wide, energy: Wide, q: QuantArray, arithmetic: str) -> Wide:
+    """Infinite where sums of halves may overflow."""
+    expected = np.sqrt(energy)
+    limit = LOOSE * expected
+    if reference.rule(q.format, arithmetic).floats != "f16":
+        return limit
+    overflows = np.abs(wanted) + PARTIAL * expected > LARGEST_HALF
+    return np.where(overflows, np.inf, limit + np.sqrt(q.shape[1]) * SMALLEST_HALF)
 
 
 def energy_of(x: NDArray[Any], q: QuantArray) -> Wide:

@@ -114,7 +114,7 @@ def edges(fmt: Format, seed: int, group: int = 1, experts: tuple[int, int] | Non
     shapes: list[tuple[int, int, int, Spread, bool]] = [
         (1, 64, usual, "uniform", False), (1, 33, usual + block, "duplicate", True),
         (4, 65, block, "skewed", False), (9, 64, usual, "uniform", True), (33, 34, block, "duplicate", False),
-        (65, 64, usual, "skewed", True), (70, 33, 3 * block, "few", False),
+        (65, 64, usual, "skewed", True), (70, 33, 3 * block, "few", False), (1, 35, block, "uniform", False),
     ]  # fmt: skip
     made: list[Case] = []
     for i, (m, n, k, spread, apart) in enumerate(shapes):

@@ -1,4 +1,4 @@
-"""The CPU side. Only this folder and ``cuda`` import Numba.
+"""The CPU side. Only this folder and ``cuda`` import Numba, where something has to be compiled.
 
     choice.py     which rung is fast on this CPU: what was measured, in choice.json
     linear/       the ladder: one way to multiply a file, r0_naive … r6_panels, each with its lesson
@@ -12,8 +12,11 @@
     quantize_scaled/  floats to codes with scales for every tile; decode_scaled.py is the way back
     lanes/        vectors for compiled code: what unpack and encode are written in
     projection.py  random sums of a product's rows, which judge all of it by one reading of the weights
+    attention.py  softmax(q·kᵀ)·v in float64, which attention that is one node is compared with
     atoms.py      a format's atoms compiled as they stand: what serves a format without files here
-    machine/      the CPU itself: instructions, the compiler and its cache on the disk, threads
+    stretch.py    blocks to floats by the same code, found prebuilt
+    machine/      the CPU itself: instructions, kernels by name, the compiler and its cache, threads
+    prebuilt/     code of kernels that came with the package
 
 How ``x @ q.T`` is computed, for q4_0 and 512 rows of x:
 
@@ -23,6 +26,7 @@ How ``x @ q.T`` is computed, for q4_0 and 512 rows of x:
     panels/layout.py          how panels of q4_0 lie; what of a format is kept says ggmlq/packing.py
     panels/prepare.py         makes them from the blocks, once; they stay with the array
     panels/multiply.py        the walk of one product, from here on
+    machine/kernels.py        the code of its kernels: prebuilt, or compiled from the files below
     panels/activations.py     x to 8-bit codes and scales: a row of records
     panels/product.py         the loops over panels and rows that keep both in the cache
     panels/tile.py            the product itself, in registers: one panel, a few rows, all of K

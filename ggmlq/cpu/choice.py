@@ -19,6 +19,7 @@ from ..measured import NOTHING, Entry, Preference
 from ..problems import Linear
 from .machine.features import cpu_name, model_name
 from .machine.target import target
+from .prebuilt import served
 
 FEW, FOR_FEW = 3, "cpu:lines"
 USUAL = "usual on a CPU that was not measured"
@@ -41,6 +42,16 @@ def here() -> Cpu:
 
 def card() -> None:
     """There is none."""
+
+
+def code() -> str:
+    """Where the code of kernels comes from in this process."""
+    if (level := served.level()) is None:
+        return "CPU: kernels are compiled when first used; none for this process came with the package."
+    return (
+        f"CPU: kernels that products of blocks take by themselves came with the package, for {level.folder}; "
+        "others are compiled when first used."
+    )
 
 
 @cache

@@ -11,11 +11,15 @@ from numba import types
 
 from ..formats import BlockFormat, Format
 from .lanes import convert, recast, spans, store_floats
+from .machine.arguments import reader
 from .machine.jit import inner, jit
+from .machine.memory import bytes_at, floats_at
+from .stretch import Stretch
 from .unpack import walker
 
 CHUNK = 4096  # weights: their scales stay in the first cache
 I8, F32 = types.int8, types.float32
+stretch = reader(Stretch)
 
 
 @cache
@@ -43,6 +47,18 @@ def decoder(fmt: Format) -> Callable[..., None] | None:
 
     compiled: Callable[..., None] = jit(decode)
     return compiled
+
+
+@cache
+def floats(fmt: Format) -> Any:
+    """Compiled: the blocks of ``Stretch`` to its floats; the range does not matter."""
+    decode: Any = decoder(fmt)
+
+    def work(arguments: int, first: int, stop: int) -> None:
+        given = stretch(arguments)
+        decode(bytes_at(given.raw, 1, given.nbytes)[0], floats_at(given.values, 1, given.length)[0])
+
+    return jit(work)
 
 
 def _put(group: int, has_offset: bool) -> Any:

@@ -19,9 +19,10 @@ from ..codes import Code, MiniFloat
 from ..scaled import Matrix
 from ..threads import share
 from .lanes.halves import widened
-from .machine.jit import intrinsic, jit
+from .machine.jit import jit
 from .machine.simd import FLOATS, I8, I16, I64, INTS, vec
 from .machine.target import Target, target
+from .machine.words import intrinsic
 from .quantize_scaled.vectors import LANES, Vectors, walk
 
 HALF_MANTISSA, HALF_BIAS = 10, 15

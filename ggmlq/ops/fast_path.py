@@ -1,4 +1,4 @@
-"""The ordinary product on a device: floats beside their weights, on the current device.
+"""The ordinary product: floats beside their weights, on the current device, or few of them on the host.
 
 What :func:`ggmlq.linear` checks with words is looked at here without, in a few microseconds;
 whatever is not ordinary goes back there. Only which kernel serves a problem is remembered.
@@ -7,12 +7,15 @@ whatever is not ordinary goes back there. Only which kernel serves a problem is 
 from __future__ import annotations
 
 import math
+from functools import cache
+from importlib import import_module
 from typing import Any
 
 import numpy as np
 
 from .. import ladder
 from ..array import QuantArray
+from ..buffers import address_of
 from ..checks import FLOAT32, takes_sums
 from ..devices import cuda_driver, cuda_module
 from ..problems import Linear
@@ -63,6 +66,48 @@ def linear(x: Any, q: Any, kernel: Any, arithmetic: Any, out: Any, bias: Any, dt
     if bias is not None:
         y += bias
     return y if out is not None or dtype is np.float32 else y.astype(dtype)
+
+
+def on_host(x: Any, q: Any, kernel: Any, arithmetic: Any, out: Any, bias: Any, dtype: Any) -> Any | None:
+    """A product of few rows of NumPy's floats that was done before; None for all others."""
+    if type(q) is not QuantArray or bias is not None or dtype is not np.float32 or x.dtype is not FLOAT32:
+        return None
+    try:
+        plan = q.plan((x.shape, kernel, arithmetic))
+    except TypeError:  # what cannot be a key is nothing that it takes either
+        return None
+    if plan is None or not x.flags.c_contiguous or not q.lasting:
+        return None
+    shape = (*x.shape[:-1], q.shape[0])
+    if out is None:
+        out = np.empty(shape, FLOAT32)
+    elif not _takes(out, shape, x, q.memory):
+        return None
+    plan(address_of(x), address_of(out))
+    return out
+
+
+def _takes(out: Any, shape: tuple[int, ...], x: Any, memory: Any) -> bool:
+    """Whether sums can be written there as they come."""
+    if type(out) is not np.ndarray or out.dtype is not FLOAT32 or out.shape != shape:
+        return False
+    return out.flags.carray and not np.may_share_memory(out, x) and not np.may_share_memory(out, memory)
+
+
+def keep_on_host(rung: Any, x: Any, rows: Any, q: Any, y: Any, kernel: str, arithmetic: str | None) -> bool:
+    """Run a rung and keep how, where that pays; False, and nothing done, where it does not."""
+    if type(x) is not np.ndarray or not rung.repeats or rows.dtype is not FLOAT32 or not q.lasting:
+        return False
+    if not rows.flags.c_contiguous:
+        return False
+    if (plan := _plans().planned(rung.launch, rows, q, y)) is not None:
+        q.keep_plan((x.shape, kernel, arithmetic), plan)
+    return True
+
+
+@cache
+def _plans() -> Any:
+    return import_module("ggmlq.cpu.panels.plans")
 
 
 def _fits(array: Any, shape: tuple[int, ...], x: Any, index: int) -> bool:

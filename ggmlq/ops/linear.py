@@ -81,12 +81,12 @@ def linear(
     >>> gq.linear(np.ones(32, np.float32), w) > 0.99
     array([ True,  True,  True])
     """
-    if not is_host(x):
-        try:
-            if (y := fast_path.linear(x, q, kernel, arithmetic, out, bias, dtype)) is not None:
-                return y
-        except MemoryError:
-            pass  # what follows says it in words
+    try:
+        fast = fast_path.on_host if type(x) is np.ndarray else None if is_host(x) else fast_path.linear
+        if fast is not None and (y := fast(x, q, kernel, arithmetic, out, bias, dtype)) is not None:
+            return y
+    except MemoryError:
+        pass  # what follows says it in words
     if isinstance(q, Divided):
         return q.run("linear", x, kernel=kernel, arithmetic=arithmetic, out=out, bias=bias, dtype=dtype)
     if is_tensor(x):
@@ -108,7 +108,8 @@ def linear(
         rows = x.reshape(m, k)  # here, for it may be a copy: in a CUDA graph that stays with q
         y = out.reshape(m, n) if direct else namespace(x).empty((m, n), np.float32)
         with np.errstate(over="ignore", invalid="ignore"):  # infinities are results, as on a GPU
-            rung.launch(rows, q, y)
+            if device != "cpu" or not fast_path.keep_on_host(rung, x, rows, q, y, kernel, arithmetic):
+                rung.launch(rows, q, y)
             if bias is not None:
                 y += bias
             if out is None:

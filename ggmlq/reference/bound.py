@@ -14,6 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..array import QuantArray
+from .identity import times
 from .linear import by_slabs
 from .multiply import block_sums, multiply
 from .operands import Activations, Weights, Wide, decoded
@@ -48,7 +49,7 @@ def _bound(w: Weights, a: Activations, how: Rule) -> Wide:
         return np.full((len(a), len(w)), np.inf)
     with np.errstate(invalid="ignore", over="ignore"):
         if w.values is not None:
-            n, magnitude = w.values.shape[1], np.abs(decoded(a)) @ np.abs(w.values).T
+            n, magnitude = w.values.shape[1], times(np.abs(decoded(a)), np.abs(w.values))
         else:
             n, magnitude = _magnitude(w, a, how)
         y = np.abs(multiply(w, a, how))
@@ -72,7 +73,7 @@ def _magnitude(w: Weights, a: Activations, how: Rule) -> tuple[int, Wide]:
     scale = np.abs(w.scale).repeat(w.group // piece, axis=1)
     of_x = decoded(a)
     norms = np.sqrt((by_run(of_x, piece) ** 2).sum(axis=-1))
-    magnitude: Wide = norms @ (np.sqrt((codes**2).sum(axis=-1)) * scale).T
+    magnitude: Wide = times(norms, np.sqrt((codes**2).sum(axis=-1)) * scale)
     offset = w.offset if zero == 0 else zero * w.scale
     if offset is not None:
         sums = np.abs(by_run(of_x, 16).sum(axis=-1))  # sums of 16 are the shortest that are kept
@@ -101,7 +102,7 @@ def _moved_codes(w: Weights, a: Activations, how: Rule) -> Wide:
             assert a.sums is not None
             touched: Wide = by_group.sum(axis=-1)
             moved += (touched + (touched > 0) * _half_ulp(a.sums)) @ np.abs(w.offset).T
-    moved += steps @ np.abs(weight.reshape(w.codes.shape)).T
+    moved += times(steps, np.abs(weight.reshape(w.codes.shape)))
     if w.unit is not None:  # an integer sum may be cut off one lower or higher
         moved += by_group.max(axis=-1) @ np.abs(w.unit).T
     return moved

@@ -19,6 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 Wide = NDArray[np.float64]
+SMALL = 1 << 23  # terms of a product
 
 
 class Planar(NamedTuple):
@@ -29,12 +30,19 @@ class Planar(NamedTuple):
     sums: Wide | None  # [rows, groups]: of ``scaled``, or what a program takes for them
 
 
+def times(a: Wide, b: Wide) -> Wide:
+    """``a @ b.T``; small ones in this thread, for BLAS wakes others, which a busy machine makes wait."""
+    small = len(a) * b.size <= SMALL
+    found: Wide = np.einsum("mk,nk->mn", a, b) if small else a @ b.T
+    return found
+
+
 def product(a: Planar, b: Planar, lengths: Any = 0) -> Wide:
     """``a @ b.T`` in float64; ``lengths`` of the groups, where both have offsets."""
-    y = a.scaled @ b.scaled.T
+    y = times(a.scaled, b.scaled)
     if b.offset is not None:
         assert a.sums is not None
-        y -= a.sums @ b.offset.T
+        y -= times(a.sums, b.offset)
     if a.offset is not None:
         assert b.sums is not None
         y -= a.offset @ b.sums.T

@@ -60,8 +60,20 @@ def rounded(values: NDArray[Any], kind: Float) -> Wide:
         if kind == "bf16":
             bits = bfloat16_bits(np.asarray(values, np.float32)).astype(np.uint32) << 16
             return bits.view(np.float32).astype(np.float64)
+        if kind.startswith("tf32"):
+            return _ten_bits(values, cut=kind == "tf32-cut")
         dtype = {"f64": np.float64, "f32": np.float32, "f16": np.float16}[kind]
         return values.astype(dtype).astype(np.float64)
+
+
+def _ten_bits(values: NDArray[Any], *, cut: bool) -> Wide:
+    """Float32 with 10 bits of fraction: rounded, ties to even, or cut off. No number stays none."""
+    found = np.array(values, np.float32, order="C")
+    bits, finite = found.view(np.uint32), np.isfinite(found)
+    if not cut:
+        bits[finite] += 0xFFF + (bits[finite] >> 13 & 1)
+    bits[finite] &= np.uint32(0xFFFFE000)
+    return found.astype(np.float64)
 
 
 def weights(q: QuantArray, arithmetic: str | Rule) -> Weights:

@@ -18,6 +18,8 @@ ARITHMETICS = {
     "f32": "activations and decoded weights as float32",
     "f16": "activations and decoded weights rounded to half",
     "bf16": "activations and decoded weights rounded to bfloat16",
+    "tf32": "activations and decoded weights rounded to 10 bits of fraction, as cuBLAS does with float32",
+    "tf32-cut": "the same cut off, as tensor cores read float32: llama.cpp on CUDA, 4 to 16 rows",
     "bf16x": "activations rounded to bfloat16; weights exact",
     "bf16s": "activations, decoded weights and, before them, their scales rounded to bfloat16",
     "q8": "activations as 8-bit codes, 32 to a float32 scale; exact block sums",
@@ -27,7 +29,10 @@ ARITHMETICS = {
     "ggml-mmq": "llama.cpp on CUDA, more than 8 rows of activations",
 }
 
-Float = Literal["f64", "f32", "f16", "bf16"]
+# In these only float32 weights are multiplied; others look the same in halves, which come first.
+ONLY_F32 = ("tf32", "tf32-cut")
+
+Float = Literal["f64", "f32", "f16", "bf16", "tf32", "tf32-cut"]
 Kept = Literal["half", "float"]
 KeptScale = Literal["half", "float", "bf16"]
 
@@ -78,6 +83,8 @@ FLOATS = {
     "f32": Rule(floats="f32", weights="f32"),
     "f16": Rule(floats="f16", weights="f16"),
     "bf16": Rule(floats="bf16", weights="bf16"),
+    "tf32": Rule(floats="tf32", weights="tf32"),
+    "tf32-cut": Rule(floats="tf32-cut", weights="tf32-cut"),
     "bf16x": Rule(floats="bf16", weights="f64"),
     "bf16s": Rule(floats="bf16", weights="bf16", scales="bf16"),
 }

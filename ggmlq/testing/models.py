@@ -18,6 +18,7 @@ from ..gguf import save
 from ..ops import quantize
 
 BYTES = 256
+LARGE, ROWS = 1 << 22, 256  # elements of a matrix whose rows repeat, and how many differ
 TYPES = {"q": "q4_K", "k": "q6_K", "v": "q8_0", "out": "q4_0", "gate": "q5_K", "up": "q4_K", "down": "q6_K"}
 
 
@@ -58,8 +59,12 @@ def tiny_model(
 
 
 def _weights(rng: np.random.Generator, kind: str, *lengths: int) -> QuantArray:
-    values = rng.standard_normal(lengths) / np.sqrt(lengths[-1])
-    return quantize(values.astype(np.float32), kind)
+    """Random ones; the rows of a large matrix are some hundreds in any order, for encoding takes long."""
+    large = len(lengths) == 2 and lengths[0] * lengths[1] > LARGE
+    drawn = (ROWS, lengths[1]) if large else lengths
+    values = rng.standard_normal(drawn) / np.sqrt(lengths[-1])
+    made = quantize(values.astype(np.float32), kind)
+    return made[rng.integers(0, ROWS, lengths[0])] if large else made
 
 
 def _layer(rng: np.random.Generator, types: Mapping[str, str], shape: Shape) -> dict[str, Any]:

@@ -7,6 +7,7 @@ a loose one, which the record says. It finds what is plainly wrong, not what is 
 from __future__ import annotations
 
 import math
+from importlib import import_module
 from typing import Any
 
 import numpy as np
@@ -20,30 +21,45 @@ Wide = NDArray[np.float64]
 # NMSE of a row of a head. Seen of right kernels, in the worst row: 1e-6 (f16 cache), 7e-5 (q4_0 cache), 3e-4
 # (512 tokens in libraries that sum in halves, which longer contexts make worse).
 LOOSE = 1e-2
+COMPILED = 1 << 24  # products of q and k below which NumPy is done before anything is compiled
 
 
 def attend(node: Node) -> Wide:
     """What the node should be, [streams, M, heads, D] as ggml stores it."""
     q, k, v = (node.floats(part).astype(np.float64) for part in "qkv")
     scale, most, cap = node.scales
-    heads = q.shape[1]
-    k, v = (_for_heads(one, q.shape[:2]) for one in (k, v))
-    scores = q @ k.swapaxes(-1, -2) * (scale / cap if cap else scale)
+    streams, heads, rows, _ = q.shape
+    slopes, sinks = _slopes(heads, most), np.full(heads, -np.inf)
+    if "s" in node.tensors:  # a score of its own for each head, which attends to nothing
+        sinks = node.floats("s").reshape(-1)[:heads].astype(np.float64)
+    mask = node.floats("m")[:, :, :rows].astype(np.float64) if "m" in node.tensors else None
+    compiled = q.size * k.shape[2] >= COMPILED
+    one_stream = import_module("ggmlq.cpu.attention").attend if compiled else _attend
+    found = [
+        one_stream(
+            q[i], k[i * len(k) // streams], v[i * len(v) // streams],
+            None if mask is None else mask[i * len(mask) // streams], slopes, sinks, scale / (cap or 1), cap,
+        )
+        for i in range(streams)
+    ]  # fmt: skip
+    return np.stack(found).swapaxes(1, 2)
+
+
+def _attend(
+    q: Wide, k: Wide, v: Wide, mask: Wide | None, slopes: Wide, sinks: Wide, scale: float, cap: float
+) -> Wide:
+    """Of one stream, [heads, M, D], as ``ggmlq/cpu/attention.py`` does where there is much of it."""
+    k, v = (one.repeat(len(q) // len(one), axis=0) for one in (k, v))
+    scores = q @ k.swapaxes(-1, -2) * scale
     if cap:
         scores = cap * np.tanh(scores)
-    if "m" in node.tensors:
-        mask = node.floats("m")[:, :, : q.shape[2]].astype(np.float64)
-        scores = scores + _slopes(heads, most)[:, None, None] * _for_heads(mask, q.shape[:2])
-    largest = scores.max(axis=-1, keepdims=True)
-    if "s" in node.tensors:  # a score of its own for each head, which attends to nothing
-        sinks = node.floats("s").reshape(-1)[:heads].astype(np.float64)[:, None, None]
-        largest = np.maximum(largest, sinks)
+    if mask is not None:
+        scores = scores + slopes[:, None, None] * mask.repeat(len(q) // len(mask), axis=0)
+    largest = np.maximum(scores.max(axis=-1, keepdims=True), sinks[:, None, None])
     with np.errstate(invalid="ignore"):
         weights = np.exp(scores - largest)
-        total = weights.sum(axis=-1, keepdims=True)
-        if "s" in node.tensors:
-            total = total + np.exp(sinks - largest)
-        found: Wide = (weights / total @ v).swapaxes(1, 2)
+        total = weights.sum(axis=-1, keepdims=True) + np.exp(sinks[:, None, None] - largest)
+        found: Wide = weights / total @ v
     return found
 
 
@@ -69,14 +85,6 @@ def judge_attention(node: Node) -> tuple[Judgement, dict[str, Any], int]:
         "limit": math.sqrt(LOOSE * float(size[stream, row, head])),
     }  # fmt: skip
     return Judgement("attention", float(off.max()), whole, out), worst, int(known.sum())
-
-
-def _for_heads(one: Wide, wanted: tuple[int, ...]) -> Wide:
-    """[streams, heads, …]: a head of keys serves several of queries, a mask all."""
-    streams, heads = wanted
-    if one.shape[0] != streams:
-        one = one.repeat(streams // one.shape[0], axis=0)
-    return one if one.shape[1] == heads else one.repeat(heads // one.shape[1], axis=1)
 
 
 def _slopes(heads: int, most: float) -> Wide:

@@ -33,7 +33,8 @@ from .report import reasons
 from .report import share_of as share
 
 MOST = 2000  # rows of a table: a browser stays quick
-TOLD = 64  # wrong products with their diagnosis
+TOLD = 64  # kinds of wrong products, the first of each with its diagnosis
+NAMED = 24  # others of the kind
 WORST = 50  # elements
 NUMBER = re.compile(r"-\d+(?= |$)")
 UNNAMED = re.compile(r"node_\d+")
@@ -87,14 +88,21 @@ def _summary(products: Sequence[Product], wrong: Sequence[Product], died: str) -
 
 def _wrong(wrong: Sequence[Product], died: str) -> list[Block]:
     blocks: list[Block] = [Text(line, "bad") for line in died.splitlines() if line]
-    for p in wrong[:TOLD]:
-        blocks.append(Text(f"{_name(p)}: {p.fault or 'wrong'}", "bad"))
-        blocks += [Text(line) for line in p.text.splitlines() if line]
-        if p.saved:
-            path = shlex.quote(p.saved)
+    alike: dict[tuple[str, ...], list[Product]] = {}
+    for p in wrong:
+        alike.setdefault((p.fault, p.type, p.buffer, p.op), []).append(p)
+    for first, *others in list(alike.values())[:TOLD]:
+        blocks.append(Text(f"{_name(first)}: {first.fault or 'wrong'}", "bad"))
+        blocks += [Text(line) for line in first.text.splitlines() if line]
+        if first.saved:
+            path = shlex.quote(first.saved)
             blocks.append(Code(f"ggmlq diagnose {path}\nggmlq check --replay {path}"))
-    if len(wrong) > TOLD:
-        blocks.append(Text(f"{len(wrong) - TOLD} more are in the table of every product."))
+        if others:
+            named = ", ".join(f"{p.node} (step {p.step})" for p in others[:NAMED])
+            more = f" and {len(others) - NAMED} more" if len(others) > NAMED else ""
+            blocks.append(Text(f"So are, of the same type and in the same buffer: {named}{more}."))
+    if len(alike) > TOLD:
+        blocks.append(Text(f"{len(alike) - TOLD} more kinds are in the table of every product."))
     return blocks
 
 
@@ -114,18 +122,18 @@ def _role(p: Product) -> str:
 def _layers(products: Sequence[Product]) -> list[Block]:
     blocks: list[Block] = []
     for steps, title in ((True, "the prompt"), (False, "generated tokens, the worst of them")):
-        items = _items([p for p in products if (p.step == 0) is steps])
-        if not items:
+        found = items([p for p in products if (p.step == 0) is steps])
+        if not found:
             continue
-        drawn = [item for item in items if item.value]
+        drawn = [item for item in found if item.value]
         lines = depth_lines(drawn, f"Error against depth: {title}", "share of the limit", limit=1.0)
         blocks += [Figure(lines)] if lines is not None else []
         caption = f"Share of the limit by layer: {title}; the strongest colour is beyond it"
-        blocks += layer_grids(items, caption, log=True, hue="amber", span=SPAN)
+        blocks += layer_grids(found, caption, log=True, hue="amber", span=SPAN)
     return blocks or [Text("No product belongs to a layer.")]
 
 
-def _items(products: Sequence[Product]) -> list[Item]:
+def items(products: Sequence[Product]) -> list[Item]:
     """The worst of each place; a verdict stands there in words, colour only says how far."""
     worst: dict[tuple[int, str], Product] = {}
     for p in products:

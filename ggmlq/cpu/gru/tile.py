@@ -18,9 +18,9 @@ from typing import Any
 from llvmlite import ir
 from numba import types
 
-from ..machine.jit import cgutils, intrinsic
 from ..machine.simd import BYTES, I32, I64, INTS, Simd
 from ..machine.target import Target
+from ..machine.words import cgutils, intrinsic
 
 GATES = 3
 FOURS = 4  # in one round of the inner loop

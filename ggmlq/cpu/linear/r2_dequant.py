@@ -18,7 +18,7 @@ import numpy as np
 
 from ...array import QuantArray
 from ...ladder import register
-from ..decode import decoder
+from ..stretch import decode_into
 
 SLAB_BYTES = 4 << 20  # of decoded weights: fits the last-level cache beside the activations
 
@@ -30,13 +30,11 @@ def launch(x: Any, q: QuantArray, out: Any) -> None:
     if q.format.dtype == np.float32:
         np.matmul(x, q.blocks.T, out=out)
         return
-    decode = decoder(q.format)
     rows = max(1, SLAB_BYTES // (4 * max(k, 1)))
     slab = np.empty((min(rows, n), k), np.float32)
     for start in range(0, n, rows):
         part = slab[: n - start]
-        if decode is None:
+        # on this thread: others would have to wake while those of the BLAS still look for work
+        if not decode_into(q.format, np.ascontiguousarray(q.raw[start : start + rows]), part):
             part[...] = q.format.decode(q.blocks[start : start + rows])
-        else:  # on this thread: others would have to wake while those of the BLAS still look for work
-            decode(np.ascontiguousarray(q.raw[start : start + rows]).reshape(-1), part.reshape(-1))
         np.matmul(x, part.T, out=out[:, start : start + rows])

@@ -24,9 +24,8 @@ from ...problems import Linear
 from ...threads import share
 from ..machine.jit import jit
 from ..machine.target import target
-from ..panels.layout import unpacked
+from ..panels.layout import record_bytes, unpacked
 from ..panels.multiply import records_of
-from ..panels.tile import record_bytes
 from ..unpack import unpacker
 
 

@@ -19,9 +19,9 @@ from ...array import QuantArray
 from ...formats import BlockFormat
 from ...ladder import register
 from ...problems import Linear
+from ..machine.kernels import kernel
 from ..machine.target import target
-from ..panels.layout import unpacked
-from ..panels.lines import LANE, by_lines
+from ..panels.layout import LANE, unpacked
 from ..panels.multiply import multiply
 
 
@@ -34,9 +34,11 @@ def refuses(problem: Linear) -> str | None:
     return None
 
 
-@register(__name__, __doc__, arithmetic="q8", accumulate="int32", refuses=refuses)
+@register(__name__, __doc__, arithmetic="q8", accumulate="int32", refuses=refuses, repeats=True)
 def launch(x: Any, q: QuantArray, out: Any) -> None:
     fmt, kind = q.format, target()
     assert isinstance(fmt, BlockFormat)
     raw = np.ascontiguousarray(q.raw)
-    multiply(x, raw, out, unpacked(fmt, kind), lambda rows: by_lines(fmt, kind), grain=1)
+    multiply(
+        x, raw, out, unpacked(fmt, kind), lambda rows: kernel("panels.lines.by_lines", fmt, kind), grain=1
+    )

@@ -18,13 +18,13 @@ from typing import Any
 from ...array import QuantArray
 from ...ladder import register
 from ...problems import Linear
+from ..machine.kernels import kernel
 from ..machine.target import target
-from ..panels.expand import expanded
-from ..panels.layout import layout_of
+from ..panels.layout import expanded, layout_of
 from ..panels.multiply import multiply
 from ..panels.prepare import panels
-from ..panels.product import direct, through_bytes
 
+DIRECT, THROUGH_BYTES = "panels.product.direct", "panels.product.through_bytes"
 MANY = 32  # rows of activations that pay for expanding panels
 
 
@@ -36,12 +36,12 @@ def refuses(problem: Linear) -> str | None:
     return None
 
 
-@register(__name__, __doc__, arithmetic="q8", accumulate="int32", refuses=refuses)
+@register(__name__, __doc__, arithmetic="q8", accumulate="int32", refuses=refuses, repeats=True)
 def launch(x: Any, q: QuantArray, out: Any) -> None:
     layout, kind = layout_of(q.format), target()
     assert layout is not None
     if len(x) >= MANY and (layout.offset or len(layout.planes) > 1):
         wide = expanded(layout, kind)
-        multiply(x, q.prepared(panels), out, wide, lambda rows: through_bytes(layout, rows, kind))
+        multiply(x, q.prepared(panels), out, wide, lambda rows: kernel(THROUGH_BYTES, layout, rows, kind))
     else:
-        multiply(x, q.prepared(panels), out, layout, lambda rows: direct(layout, rows, kind))
+        multiply(x, q.prepared(panels), out, layout, lambda rows: kernel(DIRECT, layout, rows, kind))

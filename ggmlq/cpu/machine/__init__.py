@@ -3,13 +3,16 @@
 features.py     what Numba compiles for, in LLVM's names
 target.py       what of that decides how kernels are written: which dot product, how many registers
 simd.py         vectors of 64 bytes as LLVM code, and the dot product of each target
+kernels.py      kernels by name: their code, from the package or from Numba
 jit.py          the one decorator of compiled functions
+words.py        Numba's own words, and what that decorator makes
 disk_cache.py   where compiled code stays between processes
 floats.py       a multiply-add that rounds once
 memory.py       addresses in compiled code: arrays over them, atomic steps
 floats.py       what Numba has no name for: a fused product, the bits of a float32
 arguments.py    what a kernel is given, by name
 workers.py      threads that wait in compiled code and share a kernel's work
+job.py          the board that they look at; board.py: their compiled part
 digest.py       whether bytes that may be written to are still the same
 report.py       what ``ggmlq doctor`` says of all this
 """

@@ -14,7 +14,7 @@ from typing import Any
 from llvmlite import ir
 from numba import types
 
-from .jit import cgutils, intrinsic
+from .words import cgutils, intrinsic
 
 WORD = ir.IntType(64)
 

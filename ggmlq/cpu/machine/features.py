@@ -1,20 +1,36 @@
-"""The CPU as LLVM sees it: what Numba compiles for."""
+"""The CPU as LLVM sees it: what Numba compiles for, asked without Numba where it would say the same."""
 
 from __future__ import annotations
 
 import contextlib
+import os
+import sys
 from functools import cache
+from importlib import import_module
+from typing import Any
 
 import llvmlite.binding as llvm
-from numba.core import codegen, config
+
+SETTINGS = ("NUMBA_CPU_NAME", "NUMBA_CPU_FEATURES", "NUMBA_ENABLE_AVX")
+FILE = ".numba_config.yaml"  # in the folder that a process was started in
+
+
+@cache
+def settled() -> bool:
+    """Whether somebody may have told Numba to compile for another CPU."""
+    return any(name in os.environ for name in SETTINGS) or os.path.exists(FILE)
 
 
 @cache
 def compiled_for() -> frozenset[str]:
     """LLVM's names of the features that Numba compiles for; NUMBA_CPU_NAME may ask for fewer."""
-    asked: str | None = vars(config)["CPU_FEATURES"]
-    text = codegen.get_host_cpu_features() if asked is None else asked  # type: ignore[no-untyped-call]
-    return frozenset(name[1:] for name in text.split(",") if name.startswith("+"))
+    text: str | None = _config("CPU_FEATURES")
+    if text is None and settled():
+        text = str(import_module("numba.core.codegen").get_host_cpu_features())
+    if text is None:
+        with contextlib.suppress(RuntimeError):  # of a system where LLVM cannot tell: nothing is certain then
+            text = llvm.get_host_cpu_features().flatten()
+    return frozenset(name[1:] for name in (text or "").split(",") if name.startswith("+"))
 
 
 @cache
@@ -30,5 +46,12 @@ def model_name() -> str | None:
 
 def cpu_name() -> str:
     """LLVM's name of the CPU that Numba compiles for."""
-    asked: str | None = vars(config)["CPU_NAME"]
+    asked: str | None = _config("CPU_NAME")
     return str(llvm.get_host_cpu_name() if asked is None else asked)
+
+
+def _config(name: str) -> Any:
+    """What Numba was told; importing it takes longer than a product."""
+    if not settled() and "numba" not in sys.modules:
+        return None
+    return vars(import_module("numba.core.config"))[name]

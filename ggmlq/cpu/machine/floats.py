@@ -7,7 +7,7 @@ from typing import Any
 from llvmlite import ir
 from numba import types
 
-from .jit import intrinsic
+from .words import intrinsic
 
 
 @intrinsic

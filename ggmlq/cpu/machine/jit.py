@@ -1,41 +1,23 @@
 """How the CPU side compiles: one decorator, so that every kernel gets the same rules.
 
 The global lock is released, division by zero gives infinity as in C, and no arithmetic is
-reordered: sums keep the order that is written, products and sums are not contracted. Compiled code
-is kept on the disk (``disk_cache.py``), so that a kernel is compiled once for a user, not for a process.
+reordered: sums keep the order that is written, products and sums are not contracted.
+
+Numba is imported by the first function that is decorated (``words.py``), not by who may need one: most
+products take code that came with the package (``kernels.py``).
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from contextlib import ExitStack
+from functools import cache
+from importlib import import_module
 from typing import Any
-
-import numba
-from numba import extending as _extending
-from numba.core import cgutils as _cgutils
-from numba.core.imputils import lower_constant as _lower_constant
-from numba.core.registry import CPUDispatcher
-from numba.extending import intrinsic as _intrinsic
-
-from ...cache.identity import identity
-from ...cache.sources import short
-from ...progress import long_work
-from . import disk_cache
-
-# Numba's types say too little of these to check anything.
-cgutils: Any = _cgutils
-intrinsic: Any = _intrinsic
-extending: Any = _extending
-lower_constant: Any = _lower_constant
 
 
 def jit(function: Callable[..., Any], on_disk: bool = True, **more: Any) -> Any:
     """Compile a kernel when it is first called; ``on_disk=False``: for small parts of other kernels."""
-    dispatcher: Any = numba.njit(nogil=True, error_model="numpy", **more)(function)
-    dispatcher.__class__ = _Known
-    dispatcher._cache = _OnDisk(function, on_disk)
-    return dispatcher
+    return _words().dispatcher(function, on_disk, nogil=True, error_model="numpy", **more)
 
 
 def inner(function: Callable[..., Any]) -> Any:
@@ -51,59 +33,6 @@ def inline(function: Callable[..., Any]) -> Any:
     return jit(function, on_disk=False, forceinline=True)
 
 
-class _KnownType(numba.types.Dispatcher):
-    """The type of a kernel that is handed on to another one, as ``put`` to those that unpack."""
-
-
-extending.register_model(_KnownType)(extending.models.OpaqueModel)
-
-
-@lower_constant(_KnownType)
-def _no_address(context: Any, builder: Any, kind: Any, value: Any) -> Any:
-    """Its type says which function it is. Numba would write down its address as well, which nobody reads,
-    and which keeps the code of whoever has it off the disk.
-    """
-    return context.get_dummy_value()
-
-
-class _Known(CPUDispatcher):
-    """A compiled function of that type."""
-
-    @property
-    def _numba_type_(self) -> Any:
-        return _KnownType(self)
-
-
-class _OnDisk:
-    """What Numba asks for a compiled function before it compiles one.
-
-    The function is renamed after its identity. Symbols of compiled code are made of names and of a
-    number that counts functions in a process; code of two processes would share symbols otherwise,
-    and of two functions made by one factory the second would silently run the first.
-    """
-
-    cache_path = ""
-
-    def __init__(self, function: Any, on_disk: bool) -> None:
-        self._function, self._on_disk, self._name = function, on_disk, ""
-        self._told = ExitStack()
-
-    def _entry(self, signature: Any) -> str:
-        return f"{self._name}_{short(str(signature).encode())}"
-
-    def load_overload(self, signature: Any, context: Any) -> Any:
-        if not self._name:
-            self._name = f"{self._function.__name__}_{identity(self._function)}"
-            self._function.__qualname__ = self._name
-        found = disk_cache.load(self._entry(signature), context) if self._on_disk else None
-        if found is None and self._on_disk:  # it is compiled next, with all that it calls
-            self._told.enter_context(long_work(f"compiling {self._function.__name__} for this CPU, once"))
-        return found
-
-    def save_overload(self, signature: Any, result: Any) -> None:
-        self._told.close()
-        if self._on_disk:
-            disk_cache.save(self._entry(signature), result)
-
-    def flush(self) -> None:
-        """Nothing is held back."""
+@cache
+def _words() -> Any:
+    return import_module(".words", __package__)

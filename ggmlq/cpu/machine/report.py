@@ -7,6 +7,7 @@ from typing import Any
 import llvmlite.binding as llvm
 
 from ...cores import available
+from ..prebuilt import served
 from . import disk_cache
 from .features import cpu_name, model_name
 from .target import target
@@ -28,5 +29,6 @@ def examine() -> dict[str, Any]:
         "threads": available(),
         "features": {name: bool(features.get(name)) for name in MATTERING[family]},
         "dot": target().dot,
+        "prebuilt": level.folder if (level := served.level()) else None,
         "compiled": disk_cache.examine(),
     }

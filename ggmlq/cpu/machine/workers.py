@@ -18,85 +18,41 @@ from __future__ import annotations
 import math
 import os
 import queue
+import threading
 from array import array
-from functools import cache
-from typing import Any
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any, NamedTuple
 
 import numpy as np
-from numba import types
 
 from ...threads import PARTS, Hands, inside_pool, no_memory, num_threads
-from .jit import jit
-from .memory import atomic_add, atomic_load, atomic_store, call_kernel, compare_and_swap, fail, failed
+from .job import AWAKE, BOARD, MASK, Job, Service
+from .kernels import Code, Kernel, compiled, kernel
 
-# Words of the board; those that threads write lie in cache lines of their own.
-KERNEL, ARGUMENTS, COUNT, STEP, OWNED, STATUS, PROBLEM = 0, 8, 16, 24, 32, 40, 48
-NEXT, DONE, AWAKE = 64, 128, 192
-BOARD = 256  # bytes
-# NEXT holds three numbers: the job's, how many parts it has, and which is next. They are one word
-# because a thread must see all three change in one step: had it the next part of one job and the
-# number of parts of another, it would do a part that does not exist, or one twice.
-JOB, PARTS_AT, MASK = 32, 16, (1 << 16) - 1
+_tape = threading.local()  # of who writes down what a product runs
 PATIENCE = 100_000  # looks at the board before a thread sleeps: about 0.1 ms
-SIGNATURE = (types.int64, types.int64, types.int64)
+HAS_DONE = Job._fields.index("done")
 
 
-@jit
-def _take(board: int, problem: int) -> bool:
-    """Do the next part of the job on the board, if there is one left; ``problem``: a word of this thread."""
-    now = atomic_load(board + NEXT)
-    part = now & MASK
-    if part >= now >> PARTS_AT & MASK:
-        return False
-    kernel, arguments = atomic_load(board + KERNEL), atomic_load(board + ARGUMENTS)
-    count, step = atomic_load(board + COUNT), atomic_load(board + STEP)
-    # If this succeeds the job is still unfinished, so what was read belongs to it.
-    if compare_and_swap(board + NEXT, now, now + 1):
-        if not atomic_load(board + STATUS):
-            status = call_kernel(kernel, arguments, part * step, min((part + 1) * step, count), problem)
-            if failed(status) and compare_and_swap(board + STATUS, 0, status):
-                atomic_store(board + PROBLEM, atomic_load(problem))
-        atomic_add(board + DONE, 1)
-    return True
+class Call(NamedTuple):
+    """A kernel run on ``range(whole)``."""
+
+    work: Any
+    arguments: tuple[int, ...]
+    whole: int
+    grain: int
 
 
-@jit
-def _serve(board: int, patience: int, problem: int) -> None:
-    """What a thread does between two sleeps."""
-    atomic_add(board + AWAKE, 1)
-    idle = 0
-    while idle < patience:
-        idle = 0 if _take(board, problem) else idle + 1
-    atomic_add(board + AWAKE, -1)
-
-
-@jit
-def _do(board: int, kernel: int, arguments: int, count: int, step: int) -> bool:
-    """Write a job on the board, and work on it until all of it is done, whoever does it.
-
-    False, and nothing done, where the board is another's.
-    """
-    if not compare_and_swap(board + OWNED, 0, 1):
-        return False
-    parts = (count + step - 1) // step
-    atomic_store(board + KERNEL, kernel)
-    atomic_store(board + ARGUMENTS, arguments)
-    atomic_store(board + COUNT, count)
-    atomic_store(board + STEP, step)
-    atomic_store(board + DONE, 0)
-    atomic_store(board + STATUS, 0)
-    job = (atomic_load(board + NEXT) >> JOB) + 1 & 0x3FFFFFFF
-    atomic_store(board + NEXT, job << JOB | parts << PARTS_AT)
-    while _take(board, board + BOARD):
-        pass
-    while atomic_load(board + DONE) < parts:
-        pass
-    status, problem = atomic_load(board + STATUS), atomic_load(board + PROBLEM)
-    atomic_store(board + OWNED, 0)
-    fail(status, problem)
-    if status < 0:  # of code that calls Python, which no kernel here does
-        raise SystemError("a kernel failed without an exception of compiled code")
-    return True
+@contextmanager
+def recorded() -> Iterator[list[Call]]:
+    """What this thread shares meanwhile."""
+    calls: list[Call] = []
+    _tape.calls = calls
+    try:
+        yield calls
+    finally:
+        _tape.calls = None
 
 
 class _Crew:
@@ -109,20 +65,26 @@ class _Crew:
         self._bell: queue.SimpleQueue[None] = queue.SimpleQueue()
         self._hands = Hands(self._work)
 
-    def run(self, kernel: int, arguments: int, count: int, step: int, helpers: int) -> bool:
+    def run(self, address: int, arguments: int, count: int, step: int, helpers: int) -> bool:
+        do = kernel("machine.board.doer").code.call
         if not self._hands.any():
-            _serve.compile((types.int64,) * 3)  # here: compiling in the thread would delay its help
+            _ = kernel("machine.board.server").code  # here: compiling in the thread would delay its help
         self._hands.hire(helpers)
         for _ in range(helpers - int(self._awake[0]) - self._bell.qsize()):
             self._bell.put(None)
+        job = array("q", (self._board, address, arguments, count, step, 0))
         # One call: were the job begun and Python interrupted, threads would go on in memory given back.
-        return bool(_do(self._board, kernel, arguments, count, step))
+        do(job.buffer_info()[0], 0, 0)
+        return bool(job[HAS_DONE])
 
     def _work(self) -> None:
+        serve = kernel("machine.board.server").code.call
         problem = np.zeros(1, np.int64)
+        given = array("q", Service(self._board, PATIENCE, problem.ctypes.data))
+        at, _ = given.buffer_info()
         while True:
             self._bell.get()
-            _serve(self._board, PATIENCE, problem.ctypes.data)
+            serve(at, 0, 0)
 
 
 _crew = _Crew()
@@ -137,25 +99,32 @@ if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=_after_fork)
 
 
-@cache
-def _address(kernel: Any) -> int:
-    """Where the machine code of a kernel is."""
-    kernel.compile(SIGNATURE)
-    result = kernel.overloads[SIGNATURE]
-    return int(result.library.get_pointer_to_function(result.fndesc.llvm_func_name))
-
-
-def share_kernel(kernel: Any, arguments: tuple[int, ...], count: int, grain: int = 1) -> None:
-    """Run a kernel on ``range(count)``, in parts that are multiples of ``grain``."""
+def share_kernel(work: Any, arguments: tuple[int, ...], count: int, grain: int = 1) -> None:
+    """Run a kernel, by name or Numba's, on ``range(count)``, in parts that are multiples of ``grain``."""
+    if (tape := getattr(_tape, "calls", None)) is not None:
+        tape.append(Call(work, arguments, count, grain))
     words = array("q", arguments)  # its address takes a third of the time that NumPy's takes
-    table, _ = words.buffer_info()
+    share_table(
+        work.code if isinstance(work, Kernel) else Code(work, 0), words.buffer_info()[0], count, grain
+    )
+
+
+def share_table(code: Code, table: int, count: int, grain: int) -> None:
+    """The same with arguments that lie at an address already."""
     threads = min(num_threads(), math.ceil(count / grain), MASK // PARTS)
     try:
         if threads > 1 and not inside_pool():
             step = math.ceil(count / (grain * PARTS * threads)) * grain
-            if _crew.run(_address(kernel), table, count, step, threads - 1):
+            if _crew.run(code.address or compiled(code.call), table, count, step, threads - 1):
                 return
         if count:
-            kernel(table, 0, count)
+            code.call(table, 0, count)
     except MemoryError as error:
         no_memory(error, count, threads)
+
+
+def alone(work: Kernel, arguments: tuple[int, ...], count: int) -> None:
+    """Run a kernel on ``range(count)`` in this thread."""
+    words = array("q", arguments)
+    if count:
+        work.code.call(words.buffer_info()[0], 0, count)

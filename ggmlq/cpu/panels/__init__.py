@@ -2,6 +2,7 @@
 
     layout.py        how a panel lies, derived for a format from ``ggmlq/packing.py``
     prepare.py       panels from the blocks of an array, made once
+    lay.py           kernels for that: rows taken apart, codes laid into panels
     activations.py   rows of x to records: 8-bit codes, a scale for 32, and sums of the codes
     read.py          codes and scales out of a panel, as vectors
     tile.py          the product of one panel with a few records, in registers
@@ -11,6 +12,7 @@
     gather.py        panels of bytes straight from blocks, for any format; nothing is kept
     lines.py         no panel at all: a row of blocks at a time, for a few rows of x
     multiply.py      the walk: records, kernel, threads
+    plans.py         the same for a small product that was done before
     scattered.py     tile and loops for rows that lie anywhere, as those of an expert's tokens do
     grouped.py       the walk of many products at once: groups of rows, each with a matrix of its own
 

@@ -8,31 +8,22 @@ every product with them is NaN.
 from __future__ import annotations
 
 from functools import cache
-from typing import Any, NamedTuple
+from typing import Any
 
 from llvmlite import ir
 from numba import types
 
 from ...packing import RUN
 from ..machine.arguments import reader
-from ..machine.jit import intrinsic, jit
+from ..machine.jit import jit
 from ..machine.simd import F32, FLOATS, I8, I32, I64, INTS, Simd, vec
 from ..machine.target import Target
-from .layout import PanelLayout
-from .tile import record_bytes
+from ..machine.words import intrinsic
+from .layout import PanelLayout, record_bytes
+from .operands import Activations
 
 ROUND = 12582912.0  # 1.5 · 2**23: adding it leaves the nearest integer in the last bits, ties to even
 INFINITY = 0x7F800000
-
-
-class Activations(NamedTuple):
-    """Arguments of a quantizer."""
-
-    values: int  # address of float32 [M, columns]
-    records: int  # address of uint8 [M, row_bytes]
-    columns: int
-    row_bytes: int
-    zero: int  # what the product has to take from every code of the weights
 
 
 activations = reader(Activations)

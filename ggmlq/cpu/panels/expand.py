@@ -7,16 +7,11 @@ from typing import Any
 
 from numba import types
 
-from ..machine.jit import cgutils, intrinsic
 from ..machine.simd import I64
 from ..machine.target import Target
-from .layout import ROWS, PanelLayout, remaining_zero
+from ..machine.words import cgutils, intrinsic
+from .layout import ROWS, PanelLayout, expanded
 from .read import Panel
-
-
-def expanded(layout: PanelLayout, target: Target) -> PanelLayout:
-    """What :func:`expander` makes of a layout; the codes keep their zero."""
-    return PanelLayout(zero=remaining_zero(layout, target), offset=layout.offset, group=layout.group)
 
 
 @cache

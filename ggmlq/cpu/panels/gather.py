@@ -9,14 +9,16 @@ import numpy as np
 
 from ...formats import BlockFormat
 from ...packing import RUN
+from ..machine.arguments import reader
 from ..machine.jit import inner, jit
 from ..machine.memory import bytes_at
 from ..machine.target import Target
 from ..unpack import unpacker
 from .layout import ROWS, PanelLayout, unpacked
-from .operands import operands
+from .operands import Operands
 from .product import from_scratch
 
+operands = reader(Operands)
 CHUNK = 1024  # weights of a row unpacked at a time: 16 rows of them fit the first cache
 
 

@@ -21,13 +21,12 @@ from ..machine.jit import inner, jit
 from ..machine.memory import bytes_at, words_at
 from ..machine.target import Target, target
 from ..machine.workers import share_kernel
-from .expand import expanded, expander
+from .expand import expander
 from .gather import filler
-from .layout import ROWS, PanelLayout, unpacked
+from .layout import ROWS, ROWS_AT_ONCE, PanelLayout, expanded, unpacked
 from .multiply import RECORDS, records_of
 from .product import NEAR
 from .scattered import scattered_sweep
-from .tile import ROWS_AT_ONCE
 
 MANY = 32  # rows of a group that pay for expanding its panels
 READ = 4  # what reading a panel costs, in rows that are multiplied with it

@@ -25,6 +25,8 @@ from ..machine.target import Target
 ROWS = 16  # of a panel
 SUPER = 8  # runs
 TABLE = 16  # entries of what a vector look-up takes
+ROWS_AT_ONCE = {32: 8, 8: 2, 4: 1}  # of activations, by the vector registers that the CPU has
+LANE = 64  # weights of a vector, where rows are multiplied one by one
 WIDTH = {"f32": 4, "f16": 2, "bf16": 2, "i8": 1, "i4": 1}  # bytes of a scale
 
 
@@ -126,3 +128,13 @@ def remaining_zero(layout: PanelLayout, target: Target) -> int:
     if not target.unsigned:
         return 0  # the tile itself takes it off
     return 128 if layout.table else layout.zero
+
+
+def expanded(layout: PanelLayout, target: Target) -> PanelLayout:
+    """What expand.py makes of a layout: bytes and float32; the codes keep their zero."""
+    return PanelLayout(zero=remaining_zero(layout, target), offset=layout.offset, group=layout.group)
+
+
+def record_bytes(layout: PanelLayout) -> int:
+    """Bytes of a run of one row of activations."""
+    return RUN + 4 + 4 * layout.groups * (1 + layout.offset)

@@ -17,16 +17,17 @@ from numba import types
 
 from ...formats import BlockFormat
 from ...packing import RUN
-from ..machine.jit import cgutils, intrinsic, jit
+from ..machine.arguments import reader
+from ..machine.jit import jit
 from ..machine.memory import bytes_at, floats_at
 from ..machine.simd import BYTES, F32, FLOATS, I32, I64, INTS, Simd, vec
 from ..machine.target import Target
+from ..machine.words import cgutils, intrinsic
 from ..unpack import unpacker
-from .layout import unpacked
-from .operands import operands
-from .tile import record_bytes
+from .layout import LANE, record_bytes, unpacked
+from .operands import Operands
 
-LANE = 64  # weights of a vector
+operands = reader(Operands)
 STRETCH = 2 * LANE  # bytes of the activations for one
 CHAINS = 4  # sums that do not wait for each other
 CHUNK = 4096  # weights of a row unpacked at a time
@@ -46,23 +47,24 @@ def by_lines(fmt: BlockFormat, target: Target) -> Any:
         records = bytes_at(given.records, given.m, given.row_bytes)
         out = floats_at(given.out, given.m, given.n)
         x, above = stretched(records, given.runs)
+        pitch = given.runs * RUN // LANE * STRETCH
         memory = np.empty(CHUNK + LANE, np.int8)
         codes = memory[-memory.ctypes.data & LANE - 1 :][:CHUNK]  # vectors within lines of the cache
         scales = np.empty(CHUNK // group, np.float32)
         none = np.empty(0, np.float32)
         codes_at, scales_at = codes.ctypes.data, scales.ctypes.data
-        sums = np.empty(len(x), np.float32)
+        sums = np.empty(given.m, np.float32)
         for row in range(first, stop):
             sums[:] = 0
             for start in range(0, raw.shape[1], blocks * nbytes):
                 stretch = raw[row, start : start + blocks * nbytes]
                 unpack(stretch, codes, scales, none)
                 weights, at = len(stretch) // nbytes * size, start // nbytes * size
-                for m in range(len(x)):
-                    here = x.ctypes.data + m * x.shape[1] + at // LANE * STRETCH
+                for m in range(given.m):
+                    here = x.ctypes.data + m * pitch + at // LANE * STRETCH
                     over = above.ctypes.data + 4 * (m * above.shape[1] + at // group)
                     sums[m] += dot(codes_at, scales_at, here, over, weights // LANE)
-            for m in range(len(x)):
+            for m in range(given.m):
                 out[m, row] = sums[m]
 
     return jit(multiply)
@@ -70,17 +72,18 @@ def by_lines(fmt: BlockFormat, target: Target) -> Any:
 
 @cache
 def stretcher(fmt: BlockFormat, target: Target) -> Any:
-    """Compiled: records of activations to stretches uint8 [M, bytes] and scales float32 [M, groups]."""
+    """Compiled: records of activations to stretches uint8 [M * bytes] and scales float32 [M, groups]."""
     layout = unpacked(fmt, target)
     size, zero, groups = record_bytes(layout), layout.zero, RUN // fmt.group
 
     def stretched(records: Any, runs: int) -> Any:
         pitch = runs * RUN // LANE * STRETCH
         memory = np.empty(len(records) * pitch + LANE, np.uint8)
-        x = memory[-memory.ctypes.data & LANE - 1 :][: len(records) * pitch].reshape(len(records), pitch)
+        x = memory[-memory.ctypes.data & LANE - 1 :][: len(records) * pitch]
         scales = np.empty((len(records), runs * groups), np.float32)
-        for m in range(len(x)):
-            words, source, codes = x[m].view(np.int32), records[m].view(np.int32), records[m].view(np.int8)
+        for m in range(len(records)):
+            words = x[m * pitch : (m + 1) * pitch].view(np.int32)
+            source, codes = records[m].view(np.int32), records[m].view(np.int8)
             bits = scales[m].view(np.int32)
             for run in range(runs):
                 at, to = run * size // 4, run // 2 * STRETCH // 4 + run % 2 * 8

@@ -9,20 +9,19 @@ import numpy as np
 
 from ...formats.format import Bytes, Floats
 from ...packing import RUN
+from ..machine.kernels import Kernel, kernel
 from ..machine.target import target
 from ..machine.workers import share_kernel
-from .activations import Activations, quantizer
-from .layout import ROWS, PanelLayout, remaining_zero
-from .operands import Operands
-from .tile import ROWS_AT_ONCE, record_bytes
+from .layout import ROWS, ROWS_AT_ONCE, PanelLayout, record_bytes, remaining_zero
+from .operands import Activations, Operands
 
 RECORDS = 4 << 20  # bytes of activations multiplied at a time: the last cache holds them
 
 
 def multiply(
-    x: Any, weights: Any, out: Any, layout: PanelLayout, kernel: Callable[[int], Any], grain: int = ROWS
+    x: Any, weights: Any, out: Any, layout: PanelLayout, kernels: Callable[[int], Kernel], grain: int = ROWS
 ) -> None:
-    """``out = x @ weights``; ``kernel(rows at once)`` compiles what multiplies ``grain`` rows of weights.
+    """``out = x @ weights``; ``kernels(rows at once)`` multiplies ``grain`` rows of weights.
 
     ``layout`` is the one of the panels that the tiles read; the kernels are given ``Operands``.
     """
@@ -31,7 +30,7 @@ def multiply(
         out[...] = 0
         return
     nbytes = runs * record_bytes(layout)
-    multiply_panels = kernel(min(ROWS_AT_ONCE[target().registers], 1 if len(x) == 1 else 8))
+    multiply_panels = kernels(min(ROWS_AT_ONCE[target().registers], 1 if len(x) == 1 else 8))
     step = max(64, RECORDS // nbytes // 8 * 8)
     address = weights.ctypes.data
     for first in range(0, len(x), step):
@@ -50,7 +49,7 @@ def records_of(x: Any, layout: PanelLayout) -> tuple[Bytes, int]:
     kind, runs = target(), x.shape[1] // RUN
     rows = np.ascontiguousarray(x, np.float32)
     records = np.empty((len(rows), runs * record_bytes(layout)), np.uint8)
-    quantize = quantizer(layout.groups, layout.offset, kind)
+    quantize = kernel("panels.activations.quantizer", layout.groups, layout.offset, kind)
     at = records.ctypes.data  # a microsecond: asked for once
     given = Activations(rows.ctypes.data, at, runs * RUN, records.shape[1], remaining_zero(layout, kind))
     share_kernel(quantize, given, len(rows), 16)

@@ -1,10 +1,8 @@
-"""What a product is given: where weights, activations and results lie, and how large they are."""
+"""What kernels of panels are given: where weights, activations and results lie, and how large they are."""
 
 from __future__ import annotations
 
 from typing import NamedTuple
-
-from ..machine.arguments import reader
 
 
 class Operands(NamedTuple):
@@ -21,4 +19,38 @@ class Operands(NamedTuple):
     runs: int  # of 32 columns: K / 32
 
 
-operands = reader(Operands)
+class Activations(NamedTuple):
+    """Arguments of a quantizer."""
+
+    values: int  # address of float32 [M, columns]
+    records: int  # address of uint8 [M, row_bytes]
+    columns: int
+    row_bytes: int
+    zero: int  # what the product has to take from every code of the weights
+
+
+class Taken(NamedTuple):
+    """Arguments of what takes rows of blocks apart."""
+
+    raw: int  # address of uint8 [rows, row_bytes]
+    row_bytes: int
+    columns: int
+    codes: int  # address of int8 [rows, columns]
+    groups: int  # of a row
+    scales: int  # address of float32 [rows, groups]
+    offsets: int  # the same, where the format has offsets
+
+
+class Placed(NamedTuple):
+    """Arguments of what lays rows of codes into panels of zeros."""
+
+    codes: int  # address of int8 [rows, columns]
+    columns: int
+    scales: int  # address of uint8 [rows, groups of a row · width]: as panels hold them
+    offsets: int  # the same, where there are offsets
+    width: int  # bytes of a scale
+    above: int  # address of uint8 [rows, supers · each]: halves above the scales, or none
+    each: int  # bytes of these
+    made: int  # address of uint8 [panels, panel_bytes]
+    panel_bytes: int
+    stored: int  # address of uint8 [256]: what is stored for a code, by code + 128

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from functools import cache
 from typing import Any
 
 import numpy as np
@@ -13,9 +12,10 @@ from ...formats.format import Bytes
 from ...formats.scalars import bfloat16_bits
 from ...packing import RUN, halves
 from ...threads import share
-from ..machine.jit import jit
-from ..unpack import unpacker
-from .layout import ROWS, SUPER, PanelLayout, layout_of
+from ..machine.kernels import kernel
+from ..machine.workers import alone
+from .layout import ROWS, PanelLayout, layout_of
+from .operands import Placed, Taken
 
 SLAB = 1 << 18  # weights laid out at a time: their codes stay in the cache
 
@@ -39,7 +39,6 @@ def panels(q: QuantArray) -> Bytes:
 def _lay(q: QuantArray, layout: PanelLayout, made: Bytes, first: int, stop: int, grain: int) -> None:
     """Panels ``first`` … ``stop``, slab by slab."""
     assert isinstance(q.format, BlockFormat)
-    take, place = taker(q.format), placer(layout)
     for start in range(first, stop, grain):
         part = slice(start, min(start + grain, stop))
         raw = q[start * ROWS : part.stop * ROWS].raw  # not .blocks: these may be big-endian
@@ -51,39 +50,43 @@ def _lay(q: QuantArray, layout: PanelLayout, made: Bytes, first: int, stop: int,
             above = np.stack([blocks[name] for name in names], axis=-1)
             for name in names:
                 blocks[name] = 1
-        codes, scales, offsets = take(blocks.view(np.uint8).reshape(len(blocks), -1))
+        codes, scales, offsets = taken(q.format, blocks.view(np.uint8).reshape(len(blocks), -1))
         if q.format.group > RUN:
             scales = scales.repeat(q.format.group // RUN, axis=1)
         made[part] = 0
-        place(
-            codes, _stored(scales, layout), _stored(offsets, layout),
-            above.view(np.uint8).reshape(*above.shape[:2], 2 * above.shape[2]), made[part], _index(layout),
-        )  # fmt: skip
+        _place(layout, codes, _stored(scales, layout), _stored(offsets, layout), above, made[part])
 
 
-@cache
-def taker(fmt: BlockFormat) -> Any:
-    """Compiled: rows of blocks uint8 [n, bytes] to codes, scales and offsets [n, …]."""
-    unpack = unpacker(fmt)
-    size, nbytes, group, has_offset = fmt.block_size, fmt.dtype.itemsize, fmt.group, fmt.has_offset
+def taken(fmt: BlockFormat, raw: Bytes) -> tuple[Any, Any, Any]:
+    """Rows of blocks uint8 [n, bytes] as codes, scales and offsets [n, …]."""
+    n, columns = len(raw), raw.shape[1] // fmt.dtype.itemsize * fmt.block_size
+    codes, groups = np.empty((n, columns), np.int8), columns // fmt.group
+    scales = np.empty((n, groups), np.float32)
+    offsets = np.empty((n, groups if fmt.has_offset else 0), np.float32)
+    given = Taken(
+        raw.ctypes.data, raw.shape[1], columns,
+        codes.ctypes.data, groups, scales.ctypes.data, offsets.ctypes.data,
+    )  # fmt: skip
+    alone(kernel("panels.lay.taker", fmt), given, n)
+    return codes, scales, offsets
 
-    def take(raw: Any) -> Any:
-        n, count = raw.shape[0], raw.shape[1] // nbytes
-        codes = np.empty((n, count * size), np.int8)
-        scales = np.empty((n, count * size // group), np.float32)
-        offsets = np.empty((n, count * size // group if has_offset else 0), np.float32)
-        for row in range(n):
-            unpack(raw[row], codes[row], scales[row], offsets[row])
-        return codes, scales, offsets
 
-    return jit(take)
+def _place(layout: PanelLayout, codes: Any, scales: Bytes, offsets: Bytes, above: Any, made: Bytes) -> None:
+    """Codes and what belongs to them into panels of zeros; ``above`` float16 [n, supers, 1 or 2]."""
+    index, high = _index(layout), np.ascontiguousarray(above)
+    given = Placed(
+        codes.ctypes.data, codes.shape[1],
+        scales.ctypes.data, offsets.ctypes.data, scales.shape[2], high.ctypes.data, 2 * high.shape[2],
+        made.ctypes.data, made.shape[1], index.ctypes.data,
+    )  # fmt: skip
+    alone(kernel("panels.lay.placer", layout), given, len(codes))
 
 
 def _stored(scales: Any, layout: PanelLayout) -> Any:
-    """Scales as the panel holds them, as bytes [n, groups, width]."""
+    """Scales as the panel holds them, as bytes [n, groups, width], one after another."""
     kind: Any = {"f32": np.float32, "f16": np.float16, "i8": np.int8, "i4": np.uint8}.get(layout.scale)
     values = bfloat16_bits(scales) if kind is None else scales.astype(kind)
-    return values.view(np.uint8).reshape(*scales.shape, values.itemsize)
+    return np.ascontiguousarray(values).view(np.uint8).reshape(*scales.shape, values.itemsize)
 
 
 def _index(layout: PanelLayout) -> Any:
@@ -92,46 +95,3 @@ def _index(layout: PanelLayout) -> Any:
     if not layout.table:
         return ((codes + layout.zero) & 255).astype(np.uint8)
     return np.abs(codes[:, None] - np.array(layout.table)).argmin(axis=1).astype(np.uint8)
-
-
-@cache
-def placer(layout: PanelLayout) -> Any:
-    """Compiled: codes and scales of rows to panels of zeros."""
-    planes = np.array([layout.planes, layout.planes_at]).T
-    groups, run_bytes, head = layout.groups, layout.run_bytes, layout.head
-    scales_bytes, nested, packed = layout.scales, layout.nested, layout.scale == "i4"
-
-    def place(codes: Any, scales: Any, offsets: Any, above: Any, made: Any, index: Any) -> None:
-        width = scales.shape[2]
-        for row in range(codes.shape[0]):
-            panel, r = made[row // ROWS], row % ROWS
-            for run in range(codes.shape[1] // RUN):
-                at = run * run_bytes + (run // SUPER + 1) * head
-                if nested and run % SUPER == 0:
-                    for i in range(above.shape[2]):
-                        panel[at - head + (i // 2 * ROWS + r) * 2 + i % 2] = above[row, run // SUPER, i]
-                for part in range(groups):
-                    g = run * groups + part
-                    to = at + (ROWS * part + r) * width
-                    for i in range(width):
-                        panel[to + i] = scales[row, g, i]
-                        if packed:
-                            panel[to + i] |= offsets[row, g, i] << 4
-                        elif offsets.shape[1]:
-                            panel[to + scales_bytes + i] = offsets[row, g, i]
-                for i in range(RUN):
-                    _put(panel, at, r, i, index[codes[row, run * RUN + i] + 128], planes)
-
-    return jit(place)
-
-
-@jit
-def _put(panel: Any, run: int, r: int, i: int, code: int, planes: Any) -> None:
-    """One code of a run into its planes (widths, and where they begin)."""
-    j = i // 4
-    for width, at in planes:
-        each = 8 // width  # fours that share a vector
-        vector = j % 4 if width == 4 else j // each
-        bit = j // 4 * 4 if width == 4 else j % each * width
-        panel[run + at + 64 * vector + 4 * r + i % 4] |= (code & ((1 << width) - 1)) << bit
-        code >>= width

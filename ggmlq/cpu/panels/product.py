@@ -7,14 +7,16 @@ from typing import Any
 
 import numpy as np
 
+from ..machine.arguments import reader
 from ..machine.jit import inner, jit
 from ..machine.memory import bytes_at, floats_at
 from ..machine.target import Target
-from .expand import expanded, expander
-from .layout import ROWS, PanelLayout
-from .operands import operands
+from .expand import expander
+from .layout import ROWS, PanelLayout, expanded
+from .operands import Operands
 from .tile import tile
 
+operands = reader(Operands)
 NEAR = 256 << 10  # bytes of panels that meet the same few rows of activations: the second cache holds both
 
 
@@ -49,8 +51,10 @@ def sweep(layout: PanelLayout, rows: int, target: Target) -> Any:
                     by_two(panel, x, size, to, line, runs)
                 else:
                     by_one(panel, x, size, to, line, runs)
-                if not whole:
-                    out[row : row + done, first:] = edge[:done, : n - first]
+                if not whole:  # loops: Numba compiles seconds of messages into a copy between slices
+                    for r in range(done):
+                        for i in range(n - first):
+                            out[row + r, first + i] = edge[r, i]
             row += done
 
     return jit(several)

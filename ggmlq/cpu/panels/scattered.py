@@ -12,10 +12,11 @@ from typing import Any
 import numpy as np
 from numba import types
 
-from ..machine.jit import intrinsic, jit
+from ..machine.jit import jit
 from ..machine.memory import floats_at, words_at
 from ..machine.simd import I64
 from ..machine.target import Target
+from ..machine.words import intrinsic
 from .layout import ROWS, PanelLayout
 from .tile import Tile
 
@@ -96,7 +97,9 @@ def scattered_sweep(layout: PanelLayout, rows: int, target: Target) -> Any:
                     one(panel, x, to, by, runs)
                 if not whole:
                     for r in range(done):
-                        floats_at(words_at(outs, m)[row + r], 1, n)[0, first:] = edge[r, : n - first]
+                        line = floats_at(words_at(outs, m)[row + r], 1, n)[0]
+                        for i in range(n - first):  # see product.py: no copy between slices
+                            line[first + i] = edge[r, i]
             row += done
 
     return jit(several)

@@ -21,19 +21,13 @@ from llvmlite import ir
 from numba import types
 
 from ...packing import RUN
-from ..machine.jit import cgutils, intrinsic
 from ..machine.simd import F32, FLOATS, I32, I64
 from ..machine.target import Target
-from .layout import SUPER, PanelLayout
+from ..machine.words import cgutils, intrinsic
+from .layout import SUPER, PanelLayout, record_bytes
 from .read import Panel, Place
 
 ADDRESSES = ("panel", "records", "row_bytes", "out", "out_bytes", "runs")
-ROWS_AT_ONCE = {32: 8, 8: 2, 4: 1}  # of activations, by the vector registers that the CPU has
-
-
-def record_bytes(layout: PanelLayout) -> int:
-    """Bytes of a run of one row of activations."""
-    return RUN + 4 + 4 * layout.groups * (1 + layout.offset)
 
 
 @cache

@@ -13,9 +13,9 @@ from typing import Any
 from llvmlite import ir
 from numba import types
 
-from ..machine.jit import cgutils, intrinsic
 from ..machine.simd import I32, I64, vec
 from ..machine.target import Target
+from ..machine.words import cgutils, intrinsic
 from .vectors import LANES, Vectors, walk
 
 INFINITE = {"float32": 0x7F800000, "float16": 0x7C00, "bfloat16": 0x7F80}

@@ -28,9 +28,9 @@ from numba import types
 
 from ...codes import Code, Integer, MiniFloat
 from ..lanes.halves import widened
-from ..machine.jit import cgutils, intrinsic
 from ..machine.simd import F32, FLOATS, I1, I8, I16, I32, I64, INTS, Simd, vec
 from ..machine.target import Target
+from ..machine.words import cgutils, intrinsic
 
 LANES = 16
 ROUND = 12582912.0  # 1.5 · 2**23: adding it leaves the nearest integer in the last bits, ties to even

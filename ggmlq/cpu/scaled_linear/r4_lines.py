@@ -24,9 +24,10 @@ from ...problems import ScaledLinear
 from ...scaled import Matrix, ScaledArray
 from ...threads import share
 from ..decode_scaled import floats_of
-from ..machine.jit import cgutils, intrinsic, jit
+from ..machine.jit import jit
 from ..machine.simd import F32, FLOATS, I8, I64, vec
 from ..machine.target import Target, target
+from ..machine.words import cgutils, intrinsic
 from ..quantize_scaled.vectors import LANES, Vectors, walk
 
 ROWS = 4  # of activations at a time

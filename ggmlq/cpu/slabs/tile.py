@@ -17,9 +17,9 @@ from typing import Any
 from llvmlite import ir
 from numba import types
 
-from ..machine.jit import cgutils, intrinsic
 from ..machine.simd import BYTES, F32, FLOATS, I32, I64, INTS, Simd, vec
 from ..machine.target import Target
+from ..machine.words import cgutils, intrinsic
 from .layout import FOURS, Form
 
 ADDRESSES = (

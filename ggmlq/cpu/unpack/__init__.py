@@ -15,14 +15,9 @@ from collections.abc import Callable
 from functools import cache
 from typing import Any
 
-from numba import types
-
 from ...formats import BlockFormat, Format
 from ..atoms import atoms
-from ..lanes import recast, store
-from ..machine.jit import inner, jit
-
-I8 = types.int8
+from ..machine.jit import jit
 
 
 @cache
@@ -34,6 +29,8 @@ def unpacker(fmt: BlockFormat) -> Callable[..., None]:
     otherwise offsets are left alone and may be empty. All are contiguous. Compiled code does not
     check lengths: the caller owes them.
     """
+    from ._put import put_codes  # Numba, a second: only where something is compiled
+
     walk = walker(fmt)
     if walk is None:
         return by_atoms(fmt)
@@ -48,17 +45,16 @@ def unpacker(fmt: BlockFormat) -> Callable[..., None]:
 @cache
 def walker(fmt: Format) -> Callable[..., None] | None:
     """The ``walk`` in a format's file, or None where it has none."""
-    stem = fmt.name.lower()
-    if stem not in {module.name for module in pkgutil.iter_modules(__path__)}:
+    if not has_file(fmt):
         return None
-    walk: Callable[..., None] = importlib.import_module(f"{__name__}.{stem}").walk
+    walk: Callable[..., None] = importlib.import_module(f"{__name__}.{fmt.name.lower()}").walk
     return walk
 
 
-@inner
-def put_codes(out: Any, at: int, codes: Any) -> None:
-    """The ``put`` of an unpacker."""
-    store(out[0], at, recast(codes, I8))
+@cache
+def has_file(fmt: Format) -> bool:
+    """Whether a format has a file here."""
+    return fmt.name.lower() in {module.name for module in pkgutil.iter_modules(__path__)}
 
 
 def by_atoms(fmt: BlockFormat) -> Callable[..., None]:

@@ -1,6 +1,6 @@
 """A function for the GPU, and how Numba and nvJitLink make machine code of it; neither needs a GPU.
 
-What stands here is part of every kernel: a change makes all prebuilt code old (prebuilt/reach.py).
+What stands here is part of every kernel: a change makes all prebuilt code old (ggmlq/prebuilt/reach.py).
 """
 
 from __future__ import annotations

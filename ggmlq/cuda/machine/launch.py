@@ -1,6 +1,6 @@
 """Kernels: their code found or made once for a capability, launched on CuPy's current stream.
 
-Most code comes with the package (prebuilt/packs.py); other code is compiled (compiling.py), by another
+Most code comes with the package (prebuilt/served.py); other code is compiled (compiling.py), by another
 process where Numba is not loaded in this one (elsewhere.py), and kept on disk. CuPy loads it and submit.py
 launches it, for Numba's own launcher takes 15 to 36 µs.
 """
@@ -18,9 +18,9 @@ from typing import Any, NamedTuple
 from ...cache import Generation, sources
 from ...cache.identity import identity
 from ...errors import DeviceError
+from ...prebuilt.packs import Origin
 from ...progress import long_work
-from ..prebuilt import packs
-from ..prebuilt.packs import Origin
+from ..prebuilt import served
 from ..words.language import BLANK, axes_of, several, types
 from . import device, elsewhere
 from .compiling import EARLY, Compiled, dotted, name_in
@@ -188,7 +188,7 @@ class Kernel(Compiled):
 
     def _prebuilt(self, cupy: Any, capability: tuple[int, int]) -> Any:
         """From the code that came with the package; None where there is none that this driver takes."""
-        code = packs.found(self.origin, capability, self.exact) if self.origin else None
+        code = served.found(self.origin, capability, self.exact) if self.origin else None
         if code is not None:
             with contextlib.suppress(cupy.cuda.driver.CUDADriverError):  # as of a driver that is too old
                 return self._function(cupy, code)

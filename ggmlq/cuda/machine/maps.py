@@ -16,6 +16,8 @@ import threading
 from functools import cache
 from typing import Any, NamedTuple
 
+import numpy as np
+
 from ...errors import DeviceError, MissingDependencyError, UnsupportedError
 from . import device
 from .submit import library
@@ -149,3 +151,8 @@ def place(box: Box) -> int:
     """Where the map of a matrix lies, on CuPy's current device."""
     index = device.current()
     return _slots(index).place(box, index)
+
+
+def kept(box: Box) -> Any:
+    """A map in memory of its own, for who keeps it as long as the matrix: its address stays right."""
+    return device.upload(np.frombuffer(encoded(box), np.uint8), f"cuda:{device.current()}")

@@ -14,4 +14,10 @@
     divided.py     K of a tile divided among a cluster; pace.py: how long each of these takes
     operands8.py   maps and scales of both operands
     endings.py     how results are written: with a bias, as floats or as codes
+
+And those of strips on Hopper, which ``cuda:roles`` is made of:
+
+    pieces.py      which steps of which tile a block makes
+    roles.py       the ring: strips and panels, the thread that fills it
+    role_work.py   warps that unpack and multiply, and add up parts
 """

@@ -11,8 +11,8 @@ files.json has digests of files as they were when packs were last looked at. As 
 family is made of are the same, which takes a millisecond, its code is right. Where one has changed, reach.py
 says whether the part that a kernel is made of has; if so its code is not found, and it is compiled.
 
-Code for a GPU's own capability comes first, then PTX, which the driver translates for any GPU from the
-capability on that the kernel declares.
+Which folder of packs serves a machine, the sides say themselves: ``cuda/prebuilt/served.py`` and
+``cpu/prebuilt/served.py``.
 """
 
 from __future__ import annotations
@@ -25,16 +25,13 @@ from functools import cache
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from ...codes import Code
-from ...formats import Format
+from ..codes import Code
+from ..formats import Format
 from . import reach
 
-HERE = Path(__file__).parent
 SUFFIX = ".pack"
-FILES = HERE / "files.json"
-PTX, FIRST_EARLY = "ptx", (9, 0)  # the folder of what drivers translate; from where on kernels start early
-SERVED = {(9, 0): "sm_90"}  # folders of machine code
-TARGET = ".target sm_90"
+LARGE = ("pipeline", "quantize_scaled", "scaled_linear")  # rooms with a pack for each file
+FILES = "files.json"  # beside the folders
 Header = dict[str, Any]
 
 
@@ -59,38 +56,25 @@ class Origin(NamedTuple):
 
     @property
     def pack(self) -> str:
-        """The name of its pack: its format, or the room of its family."""
-        return self.formats[0].lower() if self.formats else self.family.split(".")[2].strip("_")
+        """The name of its pack: its format, or the room of its family; of a large room the file."""
+        if self.formats:
+            return self.formats[0].lower()
+        room, file = (each.strip("_") for each in self.family.split(".")[2:4])
+        return f"{room}_{file}" if room in LARGE else room
 
 
-def found(origin: Origin, capability: tuple[int, int], exact: bool) -> bytes | None:
-    """The code of a kernel for a GPU, or None."""
-    own = SERVED.get(capability)
-    code = _code(HERE / own, origin) if own else None
-    if code is None and not exact:
-        code = _code(HERE / PTX, origin)
-        return None if code is None else for_driver(code, capability)
-    return code
-
-
-def for_driver(code: bytes, capability: tuple[int, int]) -> bytes:
-    """PTX, written for 9.0, as a driver takes it for another GPU."""
-    if capability >= FIRST_EARLY:
-        return code
-    text = code.decode()
-    for word in ("launch_dependents", "wait"):
-        text = text.replace(f"griddepcontrol.{word};", "")
-    return text.replace(TARGET, f".target sm_{capability[0]}{capability[1]}").encode()
-
-
-def _code(folder: Path, origin: Origin) -> bytes | None:
+def code(folder: Path, origin: Origin) -> bytes | None:
+    """The code of a kernel in a folder of packs, or None."""
     pack = opened(folder / f"{origin.pack}{SUFFIX}")
-    family = pack.header["families"].get(origin.family) if pack else None
-    place = family and family["cases"].get(origin.text)
-    if not pack or not place or not pack.holds(origin.family, origin.formats):
+    try:
+        family = pack.header["families"].get(origin.family) if pack else None
+        place = family and family["cases"].get(origin.text)
+        if not pack or not place or not pack.holds(origin.family, origin.formats):
+            return None
+        body = pack.body()
+        return None if body is None else body[place[0] : place[0] + place[1]]
+    except (AttributeError, LookupError, TypeError):  # a header that was written to
         return None
-    body = pack.body()
-    return None if body is None else body[place[0] : place[0] + place[1]]
 
 
 class Pack:
@@ -104,7 +88,8 @@ class Pack:
     def holds(self, family: str, formats: tuple[str, ...], package: Path = reach.PACKAGE) -> bool:
         """Whether the sources of a family still are those that its code was made of."""
         if family not in self._held:
-            facts, names, known = self.header["families"][family], self.header["files"], looked_at()
+            facts, names = self.header["families"][family], self.header["files"]
+            known = looked_at(self.path.parents[1])
             same = all(digest_of(package / names[i]) == known.get(names[i]) for i in facts["files"])
             self._held[family] = same or facts["digest"] == _reached(family, formats, package)
         return self._held[family]
@@ -135,10 +120,10 @@ def digest_of(path: Path) -> str:
 
 
 @cache
-def looked_at() -> dict[str, str]:
-    """Digests of files when packs were last held against the sources."""
+def looked_at(folders: Path) -> dict[str, str]:
+    """Digests of files when packs in some folders were last held against the sources."""
     try:
-        found = json.loads(FILES.read_bytes())
+        found = json.loads((folders / FILES).read_bytes())
     except (OSError, ValueError):
         return {}
     return found if isinstance(found, dict) else {}

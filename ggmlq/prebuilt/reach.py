@@ -6,7 +6,7 @@ from file to file, as far as files hold words of kernels, formats and codes. Its
 definitions without docstrings and places; what launches a kernel, beside it in the same file, is not among
 them. Two things no text names: a kernel's format comes with its case, so the file of that format counts in
 whole, and statements that tell Numba something, by ``extending``, count as soon as anything of their file
-does.
+does. Of the CPU's vectors all files count, for which operators they have no text names either.
 """
 
 from __future__ import annotations
@@ -19,12 +19,36 @@ from functools import cache
 from pathlib import Path
 from typing import NamedTuple
 
-PACKAGE = Path(__file__).parents[2]
-FOLLOWED = ("cuda/", "formats/", "codes/", "fixed/", "gru/", "packing.py", "tiling.py", "ending.py")
-HOST = ("cuda/machine/", "cuda/prebuilt/", "cuda/words/language.py", "cuda/words/blank.py")  # makes no code
-COMPILER = "cuda/machine/compiling.py"  # but for this, which is part of every kernel
+PACKAGE = Path(__file__).parents[1]
 TABLES, CODES = "formats/_grids.npz", "codes/__init__.py"
 SKIPPED = ("ctx", "kind", "type_comment", "type_params")  # fields that say nothing, or not in every Python
+TELLING = {"extending", "register_model", "lower_builtin", "lower_cast", "lower_constant", "infer_global"}
+
+
+class Side(NamedTuple):
+    """Where kernels of a device are made of something."""
+
+    followed: tuple[str, ...]
+    host: tuple[str, ...]  # of these, what makes no code
+    compiler: tuple[str, ...]  # but for this, which is part of every kernel
+    whole: tuple[str, ...] = ()  # rooms that count with all their files as soon as anything of them does
+    of_formats: tuple[str, ...] = ("formats",)  # rooms with a file for a format, taken by its name
+
+
+SIDES = {
+    "cuda": Side(
+        ("cuda/", "formats/", "codes/", "fixed/", "gru/", "packing.py", "tiling.py", "ending.py"),
+        ("cuda/machine/", "cuda/prebuilt/", "cuda/words/language.py", "cuda/words/blank.py"),
+        ("cuda/machine/compiling.py",),
+    ),
+    "cpu": Side(
+        ("cpu/", "formats/", "codes/", "packing.py"),
+        ("cpu/machine/workers.py", "cpu/machine/kernels.py", "cpu/machine/features.py", "cpu/prebuilt/"),
+        ("cpu/machine/jit.py",),
+        whole=("cpu/lanes/",),
+        of_formats=("formats", "cpu/unpack"),
+    ),
+}
 
 
 class Reached(NamedTuple):
@@ -40,12 +64,12 @@ def reached(family: str, formats: tuple[str, ...] = (), package: Path = PACKAGE)
     """Of the kernels of a family, ``ggmlq.cuda….name``, with formats among what they are made for."""
     module, _, name = family.rpartition(".")
     start = module.partition(".")[2].replace(".", "/") + ".py"
-    waiting = [(start, name), *((COMPILER, each) for each in _file(package, COMPILER).names)]
-    tables = set()
-    for stem in map(str.lower, formats):
-        own = f"formats/{stem}.py"
-        waiting += [(own, each) for each in _file(package, own).names]
-        tables.add(TABLES)
+    side = SIDES[start.partition("/")[0]]
+    own = [f"{room}/{stem.lower()}.py" for stem in formats for room in side.of_formats]
+    own = [path for path in own if (package / path).is_file()]
+    waiting = [(start, name)]
+    waiting += [(path, each) for path in (*side.compiler, *own) for each in _file(package, path).names]
+    tables = {TABLES} if formats else set()
     seen = set(waiting)
     found: dict[str, set[int]] = {}
     while waiting:
@@ -57,8 +81,10 @@ def reached(family: str, formats: tuple[str, ...] = (), package: Path = PACKAGE)
         if name in file.imports:
             new.add(file.imports[name])
         if (path, name) == (CODES, "CODES"):
-            new |= {(each, n) for each in _codes(package) for n in _file(package, each).names}
-        new = {each for each in new if _counts(package, each[0])} - seen
+            new |= {(each, n) for each in _room(package, "codes") for n in _file(package, each).names}
+        if path.startswith(side.whole):
+            new |= {(each, n) for each in _room(package, path) for n in _file(package, each).names}
+        new = {each for each in new if _counts(package, side, each[0])} - seen
         seen |= new
         waiting += new
     digest = hashlib.blake2b(digest_size=10)
@@ -73,13 +99,16 @@ def reached(family: str, formats: tuple[str, ...] = (), package: Path = PACKAGE)
 
 
 @cache
-def _counts(package: Path, path: str) -> bool:
-    followed = path.startswith(FOLLOWED) and not path.startswith(HOST)
-    return (followed or path == COMPILER) and (package / path).is_file()
+def _counts(package: Path, side: Side, path: str) -> bool:
+    followed = path.startswith(side.followed) and not path.startswith(side.host)
+    return (followed or path in side.compiler) and (package / path).is_file()
 
 
-def _codes(package: Path) -> list[str]:
-    return [path.relative_to(package).as_posix() for path in sorted((package / "codes").glob("*.py"))]
+@cache
+def _room(package: Path, place: str) -> list[str]:
+    """The files of a folder, or of the one that a file is in."""
+    folder = package / place if (package / place).is_dir() else (package / place).parent
+    return [path.relative_to(package).as_posix() for path in sorted(folder.glob("*.py"))]
 
 
 class File(NamedTuple):
@@ -108,7 +137,7 @@ def _file(package: Path, path: str) -> File:
             continue
         for name in _bound(statement, nodes):
             names.setdefault(name, []).append(len(trees))
-        if isinstance(statement, ast.Expr) or "extending" in _read(nodes):
+        if isinstance(statement, ast.Expr) or TELLING & _read(nodes):
             always.append(len(trees))
         first = min([statement.lineno, *(each.lineno for each in getattr(statement, "decorator_list", ()))])
         lines.append((first, statement.end_lineno or first))

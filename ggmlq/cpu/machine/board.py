@@ -1,0 +1,100 @@
+"""The compiled part of ``workers.py``: parts of a job are taken by one atomic step each."""
+
+from __future__ import annotations
+
+from functools import cache
+from typing import Any
+
+from .arguments import reader
+from .jit import inner, jit
+from .job import (
+    ARGUMENTS,
+    AWAKE,
+    BOARD,
+    COUNT,
+    DONE,
+    JOB,
+    KERNEL,
+    MASK,
+    NEXT,
+    OWNED,
+    PARTS_AT,
+    PROBLEM,
+    STATUS,
+    STEP,
+    Job,
+    Service,
+)  # fmt: skip
+from .memory import atomic_add, atomic_load, atomic_store, call_kernel, compare_and_swap, fail, failed
+
+job, service = reader(Job), reader(Service)
+DONE_AT = 8 * Job._fields.index("done")
+
+
+@inner
+def _take(board: int, problem: int) -> bool:
+    """Do the next part of the job on the board, if there is one left; ``problem``: a word of this thread."""
+    now = atomic_load(board + NEXT)
+    part = now & MASK
+    if part >= now >> PARTS_AT & MASK:
+        return False
+    kernel, arguments = atomic_load(board + KERNEL), atomic_load(board + ARGUMENTS)
+    count, step = atomic_load(board + COUNT), atomic_load(board + STEP)
+    # If this succeeds the job is still unfinished, so what was read belongs to it.
+    if compare_and_swap(board + NEXT, now, now + 1):
+        if not atomic_load(board + STATUS):
+            status = call_kernel(kernel, arguments, part * step, min((part + 1) * step, count), problem)
+            if failed(status) and compare_and_swap(board + STATUS, 0, status):
+                atomic_store(board + PROBLEM, atomic_load(problem))
+        atomic_add(board + DONE, 1)
+    return True
+
+
+@cache
+def server() -> Any:
+    """Compiled: what a thread does between two sleeps; the range does not matter."""
+
+    def serve(arguments: int, first: int, stop: int) -> None:
+        given = service(arguments)
+        atomic_add(given.board + AWAKE, 1)
+        idle = 0
+        while idle < given.patience:
+            idle = 0 if _take(given.board, given.problem) else idle + 1
+        atomic_add(given.board + AWAKE, -1)
+
+    return jit(serve)
+
+
+@cache
+def doer() -> Any:
+    """Compiled: write a job on the board, and work on it until all of it is done, whoever does it.
+
+    Nothing is done where the board is another's.
+    """
+
+    def do(arguments: int, first: int, stop: int) -> None:
+        given = job(arguments)
+        board = given.board
+        if not compare_and_swap(board + OWNED, 0, 1):
+            return
+        parts = (given.whole + given.step - 1) // given.step
+        atomic_store(board + KERNEL, given.kernel)
+        atomic_store(board + ARGUMENTS, given.arguments)
+        atomic_store(board + COUNT, given.whole)
+        atomic_store(board + STEP, given.step)
+        atomic_store(board + DONE, 0)
+        atomic_store(board + STATUS, 0)
+        number = (atomic_load(board + NEXT) >> JOB) + 1 & 0x3FFFFFFF
+        atomic_store(board + NEXT, number << JOB | parts << PARTS_AT)
+        while _take(board, board + BOARD):
+            pass
+        while atomic_load(board + DONE) < parts:
+            pass
+        status, problem = atomic_load(board + STATUS), atomic_load(board + PROBLEM)
+        atomic_store(board + OWNED, 0)
+        atomic_store(arguments + DONE_AT, 1)
+        fail(status, problem)
+        if status < 0:  # of code that calls Python, which no kernel here does
+            raise SystemError("a kernel failed without an exception of compiled code")
+
+    return jit(do)

@@ -1,0 +1,105 @@
+"""Numba's words, for what is written in them: code that LLVM is given, types, what is told to Numba.
+
+Compiled code is kept on the disk (``disk_cache.py``), so that a kernel is compiled once for a user, not for
+a process. Importing this imports Numba.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from contextlib import ExitStack
+from typing import Any
+
+import numba
+from numba import extending as _extending
+from numba.core import cgutils as _cgutils
+from numba.core.imputils import lower_constant as _lower_constant
+from numba.core.registry import CPUDispatcher
+from numba.extending import intrinsic as _intrinsic
+
+from ...cache.identity import identity
+from ...cache.sources import short
+from ...progress import AFTER, long_work
+from . import disk_cache
+
+# Numba's types say too little of these to check anything.
+cgutils: Any = _cgutils
+intrinsic: Any = _intrinsic
+extending: Any = _extending
+lower_constant: Any = _lower_constant
+
+
+_untold = [0.0]  # seconds of compiling that nobody was told of: many short waits are a long one
+
+
+def dispatcher(function: Callable[..., Any], on_disk: bool, **options: Any) -> Any:
+    """What Numba makes of a function, with our way to the disk."""
+    made: Any = numba.njit(**options)(function)
+    made.__class__ = _Known
+    made._cache = _OnDisk(function, on_disk)
+    return made
+
+
+class _KnownType(numba.types.Dispatcher):
+    """The type of a kernel that is handed on to another one, as ``put`` to those that unpack."""
+
+
+extending.register_model(_KnownType)(extending.models.OpaqueModel)
+
+
+@lower_constant(_KnownType)
+def _no_address(context: Any, builder: Any, kind: Any, value: Any) -> Any:
+    """Its type says which function it is. Numba would write down its address as well, which nobody reads,
+    and which keeps the code of whoever has it off the disk.
+    """
+    return context.get_dummy_value()
+
+
+class _Known(CPUDispatcher):
+    """A compiled function of that type."""
+
+    @property
+    def _numba_type_(self) -> Any:
+        return _KnownType(self)
+
+
+class _OnDisk:
+    """What Numba asks for a compiled function before it compiles one.
+
+    The function is renamed after its identity. Symbols of compiled code are made of names and of a
+    number that counts functions in a process; code of two processes would share symbols otherwise,
+    and of two functions made by one factory the second would silently run the first.
+    """
+
+    cache_path = ""
+
+    def __init__(self, function: Any, on_disk: bool) -> None:
+        self._function, self._on_disk, self._name = function, on_disk, ""
+        self._told, self._begun = ExitStack(), 0.0
+
+    def _entry(self, signature: Any) -> str:
+        return f"{self._name}_{short(str(signature).encode())}"
+
+    def load_overload(self, signature: Any, context: Any) -> Any:
+        if not self._name:
+            self._name = f"{self._function.__name__}_{identity(self._function)}"
+            self._function.__qualname__ = self._name
+        found = disk_cache.load(self._entry(signature), context) if self._on_disk else None
+        if found is None and self._on_disk:  # it is compiled next, with all that it calls
+            what = f"compiling {self._function.__name__} for this CPU, once"
+            self._told.enter_context(long_work(what, _untold[0]))
+            self._begun = time.monotonic()
+        return found
+
+    def save_overload(self, signature: Any, result: Any) -> None:
+        self._told.close()
+        if self._begun:
+            _untold[0] += time.monotonic() - self._begun
+            _untold[0] *= _untold[0] < AFTER
+            self._begun = 0.0
+        if self._on_disk:
+            disk_cache.save(self._entry(signature), result)
+
+    def flush(self) -> None:
+        """Nothing is held back."""

@@ -1,0 +1,91 @@
+"""Blocks to panels in two steps: rows are taken apart to codes and scales, then laid 16 side by side."""
+
+from __future__ import annotations
+
+from functools import cache
+from typing import Any
+
+import numpy as np
+
+from ...formats import BlockFormat
+from ...packing import RUN
+from ..machine.arguments import reader
+from ..machine.jit import inner, jit
+from ..machine.memory import bytes_at, floats_at
+from ..unpack import unpacker
+from .layout import ROWS, SUPER, PanelLayout
+from .operands import Placed, Taken
+
+taken_from, placed_from = reader(Taken), reader(Placed)
+
+
+@cache
+def taker(fmt: BlockFormat) -> Any:
+    """Compiled: rows ``first`` … ``stop`` of ``Taken``."""
+    unpack, has_offset = unpacker(fmt), fmt.has_offset
+
+    def take(arguments: int, first: int, stop: int) -> None:
+        given = taken_from(arguments)
+        columns, groups = given.columns, given.groups
+        for row in range(first, stop):
+            raw = bytes_at(given.raw + row * given.row_bytes, 1, given.row_bytes)[0]
+            codes = bytes_at(given.codes + row * columns, 1, columns)[0].view(np.int8)
+            scales = floats_at(given.scales + 4 * row * groups, 1, groups)[0]
+            offsets = scales
+            if has_offset:
+                offsets = floats_at(given.offsets + 4 * row * groups, 1, groups)[0]
+            unpack(raw, codes, scales, offsets)
+
+    return jit(take)
+
+
+@cache
+def placer(layout: PanelLayout) -> Any:
+    """Compiled: rows ``first`` … ``stop`` of ``Placed``."""
+    planes = np.array([layout.planes, layout.planes_at]).T
+    groups, run_bytes, head = layout.groups, layout.run_bytes, layout.head
+    scales_bytes, nested, packed = layout.scales, layout.nested, layout.scale == "i4"
+    apart = layout.offset and not packed
+
+    def place(arguments: int, first: int, stop: int) -> None:
+        given = placed_from(arguments)
+        runs, width, each = given.columns // RUN, given.width, given.each
+        pitch = runs * groups * width
+        stored = bytes_at(given.stored, 1, 256)[0]
+        for row in range(first, stop):
+            panel = bytes_at(given.made + row // ROWS * given.panel_bytes, 1, given.panel_bytes)[0]
+            codes = bytes_at(given.codes + row * given.columns, 1, given.columns)[0].view(np.int8)
+            scales = bytes_at(given.scales + row * pitch, 1, pitch)[0]
+            offsets = bytes_at(given.offsets + row * pitch, 1, pitch)[0]
+            above = bytes_at(given.above + row * (runs // SUPER * each), 1, runs // SUPER * each)[0]
+            r = row % ROWS
+            for run in range(runs):
+                at = run * run_bytes + (run // SUPER + 1) * head
+                if nested and run % SUPER == 0:
+                    for i in range(each):
+                        panel[at - head + (i // 2 * ROWS + r) * 2 + i % 2] = above[run // SUPER * each + i]
+                for part in range(groups):
+                    g = (run * groups + part) * width
+                    to = at + (ROWS * part + r) * width
+                    for i in range(width):
+                        panel[to + i] = scales[g + i]
+                        if packed:
+                            panel[to + i] |= offsets[g + i] << 4
+                        elif apart:
+                            panel[to + scales_bytes + i] = offsets[g + i]
+                for i in range(RUN):
+                    _put(panel, at, r, i, stored[codes[run * RUN + i] + 128], planes)
+
+    return jit(place)
+
+
+@inner
+def _put(panel: Any, run: int, r: int, i: int, code: int, planes: Any) -> None:
+    """One code of a run into its planes (widths, and where they begin)."""
+    j = i // 4
+    for width, at in planes:
+        each = 8 // width  # fours that share a vector
+        vector = j % 4 if width == 4 else j // each
+        bit = j // 4 * 4 if width == 4 else j % each * width
+        panel[run + at + 64 * vector + 4 * r + i % 4] |= (code & ((1 << width) - 1)) << bit
+        code >>= width

@@ -1,0 +1,14 @@
+"""Code of kernels that comes with the package, so that a first product waits for no compiler and no Numba.
+
+    levels.py       instruction sets that code comes with
+    served.py       which of them serves this CPU, and when none does
+    loading.py      object code into memory
+    files.json      digests of source files when packs were last looked at
+    avx512-vbmi/    code for AVX-512 with VNNI and VBMI: Ice Lake, Zen 4 and later
+    avx512-vnni/    for AVX-512 with VNNI: Cascade Lake
+    avx-vnni/       for AVX2 with its own VNNI: Alder Lake
+    avx2/           for AVX2: Haswell, Zen and later
+
+``python tools/prebuild_cpu.py`` writes the packs; tools/_packs_cpu.py says which kernels belong in. The code
+is what Numba makes for such a CPU, with the same results to the last bit; what has none is compiled.
+"""

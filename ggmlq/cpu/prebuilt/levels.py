@@ -1,0 +1,44 @@
+"""Instruction sets that code comes with, from the best: what a CPU has to have for each."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+V3 = frozenset((
+    "64bit", "avx", "avx2", "bmi", "bmi2", "cmov", "crc32", "cx16", "cx8", "f16c", "fma", "fxsr", "lzcnt",
+    "mmx", "movbe", "popcnt", "sahf", "sse", "sse2", "sse3", "sse4.1", "sse4.2", "ssse3", "xsave",
+))  # fmt: skip
+V4 = V3 | {"avx512f", "avx512bw", "avx512cd", "avx512dq", "avx512vl"}
+
+
+@dataclass(frozen=True)
+class Level:
+    """Code is compiled for LLVM's ``cpu`` with features; it runs where all of them are."""
+
+    folder: str
+    machine: str  # as platform.machine() says it
+    cpu: str
+    features: frozenset[str]
+
+    @property
+    def needed(self) -> frozenset[str]:
+        """What this CPU has to say of itself; that it has 64 bits no system says."""
+        return self.features - {"64bit"}
+
+    @property
+    def text(self) -> str:
+        """The features as LLVM takes them."""
+        return ",".join(f"+{name}" for name in sorted(self.features))
+
+
+LEVELS = (
+    Level("avx512-vbmi", "x86_64", "x86-64-v4", V4 | {"avx512vnni", "avx512vbmi"}),
+    Level("avx512-vnni", "x86_64", "x86-64-v4", V4 | {"avx512vnni"}),
+    Level("avx-vnni", "x86_64", "x86-64-v3", V3 | {"avxvnni"}),
+    Level("avx2", "x86_64", "x86-64-v3", V3),
+)
+
+
+def best(machine: str, has: frozenset[str]) -> Level | None:
+    """The best level that a CPU has all of."""
+    return next((level for level in LEVELS if level.machine == machine and level.needed <= has), None)

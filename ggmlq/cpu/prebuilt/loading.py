@@ -1,0 +1,92 @@
+"""Object code into memory: LLVM links it, as it does what Numba compiles; nothing is compiled.
+
+An object defines two functions: ``entry(arguments, start, stop)``, called from Python, and ``kernel``, the
+same in Numba's convention, which threads call. It refers to a few functions of the C library alone.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import hashlib
+import pickle
+from functools import cache
+from typing import Any, NamedTuple
+
+import llvmlite.binding as llvm
+
+ENTRY, KERNEL = "entry", "kernel"
+OUTER = ("free", "malloc", "memcpy", "memmove", "memset")  # all that objects may refer to
+SEAL = 16  # bytes of the digest behind an object
+FAILED = -1  # what entry gives where no exception is known; else the address of one, or 0
+
+_engines: list[Any] = []  # code lives as long as the process
+
+
+class Loaded(NamedTuple):
+    """Code in memory."""
+
+    call: Any
+    address: int
+
+
+class Raised(ctypes.Structure):
+    """An exception of compiled code, as Numba lays it down."""
+
+    _fields_ = (
+        ("pickled", ctypes.c_void_p),
+        ("nbytes", ctypes.c_int32),
+        ("arguments", ctypes.c_void_p),
+        ("unwrap", ctypes.c_void_p),
+    )
+
+
+def sealed(name: str, content: bytes) -> bytes:
+    """An object as packs hold it: LLVM ends the process over one that is cut, so it brings a digest."""
+    return content + hashlib.blake2b(name.encode() + b"\0" + content, digest_size=SEAL).digest()
+
+
+def load(name: str, content: bytes) -> Loaded:
+    """The functions of a sealed object; ValueError where it is none, or not of that name."""
+    content, seal = content[:-SEAL], content[-SEAL:]
+    if not content or sealed(name, content)[-SEAL:] != seal:
+        raise ValueError(f"{name}: its code is damaged")
+    _ready()
+    machine = llvm.Target.from_default_triple().create_target_machine()
+    engine = llvm.create_mcjit_compiler(llvm.parse_assembly(""), machine)
+    engine.add_object_file(llvm.ObjectFileRef.from_data(content))
+    engine.finalize_object()
+    places = [engine.get_function_address(name) for name in (ENTRY, KERNEL)]
+    if not all(places):
+        raise ValueError("an object without its functions")
+    _engines.append(engine)
+    entry = ctypes.CFUNCTYPE(ctypes.c_int64, ctypes.c_int64, ctypes.c_int64, ctypes.c_int64)(places[0])
+
+    def call(arguments: int, start: int, stop: int) -> None:
+        if problem := entry(arguments, start, stop):
+            fail(problem)
+
+    return Loaded(call, places[1])
+
+
+@cache
+def _ready() -> None:
+    """LLVM for this machine, and what objects refer to: a name it does not find would end the process."""
+    llvm.initialize_native_target()
+    llvm.initialize_native_asmprinter()
+    library = ctypes.CDLL(None)
+    for name in OUTER:
+        try:
+            place = ctypes.cast(library[name], ctypes.c_void_p).value
+        except AttributeError as error:
+            raise ValueError(f"this system has no {name}") from error
+        llvm.add_symbol(name, place)
+
+
+def fail(problem: int) -> None:
+    """Raise what compiled code raised."""
+    if problem != FAILED:
+        told = Raised.from_address(problem)
+        if told.pickled and not told.unwrap:
+            kind, arguments, *_ = pickle.loads(ctypes.string_at(told.pickled, told.nbytes))
+            raise kind(*(arguments or ()))
+    raise SystemError("a kernel failed without an exception of compiled code")

@@ -1,0 +1,44 @@
+"""Which packs serve this CPU, and when none does: the code is compiled then, as all other code.
+
+Not where Numba was told to compile for another CPU, nor with GGMLQ_PREBUILT=off; not where kernels for this
+CPU are written for another dot product than those of the level; not on systems other than Linux.
+"""
+
+from __future__ import annotations
+
+import os
+import platform
+import sys
+from functools import cache
+from pathlib import Path
+
+from ...prebuilt.packs import Origin, code
+from ..machine.features import compiled_for, settled
+from ..machine.target import best as best_target
+from ..machine.target import target
+from .levels import Level, best
+from .loading import Loaded, load
+
+HERE = Path(__file__).parent
+SWITCH = "GGMLQ_PREBUILT"
+
+
+@cache
+def level() -> Level | None:
+    """The level of this process."""
+    if sys.platform != "linux" or settled() or os.environ.get(SWITCH, "") == "off":
+        return None
+    found = best(platform.machine(), compiled_for())
+    return found if found and best_target(found.features) == target() else None
+
+
+def loaded(origin: Origin) -> Loaded | None:
+    """A kernel's code in memory; None where there is none, it is of other sources, or damaged."""
+    here = level()
+    content = here and code(HERE / here.folder, origin)
+    if not content:
+        return None
+    try:
+        return load(str(origin), content)
+    except (RuntimeError, ValueError):  # no object that LLVM reads: it can be compiled
+        return None

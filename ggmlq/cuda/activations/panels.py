@@ -1,0 +1,74 @@
+"""Activations as panels of bfloat16: what one copy brings to shared memory is there as ``wgmma`` wants it.
+
+    panels   [steps of 64 columns][rows, filled up][128 bytes]
+
+Chunk c of 16 bytes of a row r lies at c ^ (r % 8): so any number of neighbouring rows of a panel, from a
+multiple of 8 on, is one piece of memory, and a tile of shared memory as it is. Columns have the order of
+cuda:wgmma (floats.py). Columns beyond K are zeros; rows beyond M are whatever was there, for sums of their
+own that nobody reads.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from ..machine import device
+from ..machine.launch import Kernel, family
+from ..words import bf16x2, early_start, ptx
+from ..words.address import address
+from ..words.floats import LEAST
+from ..words.language import cuda, uint32, uint64
+from .floats import aligned_floats
+
+THREADS, STEP, EACH = 256, 64, 16  # of a block; columns of a panel; columns of a thread
+
+
+@family()
+def panel_maker() -> Kernel:
+    """Float32 to panels, 16 columns a thread; and so many words of zeros, for who comes next."""
+    load_floats, store16, narrow = ptx.load_floats, ptx.store16, bf16x2.narrowed
+    take_turn, store4 = early_start.take_turn, ptx.store4
+
+    def make(
+        x: Any,  # float32 [m, k]
+        panels: Any,
+        zeros: Any, count: Any,  # uint32 [count]
+        m: Any, k: Any, sixteens: Any, height: Any,  # sixteens: of a row, whole panels
+    ) -> None:  # fmt: skip
+        take_turn()
+        i = uint32(uint32(cuda.blockIdx.x) * uint32(THREADS) + uint32(cuda.threadIdx.x))
+        if i < count:
+            store4(zeros + uint64(i) * uint64(4), uint32(0))
+        row = uint32(i // sixteens)
+        if row < m:
+            own = uint32(i - uint32(row * sixteens))
+            a, b = cuda.local.array(4, uint32), cuda.local.array(4, uint32)
+            for t in range(4):
+                a[t] = b[t] = uint32(0)
+                column = uint32(uint32(own * uint32(EACH)) + uint32(4 * t))
+                if column < k:
+                    v = load_floats(address(x, row, k, column, 4))
+                    a[t], b[t] = narrow(v[0], v[1]), narrow(v[2], v[3])
+            step, chunk = uint32(own >> uint32(2)), uint32(uint32(own & uint32(3)) << uint32(1))
+            to, swap = address(panels, step, height, row, 2 * STEP), uint32(row & uint32(7))
+            store16(to + uint64(uint32(chunk ^ swap) << uint32(4)), a[0], a[1], a[2], a[3])
+            chunk = uint32(chunk | uint32(1))
+            store16(to + uint64(uint32(chunk ^ swap) << uint32(4)), b[0], b[1], b[2], b[3])
+
+    return Kernel(
+        "float32 to panels of bfloat16", make, *(uint64,) * 3, *(uint32,) * 5, threads=THREADS,
+        least=LEAST["bfloat16"], early=True,
+    )  # fmt: skip
+
+
+def panels_of(x: Any, steps: int, rows: int, zeros: Any) -> Any:
+    """Rows of floats, a multiple of four long, as panels, whole tiles of ``rows``; ``zeros`` become such."""
+    x = aligned_floats(x)
+    m, k = x.shape
+    height, sixteens = -(-m // rows) * rows, steps * STEP // EACH
+    panels = device.cupy().empty((steps, height, STEP), np.uint16)
+    grid = -(-max(m * sixteens, zeros.size) // THREADS)
+    panel_maker()((grid,), (THREADS,), x, panels, zeros, zeros.size, m, k, sixteens, height)
+    return panels

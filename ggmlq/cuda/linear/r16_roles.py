@@ -1,0 +1,132 @@
+"""Roles: one warp fetches, two warpgroups unpack and multiply, and blocks stay until all tiles are made.
+
+Changed: nobody waits for all. In cuda:wgmma eight warps fetch together, meet, multiply together and unpack
+together, step by step. Here the copy engine fetches: a ninth warp asks for whole pieces of memory, strips of
+weights and panels of activations (activations/panels.py), as soon as a stage is free, over the ends of tiles
+too. The two warpgroups wait for nothing but full stages, so one has the tensor cores while the other unpacks.
+
+Tiles are up to 256 rows of activations wide, which halves what the weights cost to unpack and the
+activations to fetch. Blocks stay on the card and share the last tiles along the columns
+(pipeline/pieces.py), so any shape fills it, in one kernel: whoever finishes a tile adds up what the others
+made of it.
+
+Limited by what surrounds the products, 10 to 14 microseconds to start and to add up parts, and from some
+1000 rows on by the card's power; with 2000 and more cuBLAS on a decoded copy is ahead by 5 to 9 %.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import cache
+from typing import Any
+
+import numpy as np
+
+from ...array import QuantArray
+from ...formats import BlockFormat
+from ...ladder import register
+from ...problems import Linear
+from ..activations.panels import panels_of
+from ..dequantize import BLOCK_FORMATS
+from ..machine import device, maps
+from ..machine.launch import Kernel, family
+from ..pipeline.boxed import starter
+from ..pipeline.pieces import end_of, length_of, shares
+from ..pipeline.product import STRIPS
+from ..pipeline.role_work import worker
+from ..pipeline.roles import MULTIPLY, PIECE, TILES, WIDE, RoleTile, filler, tile_for
+from ..strips.layout import ROWS, layout_of
+from ..strips.make import strips
+from ..words import barrier as barriers
+from ..words import early_start, ptx
+from ..words.lane import warp_and_lane
+from ..words.language import cuda, uint32, uint64
+from .r15_wgmma import multiplier, unpacker
+from .r15_wgmma import refuses as refused
+
+FETCHES, MULTIPLIES = 56, 224  # registers of a thread, where they are given; 168 at the start
+
+
+@family((fmt, tile) for fmt in BLOCK_FORMATS for tile in TILES)
+def kernel(fmt: BlockFormat, tile: RoleTile) -> Kernel:
+    """Blocks that stay; the last one is the first in the order of pieces.py."""
+    layout, wide = layout_of(fmt), tile.wide
+    work = worker(layout, tile, unpacker(layout), multiplier(tile.columns))
+    fill, start = filler(layout, tile), starter(tile.stages(layout), STRIPS)
+    of_barriers, base = tile.stages(layout) * tile.stage(layout), ptx.shared_base
+    first_lane, let_successor_start = barriers.of_first_lane, early_start.let_successor_start
+    give, take = barriers.registers("dec", FETCHES), barriers.registers("inc", MULTIPLIES)
+
+    def product(
+        records: Any,  # map of strips
+        panels: Any,  # bfloat16 [steps, height, 64]: activations/panels.py
+        y: Any,  # float32 [m, n]
+        parts: Any, flags: Any,  # float32 [blocks, a tile]: for others; uint32 [blocks]: whether it is there
+        m: Any, n: Any, steps: Any, height: Any,
+        across: Any, tiles: Any, divided: Any, sharing: Any, each: Any, extra: Any,  # pieces.py
+    ) -> None:  # fmt: skip
+        warp, lane = warp_and_lane()
+        warp = first_lane(warp)
+        ring = uint32(uint32(base() + uint32(1023)) & uint32(0xFFFFFC00))
+        full = uint32(ring + uint32(of_barriers))
+        if uint32(cuda.threadIdx.x) == uint32(0):
+            start(full)
+        cuda.syncthreads()
+        rank = uint32(uint32(cuda.gridDim.x) - uint32(cuda.blockIdx.x) - uint32(1))
+        left, whole = length_of(rank, sharing, each, extra), uint32(divided + rank)
+        if uint32(warp) >= uint32(STRIPS):
+            if wide:
+                give()
+            if uint32(cuda.threadIdx.x) == uint32(MULTIPLY):
+                sources = (records, panels, steps, height, across, tiles)
+                fill(ring, full, sources, end_of(rank, each, extra), left, whole)
+        else:
+            if wide:
+                take()
+            ends, given, share = (y, parts, flags), (m, n, steps, across, tiles), (rank, sharing, each, extra)
+            work(ring, full, warp, lane, ends, given, left, whole, share)
+        let_successor_start()
+
+    return Kernel(
+        f"roles of {fmt.name}, {tile.columns} columns", product, *(uint64,) * 5, *(uint32,) * 10,
+        threads=tile.threads, blocks=tile.blocks, shared=tile.shared(layout), least=(9, 0), exact=True,
+        early=True, lto=wide,
+    )  # fmt: skip
+
+
+@cache
+def _map(records: int) -> Callable[[QuantArray], tuple[Any]]:
+    """What makes the map of an array's strips: boxes of so many records of a block's strips."""
+
+    def make(q: QuantArray) -> tuple[Any]:
+        w = strips(q).records
+        count, steps, record = w.shape
+        pitch, box = steps * record, records * record // WIDE
+        found = maps.Box(w.data.ptr, count, pitch // WIDE, pitch, "uint64", STRIPS, box, False)
+        return (maps.kept(found),)
+
+    return make
+
+
+def refuses(problem: Linear) -> str | None:
+    return refused(problem) or (maps.missing() if problem.card is not None else None)
+
+
+@register(__name__, __doc__, arithmetic="bf16s", accumulate="f16", refuses=refuses, repeats=True)
+def launch(x: Any, q: QuantArray, out: Any, tile: RoleTile | None = None) -> None:
+    """``tile``: another than is thought best."""
+    if not (x.size and out.size):
+        out.fill(0)
+        return
+    w, (m, n), empty = strips(q), out.shape, device.cupy().empty
+    tile, steps = tile or tile_for(m), w.records.shape[1]
+    down, across = -(-n // (STRIPS * ROWS)), -(-m // tile.columns)
+    blocks = device.multiprocessors() * device.blocks_beside(tile.blocks, tile.shared(w.layout))
+    share = shares(down * across, steps // PIECE, blocks, tile.columns)
+    flags = empty(max(share.sharing, 1), np.uint32)
+    parts = empty((max(share.sharing, 1), STRIPS * ROWS, tile.columns if share.sharing else 1), np.float32)
+    panels = panels_of(x, steps, tile.columns, flags)
+    kernel(q.format, tile)(
+        (share.blocks,), (tile.threads,), q.prepared(_map(tile.records))[0], panels, out, parts, flags,
+        m, n, steps, panels.shape[1], across, down * across, *share[1:],
+    )  # fmt: skip

@@ -1,0 +1,153 @@
+"""Strips of weights and panels of activations in a ring that one thread fills: cuda:roles.
+
+    stage    panels [records][columns, 64]      swizzled, as activations/panels.py made them
+             strips [8][records]                as strips/make.py made them
+    barriers full [stages] · empty [stages]
+
+A stage is one record of each strip, or two: as much as is multiplied in a thousand clocks. Panels are pieces
+of memory, strips a box of a map with elements of eight bytes.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cache
+from typing import Any
+
+from ..strips.layout import STEP, StripLayout
+from ..tiles8.shape import MOST_SHARED
+from ..words import barrier as barriers
+from ..words import boxes, early_start
+from ..words.atoms import inlined
+from ..words.language import cuda, uint32, uint64
+from .boxed import follower
+from .pieces import next_piece
+from .product import STRIPS
+
+MULTIPLY = 32 * STRIPS  # threads, a warp for each strip
+LINE = 2 * STEP  # bytes of a row of a panel
+WIDE = 8  # bytes that are one element to a map of weights: a box has up to 256 in a row
+PIECE = 2  # records of a strip that are multiplied one after the other: the least that a block takes
+
+
+@dataclass(frozen=True)
+class RoleTile:
+    """Of a block: rows of activations, and how many blocks a multiprocessor holds."""
+
+    columns: int
+    blocks: int = 1
+
+    @property
+    def wide(self) -> bool:
+        """Whether sums take registers that other warps must give: of a whole warpgroup, then."""
+        return self.columns > 192
+
+    @property
+    def records(self) -> int:
+        """Of a strip in a stage."""
+        return 1 if self.columns > 128 else PIECE
+
+    @property
+    def threads(self) -> int:
+        """Of a block."""
+        return MULTIPLY + (128 if self.wide else 32)
+
+    @property
+    def loads(self) -> int:
+        """Of 16 bytes that a thread has registers for beside its sums."""
+        return min(self.columns // 8, 20 if self.wide else (128 - self.columns // 2) // 4)
+
+    @property
+    def panel(self) -> int:
+        """Bytes of a step's activations."""
+        return self.columns * LINE
+
+    def size(self, layout: StripLayout) -> int:
+        """Bytes of a stage that are fetched."""
+        return self.records * (self.panel + STRIPS * layout.record)
+
+    def stage(self, layout: StripLayout) -> int:
+        """Bytes of a stage, whole kilobytes, as the swizzle asks."""
+        return -(-self.size(layout) // 1024) * 1024
+
+    def stages(self, layout: StripLayout) -> int:
+        """In shared memory at once."""
+        return max(2, min(8, (MOST_SHARED // self.blocks - 2048) // self.stage(layout)))
+
+    def shared(self, layout: StripLayout) -> int:
+        """Bytes of shared memory."""
+        return 1024 + self.stages(layout) * (self.stage(layout) + 16)
+
+
+TILES = (
+    RoleTile(16, 2), RoleTile(32, 2), RoleTile(64, 2), RoleTile(96), RoleTile(128), RoleTile(160),
+    RoleTile(192), RoleTile(224), RoleTile(256),
+)  # fmt: skip
+
+
+def tile_for(m: int) -> RoleTile:
+    """The narrowest that holds all rows, or that which fills up the fewest and is wide."""
+    one = next((tile for tile in TILES if tile.columns >= m), None)
+    return one or min(reversed(TILES[4:]), key=lambda tile: -(-m // tile.columns) * tile.columns)
+
+
+@cache
+def filler(layout: StripLayout, tile: RoleTile) -> Any:
+    """The device function of the one thread that fetches; weights of the first stages before the predecessor
+    ends.
+    """
+    stages, length, panel, size = tile.stages(layout), tile.stage(layout), tile.panel, tile.size(layout)
+    records_each, line, after = tile.records, tile.records * layout.record // WIDE, follower(stages)
+    pieces_each, of_weights = PIECE // tile.records, tile.records * panel
+    expect, wait, fetch, fetch_line = barriers.expect, barriers.wait, boxes.fetch, boxes.fetch_line
+    wait_for_predecessor, prefetch = early_start.wait_for_predecessor, boxes.prefetch
+
+    @inlined
+    def ask_w(ring: Any, full: Any, stage: Any, records: Any, i: Any, row: Any) -> None:
+        done, to = uint32(full + stage * uint32(8)), uint32(ring + stage * uint32(length))
+        expect(done, uint32(size))
+        fetch(uint32(to + uint32(of_weights)), records, uint32(i * uint32(line)), row, done)
+
+    @inlined
+    def ask_x(ring: Any, full: Any, stage: Any, source: Any, apart: Any) -> None:
+        done, to = uint32(full + stage * uint32(8)), uint32(ring + stage * uint32(length))
+        for record in range(records_each):
+            at = uint32(to + uint32(record * panel))
+            fetch_line(at, source + uint64(record) * apart, uint32(panel), done)
+
+    @inlined
+    def fill(ring: Any, full: Any, given: Any, end: Any, left: Any, whole: Any) -> None:
+        records, panels, steps, height, across, tiles = given
+        stage, phase, begun = uint32(0), uint32(0), uint32(0)
+        stages_of, blocks = uint32(steps >> uint32(1)), uint32(cuda.gridDim.x)
+        apart = uint64(height) * uint64(LINE)
+        prefetch(records)
+        while left > uint32(0) or whole < tiles:
+            number, i, last, left, whole = next_piece(left, end, whole, stages_of, blocks)
+            down = uint32(number // across)
+            row, column = uint32(down * uint32(STRIPS)), uint32(number - uint32(down * across))
+            i, last = uint32(i * uint32(pieces_each)), uint32(last * uint32(pieces_each))
+            of_x = panels + uint64(uint32(i * uint32(records_each))) * apart + uint64(column) * uint64(panel)
+            if begun == uint32(0):
+                begun, ahead, at = uint32(1), min(uint32(last - i), uint32(stages)), uint32(0)
+                while at < ahead:
+                    ask_w(ring, full, at, records, uint32(i + at), row)
+                    at = uint32(at + uint32(1))
+                wait_for_predecessor()  # it makes x
+                at = uint32(0)
+                while at < ahead:
+                    ask_x(ring, full, at, of_x, apart)
+                    of_x, at = of_x + uint64(records_each) * apart, uint32(at + uint32(1))
+                i, stage = uint32(i + ahead), ahead
+                if ahead == uint32(stages):
+                    stage, phase = uint32(0), uint32(1)
+            while i < last:
+                wait(uint32(full + uint32(8 * stages) + stage * uint32(8)), uint32(phase ^ uint32(1)))
+                ask_w(ring, full, stage, records, i, row)
+                ask_x(ring, full, stage, of_x, apart)
+                of_x, i = of_x + uint64(records_each) * apart, uint32(i + uint32(1))
+                stage, phase = after(stage, phase)
+        if begun == uint32(0):
+            wait_for_predecessor()
+
+    return fill

@@ -1,0 +1,51 @@
+"""More instructions for emulated_ptx.py: pairs of bfloat16, and what blocks tell each other."""
+
+from __future__ import annotations
+
+import re
+
+import numpy as np
+from emulated_words import listed, narrow, op, place, read, write
+
+
+def floats(words):
+    """The low and the high half of 32 words."""
+    low, high = words << np.uint32(16), words & np.uint32(0xFFFF0000)
+    return [low.view(np.float32), high.view(np.float32)]
+
+
+@op("fma.rn.bf16x2")
+def fma(warp, name, operands, active):
+    """In float64, then rounded once to float32 and once to bfloat16: a tie in 2**29 may go the other way."""
+    a, b, c = (np.array(floats(read(warp, o, np.uint32)), np.float64) for o in operands[1:])
+    with np.errstate(all="ignore"):
+        low, high = (narrow(half.astype(np.float32), "bf16") for half in a * b + c)
+    write(warp, operands[0], high << np.uint32(16) | low, active)
+
+
+def bfloat_products(warp, name, operands, active):
+    """[16, 16] of a warp, in its registers, times a tile [16, columns] of shared memory."""
+    from emulated_hopper import swizzled
+
+    n = int(re.search(r"n(\d+)k16", name)[1])
+    sums, lane = listed(operands[0]), np.arange(32)
+    a = np.zeros((16, 16))
+    for r, register in enumerate(listed(operands[1])):
+        for e, value in enumerate(floats(read(warp, register, np.uint32))):
+            a[lane // 4 + 8 * (r % 2), 2 * (lane % 4) + 8 * (r // 2) + e] = value
+    word = int(read(warp, operands[2], np.uint64)[0])
+    assert word >> 32 == (1 << 30 | 64), "rows of 128 bytes, swizzled"
+    places = swizzled(((word & 0x3FFF) << 4) + 128 * np.arange(n)[:, None] + np.arange(32))
+    b = (warp.block.shared[places].view(np.uint16).astype(np.uint32) << np.uint32(16)).view(np.float32)
+    with np.errstate(all="ignore"):  # rows beyond M are anything
+        found = (a @ b.T.astype(np.float64)).astype(np.float32)
+        for i, register in enumerate(sums):
+            row, column = lane // 4 + 8 * (i // 2 % 2), 8 * (i // 4) + 2 * (lane % 4) + i % 2
+            write(warp, register, found[row, column] + read(warp, register, np.float32), active)
+
+
+@op("red.release.gpu.global.add.u32")
+def add_to(warp, name, operands, active):
+    at, by = place(warp, operands[0]), read(warp, operands[1], np.uint32)
+    for lane in np.flatnonzero(active):
+        warp.machine.memory.at(int(at[lane]), 4).view(np.uint32)[0] += by[lane]

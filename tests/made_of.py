@@ -1,0 +1,32 @@
+"""What compiled code is made of, as Numba would meet it: what digests of sources are held against."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from types import FunctionType, ModuleType
+
+import ggmlq as gq
+
+PACKAGE = Path(gq.__file__).parent
+
+
+def functions_of(value, seen):
+    """All functions of ours that a compiled function refers to."""
+    if id(value) in seen:
+        return
+    seen[id(value)] = value
+    for name in ("py_func", "_defn", "meaning"):
+        yield from functions_of(getattr(value, name), seen) if hasattr(value, name) else ()
+    if isinstance(value, tuple):
+        for each in value:
+            yield from functions_of(each, seen)
+    if isinstance(value, FunctionType) and value.__code__.co_filename.startswith(str(PACKAGE)):
+        yield value
+        for cell in value.__closure__ or ():
+            yield from functions_of(cell.cell_contents, seen)
+        codes = [value.__code__]
+        for code in codes:
+            codes += [const for const in code.co_consts if hasattr(const, "co_names")]
+            for name in code.co_names:
+                found = value.__globals__.get(name)
+                yield from functions_of(found, seen) if not isinstance(found, ModuleType) else ()

@@ -1,0 +1,298 @@
+"""Code that comes with the package for CPUs: all that products take, of these sources, with Numba's bits."""
+
+from __future__ import annotations
+
+import os
+import platform
+import shutil
+import struct
+import subprocess
+import sys
+import textwrap
+from importlib import import_module
+from pathlib import Path
+
+import numpy as np
+import pytest
+from made_of import PACKAGE, functions_of
+from scripts import ROOT, load
+
+import ggmlq as gq
+from ggmlq.cpu.machine.features import compiled_for
+from ggmlq.cpu.machine.target import best as best_target
+from ggmlq.cpu.prebuilt import loading, served
+from ggmlq.cpu.prebuilt.levels import LEVELS, best
+from ggmlq.formats import FORMATS, BlockFormat
+from ggmlq.prebuilt import packs, reach
+from ggmlq.prebuilt.packs import Origin
+from ggmlq.testing.blocks import random_blocks
+
+_packs, _cpu = load("tools", "_packs"), load("tools", "_packs_cpu")
+BLOCKS = [fmt.name for fmt in FORMATS.values() if isinstance(fmt, BlockFormat)]
+SIDE = reach.SIDES["cpu"]
+REBUILD = "run python tools/prebuild_cpu.py"
+here = pytest.mark.skipif(
+    sys.platform != "linux" or best(platform.machine(), compiled_for()) is None,
+    reason="no code comes with the package for this system's CPU",
+)
+
+# --- what is in ---------------------------------------------------------------------------------
+
+
+def test_packs_and_sources_agree():
+    found = _packs.problems(served.HERE, _cpu.wanted())
+    assert not any(found.values()), f"{REBUILD}: {[*_packs.names(found)][:20]}"
+
+
+def test_all_of_it_is_code_for_its_machine():
+    kept = _packs.kept(served.HERE, _cpu.wanted())
+    assert {each.folder for each in kept} == {level.folder for level in LEVELS}
+    for each, content in kept.items():
+        code = content[: -loading.SEAL]
+        assert loading.sealed(str(each.origin), code) == content
+        assert (code[:4], struct.unpack_from("<H", code, 18)[0]) == (b"\x7fELF", 62), each
+
+
+@pytest.mark.parametrize(
+    ("has", "folder"),
+    [
+        ({"avx2", "fma", "f16c"}, None),
+        (LEVELS[-1].needed, "avx2"),
+        (LEVELS[-1].needed | {"avxvnni"}, "avx-vnni"),
+        (LEVELS[1].needed - {"avx512dq"}, "avx2"),
+        (LEVELS[1].needed, "avx512-vnni"),
+        (LEVELS[1].needed | {"avx512vbmi", "amx-int8"}, "avx512-vbmi"),
+    ],
+)
+def test_a_cpu_gets_only_what_it_has_all_instructions_for(has, folder):
+    found = best("x86_64", frozenset(has))
+    assert (found and found.folder) == folder
+    assert best("aarch64", frozenset(has)) is None
+
+
+# --- is it of these sources? --------------------------------------------------------------------
+
+
+def test_the_digest_reaches_all_that_a_kernel_is_made_of(fresh):
+    origins = [each.origin for each in _cpu.wanted()]
+    for name in sorted({origin.family for origin in origins}):
+        listed = [origin for origin in origins if origin.family == name]
+        origin = listed[fresh.integers(len(listed))]
+        places = reach.reached(origin.family, origin.formats).places
+        file, _, maker = name.rpartition(".")
+        for function in functions_of(getattr(import_module(file), maker)(*origin.case), {}):
+            path = Path(function.__code__.co_filename).relative_to(PACKAGE).as_posix()
+            line = function.__code__.co_firstlineno
+            covered = any(path == each and first <= line <= last for each, first, last in places)
+            assert covered, f"{origin} is made of {path}:{line}, which its digest leaves out"
+
+
+@pytest.fixture(scope="module")
+def copied(tmp_path_factory):
+    """A copy of the sources."""
+    place = tmp_path_factory.mktemp("sources")
+    for name in ("cpu", "formats", "codes"):
+        shutil.copytree(PACKAGE / name, place / name, ignore=shutil.ignore_patterns("*.pack", "__pycache__"))
+    shutil.copy(PACKAGE / "packing.py", place / "packing.py")
+    return place
+
+
+@pytest.mark.parametrize(
+    ("path", "old", "new", "stale"),
+    [
+        ("cpu/panels/product.py", "from __future__", "# a comment\nfrom __future__", False),
+        ("cpu/panels/tile.py", "def _zeros(self)", "def _zeros(self, more=1)", True),
+        ("cpu/panels/multiply.py", "RECORDS = 4 << 20", "RECORDS = 4 << 10", False),  # of its walk
+        ("cpu/machine/jit.py", 'error_model="numpy"', 'error_model="python"', True),
+        ("cpu/machine/workers.py", "PATIENCE = 100_000", "PATIENCE = 1", False),
+        ("cpu/lanes/operators.py", "from __future__", "ANOTHER = 1\nfrom __future__", False),
+    ],
+)
+def test_a_changed_source(copied, path, old, new, stale):
+    """What a kernel is made of makes its code old, in the check and in a process; nothing else does."""
+    family = "ggmlq.cpu.panels.product.direct"
+    forget()
+    before = reach.reached(family, (), copied).digest
+    text = (copied / path).read_text()
+    assert text.count(old) == 1
+    (copied / path).write_text(text.replace(old, new))
+    try:
+        forget()
+        assert (reach.reached(family, (), copied).digest != before) is stale
+        path_of = served.HERE / LEVELS[0].folder / f"panels{packs.SUFFIX}"
+        pack = packs.Pack(path_of, packs.opened(path_of).header, 0)
+        assert pack.holds(family, (), copied) is not stale
+    finally:
+        (copied / path).write_text(text)
+        forget()
+
+
+def forget():
+    for remembered in (
+        reach.reached, reach._file, reach._text, reach._needs, reach._counts, reach._room, packs.digest_of
+    ):  # fmt: skip
+        remembered.cache_clear()
+
+
+def test_vectors_and_a_formats_files_count_whole():
+    files = reach.reached("ggmlq.cpu.panels.lay.taker", ("q4_K",)).files
+    assert {"cpu/unpack/q4_k.py", "formats/q4_k.py", "cpu/lanes/operators.py", "cpu/lanes/kind.py"} <= {
+        *files
+    }
+
+
+# --- how it is taken ----------------------------------------------------------------------------
+
+FIRST = """
+import sys
+import numpy as np, ggmlq as gq
+x = np.load(sys.argv[1])
+for path in sys.argv[2:]:
+    q = gq.open(path)["w"]
+    for m in (1, 3, 40):
+        print(gq.linear(x[:m], q).tobytes().hex())
+print("numba" in sys.modules)
+"""
+
+
+def process(code, *arguments, **more):
+    """What Python says, with an empty cache."""
+    kept = {k: v for k, v in os.environ.items() if k not in ("GGMLQ_PREBUILT", "NUMBA_CPU_NAME")}
+    environment = {**kept, "PYTHONPATH": str(ROOT), **more}
+    done = subprocess.run(
+        [sys.executable, "-c", textwrap.dedent(code), *map(str, arguments)], env=environment,
+        capture_output=True, text=True, check=False, timeout=300,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    return done.stdout.split()
+
+
+@here
+def test_first_products_need_no_numba_and_have_its_bits(fresh, tmp_path):
+    """Every format from its file; one that each run draws, against what is compiled here."""
+    paths = []
+    for name in [*BLOCKS, "f16", "bf16"]:
+        fmt, n = FORMATS[name], int(fresh.integers(1, 60))
+        raw = (
+            random_blocks(fmt, n, 512 // fmt.block_size, seed=int(fresh.integers(1 << 30)))
+            if fmt.block_size > 1
+            else fresh.standard_normal((n, 512)).astype(np.float16)
+        )
+        paths.append(tmp_path / f"{name}.gguf")
+        gq.save(paths[-1], {"w": gq.QuantArray.from_bytes(raw.tobytes(), fmt, (n, 512))})
+    np.save(tmp_path / "x.npy", fresh.standard_normal((40, 512)).astype(np.float32))
+    cold = {"GGMLQ_CACHE_DIR": str(tmp_path / "cache")}
+    *found, numba = process(FIRST, tmp_path / "x.npy", *paths, **cold)
+    assert numba == "False"
+    assert not [*(tmp_path / "cache").rglob("*_*")], "something was compiled and kept"
+    drawn = int(fresh.integers(len(paths)))
+    kept = {k: v for k, v in os.environ.items() if k == "GGMLQ_CACHE_DIR"}
+    *want, numba = process(FIRST, tmp_path / "x.npy", paths[drawn], GGMLQ_PREBUILT="off", **kept)
+    assert (found[3 * drawn : 3 * drawn + 3], numba) == (want, "True")
+
+
+OTHERS = """
+import sys
+from ggmlq.cpu.machine import target
+from ggmlq.cpu.prebuilt import levels, served
+level = next(level for level in levels.LEVELS if level.folder == sys.argv[1])
+target.compiled_for = served.compiled_for = lambda: level.needed  # a CPU that has no more
+import ggmlq as gq
+from ggmlq.testing.cases import weights
+from ggmlq.testing.oracle import assert_right
+from ggmlq.testing.rows import rows
+from ggmlq.testing.blocks import random_blocks
+assert served.level() is level
+for name in sys.argv[2:]:
+    fmt = gq.formats[name]
+    q = gq.QuantArray.from_bytes(random_blocks(fmt, 19, 512 // fmt.block_size).tobytes(), fmt, (19, 512))
+    for m in (1, 11, 40):
+        x = rows("normal", m, 512, seed=m)
+        assert_right(gq.linear(x, q), x, q)
+print(target.target().dot, "numba" in sys.modules)
+"""
+
+
+@here
+@pytest.mark.parametrize("level", LEVELS, ids=lambda level: level.folder)
+def test_products_of_each_level_that_this_cpu_can_run(level, fresh):
+    if not level.needed <= compiled_for():
+        pytest.skip(f"this CPU lacks {', '.join(sorted(level.needed - compiled_for()))}")
+    names = fresh.choice(BLOCKS, 8, replace=False)
+    assert process(OTHERS, level.folder, *names) == [best_target(level.features).dot, "False"]
+
+
+@pytest.mark.parametrize(
+    "setting", [{"NUMBA_CPU_NAME": "x86-64"}, {"NUMBA_ENABLE_AVX": "0"}, {"GGMLQ_PREBUILT": "off"}],
+    ids=lambda setting: next(iter(setting)),
+)  # fmt: skip
+def test_where_somebody_says_how_to_compile_it_is_compiled(setting):
+    told = """
+        import ggmlq as gq
+        print(len(gq.kernels(device="cpu").notes))
+        print("came" in gq.kernels(device="cpu").notes[0].split(";")[0])
+        from ggmlq.cpu.prebuilt import served
+        print(served.level())
+    """
+    assert process(told, **setting) == ["1", "False", "None"]
+
+
+@here
+def test_gq_kernels_tells_where_code_comes_from():
+    (note,) = gq.kernels(device="cpu").notes
+    assert note == (
+        f"CPU: kernels that products of blocks take by themselves came with the package, for "
+        f"{served.level().folder}; others are compiled when first used."
+    )
+
+
+# --- what is damaged ----------------------------------------------------------------------------
+
+
+@here
+@pytest.mark.parametrize(
+    "damage", ["cut", "flipped", "empty", "no header", "gone", "moved", "another's", "odd"]
+)
+def test_a_damaged_pack_is_done_without(tmp_path, monkeypatch, damage):
+    folder = tmp_path / served.level().folder
+    folder.mkdir()
+    origin = Origin("ggmlq.cpu.machine.board.doer", ())
+    other = "ggmlq.cpu.machine.board.server"
+    content = (served.HERE / folder.name / f"machine{packs.SUFFIX}").read_bytes()
+    header, _, body = content.partition(b"\n")
+    middle = len(header) + len(body) // 2
+    wrong = {
+        "cut": content[:-9],
+        "flipped": content[:middle] + bytes([content[middle] ^ 255]) + content[middle + 1 :],
+        "empty": b"",
+        "no header": b"[]\n" + content,
+        "moved": header.replace(b'"":[0,', b'"":[8,') + b"\n" + body,
+        "odd": header.replace(b'"files"', b'"flies"') + b"\n" + body,
+        "another's": taken_for(header, other, origin.family) + b"\n" + body,
+    }
+    if damage in wrong:
+        assert wrong[damage] != content
+        (folder / f"machine{packs.SUFFIX}").write_bytes(wrong[damage])
+    assert served.loaded(origin) is not None
+    monkeypatch.setattr(served, "HERE", tmp_path)
+    assert served.loaded(origin) is None
+
+
+def taken_for(header, other, name):
+    """The entry of another kernel under a name."""
+    return header.replace(name.encode(), b"ggmlq.nobody's").replace(other.encode(), name.encode())
+
+
+@here
+def test_what_compiled_code_raises_is_raised(fresh):
+    """An exception as Numba lays it down, found by its address; and one that nobody knows."""
+    import pickle
+    from ctypes import addressof, c_char_p, c_void_p, cast
+
+    pickled = pickle.dumps((MemoryError, ("no room",), None))
+    held = c_char_p(pickled)
+    told = loading.Raised(cast(held, c_void_p), len(pickled), None, None)
+    with pytest.raises(MemoryError, match="no room"):
+        loading.fail(addressof(told))
+    with pytest.raises(SystemError):
+        loading.fail(loading.FAILED)
