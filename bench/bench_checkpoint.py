@@ -71,7 +71,8 @@ def measured(folder: Path, args: argparse.Namespace) -> list[list[str]]:
     for turn in range(args.rounds + 1):
         for name, figures in runs.items():
             found = child(name, back if name in BACK else model)
-            figures += [found] if turn else []  # before the first one, what is compiled was not in the cache
+            if turn:  # before the first one, what is compiled was not in the cache
+                figures.append(found)
     medians = {
         name: {key: statistics.median(figure[key] for figure in figures) for key in figures[0]}
         for name, figures in runs.items()
