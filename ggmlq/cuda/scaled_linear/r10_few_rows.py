@@ -80,7 +80,8 @@ def kernel(job: FewJob) -> Kernel:
         thread, rank = uint32(cuda.threadIdx.x), rank_here()
         if thread == uint32(0):
             start(full)
-        greet_cluster()
+        if halvings != uint32(0):  # one block alone has no cluster
+            greet_cluster()
         cuda.syncthreads()
         row0 = uint32(uint32(uint32(cuda.blockIdx.x) >> halvings) * uint32(rows))
         first = uint32(uint32(rank * steps) >> halvings)
@@ -94,7 +95,7 @@ def kernel(job: FewJob) -> Kernel:
             if thread == uint32(MULTIPLY + 32):
                 fill_x(ring, full, x, uint32(0), first, last)
             meet_warp()
-            if halvings != uint32(0):  # one block alone has no cluster to join
+            if halvings != uint32(0):
                 join_cluster()
         else:
             group = uint32(uint32(warp) >> uint32(2))
