@@ -23,7 +23,9 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from bench_gguf import fresh, memory, timed
+sys.path.insert(0, str(Path(__file__).parents[1]))  # of a script as of a module of the folder
+
+from bench.bench_gguf import fresh, memory, timed
 
 HIDDEN, FEED, VOCABULARY, TILE = 2048, 5632, 32000, 128
 PROJECTIONS = (
