@@ -91,13 +91,13 @@ def of_format(fmt: Format, bridge: Bridge, threads: int, rounds: int) -> Iterato
     if not isinstance(fmt, BlockFormat) or fmt.name in ("q8_1", "q8_K"):  # not weights in llama.cpp
         return
     blocks = random_blocks(fmt, 64, SIZE // fmt.block_size, seed=1)
-    q = gq.QuantArray.from_bytes(np.tile(blocks, (SIZE // 64, 1)), fmt, (SIZE, SIZE))
+    q = gq.QuantArray.from_bytes(np.tile(blocks, (SIZE // 64, 1)).tobytes(), fmt, (SIZE, SIZE))
     for m in (1, 512 if fmt.name in LEADING else 64):
         x = np.random.default_rng(0).standard_normal((m, SIZE), np.float32)
         yield {"format": fmt.name, "threads": threads, "m": m, **beside(x, q, bridge, threads, rounds)}
     if fmt.name in HOT:
-        copies = [q.copy().to("cpu") for _ in range(-(-ROTATED // q.nbytes))]
-        lasting = [gq.QuantArray.from_bytes(c.raw, fmt, c.shape) for c in copies]
+        copies = [bytes(bytearray(q.raw)) for _ in range(-(-ROTATED // q.nbytes))]
+        lasting = [gq.QuantArray.from_bytes(c, fmt, q.shape) for c in copies]
         x = np.random.default_rng(0).standard_normal((1, SIZE), np.float32)
         seconds = min(in_memory(x, lasting) for _ in range(6))
         yield {

@@ -134,6 +134,11 @@ class Bench:
             self.cupy.cuda.Device().synchronize()
         return self._weights[key]
 
+    def forget(self, name: str, n: int, k: int) -> None:
+        """Give back the memory of weights that are done with."""
+        if self._weights.pop((name, n, k), None):
+            self.cupy.get_default_memory_pool().free_all_blocks()
+
     def halves(self, n: int, k: int) -> list[Any]:
         """Weights of cuBLAS; made once."""
         if (n, k) not in self._halves:

@@ -16,6 +16,8 @@ class Card:
     capability: tuple[int, int]
     multiprocessors: int
     shared: int  # bytes of shared memory that a block may have
+    bandwidth: float = 0.0  # GB/s that its memory could have by clock and width; 0: not known
+    clock: float = 0.0  # GHz of its multiprocessors at most; 0: not known
 
 
 def older_than(card: Card | None, least: tuple[int, int]) -> str | None:

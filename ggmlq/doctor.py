@@ -54,7 +54,8 @@ def describe(report: dict[str, Any]) -> str:
         features = [f"{name} {'yes' if has else 'no'}" for name, has in cpu["features"].items()]
         compiled_for = "" if cpu["name"] == cpu["compiled_for"] else f", compiled for {cpu['compiled_for']}"
         cpu_lines = [f"  {cpu['name']}, {cpu['threads']} threads{compiled_for}", f"  {', '.join(features)}"]
-        cpu_lines.append(f"  integer dot products: {cpu['dot']}")
+        unit = [] if cpu["matrix_unit"] is None else [f"matrix unit: {cpu['matrix_unit']}"]
+        cpu_lines.append("  " + "; ".join([f"integer dot products: {cpu['dot']}", *unit]))
         prebuilt = cpu["prebuilt"] or "none, kernels are compiled when first used"
         cpu_lines.append(f"  prebuilt code: {prebuilt}")
         kept = cpu["compiled"]
@@ -80,7 +81,9 @@ def describe(report: dict[str, Any]) -> str:
         ggml_lines = [f"  none: {ggml['error']}"]
     else:
         ggml_lines = [f"  {ggml['version']}, {ggml['path']}"]
-        ggml_lines += [f"  {d['name']}: {d['description']}, {d['backend']}" for d in ggml["devices"]]
+        for d in ggml["devices"]:
+            ggml_lines.append(f"  {d['name']}: {d['description']}, {d['backend']}")
+            ggml_lines += [f"    built with {d['features']}"] if d["features"] else []
         ggml_lines += [f"  no devices: {ggml['no_devices']}"] if "no_devices" in ggml else []
     return "\n".join(
         [

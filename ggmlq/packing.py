@@ -8,14 +8,15 @@ need, and of what numbers its scales are made. A new format gets all three layou
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
 from functools import cache
 from typing import Literal
 
 import numpy as np
+from numpy.typing import NDArray
 
 from .formats import BlockFormat
+from .formats.format import Blocks, Floats
 
 SAMPLE = 4096  # blocks of random bytes: enough to meet each code of a format
 RUN = 32  # columns of activations that share a scale, where these are quantized
@@ -27,11 +28,10 @@ class Packing:
     """The facts of a format that decide how it is kept."""
 
     codes: tuple[int, ...]  # all that occur, ascending
-    room: float  # bits a weight in the file
     group: int  # weights that share a scale
     has_offset: bool
     scale: Literal["half", "single", "power", "small_float"]  # "half": perhaps times a byte
-    integers: bool  # with the halves of its block 1, scales and offsets are integers of eight bits
+    integers: bool  # over d and a unit, scales and offsets are integers of eight bits: ``over`` gives d
 
     @property
     def lowest(self) -> int:
@@ -50,11 +50,6 @@ class Packing:
         return self.codes if few else ()
 
     @property
-    def alone(self) -> bool:
-        """Whether the file has room for each code by itself; else neighbours share bits: a code book."""
-        return math.log2(len(self.codes)) <= self.room
-
-    @property
     def run(self) -> int:
         """Columns with one scale of the weights and one of the activations."""
         return min(self.group, RUN)
@@ -69,9 +64,9 @@ def packing(fmt: BlockFormat) -> Packing:
         blocks[name] = 1
     with np.errstate(all="ignore"):
         codes, scale, offset = fmt.unpack(blocks)
+        scale = sub_scales(fmt, scale, blocks)
     return Packing(
         codes=tuple(np.unique(codes).tolist()),
-        room=fmt.bits_per_weight,
         group=fmt.group,
         has_offset=fmt.has_offset,
         scale=_scale(fmt),
@@ -83,6 +78,27 @@ def halves(fmt: BlockFormat) -> list[str]:
     """The fields of a block that are halves: d, then m (dmin)."""
     assert fmt.dtype.names is not None
     return [name for name in fmt.dtype.names if fmt.dtype[name] == np.float16]
+
+
+def over(fmt: BlockFormat, blocks: Blocks) -> NDArray[np.float16]:
+    """What stands over the integers of blocks: d, and a half for the offsets where there are any [..., n]."""
+    if fmt.scales.d is None:
+        names = halves(fmt)[: 1 + fmt.has_offset]
+        return np.stack([blocks[name] for name in names], axis=-1)
+    octets = np.ascontiguousarray(blocks)[..., None].view(np.uint8)
+    bits = np.asarray(fmt.scales.d(np.moveaxis(octets, -1, 0)))
+    return bits.astype(np.uint16).view(np.float16)[..., None]
+
+
+def sub_scales(fmt: BlockFormat, scale: Floats, blocks: Blocks) -> Floats:
+    """Scales [..., groups] of blocks over the unit, and over d where no field of a block could be made 1."""
+    scale = scale / np.float32(fmt.scales.unit)
+    if fmt.scales.d is None:
+        return scale
+    d = over(fmt, blocks).astype(np.float32)
+    known = np.isfinite(d) & (d != 0)  # elsewhere any integer gives the same: zeros, or no numbers
+    with np.errstate(invalid="ignore"):
+        return np.where(known, scale / np.where(known, d, 1), np.float32(1))
 
 
 def _scale(fmt: BlockFormat) -> Literal["half", "single", "power", "small_float"]:

@@ -49,3 +49,17 @@ def add_to(warp, name, operands, active):
     at, by = place(warp, operands[0]), read(warp, operands[1], np.uint32)
     for lane in np.flatnonzero(active):
         warp.machine.memory.at(int(at[lane]), 4).view(np.uint32)[0] += by[lane]
+
+
+@op("mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32")
+def mma(warp, name, operands, active):
+    """Lane 4 g + t has pairs 2 t … of rows g and g + 8, then those 8 further on; of column g likewise."""
+    given = [[floats(read(warp, r, np.uint32)) for r in listed(o)] for o in operands[1:3]]
+    a, b = (np.array(each, np.float64) for each in given)  # register, element, lane
+    a = a.reshape(2, 2, 2, 8, 4).transpose(1, 3, 0, 4, 2).reshape(16, 16)  # row, g; further, t, element
+    b = b.reshape(2, 2, 8, 4).transpose(2, 0, 3, 1).reshape(8, 16)
+    with np.errstate(all="ignore"):
+        found, lane = (a @ b.T).astype(np.float32), np.arange(32)
+        for i, (register, start) in enumerate(zip(*map(listed, operands[::3]), strict=True)):
+            value = found[lane // 4 + 8 * (i >> 1), 2 * (lane % 4) + (i & 1)]
+            write(warp, register, value + read(warp, start, np.float32), active)

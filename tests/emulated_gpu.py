@@ -55,7 +55,7 @@ def put_emulated(monkeypatch, multiprocessors=2):
 
     monkeypatch.setattr(maps, "place", place)
 
-    def call(kernel, grid, block, *arguments, cluster=1):
+    def call(kernel, grid, block, *arguments, cluster=1, most=0):
         for each in arguments:
             if type(each) is not int:
                 state.memory.add(each)

@@ -107,7 +107,7 @@ def put_emulated(monkeypatch, multiprocessors=132, capability=(9, 0)):
     state.cupy.cuda.alloc_pinned_memory = pinned
     monkeypatch.setattr(Kernel, "load", lambda kernel: None)
 
-    def ready(kernel, grid, block, *arguments, cluster=1):
+    def ready(kernel, grid, block, *arguments, cluster=1, most=0):
         def launch(addresses, stream):
             filled = [
                 addresses[each.which] + each.offset if type(each) is Hole else each for each in arguments
@@ -116,7 +116,7 @@ def put_emulated(monkeypatch, multiprocessors=132, capability=(9, 0)):
 
         return SimpleNamespace(launch=launch)
 
-    def call(kernel, grid, block, *arguments, cluster=1, stream=0):
+    def call(kernel, grid, block, *arguments, cluster=1, most=0, stream=0):
         assert block == (kernel.threads,)
         words = kernel._flat(arguments)
         state.launches.append((kernel.name, grid, stream))

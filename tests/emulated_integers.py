@@ -82,12 +82,24 @@ def red(warp, name, operands, active):
 @op("ld.acquire")
 def look_again(warp, name, operands, active):
     """A load in a loop: as long as nothing changed the warp waits."""
-    at, lane = place(warp, operands[1]), int(np.argmax(active))
-    seen = bytes_at(warp, name, int(at[lane]), 4).view(np.uint32)[0]
-    if warp.state.get("seen") == (int(at[lane]), seen):
+    at, found = place(warp, operands[1]), np.zeros(32, np.uint32)
+    lanes = np.flatnonzero(active)
+    for lane in lanes:
+        found[lane] = bytes_at(warp, name, int(at[lane]), 4).view(np.uint32)[0]
+    now = [(int(at[lane]), int(found[lane])) for lane in lanes]
+    if warp.state.get("seen") == now:
         return False
-    warp.state["seen"] = int(at[lane]), seen
-    return write(warp, operands[0], np.full(32, seen), active)
+    warp.state["seen"] = now
+    return write(warp, operands[0], found, active)
+
+
+@op("ld.relaxed")
+def look(warp, name, operands, active):
+    """The same once."""
+    at, found = place(warp, operands[1]), np.zeros(32, np.uint32)
+    for lane in np.flatnonzero(active):
+        found[lane] = bytes_at(warp, name, int(at[lane]), 4).view(np.uint32)[0]
+    return write(warp, operands[0], found, active)
 
 
 OPS["bar.warp"] = OPS["bar.warp.sync"]

@@ -14,6 +14,7 @@ from types import SimpleNamespace
 
 import emulated_hopper  # noqa: F401
 import emulated_integers  # noqa: F401
+import emulated_votes  # noqa: F401
 import numpy as np
 from emulated_words import OPS, Locked, Trap
 
@@ -118,6 +119,7 @@ class Warp:
         self.special["%ctaid.y"] = np.full(32, machine.row)
         self.special["%ntid.x"] = np.full(32, machine.threads)
         self.special["%nctaid.x"] = np.full(32, machine.grid)
+        self.special["%nctaid.y"] = np.full(32, machine.down)
         self.special["%cluster_ctarank"] = np.full(32, block.rank)
 
     @property
@@ -171,7 +173,8 @@ class Machine:
 
     def __call__(self, grid, *arguments, cluster=1):
         across, down = (*grid, 1)[:2]
-        self.grid, self.arguments = across, dict(zip(self.names, arguments, strict=True))
+        self.grid, self.down = across, down
+        self.arguments = dict(zip(self.names, arguments, strict=True))
         for number in range(0, across * down, cluster):
             first, self.row = number % across, number // across
             self.cluster = [Block(rank, self.shared) for rank in range(cluster)]

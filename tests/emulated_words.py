@@ -139,6 +139,12 @@ def mov(warp, name, operands, active):
         half, whole = (np.uint32, np.uint64) if kind_of(name) is np.uint64 else (np.uint16, np.uint32)
         low, high = (read(warp, o.strip(), half).astype(whole) for o in operands[1][1:-1].split(","))
         write(warp, operands[0], low | high << whole(8 * np.dtype(half).itemsize), active)
+    elif operands[0].startswith("{"):
+        halves = np.ascontiguousarray(read(warp, operands[1], kind_of(name))).view(
+            f"u{kind_of(name)().itemsize // 2}"
+        )
+        for i, register in enumerate(listed(operands[0])):
+            write(warp, register, halves[i::2], active)
     else:
         write(warp, operands[0], read(warp, operands[1], kind_of(name)), active)
 
@@ -153,8 +159,9 @@ def nearest(warp, name, operands, active):
 @op("prmt.b32")
 def prmt(warp, name, operands, active):
     both = np.stack([read(warp, o, np.uint32) for o in operands[1:3]], 1).view(np.uint8)
-    picks = [int(operands[3], 0) >> 4 * i & 7 for i in range(4)]
-    write(warp, operands[0], np.ascontiguousarray(both[:, picks]).view(np.uint32)[:, 0], active)
+    picks = read(warp, operands[3], np.uint32)[:, None] >> (4 * np.arange(4, dtype=np.uint32)) & 7
+    found = np.take_along_axis(both, picks.astype(np.int64), 1)
+    write(warp, operands[0], np.ascontiguousarray(found).view(np.uint32)[:, 0], active)
 
 
 @op("cvt.rn.satfinite.e4m3x2.f32", "cvt.rn.satfinite.e5m2x2.f32")

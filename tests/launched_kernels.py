@@ -11,7 +11,7 @@ from fake_cupy import DeviceArray, on_device, put_gpu
 import ggmlq as gq
 from ggmlq import devices, ladder
 from ggmlq.card import Card
-from ggmlq.cuda.machine import device
+from ggmlq.cuda.machine import device, maps
 from ggmlq.cuda.machine.launch import Kernel
 from ggmlq.problems import Linear
 
@@ -44,6 +44,8 @@ def put_card(monkeypatch, name):
     monkeypatch.setattr(device, "cublas", lambda: SimpleNamespace(gemmEx=lambda *given: None))
     monkeypatch.setattr(device, "_attribute", lambda which, index: card.shared)
     monkeypatch.setattr(device, "driver_version", lambda: 13000)
+    monkeypatch.setattr(device, "multiprocessors", lambda: card.multiprocessors)
+    monkeypatch.setattr(maps, "kept", lambda box: on_device(np.zeros(128, np.uint8)))
     monkeypatch.setattr(devices, "cuda_device", lambda: device)
     monkeypatch.setattr(Kernel, "__call__", lambda kernel, *given, **more: found.append(kernel))
     return card, found

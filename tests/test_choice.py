@@ -19,7 +19,7 @@ from ggmlq.cuda.machine import device
 from ggmlq.cuda.strips.layout import layout_of
 from ggmlq.formats import FORMATS, BlockFormat
 from ggmlq.ladder import choose, reasoned, register, rungs
-from ggmlq.problems import Linear
+from ggmlq.problems import ExpertLinear, Linear
 
 ROOM = 227 << 10  # bytes of shared memory
 H200 = Card("NVIDIA H200", (9, 0), 132, ROOM)
@@ -62,6 +62,7 @@ def table(monkeypatch):
 
 def put_table(monkeypatch, cards):
     ladder.chosen.cache_clear()
+    monkeypatch.setattr(choice, "HOPPER", None)  # whose products are estimated
     monkeypatch.setattr(choice, "table", lambda: cards)
 
 
@@ -119,6 +120,43 @@ def test_why_says_what_stood_in(table):
 )
 def test_the_nearest_card(table, card, kernel):
     assert choose(problem(card=card)).name == kernel
+
+
+def measured_card(name="NVIDIA H200", multiprocessors=132, bandwidth=4917.0, capability=(9, 0)):
+    return Card(name, capability, multiprocessors, ROOM, bandwidth, 1.98)
+
+
+def test_another_card_is_asked_about_its_own_share():
+    """As many rows a multiprocessor, and as many of x as take as long beside a byte that is fetched."""
+    entry = {**TABLE[0], "bandwidth": 4917, "clock": 1.98}
+
+    def as_there(card, m=64, n=4096):
+        found = choice._as_there(problem(m=m, n=n, card=card), entry)
+        return found.m, found.n
+
+    assert as_there(measured_card()) == (64, 4096)
+    assert as_there(measured_card("NVIDIA H100", bandwidth=4917 / 2)) == (32, 4096)
+    assert as_there(measured_card("NVIDIA H20", 66)) == (128, 8192)
+    assert as_there(measured_card("NVIDIA A100", capability=(8, 0))) == (128, 4096)
+    assert as_there(measured_card("NVIDIA H100", bandwidth=0.0)) == (64, 4096)  # the driver does not tell
+    assert as_there(measured_card("NVIDIA H100", bandwidth=49.17), m=1) == (1, 4096)
+    assert as_there(measured_card("NVIDIA H20", 66), m=0) == (0, 8192)
+
+
+def test_where_kernels_change_places_scales_with_the_card(monkeypatch):
+    """dequant_bf16, which fetches more and multiplies faster, comes later where memory is slow."""
+    put_table(monkeypatch, [{**TABLE[0], "bandwidth": 4917, "clock": 1.98}])
+    for bandwidth, rows in ((4917.0, 91), (4917 / 2, 182)):
+        card = measured_card("NVIDIA H100", bandwidth=bandwidth)
+        assert choose(problem(m=rows, card=card)).name == "cuda:dequant_bf16"
+        assert choose(problem(m=rows - 1, card=card)).name != "cuda:dequant_bf16"
+
+
+def test_the_measured_card_says_what_it_has():
+    """Without these facts nothing scales."""
+    for entry in choice.table():
+        assert entry["bandwidth"] > 100
+        assert 0.5 < entry["clock"] < 4
 
 
 def test_cards_of_one_capability(monkeypatch):
@@ -297,7 +335,7 @@ def test_a_gpu_that_refuses_all_that_was_measured():
 
 def test_without_cublas_others_serve(monkeypatch):
     monkeypatch.setattr(device, "_cublas_problem", lambda: "needs cuBLAS: it is not there")
-    assert choose(problem(m=4096)).name == "cuda:wgmma"
+    assert choose(problem(m=4096)).name == "cuda:roles"
     for name in ("cuda:dequant_bf16", "cuda:dequant_cublas", "cuda:dequant"):
         with pytest.raises(gq.GGMLQError, match=f"{name}: needs cuBLAS"):
             choose(problem(m=4096), name)
@@ -338,3 +376,15 @@ def test_a_card_with_less_shared_memory_holds_fewer_blocks(monkeypatch):
     for whole, want in ((228, 2), (100, 1), (16, 1)):
         monkeypatch.setattr(device, "_attribute", lambda which, index, whole=whole: whole << 10)
         assert device.blocks_beside(shape.blocks, shared) == want
+
+
+def test_experts_by_their_uses():
+    """Kernels that read ids on the device are taken where they were tried on a card, and only there."""
+
+    def taken(name, t, card=H200):
+        return choose(ExpertLinear(FORMATS[name], t, 8, 128, 768, 2048, device="cuda", card=card)).name
+
+    assert [taken("q4_K", t) for t in (1, 8, 9, 4096)] == ["cuda:gemv"] * 2 + ["cuda:grouped"] * 2
+    assert [taken(name, 8) for name in ("q6_K", "iq2_xs")] == ["cuda:each_bf16"] * 2
+    assert taken("q4_K", 8, A100) == "cuda:each_bf16"
+    assert taken("f16", 8) == "cuda:each_f32"

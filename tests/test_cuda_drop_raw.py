@@ -37,7 +37,7 @@ def gpu(monkeypatch):
     def restored(q):
         state.restored += 1
         blocks = to_blocks.put_together(to_blocks.sources(q.format), q.prepared(made).records)
-        return on_device(blocks.reshape(len(q), -1))
+        return on_device(blocks.reshape(*q.shape[:-1], -1))
 
     monkeypatch.setattr(to_blocks, "strips", lambda q: q.prepared(made))
     monkeypatch.setattr(to_blocks, "restored", restored)
@@ -85,6 +85,17 @@ def test_what_needs_the_bytes(how, name, gpu):
         assert np.array_equal(q.raw, raw)
         assert q.memory is q.raw
         assert (gpu.made, gpu.restored) == (1, times)
+
+
+def test_experts(gpu):
+    """One matrix of them needs the bytes of all."""
+    whole, raw = weights(n=6)
+    q = gq.QuantArray(whole.format, (2, 3, 512), whole.raw.reshape(2, 3, -1))
+    q.drop_raw()
+    assert q.memory is q.prepared(gpu.strips).records
+    assert np.array_equal(q[1].raw, raw[3:])
+    assert q.raw.shape == (2, 3, raw.shape[1])
+    assert gpu.restored == 1
 
 
 def test_nothing_is_lost(gpu):
@@ -156,7 +167,7 @@ def test_formats_that_need_their_bytes(name, gpu):
 
 def test_arrays_that_need_their_bytes(gpu):
     q, _ = weights()
-    with pytest.raises(gq.GGMLQError, match="two axes, this one has 1"):
+    with pytest.raises(gq.GGMLQError, match="two axes or three, this has 1"):
         q[0].drop_raw()
     with pytest.raises(gq.GGMLQError, match=r"drop_raw\(\) of .*is on the host.*q\.to\(\"cuda\"\)"):
         gq.quantize(np.ones((2, 32), np.float32), "q4_0").drop_raw()

@@ -68,7 +68,7 @@ def test_commands_of_the_pages_exist():
 
 
 TOOLS = ["format_table", "arithmetic_table", "fault_table", "format_speed_table", "cpu_table", "engine_table"]
-TOOLS += ["ladder_table", "scaled_tables", "gru_table", "scale"]
+TOOLS += ["shapes_table", "ladder_table", "scaled_tables", "gru_table", "scale"]
 
 
 @pytest.mark.parametrize("tool", TOOLS)

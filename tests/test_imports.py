@@ -259,10 +259,11 @@ def test_files_are_short_and_say_what_they_are(path):
 
 
 ROOMS = (
-    "cpu", "cpu/encode", "cpu/gru", "cpu/lanes", "cpu/machine", "cpu/panels", "cpu/quantize_scaled",
-    "cpu/slabs", "checkpoint", "convert", "cuda/gru", "cuda/machine", "cuda/parallel", "cuda/prebuilt",
-    "diff", "faults", "faults/experts", "faults/gru", "faults/scaled", "fixed", "gru", "pages", "parallel",
-    "prebuilt", "remote", "report", "safetensors", "spread", "surveys", "trace",
+    "cpu", "cpu/amx", "cpu/encode", "cpu/gru", "cpu/lanes", "cpu/machine", "cpu/panels",
+    "cpu/quantize_scaled", "cpu/slabs", "checkpoint", "convert", "cuda/gru", "cuda/machine",
+    "cuda/parallel", "cuda/prebuilt", "diff", "faults", "faults/experts", "faults/gru", "faults/scaled",
+    "fixed", "gru", "pages", "parallel", "prebuilt", "remote", "report", "safetensors", "spread", "surveys",
+    "trace",
 )  # fmt: skip
 
 

@@ -101,6 +101,31 @@ def test_a_code_on_a_tie_may_go_either_way():
     assert not activations(off_ties, "q8_0", "ggml-cpu").ties.all()
 
 
+@pytest.mark.parametrize("name", ["q4_0", "q4_1", "q4_K", "q2_K", "iq2_s"])
+@pytest.mark.parametrize("arithmetic", ["ggml-mmvq", "ggml-mmq"])
+def test_a_scale_near_the_middle_of_two_halves_may_go_either_way(name, arithmetic):
+    """127 / amax and back is an ulp beside amax / 127: a GPU's quick division rounds to the other half."""
+    how = rule(name, arithmetic).quantizer
+    if how.scale != "half":
+        pytest.skip("this scale is kept as float32")
+    x, q = rows("normal", 6, 256, seed=3), normal_weights(name, 8, 256, seed=4)
+    middle = np.float32((1 + 2.0**-11) * 127 / 64)  # amax / 127 is half way between 1 / 64 and the next half
+    x[:, 0] = middle * (1 + np.arange(-3, 3) * np.float32(2**-20))  # and far from it, beside 0
+    x[:, 1:] = np.clip(x[:, 1:], -1.9, 1.9)
+    a = activations(x, name, arithmetic)
+    assert np.flatnonzero(a.steps[:, 0]).tolist() == [3]
+    assert np.count_nonzero(a.steps) == 1
+    assert a.steps[3, 0] == 2.0**-16
+    for sign in (-1, 1):
+        moved = a.scale + sign * a.steps
+        w = weights(q, arithmetic)
+        y = multiply(w, replace(a, scale=moved), rule(name, arithmetic))
+        out = np.abs(y - linear(x, q, arithmetic)) > bound(x, q, arithmetic)
+        assert not out.any()
+        far = multiply(w, replace(a, scale=a.scale + 3 * sign * a.steps), rule(name, arithmetic))
+        assert (np.abs(far - linear(x, q, arithmetic)) > bound(x, q, arithmetic))[3].any()
+
+
 def test_nothing_is_promised_where_halves_are_summed():
     q, x = random_weights("f16", 3, 64), rows("normal", 2, 64)
     assert np.isinf(bound(x, q, "ggml-mmq")).all()

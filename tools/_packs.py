@@ -48,11 +48,19 @@ def nothing(*case: Any) -> bool:
     return False
 
 
-def _gemv(fmt: Any, columns: int, span: int) -> bool:
+def _gemv(fmt: Any, columns: int, span: int, small: bool) -> bool:
     """The stage that GPUs with Hopper's shared memory take for so many rows; others take others, in part."""
+    from ggmlq.cuda.gemv.clusters import MOST_ROWS
     from ggmlq.cuda.linear.r13_gemv import _chosen
 
-    return bool(_chosen(fmt, columns, ROOM, True).span == span)
+    return bool(_chosen(fmt, columns, ROOM, True, small).span == span and not (small and columns > MOST_ROWS))
+
+
+def _tried(fmt: Any, *rest: Any) -> bool:
+    """Kernels of experts that are taken where nobody names one."""
+    from ggmlq.cuda.choice import TRIED
+
+    return fmt.name in TRIED
 
 
 def _widest(fmt: Any, tile: Any) -> bool:
@@ -122,17 +130,23 @@ MORE: dict[str, Callable[[], Iterator[tuple[Any, ...]]]] = {
 
 # Of each family: what of it belongs into machine code for 9.0, and what into PTX for all others.
 FAMILIES: dict[str, tuple[Takes, Takes]] = {
+    "activations.expert_panels.gatherer": (everything, nothing),
     "activations.floats.kernel": (everything, everything),
     "activations.floats.narrower": (everything, everything),
     "activations.floats.orderer": (everything, nothing),
     "activations.int8.activation_kernel": (nothing, everything),
+    "activations.panels.panel_maker": (everything, nothing),
     "dequantize.decoder": (everything, everything),
+    "expert_linear.r4_gemv.kernel": (_tried, nothing),
+    "expert_linear.r5_grouped.kernel": (_tried, nothing),
     "linear.r13_gemv.kernel": (_gemv, _gemv),
     "linear.r14_mma_bf16.kernel": (nothing, _widest),
     "linear.r15_wgmma.kernel": (everything, nothing),
+    "linear.r16_roles.kernel": (everything, nothing),
     "linear.r4_dp4a.kernel": (nothing, everything),
     "linear.r5_registers.kernel": (nothing, everything),
     "pipeline.divided.kernel": (_floats, nothing),
+    "pipeline.groups.grouper": (everything, nothing),
     "pipeline.operands8.gatherer": (everything, nothing),
     "pipeline.parts.adder": (everything, everything),
     "pipeline.persistent.float_kernel": (_floats, nothing),

@@ -115,6 +115,9 @@ def main() -> int:
     if not fresh["linear"]:
         sys.exit(f"{args.results}: no cell compares two kernels that auto may take; measure more of them")
     known = json.loads(TABLE.read_text())["cards"] if TABLE.exists() else []
+    for card in known:
+        if card["card"] == fresh["card"]:
+            fresh = {key: fresh.get(key, value) for key, value in card.items()}
     others = [card for card in known if card["card"] != fresh["card"]]
     text = written([fresh, *others])
     if args.print:

@@ -4,8 +4,9 @@
 python tools/cpu_choice.py [--formats q4_0 q4_K] [--rows 1 2 3 4] [--turns 7] [--print]
 
 One thread, weights of 4096 × 4096, kernels in turns; of each the shortest time counts. Kernels of one
-arithmetic are compared, so that no result depends on the table. The order that holds without a table
-changes only where another kernel is faster by more than the noise. Other CPUs stay as they are.
+arithmetic are compared, so that no result depends on the table, and ``cpu:amx``, which loses less. The
+order that holds without a table changes only where another kernel is faster by more than the noise. Other
+CPUs stay as they are.
 """
 
 from __future__ import annotations
@@ -82,7 +83,8 @@ def candidates(problem: Linear) -> list[Rung]:
     by_name = {rung.name: rung for rung in reversed(rungs("linear", "cpu"))}
     names = dict.fromkeys([*choice.usual(problem), *by_name])
     able = [by_name[name] for name in names if by_name[name].refuses(problem) is None]
-    return [rung for rung in able if rung.arithmetic == able[0].arithmetic and rung.level >= LEAST_LEVEL]
+    compared = [able[0].arithmetic, *(rung.arithmetic for rung in able if rung.name == choice.MEASURED)]
+    return [rung for rung in able if rung.arithmetic in compared and rung.level >= LEAST_LEVEL]
 
 
 def measured(q: gq.QuantArray, m: int, kernels: list[Rung], turns: int) -> dict[str, float]:

@@ -1,13 +1,14 @@
 """llama.cpp built for a device: its kernels judged on cases, and all products of small models that run there.
 
     python tools/trace_device.py SOURCE WORK [--backend cuda|vulkan|cpu …] [--define NAME=VALUE] [--jobs N]
-        [--steps build,check,trace] [--seconds S] [--into DIR]
+        [--steps build,check,trace] [--buffer AMX] [--models DIR] [--seconds S] [--into DIR]
 
 SOURCE is a source folder of llama.cpp (llama-cpp-python's sdist has one in vendor/llama.cpp); the build
-lies in WORK/build. `ggmlq check` gets all types, alone and with experts; `ggmlq trace` three small models
-written here, whose weights are of all types that are encoded without an importance matrix. What is wrong
-is kept in DIR as npz files for `ggmlq diagnose` and `ggmlq check --replay`. A step that does not end
-within S seconds of the start is cut off and told. Exit 0 where all is right.
+lies in WORK/build. `ggmlq check` gets all types, alone and with experts, or those that a layout of weights
+has (``--buffer``); `ggmlq trace` three small models written here (once, where DIR is named), whose weights
+are of all types that are encoded without an importance matrix. What is wrong is kept in DIR as npz files
+for `ggmlq diagnose` and `ggmlq check --replay`. A step that does not end within S seconds of the start is
+cut off and told. Exit 0 where all is right.
 """
 
 from __future__ import annotations
@@ -32,10 +33,11 @@ from ggmlq.testing.models import Shape, tiny_model
 START = time.monotonic()
 TARGETS = ("llama", "llama-completion")
 OFF = ("TESTS", "EXAMPLES", "SERVER", "APP")
-ROLES = ("q", "k", "v", "out", "gate", "up", "down")
+ATTENTION, NETWORK = ("q", "k", "v", "out"), ("gate", "up", "down")  # roles of a layer's weights
+NODE = "60"  # seconds for a node
 TAIL = 3000  # characters of a log that failed
 SHOWN, TOLD = 6, 300  # nodes of a run that are not right, and characters of what is said of each
-PROMPTS = ({"tokens": 13, "generate": 2}, {"tokens": 1}, {"tokens": 300})
+PROMPTS = ({"tokens": 13, "generate": 2}, {"tokens": 1}, {"tokens": 512})
 CACHES: tuple[Sequence[str], ...] = (
     ("--flash", "off"), ("--flash", "on"), ("--flash", "on", "--cache", "q8_0"),
     ("--flash", "on", "--cache", "q4_0"),
@@ -90,24 +92,26 @@ def build(runner: Runner, source: Path, made: Path, backend: str, defines: Seque
 # --- kernels on cases -----------------------------------------------------------------------
 
 
-def check(runner: Runner, made: Path, device: str, jobs: int) -> bool:
-    """All types, each in a process of its own, alone and with experts."""
+def check(runner: Runner, made: Path, device: str, buffer: str | None, jobs: int) -> bool:
+    """All types, each in a process of its own, alone and with experts; in a layout alone, on all data."""
     types = [fmt.name for fmt in gq.formats.values() if is_weight_type(fmt)]
-    asked = [(name, experts) for experts in ([], ["--experts", "edges"]) for name in types]
+    ways = [["--buffer", buffer, "--data", "all"]] if buffer else [[], ["--experts", "edges"]]
+    asked = [(name, way) for way in ways for name in types]
 
     def one(case: tuple[str, list[str]]) -> dict[str, Any]:
-        name, experts = case
+        name, way = case
+        experts = "--experts" in way
         kind = "experts" if experts else "plain"
         words = [
             sys.executable, "-m", "ggmlq", "check", "--lib", made, "--device", device, "--types", name,
-            "--json", "--save", runner.into / "wrong" / f"{kind}-{name}", *experts,
+            "--json", "--save", runner.into / "wrong" / f"{kind}-{name}", *way,
         ]  # fmt: skip
         status, out, err = runner.run(words)
         try:
             cases = json.loads(out)["cases"]
         except ValueError:
             cases = []
-        return {"type": name, "experts": bool(experts), "status": status, "said": err[-TAIL:], "cases": cases}
+        return {"type": name, "experts": experts, "status": status, "said": err[-TAIL:], "cases": cases}
 
     with ThreadPoolExecutor(jobs) as pool:
         found = list(pool.map(one, asked))
@@ -142,36 +146,49 @@ def _rows(m: int) -> str:
 
 
 def models(folder: Path, types: Collection[str]) -> Iterator[Path]:
-    """Dense, with experts, and with a shared expert: each type that the library has in each operation."""
+    """Dense, with experts, and with a shared expert: each type that the library has in each operation.
+
+    One type comes after the other, among the weights of attention and again among those of the network, which
+    are the ones that have experts.
+    """
     kinds = [fmt for fmt in gq.formats.values() if is_weight_type(fmt) and fmt.name in types]
     able = [fmt.name for fmt in kinds if fmt.can_quantize and not fmt.needs_imatrix]
+    n = -(-len(able) // len(NETWORK))
     layers = [
-        {role: able[(i + j * 4) % len(able)] for j, role in enumerate(ROLES)} for i in range(0, len(able), 4)
+        {
+            role: able[(i * len(roles) + j) % len(able)]
+            for roles in (ATTENTION, NETWORK)
+            for j, role in enumerate(roles)
+        }
+        for i in range(n)
     ]
     folder.mkdir(parents=True, exist_ok=True)
-    dense = Shape(width=512, hidden=1024, layers=len(layers), heads=8)
-    yield tiny_model(folder / "dense.gguf", layers, dense, seed=1)
-    some = Shape(width=512, hidden=256, layers=len(layers), heads=8, experts=8)
-    yield tiny_model(folder / "experts.gguf", layers, some, seed=2)
-    shared = Shape(width=256, hidden=256, layers=len(layers), experts=8, shared=True)
-    yield tiny_model(folder / "shared.gguf", layers, shared, seed=3)
+    shapes = {
+        "dense": Shape(width=512, hidden=1024, layers=n, heads=8),
+        "experts": Shape(width=512, hidden=256, layers=n, heads=8, experts=8),
+        "shared": Shape(width=256, hidden=256, layers=n, experts=8, shared=True),
+    }
+    for seed, (name, shape) in enumerate(shapes.items(), 1):
+        path = folder / f"{name}.gguf"
+        yield path if path.is_file() else tiny_model(path, layers, shape, seed=seed)
 
 
-def trace(runner: Runner, made: Path, jobs: int, threads: int) -> bool:
+def trace(runner: Runner, made: Path, folder: Path, jobs: int, threads: int) -> bool:
     """Each model with prompts of several lengths and caches of several types; and a command of llama.cpp."""
     runs: list[tuple[str, list[str | Path]]] = []
     with Bridge(made) as bridge:
         types = bridge.types
-    for path in models(runner.into.parent / "models", types):
-        begin = [path, "--lib", made, "--threads", str(threads), "--json"]
+    for path in models(folder, types):
+        begin = [path, "--lib", made, "--threads", str(threads), "--timeout", NODE, "--json"]
         for i, prompt in enumerate(PROMPTS):
             for cache in CACHES if i == 0 else CACHES[:2]:
                 words = [str(word) for key, value in prompt.items() for word in (f"--{key}", value)]
                 name = "-".join([path.stem, str(prompt["tokens"]), *(w for w in cache if w[0] != "-")])
                 saved = ["--save", runner.into / "wrong" / name, "--html", runner.into / f"{name}.html"]
                 runs.append((name, [*begin, *words, *cache, *saved]))
-        tool = ["--", "llama-completion", "-p", "Hello", "-n", "4", "-no-cnv", "--no-warmup"]
-        runs.append((f"{path.stem}-completion", [*begin, *tool]))
+        if any(made.glob("**/libllama-completion-impl*")):
+            tool = ["--", "llama-completion", "-p", "Hello", "-n", "4", "-no-cnv", "--no-warmup"]
+            runs.append((f"{path.stem}-completion", [*begin, *tool]))
 
     def one(run: tuple[str, list[str | Path]]) -> tuple[str, int | None, str, str]:
         return (run[0], *runner.run([sys.executable, "-m", "ggmlq", "trace", *run[1]]))
@@ -182,7 +199,7 @@ def trace(runner: Runner, made: Path, jobs: int, threads: int) -> bool:
             (runner.into / f"{name}.jsonl").write_text(out)
             products = [json.loads(line) for line in out.splitlines() if line.startswith("{")]
             verdicts = Counter(p["verdict"] for p in products)
-            where = Counter(p.get("computed_in") for p in products)
+            where = Counter(p.get("buffer") for p in products)
             print(
                 f"{name}: status {status}, {dict(verdicts)} in {dict(where)}; {err.strip()[-400:]}",
                 flush=True,
@@ -207,6 +224,8 @@ def main() -> int:
     parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1)
     parser.add_argument("--seconds", type=float, default=3600)
     parser.add_argument("--into", type=Path, help="for what was found (default: WORK/found)")
+    parser.add_argument("--buffer", help="check: weights in this layout, as AMX")
+    parser.add_argument("--models", type=Path, help="trace: where the models lie (default: WORK/models)")
     args = parser.parse_args()
     device = args.device or ("CPU" if args.backend == "cpu" else f"{args.backend.upper()}0")
     runner = Runner(args.seconds, args.into or args.work / "found")
@@ -215,10 +234,10 @@ def main() -> int:
     if "build" in steps:
         build(runner, args.source, made, args.backend, args.define, args.jobs)
     if "check" in steps:
-        fine &= check(runner, made, device, args.jobs)
+        fine &= check(runner, made, device, args.buffer, args.jobs)
         say("checked")
     if "trace" in steps:
-        fine &= trace(runner, made, max(1, args.jobs // 2), 2)
+        fine &= trace(runner, made, args.models or args.work / "models", max(1, args.jobs // 2), 2)
         say("traced")
     return 0 if fine else 1
 

@@ -35,6 +35,7 @@ do, and what is wrong.
 Exit 0 where all is right, 1 where something is wrong, 2 where something could not run."""
 
 REPACKED_ROWS = 16  # rows that the widest of ggml's repacked layouts interleaves
+TILED_ROWS = 32  # and that its layout AMX takes at a time
 
 
 def add(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
@@ -176,6 +177,7 @@ def _plain_cases(args: argparse.Namespace, bridge: Bridge) -> list[Case]:
     kinds = cases.parse_data(args.data) if args.data else None
     if not args.shapes:
         group = REPACKED_ROWS if args.repack or args.buffer else 1
+        group = TILED_ROWS if (args.buffer or "").upper() == "AMX" else group
         edges = [case for fmt in _types(args, bridge) for case in cases.edges(fmt, args.seed, group)]
         return [case for case in edges if kinds is None or case.data in kinds]
     shapes = cases.parse_shapes(args.shapes)

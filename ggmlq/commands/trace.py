@@ -99,11 +99,11 @@ def run(args: argparse.Namespace) -> int:
 def follow(asked: Trace, *, save: Path | None, verbose: bool, as_json: bool, html: str | None = None) -> int:
     """Print what a trace yields, and the summary."""
     products: list[Product] = []
-    if not as_json:
-        print(report.HEADER)
     try:
         for found in asked:
             p = found
+            if not as_json and not products:
+                _say(report.HEADER)
             if save and p.verdict == "wrong":
                 p = report.save(save, p)
             p = p.without_arrays()
@@ -158,8 +158,9 @@ def _say_all(asked: Trace, products: list[Product], bad: list[Product]) -> None:
     print(f"\n{report.summary(products)}\n" if products else "")
     for text in (*report.reasons(products), *asked.notes):
         print(_plain.name(text))
+    tokens = f"{len(asked.tokens)} tokens; " if asked.tokens else ""  # a command keeps its own to itself
     print(
-        f"{len(products)} products of {asked.nodes} nodes, {len(bad)} wrong; {len(asked.tokens)} tokens; "
+        f"{len(products)} products of {asked.nodes} nodes, {len(bad)} wrong; {tokens}"
         f"ggml {asked.version}, {_plain.name(asked.library)}"
     )
 

@@ -1,11 +1,12 @@
 """The CPU side. Only this folder and ``cuda`` import Numba, where something has to be compiled.
 
     choice.py     which rung is fast on this CPU: what was measured, in choice.json
-    linear/       the ladder: one way to multiply a file, r0_naive … r6_panels, each with its lesson
+    linear/       the ladder: one way to multiply a file, r0_naive … r7_amx, each with its lesson
     scaled_linear/    the ladder for codes with scales beside them; slabs/ is the operand of its fast rung
     gru/          the ladder of a GRU in integers
     expert_linear/    the ladder for rows that each meet experts of their own
     panels/       the operand of the fast rungs: weights 16 rows at a time, activations as records
+    amx/          panels and activations as tiles of bfloat16, for the matrix unit of Intel's CPUs
     slabs/        the same for integer codes alone, whose scales stand apart
     unpack/       blocks to codes and scales, one file a format; decode.py makes floats of them
     encode/       floats to blocks, one file a format or a program from the format's own file
@@ -37,7 +38,7 @@ How ``x @ q.T`` is computed, for q4_0 and 512 rows of x:
 (From 32 rows on, panels whose codes take long to read go through panels/expand.py first; q4_0's do not.)
 
 Where something new goes. A format: its file in ``ggmlq/formats``, and all of this serves it; vector code
-for it in ``unpack/``. A rung of ``linear``: ``linear/r7_<name>.py``. Another operation: a folder beside
+for it in ``unpack/``. A rung of ``linear``: ``linear/r8_<name>.py``. Another operation: a folder beside
 ``linear/`` with a ladder of its own, as ``scaled_linear/`` is one. Another kind of operand,
 neither panels nor records, as slabs of 8-bit codes with scales beside them: a folder beside
 ``panels/`` with its layout, what makes it and what reads it, so that rungs only say which they take.

@@ -2,9 +2,10 @@
 
 ``tools/cpu_choice.py`` measures and writes the file; :mod:`ggmlq.measured` says how it is read. An
 entry holds for CPUs that Numba compiles the same code for. On others the highest rung that takes a
-problem is taken, but for ``cpu:lines``: there more than three rows of activations go to ``cpu:tiles``.
+problem is taken, but for ``cpu:lines``: there more than three rows of activations go to ``cpu:tiles``;
+and but for ``cpu:amx``, which is only taken where it was measured ahead.
 
-Only kernels of one arithmetic are compared, so no table changes what a product is.
+Only kernels of ``q8`` are compared, and ``cpu:amx``, whose arithmetic loses less.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from .. import measured
+from ..formats import BlockFormat
 from ..ladder import Problem, rungs
 from ..measured import NOTHING, Entry, Preference
 from ..problems import Linear
@@ -22,6 +24,7 @@ from .machine.target import target
 from .prebuilt import served
 
 FEW, FOR_FEW = 3, "cpu:lines"
+MEASURED = "cpu:amx"  # taken only where a table says so
 USUAL = "usual on a CPU that was not measured"
 TABLE = Path(__file__).with_name("choice.json")
 
@@ -61,7 +64,9 @@ def table() -> list[Entry]:
 
 
 def preference(problem: Problem) -> Preference:
-    """The order of rungs for a problem."""
+    """The order of rungs for a problem; only products of blocks have one."""
+    if not isinstance(problem, Linear) or not isinstance(problem.format, BlockFormat):
+        return NOTHING
     entry = next((entry for entry in table() if is_of(entry, here())), None)
     if entry is None or (found := measured.preference(problem, entry, entry["cpu"])) is NOTHING:
         return Preference(usual(problem), USUAL)
@@ -73,9 +78,8 @@ def is_of(entry: Entry, cpu: Cpu) -> bool:
     return (entry["compiled_for"], entry["dot"]) == (cpu.compiled_for, cpu.dot)
 
 
-def usual(problem: Problem) -> tuple[str, ...]:
-    """The order without figures, where it is not just from the highest down."""
-    if not isinstance(problem, Linear) or problem.m <= FEW:
-        return ()
+def usual(problem: Linear) -> tuple[str, ...]:
+    """The order without figures, which is not just from the highest down."""
+    passed = {MEASURED} if problem.m <= FEW else {MEASURED, FOR_FEW}
     names = [rung.name for rung in reversed(rungs(problem.op, problem.device))]
-    return tuple(name for name in names if name != FOR_FEW)
+    return tuple(name for name in names if name not in passed)

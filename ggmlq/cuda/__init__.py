@@ -15,7 +15,7 @@
     gru/          that of GRUs in integers, and what they are made of
     parallel/     several GPUs: streams, copies, NCCL
     quantize/     encoders: one format a file
-    dequantize    decoders of all formats, in one kernel
+    dequantize    decoders of all formats, in one kernel; dequantize_k: those of K types, by words
     quantize_scaled/  floats to codes with scales for tiles; dequantize_scaled: and back
     choice        which rung is fast for a problem: choice.json, as measured
 

@@ -1,8 +1,11 @@
-"""Which rungs are fast for a problem on a card: what was measured, in choice.json, and how far it reaches.
+"""Which rungs are fast for a problem on a card.
 
-``tools/choice_table.py`` writes the file from the results of ``bench/bench_engine.py``;
-:mod:`ggmlq.measured` says how it is read. For a card that was not measured stands the one of the
-nearest capability, then of the same name, then of the nearest number of multiprocessors.
+On Hopper kernels are ordered by estimates, which follow from the shape and the card (pipeline/strip_pace.py
+for blocks, pipeline/pace.py for codes with scales): any number of rows and columns has one.
+
+Elsewhere by what was measured, in choice.json. ``tools/choice_table.py`` writes the file from the results of
+``bench/bench_engine.py``; :mod:`ggmlq.measured` says how it is read. For a card that was not measured stands
+the one of the nearest capability, then of the same name, then of the nearest number of multiprocessors.
 
 GPUs before 8.0 refuse all that the table names; of the rest dp4a is ahead up to 64 rows, in
 bench/results/ladder_h200.json, and registers above that.
@@ -12,18 +15,26 @@ Only an order comes of it, which :mod:`ggmlq.ladder` goes through: no entry can 
 
 from __future__ import annotations
 
+from dataclasses import replace
 from functools import cache
 from pathlib import Path
 
 from .. import measured
 from ..card import Card
+from ..formats import BlockFormat
 from ..ladder import Problem
 from ..measured import NOTHING, Entry, Preference
-from ..problems import Linear, ScaledLinear
+from ..problems import ExpertLinear, Linear, ScaledLinear
 from .machine import device
 
 SPARE = ((64, "cuda:dp4a"), (None, "cuda:registers"))  # up to which number of rows which rung
 HOPPER, FEWEST = (9, 0), 64  # rows of x up to which weights are the first operand
+FEW_USES = 64  # of experts, no more than there are experts, up to which one launch is best
+# Formats whose kernels for experts were held against the oracle on a card; others are taken by name alone.
+TRIED = ("q4_0", "q4_K", "mxfp4")
+# Operations of bfloat16 that tensor cores do a clock and multiprocessor, by the datasheets; and of others.
+OPERATIONS, ELSEWHERE = {(8, 0): 2048, (9, 0): 4096, (10, 0): 8192, (10, 3): 8192}, 1024
+ESTIMATED = "estimated from its shape"
 TABLE = Path(__file__).with_name("choice.json")
 
 
@@ -43,7 +54,11 @@ def preference(problem: Problem) -> Preference:
     card, nearest = problem.card, _nearest(problem.card)
     if isinstance(problem, ScaledLinear):
         return _estimated(problem)
-    found = measured.preference(problem, nearest, nearest.get("card", ""))
+    if isinstance(problem, ExpertLinear):
+        return _of_experts(problem)
+    if isinstance(problem, Linear) and isinstance(problem.format, BlockFormat) and _on_hopper(problem):
+        return _of_strips(problem, problem.format)
+    found = measured.preference(_as_there(problem, nearest), nearest, nearest.get("card", ""))
     if found is NOTHING or card is None:
         return found
     kernels, why = found
@@ -56,15 +71,62 @@ def preference(problem: Problem) -> Preference:
 
 def _estimated(problem: ScaledLinear) -> Preference:
     """Of products of codes with scales: what pipeline/pace.py thinks of the rungs that Hopper has."""
-    if problem.card is None or problem.card.capability != HOPPER or not min(problem.m, problem.n, problem.k):
+    if not _on_hopper(problem):
         return NOTHING
+    assert problem.card is not None
     from .pipeline import pace  # its kernels want numba-cuda, which a list of choices does not
 
-    shape = pace.Shape(problem.m, problem.n, problem.k, problem.card.multiprocessors)
+    shape = pace.Shape.on(problem.card, problem.m, problem.n, problem.k)
     few = problem.m <= FEWEST
     narrow = ("cuda:few_rows", pace.few_rows(shape).us) if few else ("cuda:divided", pace.divided(shape).us)
     us = dict([narrow, ("cuda:persistent", pace.persistent(shape).us)])
-    return Preference(tuple(sorted(us, key=us.__getitem__)), "estimated from its shape")
+    return Preference(tuple(sorted(us, key=us.__getitem__)), ESTIMATED)
+
+
+def _of_experts(problem: ExpertLinear) -> Preference:
+    """A few tokens are served best by one launch, where an expert has few of them."""
+    tried = getattr(problem.weights, "name", "") in TRIED
+    if not tried or (problem.card is not None and problem.card.capability != HOPPER):
+        return Preference(("cuda:each_bf16",), "the others were not tried on such a card with this format")
+    few = problem.t * problem.u <= min(FEW_USES, problem.e)
+    return Preference(("cuda:gemv", "cuda:grouped") if few else ("cuda:grouped", "cuda:gemv"), "by its uses")
+
+
+def _as_there(problem: Problem, entry: Entry) -> Problem:
+    """A problem on another card as one on the card of an entry."""
+    card = problem.card
+    if card is None or not isinstance(problem, Linear) or not entry or entry["card"] in card.name:
+        return problem
+    there = Card(
+        entry["card"], tuple(entry["capability"]), entry["multiprocessors"], 0,
+        entry.get("bandwidth", 0.0), entry.get("clock", 0.0),
+    )  # fmt: skip
+    m, n = problem.m, round(problem.n * there.multiprocessors / card.multiprocessors)
+    if m and balance(card) and balance(there):
+        m = max(1, round(m * balance(there) / balance(card)))
+    return replace(problem, m=m, n=n)
+
+
+def balance(card: Card) -> float:
+    """Operations that a card does while a byte comes from its memory; 0 where that is not known."""
+    a_clock = card.multiprocessors * OPERATIONS.get(card.capability, ELSEWHERE)
+    return a_clock * card.clock / card.bandwidth if card.bandwidth else 0.0
+
+
+def _of_strips(problem: Linear, fmt: BlockFormat) -> Preference:
+    """Of products of blocks: what pipeline/strip_pace.py thinks."""
+    from .pipeline import strip_pace  # likewise
+
+    assert problem.card is not None
+    sizes = problem.m, problem.n, problem.k, fmt.bits_per_weight, problem.card.multiprocessors
+    us = strip_pace.estimates(strip_pace.Shape(*sizes))
+    return Preference(tuple(sorted(us, key=us.__getitem__)), ESTIMATED)
+
+
+def _on_hopper(problem: Linear | ScaledLinear) -> bool:
+    """Whether there is an estimate: on such a card, of a product that is not empty."""
+    card = problem.card
+    return card is not None and card.capability == HOPPER and min(problem.m, problem.n, problem.k) > 0
 
 
 def formats(card: Card | None) -> list[str]:

@@ -1,4 +1,4 @@
-"""Decoding on the GPU: one kernel for all formats, through their atoms.
+"""Decoding on the GPU: one kernel for all formats, through their atoms, but for K types (dequantize_k.py).
 
 A thread decodes the neighbours that fill one store of 16 bytes, so it needs one scale and one
 offset. Product and difference are rounded one after the other, as in ggml: never fused.
@@ -13,6 +13,7 @@ import numpy as np
 from ..array import QuantArray
 from ..formats import FORMATS, BlockFormat
 from ..formats.scalars import ScalarFormat
+from . import dequantize_k
 from .activations.floats import converted
 from .machine.device import cupy
 from .machine.launch import Kernel, array, family
@@ -73,6 +74,10 @@ def partner(fmt: BlockFormat) -> int:
 @family((fmt, kind) for fmt in BLOCK_FORMATS for kind in KINDS)
 def decoder(fmt: BlockFormat, kind: str) -> Kernel:
     """The kernel for one format and one kind of values."""
+    name = f"dequantize {fmt.name} to {kind}"
+    facts: dict[str, Any] = {"threads": THREADS, "least": LEAST[kind], "early": True}
+    if fmt.name in dequantize_k.LAYOUTS:
+        return Kernel(name, dequantize_k.decoder(fmt, kind, THREADS), uint64, uint64, uint32, **facts)
     value, (_, scale, offset) = values(fmt), atoms(fmt)
     each = 16 // KINDS[kind]  # values of a store
     apart = partner(fmt)
@@ -80,7 +85,7 @@ def decoder(fmt: BlockFormat, kind: str) -> Kernel:
     store = storing(kind)
     take_turn = early_start.take_turn
 
-    def decode(
+    def by_atoms(
         blocks: Any,  # uint8 [blocks, bytes of one]
         out: Any,  # values of the kind [blocks, block size]
     ) -> None:
@@ -101,8 +106,7 @@ def decoder(fmt: BlockFormat, kind: str) -> Kernel:
             store(at, v, 0)
             store(at + uint64(apart * 16 // each), v, each)
 
-    name = f"dequantize {fmt.name} to {kind}"
-    return Kernel(name, decode, BLOCKS, uint64, threads=THREADS, least=LEAST[kind], early=True)
+    return Kernel(name, by_atoms, BLOCKS, uint64, **facts)
 
 
 def dequantize(q: QuantArray, dtype: np.dtype[Any]) -> Any:
@@ -125,6 +129,13 @@ def decoded(q: QuantArray, kind: str) -> Any:
         return q.raw.view(DTYPES[kind])
     assert isinstance(fmt, BlockFormat)
     out = cupy().empty(q.shape, DTYPES[kind])
-    blocks = q.raw.reshape(-1, fmt.dtype.itemsize)
-    decoder(fmt, kind)((-(-out.nbytes // (32 * THREADS)),), (THREADS,), blocks, out)
+    decode(fmt, kind, q.raw.reshape(-1, fmt.dtype.itemsize), out)
     return out
+
+
+def decode(fmt: BlockFormat, kind: str, blocks: Any, out: Any) -> None:
+    """Blocks [count, bytes of one] into values of a kind."""
+    by_words = fmt.name in dequantize_k.LAYOUTS
+    each = dequantize_k.piece_size(kind) if by_words else 32 // KINDS[kind]
+    more = (len(blocks),) if by_words else ()
+    decoder(fmt, kind)((-(-out.size // (each * THREADS)),), (THREADS,), blocks, out, *more)

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import ctypes
+import itertools
+from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -22,6 +24,7 @@ class Device:
     kind: str
     memory_free: int
     memory_total: int
+    features: str = ""  # what the backend was built with, as it names that: "AVX2, AVX512_VNNI"
 
     def facts(self) -> dict[str, Any]:
         """For JSON."""
@@ -100,4 +103,20 @@ def _describe(symbols: Symbols, reg: int, dev: int) -> Device:
         kind=KINDS[kind] if 0 <= kind < len(KINDS) else f"type {kind}",
         memory_free=free.value,
         memory_total=total.value,
+        features=", ".join(_features(symbols, reg)),
     )
+
+
+class _Feature(ctypes.Structure):
+    """A name and a value, mostly "1"."""
+
+    _fields_ = (("name", ctypes.c_char_p), ("value", ctypes.c_char_p))
+
+
+def _features(symbols: Symbols, reg: int) -> Iterator[str]:
+    """What a backend was built with, where it tells."""
+    listed = symbols.procedure(reg, "ggml_backend_get_features", ctypes.POINTER(_Feature), P)
+    for feature in itertools.takewhile(lambda feature: feature.name, listed(reg) if listed else []):
+        name, value = words(feature.name), words(feature.value)
+        if value != "0":
+            yield name if value == "1" else f"{name} = {value}"

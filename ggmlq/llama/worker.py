@@ -156,10 +156,23 @@ def wake_when_orphaned() -> None:
         ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGCONT)
 
 
+def share_cxx_runtime() -> None:
+    """Have one libstdc++ serve every library: NumPy brought the system's, and a build may hold its own.
+
+    Of some data a process has one copy then (symbols that are unique, as the numbers of a locale's parts), of
+    the rest each library its own, and libllama dies at the first number that it prints. Names that are global
+    before a library is loaded are the ones that it takes.
+    """
+    if sys.platform == "linux":
+        with suppress(OSError):  # not loaded: then there is nothing to share
+            ctypes.CDLL("libstdc++.so.6", mode=ctypes.RTLD_GLOBAL | os.RTLD_NOLOAD)
+
+
 def main() -> None:
     """Run as a process: see :class:`ggmlq.llama.bridge.Bridge`."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the bridge, which ends us
     wake_when_orphaned()
+    share_cxx_runtime()
     serve(*take_pipes())
 
 

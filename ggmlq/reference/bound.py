@@ -3,7 +3,8 @@
 A kernel that multiplies as its arithmetic says still sums n terms in float32, in an order of its
 own. Its roundings are random and grow like sqrt(n), measured by the sum of magnitudes; only where
 the terms are all alike do they add up to n, and there the result itself is that sum. Besides, a
-code that lies within 4 ulp of a tie may go either way. Nothing else is granted.
+code that lies within 4 ulp of a tie may go either way, and so may a scale that is kept as half and
+lies as near to the middle between two. Nothing else is granted.
 """
 
 from __future__ import annotations
@@ -56,6 +57,8 @@ def _bound(w: Weights, a: Activations, how: Rule) -> Wide:
         limit = UNIT * ((EXTRA + SPREAD * np.sqrt(n)) * magnitude + n * y) + n * SMALLEST
         if a.ties is not None and a.ties.any():
             limit += _moved_codes(w, a, how)
+        if a.steps is not None:
+            limit += _moved_scales(w, a, how)
     return np.where(np.isfinite(limit), limit, np.inf)
 
 
@@ -105,6 +108,30 @@ def _moved_codes(w: Weights, a: Activations, how: Rule) -> Wide:
     moved += times(steps, np.abs(weight.reshape(w.codes.shape)))
     if w.unit is not None:  # an integer sum may be cut off one lower or higher
         moved += by_group.max(axis=-1) @ np.abs(w.unit).T
+    return moved
+
+
+def _moved_scales(w: Weights, a: Activations, how: Rule) -> Wide:
+    """What a scale may add that rounds to the next half: its step times all that it scales."""
+    assert w.codes is not None
+    assert w.scale is not None
+    assert a.codes is not None
+    assert a.scale is not None
+    assert a.steps is not None
+    weight = by_run(w.codes, w.group) * w.scale[..., None]
+    if w.offset is not None:
+        weight = weight - _offsets_that_move(w.offset, a, how)[0][..., None]
+    weight = weight.reshape(w.codes.shape)
+    moved = np.zeros((len(a), len(w)))
+    for run in np.flatnonzero(a.steps.any(axis=0)):
+        rows, at = np.flatnonzero(a.steps[:, run]), slice(run * a.run, (run + 1) * a.run)
+        step = a.steps[rows, run, None]
+        if how.half_products:  # scale times scale is rounded anew, either way
+            step = step + 2.0**-10 * np.abs(a.scale[rows, run, None])
+        moved[rows] += step * np.abs(a.codes[rows, at].astype(np.float64) @ weight[:, at].T)
+        if w.unit is not None:  # an integer sum is cut off, by less than one of the block's units
+            units = np.abs(w.unit[:, at.start // w.group : at.stop // w.group])
+            moved[rows] += step * units.max(axis=1)
     return moved
 
 

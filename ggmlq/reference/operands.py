@@ -47,6 +47,7 @@ class Activations:
     sums: Wide | None  # [M, K // 32 (q2_K on MMQ: 16)] what the program keeps as s
     run: int  # activations that share a scale
     ties: NDArray[np.bool_] | None = None  # [M, K] codes that a rounding error may move by one
+    steps: Wide | None = None  # [M, K // run] what a rounding error may move a scale by, that is kept as half
 
     def __len__(self) -> int:
         rows = self.codes if self.values is None else self.values
@@ -152,7 +153,7 @@ def activations(x: Any, fmt: str | int | Format, arithmetic: str | Rule) -> Acti
     if how.quantizer is None:
         return Activations(None, rounded(np.asarray(x), how.floats), None, None, 1)
     runs = quantize_runs(np.asarray(x, np.float32), how.quantizer)
-    return Activations(runs.codes, None, runs.scale, runs.sums, how.quantizer.run, runs.ties)
+    return Activations(runs.codes, None, runs.scale, runs.sums, how.quantizer.run, runs.ties, runs.steps)
 
 
 def _already_quantized(x: QuantArray) -> Activations:

@@ -12,7 +12,7 @@ from .rules import Quantizer
 
 Floats = NDArray[np.float32]
 Wide = NDArray[np.float64]
-ULPS = 4  # how near a tie a code may go either way
+ULPS = 4  # how near a tie a code or a half may go either way
 
 
 class Runs(NamedTuple):
@@ -22,6 +22,7 @@ class Runs(NamedTuple):
     scale: Wide  # [M, K // run]
     sums: Wide | None  # [M, K // sum_run]
     ties: NDArray[np.bool_]  # [M, K]: within 4 ulp of a tie
+    steps: Wide | None  # [M, K // run]: to the other half that the scale may round to, else 0
 
 
 def by_run(x: NDArray[Any], run: int) -> NDArray[Any]:
@@ -37,7 +38,8 @@ def quantize_runs(x: Floats, how: Quantizer) -> Runs:
         sums = None if how.sums is None else kept_sums(x, codes, d, how)
         from_tie = np.abs(np.abs(v) % 1 - np.float32(0.5))
         ties = (from_tie <= ULPS * np.spacing(np.abs(v))) & (d != 0)[..., None]
-    return Runs(codes, kept(d, how), sums, ties.reshape(x.shape))
+        steps = _other_halves(d) if how.scale == "half" else None
+    return Runs(codes, kept(d, how), sums, ties.reshape(x.shape), steps)
 
 
 def _scaled(runs: Floats, how: Quantizer) -> tuple[Floats, Floats]:
@@ -65,6 +67,16 @@ def _codes(v: Floats, how: Quantizer) -> NDArray[np.int8]:
 def kept(d: Floats, how: Quantizer) -> Wide:
     """Scales as the program keeps them."""
     return (d.astype(np.float16) if how.scale == "half" else d).astype(np.float64)
+
+
+def _other_halves(d: Floats) -> Wide | None:
+    """How far the other of two halves is, where a float lies within 4 ulp of their middle; None: nowhere."""
+    near = d.astype(np.float16)
+    beyond = np.where(d > near, np.float16(np.inf), np.float16(-np.inf))
+    other = np.nextafter(near, beyond).astype(np.float64)
+    from_middle = np.abs(d - (near + other) / 2)
+    close = (from_middle <= ULPS * np.spacing(np.abs(d))) & np.isfinite(other) & (d != near)
+    return np.where(close, np.abs(other - near), 0) if close.any() else None
 
 
 def kept_sums(x: Floats, codes: NDArray[np.int8], d: Floats, how: Quantizer) -> Wide:

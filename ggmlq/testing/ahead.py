@@ -16,10 +16,14 @@ from ..ladder import rungs
 def compile_ahead(names: set[str], formats: set[str], capability: tuple[int, int]) -> None:
     """Compile what rungs need for formats, on all cores, and say how long it took."""
     modules = {rung.launch.__module__ for rung in rungs("linear", "cuda") if rung.name in names}
-    tasks = list(kernels_of(modules, formats))
+    compile_all(list(kernels_of(modules, formats)), capability)
+
+
+def compile_all(tasks: list[tuple[str, int]], capability: tuple[int, int]) -> None:
+    """Compile such cases of families, on all cores, and say how long it took."""
     began = time.monotonic()
     context = multiprocessing.get_context("spawn")
-    with ProcessPoolExecutor(min(len(tasks), os.cpu_count() or 1), context) as pool:
+    with ProcessPoolExecutor(max(1, min(len(tasks), os.cpu_count() or 1)), context) as pool:
         failed = [said for said in pool.map(_compile, [(*task, capability) for task in tasks]) if said]
     print(f"compiled {len(tasks)} kernels in {time.monotonic() - began:.0f} s", *failed, sep="\n", flush=True)
 

@@ -13,6 +13,7 @@ The process of the library, which may die:
     memory.py      the file that both processes map: the flight recorder, and the arrays of a product
     elf.py         import slots of a loaded library, to redirect its calls
     files.py       where libllama lies
+    death.py       what is said where it died
 
 The judge, in the process of the user:
 

@@ -21,7 +21,7 @@ from ..errors import GGMLQError
 from ..llama.library import Library
 from ..llama.protocol import Arrays, Stream, send
 from ..llama.symbols import Symbols
-from ..llama.worker import listen, take_pipes, wake_when_orphaned
+from ..llama.worker import listen, share_cxx_runtime, take_pipes, wake_when_orphaned
 from .files import locate_llama
 from .hook import Hook
 from .libllama import LibLlama, Wishes, extra_kinds
@@ -63,6 +63,7 @@ class Runner:
         self._talk = talk
         self._kept: list[Any] = []  # what C calls
         self._model: tuple[str, int] | None = None
+        self._offered: set[str] = set()  # layouts of weights, known where some are left out
 
     def load(self, message: dict[str, Any]) -> dict[str, Any]:
         """The library."""
@@ -74,7 +75,7 @@ class Runner:
         if self._symbols.has("ggml_backend_reg_count") and not self._symbols.ggml_backend_reg_count():
             self._symbols.ggml_backend_load_all_from_path(str(build.folder).encode())
         if message["without"]:
-            self._kept += extra_kinds(message["without"], self._symbols, self._llama)
+            self._kept += extra_kinds(message["without"], self._symbols, self._llama, self._offered)
         return {"version": self._library.version, "path": str(path)}
 
     def _loaded(self, path: str) -> int:
@@ -125,7 +126,7 @@ class Runner:
             array[:] = logits.view(np.uint8)
         return {
             "kind": "end", "tokens": tokens, "then": [step[0] for step in steps[1:]],
-            "nodes": tracer.nodes if tracer else 0, "places": places,
+            "nodes": tracer.nodes if tracer else 0, "places": places, "offered": sorted(self._offered),
         }  # fmt: skip
 
     def tool(self, message: dict[str, Any]) -> dict[str, Any]:
@@ -140,7 +141,10 @@ class Runner:
         tracer.off = True
         if tracer.error is not None:
             raise tracer.error
-        return {"kind": "end", "tokens": [], "then": [], "nodes": tracer.nodes, "places": []}
+        return {
+            "kind": "end", "tokens": [], "then": [], "nodes": tracer.nodes, "places": [],
+            "offered": sorted(self._offered),
+        }  # fmt: skip
 
     def _tokens(self, model: int, message: dict[str, Any]) -> list[int]:
         """Those of the prompt, or random ones."""
@@ -169,4 +173,5 @@ def main() -> None:
     """Run as a process: see :mod:`ggmlq.trace.session`."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the parent, which ends us
     wake_when_orphaned()
+    share_cxx_runtime()
     serve(Talk(*take_pipes()))

@@ -208,10 +208,11 @@ class LibLlama:
         return np.ctypeslib.as_array(found, (n,)).copy()
 
 
-def extra_kinds(names: list[str], symbols: Any, library: LibLlama) -> list[Any]:
+def extra_kinds(names: list[str], symbols: Any, library: LibLlama, offered: set[str]) -> list[Any]:
     """Weights in layouts of these names are not offered to libllama any more; keep what comes back.
 
-    It asks each backend for a function by name that lists them; that call is redirected.
+    It asks each backend for a function by name that lists them; that call is redirected. The names of all
+    that there are become known then (``offered``).
     """
     from .elf import import_slot
 
@@ -220,13 +221,14 @@ def extra_kinds(names: list[str], symbols: Any, library: LibLlama) -> list[Any]:
     real = lookup(ctypes.cast(symbols.ggml_backend_reg_get_proc_address, c_void_p).value or 0)
     kinds = (c_void_p * 16)()
     known: list[Any] = []
+    hidden = {name.lower() for name in names}
 
     def left(device: int) -> int:
         found = ctypes.cast(known[-1](device), ctypes.POINTER(c_void_p))
         count = next((i for i in range(15) if not found[i]), 15) if found else 0
-        kept = [
-            found[i] for i in range(count) if words(symbols.ggml_backend_buft_name(found[i])) not in names
-        ]
+        called = [words(symbols.ggml_backend_buft_name(found[i])) for i in range(count)]
+        offered.update(called)
+        kept = [found[i] for i, name in enumerate(called) if name.lower() not in hidden]
         kinds[:] = kept + [None] * (len(kinds) - len(kept))
         return ctypes.addressof(kinds)
 

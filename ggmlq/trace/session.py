@@ -24,6 +24,7 @@ from ..errors import LibraryFailedError
 from ..llama.process import Child
 from ..progress import Progress
 from .child import CODE
+from .death import end_of, sentence
 from .memory import SharedFile
 from .operands import Node
 from .product import Product
@@ -31,7 +32,6 @@ from .settings import Settings
 from .structs import HIDDEN
 from .verdicts import Judge
 
-SAID = 3  # last lines of what a library printed
 RETRIED = 64  # nodes that are tried again in the plain layout
 
 
@@ -167,6 +167,7 @@ class Trace:
                 except LibraryFailedError as error:
                     raise self._died(run, error) from error
             self.tokens, self.nodes = end["tokens"], end["nodes"]
+            self._unknown_layouts(end["offered"])
             if self.settings.verify and not self.settings.tool:
                 self._without_a_trace(run, end)
         finally:
@@ -175,6 +176,15 @@ class Trace:
         self._in_the_plain_layout(wrong, end)
 
     # --- afterwards -----------------------------------------------------------------------
+
+    def _unknown_layouts(self, offered: list[str]) -> None:
+        """What --without names and nobody has: a word that is misspelt, or made for another processor."""
+        known = {name.lower() for name in offered}
+        if unknown := [name for name in self.settings.without if name.lower() not in known]:
+            self.notes.append(
+                f"--without {','.join(unknown)} left nothing out: on this machine the library has "
+                f"{', '.join(offered) or 'no layouts of its own'}."
+            )
 
     def _without_a_trace(self, run: Run, end: dict[str, Any]) -> None:
         """A trace keeps kernels from fusing; so does the run give what it gives without?"""
@@ -236,17 +246,9 @@ class Trace:
         pending, step = list(noted.get("pending", [])), noted.get("step", 0)
         if len(pending) > 1:
             pending = self._node_by_node(run) or pending
-        self.died = {"step": step, "how": error.how, "nodes": pending, "said": _end_of(error.tail)}
-        if not pending:
-            where = "while it loaded the model or made its context"
-        elif len(pending) == 1:
-            where = f"while it computed {described(pending[0])} (step {step})"
-        else:
-            first, last = described(pending[0]), described(pending[-1])
-            where = f"within {len(pending)} nodes, from {first} to {last} (step {step})"
-        said = f"; it said: {self.died['said']}" if self.died["said"] else ""
-        text = f"tracing {self.settings.model}: the library {error.how} {where}{said}"
-        return LibraryFailedError(f"{text}; {_way_on(pending, error.how)}", error.how, error.tail)
+        self.died = {"step": step, "how": error.how, "nodes": pending, "said": end_of(error.tail)}
+        text = sentence(f"tracing {self.settings.model}", error.how, pending, step, self.died["said"])
+        return LibraryFailedError(text, error.how, error.tail)
 
     def _node_by_node(self, first: Run) -> list[dict[str, Any]]:
         """The run again, asking at every node: what is pending then is one. Empty where it does not die."""
@@ -266,39 +268,6 @@ class Trace:
             if run is not None:
                 run.close()
         return []
-
-
-def described(node: dict[str, Any]) -> str:
-    """``Qcur-0 = MUL_MAT, f32 [256, 17] of blk.0.attn_q.weight q4_K [256, 256] in AMX``."""
-    of = ", ".join(
-        f"{s['name']} {s['type']} {_lengths(s)} in {s['buffer'] or 'no buffer'}" for s in node["of"]
-    )
-    return f"{node['name']} = {node['op']}, {node['type']} {_lengths(node)}" + (f" of {of}" if of else "")
-
-
-def _lengths(tensor: dict[str, Any]) -> list[int]:
-    """Without the axes of 1 at the end."""
-    ne = list(tensor["ne"])
-    while len(ne) > 1 and ne[-1] == 1:
-        del ne[-1]
-    return ne
-
-
-def _way_on(pending: list[dict[str, Any]], how: str) -> str:
-    buffers = [s["buffer"] for node in pending for s in node["of"]]
-    special = [b for b in dict.fromkeys(buffers) if any(word in b.upper() for word in HIDDEN)]
-    if special:
-        return f"run it again with --without {','.join(special)}, which keeps weights in the plain layout"
-    if "no answer" in how:
-        return "a node that takes long needs a larger --timeout; one that hangs, another build"
-    if pending:
-        return "try `ggmlq check` on this library for that type and shape, or another build"
-    return "try `ggmlq validate` on the model, or another build"
-
-
-def _end_of(tail: str) -> str:
-    lines = [line.strip() for line in tail.splitlines() if line.strip()]
-    return " / ".join(lines[-SAID:])
 
 
 def _untraced(run: Run, end: dict[str, Any]) -> list[NDArray[np.float32]]:

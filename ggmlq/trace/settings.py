@@ -71,7 +71,8 @@ def settings(
     """The same from what people write: commas, one type for both caches, no prompt at all."""
     path = Path(model).expanduser().absolute()
     if not path.is_file():
-        raise GGUFNotFoundError(f"trace of {path}: there is no such file; name a GGUF file")
+        what = "that is a folder" if path.is_dir() else "there is no such file"
+        raise GGUFNotFoundError(f"trace of {path}: {what}; name a GGUF file")
     if prompt is None and tokens is None:
         prompt = PROMPT
     if tokens is not None and not isinstance(tokens, int):

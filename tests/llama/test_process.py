@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import subprocess
 import sys
 from contextlib import suppress
 
@@ -192,3 +193,27 @@ def test_no_room_for_a_process(monkeypatch):
     monkeypatch.setattr(process.subprocess, "Popen", full)
     with pytest.raises(LibraryFailedError, match="Resource temporarily unavailable; the system has no room"):
         Child.started(SERVER)
+
+
+GLOBAL = f"""
+import sys; sys.path[:] = {sys.path!r}
+import ctypes, os
+from ggmlq.llama.worker import share_cxx_runtime
+try:
+    ctypes.CDLL("libstdc++.so.6")
+except OSError:
+    sys.exit("77")
+known = lambda: hasattr(ctypes.CDLL(None), "_ZNSt6locale7classicEv")
+before = known()
+share_cxx_runtime()
+print(before, known())
+"""
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="other systems have another C++ runtime")
+def test_one_cxx_runtime_serves_all_libraries():
+    """Its names are global before a build's libraries are loaded, which may hold a copy of their own."""
+    done = subprocess.run([sys.executable, "-c", GLOBAL], capture_output=True, text=True, check=False)
+    if done.stderr.strip() == "77":
+        pytest.skip("no libstdc++ here")
+    assert done.stdout.split() == ["False", "True"], done.stderr

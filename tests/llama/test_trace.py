@@ -121,6 +121,13 @@ def test_without_a_layout(libllama, models):
     assert not {p.buffer for p in plain} & {"CPU_REPACK", "AMX"}
 
 
+def test_layouts_are_named_as_check_names_them_and_a_misspelt_one_is_told(libllama, models):
+    asked = gq.llama.trace(models["dense"], tokens=3, without="cpu_repack,cpu_repak", verify=False)
+    assert "CPU_REPACK" not in {p.buffer for p in asked}
+    (note,) = [note for note in asked.notes if "left nothing out" in note]
+    assert note.startswith("--without cpu_repak left nothing out")
+
+
 def test_the_command(libllama, models, capsys):
     assert main(["trace", str(models["experts"]), "--tokens", "4", "--generate", "1", "--json"]) == 0
     lines = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
@@ -223,7 +230,11 @@ def test_libraries_that_are_none(models, tmp_path, capsys):
     with pytest.raises(MissingDependencyError):
         list(gq.llama.trace(models["dense"], lib=tmp_path))
     assert main(["trace", str(models["dense"]), "--lib", str(tmp_path / "nothing")]) == 2
-    assert "neither a file nor a folder" in capsys.readouterr().err
+    said = capsys.readouterr()
+    assert "neither a file nor a folder" in said.err
+    assert said.out == ""  # no head of a table that has no lines
+    assert main(["trace", str(tmp_path)]) == 2
+    assert "that is a folder; name a GGUF file" in capsys.readouterr().err
 
 
 def test_a_library_without_what_a_trace_needs(libllama, models, tmp_path, compile_fake):

@@ -34,6 +34,15 @@ def compiled_for() -> frozenset[str]:
 
 
 @cache
+def far() -> int:
+    """Bytes ahead of which kernels ask for weights; 0 where the CPU itself fetches in time.
+
+    Intel's server CPUs with a matrix unit read a third faster from memory this way, AMD's a tenth slower.
+    """
+    return 4096 if "amx-tile" in compiled_for() else 0
+
+
+@cache
 def model_name() -> str | None:
     """What the maker calls this CPU, where Linux says so: LLVM's name can be that of a lesser one."""
     with contextlib.suppress(OSError), open("/proc/cpuinfo", encoding="utf-8", errors="replace") as file:

@@ -7,14 +7,15 @@ from typing import Any
 import llvmlite.binding as llvm
 
 from ...cores import available
+from ..amx.permission import refused
 from ..prebuilt import served
 from . import disk_cache
 from .features import cpu_name, model_name
 from .target import target
 
-# Instruction sets that decide which integer dot product a kernel can use.
+# Instruction sets that decide how a kernel can multiply.
 MATTERING = {
-    "x86": ("avx2", "fma", "f16c", "avxvnni", "avx512f", "avx512bw", "avx512vnni", "amx-int8"),
+    "x86": ("avx2", "fma", "f16c", "avxvnni", "avx512f", "avx512bw", "avx512vnni", "avx512bf16", "amx-bf16"),
     "arm": ("neon", "dotprod", "i8mm", "sve", "sve2"),
 }
 
@@ -29,6 +30,7 @@ def examine() -> dict[str, Any]:
         "threads": available(),
         "features": {name: bool(features.get(name)) for name in MATTERING[family]},
         "dot": target().dot,
+        "matrix_unit": (refused() or "amx") if features.get("amx-bf16") else None,
         "prebuilt": level.folder if (level := served.level()) else None,
         "compiled": disk_cache.examine(),
     }

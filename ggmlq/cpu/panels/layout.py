@@ -38,6 +38,7 @@ class PanelLayout:
     zero: int = 0  # stored code = code + zero
     table: tuple[int, ...] = ()  # codes are indices into it
     scale: Literal["f32", "f16", "bf16", "i8", "i4"] = "f32"  # i4: scale and offset share a byte
+    unit: float = 1  # that integer scales are multiples of, a power of two
     offset: bool = False
     group: Literal[16, 32] = 32  # weights that share a scale
 
@@ -86,20 +87,23 @@ PLANES = {1: (1,), 2: (2,), 3: (2, 1), 4: (4,), 5: (4, 1), 6: (4, 2)}  # by the 
 
 @cache
 def layout_of(fmt: Format) -> PanelLayout | None:
-    """How panels keep a format, with little more than the bytes of its blocks; None where they do not.
+    """How panels keep a format; None where they do not.
 
-    Panels hold each code by itself: not those of code books, which would take up to three times the bytes.
+    Each code stands by itself: most types take little more than the bytes of their blocks, those with a code
+    book up to 2.2 times these, for neighbours that share bits in the file do not here.
     """
-    if not isinstance(fmt, BlockFormat) or not packing(fmt).alone or fmt.block_size % RUN:
+    if not isinstance(fmt, BlockFormat) or fmt.block_size % RUN:
         return None
     facts = packing(fmt)
     levels = facts.levels
     planes = PLANES.get((len(levels) - 1).bit_length() if levels else facts.bits, (8,))
+    scale = _scale(fmt)
     return PanelLayout(
         planes,
         zero=0 if levels else 128 if planes == (8,) else -facts.lowest,
         table=tuple(levels[i % len(levels)] for i in range(TABLE)) if levels else (),
-        scale=_scale(fmt),
+        scale=scale,
+        unit=fmt.scales.unit if scale in ("i8", "i4") else 1,
         offset=facts.has_offset,
         group=16 if facts.group == 16 else 32,
     )

@@ -9,6 +9,7 @@ import numpy as np
 
 from ...formats.format import Bytes, Floats
 from ...packing import RUN
+from ..machine.features import far
 from ..machine.kernels import Kernel, kernel
 from ..machine.target import target
 from ..machine.workers import share_kernel
@@ -39,7 +40,7 @@ def multiply(
         given = Operands(  # in their order: by keyword this takes microseconds of a small product
             address, weights.shape[0], weights.shape[1],
             at, len(records), nbytes,
-            part.ctypes.data, n, runs,
+            part.ctypes.data, n, runs, far(),
         )  # fmt: skip
         share_kernel(multiply_panels, given, -(-n // grain))
 

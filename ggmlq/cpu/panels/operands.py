@@ -17,6 +17,7 @@ class Operands(NamedTuple):
     out: int  # address of float32 [m, n]
     n: int
     runs: int  # of 32 columns: K / 32
+    far: int = 0  # bytes ahead of which panels are asked for, with few rows of activations; 0: not at all
 
 
 class Activations(NamedTuple):

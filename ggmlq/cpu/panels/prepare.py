@@ -10,7 +10,7 @@ from ...array import QuantArray
 from ...formats import BlockFormat
 from ...formats.format import Bytes
 from ...formats.scalars import bfloat16_bits
-from ...packing import RUN, halves
+from ...packing import RUN, halves, over, sub_scales
 from ...threads import share
 from ..machine.kernels import kernel
 from ..machine.workers import alone
@@ -43,14 +43,14 @@ def _lay(q: QuantArray, layout: PanelLayout, made: Bytes, first: int, stop: int,
         part = slice(start, min(start + grain, stop))
         raw = q[start * ROWS : part.stop * ROWS].raw  # not .blocks: these may be big-endian
         blocks = np.ascontiguousarray(raw).view(q.format.dtype)
-        above = np.zeros((blocks.shape[0], blocks.shape[1], 0), np.float16)
-        if layout.nested:  # with d = 1 the scales are the integers under it
-            blocks = blocks.copy()
-            names = halves(q.format)[: 1 + layout.offset]
-            above = np.stack([blocks[name] for name in names], axis=-1)
-            for name in names:
+        above = np.zeros((*blocks.shape, 0), np.float16)
+        if layout.nested:  # with d = 1 the scales are the integers under it, times the unit
+            above, blocks = over(q.format, blocks), blocks.copy()
+            for name in halves(q.format):
                 blocks[name] = 1
         codes, scales, offsets = taken(q.format, blocks.view(np.uint8).reshape(len(blocks), -1))
+        if layout.nested:
+            scales = sub_scales(q.format, scales.reshape(*blocks.shape, -1), blocks).reshape(scales.shape)
         if q.format.group > RUN:
             scales = scales.repeat(q.format.group // RUN, axis=1)
         made[part] = 0

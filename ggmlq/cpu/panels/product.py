@@ -25,12 +25,14 @@ def sweep(layout: PanelLayout, rows: int, target: Target) -> Any:
     """Compiled: ``count`` panels times all records, ``rows`` of them at a time.
 
     ``several(panels address, bytes of a panel, count, records uint8 [M, bytes], out float32 [M, N],
-    first column, runs)``
+    first column, runs, bytes ahead)``
     """
     most, two, four = rows, min(rows, 2), min(rows, 4)
     by_most, by_four, by_two, by_one = (tile(layout, n, target) for n in (most, four, two, 1))
 
-    def several(panels: int, pitch: int, count: int, records: Any, out: Any, column: int, runs: int) -> None:
+    def several(
+        panels: int, pitch: int, count: int, records: Any, out: Any, column: int, runs: int, far: int
+    ) -> None:
         m, n = out.shape
         edge = np.empty((most, ROWS), np.float32)  # a tile that reaches beyond the last column
         row = 0
@@ -44,13 +46,13 @@ def sweep(layout: PanelLayout, rows: int, target: Target) -> Any:
                 to = out.ctypes.data + 4 * (row * n + first) if whole else edge.ctypes.data
                 line = 4 * n if whole else 4 * ROWS
                 if done == most:
-                    by_most(panel, x, size, to, line, runs)
+                    by_most(panel, x, size, to, line, runs, far)
                 elif done == four:
-                    by_four(panel, x, size, to, line, runs)
+                    by_four(panel, x, size, to, line, runs, far)
                 elif done == two:
-                    by_two(panel, x, size, to, line, runs)
+                    by_two(panel, x, size, to, line, runs, far)
                 else:
-                    by_one(panel, x, size, to, line, runs)
+                    by_one(panel, x, size, to, line, runs, far)
                 if not whole:  # loops: Numba compiles seconds of messages into a copy between slices
                     for r in range(done):
                         for i in range(n - first):
@@ -73,7 +75,8 @@ def direct(layout: PanelLayout, rows: int, target: Target) -> Any:
         near = max(1, NEAR // panel_bytes)
         for panel in range(first, stop, near):
             count = min(near, stop - panel)
-            several(panels + panel * panel_bytes, panel_bytes, count, records, out, panel * ROWS, given.runs)
+            first_panel = panels + panel * panel_bytes
+            several(first_panel, panel_bytes, count, records, out, panel * ROWS, given.runs, given.far)
 
     return jit(multiply)
 
@@ -108,6 +111,6 @@ def from_scratch(layout: PanelLayout, rows: int, target: Target, fill: Any) -> A
             for p in range(count):
                 fill(arguments, panel + p, scratch[skip + p * pitch : skip + (p + 1) * pitch])
             # the address is asked for here: an array lives until its last mention
-            several(scratch.ctypes.data + skip, pitch, count, records, out, panel * ROWS, given.runs)
+            several(scratch.ctypes.data + skip, pitch, count, records, out, panel * ROWS, given.runs, 0)
 
     return jit(multiply)

@@ -69,6 +69,8 @@ class Panel:
     def above(self, here: Place) -> tuple[Any, Any]:
         """The scale of scales, and of minima (or None)."""
         d = self._half_floats(here.above)
+        if self.layout.unit != 1:
+            d = self.b.fmul(d, ir.Constant(FLOATS, [self.layout.unit] * ROWS))
         if not self.layout.offset:
             return d, None
         return d, self._half_floats(self.b.add(here.above, I64(2 * ROWS)))

@@ -27,7 +27,9 @@ from ..machine.words import cgutils, intrinsic
 from .layout import SUPER, PanelLayout, record_bytes
 from .read import Panel, Place
 
-ADDRESSES = ("panel", "records", "row_bytes", "out", "out_bytes", "runs")
+ADDRESSES = ("panel", "records", "row_bytes", "out", "out_bytes", "runs", "far")
+FEW = 2  # rows of activations that the memory may be too slow for
+LINE = 64  # bytes that it gives at a time
 
 
 @cache
@@ -36,7 +38,7 @@ def tile(layout: PanelLayout, rows: int, target: Target) -> Any:
 
     @intrinsic
     def multiply(
-        typing: Any, panel: Any, records: Any, row_bytes: Any, out: Any, out_bytes: Any, runs: Any
+        typing: Any, panel: Any, records: Any, row_bytes: Any, out: Any, out_bytes: Any, runs: Any, far: Any
     ) -> Any:
         def emit(context: Any, builder: Any, signature: Any, args: Any) -> Any:
             Tile(builder, layout, rows, target, dict(zip(ADDRESSES, args, strict=True))).emit()
@@ -87,6 +89,7 @@ class Tile(Panel):
         """Floats: (Σ scale · dot) · scale of the activations."""
         b, layout, simd = self.b, self.layout, self.simd
         here = self.run_at(self.at["panel"], run)
+        self._fetch(here)
         x = [self._record(run, r) for r in self.rows]
         scaled: list[Any] = []
         for group in range(layout.groups):
@@ -117,6 +120,7 @@ class Tile(Panel):
         with cgutils.for_range(b, I64(SUPER), intp=I64) as loop:
             run = b.add(first, loop.index)
             here = self.run_at(self.at["panel"], run)
+            self._fetch(here)
             x = [self._record(run, r) for r in self.rows]
             scaled: list[Any] = []
             for group in range(layout.groups):
@@ -135,6 +139,16 @@ class Tile(Panel):
             self._add(total, b.load(by_d), d)
             if layout.offset:
                 self._add(total, b.load(by_dmin), dmin)
+
+    def _fetch(self, here: Place) -> None:
+        """Ask for the bytes of a run that lies ``far`` ahead, unless that is 0."""
+        if "far" not in self.at or len(self.rows) > FEW:
+            return
+        b, far = self.b, self.at["far"]
+        with b.if_then(b.icmp_unsigned("!=", far, I64(0)), likely=False):
+            ahead = b.add(here.run, far)
+            for line in range(0, self.layout.run_bytes, LINE):
+                self.simd.fetch(b.add(ahead, I64(line)))
 
     def _dots(self, group: int, here: Place, x: list[Any]) -> list[Any]:
         """Integer sums of a group, for every row."""

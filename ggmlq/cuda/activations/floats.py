@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import cache
 from typing import Any
 
 import numpy as np
@@ -10,6 +11,7 @@ from ..machine.device import cupy
 from ..machine.launch import Kernel, array, family
 from ..words import bf16x2, early_start, ptx
 from ..words.address import address
+from ..words.atoms import inlined
 from ..words.floats import DTYPES, LEAST, storing
 from ..words.lane import four_into
 from ..words.language import cuda, float32, float64, uint32, uint64
@@ -69,15 +71,38 @@ def narrowed(x: Any, kind: str) -> Any:
     return y
 
 
+@cache
+def sixteen_loader(kind: str = "float32") -> Any:
+    """The device function that loads 16 values as bfloat16 in the order of cuda:wgmma, in two pieces.
+
+    First the pairs 0, 2, 4, 6, then the others: so the four columns that a lane has of the weights are those
+    that it is asked for. ``kind``: float32 or float16.
+    """
+    load_floats, narrow, bits_of, half = ptx.load_floats, bf16x2.narrowed, ptx.bits_of, ptx.half_value
+
+    @inlined
+    def load(at: Any, first: Any, second: Any) -> None:
+        for t in range(4):
+            v = load_floats(at + uint64(16 * t))
+            first[t], second[t] = narrow(v[0], v[1]), narrow(v[2], v[3])
+
+    @inlined
+    def load_halves(at: Any, first: Any, second: Any) -> None:
+        for i in range(2):
+            v = load_floats(at + uint64(16 * i))
+            for j in range(2):
+                a, b = bits_of(v[2 * j]), bits_of(v[2 * j + 1])
+                t, low = 2 * i + j, uint32(0xFFFF)
+                first[t] = narrow(half(a & low), half(a >> uint32(16)))
+                second[t] = narrow(half(b & low), half(b >> uint32(16)))
+
+    return load if kind == "float32" else load_halves
+
+
 @family()
 def orderer() -> Kernel:
-    """Float32 to bfloat16 in the order of cuda:wgmma, 16 values a thread.
-
-    Of each 16, first the pairs 0, 2, 4, 6, then the others: so the four columns that a lane has of
-    the weights are those that it is asked for.
-    """
-    load_floats, store16, narrow = ptx.load_floats, ptx.store16, bf16x2.narrowed
-    take_turn = early_start.take_turn
+    """Float32 to bfloat16 in the order of :func:`sixteen_loader`, 16 values a thread."""
+    store16, load, take_turn = ptx.store16, sixteen_loader(), early_start.take_turn
 
     def order(
         x: Any,  # float32 [count, 16]
@@ -88,9 +113,7 @@ def orderer() -> Kernel:
         i = uint32(cuda.blockIdx.x) * uint32(THREADS) + uint32(cuda.threadIdx.x)
         if i < count:
             first, second = cuda.local.array(4, uint32), cuda.local.array(4, uint32)
-            for t in range(4):
-                v = load_floats(address(x, i, 16, 4 * t, 4))
-                first[t], second[t] = narrow(v[0], v[1]), narrow(v[2], v[3])
+            load(address(x, i, 16, 0, 4), first, second)
             to = address(y, i, 16, 0, 2)
             store16(to, first[0], first[1], first[2], first[3])
             store16(to + uint64(16), second[0], second[1], second[2], second[3])

@@ -10,29 +10,47 @@ own that nobody reads.
 
 from __future__ import annotations
 
+from functools import cache
 from typing import Any
 
 import numpy as np
 
 from ..machine import device
 from ..machine.launch import Kernel, family
-from ..words import bf16x2, early_start, ptx
+from ..words import early_start, ptx
 from ..words.address import address
+from ..words.atoms import inlined
 from ..words.floats import LEAST
 from ..words.language import cuda, uint32, uint64
-from .floats import aligned_floats
+from .floats import aligned_floats, sixteen_loader
 
 THREADS, STEP, EACH = 256, 64, 16  # of a block; columns of a panel; columns of a thread
 
 
-@family()
-def panel_maker() -> Kernel:
-    """Float32 to panels, 16 columns a thread; and so many words of zeros, for who comes next."""
-    load_floats, store16, narrow = ptx.load_floats, ptx.store16, bf16x2.narrowed
-    take_turn, store4 = early_start.take_turn, ptx.store4
+@cache
+def placer() -> Any:
+    """The device function that puts 16 columns of a row, those of number ``own``, into their panel."""
+    store16 = ptx.store16
+
+    @inlined
+    def place(panels: Any, own: Any, height: Any, row: Any, a: Any, b: Any) -> None:
+        step, chunk = uint32(own >> uint32(2)), uint32(uint32(own & uint32(3)) << uint32(1))
+        to, swap = address(panels, step, height, row, 2 * STEP), uint32(row & uint32(7))
+        store16(to + uint64(uint32(chunk ^ swap) << uint32(4)), a[0], a[1], a[2], a[3])
+        chunk = uint32(chunk | uint32(1))
+        store16(to + uint64(uint32(chunk ^ swap) << uint32(4)), b[0], b[1], b[2], b[3])
+
+    return place
+
+
+@family([("float32",), ("float16",)])
+def panel_maker(kind: str) -> Kernel:
+    """Floats to panels, 16 columns a thread; and so many words of zeros, for who comes next."""
+    load, place, store4, take_turn = sixteen_loader(kind), placer(), ptx.store4, early_start.take_turn
+    size = 2 if kind == "float16" else 4
 
     def make(
-        x: Any,  # float32 [m, k]
+        x: Any,  # of the kind [m, k]
         panels: Any,
         zeros: Any, count: Any,  # uint32 [count]
         m: Any, k: Any, sixteens: Any, height: Any,  # sixteens: of a row, whole panels
@@ -47,28 +65,25 @@ def panel_maker() -> Kernel:
             a, b = cuda.local.array(4, uint32), cuda.local.array(4, uint32)
             for t in range(4):
                 a[t] = b[t] = uint32(0)
-                column = uint32(uint32(own * uint32(EACH)) + uint32(4 * t))
-                if column < k:
-                    v = load_floats(address(x, row, k, column, 4))
-                    a[t], b[t] = narrow(v[0], v[1]), narrow(v[2], v[3])
-            step, chunk = uint32(own >> uint32(2)), uint32(uint32(own & uint32(3)) << uint32(1))
-            to, swap = address(panels, step, height, row, 2 * STEP), uint32(row & uint32(7))
-            store16(to + uint64(uint32(chunk ^ swap) << uint32(4)), a[0], a[1], a[2], a[3])
-            chunk = uint32(chunk | uint32(1))
-            store16(to + uint64(uint32(chunk ^ swap) << uint32(4)), b[0], b[1], b[2], b[3])
+            column = uint32(own * uint32(EACH))
+            if column < k:
+                load(address(x, row, k, column, size), a, b)
+            place(panels, own, height, row, a, b)
 
     return Kernel(
-        "float32 to panels of bfloat16", make, *(uint64,) * 3, *(uint32,) * 5, threads=THREADS,
+        f"{kind} to panels of bfloat16", make, *(uint64,) * 3, *(uint32,) * 5, threads=THREADS,
         least=LEAST["bfloat16"], early=True,
     )  # fmt: skip
 
 
 def panels_of(x: Any, steps: int, rows: int, zeros: Any) -> Any:
-    """Rows of floats, a multiple of four long, as panels, whole tiles of ``rows``; ``zeros`` become such."""
-    x = aligned_floats(x)
+    """Rows of floats, a multiple of 16 long, as panels, whole tiles of ``rows``; ``zeros`` become such."""
+    halves = x.dtype.char == "e" and x.flags.c_contiguous and not x.data.ptr % 16
+    x = x if halves else aligned_floats(x)
     m, k = x.shape
     height, sixteens = -(-m // rows) * rows, steps * STEP // EACH
     panels = device.cupy().empty((steps, height, STEP), np.uint16)
     grid = -(-max(m * sixteens, zeros.size) // THREADS)
-    panel_maker()((grid,), (THREADS,), x, panels, zeros, zeros.size, m, k, sixteens, height)
+    make, sizes = panel_maker("float16" if halves else "float32"), (m, k, sixteens, height)
+    make((grid,), (THREADS,), x, panels, zeros, zeros.size, *sizes)
     return panels

@@ -1,5 +1,9 @@
-"""The CUDA ladder of ``expert_linear``: products of ``linear`` and ``scaled_linear``.
+"""The CUDA ladder of ``expert_linear``.
 
-Each rung is :func:`ggmlq.experts.each` in another arithmetic. Tokens are sorted on the device, but where the
-groups begin is read on the host: that waits for the device, and cannot be recorded in a CUDA graph.
+    r0 to r3     each expert by a product of ``linear`` or ``scaled_linear``: :func:`ggmlq.experts.each`
+    r4           a few tokens: one kernel, whose blocks find their expert
+    r5           many: tokens sorted by expert on the device, then one product of all experts
+
+In the first ones tokens are sorted on the device, but where the groups begin is read on the host: that
+waits for the device, and cannot be recorded in a CUDA graph. The others read ids on the device alone.
 """

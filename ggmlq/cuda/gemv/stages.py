@@ -3,6 +3,9 @@
 A warp copies its stages itself and waits for no other. Two records of a strip at a time cost fewer
 instructions than one; GPUs with little shared memory take one. The numbers of warps and stages are
 those that were fastest on an H200 (bench/NOTES.md): more stages in flight do not help.
+
+A block has all of a multiprocessor, or is *small*: one of several that a multiprocessor holds, and one of a
+cluster that shares the columns of a strip (clusters.py).
 """
 
 from __future__ import annotations
@@ -22,6 +25,7 @@ BOTH = 2  # strips of a block
 COLUMNS = (1, 2, 4, 8, 16, 32)  # rows of activations that there are kernels for
 FLOATS = 8  # up to so many rows are narrowed by the kernel itself
 LARGE = 800  # bytes of a record from which fewer warps are faster
+SMALL = 4  # warps of a small block
 SUMS = BOTH * ROWS + 4  # floats between columns of sums
 
 
@@ -32,13 +36,29 @@ class Stage:
     layout: StripLayout
     columns: int  # rows of activations
     span: int  # records of a strip
+    small: bool = False
 
     @property
     def warps(self) -> int:
         """Of a block; each has its own stages."""
+        return SMALL if self.small else self.most
+
+    @property
+    def most(self) -> int:
+        """Warps that a multiprocessor holds."""
         if self.columns > 4:
             return 8
         return 12 if self.layout.record > LARGE else 16
+
+    @property
+    def blocks(self) -> int:
+        """That a multiprocessor holds."""
+        return self.most // self.warps
+
+    @property
+    def parts(self) -> int:
+        """The most blocks that share the columns of a strip."""
+        return 1 if not self.small else 8 if self.columns <= FLOATS else 4
 
     @property
     def floats(self) -> bool:
@@ -76,9 +96,15 @@ class Stage:
         return 3 if self.columns == 8 and self.span > 1 else 2
 
     @property
-    def shared(self) -> int:
-        """Bytes of shared memory of a block: stages, and in the end sums."""
+    def of_parts(self) -> int:
+        """Where sums of other blocks come to lie: behind stages, and in the end sums of warps."""
         return self.warps * max(self.count * self.length, self.columns * SUMS * 4)
+
+    @property
+    def shared(self) -> int:
+        """Bytes of shared memory of a block."""
+        of_others = self.parts * self.columns * BOTH * ROWS * 4 if self.small else 0
+        return self.of_parts + of_others
 
 
 @cache

@@ -29,7 +29,7 @@ from ...ladder import register
 from ...problems import Linear
 from ..activations.floats import aligned_floats, narrowed
 from ..dequantize import BLOCK_FORMATS
-from ..gemv import two_rows
+from ..gemv import clusters, two_rows
 from ..gemv.stages import BOTH, COLUMNS, SUMS, Stage, fetchers, taker
 from ..machine import device
 from ..machine.launch import Kernel, family
@@ -39,7 +39,6 @@ from ..strips.layout import ROWS, layout_of
 from ..strips.make import LONGEST, strips
 from ..strips.operand import operand_of, summer
 from ..words import bf16x2, early_start, ptx
-from ..words.address import address
 from ..words.atoms import inlined
 from ..words.lane import g_and_t, warp_and_lane
 from ..words.language import cuda, float32, uint32, uint64
@@ -124,12 +123,11 @@ def record_multiplier(stage: Stage) -> Any:
 @cache
 def finisher(stage: Stage) -> Any:
     """The device function that adds up what the warps have, the first warp first, and stores outputs."""
-    columns, tiles, warps = stage.columns, stage.tiles, stage.warps
-    base, put_float, take_float = ptx.shared_base, bf16x2.put_float, bf16x2.take_float
-    store_float = ptx.store_float
+    columns, tiles, share = stage.columns, stage.tiles, clusters.sharer(stage)
+    base, put_float = ptx.shared_base, bf16x2.put_float
 
     @inlined
-    def finish(sums: Any, y: Any, m: Any, n: Any) -> None:
+    def finish(sums: Any, y: Any, row0: Any, rank: Any, parts: Any, m: Any, n: Any) -> None:
         warp, lane = warp_and_lane()
         g, t = g_and_t(lane)
         if t * uint32(2) < uint32(columns):
@@ -140,91 +138,89 @@ def finisher(stage: Stage) -> Any:
                     at = (warp * uint32(columns) + column) * uint32(SUMS) + row
                     put_float(base() + at * uint32(4), sums[i])
         cuda.syncthreads()
-        row = uint32(cuda.blockIdx.x) * uint32(BOTH * ROWS) + lane
-        if row < n:
-            for column in range(warp, min(uint32(columns), m), uint32(warps)):
-                total = float32(0)
-                for i in range(warps):
-                    at = (uint32(i * columns) + column) * uint32(SUMS) + lane
-                    total += take_float(base() + at * uint32(4))
-                store_float(address(y, column, n, row, 4), total)
+        share(y, row0, rank, parts, m, n)
 
     return finish
 
 
-@family((fmt, columns, span) for fmt in BLOCK_FORMATS for columns in COLUMNS for span in spans(fmt, columns))
-def kernel(fmt: BlockFormat, columns: int, span: int) -> Kernel:
-    """The kernel for up to so many rows of activations."""
-    of = Stage(layout_of(fmt), columns, span)
+@family(
+    (fmt, columns, span, small)
+    for fmt in BLOCK_FORMATS
+    for columns in COLUMNS
+    for span in spans(fmt, columns)
+    for small in (False, True)
+)
+def kernel(fmt: BlockFormat, columns: int, span: int, small: bool) -> Kernel:
+    """The kernel for up to so many rows of activations; of small blocks, or of one a multiprocessor."""
+    of = Stage(layout_of(fmt), columns, span, small)
     length, count, size = of.length, of.count, of.size
     ahead, end, ring, after = count - 1, (count - 1) * length, count * length, follower(count, length)
     warps, own_sums, by_runs, gather = of.warps, 8 * of.tiles, two_rows.serves(of), two_rows.gather
     (fetch_weights, fetch_activations), finish = fetchers(of), finisher(of)
     multiply = two_rows.multiplier(of) if by_runs else multiplier(of)
     base, commit, wait = ptx.shared_base, ptx.commit, ptx.wait_for_all_but(count - 2)
-    let_successor_start, wait_for_predecessor = (
-        early_start.let_successor_start,
-        early_start.wait_for_predecessor,
-    )
+    let_start, wait_for_predecessor = early_start.let_successor_start, early_start.wait_for_predecessor
+    place = clusters.placer(of)
 
     def gemv(
         records: Any,  # uint8 [strips, spans, records of a span, record]
         x: Any,  # float32 [m, k]; bfloat16 from 9 rows on
         y: Any,  # float32 [m, n]
-        m: Any, n: Any, k: Any, spans: Any,
+        m: Any, n: Any, k: Any, spans: Any, parts: Any,
     ) -> None:  # fmt: skip
         warp, lane = warp_and_lane()
+        tile, rank, first, every = place(warp, parts)
         apart = uint64(spans) * uint64(size)
-        of_w = records + uint64(cuda.blockIdx.x) * uint64(BOTH) * apart
+        of_w = records + uint64(tile) * uint64(BOTH) * apart
         own = base() + warp * uint32(ring)
         sums = cuda.local.array(own_sums, float32)
         for i in range(own_sums):
             sums[i] = float32(0)
-        let_successor_start()
+        let_start()
         for i in range(ahead):
-            span = warp + uint32(warps * i)
+            span = uint32(first + uint32(every * uint32(i)))
             if span < spans:
                 fetch_weights(own + uint32(i * length), lane, of_w, apart, span)
         wait_for_predecessor()  # it may have made x, or read y
         for i in range(ahead):
-            span = warp + uint32(warps * i)
+            span = uint32(first + uint32(every * uint32(i)))
             if span < spans:
                 fetch_activations(own + uint32(i * length), lane, x, span, m, k)
             commit()
-        to, here, span = uint32(end), uint32(0), warp
+        to, here, span = uint32(end), uint32(0), first
         while span < spans:
             wait()
             cuda.syncwarp()  # the stage is there for all lanes, and all are done with the one to fill
-            later = span + uint32(warps * ahead)
+            later = uint32(span + uint32(every * uint32(ahead)))
             if later < spans:
                 fetch_weights(own + to, lane, of_w, apart, later)
                 fetch_activations(own + to, lane, x, later, m, k)
             commit()
             multiply(own + here, lane, sums, spans >> uint32(16) & uint32(0x8000))
             to, here = after(to), after(here)
-            span += uint32(warps)
+            span = uint32(span + every)
         if by_runs:
             gather(sums)
         cuda.syncthreads()  # the rings are free
-        finish(sums, y, m, n)
+        finish(sums, y, uint32(tile * uint32(BOTH * ROWS)), rank, parts, m, n)
 
-    parameters = (uint64,) * 3 + (uint32,) * 4
-    name = f"gemv of {fmt.name}, up to {columns} rows, {span} records a stage"
-    least = WIDE if columns > 16 and span > 1 else LEAST
+    parameters = (uint64,) * 3 + (uint32,) * 5
+    name = f"gemv of {fmt.name}, up to {columns} rows, {span} records a stage{', small blocks' * small}"
+    least = WIDE if small or (columns > 16 and span > 1) else LEAST
     sizes: dict[str, Any] = {"threads": 32 * warps, "shared": of.shared, "least": least}
-    return Kernel(name, gemv, *parameters, early=True, alone=True, **sizes)
+    return Kernel(name, gemv, *parameters, early=True, blocks=of.blocks, most=of.blocks, **sizes)
 
 
-def chosen(fmt: BlockFormat, m: int) -> Stage:
+def chosen(fmt: BlockFormat, m: int, small: bool = False) -> Stage:
     """The stage of the kernel for so many rows; the largest that this GPU has room for, if there is one."""
-    return _chosen(fmt, m, device.room(), device.older_than(WIDE) is None)
+    return _chosen(fmt, m, device.room(), device.older_than(WIDE) is None, small)
 
 
 @cache
-def _chosen(fmt: BlockFormat, m: int, room: int | None, newer: bool) -> Stage:
+def _chosen(fmt: BlockFormat, m: int, room: int | None, newer: bool, small: bool = False) -> Stage:
     columns = next(columns for columns in COLUMNS if columns >= m)
-    stages = [Stage(layout_of(fmt), columns, span) for span in spans(fmt, columns, newer)]
-    return next((each for each in stages if room is None or each.shared <= room), stages[-1])
+    stages = [Stage(layout_of(fmt), columns, span, small) for span in spans(fmt, columns, newer)]
+    return next((each for each in stages if room is None or each.blocks * each.shared <= room), stages[-1])
 
 
 def refuses(problem: Linear) -> str | None:
@@ -241,14 +237,21 @@ def refuses(problem: Linear) -> str | None:
 
 
 @register(__name__, __doc__, arithmetic="bf16x", accumulate="f16", refuses=refuses, repeats=True)
-def launch(x: Any, q: QuantArray, out: Any) -> None:
+def launch(x: Any, q: QuantArray, out: Any, blocks: clusters.Blocks | None = None) -> None:
+    """``blocks``: others than are thought best."""
     (m, n), k = out.shape, q.shape[1]
     if not (m and n and k):
         out.fill(0)
         return
     assert isinstance(q.format, BlockFormat)
-    w, of = strips(q), chosen(q.format, m)
+    w = strips(q)
+    tiles = w.records.shape[0] // BOTH
+    if blocks is None:
+        newer = device.older_than(WIDE) is None
+        blocks = clusters.blocks_for(tiles, k, m, device.multiprocessors()) if newer else clusters.ALONE
+    of = chosen(q.format, m, blocks != clusters.ALONE)
     given = aligned_floats(x) if of.floats else narrowed(x, "bfloat16")
-    grid, threads = (w.records.shape[0] // BOTH,), (32 * of.warps,)
-    sizes = (m, n, k, w.records.shape[1] // of.span)
-    kernel(q.format, of.columns, of.span)(grid, threads, w.records, given, out, *sizes)
+    make, (parts, most) = kernel(q.format, of.columns, of.span, of.small), blocks
+    sizes = (m, n, k, w.records.shape[1] // of.span, parts)
+    grid, threads = (tiles * parts,), (32 * of.warps,)
+    make(grid, threads, w.records, given, out, *sizes, cluster=parts, most=most)

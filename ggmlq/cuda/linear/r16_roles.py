@@ -7,11 +7,12 @@ too. The two warpgroups wait for nothing but full stages, so one has the tensor 
 
 Tiles are up to 256 rows of activations wide, which halves what the weights cost to unpack and the
 activations to fetch. Blocks stay on the card and share the last tiles along the columns
-(pipeline/pieces.py), so any shape fills it, in one kernel: whoever finishes a tile adds up what the others
-made of it.
+(pipeline/pieces.py), so any shape fills it, in one kernel: each of a tile's blocks adds up a slice of what
+they made of it (pipeline/shared_tiles.py).
 
-Limited by what surrounds the products, 10 to 14 microseconds to start and to add up parts, and from some
-1000 rows on by the card's power; with 2000 and more cuBLAS on a decoded copy is ahead by 5 to 9 %.
+Limited by what surrounds the products, 7 to 12 microseconds to order activations, to start and to add up
+parts, and from some 1000 rows on by the card's power; with 2000 and more cuBLAS on a decoded copy is ahead by
+5 to 9 %.
 """
 
 from __future__ import annotations
@@ -31,16 +32,17 @@ from ..dequantize import BLOCK_FORMATS
 from ..machine import device, maps
 from ..machine.launch import Kernel, family
 from ..pipeline.boxed import starter
-from ..pipeline.pieces import end_of, length_of, shares
+from ..pipeline.pieces import bounds_of, shares
 from ..pipeline.product import STRIPS
 from ..pipeline.role_work import worker
-from ..pipeline.roles import MULTIPLY, PIECE, TILES, WIDE, RoleTile, filler, tile_for
+from ..pipeline.roles import MULTIPLY, PIECE, STAGE_US, TILES, WIDE, RoleTile, filler, tile_for
+from ..pipeline.shared_tiles import flags_of
 from ..strips.layout import ROWS, layout_of
 from ..strips.make import strips
 from ..words import barrier as barriers
 from ..words import early_start, ptx
 from ..words.lane import warp_and_lane
-from ..words.language import cuda, uint32, uint64
+from ..words.language import cuda, int32, uint32, uint64
 from .r15_wgmma import multiplier, unpacker
 from .r15_wgmma import refuses as refused
 
@@ -54,6 +56,7 @@ def kernel(fmt: BlockFormat, tile: RoleTile) -> Kernel:
     work = worker(layout, tile, unpacker(layout), multiplier(tile.columns))
     fill, start = filler(layout, tile), starter(tile.stages(layout), STRIPS)
     of_barriers, base = tile.stages(layout) * tile.stage(layout), ptx.shared_base
+    notes, put = 16 * tile.stages(layout), ptx.put
     first_lane, let_successor_start = barriers.of_first_lane, early_start.let_successor_start
     give, take = barriers.registers("dec", FETCHES), barriers.registers("inc", MULTIPLIES)
 
@@ -61,48 +64,53 @@ def kernel(fmt: BlockFormat, tile: RoleTile) -> Kernel:
         records: Any,  # map of strips
         panels: Any,  # bfloat16 [steps, height, 64]: activations/panels.py
         y: Any,  # float32 [m, n]
-        parts: Any, flags: Any,  # float32 [blocks, a tile]: for others; uint32 [blocks]: whether it is there
+        parts: Any, flags: Any,  # float32 [slots, a tile], uint32: shared_tiles.py
         m: Any, n: Any, steps: Any, height: Any,
-        across: Any, tiles: Any, divided: Any, sharing: Any, each: Any, extra: Any,  # pieces.py
+        across: Any, tiles: Any,
+        divided: Any, sharing: Any, shared: Any, each: Any, extra: Any,  # pieces.py
     ) -> None:  # fmt: skip
+        let_successor_start()  # which finds no room before blocks of this one end: all of them run
         warp, lane = warp_and_lane()
         warp = first_lane(warp)
         ring = uint32(uint32(base() + uint32(1023)) & uint32(0xFFFFFC00))
         full = uint32(ring + uint32(of_barriers))
         if uint32(cuda.threadIdx.x) == uint32(0):
             start(full)
+            for i in range(2):
+                put(uint32(full + uint32(notes + 4 * i)), int32(0))
         cuda.syncthreads()
         rank = uint32(uint32(cuda.gridDim.x) - uint32(cuda.blockIdx.x) - uint32(1))
-        left, whole = length_of(rank, sharing, each, extra), uint32(divided + rank)
+        pieces, whole = (divided, sharing, shared, each, extra), uint32(divided + rank)
+        begin, end = bounds_of(rank, uint32(steps >> uint32(1)), pieces)
+        left = uint32(end - begin)
         if uint32(warp) >= uint32(STRIPS):
             if wide:
                 give()
             if uint32(cuda.threadIdx.x) == uint32(MULTIPLY):
                 sources = (records, panels, steps, height, across, tiles)
-                fill(ring, full, sources, end_of(rank, each, extra), left, whole)
+                fill(ring, full, sources, end, left, whole)
         else:
             if wide:
                 take()
-            ends, given, share = (y, parts, flags), (m, n, steps, across, tiles), (rank, sharing, each, extra)
-            work(ring, full, warp, lane, ends, given, left, whole, share)
-        let_successor_start()
+            ends, given = (y, parts, flags), (m, n, steps, across, tiles)
+            work(ring, full, warp, lane, ends, given, end, left, whole, rank, pieces)
 
     return Kernel(
-        f"roles of {fmt.name}, {tile.columns} columns", product, *(uint64,) * 5, *(uint32,) * 10,
+        f"roles of {fmt.name}, {tile.columns} columns", product, *(uint64,) * 5, *(uint32,) * 11,
         threads=tile.threads, blocks=tile.blocks, shared=tile.shared(layout), least=(9, 0), exact=True,
         early=True, lto=wide,
     )  # fmt: skip
 
 
 @cache
-def _map(records: int) -> Callable[[QuantArray], tuple[Any]]:
-    """What makes the map of an array's strips: boxes of so many records of a block's strips."""
+def map_of(line: int) -> Callable[[QuantArray], tuple[Any]]:
+    """What makes the map of an array's strips: boxes of so many bytes of a block's strips."""
 
     def make(q: QuantArray) -> tuple[Any]:
         w = strips(q).records
         count, steps, record = w.shape
-        pitch, box = steps * record, records * record // WIDE
-        found = maps.Box(w.data.ptr, count, pitch // WIDE, pitch, "uint64", STRIPS, box, False)
+        pitch = steps * record
+        found = maps.Box(w.data.ptr, count, pitch // WIDE, pitch, "uint64", STRIPS, line // WIDE, False)
         return (maps.kept(found),)
 
     return make
@@ -119,14 +127,16 @@ def launch(x: Any, q: QuantArray, out: Any, tile: RoleTile | None = None) -> Non
         out.fill(0)
         return
     w, (m, n), empty = strips(q), out.shape, device.cupy().empty
-    tile, steps = tile or tile_for(m), w.records.shape[1]
-    down, across = -(-n // (STRIPS * ROWS)), -(-m // tile.columns)
-    blocks = device.multiprocessors() * device.blocks_beside(tile.blocks, tile.shared(w.layout))
-    share = shares(down * across, steps // PIECE, blocks, tile.columns)
-    flags = empty(max(share.sharing, 1), np.uint32)
-    parts = empty((max(share.sharing, 1), STRIPS * ROWS, tile.columns if share.sharing else 1), np.float32)
+    down, steps, sms = -(-n // (STRIPS * ROWS)), w.records.shape[1], device.multiprocessors()
+    tile = tile or tile_for(m, down, steps // PIECE, sms)
+    across = -(-m // tile.columns)
+    blocks = sms * device.blocks_beside(tile.blocks, tile.shared(w.layout))
+    share, _ = shares(down * across, steps // PIECE, blocks, tile.columns, STAGE_US[tile.columns])
+    flags = empty(flags_of(share.sharing, share.divided), np.uint32)
+    parts = empty(((share.sharing + share.divided) * STRIPS * ROWS * tile.columns,), np.float32)
     panels = panels_of(x, steps, tile.columns, flags)
     kernel(q.format, tile)(
-        (share.blocks,), (tile.threads,), q.prepared(_map(tile.records))[0], panels, out, parts, flags,
+        (share.blocks,), (tile.threads,), q.prepared(map_of(tile.line(w.layout)))[0],
+        panels, out, parts, flags,
         m, n, steps, panels.shape[1], across, down * across, *share[1:],
     )  # fmt: skip

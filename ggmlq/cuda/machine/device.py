@@ -140,7 +140,11 @@ def card_of(index: int) -> Card:
     found = cupy().cuda.runtime.getDeviceProperties(index)
     capability = int(found["major"]), int(found["minor"])
     shared = _attribute(MOST_SHARED, index)
-    return Card(found["name"].decode(), capability, int(found["multiProcessorCount"]), shared)
+    clock, of_memory, width = (_known(which, index) for which in (CLOCK, MEMORY_CLOCK, MEMORY_WIDTH))
+    return Card(
+        found["name"].decode(), capability, int(found["multiProcessorCount"]), shared,
+        bandwidth=2 * of_memory * width / 8e6, clock=clock / 1e6,
+    )  # fmt: skip
 
 
 def card() -> Card | None:
@@ -164,12 +168,21 @@ def older_than(least: tuple[int, int]) -> str | None:
 
 MOST_SHARED = 97  # cudaDevAttrMaxSharedMemoryPerBlockOptin
 ALL_SHARED = 81  # cudaDevAttrMaxSharedMemoryPerMultiprocessor
+CLOCK, MEMORY_CLOCK, MEMORY_WIDTH = 13, 36, 37  # cudaDevAttrClockRate and so on: kHz, kHz, bits
 RESERVED = 1 << 10  # bytes of it that CUDA takes for each block, from capability 8.0 on
 
 
 @cache
 def _attribute(which: int, index: int) -> int:
     return int(cupy().cuda.runtime.deviceGetAttribute(which, index))
+
+
+def _known(which: int, index: int) -> int:
+    """The same; 0 where the driver does not tell."""
+    try:
+        return _attribute(which, index)
+    except cupy().cuda.runtime.CUDARuntimeError:
+        return 0
 
 
 def most_shared() -> int:

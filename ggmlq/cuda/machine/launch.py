@@ -36,6 +36,7 @@ SOURCES = (
     "fixed/shift.py",
 )  # of the package: what machine code comes from
 COMPILERS = ("numba", "numba-cuda", "llvmlite", "cuda-core", "nvidia-nvjitlink", "nvidia-cuda-nvcc")
+HOPPER = (9, 0)  # whose PTX later GPUs get, too: what Numba writes for those keeps arrays in memory
 RECORDS_EARLY = 12030  # the driver, from which CUDA graphs can hold early starts
 WORDS = (types.uint32, types.uint64, types.int32, types.int64)  # kinds of parameters that are no arrays
 
@@ -61,7 +62,7 @@ class Kernel(Compiled):
     compiler keeps to the registers that they leave. ``shared``: bytes of dynamic shared memory.
     ``least``: the lowest capability; ``exact``: for GPUs of that one alone, with instructions that
     later ones do not have. ``early``: it may start while its predecessor runs, as early.py says.
-    ``alone``: one block on a multiprocessor, so that where kernels start early their blocks spread evenly.
+    ``most``: blocks on a multiprocessor, 0: any number; where kernels start early theirs spread evenly so.
     ``lto``: the assembler gets the whole kernel as LTO IR, as
     ``setmaxnreg`` needs (words/assembly.py). ``together``: its blocks wait for each other, so all of a
     grid run at the same time, or it is refused.
@@ -78,13 +79,13 @@ class Kernel(Compiled):
         least: tuple[int, int] = (7, 5),
         exact: bool = False,
         early: bool = False,
-        alone: bool = False,
+        most: int = 0,
         lto: bool = False,
         together: bool = False,
     ) -> None:
         self.name, self.function, self.parameters = name, function, parameters
         self.threads, self.blocks, self.shared = threads, blocks, shared
-        self.least, self.exact, self.early, self.alone = least, exact, early, alone
+        self.least, self.exact, self.early, self.most = least, exact, early, most
         self.lto, self.together = lto, together
         self._is_array = tuple(axes_of(kind) is not None for kind in parameters)
         self._has_arrays = any(self._is_array)
@@ -101,17 +102,18 @@ class Kernel(Compiled):
         return self.name
 
     def __call__(
-        self, grid: tuple[int, ...], block: tuple[int, ...], *arguments: Any, cluster: int = 1
+        self, grid: tuple[int, ...], block: tuple[int, ...], *arguments: Any, cluster: int = 1, most: int = 0
     ) -> None:
         """Launch on CuPy's current device and stream. Empty grids do nothing.
 
-        ``cluster``: neighbouring blocks that run together, words/barrier.py.
+        ``cluster``: neighbouring blocks that run together, words/barrier.py. ``most``: fewer blocks on a
+        multiprocessor than the kernel is made for.
         Arguments are arrays, plain integers and tuples of them. All become words of 8 bytes; a parameter of
         32 bits takes the lower four. An array for a parameter of 64 bits stands for its address.
         """
         assert len(arguments) == len(self.parameters), self.name
         if NOTED.launches is not None:
-            NOTED.launches.append((self, grid, block, arguments, cluster))
+            NOTED.launches.append((self, grid, block, arguments, cluster, most))
         gpu = device.driver()
         index = gpu.device()
         function, shared, early = self._loaded.get(index) or self._load(index)
@@ -121,15 +123,17 @@ class Kernel(Compiled):
             else:
                 words = [each if type(each) is int else each.data.ptr for each in arguments]
             stream = gpu.stream(index).ptr
+            shared = _for_most(shared, most, early)
             submit(function.ptr, grid, block, words, shared, stream, early, cluster, self.together)
 
     def ready(
-        self, grid: tuple[int, ...], block: tuple[int, ...], *arguments: Any, cluster: int = 1
+        self, grid: tuple[int, ...], block: tuple[int, ...], *arguments: Any, cluster: int = 1, most: int = 0
     ) -> Ready:
         """The same launch, prepared for any number of calls, which fill in addresses: ready.py."""
         assert len(arguments) == len(self.parameters), self.name
         index = device.driver().device()
         function, shared, early = self._loaded.get(index) or self._load(index)
+        shared = _for_most(shared, most, early)
         return Ready(
             function.ptr, grid, block, self._flat(arguments), shared, early, cluster, self.together
         )  # fmt: skip
@@ -175,10 +179,12 @@ class Kernel(Compiled):
         cupy = device.cupy()
         function = self._prebuilt(cupy, capability) or self._function(cupy, self.cubin(capability))
         early = self.early and capability >= EARLY and device.driver_version() >= RECORDS_EARLY
-        shared = max(self.shared, device.most_shared() // 2 + 1) if early and self.alone else self.shared
-        if shared > 48 << 10:
+        shared = _for_most(self.shared, self.most, early)
+        if shared > 48 << 10 or self.most > 1:
             most = cupy.cuda.driver.CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
-            cupy.cuda.driver.funcSetAttribute(function.ptr, most, shared)
+            cupy.cuda.driver.funcSetAttribute(
+                function.ptr, most, max(shared, _spread(1) if self.most > 1 else 0)
+            )
         return function, shared, early
 
     def _function(self, cupy: Any, code: bytes) -> Any:
@@ -195,6 +201,13 @@ class Kernel(Compiled):
         return None
 
     # --- code ------------------------------------------------------------------------------
+
+    def ptx(self, capability: tuple[int, int]) -> str:
+        """The kernel in PTX, as the assembler for a capability takes it."""
+        if self.exact or capability <= HOPPER:
+            text = super().ptx(capability)
+            return text if capability >= HOPPER else served.without_clusters(text)
+        return served.for_driver(super().ptx(HOPPER).encode(), capability).decode()
 
     def cubin(self, capability: tuple[int, int]) -> bytes:
         """The machine code, made if it is not kept."""
@@ -215,6 +228,16 @@ class Kernel(Compiled):
             self.threads, self.blocks, self.exact, self.early, self.lto, capability,
         )  # fmt: skip
         return f"{re.sub(r'[^A-Za-z0-9]+', '-', self.name)}-{sources.short(repr(facts).encode())}"
+
+
+def _spread(most: int) -> int:
+    """So much shared memory that a multiprocessor holds no more blocks than that."""
+    return device.most_shared() // (most + 1) + 1
+
+
+def _for_most(shared: int, most: int, early: bool) -> int:
+    """What a launch asks for, where its blocks start early and so many are the most that should be beside."""
+    return max(shared, _spread(most)) if most and early else shared
 
 
 def _words(kind: Any) -> int:

@@ -22,7 +22,7 @@ from .ready import Hole, Ready
 
 X, Y, BETWEEN = 0, 1, 2  # which of the addresses of a call
 APART = 256  # bytes: where memory between kernels may begin
-Noted = tuple[Kernel, tuple[int, ...], tuple[int, ...], tuple[Any, ...], int]
+Noted = tuple[Kernel, tuple[int, ...], tuple[int, ...], tuple[Any, ...], int, int]
 
 
 class Plan:
@@ -33,8 +33,8 @@ class Plan:
         self._places: dict[int, int] = {}  # of memory between kernels, by its address while it was noted
         self._between = 0
         self._steps = [
-            (kernel, grid, block, [self._hole(each, (x, y)) for each in arguments], cluster)
-            for kernel, grid, block, arguments, cluster in noted
+            (kernel, grid, block, [self._hole(each, (x, y)) for each in arguments], cluster, most)
+            for kernel, grid, block, arguments, cluster, most in noted
         ]
         self._free: list[tuple[Ready, ...]] = [self._made()]
         self._memory = device.cupy().cuda.alloc
@@ -56,8 +56,8 @@ class Plan:
 
     def _made(self) -> tuple[Ready, ...]:
         return tuple(
-            kernel.ready(grid, block, *given, cluster=cluster)
-            for kernel, grid, block, given, cluster in self._steps
+            kernel.ready(grid, block, *given, cluster=cluster, most=most)
+            for kernel, grid, block, given, cluster, most in self._steps
         )
 
     def __call__(self, x: int, y: int, stream: int) -> None:

@@ -17,7 +17,14 @@
 
 And those of strips on Hopper, which ``cuda:roles`` is made of:
 
-    pieces.py      which steps of which tile a block makes
-    roles.py       the ring: strips and panels, the thread that fills it
-    role_work.py   warps that unpack and multiply, and add up parts
+    pieces.py         which steps of which tile a block makes
+    roles.py          the ring: strips and panels, the thread that fills it; which tile serves a shape
+    role_work.py      warps that unpack and multiply
+    shared_tiles.py   sums of tiles that several blocks share: kept, awaited, added up
+    strip_pace.py     how long kernels of strips take, this one and the others
+
+And those of experts, which ``cuda:grouped`` is made of besides:
+
+    groups.py      uses of experts sorted on the device: which column of which tile a use has
+    grouped.py     the ring and the warps that multiply, over the tiles of all experts
 """

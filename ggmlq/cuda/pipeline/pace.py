@@ -2,8 +2,8 @@
 
 A product takes at least what its weights take to come from memory, what all tiles fetch from the L2, and what
 one block does, step by step. The longest of these counts, and a tenth of what a block does, so that of equals
-the shorter chain wins. Constants are those of one H200 (bench/NOTES.md). A bad estimate makes nothing wrong,
-only slower.
+the shorter chain wins. Constants are those of one H200 (bench/NOTES.md); another card's memory is as fast as
+its clock and width say, its L2 as it has multiprocessors. A bad estimate makes nothing wrong, only slower.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ from collections.abc import Iterable, Sequence
 from functools import lru_cache
 from typing import Any, NamedTuple
 
+from ...card import Card
 from ..words.wgmma8 import STEP
 from .boxed import BoxTile
 from .divided import MOST
@@ -21,7 +22,8 @@ from .few_rows import TILES as FEW
 from .job import FLOATS
 from .waves import best
 
-MEMORY, L2 = 4.456, 10.5  # MB a microsecond
+MEMORY, L2 = 4.456, 10.5  # MB a microsecond, of an H200, which has
+NOMINAL, MULTIPROCESSORS = 4917.0, 132  # GB/s by clock and width, and so many multiprocessors
 WAVE, BESIDE = 1.5, 0.5  # of each further wave of blocks; of each further block on a multiprocessor
 # Of clusters of so many blocks, each filling a multiprocessor: the share of a card's that they reach.
 REACHED = {1: 1.0, 2: 1.0, 3: 0.88, 4: 0.9, 5: 0.83, 6: 0.77, 7: 0.79, 8: 0.9}
@@ -68,6 +70,22 @@ class Shape(NamedTuple):
     n: int
     k: int
     multiprocessors: int
+    bandwidth: float = 0.0  # of card.Card
+
+    @classmethod
+    def on(cls, card: Card, m: int, n: int, k: int) -> Shape:
+        """On this card."""
+        return cls(m, n, k, card.multiprocessors, card.bandwidth)
+
+    @property
+    def memory(self) -> float:
+        """MB a microsecond of the card's memory."""
+        return MEMORY * (self.bandwidth or NOMINAL) / NOMINAL
+
+    @property
+    def cache(self) -> float:
+        """MB a microsecond of its L2."""
+        return L2 * self.multiprocessors / MULTIPROCESSORS
 
     @property
     def steps(self) -> int:
@@ -87,8 +105,8 @@ class Shape(NamedTuple):
         chain += waves * -(-self.steps // parts) * pace.step * slower
         bytes_once = self.n * self.k + self.m * self.k + 2 * self.m * self.n
         memory, shared = (
-            pace.away + bytes_once / MEMORY / 1e6,
-            pace.start + tiles * self.steps * stage / L2 / 1e6,
+            pace.away + bytes_once / self.memory / 1e6,
+            pace.start + tiles * self.steps * stage / self.cache / 1e6,
         )
         return max(chain, memory, shared) + 0.1 * chain + WAVE * (waves - 1)
 

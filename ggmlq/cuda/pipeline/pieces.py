@@ -6,25 +6,29 @@ ends of tiles.
 
     tile      0                1                2
     steps     |----------------|----------------|----------------|
-    block     |- 0 --|- 1 --|- 2 --|- 3 --|- 4 --|- 5 --|- 6 --|
+    block     |- 0 --|- 1 --|- 2 --|- 3 --|- 4 --|- 5 --|- 6 --|     all blocks
+              |-  0  -|-  1  -|-  2  -|-  3  -|-  4  -|-  5  -|      or as many of each tile
 
-The block with the first steps of a tile finishes it: it adds what the others made of it, in their order, so
-a result does not depend on who was there first. Others begin with such a piece and keep its sums in memory.
-Blocks are numbered from the last one down: who waits for another waits for one that was started before.
+A block with parts of two tiles finishes both, one after the other, which takes longer than some idle blocks
+where tiles are short.
+
+What becomes of the sums of such pieces: shared_tiles.py. Blocks are numbered from the last one down, so the
+one with the first steps of a tile is the last of its blocks to be started.
 """
 
 from __future__ import annotations
 
 from functools import lru_cache
-from math import sqrt
 from typing import Any, NamedTuple
 
 from ..words.atoms import inlined
 from ..words.language import uint32
 
-STEP_US = 1.45  # of a stage of 128 columns of a tile of 128 by 256, and ...
-LEAST_US = 0.27  # of the smallest
-FINISH_US, PART_US = 2.0, 1.2  # to finish a tile in parts; and for each part, of a tile of 256
+# Microseconds beside those of stages, WIDER of them for tiles of 256 columns, less for others in proportion.
+FINISH_US, FINISH_WIDER_US, PART_US = 1.5, 5.5, 0.2  # to finish tiles in parts, and for each part
+TWICE_US, TWICE_WIDER_US = 1.0, 8.0  # what two tiles of a block take more
+CROWDED_US, CROWDED = 1.6, 0.9  # where so much of the blocks that fit is there, and more
+WRITE_WIDER_US = 1.5  # to write a whole tile
 
 
 class Shares(NamedTuple):
@@ -33,37 +37,72 @@ class Shares(NamedTuple):
     blocks: int  # of the grid
     divided: int  # tiles, the first ones
     sharing: int  # blocks that share these
-    each: int  # stages of one of them
+    parts: int  # of each tile; 0: over the ends of tiles, and then ...
+    each: int  # stages of a block
     extra: int  # blocks with one more
 
 
 @lru_cache(4096)
-def shares(tiles: int, stages: int, blocks: int, columns: int) -> Shares:
-    """Of tiles with so many columns; ``blocks``: that run at one time."""
-    rest = tiles % blocks
-    stage_us = max(LEAST_US, STEP_US * columns / 256)
-    gain = (1 - rest / blocks) * stages * stage_us
-    part_us = PART_US * max(columns, 64) / 256
-    parts = sqrt(stages * stage_us / part_us)  # of a tile: more cost more than they bring
-    sharing = min(blocks, int(rest * parts), rest * stages)
-    if not rest or sharing <= rest or gain < FINISH_US:
-        return Shares(min(blocks, tiles), 0, 0, 0, 0)
-    each, extra = divmod(rest * stages, sharing)
-    return Shares(blocks if tiles > rest else sharing, rest, sharing, each, extra)
+def shares(tiles: int, stages: int, blocks: int, columns: int, stage_us: float) -> tuple[Shares, float]:
+    """Of tiles with so many columns, and how long blocks are thought to work at them.
+
+    ``blocks``: that run at one time; ``stage_us``: of a stage. Constants: an H200's (bench/NOTES.md).
+    """
+    rest, wide = tiles % blocks, columns / 256
+    of_tile = stages * stage_us + WRITE_WIDER_US * wide
+    found = [(-(-tiles // blocks) * of_tile, Shares(min(blocks, tiles), 0, 0, 0, 0, 0))]
+    before, ending = tiles // blocks * of_tile, FINISH_US + FINISH_WIDER_US * wide
+    most = blocks // rest if rest else 0
+    for parts in range(2, min(most, stages) + 1):
+        us = before + -(-stages // parts) * stage_us + ending + parts * PART_US
+        running = blocks if tiles > rest else rest * parts
+        us += CROWDED_US * (running > CROWDED * blocks)
+        found.append((us, Shares(running, rest, rest * parts, parts, 0, 0)))
+    sharing = min(blocks, rest * stages)
+    if sharing > rest:
+        each, extra = divmod(rest * stages, sharing)
+        us = before + (each + (extra > 0)) * stage_us + ending + TWICE_US + TWICE_WIDER_US * wide
+        running = blocks if tiles > rest else sharing
+        found.append((us + sharing / rest * PART_US, Shares(running, rest, sharing, 0, each, extra)))
+    us, best = min(found)
+    return best, us
 
 
 @inlined
-def end_of(rank: Any, each: Any, extra: Any) -> Any:
-    """Where a block's shared stages end."""
-    return uint32(uint32(rank + uint32(1)) * each + min(uint32(rank + uint32(1)), extra))
+def bounds_of(rank: Any, stages: Any, share: Any) -> Any:
+    """Where a block's shared stages begin and end; none are left to those beyond ``sharing``."""
+    _, sharing, parts, each, extra = share
+    if rank >= sharing:
+        return uint32(0), uint32(0)
+    if parts > uint32(0):
+        tile = uint32(rank // parts)
+        at, begin = uint32(rank - uint32(tile * parts)), uint32(tile * stages)
+        end = uint32(uint32(uint32(at + uint32(1)) * stages) // parts)
+        return uint32(begin + uint32(uint32(at * stages) // parts)), uint32(begin + end)
+    begin = uint32(uint32(rank * each) + min(rank, extra))
+    return begin, uint32(begin + each + (uint32(1) if rank < extra else uint32(0)))
 
 
 @inlined
-def length_of(rank: Any, sharing: Any, each: Any, extra: Any) -> Any:
-    """How many stages a block has of those that are shared."""
-    if rank < sharing:
-        return uint32(each + (uint32(1) if rank < extra else uint32(0)))
-    return uint32(0)
+def rank_of(stage: Any, each: Any, extra: Any) -> Any:
+    """Which block makes a stage, where they go over the ends of tiles."""
+    longer = uint32(each + uint32(1))
+    border = uint32(extra * longer)
+    if stage < border:
+        return uint32(stage // longer)
+    return uint32(extra + uint32(uint32(stage - border) // each))
+
+
+@inlined
+def sharers_of(tile: Any, stages: Any, share: Any) -> Any:
+    """Of a tile that is shared: the first of its blocks, and how many they are."""
+    _, _, parts, each, extra = share
+    if parts > uint32(0):
+        return uint32(tile * parts), parts
+    begin = uint32(tile * stages)
+    first = rank_of(begin, each, extra)
+    last = rank_of(uint32(begin + uint32(stages - uint32(1))), each, extra)
+    return first, uint32(uint32(last - first) + uint32(1))
 
 
 @inlined

@@ -1,8 +1,9 @@
 """Strips of weights and panels of activations in a ring that one thread fills: cuda:roles.
 
     stage    panels [records][columns, 64]      swizzled, as activations/panels.py made them
-             strips [8][records]                as strips/make.py made them
+             strips [8][records]                as strips/make.py made them; large ones [records][8]
     barriers full [stages] · empty [stages]
+    notes    of shared_tiles.py
 
 A stage is one record of each strip, or two: as much as is multiplied in a thousand clocks. Panels are pieces
 of memory, strips a box of a map with elements of eight bytes.
@@ -11,7 +12,7 @@ of memory, strips a box of a map with elements of eight bytes.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, lru_cache
 from typing import Any
 
 from ..strips.layout import STEP, StripLayout
@@ -21,12 +22,14 @@ from ..words import boxes, early_start
 from ..words.atoms import inlined
 from ..words.language import cuda, uint32, uint64
 from .boxed import follower
-from .pieces import next_piece
+from .pieces import next_piece, shares
 from .product import STRIPS
 
 MULTIPLY = 32 * STRIPS  # threads, a warp for each strip
 LINE = 2 * STEP  # bytes of a row of a panel
-WIDE = 8  # bytes that are one element to a map of weights: a box has up to 256 in a row
+WIDE = 8  # bytes that are one element to a map of weights
+WIDEST = 256  # elements in a row of a box
+OF_NOTES = 16  # bytes
 PIECE = 2  # records of a strip that are multiplied one after the other: the least that a block takes
 
 
@@ -53,14 +56,21 @@ class RoleTile:
         return MULTIPLY + (128 if self.wide else 32)
 
     @property
-    def loads(self) -> int:
-        """Of 16 bytes that a thread has registers for beside its sums."""
-        return min(self.columns // 8, 20 if self.wide else (128 - self.columns // 2) // 4)
-
-    @property
     def panel(self) -> int:
         """Bytes of a step's activations."""
         return self.columns * LINE
+
+    def boxes(self, layout: StripLayout) -> int:
+        """That bring the weights of a stage: one, or one a record where a box cannot be as wide as two."""
+        return 1 if self.records * layout.record // WIDE <= WIDEST else self.records
+
+    def line(self, layout: StripLayout) -> int:
+        """Bytes of a strip that a box brings."""
+        return self.records // self.boxes(layout) * layout.record
+
+    def next_record(self, layout: StripLayout) -> int:
+        """Bytes from a strip's first record of a stage to its second."""
+        return layout.record if self.boxes(layout) == 1 else STRIPS * layout.record
 
     def size(self, layout: StripLayout) -> int:
         """Bytes of a stage that are fetched."""
@@ -76,19 +86,29 @@ class RoleTile:
 
     def shared(self, layout: StripLayout) -> int:
         """Bytes of shared memory."""
-        return 1024 + self.stages(layout) * (self.stage(layout) + 16)
+        return 1024 + self.stages(layout) * (self.stage(layout) + 16) + OF_NOTES
 
 
 TILES = (
-    RoleTile(16, 2), RoleTile(32, 2), RoleTile(64, 2), RoleTile(96), RoleTile(128), RoleTile(160),
-    RoleTile(192), RoleTile(224), RoleTile(256),
+    RoleTile(32, 2), RoleTile(64, 2), RoleTile(128), RoleTile(192), RoleTile(224), RoleTile(256),
 )  # fmt: skip
+# Microseconds of a stage of 128 columns of K, where all blocks of an H200 are busy; of an element of
+# activations that becomes part of a panel, filled up ones too.
+STAGE_US = {32: 0.88, 64: 1.0, 128: 0.7, 160: 0.9, 192: 1.02, 224: 1.2, 256: 1.36}
+PANEL_US = 1.6e-6
 
 
-def tile_for(m: int) -> RoleTile:
-    """The narrowest that holds all rows, or that which fills up the fewest and is wide."""
-    one = next((tile for tile in TILES if tile.columns >= m), None)
-    return one or min(reversed(TILES[4:]), key=lambda tile: -(-m // tile.columns) * tile.columns)
+@lru_cache(4096)
+def tile_for(m: int, down: int, stages: int, multiprocessors: int) -> RoleTile:
+    """The tile that is thought to be the fastest for so many rows; ``down``: tiles of weights."""
+
+    def us(tile: RoleTile) -> float:
+        across = -(-m // tile.columns)
+        blocks = multiprocessors * tile.blocks
+        working = shares(down * across, stages, blocks, tile.columns, STAGE_US[tile.columns])[1]
+        return working + across * tile.columns * stages * 2 * STEP * PANEL_US
+
+    return min((tile for tile in TILES if tile.columns > 64 or m <= 2 * tile.columns), key=us)
 
 
 @cache
@@ -97,7 +117,8 @@ def filler(layout: StripLayout, tile: RoleTile) -> Any:
     ends.
     """
     stages, length, panel, size = tile.stages(layout), tile.stage(layout), tile.panel, tile.size(layout)
-    records_each, line, after = tile.records, tile.records * layout.record // WIDE, follower(stages)
+    records_each, after, count = tile.records, follower(stages), tile.boxes(layout)
+    line, wide = tile.line(layout), tile.line(layout) // WIDE
     pieces_each, of_weights = PIECE // tile.records, tile.records * panel
     expect, wait, fetch, fetch_line = barriers.expect, barriers.wait, boxes.fetch, boxes.fetch_line
     wait_for_predecessor, prefetch = early_start.wait_for_predecessor, boxes.prefetch
@@ -106,7 +127,9 @@ def filler(layout: StripLayout, tile: RoleTile) -> Any:
     def ask_w(ring: Any, full: Any, stage: Any, records: Any, i: Any, row: Any) -> None:
         done, to = uint32(full + stage * uint32(8)), uint32(ring + stage * uint32(length))
         expect(done, uint32(size))
-        fetch(uint32(to + uint32(of_weights)), records, uint32(i * uint32(line)), row, done)
+        for box in range(count):
+            column = uint32(uint32(uint32(i * uint32(count)) + uint32(box)) * uint32(wide))
+            fetch(uint32(to + uint32(of_weights + box * STRIPS * line)), records, column, row, done)
 
     @inlined
     def ask_x(ring: Any, full: Any, stage: Any, source: Any, apart: Any) -> None:

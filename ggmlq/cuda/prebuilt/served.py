@@ -5,6 +5,7 @@ The driver translates PTX for any GPU from the capability on that the kernel dec
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 from ...prebuilt.packs import Origin
@@ -14,6 +15,11 @@ HERE = Path(__file__).parent
 PTX, FIRST_EARLY = "ptx", (9, 0)  # the folder of what drivers translate; from where on kernels start early
 SERVED = {(9, 0): "sm_90"}  # folders of machine code
 TARGET = ".target sm_90"
+CLUSTERS, VERSIONS = b"barrier.cluster.arrive.relaxed", (b".version 7.8", b".version 8.0")  # which has this
+# From here on assemblers spill where they are told how many blocks a multiprocessor is to hold, and take far
+# fewer registers where they are not. A block of so many threads may have as many registers as a thread can.
+UNTOLD, FEW = (12, 0), 256
+LIMITS = re.compile(r"\.maxntid (\d+), 1, 1\s*\.minnctapersm ([2-9])\b")
 
 
 def found(origin: Origin, capability: tuple[int, int], exact: bool) -> bytes | None:
@@ -28,9 +34,23 @@ def found(origin: Origin, capability: tuple[int, int], exact: bool) -> bytes | N
 
 def for_driver(code: bytes, capability: tuple[int, int]) -> bytes:
     """PTX, written for 9.0, as a driver takes it for another GPU."""
+    if CLUSTERS in code:
+        code = code.replace(*VERSIONS)
+    if capability >= UNTOLD:
+        return LIMITS.sub(_untold, code.decode()).encode()
     if capability >= FIRST_EARLY:
         return code
-    text = code.decode()
+    text = without_clusters(code.decode())
     for word in ("launch_dependents", "wait"):
         text = text.replace(f"griddepcontrol.{word};", "")
     return text.replace(TARGET, f".target sm_{capability[0]}{capability[1]}").encode()
+
+
+def _untold(limits: re.Match[str]) -> str:
+    return "" if int(limits[1]) <= FEW else limits[0]
+
+
+def without_clusters(text: str) -> str:
+    """PTX for GPUs that have none: there each block is alone, and what others would need is never reached."""
+    text = re.sub(r"barrier\.cluster\.[\w.]+;|mapa\.[^;]*;", "", text)
+    return text.replace(".shared::cluster", ".shared")

@@ -131,7 +131,10 @@ def launch(
     operands8.settle(w)
     (m, n), both, integer = out.shape, operands8.operands(x, w), w.code.kind == "integer"
     k = min(both.x.columns, both.w.columns)
-    zeros, shape = x.zeros is not None or w.zeros is not None, pace.Shape(m, n, k, device.multiprocessors())
+    zeros, shape = (
+        x.zeros is not None or w.zeros is not None,
+        pace.Shape.on(device.card_of(device.current()), m, n, k),
+    )
     tile, parts, _ = pace.few_rows(shape, *pace.asked(tile, parts, TILES, PARTS))
     of_x, of_w = (KINDS[s.code.name] if integer else s.code.name for s in (x, w))
     job = FewJob(tile, of_x, of_w, endings.out_of(out, end), zeros)

@@ -50,7 +50,7 @@ def launch(
     operands8.settle(w)
     both, to = operands8.operands(x, w), endings.out_of(out, end)
     by_columns = not operands8.shared_by(both.w, 128)
-    shape = pace.Shape(m, n, k, device.multiprocessors())
+    shape = pace.Shape.on(device.card_of(device.current()), m, n, k)
     tile, parts, _ = pace.divided(shape, *pace.asked(tile, parts, TILES, range(1, MOST + 1)))
     job = Job(tile, x.code.name, w.code.name, to, False, by_columns)
     given = operands8.float_arguments(job, both, w, m, n)

@@ -21,6 +21,7 @@ long as both operands agree, and so four floats of the activations lie together.
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from functools import cache
 from typing import Any
@@ -48,7 +49,7 @@ LONGEST = 1 << 23  # columns: a grid has 65535 rows of blocks
 class Strips:
     """An operand; see the head of the file."""
 
-    records: Any  # uint8 [strips, steps, bytes of a record]
+    records: Any  # uint8 [strips, steps, bytes of a record], of one expert after the other
     layout: StripLayout
 
 
@@ -238,18 +239,20 @@ def scales_putter(fmt: BlockFormat) -> Any:
 
 
 def strips(q: QuantArray) -> Strips:
-    """The strips of an array [N, K] on its device; made once and kept with it."""
+    """The strips of an array [N, K] or [E, N, K] on its device; made once and kept with it."""
     found: Strips = q.prepared(made)
     return found
 
 
 def made(q: QuantArray) -> Strips:
-    """The strips of an array [N, K], made now."""
-    fmt, (n, k) = q.format, q.shape
+    """The strips of an array, made now: those of experts one below the other."""
+    fmt, (*experts, n, k) = q.format, q.shape
     assert isinstance(fmt, BlockFormat)
-    layout = layout_of(fmt)
+    layout, e = layout_of(fmt), math.prod(experts)
     count, steps = 8 * -(-n // (8 * ROWS)), 2 * -(-k // (2 * STEP))  # what kernels take at a time
-    records = cupy().empty((count, steps, layout.record), np.uint8)
-    blocks = q.raw.reshape(n, k // fmt.block_size, fmt.dtype.itemsize)
-    strip_kernel(fmt)((count, -(-32 * steps // THREADS)), (THREADS,), blocks, records, steps)
+    records = cupy().empty((e * count, steps, layout.record), np.uint8)
+    blocks = q.raw.reshape(e, n, k // fmt.block_size, fmt.dtype.itemsize)
+    grid = (count, -(-32 * steps // THREADS))
+    for i in range(e):
+        strip_kernel(fmt)(grid, (THREADS,), blocks[i], records[i * count : (i + 1) * count], steps)
     return Strips(records, layout)

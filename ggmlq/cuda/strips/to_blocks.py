@@ -9,6 +9,7 @@ of tq1_0, the sums of q8_K.
 from __future__ import annotations
 
 from functools import cache
+from math import prod
 from typing import Any
 
 import numpy as np
@@ -199,9 +200,9 @@ def refuse(asked: str, q: QuantArray) -> None:
         raise UnsupportedError(
             f"{asked}: what kernels keep of {fmt.name} does not hold all its bits; that of {able} does; {way}"
         )
-    if q.ndim != 2:
-        raise UnsupportedError(f"{asked}: kernels keep arrays of two axes, this one has {q.ndim}; {way}")
-    if q.shape[1] > LONGEST:
+    if q.ndim not in (2, 3):
+        raise UnsupportedError(f"{asked}: kernels keep arrays of two axes or three, this has {q.ndim}; {way}")
+    if q.shape[-1] > LONGEST:
         raise UnsupportedError(f"{asked}: kernels keep rows of up to {LONGEST} columns; {way}")
 
 
@@ -215,11 +216,13 @@ def kept_instead(asked: str, q: QuantArray) -> Any:
 
 
 def restored(q: QuantArray) -> Any:
-    """The bytes [N, bytes of a row] of an array whose strips are all that is left."""
-    fmt, (n, k) = q.format, q.shape
+    """The bytes [..., N, bytes of a row] of an array whose strips are all that is left."""
+    fmt, (*experts, n, k) = q.format, q.shape
     assert isinstance(fmt, BlockFormat)
     records, row_bytes = q.prepared(made).records, fmt.row_bytes(k)
-    raw = device.cupy().empty((n, row_bytes), np.uint8)
-    grid = (n, -(-row_bytes // THREADS))
-    restore_kernel(fmt)(grid, (THREADS,), records, raw, row_bytes, records.shape[1])
+    raw = device.cupy().empty((*experts, n, row_bytes), np.uint8)
+    grid, e = (n, -(-row_bytes // THREADS)), prod(experts)
+    strips_of, rows = records.reshape(e, -1, *records.shape[1:]), raw.reshape(e, n, row_bytes)
+    for i in range(e):
+        restore_kernel(fmt)(grid, (THREADS,), strips_of[i], rows[i], row_bytes, records.shape[1])
     return raw

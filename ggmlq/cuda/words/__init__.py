@@ -14,6 +14,7 @@
     endings.py      sums of ``wgmma`` with a bias, or in pieces for what makes codes of them
     address.py      elements of matrices behind plain addresses
     lane.py         warp, lane, and what that lane holds of operands of ``mma``
+    votes.py        which lanes of a warp have equal numbers
     floats.py       kinds of floats that kernels write
     atoms.py        a format's own functions, compiled for the GPU; tables.py has their constants
     early_start.py  a kernel that begins while the one before it still runs

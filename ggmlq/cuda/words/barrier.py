@@ -13,7 +13,7 @@ from __future__ import annotations
 import os
 from typing import Any
 
-from .assembly import i32, instruction, only_on_a_gpu, u32, u64
+from .assembly import f32, i32, instruction, only_on_a_gpu, u32, u64
 
 GUARDED = os.environ.get("GGMLQ_GUARD_WAITS") == "1"
 TRIES = 1 << 24  # looks of some 30 clocks each
@@ -121,6 +121,15 @@ def put16_of(address: Any, rank: Any, a: Any, b: Any, c: Any, d: Any) -> Any:
     only_on_a_gpu()
 
 
+@instruction(
+    "{.reg .b32 there; mapa.shared::cluster.u32 there, $0, $1; st.shared::cluster.f32 [there], $2;}",
+    None, u32, u32, f32, effect=True,
+)  # fmt: skip
+def put_float_of(address: Any, rank: Any, value: Any) -> Any:
+    """One float to that place of the shared memory of a block of the cluster."""
+    only_on_a_gpu()
+
+
 # --- all blocks of a grid -----------------------------------------------------------------------
 
 UNTIL = "setp.lt.u32 early, seen, $1; @early bra again; over:"
@@ -143,6 +152,23 @@ def reach(counter: Any, blocks: Any) -> Any:
 )  # fmt: skip
 def await_sum(counter: Any, blocks: Any) -> Any:
     """One thread: until so many were added; others of its block meet it afterwards."""
+    only_on_a_gpu()
+
+
+@instruction(
+    f"{{.reg .pred early; .reg .b32 seen, left; mov.b32 left, {TRIES}; "
+    f"again: ld.acquire.gpu.global.u32 seen, [$1]; {(UNTIL_TIRED if GUARDED else UNTIL).replace('$1', '1')} "
+    "mov.b32 $0, seen;}",
+    u32, u64, effect=True,
+)  # fmt: skip
+def await_any(counter: Any) -> Any:
+    """One thread: until something was added, and what."""
+    only_on_a_gpu()
+
+
+@instruction("ld.relaxed.gpu.global.u32 $0, [$1];", u32, u64, effect=True)
+def seen(counter: Any) -> Any:
+    """A sum as it is now."""
     only_on_a_gpu()
 
 

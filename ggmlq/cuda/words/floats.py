@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from . import ptx
+from . import bf16x2, ptx
 from .atoms import inlined
 from .language import cuda, uint32
 
@@ -29,14 +29,17 @@ def store_floats(at: Any, v: Any, i: Any) -> None:
 
 
 def _storing_halves(bfloat: bool) -> Any:
-    bits_of = ptx.bfloat_bits if bfloat else ptx.half_bits
-    store16 = ptx.store16
+    half_bits, narrowed, store16 = ptx.half_bits, bf16x2.narrowed, ptx.store16
 
     @inlined
     def store_halves(at: Any, v: Any, i: Any) -> None:
         words = cuda.local.array(4, uint32)
         for w in range(4):
-            words[w] = bits_of(v[i + 2 * w]) | bits_of(v[i + 2 * w + 1]) << uint32(16)
+            low, high = v[i + 2 * w], v[i + 2 * w + 1]
+            if bfloat:
+                words[w] = narrowed(low, high)
+            else:
+                words[w] = half_bits(low) | half_bits(high) << uint32(16)
         store16(at, words[0], words[1], words[2], words[3])
 
     return store_halves

@@ -8,7 +8,7 @@ from __future__ import annotations
 from typing import Any
 
 from ...fixed.shift import shifted as meaning_of_shifted
-from .assembly import i32, instruction, only_on_a_gpu, u32, u64
+from .assembly import f32, i32, instruction, only_on_a_gpu, u32, u64
 from .language import types
 
 
@@ -61,6 +61,16 @@ def put16(address: Any, a: Any, b: Any, c: Any, d: Any) -> Any:
 @instruction("ld.global.cg.v4.b32 {$0, $1, $2, $3}, [$4];", types.UniTuple(i32, 4), u64, effect=True)
 def load16_of_others(address: Any) -> Any:
     """16 bytes that other blocks may have written before this one met them: past the first cache."""
+    only_on_a_gpu()
+
+
+@instruction(
+    "{.reg .pred there; setp.ne.u32 there, $5, 0; mov.f32 $0, 0f00000000; mov.f32 $1, 0f00000000; "
+    "mov.f32 $2, 0f00000000; mov.f32 $3, 0f00000000; @there ld.global.cg.v4.f32 {$0, $1, $2, $3}, [$4];}",
+    types.UniTuple(f32, 4), u64, u32, effect=True,
+)  # fmt: skip
+def load_floats_of_others_if(address: Any, wanted: Any) -> Any:
+    """Four floats likewise; zeros, and no access, if they are not wanted."""
     only_on_a_gpu()
 
 

@@ -1,4 +1,4 @@
-"""A thread's sums of ``wgmma`` as a whole: to memory, added to those in memory, and to results.
+"""A thread's sums of ``wgmma`` as a whole: to results, or to memory as they are.
 
 Sums are a tuple: four are those of columns 2 t, 2 t + 1 of row g and of row g + 8, then 8 columns on
 (warpgroup.py). Rows are those of the weights, columns those of the activations, so a result lies at
@@ -11,7 +11,7 @@ from collections.abc import Callable
 from functools import cache
 from typing import Any, NamedTuple
 
-from .assembly import FLOAT, LONG, as_intrinsic, emit_assembly, f32, only_on_a_gpu, u32, u64
+from .assembly import LONG, as_intrinsic, emit_assembly, f32, only_on_a_gpu, u32, u64
 from .language import SIMULATED, ir, types
 from .wgmma8 import unpacked
 
@@ -23,12 +23,11 @@ class ThreadSums(NamedTuple):
 
     write: Callable[..., Any]  # (sums, y, column, row, m, n): what lies within [m, n]
     keep: Callable[..., Any]  # (sums, at, apart)
-    plus: Callable[..., Any]  # (sums, at, apart) -> sums
 
 
 @cache
-def thread_sums(columns: int, at_once: int) -> ThreadSums:
-    """The device functions for sums of 64 rows and so many columns; ``at_once``: loads that are under way."""
+def thread_sums(columns: int) -> ThreadSums:
+    """The device functions for sums of 64 rows and so many columns."""
     count = columns // 2
     kind = types.UniTuple(f32, count)
 
@@ -55,30 +54,11 @@ def thread_sums(columns: int, at_once: int) -> ThreadSums:
             at = builder.add(at, builder.zext(apart, LONG))
         return context.get_dummy_value()
 
-    def plus(sums: Any, at: Any, apart: Any) -> Any:
-        only_on_a_gpu()
-
-    def emit_plus(context: Any, builder: Any, signature: Any, operands: Any) -> Any:
-        sums, at, apart = operands
-        values, four = unpacked(builder, sums, count), ir.LiteralStructType([FLOAT] * 4)
-        for first in range(0, count, 4 * at_once):
-            found = []
-            for _ in range(first, min(count, first + 4 * at_once), 4):
-                text = "ld.global.cg.v4.f32 {$0, $1, $2, $3}, [$4];"
-                found += unpacked(
-                    builder, emit_assembly(builder, four, text, ["=f"] * 4 + ["l"], [at], effect=True), 4
-                )
-                at = builder.add(at, builder.zext(apart, LONG))
-            for i, other in enumerate(found):
-                values[first + i] = builder.fadd(values[first + i], other)
-        return context.make_tuple(builder, kind, values)
-
     if SIMULATED:
-        return ThreadSums(write, keep, plus)
+        return ThreadSums(write, keep)
     return ThreadSums(
         as_intrinsic(write, types.void(kind, u64, u32, u32, u32, u32), emit_write),
         as_intrinsic(keep, types.void(kind, u64, u32), emit_keep),
-        as_intrinsic(plus, kind(kind, u64, u32), emit_plus),
     )
 
 

@@ -1,0 +1,322 @@
+"""Products with experts on a GPU: checked against float64, then timed beside llama.cpp's figures.
+
+    python bench/bench_experts_cuda.py --compile         # without a GPU: machine code, some minutes
+    python bench/bench_experts_cuda.py --check           # every rung and some formats against the oracle
+    python bench/bench_experts_cuda.py --time --baseline ggml_cuda_experts_h200.json --json FILE
+    python bench/bench_experts_cuda.py --tiles           # cuda:grouped with each of its tiles
+
+A time is that of a product in a CUDA graph of twelve, over three sets of weights, each product with ids of
+its own: the median of replays. ``floor`` is the larger of two: the weights of all experts that are used over
+4456 GB/s, operations over 790 TFLOP/s. ``aim`` is what issue 19 asks for at most. ``skewed``: half of all
+tokens use expert 0; ``few``: a hundredth of the experts are used, one at least.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import multiprocessing
+import os
+import statistics
+import sys
+import time
+from functools import partial
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+
+sys.path.insert(0, str(Path(__file__).parents[1]))  # of a script as of a module of the folder
+
+import ggmlq as gq
+from bench.on_card import Replays
+from ggmlq import ladder
+from ggmlq.cuda.activations import expert_panels
+from ggmlq.cuda.expert_linear import r4_gemv, r5_grouped
+from ggmlq.cuda.machine import device
+from ggmlq.cuda.pipeline import groups
+from ggmlq.formats import BlockFormat
+from ggmlq.problems import ExpertLinear
+from ggmlq.testing.blocks import random_blocks
+from ggmlq.testing.machine import commit, machine
+from ggmlq.testing.oracle import TOLERANCE
+
+BANDWIDTH, PEAK = 4456e9, 790e12  # bytes and operations a second that this project measured on an H200
+COPIES, SETS = 12, 3  # products of a graph; sets of weights
+
+
+class Shape(NamedTuple):
+    """Of a mixture; ``apart``: a row of x for each use."""
+
+    experts: int
+    used: int
+    n: int
+    k: int
+    types: tuple[str, ...]
+    apart: bool = False
+
+    def __str__(self) -> str:
+        return f"{self.experts}/{self.used} {self.n}x{self.k}"
+
+
+SHAPES = (
+    Shape(128, 8, 768, 2048, ("q4_K", "q4_0")),
+    Shape(128, 8, 2048, 768, ("q4_K", "q6_K"), True),
+    Shape(32, 4, 2880, 2880, ("mxfp4",)),
+    Shape(8, 2, 14336, 4096, ("q4_K",)),
+    Shape(8, 2, 4096, 14336, ("q8_0", "q4_K"), True),
+    Shape(64, 6, 1408, 2048, ("q4_K",)),
+)
+TIMED = ("q4_K", "q4_0", "mxfp4", "q8_0", "q6_K")
+TOKENS = (1, 2, 4, 8, 16, 32, 64, 512, 4096)
+SPREADS = ("even", "skewed", "few")
+CHECKS = (  # T, used, experts, N, rows of x for each use, ids
+    (1, 3, 5, 100, False, "even"), (9, 2, 4, 140, True, "skewed"), (50, 3, 7, 300, False, "skewed"),
+    (200, 1, 3, 64, False, "few"), (700, 2, 3, 130, True, "skewed"),
+)  # fmt: skip
+
+
+# --- kernels ----------------------------------------------------------------------------------
+
+
+def kernels(names: list[str]) -> list[Any]:
+    """All that this takes of some formats, the longest to compile first."""
+    formats = [gq.formats[name] for name in names]
+    found = [r5_grouped.kernel(fmt, tile.columns) for tile in reversed(r5_grouped.TILES) for fmt in formats]
+    found += [r4_gemv.kernel(fmt, columns) for columns in reversed(r4_gemv.COLUMNS) for fmt in formats]
+    return [*found, groups.grouper(), expert_panels.gatherer()]
+
+
+def compiled(number: int, names: list[str]) -> str:
+    """One of them, done by other processes."""
+    kernel = kernels(names)[number]
+    kernel.cubin((9, 0))
+    return str(kernel)
+
+
+def compile_all(names: list[str], jobs: int) -> None:
+    """Into the cache."""
+    os.environ["GGMLQ_COMPILE_HERE"] = "1"
+    begun, count = time.perf_counter(), len(kernels(names))
+    with multiprocessing.get_context("spawn").Pool(min(jobs, os.cpu_count() or 1)) as pool:
+        for name in pool.imap_unordered(partial(compiled, names=names), range(count)):
+            print(f"{time.perf_counter() - begun:6.0f} s  {name}", flush=True)
+
+
+# --- operands ---------------------------------------------------------------------------------
+
+
+def weights(name: str, experts: int, n: int, k: int, seed: int) -> gq.QuantArray:
+    """On the card: blocks of random bits with sane scales; experts differ by the order of their rows."""
+    cp, fmt = device.cupy(), gq.formats[name]
+    assert isinstance(fmt, BlockFormat)
+    one = cp.asarray(np.ascontiguousarray(random_blocks(fmt, n, k // fmt.block_size, seed)).view(np.uint8))
+    one = one.reshape(n, -1)
+    whole = cp.stack([cp.roll(one, i, axis=0) for i in range(experts)])
+    return gq.QuantArray.from_bytes(whole, fmt, (experts, n, k))
+
+
+def ids_of(spread: str, tokens: int, shape: Shape, rng: np.random.Generator) -> Any:
+    """Different experts for each token, on the host."""
+    e, u = shape.experts, shape.used
+    if spread == "few":
+        return np.zeros((tokens, u), np.int64) + rng.integers(0, max(1, e // 100), (tokens, u))
+    ids = np.argsort(rng.random((tokens, e)), axis=1)[:, :u]
+    if spread == "skewed":
+        moved = (rng.random(tokens) < 0.5) & ~(ids == 0).any(axis=1)
+        ids[moved, 0] = 0
+    return np.ascontiguousarray(ids)
+
+
+def rung(name: str) -> Any:
+    return next(each for each in ladder.rungs("expert_linear", "cuda") if each.name == f"cuda:{name}")
+
+
+# --- checks -----------------------------------------------------------------------------------
+
+
+def check(names: list[str]) -> int:
+    """Both kernels of some formats, twice, in a graph too, against the oracle; how many are wrong."""
+    cp, wrong = device.cupy(), 0
+    for i, name in enumerate(names):
+        rng, k = np.random.default_rng(i), 2 * max(256, gq.formats[name].block_size)
+        for t, u, e, n, apart, spread in CHECKS:
+            q = weights(name, e, n, k, i)
+            x = rng.standard_normal((t * u if apart else t, k)).astype(np.float32)
+            ids = ids_of(spread, t, Shape(e, u, n, k, ()), rng)
+            if t > 1:
+                ids[-1, -1], ids[0, 0] = ids[-1, 0], e
+            try:
+                wrong += checked(name, q, cp.asarray(x), ids, apart)
+            except Exception as failed:  # one that fails does not lose the others
+                wrong += 1
+                print(f"  {name} {ids.shape}: {type(failed).__name__}: {str(failed)[:300]}", flush=True)
+    print("all right" if not wrong else f"{wrong} WRONG", flush=True)
+    return wrong
+
+
+def checked(name: str, q: gq.QuantArray, x: Any, ids: Any, apart: bool) -> int:
+    """One case by both kernels."""
+    cp, wrong, lost = device.cupy(), 0, ids >= len(q)
+    given = x.reshape(*ids.shape, -1) if apart else x
+    on_card = cp.asarray(ids)
+    for each in ("gemv", "grouped"):
+        own = rung(each)
+        if own.refuses(ExpertLinear.of(x, q, on_card)):
+            continue
+        want = gq.reference.expert_linear(given.get(), q.to("cpu"), np.where(lost, 0, ids), own.arithmetic)
+        y = cp.full((*ids.shape, q.shape[1]), 7, np.float32)
+        own.launch(x, q, on_card, y)
+        first = y.get()
+        y.fill(7)
+        Replays([partial(own.launch, x, q, on_card, y)], 2, warm=2)
+        again = y.get()
+        error = gq.nmse(first[~lost], want[~lost])
+        right = (
+            error <= TOLERANCE[own.accumulate]
+            and np.isnan(first[lost]).all()
+            and np.array_equal(first, again, equal_nan=True)
+        )
+        wrong += not right
+        print(
+            f"  {name:8} {each:8} {ids.shape} of {q.shape}: {error:.2e} {'right' if right else 'WRONG'}",
+            flush=True,
+        )
+    return wrong
+
+
+# --- times ------------------------------------------------------------------------------------
+
+
+class Cell:
+    """Operands of one shape, type and number of tokens, and what they take."""
+
+    def __init__(self, shape: Shape, name: str, sets: list[gq.QuantArray]) -> None:
+        self.shape, self.name, self.sets = shape, name, sets
+
+    def time(self, tokens: int, spread: str, kernel: str, **more: Any) -> dict[str, Any]:
+        """A row of the table, or why there is none."""
+        try:
+            return self.timed(tokens, spread, kernel, **more)
+        except Exception as failed:  # one that fails does not lose the others
+            return {
+                "failed": f"{self.shape} {self.name} T={tokens} {kernel}: {type(failed).__name__}: {failed}"
+            }
+
+    def timed(self, tokens: int, spread: str, kernel: str, **more: Any) -> dict[str, Any]:
+        """In a graph."""
+        cp, shape, rng = device.cupy(), self.shape, np.random.default_rng(tokens)
+        rows = tokens * shape.used if shape.apart else tokens
+        x = cp.random.RandomState(0).standard_normal((rows, shape.k), dtype=cp.float32)
+        listed = [ids_of(spread, tokens, shape, rng) for _ in range(COPIES)]
+        y = cp.empty((tokens, shape.used, shape.n), np.float32)
+        on_card = [cp.asarray(ids) for ids in listed]
+        if kernel == "auto":
+            own = ladder.choose(ExpertLinear.of(x, self.sets[0], on_card[0]))
+        else:
+            own = rung(kernel)
+        works = [partial(own.launch, x, self.sets[i % SETS], ids, y, **more) for i, ids in enumerate(on_card)]
+        found = statistics.median(Replays(works, COPIES, warm=4).times(0.02, least=9)) * 1e6
+        touched = statistics.mean(len(np.unique(ids)) for ids in listed)
+        read = touched * self.sets[0][0].nbytes / BANDWIDTH
+        floor = 1e6 * max(read, 2 * tokens * shape.used * shape.n * shape.k / PEAK)
+        row = {"shape": str(shape), "type": self.name, "T": tokens, "ids": spread, "kernel": own.name}
+        return row | {"used": touched, "us": found, "floor_us": floor} | {k: str(v) for k, v in more.items()}
+
+
+def aim(tokens: int, theirs: float | None, floor: float) -> float:
+    """Of issue 19."""
+    part, times, more = (2, 1.4, 3) if tokens <= 4 else (4, 1.4, 4) if tokens <= 512 else (3, 1.5, 5)
+    return max((theirs or 0) / part, times * floor + more)
+
+
+def time_all(args: argparse.Namespace, facts: dict[str, Any]) -> None:
+    """A line as soon as it is known."""
+    theirs = {}
+    if args.baseline:
+        for row in json.loads(Path(args.baseline).read_text())["rows"]:
+            theirs[row["type"], f"{row['E']}/{row['U']} {row['N']}x{row['K']}", row["T"]] = row["us"]
+    for shape in SHAPES:
+        for name in shape.types:
+            if args.types and name not in args.types.split(","):
+                continue
+            sets = [weights(name, shape.experts, shape.n, shape.k, i) for i in range(SETS)]
+            cell = Cell(shape, name, sets)
+            for row in tiled(cell) if args.tiles else told(cell, args):
+                if "failed" in row:
+                    print(row["failed"][:300], flush=True)
+                    continue
+                other = theirs.get((name.upper(), row["shape"], row["T"])) if row["ids"] == "even" else None
+                row |= {"llama_us": other, "aim_us": aim(row["T"], other, row["floor_us"])}
+                facts["rows"].append(row)
+                print(line(row), flush=True)
+            del sets, cell
+            device.cupy().get_default_memory_pool().free_all_blocks()
+
+
+def line(row: dict[str, Any]) -> str:
+    """Of the table."""
+    verdict, tile = "met" if row["us"] <= row["aim_us"] else "MISSED", row.get("columns", "")
+    return (
+        f"{row['shape']:16} {row['type']:6} T={row['T']:<5} {row['ids']:7} {row['kernel']:13} "
+        f"{row['us']:9.2f} us  floor {row['floor_us']:8.2f}  aim {row['aim_us']:8.2f} {verdict:6} "
+        f"llama.cpp {row['llama_us'] or '-'} {tile}"
+    )
+
+
+def told(cell: Cell, args: argparse.Namespace) -> Any:
+    """With the kernel that is chosen, and few tokens with both."""
+    for tokens in [int(t) for t in args.tokens.split(",")] if args.tokens else TOKENS:
+        row = cell.time(tokens, "even", "auto")
+        yield row
+        if 1 < tokens <= r4_gemv.MOST // cell.shape.used:
+            other = "grouped" if row.get("kernel") == "cuda:gemv" else "gemv"
+            yield cell.time(tokens, "even", other)
+        if tokens in (4, 64, 512, 4096):
+            for spread in SPREADS[1:]:
+                yield cell.time(tokens, spread, "auto")
+
+
+def tiled(cell: Cell) -> Any:
+    """The grouped kernel with each tile."""
+    for tokens in (64, 512, 4096):
+        mean = tokens * cell.shape.used / cell.shape.experts
+        for tile in r5_grouped.TILES:
+            if tile.columns <= 4 * max(mean, 4) and tile.columns * 10 > mean:
+                yield cell.time(tokens, "even", "grouped", columns=tile.columns)
+
+
+def main() -> int:
+    """Do as asked."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--compile", action="store_true", help="machine code into the cache; needs no GPU")
+    parser.add_argument("--check", action="store_true", help="right or wrong, small products")
+    parser.add_argument("--time", action="store_true")
+    parser.add_argument("--tiles", action="store_true", help="time each tile of cuda:grouped")
+    parser.add_argument("--types", help=f"default: {','.join(TIMED)}")
+    parser.add_argument("--tokens", help=f"default: {','.join(map(str, TOKENS))}")
+    parser.add_argument("--jobs", type=int, default=1, help="processes that compile")
+    parser.add_argument("--baseline", help="llama.cpp's times")
+    parser.add_argument("--json", type=Path)
+    args = parser.parse_args()
+    names = args.types.split(",") if args.types else list(TIMED)
+    if names == ["all"]:
+        names = [fmt.name for fmt in r4_gemv.BLOCK_FORMATS]
+    if args.compile:
+        compile_all(names, args.jobs)
+        return 0
+    wrong = check(names) if args.check else 0
+    if args.time or args.tiles:
+        facts: dict[str, Any] = {"machine": machine(), "commit": commit(), "rows": []}
+        try:
+            time_all(args, facts)
+        finally:
+            if args.json:
+                args.json.write_text(json.dumps(facts, indent=1) + "\n")
+    return int(bool(wrong))
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

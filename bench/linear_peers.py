@@ -1,0 +1,135 @@
+"""``linear`` on a Hopper card beside Humming's products of 4-bit weights, in turns in one process.
+
+    python bench/linear_peers.py --json linear_peers.json
+    python bench/linear_peers.py --shapes 4096x14336 --rows 64,512 --formats q4_0
+
+Humming (``pip install humming-kernels``; with torch, nvcc and CUDA_HOME) multiplies int4 in groups of 32,
+beside which q4_0 stands here, or of 128, beside which q4_K does from 64 rows on. Both get the same float16
+activations; Humming's results are float16, ours float32. Every product is judged before its time counts.
+
+Times are those of a product in a CUDA graph of several: the median of replays after a rest of 0.2 s, two such
+turns each. Up to 128 rows weights are rotated over more than 150 MB.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import statistics
+import sys
+import time
+import warnings
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+sys.path.insert(0, str(Path(__file__).parents[1]))  # of a script as of a module of the folder
+
+import ggmlq as gq
+from bench.on_card import Replays, in_turns
+from bench.scaled_peers import TorchReplays, tensor
+from ggmlq.cuda.machine import device
+from ggmlq.testing.engine import random_bytes
+from ggmlq.testing.machine import commit, machine
+
+SHAPES = ((4096, 14336), (5120, 13824), (28672, 8192))
+ROWS = (1, 4, 16, 32, 64, 128, 256, 512, 1024, 4096)
+BESIDE = {"q4_0": (32, 1), "q4_K": (128, 64)}  # the group that stands beside a type, and from which M on
+FEW, ROTATED, TURNS, REST = 128, 150e6, 2, 0.2
+WORST = 3e-4  # mean squared error beside the mean square
+
+
+def humming(group: int, n: int, k: int, copies: int) -> Any:
+    """Layers, and the weights of the first one."""
+    import torch
+    from humming.layer import HummingLayer
+
+    made, first = [], None
+    for _ in range(copies):
+        w = torch.randn((n, k), dtype=torch.float16, device="cuda")
+        config = {"dtype": "int4", "weight_scale_group_size": group}
+        layer = HummingLayer(shape_n=n, shape_k=k, weight_config=config, torch_dtype=torch.float16).cuda()
+        layer.load_from_unquantized(w)
+        layer.transform()
+        made.append(layer)
+        first = w if first is None else first
+    return made, first
+
+
+def contenders(weights: list[Any], layers: Any, x: Any) -> dict[str, Replays]:
+    """Graphs of both, each judged."""
+    cp, m = device.cupy(), len(x)
+    count = len(weights) if m <= FEW else 1
+    copies = max(count, 8 if m <= 1024 else 4)
+    y, found = cp.empty((m, weights[0].shape[0]), np.float32), {}
+    gq.linear(x, weights[0], out=y)
+    want = x.astype(np.float32) @ weights[0].dequantize().T
+    assert float(((y - want) ** 2).mean() / (want**2).mean()) < WORST
+    found["ggmlq"] = Replays([partial(gq.linear, x, q, out=y) for q in weights[:count]], copies)
+    if layers is not None:
+        made, first = layers
+        given = tensor(x)
+        result, want = made[0](given).float(), given.float() @ first.float().T
+        assert float(((result - want) ** 2).mean() / (want**2).mean()) < 0.05  # of four bits
+        found["Humming"] = TorchReplays(lambda i: made[i](given), count, copies)
+    return found
+
+
+def measured(name: str, n: int, k: int, rows: list[int], left: Any) -> list[dict[str, Any]]:
+    """A line a number of rows."""
+    cp, fmt, (group, least) = device.cupy(), gq.formats[name], BESIDE[name]
+    first = gq.QuantArray.from_bytes(random_bytes(fmt, n, k, 1), fmt, (n, k)).to("cuda")
+    weights = [first, *(first.copy() for _ in range(int(ROTATED / first.nbytes)))]
+    figures = []
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            layers = humming(group, n, k, len(weights))
+    except Exception as failed:
+        print(f"  Humming: {type(failed).__name__}: {str(failed)[:200]}", flush=True)
+        layers = None
+    for m in rows:
+        if m < least or left() < 0:
+            continue
+        x = cp.random.standard_normal((m, k), dtype=np.float32).astype(np.float16)
+        try:
+            found = in_turns(contenders(weights, layers, x), TURNS, 0.02, REST, 10)
+        except Exception as failed:
+            print(f"{name} {n}x{k} M={m}: {type(failed).__name__}: {str(failed)[:200]}", flush=True)
+            continue
+        us = {of: statistics.median(times) * 1e6 for of, times in found.items()}
+        told = "  ".join(f"{of} {value:8.1f} us" for of, value in us.items())
+        ahead = us.get("Humming", np.nan) / us["ggmlq"]
+        print(
+            f"{name} {n}x{k} M={m:5}  {told}  {2e-6 * m * n * k / us['ggmlq']:5.0f} T/s  {ahead:.2f}",
+            flush=True,
+        )
+        figures.append({"format": name, "N": n, "K": k, "M": m, "us": us, "ours is faster by": ahead})
+    return figures
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
+    parser.add_argument("--shapes", help="as 4096x14336,5120x13824")
+    parser.add_argument("--rows", help="as 1,64,512")
+    parser.add_argument("--formats", default="q4_0,q4_K")
+    parser.add_argument("--seconds", type=float, default=1e9, help="begin no further product after so many")
+    parser.add_argument("--json", type=Path)
+    options = parser.parse_args()
+    begun, figures = time.perf_counter(), []
+    asked = options.shapes.split(",") if options.shapes else []
+    shapes = [tuple(map(int, each.split("x"))) for each in asked] or SHAPES
+    rows = [int(each) for each in options.rows.split(",")] if options.rows else list(ROWS)
+    for n, k in shapes:
+        for name in options.formats.split(","):
+            figures += measured(name, n, k, rows, lambda: options.seconds - (time.perf_counter() - begun))
+    if options.json:
+        facts = {**machine(), "commit": commit(), "figures": figures}
+        options.json.write_text(json.dumps(facts, indent=1))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,46 @@
+"""The walk of one product: activations to tiles, then pairs of panels shared by the threads."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from ...array import QuantArray
+from ...packing import RUN
+from ..machine.kernels import kernel
+from ..machine.workers import share_kernel
+from ..panels.layout import ROWS, layout_of
+from ..panels.prepare import panels
+from .operands import Operands, Rows
+from .unit import TILE, Unit
+
+BLOCK = 2 * ROWS  # rows of activations that meet a pair of panels at a time
+MOST = 16  # blocks at a time: their tiles of a chunk, and the sums of NEAR, fill the second cache
+FEW = 4  # blocks whose sums of one pair of panels stay in the first cache
+NEAR = 16  # pairs of panels whose sums are kept, where there are more blocks
+CHUNK = 16, 8  # runs decoded at a time, with many blocks and with few: two chunks lie in the first cache
+
+
+def multiply(x: Any, q: QuantArray, out: Any, unit: Any = Unit) -> None:
+    """``out = x @ q.T``."""
+    n, k = q.shape
+    layout, runs = layout_of(q.format), k // RUN
+    assert layout is not None
+    if not runs:
+        out[...] = 0
+        return
+    weights, rows = q.prepared(panels), np.ascontiguousarray(x, np.float32)
+    product, pack = kernel("amx.product.multiplied", layout, unit), kernel("amx.activations.packer", True)
+    for first in range(0, len(rows), MOST * BLOCK):
+        part, result = rows[first : first + MOST * BLOCK], out[first : first + MOST * BLOCK]
+        blocks = -(-len(part) // BLOCK)
+        memory = np.empty(2 * TILE * blocks * runs + TILE, np.uint8)
+        tiles = memory.ctypes.data + TILE - 1 & -TILE
+        share_kernel(pack, Rows(part.ctypes.data, len(part), 4 * k, runs, tiles), 2 * blocks * runs, 64)
+        many = blocks > FEW
+        given = Operands(
+            weights.ctypes.data, weights.shape[0], weights.shape[1], tiles, blocks, runs,
+            result.ctypes.data, len(part), n, CHUNK[not many], NEAR if many else 1,
+        )  # fmt: skip
+        share_kernel(product, given, -(-len(weights) // 2))

@@ -1,0 +1,53 @@
+"""What kernels of the matrix unit are given: where operands and results lie, how large they are."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+
+class Rows(NamedTuple):
+    """Arguments of what makes tiles of activations."""
+
+    values: int  # address of the first row
+    m: int
+    pitch: int  # bytes from a row to the next
+    steps: int  # tiles along K
+    tiles: int  # address of [blocks, steps, 2, 16, 64 bytes]: 32 rows a block
+
+
+class Operands(NamedTuple):
+    """Arguments of a product of panels."""
+
+    weights: int  # address of uint8 [panels, panel_bytes]
+    panels: int
+    panel_bytes: int
+    tiles: int  # as above
+    blocks: int
+    runs: int  # of 32 columns: K / 32
+    out: int  # address of float32 [m, n]
+    m: int
+    n: int
+    chunk: int  # runs that are decoded before they are multiplied
+    near: int  # pairs of panels whose sums are kept meanwhile
+
+
+class CodeOperands(NamedTuple):
+    """Arguments of a product of slabs."""
+
+    slabs: int  # address of [slab_count, slab_bytes]
+    slab_count: int
+    slab_bytes: int
+    w_scales: int  # addresses: float32 and int32 [slab_count, 16]
+    w_zeros: int
+    w_sums: int
+    tiles: int  # as above
+    blocks: int
+    steps: int  # of 64 columns
+    x_scales: int  # addresses: float32 and int32 [m]
+    x_zeros: int
+    x_sums: int
+    out: int  # address of float32 [m, n]
+    m: int
+    n: int
+    chunk: int  # steps that are multiplied before the next pair of slabs
+    near: int  # pairs of slabs whose sums are kept meanwhile

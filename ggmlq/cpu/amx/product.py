@@ -1,0 +1,118 @@
+"""The product: tiles of activations times panels, two by two, the next weights decoded in between.
+
+Two panels are 32 rows of weights. A *chunk* of their columns is decoded into the first cache, then
+multiplied with all blocks of 32 rows of activations, which pass by from the second cache. Meanwhile the
+vector units decode the next chunk, a run after each so many products: the matrix unit works on by itself.
+
+Sums stay in tiles for a chunk. Between chunks those of ``near`` pairs of panels lie in the second cache, so
+that a chunk of activations is read once for all of these. Each sum takes its products in the order of the
+columns, whatever the number of rows, the chunk and the threads: results are the same to the last bit.
+
+Floors for 32 rows of weights, 32 of activations and a run: four products, 64 clocks; four loads of tiles,
+32; two decoded tiles for all activations.
+"""
+
+from __future__ import annotations
+
+from functools import cache
+from typing import Any
+
+import numpy as np
+
+from ..machine.arguments import reader
+from ..machine.jit import inner, jit
+from ..machine.memory import floats_at
+from ..panels.layout import ROWS, PanelLayout
+from .instructions import LINE, SUMS, instructions
+from .operands import Operands
+from .unit import TILE
+from .weights import decoder
+
+operands = reader(Operands)
+PAGE = 4096
+
+
+@cache
+def multiplied(layout: PanelLayout, unit: Any) -> Any:
+    """Compiled: pairs of panels ``first`` … ``stop`` times all blocks; ``unit``: a kind of ``Unit``."""
+    decode, room = decoder(layout), unit.ROOM + PAGE - 1 & -PAGE
+    begin, end, no_sums, load_sums, store_sums, step = instructions(unit, "dot")
+    result = putter(store_sums)
+
+    def multiply(arguments: int, first: int, stop: int) -> None:
+        given = operands(arguments)
+        weights, panels, panel_bytes, runs = given.weights, given.panels, given.panel_bytes, given.runs
+        blocks, chunk = given.blocks, min(given.chunk, runs)
+        alone = blocks == 1 and given.near == 1  # sums never leave their tiles
+        bytes_of_chunk = 2 * TILE * chunk
+        size = room + 2 * bytes_of_chunk + SUMS * (1 + blocks * min(given.near, stop - first))
+        memory = np.empty(size + PAGE, np.uint8)
+        unit_at = memory.ctypes.data + PAGE - 1 & -PAGE
+        now, edge = unit_at + room, unit_at + room + 2 * bytes_of_chunk
+        then, kept = now + bytes_of_chunk, edge + SUMS
+        begin(unit_at)
+        for i in range(2 * chunk):
+            decode(weights + min(2 * first + i % 2, panels - 1) * panel_bytes, i // 2, now + TILE * i)
+        near_first = pair = first
+        near_stop, start = min(first + given.near, stop), 0
+        while pair < stop:
+            steps = min(chunk, runs - start)
+            next_pair, next_start = following(pair, start, near_first, near_stop, chunk, runs)
+            todo = 2 * min(chunk, runs - next_start) if next_pair < stop else 0
+            left = weights + 2 * next_pair * panel_bytes
+            right = weights + min(2 * next_pair + 1, panels - 1) * panel_bytes
+            made, due, slots = 0, 0, blocks * steps
+            for block in range(blocks):
+                sums = kept + SUMS * ((pair - near_first) * blocks + block)
+                x = given.tiles + 2 * TILE * (block * runs + start)
+                if start == 0:
+                    no_sums(unit_at)
+                elif not alone:
+                    load_sums(unit_at, sums)
+                for s in range(steps):
+                    step(unit_at, x + 2 * TILE * s, now + 2 * TILE * s, now + 2 * TILE * s + TILE)
+                    due += todo
+                    while due >= slots:
+                        due -= slots
+                        panel = right if made % 2 else left
+                        decode(panel, next_start + made // 2, then + TILE * made)
+                        made += 1
+                if start + steps == runs:
+                    result(unit_at, given, 2 * ROWS * block, 2 * ROWS * pair, edge)
+                elif not alone:
+                    store_sums(unit_at, sums, LINE, 2 * TILE)
+            now, then = then, now
+            pair, start = next_pair, next_start
+            if pair == near_stop:
+                near_first, near_stop = pair, min(pair + given.near, stop)
+        end(unit_at)
+        memory[0] = 0  # an array lives until its last mention
+
+    return jit(multiply)
+
+
+@inner
+def following(pair: int, start: int, near_first: int, near_stop: int, chunk: int, runs: int) -> Any:
+    """What is multiplied next: another pair, another chunk of all that are near, or the next few pairs."""
+    if pair + 1 < near_stop:
+        return pair + 1, start
+    if start + chunk < runs:
+        return near_first, start + chunk
+    return near_stop, 0
+
+
+def putter(store_sums: Any) -> Any:
+    """Compiled: the sums of a block and a pair of panels to their place in the result."""
+
+    def put(unit_at: int, given: Any, row: int, column: int, edge: int) -> None:
+        n = given.n
+        if row + 2 * ROWS <= given.m and column + 2 * ROWS <= n:
+            store_sums(unit_at, given.out + 4 * (row * n + column), 4 * n, 4 * ROWS * n)
+            return
+        store_sums(unit_at, edge, LINE, 2 * TILE)
+        found, out = floats_at(edge, 2 * ROWS, 2 * ROWS), floats_at(given.out, given.m, n)
+        for r in range(min(2 * ROWS, given.m - row)):
+            for i in range(min(2 * ROWS, n - column)):
+                out[row + r, column + i] = found[r, i]
+
+    return inner(put)

@@ -1,0 +1,122 @@
+"""A run of a panel, 32 weights of 16 rows, to one tile of bfloat16 with scales and offsets multiplied in.
+
+A row of a tile is a pair of neighbouring weights of each of 16 rows. Halves of it are made in lanes of
+float32, eight rows by two weights, so that rounding both to bfloat16 leaves them in their places:
+
+    codes      of eight rows, each twice, rotated so that the code stands in the lowest bits of its lane
+    floats     up to 5 bits: looked up in a table of 16 or 32, which ignores the bits above and knows levels
+               and zeros; more bits: masked, converted
+    weights    times the scale, less the offset, rounded once: ggml's float32, since scales times codes are
+               exact wherever there is an offset
+"""
+
+from __future__ import annotations
+
+from functools import cache
+from typing import Any
+
+from llvmlite import ir
+from numba import types
+
+from ..machine.simd import FLOATS, I32, I64, INTS, vec
+from ..machine.target import AVX512
+from ..machine.words import intrinsic
+from ..panels.layout import TABLE, PanelLayout
+from ..panels.read import Panel, Place
+from .unit import PITCH, bfloats
+
+LOOKED_UP = 5  # bits of the longest index
+
+
+@cache
+def decoder(layout: PanelLayout) -> Any:
+    """An intrinsic: the run of a panel with a number, to the tile at an address."""
+
+    @intrinsic
+    def decode(typing: Any, panel: Any, run: Any, to: Any) -> Any:
+        def emit(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+            Decoder(builder, layout).emit(*args)
+            return context.get_dummy_value()
+
+        return types.void(types.int64, types.int64, types.int64), emit
+
+    return decode
+
+
+class Decoder(Panel):
+    """Emits that."""
+
+    def __init__(self, builder: Any, layout: PanelLayout) -> None:
+        super().__init__(builder, layout, AVX512)
+        self.bits = sum(layout.planes)
+
+    def emit(self, panel: Any, run: Any, to: Any) -> None:
+        here = self.run_at(panel, run)
+        scales = [self._scales(here, group) for group in range(self.layout.groups)]
+        fours = 8 // self.layout.groups  # that share a scale
+        planes: dict[int, list[Any]] = {}
+        for j in sorted(range(8), key=lambda j: (j % 4, j)):  # what shares a vector together
+            for pair in range(2):
+                halves = []
+                for half in range(2):
+                    codes = self._codes(here, planes, j, pair, half)
+                    scale, less = (each and each[half] for each in scales[j // fours])
+                    value = self._float(codes)
+                    halves.append(self.simd.fma(value, scale, less) if less else self.b.fmul(value, scale))
+                place = self.b.add(to, I64(PITCH * (2 * j + pair)))
+                self.simd.store(bfloats(self.simd, *halves), place)
+
+    def _scales(self, here: Place, group: int) -> tuple[Any, Any]:
+        """Scales, and what is added (or None), for eight rows and for the other eight."""
+        scale, offset = self.scale(here, group)
+        less = offset
+        if self.bits > LOOKED_UP and self.layout.zero:  # a table takes it off by itself
+            zeros = self.b.fmul(scale, ir.Constant(FLOATS, [float(self.layout.zero)] * 16))
+            less = self.b.fadd(zeros, offset) if offset else zeros
+        return self._twice(scale), self._twice(self.b.fneg(less)) if less else None
+
+    def _codes(self, here: Place, planes: dict[int, list[Any]], j: int, pair: int, half: int) -> Any:
+        """Codes in the lowest bits of lanes; what is above them is anything."""
+        low, codes = 0, None
+        for at, width in zip(self.layout.planes_at, self.layout.planes, strict=True):
+            places = {8: (j, 0), 4: (j % 4, j // 4 * 4), 2: (j // 4, j % 4 * 2), 1: (0, j)}
+            vector, bit = places[width]
+            place = at + 64 * vector
+            if place not in planes:
+                planes[place] = self._twice(self.simd.load(self.b.add(here.run, I64(place)), INTS))
+            by = [(16 * pair + 8 * (lane % 2) + bit - low) % 32 for lane in range(16)]
+            bits = planes[place][half]
+            if any(by):
+                bits = self.simd.call("llvm.fshr.v16i32", INTS, bits, bits, ir.Constant(INTS, by))
+            if codes is not None:
+                below = ir.Constant(INTS, [(1 << low) - 1] * 16)
+                bits = self.b.or_(self.b.and_(codes, below), self.b.and_(bits, self.b.not_(below)))
+            codes, low = bits, low + width
+        return codes
+
+    def _float(self, codes: Any) -> Any:
+        """Codes without their zero, or with it where the scale takes it off."""
+        layout = self.layout
+        if self.bits > LOOKED_UP:
+            mask = ir.Constant(INTS, [(1 << self.bits) - 1] * 16)
+            return self.b.sitofp(self.b.and_(codes, mask), FLOATS)
+        period = 1 << self.bits
+        known = layout.table or range(-layout.zero, period - layout.zero)
+        values = [known[i % period] for i in range(max(TABLE, period))]
+        parts = [
+            ir.Constant(FLOATS, [float(value) for value in values[i : i + 16]])
+            for i in range(0, len(values), 16)
+        ]
+        if len(parts) == 1:
+            return self.simd.call("llvm.x86.avx512.permvar.sf.512", FLOATS, parts[0], codes)
+        return self.simd.call("llvm.x86.avx512.vpermi2var.ps.512", FLOATS, parts[0], codes, parts[1])
+
+    def _twice(self, vector: Any) -> list[Any]:
+        """The first eight lanes, each twice, and the other eight."""
+        return [
+            self.b.shuffle_vector(
+                vector, ir.Constant(vector.type, ir.Undefined),
+                ir.Constant(vec(I32, 16), [first + i // 2 for i in range(16)]),
+            )
+            for first in (0, 8)
+        ]  # fmt: skip

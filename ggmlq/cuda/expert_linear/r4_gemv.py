@@ -1,0 +1,138 @@
+"""A few tokens: one kernel, whose blocks read ids themselves and their experts' weights once.
+
+Changed: no expert is a product of its own, and nothing is looked at on the host. The kernel is that of
+cuda:gemv of linear, with a block for each use of an expert and 32 of its rows; tokens that share an expert
+are served by one block (gemv/uses.py). So a projection of a mixture is one launch, and can be recorded in a
+CUDA graph. Strips of all experts lie one below the other (strips/make.py).
+
+Blocks have 8 warps, and several of them share a multiprocessor: with eight experts there are more
+blocks than multiprocessors, and while one waits for its ids another reads.
+
+Limited by the way to the first weights, which nobody knows before the ids are there: start, ids,
+weights, sums are four waits, and small experts are read in little more time than one.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from ...array import QuantArray
+from ...card import older_than, too_small_for
+from ...experts import of_arrays
+from ...formats import BlockFormat
+from ...ladder import register
+from ...problems import ExpertLinear
+from ..activations.floats import aligned_floats
+from ..dequantize import BLOCK_FORMATS
+from ..gemv import two_rows
+from ..gemv.stages import BOTH, fetchers
+from ..gemv.uses import MOST, NAN, NO_EXPERT, ExpertStage, finder, finisher, gatherer
+from ..linear.r13_gemv import LEAST, multiplier
+from ..machine.launch import Kernel, family
+from ..pipeline.ring import follower
+from ..strips.layout import ROWS, layout_of
+from ..strips.make import LONGEST, strips
+from ..words import early_start, ptx
+from ..words.address import address
+from ..words.lane import warp_and_lane
+from ..words.language import cuda, float32, uint32, uint64
+
+COLUMNS = (1, 2, 4)  # uses of an expert that a block serves
+SPAN = 2  # records of a stage
+
+
+@family((fmt, columns) for fmt in BLOCK_FORMATS for columns in COLUMNS)
+def kernel(fmt: BlockFormat, columns: int) -> Kernel:
+    """Block (use, 32 rows of its expert)."""
+    of = ExpertStage(layout_of(fmt), columns, SPAN)
+    length, count, size, warps = of.length, of.count, of.size, of.warps
+    ahead, end, ring, after = count - 1, (count - 1) * length, count * length, follower(count, length)
+    by_runs, gather, of_uses = two_rows.serves(of), two_rows.gather, of.uses
+    (fetch_weights, _), fetch_activations, finish = fetchers(of), gatherer(of), finisher(of)
+    multiply = two_rows.multiplier(of) if by_runs else multiplier(of)
+    find, take_turn = finder(columns), early_start.take_turn
+    base, commit, wait = ptx.shared_base, ptx.commit, ptx.wait_for_all_but(count - 2)
+    store4 = ptx.store4
+
+    def gemv(
+        records: Any,  # uint8 [experts, strips, spans, records of a span, record]
+        x: Any,  # float32 [uses / per, k]
+        ids: Any,  # int64 [uses]
+        y: Any,  # float32 [uses, n]
+        uses: Any, per: Any, experts: Any, strips: Any, n: Any, k: Any, spans: Any,
+    ) -> None:  # fmt: skip
+        warp, lane = warp_and_lane()
+        use, first = uint32(cuda.blockIdx.x), uint32(cuda.blockIdx.y) * uint32(BOTH * ROWS)
+        take_turn()
+        own, mine = base() + warp * uint32(ring), base() + uint32(of_uses) + warp * uint32(4 * columns)
+        served, expert = find(mine, ids, use, uses, experts, lane)
+        if expert == uint32(NO_EXPERT):
+            if warp == uint32(0) and first + lane < n:
+                store4(address(y, use, n, first + lane, 4), uint32(NAN))
+            return
+        if served == uint32(0):
+            return
+        apart = uint64(spans) * uint64(size)
+        of_w = records + (uint64(expert) * uint64(strips) + uint64(cuda.blockIdx.y) * uint64(BOTH)) * apart
+        sums = cuda.local.array(8, float32)
+        for i in range(8):
+            sums[i] = float32(0)
+        for i in range(ahead):
+            span = warp + uint32(warps * i)
+            if span < spans:
+                fetch_weights(own + uint32(i * length), lane, of_w, apart, span)
+                fetch_activations(own + uint32(i * length), lane, x, span, mine, served, per, k)
+            commit()
+        to, here, span = uint32(end), uint32(0), warp
+        while span < spans:
+            wait()
+            cuda.syncwarp()  # the stage is there for all lanes, and all are done with the one to fill
+            later = span + uint32(warps * ahead)
+            if later < spans:
+                fetch_weights(own + to, lane, of_w, apart, later)
+                fetch_activations(own + to, lane, x, later, mine, served, per, k)
+            commit()
+            multiply(own + here, lane, sums, spans >> uint32(16) & uint32(0x8000))
+            to, here = after(to), after(here)
+            span += uint32(warps)
+        if by_runs:
+            gather(sums)
+        cuda.syncthreads()  # the rings are free
+        finish(sums, y, first, mine, served, n)
+
+    parameters = (uint64,) * 4 + (uint32,) * 7
+    return Kernel(
+        f"gemv of experts of {fmt.name}, {columns} uses a block", gemv, *parameters, threads=32 * warps,
+        blocks=of.blocks, shared=of.shared, least=LEAST, early=True,
+    )  # fmt: skip
+
+
+def columns_for(tokens: int, uses: int, experts: int) -> int:
+    """Uses that a block serves: about twice as many as an expert has on average."""
+    if tokens == 1:
+        return COLUMNS[0]
+    return COLUMNS[1] if uses <= experts else COLUMNS[2]
+
+
+def refuses(problem: ExpertLinear) -> str | None:
+    if (refused := of_arrays(problem)) is not None:
+        return refused
+    if not isinstance(problem.weights, BlockFormat):
+        return "is written for blocks"
+    if problem.t * problem.u > MOST:
+        return f"takes up to {MOST} uses of experts"
+    if problem.k > LONGEST or problem.n > 65535 * BOTH * ROWS:
+        return f"takes up to {LONGEST} columns and {65535 * BOTH * ROWS} rows"
+    columns = columns_for(problem.t, problem.t * problem.u, problem.e)
+    stage = ExpertStage(layout_of(problem.weights), columns, SPAN)
+    return older_than(problem.card, LEAST) or too_small_for(problem.card, stage.shared)
+
+
+@register(__name__, __doc__, arithmetic="bf16x", accumulate="f16", refuses=refuses)
+def launch(x: Any, q: QuantArray, ids: Any, out: Any) -> None:
+    assert isinstance(q.format, BlockFormat)
+    w, x, (e, n, k) = strips(q), aligned_floats(x), q.shape
+    count, steps, _ = w.records.shape
+    made = kernel(q.format, columns_for(len(ids), ids.size, e))
+    sizes = (ids.size, ids.size // len(x), e, count // e, n, k, steps // SPAN)
+    made((ids.size, -(-n // (BOTH * ROWS))), (made.threads,), w.records, x, ids, out, *sizes)

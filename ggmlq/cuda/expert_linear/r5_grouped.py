@@ -1,0 +1,154 @@
+"""Many tokens: sorted by expert on the device, and one product for the tiles of all experts.
+
+Changed: from one to two and a half hundred uses of an expert share its weights. Three kernels, none of which
+the host waits for: one block counts the uses of each expert and gives every use a column of a tile
+(pipeline/groups.py); rows of activations are narrowed and copied to these columns
+(activations/expert_panels.py); and blocks with roles, those of cuda:roles of linear, take one tile after the
+other from the plan, whatever its expert (pipeline/grouped.py). Results go straight to the rows of the uses.
+
+So neither the number of launches nor the size of a grid depends on what the ids say. How wide tiles are is
+decided by how many uses an expert has on average: wide ones unpack weights less often, narrow ones waste
+less where an expert's last tile is filled in part.
+
+Limited, with few uses an expert, by the latency of a stage (0.9 µs, in which memory could bring twice as
+much); with many by what nobody has looked into yet: stages of wide tiles take 1.3 to 1.6 times what they
+take in cuda:roles.
+"""
+
+from __future__ import annotations
+
+from functools import lru_cache
+from math import erf, sqrt
+from typing import Any
+
+import numpy as np
+
+from ...array import QuantArray
+from ...experts import of_arrays
+from ...formats import BlockFormat
+from ...ladder import register
+from ...problems import ExpertLinear, Linear, Operand
+from ..activations.expert_panels import gatherer
+from ..activations.floats import aligned_floats
+from ..activations.panels import EACH, STEP, THREADS
+from ..dequantize import BLOCK_FORMATS
+from ..linear.r15_wgmma import multiplier, unpacker
+from ..linear.r16_roles import FETCHES, MULTIPLIES, map_of
+from ..linear.r16_roles import refuses as refused_by_roles
+from ..machine import device
+from ..machine.launch import Kernel, family
+from ..pipeline import groups
+from ..pipeline.boxed import starter
+from ..pipeline.grouped import filler, worker
+from ..pipeline.product import STRIPS
+from ..pipeline.roles import MULTIPLY, RoleTile
+from ..strips.layout import ROWS, layout_of
+from ..strips.make import strips
+from ..words import barrier as barriers
+from ..words import codes, early_start, ptx
+from ..words.lane import warp_and_lane
+from ..words.language import cuda, uint32, uint64
+
+TILES = (RoleTile(16, 2), RoleTile(32, 2), RoleTile(64, 2), RoleTile(96), RoleTile(160), RoleTile(256))
+STAGE_US = {16: 1.08, 32: 1.28, 64: 1.75, 96: 1.03, 160: 1.45, 256: 2.0}  # of a block, by columns
+
+
+@family((fmt, tile.columns) for fmt in BLOCK_FORMATS for tile in TILES)
+def kernel(fmt: BlockFormat, columns: int) -> Kernel:
+    """Blocks that stay."""
+    tile = tile_of(columns)
+    layout, wide = layout_of(fmt), tile.wide
+    work = worker(layout, tile, unpacker(layout), multiplier(tile.columns))
+    fill, start = filler(layout, tile), starter(tile.stages(layout), STRIPS)
+    of_barriers, base, load4 = tile.stages(layout) * tile.stage(layout), ptx.shared_base, codes.load4
+    first_lane, let_successor_start = barriers.of_first_lane, early_start.let_successor_start
+    wait_for_predecessor = early_start.wait_for_predecessor
+    give, take = barriers.registers("dec", FETCHES), barriers.registers("inc", MULTIPLIES)
+
+    def product(
+        records: Any,  # map of the strips of all experts
+        panels: Any,  # bfloat16 [steps, height, 64]: activations/expert_panels.py
+        plan: Any, of_column: Any,  # uint32: groups.py, and its uses
+        y: Any,  # float32 [uses, n]
+        n: Any, steps: Any, height: Any, down: Any,  # down: tiles of an expert's rows
+    ) -> None:  # fmt: skip
+        warp, lane = warp_and_lane()
+        warp = first_lane(warp)
+        ring = uint32(uint32(base() + uint32(1023)) & uint32(0xFFFFFC00))
+        full = uint32(ring + uint32(of_barriers))
+        if uint32(cuda.threadIdx.x) == uint32(0):
+            start(full)
+        cuda.syncthreads()
+        wait_for_predecessor()  # it makes panels; the plan was there before
+        tiles = uint32(load4(plan) * down)
+        if uint32(warp) >= uint32(STRIPS):
+            if wide:
+                give()
+            if uint32(cuda.threadIdx.x) == uint32(MULTIPLY):
+                fill(ring, full, (records, panels, plan, steps, height, down), tiles)
+        else:
+            if wide:
+                take()
+            work(ring, full, warp, lane, (y, plan, of_column), (n, steps, down), tiles)
+        let_successor_start()
+
+    return Kernel(
+        f"roles for experts of {fmt.name}, {tile.columns} columns", product, *(uint64,) * 5, *(uint32,) * 4,
+        threads=tile.threads, blocks=tile.blocks, shared=tile.shared(layout), least=(9, 0), exact=True,
+        early=True, lto=wide,
+    )  # fmt: skip
+
+
+def tile_of(columns: int) -> RoleTile:
+    """The one that is so wide."""
+    return next(tile for tile in TILES if tile.columns == columns)
+
+
+@lru_cache(4096)
+def tile_for(tokens: int, used: int, experts: int) -> RoleTile:
+    """With which an expert that has its share of uses, give or take chance, is done first."""
+    mean = tokens * used / experts
+    spread = sqrt(mean * max(1 - used / experts, 0)) or 1e-6
+
+    def tiles(columns: int) -> float:
+        """Of an expert, on average: it has one more where it has more uses than those before hold."""
+        most = int((mean + 4 * spread) // columns) + 1
+        return sum(0.5 - 0.5 * erf((i * columns + 0.5 - mean) / spread / sqrt(2)) for i in range(most))
+
+    def us(tile: RoleTile) -> float:
+        return tiles(tile.columns) * STAGE_US[tile.columns] / tile.blocks
+
+    return min(TILES, key=us)
+
+
+def refuses(problem: ExpertLinear) -> str | None:
+    if (refused := of_arrays(problem)) is not None:
+        return refused
+    uses = problem.t * problem.u
+    if problem.e > groups.MOST:
+        return f"takes up to {groups.MOST} experts"
+    if uses * max(problem.k, 16) >= 1 << 36 or problem.n >= 1 << 28:
+        return "takes up to 2**36 elements of activations and 2**28 rows of weights"
+    weights, card = problem.weights, problem.card
+    assert not isinstance(weights, Operand)
+    return refused_by_roles(Linear(weights, 1, problem.n, problem.k, device=problem.device, card=card))
+
+
+@register(__name__, __doc__, arithmetic="bf16s", accumulate="f16", refuses=refuses)
+def launch(x: Any, q: QuantArray, ids: Any, out: Any, columns: int | None = None) -> None:
+    """``columns``: of another tile than is thought best."""
+    assert isinstance(q.format, BlockFormat)
+    w, x, (e, n, k), empty = strips(q), aligned_floats(x), q.shape, device.cupy().empty
+    steps, down, (rows, _) = w.records.shape[1], -(-n // (STRIPS * ROWS)), x.shape
+    tile = tile_of(columns) if columns else tile_for(*ids.shape, e)
+    of = groups.Plan(ids.size, e, tile.columns)
+    plan, panels = empty(of.words, np.uint32), empty((steps, of.height, STEP), np.uint16)
+    of_column, places = plan[groups.HEAD + 4 * of.slots :], plan[of.places :]
+    groups.grouper()((1,), (groups.THREADS,), ids, plan, places, ids.size, e, tile.columns, of.slots)
+    sixteens = steps * STEP // EACH
+    sizes = (rows, ids.size // rows, k, n, sixteens, of.height)
+    gatherer()((-(-rows * sixteens // THREADS),), (THREADS,), x, panels, places, out, *sizes)
+    made = kernel(q.format, tile.columns)
+    most = device.multiprocessors() * device.blocks_beside(tile.blocks, made.shared)
+    operands = (q.prepared(map_of(tile.line(w.layout)))[0], panels, plan, of_column, out)
+    made((min(of.slots * down, most),), (tile.threads,), *operands, n, steps, of.height, down)

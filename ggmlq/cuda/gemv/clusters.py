@@ -1,0 +1,126 @@
+"""Small blocks of cuda:gemv: those of a cluster share the columns of two strips, so that any N fills a card.
+
+    warp     0 … 3 of block 0    0 … 3 of block 1    …
+    records  0 … 3               4 … 7               …       and so on in turns
+
+At the end a block adds up what its warps have, and brings each column of sums to the block of the cluster
+that writes it, which adds up what came in the order of blocks. From capability 9.0 on.
+"""
+
+from __future__ import annotations
+
+from functools import cache
+from typing import Any, NamedTuple
+
+from ..strips.layout import ROWS
+from ..words import barrier as barriers
+from ..words import bf16x2, ptx
+from ..words.address import address
+from ..words.atoms import inlined
+from ..words.lane import warp_and_lane
+from ..words.language import cuda, float32, uint32
+from .stages import BOTH, Stage
+
+LINE = 4 * BOTH * ROWS  # bytes of a column of sums
+LONG, MOST_ROWS = 8192, 16  # columns of weights; rows of activations for which small blocks were faster
+
+
+class Blocks(NamedTuple):
+    """How many blocks share a tile, and how many a multiprocessor holds; one of one is no small block."""
+
+    parts: int
+    most: int
+
+
+ALONE = Blocks(1, 1)
+
+
+def blocks_for(tiles: int, k: int, m: int, multiprocessors: int) -> Blocks:
+    """What was fastest on an H200 (bench/NOTES.md), by how many tiles there are for a multiprocessor.
+
+    A block that has one for itself is best while each has at most one tile. Clusters take a microsecond more,
+    and four blocks of a cluster want to be well below what fits.
+    """
+    share, long, few = tiles / multiprocessors, k > LONG, m <= 4
+    if m > MOST_ROWS or 1 / 3 < share <= 1:
+        return ALONE
+    if share <= 1:
+        parts = min(8 if few else 4, int(1.5 * multiprocessors / tiles))
+    elif share <= 4 / 3:
+        parts = 3 if few else 2 if long else 1
+    elif share <= 2:
+        parts = 2 if few else 1
+    else:
+        turns = share / 4
+        parts = 2 if few and long and 1 < turns < 4 and turns % 1 < 1 / 3 else 1
+    most = 4 if few else 2
+    return Blocks(parts, min(most, -(-tiles * parts // multiprocessors)))
+
+
+@cache
+def placer(stage: Stage) -> Any:
+    """The device function for a warp's place: tile, block in the cluster, first span, how far the next is.
+
+    It tells the others of a cluster that this block runs.
+    """
+    warps, small, greet = stage.warps, stage.small, barriers.pass_by_cluster
+
+    @inlined
+    def place(warp: Any, parts: Any) -> Any:
+        block = uint32(cuda.blockIdx.x)
+        if not small:
+            return block, uint32(0), warp, uint32(warps)
+        if parts > uint32(1):
+            greet()
+        tile = uint32(block // parts)
+        rank = uint32(block - uint32(tile * parts))
+        return tile, rank, uint32(warp + uint32(rank * uint32(warps))), uint32(parts * uint32(warps))
+
+    return place
+
+
+@cache
+def sharer(stage: Stage) -> Any:
+    """The device function that takes sums of a block's warps, in shared memory, to results."""
+    columns, warps, sums, of_parts = stage.columns, stage.warps, BOTH * ROWS + 4, stage.of_parts
+    base, take_float, store_float = ptx.shared_base, bf16x2.take_float, ptx.store_float
+    join, meet, put_float_of = barriers.join_cluster, barriers.meet_cluster, barriers.put_float_of
+
+    @inlined
+    def of_block(column: Any, lane: Any) -> Any:
+        total = float32(0)
+        for i in range(warps):
+            at = uint32(uint32(uint32(i * columns) + column) * uint32(sums) + lane)
+            total += take_float(base() + uint32(at << uint32(2)))
+        return total
+
+    @inlined
+    def share(y: Any, row0: Any, rank: Any, parts: Any, m: Any, n: Any) -> None:
+        warp, lane = warp_and_lane()
+        row, column, last = uint32(row0 + lane), warp, min(uint32(columns), m)
+        if parts == uint32(1):
+            while column < last:
+                total = of_block(column, lane)
+                if row < n:
+                    store_float(address(y, column, n, row, 4), total)
+                column = uint32(column + uint32(warps))
+        else:
+            join()  # the shared memory of the others is there
+            to = uint32(base() + uint32(of_parts) + uint32(lane << uint32(2)))
+            while column < last:
+                total = of_block(column, lane)
+                there = uint32(to + uint32(uint32(rank * uint32(columns)) + column) * uint32(LINE))
+                put_float_of(there, uint32(column % parts), total)
+                column = uint32(column + uint32(warps))
+            meet()
+            column = uint32(rank + uint32(parts * warp))
+            while column < last:
+                at, total, i = uint32(to + uint32(column * uint32(LINE))), float32(0), uint32(0)
+                while i < parts:
+                    total += take_float(at)
+                    at, i = uint32(at + uint32(columns * LINE)), uint32(i + uint32(1))
+                if row < n:
+                    store_float(address(y, column, n, row, 4), total)
+                column = uint32(column + uint32(parts * uint32(warps)))
+
+    return share

@@ -1,0 +1,157 @@
+"""cuda:gemv of experts: which uses of an expert a block serves, and rows from and to where they are.
+
+A *use* is a number t · U + u: token t meets the u-th of its experts. A block is started for each use and
+for 32 rows of its expert. It serves that use and the next ones of the same expert, up to as many as the
+kernel has columns; those of them that would serve fewer, because an earlier use serves them already, end
+at once. So each block finds out alone what to do, and an expert's weights are read once for a few tokens.
+
+Every warp finds it out for itself: it looks at all ids, two a lane.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cache
+from typing import Any
+
+from ..strips.layout import ROWS, STEP
+from ..words import bf16x2, ptx, votes
+from ..words.address import address
+from ..words.atoms import inlined
+from ..words.lane import g_and_t, warp_and_lane
+from ..words.language import cuda, float32, uint32, uint64
+from .stages import BOTH, SUMS, Stage
+from .two_rows import serves
+
+MOST = 64  # uses: two ids a lane
+NO_EXPERT = 0xFFFFFFFF
+NAN = 0x7FC00000
+
+
+@dataclass(frozen=True)
+class ExpertStage(Stage):
+    """A stage of a block that has other blocks beside it on a multiprocessor: fewer warps."""
+
+    @property
+    def warps(self) -> int:
+        return 8
+
+    @property
+    def count(self) -> int:
+        return 3 if self.columns == 1 else 2
+
+    @property
+    def uses(self) -> int:
+        """Where in shared memory the uses of a warp are kept, behind all else."""
+        return super().shared
+
+    @property
+    def shared(self) -> int:
+        return self.uses + 4 * self.warps * self.columns
+
+    @property
+    def blocks(self) -> int:
+        """That a multiprocessor has registers for."""
+        return 3 if self.columns == 1 or serves(self) else 2
+
+
+@cache
+def expert_of() -> Any:
+    """The device function for the expert of a use: ids are int64, most of which are none."""
+    load8 = bf16x2.load8
+
+    @inlined
+    def expert(ids: Any, use: Any, experts: Any) -> Any:
+        v = load8(ids + uint64(use) * uint64(8))
+        return v[0] if v[1] == uint32(0) and v[0] < experts else uint32(NO_EXPERT)
+
+    return expert
+
+
+@cache
+def finder(columns: int) -> Any:
+    """The device function that lists the uses of a warp, at an address of shared memory.
+
+    Returns how many there are, none if an earlier use serves them; and the expert.
+    """
+    expert, equal, ones, put = expert_of(), votes.lanes_where_equal, votes.count, ptx.put
+
+    @inlined
+    def find(at: Any, ids: Any, own: Any, uses: Any, experts: Any, lane: Any) -> Any:
+        mine = expert(ids, own, experts)
+        first = second = uint32(NO_EXPERT)
+        if lane < uses:
+            first = expert(ids, lane, experts)
+        if lane + uint32(32) < uses:
+            second = expert(ids, lane + uint32(32), experts)
+        low, high = equal(first, mine), equal(second, mine)
+        here, below = uint32(uint32(1) << (own & uint32(31))) - uint32(1), (uint32(1) << lane) - uint32(1)
+        below = uint32(below)
+        in_low = ones(low)
+        before = ones(low & uint32(here)) if own < uint32(32) else in_low + ones(high & uint32(here))
+        place = ones(low & below) - before  # of the first; enormous where it comes before
+        if first == mine and place < uint32(columns):
+            put(at + place * uint32(4), lane)
+        place = in_low + ones(high & below) - before
+        if second == mine and place < uint32(columns):
+            put(at + place * uint32(4), lane + uint32(32))
+        cuda.syncwarp()
+        found = min(in_low + ones(high) - before, uint32(columns))
+        return (found if before % uint32(columns) == uint32(0) else uint32(0)), mine
+
+    return find
+
+
+@cache
+def gatherer(stage: Stage) -> Any:
+    """The device function that starts the copies of a stage's activations, from the rows of the uses."""
+    size, columns, pitch = stage.size, stage.columns, stage.pitch
+    row_chunks, every = stage.row_bytes // 16, stage.span * STEP
+    copy16_of, take4 = bf16x2.copy16_of, bf16x2.take4
+    assert stage.floats, "bfloat16 would be made by a kernel before"
+    assert row_chunks % 32 == 0, "a row is whole copies of a warp"
+
+    @inlined
+    def fetch(at: Any, lane: Any, x: Any, span: Any, uses: Any, count: Any, per: Any, k: Any) -> None:
+        for c in range(columns):
+            for first in range(0, row_chunks, 32):
+                chunk = lane + uint32(first)
+                column = span * uint32(every) + chunk * uint32(4)
+                of_x, length = x, uint32(0)
+                if uint32(c) < count and column < k:
+                    row = take4(uses + uint32(4 * c)) // per
+                    of_x, length = address(x, row, k, column, 4), uint32(16)
+                copy16_of(at + uint32(BOTH * size + c * pitch) + chunk * uint32(16), of_x, length)
+
+    return fetch
+
+
+@cache
+def finisher(stage: Stage) -> Any:
+    """The device function that adds up what the warps have, the first first, and stores the uses' rows."""
+    columns, warps, stride = stage.columns, stage.warps, SUMS
+    base, put_float, take_float, take4 = ptx.shared_base, bf16x2.put_float, bf16x2.take_float, bf16x2.take4
+    store_float = ptx.store_float
+
+    @inlined
+    def finish(sums: Any, y: Any, first: Any, uses: Any, count: Any, n: Any) -> None:
+        warp, lane = warp_and_lane()
+        g, t = g_and_t(lane)
+        if t * uint32(2) < uint32(columns):
+            for i in range(8):  # rows g, g + 8 of a strip, columns 2 t, 2 t + 1
+                row = g + uint32(i // 4 * ROWS + i // 2 % 2 * 8)
+                column = uint32(i % 2) + t * uint32(2)
+                if column < uint32(columns):
+                    at = (warp * uint32(columns) + column) * uint32(stride) + row
+                    put_float(base() + at * uint32(4), sums[i])
+        cuda.syncthreads()
+        row = first + lane
+        if row < n and warp < count:
+            total = float32(0)
+            for i in range(warps):
+                at = (uint32(i * columns) + warp) * uint32(stride) + lane
+                total += take_float(base() + at * uint32(4))
+            store_float(address(y, take4(uses + warp * uint32(4)), n, row, 4), total)
+
+    assert columns <= warps
+    return finish

@@ -1,0 +1,204 @@
+"""Tiles that several blocks share: each keeps the sums of its steps, and each finishes a slice of the tile.
+
+    block      r             r + 1         r + 2
+    keeps      its sums, and raises its flag
+    finishes   first third   second third  last third     of each thread's sums, parts in the order of blocks
+
+So no block adds up much, and a result does not depend on who was there first. A block keeps sums as soon as
+it has them, and finishes slices when it has made all its pieces: by then the flags of others are up.
+
+Who waits for a block that was not started may wait for ever, where other kernels hold the card. Blocks are
+numbered from the last one down (pieces.py), so the first of a tile waits for those that were started before.
+The others count who runs: if all do they may wait, too; if not they leave their slices to the first one, and
+say so by their flag.
+"""
+
+from __future__ import annotations
+
+from functools import cache
+from typing import Any
+
+import numpy as np
+
+from ..strips.layout import ROWS
+from ..words import barrier as barriers
+from ..words import bf16x2, early_start, integers, ptx
+from ..words.address import address
+from ..words.atoms import inlined
+from ..words.language import cuda, float32, int32, uint32, uint64
+from ..words.thread_sums import thread_sums
+from .pieces import bounds_of, sharers_of
+from .product import STRIPS
+from .roles import MULTIPLY, RoleTile
+
+LEFT, OWN = (
+    np.uint32(1),
+    np.uint32(2),
+)  # a flag: the sums are there, and the slice is left to the first, or not
+LOADS = 16  # of sums that are under way at one time, four each
+
+
+def flags_of(sharing: int, divided: int) -> int:
+    """Words: a flag for each block, one for the first of each tile, and how many blocks run."""
+    return sharing + divided + 1
+
+
+@cache
+def beginner() -> Any:
+    """The device function by which a block says that it runs."""
+    wait_for_predecessor, reach = early_start.wait_for_predecessor, barriers.reach
+
+    @inlined
+    def begin(flags: Any, share: Any) -> None:
+        rank, sharing, divided = share
+        if uint32(cuda.threadIdx.x) == uint32(0) and rank < sharing:
+            wait_for_predecessor()  # it makes the flags
+            reach(flags + uint64(uint32(sharing + divided)) * uint64(4), uint32(1))
+
+    return begin
+
+
+# In shared memory: whether this block leaves its slice to the first, whether others have left theirs to it.
+LEAVES, HAS_MORE = 0, 4
+
+
+@cache
+def keeper(tile: RoleTile) -> Any:
+    """The device function for the sums of a piece: results, or kept for those who share a tile."""
+    of_slot = 4 * STRIPS * ROWS * tile.columns
+    (write, keep), note_down = thread_sums(tile.columns), ptx.put
+    meet, reach, seen = barriers.gather_point(1, MULTIPLY), barriers.reach, barriers.seen
+
+    @inlined
+    def put(
+        sums: Any, ends: Any, number: Any, column: Any, row: Any, m: Any, n: Any, first: Any, last: Any,
+        stages: Any, share: Any, notes: Any,
+    ) -> None:  # fmt: skip
+        (y, parts, flags), (rank, sharing, divided) = ends, share
+        thread = uint32(cuda.threadIdx.x)
+        if first == uint32(0) and last == stages:
+            write(sums, y, column, row, m, n)
+        else:
+            slot = rank if first > uint32(0) else uint32(sharing + number)
+            own = parts + uint64(slot) * uint64(of_slot) + uint64(thread) * uint64(16)
+            running = seen(flags + uint64(uint32(sharing + divided)) * uint64(4))
+            keep(sums, own, uint32(16 * MULTIPLY))
+            meet()
+            if thread == uint32(0):
+                leaves = uint32(1) if running < sharing and first > uint32(0) else uint32(0)
+                reach(flags + uint64(slot) * uint64(4), uint32(LEFT) if leaves else uint32(OWN))
+                if leaves:
+                    note_down(uint32(notes + uint32(LEAVES)), int32(1))
+
+    return put
+
+
+@cache
+def slicer(tile: RoleTile) -> Any:
+    """The device function that finishes one slice of a tile: sums of all parts, the first block's first."""
+    fours, of_slot, apart = tile.columns // 8, 4 * STRIPS * ROWS * tile.columns, 16 * MULTIPLY
+    at_once = 8 if tile.columns <= 64 else 4  # parts
+    each = LOADS // at_once  # fours of one
+    few, many = 4 * each, 4 * LOADS
+    load_if, store_float = integers.load_floats_of_others_if, ptx.store_float
+
+    @inlined
+    def finish(
+        parts: Any, slot: Any, first: Any, count: Any, which: Any,
+        y: Any, column: Any, row: Any, m: Any, n: Any,
+    ) -> None:  # fmt: skip
+        total, v = cuda.local.array(few, float32), cuda.local.array(many, float32)
+        own = parts + uint64(uint32(cuda.threadIdx.x)) * uint64(16)
+        q = uint32(uint32(which * uint32(fours)) // count)
+        end = uint32(uint32(uint32(which + uint32(1)) * uint32(fours)) // count)
+        while q < end:
+            for i in range(few):
+                total[i] = float32(0)
+            k = uint32(0)
+            while k < count:
+                for part in range(at_once):
+                    there = uint32(k + uint32(part))
+                    place = slot if there == uint32(0) else uint32(first + there)
+                    at = own + uint64(place) * uint64(of_slot) + uint64(q) * uint64(apart)
+                    for i in range(each):
+                        wanted = uint32(1) if there < count and uint32(q + uint32(i)) < end else uint32(0)
+                        found, o = load_if(at + uint64(i * apart), wanted), 4 * (each * part + i)
+                        v[o], v[o + 1], v[o + 2], v[o + 3] = found[0], found[1], found[2], found[3]
+                for part in range(at_once):
+                    for i in range(few):
+                        total[i] += v[few * part + i]
+                k = uint32(k + uint32(at_once))
+            for i in range(each):
+                if uint32(q + uint32(i)) < end:
+                    for e in range(4):
+                        c = uint32(column + uint32(uint32(q + uint32(i)) << uint32(3)) + uint32(e & 1))
+                        r = uint32(row + uint32(8 * (e >> 1)))
+                        if c < m and r < n:
+                            store_float(address(y, c, n, r, 4), total[4 * i + e])
+            q = uint32(q + uint32(each))
+
+    return finish
+
+
+@cache
+def finisher(tile: RoleTile) -> Any:
+    """The device function for a block's slice of a tile that it shares, and for those that are left to it."""
+    finish_slice, meet = slicer(tile), barriers.gather_point(1, MULTIPLY)
+    await_any, seen, note_down, look = barriers.await_any, barriers.seen, ptx.put, bf16x2.take4
+
+    @inlined
+    def finish(
+        ends: Any, number: Any, column: Any, row: Any, m: Any, n: Any, stages: Any, share: Any, pieces: Any,
+        notes: Any,
+    ) -> None:  # fmt: skip
+        (y, parts, flags), (rank, sharing, _) = ends, share
+        first, count = sharers_of(number, stages, pieces)
+        which, slot = uint32(rank - first), uint32(sharing + number)
+        meet()  # what was noted down is there
+        if which == uint32(0) or look(uint32(notes + uint32(LEAVES))) == uint32(0):
+            i = uint32(cuda.threadIdx.x)
+            while i < count:
+                other = slot if i == uint32(0) else uint32(first + i)
+                if await_any(flags + uint64(other) * uint64(4)) == uint32(LEFT):
+                    note_down(uint32(notes + uint32(HAS_MORE)), int32(1))
+                i = uint32(i + uint32(MULTIPLY))
+            meet()
+            finish_slice(parts, slot, first, count, which, y, column, row, m, n)
+            if which == uint32(0) and look(uint32(notes + uint32(HAS_MORE))) != uint32(0):
+                i = uint32(1)
+                while i < count:
+                    if seen(flags + uint64(uint32(first + i)) * uint64(4)) == uint32(LEFT):
+                        finish_slice(parts, slot, first, count, i, y, column, row, m, n)
+                    i = uint32(i + uint32(1))
+
+    return finish
+
+
+@cache
+def ender(tile: RoleTile) -> Any:
+    """The device function for the end of a block: its slices of the tiles that it shares, two at most."""
+    finish, columns = finisher(tile), tile.columns
+
+    @inlined
+    def close(
+        ends: Any, below: Any, beside: Any, m: Any, n: Any, across: Any, stages: Any, share: Any, pieces: Any,
+        notes: Any,
+    ) -> None:  # fmt: skip
+        rank, sharing, _ = share
+        if rank < sharing:
+            begin, end = bounds_of(rank, stages, pieces)
+            number = uint32(begin // stages)
+            shared = begin > uint32(number * stages)
+            if not shared:  # a tile that this block begins; the last one if it does not end it
+                number = uint32(end // stages)
+                shared = end > uint32(number * stages)
+            while shared:
+                down = uint32(number // across)
+                row = uint32(down * uint32(STRIPS * ROWS) + below)
+                column = uint32(uint32(number - uint32(down * across)) * uint32(columns) + beside)
+                finish(ends, number, column, row, m, n, stages, share, pieces, notes)
+                later = uint32(end // stages)
+                shared = later > number and end > uint32(later * stages)
+                number = later
+
+    return close

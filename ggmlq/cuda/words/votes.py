@@ -1,0 +1,46 @@
+"""What the lanes of a warp tell each other about numbers that they have: a bit a lane."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from .assembly import instruction, only_on_a_gpu, u32
+
+
+@instruction(
+    "{.reg .pred same; setp.eq.u32 same, $1, $2; vote.sync.ballot.b32 $0, same, -1;}",
+    u32, u32, u32, effect=True,
+)  # fmt: skip
+def lanes_where_equal(a: Any, b: Any) -> Any:
+    """The lanes whose two numbers are equal."""
+    only_on_a_gpu()
+
+
+@instruction("match.any.sync.b32 $0, $1, -1;", u32, u32, effect=True)
+def lanes_with_mine(number: Any) -> Any:
+    """The lanes that have the number that this one has."""
+    only_on_a_gpu()
+
+
+@instruction("popc.b32 $0, $1;", u32, u32)
+def count(bits: Any) -> Any:
+    """How many bits are 1."""
+    return int(bits).bit_count()
+
+
+@instruction("atom.shared.add.u32 $0, [$1], $2;", u32, u32, u32, effect=True)
+def add_shared(address: Any, number: Any) -> Any:
+    """Add to a word of shared memory; returns what it was."""
+    only_on_a_gpu()
+
+
+@instruction("shfl.sync.idx.b32 $0, $1, $2, 31, -1;", u32, u32, u32, effect=True)
+def of_lane(value: Any, lane: Any) -> Any:
+    """What a lane has; each may ask another one."""
+    only_on_a_gpu()
+
+
+@instruction("shfl.sync.up.b32 $0, $1, $2, 0, -1;", u32, u32, u32, effect=True)
+def of_lane_before(value: Any, by: Any) -> Any:
+    """What the lane so many before has; the first ones get their own."""
+    only_on_a_gpu()

@@ -1,0 +1,25 @@
+"""Strips of q4_0 made by NumPy, for kernels on an emulated card."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from ggmlq.cuda.strips.layout import layout_of
+
+
+def strips_of(q):
+    """Of q4_0, as the head of strips/make.py says."""
+    n, k = q.shape
+    layout, fmt = layout_of(q.format), q.format
+    count, steps = 8 * -(-n // 128), 2 * -(-k // 128)
+    codes = np.zeros((count * 16, steps * 64), np.uint32)
+    scales = np.zeros((count * 16, steps * 2), np.float16)
+    codes[:n, :k] = fmt.unpack(q.blocks).codes.reshape(n, k).astype(np.int64) + 8
+    scales[:n, : k // 32] = q.blocks["d"].reshape(n, -1)
+    # strip, half, g, record, step, t, pair, element -> a word of g, t and step
+    codes = codes.reshape(count, 2, 8, steps, 4, 4, 2, 2).transpose(0, 3, 2, 5, 4, 6, 1, 7)
+    places = 8 * np.arange(2)[:, None, None] + 4 * np.arange(2)[:, None] + 16 * np.arange(2)
+    words = (codes << places.astype(np.uint32)).sum((-3, -2, -1), dtype=np.uint32)
+    halves = scales.reshape(count, 2, 8, steps, 2).transpose(0, 3, 2, 4, 1)
+    parts = (np.ascontiguousarray(part).reshape(count, steps, -1).view(np.uint8) for part in (words, halves))
+    return np.concatenate([*parts], -1), layout

@@ -1,0 +1,196 @@
+"""Products on the matrix unit: emulated, so that all of the kernel runs wherever AVX-512 is; and on it."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from emulated_amx import Emulated
+from llvmlite.ir import VoidType
+from numba import njit, types
+from numba.extending import intrinsic
+
+import ggmlq as gq
+from ggmlq.cpu.amx import codes, permission
+from ggmlq.cpu.amx.multiply import multiply
+from ggmlq.cpu.amx.unit import POINTER, Unit, shapes
+from ggmlq.cpu.linear import r7_amx
+from ggmlq.cpu.machine.features import compiled_for
+from ggmlq.cpu.machine.simd import Simd
+from ggmlq.cpu.machine.target import AVX512, target
+from ggmlq.cpu.panels import multiply as panel_products
+from ggmlq.cpu.panels.layout import layout_of
+from ggmlq.cpu.scaled_linear import r5_amx
+from ggmlq.formats import FORMATS
+from ggmlq.ladder import choose, rungs
+from ggmlq.problems import Linear, Operand, ScaledLinear
+from ggmlq.testing.cases import weights
+from ggmlq.testing.oracle import assert_right
+from ggmlq.testing.rows import rows
+from ggmlq.threads import at_most
+
+KEPT = [fmt.name for fmt in FORMATS.values() if layout_of(fmt)]
+# One of each way that a panel holds weights: by bits, levels, scales of scales, offsets, groups of 16.
+KINDS = ("q4_0", "q5_1", "q6_K", "q8_0", "mxfp4", "q4_K", "nvfp4", "tq2_0")
+vectors = pytest.mark.skipif(
+    target() is not AVX512 or "avx512bf16" not in compiled_for(), reason="needs AVX-512 with bfloat16"
+)
+on_the_unit = pytest.mark.skipif(permission.refused() is not None, reason=str(permission.refused()))
+
+
+def units():
+    """The unit, where there is one, and the emulated one."""
+    return [pytest.param(Emulated, marks=vectors), pytest.param(Unit, marks=on_the_unit)]
+
+
+@pytest.fixture
+def rung():
+    return next(rung for rung in rungs("linear", "cpu") if rung.name == "cpu:amx")
+
+
+def product(x, q, unit):
+    out = np.full((len(x), q.shape[0]), np.nan, np.float32)
+    multiply(x, q, out, unit)
+    return out
+
+
+@pytest.mark.parametrize("unit", units())
+@pytest.mark.parametrize("name", KINDS)
+def test_right_in_its_arithmetic(name, unit, rung):
+    """Rows and columns that fill no tile, K of more than one chunk and of a part of one."""
+    for n, k, m in ((70, 768, 35), (19, 256, 1), (33, 1280, 16)):
+        q, x = weights(name, n, k, seed=n), rows("normal", m, k, seed=m)
+        y = product(x, q, unit)
+        assert_right(y, x, q, rung)
+        want, bound = (f(x, q, "bf16") for f in (gq.reference.linear, gq.reference.bound))
+        assert (np.abs(y - want) <= bound)[np.isfinite(want)].all()
+
+
+@on_the_unit
+@pytest.mark.parametrize("name", KEPT)
+def test_every_format_on_the_unit(name, rung):
+    q, x = weights(name, 70, 2048, seed=3), rows("normal", 300, 2048, seed=4)
+    assert_right(gq.linear(x, q, kernel="cpu:amx"), x, q, rung)
+
+
+@pytest.mark.parametrize("unit", units())
+def test_the_same_bits_for_any_number_of_rows_and_threads(unit):
+    q, x = weights("q4_0", 100, 1536, seed=5), rows("normal", 600, 1536, seed=6)
+    whole = product(x, q, unit)
+    for m, threads in ((1, 1), (31, 2), (129, 2), (513, 1)):
+        with at_most(threads):
+            assert np.array_equal(product(x[:m], q, unit), whole[:m])
+
+
+@on_the_unit
+def test_the_emulation_is_the_unit_to_the_bit():
+    for name in KINDS:
+        q, x = weights(name, 40, 1024, seed=7), rows("normal", 40, 1024, seed=8)
+        assert np.array_equal(product(x, q, Unit), product(x, q, Emulated))
+
+
+@on_the_unit
+def test_the_shapes_of_another_library_are_given_back():
+    """As ggml does, which tells its shapes to a thread once."""
+    theirs = bytearray(shapes())
+    theirs[16], theirs[48] = 32, 8
+    given = np.frombuffer(bytes(theirs), np.uint8).copy()
+    found = np.zeros_like(given)
+    q, x = weights("q4_0", 40, 512, seed=1), rows("normal", 40, 512, seed=2)
+    with at_most(1):
+        _shapes("ldtilecfg")(given.ctypes.data)
+        product(x, q, Unit)
+        _shapes("sttilecfg")(found.ctypes.data)
+        assert bytes(found) == bytes(theirs)
+        given[:] = 0
+        _shapes("ldtilecfg")(given.ctypes.data)
+        product(x, q, Unit)
+        _shapes("sttilecfg")(found.ctypes.data)
+    assert not found.any()
+
+
+def _shapes(name):
+    """Compiled: load shapes from an address, or store them there."""
+
+    @intrinsic
+    def do(typing, address):
+        def emit(context, builder, signature, args):
+            Simd(builder, AVX512).call(f"llvm.x86.{name}", VoidType(), builder.inttoptr(args[0], POINTER))
+            return context.get_dummy_value()
+
+        return types.void(types.int64), emit
+
+    return njit(lambda address: do(address))  # noqa: PLW0108
+
+
+@pytest.mark.parametrize("unit", units())
+def test_infinite_activations(unit):
+    q, x = weights("q4_0", 32, 256, seed=1), rows("normal", 3, 256, seed=1)
+    x[1, 7], x[2, 9] = np.inf, np.nan
+    y = product(x, q, unit)
+    assert np.isfinite(y[0]).all()
+    assert not np.isfinite(y[1:]).any()
+
+
+@pytest.mark.parametrize("unit", units())
+def test_nothing_to_sum(unit):
+    q = gq.QuantArray.from_bytes(b"", "q4_0", (3, 0))
+    assert (product(np.zeros((2, 0), np.float32), q, unit) == 0).all()
+
+
+def test_where_linux_or_the_cpu_refuses_others_serve(monkeypatch):
+    monkeypatch.setattr(permission, "refused", lambda: "no")
+    assert r7_amx.refuses(Linear(FORMATS["q4_0"], 512, 4096, 4096, device="cpu")) == "no"
+    assert choose(Linear(FORMATS["iq2_s"], 512, 4096, 4096, device="cpu")).name != "cpu:amx"
+
+
+@pytest.mark.parametrize("name", ["q4_0", "q4_K"])
+def test_asking_ahead_changes_no_result(name, monkeypatch):
+    """As it is done where there is such a unit; beyond the last panel too."""
+    x = rows("normal", 1, 512, seed=1)
+    found = []
+    for far in (0, 4096, 1 << 40):
+        monkeypatch.setattr(panel_products, "far", lambda far=far: far)
+        found.append(gq.linear(x, weights(name, 35, 512, seed=2), kernel="cpu:panels"))
+    assert all(np.array_equal(y, found[0]) for y in found)
+
+
+# --- codes with scales beside them -----------------------------------------------------------
+
+
+def scaled(fresh, rows, k, name, zeros):
+    code = gq.codes[name]
+    values = fresh.integers(int(code.min), int(code.max) + 1, (rows, k)).astype(code.dtype)
+    scales = fresh.uniform(0.01, 0.1, (rows, 1)).astype(np.float32)
+    points = fresh.integers(int(code.min), int(code.max) + 1, (rows, 1)).astype(np.int32) if zeros else None
+    return gq.ScaledArray(values, scales, code, (1, None), points)
+
+
+@pytest.mark.parametrize("unit", units())
+@pytest.mark.parametrize("names", [("int8", "int8"), ("uint8", "int8_full"), ("int8", "uint8")])
+@pytest.mark.parametrize("zeros", [False, True])
+def test_codes_are_multiplied_to_the_bits_of_slabs(names, zeros, unit, fresh):
+    for m, n, k in ((35, 70, 192), (16, 19, 64), (33, 130, 2304)):
+        x, w = (scaled(fresh, rows, k, name, zeros) for rows, name in zip((m, n), names, strict=True))
+        want = gq.scaled_linear(x, w, kernel="cpu:tiles")
+        y = np.full((m, n), np.nan, np.float32)
+        codes.multiply(ScaledLinear.of(x, w), x, w, y, unit)
+        assert np.array_equal(y, want)
+
+
+@on_the_unit
+def test_codes_go_to_the_unit_by_themselves(fresh):
+    x, w = scaled(fresh, 600, 1024, "int8", False), scaled(fresh, 200, 1024, "int8", False)
+    assert choose(ScaledLinear.of(x, w)).name == "cpu:amx"
+    for threads in (1, 3):
+        with at_most(threads):
+            assert np.array_equal(gq.scaled_linear(x, w), gq.scaled_linear(x, w, kernel="cpu:tiles"))
+
+
+@pytest.mark.parametrize(
+    ("m", "k", "tile"),
+    [(15, 64, (1, None)), (16, 100, (1, None)), (16, 256, (1, 128)), (16, 1 << 18, (1, None))],
+)
+def test_which_codes_it_takes(m, k, tile):
+    operand = Operand("int8", tile[0], tile[1] or k)
+    reason = r5_amx.refuses(ScaledLinear(operand, operand, m, 16, k, device="cpu"))
+    assert reason.startswith("a tile is" if m < 16 else "it takes one scale")

@@ -1,0 +1,125 @@
+"""Products with experts on an emulated card: rungs' own launches against the oracle."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+pytest.importorskip("numba_cuda", reason="numba-cuda is not installed (extra test or cuda)")
+
+from emulated_gpu import put_emulated
+from emulated_strips import strips_of
+from fake_cupy import on_device
+
+import ggmlq as gq
+from ggmlq.cuda.expert_linear import r4_gemv, r5_grouped
+from ggmlq.cuda.linear import r16_roles
+from ggmlq.cuda.machine import device, maps
+from ggmlq.cuda.pipeline import groups
+from ggmlq.cuda.strips.make import Strips
+from ggmlq.testing.cases import weights
+
+RUNGS = {rung.name: rung for rung in gq.kernels("expert_linear", device="cuda")}
+
+
+def experts_of(e, n, k, rng):
+    """On the host."""
+    raw = np.stack([weights("q4_0", n, k, int(rng.integers(1 << 30))).raw for _ in range(e)])
+    return gq.QuantArray(gq.formats["q4_0"], (e, n, k), raw)
+
+
+def run(monkeypatch, name, module, x, host, ids, **more):
+    """The result [uses, N] of a rung; memory around it must stay as it was."""
+    state, given = put_emulated(monkeypatch), on_device(x)
+    made = [strips_of(each) for each in host]
+    records = on_device(np.concatenate([records for records, _ in made]))
+    for each in (module, r16_roles):
+        monkeypatch.setattr(each, "strips", lambda q: Strips(records, made[0][1]))
+    monkeypatch.setattr(device, "blocks_beside", lambda blocks, shared: blocks)
+    monkeypatch.setattr(maps, "kept", state.memory.map)
+    q = gq.QuantArray(host.format, host.shape, on_device(host.raw))
+    y = on_device(np.full((ids.size + 2, host.shape[1]), 7, np.float32))
+    on_card = on_device(ids.astype(np.int64))
+    for array in (records, given, y, on_card):
+        state.memory.add(array)
+    RUNGS[name].launch(given, q, on_card, y[1:-1].reshape(*ids.shape, -1), **more)
+    assert (y[[0, -1]] == 7).all(), "written past its outputs"
+    return np.asarray(y[1:-1]).reshape(*ids.shape, -1)
+
+
+FEW = [  # T, U, E, N, K, rows of x for each use, ids
+    ("one token", 1, 3, 5, 70, 256, False, "spread"),
+    ("a row a use", 2, 3, 7, 40, 128, True, "spread"),
+    ("all to one", 9, 2, 4, 33, 320, False, "one"),
+    ("some are none", 5, 7, 9, 32, 128, False, "none"),
+]
+
+
+def ids_of(kind, t, u, e, rng):
+    if kind == "one":
+        return np.full((t, u), e - 1)
+    ids = rng.integers(0, e, (t, u))
+    ids[-1, -1] = ids[0, 0]  # twice
+    if kind == "none":
+        ids[0, 0], ids[-1, 0], ids[t // 2, -1] = -1, e, 1 << 40
+    return ids
+
+
+@pytest.mark.parametrize("case", FEW, ids=lambda case: case[0])
+def test_few_tokens(case, monkeypatch, fresh):
+    _, t, u, e, n, k, apart, kind = case
+    host, ids = experts_of(e, n, k, fresh), ids_of(kind, t, u, e, fresh)
+    x = fresh.standard_normal((t * u if apart else t, k)).astype(np.float32)
+    y = run(monkeypatch, "cuda:gemv", r4_gemv, x, host, ids)
+    given = x.reshape(t, u, k) if apart else x
+    lost = (ids < 0) | (ids >= e)
+    want = gq.reference.expert_linear(given, host, np.where(lost, 0, ids), "bf16x")
+    assert np.isnan(y[lost]).all()
+    assert gq.nmse(y[~lost], want[~lost]) < 1e-10
+
+
+@pytest.mark.parametrize("kind", ["spread", "one", "none"])
+def test_groups(kind, monkeypatch, fresh):
+    """Each use has a column of its own in a tile of its expert, and the plan says so."""
+    t, u, e, columns = int(fresh.integers(1, 400)), 3, int(fresh.integers(4, 70)), 16
+    put_emulated(monkeypatch)
+    ids = ids_of(kind, t, u, e, fresh)
+    of, given = groups.Plan(ids.size, e, columns), on_device(ids.astype(np.int64))
+    plan = on_device(np.full(of.words, 0xDEAD, np.uint32))
+    sizes = (ids.size, e, columns, of.slots)
+    groups.grouper()((1,), (groups.THREADS,), given, plan, plan[of.places :], *sizes)
+    flat, counts = ids.reshape(-1), np.bincount(ids[(ids >= 0) & (ids < e)], minlength=e)
+    table = np.asarray(plan[groups.HEAD : groups.HEAD + 4 * of.slots]).reshape(-1, 4)
+    uses, places = np.asarray(plan[groups.HEAD + 4 * of.slots : of.places]), np.asarray(plan[of.places :])
+    there = np.repeat(np.arange(e), -(-counts // columns))
+    assert plan[0] == len(there) <= of.slots
+    first = np.searchsorted(there, there)
+    tiles = np.bincount(there, minlength=e)
+    assert np.array_equal(table[: len(there)], np.stack([there, first, tiles[there], counts[there]], 1))
+    lost = (flat < 0) | (flat >= e)
+    assert (places[lost] == groups.NOWHERE).all()
+    kept, use = places[~lost], np.flatnonzero(~lost)
+    assert len(np.unique(kept)) == len(kept)
+    assert np.array_equal(uses[kept], use)
+    assert np.array_equal(there[kept // columns], flat[use])
+    assert (kept - columns * first[kept // columns] < counts[flat[use]]).all()
+
+
+MANY = [  # T, U, E, N, K, rows of x for each use, ids, columns of a tile
+    ("spread", 9, 2, 3, 140, 256, False, "spread", 16),
+    ("two tiles of one", 20, 1, 5, 40, 128, True, "one", 16),
+    ("some are none", 11, 2, 9, 128, 128, False, "none", 160),
+]
+
+
+@pytest.mark.parametrize("case", MANY, ids=lambda case: case[0])
+def test_many_tokens(case, monkeypatch, fresh):
+    _, t, u, e, n, k, apart, kind, columns = case
+    host, ids = experts_of(e, n, k, fresh), ids_of(kind, t, u, e, fresh)
+    x = fresh.standard_normal((t * u if apart else t, k)).astype(np.float32)
+    y = run(monkeypatch, "cuda:grouped", r5_grouped, x, host, ids, columns=columns)
+    lost = (ids < 0) | (ids >= e)
+    given = x.reshape(t, u, k) if apart else x
+    want = gq.reference.expert_linear(given, host, np.where(lost, 0, ids), "bf16s")
+    assert np.isnan(y[lost]).all()
+    assert gq.nmse(y[~lost], want[~lost]) < 1e-10

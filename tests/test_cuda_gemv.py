@@ -1,0 +1,64 @@
+"""cuda:gemv: how blocks share tiles, and its kernels on an emulated card."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+pytest.importorskip("numba_cuda", reason="numba-cuda is not installed (extra test or cuda)")
+
+from emulated_gpu import put_emulated
+from emulated_strips import strips_of
+from fake_cupy import on_device
+
+import ggmlq as gq
+from ggmlq.cuda.activations import floats
+from ggmlq.cuda.gemv.clusters import ALONE, Blocks, blocks_for
+from ggmlq.cuda.linear import r13_gemv
+from ggmlq.cuda.machine import device
+from ggmlq.cuda.strips.make import Strips
+from ggmlq.testing.cases import weights
+
+RUNG = next(each for each in gq.kernels(device="cuda") if each.name == "cuda:gemv")
+CASES = [  # M, N, K, blocks
+    (1, 70, 768, Blocks(3, 1)),
+    (3, 33, 512, Blocks(2, 2)),
+    (8, 40, 1088, Blocks(4, 1)),
+    (2, 64, 320, Blocks(1, 4)),
+    (12, 50, 640, Blocks(4, 2)),
+    (5, 70, 512, ALONE),
+]
+
+
+@pytest.mark.parametrize("case", [CASES[0], "drawn"], ids=["one row", "drawn"])
+def test_a_launch(case, monkeypatch, fresh):
+    m, n, k, blocks = CASES[1 + fresh.integers(len(CASES) - 1)] if case == "drawn" else case
+    state, host = put_emulated(monkeypatch), weights("q4_0", n, k, int(fresh.integers(1 << 30)))
+    records, layout = strips_of(host)
+    records, x = on_device(records), on_device(fresh.standard_normal((m, k), np.float32))
+    monkeypatch.setattr(floats, "cupy", lambda: state.cupy)
+    monkeypatch.setattr(r13_gemv, "strips", lambda q: Strips(records, layout))
+    monkeypatch.setattr(device, "older_than", lambda least: None)
+    monkeypatch.setattr(device, "room", lambda: 227 << 10)
+    q = gq.QuantArray(host.format, (n, k), on_device(host.raw))
+    y = on_device(np.full((m + 2, n), np.nan, np.float32))
+    for array in (records, x, y):
+        state.memory.add(array)
+    RUNG.launch(x, q, y[1:-1], blocks=blocks)
+    assert np.isnan(y[[0, -1]]).all(), "written past its outputs"
+    assert gq.nmse(np.asarray(y[1:-1]), gq.reference.linear(np.asarray(x), host, "bf16x")) < 1e-10
+
+
+def test_blocks_fill_a_card_and_do_not_run_over(fresh):
+    for _ in range(300):
+        sms, tiles = int(fresh.integers(8, 200)), int(fresh.integers(1, 6000))
+        k, m = 256 * int(fresh.integers(1, 120)), int(fresh.integers(1, 33))
+        parts, most = blocks_for(tiles, k, m, sms)
+        assert 1 <= parts <= (8 if m <= 4 else 4)
+        assert 1 <= most <= (4 if m <= 4 else 2)
+        if parts > 1 and tiles <= sms:  # clusters of one wave
+            assert tiles * parts <= 1.5 * sms
+    assert blocks_for(128, 4096, 1, 132) == ALONE
+    assert blocks_for(28, 14336, 1, 132) == Blocks(7, 2)
+    assert blocks_for(4748, 4096, 1, 132) == Blocks(1, 4)
+    assert blocks_for(4748, 4096, 32, 132) == ALONE

@@ -1,0 +1,96 @@
+#!/usr/bin/env python3
+"""Whether the PTX that comes with the package becomes machine code for every GPU, without a stack.
+
+    python tools/assemble.py [--capabilities 7.5,8.6,12.0] [--only TEXT]
+
+What drivers of GPUs other than Hopper are handed (ggmlq/cuda/prebuilt/served.py), through nvJitLink; no GPU
+is needed. All of it takes some four minutes on one core; the tests draw a few. Kernels that want more shared
+memory than such a GPU gives to a block are never launched there, and left out.
+"""
+
+from __future__ import annotations
+
+import argparse
+import importlib
+import os
+import re
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).parents[1]
+sys.path.insert(0, str(ROOT))
+sys.path.insert(0, str(Path(__file__).parent))
+os.environ["GGMLQ_COMPILE_HERE"] = "1"  # before the words of kernels are imported
+
+from _packs import Wanted, families, kept  # noqa: E402
+
+from ggmlq.cuda.prebuilt.served import PTX, for_driver  # noqa: E402
+
+REGISTERS = 1 << 16  # of a multiprocessor
+Capability = tuple[int, int]
+# Bytes of shared memory that a block may have, by capability: the CUDA programming guide's table.
+ROOM = {(7, 5): 64, (8, 0): 163, (8, 6): 99, (8, 9): 99, (9, 0): 227, (10, 0): 227, (12, 0): 99}
+
+
+def able(kernel: Any, capability: Capability) -> bool:
+    """Whether a kernel is ever launched on GPUs of a capability."""
+    return bool(kernel.least <= capability and kernel.shared <= ROOM[capability] << 10)
+
+
+def assembled(code: bytes, capability: Capability) -> tuple[bytes, int, int]:
+    """Machine code of PTX as a driver gets it; its registers; bytes of stack."""
+    core = importlib.import_module("cuda.core")
+    options = core.LinkerOptions(arch="sm_{}{}".format(*capability), verbose=True)
+    linker = core.Linker(core.ObjectCode.from_ptx(for_driver(code, capability)), options=options)
+    machine = bytes(linker.link("cubin").code)
+    said = str(linker.get_info_log()).replace("\0", "")
+    used = re.search(r"used (\d+) registers.*?(\d+) stack", said)
+    assert used is not None, said
+    return machine, int(used[1]), int(used[2])
+
+
+def problem(each: Wanted, code: bytes, capability: Capability) -> str | None:
+    """What is wrong with a kernel on GPUs of a capability, or None."""
+    kernel = families()[each.origin.family].make(*each.origin.case)
+    if not able(kernel, capability):
+        return None
+    try:
+        machine, registers, stack = assembled(code, capability)
+    except Exception as error:  # of nvJitLink, for one kernel: the others are looked at all the same
+        return f"{type(error).__name__}: {error}"
+    if machine[:4] != b"\x7fELF":
+        return "no machine code"
+    if stack:
+        return f"{stack} bytes of stack"
+    most = REGISTERS // (kernel.threads * kernel.blocks)
+    return f"{registers} registers, there are {most}" if registers > most else None
+
+
+def problems(capabilities: list[Capability], only: str = "") -> Iterator[str]:
+    """Of all that is in the packs, a line each."""
+    for each, code in kept().items():
+        if each.folder == PTX and only in str(each.origin):
+            for capability in capabilities:
+                if found := problem(each, code, capability):
+                    yield f"{each.origin} for {capability[0]}.{capability[1]}: {found}"
+
+
+def main() -> int:
+    """Look at all, print what is wrong; the exit status."""
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    names = ",".join("{}.{}".format(*capability) for capability in ROOM)
+    parser.add_argument("--capabilities", default=names, help=f"some of {names}")
+    parser.add_argument("--only", default="", metavar="TEXT", help="kernels with this in their name")
+    args = parser.parse_args()
+    listed = [tuple(map(int, name.split("."))) for name in args.capabilities.split(",")]
+    status = 0
+    for line in problems(listed, args.only):
+        print(line, flush=True)
+        status = 1
+    return status
+
+
+if __name__ == "__main__":
+    sys.exit(main())

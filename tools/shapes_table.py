@@ -1,0 +1,132 @@
+#!/usr/bin/env python3
+"""The table of many shapes in docs/engine.md, and its picture, from bench/results/shapes_h200.json.
+
+python bench/bench_shapes.py --rungs cuda:gemv,cuda:wgmma,cuda:roles --json PATH
+python tools/shapes_table.py [--check]      # the table
+python tools/shapes_table.py --picture      # docs/shapes.svg; extra `plot`
+
+A figure is of the kernel that ``auto`` takes on an H200 (ggmlq/cuda/pipeline/strip_pace.py), with the tile
+and the parts that it takes, where these were measured.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from _page import put, settle, table
+
+import ggmlq as gq
+from ggmlq.cuda.gemv.clusters import ALONE, blocks_for
+from ggmlq.cuda.pipeline.roles import tile_for
+from ggmlq.cuda.pipeline.strip_pace import MULTIPROCESSORS, Shape, estimates
+from ggmlq.testing import results
+
+ROOT = Path(__file__).parents[1]
+RESULTS = ROOT / "bench" / "results" / "shapes_h200.json"
+PAGE, PICTURE = ROOT / "docs" / "engine.md", ROOT / "docs" / "shapes.svg"
+BEGIN = "<!-- table: tools/shapes_table.py -->"
+TOLD = "q4_0"  # the type of the table; others are counted
+Figure = dict[str, Any]
+
+
+@cache
+def figures() -> dict[tuple[str, int, int, int], Figure]:
+    """What auto takes, by type, N, K and M."""
+    found: dict[tuple[str, int, int, int], dict[str, Figure]] = {}
+    for row in results.load(RESULTS)["rows"]:
+        if "us" in row and taken(row):
+            found.setdefault((row["format"], row["N"], row["K"], row["M"]), {})[row["kernel"]] = row
+    chosen = {}
+    for about, rows in found.items():
+        name, n, k, m = about
+        shape = Shape(m, n, k, gq.formats[name].bits_per_weight, MULTIPROCESSORS)
+        thought = estimates(shape)
+        best = min(thought, key=lambda kernel: thought[kernel])
+        if best in rows:
+            chosen[about] = rows[best]
+    return dict(sorted(chosen.items(), key=lambda item: (item[0][0] != TOLD, item[0])))
+
+
+def taken(row: Figure) -> bool:
+    """Whether it is of the tile, or of the parts, that the kernel takes by itself."""
+    n, k, m = row["N"], row["K"], row["M"]
+    if "columns" in row:
+        columns: int = tile_for(m, -(-n // 128), -(-k // 128), MULTIPROCESSORS).columns
+        return columns == row["columns"]
+    if "parts" in row:
+        blocks = blocks_for(4 * -(-n // 128), k, m, MULTIPROCESSORS)
+        return bool(row["parts"] == (0 if blocks == ALONE else blocks.parts))
+    return True
+
+
+def page() -> str:
+    """The table, and how many figures of each M are within their bound."""
+    rows = figures()
+    shapes = sorted({(n, k) for name, n, k, _ in rows if name == TOLD})
+    sizes = sorted({m for name, _, _, m in rows if name == TOLD})
+    lines = [[f"{n} × {k}", *(cell(rows.get((TOLD, n, k, m))) for m in sizes)] for n, k in shapes]
+    counted = [["within the bound", *(count(m) for m in sizes)]]
+    commits = ", ".join(run["commit"] for run in results.load(RESULTS)["runs"])
+    note = f"\n\nNVIDIA H200, 2026-11-23, commits {commits}. The last line counts figures of all types."
+    return table([f"{TOLD}, N × K", *(f"M={m}" for m in sizes)], [*lines, *counted]) + note
+
+
+def cell(row: Figure | None) -> str:
+    """Microseconds, and times the bound; bold where it is within."""
+    if row is None:
+        return ""
+    share = f"{row['us'] / row['bound']:.2f}"
+    return f"{row['us']:.4g} ({f'**{share}**' if row['us'] <= row['bound'] else share})"
+
+
+def count(m: int) -> str:
+    """Of figures with so many rows."""
+    own = [row for (_, _, _, rows), row in figures().items() if rows == m]
+    return f"{sum(row['us'] <= row['bound'] for row in own)} of {len(own)}"
+
+
+def draw() -> None:
+    """Times the bound, against M, a line a shape."""
+    import matplotlib as mpl
+
+    mpl.use("svg")
+    mpl.rcParams["svg.hashsalt"] = "ggmlq"
+    import matplotlib.pyplot as plt
+
+    rows = figures()
+    shapes = sorted({(n, k) for name, n, k, _ in rows if name == TOLD}, key=lambda shape: shape[0] * shape[1])
+    figure, axes = plt.subplots(figsize=(9, 5), layout="constrained")
+    colors = mpl.colormaps["viridis"]
+    for i, (n, k) in enumerate(shapes):
+        own = sorted(
+            (m, row["us"] / row["bound"])
+            for (name, *of, m), row in rows.items()
+            if (name, of) == (TOLD, [n, k])
+        )
+        axes.plot(*zip(*own, strict=True), color=colors(i / len(shapes)), marker=".", label=f"{n} × {k}")
+    axes.axhline(1, color="black", linewidth=1)
+    axes.set(xscale="log", xlabel="rows of activations", ylabel="time, in bounds", title=f"{TOLD} on an H200")
+    axes.set_xscale("log", base=2)
+    axes.legend(fontsize=7, ncols=2, title="N × K, small ones dark")
+    figure.savefig(PICTURE, metadata={"Date": None})
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--check", action="store_true", help="only say whether the table is fresh")
+    parser.add_argument("--picture", action="store_true", help="draw docs/shapes.svg")
+    args = parser.parse_args()
+    if args.picture:
+        draw()
+        return 0
+    return settle(PAGE, put(PAGE.read_text(), BEGIN, page()), args.check)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
