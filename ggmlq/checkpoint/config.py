@@ -5,7 +5,6 @@ Every number is looked at before it is used: a configuration comes from a strang
 
 from __future__ import annotations
 
-import math
 import os
 from collections.abc import Mapping
 from typing import Any
@@ -16,6 +15,7 @@ from ..text import short
 from .families import FAMILIES, MODEL_TYPES, Family
 
 MOST = 2**31 - 1
+FLOAT32_MOST = (2 - 2**-23) * 2.0**127
 
 
 class Config:
@@ -129,11 +129,9 @@ class Config:
 
 
 def real(path: str, key: str, found: Any) -> float:
-    """A finite number, as float32 holds it."""
-    if (
-        isinstance(found, bool)
-        or not isinstance(found, int | float)
-        or not math.isfinite(float(min(found, 1e308)))
-    ):
-        raise ConvertError(f"{path}: {key!r} is {short(found)}; it is a number; mend the file")
+    """A finite number that float32 holds."""
+    if isinstance(found, bool) or not isinstance(found, int | float) or not abs(found) <= FLOAT32_MOST:
+        raise ConvertError(
+            f"{path}: {key!r} is {short(found)}; it is a finite number within float32's range; mend the file"
+        )
     return float(found)
