@@ -246,19 +246,18 @@ def _rope_factors(config: Config) -> list[float]:
             ("original_max_position_embeddings", 8192),
         )
     )  # fmt: skip
-    wrong = (
-        f"{config.path}: rope_scaling of llama3 is {short(rope)} for heads of {length}; its numbers are "
-        "positive, high_freq_factor above low_freq_factor, and float32 holds their results; mend the file"
-    )
     if length < 2 or not (base > 0 and factor > 0 and low > 0 and high > 0 and high != low and context > 0):
-        raise ConvertError(wrong)
-    # In float32 throughout, as the converter computes them.
+        raise ConvertError(
+            f"{config.path}: rope_scaling of llama3 is {short(rope)} for heads of {length}; its numbers are "
+            "positive, high_freq_factor above low_freq_factor; mend the file"
+        )
+    # In float32 throughout, as the converter computes them; what overflows lies beyond both bounds.
     with np.errstate(all="ignore"):
         powers = np.float32(base) ** (np.arange(0, length, 2, dtype=np.float32) / np.float32(length))
         wave = np.float32(2 * math.pi) / (np.float32(1) / powers)
         smooth = (np.float32(context) / wave - np.float32(low)) / np.float32(high - low)
         between = np.float32(1) / ((np.float32(1) - smooth) / np.float32(factor) + smooth)
-        made = np.where(wave < context / high, 1.0, np.where(wave > context / low, factor, between))
-    if not np.isfinite(made).all():
-        raise ConvertError(wrong)
-    return [float(value) for value in made]
+        made: list[float] = np.where(
+            wave < context / high, 1.0, np.where(wave > context / low, factor, between)
+        ).tolist()
+    return made
