@@ -48,7 +48,7 @@ def resaved(folder, change):
         ({"rms_norm_eps": 1e400}, "no JSON|Infinity|is a number"),
         ({"rope_scaling": {"rope_type": "spiral"}}, "spiral"),
         ({"rope_scaling": {"rope_type": "longrope"}}, "longrope"),
-        ({"rope_scaling": {**checkpoints.SLOW, "original_max_position_embeddings": -1e308}}, "float32's range"),
+        ({"rope_scaling": {**checkpoints.SLOW, "original_max_position_embeddings": -1e308}}, "within float32"),
         ({"rope_scaling": {**checkpoints.SLOW, "original_max_position_embeddings": 0}}, "positive"),
         ({"rope_scaling": {"type": "yarn", "factor": 2}}, "original_max_position_embeddings"),
         ({"vocab_size": 10**9}, "vocab_size"), ({"num_hidden_layers": 10**6}, "num_hidden_layers"),
