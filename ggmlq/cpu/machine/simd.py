@@ -60,8 +60,8 @@ class Simd:
     def apart(self, address: Any) -> Any:
         """The same integer, of which LLVM does not know how it came about.
 
-        Of addresses a distance apart it makes a chain of additions, each waiting for the one before, which can
-        take longer than what is loaded from them.
+        Of addresses a distance apart it makes a chain of additions, each waiting for the one before, and
+        that can take longer than what is loaded from them.
         """
         return self.builder.asm(ir.FunctionType(I64, [I64]), "", "=r,0", [address], side_effect=False)
 
