@@ -45,6 +45,7 @@ class PanelLayout:
     unit: float = 1  # that integer scales are multiples of, a power of two
     offset: bool = False
     group: Literal[16, 32] = 32  # weights that share a scale
+    floats: bool = False  # sums of integers begin with the bits of FLOAT
 
     @property
     def groups(self) -> int:
@@ -110,6 +111,7 @@ def layout_of(fmt: Format) -> PanelLayout | None:
         unit=fmt.scales.unit if scale in ("i8", "i4") else 1,
         offset=facts.has_offset,
         group=16 if facts.group == 16 else 32,
+        floats=scale in ("i8", "i4"),
     )
 
 
@@ -140,12 +142,13 @@ def remaining_zero(layout: PanelLayout, target: Target) -> int:
 
 def start(layout: PanelLayout) -> int:
     """Where sums of integers begin."""
-    return int(np.float32(FLOAT).view(np.int32)) if layout.nested else 0
+    return int(np.float32(FLOAT).view(np.int32)) if layout.floats else 0
 
 
 def expanded(layout: PanelLayout, target: Target) -> PanelLayout:
     """What expand.py makes of a layout: bytes and float32; the codes keep their zero."""
-    return PanelLayout(zero=remaining_zero(layout, target), offset=layout.offset, group=layout.group)
+    zero = remaining_zero(layout, target)
+    return PanelLayout(zero=zero, offset=layout.offset, group=layout.group, floats=layout.floats)
 
 
 def record_bytes(layout: PanelLayout) -> int:

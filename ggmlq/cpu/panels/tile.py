@@ -92,7 +92,7 @@ class Tile(Panel):
             dots = self._dots(group, here, x)
             scale, offset = self.scale(here, group)
             for r, dot in enumerate(dots):
-                whole = b.sitofp(dot, FLOATS)
+                whole = self._whole(dot)
                 if group:
                     scaled[r] = simd.fma(whole, scale, scaled[r])
                 else:
@@ -102,6 +102,12 @@ class Tile(Panel):
                     self._add(total, offset, self._sum(x[r], group))
         for r, total in enumerate(sums):
             self._add(total, scaled[r], self._splat(x[r], RUN, F32))
+
+    def _whole(self, dot: Any) -> Any:
+        """Sums of integers as floats."""
+        if not self.layout.floats:
+            return self.b.sitofp(dot, FLOATS)
+        return self.b.fsub(self.b.bitcast(dot, FLOATS), ir.Constant(FLOATS, [FLOAT] * ROWS))
 
     def _super(self, index: Any, sums: list[Any]) -> None:
         """Eight runs with integer scales, then the scale above them: fewer products of floats.
