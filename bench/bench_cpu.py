@@ -29,7 +29,6 @@ from ggmlq.cpu.machine.words import cgutils, intrinsic
 from ggmlq.cpu.machine.workers import share_kernel
 from ggmlq.formats import BlockFormat, Format
 from ggmlq.llama import Bridge
-from ggmlq.testing.blocks import random_blocks
 from ggmlq.testing.machine import commit, machine
 
 SIZE = 4096  # N and K
@@ -90,7 +89,9 @@ def of_format(fmt: Format, bridge: Bridge, threads: int, rounds: int) -> Iterato
     """All rows of one format."""
     if not isinstance(fmt, BlockFormat) or fmt.name in ("q8_1", "q8_K"):  # not weights in llama.cpp
         return
-    blocks = random_blocks(fmt, 64, SIZE // fmt.block_size, seed=1)
+    # Quantized numbers, for the scales of random bytes can be denormal, which takes longer.
+    some = np.random.default_rng(1).standard_normal((64, SIZE), np.float32)
+    blocks = np.asarray(gq.quantize(some, fmt, np.ones(SIZE, np.float32)).raw)
     q = gq.QuantArray.from_bytes(np.tile(blocks, (SIZE // 64, 1)).tobytes(), fmt, (SIZE, SIZE))
     for m in (1, 512 if fmt.name in LEADING else 64):
         x = np.random.default_rng(0).standard_normal((m, SIZE), np.float32)

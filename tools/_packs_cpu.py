@@ -14,7 +14,7 @@ from _packs import Wanted
 
 from ggmlq.cpu.linear import r5_lines
 from ggmlq.cpu.machine.target import Target, best
-from ggmlq.cpu.panels.layout import ROWS_AT_ONCE, layout_of, unpacked
+from ggmlq.cpu.panels.layout import expanded, layout_of, rows_at_once, unpacked
 from ggmlq.cpu.prebuilt.levels import LEVELS, Level
 from ggmlq.cpu.unpack import has_file
 from ggmlq.formats import FORMATS, BlockFormat
@@ -45,9 +45,9 @@ def _of(kind: Target) -> Iterator[tuple[str, tuple[Any, ...]]]:
 
 
 def _of_format(fmt: BlockFormat, kind: Target) -> Iterator[tuple[str, tuple[Any, ...]]]:
-    most = min(ROWS_AT_ONCE[kind.registers], 8)
     layout = layout_of(fmt)
     read = layout or unpacked(fmt, kind)
+    most = rows_at_once(read, kind)
     yield "panels.activations.quantizer", (read.groups, read.offset, kind)
     if layout is None:
         for rows in dict.fromkeys((1, most)):
@@ -60,4 +60,4 @@ def _of_format(fmt: BlockFormat, kind: Target) -> Iterator[tuple[str, tuple[Any,
     for rows in dict.fromkeys((1, most)):
         yield "panels.product.direct", (layout, rows, kind)
     if layout.offset or len(layout.planes) > 1:
-        yield "panels.product.through_bytes", (layout, most, kind)
+        yield "panels.product.through_bytes", (layout, rows_at_once(expanded(layout, kind), kind), kind)

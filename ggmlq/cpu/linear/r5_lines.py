@@ -40,5 +40,11 @@ def launch(x: Any, q: QuantArray, out: Any) -> None:
     assert isinstance(fmt, BlockFormat)
     raw = np.ascontiguousarray(q.raw)
     multiply(
-        x, raw, out, unpacked(fmt, kind), lambda rows: kernel("panels.lines.by_lines", fmt, kind), grain=1
+        x,
+        raw,
+        out,
+        unpacked(fmt, kind),
+        lambda rows: kernel("panels.lines.by_lines", fmt, kind),
+        grain=1,
+        most=1,
     )

@@ -57,6 +57,14 @@ class Simd:
         pointer = self.builder.inttoptr(address, I8.as_pointer())
         self.builder.call(function, [pointer, I32(0), I32(3), I32(1)])  # to read, keep, data
 
+    def apart(self, address: Any) -> Any:
+        """The same integer, of which LLVM does not know how it came about.
+
+        Of addresses a distance apart it makes a chain of additions, each waiting for the one before, and
+        that can take longer than what is loaded from them.
+        """
+        return self.builder.asm(ir.FunctionType(I64, [I64]), "", "=r,0", [address], side_effect=False)
+
     def splat(self, value: Any, n: int = 16) -> Any:
         """The same number in every place."""
         kind = vec(value.type, n)

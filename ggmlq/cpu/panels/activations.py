@@ -15,11 +15,11 @@ from numba import types
 
 from ...packing import RUN
 from ..machine.arguments import reader
-from ..machine.jit import jit
+from ..machine.jit import inner, jit
 from ..machine.simd import F32, FLOATS, I8, I32, I64, INTS, Simd, vec
 from ..machine.target import Target
 from ..machine.words import intrinsic
-from .layout import PanelLayout, record_bytes
+from .layout import PanelLayout, batch, record_bytes
 from .operands import Activations
 
 ROUND = 12582912.0  # 1.5 · 2**23: adding it leaves the nearest integer in the last bits, ties to even
@@ -32,15 +32,21 @@ activations = reader(Activations)
 @cache
 def quantizer(groups: int, offset: bool, target: Target) -> Any:
     """Compiled: rows ``first`` … ``stop`` of ``Activations`` into their records."""
-    write = _record(groups, offset, target)
+    write, together = _record(groups, offset, target), inner(batch)
     size = record_bytes(PanelLayout(offset=offset, group=16 if groups == 2 else 32))
 
     def quantize(arguments: int, first: int, stop: int) -> None:
         given = activations(arguments)
+        begin = first // given.most * given.most  # of the batch
+        rows = together(given.rows - begin, given.most)
         for row in range(first, stop):
+            while row >= begin + rows:
+                begin += rows
+                rows = together(given.rows - begin, given.most)
+            to = given.records + begin * given.row_bytes + (row - begin) * size
             for run in range(given.columns // RUN):
                 values = given.values + 4 * (row * given.columns + RUN * run)
-                write(values, given.records + row * given.row_bytes + run * size, given.zero)
+                write(values, to + run * rows * size, given.zero, given.start)
 
     return jit(quantize)
 
@@ -49,17 +55,17 @@ def _record(groups: int, offset: bool, target: Target) -> Any:
     """An intrinsic for one run: from 32 floats at an address to the record at another."""
 
     @intrinsic
-    def write(typing: Any, source: Any, to: Any, zero: Any) -> Any:
+    def write(typing: Any, source: Any, to: Any, zero: Any, start: Any) -> Any:
         def emit(context: Any, builder: Any, signature: Any, args: Any) -> Any:
             _emit(Simd(builder, target), groups, offset, *args)
             return context.get_dummy_value()
 
-        return types.void(types.intp, types.intp, types.intp), emit
+        return types.void(*[types.intp] * 4), emit
 
     return write
 
 
-def _emit(simd: Simd, groups: int, offset: bool, source: Any, to: Any, zero: Any) -> None:
+def _emit(simd: Simd, groups: int, offset: bool, source: Any, to: Any, zero: Any, start: Any) -> None:
     b = simd.builder
     x = [simd.load(b.add(source, I64(64 * i)), FLOATS) for i in range(2)]
     bits = [b.and_(b.bitcast(part, INTS), _ints(0x7FFFFFFF)) for part in x]
@@ -77,7 +83,7 @@ def _emit(simd: Simd, groups: int, offset: bool, source: Any, to: Any, zero: Any
     simd.store(scale, b.add(to, I64(RUN)))
     for group, total in enumerate(sums if groups == 2 else [b.add(*sums)]):
         at = RUN + 4 + 4 * group
-        simd.store(b.mul(b.neg(b.trunc(zero, I32)), total), b.add(to, I64(at)))
+        simd.store(b.sub(b.trunc(start, I32), b.mul(b.trunc(zero, I32), total)), b.add(to, I64(at)))
         if offset:
             s = b.fmul(scale, b.sitofp(b.neg(total), F32))
             simd.store(s, b.add(to, I64(at + 4 * groups)))

@@ -23,11 +23,12 @@ from ..machine.target import Target, target
 from ..machine.workers import share_kernel
 from .expand import expander
 from .gather import filler
-from .layout import ROWS, ROWS_AT_ONCE, PanelLayout, expanded, unpacked
+from .layout import ROWS, PanelLayout, expanded, rows_at_once, unpacked
 from .multiply import RECORDS, records_of
 from .product import NEAR
 from .scattered import scattered_sweep
 
+ADDRESSED = 8  # rows at once: their addresses stay in registers, of which there are 16
 MANY = 32  # rows of a group that pay for expanding its panels
 READ = 4  # what reading a panel costs, in rows that are multiplied with it
 
@@ -76,7 +77,8 @@ def multiply(
         table.ctypes.data, cuts.ctypes.data, rows.ctypes.data, outs.ctypes.data,
         panels, next((made.shape[1] for made in kept.values()), 0), n, k // RUN,
     )  # fmt: skip
-    share_kernel(kernel(ROWS_AT_ONCE[kind.registers], int(counts.max())), given, len(cuts) - 1)
+    most = min(rows_at_once(layout, kind), ADDRESSED)
+    share_kernel(kernel(most, int(counts.max())), given, len(cuts) - 1)
 
 
 @jit

@@ -18,6 +18,8 @@ from dataclasses import dataclass
 from functools import cache
 from typing import Literal
 
+import numpy as np
+
 from ...formats import BlockFormat, Format
 from ...packing import RUN, packing
 from ..machine.target import Target
@@ -25,7 +27,9 @@ from ..machine.target import Target
 ROWS = 16  # of a panel
 SUPER = 8  # runs
 TABLE = 16  # entries of what a vector look-up takes
-ROWS_AT_ONCE = {32: 8, 8: 2, 4: 1}  # of activations, by the vector registers that the CPU has
+ROWS_AT_ONCE = {32: 12, 8: 2, 4: 1}  # of activations, by the vector registers that the CPU has
+FEWER = (8, 4, 2, 1)  # of what is left of them
+FLOAT = 1.5 * 2**23  # integers up to 2**22 added to its bits are a float32, this plus the integer
 LANE = 64  # weights of a vector, where rows are multiplied one by one
 WIDTH = {"f32": 4, "f16": 2, "bf16": 2, "i8": 1, "i4": 1}  # bytes of a scale
 
@@ -41,6 +45,7 @@ class PanelLayout:
     unit: float = 1  # that integer scales are multiples of, a power of two
     offset: bool = False
     group: Literal[16, 32] = 32  # weights that share a scale
+    floats: bool = False  # sums of integers begin with the bits of FLOAT
 
     @property
     def groups(self) -> int:
@@ -106,6 +111,7 @@ def layout_of(fmt: Format) -> PanelLayout | None:
         unit=fmt.scales.unit if scale in ("i8", "i4") else 1,
         offset=facts.has_offset,
         group=16 if facts.group == 16 else 32,
+        floats=scale in ("i8", "i4"),
     )
 
 
@@ -134,11 +140,36 @@ def remaining_zero(layout: PanelLayout, target: Target) -> int:
     return 128 if layout.table else layout.zero
 
 
+def start(layout: PanelLayout) -> int:
+    """Where sums of integers begin."""
+    return int(np.float32(FLOAT).view(np.int32)) if layout.floats else 0
+
+
 def expanded(layout: PanelLayout, target: Target) -> PanelLayout:
     """What expand.py makes of a layout: bytes and float32; the codes keep their zero."""
-    return PanelLayout(zero=remaining_zero(layout, target), offset=layout.offset, group=layout.group)
+    zero = remaining_zero(layout, target)
+    return PanelLayout(zero=zero, offset=layout.offset, group=layout.group, floats=layout.floats)
 
 
 def record_bytes(layout: PanelLayout) -> int:
     """Bytes of a run of one row of activations."""
     return RUN + 4 + 4 * layout.groups * (1 + layout.offset)
+
+
+def rows_at_once(layout: PanelLayout, target: Target) -> int:
+    """Rows of activations in a tile: as many as there are registers for.
+
+    A dot product waits up to six clocks for the one before it in its row: few rows leave units idle.
+    """
+    most = ROWS_AT_ONCE[target.registers]
+    return min(most, 8) if layout.groups == 2 else most  # these sum three vectors a row instead of two
+
+
+def batch(left: int, most: int) -> int:
+    """How many of the rows that are left stand and are multiplied together."""
+    if left >= most:
+        return most
+    for fewer in FEWER:
+        if fewer <= left:
+            return fewer
+    return left

@@ -13,29 +13,32 @@ from ..machine.features import far
 from ..machine.kernels import Kernel, kernel
 from ..machine.target import target
 from ..machine.workers import share_kernel
-from .layout import ROWS, ROWS_AT_ONCE, PanelLayout, record_bytes, remaining_zero
+from .layout import ROWS, PanelLayout, record_bytes, remaining_zero, rows_at_once, start
 from .operands import Activations, Operands
 
 RECORDS = 4 << 20  # bytes of activations multiplied at a time: the last cache holds them
 
 
 def multiply(
-    x: Any, weights: Any, out: Any, layout: PanelLayout, kernels: Callable[[int], Kernel], grain: int = ROWS
-) -> None:
+    x: Any, weights: Any, out: Any, layout: PanelLayout, kernels: Callable[[int], Kernel],
+    grain: int = ROWS, most: int | None = None,
+) -> None:  # fmt: skip
     """``out = x @ weights``; ``kernels(rows at once)`` multiplies ``grain`` rows of weights.
 
     ``layout`` is the one of the panels that the tiles read; the kernels are given ``Operands``.
+    ``most``: rows at once, where that is not what tiles take.
     """
     n, runs = out.shape[1], x.shape[1] // RUN
     if not runs:
         out[...] = 0
         return
     nbytes = runs * record_bytes(layout)
-    multiply_panels = kernels(min(ROWS_AT_ONCE[target().registers], 1 if len(x) == 1 else 8))
-    step = max(64, RECORDS // nbytes // 8 * 8)
+    most = 1 if len(x) == 1 else most or rows_at_once(layout, target())
+    multiply_panels = kernels(most)
+    step = max(RECORDS // nbytes, 64) // most * most
     address = weights.ctypes.data
     for first in range(0, len(x), step):
-        records, at = records_of(x[first : first + step], layout)
+        records, at = records_of(x[first : first + step], layout, most)
         part: Floats = out[first : first + step]
         given = Operands(  # in their order: by keyword this takes microseconds of a small product
             address, weights.shape[0], weights.shape[1],
@@ -45,13 +48,16 @@ def multiply(
         share_kernel(multiply_panels, given, -(-n // grain))
 
 
-def records_of(x: Any, layout: PanelLayout) -> tuple[Bytes, int]:
-    """Rows of activations as the tiles of a layout read them, and their address."""
+def records_of(x: Any, layout: PanelLayout, most: int = 1) -> tuple[Bytes, int]:
+    """Rows of activations as the tiles of a layout read them, ``most`` in a batch, and their address."""
     kind, runs = target(), x.shape[1] // RUN
     rows = np.ascontiguousarray(x, np.float32)
     records = np.empty((len(rows), runs * record_bytes(layout)), np.uint8)
     quantize = kernel("panels.activations.quantizer", layout.groups, layout.offset, kind)
     at = records.ctypes.data  # a microsecond: asked for once
-    given = Activations(rows.ctypes.data, at, runs * RUN, records.shape[1], remaining_zero(layout, kind))
+    given = Activations(
+        rows.ctypes.data, at, len(rows), runs * RUN,
+        records.shape[1], most, remaining_zero(layout, kind), start(layout),
+    )  # fmt: skip
     share_kernel(quantize, given, len(rows), 16)
     return records, at

@@ -11,7 +11,7 @@ class Operands(NamedTuple):
     weights: int  # address of uint8 [weight_rows, weight_bytes]: panels, or rows of a file's blocks
     weight_rows: int
     weight_bytes: int
-    records: int  # address of uint8 [m, row_bytes]: rows of activations, see tile.py
+    records: int  # address of m rows of activations in batches, see tile.py
     m: int
     row_bytes: int
     out: int  # address of float32 [m, n]
@@ -24,10 +24,13 @@ class Activations(NamedTuple):
     """Arguments of a quantizer."""
 
     values: int  # address of float32 [M, columns]
-    records: int  # address of uint8 [M, row_bytes]
+    records: int  # address of what they become, rows · row_bytes
+    rows: int
     columns: int
     row_bytes: int
+    most: int  # rows of a batch
     zero: int  # what the product has to take from every code of the weights
+    start: int  # where its sums of integers begin
 
 
 class Taken(NamedTuple):

@@ -12,7 +12,7 @@ from ..machine.jit import inner, jit
 from ..machine.memory import bytes_at, floats_at
 from ..machine.target import Target
 from .expand import expander
-from .layout import ROWS, PanelLayout, expanded
+from .layout import ROWS, PanelLayout, batch, expanded
 from .operands import Operands
 from .tile import tile
 
@@ -22,13 +22,15 @@ NEAR = 256 << 10  # bytes of panels that meet the same few rows of activations: 
 
 @cache
 def sweep(layout: PanelLayout, rows: int, target: Target) -> Any:
-    """Compiled: ``count`` panels times all records, ``rows`` of them at a time.
+    """Compiled: ``count`` panels times all records, batches of at most ``rows``.
 
     ``several(panels address, bytes of a panel, count, records uint8 [M, bytes], out float32 [M, N],
     first column, runs, bytes ahead)``
     """
-    most, two, four = rows, min(rows, 2), min(rows, 4)
-    by_most, by_four, by_two, by_one = (tile(layout, n, target) for n in (most, four, two, 1))
+    most, together = rows, inner(batch)
+    by_most, by_eight, by_four, by_two, by_one = (
+        tile(layout, min(n, rows), target) for n in (rows, 8, 4, 2, 1)
+    )
 
     def several(
         panels: int, pitch: int, count: int, records: Any, out: Any, column: int, runs: int, far: int
@@ -37,22 +39,23 @@ def sweep(layout: PanelLayout, rows: int, target: Target) -> Any:
         edge = np.empty((most, ROWS), np.float32)  # a tile that reaches beyond the last column
         row = 0
         while row < m:
-            left = m - row
-            done = most if left >= most else four if left >= four else two if left >= two else 1
-            x, size = records.ctypes.data + row * records.shape[1], records.shape[1]
+            done = together(m - row, most)
+            x = records.ctypes.data + row * records.shape[1]
             for p in range(count):
                 panel, first = panels + p * pitch, column + p * ROWS
                 whole = first + ROWS <= n
                 to = out.ctypes.data + 4 * (row * n + first) if whole else edge.ctypes.data
                 line = 4 * n if whole else 4 * ROWS
                 if done == most:
-                    by_most(panel, x, size, to, line, runs, far)
-                elif done == four:
-                    by_four(panel, x, size, to, line, runs, far)
-                elif done == two:
-                    by_two(panel, x, size, to, line, runs, far)
+                    by_most(panel, x, to, line, runs, far)
+                elif done == 8:
+                    by_eight(panel, x, to, line, runs, far)
+                elif done == 4:
+                    by_four(panel, x, to, line, runs, far)
+                elif done == 2:
+                    by_two(panel, x, to, line, runs, far)
                 else:
-                    by_one(panel, x, size, to, line, runs, far)
+                    by_one(panel, x, to, line, runs, far)
                 if not whole:  # loops: Numba compiles seconds of messages into a copy between slices
                     for r in range(done):
                         for i in range(n - first):

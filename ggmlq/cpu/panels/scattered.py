@@ -17,7 +17,7 @@ from ..machine.memory import floats_at, words_at
 from ..machine.simd import I64
 from ..machine.target import Target
 from ..machine.words import intrinsic
-from .layout import ROWS, PanelLayout
+from .layout import ROWS, PanelLayout, record_bytes
 from .tile import Tile
 
 FEWER = (1, 2, 3, 4)  # rows of the tiles for what is left: an expert often has few
@@ -52,8 +52,8 @@ class Scattered(Tile):
     def _entry(self, table: str, row: int) -> Any:
         return self.simd.load(self.b.add(self.at[table], I64(8 * row)), I64)
 
-    def _start(self, row: int) -> Any:
-        return self.starts[row]
+    def _record(self, run: Any, row: int) -> Any:
+        return self.b.add(self.starts[row], self.b.mul(run, I64(record_bytes(self.layout))))
 
     def _result(self, row: int) -> Any:
         return self.results[row]

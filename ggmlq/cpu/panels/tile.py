@@ -4,12 +4,14 @@ Everything stays in registers: for each run of 32 weights the integer sums start
 (a constant inside the codes), take eight dot products of four, become floats, and are scaled by
 the weights and by the activations. A format with offsets adds −offset · Σ activations.
 
-A row of activations is a sequence of records: 32 codes, the scale (float32), then for each group
-−zero · Σq (int32) and, where there are offsets, −scale · Σq (float32).
+A row of activations is a sequence of records: 32 codes, the scale (float32), for each group
+start − zero · Σq (int32) and, where there are offsets, −scale · Σq (float32). The rows of a tile are a
+batch: the first record of each, then the second of each …, so that one address leads to all of a run.
+With an address a row, LLVM makes of them a chain of additions as long as the dot products.
 
 Floors per 16 rows of weights, one row of activations and run, all on the same ports: 8 dot products,
 one multiplication and one fused one; one more with offsets, one more with groups of 16. Under a
-scale of 256 weights: 8 dot products and one fused multiplication, one more with offsets.
+scale of 256 weights: 8 dot products and two fused multiplications, one more with offsets.
 """
 
 from __future__ import annotations
@@ -24,10 +26,10 @@ from ...packing import RUN
 from ..machine.simd import F32, FLOATS, I32, I64
 from ..machine.target import Target
 from ..machine.words import cgutils, intrinsic
-from .layout import SUPER, PanelLayout, record_bytes
+from .layout import FLOAT, ROWS, SUPER, PanelLayout, record_bytes
 from .read import Panel, Place
 
-ADDRESSES = ("panel", "records", "row_bytes", "out", "out_bytes", "runs", "far")
+ADDRESSES = ("panel", "records", "out", "out_bytes", "runs", "far")
 FEW = 2  # rows of activations that the memory may be too slow for
 LINE = 64  # bytes that it gives at a time
 
@@ -37,9 +39,7 @@ def tile(layout: PanelLayout, rows: int, target: Target) -> Any:
     """An intrinsic that takes ADDRESSES as integers and writes float32 [rows, 16]."""
 
     @intrinsic
-    def multiply(
-        typing: Any, panel: Any, records: Any, row_bytes: Any, out: Any, out_bytes: Any, runs: Any, far: Any
-    ) -> Any:
+    def multiply(typing: Any, panel: Any, records: Any, out: Any, out_bytes: Any, runs: Any, far: Any) -> Any:
         def emit(context: Any, builder: Any, signature: Any, args: Any) -> Any:
             Tile(builder, layout, rows, target, dict(zip(ADDRESSES, args, strict=True))).emit()
             return context.get_dummy_value()
@@ -74,10 +74,6 @@ class Tile(Panel):
         """Address of 16 results of a row of activations."""
         return self.b.add(self.at["out"], self.b.mul(self.at["out_bytes"], I64(row)))
 
-    def _start(self, row: int) -> Any:
-        """Address of a row of activations."""
-        return self.b.add(self.at["records"], self.b.mul(self.at["row_bytes"], I64(row)))
-
     def _zeros(self) -> list[Any]:
         """Sums of floats, one vector a row."""
         return [cgutils.alloca_once_value(self.b, ir.Constant(FLOATS, None)) for _ in self.rows]
@@ -96,7 +92,7 @@ class Tile(Panel):
             dots = self._dots(group, here, x)
             scale, offset = self.scale(here, group)
             for r, dot in enumerate(dots):
-                whole = b.sitofp(dot, FLOATS)
+                whole = self._whole(dot)
                 if group:
                     scaled[r] = simd.fma(whole, scale, scaled[r])
                 else:
@@ -107,16 +103,22 @@ class Tile(Panel):
         for r, total in enumerate(sums):
             self._add(total, scaled[r], self._splat(x[r], RUN, F32))
 
+    def _whole(self, dot: Any) -> Any:
+        """Sums of integers as floats."""
+        if not self.layout.floats:
+            return self.b.sitofp(dot, FLOATS)
+        return self.b.fsub(self.b.bitcast(dot, FLOATS), ir.Constant(FLOATS, [FLOAT] * ROWS))
+
     def _super(self, index: Any, sums: list[Any]) -> None:
         """Eight runs with integer scales, then the scale above them: fewer products of floats.
 
-        Scales times dots stay below 2**24, so that they are exact as float32.
+        Sums of integers begin with the bits of 1.5 · 2**23, so that they are floats without being
+        converted: this plus the dot product. One fused step takes it off and scales. Scales times dots
+        stay below 2**24, so that all is exact.
         """
         b, layout = self.b, self.layout
-        inner, offsets = self._zeros(), self._zeros()
-        for total in (*inner, *offsets):
-            b.store(ir.Constant(FLOATS, None), total)
-        first = b.mul(index, I64(SUPER))
+        inner, first = self._zeros(), b.mul(index, I64(SUPER))
+        self._clear(inner)
         with cgutils.for_range(b, I64(SUPER), intp=I64) as loop:
             run = b.add(first, loop.index)
             here = self.run_at(self.at["panel"], run)
@@ -125,20 +127,37 @@ class Tile(Panel):
             scaled: list[Any] = []
             for group in range(layout.groups):
                 dots = self._dots(group, here, x)
-                scale, minimum = self.integers(here, group)
-                products = [b.mul(dot, scale) for dot in dots]
-                scaled = [b.add(*pair) for pair in zip(scaled, products, strict=True)] if group else products
-                if layout.offset:
-                    for r, total in enumerate(offsets):
-                        self._add(total, b.sitofp(minimum, FLOATS), self._sum(x[r], group))
+                scale = b.sitofp(self.integers(here, group)[0], FLOATS)
+                less = b.fmul(scale, ir.Constant(FLOATS, [-FLOAT] * ROWS))
+                products = [self.simd.fma(b.bitcast(dot, FLOATS), scale, less) for dot in dots]
+                scaled = [b.fadd(*pair) for pair in zip(scaled, products, strict=True)] if group else products
             for r, total in enumerate(inner):
-                self._add(total, b.sitofp(scaled[r], FLOATS), self._splat(x[r], RUN, F32))
+                self._add(total, scaled[r], self._splat(x[r], RUN, F32))
         here = self.run_at(self.at["panel"], first)
         d, dmin = self.above(here)
-        for total, by_d, by_dmin in zip(sums, inner, offsets, strict=True):
+        for total, by_d in zip(sums, inner, strict=True):
             self._add(total, b.load(by_d), d)
-            if layout.offset:
-                self._add(total, b.load(by_dmin), dmin)
+        if layout.offset:
+            self._offsets(first, dmin, sums)
+
+    def _offsets(self, first: Any, dmin: Any, sums: list[Any]) -> None:
+        """What the minima of eight runs add: by itself, so that registers hold the sums of more rows."""
+        b, offsets = self.b, self._zeros()
+        self._clear(offsets)
+        with cgutils.for_range(b, I64(SUPER), intp=I64) as loop:
+            run = b.add(first, loop.index)
+            here = self.run_at(self.at["panel"], run)
+            x = [self._record(run, r) for r in self.rows]
+            for group in range(self.layout.groups):
+                minimum = b.sitofp(self.integers(here, group)[1], FLOATS)
+                for r, total in enumerate(offsets):
+                    self._add(total, minimum, self._sum(x[r], group))
+        for total, by_dmin in zip(sums, offsets, strict=True):
+            self._add(total, b.load(by_dmin), dmin)
+
+    def _clear(self, sums: list[Any]) -> None:
+        for total in sums:
+            self.b.store(ir.Constant(FLOATS, None), total)
 
     def _fetch(self, here: Place) -> None:
         """Ask for the bytes of a run that lies ``far`` ahead, unless that is 0."""
@@ -168,7 +187,9 @@ class Tile(Panel):
 
     def _record(self, run: Any, row: int) -> Any:
         """Address of a run of a row of activations."""
-        return self.b.add(self._start(row), self.b.mul(run, I64(record_bytes(self.layout))))
+        size = record_bytes(self.layout)
+        runs = self.b.add(self.at["records"], self.b.mul(run, I64(len(self.rows) * size)))
+        return self.b.add(runs, I64(row * size))
 
     def _splat(self, record: Any, at: int, kind: Any) -> Any:
         return self.simd.splat(self.simd.load(self.b.add(record, I64(at)), kind))

@@ -124,7 +124,9 @@ class Tile:
     def _fours(self, slab: Any, x: list[Any], first: Any, count: int, sums: list[Any]) -> None:
         b, simd = self.b, self.simd
         near = b.add(slab, b.mul(first, I64(64)))
-        places = [b.add(row, b.mul(first, I64(4))) for row in x]
+        pitch = simd.apart(self.at["x_pitch"])  # an address for three rows: a load adds once or twice this
+        threes = [simd.apart(b.add(row, b.mul(first, I64(4)))) for row in x[::3]]
+        places = [b.add(threes[r // 3], b.mul(pitch, I64(r % 3))) for r in self.rows]
         for j in range(count):
             weights = simd.operand(simd.load(b.add(near, I64(64 * j)), BYTES))
             for place, total in zip(places, sums[j % self.chains], strict=True):
