@@ -28,7 +28,7 @@ How ``x @ q.T`` is computed, for q4_0 and 512 rows of x:
     panels/prepare.py         makes them from the blocks, once; they stay with the array
     panels/multiply.py        the walk of one product, from here on
     machine/kernels.py        the code of its kernels: prebuilt, or compiled from the files below
-    panels/activations.py     x to 8-bit codes and scales: a row of records
+    panels/activations.py     x to 8-bit codes and scales: records, those of twelve rows together
     panels/product.py         the loops over panels and rows that keep both in the cache
     panels/tile.py            the product itself, in registers: one panel, a few rows, all of K
     panels/read.py            in it, how codes and scales come out of a panel

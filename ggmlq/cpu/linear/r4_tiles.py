@@ -2,7 +2,7 @@
 
 Changed: activations become 8-bit codes once, and weights of any format become bytes, four
 neighbours of 16 rows to a vector. One instruction then adds 64 products, and a register tile of 16
-rows of weights and 8 of activations uses every vector eight times.
+rows of weights and 12 of activations uses every vector twelve times.
 
 Why it helps: 64 multiply-adds an instruction instead of the 16 of float32, without a decoded copy.
 
