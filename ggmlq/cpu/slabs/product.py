@@ -21,6 +21,7 @@ from .weights import maker
 
 NEAR = 256 << 10  # bytes of slabs that meet the same few rows: the second cache holds both
 AT_ONCE = {32: 12, 8: 2, 4: 1}  # rows of activations, by the vector registers that the CPU has
+FEW = 4  # of those that are left where 12 meet two slabs
 
 
 class Operands(NamedTuple):
@@ -63,53 +64,61 @@ def multiply(problem: ScaledLinear, x: ScaledArray, w: ScaledArray, out: Any) ->
         rows.scales.ctypes.data, rows.zeros.ctypes.data, rows.sums.ctypes.data,
         problem.m, problem.n, out.ctypes.data, cut.groups, cut.chunks, cut.fours,
     )  # fmt: skip
-    most = 1 if problem.m == 1 else AT_ONCE[kind.registers]
-    share_kernel(kernel(form, most, kind), given, -(-problem.n // ROWS))
+    most = min(AT_ONCE[kind.registers], 1 if problem.m == 1 else 2 if problem.m < FEW else 12)
+    share_kernel(kernel(form, most, kind), given, -(-problem.n // ROWS), 2)
 
 
 @cache
 def kernel(form: Form, most: int, kind: Target) -> Any:
-    """Compiled: slabs ``first`` … ``stop`` times all rows, ``most`` of them at a time."""
-    several, four, two, one = (tile(form, min(most, n), kind) for n in (most, 4, 2, 1))
-    at_four, at_two = min(most, 4), min(most, 2)
+    """Compiled: slabs ``first`` … ``stop`` times all rows, ``most`` at once and of what is left ``few``.
+
+    Where fewer are left, some before them are multiplied again, by the same thread.
+    """
+    few, pair = (FEW, 2) if most > FEW else (1, 1)
+    by_most, by_few, alone = (
+        tile(form, rows, slabs, kind) for rows, slabs in ((most, pair), (few, pair), (few, 1))
+    )
 
     def multiply(arguments: int, first: int, stop: int) -> None:
         given = operands(arguments)
-        edge, out = np.empty((most, ROWS), np.float32), floats_at(given.out, given.m, given.n)
-        near = max(1, NEAR // given.slab_bytes)
+        edge, out = np.empty((few, ROWS), np.float32), floats_at(given.out, given.m, given.n)
+        near = max(pair, NEAR // given.slab_bytes // pair * pair)
         of_chunks = given.groups * given.chunks
         for start in range(first, stop, near):
-            row = 0
+            row, end = 0, min(start + near, stop)
             while row < given.m:
-                left = given.m - row
-                done = at_four if left >= at_four else at_two if left >= at_two else 1
-                if left >= most:
-                    done = most
-                x, x_scales = given.x + row * given.x_pitch, given.x_scales + 4 * row * given.groups
-                x_zeros, x_sums = given.x_zeros + 4 * row * given.groups, given.x_sums + 4 * row * of_chunks
-                for slab in range(start, min(start + near, stop)):
-                    column = slab * ROWS
-                    whole = column + ROWS <= given.n
-                    to = given.out + 4 * (row * given.n + column) if whole else edge.ctypes.data
-                    line = 4 * given.n if whole else 4 * ROWS
-                    these = (
-                        given.slabs + slab * given.slab_bytes,
-                        given.w_scales + 64 * slab * given.groups,
-                        given.w_zeros + 64 * slab * given.groups,
-                        given.w_sums + 64 * slab * of_chunks,
-                        x, x_scales, x_zeros, x_sums, given.x_pitch,
-                        to, line, given.groups, given.chunks, given.fours,
-                    )  # fmt: skip
-                    if done == most:
-                        several(*these)
-                    elif done == at_four:
-                        four(*these)
-                    elif done == at_two:
-                        two(*these)
-                    else:
-                        one(*these)
-                    if not whole:
-                        out[row : row + done, column:] = edge[:done, : given.n - column]
+                done = most if given.m - row >= most else few
+                row = min(row, given.m - done)
+                slab = start
+                while slab < end:
+                    together = slab + pair <= end and (slab + pair) * ROWS <= given.n
+                    for part in range(row, row + done, done if together else few):
+                        column = slab * ROWS
+                        whole = column + ROWS <= given.n
+                        these = (
+                            given.slabs + slab * given.slab_bytes, given.slab_bytes,
+                            given.w_scales + 64 * slab * given.groups,
+                            given.w_zeros + 64 * slab * given.groups,
+                            given.w_sums + 64 * slab * of_chunks,
+                            given.x + part * given.x_pitch,
+                            given.x_scales + 4 * part * given.groups,
+                            given.x_zeros + 4 * part * given.groups,
+                            given.x_sums + 4 * part * of_chunks, given.x_pitch,
+                            given.out + 4 * (part * given.n + column) if whole else edge.ctypes.data,
+                            4 * given.n if whole else 4 * ROWS,
+                            given.groups, given.chunks, given.fours,
+                        )  # fmt: skip
+                        if not together:
+                            alone(*these)
+                        elif done == most:
+                            by_most(*these)
+                        else:
+                            by_few(*these)
+                        if not whole:
+                            for r in range(few):
+                                for i in range(given.n - column):
+                                    out[part + r, column + i] = edge[r, i]
+                    slab += pair if together else 1
                 row += done
 
     return jit(multiply)
