@@ -22,6 +22,7 @@ import numpy as np
 
 import ggmlq as gq
 from ggmlq.cpu.machine.arguments import reader
+from ggmlq.cpu.machine.features import model_name
 from ggmlq.cpu.machine.jit import jit
 from ggmlq.cpu.machine.simd import BYTES, I64, INTS, Simd
 from ggmlq.cpu.machine.target import target
@@ -43,7 +44,9 @@ def main() -> None:
     """Measure, print a line a figure, write JSON."""
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--quick", action="store_true", help="few formats, few repetitions")
-    parser.add_argument("--json", default=str(ROOT / "bench" / "results" / "cpu.json"), metavar="PATH")
+    parser.add_argument(
+        "--json", default=str(ROOT / "bench" / "results" / f"cpu_{maker()}.json"), metavar="PATH"
+    )
     parser.add_argument("--threads", type=int, nargs="*", default=[1, 2])
     parser.add_argument("--formats", nargs="*", help="names; all that llama.cpp multiplies if not given")
     parser.add_argument("--lib", help="a libggml or a build folder; found as by ggmlq check if not given")
@@ -72,6 +75,12 @@ def main() -> None:
     report = {"machine": machine(), "peer": peer, "size": SIZE, "results": merged(path, results)}
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(json.dumps(report, indent=1) + "\n")
+
+
+def maker() -> str:
+    """Whose CPU this is: results of different ones stand in different files."""
+    name = (model_name() or "other").lower()
+    return next((each for each in ("intel", "amd") if each in name), "other")
 
 
 def merged(path: Path, fresh: list[Record]) -> list[Record]:
