@@ -107,8 +107,8 @@ def summary(reports: list[Report]) -> str:
         ]
         name = report["machine"]["cpu"]["name"]
         said.append(
-            f"{cpu(report)}: {most} threads of {name}, {report['peer']}. Of {len(of_all[-1])} types, slower than "
-            f"llama.cpp with one row: {slow[0]}; with many rows: {slow[1]}."
+            f"{cpu(report)}: {most} threads of {name}, {report['peer']}. Slower than llama.cpp, of "
+            f"{len(of_all[-1])} types: with one row {slow[0]}; with many rows {slow[1]}."
         )
     for name in SHOWN:
         cells = [
