@@ -138,9 +138,10 @@ def _sums(signed: bool) -> Any:
         for row in range(first, stop):
             line = codes[row].view(kind)
             for chunk in range(len(starts)):
-                total, left = np.int32(0), starts[chunk]
-                for i in range(counts[chunk]):
-                    total += np.int32(line[left + i])
+                total = np.int32(0)
+                part = line[starts[chunk] : starts[chunk] + counts[chunk]]  # from 0 on: LLVM adds whole vectors
+                for i in range(len(part)):
+                    total += np.int32(part[i])
                 found[row, chunk] = total
 
     return jit(add)
