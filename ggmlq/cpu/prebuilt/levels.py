@@ -10,6 +10,8 @@ V3 = frozenset((
 ))  # fmt: skip
 V4 = V3 | {"avx512f", "avx512bw", "avx512cd", "avx512dq", "avx512vl"}
 
+V8 = frozenset(("fp-armv8", "lse", "neon"))
+
 
 @dataclass(frozen=True)
 class Level:
@@ -36,6 +38,7 @@ LEVELS = (
     Level("avx512-vnni", "x86_64", "x86-64-v4", V4 | {"avx512vnni"}),
     Level("avx-vnni", "x86_64", "x86-64-v3", V3 | {"avxvnni"}),
     Level("avx2", "x86_64", "x86-64-v3", V3),
+    Level("arm64-dotprod", "aarch64", "generic", V8 | {"dotprod"}),
 )
 
 
