@@ -46,7 +46,7 @@ def _of(kind: Target) -> Iterator[tuple[str, tuple[Any, ...]]]:
 
 def _of_format(fmt: BlockFormat, kind: Target) -> Iterator[tuple[str, tuple[Any, ...]]]:
     most = min(ROWS_AT_ONCE[kind.registers], 8)
-    layout = layout_of(fmt)
+    layout = layout_of(fmt) if kind.shuffles and kind.halves else None  # as cpu:panels has it
     read = layout or unpacked(fmt, kind)
     yield "panels.activations.quantizer", (read.groups, read.offset, kind)
     if layout is None:

@@ -53,11 +53,20 @@ def _unsaid(found: frozenset[str], text: str) -> bool:
     Linux has to tell of it, and LLVM to take it for the CPU of that name: not for one that it does not know,
     where it would end the process over the instruction.
     """
-    if "dotprod" in found or "neon" not in found or (sys.platform, platform.machine()) != ("linux", "aarch64"):
+    if (
+        "dotprod" in found
+        or "neon" not in found
+        or (sys.platform, platform.machine()) != ("linux", "aarch64")
+    ):
         return False
+    return bool(_told() & ASIMDDP) and takes_dot(llvm.get_process_triple(), cpu_name(), text)
+
+
+def _told() -> int:
+    """What Linux says that this CPU has, as bits."""
     tell = ctypes.CDLL(None).getauxval
     tell.argtypes, tell.restype = (ctypes.c_ulong,), ctypes.c_ulong
-    return bool(tell(HWCAP) & ASIMDDP) and takes_dot(llvm.get_process_triple(), cpu_name(), text)
+    return int(tell(HWCAP))
 
 
 def takes_dot(triple: str, cpu: str, text: str) -> bool:

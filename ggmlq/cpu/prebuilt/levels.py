@@ -10,7 +10,7 @@ V3 = frozenset((
 ))  # fmt: skip
 V4 = V3 | {"avx512f", "avx512bw", "avx512cd", "avx512dq", "avx512vl"}
 
-V8 = frozenset(("fp-armv8", "lse", "neon"))
+V8 = frozenset(("fp-armv8", "neon"))
 
 
 @dataclass(frozen=True)
@@ -38,7 +38,8 @@ LEVELS = (
     Level("avx512-vnni", "x86_64", "x86-64-v4", V4 | {"avx512vnni"}),
     Level("avx-vnni", "x86_64", "x86-64-v3", V3 | {"avxvnni"}),
     Level("avx2", "x86_64", "x86-64-v3", V3),
-    Level("arm64-dotprod", "aarch64", "generic", V8 | {"dotprod"}),
+    Level("arm64-dotprod", "aarch64", "generic", V8 | {"dotprod", "lse"}),
+    Level("arm64", "aarch64", "generic", V8),
 )
 
 
