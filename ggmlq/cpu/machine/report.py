@@ -16,7 +16,7 @@ from .target import target
 # Instruction sets that decide how a kernel can multiply.
 MATTERING = {
     "x86": ("avx2", "fma", "f16c", "avxvnni", "avx512f", "avx512bw", "avx512vnni", "avx512bf16", "amx-bf16"),
-    "arm": ("neon", "dotprod", "i8mm", "sve", "sve2"),
+    "arm": ("neon", "dotprod", "sve", "sve2"),
 }
 
 
