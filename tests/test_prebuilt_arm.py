@@ -75,6 +75,7 @@ def objects():
 def test_objects_need_only_what_they_are_given(objects):
     for each, code in objects.items():
         assert needed(code) <= {*loading.OUTER}, each
+        assert b"ggmlq/cpu" not in code, f"{each} holds a path of the machine that it was made on"
         for part in sections(code):
             if part.kind == 4:
                 kinds = {info & 0xFFFFFFFF for _, info, _ in struct.iter_unpack("<QQq", part.content)}

@@ -32,8 +32,23 @@ def triple_of(level: Level) -> str:
     return str(llvm.get_process_triple()) if here else f"{level.machine}-unknown-linux-gnu"
 
 
+def placeless() -> None:
+    """Leave out of code where an exception is raised: names of folders are those of who compiles."""
+    from numba.core.callconv import CPUCallConv
+
+    told = CPUCallConv.set_static_user_exc
+
+    def shorter(
+        self: Any, builder: Any, exc: Any, exc_args: Any = None, loc: Any = None, func_name: Any = None
+    ) -> None:
+        told(self, builder, exc, exc_args)
+
+    CPUCallConv.set_static_user_exc = shorter
+
+
 def aim(level: Level) -> None:
     """Have Numba compile for a level in this process; machines like this one it knows by its settings."""
+    placeless()
     if level.machine == platform.machine():
         return
     from numba.core import codegen, registry
