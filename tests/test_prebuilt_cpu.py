@@ -30,6 +30,8 @@ from ggmlq.testing.blocks import random_blocks
 _packs, _cpu = load("tools", "_packs"), load("tools", "_packs_cpu")
 BLOCKS = [fmt.name for fmt in FORMATS.values() if isinstance(fmt, BlockFormat)]
 SIDE = reach.SIDES["cpu"]
+LEVEL = {level.folder: level for level in LEVELS}
+ELF = {"x86_64": 62, "aarch64": 183}  # numbers of machines
 REBUILD = "run python tools/prebuild_cpu.py"
 here = pytest.mark.skipif(
     sys.platform != "linux" or best(platform.machine(), compiled_for()) is None,
@@ -50,18 +52,19 @@ def test_all_of_it_is_code_for_its_machine():
     for each, content in kept.items():
         code = content[: -loading.SEAL]
         assert loading.sealed(str(each.origin), code) == content
-        assert (code[:4], struct.unpack_from("<H", code, 18)[0]) == (b"\x7fELF", 62), each
+        machine = struct.unpack_from("<H", code, 18)[0]
+        assert (code[:4], machine) == (b"\x7fELF", ELF[LEVEL[each.folder].machine]), each
 
 
 @pytest.mark.parametrize(
     ("has", "folder"),
     [
         ({"avx2", "fma", "f16c"}, None),
-        (LEVELS[-1].needed, "avx2"),
-        (LEVELS[-1].needed | {"avxvnni"}, "avx-vnni"),
-        (LEVELS[1].needed - {"avx512dq"}, "avx2"),
-        (LEVELS[1].needed, "avx512-vnni"),
-        (LEVELS[1].needed | {"avx512vbmi", "amx-int8"}, "avx512-vbmi"),
+        (LEVEL["avx2"].needed, "avx2"),
+        (LEVEL["avx2"].needed | {"avxvnni"}, "avx-vnni"),
+        (LEVEL["avx512-vnni"].needed - {"avx512dq"}, "avx2"),
+        (LEVEL["avx512-vnni"].needed, "avx512-vnni"),
+        (LEVEL["avx512-vnni"].needed | {"avx512vbmi", "amx-int8"}, "avx512-vbmi"),
     ],
 )
 def test_a_cpu_gets_only_what_it_has_all_instructions_for(has, folder):
@@ -155,12 +158,12 @@ print("numba" in sys.modules)
 """
 
 
-def process(code, *arguments, **more):
+def process(code, *arguments, python=(sys.executable,), **more):
     """What Python says, with an empty cache."""
     kept = {k: v for k, v in os.environ.items() if k not in ("GGMLQ_PREBUILT", "NUMBA_CPU_NAME")}
     environment = {**kept, "PYTHONPATH": str(ROOT), **more}
     done = subprocess.run(
-        [sys.executable, "-c", textwrap.dedent(code), *map(str, arguments)], env=environment,
+        [*python, "-c", textwrap.dedent(code), *map(str, arguments)], env=environment,
         capture_output=True, text=True, check=False, timeout=300,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
@@ -203,6 +206,7 @@ from ggmlq.testing.oracle import assert_right
 from ggmlq.testing.rows import rows
 from ggmlq.testing.blocks import random_blocks
 assert served.level() is level
+gq.set_num_threads(3)  # the board is code as well
 for name in sys.argv[2:]:
     fmt = gq.formats[name]
     q = gq.QuantArray.from_bytes(random_blocks(fmt, 19, 512 // fmt.block_size).tobytes(), fmt, (19, 512))
@@ -213,13 +217,22 @@ print(target.target().dot, "numba" in sys.modules)
 """
 
 
-@here
 @pytest.mark.parametrize("level", LEVELS, ids=lambda level: level.folder)
-def test_products_of_each_level_that_this_cpu_can_run(level, fresh):
-    if not level.needed <= compiled_for():
+def test_products_of_each_level_that_can_be_run(level, fresh):
+    """By this CPU; on others also by an emulator, which a setting names as a command for its Python."""
+    python = [sys.executable]
+    if level.machine != platform.machine():
+        setting = f"GGMLQ_PYTHON_{level.machine.upper()}"
+        python = os.environ.get(setting, "").split()
+        if not python:
+            pytest.skip(
+                f"{level.folder} is for {level.machine}, and {setting} names no Python that runs there"
+            )
+    elif not level.needed <= compiled_for():
         pytest.skip(f"this CPU lacks {', '.join(sorted(level.needed - compiled_for()))}")
     names = fresh.choice(BLOCKS, 8, replace=False)
-    assert process(OTHERS, level.folder, *names) == [best_target(level.features).dot, "False"]
+    said = process(OTHERS, level.folder, *names, python=python)
+    assert said == [best_target(level.features).dot, "False"]
 
 
 @pytest.mark.parametrize(

@@ -7,11 +7,11 @@ free. LLVM makes the object with the settings that Numba has for its own.
 
 from __future__ import annotations
 
-import platform
 import re
 from typing import Any
 
 import llvmlite.binding as llvm
+from _cross import machine_of
 
 from ggmlq.cpu.prebuilt.levels import Level
 from ggmlq.cpu.prebuilt.loading import ENTRY, FAILED, KERNEL, OUTER
@@ -104,12 +104,3 @@ def object_of(made: Any, signature: Any, level: Level) -> bytes:
     module.get_function(name).name = KERNEL
     module.verify()
     return bytes(machine.emit_object(module))
-
-
-def machine_of(level: Level) -> Any:
-    """LLVM for a level, with code that may lie anywhere, as Numba has it."""
-    assert level.machine == platform.machine(), "other machines' code needs their LLVM"
-    target = llvm.Target.from_default_triple()
-    return target.create_target_machine(
-        cpu=level.cpu, features=level.text, opt=3, reloc="default", codemodel="large"
-    )

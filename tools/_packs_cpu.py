@@ -45,7 +45,7 @@ def _of(kind: Target) -> Iterator[tuple[str, tuple[Any, ...]]]:
 
 
 def _of_format(fmt: BlockFormat, kind: Target) -> Iterator[tuple[str, tuple[Any, ...]]]:
-    layout = layout_of(fmt)
+    layout = layout_of(fmt) if kind.shuffles and kind.halves else None  # as cpu:panels has it
     read = layout or unpacked(fmt, kind)
     most = rows_at_once(read, kind)
     yield "panels.activations.quantizer", (read.groups, read.offset, kind)

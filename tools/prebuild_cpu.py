@@ -5,7 +5,7 @@
     python tools/prebuild_cpu.py --check      # compile nothing: 1 if packs and sources do not agree
     python tools/prebuild_cpu.py --list       # what belongs in
 
-Any machine with Linux and x86-64 compiles for all levels, whatever its own CPU has. A kernel takes 1 to 8 s,
+Any machine with Linux compiles for all levels, whatever its own CPU is. A kernel takes 1 to 8 s,
 all of them some 20 minutes of one core; what has not changed is kept. Run it when kernels have changed,
 before a release, not in each run of the tests: those only look at digests.
 """
@@ -26,6 +26,7 @@ sys.path.insert(0, str(ROOT))
 sys.path.insert(0, str(Path(__file__).parent))
 
 import _packs_cpu as _cpu  # noqa: E402
+from _cross import aim  # noqa: E402
 from _packs import Wanted, kept, looked_away, names, problems, write  # noqa: E402
 
 from ggmlq.cpu.prebuilt.levels import LEVELS, Level  # noqa: E402
@@ -55,7 +56,7 @@ def compiled(level: Level, missing: list[Wanted], jobs: int, bar: Progress) -> d
     found = {}
     os.environ.update(SETTINGS | {"NUMBA_CPU_NAME": level.cpu, "NUMBA_CPU_FEATURES": level.text})
     context = multiprocessing.get_context("spawn")
-    with context.Pool(min(jobs, len(missing)), maxtasksperchild=60) as pool:
+    with context.Pool(min(jobs, len(missing)), aim, (level,), maxtasksperchild=60) as pool:
         for each, answer in pool.imap_unordered(made, missing):
             found[each] = answer
             bar.advance(1)

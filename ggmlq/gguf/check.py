@@ -120,7 +120,8 @@ def _blocks(name: str, q: QuantArray) -> Iterator[Finding]:
     row = max(blocks.shape[-1], 1)
     flat, bad, first = blocks.reshape(-1), 0, -1
     for start in range(0, len(flat), SLAB):
-        wrong = q.format.invalid(flat[start : start + SLAB])
+        with np.errstate(invalid="ignore"):  # arm64 tells of a NaN that is converted
+            wrong = q.format.invalid(flat[start : start + SLAB])
         if first < 0 and wrong.any():
             first = start + int(np.argmax(wrong))
         bad += int(np.count_nonzero(wrong))

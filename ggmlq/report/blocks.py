@@ -82,7 +82,8 @@ def examine(q: QuantArray) -> Blocks:
     row = max(1, q.blocks.shape[-1] if q.shape else 1)
     for start in range(0, len(flat), SLAB):
         part = flat[start : start + SLAB]
-        bad = np.flatnonzero(q.format.invalid(part))
+        with np.errstate(invalid="ignore"):  # arm64 tells of a NaN that is converted
+            bad = np.flatnonzero(q.format.invalid(part))
         found.damaged += len(bad)
         for at in bad[: LISTED - len(found.first_damaged)].tolist():
             found.first_damaged.append(divmod(start + at, row))

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import os
+import platform
 import sys
 from functools import cache
 from importlib import import_module
@@ -13,6 +15,17 @@ import llvmlite.binding as llvm
 
 SETTINGS = ("NUMBA_CPU_NAME", "NUMBA_CPU_FEATURES", "NUMBA_ENABLE_AVX")
 FILE = ".numba_config.yaml"  # in the folder that a process was started in
+HWCAP, ASIMDDP = 16, 1 << 20  # what Linux on arm64 tells of the CPU, and that it has dot products
+DOT = """
+declare i32 @llvm.vector.reduce.add.v16i32(<16 x i32>)
+define i32 @dot(<16 x i8> %a, <16 x i8> %b) {
+  %c = sext <16 x i8> %a to <16 x i32>
+  %d = sext <16 x i8> %b to <16 x i32>
+  %e = mul <16 x i32> %c, %d
+  %f = call i32 @llvm.vector.reduce.add.v16i32(<16 x i32> %e)
+  ret i32 %f
+}
+"""
 
 
 @cache
@@ -30,7 +43,38 @@ def compiled_for() -> frozenset[str]:
     if text is None:
         with contextlib.suppress(RuntimeError):  # of a system where LLVM cannot tell: nothing is certain then
             text = llvm.get_host_cpu_features().flatten()
-    return frozenset(name[1:] for name in (text or "").split(",") if name.startswith("+"))
+    found = frozenset(name[1:] for name in (text or "").split(",") if name.startswith("+"))
+    return found | {"dotprod"} if _unsaid(found, text or "") else found
+
+
+def _unsaid(found: frozenset[str], text: str) -> bool:
+    """Whether code has the dot product of arm64 all the same: LLVM's list of Linux' features leaves it out.
+
+    Linux has to tell of it, and LLVM to take it for the CPU of that name: not for one that it does not know,
+    where it would end the process over the instruction.
+    """
+    if (
+        "dotprod" in found
+        or "neon" not in found
+        or (sys.platform, platform.machine()) != ("linux", "aarch64")
+    ):
+        return False
+    return bool(_told() & ASIMDDP) and takes_dot(llvm.get_process_triple(), cpu_name(), text)
+
+
+def _told() -> int:
+    """What Linux says that this CPU has, as bits."""
+    tell = ctypes.CDLL(None).getauxval
+    tell.argtypes, tell.restype = (ctypes.c_ulong,), ctypes.c_ulong
+    return int(tell(HWCAP))
+
+
+def takes_dot(triple: str, cpu: str, text: str) -> bool:
+    """Whether LLVM makes dot products of sums of products, for a CPU and features."""
+    llvm.initialize_native_target()
+    llvm.initialize_native_asmprinter()
+    machine = llvm.Target.from_triple(triple).create_target_machine(cpu=cpu, features=text, opt=2)
+    return "sdot" in machine.emit_assembly(llvm.parse_assembly(DOT))
 
 
 RAPIDS = ("sapphirerapids", "emeraldrapids", "graniterapids", "graniterapids-d")

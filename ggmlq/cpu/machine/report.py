@@ -10,13 +10,13 @@ from ...cores import available
 from ..amx.permission import refused
 from ..prebuilt import served
 from . import disk_cache
-from .features import cpu_name, model_name
+from .features import compiled_for, cpu_name, model_name
 from .target import target
 
 # Instruction sets that decide how a kernel can multiply.
 MATTERING = {
     "x86": ("avx2", "fma", "f16c", "avxvnni", "avx512f", "avx512bw", "avx512vnni", "avx512bf16", "amx-bf16"),
-    "arm": ("neon", "dotprod", "i8mm", "sve", "sve2"),
+    "arm": ("neon", "dotprod", "sve", "sve2"),
 }
 
 
@@ -28,7 +28,7 @@ def examine() -> dict[str, Any]:
         "name": model_name() or cpu_name(),
         "compiled_for": cpu_name(),
         "threads": available(),
-        "features": {name: bool(features.get(name)) for name in MATTERING[family]},
+        "features": {name: bool(features.get(name) or name in compiled_for()) for name in MATTERING[family]},
         "dot": target().dot,
         "matrix_unit": (refused() or "amx") if features.get("amx-bf16") else None,
         "prebuilt": level.folder if (level := served.level()) else None,

@@ -8,6 +8,8 @@
     avx512-vnni/    for AVX-512 with VNNI: Cascade Lake
     avx-vnni/       for AVX2 with its own VNNI: Alder Lake
     avx2/           for AVX2: Haswell, Zen and later
+    arm64-dotprod/  for arm64 with dot products: Neoverse N1, Graviton 2 and later
+    arm64/          for all other arm64, and CPUs whose name LLVM does not know
 
 ``python tools/prebuild_cpu.py`` writes the packs; tools/_packs_cpu.py says which kernels belong in. The code
 is what Numba makes for such a CPU, with the same results to the last bit; what has none is compiled.

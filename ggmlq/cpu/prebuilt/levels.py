@@ -9,6 +9,7 @@ V3 = frozenset((
     "mmx", "movbe", "popcnt", "sahf", "sse", "sse2", "sse3", "sse4.1", "sse4.2", "ssse3", "xsave",
 ))  # fmt: skip
 V4 = V3 | {"avx512f", "avx512bw", "avx512cd", "avx512dq", "avx512vl"}
+ARM = frozenset(("fp-armv8", "neon"))
 
 
 @dataclass(frozen=True)
@@ -36,6 +37,8 @@ LEVELS = (
     Level("avx512-vnni", "x86_64", "x86-64-v4", V4 | {"avx512vnni"}),
     Level("avx-vnni", "x86_64", "x86-64-v3", V3 | {"avxvnni"}),
     Level("avx2", "x86_64", "x86-64-v3", V3),
+    Level("arm64-dotprod", "aarch64", "generic", ARM | {"dotprod", "lse"}),
+    Level("arm64", "aarch64", "generic", ARM),
 )
 
 

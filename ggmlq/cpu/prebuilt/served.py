@@ -28,6 +28,8 @@ def level() -> Level | None:
     """The level of this process."""
     if sys.platform != "linux" or settled() or os.environ.get(SWITCH, "") == "off":
         return None
+    if sys.maxsize < 1 << 32:  # a program of 32 bits, whatever the machine
+        return None
     found = best(platform.machine(), compiled_for())
     return found if found and best_target(found.features) == target() else None
 

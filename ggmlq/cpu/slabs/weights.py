@@ -138,8 +138,8 @@ def _sums(signed: bool) -> Any:
         for row in range(first, stop):
             line = codes[row].view(kind)
             for chunk in range(len(starts)):
-                total = np.int32(0)
-                part = line[starts[chunk] : starts[chunk] + counts[chunk]]  # from 0 on: LLVM adds whole vectors
+                total, left = np.int32(0), starts[chunk]
+                part = line[left : left + counts[chunk]]  # indices from 0 on: LLVM adds whole vectors
                 for i in range(len(part)):
                     total += np.int32(part[i])
                 found[row, chunk] = total
