@@ -120,7 +120,9 @@ def beside(x: Any, q: gq.QuantArray, bridge: Bridge, threads: int, rounds: int) 
     """Ours and theirs in turns; the fastest of each."""
     out = np.empty((len(x), SIZE), np.float32)
     gq.linear(x, q, out=out)
-    repeats = 20 if len(x) == 1 else 1
+    repeats = max(
+        2, min(100, 600 // len(x))
+    )  # long enough that what a core sleeps off before the first does not count
     layouts, ours = {False: np.inf, True: np.inf}, np.inf
     for _ in range(rounds if len(x) < 512 else 2):
         for repack in list(layouts):
@@ -132,7 +134,7 @@ def beside(x: Any, q: gq.QuantArray, bridge: Bridge, threads: int, rounds: int) 
             layouts[repack] = min(layouts[repack], measured.fastest)
         time.sleep(0.1)  # llama.cpp's threads look for more work for a while, on the cores we need
         gq.linear(x, q, out=out)
-        ours = min(ours, *(seconds(lambda: gq.linear(x, q, out=out)) for _ in range(max(repeats, 2))))
+        ours = min(ours, *(seconds(lambda: gq.linear(x, q, out=out)) for _ in range(repeats)))
     repacked = min(layouts, key=lambda layout: layouts[layout])
     return {
         "seconds": ours, "gops": gops(x, ours), "gbs": q.nbytes / ours / 1e9,
