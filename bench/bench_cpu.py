@@ -65,11 +65,12 @@ def main() -> None:
                 for record in of_format(fmt, bridge, threads, 2 if args.quick else 3):
                     if "in_memory" in record:  # other machines of a host take their share: the best counts
                         roofs["read_gbs"] = max(roofs["read_gbs"], read_bandwidth())
+                        roofs["peak_gops"] = max(roofs["peak_gops"], peak(threads))
                     results.append({**record, **roofs, "commit": now})
                     show(results[-1])
             for record in results:
                 if record["threads"] == threads:
-                    record["read_gbs"] = roofs["read_gbs"]
+                    record.update(roofs)
         peer = f"ggml {bridge.version}"
     path = Path(args.json)
     report = {"machine": machine(), "peer": peer, "size": SIZE, "results": merged(path, results)}

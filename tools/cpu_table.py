@@ -73,21 +73,24 @@ def table(reports: list[Report], threads: int) -> str:
     lines = [f"| type, {threads} thread{'s' * (threads > 1)} | many | {columns} |"]
     lines.append("|---" * (2 + 6 * len(reports)) + "|")
     for name in names:
-        cells = [of(report["results"], name, threads) for report in reports]
-        many = next(found[1]["m"] for found in cells if found)
-        lines.append(f"| {name} | {many} | " + " | ".join(map(_cells, cells)) + " |")
+        found = [of(report["results"], name, threads) for report in reports]
+        many = next(each[1]["m"] for each in found if each)
+        cells = [
+            _cells(each, report["results"], threads) for each, report in zip(found, reports, strict=True)
+        ]
+        lines.append(f"| {name} | {many} | " + " | ".join(cells) + " |")
     return "\n".join(lines)
 
 
-def _cells(found: tuple[Any, Any, Any] | None) -> str:
+def _cells(found: tuple[Any, Any, Any] | None, results: list[dict[str, Any]], threads: int) -> str:
     """Six of a machine."""
     if found is None:
         return " | ".join("–" * 6)
     one, many, memory = found
-    rotated = f"{memory['gbs'] / memory['read_gbs']:.0%}" if memory else "–"
+    rotated = f"{memory['gbs'] / best(results, threads, 'read_gbs'):.0%}" if memory else "–"
     return (
         f"{one['gbs']:.1f} | {one['ratio']:.2f} | {rotated} | {many['gops']:.0f} "
-        f"| {many['gops'] / many['peak_gops']:.0%} | {many['ratio']:.2f}"
+        f"| {many['gops'] / best(results, threads, 'peak_gops'):.0%} | {many['ratio']:.2f}"
     )
 
 
