@@ -1,0 +1,64 @@
+"""Rows of activations are multiplied some at a time: each gets the bits that it gets alone."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+import ggmlq as gq
+from ggmlq.cpu.linear import r6_panels
+from ggmlq.cpu.machine import features
+from ggmlq.cpu.panels.layout import FEWER, batch
+from ggmlq.problems import Linear
+
+
+@pytest.mark.parametrize("most", [12, 8, 2, 1])
+def test_batches_are_all_rows(most):
+    for m in range(100):
+        row, sizes = 0, []
+        while row < m:
+            sizes.append(batch(m - row, most))
+            row += sizes[-1]
+        assert row == m
+        assert sizes == sorted(sizes, reverse=True)
+        assert set(sizes) <= {most, *FEWER}
+
+
+@pytest.mark.parametrize("name", ["q4_0", "q4_1", "q4_K", "q6_K", "q2_K"])
+def test_rows_of_blocks(name, fresh):
+    kernel = "cpu:panels"
+    if (reason := r6_panels.refuses(Linear(gq.formats[name], 31, 45, 512, device="cpu"))) is not None:
+        pytest.skip(reason)
+    q = gq.quantize(fresh.standard_normal((45, 512), np.float32), name)
+    x = fresh.standard_normal(
+        (31, 512), np.float32
+    )  # from 32 on panels are expanded, and sums in another order
+    alone = np.concatenate([gq.linear(row[None], q, kernel=kernel) for row in x])
+    for m in range(1, len(x) + 1):
+        assert np.array_equal(gq.linear(x[:m], q, kernel=kernel), alone[:m])
+    many = fresh.standard_normal((64, 512), np.float32)
+    whole = gq.linear(many, q, kernel=kernel)
+    for m in range(32, len(many)):
+        assert np.array_equal(gq.linear(many[:m], q, kernel=kernel), whole[:m])
+
+
+@pytest.mark.parametrize("n", [1, 16, 31, 32, 33, 48, 80])
+def test_rows_of_codes(n, fresh):
+    """Slabs in pairs and alone, the last of few columns."""
+    w = gq.quantize_scaled(fresh.standard_normal((n, 200), np.float32), "int8", (1, None))
+    x = gq.quantize_scaled(fresh.standard_normal((30, 200), np.float32), "int8", (1, None))
+    sums = x.codes.astype(np.int64) @ w.codes.astype(np.int64).T
+    want = sums.astype(np.float32) * (x.scales * w.scales.T)
+    for m in range(1, len(x.codes) + 1):
+        assert np.array_equal(gq.scaled_linear(x[:m], w, kernel="cpu:tiles"), want[:m])
+
+
+@pytest.mark.parametrize(
+    ("name", "has", "ahead"),
+    [("emeraldrapids", set(), 4096), ("x", {"amx-tile"}, 4096), ("znver4", {"avx512f"}, 0)],
+)
+def test_weights_are_asked_for_ahead(monkeypatch, name, has, ahead):
+    """On Intel's servers, also where a virtual machine hides the matrix unit."""
+    monkeypatch.setattr(features, "cpu_name", lambda: name)
+    monkeypatch.setattr(features, "compiled_for", lambda: frozenset(has))
+    assert features.far.__wrapped__() == ahead
