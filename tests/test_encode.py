@@ -11,6 +11,7 @@ from hypothesis.extra import numpy as hnp
 
 import ggmlq as gq
 from ggmlq.formats import FORMATS
+from ggmlq.ops.encoding import any_invalid
 from ggmlq.testing.compare import assert_same_blocks
 from ggmlq.testing.rows import KINDS, MODEST, rows
 
@@ -224,3 +225,16 @@ def test_the_sum_of_q1_0_is_in_order():
     x = np.full((1, 128), 2.0**-20, np.float32)
     x[0, 0] = 2**4 + 2**-7
     assert gq.quantize(x, "q1_0").blocks["d"][0, 0] == 0.125
+
+
+@pytest.mark.parametrize("name", ["f16", "bf16"])
+def test_sixteen_bits_that_are_no_number(name):
+    """Two maxima say the same as looking at each."""
+    fmt, every = gq.formats[name], np.arange(1 << 16, dtype="<u2")
+    with np.errstate(invalid="ignore"):
+        bad = fmt.invalid(every.view(fmt.dtype))
+    told = [any_invalid(fmt, one.view(np.uint8)) for one in every.reshape(-1, 1)]
+    assert told == bad.tolist()
+    assert any_invalid(fmt, every.view(np.uint8))
+    assert not any_invalid(fmt, every[~bad].view(np.uint8))
+    assert not any_invalid(fmt, every[:0].view(np.uint8))

@@ -18,6 +18,7 @@ from ..checks import finite_float32
 from ..errors import NonFiniteError
 from ..formats import BlockFormat, Format
 from ..formats.format import Bytes, Floats
+from ..formats.scalars import ScalarFormat
 from ..progress import Progress
 from ..threads import PARTS, num_threads, share
 
@@ -60,7 +61,7 @@ def encode_rows(asked: str, fmt: Format, x: NDArray[Any], weights: Floats | None
                 refused[at] = error
                 return
             encoder.encode(values, weights, blocks[slab])
-            if fmt.invalid(blocks[slab].view(fmt.dtype)).any():  # asked while they are in the cache
+            if any_invalid(fmt, blocks[slab]):  # asked while they are in the cache
                 damaged.append(at)
 
     progress = Progress(rows.size, f"encoding {fmt.name}", unit="w")
@@ -78,6 +79,14 @@ def encode_rows(asked: str, fmt: Format, x: NDArray[Any], weights: Floats | None
     if refused:
         raise refused[min(refused)]  # the first by place, whichever thread was first in time
     return not damaged
+
+
+def any_invalid(fmt: Format, blocks: Bytes) -> bool:
+    """Whether one holds what is NaN, infinite or forbidden: of 16 bits two maxima tell, in half the time."""
+    if not isinstance(fmt, ScalarFormat) or fmt.dtype.itemsize != 2 or fmt.dtype.kind == "i":
+        return bool(fmt.invalid(blocks.view(fmt.dtype)).any())
+    bits, least = blocks.view("<u2"), 0x7F80 if fmt.bfloat else 0x7C00
+    return bool(bits.size and (bits.view("<i2").max() >= least or bits.max() >= 0x8000 | least))
 
 
 def prepare(fmt: Format, elements: int, weighted: bool) -> None:
