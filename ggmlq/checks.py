@@ -85,10 +85,10 @@ def finite_float32(
     asked: str, rows: NDArray[Any], shape: tuple[int, ...], first: int, name: str = "x"
 ) -> NDArray[np.float32]:
     """Rows as contiguous float32; the first value that is not finite is an error with its index."""
-    with np.errstate(over="ignore"):
+    with np.errstate(over="ignore", invalid="ignore"):  # a sum is finite only if all are, and soon told
         values = np.ascontiguousarray(rows, np.float32)
-    finite = np.isfinite(values)
-    if not finite.all():
+        total = np.einsum("i->", values.reshape(-1))
+    if not np.isfinite(total) and not (finite := np.isfinite(values)).all():
         row, column = np.argwhere(~finite)[0].tolist()
         index = [*row_index(first + row, shape), column]
         raise NonFiniteError(
