@@ -60,6 +60,8 @@ def as_floats_or_bfloat16(asked: str, x: Any, name: str = "x") -> Any:
 
 def float_dtype(asked: str, dtype: DTypeLike | None) -> np.dtype[Any]:
     """The dtype of a result: float32 unless another float was asked for, bfloat16 of ml_dtypes too."""
+    if dtype is np.float32 or dtype is FLOAT32:  # names of dtypes take microseconds
+        return FLOAT32
     if "bfloat16" in (str(dtype), getattr(dtype, "__name__", "")):
         try:
             kind: np.dtype[Any] = np.dtype(importlib.import_module("ml_dtypes").bfloat16)
