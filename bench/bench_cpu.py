@@ -121,9 +121,8 @@ def beside(x: Any, q: gq.QuantArray, bridge: Bridge, threads: int, rounds: int) 
     """Ours and theirs in turns; the fastest of each."""
     out = np.empty((len(x), SIZE), np.float32)
     gq.linear(x, q, out=out)
-    repeats = max(
-        2, min(100, 600 // len(x))
-    )  # long enough that what a core sleeps off before the first does not count
+    # Long enough that what a core sleeps off before the first does not count.
+    repeats = max(2, min(100, 600 // len(x)))
     layouts, ours = {False: np.inf, True: np.inf}, np.inf
     for _ in range(rounds if len(x) < 512 else 2):
         for repack in list(layouts):

@@ -38,13 +38,5 @@ def refuses(problem: Linear) -> str | None:
 def launch(x: Any, q: QuantArray, out: Any) -> None:
     fmt, kind = q.format, target()
     assert isinstance(fmt, BlockFormat)
-    raw = np.ascontiguousarray(q.raw)
-    multiply(
-        x,
-        raw,
-        out,
-        unpacked(fmt, kind),
-        lambda rows: kernel("panels.lines.by_lines", fmt, kind),
-        grain=1,
-        most=1,
-    )
+    raw, read = np.ascontiguousarray(q.raw), unpacked(fmt, kind)
+    multiply(x, raw, out, read, lambda rows: kernel("panels.lines.by_lines", fmt, kind), grain=1, most=1)

@@ -14,13 +14,13 @@ from ..machine.jit import jit
 from ..machine.memory import floats_at
 from ..machine.target import Target, target
 from ..machine.workers import share_kernel
+from ..panels.layout import ROWS_AT_ONCE
 from .activations import rows_of
 from .layout import ROWS, Form, cut_of, form_of, w_shift, x_shift
 from .tile import tile
 from .weights import maker
 
 NEAR = 256 << 10  # bytes of slabs that meet the same few rows: the second cache holds both
-AT_ONCE = {32: 12, 8: 2, 4: 1}  # rows of activations, by the vector registers that the CPU has
 FEW = 4  # of those that are left where 12 meet two slabs
 
 
@@ -64,7 +64,9 @@ def multiply(problem: ScaledLinear, x: ScaledArray, w: ScaledArray, out: Any) ->
         rows.scales.ctypes.data, rows.zeros.ctypes.data, rows.sums.ctypes.data,
         problem.m, problem.n, out.ctypes.data, cut.groups, cut.chunks, cut.fours,
     )  # fmt: skip
-    most = min(AT_ONCE[kind.registers], 1 if problem.m == 1 else 2 if problem.m < FEW else 12)
+    most = ROWS_AT_ONCE[kind.registers]
+    if problem.m < FEW:
+        most = min(most, 1 if problem.m == 1 else 2)
     share_kernel(kernel(form, most, kind), given, -(-problem.n // ROWS), 2)
 
 

@@ -101,15 +101,17 @@ class Tile:
         x = [b.add(self._row("x", r), b.mul(first, I64(4))) for r in self.rows]
         sums = self._dots([b.add(slab, b.mul(first, I64(64))) for slab in slabs], x)
         mine = [simd.splat(self._one("x_sums", chunk, r, I32)) for r in self.rows]
-        for s in self.slabs:
-            zero = simd.load(self._sixteen("w_zeros", group, s), INTS) if form.w_zeros else None
-            weights = simd.load(self._sixteen("w_sums", chunk, s), INTS) if form.x_zeros else None
-            for r in self.rows:
-                i = self.cells.index((s, r))
-                sums[i] = b.add(sums[i], mine[r]) if zero is None else b.sub(sums[i], b.mul(zero, mine[r]))
-                if weights is not None:
-                    theirs = simd.splat(self._one("x_zeros", group, r, I32))
-                    sums[i] = b.sub(sums[i], b.mul(theirs, weights))
+        if form.w_zeros:
+            zeros = [simd.load(self._sixteen("w_zeros", group, s), INTS) for s in self.slabs]
+            terms = [b.neg(b.mul(zeros[s], mine[r])) for s, r in self.cells]
+        else:
+            terms = [mine[r] for _, r in self.cells]
+        sums = [b.add(*pair) for pair in zip(sums, terms, strict=True)]
+        if form.x_zeros:
+            weights = [simd.load(self._sixteen("w_sums", chunk, s), INTS) for s in self.slabs]
+            theirs = [simd.splat(self._one("x_zeros", group, r, I32)) for r in self.rows]
+            terms = [b.mul(theirs[r], weights[s]) for s, r in self.cells]
+            sums = [b.sub(*pair) for pair in zip(sums, terms, strict=True)]
         return sums
 
     def _dots(self, slabs: list[Any], x: list[Any]) -> list[Any]:
