@@ -28,7 +28,6 @@ import ggmlq as gq
 from ggmlq.codes import CODES
 from ggmlq.codes.scaling import Rule
 from ggmlq.cpu.quantize_scaled import walk
-from ggmlq.cpu.quantize_scaled.kernels import fused
 from ggmlq.testing.machine import commit, machine
 from ggmlq.threads import share
 from ggmlq.tiling import tiling
@@ -113,9 +112,7 @@ def beside_a_copy(x: Any, copied: Any, code: str, tile: Any, rounds: int) -> Rec
     if cut is None:
         nbytes += x.nbytes
     else:
-        kernel, lines = fused(walk._kind(x, rule)), walk._lines(x, found.codes)
-        part = (lines, cut, rule.eps, found.scales, None)
-        works["warm"] = lambda: share(lambda a, b: kernel(*part, a, b), cut.units)
+        works["warm"] = lambda: walk.whole_tiles(x, cut, rule, found)
     best = in_turns(works, rounds)
     moved = {name: 2 * x.nbytes if "copy" in name else nbytes for name in works}
     return {f"{name}_gbs": round(moved[name] / best[name] / 1e9, 2) for name in works}

@@ -121,7 +121,9 @@ class ScaledArray(Keeper, Weights):
 
     def parts(self) -> tuple[Any, ...]:
         """Codes, scales and, where there are any, zero points."""
-        return tuple(part for part in (self.codes, self.scales, self.zeros) if part is not None)
+        if self.zeros is None:
+            return self.codes, self.scales
+        return self.codes, self.scales, self.zeros
 
     def matrix(self) -> Matrix:
         """Everything in two dimensions, as kernels take it; a copy where codes do not lie in rows."""

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 import ggmlq as gq
-from ggmlq.cpu.panels import plans
+from ggmlq.cpu.machine import plans
 from ggmlq.testing.blocks import random_blocks
 
 FORMATS = ("q4_0", "q8_0", "q4_K", "q6_K", "iq2_xxs", "q8_1")
@@ -27,9 +27,9 @@ def runs(monkeypatch):
     """How often a plan was run."""
     found, run = [], plans.Plan.__call__
 
-    def counted(plan, x, out):
+    def counted(plan, *given):
         found.append(plan)
-        run(plan, x, out)
+        run(plan, *given)
 
     monkeypatch.setattr(plans.Plan, "__call__", counted)
     return found
@@ -100,7 +100,7 @@ def test_a_plan_goes_with_what_the_array_keeps(fresh, runs):
     want = gq.linear(x, q)
     gq.linear(x, q)
     (plan,) = runs
-    gone = weakref.ref(plan.weights)
+    gone = weakref.ref(plan.kept[-1])
     runs.clear()
     del plan
     q.drop_prepared()

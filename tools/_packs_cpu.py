@@ -1,25 +1,37 @@
 """Packs of the CPU's kernels (ggmlq/cpu/prebuilt): which belong in.
 
-Those that products of blocks take where nobody names a kernel, for any number of rows: of rungs that are
-there to be read, and of other operations, the code is compiled when asked for.
+Those that products take where nobody names a kernel, for any number of rows, of blocks and of codes of 8
+bits with scales; and what makes such codes of floats. Of rungs that are there to be read, and of other
+operations, the code is compiled when asked for.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from functools import cache
+from itertools import product
 from typing import Any
 
 from _packs import Wanted
 
 from ggmlq.cpu.linear import r5_lines
 from ggmlq.cpu.machine.target import Target, best
-from ggmlq.cpu.panels.layout import expanded, layout_of, rows_at_once, unpacked
+from ggmlq.cpu.panels.layout import ROWS_AT_ONCE, expanded, layout_of, rows_at_once, unpacked
 from ggmlq.cpu.prebuilt.levels import LEVELS, Level
+from ggmlq.cpu.scaled_linear import r4_lines
+from ggmlq.cpu.slabs.layout import BYTES, form_of
 from ggmlq.cpu.unpack import has_file
 from ggmlq.formats import FORMATS, BlockFormat
 from ggmlq.prebuilt.packs import Origin
-from ggmlq.problems import Linear
+from ggmlq.problems import Linear, Operand, ScaledLinear
+
+# Codes, and whether they have zero points.
+CODED = (
+    ("e4m3", False), ("e5m2", False), ("int8", False),
+    ("int8_full", False), ("int8_full", True), ("uint8", False), ("uint8", True),
+)  # fmt: skip
+NARROW = ("float16", "bfloat16"), ("e4m3", "int8")  # numbers of 16 bits become these
+FLOATS = ("e4m3", "e5m2")
 
 
 @cache
@@ -37,11 +49,13 @@ def _of(kind: Target) -> Iterator[tuple[str, tuple[Any, ...]]]:
     """Kernels by name, for a target."""
     yield "machine.board.doer", ()
     yield "machine.board.server", ()
+    yield "machine.digest.adder", ()
     for fmt in FORMATS.values():
         if isinstance(fmt, BlockFormat):
             yield from _of_format(fmt, kind)
         elif has_file(fmt):
             yield "decode.floats", (fmt,)
+    yield from _of_scales(kind)
 
 
 def _of_format(fmt: BlockFormat, kind: Target) -> Iterator[tuple[str, tuple[Any, ...]]]:
@@ -61,3 +75,27 @@ def _of_format(fmt: BlockFormat, kind: Target) -> Iterator[tuple[str, tuple[Any,
         yield "panels.product.direct", (layout, rows, kind)
     if layout.offset or len(layout.planes) > 1:
         yield "panels.product.through_bytes", (layout, rows_at_once(expanded(layout, kind), kind), kind)
+
+
+def _of_scales(kind: Target) -> Iterator[tuple[str, tuple[Any, ...]]]:
+    """Kernels of codes with scales."""
+    ways = [("float32", *each) for each in CODED]
+    ways += [(read, code, False) for read, code in product(*NARROW)]
+    for read, code, zeros in ways:
+        yield "quantize_scaled.kernels.fused", (read, code, "half_even", zeros, "float32", kind)
+        yield "quantize_scaled.kernels.encoded", (read, code, "half_even", zeros, kind)
+        yield "quantize_scaled.kernels.measured", (read, zeros, kind)
+    yield "quantize_scaled.kernels.fused", ("float32", "e4m3", "half_even", False, "e8m0", kind)
+    for code, zeros in CODED:
+        yield "decode_scaled.kernels.decoder", (code, zeros, kind)
+    for code, rows in product(FLOATS, range(1, r4_lines.ROWS + 1)):
+        yield "scaled_linear._lines.lines", (code, rows, kind)
+    yield "slabs.lay.layer", ()
+    for signed in (True, False):
+        yield "slabs.lay.taker", (signed,)
+    operands = [Operand(code, 1, 128, zeros) for code, zeros in CODED if code in BYTES]
+    most = ROWS_AT_ONCE[kind.registers]
+    for x, w in product(operands, operands):
+        form = form_of(ScaledLinear(x, w, 1, 16, 128, device="cpu"), kind)
+        for rows in dict.fromkeys((1, min(most, 2), most)):
+            yield "slabs.product.sweep", (form, rows, kind)

@@ -7,6 +7,7 @@ whatever is not ordinary goes back there. Only which kernel serves a problem is 
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from functools import cache
 from importlib import import_module
 from typing import Any
@@ -19,6 +20,10 @@ from ..buffers import address_of
 from ..checks import FLOAT32, takes_sums
 from ..devices import cuda_driver, cuda_module
 from ..problems import Linear
+from ..scaled import ScaledArray
+
+MOST_NUMBERS = 1 << 16  # of activations with scales in a plan: quantized once more where it is made
+NO_PLAN = object()  # kept where one was looked for in vain
 
 
 def linear(x: Any, q: Any, kernel: Any, arithmetic: Any, out: Any, bias: Any, dtype: Any) -> Any | None:
@@ -87,6 +92,65 @@ def on_host(x: Any, q: Any, kernel: Any, arithmetic: Any, out: Any, bias: Any, d
     return out
 
 
+def scaled_on_host(
+    x: Any, w: Any, activations: Any, kernel: Any, accumulate: Any, out: Any, dtype: Any
+) -> Any | None:
+    """The same with weights that have scales: of NumPy's floats, or of codes on the host."""
+    if type(w) is not ScaledArray or type(w.codes) is not np.ndarray or dtype is not np.float32:
+        return None
+    try:
+        plan = w.plan(_layout(x, activations, kernel, accumulate))
+    except TypeError:  # what cannot be a key is nothing that it takes either
+        return None
+    if plan is None or plan is NO_PLAN or not w.lasting:
+        return None
+    shape, operands = (*x.shape[:-1], w.codes.shape[0]), _operands(x)
+    if out is None:
+        out = np.empty(shape, FLOAT32)
+    elif not all(_takes(out, shape, each, w.codes) for each in operands):
+        return None
+    plan(*map(address_of, operands), address_of(out))
+    return out
+
+
+def _layout(x: Any, activations: Any, kernel: Any, accumulate: Any) -> Any:
+    """What a plan for x is found by; None where it is nothing that plans are for."""
+    if type(x) is np.ndarray:
+        if x.dtype is not FLOAT32 or not x.flags.c_contiguous:
+            return None
+        return x.shape, activations, kernel, accumulate
+    if type(x) is not ScaledArray or activations is not None:
+        return None
+    parts = tuple((type(part), part.dtype, part.shape, part.strides) for part in x.parts())
+    return parts, x.code.name, x.tile, kernel, accumulate
+
+
+def _operands(x: Any) -> tuple[Any, ...]:
+    """Arrays that a product looks at."""
+    return (x,) if type(x) is np.ndarray else x.parts()
+
+
+def keep_scaled_on_host(
+    rung: Any, x: Any, quantize: Callable[[], ScaledArray], w: ScaledArray, y: Any, activations: Any,
+    kernel: str, accumulate: str | None,
+) -> bool:  # fmt: skip
+    """Run a rung and keep how, where that pays; False, and nothing done, where it does not.
+
+    ``quantize()``: x as the rung takes it.
+    """
+    if not rung.repeats or type(w.codes) is not np.ndarray or not w.lasting:
+        return False
+    key = _layout(x, activations, kernel, accumulate)
+    if key is None or x.size > MOST_NUMBERS or w.plan(key) is NO_PLAN:
+        return False
+    plan = _plans().planned(
+        lambda: rung.launch(quantize(), w, y), _operands(x), y,
+        lambda: (w.parts(), w.all_kept()), y.size * w.shape[1],
+    )  # fmt: skip
+    w.keep_plan(key, plan or NO_PLAN)
+    return True
+
+
 def _takes(out: Any, shape: tuple[int, ...], x: Any, memory: Any) -> bool:
     """Whether sums can be written there as they come."""
     if type(out) is not np.ndarray or out.dtype is not FLOAT32 or out.shape != shape:
@@ -100,14 +164,17 @@ def keep_on_host(rung: Any, x: Any, rows: Any, q: Any, y: Any, kernel: str, arit
         return False
     if not rows.flags.c_contiguous:
         return False
-    if (plan := _plans().planned(rung.launch, rows, q, y)) is not None:
+    plan = _plans().planned(
+        lambda: rung.launch(rows, q, y), (x,), y, lambda: (q.raw, q.all_kept()), y.size * q.shape[1]
+    )
+    if plan is not None:
         q.keep_plan((x.shape, kernel, arithmetic), plan)
     return True
 
 
 @cache
 def _plans() -> Any:
-    return import_module("ggmlq.cpu.panels.plans")
+    return import_module("ggmlq.cpu.machine.plans")
 
 
 def _fits(array: Any, shape: tuple[int, ...], x: Any, index: int) -> bool:

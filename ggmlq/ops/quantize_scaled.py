@@ -21,7 +21,7 @@ from ..tensors import array_of, is_tensor
 from ..tiling import Tile, Tiling, checked_tile, expanded, tiling
 
 SCALES, ORDERS, RAGGED = ("float32", "e8m0"), ("rows", "columns"), ("error", "pad")
-PATIENCE = 1 << 18  # elements that NumPy quantizes sooner than Numba is loaded
+PATIENCE = 1 << 18  # elements that NumPy quantizes, or decodes, sooner than a kernel is compiled
 SLAB = 1 << 18  # elements that are decoded at a time
 
 
@@ -113,10 +113,10 @@ def _computed(rows: Any, over: Tiling, rule: Rule, given: Any) -> Found:
     """Codes, scales and zero points of [rows, columns], by whoever is quickest there."""
     if not is_host(rows):
         who: Any = cuda_module("quantize_scaled")
-    elif rows.size < PATIENCE:
-        who = scaling
     else:
         who = importlib.import_module("ggmlq.cpu.quantize_scaled")
+        if rows.size < PATIENCE and not who.at_hand(rows, over, rule, given is not None):
+            who = scaling
     if given is None:
         found: Found = who.quantize(rows, over, rule)
         return found
@@ -233,8 +233,9 @@ def _values(s: ScaledArray, kind: np.dtype[Any]) -> Any:
     """All values on the host."""
     m = s.matrix()
     values = np.empty((m.over.rows, m.over.columns), kind)
-    if values.size >= PATIENCE:
-        importlib.import_module("ggmlq.cpu.decode_scaled").decode_into(m, values)
+    decoding = importlib.import_module("ggmlq.cpu.decode_scaled")
+    if values.size >= PATIENCE or decoding.at_hand(m):
+        decoding.decode_into(m, values)
         return values.reshape(s.shape)
     step = max(1, SLAB // max(m.over.columns, 1))
     for start in range(0, m.over.rows, step):

@@ -18,7 +18,7 @@ from ..problems import INT32, ScaledLinear
 from ..scaled import ScaledArray
 from ..tensors import array_of, is_tensor
 from ..tiling import Tile
-from . import torch
+from . import fast_path, torch
 from .quantize_scaled import quantize_scaled, static_scales
 
 ACCUMULATE = {"integer": ("int32", "int64", "float32", "fp32_chunks"), "float": ("float32",)}
@@ -108,27 +108,20 @@ def scaled_linear(
     array([[1., 1., 1.],
            [1., 1., 1.]], dtype=float32)
     """
+    if bias is None and requantize is None:
+        y = fast_path.scaled_on_host(x, w, activations, kernel, accumulate, out, dtype)
+        if y is not None:
+            return y
     if isinstance(w, Divided):
         how: dict[str, Any] = {"kernel": kernel, "accumulate": accumulate, "activations": activations}
         return w.run("scaled_linear", x, out=out, bias=bias, dtype=dtype, requantize=requantize, **how)
-    if isinstance(w, Transposed):
-        raise DTypeError(f"{ASKED}: w is {w!r}; rows of w lie along K; pass w, not w.T")
-    if not isinstance(w, ScaledArray):
-        raise DTypeError(
-            f"{ASKED}: the weights are a {type(w).__name__}; they must be a ScaledArray; make one with "
-            'gq.quantize_scaled(w, "e4m3", (128, 128)) or ScaledArray(codes, scales, code, tile)'
-        )
+    _check_weights(w)
     if is_tensor(x):
         if requantize is None:
             more = {"activations": activations, "kernel": kernel, "accumulate": accumulate}
             return torch.linear(scaled_linear, x, w, out, bias, dtype, asked=ASKED, check=_same, **more)
         x = array_of(ASKED, x)
-    if w.ndim != 2:
-        raise ShapeError(
-            f"{ASKED}: {w!r} is {w.ndim}-D; weights are [N, K]; pass w[e] for one matrix of them, "
-            "or use gq.expert_linear"
-        )
-    x = _activations(x, w, activations)
+    given, x = x, _activations(x, w, activations)
     check_operands(ASKED, x, w)
     shape = (*x.shape[:-1], w.shape[0])
     kind = float_dtype(ASKED, dtype)
@@ -156,7 +149,10 @@ def scaled_linear(
         direct = takes_sums(place_of(w.codes).share, out, *x.parts(), *w.parts(), bias, dtype=wanted)
         y = out.reshape(problem.m, problem.n) if direct else xp.empty((problem.m, problem.n), wanted)
         with np.errstate(over="ignore", invalid="ignore"):  # infinities are results, as on a GPU
-            rung.launch(rows, w, y, **({} if end is PLAIN else {"end": end}))
+            again = (lambda: rows) if given is x else (lambda: _flat(_activations(given, w, activations)))
+            asked = activations, kernel, accumulate
+            if rung.ends or not fast_path.keep_scaled_on_host(rung, given, again, w, y, *asked):
+                rung.launch(rows, w, y, **({} if end is PLAIN else {"end": end}))
             if rest is not None:
                 y += rest
             if coding is not None:
@@ -166,6 +162,21 @@ def scaled_linear(
             if not direct:
                 out[...] = y.reshape(shape)
     return out
+
+
+def _check_weights(w: Any) -> None:
+    if isinstance(w, Transposed):
+        raise DTypeError(f"{ASKED}: w is {w!r}; rows of w lie along K; pass w, not w.T")
+    if not isinstance(w, ScaledArray):
+        raise DTypeError(
+            f"{ASKED}: the weights are a {type(w).__name__}; they must be a ScaledArray; make one with "
+            'gq.quantize_scaled(w, "e4m3", (128, 128)) or ScaledArray(codes, scales, code, tile)'
+        )
+    if w.ndim != 2:
+        raise ShapeError(
+            f"{ASKED}: {w!r} is {w.ndim}-D; weights are [N, K]; pass w[e] for one matrix of them, "
+            "or use gq.expert_linear"
+        )
 
 
 def _same(asked: str, x: Any, w: Any) -> Any:

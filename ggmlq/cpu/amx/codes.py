@@ -54,7 +54,8 @@ def multiply(problem: ScaledLinear, x: ScaledArray, w: ScaledArray, out: Any, un
         blocks = -(-count // BLOCK)
         memory = np.empty(2 * TILE * blocks * steps + TILE, np.uint8)
         tiles = memory.ctypes.data + TILE - 1 & -TILE
-        codes, scales, zeros, sums = (np.ascontiguousarray(each[part]) for each in rows)
+        codes, scales, sums = rows.codes[part], rows.scales[part], rows.sums[part]
+        zeros = None if rows.zeros is None else rows.zeros[part]
         share_kernel(
             packer(False),
             Rows(codes.ctypes.data, count, codes.strides[0], steps, tiles),
@@ -63,7 +64,7 @@ def multiply(problem: ScaledLinear, x: ScaledArray, w: ScaledArray, out: Any, un
         )
         given = CodeOperands(
             at, len(slabs.codes), nbytes, w_scales, w_zeros, w_sums, tiles, blocks, steps,
-            scales.ctypes.data, zeros.ctypes.data, sums.ctypes.data,
+            scales.ctypes.data, 0 if zeros is None else zeros.ctypes.data, sums.ctypes.data,
             out[part].ctypes.data, count, n, CHUNK, NEAR,
         )  # fmt: skip
         share_kernel(multiplied(form, unit), given, -(-len(slabs.codes) // 2))

@@ -6,41 +6,62 @@ be undone, so a lane in which one word changed always differs; where more did, o
 
 from __future__ import annotations
 
-from typing import Any
+from functools import cache
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from ...threads import share
 from .jit import jit
+from .kernels import kernel
+from .tables import Address
+from .workers import share_kernel
 
 LANES = 64
-PART = 1 << 20  # bytes that a thread reads at a time
+PART = 1 << 18  # words that a thread reads at a time
 ODD = np.uint32(0x9E3779B1)
 
 
-@jit
-def _add(words: Any, lanes: Any) -> None:
-    for first in range(0, len(words) - len(words) % LANES, LANES):
-        for i in range(LANES):
-            lanes[i] = (lanes[i] ^ words[first + i]) * ODD
-    for i in range(len(words) % LANES):
-        lanes[i] = (lanes[i] ^ words[len(words) - 1 - i]) * ODD
+class Digested(NamedTuple):
+    """Arguments."""
+
+    words: Address  # uint32 [size]
+    size: int
+    lanes: Address  # uint32 [parts, LANES], zeros
+
+
+@cache
+def adder() -> Any:
+    """Compiled: parts ``first`` … ``stop`` of ``Digested``."""
+    from .arguments import reader  # Numba's words: only for who compiles
+    from .memory import bytes_at
+
+    digested = reader(Digested)
+
+    def add(arguments: int, first: int, stop: int) -> None:
+        given = digested(arguments)
+        for part in range(first, stop):
+            count = min(PART, given.size - part * PART)
+            words = bytes_at(given.words + 4 * PART * part, 1, 4 * count)[0].view(np.uint32)
+            lanes = bytes_at(given.lanes + 4 * LANES * part, 1, 4 * LANES)[0].view(np.uint32)
+            for at in range(0, count - count % LANES, LANES):
+                for i in range(LANES):
+                    lanes[i] = (lanes[i] ^ words[at + i]) * ODD
+            for i in range(count % LANES):
+                lanes[i] = (lanes[i] ^ words[count - 1 - i]) * ODD
+
+    return jit(add)
 
 
 def digest(raw: NDArray[Any]) -> bytes:
     """Of the bytes of an array; for comparison within this process."""
     flat = np.ascontiguousarray(raw).reshape(-1).view(np.uint8)
-    whole = flat[: flat.size // 4 * 4]
+    words = flat.size // 4
+    whole = flat[: 4 * words]
     if whole.ctypes.data % 4:
         whole = whole.copy()
-    words = whole.view(np.uint32)
-    words.flags.writeable = False  # one kind of array: it is compiled once
-    lanes = np.zeros((-(-flat.size // PART), LANES), np.uint32)
-
-    def work(start: int, stop: int) -> None:
-        for part in range(start, stop):
-            _add(words[part * PART // 4 : (part + 1) * PART // 4], lanes[part])
-
-    share(work, len(lanes))
-    return lanes.tobytes() + flat[whole.size :].tobytes()
+    lanes = np.zeros((-(-words // PART), LANES), np.uint32)
+    share_kernel(
+        kernel("machine.digest.adder"), Digested(whole.ctypes.data, words, lanes.ctypes.data), len(lanes)
+    )
+    return lanes.tobytes() + flat[4 * words :].tobytes()

@@ -28,3 +28,13 @@ def bits(typing: Any, x: Any) -> Any:
         return builder.zext(builder.bitcast(args[0], ir.IntType(32)), ir.IntType(64))
 
     return types.int64(types.float32), emit
+
+
+@intrinsic
+def of_bits(typing: Any, x: Any) -> Any:
+    """The float32 of some bits."""
+
+    def emit(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        return builder.bitcast(builder.trunc(args[0], ir.IntType(32)), ir.FloatType())
+
+    return types.float32(types.int64), emit

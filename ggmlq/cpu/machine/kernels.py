@@ -42,6 +42,7 @@ class Kernel:
     def __init__(self, name: str, case: tuple[Any, ...]) -> None:
         self.origin = Origin(f"{ROOM}.{name}", case)
         self._code: Code | None = None
+        self._absent = False  # from the packs, as far as anybody has asked
 
     @property
     def code(self) -> Code:
@@ -52,9 +53,22 @@ class Kernel:
                     self._code = self._made()
         return self._code
 
+    @property
+    def at_hand(self) -> bool:
+        """Whether it need not be compiled."""
+        if self._code is None and not self._absent:
+            with _LOCK:
+                self._code = self._code or self._found()
+                self._absent = self._code is None
+        return self._code is not None
+
+    def _found(self) -> Code | None:
+        found = served.loaded(self.origin)
+        return None if found is None else Code(found.call, found.address)
+
     def _made(self) -> Code:
-        if (found := served.loaded(self.origin)) is not None:
-            return Code(found.call, found.address)
+        if (found := self._found()) is not None:
+            return found
         file, _, name = self.origin.family.rpartition(".")
         made = getattr(import_module(file), name)(*self.origin.case)
         return Code(made, compiled(made))

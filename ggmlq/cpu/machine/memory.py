@@ -134,6 +134,7 @@ def _pointer(dtype: Any) -> Any:
 
 _byte_pointer, _float_pointer = _pointer(types.uint8), _pointer(types.float32)
 _word_pointer = _pointer(types.int64)
+_int_pointer = _pointer(types.int32)
 
 
 def _bytes_at(address: int, rows: int, columns: int) -> Any:
@@ -144,10 +145,15 @@ def _floats_at(address: int, rows: int, columns: int) -> Any:
     return carray(_float_pointer(address), (rows, columns))
 
 
+def _ints_at(address: int, rows: int, columns: int) -> Any:
+    return carray(_int_pointer(address), (rows, columns))
+
+
 def _words_at(address: int, count: int) -> Any:
     return carray(_word_pointer(address), (count,))
 
 
 bytes_at = jit(_bytes_at, on_disk=False)
 floats_at = jit(_floats_at, on_disk=False)
+ints_at = jit(_ints_at, on_disk=False)
 words_at = jit(_words_at, on_disk=False)

@@ -21,7 +21,7 @@ import queue
 import threading
 from array import array
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -44,15 +44,41 @@ class Call(NamedTuple):
     grain: int
 
 
+class Tape(NamedTuple):
+    """What a thread shared meanwhile, and the memory that it took for what comes between."""
+
+    calls: list[Call]
+    scratch: list[Any]
+
+
 @contextmanager
-def recorded() -> Iterator[list[Call]]:
+def recorded() -> Iterator[Tape]:
     """What this thread shares meanwhile."""
-    calls: list[Call] = []
-    _tape.calls = calls
+    tape = Tape([], [])
+    with _taped(tape):
+        yield tape
+
+
+def unrecorded() -> AbstractContextManager[None]:
+    """For what is done once, and kept: who runs the product again does not do it again."""
+    return _taped(None)
+
+
+@contextmanager
+def _taped(tape: Tape | None) -> Iterator[None]:
+    before, _tape.tape = getattr(_tape, "tape", None), tape
     try:
-        yield calls
+        yield
     finally:
-        _tape.calls = None
+        _tape.tape = before
+
+
+def scratch(shape: tuple[int, ...], dtype: Any) -> Any:
+    """An array for what one kernel of a product hands to the next."""
+    made = np.empty(shape, dtype)
+    if (tape := getattr(_tape, "tape", None)) is not None:
+        tape.scratch.append(made)
+    return made
 
 
 class _Crew:
@@ -101,8 +127,8 @@ if hasattr(os, "register_at_fork"):
 
 def share_kernel(work: Any, arguments: tuple[int, ...], count: int, grain: int = 1) -> None:
     """Run a kernel, by name or Numba's, on ``range(count)``, in parts that are multiples of ``grain``."""
-    if (tape := getattr(_tape, "calls", None)) is not None:
-        tape.append(Call(work, arguments, count, grain))
+    if (tape := getattr(_tape, "tape", None)) is not None:
+        tape.calls.append(Call(work, arguments, count, grain))
     words = array("q", arguments)  # its address takes a third of the time that NumPy's takes
     share_table(
         work.code if isinstance(work, Kernel) else Code(work, 0), words.buffer_info()[0], count, grain

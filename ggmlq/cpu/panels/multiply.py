@@ -12,7 +12,7 @@ from ...packing import RUN
 from ..machine.features import far
 from ..machine.kernels import Kernel, kernel
 from ..machine.target import target
-from ..machine.workers import share_kernel
+from ..machine.workers import scratch, share_kernel
 from .layout import ROWS, PanelLayout, record_bytes, remaining_zero, rows_at_once, start
 from .operands import Activations, Operands
 
@@ -52,7 +52,7 @@ def records_of(x: Any, layout: PanelLayout, most: int = 1) -> tuple[Bytes, int]:
     """Rows of activations as the tiles of a layout read them, ``most`` in a batch, and their address."""
     kind, runs = target(), x.shape[1] // RUN
     rows = np.ascontiguousarray(x, np.float32)
-    records = np.empty((len(rows), runs * record_bytes(layout)), np.uint8)
+    records = scratch((len(rows), runs * record_bytes(layout)), np.uint8)
     quantize = kernel("panels.activations.quantizer", layout.groups, layout.offset, kind)
     at = records.ctypes.data  # a microsecond: asked for once
     given = Activations(

@@ -4,17 +4,19 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
+from ..machine.tables import Address
+
 
 class Operands(NamedTuple):
     """Arguments of every kernel that multiplies, as addresses and sizes."""
 
-    weights: int  # address of uint8 [weight_rows, weight_bytes]: panels, or rows of a file's blocks
+    weights: Address  # uint8 [weight_rows, weight_bytes]: panels, or rows of a file's blocks
     weight_rows: int
     weight_bytes: int
-    records: int  # address of m rows of activations in batches, see tile.py
+    records: Address  # m rows of activations in batches, see tile.py
     m: int
     row_bytes: int
-    out: int  # address of float32 [m, n]
+    out: Address  # float32 [m, n]
     n: int
     runs: int  # of 32 columns: K / 32
     far: int = 0  # bytes ahead of which panels are asked for, with few rows of activations; 0: not at all
@@ -23,8 +25,8 @@ class Operands(NamedTuple):
 class Activations(NamedTuple):
     """Arguments of a quantizer."""
 
-    values: int  # address of float32 [M, columns]
-    records: int  # address of what they become, rows · row_bytes
+    values: Address  # float32 [M, columns]
+    records: Address  # what they become, rows · row_bytes
     rows: int
     columns: int
     row_bytes: int
@@ -36,25 +38,25 @@ class Activations(NamedTuple):
 class Taken(NamedTuple):
     """Arguments of what takes rows of blocks apart."""
 
-    raw: int  # address of uint8 [rows, row_bytes]
+    raw: Address  # uint8 [rows, row_bytes]
     row_bytes: int
     columns: int
-    codes: int  # address of int8 [rows, columns]
+    codes: Address  # int8 [rows, columns]
     groups: int  # of a row
-    scales: int  # address of float32 [rows, groups]
-    offsets: int  # the same, where the format has offsets
+    scales: Address  # float32 [rows, groups]
+    offsets: Address  # the same, where the format has offsets
 
 
 class Placed(NamedTuple):
     """Arguments of what lays rows of codes into panels of zeros."""
 
-    codes: int  # address of int8 [rows, columns]
+    codes: Address  # int8 [rows, columns]
     columns: int
-    scales: int  # address of uint8 [rows, groups of a row · width]: as panels hold them
-    offsets: int  # the same, where there are offsets
+    scales: Address  # uint8 [rows, groups of a row · width]: as panels hold them
+    offsets: Address  # the same, where there are offsets
     width: int  # bytes of a scale
-    above: int  # address of uint8 [rows, supers · each]: halves above the scales, or none
+    above: Address  # uint8 [rows, supers · each]: halves above the scales, or none
     each: int  # bytes of these
-    made: int  # address of uint8 [panels, panel_bytes]
+    made: Address  # uint8 [panels, panel_bytes]
     panel_bytes: int
-    stored: int  # address of uint8 [256]: what is stored for a code, by code + 128
+    stored: Address  # uint8 [256]: what is stored for a code, by code + 128

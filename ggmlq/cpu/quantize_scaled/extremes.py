@@ -16,7 +16,8 @@ from numba import types
 from ..machine.simd import I32, I64, vec
 from ..machine.target import Target
 from ..machine.words import cgutils, intrinsic
-from .vectors import LANES, Vectors, walk
+from .operands import LANES
+from .vectors import Vectors, walk
 
 INFINITE = {"float32": 0x7F800000, "float16": 0x7C00, "bfloat16": 0x7F80}
 UNROLLED = 4  # extremes that do not wait for one another

@@ -3,46 +3,37 @@
 from __future__ import annotations
 
 from functools import cache
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
-from ...codes import CODES, Code
+from ...codes import CODES
 from ..atoms import verb
-from ..machine.floats import bits
+from ..machine.arguments import reader
+from ..machine.floats import bits, of_bits
 from ..machine.jit import inner, jit
+from ..machine.memory import bytes_at, floats_at, ints_at
 from ..machine.target import Target
 from .extremes import extremes
-from .vectors import WIDTH, encoder
+from .operands import WIDTH, Kind, Numbers
+from .vectors import encoder
 
-
-class Kind(NamedTuple):
-    """What a kernel is compiled for."""
-
-    read: str  # dtype of the numbers
-    code: Code
-    rounding: str
-    zeros: bool
-    scale: str  # "float32" or "e8m0"
-    target: Target
-
-
-class Lines(NamedTuple):
-    """Where numbers and codes lie: addresses of the first, and bytes from a row to the next."""
-
-    numbers: int
-    pitch: int
-    codes: int
-    codes_pitch: int
+numbers = reader(Numbers)
 
 
 @cache
-def fused(kind: Kind) -> Any:
+def fused(*case: Any) -> Any:
     """Compiled: units ``first`` … ``stop`` of whole tiles, from numbers to codes, scales and zero points."""
-    measure, put, ruled = _measure(kind), _put(kind, inside=True), _ruled(kind)
+    kind = Kind(*case)
+    measure, put = _measure(kind.read, kind.zeros, kind.target), _put(kind, inside=True)
+    ruled = _ruled(kind)
+    scales_at, has_zeros = bytes_at if kind.scale == "e8m0" else floats_at, kind.zeros
 
-    def quantize(lines: Any, cut: Any, eps: Any, scales: Any, zeros: Any, first: int, stop: int) -> None:
-        tiles = -(-cut.wide // cut.c)
+    def quantize(arguments: int, first: int, stop: int) -> None:
+        cut = numbers(arguments)
+        eps, tiles = of_bits(cut.eps), -(-cut.wide // cut.c)
+        scales = scales_at(cut.scales, -(-cut.rows // cut.r), -(-cut.columns // cut.c))
+        zeros = ints_at(cut.zeros, -(-cut.rows // cut.r), -(-cut.columns // cut.c))
         low, high = np.empty(tiles, np.float32), np.empty(tiles, np.float32)
         steps, points = np.empty(tiles, np.float32), np.zeros(tiles, np.int32)
         for unit in range(first, stop):
@@ -51,14 +42,14 @@ def fused(kind: Kind) -> Any:
             bottom, right = min(top + cut.r, cut.rows), min(left + cut.wide, cut.columns)
             low[:] = 0
             high[:] = 0
-            measure(lines, cut.c, top, bottom, left, right, low, high)
+            measure(cut, cut.c, top, bottom, left, right, low, high)
             for t in range(-(-(right - left) // cut.c)):
                 kept, step, point = ruled(low[t], high[t], eps)
                 scales[band, left // cut.c + t] = kept
                 steps[t], points[t] = step, point
-                if zeros is not None:
+                if has_zeros:
                     zeros[band, left // cut.c + t] = point
-            put(lines, cut.c, top, bottom, left, right, steps, points)
+            put(cut, cut.c, top, bottom, left, right, steps, points)
 
     return jit(quantize)
 
@@ -73,35 +64,40 @@ def _place(cut: Any, unit: int) -> Any:
 
 
 @cache
-def measured(kind: Kind) -> Any:
+def measured(read: str, both: bool, target: Target) -> Any:
     """Compiled: the extremes of units ``first`` … ``stop``, which are parts of tiles."""
-    measure = _measure(kind)
+    measure = _measure(read, both, target)
 
-    def find(lines: Any, cut: Any, low: Any, high: Any, first: int, stop: int) -> None:
+    def find(arguments: int, first: int, stop: int) -> None:
+        cut = numbers(arguments)
+        low, high = floats_at(cut.low, 1, stop)[0], floats_at(cut.most, 1, stop)[0]
         for unit in range(first, stop):
             _, top, bottom, left, right = _place(cut, unit)
-            measure(lines, cut.wide, top, bottom, left, right, low[unit : unit + 1], high[unit : unit + 1])
+            measure(cut, cut.wide, top, bottom, left, right, low[unit : unit + 1], high[unit : unit + 1])
 
     return jit(find)
 
 
 @cache
-def encoded(kind: Kind) -> Any:
+def encoded(read: str, code: str, rounding: str, zeros: bool, target: Target) -> Any:
     """Compiled: the codes of units ``first`` … ``stop`` under scales [bands, tiles], float32."""
-    put = _put(kind, inside=False)
+    put = _put(Kind(read, code, rounding, zeros, "float32", target), inside=False)
 
-    def encode(lines: Any, cut: Any, scales: Any, zeros: Any, first: int, stop: int) -> None:
+    def encode(arguments: int, first: int, stop: int) -> None:
+        cut = numbers(arguments)
+        scales = floats_at(cut.scales, -(-cut.rows // cut.r), -(-cut.columns // cut.c))
+        points = ints_at(cut.zeros, -(-cut.rows // cut.r), -(-cut.columns // cut.c))
         for unit in range(first, stop):
             band, top, bottom, left, right = _place(cut, unit)
             # a unit begins with a tile, or lies in one
             t = left // cut.c
-            put(lines, cut.c, top, bottom, left, right, scales[band, t:], zeros[band, t:])
+            put(cut, cut.c, top, bottom, left, right, scales[band, t:], points[band, t:])
 
     return jit(encode)
 
 
-def _measure(kind: Kind) -> Any:
-    extreme, width = extremes(kind.read, kind.zeros, kind.target), WIDTH[kind.read]
+def _measure(read: str, both: bool, target: Target) -> Any:
+    extreme, width = extremes(read, both, target), WIDTH[read]
 
     def measure(
         lines: Any, c: int, top: int, bottom: int, left: int, right: int, low: Any, high: Any
@@ -117,8 +113,9 @@ def _measure(kind: Kind) -> Any:
 
 
 def _put(kind: Kind, inside: bool) -> Any:
-    encode = encoder(kind.read, kind.code, kind.rounding, kind.zeros, inside, kind.target)
-    width, nbytes = WIDTH[kind.read], kind.code.bits // 8
+    code, has_zeros = CODES[kind.code], kind.zeros
+    encode = encoder(kind.read, code, kind.rounding, kind.zeros, inside, kind.target)
+    width, nbytes = WIDTH[kind.read], code.bits // 8
 
     def put(
         lines: Any, c: int, top: int, bottom: int, left: int, right: int, steps: Any, points: Any
@@ -129,7 +126,8 @@ def _put(kind: Kind, inside: bool) -> Any:
             line, to = lines.numbers + row * lines.pitch, lines.codes + row * lines.codes_pitch
             start, stop, t = left, min(left + first, right), 0
             while start < right:
-                encode(line + start * width, to + start * nbytes, stop - start, steps[t], points[t], ahead)
+                point = points[t] if has_zeros else np.int32(0)
+                encode(line + start * width, to + start * nbytes, stop - start, steps[t], point, ahead)
                 start, stop, t = stop, min(stop + c, right), t + 1
 
     return inner(put)
@@ -137,7 +135,7 @@ def _put(kind: Kind, inside: bool) -> Any:
 
 def _ruled(kind: Kind) -> Any:
     """Compiled: the scale of a tile as it is kept, as float32, and its zero point."""
-    code, both = kind.code, kind.zeros
+    code, both = CODES[kind.code], kind.zeros
     keep = _rounded_up() if kind.scale == "e8m0" else _as_is()
     nearest = _away if kind.rounding == "half_away" else _even
     least, most = np.float32(code.min), np.float32(code.max)

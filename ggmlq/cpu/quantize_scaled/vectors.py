@@ -31,14 +31,13 @@ from ..lanes.halves import widened
 from ..machine.simd import F32, FLOATS, I1, I8, I16, I32, I64, INTS, Simd, vec
 from ..machine.target import Target
 from ..machine.words import cgutils, intrinsic
+from .operands import LANES, WIDTH
 
-LANES = 16
 ROUND = 12582912.0  # 1.5 · 2**23: adding it leaves the nearest integer in the last bits, ties to even
 ROUND_BITS = 0x4B400000
 SIGN, REST = -0x80000000, 0x7FFFFFFF
 FAR = 2.0**20  # scales: beyond the range of every code
 SANE = 2.0**-80, 2.0**80  # scales whose quotients can be corrected
-WIDTH = {"float32": 4, "float16": 2, "bfloat16": 2}  # bytes of what is read
 
 
 class Vectors(Simd):

@@ -11,13 +11,13 @@ from ...codes import scaling
 from ...codes.scaling import Found, Rule, empty, values
 from ...threads import share
 from ...tiling import Tiling
+from ..machine.kernels import Kernel, kernel
 from ..machine.target import target
-from .kernels import Kind, Lines, encoded, fused, measured
+from ..machine.workers import scratch, share_kernel
+from .operands import LANES, WIDTH, Kind, Numbers
 from .pieces import Cut, far, flat, near
-from .vectors import LANES, WIDTH
 
 COPIED = 1 << 16  # elements that a thread converts at a time
-NOTHING = np.zeros((1, 1), np.int32)
 
 
 def quantize(x: NDArray[Any], over: Tiling, rule: Rule) -> Found:
@@ -30,12 +30,34 @@ def quantize(x: NDArray[Any], over: Tiling, rule: Rule) -> Found:
         low, high = _extremes(x, over, rule)
         scales, zeros = _scales(low, high, rule)
         return Found(encode(x, over, rule, scales, zeros), *_ordered(scales, zeros, rule))
-    codes = np.empty((over.rows, over.columns), rule.code.dtype)
-    scales = np.empty(over.shape, np.uint8 if rule.scale == "e8m0" else np.float32)
-    zeros = np.empty(over.shape, np.int32) if rule.zeros else None
-    work, lines, units = fused(_kind(x, rule)), _lines(x, codes), cut.units
-    share(lambda first, stop: work(lines, cut, rule.eps, scales, zeros, first, stop), units)
+    codes = scratch((over.rows, over.columns), rule.code.dtype)
+    scales = scratch(over.shape, np.uint8 if rule.scale == "e8m0" else np.float32)
+    zeros = scratch(over.shape, np.int32) if rule.zeros else None
+    whole_tiles(x, cut, rule, Found(codes, scales, zeros))
     return Found(codes, *_ordered(scales, zeros, rule))
+
+
+def whole_tiles(x: NDArray[Any], cut: Cut, rule: Rule, to: Found) -> None:
+    """Rows that kernels can read, cut into whole tiles, to where they are to go."""
+    given = _numbers(x, cut, to.codes)._replace(
+        scales=to.scales.ctypes.data,
+        zeros=0 if to.zeros is None else to.zeros.ctypes.data,
+        eps=int(rule.eps.view(np.uint32)),
+    )
+    share_kernel(_fused(x.dtype, rule), given, cut.units)
+
+
+def at_hand(x: NDArray[Any], over: Tiling, rule: Rule, given: bool) -> bool:
+    """Whether nothing has to be compiled to quantize such numbers, under given scales or others."""
+    if _odd(over):
+        return True
+    dtype = x.dtype if _known(x.dtype) else np.dtype(np.float32)
+    coded = _encoder(dtype, rule, rule.zeros).at_hand
+    if given:
+        return coded and not rule.zeros
+    if near(over, dtype.itemsize):
+        return _fused(dtype, rule).at_hand
+    return coded and _measured(dtype, rule).at_hand
 
 
 def encode(
@@ -45,13 +67,13 @@ def encode(
     if _odd(over):
         return scaling.encode(x, over, rule, scales, zeros)
     x = _readable(x)
-    codes = np.empty((over.rows, over.columns), rule.code.dtype)
+    codes, cut = np.empty((over.rows, over.columns), rule.code.dtype), flat(over, x.itemsize)
     steps = np.ascontiguousarray(values(scales))
-    points = np.broadcast_to(NOTHING, steps.shape) if zeros is None else zeros
-    points = np.ascontiguousarray(points, np.int32)
-    kind = _kind(x, rule)._replace(zeros=zeros is not None, scale="float32")
-    work, lines, cut = encoded(kind), _lines(x, codes), flat(over, x.itemsize)
-    share(lambda first, stop: work(lines, cut, steps, points, first, stop), cut.units)
+    points = None if zeros is None else np.ascontiguousarray(zeros, np.int32)
+    given = _numbers(x, cut, codes)._replace(
+        scales=steps.ctypes.data, zeros=0 if points is None else points.ctypes.data
+    )
+    share_kernel(_encoder(x.dtype, rule, zeros is not None), given, cut.units)
     return codes
 
 
@@ -71,7 +93,7 @@ def _odd(over: Tiling) -> bool:
 
 def _readable(x: NDArray[Any]) -> NDArray[Any]:
     """Rows that kernels read where they are, or a copy: neighbours side by side, at most float32."""
-    wide = x.dtype.name not in WIDTH or not x.dtype.isnative
+    wide = not _known(x.dtype)
     if not wide and (x.strides[1] == x.itemsize or x.shape[1] == 1):
         return x
     made = np.empty(x.shape, np.float32 if wide else x.dtype)
@@ -84,20 +106,37 @@ def _readable(x: NDArray[Any]) -> NDArray[Any]:
     return made
 
 
-def _kind(x: NDArray[Any], rule: Rule) -> Kind:
-    return Kind(x.dtype.name, rule.code, rule.rounding, rule.zeros, rule.scale, target())
+def _known(dtype: np.dtype[Any]) -> bool:
+    """Whether kernels read such numbers."""
+    return dtype.name in WIDTH and dtype.isnative
 
 
-def _lines(x: NDArray[Any], codes: NDArray[Any]) -> Lines:
-    return Lines(x.ctypes.data, x.strides[0], codes.ctypes.data, codes.strides[0])
+def _fused(dtype: np.dtype[Any], rule: Rule) -> Kernel:
+    case = Kind(dtype.name, rule.code.name, rule.rounding, rule.zeros, rule.scale, target())
+    return kernel("quantize_scaled.kernels.fused", *case)
+
+
+def _encoder(dtype: np.dtype[Any], rule: Rule, zeros: bool) -> Kernel:
+    case = dtype.name, rule.code.name, rule.rounding, zeros, target()
+    return kernel("quantize_scaled.kernels.encoded", *case)
+
+
+def _measured(dtype: np.dtype[Any], rule: Rule) -> Kernel:
+    return kernel("quantize_scaled.kernels.measured", dtype.name, rule.zeros, target())
+
+
+def _numbers(x: NDArray[Any], cut: Cut, codes: NDArray[Any]) -> Numbers:
+    """Arguments, without what they become beside codes."""
+    lines = x.ctypes.data, x.strides[0], codes.ctypes.data, codes.strides[0]
+    return Numbers(*cut, *lines, scales=0, zeros=0, eps=0, low=0, most=0)
 
 
 def _extremes(x: NDArray[Any], over: Tiling, rule: Rule) -> tuple[NDArray[Any], NDArray[Any]]:
     """The least and the largest of each tile and of 0: of its parts first, then of these."""
     cut = far(over, x.itemsize)
     low, high = np.zeros((2, cut.units), np.float32)
-    work, lines = measured(_kind(x, rule)), _lines(x, x)
-    share(lambda first, stop: work(lines, cut, low, high, first, stop), cut.units)
+    given = _numbers(x, cut, x)._replace(low=low.ctypes.data, most=high.ctypes.data)
+    share_kernel(_measured(x.dtype, rule), given, cut.units)
     return _together(np.fmin, low, cut, over), _together(np.fmax, high, cut, over)
 
 

@@ -12,6 +12,7 @@ Limited by these conversions; asked for with accumulate="fp32_chunks".
 
 from __future__ import annotations
 
+from functools import cache
 from typing import Any
 
 import numpy as np
@@ -21,7 +22,6 @@ from ...ladder import register
 from ...problems import INT32, ScaledLinear
 from ...scaled import Matrix, ScaledArray
 from ...threads import share
-from ..machine.floats import fma
 from ..machine.jit import jit
 
 CHUNK = 32  # products
@@ -42,7 +42,8 @@ def launch(x: ScaledArray, w: ScaledArray, out: Any) -> None:
     left, right = _whole(a), _whole(b)
     scales = [np.ascontiguousarray(m.row_scales(np)) for m in (a, b)]
     every = a.over.c, b.over.c
-    share(lambda first, stop: _multiply(left, right, *scales, every, out, group, first, stop), b.over.rows)
+    multiply = kernel()
+    share(lambda first, stop: multiply(left, right, *scales, every, out, group, first, stop), b.over.rows)
 
 
 def _whole(m: Matrix) -> NDArray[np.int32]:
@@ -54,23 +55,29 @@ def _whole(m: Matrix) -> NDArray[np.int32]:
     return codes
 
 
-@jit
-def _multiply(
-    qa: Any, qb: Any, sa: Any, sb: Any, every: Any, out: Any, group: int, first: int, stop: int
-) -> None:
-    k = qa.shape[1]
-    sa_rows, sb_rows = sa.shape[0], sb.shape[0]  # 1 where all rows share
-    for n in range(first, stop):
-        for m in range(qa.shape[0]):
-            total, b = np.float32(0), qb[n]
-            a = qa[m]
-            for start in range(0, k, group):
-                end, real = min(start + group, k), np.float32(0)
-                for chunk in range(start, end, CHUNK):
-                    whole = np.int32(0)
-                    for i in range(chunk, min(chunk + CHUNK, end)):
-                        whole += np.int32(a[i] * b[i])
-                    real += np.float32(whole)
-                scale = sa[m % sa_rows, start // every[0]] * sb[n % sb_rows, start // every[1]]
-                total = fma(real, scale, total)
-            out[m, n] = total
+@cache
+def kernel() -> Any:
+    """Compiled: rows ``first`` … ``stop`` of weights."""
+    from ..machine.floats import fma  # Numba's words: only for who compiles
+
+    def multiply(
+        qa: Any, qb: Any, sa: Any, sb: Any, every: Any, out: Any, group: int, first: int, stop: int
+    ) -> None:
+        k = qa.shape[1]
+        sa_rows, sb_rows = sa.shape[0], sb.shape[0]  # 1 where all rows share
+        for n in range(first, stop):
+            for m in range(qa.shape[0]):
+                total, b = np.float32(0), qb[n]
+                a = qa[m]
+                for start in range(0, k, group):
+                    end, real = min(start + group, k), np.float32(0)
+                    for chunk in range(start, end, CHUNK):
+                        whole = np.int32(0)
+                        for i in range(chunk, min(chunk + CHUNK, end)):
+                            whole += np.int32(a[i] * b[i])
+                        real += np.float32(whole)
+                    scale = sa[m % sa_rows, start // every[0]] * sb[n % sb_rows, start // every[1]]
+                    total = fma(real, scale, total)
+                out[m, n] = total
+
+    return jit(multiply)

@@ -12,6 +12,7 @@ Limited by products of float64, half as many as of float32, and by short groups:
 
 from __future__ import annotations
 
+from functools import cache
 from typing import Any
 
 import numpy as np
@@ -21,7 +22,6 @@ from ...ladder import register
 from ...problems import ScaledLinear
 from ...scaled import Matrix, ScaledArray
 from ...threads import share
-from ..machine.floats import fma
 from ..machine.jit import jit
 
 SLAB_BYTES = 16 << 20  # of weights as float64
@@ -88,11 +88,18 @@ def _scales(m: Matrix, rows: slice, first: int) -> NDArray[np.float32]:
 
 
 def _add(whole: Any, mine: Any, theirs: Any, out: Any) -> None:
-    share(lambda start, stop: _fused(whole, mine, theirs, out, start, stop), len(whole))
+    fused = kernel()
+    share(lambda start, stop: fused(whole, mine, theirs, out, start, stop), len(whole))
 
 
-@jit
-def _fused(whole: Any, mine: Any, theirs: Any, out: Any, start: int, stop: int) -> None:
-    for i in range(start, stop):
-        for j in range(len(theirs)):
-            out[i, j] = fma(whole[i, j], mine[i] * theirs[j], out[i, j])
+@cache
+def kernel() -> Any:
+    """Compiled: rows ``start`` … ``stop`` of sums meet both scales and those before."""
+    from ..machine.floats import fma  # Numba's words: only for who compiles
+
+    def fused(whole: Any, mine: Any, theirs: Any, out: Any, start: int, stop: int) -> None:
+        for i in range(start, stop):
+            for j in range(len(theirs)):
+                out[i, j] = fma(whole[i, j], mine[i] * theirs[j], out[i, j])
+
+    return jit(fused)

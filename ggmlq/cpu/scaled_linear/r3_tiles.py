@@ -19,7 +19,7 @@ from ...ladder import register
 from ...problems import ScaledLinear
 from ...scaled import ScaledArray
 from ..slabs.layout import BYTES
-from ..slabs.product import multiply
+from ..slabs.multiply import multiply
 
 
 def refuses(problem: ScaledLinear) -> str | None:
@@ -31,6 +31,6 @@ def refuses(problem: ScaledLinear) -> str | None:
     return None
 
 
-@register(__name__, __doc__, arithmetic="codes", accumulate="int32, int64", refuses=refuses)
+@register(__name__, __doc__, arithmetic="codes", accumulate="int32, int64", refuses=refuses, repeats=True)
 def launch(x: ScaledArray, w: ScaledArray, out: Any) -> None:
     multiply(ScaledLinear.of(x, w), x, w, out)

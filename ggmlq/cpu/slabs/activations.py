@@ -8,10 +8,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ...scaled import Matrix
-from ..machine.jit import jit
-from ..machine.memory import bytes_at
+from ..machine.kernels import kernel
+from ..machine.workers import scratch, share_kernel
 from .layout import Cut, Form
-from .weights import Lines, by_group, chunk_starts, chunk_sums, lengths
+from .operands import Taken
+
+GRAIN = 16  # rows that a thread takes at least
 
 
 class Rows(NamedTuple):
@@ -19,39 +21,39 @@ class Rows(NamedTuple):
 
     codes: NDArray[np.int8]  # [M, bytes of a row], of any pitch
     scales: NDArray[np.float32]  # [M, groups]
-    zeros: NDArray[np.int32]  # the same, of stored codes; or empty
+    zeros: NDArray[np.int32] | None  # the same, of stored codes
     sums: NDArray[np.int32]  # [M, chunks]: of stored codes; times -zero where all weights have the same
 
 
 def rows_of(m: Matrix, cut: Cut, form: Form, shift: int, w_shift: int) -> Rows:
     """Rows of an array; its own memory where it can be read as it is."""
-    count, lines = m.over.rows, Lines.of(m.codes)
+    count = m.over.rows
     stored = m.codes.view(np.int8)
-    if shift or not cut.plain or cut.k != cut.row_bytes:
-        stored = np.empty((count, cut.row_bytes), np.int8)
-        _fill(lines, stored, cut, np.uint8(shift & 255), chunk_starts(cut), lengths(cut))
-    factor = 1 if form.w_zeros else -w_shift
-    if factor:
-        sums = (chunk_sums(lines, m.code.min < 0, cut) + shift * lengths(cut)) * np.int32(factor)
-    else:
-        sums = np.zeros((count, cut.groups * cut.chunks), np.int32)
-    scales = np.ascontiguousarray(by_group(m.scales, m.over, cut))
-    zeros = np.zeros((count, 0), np.int32)
-    if form.x_zeros:
-        zeros = np.full((count, cut.groups), shift, np.int32)
-        if m.zeros is not None:
-            zeros += by_group(m.zeros, m.over, cut).astype(np.int32)
+    copied = bool(shift) or not cut.plain or cut.k != cut.row_bytes
+    if copied:
+        stored = scratch((count, cut.row_bytes), np.int8)
+    scales = scratch((count, cut.groups), np.float32)
+    zeros = scratch((count, cut.groups), np.int32) if form.x_zeros else None
+    sums = scratch((count, cut.groups * cut.chunks), np.int32)
+    points = None if m.zeros is None or zeros is None else m.zeros.astype(np.int32, copy=False)
+    given = taken(m, cut)._replace(
+        stored=stored.ctypes.data if copied else 0, stored_pitch=cut.row_bytes, flip=shift & 255,
+        sums=sums.ctypes.data, shift=shift, factor=1 if form.w_zeros else -w_shift,
+        by_group=scales.ctypes.data,
+        stored_zeros=0 if zeros is None else zeros.ctypes.data,
+    )  # fmt: skip
+    if points is not None:
+        pitch, step = points.strides
+        given = given._replace(zeros=points.ctypes.data, zeros_pitch=pitch, zeros_step=step)
+    share_kernel(kernel("slabs.lay.taker", m.code.min < 0), given, count, GRAIN)
     return Rows(stored, scales, zeros, sums)
 
 
-@jit
-def _fill(lines: Any, stored: Any, cut: Any, flip: Any, starts: Any, counts: Any) -> None:
-    """Codes to their places, zeros behind those of each chunk."""
-    codes, bytes_ = bytes_at(lines.address, lines.rows, lines.pitch), stored.view(np.uint8)
-    for row in range(lines.rows):
-        line, made = codes[row], bytes_[row]
-        for chunk in range(len(starts)):
-            left, at = starts[chunk], 4 * cut.fours * chunk
-            for i in range(counts[chunk]):
-                made[at + i] = line[left + i] ^ flip
-            made[at + counts[chunk] : at + 4 * cut.fours] = 0
+def taken(m: Matrix, cut: Cut) -> Taken:
+    """Arguments that say where rows lie; nothing is made of them yet."""
+    nothing: dict[str, Any] = dict.fromkeys(Taken._fields, 0)
+    (pitch, step), (r, c) = m.scales.strides, m.over[2:]
+    return Taken(**nothing)._replace(
+        **cut._asdict(), codes=m.codes.ctypes.data, pitch=m.codes.strides[0], r=r, c=c,
+        scales=m.scales.ctypes.data, scales_pitch=pitch, scales_step=step,
+    )  # fmt: skip

@@ -23,6 +23,7 @@ from ...problems import INT32, Operand, ScaledLinear
 from ..machine.target import Target
 
 ROWS = 16  # of a slab
+FEW = 4  # rows of activations of a tile for those that are left where 12 meet two slabs
 FOURS = 8  # in one round of the inner loop
 BYTES = ("int8", "int8_full", "uint8")  # codes that tiles take
 

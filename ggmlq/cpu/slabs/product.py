@@ -1,77 +1,27 @@
-"""The walk of a product of slabs with rows: the kernel, the loops that keep both near, the threads."""
+"""The walk of a product of slabs with rows, compiled: loops that keep both near."""
 
 from __future__ import annotations
 
 from functools import cache
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
-from ...problems import ScaledLinear
-from ...scaled import ScaledArray
 from ..machine.arguments import reader
 from ..machine.jit import jit
 from ..machine.memory import floats_at
-from ..machine.target import Target, target
-from ..machine.workers import share_kernel
-from ..panels.layout import ROWS_AT_ONCE
-from .activations import rows_of
-from .layout import ROWS, Form, cut_of, form_of, w_shift, x_shift
+from ..machine.target import Target
+from .layout import FEW, ROWS, Form
+from .operands import Operands
 from .tile import tile
-from .weights import maker
 
 NEAR = 256 << 10  # bytes of slabs that meet the same few rows: the second cache holds both
-FEW = 4  # of those that are left where 12 meet two slabs
-
-
-class Operands(NamedTuple):
-    """Arguments of the kernel, as addresses and sizes."""
-
-    slab_bytes: int
-    slabs: int
-    w_scales: int
-    w_zeros: int
-    w_sums: int
-    x: int
-    x_pitch: int
-    x_scales: int
-    x_zeros: int
-    x_sums: int
-    m: int
-    n: int
-    out: int
-    groups: int
-    chunks: int
-    fours: int
-
 
 operands = reader(Operands)
 
 
-def multiply(problem: ScaledLinear, x: ScaledArray, w: ScaledArray, out: Any) -> None:
-    """``out = x @ w.T``, for codes that tiles take."""
-    if not problem.k:
-        out[...] = 0
-        return
-    kind, cut = target(), cut_of(problem)
-    form, shift = form_of(problem, kind), w_shift(problem.w, kind)
-    slabs = w.prepared(maker(cut, form, shift))
-    nbytes, at, w_scales, w_zeros, w_sums = slabs.at
-    rows = rows_of(x.matrix(), cut, form, x_shift(problem.x), shift)
-    given = Operands(
-        nbytes, at, w_scales, w_zeros, w_sums,
-        rows.codes.ctypes.data, rows.codes.strides[0],
-        rows.scales.ctypes.data, rows.zeros.ctypes.data, rows.sums.ctypes.data,
-        problem.m, problem.n, out.ctypes.data, cut.groups, cut.chunks, cut.fours,
-    )  # fmt: skip
-    most = ROWS_AT_ONCE[kind.registers]
-    if problem.m < FEW:
-        most = min(most, 1 if problem.m == 1 else 2)
-    share_kernel(kernel(form, most, kind), given, -(-problem.n // ROWS), 2)
-
-
 @cache
-def kernel(form: Form, most: int, kind: Target) -> Any:
+def sweep(form: Form, most: int, kind: Target) -> Any:
     """Compiled: slabs ``first`` … ``stop`` times all rows, ``most`` at once and of what is left ``few``.
 
     Where fewer are left, some before them are multiplied again, by the same thread.

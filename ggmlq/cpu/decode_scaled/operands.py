@@ -1,0 +1,22 @@
+"""What decoders are given."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from ..machine.tables import Address
+
+
+class Codes(NamedTuple):
+    """Arguments: rows of codes, and where their values go."""
+
+    codes: Address  # the first row
+    pitch: int  # bytes from a row to the next
+    columns: int
+    first: int  # which row of the matrix that is
+    r: int  # of a tile
+    c: int
+    scales: Address  # float32 [bands, tiles of a row]; 0: all are one
+    zeros: Address  # int32, the same, where there are any
+    floats: Address  # float32 rows
+    floats_pitch: int

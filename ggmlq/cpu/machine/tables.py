@@ -1,0 +1,21 @@
+"""What kernels are given as named tuples of words, and which of these are addresses.
+
+A field that says ``Address`` is where an array begins, or 0 for none; all others are numbers. So a product
+can be run again with other operands (``plans.py``): addresses are all that changes.
+"""
+
+from __future__ import annotations
+
+from functools import cache
+from typing import Annotated, Any, get_type_hints
+
+_MARK = "address"
+Address = Annotated[int, _MARK]
+
+
+@cache
+def addresses(kind: type) -> tuple[int, ...]:
+    """The places of the addresses among the words of a table."""
+    hints: dict[str, Any] = get_type_hints(kind, include_extras=True)
+    fields: tuple[str, ...] = vars(kind)["_fields"]
+    return tuple(i for i, name in enumerate(fields) if _MARK in getattr(hints[name], "__metadata__", ()))
