@@ -115,11 +115,13 @@ class Keeper:
 
     def matrices(self) -> tuple[Any, ...]:
         """Its parts along the first axis, the same each time: what kernels keep of one of them stays."""
-        with LOCKS.of(self):
-            if _MATRICES not in self._prepared:
-                self._prepared[_MATRICES] = tuple(self[i] for i in range(len(self)))
-            found: tuple[Any, ...] = self._prepared[_MATRICES]
-            return found
+        found: tuple[Any, ...] | None = self._prepared.get(_MATRICES)
+        if found is None:
+            with LOCKS.of(self):
+                found = self._prepared.get(_MATRICES)
+                if found is None:
+                    found = self._prepared[_MATRICES] = tuple(self[i] for i in range(len(self)))
+        return found
 
     def matrix_at(self: Self, index: Any) -> Self | None:
         """One of them by number, where they have been asked for; else None."""

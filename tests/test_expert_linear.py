@@ -89,24 +89,23 @@ def test_one_row_a_token_is_one_row_a_use(fresh):
 
 def test_pieces_cover_every_panel(fresh):
     """Cuts of equal cost leave no panel out and do none twice, however uses are spread."""
-    from ggmlq.cpu.panels.grouped import READ, cut
+    from ggmlq.cpu.grouped.sort import READ, cut
 
     for _ in range(200):
-        table = np.zeros((int(fresh.integers(0, 9)), 3), np.int64)
-        table[:, 2] = fresh.integers(1, 200, len(table)) ** int(fresh.integers(1, 3))
+        rows = fresh.integers(1, 200, int(fresh.integers(0, 9))) ** int(fresh.integers(1, 3))
         panels, cuts = int(fresh.integers(1, 50)), np.empty(int(fresh.integers(2, 70)), np.int64)
-        cut(table, panels, cuts)
-        assert (cuts[0], cuts[-1]) == (0, panels * len(table))
+        cut(rows, panels, cuts)
+        assert (cuts[0], cuts[-1]) == (0, panels * len(rows))
         assert (np.diff(cuts) >= 0).all()
-        cost = np.repeat(READ + table[:, 2], panels)
+        cost = np.repeat(READ + rows, panels)
         parts = [cost[a:b].sum() for a, b in pairwise(cuts)]
         assert max(parts, default=0) <= cost.sum() / len(parts) + 2 * cost.max(initial=0)
 
 
 def test_many_rows_an_expert_go_in_chunks(fresh, monkeypatch):
-    from ggmlq.cpu.panels import grouped
+    from ggmlq.cpu.grouped import multiply
 
-    monkeypatch.setattr(grouped, "RECORDS", 1)  # 64 rows at a time
+    monkeypatch.setattr(multiply, "RECORDS", 1)  # 64 rows at a time
     q, ids = experts_of(FORMATS["q4_K"], (3, 20, 256), fresh), mixture(fresh, 150, 2, 3, 0.8)
     x = fresh.standard_normal((150, 256)).astype(np.float32)
     close(gq.expert_linear(x, q, ids), x, q, ids, "q8")

@@ -67,8 +67,9 @@ ALLOWED = {
     "prebuilt": {"codes", "formats", "prebuilt"},
     "experts.py": {"devices", "errors", "ladder", "problems", "scaled"},
     "cpu": {
-        "array", "cache", "codes", "cores", "errors", "experts", "fixed", "formats", "gru", "ladder",
-        "measured", "packing", "prebuilt", "problems", "progress", "scaled", "threads", "tiling", "cpu",
+        "array", "buffers", "cache", "codes", "cores", "errors", "experts", "fixed", "formats", "gru",
+        "ladder", "measured", "packing", "prebuilt", "problems", "progress", "scaled", "threads", "tiling",
+        "cpu",
     },
     "cuda": {
         "array", "cache", "card", "codes", "ending", "errors", "experts", "fixed", "formats", "gru", "ladder",
@@ -259,7 +260,7 @@ def test_files_are_short_and_say_what_they_are(path):
 
 
 ROOMS = (
-    "cpu", "cpu/amx", "cpu/encode", "cpu/gru", "cpu/lanes", "cpu/machine", "cpu/panels",
+    "cpu", "cpu/amx", "cpu/encode", "cpu/grouped", "cpu/gru", "cpu/lanes", "cpu/machine", "cpu/panels",
     "cpu/quantize_scaled", "cpu/slabs", "checkpoint", "convert", "cuda/gru", "cuda/machine",
     "cuda/parallel", "cuda/prebuilt", "diff", "faults", "faults/experts", "faults/gru", "faults/scaled",
     "fixed", "gru", "pages", "parallel", "prebuilt", "remote", "report", "safetensors", "spread", "surveys",

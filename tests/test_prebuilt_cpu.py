@@ -122,7 +122,7 @@ def test_a_changed_source(copied, path, old, new, stale):
     try:
         forget()
         assert (reach.reached(family, (), copied).digest != before) is stale
-        path_of = served.HERE / LEVELS[0].folder / f"panels{packs.SUFFIX}"
+        path_of = served.HERE / LEVELS[0].folder / f"panels_product{packs.SUFFIX}"
         pack = packs.Pack(path_of, packs.opened(path_of).header, 0)
         assert pack.holds(family, (), copied) is not stale
     finally:
@@ -154,6 +154,8 @@ for path in sys.argv[2:]:
     q = gq.open(path)["w"]
     for m in (1, 3, 40):
         print(gq.linear(x[:m], q).tobytes().hex())
+        experts, ids = q.reshape(1, *q.shape), np.zeros((m, 2), int)
+        print(gq.expert_linear(x[:m], experts, ids).tobytes().hex())
 print("numba" in sys.modules)
 """
 
@@ -191,11 +193,12 @@ def test_first_products_need_no_numba_and_have_its_bits(fresh, tmp_path):
     drawn = int(fresh.integers(len(paths)))
     kept = {k: v for k, v in os.environ.items() if k == "GGMLQ_CACHE_DIR"}
     *want, numba = process(FIRST, tmp_path / "x.npy", paths[drawn], GGMLQ_PREBUILT="off", **kept)
-    assert (found[3 * drawn : 3 * drawn + 3], numba) == (want, "True")
+    assert (found[6 * drawn : 6 * drawn + 6], numba) == (want, "True")
 
 
 OTHERS = """
 import sys
+import numpy as np
 from ggmlq.cpu.machine import target
 from ggmlq.cpu.prebuilt import levels, served
 level = next(level for level in levels.LEVELS if level.folder == sys.argv[1])
@@ -213,6 +216,8 @@ for name in sys.argv[2:]:
     for m in (1, 11, 40):
         x = rows("normal", m, 512, seed=m)
         assert_right(gq.linear(x, q), x, q)
+        y = gq.expert_linear(x, q.reshape(1, *q.shape), np.zeros((m, 2), int))
+        assert_right(y[:, 1], x, q)
 print(target.target().dot, "numba" in sys.modules)
 """
 

@@ -1,8 +1,8 @@
 """Packs of the CPU's kernels (ggmlq/cpu/prebuilt): which belong in.
 
-Those that products take where nobody names a kernel, for any number of rows, of blocks and of codes of 8
-bits with scales; and what makes such codes of floats. Of rungs that are there to be read, and of other
-operations, the code is compiled when asked for.
+Those that products take where nobody names a kernel, for any number of rows: of blocks, with experts too, and
+of codes of 8 bits with scales; and what makes such codes of floats. Of rungs that are there to be read, and
+of other operations, the code is compiled when asked for.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from typing import Any
 
 from _packs import Wanted
 
+from ggmlq.cpu.grouped.multiply import ADDRESSED
 from ggmlq.cpu.linear import r5_lines
 from ggmlq.cpu.machine.target import Target, best
 from ggmlq.cpu.panels.layout import ROWS_AT_ONCE, expanded, layout_of, rows_at_once, unpacked
@@ -50,6 +51,7 @@ def _of(kind: Target) -> Iterator[tuple[str, tuple[Any, ...]]]:
     yield "machine.board.doer", ()
     yield "machine.board.server", ()
     yield "machine.digest.adder", ()
+    yield "grouped.sort.sorter", ()
     for fmt in FORMATS.values():
         if isinstance(fmt, BlockFormat):
             yield from _of_format(fmt, kind)
@@ -66,6 +68,7 @@ def _of_format(fmt: BlockFormat, kind: Target) -> Iterator[tuple[str, tuple[Any,
     if layout is None:
         for rows in dict.fromkeys((1, most)):
             yield "panels.gather.gathered", (fmt, rows, kind)
+        yield "grouped.product.gathered", (fmt, min(most, ADDRESSED), kind)
         if r5_lines.refuses(Linear(fmt, 1, 256, 256, device="cpu")) is None:
             yield "panels.lines.by_lines", (fmt, kind)
         return
@@ -73,7 +76,9 @@ def _of_format(fmt: BlockFormat, kind: Target) -> Iterator[tuple[str, tuple[Any,
     yield "panels.lay.placer", (layout,)
     for rows in dict.fromkeys((1, most)):
         yield "panels.product.direct", (layout, rows, kind)
+    yield "grouped.product.direct", (layout, min(most, ADDRESSED), kind)
     if layout.offset or len(layout.planes) > 1:
+        yield "grouped.product.through_bytes", (layout, min(most, ADDRESSED), kind)
         yield "panels.product.through_bytes", (layout, rows_at_once(expanded(layout, kind), kind), kind)
 
 

@@ -6,6 +6,7 @@
     gru/          the ladder of a GRU in integers
     expert_linear/    the ladder for rows that each meet experts of their own
     panels/       the operand of the fast rungs: weights 16 rows at a time, activations as records
+    grouped/      many products with panels at once, each of a group of rows with a matrix of its own
     amx/          panels and activations as tiles of bfloat16, for the matrix unit of Intel's CPUs
     slabs/        the same for integer codes alone, whose scales stand apart
     unpack/       blocks to codes and scales, one file a format; decode.py makes floats of them

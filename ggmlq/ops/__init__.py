@@ -4,7 +4,8 @@
     quantize     floats to blocks; encoding deals the rows out
     dequantize   blocks to floats; decoding deals the rows out
     quantize_scaled, scaled_linear   the same for codes with a scale for every tile
-    expert_linear   rows times the experts that their tokens use; expert_operands checks these
+    expert_linear   rows times the experts that their tokens use; expert_operands checks these,
+                    fast_experts has what was done before
     equal        the same format, shape and bytes; joining: concatenate and stack, block by block
     torch        tensors in and out
 

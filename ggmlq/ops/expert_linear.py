@@ -15,7 +15,7 @@ from ..matrix import Divided, operation
 from ..problems import ExpertLinear
 from ..scaled import ScaledArray
 from ..tensors import is_tensor
-from . import torch
+from . import fast_experts, torch
 from .expert_operands import ASKED, check_matrices, check_rows, checked
 
 
@@ -73,6 +73,8 @@ def expert_linear(
            [[1., 1.],
             [1., 1.]]], dtype=float32)
     """
+    if (y := fast_experts.on_host(x, q, ids, kernel, arithmetic, out, dtype, check)) is not None:
+        return y
     if isinstance(q, Divided):
         options: dict[str, Any] = {"kernel": kernel, "arithmetic": arithmetic, "out": out, "dtype": dtype}
         return q.run("expert_linear", x, ids, check=check, **options)
@@ -97,6 +99,7 @@ def expert_linear(
         with np.errstate(over="ignore", invalid="ignore"):  # infinities are results, as on a GPU
             if y.size and problem.k:
                 rung.launch(given.x, q, given.ids, y)
+                fast_experts.keep_on_host(rung, x, q, ids, kernel, arithmetic)
             else:
                 y[...] = 0
             if out is None:

@@ -21,7 +21,7 @@ import hashlib
 import json
 import lzma
 import threading
-from functools import cache
+from functools import cache, lru_cache
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -30,7 +30,7 @@ from ..formats import Format
 from . import reach
 
 SUFFIX = ".pack"
-LARGE = ("pipeline", "quantize_scaled", "scaled_linear")  # rooms with a pack for each file
+LARGE = ("panels", "pipeline", "quantize_scaled", "scaled_linear")  # rooms with a pack for each file
 FILES = "files.json"  # beside the folders
 Header = dict[str, Any]
 
@@ -78,7 +78,7 @@ def code(folder: Path, origin: Origin) -> bytes | None:
 
 
 class Pack:
-    """A file of code; what was unpacked is kept for the kernels that are loaded soon after, not for good."""
+    """A file of code."""
 
     def __init__(self, path: Path, header: Header, start: int) -> None:
         self.path, self.header, self._start = path, header, start
@@ -98,9 +98,15 @@ class Pack:
         """All its code; None where the file is damaged."""
         with self._lock:
             try:
-                return lzma.decompress(self.path.read_bytes()[self._start :], lzma.FORMAT_XZ)
+                return _unpacked(self.path, self._start)
             except (OSError, lzma.LZMAError):
                 return None
+
+
+@lru_cache(4)
+def _unpacked(path: Path, start: int) -> bytes:
+    """The code of a pack; of a few, because a product asks each for several kernels."""
+    return lzma.decompress(path.read_bytes()[start:], lzma.FORMAT_XZ)
 
 
 def _reached(family: str, formats: tuple[str, ...], package: Path) -> str | None:

@@ -21,9 +21,10 @@ from ...experts import of_arrays
 from ...formats import BlockFormat
 from ...ladder import register
 from ...problems import ExpertLinear
+from ..grouped.multiply import ADDRESSED, Way, multiply
+from ..machine.kernels import kernel
 from ..machine.target import target
-from ..panels.grouped import by_blocks, multiply
-from ..panels.layout import unpacked
+from ..panels.layout import rows_at_once, unpacked
 
 
 def refuses(problem: ExpertLinear) -> str | None:
@@ -33,11 +34,20 @@ def refuses(problem: ExpertLinear) -> str | None:
     return None if isinstance(fmt, BlockFormat) else f"{getattr(fmt, 'name', fmt)} has no integer codes"
 
 
-@register(__name__, __doc__, arithmetic="q8", accumulate="int32", refuses=refuses)
-def launch(x: Any, q: QuantArray, ids: Any, out: Any) -> None:
+def way(q: QuantArray) -> Way:
+    """Blocks as they are, for any number of rows."""
     fmt, kind = q.format, target()
     assert isinstance(fmt, BlockFormat)
-    multiply(
-        x, q, ids, out, unpacked(fmt, kind), lambda matrix: np.ascontiguousarray(matrix.raw),
-        lambda rows, most: by_blocks(fmt, rows, kind),
-    )  # fmt: skip
+    layout = unpacked(fmt, kind)
+    work = kernel("grouped.product.gathered", fmt, min(rows_at_once(layout, kind), ADDRESSED), kind)
+    return Way(layout, blocks, fmt.row_bytes(q.shape[-1]), False, work, work)
+
+
+def blocks(matrix: QuantArray) -> Any:
+    """Rows of blocks, uint8."""
+    return np.ascontiguousarray(matrix.raw)
+
+
+@register(__name__, __doc__, arithmetic="q8", accumulate="int32", refuses=refuses, repeats=True)
+def launch(x: Any, q: QuantArray, ids: Any, out: Any) -> None:
+    multiply(x, q, ids, out, way)

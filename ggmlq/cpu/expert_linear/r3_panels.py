@@ -17,10 +17,12 @@ from ...array import QuantArray
 from ...experts import of_arrays
 from ...formats import BlockFormat
 from ...ladder import register
+from ...packing import RUN
 from ...problems import ExpertLinear
+from ..grouped.multiply import ADDRESSED, Way, multiply
+from ..machine.kernels import kernel
 from ..machine.target import target
-from ..panels.grouped import by_panels, multiply
-from ..panels.layout import layout_of
+from ..panels.layout import layout_of, rows_at_once
 from ..panels.prepare import panels
 
 
@@ -35,11 +37,17 @@ def refuses(problem: ExpertLinear) -> str | None:
     return None
 
 
-@register(__name__, __doc__, arithmetic="q8", accumulate="int32", refuses=refuses)
-def launch(x: Any, q: QuantArray, ids: Any, out: Any) -> None:
+def way(q: QuantArray) -> Way:
+    """Panels, by way of bytes for many rows where they take long to unpack."""
     layout, kind = layout_of(q.format), target()
     assert layout is not None
-    multiply(
-        x, q, ids, out, layout, lambda matrix: matrix.prepared(panels),
-        lambda rows, most: by_panels(layout, rows, most, kind),
-    )  # fmt: skip
+    case = layout, min(rows_at_once(layout, kind), ADDRESSED), kind
+    few = many = kernel("grouped.product.direct", *case)
+    if layout.offset or len(layout.planes) > 1:
+        many = kernel("grouped.product.through_bytes", *case)
+    return Way(layout, panels, layout.panel_bytes(q.shape[-1] // RUN), True, few, many)
+
+
+@register(__name__, __doc__, arithmetic="q8", accumulate="int32", refuses=refuses, repeats=True)
+def launch(x: Any, q: QuantArray, ids: Any, out: Any) -> None:
+    multiply(x, q, ids, out, way)

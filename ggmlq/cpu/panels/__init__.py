@@ -13,8 +13,6 @@
     lines.py         no panel at all: a row of blocks at a time, for a few rows of x
     multiply.py      the walk: records, kernel, threads
     plans.py         the same for a small product that was done before
-    scattered.py     tile and loops for rows that lie anywhere, as those of an expert's tokens do
-    grouped.py       the walk of many products at once: groups of rows, each with a matrix of its own
 
 A kernel is compiled for a layout, a number of rows at once and a target (``machine/target.py``).
 """

@@ -1,4 +1,4 @@
-"""The same tile for rows of activations that lie anywhere: their addresses come from a table.
+"""The tile of ``panels/tile.py`` for rows of activations that lie anywhere: addresses come from a table.
 
 Rows of an expert are those of the tokens that use it, and results go back to these. Nothing has to be
 copied together: eight addresses stay in registers beside the sums.
@@ -17,8 +17,8 @@ from ..machine.memory import floats_at, words_at
 from ..machine.simd import I64
 from ..machine.target import Target
 from ..machine.words import intrinsic
-from .layout import ROWS, PanelLayout, record_bytes
-from .tile import Tile
+from ..panels.layout import ROWS, PanelLayout, record_bytes
+from ..panels.tile import Tile
 
 FEWER = (1, 2, 3, 4)  # rows of the tiles for what is left: an expert often has few
 ADDRESSES = ("panel", "rows", "outs", "column", "runs")

@@ -1,0 +1,122 @@
+"""Panels of many matrices times groups of rows: pieces of all of them, each group by its expert's panels."""
+
+from __future__ import annotations
+
+from functools import cache
+from typing import Any
+
+import numpy as np
+
+from ...formats import BlockFormat
+from ..machine.arguments import reader
+from ..machine.jit import inner, jit
+from ..machine.memory import bytes_at, words_at
+from ..machine.target import Target
+from ..panels.expand import expander
+from ..panels.gather import filler
+from ..panels.layout import ROWS, PanelLayout, expanded, unpacked
+from ..panels.product import NEAR
+from .operands import MANY, Groups
+from .scattered import scattered_sweep
+
+groups = reader(Groups)
+
+
+@cache
+def direct(layout: PanelLayout, rows: int, target: Target) -> Any:
+    """Compiled: pieces ``first`` … ``stop`` of panels as they are kept, ``rows`` at once."""
+    return _over_groups(_as_kept(layout, rows, target))
+
+
+@cache
+def through_bytes(layout: PanelLayout, rows: int, target: Target) -> Any:
+    """Compiled: the same, but for groups of many rows, whose panels are expanded before they meet them."""
+    few, many = _as_kept(layout, rows, target), _expanding(layout, rows, target)
+
+    def work(given: Any, place: int, first: int, stop: int, rows: int, outs: int, m: int) -> None:
+        if m < MANY:
+            few(given, place, first, stop, rows, outs, m)
+        else:
+            many(given, place, first, stop, rows, outs, m)
+
+    return _over_groups(inner(work))
+
+
+@cache
+def gathered(fmt: BlockFormat, rows: int, target: Target) -> Any:
+    """Compiled: panels made of rows of blocks uint8 [N, bytes] while they are multiplied."""
+    layout = unpacked(fmt, target)
+    fill_panel = filler(fmt, layout)
+
+    def fill(place: int, panel: int, made: Any, given: Any) -> None:
+        fill_panel(bytes_at(place, given.n, given.line_bytes), panel * ROWS, made)
+
+    return _over_groups(_made_by(inner(fill), layout, rows, target))
+
+
+@cache
+def _as_kept(layout: PanelLayout, rows: int, target: Target) -> Any:
+    """The work on panels ``first`` … ``stop`` of a group."""
+    several = scattered_sweep(layout, rows, target)
+
+    def work(given: Any, place: int, first: int, stop: int, rows: int, outs: int, m: int) -> None:
+        near = max(1, NEAR // given.line_bytes)
+        for panel in range(first, stop, near):
+            several(
+                place + panel * given.line_bytes, given.line_bytes, min(near, stop - panel),
+                rows, outs, m, panel * ROWS, given.n, given.runs,
+            )  # fmt: skip
+
+    return inner(work)
+
+
+def _expanding(layout: PanelLayout, rows: int, target: Target) -> Any:
+    """The same with panels that are expanded first."""
+    wide, expand = expanded(layout, target), expander(layout, target)
+
+    def fill(place: int, panel: int, made: Any, given: Any) -> None:
+        expand(place + panel * given.line_bytes, made.ctypes.data, given.runs)
+
+    return _made_by(inner(fill), wide, rows, target)
+
+
+def _made_by(fill: Any, layout: PanelLayout, rows: int, target: Target) -> Any:
+    """The same with panels that ``fill(place, panel, memory, given)`` makes."""
+    several, run_bytes = scattered_sweep(layout, rows, target), layout.run_bytes
+
+    def work(given: Any, place: int, first: int, stop: int, rows: int, outs: int, m: int) -> None:
+        pitch = given.runs * run_bytes
+        near = max(1, NEAR // pitch)
+        scratch = np.empty(near * pitch + 64, np.uint8)
+        skip = -scratch.ctypes.data & 63
+        for panel in range(first, stop, near):
+            count = min(near, stop - panel)
+            for p in range(count):
+                fill(place, panel + p, scratch[skip + p * pitch : skip + (p + 1) * pitch], given)
+            # the address is asked for here: an array lives until its last mention
+            several(
+                scratch.ctypes.data + skip, pitch, count, rows, outs, m, panel * ROWS, given.n, given.runs
+            )
+
+    return inner(work)
+
+
+def _over_groups(work: Any) -> Any:
+    """Compiled: pieces ``first`` … ``stop``, group by group."""
+
+    def multiply(arguments: int, first: int, stop: int) -> None:
+        given = groups(arguments)
+        cuts = words_at(given.cuts, stop + 1)
+        for piece in range(first, stop):
+            at, end = cuts[piece], cuts[piece + 1]
+            while at < end:
+                group = at // given.panels
+                here = at - group * given.panels
+                last = min(given.panels, here + end - at)
+                row = words_at(given.groups + 24 * group, 3)
+                place = words_at(given.places, row[0] + 1)[row[0]]
+                start = 8 * row[1]
+                work(given, place, here, last, given.rows + start, given.outs + start, row[2])
+                at += last - here
+
+    return jit(multiply)
