@@ -134,3 +134,127 @@ def test_many_threads_share_a_plan(fresh, runs):
         thread.join()
     assert not wrong
     assert len(runs) >= 1600
+
+
+# --- weights with scales ------------------------------------------------------------------------
+
+SCALED = (
+    ("int8", (1, None), ("int8", (1, None))),
+    ("int8", (128, 128), ("int8", (1, 128))),
+    ("int8_full", (1, None), ("uint8", (1, None))),
+    ("e4m3", (128, 128), ("e4m3", (1, 128))),
+    ("e5m2", (1, 64), ("e4m3", (1, 64))),
+)
+
+
+def scaled(fresh, code, tile, n, k):
+    return gq.quantize_scaled(
+        fresh.standard_normal((n, k)).astype(np.float32), code, tile, ragged="pad", zeros=code == "int8_full"
+    )
+
+
+@pytest.mark.parametrize(("code", "tile", "how"), SCALED, ids=lambda each: str(each).replace(" ", ""))
+def test_a_scaled_product_that_comes_again(code, tile, how, fresh, runs):
+    n, k = int(fresh.integers(1, 200)), int(fresh.integers(64, 700))
+    w = scaled(fresh, code, tile, n, k)
+    for m in (1, 2, 5):
+        x, other = fresh.standard_normal((2, m, k)).astype(np.float32)
+        codes = [gq.quantize_scaled(each, *how, ragged="pad") for each in (x, other)]
+        want = [
+            gq.scaled_linear(each, gq.ScaledArray(w.codes, w.scales, w.code, w.tile, w.zeros))
+            for each in codes
+        ]
+        for given, more in (((x, other), {"activations": how}), (codes, {})):
+            for _ in range(2):
+                for each, wanted in zip(given, want, strict=True):
+                    assert np.array_equal(gq.scaled_linear(each, w, **more), wanted)
+            out = np.full((m, n), np.nan, np.float32)
+            before = len(runs)
+            assert gq.scaled_linear(given[1], w, out=out, **more) is out
+            assert np.array_equal(out, want[1])
+            assert len(runs) == before + 1
+
+
+def test_what_is_another_scaled_product_takes_no_plan(fresh, runs):
+    w = scaled(fresh, "int8", (1, None), 40, 128)
+    x = fresh.standard_normal((2, 128)).astype(np.float32)
+    s = gq.quantize_scaled(x, "int8", (1, None))
+    want, bias = gq.scaled_linear(s, w), fresh.standard_normal(40).astype(np.float32)
+    wide = np.zeros((2, 300), np.int8)
+    wide[:, 5:133] = s.codes
+    same = [
+        (gq.scaled_linear(gq.ScaledArray(wide[:, 5:133], s.scales, "int8", (1, None)), w), want),
+        (gq.scaled_linear(gq.ScaledArray(s.codes, s.scales.astype(np.float32), "int8", (1, 128)), w), want),
+        (gq.scaled_linear(x, w), want),
+        (gq.scaled_linear(x, w, activations=["int8", (1, None)]), want),
+        (gq.scaled_linear(np.asfortranarray(x), w), want),
+        (gq.scaled_linear(x.astype(np.float64), w), want),
+        (gq.scaled_linear(s, w, bias=bias), want + bias),
+        (gq.scaled_linear(s, w, dtype=np.float64), want),
+        (gq.scaled_linear(s, w, out=np.empty((40, 2), np.float32).T), want),
+        (gq.scaled_linear(s, w, accumulate="int64"), want),
+        (gq.scaled_linear(s, w, kernel="cpu:doubles"), want),
+    ]
+    for found, wanted in same:
+        assert np.array_equal(found, wanted)
+    assert not runs
+    coded = gq.scaled_linear(s, w, requantize=("int8", 0.5))
+    assert np.array_equal(coded.codes, gq.quantize_scaled(want, "int8", (None, None), scales=0.5).codes)
+    room = np.frombuffer(bytearray(4 * 80), np.float32).reshape(2, 40)  # memory that x may lie in too
+    over = room.reshape(-1).view(np.int8)[: 2 * 128].reshape(2, 128)
+    over[...] = s.codes
+    assert np.array_equal(
+        gq.scaled_linear(gq.ScaledArray(over, s.scales, "int8", (1, None)), w, out=room), want
+    )
+    for wrong in (
+        {"kernel": "cpu:nothing"},
+        {"kernel": []},
+        {"accumulate": "int9"},
+        {"activations": ("int8", 3)},
+    ):
+        with pytest.raises(gq.GGMLQError):
+            gq.scaled_linear(x, w, **wrong)
+    with pytest.raises(gq.GGMLQError):
+        gq.scaled_linear(s, w, activations=("int8", (1, None)))
+
+
+def test_scaled_weights_that_may_be_written_to_have_none(fresh, runs):
+    w = scaled(fresh, "int8", (1, None), 40, 128).copy()
+    s = gq.quantize_scaled(fresh.standard_normal((1, 128)), "int8", (1, None))
+    gq.scaled_linear(s, w)
+    before = gq.scaled_linear(s, w)
+    w.scales[...] *= 2
+    assert np.array_equal(gq.scaled_linear(s, w), 2 * before)
+    assert not runs
+
+
+def test_a_scaled_plan_goes_with_what_the_array_keeps(fresh, runs):
+    w = scaled(fresh, "int8", (1, None), 40, 128)
+    s = gq.quantize_scaled(fresh.standard_normal((1, 128)), "int8", (1, None))
+    want = gq.scaled_linear(s, w)
+    gq.scaled_linear(s, w)
+    (plan,) = runs
+    assert plan.kept
+    runs.clear()
+    w.drop_prepared()
+    assert np.array_equal(gq.scaled_linear(s, w), want)
+    assert not runs
+
+
+def test_many_threads_share_a_scaled_plan(fresh, runs):
+    w = scaled(fresh, "e4m3", (128, 128), 300, 512)
+    xs = fresh.standard_normal((8, 3, 512)).astype(np.float32)
+    want, wrong = [gq.scaled_linear(x, w) for x in xs], []
+
+    def work(i):
+        for _ in range(100):
+            if not np.array_equal(gq.scaled_linear(xs[i], w), want[i]):
+                wrong.append(i)
+
+    threads = [threading.Thread(target=work, args=(i,)) for i in range(len(xs))]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert not wrong
+    assert len(runs) >= 800

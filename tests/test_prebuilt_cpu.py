@@ -196,6 +196,39 @@ def test_first_products_need_no_numba_and_have_its_bits(fresh, tmp_path):
     assert (found[6 * drawn : 6 * drawn + 6], numba) == (want, "True")
 
 
+SCALED = """
+import sys
+import numpy as np, ggmlq as gq
+fresh = np.random.default_rng(int(sys.argv[1]))
+for code, zeros in (("e4m3", 0), ("e5m2", 0), ("int8", 0), ("int8_full", 0), ("int8_full", 1), ("uint8", 1)):
+    for tile, how in (((128, 128), (1, 128)), ((1, None), (1, None))):
+        n, k = fresh.integers(1, 60), fresh.integers(65, 400)
+        w = fresh.standard_normal((n, k)).astype(np.float32)
+        kept = gq.quantize_scaled(w, code, tile, ragged="pad", zeros=bool(zeros))
+        written = kept.copy()  # which may be written to
+        for m in (1, 3, 13):
+            x = fresh.standard_normal((m, k)).astype(np.float32)
+            for each in (kept, written):
+                print(gq.scaled_linear(x, each, activations=(code, how)).tobytes().hex())
+        print(kept.codes.tobytes().hex(), kept.dequantize().tobytes().hex())
+for kind in (np.float16, np.float64):
+    print(gq.quantize_scaled(w.astype(kind), "e4m3", (1, 32), ragged="pad").codes.tobytes().hex())
+print(gq.quantize_scaled(np.repeat(w, 400, 0), "int8", (None, None)).codes.tobytes().hex())
+print(gq.quantize_scaled(w, "e4m3", (1, None), scales=np.full((n, 1), 0.1)).codes.tobytes().hex())
+print("numba" in sys.modules)
+"""
+
+
+@here
+def test_first_products_of_codes_with_scales_need_no_numba_either(fresh, tmp_path):
+    seed = int(fresh.integers(1 << 30))
+    *found, numba = process(SCALED, seed, GGMLQ_CACHE_DIR=str(tmp_path / "cache"))
+    assert numba == "False"
+    kept = {k: v for k, v in os.environ.items() if k == "GGMLQ_CACHE_DIR"}
+    *want, numba = process(SCALED, seed, GGMLQ_PREBUILT="off", **kept)
+    assert (found, numba) == (want, "True")
+
+
 OTHERS = """
 import sys
 import numpy as np
@@ -218,6 +251,12 @@ for name in sys.argv[2:]:
         assert_right(gq.linear(x, q), x, q)
         y = gq.expert_linear(x, q.reshape(1, *q.shape), np.zeros((m, 2), int))
         assert_right(y[:, 1], x, q)
+for code in ("int8", "int8_full", "uint8", "e4m3", "e5m2"):
+    for m in (1, 3, 13):
+        w = gq.quantize_scaled(rows("normal", 21, 200, seed=m), code, (1, 64), ragged="pad")
+        x = gq.quantize_scaled(rows("normal", m, 200, seed=m + 1), code, (1, 64), ragged="pad")
+        y, want = gq.scaled_linear(x, w), np.asarray(x, np.float64) @ np.asarray(w, np.float64).T
+        assert np.abs(y - want).max() <= 1e-5 * np.abs(want).max(), (code, m)
 print(target.target().dot, "numba" in sys.modules)
 """
 

@@ -153,7 +153,7 @@ def test_floats_are_near_the_oracle(fresh, rounds):
     for _ in rounds(2):
         x, w = pair(fresh, ("e4m3", "e5m2"), zeros=False)
         oracle = gq.reference.scaled_linear(x, w)
-        for kernel in ("cpu:naive", "cpu:dequant", *["cpu:lines"][: len(x) <= 8]):
+        for kernel in ("cpu:naive", "cpu:dequant", *["cpu:lines"][: len(x) <= 16]):
             y = gq.scaled_linear(x, w, kernel=kernel)
             if y.size:
                 assert np.abs(y - oracle).mean() <= 1e-5 * np.abs(oracle).mean(), (kernel, x, w)
@@ -170,6 +170,23 @@ def test_nan_and_infinity_propagate(fresh):
         assert np.isnan(y[0]).all()
         assert not np.isfinite(y[1]).any()
         assert np.isfinite(y[2]).all()
+
+
+@pytest.mark.filterwarnings("ignore:invalid value")
+@pytest.mark.parametrize("name", ["e4m3", "e5m2"])
+def test_every_code_of_weights_counts_where_it_is(name, fresh):
+    """All 256 of them, each at places of its own: NaN in a row of weights, and in no other."""
+    code, k = gq.codes[name], int(fresh.integers(65, 400))
+    codes = np.zeros((256, k), np.uint8)
+    codes[np.arange(256), fresh.integers(0, k, 256)] = np.arange(256)
+    for tile in ((1, None), (16, 32)):
+        scales = fresh.uniform(0.5, 2, tiling(tile, 256, k).shape).astype(np.float32)
+        w = gq.ScaledArray(codes, scales, code, tile)
+        for m in (1, 2, 3, 5):
+            x = gq.quantize_scaled(fresh.uniform(0.5, 1, (m, k)), name, (1, None))
+            want = np.asarray(x, np.float64) @ np.asarray(w, np.float64).T
+            y = gq.scaled_linear(x, w, kernel="cpu:lines")
+            assert np.allclose(y, want, rtol=1e-6, atol=0, equal_nan=True)
 
 
 def test_chunks_of_32_differ_where_float32_ends(fresh):
@@ -195,13 +212,13 @@ def test_chunks_of_32_differ_where_float32_ends(fresh):
 
 
 def test_what_each_request_is_served_by():
-    def served(x, w, accumulate=None, m=9):
+    def served(x, w, accumulate=None, m=17):
         problem = ScaledLinear(Operand(x, 1, 128), Operand(w, 128, 128), m, 64, 256, accumulate, device="cpu")
         return choose(problem).name
 
     assert served("int8", "int8") == served("uint8", "int8_full", "int32") == "cpu:tiles"
     assert served("e4m3", "e5m2") == served("int8", "int8", "float32") == "cpu:dequant"
-    assert served("e4m3", "e4m3", m=8) == "cpu:lines"
+    assert served("e4m3", "e4m3", m=16) == "cpu:lines"
     assert served("int16", "int8") == "cpu:doubles"
     assert served("int8", "int8", "fp32_chunks") == "cpu:chunks"
 

@@ -11,7 +11,8 @@
     slabs/        the same for integer codes alone, whose scales stand apart
     unpack/       blocks to codes and scales, one file a format; decode.py makes floats of them
     encode/       floats to blocks, one file a format or a program from the format's own file
-    quantize_scaled/  floats to codes with scales for every tile; decode_scaled.py is the way back
+    quantize_scaled/  floats to codes with scales for every tile
+    decode_scaled/    the way back
     lanes/        vectors for compiled code: what unpack and encode are written in
     projection.py  random sums of a product's rows, which judge all of it by one reading of the weights
     attention.py  softmax(q·kᵀ)·v in float64, which attention that is one node is compared with

@@ -141,7 +141,7 @@ def keep_scaled_on_host(
     if not rung.repeats or type(w.codes) is not np.ndarray or not w.lasting:
         return False
     key = _layout(x, activations, kernel, accumulate)
-    if key is None or x.size > MOST_NUMBERS or w.plan(key) is NO_PLAN:
+    if key is None or x.size > MOST_NUMBERS or isinstance(activations, list) or w.plan(key) is NO_PLAN:
         return False
     plan = _plans().planned(
         lambda: rung.launch(quantize(), w, y), _operands(x), y,

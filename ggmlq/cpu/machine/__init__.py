@@ -7,11 +7,12 @@ kernels.py      kernels by name: their code, from the package or from Numba
 jit.py          the one decorator of compiled functions
 words.py        Numba's own words, and what that decorator makes
 disk_cache.py   where compiled code stays between processes
-floats.py       a multiply-add that rounds once
 memory.py       addresses in compiled code: arrays over them, atomic steps
 floats.py       what Numba has no name for: a fused product, the bits of a float32
-arguments.py    what a kernel is given, by name
+tables.py       what a kernel is given, as words by name, some of them addresses
+arguments.py    how compiled code reads that
 workers.py      threads that wait in compiled code and share a kernel's work
+plans.py        a product that comes again: the same tables, other addresses
 job.py          the board that they look at; board.py: their compiled part
 digest.py       whether bytes that may be written to are still the same
 report.py       what ``ggmlq doctor`` says of all this
