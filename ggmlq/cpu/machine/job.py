@@ -13,6 +13,8 @@ BOARD = 256
 # number of parts of another, it would do a part that does not exist, or one twice.
 JOB, PARTS_AT, MASK = 32, 16, (1 << 16) - 1
 
+OFTEN = 1 << 15  # looks at a word that has not changed, some 30 µs, before a core is left to others
+
 
 class Job(NamedTuple):
     """Arguments of who has a job done."""
@@ -23,6 +25,7 @@ class Job(NamedTuple):
     whole: int
     step: int  # of a part
     done: int  # becomes 1, or stays 0 where the board is another's
+    step_aside: int  # address of what lets other threads have this core, or 0
 
 
 class Service(NamedTuple):
@@ -31,3 +34,4 @@ class Service(NamedTuple):
     board: int
     patience: int  # looks at the board before it sleeps
     problem: int  # address of a word of this thread
+    step_aside: int

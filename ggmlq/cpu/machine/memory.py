@@ -92,6 +92,17 @@ def call_kernel(typing: Any, kernel: Any, arguments: Any, start: Any, stop: Any,
 
 
 @intrinsic
+def call_plainly(typing: Any, function: Any) -> Any:
+    """Call a function of C that takes nothing, by its address."""
+
+    def emit(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        builder.call(builder.inttoptr(args[0], ir.FunctionType(I32, []).as_pointer()), [])
+        return context.get_dummy_value()
+
+    return types.void(types.int64), emit
+
+
+@intrinsic
 def failed(typing: Any, status: Any) -> Any:
     """Whether a status is that of a function which raised."""
 

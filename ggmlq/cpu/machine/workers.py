@@ -15,6 +15,7 @@ word of it, taken and given back in one call of compiled code, where no interrup
 
 from __future__ import annotations
 
+import ctypes
 import math
 import os
 import queue
@@ -33,6 +34,15 @@ from .kernels import Code, Kernel, compiled, kernel
 _tape = threading.local()  # of who writes down what a product runs
 PATIENCE = 100_000  # looks at the board before a thread sleeps: about 0.1 ms
 HAS_DONE = Job._fields.index("done")
+
+
+def _step_aside() -> int:
+    """The address of ``sched_yield``, or 0 on a system without."""
+    function = getattr(ctypes.CDLL(None), "sched_yield", None) if os.name == "posix" else None
+    return 0 if function is None else ctypes.cast(function, ctypes.c_void_p).value or 0
+
+
+STEP_ASIDE = _step_aside()
 
 
 class Call(NamedTuple):
@@ -98,7 +108,7 @@ class _Crew:
         self._hands.hire(helpers)
         for _ in range(helpers - int(self._awake[0]) - self._bell.qsize()):
             self._bell.put(None)
-        job = array("q", (self._board, address, arguments, count, step, 0))
+        job = array("q", (self._board, address, arguments, count, step, 0, STEP_ASIDE))
         # One call: were the job begun and Python interrupted, threads would go on in memory given back.
         do(job.buffer_info()[0], 0, 0)
         return bool(job[HAS_DONE])
@@ -106,7 +116,7 @@ class _Crew:
     def _work(self) -> None:
         serve = kernel("machine.board.server").code.call
         problem = np.zeros(1, np.int64)
-        given = array("q", Service(self._board, PATIENCE, problem.ctypes.data))
+        given = array("q", Service(self._board, PATIENCE, problem.ctypes.data, STEP_ASIDE))
         at, _ = given.buffer_info()
         while True:
             self._bell.get()
