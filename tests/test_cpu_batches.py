@@ -55,7 +55,7 @@ def test_rows_of_codes(n, fresh):
 
 @pytest.mark.parametrize(
     ("name", "has", "ahead"),
-    [("emeraldrapids", set(), 4096), ("x", {"amx-tile"}, 4096), ("znver4", {"avx512f"}, 0)],
+    [("emeraldrapids", set(), 16384), ("x", {"amx-tile"}, 16384), ("znver4", {"avx512f"}, 0)],
 )
 def test_weights_are_asked_for_ahead(monkeypatch, name, has, ahead):
     """On Intel's servers, also where a virtual machine hides the matrix unit."""

@@ -16,6 +16,7 @@ from ...array import QuantArray
 from ...buffers import address_of
 from ...packing import RUN
 from ...threads import PARTS, num_threads
+from ..machine.features import CACHED, far
 from ..machine.kernels import Kernel, kernel
 from ..machine.target import target
 from ..machine.workers import alone, share_kernel, share_table
@@ -62,6 +63,7 @@ class Walk:
         self._runs, self._panels = k // RUN, -(-self._n // ROWS)
         self._row_bytes = self._runs * record_bytes(layout)
         self._chunk = max(64, RECORDS // self._row_bytes // 8 * 8)
+        self._far = far() if len(q) * way.line_bytes * self._panels > CACHED else 0
         self._small = SMALL // (self._n * k)  # uses
         self._quantize = kernel("panels.activations.quantizer", layout.groups, layout.offset, kind)
         self._of_rows = 1, remaining_zero(layout, kind), start(layout)
@@ -109,7 +111,8 @@ class Walk:
         outs = at_rows + WORD * uses
         given = Groups(  # in their order: by keyword this takes microseconds of a small product
             address_of(ids), uses, experts, uses // rows, records, self._row_bytes,
-            address_of(out), self._n, self._runs, self._panels, self._way.line_bytes, self._chunk, pieces,
+            address_of(out), self._n, self._runs, self._panels, self._way.line_bytes, self._far,
+            self._chunk, pieces,
             told, ends, places, at_groups, at_rows, outs, outs + WORD * uses,
         )  # fmt: skip
         words[:TOLD] = array("q", given)

@@ -25,6 +25,7 @@ class Groups(NamedTuple):
     runs: int  # of 32 columns: K / 32
     panels: int  # of a matrix
     line_bytes: int  # of a panel as it is kept, or of a row of blocks
+    far: int  # bytes ahead of which panels are asked for, with few rows of activations; 0: not at all
     chunk: int  # rows of a group at most
     pieces: int
     told: int  # address of int64 [2]: how many groups there are, and rows of the expert with the most uses

@@ -64,7 +64,7 @@ def _as_kept(layout: PanelLayout, rows: int, target: Target) -> Any:
         for panel in range(first, stop, near):
             several(
                 place + panel * given.line_bytes, given.line_bytes, min(near, stop - panel),
-                rows, outs, m, panel * ROWS, given.n, given.runs,
+                rows, outs, m, panel * ROWS, given.n, given.runs, given.far,
             )  # fmt: skip
 
     return inner(work)
@@ -95,7 +95,7 @@ def _made_by(fill: Any, layout: PanelLayout, rows: int, target: Target) -> Any:
                 fill(place, panel + p, scratch[skip + p * pitch : skip + (p + 1) * pitch], given)
             # the address is asked for here: an array lives until its last mention
             several(
-                scratch.ctypes.data + skip, pitch, count, rows, outs, m, panel * ROWS, given.n, given.runs
+                scratch.ctypes.data + skip, pitch, count, rows, outs, m, panel * ROWS, given.n, given.runs, 0
             )
 
     return inner(work)

@@ -21,7 +21,7 @@ from ..panels.layout import ROWS, PanelLayout, record_bytes
 from ..panels.tile import Tile
 
 FEWER = (1, 2, 3, 4)  # rows of the tiles for what is left: an expert often has few
-ADDRESSES = ("panel", "rows", "outs", "column", "runs")
+ADDRESSES = ("panel", "rows", "outs", "column", "runs", "far")
 
 
 @cache
@@ -29,7 +29,7 @@ def scattered_tile(layout: PanelLayout, rows: int, target: Target) -> Any:
     """An intrinsic that takes ADDRESSES, of tables of addresses too, and writes 16 floats a row."""
 
     @intrinsic
-    def multiply(typing: Any, panel: Any, rows_at: Any, outs: Any, column: Any, runs: Any) -> Any:
+    def multiply(typing: Any, panel: Any, rows_at: Any, outs: Any, column: Any, runs: Any, far: Any) -> Any:
         def emit(context: Any, builder: Any, signature: Any, args: Any) -> Any:
             Scattered(builder, layout, rows, target, dict(zip(ADDRESSES, args, strict=True))).emit()
             return context.get_dummy_value()
@@ -64,14 +64,23 @@ def scattered_sweep(layout: PanelLayout, rows: int, target: Target) -> Any:
     """Compiled: ``count`` panels times ``m`` rows, ``rows`` of them at a time.
 
     ``several(panels address, bytes of a panel, count, rows and outs: addresses of tables, m, first column,
-    n, runs)``
+    n, runs, far)``
     """
     one, two, three, four, most = (scattered_tile(layout, min(n, rows), target) for n in (*FEWER, rows))
     at_once = rows
     fewer = len(FEWER)
 
     def several(
-        panels: int, pitch: int, count: int, rows: int, outs: int, m: int, column: int, n: int, runs: int
+        panels: int,
+        pitch: int,
+        count: int,
+        rows: int,
+        outs: int,
+        m: int,
+        column: int,
+        n: int,
+        runs: int,
+        far: int,
     ) -> None:
         edge = np.empty((at_once, ROWS), np.float32)  # a tile that reaches beyond the last column
         edges = np.empty(at_once, np.int64)
@@ -86,15 +95,15 @@ def scattered_sweep(layout: PanelLayout, rows: int, target: Target) -> Any:
                 x, to = rows + 8 * row, outs + 8 * row if whole else edges.ctypes.data
                 by = 4 * first if whole else 0
                 if done == at_once:
-                    most(panel, x, to, by, runs)
+                    most(panel, x, to, by, runs, far)
                 elif done == 4:
-                    four(panel, x, to, by, runs)
+                    four(panel, x, to, by, runs, far)
                 elif done == 3:
-                    three(panel, x, to, by, runs)
+                    three(panel, x, to, by, runs, far)
                 elif done == 2:
-                    two(panel, x, to, by, runs)
+                    two(panel, x, to, by, runs, far)
                 else:
-                    one(panel, x, to, by, runs)
+                    one(panel, x, to, by, runs, far)
                 if not whole:
                     for r in range(done):
                         line = floats_at(words_at(outs, m)[row + r], 1, n)[0]

@@ -49,13 +49,13 @@ class Simd:
         pointer = self.builder.inttoptr(address, value.type.as_pointer())
         self.builder.store(value, pointer, align=1)
 
-    def fetch(self, address: Any) -> None:
-        """Bring a line into the first cache, without waiting for it."""
+    def fetch(self, address: Any, cache: int) -> None:
+        """Bring a line into the first cache or the second, without waiting for it."""
         module, kind = self.builder.module, ir.FunctionType(ir.VoidType(), [I8.as_pointer(), I32, I32, I32])
         name = "llvm.prefetch.p0i8"
         function = module.globals.get(name) or ir.Function(module, kind, name)
         pointer = self.builder.inttoptr(address, I8.as_pointer())
-        self.builder.call(function, [pointer, I32(0), I32(3), I32(1)])  # to read, keep, data
+        self.builder.call(function, [pointer, I32(0), I32(4 - cache), I32(1)])  # to read, near, data
 
     def apart(self, address: Any) -> Any:
         """The same integer, of which LLVM does not know how it came about.

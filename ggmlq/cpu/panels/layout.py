@@ -27,6 +27,7 @@ from ..machine.target import Target
 ROWS = 16  # of a panel
 SUPER = 8  # runs
 TABLE = 16  # entries of what a vector look-up takes
+NEARER = 4  # times nearer than what the second cache is asked for lies what the first is
 ROWS_AT_ONCE = {32: 12, 8: 2, 4: 1}  # of activations, by the vector registers that the CPU has
 FEWER = (8, 4, 2, 1)  # of what is left of them
 FLOAT = 1.5 * 2**23  # integers up to 2**22 added to its bits are a float32, this plus the integer

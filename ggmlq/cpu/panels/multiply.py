@@ -9,7 +9,7 @@ import numpy as np
 
 from ...formats.format import Bytes, Floats
 from ...packing import RUN
-from ..machine.features import far
+from ..machine.features import CACHED, far
 from ..machine.kernels import Kernel, kernel
 from ..machine.target import target
 from ..machine.workers import scratch, share_kernel
@@ -36,14 +36,14 @@ def multiply(
     most = 1 if len(x) == 1 else most or rows_at_once(layout, target())
     multiply_panels = kernels(most)
     step = max(RECORDS // nbytes, 64) // most * most
-    address = weights.ctypes.data
+    address, ahead = weights.ctypes.data, far() if weights.nbytes > CACHED else 0
     for first in range(0, len(x), step):
         records, at = records_of(x[first : first + step], layout, most)
         part: Floats = out[first : first + step]
         given = Operands(  # in their order: by keyword this takes microseconds of a small product
             address, weights.shape[0], weights.shape[1],
             at, len(records), nbytes,
-            part.ctypes.data, n, runs, far(),
+            part.ctypes.data, n, runs, ahead,
         )  # fmt: skip
         share_kernel(multiply_panels, given, -(-n // grain))
 

@@ -26,7 +26,7 @@ from ...packing import RUN
 from ..machine.simd import F32, FLOATS, I32, I64
 from ..machine.target import Target
 from ..machine.words import cgutils, intrinsic
-from .layout import FLOAT, ROWS, SUPER, PanelLayout, record_bytes
+from .layout import FLOAT, NEARER, ROWS, SUPER, PanelLayout, record_bytes
 from .read import Panel, Place
 
 ADDRESSES = ("panel", "records", "out", "out_bytes", "runs", "far")
@@ -160,14 +160,18 @@ class Tile(Panel):
             self.b.store(ir.Constant(FLOATS, None), total)
 
     def _fetch(self, here: Place) -> None:
-        """Ask for the bytes of a run that lies ``far`` ahead, unless that is 0."""
-        if "far" not in self.at or len(self.rows) > FEW:
+        """Ask for the bytes of a run that lies ``far`` ahead, unless that is 0, and once more when near it.
+
+        The second cache can wait for many more lines than the first.
+        """
+        if len(self.rows) > FEW:
             return
         b, far = self.b, self.at["far"]
         with b.if_then(b.icmp_unsigned("!=", far, I64(0)), likely=False):
-            ahead = b.add(here.run, far)
-            for line in range(0, self.layout.run_bytes, LINE):
-                self.simd.fetch(b.add(ahead, I64(line)))
+            for cache, ahead in ((2, far), (1, b.udiv(far, I64(NEARER)))):
+                place = b.add(here.run, ahead)
+                for line in range(0, self.layout.run_bytes, LINE):
+                    self.simd.fetch(b.add(place, I64(line)), cache)
 
     def _dots(self, group: int, here: Place, x: list[Any]) -> list[Any]:
         """Integer sums of a group, for every row."""

@@ -17,6 +17,7 @@ from ..machine.memory import floats_at
 from ..machine.simd import F32, FLOATS, I8, I32, I64, vec
 from ..machine.target import Target
 from ..machine.words import cgutils, intrinsic
+from ..panels.layout import NEARER
 from ..quantize_scaled.operands import LANES
 from ..quantize_scaled.vectors import Vectors, walk
 from ._operands import Lines
@@ -62,7 +63,7 @@ def lines(name: str, rows: int, kind: Target) -> Any:
                             scales[r] = mine[x_row[r], x_tile[g]] * step
                         add(
                             line + left, given.x + 4 * left, 4 * k, min(group, k - left),
-                            scales.ctypes.data, sums[n - top].ctypes.data,
+                            scales.ctypes.data, sums[n - top].ctypes.data, given.far,
                         )  # fmt: skip
             for n in range(top, min(top + BAND, stop)):
                 for r in range(rows):
@@ -78,19 +79,20 @@ def _segment(code: MiniFloat, rows: int, kind: Target) -> Any:
     """An intrinsic: adds to vectors of sums those of ``count`` products, times a scale a row."""
 
     @intrinsic
-    def add(typing: Any, line: Any, x: Any, pitch: Any, count: Any, scales: Any, sums: Any) -> Any:
+    def add(typing: Any, line: Any, x: Any, pitch: Any, count: Any, scales: Any, sums: Any, far: Any) -> Any:
         def emit(context: Any, builder: Any, signature: Any, args: Any) -> Any:
             _emit(Vectors(builder, kind, "float32"), code, rows, *args)
             return context.get_dummy_value()
 
-        return types.void(*[types.int64] * 6), emit
+        return types.void(*[types.int64] * 7), emit
 
     return add
 
 
 def _emit(
-    v: Vectors, code: MiniFloat, rows: int, line: Any, x: Any, pitch: Any, count: Any, scales: Any, sums: Any
-) -> None:
+    v: Vectors, code: MiniFloat, rows: int,
+    line: Any, x: Any, pitch: Any, count: Any, scales: Any, sums: Any, far: Any,
+) -> None:  # fmt: skip
     b, chains = v.builder, CHAINS // min(rows, CHAINS)
     none = ir.Constant(FLOATS, None)
     parts = [[cgutils.alloca_once_value(b, none) for _ in range(chains)] for _ in range(rows)]
@@ -107,6 +109,9 @@ def _emit(
     whole = b.udiv(count, I64(MANY))
     with cgutils.for_range(b, whole, intp=I64) as loop:
         first = b.mul(loop.index, I64(MANY))
+        with b.if_then(b.icmp_unsigned("!=", far, I64(0)), likely=False):
+            for cache, ahead in ((2, far), (1, b.udiv(far, I64(NEARER)))):  # as panels/tile.py does
+                v.fetch(b.add(b.add(line, first), ahead), cache)
         nans.look(v.load(b.add(line, first), vec(I8, MANY)))
         for i in range(MANY // LANES):
             index = b.add(first, I64(LANES * i))

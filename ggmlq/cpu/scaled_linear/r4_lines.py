@@ -6,7 +6,7 @@ sixteen columns of up to four rows of activations; at the end of a group of K th
 Why it helps: the memory carries one byte a weight, where decoded ones are four bytes written and four read,
 and a product of a matrix with one vector waits for nothing else.
 
-Limited by decoding, about seven instructions for sixteen weights. With more rows a BLAS wins (r1_dequant).
+Limited by decoding, five instructions for sixteen weights. With more rows a BLAS wins (r1_dequant).
 """
 
 from __future__ import annotations
@@ -17,11 +17,13 @@ import numpy as np
 
 from ...ladder import register
 from ...problems import ScaledLinear
-from ...scaled import ScaledArray
+from ...scaled import Matrix, ScaledArray
 from ..decode_scaled import decode
+from ..machine.features import CACHED, far
 from ..machine.kernels import kernel
 from ..machine.target import target
 from ..machine.workers import scratch, share_kernel
+from ..panels.layout import NEARER
 from ._operands import Lines
 
 ROWS = 4  # of activations at a time
@@ -50,6 +52,14 @@ def launch(x: ScaledArray, w: ScaledArray, out: Any) -> None:
             b.codes.ctypes.data, b.codes.strides[0], theirs.ctypes.data, b.over.r, b.over.c,
             values.ctypes.data + 4 * k * row, k, max(1, min(a.over.c, b.over.c)),
             mine.ctypes.data, row, a.over.r, a.over.c,
-            out.ctypes.data + 4 * n * row, n,
+            out.ctypes.data + 4 * n * row, n, _ahead(b),
         )  # fmt: skip
         share_kernel(kernel("scaled_linear._lines.lines", b.code.name, rows, target()), given, n, GRAIN)
+
+
+def _ahead(m: Matrix) -> int:
+    """Bytes ahead of which weights are asked for: whole rows, because some are read in pieces of K."""
+    if not far() or m.codes.nbytes <= CACHED:
+        return 0
+    rows, pitch = far() // max(m.over.columns, 1) // NEARER * NEARER, int(m.codes.strides[0])
+    return max(rows, NEARER) * pitch
