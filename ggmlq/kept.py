@@ -136,7 +136,7 @@ class Keeper:
 
     def all_kept(self) -> list[Any]:
         """What :meth:`prepared` made."""
-        return [made for key, made in self._prepared.items() if key is not _PLANS]
+        return [made for key, made in list(self._prepared.items()) if key is not _PLANS]
 
     def plan(self, key: Hashable) -> Any:
         """How a product with this array is launched, if that was written down; else None."""

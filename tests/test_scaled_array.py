@@ -335,3 +335,11 @@ def test_wrong_requests_are_told(fresh):
     ):
         with pytest.raises(error):
             gq.quantize_scaled(*args, **more)
+
+
+@pytest.mark.parametrize("shape", [(3, 0), (0, 0), (0,), (2, 0, 0), (0, 5)])
+@pytest.mark.parametrize("dtype", [np.float16, np.float32, np.float64])
+def test_what_is_empty_decodes_to_nothing(shape, dtype):
+    s = gq.quantize_scaled(np.zeros(shape, np.float32), "e4m3", (1, 128), ragged="pad")
+    assert s.dequantize(dtype).shape == shape
+    assert s.dequantize(dtype).dtype == dtype

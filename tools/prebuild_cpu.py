@@ -6,7 +6,7 @@
     python tools/prebuild_cpu.py --list       # what belongs in
 
 Any machine with Linux compiles for all levels, whatever its own CPU is. A kernel takes 1 to 8 s,
-all of them some 35 minutes of one core; what has not changed is kept. Run it when kernels have changed,
+all of them 20 minutes of one core; what has not changed is kept. Run it when kernels have changed,
 before a release, not in each run of the tests: those only look at digests.
 """
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from typing import Any
 
 import numpy as np
@@ -73,8 +74,9 @@ def expert_linear(
            [[1., 1.],
             [1., 1.]]], dtype=float32)
     """
-    if (y := fast_experts.on_host(x, q, ids, kernel, arithmetic, out, dtype, check)) is not None:
-        return y
+    with suppress(MemoryError):  # what follows says it in words
+        if (y := fast_experts.on_host(x, q, ids, kernel, arithmetic, out, dtype, check)) is not None:
+            return y
     if isinstance(q, Divided):
         options: dict[str, Any] = {"kernel": kernel, "arithmetic": arithmetic, "out": out, "dtype": dtype}
         return q.run("expert_linear", x, ids, check=check, **options)

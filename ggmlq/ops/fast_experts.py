@@ -12,7 +12,8 @@ from typing import Any
 import numpy as np
 
 from ..array import QuantArray
-from ..checks import FLOAT32, takes_sums
+from ..checks import FLOAT32
+from .fast_path import takes
 
 FEW = 256  # uses: with more, what a call costs beside its kernels does not matter
 
@@ -34,7 +35,7 @@ def on_host(
     shape = (*ids.shape, q.shape[1])
     if out is None:
         out = np.empty(shape, FLOAT32)
-    elif not _takes(out, shape, x, q.memory, ids):
+    elif not takes(out, shape, x, q.memory, ids):
         return None
     uses = ids.astype(np.int64, order="C", copy=False)
     launch(x.reshape(-1, x.shape[-1]), q, uses, out)
@@ -45,13 +46,6 @@ def _are_experts(ids: Any, q: Any) -> bool:
     """Whether each id is the number of an expert."""
     numbers: list[int] = ids.reshape(-1).tolist()
     return min(numbers) >= 0 and max(numbers) < len(q)
-
-
-def _takes(out: Any, shape: tuple[int, ...], *operands: Any) -> bool:
-    """Whether sums can be written there as they come."""
-    if type(out) is not np.ndarray or out.shape != shape or not out.flags.carray:
-        return False
-    return takes_sums(np.may_share_memory, out, *operands)
 
 
 def keep_on_host(rung: Any, x: Any, q: Any, ids: Any, kernel: str, arithmetic: str | None) -> None:

@@ -86,7 +86,7 @@ def on_host(x: Any, q: Any, kernel: Any, arithmetic: Any, out: Any, bias: Any, d
     shape = (*x.shape[:-1], q.shape[0])
     if out is None:
         out = np.empty(shape, FLOAT32)
-    elif not _takes(out, shape, x, q.memory):
+    elif not takes(out, shape, x, q.memory):
         return None
     plan(address_of(x), address_of(out))
     return out
@@ -98,31 +98,43 @@ def scaled_on_host(
     """The same with weights that have scales: of NumPy's floats, or of codes on the host."""
     if type(w) is not ScaledArray or type(w.codes) is not np.ndarray or dtype is not np.float32:
         return None
-    try:
-        plan = w.plan(_layout(x, activations, kernel, accumulate))
-    except TypeError:  # what cannot be a key is nothing that it takes either
-        return None
-    if plan is None or plan is NO_PLAN or not w.lasting:
+    key = _layout(x, activations, kernel, accumulate)
+    if key is None or (plan := w.plan(key)) is None or plan is NO_PLAN or not w.lasting:
         return None
     shape, operands = (*x.shape[:-1], w.codes.shape[0]), _operands(x)
     if out is None:
         out = np.empty(shape, FLOAT32)
-    elif not all(_takes(out, shape, each, w.codes) for each in operands):
+    elif not takes(out, shape, *operands, *w.parts()):
         return None
     plan(*map(address_of, operands), address_of(out))
     return out
 
 
 def _layout(x: Any, activations: Any, kernel: Any, accumulate: Any) -> Any:
-    """What a plan for x is found by; None where it is nothing that plans are for."""
+    """What a plan for x is found by; None where it is nothing that plans are for.
+
+    All of it compares as it is meant: 1.0 and True, which are equal to 1, are no lengths of tiles.
+    """
+    if type(kernel) is not str or not (accumulate is None or type(accumulate) is str):
+        return None
     if type(x) is np.ndarray:
-        if x.dtype is not FLOAT32 or not x.flags.c_contiguous:
+        if x.dtype is not FLOAT32 or not x.flags.c_contiguous or not _plain(activations):
             return None
         return x.shape, activations, kernel, accumulate
     if type(x) is not ScaledArray or activations is not None:
         return None
     parts = tuple((type(part), part.dtype, part.shape, part.strides) for part in x.parts())
     return parts, x.code.name, x.tile, kernel, accumulate
+
+
+def _plain(activations: Any) -> bool:
+    """Whether it is said with a name and a pair of integers how floats are quantized, or not at all."""
+    if activations is None:
+        return True
+    if type(activations) is not tuple or len(activations) != 2:
+        return False
+    code, tile = activations
+    return type(code) is str and type(tile) is tuple and all(n is None or type(n) is int for n in tile)
 
 
 def _operands(x: Any) -> tuple[Any, ...]:
@@ -141,8 +153,11 @@ def keep_scaled_on_host(
     if not rung.repeats or type(w.codes) is not np.ndarray or not w.lasting:
         return False
     key = _layout(x, activations, kernel, accumulate)
-    if key is None or x.size > MOST_NUMBERS or isinstance(activations, list) or w.plan(key) is NO_PLAN:
+    if key is None or x.size > MOST_NUMBERS or (plan := w.plan(key)) is NO_PLAN:
         return False
+    if plan is not None:  # something else of the call is not ordinary, such as a bias
+        plan(*map(address_of, _operands(x)), address_of(y))
+        return True
     plan = _plans().planned(
         lambda: rung.launch(quantize(), w, y), _operands(x), y,
         lambda: (w.parts(), w.all_kept()), y.size * w.shape[1],
@@ -151,11 +166,11 @@ def keep_scaled_on_host(
     return True
 
 
-def _takes(out: Any, shape: tuple[int, ...], x: Any, memory: Any) -> bool:
+def takes(out: Any, shape: tuple[int, ...], *operands: Any) -> bool:
     """Whether sums can be written there as they come."""
-    if type(out) is not np.ndarray or out.dtype is not FLOAT32 or out.shape != shape:
+    if type(out) is not np.ndarray or out.shape != shape or not out.flags.carray:
         return False
-    return out.flags.carray and not np.may_share_memory(out, x) and not np.may_share_memory(out, memory)
+    return takes_sums(np.may_share_memory, out, *operands)
 
 
 def keep_on_host(rung: Any, x: Any, rows: Any, q: Any, y: Any, kernel: str, arithmetic: str | None) -> bool:
@@ -164,11 +179,15 @@ def keep_on_host(rung: Any, x: Any, rows: Any, q: Any, y: Any, kernel: str, arit
         return False
     if not rows.flags.c_contiguous:
         return False
+    key = x.shape, kernel, arithmetic
+    if (plan := q.plan(key)) is not None and x.flags.c_contiguous:
+        plan(address_of(x), address_of(y))  # something else of the call is not ordinary, such as a bias
+        return True
     plan = _plans().planned(
         lambda: rung.launch(rows, q, y), (x,), y, lambda: (q.raw, q.all_kept()), y.size * q.shape[1]
     )
     if plan is not None:
-        q.keep_plan((x.shape, kernel, arithmetic), plan)
+        q.keep_plan(key, plan)
     return True
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from typing import Any, NamedTuple, overload
 
 import numpy as np
@@ -109,9 +110,10 @@ def scaled_linear(
            [1., 1., 1.]], dtype=float32)
     """
     if bias is None and requantize is None:
-        y = fast_path.scaled_on_host(x, w, activations, kernel, accumulate, out, dtype)
-        if y is not None:
-            return y
+        with suppress(MemoryError):  # what follows says it in words
+            y = fast_path.scaled_on_host(x, w, activations, kernel, accumulate, out, dtype)
+            if y is not None:
+                return y
     if isinstance(w, Divided):
         how: dict[str, Any] = {"kernel": kernel, "accumulate": accumulate, "activations": activations}
         return w.run("scaled_linear", x, out=out, bias=bias, dtype=dtype, requantize=requantize, **how)

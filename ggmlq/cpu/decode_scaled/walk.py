@@ -20,14 +20,14 @@ GRAIN = 1 << 15  # codes that a thread decodes at a time
 def decode(m: Matrix, rows: slice, out: NDArray[np.float32], scaled: bool = True) -> None:
     """Some rows of a matrix into ``out``; not scaled: the values of their codes."""
     first, over = rows.start, m.over
-    scales = np.ascontiguousarray(m.scales)
+    scales = np.ascontiguousarray(m.scales) if scaled else None
     zeros = None if m.zeros is None else np.ascontiguousarray(m.zeros, np.int32)
     if not out.size:
         return
     given = Codes(
         m.codes.ctypes.data + first * m.codes.strides[0], m.codes.strides[0],
         over.columns, first, over.r, over.c,
-        scales.ctypes.data if scaled else 0, 0 if zeros is None else zeros.ctypes.data,
+        0 if scales is None else scales.ctypes.data, 0 if zeros is None else zeros.ctypes.data,
         out.ctypes.data, out.strides[0],
     )  # fmt: skip
     share_kernel(_kernel(m), given, rows.stop - first, max(1, GRAIN // over.columns))
@@ -47,7 +47,7 @@ def decode_into(m: Matrix, out: NDArray[Any]) -> None:
     if out.dtype == np.float32:
         decode(m, slice(0, len(out)), out)
         return
-    step = max(1, SLAB // m.over.columns)
+    step = max(1, SLAB // max(m.over.columns, 1))
     with np.errstate(all="ignore"):
         for start in range(0, len(out), step):
             rows = slice(start, min(start + step, len(out)))

@@ -5,8 +5,9 @@ What a product of a shape with the same weights does is the same each time. So t
 this time does not matter, and the memory of a plan does. One thread does what is small, because the others
 would take longer to wake.
 
-Every address that a kernel is given has to be one of an operand, of the result, of memory that the
-product took for itself, or of what is kept with the weights. Where one is not, there is no plan.
+Every address that a kernel is given has to be where one operand or one array that is kept with the weights
+begins, or in the result, or in memory that the product took for itself; and each operand has to be read.
+Where that is not so, or an address could be of two, there is no plan.
 """
 
 from __future__ import annotations
@@ -19,12 +20,11 @@ import numpy as np
 
 from .kernels import Kernel
 from .tables import addresses
-from .workers import Call, Tape, recorded, share_table
+from .workers import Call, recorded, share_table
 
 SMALL = 1 << 18  # products of a weight and an activation: some 10 µs, which is what waking takes
-MOST = (
-    64 << 10
-)  # bytes between kernels, such as codes of activations, of which each calling thread has its own
+# Bytes between kernels, such as codes of activations, of which each calling thread has its own.
+MOST = 64 << 10
 LINE = 64  # bytes of a cache line
 
 
@@ -95,6 +95,37 @@ class Plan:
         return Tables(fills, [(code.call, *rest[:2]) for code, *rest in shared], shared, (memory, tables))
 
 
+GIVEN, OWN, KEPT = "given", "own", "kept"
+
+
+class Found(NamedTuple):
+    """Whose an address is."""
+
+    kind: str
+    which: int = 0
+    behind: int = 0  # bytes from where that begins
+
+
+class _Where:
+    """Whose addresses are, in a product that has just run."""
+
+    def __init__(self, operands: Sequence[Any], out: Any, scratch: list[Any], kept: list[Any]) -> None:
+        # Of operands and of what is kept only where they begin counts: strides may lead anywhere from there.
+        self._starts = {(each.ctypes.data, Found(GIVEN, i)) for i, each in enumerate(operands)}
+        self._starts |= {(each.ctypes.data, Found(KEPT)) for each in kept} | {(0, Found(KEPT))}
+        self._whole = [(out, Found(GIVEN, len(operands)))]
+        self._whole += [(each, Found(OWN, i)) for i, each in enumerate(scratch)]
+
+    def of(self, at: int) -> Found | None:
+        """Whose an address is; None where it is nobody's, or could be somebody else's."""
+        found = [whose for start, whose in self._starts if start == at]
+        for each, whose in self._whole:
+            behind = at - each.ctypes.data
+            if 0 <= behind < each.nbytes:
+                found.append(whose._replace(behind=behind))
+        return found[0] if len(found) == 1 else None
+
+
 def planned(
     run: Callable[[], object], operands: Sequence[Any], out: Any, keeping: Callable[[], Any], products: int
 ) -> Plan | None:
@@ -106,41 +137,25 @@ def planned(
         run()
     if sum(each.nbytes for each in tape.scratch) > MOST or not all(_plain(call) for call in tape.calls):
         return None
-    kept = list(_arrays(keeping()))
-    given, own = _words(tape, [*operands, out], kept)
-    if given is None or not any(word.which == len(operands) for word in given):
-        return None
-    return Plan(tape.calls, given, own, [each.nbytes for each in tape.scratch], kept, products <= SMALL)
+    kept = [*_arrays(keeping())]
+    where = _Where(operands, out, tape.scratch, kept)
+    given: list[Word] = []
+    own: list[Word] = []
+    for i, call in enumerate(tape.calls):
+        for word in addresses(type(call.arguments)):
+            found = where.of(call.arguments[word])
+            if found is None:
+                return None
+            if found.kind in (GIVEN, OWN):
+                (given if found.kind == GIVEN else own).append(Word(i, word, found.which, found.behind))
+    if {word.which for word in given} != {*range(len(operands) + 1)}:
+        return None  # a copy of an operand was read, or somebody else wrote the result
+    sizes = [each.nbytes for each in tape.scratch]
+    return Plan(tape.calls, given, own, sizes, kept, products <= SMALL)
 
 
 def _plain(call: Call) -> bool:
     return isinstance(call.work, Kernel) and bool(addresses(type(call.arguments)))
-
-
-def _words(tape: Tape, given: list[Any], kept: list[Any]) -> tuple[list[Word] | None, list[Word]]:
-    """Addresses in tables: those of operands and result, or None; and those of the product's own memory."""
-    found: list[Word] = []
-    own: list[Word] = []
-    for i, call in enumerate(tape.calls):
-        for word in addresses(type(call.arguments)):
-            at = call.arguments[word]
-            for arrays, words in ((given, found), (tape.scratch, own)):
-                which = _whose(at, arrays)
-                if which is not None:
-                    words.append(Word(i, word, which, at - arrays[which].ctypes.data))
-                    break
-            else:
-                if at and _whose(at, kept) is None:
-                    return None, own
-    return found, own
-
-
-def _whose(at: int, arrays: list[Any]) -> int | None:
-    """In which array an address lies."""
-    for i, each in enumerate(arrays):
-        if each.ctypes.data <= at < each.ctypes.data + each.nbytes:
-            return i
-    return None
 
 
 def _arrays(kept: Any) -> Iterator[Any]:

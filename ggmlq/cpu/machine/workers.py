@@ -38,8 +38,11 @@ HAS_DONE = Job._fields.index("done")
 
 def _step_aside() -> int:
     """The address of ``sched_yield``, or 0 on a system without."""
-    function = getattr(ctypes.CDLL(None), "sched_yield", None) if os.name == "posix" else None
-    return 0 if function is None else ctypes.cast(function, ctypes.c_void_p).value or 0
+    try:
+        function = ctypes.CDLL(None).sched_yield
+    except (OSError, TypeError, AttributeError):
+        return 0
+    return ctypes.cast(function, ctypes.c_void_p).value or 0
 
 
 STEP_ASIDE = _step_aside()
@@ -162,5 +165,8 @@ def share_table(code: Code, table: int, count: int, grain: int) -> None:
 def alone(work: Kernel, arguments: tuple[int, ...], count: int) -> None:
     """Run a kernel on ``range(count)`` in this thread."""
     words = array("q", arguments)
-    if count:
-        work.code.call(words.buffer_info()[0], 0, count)
+    try:
+        if count:
+            work.code.call(words.buffer_info()[0], 0, count)
+    except MemoryError as error:
+        no_memory(error, count, 1)

@@ -52,12 +52,10 @@ def at_hand(x: NDArray[Any], over: Tiling, rule: Rule, given: bool) -> bool:
     if _odd(over):
         return True
     dtype = x.dtype if _known(x.dtype) else np.dtype(np.float32)
-    coded = _encoder(dtype, rule, rule.zeros).at_hand
-    if given:
-        return coded and not rule.zeros
-    if near(over, dtype.itemsize):
+    if near(over, dtype.itemsize) and not given:
         return _fused(dtype, rule).at_hand
-    return coded and _measured(dtype, rule).at_hand
+    also = not rule.zeros if given else _measured(dtype, rule).at_hand
+    return also and _encoder(dtype, rule, rule.zeros).at_hand
 
 
 def encode(

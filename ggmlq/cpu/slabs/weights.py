@@ -75,18 +75,12 @@ def by_group(values: NDArray[Any], over: Any, cut: Cut) -> NDArray[Any]:
 
 @cache
 def lengths(cut: Cut) -> NDArray[np.int32]:
-    """How many codes each chunk has."""
-    starts = chunk_starts(cut)
-    ends = np.minimum(starts + cut.chunk, np.minimum((starts // cut.group + 1) * cut.group, cut.k))
-    return np.maximum(ends - starts, 0).astype(np.int32)
-
-
-@cache
-def chunk_starts(cut: Cut) -> NDArray[np.int64]:
-    """Where chunks begin; those behind the end of K are empty."""
+    """How many codes each chunk has; of those behind the end of K none."""
     groups, parts = np.arange(cut.groups) * cut.group, np.arange(cut.chunks) * cut.chunk
-    starts: NDArray[np.int64] = (groups[:, None] + parts).reshape(-1)
-    return np.minimum(starts, cut.k)
+    starts = np.minimum((groups[:, None] + parts).reshape(-1), cut.k)
+    ends = np.minimum(starts + cut.chunk, np.minimum((starts // cut.group + 1) * cut.group, cut.k))
+    found: NDArray[np.int32] = np.maximum(ends - starts, 0).astype(np.int32)
+    return found
 
 
 def chunk_sums(m: Matrix, cut: Cut) -> NDArray[np.int32]:
