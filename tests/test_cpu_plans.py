@@ -328,6 +328,13 @@ def test_what_else_is_asked_runs_the_same_plan(fresh, monkeypatch):
         for _ in range(3):
             assert np.array_equal(multiply(x, by, bias=bias), want)
             assert multiply(x, by, dtype=np.float64).dtype == np.float64
+        for given in (bias.astype(np.float16), bias.tolist(), np.repeat(bias, 2)[::2]):
+            assert np.array_equal(multiply(x, by, bias=given), want)
+        room = np.zeros((2, 40), np.float32)
+        room[0] = bias
+        assert np.array_equal(multiply(x, by, bias=room[0], out=room), want)  # which it lies in
+        with pytest.raises(gq.GGMLQError):
+            multiply(x, by, bias=bias[:1])
     assert len(made) == 2
 
 

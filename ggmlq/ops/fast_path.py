@@ -75,7 +75,12 @@ def linear(x: Any, q: Any, kernel: Any, arithmetic: Any, out: Any, bias: Any, dt
 
 def on_host(x: Any, q: Any, kernel: Any, arithmetic: Any, out: Any, bias: Any, dtype: Any) -> Any | None:
     """A product of few rows of NumPy's floats that was done before; None for all others."""
-    if type(q) is not QuantArray or bias is not None or dtype is not np.float32 or x.dtype is not FLOAT32:
+    if (
+        type(q) is not QuantArray
+        or dtype is not np.float32
+        or x.dtype is not FLOAT32
+        or not _ordinary(bias, q)
+    ):
         return None
     try:
         plan = q.plan((x.shape, kernel, arithmetic))
@@ -86,17 +91,32 @@ def on_host(x: Any, q: Any, kernel: Any, arithmetic: Any, out: Any, bias: Any, d
     shape = (*x.shape[:-1], q.shape[0])
     if out is None:
         out = np.empty(shape, FLOAT32)
-    elif not takes(out, shape, x, q.memory):
+    elif not takes(out, shape, x, q.memory, bias):
         return None
     plan(address_of(x), address_of(out))
-    return out
+    return out if bias is None else _with(out, bias)
+
+
+def _ordinary(bias: Any, weights: Any) -> bool:
+    """Whether it can be added as it is, or there is none."""
+    if bias is None:
+        return True
+    return type(bias) is np.ndarray and bias.dtype is FLOAT32 and bias.shape == weights.shape[:1]
+
+
+def _with(y: Any, bias: Any) -> Any:
+    with np.errstate(over="ignore", invalid="ignore"):  # infinities are results, as on a GPU
+        y += bias
+    return y
 
 
 def scaled_on_host(
-    x: Any, w: Any, activations: Any, kernel: Any, accumulate: Any, out: Any, dtype: Any
+    x: Any, w: Any, activations: Any, kernel: Any, accumulate: Any, out: Any, bias: Any, dtype: Any
 ) -> Any | None:
     """The same with weights that have scales: of NumPy's floats, or of codes on the host."""
     if type(w) is not ScaledArray or type(w.codes) is not np.ndarray or dtype is not np.float32:
+        return None
+    if not _ordinary(bias, w):
         return None
     key = _layout(x, activations, kernel, accumulate)
     if key is None or (plan := w.plan(key)) is None or plan is NO_PLAN or not w.lasting:
@@ -104,10 +124,10 @@ def scaled_on_host(
     shape, operands = (*x.shape[:-1], w.codes.shape[0]), _operands(x)
     if out is None:
         out = np.empty(shape, FLOAT32)
-    elif not takes(out, shape, *operands, *w.parts()):
+    elif not takes(out, shape, *operands, *w.parts(), bias):
         return None
     plan(*map(address_of, operands), address_of(out))
-    return out
+    return out if bias is None else _with(out, bias)
 
 
 def _layout(x: Any, activations: Any, kernel: Any, accumulate: Any) -> Any:

@@ -109,9 +109,9 @@ def scaled_linear(
     array([[1., 1., 1.],
            [1., 1., 1.]], dtype=float32)
     """
-    if bias is None and requantize is None:
+    if requantize is None:
         with suppress(MemoryError):  # what follows says it in words
-            y = fast_path.scaled_on_host(x, w, activations, kernel, accumulate, out, dtype)
+            y = fast_path.scaled_on_host(x, w, activations, kernel, accumulate, out, bias, dtype)
             if y is not None:
                 return y
     if isinstance(w, Divided):
