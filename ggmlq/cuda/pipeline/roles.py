@@ -100,7 +100,11 @@ PANEL_US = 1.6e-6
 
 @lru_cache(4096)
 def tile_for(m: int, down: int, stages: int, multiprocessors: int) -> RoleTile:
-    """The tile that is thought to be the fastest for so many rows; ``down``: tiles of weights."""
+    """The tile that is thought to be the fastest for so many rows; ``down``: tiles of weights.
+
+    Of those that rows fill up: a wide one may be thought faster for a row where there are few tiles, since
+    it has its multiprocessor to itself, but most of what it moves would be for nothing.
+    """
 
     def us(tile: RoleTile) -> float:
         across = -(-m // tile.columns)
@@ -108,7 +112,8 @@ def tile_for(m: int, down: int, stages: int, multiprocessors: int) -> RoleTile:
         working = shares(down * across, stages, blocks, tile.columns, STAGE_US[tile.columns])[1]
         return working + across * tile.columns * stages * 2 * STEP * PANEL_US
 
-    return min((tile for tile in TILES if tile.columns > 64 or m <= 2 * tile.columns), key=us)
+    filled = (tile for tile in TILES if tile.columns < 2 * m + TILES[0].columns)
+    return min((tile for tile in filled if tile.columns > 64 or m <= 2 * tile.columns), key=us)
 
 
 @cache
