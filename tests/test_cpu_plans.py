@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import gc
-import threading
 import weakref
 
 import numpy as np
 import pytest
+from at_once import at_once
 
 import ggmlq as gq
 from ggmlq.cpu.machine import plans
@@ -127,11 +127,7 @@ def test_many_threads_share_a_plan(fresh, runs):
             if not np.array_equal(gq.linear(xs[i], q), want[i]):
                 wrong.append(i)
 
-    threads = [threading.Thread(target=work, args=(i,)) for i in range(len(xs))]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    at_once(work, len(xs))
     assert not wrong
     assert len(runs) >= 1600
 
@@ -251,11 +247,7 @@ def test_many_threads_share_a_scaled_plan(fresh, runs):
             if not np.array_equal(gq.scaled_linear(xs[i], w), want[i]):
                 wrong.append(i)
 
-    threads = [threading.Thread(target=work, args=(i,)) for i in range(len(xs))]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    at_once(work, len(xs))
     assert not wrong
     assert len(runs) >= 800
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-import threading
 
 import numpy as np
 import pytest
+from at_once import at_once
 
 import ggmlq as gq
 from ggmlq import threads
@@ -113,11 +113,7 @@ def test_from_several_threads(compiled, three_threads):
     def run(i):
         results[i] = arrays[i].dequantize()
 
-    workers = [threading.Thread(target=run, args=(i,)) for i in range(len(arrays))]
-    for worker in workers:
-        worker.start()
-    for worker in workers:
-        worker.join()
+    at_once(run, len(arrays))
     for i, q in enumerate(arrays):
         assert_bits(results[i], numpy_values(q))
 

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import gc
-import threading
 import warnings
 import weakref
 
 import numpy as np
 import pytest
+from at_once import at_once
 
 import ggmlq as gq
 from ggmlq.cpu.expert_linear import r3_panels
@@ -173,11 +173,7 @@ def test_many_threads_at_once(fresh, short):
             if not np.array_equal(gq.expert_linear(xs[i], q, uses[i]), want[i]):
                 wrong.append(i)
 
-    threads = [threading.Thread(target=work, args=(i,)) for i in range(len(xs))]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    at_once(work, len(xs))
     assert not wrong
     assert len(short) >= 700
 

@@ -279,7 +279,13 @@ def packed(entries: Mapping[Origin, bytes]) -> bytes:
         facts["cases"][origin.text] = [len(body), len(entries[origin])]
         body += entries[origin]
     line = json.dumps(header, separators=(",", ":")).encode()
-    return line + b"\n" + lzma.compress(body, lzma.FORMAT_XZ, lzma.CHECK_CRC32, LEVEL)
+    return line + b"\n" + _compressed(body)
+
+
+@cache
+def _compressed(body: bytes) -> bytes:
+    """The same code is compressed once, however often packs are written on the way."""
+    return lzma.compress(body, lzma.FORMAT_XZ, lzma.CHECK_CRC32, LEVEL)
 
 
 @cache

@@ -18,6 +18,7 @@ from ...packing import RUN
 from ...threads import PARTS, num_threads
 from ..machine.features import CACHED, far
 from ..machine.kernels import Kernel, kernel
+from ..machine.plans import SMALL
 from ..machine.target import target
 from ..machine.workers import alone, share_kernel, share_table
 from ..panels.layout import ROWS, PanelLayout, record_bytes, remaining_zero, start
@@ -27,7 +28,6 @@ from .operands import MANY, Groups
 
 ADDRESSED = 8  # rows at once: their addresses stay in registers, of which there are 16
 GRAIN = 16  # rows that a thread quantizes at a time
-SMALL = 1 << 18  # products of a weight and an activation: some 10 µs, which is what waking threads takes
 TOLD = len(Groups._fields)  # where in a table its arguments end: what the sorting tells comes next
 WORD = 8  # bytes
 
