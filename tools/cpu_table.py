@@ -87,7 +87,8 @@ def _cells(found: tuple[Any, Any, Any] | None, results: list[dict[str, Any]], th
     if found is None:
         return " | ".join("–" * 6)
     one, many, memory = found
-    rotated = f"{memory['gbs'] / best(results, threads, 'read_gbs'):.0%}" if memory else "–"
+    read = (memory or {}).get("beside_gbs") or best(results, threads, "read_gbs")
+    rotated = f"{memory['gbs'] / read:.0%}" if memory else "–"
     return (
         f"{one['gbs']:.1f} | {one['ratio']:.2f} | {rotated} | {many['gops']:.0f} "
         f"| {many['gops'] / best(results, threads, 'peak_gops'):.0%} | {many['ratio']:.2f}"

@@ -1,6 +1,7 @@
 """The GPU itself: which it is, how kernels are compiled, kept and launched, how bytes get there.
 
     device.py   CuPy if it is there, facts of the card, what older cards are refused with
+    waking.py   its context, made while Python imports CuPy
     launch.py   Kernel: a Python function, its code for a capability, called with arrays; families of them
     compiling.py  how Numba and nvJitLink make code of a function
     elsewhere.py  the same in another process, where this one does without Numba; compiler.py: that process

@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 from ... import card as cards
 from ...card import Card
 from ...errors import DeviceError, MissingDependencyError, UnsupportedError
+from .waking import wake
 
 _usable: list[ModuleType | None] = [None]  # CuPy, once it has found a GPU
 
@@ -250,6 +251,8 @@ def number(device: str) -> int | None:
 def named(device: str) -> Any:
     """CuPy's object for ``"cuda"`` or ``"cuda:1"``, if this machine has that GPU."""
     index = number(device)
+    if "cupy" not in sys.modules:
+        wake(index or 0)
     cp = cupy()
     count = cp.cuda.runtime.getDeviceCount()
     if index is not None and index >= count:
