@@ -58,7 +58,9 @@ def kernel(fmt: BlockFormat, tile: RoleTile) -> Kernel:
     fill, start = filler(layout, tile), starter(tile.stages(layout), cluster * STRIPS)
     of_barriers, base = tile.stages(layout) * tile.stage(layout), ptx.shared_base
     notes, put = 16 * tile.stages(layout), ptx.put
-    first_lane, let_successor_start = barriers.of_first_lane, early_start.let_successor_start
+    first_lane, pinned, let_successor_start = (
+        barriers.of_first_lane, barriers.pinned, early_start.let_successor_start,
+    )  # fmt: skip
     give, take = barriers.registers("dec", FETCHES), barriers.registers("inc", MULTIPLIES)
     meet_cluster, rank_in_cluster = barriers.meet_cluster, barriers.rank_in_cluster
 
@@ -73,7 +75,7 @@ def kernel(fmt: BlockFormat, tile: RoleTile) -> Kernel:
     ) -> None:  # fmt: skip
         let_successor_start()  # which finds no room before blocks of this one end: all of them run
         warp, lane = warp_and_lane()
-        warp = first_lane(warp)
+        warp, lane = first_lane(warp), pinned(lane)
         ring = uint32(uint32(base() + uint32(1023)) & uint32(0xFFFFFC00))
         full = uint32(ring + uint32(of_barriers))
         if uint32(cuda.threadIdx.x) == uint32(0):
