@@ -2,6 +2,7 @@
 
     python bench/linear_peers.py --json linear_peers.json
     python bench/linear_peers.py --shapes 4096x14336 --rows 64,512 --formats q4_0
+    python bench/linear_peers.py --tiles --rows 256,512,4096      # cuda:roles with each of its tiles, too
 
 Humming (``pip install humming-kernels``; with torch, nvcc and CUDA_HOME) multiplies int4 in groups of 32,
 beside which q4_0 stands here, or of 128, beside which q4_K does from 64 rows on. Both get the same float16
@@ -30,7 +31,9 @@ sys.path.insert(0, str(Path(__file__).parents[1]))  # of a script as of a module
 import ggmlq as gq
 from bench.on_card import Replays, in_turns
 from bench.scaled_peers import TorchReplays, tensor
+from ggmlq.cuda.linear import r16_roles
 from ggmlq.cuda.machine import device
+from ggmlq.cuda.pipeline.roles import TILES, UNTRIED
 from ggmlq.testing.engine import random_bytes
 from ggmlq.testing.machine import commit, machine
 
@@ -58,16 +61,32 @@ def humming(group: int, n: int, k: int, copies: int) -> Any:
     return made, first
 
 
-def contenders(weights: list[Any], layers: Any, x: Any) -> dict[str, Replays]:
-    """Graphs of both, each judged."""
+def products(m: int, tiled: bool) -> dict[str, Any]:
+    """What multiplies here: as ``auto`` does, and ``cuda:roles`` with each tile that so many rows fill up."""
+    found: dict[str, Any] = {"ggmlq": lambda x, q, y: gq.linear(x, q, out=y)}
+    if tiled:
+        filled = (
+            tile for tile in (*TILES, *UNTRIED) if tile.columns < 2 * m and (tile.columns > 64 or m <= 128)
+        )
+        found |= {f"roles, {tile}": partial(r16_roles.launch.launch, tile=tile) for tile in filled}
+    return found
+
+
+def contenders(weights: list[Any], layers: Any, x: Any, tiled: bool) -> dict[str, Replays]:
+    """Graphs of all, each judged."""
     cp, m = device.cupy(), len(x)
     count = len(weights) if m <= FEW else 1
     copies = max(count, 8 if m <= 1024 else 4)
     y, found = cp.empty((m, weights[0].shape[0]), np.float32), {}
-    gq.linear(x, weights[0], out=y)
     want = x.astype(np.float32) @ weights[0].dequantize().T
-    assert float(((y - want) ** 2).mean() / (want**2).mean()) < WORST
-    found["ggmlq"] = Replays([partial(gq.linear, x, q, out=y) for q in weights[:count]], copies)
+    for name, product in products(m, tiled).items():
+        y.fill(np.nan)
+        product(x, weights[0], y)
+        wrong = float(((y - want) ** 2).mean() / (want**2).mean())
+        if not wrong < WORST:
+            print(f"  {name}, {m} rows: {wrong:.2e} WRONG", flush=True)
+            continue
+        found[name] = Replays([partial(product, x, q, y) for q in weights[:count]], copies)
     if layers is not None:
         made, first = layers
         given = tensor(x)
@@ -77,7 +96,7 @@ def contenders(weights: list[Any], layers: Any, x: Any) -> dict[str, Replays]:
     return found
 
 
-def measured(name: str, n: int, k: int, rows: list[int], left: Any) -> list[dict[str, Any]]:
+def measured(name: str, n: int, k: int, rows: list[int], left: Any, tiled: bool) -> list[dict[str, Any]]:
     """A line a number of rows."""
     cp, fmt, (group, least) = device.cupy(), gq.formats[name], BESIDE[name]
     first = gq.QuantArray.from_bytes(random_bytes(fmt, n, k, 1), fmt, (n, k)).to("cuda")
@@ -95,13 +114,13 @@ def measured(name: str, n: int, k: int, rows: list[int], left: Any) -> list[dict
             continue
         x = cp.random.standard_normal((m, k), dtype=np.float32).astype(np.float16)
         try:
-            found = in_turns(contenders(weights, layers, x), TURNS, 0.02, REST, 10)
+            found = in_turns(contenders(weights, layers, x, tiled), TURNS, 0.02, REST, 10)
         except Exception as failed:
             print(f"{name} {n}x{k} M={m}: {type(failed).__name__}: {str(failed)[:200]}", flush=True)
             continue
         us = {of: statistics.median(times) * 1e6 for of, times in found.items()}
         told = "  ".join(f"{of} {value:8.1f} us" for of, value in us.items())
-        ahead = us.get("Humming", np.nan) / us["ggmlq"]
+        ahead = us.get("Humming", np.nan) / min(value for of, value in us.items() if of != "Humming")
         print(
             f"{name} {n}x{k} M={m:5}  {told}  {2e-6 * m * n * k / us['ggmlq']:5.0f} T/s  {ahead:.2f}",
             flush=True,
@@ -115,6 +134,7 @@ def main() -> int:
     parser.add_argument("--shapes", help="as 4096x14336,5120x13824")
     parser.add_argument("--rows", help="as 1,64,512")
     parser.add_argument("--formats", default="q4_0,q4_K")
+    parser.add_argument("--tiles", action="store_true", help="cuda:roles with each of its tiles, too")
     parser.add_argument("--seconds", type=float, default=1e9, help="begin no further product after so many")
     parser.add_argument("--json", type=Path)
     options = parser.parse_args()
@@ -124,7 +144,9 @@ def main() -> int:
     rows = [int(each) for each in options.rows.split(",")] if options.rows else list(ROWS)
     for n, k in shapes:
         for name in options.formats.split(","):
-            figures += measured(name, n, k, rows, lambda: options.seconds - (time.perf_counter() - begun))
+            figures += measured(
+                name, n, k, rows, lambda: options.seconds - (time.perf_counter() - begun), options.tiles
+            )
     if options.json:
         facts = {**machine(), "commit": commit(), "figures": figures}
         options.json.write_text(json.dumps(facts, indent=1))

@@ -68,6 +68,13 @@ def _widest(fmt: Any, tile: Any) -> bool:
     return bool(tile.columns == 64)
 
 
+def _timed(fmt: Any, tile: Any) -> bool:
+    """Others are not chosen yet."""
+    from ggmlq.cuda.pipeline.roles import UNTRIED
+
+    return tile not in UNTRIED
+
+
 def _floats(job: Any) -> bool:
     """Products of e4m3 whose results are floats; written one by one where rows are no whole 16 bytes."""
     return bool(job.x == job.w == "e4m3" and not job.out.coded)
@@ -142,7 +149,7 @@ FAMILIES: dict[str, tuple[Takes, Takes]] = {
     "linear.r13_gemv.kernel": (_gemv, _gemv),
     "linear.r14_mma_bf16.kernel": (nothing, _widest),
     "linear.r15_wgmma.kernel": (everything, nothing),
-    "linear.r16_roles.kernel": (everything, nothing),
+    "linear.r16_roles.kernel": (_timed, nothing),
     "linear.r4_dp4a.kernel": (nothing, everything),
     "linear.r5_registers.kernel": (nothing, everything),
     "pipeline.divided.kernel": (_floats, nothing),

@@ -61,7 +61,9 @@ def kernel(fmt: BlockFormat, columns: int) -> Kernel:
     work = worker(layout, tile, unpacker(layout), multiplier(tile.columns))
     fill, start = filler(layout, tile), starter(tile.stages(layout), STRIPS)
     of_barriers, base, load4 = tile.stages(layout) * tile.stage(layout), ptx.shared_base, codes.load4
-    first_lane, let_successor_start = barriers.of_first_lane, early_start.let_successor_start
+    first_lane, pinned, let_successor_start = (
+        barriers.of_first_lane, barriers.pinned, early_start.let_successor_start,
+    )  # fmt: skip
     wait_for_predecessor = early_start.wait_for_predecessor
     give, take = barriers.registers("dec", FETCHES), barriers.registers("inc", MULTIPLIES)
 
@@ -73,7 +75,7 @@ def kernel(fmt: BlockFormat, columns: int) -> Kernel:
         n: Any, steps: Any, height: Any, down: Any,  # down: tiles of an expert's rows
     ) -> None:  # fmt: skip
         warp, lane = warp_and_lane()
-        warp = first_lane(warp)
+        warp, lane = first_lane(warp), pinned(lane)
         ring = uint32(uint32(base() + uint32(1023)) & uint32(0xFFFFFC00))
         full = uint32(ring + uint32(of_barriers))
         if uint32(cuda.threadIdx.x) == uint32(0):

@@ -135,20 +135,15 @@ def multiplier(columns: int) -> Any:
 
     It waits for those of the step before, whose registers and stage are free then.
     """
-    mma, swizzled = warpgroup.sums(columns).mma, warpgroup.SWIZZLED
-    fence, close, wait_for_all_but_one = warpgroup.fence, warpgroup.commit, warpgroup.wait_for_all_but_one
+    advance = warpgroup.sums(columns).advance
 
     @inlined
     def multiply(total: Any, a: Any, at: Any) -> Any:
-        of_x = uint64(swizzled) | uint64(at >> uint32(4))
-        fence()
-        total = mma(total, a[0], a[1], a[2], a[3], of_x)
-        total = mma(total, a[4], a[5], a[6], a[7], of_x + uint64(2))
-        total = mma(total, a[8], a[9], a[10], a[11], of_x + uint64(4))
-        total = mma(total, a[12], a[13], a[14], a[15], of_x + uint64(6))
-        close()
-        wait_for_all_but_one()
-        return total
+        rows = (
+            a[0], a[1], a[2], a[3], a[4], a[5], a[6], a[7],
+            a[8], a[9], a[10], a[11], a[12], a[13], a[14], a[15],
+        )  # fmt: skip
+        return advance(total, rows, uint32(at))
 
     return multiply
 

@@ -35,7 +35,7 @@ from ..pipeline.boxed import starter
 from ..pipeline.pieces import bounds_of, shares
 from ..pipeline.product import STRIPS
 from ..pipeline.role_work import worker
-from ..pipeline.roles import MULTIPLY, PIECE, STAGE_US, TILES, WIDE, RoleTile, filler, tile_for
+from ..pipeline.roles import MULTIPLY, PIECE, STAGE_US, TILES, UNTRIED, WIDE, RoleTile, filler, tile_for
 from ..pipeline.shared_tiles import flags_of
 from ..strips.layout import ROWS, layout_of
 from ..strips.make import strips
@@ -49,16 +49,20 @@ from .r15_wgmma import refuses as refused
 FETCHES, MULTIPLIES = 56, 224  # registers of a thread, where they are given; 168 at the start
 
 
-@family((fmt, tile) for fmt in BLOCK_FORMATS for tile in TILES)
+@family((fmt, tile) for fmt in BLOCK_FORMATS for tile in (*TILES, *UNTRIED))
 def kernel(fmt: BlockFormat, tile: RoleTile) -> Kernel:
     """Blocks that stay; the last one is the first in the order of pieces.py."""
     layout, wide = layout_of(fmt), tile.wide
     work = worker(layout, tile, unpacker(layout), multiplier(tile.columns))
-    fill, start = filler(layout, tile), starter(tile.stages(layout), STRIPS)
+    cluster, of_slot = tile.cluster, 4 * STRIPS * ROWS * tile.columns
+    fill, start = filler(layout, tile), starter(tile.stages(layout), cluster * STRIPS)
     of_barriers, base = tile.stages(layout) * tile.stage(layout), ptx.shared_base
     notes, put = 16 * tile.stages(layout), ptx.put
-    first_lane, let_successor_start = barriers.of_first_lane, early_start.let_successor_start
+    first_lane, pinned, let_successor_start = (
+        barriers.of_first_lane, barriers.pinned, early_start.let_successor_start,
+    )  # fmt: skip
     give, take = barriers.registers("dec", FETCHES), barriers.registers("inc", MULTIPLIES)
+    meet_cluster, rank_in_cluster = barriers.meet_cluster, barriers.rank_in_cluster
 
     def product(
         records: Any,  # map of strips
@@ -71,7 +75,7 @@ def kernel(fmt: BlockFormat, tile: RoleTile) -> Kernel:
     ) -> None:  # fmt: skip
         let_successor_start()  # which finds no room before blocks of this one end: all of them run
         warp, lane = warp_and_lane()
-        warp = first_lane(warp)
+        warp, lane = first_lane(warp), pinned(lane)
         ring = uint32(uint32(base() + uint32(1023)) & uint32(0xFFFFFC00))
         full = uint32(ring + uint32(of_barriers))
         if uint32(cuda.threadIdx.x) == uint32(0):
@@ -79,7 +83,13 @@ def kernel(fmt: BlockFormat, tile: RoleTile) -> Kernel:
             for i in range(2):
                 put(uint32(full + uint32(notes + 4 * i)), int32(0))
         cuda.syncthreads()
-        rank = uint32(uint32(cuda.gridDim.x) - uint32(cuda.blockIdx.x) - uint32(1))
+        if cluster > 1:
+            meet_cluster()  # the barriers of all are there
+            slots, own = uint32(sharing + divided), rank_in_cluster()
+            parts += uint64(uint32(own * slots)) * uint64(of_slot)
+            flags += uint64(uint32(own * uint32(slots + uint32(1)))) * uint64(4)
+        last = uint32(uint32(cuda.gridDim.x) - uint32(1))
+        rank = uint32(uint32(last - uint32(cuda.blockIdx.x)) // uint32(cluster))
         pieces, whole = (divided, sharing, shared, each, extra), uint32(divided + rank)
         begin, end = bounds_of(rank, uint32(steps >> uint32(1)), pieces)
         left = uint32(end - begin)
@@ -94,9 +104,11 @@ def kernel(fmt: BlockFormat, tile: RoleTile) -> Kernel:
                 take()
             ends, given = (y, parts, flags), (m, n, steps, across, tiles)
             work(ring, full, warp, lane, ends, given, end, left, whole, rank, pieces)
+        if cluster > 1:
+            meet_cluster()  # nobody says to a block that is gone that a stage is free
 
     return Kernel(
-        f"roles of {fmt.name}, {tile.columns} columns", product, *(uint64,) * 5, *(uint32,) * 11,
+        f"roles of {fmt.name}, {tile}", product, *(uint64,) * 5, *(uint32,) * 11,
         threads=tile.threads, blocks=tile.blocks, shared=tile.shared(layout), least=(9, 0), exact=True,
         early=True, lto=wide,
     )  # fmt: skip
@@ -127,16 +139,16 @@ def launch(x: Any, q: QuantArray, out: Any, tile: RoleTile | None = None) -> Non
         out.fill(0)
         return
     w, (m, n), empty = strips(q), out.shape, device.cupy().empty
-    down, steps, sms = -(-n // (STRIPS * ROWS)), w.records.shape[1], device.multiprocessors()
-    tile = tile or tile_for(m, down, steps // PIECE, sms)
-    across = -(-m // tile.columns)
-    blocks = sms * device.blocks_beside(tile.blocks, tile.shared(w.layout))
-    share, _ = shares(down * across, steps // PIECE, blocks, tile.columns, STAGE_US[tile.columns])
-    flags = empty(flags_of(share.sharing, share.divided), np.uint32)
-    parts = empty(((share.sharing + share.divided) * STRIPS * ROWS * tile.columns,), np.float32)
+    steps, sms = w.records.shape[1], device.multiprocessors()
+    tile = tile or tile_for(m, -(-n // (STRIPS * ROWS)), steps // PIECE, sms)
+    across, down, cluster = -(-m // tile.columns), -(-n // tile.rows), tile.cluster
+    clusters = sms * device.blocks_beside(tile.blocks, tile.shared(w.layout)) // cluster
+    share, _ = shares(down * across, steps // PIECE, clusters, tile.columns, STAGE_US[tile.columns])
+    flags = empty(cluster * flags_of(share.sharing, share.divided), np.uint32)
+    parts = empty(((share.sharing + share.divided) * tile.rows * tile.columns,), np.float32)
     panels = panels_of(x, steps, tile.columns, flags)
     kernel(q.format, tile)(
-        (share.blocks,), (tile.threads,), q.prepared(map_of(tile.line(w.layout)))[0],
+        (share.blocks * cluster,), (tile.threads,), q.prepared(map_of(tile.line(w.layout)))[0],
         panels, out, parts, flags,
-        m, n, steps, panels.shape[1], across, down * across, *share[1:],
+        m, n, steps, panels.shape[1], across, down * across, *share[1:], cluster=cluster,
     )  # fmt: skip

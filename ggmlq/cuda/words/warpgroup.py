@@ -18,36 +18,16 @@ from .assembly import (
     instruction,
     only_on_a_gpu,
     u32,
-    u64,
 )  # fmt: skip
 from .language import SIMULATED, ir, types
+from .wgmma8 import HIGH, LOW, unpacked
 
-# What a tile of the second operand is: rows of 128 bytes, chunk c of row r at c ^ (r % 8), 1024 bytes
-# from group to group of 8 rows; the address, divided by 16, belongs into the lowest bits.
-SWIZZLED = (1 << 62) | (64 << 32) | (1 << 16)
-
-
-@instruction("wgmma.fence.sync.aligned;", None, effect=True)
-def fence() -> Any:
-    """Registers that were written are there for the products that follow."""
-    only_on_a_gpu()
-
-
-@instruction("wgmma.commit_group.sync.aligned;", None, effect=True)
-def commit() -> Any:
-    """Close a group of products."""
-    only_on_a_gpu()
+STEPS = 4  # of 16 columns of K, which a row of a tile of the second operand holds: 128 bytes
 
 
 @instruction("wgmma.wait_group.sync.aligned 0;", None, effect=True)
 def wait() -> Any:
     """Until all products are done."""
-    only_on_a_gpu()
-
-
-@instruction("wgmma.wait_group.sync.aligned 1;", None, effect=True)
-def wait_for_all_but_one() -> Any:
-    """Until all groups of products are done but the last."""
     only_on_a_gpu()
 
 
@@ -61,14 +41,14 @@ class Sums(NamedTuple):
     """What there is for a product of 64 rows and so many columns; a thread's sums are a tuple of floats."""
 
     zeros: Callable[..., Any]
-    mma: Callable[..., Any]
+    advance: Callable[..., Any]
     put: Callable[..., Any]
 
 
 @cache
 def sums(columns: int) -> Sums:
     """The instructions for a product of so many columns."""
-    count = columns // 2
+    count, kinds = columns // 2, f"m64n{columns}k16.f32.bf16.bf16"
     kind = types.UniTuple(f32, count)
 
     def zeros() -> Any:
@@ -78,22 +58,28 @@ def sums(columns: int) -> Sums:
     def emit_zeros(context: Any, builder: Any, signature: Any, operands: Any) -> Any:
         return context.make_tuple(builder, signature.return_type, [ir.Constant(FLOAT, 0.0)] * count)
 
-    def mma(total: Any, a0: Any, a1: Any, a2: Any, a3: Any, tile: Any) -> Any:
-        """Add [64, 16] in registers, as for ``bf16x2.mma``, times a tile [16, columns] of bfloat16."""
+    def advance(total: Any, rows: Any, at: Any) -> Any:
+        """Start to add [64, 64] in registers, four a 16 columns, times a tile [64, columns] of bfloat16.
+
+        ``at``: the tile's address. Rows of a tile lie swizzled, chunk c of 16 bytes at c ^ (row % 8).
+        Waits for the products that were started before these.
+        """
         only_on_a_gpu()
 
-    def emit_mma(context: Any, builder: Any, signature: Any, operands: Any) -> Any:
-        total, *a, tile = operands
-        values = [builder.extract_value(total, i) for i in range(count)]
-        regs = ",".join(f"${i}" for i in range(count))
-        rows = ",".join(f"${count + i}" for i in range(4))
-        text = (
-            f"wgmma.mma_async.sync.aligned.m64n{columns}k16.f32.bf16.bf16 {{{regs}}},{{{rows}}},"
-            f"${count + 4},1,1,1,0;"
-        )
-        constraints = ["=f"] * count + ["r"] * 4 + ["l"] + [str(i) for i in range(count)]
+    def emit_advance(context: Any, builder: Any, signature: Any, operands: Any) -> Any:
+        total, rows, at = operands
+        a, values = unpacked(builder, rows, 4 * STEPS), unpacked(builder, total, count)
+        regs, last = ",".join(f"${i}" for i in range(count)), count + 4 * STEPS
+        lines = ["{.reg .b32 low, t; .reg .b64 b;", f"shr.u32 low, ${last}, 4; or.b32 low, low, {LOW};"]
+        lines += ["wgmma.fence.sync.aligned;"]
+        for s in range(STEPS):
+            own = ",".join(f"${count + 4 * s + i}" for i in range(4))
+            lines += [f"add.u32 t, low, {2 * s}; mov.b64 b, {{t, {HIGH}}};"]
+            lines += [f"wgmma.mma_async.sync.aligned.{kinds} {{{regs}}},{{{own}}},b,1,1,1,0;"]
+        lines += ["wgmma.commit_group.sync.aligned; wgmma.wait_group.sync.aligned 1;}"]
+        constraints = ["=f"] * count + ["r"] * (4 * STEPS + 1) + [str(i) for i in range(count)]
         result = ir.LiteralStructType([FLOAT] * count)
-        made = emit_assembly(builder, result, text, constraints, [*a, tile, *values], effect=True)
+        made = emit_assembly(builder, result, "\n".join(lines), constraints, [*a, at, *values], effect=True)
         parts = [builder.extract_value(made, i) for i in range(count)]
         return context.make_tuple(builder, signature.return_type, parts)
 
@@ -116,9 +102,9 @@ def sums(columns: int) -> Sums:
         return context.get_dummy_value()
 
     if SIMULATED:
-        return Sums(zeros, mma, put)
+        return Sums(zeros, advance, put)
     return Sums(
         as_intrinsic(zeros, kind(), emit_zeros),
-        as_intrinsic(mma, kind(kind, u32, u32, u32, u32, u64), emit_mma),
+        as_intrinsic(advance, kind(kind, types.UniTuple(u32, 4 * STEPS), u32), emit_advance),
         as_intrinsic(put, types.void(kind, u32, u32), emit_put),
     )

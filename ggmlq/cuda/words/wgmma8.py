@@ -19,7 +19,7 @@ from .barrier import NEEDS
 from .language import SIMULATED, ir, types
 
 STEP = 128  # codes along K
-LOW, HIGH = 1 << 16, 1 << 30 | 64  # words of warpgroup.SWIZZLED; a tile's address, / 16, comes into LOW
+LOW, HIGH = 1 << 16, 1 << 30 | 64  # words of a descriptor of swizzled rows; address / 16 joins LOW
 APART = 64 * STEP // 16  # between descriptors of halves
 INTEGERS = ("s8", "u8")
 
