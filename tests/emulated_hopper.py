@@ -215,6 +215,7 @@ def fetch_line(warp, name, operands, active):
 
 
 @op("wgmma.mma_async")
+@np.errstate(invalid="ignore")  # rows that nobody has may hold anything
 def wgmma(warp, name, operands, active):
     if "k16" in name:
         return bfloat_products(warp, name, operands, active)
@@ -222,8 +223,7 @@ def wgmma(warp, name, operands, active):
     *_, kind, code_a, code_b = name.split(".")
     sums, first = listed(operands[0]), 16 * (warp.number % 4)
     a, b = (read(warp, o, np.uint64)[0] for o in operands[1:3])
-    with np.errstate(invalid="ignore"):  # rows that nobody has may hold anything
-        found = tile(warp, a, first + np.arange(16), code_a) @ tile(warp, b, np.arange(n), code_b).T
+    found = tile(warp, a, first + np.arange(16), code_a) @ tile(warp, b, np.arange(n), code_b).T
     lane = np.arange(32)
     for i, register in enumerate(sums):
         row, column = lane // 4 + 8 * (i // 2 % 2), 8 * (i // 4) + 2 * (lane % 4) + i % 2
