@@ -33,13 +33,13 @@ FLOATS = (
     Share(BoxTile(256, 128, 4), 1.0),
     Share(BoxTile(128, 192, 5), 0.96),
     Share(BoxTile(128, 128, 6), 0.88),
-    Share(LOW, 0.5),
+    Share(LOW, 0.6),
 )
-BY_COLUMNS = (Share(BoxTile(128, 128, 6), 1.0), Share(LOW, 0.55))
+BY_COLUMNS = (Share(BoxTile(128, 128, 6), 1.0), Share(LOW, 0.6))
 WHOLE = (
     Share(BoxTile(128, 256, 4), 1.0),
     Share(BoxTile(128, 128, 6), 0.87),
-    Share(LOW, 0.45),
+    Share(LOW, 0.55),
 )
 
 
