@@ -32,6 +32,12 @@ def turn_of(warp: Any, steps: Any) -> Any:
     return uint32(uint32(FIRST_TURN) + uint32(warp >> uint32(2)))
 
 
+@inlined
+def no_turn(warp: Any, steps: Any) -> Any:
+    """Of a single warpgroup: 0, which the assembler must not know, for its barriers keep loads in place."""
+    return uint32(steps >> uint32(31))
+
+
 def placer_of_threads(job: Job) -> Any:
     """The device function for where a thread of a multiplying warp stands.
 
@@ -100,7 +106,7 @@ def float_worker(job: Job, write: Any, place: Any) -> Any:
     factors_first, factors_last, promote_first, promote_last = (
         do.factors[0], do.factors[-1], do.promote[0], do.promote[-1],
     )  # fmt: skip
-    after, stand, alone = follower(stages), placer_of_threads(job), tile.groups == 1
+    after, stand, turns = follower(stages), placer_of_threads(job), turn_of if tile.groups > 1 else no_turn
     wait, arrive, until_written = barriers.wait, barriers.arrive, boxes.until_written
 
     @inlined
@@ -112,9 +118,7 @@ def float_worker(job: Job, write: Any, place: Any) -> Any:
         near = uint32(ring + uint32(of_scales))
         own = uint32(near + uint32(uint32(inner + uint32(lane >> uint32(2))) << uint32(2)))
         columns_at = uint32(near + uint32(of_columns) + uint32(uint32(lane & uint32(3)) << uint32(3)))
-        stage, phase, sums, turn = uint32(0), uint32(0), nothing(), uint32(0)
-        if not alone:
-            turn = turn_of(warp, uint32(steps - begun))
+        stage, phase, sums, turn = uint32(0), uint32(0), nothing(), turns(warp, uint32(steps - begun))
         open_turns(turn)
         while number < count:
             row, column, among_scales = place(number, where)
