@@ -28,7 +28,7 @@ from ...scaled import ScaledArray
 from ..machine import device
 from ..pipeline import expert_operands8, groups, operands8
 from ..pipeline.boxed import BoxTile
-from ..pipeline.grouped8 import BY_COLUMNS, FLOATS, WHOLE, float_kernel, integer_kernel
+from ..pipeline.grouped8 import BY_COLUMNS, FLOATS, WHOLE, ZEROS, float_kernel, integer_kernel
 from ..pipeline.job import BLOCK, Job
 from ..pipeline.waves import Share
 from ..scaled_linear.r3_dp4a import KINDS
@@ -54,13 +54,13 @@ def refuses(problem: ExpertLinear) -> str | None:
     assert isinstance(problem.weights, Operand)
     assert problem.x is not None
     uses = problem.t * problem.u
-    if problem.e > groups.MOST:
-        return f"takes up to {groups.MOST} experts"
+    if not 0 < problem.e <= groups.MOST:
+        return f"takes 1 to {groups.MOST} experts"
     if uses * max(problem.k, 16) >= 1 << 36:
         return "takes up to 2**36 codes of activations"
     rows = uses + min(uses, problem.e) * 256  # of a plan, at most
-    sizes, device, card = (rows, problem.e * problem.n, problem.k), problem.device, problem.card
-    return refused_by_persistent(ScaledLinear(problem.x, problem.weights, *sizes, device=device, card=card))
+    own = problem.x, problem.weights, rows, problem.e * problem.n, problem.k
+    return refused_by_persistent(ScaledLinear(*own, device=problem.device, card=problem.card))
 
 
 @register(
@@ -101,7 +101,7 @@ def integers(x: ScaledArray, q: ScaledArray, ids: Any, out: Any, tile: BoxTile |
     """A product of integers."""
     (experts, n, _), both = q.shape, expert_operands8.operands(x, q)
     zeros = x.zeros is not None or q.zeros is not None
-    tile = tile or _best(WHOLE, ids, experts, n)
+    tile = tile or _best(ZEROS if zeros else WHOLE, ids, experts, n)
     job = Job(tile, KINDS[x.code.name], KINDS[q.code.name], boxed=False, zeros=zeros)
     of, of_w = _plan(tile, ids, experts), expert_operands8.beside_w(q, both.groups, zeros)
     beside, shared = expert_operands8.beside_x(x, both.x, both.groups, zeros)

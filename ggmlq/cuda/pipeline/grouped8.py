@@ -41,6 +41,7 @@ WHOLE = (
     Share(BoxTile(128, 128, 6), 0.87),
     Share(LOW, 0.55),
 )
+ZEROS = WHOLE[1:]  # the largest tile has no registers left for zero points
 
 
 def float_jobs() -> list[tuple[Job]]:
@@ -54,8 +55,11 @@ def float_jobs() -> list[tuple[Job]]:
 
 def integer_jobs() -> list[tuple[Job]]:
     """Likewise, with zero points and without."""
-    every = combined(WHOLE, INTEGERS, INTEGERS, (False, True))
-    return [(Job(share.tile, a, b, boxed=False, zeros=zeros),) for share, a, b, zeros in every]
+    every = ((each, shares is ZEROS) for shares in (WHOLE, ZEROS) for each in shares)
+    return [
+        (Job(share.tile, a, b, boxed=False, zeros=zeros),)
+        for (share, zeros), a, b in combined(every, INTEGERS, INTEGERS)
+    ]
 
 
 # --- where tiles are --------------------------------------------------------------------------
