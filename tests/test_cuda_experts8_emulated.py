@@ -36,6 +36,7 @@ MORE = [
     ("long", 70, 2, 5, 256, 3200, ("e4m3", "e5m2"), ((1, 384), BLOCKS), True, "none", LONG, False),
     ("a tensor", 20, 1, 2, 70, 128, FP8, (TENSORS, TENSORS), False, "one", LOW, False),
     ("many steps in turns", 12, 2, 3, 128, 128 * 26, FP8, ((3, 128), (64, 128)), False, "none", TALL, False),
+    ("groups filled up", 19, 2, 6, 12, 328, FP8, ((5, 256), (128, None)), False, "one", SQUARE, False),
     ("integers", 40, 2, 3, 131, 300, INTS, (ROWS, ROWS), False, "none", WIDE, False),
     ("by expert", 30, 3, 5, 60, 144, ("uint8", "int8"), (TENSORS, (60, None)), True, "spread", LOW, False),
     ("zero points", 30, 3, 4, 75, 270, ("uint8", "int8_full"), (ROWS, ROWS), False, "none", LOW, True),

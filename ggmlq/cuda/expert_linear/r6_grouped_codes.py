@@ -76,24 +76,22 @@ def floats(x: ScaledArray, q: ScaledArray, ids: Any, out: Any, tile: BoxTile | N
     (experts, n, _), both = q.shape, expert_operands8.operands(x, q)
     by_columns = not expert_operands8.shared_by(q, BLOCK)
     tile = tile or _best(BY_COLUMNS if by_columns else FLOATS, ids, experts, n)
-    job, of = (
-        Job(tile, x.code.name, q.code.name, boxed=False, by_columns=by_columns),
-        _plan(tile, ids, experts),
-    )
-    own = both.x.scales
+    job = Job(tile, x.code.name, q.code.name, boxed=False, by_columns=by_columns)
+    of, own = _plan(tile, ids, experts), both.x.scales
     rows = expert_operands8.placed(both.x, own.at, own.rows, ids, of, out)
+    columns, span = min(both.x.columns, both.w.columns), own.steps if own.at.shape[1] > 1 else 1 << 30
+    steps = -(-columns // STEP)
     if by_columns:
-        table = operands8.table_of_w(q, 1)
+        table = operands8.table_of_w(q, 1, steps)
         of_columns = operands8.map_of_table(table, experts * n, tile.columns)
     else:
-        table, of_columns = expert_operands8.table_of_w(q, job.granule), 0
-    columns, span = min(both.x.columns, both.w.columns), own.steps if own.at.shape[1] > 1 else 1 << 30
+        table, of_columns = expert_operands8.table_of_w(q, job.granule, steps), 0
     float_kernel(job)(
         _grid(tile, of, n), (job.threads,),
         expert_operands8.map_of_rows(rows, columns, tile.rows),
         operands8.map_of_codes(both.w, columns, tile.columns),
         expert_operands8.map_of_beside(rows, tile.rows), of_columns, table, out, rows.plan, rows.of_row,
-        n, -(-columns // STEP), span, table.strides[0], expert_operands8.wide(n),
+        n, steps, span, table.strides[0], expert_operands8.wide(n),
     )  # fmt: skip
 
 

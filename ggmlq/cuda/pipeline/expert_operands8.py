@@ -99,18 +99,18 @@ def _rows_of_table(w: ScaledArray, granule: int) -> NDArray[np.int64]:
     return np.concatenate([rows, np.repeat(rows[-1:], SPARE // granule)])
 
 
-def table_of_w(w: ScaledArray, granule: int) -> Any:
+def table_of_w(w: ScaledArray, granule: int, steps: int) -> Any:
     """float32 [steps, width]: one for each ``granule`` columns, as operands8.table_of_w."""
-    return w.prepared(_table(granule))
+    return w.prepared(_table(granule, steps))
 
 
 @cache
-def _table(granule: int) -> Callable[[ScaledArray], Any]:
+def _table(granule: int, steps: int) -> Callable[[ScaledArray], Any]:
     def make(w: ScaledArray) -> Any:
         cp, matrix = device.cupy(), w.matrix()
         over, k = matrix.over, w.shape[-1]
         rows = _rows_of_table(w, granule) // over.r
-        columns = np.minimum(np.arange(-(-k // STEP) + AHEAD) * STEP, k - 1) // over.c
+        columns = np.minimum(np.arange(steps + AHEAD) * STEP, k - 1) // over.c
         table = cp.empty((len(columns), len(rows)), np.float32)
         table[...] = matrix.scales[cp.asarray(rows)][:, cp.asarray(columns)].T
         return table
