@@ -4,10 +4,12 @@
     python bench/bench_experts_cuda.py --check           # every rung and some formats against the oracle
     python bench/bench_experts_cuda.py --time --baseline ggml_cuda_experts_h200.json --json FILE
     python bench/bench_experts_cuda.py --tiles           # cuda:grouped with each of its tiles
+    python bench/bench_experts_cuda.py --types e4m3,int8 --check --time      # cuda:grouped_codes
 
 A time is that of a product in a CUDA graph of twelve, over three sets of weights, each product with ids of
 its own: the median of replays. ``floor`` is the larger of two: the weights of all experts that are used over
-4456 GB/s, operations over 790 TFLOP/s. ``aim`` is what issue 19 asks for at most. ``skewed``: half of all
+4456 GB/s, operations over 790 TFLOP/s, of e4m3 over 1451, of int8 over 862. Rows of x are codes already where
+weights are. ``aim`` is what issue 19 asks for at most. ``skewed``: half of all
 tokens use expert 0; ``few``: a hundredth of the experts are used, one at least.
 """
 
@@ -31,10 +33,10 @@ sys.path.insert(0, str(Path(__file__).parents[1]))  # of a script as of a module
 import ggmlq as gq
 from bench.on_card import Replays
 from ggmlq import ladder
-from ggmlq.cuda.activations import expert_panels
+from ggmlq.cuda.activations import expert_codes, expert_panels
 from ggmlq.cuda.expert_linear import r4_gemv, r5_grouped
 from ggmlq.cuda.machine import device
-from ggmlq.cuda.pipeline import groups
+from ggmlq.cuda.pipeline import grouped8, groups
 from ggmlq.formats import BlockFormat
 from ggmlq.problems import ExpertLinear
 from ggmlq.testing.blocks import random_blocks
@@ -42,11 +44,14 @@ from ggmlq.testing.machine import commit, machine
 from ggmlq.testing.oracle import TOLERANCE
 
 BANDWIDTH, PEAK = 4456e9, 790e12  # bytes and operations a second that this project measured on an H200
+PEAKS = {"e4m3": 1451e12, "int8": 862e12}  # of codes
+TILES = {"e4m3": ((1, 128), (128, 128)), "int8": ((1, None), (1, None))}  # of activations and weights
+BOUNDS = {"e4m3": 2e-7, "int8": 1e-11}  # errors that are allowed
 COPIES, SETS = 12, 3  # products of a graph; sets of weights
 
 
 class Shape(NamedTuple):
-    """Of a mixture; ``apart``: a row of x for each use."""
+    """Of a mixture; ``apart``: a row of x for each use; ``tokens``: other numbers than are usual."""
 
     experts: int
     used: int
@@ -54,25 +59,27 @@ class Shape(NamedTuple):
     k: int
     types: tuple[str, ...]
     apart: bool = False
+    tokens: tuple[int, ...] = ()
 
     def __str__(self) -> str:
         return f"{self.experts}/{self.used} {self.n}x{self.k}"
 
 
 SHAPES = (
-    Shape(128, 8, 768, 2048, ("q4_K", "q4_0")),
+    Shape(128, 8, 768, 2048, ("q4_K", "q4_0", "e4m3", "int8")),
     Shape(128, 8, 2048, 768, ("q4_K", "q6_K"), True),
     Shape(32, 4, 2880, 2880, ("mxfp4",)),
     Shape(8, 2, 14336, 4096, ("q4_K",)),
     Shape(8, 2, 4096, 14336, ("q8_0", "q4_K"), True),
     Shape(64, 6, 1408, 2048, ("q4_K",)),
+    Shape(4, 1, 4096, 7168, ("e4m3",), tokens=(256, 2048, 8192)),  # DeepGEMM's kind
 )
-TIMED = ("q4_K", "q4_0", "mxfp4", "q8_0", "q6_K")
+TIMED = ("q4_K", "q4_0", "mxfp4", "q8_0", "q6_K", "e4m3", "int8")
 TOKENS = (1, 2, 4, 8, 16, 32, 64, 512, 4096)
 SPREADS = ("even", "skewed", "few")
 CHECKS = (  # T, used, experts, N, rows of x for each use, ids
     (1, 3, 5, 100, False, "even"), (9, 2, 4, 140, True, "skewed"), (50, 3, 7, 300, False, "skewed"),
-    (200, 1, 3, 64, False, "few"), (700, 2, 3, 130, True, "skewed"),
+    (200, 1, 3, 64, False, "few"), (700, 2, 3, 130, True, "skewed"), (400, 2, 4, 256, False, "even"),
 )  # fmt: skip
 
 
@@ -81,10 +88,17 @@ CHECKS = (  # T, used, experts, N, rows of x for each use, ids
 
 def kernels(names: list[str]) -> list[Any]:
     """All that this takes of some formats, the longest to compile first."""
-    formats = [gq.formats[name] for name in names]
+    formats = [gq.formats[name] for name in names if name not in TILES]
     found = [r5_grouped.kernel(fmt, tile.columns) for tile in reversed(r5_grouped.TILES) for fmt in formats]
     found += [r4_gemv.kernel(fmt, columns) for columns in reversed(r4_gemv.COLUMNS) for fmt in formats]
-    return [*found, groups.grouper(), expert_panels.gatherer()]
+    every = [
+        (grouped8.float_kernel, grouped8.float_jobs()),
+        (grouped8.integer_kernel, grouped8.integer_jobs()),
+    ]
+    of_codes = {"e4m3": "e4m3", "int8": "s8"}
+    wanted = {of_codes[name] for name in names if name in of_codes}
+    found += [make(job) for make, jobs in every for (job,) in jobs if job.x == job.w and job.x in wanted]
+    return [*found, groups.grouper(), expert_panels.gatherer(), expert_codes.gatherer()]
 
 
 def compiled(number: int, names: list[str]) -> str:
@@ -106,14 +120,26 @@ def compile_all(names: list[str], jobs: int) -> None:
 # --- operands ---------------------------------------------------------------------------------
 
 
-def weights(name: str, experts: int, n: int, k: int, seed: int) -> gq.QuantArray:
-    """On the card: blocks of random bits with sane scales; experts differ by the order of their rows."""
-    cp, fmt = device.cupy(), gq.formats[name]
+def weights(name: str, experts: int, n: int, k: int, seed: int) -> Any:
+    """On the card: blocks of random bits with sane scales; experts differ by the order of their rows.
+
+    Codes: of normal values, an array with scales.
+    """
+    cp = device.cupy()
+    if name in TILES:
+        floats = cp.random.RandomState(seed).standard_normal((experts, n, k), dtype=cp.float32)
+        return gq.quantize_scaled(floats, name, TILES[name][1])
+    fmt = gq.formats[name]
     assert isinstance(fmt, BlockFormat)
     one = cp.asarray(np.ascontiguousarray(random_blocks(fmt, n, k // fmt.block_size, seed)).view(np.uint8))
     one = one.reshape(n, -1)
     whole = cp.stack([cp.roll(one, i, axis=0) for i in range(experts)])
     return gq.QuantArray.from_bytes(whole, fmt, (experts, n, k))
+
+
+def rows_of(name: str, x: Any) -> Any:
+    """Activations on the card as a kernel takes them."""
+    return gq.quantize_scaled(x, name, TILES[name][0]) if name in TILES else x
 
 
 def ids_of(spread: str, tokens: int, shape: Shape, rng: np.random.Generator) -> Any:
@@ -136,10 +162,10 @@ def rung(name: str) -> Any:
 
 
 def check(names: list[str]) -> int:
-    """Both kernels of some formats, twice, in a graph too, against the oracle; how many are wrong."""
+    """The kernels of some formats, twice, in a graph too, against the oracle; how many are wrong."""
     cp, wrong = device.cupy(), 0
     for i, name in enumerate(names):
-        rng, k = np.random.default_rng(i), 2 * max(256, gq.formats[name].block_size)
+        rng, k = np.random.default_rng(i), 2 * max(256, 1 if name in TILES else gq.formats[name].block_size)
         for t, u, e, n, apart, spread in CHECKS:
             q = weights(name, e, n, k, i)
             x = rng.standard_normal((t * u if apart else t, k)).astype(np.float32)
@@ -147,7 +173,7 @@ def check(names: list[str]) -> int:
             if t > 1:
                 ids[-1, -1], ids[0, 0] = ids[-1, 0], e
             try:
-                wrong += checked(name, q, cp.asarray(x), ids, apart)
+                wrong += checked(name, q, rows_of(name, cp.asarray(x)), ids, apart)
             except Exception as failed:  # one that fails does not lose the others
                 wrong += 1
                 print(f"  {name} {ids.shape}: {type(failed).__name__}: {str(failed)[:300]}", flush=True)
@@ -155,16 +181,18 @@ def check(names: list[str]) -> int:
     return wrong
 
 
-def checked(name: str, q: gq.QuantArray, x: Any, ids: Any, apart: bool) -> int:
-    """One case by both kernels."""
+def checked(name: str, q: Any, x: Any, ids: Any, apart: bool) -> int:
+    """One case by each kernel that reads ids on the card."""
     cp, wrong, lost = device.cupy(), 0, ids >= len(q)
-    given = x.reshape(*ids.shape, -1) if apart else x
+    host = x.to("cpu") if name in TILES else x.get()
+    given = host.reshape(*ids.shape, x.shape[-1]) if apart else host
     on_card = cp.asarray(ids)
-    for each in ("gemv", "grouped"):
+    for each in ("gemv", "grouped", "grouped_codes"):
         own = rung(each)
         if own.refuses(ExpertLinear.of(x, q, on_card)):
             continue
-        want = gq.reference.expert_linear(given.get(), q.to("cpu"), np.where(lost, 0, ids), own.arithmetic)
+        how = () if name in TILES else (own.arithmetic,)
+        want = gq.reference.expert_linear(given, q.to("cpu"), np.where(lost, 0, ids), *how)
         y = cp.full((*ids.shape, q.shape[1]), 7, np.float32)
         own.launch(x, q, on_card, y)
         first = y.get()
@@ -173,13 +201,13 @@ def checked(name: str, q: gq.QuantArray, x: Any, ids: Any, apart: bool) -> int:
         again = y.get()
         error = gq.nmse(first[~lost], want[~lost])
         right = (
-            error <= TOLERANCE[own.accumulate]
+            error <= (BOUNDS[name] if name in TILES else TOLERANCE[own.accumulate])
             and np.isnan(first[lost]).all()
             and np.array_equal(first, again, equal_nan=True)
         )
         wrong += not right
         print(
-            f"  {name:8} {each:8} {ids.shape} of {q.shape}: {error:.2e} {'right' if right else 'WRONG'}",
+            f"  {name:8} {each:13} {ids.shape} of {q.shape}: {error:.2e} {'right' if right else 'WRONG'}",
             flush=True,
         )
     return wrong
@@ -191,7 +219,7 @@ def checked(name: str, q: gq.QuantArray, x: Any, ids: Any, apart: bool) -> int:
 class Cell:
     """Operands of one shape, type and number of tokens, and what they take."""
 
-    def __init__(self, shape: Shape, name: str, sets: list[gq.QuantArray]) -> None:
+    def __init__(self, shape: Shape, name: str, sets: list[Any]) -> None:
         self.shape, self.name, self.sets = shape, name, sets
 
     def time(self, tokens: int, spread: str, kernel: str, **more: Any) -> dict[str, Any]:
@@ -207,7 +235,7 @@ class Cell:
         """In a graph."""
         cp, shape, rng = device.cupy(), self.shape, np.random.default_rng(tokens)
         rows = tokens * shape.used if shape.apart else tokens
-        x = cp.random.RandomState(0).standard_normal((rows, shape.k), dtype=cp.float32)
+        x = rows_of(self.name, cp.random.RandomState(0).standard_normal((rows, shape.k), dtype=cp.float32))
         listed = [ids_of(spread, tokens, shape, rng) for _ in range(COPIES)]
         y = cp.empty((tokens, shape.used, shape.n), np.float32)
         on_card = [cp.asarray(ids) for ids in listed]
@@ -219,7 +247,8 @@ class Cell:
         found = statistics.median(Replays(works, COPIES, warm=4).times(0.02, least=9)) * 1e6
         touched = statistics.mean(len(np.unique(ids)) for ids in listed)
         read = touched * self.sets[0][0].nbytes / BANDWIDTH
-        floor = 1e6 * max(read, 2 * tokens * shape.used * shape.n * shape.k / PEAK)
+        peak = PEAKS.get(self.name, PEAK)
+        floor = 1e6 * max(read, 2 * tokens * shape.used * shape.n * shape.k / peak)
         row = {"shape": str(shape), "type": self.name, "T": tokens, "ids": spread, "kernel": own.name}
         return row | {"used": touched, "us": found, "floor_us": floor} | {k: str(v) for k, v in more.items()}
 
@@ -256,32 +285,37 @@ def time_all(args: argparse.Namespace, facts: dict[str, Any]) -> None:
 
 def line(row: dict[str, Any]) -> str:
     """Of the table."""
-    verdict, tile = "met" if row["us"] <= row["aim_us"] else "MISSED", row.get("columns", "")
+    verdict, tile = "met" if row["us"] <= row["aim_us"] else "MISSED", row.get("columns", row.get("tile", ""))
     return (
-        f"{row['shape']:16} {row['type']:6} T={row['T']:<5} {row['ids']:7} {row['kernel']:13} "
+        f"{row['shape']:16} {row['type']:6} T={row['T']:<5} {row['ids']:7} {row['kernel']:18} "
         f"{row['us']:9.2f} us  floor {row['floor_us']:8.2f}  aim {row['aim_us']:8.2f} {verdict:6} "
         f"llama.cpp {row['llama_us'] or '-'} {tile}"
     )
 
 
 def told(cell: Cell, args: argparse.Namespace) -> Any:
-    """With the kernel that is chosen, and few tokens with both."""
-    for tokens in [int(t) for t in args.tokens.split(",")] if args.tokens else TOKENS:
-        row = cell.time(tokens, "even", "auto")
+    """With the kernel that is chosen, and few tokens with both; codes with the one that is taken by name."""
+    kernel = "grouped_codes" if cell.name in TILES else "auto"
+    usual = cell.shape.tokens or TOKENS
+    for tokens in [int(t) for t in args.tokens.split(",")] if args.tokens else usual:
+        row = cell.time(tokens, "even", kernel)
         yield row
-        if 1 < tokens <= r4_gemv.MOST // cell.shape.used:
+        if kernel == "auto" and 1 < tokens <= r4_gemv.MOST // cell.shape.used:
             other = "grouped" if row.get("kernel") == "cuda:gemv" else "gemv"
             yield cell.time(tokens, "even", other)
         if tokens in (4, 64, 512, 4096):
             for spread in SPREADS[1:]:
-                yield cell.time(tokens, spread, "auto")
+                yield cell.time(tokens, spread, kernel)
 
 
 def tiled(cell: Cell) -> Any:
     """The grouped kernel with each tile."""
-    for tokens in (64, 512, 4096):
+    shares = {"e4m3": grouped8.FLOATS, "int8": grouped8.WHOLE}.get(cell.name, ())
+    for tokens in cell.shape.tokens or (64, 512, 4096):
         mean = tokens * cell.shape.used / cell.shape.experts
-        for tile in r5_grouped.TILES:
+        for share in shares:
+            yield cell.time(tokens, "even", "grouped_codes", tile=share.tile)
+        for tile in () if shares else r5_grouped.TILES:
             if tile.columns <= 4 * max(mean, 4) and tile.columns * 10 > mean:
                 yield cell.time(tokens, "even", "grouped", columns=tile.columns)
 
@@ -294,7 +328,7 @@ def main() -> int:
     parser.add_argument("--compile", action="store_true", help="machine code into the cache; needs no GPU")
     parser.add_argument("--check", action="store_true", help="right or wrong, small products")
     parser.add_argument("--time", action="store_true")
-    parser.add_argument("--tiles", action="store_true", help="time each tile of cuda:grouped")
+    parser.add_argument("--tiles", action="store_true", help="time each tile of cuda:grouped, or of codes")
     parser.add_argument("--types", help=f"default: {','.join(TIMED)}")
     parser.add_argument("--tokens", help=f"default: {','.join(map(str, TOKENS))}")
     parser.add_argument("--jobs", type=int, default=1, help="processes that compile")

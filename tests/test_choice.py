@@ -19,7 +19,7 @@ from ggmlq.cuda.machine import device
 from ggmlq.cuda.strips.layout import layout_of
 from ggmlq.formats import FORMATS, BlockFormat
 from ggmlq.ladder import choose, reasoned, register, rungs
-from ggmlq.problems import ExpertLinear, Linear
+from ggmlq.problems import ExpertLinear, Linear, Operand
 
 ROOM = 227 << 10  # bytes of shared memory
 H200 = Card("NVIDIA H200", (9, 0), 132, ROOM)
@@ -388,3 +388,8 @@ def test_experts_by_their_uses():
     assert [taken(name, 8) for name in ("q6_K", "iq2_xs")] == ["cuda:each_bf16"] * 2
     assert taken("q4_K", 8, A100) == "cuda:each_bf16"
     assert taken("f16", 8) == "cuda:each_f32"
+    for code, c in (("e4m3", 128), ("int8", 2048)):
+        w, x = Operand(code, 128, c), Operand(code, 1, c)
+        asked = ExpertLinear(w, 64, 8, 128, 768, 2048, x, device="cuda", card=H200)
+        assert choose(asked).name == "cuda:codes"
+        assert choose(asked, "cuda:grouped_codes").name == "cuda:grouped_codes"

@@ -89,6 +89,58 @@ def test_scaled(code, tile, cupy, fresh):
     assert gq.nmse(gq.expert_linear(given, q.to("cuda"), cupy.asarray(ids)), y) <= 1e-6
 
 
+CODES = [  # codes of x and w, tiles, N
+    (("e4m3", "e4m3"), ((1, 128), (128, 128)), 256),
+    (("e5m2", "e4m3"), ((1, None), (140, None)), 140),
+    (("e4m3", "e4m3"), ((1, 128), (1, 128)), 101),
+    (("int8", "int8"), ((1, None), (1, None)), 300),
+]
+
+
+@pytest.mark.parametrize(("codes", "tiles", "n"), CODES)
+@pytest.mark.parametrize("apart", [False, True])
+def test_tiles_of_all_experts(codes, tiles, n, apart, cupy, fresh):
+    """Codes with scales, sorted by expert on the device."""
+    e, k, u, bound = 5, 400, 3, 1e-11 if codes[0] == "int8" else 2e-7
+    w = gq.quantize_scaled(fresh.standard_normal((e, n, k)), codes[1], tiles[1], ragged="pad")
+    for t in (1, 40, 700):
+        floats = fresh.standard_normal((t, u, k) if apart else (t, k)).astype(np.float32)
+        x = gq.quantize_scaled(floats, codes[0], tiles[0], ragged="pad")
+        ids = fresh.integers(0, e, (t, u))
+        ids[t // 2 :, 0], ids[-1, -1] = 1, e
+        given = x.to("cuda"), w.to("cuda"), cupy.asarray(ids)
+        try:
+            y = gq.expert_linear(*given, kernel="cuda:grouped_codes").get()
+        except gq.errors.UnsupportedError as refused:
+            pytest.skip(str(refused))
+        want = gq.reference.expert_linear(x, w, np.where(ids < e, ids, 0))
+        assert np.isnan(y[ids == e]).all()
+        assert gq.nmse(y[ids < e], want[ids < e]) <= bound
+        assert np.array_equal(gq.expert_linear(*given, kernel="cuda:grouped_codes").get(), y, equal_nan=True)
+
+
+def test_codes_in_a_graph(cupy, fresh):
+    """Recorded once with what quantizes x, replayed with other ids."""
+    e, n, k, t, u = 6, 256, 512, 300, 2
+    w = gq.quantize_scaled(fresh.standard_normal((e, n, k)), "e4m3", (128, 128)).to("cuda")
+    x, ids = cupy.asarray(fresh.standard_normal((t, k)).astype(np.float32)), cupy.zeros((t, u), np.int64)
+    out, stream = cupy.empty((t, u, n), np.float32), cupy.cuda.Stream(non_blocking=True)
+    with stream:
+        try:
+            gq.expert_linear(x, w, ids, out=out, kernel="cuda:grouped_codes")
+        except gq.errors.UnsupportedError as refused:
+            pytest.skip(str(refused))
+        stream.begin_capture()
+        gq.expert_linear(x, w, ids, out=out, kernel="cuda:grouped_codes")
+        graph = stream.end_capture()
+        for _ in range(3):
+            drawn = fresh.integers(0, e, (t, u))
+            ids.set(drawn)
+            graph.launch(stream)
+            stream.synchronize()
+            assert gq.nmse(out, gq.expert_linear(x, w, cupy.asarray(drawn))) <= 1e-6
+
+
 def test_ids_that_are_no_expert(cupy, fresh):
     q, x = experts_of("q4_0", (3, 32, 64), fresh).to("cuda"), cupy.ones((4, 64), np.float32)
     ids = np.array([[0, 3], [-1, 1], [2, 2], [0, 0]])

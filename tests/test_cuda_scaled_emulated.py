@@ -39,6 +39,7 @@ MORE = [
     ("persistent", 130, 200, 384, ("e4m3", "e5m2"), ((1, 384), BLOCKS), "float32", False, TALL),
     ("persistent", 260, 100, 272, ("int8", "uint8"), (ROWS, ROWS), "float32", True, WIDE),
     ("persistent", 100, 260, 300, ("int8", "int8_full"), (ROWS, TENSORS), "bfloat16", False, {}),
+    ("persistent", 70, 40, 328, ("e5m2", "e5m2"), ((5, 256), (128, None)), "float32", False, {}),
     ("few_rows", 5, 136, 128 * 36, ("e4m3", "e4m3"), (GROUPS, BLOCKS), "float16", False, {"parts": 1}),
     ("few_rows", 64, 70, 128 * 18, ("e4m3", "e4m3"), (GROUPS, BLOCKS), "float32", False, {"parts": 1}),
     ("few_rows", 50, 200, 300, ("uint8", "int8"), (ROWS, ROWS), "float32", True, {}),

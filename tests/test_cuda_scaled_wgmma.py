@@ -21,7 +21,7 @@ from ggmlq.checks import float_dtype
 from ggmlq.cuda.machine import device, launch, maps, submit
 from ggmlq.cuda.machine.launch import Kernel
 from ggmlq.cuda.machine.maps import Box
-from ggmlq.cuda.pipeline import divided, persistent
+from ggmlq.cuda.pipeline import divided, grouped8, persistent
 from ggmlq.cuda.pipeline.boxed import BoxTile, Room
 from ggmlq.cuda.pipeline.few_rows import TILES, FewJob
 from ggmlq.cuda.pipeline.job import BY_COLUMNS, FLOATS, WHOLE, Job, Out, float_jobs, integer_jobs
@@ -41,6 +41,7 @@ def summit():
     """The kernels that count most."""
     yield persistent.float_kernel(Job(FLOATS[0].tile, "e4m3", "e4m3", Out("bfloat16")))
     yield r10_few_rows.kernel(FewJob(TILES[0], "e4m3", "e4m3"))
+    yield grouped8.integer_kernel(Job(grouped8.WHOLE[0].tile, "s8", "s8", boxed=False))
 
 
 def drawn(rng):
@@ -52,6 +53,8 @@ def drawn(rng):
     ]
     jobs += [(r10_few_rows.kernel, j) for j in r10_few_rows.jobs()]
     jobs += [(divided.kernel, j) for j in divided.jobs()]
+    jobs += [(grouped8.float_kernel, j) for j in grouped8.float_jobs()]
+    jobs += [(grouped8.integer_kernel, j) for j in grouped8.integer_jobs()]
     make, job = jobs[rng.integers(len(jobs))]
     return make(*job)
 
@@ -69,7 +72,10 @@ def test_machine_code(fresh):
         assert kernel.shared * kernel.blocks + 1024 * kernel.blocks <= 228 << 10, kernel.name
 
 
-@pytest.mark.parametrize("make", [float_jobs, integer_jobs, divided.jobs])
+MAKERS = [float_jobs, integer_jobs, divided.jobs, grouped8.float_jobs, grouped8.integer_jobs]
+
+
+@pytest.mark.parametrize("make", MAKERS)
 def test_a_tile_adds_up(make):
     for (job,) in make():
         room = job.room

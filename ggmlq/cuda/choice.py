@@ -24,7 +24,7 @@ from ..card import Card
 from ..formats import BlockFormat
 from ..ladder import Problem
 from ..measured import NOTHING, Entry, Preference
-from ..problems import ExpertLinear, Linear, ScaledLinear
+from ..problems import ExpertLinear, Linear, Operand, ScaledLinear
 from .machine import device
 
 SPARE = ((64, "cuda:dp4a"), (None, "cuda:registers"))  # up to which number of rows which rung
@@ -84,7 +84,11 @@ def _estimated(problem: ScaledLinear) -> Preference:
 
 
 def _of_experts(problem: ExpertLinear) -> Preference:
-    """A few tokens are served best by one launch, where an expert has few of them."""
+    """A few tokens are served best by one launch, where an expert has few of them; of codes with scales
+    cuda:grouped_codes was not held against the oracle on a card yet, and is taken by name alone.
+    """
+    if isinstance(problem.weights, Operand):
+        return Preference(("cuda:codes",), "the other was not tried on a card yet")
     tried = getattr(problem.weights, "name", "") in TRIED
     if not tried or (problem.card is not None and problem.card.capability != HOPPER):
         return Preference(("cuda:each_bf16",), "the others were not tried on such a card with this format")

@@ -18,7 +18,6 @@ take in cuda:roles.
 from __future__ import annotations
 
 from functools import lru_cache
-from math import erf, sqrt
 from typing import Any
 
 import numpy as np
@@ -109,16 +108,10 @@ def tile_of(columns: int) -> RoleTile:
 @lru_cache(4096)
 def tile_for(tokens: int, used: int, experts: int) -> RoleTile:
     """With which an expert that has its share of uses, give or take chance, is done first."""
-    mean = tokens * used / experts
-    spread = sqrt(mean * max(1 - used / experts, 0)) or 1e-6
-
-    def tiles(columns: int) -> float:
-        """Of an expert, on average: it has one more where it has more uses than those before hold."""
-        most = int((mean + 4 * spread) // columns) + 1
-        return sum(0.5 - 0.5 * erf((i * columns + 0.5 - mean) / spread / sqrt(2)) for i in range(most))
 
     def us(tile: RoleTile) -> float:
-        return tiles(tile.columns) * STAGE_US[tile.columns] / tile.blocks
+        slots = groups.expected_slots(tokens, used, experts, tile.columns)
+        return slots * STAGE_US[tile.columns] / tile.blocks
 
     return min(TILES, key=us)
 

@@ -27,4 +27,9 @@ And those of experts, which ``cuda:grouped`` is made of besides:
 
     groups.py      uses of experts sorted on the device: which column of which tile a use has
     grouped.py     the ring and the warps that multiply, over the tiles of all experts
+
+With groups.py, and what multiplies 8-bit codes, ``cuda:grouped_codes``:
+
+    grouped8.py           roles and rings over the tiles of all experts
+    expert_operands8.py   rows of x in the order of the plan, scales of w by expert
 """

@@ -133,6 +133,19 @@ def placer(tile: BoxTile, tall: int) -> Any:
     return place
 
 
+def product_placer(tile: BoxTile, tall: int) -> Any:
+    """The same for who multiplies, which also asks which column that is to the scales of w."""
+    place = placer(tile, tall)
+
+    @inlined
+    def place_in_product(number: Any, where: Any) -> Any:
+        down, across = where
+        row, column = place(number, down, across)
+        return row, column, column
+
+    return place_in_product
+
+
 def fetcher(room: Room, of_w: bool) -> Any:
     """The device function that asks for an operand's boxes of a stage, whose barrier is ``done``.
 

@@ -23,7 +23,7 @@ from ..words.atoms import inlined
 from ..words.language import cuda, float32, uint32, uint64
 from ..words.outputs import row_stager
 from . import endings
-from .boxed import BoxTile, part_filler, placer, starter
+from .boxed import BoxTile, part_filler, placer, product_placer, starter
 from .job import CODED, CODES, OUTS, TALL, Job
 from .persistent import FETCHES, MULTIPLIES
 from .work8 import float_worker
@@ -112,7 +112,7 @@ def kernel(job: Job) -> Kernel:
     """Block (tile, part of K): the parts of a tile are a cluster."""
     tile, fetching = job.tile, 4 * job.tile.groups
     fill_w, fill_x = part_filler(job.room, True), part_filler(job.room, False)
-    work, place = float_worker(job, exchanger(job)), placer(tile, TALL)
+    work, place = float_worker(job, exchanger(job), product_placer(tile, TALL)), placer(tile, TALL)
     start, of_barriers, base = starter(tile.stages, fetching), job.room.barriers, ptx.shared_base
     first_lane, rank_here, meet_warp = barriers.of_first_lane, barriers.rank_in_cluster, barriers.meet_warp
     pass_by_cluster, join_cluster, meet_cluster = (
@@ -156,7 +156,8 @@ def kernel(job: Job) -> Kernel:
             take()
             ending = (bias, scales, down_scales, along_scales)
             end, every = (rank, parts, share, inverse, ending), uint32(down * across)  # one tile a block
-            work(ring, full, warp, table, pitch, y, number, every, down, across, first, last, m, n, end)
+            where = (down, across)
+            work(ring, full, warp, table, pitch, y, number, every, every, where, first, last, m, n, end)
 
     return Kernel(
         f"tma divided {job}", product, *(uint64,) * 6, *(uint32,) * 8, *endings.KINDS,

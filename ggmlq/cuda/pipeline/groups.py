@@ -15,6 +15,7 @@ Which of its columns a use gets may change from run to run; its result does not 
 from __future__ import annotations
 
 from functools import cache
+from math import erf, sqrt
 from typing import Any, NamedTuple
 
 from ..gemv.uses import NO_EXPERT, expert_of
@@ -55,6 +56,14 @@ class Plan(NamedTuple):
     @property
     def words(self) -> int:
         return self.places + self.uses
+
+
+def expected_slots(tokens: int, used: int, experts: int, columns: int) -> float:
+    """Of an expert, on average: it has one more where it has more uses than those before hold."""
+    mean = tokens * used / experts
+    spread = sqrt(mean * max(1 - used / experts, 0)) or 1e-6
+    most = int((mean + 4 * spread) // columns) + 1
+    return sum(0.5 - 0.5 * erf((i * columns + 0.5 - mean) / spread / sqrt(2)) for i in range(most))
 
 
 @cache

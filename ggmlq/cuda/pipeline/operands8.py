@@ -161,10 +161,11 @@ def float_arguments(job: Any, both: Given, w: ScaledArray, m: int, n: int) -> Fl
     """For a job of pipeline/persistent.py."""
     tile, k = job.tile, min(both.x.columns, both.w.columns)
     beside = scales_of_x(both.x, tile.rows)
-    table = table_of_w(w, 1 if job.by_columns else job.granule)
+    steps = -(-k // STEP)
+    table = table_of_w(w, 1 if job.by_columns else job.granule, steps)
     of_columns = map_of_table(table, n, tile.columns) if job.by_columns else 0
     codes = map_of_codes(both.x, k, tile.rows), map_of_codes(both.w, k, tile.columns)
-    sizes = -(-k // STEP), beside.span, table.strides[0]
+    sizes = steps, beside.span, table.strides[0]
     return FloatArguments((*codes, beside.map, of_columns), table, sizes, beside.keep)
 
 
@@ -176,21 +177,21 @@ def shared_by(w: Rows, granule: int) -> bool:
     return w.scales.rows % granule == 0 or w.scales.rows >= len(w.codes)
 
 
-def table_of_w(w: ScaledArray, granule: int) -> Any:
+def table_of_w(w: ScaledArray, granule: int, steps: int) -> Any:
     """float32 [steps, width]: one for each ``granule`` rows of w; more than there are, for whole tiles, and
-    for steps that are asked for ahead.
+    for steps that are asked for ahead. Groups that were filled up have more steps than K says.
     """
-    return w.prepared(_table(granule))
+    return w.prepared(_table(granule, steps))
 
 
 @cache
-def _table(granule: int) -> Callable[[ScaledArray], Any]:
+def _table(granule: int, steps: int) -> Callable[[ScaledArray], Any]:
     def make(w: ScaledArray) -> Any:
         cp, matrix = device.cupy(), w.matrix()
         over, (n, k) = matrix.over, matrix.codes.shape
         width = -(-n // WIDEST) * WIDEST // granule
         rows = np.minimum(np.arange(width) * granule, n - 1) // over.r
-        columns = np.minimum(np.arange(-(-k // STEP) + AHEAD) * STEP, k - 1) // over.c
+        columns = np.minimum(np.arange(steps + AHEAD) * STEP, k - 1) // over.c
         table = cp.empty((len(columns), width), np.float32)  # also a single step has a pitch that maps take
         table[...] = matrix.scales[cp.asarray(rows)][:, cp.asarray(columns)].T
         return table

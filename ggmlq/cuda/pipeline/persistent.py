@@ -15,7 +15,7 @@ from ..words import early_start, ptx
 from ..words.atoms import inlined
 from ..words.language import cuda, uint32, uint64
 from . import endings
-from .boxed import filler, starter
+from .boxed import BoxTile, filler, product_placer, starter
 from .job import TALL, Job, float_jobs, integer_jobs
 from .work8 import float_worker, integer_worker
 
@@ -40,34 +40,48 @@ def opener(job: Job) -> Any:
     return begin
 
 
-def roles(job: Job, fill_w: Any, fill_x: Any, work: Any) -> Any:
+def roles(job: Job, fill_w: Any, fill_x: Any, work: Any, tiles: Any) -> Any:
     """The device function that sends each warp to its role, with the registers that it needs.
 
-    All three take ``given`` apart: all that the kernel was called with.
+    All three take ``given`` apart: all that the kernel was called with; ``tiles`` makes of two sizes what is
+    needed to find a tile.
     """
     fetching, begin, first_lane = 4 * job.tile.groups, opener(job), barriers.of_first_lane
     give, take = barriers.registers("dec", FETCHES), barriers.registers("inc", MULTIPLIES)
-    rows, columns = job.tile.rows, job.tile.columns
+    scarce = job.tile.groups > 1
 
     @inlined
     def run(given: Any, m: Any, n: Any) -> None:
         ring, full = begin()
         thread = uint32(cuda.threadIdx.x)
         warp = first_lane(uint32(thread >> uint32(5)))
-        down = uint32(uint32(m + uint32(rows - 1)) // uint32(rows))
-        across = uint32(uint32(n + uint32(columns - 1)) // uint32(columns))
-        number, every = uint32(cuda.blockIdx.x), uint32(cuda.gridDim.x)
+        where, number, every = tiles(m, n), uint32(cuda.blockIdx.x), uint32(cuda.gridDim.x)
         if uint32(warp) >= uint32(fetching):
-            give()
+            if scarce:
+                give()
             if thread == uint32(32 * fetching):
-                fill_w(ring, full, given, number, every, down, across)
+                fill_w(ring, full, given, number, every, where)
             if thread == uint32(32 * fetching + 32):
-                fill_x(ring, full, given, number, every, down, across)
+                fill_x(ring, full, given, number, every, where)
         else:
-            take()
-            work(ring, full, warp, given, number, every, down, across)
+            if scarce:
+                take()
+            work(ring, full, warp, given, number, every, where)
 
     return run
+
+
+def product_tiles(tile: BoxTile) -> Any:
+    """The device function for the tiles of one product: down and across."""
+    rows, columns = tile.rows, tile.columns
+
+    @inlined
+    def tiles(m: Any, n: Any) -> Any:
+        down = uint32(uint32(m + uint32(rows - 1)) // uint32(rows))
+        across = uint32(uint32(n + uint32(columns - 1)) // uint32(columns))
+        return down, across
+
+    return tiles
 
 
 def _kernel(job: Job, product: Any, *parameters: Any) -> Kernel:
@@ -81,26 +95,25 @@ def _kernel(job: Job, product: Any, *parameters: Any) -> Kernel:
 def float_kernel(job: Job) -> Kernel:
     """Codes of floats, promoted every 128 columns."""
     of_w, of_x = (filler(job.room, TALL, one) for one in (True, False))
-    multiply = float_worker(job, endings.tile_writer(job))
+    multiply = float_worker(job, endings.tile_writer(job), product_placer(job.tile, TALL))
 
     @inlined
-    def fill_w(ring: Any, full: Any, given: Any, number: Any, every: Any, down: Any, across: Any) -> None:
+    def fill_w(ring: Any, full: Any, given: Any, number: Any, every: Any, where: Any) -> None:
         _, w, _, of_columns, _, _, _, _, steps, span, _, _ = given
-        of_w(ring, full, w, of_columns, number, every, down, across, steps, span)
+        of_w(ring, full, w, of_columns, number, every, where[0], where[1], steps, span)
 
     @inlined
-    def fill_x(ring: Any, full: Any, given: Any, number: Any, every: Any, down: Any, across: Any) -> None:
+    def fill_x(ring: Any, full: Any, given: Any, number: Any, every: Any, where: Any) -> None:
         x, _, scales, _, _, _, _, _, steps, span, _, _ = given
-        of_x(ring, full, x, scales, number, every, down, across, steps, span)
+        of_x(ring, full, x, scales, number, every, where[0], where[1], steps, span)
 
     @inlined
-    def work(
-        ring: Any, full: Any, warp: Any, given: Any, number: Any, every: Any, down: Any, across: Any
-    ) -> None:
+    def work(ring: Any, full: Any, warp: Any, given: Any, number: Any, every: Any, where: Any) -> None:
         _, _, _, _, table, y, m, n, steps, _, pitch, end = given
-        multiply(ring, full, warp, table, pitch, y, number, every, down, across, uint32(0), steps, m, n, end)
+        count = uint32(where[0] * where[1])
+        multiply(ring, full, warp, table, pitch, y, number, every, count, where, uint32(0), steps, m, n, end)
 
-    run = roles(job, fill_w, fill_x, work)
+    run = roles(job, fill_w, fill_x, work, product_tiles(job.tile))
 
     def product(
         x: Any, w: Any,  # maps of codes
@@ -121,26 +134,25 @@ def float_kernel(job: Job) -> Kernel:
 def integer_kernel(job: Job) -> Kernel:
     """Codes of integers under scales that do not vary along K."""
     of_w, of_x = (filler(job.room, TALL, one) for one in (True, False))
-    multiply = integer_worker(job, endings.tile_writer(job))
+    multiply = integer_worker(job, endings.tile_writer(job), product_placer(job.tile, TALL))
 
     @inlined
-    def fill_w(ring: Any, full: Any, given: Any, number: Any, every: Any, down: Any, across: Any) -> None:
+    def fill_w(ring: Any, full: Any, given: Any, number: Any, every: Any, where: Any) -> None:
         _, w, _, _, _, steps, _, _ = given
-        of_w(ring, full, w, uint64(0), number, every, down, across, steps, uint32(1))
+        of_w(ring, full, w, uint64(0), number, every, where[0], where[1], steps, uint32(1))
 
     @inlined
-    def fill_x(ring: Any, full: Any, given: Any, number: Any, every: Any, down: Any, across: Any) -> None:
+    def fill_x(ring: Any, full: Any, given: Any, number: Any, every: Any, where: Any) -> None:
         x, _, _, _, _, steps, _, _ = given
-        of_x(ring, full, x, uint64(0), number, every, down, across, steps, uint32(1))
+        of_x(ring, full, x, uint64(0), number, every, where[0], where[1], steps, uint32(1))
 
     @inlined
-    def work(
-        ring: Any, full: Any, warp: Any, given: Any, number: Any, every: Any, down: Any, across: Any
-    ) -> None:
+    def work(ring: Any, full: Any, warp: Any, given: Any, number: Any, every: Any, where: Any) -> None:
         _, _, y, m, n, steps, about, end = given
-        multiply(ring, full, warp, about, y, number, every, down, across, steps, m, n, end)
+        count = uint32(where[0] * where[1])
+        multiply(ring, full, warp, about, y, number, every, count, where, steps, m, n, end)
 
-    run = roles(job, fill_w, fill_x, work)
+    run = roles(job, fill_w, fill_x, work, product_tiles(job.tile))
 
     def product(
         x: Any, w: Any,  # maps of codes

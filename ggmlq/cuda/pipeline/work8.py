@@ -18,8 +18,8 @@ from ..words.language import int32, uint32, uint64
 from ..words.outputs import BUFFER, ROWS, box_putter, integer_finisher, storer
 from ..words.promoted import TURNS, float_products
 from ..words.wgmma8 import LOW, STEP, straight_products
-from .boxed import follower, placer
-from .job import TALL, Job
+from .boxed import follower
+from .job import Job
 
 FIRST_TURN, LEAST = TURNS[0], 24  # steps of tiles that are made in turns
 
@@ -30,6 +30,12 @@ def turn_of(warp: Any, steps: Any) -> Any:
     if steps < uint32(LEAST):
         return uint32(0)
     return uint32(uint32(FIRST_TURN) + uint32(warp >> uint32(2)))
+
+
+@inlined
+def no_turn(warp: Any, steps: Any) -> Any:
+    """Of a single warpgroup: 0, which the assembler must not know, for its barriers keep loads in place."""
+    return uint32(steps >> uint32(31))
 
 
 def placer_of_threads(job: Job) -> Any:
@@ -82,10 +88,11 @@ def writer(job: Job) -> Any:
     return write
 
 
-def float_worker(job: Job, write: Any) -> Any:
+def float_worker(job: Job, write: Any, place: Any) -> Any:
     """The device function of the warps that multiply floats, steps ``begun`` … ``steps`` of each tile.
 
-    ``write`` is what :func:`writer` makes, or takes the same; ``end`` is for it alone.
+    ``write`` is what :func:`writer` makes, or takes the same; ``end`` is for it alone. ``place`` is for a
+    tile's number and ``where``: its first row and column, and which column that is to the scales of w.
     """
     tile, room, form = job.tile, job.room, job.form
     stages, length, beside, of_scales = tile.stages, tile.stage // 16, room.beside, room.scales
@@ -99,24 +106,23 @@ def float_worker(job: Job, write: Any) -> Any:
     factors_first, factors_last, promote_first, promote_last = (
         do.factors[0], do.factors[-1], do.promote[0], do.promote[-1],
     )  # fmt: skip
-    after, stand, place = follower(stages), placer_of_threads(job), placer(tile, TALL)
+    after, stand, turns = follower(stages), placer_of_threads(job), turn_of if tile.groups > 1 else no_turn
     wait, arrive, until_written = barriers.wait, barriers.arrive, boxes.until_written
 
     @inlined
     def work(
         ring: Any, full: Any, warp: Any, table: Any, pitch: Any, y: Any, number: Any, every: Any,
-        down: Any, across: Any, begun: Any, steps: Any, m: Any, n: Any, end: Any,
+        count: Any, where: Any, begun: Any, steps: Any, m: Any, n: Any, end: Any,
     ) -> None:  # fmt: skip
         lane, inner, buffer, at, first_a, first_b = stand(ring, warp)
         near = uint32(ring + uint32(of_scales))
         own = uint32(near + uint32(uint32(inner + uint32(lane >> uint32(2))) << uint32(2)))
         columns_at = uint32(near + uint32(of_columns) + uint32(uint32(lane & uint32(3)) << uint32(3)))
-        stage, phase, count, sums = uint32(0), uint32(0), uint32(down * across), nothing()
-        turn = turn_of(warp, uint32(steps - begun))
+        stage, phase, sums, turn = uint32(0), uint32(0), nothing(), turns(warp, uint32(steps - begun))
         open_turns(turn)
         while number < count:
-            row, column = place(number, down, across)
-            of_w = table + uint64(uint32(column // uint32(granule))) * uint64(4)
+            row, column, among_scales = place(number, where)
+            of_w = table + uint64(uint32(among_scales // uint32(granule))) * uint64(4)
             of_w += uint64(begun) * uint64(pitch)
             scale, totals, left = scales_of_w(of_w), zeros(), uint32(steps - begun)
             wait(uint32(full + stage * uint32(8)), phase)
@@ -187,25 +193,25 @@ def rows_about(job: Job) -> Any:
     return two if job.form.halves == 2 else one
 
 
-def integer_worker(job: Job, write: Any) -> Any:
-    """The device function of the warps that multiply integers; ``write``, ``end``: likewise."""
+def integer_worker(job: Job, write: Any, place: Any) -> Any:
+    """The device function of the warps that multiply integers; ``write``, ``end``, ``place``: likewise."""
     tile, form, zeros = job.tile, job.form, job.zeros
     stages, length, boxed = tile.stages, tile.stage // 16, job.boxed
     nothing, advance, drain = straight_products(form)
-    after, stand, place = follower(stages), placer_of_threads(job), placer(tile, TALL)
+    after, stand = follower(stages), placer_of_threads(job)
     wait, arrive, until_written = barriers.wait, barriers.arrive, boxes.until_written
     finish, about = integer_finisher(form.columns, form.halves, zeros), rows_about(job)
 
     @inlined
     def work(
         ring: Any, full: Any, warp: Any, given: Any, y: Any, number: Any, every: Any,
-        down: Any, across: Any, steps: Any, m: Any, n: Any, end: Any,
+        count: Any, where: Any, steps: Any, m: Any, n: Any, end: Any,
     ) -> None:  # fmt: skip
         of_x, row_x, rows_x, of_w, points_x, others_x, points_w, others_w = given
         lane, inner, buffer, at, first_a, first_b = stand(ring, warp)
-        stage, phase, count = uint32(0), uint32(0), uint32(down * across)
+        stage, phase = uint32(0), uint32(0)
         while number < count:
-            row, column = place(number, down, across)
+            row, column, among_scales = place(number, where)
             totals, step, before = nothing(), uint32(0), uint32(0)
             while step < steps:
                 barrier = uint32(full + stage * uint32(8))
@@ -222,7 +228,8 @@ def integer_worker(job: Job, write: Any) -> Any:
                 arrive(before)
             about_x = (m, of_x, row_x, rows_x, points_x, others_x)
             scales, points = about(uint32(row + inner + uint32(lane >> uint32(2))), about_x)
-            of_column = uint64(uint32(column + uint32(uint32(lane & uint32(3)) << uint32(1)))) * uint64(4)
+            of_column = uint32(among_scales + uint32(uint32(lane & uint32(3)) << uint32(1)))
+            of_column = uint64(of_column) * uint64(4)
             found = finish(
                 totals, scales, of_w + of_column, points, points_w + of_column, others_w + of_column
             )

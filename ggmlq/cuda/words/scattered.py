@@ -1,4 +1,4 @@
-"""A thread's sums of ``wgmma`` to rows of results that a list names: as thread_sums.py, but anywhere."""
+"""Sums of ``wgmma`` to rows of results that a list names: as thread_sums.py and outputs.py, but anywhere."""
 
 from __future__ import annotations
 
@@ -6,8 +6,9 @@ from collections.abc import Callable
 from functools import cache
 from typing import Any
 
-from .assembly import as_intrinsic, emit_assembly, f32, only_on_a_gpu, u32, u64
+from .assembly import WORD, as_intrinsic, emit_assembly, f32, only_on_a_gpu, u32, u64
 from .language import SIMULATED, ir, types
+from .outputs import float_piece
 from .wgmma8 import unpacked
 
 AT_ONCE = 8  # loads of the list that are under way
@@ -59,3 +60,83 @@ def _text(columns: int) -> str:
                 lines += [f"@p st.global.f32 [at], ${6 + 4 * i + e}; setp.lt.and.u32 p, c, $3, high;"]
                 lines += [f"@p st.global.f32 [at + 32], ${8 + 4 * i + e};"]
     return "\n".join([*lines, "}"])
+
+
+PIECE = 32  # columns that go through a warp's buffer together: 128 bytes of each of its 16 rows
+TOGETHER = 2  # pieces for which rows are looked up: for all at once integers would not stay in registers
+
+
+@cache
+def row_scatterer(columns: int, halves: int) -> Callable[..., Any]:
+    """The device function (sums, y, uses, first, count, column, n, lane, buffer, at): where uses are rows.
+
+    ``uses``, a list, names the row of y, float32 [..., n], of each row of the tile; this warp's begin with
+    ``first``, and only the first ``count`` of the tile are there. ``buffer``, ``at``: as of ``box_putter``.
+    Of a piece eight lanes have a row, 16 bytes each.
+    """
+    count, each = columns // 2, 16 * TOGETHER
+    kind = types.UniTuple(f32, halves * count)
+
+    def scatter(
+        sums: Any, y: Any, uses: Any, first: Any, count: Any, column: Any, n: Any, lane: Any, buffer: Any,
+        at: Any,
+    ) -> Any:  # fmt: skip
+        only_on_a_gpu()
+
+    def emit(context: Any, builder: Any, signature: Any, operands: Any) -> Any:
+        sums, *given = operands
+        values = unpacked(builder, sums, halves * count)
+        for first in range(0, halves * count, each):
+            own, there = values[first : first + each], list(given)
+            there[4] = builder.add(given[4], ir.Constant(WORD, 2 * (first % count)))
+            text = _rows_text(each // 16, 64 * (first // count))
+            emit_assembly(
+                builder, ir.VoidType(), text, [*"llrrrrrrr", *"f" * each], [*there, *own], effect=True
+            )
+        return context.get_dummy_value()
+
+    if SIMULATED:
+        return scatter
+    words = (u64, u64, *(u32,) * 7)
+    found: Callable[..., Any] = as_intrinsic(scatter, types.void(kind, *words), emit)
+    return found
+
+
+def _rows_text(pieces: int, below: int) -> str:
+    """Operands: y, uses, first, count, column, n, lane, buffer, at, then a thread's sums of some pieces.
+
+    A lane stores rows r, r + 4, r + 8 and r + 12, r its number / 8, columns 4 c to 4 c + 3 of a piece.
+    """
+    lines = ["{.reg .pred whole, p, t<4>; .reg .b32 at, r, c, w, u<4>, s<2>; .reg .f32 f<4>;"]
+    lines += [f".reg .b64 of, wide, far, to<4>; add.u32 at, $2, {below}; setp.ge.u32 p, at, $3;"]
+    lines += ["@p bra over; shr.u32 r, $6, 3; and.b32 c, $6, 7;"]
+    lines += ["xor.b32 w, r, c; shl.b32 w, w, 4; shl.b32 s0, r, 7; add.u32 s0, s0, $7; add.u32 s0, s0, w;"]
+    lines += ["xor.b32 s1, s0, 64; add.u32 s1, s1, 512;"]
+    lines += ["add.u32 r, r, at; mul.wide.u32 of, r, 4; add.u64 of, of, $1;"]
+    lines += ["shl.b32 c, c, 2; add.u32 c, c, $4; mul.wide.u32 far, c, 4; add.u64 far, far, $0;"]
+    lines += ["shl.b32 w, $5, 2; mul.wide.u32 wide, w, 1; or.b64 wide, wide, $0; and.b64 wide, wide, 15;"]
+    lines += ["setp.eq.u64 whole, wide, 0;"]
+    for i in range(4):
+        lines += [f"setp.lt.u32 t{i}, r, $3; mov.b32 u{i}, 0; add.u32 r, r, 4;"]
+        lines += [f"@t{i} ld.global.u32 u{i}, [of + {16 * i}];"]
+    for i in range(4):
+        lines += [f"mul.wide.u32 to{i}, u{i}, w; add.u64 to{i}, to{i}, far;"]
+    for piece in range(pieces):
+        own = [f"${9 + 16 * piece + j}" for j in range(16)]
+        lines += ["bar.warp.sync -1;", *float_piece("$8", own), "bar.warp.sync -1;"]
+        lines += [f"@!whole bra single{piece};"]
+        for i in range(4):
+            lines += [_taken(i), f"setp.lt.and.u32 p, c, $5, t{i};"]
+            lines += [f"@p st.global.v4.f32 [to{i} + {128 * piece}], {{f0, f1, f2, f3}};"]
+        lines += [f"bra over{piece}; single{piece}:"]
+        for i in range(4):
+            lines += [_taken(i)]
+            for e in range(4):
+                lines += [f"add.u32 at, c, {e}; setp.lt.and.u32 p, at, $5, t{i};"]
+                lines += [f"@p st.global.f32 [to{i} + {128 * piece + 4 * e}], f{e};"]
+        lines += [f"over{piece}: add.u32 c, c, {PIECE};"]
+    return "\n".join([*lines, "over: }"])
+
+
+def _taken(i: int) -> str:
+    return f"ld.shared.v4.f32 {{f0, f1, f2, f3}}, [s{i % 2} + {1024 * (i // 2)}];"

@@ -1,0 +1,126 @@
+"""Many tokens of 8-bit codes: sorted by expert on the device, boxes of codes for the tensor cores.
+
+Changed: what cuda:grouped is for blocks, for codes with scales. One block gives every use a row of a tile
+(pipeline/groups.py); rows of codes, and the scales beside them, are copied there
+(activations/expert_codes.py); and blocks that stay on the card, those of cuda:persistent of scaled_linear,
+take the tiles of all experts from the plan (pipeline/grouped8.py). Results go straight to the rows of the
+uses. The host waits for nothing, and neither the number of launches nor the size of a grid depends on what
+the ids say.
+
+An expert's uses are the rows of tiles, 64 to 256 of them: its last tile is filled in part, so how high tiles
+are is decided by how many uses an expert has on average. Floats: scales of 128 columns of K, or of several
+times as many; integers: under scales that do not vary along K.
+
+Limited, by estimate, with few uses an expert by the rows that nobody has: 64 of x come from the L2 with 128
+of w; with many by the copy of the rows, which is read once and written once a use.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import lru_cache
+from typing import Any
+
+from ...experts import of_scaled
+from ...ladder import register
+from ...problems import ExpertLinear, Operand, ScaledLinear
+from ...scaled import ScaledArray
+from ..machine import device
+from ..pipeline import expert_operands8, groups, operands8
+from ..pipeline.boxed import BoxTile
+from ..pipeline.grouped8 import BY_COLUMNS, FLOATS, WHOLE, ZEROS, float_kernel, integer_kernel
+from ..pipeline.job import BLOCK, Job
+from ..pipeline.waves import Share
+from ..scaled_linear.r3_dp4a import KINDS
+from ..scaled_linear.r9_persistent import refuses as refused_by_persistent
+from ..words.wgmma8 import STEP
+
+
+@lru_cache(4096)
+def tile_for(shares: Sequence[Share], tokens: int, used: int, experts: int, n: int, count: int) -> BoxTile:
+    """The one with which so many multiprocessors are done first, if uses are spread by chance."""
+
+    def time(each: Share) -> float:
+        slots = experts * groups.expected_slots(tokens, used, experts, each.tile.rows)
+        tiles = slots * -(-n // each.tile.columns)
+        return max(tiles / count, 1) * each.tile.rows * each.tile.columns / each.share
+
+    return min(shares, key=time).tile
+
+
+def refuses(problem: ExpertLinear) -> str | None:
+    if (refused := of_scaled(problem)) is not None:
+        return refused
+    assert isinstance(problem.weights, Operand)
+    assert problem.x is not None
+    uses = problem.t * problem.u
+    if not 0 < problem.e <= groups.MOST:
+        return f"takes 1 to {groups.MOST} experts"
+    if uses * max(problem.k, 16) >= 1 << 36:
+        return "takes up to 2**36 codes of activations"
+    rows = uses + min(uses, problem.e) * 256  # of a plan, at most
+    own = problem.x, problem.weights, rows, problem.e * problem.n, problem.k
+    return refused_by_persistent(ScaledLinear(*own, device=problem.device, card=problem.card))
+
+
+@register(
+    __name__, __doc__, arithmetic="codes", accumulate="int32, float32 every 128", refuses=refuses,
+)  # fmt: skip
+def launch(x: ScaledArray, q: ScaledArray, ids: Any, out: Any, tile: BoxTile | None = None) -> None:
+    """``tile``: other than the one that is thought best."""
+    (floats if q.code.kind == "float" else integers)(x, q, ids, out, tile)
+
+
+def floats(x: ScaledArray, q: ScaledArray, ids: Any, out: Any, tile: BoxTile | None) -> None:
+    """A product of FP8."""
+    (experts, n, _), both = q.shape, expert_operands8.operands(x, q)
+    by_columns = not expert_operands8.shared_by(q, BLOCK)
+    tile = tile or _best(BY_COLUMNS if by_columns else FLOATS, ids, experts, n)
+    job = Job(tile, x.code.name, q.code.name, boxed=False, by_columns=by_columns)
+    of, own = _plan(tile, ids, experts), both.x.scales
+    rows = expert_operands8.placed(both.x, own.at, own.rows, ids, of, out)
+    columns, span = min(both.x.columns, both.w.columns), own.steps if own.at.shape[1] > 1 else 1 << 30
+    steps = -(-columns // STEP)
+    if by_columns:
+        table = operands8.table_of_w(q, 1, steps)
+        of_columns = operands8.map_of_table(table, experts * n, tile.columns)
+    else:
+        table, of_columns = expert_operands8.table_of_w(q, job.granule, steps), 0
+    float_kernel(job)(
+        _grid(tile, of, n), (job.threads,),
+        expert_operands8.map_of_rows(rows, columns, tile.rows),
+        operands8.map_of_codes(both.w, columns, tile.columns),
+        expert_operands8.map_of_beside(rows, tile.rows), of_columns, table, out, rows.plan, rows.of_row,
+        n, steps, span, table.strides[0], expert_operands8.wide(n),
+    )  # fmt: skip
+
+
+def integers(x: ScaledArray, q: ScaledArray, ids: Any, out: Any, tile: BoxTile | None) -> None:
+    """A product of integers."""
+    (experts, n, _), both = q.shape, expert_operands8.operands(x, q)
+    zeros = x.zeros is not None or q.zeros is not None
+    tile = tile or _best(ZEROS if zeros else WHOLE, ids, experts, n)
+    job = Job(tile, KINDS[x.code.name], KINDS[q.code.name], boxed=False, zeros=zeros)
+    of, of_w = _plan(tile, ids, experts), expert_operands8.beside_w(q, both.groups, zeros)
+    beside, shared = expert_operands8.beside_x(x, both.x, both.groups, zeros)
+    rows = expert_operands8.placed(both.x, beside, shared, ids, of, out)
+    columns = min(both.x.columns, both.w.columns)
+    integer_kernel(job)(
+        _grid(tile, of, n), (job.threads,),
+        expert_operands8.map_of_rows(rows, columns, tile.rows),
+        operands8.map_of_codes(both.w, columns, tile.columns),
+        out, *(rows.beside if zeros else (rows.beside, 0, 0)), *of_w, rows.plan, rows.of_row,
+        n, -(-columns // STEP), of.height, expert_operands8.wide(n),
+    )  # fmt: skip
+
+
+def _best(shares: Sequence[Share], ids: Any, experts: int, n: int) -> BoxTile:
+    return tile_for(tuple(shares), *ids.shape, experts, n, device.multiprocessors())
+
+
+def _plan(tile: BoxTile, ids: Any, experts: int) -> groups.Plan:
+    return groups.Plan(ids.size, experts, tile.rows)
+
+
+def _grid(tile: BoxTile, of: groups.Plan, n: int) -> tuple[int]:
+    return (min(of.slots * -(-n // tile.columns), device.multiprocessors()),)

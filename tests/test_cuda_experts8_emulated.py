@@ -1,0 +1,114 @@
+"""Experts of 8-bit codes on an emulated card: the rung's own launches against the oracle."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+pytest.importorskip("numba_cuda", reason="numba-cuda is not installed (extra test or cuda)")
+
+from emulated_gpu import put_emulated
+from fake_cupy import on_device
+from test_cuda_experts_emulated import ids_of
+from test_cuda_scaled_emulated import on_card
+from test_cuda_scaled_linear import error, scaled
+
+import ggmlq as gq
+from ggmlq.card import Card
+from ggmlq.cuda.expert_linear.r6_grouped_codes import tile_for
+from ggmlq.cuda.pipeline import groups
+from ggmlq.cuda.pipeline.boxed import BoxTile
+from ggmlq.cuda.pipeline.grouped8 import BY_COLUMNS, FLOATS, LOW, WHOLE
+from ggmlq.problems import ExpertLinear, Operand
+
+RUNG = next(r for r in gq.kernels("expert_linear", device="cuda") if r.name == "cuda:grouped_codes")
+GROUPS, ROWS, TENSORS, BLOCKS = (1, 128), (1, None), (None, None), (128, 128)
+FP8, INTS = ("e4m3", "e4m3"), ("int8", "int8")
+TALL, LONG, WIDE = BoxTile(256, 128, 4), BoxTile(128, 192, 5), BoxTile(128, 256, 4)
+SQUARE = BoxTile(128, 128, 6)
+H200 = Card("NVIDIA H200", (9, 0), 132, 227 << 10)
+FIRST = ("spread", 9, 2, 3, 256, 272, FP8, (GROUPS, BLOCKS), False, "spread", None, False)
+# T, U, E, N, K, codes, tiles, rows of x for each use, ids, tile, zero points
+MORE = [
+    ("one high tile", 100, 3, 4, 140, 400, ("e5m2", "e4m3"), (GROUPS, (140, 128)), False, "one", TALL, False),
+    ("a scale a channel", 40, 2, 3, 101, 300, FP8, (ROWS, ROWS), True, "none", SQUARE, False),
+    ("tiles over experts", 30, 2, 4, 50, 256, FP8, (GROUPS, BLOCKS), False, "spread", LOW, False),
+    ("long", 70, 2, 5, 256, 3200, ("e4m3", "e5m2"), ((1, 384), BLOCKS), True, "none", LONG, False),
+    ("a tensor", 20, 1, 2, 70, 128, FP8, (TENSORS, TENSORS), False, "one", LOW, False),
+    ("many steps in turns", 12, 2, 3, 128, 128 * 26, FP8, ((3, 128), (64, 128)), False, "none", TALL, False),
+    ("groups filled up", 19, 2, 6, 12, 328, FP8, ((5, 256), (128, None)), False, "one", SQUARE, False),
+    ("integers", 40, 2, 3, 131, 300, INTS, (ROWS, ROWS), False, "none", WIDE, False),
+    ("by expert", 30, 3, 5, 60, 144, ("uint8", "int8"), (TENSORS, (60, None)), True, "spread", LOW, False),
+    ("zero points", 30, 3, 4, 75, 270, ("uint8", "int8_full"), (ROWS, ROWS), False, "none", LOW, True),
+    ("several", 9, 2, 3, 260, 128, ("int8", "uint8"), ((2, None), (10, None)), True, "one", SQUARE, True),
+]  # fmt: skip
+
+
+def product(state, case, rng):
+    """The outputs, whose surroundings must stay as they are, the right ones, and which uses are lost."""
+    _, t, u, e, n, k, codes, tiles, apart, kind, tile, zeros = case
+    order = rng.choice(["rows", "columns"])
+    x = scaled(rng, codes[0], tiles[0], t * u if apart else t, k, zeros, order)
+    flat = scaled(rng, codes[1], tiles[1], e * n, k, zeros, order)
+    w = gq.ScaledArray(flat.codes.reshape(e, n, k), flat.scales, flat.code, flat.tile, flat.zeros)
+    ids = ids_of(kind, t, u, e, rng)
+    y = on_device(np.full((ids.size + 2, n), 7, np.float32))
+    given, ids_there = (on_card(x), on_card(w)), on_device(ids.astype(np.int64))
+    for array in (*given[0].parts(), *given[1].parts(), y, ids_there):
+        state.memory.add(array)
+    more = {} if tile is None else {"tile": tile}
+    RUNG.launch(*given, ids_there, y[1:-1].reshape(t, u, n), **more)
+    assert (y[[0, -1]] == 7).all(), "written past its outputs"
+    lost = (ids < 0) | (ids >= e)
+    rows = x
+    if apart:
+        rows = gq.ScaledArray(x.codes.reshape(t, u, k), x.scales, x.code, x.tile, x.zeros)
+    want = gq.reference.expert_linear(rows, w, np.where(lost, 0, ids))
+    return np.asarray(y[1:-1]).reshape(t, u, n), want, lost
+
+
+@pytest.mark.parametrize("case", [FIRST, "drawn"], ids=["spread", "drawn"])
+def test_products(case, monkeypatch, fresh):
+    case = MORE[fresh.integers(len(MORE))] if case == "drawn" else case
+    y, want, lost = product(put_emulated(monkeypatch), case, fresh)
+    assert np.isnan(y[lost]).all()
+    assert error(y[~lost], want[~lost].astype(np.float32)) <= 1e-6, case[0]
+
+
+# --- the host ---------------------------------------------------------------------------------
+
+
+def test_what_it_refuses():
+    x, w = Operand("e4m3", 1, 128), Operand("e4m3", 128, 128)
+
+    def said(w=w, x=x, t=64, e=128, k=2048, card=H200):
+        return RUNG.refuses(ExpertLinear(w, t, 8, e, 768, k, x, device="cuda", card=card)) or ""
+
+    assert said() == said(w=Operand("e4m3", 768, 2048)) == said(w=Operand("e5m2", 7, 128)) == ""
+    whole = Operand("int8", 1, 2048)
+    assert said(whole, whole) == said(whole, Operand("uint8", 3, 2048, True)) == ""
+    assert "multiplies codes with scales" in said(gq.formats["q4_0"], None)
+    assert "9.0" in said(card=Card("a later one", (10, 0), 132, 227 << 10))
+    assert "128 columns of K" in said(x=Operand("e4m3", 1, 64))
+    assert "do not vary along K" in said(Operand("int8", 1, 128), Operand("int8", 1, 128))
+    assert "16" in said(Operand("int16", 1, 2048), Operand("int16", 1, 2048))
+    assert "1 to 4096 experts" in said(e=5000)
+    assert "1 to 4096 experts" in said(e=0)
+    assert "2**36" in said(t=1 << 24)
+    assert "2**31" in said(t=1 << 28, k=16)
+
+
+def test_which_tile():
+    """Few uses an expert: low tiles; many: those that fetch the least."""
+
+    def rows(shares, t, u=8, e=128, n=768):
+        return tile_for(shares, t, u, e, n, 132).rows
+
+    assert [rows(FLOATS, t) for t in (1, 64, 512, 4096)] == [64, 64, 64, 128]
+    assert rows(FLOATS, 8192, 1, 4, 4096) == 256
+    assert [rows(BY_COLUMNS, t) for t in (8, 4096)] == [64, 128]
+    assert tile_for(WHOLE, 8192, 1, 4, 4096, 132) == WIDE
+    for tile in (LOW, TALL):
+        uses = np.random.default_rng(0).multinomial(4096, [1 / 128] * 128, 50)
+        seen = (-(-uses // tile.rows)).mean()
+        assert abs(groups.expected_slots(4096, 1, 128, tile.rows) - seen) < 0.1
