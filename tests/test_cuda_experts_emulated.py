@@ -16,6 +16,7 @@ from ggmlq.cuda.expert_linear import r4_gemv, r5_grouped
 from ggmlq.cuda.linear import r16_roles
 from ggmlq.cuda.machine import device, maps
 from ggmlq.cuda.pipeline import groups
+from ggmlq.cuda.pipeline.roles import RoleTile
 from ggmlq.cuda.strips.make import Strips
 from ggmlq.testing.cases import weights
 
@@ -105,19 +106,19 @@ def test_groups(kind, monkeypatch, fresh):
     assert (kept - columns * first[kept // columns] < counts[flat[use]]).all()
 
 
-MANY = [  # T, U, E, N, K, rows of x for each use, ids, columns of a tile
-    ("spread", 9, 2, 3, 140, 256, False, "spread", 16),
-    ("two tiles of one", 20, 1, 5, 40, 128, True, "one", 16),
-    ("some are none", 11, 2, 9, 128, 128, False, "none", 160),
+MANY = [  # T, U, E, N, K, rows of x for each use, ids, tile
+    ("spread", 9, 2, 3, 140, 256, False, "spread", RoleTile(16, 2)),
+    ("two tiles of one", 20, 1, 5, 40, 128, True, "one", RoleTile(16, 4)),
+    ("some are none", 11, 2, 9, 128, 128, False, "none", RoleTile(160)),
 ]
 
 
 @pytest.mark.parametrize("case", MANY, ids=lambda case: case[0])
 def test_many_tokens(case, monkeypatch, fresh):
-    _, t, u, e, n, k, apart, kind, columns = case
+    _, t, u, e, n, k, apart, kind, tile = case
     host, ids = experts_of(e, n, k, fresh), ids_of(kind, t, u, e, fresh)
     x = fresh.standard_normal((t * u if apart else t, k)).astype(np.float32)
-    y = run(monkeypatch, "cuda:grouped", r5_grouped, x, host, ids, columns=columns)
+    y = run(monkeypatch, "cuda:grouped", r5_grouped, x, host, ids, tile=tile)
     lost = (ids < 0) | (ids >= e)
     given = x.reshape(t, u, k) if apart else x
     want = gq.reference.expert_linear(given, host, np.where(lost, 0, ids), "bf16s")

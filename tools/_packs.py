@@ -56,11 +56,12 @@ def _gemv(fmt: Any, columns: int, span: int, small: bool) -> bool:
     return bool(_chosen(fmt, columns, ROOM, True, small).span == span and not (small and columns > MOST_ROWS))
 
 
-def _tried(fmt: Any, *rest: Any) -> bool:
+def _tried(fmt: Any, tile: Any) -> bool:
     """Kernels of experts that are taken where nobody names one."""
     from ggmlq.cuda.choice import TRIED
+    from ggmlq.cuda.expert_linear.r5_grouped import UNTRIED
 
-    return fmt.name in TRIED
+    return fmt.name in TRIED and tile not in UNTRIED
 
 
 def _widest(fmt: Any, tile: Any) -> bool:

@@ -49,13 +49,14 @@ from ..words.lane import warp_and_lane
 from ..words.language import cuda, uint32, uint64
 
 TILES = (RoleTile(16, 2), RoleTile(32, 2), RoleTile(64, 2), RoleTile(96), RoleTile(160), RoleTile(256))
+# More blocks a multiprocessor: assembled without a stack, not timed (--tiles), so not chosen.
+UNTRIED = (RoleTile(16, 4), RoleTile(32, 3), RoleTile(96, 2))
 STAGE_US = {16: 1.08, 32: 1.28, 64: 1.75, 96: 1.03, 160: 1.45, 256: 2.0}  # of a block, by columns
 
 
-@family((fmt, tile.columns) for fmt in BLOCK_FORMATS for tile in TILES)
-def kernel(fmt: BlockFormat, columns: int) -> Kernel:
+@family((fmt, tile) for fmt in BLOCK_FORMATS for tile in (*TILES, *UNTRIED))
+def kernel(fmt: BlockFormat, tile: RoleTile) -> Kernel:
     """Blocks that stay."""
-    tile = tile_of(columns)
     layout, wide = layout_of(fmt), tile.wide
     work = worker(layout, tile, unpacker(layout), multiplier(tile.columns))
     fill, start = filler(layout, tile), starter(tile.stages(layout), STRIPS)
@@ -94,15 +95,10 @@ def kernel(fmt: BlockFormat, columns: int) -> Kernel:
         let_successor_start()
 
     return Kernel(
-        f"roles for experts of {fmt.name}, {tile.columns} columns", product, *(uint64,) * 5, *(uint32,) * 4,
+        f"roles for experts of {fmt.name}, {tile}", product, *(uint64,) * 5, *(uint32,) * 4,
         threads=tile.threads, blocks=tile.blocks, shared=tile.shared(layout), least=(9, 0), exact=True,
         early=True, lto=wide,
     )  # fmt: skip
-
-
-def tile_of(columns: int) -> RoleTile:
-    """The one that is so wide."""
-    return next(tile for tile in TILES if tile.columns == columns)
 
 
 @lru_cache(4096)
@@ -130,12 +126,12 @@ def refuses(problem: ExpertLinear) -> str | None:
 
 
 @register(__name__, __doc__, arithmetic="bf16s", accumulate="f16", refuses=refuses)
-def launch(x: Any, q: QuantArray, ids: Any, out: Any, columns: int | None = None) -> None:
-    """``columns``: of another tile than is thought best."""
+def launch(x: Any, q: QuantArray, ids: Any, out: Any, tile: RoleTile | None = None) -> None:
+    """``tile``: another than is thought best."""
     assert isinstance(q.format, BlockFormat)
     w, x, (e, n, k), empty = strips(q), aligned_floats(x), q.shape, device.cupy().empty
     steps, down, (rows, _) = w.records.shape[1], -(-n // (STRIPS * ROWS)), x.shape
-    tile = tile_of(columns) if columns else tile_for(*ids.shape, e)
+    tile = tile or tile_for(*ids.shape, e)
     of = groups.Plan(ids.size, e, tile.columns)
     plan, panels = empty(of.words, np.uint32), empty((steps, of.height, STEP), np.uint16)
     of_column, places = plan[groups.HEAD + 4 * of.slots :], plan[of.places :]
@@ -143,7 +139,7 @@ def launch(x: Any, q: QuantArray, ids: Any, out: Any, columns: int | None = None
     sixteens = steps * STEP // EACH
     sizes = (rows, ids.size // rows, k, n, sixteens, of.height)
     gatherer()((-(-rows * sixteens // THREADS),), (THREADS,), x, panels, places, out, *sizes)
-    made = kernel(q.format, tile.columns)
+    made = kernel(q.format, tile)
     most = device.multiprocessors() * device.blocks_beside(tile.blocks, made.shared)
     operands = (q.prepared(map_of(tile.line(w.layout)))[0], panels, plan, of_column, out)
     made((min(of.slots * down, most),), (tile.threads,), *operands, n, steps, of.height, down)

@@ -46,8 +46,8 @@ class RoleTile:
     cluster: int = 1
 
     def __str__(self) -> str:
-        beside = f", {self.blocks} blocks" * (self.blocks > 2)
-        return f"{self.columns} columns{beside}" + f", clusters of {self.cluster}" * (self.cluster > 1)
+        beside, cluster = f", {self.blocks} blocks", f", clusters of {self.cluster}"
+        return f"{self.columns} columns" + beside * (self.blocks > 1) + cluster * (self.cluster > 1)
 
     @property
     def wide(self) -> bool:
