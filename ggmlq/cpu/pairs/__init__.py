@@ -1,5 +1,6 @@
 """8-bit floats as pairs of bfloat16: the CPU's dot product adds two products to each of 16 float32.
 
+    needs.py        whether this CPU has it, and whether its kernels came with the package
     layout.py       how K is cut: runs of columns that share both scales
     operands.py     what kernels are given
     lookup.py       codes to bfloat16, by two tables of bytes
@@ -11,6 +12,6 @@
     multiply.py     a product: operands, kernel, threads
 
 Every number of e4m3 and e5m2 is one of bfloat16, so nothing is rounded before it is summed. Of the weights
-nothing is kept: unlike slabs (``cpu/slabs``) a piece is made anew in each product, in the time that six rows of
-activations then take with it.
+nothing is kept: unlike slabs (``cpu/slabs``) a piece is made anew in each product, in the time that six rows
+of activations then take with it.
 """

@@ -1,7 +1,7 @@
 """How K is cut: groups that share both scales, in these runs of columns, filled up to whole steps.
 
-A run is what a tile sums before it multiplies with the scales. Groups longer than ``LONG`` columns are several
-runs, Columns that fill a run up are zeros on both sides, and add nothing.
+A run is what a tile sums before it multiplies with the scales. Groups longer than ``LONG`` columns are
+several runs. Columns that fill a run up are zeros on both sides, and add nothing.
 """
 
 from __future__ import annotations

@@ -6,8 +6,8 @@ Quarters of vectors are exchanged until each has sixteen columns of four rows, t
 pairs of these, are taken in turns. Now a quarter holds two columns of its four rows in the first half and two
 more in the second; decoding makes two bytes of each code, and taking these in turns two vectors of it.
 
-Floor for 1024 codes: 32 + 64 exchanges, 32 look-ups, 16 signs and 32 stores of two clocks each, 130 clocks, and
-40 for the copy. With M rows of activations their dot products take 32 · M.
+Floor for 1024 codes: 32 + 64 exchanges, 32 look-ups, 16 signs and 32 stores of two clocks each, 130 clocks,
+and 40 for the copy. With M rows of activations their dot products take 32 · M.
 """
 
 from __future__ import annotations

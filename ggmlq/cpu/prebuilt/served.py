@@ -37,7 +37,9 @@ def level() -> Level | None:
 def loaded(origin: Origin) -> Loaded | None:
     """A kernel's code in memory; None where there is none, it is of other sources, or damaged."""
     here = level()
-    content = here and code(HERE / here.folder, origin)
+    if here is None or not here.of(origin.family).needed <= compiled_for():
+        return None
+    content = code(HERE / here.folder, origin)
     if not content:
         return None
     try:
