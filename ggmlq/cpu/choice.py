@@ -8,8 +8,8 @@ and but for ``cpu:amx``, which is only taken where it was measured ahead.
 Only kernels of ``q8`` are compared, and ``cpu:amx``, whose arithmetic loses less.
 
 Of codes with scales the highest rung that takes a problem is taken, but for 8-bit floats: one or two rows go
-to ``cpu:lines``, since ``cpu:pairs`` lays weights side by side first; and where a package comes with code, but
-not with that of ``cpu:pairs``, nobody waits until it is compiled.
+to ``cpu:lines``, since ``cpu:pairs`` lays weights side by side first; and where a package comes with code,
+but not with that of ``cpu:pairs``, nobody waits until it is compiled.
 """
 
 from __future__ import annotations

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import cache
+
 from ...problems import ScaledLinear
 from ..machine.features import compiled_for
 from ..machine.kernels import kernel
@@ -20,9 +22,18 @@ def refused() -> str | None:
 
 
 def at_hand(problem: ScaledLinear) -> bool:
-    """Whether nobody has to wait for a compiler, or has to for all other kernels as well."""
-    if served.level() is None:
-        return True
-    kind = target()
-    needed = ("pairs.lay.taker", problem.x.code, kind), ("pairs.product.sweep", problem.w.code, kind)
-    return all(kernel(*each).at_hand for each in needed)
+    """Whether its code came with the package, or all code of this process has to be compiled.
+
+    What was compiled before does not count: the same product takes the same rung, whatever came first.
+    """
+    return served.level() is None or all(_came(*each) for each in kernels(problem))
+
+
+def kernels(problem: ScaledLinear) -> tuple[tuple[str, str], ...]:
+    """Its kernels, and what they are made for."""
+    return ("pairs.lay.taker", problem.x.code), ("pairs.product.sweep", problem.w.code)
+
+
+@cache
+def _came(name: str, code: str) -> bool:
+    return bool(served.content(kernel(name, code, target()).origin))
