@@ -200,6 +200,7 @@ def test_what_it_refuses_in_words(monkeypatch, forgetful):
 
 @pairs
 def test_auto_takes_it_from_three_rows_on_where_its_code_is_there(monkeypatch, forgetful):
+    on_a_cpu(monkeypatch, "znver4")
     monkeypatch.setattr(needs, "at_hand", lambda problem: True)
     names = {m: choose(problem("e4m3", "e5m2", m)).name for m in (1, 2, 3, 16, 17, 512)}
     assert names == dict.fromkeys((1, 2), "cpu:lines") | dict.fromkeys((3, 16, 17, 512), "cpu:pairs")
@@ -210,6 +211,20 @@ def test_auto_takes_it_from_three_rows_on_where_its_code_is_there(monkeypatch, f
     assert reasoned(problem("e4m3", "e5m2", 16)) == (by_name("cpu:lines"), choice.AT_HAND)
     assert reasoned(problem("e4m3", "e5m2", 17)) == (by_name("cpu:dequant"), choice.AT_HAND)
     assert choose(problem("e4m3", "e5m2", 17), "cpu:pairs").name == "cpu:pairs"
+
+
+@pairs
+def test_auto_leaves_it_where_it_was_not_measured(monkeypatch, forgetful):
+    on_a_cpu(monkeypatch, "sapphirerapids")
+    monkeypatch.setattr(needs, "at_hand", lambda problem: True)
+    assert reasoned(problem("e4m3", "e5m2", 17)) == (by_name("cpu:dequant"), choice.USUAL)
+    assert choose(problem("e4m3", "e5m2", 16)).name == "cpu:lines"
+    assert choose(problem("e4m3", "e5m2", 17), "cpu:pairs").name == "cpu:pairs"
+
+
+def on_a_cpu(monkeypatch, name):
+    now = choice.here()._replace(compiled_for=name)
+    monkeypatch.setattr(choice, "here", lambda: now)
 
 
 def by_name(name):

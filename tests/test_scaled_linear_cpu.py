@@ -13,11 +13,13 @@ import numpy as np
 import pytest
 
 import ggmlq as gq
+from ggmlq.cpu import choice
 from ggmlq.cpu.machine.target import AVX2, AVX512, DOTPROD, PLAIN
 from ggmlq.cpu.pairs import needs
 from ggmlq.cpu.slabs.layout import cut_of, form_of, w_shift
 from ggmlq.errors import UnsupportedError
 from ggmlq.ladder import choose
+from ggmlq.measured import NOTHING
 from ggmlq.problems import Operand, ScaledLinear
 from ggmlq.tiling import tiling
 
@@ -225,7 +227,7 @@ def test_what_each_request_is_served_by():
 
     assert served("int8", "int8") == served("uint8", "int8_full", "int32") == "cpu:tiles"
     floats = ScaledLinear(Operand("e4m3", 1, 128), Operand("e4m3", 128, 128), 17, 64, 256, device="cpu")
-    paired = needs.refused() is None and needs.at_hand(floats)
+    paired = needs.refused() is None and choice.of_codes(floats) == NOTHING
     assert served("int8", "int8", "float32") == "cpu:dequant"
     assert served("e4m3", "e4m3") == ("cpu:pairs" if paired else "cpu:dequant")
     assert served("e4m3", "e4m3", m=16) == ("cpu:pairs" if paired else "cpu:lines")

@@ -8,8 +8,9 @@ and but for ``cpu:amx``, which is only taken where it was measured ahead.
 Only kernels of ``q8`` are compared, and ``cpu:amx``, whose arithmetic loses less.
 
 Of codes with scales the highest rung that takes a problem is taken, but for 8-bit floats: one or two rows go
-to ``cpu:lines``, since ``cpu:pairs`` lays weights side by side first; and where a package comes with code,
-but not with that of ``cpu:pairs``, nobody waits until it is compiled.
+to ``cpu:lines``, since ``cpu:pairs`` lays weights side by side first; on CPUs but AMD's, of which it was not
+measured, it is taken by name alone; and where a package comes with code, but not with that of ``cpu:pairs``,
+nobody waits until it is compiled.
 """
 
 from __future__ import annotations
@@ -30,6 +31,7 @@ from .prebuilt import served
 
 FEW, FOR_FEW = 3, "cpu:lines"
 TWO = 2  # rows of 8-bit floats
+ZEN = "znver"  # how LLVM's names of CPUs begin on which cpu:pairs was measured
 MEASURED = "cpu:amx"  # taken only where a table says so
 USUAL = "usual on a CPU that was not measured"
 BY_ROWS, AT_HAND = "the fastest for so few rows", "the highest whose code came with the package"
@@ -88,6 +90,8 @@ def of_codes(problem: ScaledLinear) -> Preference:
         return NOTHING
     if problem.m <= TWO:
         return Preference((FOR_FEW,), BY_ROWS)
+    if not here().compiled_for.startswith(ZEN):
+        return Preference((FOR_FEW, "cpu:dequant"), USUAL)
     return NOTHING if needs.at_hand(problem) else Preference((FOR_FEW, "cpu:dequant"), AT_HAND)
 
 
