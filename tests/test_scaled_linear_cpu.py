@@ -13,14 +13,18 @@ import numpy as np
 import pytest
 
 import ggmlq as gq
+from ggmlq.cpu import choice
 from ggmlq.cpu.machine.target import AVX2, AVX512, DOTPROD, PLAIN
+from ggmlq.cpu.pairs import needs
 from ggmlq.cpu.slabs.layout import cut_of, form_of, w_shift
 from ggmlq.errors import UnsupportedError
 from ggmlq.ladder import choose
+from ggmlq.measured import NOTHING
 from ggmlq.problems import Operand, ScaledLinear
 from ggmlq.tiling import tiling
 
 TILES = ((1, 128), (128, 128), (1, None), (None, None), (3, 64), (1, 1), (2, 3), (16, 32))
+PAIRS = ("cpu:pairs",) if needs.refused() is None else ()
 EXACT = ("cpu:naive", "cpu:doubles", "cpu:tiles")
 EDGES = (0, 1, 3, 4, 31, 32, 33, 63, 127, 128, 129, 256, 333)
 
@@ -41,6 +45,11 @@ def operand(fresh, rows, k, name, tile, zeros=False):
         scales = np.asfortranarray(scales)
     points = fresh.integers(int(code.min), int(code.max) + 1, shape).astype(np.int32) if zeros else None
     return gq.ScaledArray(codes, scales, code, tile, points)
+
+
+def wide(x, w):
+    """Whether scales change seldom enough for pairs."""
+    return min(x.tiling.c, w.tiling.c, 16) == min(x.shape[1], 16)
 
 
 def pair(fresh, names, zeros=True):
@@ -153,7 +162,7 @@ def test_floats_are_near_the_oracle(fresh, rounds):
     for _ in rounds(2):
         x, w = pair(fresh, ("e4m3", "e5m2"), zeros=False)
         oracle = gq.reference.scaled_linear(x, w)
-        for kernel in ("cpu:naive", "cpu:dequant", *["cpu:lines"][: len(x) <= 16]):
+        for kernel in ("cpu:naive", "cpu:dequant", *["cpu:lines"][: len(x) <= 16], *PAIRS[: wide(x, w)]):
             y = gq.scaled_linear(x, w, kernel=kernel)
             if y.size:
                 assert np.abs(y - oracle).mean() <= 1e-5 * np.abs(oracle).mean(), (kernel, x, w)
@@ -165,7 +174,7 @@ def test_nan_and_infinity_propagate(fresh):
     codes = x.codes.copy()
     codes[0, 7], codes[1, 200] = 0x7E, 0x7C
     x = gq.ScaledArray(codes, x.scales, "e5m2", (1, 128))
-    for kernel in ("cpu:naive", "cpu:dequant", "cpu:lines"):
+    for kernel in ("cpu:naive", "cpu:dequant", "cpu:lines", *PAIRS):
         y = gq.scaled_linear(x, w, kernel=kernel)
         assert np.isnan(y[0]).all()
         assert not np.isfinite(y[1]).any()
@@ -217,8 +226,12 @@ def test_what_each_request_is_served_by():
         return choose(problem).name
 
     assert served("int8", "int8") == served("uint8", "int8_full", "int32") == "cpu:tiles"
-    assert served("e4m3", "e5m2") == served("int8", "int8", "float32") == "cpu:dequant"
-    assert served("e4m3", "e4m3", m=16) == "cpu:lines"
+    floats = ScaledLinear(Operand("e4m3", 1, 128), Operand("e4m3", 128, 128), 17, 64, 256, device="cpu")
+    paired = needs.refused() is None and choice.of_codes(floats) == NOTHING
+    assert served("int8", "int8", "float32") == "cpu:dequant"
+    assert served("e4m3", "e4m3") == ("cpu:pairs" if paired else "cpu:dequant")
+    assert served("e4m3", "e4m3", m=16) == ("cpu:pairs" if paired else "cpu:lines")
+    assert served("e4m3", "e4m3", m=2) == "cpu:lines"
     assert served("int16", "int8") == "cpu:doubles"
     assert served("int8", "int8", "fp32_chunks") == "cpu:chunks"
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from functools import cache
-from itertools import product
+from itertools import chain, product
 from typing import Any
 
 from _packs import Wanted
@@ -17,6 +17,7 @@ from _packs import Wanted
 from ggmlq.cpu.grouped.multiply import ADDRESSED
 from ggmlq.cpu.linear import r5_lines
 from ggmlq.cpu.machine.target import Target, best
+from ggmlq.cpu.pairs.needs import NEEDED
 from ggmlq.cpu.panels.layout import ROWS_AT_ONCE, expanded, layout_of, rows_at_once, unpacked
 from ggmlq.cpu.prebuilt.levels import LEVELS, Level
 from ggmlq.cpu.scaled_linear import r4_lines
@@ -41,7 +42,7 @@ def wanted(levels: tuple[Level, ...] = LEVELS) -> tuple[Wanted, ...]:
     found = [
         Wanted(Origin(f"ggmlq.cpu.{name}", case), level.folder)
         for level in levels
-        for name, case in _of(best(level.features))
+        for name, case in chain(_of(best(level.features)), _of_pairs(level))
     ]
     return tuple(dict.fromkeys(found))
 
@@ -58,6 +59,14 @@ def _of(kind: Target) -> Iterator[tuple[str, tuple[Any, ...]]]:
         elif has_file(fmt):
             yield "decode.floats", (fmt,)
     yield from _of_scales(kind)
+
+
+def _of_pairs(level: Level) -> Iterator[tuple[str, tuple[Any, ...]]]:
+    """Kernels of 8-bit floats for CPUs that have more than all of a level."""
+    if {*NEEDED} <= level.features | level.more:
+        for code in FLOATS:
+            yield "pairs.lay.taker", (code, best(level.features))
+            yield "pairs.product.sweep", (code, best(level.features))
 
 
 def _of_format(fmt: BlockFormat, kind: Target) -> Iterator[tuple[str, tuple[Any, ...]]]:

@@ -42,7 +42,7 @@ def made(each: Wanted) -> tuple[Wanted, bytes | str]:
     from _objects import object_of
     from numba import types
 
-    level = next(level for level in LEVELS if level.folder == each.folder)
+    level = next(level for level in LEVELS if level.folder == each.folder).of(each.origin.family)
     file, _, name = each.origin.family.rpartition(".")
     try:
         kernel = getattr(import_module(file), name)(*each.origin.case)
@@ -72,8 +72,10 @@ def build(only: str, jobs: int) -> int:
     failed: list[str] = []
     bar = Progress(len(missing), "compiling", "kernel")
     for level in LEVELS:
-        if own := [each for each in missing if each.folder == level.folder]:
-            for each, answer in compiled(level, own, jobs, bar).items():
+        of_level = [each for each in missing if each.folder == level.folder]
+        for kind in dict.fromkeys(level.of(each.origin.family) for each in of_level):
+            own = [each for each in of_level if level.of(each.origin.family) == kind]
+            for each, answer in compiled(kind, own, jobs, bar).items():
                 if isinstance(answer, str):
                     failed.append(answer)
                 else:

@@ -2,13 +2,14 @@
 
     choice.py     which rung is fast on this CPU: what was measured, in choice.json
     linear/       the ladder: one way to multiply a file, r0_naive … r7_amx, each with its lesson
-    scaled_linear/    the ladder for codes with scales beside them; slabs/ is the operand of its fast rung
+    scaled_linear/    the ladder for codes with scales beside them; slabs/ and pairs/ are its operands
     gru/          the ladder of a GRU in integers
     expert_linear/    the ladder for rows that each meet experts of their own
     panels/       the operand of the fast rungs: weights 16 rows at a time, activations as records
     grouped/      many products with panels at once, each of a group of rows with a matrix of its own
     amx/          panels and activations as tiles of bfloat16, for the matrix unit of Intel's CPUs
     slabs/        the same for integer codes alone, whose scales stand apart
+    pairs/        8-bit floats as pairs of bfloat16: weights 16 rows at a time, made anew in each product
     unpack/       blocks to codes and scales, one file a format; decode.py makes floats of them
     encode/       floats to blocks, one file a format or a program from the format's own file
     quantize_scaled/  floats to codes with scales for every tile

@@ -6,6 +6,11 @@ problem is taken, but for ``cpu:lines``: there more than three rows of activatio
 and but for ``cpu:amx``, which is only taken where it was measured ahead.
 
 Only kernels of ``q8`` are compared, and ``cpu:amx``, whose arithmetic loses less.
+
+Of codes with scales the highest rung that takes a problem is taken, but for 8-bit floats: one or two rows go
+to ``cpu:lines``, since ``cpu:pairs`` lays weights side by side first; on CPUs but AMD's, of which it was not
+measured, it is taken by name alone; and where a package comes with code, but not with that of ``cpu:pairs``,
+nobody waits until it is compiled.
 """
 
 from __future__ import annotations
@@ -18,14 +23,18 @@ from .. import measured
 from ..formats import BlockFormat
 from ..ladder import Problem, rungs
 from ..measured import NOTHING, Entry, Preference
-from ..problems import Linear
+from ..problems import Linear, ScaledLinear
 from .machine.features import cpu_name, model_name
 from .machine.target import target
+from .pairs import needs
 from .prebuilt import served
 
 FEW, FOR_FEW = 3, "cpu:lines"
+TWO = 2  # rows of 8-bit floats
+ZEN = "znver"  # how LLVM's names of CPUs begin on which cpu:pairs was measured
 MEASURED = "cpu:amx"  # taken only where a table says so
 USUAL = "usual on a CPU that was not measured"
+BY_ROWS, AT_HAND = "the fastest for so few rows", "the highest whose code came with the package"
 TABLE = Path(__file__).with_name("choice.json")
 
 
@@ -64,13 +73,26 @@ def table() -> list[Entry]:
 
 
 def preference(problem: Problem) -> Preference:
-    """The order of rungs for a problem; only products of blocks have one."""
+    """The order of rungs for a problem; only products of blocks and of 8-bit floats have one."""
+    if isinstance(problem, ScaledLinear):
+        return of_codes(problem)
     if not isinstance(problem, Linear) or not isinstance(problem.format, BlockFormat):
         return NOTHING
     entry = next((entry for entry in table() if is_of(entry, here())), None)
     if entry is None or (found := measured.preference(problem, entry, entry["cpu"])) is NOTHING:
         return Preference(usual(problem), USUAL)
     return found
+
+
+def of_codes(problem: ScaledLinear) -> Preference:
+    """The order for codes with scales, where it is not just from the highest down."""
+    if problem.integer or needs.refused() is not None:
+        return NOTHING
+    if problem.m <= TWO:
+        return Preference((FOR_FEW,), BY_ROWS)
+    if not here().compiled_for.startswith(ZEN):
+        return Preference((FOR_FEW, "cpu:dequant"), USUAL)
+    return NOTHING if needs.at_hand(problem) else Preference((FOR_FEW, "cpu:dequant"), AT_HAND)
 
 
 def is_of(entry: Entry, cpu: Cpu) -> bool:

@@ -11,7 +11,8 @@ from typing import Any
 
 from llvmlite import ir
 
-from ..machine.simd import I8, I64, INTS, Simd, vec
+from ..machine.bfloats import BFLOATS
+from ..machine.simd import I8, I64, INTS, Simd
 from ..machine.target import AVX512
 
 TILE, PITCH = 1024, 64  # bytes of a tile, of a row
@@ -78,20 +79,7 @@ class Unit:
         self.simd.call(f"llvm.x86.{name}", NOTHING, *args)
 
 
-class _Bfloat(ir.Type):  # type: ignore[misc]
-    """LLVM's bfloat, which llvmlite has no name for."""
-
-    def _to_string(self) -> str:
-        return "bfloat"
-
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, _Bfloat)
-
-    def __hash__(self) -> int:
-        return hash(_Bfloat)
-
-
 def bfloats(simd: Simd, low: Any, high: Any) -> Any:
     """32 bfloat16, to the nearest even, from 16 and 16 float32; denormal numbers become 0."""
-    found = simd.call("llvm.x86.avx512bf16.cvtne2ps2bf16.512", vec(_Bfloat(), 32), high, low)
+    found = simd.call("llvm.x86.avx512bf16.cvtne2ps2bf16.512", BFLOATS, high, low)
     return simd.builder.bitcast(found, INTS)

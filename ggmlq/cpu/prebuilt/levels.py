@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 V3 = frozenset((
     "64bit", "avx", "avx2", "bmi", "bmi2", "cmov", "crc32", "cx16", "cx8", "f16c", "fma", "fxsr", "lzcnt",
@@ -20,11 +20,18 @@ class Level:
     machine: str  # as platform.machine() says it
     cpu: str
     features: frozenset[str]
+    more: frozenset[str] = frozenset()  # what kernels of WIDER rooms use besides, where a CPU has it
 
     @property
     def needed(self) -> frozenset[str]:
         """What this CPU has to say of itself; that it has 64 bits no system says."""
         return self.features - {"64bit"}
+
+    def of(self, family: str) -> Level:
+        """The level that a family of kernels, ``ggmlq.cpu.room.file.function``, is compiled for."""
+        if family.split(".")[2] not in WIDER:
+            return self
+        return replace(self, features=self.features | self.more, more=frozenset())
 
     @property
     def text(self) -> str:
@@ -32,8 +39,9 @@ class Level:
         return ",".join(f"+{name}" for name in sorted(self.features))
 
 
+WIDER = ("pairs",)
 LEVELS = (
-    Level("avx512-vbmi", "x86_64", "x86-64-v4", V4 | {"avx512vnni", "avx512vbmi"}),
+    Level("avx512-vbmi", "x86_64", "x86-64-v4", V4 | {"avx512vnni", "avx512vbmi"}, frozenset({"avx512bf16"})),
     Level("avx512-vnni", "x86_64", "x86-64-v4", V4 | {"avx512vnni"}),
     Level("avx-vnni", "x86_64", "x86-64-v3", V3 | {"avxvnni"}),
     Level("avx2", "x86_64", "x86-64-v3", V3),

@@ -34,13 +34,20 @@ def level() -> Level | None:
     return found if found and best_target(found.features) == target() else None
 
 
-def loaded(origin: Origin) -> Loaded | None:
-    """A kernel's code in memory; None where there is none, it is of other sources, or damaged."""
+def content(origin: Origin) -> bytes | None:
+    """A kernel's code as packs hold it; None where there is none for this CPU, or it is of other sources."""
     here = level()
-    content = here and code(HERE / here.folder, origin)
-    if not content:
+    if here is None or not here.of(origin.family).needed <= compiled_for():
+        return None
+    return code(HERE / here.folder, origin)
+
+
+def loaded(origin: Origin) -> Loaded | None:
+    """The same in memory; None also where it is damaged."""
+    found = content(origin)
+    if not found:
         return None
     try:
-        return load(str(origin), content)
+        return load(str(origin), found)
     except (RuntimeError, ValueError):  # no object that LLVM reads: it can be compiled
         return None

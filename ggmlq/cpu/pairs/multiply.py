@@ -1,0 +1,32 @@
+"""The product of two arrays of 8-bit floats: what its operands become, the kernel, threads."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from ...problems import ScaledLinear
+from ...scaled import ScaledArray
+from ..machine.kernels import kernel
+from ..machine.target import target
+from ..machine.workers import share_kernel
+from .activations import rows_of
+from .layout import ROWS, cut_of
+from .operands import Operands
+
+
+def multiply(problem: ScaledLinear, x: ScaledArray, w: ScaledArray, out: Any) -> None:
+    """``out = x @ w.T``."""
+    if not problem.k:
+        out[...] = 0
+        return
+    cut, a, b = cut_of(problem), x.matrix(), w.matrix()
+    rows = rows_of(a, cut)
+    scales = b.scales.strides
+    given = Operands(
+        *cut, b.codes.ctypes.data, b.codes.strides[0], b.over.r, b.over.c,
+        b.scales.ctypes.data, scales[0], scales[1],
+        rows.values.ctypes.data, cut.pitch, rows.scales.ctypes.data,
+        problem.m, problem.n, out.ctypes.data,
+        cut.span, cut.together, cut.near,
+    )  # fmt: skip
+    share_kernel(kernel("pairs.product.sweep", b.code.name, target()), given, -(-problem.n // ROWS), 2)

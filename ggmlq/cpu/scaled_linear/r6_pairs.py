@@ -1,0 +1,36 @@
+"""Decode 8-bit floats to pairs of bfloat16, of which one instruction adds two products to each of 16 sums.
+
+Changed: no BLAS, no copies of float32. Every number of 8 bits is one of bfloat16, of which a vector holds
+twice as many. Sixteen rows of weights are laid side by side and decoded, a piece that the second cache holds,
+in which twelve rows of activations at a time meet two times sixteen of weights.
+
+Why it helps: the dot product of bfloat16 makes twice the products of a fused multiplication of float32,
+and adds them in float32 all the same. Decoding is two look-ups for 64 codes, and writes two bytes a code
+for four.
+
+Limited by these dot products, one a clock; with few rows of activations by laying weights side by side.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from ...ladder import register
+from ...problems import ScaledLinear
+from ...scaled import ScaledArray
+from ..pairs import needs
+from ..pairs.layout import STEP
+from ..pairs.multiply import multiply
+
+
+def refuses(problem: ScaledLinear) -> str | None:
+    if problem.integer:
+        return "it multiplies 8-bit floats"
+    if problem.varies and problem.group < STEP:
+        return f"it fills groups of K up to {STEP} columns, and scales change every {problem.group}"
+    return needs.refused()
+
+
+@register(__name__, __doc__, arithmetic="codes", accumulate="float32", refuses=refuses, repeats=True)
+def launch(x: ScaledArray, w: ScaledArray, out: Any) -> None:
+    multiply(ScaledLinear.of(x, w), x, w, out)

@@ -1,0 +1,258 @@
+"""Products of 8-bit floats by the dot product of bfloat16: against the oracle, and the same bits always."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+
+import ggmlq as gq
+from ggmlq import ladder
+from ggmlq.cpu import choice
+from ggmlq.cpu.machine import plans
+from ggmlq.cpu.machine.features import compiled_for
+from ggmlq.cpu.pairs import layout, needs
+from ggmlq.cpu.pairs.layout import LINE, LONG, PIECE, STEP, cut_of
+from ggmlq.cpu.prebuilt import served
+from ggmlq.cpu.prebuilt.levels import LEVELS
+from ggmlq.cpu.scaled_linear import r6_pairs
+from ggmlq.errors import UnsupportedError
+from ggmlq.ladder import choose, reasoned
+from ggmlq.prebuilt.packs import Origin
+from ggmlq.problems import Operand, ScaledLinear
+from ggmlq.threads import at_most
+from ggmlq.tiling import tiling
+
+NAMES = ("e4m3", "e5m2")
+HEIGHTS, WIDTHS = (None, 1, 3, 16, 128), (None, 16, 17, 32, 64, 100, 128, 500, 600, 1024)
+EDGES = (1, 15, 16, 17, 63, 64, 65, 127, 128, 129, 500, 512, 513, 1000, 2100, 4096, 9000)
+pairs = pytest.mark.skipif(needs.refused() is not None, reason=str(needs.refused()))
+
+
+def operand(fresh, rows, k, tile, name=None, finite=True):
+    """Any codes in any order of rows, and scales of any strides."""
+    code = gq.codes[name or str(fresh.choice(NAMES))]
+    codes = fresh.integers(0, 256, (rows, k), np.uint8)
+    if finite:
+        codes[(codes & 0x7F) > code.largest] = 0
+    if fresh.random() < 0.2:
+        codes = np.ascontiguousarray(codes[::-1])[::-1]
+    scales = fresh.uniform(0.01, 0.1, tiling(tile, rows, k).shape).astype(np.float32)
+    if fresh.random() < 0.3:
+        scales = np.asfortranarray(scales)
+    return gq.ScaledArray(codes, scales, code, tile)
+
+
+def two(fresh, m, n, k, **more):
+    """Operands whose tiles fit along K."""
+    while True:
+        tiles = [(HEIGHTS[fresh.integers(len(HEIGHTS))], WIDTHS[fresh.integers(len(WIDTHS))]) for _ in "xw"]
+        c = sorted(tiling(tile, 1, k).c for tile in tiles)
+        if c[1] % c[0] == 0 or c[1] >= k:
+            return [operand(fresh, rows, k, t, **more) for rows, t in zip((m, n), tiles, strict=True)]
+
+
+def product(x, w, **more):
+    return gq.scaled_linear(x, w, kernel="cpu:pairs", **more)
+
+
+@pytest.fixture
+def forgetful():
+    """No rung is remembered before or after."""
+    ladder.chosen.cache_clear()
+    yield
+    ladder.chosen.cache_clear()
+
+
+@pytest.fixture
+def pieces(monkeypatch):
+    """Sets the bytes of a piece of weights."""
+    return lambda nbytes: monkeypatch.setattr(layout, "PIECE", nbytes)
+
+
+# --- numbers ------------------------------------------------------------------------------------
+
+
+@pairs
+def test_near_the_oracle(fresh, rounds, pieces):
+    """All tilings, K and N that fill nothing up, pieces of part of K; nothing written around the result."""
+    for _ in rounds(12):
+        m, n, k = int(fresh.integers(1, 40)), int(fresh.integers(1, 80)), int(fresh.choice(EDGES))
+        x, w = two(fresh, m, n, k)
+        pieces(int(fresh.choice([1 << 10, 64 << 10, PIECE])))
+        out = np.full((m + 2, n), 7, np.float32)
+        y = product(x, w, out=out[1:-1])
+        assert (out[[0, -1]] == 7).all()
+        oracle = gq.reference.scaled_linear(x, w)
+        assert np.abs(y - oracle).mean() <= 1e-6 * np.abs(oracle).mean(), (x, w)
+
+
+@pairs
+@pytest.mark.filterwarnings("ignore:invalid value", "ignore:overflow")
+@pytest.mark.parametrize("x_name", NAMES)
+@pytest.mark.parametrize("w_name", NAMES)
+def test_every_code_times_every_code(x_name, w_name, fresh):
+    """Products of two codes are float32, so that they come out as they are, NaN and infinities too."""
+    k, column = 40, int(fresh.integers(40))
+    made = []
+    for name in (x_name, w_name):
+        codes = np.zeros((256, k), np.uint8)
+        codes[:, column] = np.arange(256)
+        made.append(gq.ScaledArray(codes, np.float32(1), name, (None, None)))
+    want = np.outer(gq.codes[x_name].table, gq.codes[w_name].table)
+    np.testing.assert_array_equal(product(*made), want)
+
+
+@pairs
+@pytest.mark.filterwarnings("ignore:invalid value")
+def test_nan_and_infinities_where_the_oracle_has_them(fresh, rounds):
+    for _ in rounds(4):
+        x, w = two(fresh, 19, 37, int(fresh.choice([33, 130, 700])), finite=False)
+        x.codes[3:] &= 0x3F  # rows without any
+        y, oracle = product(x, w), gq.reference.scaled_linear(x, w)
+        for same in (np.isnan, np.isposinf, np.isneginf):
+            np.testing.assert_array_equal(same(y), same(oracle))
+        x, w = (gq.ScaledArray(s.codes & 0x3F, s.scales, s.code, s.tile) for s in (x, w))
+        assert np.isfinite(product(x, w)).all()
+
+
+@pairs
+def test_the_same_bits_for_any_threads_rows_and_pieces(fresh, pieces):
+    for k, c in ((3000, None), (1024, 128), (700, 100)):
+        x, w = operand(fresh, 31, k, (1, c)), operand(fresh, 170, k, (1, c))
+        whole = product(x, w)
+        for threads, m, nbytes in ((1, 31, PIECE), (2, 29, 8 << 10), (2, 1, PIECE), (1, 14, 64 << 10)):
+            pieces(nbytes)
+            with at_most(threads):
+                first = int(fresh.integers(31 - m + 1))
+                assert (product(x[first : first + m], w) == whole[first : first + m]).all(), (k, m, threads)
+        assert (product(x, w[16:57]) == whole[:, 16:57]).all()
+
+
+@pairs
+@pytest.mark.parametrize("k", [0, 1])
+def test_axes_without_length(k):
+    for m, n in ((0, 3), (3, 0), (2, 5)):
+        x, w = (gq.quantize_scaled(np.zeros((rows, k)), "e4m3", (1, None)) for rows in (m, n))
+        assert product(x, w).tolist() == [[0] * n] * m
+
+
+@pairs
+def test_a_small_product_that_comes_again(fresh, monkeypatch):
+    ran = []
+    monkeypatch.setattr(plans.Plan, "__call__", counted(ran, plans.Plan.__call__))
+    w = gq.quantize_scaled(fresh.standard_normal((40, 300)), "e4m3", (1, 100))
+    for _ in range(3):
+        x = gq.quantize_scaled(fresh.standard_normal((5, 300)), "e5m2", (1, 100))
+        oracle = gq.reference.scaled_linear(x, w)
+        assert np.abs(product(x, w) - oracle).mean() <= 1e-6 * np.abs(oracle).mean()
+    assert len(ran) == 2
+
+
+def counted(found, run):
+    def call(plan, *given):
+        found.append(plan)
+        run(plan, *given)
+
+    return call
+
+
+# --- how K is cut -------------------------------------------------------------------------------
+
+
+def test_how_k_is_cut(fresh):
+    for _ in range(300):
+        k, c = int(fresh.integers(1, 40000)), int(fresh.integers(1, 40000))
+        cut = cut_of(ScaledLinear(Operand("e4m3", 1, c), Operand("e4m3", 1, c), 1, 1, k, device="cpu"))
+        assert cut.groups == math.ceil(k / cut.group)
+        assert cut.run * cut.runs >= cut.group > cut.run * (cut.runs - 1)
+        assert cut.width % STEP == 0
+        assert cut.run <= cut.width <= LONG
+        assert cut.width <= cut.span <= LONG
+        assert cut.groups == 1 or cut.width in (cut.span, cut.run)
+        lines, rest = divmod(cut.pitch, LINE)
+        assert rest == 0
+        assert lines % 2
+        assert cut.pitch >= 2 * cut.width * cut.runs * cut.groups
+        piece = 32 * cut.width * cut.together * cut.near
+        assert piece <= PIECE or (cut.together, cut.near) == (1, 2)
+        assert cut.near % 2 == 0
+
+
+# --- who takes it -------------------------------------------------------------------------------
+
+
+def problem(x, w, m, c=128, accumulate=None):
+    return ScaledLinear(Operand(x, 1, c), Operand(w, c, c), m, 64, 256, accumulate, device="cpu")
+
+
+def test_what_it_refuses_in_words(monkeypatch, forgetful):
+    assert "8-bit floats" in r6_pairs.refuses(problem("int8", "int8", 8))
+    assert "scales change every 8" in r6_pairs.refuses(problem("e4m3", "e4m3", 8, 8))
+    monkeypatch.setattr(needs, "compiled_for", lambda: compiled_for() - {*needs.NEEDED})
+    reason = r6_pairs.refuses(problem("e4m3", "e4m3", 8))
+    assert "bfloat16" in reason or "has no avx512bf16 and no avx512vbmi" in reason
+    with pytest.raises(UnsupportedError, match=r"bfloat16|avx512bf16"):
+        product(*(gq.quantize_scaled(np.ones((3, 64)), "e4m3", (1, None)) for _ in "xw"))
+    assert choose(problem("e4m3", "e4m3", 17)).name == "cpu:dequant"
+
+
+@pairs
+def test_auto_takes_it_from_three_rows_on_where_its_code_is_there(monkeypatch, forgetful):
+    on_a_cpu(monkeypatch, "znver4")
+    monkeypatch.setattr(needs, "at_hand", lambda problem: True)
+    names = {m: choose(problem("e4m3", "e5m2", m)).name for m in (1, 2, 3, 16, 17, 512)}
+    assert names == dict.fromkeys((1, 2), "cpu:lines") | dict.fromkeys((3, 16, 17, 512), "cpu:pairs")
+    assert choose(problem("e4m3", "e5m2", 64, 8)).name == "cpu:dequant"
+    assert choose(problem("int8", "int8", 64)).name == "cpu:tiles"
+    ladder.chosen.cache_clear()
+    monkeypatch.setattr(needs, "at_hand", lambda problem: False)
+    assert reasoned(problem("e4m3", "e5m2", 16)) == (by_name("cpu:lines"), choice.AT_HAND)
+    assert reasoned(problem("e4m3", "e5m2", 17)) == (by_name("cpu:dequant"), choice.AT_HAND)
+    assert choose(problem("e4m3", "e5m2", 17), "cpu:pairs").name == "cpu:pairs"
+
+
+@pairs
+def test_auto_leaves_it_where_it_was_not_measured(monkeypatch, forgetful):
+    on_a_cpu(monkeypatch, "sapphirerapids")
+    monkeypatch.setattr(needs, "at_hand", lambda problem: True)
+    assert reasoned(problem("e4m3", "e5m2", 17)) == (by_name("cpu:dequant"), choice.USUAL)
+    assert choose(problem("e4m3", "e5m2", 16)).name == "cpu:lines"
+    assert choose(problem("e4m3", "e5m2", 17), "cpu:pairs").name == "cpu:pairs"
+
+
+def on_a_cpu(monkeypatch, name):
+    now = choice.here()._replace(compiled_for=name)
+    monkeypatch.setattr(choice, "here", lambda: now)
+
+
+def by_name(name):
+    return next(rung for rung in ladder.rungs("scaled_linear", "cpu") if rung.name == name)
+
+
+@pairs
+def test_who_compiles_everything_compiles_it_too(monkeypatch):
+    monkeypatch.setattr(served, "level", lambda: None)
+    assert needs.at_hand(problem("e4m3", "e4m3", 64))
+
+
+# --- code that comes with the package -----------------------------------------------------------
+
+
+def test_its_kernels_alone_use_more_than_their_level():
+    family, other = "ggmlq.cpu.pairs.product.sweep", "ggmlq.cpu.slabs.product.sweep"
+    for level in LEVELS:
+        assert level.of(other) is level
+        assert level.of(family).features - level.features == level.more
+        assert not level.of(family).more
+    wider = [level.folder for level in LEVELS if {*needs.NEEDED} <= level.of(family).needed]
+    assert wider == ["avx512-vbmi"]
+
+
+def test_no_cpu_gets_instructions_that_it_has_not(monkeypatch):
+    level = LEVELS[0]
+    monkeypatch.setattr(served, "level", lambda: level)
+    monkeypatch.setattr(served, "code", lambda folder, origin: pytest.fail(f"{origin} was looked up"))
+    monkeypatch.setattr(served, "compiled_for", lambda: level.needed)
+    assert served.loaded(Origin("ggmlq.cpu.pairs.product.sweep", ("e4m3",))) is None
