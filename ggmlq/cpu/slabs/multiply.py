@@ -25,7 +25,7 @@ def multiply(problem: ScaledLinear, x: ScaledArray, w: ScaledArray, out: Any) ->
     form, shift = form_of(problem, kind), w_shift(problem.w, kind)
     slabs = w.prepared(maker(cut, form, shift))
     nbytes, at, w_scales, w_zeros, w_sums = slabs.at
-    rows = rows_of(x.matrix(), cut, form, x_shift(problem.x), shift)
+    rows = rows_of(x.matrix(), cut, form, x_shift(problem.x), shift, problem.n)
     given = Operands(
         nbytes, at, w_scales, w_zeros, w_sums,
         rows.codes.ctypes.data, rows.codes.strides[0], rows.scales.ctypes.data,
