@@ -264,6 +264,32 @@ def test_bias_dtype_out_and_requantize(fresh):
     assert (x @ w.T).tobytes() == plain.tobytes()
 
 
+@pytest.mark.parametrize("shape", [(), (1, 1), (1, 5), (0, 1), (0, 5)])
+def test_an_empty_result_is_requantized_with_any_scales(fresh, shape):
+    x, w = operand(fresh, 6, 128, "int8", (1, None))[:0], operand(fresh, 5, 128, "int8", (1, None))
+    s = gq.scaled_linear(x, w, requantize=("int8", np.ones(shape, np.float32)))
+    assert (s.shape, s.code.name, np.asarray(s).shape) == ((0, 5), "int8", (0, 5))
+
+
+def test_requantize_takes_scales_and_finds_none(fresh):
+    x, w = operand(fresh, 6, 128, "int8", (1, None)), operand(fresh, 5, 128, "int8", (1, None))
+    with pytest.raises(gq.GGMLQError, match="scales of a result are given"):
+        gq.scaled_linear(x, w, requantize=("int8", None))
+
+
+def test_the_oracle_says_what_does_not_fit(fresh):
+    w = operand(fresh, 6, 128, "e4m3", (1, 128))
+    for x, of, words in (
+        (np.ones((2, 127)), w, "last axis of both is K"),
+        (np.float64(1), w, "last axis of both is K"),
+        (np.ones((2, 128)), w[0], r"is 1-D; .* pass w.reshape"),
+        (w, w.reshape(2, 3, 128), r"is 3-D; .* pass w\[e\]"),
+        (w, np.ones((6, 128)), "must be a ScaledArray"),
+    ):
+        with pytest.raises(gq.GGMLQError, match=words):
+            gq.reference.scaled_linear(x, of)
+
+
 @pytest.mark.parametrize(
     ("kind", "dot"), [(AVX512, "vnni512"), (AVX2, "avx2"), (DOTPROD, "sdot"), (PLAIN, "plain")]
 )

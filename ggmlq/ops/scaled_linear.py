@@ -117,7 +117,7 @@ def scaled_linear(
     if isinstance(w, Divided):
         how: dict[str, Any] = {"kernel": kernel, "accumulate": accumulate, "activations": activations}
         return w.run("scaled_linear", x, out=out, bias=bias, dtype=dtype, requantize=requantize, **how)
-    _check_weights(w)
+    check_weights(ASKED, w)
     if is_tensor(x):
         if requantize is None:
             more = {"activations": activations, "kernel": kernel, "accumulate": accumulate}
@@ -166,19 +166,18 @@ def scaled_linear(
     return out
 
 
-def _check_weights(w: Any) -> None:
+def check_weights(asked: str, w: Any) -> None:
+    """Rows of codes with scales, [N, K]."""
     if isinstance(w, Transposed):
-        raise DTypeError(f"{ASKED}: w is {w!r}; rows of w lie along K; pass w, not w.T")
+        raise DTypeError(f"{asked}: w is {w!r}; rows of w lie along K; pass w, not w.T")
     if not isinstance(w, ScaledArray):
         raise DTypeError(
-            f"{ASKED}: the weights are a {type(w).__name__}; they must be a ScaledArray; make one with "
+            f"{asked}: the weights are a {type(w).__name__}; they must be a ScaledArray; make one with "
             'gq.quantize_scaled(w, "e4m3", (128, 128)) or ScaledArray(codes, scales, code, tile)'
         )
     if w.ndim != 2:
-        raise ShapeError(
-            f"{ASKED}: {w!r} is {w.ndim}-D; weights are [N, K]; pass w[e] for one matrix of them, "
-            "or use gq.expert_linear"
-        )
+        way = "w[e] for one matrix of them, or use gq.expert_linear" if w.ndim > 2 else "w.reshape(1, -1)"
+        raise ShapeError(f"{asked}: {w!r} is {w.ndim}-D; weights are [N, K]; pass {way}")
 
 
 def _same(asked: str, x: Any, w: Any) -> Any:
@@ -201,11 +200,7 @@ def _activations(x: Any, w: ScaledArray, how: Any) -> ScaledArray:
         )
     with on_device_of(ASKED, w.codes, w):  # as in a CUDA graph what x becomes stays with w
         x = as_floats_or_bfloat16(ASKED, x)
-        if x.ndim == 0 or x.shape[-1] != w.shape[1]:
-            raise ShapeError(
-                f"{ASKED}: x has shape {x.shape}, w {w.shape}; the last axis of both is K; "
-                f"pass x as [..., {w.shape[1]}]"
-            )
+        check_columns(ASKED, x, w)
         code, tile = how_quantized(how, w)
         return quantize_scaled(x, code, tile, ragged="pad")
 
@@ -228,6 +223,15 @@ def how_quantized(how: Any, w: ScaledArray) -> tuple[Code, Any]:
     return CODES[how[0]], how[1]
 
 
+def check_columns(asked: str, x: Any, w: ScaledArray) -> None:
+    """One K."""
+    if x.ndim == 0 or x.shape[-1] != w.shape[-1]:
+        raise ShapeError(
+            f"{asked}: x has shape {x.shape}, w {w.shape}; the last axis of both is K; "
+            f"pass x as [..., {w.shape[-1]}]"
+        )
+
+
 def check_operands(asked: str, x: ScaledArray, w: ScaledArray) -> None:
     """One device, one K, one kind of codes, and tiles that fit along K."""
     if x.device != w.device:
@@ -235,11 +239,7 @@ def check_operands(asked: str, x: ScaledArray, w: ScaledArray) -> None:
             f"{asked}: x is on {x.device}, w on {w.device}; both must be on one device; move one with "
             f"x.to({w.device!r})"
         )
-    if x.shape[-1] != w.shape[-1]:
-        raise ShapeError(
-            f"{asked}: x has shape {x.shape}, w {w.shape}; the last axis of both is K; "
-            f"pass x as [..., {w.shape[-1]}]"
-        )
+    check_columns(asked, x, w)
     if x.code.kind != w.code.kind:
         raise CodeError(
             f"{asked}: x has codes of {x.code.name}, w of {w.code.name}; both are floats or both integers; "
@@ -297,6 +297,11 @@ def coding_of(how: Any, m: int, n: int) -> Coding:
             "array of scales"
         )
     code, scales = how
+    if scales is None:
+        raise DTypeError(
+            f"{ASKED}: requantize={how!r}; scales of a result are given, not found; pass a number or an "
+            "array, or quantize the floats, gq.quantize_scaled(x @ w.T, …)"
+        )
     shape = tuple(getattr(scales, "shape", np.shape(scales)))
     tiles = {(): (None, None), (m, n): (1, 1), (m, 1): (1, None), (1, n): (None, 1), (1, 1): (None, None)}
     if shape not in tiles:
@@ -304,6 +309,8 @@ def coding_of(how: Any, m: int, n: int) -> Coding:
             f"{ASKED}: requantize with scales of shape {shape}; the result is ({m}, {n}), its scales are a "
             f"number, (1, 1), (1, {n}), ({m}, 1) or ({m}, {n}); reshape them"
         )
+    if not m * n:  # no tile has a scale then
+        return Coding(CODES[code], tiles[shape], 1.0)
     return Coding(CODES[code], tiles[shape], scales)
 
 
