@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from ..devices import to_host
 from ..errors import UnsupportedError
-from ..ops.scaled_linear import check_columns, check_operands, check_weights
+from ..ops.scaled_operands import check_columns, check_operands, check_weights
 from ..scaled import ScaledArray
 from ..tiling import expanded
 from .identity import Planar, Wide, product
