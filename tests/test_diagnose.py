@@ -202,6 +202,17 @@ def test_blocks_of_k_are_found_by_linear_algebra():
     assert found.where["K-blocks"] == {"missing": [(128, 192)]}
 
 
+@pytest.mark.parametrize("name", ["q4_K", "q6_K"])
+def test_a_first_block_that_is_missing_is_no_neighbours_scale(name):
+    """Scales of neighbouring blocks of 256 activations are nearly alike, so that mistake comes near."""
+    for _ in range(3):
+        x, q = some(name, m=9, n=16, k=512)
+        w = np.asarray(q).copy()
+        w[:, :256] = 0
+        found = gq.diagnose(x @ w.T, x, q)
+        assert (found.fault, found.where["K-blocks"]) == ("unknown", {"missing": [(0, 256)]})
+
+
 def test_periods_of_columns():
     x, q = some(n=32)
     y = x @ q.T

@@ -81,6 +81,16 @@ def test_forms_of_x():
     assert np.array_equal(gq.linear(x.tolist(), q), gq.linear(x.astype(np.float64), q))
 
 
+@pytest.mark.parametrize("name", ["f32", "f16", "q4_0"])
+def test_bits_do_not_depend_on_how_x_lies(name):
+    q = weights(name, 33, 264 if name != "q4_0" else 512)
+    x = rows("normal", 17, q.shape[1])
+    for kernel in ("auto", "cpu:dequant"):
+        y = gq.linear(x, q, kernel=kernel)
+        for same in (np.asfortranarray(x), x[::-1].copy()[::-1], x[:, ::-1].copy()[:, ::-1], x.astype(">f4")):
+            assert np.array_equal(gq.linear(same, q, kernel=kernel), y)
+
+
 @pytest.mark.parametrize("dtype", [np.float16, np.float32, np.float64])
 def test_dtypes(dtype):
     q, x = weights("q8_0", 5, 64), rows("f16", 3, 64)

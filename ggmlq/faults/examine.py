@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 
@@ -11,7 +11,7 @@ from ..errors import UnsupportedError
 from ..scaled import ScaledArray
 from .diagnosis import Diagnosis
 from .experts.examine import diagnose as examine_experts
-from .explanation import Explanation, Finding, fits, level
+from .explanation import NEAR, Explanation, Finding, fits, level
 from .inputs import given
 from .judged import Mask
 from .nonfinite import not_finite
@@ -151,7 +151,7 @@ def _wrong(s: Survey, claim: str | None) -> Finding:
     shapes = patterns(s, bad)
     sure = [pattern for pattern in shapes if pattern.sure]
     if good and not sure:
-        return of_explanations(good, bad)
+        return _only_blocks(s, bad, good[0].gain / 10) or of_explanations(good, bad)
     if sure:
         return of_pattern(sure[0], bad)
     good = [e for e in by_algebra(scene, s.prediction[np.ix_(rows, columns)]) if fits(e)]
@@ -190,10 +190,18 @@ def _scaled(s: Survey, bad: Mask) -> Explanation | None:
     return factor(s.y[at], s.prediction[at], s.size[at], s.limit[at], use[at], s.best.name)
 
 
-def _blocks_of_k(s: Survey, bad: Mask) -> dict[str, object]:
+def _blocks_of_k(s: Survey, bad: Mask, most: float = NEAR) -> dict[str, object]:
     rows, columns = np.flatnonzero(bad.any(axis=1))[:24], np.flatnonzero(bad.any(axis=0))[:24]
-    found = k_blocks(s.case, s, rows, columns)
+    found = k_blocks(s.case, s, rows, columns, most)
     return {"K-blocks": found} if found else {}
+
+
+def _only_blocks(s: Survey, bad: Mask, most: float) -> Finding | None:
+    """Blocks of K that are missing, where that leaves far less of the error than a mistake that is near."""
+    places = where(bad) | _blocks_of_k(s, bad, most)
+    if set(cast(dict[str, object], places.get("K-blocks", {}))) != {"missing"}:
+        return None
+    return _missing(places, s.case) or Finding("unknown", 0.5, "", places, int(bad.sum()))
 
 
 def _less_sure(s: Survey, bad: Mask, shapes: list[Pattern], claim: str | None) -> Finding:

@@ -223,9 +223,12 @@ def _tails(survey: Judged, bad: Mask) -> Pattern | None:
 
 
 def k_blocks(
-    case: Case, survey: Survey, rows: NDArray[np.int64], columns: NDArray[np.int64]
+    case: Case, survey: Survey, rows: NDArray[np.int64], columns: NDArray[np.int64], most: float
 ) -> dict[str, object]:
-    """Which blocks of K are missing or scaled: y - right = Σ c_b · contribution_b, solved for c."""
+    """Which blocks of K are missing or scaled: y - right = Σ c_b · contribution_b, solved for c.
+
+    ``most``: the part of the error that they may leave.
+    """
     scene = case.scene(rows, columns)
     k = case.x.shape[1]
     run = max(scene.weights.grain, -(-k // 64 // 32) * 32)
@@ -240,7 +243,7 @@ def k_blocks(
         return {}
     c, *_ = np.linalg.lstsq(a, b, rcond=None)
     left = float(((b - a @ c) ** 2).sum() / max((b**2).sum(), 1e-300))
-    if left > 0.02:
+    if left > most:
         return {}
     names = {-1.0: "missing", 1.0: "counted twice"}
     found: dict[str, object] = {}

@@ -15,7 +15,7 @@ from ..errors import BlockIndexError, DeviceError, DTypeError, ShapeError
 from ..scaled import ScaledArray
 from ..tensors import bits_of, is_tensor
 from .quantize_scaled import quantize_scaled
-from .scaled_linear import check_operands, how_quantized
+from .scaled_operands import check_operands, how_quantized, takes_zeros
 
 ASKED = "expert_linear(x, q, ids)"
 
@@ -132,7 +132,7 @@ def _codes(asked: str, given: Any, q: ScaledArray) -> ScaledArray:
     x: ScaledArray = given
     if not isinstance(given, ScaledArray):
         code, tile = how_quantized(None, q)
-        x = quantize_scaled(given, code, tile, ragged="pad")
+        x = quantize_scaled(given, code, tile, zeros=takes_zeros(None, code), ragged="pad")
     check_operands(asked, x, q)
     codes = x.codes.reshape(x.tiling.rows, x.tiling.columns)
     return x if x.ndim == 2 else ScaledArray(codes, x.scales, x.code, x.tile, x.zeros)

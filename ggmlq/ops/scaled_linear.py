@@ -13,14 +13,15 @@ from ..checks import as_floats_or_bfloat16, check_bias, check_out, float_dtype, 
 from ..codes import CODES, Code
 from ..devices import device_of, namespace, on_device_of, place_of
 from ..ending import PLAIN, Ending, can_be
-from ..errors import CodeError, DeviceError, DTypeError, ShapeError, UnsupportedError
-from ..matrix import Divided, Float, Host, Out, Transposed, operation
+from ..errors import DeviceError, DTypeError, ShapeError, UnsupportedError
+from ..matrix import Divided, Float, Host, Out, operation
 from ..problems import INT32, ScaledLinear
 from ..scaled import ScaledArray
 from ..tensors import array_of, is_tensor
 from ..tiling import Tile
 from . import fast_path, torch
 from .quantize_scaled import quantize_scaled, static_scales
+from .scaled_operands import check_columns, check_operands, check_weights, how_quantized, takes_zeros
 
 ACCUMULATE = {"integer": ("int32", "int64", "float32", "fp32_chunks"), "float": ("float32",)}
 ASKED = "scaled_linear(x, w)"
@@ -85,7 +86,8 @@ def scaled_linear(
         whole axis.
     activations : (code, tile), optional
         How floats x are quantized: by default to the code of w, floats in tiles (1, 128), integers in
-        (1, None). K need not be whole tiles.
+        (1, None), and to a code without a sign, such as uint8, with zero points. K need not be whole
+        tiles.
     kernel : str
         ``"auto"``, or a kernel's name such as ``"cpu:naive"``; see ``gq.kernels("scaled_linear")``.
     accumulate : str, optional
@@ -117,7 +119,7 @@ def scaled_linear(
     if isinstance(w, Divided):
         how: dict[str, Any] = {"kernel": kernel, "accumulate": accumulate, "activations": activations}
         return w.run("scaled_linear", x, out=out, bias=bias, dtype=dtype, requantize=requantize, **how)
-    _check_weights(w)
+    check_weights(ASKED, w)
     if is_tensor(x):
         if requantize is None:
             more = {"activations": activations, "kernel": kernel, "accumulate": accumulate}
@@ -166,21 +168,6 @@ def scaled_linear(
     return out
 
 
-def _check_weights(w: Any) -> None:
-    if isinstance(w, Transposed):
-        raise DTypeError(f"{ASKED}: w is {w!r}; rows of w lie along K; pass w, not w.T")
-    if not isinstance(w, ScaledArray):
-        raise DTypeError(
-            f"{ASKED}: the weights are a {type(w).__name__}; they must be a ScaledArray; make one with "
-            'gq.quantize_scaled(w, "e4m3", (128, 128)) or ScaledArray(codes, scales, code, tile)'
-        )
-    if w.ndim != 2:
-        raise ShapeError(
-            f"{ASKED}: {w!r} is {w.ndim}-D; weights are [N, K]; pass w[e] for one matrix of them, "
-            "or use gq.expert_linear"
-        )
-
-
 def _same(asked: str, x: Any, w: Any) -> Any:
     return x
 
@@ -201,56 +188,9 @@ def _activations(x: Any, w: ScaledArray, how: Any) -> ScaledArray:
         )
     with on_device_of(ASKED, w.codes, w):  # as in a CUDA graph what x becomes stays with w
         x = as_floats_or_bfloat16(ASKED, x)
-        if x.ndim == 0 or x.shape[-1] != w.shape[1]:
-            raise ShapeError(
-                f"{ASKED}: x has shape {x.shape}, w {w.shape}; the last axis of both is K; "
-                f"pass x as [..., {w.shape[1]}]"
-            )
+        check_columns(ASKED, x, w)
         code, tile = how_quantized(how, w)
-        return quantize_scaled(x, code, tile, ragged="pad")
-
-
-def how_quantized(how: Any, w: ScaledArray) -> tuple[Code, Any]:
-    """Code and tile that floats x are quantized to; by default those that go with w."""
-    usual = (1, 128) if w.code.kind == "float" else (1, None)
-    c = w.tile[1]
-    if usual[1] is not None and c is not None and c % usual[1] and usual[1] % c:
-        usual = (1, c)  # neither would be a multiple of the other
-    if how is None:
-        return w.code, usual
-    if isinstance(how, str | Code):
-        return CODES[how], usual
-    if not (isinstance(how, tuple | list) and len(how) == 2):
-        raise DTypeError(
-            f"{ASKED}: activations={how!r}; it says how floats x are quantized, as (code, tile); pass "
-            '("int8", (1, None)) or the like'
-        )
-    return CODES[how[0]], how[1]
-
-
-def check_operands(asked: str, x: ScaledArray, w: ScaledArray) -> None:
-    """One device, one K, one kind of codes, and tiles that fit along K."""
-    if x.device != w.device:
-        raise DeviceError(
-            f"{asked}: x is on {x.device}, w on {w.device}; both must be on one device; move one with "
-            f"x.to({w.device!r})"
-        )
-    if x.shape[-1] != w.shape[-1]:
-        raise ShapeError(
-            f"{asked}: x has shape {x.shape}, w {w.shape}; the last axis of both is K; "
-            f"pass x as [..., {w.shape[-1]}]"
-        )
-    if x.code.kind != w.code.kind:
-        raise CodeError(
-            f"{asked}: x has codes of {x.code.name}, w of {w.code.name}; both are floats or both integers; "
-            "quantize one of them again, gq.quantize_scaled(x.dequantize(), …)"
-        )
-    a, b = sorted((x.tiling.c, w.tiling.c))
-    if b % a and b < w.shape[-1]:
-        raise ShapeError(
-            f"{asked}: tiles of x have {x.tiling.c} columns, those of w {w.tiling.c}; one must be a multiple "
-            "of the other or the whole axis, so that scales change together; quantize one of them again"
-        )
+        return quantize_scaled(x, code, tile, zeros=takes_zeros(how, code), ragged="pad")
 
 
 def _flat(x: ScaledArray) -> ScaledArray:
@@ -297,6 +237,11 @@ def coding_of(how: Any, m: int, n: int) -> Coding:
             "array of scales"
         )
     code, scales = how
+    if scales is None:
+        raise DTypeError(
+            f"{ASKED}: requantize={how!r}; scales of a result are given, not found; pass a number or an "
+            "array, or quantize the floats, gq.quantize_scaled(x @ w.T, …)"
+        )
     shape = tuple(getattr(scales, "shape", np.shape(scales)))
     tiles = {(): (None, None), (m, n): (1, 1), (m, 1): (1, None), (1, n): (None, 1), (1, 1): (None, None)}
     if shape not in tiles:
@@ -304,6 +249,8 @@ def coding_of(how: Any, m: int, n: int) -> Coding:
             f"{ASKED}: requantize with scales of shape {shape}; the result is ({m}, {n}), its scales are a "
             f"number, (1, 1), (1, {n}), ({m}, 1) or ({m}, {n}); reshape them"
         )
+    if not m * n:  # no tile has a scale then
+        return Coding(CODES[code], tiles[shape], 1.0)
     return Coding(CODES[code], tiles[shape], scales)
 
 

@@ -10,7 +10,7 @@ from ..checks import as_floats, check_bias, float_dtype
 from ..devices import device_of
 from ..errors import DeviceError, DTypeError, ShapeError
 from ..ops.expert_operands import check_ids, check_rows
-from ..ops.scaled_linear import how_quantized
+from ..ops.scaled_operands import how_quantized, takes_zeros
 from ..scaled import ScaledArray
 from .parts import Parts
 
@@ -22,7 +22,7 @@ class Asked(NamedTuple):
     operation: str
     s: Any
     x: Any  # an array or a ScaledArray at home, or Parts
-    codes: Any  # code and tile of what floats at home become before they travel, or None
+    codes: Any  # code, tile, and whether with zero points, of what floats at home become, or None
     ids: Any  # at home, of products with experts
     home: str
     shape: tuple[int, ...]  # of the result
@@ -111,8 +111,9 @@ def _codes(s: Any, x: Any, options: dict[str, Any]) -> Any:
         return None
     if isinstance(x, Parts) and (x.spans == s.spans if s.axis == 1 else x.spans is None):
         return None
-    code, tile = how_quantized(options.get("activations"), first)
+    how = options.get("activations")
+    code, tile = how_quantized(how, first)
     if s.axis == 1 and tile[1] is not None and any(cut % tile[1] for cut in s.cuts):
         return None  # tiles end where columns are cut: each part has tiles of its own
     options.pop("activations", None)
-    return code, tile
+    return code, tile, takes_zeros(how, code)

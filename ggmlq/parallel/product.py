@@ -70,7 +70,8 @@ def _given(asked: Asked, run: Any) -> list[Any]:
         x = gathered(run, x.parts, x.spans, x.shape, asked.home, s.devices)
     if asked.codes is not None:
         with run.at_home():
-            x = quantize_scaled(x, *asked.codes, ragged="pad")
+            code, tile, zeros = asked.codes
+            x = quantize_scaled(x, code, tile, zeros=zeros, ragged="pad")
     if s.axis == 1:
         with run.at_home():
             slices = [_columns(asked, x, *span) for span in s.spans]
@@ -203,7 +204,8 @@ def _by_one(asked: Asked, out: Any) -> Any:
         options["bias"] = asked.bias
     rest = () if asked.ids is None else (asked.ids,)
     if asked.codes is not None and asked.ids is None:
-        options["activations"] = asked.codes
+        code, tile, zeros = asked.codes
+        options["activations"] = None if zeros else (code, tile)  # zero points where nothing is said
     return OPERATIONS[asked.operation](asked.x, s.parts[s.devices.index(asked.home)], *rest, **options)
 
 

@@ -8,8 +8,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..devices import to_host
-from ..errors import DTypeError, UnsupportedError
-from ..ops.scaled_linear import check_operands
+from ..errors import UnsupportedError
+from ..ops.scaled_operands import check_columns, check_operands, check_weights
 from ..scaled import ScaledArray
 from ..tiling import expanded
 from .identity import Planar, Wide, product
@@ -52,14 +52,12 @@ def scaled_linear(
         raise UnsupportedError(
             f"{asked}: accumulate={accumulate!r}; sums are {', '.join(SUMS)}; pass one of these"
         )
-    if not isinstance(w, ScaledArray):
-        raise DTypeError(
-            f"{asked}: w is a {type(w).__name__}; it must be a ScaledArray; make one with gq.quantize_scaled"
-        )
+    check_weights(asked, w)
     x, w = to_host(x), to_host(w)
     if not isinstance(x, ScaledArray):
-        x = np.asarray(x, np.float64)
-        return np.asarray(x @ w.dequantize(np.float64).T)
+        floats = np.asarray(x, np.float64)
+        check_columns(asked, floats, w)
+        return np.asarray(floats @ w.dequantize(np.float64).T)
     check_operands(asked, x, w)
     rows, columns = x.tiling.rows, w.shape[0]
     y = np.empty((rows, columns))

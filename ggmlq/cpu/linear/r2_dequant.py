@@ -26,7 +26,7 @@ SLAB_BYTES = 4 << 20  # of decoded weights: fits the last-level cache beside the
 @register(__name__, __doc__, arithmetic="f32", accumulate="f32")
 def launch(x: Any, q: QuantArray, out: Any) -> None:
     n, k = q.shape
-    x = x.astype(np.float32, copy=False)
+    x = np.ascontiguousarray(x, np.float32)  # a BLAS adds in another order where rows lie otherwise
     if q.format.dtype == np.float32:
         np.matmul(x, q.blocks.T, out=out)
         return

@@ -10,7 +10,7 @@ import numpy as np
 from ... import reference
 from ...errors import UnsupportedError
 from ...ops.quantize_scaled import quantize_scaled
-from ...ops.scaled_linear import how_quantized
+from ...ops.scaled_operands import how_quantized, takes_zeros
 from ...scaled import ScaledArray
 from ..readings import Wide
 from .inputs import Index, Lines
@@ -69,7 +69,8 @@ def ways(g: Lines, claim: str | None) -> list[Way]:
     tiles = dict.fromkeys((tuple(tile), (1, 128), (1, None)))
     c = g.q.tiling.c
     fits = [t for t in tiles if t[1] is None or t[1] % c == 0 or c % t[1] == 0 or c >= g.q.shape[2]]
-    made = [Way(f"x in tiles {t}", quantize_scaled(g.x, code, t, ragged="pad")) for t in fits]
+    zeros = takes_zeros(None, code)
+    made = [Way(f"x in tiles {t}", quantize_scaled(g.x, code, t, zeros=zeros, ragged="pad")) for t in fits]
     return [*made, Way("x as floats")]
 
 

@@ -12,7 +12,7 @@ from ...checks import as_floats
 from ...devices import to_host
 from ...errors import DTypeError, ShapeError, UnsupportedError
 from ...ops.quantize_scaled import quantize_scaled
-from ...ops.scaled_linear import check_operands, how_quantized
+from ...ops.scaled_operands import check_operands, how_quantized, takes_zeros
 from ...scaled import ScaledArray
 from ..inputs import result
 from ..readings import Wide
@@ -78,8 +78,9 @@ def _ways(x: Any, w: ScaledArray, activations: Any) -> tuple[list[Activations], 
         return [_quantized(made, wide)], x.shape[:-1]
     code, tile = how_quantized(activations, w)
     tiles = [tile] if activations is not None else list(dict.fromkeys((tuple(tile), *CUSTOMS)))
-    check_operands(ASKED, quantize_scaled(rows, code, tile, ragged="pad"), w)
-    ways = [_quantized(quantize_scaled(rows, code, t, ragged="pad"), wide) for t in tiles if _goes(t, w)]
+    more: dict[str, Any] = {"zeros": takes_zeros(activations, code), "ragged": "pad"}
+    check_operands(ASKED, quantize_scaled(rows, code, tile, **more), w)
+    ways = [_quantized(quantize_scaled(rows, code, t, **more), wide) for t in tiles if _goes(t, w)]
     if activations is None:
         ways.append(Activations("x as floats", None, wide))
     return ways, x.shape[:-1]
