@@ -8,7 +8,8 @@ import pytest
 import ggmlq as gq
 from ggmlq.cpu.linear import r6_panels
 from ggmlq.cpu.machine import features
-from ggmlq.cpu.panels.layout import FEWER, batch
+from ggmlq.cpu.machine.target import AVX2, AVX512
+from ggmlq.cpu.panels.layout import FEWER, batch, layout_of
 from ggmlq.problems import Linear
 
 
@@ -30,16 +31,26 @@ def test_rows_of_blocks(name, fresh):
     if (reason := r6_panels.refuses(Linear(gq.formats[name], 31, 45, 512, device="cpu"))) is not None:
         pytest.skip(reason)
     q = gq.quantize(fresh.standard_normal((45, 512), np.float32), name)
-    x = fresh.standard_normal(
-        (31, 512), np.float32
-    )  # from 32 on panels are expanded, and sums in another order
+    few, first = r6_panels.MANY - 1, r6_panels.LATER  # between panels are expanded, by the CPU; then on all
+    x = fresh.standard_normal((few, 512), np.float32)
     alone = np.concatenate([gq.linear(row[None], q, kernel=kernel) for row in x])
     for m in range(1, len(x) + 1):
         assert np.array_equal(gq.linear(x[:m], q, kernel=kernel), alone[:m])
-    many = fresh.standard_normal((64, 512), np.float32)
+    many = fresh.standard_normal((first + 32, 512), np.float32)
     whole = gq.linear(many, q, kernel=kernel)
-    for m in range(32, len(many)):
+    for m in range(first, len(many)):
         assert np.array_equal(gq.linear(many[:m], q, kernel=kernel), whole[:m])
+
+
+def test_when_panels_are_expanded(monkeypatch):
+    """Later on AMD, where what unpacks has pipes of its own; look-ups have not."""
+    plain, offsets, book = (layout_of(gq.formats[name]) for name in ("q4_0", "q4_K", "iq2_s"))
+    for cpu, first in (("znver4", 128), ("cascadelake", 32)):
+        monkeypatch.setattr(features, "cpu_name", lambda cpu=cpu: cpu)
+        assert not r6_panels.expands(plain, AVX512, 4096)
+        assert [r6_panels.expands(offsets, AVX512, m) for m in (first - 1, first)] == [False, True]
+        assert [r6_panels.expands(book, AVX512, m) for m in (31, 32)] == [False, True]
+        assert r6_panels.expands(offsets, AVX2, 32)
 
 
 @pytest.mark.parametrize("n", [1, 16, 31, 32, 33, 48, 80])

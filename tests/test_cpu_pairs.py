@@ -10,7 +10,7 @@ import pytest
 import ggmlq as gq
 from ggmlq import ladder
 from ggmlq.cpu import choice
-from ggmlq.cpu.machine import plans
+from ggmlq.cpu.machine import features, plans
 from ggmlq.cpu.machine.features import compiled_for
 from ggmlq.cpu.pairs import layout, needs
 from ggmlq.cpu.pairs.layout import LINE, LONG, PIECE, STEP, cut_of
@@ -223,8 +223,7 @@ def test_auto_leaves_it_where_it_was_not_measured(monkeypatch, forgetful):
 
 
 def on_a_cpu(monkeypatch, name):
-    now = choice.here()._replace(compiled_for=name)
-    monkeypatch.setattr(choice, "here", lambda: now)
+    monkeypatch.setattr(features, "cpu_name", lambda: name)
 
 
 def by_name(name):

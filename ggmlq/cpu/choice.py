@@ -24,14 +24,13 @@ from ..formats import BlockFormat
 from ..ladder import Problem, rungs
 from ..measured import NOTHING, Entry, Preference
 from ..problems import Linear, ScaledLinear
-from .machine.features import cpu_name, model_name
+from .machine.features import cpu_name, model_name, zen
 from .machine.target import target
 from .pairs import needs
 from .prebuilt import served
 
 FEW, FOR_FEW = 3, "cpu:lines"
 TWO = 2  # rows of 8-bit floats
-ZEN = "znver"  # how LLVM's names of CPUs begin on which cpu:pairs was measured
 MEASURED = "cpu:amx"  # taken only where a table says so
 USUAL = "usual on a CPU that was not measured"
 BY_ROWS, AT_HAND = "the fastest for so few rows", "the highest whose code came with the package"
@@ -90,7 +89,7 @@ def of_codes(problem: ScaledLinear) -> Preference:
         return NOTHING
     if problem.m <= TWO:
         return Preference((FOR_FEW,), BY_ROWS)
-    if not here().compiled_for.startswith(ZEN):
+    if not zen():  # where cpu:pairs was measured
         return Preference((FOR_FEW, "cpu:dequant"), USUAL)
     return NOTHING if needs.at_hand(problem) else Preference((FOR_FEW, "cpu:dequant"), AT_HAND)
 

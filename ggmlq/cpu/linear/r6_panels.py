@@ -18,14 +18,16 @@ from typing import Any
 from ...array import QuantArray
 from ...ladder import register
 from ...problems import Linear
+from ..machine.features import zen
 from ..machine.kernels import kernel
-from ..machine.target import target
-from ..panels.layout import expanded, layout_of
+from ..machine.target import AVX512, Target, target
+from ..panels.layout import PanelLayout, expanded, layout_of
 from ..panels.multiply import multiply
 from ..panels.prepare import panels
 
 DIRECT, THROUGH_BYTES = "panels.product.direct", "panels.product.through_bytes"
 MANY = 32  # rows of activations that pay for expanding panels
+LATER = 128  # likewise on AMD, where what unpacks has pipes beside those of dot products, but for look-ups
 
 
 def refuses(problem: Linear) -> str | None:
@@ -36,11 +38,17 @@ def refuses(problem: Linear) -> str | None:
     return None
 
 
+def expands(layout: PanelLayout, kind: Target, m: int) -> bool:
+    """Whether panels are made bytes before they meet so many rows of activations."""
+    several = layout.offset or len(layout.planes) > 1
+    return several and m >= (LATER if zen() and kind == AVX512 and not layout.table else MANY)
+
+
 @register(__name__, __doc__, arithmetic="q8", accumulate="int32", refuses=refuses, repeats=True)
 def launch(x: Any, q: QuantArray, out: Any) -> None:
     layout, kind = layout_of(q.format), target()
     assert layout is not None
-    if len(x) >= MANY and (layout.offset or len(layout.planes) > 1):
+    if expands(layout, kind, len(x)):
         wide = expanded(layout, kind)
         multiply(x, q.prepared(panels), out, wide, lambda rows: kernel(THROUGH_BYTES, layout, rows, kind))
     else:

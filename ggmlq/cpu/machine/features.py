@@ -91,6 +91,11 @@ def far() -> int:
     return 16384 if "amx-tile" in compiled_for() or cpu_name() in RAPIDS else 0
 
 
+def zen() -> bool:
+    """Whether this is a CPU of AMD's, for what was measured on one of them."""
+    return cpu_name().startswith("znver")
+
+
 @cache
 def model_name() -> str | None:
     """What the maker calls this CPU, where Linux says so: LLVM's name can be that of a lesser one."""
