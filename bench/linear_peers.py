@@ -29,6 +29,7 @@ import numpy as np
 sys.path.insert(0, str(Path(__file__).parents[1]))  # of a script as of a module of the folder
 
 import ggmlq as gq
+from bench.bench_shapes import compiled
 from bench.on_card import Replays, in_turns
 from bench.scaled_peers import TorchReplays, tensor
 from ggmlq.cuda.linear import r16_roles
@@ -142,6 +143,8 @@ def main() -> int:
     asked = options.shapes.split(",") if options.shapes else []
     shapes = [tuple(map(int, each.split("x"))) for each in asked] or SHAPES
     rows = [int(each) for each in options.rows.split(",")] if options.rows else list(ROWS)
+    if options.tiles:
+        compiled({"cuda:roles"}, set(options.formats.split(",")))
     for n, k in shapes:
         for name in options.formats.split(","):
             figures += measured(
