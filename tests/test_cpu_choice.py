@@ -60,7 +60,7 @@ def test_on_a_known_one_what_was_measured(entries):
     }  # fmt: skip
     assert reasoned(problem("iq2_s", 3)).why == "measured on This One at abc"
     assert reasoned(problem("iq2_xs", 3)).why == "measured on This One at abc with iq2_s"
-    assert reasoned(problem("f16", 3)).rung.name == "cpu:dequant"
+    assert reasoned(problem("f16", 3)).rung.name == "cpu:floats"
     assert "measured on This One at abc" in repr(gq.kernels(format="iq2_s", device="cpu"))
 
 

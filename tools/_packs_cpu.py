@@ -16,6 +16,7 @@ from _packs import Wanted
 
 from ggmlq.cpu.grouped.multiply import ADDRESSED
 from ggmlq.cpu.linear import r5_lines
+from ggmlq.cpu.linear._floats import KINDS
 from ggmlq.cpu.machine.target import Target, best
 from ggmlq.cpu.pairs.needs import NEEDED
 from ggmlq.cpu.panels.layout import ROWS_AT_ONCE, expanded, layout_of, rows_at_once, unpacked
@@ -59,6 +60,9 @@ def _of(kind: Target) -> Iterator[tuple[str, tuple[Any, ...]]]:
         elif has_file(fmt):
             yield "decode.floats", (fmt,)
     yield from _of_scales(kind)
+    for name in KINDS:
+        if name != "f16" or kind.halves:
+            yield "linear._floats.sweep", (name, kind)
 
 
 def _of_pairs(level: Level) -> Iterator[tuple[str, tuple[Any, ...]]]:

@@ -32,6 +32,7 @@ from .prebuilt import served
 FEW, FOR_FEW = 3, "cpu:lines"
 TWO = 2  # rows of 8-bit floats
 MEASURED = "cpu:amx"  # taken only where a table says so
+OF_FLOATS = "cpu:floats"  # which takes no blocks
 USUAL = "usual on a CPU that was not measured"
 BY_ROWS, AT_HAND = "the fastest for so few rows", "the highest whose code came with the package"
 TABLE = Path(__file__).with_name("choice.json")
@@ -101,6 +102,6 @@ def is_of(entry: Entry, cpu: Cpu) -> bool:
 
 def usual(problem: Linear) -> tuple[str, ...]:
     """The order without figures, which is not just from the highest down."""
-    passed = {MEASURED} if problem.m <= FEW else {MEASURED, FOR_FEW}
+    passed = {MEASURED, OF_FLOATS} | ({FOR_FEW} if problem.m > FEW else set())
     names = [rung.name for rung in reversed(rungs(problem.op, problem.device))]
     return tuple(name for name in names if name not in passed)

@@ -1,0 +1,139 @@
+"""Rows of floats as files have them times rows of activations, widened in registers; r8_floats.py says why.
+
+A tile is a few rows of both, along all of K: so many vectors of sums, each loaded number meets several. Each
+sum takes its products in the order of the columns, sixteen apart, whatever else is in the tile.
+"""
+
+from __future__ import annotations
+
+from functools import cache
+from typing import Any
+
+from llvmlite import ir
+from numba import types
+
+from ..machine.arguments import reader
+from ..machine.jit import jit
+from ..machine.simd import FLOATS, I32, I64
+from ..machine.target import Target
+from ..machine.words import cgutils, intrinsic
+from ..quantize_scaled.operands import LANES
+from ..quantize_scaled.vectors import Vectors
+from ._operands import BAND, Floats
+
+KINDS = {"f32": "float32", "f16": "float16", "bf16": "bfloat16"}
+WIDE = 8  # vector registers from which a tile has four rows of both, else two
+
+
+operands = reader(Floats)
+
+
+@cache
+def sweep(name: str, kind: Target) -> Any:
+    """Compiled: rows ``first`` … ``stop`` of weights times all activations."""
+    most = 4 if kind.registers > WIDE else 2
+    by_most, by_two, by_one = (_tile(name, rows, most, kind) for rows in (most, 2, 1))
+    most_alone, two_alone, one_alone = (_tile(name, rows, 1, kind) for rows in (most, 2, 1))
+
+    def multiply(arguments: int, first: int, stop: int) -> None:
+        given = operands(arguments)
+        m, pitch, row_bytes, out_bytes = given.m, given.pitch, 4 * given.k, 4 * given.n
+        for top in range(first, stop, BAND):
+            end, row = min(top + BAND, stop), 0
+            while row < m:
+                done = most if m - row >= most else min(m - row, 2)
+                line = top
+                while line < end:
+                    w, x = given.weights + line * pitch, given.x + row * row_bytes
+                    these = (
+                        w,
+                        pitch,
+                        x,
+                        row_bytes,
+                        given.k,
+                        given.out + row * out_bytes + 4 * line,
+                        out_bytes,
+                    )
+                    if end - line >= most:
+                        if done == most:
+                            by_most(*these)
+                        elif done == 2:
+                            by_two(*these)
+                        else:
+                            by_one(*these)
+                        line += most
+                    else:
+                        if done == most:
+                            most_alone(*these)
+                        elif done == 2:
+                            two_alone(*these)
+                        else:
+                            one_alone(*these)
+                        line += 1
+                row += done
+
+    return jit(multiply)
+
+
+def _tile(name: str, rows: int, lines: int, kind: Target) -> Any:
+    """An intrinsic: rows of activations times rows of weights, to float32 [rows, lines]."""
+
+    @intrinsic
+    def multiply(
+        typing: Any, w: Any, w_pitch: Any, x: Any, x_pitch: Any, k: Any, to: Any, to_pitch: Any
+    ) -> Any:
+        def emit(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+            _emit(Vectors(builder, kind, KINDS[name]), rows, lines, *args)
+            return context.get_dummy_value()
+
+        return types.void(*[types.int64] * 7), emit
+
+    return multiply
+
+
+def _emit(
+    v: Vectors,
+    rows: int,
+    lines: int,
+    w: Any,
+    w_pitch: Any,
+    x: Any,
+    x_pitch: Any,
+    k: Any,
+    to: Any,
+    to_pitch: Any,
+) -> None:
+    b, none = v.builder, ir.Constant(FLOATS, None)
+    sums = [[cgutils.alloca_once_value(b, none) for _ in range(lines)] for _ in range(rows)]
+    for one in (one for row in sums for one in row):
+        b.store(none, one)
+    theirs = [v.apart(b.add(w, b.mul(w_pitch, I64(i)))) for i in range(lines)]
+    mine = [v.apart(b.add(x, b.mul(x_pitch, I64(r)))) for r in range(rows)]
+
+    def add(index: Any, left: Any) -> None:
+        weights = [v.floats(b.add(line, b.mul(index, I64(v.width))), left) for line in theirs]
+        for row, totals in zip(mine, sums, strict=True):
+            values = v.some(b.add(row, b.mul(index, I64(4))), FLOATS, left)
+            for each, total in zip(weights, totals, strict=True):
+                b.store(v.fma(each, values, b.load(total)), total)
+
+    whole = b.udiv(k, I64(LANES))
+    with cgutils.for_range(b, whole, intp=I64) as loop:
+        add(b.mul(loop.index, I64(LANES)), None)
+    done = b.mul(whole, I64(LANES))
+    left = b.sub(k, done)
+    with b.if_then(b.icmp_unsigned("!=", left, I64(0)), likely=False):
+        add(done, left)
+    for r, totals in enumerate(sums):
+        place = b.add(to, b.mul(to_pitch, I64(r)))
+        for i, total in enumerate(totals):
+            v.store(_whole(v, b.load(total)), b.add(place, I64(4 * i)))
+
+
+def _whole(v: Vectors, total: Any) -> Any:
+    """The sum of sixteen: of halves, and so on."""
+    count = LANES // 2
+    while count:
+        total = v.builder.fadd(v.part(total, 0, count), v.part(total, count, count))
+        count //= 2
+    return v.builder.extract_element(total, I32(0))

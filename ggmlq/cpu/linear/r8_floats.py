@@ -1,0 +1,50 @@
+"""Read weights that are floats as the file has them, and widen them in registers.
+
+Changed: float16 and bfloat16 never become float32 in memory, and the threads are our own. Four rows of
+weights meet four of activations, sixteen columns at a time.
+
+Why it helps: memory carries two bytes a weight, where a decoded one is read, written and read again. And a
+BLAS whose threads wait for each other loses far more than its speed beside another busy process.
+
+Limited by the memory's bandwidth with few rows of activations, by one fused multiplication a clock with
+more; with many a BLAS, which also keeps pieces of both in the caches, is ahead.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from ...array import QuantArray
+from ...ladder import register
+from ...problems import Linear
+from ..machine.kernels import kernel
+from ..machine.target import target
+from ..machine.workers import share_kernel
+from ._operands import BAND, Floats
+
+MOST = {"f32": 16, "f16": 64, "bf16": 64}  # rows of activations: what is not decoded goes to a BLAS sooner
+
+
+def refuses(problem: Linear) -> str | None:
+    name = problem.format.name
+    if name not in MOST:
+        return f"it reads floats: {', '.join(MOST)}"
+    if problem.m > MOST[name]:
+        return f"it takes up to {MOST[name]} rows of activations beside {name}; a BLAS is ahead with more"
+    if name == "f16" and not target().halves:
+        return "this CPU has no 16-bit floats"
+    return None
+
+
+@register(__name__, __doc__, arithmetic="f32", accumulate="f32", refuses=refuses)
+def launch(x: Any, q: QuantArray, out: Any) -> None:
+    if not out.size:
+        return
+    rows, weights = np.ascontiguousarray(x, np.float32), q.raw
+    if weights.strides[1] != 1:
+        weights = np.ascontiguousarray(weights)
+    (n, k), at = q.shape, weights.ctypes.data
+    given = Floats(at, weights.strides[0], rows.ctypes.data, len(rows), k, out.ctypes.data, n)
+    share_kernel(kernel("linear._floats.sweep", q.format.name, target()), given, n, BAND)
