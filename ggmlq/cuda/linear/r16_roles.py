@@ -31,6 +31,7 @@ from ..activations.panels import panels_of
 from ..dequantize import BLOCK_FORMATS
 from ..machine import device, maps
 from ..machine.launch import Kernel, family
+from ..pipeline.bands import bands
 from ..pipeline.boxed import starter
 from ..pipeline.pieces import bounds_of, shares
 from ..pipeline.product import STRIPS
@@ -70,7 +71,7 @@ def kernel(fmt: BlockFormat, tile: RoleTile) -> Kernel:
         y: Any,  # float32 [m, n]
         parts: Any, flags: Any,  # float32 [slots, a tile], uint32: shared_tiles.py
         m: Any, n: Any, steps: Any, height: Any,
-        across: Any, tiles: Any,
+        across: Any, band: Any, of_band: Any, tiles: Any,  # bands.py
         divided: Any, sharing: Any, shared: Any, each: Any, extra: Any,  # pieces.py
     ) -> None:  # fmt: skip
         let_successor_start()  # which finds no room before blocks of this one end: all of them run
@@ -91,24 +92,25 @@ def kernel(fmt: BlockFormat, tile: RoleTile) -> Kernel:
         last = uint32(uint32(cuda.gridDim.x) - uint32(1))
         rank = uint32(uint32(last - uint32(cuda.blockIdx.x)) // uint32(cluster))
         pieces, whole = (divided, sharing, shared, each, extra), uint32(divided + rank)
+        order = (across, band, of_band, tiles)
         begin, end = bounds_of(rank, uint32(steps >> uint32(1)), pieces)
         left = uint32(end - begin)
         if uint32(warp) >= uint32(STRIPS):
             if wide:
                 give()
             if uint32(cuda.threadIdx.x) == uint32(MULTIPLY):
-                sources = (records, panels, steps, height, across, tiles)
+                sources = (records, panels, steps, height, order)
                 fill(ring, full, sources, end, left, whole)
         else:
             if wide:
                 take()
-            ends, given = (y, parts, flags), (m, n, steps, across, tiles)
+            ends, given = (y, parts, flags), (m, n, steps, order)
             work(ring, full, warp, lane, ends, given, end, left, whole, rank, pieces)
         if cluster > 1:
             meet_cluster()  # nobody says to a block that is gone that a stage is free
 
     return Kernel(
-        f"roles of {fmt.name}, {tile}", product, *(uint64,) * 5, *(uint32,) * 11,
+        f"roles of {fmt.name}, {tile}", product, *(uint64,) * 5, *(uint32,) * 13,
         threads=tile.threads, blocks=tile.blocks, shared=tile.shared(layout), least=(9, 0), exact=True,
         early=True, lto=wide,
     )  # fmt: skip
@@ -144,11 +146,12 @@ def launch(x: Any, q: QuantArray, out: Any, tile: RoleTile | None = None) -> Non
     across, down, cluster = -(-m // tile.columns), -(-n // tile.rows), tile.cluster
     clusters = sms * device.blocks_beside(tile.blocks, tile.shared(w.layout)) // cluster
     share, _ = shares(down * across, steps // PIECE, clusters, tile.columns, STAGE_US[tile.columns])
+    order = bands(across, down, clusters, tile.panel, cluster * STRIPS * w.layout.record)
     flags = empty(cluster * flags_of(share.sharing, share.divided), np.uint32)
     parts = empty(((share.sharing + share.divided) * tile.rows * tile.columns,), np.float32)
     panels = panels_of(x, steps, tile.columns, flags)
     kernel(q.format, tile)(
         (share.blocks * cluster,), (tile.threads,), q.prepared(map_of(tile.line(w.layout)))[0],
         panels, out, parts, flags,
-        m, n, steps, panels.shape[1], across, down * across, *share[1:], cluster=cluster,
+        m, n, steps, panels.shape[1], *order, *share[1:], cluster=cluster,
     )  # fmt: skip

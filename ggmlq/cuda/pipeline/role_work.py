@@ -13,6 +13,7 @@ from ..words import barrier as barriers
 from ..words import warpgroup
 from ..words.atoms import inlined
 from ..words.language import cuda, uint32
+from .bands import place_of
 from .boxed import follower
 from .pieces import next_piece
 from .product import STRIPS
@@ -96,7 +97,7 @@ def worker(layout: StripLayout, tile: RoleTile, unpack: Any, multiply: Any) -> A
         ring: Any, full: Any, warp: Any, lane: Any, ends: Any, given: Any, end: Any, left: Any, whole: Any,
         rank: Any, pieces: Any,
     ) -> None:  # fmt: skip
-        (m, n, steps, across, tiles), share = given, (rank, pieces[1], pieces[0])
+        (m, n, steps, order), share = given, (rank, pieces[1], pieces[0])
         stage, phase, unseen = uint32(0), uint32(0), uint32(uint32(steps >> uint32(16)) & uint32(0x8000))
         stages, blocks = uint32(steps >> uint32(1)), uint32(uint32(cuda.gridDim.x) // uint32(cluster))
         g, t = uint32(lane >> uint32(2)), uint32(lane & uint32(3))
@@ -105,13 +106,13 @@ def worker(layout: StripLayout, tile: RoleTile, unpack: Any, multiply: Any) -> A
             below = uint32(below + uint32(rank_in_cluster() * uint32(STRIPS * ROWS)))
         notes = uint32(full + uint32(behind))
         begin(ends[2], share)
-        while left > uint32(0) or whole < tiles:
+        while left > uint32(0) or whole < order[3]:
             number, first, last, left, whole = next_piece(left, end, whole, stages, blocks)
-            down = uint32(number // across)
+            down, over = place_of(number, order)
             row = uint32(down * uint32(rows) + below)
-            column = uint32(uint32(number - uint32(down * across)) * uint32(columns) + beside)
+            column = uint32(over * uint32(columns) + beside)
             total, stage, phase = add(ring, full, warp, lane, stage, phase, first, last, unseen)
             put(total, ends, number, column, row, m, n, first, last, stages, share, notes)
-        close(ends, below, beside, m, n, across, stages, share, pieces, notes)
+        close(ends, below, beside, m, n, order, stages, share, pieces, notes)
 
     return work

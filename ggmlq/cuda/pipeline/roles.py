@@ -25,6 +25,7 @@ from ..words import barrier as barriers
 from ..words import boxes, early_start
 from ..words.atoms import inlined
 from ..words.language import cuda, uint32, uint64
+from .bands import place_of
 from .boxed import follower
 from .pieces import next_piece, shares
 from .product import STRIPS
@@ -170,12 +171,12 @@ def placer(tile: RoleTile) -> Any:
     cluster, rank_in_cluster = tile.cluster, barriers.rank_in_cluster
 
     @inlined
-    def place(number: Any, across: Any) -> Any:
-        down = uint32(number // across)
+    def place(number: Any, order: Any) -> Any:
+        down, column = place_of(number, order)
         row = uint32(down * uint32(STRIPS * cluster))
         if cluster > 1:
             row = uint32(row + uint32(rank_in_cluster() * uint32(STRIPS)))
-        return row, uint32(number - uint32(down * across))
+        return row, column
 
     return place
 
@@ -192,14 +193,14 @@ def filler(layout: StripLayout, tile: RoleTile) -> Any:
 
     @inlined
     def fill(ring: Any, full: Any, given: Any, end: Any, left: Any, whole: Any) -> None:
-        records, panels, steps, height, across, tiles = given
+        records, panels, steps, height, order = given
         stage, phase, begun = uint32(0), uint32(0), uint32(0)
         stages_of, blocks = uint32(steps >> uint32(1)), uint32(uint32(cuda.gridDim.x) // uint32(cluster))
         apart = uint64(height) * uint64(LINE)
         prefetch(records)
-        while left > uint32(0) or whole < tiles:
+        while left > uint32(0) or whole < order[3]:
             number, i, last, left, whole = next_piece(left, end, whole, stages_of, blocks)
-            row, column = place(number, across)
+            row, column = place(number, order)
             i, last = uint32(i * uint32(pieces_each)), uint32(last * uint32(pieces_each))
             of_x = panels + uint64(uint32(i * uint32(records_each))) * apart + uint64(column) * uint64(panel)
             if begun == uint32(0):

@@ -29,6 +29,7 @@ from ..words.address import address
 from ..words.atoms import inlined
 from ..words.language import cuda, float32, int32, uint32, uint64
 from ..words.thread_sums import thread_sums
+from .bands import place_of
 from .pieces import bounds_of, sharers_of
 from .product import STRIPS
 from .roles import MULTIPLY, RoleTile
@@ -183,7 +184,7 @@ def ender(tile: RoleTile) -> Any:
 
     @inlined
     def close(
-        ends: Any, below: Any, beside: Any, m: Any, n: Any, across: Any, stages: Any, share: Any, pieces: Any,
+        ends: Any, below: Any, beside: Any, m: Any, n: Any, order: Any, stages: Any, share: Any, pieces: Any,
         notes: Any,
     ) -> None:  # fmt: skip
         rank, sharing, _ = share
@@ -195,9 +196,9 @@ def ender(tile: RoleTile) -> Any:
                 number = uint32(end // stages)
                 shared = end > uint32(number * stages)
             while shared:
-                down = uint32(number // across)
+                down, over = place_of(number, order)
                 row = uint32(down * uint32(rows) + below)
-                column = uint32(uint32(number - uint32(down * across)) * uint32(columns) + beside)
+                column = uint32(over * uint32(columns) + beside)
                 finish(ends, number, column, row, m, n, stages, share, pieces, notes)
                 later = uint32(end // stages)
                 shared = later > number and end > uint32(later * stages)
