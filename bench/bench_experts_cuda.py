@@ -77,7 +77,6 @@ SHAPES = (
 TIMED = ("q4_K", "q4_0", "mxfp4", "q8_0", "q6_K", "e4m3", "int8")
 TOKENS = (1, 2, 4, 8, 16, 32, 64, 512, 4096)
 SPREADS = ("even", "skewed", "few")
-GROUPED = (*r5_grouped.TILES, *r5_grouped.UNTRIED)
 CHECKS = (  # T, used, experts, N, rows of x for each use, ids
     (1, 3, 5, 100, False, "even"), (9, 2, 4, 140, True, "skewed"), (50, 3, 7, 300, False, "skewed"),
     (200, 1, 3, 64, False, "few"), (700, 2, 3, 130, True, "skewed"), (400, 2, 4, 256, False, "even"),
@@ -90,7 +89,7 @@ CHECKS = (  # T, used, experts, N, rows of x for each use, ids
 def kernels(names: list[str]) -> list[Any]:
     """All that this takes of some formats, the longest to compile first."""
     formats = [gq.formats[name] for name in names if name not in TILES]
-    found = [r5_grouped.kernel(fmt, tile) for tile in reversed(GROUPED) for fmt in formats]
+    found = [r5_grouped.kernel(fmt, tile) for tile in reversed(r5_grouped.TILES) for fmt in formats]
     found += [r4_gemv.kernel(fmt, columns) for columns in reversed(r4_gemv.COLUMNS) for fmt in formats]
     every = [
         (grouped8.float_kernel, grouped8.float_jobs()),
@@ -316,7 +315,7 @@ def tiled(cell: Cell) -> Any:
         mean = tokens * cell.shape.used / cell.shape.experts
         for share in shares:
             yield cell.time(tokens, "even", "grouped_codes", tile=share.tile)
-        for tile in () if shares else GROUPED:
+        for tile in () if shares else r5_grouped.TILES:
             if tile.columns <= 4 * max(mean, 4) and tile.columns * 10 > mean:
                 yield cell.time(tokens, "even", "grouped", tile=tile)
 

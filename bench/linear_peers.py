@@ -34,7 +34,7 @@ from bench.on_card import Replays, in_turns
 from bench.scaled_peers import TorchReplays, tensor
 from ggmlq.cuda.linear import r16_roles
 from ggmlq.cuda.machine import device
-from ggmlq.cuda.pipeline.roles import TILES, UNTRIED
+from ggmlq.cuda.pipeline.roles import TILES
 from ggmlq.testing.engine import random_bytes
 from ggmlq.testing.machine import commit, machine
 
@@ -66,9 +66,7 @@ def products(m: int, tiled: bool) -> dict[str, Any]:
     """What multiplies here: as ``auto`` does, and ``cuda:roles`` with each tile that so many rows fill up."""
     found: dict[str, Any] = {"ggmlq": lambda x, q, y: gq.linear(x, q, out=y)}
     if tiled:
-        filled = (
-            tile for tile in (*TILES, *UNTRIED) if tile.columns < 2 * m and (tile.columns > 64 or m <= 128)
-        )
+        filled = (tile for tile in TILES if tile.columns < 2 * m and (tile.columns > 64 or m <= 128))
         found |= {f"roles, {tile}": partial(r16_roles.launch.launch, tile=tile) for tile in filled}
     return found
 

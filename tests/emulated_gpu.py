@@ -55,14 +55,14 @@ def put_emulated(monkeypatch, multiprocessors=2):
 
     monkeypatch.setattr(maps, "place", place)
 
-    def call(kernel, grid, block, *arguments, cluster=1, most=0, beside=None):
+    def call(kernel, grid, block, *arguments, cluster=1, most=0):
         for each in arguments:
             if type(each) is not int:
                 state.memory.add(each)
         words = [each if type(each) is int else each.data.ptr for each in arguments]
         machine = Machine(ptx_of(kernel), state.memory, kernel.threads, kernel.shared)
         assert block == (kernel.threads,)
-        machine(grid, *words, cluster=cluster, beside=beside)
+        machine(grid, *words, cluster=cluster)
 
     monkeypatch.setattr(Kernel, "__call__", call)
     return state

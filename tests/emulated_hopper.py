@@ -6,7 +6,7 @@ import re
 
 import numpy as np
 from emulated_bfloat import bfloat_products
-from emulated_words import START, TYPES, bytes_at, listed, op, place, read, write
+from emulated_words import TYPES, bytes_at, listed, op, place, read, write
 
 from ggmlq.codes import CODES
 from ggmlq.cuda.machine.maps import KINDS
@@ -39,10 +39,8 @@ def mbarrier_init(warp, name, operands, active):
 
 @op("mbarrier.arrive")
 def mbarrier_arrive(warp, name, operands, active):
-    far = "::cluster" in name
     for at in lanes(warp, operands[1], active):
-        block = warp.block.cluster[at >> 24] if far else warp.block
-        barrier = block.barriers[at & 0xFFFFFF if far else at]
+        barrier = warp.block.barriers[at]
         if "expect_tx" in name:
             barrier.bytes += int(read(warp, operands[2], np.uint32)[np.argmax(active)])
         barrier.left -= 1
@@ -103,16 +101,16 @@ def count_of(warp, operands):
 
 @op("barrier.cluster.arrive")
 def cluster_arrive(warp, name, operands, active):
-    meeting = warp.block.meeting
+    meeting = warp.machine.meeting
     warp.state["cluster"] = meeting.generation
     meeting.arrived += 1
-    if meeting.arrived == len(warp.block.cluster) * warp.machine.threads // 32:
+    if meeting.arrived == warp.machine.live:
         meeting.arrived, meeting.generation = 0, meeting.generation + 1
 
 
 @op("barrier.cluster.wait")
 def cluster_wait(warp, name, operands, active):
-    return warp.block.meeting.generation != warp.state["cluster"]
+    return warp.machine.meeting.generation != warp.state["cluster"]
 
 
 @op("bar.warp.sync", "fence.", "griddepcontrol.", "setmaxnreg.", "cp.async.bulk.commit", "cp.async.bulk.wait")
@@ -210,17 +208,10 @@ def fetch_line(warp, name, operands, active):
     (to, at), size = (lanes(warp, o, active)[0] for o in operands[:2]), read(warp, operands[2], np.uint32)
     size = int(size[np.argmax(active)])
     assert to % 16 == at % 16 == size % 16 == 0
-    blocks = [warp.block]
-    if "multicast" in name:
-        bits = int(read(warp, operands[4], np.uint16)[np.argmax(active)])
-        assert bits < 1 << len(warp.block.cluster)
-        blocks = [block for block in warp.block.cluster if bits >> block.rank & 1]
-    for block in blocks:
-        assert START <= to <= len(block.shared) - size
-        block.shared[to : to + size] = warp.machine.memory.at(at, size)
-        barrier = block.barriers[lanes(warp, operands[3], active)[0]]
-        barrier.bytes -= size
-        barrier.turn()
+    bytes_at(warp, ".shared", to, size)[:] = warp.machine.memory.at(at, size)
+    barrier = warp.block.barriers[lanes(warp, operands[3], active)[0]]
+    barrier.bytes -= size
+    barrier.turn()
 
 
 @op("wgmma.mma_async")

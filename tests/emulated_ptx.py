@@ -102,11 +102,9 @@ def parsed(text, scope):
 
 
 class Block:
-    """Shared memory and barriers of one block; ``cluster``: the blocks of its cluster."""
+    """Shared memory and barriers of one block."""
 
-    def __init__(self, rank, shared, cluster, meeting):
-        self.cluster, self.meeting = cluster, meeting
-        cluster.append(self)
+    def __init__(self, rank, shared):
         self.rank, self.shared, self.barriers = rank, np.full(shared + 4096, 0xAB, np.uint8), {}
         self.meetings = {}  # number of a barrier of warps: (threads arrived, generation)
 
@@ -167,33 +165,27 @@ def meaning(name):
 
 
 class Machine:
-    """A kernel on a grid of blocks; clusters one after the other, or ``beside`` blocks at a time."""
+    """A kernel on a grid of blocks; clusters one after the other."""
 
     def __init__(self, ptx, memory, threads, shared):
         self.code, self.labels, self.names = program(ptx)
         self.memory, self.threads, self.shared = memory, threads, shared
 
-    def __call__(self, grid, *arguments, cluster=1, beside=None):
+    def __call__(self, grid, *arguments, cluster=1):
         across, down = (*grid, 1)[:2]
         self.grid, self.down = across, down
         self.arguments = dict(zip(self.names, arguments, strict=True))
-        beside = beside or cluster
-        for number in range(0, across * down, beside):
+        for number in range(0, across * down, cluster):
             first, self.row = number % across, number // across
+            self.cluster = [Block(rank, self.shared) for rank in range(cluster)]
+            self.meeting = SimpleNamespace(arrived=0, generation=0)
             warps = [
-                Warp(self, block, number, index)
-                for at in range(first, first + beside, cluster)
-                for index, block in enumerate(self.cluster(cluster), at)
+                Warp(self, block, number, first + block.rank)
+                for block in self.cluster
                 for number in range(self.threads // 32)
             ]
+            self.live = len(warps)
             while not all(warp.done for warp in warps):
                 if not sum(warp.run() for warp in warps if not warp.done):
                     where = {w.number: self.code[int(w.at[w.at >= 0].min())][1:] for w in warps if not w.done}
                     raise Locked(f"block {first}: {where}")
-
-    def cluster(self, count):
-        """So many blocks."""
-        blocks, meeting = [], SimpleNamespace(arrived=0, generation=0)
-        for rank in range(count):
-            Block(rank, self.shared, blocks, meeting)
-        return blocks

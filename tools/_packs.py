@@ -59,21 +59,13 @@ def _gemv(fmt: Any, columns: int, span: int, small: bool) -> bool:
 def _tried(fmt: Any, tile: Any) -> bool:
     """Kernels of experts that are taken where nobody names one."""
     from ggmlq.cuda.choice import TRIED
-    from ggmlq.cuda.expert_linear.r5_grouped import UNTRIED
 
-    return fmt.name in TRIED and tile not in UNTRIED
+    return fmt.name in TRIED
 
 
 def _widest(fmt: Any, tile: Any) -> bool:
     """Fewer rows than that of activations are gemv's."""
     return bool(tile.columns == 64)
-
-
-def _timed(fmt: Any, tile: Any) -> bool:
-    """Others are not chosen yet."""
-    from ggmlq.cuda.pipeline.roles import UNTRIED
-
-    return tile not in UNTRIED
 
 
 def _floats(job: Any) -> bool:
@@ -150,7 +142,7 @@ FAMILIES: dict[str, tuple[Takes, Takes]] = {
     "linear.r13_gemv.kernel": (_gemv, _gemv),
     "linear.r14_mma_bf16.kernel": (nothing, _widest),
     "linear.r15_wgmma.kernel": (everything, nothing),
-    "linear.r16_roles.kernel": (_timed, nothing),
+    "linear.r16_roles.kernel": (everything, nothing),
     "linear.r4_dp4a.kernel": (nothing, everything),
     "linear.r5_registers.kernel": (nothing, everything),
     "pipeline.divided.kernel": (_floats, nothing),

@@ -49,12 +49,10 @@ from ..words.lane import warp_and_lane
 from ..words.language import cuda, uint32, uint64
 
 TILES = (RoleTile(16, 2), RoleTile(32, 2), RoleTile(64, 2), RoleTile(96), RoleTile(160), RoleTile(256))
-# More blocks a multiprocessor: assembled without a stack, not timed (--tiles), so not chosen.
-UNTRIED = (RoleTile(16, 4), RoleTile(32, 3), RoleTile(96, 2))
 STAGE_US = {16: 1.08, 32: 1.28, 64: 1.75, 96: 1.03, 160: 1.45, 256: 2.0}  # of a block, by columns
 
 
-@family((fmt, tile) for fmt in BLOCK_FORMATS for tile in (*TILES, *UNTRIED))
+@family((fmt, tile) for fmt in BLOCK_FORMATS for tile in TILES)
 def kernel(fmt: BlockFormat, tile: RoleTile) -> Kernel:
     """Blocks that stay."""
     layout, wide = layout_of(fmt), tile.wide

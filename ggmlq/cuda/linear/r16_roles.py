@@ -36,7 +36,7 @@ from ..pipeline.boxed import starter
 from ..pipeline.pieces import bounds_of, shares
 from ..pipeline.product import STRIPS
 from ..pipeline.role_work import worker
-from ..pipeline.roles import MULTIPLY, PIECE, STAGE_US, TILES, UNTRIED, WIDE, RoleTile, filler, tile_for
+from ..pipeline.roles import MULTIPLY, PIECE, STAGE_US, TILES, WIDE, RoleTile, filler, tile_for
 from ..pipeline.shared_tiles import flags_of
 from ..strips.layout import ROWS, layout_of
 from ..strips.make import strips
@@ -50,20 +50,18 @@ from .r15_wgmma import refuses as refused
 FETCHES, MULTIPLIES = 56, 224  # registers of a thread, where they are given; 168 at the start
 
 
-@family((fmt, tile) for fmt in BLOCK_FORMATS for tile in (*TILES, *UNTRIED))
+@family((fmt, tile) for fmt in BLOCK_FORMATS for tile in TILES)
 def kernel(fmt: BlockFormat, tile: RoleTile) -> Kernel:
     """Blocks that stay; the last one is the first in the order of pieces.py."""
     layout, wide = layout_of(fmt), tile.wide
     work = worker(layout, tile, unpacker(layout), multiplier(tile.columns))
-    cluster, of_slot = tile.cluster, 4 * STRIPS * ROWS * tile.columns
-    fill, start = filler(layout, tile), starter(tile.stages(layout), cluster * STRIPS)
+    fill, start = filler(layout, tile), starter(tile.stages(layout), STRIPS)
     of_barriers, base = tile.stages(layout) * tile.stage(layout), ptx.shared_base
     notes, put = 16 * tile.stages(layout), ptx.put
     first_lane, pinned, let_successor_start = (
         barriers.of_first_lane, barriers.pinned, early_start.let_successor_start,
     )  # fmt: skip
     give, take = barriers.registers("dec", FETCHES), barriers.registers("inc", MULTIPLIES)
-    meet_cluster, rank_in_cluster = barriers.meet_cluster, barriers.rank_in_cluster
 
     def product(
         records: Any,  # map of strips
@@ -84,13 +82,8 @@ def kernel(fmt: BlockFormat, tile: RoleTile) -> Kernel:
             for i in range(2):
                 put(uint32(full + uint32(notes + 4 * i)), int32(0))
         cuda.syncthreads()
-        if cluster > 1:
-            meet_cluster()  # the barriers of all are there
-            slots, own = uint32(sharing + divided), rank_in_cluster()
-            parts += uint64(uint32(own * slots)) * uint64(of_slot)
-            flags += uint64(uint32(own * uint32(slots + uint32(1)))) * uint64(4)
         last = uint32(uint32(cuda.gridDim.x) - uint32(1))
-        rank = uint32(uint32(last - uint32(cuda.blockIdx.x)) // uint32(cluster))
+        rank = uint32(last - uint32(cuda.blockIdx.x))
         pieces, whole = (divided, sharing, shared, each, extra), uint32(divided + rank)
         order = (across, band, of_band, tiles)
         begin, end = bounds_of(rank, uint32(steps >> uint32(1)), pieces)
@@ -106,8 +99,6 @@ def kernel(fmt: BlockFormat, tile: RoleTile) -> Kernel:
                 take()
             ends, given = (y, parts, flags), (m, n, steps, order)
             work(ring, full, warp, lane, ends, given, end, left, whole, rank, pieces)
-        if cluster > 1:
-            meet_cluster()  # nobody says to a block that is gone that a stage is free
 
     return Kernel(
         f"roles of {fmt.name}, {tile}", product, *(uint64,) * 5, *(uint32,) * 13,
@@ -143,15 +134,15 @@ def launch(x: Any, q: QuantArray, out: Any, tile: RoleTile | None = None) -> Non
     w, (m, n), empty = strips(q), out.shape, device.cupy().empty
     steps, sms = w.records.shape[1], device.multiprocessors()
     tile = tile or tile_for(m, -(-n // (STRIPS * ROWS)), steps // PIECE, sms)
-    across, down, cluster = -(-m // tile.columns), -(-n // tile.rows), tile.cluster
-    clusters = sms * device.blocks_beside(tile.blocks, tile.shared(w.layout)) // cluster
-    share, _ = shares(down * across, steps // PIECE, clusters, tile.columns, STAGE_US[tile.columns])
-    order = bands(across, down, clusters, tile.panel, cluster * STRIPS * w.layout.record)
-    flags = empty(cluster * flags_of(share.sharing, share.divided), np.uint32)
-    parts = empty(((share.sharing + share.divided) * tile.rows * tile.columns,), np.float32)
+    across, down = -(-m // tile.columns), -(-n // (STRIPS * ROWS))
+    blocks = sms * device.blocks_beside(tile.blocks, tile.shared(w.layout))
+    share, _ = shares(down * across, steps // PIECE, blocks, tile.columns, STAGE_US[tile.columns])
+    order = bands(across, down, blocks, tile.panel, STRIPS * w.layout.record)
+    flags = empty(flags_of(share.sharing, share.divided), np.uint32)
+    parts = empty(((share.sharing + share.divided) * STRIPS * ROWS * tile.columns,), np.float32)
     panels = panels_of(x, steps, tile.columns, flags)
     kernel(q.format, tile)(
-        (share.blocks * cluster,), (tile.threads,), q.prepared(map_of(tile.line(w.layout)))[0],
+        (share.blocks,), (tile.threads,), q.prepared(map_of(tile.line(w.layout)))[0],
         panels, out, parts, flags,
-        m, n, steps, panels.shape[1], *order, *share[1:], cluster=cluster,
+        m, n, steps, panels.shape[1], *order, *share[1:],
     )  # fmt: skip

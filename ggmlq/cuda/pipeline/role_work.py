@@ -21,20 +21,6 @@ from .roles import RoleTile
 from .shared_tiles import beginner, ender, keeper
 
 
-def releaser(tile: RoleTile) -> Any:
-    """The device function by which a lane says to all blocks of a cluster that it is done with a stage."""
-    arrive, arrive_at, cluster = barriers.arrive, barriers.arrive_at, tile.cluster
-    if cluster == 1:
-        return arrive
-
-    @inlined
-    def release(barrier: Any) -> None:
-        for rank in range(cluster):
-            arrive_at(barrier, uint32(rank))
-
-    return release
-
-
 def adder(layout: StripLayout, tile: RoleTile, unpack: Any, multiply: Any) -> Any:
     """The device function for the sums of stages ``first`` … ``last``.
 
@@ -44,7 +30,7 @@ def adder(layout: StripLayout, tile: RoleTile, unpack: Any, multiply: Any) -> An
     stages, length, panel = tile.stages(layout), tile.stage(layout), tile.panel
     single, after, zeros = tile.records == 1, follower(stages), warpgroup.sums(tile.columns).zeros
     of_strips, each, second = tile.records * panel, tile.line(layout), tile.next_record(layout)
-    wait, arrive, wait_for_products = barriers.wait, releaser(tile), warpgroup.wait
+    wait, arrive, wait_for_products = barriers.wait, barriers.arrive, warpgroup.wait
 
     @inlined
     def add(
@@ -90,7 +76,6 @@ def worker(layout: StripLayout, tile: RoleTile, unpack: Any, multiply: Any) -> A
     """The device function of these warps; ``unpack`` and ``multiply`` are those of cuda:wgmma."""
     add, put, close = adder(layout, tile, unpack, multiply), keeper(tile), ender(tile)
     begin, columns, behind = beginner(), tile.columns, tile.stages(layout) * 16
-    cluster, rows, rank_in_cluster = tile.cluster, tile.rows, barriers.rank_in_cluster
 
     @inlined
     def work(
@@ -99,17 +84,15 @@ def worker(layout: StripLayout, tile: RoleTile, unpack: Any, multiply: Any) -> A
     ) -> None:  # fmt: skip
         (m, n, steps, order), share = given, (rank, pieces[1], pieces[0])
         stage, phase, unseen = uint32(0), uint32(0), uint32(uint32(steps >> uint32(16)) & uint32(0x8000))
-        stages, blocks = uint32(steps >> uint32(1)), uint32(uint32(cuda.gridDim.x) // uint32(cluster))
+        stages, blocks = uint32(steps >> uint32(1)), uint32(cuda.gridDim.x)
         g, t = uint32(lane >> uint32(2)), uint32(lane & uint32(3))
         below, beside = uint32(warp * uint32(ROWS) + g), uint32(t << uint32(1))
-        if cluster > 1:
-            below = uint32(below + uint32(rank_in_cluster() * uint32(STRIPS * ROWS)))
         notes = uint32(full + uint32(behind))
         begin(ends[2], share)
         while left > uint32(0) or whole < order[3]:
             number, first, last, left, whole = next_piece(left, end, whole, stages, blocks)
             down, over = place_of(number, order)
-            row = uint32(down * uint32(rows) + below)
+            row = uint32(down * uint32(STRIPS * ROWS) + below)
             column = uint32(over * uint32(columns) + beside)
             total, stage, phase = add(ring, full, warp, lane, stage, phase, first, last, unseen)
             put(total, ends, number, column, row, m, n, first, last, stages, share, notes)

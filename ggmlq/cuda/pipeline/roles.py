@@ -7,10 +7,6 @@
 
 A stage is one record of each strip, or two: as much as is multiplied in a thousand clocks. Panels are pieces
 of memory, strips a box of a map with elements of eight bytes.
-
-Blocks of a cluster take tiles one below the other, so their panels are the same. Each fetches an equal part
-of the rows, for all of them: the copy engine writes it to the same place of each block, and each one's
-barrier counts its bytes. So a stage is free when the warps of all blocks have said so, to all of them.
 """
 
 from __future__ import annotations
@@ -19,7 +15,7 @@ from dataclasses import dataclass
 from functools import cache, lru_cache
 from typing import Any
 
-from ..strips.layout import ROWS, STEP, StripLayout
+from ..strips.layout import STEP, StripLayout
 from ..tiles8.shape import MOST_SHARED
 from ..words import barrier as barriers
 from ..words import boxes, early_start
@@ -40,15 +36,13 @@ PIECE = 2  # records of a strip that are multiplied one after the other: the lea
 
 @dataclass(frozen=True)
 class RoleTile:
-    """Of a block: rows of activations, how many blocks a multiprocessor holds and a cluster has."""
+    """Of a block: rows of activations, and how many blocks a multiprocessor holds."""
 
     columns: int
     blocks: int = 1
-    cluster: int = 1
 
     def __str__(self) -> str:
-        beside, cluster = f", {self.blocks} blocks", f", clusters of {self.cluster}"
-        return f"{self.columns} columns" + beside * (self.blocks > 1) + cluster * (self.cluster > 1)
+        return f"{self.columns} columns" + f", {self.blocks} blocks" * (self.blocks > 1)
 
     @property
     def wide(self) -> bool:
@@ -64,11 +58,6 @@ class RoleTile:
     def threads(self) -> int:
         """Of a block."""
         return MULTIPLY + (128 if self.wide else 32)
-
-    @property
-    def rows(self) -> int:
-        """Of weights, that the blocks of a cluster take."""
-        return self.cluster * STRIPS * ROWS
 
     @property
     def panel(self) -> int:
@@ -107,9 +96,6 @@ class RoleTile:
 TILES = (
     RoleTile(32, 2), RoleTile(64, 2), RoleTile(128), RoleTile(192), RoleTile(224), RoleTile(256),
 )  # fmt: skip
-# Right on an emulated card, not timed (bench/linear_peers.py --tiles), so not chosen: three blocks a
-# multiprocessor, and two that share panels, which is half of what the L2 is asked for.
-UNTRIED = (RoleTile(32, 3), *(RoleTile(columns, cluster=2) for columns in (128, 192, 224, 256)))
 # Microseconds of a stage of 128 columns of K, where all blocks of an H200 are busy; of an element of
 # activations that becomes part of a panel, filled up ones too.
 STAGE_US = {32: 0.88, 64: 1.0, 128: 0.7, 160: 0.9, 192: 1.02, 224: 1.2, 256: 1.36}
@@ -138,11 +124,8 @@ def asker(layout: StripLayout, tile: RoleTile) -> Any:
     """The device functions that ask for a stage: for weights, announcing all of its bytes; for panels."""
     length, panel, size, count = tile.stage(layout), tile.panel, tile.size(layout), tile.boxes(layout)
     line, wide, records_each = tile.line(layout), tile.line(layout) // WIDE, tile.records
-    of_weights, cluster, part = tile.records * panel, tile.cluster, panel // tile.cluster
-    everyone, rank_in_cluster = (1 << cluster) - 1, barriers.rank_in_cluster
-    expect, fetch, fetch_line, fetch_line_for = (
-        barriers.expect, boxes.fetch, boxes.fetch_line, boxes.fetch_line_for,
-    )  # fmt: skip
+    of_weights = tile.records * panel
+    expect, fetch, fetch_line = barriers.expect, boxes.fetch, boxes.fetch_line
 
     @inlined
     def ask_w(ring: Any, full: Any, stage: Any, records: Any, i: Any, row: Any) -> None:
@@ -157,28 +140,9 @@ def asker(layout: StripLayout, tile: RoleTile) -> Any:
         done, to = uint32(full + stage * uint32(8)), uint32(ring + stage * uint32(length))
         for record in range(records_each):
             at, of_x = uint32(to + uint32(record * panel)), source + uint64(record) * apart
-            if cluster == 1:
-                fetch_line(at, of_x, uint32(panel), done)
-            else:
-                own = uint32(rank_in_cluster() * uint32(part))
-                fetch_line_for(uint32(at + own), of_x + uint64(own), uint32(part), done, uint32(everyone))
+            fetch_line(at, of_x, uint32(panel), done)
 
     return ask_w, ask_x
-
-
-def placer(tile: RoleTile) -> Any:
-    """The device function for a tile's first strip and which panel it meets."""
-    cluster, rank_in_cluster = tile.cluster, barriers.rank_in_cluster
-
-    @inlined
-    def place(number: Any, order: Any) -> Any:
-        down, column = place_of(number, order)
-        row = uint32(down * uint32(STRIPS * cluster))
-        if cluster > 1:
-            row = uint32(row + uint32(rank_in_cluster() * uint32(STRIPS)))
-        return row, column
-
-    return place
 
 
 @cache
@@ -186,8 +150,8 @@ def filler(layout: StripLayout, tile: RoleTile) -> Any:
     """The device function of the one thread that fetches; weights of the first stages before the predecessor
     ends.
     """
-    stages, panel, records_each, cluster = tile.stages(layout), tile.panel, tile.records, tile.cluster
-    (ask_w, ask_x), place, after = asker(layout, tile), placer(tile), follower(stages)
+    stages, panel, records_each = tile.stages(layout), tile.panel, tile.records
+    (ask_w, ask_x), after = asker(layout, tile), follower(stages)
     pieces_each, wait, prefetch = PIECE // tile.records, barriers.wait, boxes.prefetch
     wait_for_predecessor = early_start.wait_for_predecessor
 
@@ -195,12 +159,13 @@ def filler(layout: StripLayout, tile: RoleTile) -> Any:
     def fill(ring: Any, full: Any, given: Any, end: Any, left: Any, whole: Any) -> None:
         records, panels, steps, height, order = given
         stage, phase, begun = uint32(0), uint32(0), uint32(0)
-        stages_of, blocks = uint32(steps >> uint32(1)), uint32(uint32(cuda.gridDim.x) // uint32(cluster))
+        stages_of, blocks = uint32(steps >> uint32(1)), uint32(cuda.gridDim.x)
         apart = uint64(height) * uint64(LINE)
         prefetch(records)
         while left > uint32(0) or whole < order[3]:
             number, i, last, left, whole = next_piece(left, end, whole, stages_of, blocks)
-            row, column = place(number, order)
+            down, column = place_of(number, order)
+            row = uint32(down * uint32(STRIPS))
             i, last = uint32(i * uint32(pieces_each)), uint32(last * uint32(pieces_each))
             of_x = panels + uint64(uint32(i * uint32(records_each))) * apart + uint64(column) * uint64(panel)
             if begun == uint32(0):

@@ -11,8 +11,6 @@ Who waits for a block that was not started may wait for ever, where other kernel
 numbered from the last one down (pieces.py), so the first of a tile waits for those that were started before.
 The others count who runs: if all do they may wait, too; if not they leave their slices to the first one, and
 say so by their flag.
-
-Blocks of a cluster (roles.py) count as one here, with parts and flags of their own each.
 """
 
 from __future__ import annotations
@@ -180,7 +178,7 @@ def finisher(tile: RoleTile) -> Any:
 @cache
 def ender(tile: RoleTile) -> Any:
     """The device function for the end of a block: its slices of the tiles that it shares, two at most."""
-    finish, columns, rows = finisher(tile), tile.columns, tile.rows
+    finish, columns = finisher(tile), tile.columns
 
     @inlined
     def close(
@@ -197,7 +195,7 @@ def ender(tile: RoleTile) -> Any:
                 shared = end > uint32(number * stages)
             while shared:
                 down, over = place_of(number, order)
-                row = uint32(down * uint32(rows) + below)
+                row = uint32(down * uint32(STRIPS * ROWS) + below)
                 column = uint32(over * uint32(columns) + beside)
                 finish(ends, number, column, row, m, n, stages, share, pieces, notes)
                 later = uint32(end // stages)

@@ -54,16 +54,6 @@ def arrive(barrier: Any) -> Any:
     only_on_a_gpu()
 
 
-@instruction(
-    "{.reg .b32 there; mapa.shared::cluster.u32 there, $0, $1; "
-    "mbarrier.arrive.release.cluster.shared::cluster.b64 _, [there];}",
-    None, u32, u32, effect=True,
-)  # fmt: skip
-def arrive_at(barrier: Any, rank: Any) -> Any:
-    """One of the arrivals, at that barrier of a block of the cluster."""
-    only_on_a_gpu()
-
-
 @instruction("{" + NEEDS + waiting("$0", "$1") + "}", None, u32, u32, effect=True)
 def wait(barrier: Any, parity: Any) -> Any:
     """Until the phase of that parity has ended."""

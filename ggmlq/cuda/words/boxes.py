@@ -33,16 +33,6 @@ def fetch_line(shared: Any, source: Any, size: Any, barrier: Any) -> Any:
     only_on_a_gpu()
 
 
-@instruction(
-    "{.reg .b16 blocks; cvt.u16.u32 blocks, $4; "
-    f"{LINE}.multicast::cluster [$0], [$1], $2, [$3], blocks;}}",
-    None, u32, u64, u32, u32, u32, effect=True,
-)  # fmt: skip
-def fetch_line_for(shared: Any, source: Any, size: Any, barrier: Any, blocks: Any) -> Any:
-    """The same to that place of several blocks of the cluster, a bit each, each told at its own barrier."""
-    only_on_a_gpu()
-
-
 @instruction("prefetch.tensormap [$0];", None, u64, effect=True)
 def prefetch(map: Any) -> Any:
     """A map will be used soon."""
