@@ -11,6 +11,8 @@ from emulated_words import TYPES, bytes_at, listed, op, place, read, write
 from ggmlq.codes import CODES
 from ggmlq.cuda.machine.maps import KINDS
 
+MOST_BYTES = 1 << 20  # fewer can be announced at a barrier
+
 # --- waiting ----------------------------------------------------------------------------------
 
 
@@ -43,6 +45,7 @@ def mbarrier_arrive(warp, name, operands, active):
         barrier = warp.block.barriers[at]
         if "expect_tx" in name:
             barrier.bytes += int(read(warp, operands[2], np.uint32)[np.argmax(active)])
+            assert barrier.bytes < MOST_BYTES
         barrier.left -= 1
         barrier.turn()
 
@@ -113,7 +116,14 @@ def cluster_wait(warp, name, operands, active):
     return warp.machine.meeting.generation != warp.state["cluster"]
 
 
-@op("bar.warp.sync", "fence.", "griddepcontrol.", "setmaxnreg.", "cp.async.bulk.commit", "cp.async.bulk.wait")
+@op("setmaxnreg.")
+def setmaxnreg(warp, name, operands, active):
+    count = int(operands[0])
+    assert count % 8 == 0
+    assert 24 <= count <= 256
+
+
+@op("bar.warp.sync", "fence.", "griddepcontrol.", "cp.async.bulk.commit", "cp.async.bulk.wait")
 @op("wgmma.fence", "wgmma.commit", "wgmma.wait", "cp.async.commit", "cp.async.wait", "prefetch.")
 def at_once(warp, name, operands, active):
     """All is done when it is asked for."""
@@ -146,7 +156,7 @@ def moved(warp, box, column, row, shared, put):
     size = KINDS[box.kind][1]
     length = box.box_columns * size
     assert shared % (1024 if box.swizzled else 128) == 0, "a box must be aligned"
-    assert length <= 128 or not box.swizzled
+    assert column * size % 16 == 0, "left of a box is a multiple of 16 bytes"
     inside = max(0, min(box.columns - column, box.box_columns)) * size
     for r in range(box.box_rows):
         places = shared + r * length + np.arange(length)

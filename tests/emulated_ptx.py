@@ -18,6 +18,8 @@ import emulated_votes  # noqa: F401
 import numpy as np
 from emulated_words import OPS, Locked, Trap
 
+from ggmlq.cuda.machine import maps
+
 
 class Memory:
     """What of this process a kernel may touch, and maps of the copy engine."""
@@ -43,7 +45,13 @@ class Memory:
         raise IndexError(f"{size} bytes at {address:#x}: nothing that was handed over")
 
     def map(self, box):
-        """A map of a machine.maps.Box; its address."""
+        """A map of a machine.maps.Box, where the driver makes one; its address."""
+        length = box.box_columns * maps.KINDS[box.kind][1]
+        assert not maps.refuses(box.address, box.pitch)
+        assert min(box.rows, box.columns, box.box_rows, box.box_columns) >= 1
+        assert max(box.box_rows, box.box_columns) <= 256
+        assert length % 16 == 0
+        assert length <= maps.ROW or not box.swizzled
         at = (1 << 60) + 128 * len(self.maps)
         self.maps[at] = box
         return at

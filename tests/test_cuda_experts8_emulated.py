@@ -28,6 +28,7 @@ TALL, LONG, WIDE = BoxTile(256, 128, 4), BoxTile(128, 192, 5), BoxTile(128, 256,
 SQUARE = BoxTile(128, 128, 6)
 H200 = Card("NVIDIA H200", (9, 0), 132, 227 << 10)
 FIRST = ("spread", 9, 2, 3, 256, 272, FP8, (GROUPS, BLOCKS), False, "spread", None, False)
+ODD = ("odd rows", 5, 2, 3, 130, 256, FP8, (GROUPS, BLOCKS), True, "none", LOW, False)
 # T, U, E, N, K, codes, tiles, rows of x for each use, ids, tile, zero points
 MORE = [
     ("one high tile", 100, 3, 4, 140, 400, ("e5m2", "e4m3"), (GROUPS, (140, 128)), False, "one", TALL, False),
@@ -67,7 +68,7 @@ def product(state, case, rng):
     return np.asarray(y[1:-1]).reshape(t, u, n), want, lost
 
 
-@pytest.mark.parametrize("case", [FIRST, "drawn"], ids=["spread", "drawn"])
+@pytest.mark.parametrize("case", [FIRST, ODD, "drawn"], ids=["spread", "odd rows", "drawn"])
 def test_products(case, monkeypatch, fresh):
     case = MORE[fresh.integers(len(MORE))] if case == "drawn" else case
     y, want, lost = product(put_emulated(monkeypatch), case, fresh)

@@ -81,11 +81,8 @@ def floats(x: ScaledArray, q: ScaledArray, ids: Any, out: Any, tile: BoxTile | N
     rows = expert_operands8.placed(both.x, own.at, own.rows, ids, of, out)
     columns, span = min(both.x.columns, both.w.columns), own.steps if own.at.shape[1] > 1 else 1 << 30
     steps = -(-columns // STEP)
-    if by_columns:
-        table = operands8.table_of_w(q, 1, steps)
-        of_columns = operands8.map_of_table(table, experts * n, tile.columns)
-    else:
-        table, of_columns = expert_operands8.table_of_w(q, job.granule, steps), 0
+    table = expert_operands8.table_of_w(q, 1 if by_columns else job.granule, steps)
+    of_columns = operands8.map_of_table(table, table.shape[1], tile.columns) if by_columns else 0
     float_kernel(job)(
         _grid(tile, of, n), (job.threads,),
         expert_operands8.map_of_rows(rows, columns, tile.rows),

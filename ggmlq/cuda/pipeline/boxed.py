@@ -150,7 +150,8 @@ def fetcher(room: Room, of_w: bool) -> Any:
     """The device function that asks for an operand's boxes of a stage, whose barrier is ``done``.
 
     That of w announces the bytes of both. ``scales``: a map, of x [groups, M], of w [steps, N]; ``at``: the
-    first row of the operand; ``group``: which row of scales of x belongs to the step.
+    first row of the operand, ``among``: its place in a row of scales; ``group``: which row of those belongs
+    to the step.
     """
     length, size, first = room.tile.stage, room.tile.stage + room.beside, room.tile.rows * STEP * of_w
     scaled = room.w_scales if of_w else room.x_scales
@@ -159,14 +160,14 @@ def fetcher(room: Room, of_w: bool) -> Any:
 
     @inlined
     def ask(
-        ring: Any, done: Any, stage: Any, codes: Any, scales: Any, at: Any, step: Any, group: Any
+        ring: Any, done: Any, stage: Any, codes: Any, scales: Any, at: Any, among: Any, step: Any, group: Any
     ) -> None:  # fmt: skip
         if of_w:
             expect(done, uint32(size))
         to = uint32(ring + stage * uint32(length) + uint32(first))
         fetch(to, codes, uint32(step * uint32(STEP)), at, done)
         if scaled:
-            fetch(uint32(ring + uint32(near) + stage * uint32(beside)), scales, at, group, done)
+            fetch(uint32(ring + uint32(near) + stage * uint32(beside)), scales, among, group, done)
 
     return ask
 
@@ -200,14 +201,14 @@ def step_filler(room: Room, of_w: bool) -> Any:
 
     @inlined
     def fill(
-        ring: Any, full: Any, stage: Any, phase: Any, codes: Any, scales: Any, at: Any, first: Any, last: Any,
-        span: Any,
+        ring: Any, full: Any, stage: Any, phase: Any, codes: Any, scales: Any, at: Any, among: Any,
+        first: Any, last: Any, span: Any,
     ) -> Any:  # fmt: skip
         step, (group, left) = first, first_group(first, span)
         while step < last:
             done = uint32(full + stage * uint32(8))
             wait(uint32(done + uint32(8 * stages)), uint32(phase ^ uint32(1)))
-            ask(ring, done, stage, codes, scales, at, step, group)
+            ask(ring, done, stage, codes, scales, at, among, step, group)
             stage, phase = after(stage, phase)
             step, (group, left) = uint32(step + uint32(1)), next_group(group, left, span)
         return stage, phase
@@ -228,7 +229,7 @@ def filler(room: Room, tall: int, of_w: bool) -> Any:
         while number < count:
             row, column = place(number, down, across)
             at, first = column if of_w else row, uint32(0)
-            stage, phase = fill_steps(ring, full, stage, phase, codes, scales, at, first, steps, span)
+            stage, phase = fill_steps(ring, full, stage, phase, codes, scales, at, at, first, steps, span)
             number = uint32(number + every)
 
     return fill
@@ -244,6 +245,6 @@ def part_filler(room: Room, of_w: bool) -> Any:
     ) -> None:  # fmt: skip
         if not of_w:
             wait_for_predecessor()  # it may have made x
-        fill_steps(ring, full, uint32(0), uint32(0), codes, scales, at, first, last, span)
+        fill_steps(ring, full, uint32(0), uint32(0), codes, scales, at, at, first, last, span)
 
     return fill

@@ -3,7 +3,7 @@
 Codes of w are read where they lie, all experts one below the other, by one map. Their scales are a small
 table that is kept with w, as of operands8.py; each expert begins in it at a multiple of 128 columns, so that
 a tile finds its own by dividing. Where not all rows of such a piece share a scale, each has its own, fetched
-in boxes: these need no such order.
+in boxes, which may begin only where 16 bytes do.
 """
 
 from __future__ import annotations

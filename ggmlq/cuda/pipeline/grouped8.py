@@ -6,7 +6,8 @@ those of one product are. Rows of x lie in the order of the plan (activations/ex
 bring them; results go straight to the rows of the uses.
 
 Of weights a box that reaches over an expert's end brings rows of the next one, for outputs that nobody
-writes. Their scales are a table in which each expert begins at a multiple of 128 (expert_operands8.py).
+writes. Their scales are a table in which each expert begins at a multiple of 128 (expert_operands8.py): boxes
+of them begin with a multiple of 16 bytes, wherever the expert's rows do.
 """
 
 from __future__ import annotations
@@ -121,7 +122,8 @@ def filler(job: Job, of_w: bool) -> Any:
         while number < where[0]:
             row, column, expert = find(number, where)
             at = uint32(uint32(expert * where[3]) + column) if of_w else row
-            stage, phase = fill_steps(ring, full, stage, phase, codes, scales, at, first, steps, span)
+            among = uint32(uint32(expert * where[4]) + column) if of_w else row
+            stage, phase = fill_steps(ring, full, stage, phase, codes, scales, at, among, first, steps, span)
             number = uint32(number + every)
 
     return fill
@@ -183,7 +185,7 @@ def float_kernel(job: Job) -> Kernel:
     def product(
         x: Any, w: Any,  # maps of codes: of x in the order of the plan, of all experts
         of_x: Any,  # map of scales [K / (128 · span), rows of the plan]
-        of_columns: Any,  # map of scales of w [steps, E · n], where each column has its own
+        of_columns: Any,  # map of scales of w [steps, E · wide], where each column has its own
         table: Any,  # or they: float32 [steps, pitch / 4], one for each ``granule`` columns
         y: Any,  # float32 [uses, n]
         plan: Any, of_row: Any,  # uint32: groups.py, and its uses

@@ -4,8 +4,9 @@ A map, 128 bytes of memory that machine/maps.py makes, describes a matrix and it
 over an edge what is beyond comes as zeros, and is not written. A box's bytes are whole in every case: so many
 complete at the barrier.
 
-Coordinates are (column, row) in elements. Swizzled boxes have rows of 128 bytes, chunk c of row r at c ^ (r
-% 8), and begin at multiples of 1024.
+Coordinates are (column, row) in elements. What lies left of the column is a multiple of 16 bytes, as pitches
+are; otherwise the copy is an illegal instruction, and the context is lost. Rows may be any. Swizzled boxes
+have rows of 128 bytes, chunk c of row r at c ^ (r % 8), and begin at multiples of 1024.
 """
 
 from __future__ import annotations
