@@ -144,6 +144,7 @@ FAMILIES: dict[str, tuple[Takes, Takes]] = {
     "activations.floats.orderer": (everything, nothing),
     "activations.int8.activation_kernel": (nothing, everything),
     "activations.panels.panel_maker": (everything, nothing),
+    "activations.sixteen.changer": (everything, everything),
     "dequantize.decoder": (everything, everything),
     "expert_linear.r4_gemv.kernel": (_tried, nothing),
     "expert_linear.r5_grouped.kernel": (_tried, nothing),
