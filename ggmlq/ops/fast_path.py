@@ -26,8 +26,13 @@ MOST_NUMBERS = 1 << 16  # of activations with scales in a plan: quantized once m
 NO_PLAN = object()  # kept where one was looked for in vain
 
 
-def linear(x: Any, q: Any, kernel: Any, arithmetic: Any, out: Any, bias: Any, dtype: Any) -> Any | None:
-    """``x @ q.T + bias`` for a CuPy array, or None where there is something to check or to convert."""
+def linear(
+    x: Any, q: Any, kernel: Any, arithmetic: Any, out: Any, bias: Any, dtype: Any, kinds: str = "fe"
+) -> Any | None:  # fmt: skip
+    """``x @ q.T + bias`` for a CuPy array, or None where there is something to check or to convert.
+
+    ``kinds``: of x, by the letters of their dtypes; with "H", uint16, it holds the bits of bfloat16.
+    """
     if type(q) is not QuantArray or type(memory := q.memory) is not type(x):
         return None
     if type(kernel) is not str or not (arithmetic is None or type(arithmetic) is str):
@@ -36,7 +41,7 @@ def linear(x: Any, q: Any, kernel: Any, arithmetic: Any, out: Any, bias: Any, dt
         return None
     gpu, shape, size = cuda_driver(), x.shape, q.shape
     index = gpu.device()
-    if not (x.data.device_id == memory.data.device_id == index and x.dtype.char in "fe"):
+    if not (x.data.device_id == memory.data.device_id == index and (kind := x.dtype.char) in kinds):
         return None
     if not shape or len(size) != 2 or shape[-1] != size[1]:
         return None
@@ -56,14 +61,17 @@ def linear(x: Any, q: Any, kernel: Any, arithmetic: Any, out: Any, bias: Any, dt
     flat = len(shape) == 2
     m = shape[0] if flat else math.prod(shape[:-1])
     address = x.data.ptr
-    plain = x.dtype.char == "f" and not address % 16 and x.flags.c_contiguous
-    key = m, kernel, arithmetic
+    plain = not address % 16 and x.flags.c_contiguous
+    key = key_of(m, kernel, arithmetic, kind)
     if plain and (plan := q.plan(key)) is not None:
         plan(address, y.data.ptr, stream.ptr)
     else:
         rows, to = (x, y) if flat else (x.reshape(m, k), y.reshape(m, n))
         rung = ladder.chosen(Linear, "cuda", gpu.card(index), kernel, arithmetic, q.format, m, n, k).rung
-        if plain and rung.repeats and m and n and k:
+        repeats = plain and rung.repeats and m and n and k
+        if kind == "H" and not repeats:
+            return None
+        if repeats:
             if (made := cuda_module("machine.plans").recorded(rung.launch, rows, q, to)) is not None:
                 q.keep_plan(key, made)
         else:
@@ -71,6 +79,11 @@ def linear(x: Any, q: Any, kernel: Any, arithmetic: Any, out: Any, bias: Any, dt
     if bias is not None:
         y += bias
     return y if out is not None or dtype is np.float32 else y.astype(dtype)
+
+
+def key_of(m: int, kernel: str, arithmetic: str | None, kind: str) -> tuple[Any, ...]:
+    """What a plan for so many rows of a kind is found by; kinds have the letters of their dtypes."""
+    return (m, kernel, arithmetic) if kind == "f" else (m, kernel, arithmetic, kind)
 
 
 def on_host(x: Any, q: Any, kernel: Any, arithmetic: Any, out: Any, bias: Any, dtype: Any) -> Any | None:
