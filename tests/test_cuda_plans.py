@@ -130,3 +130,23 @@ def test_threads_share_a_plan(card):
         thread.join()
     assert not wrong
     assert len(card.launches) == 300
+
+
+def test_results_as_halves(card):
+    """By a kernel of ours, where there are whole pieces of them; else by CuPy."""
+    q, x = weights("q4_0"), aligned((2, K))
+    for _ in range(2):
+        y = fast_path.linear(x, q, "auto", None, None, None, np.float16)
+    card.launches.clear()
+    y = fast_path.linear(x, q, "auto", None, None, None, np.float16)
+    assert (y.dtype, y.shape) == (np.float16, (2, N))
+    (*_, written), (_, name, facts, words) = card.launches
+    assert name == "float32 to float16"
+    assert words == [written[2], y.data.ptr, 2 * N // 8]
+    assert facts[0] * facts[3] >= 2 * N // 8
+    odd = weights("q4_0")
+    odd = odd[: N - 1]
+    for _ in range(3):
+        y = fast_path.linear(aligned((1, K)), odd, "auto", None, None, None, np.float16)
+    assert (y.dtype, y.shape) == (np.float16, (1, N - 1))
+    assert name not in card.launches[-1][1]

@@ -11,6 +11,7 @@ from emulated_gpu import put_emulated
 from fake_cupy import on_device
 
 from ggmlq.cuda.activations import floats, panels, sixteen
+from ggmlq.cuda.pipeline import bias
 from ggmlq.cuda.words.floats import DTYPES
 
 BITS = np.array([0, 1, 0x3FF, 0x400, 0x3C00, 0x7BFF, 0x7C00, 0x8000, 0x8001, 0xFC00, 0x0080, 0x7F80, 0xFF80])
@@ -82,3 +83,24 @@ def test_in_the_order_of_wgmma(kind, card, fresh):
             chunks = full[row, 64 * step : 64 * step + 64].reshape(8, 8)
             for chunk in range(8):
                 assert np.array_equal(made[step, row].reshape(8, 8)[chunk ^ row % 8], chunks[chunk])
+
+
+@pytest.mark.parametrize("kind", ["float32", "float16", "bfloat16"])
+def test_a_bias_is_added_as_cupy_adds_it(kind, card, fresh):
+    """Subnormal numbers are zeros, as its kernels are compiled."""
+    n, least = 300, np.float32(2.0**-126)
+    b, values = rows(card, "float16" if kind == "float32" else kind, (n,), fresh)
+    b = aligned(card, values) if kind == "float32" else b
+    y = aligned(card, fresh.standard_normal((5, n)).astype(np.float32))
+    y[1] = -values
+    y[2] = fresh.uniform(-2, 2, n).astype(np.float32) * least
+    y[3] = np.nextafter(-values, np.float32(0))
+    y[4] = least / 2
+    want = np.array(y)
+    with np.errstate(invalid="ignore"):
+        for at in np.ndindex(*want.shape):
+            want[at] = bias.add_flushed.meaning(want[at], values[at[1]])
+        grid = (-(-n // bias.THREADS), 3)  # fewer than there are rows
+        bias.adder(kind)(grid, (bias.THREADS,), b, y, 5, n)
+    assert np.array_equal(y.view(np.uint32)[~np.isnan(want)], want.view(np.uint32)[~np.isnan(want)])
+    assert np.array_equal(np.isnan(y), np.isnan(want))

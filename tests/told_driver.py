@@ -51,7 +51,7 @@ def put_driver(monkeypatch):
     monkeypatch.setattr(submit, "_launch", lambda: driver)
     device.cupy().cuda.alloc = alloc
     gpu = device.driver()
-    gpu.array = lambda shape, dtype: on_device(np.empty(shape, dtype))
+    gpu.array = lambda shape, dtype: on_device(np.zeros(shape, dtype))
     gpu.share = np.may_share_memory
     monkeypatch.setattr(fast_path, "cuda_driver", lambda: gpu)
     ladder.chosen.cache_clear()

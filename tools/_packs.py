@@ -154,6 +154,7 @@ FAMILIES: dict[str, tuple[Takes, Takes]] = {
     "linear.r16_roles.kernel": (_timed, nothing),
     "linear.r4_dp4a.kernel": (nothing, everything),
     "linear.r5_registers.kernel": (nothing, everything),
+    "pipeline.bias.adder": (everything, everything),
     "pipeline.divided.kernel": (_floats, nothing),
     "pipeline.groups.grouper": (everything, nothing),
     "pipeline.operands8.gatherer": (everything, nothing),

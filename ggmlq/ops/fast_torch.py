@@ -81,7 +81,9 @@ def linear(x: Any, q: Any, kernel: Any, arithmetic: Any, out: Any, bias: Any, dt
     except TypeError:  # what cannot be a key is no type either
         return None
     result = (*shape[:-1], size[0])
-    if kind is None or not (bias is None or _fits(torch, bias, size[:1], index)):
+    if kind is None:
+        return None
+    if bias is not None and not (_fits(torch, bias, size[:1], index) and bias.is_contiguous()):
         return None
     device = x.device
     if out is None:
@@ -98,7 +100,7 @@ def linear(x: Any, q: Any, kernel: Any, arithmetic: Any, out: Any, bias: Any, dt
     else:
         plan(address, y.data_ptr(), stream)
     if bias is not None:
-        y += bias
+        fast_path.adder(q, m, torch.kinds[bias.dtype])(bias.data_ptr(), y.data_ptr(), stream)
     if out is None:
         return y if kind is torch.float32 else y.to(kind)
     return out if y is out else out.copy_(y)

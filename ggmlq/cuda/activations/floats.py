@@ -9,6 +9,8 @@ import numpy as np
 
 from ..machine.device import cupy
 from ..machine.launch import Kernel, array, family
+from ..machine.plans import Plan, X, Y
+from ..machine.ready import Hole
 from ..words import bf16x2, early_start, ptx
 from ..words.address import address
 from ..words.atoms import inlined
@@ -60,6 +62,15 @@ def narrower(kind: str) -> Kernel:
     parameters = (uint64, uint64, uint32)
     least = LEAST[kind]
     return Kernel(f"float32 to {kind}", narrow, *parameters, threads=THREADS, least=least, early=True)
+
+
+def halving(size: int) -> Plan:
+    """What makes halves of so many floats, a multiple of eight: from an address, to one, on a stream."""
+    count = size // EACH
+    return Plan(
+        [(narrower("float16"), (-(-count // THREADS),), (THREADS,), (Hole(X), Hole(Y), count), 1, 0)],
+        None, None, (),
+    )  # fmt: skip
 
 
 def narrowed(x: Any, kind: str) -> Any:
