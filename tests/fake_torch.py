@@ -97,7 +97,7 @@ def aligned(shape, dtype, number=0):
 
 def put_torch(monkeypatch):
     """It is imported; ``given`` is what of its memory was given to someone."""
-    state = SimpleNamespace(stream=0, capturing=False, gradients=True, given=[])
+    state = SimpleNamespace(stream=0, current=0, capturing=False, gradients=True, given=[])
 
     def empty(shape, dtype, device):
         state.given.append(aligned(shape, dtype, device.index))
@@ -108,7 +108,9 @@ def put_torch(monkeypatch):
         Tensor=Tensor, strided="strided", float32=FLOAT32, float16=FLOAT16, bfloat16=BFLOAT16,
         float64=FLOAT64, uint8=UINT8, int16=INT16, empty=empty, is_grad_enabled=lambda: state.gradients,
         _C=SimpleNamespace(_cuda_getCurrentRawStream=lambda index: state.stream),
-        cuda=SimpleNamespace(is_current_stream_capturing=lambda: state.capturing),
+        cuda=SimpleNamespace(
+            current_device=lambda: state.current, is_current_stream_capturing=lambda: state.capturing
+        ),
     )  # fmt: skip
     monkeypatch.setitem(sys.modules, "torch", state.torch)
     return state

@@ -270,6 +270,8 @@ def test_a_graph_and_another_device(card, torch, monkeypatch):
     assert linear(x, q) is None
     torch.capturing = False
     assert linear(x, q) is not None
+    torch.current = 1  # its current stream would be asked whether it records one
+    assert linear(x, q) is None
     monkeypatch.setattr(fast_torch, "cuda_driver", lambda: SimpleNamespace(device=lambda: 1))
     assert linear(x, q) is None
 

@@ -37,7 +37,8 @@ class Torch(NamedTuple):
     results: dict[Any, Any]  # of results: torch's own types, by what they may be asked for
     with_gradients: Callable[[], bool]
     stream: Callable[[int], int]  # the address of a device's current one
-    capturing: Callable[[], bool]
+    device: Callable[[], int]  # the number of the current one, whose current stream ...
+    capturing: Callable[[], bool]  # ... may record a CUDA graph
 
 
 @cache
@@ -52,7 +53,7 @@ def _of(torch: Any) -> Torch:
     return Torch(
         torch.Tensor, torch.strided, single, torch.uint8, torch.empty, {single: "f", half: "e", bfloat: "H"},
         results, torch.is_grad_enabled, getattr(torch._C, "_cuda_getCurrentRawStream", stream),
-        torch.cuda.is_current_stream_capturing,
+        torch.cuda.current_device, torch.cuda.is_current_stream_capturing,
     )  # fmt: skip
 
 
@@ -74,7 +75,7 @@ def linear(x: Any, q: Any, kernel: Any, arithmetic: Any, out: Any, bias: Any, dt
     if not _is_plain(torch, x) or not x.is_contiguous() or (address := x.data_ptr()) % 16:
         return None
     stream = torch.stream(index)
-    if stream and torch.capturing():
+    if stream and (torch.device() != index or torch.capturing()):
         return None
     try:
         kind = torch.results.get(dtype)
