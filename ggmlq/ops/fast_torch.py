@@ -122,21 +122,13 @@ def _fits(torch: Torch, array: Any, shape: tuple[int, ...], index: int) -> bool:
 
 
 def _is_apart(out: Any, x: Any, memory: Any, bias: Any) -> bool:
-    """Whether ``out``, which is contiguous, shares no memory with what a product reads."""
-    places = [(memory.data.ptr, memory.nbytes), (x.data_ptr(), _reach(x))]
-    if bias is not None:
-        places.append((bias.data_ptr(), _reach(bias)))
+    """Whether ``out`` shares no memory with what a product reads; all of it is contiguous."""
+    places = [(each.data_ptr(), each.numel() * each.element_size()) for each in (x, bias) if each is not None]
     first = out.data_ptr()
-    last = first + _reach(out)
-    return not any(at < last and first < at + size for at, size in places)
-
-
-def _reach(x: Any) -> int:
-    """Bytes from the first value of a tensor to the end of its last."""
-    if x.is_contiguous():
-        return int(x.numel() * x.element_size())
-    steps = sum((length - 1) * step for length, step in zip(x.shape, x.stride(), strict=True))
-    return int((steps + 1) * x.element_size())
+    last = first + out.numel() * out.element_size()
+    return not any(
+        at < last and first < at + size for at, size in (*places, (memory.data.ptr, memory.nbytes))
+    )
 
 
 def recorded(product: Callable[..., Any], x: Any, rows: Any, q: Any, *, out: Any, **asked: Any) -> None:
@@ -146,7 +138,7 @@ def recorded(product: Callable[..., Any], x: Any, rows: Any, q: Any, *, out: Any
     """
     torch = sys.modules["torch"]
     if x.is_cuda and x.dtype is torch.bfloat16 and not x.is_neg():
-        bits = bits_of("linear(x, q)", x.view(torch.int16), "x").view(np.uint16)
+        bits = bits_of("linear(x, q)", x.detach().view(torch.int16), "x").view(np.uint16)
         given = asked["kernel"], asked["arithmetic"], out, asked.get("bias"), np.float32
         if fast_path.linear(bits, q, *given, kinds="H") is not None:
             return
