@@ -165,15 +165,28 @@ def products(cp: Any, q: gq.QuantArray, m: int, kernel: str) -> dict[str, Work]:
 
 
 def with_torch(m: int, q: gq.QuantArray, kernel: str) -> dict[str, Work]:
-    """A tensor of torch, and torch's own product."""
+    """Tensors of torch, and torch's own product."""
     import torch
 
     if not torch.cuda.is_available():
         return {}
     x = torch.ones((m, SIZE), device="cuda")
     x16, w16 = x.half(), torch.ones((SIZE, SIZE), dtype=torch.float16, device="cuda")
+    x_bf, out, bias = x.bfloat16(), torch.empty((m, SIZE), device="cuda"), x[0]
+    out_bf = out.bfloat16()
+
+    def linear(x: Any, **options: Any) -> Work:
+        return lambda: gq.linear(x, q, kernel=kernel, **options)
+
     return {
-        "x of torch": lambda: gq.linear(x, q, kernel=kernel),
+        "x of torch": linear(x),
+        "x of torch, float16": linear(x16),
+        "x of torch, bfloat16": linear(x_bf),
+        "x of torch, bfloat16, dtype=bfloat16": linear(x_bf, dtype=torch.bfloat16),
+        "x of torch, out=": linear(x, out=out),
+        "x of torch, bfloat16, out= in bfloat16": linear(x_bf, out=out_bf),
+        "x of torch, bias=": linear(x, bias=bias),
+        "torch.empty": lambda: torch.empty((m, SIZE), device="cuda"),
         "torch's linear, float16": lambda: torch.nn.functional.linear(x16, w16),
     }
 

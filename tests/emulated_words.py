@@ -84,7 +84,13 @@ def arithmetic(function):
     return run
 
 
+def flushed(values):
+    """Floats without subnormal numbers."""
+    return np.where(np.abs(values) < np.float32(2.0**-126), np.copysign(np.float32(0), values), values)
+
+
 OPS["add."] = arithmetic(lambda a, b: a + b)
+OPS["add.rn.ftz.f32"] = arithmetic(lambda a, b: flushed(flushed(a) + flushed(b)))
 OPS["sub."] = arithmetic(lambda a, b: a - b)
 OPS["mul.lo."] = OPS["mul.f32"] = OPS["mul.rn"] = arithmetic(lambda a, b: a * b)
 OPS["mad.lo."] = arithmetic(lambda a, b, c: a * b + c)

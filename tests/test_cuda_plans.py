@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import ctypes
 import threading
-from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -12,91 +10,19 @@ import pytest
 pytest.importorskip("numba_cuda", reason="numba-cuda is not installed (extra test or cuda)")
 
 from fake_cupy import on_device
-from launched_kernels import put_card
+from told_driver import K, N, aligned, ends, put_driver, said, weights
 
-import ggmlq as gq
-from ggmlq import ladder
-from ggmlq.cuda.machine import device, launch, submit
-from ggmlq.cuda.machine.launch import Kernel
-from ggmlq.formats import FORMATS
 from ggmlq.ops import fast_path
-
-CALL, N, K = Kernel.__call__, 384, 1024
 
 
 @pytest.fixture
 def card(monkeypatch):
-    """An H200 that remembers launches: grid, block, shared memory, stream, all words of the arguments."""
-    put_card(monkeypatch, "NVIDIA H200")
-    state = SimpleNamespace(launches=[], memory=[], stream=device.driver().stream(0), lock=threading.Lock())
-    kernels = []
-
-    def load(kernel, index):
-        with state.lock:
-            kernels.append(kernel)
-            return SimpleNamespace(ptr=len(kernels)), kernel.shared, kernel.early
-
-    def driver(shape_at, function, pointers_at, extra):
-        facts = submit.SHAPE.unpack(ctypes.string_at(shape_at, submit.SHAPE.size))
-        kernel = kernels[function - 1]
-        count = sum(map(launch._words, kernel.parameters))
-        words = [
-            int.from_bytes(ctypes.string_at(at, 8), "little")
-            for at in (ctypes.c_void_p * count).from_address(pointers_at)
-        ]
-        state.launches.append((threading.get_ident(), kernel.name, facts[:8], words))
-        return 0
-
-    def alloc(size):
-        state.memory.append(np.empty(size + 256, np.uint8))
-        return SimpleNamespace(ptr=state.memory[-1].ctypes.data)
-
-    monkeypatch.setattr(Kernel, "__call__", CALL)
-    monkeypatch.setattr(Kernel, "_load", load)
-    monkeypatch.setattr(submit, "_launch", lambda: driver)
-    device.cupy().cuda.alloc = alloc
-    gpu = device.driver()
-    gpu.array = lambda shape, dtype: on_device(np.empty(shape, dtype))
-    gpu.share = np.may_share_memory
-    monkeypatch.setattr(fast_path, "cuda_driver", lambda: gpu)
-    ladder.chosen.cache_clear()
-    return state
-
-
-def aligned(shape):
-    """Floats on the device at a multiple of 16 bytes, as CuPy's are."""
-    size = int(np.prod(shape))
-    memory = on_device(np.zeros(size + 4, np.float32))
-    first = -memory.data.ptr % 16 // 4
-    return memory[first : first + size].reshape(shape)
-
-
-def weights(name):
-    fmt = FORMATS[name]
-    raw = np.zeros((N, K // fmt.block_size * fmt.dtype.itemsize), np.uint8)
-    return gq.QuantArray(fmt, (N, K), on_device(raw))
+    """An H200 that remembers launches."""
+    return put_driver(monkeypatch)
 
 
 def product(x, q, out, kernel="auto"):
     assert fast_path.linear(x, q, kernel, None, out, None, np.float32) is out
-
-
-def said(state, known):
-    """What the driver was given since, with addresses by name: the rest must be the same in each call."""
-    found = [
-        (name, facts, [next((n for n, at, end in known if at <= w < end), w) for w in words])
-        for _, name, facts, words in state.launches
-    ]
-    state.launches.clear()
-    assert found
-    return [
-        (name, facts, ["between" if type(w) is int and w >= 1 << 32 else w for w in words])
-        for name, facts, words in found
-    ]
-
-
-def ends(**arrays):
-    return [(name, array.data.ptr, array.data.ptr + array.nbytes) for name, array in arrays.items()]
 
 
 @pytest.mark.parametrize("kernel", ["auto", "cuda:gemv", "cuda:wgmma", "cuda:mma_bf16"])
@@ -204,3 +130,23 @@ def test_threads_share_a_plan(card):
         thread.join()
     assert not wrong
     assert len(card.launches) == 300
+
+
+def test_results_as_halves(card):
+    """By a kernel of ours, where there are whole pieces of them; else by CuPy."""
+    q, x = weights("q4_0"), aligned((2, K))
+    for _ in range(2):
+        y = fast_path.linear(x, q, "auto", None, None, None, np.float16)
+    card.launches.clear()
+    y = fast_path.linear(x, q, "auto", None, None, None, np.float16)
+    assert (y.dtype, y.shape) == (np.float16, (2, N))
+    (*_, written), (_, name, facts, words) = card.launches
+    assert name == "float32 to float16"
+    assert words == [written[2], y.data.ptr, 2 * N // 8]
+    assert facts[0] * facts[3] >= 2 * N // 8
+    odd = weights("q4_0")
+    odd = odd[: N - 1]
+    for _ in range(3):
+        y = fast_path.linear(aligned((1, K)), odd, "auto", None, None, None, np.float16)
+    assert (y.dtype, y.shape) == (np.float16, (1, N - 1))
+    assert name not in card.launches[-1][1]

@@ -9,6 +9,9 @@ import numpy as np
 import pytest
 
 import ggmlq as gq
+from ggmlq import ladder
+from ggmlq.ops import fast_path
+from ggmlq.problems import Linear
 from ggmlq.testing.rows import rows
 
 N, K = 24, 128
@@ -193,3 +196,48 @@ class TestOnAGpu:
             assert torch.equal(out, want)
             assert torch.equal(y, want)
         assert not q.recorded
+
+    @pytest.mark.parametrize("kind", ["float32", "float16", "bfloat16"])
+    @pytest.mark.parametrize("m", [1, 3, 8, 17, 64, 300, 1024])
+    def test_again_and_again(self, m, kind, torch, place, q, cupy):
+        """From the third call on by a plan; the same bits as of arrays, with all that may be asked."""
+        x = tensor(torch, place, m).to(getattr(torch, kind))
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(fast_path, "linear", lambda *given, **more: None)
+            want = torch.from_dlpack(gq.linear(cupy.from_dlpack(x.float()), q))
+        bias = torch.randn(N, device=place)
+        for stream in (torch.cuda.default_stream(), torch.cuda.Stream()):
+            torch.cuda.synchronize()
+            with torch.cuda.stream(stream):
+                for _ in range(4):
+                    assert torch.equal(gq.linear(x, q), want)
+                    out = torch.full((m, N), torch.nan, device=place)
+                    assert gq.linear(x, q, out=out) is out
+                    assert torch.equal(out, want)
+                    for b in (bias, bias.half(), bias.bfloat16()):
+                        assert torch.equal(gq.linear(x, q, bias=b), want + b)
+                    for dtype in (torch.float16, torch.bfloat16):
+                        assert torch.equal(gq.linear(x, q, dtype=dtype), want.to(dtype))
+                        assert torch.equal(gq.linear(x, q, out=out.to(dtype)), want.to(dtype))
+                stream.synchronize()
+        rung = ladder.choose(Linear.here(q.format, m, N, K, device="cuda"))
+        key = fast_path.key_of(m, "auto", None, {"float32": "f", "float16": "e", "bfloat16": "H"}[kind])
+        assert (q.plan(key) is not None) is rung.repeats
+        assert gq.linear(x[:0], q).shape == (0, N)
+
+    def test_between_kernels_memory_is_torchs(self, torch, place, cupy):
+        """On a stream of its own, used again at once by what comes after."""
+        q = gq.quantize(rows("normal", 1024, 1024, SEED), "q4_0").to(place)
+        x = torch.from_numpy(rows("normal", 64, 1024, SEED)).to(place)
+        want = gq.linear(x, q)
+        for _ in range(2):
+            assert torch.equal(gq.linear(x, q), want)
+        pool = cupy.get_default_memory_pool().total_bytes()
+        with torch.cuda.stream(torch.cuda.Stream()):
+            torch.cuda.current_stream().wait_stream(torch.cuda.default_stream())
+            for _ in range(20):
+                y = gq.linear(x, q)
+                noise = torch.full((1 << 20,), torch.nan, device=place)
+                assert torch.equal(y, want)
+            del noise
+        assert cupy.get_default_memory_pool().total_bytes() == pool

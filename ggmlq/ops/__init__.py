@@ -1,6 +1,7 @@
 """The operations: what a caller passes is checked, a kernel is chosen, it runs.
 
-    linear       activations times quantized weights; fast_path has what is valid at a glance
+    linear       activations times quantized weights; fast_path has what is valid at a glance,
+                 fast_torch the same of tensors
     quantize     floats to blocks; encoding deals the rows out
     dequantize   blocks to floats; decoding deals the rows out
     quantize_scaled, scaled_linear   the same for codes with a scale for every tile

@@ -7,7 +7,7 @@ whatever is not ordinary goes back there. Only which kernel serves a problem is 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Hashable
 from functools import cache
 from importlib import import_module
 from typing import Any
@@ -23,11 +23,17 @@ from ..problems import Linear
 from ..scaled import ScaledArray
 
 MOST_NUMBERS = 1 << 16  # of activations with scales in a plan: quantized once more where it is made
+FLOAT16 = np.dtype(np.float16)
 NO_PLAN = object()  # kept where one was looked for in vain
 
 
-def linear(x: Any, q: Any, kernel: Any, arithmetic: Any, out: Any, bias: Any, dtype: Any) -> Any | None:
-    """``x @ q.T + bias`` for a CuPy array, or None where there is something to check or to convert."""
+def linear(
+    x: Any, q: Any, kernel: Any, arithmetic: Any, out: Any, bias: Any, dtype: Any, kinds: str = "fe"
+) -> Any | None:  # fmt: skip
+    """``x @ q.T + bias`` for a CuPy array, or None where there is something to check or to convert.
+
+    ``kinds``: of x, by the letters of their dtypes; with "H", uint16, it holds the bits of bfloat16.
+    """
     if type(q) is not QuantArray or type(memory := q.memory) is not type(x):
         return None
     if type(kernel) is not str or not (arithmetic is None or type(arithmetic) is str):
@@ -36,7 +42,7 @@ def linear(x: Any, q: Any, kernel: Any, arithmetic: Any, out: Any, bias: Any, dt
         return None
     gpu, shape, size = cuda_driver(), x.shape, q.shape
     index = gpu.device()
-    if not (x.data.device_id == memory.data.device_id == index and x.dtype.char in "fe"):
+    if not (x.data.device_id == memory.data.device_id == index and (kind := x.dtype.char) in kinds):
         return None
     if not shape or len(size) != 2 or shape[-1] != size[1]:
         return None
@@ -56,21 +62,59 @@ def linear(x: Any, q: Any, kernel: Any, arithmetic: Any, out: Any, bias: Any, dt
     flat = len(shape) == 2
     m = shape[0] if flat else math.prod(shape[:-1])
     address = x.data.ptr
-    plain = x.dtype.char == "f" and not address % 16 and x.flags.c_contiguous
-    key = m, kernel, arithmetic
+    plain = not address % 16 and x.flags.c_contiguous
+    key = key_of(m, kernel, arithmetic, kind)
     if plain and (plan := q.plan(key)) is not None:
         plan(address, y.data.ptr, stream.ptr)
+        return _ended(gpu, q, m, y, bias, stream.ptr, out is None and dtype is np.float16)
+    rows, to = (x, y) if flat else (x.reshape(m, k), y.reshape(m, n))
+    rung = ladder.chosen(Linear, "cuda", gpu.card(index), kernel, arithmetic, q.format, m, n, k).rung
+    repeats = plain and rung.repeats and m and n and k
+    if kind == "H" and not repeats:
+        return None
+    if repeats:
+        if (made := cuda_module("machine.plans").recorded(rung.launch, rows, q, to)) is not None:
+            q.keep_plan(key, made)
     else:
-        rows, to = (x, y) if flat else (x.reshape(m, k), y.reshape(m, n))
-        rung = ladder.chosen(Linear, "cuda", gpu.card(index), kernel, arithmetic, q.format, m, n, k).rung
-        if plain and rung.repeats and m and n and k:
-            if (made := cuda_module("machine.plans").recorded(rung.launch, rows, q, to)) is not None:
-                q.keep_plan(key, made)
-        else:
-            rung.launch(rows, q, to)
+        rung.launch(rows, q, to)
     if bias is not None:
         y += bias
     return y if out is not None or dtype is np.float32 else y.astype(dtype)
+
+
+def _ended(gpu: Any, q: Any, m: int, y: Any, bias: Any, stream: int, halves: bool) -> Any:
+    """What comes after a plan, by kernels of ours as by CuPy's: a bias, results as halves."""
+    if bias is not None:
+        if bias.dtype.char != "d" and bias.flags.c_contiguous:
+            adder(q, m, bias.dtype.char)(bias.data.ptr, y.data.ptr, stream)
+        else:
+            y += bias
+    if not halves:
+        return y
+    if y.size % 8:
+        return y.astype(np.float16)
+    found = gpu.array(y.shape, FLOAT16)
+    plan = _kept(q, ("halves", y.size), lambda: cuda_module("activations.floats").halving(y.size))
+    plan(y.data.ptr, found.data.ptr, stream)
+    return found
+
+
+def key_of(m: int, kernel: str, arithmetic: str | None, kind: str) -> tuple[Any, ...]:
+    """What a plan for so many rows of a kind is found by; kinds have the letters of their dtypes."""
+    return (m, kernel, arithmetic) if kind == "f" else (m, kernel, arithmetic, kind)
+
+
+def adder(q: Any, m: int, kind: str) -> Any:
+    """What adds a bias of a kind to so many rows of results, without CuPy, as it would."""
+    return _kept(q, ("bias", m, kind), lambda: cuda_module("pipeline.bias").plan(m, q.shape[0], kind))
+
+
+def _kept(q: Any, key: Hashable, make: Callable[[], Any]) -> Any:
+    """A plan that no product has to be run for."""
+    plan = q.plan(key)
+    if plan is None:
+        q.keep_plan(key, plan := make())
+    return plan
 
 
 def on_host(x: Any, q: Any, kernel: Any, arithmetic: Any, out: Any, bias: Any, dtype: Any) -> Any | None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from functools import partial
 from typing import Any, overload
 
 import numpy as np
@@ -15,7 +16,7 @@ from ..devices import is_host, namespace, on_device_of, place_of
 from ..matrix import Divided, Float, Host, Out, operation
 from ..problems import Linear
 from ..tensors import is_tensor
-from . import fast_path, torch
+from . import fast_path, fast_torch, torch
 
 
 @overload
@@ -82,7 +83,7 @@ def linear(
     array([ True,  True,  True])
     """
     try:
-        fast = fast_path.on_host if type(x) is np.ndarray else None if is_host(x) else fast_path.linear
+        fast = _fast(x)
         if fast is not None and (y := fast(x, q, kernel, arithmetic, out, bias, dtype)) is not None:
             return y
     except MemoryError:
@@ -90,7 +91,8 @@ def linear(
     if isinstance(q, Divided):
         return q.run("linear", x, kernel=kernel, arithmetic=arithmetic, out=out, bias=bias, dtype=dtype)
     if is_tensor(x):
-        return torch.linear(linear, x, q, out, bias, dtype, kernel=kernel, arithmetic=arithmetic)
+        product = partial(fast_torch.recorded, linear, x)
+        return torch.linear(product, x, q, out, bias, dtype, kernel=kernel, arithmetic=arithmetic)
     asked = "linear(x, q)"
     x = check_linear(asked, x, q)
     n, k = q.shape
@@ -117,3 +119,12 @@ def linear(
             if not direct:
                 out[...] = y.reshape(shape)
     return out
+
+
+def _fast(x: Any) -> Any:
+    """What does the ordinary products of such an x, or None."""
+    if type(x) is np.ndarray:
+        return fast_path.on_host
+    if not is_host(x):
+        return fast_path.linear
+    return fast_torch.linear if is_tensor(x) else None

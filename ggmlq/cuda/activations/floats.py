@@ -9,12 +9,15 @@ import numpy as np
 
 from ..machine.device import cupy
 from ..machine.launch import Kernel, array, family
+from ..machine.plans import Plan, X, Y
+from ..machine.ready import Hole
 from ..words import bf16x2, early_start, ptx
 from ..words.address import address
 from ..words.atoms import inlined
-from ..words.floats import DTYPES, LEAST, storing
+from ..words.floats import DTYPES, KINDS, LEAST, storing
 from ..words.lane import four_into
 from ..words.language import cuda, float32, float64, uint32, uint64
+from .sixteen import EACH, changed, kind_of
 
 THREADS = 256
 FLOAT32, FLOAT64 = np.dtype(np.float32), np.dtype(np.float64)
@@ -61,10 +64,21 @@ def narrower(kind: str) -> Kernel:
     return Kernel(f"float32 to {kind}", narrow, *parameters, threads=THREADS, least=least, early=True)
 
 
+def halving(size: int) -> Plan:
+    """What makes halves of so many floats, a multiple of eight: from an address, to one, on a stream."""
+    count = size // EACH
+    return Plan(
+        [(narrower("float16"), (-(-count // THREADS),), (THREADS,), (Hole(X), Hole(Y), count), 1, 0)],
+        None, None, (),
+    )  # fmt: skip
+
+
 def narrowed(x: Any, kind: str) -> Any:
     """Rows of floats, a multiple of eight in all, as halves or bfloat16 on the current device."""
     if x.dtype == DTYPES[kind]:
         return cupy().ascontiguousarray(x)
+    if kind == "bfloat16" and x.dtype.char == "e" and kind_of(x) and not x.size % EACH:
+        return changed(x, kind)
     x = aligned_floats(x)
     y = cupy().empty(x.shape, DTYPES[kind])
     narrower(kind)((-(-x.size // (8 * THREADS)),), (THREADS,), x, y, x.size // 8)
@@ -76,7 +90,7 @@ def sixteen_loader(kind: str = "float32") -> Any:
     """The device function that loads 16 values as bfloat16 in the order of cuda:wgmma, in two pieces.
 
     First the pairs 0, 2, 4, 6, then the others: so the four columns that a lane has of the weights are those
-    that it is asked for. ``kind``: float32 or float16.
+    that it is asked for. ``kind``: float32, float16, or bfloat16, which only changes places.
     """
     load_floats, narrow, bits_of, half = ptx.load_floats, bf16x2.narrowed, ptx.bits_of, ptx.half_value
 
@@ -96,16 +110,24 @@ def sixteen_loader(kind: str = "float32") -> Any:
                 first[t] = narrow(half(a & low), half(a >> uint32(16)))
                 second[t] = narrow(half(b & low), half(b >> uint32(16)))
 
-    return load if kind == "float32" else load_halves
+    @inlined
+    def load_bfloats(at: Any, first: Any, second: Any) -> None:
+        for i in range(2):
+            v = load_floats(at + uint64(16 * i))
+            for j in range(2):
+                first[2 * i + j], second[2 * i + j] = bits_of(v[2 * j]), bits_of(v[2 * j + 1])
+
+    return {"float32": load, "float16": load_halves, "bfloat16": load_bfloats}[kind]
 
 
-@family()
-def orderer() -> Kernel:
-    """Float32 to bfloat16 in the order of :func:`sixteen_loader`, 16 values a thread."""
-    store16, load, take_turn = ptx.store16, sixteen_loader(), early_start.take_turn
+@family([("float32",), ("float16",), ("bfloat16",)])
+def orderer(kind: str) -> Kernel:
+    """Floats to bfloat16 in the order of :func:`sixteen_loader`, 16 values a thread."""
+    store16, load, take_turn = ptx.store16, sixteen_loader(kind), early_start.take_turn
+    size = KINDS[kind]
 
     def order(
-        x: Any,  # float32 [count, 16]
+        x: Any,  # of the kind [count, 16]
         y: Any,  # bfloat16 [count, 16]
         count: Any,
     ) -> None:
@@ -113,20 +135,22 @@ def orderer() -> Kernel:
         i = uint32(cuda.blockIdx.x) * uint32(THREADS) + uint32(cuda.threadIdx.x)
         if i < count:
             first, second = cuda.local.array(4, uint32), cuda.local.array(4, uint32)
-            load(address(x, i, 16, 0, 4), first, second)
+            load(address(x, i, 16, 0, size), first, second)
             to = address(y, i, 16, 0, 2)
             store16(to, first[0], first[1], first[2], first[3])
             store16(to + uint64(16), second[0], second[1], second[2], second[3])
 
-    name, least = "float32 to bfloat16 for wgmma", LEAST["bfloat16"]
+    name, least = f"{kind} to bfloat16 for wgmma", LEAST["bfloat16"]
     return Kernel(name, order, uint64, uint64, uint32, threads=THREADS, least=least, early=True)
 
 
 def narrowed_for_wgmma(x: Any) -> Any:
     """Rows of floats, multiples of 16, as bfloat16 in the order of :func:`orderer`."""
-    x = aligned_floats(x)
+    kind = kind_of(x)
+    if kind is None:
+        x, kind = aligned_floats(x), "float32"
     y = cupy().empty(x.shape, np.uint16)
-    orderer()((-(-x.size // (16 * THREADS)),), (THREADS,), x, y, x.size // 16)
+    orderer(kind)((-(-x.size // (16 * THREADS)),), (THREADS,), x, y, x.size // 16)
     return y
 
 
@@ -143,6 +167,8 @@ def converted(x: Any, dtype: np.dtype[Any]) -> Any:
 
 def aligned_floats(x: Any) -> Any:
     """A device array as contiguous float32 that can be loaded 16 bytes at a time."""
+    if x.dtype.char in "eH" and kind_of(x) and not x.size % EACH:
+        return changed(x, "float32")
     if x.dtype.char != "f" or not x.flags.c_contiguous:
         x = converted(x, FLOAT32)
     return x.copy() if x.data.ptr % 16 else x

@@ -20,9 +20,10 @@ from ..machine.launch import Kernel, family
 from ..words import early_start, ptx
 from ..words.address import address
 from ..words.atoms import inlined
-from ..words.floats import LEAST
+from ..words.floats import KINDS, LEAST
 from ..words.language import cuda, uint32, uint64
 from .floats import aligned_floats, sixteen_loader
+from .sixteen import kind_of
 
 THREADS, STEP, EACH = 256, 64, 16  # of a block; columns of a panel; columns of a thread
 
@@ -43,11 +44,11 @@ def placer() -> Any:
     return place
 
 
-@family([("float32",), ("float16",)])
+@family([("float32",), ("float16",), ("bfloat16",)])
 def panel_maker(kind: str) -> Kernel:
     """Floats to panels, 16 columns a thread; and so many words of zeros, for who comes next."""
     load, place, store4, take_turn = sixteen_loader(kind), placer(), ptx.store4, early_start.take_turn
-    size = 2 if kind == "float16" else 4
+    size = KINDS[kind]
 
     def make(
         x: Any,  # of the kind [m, k]
@@ -78,12 +79,13 @@ def panel_maker(kind: str) -> Kernel:
 
 def panels_of(x: Any, steps: int, rows: int, zeros: Any) -> Any:
     """Rows of floats, a multiple of 16 long, as panels, whole tiles of ``rows``; ``zeros`` become such."""
-    halves = x.dtype.char == "e" and x.flags.c_contiguous and not x.data.ptr % 16
-    x = x if halves else aligned_floats(x)
+    kind = kind_of(x)
+    if kind is None:
+        x, kind = aligned_floats(x), "float32"
     m, k = x.shape
     height, sixteens = -(-m // rows) * rows, steps * STEP // EACH
     panels = device.cupy().empty((steps, height, STEP), np.uint16)
     grid = -(-max(m * sixteens, zeros.size) // THREADS)
-    make, sizes = panel_maker("float16" if halves else "float32"), (m, k, sixteens, height)
+    make, sizes = panel_maker(kind), (m, k, sixteens, height)
     make((grid,), (THREADS,), x, panels, zeros, zeros.size, *sizes)
     return panels

@@ -31,7 +31,7 @@ class Plan:
     def __init__(self, noted: list[Noted], x: Any, y: Any, kept: Iterable[Any]) -> None:
         self._kept = tuple(kept)  # arrays that prepared launches have the addresses of
         self._places: dict[int, int] = {}  # of memory between kernels, by its address while it was noted
-        self._between = 0
+        self.between = 0  # bytes of memory between kernels
         self._steps = [
             (kernel, grid, block, [self._hole(each, (x, y)) for each in arguments], cluster, most)
             for kernel, grid, block, arguments, cluster, most in noted
@@ -50,8 +50,8 @@ class Plan:
         if any(each.data.ptr <= at < each.data.ptr + each.nbytes for each in self._kept):
             return argument
         if at not in self._places:
-            self._places[at] = self._between
-            self._between += -(-argument.nbytes // APART) * APART
+            self._places[at] = self.between
+            self.between += -(-argument.nbytes // APART) * APART
         return Hole(BETWEEN, self._places[at])
 
     def _made(self) -> tuple[Ready, ...]:
@@ -60,17 +60,19 @@ class Plan:
             for kernel, grid, block, given, cluster, most in self._steps
         )
 
-    def __call__(self, x: int, y: int, stream: int) -> None:
-        """The product of what lies at x, to y."""
+    def __call__(self, x: int, y: int, stream: int, between: int = 0) -> None:
+        """The product of what lies at x, to y.
+
+        ``between``: an address of memory that has so many bytes; without it CuPy gives some.
+        """
         try:
             launches = self._free.pop()
         except IndexError:  # other threads have them all
             launches = self._made()
-        if self._between:
-            memory = self._memory(self._between)  # goes back to the stream's pool when all is launched
-            addresses: tuple[int, ...] = (x, y, memory.ptr)
-        else:
-            addresses = (x, y)
+        if self.between and not between:
+            memory = self._memory(self.between)  # goes back to the stream's pool when all is launched
+            between = memory.ptr
+        addresses = (x, y, between)
         for each in launches:
             each.launch(addresses, stream)
         self._free.append(launches)

@@ -2,6 +2,7 @@
 
     ring.py      stages of shared memory that are filled ahead
     parts.py     columns divided among blocks, and parts added up in a fixed order
+    bias.py      what is added to each row of results
     product.py   which problems they take, which tile serves how many rows, and the launch
 
 ``cuda:mma_bf16`` and ``cuda:wgmma`` are such kernels. Those of 8-bit codes on Hopper, filled by boxes:

@@ -1,0 +1,79 @@
+"""Floats of 16 bits as kernels want them, in one launch: what they are given as halves or bfloat16.
+
+CuPy knows no bfloat16, so its bits are uint16; and what it converts no plan repeats (machine/plans.py).
+"""
+
+from __future__ import annotations
+
+from functools import cache
+from typing import Any
+
+from ..machine.device import cupy
+from ..machine.launch import Kernel, family
+from ..words import early_start, ptx
+from ..words.address import address
+from ..words.atoms import inlined
+from ..words.floats import DTYPES, KINDS, LEAST, storing
+from ..words.language import cuda, float32, uint32, uint64
+
+THREADS, EACH = 256, 8  # of a block; values of a thread
+NAMES = {"f": "float32", "e": "float16", "H": "bfloat16"}  # by what NumPy calls them
+
+
+def kind_of(x: Any) -> str | None:
+    """Which floats an array holds that lie as kernels read them: together, from a multiple of 16 bytes on."""
+    if not x.flags.c_contiguous or x.data.ptr % 16:
+        return None
+    return NAMES.get(x.dtype.char)
+
+
+@cache
+def eight_loader(kind: str) -> Any:
+    """The device function that loads eight values of float16 or bfloat16 as float32."""
+    load_floats, float_of, bits_of, half = ptx.load_floats, ptx.float_of, ptx.bits_of, ptx.half_value
+    bfloat = kind == "bfloat16"
+
+    @inlined
+    def load(at: Any, v: Any) -> None:
+        words = load_floats(at)
+        for i in range(4):
+            word = bits_of(words[i])
+            if bfloat:
+                v[2 * i], v[2 * i + 1] = float_of(word << uint32(16)), float_of(word & uint32(0xFFFF0000))
+            else:
+                v[2 * i], v[2 * i + 1] = half(word & uint32(0xFFFF)), half(word >> uint32(16))
+
+    return load
+
+
+@family([("float16", "float32"), ("bfloat16", "float32"), ("float16", "bfloat16")])
+def changer(source: str, target: str) -> Kernel:
+    """Eight values a thread."""
+    load, store, size = eight_loader(source), storing(target), KINDS[target]
+    take_turn = early_start.take_turn
+
+    def change(
+        x: Any,  # of the source [count, 8]
+        y: Any,  # of the target [count, 8]
+        count: Any,
+    ) -> None:
+        take_turn()
+        i = uint32(cuda.blockIdx.x) * uint32(THREADS) + uint32(cuda.threadIdx.x)
+        if i < count:
+            v = cuda.local.array(EACH, float32)
+            load(address(x, i, EACH, 0, 2), v)
+            for at in range(0, EACH, 16 // size):
+                store(address(y, i, EACH, at, size), v, at)
+
+    parameters = (uint64, uint64, uint32)
+    least = LEAST[target]
+    return Kernel(f"{source} to {target}", change, *parameters, threads=THREADS, least=least, early=True)
+
+
+def changed(x: Any, target: str) -> Any:
+    """Values that :func:`kind_of` knows, a multiple of eight, as those of another kind."""
+    source = kind_of(x)
+    assert source is not None
+    y, count = cupy().empty(x.shape, DTYPES[target]), x.size // EACH
+    changer(source, target)((-(-count // THREADS),), (THREADS,), x, y, count)
+    return y

@@ -1,0 +1,145 @@
+"""The ordinary product of torch's tensors: floats beside their weights, on the current device, done before.
+
+What :mod:`ggmlq.ops.torch` does with streams and allocators of CuPy, once a product is written down, is three
+numbers: where x lies, where its result, and torch's current stream. Whatever is not ordinary goes back there:
+the first products of a shape, which plans are made of, and all that a CUDA graph records.
+
+Memory is torch's: the result, and what one kernel hands to the next. torch gives both to its current stream,
+which is the one that the kernels go to; when the latter is given back, before they have run, torch hands it
+to work of this stream alone, which runs after them.
+"""
+
+from __future__ import annotations
+
+import math
+import sys
+from collections.abc import Callable
+from functools import cache
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from ..array import QuantArray
+from ..devices import cuda_driver
+from ..tensors import bits_of
+from . import fast_path
+
+
+class Torch(NamedTuple):
+    """What of torch each product needs, looked up once."""
+
+    tensor: Any
+    strided: Any
+    float32: Any
+    bytes: Any  # its type of them
+    empty: Callable[..., Any]
+    kinds: dict[Any, str]  # of x, out and bias: the letters that plans know them by
+    results: dict[Any, Any]  # of results: torch's own types, by what they may be asked for
+    with_gradients: Callable[[], bool]
+    stream: Callable[[int], int]  # the address of a device's current one
+    device: Callable[[], int]  # the number of the current one, whose current stream ...
+    capturing: Callable[[], bool]  # ... may record a CUDA graph
+
+
+@cache
+def _of(torch: Any) -> Torch:
+    single, half, bfloat, double = torch.float32, torch.float16, torch.bfloat16, torch.float64
+    results = {each: each for each in (single, half, bfloat, double)}
+    results |= {None: single, np.float32: single, np.float16: half, np.float64: double}
+
+    def stream(index: int) -> int:
+        return int(torch.cuda.current_stream(index).cuda_stream)
+
+    return Torch(
+        torch.Tensor, torch.strided, single, torch.uint8, torch.empty, {single: "f", half: "e", bfloat: "H"},
+        results, torch.is_grad_enabled, getattr(torch._C, "_cuda_getCurrentRawStream", stream),
+        torch.cuda.current_device, torch.cuda.is_current_stream_capturing,
+    )  # fmt: skip
+
+
+def linear(x: Any, q: Any, kernel: Any, arithmetic: Any, out: Any, bias: Any, dtype: Any) -> Any | None:
+    """``x @ q.T + bias`` of tensors, if it was done before; None for all others."""
+    torch = _of(sys.modules["torch"])
+    if type(q) is not QuantArray or type(x) is not torch.tensor or not x.is_cuda:
+        return None
+    if type(kernel) is not str or not (arithmetic is None or type(arithmetic) is str):
+        return None
+    shape, size, letter = x.shape, q.shape, torch.kinds.get(x.dtype)
+    if letter is None or not shape or len(size) != 2 or shape[-1] != size[1]:
+        return None
+    m = shape[0] if len(shape) == 2 else math.prod(shape[:-1])
+    plan = q.plan(fast_path.key_of(m, kernel, arithmetic, letter))
+    index = x.get_device()
+    if plan is None or not (cuda_driver().device() == index == q.memory.data.device_id):
+        return None
+    if not _is_plain(torch, x) or not x.is_contiguous() or (address := x.data_ptr()) % 16:
+        return None
+    stream = torch.stream(index)
+    if stream and (torch.device() != index or torch.capturing()):
+        return None
+    try:
+        kind = torch.results.get(dtype)
+    except TypeError:  # what cannot be a key is no type either
+        return None
+    result = (*shape[:-1], size[0])
+    if kind is None:
+        return None
+    if bias is not None and not (_fits(torch, bias, size[:1], index) and bias.is_contiguous()):
+        return None
+    device = x.device
+    if out is None:
+        y = torch.empty(result, dtype=torch.float32, device=device)
+    elif not _fits(torch, out, result, index) or not out.is_contiguous() or out.is_inference():
+        return None
+    elif out.dtype is torch.float32 and _is_apart(out, x, q.memory, bias):
+        y = out
+    else:
+        y = torch.empty(result, dtype=torch.float32, device=device)
+    if plan.between:
+        memory = torch.empty(plan.between, dtype=torch.bytes, device=device)
+        plan(address, y.data_ptr(), stream, memory.data_ptr())
+    else:
+        plan(address, y.data_ptr(), stream)
+    if bias is not None:
+        fast_path.adder(q, m, torch.kinds[bias.dtype])(bias.data_ptr(), y.data_ptr(), stream)
+    if out is None:
+        return y if kind is torch.float32 else y.to(kind)
+    return out if y is out else out.copy_(y)
+
+
+def _is_plain(torch: Torch, x: Any) -> bool:
+    """Whether a tensor is its memory, and nobody wants a gradient of it."""
+    if x.requires_grad and torch.with_gradients():
+        return False
+    return x.layout is torch.strided and not x.is_neg()
+
+
+def _fits(torch: Torch, array: Any, shape: tuple[int, ...], index: int) -> bool:
+    """Whether it is a tensor of floats of this shape and on this device."""
+    if type(array) is not torch.tensor or array.dtype not in torch.kinds or array.shape != shape:
+        return False
+    return array.get_device() == index and _is_plain(torch, array)
+
+
+def _is_apart(out: Any, x: Any, memory: Any, bias: Any) -> bool:
+    """Whether ``out`` shares no memory with what a product reads; all of it is contiguous."""
+    places = [(each.data_ptr(), each.numel() * each.element_size()) for each in (x, bias) if each is not None]
+    first = out.data_ptr()
+    last = first + out.numel() * out.element_size()
+    return not any(
+        at < last and first < at + size for at, size in (*places, (memory.data.ptr, memory.nbytes))
+    )
+
+
+def recorded(product: Callable[..., Any], x: Any, rows: Any, q: Any, *, out: Any, **asked: Any) -> None:
+    """``product(rows, q)`` to ``out``, of CuPy's arrays; as x has them where kernels read bfloat16.
+
+    So plans are made of such products, too.
+    """
+    torch = sys.modules["torch"]
+    if x.is_cuda and x.dtype is torch.bfloat16 and not x.is_neg():
+        bits = bits_of("linear(x, q)", x.detach().view(torch.int16), "x").view(np.uint16)
+        given = asked["kernel"], asked["arithmetic"], out, asked.get("bias"), np.float32
+        if fast_path.linear(bits, q, *given, kinds="H") is not None:
+            return
+    product(rows, q, out=out, **asked)

@@ -1,0 +1,106 @@
+"""Floats of 16 bits as kernels want them: PTX of the kernels on an emulated card, against NumPy."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+pytest.importorskip("numba_cuda", reason="numba-cuda is not installed (extra test or cuda)")
+
+from emulated_gpu import put_emulated
+from fake_cupy import on_device
+
+from ggmlq.cuda.activations import floats, panels, sixteen
+from ggmlq.cuda.pipeline import bias
+from ggmlq.cuda.words.floats import DTYPES
+
+BITS = np.array([0, 1, 0x3FF, 0x400, 0x3C00, 0x7BFF, 0x7C00, 0x8000, 0x8001, 0xFC00, 0x0080, 0x7F80, 0xFF80])
+
+
+@pytest.fixture
+def card(monkeypatch):
+    """A card that runs PTX; all memory on it is told to it."""
+    state = put_emulated(monkeypatch)
+    for module in (floats, sixteen):
+        monkeypatch.setattr(module, "cupy", lambda: state.cupy)
+    return state
+
+
+def aligned(card, array):
+    """A copy on the device from a multiple of 16 bytes on."""
+    memory = on_device(np.zeros(array.nbytes + 16, np.uint8))
+    first = -memory.data.ptr % 16
+    found = memory[first : first + array.nbytes].view(array.dtype).reshape(array.shape)
+    found[...] = array
+    card.memory.add(found)
+    return found
+
+
+def rows(card, kind, shape, fresh):
+    """Rows of a kind, subnormal numbers and infinities among them; and what they mean."""
+    bits = fresh.integers(0, 1 << 16, shape).astype(np.uint16)
+    bits.reshape(-1)[: len(BITS)] = BITS
+    if kind == "bfloat16":
+        values = (bits.astype(np.uint32) << 16).view(np.float32)
+        bits[np.isnan(values)] = 0x4000
+        return aligned(card, bits), (bits.astype(np.uint32) << 16).view(np.float32)
+    halves = bits.view(np.float16)
+    halves[np.isnan(halves)] = 2
+    return aligned(card, halves), halves.astype(np.float32)
+
+
+def bfloats(values):
+    """Bits of the nearest bfloat16, ties to even."""
+    bits = values.view(np.uint32).astype(np.uint64)
+    return (bits + (0x7FFF + (bits >> 16 & 1)) >> 16).astype(np.uint16)
+
+
+@pytest.mark.parametrize("kind", ["float16", "bfloat16"])
+def test_as_they_are_read(kind, card, fresh):
+    x, values = rows(card, kind, (3, 96), fresh)
+    y = floats.aligned_floats(x)
+    assert y.dtype == np.float32
+    assert np.array_equal(y.view(np.uint32), values.view(np.uint32))
+    y = floats.narrowed(x, "bfloat16")
+    assert y.dtype == DTYPES["bfloat16"]
+    assert np.array_equal(y, bfloats(values))
+
+
+@pytest.mark.parametrize("kind", ["float32", "float16", "bfloat16"])
+def test_in_the_order_of_wgmma(kind, card, fresh):
+    x, values = rows(card, "float16" if kind == "float32" else kind, (5, 96), fresh)
+    x = aligned(card, values) if kind == "float32" else x
+    pairs = bfloats(values).reshape(5, -1, 4, 2, 2)  # of 16: four times two pairs
+    want = pairs.transpose(0, 1, 3, 2, 4)
+    assert np.array_equal(floats.narrowed_for_wgmma(x).reshape(want.shape), want)
+    zeros = aligned(card, np.full(7, 9, np.uint32))
+    made = panels.panels_of(x, 2, 8, zeros)
+    assert not zeros.any()
+    full = np.zeros((5, 128), np.uint16)
+    full[:, :96] = want.reshape(5, 96)
+    for step in range(2):
+        for row in range(5):
+            chunks = full[row, 64 * step : 64 * step + 64].reshape(8, 8)
+            for chunk in range(8):
+                assert np.array_equal(made[step, row].reshape(8, 8)[chunk ^ row % 8], chunks[chunk])
+
+
+@pytest.mark.parametrize("kind", ["float32", "float16", "bfloat16"])
+def test_a_bias_is_added_as_cupy_adds_it(kind, card, fresh):
+    """Subnormal numbers are zeros, as its kernels are compiled."""
+    n, least = 300, np.float32(2.0**-126)
+    b, values = rows(card, "float16" if kind == "float32" else kind, (n,), fresh)
+    b = aligned(card, values) if kind == "float32" else b
+    y = aligned(card, fresh.standard_normal((5, n)).astype(np.float32))
+    y[1] = -values
+    y[2] = fresh.uniform(-2, 2, n).astype(np.float32) * least
+    y[3] = np.nextafter(-values, np.float32(0))
+    y[4] = least / 2
+    want = np.array(y)
+    with np.errstate(invalid="ignore"):
+        for at in np.ndindex(*want.shape):
+            want[at] = bias.add_flushed.meaning(want[at], values[at[1]])
+        grid = (-(-n // bias.THREADS), 3)  # fewer than there are rows
+        bias.adder(kind)(grid, (bias.THREADS,), b, y, 5, n)
+    assert np.array_equal(y.view(np.uint32)[~np.isnan(want)], want.view(np.uint32)[~np.isnan(want)])
+    assert np.array_equal(np.isnan(y), np.isnan(want))

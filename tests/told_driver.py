@@ -1,0 +1,90 @@
+"""A card that remembers what its driver is told of launches: arrays of NumPy, our own plans, no GPU."""
+
+from __future__ import annotations
+
+import ctypes
+import threading
+from types import SimpleNamespace
+
+import numpy as np
+from fake_cupy import on_device
+from launched_kernels import put_card
+
+import ggmlq as gq
+from ggmlq import ladder
+from ggmlq.cuda.machine import device, launch, submit
+from ggmlq.cuda.machine.launch import Kernel
+from ggmlq.formats import FORMATS
+from ggmlq.ops import fast_path
+
+CALL, N, K = Kernel.__call__, 384, 1024
+
+
+def put_driver(monkeypatch):
+    """An H200 that remembers launches: grid, block, shared memory, stream, all words of the arguments."""
+    put_card(monkeypatch, "NVIDIA H200")
+    state = SimpleNamespace(launches=[], memory=[], stream=device.driver().stream(0), lock=threading.Lock())
+    kernels = []
+
+    def load(kernel, index):
+        with state.lock:
+            kernels.append(kernel)
+            return SimpleNamespace(ptr=len(kernels)), kernel.shared, kernel.early
+
+    def driver(shape_at, function, pointers_at, extra):
+        facts = submit.SHAPE.unpack(ctypes.string_at(shape_at, submit.SHAPE.size))
+        kernel = kernels[function - 1]
+        count = sum(map(launch._words, kernel.parameters))
+        words = [
+            int.from_bytes(ctypes.string_at(at, 8), "little")
+            for at in (ctypes.c_void_p * count).from_address(pointers_at)
+        ]
+        state.launches.append((threading.get_ident(), kernel.name, facts[:8], words))
+        return 0
+
+    def alloc(size):
+        state.memory.append(np.empty(size + 256, np.uint8))
+        return SimpleNamespace(ptr=state.memory[-1].ctypes.data)
+
+    monkeypatch.setattr(Kernel, "__call__", CALL)
+    monkeypatch.setattr(Kernel, "_load", load)
+    monkeypatch.setattr(submit, "_launch", lambda: driver)
+    device.cupy().cuda.alloc = alloc
+    gpu = device.driver()
+    gpu.array = lambda shape, dtype: on_device(np.zeros(shape, dtype))
+    gpu.share = np.may_share_memory
+    monkeypatch.setattr(fast_path, "cuda_driver", lambda: gpu)
+    ladder.chosen.cache_clear()
+    return state
+
+
+def aligned(shape):
+    """Floats on the device at a multiple of 16 bytes, as CuPy's are."""
+    size = int(np.prod(shape))
+    memory = on_device(np.zeros(size + 4, np.float32))
+    first = -memory.data.ptr % 16 // 4
+    return memory[first : first + size].reshape(shape)
+
+
+def weights(name):
+    fmt = FORMATS[name]
+    raw = np.zeros((N, K // fmt.block_size * fmt.dtype.itemsize), np.uint8)
+    return gq.QuantArray(fmt, (N, K), on_device(raw))
+
+
+def said(state, known):
+    """What the driver was given since, with addresses by name: the rest must be the same in each call."""
+    found = [
+        (name, facts, [next((n for n, at, end in known if at <= w < end), w) for w in words])
+        for _, name, facts, words in state.launches
+    ]
+    state.launches.clear()
+    assert found
+    return [
+        (name, facts, ["between" if type(w) is int and w >= 1 << 32 else w for w in words])
+        for name, facts, words in found
+    ]
+
+
+def ends(**arrays):
+    return [(name, array.data.ptr, array.data.ptr + array.nbytes) for name, array in arrays.items()]
