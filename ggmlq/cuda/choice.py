@@ -31,7 +31,7 @@ SPARE = ((64, "cuda:dp4a"), (None, "cuda:registers"))  # up to which number of r
 HOPPER, FEWEST = (9, 0), 64  # rows of x up to which weights are the first operand
 FEW_USES = 64  # of experts, no more than there are experts, up to which one launch is best
 # Formats whose kernels for experts were held against the oracle on a card; others are taken by name alone.
-TRIED = ("q4_0", "q4_K", "mxfp4")
+TRIED = ("q4_0", "q8_0", "q4_K", "q6_K", "mxfp4")
 # Operations of bfloat16 that tensor cores do a clock and multiprocessor, by the datasheets; and of others.
 OPERATIONS, ELSEWHERE = {(8, 0): 2048, (9, 0): 4096, (10, 0): 8192, (10, 3): 8192}, 1024
 ESTIMATED = "estimated from its shape"
