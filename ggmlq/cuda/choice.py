@@ -120,10 +120,11 @@ def balance(card: Card) -> float:
 def _of_strips(problem: Linear, fmt: BlockFormat) -> Preference:
     """Of products of blocks: what pipeline/strip_pace.py thinks."""
     from .pipeline import strip_pace  # likewise
+    from .strips.layout import layout_of
 
     assert problem.card is not None
-    sizes = problem.m, problem.n, problem.k, fmt.bits_per_weight, problem.card.multiprocessors
-    us = strip_pace.estimates(strip_pace.Shape(*sizes))
+    sizes = problem.m, problem.n, problem.k
+    us = strip_pace.estimates(strip_pace.Shape(*sizes, layout_of(fmt), problem.card.multiprocessors))
     return Preference(tuple(sorted(us, key=us.__getitem__)), ESTIMATED)
 
 
