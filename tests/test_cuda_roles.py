@@ -16,7 +16,7 @@ from ggmlq.cuda.linear import r16_roles
 from ggmlq.cuda.machine import device, maps
 from ggmlq.cuda.machine.launch import Kernel
 from ggmlq.cuda.pipeline import pieces as of_blocks
-from ggmlq.cuda.pipeline.pieces import bounds_of, next_piece, sharers_of, shares
+from ggmlq.cuda.pipeline.pieces import bounds_of, next_piece, sharers_of, shares, stages_of
 from ggmlq.cuda.pipeline.roles import TILES, RoleTile, tile_for
 from ggmlq.cuda.strips.make import Strips
 from ggmlq.testing.cases import weights
@@ -75,6 +75,8 @@ def test_every_stage_is_made_once(on_the_host, fresh):
                 if last - first < stages:
                     makers.setdefault(number, []).append(rank)
         assert (made == 1).all()
+        most = max(sum(last - first for _, first, last in own) for own in pieces(tiles, stages, share))
+        assert stages_of(share, tiles, stages) == most
         for number, ranks in makers.items():
             first, count = plain(sharers_of)(*words(number, stages), words(*share[1:]))
             assert ranks == [*range(int(first), int(first) + int(count))]

@@ -23,6 +23,7 @@ import ggmlq as gq
 from ggmlq.cuda.gemv.clusters import ALONE, blocks_for
 from ggmlq.cuda.pipeline.roles import tile_for
 from ggmlq.cuda.pipeline.strip_pace import MULTIPROCESSORS, Shape, estimates
+from ggmlq.cuda.strips.layout import layout_of
 from ggmlq.testing import results
 
 ROOT = Path(__file__).parents[1]
@@ -43,7 +44,7 @@ def figures() -> dict[tuple[str, int, int, int], Figure]:
     chosen = {}
     for about, rows in found.items():
         name, n, k, m = about
-        shape = Shape(m, n, k, gq.formats[name].bits_per_weight, MULTIPROCESSORS)
+        shape = Shape(m, n, k, layout_of(gq.formats[name]), MULTIPROCESSORS)
         thought = estimates(shape)
         best = min(thought, key=lambda kernel: thought[kernel])
         if best in rows:

@@ -31,7 +31,7 @@ SPARE = ((64, "cuda:dp4a"), (None, "cuda:registers"))  # up to which number of r
 HOPPER, FEWEST = (9, 0), 64  # rows of x up to which weights are the first operand
 FEW_USES = 64  # of experts, no more than there are experts, up to which one launch is best
 # Formats whose kernels for experts were held against the oracle on a card; others are taken by name alone.
-TRIED = ("q4_0", "q4_K", "mxfp4")
+TRIED = ("q4_0", "q8_0", "q4_K", "q6_K", "mxfp4")
 # Operations of bfloat16 that tensor cores do a clock and multiprocessor, by the datasheets; and of others.
 OPERATIONS, ELSEWHERE = {(8, 0): 2048, (9, 0): 4096, (10, 0): 8192, (10, 3): 8192}, 1024
 ESTIMATED = "estimated from its shape"
@@ -120,10 +120,11 @@ def balance(card: Card) -> float:
 def _of_strips(problem: Linear, fmt: BlockFormat) -> Preference:
     """Of products of blocks: what pipeline/strip_pace.py thinks."""
     from .pipeline import strip_pace  # likewise
+    from .strips.layout import layout_of
 
     assert problem.card is not None
-    sizes = problem.m, problem.n, problem.k, fmt.bits_per_weight, problem.card.multiprocessors
-    us = strip_pace.estimates(strip_pace.Shape(*sizes))
+    sizes = problem.m, problem.n, problem.k
+    us = strip_pace.estimates(strip_pace.Shape(*sizes, layout_of(fmt), problem.card.multiprocessors))
     return Preference(tuple(sorted(us, key=us.__getitem__)), ESTIMATED)
 
 

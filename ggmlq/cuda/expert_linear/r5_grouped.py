@@ -49,7 +49,7 @@ from ..words.lane import warp_and_lane
 from ..words.language import cuda, uint32, uint64
 
 TILES = (RoleTile(16, 2), RoleTile(32, 2), RoleTile(64, 2), RoleTile(96), RoleTile(160), RoleTile(256))
-STAGE_US = {16: 1.08, 32: 1.28, 64: 1.75, 96: 1.03, 160: 1.45, 256: 2.0}  # of a block, by columns
+STAGE_US = {16: 1.1, 32: 1.21, 64: 1.63, 96: 1.05, 160: 1.46, 256: 2.0}  # of a block, by columns
 
 
 @family((fmt, tile) for fmt in BLOCK_FORMATS for tile in TILES)

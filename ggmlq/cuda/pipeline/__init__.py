@@ -22,6 +22,7 @@ And those of strips on Hopper, which ``cuda:roles`` is made of:
     roles.py          the ring: strips and panels, the thread that fills it; which tile serves a shape
     role_work.py      warps that unpack and multiply
     shared_tiles.py   sums of tiles that several blocks share: kept, awaited, added up
+    stage_pace.py     how much longer than with q4_0 a stage takes, by what records hold
     strip_pace.py     how long kernels of strips take, this one and the others
 
 And those of experts, which ``cuda:grouped`` is made of besides:

@@ -68,6 +68,14 @@ def shares(tiles: int, stages: int, blocks: int, columns: int, stage_us: float) 
     return best, us
 
 
+def stages_of(share: Shares, tiles: int, stages: int) -> int:
+    """Of the block that makes the most."""
+    whole = -(-(tiles - share.divided) // share.blocks) * stages
+    if share.parts:
+        return whole + -(-stages // share.parts)
+    return whole + share.each + (share.extra > 0)
+
+
 @inlined
 def bounds_of(rank: Any, stages: Any, share: Any) -> Any:
     """Where a block's shared stages begin and end; none are left to those beyond ``sharing``."""

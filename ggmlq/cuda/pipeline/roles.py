@@ -96,9 +96,9 @@ class RoleTile:
 TILES = (
     RoleTile(32, 2), RoleTile(64, 2), RoleTile(128), RoleTile(192), RoleTile(224), RoleTile(256),
 )  # fmt: skip
-# Microseconds of a stage of 128 columns of K, where all blocks of an H200 are busy; of an element of
-# activations that becomes part of a panel, filled up ones too.
-STAGE_US = {32: 0.88, 64: 1.0, 128: 0.7, 160: 0.9, 192: 1.02, 224: 1.2, 256: 1.36}
+# Microseconds of a stage of 128 columns of K of q4_0, where all blocks of an H200 are busy (others:
+# stage_pace.py); of an element of float32 that becomes part of a panel, filled up ones too.
+STAGE_US = {32: 0.81, 64: 1.0, 128: 0.74, 160: 0.85, 192: 0.98, 224: 1.12, 256: 1.33}
 PANEL_US = 1.6e-6
 
 
