@@ -144,12 +144,17 @@ class Keeper:
         return plans.get(key) if plans else None
 
     def keep_plan(self, key: Hashable, plan: Any) -> None:
-        """Keep that until :meth:`drop_prepared`; of very many only the last."""
+        """Keep that until :meth:`drop_prepared`; of very many the oldest go."""
         with LOCKS.of(self):
             plans = self._prepared.setdefault(_PLANS, {})
-            if len(plans) >= MOST_PLANS:
-                plans.clear()
+            while len(plans) >= MOST_PLANS:
+                plans.pop(next(iter(plans)))
             plans[key] = plan
+
+    def drop_plans(self) -> None:
+        """Give back what plans hold of its memory; the next products are written down again."""
+        with LOCKS.of(self):
+            self._prepared.pop(_PLANS, None)
 
     def drop_prepared(self) -> None:
         """Give back the memory of what kernels keep; the next product makes it again.

@@ -84,6 +84,7 @@ class Storage(Keeper):
             stored = self._stored
             if stored is not None:
                 self.memory, self._stored = cuda_module("strips.to_blocks").kept_instead(asked, self), None
+                self.drop_plans()  # which hold the bytes
                 try:
                     wait(asked, "the bytes are still there")
                 except DeviceError:

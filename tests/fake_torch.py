@@ -82,7 +82,11 @@ class Tensor:
 
 
 class Parameter(Tensor):
-    """A subclass."""
+    """Of a layer."""
+
+
+class Other(Tensor):
+    """Another subclass."""
 
 
 def aligned(shape, dtype, number=0):
@@ -107,6 +111,7 @@ def put_torch(monkeypatch):
     vars(state.torch).update(
         Tensor=Tensor, strided="strided", float32=FLOAT32, float16=FLOAT16, bfloat16=BFLOAT16,
         float64=FLOAT64, uint8=UINT8, int16=INT16, empty=empty, is_grad_enabled=lambda: state.gradients,
+        nn=SimpleNamespace(Parameter=Parameter),
         _C=SimpleNamespace(_cuda_getCurrentRawStream=lambda index: state.stream),
         cuda=SimpleNamespace(
             current_device=lambda: state.current, is_current_stream_capturing=lambda: state.capturing

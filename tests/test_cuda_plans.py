@@ -12,6 +12,7 @@ pytest.importorskip("numba_cuda", reason="numba-cuda is not installed (extra tes
 from fake_cupy import on_device
 from told_driver import K, N, aligned, ends, put_driver, said, weights
 
+from ggmlq.kept import MOST_PLANS
 from ggmlq.ops import fast_path
 
 
@@ -130,6 +131,15 @@ def test_threads_share_a_plan(card):
         thread.join()
     assert not wrong
     assert len(card.launches) == 300
+
+
+def test_the_oldest_plans_go_and_all_with_the_bytes():
+    q = weights("q4_0")
+    for i in range(MOST_PLANS + 1):
+        q.keep_plan(("product", i), i)
+    assert [q.plan(("product", i)) for i in (0, 1, MOST_PLANS)] == [None, 1, MOST_PLANS]
+    q.drop_plans()
+    assert q.plan(("product", 1)) is None
 
 
 def test_results_as_halves(card):

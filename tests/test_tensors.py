@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import subprocess
 import sys
 
@@ -196,6 +197,22 @@ class TestOnAGpu:
             assert torch.equal(out, want)
             assert torch.equal(y, want)
         assert not q.recorded
+
+    @pytest.mark.parametrize("m", [1, 20, 64, 300])
+    def test_a_graph_of_bfloat16(self, m, torch, place, q, monkeypatch):
+        """One call before it is enough, whatever other calls have loaded."""
+        from ggmlq.cuda.machine.launch import Kernel
+
+        for kernel in gc.get_objects():
+            if isinstance(kernel, Kernel):
+                monkeypatch.setattr(kernel, "_loaded", {})
+        x, graph = tensor(torch, place, m).bfloat16(), torch.cuda.CUDAGraph()
+        want = gq.linear(x, q)
+        torch.cuda.synchronize()
+        with torch.cuda.graph(graph):
+            y = gq.linear(x, q)
+        graph.replay()
+        assert torch.equal(y, want)
 
     @pytest.mark.parametrize("kind", ["float32", "float16", "bfloat16"])
     @pytest.mark.parametrize("m", [1, 3, 8, 17, 64, 300, 1024])

@@ -11,7 +11,7 @@ import pytest
 pytest.importorskip("numba_cuda", reason="numba-cuda is not installed (extra test or cuda)")
 
 from fake_cupy import on_device
-from fake_torch import BFLOAT16, FLOAT16, FLOAT32, FLOAT64, Parameter, Tensor, aligned, put_torch
+from fake_torch import BFLOAT16, FLOAT16, FLOAT32, FLOAT64, Other, Parameter, Tensor, aligned, put_torch
 from told_driver import K, N, ends, put_driver, said, weights
 
 import ggmlq as gq
@@ -219,7 +219,7 @@ def strange(torch):
     yield "doubles", lambda: linear(aligned((3, K), FLOAT64), q)
     yield "on the host", lambda: linear(odd(is_cuda=False), q)
     yield "elsewhere", lambda: linear(odd(number=1), q)
-    yield "a subclass", lambda: linear(Parameter(x.data, FLOAT32), q)
+    yield "a subclass", lambda: linear(Other(x.data, FLOAT32), q)
     yield "a gradient", lambda: linear(odd(requires_grad=True), q)
     yield "sparse", lambda: linear(odd(layout="sparse"), q)
     yield "negated when read", lambda: linear(odd(neg=True), q)
@@ -297,9 +297,39 @@ def test_plans_are_made_of_bfloat16(card, torch, monkeypatch):
     ]
 
 
+def test_a_bias_of_a_layer(card, torch):
+    q, x = weights("q4_0"), aligned((3, K), FLOAT32)
+    planned(q, 3)
+    bias = Parameter(aligned((N,), FLOAT32).data, FLOAT32)
+    bias.requires_grad = True
+    assert linear(x, q, bias=bias) is None
+    torch.gradients = False
+    assert linear(x, q, bias=bias) is not None
+    assert card.launches[-1][1] == "add a bias of float32"
+
+
+@pytest.mark.parametrize("m", [1, 8, 20, 64, 300])
+def test_a_graph_records_bfloat16_by_kernels_of_the_call_before(m, card, torch, monkeypatch):
+    q, x, out = weights("q4_0"), aligned((m, K), BFLOAT16), arrays(aligned((m, N), FLOAT32))
+
+    def recorded():
+        fast_torch.recorded(None, x, "rows", q, out=out, kernel="auto", arithmetic=None)
+        names = [name for _, name, *_ in card.launches]
+        card.launches.clear()
+        return names
+
+    monkeypatch.setattr(fast_torch, "bits_of", lambda asked, x, name: arrays(x))
+    recorded()  # and the weights are laid out
+    before, stream = recorded(), device.driver().stream(0)
+    monkeypatch.setattr(stream, "ptr", 99)
+    monkeypatch.setattr(stream, "is_capturing", lambda: True)
+    assert recorded() == before
+    assert fast_path.linear(arrays(aligned((m, K), FLOAT32)), q, "auto", None, out, None, np.float32) is None
+
+
 def test_threads(card, torch):
     q, wrong = weights("q4_K"), []
-    planned(q, 64, BFLOAT16)
+    count = len(planned(q, 64, BFLOAT16)._steps)
     card.launches.clear()
     begin = threading.Barrier(4)
 
@@ -309,8 +339,8 @@ def test_threads(card, torch):
             x = aligned((64, K), BFLOAT16)
             y = linear(x, q)
             mine = [words for own, *_, words in list(card.launches) if own == threading.get_ident()]
-            if x.data_ptr() not in mine[-2] + mine[-1] + mine[-3] or y.data_ptr() not in mine[-1] + mine[-2]:
-                wrong.append(mine[-3:])
+            if x.data_ptr() not in mine[-count] or y.data_ptr() not in mine[-1]:
+                wrong.append(mine[-count:])
 
     threads = [threading.Thread(target=work) for _ in range(4)]
     for thread in threads:

@@ -47,7 +47,8 @@ def linear(
     if not shape or len(size) != 2 or shape[-1] != size[1]:
         return None
     stream = gpu.stream(index)
-    if stream.ptr and stream.is_capturing():
+    recording = bool(stream.ptr) and stream.is_capturing()
+    if recording and kinds == "fe":  # whose bytes CuPy's pool would give to others
         return None
     n, k = size
     result = (*shape[:-1], n)
@@ -64,7 +65,7 @@ def linear(
     address = x.data.ptr
     plain = not address % 16 and x.flags.c_contiguous
     key = key_of(m, kernel, arithmetic, kind)
-    if plain and (plan := q.plan(key)) is not None:
+    if plain and not recording and (plan := q.plan(key)) is not None:
         plan(address, y.data.ptr, stream.ptr)
         return _ended(gpu, q, m, y, bias, stream.ptr, out is None and dtype is np.float16)
     rows, to = (x, y) if flat else (x.reshape(m, k), y.reshape(m, n))
@@ -72,7 +73,7 @@ def linear(
     repeats = plain and rung.repeats and m and n and k
     if kind == "H" and not repeats:
         return None
-    if repeats:
+    if repeats and not recording:
         if (made := cuda_module("machine.plans").recorded(rung.launch, rows, q, to)) is not None:
             q.keep_plan(key, made)
     else:

@@ -29,6 +29,7 @@ class Torch(NamedTuple):
     """What of torch each product needs, looked up once."""
 
     tensor: Any
+    parameter: Any
     strided: Any
     float32: Any
     bytes: Any  # its type of them
@@ -51,8 +52,8 @@ def _of(torch: Any) -> Torch:
         return int(torch.cuda.current_stream(index).cuda_stream)
 
     return Torch(
-        torch.Tensor, torch.strided, single, torch.uint8, torch.empty, {single: "f", half: "e", bfloat: "H"},
-        results, torch.is_grad_enabled, getattr(torch._C, "_cuda_getCurrentRawStream", stream),
+        torch.Tensor, torch.nn.Parameter, torch.strided, single, torch.uint8, torch.empty,
+        {single: "f", half: "e", bfloat: "H"}, results, torch.is_grad_enabled, getattr(torch._C, "_cuda_getCurrentRawStream", stream),
         torch.cuda.current_device, torch.cuda.is_current_stream_capturing,
     )  # fmt: skip
 
@@ -72,7 +73,10 @@ def linear(x: Any, q: Any, kernel: Any, arithmetic: Any, out: Any, bias: Any, dt
     index = x.get_device()
     if plan is None or not (cuda_driver().device() == index == q.memory.data.device_id):
         return None
-    if not _is_plain(torch, x) or not x.is_contiguous() or (address := x.data_ptr()) % 16:
+    if not _is_plain(torch, x) or not x.is_contiguous():
+        return None
+    address = x.data_ptr()
+    if not address or address % 16:  # of tensors that stand for others, too: they have no memory
         return None
     stream = torch.stream(index)
     if stream and (torch.device() != index or torch.capturing()):
@@ -84,17 +88,15 @@ def linear(x: Any, q: Any, kernel: Any, arithmetic: Any, out: Any, bias: Any, dt
     result = (*shape[:-1], size[0])
     if kind is None:
         return None
-    if bias is not None and not (_fits(torch, bias, size[:1], index) and bias.is_contiguous()):
+    if bias is not None and not _fits(torch, bias, size[:1], index, torch.parameter):
         return None
-    device = x.device
-    if out is None:
-        y = torch.empty(result, dtype=torch.float32, device=device)
-    elif not _fits(torch, out, result, index) or not out.is_contiguous() or out.is_inference():
+    if out is not None and (not _fits(torch, out, result, index) or out.is_inference()):
         return None
-    elif out.dtype is torch.float32 and _is_apart(out, x, q.memory, bias):
-        y = out
-    else:
+    device, y = x.device, out
+    if out is None or out.dtype is not torch.float32 or not _is_apart(out, x, q.memory, bias):
         y = torch.empty(result, dtype=torch.float32, device=device)
+        if not y.data_ptr():  # a mode under which tensors have no memory
+            return None
     if plan.between:
         memory = torch.empty(plan.between, dtype=torch.bytes, device=device)
         plan(address, y.data_ptr(), stream, memory.data_ptr())
@@ -114,11 +116,11 @@ def _is_plain(torch: Torch, x: Any) -> bool:
     return x.layout is torch.strided and not x.is_neg()
 
 
-def _fits(torch: Torch, array: Any, shape: tuple[int, ...], index: int) -> bool:
-    """Whether it is a tensor of floats of this shape and on this device."""
-    if type(array) is not torch.tensor or array.dtype not in torch.kinds or array.shape != shape:
+def _fits(torch: Torch, array: Any, shape: tuple[int, ...], index: int, or_of: Any = None) -> bool:
+    """Whether it is a contiguous tensor of floats, or of that class, of this shape and on this device."""
+    if type(array) not in (torch.tensor, or_of) or array.dtype not in torch.kinds or array.shape != shape:
         return False
-    return array.get_device() == index and _is_plain(torch, array)
+    return array.get_device() == index and _is_plain(torch, array) and array.is_contiguous()
 
 
 def _is_apart(out: Any, x: Any, memory: Any, bias: Any) -> bool:
