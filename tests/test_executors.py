@@ -9,6 +9,7 @@ import subprocess
 import sys
 import time
 from concurrent.futures import Executor, Future, ProcessPoolExecutor, ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -215,9 +216,11 @@ def test_workers_share_the_cores(pool, monkeypatch):
 
 
 def run_command(*words, **how):
+    """As a terminal starts it: a shell lets what it puts into the background ignore interrupts."""
     return subprocess.Popen(
         [sys.executable, "-m", "ggmlq", *map(str, words)], stdout=subprocess.PIPE, stderr=subprocess.PIPE,
-        text=True, start_new_session=True, **how,
+        text=True, start_new_session=True, preexec_fn=partial(signal.signal, signal.SIGINT, signal.SIG_DFL),
+        **how,
     )  # fmt: skip
 
 

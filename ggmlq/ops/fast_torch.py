@@ -53,7 +53,8 @@ def _of(torch: Any) -> Torch:
 
     return Torch(
         torch.Tensor, torch.nn.Parameter, torch.strided, single, torch.uint8, torch.empty,
-        {single: "f", half: "e", bfloat: "H"}, results, torch.is_grad_enabled, getattr(torch._C, "_cuda_getCurrentRawStream", stream),
+        {single: "f", half: "e", bfloat: "H"}, results, torch.is_grad_enabled,
+        getattr(torch._C, "_cuda_getCurrentRawStream", stream),
         torch.cuda.current_device, torch.cuda.is_current_stream_capturing,
     )  # fmt: skip
 
