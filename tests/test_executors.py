@@ -219,7 +219,8 @@ def run_command(*words, **how):
     """As a terminal starts it: a shell lets what it puts into the background ignore interrupts."""
     return subprocess.Popen(
         [sys.executable, "-m", "ggmlq", *map(str, words)], stdout=subprocess.PIPE, stderr=subprocess.PIPE,
-        text=True, start_new_session=True, preexec_fn=partial(signal.signal, signal.SIGINT, signal.SIG_DFL),
+        text=True, start_new_session=True,
+        preexec_fn=partial(signal.signal, signal.SIGINT, signal.SIG_DFL),  # noqa: PLW1509 - it takes no lock
         **how,
     )  # fmt: skip
 
