@@ -22,7 +22,9 @@ from ..quantize_scaled.vectors import Vectors
 from ._operands import BAND, Floats
 
 KINDS = {"f32": "float32", "f16": "float16", "bf16": "bfloat16"}
-WIDE = 8  # vector registers from which a tile has four rows of both, else two
+WIDE = 8  # vector registers from which a tile has up to four rows of activations, else two
+# Rows of weights of a tile, by those of activations; eight come faster from memory than two or four.
+LINES, FEW = {1: 8, 2: 8, 3: 8, 4: 4}, {1: 2, 2: 2}
 
 
 operands = reader(Floats)
@@ -31,46 +33,48 @@ operands = reader(Floats)
 @cache
 def sweep(name: str, kind: Target) -> Any:
     """Compiled: rows ``first`` … ``stop`` of weights times all activations."""
-    most = 4 if kind.registers > WIDE else 2
-    by_most, by_two, by_one = (_tile(name, rows, most, kind) for rows in (most, 2, 1))
-    most_alone, two_alone, one_alone = (_tile(name, rows, 1, kind) for rows in (most, 2, 1))
+    wide = kind.registers > WIDE
+    one, two, three, four = (_band(name, rows, kind) for rows in (1, 2, 3, 4))
 
     def multiply(arguments: int, first: int, stop: int) -> None:
         given = operands(arguments)
         m, pitch, row_bytes, out_bytes = given.m, given.pitch, 4 * given.k, 4 * given.n
         for top in range(first, stop, BAND):
-            end, row = min(top + BAND, stop), 0
+            count, row = min(BAND, stop - top), 0
             while row < m:
-                done = most if m - row >= most else min(m - row, 2)
-                line = top
-                while line < end:
-                    w, x = given.weights + line * pitch, given.x + row * row_bytes
-                    these = (
-                        w,
-                        pitch,
-                        x,
-                        row_bytes,
-                        given.k,
-                        given.out + row * out_bytes + 4 * line,
-                        out_bytes,
-                    )
-                    if end - line >= most:
-                        if done == most:
-                            by_most(*these)
-                        elif done == 2:
-                            by_two(*these)
-                        else:
-                            by_one(*these)
-                        line += most
-                    else:
-                        if done == most:
-                            most_alone(*these)
-                        elif done == 2:
-                            two_alone(*these)
-                        else:
-                            one_alone(*these)
-                        line += 1
-                row += done
+                w, x, to = given.weights + top * pitch, given.x + row * row_bytes, given.out + row * out_bytes
+                these = (w, pitch, x, row_bytes, given.k, to + 4 * top, out_bytes, count)
+                if wide and m - row >= 4:
+                    four(*these)
+                    row += 4
+                elif wide and m - row == 3:
+                    three(*these)
+                    row += 3
+                elif m - row >= 2:
+                    two(*these)
+                    row += 2
+                else:
+                    one(*these)
+                    row += 1
+
+    return jit(multiply)
+
+
+def _band(name: str, rows: int, kind: Target) -> Any:
+    """Compiled: so many rows of activations times ``count`` rows of weights."""
+    lines = LINES[rows] if kind.registers > WIDE else FEW.get(rows, 1)
+    together, alone = _tile(name, rows, lines, kind), _tile(name, rows, 1, kind)
+
+    def multiply(
+        w: int, pitch: int, x: int, x_pitch: int, k: int, to: int, to_pitch: int, count: int
+    ) -> None:
+        line = 0
+        while line + lines <= count:
+            together(w + line * pitch, pitch, x, x_pitch, k, to + 4 * line, to_pitch)
+            line += lines
+        while line < count:
+            alone(w + line * pitch, pitch, x, x_pitch, k, to + 4 * line, to_pitch)
+            line += 1
 
     return jit(multiply)
 
