@@ -13,7 +13,7 @@ from ggmlq.cpu import choice
 from ggmlq.cpu.machine import features, plans
 from ggmlq.cpu.machine.features import compiled_for
 from ggmlq.cpu.pairs import layout, needs
-from ggmlq.cpu.pairs.layout import LINE, LONG, PIECE, STEP, cut_of
+from ggmlq.cpu.pairs.layout import ALONG, LINE, LONG, PIECE, STEP, cut_of
 from ggmlq.cpu.prebuilt import served
 from ggmlq.cpu.prebuilt.levels import LEVELS
 from ggmlq.cpu.scaled_linear import r6_pairs
@@ -108,8 +108,8 @@ def test_every_code_times_every_code(x_name, w_name, fresh):
 @pairs
 @pytest.mark.filterwarnings("ignore:invalid value")
 def test_nan_and_infinities_where_the_oracle_has_them(fresh, rounds):
-    for _ in rounds(4):
-        x, w = two(fresh, 19, 37, int(fresh.choice([33, 130, 700])), finite=False)
+    for _ in rounds(8):
+        x, w = two(fresh, int(fresh.choice([5, 19])), 37, int(fresh.choice([33, 130, 700])), finite=False)
         x.codes[3:] &= 0x3F  # rows without any
         y, oracle = product(x, w), gq.reference.scaled_linear(x, w)
         for same in (np.isnan, np.isposinf, np.isneginf):
@@ -123,12 +123,18 @@ def test_the_same_bits_for_any_threads_rows_and_pieces(fresh, pieces):
     for k, c in ((3000, None), (1024, 128), (700, 100)):
         x, w = operand(fresh, 31, k, (1, c)), operand(fresh, 170, k, (1, c))
         whole = product(x, w)
-        for threads, m, nbytes in ((1, 31, PIECE), (2, 29, 8 << 10), (2, 1, PIECE), (1, 14, 64 << 10)):
+        for threads, m, nbytes in ((1, 31, PIECE), (2, 29, 8 << 10), (2, 9, PIECE), (1, 14, 64 << 10)):
             pieces(nbytes)
             with at_most(threads):
                 first = int(fresh.integers(31 - m + 1))
                 assert (product(x[first : first + m], w) == whole[first : first + m]).all(), (k, m, threads)
         assert (product(x, w[16:57]) == whole[:, 16:57]).all()
+        few = product(x[:ALONG], w)  # which are added up in another order
+        for threads, m in ((1, 7), (2, 3), (2, 1)):
+            with at_most(threads):
+                first = int(fresh.integers(ALONG - m + 1))
+                assert (product(x[first : first + m], w) == few[first : first + m]).all(), (k, m, threads)
+        assert (product(x[:ALONG], w[3:57]) == few[:, 3:57]).all()
 
 
 @pairs
@@ -200,11 +206,10 @@ def test_what_it_refuses_in_words(monkeypatch, forgetful):
 
 
 @pairs
-def test_auto_takes_it_from_three_rows_on_where_its_code_is_there(monkeypatch, forgetful):
+def test_auto_takes_it_where_its_code_is_there(monkeypatch, forgetful):
     on_a_cpu(monkeypatch, "znver4")
     monkeypatch.setattr(needs, "at_hand", lambda problem: True)
-    names = {m: choose(problem("e4m3", "e5m2", m)).name for m in (1, 2, 3, 16, 17, 512)}
-    assert names == dict.fromkeys((1, 2), "cpu:lines") | dict.fromkeys((3, 16, 17, 512), "cpu:pairs")
+    assert {choose(problem("e4m3", "e5m2", m)).name for m in (1, 2, 8, 9, 17, 512)} == {"cpu:pairs"}
     assert choose(problem("e4m3", "e5m2", 64, 8)).name == "cpu:dequant"
     assert choose(problem("int8", "int8", 64)).name == "cpu:tiles"
     ladder.chosen.cache_clear()

@@ -70,7 +70,8 @@ def _of_pairs(level: Level) -> Iterator[tuple[str, tuple[Any, ...]]]:
     if {*NEEDED} <= level.features | level.more:
         for code in FLOATS:
             yield "pairs.lay.taker", (code, best(level.features))
-            yield "pairs.product.sweep", (code, best(level.features))
+            for module in ("product", "few"):
+                yield f"pairs.{module}.sweep", (code, best(level.features))
 
 
 def _of_format(fmt: BlockFormat, kind: Target) -> Iterator[tuple[str, tuple[Any, ...]]]:

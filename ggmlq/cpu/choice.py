@@ -7,10 +7,9 @@ and but for ``cpu:amx``, which is only taken where it was measured ahead.
 
 Only kernels of ``q8`` are compared, and ``cpu:amx``, whose arithmetic loses less.
 
-Of codes with scales the highest rung that takes a problem is taken, but for 8-bit floats: one or two rows go
-to ``cpu:lines``, since ``cpu:pairs`` lays weights side by side first; on CPUs but AMD's, of which it was not
-measured, it is taken by name alone; and where a package comes with code, but not with that of ``cpu:pairs``,
-nobody waits until it is compiled.
+Of codes with scales the highest rung that takes a problem is taken, but for 8-bit floats: on CPUs but AMD's,
+of which ``cpu:pairs`` was not measured, it is taken by name alone; and where a package comes with code, but
+not with that of ``cpu:pairs``, nobody waits until it is compiled.
 """
 
 from __future__ import annotations
@@ -30,11 +29,10 @@ from .pairs import needs
 from .prebuilt import served
 
 FEW, FOR_FEW = 3, "cpu:lines"
-TWO = 2  # rows of 8-bit floats
 MEASURED = "cpu:amx"  # taken only where a table says so
 OF_FLOATS = "cpu:floats"  # which takes no blocks
 USUAL = "usual on a CPU that was not measured"
-BY_ROWS, AT_HAND = "the fastest for so few rows", "the highest whose code came with the package"
+AT_HAND = "the highest whose code came with the package"
 TABLE = Path(__file__).with_name("choice.json")
 
 
@@ -88,8 +86,6 @@ def of_codes(problem: ScaledLinear) -> Preference:
     """The order for codes with scales, where it is not just from the highest down."""
     if problem.integer or needs.refused() is not None:
         return NOTHING
-    if problem.m <= TWO:
-        return Preference((FOR_FEW,), BY_ROWS)
     if not zen():  # where cpu:pairs was measured
         return Preference((FOR_FEW, "cpu:dequant"), USUAL)
     return NOTHING if needs.at_hand(problem) else Preference((FOR_FEW, "cpu:dequant"), AT_HAND)

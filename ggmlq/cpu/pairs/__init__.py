@@ -9,9 +9,10 @@
     turn.py         sixteen rows of weights side by side, decoded
     tile.py         the product of such a piece with a few rows, in registers
     product.py      the walk, compiled: a piece of weights that the second cache holds meets all rows
+    few.py          up to eight rows: nothing is laid side by side, sums run along K
     multiply.py     a product: operands, kernel, threads
 
 Every number of e4m3 and e5m2 is one of bfloat16, so nothing is rounded before it is summed. Of the weights
 nothing is kept: unlike slabs (``cpu/slabs``) a piece is made anew in each product, in the time that six rows
-of activations then take with it.
+of activations then take with it. So few rows take weights as they lie.
 """

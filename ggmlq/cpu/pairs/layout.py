@@ -14,6 +14,7 @@ from ...problems import ScaledLinear
 ROWS = 16  # of a slab of weights: a vector of sums has one of each
 STEP = 16  # columns that are decoded at a time
 MOST, FEW = 12, 6  # rows of activations of a tile; of those for rows that are left
+ALONG, BAND = 8, 16  # rows of activations up to which few.py serves; of weights that meet all of them
 LONG = 512  # columns of a run
 PIECE = 512 << 10  # bytes of weights that meet all rows before the next are decoded
 LINE = 64  # bytes of a line of the caches

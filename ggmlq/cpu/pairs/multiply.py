@@ -10,7 +10,7 @@ from ..machine.kernels import kernel
 from ..machine.target import target
 from ..machine.workers import share_kernel
 from .activations import rows_of
-from .layout import ROWS, cut_of
+from .layout import ALONG, BAND, ROWS, cut_of
 from .operands import Operands
 
 
@@ -29,4 +29,7 @@ def multiply(problem: ScaledLinear, x: ScaledArray, w: ScaledArray, out: Any) ->
         problem.m, problem.n, out.ctypes.data,
         cut.span, cut.together, cut.near,
     )  # fmt: skip
-    share_kernel(kernel("pairs.product.sweep", b.code.name, target()), given, -(-problem.n // ROWS), 2)
+    if problem.m <= ALONG:
+        share_kernel(kernel("pairs.few.sweep", b.code.name, target()), given, problem.n, BAND)
+    else:
+        share_kernel(kernel("pairs.product.sweep", b.code.name, target()), given, -(-problem.n // ROWS), 2)

@@ -9,6 +9,7 @@ from ..machine.features import compiled_for
 from ..machine.kernels import kernel
 from ..machine.target import AVX512, target
 from ..prebuilt import served
+from .layout import ALONG
 
 NEEDED = ("avx512bf16", "avx512vbmi")
 
@@ -31,7 +32,8 @@ def at_hand(problem: ScaledLinear) -> bool:
 
 def kernels(problem: ScaledLinear) -> tuple[tuple[str, str], ...]:
     """Its kernels, and what they are made for."""
-    return ("pairs.lay.taker", problem.x.code), ("pairs.product.sweep", problem.w.code)
+    multiply = "few" if problem.m <= ALONG else "product"
+    return ("pairs.lay.taker", problem.x.code), (f"pairs.{multiply}.sweep", problem.w.code)
 
 
 @cache

@@ -8,7 +8,10 @@ Why it helps: the dot product of bfloat16 makes twice the products of a fused mu
 and adds them in float32 all the same. Decoding is two look-ups for 64 codes, and writes two bytes a code
 for four.
 
-Limited by these dot products, one a clock; with few rows of activations by laying weights side by side.
+Up to eight rows of activations meet rows of weights as these lie, decoded a vector at a time, with sums along
+K: laying them side by side takes as long as six rows.
+
+Limited by these dot products, one a clock; with few rows by decoding, and with one nearly by memory.
 """
 
 from __future__ import annotations
