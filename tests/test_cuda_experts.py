@@ -21,6 +21,16 @@ def experts_of(name, shape, rng):
     return gq.QuantArray.from_bytes(np.ascontiguousarray(blocks).tobytes(), fmt, shape)
 
 
+def replays(graph, stream, ids, experts, fresh):
+    """A recorded product with other ids three times, which are given once it is done."""
+    for _ in range(3):
+        drawn = fresh.integers(0, experts, ids.shape)
+        ids.set(drawn)
+        graph.launch(stream)
+        stream.synchronize()
+        yield drawn
+
+
 @pytest.mark.parametrize("rung", [r for r in RUNGS if r.arithmetic != "codes"], ids=lambda r: r.name)
 @pytest.mark.parametrize("name", ["q4_0", "q4_K", "mxfp4", "f16"])
 def test_kernels(rung, name, cupy, fresh):
@@ -57,11 +67,7 @@ def test_in_a_graph(t, cupy, fresh):
         stream.begin_capture()
         gq.expert_linear(given, q, ids, out=out)
         graph = stream.end_capture()
-        for _ in range(3):
-            drawn = fresh.integers(0, e, (t, u))
-            ids.set(drawn)
-            graph.launch(stream)
-            stream.synchronize()
+        for drawn in replays(graph, stream, ids, e, fresh):
             assert gq.nmse(out, gq.reference.expert_linear(x, q.to("cpu"), drawn)) <= 1e-3
 
 
@@ -133,11 +139,7 @@ def test_codes_in_a_graph(cupy, fresh):
         stream.begin_capture()
         gq.expert_linear(x, w, ids, out=out, kernel="cuda:grouped_codes")
         graph = stream.end_capture()
-        for _ in range(3):
-            drawn = fresh.integers(0, e, (t, u))
-            ids.set(drawn)
-            graph.launch(stream)
-            stream.synchronize()
+        for drawn in replays(graph, stream, ids, e, fresh):
             assert gq.nmse(out, gq.expert_linear(x, w, cupy.asarray(drawn))) <= 1e-6
 
 

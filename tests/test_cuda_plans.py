@@ -9,6 +9,7 @@ import pytest
 
 pytest.importorskip("numba_cuda", reason="numba-cuda is not installed (extra test or cuda)")
 
+from at_once import at_once
 from fake_cupy import on_device
 from told_driver import K, N, aligned, ends, put_driver, said, weights
 
@@ -115,7 +116,7 @@ def test_threads_share_a_plan(card):
     card.launches.clear()
     begin, wrong = threading.Barrier(6), []
 
-    def work():
+    def work(i):
         begin.wait()
         for _ in range(50):
             x, out = aligned((3, K)), aligned((3, N))
@@ -124,11 +125,7 @@ def test_threads_share_a_plan(card):
             if mine[-1][1:3] != [x.data.ptr, out.data.ptr]:
                 wrong.append(mine[-1])
 
-    threads = [threading.Thread(target=work) for _ in range(6)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    at_once(work, 6)
     assert not wrong
     assert len(card.launches) == 300
 

@@ -10,6 +10,7 @@ import pytest
 
 pytest.importorskip("numba_cuda", reason="numba-cuda is not installed (extra test or cuda)")
 
+from at_once import at_once
 from fake_cupy import on_device
 from fake_torch import BFLOAT16, FLOAT16, FLOAT32, FLOAT64, Other, Parameter, Tensor, aligned, put_torch
 from told_driver import K, N, ends, put_driver, said, weights
@@ -333,7 +334,7 @@ def test_threads(card, torch):
     card.launches.clear()
     begin = threading.Barrier(4)
 
-    def work():
+    def work(i):
         begin.wait()
         for _ in range(40):
             x = aligned((64, K), BFLOAT16)
@@ -342,9 +343,5 @@ def test_threads(card, torch):
             if x.data_ptr() not in mine[-count] or y.data_ptr() not in mine[-1]:
                 wrong.append(mine[-count:])
 
-    threads = [threading.Thread(target=work) for _ in range(4)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    at_once(work, 4)
     assert not wrong
