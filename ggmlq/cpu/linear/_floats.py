@@ -14,8 +14,9 @@ from numba import types
 
 from ..machine.arguments import reader
 from ..machine.jit import jit
-from ..machine.simd import FLOATS, I32, I64
+from ..machine.simd import FLOATS, I64
 from ..machine.target import Target
+from ..machine.totals import total_of
 from ..machine.words import cgutils, intrinsic
 from ..quantize_scaled.operands import LANES
 from ..quantize_scaled.vectors import Vectors
@@ -131,13 +132,4 @@ def _emit(
     for r, totals in enumerate(sums):
         place = b.add(to, b.mul(to_pitch, I64(r)))
         for i, total in enumerate(totals):
-            v.store(_whole(v, b.load(total)), b.add(place, I64(4 * i)))
-
-
-def _whole(v: Vectors, total: Any) -> Any:
-    """The sum of sixteen: of halves, and so on."""
-    count = LANES // 2
-    while count:
-        total = v.builder.fadd(v.part(total, 0, count), v.part(total, count, count))
-        count //= 2
-    return v.builder.extract_element(total, I32(0))
+            v.store(total_of(b, b.load(total)), b.add(place, I64(4 * i)))

@@ -19,9 +19,11 @@ from numba import types
 from ...codes import CODES, MiniFloat
 from ..machine.arguments import reader
 from ..machine.bfloats import BFLOATS
+from ..machine.ends import some
 from ..machine.jit import jit
-from ..machine.simd import BYTES, F32, FLOATS, I8, I16, I32, I64, WORDS, Simd, vec
+from ..machine.simd import BYTES, F32, FLOATS, I32, I64, WORDS, Simd, vec
 from ..machine.target import Target
+from ..machine.totals import total_of
 from ..machine.words import cgutils, intrinsic
 from .lay import runs_of
 from .layout import BAND
@@ -151,7 +153,7 @@ class Tile:
                     b.store(simd.fma(b.load(found), scale, b.load(total)), total)
         for (r, i), total in zip(self.cells, totals, strict=True):
             place = b.add(b.add(at["out"], b.mul(at["out_pitch"], I64(r))), I64(4 * i))
-            simd.store(self._whole(b.load(total)), place)
+            simd.store(total_of(b, b.load(total)), place)
 
     def _run(self, left: Any, count: Any, behind: Any) -> list[Any]:
         """The sums of ``count`` columns from ``left`` on, which lie ``behind`` bytes in activations."""
@@ -173,10 +175,10 @@ class Tile:
         for row in self.rows:
             place = b.add(row, behind)
             second = None if rest is None else b.sub(rest, I64(MANY // 2))
-            two = [self._some(place, WORDS, rest), self._some(b.add(place, I64(64)), WORDS, second)]
+            two = [some(simd, place, WORDS, rest), some(simd, b.add(place, I64(64)), WORDS, second)]
             values.append([self._as_codes_lie(two, upper) for upper in (False, True)])
         for i, line in enumerate(self.lines):
-            found = halves(simd, self._some(b.add(line, at), BYTES, rest), self.code)
+            found = halves(simd, some(simd, b.add(line, at), BYTES, rest), self.code)
             weights = [b.bitcast(by_turns(simd, found, 1, upper), BFLOATS) for upper in (False, True)]
             for r, both in enumerate(values):
                 total = sums[i * len(self.rows) + r]
@@ -188,25 +190,6 @@ class Tile:
         picked = [16 * quarter + 8 * upper + i for quarter in range(4) for i in range(8)]
         made = self.b.shuffle_vector(*two, ir.Constant(vec(I32, 32), picked))
         return self.b.bitcast(made, BFLOATS)
-
-    def _some(self, address: Any, kind: ir.VectorType, count: Any) -> Any:
-        """A vector of numbers, or the first so many of it, others 0; memory behind them need not be there."""
-        b, simd = self.b, self.simd
-        if count is None:
-            return simd.load(address, kind)
-        n, name = kind.count, {I8: "v64i8", I16: "v32i16"}[kind.element]
-        number = simd.splat(b.trunc(count, I32), n)
-        mask = b.icmp_signed("<", ir.Constant(number.type, list(range(n))), number)
-        pointer = b.inttoptr(address, kind.as_pointer())
-        return simd.call(f"llvm.masked.load.{name}.p0", kind, pointer, I32(1), mask, ir.Constant(kind, None))
-
-    def _whole(self, total: Any) -> Any:
-        """The sum of sixteen: of halves, and so on."""
-        count = 8
-        while count:
-            total = self.b.fadd(self.simd.part(total, 0, count), self.simd.part(total, count, count))
-            count //= 2
-        return self.b.extract_element(total, I32(0))
 
     def _zeros(self) -> list[Any]:
         """A vector for each result."""

@@ -10,6 +10,7 @@ from numba import types
 
 from ...codes import CODES, MiniFloat
 from ..machine.arguments import reader
+from ..machine.ends import some
 from ..machine.jit import inner, jit
 from ..machine.memory import floats_at
 from ..machine.simd import I64, Simd
@@ -18,7 +19,7 @@ from ..machine.words import cgutils, intrinsic
 from .layout import STEP
 from .lookup import by_turns, halves
 from .operands import Rows
-from .turn import NONE, some
+from .turn import NONE, PART
 
 rows = reader(Rows)
 
@@ -78,7 +79,7 @@ def _emit(simd: Simd, code: MiniFloat, codes: Any, count: Any, steps: Any, to: A
     b = simd.builder
     with cgutils.for_range(b, steps, intp=I64) as loop:
         at = b.mul(loop.index, I64(STEP))
-        found = some(simd, b.add(codes, at), b.sub(count, at))
+        found = some(simd, b.add(codes, at), PART, b.sub(count, at))
         wide = simd.join([found, NONE, NONE, NONE])
         both = halves(simd, wide, code)
         made = simd.join([simd.part(by_turns(simd, both, 1, half), 0, STEP) for half in (False, True)])

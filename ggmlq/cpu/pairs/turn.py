@@ -19,6 +19,7 @@ from llvmlite import ir
 from numba import types
 
 from ...codes import CODES, MiniFloat
+from ..machine.ends import some
 from ..machine.simd import BYTES, I8, I32, I64, Simd, vec
 from ..machine.target import Target
 from ..machine.words import cgutils, intrinsic
@@ -69,7 +70,7 @@ def _copy(simd: Simd, rows: Any, pitch: Any, last: Any, columns: Any, steps: Any
             simd.store(simd.load(b.add(source, at), BYTES), b.add(target, at))
         with cgutils.for_range(b, b.sub(steps, done), intp=I64) as loop:
             at = b.mul(b.add(done, loop.index), I64(STEP))
-            simd.store(some(simd, b.add(source, at), b.sub(columns, at)), b.add(target, at))
+            simd.store(some(simd, b.add(source, at), PART, b.sub(columns, at)), b.add(target, at))
 
 
 def _turn(simd: Simd, code: MiniFloat, steps: Any, room: Any, to: Any) -> None:
@@ -119,12 +120,3 @@ def pairs(simd: Simd, code: MiniFloat, rows: list[Any]) -> list[Any]:
             found = halves(simd, by_turns(simd, words, 4, later), code)
             made += [by_turns(simd, found, 1, half) for half in (False, True)]
     return made
-
-
-def some(simd: Simd, address: Any, count: Any) -> Any:
-    """The first so many of 16 codes, others 0; memory behind them need not be there."""
-    b = simd.builder
-    number = simd.splat(b.trunc(count, I32))
-    mask = b.icmp_signed("<", ir.Constant(number.type, list(range(STEP))), number)
-    pointer = b.inttoptr(address, PART.as_pointer())
-    return simd.call("llvm.masked.load.v16i8.p0", PART, pointer, I32(1), mask, NONE)

@@ -22,6 +22,7 @@ from ..machine.jit import jit
 from ..machine.memory import bytes_at, floats_at
 from ..machine.simd import BYTES, F32, FLOATS, I32, I64, INTS, Simd, vec
 from ..machine.target import Target
+from ..machine.totals import total_of
 from ..machine.words import cgutils, intrinsic
 from ..unpack import unpacker
 from .layout import LANE, record_bytes, unpacked
@@ -124,7 +125,7 @@ def _emit(simd: Simd, group: int, codes: Any, scales: Any, x: Any, above: Any, c
         i = b.add(b.sub(count, b.urem(count, I64(CHAINS))), loop.index)
         _add(simd, group, codes, scales, x, above, i, totals[0])
     low, high = (b.fadd(b.load(totals[i]), b.load(totals[i + 1])) for i in (0, 2))
-    return _sum(b, b.fadd(low, high))
+    return total_of(b, b.fadd(low, high))
 
 
 def _add(simd: Simd, group: int, codes: Any, scales: Any, x: Any, above: Any, i: Any, total: Any) -> None:
@@ -142,14 +143,3 @@ def _add(simd: Simd, group: int, codes: Any, scales: Any, x: Any, above: Any, i:
     )
     scale = b.shuffle_vector(few, ir.Constant(few.type, ir.Undefined), lanes)
     b.store(simd.fma(b.sitofp(sums, FLOATS), scale, b.load(total)), total)
-
-
-def _sum(b: Any, vector: Any) -> Any:
-    """The lanes in pairs, then pairs of pairs …"""
-    n = vector.type.count
-    while n > 1:
-        n //= 2
-        empty = ir.Constant(vector.type, ir.Undefined)
-        low, high = (ir.Constant(vec(I32, n), list(range(at, at + n))) for at in (0, n))
-        vector = b.fadd(b.shuffle_vector(vector, empty, low), b.shuffle_vector(vector, empty, high))
-    return b.extract_element(vector, I32(0))

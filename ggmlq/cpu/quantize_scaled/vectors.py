@@ -28,6 +28,7 @@ from numba import types
 
 from ...codes import Code, Integer, MiniFloat
 from ..lanes.halves import widened
+from ..machine import ends
 from ..machine.simd import F32, FLOATS, I1, I8, I16, I32, I64, INTS, Simd, vec
 from ..machine.target import Target
 from ..machine.words import cgutils, intrinsic
@@ -67,18 +68,8 @@ class Vectors(Simd):
         return b.bitcast(b.shl(b.zext(read, wide), ir.Constant(wide, [16] * count)), vec(F32, count))
 
     def some(self, address: Any, kind: Any, count: Any = None) -> Any:
-        """Sixteen numbers as they are stored, or the first ``count`` of them, the others 0."""
-        if count is None:
-            return self.load(address, kind)
-        bits = "f32" if kind.element == F32 else f"i{kind.element.width}"
-        name = f"llvm.masked.load.v16{bits}.p0"
-        pointer = self.builder.inttoptr(address, kind.as_pointer())
-        return self.call(name, kind, pointer, I32(1), self._first(count), ir.Constant(kind, None))
-
-    def _first(self, count: Any) -> Any:
-        """A mask of the first so many lanes."""
-        number = self.splat(self.builder.trunc(count, I32))
-        return self.builder.icmp_signed("<", ir.Constant(INTS, list(range(LANES))), number)
+        """Numbers as they are stored, or the first ``count`` of them, the others 0."""
+        return ends.some(self, address, kind, count)
 
     def keep(self, codes: Any, address: Any, count: Any = None) -> None:
         """Codes to memory, all or the first ``count``."""
@@ -88,7 +79,7 @@ class Vectors(Simd):
         kind = codes.type.element
         pointer = self.builder.inttoptr(address, codes.type.as_pointer())
         name = f"llvm.masked.store.v16{'f32' if kind == F32 else f'i{kind.width}'}.p0"
-        self.call(name, ir.VoidType(), codes, pointer, I32(1), self._first(count))
+        self.call(name, ir.VoidType(), codes, pointer, I32(1), ends.first(self, count, LANES))
 
     def soon(self, address: Any) -> None:
         """Begin to bring a line of memory into the second cache."""
