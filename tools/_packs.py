@@ -132,7 +132,6 @@ MORE: dict[str, Callable[[], Iterator[tuple[Any, ...]]]] = {
 FAMILIES: dict[str, tuple[Takes, Takes]] = {
     "activations.expert_panels.gatherer": (everything, nothing),
     "activations.floats.kernel": (everything, everything),
-    "activations.floats.narrower": (everything, everything),
     "activations.floats.orderer": (everything, nothing),
     "activations.int8.activation_kernel": (nothing, everything),
     "activations.panels.panel_maker": (everything, nothing),

@@ -14,10 +14,9 @@ from ..machine.ready import Hole
 from ..words import bf16x2, early_start, ptx
 from ..words.address import address
 from ..words.atoms import inlined
-from ..words.floats import DTYPES, KINDS, LEAST, storing
-from ..words.lane import four_into
+from ..words.floats import DTYPES, KINDS, LEAST
 from ..words.language import cuda, float32, float64, uint32, uint64
-from .sixteen import EACH, changed, kind_of
+from .sixteen import EACH, changed, changer, kind_of
 
 THREADS = 256
 FLOAT32, FLOAT64 = np.dtype(np.float32), np.dtype(np.float64)
@@ -40,37 +39,11 @@ def kernel(widen: bool) -> Kernel:
     return Kernel(name, convert, array(source, 1), array(target, 1), threads=THREADS)
 
 
-@family([("float16",), ("bfloat16",)])
-def narrower(kind: str) -> Kernel:
-    """Float32 to half or bfloat16, eight values a thread."""
-    store, load_floats = storing(kind), ptx.load_floats
-    take_turn = early_start.take_turn
-
-    def narrow(
-        x: Any,  # float32 [count, 8]
-        y: Any,  # of the kind [count, 8]
-        count: Any,
-    ) -> None:
-        take_turn()
-        i = uint32(cuda.blockIdx.x) * uint32(THREADS) + uint32(cuda.threadIdx.x)
-        if i < count:
-            v = cuda.local.array(8, float32)
-            for at in (0, 4):
-                four_into(v, at, load_floats(address(x, i, 8, at, 4)))
-            store(address(y, i, 8, 0, 2), v, 0)
-
-    parameters = (uint64, uint64, uint32)
-    least = LEAST[kind]
-    return Kernel(f"float32 to {kind}", narrow, *parameters, threads=THREADS, least=least, early=True)
-
-
 def halving(size: int) -> Plan:
     """What makes halves of so many floats, a multiple of eight: from an address, to one, on a stream."""
-    count = size // EACH
-    return Plan(
-        [(narrower("float16"), (-(-count // THREADS),), (THREADS,), (Hole(X), Hole(Y), count), 1, 0)],
-        None, None, (),
-    )  # fmt: skip
+    count, change = size // EACH, changer("float32", "float16")
+    step = change, (-(-count // THREADS),), (THREADS,), (Hole(X), Hole(Y), count), 1, 0
+    return Plan([step], None, None, ())
 
 
 def narrowed(x: Any, kind: str) -> Any:
@@ -79,10 +52,7 @@ def narrowed(x: Any, kind: str) -> Any:
         return cupy().ascontiguousarray(x)
     if kind == "bfloat16" and x.dtype.char == "e" and kind_of(x) and not x.size % EACH:
         return changed(x, kind)
-    x = aligned_floats(x)
-    y = cupy().empty(x.shape, DTYPES[kind])
-    narrower(kind)((-(-x.size // (8 * THREADS)),), (THREADS,), x, y, x.size // 8)
-    return y
+    return changed(aligned_floats(x), kind)
 
 
 @cache

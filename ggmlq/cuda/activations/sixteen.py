@@ -1,4 +1,4 @@
-"""Floats of 16 bits as kernels want them, in one launch: what they are given as halves or bfloat16.
+"""Floats as others, in one launch: what kernels are given as halves or bfloat16, and what they want.
 
 CuPy knows no bfloat16, so its bits are uint16; and what it converts no plan repeats (machine/plans.py).
 """
@@ -14,6 +14,7 @@ from ..words import early_start, ptx
 from ..words.address import address
 from ..words.atoms import inlined
 from ..words.floats import DTYPES, KINDS, LEAST, storing
+from ..words.lane import four_into
 from ..words.language import cuda, float32, uint32, uint64
 
 THREADS, EACH = 256, 8  # of a block; values of a thread
@@ -29,12 +30,17 @@ def kind_of(x: Any) -> str | None:
 
 @cache
 def eight_loader(kind: str) -> Any:
-    """The device function that loads eight values of float16 or bfloat16 as float32."""
+    """The device function that loads eight values of a kind as float32."""
     load_floats, float_of, bits_of, half = ptx.load_floats, ptx.float_of, ptx.bits_of, ptx.half_value
     bfloat = kind == "bfloat16"
 
     @inlined
     def load(at: Any, v: Any) -> None:
+        for first in (0, 4):
+            four_into(v, first, load_floats(at + uint64(4 * first)))
+
+    @inlined
+    def load_sixteen(at: Any, v: Any) -> None:
         words = load_floats(at)
         for i in range(4):
             word = bits_of(words[i])
@@ -43,14 +49,17 @@ def eight_loader(kind: str) -> Any:
             else:
                 v[2 * i], v[2 * i + 1] = half(word & uint32(0xFFFF)), half(word >> uint32(16))
 
-    return load
+    return load if kind == "float32" else load_sixteen
 
 
-@family([("float16", "float32"), ("bfloat16", "float32"), ("float16", "bfloat16")])
+@family([
+    ("float32", "float16"), ("float32", "bfloat16"), ("float16", "bfloat16"), ("float16", "float32"),
+    ("bfloat16", "float32"),
+])  # fmt: skip
 def changer(source: str, target: str) -> Kernel:
     """Eight values a thread."""
-    load, store, size = eight_loader(source), storing(target), KINDS[target]
-    take_turn = early_start.take_turn
+    load, store, take_turn = eight_loader(source), storing(target), early_start.take_turn
+    given, size = KINDS[source], KINDS[target]
 
     def change(
         x: Any,  # of the source [count, 8]
@@ -61,7 +70,7 @@ def changer(source: str, target: str) -> Kernel:
         i = uint32(cuda.blockIdx.x) * uint32(THREADS) + uint32(cuda.threadIdx.x)
         if i < count:
             v = cuda.local.array(EACH, float32)
-            load(address(x, i, EACH, 0, 2), v)
+            load(address(x, i, EACH, 0, given), v)
             for at in range(0, EACH, 16 // size):
                 store(address(y, i, EACH, at, size), v, at)
 

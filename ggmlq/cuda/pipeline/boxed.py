@@ -217,14 +217,18 @@ def step_filler(room: Room, of_w: bool) -> Any:
 
 
 def filler(room: Room, tall: int, of_w: bool) -> Any:
-    """The device function of the one thread that fills the ring with an operand, for all tiles of a block."""
+    """The device function of the one thread that fills the ring with an operand, for all tiles of a block.
+
+    ``where``: tiles down and across.
+    """
     place, fill_steps = placer(room.tile, tall), step_filler(room, of_w)
 
     @inlined
     def fill(
-        ring: Any, full: Any, codes: Any, scales: Any, number: Any, every: Any, down: Any, across: Any,
-        steps: Any, span: Any,
+        ring: Any, full: Any, codes: Any, scales: Any, number: Any, every: Any, where: Any, steps: Any,
+        span: Any,
     ) -> None:  # fmt: skip
+        down, across = where
         stage, phase, count = uint32(0), uint32(0), uint32(down * across)
         while number < count:
             row, column = place(number, down, across)

@@ -161,22 +161,12 @@ def _kernel(job: Job, product: Any, *parameters: Any) -> Kernel:
 @family(float_jobs())
 def float_kernel(job: Job) -> Kernel:
     """Codes of floats, promoted every 128 columns."""
-    of_w, of_x = filler(job, True), filler(job, False)
+    fill_w, fill_x = filler(job, True), filler(job, False)
     multiply = float_worker(job, row_writer(job), expert_placer(job.tile))
 
     @inlined
-    def fill_w(ring: Any, full: Any, given: Any, number: Any, every: Any, where: Any) -> None:
-        _, w, _, of_columns, _, _, steps, span, _, _, _ = given
-        of_w(ring, full, w, of_columns, number, every, where, steps, span)
-
-    @inlined
-    def fill_x(ring: Any, full: Any, given: Any, number: Any, every: Any, where: Any) -> None:
-        x, _, scales, _, _, _, steps, span, _, _, _ = given
-        of_x(ring, full, x, scales, number, every, where, steps, span)
-
-    @inlined
     def work(ring: Any, full: Any, warp: Any, given: Any, number: Any, every: Any, where: Any) -> None:
-        _, _, _, _, table, y, steps, _, pitch, n, end = given
+        table, y, steps, pitch, n, end = given
         none, count = uint32(0), where[0]
         multiply(ring, full, warp, table, pitch, y, number, every, count, where, none, steps, none, n, end)
 
@@ -191,8 +181,8 @@ def float_kernel(job: Job) -> Kernel:
         plan: Any, of_row: Any,  # uint32: groups.py, and its uses
         n: Any, steps: Any, span: Any, pitch: Any, wide: Any,  # wide: columns of an expert in the table
     ) -> None:  # fmt: skip
-        given = (x, w, of_x, of_columns, table, y, steps, span, pitch, n, (plan, of_row))
-        run(given, plan, (n, wide))
+        given = (table, y, steps, pitch, n, (plan, of_row))
+        run((x, w, of_x, of_columns, steps, span), given, plan, (n, wide))
 
     return _kernel(job, product, *(uint64,) * 8, *(uint32,) * 5)
 
@@ -200,22 +190,12 @@ def float_kernel(job: Job) -> Kernel:
 @family(integer_jobs())
 def integer_kernel(job: Job) -> Kernel:
     """Codes of integers under scales that do not vary along K."""
-    of_w, of_x = filler(job, True), filler(job, False)
+    fill_w, fill_x = filler(job, True), filler(job, False)
     multiply = integer_worker(job, row_writer(job), expert_placer(job.tile))
 
     @inlined
-    def fill_w(ring: Any, full: Any, given: Any, number: Any, every: Any, where: Any) -> None:
-        _, w, _, steps, _, _, _, _ = given
-        of_w(ring, full, w, uint64(0), number, every, where, steps, uint32(1))
-
-    @inlined
-    def fill_x(ring: Any, full: Any, given: Any, number: Any, every: Any, where: Any) -> None:
-        x, _, _, steps, _, _, _, _ = given
-        of_x(ring, full, x, uint64(0), number, every, where, steps, uint32(1))
-
-    @inlined
     def work(ring: Any, full: Any, warp: Any, given: Any, number: Any, every: Any, where: Any) -> None:
-        _, _, y, steps, height, n, about, end = given
+        y, steps, height, n, about, end = given
         multiply(ring, full, warp, about, y, number, every, where[0], where, steps, height, n, end)
 
     run = roles(job, fill_w, fill_x, work, tiles_of(job.tile))
@@ -229,6 +209,7 @@ def integer_kernel(job: Job) -> Kernel:
         n: Any, steps: Any, height: Any, wide: Any,  # height: rows of the plan
     ) -> None:  # fmt: skip
         about = (of_x, uint64(4), uint32(1), of_w, points_x, others_x, points_w, others_w)
-        run((x, w, y, steps, height, n, about, (plan, of_row)), plan, (n, wide))
+        sources = (x, w, uint64(0), uint64(0), steps, uint32(1))
+        run(sources, (y, steps, height, n, about, (plan, of_row)), plan, (n, wide))
 
     return _kernel(job, product, *(uint64,) * 11, *(uint32,) * 4)

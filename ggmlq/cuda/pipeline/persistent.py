@@ -43,16 +43,17 @@ def opener(job: Job) -> Any:
 def roles(job: Job, fill_w: Any, fill_x: Any, work: Any, tiles: Any) -> Any:
     """The device function that sends each warp to its role, with the registers that it needs.
 
-    All three take ``given`` apart: all that the kernel was called with; ``tiles`` makes of two sizes what is
-    needed to find a tile.
+    ``sources``: maps of the codes of x and w, of their scales, how many steps there are, and how many share
+    scales of x. ``work`` takes ``given`` apart; ``tiles`` makes of two sizes what is needed to find a tile.
     """
     fetching, begin, first_lane = 4 * job.tile.groups, opener(job), barriers.of_first_lane
     give, take = barriers.registers("dec", FETCHES), barriers.registers("inc", MULTIPLIES)
     scarce = job.tile.groups > 1
 
     @inlined
-    def run(given: Any, m: Any, n: Any) -> None:
+    def run(sources: Any, given: Any, m: Any, n: Any) -> None:
         ring, full = begin()
+        x, w, of_x, of_w, steps, span = sources
         thread = uint32(cuda.threadIdx.x)
         warp = first_lane(uint32(thread >> uint32(5)))
         where, number, every = tiles(m, n), uint32(cuda.blockIdx.x), uint32(cuda.gridDim.x)
@@ -60,9 +61,9 @@ def roles(job: Job, fill_w: Any, fill_x: Any, work: Any, tiles: Any) -> Any:
             if scarce:
                 give()
             if thread == uint32(32 * fetching):
-                fill_w(ring, full, given, number, every, where)
+                fill_w(ring, full, w, of_w, number, every, where, steps, span)
             if thread == uint32(32 * fetching + 32):
-                fill_x(ring, full, given, number, every, where)
+                fill_x(ring, full, x, of_x, number, every, where, steps, span)
         else:
             if scarce:
                 take()
@@ -94,22 +95,12 @@ def _kernel(job: Job, product: Any, *parameters: Any) -> Kernel:
 @family(float_jobs())
 def float_kernel(job: Job) -> Kernel:
     """Codes of floats, promoted every 128 columns."""
-    of_w, of_x = (filler(job.room, TALL, one) for one in (True, False))
+    fill_w, fill_x = (filler(job.room, TALL, one) for one in (True, False))
     multiply = float_worker(job, endings.tile_writer(job), product_placer(job.tile, TALL))
 
     @inlined
-    def fill_w(ring: Any, full: Any, given: Any, number: Any, every: Any, where: Any) -> None:
-        _, w, _, of_columns, _, _, _, _, steps, span, _, _ = given
-        of_w(ring, full, w, of_columns, number, every, where[0], where[1], steps, span)
-
-    @inlined
-    def fill_x(ring: Any, full: Any, given: Any, number: Any, every: Any, where: Any) -> None:
-        x, _, scales, _, _, _, _, _, steps, span, _, _ = given
-        of_x(ring, full, x, scales, number, every, where[0], where[1], steps, span)
-
-    @inlined
     def work(ring: Any, full: Any, warp: Any, given: Any, number: Any, every: Any, where: Any) -> None:
-        _, _, _, _, table, y, m, n, steps, _, pitch, end = given
+        table, y, m, n, steps, pitch, end = given
         count = uint32(where[0] * where[1])
         multiply(ring, full, warp, table, pitch, y, number, every, count, where, uint32(0), steps, m, n, end)
 
@@ -124,8 +115,8 @@ def float_kernel(job: Job) -> Kernel:
         m: Any, n: Any, steps: Any, span: Any, pitch: Any,
         bias: Any, scales: Any, down: Any, along: Any,  # endings.py
     ) -> None:  # fmt: skip
-        end = (bias, scales, down, along)
-        run((x, w, of_x, of_columns, table, y, m, n, steps, span, pitch, end), m, n)
+        given = (table, y, m, n, steps, pitch, (bias, scales, down, along))
+        run((x, w, of_x, of_columns, steps, span), given, m, n)
 
     return _kernel(job, product, *(uint64,) * 6, *(uint32,) * 5, *endings.KINDS)
 
@@ -133,22 +124,12 @@ def float_kernel(job: Job) -> Kernel:
 @family(integer_jobs())
 def integer_kernel(job: Job) -> Kernel:
     """Codes of integers under scales that do not vary along K."""
-    of_w, of_x = (filler(job.room, TALL, one) for one in (True, False))
+    fill_w, fill_x = (filler(job.room, TALL, one) for one in (True, False))
     multiply = integer_worker(job, endings.tile_writer(job), product_placer(job.tile, TALL))
 
     @inlined
-    def fill_w(ring: Any, full: Any, given: Any, number: Any, every: Any, where: Any) -> None:
-        _, w, _, _, _, steps, _, _ = given
-        of_w(ring, full, w, uint64(0), number, every, where[0], where[1], steps, uint32(1))
-
-    @inlined
-    def fill_x(ring: Any, full: Any, given: Any, number: Any, every: Any, where: Any) -> None:
-        x, _, _, _, _, steps, _, _ = given
-        of_x(ring, full, x, uint64(0), number, every, where[0], where[1], steps, uint32(1))
-
-    @inlined
     def work(ring: Any, full: Any, warp: Any, given: Any, number: Any, every: Any, where: Any) -> None:
-        _, _, y, m, n, steps, about, end = given
+        y, m, n, steps, about, end = given
         count = uint32(where[0] * where[1])
         multiply(ring, full, warp, about, y, number, every, count, where, steps, m, n, end)
 
@@ -165,6 +146,7 @@ def integer_kernel(job: Job) -> Kernel:
         bias: Any, scales: Any, down: Any, along: Any,  # endings.py
     ) -> None:  # fmt: skip
         about = (of_x, row_x, rows_x, of_w, points_x, others_x, points_w, others_w)
-        run((x, w, y, m, n, steps, about, (bias, scales, down, along)), m, n)
+        sources = (x, w, uint64(0), uint64(0), steps, uint32(1))
+        run(sources, (y, m, n, steps, about, (bias, scales, down, along)), m, n)
 
     return _kernel(job, product, *(uint64,) * 10, *(uint32,) * 4, *endings.KINDS)

@@ -62,9 +62,9 @@ def kernel(job: Job) -> Kernel:
         if uint32(warp) >= uint32(fetching):
             every = uint32(down * across)  # there is one tile a block
             if thread == uint32(32 * fetching):
-                fill_w(ring, full, w, of_columns, number, every, down, across, steps, span)
+                fill_w(ring, full, w, of_columns, number, every, (down, across), steps, span)
             if thread == uint32(32 * fetching + 32):
-                fill_x(ring, full, x, of_x, number, every, down, across, steps, span)
+                fill_x(ring, full, x, of_x, number, every, (down, across), steps, span)
         else:
             row, column = place(number, down, across)
             lane, inner, buffer, at, first_a, first_b = stand(ring, warp)
