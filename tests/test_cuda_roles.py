@@ -15,7 +15,9 @@ import ggmlq as gq
 from ggmlq.cuda.linear import r16_roles
 from ggmlq.cuda.machine import device, maps
 from ggmlq.cuda.machine.launch import Kernel
-from ggmlq.cuda.pipeline import pieces as of_blocks
+from ggmlq.cuda.pipeline import making
+from ggmlq.cuda.pipeline import pieces as parting
+from ggmlq.cuda.pipeline.bands import Bands
 from ggmlq.cuda.pipeline.pieces import bounds_of, next_piece, sharers_of, shares, stages_of
 from ggmlq.cuda.pipeline.roles import TILES, RoleTile, tile_for
 from ggmlq.cuda.strips.make import Strips
@@ -31,7 +33,7 @@ def plain(function):
 @pytest.fixture
 def on_the_host(monkeypatch):
     """The functions of pieces.py as Python has them."""
-    monkeypatch.setattr(of_blocks, "rank_of", plain(of_blocks.rank_of))
+    monkeypatch.setattr(parting, "rank_of", plain(parting.rank_of))
 
 
 def words(*given):
@@ -47,11 +49,10 @@ def pieces(tiles, stages, share):
     found = []
     for rank in range(share.blocks):
         begin, end = bounds(rank, stages, share)
-        left, whole, own = end - begin, share.divided + rank, []
-        while left > 0 or whole < tiles:
-            number, first, last, left, whole = map(
-                int, plain(next_piece)(*words(left, end, whole, stages, share.blocks))
-            )
+        left, whole, own = end - begin, rank, []
+        while left > 0 or whole < tiles - share.divided:
+            given = words(left, end, whole, stages, share.blocks, tiles - share.divided)
+            number, first, last, left, whole = map(int, plain(next_piece)(*given))
             own.append((number, first, last))
         found.append(own)
     return found
@@ -67,20 +68,22 @@ def test_every_stage_is_made_once(on_the_host, fresh):
         assert 0 < share.blocks <= blocks
         aligned += share.parts > 0
         made, makers = np.zeros((tiles, stages), int), {}
-        for rank, own in enumerate(pieces(tiles, stages, share)):
-            for i, (number, first, last) in enumerate(own):
+        of_blocks, wholes = pieces(tiles, stages, share), tiles - share.divided
+        for rank, own in enumerate(of_blocks):
+            numbers = [number for number, _, _ in own]
+            assert numbers == sorted(numbers)
+            for number, first, last in own:
                 assert first < last
-                assert not first or not i, "what others wait for comes first"
                 made[number, first:last] += 1
                 if last - first < stages:
                     makers.setdefault(number, []).append(rank)
         assert (made == 1).all()
-        most = max(sum(last - first for _, first, last in own) for own in pieces(tiles, stages, share))
+        most = max(sum(last - first for _, first, last in own) for own in of_blocks)
         assert stages_of(share, tiles, stages) == most
         for number, ranks in makers.items():
-            first, count = plain(sharers_of)(*words(number, stages), words(*share[1:]))
+            first, count = plain(sharers_of)(*words(number - wholes, stages), words(*share[1:]))
             assert ranks == [*range(int(first), int(first) + int(count))]
-            assert number < share.divided
+            assert wholes <= number
     assert 0 < aligned < 200
 
 
@@ -99,12 +102,28 @@ CASES = [  # M, N, K, tile
     (150, 70, 128, RoleTile(160)),
     (40, 300, 1152, TILES[1]),
 ]
+# Three tiles for two blocks, each a band of its own; five parts along K.
+WIDE = 480, 70, 2304, RoleTile(224)
 
 
-@pytest.mark.parametrize("together", [False, True], ids=["one by one", "at one time"])
-@pytest.mark.parametrize("case", [CASES[0], "drawn"], ids=["few", "drawn"])
+@pytest.mark.parametrize(
+    ("case", "together"),
+    [
+        pytest.param(case, together, id=f"{name}, {'at one time' if together else 'one by one'}")
+        for name, case in (("few", CASES[0]), ("drawn", "drawn"), ("wide", WIDE))
+        for together in (False, True)
+    ],
+)
 def test_a_launch(case, together, monkeypatch, fresh):
-    """Blocks one after the other leave all slices to the first of a tile; at one time each has its own."""
+    """Blocks one after the other leave all slices to the first of a tile; at one time each has its own.
+
+    Activations of wide tiles are ordered by the product itself, but for the beginning.
+    """
+    monkeypatch.setattr(making, "LEAST", 0)
+    if case == WIDE:
+        monkeypatch.setattr(
+            r16_roles, "bands", lambda across, down, *_: Bands(across, 1, down, across * down)
+        )
     m, n, k, tile = CASES[1 + fresh.integers(len(CASES) - 1)] if case == "drawn" else case
     state, host = put_emulated(monkeypatch), weights("q4_0", n, k, int(fresh.integers(1 << 30)))
     records, layout = strips_of(host)

@@ -17,7 +17,7 @@ from ggmlq.formats import FORMATS, BlockFormat
 from ggmlq.ladder import rungs
 
 BLOCKS = [fmt.name for fmt in FORMATS.values() if isinstance(fmt, BlockFormat)]
-PREBUILT = ("auto", "cuda:gemv", "cuda:wgmma", "cuda:dequant_bf16")
+PREBUILT = ("auto", "cuda:gemv", "cuda:wgmma", "cuda:roles", "cuda:dequant_bf16")
 SECONDS = 150
 
 

@@ -77,14 +77,24 @@ def panel_maker(kind: str) -> Kernel:
     )  # fmt: skip
 
 
-def panels_of(x: Any, steps: int, rows: int, zeros: Any) -> Any:
-    """Rows of floats, a multiple of 16 long, as panels, whole tiles of ``rows``; ``zeros`` become such."""
+def as_read(x: Any) -> tuple[Any, str]:
+    """Rows as panels are made of them, and which floats these are."""
     kind = kind_of(x)
-    if kind is None:
-        x, kind = aligned_floats(x), "float32"
+    return (x, kind) if kind else (aligned_floats(x), "float32")
+
+
+def panels_of(
+    x: Any, steps: int, rows: int, zeros: Any, first: int | None = None, along: int | None = None
+) -> Any:
+    """Rows of floats, a multiple of 16 long, as panels, whole tiles of ``rows``; ``zeros`` become such.
+
+    ``first``, ``along``: only so many rows and steps; the others are whatever was there.
+    """
+    x, kind = as_read(x)
     m, k = x.shape
-    height, sixteens = -(-m // rows) * rows, steps * STEP // EACH
+    height = -(-m // rows) * rows
     panels = device.cupy().empty((steps, height, STEP), np.uint16)
+    m, sixteens = min(m, first or m), min(steps, along or steps) * STEP // EACH
     grid = -(-max(m * sixteens, zeros.size) // THREADS)
     make, sizes = panel_maker(kind), (m, k, sixteens, height)
     make((grid,), (THREADS,), x, panels, zeros, zeros.size, *sizes)

@@ -28,12 +28,13 @@ from ...array import QuantArray
 from ...formats import BlockFormat
 from ...ladder import register
 from ...problems import Linear
-from ..activations.panels import panels_of
+from ..activations.panels import as_read, panels_of
 from ..dequantize import BLOCK_FORMATS
 from ..machine import device, maps
 from ..machine.launch import Kernel, family
 from ..pipeline.bands import bands
 from ..pipeline.boxed import starter
+from ..pipeline.making import maker, making
 from ..pipeline.pieces import bounds_of, shares
 from ..pipeline.product import STRIPS
 from ..pipeline.role_work import worker
@@ -43,6 +44,7 @@ from ..strips.layout import ROWS, layout_of
 from ..strips.make import strips
 from ..words import barrier as barriers
 from ..words import early_start, ptx
+from ..words.floats import KINDS
 from ..words.lane import warp_and_lane
 from ..words.language import cuda, int32, uint32, uint64
 from .r15_wgmma import multiplier, unpacker
@@ -59,9 +61,11 @@ def kernel(fmt: BlockFormat, tile: RoleTile) -> Kernel:
     fill, start = filler(layout, tile), starter(tile.stages(layout), STRIPS)
     of_barriers, base = tile.stages(layout) * tile.stage(layout), ptx.shared_base
     notes, put = 16 * tile.stages(layout), ptx.put
-    first_lane, pinned, let_successor_start = (
+    first_lane, pinned, let_successor_start, wait_for_predecessor = (
         barriers.of_first_lane, barriers.pinned, early_start.let_successor_start,
+        early_start.wait_for_predecessor,
     )  # fmt: skip
+    order_rows, columns = maker(), tile.columns
     give, take = barriers.registers("dec", FETCHES), barriers.registers("inc", MULTIPLIES)
 
     def product(
@@ -69,8 +73,10 @@ def kernel(fmt: BlockFormat, tile: RoleTile) -> Kernel:
         panels: Any,  # bfloat16 [steps, height, 64]: activations/panels.py
         y: Any,  # float32 [m, n]
         parts: Any, flags: Any,  # float32 [slots, a tile], uint32: shared_tiles.py
+        x: Any, kind: Any, k: Any,  # [m, k], of which making.py orders the rest
         m: Any, n: Any, steps: Any, height: Any,
         across: Any, band: Any, of_band: Any, tiles: Any,  # bands.py
+        counters: Any, ready: Any, along: Any, of_part: Any, tickets: Any,  # making.py
         divided: Any, sharing: Any, shared: Any, each: Any, extra: Any,  # pieces.py
     ) -> None:  # fmt: skip
         let_successor_start()  # which finds no room before blocks of this one end: all of them run
@@ -85,24 +91,28 @@ def kernel(fmt: BlockFormat, tile: RoleTile) -> Kernel:
         cuda.syncthreads()
         last = uint32(uint32(cuda.gridDim.x) - uint32(1))
         rank = uint32(last - uint32(cuda.blockIdx.x))
-        pieces, whole = (divided, sharing, shared, each, extra), uint32(divided + rank)
-        order = (across, band, of_band, tiles)
+        pieces, wholes = (divided, sharing, shared, each, extra), uint32(tiles - divided)
+        order, make = (across, band, of_band, tiles), (counters, ready, along, of_part, tickets)
         begin, end = bounds_of(rank, uint32(steps >> uint32(1)), pieces)
         left = uint32(end - begin)
         if uint32(warp) >= uint32(STRIPS):
             if wide:
                 give()
             if uint32(cuda.threadIdx.x) == uint32(MULTIPLY):
-                sources = (records, panels, steps, height, order)
-                fill(ring, full, sources, end, left, whole)
+                sources = (records, panels, flags, steps, height, order)
+                fill(ring, full, sources, make, rank, end, left, wholes)
+            elif wide and uint32(warp) > uint32(STRIPS) and tickets > uint32(0):
+                wait_for_predecessor()  # x may have been made by it, or before
+                rows_of_band = uint32(band * uint32(columns))
+                order_rows(x, panels, flags, make, (kind, m, k, steps, height), rows_of_band, lane)
         else:
             if wide:
                 take()
             ends, given = (y, parts, flags), (m, n, steps, order)
-            work(ring, full, warp, lane, ends, given, end, left, whole, rank, pieces)
+            work(ring, full, warp, lane, ends, given, end, left, wholes, rank, pieces)
 
     return Kernel(
-        f"roles of {fmt.name}, {tile}", product, *(uint64,) * 5, *(uint32,) * 13,
+        f"roles of {fmt.name}, {tile}", product, *(uint64,) * 6, *(uint32,) * 20,
         threads=tile.threads, blocks=tile.blocks, shared=tile.shared(layout), least=(9, 0), exact=True,
         early=True, lto=wide,
     )  # fmt: skip
@@ -139,11 +149,14 @@ def launch(x: Any, q: QuantArray, out: Any, tile: RoleTile | None = None) -> Non
     blocks = sms * device.blocks_beside(tile.blocks, tile.shared(w.layout))
     share, _ = shares(down * across, steps // PIECE, blocks, tile.columns, STAGE_US[tile.columns])
     order = bands(across, down, blocks, tile.panel, STRIPS * w.layout.record)
-    flags = empty(flags_of(share.sharing, share.divided), np.uint32)
+    flags = flags_of(share.sharing, share.divided)
+    make = making(order, tile.wide, tile.columns, steps, share.divided, flags)
+    flags = empty(flags + make.words, np.uint32)
     parts = empty(((share.sharing + share.divided) * STRIPS * ROWS * tile.columns,), np.float32)
-    panels = panels_of(x, steps, tile.columns, flags)
+    x, kind = as_read(x)
+    panels = panels_of(x, steps, tile.columns, flags, *make.before(order.band * tile.columns))
     kernel(q.format, tile)(
         (share.blocks,), (tile.threads,), q.prepared(map_of(tile.line(w.layout)))[0],
         panels, out, parts, flags,
-        m, n, steps, panels.shape[1], *order, *share[1:],
+        x, list(KINDS).index(kind), x.shape[1], m, n, steps, panels.shape[1], *order, *make, *share[1:],
     )  # fmt: skip

@@ -33,11 +33,11 @@ def bands(across: int, down: int, blocks: int, of_x: int, of_w: int) -> Bands:
     """Of ``across`` times ``down`` tiles, made by so many blocks at one time.
 
     ``of_x`` and ``of_w``: bytes that a tile reads of both for the same part of K. Bands are as wide as makes
-    the bytes of all blocks least, and all about equally wide.
+    the bytes of all blocks least, all about equally wide, with a tile for each block.
     """
-    best = max(1.0, sqrt(blocks * of_w / of_x))
-    band = -(-across // max(1, round(across / best)))
-    return Bands(across, band, band * down, across * down)
+    best, tiles = max(1.0, sqrt(blocks * of_w / of_x)), across * down
+    band = -(-across // max(1, min(round(across / best), tiles // blocks)))
+    return Bands(across, band, band * down, tiles)
 
 
 @inlined

@@ -1,8 +1,7 @@
 """Which steps of which tile a block makes, so that all blocks of a card are busy to the end.
 
 Blocks take whole tiles in turns. What is left for the last turn, fewer tiles than blocks, is divided among
-all of them along the columns, and made first: block after block takes an equal piece of the steps, over the
-ends of tiles.
+all of them along the columns: block after block takes an equal piece of the steps, over the ends of tiles.
 
     tile      0                1                2
     steps     |----------------|----------------|----------------|
@@ -26,7 +25,7 @@ from ..words.language import uint32
 
 # Microseconds beside those of stages, WIDER of them for tiles of 256 columns, less for others in proportion.
 FINISH_US, FINISH_WIDER_US, PART_US = 1.5, 5.5, 0.2  # to finish tiles in parts, and for each part
-TWICE_US, TWICE_WIDER_US = 1.0, 8.0  # what two tiles of a block take more
+TWICE_US, TWICE_WIDER_US = 1.0, 12.0  # what two tiles of a block take more
 CROWDED_US, CROWDED = 1.6, 0.9  # where so much of the blocks that fit is there, and more
 WRITE_WIDER_US = 1.5  # to write a whole tile
 
@@ -35,7 +34,7 @@ class Shares(NamedTuple):
     """How tiles are shared out."""
 
     blocks: int  # of the grid
-    divided: int  # tiles, the first ones
+    divided: int  # tiles, the last ones
     sharing: int  # blocks that share these
     parts: int  # of each tile; 0: over the ends of tiles, and then ...
     each: int  # stages of a block
@@ -114,15 +113,16 @@ def sharers_of(tile: Any, stages: Any, share: Any) -> Any:
 
 
 @inlined
-def next_piece(left: Any, end: Any, whole: Any, stages: Any, blocks: Any) -> Any:
+def next_piece(left: Any, end: Any, whole: Any, stages: Any, blocks: Any, wholes: Any) -> Any:
     """A block's next piece: its tile, its first stage, the one after its last; and what is left then.
 
-    ``left``: of its shared stages, which end at ``end``; ``whole``: its next whole tile.
+    ``whole``: its next tile among the ``wholes`` that come first; ``left``: of its shared stages, which end
+    at ``end``.
     """
-    if left > uint32(0):
-        at = uint32(end - left)
-        tile = uint32(at // stages)
-        first = uint32(at - uint32(tile * stages))
-        count = min(left, uint32(stages - first))
-        return tile, first, uint32(first + count), uint32(left - count), whole
-    return whole, uint32(0), stages, left, uint32(whole + blocks)
+    if whole < wholes:
+        return whole, uint32(0), stages, left, uint32(whole + blocks)
+    at = uint32(end - left)
+    tile = uint32(at // stages)
+    first = uint32(at - uint32(tile * stages))
+    count = min(left, uint32(stages - first))
+    return uint32(wholes + tile), first, uint32(first + count), uint32(left - count), whole

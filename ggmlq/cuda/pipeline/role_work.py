@@ -79,23 +79,23 @@ def worker(layout: StripLayout, tile: RoleTile, unpack: Any, multiply: Any) -> A
 
     @inlined
     def work(
-        ring: Any, full: Any, warp: Any, lane: Any, ends: Any, given: Any, end: Any, left: Any, whole: Any,
+        ring: Any, full: Any, warp: Any, lane: Any, ends: Any, given: Any, end: Any, left: Any, wholes: Any,
         rank: Any, pieces: Any,
     ) -> None:  # fmt: skip
-        (m, n, steps, order), share = given, (rank, pieces[1], pieces[0])
+        (m, n, steps, order), share, whole = given, (rank, pieces[1], pieces[0]), rank
         stage, phase, unseen = uint32(0), uint32(0), uint32(uint32(steps >> uint32(16)) & uint32(0x8000))
         stages, blocks = uint32(steps >> uint32(1)), uint32(cuda.gridDim.x)
         g, t = uint32(lane >> uint32(2)), uint32(lane & uint32(3))
         below, beside = uint32(warp * uint32(ROWS) + g), uint32(t << uint32(1))
         notes = uint32(full + uint32(behind))
         begin(ends[2], share)
-        while left > uint32(0) or whole < order[3]:
-            number, first, last, left, whole = next_piece(left, end, whole, stages, blocks)
+        while left > uint32(0) or whole < wholes:
+            number, first, last, left, whole = next_piece(left, end, whole, stages, blocks, wholes)
             down, over = place_of(number, order)
             row = uint32(down * uint32(STRIPS * ROWS) + below)
             column = uint32(over * uint32(columns) + beside)
             total, stage, phase = add(ring, full, warp, lane, stage, phase, first, last, unseen)
-            put(total, ends, number, column, row, m, n, first, last, stages, share, notes)
-        close(ends, below, beside, m, n, order, stages, share, pieces, notes)
+            put(total, ends, uint32(number - wholes), column, row, m, n, first, last, stages, share, notes)
+        close(ends, below, beside, m, n, order, stages, share, pieces, wholes, notes)
 
     return work

@@ -21,10 +21,12 @@ from ..words import barrier as barriers
 from ..words import boxes, early_start
 from ..words.atoms import inlined
 from ..words.language import cuda, uint32, uint64
-from .bands import place_of
+from .bands import bands, place_of
 from .boxed import follower
+from .making import awaiter, waiting_us
 from .pieces import next_piece, shares
 from .product import STRIPS
+from .stage_pace import PLAIN
 
 MULTIPLY = 32 * STRIPS  # threads, a warp for each strip
 LINE = 2 * STEP  # bytes of a row of a panel
@@ -97,8 +99,8 @@ TILES = (
     RoleTile(32, 2), RoleTile(64, 2), RoleTile(128), RoleTile(192), RoleTile(224), RoleTile(256),
 )  # fmt: skip
 # Microseconds of a stage of 128 columns of K of q4_0, where all blocks of an H200 are busy (others:
-# stage_pace.py); of an element of float32 that becomes part of a panel, filled up ones too.
-STAGE_US = {32: 0.81, 64: 1.0, 128: 0.74, 160: 0.85, 192: 0.98, 224: 1.12, 256: 1.33}
+# stage_pace.py); of an element of float32 that becomes part of a panel beforehand, filled up ones too.
+STAGE_US = {32: 0.81, 64: 1.0, 128: 0.74, 160: 0.85, 192: 0.98, 224: 1.14, 256: 1.33}
 PANEL_US = 1.6e-6
 
 
@@ -111,10 +113,13 @@ def tile_for(m: int, down: int, stages: int, multiprocessors: int) -> RoleTile:
     """
 
     def us(tile: RoleTile) -> float:
-        across = -(-m // tile.columns)
-        blocks = multiprocessors * tile.blocks
-        working = shares(down * across, stages, blocks, tile.columns, STAGE_US[tile.columns])[1]
-        return working + across * tile.columns * stages * 2 * STEP * PANEL_US
+        across, of_tile = -(-m // tile.columns), tile.columns * stages * PIECE * STEP  # numbers of x
+        blocks, pace = multiprocessors * tile.blocks, STAGE_US[tile.columns]
+        share, working = shares(down * across, stages, blocks, tile.columns, pace)
+        if tile.wide and share.divided < down * across:
+            order = bands(across, down, blocks, tile.panel, STRIPS * PLAIN)
+            return working + waiting_us(order.band * of_tile, stages * pace)
+        return working + across * of_tile * PANEL_US
 
     filled = (tile for tile in TILES if tile.columns < 2 * m + TILES[0].columns)
     return min((tile for tile in filled if tile.columns > 64 or m <= 2 * tile.columns), key=us)
@@ -151,22 +156,27 @@ def filler(layout: StripLayout, tile: RoleTile) -> Any:
     ends.
     """
     stages, panel, records_each = tile.stages(layout), tile.panel, tile.records
-    (ask_w, ask_x), after = asker(layout, tile), follower(stages)
+    (ask_w, ask_x), after, until_there = asker(layout, tile), follower(stages), awaiter(tile.wide)
     pieces_each, wait, prefetch = PIECE // tile.records, barriers.wait, boxes.prefetch
     wait_for_predecessor = early_start.wait_for_predecessor
 
     @inlined
-    def fill(ring: Any, full: Any, given: Any, end: Any, left: Any, whole: Any) -> None:
-        records, panels, steps, height, order = given
-        stage, phase, begun = uint32(0), uint32(0), uint32(0)
+    def fill(
+        ring: Any, full: Any, given: Any, make: Any, rank: Any, end: Any, left: Any, wholes: Any
+    ) -> None:  # fmt: skip
+        (records, panels, flags, steps, height, order), whole = given, rank
+        stage, phase, begun, known = uint32(0), uint32(0), uint32(0), make[1]
         stages_of, blocks = uint32(steps >> uint32(1)), uint32(cuda.gridDim.x)
         apart = uint64(height) * uint64(LINE)
         prefetch(records)
-        while left > uint32(0) or whole < order[3]:
-            number, i, last, left, whole = next_piece(left, end, whole, stages_of, blocks)
+        while left > uint32(0) or whole < wholes:
+            number, i, last, left, whole = next_piece(left, end, whole, stages_of, blocks, wholes)
             down, column = place_of(number, order)
             row = uint32(down * uint32(STRIPS))
             i, last = uint32(i * uint32(pieces_each)), uint32(last * uint32(pieces_each))
+            band = uint32(column // order[1])
+            if number >= wholes:
+                known = make[1]  # a piece may begin in the middle of K: parts before that are not known
             of_x = panels + uint64(uint32(i * uint32(records_each))) * apart + uint64(column) * uint64(panel)
             if begun == uint32(0):
                 begun, ahead, at = uint32(1), min(uint32(last - i), uint32(stages)), uint32(0)
@@ -176,6 +186,8 @@ def filler(layout: StripLayout, tile: RoleTile) -> Any:
                 wait_for_predecessor()  # it makes x
                 at = uint32(0)
                 while at < ahead:
+                    step = uint32(uint32(i + at) * uint32(records_each))
+                    known = until_there(flags, make, band, step, known)
                     ask_x(ring, full, at, of_x, apart)
                     of_x, at = of_x + uint64(records_each) * apart, uint32(at + uint32(1))
                 i, stage = uint32(i + ahead), ahead
@@ -184,6 +196,7 @@ def filler(layout: StripLayout, tile: RoleTile) -> Any:
             while i < last:
                 wait(uint32(full + uint32(8 * stages) + stage * uint32(8)), uint32(phase ^ uint32(1)))
                 ask_w(ring, full, stage, records, i, row)
+                known = until_there(flags, make, band, uint32(i * uint32(records_each)), known)
                 ask_x(ring, full, stage, of_x, apart)
                 of_x, i = of_x + uint64(records_each) * apart, uint32(i + uint32(1))
                 stage, phase = after(stage, phase)

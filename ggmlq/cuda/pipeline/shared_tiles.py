@@ -183,7 +183,7 @@ def ender(tile: RoleTile) -> Any:
     @inlined
     def close(
         ends: Any, below: Any, beside: Any, m: Any, n: Any, order: Any, stages: Any, share: Any, pieces: Any,
-        notes: Any,
+        wholes: Any, notes: Any,
     ) -> None:  # fmt: skip
         rank, sharing, _ = share
         if rank < sharing:
@@ -194,7 +194,7 @@ def ender(tile: RoleTile) -> Any:
                 number = uint32(end // stages)
                 shared = end > uint32(number * stages)
             while shared:
-                down, over = place_of(number, order)
+                down, over = place_of(uint32(wholes + number), order)
                 row = uint32(down * uint32(STRIPS * ROWS) + below)
                 column = uint32(over * uint32(columns) + beside)
                 finish(ends, number, column, row, m, n, stages, share, pieces, notes)

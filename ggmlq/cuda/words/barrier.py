@@ -145,6 +145,12 @@ def reach(counter: Any, blocks: Any) -> Any:
     only_on_a_gpu()
 
 
+@instruction("atom.global.add.u32 $0, [$1], 1;", u32, u64, effect=True)
+def take_ticket(counter: Any) -> Any:
+    """How often this was done before, by whomever."""
+    only_on_a_gpu()
+
+
 @instruction(
     f"{{.reg .pred early; .reg .b32 seen, left; mov.b32 left, {TRIES}; "
     f"again: ld.acquire.gpu.global.u32 seen, [$0]; {UNTIL_TIRED if GUARDED else UNTIL}}}",

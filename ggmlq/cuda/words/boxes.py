@@ -34,6 +34,12 @@ def fetch_line(shared: Any, source: Any, size: Any, barrier: Any) -> Any:
     only_on_a_gpu()
 
 
+@instruction("fence.proxy.async.global;", None, effect=True)
+def see_what_was_written() -> Any:
+    """What threads wrote to memory is there for the engine: who wrote says so, and who asks it to fetch."""
+    only_on_a_gpu()
+
+
 @instruction("prefetch.tensormap [$0];", None, u64, effect=True)
 def prefetch(map: Any) -> Any:
     """A map will be used soon."""
