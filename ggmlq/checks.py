@@ -200,6 +200,11 @@ def check_bias(asked: str, bias: Any, q: Any, name: str = "q") -> Any:
     return bias
 
 
+def written(kind: np.dtype[Any]) -> np.dtype[Any]:
+    """What a kernel that rounds sums itself writes for a result of this kind."""
+    return kind if kind.itemsize == 2 else np.dtype(np.float32)
+
+
 def takes_sums(share: Callable[[Any, Any], bool], out: Any, *operands: Any, dtype: Any = FLOAT32) -> bool:
     """Whether a kernel may write into ``out`` itself: its dtype, contiguous, apart from all it reads.
 

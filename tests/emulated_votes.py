@@ -12,13 +12,6 @@ def ballot(warp, name, operands, active):
     write(warp, operands[0], np.full(32, bits), active)
 
 
-@op("match.any.sync")
-def match(warp, name, operands, active):
-    value = read(warp, operands[1], np.uint32)
-    same = (value[:, None] == value).astype(np.uint64) << np.arange(32, dtype=np.uint64)
-    write(warp, operands[0], same.sum(1).astype(np.uint32), active)
-
-
 @op("popc.b32")
 def popc(warp, name, operands, active):
     write(warp, operands[0], np.bitwise_count(read(warp, operands[1], np.uint32)).astype(np.uint32), active)

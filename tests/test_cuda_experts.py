@@ -123,6 +123,8 @@ def test_tiles_of_all_experts(codes, tiles, n, apart, cupy, fresh):
         assert np.isnan(y[ids == e]).all()
         assert gq.nmse(y[ids < e], want[ids < e]) <= bound
         assert np.array_equal(gq.expert_linear(*given, kernel="cuda:grouped_codes").get(), y, equal_nan=True)
+        half = gq.expert_linear(*given, kernel="cuda:grouped_codes", dtype=np.float16).get()
+        assert np.array_equal(half, y.astype(np.float16), equal_nan=True)
 
 
 def test_codes_in_a_graph(cupy, fresh):
@@ -140,7 +142,7 @@ def test_codes_in_a_graph(cupy, fresh):
         gq.expert_linear(x, w, ids, out=out, kernel="cuda:grouped_codes")
         graph = stream.end_capture()
         for drawn in replays(graph, stream, ids, e, fresh):
-            assert gq.nmse(out, gq.expert_linear(x, w, cupy.asarray(drawn))) <= 1e-6
+            assert gq.nmse(out, gq.expert_linear(x, w, cupy.asarray(drawn), kernel="cuda:codes")) <= 1e-6
 
 
 def test_ids_that_are_no_expert(cupy, fresh):

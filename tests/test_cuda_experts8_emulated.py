@@ -45,15 +45,15 @@ MORE = [
 ]  # fmt: skip
 
 
-def product(state, case, rng):
+def product(state, case, rng, kind=np.float32):
     """The outputs, whose surroundings must stay as they are, the right ones, and which uses are lost."""
-    _, t, u, e, n, k, codes, tiles, apart, kind, tile, zeros = case
+    _, t, u, e, n, k, codes, tiles, apart, spread, tile, zeros = case
     order = rng.choice(["rows", "columns"])
     x = scaled(rng, codes[0], tiles[0], t * u if apart else t, k, zeros, order)
     flat = scaled(rng, codes[1], tiles[1], e * n, k, zeros, order)
     w = gq.ScaledArray(flat.codes.reshape(e, n, k), flat.scales, flat.code, flat.tile, flat.zeros)
-    ids = ids_of(kind, t, u, e, rng)
-    y = on_device(np.full((ids.size + 2, n), 7, np.float32))
+    ids = ids_of(spread, t, u, e, rng)
+    y = on_device(np.full((ids.size + 2, n), 7, kind))
     given, ids_there = (on_card(x), on_card(w)), on_device(ids.astype(np.int64))
     for array in (*given[0].parts(), *given[1].parts(), y, ids_there):
         state.memory.add(array)
@@ -74,6 +74,19 @@ def test_products(case, monkeypatch, fresh):
     y, want, lost = product(put_emulated(monkeypatch), case, fresh)
     assert np.isnan(y[lost]).all()
     assert error(y[~lost], want[~lost].astype(np.float32)) <= 1e-6, case[0]
+
+
+@pytest.mark.parametrize("case", [FIRST, ODD], ids=["whole pieces", "odd rows"])
+@pytest.mark.parametrize("kind", ["float16", "bfloat16"])
+def test_narrow_results(kind, case, monkeypatch, fresh):
+    """What the kernel rounds is what float32 results would be rounded to."""
+    kind = np.dtype(getattr(pytest.importorskip("ml_dtypes"), kind, kind))
+    state, seed = put_emulated(monkeypatch), int(fresh.integers(1 << 30))
+    wide, _, lost = product(state, case, np.random.default_rng(seed))
+    y, _, _ = product(state, case, np.random.default_rng(seed), kind)
+    assert np.isnan(y[lost].astype(np.float32)).all()
+    with np.errstate(over="ignore"):
+        assert np.array_equal(y[~lost], wide[~lost].astype(kind))
 
 
 # --- the host ---------------------------------------------------------------------------------

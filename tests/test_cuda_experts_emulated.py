@@ -80,18 +80,21 @@ def test_few_tokens(case, monkeypatch, fresh):
 
 
 @pytest.mark.parametrize("kind", ["spread", "one", "none"])
-def test_groups(kind, monkeypatch, fresh):
+@pytest.mark.parametrize("blocks", [1, 8, "more uses than threads hold"])
+def test_groups(blocks, kind, monkeypatch, fresh):
     """Each use has a column of its own in a tile of its expert, and the plan says so."""
     t, u, e, columns = int(fresh.integers(1, 400)), 3, int(fresh.integers(4, 70)), 16
     put_emulated(monkeypatch)
+    if blocks == 8:
+        monkeypatch.setattr(groups, "OF_BLOCK", int(fresh.integers(10, 200)))
+    elif blocks != 1:
+        t, _ = 2800, monkeypatch.setattr(groups, "MOST_BLOCKS", 1)
     ids = ids_of(kind, t, u, e, fresh)
     of, given = groups.Plan(ids.size, e, columns), on_device(ids.astype(np.int64))
-    plan = on_device(np.full(of.words, 0xDEAD, np.uint32))
-    sizes = (ids.size, e, columns, of.slots)
-    groups.grouper()((1,), (groups.THREADS,), given, plan, plan[of.places :], *sizes)
+    plan, places = groups.sorted_uses(given, of)
     flat, counts = ids.reshape(-1), np.bincount(ids[(ids >= 0) & (ids < e)], minlength=e)
     table = np.asarray(plan[groups.HEAD : groups.HEAD + 4 * of.slots]).reshape(-1, 4)
-    uses, places = np.asarray(plan[groups.HEAD + 4 * of.slots : of.places]), np.asarray(plan[of.places :])
+    uses, places = np.asarray(plan[groups.HEAD + 4 * of.slots : of.places]), np.asarray(places[: ids.size])
     there = np.repeat(np.arange(e), -(-counts // columns))
     assert plan[0] == len(there) <= of.slots
     first = np.searchsorted(there, there)

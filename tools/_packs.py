@@ -130,6 +130,7 @@ MORE: dict[str, Callable[[], Iterator[tuple[Any, ...]]]] = {
 
 # Of each family: what of it belongs into machine code for 9.0, and what into PTX for all others.
 FAMILIES: dict[str, tuple[Takes, Takes]] = {
+    "activations.expert_codes.gatherer": (everything, nothing),
     "activations.expert_panels.gatherer": (everything, nothing),
     "activations.floats.kernel": (everything, everything),
     "activations.floats.orderer": (everything, nothing),
@@ -147,6 +148,8 @@ FAMILIES: dict[str, tuple[Takes, Takes]] = {
     "linear.r5_registers.kernel": (nothing, everything),
     "pipeline.bias.adder": (everything, everything),
     "pipeline.divided.kernel": (_floats, nothing),
+    "pipeline.grouped8.float_kernel": (_floats, nothing),
+    "pipeline.grouped8.integer_kernel": (_integers, nothing),
     "pipeline.groups.grouper": (everything, nothing),
     "pipeline.operands8.gatherer": (everything, nothing),
     "pipeline.parts.adder": (everything, everything),

@@ -85,10 +85,10 @@ def _estimated(problem: ScaledLinear) -> Preference:
 
 def _of_experts(problem: ExpertLinear) -> Preference:
     """A few tokens are served best by one launch, where an expert has few of them; of codes with scales
-    cuda:grouped_codes was not held against the oracle on a card since it was mended: by name alone.
+    one product for all experts, that waits for nothing.
     """
     if isinstance(problem.weights, Operand):
-        return Preference(("cuda:codes",), "the other was not tried on a card since it was mended")
+        return Preference(("cuda:grouped_codes", "cuda:codes"), "one product for all experts")
     tried = getattr(problem.weights, "name", "") in TRIED
     if not tried or (problem.card is not None and problem.card.capability != HOPPER):
         return Preference(("cuda:each_bf16",), "the others were not tried on such a card with this format")

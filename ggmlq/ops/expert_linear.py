@@ -10,7 +10,7 @@ from numpy.typing import DTypeLike
 
 from .. import ladder
 from ..array import QuantArray
-from ..checks import check_out, float_dtype, takes_sums
+from ..checks import check_out, float_dtype, takes_sums, written
 from ..devices import namespace, on_device_of, place_of
 from ..matrix import Divided, operation
 from ..problems import ExpertLinear
@@ -96,8 +96,9 @@ def expert_linear(
     parts = given.x.parts() if isinstance(given.x, ScaledArray) else (given.x,)
     with on_device_of(problem, given.ids, q):
         rung = ladder.choose(problem, kernel, arithmetic)
-        direct = takes_sums(place_of(given.ids).share, out, *parts, *weights, given.ids)
-        y = out if direct else xp.empty(given.shape, np.float32)
+        wanted = written(kind if out is None else out.dtype) if rung.narrow else np.dtype(np.float32)
+        direct = takes_sums(place_of(given.ids).share, out, *parts, *weights, given.ids, dtype=wanted)
+        y = out if direct else xp.empty(given.shape, wanted)
         with np.errstate(over="ignore", invalid="ignore"):  # infinities are results, as on a GPU
             if y.size and problem.k:
                 rung.launch(given.x, q, given.ids, y)

@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from .. import ladder
-from ..checks import as_floats_or_bfloat16, check_bias, check_out, float_dtype, takes_sums
+from ..checks import as_floats_or_bfloat16, check_bias, check_out, float_dtype, takes_sums, written
 from ..codes import CODES, Code
 from ..devices import device_of, namespace, on_device_of, place_of
 from ..ending import PLAIN, Ending, can_be
@@ -149,7 +149,7 @@ def scaled_linear(
         rest = bias if end.bias is None else None  # what the kernel does not add
         wanted = np.dtype(np.float32)
         if rung.narrow and rest is None and coding is None:
-            wanted = _written(kind if out is None else out.dtype)
+            wanted = written(kind if out is None else out.dtype)
         direct = takes_sums(place_of(w.codes).share, out, *x.parts(), *w.parts(), bias, dtype=wanted)
         y = out.reshape(problem.m, problem.n) if direct else xp.empty((problem.m, problem.n), wanted)
         with np.errstate(over="ignore", invalid="ignore"):  # infinities are results, as on a GPU
@@ -214,11 +214,6 @@ def _check_sums(problem: ScaledLinear, kind: str) -> None:
             f'{problem}: accumulate="int32"; sums of {problem.group} products may reach '
             f'{problem.largest_sum:.3g}, int32 ends at {INT32}; leave accumulate out, or pass "int64"'
         )
-
-
-def _written(kind: np.dtype[Any]) -> np.dtype[Any]:
-    """What a kernel that rounds sums itself writes for a result of this kind."""
-    return kind if kind.itemsize == 2 else np.dtype(np.float32)
 
 
 class Coding(NamedTuple):

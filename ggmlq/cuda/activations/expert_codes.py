@@ -1,6 +1,6 @@
 """Activations of experts as rows of codes, where a plan (pipeline/groups.py) has their uses.
 
-A row of 8-bit codes is read once and written for each of its uses, 16 bytes a thread, and so is what
+A row of 8-bit codes is read once and written for each of its uses, 64 bytes a thread, and so is what
 belongs to it: scales of its groups along K, or, of integers, its scale and what zero points need. Rows that
 no use has are whatever was there, for sums of their own that nobody reads.
 """
@@ -17,14 +17,16 @@ from ..words.address import address
 from ..words.language import cuda, uint32, uint64
 
 THREADS = 256
-PIECE = 16  # codes of a thread
+PIECE, PIECES = 16, 4  # codes that are loaded at a time; of a thread
+WORDS = PIECES * PIECE // 4
+NARROW_NAN = 0x7FFF  # of float16 and of bfloat16
 
 
 @family()
 def gatherer() -> Kernel:
     """Rows of codes and words beside them; and rows of NaN for uses that have no expert."""
-    load_words, load4, store16, store4 = codes.load_words, codes.load4, ptx.store16, ptx.store4
-    take_turn = early_start.take_turn
+    load_words, load4, take_turn = codes.load_words, codes.load4, early_start.take_turn
+    store16, store4, store2 = ptx.store16, ptx.store4, ptx.store2
 
     def gather(
         x: Any,  # codes: rows ``pitch`` bytes apart, a multiple of 16
@@ -33,32 +35,44 @@ def gatherer() -> Kernel:
         row_bytes: Any, column_bytes: Any,  # and bytes between them
         to_beside: Any,  # [columns, height]
         places: Any,  # uint32 [m · each]: of a plan
-        y: Any,  # float32 [m · each, n]
+        y: Any,  # outputs [m · each, n]
         pitch: Any, m: Any, each: Any, n: Any, pieces: Any,
+        threads: Any,  # of a row: a thread's pieces are so far apart
+        size: Any,  # bytes of an output
         shared: Any,  # rows of x that share what lies beside
         columns: Any, height: Any,  # rows of the plan
     ) -> None:  # fmt: skip
         take_turn()
         i = uint32(uint32(cuda.blockIdx.x) * uint32(THREADS) + uint32(cuda.threadIdx.x))
-        row = uint32(i // pieces)
+        row = uint32(i // threads)
         if row < m:
-            own = uint32(i - uint32(row * pieces))
-            v = load_words(x + uint64(row) * uint64(pitch) + uint64(own) * uint64(PIECE))
+            own, v = uint32(i - uint32(row * threads)), cuda.local.array(WORDS, uint32)
+            for q in range(PIECES):
+                piece = min(uint32(own + uint32(uint32(q) * threads)), uint32(pieces - uint32(1)))
+                words = load_words(x + uint64(row) * uint64(pitch) + uint64(piece) * uint64(PIECE))
+                v[4 * q], v[4 * q + 1], v[4 * q + 2], v[4 * q + 3] = words[0], words[1], words[2], words[3]
             of_row = beside + uint64(uint32(row // shared)) * row_bytes
             use = uint32(row * each)
             end = uint32(use + each)
             while use < end:
                 there = load4(places + uint64(use) * uint64(4))
                 if there != uint32(NOWHERE):
-                    store16(address(to, there, pieces, own, PIECE), v[0], v[1], v[2], v[3])
-                    for j in range(own, columns, pieces):
+                    for q in range(PIECES):
+                        piece, at = uint32(own + uint32(uint32(q) * threads)), 4 * q
+                        if piece < pieces:
+                            target = address(to, there, pieces, piece, PIECE)
+                            store16(target, v[at], v[at + 1], v[at + 2], v[at + 3])
+                    for j in range(own, columns, threads):
                         word = load4(of_row + uint64(j) * column_bytes)
                         store4(address(to_beside, j, height, there, 4), word)
                 else:
-                    for j in range(own, n, pieces):
-                        store4(address(y, use, n, j, 4), uint32(NAN))
+                    for j in range(own, n, threads):
+                        if size == uint32(2):
+                            store2(address(y, use, n, j, 2), uint32(NARROW_NAN))
+                        else:
+                            store4(address(y, use, n, j, 4), uint32(NAN))
                 use = uint32(use + uint32(1))
 
     return Kernel(
-        "rows of codes of experts", gather, *(uint64,) * 8, *(uint32,) * 8, threads=THREADS, early=True
+        "rows of codes of experts", gather, *(uint64,) * 8, *(uint32,) * 10, threads=THREADS, early=True
     )  # fmt: skip

@@ -131,9 +131,9 @@ def launch(x: Any, q: QuantArray, ids: Any, out: Any, tile: RoleTile | None = No
     steps, down, (rows, _) = w.records.shape[1], -(-n // (STRIPS * ROWS)), x.shape
     tile = tile or tile_for(*ids.shape, e)
     of = groups.Plan(ids.size, e, tile.columns)
-    plan, panels = empty(of.words, np.uint32), empty((steps, of.height, STEP), np.uint16)
-    of_column, places = plan[groups.HEAD + 4 * of.slots :], plan[of.places :]
-    groups.grouper()((1,), (groups.THREADS,), ids, plan, places, ids.size, e, tile.columns, of.slots)
+    panels = empty((steps, of.height, STEP), np.uint16)
+    plan, places = groups.sorted_uses(ids, of)
+    of_column = plan[groups.HEAD + 4 * of.slots :]
     sixteens = steps * STEP // EACH
     sizes = (rows, ids.size // rows, k, n, sixteens, of.height)
     gatherer()((-(-rows * sixteens // THREADS),), (THREADS,), x, panels, places, out, *sizes)

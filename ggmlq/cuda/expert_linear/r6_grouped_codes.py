@@ -29,7 +29,7 @@ from ..machine import device
 from ..pipeline import expert_operands8, groups, operands8
 from ..pipeline.boxed import BoxTile
 from ..pipeline.grouped8 import BY_COLUMNS, FLOATS, WHOLE, ZEROS, float_kernel, integer_kernel
-from ..pipeline.job import BLOCK, Job
+from ..pipeline.job import BLOCK, Job, Out
 from ..pipeline.waves import Share
 from ..scaled_linear.r3_dp4a import KINDS
 from ..scaled_linear.r9_persistent import refuses as refused_by_persistent
@@ -65,6 +65,7 @@ def refuses(problem: ExpertLinear) -> str | None:
 
 @register(
     __name__, __doc__, arithmetic="codes", accumulate="int32, float32 every 128", refuses=refuses,
+    narrow=True,
 )  # fmt: skip
 def launch(x: ScaledArray, q: ScaledArray, ids: Any, out: Any, tile: BoxTile | None = None) -> None:
     """``tile``: other than the one that is thought best."""
@@ -76,7 +77,8 @@ def floats(x: ScaledArray, q: ScaledArray, ids: Any, out: Any, tile: BoxTile | N
     (experts, n, _), both = q.shape, expert_operands8.operands(x, q)
     by_columns = not expert_operands8.shared_by(q, BLOCK)
     tile = tile or _best(BY_COLUMNS if by_columns else FLOATS, ids, experts, n)
-    job = Job(tile, x.code.name, q.code.name, boxed=False, by_columns=by_columns)
+    to = Out(str(out.dtype))
+    job = Job(tile, x.code.name, q.code.name, to, boxed=False, by_columns=by_columns)
     of, own = _plan(tile, ids, experts), both.x.scales
     rows = expert_operands8.placed(both.x, own.at, own.rows, ids, of, out)
     columns, span = min(both.x.columns, both.w.columns), own.steps if own.at.shape[1] > 1 else 1 << 30
@@ -97,7 +99,8 @@ def integers(x: ScaledArray, q: ScaledArray, ids: Any, out: Any, tile: BoxTile |
     (experts, n, _), both = q.shape, expert_operands8.operands(x, q)
     zeros = x.zeros is not None or q.zeros is not None
     tile = tile or _best(ZEROS if zeros else WHOLE, ids, experts, n)
-    job = Job(tile, KINDS[x.code.name], KINDS[q.code.name], boxed=False, zeros=zeros)
+    to = Out(str(out.dtype))
+    job = Job(tile, KINDS[x.code.name], KINDS[q.code.name], to, boxed=False, zeros=zeros)
     of, of_w = _plan(tile, ids, experts), expert_operands8.beside_w(q, both.groups, zeros)
     beside, shared = expert_operands8.beside_x(x, both.x, both.groups, zeros)
     rows = expert_operands8.placed(both.x, beside, shared, ids, of, out)

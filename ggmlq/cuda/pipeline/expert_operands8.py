@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from ...scaled import ScaledArray
 from ...tiling import expanded
-from ..activations.expert_codes import PIECE, THREADS, gatherer
+from ..activations.expert_codes import PIECE, PIECES, THREADS, gatherer
 from ..machine import device, maps
 from ..machine.maps import Box
 from ..tiles8.product import Given
@@ -50,15 +50,15 @@ def placed(x: Rows, beside: Any, shared: int, ids: Any, of: Plan, out: Any) -> P
     """Sort the uses and gather their rows, with what lies beside them: [ceil(R / shared), columns]."""
     empty, height, columns = device.cupy().empty, of.height, beside.shape[1]
     rows, pieces = len(x.codes), x.columns // PIECE
-    plan, codes = empty(of.words, np.uint32), empty((height, x.columns), np.uint8)
-    places, to_beside = plan[of.places :], empty((columns, height), np.float32)
-    sizes = of.uses, of.experts, of.columns, of.slots
-    sorting.grouper()((1,), (sorting.THREADS,), ids, plan, places, *sizes)
+    threads = -(-pieces // PIECES)  # of a row
+    codes, to_beside = empty((height, x.columns), np.uint8), empty((columns, height), np.float32)
+    plan, places = sorting.sorted_uses(ids, of)
     row_bytes, column_bytes = (stride % (1 << 64) for stride in beside.strides)
     gatherer()(
-        (-(-rows * pieces // THREADS),), (THREADS,),
+        (-(-rows * threads // THREADS),), (THREADS,),
         x.codes, codes, beside, row_bytes, column_bytes, to_beside, places, out,
-        x.pitch, rows, of.uses // rows, out.shape[-1], pieces, shared, columns, height,
+        x.pitch, rows, of.uses // rows, out.shape[-1], pieces, threads, out.itemsize,
+        shared, columns, height,
     )  # fmt: skip
     return Placed(plan, plan[HEAD + 4 * of.slots :], codes, to_beside)
 

@@ -23,7 +23,7 @@ from ..words.scattered import row_scatterer
 from ..words.wgmma8 import INTEGERS
 from .boxed import BoxTile, placer, step_filler
 from .groups import HEAD
-from .job import CODES, TALL, Job
+from .job import CODES, OUTS, TALL, Job
 from .persistent import roles
 from .waves import Share
 from .work8 import float_worker, integer_worker
@@ -46,11 +46,11 @@ ZEROS = WHOLE[1:]  # the largest tile has no registers left for zero points
 
 
 def float_jobs() -> list[tuple[Job]]:
-    """Every tile and kind of codes; results are float32."""
+    """Every tile, kind of codes and of outputs."""
     every = ((each, shares is BY_COLUMNS) for shares in (FLOATS, BY_COLUMNS) for each in shares)
     return [
-        (Job(share.tile, a, b, boxed=False, by_columns=by_columns),)
-        for (share, by_columns), a, b in combined(every, CODES, CODES)
+        (Job(share.tile, a, b, out, boxed=False, by_columns=by_columns),)
+        for (share, by_columns), a, b, out in combined(every, CODES, CODES, OUTS)
     ]
 
 
@@ -58,8 +58,8 @@ def integer_jobs() -> list[tuple[Job]]:
     """Likewise, with zero points and without."""
     every = ((each, shares is ZEROS) for shares in (WHOLE, ZEROS) for each in shares)
     return [
-        (Job(share.tile, a, b, boxed=False, zeros=zeros),)
-        for (share, zeros), a, b in combined(every, INTEGERS, INTEGERS)
+        (Job(share.tile, a, b, out, boxed=False, zeros=zeros),)
+        for (share, zeros), a, b, out in combined(every, INTEGERS, INTEGERS, OUTS)
     ]
 
 
@@ -131,7 +131,7 @@ def filler(job: Job, of_w: bool) -> Any:
 
 def row_writer(job: Job) -> Any:
     """The device function that writes a warp's part of a tile to the rows of its uses; as work8.writer."""
-    rows, scatter = job.tile.rows, row_scatterer(job.form.columns, job.form.halves)
+    rows, scatter = job.tile.rows, row_scatterer(job.form.columns, job.form.halves, job.out.kind)
     load_words = codes.load_words
 
     @inlined
@@ -177,7 +177,7 @@ def float_kernel(job: Job) -> Kernel:
         of_x: Any,  # map of scales [K / (128 · span), rows of the plan]
         of_columns: Any,  # map of scales of w [steps, E · wide], where each column has its own
         table: Any,  # or they: float32 [steps, pitch / 4], one for each ``granule`` columns
-        y: Any,  # float32 [uses, n]
+        y: Any,  # of the outputs' kind [uses, n]
         plan: Any, of_row: Any,  # uint32: groups.py, and its uses
         n: Any, steps: Any, span: Any, pitch: Any, wide: Any,  # wide: columns of an expert in the table
     ) -> None:  # fmt: skip
@@ -202,7 +202,7 @@ def integer_kernel(job: Job) -> Kernel:
 
     def product(
         x: Any, w: Any,  # maps of codes, likewise
-        y: Any,  # float32 [uses, n]
+        y: Any,  # of the outputs' kind [uses, n]
         of_x: Any, points_x: Any, others_x: Any,  # of each row of the plan: persistent.integer_kernel
         of_w: Any, points_w: Any, others_w: Any,  # of each column, each expert's from a multiple of wide on
         plan: Any, of_row: Any,

@@ -73,12 +73,7 @@ def _box_text(kind: str) -> str:
     if kind == "float32":
         lines += float_piece("$2", [f"${6 + i}" for i in range(16)])
     else:
-        for j in range(0, 8, 2):
-            for i in range(4):
-                low, high = 6 + 4 * j + 2 * i, 7 + 4 * j + 2 * i
-                lines += [f"cvt.rn.{NARROW[kind]}x2.f32 w{i}, ${high}, ${low};"]
-            lines += [f"xor.b32 at, $2, {16 * j};"]
-            lines += ["stmatrix.sync.aligned.m8n8.x4.shared.b16 [at], {w0, w1, w2, w3};"]
+        lines += narrow_piece(kind, "$2", [f"${6 + i}" for i in range(32)])
     lines += ["fence.proxy.async.shared::cta; bar.warp.sync -1;"]
     lines += [f"@other bra over; {PUT} [$3, {{$4, $5}}], [$1]; {COMMIT} over:", "}"]
     return "\n".join(lines)
@@ -91,6 +86,18 @@ def float_piece(place: str, values: list[str]) -> list[str]:
         v = values[4 * j : 4 * j + 4]
         lines += [f"xor.b32 at, {place}, {32 * j}; st.shared.v2.f32 [at], {{{v[0]}, {v[1]}}};"]
         lines += [f"st.shared.v2.f32 [at + 1024], {{{v[2]}, {v[3]}}};"]
+    return lines
+
+
+def narrow_piece(kind: str, place: str, values: list[str]) -> list[str]:
+    """The same for 32 floats as 16-bit ones, of 64 columns; with words ``at`` and ``w0`` to ``w3``."""
+    lines = []
+    for j in range(0, 8, 2):
+        for i in range(4):
+            low, high = values[4 * j + 2 * i : 4 * j + 2 * i + 2]
+            lines += [f"cvt.rn.{NARROW[kind]}x2.f32 w{i}, {high}, {low};"]
+        lines += [f"xor.b32 at, {place}, {16 * j};"]
+        lines += ["stmatrix.sync.aligned.m8n8.x4.shared.b16 [at], {w0, w1, w2, w3};"]
     return lines
 
 

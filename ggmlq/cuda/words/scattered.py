@@ -8,7 +8,7 @@ from typing import Any
 
 from .assembly import WORD, as_intrinsic, emit_assembly, f32, only_on_a_gpu, u32, u64
 from .language import SIMULATED, ir, types
-from .outputs import float_piece
+from .outputs import SIZES, float_piece, narrow_piece
 from .wgmma8 import unpacked
 
 AT_ONCE = 8  # loads of the list that are under way
@@ -62,19 +62,19 @@ def _text(columns: int) -> str:
     return "\n".join([*lines, "}"])
 
 
-PIECE = 32  # columns that go through a warp's buffer together: 128 bytes of each of its 16 rows
-TOGETHER = 2  # pieces for which rows are looked up: for all at once integers would not stay in registers
+OF_TEXT = 32  # sums whose rows are looked up together: for all at once integers would not stay in registers
 
 
 @cache
-def row_scatterer(columns: int, halves: int) -> Callable[..., Any]:
+def row_scatterer(columns: int, halves: int, to: str) -> Callable[..., Any]:
     """The device function (sums, y, uses, first, count, column, n, lane, buffer, at): where uses are rows.
 
-    ``uses``, a list, names the row of y, float32 [..., n], of each row of the tile; this warp's begin with
-    ``first``, and only the first ``count`` of the tile are there. ``buffer``, ``at``: as of ``box_putter``.
-    Of a piece eight lanes have a row, 16 bytes each.
+    ``uses``, a list, names the row of y, [..., n] of the kind ``to``, of each row of the tile; this warp's
+    begin with ``first``, and only the first ``count`` of the tile are there. ``buffer``, ``at``: as of
+    ``box_putter``. What 128 bytes of each of a warp's 16 rows hold goes through the buffer together; of
+    these eight lanes have a row, 16 bytes each.
     """
-    count, each = columns // 2, 16 * TOGETHER
+    count = columns // 2
     kind = types.UniTuple(f32, halves * count)
 
     def scatter(
@@ -86,13 +86,12 @@ def row_scatterer(columns: int, halves: int) -> Callable[..., Any]:
     def emit(context: Any, builder: Any, signature: Any, operands: Any) -> Any:
         sums, *given = operands
         values = unpacked(builder, sums, halves * count)
-        for first in range(0, halves * count, each):
-            own, there = values[first : first + each], list(given)
+        for first in range(0, halves * count, OF_TEXT):
+            own, there = values[first : first + OF_TEXT], list(given)
             there[4] = builder.add(given[4], ir.Constant(WORD, 2 * (first % count)))
-            text = _rows_text(each // 16, 64 * (first // count))
-            emit_assembly(
-                builder, ir.VoidType(), text, [*"llrrrrrrr", *"f" * each], [*there, *own], effect=True
-            )
+            text = _rows_text(64 * (first // count), to)
+            constraints = [*"llrrrrrrr", *"f" * OF_TEXT]
+            emit_assembly(builder, ir.VoidType(), text, constraints, [*there, *own], effect=True)
         return context.get_dummy_value()
 
     if SIMULATED:
@@ -102,41 +101,48 @@ def row_scatterer(columns: int, halves: int) -> Callable[..., Any]:
     return found
 
 
-def _rows_text(pieces: int, below: int) -> str:
-    """Operands: y, uses, first, count, column, n, lane, buffer, at, then a thread's sums of some pieces.
+def _rows_text(below: int, to: str) -> str:
+    """Operands: y, uses, first, count, column, n, lane, buffer, at, then a thread's sums.
 
-    A lane stores rows r, r + 4, r + 8 and r + 12, r its number / 8, columns 4 c to 4 c + 3 of a piece.
+    A lane stores rows r, r + 4, r + 8 and r + 12, r its number / 8, and of a piece its c-th 16 bytes.
     """
-    lines = ["{.reg .pred whole, p, t<4>; .reg .b32 at, r, c, w, u<4>, s<2>; .reg .f32 f<4>;"]
+    size = SIZES[to]
+    lines = ["{.reg .pred whole, p, t<4>; .reg .b32 at, r, c, w, u<4>, s<2>, w<4>; .reg .b16 low, high;"]
     lines += [f".reg .b64 of, wide, far, to<4>; add.u32 at, $2, {below}; setp.ge.u32 p, at, $3;"]
     lines += ["@p bra over; shr.u32 r, $6, 3; and.b32 c, $6, 7;"]
     lines += ["xor.b32 w, r, c; shl.b32 w, w, 4; shl.b32 s0, r, 7; add.u32 s0, s0, $7; add.u32 s0, s0, w;"]
     lines += ["xor.b32 s1, s0, 64; add.u32 s1, s1, 512;"]
     lines += ["add.u32 r, r, at; mul.wide.u32 of, r, 4; add.u64 of, of, $1;"]
-    lines += ["shl.b32 c, c, 2; add.u32 c, c, $4; mul.wide.u32 far, c, 4; add.u64 far, far, $0;"]
-    lines += ["shl.b32 w, $5, 2; mul.wide.u32 wide, w, 1; or.b64 wide, wide, $0; and.b64 wide, wide, 15;"]
-    lines += ["setp.eq.u64 whole, wide, 0;"]
+    lines += [f"mad.lo.u32 c, c, {16 // size}, $4; mul.wide.u32 far, c, {size}; add.u64 far, far, $0;"]
+    lines += [f"mul.lo.u32 w, $5, {size}; mul.wide.u32 wide, w, 1; or.b64 wide, wide, $0;"]
+    lines += ["and.b64 wide, wide, 15; setp.eq.u64 whole, wide, 0;"]
     for i in range(4):
         lines += [f"setp.lt.u32 t{i}, r, $3; mov.b32 u{i}, 0; add.u32 r, r, 4;"]
         lines += [f"@t{i} ld.global.u32 u{i}, [of + {16 * i}];"]
     for i in range(4):
         lines += [f"mul.wide.u32 to{i}, u{i}, w; add.u64 to{i}, to{i}, far;"]
-    for piece in range(pieces):
-        own = [f"${9 + 16 * piece + j}" for j in range(16)]
-        lines += ["bar.warp.sync -1;", *float_piece("$8", own), "bar.warp.sync -1;"]
-        lines += [f"@!whole bra single{piece};"]
+    of_piece = 64 // size  # a thread's sums
+    for piece in range(OF_TEXT // of_piece):
+        own = [f"${9 + of_piece * piece + j}" for j in range(of_piece)]
+        staged = float_piece("$8", own) if to == "float32" else narrow_piece(to, "$8", own)
+        lines += ["bar.warp.sync -1;", *staged, "bar.warp.sync -1;", f"@!whole bra single{piece};"]
         for i in range(4):
             lines += [_taken(i), f"setp.lt.and.u32 p, c, $5, t{i};"]
-            lines += [f"@p st.global.v4.f32 [to{i} + {128 * piece}], {{f0, f1, f2, f3}};"]
+            lines += [f"@p st.global.v4.b32 [to{i} + {128 * piece}], {{w0, w1, w2, w3}};"]
         lines += [f"bra over{piece}; single{piece}:"]
         for i in range(4):
             lines += [_taken(i)]
-            for e in range(4):
+            for e in range(16 // size):
                 lines += [f"add.u32 at, c, {e}; setp.lt.and.u32 p, at, $5, t{i};"]
-                lines += [f"@p st.global.f32 [to{i} + {128 * piece + 4 * e}], f{e};"]
-        lines += [f"over{piece}: add.u32 c, c, {PIECE};"]
+                place = f"[to{i} + {128 * piece + size * e}]"
+                if to == "float32":
+                    lines += [f"@p st.global.b32 {place}, w{e};"]
+                else:
+                    half = ("low", "high")[e % 2]
+                    lines += [f"mov.b32 {{low, high}}, w{e // 2}; @p st.global.b16 {place}, {half};"]
+        lines += [f"over{piece}: add.u32 c, c, {128 // size};"]
     return "\n".join([*lines, "over: }"])
 
 
 def _taken(i: int) -> str:
-    return f"ld.shared.v4.f32 {{f0, f1, f2, f3}}, [s{i % 2} + {1024 * (i // 2)}];"
+    return f"ld.shared.v4.b32 {{w0, w1, w2, w3}}, [s{i % 2} + {1024 * (i // 2)}];"

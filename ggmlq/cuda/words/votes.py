@@ -16,12 +16,6 @@ def lanes_where_equal(a: Any, b: Any) -> Any:
     only_on_a_gpu()
 
 
-@instruction("match.any.sync.b32 $0, $1, -1;", u32, u32, effect=True)
-def lanes_with_mine(number: Any) -> Any:
-    """The lanes that have the number that this one has."""
-    only_on_a_gpu()
-
-
 @instruction("popc.b32 $0, $1;", u32, u32)
 def count(bits: Any) -> Any:
     """How many bits are 1."""
