@@ -53,13 +53,25 @@ def add_to(warp, name, operands, active):
 
 @op("mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32")
 def mma(warp, name, operands, active):
-    """Lane 4 g + t has pairs 2 t … of rows g and g + 8, then those 8 further on; of column g likewise."""
+    """Lane 4 g + t has pairs 2 t … of rows g and g + 8, then those 8 further on; of column g likewise.
+
+    Summed as tensor cores do: what is below the largest term by 25 bits is cut off, then what no float32 has.
+    """
     given = [[floats(read(warp, r, np.uint32)) for r in listed(o)] for o in operands[1:3]]
     a, b = (np.array(each, np.float64) for each in given)  # register, element, lane
     a = a.reshape(2, 2, 2, 8, 4).transpose(1, 3, 0, 4, 2).reshape(16, 16)  # row, g; further, t, element
     b = b.reshape(2, 2, 8, 4).transpose(2, 0, 3, 1).reshape(8, 16)
     with np.errstate(all="ignore"):
-        found, lane = (a @ b.T).astype(np.float32), np.arange(32)
+        products, lane = a[:, None] * b, np.arange(32)
         for i, (register, start) in enumerate(zip(*map(listed, operands[::3]), strict=True)):
-            value = found[lane // 4 + 8 * (i >> 1), 2 * (lane % 4) + (i & 1)]
-            write(warp, register, value + read(warp, start, np.float32), active)
+            own = products[lane // 4 + 8 * (i >> 1), 2 * (lane % 4) + (i & 1)]
+            write(warp, register, cut_off(np.column_stack([own, read(warp, start, np.float32)])), active)
+
+
+def cut_off(terms):
+    """Sums of rows as float32."""
+    largest = np.abs(terms).max(axis=1, keepdims=True)
+    unit = np.exp2(np.floor(np.log2(np.where(largest > 0, largest, 1))) - 25)
+    total = (np.trunc(terms / unit) * unit).sum(axis=1)
+    found = total.astype(np.float32)
+    return np.where(np.abs(found) > np.abs(total), np.nextafter(found, np.float32(0)), found)

@@ -12,12 +12,13 @@ from emulated_strips import strips_of
 from fake_cupy import on_device
 
 import ggmlq as gq
-from ggmlq.cuda.activations import floats
+from ggmlq.cuda.activations import floats, sixteen
 from ggmlq.cuda.gemv.clusters import ALONE, Blocks, blocks_for
 from ggmlq.cuda.linear import r13_gemv
 from ggmlq.cuda.machine import device
 from ggmlq.cuda.strips.make import Strips
 from ggmlq.testing.cases import weights
+from ggmlq.testing.rows import rows
 
 RUNG = next(each for each in gq.kernels(device="cuda") if each.name == "cuda:gemv")
 CASES = [  # M, N, K, blocks
@@ -30,13 +31,19 @@ CASES = [  # M, N, K, blocks
 ]
 
 
-@pytest.mark.parametrize("case", [CASES[0], "drawn"], ids=["one row", "drawn"])
+SHORT = (2, 40, 32, ALONE), (8, 40, 64, ALONE), (12, 40, 32, ALONE)
+
+
+@pytest.mark.parametrize("case", [CASES[0], "drawn", *SHORT], ids=lambda case: f"{case}")
 def test_a_launch(case, monkeypatch, fresh):
+    """Short rows of powers of two are the hardest for what tensor cores cut off."""
     m, n, k, blocks = CASES[1 + fresh.integers(len(CASES) - 1)] if case == "drawn" else case
+    kind = "powers_of_two" if case in SHORT else "normal"
     state, host = put_emulated(monkeypatch), weights("q4_0", n, k, int(fresh.integers(1 << 30)))
     records, layout = strips_of(host)
-    records, x = on_device(records), on_device(fresh.standard_normal((m, k), np.float32))
-    monkeypatch.setattr(floats, "cupy", lambda: state.cupy)
+    records, x = on_device(records), on_device(rows(kind, m, k, int(fresh.integers(1 << 30))))
+    for each in (floats, sixteen):
+        monkeypatch.setattr(each, "cupy", lambda: state.cupy)
     monkeypatch.setattr(r13_gemv, "strips", lambda q: Strips(records, layout))
     monkeypatch.setattr(device, "older_than", lambda least: None)
     monkeypatch.setattr(device, "room", lambda: 227 << 10)
@@ -46,7 +53,8 @@ def test_a_launch(case, monkeypatch, fresh):
         state.memory.add(array)
     RUNG.launch(x, q, y[1:-1], blocks=blocks)
     assert np.isnan(y[[0, -1]]).all(), "written past its outputs"
-    assert gq.nmse(np.asarray(y[1:-1]), gq.reference.linear(np.asarray(x), host, "bf16x")) < 1e-10
+    wrong = np.abs(np.asarray(y[1:-1]) - gq.reference.linear(np.asarray(x), host, "bf16x"))
+    assert (wrong <= gq.reference.bound(np.asarray(x), host, "bf16x")).all()
 
 
 def test_blocks_fill_a_card_and_do_not_run_over(fresh):

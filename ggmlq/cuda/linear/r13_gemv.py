@@ -4,12 +4,12 @@ Changed: no warp waits for a record, for with few rows all that counts is to rea
 fast as memory gives them. Each of the 8 to 16 warps of a block keeps records in flight into shared
 memory (gemv/stages.py), without waiting for any other warp; the first ones while the kernel before this
 one still runs (words/early_start.py). A block makes 32 rows of outputs; its warps share the columns and
-add up at the end, in a fixed order. And codes stay raised where that saves instructions
+add up at the end, in a fixed order. And codes of some types stay raised, which saves instructions
 (strips/operand.py).
 
 Up to 8 rows of activations stay floats and are rounded to bfloat16 while they are read: so one kernel
 does all. The codes are exact in bfloat16, and a scale meets only sums: nothing overflows. (An activation
-that is infinite makes NaN, for codes are multiplied 128 too high and that is taken off.)
+that is infinite may make NaN, for raised codes are 128 too high and that is taken off.)
 
 With one or two rows the columns of ``mma`` that are free serve other runs (gemv/two_rows.py).
 

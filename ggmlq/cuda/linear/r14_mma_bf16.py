@@ -106,7 +106,7 @@ def multiplier(layout: StripLayout, tile: BfloatTile) -> Any:
     """The device function that adds one step to a lane's sums."""
     record, of_weights, count = layout.record, STRIPS * layout.record, layout.runs
     words_count, scales_count = buffers(layout)
-    load_words, load_scales = words_of(layout), scales_of(layout, raised=layout.has_offset)
+    load_words, load_scales = words_of(layout), scales_of(layout)
     multiply_run = run_multiplier(layout, tile)
 
     @inlined
@@ -133,7 +133,7 @@ def multiplier(layout: StripLayout, tile: BfloatTile) -> Any:
 def run_multiplier(layout: StripLayout, tile: BfloatTile) -> Any:
     """The device function that adds one run of both strips of a warp: codes, then their scales."""
     runs, scales, has_offset, each = layout.runs, layout.scales, layout.has_offset, 4 // layout.runs
-    fragment = fragment_of(layout, raised=has_offset)  # the excess costs nothing then
+    fragment = fragment_of(layout)
     eights, take8, ones = tile.columns // 8, bf16x2.take8, bf16x2.ONES
     mma_into, sums_into = bf16x2.mma_into, bf16x2.sums_into
 
