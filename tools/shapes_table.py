@@ -30,7 +30,7 @@ ROOT = Path(__file__).parents[1]
 RESULTS = ROOT / "bench" / "results" / "shapes_h200.json"
 PAGE, PICTURE = ROOT / "docs" / "engine.md", ROOT / "docs" / "shapes.svg"
 BEGIN = "<!-- table: tools/shapes_table.py -->"
-TOLD = "q4_0"  # the type of the table; others are counted
+TOLD, SHOWN = "q4_0", (4096, 13824)  # the type of the table, and K; others are counted
 Figure = dict[str, Any]
 
 
@@ -67,12 +67,12 @@ def taken(row: Figure) -> bool:
 def page() -> str:
     """The table, and how many figures of each M are within their bound."""
     rows = figures()
-    shapes = sorted({(n, k) for name, n, k, _ in rows if name == TOLD})
+    shapes = sorted({(n, k) for name, n, k, _ in rows if name == TOLD and k in SHOWN})
     sizes = sorted({m for name, _, _, m in rows if name == TOLD})
     lines = [[f"{n} × {k}", *(cell(rows.get((TOLD, n, k, m))) for m in sizes)] for n, k in shapes]
     counted = [["within the bound", *(count(m) for m in sizes)]]
     commits = ", ".join(run["commit"] for run in results.load(RESULTS)["runs"])
-    note = f"\n\nNVIDIA H200, 2026-11-23, commits {commits}. The last line counts figures of all types."
+    note = f"\n\nNVIDIA H200, 2026-11-23, commits {commits}. The last line counts figures of all shapes and types."
     return table([f"{TOLD}, N × K", *(f"M={m}" for m in sizes)], [*lines, *counted]) + note
 
 
@@ -99,7 +99,8 @@ def draw() -> None:
     import matplotlib.pyplot as plt
 
     rows = figures()
-    shapes = sorted({(n, k) for name, n, k, _ in rows if name == TOLD}, key=lambda shape: shape[0] * shape[1])
+    shown = {(n, k) for name, n, k, _ in rows if name == TOLD and k in SHOWN}
+    shapes = sorted(shown, key=lambda shape: shape[0] * shape[1])
     figure, axes = plt.subplots(figsize=(9, 5), layout="constrained")
     colors = mpl.colormaps["viridis"]
     for i, (n, k) in enumerate(shapes):

@@ -10,10 +10,11 @@ activations to fetch. Blocks stay on the card and share the last tiles along the
 (pipeline/pieces.py), so any shape fills it, in one kernel: each of a tile's blocks adds up a slice of what
 they made of it (pipeline/shared_tiles.py).
 
-Tiles are made in bands (pipeline/bands.py), whose activations stay in the L2 cache while weights go by.
+Tiles are made in bands (pipeline/bands.py), whose activations stay in the L2 cache while weights go by. With
+the widest tiles three more warps order the activations of later steps meanwhile (pipeline/making.py).
 
 Limited by what surrounds the products, 7 to 12 microseconds to order activations, to start and to add up
-parts; from some 1000 rows on by the card's power and by that order, which takes up to a tenth.
+parts; from some 1000 rows on by the card's power.
 """
 
 from __future__ import annotations

@@ -19,6 +19,8 @@
 And those of strips on Hopper, which ``cuda:roles`` is made of:
 
     pieces.py         which steps of which tile a block makes
+    bands.py          where tiles stand, so that those of one time read little
+    making.py         activations that the product orders itself
     roles.py          the ring: strips and panels, the thread that fills it; which tile serves a shape
     role_work.py      warps that unpack and multiply
     shared_tiles.py   sums of tiles that several blocks share: kept, awaited, added up

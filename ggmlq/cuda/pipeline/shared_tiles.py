@@ -5,7 +5,7 @@
     finishes   first third   second third  last third     of each thread's sums, parts in the order of blocks
 
 So no block adds up much, and a result does not depend on who was there first. A block keeps sums as soon as
-it has them, and finishes slices when it has made all its pieces: by then the flags of others are up.
+it has them, and finishes slices when it has made all its pieces, which all blocks have about at one time.
 
 Who waits for a block that was not started may wait for ever, where other kernels hold the card. Blocks are
 numbered from the last one down (pieces.py), so the first of a tile waits for those that were started before.
