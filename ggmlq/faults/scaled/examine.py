@@ -31,6 +31,7 @@ LOSS = 0.02  # mean error of sums that are never promoted, at most
 MOST = 0.8  # of the elements are wrong then
 LIKE = 0.6  # correlation of an error with what is cut off
 TELLING = 4  # elements that a mistake must explain, and a right kernel does not
+FEW = 16  # elements of which all may lose the same proportion by chance, where sums are cut off
 
 
 def diagnose(
@@ -62,10 +63,11 @@ def _verdict(s: Survey, repeats: list[Wide], flipped: bool) -> Finding:
     wild = s.bad & ~np.isfinite(s.y)
     if wild.any():
         return not_finite(s, scene, wild)
-    scaled = _scaled(s)
-    if scaled is not None and level(scaled) == 2:
+    scaled, promoted = _scaled(s), _promoted(s, scene)
+    by_chance = promoted and s.y.size <= FEW
+    if scaled is not None and level(scaled) == 2 and not by_chance:
         return of_explanations([scaled], bad)
-    if _promoted(s, scene):
+    if promoted:
         text = "sums are cut off to 14 bits and promoted, as a tensor core of Hopper's makes them in FP8"
         return Finding("correct", 0.9, text)
     return _less_sure(s, scene, good + ([scaled] if scaled is not None and fits(scaled) else []), bad)
