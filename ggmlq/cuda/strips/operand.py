@@ -48,7 +48,7 @@ def operand_of(layout: StripLayout, tiles: int) -> Operand:
 
 
 def may_stay_raised(layout: StripLayout) -> bool:
-    """Whether codes do: not those of eight bits, nor those that are looked up."""
+    """Whether codes do: q4_K, q5_K and q6_K."""
     return not layout.levels and layout.low == 4 and bool(layout.subs)
 
 
