@@ -13,7 +13,9 @@ from fake_cupy import on_device
 
 import ggmlq as gq
 from ggmlq.cuda.activations import floats, sixteen
-from ggmlq.cuda.gemv.clusters import ALONE, Blocks, blocks_for
+from ggmlq.cuda.dequantize import BLOCK_FORMATS
+from ggmlq.cuda.gemv.clusters import ALONE, Blocks, blocks_for, strips_for
+from ggmlq.cuda.gemv.stages import BOTH, FOUR, columns_of
 from ggmlq.cuda.linear import r13_gemv
 from ggmlq.cuda.machine import device
 from ggmlq.cuda.strips.make import Strips
@@ -29,6 +31,15 @@ CASES = [  # M, N, K, blocks
     (12, 50, 640, Blocks(4, 2)),
     (5, 70, 512, ALONE),
 ]
+WIDE = [  # the same with four strips a block: all columns, parts, and N that fill no block
+    (3, 70, 1088, Blocks(3, 1)),
+    (8, 130, 768, Blocks(4, 2)),
+    (12, 33, 1344, Blocks(2, 2)),
+    (16, 200, 640, Blocks(1, 2)),
+    (32, 70, 320, ALONE),
+    (6, 97, 1152, ALONE),
+    (20, 129, 576, Blocks(4, 1)),
+]
 
 
 SHORT = (2, 40, 32, ALONE), (8, 40, 64, ALONE), (12, 40, 32, ALONE)
@@ -37,30 +48,54 @@ SHORT = (2, 40, 32, ALONE), (8, 40, 64, ALONE), (12, 40, 32, ALONE)
 @pytest.mark.parametrize("case", [CASES[0], "drawn", *SHORT], ids=lambda case: f"{case}")
 def test_a_launch(case, monkeypatch, fresh):
     """Short rows of powers of two are the hardest for what tensor cores cut off."""
-    m, n, k, blocks = CASES[1 + fresh.integers(len(CASES) - 1)] if case == "drawn" else case
+    assert_right(
+        CASES[1 + fresh.integers(len(CASES) - 1)] if case == "drawn" else case, BOTH, monkeypatch, fresh
+    )
+
+
+@pytest.mark.parametrize("case", [*WIDE[:3], "drawn", *SHORT[1:]], ids=lambda case: f"{case}")
+def test_a_launch_of_wide_blocks(case, monkeypatch, fresh):
+    assert_right(
+        WIDE[3 + fresh.integers(len(WIDE) - 3)] if case == "drawn" else case, FOUR, monkeypatch, fresh
+    )
+
+
+def assert_right(case, strips, monkeypatch, fresh):
+    m, n, k, blocks = case
     kind = "powers_of_two" if case in SHORT else "normal"
     state, host = put_emulated(monkeypatch), weights("q4_0", n, k, int(fresh.integers(1 << 30)))
     records, layout = strips_of(host)
     records, x = on_device(records), on_device(rows(kind, m, k, int(fresh.integers(1 << 30))))
     for each in (floats, sixteen):
         monkeypatch.setattr(each, "cupy", lambda: state.cupy)
-    monkeypatch.setattr(r13_gemv, "strips", lambda q: Strips(records, layout))
+    monkeypatch.setattr(r13_gemv, "strips_of", lambda q: Strips(records, layout))
     monkeypatch.setattr(device, "older_than", lambda least: None)
     monkeypatch.setattr(device, "room", lambda: 227 << 10)
     q = gq.QuantArray(host.format, (n, k), on_device(host.raw))
     y = on_device(np.full((m + 2, n), np.nan, np.float32))
     for array in (records, x, y):
         state.memory.add(array)
-    RUNG.launch(x, q, y[1:-1], blocks=blocks)
+    RUNG.launch(x, q, y[1:-1], blocks=blocks, strips=strips)
     assert np.isnan(y[[0, -1]]).all(), "written past its outputs"
     wrong = np.abs(np.asarray(y[1:-1]) - gq.reference.linear(np.asarray(x), host, "bf16x"))
     assert (wrong <= gq.reference.bound(np.asarray(x), host, "bf16x")).all()
+
+
+def test_wide_blocks_find_room():
+    """On Hopper, whatever the format is; with no more parts than have a place for their sums."""
+    for fmt in BLOCK_FORMATS:
+        for columns in columns_of(FOUR):
+            for small in (False, True):
+                of = r13_gemv._chosen(fmt, columns, r13_gemv.ROOMY, True, small, FOUR)
+                assert of.blocks * of.shared <= r13_gemv.ROOMY
+                assert of.parts * small in (0, 4)
 
 
 def test_blocks_fill_a_card_and_do_not_run_over(fresh):
     for _ in range(300):
         sms, tiles = int(fresh.integers(8, 200)), int(fresh.integers(1, 6000))
         k, m = 256 * int(fresh.integers(1, 120)), int(fresh.integers(1, 33))
+        assert blocks_for(tiles, k, m, sms, FOUR).parts <= 4
         parts, most = blocks_for(tiles, k, m, sms)
         assert 1 <= parts <= (8 if m <= 4 else 4)
         assert 1 <= most <= (4 if m <= 4 else 2)
@@ -70,3 +105,5 @@ def test_blocks_fill_a_card_and_do_not_run_over(fresh):
     assert blocks_for(28, 14336, 1, 132) == Blocks(7, 2)
     assert blocks_for(4748, 4096, 1, 132) == Blocks(1, 4)
     assert blocks_for(4748, 4096, 32, 132) == ALONE
+    assert [strips_for(896, m, 132) for m in (1, 4, 16)] == [BOTH, BOTH, FOUR]
+    assert strips_for(128, 16, 132) == BOTH, "more blocks fill the card"

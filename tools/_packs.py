@@ -48,12 +48,13 @@ def nothing(*case: Any) -> bool:
     return False
 
 
-def _gemv(fmt: Any, columns: int, span: int, small: bool) -> bool:
+def _gemv(fmt: Any, columns: int, span: int, small: bool, strips: int) -> bool:
     """The stage that GPUs with Hopper's shared memory take for so many rows; others take others, in part."""
     from ggmlq.cuda.gemv.clusters import MOST_ROWS
     from ggmlq.cuda.linear.r13_gemv import _chosen
 
-    return bool(_chosen(fmt, columns, ROOM, True, small).span == span and not (small and columns > MOST_ROWS))
+    of = _chosen(fmt, columns, ROOM, True, small, strips)
+    return bool(of.span == span and not (small and columns > MOST_ROWS))
 
 
 def _tried(fmt: Any, tile: Any) -> bool:

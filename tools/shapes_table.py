@@ -59,7 +59,7 @@ def taken(row: Figure) -> bool:
         columns: int = tile_for(m, -(-n // 128), -(-k // 128), MULTIPROCESSORS).columns
         return columns == row["columns"]
     if "parts" in row:
-        blocks = blocks_for(4 * -(-n // 128), k, m, MULTIPROCESSORS)
+        blocks = blocks_for(4 * -(-n // 128), k, m, MULTIPROCESSORS)  # of two strips, as all were then
         return bool(row["parts"] == (0 if blocks == ALONE else blocks.parts))
     return True
 

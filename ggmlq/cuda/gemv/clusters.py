@@ -1,4 +1,4 @@
-"""Small blocks of cuda:gemv: those of a cluster share the columns of two strips, so that any N fills a card.
+"""Small blocks of cuda:gemv: those of a cluster share the columns of a tile, so that any N fills a card.
 
     warp     0 … 3 of block 0    0 … 3 of block 1    …
     records  0 … 3               4 … 7               …       and so on in turns
@@ -12,17 +12,17 @@ from __future__ import annotations
 from functools import cache
 from typing import Any, NamedTuple
 
-from ..strips.layout import ROWS
 from ..words import barrier as barriers
 from ..words import bf16x2, ptx
 from ..words.address import address
 from ..words.atoms import inlined
 from ..words.lane import warp_and_lane
 from ..words.language import cuda, float32, uint32
-from .stages import BOTH, Stage
+from .stages import BOTH, FOUR, Stage
 
-LINE = 4 * BOTH * ROWS  # bytes of a column of sums
 LONG, MOST_ROWS = 8192, 16  # columns of weights; rows of activations for which small blocks were faster
+# Four strips: from so many rows of activations on, and so many tiles of two a multiprocessor. Not measured.
+WIDE_ROWS, WIDE_SHARE = 5, 1.5
 
 
 class Blocks(NamedTuple):
@@ -35,13 +35,21 @@ class Blocks(NamedTuple):
 ALONE = Blocks(1, 1)
 
 
-def blocks_for(tiles: int, k: int, m: int, multiprocessors: int) -> Blocks:
+def strips_for(tiles: int, m: int, multiprocessors: int) -> int:
+    """How many strips a block should have, by how many tiles of two there are.
+
+    Two strips are the more blocks, with four the L2 is asked for half as many activations.
+    """
+    return FOUR if m >= WIDE_ROWS and tiles >= WIDE_SHARE * multiprocessors else BOTH
+
+
+def blocks_for(tiles: int, k: int, m: int, multiprocessors: int, strips: int = BOTH) -> Blocks:
     """What was fastest on an H200 (bench/NOTES.md), by how many tiles there are for a multiprocessor.
 
     A block that has one for itself is best while each has at most one tile. Clusters take a microsecond more,
     and four blocks of a cluster want to be well below what fits.
     """
-    share, long, few = tiles / multiprocessors, k > LONG, m <= 4
+    share, long, few = tiles / multiprocessors, k > LONG, m <= 4 and strips == BOTH
     if m > MOST_ROWS or 1 / 3 < share <= 1:
         return ALONE
     if share <= 1:
@@ -82,15 +90,16 @@ def placer(stage: Stage) -> Any:
 @cache
 def sharer(stage: Stage) -> Any:
     """The device function that takes sums of a block's warps, in shared memory, to results."""
-    columns, warps, sums, of_parts = stage.columns, stage.warps, BOTH * ROWS + 4, stage.of_parts
+    columns, warps, sums, of_parts = stage.columns, stage.warps, stage.sums, stage.of_parts
+    rows, line = stage.rows, 4 * stage.rows  # and bytes of a column of sums of another block
     base, take_float, store_float = ptx.shared_base, bf16x2.take_float, ptx.store_float
     join, meet, put_float_of = barriers.join_cluster, barriers.meet_cluster, barriers.put_float_of
 
     @inlined
-    def of_block(column: Any, lane: Any) -> Any:
+    def of_block(column: Any, row: Any) -> Any:
         total = float32(0)
         for i in range(warps):
-            at = uint32(uint32(uint32(i * columns) + column) * uint32(sums) + lane)
+            at = uint32(uint32(uint32(i * columns) + column) * uint32(sums) + row)
             total += take_float(base() + uint32(at << uint32(2)))
         return total
 
@@ -100,27 +109,31 @@ def sharer(stage: Stage) -> Any:
         row, column, last = uint32(row0 + lane), warp, min(uint32(columns), m)
         if parts == uint32(1):
             while column < last:
-                total = of_block(column, lane)
-                if row < n:
-                    store_float(address(y, column, n, row, 4), total)
+                for below in range(0, rows, 32):
+                    total = of_block(column, uint32(lane + uint32(below)))
+                    if uint32(row + uint32(below)) < n:
+                        store_float(address(y, column, n, uint32(row + uint32(below)), 4), total)
                 column = uint32(column + uint32(warps))
         else:
             join()  # the shared memory of the others is there
             to = uint32(base() + uint32(of_parts) + uint32(lane << uint32(2)))
             while column < last:
-                total = of_block(column, lane)
-                there = uint32(to + uint32(uint32(rank * uint32(columns)) + column) * uint32(LINE))
-                put_float_of(there, uint32(column % parts), total)
+                there = uint32(to + uint32(uint32(rank * uint32(columns)) + column) * uint32(line))
+                for below in range(0, rows, 32):
+                    total = of_block(column, uint32(lane + uint32(below)))
+                    put_float_of(uint32(there + uint32(4 * below)), uint32(column % parts), total)
                 column = uint32(column + uint32(warps))
             meet()
             column = uint32(rank + uint32(parts * warp))
             while column < last:
-                at, total, i = uint32(to + uint32(column * uint32(LINE))), float32(0), uint32(0)
-                while i < parts:
-                    total += take_float(at)
-                    at, i = uint32(at + uint32(columns * LINE)), uint32(i + uint32(1))
-                if row < n:
-                    store_float(address(y, column, n, row, 4), total)
+                for below in range(0, rows, 32):
+                    at = uint32(to + uint32(column * uint32(line)) + uint32(4 * below))
+                    total, i = float32(0), uint32(0)
+                    while i < parts:
+                        total += take_float(at)
+                        at, i = uint32(at + uint32(columns * line)), uint32(i + uint32(1))
+                    if uint32(row + uint32(below)) < n:
+                        store_float(address(y, column, n, uint32(row + uint32(below)), 4), total)
                 column = uint32(column + uint32(parts * uint32(warps)))
 
     return share

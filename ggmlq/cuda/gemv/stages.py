@@ -4,6 +4,9 @@ A warp copies its stages itself and waits for no other. Two records of a strip a
 instructions than one; GPUs with little shared memory take one. The numbers of warps and stages are
 those that were fastest on an H200 (bench/NOTES.md): more stages in flight do not help.
 
+A block makes outputs of two strips or of four. Each block reads all activations, so with four the L2 is
+asked for half as many.
+
 A block has all of a multiprocessor, or is *small*: one of several that a multiprocessor holds, and one of a
 cluster that shares the columns of a strip (clusters.py).
 """
@@ -21,22 +24,23 @@ from ..words.atoms import inlined
 from ..words.lane import g_and_t
 from ..words.language import uint32, uint64
 
-BOTH = 2  # strips of a block
+BOTH, FOUR = 2, 4  # strips of a block
 COLUMNS = (1, 2, 4, 8, 16, 32)  # rows of activations that there are kernels for
 FLOATS = 8  # up to so many rows are narrowed by the kernel itself
 LARGE = 800  # bytes of a record from which fewer warps are faster
 SMALL = 4  # warps of a small block
-SUMS = BOTH * ROWS + 4  # floats between columns of sums
+SUMS = BOTH * ROWS + 4  # floats between columns of sums, of two strips
 
 
 @dataclass(frozen=True)
 class Stage:
-    """What a warp works on at a time: so many records of both strips, and of the activations."""
+    """What a warp works on at a time: so many records of each strip, and of the activations."""
 
     layout: StripLayout
     columns: int  # rows of activations
     span: int  # records of a strip
     small: bool = False
+    strips: int = BOTH
 
     @property
     def warps(self) -> int:
@@ -48,7 +52,7 @@ class Stage:
         """Warps that a multiprocessor holds."""
         if self.columns > 4:
             return 8
-        return 12 if self.layout.record > LARGE else 16
+        return 12 if self.layout.record > LARGE or self.strips > BOTH else 16
 
     @property
     def blocks(self) -> int:
@@ -58,7 +62,7 @@ class Stage:
     @property
     def parts(self) -> int:
         """The most blocks that share the columns of a strip."""
-        return 1 if not self.small else 8 if self.columns <= FLOATS else 4
+        return 1 if not self.small else 8 if self.columns <= FLOATS and self.strips == BOTH else 4
 
     @property
     def floats(self) -> bool:
@@ -69,6 +73,11 @@ class Stage:
     def tiles(self) -> int:
         """Eight rows of activations each."""
         return -(-self.columns // 8)
+
+    @property
+    def numbers(self) -> int:
+        """Sums of a lane: four of a strip and tile."""
+        return 4 * self.strips * self.tiles
 
     @property
     def row_bytes(self) -> int:
@@ -88,30 +97,45 @@ class Stage:
     @property
     def length(self) -> int:
         """Bytes of a stage."""
-        return BOTH * self.size + self.columns * self.pitch
+        return self.strips * self.size + self.columns * self.pitch
+
+    @property
+    def rows(self) -> int:
+        """Of outputs of a block."""
+        return self.strips * ROWS
+
+    @property
+    def sums(self) -> int:
+        """Floats between columns of sums: no bank of shared memory is met twice."""
+        return self.rows + 4
 
     @property
     def count(self) -> int:
         """Stages of a warp: those in flight, and the one it works on."""
-        return 3 if self.columns == 8 and self.span > 1 else 2
+        return 3 if self.columns == 8 and self.span > 1 and self.strips == BOTH else 2
 
     @property
     def of_parts(self) -> int:
         """Where sums of other blocks come to lie: behind stages, and in the end sums of warps."""
-        return self.warps * max(self.count * self.length, self.columns * SUMS * 4)
+        return self.warps * max(self.count * self.length, self.columns * self.sums * 4)
 
     @property
     def shared(self) -> int:
         """Bytes of shared memory of a block."""
-        of_others = self.parts * self.columns * BOTH * ROWS * 4 if self.small else 0
+        of_others = self.parts * self.columns * self.rows * 4 if self.small else 0
         return self.of_parts + of_others
+
+
+def columns_of(strips: int) -> tuple[int, ...]:
+    """Rows of activations that there are kernels for, with so many strips."""
+    return COLUMNS if strips == BOTH else COLUMNS[2:]
 
 
 @cache
 def fetchers(stage: Stage) -> tuple[Any, Any]:
     """The device functions that start the copies of one stage: of weights, and of activations."""
     size, chunks, row_chunks, pitch = stage.size, stage.size // 16, stage.row_bytes // 16, stage.pitch
-    columns, every = stage.columns, stage.span * STEP
+    columns, every, strips = stage.columns, stage.span * STEP, stage.strips
     width, swaps = (4, False) if stage.floats else (2, True)
     copy16, copy16_of = ptx.copy16, bf16x2.copy16_of
 
@@ -119,7 +143,7 @@ def fetchers(stage: Stage) -> tuple[Any, Any]:
     def fetch_weights(at: Any, lane: Any, of_w: Any, apart: Any, span: Any) -> None:
         source = address(of_w, span, size, lane * uint32(16), 1)
         to = at + lane * uint32(16)
-        for strip in range(BOTH):
+        for strip in range(strips):
             for first in range(0, chunks, 32):
                 if lane + uint32(first) < uint32(chunks):
                     copy16(
@@ -138,7 +162,7 @@ def fetchers(stage: Stage) -> tuple[Any, Any]:
                 of_x = address(x, row, k, column, width) if there else x
                 if swaps:
                     chunk ^= (row & uint32(3)) << uint32(1)
-                place = uint32(BOTH * size) + row * uint32(pitch) + chunk * uint32(16)
+                place = uint32(strips * size) + row * uint32(pitch) + chunk * uint32(16)
                 copy16_of(at + place, of_x, uint32(16) if there else uint32(0))
 
     return fetch_weights, fetch_activations
@@ -150,14 +174,14 @@ def taker(stage: Stage) -> Any:
 
     Rows of bfloat16 have chunk c of row r at c ^ 2 (r % 4), so that no bank is met twice.
     """
-    size, columns, pitch, tiles = stage.size, stage.columns, stage.pitch, stage.tiles
+    of_w, columns, pitch, tiles = stage.strips * stage.size, stage.columns, stage.pitch, stage.tiles
     narrowed, take_floats, take8 = bf16x2.narrowed, ptx.take_floats, bf16x2.take8
 
     @inlined
     def take_and_narrow(at: Any, record: Any, lane: Any, b: Any) -> None:
         g, t = g_and_t(lane)
         row = min(g, uint32(columns - 1))  # the products of the other lanes are thrown away
-        of_x = at + uint32(BOTH * size + record * 4 * STEP) + row * uint32(pitch) + t * uint32(16)
+        of_x = at + uint32(of_w + record * 4 * STEP) + row * uint32(pitch) + t * uint32(16)
         for s in range(4):
             v = take_floats(of_x + uint32(64 * s))
             b[2 * s], b[2 * s + 1] = narrowed(v[0], v[1]), narrowed(v[2], v[3])
@@ -165,7 +189,7 @@ def taker(stage: Stage) -> Any:
     @inlined
     def take(at: Any, record: Any, lane: Any, b: Any) -> None:
         g, t = g_and_t(lane)
-        of_x = at + uint32(BOTH * size + record * 2 * STEP) + g * uint32(pitch) + (t & uint32(1)) * uint32(8)
+        of_x = at + uint32(of_w + record * 2 * STEP) + g * uint32(pitch) + (t & uint32(1)) * uint32(8)
         swap = (g & uint32(3)) << uint32(1)
         for s in range(4):
             place = ((uint32(2 * s) + (t >> uint32(1))) ^ swap) << uint32(4)

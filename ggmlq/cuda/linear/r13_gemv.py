@@ -7,6 +7,9 @@ one still runs (words/early_start.py). A block makes 32 rows of outputs; its war
 add up at the end, in a fixed order. And codes of some types stay raised, which saves instructions
 (strips/operand.py).
 
+Every block reads all activations, and with many of both they are the larger part of what the L2 is asked for:
+there a block makes 64 rows of outputs.
+
 Up to 8 rows of activations stay floats and are rounded to bfloat16 while they are read: so one kernel
 does all. The codes are exact in bfloat16, and a scale meets only sums: nothing overflows. (An activation
 that is infinite may make NaN, for raised codes are 128 too high and that is taken off.)
@@ -14,7 +17,7 @@ that is infinite may make NaN, for raised codes are 128 too high and that is tak
 With one or two rows the columns of ``mma`` that are free serve other runs (gemv/two_rows.py).
 
 Limited by memory, where the instructions that unpack a format leave room for it. Beyond 16 rows the
-activations, which every block reads, are the larger part.
+activations are the larger part all the same.
 """
 
 from __future__ import annotations
@@ -30,13 +33,14 @@ from ...problems import Linear
 from ..activations.floats import aligned_floats, narrowed
 from ..dequantize import BLOCK_FORMATS
 from ..gemv import clusters, two_rows
-from ..gemv.stages import BOTH, COLUMNS, SUMS, Stage, fetchers, taker
+from ..gemv.stages import BOTH, COLUMNS, FOUR, Stage, columns_of, fetchers, taker
 from ..machine import device
 from ..machine.launch import Kernel, family
 from ..pipeline.ring import follower
 from ..strips.codes import buffers
 from ..strips.layout import ROWS, layout_of
-from ..strips.make import LONGEST, strips
+from ..strips.make import LONGEST
+from ..strips.make import strips as strips_of
 from ..strips.operand import operand_of, summer
 from ..words import bf16x2, early_start, ptx
 from ..words.atoms import inlined
@@ -44,6 +48,7 @@ from ..words.lane import g_and_t, warp_and_lane
 from ..words.language import cuda, float32, uint32, uint64
 
 LEAST, WIDE = (8, 0), (9, 0)  # in the code for earlier GPUs 32 rows and two records spill
+ROOMY = 227 << 10  # bytes of shared memory that four strips may take
 
 
 def spans(fmt: BlockFormat, columns: int, newer: bool = True) -> tuple[int, ...]:
@@ -56,7 +61,7 @@ def spans(fmt: BlockFormat, columns: int, newer: bool = True) -> tuple[int, ...]
 
 @cache
 def multiplier(stage: Stage) -> Any:
-    """The device function that adds a span of both strips to a lane's sums, four of a strip and tile."""
+    """The device function that adds a span of all strips to a lane's sums, four of a strip and tile."""
     multiply_record, again = record_multiplier(stage), stage.span > 1
 
     @inlined
@@ -70,8 +75,8 @@ def multiplier(stage: Stage) -> Any:
 
 @cache
 def record_multiplier(stage: Stage) -> Any:
-    """The device function that adds one record of both strips."""
-    layout, size, tiles = stage.layout, stage.size, stage.tiles
+    """The device function that adds one record of all strips."""
+    layout, size, tiles, again = stage.layout, stage.size, stage.tiles, stage.strips > BOTH
     count, values = buffers(layout)
     runs, scales, has_offset, several = layout.runs, layout.scales, layout.has_offset, stage.columns > 1
     load_words, load_scales, fragment, begin = operand_of(layout, tiles)
@@ -80,22 +85,14 @@ def record_multiplier(stage: Stage) -> Any:
     ones, mma_into = bf16x2.ONES, bf16x2.mma_into
 
     @inlined
-    def multiply(at: Any, which: Any, lane: Any, sums: Any, unseen: Any) -> None:
-        b = cuda.local.array(of_x, uint32)
-        x, start = cuda.local.array(of_x, float32), cuda.local.array(of_x, float32)
-        take(at, which, lane, b)
-        for tile in range(tiles):
-            for run in range(runs):
-                i, first = 8 * tile + 2 * run, 8 * tile + 2 * run * each
-                if has_offset:
-                    x[i], x[i + 1] = sum_of(b, first, ones)
-                start[i], start[i + 1] = begin(b, first, x[i], x[i + 1])
+    def multiply_pair(
+        here: Any, pair: Any, lane: Any, b: Any, x: Any, start: Any, sums: Any, unseen: Any
+    ) -> None:
         words, a = cuda.local.array(count, uint32), cuda.local.array(4, uint32)
         f, d = cuda.local.array(values, float32), cuda.local.array(of_d, float32)
-        for strip in range(BOTH):
-            here = at + uint32(strip * size + which * record)
-            load_words(here, lane, words)
-            load_scales(here, lane, f)
+        for strip in range(pair * BOTH, pair * BOTH + BOTH):
+            load_words(here + uint32(strip * size), lane, words)
+            load_scales(here + uint32(strip * size), lane, f)
             for run in range(runs):
                 for tile in range(tiles):
                     i, j = 8 * tile + 2 * run, 4 * tile
@@ -117,26 +114,48 @@ def record_multiplier(stage: Stage) -> Any:
                             sums[o + 1] -= low * x[i + 1]
                             sums[o + 3] -= high * x[i + 1]
 
+    @inlined
+    def multiply(at: Any, which: Any, lane: Any, sums: Any, unseen: Any) -> None:
+        b = cuda.local.array(of_x, uint32)
+        x, start = cuda.local.array(of_x, float32), cuda.local.array(of_x, float32)
+        take(at, which, lane, b)
+        for tile in range(tiles):
+            for run in range(runs):
+                i, first = 8 * tile + 2 * run, 8 * tile + 2 * run * each
+                if has_offset:
+                    x[i], x[i + 1] = sum_of(b, first, ones)
+                start[i], start[i + 1] = begin(b, first, x[i], x[i + 1])
+        here = at + uint32(which * record)
+        multiply_pair(here, 0, lane, b, x, start, sums, unseen)
+        if again:
+            multiply_pair(here, 1, lane, b, x, start, sums, unseen)  # a loop over four is not always unrolled
+
     return multiply
 
 
 @cache
 def finisher(stage: Stage) -> Any:
     """The device function that adds up what the warps have, the first warp first, and stores outputs."""
-    columns, tiles, share = stage.columns, stage.tiles, clusters.sharer(stage)
-    base, put_float = ptx.shared_base, bf16x2.put_float
+    columns, tiles, stride, again = stage.columns, stage.tiles, stage.sums, stage.strips > BOTH
+    share, base, put_float = clusters.sharer(stage), ptx.shared_base, bf16x2.put_float
+
+    @inlined
+    def put(sums: Any, pair: Any, warp: Any, g: Any, t: Any) -> None:
+        for i in range(8 * tiles):  # rows g, g + 8 of a strip, columns 2 t, 2 t + 1 of a tile
+            row = g + uint32(pair * BOTH * ROWS + i // (4 * tiles) * ROWS + i // 2 % 2 * 8)
+            column = uint32(i // 4 % tiles * 8 + i % 2) + t * uint32(2)
+            if column < uint32(columns):
+                at = (warp * uint32(columns) + column) * uint32(stride) + row
+                put_float(base() + at * uint32(4), sums[pair * 8 * tiles + i])
 
     @inlined
     def finish(sums: Any, y: Any, row0: Any, rank: Any, parts: Any, m: Any, n: Any) -> None:
         warp, lane = warp_and_lane()
         g, t = g_and_t(lane)
         if t * uint32(2) < uint32(columns):
-            for i in range(8 * tiles):  # rows g, g + 8 of a strip, columns 2 t, 2 t + 1 of a tile
-                row = g + uint32(i // (4 * tiles) * ROWS + i // 2 % 2 * 8)
-                column = uint32(i // 4 % tiles * 8 + i % 2) + t * uint32(2)
-                if column < uint32(columns):
-                    at = (warp * uint32(columns) + column) * uint32(SUMS) + row
-                    put_float(base() + at * uint32(4), sums[i])
+            put(sums, 0, warp, g, t)
+            if again:
+                put(sums, 1, warp, g, t)  # one loop over all would not be unrolled
         cuda.syncthreads()
         share(y, row0, rank, parts, m, n)
 
@@ -144,23 +163,24 @@ def finisher(stage: Stage) -> Any:
 
 
 @family(
-    (fmt, columns, span, small)
+    (fmt, columns, span, small, strips)
     for fmt in BLOCK_FORMATS
-    for columns in COLUMNS
+    for strips in (BOTH, FOUR)
+    for columns in columns_of(strips)
     for span in spans(fmt, columns)
     for small in (False, True)
 )
-def kernel(fmt: BlockFormat, columns: int, span: int, small: bool) -> Kernel:
+def kernel(fmt: BlockFormat, columns: int, span: int, small: bool, strips: int) -> Kernel:
     """The kernel for up to so many rows of activations; of small blocks, or of one a multiprocessor."""
-    of = Stage(layout_of(fmt), columns, span, small)
+    of = Stage(layout_of(fmt), columns, span, small, strips)
     length, count, size = of.length, of.count, of.size
     ahead, end, ring, after = count - 1, (count - 1) * length, count * length, follower(count, length)
-    warps, own_sums, by_runs, gather = of.warps, 8 * of.tiles, two_rows.serves(of), two_rows.gather
+    warps, own_sums, by_runs, gather = of.warps, of.numbers, two_rows.serves(of), two_rows.gather
     (fetch_weights, fetch_activations), finish = fetchers(of), finisher(of)
     multiply = two_rows.multiplier(of) if by_runs else multiplier(of)
     base, commit, wait = ptx.shared_base, ptx.commit, ptx.wait_for_all_but(count - 2)
     let_start, wait_for_predecessor = early_start.let_successor_start, early_start.wait_for_predecessor
-    place = clusters.placer(of)
+    place, rows = clusters.placer(of), of.rows
 
     def gemv(
         records: Any,  # uint8 [strips, spans, records of a span, record]
@@ -171,7 +191,7 @@ def kernel(fmt: BlockFormat, columns: int, span: int, small: bool) -> Kernel:
         warp, lane = warp_and_lane()
         tile, rank, first, every = place(warp, parts)
         apart = uint64(spans) * uint64(size)
-        of_w = records + uint64(tile) * uint64(BOTH) * apart
+        of_w = records + uint64(tile) * uint64(strips) * apart
         own = base() + warp * uint32(ring)
         sums = cuda.local.array(own_sums, float32)
         for i in range(own_sums):
@@ -202,24 +222,27 @@ def kernel(fmt: BlockFormat, columns: int, span: int, small: bool) -> Kernel:
         if by_runs:
             gather(sums)
         cuda.syncthreads()  # the rings are free
-        finish(sums, y, uint32(tile * uint32(BOTH * ROWS)), rank, parts, m, n)
+        finish(sums, y, uint32(tile * uint32(rows)), rank, parts, m, n)
 
     parameters = (uint64,) * 3 + (uint32,) * 5
     name = f"gemv of {fmt.name}, up to {columns} rows, {span} records a stage{', small blocks' * small}"
-    least = WIDE if small or (columns > 16 and span > 1) else LEAST
+    name += f", {rows} rows of weights" * (strips > BOTH)
+    least = WIDE if small or strips > BOTH or (columns > 16 and span > 1) else LEAST
     sizes: dict[str, Any] = {"threads": 32 * warps, "shared": of.shared, "least": least}
     return Kernel(name, gemv, *parameters, early=True, blocks=of.blocks, most=of.blocks, **sizes)
 
 
-def chosen(fmt: BlockFormat, m: int, small: bool = False) -> Stage:
+def chosen(fmt: BlockFormat, m: int, small: bool = False, strips: int = BOTH) -> Stage:
     """The stage of the kernel for so many rows; the largest that this GPU has room for, if there is one."""
-    return _chosen(fmt, m, device.room(), device.older_than(WIDE) is None, small)
+    return _chosen(fmt, m, device.room(), device.older_than(WIDE) is None, small, strips)
 
 
 @cache
-def _chosen(fmt: BlockFormat, m: int, room: int | None, newer: bool, small: bool = False) -> Stage:
-    columns = next(columns for columns in COLUMNS if columns >= m)
-    stages = [Stage(layout_of(fmt), columns, span, small) for span in spans(fmt, columns, newer)]
+def _chosen(
+    fmt: BlockFormat, m: int, room: int | None, newer: bool, small: bool = False, strips: int = BOTH
+) -> Stage:
+    columns, layout = next(columns for columns in columns_of(strips) if columns >= m), layout_of(fmt)
+    stages = [Stage(layout, columns, span, small, strips) for span in spans(fmt, columns, newer)]
     return next((each for each in stages if room is None or each.blocks * each.shared <= room), stages[-1])
 
 
@@ -236,22 +259,35 @@ def refuses(problem: Linear) -> str | None:
     return older_than(card, LEAST) or too_small_for(card, stage.shared)
 
 
+def shares(
+    count: int, k: int, m: int, strips: int | None, blocks: clusters.Blocks | None
+) -> tuple[int, clusters.Blocks]:
+    """Strips of a block and how blocks share them, of so many strips: as given, or what is thought best."""
+    newer, of = device.older_than(WIDE) is None, device.multiprocessors()
+    if strips is None:
+        room = device.room()
+        roomy = newer and (room is None or room >= ROOMY)
+        strips = clusters.strips_for(count // BOTH, m, of) if roomy and blocks is None else BOTH
+    if blocks is None:
+        blocks = clusters.blocks_for(count // strips, k, m, of, strips) if newer else clusters.ALONE
+    return strips, blocks
+
+
 @register(__name__, __doc__, arithmetic="bf16x", accumulate="f16", refuses=refuses, repeats=True)
-def launch(x: Any, q: QuantArray, out: Any, blocks: clusters.Blocks | None = None) -> None:
-    """``blocks``: others than are thought best."""
+def launch(
+    x: Any, q: QuantArray, out: Any, blocks: clusters.Blocks | None = None, strips: int | None = None
+) -> None:
+    """``blocks``, and ``strips`` of one: others than are thought best."""
     (m, n), k = out.shape, q.shape[1]
     if not (m and n and k):
         out.fill(0)
         return
     assert isinstance(q.format, BlockFormat)
-    w = strips(q)
-    tiles = w.records.shape[0] // BOTH
-    if blocks is None:
-        newer = device.older_than(WIDE) is None
-        blocks = clusters.blocks_for(tiles, k, m, device.multiprocessors()) if newer else clusters.ALONE
-    of = chosen(q.format, m, blocks != clusters.ALONE)
+    w = strips_of(q)
+    strips, blocks = shares(w.records.shape[0], k, m, strips, blocks)
+    tiles, of = w.records.shape[0] // strips, chosen(q.format, m, blocks != clusters.ALONE, strips)
     given = aligned_floats(x) if of.floats else narrowed(x, "bfloat16")
-    make, (parts, most) = kernel(q.format, of.columns, of.span, of.small), blocks
+    make, (parts, most) = kernel(q.format, of.columns, of.span, of.small, strips), blocks
     sizes = (m, n, k, w.records.shape[1] // of.span, parts)
     grid, threads = (tiles * parts,), (32 * of.warps,)
     make(grid, threads, w.records, given, out, *sizes, cluster=parts, most=most)

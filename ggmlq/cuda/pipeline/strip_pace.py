@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from ..gemv.clusters import ALONE, blocks_for
-from ..gemv.stages import BOTH, COLUMNS
+from ..gemv.clusters import ALONE, blocks_for, strips_for
+from ..gemv.stages import BOTH, COLUMNS, FOUR
 from ..strips.layout import ROWS, STEP, StripLayout
 from .parts import SHORTEST
 from .pieces import shares, stages_of
@@ -22,8 +22,8 @@ MULTIPROCESSORS = 132  # of the card that constants were read off
 START_US, SMALL_US, TURN_US = 1.3, 2.8, 0.85
 BLOCK, ALL = 0.05, 4.25
 # Microseconds in which a multiprocessor multiplies a million weights: by one kernel of them, a hundred
-# instructions of stage_pace.py, and a row.
-WEIGHTS_US, UNPACKING_US, ROW_US = 10.8, 7.8, 1.1
+# instructions of stage_pace.py, and a row, by the strips that share its activations (of four: not measured).
+WEIGHTS_US, UNPACKING_US, ROW_US = 10.8, 7.8, {BOTH: 1.1, FOUR: 0.9}
 LAST = 0.5  # tiles for which most of the card waits in the end, where blocks take what is left
 # cuda:wgmma: to start; a stage of 128 columns of K of q4_0, by the columns of a tile; to add up parts, and a
 # million numbers of them; a million activations.
@@ -64,10 +64,11 @@ def together(reading: float, multiplying: float) -> float:
 
 def gemv(shape: Shape) -> float:
     """Microseconds of cuda:gemv."""
-    tiles = -(-shape.n // (BOTH * ROWS))
-    parts, most = blocks = blocks_for(tiles, shape.k, shape.m, shape.multiprocessors)
-    weight_us = WEIGHTS_US + UNPACKING_US * unpacking(shape.layout) / 100 + ROW_US * shape.m
-    multiplying = weight_us * BOTH * ROWS * shape.k / 1e6
+    strips = strips_for(-(-shape.n // (BOTH * ROWS)), shape.m, shape.multiprocessors)
+    tiles = -(-shape.n // (strips * ROWS))
+    parts, most = blocks = blocks_for(tiles, shape.k, shape.m, shape.multiprocessors, strips)
+    weight_us = WEIGHTS_US + UNPACKING_US * unpacking(shape.layout) / 100 + ROW_US[strips] * shape.m
+    multiplying = weight_us * strips * ROWS * shape.k / 1e6
     if blocks == ALONE:
         beside, tile = min(tiles, shape.multiprocessors), shape.megabytes / tiles
         reading = max(tile / BLOCK, beside * tile / (ALL * shape.speed))
