@@ -170,6 +170,13 @@ def prmt(warp, name, operands, active):
     write(warp, operands[0], np.ascontiguousarray(found).view(np.uint32)[:, 0], active)
 
 
+@op("lop3.b32")
+def lop3(warp, name, operands, active):
+    a, b, c = (read(warp, o, np.uint32) for o in operands[1:4])
+    assert int(str(operands[4]), 0) == 0xEA, "a and b, or c"
+    write(warp, operands[0], a & b | c, active)
+
+
 @op("cvt.rn.satfinite.e4m3x2.f32", "cvt.rn.satfinite.e5m2x2.f32")
 def to_minifloats(warp, name, operands, active):
     high, low = (CODES[name[17:21]].encode(read(warp, o, np.float32)) for o in operands[1:])

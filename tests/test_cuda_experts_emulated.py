@@ -35,7 +35,9 @@ def run(monkeypatch, name, module, x, host, ids, **more):
     made = [strips_of(each) for each in host]
     records = on_device(np.concatenate([records for records, _ in made]))
     for each in (module, r16_roles):
-        monkeypatch.setattr(each, "strips", lambda q: Strips(records, made[0][1]))
+        monkeypatch.setattr(
+            each, "strips_of" if each is r4_gemv else "strips", lambda q: Strips(records, made[0][1])
+        )
     monkeypatch.setattr(device, "blocks_beside", lambda blocks, shared: blocks)
     monkeypatch.setattr(maps, "kept", state.memory.map)
     q = gq.QuantArray(host.format, host.shape, on_device(host.raw))
@@ -66,12 +68,13 @@ def ids_of(kind, t, u, e, rng):
     return ids
 
 
+@pytest.mark.parametrize("strips", [2, 4])
 @pytest.mark.parametrize("case", FEW, ids=lambda case: case[0])
-def test_few_tokens(case, monkeypatch, fresh):
+def test_few_tokens(case, strips, monkeypatch, fresh):
     _, t, u, e, n, k, apart, kind = case
     host, ids = experts_of(e, n, k, fresh), ids_of(kind, t, u, e, fresh)
     x = fresh.standard_normal((t * u if apart else t, k)).astype(np.float32)
-    y = run(monkeypatch, "cuda:gemv", r4_gemv, x, host, ids)
+    y = run(monkeypatch, "cuda:gemv", r4_gemv, x, host, ids, strips=strips)
     given = x.reshape(t, u, k) if apart else x
     lost = (ids < 0) | (ids >= e)
     want = gq.reference.expert_linear(given, host, np.where(lost, 0, ids), "bf16x")

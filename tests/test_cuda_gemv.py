@@ -14,10 +14,12 @@ from fake_cupy import on_device
 import ggmlq as gq
 from ggmlq.cuda.activations import floats, sixteen
 from ggmlq.cuda.dequantize import BLOCK_FORMATS
-from ggmlq.cuda.gemv.clusters import ALONE, Blocks, blocks_for, strips_for
-from ggmlq.cuda.gemv.stages import BOTH, FOUR, columns_of
+from ggmlq.cuda.gemv.clusters import ALONE, Blocks
+from ggmlq.cuda.gemv.pace import Job, Way, best
+from ggmlq.cuda.gemv.stages import BOTH, FOUR, ROOMY, Stage, columns_of
 from ggmlq.cuda.linear import r13_gemv
 from ggmlq.cuda.machine import device
+from ggmlq.cuda.strips.layout import layout_of
 from ggmlq.cuda.strips.make import Strips
 from ggmlq.testing.cases import weights
 from ggmlq.testing.rows import rows
@@ -33,12 +35,12 @@ CASES = [  # M, N, K, blocks
 ]
 WIDE = [  # the same with four strips a block: all columns, parts, and N that fill no block
     (3, 70, 1088, Blocks(3, 1)),
-    (8, 130, 768, Blocks(4, 2)),
-    (12, 33, 1344, Blocks(2, 2)),
-    (16, 200, 640, Blocks(1, 2)),
-    (32, 70, 320, ALONE),
+    (8, 130, 768, Blocks(1, 2)),
+    (12, 33, 1344, Blocks(1, 2)),
+    (16, 200, 640, ALONE),
+    (1, 70, 320, Blocks(4, 2)),
     (6, 97, 1152, ALONE),
-    (20, 129, 576, Blocks(4, 1)),
+    (2, 129, 576, Blocks(2, 1)),
 ]
 
 
@@ -75,7 +77,7 @@ def assert_right(case, strips, monkeypatch, fresh):
     y = on_device(np.full((m + 2, n), np.nan, np.float32))
     for array in (records, x, y):
         state.memory.add(array)
-    RUNG.launch(x, q, y[1:-1], blocks=blocks, strips=strips)
+    RUNG.launch(x, q, y[1:-1], way=Way(strips, blocks))
     assert np.isnan(y[[0, -1]]).all(), "written past its outputs"
     wrong = np.abs(np.asarray(y[1:-1]) - gq.reference.linear(np.asarray(x), host, "bf16x"))
     assert (wrong <= gq.reference.bound(np.asarray(x), host, "bf16x")).all()
@@ -86,24 +88,28 @@ def test_wide_blocks_find_room():
     for fmt in BLOCK_FORMATS:
         for columns in columns_of(FOUR):
             for small in (False, True):
-                of = r13_gemv._chosen(fmt, columns, r13_gemv.ROOMY, True, small, FOUR)
-                assert of.blocks * of.shared <= r13_gemv.ROOMY
-                assert of.parts * small in (0, 4)
+                of = r13_gemv._chosen(fmt, columns, ROOMY, True, small, FOUR)
+                assert of.blocks * of.shared <= ROOMY
+                assert of.parts == (4 if small and columns <= 4 else 1)
 
 
-def test_blocks_fill_a_card_and_do_not_run_over(fresh):
-    for _ in range(300):
-        sms, tiles = int(fresh.integers(8, 200)), int(fresh.integers(1, 6000))
-        k, m = 256 * int(fresh.integers(1, 120)), int(fresh.integers(1, 33))
-        assert blocks_for(tiles, k, m, sms, FOUR).parts <= 4
-        parts, most = blocks_for(tiles, k, m, sms)
-        assert 1 <= parts <= (8 if m <= 4 else 4)
-        assert 1 <= most <= (4 if m <= 4 else 2)
-        if parts > 1 and tiles <= sms:  # clusters of one wave
-            assert tiles * parts <= 1.5 * sms
-    assert blocks_for(128, 4096, 1, 132) == ALONE
-    assert blocks_for(28, 14336, 1, 132) == Blocks(7, 2)
-    assert blocks_for(4748, 4096, 1, 132) == Blocks(1, 4)
-    assert blocks_for(4748, 4096, 32, 132) == ALONE
-    assert [strips_for(896, m, 132) for m in (1, 4, 16)] == [BOTH, BOTH, FOUR]
-    assert strips_for(128, 16, 132) == BOTH, "more blocks fill the card"
+def test_a_way_is_found_for_any_shape(fresh):
+    """With no more parts than its stage has places for, nor blocks than a multiprocessor holds."""
+    for _ in range(200):
+        layout = layout_of(BLOCK_FORMATS[fresh.integers(len(BLOCK_FORMATS))])
+        sms = int(fresh.integers(8, 200))
+        height, m = 8 * int(fresh.integers(1, 1500)), int(fresh.integers(1, 33))
+        wide = bool(fresh.integers(2))
+        us, (strips, blocks) = best(Job(layout, height, 256 * int(fresh.integers(1, 120)), m, sms, wide))
+        assert us > 0
+        assert strips == BOTH or wide
+        if blocks != ALONE:
+            columns = next(columns for columns in columns_of(strips) if columns >= m)
+            of = Stage(layout, columns, 2, True, strips)
+            assert blocks.parts <= of.parts
+            assert blocks.most <= of.blocks
+    plain = layout_of(BLOCK_FORMATS[0])
+    found = {m: best(Job(plain, 256, 4096, m, 132))[1] for m in (1, 8, 32)}
+    assert set(found.values()) == {Way(BOTH, ALONE)}, "a tile for each multiprocessor"
+    assert best(Job(plain, 56, 14336, 1, 132))[1] == Way(BOTH, Blocks(7, 2)), "few tiles"
+    assert best(Job(plain, 1792, 8192, 1, 132))[1].strips == FOUR

@@ -50,14 +50,19 @@ def nothing(*case: Any) -> bool:
 
 def _gemv(fmt: Any, columns: int, span: int, small: bool, strips: int) -> bool:
     """The stage that GPUs with Hopper's shared memory take for so many rows; others take others, in part."""
-    from ggmlq.cuda.gemv.clusters import MOST_ROWS
     from ggmlq.cuda.linear.r13_gemv import _chosen
 
-    of = _chosen(fmt, columns, ROOM, True, small, strips)
-    return bool(of.span == span and not (small and columns > MOST_ROWS))
+    return bool(_chosen(fmt, columns, ROOM, True, small, strips).span == span)
 
 
-def _tried(fmt: Any, tile: Any) -> bool:
+def _gemv_elsewhere(fmt: Any, columns: int, span: int, small: bool, strips: int) -> bool:
+    """Of those what is taken where nothing was measured."""
+    from ggmlq.cuda.gemv.stages import BOTH
+
+    return strips == BOTH and _gemv(fmt, columns, span, small, strips)
+
+
+def _tried(fmt: Any, *case: Any) -> bool:
     """Kernels of experts that are taken where nobody names one."""
     from ggmlq.cuda.choice import TRIED
 
@@ -141,7 +146,7 @@ FAMILIES: dict[str, tuple[Takes, Takes]] = {
     "dequantize.decoder": (everything, everything),
     "expert_linear.r4_gemv.kernel": (_tried, nothing),
     "expert_linear.r5_grouped.kernel": (_tried, nothing),
-    "linear.r13_gemv.kernel": (_gemv, _gemv),
+    "linear.r13_gemv.kernel": (_gemv, _gemv_elsewhere),
     "linear.r14_mma_bf16.kernel": (nothing, _widest),
     "linear.r15_wgmma.kernel": (everything, nothing),
     "linear.r16_roles.kernel": (everything, nothing),

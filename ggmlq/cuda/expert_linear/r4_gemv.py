@@ -24,14 +24,16 @@ from ...ladder import register
 from ...problems import ExpertLinear
 from ..activations.floats import aligned_floats
 from ..dequantize import BLOCK_FORMATS
-from ..gemv import two_rows
-from ..gemv.stages import BOTH, fetchers
-from ..gemv.uses import MOST, NAN, NO_EXPERT, ExpertStage, finder, finisher, gatherer
-from ..linear.r13_gemv import LEAST, multiplier
+from ..gemv import by_runs
+from ..gemv.stages import BOTH, FOUR, fetchers
+from ..gemv.uses import BESIDE, MOST, NAN, NO_EXPERT, ExpertStage, finder, finisher, gatherer
+from ..linear.r13_gemv import LEAST
+from ..machine import device
 from ..machine.launch import Kernel, family
 from ..pipeline.ring import follower
 from ..strips.layout import ROWS, layout_of
-from ..strips.make import LONGEST, strips
+from ..strips.make import LONGEST
+from ..strips.make import strips as strips_of
 from ..words import early_start, ptx
 from ..words.address import address
 from ..words.lane import warp_and_lane
@@ -39,18 +41,18 @@ from ..words.language import cuda, float32, uint32, uint64
 
 COLUMNS = (1, 2, 4)  # uses of an expert that a block serves
 SPAN = 2  # records of a stage
+MANY = 4  # waves
 
 
-@family((fmt, columns) for fmt in BLOCK_FORMATS for columns in COLUMNS)
-def kernel(fmt: BlockFormat, columns: int) -> Kernel:
-    """Block (use, 32 rows of its expert)."""
-    of = ExpertStage(layout_of(fmt), columns, SPAN)
+@family((fmt, columns, strips) for fmt in BLOCK_FORMATS for columns in COLUMNS for strips in (BOTH, FOUR))
+def kernel(fmt: BlockFormat, columns: int, strips: int) -> Kernel:
+    """Block (use, 32 or 64 rows of its expert)."""
+    of = stage_of(fmt, columns, strips)
     length, count, size, warps = of.length, of.count, of.size, of.warps
     ahead, end, ring, after = count - 1, (count - 1) * length, count * length, follower(count, length)
-    by_runs, gather, of_uses = two_rows.serves(of), two_rows.gather, of.uses
+    multiply, gather, of_uses = by_runs.multiplier(of), by_runs.gatherer(of), of.uses
     (fetch_weights, _), fetch_activations, finish = fetchers(of), gatherer(of), finisher(of)
-    multiply = two_rows.multiplier(of) if by_runs else multiplier(of)
-    find, take_turn = finder(columns), early_start.take_turn
+    find, take_turn, numbers, rows = finder(columns), early_start.take_turn, of.numbers, of.rows
     base, commit, wait = ptx.shared_base, ptx.commit, ptx.wait_for_all_but(count - 2)
     store4 = ptx.store4
 
@@ -59,23 +61,26 @@ def kernel(fmt: BlockFormat, columns: int) -> Kernel:
         x: Any,  # float32 [uses / per, k]
         ids: Any,  # int64 [uses]
         y: Any,  # float32 [uses, n]
-        uses: Any, per: Any, experts: Any, strips: Any, n: Any, k: Any, spans: Any,
+        uses: Any, per: Any, experts: Any,
+        height: Any,  # strips of an expert
+        n: Any, k: Any, spans: Any,
     ) -> None:  # fmt: skip
         warp, lane = warp_and_lane()
-        use, first = uint32(cuda.blockIdx.x), uint32(cuda.blockIdx.y) * uint32(BOTH * ROWS)
+        use, first = uint32(cuda.blockIdx.x), uint32(cuda.blockIdx.y) * uint32(rows)
         take_turn()
         own, mine = base() + warp * uint32(ring), base() + uint32(of_uses) + warp * uint32(4 * columns)
         served, expert = find(mine, ids, use, uses, experts, lane)
         if expert == uint32(NO_EXPERT):
-            if warp == uint32(0) and first + lane < n:
-                store4(address(y, use, n, first + lane, 4), uint32(NAN))
+            row = first + warp * uint32(32) + lane
+            if warp < uint32(rows // 32) and row < n:
+                store4(address(y, use, n, row, 4), uint32(NAN))
             return
         if served == uint32(0):
             return
         apart = uint64(spans) * uint64(size)
-        of_w = records + (uint64(expert) * uint64(strips) + uint64(cuda.blockIdx.y) * uint64(BOTH)) * apart
-        sums = cuda.local.array(8, float32)
-        for i in range(8):
+        of_w = records + (uint64(expert) * uint64(height) + uint64(cuda.blockIdx.y) * uint64(strips)) * apart
+        sums = cuda.local.array(numbers, float32)
+        for i in range(numbers):
             sums[i] = float32(0)
         for i in range(ahead):
             span = warp + uint32(warps * i)
@@ -95,16 +100,29 @@ def kernel(fmt: BlockFormat, columns: int) -> Kernel:
             multiply(own + here, lane, sums, spans >> uint32(16) & uint32(0x8000))
             to, here = after(to), after(here)
             span += uint32(warps)
-        if by_runs:
-            gather(sums)
+        gather(sums)
         cuda.syncthreads()  # the rings are free
         finish(sums, y, first, mine, served, n)
 
     parameters = (uint64,) * 4 + (uint32,) * 7
     return Kernel(
-        f"gemv of experts of {fmt.name}, {columns} uses a block", gemv, *parameters, threads=32 * warps,
-        blocks=of.blocks, shared=of.shared, least=LEAST, early=True,
+        f"gemv of experts of {fmt.name}, {columns} uses and {rows} rows a block", gemv, *parameters,
+        threads=32 * warps, blocks=of.blocks, shared=of.shared, least=LEAST, early=True,
     )  # fmt: skip
+
+
+def strips_for(uses: int, n: int, multiprocessors: int) -> int:
+    """How many strips a block has: four where that is fewer waves of blocks, or where there are many."""
+    waves = {
+        strips: -(-uses * -(-n // (strips * ROWS)) // (multiprocessors * BESIDE[strips]))
+        for strips in (BOTH, FOUR)
+    }
+    return FOUR if waves[FOUR] < waves[BOTH] or waves[BOTH] >= MANY else BOTH
+
+
+def stage_of(fmt: BlockFormat, columns: int, strips: int) -> ExpertStage:
+    """Of a kernel."""
+    return ExpertStage(layout_of(fmt), columns, SPAN, strips=strips)
 
 
 def columns_for(tokens: int, uses: int, experts: int) -> int:
@@ -124,15 +142,18 @@ def refuses(problem: ExpertLinear) -> str | None:
     if problem.k > LONGEST or problem.n > 65535 * BOTH * ROWS:
         return f"takes up to {LONGEST} columns and {65535 * BOTH * ROWS} rows"
     columns = columns_for(problem.t, problem.t * problem.u, problem.e)
-    stage = ExpertStage(layout_of(problem.weights), columns, SPAN)
+    stage = stage_of(problem.weights, columns, FOUR)
     return older_than(problem.card, LEAST) or too_small_for(problem.card, stage.shared)
 
 
 @register(__name__, __doc__, arithmetic="bf16x", accumulate="f16", refuses=refuses)
-def launch(x: Any, q: QuantArray, ids: Any, out: Any) -> None:
+def launch(x: Any, q: QuantArray, ids: Any, out: Any, strips: int | None = None) -> None:
+    """``strips`` of a block: others than are thought best."""
     assert isinstance(q.format, BlockFormat)
-    w, x, (e, n, k) = strips(q), aligned_floats(x), q.shape
+    w, x, (e, n, k) = strips_of(q), aligned_floats(x), q.shape
     count, steps, _ = w.records.shape
-    made = kernel(q.format, columns_for(len(ids), ids.size, e))
+    columns = columns_for(len(ids), ids.size, e)
+    strips = strips or strips_for(ids.size, n, device.multiprocessors())
+    made = kernel(q.format, columns, strips)
     sizes = (ids.size, ids.size // len(x), e, count // e, n, k, steps // SPAN)
-    made((ids.size, -(-n // (BOTH * ROWS))), (made.threads,), w.records, x, ids, out, *sizes)
+    made((ids.size, -(-n // (strips * ROWS))), (made.threads,), w.records, x, ids, out, *sizes)

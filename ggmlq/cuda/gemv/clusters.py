@@ -18,11 +18,7 @@ from ..words.address import address
 from ..words.atoms import inlined
 from ..words.lane import warp_and_lane
 from ..words.language import cuda, float32, uint32
-from .stages import BOTH, FOUR, Stage
-
-LONG, MOST_ROWS = 8192, 16  # columns of weights; rows of activations for which small blocks were faster
-# Four strips: from so many rows of activations on, and so many tiles of two a multiprocessor. Not measured.
-WIDE_ROWS, WIDE_SHARE = 5, 1.5
+from .stages import Stage
 
 
 class Blocks(NamedTuple):
@@ -33,36 +29,6 @@ class Blocks(NamedTuple):
 
 
 ALONE = Blocks(1, 1)
-
-
-def strips_for(tiles: int, m: int, multiprocessors: int) -> int:
-    """How many strips a block should have, by how many tiles of two there are.
-
-    Two strips are the more blocks, with four the L2 is asked for half as many activations.
-    """
-    return FOUR if m >= WIDE_ROWS and tiles >= WIDE_SHARE * multiprocessors else BOTH
-
-
-def blocks_for(tiles: int, k: int, m: int, multiprocessors: int, strips: int = BOTH) -> Blocks:
-    """What was fastest on an H200 (bench/NOTES.md), by how many tiles there are for a multiprocessor.
-
-    A block that has one for itself is best while each has at most one tile. Clusters take a microsecond more,
-    and four blocks of a cluster want to be well below what fits.
-    """
-    share, long, few = tiles / multiprocessors, k > LONG, m <= 4 and strips == BOTH
-    if m > MOST_ROWS or 1 / 3 < share <= 1:
-        return ALONE
-    if share <= 1:
-        parts = min(8 if few else 4, int(1.5 * multiprocessors / tiles))
-    elif share <= 4 / 3:
-        parts = 3 if few else 2 if long else 1
-    elif share <= 2:
-        parts = 2 if few else 1
-    else:
-        turns = share / 4
-        parts = 2 if few and long and 1 < turns < 4 and turns % 1 < 1 / 3 else 1
-    most = 4 if few else 2
-    return Blocks(parts, min(most, -(-tiles * parts // multiprocessors)))
 
 
 @cache

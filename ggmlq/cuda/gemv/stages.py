@@ -25,10 +25,17 @@ from ..words.lane import g_and_t
 from ..words.language import uint32, uint64
 
 BOTH, FOUR = 2, 4  # strips of a block
-COLUMNS = (1, 2, 4, 8, 16, 32)  # rows of activations that there are kernels for
 FLOATS = 8  # up to so many rows are narrowed by the kernel itself
 LARGE = 800  # bytes of a record from which fewer warps are faster
 SMALL = 4  # warps of a small block
+# Warps of small blocks that a multiprocessor has registers for, by strips and rows of activations.
+WARPS = {
+    BOTH: {1: 24, 2: 24, 4: 20, 8: 16, 16: 12},
+    FOUR: {1: 20, 2: 16, 4: 16, 8: 16, 16: 12},
+}
+COLUMNS = (*WARPS[BOTH], 32)  # rows of activations that there are kernels for
+SPANS = 2, 1  # records of a strip in a stage, for GPUs with much or little shared memory
+ROOMY, RESERVED = 227 << 10, 1 << 10  # bytes of shared memory of a Hopper multiprocessor, less of a block
 SUMS = BOTH * ROWS + 4  # floats between columns of sums, of two strips
 
 
@@ -45,24 +52,26 @@ class Stage:
     @property
     def warps(self) -> int:
         """Of a block; each has its own stages."""
-        return SMALL if self.small else self.most
-
-    @property
-    def most(self) -> int:
-        """Warps that a multiprocessor holds."""
+        if self.small:
+            return SMALL
         if self.columns > 4:
             return 8
         return 12 if self.layout.record > LARGE or self.strips > BOTH else 16
 
     @property
     def blocks(self) -> int:
-        """That a multiprocessor holds."""
-        return self.most // self.warps
+        """That a multiprocessor holds: as many as there are registers and shared memory for."""
+        if not self.small:
+            return 1
+        wanted = WARPS[self.strips][self.columns] // SMALL
+        return max(1, min(wanted, ROOMY // (self.shared + RESERVED)))
 
     @property
     def parts(self) -> int:
         """The most blocks that share the columns of a strip."""
-        return 1 if not self.small else 8 if self.columns <= FLOATS and self.strips == BOTH else 4
+        if not self.small or (self.strips > BOTH and self.columns > 4):
+            return 1
+        return 8 if self.columns <= FLOATS and self.strips == BOTH else 4
 
     @property
     def floats(self) -> bool:
@@ -112,7 +121,7 @@ class Stage:
     @property
     def count(self) -> int:
         """Stages of a warp: those in flight, and the one it works on."""
-        return 3 if self.columns == 8 and self.span > 1 and self.strips == BOTH else 2
+        return 3 if self.columns == 8 and self.span > 1 and self.strips == BOTH and not self.small else 2
 
     @property
     def of_parts(self) -> int:
@@ -128,7 +137,7 @@ class Stage:
 
 def columns_of(strips: int) -> tuple[int, ...]:
     """Rows of activations that there are kernels for, with so many strips."""
-    return COLUMNS if strips == BOTH else COLUMNS[2:]
+    return COLUMNS if strips == BOTH else tuple(WARPS[strips])
 
 
 @cache

@@ -1,7 +1,7 @@
 """cuda:gemv of experts: which uses of an expert a block serves, and rows from and to where they are.
 
 A *use* is a number t · U + u: token t meets the u-th of its experts. A block is started for each use and
-for 32 rows of its expert. It serves that use and the next ones of the same expert, up to as many as the
+for 32 or 64 rows of its expert. It serves that use and the next ones of the same expert, up to as many as the
 kernel has columns; those of them that would serve fewer, because an earlier use serves them already, end
 at once. So each block finds out alone what to do, and an expert's weights are read once for a few tokens.
 
@@ -20,10 +20,10 @@ from ..words.address import address
 from ..words.atoms import inlined
 from ..words.lane import g_and_t, warp_and_lane
 from ..words.language import cuda, float32, uint32, uint64
-from .stages import BOTH, SUMS, Stage
-from .two_rows import serves
+from .stages import BOTH, FOUR, RESERVED, ROOMY, Stage
 
 MOST = 64  # uses: two ids a lane
+BESIDE = {BOTH: 3, FOUR: 2}  # blocks that a multiprocessor has registers for, by their strips
 NO_EXPERT = 0xFFFFFFFF
 NAN = 0x7FC00000
 
@@ -38,7 +38,7 @@ class ExpertStage(Stage):
 
     @property
     def count(self) -> int:
-        return 3 if self.columns == 1 else 2
+        return 3 if self.columns == 1 and self.strips == BOTH else 2
 
     @property
     def uses(self) -> int:
@@ -51,8 +51,8 @@ class ExpertStage(Stage):
 
     @property
     def blocks(self) -> int:
-        """That a multiprocessor has registers for."""
-        return 3 if self.columns == 1 or serves(self) else 2
+        """That a multiprocessor has registers and shared memory for."""
+        return max(1, min(BESIDE[self.strips], ROOMY // (self.shared + RESERVED)))
 
 
 @cache
@@ -105,7 +105,7 @@ def finder(columns: int) -> Any:
 @cache
 def gatherer(stage: Stage) -> Any:
     """The device function that starts the copies of a stage's activations, from the rows of the uses."""
-    size, columns, pitch = stage.size, stage.columns, stage.pitch
+    of_weights, columns, pitch = stage.strips * stage.size, stage.columns, stage.pitch
     row_chunks, every = stage.row_bytes // 16, stage.span * STEP
     copy16_of, take4 = bf16x2.copy16_of, bf16x2.take4
     assert stage.floats, "bfloat16 would be made by a kernel before"
@@ -121,37 +121,41 @@ def gatherer(stage: Stage) -> Any:
                 if uint32(c) < count and column < k:
                     row = take4(uses + uint32(4 * c)) // per
                     of_x, length = address(x, row, k, column, 4), uint32(16)
-                copy16_of(at + uint32(BOTH * size + c * pitch) + chunk * uint32(16), of_x, length)
+                copy16_of(at + uint32(of_weights + c * pitch) + chunk * uint32(16), of_x, length)
 
     return fetch
 
 
 @cache
 def finisher(stage: Stage) -> Any:
-    """The device function that adds up what the warps have, the first first, and stores the uses' rows."""
-    columns, warps, stride = stage.columns, stage.warps, SUMS
+    """The device function that adds up what the warps have, the first first, and stores the uses' rows.
+
+    A warp stores 32 rows of a use.
+    """
+    columns, warps, stride, numbers = stage.columns, stage.warps, stage.sums, stage.numbers
     base, put_float, take_float, take4 = ptx.shared_base, bf16x2.put_float, bf16x2.take_float, bf16x2.take4
-    store_float = ptx.store_float
+    store_float, groups = ptx.store_float, stage.rows // 32
 
     @inlined
     def finish(sums: Any, y: Any, first: Any, uses: Any, count: Any, n: Any) -> None:
         warp, lane = warp_and_lane()
         g, t = g_and_t(lane)
         if t * uint32(2) < uint32(columns):
-            for i in range(8):  # rows g, g + 8 of a strip, columns 2 t, 2 t + 1
+            for i in range(numbers):  # rows g, g + 8 of a strip, columns 2 t, 2 t + 1
                 row = g + uint32(i // 4 * ROWS + i // 2 % 2 * 8)
                 column = uint32(i % 2) + t * uint32(2)
                 if column < uint32(columns):
                     at = (warp * uint32(columns) + column) * uint32(stride) + row
                     put_float(base() + at * uint32(4), sums[i])
         cuda.syncthreads()
-        row = first + lane
-        if row < n and warp < count:
+        column, beside = warp // uint32(groups), warp % uint32(groups) * uint32(32) + lane
+        row = first + beside
+        if row < n and column < count:
             total = float32(0)
             for i in range(warps):
-                at = (uint32(i * columns) + warp) * uint32(stride) + lane
+                at = (uint32(i * columns) + column) * uint32(stride) + beside
                 total += take_float(base() + at * uint32(4))
-            store_float(address(y, take4(uses + warp * uint32(4)), n, row, 4), total)
+            store_float(address(y, take4(uses + column * uint32(4)), n, row, 4), total)
 
-    assert columns <= warps
+    assert columns * groups <= warps
     return finish

@@ -14,7 +14,7 @@ Up to 8 rows of activations stay floats and are rounded to bfloat16 while they a
 does all. The codes are exact in bfloat16, and a scale meets only sums: nothing overflows. (An activation
 that is infinite may make NaN, for raised codes are 128 too high and that is taken off.)
 
-With one or two rows the columns of ``mma`` that are free serve other runs (gemv/two_rows.py).
+With up to four rows the columns of ``mma`` that are free serve other runs (gemv/by_runs.py).
 
 Limited by memory, where the instructions that unpack a format leave room for it. Beyond 16 rows the
 activations are the larger part all the same.
@@ -32,13 +32,13 @@ from ...ladder import register
 from ...problems import Linear
 from ..activations.floats import aligned_floats, narrowed
 from ..dequantize import BLOCK_FORMATS
-from ..gemv import clusters, two_rows
-from ..gemv.stages import BOTH, COLUMNS, FOUR, Stage, columns_of, fetchers, taker
+from ..gemv import by_runs, clusters, pace
+from ..gemv.stages import BOTH, COLUMNS, FOUR, SPANS, WARPS, Stage, columns_of, fetchers, taker
 from ..machine import device
 from ..machine.launch import Kernel, family
 from ..pipeline.ring import follower
 from ..strips.codes import buffers
-from ..strips.layout import ROWS, layout_of
+from ..strips.layout import ROWS, StripLayout, layout_of
 from ..strips.make import LONGEST
 from ..strips.make import strips as strips_of
 from ..strips.operand import operand_of, summer
@@ -48,15 +48,14 @@ from ..words.lane import g_and_t, warp_and_lane
 from ..words.language import cuda, float32, uint32, uint64
 
 LEAST, WIDE = (8, 0), (9, 0)  # in the code for earlier GPUs 32 rows and two records spill
-ROOMY = 227 << 10  # bytes of shared memory that four strips may take
 
 
 def spans(fmt: BlockFormat, columns: int, newer: bool = True) -> tuple[int, ...]:
-    """Records of a strip in a stage, for GPUs with much or little shared memory.
+    """Records of a strip in a stage.
 
     32 rows leave no registers for two of them where there are offsets, or on older GPUs.
     """
-    return (1,) if columns > 16 and (fmt.has_offset or not newer) else (2, 1)
+    return SPANS[1:] if columns > 16 and (fmt.has_offset or not newer) else SPANS
 
 
 @cache
@@ -168,16 +167,16 @@ def finisher(stage: Stage) -> Any:
     for strips in (BOTH, FOUR)
     for columns in columns_of(strips)
     for span in spans(fmt, columns)
-    for small in (False, True)
+    for small in (False, True)[: 1 + (columns in WARPS[strips])]
 )
 def kernel(fmt: BlockFormat, columns: int, span: int, small: bool, strips: int) -> Kernel:
     """The kernel for up to so many rows of activations; of small blocks, or of one a multiprocessor."""
     of = Stage(layout_of(fmt), columns, span, small, strips)
     length, count, size = of.length, of.count, of.size
     ahead, end, ring, after = count - 1, (count - 1) * length, count * length, follower(count, length)
-    warps, own_sums, by_runs, gather = of.warps, of.numbers, two_rows.serves(of), two_rows.gather
+    warps, own_sums, spread, gather = of.warps, of.numbers, by_runs.serves(of), by_runs.gatherer(of)
     (fetch_weights, fetch_activations), finish = fetchers(of), finisher(of)
-    multiply = two_rows.multiplier(of) if by_runs else multiplier(of)
+    multiply = by_runs.multiplier(of) if spread else multiplier(of)
     base, commit, wait = ptx.shared_base, ptx.commit, ptx.wait_for_all_but(count - 2)
     let_start, wait_for_predecessor = early_start.let_successor_start, early_start.wait_for_predecessor
     place, rows = clusters.placer(of), of.rows
@@ -219,7 +218,7 @@ def kernel(fmt: BlockFormat, columns: int, span: int, small: bool, strips: int) 
             multiply(own + here, lane, sums, spans >> uint32(16) & uint32(0x8000))
             to, here = after(to), after(here)
             span = uint32(span + every)
-        if by_runs:
+        if spread:
             gather(sums)
         cuda.syncthreads()  # the rings are free
         finish(sums, y, uint32(tile * uint32(rows)), rank, parts, m, n)
@@ -259,35 +258,27 @@ def refuses(problem: Linear) -> str | None:
     return older_than(card, LEAST) or too_small_for(card, stage.shared)
 
 
-def shares(
-    count: int, k: int, m: int, strips: int | None, blocks: clusters.Blocks | None
-) -> tuple[int, clusters.Blocks]:
-    """Strips of a block and how blocks share them, of so many strips: as given, or what is thought best."""
-    newer, of = device.older_than(WIDE) is None, device.multiprocessors()
-    if strips is None:
-        room = device.room()
-        roomy = newer and (room is None or room >= ROOMY)
-        strips = clusters.strips_for(count // BOTH, m, of) if roomy and blocks is None else BOTH
-    if blocks is None:
-        blocks = clusters.blocks_for(count // strips, k, m, of, strips) if newer else clusters.ALONE
-    return strips, blocks
+def way_for(layout: StripLayout, count: int, k: int, m: int) -> pace.Way:
+    """How blocks share so many strips; as was measured on Hopper, and elsewhere with two strips each."""
+    if device.older_than(WIDE) is not None:
+        return pace.Way(BOTH, clusters.ALONE)
+    wide = device.capability() == WIDE
+    return pace.best(pace.Job(layout, count, k, m, device.multiprocessors(), wide))[1]
 
 
 @register(__name__, __doc__, arithmetic="bf16x", accumulate="f16", refuses=refuses, repeats=True)
-def launch(
-    x: Any, q: QuantArray, out: Any, blocks: clusters.Blocks | None = None, strips: int | None = None
-) -> None:
-    """``blocks``, and ``strips`` of one: others than are thought best."""
+def launch(x: Any, q: QuantArray, out: Any, way: pace.Way | None = None) -> None:
+    """``way``: another than is thought best."""
     (m, n), k = out.shape, q.shape[1]
     if not (m and n and k):
         out.fill(0)
         return
     assert isinstance(q.format, BlockFormat)
     w = strips_of(q)
-    strips, blocks = shares(w.records.shape[0], k, m, strips, blocks)
-    tiles, of = w.records.shape[0] // strips, chosen(q.format, m, blocks != clusters.ALONE, strips)
+    strips, blocks = way or way_for(w.layout, w.records.shape[0], k, m)
+    of, (parts, most) = chosen(q.format, m, blocks != clusters.ALONE, strips), blocks
+    assert parts <= of.parts, "shared memory has no place for the sums of so many"
     given = aligned_floats(x) if of.floats else narrowed(x, "bfloat16")
-    make, (parts, most) = kernel(q.format, of.columns, of.span, of.small, strips), blocks
-    sizes = (m, n, k, w.records.shape[1] // of.span, parts)
-    grid, threads = (tiles * parts,), (32 * of.warps,)
-    make(grid, threads, w.records, given, out, *sizes, cluster=parts, most=most)
+    make = kernel(q.format, of.columns, of.span, of.small, strips)
+    tiles, sizes = w.records.shape[0] // strips, (m, n, k, w.records.shape[1] // of.span, parts)
+    make((tiles * parts,), (make.threads,), w.records, given, out, *sizes, cluster=parts, most=most)

@@ -78,31 +78,31 @@ def _from_bits(layout: StripLayout, raised: bool, middle: int) -> Any:
     start = np.uint32(bf16x2.pair(layout.lowest - middle - 128))
     fma, low, high, places = bf16x2.fma, layout.low, layout.high, 16 // layout.low
     mask = np.uint32(0x000F000F if low == 4 else 0x00030003)
+    above, masked_or = np.uint32((0x00030003 if high == 2 else 0x00010001) << low), ptx.masked_or
 
     @inlined
     def fragment(words: Any, s: Any, a: Any, unseen: Any) -> None:
         for r in range(4):
             i = 4 * s + r
-            u = words[i // places] >> uint32(low * (i % places)) & (mask | unseen)
-            if high == 2:
-                u |= (words[low + i // 8] >> uint32(i % 8 * 2) & uint32(0x00030003)) << uint32(low)
-            elif high == 1:
-                u |= (words[low] >> uint32(i) & uint32(0x00010001)) << uint32(low)
-            a[r] = uint32(u | PLUS_128) if raised else fma(u | PLUS_128, ONES, start)
+            u = masked_or(words[i // places] >> uint32(low * (i % places)), mask | unseen, PLUS_128)
+            if high:  # its bits go where they belong in one shift
+                bits, by = words[low + i * high // 16], i * high % 16 - low
+                u = masked_or(bits >> uint32(by) if by > 0 else uint32(bits << uint32(-by)), above, u)
+            a[r] = u if raised else fma(u, ONES, start)
 
     return fragment
 
 
 def _from_bytes() -> Any:
     """The sign is worth -128: it turns the 128 to be taken off into 256."""
-    fma = bf16x2.fma
+    fma, masked_or = bf16x2.fma, ptx.masked_or
 
     @inlined
     def fragment(words: Any, s: Any, a: Any, unseen: Any) -> None:
         for r in range(4):
             w = words[2 * s + r // 2] >> uint32(8 * (r % 2))
-            rest, sign = w & (uint32(0x007F007F) | unseen), w & (uint32(0x00800080) | unseen)
-            a[r] = fma(rest | PLUS_128, ONES, sign | MINUS_128)
+            rest = masked_or(w, uint32(0x007F007F) | unseen, PLUS_128)
+            a[r] = fma(rest, ONES, masked_or(w, uint32(0x00800080) | unseen, MINUS_128))
 
     return fragment
 

@@ -89,7 +89,7 @@ class RunOperand(NamedTuple):
 
 @cache
 def operand_of_run(layout: StripLayout) -> RunOperand:
-    """The functions for gemv/two_rows.py."""
+    """The functions for gemv/by_runs.py."""
     raised = may_stay_raised(layout)
     lowered = _less_the_excess(layout) if raised else _as_it_is
     loads, needs_sums = (words_of(layout), scales_of_run(layout)), raised or layout.has_offset

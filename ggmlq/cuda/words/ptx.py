@@ -155,6 +155,12 @@ def low_halves(a: Any, b: Any) -> Any:
     return np.uint32(a & 0xFFFF | (b & 0xFFFF) << 16)
 
 
+@instruction("lop3.b32 $0, $1, $2, $3, 0xEA;", u32, u32, u32, u32)
+def masked_or(a: Any, mask: Any, others: Any) -> Any:
+    """Bits of a that the mask has, and others, in one instruction: left to itself LLVM makes two of some."""
+    return np.uint32(a & mask | others)
+
+
 # --- device memory ----------------------------------------------------------------------------
 
 

@@ -1,0 +1,126 @@
+"""How long cuda:gemv takes on Hopper, by how blocks share the strips; and the way that takes least.
+
+Blocks come in *waves*, as many as multiprocessors hold at once; the last may be smaller. A wave takes a
+while to begin and to end, and as long as its block waits for memory; and longer the more of them share a
+multiprocessor, for then they wait for each other. So that costs least which fills whole waves.
+
+Numbers are of one H200 (bench/NOTES.md), fitted to 2200 measurements of four types and eight shapes: what
+they pick is 1 % slower than the best in the mean, 16 % at worst. A bad estimate makes nothing wrong.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from functools import lru_cache
+from typing import NamedTuple
+
+from ..pipeline.stage_pace import unpacking
+from ..strips.layout import ROWS, STEP, StripLayout
+from .clusters import ALONE, Blocks
+from .stages import BOTH, FOUR, SPANS, WARPS, Stage, columns_of
+
+
+class Rate(NamedTuple):
+    """Microseconds of a million weights that blocks of a multiprocessor multiply one after the other."""
+
+    two: float  # of two strips a block, whatever the codes are
+    four: float
+    byte: float  # for each byte of a weight
+    hundred: float  # for each hundred instructions that unpack two records, beyond those of q4_0
+
+    def of(self, layout: StripLayout, strips: int) -> float:
+        weight = layout.record / (ROWS * STEP)
+        whatever = self.two if strips == BOTH else self.four
+        return whatever + weight * self.byte + unpacking(layout) / 100 * self.hundred
+
+
+class Pace(NamedTuple):
+    """Microseconds of a kernel."""
+
+    start: float
+    cluster: float  # to add up what its blocks have
+    lone_wave: float  # of blocks that have a multiprocessor for themselves
+    lone: Rate
+    wave: float  # of small blocks
+    waiting: Rate  # in a wave, for the weights of one block
+    small: Rate
+
+
+NONE = Rate(0, 0, 0, 0)
+PACES = {  # by rows of activations
+    1: Pace(1.1, 1.6, 1.4, Rate(4.8, 3.0, 19.0, 2.9), 1.0, Rate(24.4, 7.6, 0, 0), Rate(1.5, 3.5, 17.8, 2.6)),
+    2: Pace(1.3, 1.5, 1.3, Rate(4.9, 2.6, 20.1, 2.7), 0.8, Rate(24.9, 7.9, 0, 0), Rate(3.6, 4.5, 15.7, 2.9)),
+    4: Pace(1.5, 1.7, 1.3, Rate(8.8, 5.8, 15.7, 4.6), 0.8, Rate(25.8, 8.5, 0, 0), Rate(4.7, 5.5, 14.5, 3.3)),
+    8: Pace(1.2, 2.4, 1.4, Rate(15.2, 11.0, 9.3, 8.0), 0.8, Rate(34.1, 6.8, 0, 0), Rate(3.5, 10.4, 9.3, 7.0)),
+    16: Pace(1.9, 3.3, 1.3, Rate(23.8, 19.6, 3.2, 9.6), 0.9, Rate(31, 14, 0, 0), Rate(11.8, 14.5, 4.3, 7.3)),
+    32: Pace(1.6, 0, 1.6, Rate(39.0, 0, 0, 20.1), 0, NONE, NONE),
+}  # fmt: skip
+# Of the blocks that fit at once, how many clusters may have: some places are in no group of multiprocessors.
+FILLED = {2: 0.9, 4: 0.82}
+MOST = {2: 6, 4: 3}  # blocks of clusters that a multiprocessor should hold
+FEW = 1 / 3  # tiles of two strips for a multiprocessor, up to which clusters are as large as they can be
+
+
+class Way(NamedTuple):
+    """Strips of a block, and how blocks share them."""
+
+    strips: int
+    blocks: Blocks
+
+
+class Job(NamedTuple):
+    """A product, and what it is made on."""
+
+    layout: StripLayout
+    height: int  # strips of all rows: a multiple of eight
+    k: int
+    m: int
+    multiprocessors: int
+    wide: bool = True  # whether blocks may have four strips
+
+
+def rows_for(m: int) -> int:
+    """Rows of activations that the kernel for so many takes."""
+    return next(columns for columns in columns_of(BOTH) if columns >= m)
+
+
+def microseconds(job: Job, way: Way) -> float:
+    """Of one way."""
+    pace, (strips, (parts, most)) = PACES[rows_for(job.m)], way
+    tiles, millions = job.height // strips * parts, job.k * ROWS * strips / parts / 1e6
+    full, left = divmod(tiles, job.multiprocessors * most)
+    waves, beside = full + (left > 0), full * most + -(-left // job.multiprocessors)
+    if way.blocks == ALONE:
+        return pace.start + waves * (pace.lone_wave + millions * pace.lone.of(job.layout, strips))
+    us = waves * (pace.wave + millions * pace.waiting.of(job.layout, strips))
+    us += beside * millions * pace.small.of(job.layout, strips)
+    return pace.start + us + pace.cluster * (parts > 1)
+
+
+def ways(job: Job) -> Iterator[Way]:
+    """Those that were as fast as any for some shape."""
+    columns, sms, tiles = rows_for(job.m), job.multiprocessors, job.height // BOTH
+    able = [strips for strips in (BOTH, FOUR)[: 1 + job.wide] if columns in columns_of(strips)]
+    small = {
+        each: Stage(job.layout, columns, SPANS[0], True, each) for each in able if columns in WARPS[each]
+    }
+    if small and tiles <= FEW * sms:
+        parts = max(1, min(small[BOTH].parts, int(1.5 * sms / tiles)))
+        yield Way(BOTH, Blocks(parts, -(-tiles * parts // sms)) if parts > 1 else ALONE)
+        return
+    yield from (Way(strips, ALONE) for strips in able)
+    for strips, of in small.items():
+        for most in range(1, of.blocks + 1):
+            if most > 1:
+                yield Way(strips, Blocks(1, most))
+            for parts, filled in FILLED.items():
+                blocks, fit = job.height // strips * parts, most * sms
+                fills = blocks <= filled * fit or (parts == 2 and blocks > 2 * fit)
+                if parts <= of.parts and most <= MOST[parts] and fills:
+                    yield Way(strips, Blocks(parts, most))
+
+
+@lru_cache(4096)
+def best(job: Job) -> tuple[float, Way]:
+    """The way that is thought to take least, and its microseconds."""
+    return min(((microseconds(job, way), way) for way in ways(job)), key=lambda each: each[0])
