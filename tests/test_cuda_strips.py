@@ -175,8 +175,8 @@ def test_strips_hold_the_weights(shapes):
 
 
 # Format, rows of activations, records of a strip; a different one more each time.
-SPANS = ["q4_K,1,2", "mxfp4,2,1"]
-ANY = f"{BLOCKS[SEED % len(BLOCKS)].name},{SEED % 3 + 1},{SEED % 2 + 1}"
+SPANS = ["q4_K,1,2", "mxfp4,2,1", "q6_K,4,2"]
+ANY = f"{BLOCKS[SEED % len(BLOCKS)].name},{(1, 2, 4, 8)[SEED % 4]},{SEED % 2 + 1}"
 
 
 def test_what_a_warp_makes_of_a_span():

@@ -1,9 +1,9 @@
 """A few tokens: one kernel, whose blocks read ids themselves and their experts' weights once.
 
 Changed: no expert is a product of its own, and nothing is looked at on the host. The kernel is that of
-cuda:gemv of linear, with a block for each use of an expert and 32 of its rows; tokens that share an expert
-are served by one block (gemv/uses.py). So a projection of a mixture is one launch, and can be recorded in a
-CUDA graph. Strips of all experts lie one below the other (strips/make.py).
+cuda:gemv of linear, with a block for each use of an expert and 32 or 64 of its rows; tokens that share an
+expert are served by one block (gemv/uses.py). So a projection of a mixture is one launch, and can be recorded
+in a CUDA graph. Strips of all experts lie one below the other (strips/make.py).
 
 Blocks have 8 warps, and several of them share a multiprocessor: with eight experts there are more
 blocks than multiprocessors, and while one waits for its ids another reads.

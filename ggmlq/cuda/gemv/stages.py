@@ -4,8 +4,8 @@ A warp copies its stages itself and waits for no other. Two records of a strip a
 instructions than one; GPUs with little shared memory take one. The numbers of warps and stages are
 those that were fastest on an H200 (bench/NOTES.md): more stages in flight do not help.
 
-A block makes outputs of two strips or of four. Each block reads all activations, so with four the L2 is
-asked for half as many.
+A block makes outputs of two strips or of four. Each block reads all activations, so with four they are
+loaded and converted half as often.
 
 A block has all of a multiprocessor, or is *small*: one of several that a multiprocessor holds, and one of a
 cluster that shares the columns of a strip (clusters.py).
@@ -36,7 +36,6 @@ WARPS = {
 COLUMNS = (*WARPS[BOTH], 32)  # rows of activations that there are kernels for
 SPANS = 2, 1  # records of a strip in a stage, for GPUs with much or little shared memory
 ROOMY, RESERVED = 227 << 10, 1 << 10  # bytes of shared memory of a Hopper multiprocessor, less of a block
-SUMS = BOTH * ROWS + 4  # floats between columns of sums, of two strips
 
 
 @dataclass(frozen=True)
@@ -181,16 +180,16 @@ def fetchers(stage: Stage) -> tuple[Any, Any]:
 def taker(stage: Stage) -> Any:
     """The device function that loads a lane's activations of a record: pairs of bfloat16, eight a tile.
 
-    Rows of bfloat16 have chunk c of row r at c ^ 2 (r % 4), so that no bank is met twice.
+    There are eight rows or more: fewer are by_runs.py's. Rows of bfloat16 have chunk c of row r at
+    c ^ 2 (r % 4), so that no bank is met twice.
     """
-    of_w, columns, pitch, tiles = stage.strips * stage.size, stage.columns, stage.pitch, stage.tiles
+    of_w, pitch, tiles = stage.strips * stage.size, stage.pitch, stage.tiles
     narrowed, take_floats, take8 = bf16x2.narrowed, ptx.take_floats, bf16x2.take8
 
     @inlined
     def take_and_narrow(at: Any, record: Any, lane: Any, b: Any) -> None:
         g, t = g_and_t(lane)
-        row = min(g, uint32(columns - 1))  # the products of the other lanes are thrown away
-        of_x = at + uint32(of_w + record * 4 * STEP) + row * uint32(pitch) + t * uint32(16)
+        of_x = at + uint32(of_w + record * 4 * STEP) + g * uint32(pitch) + t * uint32(16)
         for s in range(4):
             v = take_floats(of_x + uint32(64 * s))
             b[2 * s], b[2 * s + 1] = narrowed(v[0], v[1]), narrowed(v[2], v[3])

@@ -1,8 +1,8 @@
 """cuda:gemv of experts: which uses of an expert a block serves, and rows from and to where they are.
 
 A *use* is a number t · U + u: token t meets the u-th of its experts. A block is started for each use and
-for 32 or 64 rows of its expert. It serves that use and the next ones of the same expert, up to as many as the
-kernel has columns; those of them that would serve fewer, because an earlier use serves them already, end
+for 32 or 64 rows of its expert. It serves that use and the next ones of the same expert, up to as many as
+the kernel has columns; those of them that would serve fewer, because an earlier use serves them already, end
 at once. So each block finds out alone what to do, and an expert's weights are read once for a few tokens.
 
 Every warp finds it out for itself: it looks at all ids, two a lane.

@@ -3,21 +3,19 @@
 Changed: no warp waits for a record, for with few rows all that counts is to read the weights once, as
 fast as memory gives them. Each of the 8 to 16 warps of a block keeps records in flight into shared
 memory (gemv/stages.py), without waiting for any other warp; the first ones while the kernel before this
-one still runs (words/early_start.py). A block makes 32 rows of outputs; its warps share the columns and
+one still runs (words/early_start.py). A block makes 32 or 64 rows of outputs; its warps share the columns and
 add up at the end, in a fixed order. And codes of some types stay raised, which saves instructions
 (strips/operand.py).
-
-Every block reads all activations, and with many of both they are the larger part of what the L2 is asked for:
-there a block makes 64 rows of outputs.
 
 Up to 8 rows of activations stay floats and are rounded to bfloat16 while they are read: so one kernel
 does all. The codes are exact in bfloat16, and a scale meets only sums: nothing overflows. (An activation
 that is infinite may make NaN, for raised codes are 128 too high and that is taken off.)
 
-With up to four rows the columns of ``mma`` that are free serve other runs (gemv/by_runs.py).
+With up to four rows the columns of ``mma`` that are free serve other runs (gemv/by_runs.py). How many strips
+a block has, and how blocks share them, is what an estimate says takes least (gemv/pace.py).
 
-Limited by memory, where the instructions that unpack a format leave room for it. Beyond 16 rows the
-activations are the larger part all the same.
+Limited by instructions as much as by memory: what unpacks codes and makes scales takes half of all issue
+slots. A block of 64 rows of outputs loads and converts activations half as often.
 """
 
 from __future__ import annotations
@@ -77,7 +75,7 @@ def record_multiplier(stage: Stage) -> Any:
     """The device function that adds one record of all strips."""
     layout, size, tiles, again = stage.layout, stage.size, stage.tiles, stage.strips > BOTH
     count, values = buffers(layout)
-    runs, scales, has_offset, several = layout.runs, layout.scales, layout.has_offset, stage.columns > 1
+    runs, scales, has_offset = layout.runs, layout.scales, layout.has_offset
     load_words, load_scales, fragment, begin = operand_of(layout, tiles)
     each, record, take, sum_of = 4 // runs, layout.record, taker(stage), summer(4 // layout.runs)
     of_x, of_d = 8 * tiles, 4 * tiles
@@ -104,14 +102,12 @@ def record_multiplier(stage: Stage) -> Any:
                     o, j, i = 4 * (strip * tiles + tile), 4 * tile, 8 * tile + 2 * run
                     low, high = f[run], f[scales + run]
                     sums[o], sums[o + 2] = sums[o] + low * d[j], sums[o + 2] + high * d[j + 2]
-                    if several:
-                        sums[o + 1], sums[o + 3] = sums[o + 1] + low * d[j + 1], sums[o + 3] + high * d[j + 3]
+                    sums[o + 1], sums[o + 3] = sums[o + 1] + low * d[j + 1], sums[o + 3] + high * d[j + 3]
                     if has_offset:
                         low, high = f[runs + run], f[scales + runs + run]
                         sums[o], sums[o + 2] = sums[o] - low * x[i], sums[o + 2] - high * x[i]
-                        if several:
-                            sums[o + 1] -= low * x[i + 1]
-                            sums[o + 3] -= high * x[i + 1]
+                        sums[o + 1] -= low * x[i + 1]
+                        sums[o + 3] -= high * x[i + 1]
 
     @inlined
     def multiply(at: Any, which: Any, lane: Any, sums: Any, unseen: Any) -> None:
