@@ -35,7 +35,6 @@ from bench.on_card import Replays
 from ggmlq import ladder
 from ggmlq.cuda.activations import expert_codes, expert_panels
 from ggmlq.cuda.expert_linear import r4_gemv, r5_grouped
-from ggmlq.cuda.gemv.stages import BOTH, FOUR
 from ggmlq.cuda.machine import device
 from ggmlq.cuda.pipeline import grouped8, groups
 from ggmlq.formats import BlockFormat
@@ -91,8 +90,7 @@ def kernels(names: list[str]) -> list[Any]:
     """All that this takes of some formats, the longest to compile first."""
     formats = [gq.formats[name] for name in names if name not in TILES]
     found = [r5_grouped.kernel(fmt, tile) for tile in reversed(r5_grouped.TILES) for fmt in formats]
-    cases = [(columns, strips) for strips in (FOUR, BOTH) for columns in reversed(r4_gemv.COLUMNS)]
-    found += [r4_gemv.kernel(fmt, *case) for case in cases for fmt in formats]
+    found += [r4_gemv.kernel(fmt, *case) for case in reversed(r4_gemv.CASES) for fmt in formats]
     every = [
         (grouped8.float_kernel, grouped8.float_jobs()),
         (grouped8.integer_kernel, grouped8.integer_jobs()),

@@ -55,6 +55,7 @@ FEW = [  # T, U, E, N, K, rows of x for each use, ids
     ("a row a use", 2, 3, 7, 40, 128, True, "spread"),
     ("all to one", 9, 2, 4, 33, 320, False, "one"),
     ("some are none", 5, 7, 9, 32, 128, False, "none"),
+    ("many uses", 41, 6, 40, 16, 128, False, "none"),
 ]
 
 

@@ -29,7 +29,7 @@ from .machine import device
 
 SPARE = ((64, "cuda:dp4a"), (None, "cuda:registers"))  # up to which number of rows which rung
 HOPPER, FEWEST = (9, 0), 64  # rows of x up to which weights are the first operand
-FEW_USES = 64  # of experts, no more than twice as many as there are, up to which one launch is best
+FEW_USES = 256  # of experts, no more than twice as many as there are, up to which one launch is best
 # Formats whose kernels for experts were held against the oracle on a card; others are taken by name alone.
 TRIED = ("q4_0", "q8_0", "q4_K", "q6_K", "mxfp4")
 # Operations of bfloat16 that tensor cores do a clock and multiprocessor, by the datasheets; and of others.

@@ -26,7 +26,7 @@ from ..activations.floats import aligned_floats
 from ..dequantize import BLOCK_FORMATS
 from ..gemv import by_runs
 from ..gemv.stages import BOTH, FOUR, fetchers
-from ..gemv.uses import BESIDE, MOST, NAN, NO_EXPERT, ExpertStage, finder, finisher, gatherer
+from ..gemv.uses import BESIDE, IDS_EACH, MOST, NAN, NO_EXPERT, ExpertStage, finder, finisher, gatherer
 from ..linear.r13_gemv import LEAST
 from ..machine import device
 from ..machine.launch import Kernel, family
@@ -41,18 +41,24 @@ from ..words.language import cuda, float32, uint32, uint64
 
 COLUMNS = (1, 2, 4)  # uses of an expert that a block serves
 SPAN = 2  # records of a stage
+CASES = [  # columns, strips of a block, ids of a lane
+    (columns, strips, ids_each)
+    for columns in COLUMNS
+    for strips in (BOTH, FOUR)
+    for ids_each in (IDS_EACH if columns == COLUMNS[-1] else IDS_EACH[:1])
+]
 MANY = 4  # waves
 
 
-@family((fmt, columns, strips) for fmt in BLOCK_FORMATS for columns in COLUMNS for strips in (BOTH, FOUR))
-def kernel(fmt: BlockFormat, columns: int, strips: int) -> Kernel:
+@family((fmt, *case) for fmt in BLOCK_FORMATS for case in CASES)
+def kernel(fmt: BlockFormat, columns: int, strips: int, ids_each: int) -> Kernel:
     """Block (use, 32 or 64 rows of its expert)."""
     of = stage_of(fmt, columns, strips)
     length, count, size, warps = of.length, of.count, of.size, of.warps
     ahead, end, ring, after = count - 1, (count - 1) * length, count * length, follower(count, length)
     multiply, gather, of_uses = by_runs.multiplier(of), by_runs.gatherer(of), of.uses
     (fetch_weights, _), fetch_activations, finish = fetchers(of), gatherer(of), finisher(of)
-    find, take_turn, numbers, rows = finder(columns), early_start.take_turn, of.numbers, of.rows
+    find, take_turn, numbers, rows = finder(columns, ids_each), early_start.take_turn, of.numbers, of.rows
     base, commit, wait = ptx.shared_base, ptx.commit, ptx.wait_for_all_but(count - 2)
     store4 = ptx.store4
 
@@ -106,7 +112,7 @@ def kernel(fmt: BlockFormat, columns: int, strips: int) -> Kernel:
 
     parameters = (uint64,) * 4 + (uint32,) * 7
     return Kernel(
-        f"gemv of experts of {fmt.name}, {columns} uses and {rows} rows a block", gemv, *parameters,
+        f"gemv of experts of {fmt.name}, {columns} of {32 * ids_each} uses, {rows} rows", gemv, *parameters,
         threads=32 * warps, blocks=of.blocks, shared=of.shared, least=LEAST, early=True,
     )  # fmt: skip
 
@@ -125,11 +131,13 @@ def stage_of(fmt: BlockFormat, columns: int, strips: int) -> ExpertStage:
     return ExpertStage(layout_of(fmt), columns, SPAN, strips=strips)
 
 
-def columns_for(tokens: int, uses: int, experts: int) -> int:
-    """Uses that a block serves: about twice as many as an expert has on average."""
+def columns_for(tokens: int, uses: int, experts: int) -> tuple[int, int]:
+    """Uses that a block serves, about twice as many as an expert has on average; and ids of a lane."""
+    if uses > 32 * IDS_EACH[0]:
+        return COLUMNS[-1], IDS_EACH[-1]
     if tokens == 1:
-        return COLUMNS[0]
-    return COLUMNS[1] if uses <= experts else COLUMNS[2]
+        return COLUMNS[0], IDS_EACH[0]
+    return COLUMNS[1] if uses <= experts else COLUMNS[2], IDS_EACH[0]
 
 
 def refuses(problem: ExpertLinear) -> str | None:
@@ -141,7 +149,7 @@ def refuses(problem: ExpertLinear) -> str | None:
         return f"takes up to {MOST} uses of experts"
     if problem.k > LONGEST or problem.n > 65535 * BOTH * ROWS:
         return f"takes up to {LONGEST} columns and {65535 * BOTH * ROWS} rows"
-    columns = columns_for(problem.t, problem.t * problem.u, problem.e)
+    columns, _ = columns_for(problem.t, problem.t * problem.u, problem.e)
     stage = stage_of(problem.weights, columns, FOUR)
     return older_than(problem.card, LEAST) or too_small_for(problem.card, stage.shared)
 
@@ -152,8 +160,8 @@ def launch(x: Any, q: QuantArray, ids: Any, out: Any, strips: int | None = None)
     assert isinstance(q.format, BlockFormat)
     w, x, (e, n, k) = strips_of(q), aligned_floats(x), q.shape
     count, steps, _ = w.records.shape
-    columns = columns_for(len(ids), ids.size, e)
+    columns, ids_each = columns_for(len(ids), ids.size, e)
     strips = strips or strips_for(ids.size, n, device.multiprocessors())
-    made = kernel(q.format, columns, strips)
+    made = kernel(q.format, columns, strips, ids_each)
     sizes = (ids.size, ids.size // len(x), e, count // e, n, k, steps // SPAN)
     made((ids.size, -(-n // (strips * ROWS))), (made.threads,), w.records, x, ids, out, *sizes)

@@ -5,7 +5,7 @@ for 32 or 64 rows of its expert. It serves that use and the next ones of the sam
 the kernel has columns; those of them that would serve fewer, because an earlier use serves them already, end
 at once. So each block finds out alone what to do, and an expert's weights are read once for a few tokens.
 
-Every warp finds it out for itself: it looks at all ids, two a lane.
+Every warp finds it out for itself: it looks at all ids, two a lane or eight.
 """
 
 from __future__ import annotations
@@ -22,9 +22,10 @@ from ..words.lane import g_and_t, warp_and_lane
 from ..words.language import cuda, float32, uint32, uint64
 from .stages import BOTH, FOUR, RESERVED, ROOMY, Stage
 
-MOST = 64  # uses: two ids a lane
+IDS_EACH = 2, 8  # of a lane: kernels for up to 64 and 256 uses
+MOST = 32 * IDS_EACH[-1]  # uses
 BESIDE = {BOTH: 3, FOUR: 2}  # blocks that a multiprocessor has registers for, by their strips
-NO_EXPERT = 0xFFFFFFFF
+NO_EXPERT, NO_USE = 0xFFFFFFFF, 0xFFFFFFFE
 NAN = 0x7FC00000
 
 
@@ -69,7 +70,7 @@ def expert_of() -> Any:
 
 
 @cache
-def finder(columns: int) -> Any:
+def finder(columns: int, ids_each: int) -> Any:
     """The device function that lists the uses of a warp, at an address of shared memory.
 
     Returns how many there are, none if an earlier use serves them; and the expert.
@@ -78,26 +79,25 @@ def finder(columns: int) -> Any:
 
     @inlined
     def find(at: Any, ids: Any, own: Any, uses: Any, experts: Any, lane: Any) -> Any:
-        mine = expert(ids, own, experts)
-        first = second = uint32(NO_EXPERT)
-        if lane < uses:
-            first = expert(ids, lane, experts)
-        if lane + uint32(32) < uses:
-            second = expert(ids, lane + uint32(32), experts)
-        low, high = equal(first, mine), equal(second, mine)
-        here, below = uint32(uint32(1) << (own & uint32(31))) - uint32(1), (uint32(1) << lane) - uint32(1)
-        below = uint32(below)
-        in_low = ones(low)
-        before = ones(low & uint32(here)) if own < uint32(32) else in_low + ones(high & uint32(here))
-        place = ones(low & below) - before  # of the first; enormous where it comes before
-        if first == mine and place < uint32(columns):
-            put(at + place * uint32(4), lane)
-        place = in_low + ones(high & below) - before
-        if second == mine and place < uint32(columns):
-            put(at + place * uint32(4), lane + uint32(32))
+        mine, theirs = expert(ids, own, experts), cuda.local.array(ids_each, uint32)
+        for i in range(ids_each):
+            theirs[i] = uint32(NO_USE)
+            if lane + uint32(32 * i) < uses:
+                theirs[i] = expert(ids, lane + uint32(32 * i), experts)
+        until = uint32(uint32(uint32(1) << (own & uint32(31))) - uint32(1))
+        below = uint32(uint32(uint32(1) << lane) - uint32(1))
+        found = before = uint32(0)
+        for i in range(ids_each):
+            here = equal(theirs[i], mine)
+            if own >> uint32(5) == uint32(i):
+                before = uint32(found + ones(here & until))
+            place = uint32(uint32(found + ones(here & below)) - before)  # enormous where it comes before
+            if own >> uint32(5) <= uint32(i) and theirs[i] == mine and place < uint32(columns):
+                put(at + place * uint32(4), lane + uint32(32 * i))
+            found = uint32(found + ones(here))
         cuda.syncwarp()
-        found = min(in_low + ones(high) - before, uint32(columns))
-        return (found if before % uint32(columns) == uint32(0) else uint32(0)), mine
+        served = min(uint32(found - before), uint32(columns))
+        return (served if before % uint32(columns) == uint32(0) else uint32(0)), mine
 
     return find
 
