@@ -1,12 +1,11 @@
 #!/usr/bin/env python3
 """The table of many shapes in docs/engine.md, and its picture, from bench/results/shapes_h200.json.
 
-python bench/bench_shapes.py --rungs cuda:gemv,cuda:wgmma,cuda:roles --json PATH
+python bench/bench_shapes.py --json PATH
 python tools/shapes_table.py [--check]      # the table
 python tools/shapes_table.py --picture      # docs/shapes.svg; extra `plot`
 
-A figure is of the kernel that ``auto`` takes on an H200 (ggmlq/cuda/pipeline/strip_pace.py), with the tile
-and the parts that it takes, where these were measured.
+A figure is of the kernel that ``auto`` took (ggmlq/cuda/pipeline/strip_pace.py).
 """
 
 from __future__ import annotations
@@ -19,11 +18,6 @@ from typing import Any
 
 from _page import put, settle, table
 
-import ggmlq as gq
-from ggmlq.cuda.gemv.clusters import ALONE, blocks_for
-from ggmlq.cuda.pipeline.roles import tile_for
-from ggmlq.cuda.pipeline.strip_pace import MULTIPROCESSORS, Shape, estimates
-from ggmlq.cuda.strips.layout import layout_of
 from ggmlq.testing import results
 
 ROOT = Path(__file__).parents[1]
@@ -36,32 +30,10 @@ Figure = dict[str, Any]
 
 @cache
 def figures() -> dict[tuple[str, int, int, int], Figure]:
-    """What auto takes, by type, N, K and M."""
-    found: dict[tuple[str, int, int, int], dict[str, Figure]] = {}
-    for row in results.load(RESULTS)["rows"]:
-        if "us" in row and taken(row):
-            found.setdefault((row["format"], row["N"], row["K"], row["M"]), {})[row["kernel"]] = row
-    chosen = {}
-    for about, rows in found.items():
-        name, n, k, m = about
-        shape = Shape(m, n, k, layout_of(gq.formats[name]), MULTIPROCESSORS)
-        thought = estimates(shape)
-        best = min(thought, key=lambda kernel: thought[kernel])
-        if best in rows:
-            chosen[about] = rows[best]
-    return dict(sorted(chosen.items(), key=lambda item: (item[0][0] != TOLD, item[0])))
-
-
-def taken(row: Figure) -> bool:
-    """Whether it is of the tile, or of the parts, that the kernel takes by itself."""
-    n, k, m = row["N"], row["K"], row["M"]
-    if "columns" in row:
-        columns: int = tile_for(m, -(-n // 128), -(-k // 128), MULTIPROCESSORS).columns
-        return columns == row["columns"]
-    if "parts" in row:
-        blocks = blocks_for(4 * -(-n // 128), k, m, MULTIPROCESSORS)  # of two strips, as all were then
-        return bool(row["parts"] == (0 if blocks == ALONE else blocks.parts))
-    return True
+    """By type, N, K and M; those of the table's type first."""
+    rows = [row for row in results.load(RESULTS)["rows"] if "us" in row and row["asked"] == "auto"]
+    found = {(row["format"], row["N"], row["K"], row["M"]): row for row in rows}
+    return dict(sorted(found.items(), key=lambda item: (item[0][0] != TOLD, item[0])))
 
 
 def page() -> str:

@@ -139,6 +139,12 @@ def columns_of(strips: int) -> tuple[int, ...]:
     return COLUMNS if strips == BOTH else tuple(WARPS[strips])
 
 
+def kinds_of(strips: int, columns: int) -> tuple[bool, ...]:
+    """Whether there are lone blocks, False, and small ones, True: those that were the fastest for some shape."""
+    lone, small = strips == BOTH or columns > 4, columns in WARPS[strips]
+    return (False,) * lone + (True,) * small
+
+
 @cache
 def fetchers(stage: Stage) -> tuple[Any, Any]:
     """The device functions that start the copies of one stage: of weights, and of activations."""

@@ -31,7 +31,7 @@ from ...problems import Linear
 from ..activations.floats import aligned_floats, narrowed
 from ..dequantize import BLOCK_FORMATS
 from ..gemv import by_runs, clusters, pace
-from ..gemv.stages import BOTH, COLUMNS, FOUR, SPANS, WARPS, Stage, columns_of, fetchers, taker
+from ..gemv.stages import BOTH, COLUMNS, FOUR, SPANS, Stage, columns_of, fetchers, kinds_of, taker
 from ..machine import device
 from ..machine.launch import Kernel, family
 from ..pipeline.ring import follower
@@ -163,7 +163,7 @@ def finisher(stage: Stage) -> Any:
     for strips in (BOTH, FOUR)
     for columns in columns_of(strips)
     for span in spans(fmt, columns)
-    for small in (False, True)[: 1 + (columns in WARPS[strips])]
+    for small in kinds_of(strips, columns)
 )
 def kernel(fmt: BlockFormat, columns: int, span: int, small: bool, strips: int) -> Kernel:
     """The kernel for up to so many rows of activations; of small blocks, or of one a multiprocessor."""
