@@ -16,7 +16,7 @@ from ggmlq.cuda.activations import floats, sixteen
 from ggmlq.cuda.dequantize import BLOCK_FORMATS
 from ggmlq.cuda.gemv.clusters import ALONE, Blocks
 from ggmlq.cuda.gemv.pace import Job, Way, best
-from ggmlq.cuda.gemv.stages import BOTH, FOUR, ROOMY, Stage, columns_of
+from ggmlq.cuda.gemv.stages import BOTH, FOUR, ROOMY, Stage, columns_of, kinds_of
 from ggmlq.cuda.linear import r13_gemv
 from ggmlq.cuda.machine import device
 from ggmlq.cuda.strips.layout import layout_of
@@ -87,7 +87,7 @@ def test_wide_blocks_find_room():
     """On Hopper, whatever the format is; with no more parts than have a place for their sums."""
     for fmt in BLOCK_FORMATS:
         for columns in columns_of(FOUR):
-            for small in (False, True):
+            for small in kinds_of(FOUR, columns):
                 of = r13_gemv._chosen(fmt, columns, ROOMY, True, small, FOUR)
                 assert of.blocks * of.shared <= ROOMY
                 assert of.parts == (4 if small and columns <= 4 else 1)

@@ -17,7 +17,7 @@ from typing import NamedTuple
 from ..pipeline.stage_pace import unpacking
 from ..strips.layout import ROWS, STEP, StripLayout
 from .clusters import ALONE, Blocks
-from .stages import BOTH, FOUR, SPANS, WARPS, Stage, columns_of
+from .stages import BOTH, FOUR, SPANS, Stage, columns_of, kinds_of
 
 
 class Rate(NamedTuple):
@@ -101,14 +101,13 @@ def ways(job: Job) -> Iterator[Way]:
     """Those that were as fast as any for some shape."""
     columns, sms, tiles = rows_for(job.m), job.multiprocessors, job.height // BOTH
     able = [strips for strips in (BOTH, FOUR)[: 1 + job.wide] if columns in columns_of(strips)]
-    small = {
-        each: Stage(job.layout, columns, SPANS[0], True, each) for each in able if columns in WARPS[each]
-    }
+    kinds = {strips: kinds_of(strips, columns) for strips in able}
+    small = {s: Stage(job.layout, columns, SPANS[0], True, s) for s in able if True in kinds[s]}
     if small and tiles <= FEW * sms:
         parts = max(1, min(small[BOTH].parts, int(1.5 * sms / tiles)))
         yield Way(BOTH, Blocks(parts, -(-tiles * parts // sms)) if parts > 1 else ALONE)
         return
-    yield from (Way(strips, ALONE) for strips in able)
+    yield from (Way(strips, ALONE) for strips in able if False in kinds[strips])
     for strips, of in small.items():
         for most in range(1, of.blocks + 1):
             if most > 1:

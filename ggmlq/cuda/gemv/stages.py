@@ -140,7 +140,7 @@ def columns_of(strips: int) -> tuple[int, ...]:
 
 
 def kinds_of(strips: int, columns: int) -> tuple[bool, ...]:
-    """Whether there are lone blocks, False, and small ones, True: those that were the fastest for some shape."""
+    """Of blocks: lone ones are False, small ones True. Those that no shape wants are left out."""
     lone, small = strips == BOTH or columns > 4, columns in WARPS[strips]
     return (False,) * lone + (True,) * small
 
