@@ -381,10 +381,12 @@ def test_a_card_with_less_shared_memory_holds_fewer_blocks(monkeypatch):
 def test_experts_by_their_uses():
     """Kernels that read ids on the device are taken where they were tried on a card, and only there."""
 
-    def taken(name, t, card=H200):
-        return choose(ExpertLinear(FORMATS[name], t, 8, 128, 768, 2048, device="cuda", card=card)).name
+    def taken(name, t, card=H200, k=2048):
+        return choose(ExpertLinear(FORMATS[name], t, 8, 128, 768, k, device="cuda", card=card)).name
 
-    assert [taken("q4_K", t) for t in (1, 8, 9, 4096)] == ["cuda:gemv"] * 2 + ["cuda:grouped"] * 2
+    assert [taken("q4_K", t) for t in (1, 16, 17, 4096)] == ["cuda:gemv"] * 2 + ["cuda:grouped"] * 2
+    assert [taken("q4_0", t) for t in (32, 33)] == ["cuda:gemv", "cuda:grouped"]
+    assert [taken("q4_0", t, k=768) for t in (8, 9)] == ["cuda:gemv", "cuda:grouped"]
     assert [taken(name, 8) for name in ("q5_K", "iq2_xs")] == ["cuda:each_bf16"] * 2
     assert taken("q4_K", 8, A100) == "cuda:each_bf16"
     assert taken("f16", 8) == "cuda:each_f32"

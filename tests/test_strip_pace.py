@@ -23,8 +23,10 @@ FASTEST = {
     ("q8_0", 8, 5120, 13824): "cuda:gemv",
     ("q8_0", 32, 3584, 4096): "cuda:gemv",
     ("q4_0", 16, 3584, 13824): "cuda:gemv",
-    ("q4_0", 16, 28672, 4096): "cuda:roles",
-    ("q6_K", 16, 5120, 13824): "cuda:roles",
+    ("q4_0", 16, 18944, 4096): "cuda:gemv",
+    ("q6_K", 16, 896, 13824): "cuda:gemv",
+    ("q4_K", 16, 8192, 13824): "cuda:gemv",
+    ("q4_0", 32, 28672, 4096): "cuda:roles",
     ("q4_K", 32, 3584, 13824): "cuda:roles",
     ("mxfp4", 32, 5120, 13824): "cuda:roles",
     ("q8_0", 64, 3584, 4096): "cuda:roles",
@@ -42,8 +44,8 @@ def test_hopper_is_estimated():
             order = choice.preference(problem(name, m, n, k)).kernels
             assert not any("cublas" in each or "dequant" in each for each in order), "cannot be captured"
     half = Card("half of an H200", (9, 0), 66, ROOM)
-    taken = {card: choose(problem(m=16, n=14336, k=4096, card=card)).name for card in (H200, half)}
-    assert taken == {H200: "cuda:gemv", half: "cuda:roles"}, "large for that card"
+    taken = {card: choose(problem(m=32, n=4096, k=4096, card=card)).name for card in (H200, half)}
+    assert taken == {H200: "cuda:gemv", half: "cuda:wgmma"}, "large for that card"
 
 
 @pytest.mark.parametrize("case", FASTEST, ids=str)

@@ -29,7 +29,7 @@ from .machine import device
 
 SPARE = ((64, "cuda:dp4a"), (None, "cuda:registers"))  # up to which number of rows which rung
 HOPPER, FEWEST = (9, 0), 64  # rows of x up to which weights are the first operand
-FEW_USES = 256  # of experts, no more than twice as many as there are, up to which one launch is best
+FEW_USES, LONG_ROWS = 64, 1024  # of experts; columns from which one launch is best for more uses, too
 # Formats whose kernels for experts were held against the oracle on a card; others are taken by name alone.
 TRIED = ("q4_0", "q8_0", "q4_K", "q6_K", "mxfp4")
 # Operations of bfloat16 that tensor cores do a clock and multiprocessor, by the datasheets; and of others.
@@ -92,7 +92,12 @@ def _of_experts(problem: ExpertLinear) -> Preference:
     tried = getattr(problem.weights, "name", "") in TRIED
     if not tried or (problem.card is not None and problem.card.capability != HOPPER):
         return Preference(("cuda:each_bf16",), "the others were not tried on such a card with this format")
-    few = problem.t * problem.u <= min(FEW_USES, 2 * problem.e)
+    from .strips.layout import layout_of
+
+    assert isinstance(problem.weights, BlockFormat)
+    uses, offsets = problem.t * problem.u, layout_of(problem.weights).has_offset
+    few = uses <= min(FEW_USES, 2 * problem.e)
+    few |= uses <= problem.e * (1 if offsets else 2) and problem.k >= LONG_ROWS
     return Preference(("cuda:gemv", "cuda:grouped") if few else ("cuda:grouped", "cuda:gemv"), "by its uses")
 
 

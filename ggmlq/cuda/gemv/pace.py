@@ -48,11 +48,11 @@ class Pace(NamedTuple):
 
 NONE = Rate(0, 0, 0, 0)
 PACES = {  # by rows of activations
-    1: Pace(1.1, 1.6, 1.4, Rate(4.8, 3.0, 19.0, 2.9), 1.0, Rate(24.4, 7.6, 0, 0), Rate(1.5, 3.5, 17.8, 2.6)),
-    2: Pace(1.3, 1.5, 1.3, Rate(4.9, 2.6, 20.1, 2.7), 0.8, Rate(24.9, 7.9, 0, 0), Rate(3.6, 4.5, 15.7, 2.9)),
-    4: Pace(1.5, 1.7, 1.3, Rate(8.8, 5.8, 15.7, 4.6), 0.8, Rate(25.8, 8.5, 0, 0), Rate(4.7, 5.5, 14.5, 3.3)),
-    8: Pace(1.2, 2.4, 1.4, Rate(15.2, 11.0, 9.3, 8.0), 0.8, Rate(34.1, 6.8, 0, 0), Rate(3.5, 10.4, 9.3, 7.0)),
-    16: Pace(1.9, 3.3, 1.3, Rate(23.8, 19.6, 3.2, 9.6), 0.9, Rate(31, 14, 0, 0), Rate(11.8, 14.5, 4.3, 7.3)),
+    1: Pace(1.4, 1.6, 1.2, Rate(2.0, 0, 23.2, 3.1), 0.7, Rate(24.2, 7.8, 0, 0), Rate(2.1, 3.5, 17.1, 2.7)),
+    2: Pace(1.6, 1.5, 1.1, Rate(3.4, 0, 22.1, 3.0), 0.5, Rate(24.5, 8.1, 0, 0), Rate(4.2, 4.3, 15.2, 3.0)),
+    4: Pace(2.0, 1.7, 1.1, Rate(7.4, 0, 17.8, 4.3), 0.4, Rate(25.8, 9.0, 0, 0), Rate(5.0, 4.8, 14.2, 3.5)),
+    8: Pace(1.2, 2.4, 1.4, Rate(15.2, 11.0, 9.3, 8.0), 0.7, Rate(35.5, 6.8, 0, 0), Rate(2.8, 10.6, 9.3, 7.1)),
+    16: Pace(2.1, 3.2, 1.2, Rate(23.8, 19.5, 3.2, 9.6), 0.5, Rate(32, 14, 0, 0), Rate(11.5, 15.1, 3.9, 7.3)),
     32: Pace(1.6, 0, 1.6, Rate(39.0, 0, 0, 20.1), 0, NONE, NONE),
 }  # fmt: skip
 # Of the blocks that fit at once, how many clusters may have: some places are in no group of multiprocessors.
@@ -94,7 +94,8 @@ def microseconds(job: Job, way: Way) -> float:
         return pace.start + waves * (pace.lone_wave + millions * pace.lone.of(job.layout, strips))
     us = waves * (pace.wave + millions * pace.waiting.of(job.layout, strips))
     us += beside * millions * pace.small.of(job.layout, strips)
-    return pace.start + us + pace.cluster * (parts > 1)
+    meeting = pace.cluster * min(1, job.height / BOTH / job.multiprocessors)  # fewer blocks are there sooner
+    return pace.start + us + meeting * (parts > 1)
 
 
 def ways(job: Job) -> Iterator[Way]:
@@ -113,9 +114,8 @@ def ways(job: Job) -> Iterator[Way]:
             if most > 1:
                 yield Way(strips, Blocks(1, most))
             for parts, filled in FILLED.items():
-                blocks, fit = job.height // strips * parts, most * sms
-                fills = blocks <= filled * fit or (parts == 2 and blocks > 2 * fit)
-                if parts <= of.parts and most <= MOST[parts] and fills:
+                fit = job.height // strips * parts <= filled * most * sms
+                if fit and parts <= of.parts and most <= MOST[parts]:
                     yield Way(strips, Blocks(parts, most))
 
 
