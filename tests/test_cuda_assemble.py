@@ -52,11 +52,13 @@ def capabilities(kernel):
 
 def weight_of(case):
     """What makes a kernel of a family demanding: large numbers and shapes, then offsets, then bits."""
+    fmt = next((value for value in case if isinstance(value, BlockFormat)), None)
     flat = []
     for value in case:
+        if value is fmt:
+            continue
         fields = list(vars(value).values()) if is_dataclass(value) else [value]
         flat += [v for v in fields if isinstance(v, int) and not isinstance(v, bool)]
-    fmt = next((value for value in case if isinstance(value, BlockFormat)), None)
     return (max(flat, default=0), *((fmt.has_offset, fmt.bits_per_weight) if fmt else ()))
 
 

@@ -160,7 +160,7 @@ def changed(tree, path, old, new):
         ("cuda/words/bf16x2.py", "def mma_into(", "def mma_into(extra, ", True),
         ("formats/q4_0.py", "\nFORMAT = ", "\nANOTHER = 1\nFORMAT = ", True),
         ("cuda/words/tables.py", "kind, types.int64)", "kind, types.int32)", False),
-        ("cuda/linear/r13_gemv.py", "grid, threads = ", "threads, grid = ", False),  # of its launch
+        ("cuda/linear/r13_gemv.py", "tiles, sizes = ", "sizes, tiles = ", False),  # of its launch
         ("cuda/linear/r13_gemv.py", "let_start()\n", "pass\n", True),
         ("cuda/machine/compiling.py", 'abi="numba"', 'abi="c"', True),
         ("cuda/machine/launch.py", "RECORDS_EARLY = 12030", "RECORDS_EARLY = 1", False),

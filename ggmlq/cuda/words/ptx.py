@@ -300,10 +300,7 @@ def wait_for_all_but(groups: int) -> Any:
     types.UniTuple(i32, 4), u32, effect=True,
 )  # fmt: skip
 def load_matrices(address: Any) -> Any:
-    """Four matrices of 8 rows of 16 bytes; lane 8 i + r gives the address of row r of matrix i.
-
-    A lane receives bytes 4 t … 4 t + 3 of row g of each.
-    """
+    """Bytes 4 t … 4 t + 3 of row g of four matrices; lane 8 i + r gives where row r of matrix i is."""
     only_on_a_gpu()
 
 
