@@ -4,7 +4,7 @@
     python bench/bench_experts_cuda.py --check           # every rung and some formats against the oracle
     python bench/bench_experts_cuda.py --time --baseline ggml_cuda_experts_h200.json --json FILE
     python bench/bench_experts_cuda.py --tiles           # cuda:grouped with each of its tiles
-    python bench/bench_experts_cuda.py --types e4m3,int8 --check --time      # cuda:grouped_codes
+    python bench/bench_experts_cuda.py --types e4m3,int8 --check --time      # codes
 
 A time is that of a product in a CUDA graph of twelve, over three sets of weights, each product with ids of
 its own: the median of replays. ``floor`` is the larger of two: the weights of all experts that are used over
@@ -23,6 +23,7 @@ import statistics
 import sys
 import time
 from functools import partial
+from itertools import product
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -34,9 +35,10 @@ import ggmlq as gq
 from bench.on_card import Replays
 from ggmlq import ladder
 from ggmlq.cuda.activations import expert_codes, expert_panels
-from ggmlq.cuda.expert_linear import r4_gemv, r5_grouped
+from ggmlq.cuda.expert_linear import r4_gemv, r5_grouped, r7_few_codes
 from ggmlq.cuda.machine import device
-from ggmlq.cuda.pipeline import grouped8, groups
+from ggmlq.cuda.pipeline import few_uses, grouped8, groups
+from ggmlq.cuda.pipeline.few_rows import PARTS
 from ggmlq.formats import BlockFormat
 from ggmlq.problems import ExpertLinear
 from ggmlq.testing.blocks import random_blocks
@@ -72,6 +74,7 @@ SHAPES = (
     Shape(8, 2, 14336, 4096, ("q4_K",)),
     Shape(8, 2, 4096, 14336, ("q8_0", "q4_K"), True),
     Shape(64, 6, 1408, 2048, ("q4_K",)),
+    Shape(256, 8, 2048, 7168, ("e4m3",)),
     Shape(4, 1, 4096, 7168, ("e4m3",), tokens=(256, 2048, 8192, 32768)),  # DeepGEMM's kind
 )
 TIMED = ("q4_K", "q4_0", "mxfp4", "q8_0", "q6_K", "e4m3", "int8")
@@ -92,12 +95,14 @@ def kernels(names: list[str]) -> list[Any]:
     found = [r5_grouped.kernel(fmt, tile) for tile in reversed(r5_grouped.TILES) for fmt in formats]
     found += [r4_gemv.kernel(fmt, *case) for case in reversed(r4_gemv.CASES) for fmt in formats]
     every = [
+        (r7_few_codes.kernel, r7_few_codes.jobs()),
         (grouped8.float_kernel, grouped8.float_jobs()),
         (grouped8.integer_kernel, grouped8.integer_jobs()),
     ]
     of_codes = {"e4m3": "e4m3", "int8": "s8"}
     wanted = {of_codes[name] for name in names if name in of_codes}
-    found += [make(job) for make, jobs in every for (job,) in jobs if job.x == job.w and job.x in wanted]
+    for make, cases in every:
+        found += [make(job, *more) for job, *more in cases if job.x == job.w and job.x in wanted]
     return [*found, groups.grouper(), expert_panels.gatherer(), expert_codes.gatherer()]
 
 
@@ -187,7 +192,7 @@ def checked(name: str, q: Any, x: Any, ids: Any, apart: bool) -> int:
     host = x.to("cpu") if name in TILES else x.get()
     given = host.reshape(*ids.shape, x.shape[-1]) if apart else host
     on_card = cp.asarray(ids)
-    for each in ("gemv", "grouped", "grouped_codes"):
+    for each in ("gemv", "grouped", "few_codes", "grouped_codes"):
         own = rung(each)
         if own.refuses(ExpertLinear.of(x, q, on_card)):
             continue
@@ -285,7 +290,7 @@ def time_all(args: argparse.Namespace, facts: dict[str, Any]) -> None:
 
 def line(row: dict[str, Any]) -> str:
     """Of the table."""
-    verdict, tile = "met" if row["us"] <= row["aim_us"] else "MISSED", row.get("columns", row.get("tile", ""))
+    verdict, tile = "met" if row["us"] <= row["aim_us"] else "MISSED", row.get("cut", row.get("tile", ""))
     return (
         f"{row['shape']:16} {row['type']:6} T={row['T']:<5} {row['ids']:7} {row['kernel']:18} "
         f"{row['us']:9.2f} us  floor {row['floor_us']:8.2f}  aim {row['aim_us']:8.2f} {verdict:6} "
@@ -294,23 +299,27 @@ def line(row: dict[str, Any]) -> str:
 
 
 def told(cell: Cell, args: argparse.Namespace) -> Any:
-    """With the kernel that is chosen, and few tokens with both; codes with the one that is taken by name."""
-    kernel = "grouped_codes" if cell.name in TILES else "auto"
+    """With the kernel that is chosen, and few tokens with the other one too."""
+    pair, most = ("gemv", "grouped"), r4_gemv.MOST
+    if cell.name in TILES:
+        pair, most = ("few_codes", "grouped_codes"), few_uses.MOST
     usual = cell.shape.tokens or TOKENS
     for tokens in [int(t) for t in args.tokens.split(",")] if args.tokens else usual:
-        row = cell.time(tokens, "even", kernel)
+        row = cell.time(tokens, "even", "auto")
         yield row
-        if kernel == "auto" and 1 < tokens <= r4_gemv.MOST // cell.shape.used:
-            other = "grouped" if row.get("kernel") == "cuda:gemv" else "gemv"
-            yield cell.time(tokens, "even", other)
+        if 1 < tokens <= most // cell.shape.used:
+            yield cell.time(tokens, "even", pair[row.get("kernel") == f"cuda:{pair[0]}"])
         if tokens in (4, 64, 512, 4096):
             for spread in SPREADS[1:]:
-                yield cell.time(tokens, spread, kernel)
+                yield cell.time(tokens, spread, "auto")
 
 
 def tiled(cell: Cell) -> Any:
-    """The grouped kernel with each tile."""
+    """The grouped kernel with each tile; that of few codes with each cut."""
     shares = {"e4m3": grouped8.FLOATS, "int8": grouped8.WHOLE}.get(cell.name, ())
+    few = shares and not cell.shape.tokens
+    for tokens, tile, parts in product((1, 2, 4, 8, 16, 32), r7_few_codes.TILES, PARTS) if few else ():
+        yield cell.time(tokens, "even", "few_codes", cut=r7_few_codes.Cut(tile, parts))
     for tokens in cell.shape.tokens or (64, 512, 4096):
         mean = tokens * cell.shape.used / cell.shape.experts
         for share in shares:

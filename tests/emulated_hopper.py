@@ -155,7 +155,7 @@ def moved(warp, box, column, row, shared, put):
     """Copy a box, row by row; what is outside of the matrix is zeros, or stays away."""
     size = KINDS[box.kind][1]
     length = box.box_columns * size
-    assert shared % (1024 if box.swizzled else 128) == 0, "a box must be aligned"
+    assert shared % (1024 if box.swizzled and box.box_rows > 1 else 128) == 0, "a box must be aligned"
     assert column * size % 16 == 0, "left of a box is a multiple of 16 bytes"
     inside = max(0, min(box.columns - column, box.box_columns)) * size
     for r in range(box.box_rows):

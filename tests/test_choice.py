@@ -392,6 +392,7 @@ def test_experts_by_their_uses():
     assert taken("f16", 8) == "cuda:each_f32"
     for code, c in (("e4m3", 128), ("int8", 2048)):
         w, x = Operand(code, 128, c), Operand(code, 1, c)
-        asked = ExpertLinear(w, 64, 8, 128, 768, 2048, x, device="cuda", card=H200)
-        assert choose(asked).name == "cuda:grouped_codes"
-        assert choose(replace(asked, card=A100)).name == "cuda:codes"
+        asked = [ExpertLinear(w, t, 8, 128, 768, 2048, x, device="cuda", card=H200) for t in (1, 64, 65)]
+        names = [choose(each).name for each in asked]
+        assert names == ["cuda:few_codes", "cuda:few_codes", "cuda:grouped_codes"]
+        assert choose(replace(asked[0], card=A100)).name == "cuda:codes"

@@ -16,12 +16,14 @@ from test_cuda_scaled_linear import error, scaled
 import ggmlq as gq
 from ggmlq.card import Card
 from ggmlq.cuda.expert_linear.r6_grouped_codes import tile_for
+from ggmlq.cuda.expert_linear.r7_few_codes import TILES, Cut
 from ggmlq.cuda.pipeline import groups
 from ggmlq.cuda.pipeline.boxed import BoxTile
 from ggmlq.cuda.pipeline.grouped8 import BY_COLUMNS, FLOATS, LOW, WHOLE
 from ggmlq.problems import ExpertLinear, Operand
 
-RUNG = next(r for r in gq.kernels("expert_linear", device="cuda") if r.name == "cuda:grouped_codes")
+RUNGS = {r.name: r for r in gq.kernels("expert_linear", device="cuda")}
+RUNG, FEW = RUNGS["cuda:grouped_codes"], RUNGS["cuda:few_codes"]
 GROUPS, ROWS, TENSORS, BLOCKS = (1, 128), (1, None), (None, None), (128, 128)
 FP8, INTS = ("e4m3", "e4m3"), ("int8", "int8")
 TALL, LONG, WIDE = BoxTile(256, 128, 4), BoxTile(128, 192, 5), BoxTile(128, 256, 4)
@@ -44,6 +46,19 @@ MORE = [
     ("several", 9, 2, 3, 260, 128, ("int8", "uint8"), ((2, None), (10, None)), True, "one", SQUARE, True),
 ]  # fmt: skip
 
+DEEP, FLAT = TILES
+FEW_FIRST = ("few", 3, 2, 4, 80, 272, FP8, (GROUPS, BLOCKS), False, "spread", Cut(DEEP, 2), False)
+FEW_MORE = [
+    ("one row", 1, 3, 5, 64, 128, FP8, (ROWS, ROWS), False, "none", Cut(FLAT, 1), False),
+    ("many uses", 12, 1, 2, 70, 400, ("e5m2", "e4m3"), (GROUPS, GROUPS), True, "one", Cut(FLAT, 2), False),
+    ("over experts", 5, 2, 4, 50, 256, FP8, (GROUPS, BLOCKS), False, "spread", Cut(DEEP, 1), False),
+    ("in four", 9, 2, 3, 130, 128 * 9, FP8, ((3, 128), (64, 128)), False, "spread", Cut(FLAT, 4), False),
+    ("more", 33, 2, 3, 66, 128, ("e4m3", "e5m2"), ((1, 384), BLOCKS), True, "none", Cut(DEEP, 1), False),
+    ("long", 2, 2, 3, 40, 128 * 35, FP8, (GROUPS, (40, 128)), False, "none", Cut(FLAT, 1), False),
+    ("integers", 4, 3, 5, 101, 300, INTS, (ROWS, ROWS), False, "spread", Cut(DEEP, 2), False),
+    ("zero points", 6, 2, 4, 75, 270, ("uint8", "int8_full"), (ROWS, ROWS), True, "none", Cut(FLAT, 1), True),
+]  # fmt: skip
+
 
 def product(state, case, rng, kind=np.float32):
     """The outputs, whose surroundings must stay as they are, the right ones, and which uses are lost."""
@@ -57,8 +72,10 @@ def product(state, case, rng, kind=np.float32):
     given, ids_there = (on_card(x), on_card(w)), on_device(ids.astype(np.int64))
     for array in (*given[0].parts(), *given[1].parts(), y, ids_there):
         state.memory.add(array)
-    more = {} if tile is None else {"tile": tile}
-    RUNG.launch(*given, ids_there, y[1:-1].reshape(t, u, n), **more)
+    rung, more = (
+        (FEW, {"cut": tile}) if isinstance(tile, Cut) else (RUNG, {} if tile is None else {"tile": tile})
+    )
+    rung.launch(*given, ids_there, y[1:-1].reshape(t, u, n), **more)
     assert (y[[0, -1]] == 7).all(), "written past its outputs"
     lost = (ids < 0) | (ids >= e)
     rows = x
@@ -76,7 +93,13 @@ def test_products(case, monkeypatch, fresh):
     assert error(y[~lost], want[~lost].astype(np.float32)) <= 1e-6, case[0]
 
 
-@pytest.mark.parametrize("case", [FIRST, ODD], ids=["whole pieces", "odd rows"])
+@pytest.mark.parametrize("case", [FEW_FIRST, "drawn"], ids=["few", "drawn"])
+def test_few_tokens(case, monkeypatch, fresh):
+    case = FEW_MORE[fresh.integers(len(FEW_MORE))] if case == "drawn" else case
+    test_products(case, monkeypatch, fresh)
+
+
+@pytest.mark.parametrize("case", [FIRST, ODD, FEW_FIRST], ids=["whole pieces", "odd rows", "few"])
 @pytest.mark.parametrize("kind", ["float16", "bfloat16"])
 def test_narrow_results(kind, case, monkeypatch, fresh):
     """What the kernel rounds is what float32 results would be rounded to."""

@@ -90,6 +90,11 @@ def _few(job: Any) -> bool:
     return bool(plain and not job.out.coded and not job.zeros)
 
 
+def _few_of_experts(job: Any, ids_each: int) -> bool:
+    """Likewise."""
+    return _few(job)
+
+
 def _by_columns() -> Iterator[tuple[Any, ...]]:
     """All tiles where each column has a scale of w; tests take the widest."""
     from ggmlq.cuda.pipeline.job import BY_COLUMNS, OUTS, Job
@@ -146,6 +151,7 @@ FAMILIES: dict[str, tuple[Takes, Takes]] = {
     "dequantize.decoder": (everything, everything),
     "expert_linear.r4_gemv.kernel": (_tried, nothing),
     "expert_linear.r5_grouped.kernel": (_tried, nothing),
+    "expert_linear.r7_few_codes.kernel": (_few_of_experts, nothing),
     "linear.r13_gemv.kernel": (_gemv, _gemv_elsewhere),
     "linear.r14_mma_bf16.kernel": (nothing, _widest),
     "linear.r15_wgmma.kernel": (everything, nothing),

@@ -30,6 +30,7 @@ from .machine import device
 SPARE = ((64, "cuda:dp4a"), (None, "cuda:registers"))  # up to which number of rows which rung
 HOPPER, FEWEST = (9, 0), 64  # rows of x up to which weights are the first operand
 FEW_USES, LONG_ROWS = 64, 1024  # of experts; columns from which one launch is best for more uses, too
+FEW_CODES = 4  # uses of an expert on average, likewise of codes with scales
 # Formats whose kernels for experts were held against the oracle on a card; others are taken by name alone.
 TRIED = ("q4_0", "q8_0", "q4_K", "q6_K", "mxfp4")
 # Operations of bfloat16 that tensor cores do a clock and multiprocessor, by the datasheets; and of others.
@@ -88,7 +89,9 @@ def _of_experts(problem: ExpertLinear) -> Preference:
     one product for all experts, that waits for nothing.
     """
     if isinstance(problem.weights, Operand):
-        return Preference(("cuda:grouped_codes", "cuda:codes"), "one product for all experts")
+        kernels = ("cuda:few_codes", "cuda:grouped_codes", "cuda:codes")
+        many = problem.t * problem.u > FEW_CODES * problem.e
+        return Preference(kernels[many:], "by its uses")
     tried = getattr(problem.weights, "name", "") in TRIED
     if not tried or (problem.card is not None and problem.card.capability != HOPPER):
         return Preference(("cuda:each_bf16",), "the others were not tried on such a card with this format")

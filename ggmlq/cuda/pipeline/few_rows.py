@@ -11,6 +11,7 @@ asynchronous copies, and of 64 rows two warpgroups take the steps in turns.
              of w [rows] · of x [columns], both with their zero points        integers
     sums     [sources, columns / parts, rows], a column's rows side by side: what others bring here
     barriers full [stages] · empty [stages]
+    list     rows of x, one after the other, or those that a list names: few_uses.py
 
 The blocks of a cluster have neighbouring parts of K. Each finishes an equal part of the columns, and brings
 its sums of the other columns into the shared memory of those that finish them: few right from its registers,
@@ -24,7 +25,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from ..words import barrier as barriers
-from ..words import boxes, codes8, early_start
+from ..words import bf16x2, boxes, codes8, early_start
 from ..words.atoms import inlined
 from ..words.language import cuda, uint32, uint64
 from ..words.wgmma8 import INTEGERS, STEP, Form
@@ -88,9 +89,14 @@ class FewTile:
         return self.sums + self.turns * self.columns * self.pitch
 
     @property
+    def listed(self) -> int:
+        """Where a list of rows of x begins."""
+        return self.barriers + 16 * self.stages
+
+    @property
     def shared(self) -> int:
-        """Bytes in all."""
-        return KILO + self.barriers + 16 * self.stages
+        """Bytes in all, without such a list."""
+        return KILO + self.listed
 
 
 TILES = (
@@ -108,6 +114,7 @@ class FewJob:
     w: str
     out: Out = PLAIN
     zeros: bool = False  # integers
+    listed: bool = False  # rows of x are those that a list in shared memory names
 
     def __str__(self) -> str:
         guarded = ", guarded" * barriers.GUARDED
@@ -124,17 +131,33 @@ class FewJob:
         return Form(self.tile.columns, self.w, self.x)
 
 
-def filler(tile: FewTile, of_w: bool) -> Any:
+def row_finder(listed: bool) -> Any:
+    """The device function for the i-th row of x or of w, or the last one: of a list its place is given."""
+    take4 = bf16x2.take4
+
+    @inlined
+    def next_row(first: Any, i: Any, limit: Any) -> Any:
+        return min(uint32(first + i), uint32(limit - uint32(1)))
+
+    @inlined
+    def listed_row(place: Any, i: Any, count: Any) -> Any:
+        return take4(uint32(place + uint32(min(i, uint32(count - uint32(1))) << uint32(2))))
+
+    return listed_row if listed else next_row
+
+
+def filler(tile: FewTile, of_w: bool, listed: bool = False) -> Any:
     """The device function of the one thread that fetches an operand's steps ``first`` … ``last``.
 
-    That of w announces the bytes of both, and begins before the predecessor ends.
+    That of w announces the bytes of both, of so many rows of x; it may begin before the predecessor ends.
     """
-    stages, length, place = tile.stages, tile.stage, 0 if of_w else tile.rows * STEP
+    stages, length, of_x = tile.stages, tile.stage, tile.rows * STEP
     expect, fetch, wait, after = barriers.expect, boxes.fetch, barriers.wait, follower(stages)
+    one_by_one, find = listed and not of_w, row_finder(True)
     wait_for_predecessor, prefetch = early_start.wait_for_predecessor, boxes.prefetch
 
     @inlined
-    def fill(ring: Any, full: Any, codes: Any, row: Any, first: Any, last: Any) -> None:
+    def fill(ring: Any, full: Any, codes: Any, row: Any, first: Any, last: Any, rows: Any) -> None:
         if not of_w:
             prefetch(codes)
             wait_for_predecessor()  # it may have made x
@@ -142,17 +165,25 @@ def filler(tile: FewTile, of_w: bool) -> Any:
         while step < last:
             at, done = uint32(ring + stage * uint32(length)), uint32(full + stage * uint32(8))
             wait(uint32(done + uint32(8 * stages)), phase)
+            column = uint32(step * uint32(STEP))
             if of_w:
-                expect(done, uint32(length))
-            fetch(uint32(at + uint32(place)), codes, uint32(step * uint32(STEP)), row, done)
+                expect(done, uint32(uint32(of_x) + uint32(rows * uint32(STEP))))
+                fetch(at, codes, column, row, done)
+            elif one_by_one:
+                for i in range(uint32(0), rows):
+                    to = uint32(uint32(at + uint32(of_x)) + uint32(uint32(i) * uint32(STEP)))
+                    fetch(to, codes, column, find(row, uint32(i), rows), done)
+            else:
+                fetch(uint32(at + uint32(of_x)), codes, column, row, done)
             stage, phase = after(stage, phase)
             step = uint32(step + uint32(1))
 
     return fill
 
 
-def bringer(count: int) -> Any:
+def bringer(count: int, listed: bool = False) -> Any:
     """The device function that starts to copy scales of ``count`` rows and some steps into shared memory."""
+    find = row_finder(listed)
     shift, stride, copy = count.bit_length() - 1, MULTIPLY // count, codes8.copy4
 
     @inlined
@@ -161,7 +192,7 @@ def bringer(count: int) -> Any:
         from_row: Any, limit: Any, first: Any, last: Any,
     ) -> None:  # fmt: skip
         thread = uint32(cuda.threadIdx.x)
-        own = min(uint32(from_row + uint32(thread & uint32(count - 1))), uint32(limit - uint32(1)))
+        own = find(from_row, uint32(thread & uint32(count - 1)), limit)
         at, to = scales + uint64(uint32(own // rows)) * row, uint32(to + uint32(thread << uint32(2)))
         step = uint32(first + uint32(thread >> uint32(shift)))
         while step < last:
@@ -171,9 +202,9 @@ def bringer(count: int) -> Any:
     return bring
 
 
-def bringer_of_integers(zeros: bool) -> Any:
+def bringer_of_integers(zeros: bool, listed: bool = False) -> Any:
     """The same for integers: one scale a row, and its zero points."""
-    copy = codes8.copy4
+    copy, find = codes8.copy4, row_finder(listed)
 
     @inlined
     def bring(
@@ -182,7 +213,7 @@ def bringer_of_integers(zeros: bool) -> Any:
     ) -> None:  # fmt: skip
         thread = uint32(cuda.threadIdx.x)
         if thread < count:
-            own = min(uint32(from_row + thread), uint32(limit - uint32(1)))
+            own = find(from_row, thread, limit)
             at, to = uint64(own) * uint64(4), uint32(to + uint32(thread << uint32(2)))
             copy(to, scales + uint64(uint32(own // rows)) * row)
             if zeros:

@@ -55,11 +55,15 @@ def deliverer(job: FewJob) -> Any:
 
 
 def adder(job: FewJob) -> Any:
-    """The device function that adds up this block's share of the outputs, four of a row of x at a time."""
+    """The device function that adds up this block's share of the outputs, four of a row of x at a time.
+
+    Rows of a list go where another list says, which stands behind it.
+    """
     tile, log = job.tile, job.tile.columns.bit_length() - 1
     of_sums, finish = tile.sums, integer_finisher(job) if job.integer else float_finisher()
     (beside, write), pitch, turns = four_of(job.out), tile.pitch, tile.turns
     fours, shift = tile.rows // 4, (tile.rows // 4).bit_length() - 1
+    targets, take4 = tile.listed + 4 * tile.columns if job.listed else 0, bf16x2.take4
 
     @inlined
     def add(
@@ -75,7 +79,8 @@ def adder(job: FewJob) -> Any:
             found = beside(ending, c, uint32(row0 + q), m, n)
             e, f, g, h = finish(at, apart, sources, ring, c, q)
             if c < m:
-                write(y, c, uint32(row0 + q), n, found, e, f, g, h)
+                to = take4(uint32(ring + uint32(targets) + uint32(c << uint32(2)))) if targets else c
+                write(y, to, uint32(row0 + q), n, found, e, f, g, h)
             i = uint32(i + uint32(MULTIPLY))
 
     return add

@@ -59,7 +59,8 @@ def float_worker(job: FewJob) -> Any:
     zeros, nothing, begin, first_products, _, _, _, factors, promote, unscaled = float_products(job.form, 0)
     of_rows, promoted = factors[0], promote[0]
     rows, turns, stand, stride = tile.rows, tile.turns, placer_of_threads(tile), striding(tile)
-    bring_w, bring_x = bringer(rows), bringer(columns)
+    bring_w, bring_x = bringer(rows), bringer(columns, job.listed)
+    listed = tile.listed if job.listed else 0
     meet, wait, arrive = barriers.gather_point(1, MULTIPLY), barriers.wait, barriers.arrive
     wait_for_predecessor, commit, landed = (
         early_start.wait_for_predecessor, ptx.commit, ptx.wait_for_all_but(0),
@@ -73,13 +74,14 @@ def float_worker(job: FewJob) -> Any:
         of_x, row_x, column_x, rows_x, span_x, of_w, row_w, column_w, rows_w, span_w = given
         lane, row, column, turn, a0, b0 = stand(ring, group)
         near_w, near_x = uint32(ring + uint32(of_scales)), uint32(ring + uint32(of_x_scales))
+        from_x = uint32(ring + uint32(listed)) if listed else uint32(0)
         totals, sums, stage, phase = zeros(), nothing(), turn, uint32(0)
         base, step = first, uint32(first + turn)
         while base < last:
             stop = min(uint32(base + uint32(chunk)), last)
             bring_w(near_w, of_w, row_w, column_w, rows_w, span_w, row0, n, base, stop)
             wait_for_predecessor()
-            bring_x(near_x, of_x, row_x, column_x, rows_x, span_x, uint32(0), m, base, stop)
+            bring_x(near_x, of_x, row_x, column_x, rows_x, span_x, from_x, m, base, stop)
             commit()
             landed()
             meet()
@@ -114,7 +116,8 @@ def integer_worker(job: FewJob) -> Any:
     of_scales, of_x_scales = tile.scales, tile.scales_of_x
     nothing, advance, drain = straight_products(job.form)
     rows, turns, stand, stride = tile.rows, tile.turns, placer_of_threads(tile), striding(tile)
-    deliver, bring = deliverer(job), bringer_of_integers(job.zeros)
+    deliver, bring_w = deliverer(job), bringer_of_integers(job.zeros)
+    bring_x, listed = bringer_of_integers(job.zeros, job.listed), tile.listed if job.listed else 0
     wait, arrive, wait_for_predecessor = barriers.wait, barriers.arrive, early_start.wait_for_predecessor
     commit, landed = ptx.commit, ptx.wait_for_all_but(0)
 
@@ -128,9 +131,10 @@ def integer_worker(job: FewJob) -> Any:
         lane, row, column, turn, a0, b0 = stand(ring, group)
         totals, stage, phase, before = nothing(), turn, uint32(0), uint32(0)
         near_w, near_x = uint32(ring + uint32(of_scales)), uint32(ring + uint32(of_x_scales))
-        bring(near_w, uint32(rows), of_w, row_w, rows_w, points_w, others_w, row0, n)
+        from_x = uint32(ring + uint32(listed)) if listed else uint32(0)
+        bring_w(near_w, uint32(rows), of_w, row_w, rows_w, points_w, others_w, row0, n)
         wait_for_predecessor()
-        bring(near_x, uint32(columns), of_x, row_x, rows_x, points_x, others_x, uint32(0), m)
+        bring_x(near_x, uint32(columns), of_x, row_x, rows_x, points_x, others_x, from_x, m)
         commit()
         step = uint32(first + turn)
         while step < last:

@@ -25,6 +25,7 @@ from .waves import best
 MEMORY, L2 = 4.456, 10.5  # MB a microsecond, of an H200, which has
 NOMINAL, MULTIPROCESSORS = 4917.0, 132  # GB/s by clock and width, and so many multiprocessors
 WAVE, BESIDE = 1.5, 0.5  # of each further wave of blocks; of each further block on a multiprocessor
+STARVED = 1.15  # times as long, where fewer flat blocks than fit on a multiprocessor ask for weights
 # Of clusters of so many blocks, each filling a multiprocessor: the share of a card's that they reach.
 REACHED = {1: 1.0, 2: 1.0, 3: 0.88, 4: 0.9, 5: 0.83, 6: 0.77, 7: 0.79, 8: 0.9}
 EXCHANGE = {1: 0.0, 2: 0.1, 3: 0.7, 4: 0.8, 5: 1.1, 6: 1.4, 7: 1.7, 8: 2.0}  # of sums, beyond the start
@@ -105,7 +106,7 @@ class Shape(NamedTuple):
         chain += waves * -(-self.steps // parts) * pace.step * slower
         bytes_once = self.n * self.k + self.m * self.k + 2 * self.m * self.n
         memory, shared = (
-            pace.away + bytes_once / self.memory / 1e6,
+            pace.away + bytes_once / self.memory / 1e6 * (STARVED if beside < blocks else 1),
             pace.start + tiles * self.steps * stage / self.cache / 1e6,
         )
         return max(chain, memory, shared) + 0.1 * chain + WAVE * (waves - 1)

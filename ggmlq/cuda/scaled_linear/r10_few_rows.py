@@ -59,7 +59,7 @@ def kernel(job: FewJob) -> Kernel:
     fill_w, fill_x = few_rows.filler(tile, True), few_rows.filler(tile, False)
     work = few_work.integer_worker(job) if job.integer else few_work.float_worker(job)
     start, of_barriers, base = starter(tile.stages, 4 * GROUPS // tile.turns), tile.barriers, ptx.shared_base
-    rows = tile.rows
+    rows, columns = tile.rows, tile.columns
     first_lane, rank_here, meet_warp = barriers.of_first_lane, barriers.rank_in_cluster, barriers.meet_warp
     greet_cluster, join_cluster = barriers.greet_cluster, barriers.join_cluster
     meet_cluster, let_successor_start = barriers.meet_cluster, early_start.let_successor_start
@@ -91,9 +91,9 @@ def kernel(job: FewJob) -> Kernel:
         warp = first_lane(uint32(thread >> uint32(5)))
         if uint32(warp) >= uint32(4 * GROUPS):
             if thread == uint32(MULTIPLY):
-                fill_w(ring, full, w, row0, first, last)
+                fill_w(ring, full, w, row0, first, last, uint32(columns))
             if thread == uint32(MULTIPLY + 32):
-                fill_x(ring, full, x, uint32(0), first, last)
+                fill_x(ring, full, x, uint32(0), first, last, uint32(columns))
             meet_warp()
             if halvings != uint32(0):
                 join_cluster()

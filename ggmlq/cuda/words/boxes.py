@@ -6,7 +6,8 @@ complete at the barrier.
 
 Coordinates are (column, row) in elements. What lies left of the column is a multiple of 16 bytes, as pitches
 are; otherwise the copy is an illegal instruction, and the context is lost. Rows may be any. Swizzled boxes
-have rows of 128 bytes, chunk c of row r at c ^ (r % 8), and begin at multiples of 1024.
+have rows of 128 bytes, chunk c of row r at c ^ (r % 8), and begin at multiples of 1024: which row it is the
+engine sees by its address, so boxes of one row may be put together to larger ones.
 """
 
 from __future__ import annotations
