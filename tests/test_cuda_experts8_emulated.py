@@ -31,6 +31,7 @@ SQUARE = BoxTile(128, 128, 6)
 H200 = Card("NVIDIA H200", (9, 0), 132, 227 << 10)
 FIRST = ("spread", 9, 2, 3, 256, 272, FP8, (GROUPS, BLOCKS), False, "spread", None, False)
 ODD = ("odd rows", 5, 2, 3, 130, 256, FP8, (GROUPS, BLOCKS), True, "none", LOW, False)
+STAY = ("rows stay", 70, 1, 4, 130, 272, FP8, (GROUPS, BLOCKS), False, "in order", LOW, False)
 # T, U, E, N, K, codes, tiles, rows of x for each use, ids, tile, zero points
 MORE = [
     ("one high tile", 100, 3, 4, 140, 400, ("e5m2", "e4m3"), (GROUPS, (140, 128)), False, "one", TALL, False),
@@ -40,6 +41,9 @@ MORE = [
     ("a tensor", 20, 1, 2, 70, 128, FP8, (TENSORS, TENSORS), False, "one", LOW, False),
     ("many steps in turns", 12, 2, 3, 128, 128 * 26, FP8, ((3, 128), (64, 128)), False, "none", TALL, False),
     ("groups filled up", 19, 2, 6, 12, 328, FP8, ((5, 256), (128, None)), False, "one", SQUARE, False),
+    ("many stay", 150, 2, 3, 60, 256, FP8, (GROUPS, GROUPS), True, "in order", SQUARE, False),
+    ("in order", 30, 2, 3, 60, 256, FP8, (GROUPS, GROUPS), False, "in order", LOW, False),
+    ("integers stay", 40, 2, 3, 31, 300, ("uint8", "int8"), (ROWS, ROWS), True, "in order", LOW, True),
     ("integers", 40, 2, 3, 131, 300, INTS, (ROWS, ROWS), False, "none", WIDE, False),
     ("by expert", 30, 3, 5, 60, 144, ("uint8", "int8"), (TENSORS, (60, None)), True, "spread", LOW, False),
     ("zero points", 30, 3, 4, 75, 270, ("uint8", "int8_full"), (ROWS, ROWS), False, "none", LOW, True),
@@ -85,7 +89,7 @@ def product(state, case, rng, kind=np.float32):
     return np.asarray(y[1:-1]).reshape(t, u, n), want, lost
 
 
-@pytest.mark.parametrize("case", [FIRST, ODD, "drawn"], ids=["spread", "odd rows", "drawn"])
+@pytest.mark.parametrize("case", [FIRST, ODD, STAY, "drawn"], ids=["spread", "odd rows", "stay", "drawn"])
 def test_products(case, monkeypatch, fresh):
     case = MORE[fresh.integers(len(MORE))] if case == "drawn" else case
     y, want, lost = product(put_emulated(monkeypatch), case, fresh)

@@ -63,6 +63,8 @@ def ids_of(kind, t, u, e, rng):
     if kind == "one":
         return np.full((t, u), e - 1)
     ids = rng.integers(0, e, (t, u))
+    if kind == "in order":
+        return np.sort(ids, axis=None).reshape(t, u)
     ids[-1, -1] = ids[0, 0]  # twice
     if kind == "none":
         ids[0, 0], ids[-1, 0], ids[t // 2, -1] = -1, e, 1 << 40
@@ -83,7 +85,7 @@ def test_few_tokens(case, strips, monkeypatch, fresh):
     assert gq.nmse(y[~lost], want[~lost]) < 1e-10
 
 
-@pytest.mark.parametrize("kind", ["spread", "one", "none"])
+@pytest.mark.parametrize("kind", ["spread", "one", "none", "in order"])
 @pytest.mark.parametrize("blocks", [1, 8, "more uses than threads hold"])
 def test_groups(blocks, kind, monkeypatch, fresh):
     """Each use has a column of its own in a tile of its expert, and the plan says so."""
@@ -101,6 +103,8 @@ def test_groups(blocks, kind, monkeypatch, fresh):
     uses, places = np.asarray(plan[groups.HEAD + 4 * of.slots : of.places]), np.asarray(places[: ids.size])
     there = np.repeat(np.arange(e), -(-counts // columns))
     assert plan[0] == len(there) <= of.slots
+    in_order = (np.diff(flat) >= 0).all() and ((flat >= 0) & (flat < e)).all()
+    assert plan[1] == in_order
     first = np.searchsorted(there, there)
     tiles = np.bincount(there, minlength=e)
     assert np.array_equal(table[: len(there)], np.stack([there, first, tiles[there], counts[there]], 1))
@@ -108,6 +112,7 @@ def test_groups(blocks, kind, monkeypatch, fresh):
     assert (places[lost] == groups.NOWHERE).all()
     kept, use = places[~lost], np.flatnonzero(~lost)
     assert len(np.unique(kept)) == len(kept)
+    assert not in_order or (np.diff(kept) > 0).all()
     assert np.array_equal(uses[kept], use)
     assert np.array_equal(there[kept // columns], flat[use])
     assert (kept - columns * first[kept // columns] < counts[flat[use]]).all()

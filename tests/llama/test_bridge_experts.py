@@ -54,7 +54,9 @@ def test_a_layer(bridge, fresh):
     x = fresh.standard_normal((t, c)).astype(np.float32)
     y = bridge.expert_layer(x, layer, u)
     same = layer(x, u, partial(gq.reference.expert_linear, arithmetic="ggml-cpu"))
-    errors = gq.nmse(same, y, axis=1)  # of a token: 1e-13, but where a code lies at a tie and went the other way
+    errors = gq.nmse(
+        same, y, axis=1
+    )  # of a token: 1e-13, but where a code lies at a tie and went the other way
     assert (errors > 1e-10).sum() <= 2
     assert errors.max() <= 1e-4
     assert gq.nmse(layer(x, u), y) <= 2e-3, "our own activations"

@@ -2,7 +2,8 @@
 
 A row of 8-bit codes is read once and written for each of its uses, 64 bytes a thread, and so is what
 belongs to it: scales of its groups along K, or, of integers, its scale and what zero points need. Rows that
-no use has are whatever was there, for sums of their own that nobody reads.
+no use has are whatever was there, for sums of their own that nobody reads. Where each row has one use, and
+these are in order, rows stay where they are, and only what belongs to them is written.
 """
 
 from __future__ import annotations
@@ -34,7 +35,7 @@ def gatherer() -> Kernel:
         beside: Any,  # words of 32 bits that belong to rows: where they are,
         row_bytes: Any, column_bytes: Any,  # and bytes between them
         to_beside: Any,  # [columns, height]
-        places: Any,  # uint32 [m · each]: of a plan
+        plan: Any, places: Any,  # uint32 [m · each]: of the plan
         y: Any,  # outputs [m · each, n]
         pitch: Any, m: Any, each: Any, n: Any, pieces: Any,
         threads: Any,  # of a row: a thread's pieces are so far apart
@@ -47,21 +48,25 @@ def gatherer() -> Kernel:
         row = uint32(i // threads)
         if row < m:
             own, v = uint32(i - uint32(row * threads)), cuda.local.array(WORDS, uint32)
-            for q in range(PIECES):
-                piece = min(uint32(own + uint32(uint32(q) * threads)), uint32(pieces - uint32(1)))
-                words = load_words(x + uint64(row) * uint64(pitch) + uint64(piece) * uint64(PIECE))
-                v[4 * q], v[4 * q + 1], v[4 * q + 2], v[4 * q + 3] = words[0], words[1], words[2], words[3]
+            stay = each == uint32(1) and load4(plan + uint64(4)) != uint32(0)
+            if not stay:
+                for q in range(PIECES):
+                    piece = min(uint32(own + uint32(uint32(q) * threads)), uint32(pieces - uint32(1)))
+                    words = load_words(x + uint64(row) * uint64(pitch) + uint64(piece) * uint64(PIECE))
+                    at = 4 * q
+                    v[at], v[at + 1], v[at + 2], v[at + 3] = words[0], words[1], words[2], words[3]
             of_row = beside + uint64(uint32(row // shared)) * row_bytes
             use = uint32(row * each)
             end = uint32(use + each)
             while use < end:
                 there = load4(places + uint64(use) * uint64(4))
                 if there != uint32(NOWHERE):
-                    for q in range(PIECES):
-                        piece, at = uint32(own + uint32(uint32(q) * threads)), 4 * q
-                        if piece < pieces:
-                            target = address(to, there, pieces, piece, PIECE)
-                            store16(target, v[at], v[at + 1], v[at + 2], v[at + 3])
+                    if not stay:
+                        for q in range(PIECES):
+                            piece, at = uint32(own + uint32(uint32(q) * threads)), 4 * q
+                            if piece < pieces:
+                                target = address(to, there, pieces, piece, PIECE)
+                                store16(target, v[at], v[at + 1], v[at + 2], v[at + 3])
                     for j in range(own, columns, threads):
                         word = load4(of_row + uint64(j) * column_bytes)
                         store4(address(to_beside, j, height, there, 4), word)
@@ -74,5 +79,5 @@ def gatherer() -> Kernel:
                 use = uint32(use + uint32(1))
 
     return Kernel(
-        "rows of codes of experts", gather, *(uint64,) * 8, *(uint32,) * 10, threads=THREADS, early=True
+        "rows of codes of experts", gather, *(uint64,) * 9, *(uint32,) * 10, threads=THREADS, early=True
     )  # fmt: skip

@@ -4,8 +4,9 @@ Changed: what cuda:grouped is for blocks, for codes with scales. One block gives
 (pipeline/groups.py); rows of codes, and the scales beside them, are copied there
 (activations/expert_codes.py); and blocks that stay on the card, those of cuda:persistent of scaled_linear,
 take the tiles of all experts from the plan (pipeline/grouped8.py). Results go straight to the rows of the
-uses. The host waits for nothing, and neither the number of launches nor the size of a grid depends on what
-the ids say.
+uses. Where each row of x has one use, and those of an expert follow each other already, rows are not copied
+but fetched from x. The host waits for nothing, and neither the number of launches nor the size of a grid
+depends on what the ids say.
 
 An expert's uses are the rows of tiles, 64 to 256 of them: its last tile is filled in part, so how high tiles
 are is decided by how many uses an expert has on average. Floats: scales of 128 columns of K, or of several
@@ -87,7 +88,7 @@ def floats(x: ScaledArray, q: ScaledArray, ids: Any, out: Any, tile: BoxTile | N
     of_columns = operands8.map_of_table(table, table.shape[1], tile.columns) if by_columns else 0
     float_kernel(job)(
         _grid(tile, of, n), (job.threads,),
-        expert_operands8.map_of_rows(rows, columns, tile.rows),
+        *expert_operands8.maps_of_rows(rows, both.x, ids.size, columns, tile.rows),
         operands8.map_of_codes(both.w, columns, tile.columns),
         expert_operands8.map_of_beside(rows, tile.rows), of_columns, table, out, rows.plan, rows.of_row,
         n, steps, span, table.strides[0], expert_operands8.wide(n),
@@ -107,7 +108,7 @@ def integers(x: ScaledArray, q: ScaledArray, ids: Any, out: Any, tile: BoxTile |
     columns = min(both.x.columns, both.w.columns)
     integer_kernel(job)(
         _grid(tile, of, n), (job.threads,),
-        expert_operands8.map_of_rows(rows, columns, tile.rows),
+        *expert_operands8.maps_of_rows(rows, both.x, ids.size, columns, tile.rows),
         operands8.map_of_codes(both.w, columns, tile.columns),
         out, *(rows.beside if zeros else (rows.beside, 0, 0)), *of_w, rows.plan, rows.of_row,
         n, -(-columns // STEP), of.height, expert_operands8.wide(n),

@@ -24,6 +24,7 @@ from ..tiles8.product import Given
 from ..tiles8.rows import Groups, Rows, groups_of, rows_of, zeros_of
 from ..words.wgmma8 import STEP
 from . import groups as sorting
+from . import operands8
 from .groups import HEAD, Plan
 from .job import BLOCK
 from .operands8 import AHEAD, BesideW
@@ -56,17 +57,18 @@ def placed(x: Rows, beside: Any, shared: int, ids: Any, of: Plan, out: Any) -> P
     row_bytes, column_bytes = (stride % (1 << 64) for stride in beside.strides)
     gatherer()(
         (-(-rows * threads // THREADS),), (THREADS,),
-        x.codes, codes, beside, row_bytes, column_bytes, to_beside, places, out,
+        x.codes, codes, beside, row_bytes, column_bytes, to_beside, plan, places, out,
         x.pitch, rows, of.uses // rows, out.shape[-1], pieces, threads, out.itemsize,
         shared, columns, height,
     )  # fmt: skip
     return Placed(plan, plan[HEAD + 4 * of.slots :], codes, to_beside)
 
 
-def map_of_rows(placed: Placed, columns: int, box_rows: int) -> int:
-    """Of gathered codes: boxes of so many rows and one step."""
+def maps_of_rows(placed: Placed, x: Rows, uses: int, columns: int, box_rows: int) -> tuple[int, int]:
+    """Of gathered codes: boxes of so many rows and one step; and of those that stay where they are, or 0."""
     height, pitch = placed.codes.shape
-    return maps.place(Box(placed.codes.data.ptr, height, columns, pitch, "uint8", box_rows, STEP))
+    gathered = maps.place(Box(placed.codes.data.ptr, height, columns, pitch, "uint8", box_rows, STEP))
+    return gathered, operands8.map_of_codes(x, columns, box_rows) if len(x.codes) == uses else 0
 
 
 def map_of_beside(placed: Placed, box_rows: int) -> int:

@@ -3,7 +3,7 @@
 What persistent.py is for one product, over the tiles of a plan (groups.py). A tile is a slot of an
 expert's uses, as rows, and so many rows of its weights, as columns; those of an expert are gone through as
 those of one product are. Rows of x lie in the order of the plan (activations/expert_codes.py), so that boxes
-bring them; results go straight to the rows of the uses.
+bring them, or come from x itself where uses are in order; results go straight to the rows of the uses.
 
 Of weights a box that reaches over an expert's end brings rows of the next one, for outputs that nobody
 writes. Their scales are a table in which each expert begins at a multiple of 128 (expert_operands8.py): boxes
@@ -67,17 +67,19 @@ def integer_jobs() -> list[tuple[Job]]:
 
 
 def tiles_of(tile: BoxTile) -> Any:
-    """The device function for what is needed to find a tile: how many there are, the plan, sizes.
+    """The device function for what is needed to find a tile: how many there are, the plan, sizes, rows of x.
 
-    ``sizes``: rows of an expert's weights, and columns that it has in the table of their scales.
+    ``sizes``: rows of an expert's weights, and columns that it has in the table of their scales; a map of x,
+    or 0 where a row has several uses; the uses of the rows of the plan.
     """
     columns, load4 = tile.columns, codes.load4
 
     @inlined
     def tiles(plan: Any, sizes: Any) -> Any:
-        n, wide = sizes
+        n, wide, own, of_row = sizes
         across = uint32(uint32(n + uint32(columns - 1)) // uint32(columns))
-        return uint32(load4(plan) * across), plan, across, n, wide
+        own = own if load4(plan + uint64(4)) != uint32(0) else uint64(0)
+        return uint32(load4(plan) * across), plan, across, n, wide, own, of_row
 
     return tiles
 
@@ -88,7 +90,7 @@ def finder(tile: BoxTile) -> Any:
 
     @inlined
     def find(number: Any, where: Any) -> Any:
-        _, plan, across, _, _ = where
+        plan, across = where[1], where[2]
         slot = uint32(number // across)
         v = load_words(plan + uint64(4 * HEAD) + uint64(slot) * uint64(16))
         row, column = place(uint32(number - uint32(v[1] * across)), v[2], across)
@@ -111,19 +113,23 @@ def expert_placer(tile: BoxTile) -> Any:
 
 def filler(job: Job, of_w: bool) -> Any:
     """The device function of the one thread that fills the ring with an operand, for all tiles of a block."""
-    find, fill_steps = finder(job.tile), step_filler(job.room, of_w)
+    find, fill_steps, load4 = finder(job.tile), step_filler(job.room, of_w), codes.load4
 
     @inlined
     def fill(
-        ring: Any, full: Any, codes: Any, scales: Any, number: Any, every: Any, where: Any, steps: Any,
+        ring: Any, full: Any, rows: Any, scales: Any, number: Any, every: Any, where: Any, steps: Any,
         span: Any,
     ) -> None:  # fmt: skip
         stage, phase, first = uint32(0), uint32(0), uint32(0)
+        stay = not of_w and where[5] != uint64(0)
+        rows = where[5] if stay else rows
         while number < where[0]:
             row, column, expert = find(number, where)
             at = uint32(uint32(expert * where[3]) + column) if of_w else row
             among = uint32(uint32(expert * where[4]) + column) if of_w else row
-            stage, phase = fill_steps(ring, full, stage, phase, codes, scales, at, among, first, steps, span)
+            if stay:
+                at = uint32(load4(where[6] + uint64(row) * uint64(4)))
+            stage, phase = fill_steps(ring, full, stage, phase, rows, scales, at, among, first, steps, span)
             number = uint32(number + every)
 
     return fill
@@ -173,7 +179,7 @@ def float_kernel(job: Job) -> Kernel:
     run = roles(job, fill_w, fill_x, work, tiles_of(job.tile))
 
     def product(
-        x: Any, w: Any,  # maps of codes: of x in the order of the plan, of all experts
+        x: Any, own: Any, w: Any,  # maps of codes: x in the order of the plan and in its own, w of all experts
         of_x: Any,  # map of scales [K / (128 · span), rows of the plan]
         of_columns: Any,  # map of scales of w [steps, E · wide], where each column has its own
         table: Any,  # or they: float32 [steps, pitch / 4], one for each ``granule`` columns
@@ -182,9 +188,9 @@ def float_kernel(job: Job) -> Kernel:
         n: Any, steps: Any, span: Any, pitch: Any, wide: Any,  # wide: columns of an expert in the table
     ) -> None:  # fmt: skip
         given = (table, y, steps, pitch, n, (plan, of_row))
-        run((x, w, of_x, of_columns, steps, span), given, plan, (n, wide))
+        run((x, w, of_x, of_columns, steps, span), given, plan, (n, wide, own, of_row))
 
-    return _kernel(job, product, *(uint64,) * 8, *(uint32,) * 5)
+    return _kernel(job, product, *(uint64,) * 9, *(uint32,) * 5)
 
 
 @family(integer_jobs())
@@ -201,7 +207,7 @@ def integer_kernel(job: Job) -> Kernel:
     run = roles(job, fill_w, fill_x, work, tiles_of(job.tile))
 
     def product(
-        x: Any, w: Any,  # maps of codes, likewise
+        x: Any, own: Any, w: Any,  # maps of codes, likewise
         y: Any,  # of the outputs' kind [uses, n]
         of_x: Any, points_x: Any, others_x: Any,  # of each row of the plan: persistent.integer_kernel
         of_w: Any, points_w: Any, others_w: Any,  # of each column, each expert's from a multiple of wide on
@@ -210,6 +216,6 @@ def integer_kernel(job: Job) -> Kernel:
     ) -> None:  # fmt: skip
         about = (of_x, uint64(4), uint32(1), of_w, points_x, others_x, points_w, others_w)
         sources = (x, w, uint64(0), uint64(0), steps, uint32(1))
-        run(sources, (y, steps, height, n, about, (plan, of_row)), plan, (n, wide))
+        run(sources, (y, steps, height, n, about, (plan, of_row)), plan, (n, wide, own, of_row))
 
-    return _kernel(job, product, *(uint64,) * 11, *(uint32,) * 4)
+    return _kernel(job, product, *(uint64,) * 12, *(uint32,) * 4)

@@ -4,13 +4,15 @@ A *use* is a number t · U + u: token t meets the u-th of its experts. Uses of o
 the panels (activations/expert_panels.py), each expert from a whole tile on. A *slot* is the place of a tile
 of ``columns`` uses. One block, or a few, look at all ids and write a plan, words of 32 bits:
 
-    slots    how many there are, and three that are nothing
+    slots    how many there are, whether uses are in order, and two that are nothing
     table    [slots][expert, its first slot, its slots, its uses]
     uses     [slots · columns]: the use of a column; anything where there is none
     places   [uses]: the column of a use, NOWHERE if its id is no expert
-    told     [blocks][experts]: how many uses each block found
+    told     [blocks][experts + 1]: how many uses each block found, and whether they are out of order
 
-Which of its columns a use gets may change from run to run; its result does not depend on it.
+Uses are in order where those of an expert follow each other, the first expert's first, and none is lost: then
+a slot's are neighbours, which need not be gathered. Otherwise which of its columns a use gets may change
+from run to run; its result does not depend on it.
 """
 
 from __future__ import annotations
@@ -66,7 +68,7 @@ class Plan(NamedTuple):
 
     @property
     def words(self) -> int:
-        return self.places + self.uses + (self.experts * self.blocks if self.blocks > 1 else 0)
+        return self.places + self.uses + ((self.experts + 1) * self.blocks if self.blocks > 1 else 0)
 
 
 def expected_slots(tokens: int, used: int, experts: int, columns: int) -> float:
@@ -79,24 +81,32 @@ def expected_slots(tokens: int, used: int, experts: int, columns: int) -> float:
 
 @cache
 def adder_up() -> Any:
-    """The device function by which a warp finds each expert's first slot, and how many there are."""
+    """The device function by which a warp finds each expert's first slot, and how many there are; and its
+    first use, if they are in order.
+    """
     put, take4, of_lane, of_lane_before = ptx.put, bf16x2.take4, votes.of_lane, votes.of_lane_before
 
     @inlined
-    def add_up(counts: Any, firsts: Any, experts: Any, columns: Any, lane: Any) -> Any:
-        total, first = uint32(0), uint32(0)
+    def add_up(counts: Any, firsts: Any, begins: Any, experts: Any, columns: Any, lane: Any) -> Any:
+        total, uses, first = uint32(0), uint32(0), uint32(0)
         while first < experts:
-            expert, own = uint32(first + lane), uint32(0)
+            expert, count = uint32(first + lane), uint32(0)
             if expert < experts:
-                own = (take4(counts + expert * uint32(4)) + columns - uint32(1)) // columns
-            up_to = uint32(own)
+                count = uint32(take4(counts + expert * uint32(4)))
+            own = uint32((count + columns - uint32(1)) // columns)
+            up_to, uses_to = uint32(own), uint32(count)
             for i in range(5):
                 before = of_lane_before(up_to, uint32(1 << i))
+                uses_before = of_lane_before(uses_to, uint32(1 << i))
                 if lane >= uint32(1 << i):
-                    up_to = uint32(up_to + before)
+                    up_to, uses_to = uint32(up_to + before), uint32(uses_to + uses_before)
             if expert < experts:
                 put(firsts + expert * uint32(4), uint32(uint32(total + up_to) - own))
-            total, first = uint32(total + of_lane(up_to, uint32(31))), uint32(first + uint32(32))
+                put(begins + expert * uint32(4), uint32(uint32(uses + uses_to) - count))
+            total, uses = (
+                uint32(total + of_lane(up_to, uint32(31))), uint32(uses + of_lane(uses_to, uint32(31))),
+            )  # fmt: skip
+            first = uint32(first + uint32(32))
         if lane == uint32(0):
             put(firsts + experts * uint32(4), total)
         return total
@@ -140,72 +150,74 @@ def gatherer_of_counts() -> Any:
     meet_cluster = barriers.meet_cluster
 
     @inlined
-    def gather(counts: Any, befores: Any, told: Any, experts: Any, rank: Any, blocks: Any) -> None:
-        for expert in range(uint32(cuda.threadIdx.x), experts, uint32(THREADS)):
-            at = told + uint64(uint32(rank * experts) + uint32(expert)) * uint64(4)
-            store4(at, take4(counts + uint32(expert) * uint32(4)))
+    def gather(counts: Any, befores: Any, told: Any, entries: Any, rank: Any, blocks: Any) -> None:
+        for entry in range(uint32(cuda.threadIdx.x), entries, uint32(THREADS)):
+            at = told + uint64(uint32(rank * entries) + uint32(entry)) * uint64(4)
+            store4(at, take4(counts + uint32(entry) * uint32(4)))
         meet_cluster()
-        for expert in range(uint32(cuda.threadIdx.x), experts, uint32(THREADS)):
+        for entry in range(uint32(cuda.threadIdx.x), entries, uint32(THREADS)):
             before, total = uint32(0), uint32(0)
             for block in range(uint32(0), blocks):
                 if uint32(block) == rank:
                     before = uint32(total)
-                at = told + uint64(uint32(uint32(block) * experts) + uint32(expert)) * uint64(4)
+                at = told + uint64(uint32(uint32(block) * entries) + uint32(entry)) * uint64(4)
                 total = uint32(total + load4(at))
-            put(counts + uint32(expert) * uint32(4), total)
-            put(befores + uint32(expert) * uint32(4), before)
+            put(counts + uint32(entry) * uint32(4), total)
+            put(befores + uint32(entry) * uint32(4), before)
         cuda.syncthreads()
 
     return gather
 
 
-@family()
-def grouper() -> Kernel:
-    """One block, or a cluster of them: each has its share of the uses, and finds the table for itself."""
-    expert_of_use, add_up, tabulate = expert_of(), adder_up(), tabulator()
-    base, put, take4, store4, load4 = ptx.shared_base, ptx.put, bf16x2.take4, ptx.store4, codes.load4
-    take_turn, add, gather_counts = early_start.take_turn, votes.add_shared, gatherer_of_counts()
+@cache
+def counter() -> Any:
+    """The device function by which a block counts uses of each expert, and sees whether they are in order.
 
-    def group(
-        ids: Any,  # int64 [uses]
-        plan: Any,
-        places: Any, told: Any,  # of the plan
-        uses: Any, experts: Any, columns: Any, slots: Any,
+    ``found``, ``own``: the experts of the last uses that a thread looked at, and how many uses of them came
+    before. Blocks with more uses than their threads hold keep these in places.
+    """
+    expert_of_use, put, store4, add = expert_of(), ptx.put, ptx.store4, votes.add_shared
+
+    @inlined
+    def count(
+        ids: Any, counts: Any, disorder: Any, places: Any, found: Any, own: Any, begin: Any, end: Any,
+        uses: Any, experts: Any, again: Any,
     ) -> None:  # fmt: skip
-        take_turn()
-        (warp, lane), thread = warp_and_lane(), uint32(cuda.threadIdx.x)
-        rank, blocks = uint32(cuda.blockIdx.x), uint32(cuda.gridDim.x)
-        counts, table = base(), plan + uint64(4 * HEAD)
-        befores = counts + experts * uint32(4)
-        firsts, of_column = befores + experts * uint32(4), table + uint64(slots) * uint64(16)
-        each = uint32(uint32(uses + uint32(blocks - uint32(1))) // blocks)
-        begin = min(uint32(rank * each), uses)
-        end = min(uint32(begin + each), uses)
-        for expert in range(thread, experts, uint32(THREADS)):
-            put(counts + uint32(expert) * uint32(4), uint32(0))
-            put(befores + uint32(expert) * uint32(4), uint32(0))
-        cuda.syncthreads()
-        found, own = cuda.local.array(EACH, uint32), cuda.local.array(EACH, uint32)
-        again = each > uint32(THREADS * EACH)  # then neither is there later
+        thread = uint32(cuda.threadIdx.x)
         for first in range(begin, end, uint32(THREADS * EACH)):
             for i in range(EACH):
                 use = uint32(first) + uint32(i * THREADS) + thread
                 found[i] = expert_of_use(ids, use, experts) if use < end else uint32(NO_EXPERT)
+                own[i], use = uint32(NO_EXPERT), uint32(use + uint32(1))  # whose expert may not be smaller
+                if use <= end and use < uses:
+                    own[i] = expert_of_use(ids, use, experts)
             for i in range(EACH):
+                use = uint32(first) + uint32(i * THREADS) + thread
+                if use < end and (found[i] > own[i] or found[i] == uint32(NO_EXPERT)):
+                    put(disorder, uint32(1))
                 if found[i] != uint32(NO_EXPERT):
                     own[i] = add(counts + found[i] * uint32(4), uint32(1))
-                use = uint32(first) + uint32(i * THREADS) + thread
                 if again and use < end:
                     store4(places + uint64(use) * uint64(4), own[i])
-        cuda.syncthreads()
-        if blocks > uint32(1):
-            gather_counts(counts, befores, told, experts, rank, blocks)
-        if warp == uint32(0):
-            total = add_up(counts, firsts, experts, columns, lane)
-            if lane == uint32(0):
-                store4(plan, total)
-        cuda.syncthreads()
-        tabulate(counts, firsts, experts, table, uint32(rank * uint32(THREADS)) + thread, blocks)
+
+    return count
+
+
+@cache
+def column_giver() -> Any:
+    """The device function that gives each of a block's uses its column; ``found``, ``own`` as of counter().
+
+    ``firsts``, ``befores``, ``begins``: of each expert its first slot, how many uses the blocks before have,
+    and its first use, which counts if uses are in order.
+    """
+    expert_of_use, take4, store4, load4 = expert_of(), bf16x2.take4, ptx.store4, codes.load4
+
+    @inlined
+    def give(
+        ids: Any, firsts: Any, befores: Any, begins: Any, of_column: Any, places: Any, found: Any, own: Any,
+        begin: Any, end: Any, experts: Any, columns: Any, again: Any, in_order: Any,
+    ) -> None:  # fmt: skip
+        thread = uint32(cuda.threadIdx.x)
         for first in range(begin, end, uint32(THREADS * EACH)):
             for i in range(EACH):
                 use = uint32(first) + uint32(i * THREADS) + thread
@@ -217,14 +229,67 @@ def grouper() -> Kernel:
                 use = uint32(first) + uint32(i * THREADS) + thread
                 at = places + uint64(use) * uint64(4)
                 if found[i] != uint32(NO_EXPERT):
-                    to = uint32(take4(firsts + found[i] * uint32(4)) * columns)
-                    to = uint32(uint32(to + take4(befores + found[i] * uint32(4))) + own[i])
+                    expert = found[i] * uint32(4)
+                    to = uint32(take4(firsts + expert) * columns)
+                    if in_order:
+                        to = uint32(to + uint32(use - take4(begins + expert)))
+                    else:
+                        to = uint32(uint32(to + take4(befores + expert)) + own[i])
                     store4(at, to)
                     store4(of_column + uint64(to) * uint64(4), use)
                 elif use < end:
                     store4(at, uint32(NOWHERE))
 
-    sizes: dict[str, Any] = {"threads": THREADS, "shared": 4 * (3 * MOST + 1), "least": (8, 0)}
+    return give
+
+
+@family()
+def grouper() -> Kernel:
+    """One block, or a cluster of them: each has its share of the uses, and finds the table for itself."""
+    add_up, tabulate, count, give = adder_up(), tabulator(), counter(), column_giver()
+    base, put, take4, store4 = ptx.shared_base, ptx.put, bf16x2.take4, ptx.store4
+    take_turn, gather_counts = early_start.take_turn, gatherer_of_counts()
+
+    def group(
+        ids: Any,  # int64 [uses]
+        plan: Any,
+        places: Any, told: Any,  # of the plan
+        uses: Any, experts: Any, columns: Any, slots: Any,
+    ) -> None:  # fmt: skip
+        take_turn()
+        (warp, lane), thread = warp_and_lane(), uint32(cuda.threadIdx.x)
+        rank, blocks = uint32(cuda.blockIdx.x), uint32(cuda.gridDim.x)
+        entries, table = uint32(experts + uint32(1)), plan + uint64(4 * HEAD)
+        counts, of_column = base(), table + uint64(slots) * uint64(16)
+        disorder, befores = counts + experts * uint32(4), counts + entries * uint32(4)
+        firsts, begins = befores + entries * uint32(4), befores + entries * uint32(8)
+        each = uint32(uint32(uses + uint32(blocks - uint32(1))) // blocks)
+        begin = min(uint32(rank * each), uses)
+        end = min(uint32(begin + each), uses)
+        for entry in range(thread, entries, uint32(THREADS)):
+            put(counts + uint32(entry) * uint32(4), uint32(0))
+            put(befores + uint32(entry) * uint32(4), uint32(0))
+        cuda.syncthreads()
+        found, own = cuda.local.array(EACH, uint32), cuda.local.array(EACH, uint32)
+        again = each > uint32(THREADS * EACH)  # then neither is there later
+        count(ids, counts, disorder, places, found, own, begin, end, uses, experts, again)
+        cuda.syncthreads()
+        if blocks > uint32(1):
+            gather_counts(counts, befores, told, entries, rank, blocks)
+        in_order = take4(disorder) == uint32(0)
+        if warp == uint32(0):
+            total = add_up(counts, firsts, begins, experts, columns, lane)
+            if lane == uint32(0):
+                store4(plan, total)
+                store4(plan + uint64(4), uint32(1) if in_order else uint32(0))
+        cuda.syncthreads()
+        tabulate(counts, firsts, experts, table, uint32(rank * uint32(THREADS)) + thread, blocks)
+        give(
+            ids, firsts, befores, begins, of_column, places, found, own, begin, end, experts, columns, again,
+            in_order,
+        )  # fmt: skip
+
+    sizes: dict[str, Any] = {"threads": THREADS, "shared": 16 * (MOST + 1), "least": (8, 0)}
     return Kernel("uses by expert", group, *(uint64,) * 4, *(uint32,) * 4, early=True, **sizes)
 
 
