@@ -10,7 +10,8 @@ A time is that of a product in a CUDA graph of twelve, over three sets of weight
 its own: the median of replays. ``floor`` is the larger of two: the weights of all experts that are used over
 4456 GB/s, operations over 790 TFLOP/s, of e4m3 over 1451, of int8 over 862. Rows of x are codes already where
 weights are. ``aim`` is what issue 19 asks for at most. ``skewed``: half of all
-tokens use expert 0; ``few``: a hundredth of the experts are used, one at least.
+tokens use expert 0; ``few``: a hundredth of the experts are used, one at least; ``sorted``: an expert's
+tokens follow each other.
 """
 
 from __future__ import annotations
@@ -83,6 +84,7 @@ SPREADS = ("even", "skewed", "few")
 CHECKS = (  # T, used, experts, N, rows of x for each use, ids
     (1, 3, 5, 100, False, "even"), (9, 2, 4, 140, True, "skewed"), (50, 3, 7, 300, False, "skewed"),
     (200, 1, 3, 64, False, "few"), (700, 2, 3, 130, True, "skewed"), (400, 2, 4, 256, False, "even"),
+    (300, 1, 4, 130, False, "sorted"),
 )  # fmt: skip
 
 
@@ -152,6 +154,8 @@ def ids_of(spread: str, tokens: int, shape: Shape, rng: np.random.Generator) -> 
     e, u = shape.experts, shape.used
     if spread == "few":
         return np.zeros((tokens, u), np.int64) + rng.integers(0, max(1, e // 100), (tokens, u))
+    if spread == "sorted":
+        return np.sort(rng.integers(0, e, (tokens, u)), axis=None).reshape(tokens, u)
     ids = np.argsort(rng.random((tokens, e)), axis=1)[:, :u]
     if spread == "skewed":
         moved = (rng.random(tokens) < 0.5) & ~(ids == 0).any(axis=1)
@@ -175,7 +179,7 @@ def check(names: list[str]) -> int:
             q = weights(name, e, n, k, i)
             x = rng.standard_normal((t * u if apart else t, k)).astype(np.float32)
             ids = ids_of(spread, t, Shape(e, u, n, k, ()), rng)
-            if t > 1:
+            if t > 1 and spread != "sorted":
                 ids[-1, -1], ids[0, 0] = ids[-1, 0], e
             try:
                 wrong += checked(name, q, rows_of(name, cp.asarray(x)), ids, apart)
@@ -236,13 +240,15 @@ class Cell:
                 "failed": f"{self.shape} {self.name} T={tokens} {kernel}: {type(failed).__name__}: {failed}"
             }
 
-    def timed(self, tokens: int, spread: str, kernel: str, **more: Any) -> dict[str, Any]:
+    def timed(
+        self, tokens: int, spread: str, kernel: str, dtype: str = "float32", **more: Any
+    ) -> dict[str, Any]:
         """In a graph."""
         cp, shape, rng = device.cupy(), self.shape, np.random.default_rng(tokens)
         rows = tokens * shape.used if shape.apart else tokens
         x = rows_of(self.name, cp.random.RandomState(0).standard_normal((rows, shape.k), dtype=cp.float32))
         listed = [ids_of(spread, tokens, shape, rng) for _ in range(COPIES)]
-        y = cp.empty((tokens, shape.used, shape.n), np.float32)
+        y = cp.empty((tokens, shape.used, shape.n), dtype)
         on_card = [cp.asarray(ids) for ids in listed]
         if kernel == "auto":
             own = ladder.choose(ExpertLinear.of(x, self.sets[0], on_card[0]))
@@ -255,6 +261,7 @@ class Cell:
         peak = PEAKS.get(self.name, PEAK)
         floor = 1e6 * max(read, 2 * tokens * shape.used * shape.n * shape.k / peak)
         row = {"shape": str(shape), "type": self.name, "T": tokens, "ids": spread, "kernel": own.name}
+        row |= {"results": dtype} if dtype != "float32" else {}
         return row | {"used": touched, "us": found, "floor_us": floor} | {k: str(v) for k, v in more.items()}
 
 
@@ -294,7 +301,7 @@ def line(row: dict[str, Any]) -> str:
     return (
         f"{row['shape']:16} {row['type']:6} T={row['T']:<5} {row['ids']:7} {row['kernel']:18} "
         f"{row['us']:9.2f} us  floor {row['floor_us']:8.2f}  aim {row['aim_us']:8.2f} {verdict:6} "
-        f"llama.cpp {row['llama_us'] or '-'} {tile}"
+        f"llama.cpp {row['llama_us'] or '-'} {tile} {row.get('results', '')}"
     )
 
 
@@ -307,6 +314,9 @@ def told(cell: Cell, args: argparse.Namespace) -> Any:
     for tokens in [int(t) for t in args.tokens.split(",")] if args.tokens else usual:
         row = cell.time(tokens, "even", "auto")
         yield row
+        if cell.shape.tokens:
+            yield cell.time(tokens, "sorted", "auto")
+            yield cell.time(tokens, "sorted", "auto", dtype="float16")
         if 1 < tokens <= most // cell.shape.used:
             yield cell.time(tokens, "even", pair[row.get("kernel") == f"cuda:{pair[0]}"])
         if tokens in (4, 64, 512, 4096):

@@ -387,7 +387,7 @@ def test_experts_by_their_uses():
     assert [taken("q4_K", t) for t in (1, 16, 17, 4096)] == ["cuda:gemv"] * 2 + ["cuda:grouped"] * 2
     assert [taken("q4_0", t) for t in (32, 33)] == ["cuda:gemv", "cuda:grouped"]
     assert [taken("q4_0", t, k=768) for t in (8, 9)] == ["cuda:gemv", "cuda:grouped"]
-    assert [taken(name, 8) for name in ("q5_K", "iq2_xs")] == ["cuda:each_bf16"] * 2
+    assert [taken(name, 8) for name in ("q5_K", "iq2_xs")] == ["cuda:gemv"] * 2
     assert taken("q4_K", 8, A100) == "cuda:each_bf16"
     assert taken("f16", 8) == "cuda:each_f32"
     for code, c in (("e4m3", 128), ("int8", 2048)):

@@ -18,10 +18,11 @@ from test_cuda_scaled_linear import SPREAD, card, error, multiply, problem_of, s
 
 import ggmlq as gq
 from ggmlq.checks import float_dtype
+from ggmlq.cuda.expert_linear import r7_few_codes
 from ggmlq.cuda.machine import device, launch, maps, submit
 from ggmlq.cuda.machine.launch import Kernel
 from ggmlq.cuda.machine.maps import Box
-from ggmlq.cuda.pipeline import divided, grouped8, persistent
+from ggmlq.cuda.pipeline import divided, few_uses, grouped8, persistent
 from ggmlq.cuda.pipeline.boxed import BoxTile, Room
 from ggmlq.cuda.pipeline.few_rows import TILES, FewJob
 from ggmlq.cuda.pipeline.job import BY_COLUMNS, FLOATS, WHOLE, Job, Out, float_jobs, integer_jobs
@@ -41,6 +42,7 @@ def summit():
     """The kernels that count most."""
     yield persistent.float_kernel(Job(FLOATS[0].tile, "e4m3", "e4m3", Out("bfloat16")))
     yield r10_few_rows.kernel(FewJob(TILES[0], "e4m3", "e4m3"))
+    yield r7_few_codes.kernel(FewJob(TILES[1], "e4m3", "e4m3", listed=True), few_uses.IDS_EACH[-1])
     yield grouped8.integer_kernel(Job(grouped8.WHOLE[0].tile, "s8", "s8", boxed=False))
 
 
@@ -52,6 +54,7 @@ def drawn(rng):
         (make, j) for make in (r7_wgmma.kernel, r8_tma_ring.kernel) for j in r7_wgmma.jobs(r8_tma_ring.TILE)
     ]
     jobs += [(r10_few_rows.kernel, j) for j in r10_few_rows.jobs()]
+    jobs += [(r7_few_codes.kernel, j) for j in r7_few_codes.jobs()]
     jobs += [(divided.kernel, j) for j in divided.jobs()]
     jobs += [(grouped8.float_kernel, j) for j in grouped8.float_jobs()]
     jobs += [(grouped8.integer_kernel, j) for j in grouped8.integer_jobs()]
@@ -91,7 +94,7 @@ def test_a_tile_adds_up(make):
 
 def test_few_rows_add_up():
     for tile in TILES:
-        assert (tile.shared + 1024) * tile.blocks <= 228 << 10
+        assert (tile.shared + few_uses.room(tile) + 1024) * tile.blocks <= 228 << 10
         assert tile.stage % 1024 == tile.sums % 16 == tile.barriers % 8 == tile.pitch % 16 == 0
         assert tile.stages % tile.turns == 0
         assert tile.columns * tile.pitch <= tile.scales  # what is sent lies in the stages

@@ -62,13 +62,6 @@ def _gemv_elsewhere(fmt: Any, columns: int, span: int, small: bool, strips: int)
     return strips == BOTH and _gemv(fmt, columns, span, small, strips)
 
 
-def _tried(fmt: Any, *case: Any) -> bool:
-    """Kernels of experts that are taken where nobody names one."""
-    from ggmlq.cuda.choice import TRIED
-
-    return fmt.name in TRIED
-
-
 def _widest(fmt: Any, tile: Any) -> bool:
     """Fewer rows than that of activations are gemv's."""
     return bool(tile.columns == 64)
@@ -149,8 +142,8 @@ FAMILIES: dict[str, tuple[Takes, Takes]] = {
     "activations.panels.panel_maker": (everything, nothing),
     "activations.sixteen.changer": (everything, everything),
     "dequantize.decoder": (everything, everything),
-    "expert_linear.r4_gemv.kernel": (_tried, nothing),
-    "expert_linear.r5_grouped.kernel": (_tried, nothing),
+    "expert_linear.r4_gemv.kernel": (everything, nothing),
+    "expert_linear.r5_grouped.kernel": (everything, nothing),
     "expert_linear.r7_few_codes.kernel": (_few_of_experts, nothing),
     "linear.r13_gemv.kernel": (_gemv, _gemv_elsewhere),
     "linear.r14_mma_bf16.kernel": (nothing, _widest),

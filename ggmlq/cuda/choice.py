@@ -31,8 +31,6 @@ SPARE = ((64, "cuda:dp4a"), (None, "cuda:registers"))  # up to which number of r
 HOPPER, FEWEST = (9, 0), 64  # rows of x up to which weights are the first operand
 FEW_USES, LONG_ROWS = 64, 1024  # of experts; columns from which one launch is best for more uses, too
 FEW_CODES = 4  # uses of an expert on average, likewise of codes with scales
-# Formats whose kernels for experts were held against the oracle on a card; others are taken by name alone.
-TRIED = ("q4_0", "q8_0", "q4_K", "q6_K", "mxfp4")
 # Operations of bfloat16 that tensor cores do a clock and multiprocessor, by the datasheets; and of others.
 OPERATIONS, ELSEWHERE = {(8, 0): 2048, (9, 0): 4096, (10, 0): 8192, (10, 3): 8192}, 1024
 ESTIMATED = "estimated from its shape"
@@ -92,13 +90,12 @@ def _of_experts(problem: ExpertLinear) -> Preference:
         kernels = ("cuda:few_codes", "cuda:grouped_codes", "cuda:codes")
         many = problem.t * problem.u > FEW_CODES * problem.e
         return Preference(kernels[many:], "by its uses")
-    tried = getattr(problem.weights, "name", "") in TRIED
-    if not tried or (problem.card is not None and problem.card.capability != HOPPER):
-        return Preference(("cuda:each_bf16",), "the others were not tried on such a card with this format")
+    fmt = problem.weights
+    if not isinstance(fmt, BlockFormat) or (problem.card and problem.card.capability != HOPPER):
+        return Preference(("cuda:each_bf16",), "the others take blocks, and were not tried on such a card")
     from .strips.layout import layout_of
 
-    assert isinstance(problem.weights, BlockFormat)
-    uses, offsets = problem.t * problem.u, layout_of(problem.weights).has_offset
+    uses, offsets = problem.t * problem.u, layout_of(fmt).has_offset
     few = uses <= min(FEW_USES, 2 * problem.e)
     few |= uses <= problem.e * (1 if offsets else 2) and problem.k >= LONG_ROWS
     return Preference(("cuda:gemv", "cuda:grouped") if few else ("cuda:grouped", "cuda:gemv"), "by its uses")

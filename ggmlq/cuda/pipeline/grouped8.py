@@ -179,7 +179,7 @@ def float_kernel(job: Job) -> Kernel:
     run = roles(job, fill_w, fill_x, work, tiles_of(job.tile))
 
     def product(
-        x: Any, own: Any, w: Any,  # maps of codes: x in the order of the plan and in its own, w of all experts
+        x: Any, own: Any, w: Any,  # maps of codes: x in the order of the plan, and in its own
         of_x: Any,  # map of scales [K / (128 · span), rows of the plan]
         of_columns: Any,  # map of scales of w [steps, E · wide], where each column has its own
         table: Any,  # or they: float32 [steps, pitch / 4], one for each ``granule`` columns
