@@ -390,9 +390,10 @@ def test_experts_by_their_uses():
     assert [taken(name, 8) for name in ("q5_K", "iq2_xs")] == ["cuda:gemv"] * 2
     assert taken("q4_K", 8, A100) == "cuda:each_bf16"
     assert taken("f16", 8) == "cuda:each_f32"
-    for code, c in (("e4m3", 128), ("int8", 2048)):
+    for code, c in (("e4m3", 128), ("int8", 8192)):
         w, x = Operand(code, 128, c), Operand(code, 1, c)
-        asked = [ExpertLinear(w, t, 8, 128, 768, 2048, x, device="cuda", card=H200) for t in (1, 64, 65)]
-        names = [choose(each).name for each in asked]
-        assert names == ["cuda:few_codes", "cuda:few_codes", "cuda:grouped_codes"]
+        sizes = [(1, 2048), (32, 2048), (33, 2048), (64, 8192), (65, 8192)]
+        asked = [ExpertLinear(w, t, 8, 128, 768, k, x, device="cuda", card=H200) for t, k in sizes]
+        few, many = "cuda:few_codes", "cuda:grouped_codes"
+        assert [choose(each).name for each in asked] == [few, few, many, few, many]
         assert choose(replace(asked[0], card=A100)).name == "cuda:codes"

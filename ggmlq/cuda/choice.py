@@ -30,7 +30,8 @@ from .machine import device
 SPARE = ((64, "cuda:dp4a"), (None, "cuda:registers"))  # up to which number of rows which rung
 HOPPER, FEWEST = (9, 0), 64  # rows of x up to which weights are the first operand
 FEW_USES, LONG_ROWS = 64, 1024  # of experts; columns from which one launch is best for more uses, too
-FEW_CODES = 4  # uses of an expert on average, likewise of codes with scales
+# Of codes with scales: uses of an expert on average; in all, or so many columns.
+FEW_CODES, FEW_IDS, LONG_CODES = 4, 256, 4096
 # Operations of bfloat16 that tensor cores do a clock and multiprocessor, by the datasheets; and of others.
 OPERATIONS, ELSEWHERE = {(8, 0): 2048, (9, 0): 4096, (10, 0): 8192, (10, 3): 8192}, 1024
 ESTIMATED = "estimated from its shape"
@@ -87,9 +88,9 @@ def _of_experts(problem: ExpertLinear) -> Preference:
     one product for all experts, that waits for nothing.
     """
     if isinstance(problem.weights, Operand):
-        kernels = ("cuda:few_codes", "cuda:grouped_codes", "cuda:codes")
-        many = problem.t * problem.u > FEW_CODES * problem.e
-        return Preference(kernels[many:], "by its uses")
+        kernels, uses = ("cuda:few_codes", "cuda:grouped_codes", "cuda:codes"), problem.t * problem.u
+        few = uses <= FEW_CODES * problem.e and (uses <= FEW_IDS or problem.k >= LONG_CODES)
+        return Preference(kernels[not few :], "by its uses")
     fmt = problem.weights
     if not isinstance(fmt, BlockFormat) or (problem.card and problem.card.capability != HOPPER):
         return Preference(("cuda:each_bf16",), "the others take blocks, and were not tried on such a card")
