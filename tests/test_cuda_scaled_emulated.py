@@ -29,6 +29,10 @@ TALL, WIDE = {"tile": BoxTile(128, 192, 5)}, {"tile": BoxTile(256, 128, 4)}
 NARROW = {"tile": BoxTile(128, 64, 8), "parts": 2}
 FIRST = [  # rung, M, N, K, codes, tiles, outputs, zero points, more
     ("few_rows", 3, 80, 272, ("e4m3", "e5m2"), (GROUPS, BLOCKS), "float32", False, {"parts": 2}),
+    ("wgmma", 19, 70, 272, ("e4m3", "e5m2"), (GROUPS, BLOCKS), "float32", False, {}),
+    ("tma_ring", 19, 70, 272, ("e4m3", "e5m2"), (GROUPS, BLOCKS), "float32", False, {}),
+    ("persistent", 19, 70, 272, ("e4m3", "e5m2"), (GROUPS, BLOCKS), "float32", False, {}),
+    ("divided", 70, 70, 272, ("e4m3", "e5m2"), (GROUPS, BLOCKS), "float32", False, {"parts": 2}),
 ]
 MORE = [
     ("persistent", 130, 136, 400, ("e4m3", "e4m3"), (GROUPS, BLOCKS), "bfloat16", False, {}),
@@ -92,7 +96,7 @@ def product(state, case, rng):
     return np.asarray(around[1:-1]), want
 
 
-@pytest.mark.parametrize("case", [*FIRST, "drawn"], ids=["few_rows", "drawn"])
+@pytest.mark.parametrize("case", [*FIRST, "drawn"], ids=[*(case[0] for case in FIRST), "drawn"])
 def test_a_launch(case, monkeypatch, fresh):
     case = MORE[fresh.integers(len(MORE))] if case == "drawn" else case
     state = put_emulated(monkeypatch)

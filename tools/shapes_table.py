@@ -44,7 +44,7 @@ def page() -> str:
     lines = [[f"{n} × {k}", *(cell(rows.get((TOLD, n, k, m))) for m in sizes)] for n, k in shapes]
     counted = [["within the bound", *(count(m) for m in sizes)]]
     commits = ", ".join(run["commit"] for run in results.load(RESULTS)["runs"])
-    note = f"\n\nNVIDIA H200, 2026-11-23, commits {commits}. "
+    note = f"\n\nNVIDIA H200, 2026-11-23 and 24, commits {commits}. "
     note += "The last line counts figures of all shapes and types."
     return table([f"{TOLD}, N × K", *(f"M={m}" for m in sizes)], [*lines, *counted]) + note
 

@@ -94,8 +94,8 @@ def kernel(job: Job) -> Kernel:
         totals, sums, step = zeros(), nothing(), uint32(0)
         while step < steps:
             if thread == uint32(0):
-                ask_w(ring, full, uint32(0), w, of_columns, column, step, step)
-                ask_x(ring, full, uint32(0), x, of_x, row, step, uint32(step // span))
+                ask_w(ring, full, uint32(0), w, of_columns, column, column, step, step)
+                ask_x(ring, full, uint32(0), x, of_x, row, row, step, uint32(step // span))
             wait(full, uint32(step & uint32(1)))
             sums = begin(sums, own)
             found = of_thread(sums, scales_of_w(of_w))
