@@ -84,9 +84,7 @@ def _estimated(problem: ScaledLinear) -> Preference:
 
 
 def _of_experts(problem: ExpertLinear) -> Preference:
-    """A few tokens are served best by one launch, where an expert has few of them; of codes with scales
-    one product for all experts, that waits for nothing.
-    """
+    """A few tokens are served best by one launch, where an expert has few of them; more are sorted first."""
     if isinstance(problem.weights, Operand):
         kernels, uses = ("cuda:few_codes", "cuda:grouped_codes", "cuda:codes"), problem.t * problem.u
         few = uses <= FEW_CODES * problem.e and (uses <= FEW_IDS or problem.k >= LONG_CODES)

@@ -27,7 +27,7 @@ from ..dequantize import BLOCK_FORMATS
 from ..gemv import by_runs
 from ..gemv.stages import BOTH, FOUR, fetchers
 from ..gemv.uses import BESIDE, IDS_EACH, MOST, NAN, NO_EXPERT, ExpertStage, finder, finisher, gatherer
-from ..linear.r13_gemv import LEAST
+from ..linear.r13_gemv import LEAST, WIDE
 from ..machine import device
 from ..machine.launch import Kernel, family
 from ..pipeline.ring import follower
@@ -118,7 +118,9 @@ def kernel(fmt: BlockFormat, columns: int, strips: int, ids_each: int) -> Kernel
 
 
 def strips_for(uses: int, n: int, multiprocessors: int) -> int:
-    """How many strips a block has: four where that is fewer waves of blocks, or where there are many."""
+    """How many a block has: on Hopper four where that is fewer waves of blocks, or where there are many."""
+    if device.capability() != WIDE:
+        return BOTH
     waves = {
         strips: -(-uses * -(-n // (strips * ROWS)) // (multiprocessors * BESIDE[strips]))
         for strips in (BOTH, FOUR)
@@ -147,10 +149,12 @@ def refuses(problem: ExpertLinear) -> str | None:
         return "is written for blocks"
     if problem.t * problem.u > MOST:
         return f"takes up to {MOST} uses of experts"
+    if not problem.e:
+        return "takes one expert or more"
     if problem.k > LONGEST or problem.n > 65535 * BOTH * ROWS:
         return f"takes up to {LONGEST} columns and {65535 * BOTH * ROWS} rows"
     columns, _ = columns_for(problem.t, problem.t * problem.u, problem.e)
-    stage = stage_of(problem.weights, columns, FOUR)
+    stage = stage_of(problem.weights, columns, BOTH)
     return older_than(problem.card, LEAST) or too_small_for(problem.card, stage.shared)
 
 

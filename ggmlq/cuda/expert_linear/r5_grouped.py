@@ -114,8 +114,8 @@ def refuses(problem: ExpertLinear) -> str | None:
     if (refused := of_arrays(problem)) is not None:
         return refused
     uses = problem.t * problem.u
-    if problem.e > groups.MOST:
-        return f"takes up to {groups.MOST} experts"
+    if not 0 < problem.e <= groups.MOST:
+        return f"takes 1 to {groups.MOST} experts"
     if uses * max(problem.k, 16) >= 1 << 36 or problem.n >= 1 << 28:
         return "takes up to 2**36 elements of activations and 2**28 rows of weights"
     weights, card = problem.weights, problem.card

@@ -4,9 +4,8 @@ Changed: what cuda:grouped is for blocks, for codes with scales. One block gives
 (pipeline/groups.py); rows of codes, and the scales beside them, are copied there
 (activations/expert_codes.py); and blocks that stay on the card, those of cuda:persistent of scaled_linear,
 take the tiles of all experts from the plan (pipeline/grouped8.py). Results go straight to the rows of the
-uses. Where each row of x has one use, and those of an expert follow each other already, rows are not copied
-but fetched from x. The host waits for nothing, and neither the number of launches nor the size of a grid
-depends on what the ids say.
+uses. Where each row of x has one use and ids are in order, rows are not copied but fetched from x. The host
+waits for nothing, and neither the number of launches nor the size of a grid depends on what the ids say.
 
 An expert's uses are the rows of tiles, 64 to 256 of them: its last tile is filled in part, so how high tiles
 are is decided by how many uses an expert has on average. Floats: scales of 128 columns of K, or of several

@@ -51,15 +51,13 @@ def jobs() -> list[tuple[FewJob, int]]:
 @family(jobs())
 def kernel(job: FewJob, ids_each: int) -> Kernel:
     """Block (tile of rows of an expert's w, part of K; use): the parts of a tile are a cluster."""
-    tile, add = job.tile, adder(job)
-    fill_w, fill_x = few_rows.filler(tile, True), few_rows.filler(tile, False, True)
-    work = few_work.integer_worker(job) if job.integer else few_work.float_worker(job)
+    tile, run, add = job.tile, few_work.roles(job), adder(job)
     list_uses, read_list, lose = few_uses.lister(tile, ids_each), few_uses.reader(tile), few_uses.loser(job)
     start, of_barriers, base = starter(tile.stages, 4 * GROUPS // tile.turns), tile.barriers, ptx.shared_base
     rows, of_list = tile.rows, tile.listed
-    first_lane, rank_here, meet_warp = barriers.of_first_lane, barriers.rank_in_cluster, barriers.meet_warp
-    greet_cluster, join_cluster = barriers.greet_cluster, barriers.join_cluster
-    meet_cluster, take_turn = barriers.meet_cluster, early_start.take_turn
+    rank_here, greet_cluster, take_turn = (
+        barriers.rank_in_cluster, barriers.greet_cluster, early_start.take_turn,
+    )  # fmt: skip
 
     def product(
         x: Any, w: Any,  # maps of codes: of x a box is one row
@@ -76,8 +74,7 @@ def kernel(job: FewJob, ids_each: int) -> Kernel:
         ring = uint32(uint32(base() + uint32(1023)) & uint32(0xFFFFFC00))
         full = uint32(ring + uint32(of_barriers))
         thread, rank, use = uint32(cuda.threadIdx.x), rank_here(), uint32(cuda.blockIdx.y)
-        warp = first_lane(uint32(thread >> uint32(5)))
-        if uint32(warp) == uint32(0):
+        if thread < uint32(32):
             list_uses(ring, ids, use, uses, per, experts, thread)
             if thread == uint32(0):
                 start(full)
@@ -92,25 +89,12 @@ def kernel(job: FewJob, ids_each: int) -> Kernel:
             return
         if halvings != uint32(0):  # one block alone has no cluster
             greet_cluster()
-        first = uint32(uint32(rank * steps) >> halvings)
-        last = uint32(uint32(uint32(rank + uint32(1)) * steps) >> halvings)
         given = (of_x, row_x, column_x, rows_x, span_x, of_w, row_w, column_w, rows_w, span_w)
         zeros = (points_x, others_x, points_w, others_w)
         below = uint32(expert * n)
-        own, end = uint32(below + row0), uint32(below + n)
-        if uint32(warp) >= uint32(4 * GROUPS):
-            if thread == uint32(MULTIPLY):
-                fill_w(ring, full, w, own, first, last, served)
-            if thread == uint32(MULTIPLY + 32):
-                fill_x(ring, full, x, uint32(ring + uint32(of_list)), first, last, served)
-            meet_warp()
-            if halvings != uint32(0):
-                join_cluster()
-        else:
-            group = uint32(uint32(warp) >> uint32(2))
-            work(ring, full, given, zeros, group, own, first, last, served, end, rank, halvings)
-        meet_cluster()  # all sums are where they are finished
-        if uint32(warp) < uint32(4 * GROUPS):
+        own, end, listed = uint32(below + row0), uint32(below + n), uint32(ring + uint32(of_list))
+        run(ring, full, x, w, listed, served, served, own, end, steps, given, zeros, rank, halvings)
+        if thread < uint32(MULTIPLY):
             nothing = uint64(0)
             add(ring, rank, halvings, y, row0, served, n, (nothing, nothing, nothing, nothing))
 

@@ -105,8 +105,8 @@ def ways(job: Job) -> Iterator[Way]:
     kinds = {strips: kinds_of(strips, columns) for strips in able}
     small = {s: Stage(job.layout, columns, SPANS[0], True, s) for s in able if True in kinds[s]}
     if small and tiles <= FEW * sms:
-        parts = max(1, min(small[BOTH].parts, int(1.5 * sms / tiles)))
-        yield Way(BOTH, Blocks(parts, -(-tiles * parts // sms)) if parts > 1 else ALONE)
+        parts = min(small[BOTH].parts, int(1.5 * sms / tiles))
+        yield Way(BOTH, Blocks(parts, -(-tiles * parts // sms)))
         return
     yield from (Way(strips, ALONE) for strips in able if False in kinds[strips])
     for strips, of in small.items():

@@ -58,7 +58,7 @@ class ExpertStage(Stage):
 
 @cache
 def expert_of() -> Any:
-    """The device function for the expert of a use: ids are int64, most of which are none."""
+    """The device function for the expert of a use: ids are int64, most values of which are no expert."""
     load8 = bf16x2.load8
 
     @inlined

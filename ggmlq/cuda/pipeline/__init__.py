@@ -11,7 +11,8 @@
     job.py         what a kernel is made for; waves.py: which tile serves a shape
     work8.py       warps that multiply; persistent.py: blocks with roles that stay on the card
     few_rows.py    weights as the wide operand, K divided among a cluster; few_work.py: warps that
-                   multiply; few_sums.py: the exchange of sums
+                   multiply; few_sums.py: the exchange of sums; few_uses.py: rows that a list names,
+                   for ``cuda:few_codes`` of experts
     divided.py     K of a tile divided among a cluster; pace.py: how long each of these takes
     operands8.py   maps and scales of both operands
     endings.py     how results are written: with a bias, as floats or as codes

@@ -2,16 +2,16 @@
 
 What counts is that weights stream: each is read once, by blocks of which one to three fit on a
 multiprocessor, so that enough copies are under way to fill the memory's bandwidth. A block makes 64 or 128
-outputs of every row of x. Its first copies, of weights, start before the predecessor ends; x is asked for
-after that. From there to the outputs everything waits for something, so that chain is short: scales come by
-asynchronous copies, and of 64 rows two warpgroups take the steps in turns.
+outputs of every row of x. Its first copies, of weights, start before the predecessor ends if it is known
+which they are; x is asked for after that. From there to the outputs everything waits for something, so that
+chain is short: scales come by asynchronous copies, and of 64 rows two warpgroups take the steps in turns.
 
     stage    codes of w [rows, 128] · codes of x [columns, 128]               swizzled
     scales   of w [chunk steps, rows] · of x [chunk steps, columns]           floats
              of w [rows] · of x [columns], both with their zero points        integers
     sums     [sources, columns / parts, rows], a column's rows side by side: what others bring here
     barriers full [stages] · empty [stages]
-    list     rows of x, one after the other, or those that a list names: few_uses.py
+    list     which rows of x: of ``cuda:few_codes`` alone, few_uses.py
 
 The blocks of a cluster have neighbouring parts of K. Each finishes an equal part of the columns, and brings
 its sums of the other columns into the shared memory of those that finish them: few right from its registers,
@@ -149,7 +149,8 @@ def row_finder(listed: bool) -> Any:
 def filler(tile: FewTile, of_w: bool, listed: bool = False) -> Any:
     """The device function of the one thread that fetches an operand's steps ``first`` … ``last``.
 
-    That of w announces the bytes of both, of so many rows of x; it may begin before the predecessor ends.
+    ``row``: the first one, or of a list its place; ``rows`` of x are fetched, all of a tile or as many as are
+    listed. That of w announces the bytes of both, and may begin before the predecessor ends.
     """
     stages, length, of_x = tile.stages, tile.stage, tile.rows * STEP
     expect, fetch, wait, after = barriers.expect, boxes.fetch, barriers.wait, follower(stages)

@@ -11,8 +11,44 @@ from ..words.language import cuda, uint32
 from ..words.promoted import float_products
 from ..words.wgmma8 import LOW, STEP, straight_products
 from .boxed import follower
-from .few_rows import MULTIPLY, FewJob, FewTile, bringer, bringer_of_integers
+from .few_rows import GROUPS, MULTIPLY, FewJob, FewTile, bringer, bringer_of_integers, filler
 from .few_sums import deliverer
+
+
+def roles(job: FewJob) -> Any:
+    """The device function of a block: two threads fetch, the others multiply, until sums are where they end.
+
+    ``row_x``: the first row of x, or the place of their list; so many ``rows`` of it are fetched, of which
+    ``m`` are there; rows ``row_w`` to ``end_w`` of w; ``given``, ``zeros``: where scales and zero points are.
+    """
+    fill_w, fill_x = filler(job.tile, True), filler(job.tile, False, job.listed)
+    work = integer_worker(job) if job.integer else float_worker(job)
+    first_lane, meet_warp, join_cluster = barriers.of_first_lane, barriers.meet_warp, barriers.join_cluster
+    meet_cluster = barriers.meet_cluster
+
+    @inlined
+    def run(
+        ring: Any, full: Any, x: Any, w: Any, row_x: Any, rows: Any, m: Any, row_w: Any, end_w: Any,
+        steps: Any, given: Any, zeros: Any, rank: Any, halvings: Any,
+    ) -> None:  # fmt: skip
+        first = uint32(uint32(rank * steps) >> halvings)
+        last = uint32(uint32(uint32(rank + uint32(1)) * steps) >> halvings)
+        thread = uint32(cuda.threadIdx.x)
+        warp = first_lane(uint32(thread >> uint32(5)))
+        if uint32(warp) >= uint32(4 * GROUPS):
+            if thread == uint32(MULTIPLY):
+                fill_w(ring, full, w, row_w, first, last, rows)
+            if thread == uint32(MULTIPLY + 32):
+                fill_x(ring, full, x, row_x, first, last, rows)
+            meet_warp()
+            if halvings != uint32(0):
+                join_cluster()
+        else:
+            group = uint32(uint32(warp) >> uint32(2))
+            work(ring, full, given, zeros, group, row_w, first, last, m, end_w, rank, halvings)
+        meet_cluster()
+
+    return run
 
 
 def placer_of_threads(tile: FewTile) -> Any:

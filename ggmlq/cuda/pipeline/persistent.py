@@ -44,7 +44,7 @@ def roles(job: Job, fill_w: Any, fill_x: Any, work: Any, tiles: Any) -> Any:
     """The device function that sends each warp to its role, with the registers that it needs.
 
     ``sources``: maps of the codes of x and w, of their scales, how many steps there are, and how many share
-    scales of x. ``work`` takes ``given`` apart; ``tiles`` makes of two sizes what is needed to find a tile.
+    scales of x. ``work`` takes ``given`` apart; ``tiles`` makes of ``m`` and ``n`` what finds a tile.
     """
     fetching, begin, first_lane = 4 * job.tile.groups, opener(job), barriers.of_first_lane
     give, take = barriers.registers("dec", FETCHES), barriers.registers("inc", MULTIPLIES)

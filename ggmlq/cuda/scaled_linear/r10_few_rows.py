@@ -25,7 +25,7 @@ from ...problems import ScaledLinear
 from ...scaled import ScaledArray
 from ..machine import device
 from ..machine.launch import Kernel, family
-from ..pipeline import endings, few_rows, few_work, operands8, pace
+from ..pipeline import endings, few_work, operands8, pace
 from ..pipeline.boxed import starter
 from ..pipeline.few_rows import GROUPS, MULTIPLY, PARTS, THREADS, TILES, FewJob, FewTile
 from ..pipeline.few_sums import adder
@@ -55,14 +55,11 @@ def jobs() -> list[tuple[FewJob]]:
 @family(jobs())
 def kernel(job: FewJob) -> Kernel:
     """Block (tile of rows of w, part of K): the parts of a tile are a cluster."""
-    tile, add = job.tile, adder(job)
-    fill_w, fill_x = few_rows.filler(tile, True), few_rows.filler(tile, False)
-    work = few_work.integer_worker(job) if job.integer else few_work.float_worker(job)
+    tile, run, add = job.tile, few_work.roles(job), adder(job)
     start, of_barriers, base = starter(tile.stages, 4 * GROUPS // tile.turns), tile.barriers, ptx.shared_base
     rows, columns = tile.rows, tile.columns
-    first_lane, rank_here, meet_warp = barriers.of_first_lane, barriers.rank_in_cluster, barriers.meet_warp
-    greet_cluster, join_cluster = barriers.greet_cluster, barriers.join_cluster
-    meet_cluster, let_successor_start = barriers.meet_cluster, early_start.let_successor_start
+    rank_here, greet_cluster = barriers.rank_in_cluster, barriers.greet_cluster
+    let_successor_start = early_start.let_successor_start
 
     def product(
         x: Any, w: Any,  # maps of codes
@@ -84,24 +81,12 @@ def kernel(job: FewJob) -> Kernel:
             greet_cluster()
         cuda.syncthreads()
         row0 = uint32(uint32(uint32(cuda.blockIdx.x) >> halvings) * uint32(rows))
-        first = uint32(uint32(rank * steps) >> halvings)
-        last = uint32(uint32(uint32(rank + uint32(1)) * steps) >> halvings)
         given = (of_x, row_x, column_x, rows_x, span_x, of_w, row_w, column_w, rows_w, span_w)
         zeros = (points_x, others_x, points_w, others_w)
-        warp = first_lane(uint32(thread >> uint32(5)))
-        if uint32(warp) >= uint32(4 * GROUPS):
-            if thread == uint32(MULTIPLY):
-                fill_w(ring, full, w, row0, first, last, uint32(columns))
-            if thread == uint32(MULTIPLY + 32):
-                fill_x(ring, full, x, uint32(0), first, last, uint32(columns))
-            meet_warp()
-            if halvings != uint32(0):
-                join_cluster()
-        else:
-            group = uint32(uint32(warp) >> uint32(2))
-            work(ring, full, given, zeros, group, row0, first, last, m, n, rank, halvings)
-        meet_cluster()  # all sums are where they are finished
-        if uint32(warp) < uint32(4 * GROUPS):
+        run(
+            ring, full, x, w, uint32(0), uint32(columns), m, row0, n, steps, given, zeros, rank, halvings,
+        )  # fmt: skip
+        if thread < uint32(MULTIPLY):
             add(ring, rank, halvings, y, row0, m, n, (bias, scales, down, along))
 
     return Kernel(
