@@ -85,6 +85,8 @@ def measured(bridge: Bridge, args: argparse.Namespace, rate: float) -> Iterator[
     for shape in QUICK if args.quick else SHAPES:
         e, u, n, k, usual = SHAPES[shape]
         for name in args.types.split(",") if args.types else usual[: 1 if args.quick else None]:
+            if k % gq.formats[name].block_size:
+                continue
             q = weights(name, (e, n, k))
             for t in tokens:
                 yield cell(bridge, Cell(shape, name, t), q, u, args, rate)
