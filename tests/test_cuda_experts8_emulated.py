@@ -76,10 +76,8 @@ def product(state, case, rng, kind=np.float32):
     given, ids_there = (on_card(x), on_card(w)), on_device(ids.astype(np.int64))
     for array in (*given[0].parts(), *given[1].parts(), y, ids_there):
         state.memory.add(array)
-    rung, more = (
-        (FEW, {"cut": tile}) if isinstance(tile, Cut) else (RUNG, {} if tile is None else {"tile": tile})
-    )
-    rung.launch(*given, ids_there, y[1:-1].reshape(t, u, n), **more)
+    rung, way = (FEW, "cut") if isinstance(tile, Cut) else (RUNG, "tile")
+    rung.launch(*given, ids_there, y[1:-1].reshape(t, u, n), **{way: tile})
     assert (y[[0, -1]] == 7).all(), "written past its outputs"
     lost = (ids < 0) | (ids >= e)
     rows = x

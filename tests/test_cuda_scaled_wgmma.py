@@ -14,7 +14,7 @@ pytest.importorskip("cuda.core", reason="cuda-core is not installed (extra test 
 
 import unpromoted
 from fake_cupy import put_gpu
-from test_cuda_assemble import BY_LTO
+from test_cuda_assemble import BY_LTO, FAMILIES
 from test_cuda_scaled_linear import SPREAD, card, error, multiply, problem_of, scaled
 
 import ggmlq as gq
@@ -47,29 +47,12 @@ def summit():
     yield grouped8.integer_kernel(Job(grouped8.WHOLE[0].tile, "s8", "s8", boxed=False))
 
 
-FAMILIES = {
-    "persistent": (persistent.float_kernel, float_jobs()),
-    "persistent, integers": (persistent.integer_kernel, integer_jobs()),
-    "wgmma": (r7_wgmma.kernel, r7_wgmma.jobs(r8_tma_ring.TILE)),
-    "tma_ring": (r8_tma_ring.kernel, r7_wgmma.jobs(r8_tma_ring.TILE)),
-    "few_rows": (r10_few_rows.kernel, r10_few_rows.jobs()),
-    "few_codes": (r7_few_codes.kernel, r7_few_codes.jobs()),
-    "divided": (divided.kernel, divided.jobs()),
-    "grouped": (grouped8.float_kernel, grouped8.float_jobs()),
-    "grouped, integers": (grouped8.integer_kernel, grouped8.integer_jobs()),
-}
-
-
-def test_every_family_is_drawn_from():
-    assert {make.__module__ for make, _ in FAMILIES.values()} == {name.rpartition(".")[0] for name in BY_LTO}
-
-
-@pytest.mark.parametrize("family", [*FAMILIES, "those that count most"])
-def test_machine_code(family, fresh):
+@pytest.mark.parametrize("name", [*BY_LTO, "those that count most"])
+def test_machine_code(name, fresh):
     """The assembler neither spills, nor serialises wgmma, nor ignores setmaxnreg (all C75xx)."""
-    if family in FAMILIES:
-        make, jobs = FAMILIES[family]
-        kernels = [make(*jobs[fresh.integers(len(jobs))])]
+    if name in BY_LTO:
+        family = FAMILIES[name]
+        kernels = [family.make(*family.cases[fresh.integers(len(family.cases))])]
     else:
         kernels = summit()
     for kernel in kernels:

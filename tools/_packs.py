@@ -77,15 +77,10 @@ def _integers(job: Any) -> bool:
     return bool(job.x == job.w == "s8" and not job.out.coded and not job.zeros)
 
 
-def _few(job: Any) -> bool:
+def _few(job: Any, *more: Any) -> bool:
     """Likewise of either, for a few rows."""
     plain = job.x == job.w and job.x in ("s8", "e4m3")
     return bool(plain and not job.out.coded and not job.zeros)
-
-
-def _few_of_experts(job: Any, ids_each: int) -> bool:
-    """Likewise."""
-    return _few(job)
 
 
 def _by_columns() -> Iterator[tuple[Any, ...]]:
@@ -144,7 +139,7 @@ FAMILIES: dict[str, tuple[Takes, Takes]] = {
     "dequantize.decoder": (everything, everything),
     "expert_linear.r4_gemv.kernel": (everything, nothing),
     "expert_linear.r5_grouped.kernel": (everything, nothing),
-    "expert_linear.r7_few_codes.kernel": (_few_of_experts, nothing),
+    "expert_linear.r7_few_codes.kernel": (_few, nothing),
     "linear.r13_gemv.kernel": (_gemv, _gemv_elsewhere),
     "linear.r14_mma_bf16.kernel": (nothing, _widest),
     "linear.r15_wgmma.kernel": (everything, nothing),

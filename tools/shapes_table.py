@@ -43,8 +43,9 @@ def page() -> str:
     sizes = sorted({m for name, _, _, m in rows if name == TOLD})
     lines = [[f"{n} × {k}", *(cell(rows.get((TOLD, n, k, m))) for m in sizes)] for n, k in shapes]
     counted = [["within the bound", *(count(m) for m in sizes)]]
-    commits = ", ".join(run["commit"] for run in results.load(RESULTS)["runs"])
-    note = f"\n\nNVIDIA H200, 2026-11-23 and 24, commits {commits}. "
+    runs = results.load(RESULTS)["runs"]
+    dates, commits = sorted({run["date"] for run in runs}), ", ".join(run["commit"] for run in runs)
+    note = f"\n\nNVIDIA H200, {' and '.join(dates)}, commits {commits}. "
     note += "The last line counts figures of all shapes and types."
     return table([f"{TOLD}, N × K", *(f"M={m}" for m in sizes)], [*lines, *counted]) + note
 

@@ -85,8 +85,9 @@ def _estimated(problem: ScaledLinear) -> Preference:
 
 def _of_experts(problem: ExpertLinear) -> Preference:
     """A few tokens are served best by one launch, where an expert has few of them; more are sorted first."""
+    uses = problem.t * problem.u
     if isinstance(problem.weights, Operand):
-        kernels, uses = ("cuda:few_codes", "cuda:grouped_codes", "cuda:codes"), problem.t * problem.u
+        kernels = ("cuda:few_codes", "cuda:grouped_codes", "cuda:codes")
         few = uses <= FEW_CODES * problem.e and (uses <= FEW_IDS or problem.k >= LONG_CODES)
         return Preference(kernels[not few :], "by its uses")
     fmt = problem.weights
@@ -94,7 +95,7 @@ def _of_experts(problem: ExpertLinear) -> Preference:
         return Preference(("cuda:each_bf16",), "the others take blocks, and were not tried on such a card")
     from .strips.layout import layout_of
 
-    uses, offsets = problem.t * problem.u, layout_of(fmt).has_offset
+    offsets = layout_of(fmt).has_offset
     few = uses <= min(FEW_USES, 2 * problem.e)
     few |= uses <= problem.e * (1 if offsets else 2) and problem.k >= LONG_ROWS
     return Preference(("cuda:gemv", "cuda:grouped") if few else ("cuda:grouped", "cuda:gemv"), "by its uses")
