@@ -5,13 +5,15 @@
     python bench/bench_experts_cuda.py --time --baseline ggml_cuda_experts_h200.json --json FILE
     python bench/bench_experts_cuda.py --tiles           # cuda:grouped with each of its tiles
     python bench/bench_experts_cuda.py --types e4m3,int8 --check --time      # codes
+    python bench/bench_experts_cuda.py --beside-dense    # many rows of e4m3, in turns with one dense product
 
 A time is that of a product in a CUDA graph of twelve, over three sets of weights, each product with ids of
 its own: the median of replays. ``floor`` is the larger of two: the weights of all experts that are used over
 4456 GB/s, operations over 790 TFLOP/s, of e4m3 over 1451, of int8 over 862. Rows of x are codes already where
 weights are. ``aim`` is what issue 19 asks for at most. ``skewed``: half of all
 tokens use expert 0; ``few``: a hundredth of the experts are used, one at least; ``sorted``: an expert's
-tokens follow each other.
+tokens follow each other. What is in turns with a dense product counts right after a rest, as in
+scaled_peers.py: such products are as fast as the card's power lets them be.
 """
 
 from __future__ import annotations
@@ -33,7 +35,7 @@ import numpy as np
 sys.path.insert(0, str(Path(__file__).parents[1]))  # of a script as of a module of the folder
 
 import ggmlq as gq
-from bench.on_card import Replays
+from bench.on_card import Replays, in_turns
 from ggmlq import ladder
 from ggmlq.cuda.activations import expert_codes, expert_panels
 from ggmlq.cuda.expert_linear import r4_gemv, r5_grouped, r7_few_codes
@@ -339,6 +341,28 @@ def tiled(cell: Cell) -> Any:
                 yield cell.time(tokens, "even", "grouped", tile=tile)
 
 
+def beside_dense(facts: dict[str, Any]) -> None:
+    """Experts of many rows and one dense product of as many, in turns, each after a rest."""
+    cp, shape = device.cupy(), SHAPES[-1]
+    (name,), n, k = shape.types, shape.n, shape.k
+    q, rng = weights(name, shape.experts, n, k, 0), np.random.default_rng(0)
+    for tokens in shape.tokens[-2:]:
+        x = rows_of(name, cp.random.RandomState(0).standard_normal((tokens, k), dtype=cp.float32))
+        outs = {dtype: cp.empty((tokens, n), dtype) for dtype in ("float32", "float16")}
+        works = {f"dense, {dtype}": partial(gq.scaled_linear, x, q[0], out=y) for dtype, y in outs.items()}
+        for spread, (dtype, y) in product(("even", "sorted"), outs.items()):
+            ids, there = cp.asarray(ids_of(spread, tokens, shape, rng)), y.reshape(tokens, 1, n)
+            works[f"{spread}, {dtype}"] = partial(rung("grouped_codes").launch, x, q, ids, there)
+        graphs = {what: Replays([work], 4, warm=2) for what, work in works.items()}
+        for what, seconds in in_turns(graphs, 3, 0.02, 0.3, 3).items():
+            us = statistics.median(seconds) * 1e6
+            row = {"shape": str(shape), "type": name, "T": tokens, "rows": what, "rested_us": us}
+            facts["rows"].append(row | {"T/s": 2e-6 * tokens * n * k / us})
+            print(
+                f"{shape} {name} T={tokens:<6} {what:16} {us:9.2f} us {2e-6 * tokens * n * k / us:6.0f} T/s"
+            )
+
+
 def main() -> int:
     """Do as asked."""
     parser = argparse.ArgumentParser(
@@ -348,6 +372,9 @@ def main() -> int:
     parser.add_argument("--check", action="store_true", help="right or wrong, small products")
     parser.add_argument("--time", action="store_true")
     parser.add_argument("--tiles", action="store_true", help="time each tile of cuda:grouped, or of codes")
+    parser.add_argument(
+        "--beside-dense", action="store_true", help="many rows of e4m3, in turns with one product"
+    )
     parser.add_argument("--types", help=f"default: {','.join(TIMED)}")
     parser.add_argument("--tokens", help=f"default: {','.join(map(str, TOKENS))}")
     parser.add_argument("--jobs", type=int, default=1, help="processes that compile")
@@ -361,10 +388,13 @@ def main() -> int:
         compile_all(names, args.jobs)
         return 0
     wrong = check(names) if args.check else 0
-    if args.time or args.tiles:
+    if args.time or args.tiles or args.beside_dense:
         facts: dict[str, Any] = {"machine": machine(), "commit": commit(), "rows": []}
         try:
-            time_all(args, facts)
+            if args.beside_dense:
+                beside_dense(facts)
+            if args.time or args.tiles:
+                time_all(args, facts)
         finally:
             if args.json:
                 args.json.write_text(json.dumps(facts, indent=1) + "\n")

@@ -109,6 +109,47 @@ def check_weights(fmt, n, k, seed):
     assert np.allclose(found[:n, :k], want, rtol=0, atol=1e-6 * np.abs(want).max())
 
 
+def nearest(values):
+    """Rounded to bfloat16, in float64."""
+    bits = np.float32(values).view(np.uint32).astype(np.uint64)
+    bits = (bits + 0x7FFF + (bits >> 16 & 1) & 0xFFFF0000).astype(np.uint32)
+    return bits.view(np.float32).astype(np.float64)
+
+
+def check_pairs(fmt, n, k, seed):
+    """What ``wgmma`` takes: codes times rounded scales, rounded once; offsets rounded around the middle."""
+    from ggmlq.cuda.strips.layout import layout_of
+    from ggmlq.cuda.strips.weights import weights_of as pairs_of
+
+    q, layout = weights(fmt, n, k, seed), layout_of(fmt)
+    records = strips_of(q.raw.copy().reshape(n, -1, fmt.dtype.itemsize), fmt)
+    count, steps, size = records.shape
+    READ.bytes = records.reshape(-1)
+    words_each, load, make, shrunk = pairs_of(layout)
+    found = np.full((16 * count, 64 * steps), np.nan)
+
+    def read(found):
+        strip, step, lane = cuda.blockIdx.x, cuda.blockIdx.y, cuda.threadIdx.x
+        words, a, (g, t) = [None] * words_each, [None] * 16, divmod(lane, 4)
+        load(np.uint32((strip * steps + step) * size), np.uint32(lane), words)
+        make(words, a, np.uint32(0))
+        for i in range(16):
+            pair = np.array([int(a[i]) << 16 & 0xFFFFFFFF, int(a[i]) & 0xFFFF0000], np.uint32)
+            column = 64 * step + 16 * (i // 4) + 4 * t + 2 * (i // 2 % 2)
+            found[16 * strip + g + 8 * (i % 2), column : column + 2] = pair.view(np.float32) * shrunk
+
+    cuda.jit(read)[(count, steps), 32](found)
+    parts = fmt.unpack(q.blocks)
+    scale = parts.scale[..., None].astype(np.float64)
+    codes, less = parts.codes.reshape(*parts.scale.shape, -1) - layout.middle, 0.0
+    if layout.has_offset:
+        less = nearest(parts.offset[..., None] - layout.middle * scale)
+    want = nearest(codes * nearest(scale) - less).reshape(q.shape)
+    assert not found[n:].any()
+    assert not found[:, k:].any()
+    assert np.array_equal(found[:n, :k], want)
+
+
 def check_bytes(fmt, n, k, seed):
     """Blocks of any bytes come back."""
     from ggmlq.cuda.strips import to_blocks
@@ -145,6 +186,7 @@ def main():
     for asked in sys.argv[2:]:
         name, n, k = asked.split(",")
         check_weights(FORMATS[name], int(n), int(k), seed)
+        check_pairs(FORMATS[name], int(n), int(k), seed)
         if to_blocks.sources(FORMATS[name]) is not None:
             check_bytes(FORMATS[name], int(n), int(k), seed)
 

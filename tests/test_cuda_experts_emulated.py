@@ -122,12 +122,17 @@ MANY = [  # T, U, E, N, K, rows of x for each use, ids, tile
     ("spread", 9, 2, 3, 140, 256, False, "spread", RoleTile(16, 2)),
     ("two tiles of one", 20, 1, 5, 40, 128, True, "one", RoleTile(16, 4)),
     ("some are none", 11, 2, 9, 128, 128, False, "none", RoleTile(160)),
+    ("many experts", 30, 3, 70, 16, 128, False, "none", RoleTile(32, 2)),
+    ("a row of many blocks", 3, 2, 4, 16, 4224, False, "spread", RoleTile(16, 2)),
 ]
 
 
+@pytest.mark.parametrize("own_plan", [True, False], ids=["own plan", "sorted"])
 @pytest.mark.parametrize("case", MANY, ids=lambda case: case[0])
-def test_many_tokens(case, monkeypatch, fresh):
+def test_many_tokens(case, own_plan, monkeypatch, fresh):
     _, t, u, e, n, k, apart, kind, tile = case
+    if not own_plan:
+        monkeypatch.setattr(r5_grouped, "MOST_USES", 0)
     host, ids = experts_of(e, n, k, fresh), ids_of(kind, t, u, e, fresh)
     x = fresh.standard_normal((t * u if apart else t, k)).astype(np.float32)
     y = run(monkeypatch, "cuda:grouped", r5_grouped, x, host, ids, tile=tile)

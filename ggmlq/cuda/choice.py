@@ -95,9 +95,8 @@ def _of_experts(problem: ExpertLinear) -> Preference:
         return Preference(("cuda:each_bf16",), "the others take blocks, and were not tried on such a card")
     from .strips.layout import layout_of
 
-    offsets = layout_of(fmt).has_offset
     few = uses <= min(FEW_USES, 2 * problem.e)
-    few |= uses <= problem.e * (1 if offsets else 2) and problem.k >= LONG_ROWS
+    few |= uses <= problem.e and problem.k >= LONG_ROWS and not layout_of(fmt).has_offset
     return Preference(("cuda:gemv", "cuda:grouped") if few else ("cuda:grouped", "cuda:gemv"), "by its uses")
 
 

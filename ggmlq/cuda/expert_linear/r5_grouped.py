@@ -5,14 +5,16 @@ the host waits for: one block counts the uses of each expert and gives every use
 (pipeline/groups.py); rows of activations are narrowed and copied to these columns
 (activations/expert_panels.py); and blocks with roles, those of cuda:roles of linear, take one tile after the
 other from the plan, whatever its expert (pipeline/grouped.py). Results go straight to the rows of the uses.
+Up to a thousand uses of 256 experts the first kernel is left out: the blocks of both others make the plan
+for themselves (pipeline/own_plan.py).
 
 So neither the number of launches nor the size of a grid depends on what the ids say. How wide tiles are is
 decided by how many uses an expert has on average: wide ones unpack weights less often, narrow ones waste
 less where an expert's last tile is filled in part.
 
-Limited, with few uses an expert, by the latency of a stage (0.9 µs, in which memory could bring twice as
-much); with many by what nobody has looked into yet: stages of wide tiles take 1.3 to 1.6 times what they
-take in cuda:roles.
+Limited, with few uses an expert, by the instructions that unpack types with bytes of scales, for others by
+memory and some ten microseconds around the products; with many by what nobody has looked into yet: stages of
+wide tiles take 1.3 to 1.6 times what they take in cuda:roles.
 """
 
 from __future__ import annotations
@@ -27,11 +29,11 @@ from ...experts import of_arrays
 from ...formats import BlockFormat
 from ...ladder import register
 from ...problems import ExpertLinear, Linear, Operand
-from ..activations.expert_panels import gatherer
+from ..activations.expert_panels import few_gatherer, gatherer
 from ..activations.floats import aligned_floats
 from ..activations.panels import EACH, STEP, THREADS
 from ..dequantize import BLOCK_FORMATS
-from ..linear.r15_wgmma import multiplier, unpacker
+from ..linear.r15_wgmma import multiplier
 from ..linear.r16_roles import FETCHES, MULTIPLIES, map_of
 from ..linear.r16_roles import refuses as refused_by_roles
 from ..machine import device
@@ -39,6 +41,7 @@ from ..machine.launch import Kernel, family
 from ..pipeline import groups
 from ..pipeline.boxed import starter
 from ..pipeline.grouped import filler, worker
+from ..pipeline.own_plan import BYTES, MOST_EXPERTS, MOST_USES, planner
 from ..pipeline.product import STRIPS
 from ..pipeline.roles import MULTIPLY, RoleTile
 from ..strips.layout import ROWS, layout_of
@@ -56,46 +59,52 @@ STAGE_US = {16: 1.1, 32: 1.21, 64: 1.63, 96: 1.05, 160: 1.46, 256: 2.0}  # of a 
 def kernel(fmt: BlockFormat, tile: RoleTile) -> Kernel:
     """Blocks that stay."""
     layout, wide = layout_of(fmt), tile.wide
-    work = worker(layout, tile, unpacker(layout), multiplier(tile.columns))
+    work = worker(layout, tile, multiplier(tile.columns))
     fill, start = filler(layout, tile), starter(tile.stages(layout), STRIPS)
     of_barriers, base, load4 = tile.stages(layout) * tile.stage(layout), ptx.shared_base, codes.load4
     first_lane, pinned, let_successor_start = (
         barriers.of_first_lane, barriers.pinned, early_start.let_successor_start,
     )  # fmt: skip
-    wait_for_predecessor = early_start.wait_for_predecessor
+    make_plan, of_plan, columns = planner(tile.threads, keeps=False), 16 * tile.stages(layout), tile.columns
     give, take = barriers.registers("dec", FETCHES), barriers.registers("inc", MULTIPLIES)
 
     def product(
         records: Any,  # map of the strips of all experts
         panels: Any,  # bfloat16 [steps, height, 64]: activations/expert_panels.py
-        plan: Any, of_column: Any,  # uint32: groups.py, and its uses
+        plan: Any, of_column: Any,  # uint32: groups.py, or 0; the use of each column
+        ids: Any,  # int64 [uses], of which the block makes the plan if there is none: own_plan.py
         y: Any,  # float32 [uses, n]
         n: Any, steps: Any, height: Any, down: Any,  # down: tiles of an expert's rows
+        uses: Any, experts: Any,
     ) -> None:  # fmt: skip
         warp, lane = warp_and_lane()
         warp, lane = first_lane(warp), pinned(lane)
-        ring = uint32(uint32(base() + uint32(1023)) & uint32(0xFFFFFC00))
+        ring = first_lane(uint32(uint32(base() + uint32(1023)) & uint32(0xFFFFFC00)))
         full = uint32(ring + uint32(of_barriers))
         if uint32(cuda.threadIdx.x) == uint32(0):
             start(full)
-        cuda.syncthreads()
-        wait_for_predecessor()  # it makes panels; the plan was there before
-        tiles = uint32(load4(plan) * down)
+        entries = uint32(full + uint32(of_plan))
+        if plan != uint64(0):
+            slots = uint32(load4(plan))  # there since the predecessor began to write panels
+            cuda.syncthreads()
+        else:
+            slots = make_plan(entries, entries, ids, uses, experts, uint32(columns))
+        tiles, where = uint32(slots * down), (plan, entries, experts)
         if uint32(warp) >= uint32(STRIPS):
             if wide:
                 give()
             if uint32(cuda.threadIdx.x) == uint32(MULTIPLY):
-                fill(ring, full, (records, panels, plan, steps, height, down), tiles)
+                fill(ring, full, (records, panels, where, steps, height, down), tiles)
         else:
             if wide:
                 take()
-            work(ring, full, warp, lane, (y, plan, of_column), (n, steps, down), tiles)
+            work(ring, full, warp, lane, (y, where, of_column), (n, steps, down), tiles)
         let_successor_start()
 
     return Kernel(
-        f"roles for experts of {fmt.name}, {tile}", product, *(uint64,) * 5, *(uint32,) * 4,
-        threads=tile.threads, blocks=tile.blocks, shared=tile.shared(layout), least=(9, 0), exact=True,
-        early=True, lto=wide,
+        f"roles for experts of {fmt.name}, {tile}", product, *(uint64,) * 6, *(uint32,) * 6,
+        threads=tile.threads, blocks=tile.blocks, shared=tile.shared(layout) + BYTES, least=(9, 0),
+        exact=True, early=True, lto=wide,
     )  # fmt: skip
 
 
@@ -132,12 +141,18 @@ def launch(x: Any, q: QuantArray, ids: Any, out: Any, tile: RoleTile | None = No
     tile = tile or tile_for(*ids.shape, e)
     of = groups.Plan(ids.size, e, tile.columns)
     panels = empty((steps, of.height, STEP), np.uint16)
-    plan, places = groups.sorted_uses(ids, of)
-    of_column = plan[groups.HEAD + 4 * of.slots :]
     sixteens = steps * STEP // EACH
+    blocks = -(-rows * sixteens // THREADS)
     sizes = (rows, ids.size // rows, k, n, sixteens, of.height)
-    gatherer()((-(-rows * sixteens // THREADS),), (THREADS,), x, panels, places, out, *sizes)
+    if ids.size <= MOST_USES and e <= MOST_EXPERTS:
+        plan, of_column = 0, empty(of.height, np.uint32)
+        few_gatherer()((blocks,), (THREADS,), x, ids, panels, of_column, out, *sizes, e, tile.columns)
+    else:
+        plan, places = groups.sorted_uses(ids, of)
+        of_column = plan[groups.HEAD + 4 * of.slots :]
+        gatherer()((blocks,), (THREADS,), x, panels, places, out, *sizes)
     made = kernel(q.format, tile)
     most = device.multiprocessors() * device.blocks_beside(tile.blocks, made.shared)
-    operands = (q.prepared(map_of(tile.line(w.layout)))[0], panels, plan, of_column, out)
-    made((min(of.slots * down, most),), (tile.threads,), *operands, n, steps, of.height, down)
+    operands = (q.prepared(map_of(tile.line(w.layout)))[0], panels, plan, of_column, ids, out)
+    of_ids = (ids.size, e)
+    made((min(of.slots * down, most),), (tile.threads,), *operands, n, steps, of.height, down, *of_ids)

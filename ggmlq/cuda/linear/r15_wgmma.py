@@ -6,7 +6,8 @@ output. ``wgmma`` takes the weights from the registers of four warps and the act
 shared memory. It runs by itself: while it multiplies what lies in one set of registers, the next
 step is unpacked into another set.
 
-Weights are rounded as cuda:dequant_bf16 rounds them, after their scale was rounded in the same way.
+Weights are rounded as cuda:dequant_bf16 rounds them, after their scale was rounded in the same way; how
+they are made of bits with one instruction for two is the head of strips/weights.py.
 
 Limited by the barrier and the waits of each step, about twice the time of its products; with
 thousands of rows cuBLAS on a decoded copy is still ahead.
@@ -31,18 +32,17 @@ from ..pipeline.product import BUDGET, STRIPS, launch_tiles
 from ..pipeline.product import refuses as refused_by_pipeline
 from ..pipeline.ring import Fetchers, follower, refiller, starter
 from ..planes.tiles import store_four
-from ..strips.codes import buffers, fragment_of, words_of
 from ..strips.layout import ROWS, STEP, StripLayout, layout_of
-from ..strips.scales import scales_of
+from ..strips.weights import Weights, weights_of
+from ..tiles8.shape import MOST_SHARED
 from ..words import bf16x2, early_start, ptx, warpgroup
 from ..words.address import address
 from ..words.atoms import inlined
 from ..words.lane import g_and_t, warp_and_lane
-from ..words.language import cuda, float32, uint32, uint64
+from ..words.language import cuda, uint32, uint64
 
 THREADS = 32 * STRIPS  # a warp for each strip of a block
 PITCH = 4 * (STRIPS * ROWS + 4)  # bytes between columns of sums in shared memory
-MINUS_ZERO = np.uint32(bf16x2.pair(-0.0))
 
 
 @dataclass(frozen=True)
@@ -62,8 +62,12 @@ class WarpgroupTile:
         return max(3, min(4, (BUDGET // self.blocks - 1024) // self.stage(layout)))
 
     def shared(self, layout: StripLayout) -> int:
-        """Bytes of shared memory."""
-        return 1024 + max(self.stages(layout) * self.stage(layout), self.columns * PITCH)
+        """Bytes of shared memory; so many that no more blocks than are meant to land on a multiprocessor.
+
+        There are hardly more of them than places: others would stay empty.
+        """
+        needed = 1024 + max(self.stages(layout) * self.stage(layout), self.columns * PITCH)
+        return max(needed, MOST_SHARED // (self.blocks + 1))
 
 
 TILES = (WarpgroupTile(32, 2), WarpgroupTile(64, 2), WarpgroupTile(128, 1))
@@ -100,32 +104,15 @@ def fetchers(layout: StripLayout, tile: WarpgroupTile) -> Fetchers:
     return fetch_weights, fetch_activations
 
 
-@cache
-def unpacker(layout: StripLayout) -> Any:
-    """The device function that makes a lane's weights of one record: four registers a step."""
-    count, values = buffers(layout)
-    load_words, middle = words_of(layout), layout.middle
-    load_scales, fragment = scales_of(layout, middle=middle), fragment_of(layout, middle=middle)
-    runs, scales, has_offset, each = layout.runs, layout.scales, layout.has_offset, 4 // layout.runs
-    narrowed, fma = bf16x2.narrowed, bf16x2.fma
+def unpacker(weights: Weights) -> Any:
+    """The device function that makes a lane's weights of the record at an address."""
+    count, load, make = weights.count, weights.load, weights.make
 
     @inlined
     def unpack(at: Any, lane: Any, a: Any, unseen: Any) -> None:
-        words, f = cuda.local.array(count, uint32), cuda.local.array(values, float32)
-        codes = cuda.local.array(4, uint32)
-        load_words(at, lane, words)
-        load_scales(at, lane, f)
-        for run in range(runs):
-            low, high = narrowed(f[run], f[run]), narrowed(f[scales + run], f[scales + run])
-            minus_low = minus_high = MINUS_ZERO
-            if has_offset:
-                minus_low = narrowed(-f[runs + run], -f[runs + run])
-                minus_high = narrowed(-f[scales + runs + run], -f[scales + runs + run])
-            for s in range(run * each, run * each + each):
-                fragment(words, s, codes, unseen)
-                for r in range(2):
-                    a[4 * s + 2 * r] = fma(codes[2 * r], low, minus_low)
-                    a[4 * s + 2 * r + 1] = fma(codes[2 * r + 1], high, minus_high)
+        words = cuda.local.array(count, uint32)
+        load(at, lane, words)
+        make(words, a, unseen)
 
     return unpack
 
@@ -152,14 +139,15 @@ def multiplier(columns: int) -> Any:
 def kernel(fmt: BlockFormat, tile: WarpgroupTile) -> Kernel:
     """Block (row tile, tile of activations, part of the columns)."""
     layout = layout_of(fmt)
+    weights, times = weights_of(layout), warpgroup.sums(tile.columns).times
     length, count, columns, record = tile.stage(layout), tile.stages(layout), tile.columns, layout.record
     ahead, end, of_weights = count - 1, (count - 1) * length, columns * 2 * STEP
     fetch, zeros, publish = fetchers(layout, tile), warpgroup.sums(columns).zeros, warpgroup.publish
     start, after = starter(fetch, ahead, length), follower(count, length)
     refill = refiller(fetch, ptx.wait_for_all_but(count - 3), publish)
-    unpack, multiply, store = unpacker(layout), multiplier(columns), storer(columns)
+    unpack, multiply, store = unpacker(weights), multiplier(columns), storer(columns)
     base, first_there, wait = ptx.shared_base, ptx.wait_for_all_but(ahead - 1), warpgroup.wait
-    let_successor_start = early_start.let_successor_start
+    let_successor_start, shrunk = early_start.let_successor_start, np.float32(weights.shrunk)
 
     def product(
         records: Any,  # uint8 [strips, steps, record]
@@ -197,6 +185,7 @@ def kernel(fmt: BlockFormat, tile: WarpgroupTile) -> Kernel:
             to = after(to)
             unpack(ring + here + own, lane, even, unseen)  # in the end of what is there, for nothing
         wait()
+        total = times(total, shrunk)
         let_successor_start()  # not before: its blocks would come between those of this one
         cuda.syncthreads()
         of_y = y + uint64(part) * uint64(m) * uint64(n) * uint64(4)

@@ -39,8 +39,9 @@ from ..pipeline.making import maker, making
 from ..pipeline.pieces import bounds_of, shares
 from ..pipeline.product import STRIPS
 from ..pipeline.role_work import worker
-from ..pipeline.roles import MULTIPLY, PIECE, STAGE_US, TILES, WIDE, RoleTile, filler, tile_for
+from ..pipeline.roles import MULTIPLY, PIECE, TILES, WIDE, RoleTile, filler, tile_for
 from ..pipeline.shared_tiles import flags_of
+from ..pipeline.stage_pace import stage_us
 from ..strips.layout import ROWS, layout_of
 from ..strips.make import strips
 from ..words import barrier as barriers
@@ -48,7 +49,7 @@ from ..words import early_start, ptx
 from ..words.floats import KINDS
 from ..words.lane import warp_and_lane
 from ..words.language import cuda, int32, uint32, uint64
-from .r15_wgmma import multiplier, unpacker
+from .r15_wgmma import multiplier
 from .r15_wgmma import refuses as refused
 
 FETCHES, MULTIPLIES = 56, 224  # registers of a thread, where they are given; 168 at the start
@@ -58,7 +59,7 @@ FETCHES, MULTIPLIES = 56, 224  # registers of a thread, where they are given; 16
 def kernel(fmt: BlockFormat, tile: RoleTile) -> Kernel:
     """Blocks that stay; the last one is the first in the order of pieces.py."""
     layout, wide = layout_of(fmt), tile.wide
-    work = worker(layout, tile, unpacker(layout), multiplier(tile.columns))
+    work = worker(layout, tile, multiplier(tile.columns))
     fill, start = filler(layout, tile), starter(tile.stages(layout), STRIPS)
     of_barriers, base = tile.stages(layout) * tile.stage(layout), ptx.shared_base
     notes, put = 16 * tile.stages(layout), ptx.put
@@ -83,7 +84,7 @@ def kernel(fmt: BlockFormat, tile: RoleTile) -> Kernel:
         let_successor_start()  # which finds no room before blocks of this one end: all of them run
         warp, lane = warp_and_lane()
         warp, lane = first_lane(warp), pinned(lane)
-        ring = uint32(uint32(base() + uint32(1023)) & uint32(0xFFFFFC00))
+        ring = first_lane(uint32(uint32(base() + uint32(1023)) & uint32(0xFFFFFC00)))
         full = uint32(ring + uint32(of_barriers))
         if uint32(cuda.threadIdx.x) == uint32(0):
             start(full)
@@ -145,10 +146,11 @@ def launch(x: Any, q: QuantArray, out: Any, tile: RoleTile | None = None) -> Non
         return
     w, (m, n), empty = strips(q), out.shape, device.cupy().empty
     steps, sms = w.records.shape[1], device.multiprocessors()
-    tile = tile or tile_for(m, -(-n // (STRIPS * ROWS)), steps // PIECE, sms)
+    tile = tile or tile_for(m, -(-n // (STRIPS * ROWS)), steps // PIECE, sms, w.layout)
     across, down = -(-m // tile.columns), -(-n // (STRIPS * ROWS))
     blocks = sms * device.blocks_beside(tile.blocks, tile.shared(w.layout))
-    share, _ = shares(down * across, steps // PIECE, blocks, tile.columns, STAGE_US[tile.columns])
+    pace = stage_us(w.layout, tile.columns)
+    share, _ = shares(down * across, steps // PIECE, blocks, tile.columns, pace)
     order = bands(across, down, blocks, tile.panel, STRIPS * w.layout.record)
     flags = flags_of(share.sharing, share.divided)
     make = making(order, tile.wide, tile.columns, steps, share.divided, flags)

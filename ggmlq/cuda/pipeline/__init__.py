@@ -25,12 +25,13 @@ And those of strips on Hopper, which ``cuda:roles`` is made of:
     roles.py          the ring: strips and panels, the thread that fills it; which tile serves a shape
     role_work.py      warps that unpack and multiply
     shared_tiles.py   sums of tiles that several blocks share: kept, awaited, added up
-    stage_pace.py     how much longer than with q4_0 a stage takes, by what records hold
+    stage_pace.py     how long a stage takes, by the columns of its tile and what records hold
     strip_pace.py     how long kernels of strips take, this one and the others
 
 And those of experts, which ``cuda:grouped`` is made of besides:
 
     groups.py      uses of experts sorted on the device: which column of which tile a use has
+    own_plan.py    the same of few uses, which every block does for itself
     grouped.py     the ring and the warps that multiply, over the tiles of all experts
 
 With groups.py, and what multiplies 8-bit codes, ``cuda:grouped_codes``:

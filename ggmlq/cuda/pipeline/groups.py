@@ -2,7 +2,8 @@
 
 A *use* is a number t · U + u: token t meets the u-th of its experts. Uses of one expert lie side by side in
 the panels (activations/expert_panels.py), each expert from a whole tile on. A *slot* is the place of a tile
-of ``columns`` uses. One block, or a few, look at all ids and write a plan, words of 32 bits:
+of ``columns`` uses. One block, or a few, look at all ids and write a plan, words of 32 bits (of few uses no
+kernel needs one: own_plan.py):
 
     slots    how many there are, whether uses are in order, and two that are nothing
     table    [slots][expert, its first slot, its slots, its uses]
@@ -248,7 +249,9 @@ def grouper() -> Kernel:
     """One block, or a cluster of them: each has its share of the uses, and finds the table for itself."""
     add_up, tabulate, count, give = adder_up(), tabulator(), counter(), column_giver()
     base, put, take4, store4 = ptx.shared_base, ptx.put, bf16x2.take4, ptx.store4
-    take_turn, gather_counts = early_start.take_turn, gatherer_of_counts()
+    wait_for_predecessor, let_successor_start, gather_counts = (
+        early_start.wait_for_predecessor, early_start.let_successor_start, gatherer_of_counts(),
+    )  # fmt: skip
 
     def group(
         ids: Any,  # int64 [uses]
@@ -256,7 +259,8 @@ def grouper() -> Kernel:
         places: Any, told: Any,  # of the plan
         uses: Any, experts: Any, columns: Any, slots: Any,
     ) -> None:  # fmt: skip
-        take_turn()
+        wait_for_predecessor()
+        let_successor_start()  # not before: it reads rows of x as soon as it starts
         (warp, lane), thread = warp_and_lane(), uint32(cuda.threadIdx.x)
         rank, blocks = uint32(cuda.blockIdx.x), uint32(cuda.gridDim.x)
         entries, table = uint32(experts + uint32(1)), plan + uint64(4 * HEAD)

@@ -24,7 +24,7 @@ from ..words.atoms import inlined
 from ..words.language import uint32
 
 # Microseconds beside those of stages, WIDER of them for tiles of 256 columns, less for others in proportion.
-FINISH_US, FINISH_WIDER_US, PART_US = 1.5, 5.5, 0.2  # to finish tiles in parts, and for each part
+FINISH_US, FINISH_WIDER_US, PART_US = 2.0, 5.5, 0.12  # to finish tiles in parts, and for each part
 TWICE_US, TWICE_WIDER_US = 1.0, 12.0  # what two tiles of a block take more
 CROWDED_US, CROWDED = 1.6, 0.9  # where so much of the blocks that fit is there, and more
 WRITE_WIDER_US = 1.5  # to write a whole tile
@@ -65,14 +65,6 @@ def shares(tiles: int, stages: int, blocks: int, columns: int, stage_us: float) 
         found.append((us + sharing / rest * PART_US, Shares(running, rest, sharing, 0, each, extra)))
     us, best = min(found)
     return best, us
-
-
-def stages_of(share: Shares, tiles: int, stages: int) -> int:
-    """Of the block that makes the most."""
-    whole = -(-(tiles - share.divided) // share.blocks) * stages
-    if share.parts:
-        return whole + -(-stages // share.parts)
-    return whole + share.each + (share.extra > 0)
 
 
 @inlined

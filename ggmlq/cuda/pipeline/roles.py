@@ -26,7 +26,7 @@ from .boxed import follower
 from .making import awaiter, waiting_us
 from .pieces import next_piece, shares
 from .product import STRIPS
-from .stage_pace import PLAIN
+from .stage_pace import PLAIN, stage_us
 
 MULTIPLY = 32 * STRIPS  # threads, a warp for each strip
 LINE = 2 * STEP  # bytes of a row of a panel
@@ -96,16 +96,14 @@ class RoleTile:
 
 
 TILES = (
-    RoleTile(32, 2), RoleTile(64, 2), RoleTile(128), RoleTile(192), RoleTile(224), RoleTile(256),
+    RoleTile(16, 2), RoleTile(32, 2), RoleTile(64, 2),
+    RoleTile(128), RoleTile(192), RoleTile(224), RoleTile(256),
 )  # fmt: skip
-# Microseconds of a stage of 128 columns of K of q4_0, where all blocks of an H200 are busy (others:
-# stage_pace.py); of an element of float32 that becomes part of a panel beforehand, filled up ones too.
-STAGE_US = {32: 0.81, 64: 1.0, 128: 0.74, 160: 0.85, 192: 0.98, 224: 1.14, 256: 1.33}
-PANEL_US = 1.6e-6
+PANEL_US = 1.6e-6  # of an element of float32 that becomes part of a panel beforehand, filled up ones too
 
 
 @lru_cache(4096)
-def tile_for(m: int, down: int, stages: int, multiprocessors: int) -> RoleTile:
+def tile_for(m: int, down: int, stages: int, multiprocessors: int, layout: StripLayout) -> RoleTile:
     """The tile that is thought to be the fastest for so many rows; ``down``: tiles of weights.
 
     Of those that rows fill up: a wide one may be thought faster for a row where there are few tiles, since
@@ -114,7 +112,7 @@ def tile_for(m: int, down: int, stages: int, multiprocessors: int) -> RoleTile:
 
     def us(tile: RoleTile) -> float:
         across, of_tile = -(-m // tile.columns), tile.columns * stages * PIECE * STEP  # numbers of x
-        blocks, pace = multiprocessors * tile.blocks, STAGE_US[tile.columns]
+        blocks, pace = multiprocessors * tile.blocks, stage_us(layout, tile.columns)
         share, working = shares(down * across, stages, blocks, tile.columns, pace)
         if tile.wide and share.divided < down * across:
             order = bands(across, down, blocks, tile.panel, STRIPS * PLAIN)

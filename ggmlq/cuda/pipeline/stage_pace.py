@@ -1,4 +1,4 @@
-"""How much longer than with q4_0 a stage of cuda:roles takes, by what the records of a format hold.
+"""How long a stage of cuda:roles takes, by the columns of its tile and what the records of a format hold.
 
 Tensor cores need as long whatever the format is. But narrow tiles leave them idle: there it counts how many
 instructions unpack a record, and how many bytes it has. So formats are told apart by these two, and those
@@ -11,16 +11,18 @@ from functools import cache
 
 from ..strips.layout import StripLayout
 
-# Instructions of a warp that unpack two records, beside those of q4_0 (209 with all that a stage of 32
+# Instructions of a warp that unpack two records, beside those of q4_0 (158 with all that a stage of 32
 # columns wants): counted in machine code, where the sum is within a tenth for all formats.
 SECOND_PLANE, FEW_LEVELS, LEVELS = 98, 55, 150
-OTHER_CODES = 54  # of 8 bits, or floats of four
-OFFSET, SCALE = 16, 12  # for each run of a row with an offset; for each byte of scales
+OTHER_CODES, FLOATS = 13, 79  # of 8 bits; of four
+OFFSET, SCALE = 26, 8  # for each run of a row with an offset; for each byte of scales
 
-# Microseconds, by the columns of a tile: for a hundred instructions, which four warps to a scheduler issue
-# in 0.24, and for a hundred bytes of a record. From 192 columns on unpacking is hidden.
-UNPACKING_US = {32: 0.28, 64: 0.28, 128: 0.07}
-FETCHING_US = {32: 0.041, 64: 0.041}
+# Microseconds of a stage of 128 columns of K, where all blocks of an H200 are busy, by the columns of a tile:
+# of q4_0; more for a hundred instructions; and for a hundred bytes of a record. From 192 columns on
+# unpacking is hidden.
+STAGE_US = {16: 0.65, 32: 0.69, 64: 0.87, 128: 0.66, 160: 0.79, 192: 0.93, 224: 1.07, 256: 1.30}
+UNPACKING_US = {16: 0.25, 32: 0.25, 64: 0.26, 128: 0.09}
+FETCHING_US = {16: 0.041, 32: 0.041, 64: 0.041, 128: 0.017}
 PLAIN = 576  # bytes of a record of q4_0
 
 
@@ -28,7 +30,9 @@ PLAIN = 576  # bytes of a record of q4_0
 def unpacking(layout: StripLayout) -> int:
     """Instructions beyond those of q4_0."""
     more = SECOND_PLANE if layout.high else 0
-    if layout.fp4 or layout.low == 8:
+    if layout.fp4:
+        more += FLOATS
+    elif layout.low == 8:
         more += OTHER_CODES
     elif layout.levels:
         more += LEVELS if len(layout.levels) > 8 else FEW_LEVELS
@@ -40,7 +44,12 @@ def unpacking(layout: StripLayout) -> int:
 
 
 def longer_us(layout: StripLayout, columns: int) -> float:
-    """Of a stage of a tile with so many columns."""
+    """Than q4_0 takes for a stage of a tile with so many columns."""
     unpacked = UNPACKING_US.get(columns, 0.0) * unpacking(layout)
     fetched = FETCHING_US.get(columns, 0.0) * (layout.record - PLAIN)
     return (unpacked + fetched) / 100
+
+
+def stage_us(layout: StripLayout, columns: int) -> float:
+    """Of a tile with so many columns."""
+    return STAGE_US[columns] + longer_us(layout, columns)

@@ -5,6 +5,7 @@
     codes.py       a lane's words as pairs of bfloat16
     scales.py      halves and bytes as float32 scales and offsets
     operand.py     both together, as the wide operand of ``mma``
+    weights.py     both together, scaled in pairs of bfloat16, as ``wgmma`` takes them
     to_bf16.py     back to a matrix, for cuBLAS
     to_blocks.py   back to the file's bytes
 

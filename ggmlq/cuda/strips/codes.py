@@ -60,22 +60,19 @@ def minus_excess_of(layout: StripLayout) -> int:
 
 
 @cache
-def fragment_of(layout: StripLayout, raised: bool = False, middle: int = 0) -> Any:
-    """The device function that makes the four registers of a step out of a lane's words.
-
-    ``middle``: taken off each code, where codes are bits.
-    """
+def fragment_of(layout: StripLayout, raised: bool = False) -> Any:
+    """The device function that makes the four registers of a step out of a lane's words."""
     if layout.fp4:
         return _from_fp4()
     if layout.levels:
         return _from_table(layout.levels)
     if layout.low == 8:
         return _from_bytes()
-    return _from_bits(layout, raised, middle)
+    return _from_bits(layout, raised)
 
 
-def _from_bits(layout: StripLayout, raised: bool, middle: int) -> Any:
-    start = np.uint32(bf16x2.pair(layout.lowest - middle - 128))
+def _from_bits(layout: StripLayout, raised: bool) -> Any:
+    start = np.uint32(bf16x2.pair(layout.lowest - 128))
     fma, low, high, places = bf16x2.fma, layout.low, layout.high, 16 // layout.low
     mask = np.uint32(0x000F000F if low == 4 else 0x00030003)
     above, masked_or = np.uint32((0x00030003 if high == 2 else 0x00010001) << low), ptx.masked_or

@@ -18,16 +18,13 @@ from .layout import StripLayout
 
 
 @cache
-def scales_of(layout: StripLayout, raised: bool = False, middle: int = 0) -> Any:
+def scales_of(layout: StripLayout) -> Any:
     """The device function that loads a lane's scales: of row g, then of row g + 8; offsets after each.
 
-    They are exact in float32; but offsets are for the codes that ``fragment_of`` gives with the same
-    arguments, and rounded once.
+    They are exact in float32.
     """
     count, load_numbers, value = layout.half_words + layout.sub_words, numbers_of(layout), value_of(layout)
     runs, scales, kinds = layout.runs, layout.scales, 1 + layout.has_offset
-    excess = np.float32((128 - layout.lowest) * raised - middle)
-    adapts, fma = layout.has_offset and excess != 0, ptx.fma
 
     @inlined
     def load(at: Any, lane: Any, values: Any) -> None:
@@ -37,11 +34,6 @@ def scales_of(layout: StripLayout, raised: bool = False, middle: int = 0) -> Any
             for part in range(kinds):
                 for run in range(runs):
                     values[side * scales + part * runs + run] = value(words, side, part, run)
-        if adapts:
-            for side in range(2):
-                for run in range(runs):
-                    i = side * scales + run
-                    values[i + runs] = fma(values[i], excess, values[i + runs])
 
     return load
 

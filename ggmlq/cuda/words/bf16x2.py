@@ -37,6 +37,11 @@ def _nearest(low: Any, high: Any) -> Any:
     return np.uint32(bits[0] >> 16 | bits[1] & 0xFFFF0000)
 
 
+def _twice(half: Any) -> Any:
+    """A half in both places."""
+    return np.uint32(half | half << 16)
+
+
 @instruction("cvt.rn.bf16x2.f32 $0, $2, $1;", u32, f32, f32)
 def narrowed(low: Any, high: Any) -> Any:
     """Two floats, each rounded to the nearest bfloat16, ties to even."""
@@ -48,6 +53,30 @@ def fma(a: Any, b: Any, c: Any) -> Any:
     """``a * b + c`` of both, each rounded once (in plain Python twice)."""
     low, high = (_values(a).astype(np.float64) * _values(b) + _values(c)).astype(np.float32)
     return _nearest(low, high)
+
+
+HALVES = (
+    "{{.reg .b16 bl, bh, cl, ch; .reg .b32 b, c; mov.b32 {{bl, bh}}, $2; mov.b32 {{cl, ch}}, $3; "
+    "mov.b32 b, {{{0}, {0}}}; mov.b32 c, {{{1}, {1}}}; fma.rn.bf16x2 $0, $1, b, c;}}"
+)
+
+
+@instruction(HALVES.format("bl", "cl"), u32, u32, u32, u32)
+def fma_low(a: Any, b: Any, c: Any) -> Any:
+    """``a * b + c`` of both of a, with the low ones of b and c: the instruction picks halves by itself."""
+    return fma(a, _twice(b & 0xFFFF), _twice(c & 0xFFFF))
+
+
+@instruction(HALVES.format("bh", "ch"), u32, u32, u32, u32)
+def fma_high(a: Any, b: Any, c: Any) -> Any:
+    """The same with the high ones."""
+    return fma(a, _twice(b >> 16), _twice(c >> 16))
+
+
+@instruction("max.s16x2 $0, $1, $2;", u32, u32, u32)
+def largest(a: Any, b: Any) -> Any:
+    """The larger one of each half, as integers with a sign; from capability 9.0 on."""
+    return np.maximum(*np.array([[a], [b]], np.uint32).view(np.int16)).view(np.uint32)[0]
 
 
 @instruction("prmt.b32 $0, $1, $2, $3;", u32, u32, u32, u32)

@@ -161,6 +161,12 @@ def masked_or(a: Any, mask: Any, others: Any) -> Any:
     return np.uint32(a & mask | others)
 
 
+@instruction("lop3.b32 $0, $1, $2, $3, 0x6A;", u32, u32, u32, u32)
+def masked_xor(a: Any, mask: Any, others: Any) -> Any:
+    """Bits of a that the mask has, of which others are turned over, in one instruction."""
+    return np.uint32(a & mask ^ others)
+
+
 # --- device memory ----------------------------------------------------------------------------
 
 

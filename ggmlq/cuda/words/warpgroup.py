@@ -42,6 +42,7 @@ class Sums(NamedTuple):
 
     zeros: Callable[..., Any]
     advance: Callable[..., Any]
+    times: Callable[..., Any]
     put: Callable[..., Any]
 
 
@@ -70,17 +71,26 @@ def sums(columns: int) -> Sums:
         total, rows, at = operands
         a, values = unpacked(builder, rows, 4 * STEPS), unpacked(builder, total, count)
         regs, last = ",".join(f"${i}" for i in range(count)), count + 4 * STEPS
-        lines = ["{.reg .b32 low, t; .reg .b64 b;", f"shr.u32 low, ${last}, 4; or.b32 low, low, {LOW};"]
+        lines = ["{.reg .b32 low; .reg .b64 b;", f"shr.u32 low, ${last}, 4; or.b32 low, low, {LOW};"]
         lines += ["wgmma.fence.sync.aligned;"]
         for s in range(STEPS):
             own = ",".join(f"${count + 4 * s + i}" for i in range(4))
-            lines += [f"add.u32 t, low, {2 * s}; mov.b64 b, {{t, {HIGH}}};"]
+            lines += ["add.u64 b, b, 2;" if s else f"mov.b64 b, {{low, {HIGH}}};"]
             lines += [f"wgmma.mma_async.sync.aligned.{kinds} {{{regs}}},{{{own}}},b,1,1,1,0;"]
         lines += ["wgmma.commit_group.sync.aligned; wgmma.wait_group.sync.aligned 1;}"]
         constraints = ["=f"] * count + ["r"] * (4 * STEPS + 1) + [str(i) for i in range(count)]
         result = ir.LiteralStructType([FLOAT] * count)
         made = emit_assembly(builder, result, "\n".join(lines), constraints, [*a, at, *values], effect=True)
         parts = [builder.extract_value(made, i) for i in range(count)]
+        return context.make_tuple(builder, signature.return_type, parts)
+
+    def times(total: Any, factor: Any) -> Any:
+        """Sums times a number."""
+        only_on_a_gpu()
+
+    def emit_times(context: Any, builder: Any, signature: Any, operands: Any) -> Any:
+        total, factor = operands
+        parts = [builder.fmul(value, factor) for value in unpacked(builder, total, count)]
         return context.make_tuple(builder, signature.return_type, parts)
 
     def put(total: Any, at: Any, pitch: Any) -> Any:
@@ -102,9 +112,10 @@ def sums(columns: int) -> Sums:
         return context.get_dummy_value()
 
     if SIMULATED:
-        return Sums(zeros, advance, put)
+        return Sums(zeros, advance, times, put)
     return Sums(
         as_intrinsic(zeros, kind(), emit_zeros),
         as_intrinsic(advance, kind(kind, types.UniTuple(u32, 4 * STEPS), u32), emit_advance),
+        as_intrinsic(times, kind(kind, f32), emit_times),
         as_intrinsic(put, types.void(kind, u32, u32), emit_put),
     )
