@@ -119,13 +119,13 @@ def nearest(values):
 def check_pairs(fmt, n, k, seed):
     """What ``wgmma`` takes: codes times rounded scales, rounded once; offsets rounded around the middle."""
     from ggmlq.cuda.strips.layout import layout_of
-    from ggmlq.cuda.strips.weights import weights_of as pairs_of
+    from ggmlq.cuda.strips.weights import weights_of as made_of
 
     q, layout = weights(fmt, n, k, seed), layout_of(fmt)
     records = strips_of(q.raw.copy().reshape(n, -1, fmt.dtype.itemsize), fmt)
     count, steps, size = records.shape
     READ.bytes = records.reshape(-1)
-    words_each, load, make, shrunk = pairs_of(layout)
+    words_each, load, make, shrunk = made_of(layout)
     found = np.full((16 * count, 64 * steps), np.nan)
 
     def read(found):

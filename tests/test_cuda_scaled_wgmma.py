@@ -19,7 +19,8 @@ from test_cuda_scaled_linear import SPREAD, card, error, multiply, problem_of, s
 
 import ggmlq as gq
 from ggmlq.checks import float_dtype
-from ggmlq.cuda.expert_linear import r7_few_codes
+from ggmlq.cuda.expert_linear import r5_grouped, r7_few_codes
+from ggmlq.cuda.linear import r15_wgmma, r16_roles
 from ggmlq.cuda.machine import device, launch, maps, submit
 from ggmlq.cuda.machine.launch import Kernel
 from ggmlq.cuda.machine.maps import Box
@@ -28,6 +29,7 @@ from ggmlq.cuda.pipeline.boxed import BoxTile, Room
 from ggmlq.cuda.pipeline.few_rows import TILES, FewJob
 from ggmlq.cuda.pipeline.job import BY_COLUMNS, FLOATS, WHOLE, Job, Out, float_jobs, integer_jobs
 from ggmlq.cuda.scaled_linear import r7_wgmma, r8_tma_ring, r9_persistent, r10_few_rows, r11_divided
+from ggmlq.formats import FORMATS
 from ggmlq.problems import Operand, ScaledLinear
 
 HOPPER = (r7_wgmma.launch, r8_tma_ring.launch, r9_persistent.launch, r10_few_rows.launch, r11_divided.launch)
@@ -45,6 +47,10 @@ def summit():
     yield r10_few_rows.kernel(FewJob(TILES[0], "e4m3", "e4m3"))
     yield r7_few_codes.kernel(FewJob(TILES[1], "e4m3", "e4m3", listed=True), few_uses.IDS_EACH[-1])
     yield grouped8.integer_kernel(Job(grouped8.WHOLE[0].tile, "s8", "s8", boxed=False))
+    yield unpromoted.made()
+    yield r16_roles.kernel(FORMATS["q4_0"], r16_roles.TILES[1])
+    yield r5_grouped.kernel(FORMATS["q4_K"], r5_grouped.TILES[0])
+    yield r15_wgmma.kernel(FORMATS["q8_0"], r15_wgmma.TILES[2])
 
 
 @pytest.mark.parametrize("name", [*BY_LTO, "those that count most"])
@@ -334,11 +340,11 @@ def test_other_tiles(hopper, fresh):
     want, dx, dw = gq.reference.scaled_linear(x, w), x.to("cuda"), w.to("cuda")
     for wave in (*FLOATS, *BY_COLUMNS):
         y = hopper.full((400, 520), np.nan, np.float32)
-        r9_persistent.floats(dx, dw, y, wave.tile)
+        r9_persistent.launch.launch(dx, dw, y, wave.tile)
         assert error(y.get(), want) <= SPREAD, wave
     x, w = scaled(fresh, "int8", (1, None), 400, 1280), scaled(fresh, "int8", (1, None), 520, 1280)
     want, dx, dw = gq.scaled_linear(x, w, kernel="cpu:naive"), x.to("cuda"), w.to("cuda")
     for wave in WHOLE:
         y = hopper.full((400, 520), np.nan, np.float32)
-        r9_persistent.integers(dx, dw, y, wave.tile)
+        r9_persistent.launch.launch(dx, dw, y, wave.tile)
         assert np.array_equal(y.get(), want), wave

@@ -43,8 +43,8 @@ def made():
         totals, step = zeros(), uint32(0)
         while step < steps:
             if thread == zero:
-                ask_w(ring, full, zero, w, nowhere, zero, step, zero)
-                ask_x(ring, full, zero, x, nowhere, zero, step, zero)
+                ask_w(ring, full, zero, w, nowhere, zero, zero, step, zero)
+                ask_x(ring, full, zero, x, nowhere, zero, zero, step, zero)
             wait(full, uint32(step & uint32(1)))
             totals = drain(advance(totals, a, b))
             step = uint32(step + uint32(1))
