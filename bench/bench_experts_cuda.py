@@ -107,7 +107,8 @@ def kernels(names: list[str]) -> list[Any]:
     wanted = {of_codes[name] for name in names if name in of_codes}
     for make, cases in every:
         found += [make(job, *more) for job, *more in cases if job.x == job.w and job.x in wanted]
-    return [*found, groups.grouper(), expert_panels.gatherer(), expert_codes.gatherer()]
+    gatherers = expert_panels.gatherer(), expert_panels.few_gatherer(), expert_codes.gatherer()
+    return [*found, groups.grouper(), *gatherers]
 
 
 def compiled(number: int, names: list[str]) -> str:
@@ -207,6 +208,11 @@ def checked(name: str, q: Any, x: Any, ids: Any, apart: bool) -> int:
         y = cp.full((*ids.shape, q.shape[1]), 7, np.float32)
         own.launch(x, q, on_card, y)
         first = y.get()
+        tiles = r5_grouped.TILES if each == "grouped" else ()
+        for tile in tiles:
+            y.fill(7)
+            own.launch(x, q, on_card, y, tile=tile)
+            wrong += not gq.nmse(y.get()[~lost], first[~lost]) < 1e-10
         y.fill(7)
         Replays([partial(own.launch, x, q, on_card, y)], 2, warm=2)
         again = y.get()

@@ -13,7 +13,7 @@ from ggmlq import devices, ladder
 from ggmlq.card import Card
 from ggmlq.cuda.machine import device, maps
 from ggmlq.cuda.machine.launch import Kernel
-from ggmlq.problems import Linear
+from ggmlq.problems import ExpertLinear, Linear
 
 CARDS = {
     "NVIDIA H200": Card("NVIDIA H200", (9, 0), 132, 227 << 10),
@@ -21,6 +21,7 @@ CARDS = {
     "B200": Card("NVIDIA B200", (10, 0), 148, 227 << 10),
 }
 SMALL = 256, 512  # N and K of what is launched; which rung, larger ones say
+EXPERTS = 16
 
 
 def put_card(monkeypatch, name):
@@ -71,3 +72,17 @@ def launch(fmt, m, card, found):
         rung.launch(x, q, out)
         rung.launch(x, q, out)  # with strips, if it made some
     return list(dict.fromkeys(found))
+
+
+def launch_experts(fmt, tokens, used, card, found):
+    """Kernels of a product of so many tokens with experts, weights from the file onward; and what took it."""
+    n, k = SMALL
+    size = k // fmt.block_size * fmt.dtype.itemsize
+    q = gq.QuantArray(fmt, (EXPERTS, n, k), on_device(np.zeros((EXPERTS, n, size), np.uint8)))
+    x = on_device(np.zeros((tokens, k), np.float32))
+    ids, out = (on_device(np.zeros((tokens, used, *more), kind)) for more, kind in (((), int), ((n,), "f4")))
+    problem = ExpertLinear(fmt, tokens, used, EXPERTS, n, k, device="cuda", card=card)
+    rung = ladder.choose(problem)
+    for _ in range(2):  # with strips, if it made some
+        rung.launch(x, q, ids, out)
+    return list(dict.fromkeys(found)), rung.name

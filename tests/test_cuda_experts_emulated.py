@@ -15,6 +15,7 @@ import ggmlq as gq
 from ggmlq.cuda.expert_linear import r4_gemv, r5_grouped
 from ggmlq.cuda.linear import r16_roles
 from ggmlq.cuda.machine import device, maps
+from ggmlq.cuda.machine.launch import Kernel
 from ggmlq.cuda.pipeline import groups
 from ggmlq.cuda.pipeline.roles import RoleTile
 from ggmlq.cuda.strips.make import Strips
@@ -29,9 +30,14 @@ def experts_of(e, n, k, rng):
     return gq.QuantArray(gq.formats["q4_0"], (e, n, k), raw)
 
 
-def run(monkeypatch, name, module, x, host, ids, **more):
-    """The result [uses, N] of a rung; memory around it must stay as it was."""
+def run(monkeypatch, name, module, x, host, ids, together=False, **more):
+    """The result [uses, N] of a rung; memory around it must stay as it was.
+
+    ``together``: blocks of products run at one time.
+    """
     state, given = put_emulated(monkeypatch), on_device(x)
+    if together:
+        put_together(monkeypatch)
     made = [strips_of(each) for each in host]
     records = on_device(np.concatenate([records for records, _ in made]))
     for each in (module, r16_roles):
@@ -48,6 +54,15 @@ def run(monkeypatch, name, module, x, host, ids, **more):
     RUNGS[name].launch(given, q, on_card, y[1:-1].reshape(*ids.shape, -1), **more)
     assert (y[[0, -1]] == 7).all(), "written past its outputs"
     return np.asarray(y[1:-1]).reshape(*ids.shape, -1)
+
+
+def put_together(monkeypatch):
+    call = Kernel.__call__
+
+    def launched(kernel, grid, block, *arguments, cluster=1):
+        call(kernel, grid, block, *arguments, cluster=grid[0] if kernel.name.startswith("roles") else cluster)
+
+    monkeypatch.setattr(Kernel, "__call__", launched)
 
 
 FEW = [  # T, U, E, N, K, rows of x for each use, ids
@@ -124,18 +139,40 @@ MANY = [  # T, U, E, N, K, rows of x for each use, ids, tile
     ("some are none", 11, 2, 9, 128, 128, False, "none", RoleTile(160)),
     ("many experts", 30, 3, 70, 16, 128, False, "none", RoleTile(32, 2)),
     ("a row of many blocks", 3, 2, 4, 16, 4224, False, "spread", RoleTile(16, 2)),
+    ("bands of slots", 100, 1, 2, 140, 128, False, "one", RoleTile(16, 2)),
 ]
 
 
 @pytest.mark.parametrize("own_plan", [True, False], ids=["own plan", "sorted"])
 @pytest.mark.parametrize("case", MANY, ids=lambda case: case[0])
 def test_many_tokens(case, own_plan, monkeypatch, fresh):
-    _, t, u, e, n, k, apart, kind, tile = case
     if not own_plan:
         monkeypatch.setattr(r5_grouped, "MOST_USES", 0)
+    check_many(case, monkeypatch, fresh)
+
+
+LAST = [  # the same; on two multiprocessors
+    ("one for two blocks", 5, 1, 2, 100, 640, False, "one", RoleTile(16)),
+    ("one for four", 9, 1, 3, 40, 1152, False, "one", RoleTile(16, 2)),
+    ("a whole one each, then one", 33, 1, 2, 100, 384, True, "one", RoleTile(16)),
+    ("wide", 30, 2, 3, 70, 640, False, "none", RoleTile(144)),
+]
+
+
+@pytest.mark.parametrize("together", [False, True], ids=["one by one", "at one time"])
+@pytest.mark.parametrize("case", LAST, ids=lambda case: case[0])
+def test_the_last_tiles_are_shared(case, together, monkeypatch, fresh):
+    """Along the columns, as in test_cuda_roles.py."""
+    monkeypatch.setattr(r5_grouped, "worth", lambda columns, stage_us: 1)
+    monkeypatch.setattr(r5_grouped, "MOST_USES", int(fresh.choice([0, 1024])))
+    check_many(case, monkeypatch, fresh, together)
+
+
+def check_many(case, monkeypatch, fresh, together=False):
+    _, t, u, e, n, k, apart, kind, tile = case
     host, ids = experts_of(e, n, k, fresh), ids_of(kind, t, u, e, fresh)
     x = fresh.standard_normal((t * u if apart else t, k)).astype(np.float32)
-    y = run(monkeypatch, "cuda:grouped", r5_grouped, x, host, ids, tile=tile)
+    y = run(monkeypatch, "cuda:grouped", r5_grouped, x, host, ids, together, tile=tile)
     lost = (ids < 0) | (ids >= e)
     given = x.reshape(t, u, k) if apart else x
     want = gq.reference.expert_linear(given, host, np.where(lost, 0, ids), "bf16s")

@@ -19,7 +19,7 @@ from ggmlq.cuda.pipeline import making
 from ggmlq.cuda.pipeline import pieces as parting
 from ggmlq.cuda.pipeline.bands import Bands
 from ggmlq.cuda.pipeline.pieces import bounds_of, next_piece, sharers_of, shares
-from ggmlq.cuda.pipeline.roles import TILES, RoleTile, tile_for
+from ggmlq.cuda.pipeline.roles import TILES, best
 from ggmlq.cuda.strips.layout import layout_of
 from ggmlq.cuda.strips.make import Strips
 from ggmlq.formats import FORMATS
@@ -90,41 +90,41 @@ def test_every_stage_is_made_once(on_the_host, fresh):
 def test_a_tile_is_filled_up_little(fresh):
     for m in fresh.integers(1, 5000, 200).tolist():
         down, stages = int(fresh.integers(1, 300)), int(fresh.integers(1, 120))
-        tile = tile_for(m, down, stages, 132, layout_of(BLOCKS[m % len(BLOCKS)]))
+        tile = best(m, down, stages, 132, layout_of(BLOCKS[m % len(BLOCKS)])).tile
         assert tile in TILES
         assert -(-m // tile.columns) * tile.columns < 2 * m + 32
-    assert tile_for(4096, 32, 112, 132, layout_of(FORMATS["q4_0"])).columns >= 192
+    assert best(4096, 32, 112, 132, layout_of(FORMATS["q4_0"])).tile.columns >= 192
 
 
-CASES = [  # M, N, K, tile
-    (5, 140, 512, TILES[0]),
-    (40, 130, 384, TILES[0]),
-    (150, 70, 128, RoleTile(160)),
-    (40, 300, 1152, TILES[1]),
-]
-# Three tiles for two blocks, each a band of its own; five parts along K.
-WIDE = 480, 70, 2304, RoleTile(224)
+FEW = 5, 140, 512, TILES[0]  # M, N, K, tile
+DRAWN = [(130, 384), (70, 128), (300, 1152)]  # N, K
+WIDE = [tile for tile in TILES if tile.wide]
 
 
-@pytest.mark.parametrize(
-    ("case", "together"),
-    [
-        pytest.param(case, together, id=f"{name}, {'at one time' if together else 'one by one'}")
-        for name, case in (("few", CASES[0]), ("drawn", "drawn"), ("wide", WIDE))
-        for together in (False, True)
-    ],
-)
+def drawn(name, rng):
+    """A case: of any tile with a part of the next one, or of a wide one with three tiles for two blocks, each
+    a band of its own, and five parts along K.
+    """
+    if name == "wide":
+        tile = WIDE[rng.integers(len(WIDE))]
+        return 2 * tile.columns + int(rng.integers(1, 48)), 70, 2304, tile
+    tile = TILES[rng.integers(len(TILES))]
+    return int(rng.integers(1, tile.columns + 9)), *DRAWN[rng.integers(len(DRAWN))], tile
+
+
+@pytest.mark.parametrize("together", [False, True], ids=["one by one", "at one time"])
+@pytest.mark.parametrize("case", ["few", "drawn", "wide"])
 def test_a_launch(case, together, monkeypatch, fresh):
     """Blocks one after the other leave all slices to the first of a tile; at one time each has its own.
 
     Activations of wide tiles are ordered by the product itself, but for the beginning.
     """
     monkeypatch.setattr(making, "LEAST", 0)
-    if case == WIDE:
+    if case == "wide":
         monkeypatch.setattr(
             r16_roles, "bands", lambda across, down, *_: Bands(across, 1, down, across * down)
         )
-    m, n, k, tile = CASES[1 + fresh.integers(len(CASES) - 1)] if case == "drawn" else case
+    m, n, k, tile = FEW if case == "few" else drawn(case, fresh)
     state, host = put_emulated(monkeypatch), weights("q4_0", n, k, int(fresh.integers(1 << 30)))
     records, layout = strips_of(host)
     records = on_device(records)

@@ -17,7 +17,7 @@ pytest.importorskip("numba_cuda", reason="numba-cuda is not installed (extra tes
 pytest.importorskip("cuda.core", reason="cuda-core is not installed (extra test or cuda)")
 
 from fake_cupy import put_gpu
-from launched_kernels import CARDS, launch, put_card
+from launched_kernels import CARDS, launch, launch_experts, put_card
 from made_of import PACKAGE, functions_of
 from scripts import ROOT, load
 
@@ -56,6 +56,21 @@ def test_what_products_take_is_there(card, monkeypatch, fresh):
             for kernel in kernels:
                 code = served.found(kernel.origin, here.capability, kernel.exact)
                 assert code, f"{fmt.name}, {m} rows on {card}: {kernel.origin} is not prebuilt; {REBUILD}"
+
+
+def test_what_products_with_experts_take_is_there(monkeypatch, fresh):
+    """Likewise, on Hopper, whose kernels read ids on the card."""
+    takers = set()
+    for fmt in BLOCKS:
+        for tokens in (1, 4, 8, 16, 64, 300, int(fresh.integers(1, 2000)), 5000):
+            with monkeypatch.context() as patch:
+                here, found = put_card(patch, "NVIDIA H200")
+                kernels, taker = launch_experts(fmt, tokens, 4, here, found)
+            takers.add(taker)
+            for kernel in kernels:
+                code = served.found(kernel.origin, here.capability, kernel.exact)
+                assert code, f"{fmt.name}, {tokens} tokens: {kernel.origin} is not prebuilt; {REBUILD}"
+    assert takers == {"cuda:gemv", "cuda:grouped"}
 
 
 def test_what_scaled_products_take_is_there(fresh):

@@ -130,6 +130,7 @@ MORE: dict[str, Callable[[], Iterator[tuple[Any, ...]]]] = {
 # Of each family: what of it belongs into machine code for 9.0, and what into PTX for all others.
 FAMILIES: dict[str, tuple[Takes, Takes]] = {
     "activations.expert_codes.gatherer": (everything, nothing),
+    "activations.expert_panels.few_gatherer": (everything, nothing),
     "activations.expert_panels.gatherer": (everything, nothing),
     "activations.floats.kernel": (everything, everything),
     "activations.floats.orderer": (everything, nothing),

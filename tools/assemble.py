@@ -39,6 +39,11 @@ def able(kernel: Any, capability: Capability) -> bool:
     return bool(kernel.least <= capability and kernel.shared <= ROOM[capability] << 10)
 
 
+def beside(kernel: Any, capability: Capability) -> int:
+    """How many blocks of a kernel a multiprocessor is to hold: as many as shared memory has room for."""
+    return min(kernel.blocks, ((ROOM[capability] + 1) << 10) // (kernel.shared + (1 << 10)))
+
+
 def assembled(code: bytes, capability: Capability) -> tuple[bytes, int, int]:
     """Machine code of PTX as a driver gets it; its registers; bytes of stack."""
     core = importlib.import_module("cuda.core")
@@ -64,7 +69,7 @@ def problem(each: Wanted, code: bytes, capability: Capability) -> str | None:
         return "no machine code"
     if stack:
         return f"{stack} bytes of stack"
-    most = REGISTERS // (kernel.threads * kernel.blocks)
+    most = REGISTERS // (kernel.threads * beside(kernel, capability))
     return f"{registers} registers, there are {most}" if registers > most else None
 
 

@@ -23,7 +23,7 @@ from .panels import EACH, THREADS, placer
 
 @family()
 def gatherer() -> Kernel:
-    """Float32 to panels, 16 columns a thread; and rows of NaN for uses that have no expert."""
+    """Float32 to panels, 16 columns a thread; rows of NaN for uses without an expert; and words of zeros."""
     load, place, store4, load4 = sixteen_loader(), placer(), ptx.store4, codes.load4
     let_successor_start, wait_for_predecessor = (
         early_start.let_successor_start, early_start.wait_for_predecessor,
@@ -34,6 +34,7 @@ def gatherer() -> Kernel:
         panels: Any,
         places: Any,  # uint32 [m · each]: of a plan
         y: Any,  # float32 [m · each, n]
+        zeros: Any, count: Any,  # uint32 [count], for who comes next
         m: Any, each: Any, k: Any, n: Any, sixteens: Any, height: Any,  # sixteens: of a row, whole panels
     ) -> None:  # fmt: skip
         i = uint32(uint32(cuda.blockIdx.x) * uint32(THREADS) + uint32(cuda.threadIdx.x))
@@ -47,6 +48,8 @@ def gatherer() -> Kernel:
             load(address(x, row, k, column, 4), a, b)  # what made x had ended when the plan was begun
         wait_for_predecessor()
         let_successor_start()  # not before: it reads the plan as soon as it starts
+        if i < count:
+            store4(zeros + uint64(i) * uint64(4), uint32(0))
         if row < m:
             use = uint32(row * each)
             end = uint32(use + each)
@@ -60,7 +63,7 @@ def gatherer() -> Kernel:
                 use = uint32(use + uint32(1))
 
     return Kernel(
-        "rows of experts to panels of bfloat16", gather, *(uint64,) * 4, *(uint32,) * 6, threads=THREADS,
+        "rows of experts to panels of bfloat16", gather, *(uint64,) * 5, *(uint32,) * 7, threads=THREADS,
         least=LEAST["bfloat16"], early=True,
     )  # fmt: skip
 
@@ -80,6 +83,7 @@ def few_gatherer() -> Kernel:
         panels: Any,
         of_column: Any,  # uint32 [height]: the use of each
         y: Any,  # float32 [m · each, n]
+        zeros: Any, count: Any,  # uint32 [count], for who comes next
         m: Any, each: Any, k: Any, n: Any, sixteens: Any, height: Any,  # sixteens: of a row, whole panels
         experts: Any, columns: Any,  # of a tile
     ) -> None:  # fmt: skip
@@ -89,6 +93,8 @@ def few_gatherer() -> Kernel:
         kept, places = uint32(entries + uint32(BYTES)), uint32(entries + uint32(BYTES + 4 * MOST_USES))
         first = uint32(uint32(cuda.blockIdx.x) * uint32(THREADS))
         i = uint32(first + uint32(cuda.threadIdx.x))
+        if i < count:
+            store4(zeros + uint64(i) * uint64(4), uint32(0))
         row = uint32(i // sixteens)
         own = uint32(i - uint32(row * sixteens))
         a, b = cuda.local.array(4, uint32), cuda.local.array(4, uint32)
@@ -120,6 +126,6 @@ def few_gatherer() -> Kernel:
                         store4(address(y, uint32(use), n, j, 4), uint32(NAN))
 
     return Kernel(
-        "rows of a few uses to panels of bfloat16", gather, *(uint64,) * 5, *(uint32,) * 8, threads=THREADS,
+        "rows of a few uses to panels of bfloat16", gather, *(uint64,) * 6, *(uint32,) * 9, threads=THREADS,
         shared=BYTES + 8 * MOST_USES, least=LEAST["bfloat16"], early=True,
     )  # fmt: skip

@@ -39,33 +39,45 @@ from ..linear.r16_roles import refuses as refused_by_roles
 from ..machine import device
 from ..machine.launch import Kernel, family
 from ..pipeline import groups
+from ..pipeline.bands import band_of
 from ..pipeline.boxed import starter
-from ..pipeline.grouped import filler, worker
+from ..pipeline.grouped import fetched, written
 from ..pipeline.own_plan import BYTES, MOST_EXPERTS, MOST_USES, planner
+from ..pipeline.pieces import bounds_of, shared_out, worth
 from ..pipeline.product import STRIPS
-from ..pipeline.roles import MULTIPLY, RoleTile
+from ..pipeline.role_work import worker
+from ..pipeline.roles import MULTIPLY, OF_NOTES, PIECE, RoleTile, filler
+from ..pipeline.shared_tiles import note_down, noted
+from ..pipeline.stage_pace import stage_us
 from ..strips.layout import ROWS, layout_of
 from ..strips.make import strips
 from ..words import barrier as barriers
 from ..words import codes, early_start, ptx
 from ..words.lane import warp_and_lane
-from ..words.language import cuda, uint32, uint64
+from ..words.language import cuda, int32, uint32, uint64
 
-TILES = (RoleTile(16, 2), RoleTile(32, 2), RoleTile(64, 2), RoleTile(96), RoleTile(160), RoleTile(256))
-STAGE_US = {16: 1.1, 32: 1.21, 64: 1.63, 96: 1.05, 160: 1.46, 256: 2.0}  # of a block, by columns
+TILES = (
+    RoleTile(16, 2), RoleTile(32, 2), RoleTile(48, 2), RoleTile(64, 2), RoleTile(96), RoleTile(144),
+    RoleTile(160), RoleTile(208), RoleTile(256),
+)  # fmt: skip
+STAGE_US = {  # of a block, by columns
+    16: 1.1, 32: 1.21, 48: 1.42, 64: 1.63, 96: 1.05, 144: 1.36, 160: 1.46, 208: 1.72, 256: 2.0,
+}  # fmt: skip
 
 
 @family((fmt, tile) for fmt in BLOCK_FORMATS for tile in TILES)
 def kernel(fmt: BlockFormat, tile: RoleTile) -> Kernel:
     """Blocks that stay."""
     layout, wide = layout_of(fmt), tile.wide
-    work = worker(layout, tile, multiplier(tile.columns))
-    fill, start = filler(layout, tile), starter(tile.stages(layout), STRIPS)
+    work = worker(layout, tile, multiplier(tile.columns), written(tile.columns), noted, listed=True)
+    fill, start = filler(layout, tile, fetched(), makes=False), starter(tile.stages(layout), STRIPS)
     of_barriers, base, load4 = tile.stages(layout) * tile.stage(layout), ptx.shared_base, codes.load4
-    first_lane, pinned, let_successor_start = (
+    of_notes, columns, put = 16 * tile.stages(layout), tile.columns, ptx.put
+    first_lane, pinned, let_successor_start, wait_for_predecessor = (
         barriers.of_first_lane, barriers.pinned, early_start.let_successor_start,
+        early_start.wait_for_predecessor,
     )  # fmt: skip
-    make_plan, of_plan, columns = planner(tile.threads, keeps=False), 16 * tile.stages(layout), tile.columns
+    make_plan, of_plan = planner(tile.threads, keeps=False), of_notes + OF_NOTES
     give, take = barriers.registers("dec", FETCHES), barriers.registers("inc", MULTIPLIES)
 
     def product(
@@ -74,8 +86,10 @@ def kernel(fmt: BlockFormat, tile: RoleTile) -> Kernel:
         plan: Any, of_column: Any,  # uint32: groups.py, or 0; the use of each column
         ids: Any,  # int64 [uses], of which the block makes the plan if there is none: own_plan.py
         y: Any,  # float32 [uses, n]
-        n: Any, steps: Any, height: Any, down: Any,  # down: tiles of an expert's rows
+        parts: Any, flags: Any,  # float32 [slots, a tile], uint32: shared_tiles.py
+        n: Any, steps: Any, height: Any, down: Any, band: Any,  # grouped.py
         uses: Any, experts: Any,
+        worth: Any,  # pieces.py
     ) -> None:  # fmt: skip
         warp, lane = warp_and_lane()
         warp, lane = first_lane(warp), pinned(lane)
@@ -83,26 +97,39 @@ def kernel(fmt: BlockFormat, tile: RoleTile) -> Kernel:
         full = uint32(ring + uint32(of_barriers))
         if uint32(cuda.threadIdx.x) == uint32(0):
             start(full)
+            for i in range(2):
+                put(uint32(full + uint32(of_notes + 4 * i)), int32(0))
         entries = uint32(full + uint32(of_plan))
         if plan != uint64(0):
             slots = uint32(load4(plan))  # there since the predecessor began to write panels
             cuda.syncthreads()
         else:
             slots = make_plan(entries, entries, ids, uses, experts, uint32(columns))
-        tiles, where = uint32(slots * down), (plan, entries, experts)
+        tiles, stages, blocks = uint32(slots * down), uint32(steps >> uint32(1)), uint32(cuda.gridDim.x)
+        rank = uint32(uint32(blocks - uint32(1)) - uint32(cuda.blockIdx.x))
+        pieces = shared_out(tiles, stages, blocks, worth)
+        begin, end = bounds_of(rank, stages, pieces)
+        left, wholes = uint32(end - begin), uint32(tiles - pieces[0])
+        if uint32(cuda.threadIdx.x) == uint32(0):
+            note_down(pieces, wholes, uint32(full + uint32(of_notes)))
+        cuda.syncthreads()
+        where = (plan, entries, experts, down, band, of_column)
         if uint32(warp) >= uint32(STRIPS):
             if wide:
                 give()
             if uint32(cuda.threadIdx.x) == uint32(MULTIPLY):
-                fill(ring, full, (records, panels, where, steps, height, down), tiles)
+                sources, nothing = (records, panels, flags, steps, height), (uint32(0), uint32(0))
+                fill(ring, full, sources, where, nothing, rank, end, left, wholes)
         else:
             if wide:
                 take()
-            work(ring, full, warp, lane, (y, where, of_column), (n, steps, down), tiles)
+            wait_for_predecessor()  # it writes the uses of columns, and flags
+            ends, given = (y, parts, flags), (n, steps)
+            work(ring, full, warp, lane, ends, where, given, end, left, rank, uint32(0))
         let_successor_start()
 
     return Kernel(
-        f"roles for experts of {fmt.name}, {tile}", product, *(uint64,) * 6, *(uint32,) * 6,
+        f"roles for experts of {fmt.name}, {tile}", product, *(uint64,) * 8, *(uint32,) * 8,
         threads=tile.threads, blocks=tile.blocks, shared=tile.shared(layout) + BYTES, least=(9, 0),
         exact=True, early=True, lto=wide,
     )  # fmt: skip
@@ -139,20 +166,23 @@ def launch(x: Any, q: QuantArray, ids: Any, out: Any, tile: RoleTile | None = No
     w, x, (e, n, k), empty = strips(q), aligned_floats(x), q.shape, device.cupy().empty
     steps, down, (rows, _) = w.records.shape[1], -(-n // (STRIPS * ROWS)), x.shape
     tile = tile or tile_for(*ids.shape, e)
-    of = groups.Plan(ids.size, e, tile.columns)
+    of, made = groups.Plan(ids.size, e, tile.columns), kernel(q.format, tile)
+    most = device.multiprocessors() * device.blocks_beside(tile.blocks, made.shared)
+    gain, stages = worth(tile.columns, stage_us(w.layout, tile.columns)), steps // PIECE
+    kept = most * 3 // 2 if stages // 2 >= gain else 0  # slots of parts: a tile's blocks are two at least
+    parts, flags = empty(kept * STRIPS * ROWS * tile.columns, np.float32), empty(kept + 1, np.uint32)
     panels = empty((steps, of.height, STEP), np.uint16)
     sixteens = steps * STEP // EACH
-    blocks = -(-rows * sixteens // THREADS)
-    sizes = (rows, ids.size // rows, k, n, sixteens, of.height)
+    blocks = -(-max(rows * sixteens, flags.size) // THREADS)
+    sizes = (flags.size, rows, ids.size // rows, k, n, sixteens, of.height)
     if ids.size <= MOST_USES and e <= MOST_EXPERTS:
         plan, of_column = 0, empty(of.height, np.uint32)
-        few_gatherer()((blocks,), (THREADS,), x, ids, panels, of_column, out, *sizes, e, tile.columns)
+        few_gatherer()((blocks,), (THREADS,), x, ids, panels, of_column, out, flags, *sizes, e, tile.columns)
     else:
         plan, places = groups.sorted_uses(ids, of)
         of_column = plan[groups.HEAD + 4 * of.slots :]
-        gatherer()((blocks,), (THREADS,), x, panels, places, out, *sizes)
-    made = kernel(q.format, tile)
-    most = device.multiprocessors() * device.blocks_beside(tile.blocks, made.shared)
-    operands = (q.prepared(map_of(tile.line(w.layout)))[0], panels, plan, of_column, ids, out)
-    of_ids = (ids.size, e)
-    made((min(of.slots * down, most),), (tile.threads,), *operands, n, steps, of.height, down, *of_ids)
+        gatherer()((blocks,), (THREADS,), x, panels, places, out, flags, *sizes)
+    grid = most if kept else min(of.slots * down, most)
+    operands = (q.prepared(map_of(tile.line(w.layout)))[0], panels, plan, of_column, ids, out, parts, flags)
+    band = band_of(most, tile.panel, STRIPS * w.layout.record)
+    made((grid,), (tile.threads,), *operands, n, steps, of.height, down, band, ids.size, e, gain)

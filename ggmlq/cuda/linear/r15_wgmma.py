@@ -106,7 +106,7 @@ def fetchers(layout: StripLayout, tile: WarpgroupTile) -> Fetchers:
 
 def unpacker(weights: Weights) -> Any:
     """The device function that makes a lane's weights of the record at an address."""
-    count, load, make = weights.count, weights.load, weights.make
+    count, load, make = weights.words, weights.load, weights.make
 
     @inlined
     def unpack(at: Any, lane: Any, a: Any, unseen: Any) -> None:

@@ -33,13 +33,13 @@ from ..activations.panels import as_read, panels_of
 from ..dequantize import BLOCK_FORMATS
 from ..machine import device, maps
 from ..machine.launch import Kernel, family
-from ..pipeline.bands import bands
+from ..pipeline.bands import bands, fetched, written
 from ..pipeline.boxed import starter
 from ..pipeline.making import maker, making
 from ..pipeline.pieces import bounds_of, shares
 from ..pipeline.product import STRIPS
 from ..pipeline.role_work import worker
-from ..pipeline.roles import MULTIPLY, PIECE, TILES, WIDE, RoleTile, filler, tile_for
+from ..pipeline.roles import MULTIPLY, PIECE, TILES, WIDE, RoleTile, best, filler
 from ..pipeline.shared_tiles import flags_of
 from ..pipeline.stage_pace import stage_us
 from ..strips.layout import ROWS, layout_of
@@ -59,8 +59,8 @@ FETCHES, MULTIPLIES = 56, 224  # registers of a thread, where they are given; 16
 def kernel(fmt: BlockFormat, tile: RoleTile) -> Kernel:
     """Blocks that stay; the last one is the first in the order of pieces.py."""
     layout, wide = layout_of(fmt), tile.wide
-    work = worker(layout, tile, multiplier(tile.columns))
-    fill, start = filler(layout, tile), starter(tile.stages(layout), STRIPS)
+    work = worker(layout, tile, multiplier(tile.columns), written(tile.columns))
+    fill, start = filler(layout, tile, fetched, wide), starter(tile.stages(layout), STRIPS)
     of_barriers, base = tile.stages(layout) * tile.stage(layout), ptx.shared_base
     notes, put = 16 * tile.stages(layout), ptx.put
     first_lane, pinned, let_successor_start, wait_for_predecessor = (
@@ -93,16 +93,17 @@ def kernel(fmt: BlockFormat, tile: RoleTile) -> Kernel:
         cuda.syncthreads()
         last = uint32(uint32(cuda.gridDim.x) - uint32(1))
         rank = uint32(last - uint32(cuda.blockIdx.x))
-        pieces, wholes = (divided, sharing, shared, each, extra), uint32(tiles - divided)
-        order, make = (across, band, of_band, tiles), (counters, ready, along, of_part, tickets)
-        begin, end = bounds_of(rank, uint32(steps >> uint32(1)), pieces)
+        wholes = uint32(tiles - divided)
+        pieces = divided, sharing, shared, each, extra, wholes
+        where, make = ((across, band, of_band, tiles), m), (counters, ready, along, of_part, tickets)
+        begin, end = bounds_of(rank, uint32(steps >> uint32(1)), (divided, sharing, shared, each, extra))
         left = uint32(end - begin)
         if uint32(warp) >= uint32(STRIPS):
             if wide:
                 give()
             if uint32(cuda.threadIdx.x) == uint32(MULTIPLY):
-                sources = (records, panels, flags, steps, height, order)
-                fill(ring, full, sources, make, rank, end, left, wholes)
+                sources = (records, panels, flags, steps, height)
+                fill(ring, full, sources, where, make, rank, end, left, wholes)
             elif wide and uint32(warp) > uint32(STRIPS) and tickets > uint32(0):
                 wait_for_predecessor()  # x may have been made by it, or before
                 rows_of_band = uint32(band * uint32(columns))
@@ -110,8 +111,8 @@ def kernel(fmt: BlockFormat, tile: RoleTile) -> Kernel:
         else:
             if wide:
                 take()
-            ends, given = (y, parts, flags), (m, n, steps, order)
-            work(ring, full, warp, lane, ends, given, end, left, wholes, rank, pieces)
+            ends, given = (y, parts, flags), (n, steps)
+            work(ring, full, warp, lane, ends, where, given, end, left, rank, pieces)
 
     return Kernel(
         f"roles of {fmt.name}, {tile}", product, *(uint64,) * 6, *(uint32,) * 20,
@@ -146,8 +147,9 @@ def launch(x: Any, q: QuantArray, out: Any, tile: RoleTile | None = None) -> Non
         return
     w, (m, n), empty = strips(q), out.shape, device.cupy().empty
     steps, sms = w.records.shape[1], device.multiprocessors()
-    tile = tile or tile_for(m, -(-n // (STRIPS * ROWS)), steps // PIECE, sms, w.layout)
-    across, down = -(-m // tile.columns), -(-n // (STRIPS * ROWS))
+    down = -(-n // (STRIPS * ROWS))
+    tile = tile or best(m, down, steps // PIECE, sms, w.layout).tile
+    across = -(-m // tile.columns)
     blocks = sms * device.blocks_beside(tile.blocks, tile.shared(w.layout))
     pace = stage_us(w.layout, tile.columns)
     share, _ = shares(down * across, steps // PIECE, blocks, tile.columns, pace)

@@ -16,8 +16,10 @@ from __future__ import annotations
 from math import sqrt
 from typing import Any, NamedTuple
 
+from ..strips.layout import ROWS
 from ..words.atoms import inlined
-from ..words.language import uint32
+from ..words.language import uint32, uint64
+from .product import STRIPS
 
 
 class Bands(NamedTuple):
@@ -40,6 +42,11 @@ def bands(across: int, down: int, blocks: int, of_x: int, of_w: int) -> Bands:
     return Bands(across, band, band * down, tiles)
 
 
+def band_of(blocks: int, of_x: int, of_w: int) -> int:
+    """How wide bands are meant to be where nobody knows yet how many tiles there are."""
+    return max(1, round(sqrt(blocks * of_w / of_x)))
+
+
 @inlined
 def place_of(number: Any, of: Any) -> Any:
     """The row of tiles and the column that a tile stands in; ``of``: Bands."""
@@ -49,3 +56,24 @@ def place_of(number: Any, of: Any) -> Any:
     wide = min(band, uint32(across - column))
     down = uint32(own // wide)
     return down, uint32(column + uint32(own - uint32(down * wide)))
+
+
+@inlined
+def fetched(where: Any, number: Any) -> Any:
+    """What who fetches asks (roles.py): the tile's first strip, its column of tiles, its band."""
+    order, _ = where
+    down, column = place_of(number, order)
+    return uint32(down * uint32(STRIPS)), column, uint32(column // order[1])
+
+
+def written(columns: int) -> Any:
+    """The device function that who multiplies asks (role_work.py), of tiles with so many columns."""
+
+    @inlined
+    def locate(where: Any, number: Any, thread_at: Any) -> Any:
+        (order, m), (below, beside) = where, thread_at
+        down, over = place_of(number, order)
+        row, column = uint32(down * uint32(STRIPS * ROWS) + below), uint32(over * uint32(columns) + beside)
+        return row, column, m, uint64(0)
+
+    return locate

@@ -78,11 +78,11 @@ def waiting_us(numbers: int, turn_us: float) -> float:
 
 
 @cache
-def awaiter(wide: bool) -> Any:
+def awaiter(makes: bool) -> Any:
     """The device function of who fetches: until the part of a stage is there, given how many are known to."""
     await_sum, see = barriers.await_sum, boxes.see_what_was_written
 
-    if not wide:
+    if not makes:
         return inlined(lambda flags, make, band, step, known: known)
 
     @inlined

@@ -18,6 +18,7 @@ one with the first steps of a tile is the last of its blocks to be started.
 from __future__ import annotations
 
 from functools import lru_cache
+from math import ceil
 from typing import Any, NamedTuple
 
 from ..words.atoms import inlined
@@ -65,6 +66,26 @@ def shares(tiles: int, stages: int, blocks: int, columns: int, stage_us: float) 
         found.append((us + sharing / rest * PART_US, Shares(running, rest, sharing, 0, each, extra)))
     us, best = min(found)
     return best, us
+
+
+def worth(columns: int, stage_us: float) -> int:
+    """How many stages fewer a block must make where tiles are cut into parts, that it pays."""
+    return ceil((FINISH_US + FINISH_WIDER_US * columns / 256 + CROWDED_US) / stage_us)
+
+
+@inlined
+def shared_out(tiles: Any, stages: Any, blocks: Any, worth: Any) -> Any:
+    """Where a kernel alone knows how many tiles there are: what ``Shares`` has after ``blocks``.
+
+    Those of the last turn are cut into as many parts as there are blocks for, if a block makes ``worth``
+    stages less then.
+    """
+    rest = uint32(tiles % blocks)
+    parts = min(uint32(blocks // max(rest, uint32(1))), stages)
+    longest = uint32(uint32(uint32(stages + parts) - uint32(1)) // parts)
+    if rest == uint32(0) or uint32(longest + worth) > stages:
+        rest, parts = uint32(0), uint32(0)
+    return rest, uint32(rest * parts), parts, uint32(0), uint32(0)
 
 
 @inlined

@@ -14,13 +14,12 @@ import numpy as np
 from ..strips.layout import ROWS, StripLayout
 from ..strips.weights import weights_of
 from ..words import barrier as barriers
-from ..words import warpgroup
+from ..words import scattered, warpgroup
 from ..words.atoms import inlined
 from ..words.language import cuda, uint32
-from .bands import place_of
+from ..words.thread_sums import thread_sums
 from .boxed import follower
 from .pieces import next_piece
-from .product import STRIPS
 from .roles import RoleTile
 from .shared_tiles import beginner, ender, keeper
 
@@ -37,8 +36,8 @@ def adder(layout: StripLayout, tile: RoleTile, multiply: Any) -> Any:
     single, after, sums = tile.records == 1, follower(stages), warpgroup.sums(tile.columns)
     of_strips, each, second = tile.records * panel, tile.line(layout), tile.next_record(layout)
     wait, arrive, wait_for_products = barriers.wait, barriers.arrive, warpgroup.wait
-    count, load, unpack, shrunk = weights_of(layout)
-    zeros, times, shrunk, shrinks = sums.zeros, sums.times, np.float32(shrunk), shrunk != 1
+    count, load, unpack, factor = weights_of(layout)
+    zeros, times, shrunk, shrinks = sums.zeros, sums.times, np.float32(factor), factor != 1
 
     @inlined
     def add(
@@ -89,30 +88,55 @@ def adder(layout: StripLayout, tile: RoleTile, multiply: Any) -> Any:
     return add
 
 
-def worker(layout: StripLayout, tile: RoleTile, multiply: Any) -> Any:
-    """The device function of these warps; ``multiply`` is that of cuda:wgmma."""
-    add, put, close = adder(layout, tile, multiply), keeper(tile), ender(tile)
-    begin, columns, behind = beginner(), tile.columns, tile.stages(layout) * 16
+@inlined
+def as_given(pieces: Any, notes: Any) -> Any:
+    """How tiles are shared out, where the host says so: pieces.py's Shares, and how many come before."""
+    return pieces
+
+
+def worker(
+    layout: StripLayout, tile: RoleTile, multiply: Any, locate: Any, shares: Any = as_given,
+    listed: bool = False,
+) -> Any:  # fmt: skip
+    """The device function of these warps; ``multiply`` is that of cuda:wgmma.
+
+    ``locate``: the device function (where, number of a tile, thread_at) for a thread's place in the results:
+    row of weights, column, how many columns there are, and, if ``listed``, the list of the rows of y that
+    columns go to. ``thread_at``: the thread's own row and column in a tile. ``shares``: (pieces, notes) for
+    how tiles are shared out; it is asked anew each time, so no register holds that while there are products.
+    """
+    add, keep, close = adder(layout, tile, multiply), keeper(tile), ender(tile, locate, listed)
+    begin, behind, (write, _) = beginner(), tile.stages(layout) * 16, thread_sums(tile.columns)
+    hold, scatter = scattered.holder(tile.columns), scattered.scatterer(tile.columns)
 
     @inlined
     def work(
-        ring: Any, full: Any, warp: Any, lane: Any, ends: Any, given: Any, end: Any, left: Any, wholes: Any,
+        ring: Any, full: Any, warp: Any, lane: Any, ends: Any, where: Any, given: Any, end: Any, left: Any,
         rank: Any, pieces: Any,
     ) -> None:  # fmt: skip
-        (m, n, steps, order), share, whole = given, (rank, pieces[1], pieces[0]), rank
+        (n, steps), whole, y, notes = given, rank, ends[0], uint32(full + uint32(behind))
         stage, phase, unseen = uint32(0), uint32(0), uint32(uint32(steps >> uint32(16)) & uint32(0x8000))
         stages, blocks = uint32(steps >> uint32(1)), uint32(cuda.gridDim.x)
         g, t = uint32(lane >> uint32(2)), uint32(lane & uint32(3))
-        below, beside = uint32(warp * uint32(ROWS) + g), uint32(t << uint32(1))
-        notes = uint32(full + uint32(behind))
-        begin(ends[2], share)
+        thread_at = uint32(warp * uint32(ROWS) + g), uint32(t << uint32(1))
+        divided, sharing, _, _, _, wholes = shares(pieces, notes)
+        begin(ends[2], (rank, sharing, divided))
         while left > uint32(0) or whole < wholes:
             number, first, last, left, whole = next_piece(left, end, whole, stages, blocks, wholes)
-            down, over = place_of(number, order)
-            row = uint32(down * uint32(STRIPS * ROWS) + below)
-            column = uint32(over * uint32(columns) + beside)
+            row, column, limit, of_column = locate(where, number, thread_at)
+            if listed:
+                rows_of_y = hold(of_column, lane, limit)
             total, stage, phase = add(ring, full, warp, lane, stage, phase, first, last, unseen)
-            put(total, ends, uint32(number - wholes), column, row, m, n, first, last, stages, share, notes)
-        close(ends, below, beside, m, n, order, stages, share, pieces, wholes, notes)
+            divided, sharing, _, _, _, wholes = shares(pieces, notes)
+            if first > uint32(0) or last < stages:
+                share = rank, sharing, divided
+                keep(total, ends[1], ends[2], uint32(number - wholes), first, share, notes)
+            elif listed:
+                scatter(total, y, rows_of_y, column, row, n)
+            else:
+                write(total, y, column, row, limit, n)
+        divided, sharing, parts, each, extra, wholes = shares(pieces, notes)
+        share, pieces = (rank, sharing, divided), (divided, sharing, parts, each, extra)
+        close(ends, where, thread_at, n, stages, share, pieces, wholes, notes)
 
     return work

@@ -12,8 +12,8 @@ of memory, strips a box of a map with elements of eight bytes.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import cache, lru_cache
-from typing import Any
+from functools import lru_cache
+from typing import Any, NamedTuple
 
 from ..strips.layout import STEP, StripLayout
 from ..tiles8.shape import MOST_SHARED
@@ -21,7 +21,7 @@ from ..words import barrier as barriers
 from ..words import boxes, early_start
 from ..words.atoms import inlined
 from ..words.language import cuda, uint32, uint64
-from .bands import bands, place_of
+from .bands import bands
 from .boxed import follower
 from .making import awaiter, waiting_us
 from .pieces import next_piece, shares
@@ -32,7 +32,7 @@ MULTIPLY = 32 * STRIPS  # threads, a warp for each strip
 LINE = 2 * STEP  # bytes of a row of a panel
 WIDE = 8  # bytes that are one element to a map of weights
 WIDEST = 256  # elements in a row of a box
-OF_NOTES = 16  # bytes
+OF_NOTES = 32  # bytes
 PIECE = 2  # records of a strip that are multiplied one after the other: the least that a block takes
 
 
@@ -48,8 +48,10 @@ class RoleTile:
 
     @property
     def wide(self) -> bool:
-        """Whether sums take registers that other warps must give: of a whole warpgroup, then."""
-        return self.columns > 192
+        """Whether there is a warpgroup beside those that multiply, which gives them registers: one of its
+        warps fetches, the others order activations (making.py).
+        """
+        return self.columns > 160
 
     @property
     def records(self) -> int:
@@ -96,15 +98,22 @@ class RoleTile:
 
 
 TILES = (
-    RoleTile(16, 2), RoleTile(32, 2), RoleTile(64, 2),
-    RoleTile(128), RoleTile(192), RoleTile(224), RoleTile(256),
+    RoleTile(16, 2), RoleTile(32, 2), RoleTile(48, 2), RoleTile(64, 2), RoleTile(96),
+    *(RoleTile(columns) for columns in range(128, 257, 16)),
 )  # fmt: skip
 PANEL_US = 1.6e-6  # of an element of float32 that becomes part of a panel beforehand, filled up ones too
 
 
+class Best(NamedTuple):
+    """The tile that is thought to be the fastest, and how long blocks work then and wait for panels."""
+
+    us: float
+    tile: RoleTile
+
+
 @lru_cache(4096)
-def tile_for(m: int, down: int, stages: int, multiprocessors: int, layout: StripLayout) -> RoleTile:
-    """The tile that is thought to be the fastest for so many rows; ``down``: tiles of weights.
+def best(m: int, down: int, stages: int, multiprocessors: int, layout: StripLayout) -> Best:
+    """For so many rows; ``down``: tiles of weights.
 
     Of those that rows fill up: a wide one may be thought faster for a row where there are few tiles, since
     it has its multiprocessor to itself, but most of what it moves would be for nothing.
@@ -120,7 +129,8 @@ def tile_for(m: int, down: int, stages: int, multiprocessors: int, layout: Strip
         return working + across * of_tile * PANEL_US
 
     filled = (tile for tile in TILES if tile.columns < 2 * m + TILES[0].columns)
-    return min((tile for tile in filled if tile.columns > 64 or m <= 2 * tile.columns), key=us)
+    able = (tile for tile in filled if tile.columns > 64 or m <= 2 * tile.columns)
+    return min((Best(us(tile), tile) for tile in able), key=lambda each: each.us)
 
 
 def asker(layout: StripLayout, tile: RoleTile) -> Any:
@@ -148,31 +158,32 @@ def asker(layout: StripLayout, tile: RoleTile) -> Any:
     return ask_w, ask_x
 
 
-@cache
-def filler(layout: StripLayout, tile: RoleTile) -> Any:
+def filler(layout: StripLayout, tile: RoleTile, locate: Any, makes: bool) -> Any:
     """The device function of the one thread that fetches; weights of the first stages before the predecessor
     ends.
+
+    ``locate``: the device function (where, number of a tile) for the first of its strips, the panels' part
+    that it takes, and the band of these. ``makes``: whether others of this kernel order panels meanwhile
+    (making.py).
     """
     stages, panel, records_each = tile.stages(layout), tile.panel, tile.records
-    (ask_w, ask_x), after, until_there = asker(layout, tile), follower(stages), awaiter(tile.wide)
+    (ask_w, ask_x), after, until_there = asker(layout, tile), follower(stages), awaiter(makes)
     pieces_each, wait, prefetch = PIECE // tile.records, barriers.wait, boxes.prefetch
     wait_for_predecessor = early_start.wait_for_predecessor
 
     @inlined
     def fill(
-        ring: Any, full: Any, given: Any, make: Any, rank: Any, end: Any, left: Any, wholes: Any
+        ring: Any, full: Any, given: Any, where: Any, make: Any, rank: Any, end: Any, left: Any, wholes: Any
     ) -> None:  # fmt: skip
-        (records, panels, flags, steps, height, order), whole = given, rank
+        (records, panels, flags, steps, height), whole = given, rank
         stage, phase, begun, known = uint32(0), uint32(0), uint32(0), make[1]
         stages_of, blocks = uint32(steps >> uint32(1)), uint32(cuda.gridDim.x)
         apart = uint64(height) * uint64(LINE)
         prefetch(records)
         while left > uint32(0) or whole < wholes:
             number, i, last, left, whole = next_piece(left, end, whole, stages_of, blocks, wholes)
-            down, column = place_of(number, order)
-            row = uint32(down * uint32(STRIPS))
+            row, column, band = locate(where, number)
             i, last = uint32(i * uint32(pieces_each)), uint32(last * uint32(pieces_each))
-            band = uint32(column // order[1])
             if number >= wholes:
                 known = make[1]  # a piece may begin in the middle of K: parts before that are not known
             of_x = panels + uint64(uint32(i * uint32(records_each))) * apart + uint64(column) * uint64(panel)

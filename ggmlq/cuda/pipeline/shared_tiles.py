@@ -22,12 +22,11 @@ import numpy as np
 
 from ..strips.layout import ROWS
 from ..words import barrier as barriers
-from ..words import bf16x2, early_start, integers, ptx
+from ..words import bf16x2, codes, early_start, integers, ptx
 from ..words.address import address
 from ..words.atoms import inlined
 from ..words.language import cuda, float32, int32, uint32, uint64
 from ..words.thread_sums import thread_sums
-from .bands import place_of
 from .pieces import bounds_of, sharers_of
 from .product import STRIPS
 from .roles import MULTIPLY, RoleTile
@@ -37,6 +36,7 @@ LEFT, OWN = (
     np.uint32(2),
 )  # a flag: the sums are there, and the slice is left to the first, or not
 LOADS = 16  # of sums that are under way at one time, four each
+put, take4 = ptx.put, bf16x2.take4
 
 
 def flags_of(sharing: int, divided: int) -> int:
@@ -59,55 +59,70 @@ def beginner() -> Any:
     return begin
 
 
-# In shared memory: whether this block leaves its slice to the first, whether others have left theirs to it.
-LEAVES, HAS_MORE = 0, 4
+# Words in shared memory: whether this block leaves its slice to the first, whether others have left theirs to
+# it; and where the host does not know it, how the last tiles are shared out and how many come before.
+LEAVES, HAS_MORE, SHARES, WHOLES = 0, 4, 8, 20
+
+
+@inlined
+def noted(pieces: Any, notes: Any) -> Any:
+    """How tiles are shared out, as ``note_down`` left it."""
+    divided, sharing = take4(uint32(notes + uint32(SHARES))), take4(uint32(notes + uint32(SHARES + 4)))
+    parts, wholes = take4(uint32(notes + uint32(SHARES + 8))), take4(uint32(notes + uint32(WHOLES)))
+    return uint32(divided), uint32(sharing), uint32(parts), uint32(0), uint32(0), uint32(wholes)
+
+
+@inlined
+def note_down(pieces: Any, wholes: Any, notes: Any) -> None:
+    """One thread, for all of a block: tiles that are cut into equal parts."""
+    divided, sharing, parts, _, _ = pieces
+    put(uint32(notes + uint32(SHARES)), int32(divided))
+    put(uint32(notes + uint32(SHARES + 4)), int32(sharing))
+    put(uint32(notes + uint32(SHARES + 8)), int32(parts))
+    put(uint32(notes + uint32(WHOLES)), int32(wholes))
 
 
 @cache
 def keeper(tile: RoleTile) -> Any:
-    """The device function for the sums of a piece: results, or kept for those who share a tile."""
+    """The device function that keeps the sums of a piece for those who share its tile."""
     of_slot = 4 * STRIPS * ROWS * tile.columns
-    (write, keep), note_down = thread_sums(tile.columns), ptx.put
+    _, keep_sums = thread_sums(tile.columns)
     meet, reach, seen = barriers.gather_point(1, MULTIPLY), barriers.reach, barriers.seen
 
     @inlined
-    def put(
-        sums: Any, ends: Any, number: Any, column: Any, row: Any, m: Any, n: Any, first: Any, last: Any,
-        stages: Any, share: Any, notes: Any,
-    ) -> None:  # fmt: skip
-        (y, parts, flags), (rank, sharing, divided) = ends, share
-        thread = uint32(cuda.threadIdx.x)
-        if first == uint32(0) and last == stages:
-            write(sums, y, column, row, m, n)
-        else:
-            slot = rank if first > uint32(0) else uint32(sharing + number)
-            own = parts + uint64(slot) * uint64(of_slot) + uint64(thread) * uint64(16)
-            running = seen(flags + uint64(uint32(sharing + divided)) * uint64(4))
-            keep(sums, own, uint32(16 * MULTIPLY))
-            meet()
-            if thread == uint32(0):
-                leaves = uint32(1) if running < sharing and first > uint32(0) else uint32(0)
-                reach(flags + uint64(slot) * uint64(4), uint32(LEFT) if leaves else uint32(OWN))
-                if leaves:
-                    note_down(uint32(notes + uint32(LEAVES)), int32(1))
+    def keep(sums: Any, parts: Any, flags: Any, number: Any, first: Any, share: Any, notes: Any) -> None:
+        (rank, sharing, divided), thread = share, uint32(cuda.threadIdx.x)
+        slot = rank if first > uint32(0) else uint32(sharing + number)
+        own = parts + uint64(slot) * uint64(of_slot) + uint64(thread) * uint64(16)
+        running = seen(flags + uint64(uint32(sharing + divided)) * uint64(4))
+        keep_sums(sums, own, uint32(16 * MULTIPLY))
+        meet()
+        if thread == uint32(0):
+            leaves = uint32(1) if running < sharing and first > uint32(0) else uint32(0)
+            reach(flags + uint64(slot) * uint64(4), uint32(LEFT) if leaves else uint32(OWN))
+            if leaves:
+                put(uint32(notes + uint32(LEAVES)), int32(1))
 
-    return put
+    return keep
 
 
 @cache
-def slicer(tile: RoleTile) -> Any:
-    """The device function that finishes one slice of a tile: sums of all parts, the first block's first."""
+def slicer(tile: RoleTile, listed: bool) -> Any:
+    """The device function that finishes one slice of a tile: sums of all parts, the first block's first.
+
+    ``listed``: a list says to which row of y a column of the tile goes.
+    """
     fours, of_slot, apart = tile.columns // 8, 4 * STRIPS * ROWS * tile.columns, 16 * MULTIPLY
     at_once = 8 if tile.columns <= 64 else 4  # parts
     each = LOADS // at_once  # fours of one
     few, many = 4 * each, 4 * LOADS
-    load_if, store_float = integers.load_floats_of_others_if, ptx.store_float
+    load_if, store_float, load4 = integers.load_floats_of_others_if, ptx.store_float, codes.load4
 
     @inlined
     def finish(
-        parts: Any, slot: Any, first: Any, count: Any, which: Any,
-        y: Any, column: Any, row: Any, m: Any, n: Any,
+        parts: Any, slot: Any, first: Any, count: Any, which: Any, y: Any, place: Any, n: Any
     ) -> None:  # fmt: skip
+        row, column, m, of_column = place
         total, v = cuda.local.array(few, float32), cuda.local.array(many, float32)
         own = parts + uint64(uint32(cuda.threadIdx.x)) * uint64(16)
         q = uint32(uint32(which * uint32(fours)) // count)
@@ -135,55 +150,57 @@ def slicer(tile: RoleTile) -> Any:
                         c = uint32(column + uint32(uint32(q + uint32(i)) << uint32(3)) + uint32(e & 1))
                         r = uint32(row + uint32(8 * (e >> 1)))
                         if c < m and r < n:
-                            store_float(address(y, c, n, r, 4), total[4 * i + e])
+                            to = uint32(load4(of_column + uint64(c) * uint64(4))) if listed else c
+                            store_float(address(y, to, n, r, 4), total[4 * i + e])
             q = uint32(q + uint32(each))
 
     return finish
 
 
 @cache
-def finisher(tile: RoleTile) -> Any:
+def finisher(tile: RoleTile, listed: bool) -> Any:
     """The device function for a block's slice of a tile that it shares, and for those that are left to it."""
-    finish_slice, meet = slicer(tile), barriers.gather_point(1, MULTIPLY)
-    await_any, seen, note_down, look = barriers.await_any, barriers.seen, ptx.put, bf16x2.take4
+    finish_slice, meet = slicer(tile, listed), barriers.gather_point(1, MULTIPLY)
+    await_any, seen = barriers.await_any, barriers.seen
 
     @inlined
     def finish(
-        ends: Any, number: Any, column: Any, row: Any, m: Any, n: Any, stages: Any, share: Any, pieces: Any,
-        notes: Any,
+        ends: Any, number: Any, place: Any, n: Any, stages: Any, share: Any, pieces: Any, notes: Any
     ) -> None:  # fmt: skip
         (y, parts, flags), (rank, sharing, _) = ends, share
         first, count = sharers_of(number, stages, pieces)
         which, slot = uint32(rank - first), uint32(sharing + number)
         meet()  # what was noted down is there
-        if which == uint32(0) or look(uint32(notes + uint32(LEAVES))) == uint32(0):
+        if which == uint32(0) or take4(uint32(notes + uint32(LEAVES))) == uint32(0):
             i = uint32(cuda.threadIdx.x)
             while i < count:
                 other = slot if i == uint32(0) else uint32(first + i)
                 if await_any(flags + uint64(other) * uint64(4)) == uint32(LEFT):
-                    note_down(uint32(notes + uint32(HAS_MORE)), int32(1))
+                    put(uint32(notes + uint32(HAS_MORE)), int32(1))
                 i = uint32(i + uint32(MULTIPLY))
             meet()
-            finish_slice(parts, slot, first, count, which, y, column, row, m, n)
-            if which == uint32(0) and look(uint32(notes + uint32(HAS_MORE))) != uint32(0):
+            finish_slice(parts, slot, first, count, which, y, place, n)
+            if which == uint32(0) and take4(uint32(notes + uint32(HAS_MORE))) != uint32(0):
                 i = uint32(1)
                 while i < count:
                     if seen(flags + uint64(uint32(first + i)) * uint64(4)) == uint32(LEFT):
-                        finish_slice(parts, slot, first, count, i, y, column, row, m, n)
+                        finish_slice(parts, slot, first, count, i, y, place, n)
                     i = uint32(i + uint32(1))
 
     return finish
 
 
-@cache
-def ender(tile: RoleTile) -> Any:
-    """The device function for the end of a block: its slices of the tiles that it shares, two at most."""
-    finish, columns = finisher(tile), tile.columns
+def ender(tile: RoleTile, locate: Any, listed: bool) -> Any:
+    """The device function for the end of a block: its slices of the tiles that it shares, two at most.
+
+    ``locate``: as role_work.py has it.
+    """
+    finish = finisher(tile, listed)
 
     @inlined
     def close(
-        ends: Any, below: Any, beside: Any, m: Any, n: Any, order: Any, stages: Any, share: Any, pieces: Any,
-        wholes: Any, notes: Any,
+        ends: Any, where: Any, thread_at: Any, n: Any, stages: Any, share: Any, pieces: Any, wholes: Any,
+        notes: Any,
     ) -> None:  # fmt: skip
         rank, sharing, _ = share
         if rank < sharing:
@@ -194,10 +211,8 @@ def ender(tile: RoleTile) -> Any:
                 number = uint32(end // stages)
                 shared = end > uint32(number * stages)
             while shared:
-                down, over = place_of(uint32(wholes + number), order)
-                row = uint32(down * uint32(STRIPS * ROWS) + below)
-                column = uint32(over * uint32(columns) + beside)
-                finish(ends, number, column, row, m, n, stages, share, pieces, notes)
+                place = locate(where, uint32(wholes + number), thread_at)
+                finish(ends, number, place, n, stages, share, pieces, notes)
                 later = uint32(end // stages)
                 shared = later > number and end > uint32(later * stages)
                 number = later

@@ -20,9 +20,12 @@ OFFSET, SCALE = 26, 8  # for each run of a row with an offset; for each byte of 
 # Microseconds of a stage of 128 columns of K, where all blocks of an H200 are busy, by the columns of a tile:
 # of q4_0; more for a hundred instructions; and for a hundred bytes of a record. From 192 columns on
 # unpacking is hidden.
-STAGE_US = {16: 0.65, 32: 0.69, 64: 0.87, 128: 0.66, 160: 0.79, 192: 0.93, 224: 1.07, 256: 1.30}
-UNPACKING_US = {16: 0.25, 32: 0.25, 64: 0.26, 128: 0.09}
-FETCHING_US = {16: 0.041, 32: 0.041, 64: 0.041, 128: 0.017}
+STAGE_US = {
+    16: 0.65, 32: 0.69, 48: 0.78, 64: 0.87, 96: 0.56, 128: 0.66, 144: 0.72, 160: 0.79,
+    176: 0.86, 192: 0.93, 208: 1.00, 224: 1.07, 240: 1.18, 256: 1.30,
+}  # fmt: skip
+UNPACKING_US = {16: 0.25, 32: 0.25, 48: 0.26, 64: 0.26, 96: 0.13, 128: 0.09, 144: 0.06, 160: 0.03}
+FETCHING_US = {16: 0.041, 32: 0.041, 48: 0.041, 64: 0.041, 96: 0.02, 128: 0.017, 144: 0.01, 160: 0.005}
 PLAIN = 576  # bytes of a record of q4_0
 
 

@@ -12,10 +12,10 @@ from ..gemv.pace import Job, best
 from ..gemv.stages import COLUMNS
 from ..strips.layout import ROWS, STEP, StripLayout
 from .parts import SHORTEST
-from .pieces import shares
 from .product import STRIPS
-from .roles import PANEL_US, PIECE, tile_for
-from .stage_pace import longer_us, stage_us
+from .roles import PIECE
+from .roles import best as best_tile
+from .stage_pace import longer_us
 
 # cuda:wgmma: to start; a stage of 128 columns of K of q4_0, by the columns of a tile; to add up parts, and a
 # million numbers of them; a million activations.
@@ -56,11 +56,7 @@ def wgmma(shape: Shape) -> float:
 def roles(shape: Shape) -> float:
     """Microseconds of cuda:roles."""
     down, stages = -(-shape.n // (STRIPS * ROWS)), -(-shape.k // (PIECE * STEP))
-    tile = tile_for(shape.m, down, stages, shape.multiprocessors, shape.layout)
-    across, blocks = -(-shape.m // tile.columns), shape.multiprocessors * tile.blocks
-    tiles = down * across
-    _, us = shares(tiles, stages, blocks, tile.columns, stage_us(shape.layout, tile.columns))
-    return ROLES_US + us + across * tile.columns * shape.k * PANEL_US
+    return ROLES_US + best_tile(shape.m, down, stages, shape.multiprocessors, shape.layout).us
 
 
 def estimates(shape: Shape) -> dict[str, float]:

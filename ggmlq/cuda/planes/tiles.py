@@ -23,7 +23,7 @@ from functools import cache
 from typing import Any
 
 from ..pipeline.ring import follower
-from ..words import ptx
+from ..words import codes8, ptx
 from ..words.address import address
 from ..words.atoms import inlined
 from ..words.lane import four_into, g_and_t, warp_and_lane
@@ -156,7 +156,7 @@ def multiplier(shape: IntTile, start: Any, scaled: Any) -> Any:
     """The device function that multiplies one stage: four runs, each loaded one ahead."""
     down, across = shape.grid
     count_a, count_b, count_da = 4 * down, 2 * across, 2 * down
-    load, mma = loader(shape), ptx.mma_s8
+    load, mma = loader(shape), codes8.integer_mma("s8", "s8")
 
     @inlined
     def multiply(at: Any, wm: Any, wn: Any, sums: Any) -> None:
@@ -175,8 +175,8 @@ def multiplier(shape: IntTile, start: Any, scaled: Any) -> Any:
             load(at, wm, wn, min(run + 1, RUNS - 1), next_a, next_b, next_da, next_db)
             for i in range(down):
                 for j in range(across):
-                    d = mma(a[4 * i], a[4 * i + 1], a[4 * i + 2], a[4 * i + 3], b[2 * j], b[2 * j + 1], start)
-                    o = 4 * (i * across + j)
+                    r, c, o = 4 * i, 2 * j, 4 * (i * across + j)
+                    d = mma(a[r], a[r + 1], a[r + 2], a[r + 3], b[c], b[c + 1], start, start, start, start)
                     sums[o] = scaled(d[0], da[2 * i], db[2 * j], sums[o])
                     sums[o + 1] = scaled(d[1], da[2 * i], db[2 * j + 1], sums[o + 1])
                     sums[o + 2] = scaled(d[2], da[2 * i + 1], db[2 * j], sums[o + 2])

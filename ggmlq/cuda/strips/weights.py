@@ -34,9 +34,9 @@ RAISED, AROUND = 127, 6  # the most that a code can be raised by, and what is le
 
 
 class Weights(NamedTuple):
-    """Of a record: words that a lane loads, and sixteen registers made of them."""
+    """Of a record: how many words a lane loads, and sixteen registers made of them."""
 
-    count: int
+    words: int
     load: Any  # (address of the record, lane, words)
     make: Any  # (words, registers, a 0 that the assembler cannot know)
     shrunk: float  # sums are to be multiplied by it

@@ -2,7 +2,7 @@
 
     language.py     Numba's own words, and an error where it is missing
     assembly.py     how an instruction without a name in Numba becomes a function
-    ptx.py          instructions of all GPUs: loads, stores, copies, int8 products
+    ptx.py          instructions of all GPUs: loads, stores, copies, conversions
     integers.py     whole numbers that stay 32 bits wide
     codes8.py       products of bytes, signed or not, and FP8 widened to halves
     bf16x2.py       pairs of bfloat16, and ``mma`` on them; ``mma_into`` and ``sums_into`` add to an array

@@ -298,7 +298,7 @@ def wait_for_all_but(groups: int) -> Any:
     return wait
 
 
-# --- tensor cores: one instruction of a warp, lane = 4 g + t ------------------------------------
+# --- matrices for tensor cores: lane = 4 g + t ------------------------------------------------
 
 
 @instruction(
@@ -307,18 +307,4 @@ def wait_for_all_but(groups: int) -> Any:
 )  # fmt: skip
 def load_matrices(address: Any) -> Any:
     """Bytes 4 t … 4 t + 3 of row g of four matrices; lane 8 i + r gives where row r of matrix i is."""
-    only_on_a_gpu()
-
-
-@instruction(
-    "mma.sync.aligned.m16n8k32.row.col.s32.s8.s8.s32 "
-    "{$0, $1, $2, $3}, {$4, $5, $6, $7}, {$8, $9}, {$10, $10, $10, $10};",
-    types.UniTuple(i32, 4), i32, i32, i32, i32, i32, i32, i32,
-)  # fmt: skip
-def mma_s8(a0: Any, a1: Any, a2: Any, a3: Any, b0: Any, b1: Any, start: Any) -> Any:
-    """[16, 32] times [32, 8] signed bytes, added to ``start``; from capability 8.0.
-
-    a0, a2: row g, bytes 4 t … and 16 + 4 t …; a1, a3: row g + 8; b0, b1: the same bytes of column
-    g. The four sums are those of row g, columns 2 t and 2 t + 1, and of row g + 8.
-    """
     only_on_a_gpu()

@@ -6,59 +6,85 @@ from collections.abc import Callable
 from functools import cache
 from typing import Any
 
-from .assembly import WORD, as_intrinsic, emit_assembly, f32, only_on_a_gpu, u32, u64
+from .assembly import LONG, WORD, as_intrinsic, emit_assembly, f32, only_on_a_gpu, u32, u64
 from .language import SIMULATED, ir, types
 from .outputs import SIZES, float_piece, narrow_piece
 from .wgmma8 import unpacked
 
-AT_ONCE = 8  # loads of the list that are under way
+LANES, NOBODY = 32, 0xFFFFFFFF
+
+
+@cache
+def holder(columns: int) -> Callable[..., Any]:
+    """The device function (list, lane, count) by which a warp takes the rows of columns to registers.
+
+    A lane holds those of columns ``lane``, ``lane`` + 32 and so on, NOBODY from ``count`` on. Asked for
+    before a tile is multiplied they are there when it is written.
+    """
+    kind = types.UniTuple(u32, -(-columns // LANES))
+
+    def hold(list: Any, lane: Any, count: Any) -> Any:
+        only_on_a_gpu()
+
+    def emit(context: Any, builder: Any, signature: Any, operands: Any) -> Any:
+        list, lane, count = operands
+        at = builder.add(list, builder.zext(builder.mul(lane, ir.Constant(WORD, 4)), LONG))
+        most, parts = ir.Constant(WORD, columns), []
+        count = builder.select(builder.icmp_unsigned("<", count, most), count, most)
+        for first in range(0, columns, LANES):
+            text = f"{{.reg .pred p; .reg .b32 c; add.u32 c, $2, {first}; setp.lt.u32 p, c, $3; "
+            text += f"mov.b32 $0, {NOBODY}; @p ld.global.u32 $0, [$1 + {4 * first}];}}"
+            given = [at, lane, count]
+            parts.append(emit_assembly(builder, WORD, text, ["=&r", "l", "r", "r"], given, effect=True))
+        return context.make_tuple(builder, signature.return_type, parts)
+
+    if SIMULATED:
+        return hold
+    found: Callable[..., Any] = as_intrinsic(hold, kind(u64, u32, u32), emit)
+    return found
 
 
 @cache
 def scatterer(columns: int) -> Callable[..., Any]:
-    """The device function (sums, y, list, column, count, row, n) for 64 rows of weights and so many columns.
+    """The device function (sums, y, rows, column, row, n) for 64 rows of weights and so many columns.
 
-    ``column``: the thread's first one, 2 t; the list, words of 32 bits of which the first is that of column
-    0, says to which row of y, float32 [..., n], each of the first ``count`` columns goes.
+    ``column``: the thread's first one, 2 t; ``rows``, as ``holder`` has them, say to which row of y, float32
+    [..., n], each column goes.
     """
-    count = columns // 2
-    kind = types.UniTuple(f32, count)
+    count, held = columns // 2, -(-columns // LANES)
+    kind, of_rows = types.UniTuple(f32, count), types.UniTuple(u32, held)
 
-    def scatter(sums: Any, y: Any, list: Any, column: Any, count: Any, row: Any, n: Any) -> Any:
+    def scatter(sums: Any, y: Any, rows: Any, column: Any, row: Any, n: Any) -> Any:
         only_on_a_gpu()
 
     def emit(context: Any, builder: Any, signature: Any, operands: Any) -> Any:
-        sums, *given = operands
-        values = unpacked(builder, sums, count)
-        constraints = [*"llrrrr", *"f" * count]
-        emit_assembly(builder, ir.VoidType(), _text(columns), constraints, [*given, *values], effect=True)
+        sums, y, rows, *given = operands
+        values = [*unpacked(builder, rows, held), *unpacked(builder, sums, count)]
+        constraints = [*"lrrr", *"r" * held, *"f" * count]
+        text = _text(columns, held)
+        emit_assembly(builder, ir.VoidType(), text, constraints, [y, *given, *values], effect=True)
         return context.get_dummy_value()
 
     if SIMULATED:
         return scatter
-    found: Callable[..., Any] = as_intrinsic(scatter, types.void(kind, u64, u64, u32, u32, u32, u32), emit)
+    words = (u64, of_rows, *(u32,) * 3)
+    found: Callable[..., Any] = as_intrinsic(scatter, types.void(kind, *words), emit)
     return found
 
 
-def _text(columns: int) -> str:
-    """Operands: y, list, column, count, row, n, then the sums: of two columns and two rows, 8 columns on."""
-    groups = columns // 8
-    names = ", ".join(f"u{i}" for i in range(2 * min(groups, AT_ONCE)))
-    lines = [f"{{.reg .pred low, high, p; .reg .b32 c, r, {names}; .reg .b64 at, of, far;"]
-    lines += ["setp.lt.u32 low, $4, $5; add.u32 r, $4, 8; setp.lt.u32 high, r, $5;"]
-    lines += ["mul.wide.u32 far, $4, 4; add.u64 far, far, $0; shl.b32 r, $5, 2;"]
-    lines += ["mul.wide.u32 of, $2, 4; add.u64 of, of, $1;"]
-    for first in range(0, groups, AT_ONCE):
-        some = range(first, min(groups, first + AT_ONCE))
-        for i in some:
-            u = 2 * (i - first)
-            lines += [f"ld.global.v2.u32 {{u{u}, u{u + 1}}}, [of + {32 * i}];"]
-        for i in some:
-            for e in range(2):
-                lines += [f"add.u32 c, $2, {8 * i + e}; setp.lt.and.u32 p, c, $3, low;"]
-                lines += [f"mul.wide.u32 at, u{2 * (i - first) + e}, r; add.u64 at, at, far;"]
-                lines += [f"@p st.global.f32 [at], ${6 + 4 * i + e}; setp.lt.and.u32 p, c, $3, high;"]
-                lines += [f"@p st.global.f32 [at + 32], ${8 + 4 * i + e};"]
+def _text(columns: int, held: int) -> str:
+    """Operands: y, column, row, n, the list, then the sums: of two columns and two rows, 8 columns on."""
+    lines = ["{.reg .pred low, high, p; .reg .b32 c, r, u; .reg .b64 at, far;"]
+    lines += ["setp.lt.u32 low, $2, $3; add.u32 r, $2, 8; setp.lt.u32 high, r, $3;"]
+    lines += ["mul.wide.u32 far, $2, 4; add.u64 far, far, $0; shl.b32 r, $3, 2;"]
+    for i in range(columns // 8):
+        of_group, lane = 8 * i // LANES, 8 * i % LANES
+        for e in range(2):
+            value = 4 + held + 4 * i + e
+            lines += [f"add.u32 c, $1, {lane + e}; shfl.sync.idx.b32 u, ${4 + of_group}, c, 31, -1;"]
+            lines += [f"mul.wide.u32 at, u, r; add.u64 at, at, far; setp.ne.and.u32 p, u, {NOBODY}, low;"]
+            lines += [f"@p st.global.f32 [at], ${value}; setp.ne.and.u32 p, u, {NOBODY}, high;"]
+            lines += [f"@p st.global.f32 [at + 32], ${value + 2};"]
     return "\n".join([*lines, "}"])
 
 
