@@ -35,6 +35,7 @@ class Replays:
     def __init__(self, works: Sequence[Callable[[], object]], copies: int = 1, warm: int = 12) -> None:
         cp = device.cupy()
         self.copies, self.stream = copies, cp.cuda.Stream(non_blocking=True)
+        cp.cuda.Device().synchronize()  # operands were made on a stream for which this one does not wait
         with self.stream:
             for work in works:
                 work()

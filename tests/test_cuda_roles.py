@@ -18,7 +18,7 @@ from ggmlq.cuda.machine.launch import Kernel
 from ggmlq.cuda.pipeline import making
 from ggmlq.cuda.pipeline import pieces as parting
 from ggmlq.cuda.pipeline.bands import Bands
-from ggmlq.cuda.pipeline.pieces import bounds_of, next_piece, sharers_of, shares
+from ggmlq.cuda.pipeline.pieces import Shares, bounds_of, next_piece, shared_out, sharers_of, shares
 from ggmlq.cuda.pipeline.roles import TILES, best
 from ggmlq.cuda.strips.layout import layout_of
 from ggmlq.cuda.strips.make import Strips
@@ -85,6 +85,28 @@ def test_every_stage_is_made_once(on_the_host, fresh):
             assert ranks == [*range(int(first), int(first) + int(count))]
             assert wholes <= number
     assert 0 < aligned < 200
+
+
+def test_what_a_kernel_shares_out_itself(on_the_host, fresh):
+    """As the host thinks it might, within the room that it has for parts; each stage is made once."""
+    shared = 0
+    for _ in range(300):
+        tiles, stages, blocks, worth = (int(fresh.integers(1, most)) for most in (900, 60, 270, 20))
+        found = tuple(map(int, plain(shared_out)(*words(tiles, stages, blocks, worth))))
+        divided, sharing, parts, *_ = found
+        if parts:
+            shared += 1
+            assert worth < stages
+            assert sharing + divided <= blocks * 3 // 2
+            assert sharing <= blocks
+            assert -(-stages // parts) + worth <= stages
+        assert divided == (tiles % blocks if parts else 0)
+        made = np.zeros((divided, stages), int)
+        for own in pieces(divided, stages, Shares(blocks, *found)):
+            for number, first, last in own:
+                made[number, first:last] += 1
+        assert (made == 1).all()
+    assert shared > 20
 
 
 def test_a_tile_is_filled_up_little(fresh):

@@ -169,7 +169,7 @@ def launch(x: Any, q: QuantArray, ids: Any, out: Any, tile: RoleTile | None = No
     of, made = groups.Plan(ids.size, e, tile.columns), kernel(q.format, tile)
     most = device.multiprocessors() * device.blocks_beside(tile.blocks, made.shared)
     gain, stages = worth(tile.columns, stage_us(w.layout, tile.columns)), steps // PIECE
-    kept = most * 3 // 2 if stages // 2 >= gain else 0  # slots of parts: a tile's blocks are two at least
+    kept = most * 3 // 2 if gain < stages else 0  # slots of parts: those that share a tile are two at least
     parts, flags = empty(kept * STRIPS * ROWS * tile.columns, np.float32), empty(kept + 1, np.uint32)
     panels = empty((steps, of.height, STEP), np.uint16)
     sixteens = steps * STEP // EACH

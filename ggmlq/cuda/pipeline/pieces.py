@@ -26,7 +26,7 @@ from ..words.language import uint32
 
 # Microseconds beside those of stages, WIDER of them for tiles of 256 columns, less for others in proportion.
 FINISH_US, FINISH_WIDER_US, PART_US = 2.0, 5.5, 0.12  # to finish tiles in parts, and for each part
-TWICE_US, TWICE_WIDER_US = 1.0, 12.0  # what two tiles of a block take more
+TWICE_US, TWICE_WIDER_US = 7.0, 7.0  # what two tiles of a block take more
 CROWDED_US, CROWDED = 1.6, 0.9  # where so much of the blocks that fit is there, and more
 WRITE_WIDER_US = 1.5  # to write a whole tile
 
