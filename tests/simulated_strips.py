@@ -116,12 +116,17 @@ def nearest(values):
     return bits.view(np.float32).astype(np.float64)
 
 
-def check_pairs(fmt, n, k, seed):
-    """What ``wgmma`` takes: codes times rounded scales, rounded once; offsets rounded around the middle."""
+def check_pairs(fmt, n, k, seed, exponents=None):
+    """What ``wgmma`` takes: codes times rounded scales, rounded once; offsets rounded around the middle.
+
+    ``exponents``: those that blocks have instead of ordinary ones, where a scale is nothing else.
+    """
     from ggmlq.cuda.strips.layout import layout_of
     from ggmlq.cuda.strips.weights import weights_of as made_of
 
-    q, layout = weights(fmt, n, k, seed), layout_of(fmt)
+    q, layout = weights(fmt, n, k, seed).copy(), layout_of(fmt)
+    if exponents:
+        q.blocks["e"] = np.random.default_rng(seed).choice(np.array(exponents, np.uint8), q.blocks.shape)
     records = strips_of(q.raw.copy().reshape(n, -1, fmt.dtype.itemsize), fmt)
     count, steps, size = records.shape
     READ.bytes = records.reshape(-1)
@@ -187,6 +192,8 @@ def main():
         name, n, k = asked.split(",")
         check_weights(FORMATS[name], int(n), int(k), seed)
         check_pairs(FORMATS[name], int(n), int(k), seed)
+        if name == "mxfp4":  # blocks of zeros have 0
+            check_pairs(FORMATS[name], int(n), int(k), seed, (0, 1, 2, 120, 130, 255))
         if to_blocks.sources(FORMATS[name]) is not None:
             check_bytes(FORMATS[name], int(n), int(k), seed)
 

@@ -17,6 +17,7 @@ from ggmlq.cuda.linear import r16_roles
 from ggmlq.cuda.machine import device, maps
 from ggmlq.cuda.machine.launch import Kernel
 from ggmlq.cuda.pipeline import groups
+from ggmlq.cuda.pipeline.pieces import shared_out
 from ggmlq.cuda.pipeline.roles import RoleTile
 from ggmlq.cuda.strips.make import Strips
 from ggmlq.testing.cases import weights
@@ -160,12 +161,18 @@ LAST = [  # the same; on two multiprocessors
 
 
 @pytest.mark.parametrize("together", [False, True], ids=["one by one", "at one time"])
+@pytest.mark.parametrize("own_plan", [True, False], ids=["own plan", "sorted"])
 @pytest.mark.parametrize("case", LAST, ids=lambda case: case[0])
-def test_the_last_tiles_are_shared(case, together, monkeypatch, fresh):
+def test_the_last_tiles_are_shared(case, own_plan, together, monkeypatch, fresh):
     """Along the columns, as in test_cuda_roles.py."""
     monkeypatch.setattr(r5_grouped, "worth", lambda columns, stage_us: 1)
-    monkeypatch.setattr(r5_grouped, "MOST_USES", int(fresh.choice([0, 1024])))
-    check_many(case, monkeypatch, fresh, together)
+    if not own_plan:
+        monkeypatch.setattr(r5_grouped, "MOST_USES", 0)
+    ids = check_many(case, monkeypatch, fresh, together)
+    *_, e, n, k, _, _, tile = case
+    uses = np.bincount(ids[(ids >= 0) & (ids < e)], minlength=e)
+    sizes = (-(-uses // tile.columns)).sum() * -(-n // 128), -(-k // 128), 2 * tile.blocks, 1
+    assert shared_out.py_func(*map(np.uint32, sizes))[1] > 0, "nothing was shared"
 
 
 def check_many(case, monkeypatch, fresh, together=False):
@@ -178,3 +185,4 @@ def check_many(case, monkeypatch, fresh, together=False):
     want = gq.reference.expert_linear(given, host, np.where(lost, 0, ids), "bf16s")
     assert np.isnan(y[lost]).all()
     assert gq.nmse(y[~lost], want[~lost]) < 1e-10
+    return ids

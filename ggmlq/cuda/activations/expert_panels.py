@@ -18,13 +18,13 @@ from ..words.floats import LEAST
 from ..words.lane import warp_and_lane
 from ..words.language import cuda, uint32, uint64
 from .floats import sixteen_loader
-from .panels import EACH, THREADS, placer
+from .panels import EACH, THREADS, pairer, placer
 
 
 @family()
 def gatherer() -> Kernel:
     """Float32 to panels, 16 columns a thread; rows of NaN for uses without an expert; and words of zeros."""
-    load, place, store4, load4 = sixteen_loader(), placer(), ptx.store4, codes.load4
+    load, pair, place, store4, load4 = sixteen_loader(), pairer(), placer(), ptx.store4, codes.load4
     let_successor_start, wait_for_predecessor = (
         early_start.let_successor_start, early_start.wait_for_predecessor,
     )  # fmt: skip
@@ -46,6 +46,7 @@ def gatherer() -> Kernel:
         column = uint32(own * uint32(EACH))
         if row < m and column < k:
             load(address(x, row, k, column, 4), a, b)  # what made x had ended when the plan was begun
+        pair(own, a, b)
         wait_for_predecessor()
         let_successor_start()  # not before: it reads the plan as soon as it starts
         if i < count:
@@ -71,7 +72,8 @@ def gatherer() -> Kernel:
 @family()
 def few_gatherer() -> Kernel:
     """The same for few uses, whose plan is in no memory: each block makes it (pipeline/own_plan.py)."""
-    load, place, plan, rank = sixteen_loader(), placer(), planner(THREADS, keeps=True), ranker()
+    load, pair, place, rank = sixteen_loader(), pairer(), placer(), ranker()
+    plan = planner(THREADS, keeps=True)
     base, put, store4, take4 = ptx.shared_base, ptx.put, ptx.store4, bf16x2.take4
     let_successor_start, wait_for_predecessor = (
         early_start.let_successor_start, early_start.wait_for_predecessor,
@@ -103,6 +105,7 @@ def few_gatherer() -> Kernel:
         column = uint32(own * uint32(EACH))
         if row < m and column < k:
             load(address(x, row, k, column, 4), a, b)
+        pair(own, a, b)
         plan(entries, kept, ids, uint32(m * each), experts, columns)
         begin = uint32(uint32(first // sixteens) * each)
         last = min(uint32(uint32(first + uint32(THREADS - 1)) // sixteens), uint32(m - uint32(1)))

@@ -17,7 +17,7 @@ import numpy as np
 
 from ..machine import device
 from ..machine.launch import Kernel, family
-from ..words import early_start, ptx
+from ..words import early_start, ptx, votes
 from ..words.address import address
 from ..words.atoms import inlined
 from ..words.floats import KINDS, LEAST
@@ -29,16 +29,37 @@ THREADS, STEP, EACH = 256, 64, 16  # of a block; columns of a panel; columns of 
 
 
 @cache
+def pairer() -> Any:
+    """The device function by which two lanes swap chunks of a row.
+
+    Before, lanes 2 i and 2 i + 1 hold its chunks 0, 1 and 2, 3; afterwards 0, 2 and 1, 3: so both write
+    neighbouring chunks at one time, 32 bytes, of which memory takes half no faster than all. All lanes of a
+    warp call it; those of a pair have one row, and ``own`` counts on from one to the next.
+    """
+    of_neighbour = votes.of_neighbour
+
+    @inlined
+    def pair(own: Any, a: Any, b: Any) -> None:
+        odd = uint32(own & uint32(1)) != uint32(0)
+        for t in range(4):
+            found = of_neighbour(a[t] if odd else b[t])
+            a[t], b[t] = found if odd else a[t], b[t] if odd else found
+
+    return pair
+
+
+@cache
 def placer() -> Any:
-    """The device function that puts 16 columns of a row, those of number ``own``, into their panel."""
+    """The device function that puts two chunks of a row, as ``pairer`` leaves them, into their panel."""
     store16 = ptx.store16
 
     @inlined
     def place(panels: Any, own: Any, height: Any, row: Any, a: Any, b: Any) -> None:
-        step, chunk = uint32(own >> uint32(2)), uint32(uint32(own & uint32(3)) << uint32(1))
-        to, swap = address(panels, step, height, row, 2 * STEP), uint32(row & uint32(7))
+        step, swap = uint32(own >> uint32(2)), uint32(row & uint32(7))
+        chunk = uint32(uint32(uint32(own & uint32(2)) << uint32(1)) | uint32(own & uint32(1)))
+        to = address(panels, step, height, row, 2 * STEP)
         store16(to + uint64(uint32(chunk ^ swap) << uint32(4)), a[0], a[1], a[2], a[3])
-        chunk = uint32(chunk | uint32(1))
+        chunk = uint32(chunk | uint32(2))
         store16(to + uint64(uint32(chunk ^ swap) << uint32(4)), b[0], b[1], b[2], b[3])
 
     return place
@@ -47,8 +68,8 @@ def placer() -> Any:
 @family([("float32",), ("float16",), ("bfloat16",)])
 def panel_maker(kind: str) -> Kernel:
     """Floats to panels, 16 columns a thread; and so many words of zeros, for who comes next."""
-    load, place, store4, take_turn = sixteen_loader(kind), placer(), ptx.store4, early_start.take_turn
-    size = KINDS[kind]
+    load, pair, place, store4 = sixteen_loader(kind), pairer(), placer(), ptx.store4
+    take_turn, size = early_start.take_turn, KINDS[kind]
 
     def make(
         x: Any,  # of the kind [m, k]
@@ -61,14 +82,15 @@ def panel_maker(kind: str) -> Kernel:
         if i < count:
             store4(zeros + uint64(i) * uint64(4), uint32(0))
         row = uint32(i // sixteens)
+        own = uint32(i - uint32(row * sixteens))
+        a, b = cuda.local.array(4, uint32), cuda.local.array(4, uint32)
+        for t in range(4):
+            a[t] = b[t] = uint32(0)
+        column = uint32(own * uint32(EACH))
+        if row < m and column < k:
+            load(address(x, row, k, column, size), a, b)
+        pair(own, a, b)
         if row < m:
-            own = uint32(i - uint32(row * sixteens))
-            a, b = cuda.local.array(4, uint32), cuda.local.array(4, uint32)
-            for t in range(4):
-                a[t] = b[t] = uint32(0)
-            column = uint32(own * uint32(EACH))
-            if column < k:
-                load(address(x, row, k, column, size), a, b)
             place(panels, own, height, row, a, b)
 
     return Kernel(

@@ -1,10 +1,11 @@
 """Many tokens: sorted by expert on the device, and one product for the tiles of all experts.
 
 Changed: from one to two and a half hundred uses of an expert share its weights. Three kernels, none of which
-the host waits for: one block counts the uses of each expert and gives every use a column of a tile
+the host waits for: a few blocks count the uses of each expert and give every use a column of a tile
 (pipeline/groups.py); rows of activations are narrowed and copied to these columns
 (activations/expert_panels.py); and blocks with roles, those of cuda:roles of linear, take one tile after the
-other from the plan, whatever its expert (pipeline/grouped.py). Results go straight to the rows of the uses.
+other from the plan, whatever its expert (pipeline/grouped.py). The tiles of the last turn are shared along
+the columns, as many of them as there turn out to be. Results go straight to the rows of the uses.
 Up to a thousand uses of 256 experts the first kernel is left out: the blocks of both others make the plan
 for themselves (pipeline/own_plan.py).
 
@@ -13,8 +14,8 @@ decided by how many uses an expert has on average: wide ones unpack weights less
 less where an expert's last tile is filled in part.
 
 Limited, with few uses an expert, by the instructions that unpack types with bytes of scales, for others by
-memory and some ten microseconds around the products; with many by what nobody has looked into yet: stages of
-wide tiles take 1.3 to 1.6 times what they take in cuda:roles.
+memory and some ten microseconds around the products; with many by the card's power in the product itself, and
+by sorting and copying rows, a third of the time where K is short.
 """
 
 from __future__ import annotations
@@ -43,7 +44,7 @@ from ..pipeline.bands import band_of
 from ..pipeline.boxed import starter
 from ..pipeline.grouped import fetched, written
 from ..pipeline.own_plan import BYTES, MOST_EXPERTS, MOST_USES, planner
-from ..pipeline.pieces import bounds_of, shared_out, worth
+from ..pipeline.pieces import bounds_of, room, shared_out, worth
 from ..pipeline.product import STRIPS
 from ..pipeline.role_work import worker
 from ..pipeline.roles import MULTIPLY, OF_NOTES, PIECE, RoleTile, filler
@@ -52,7 +53,7 @@ from ..pipeline.stage_pace import stage_us
 from ..strips.layout import ROWS, layout_of
 from ..strips.make import strips
 from ..words import barrier as barriers
-from ..words import codes, early_start, ptx
+from ..words import early_start, ptx
 from ..words.lane import warp_and_lane
 from ..words.language import cuda, int32, uint32, uint64
 
@@ -60,8 +61,8 @@ TILES = (
     RoleTile(16, 2), RoleTile(32, 2), RoleTile(48, 2), RoleTile(64, 2), RoleTile(96), RoleTile(144),
     RoleTile(160), RoleTile(208), RoleTile(256),
 )  # fmt: skip
-STAGE_US = {  # of a block, by columns
-    16: 1.1, 32: 1.21, 48: 1.42, 64: 1.63, 96: 1.05, 144: 1.36, 160: 1.46, 208: 1.72, 256: 2.0,
+COST = {  # of a block's stage and its part of what surrounds tiles, by columns; they count beside each other
+    16: 1.1, 32: 1.21, 48: 1.42, 64: 1.63, 96: 1.05, 144: 1.36, 160: 1.46, 208: 1.72, 256: 2.1,
 }  # fmt: skip
 
 
@@ -71,7 +72,7 @@ def kernel(fmt: BlockFormat, tile: RoleTile) -> Kernel:
     layout, wide = layout_of(fmt), tile.wide
     work = worker(layout, tile, multiplier(tile.columns), written(tile.columns), noted, listed=True)
     fill, start = filler(layout, tile, fetched(), makes=False), starter(tile.stages(layout), STRIPS)
-    of_barriers, base, load4 = tile.stages(layout) * tile.stage(layout), ptx.shared_base, codes.load4
+    of_barriers, base, seen = tile.stages(layout) * tile.stage(layout), ptx.shared_base, barriers.seen
     of_notes, columns, put = 16 * tile.stages(layout), tile.columns, ptx.put
     first_lane, pinned, let_successor_start, wait_for_predecessor = (
         barriers.of_first_lane, barriers.pinned, early_start.let_successor_start,
@@ -89,8 +90,9 @@ def kernel(fmt: BlockFormat, tile: RoleTile) -> Kernel:
         parts: Any, flags: Any,  # float32 [slots, a tile], uint32: shared_tiles.py
         n: Any, steps: Any, height: Any, down: Any, band: Any,  # grouped.py
         uses: Any, experts: Any,
-        worth: Any,  # pieces.py
+        gain: Any,  # worth() of pieces.py
     ) -> None:  # fmt: skip
+        let_successor_start()  # which finds no room before blocks of this one end, and waits for all of them
         warp, lane = warp_and_lane()
         warp, lane = first_lane(warp), pinned(lane)
         ring = first_lane(uint32(uint32(base() + uint32(1023)) & uint32(0xFFFFFC00)))
@@ -101,13 +103,13 @@ def kernel(fmt: BlockFormat, tile: RoleTile) -> Kernel:
                 put(uint32(full + uint32(of_notes + 4 * i)), int32(0))
         entries = uint32(full + uint32(of_plan))
         if plan != uint64(0):
-            slots = uint32(load4(plan))  # there since the predecessor began to write panels
+            slots = uint32(seen(plan))  # there since the predecessor began to write panels
             cuda.syncthreads()
         else:
             slots = make_plan(entries, entries, ids, uses, experts, uint32(columns))
         tiles, stages, blocks = uint32(slots * down), uint32(steps >> uint32(1)), uint32(cuda.gridDim.x)
         rank = uint32(uint32(blocks - uint32(1)) - uint32(cuda.blockIdx.x))
-        pieces = shared_out(tiles, stages, blocks, worth)
+        pieces = shared_out(tiles, stages, blocks, gain)
         begin, end = bounds_of(rank, stages, pieces)
         left, wholes = uint32(end - begin), uint32(tiles - pieces[0])
         if uint32(cuda.threadIdx.x) == uint32(0):
@@ -126,7 +128,6 @@ def kernel(fmt: BlockFormat, tile: RoleTile) -> Kernel:
             wait_for_predecessor()  # it writes the uses of columns, and flags
             ends, given = (y, parts, flags), (n, steps)
             work(ring, full, warp, lane, ends, where, given, end, left, rank, uint32(0))
-        let_successor_start()
 
     return Kernel(
         f"roles for experts of {fmt.name}, {tile}", product, *(uint64,) * 8, *(uint32,) * 8,
@@ -141,7 +142,7 @@ def tile_for(tokens: int, used: int, experts: int) -> RoleTile:
 
     def us(tile: RoleTile) -> float:
         slots = groups.expected_slots(tokens, used, experts, tile.columns)
-        return slots * STAGE_US[tile.columns] / tile.blocks
+        return slots * COST[tile.columns] / tile.blocks
 
     return min(TILES, key=us)
 
@@ -152,7 +153,7 @@ def refuses(problem: ExpertLinear) -> str | None:
     uses = problem.t * problem.u
     if not 0 < problem.e <= groups.MOST:
         return f"takes 1 to {groups.MOST} experts"
-    if uses * max(problem.k, 16) >= 1 << 36 or problem.n >= 1 << 28:
+    if uses * max(problem.k, STEP * PIECE) >= 1 << 36 or problem.n >= 1 << 28:
         return "takes up to 2**36 elements of activations and 2**28 rows of weights"
     weights, card = problem.weights, problem.card
     assert not isinstance(weights, Operand)
@@ -169,7 +170,7 @@ def launch(x: Any, q: QuantArray, ids: Any, out: Any, tile: RoleTile | None = No
     of, made = groups.Plan(ids.size, e, tile.columns), kernel(q.format, tile)
     most = device.multiprocessors() * device.blocks_beside(tile.blocks, made.shared)
     gain, stages = worth(tile.columns, stage_us(w.layout, tile.columns)), steps // PIECE
-    kept = most * 3 // 2 if gain < stages else 0  # slots of parts: those that share a tile are two at least
+    kept = room(most, stages, gain)
     parts, flags = empty(kept * STRIPS * ROWS * tile.columns, np.float32), empty(kept + 1, np.uint32)
     panels = empty((steps, of.height, STEP), np.uint16)
     sixteens = steps * STEP // EACH

@@ -32,7 +32,7 @@ And those of experts, which ``cuda:grouped`` is made of besides:
 
     groups.py      uses of experts sorted on the device: which column of which tile a use has
     own_plan.py    the same of few uses, which every block does for itself
-    grouped.py     the ring and the warps that multiply, over the tiles of all experts
+    grouped.py     where the tiles of all experts stand
 
 With groups.py, and what multiplies 8-bit codes, ``cuda:grouped_codes``:
 

@@ -11,8 +11,8 @@ from functools import cache
 from typing import Any
 
 from ..strips.layout import ROWS
-from ..words import codes
 from ..words.atoms import inlined
+from ..words.integers import load16_of_others
 from ..words.language import uint32, uint64
 from .groups import HEAD
 from .own_plan import entry_finder
@@ -27,7 +27,7 @@ def finder() -> Any:
     band; the list of uses. Returns the expert, which 128 of its rows, the slot, which of the expert's it is,
     and how many uses the expert has.
     """
-    load_words, find_entry = codes.load_words, entry_finder()
+    load_words, find_entry = load16_of_others, entry_finder()  # blocks that start early have an old cache
 
     @inlined
     def find(where: Any, number: Any) -> Any:

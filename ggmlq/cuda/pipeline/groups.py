@@ -85,7 +85,7 @@ def adder_up() -> Any:
     """The device function by which a warp finds each expert's first slot, and how many there are; and its
     first use, if they are in order.
     """
-    put, take4, of_lane, of_lane_before = ptx.put, bf16x2.take4, votes.of_lane, votes.of_lane_before
+    put, take4, of_lane, sum_up_to = ptx.put, bf16x2.take4, votes.of_lane, votes.sum_up_to
 
     @inlined
     def add_up(counts: Any, firsts: Any, begins: Any, experts: Any, columns: Any, lane: Any) -> Any:
@@ -95,12 +95,7 @@ def adder_up() -> Any:
             if expert < experts:
                 count = uint32(take4(counts + expert * uint32(4)))
             own = uint32((count + columns - uint32(1)) // columns)
-            up_to, uses_to = uint32(own), uint32(count)
-            for i in range(5):
-                before = of_lane_before(up_to, uint32(1 << i))
-                uses_before = of_lane_before(uses_to, uint32(1 << i))
-                if lane >= uint32(1 << i):
-                    up_to, uses_to = uint32(up_to + before), uint32(uses_to + uses_before)
+            up_to, uses_to = sum_up_to(own, lane), sum_up_to(count, lane)
             if expert < experts:
                 put(firsts + expert * uint32(4), uint32(uint32(total + up_to) - own))
                 put(begins + expert * uint32(4), uint32(uint32(uses + uses_to) - count))

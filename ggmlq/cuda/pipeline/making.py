@@ -20,7 +20,7 @@ from functools import cache
 from typing import Any, NamedTuple
 
 from ..activations.floats import sixteen_loader
-from ..activations.panels import EACH, placer
+from ..activations.panels import EACH, pairer, placer
 from ..words import barrier as barriers
 from ..words import boxes
 from ..words.address import address
@@ -125,15 +125,15 @@ def maker() -> Any:
                 row = uint32(uint32(ticket - uint32(which * of_part)) * uint32(ROWS))
                 row = uint32(row + uint32(band * rows_of_band))
                 own = uint32(uint32(slab * uint32(LANES)) + lane)
-                if own < uint32(steps * uint32(4)):
-                    for i in range(0, ROWS, 2):
-                        at = uint32(row + uint32(i))
-                        if kind == uint32(0):
-                            order_floats(x, panels, own, height, at, m, k)
-                        elif kind == uint32(1):
-                            order_halves(x, panels, own, height, at, m, k)
-                        else:
-                            order_bfloats(x, panels, own, height, at, m, k)
+                end = m if own < uint32(steps * uint32(4)) else uint32(0)
+                for i in range(0, ROWS, 2):
+                    at = uint32(row + uint32(i))
+                    if kind == uint32(0):
+                        order_floats(x, panels, own, height, at, m, k, end)
+                    elif kind == uint32(1):
+                        order_halves(x, panels, own, height, at, m, k, end)
+                    else:
+                        order_bfloats(x, panels, own, height, at, m, k, end)
                 show()
                 meet()
                 if lane == uint32(0):
@@ -144,11 +144,14 @@ def maker() -> Any:
 
 @cache
 def pair_orderer(kind: str) -> Any:
-    """The device function for 16 columns of two neighbouring rows, both under way at one time."""
-    load, place, size = sixteen_loader(kind), placer(), KINDS[kind]
+    """The device function for 16 columns of two neighbouring rows, both under way at one time.
+
+    ``end``: of the rows that are put somewhere; all lanes of a warp take part.
+    """
+    load, pair, place, size = sixteen_loader(kind), pairer(), placer(), KINDS[kind]
 
     @inlined
-    def order(x: Any, panels: Any, own: Any, height: Any, row: Any, m: Any, k: Any) -> None:
+    def order(x: Any, panels: Any, own: Any, height: Any, row: Any, m: Any, k: Any, end: Any) -> None:
         a, b = cuda.local.array(4, uint32), cuda.local.array(4, uint32)
         c, d = cuda.local.array(4, uint32), cuda.local.array(4, uint32)
         column, last = uint32(own * uint32(EACH)), uint32(m - uint32(1))
@@ -158,9 +161,11 @@ def pair_orderer(kind: str) -> Any:
         if column >= k:
             for t in range(4):
                 a[t] = b[t] = c[t] = d[t] = uint32(0)
-        if row < m:
+        pair(own, a, b)
+        pair(own, c, d)
+        if row < end:
             place(panels, own, height, row, a, b)
-        if after < m:
+        if after < end:
             place(panels, own, height, after, c, d)
 
     return order

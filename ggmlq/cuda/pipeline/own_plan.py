@@ -13,15 +13,31 @@ from __future__ import annotations
 from functools import cache
 from typing import Any
 
-from ..gemv.uses import NO_EXPERT, expert_of
-from ..words import bf16x2, ptx, votes
+from ..gemv.uses import NO_EXPERT
+from ..words import bf16x2, integers, ptx, votes
 from ..words.atoms import inlined
 from ..words.lane import warp_and_lane
-from ..words.language import cuda, uint32
+from ..words.language import cuda, uint32, uint64
 
 MOST_USES, MOST_EXPERTS = 1024, 256
 AT_ONCE = 4  # ids that a thread asks for together
 BYTES = -(-4 * (MOST_EXPERTS + 1) // 16) * 16  # of entries
+
+
+@cache
+def expert_as_it_is() -> Any:
+    """The device function for the expert of a use, for blocks that start early.
+
+    The first cache may still have what the ids of a product before were.
+    """
+    load8 = integers.load8_of_others
+
+    @inlined
+    def expert(ids: Any, use: Any, experts: Any) -> Any:
+        v = load8(ids + uint64(use) * uint64(8))
+        return v[0] if v[1] == uint32(0) and v[0] < experts else uint32(NO_EXPERT)
+
+    return expert
 
 
 @cache
@@ -30,7 +46,8 @@ def planner(threads: int, keeps: bool) -> Any:
 
     ``keeps``: the expert of each use is put at ``kept``.
     """
-    expert_of_use, put, take4, add, add_up = expert_of(), ptx.put, bf16x2.take4, votes.add_shared, adder_up()
+    expert_of_use, add_up = expert_as_it_is(), adder_up()
+    put, take4, add = ptx.put, bf16x2.take4, votes.add_shared
 
     @inlined
     def plan(entries: Any, kept: Any, ids: Any, uses: Any, experts: Any, columns: Any) -> Any:
@@ -63,7 +80,7 @@ def planner(threads: int, keeps: bool) -> Any:
 @cache
 def adder_up() -> Any:
     """The device function by which one warp puts above each expert's uses where its slots begin."""
-    put, take4, of_lane, of_lane_before = ptx.put, bf16x2.take4, votes.of_lane, votes.of_lane_before
+    put, take4, of_lane, sum_up_to = ptx.put, bf16x2.take4, votes.of_lane, votes.sum_up_to
 
     @inlined
     def add_up(entries: Any, experts: Any, columns: Any) -> None:
@@ -76,11 +93,7 @@ def adder_up() -> Any:
                 if expert < experts:
                     count = uint32(take4(at))
                 own = uint32(uint32(count + uint32(columns - uint32(1))) // columns)
-                up_to = uint32(own)
-                for i in range(5):
-                    before = of_lane_before(up_to, uint32(1 << i))
-                    if lane >= uint32(1 << i):
-                        up_to = uint32(up_to + before)
+                up_to = sum_up_to(own, lane)
                 if expert < experts:
                     put(at, uint32(uint32(uint32(total + uint32(up_to - own)) << uint32(16)) | count))
                 total, first = uint32(total + of_lane(up_to, uint32(31))), uint32(first + uint32(32))

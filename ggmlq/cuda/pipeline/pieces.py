@@ -73,6 +73,11 @@ def worth(columns: int, stage_us: float) -> int:
     return ceil((FINISH_US + FINISH_WIDER_US * columns / 256 + CROWDED_US) / stage_us)
 
 
+def room(blocks: int, stages: int, worth: int) -> int:
+    """How many sums of parts there may be, whatever ``shared_out`` finds: two blocks at least have a tile."""
+    return blocks * 3 // 2 if worth < stages else 0
+
+
 @inlined
 def shared_out(tiles: Any, stages: Any, blocks: Any, worth: Any) -> Any:
     """Where a kernel alone knows how many tiles there are: what ``Shares`` has after ``blocks``.

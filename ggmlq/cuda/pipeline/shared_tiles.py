@@ -36,6 +36,9 @@ LEFT, OWN = (
     np.uint32(2),
 )  # a flag: the sums are there, and the slice is left to the first, or not
 LOADS = 16  # of sums that are under way at one time, four each
+# Words in shared memory: whether this block leaves its slice to the first, whether others have left theirs to
+# it; and where the host does not know it, how the last tiles are shared out and how many come before.
+LEAVES, HAS_MORE, SHARES, WHOLES = 0, 4, 8, 20
 put, take4 = ptx.put, bf16x2.take4
 
 
@@ -57,11 +60,6 @@ def beginner() -> Any:
             reach(flags + uint64(uint32(sharing + divided)) * uint64(4), uint32(1))
 
     return begin
-
-
-# Words in shared memory: whether this block leaves its slice to the first, whether others have left theirs to
-# it; and where the host does not know it, how the last tiles are shared out and how many come before.
-LEAVES, HAS_MORE, SHARES, WHOLES = 0, 4, 8, 20
 
 
 @inlined

@@ -271,7 +271,8 @@ def _powers(layout: StripLayout) -> Any:
     @inlined
     def scales(words: Any, run: Any, unseen: Any) -> Any:
         e = permute(words[bits], uint32(0), uint32(0x4240 + 0x0101 * run))
-        normal = uint32(uint32(e << uint32(7)) - uint32(0x00800080))
+        there = largest(e, uint32(0x00010001))  # of a 0 nothing can be taken, but from the other half
+        normal = uint32(uint32(there << uint32(7)) - uint32(0x00800080))
         return largest(normal, uint32(uint32(e << uint32(5)) + uint32(0x00200020))), uint32(0)
 
     return scales

@@ -58,6 +58,12 @@ def put16(address: Any, a: Any, b: Any, c: Any, d: Any) -> Any:
     only_on_a_gpu()
 
 
+@instruction("ld.global.cg.v2.b32 {$0, $1}, [$2];", types.UniTuple(u32, 2), u64, effect=True)
+def load8_of_others(address: Any) -> Any:
+    """Two words as they are in memory, not in the first cache."""
+    only_on_a_gpu()
+
+
 @instruction("ld.global.cg.v4.b32 {$0, $1, $2, $3}, [$4];", types.UniTuple(i32, 4), u64, effect=True)
 def load16_of_others(address: Any) -> Any:
     """16 bytes that other blocks may have written before this one met them: past the first cache."""

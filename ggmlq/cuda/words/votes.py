@@ -5,6 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 from .assembly import instruction, only_on_a_gpu, u32
+from .atoms import inlined
+from .language import uint32
 
 
 @instruction(
@@ -34,7 +36,24 @@ def of_lane(value: Any, lane: Any) -> Any:
     only_on_a_gpu()
 
 
+@instruction("shfl.sync.bfly.b32 $0, $1, 1, 31, -1;", u32, u32, effect=True)
+def of_neighbour(value: Any) -> Any:
+    """What the other lane of a pair has, 0 and 1, 2 and 3, and so on."""
+    only_on_a_gpu()
+
+
 @instruction("shfl.sync.up.b32 $0, $1, $2, 0, -1;", u32, u32, u32, effect=True)
 def of_lane_before(value: Any, by: Any) -> Any:
     """What the lane so many before has; the first ones get their own."""
     only_on_a_gpu()
+
+
+@inlined
+def sum_up_to(value: Any, lane: Any) -> Any:
+    """The sum of what the lanes up to this one have."""
+    total = uint32(value)
+    for i in range(5):
+        before = of_lane_before(total, uint32(1 << i))
+        if lane >= uint32(1 << i):
+            total = uint32(total + before)
+    return total
