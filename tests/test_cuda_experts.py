@@ -71,6 +71,46 @@ def test_in_a_graph(t, cupy, fresh):
             assert gq.nmse(out, gq.reference.expert_linear(x, q.to("cpu"), drawn)) <= 1e-3
 
 
+@pytest.mark.parametrize("t", [7, 100, 700])
+def test_ids_that_change_within_a_graph(t, cupy, fresh):
+    """Blocks that start early see those of their own product."""
+    e, n, k, u = 6, 140, 512, 2
+    q, stream = experts_of("q4_0", (e, n, k), fresh).to("cuda"), cupy.cuda.Stream(non_blocking=True)
+    x, drawn = fresh.standard_normal((t, k)).astype(np.float32), fresh.integers(0, e, (4, t, u))
+    given, listed, ids = cupy.asarray(x), cupy.asarray(drawn), cupy.zeros((t, u), np.int64)
+    out = cupy.zeros((4, t, u, n), np.float32)
+    cupy.cuda.Device().synchronize()
+    with stream:
+        gq.expert_linear(given, q, ids, out=out[0], kernel="cuda:grouped")
+        ids[...] = listed[0]
+        stream.begin_capture()
+        for i in range(4):
+            ids[...] = listed[i]
+            gq.expert_linear(given, q, ids, out=out[i], kernel="cuda:grouped")
+        graph = stream.end_capture()
+        for _ in range(3):
+            out.fill(0)
+            graph.launch(stream)
+            stream.synchronize()
+            for i in range(4):
+                want = gq.reference.expert_linear(x, q.to("cpu"), drawn[i], "bf16s")
+                assert gq.nmse(out[i], want) <= TOLERANCE["f16"]
+
+
+@pytest.mark.parametrize("t", [3, 40, 300])
+@pytest.mark.parametrize("name", ["q4_0", "q6_K", "mxfp4"])
+def test_long_rows(name, t, cupy, fresh):
+    """Tiles of the last turn, here all, are shared along the columns; blocks of zeros are among the weights."""
+    e, n, k, u = 3, 300, 6144, 2
+    q = experts_of(name, (e, n, k), fresh)
+    raw, size = q.raw.copy(), FORMATS[name].dtype.itemsize
+    raw.reshape(-1, size)[fresh.random(raw.size // size) < 0.1] = 0
+    q = gq.QuantArray.from_bytes(raw.tobytes(), name, (e, n, k))
+    x, ids = fresh.standard_normal((t, k)).astype(np.float32), fresh.integers(0, e, (t, u))
+    y = gq.expert_linear(cupy.asarray(x), q.to("cuda"), cupy.asarray(ids), kernel="cuda:grouped")
+    assert gq.nmse(y, gq.reference.expert_linear(x, q, ids, "bf16s")) <= TOLERANCE["f16"]
+
+
 @pytest.mark.parametrize("name", ["q4_0", "q6_K", "iq2_xs", "bf16"])
 @pytest.mark.parametrize("apart", [False, True])
 def test_what_auto_takes(name, apart, cupy, fresh):
