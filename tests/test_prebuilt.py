@@ -89,8 +89,26 @@ def test_what_scaled_products_take_is_there(fresh):
             assert served.found(origin, (9, 0), True), f"{m} × {n}: {origin} is not prebuilt; {REBUILD}"
 
 
+def frame_of(code):
+    """Bytes that a kernel keeps on a stack, as its ELF notes them."""
+    sections = struct.unpack_from("<Q", code, 40)[0]
+    size, count, named = struct.unpack_from("<3H", code, 58)
+    headers = [struct.unpack_from("<2I4Q", code, sections + i * size) for i in range(count)]
+    found = []
+    for name, _, _, _, begin, length in headers:
+        if not code.startswith(b".nv.info\0", headers[named][4] + name):
+            continue
+        at = begin
+        while at < begin + length:
+            form, attribute, value = struct.unpack_from("<2BH", code, at)
+            if attribute == 0x11:  # of a function, so many bytes
+                found.append(struct.unpack_from("<I", code, at + 8)[0])
+            at += 4 + (value if form == 4 else 0)  # what follows, or the value itself
+    return max(found)
+
+
 def test_machine_code_is_for_its_gpu():
-    """ELF for CUDA, its flags say the capability; and PTX that any driver of CUDA 12 reads."""
+    """ELF for CUDA, its flags say the capability, nothing on a stack; PTX for any driver of CUDA 12."""
     for each, code in _packs.kept().items():
         if each.folder == served.PTX:
             assert b"\n.version 7.8\n.target sm_90\n" in code, each
@@ -99,6 +117,7 @@ def test_machine_code_is_for_its_gpu():
             machine, flags = struct.unpack_from("<H", code, 18)[0], struct.unpack_from("<I", code, 48)[0]
             assert (code[:4], machine) == (b"\x7fELF", 190), each
             assert 90 in (flags & 255, flags >> 8 & 255), each
+            assert frame_of(code) == 0, each
 
 
 def test_ptx_becomes_machine_code_for_every_gpu(fresh):

@@ -65,7 +65,9 @@ def made(task: tuple[Origin, tuple[str, ...]]) -> Answer:
         text = "" if kernel.lto else kernel.ptx(CAPABILITY)
         found = {}
         if MACHINE in folders:
-            found[MACHINE] = kernel.linked(CAPABILITY, text or None)[0]
+            found[MACHINE], needs = kernel.assemble(CAPABILITY, text or None)
+            if needs.stack:
+                raise ValueError(f"the assembler keeps {needs.stack} bytes on a stack")
         if PTX in folders:
             found[PTX] = portable(text).encode()
         for folder, content in found.items():
