@@ -92,7 +92,6 @@ def kernel(fmt: BlockFormat, tile: RoleTile) -> Kernel:
         uses: Any, experts: Any,
         gain: Any,  # worth() of pieces.py
     ) -> None:  # fmt: skip
-        let_successor_start()  # which finds no room before blocks of this one end, and waits for all of them
         warp, lane = warp_and_lane()
         warp, lane = first_lane(warp), pinned(lane)
         ring = first_lane(uint32(uint32(base() + uint32(1023)) & uint32(0xFFFFFC00)))
@@ -128,6 +127,7 @@ def kernel(fmt: BlockFormat, tile: RoleTile) -> Kernel:
             wait_for_predecessor()  # it writes the uses of columns, and flags
             ends, given = (y, parts, flags), (n, steps)
             work(ring, full, warp, lane, ends, where, given, end, left, rank, uint32(0))
+        let_successor_start()  # at the start, where it finds no room anyway, it costs narrow tiles a spill
 
     return Kernel(
         f"roles for experts of {fmt.name}, {tile}", product, *(uint64,) * 8, *(uint32,) * 8,
