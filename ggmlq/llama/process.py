@@ -162,7 +162,17 @@ def _end(process: subprocess.Popen[bytes], owner: int) -> None:
         process.returncode = 0  # of a process that is not ours to wait for
     elif not process.stdin.closed:
         _kill(process)
-        _wait(process, LINGER)
+        try:
+            _wait(process, LINGER)
+        except BaseException:  # an interrupt: a finalizer loses it, and nobody would wait any more
+            _wait(process, LINGER)
+            _close(process)
+            raise
+    _close(process)
+
+
+def _close(process: subprocess.Popen[bytes]) -> None:
+    """Its pipes."""
     for stream in (process.stderr, process.stdout, process.stdin):
         assert stream is not None
         stream.close()

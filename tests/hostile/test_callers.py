@@ -18,7 +18,7 @@ from worker_processes import CHECK, W, X, ends, soon, workers, zombies
 
 import ggmlq as gq
 from ggmlq.errors import LibraryFailedError, UnsupportedError
-from ggmlq.llama import Bridge
+from ggmlq.llama import Bridge, process
 from ggmlq.testing.rows import rows
 
 pytestmark = pytest.mark.skipif(
@@ -78,6 +78,23 @@ def test_an_interrupted_start_leaves_nothing(built, noted, fresh, rounds):
         interrupted(fresh.choice([0.002, 0.02, 0.5]) * fresh.random() + 1e-5, lambda: Bridge(built))
         assert ends(workers())
         assert soon(lambda: not zombies())
+
+
+@ANYWHERE
+def test_an_interrupted_end_leaves_nothing(built, noted, monkeypatch):
+    bridge, wait, waits = Bridge(built), process._wait, []
+
+    def interrupted_once(*given):
+        waits.append(given)
+        if len(waits) == 1:
+            raise KeyboardInterrupt
+        return wait(*given)
+
+    monkeypatch.setattr(process, "_wait", interrupted_once)
+    with pytest.raises(KeyboardInterrupt):
+        bridge.close()
+    assert len(waits) == 2
+    assert soon(lambda: not zombies())
 
 
 @ANYWHERE
@@ -149,7 +166,7 @@ BEGIN = """
     import gc, os, signal, sys, threading, time
     import numpy as np
     import ggmlq as gq
-    from ggmlq.llama import Bridge
+    from ggmlq.llama import Bridge, process
     from ggmlq.testing.rows import rows
     for number in (signal.SIGTERM, signal.SIGHUP):  # nohup and background jobs ignore some
         signal.signal(number, signal.SIG_DFL)
