@@ -166,7 +166,7 @@ BEGIN = """
     import gc, os, signal, sys, threading, time
     import numpy as np
     import ggmlq as gq
-    from ggmlq.llama import Bridge, process
+    from ggmlq.llama import Bridge
     from ggmlq.testing.rows import rows
     for number in (signal.SIGTERM, signal.SIGHUP):  # nohup and background jobs ignore some
         signal.signal(number, signal.SIG_DFL)
