@@ -4,8 +4,9 @@
     python bench/bench_shapes.py --formats q4_0 --columns 5120 --lengths 13824 --rows 1,200 --rungs auto
 
 The floor of a product is the longer of two times: the blocks of its weights over the bandwidth of the card,
-its operations over the rate of its tensor cores (4456 GB/s and 790 TFLOP/s, read off an H200). A figure is
-held against a bound made of it, which leaves something for starting:
+its operations over the rate of its tensor cores. Of an H200 4456 GB/s and 790 TFLOP/s were read off; another
+card's memory is taken to reach the same share of what its clock and width say, so an H100's 3038 GB/s. A
+figure is held against a bound made of the floor, which leaves something for starting:
 
     rows of x     bound                  aim
     1 … 4         floor ÷ 0.8 + 2 µs     floor ÷ 0.9 + 1.2
@@ -32,6 +33,7 @@ sys.path.insert(0, str(Path(__file__).parents[1]))  # of a script as of a module
 
 import ggmlq as gq
 from bench.bench_engine import FORMATS, Bench, Cell, facts
+from bench.on_card import bandwidth
 from ggmlq.cuda.machine import device
 from ggmlq.ladder import choose, rungs
 from ggmlq.testing import results
@@ -39,7 +41,7 @@ from ggmlq.testing import results
 COLUMNS = (896, 2560, 3584, 4096, 5120, 8192, 11008, 18944, 28672, 151936)  # N
 LENGTHS, LARGEST = (2560, 4096, 5120, 13824, 14336), 30000  # K; N from which there is but one K
 ROWS = (1, 2, 4, 8, 16, 32, 64, 128, 200, 256, 333, 512, 777, 2048, 4096)
-MEMORY, TENSORS, SIX_BITS = 4456e3, 790e6, 1.15  # bytes and operations of a microsecond
+TENSORS, SIX_BITS = 790e6, 1.15  # operations of a microsecond
 WHAT = (
     "one linear inside a CUDA graph of 8 or more, activation handling included, weights rotated over 160 MB "
     "up to 128 rows, the median of 12; floor, bound and aim: bench/bench_shapes.py"
@@ -47,9 +49,9 @@ WHAT = (
 
 
 def floor(name: str, m: int, n: int, k: int) -> float:
-    """Microseconds in which an H200 reads the blocks, or multiplies."""
+    """Microseconds in which the card reads the blocks, or multiplies."""
     fmt = gq.formats[name]
-    return max(n * k // fmt.block_size * fmt.dtype.itemsize / MEMORY, 2 * m * n * k / TENSORS)
+    return max(n * k // fmt.block_size * fmt.dtype.itemsize / (bandwidth() * 1e-6), 2 * m * n * k / TENSORS)
 
 
 def bounds(name: str, m: int, least: float) -> tuple[float, float]:

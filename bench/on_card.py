@@ -10,6 +10,15 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from ggmlq.cuda.machine import device
+from ggmlq.cuda.pipeline.pace import NOMINAL
+
+BANDWIDTH = 4456e9  # bytes a second that were read on an H200
+
+
+def bandwidth() -> float:
+    """Bytes a second that the card's memory is taken to reach: the same share of its nominal rate."""
+    card = device.card()
+    return BANDWIDTH * card.bandwidth / NOMINAL if card and card.bandwidth else BANDWIDTH
 
 
 def in_processes(script: str, names: Sequence[str], guarded: bool, limit: float) -> list[str]:
