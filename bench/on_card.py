@@ -9,16 +9,14 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+from ggmlq.card import UNKNOWN
 from ggmlq.cuda.machine import device
-from ggmlq.cuda.pipeline.pace import NOMINAL
-
-BANDWIDTH = 4456e9  # bytes a second that were read on an H200
 
 
 def bandwidth() -> float:
-    """Bytes a second that the card's memory is taken to reach: the same share of its nominal rate."""
+    """Bytes a second that the card's memory is taken to reach."""
     card = device.card()
-    return BANDWIDTH * card.bandwidth / NOMINAL if card and card.bandwidth else BANDWIDTH
+    return 1e12 * (card.memory if card else UNKNOWN)
 
 
 def in_processes(script: str, names: Sequence[str], guarded: bool, limit: float) -> list[str]:

@@ -100,7 +100,7 @@ def test_a_way_is_found_for_any_shape(fresh):
         sms = int(fresh.integers(8, 200))
         height, m = 8 * int(fresh.integers(1, 1500)), int(fresh.integers(1, 33))
         wide = bool(fresh.integers(2))
-        us, (strips, blocks) = best(Job(layout, height, 256 * int(fresh.integers(1, 120)), m, sms, wide))
+        us, (strips, blocks) = best(Job(layout, height, 256 * int(fresh.integers(1, 120)), m, sms, wide=wide))
         assert us > 0
         assert strips == BOTH or wide
         if blocks != ALONE:

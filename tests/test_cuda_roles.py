@@ -12,6 +12,7 @@ from emulated_strips import strips_of
 from fake_cupy import on_device
 
 import ggmlq as gq
+from ggmlq.card import UNKNOWN
 from ggmlq.cuda.linear import r16_roles
 from ggmlq.cuda.machine import device, maps
 from ggmlq.cuda.machine.launch import Kernel
@@ -20,6 +21,7 @@ from ggmlq.cuda.pipeline import pieces as parting
 from ggmlq.cuda.pipeline.bands import Bands
 from ggmlq.cuda.pipeline.pieces import (
     Shares,
+    Turn,
     bounds_of,
     next_piece,
     room,
@@ -27,7 +29,7 @@ from ggmlq.cuda.pipeline.pieces import (
     sharers_of,
     shares,
 )
-from ggmlq.cuda.pipeline.roles import TILES, best
+from ggmlq.cuda.pipeline.roles import SHARE, TILES, Shape, best
 from ggmlq.cuda.strips.layout import layout_of
 from ggmlq.cuda.strips.make import Strips
 from ggmlq.formats import FORMATS
@@ -73,7 +75,7 @@ def test_every_stage_is_made_once(on_the_host, fresh):
     for _ in range(200):
         tiles, stages = int(fresh.integers(1, 400)), int(fresh.integers(1, 60))
         blocks, columns = int(fresh.integers(1, 270)), int(fresh.choice([32, 64, 128, 256]))
-        share, us = shares(tiles, stages, blocks, columns, columns / 200)
+        share, us = shares(tiles, stages, Turn(blocks, 1, columns, columns / 200))
         assert us > tiles * stages * columns / 200 / blocks
         assert 0 < share.blocks <= blocks
         aligned += share.parts > 0
@@ -119,10 +121,36 @@ def test_what_a_kernel_shares_out_itself(on_the_host, fresh):
 def test_a_tile_is_filled_up_little(fresh):
     for m in fresh.integers(1, 5000, 200).tolist():
         down, stages = int(fresh.integers(1, 300)), int(fresh.integers(1, 120))
-        tile = best(m, down, stages, 132, layout_of(BLOCKS[m % len(BLOCKS)])).tile
+        tile = best(Shape(m, down, stages, layout_of(BLOCKS[m % len(BLOCKS)]), 132)).tile
         assert tile in TILES
         assert -(-m // tile.columns) * tile.columns < 2 * m + 32
-    assert best(4096, 32, 112, 132, layout_of(FORMATS["q4_0"])).tile.columns >= 192
+    assert best(Shape(4096, 32, 112, layout_of(FORMATS["q4_0"]), 132)).tile.columns >= 192
+
+
+def test_blocks_read_together_what_no_cache_holds(fresh):
+    """Over the ends of tiles each would read for itself: 117 MB of activations seven times."""
+    layout, tile = layout_of(FORMATS["q8_0"]), TILES[-1]
+    large, small = Shape(4096, 7, 112, layout, 132), Shape(4096, 7, 20, layout, 132)
+    found = [shares(7 * 16, shape.stages, shape.turn(tile, 1))[0] for shape in (large, small)]
+    assert not any(share.each for share in found)
+    apart = [shape.turn(tile, 1).apart_us / shape.stages for shape in (large, small)]
+    assert apart[0] > 2 * apart[1]
+    alone = Shape(int(fresh.integers(1, 257)), 40, 112, layout, 132).turn(tile, 1)
+    read = 112 * (alone.read_us + 256 * 256 / 1e6 / 40 / SHARE / UNKNOWN)
+    assert alone.apart_us < 1.7 * read, "one column of tiles: nobody else wants its weights"
+
+
+def test_so_much_is_ordered_before_as_the_first_tiles_would_wait_for(fresh):
+    order = Bands(16, 16, 112, 112)
+    for _ in range(50):
+        turn_us, steps = float(fresh.uniform(20, 400)), 8 * int(fresh.integers(1, 30))
+        make = making.making(order, True, 256, steps, 0, 0, turn_us)
+        numbers = 16 * 256 * steps * 64
+        if make.tickets:
+            assert make.ready >= min(making.AHEAD, make.parts)
+            late = numbers * (1 - make.ready / make.parts) * making.NUMBER_US
+            assert late <= max(turn_us, 1e-9)
+            assert (make.parts - make.ready) * make.of_part == make.tickets
 
 
 FEW = 5, 140, 512, TILES[0]  # M, N, K, tile

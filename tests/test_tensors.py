@@ -204,7 +204,7 @@ class TestOnAGpu:
         from ggmlq.cuda.machine.launch import Kernel
 
         for kernel in gc.get_objects():
-            if isinstance(kernel, Kernel):
+            if type(kernel) is Kernel:  # isinstance would ask objects of torch for their class, which warn
                 monkeypatch.setattr(kernel, "_loaded", {})
         x, graph = tensor(torch, place, m).bfloat16(), torch.cuda.CUDAGraph()
         want = gq.linear(x, q)

@@ -128,7 +128,7 @@ def _of_strips(problem: Linear, fmt: BlockFormat) -> Preference:
 
     assert problem.card is not None
     sizes = problem.m, problem.n, problem.k
-    us = strip_pace.estimates(strip_pace.Shape(*sizes, layout_of(fmt), problem.card.multiprocessors))
+    us = strip_pace.estimates(strip_pace.Shape(*sizes, layout_of(fmt), problem.card))
     return Preference(tuple(sorted(us, key=us.__getitem__)), ESTIMATED)
 
 

@@ -2,10 +2,11 @@
 
 Blocks come in *waves*, as many as multiprocessors hold at once; the last may be smaller. A wave takes a
 while to begin and to end, and as long as its block waits for memory; and longer the more of them share a
-multiprocessor, for then they wait for each other. So that costs least which fills whole waves.
+multiprocessor, for then they wait for each other. So that costs least which fills whole waves. And no way
+takes less than its weights take to come from memory.
 
-Numbers are of one H200 (bench/NOTES.md), fitted to 2200 measurements of four types and eight shapes: what
-they pick is 1 % slower than the best in the mean, 16 % at worst. A bad estimate makes nothing wrong.
+Numbers were fitted to 3500 measurements of three types and sixty shapes on an H100 (bench/NOTES.md): what
+they pick is 0.6 to 0.9 % slower than the best in the mean, 16 % at worst. A bad estimate makes nothing wrong.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ from collections.abc import Iterator
 from functools import lru_cache
 from typing import NamedTuple
 
+from ...card import UNKNOWN
 from ..pipeline.stage_pace import unpacking
 from ..strips.layout import ROWS, STEP, StripLayout
 from .clusters import ALONE, Blocks
@@ -38,23 +40,43 @@ class Pace(NamedTuple):
     """Microseconds of a kernel."""
 
     start: float
-    cluster: float  # to add up what its blocks have
+    pair: float  # to add up what the two blocks of a cluster have
+    cluster: float  # or more of them
     lone_wave: float  # of blocks that have a multiprocessor for themselves
+    lone_next: float  # each after the first
     lone: Rate
     wave: float  # of small blocks
+    next: float
     waiting: Rate  # in a wave, for the weights of one block
     small: Rate
+    even: float  # how far towards the mean the fullest multiprocessor's load counts
 
 
 NONE = Rate(0, 0, 0, 0)
 PACES = {  # by rows of activations
-    1: Pace(1.4, 1.6, 1.2, Rate(2.0, 0, 23.2, 3.1), 0.7, Rate(24.2, 7.8, 0, 0), Rate(2.1, 3.5, 17.1, 2.7)),
-    2: Pace(1.6, 1.5, 1.1, Rate(3.4, 0, 22.1, 3.0), 0.5, Rate(24.5, 8.1, 0, 0), Rate(4.2, 4.3, 15.2, 3.0)),
-    4: Pace(2.0, 1.7, 1.1, Rate(7.4, 0, 17.8, 4.3), 0.4, Rate(25.8, 9.0, 0, 0), Rate(5.0, 4.8, 14.2, 3.5)),
-    8: Pace(1.2, 2.4, 1.4, Rate(15.2, 11.0, 9.3, 8.0), 0.7, Rate(35.5, 6.8, 0, 0), Rate(2.8, 10.6, 9.3, 7.1)),
-    16: Pace(2.1, 3.2, 1.2, Rate(23.8, 19.5, 3.2, 9.6), 0.5, Rate(32, 14, 0, 0), Rate(11.5, 15.1, 3.9, 7.3)),
-    32: Pace(1.6, 0, 1.6, Rate(39.0, 0, 0, 20.1), 0, NONE, NONE),
+    1: Pace(
+        0.80, 1.17, 1.03, 0.74, 2.05, Rate(3.99, 5.0, 19.15, 0.3),
+        0.69, 1.96, Rate(21.89, 11.07, 0, 0), Rate(1.18, 3.54, 21.17, 0.3), 0.60,
+    ),
+    2: Pace(
+        0.96, 1.00, 0.77, 0.95, 1.91, Rate(7.33, 5.0, 15.07, 0.3),
+        0.72, 1.81, Rate(14.98, 9.74, 0, 0), Rate(6.58, 4.8, 20.74, 0.3), 0.62,
+    ),
+    4: Pace(
+        1.02, 0.81, 0.67, 0.91, 1.78, Rate(9.12, 5.0, 15.49, 1.3),
+        0.84, 1.85, Rate(11.39, 9.04, 0, 0), Rate(9.58, 6.36, 20.97, 0.3), 0.66,
+    ),
+    8: Pace(
+        1.20, 0.58, 0.34, 0.87, 1.83, Rate(15.41, 12.89, 9.12, 4.01),
+        1.09, 1.63, Rate(9.38, 22.62, 0, 0), Rate(14.8, 0, 18.37, 1.72), 0.51,
+    ),
+    16: Pace(
+        1.54, 1.19, 1.24, 1.14, 1.71, Rate(18.26, 14.91, 13.18, 7.91),
+        1.00, 1.48, Rate(9.51, 13.01, 0, 0), Rate(14.0, 7.84, 19.14, 5.34), 0.32,
+    ),
+    32: Pace(1.27, 0, 0, 1.27, 2.76, Rate(33.25, 0, 17.24, 12.63), 0, 0, NONE, NONE, 0),
 }  # fmt: skip
+SHARE, BESIDE = 0.94, 6  # of its memory's rate that a card reaches here; as a norm of both
 # Of the blocks that fit at once, how many clusters may have: some places are in no group of multiprocessors.
 FILLED = {2: 0.9, 4: 0.82}
 MOST = {2: 6, 4: 3}  # blocks of clusters that a multiprocessor should hold
@@ -76,6 +98,7 @@ class Job(NamedTuple):
     k: int
     m: int
     multiprocessors: int
+    memory: float = UNKNOWN  # MB a microsecond
     wide: bool = True  # whether blocks may have four strips
 
 
@@ -91,11 +114,19 @@ def microseconds(job: Job, way: Way) -> float:
     full, left = divmod(tiles, job.multiprocessors * most)
     waves, beside = full + (left > 0), full * most + -(-left // job.multiprocessors)
     if way.blocks == ALONE:
-        return pace.start + waves * (pace.lone_wave + millions * pace.lone.of(job.layout, strips))
-    us = waves * (pace.wave + millions * pace.waiting.of(job.layout, strips))
-    us += beside * millions * pace.small.of(job.layout, strips)
-    meeting = pace.cluster * min(1, job.height / BOTH / job.multiprocessors)  # fewer blocks are there sooner
-    return pace.start + us + meeting * (parts > 1)
+        us = (
+            pace.lone_wave
+            + (waves - 1) * pace.lone_next
+            + waves * millions * pace.lone.of(job.layout, strips)
+        )
+    else:
+        load = beside + pace.even * (tiles / job.multiprocessors - beside)
+        us = pace.wave + (waves - 1) * pace.next + waves * millions * pace.waiting.of(job.layout, strips)
+        us += load * millions * pace.small.of(job.layout, strips)
+        us += 0 if parts == 1 else pace.pair if parts == 2 else pace.cluster
+    weights = job.height * job.k * job.layout.record / STEP / 1e6
+    read = 1 + weights / (SHARE * job.memory)
+    return float((pace.start + us) ** BESIDE + read**BESIDE) ** (1 / BESIDE)
 
 
 def ways(job: Job) -> Iterator[Way]:
@@ -110,11 +141,12 @@ def ways(job: Job) -> Iterator[Way]:
         return
     yield from (Way(strips, ALONE) for strips in able if False in kinds[strips])
     for strips, of in small.items():
-        for most in range(1, of.blocks + 1):
-            if most > 1:
+        for most in range(1, of.blocks + 1):  # with room for more than there are, some get none
+            if 1 < most <= -(-job.height // strips // sms):
                 yield Way(strips, Blocks(1, most))
             for parts, filled in FILLED.items():
-                fit = job.height // strips * parts <= filled * most * sms
+                blocks = job.height // strips * parts
+                fit = most <= -(-blocks // sms) and blocks <= filled * most * sms
                 if fit and parts <= of.parts and most <= MOST[parts]:
                     yield Way(strips, Blocks(parts, most))
 

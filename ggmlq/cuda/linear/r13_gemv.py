@@ -258,8 +258,9 @@ def way_for(layout: StripLayout, count: int, k: int, m: int) -> pace.Way:
     """How blocks share so many strips; as was measured on Hopper, and elsewhere with two strips each."""
     if device.older_than(WIDE) is not None:
         return pace.Way(BOTH, clusters.ALONE)
-    wide = device.capability() == WIDE
-    return pace.best(pace.Job(layout, count, k, m, device.multiprocessors(), wide))[1]
+    card = device.card_of(device.current())
+    job = pace.Job(layout, count, k, m, card.multiprocessors, card.memory, card.capability == WIDE)
+    return pace.best(job)[1]
 
 
 @register(__name__, __doc__, arithmetic="bf16x", accumulate="f16", refuses=refuses, repeats=True)

@@ -39,9 +39,8 @@ from ..pipeline.making import maker, making
 from ..pipeline.pieces import bounds_of, shares
 from ..pipeline.product import STRIPS
 from ..pipeline.role_work import worker
-from ..pipeline.roles import MULTIPLY, PIECE, TILES, WIDE, RoleTile, best, filler
+from ..pipeline.roles import MULTIPLY, PIECE, TILES, WIDE, RoleTile, Shape, best, filler
 from ..pipeline.shared_tiles import flags_of
-from ..pipeline.stage_pace import stage_us
 from ..strips.layout import ROWS, layout_of
 from ..strips.make import strips
 from ..words import barrier as barriers
@@ -146,16 +145,16 @@ def launch(x: Any, q: QuantArray, out: Any, tile: RoleTile | None = None) -> Non
         out.fill(0)
         return
     w, (m, n), empty = strips(q), out.shape, device.cupy().empty
-    steps, sms = w.records.shape[1], device.multiprocessors()
-    down = -(-n // (STRIPS * ROWS))
-    tile = tile or best(m, down, steps // PIECE, sms, w.layout).tile
-    across = -(-m // tile.columns)
-    blocks = sms * device.blocks_beside(tile.blocks, tile.shared(w.layout))
-    pace = stage_us(w.layout, tile.columns)
-    share, _ = shares(down * across, steps // PIECE, blocks, tile.columns, pace)
-    order = bands(across, down, blocks, tile.panel, STRIPS * w.layout.record)
+    steps = w.records.shape[1]
+    shape = Shape.on(device.card_of(device.current()), m, n, steps // PIECE, w.layout)
+    tile = tile or best(shape).tile
+    across = shape.across(tile)
+    turn = shape.turn(tile, device.blocks_beside(tile.blocks, tile.shared(w.layout)))
+    share, _ = shares(shape.down * across, shape.stages, turn)
+    order = bands(across, shape.down, turn.blocks, tile.panel, STRIPS * w.layout.record)
     flags = flags_of(share.sharing, share.divided)
-    make = making(order, tile.wide, tile.columns, steps, share.divided, flags)
+    turn_us = shape.stages * turn.pace(turn.blocks)
+    make = making(order, tile.wide, tile.columns, steps, share.divided, flags, turn_us)
     flags = empty(flags + make.words, np.uint32)
     parts = empty(((share.sharing + share.divided) * STRIPS * ROWS * tile.columns,), np.float32)
     x, kind = as_read(x)

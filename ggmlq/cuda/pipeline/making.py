@@ -2,7 +2,8 @@
 
 A kernel that orders all activations beforehand takes a tenth of the time of a product with a thousand rows.
 Beside the warp that fetches three others of its warpgroup have nothing to do: they order what is needed
-later, and only the beginning is there before. Tiles that blocks share along K come last (pieces.py).
+later, and only the beginning is there before, or as much as they would not be done with while the first
+tiles are multiplied. Tiles that blocks share along K come last (pieces.py).
 
 A part is so many columns of a band of tiles (bands.py). Parts are made in the order in which tiles want them,
 band after band, along K:
@@ -17,6 +18,7 @@ ticket runs, so nobody waits for a block that was not started.
 from __future__ import annotations
 
 from functools import cache
+from math import ceil
 from typing import Any, NamedTuple
 
 from ..activations.floats import sixteen_loader
@@ -31,10 +33,10 @@ from .bands import Bands
 
 LANES, ROWS = 32, 8  # of a warp; of a ticket
 STEPS = LANES * EACH // 64  # of a part
-AHEAD = 2  # parts that are there before
+AHEAD = 2  # parts that are there before, at least
 LEAST = 1 << 21  # numbers left to order, below which it is not worth it
-# Microseconds: for the beginning, and of each number, where all blocks of an H200 order beside multiplying.
-BEGINNING_US, NUMBER_US = 3, 4.5e-6
+# Microseconds: for the beginning; of a number that blocks order beside multiplying; or of one ordered before.
+BEGINNING_US, NUMBER_US, PANEL_US = 4.4, 6e-6, 1.6e-6
 ALL = (1 << 32) - 1
 
 
@@ -57,24 +59,28 @@ class Making(NamedTuple):
         return (None, None) if self.ready == ALL else (rows, self.ready * STEPS)
 
 
-def making(order: Bands, wide: bool, columns: int, steps: int, divided: int, counters: int) -> Making:
+def making(
+    order: Bands, wide: bool, columns: int, steps: int, divided: int, counters: int, turn_us: float
+) -> Making:
     """What is left to the product's own warps; nothing where it is little, or where blocks share all tiles
-    along K, and want all parts at once.
+    along K, and want all parts at once. ``turn_us``: how long a block multiplies at a tile.
     """
     parts, bands, rows = -(-steps // STEPS), -(-order.across // order.band), order.band * columns
-    ready = min(AHEAD, parts)
+    ready = max(min(AHEAD, parts), ceil(parts * beforehand(rows * steps * 64, turn_us)))
     if not wide or divided == order.tiles or (bands * parts - ready) * rows * STEPS * 64 < LEAST:
         return Making(counters, ALL, 1, 1, 0)
     of_part = rows // ROWS
     return Making(counters, ready, parts, of_part, (bands * parts - ready) * of_part)
 
 
-def waiting_us(numbers: int, turn_us: float) -> float:
-    """How long a product waits for what it orders itself.
+def beforehand(numbers: int, turn_us: float) -> float:
+    """Of a band's numbers, all of which the first turn may want, the share that it would wait for."""
+    return max(0.0, 1 - turn_us / (numbers * NUMBER_US))
 
-    ``numbers``: of a band, all of which may be wanted in the first turn, that would take so long.
-    """
-    return BEGINNING_US + max(0.0, numbers * NUMBER_US - turn_us)
+
+def waiting_us(numbers: int, turn_us: float) -> float:
+    """How long a product waits for what is there before, of so many numbers of a band."""
+    return BEGINNING_US + beforehand(numbers, turn_us) * numbers * PANEL_US
 
 
 @cache

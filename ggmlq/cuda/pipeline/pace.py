@@ -12,7 +12,7 @@ from collections.abc import Iterable, Sequence
 from functools import lru_cache
 from typing import Any, NamedTuple
 
-from ...card import Card
+from ...card import UNKNOWN, Card
 from ..words.wgmma8 import STEP
 from .boxed import BoxTile
 from .divided import MOST
@@ -22,8 +22,7 @@ from .few_rows import TILES as FEW
 from .job import FLOATS
 from .waves import best
 
-MEMORY, L2 = 4.456, 10.5  # MB a microsecond, of an H200, which has
-NOMINAL, MULTIPROCESSORS = 4917.0, 132  # GB/s by clock and width, and so many multiprocessors
+L2, MULTIPROCESSORS = 10.5, 132  # MB a microsecond of an H200, which has so many multiprocessors
 WAVE, BESIDE = 1.5, 0.5  # of each further wave of blocks; of each further block on a multiprocessor
 STARVED = 1.15  # times as long, where fewer flat blocks than fit on a multiprocessor ask for weights
 # Of clusters of so many blocks, each filling a multiprocessor: the share of a card's that they reach.
@@ -71,17 +70,12 @@ class Shape(NamedTuple):
     n: int
     k: int
     multiprocessors: int
-    bandwidth: float = 0.0  # of card.Card
+    memory: float = UNKNOWN  # MB a microsecond: of card.Card
 
     @classmethod
     def on(cls, card: Card, m: int, n: int, k: int) -> Shape:
         """On this card."""
-        return cls(m, n, k, card.multiprocessors, card.bandwidth)
-
-    @property
-    def memory(self) -> float:
-        """MB a microsecond of the card's memory."""
-        return MEMORY * (self.bandwidth or NOMINAL) / NOMINAL
+        return cls(m, n, k, card.multiprocessors, card.memory)
 
     @property
     def cache(self) -> float:

@@ -25,10 +25,28 @@ from ..words.atoms import inlined
 from ..words.language import uint32
 
 # Microseconds beside those of stages, WIDER of them for tiles of 256 columns, less for others in proportion.
-FINISH_US, FINISH_WIDER_US, PART_US = 2.0, 5.5, 0.12  # to finish tiles in parts, and for each part
-TWICE_US, TWICE_WIDER_US = 7.0, 7.0  # what two tiles of a block take more
-CROWDED_US, CROWDED = 1.6, 0.9  # where so much of the blocks that fit is there, and more
-WRITE_WIDER_US = 1.5  # to write a whole tile
+FINISH_US, EXCHANGE_WIDER_US = 3.5, 7.6  # to finish tiles in parts, with a block on each multiprocessor
+CROWDED_US, CROWDED = 0.9, 0.9  # where so much of the blocks that fit is there, and more
+TWICE_WIDER_US = 18.0  # what two tiles of a block take more
+WRITE_WIDER_US = 4.1  # to write a whole tile
+ALONE = 0.3  # so much less takes a stage of a block that is meant to have a neighbour, and has none
+BESIDE = 6  # as a norm of what goes on at one time
+
+
+class Turn(NamedTuple):
+    """What blocks do that run at one time."""
+
+    blocks: int
+    each: int  # of a multiprocessor
+    columns: int  # of a tile
+    stage_us: float
+    read_us: float = 0.0  # in which memory brings the weights of a stage, for each of the blocks
+    apart_us: float = 0.0  # and all of a tile's operands, as far as no cache holds them for others
+
+    def pace(self, running: int) -> float:
+        """Of a stage, where so many blocks run."""
+        own = self.stage_us * (1 - ALONE * (1 - max(1 / self.each, running / self.blocks)))
+        return float(own**BESIDE + (running * self.read_us) ** BESIDE) ** (1 / BESIDE)
 
 
 class Shares(NamedTuple):
@@ -43,34 +61,41 @@ class Shares(NamedTuple):
 
 
 @lru_cache(4096)
-def shares(tiles: int, stages: int, blocks: int, columns: int, stage_us: float) -> tuple[Shares, float]:
-    """Of tiles with so many columns, and how long blocks are thought to work at them.
+def shares(tiles: int, stages: int, turn: Turn) -> tuple[Shares, float]:
+    """Of so many tiles, and how long blocks are thought to work at them.
 
-    ``blocks``: that run at one time; ``stage_us``: of a stage. Constants: an H200's (bench/NOTES.md).
+    Blocks that go over the ends of tiles are at different columns at one time: what they read they do not
+    read for others. Constants: an H100's (bench/NOTES.md).
     """
-    rest, wide = tiles % blocks, columns / 256
-    of_tile = stages * stage_us + WRITE_WIDER_US * wide
-    found = [(-(-tiles // blocks) * of_tile, Shares(min(blocks, tiles), 0, 0, 0, 0, 0))]
-    before, ending = tiles // blocks * of_tile, FINISH_US + FINISH_WIDER_US * wide
+    blocks, wide, rest = turn.blocks, turn.columns / 256, tiles % turn.blocks
+    writing, running = WRITE_WIDER_US * wide, min(blocks, tiles)
+    us = -(-tiles // blocks) * (stages * turn.pace(running) + writing)
+    found = [(us, Shares(running, 0, 0, 0, 0, 0))]
+    before = tiles // blocks * (stages * turn.pace(blocks) + writing)
     most = blocks // rest if rest else 0
+
+    def ending(running: int) -> float:
+        crowded = CROWDED_US * (running > CROWDED * blocks)
+        return FINISH_US + EXCHANGE_WIDER_US * wide * turn.each * running / blocks + crowded
+
     for parts in range(2, min(most, stages) + 1):
-        us = before + -(-stages // parts) * stage_us + ending + parts * PART_US
         running = blocks if tiles > rest else rest * parts
-        us += CROWDED_US * (running > CROWDED * blocks)
+        us = before + -(-stages // parts) * turn.pace(running) + ending(running)
         found.append((us, Shares(running, rest, rest * parts, parts, 0, 0)))
     sharing = min(blocks, rest * stages)
     if sharing > rest:
         each, extra = divmod(rest * stages, sharing)
-        us = before + (each + (extra > 0)) * stage_us + ending + TWICE_US + TWICE_WIDER_US * wide
         running = blocks if tiles > rest else sharing
-        found.append((us + sharing / rest * PART_US, Shares(running, rest, sharing, 0, each, extra)))
+        us = before + max((each + (extra > 0)) * turn.pace(running), rest * turn.apart_us)
+        us += ending(running) + TWICE_WIDER_US * wide
+        found.append((us, Shares(running, rest, sharing, 0, each, extra)))
     us, best = min(found)
     return best, us
 
 
 def worth(columns: int, stage_us: float) -> int:
     """How many stages fewer a block must make where tiles are cut into parts, that it pays."""
-    return ceil((FINISH_US + FINISH_WIDER_US * columns / 256 + CROWDED_US) / stage_us)
+    return ceil((FINISH_US + EXCHANGE_WIDER_US * columns / 256 + CROWDED_US) / stage_us)
 
 
 def room(blocks: int, stages: int, worth: int) -> int:

@@ -15,7 +15,8 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any, NamedTuple
 
-from ..strips.layout import STEP, StripLayout
+from ...card import UNKNOWN, Card
+from ..strips.layout import ROWS, STEP, StripLayout
 from ..tiles8.shape import MOST_SHARED
 from ..words import barrier as barriers
 from ..words import boxes, early_start
@@ -23,8 +24,8 @@ from ..words.atoms import inlined
 from ..words.language import cuda, uint32, uint64
 from .bands import bands
 from .boxed import follower
-from .making import awaiter, waiting_us
-from .pieces import next_piece, shares
+from .making import PANEL_US, awaiter, waiting_us
+from .pieces import Turn, next_piece, shares
 from .product import STRIPS
 from .stage_pace import PLAIN, stage_us
 
@@ -101,7 +102,10 @@ TILES = (
     RoleTile(16, 2), RoleTile(32, 2), RoleTile(48, 2), RoleTile(64, 2), RoleTile(96),
     *(RoleTile(columns) for columns in range(128, 257, 16)),
 )  # fmt: skip
-PANEL_US = 1.6e-6  # of an element of float32 that becomes part of a panel beforehand, filled up ones too
+
+
+CACHED = 67  # MB of an operand of which an L2 cache of 50 MB holds nothing for those who want it later
+SHARE = 0.94  # of its memory's rate that a card reaches here
 
 
 class Best(NamedTuple):
@@ -111,25 +115,74 @@ class Best(NamedTuple):
     tile: RoleTile
 
 
-@lru_cache(4096)
-def best(m: int, down: int, stages: int, multiprocessors: int, layout: StripLayout) -> Best:
-    """For so many rows; ``down``: tiles of weights.
+class Shape(NamedTuple):
+    """Of a product, and what it is made on."""
 
-    Of those that rows fill up: a wide one may be thought faster for a row where there are few tiles, since
-    it has its multiprocessor to itself, but most of what it moves would be for nothing.
+    m: int
+    down: int  # tiles of weights
+    stages: int
+    layout: StripLayout
+    multiprocessors: int
+    memory: float = UNKNOWN  # MB a microsecond
+
+    @classmethod
+    def on(cls, card: Card, m: int, n: int, stages: int, layout: StripLayout) -> Shape:
+        """On this card."""
+        down = -(-n // (STRIPS * ROWS))
+        return cls(m, down, stages, layout, card.multiprocessors, card.memory)
+
+    @property
+    def columns(self) -> int:
+        """Of K, filled up."""
+        return self.stages * PIECE * STEP
+
+    @property
+    def weights(self) -> float:
+        """MB of the weights of a row of tiles."""
+        return self.columns * STRIPS * self.layout.record / STEP / 1e6
+
+    def across(self, tile: RoleTile) -> int:
+        """Tiles of activations."""
+        return -(-self.m // tile.columns)
+
+    def turn(self, tile: RoleTile, blocks: int) -> Turn:
+        """What so many blocks of a multiprocessor do."""
+        across, activations = self.across(tile), self.columns * 2 * tile.columns / 1e6
+        again = anew(self.weights, self.down, across) + anew(activations, across, self.down)
+        pace, memory = stage_us(self.layout, tile.columns), SHARE * self.memory
+        read = self.weights / self.stages / across
+        return Turn(self.multiprocessors * blocks, blocks, tile.columns, pace, read / memory, again / memory)
+
+
+def anew(size: float, count: int, times: int) -> float:
+    """Of so many MB, one of ``count`` that so many tiles read one after the other: what comes from memory."""
+    missed = min(1, size * count / CACHED)
+    return size * (missed + (1 - missed) / times)
+
+
+@lru_cache(4096)
+def best(shape: Shape) -> Best:
+    """For a shape.
+
+    Of the tiles that rows fill up: a wide one may be thought faster for a row where there are few tiles,
+    since it has its multiprocessor to itself, but most of what it moves would be for nothing. And two of 16
+    columns are never faster than one of 32, which unpacks half as often.
     """
+    m, down, stages = shape.m, shape.down, shape.stages
 
     def us(tile: RoleTile) -> float:
-        across, of_tile = -(-m // tile.columns), tile.columns * stages * PIECE * STEP  # numbers of x
-        blocks, pace = multiprocessors * tile.blocks, stage_us(layout, tile.columns)
-        share, working = shares(down * across, stages, blocks, tile.columns, pace)
+        across, of_tile = shape.across(tile), tile.columns * shape.columns  # numbers of x
+        turn = shape.turn(tile, tile.blocks)
+        share, working = shares(down * across, stages, turn)
         if tile.wide and share.divided < down * across:
-            order = bands(across, down, blocks, tile.panel, STRIPS * PLAIN)
-            return working + waiting_us(order.band * of_tile, stages * pace)
+            order = bands(across, down, turn.blocks, tile.panel, STRIPS * PLAIN)
+            return working + waiting_us(order.band * of_tile, stages * turn.pace(turn.blocks))
         return working + across * of_tile * PANEL_US
 
     filled = (tile for tile in TILES if tile.columns < 2 * m + TILES[0].columns)
-    able = (tile for tile in filled if tile.columns > 64 or m <= 2 * tile.columns)
+    able = (
+        tile for tile in filled if tile.columns > 64 or m <= (2 if tile.columns > 16 else 1) * tile.columns
+    )
     return min((Best(us(tile), tile) for tile in able), key=lambda each: each.us)
 
 

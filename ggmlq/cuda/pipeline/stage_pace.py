@@ -17,14 +17,14 @@ SECOND_PLANE, FEW_LEVELS, LEVELS = 98, 55, 150
 OTHER_CODES, FLOATS = 13, 79  # of 8 bits; of four
 OFFSET, SCALE = 26, 8  # for each run of a row with an offset; for each byte of scales
 
-# Microseconds of a stage of 128 columns of K, where all blocks of an H200 are busy, by the columns of a tile:
-# of q4_0; more for a hundred instructions; and for a hundred bytes of a record. From 176 columns on
-# unpacking is hidden. Those of 96, 144, 176, 208 and 240 columns are an H100's.
+# Microseconds of a stage of 128 columns of K, by the columns of a tile, where all blocks of an H100 are busy
+# and memory is not the limit: of q4_0; more for a hundred instructions; and for a hundred bytes of a record.
+# From 176 columns on unpacking is hidden.
 STAGE_US = {
-    16: 0.65, 32: 0.69, 48: 0.78, 64: 0.87, 96: 0.52, 128: 0.66, 144: 0.73, 160: 0.80,
-    176: 0.88, 192: 0.94, 208: 1.01, 224: 1.08, 240: 1.15, 256: 1.29,
+    16: 0.56, 32: 0.73, 48: 0.71, 64: 0.86, 96: 0.48, 128: 0.64, 144: 0.68, 160: 0.80,
+    176: 0.95, 192: 0.93, 208: 1.09, 224: 1.07, 240: 1.20, 256: 1.31,
 }  # fmt: skip
-UNPACKING_US = {16: 0.25, 32: 0.25, 48: 0.26, 64: 0.26, 96: 0.13, 128: 0.09, 144: 0.06, 160: 0.03}
+UNPACKING_US = {16: 0.29, 32: 0.29, 48: 0.30, 64: 0.30, 96: 0.15, 128: 0.105, 144: 0.07, 160: 0.035}
 FETCHING_US = {16: 0.041, 32: 0.041, 48: 0.041, 64: 0.041, 96: 0.02, 128: 0.017, 144: 0.01, 160: 0.005}
 PLAIN = 576  # bytes of a record of q4_0
 

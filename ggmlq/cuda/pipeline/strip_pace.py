@@ -1,6 +1,6 @@
 """How long products of strips take on Hopper, as far as a choice between their kernels needs it.
 
-Constants are those of one H200 (bench/NOTES.md); where they scale with multiprocessors they do here. A bad
+Constants were fitted on an H100 (bench/NOTES.md); multiprocessors and memory are those of the card. A bad
 estimate makes nothing wrong, only slower.
 """
 
@@ -8,20 +8,22 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
+from ...card import Card
 from ..gemv.pace import Job, best
 from ..gemv.stages import COLUMNS
 from ..strips.layout import ROWS, STEP, StripLayout
+from . import roles as role_tiles
 from .parts import SHORTEST
+from .pieces import Turn
 from .product import STRIPS
-from .roles import PIECE
-from .roles import best as best_tile
+from .roles import PIECE, SHARE
 from .stage_pace import longer_us
 
-# cuda:wgmma: to start; a stage of 128 columns of K of q4_0, by the columns of a tile; to add up parts, and a
-# million numbers of them; a million activations.
-WGMMA_US, WGMMA_STAGE_US = 2.1, {32: 1.16, 64: 1.29, 128: 1.09}
-ADD_US, ADDED_US, NARROWED_US = 1.6, 2.2, 0.7
-ROLES_US = 3.0
+# cuda:wgmma: to start; a stage of 128 columns of K of q4_0, by the columns of a tile; so much of what other
+# types take more in cuda:roles; to add up a million numbers of parts; a million activations.
+WGMMA_US, WGMMA_STAGE_US, LONGER = 4.1, {32: 1.17, 64: 1.32, 128: 1.24}, 0.52
+ADDED_US, NARROWED_US = 1.9, 1.7
+ROLES_US = 2.4
 
 
 class Shape(NamedTuple):
@@ -31,32 +33,41 @@ class Shape(NamedTuple):
     n: int
     k: int
     layout: StripLayout
-    multiprocessors: int
+    card: Card
+
+    @property
+    def rows(self) -> int:
+        """Of tiles."""
+        return -(-self.n // (STRIPS * ROWS))
 
 
 def gemv(shape: Shape) -> float:
     """Microseconds of cuda:gemv."""
-    count = STRIPS * -(-shape.n // (STRIPS * ROWS))
-    return best(Job(shape.layout, count, shape.k, shape.m, shape.multiprocessors))[0]
+    card = shape.card
+    height = STRIPS * shape.rows
+    return best(Job(shape.layout, height, shape.k, shape.m, card.multiprocessors, card.memory))[0]
 
 
 def wgmma(shape: Shape) -> float:
     """Microseconds of cuda:wgmma, whose warps unpack between products, however wide the tile is."""
     columns = next((each for each in WGMMA_STAGE_US if each >= shape.m), max(WGMMA_STAGE_US))
-    tiles = -(-shape.n // (STRIPS * ROWS)) * -(-shape.m // columns)
-    blocks = shape.multiprocessors * (2 if columns <= 64 else 1)
+    across, each = -(-shape.m // columns), 2 if columns <= 64 else 1
+    tiles, blocks = shape.rows * across, shape.card.multiprocessors * each
     parts = max(1, min(blocks // tiles, shape.k // (SHORTEST * STEP)))
     stages = -(-tiles * parts // blocks) * -(-shape.k // (PIECE * STEP * parts))
-    us = WGMMA_US + stages * (WGMMA_STAGE_US[columns] + longer_us(shape.layout, min(WGMMA_STAGE_US)))
+    own = WGMMA_STAGE_US[columns] + LONGER * longer_us(shape.layout, min(WGMMA_STAGE_US))
+    read = STRIPS * PIECE * shape.layout.record / 1e6 / across / (SHARE * shape.card.memory)
+    us = WGMMA_US + stages * Turn(blocks, each, columns, own, read).pace(min(tiles * parts, blocks))
     if parts > 1:
-        us += ADD_US + parts * shape.m * shape.n / 1e6 * ADDED_US
+        us += parts * shape.m * shape.n / 1e6 * ADDED_US
     return us + shape.m * shape.k / 1e6 * NARROWED_US
 
 
 def roles(shape: Shape) -> float:
     """Microseconds of cuda:roles."""
-    down, stages = -(-shape.n // (STRIPS * ROWS)), -(-shape.k // (PIECE * STEP))
-    return ROLES_US + best_tile(shape.m, down, stages, shape.multiprocessors, shape.layout).us
+    stages = -(-shape.k // (PIECE * STEP))
+    of_tiles = role_tiles.Shape.on(shape.card, shape.m, shape.n, stages, shape.layout)
+    return ROLES_US + role_tiles.best(of_tiles).us
 
 
 def estimates(shape: Shape) -> dict[str, float]:
