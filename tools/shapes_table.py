@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""The table of many shapes in docs/engine.md, and its picture, from bench/results/shapes_h200.json.
+"""The table of many shapes in docs/engine.md, and its picture, from bench/results/shapes_h100.json.
 
 python bench/bench_shapes.py --json PATH
 python tools/shapes_table.py [--check]      # the table
@@ -21,7 +21,7 @@ from _page import put, settle, table
 from ggmlq.testing import results
 
 ROOT = Path(__file__).parents[1]
-RESULTS = ROOT / "bench" / "results" / "shapes_h200.json"
+RESULTS = ROOT / "bench" / "results" / "shapes_h100.json"
 PAGE, PICTURE = ROOT / "docs" / "engine.md", ROOT / "docs" / "shapes.svg"
 BEGIN = "<!-- table: tools/shapes_table.py -->"
 TOLD, SHOWN = "q4_0", (4096, 13824)  # the type of the table, and K; others are counted
@@ -37,16 +37,16 @@ def figures() -> dict[tuple[str, int, int, int], Figure]:
 
 
 def page() -> str:
-    """The table, and how many figures of each M are within their bound."""
+    """The table, and how many figures of each type and M are within their bound."""
     rows = figures()
     shapes = sorted({(n, k) for name, n, k, _ in rows if name == TOLD and k in SHOWN})
     sizes = sorted({m for name, _, _, m in rows if name == TOLD})
     lines = [[f"{n} × {k}", *(cell(rows.get((TOLD, n, k, m))) for m in sizes)] for n, k in shapes]
-    counted = [["within the bound", *(count(m) for m in sizes)]]
-    runs = results.load(RESULTS)["runs"]
-    dates, commits = sorted({run["date"] for run in runs}), ", ".join(run["commit"] for run in runs)
-    note = f"\n\nNVIDIA H200, {' and '.join(dates)}, commits {commits}. "
-    note += "The last line counts figures of all shapes and types."
+    types = dict.fromkeys(name for name, *_ in rows)
+    counted = [[f"{name} within the bound", *(count(name, m) for m in sizes)] for name in types]
+    (run,) = results.load(RESULTS)["runs"]
+    note = f"\n\n{run['device']}, {run['date']}, commit {run['commit']}, one run. "
+    note += "The last lines count figures of all shapes of a type."
     return table([f"{TOLD}, N × K", *(f"M={m}" for m in sizes)], [*lines, *counted]) + note
 
 
@@ -58,9 +58,9 @@ def cell(row: Figure | None) -> str:
     return f"{row['us']:.4g} ({f'**{share}**' if row['us'] <= row['bound'] else share})"
 
 
-def count(m: int) -> str:
-    """Of figures with so many rows."""
-    own = [row for (_, _, _, rows), row in figures().items() if rows == m]
+def count(name: str, m: int) -> str:
+    """Of figures of a type with so many rows."""
+    own = [row for (of, _, _, rows), row in figures().items() if (of, rows) == (name, m)]
     return f"{sum(row['us'] <= row['bound'] for row in own)} of {len(own)}"
 
 
@@ -85,7 +85,8 @@ def draw() -> None:
         )
         axes.plot(*zip(*own, strict=True), color=colors(i / len(shapes)), marker=".", label=f"{n} × {k}")
     axes.axhline(1, color="black", linewidth=1)
-    axes.set(xscale="log", xlabel="rows of activations", ylabel="time, in bounds", title=f"{TOLD} on an H200")
+    device = results.load(RESULTS)["runs"][0]["device"]
+    axes.set(xscale="log", xlabel="rows of activations", ylabel="time, in bounds", title=f"{TOLD}, {device}")
     axes.set_xscale("log", base=2)
     axes.legend(fontsize=7, ncols=2, title="N × K, small ones dark")
     figure.savefig(PICTURE, metadata={"Date": None})

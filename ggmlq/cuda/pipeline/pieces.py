@@ -27,9 +27,9 @@ from ..words.language import uint32
 # Microseconds beside those of stages, WIDER of them for tiles of 256 columns, less for others in proportion.
 FINISH_US, EXCHANGE_WIDER_US = 3.5, 7.6  # to finish tiles in parts, with a block on each multiprocessor
 CROWDED_US, CROWDED = 0.9, 0.9  # where so much of the blocks that fit is there, and more
-TWICE_WIDER_US = 18.0  # what two tiles of a block take more
-WRITE_WIDER_US = 4.1  # to write a whole tile
-ALONE = 0.3  # so much less takes a stage of a block that is meant to have a neighbour, and has none
+TWICE_WIDER_US = 18.4  # what two tiles of a block take more
+WRITE_WIDER_US = 3.4  # to write a whole tile
+ALONE = 0.32  # so much less takes a stage of a block that is meant to have a neighbour, and has none
 BESIDE = 6  # as a norm of what goes on at one time
 
 

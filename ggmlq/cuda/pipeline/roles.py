@@ -25,7 +25,7 @@ from ..words.language import cuda, uint32, uint64
 from .bands import bands
 from .boxed import follower
 from .making import PANEL_US, awaiter, waiting_us
-from .pieces import Turn, next_piece, shares
+from .pieces import BESIDE, Turn, next_piece, shares
 from .product import STRIPS
 from .stage_pace import PLAIN, stage_us
 
@@ -104,8 +104,9 @@ TILES = (
 )  # fmt: skip
 
 
-CACHED = 67  # MB of an operand of which an L2 cache of 50 MB holds nothing for those who want it later
+CACHED = 71  # MB of an operand of which an L2 cache of 50 MB holds nothing for those who want it later
 SHARE = 0.94  # of its memory's rate that a card reaches here
+POWER = 5.98e6  # operations a microsecond, of a multiprocessor, that a card's power allows
 
 
 class Best(NamedTuple):
@@ -174,6 +175,8 @@ def best(shape: Shape) -> Best:
         across, of_tile = shape.across(tile), tile.columns * shape.columns  # numbers of x
         turn = shape.turn(tile, tile.blocks)
         share, working = shares(down * across, stages, turn)
+        allowed = 2 * down * STRIPS * ROWS * across * of_tile / (POWER * shape.multiprocessors)
+        working = float(working**BESIDE + allowed**BESIDE) ** (1 / BESIDE)
         if tile.wide and share.divided < down * across:
             order = bands(across, down, turn.blocks, tile.panel, STRIPS * PLAIN)
             return working + waiting_us(order.band * of_tile, stages * turn.pace(turn.blocks))

@@ -23,7 +23,7 @@ from .stage_pace import longer_us
 # types take more in cuda:roles; to add up a million numbers of parts; a million activations.
 WGMMA_US, WGMMA_STAGE_US, LONGER = 4.1, {32: 1.17, 64: 1.32, 128: 1.24}, 0.52
 ADDED_US, NARROWED_US = 1.9, 1.7
-ROLES_US = 2.4
+ROLES_US = 2.6
 
 
 class Shape(NamedTuple):
