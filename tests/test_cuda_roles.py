@@ -29,7 +29,8 @@ from ggmlq.cuda.pipeline.pieces import (
     sharers_of,
     shares,
 )
-from ggmlq.cuda.pipeline.roles import SHARE, TILES, Shape, best
+from ggmlq.cuda.pipeline.roles import TILES, Shape, best
+from ggmlq.cuda.pipeline.stage_pace import SHARE
 from ggmlq.cuda.strips.layout import layout_of
 from ggmlq.cuda.strips.make import Strips
 from ggmlq.formats import FORMATS

@@ -16,7 +16,7 @@ from functools import lru_cache
 from typing import NamedTuple
 
 from ...card import UNKNOWN
-from ..pipeline.stage_pace import unpacking
+from ..pipeline.stage_pace import SHARE, at_one_time, unpacking
 from ..strips.layout import ROWS, STEP, StripLayout
 from .clusters import ALONE, Blocks
 from .stages import BOTH, FOUR, SPANS, Stage, columns_of, kinds_of
@@ -76,7 +76,6 @@ PACES = {  # by rows of activations
     ),
     32: Pace(1.27, 0, 0, 1.27, 2.76, Rate(33.25, 0, 17.24, 12.63), 0, 0, NONE, NONE, 0),
 }  # fmt: skip
-SHARE, BESIDE = 0.94, 6  # of its memory's rate that a card reaches here; as a norm of both
 # Of the blocks that fit at once, how many clusters may have: some places are in no group of multiprocessors.
 FILLED = {2: 0.9, 4: 0.82}
 MOST = {2: 6, 4: 3}  # blocks of clusters that a multiprocessor should hold
@@ -114,19 +113,16 @@ def microseconds(job: Job, way: Way) -> float:
     full, left = divmod(tiles, job.multiprocessors * most)
     waves, beside = full + (left > 0), full * most + -(-left // job.multiprocessors)
     if way.blocks == ALONE:
-        us = (
-            pace.lone_wave
-            + (waves - 1) * pace.lone_next
-            + waves * millions * pace.lone.of(job.layout, strips)
-        )
+        us = pace.lone_wave + (waves - 1) * pace.lone_next
+        us += waves * millions * pace.lone.of(job.layout, strips)
     else:
         load = beside + pace.even * (tiles / job.multiprocessors - beside)
-        us = pace.wave + (waves - 1) * pace.next + waves * millions * pace.waiting.of(job.layout, strips)
+        us = pace.wave + (waves - 1) * pace.next
+        us += waves * millions * pace.waiting.of(job.layout, strips)
         us += load * millions * pace.small.of(job.layout, strips)
         us += 0 if parts == 1 else pace.pair if parts == 2 else pace.cluster
     weights = job.height * job.k * job.layout.record / STEP / 1e6
-    read = 1 + weights / (SHARE * job.memory)
-    return float((pace.start + us) ** BESIDE + read**BESIDE) ** (1 / BESIDE)
+    return at_one_time(pace.start + us, 1 + weights / (SHARE * job.memory))
 
 
 def ways(job: Job) -> Iterator[Way]:

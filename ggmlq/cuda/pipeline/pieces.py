@@ -23,6 +23,7 @@ from typing import Any, NamedTuple
 
 from ..words.atoms import inlined
 from ..words.language import uint32
+from .stage_pace import at_one_time
 
 # Microseconds beside those of stages, WIDER of them for tiles of 256 columns, less for others in proportion.
 FINISH_US, EXCHANGE_WIDER_US = 3.5, 7.6  # to finish tiles in parts, with a block on each multiprocessor
@@ -30,7 +31,6 @@ CROWDED_US, CROWDED = 0.9, 0.9  # where so much of the blocks that fit is there,
 TWICE_WIDER_US = 18.4  # what two tiles of a block take more
 WRITE_WIDER_US = 3.4  # to write a whole tile
 ALONE = 0.32  # so much less takes a stage of a block that is meant to have a neighbour, and has none
-BESIDE = 6  # as a norm of what goes on at one time
 
 
 class Turn(NamedTuple):
@@ -46,7 +46,7 @@ class Turn(NamedTuple):
     def pace(self, running: int) -> float:
         """Of a stage, where so many blocks run."""
         own = self.stage_us * (1 - ALONE * (1 - max(1 / self.each, running / self.blocks)))
-        return float(own**BESIDE + (running * self.read_us) ** BESIDE) ** (1 / BESIDE)
+        return at_one_time(own, running * self.read_us)
 
 
 class Shares(NamedTuple):

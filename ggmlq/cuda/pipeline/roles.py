@@ -25,9 +25,9 @@ from ..words.language import cuda, uint32, uint64
 from .bands import bands
 from .boxed import follower
 from .making import PANEL_US, awaiter, waiting_us
-from .pieces import BESIDE, Turn, next_piece, shares
+from .pieces import Turn, next_piece, shares
 from .product import STRIPS
-from .stage_pace import PLAIN, stage_us
+from .stage_pace import PLAIN, SHARE, at_one_time, stage_us
 
 MULTIPLY = 32 * STRIPS  # threads, a warp for each strip
 LINE = 2 * STEP  # bytes of a row of a panel
@@ -102,10 +102,7 @@ TILES = (
     RoleTile(16, 2), RoleTile(32, 2), RoleTile(48, 2), RoleTile(64, 2), RoleTile(96),
     *(RoleTile(columns) for columns in range(128, 257, 16)),
 )  # fmt: skip
-
-
 CACHED = 71  # MB of an operand of which an L2 cache of 50 MB holds nothing for those who want it later
-SHARE = 0.94  # of its memory's rate that a card reaches here
 POWER = 5.98e6  # operations a microsecond, of a multiprocessor, that a card's power allows
 
 
@@ -176,7 +173,7 @@ def best(shape: Shape) -> Best:
         turn = shape.turn(tile, tile.blocks)
         share, working = shares(down * across, stages, turn)
         allowed = 2 * down * STRIPS * ROWS * across * of_tile / (POWER * shape.multiprocessors)
-        working = float(working**BESIDE + allowed**BESIDE) ** (1 / BESIDE)
+        working = at_one_time(working, allowed)
         if tile.wide and share.divided < down * across:
             order = bands(across, down, turn.blocks, tile.panel, STRIPS * PLAIN)
             return working + waiting_us(order.band * of_tile, stages * turn.pace(turn.blocks))

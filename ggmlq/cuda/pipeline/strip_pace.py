@@ -16,8 +16,8 @@ from . import roles as role_tiles
 from .parts import SHORTEST
 from .pieces import Turn
 from .product import STRIPS
-from .roles import PIECE, SHARE
-from .stage_pace import longer_us
+from .roles import PIECE
+from .stage_pace import SHARE, longer_us
 
 # cuda:wgmma: to start; a stage of 128 columns of K of q4_0, by the columns of a tile; so much of what other
 # types take more in cuda:roles; to add up a million numbers of parts; a million activations.
