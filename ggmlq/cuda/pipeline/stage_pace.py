@@ -32,7 +32,7 @@ SHARE, NORM = 0.94, 6  # of its memory's rate that a card reaches under products
 
 def at_one_time(us: float, other_us: float) -> float:
     """How long two things take together that go on side by side: little longer than the longer one."""
-    return float(us**NORM + other_us**NORM) ** (1 / NORM)
+    return float((us**NORM + other_us**NORM) ** (1 / NORM))
 
 
 @cache
