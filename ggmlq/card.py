@@ -41,3 +41,12 @@ def too_small_for(card: Card | None, shared: int) -> str | None:
     if card is None or card.shared >= shared:
         return None
     return f"needs {shared >> 10} KB of shared memory for a block, this GPU has {card.shared >> 10}"
+
+
+# Of clusters of so many blocks, each filling a multiprocessor of Hopper: the share of a card's that they reach.
+IN_CLUSTERS = {1: 1.0, 2: 1.0, 3: 0.88, 4: 0.9, 5: 0.83, 6: 0.77, 7: 0.79, 8: 0.9}
+
+
+def clusters(multiprocessors: int, blocks: int) -> int:
+    """How many of so many such blocks run at one time; at least one."""
+    return max(1, int(multiprocessors * IN_CLUSTERS[blocks]) // blocks)

@@ -49,14 +49,14 @@ def put_emulated(monkeypatch, multiprocessors=2):
     monkeypatch.setattr(maps, "missing", lambda: None)
     monkeypatch.setattr(maps, "place", state.memory.map)
 
-    def call(kernel, grid, block, *arguments, cluster=1, most=0):
+    def call(kernel, grid, block, *arguments, cluster=1, most=0, together=False):
         for each in arguments:
             if type(each) is not int:
                 state.memory.add(each)
         words = [each if type(each) is int else each.data.ptr for each in arguments]
         machine = Machine(ptx_of(kernel), state.memory, kernel.threads, kernel.shared)
         assert block == (kernel.threads,)
-        machine(grid, *words, cluster=cluster)
+        machine(grid, *words, cluster=cluster, together=together)
 
     monkeypatch.setattr(Kernel, "__call__", call)
     return state

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from contextlib import nullcontext
+from functools import partial
 from types import SimpleNamespace
 
 import numpy as np
@@ -121,11 +122,11 @@ def put_emulated(monkeypatch, multiprocessors=132, capability=(9, 0)):
         words = kernel._flat(arguments)
         state.launches.append((kernel.name, grid, stream))
         machine = Machine(ptx_of(kernel, capability), state.memory, kernel.threads, kernel.shared)
-        cluster = int(np.prod(grid)) if kernel.together else cluster
+        run = partial(machine, grid, *words, cluster=cluster, together=kernel.together)
         if state.recording is not None:
-            state.recording.append(lambda: machine(grid, *words, cluster=cluster))
+            state.recording.append(run)
         else:
-            machine(grid, *words, cluster=cluster)
+            run()
 
     monkeypatch.setattr(Kernel, "__call__", call)
     monkeypatch.setattr(Kernel, "ready", ready)

@@ -6,7 +6,7 @@ import re
 
 import numpy as np
 from emulated_bfloat import bfloat_products
-from emulated_words import TYPES, bytes_at, listed, op, place, read, write
+from emulated_words import OPS, TYPES, bytes_at, listed, op, place, read, write
 
 from ggmlq.codes import CODES
 from ggmlq.cuda.machine.maps import KINDS
@@ -104,16 +104,26 @@ def count_of(warp, operands):
 
 @op("barrier.cluster.arrive")
 def cluster_arrive(warp, name, operands, active):
-    meeting = warp.machine.meeting
-    warp.state["cluster"] = meeting.generation
-    meeting.arrived += 1
-    if meeting.arrived == warp.machine.live:
-        meeting.arrived, meeting.generation = 0, meeting.generation + 1
+    warp.state["cluster"] = warp.cluster.generation
+    warp.cluster.arrived += 1
+    warp.cluster.turn()
 
 
 @op("barrier.cluster.wait")
 def cluster_wait(warp, name, operands, active):
-    return warp.machine.meeting.generation != warp.state["cluster"]
+    return warp.cluster.generation != warp.state["cluster"]
+
+
+@op("st.async.")
+def st_async(warp, name, operands, active):
+    """What is stored is told to a barrier of the block whose memory it is."""
+    write_words = OPS["st."]
+    write_words(warp, name, operands[:2], active)
+    assert "::complete_tx::bytes" in name
+    for at in lanes(warp, operands[2], active):
+        barrier = warp.cluster.blocks[at >> 24].barriers[at & 0xFFFFFF]
+        barrier.bytes -= 4 * len(listed(operands[1]))
+        barrier.turn()
 
 
 @op("setmaxnreg.")

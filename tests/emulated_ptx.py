@@ -10,7 +10,6 @@ from __future__ import annotations
 import ctypes
 import re
 from functools import cache
-from types import SimpleNamespace
 
 import emulated_hopper  # noqa: F401
 import emulated_integers  # noqa: F401
@@ -117,11 +116,24 @@ class Block:
         self.meetings = {}  # number of a barrier of warps: (threads arrived, generation)
 
 
+class Cluster:
+    """Blocks that see each other's shared memory, and where all their warps that have not ended meet."""
+
+    def __init__(self, blocks):
+        self.blocks, self.live, self.arrived, self.generation = blocks, 0, 0, 0
+
+    def turn(self):
+        if self.live and self.arrived == self.live:
+            self.arrived, self.generation = 0, self.generation + 1
+
+
 class Warp:
     """32 lanes: registers, and where each is."""
 
-    def __init__(self, machine, block, number, index):
+    def __init__(self, machine, cluster, block, number, index):
         self.machine, self.block, self.number, self.index = machine, block, number, index
+        self.cluster = cluster
+        cluster.live += 1
         self.at, self.registers, self.state = np.zeros(32, np.int64), {}, {}
         self.special = {"%tid.x": 32 * number + np.arange(32), "%ctaid.x": np.full(32, index)}
         self.special["%ctaid.y"] = np.full(32, machine.row)
@@ -129,6 +141,7 @@ class Warp:
         self.special["%nctaid.x"] = np.full(32, machine.grid)
         self.special["%nctaid.y"] = np.full(32, machine.down)
         self.special["%cluster_ctarank"] = np.full(32, block.rank)
+        self.special["%cluster_nctarank"] = np.full(32, len(cluster.blocks))
 
     @property
     def done(self):
@@ -162,6 +175,8 @@ class Warp:
                     return moved
                 self.at[mask] += 1
             moved = True
+        self.cluster.live -= 1
+        self.cluster.turn()
         return moved
 
 
@@ -173,26 +188,29 @@ def meaning(name):
 
 
 class Machine:
-    """A kernel on a grid of blocks; clusters one after the other."""
+    """A kernel on a grid of blocks; clusters one after the other, or all at one time."""
 
     def __init__(self, ptx, memory, threads, shared):
         self.code, self.labels, self.names = program(ptx)
         self.memory, self.threads, self.shared = memory, threads, shared
 
-    def __call__(self, grid, *arguments, cluster=1):
+    def __call__(self, grid, *arguments, cluster=1, together=False):
         across, down = (*grid, 1)[:2]
         self.grid, self.down = across, down
         self.arguments = dict(zip(self.names, arguments, strict=True))
-        for number in range(0, across * down, cluster):
+        at_once = across * down if together else cluster
+        for number in range(0, across * down, at_once):
             first, self.row = number % across, number // across
-            self.cluster = [Block(rank, self.shared) for rank in range(cluster)]
-            self.meeting = SimpleNamespace(arrived=0, generation=0)
+            clusters = [
+                Cluster([Block(rank, self.shared) for rank in range(cluster)])
+                for _ in range(at_once // cluster)
+            ]
             warps = [
-                Warp(self, block, number, first + block.rank)
-                for block in self.cluster
+                Warp(self, own, block, number, first + which * cluster + block.rank)
+                for which, own in enumerate(clusters)
+                for block in own.blocks
                 for number in range(self.threads // 32)
             ]
-            self.live = len(warps)
             while not all(warp.done for warp in warps):
                 if not sum(warp.run() for warp in warps if not warp.done):
                     where = {w.number: self.code[int(w.at[w.at >= 0].min())][1:] for w in warps if not w.done}

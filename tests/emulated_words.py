@@ -243,7 +243,7 @@ def bytes_at(warp, name, at, size):
         return warp.machine.memory.at(at, size)
     shared = warp.block.shared
     if "::cluster" in name:
-        shared, at = warp.machine.cluster[at >> 24].shared, at & 0xFFFFFF
+        shared, at = warp.cluster.blocks[at >> 24].shared, at & 0xFFFFFF
     assert START <= at <= len(shared) - size, f"{name} outside: {at}"
     return shared[at : at + size]
 

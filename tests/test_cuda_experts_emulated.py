@@ -61,7 +61,8 @@ def put_together(monkeypatch):
     call = Kernel.__call__
 
     def launched(kernel, grid, block, *arguments, cluster=1):
-        call(kernel, grid, block, *arguments, cluster=grid[0] if kernel.name.startswith("roles") else cluster)
+        whole = kernel.name.startswith("roles")
+        call(kernel, grid, block, *arguments, cluster=cluster, together=whole)
 
     monkeypatch.setattr(Kernel, "__call__", launched)
 
@@ -165,7 +166,7 @@ LAST = [  # the same; on two multiprocessors
 @pytest.mark.parametrize("case", LAST, ids=lambda case: case[0])
 def test_the_last_tiles_are_shared(case, own_plan, together, monkeypatch, fresh):
     """Along the columns, as in test_cuda_roles.py."""
-    monkeypatch.setattr(r5_grouped, "worth", lambda columns, stage_us: 1)
+    monkeypatch.setattr(r5_grouped, "least_saved", lambda columns, stage_us: 1)
     if not own_plan:
         monkeypatch.setattr(r5_grouped, "MOST_USES", 0)
     ids = check_many(case, monkeypatch, fresh, together)

@@ -12,7 +12,7 @@ from emulated_strips import strips_of
 from fake_cupy import on_device
 
 import ggmlq as gq
-from ggmlq.card import UNKNOWN
+from ggmlq.card import UNKNOWN, clusters
 from ggmlq.cuda.linear import r16_roles
 from ggmlq.cuda.machine import device, maps
 from ggmlq.cuda.machine.launch import Kernel
@@ -20,6 +20,7 @@ from ggmlq.cuda.pipeline import making
 from ggmlq.cuda.pipeline import pieces as parting
 from ggmlq.cuda.pipeline.bands import Bands
 from ggmlq.cuda.pipeline.pieces import (
+    LARGEST,
     Shares,
     Turn,
     bounds_of,
@@ -54,7 +55,7 @@ def words(*given):
 
 
 def bounds(rank, stages, share):
-    return map(int, plain(bounds_of)(np.uint32(rank), np.uint32(stages), words(*share[1:])))
+    return map(int, plain(bounds_of)(np.uint32(rank), np.uint32(stages), words(*share.words)))
 
 
 def pieces(tiles, stages, share):
@@ -72,7 +73,7 @@ def pieces(tiles, stages, share):
 
 
 def test_every_stage_is_made_once(on_the_host, fresh):
-    aligned = 0
+    aligned = clustered = 0
     for _ in range(200):
         tiles, stages = int(fresh.integers(1, 400)), int(fresh.integers(1, 60))
         blocks, columns = int(fresh.integers(1, 270)), int(fresh.choice([32, 64, 128, 256]))
@@ -80,6 +81,11 @@ def test_every_stage_is_made_once(on_the_host, fresh):
         assert us > tiles * stages * columns / 200 / blocks
         assert 0 < share.blocks <= blocks
         aligned += share.parts > 0
+        if share.cluster > 1:
+            clustered += 1
+            assert share.cluster == share.parts <= LARGEST
+            assert share.blocks % share.cluster == 0
+            assert share.blocks <= clusters(blocks, share.cluster) * share.cluster
         made, makers = np.zeros((tiles, stages), int), {}
         of_blocks, wholes = pieces(tiles, stages, share), tiles - share.divided
         for rank, own in enumerate(of_blocks):
@@ -92,10 +98,10 @@ def test_every_stage_is_made_once(on_the_host, fresh):
                     makers.setdefault(number, []).append(rank)
         assert (made == 1).all()
         for number, ranks in makers.items():
-            first, count = plain(sharers_of)(*words(number - wholes, stages), words(*share[1:]))
+            first, count = plain(sharers_of)(*words(number - wholes, stages), words(*share.words))
             assert ranks == [*range(int(first), int(first) + int(count))]
             assert wholes <= number
-    assert 0 < aligned < 200
+    assert 0 < clustered < aligned < 200
 
 
 def test_what_a_kernel_shares_out_itself(on_the_host, fresh):
@@ -155,7 +161,7 @@ def test_so_much_is_ordered_before_as_the_first_tiles_would_wait_for(fresh):
 
 
 FEW = 5, 140, 512, TILES[0]  # M, N, K, tile
-DRAWN = [(130, 384), (70, 128), (300, 1152)]  # N, K
+DRAWN = [(130, 384), (70, 256), (300, 1152)]  # N, K
 WIDE = [tile for tile in TILES if tile.wide]
 
 
@@ -170,14 +176,26 @@ def drawn(name, rng):
     return int(rng.integers(1, tile.columns + 9)), *DRAWN[rng.integers(len(DRAWN))], tile
 
 
-@pytest.mark.parametrize("together", [False, True], ids=["one by one", "at one time"])
+@pytest.mark.parametrize("way", ["one by one", "at one time", "clusters"])
 @pytest.mark.parametrize("case", ["few", "drawn", "wide"])
-def test_a_launch(case, together, monkeypatch, fresh):
+def test_a_launch(case, way, monkeypatch, fresh):
     """Blocks one after the other leave all slices to the first of a tile; at one time each has its own.
 
-    Activations of wide tiles are ordered by the product itself, but for the beginning.
+    Those of a cluster hand out what they have. Activations of wide tiles are ordered by the product itself,
+    but for the beginning.
     """
     monkeypatch.setattr(making, "LEAST", 0)
+    cut = int(fresh.integers(2, LARGEST + 1))
+
+    def shared(tiles, stages, turn):
+        """In clusters: the last of three tiles by two blocks, or all tiles by as many blocks as may be."""
+        if case == "wide":
+            return Shares(2, 1, 2, 2, 0, 0, 2), 0.0
+        parts = max(2, min(cut, stages))
+        return Shares(tiles * parts, tiles, tiles * parts, parts, 0, 0, parts), 0.0
+
+    monkeypatch.setattr(Turn, "takes_clusters", lambda *_: False)
+    monkeypatch.setattr(r16_roles, "shares", shared if way == "clusters" else shares.__wrapped__)
     if case == "wide":
         monkeypatch.setattr(
             r16_roles, "bands", lambda across, down, *_: Bands(across, 1, down, across * down)
@@ -199,9 +217,10 @@ def test_a_launch(case, together, monkeypatch, fresh):
     state.memory.add(given)
     call = Kernel.__call__
 
-    def launched(kernel, grid, block, *arguments):
-        whole = together and kernel.name.startswith("roles")
-        call(kernel, grid, block, *arguments, cluster=grid[0] if whole else 1)
+    def launched(kernel, grid, block, *arguments, cluster=1, most=0):
+        roles = kernel.name.startswith("roles")
+        assert not roles or (cluster > 1) == (way == "clusters")
+        call(kernel, grid, block, *arguments, cluster=cluster, together=roles and way == "at one time")
 
     monkeypatch.setattr(Kernel, "__call__", launched)
     RUNG.launch(given, q, y[1:-1], tile=tile)

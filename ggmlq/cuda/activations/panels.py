@@ -26,6 +26,7 @@ from .floats import aligned_floats, sixteen_loader
 from .sixteen import kind_of
 
 THREADS, STEP, EACH = 256, 64, 16  # of a block; columns of a panel; columns of a thread
+CROWD = 5  # blocks of a multiprocessor, from which on it makes no difference where they are
 
 
 @cache
@@ -95,7 +96,7 @@ def panel_maker(kind: str) -> Kernel:
 
     return Kernel(
         f"{kind} to panels of bfloat16", make, *(uint64,) * 3, *(uint32,) * 5, threads=THREADS,
-        least=LEAST["bfloat16"], early=True,
+        least=LEAST["bfloat16"], early=True, spreads=True,
     )  # fmt: skip
 
 
@@ -106,11 +107,13 @@ def as_read(x: Any) -> tuple[Any, str]:
 
 
 def panels_of(
-    x: Any, steps: int, rows: int, zeros: Any, first: int | None = None, along: int | None = None
-) -> Any:
+    x: Any, steps: int, rows: int, zeros: Any, first: int | None = None, along: int | None = None,
+    evenly: bool = False,
+) -> Any:  # fmt: skip
     """Rows of floats, a multiple of 16 long, as panels, whole tiles of ``rows``; ``zeros`` become such.
 
-    ``first``, ``along``: only so many rows and steps; the others are whatever was there.
+    ``first``, ``along``: only so many rows and steps; the others are whatever was there. ``evenly``: blocks
+    of the kernel before leave no room for these, which would crowd where there are none of them.
     """
     x, kind = as_read(x)
     m, k = x.shape
@@ -119,5 +122,7 @@ def panels_of(
     m, sixteens = min(m, first or m), min(steps, along or steps) * STEP // EACH
     grid = -(-max(m * sixteens, zeros.size) // THREADS)
     make, sizes = panel_maker(kind), (m, k, sixteens, height)
-    make((grid,), (THREADS,), x, panels, zeros, zeros.size, *sizes)
+    each = -(-grid // device.multiprocessors())
+    most = each if evenly and each < CROWD else 0
+    make((grid,), (THREADS,), x, panels, zeros, zeros.size, *sizes, most=most)
     return panels

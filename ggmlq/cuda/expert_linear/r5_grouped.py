@@ -44,7 +44,7 @@ from ..pipeline.bands import band_of
 from ..pipeline.boxed import starter
 from ..pipeline.grouped import fetched, written
 from ..pipeline.own_plan import BYTES, MOST_EXPERTS, MOST_USES, planner
-from ..pipeline.pieces import bounds_of, room, shared_out, worth
+from ..pipeline.pieces import bounds_of, least_saved, room, shared_out
 from ..pipeline.product import STRIPS
 from ..pipeline.role_work import worker
 from ..pipeline.roles import MULTIPLY, OF_NOTES, PIECE, RoleTile, filler
@@ -90,7 +90,7 @@ def kernel(fmt: BlockFormat, tile: RoleTile) -> Kernel:
         parts: Any, flags: Any,  # float32 [slots, a tile], uint32: shared_tiles.py
         n: Any, steps: Any, height: Any, down: Any, band: Any,  # grouped.py
         uses: Any, experts: Any,
-        gain: Any,  # worth() of pieces.py
+        gain: Any,  # least_saved() of pieces.py
     ) -> None:  # fmt: skip
         warp, lane = warp_and_lane()
         warp, lane = first_lane(warp), pinned(lane)
@@ -169,7 +169,7 @@ def launch(x: Any, q: QuantArray, ids: Any, out: Any, tile: RoleTile | None = No
     tile = tile or tile_for(*ids.shape, e)
     of, made = groups.Plan(ids.size, e, tile.columns), kernel(q.format, tile)
     most = device.multiprocessors() * device.blocks_beside(tile.blocks, made.shared)
-    gain, stages = worth(tile.columns, stage_us(w.layout, tile.columns)), steps // PIECE
+    gain, stages = least_saved(tile.columns, stage_us(w.layout, tile.columns)), steps // PIECE
     kept = room(most, stages, gain)
     parts, flags = empty(kept * STRIPS * ROWS * tile.columns, np.float32), empty(kept + 1, np.uint32)
     panels = empty((steps, of.height, STEP), np.uint16)

@@ -35,6 +35,7 @@ from ..machine import device, maps
 from ..machine.launch import Kernel, family
 from ..pipeline.bands import bands, fetched, written
 from ..pipeline.boxed import starter
+from ..pipeline.cluster_tiles import COMING, sharing_in_clusters
 from ..pipeline.making import maker, making
 from ..pipeline.pieces import bounds_of, shares
 from ..pipeline.product import STRIPS
@@ -57,11 +58,12 @@ FETCHES, MULTIPLIES = 56, 224  # registers of a thread, where they are given; 16
 @family((fmt, tile) for fmt in BLOCK_FORMATS for tile in TILES)
 def kernel(fmt: BlockFormat, tile: RoleTile) -> Kernel:
     """Blocks that stay; the last one is the first in the order of pieces.py."""
-    layout, wide = layout_of(fmt), tile.wide
-    work = worker(layout, tile, multiplier(tile.columns), written(tile.columns))
+    layout, wide, locate = layout_of(fmt), tile.wide, written(tile.columns)
+    way = sharing_in_clusters(layout, tile, locate)
+    work = worker(layout, tile, multiplier(tile.columns), locate, way=way)
     fill, start = filler(layout, tile, fetched, wide), starter(tile.stages(layout), STRIPS)
     of_barriers, base = tile.stages(layout) * tile.stage(layout), ptx.shared_base
-    notes, put = 16 * tile.stages(layout), ptx.put
+    notes, put, init = 16 * tile.stages(layout), ptx.put, barriers.init
     first_lane, pinned, let_successor_start, wait_for_predecessor = (
         barriers.of_first_lane, barriers.pinned, early_start.let_successor_start,
         early_start.wait_for_predecessor,
@@ -86,6 +88,7 @@ def kernel(fmt: BlockFormat, tile: RoleTile) -> Kernel:
         ring = first_lane(uint32(uint32(base() + uint32(1023)) & uint32(0xFFFFFC00)))
         full = uint32(ring + uint32(of_barriers))
         if uint32(cuda.threadIdx.x) == uint32(0):
+            init(uint32(full + uint32(notes + COMING)), uint32(1))
             start(full)
             for i in range(2):
                 put(uint32(full + uint32(notes + 4 * i)), int32(0))
@@ -152,15 +155,18 @@ def launch(x: Any, q: QuantArray, out: Any, tile: RoleTile | None = None) -> Non
     turn = shape.turn(tile, device.blocks_beside(tile.blocks, tile.shared(w.layout)))
     share, _ = shares(shape.down * across, shape.stages, turn)
     order = bands(across, shape.down, turn.blocks, tile.panel, STRIPS * w.layout.record)
-    flags = flags_of(share.sharing, share.divided)
+    apart = share.cluster == 1  # sums of tiles in parts go through global memory, or from block to block
+    flags = flags_of(share.sharing, share.divided) if apart else 0
     turn_us = shape.stages * turn.pace(turn.blocks)
     make = making(order, tile.wide, tile.columns, steps, share.divided, flags, turn_us)
     flags = empty(flags + make.words, np.uint32)
-    parts = empty(((share.sharing + share.divided) * STRIPS * ROWS * tile.columns,), np.float32)
+    parts = empty((apart * (share.sharing + share.divided) * STRIPS * ROWS * tile.columns,), np.float32)
     x, kind = as_read(x)
-    panels = panels_of(x, steps, tile.columns, flags, *make.before(order.band * tile.columns))
+    before = make.before(order.band * tile.columns)
+    panels = panels_of(x, steps, tile.columns, flags, *before, evenly=tile.wide)
     kernel(q.format, tile)(
         (share.blocks,), (tile.threads,), q.prepared(map_of(tile.line(w.layout)))[0],
         panels, out, parts, flags,
-        x, list(KINDS).index(kind), x.shape[1], m, n, steps, panels.shape[1], *order, *make, *share[1:],
+        x, list(KINDS).index(kind), x.shape[1], m, n, steps, panels.shape[1], *order, *make, *share.words,
+        cluster=share.cluster,
     )  # fmt: skip

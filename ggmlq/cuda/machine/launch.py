@@ -63,6 +63,7 @@ class Kernel(Compiled):
     ``least``: the lowest capability; ``exact``: for GPUs of that one alone, with instructions that
     later ones do not have. ``early``: it may start while its predecessor runs, as early.py says.
     ``most``: blocks on a multiprocessor, 0: any number; where kernels start early theirs spread evenly so.
+    ``spreads``: a launch may say so where the kernel does not.
     ``lto``: the assembler gets the whole kernel as LTO IR, as
     ``setmaxnreg`` needs (words/assembly.py). ``together``: its blocks wait for each other, so all of a
     grid run at the same time, or it is refused.
@@ -80,13 +81,14 @@ class Kernel(Compiled):
         exact: bool = False,
         early: bool = False,
         most: int = 0,
+        spreads: bool = False,
         lto: bool = False,
         together: bool = False,
     ) -> None:
         self.name, self.function, self.parameters = name, function, parameters
         self.threads, self.blocks, self.shared = threads, blocks, shared
         self.least, self.exact, self.early, self.most = least, exact, early, most
-        self.lto, self.together = lto, together
+        self.lto, self.together, self.spreads = lto, together, spreads or most > 1
         self._is_array = tuple(axes_of(kind) is not None for kind in parameters)
         self._has_arrays = any(self._is_array)
         tuples = [several(kind) for kind in parameters]
@@ -180,11 +182,10 @@ class Kernel(Compiled):
         function = self._prebuilt(cupy, capability) or self._function(cupy, self.cubin(capability))
         early = self.early and capability >= EARLY and device.driver_version() >= RECORDS_EARLY
         shared = _for_most(self.shared, self.most, early)
-        if shared > 48 << 10 or self.most > 1:
+        if shared > 48 << 10 or self.spreads:
             most = cupy.cuda.driver.CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
-            cupy.cuda.driver.funcSetAttribute(
-                function.ptr, most, max(shared, _spread(1) if self.most > 1 else 0)
-            )
+            needed = max(shared, _spread(1) if self.spreads else 0)
+            cupy.cuda.driver.funcSetAttribute(function.ptr, most, needed)
         return function, shared, early
 
     def _function(self, cupy: Any, code: bytes) -> Any:

@@ -12,7 +12,7 @@ from collections.abc import Iterable, Sequence
 from functools import lru_cache
 from typing import Any, NamedTuple
 
-from ...card import UNKNOWN, Card
+from ...card import UNKNOWN, Card, clusters
 from ..words.wgmma8 import STEP
 from .boxed import BoxTile
 from .divided import MOST
@@ -25,8 +25,6 @@ from .waves import best
 L2, MULTIPROCESSORS = 10.5, 132  # MB a microsecond of an H200, which has so many multiprocessors
 WAVE, BESIDE = 1.5, 0.5  # of each further wave of blocks; of each further block on a multiprocessor
 STARVED = 1.15  # times as long, where fewer flat blocks than fit on a multiprocessor ask for weights
-# Of clusters of so many blocks, each filling a multiprocessor: the share of a card's that they reach.
-REACHED = {1: 1.0, 2: 1.0, 3: 0.88, 4: 0.9, 5: 0.83, 6: 0.77, 7: 0.79, 8: 0.9}
 EXCHANGE = {1: 0.0, 2: 0.1, 3: 0.7, 4: 0.8, 5: 1.1, 6: 1.4, 7: 1.7, 8: 2.0}  # of sums, beyond the start
 
 
@@ -87,13 +85,9 @@ class Shape(NamedTuple):
         """Of 128 columns."""
         return max(1, -(-self.k // STEP))
 
-    def clusters(self, parts: int) -> int:
-        """How many of so many blocks run at one time."""
-        return max(1, int(self.multiprocessors * REACHED[parts]) // parts)
-
     def time(self, pace: Pace, tiles: int, parts: int, stage: int, blocks: int = 1) -> float:
         """Microseconds; ``stage``: bytes of a step of a tile, ``blocks`` fit on a multiprocessor."""
-        beside = -(-tiles // self.clusters(parts))
+        beside = -(-tiles // clusters(self.multiprocessors, parts))
         waves, beside = -(-beside // blocks), min(beside, blocks)
         slower = 1 + (beside - 1) / 2  # of each, where several share a multiprocessor
         chain = pace.start + EXCHANGE[parts] + BESIDE * (beside - 1)
@@ -136,7 +130,7 @@ def divided(
     """Only cuts that run at one time, if there are any."""
     cuts = [cut for cut in parts if cut <= shape.steps] or [1]
     able = [(tile, cut) for tile in tiles for cut in cuts]
-    fit = [(t, cut) for t, cut in able if t.tiles(shape.m, shape.n) <= shape.clusters(cut)]
+    fit = [(t, cut) for t, cut in able if t.tiles(shape.m, shape.n) <= clusters(shape.multiprocessors, cut)]
 
     def plan(tile: BoxTile, cut: int) -> Plan:
         pace, count = PACES.get(tile, PACES[DIVIDED[0]]), tile.tiles(shape.m, shape.n)

@@ -21,15 +21,19 @@ from functools import lru_cache
 from math import ceil
 from typing import Any, NamedTuple
 
+from ...card import clusters
 from ..words.atoms import inlined
 from ..words.language import uint32
 from .stage_pace import at_one_time
 
 # Microseconds beside those of stages, WIDER of them for tiles of 256 columns, less for others in proportion.
-FINISH_US, EXCHANGE_WIDER_US = 3.5, 7.6  # to finish tiles in parts, with a block on each multiprocessor
-CROWDED_US, CROWDED = 0.9, 0.9  # where so much of the blocks that fit is there, and more
+FINISH_US, EXCHANGE_WIDER_US = 3.35, 7.4  # to finish tiles in parts, with a block on each multiprocessor
+CROWDED_US, CROWDED = 0.47, 0.9  # where so much of the blocks that fit is there, and more
+# To finish them in clusters of two; for each further block of a cluster; and where all blocks are there that fit.
+CLUSTER_US, CLUSTER_WIDER_US, CLUSTER_MORE_US, CLUSTERS_US = 1.8, 3.3, 0.22, 0.59
 TWICE_WIDER_US = 18.4  # what two tiles of a block take more
 WRITE_WIDER_US = 3.4  # to write a whole tile
+LARGEST = 8  # cluster that any card takes
 ALONE = 0.32  # so much less takes a stage of a block that is meant to have a neighbour, and has none
 
 
@@ -42,6 +46,12 @@ class Turn(NamedTuple):
     stage_us: float
     read_us: float = 0.0  # in which memory brings the weights of a stage, for each of the blocks
     apart_us: float = 0.0  # and all of a tile's operands, as far as no cache holds them for others
+
+    def takes_clusters(self, running: int, blocks: int) -> bool:
+        """Whether so many blocks run at one time in clusters of so many."""
+        if blocks > LARGEST or running % blocks:
+            return False
+        return running // blocks <= clusters(self.blocks // self.each, blocks) * self.each
 
     def pace(self, running: int) -> float:
         """Of a stage, where so many blocks run."""
@@ -58,6 +68,12 @@ class Shares(NamedTuple):
     parts: int  # of each tile; 0: over the ends of tiles, and then ...
     each: int  # stages of a block
     extra: int  # blocks with one more
+    cluster: int = 1  # blocks of one: as many as parts, or 1
+
+    @property
+    def words(self) -> tuple[int, ...]:
+        """As kernels take them."""
+        return self[1:6]
 
 
 @lru_cache(4096)
@@ -80,8 +96,12 @@ def shares(tiles: int, stages: int, turn: Turn) -> tuple[Shares, float]:
 
     for parts in range(2, min(most, stages) + 1):
         running = blocks if tiles > rest else rest * parts
-        us = before + -(-stages // parts) * turn.pace(running) + ending(running)
-        found.append((us, Shares(running, rest, rest * parts, parts, 0, 0)))
+        us = before + -(-stages // parts) * turn.pace(running)
+        found.append((us + ending(running), Shares(running, rest, rest * parts, parts, 0, 0)))
+        if turn.takes_clusters(running, parts):
+            us += CLUSTER_US + CLUSTER_WIDER_US * wide + CLUSTER_MORE_US * (parts - 2)
+            us += CLUSTERS_US * running / blocks
+            found.append((us, Shares(running, rest, rest * parts, parts, 0, 0, parts)))
     sharing = min(blocks, rest * stages)
     if sharing > rest:
         each, extra = divmod(rest * stages, sharing)
@@ -93,7 +113,7 @@ def shares(tiles: int, stages: int, turn: Turn) -> tuple[Shares, float]:
     return best, us
 
 
-def worth(columns: int, stage_us: float) -> int:
+def least_saved(columns: int, stage_us: float) -> int:
     """How many stages fewer a block must make where tiles are cut into parts, that it pays."""
     return ceil((FINISH_US + EXCHANGE_WIDER_US * columns / 256 + CROWDED_US) / stage_us)
 

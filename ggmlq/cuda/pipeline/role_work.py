@@ -21,7 +21,7 @@ from ..words.thread_sums import thread_sums
 from .boxed import follower
 from .pieces import next_piece
 from .roles import RoleTile
-from .shared_tiles import beginner, ender, keeper
+from .shared_tiles import Sharing, sharing_of
 
 
 def adder(layout: StripLayout, tile: RoleTile, multiply: Any) -> Any:
@@ -96,7 +96,7 @@ def as_given(pieces: Any, notes: Any) -> Any:
 
 def worker(
     layout: StripLayout, tile: RoleTile, multiply: Any, locate: Any, shares: Any = as_given,
-    listed: bool = False,
+    listed: bool = False, way: Sharing | None = None,
 ) -> Any:  # fmt: skip
     """The device function of these warps; ``multiply`` is that of cuda:wgmma.
 
@@ -104,9 +104,10 @@ def worker(
     row of weights, column, how many columns there are, and, if ``listed``, the list of the rows of y that
     columns go to. ``thread_at``: the thread's own row and column in a tile. ``shares``: (pieces, notes) for
     how tiles are shared out; it is asked anew each time, so no register holds that while there are products.
+    ``way``: what blocks do that share a tile.
     """
-    add, keep, close = adder(layout, tile, multiply), keeper(tile), ender(tile, locate, listed)
-    begin, behind, (write, _) = beginner(), tile.stages(layout) * 16, thread_sums(tile.columns)
+    add, (begin, keep, close) = adder(layout, tile, multiply), way or sharing_of(tile, locate, listed)
+    behind, write = tile.stages(layout) * 16, thread_sums(tile.columns).write
     hold, scatter = scattered.holder(tile.columns), scattered.scatterer(tile.columns)
 
     @inlined

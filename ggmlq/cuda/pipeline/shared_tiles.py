@@ -16,7 +16,7 @@ say so by their flag.
 from __future__ import annotations
 
 from functools import cache
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -38,7 +38,7 @@ LEFT, OWN = (
 LOADS = 16  # of sums that are under way at one time, four each
 # Words in shared memory: whether this block leaves its slice to the first, whether others have left theirs to
 # it; and where the host does not know it, how the last tiles are shared out and how many come before.
-LEAVES, HAS_MORE, SHARES, WHOLES = 0, 4, 8, 20
+LEAVES, HAS_MORE, SHARES, WHOLES = 0, 4, 8, 20  # and a barrier of cluster_tiles.py at 24
 put, take4 = ptx.put, bf16x2.take4
 
 
@@ -84,7 +84,7 @@ def note_down(pieces: Any, wholes: Any, notes: Any) -> None:
 def keeper(tile: RoleTile) -> Any:
     """The device function that keeps the sums of a piece for those who share its tile."""
     of_slot = 4 * STRIPS * ROWS * tile.columns
-    _, keep_sums = thread_sums(tile.columns)
+    keep_sums = thread_sums(tile.columns).keep
     meet, reach, seen = barriers.gather_point(1, MULTIPLY), barriers.reach, barriers.seen
 
     @inlined
@@ -216,3 +216,16 @@ def ender(tile: RoleTile, locate: Any, listed: bool) -> Any:
                 number = later
 
     return close
+
+
+class Sharing(NamedTuple):
+    """Device functions: what blocks do that share a tile."""
+
+    begin: Any  # a block says that it runs
+    keep: Any  # sums of a piece
+    close: Any  # at the end of a block
+
+
+def sharing_of(tile: RoleTile, locate: Any, listed: bool) -> Sharing:
+    """By way of global memory."""
+    return Sharing(beginner(), keeper(tile), ender(tile, locate, listed))

@@ -19,12 +19,14 @@ OFFSET, SCALE = 26, 8  # for each run of a row with an offset; for each byte of 
 
 # Microseconds of a stage of 128 columns of K, by the columns of a tile, where all blocks of an H100 are busy
 # and memory is not the limit: of q4_0; more for a hundred instructions; and for a hundred bytes of a record.
-# From 176 columns on unpacking is hidden.
+# From 192 columns on unpacking is hidden.
 STAGE_US = {
-    16: 0.57, 32: 0.72, 48: 0.66, 64: 0.83, 96: 0.43, 128: 0.59, 144: 0.60, 160: 0.74,
-    176: 0.87, 192: 0.87, 208: 1.02, 224: 1.01, 240: 1.11, 256: 1.23,
+    16: 0.62, 32: 0.67, 48: 0.72, 64: 0.89, 96: 0.425, 128: 0.58, 144: 0.64, 160: 0.77,
+    176: 0.88, 192: 0.93, 208: 1.03, 224: 1.03, 240: 1.09, 256: 1.21,
 }  # fmt: skip
-UNPACKING_US = {16: 0.32, 32: 0.32, 48: 0.33, 64: 0.33, 96: 0.17, 128: 0.115, 144: 0.077, 160: 0.038}
+UNPACKING_US = {
+    16: 0.32, 32: 0.32, 48: 0.33, 64: 0.33, 96: 0.17, 128: 0.13, 144: 0.10, 160: 0.045, 176: 0.02,
+}  # fmt: skip
 FETCHING_US = {16: 0.045, 32: 0.045, 48: 0.045, 64: 0.045, 96: 0.022, 128: 0.019, 144: 0.011, 160: 0.006}
 PLAIN = 576  # bytes of a record of q4_0
 SHARE, NORM = 0.94, 6  # of its memory's rate that a card reaches under products of strips

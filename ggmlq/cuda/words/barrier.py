@@ -111,6 +111,12 @@ def rank_in_cluster() -> Any:
     only_on_a_gpu()
 
 
+@instruction("mov.u32 $0, %cluster_nctarank;", u32)
+def blocks_of_cluster() -> Any:
+    """How many blocks its cluster has; 1 where none was asked for."""
+    only_on_a_gpu()
+
+
 @instruction(
     "{.reg .b32 there; mapa.shared::cluster.u32 there, $0, $1; "
     "st.shared::cluster.v4.b32 [there], {$2, $3, $4, $5};}",

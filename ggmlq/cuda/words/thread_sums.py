@@ -1,4 +1,4 @@
-"""A thread's sums of ``wgmma`` as a whole: to results, or to memory as they are.
+"""A thread's sums of ``wgmma`` as a whole: to results, or to memory as they are, or to the blocks of a cluster.
 
 Sums are a tuple: four are those of columns 2 t, 2 t + 1 of row g and of row g + 8, then 8 columns on
 (warpgroup.py). Rows are those of the weights, columns those of the activations, so a result lies at
@@ -23,6 +23,7 @@ class ThreadSums(NamedTuple):
 
     write: Callable[..., Any]  # (sums, y, column, row, m, n): what lies within [m, n]
     keep: Callable[..., Any]  # (sums, at, apart)
+    hand_out: Callable[..., Any]  # (sums, at, apart, blocks, barrier): to those of a cluster in turns
 
 
 @cache
@@ -54,11 +55,22 @@ def thread_sums(columns: int) -> ThreadSums:
             at = builder.add(at, builder.zext(apart, LONG))
         return context.get_dummy_value()
 
+    def hand_out(sums: Any, at: Any, apart: Any, blocks: Any, barrier: Any) -> Any:
+        only_on_a_gpu()
+
+    def emit_hand_out(context: Any, builder: Any, signature: Any, operands: Any) -> Any:
+        sums, *given = operands
+        values = unpacked(builder, sums, count)
+        constraints, text = [*"rrrr", *"f" * count], _handing_out(columns, counted(columns))
+        emit_assembly(builder, VOID, text, constraints, [*given, *values], effect=True)
+        return context.get_dummy_value()
+
     if SIMULATED:
-        return ThreadSums(write, keep)
+        return ThreadSums(write, keep, hand_out)
     return ThreadSums(
         as_intrinsic(write, types.void(kind, u64, u32, u32, u32, u32), emit_write),
         as_intrinsic(keep, types.void(kind, u64, u32), emit_keep),
+        as_intrinsic(hand_out, types.void(kind, u32, u32, u32, u32), emit_hand_out),
     )
 
 
@@ -73,4 +85,28 @@ def _writing(columns: int) -> str:
             lines += [f"add.u32 c, $1, {2 * i + e}; setp.lt.and.u32 p, c, $3, low;"]
             lines += [f"@p st.global.f32 [at], ${5 + i + e}; setp.lt.and.u32 p, c, $3, high;"]
             lines += [f"@p st.global.f32 [at + 32], ${7 + i + e}; add.u64 at, at, {('pitch', 'far')[e]};"]
+    return "\n".join([*lines, "}"])
+
+
+def counted(columns: int) -> bool:
+    """Whether blocks of a cluster are told of each four by a barrier; many go faster without, and all meet."""
+    return columns < 128
+
+
+def _handing_out(columns: int, told: bool) -> str:
+    """Operands: at, apart, blocks, barrier, then the sums. Fours go to the last block, the one before it, and
+    so on, and again from the last one on, ``apart`` bytes further; ``told``: to the barrier there.
+    """
+    lines = ["{.reg .pred again; .reg .b32 at, rank, there, barrier;"]
+    lines += ["mov.b32 at, $0; sub.u32 rank, $2, 1;"]
+    for i in range(4, columns // 2 + 4, 4):
+        four = f"{{${i}, ${i + 1}, ${i + 2}, ${i + 3}}}"
+        lines += ["mapa.shared::cluster.u32 there, at, rank;"]
+        if told:
+            lines += ["mapa.shared::cluster.u32 barrier, $3, rank;"]
+            lines += [f"st.async.shared::cluster.mbarrier::complete_tx::bytes.v4.f32 [there], {four}, [barrier];"]
+        else:
+            lines += [f"st.shared::cluster.v4.f32 [there], {four};"]
+        lines += ["setp.eq.u32 again, rank, 0; sub.u32 rank, rank, 1;"]
+        lines += ["@again sub.u32 rank, $2, 1; @again add.u32 at, at, $1;"]
     return "\n".join([*lines, "}"])
