@@ -34,7 +34,9 @@ sys.path.insert(0, str(Path(__file__).parents[1]))  # of a script as of a module
 import ggmlq as gq
 from bench.bench_engine import FORMATS, Bench, Cell, facts
 from bench.on_card import bandwidth
+from ggmlq.cuda.linear import r13_gemv
 from ggmlq.cuda.machine import device
+from ggmlq.formats import BlockFormat
 from ggmlq.ladder import choose, rungs
 from ggmlq.testing import results
 
@@ -113,12 +115,20 @@ def compiled(names: set[str], formats: set[str]) -> None:
     have = device.capability() or (9, 0)
     tasks = []
     for name, i in ahead.kernels_of(modules, formats):
-        kernel = FAMILIES[name].make(*FAMILIES[name].cases[i])
-        if name.rpartition(".")[0] not in modules or kernel.origin is None:
+        module, case = name.rpartition(".")[0], FAMILIES[name].cases[i]
+        if module not in modules or (module == r13_gemv.__name__ and not _has_room(*case)):
+            continue
+        kernel = FAMILIES[name].make(*case)
+        if kernel.origin is None:
             continue
         if not served.found(kernel.origin, have, kernel.exact):
             tasks.append((name, i))
     ahead.compile_all(tasks, have)
+
+
+def _has_room(fmt: BlockFormat, columns: int, span: int, small: bool, strips: int) -> bool:
+    """Whether this card takes so large a stage of ``cuda:gemv``; it takes one for so many rows."""
+    return r13_gemv.chosen(fmt, columns, small, strips).span == span
 
 
 def numbers(text: str) -> tuple[int, ...]:
