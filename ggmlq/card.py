@@ -43,7 +43,7 @@ def too_small_for(card: Card | None, shared: int) -> str | None:
     return f"needs {shared >> 10} KB of shared memory for a block, this GPU has {card.shared >> 10}"
 
 
-# Of clusters of so many blocks, each filling a multiprocessor of Hopper: the share of a card's that they reach.
+# Of clusters of so many blocks, each filling a multiprocessor of Hopper: the share of all that they reach.
 IN_CLUSTERS = {1: 1.0, 2: 1.0, 3: 0.88, 4: 0.9, 5: 0.83, 6: 0.77, 7: 0.79, 8: 0.9}
 
 

@@ -11,6 +11,8 @@ from emulated_gpu import put_emulated
 from fake_cupy import on_device
 
 from ggmlq.cuda.activations import floats, panels, sixteen
+from ggmlq.cuda.machine import device
+from ggmlq.cuda.machine.launch import Kernel
 from ggmlq.cuda.pipeline import bias
 from ggmlq.cuda.words.floats import DTYPES
 
@@ -83,6 +85,18 @@ def test_in_the_order_of_wgmma(kind, card, fresh):
             chunks = full[row, 64 * step : 64 * step + 64].reshape(8, 8)
             for chunk in range(8):
                 assert np.array_equal(made[step, row].reshape(8, 8)[chunk ^ row % 8], chunks[chunk])
+
+
+def test_panels_are_ordered_on_all_multiprocessors(card, monkeypatch):
+    """No more blocks beside each other than where all have as many; of many it makes no difference."""
+    found = []
+    monkeypatch.setattr(device, "multiprocessors", lambda: 132)
+    monkeypatch.setattr(Kernel, "__call__", lambda *given, **more: found.append(more["most"]))
+    for rows_of_x in (1, 133, 264, 265, 700):
+        x = aligned(card, np.ones((rows_of_x, 4096), np.float32))  # 256 threads a row: a block
+        for evenly in (False, True):
+            panels.panels_of(x, 64, 8, aligned(card, np.zeros(1, np.uint32)), evenly=evenly)
+    assert found == [0, 1, 0, 2, 0, 2, 0, 3, 0, 0]
 
 
 @pytest.mark.parametrize("kind", ["float32", "float16", "bfloat16"])

@@ -25,6 +25,7 @@ And those of strips on Hopper, which ``cuda:roles`` is made of:
     roles.py          the ring: strips and panels, the thread that fills it; which tile serves a shape
     role_work.py      warps that unpack and multiply
     shared_tiles.py   sums of tiles that several blocks share: kept, awaited, added up
+    cluster_tiles.py  the same where all blocks of a tile are a cluster, from block to block
     stage_pace.py     how long a stage takes, by the columns of its tile and what records hold
     strip_pace.py     how long kernels of strips take, this one and the others
 

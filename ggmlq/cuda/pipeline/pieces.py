@@ -29,7 +29,7 @@ from .stage_pace import at_one_time
 # Microseconds beside those of stages, WIDER of them for tiles of 256 columns, less for others in proportion.
 FINISH_US, EXCHANGE_WIDER_US = 3.35, 7.4  # to finish tiles in parts, with a block on each multiprocessor
 CROWDED_US, CROWDED = 0.47, 0.9  # where so much of the blocks that fit is there, and more
-# To finish them in clusters of two; for each further block of a cluster; and where all blocks are there that fit.
+# To finish them in clusters of two; for each further block of one; where as many blocks run as fit.
 CLUSTER_US, CLUSTER_WIDER_US, CLUSTER_MORE_US, CLUSTERS_US = 1.8, 3.3, 0.22, 0.59
 TWICE_WIDER_US = 18.4  # what two tiles of a block take more
 WRITE_WIDER_US = 3.4  # to write a whole tile

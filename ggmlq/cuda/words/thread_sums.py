@@ -1,4 +1,4 @@
-"""A thread's sums of ``wgmma`` as a whole: to results, or to memory as they are, or to the blocks of a cluster.
+"""A thread's sums of ``wgmma`` as a whole: to results, or to memory as they are, or to a cluster's blocks.
 
 Sums are a tuple: four are those of columns 2 t, 2 t + 1 of row g and of row g + 8, then 8 columns on
 (warpgroup.py). Rows are those of the weights, columns those of the activations, so a result lies at
@@ -89,7 +89,7 @@ def _writing(columns: int) -> str:
 
 
 def counted(columns: int) -> bool:
-    """Whether blocks of a cluster are told of each four by a barrier; many go faster without, and all meet."""
+    """Whether a barrier tells blocks of a cluster of each four; many go faster without, and all meet."""
     return columns < 128
 
 
@@ -104,7 +104,9 @@ def _handing_out(columns: int, told: bool) -> str:
         lines += ["mapa.shared::cluster.u32 there, at, rank;"]
         if told:
             lines += ["mapa.shared::cluster.u32 barrier, $3, rank;"]
-            lines += [f"st.async.shared::cluster.mbarrier::complete_tx::bytes.v4.f32 [there], {four}, [barrier];"]
+            lines += [
+                f"st.async.shared::cluster.mbarrier::complete_tx::bytes.v4.f32 [there], {four}, [barrier];"
+            ]
         else:
             lines += [f"st.shared::cluster.v4.f32 [there], {four};"]
         lines += ["setp.eq.u32 again, rank, 0; sub.u32 rank, rank, 1;"]
