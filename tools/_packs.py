@@ -28,6 +28,8 @@ MACHINE = SERVED[9, 0]
 ROOM = 227 << 10  # bytes of shared memory of a block
 COMPILERS = ("numba", "numba-cuda", "llvmlite", "cuda-core", "nvidia-nvjitlink", "nvidia-nvvm")
 LEVEL = 9 | lzma.PRESET_EXTREME
+# As text is compressed best, and as instructions of 16 bytes are: 3 % less.
+WAYS = ({"lc": 3, "lp": 0, "pb": 2}, {"lc": 1, "lp": 3, "pb": 4})
 Takes = Callable[..., Any]
 
 
@@ -290,7 +292,9 @@ def packed(entries: Mapping[Origin, bytes]) -> bytes:
 @cache
 def _compressed(body: bytes) -> bytes:
     """The same code is compressed once, however often packs are written on the way."""
-    return lzma.compress(body, lzma.FORMAT_XZ, lzma.CHECK_CRC32, LEVEL)
+    filters = ([{"id": lzma.FILTER_LZMA2, "preset": LEVEL, **way}] for way in WAYS)
+    found = (lzma.compress(body, lzma.FORMAT_XZ, lzma.CHECK_CRC32, filters=own) for own in filters)
+    return min(found, key=len)
 
 
 @cache
