@@ -184,10 +184,14 @@ def _imported(package: Path, path: str, node: ast.ImportFrom) -> Iterator[tuple[
 
 
 def _bound(statement: ast.stmt, nodes: list[ast.AST]) -> set[str]:
-    """The names that a statement of a module binds, those in its branches too."""
+    """The names that a statement of a module binds, those in its branches too; not what counts in a ``for``
+    of an expression.
+    """
     if isinstance(statement, ast.FunctionDef | ast.ClassDef):
         return {statement.name}
-    stored = {node.id for node in nodes if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store)}
+    within = {id(each) for node in nodes if isinstance(node, ast.comprehension) for each in ast.walk(node.target)}
+    names = (node for node in nodes if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store))
+    stored = {node.id for node in names if id(node) not in within}
     return stored | {node.name for node in nodes if isinstance(node, ast.FunctionDef | ast.ClassDef)}
 
 
