@@ -13,6 +13,9 @@ from at_once import at_once
 from fake_cupy import on_device
 from told_driver import K, N, aligned, ends, put_driver, said, weights
 
+from ggmlq.cuda.linear.r16_roles import launch as RUNG
+from ggmlq.cuda.machine import device
+from ggmlq.cuda.pipeline.roles import TILES
 from ggmlq.kept import MOST_PLANS
 from ggmlq.ops import fast_path
 
@@ -51,6 +54,17 @@ def test_a_repeated_product_says_the_same(name, kernel, card, fresh):
         assert any("x" in words for *_, words in now)
         assert any("y" in words for *_, words in now)
         assert any("w" in words for *_, words in now)
+
+
+@pytest.mark.parametrize("tile", TILES, ids=str)
+@pytest.mark.parametrize("name", ["q4_0", "q6_K", "tq1_0"])
+def test_no_more_blocks_fit_beside_each_other_than_a_tile_is_made_for(name, tile, card):
+    """Those of the next product start early: where more fit, all of them sit on what is idle."""
+    q = weights(name)
+    RUNG.launch(aligned((tile.columns, K)), q, aligned((tile.columns, N)), tile=tile)
+    (shared,) = (facts[6] for _, name, facts, _ in card.launches if name.startswith("roles"))
+    each, room = shared + device.RESERVED, 228 << 10
+    assert tile.blocks * each <= room < (tile.blocks + 1) * each
 
 
 def test_memory_between_kernels_is_each_calls_own(card):

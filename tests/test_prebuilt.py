@@ -24,6 +24,7 @@ from scripts import ROOT, load
 import ggmlq as gq
 from ggmlq.cuda.machine import compiler, elsewhere
 from ggmlq.cuda.machine.launch import Kernel
+from ggmlq.cuda.pipeline.roles import TILES
 from ggmlq.cuda.prebuilt import served
 from ggmlq.formats import FORMATS, BlockFormat
 from ggmlq.prebuilt import packs, reach
@@ -210,6 +211,14 @@ def test_a_changed_source(tree, path, old, new, stale):
     assert (reach.reached(origin.family, origin.formats, tree.path).digest != before) is stale
     pack = packs.Pack(*pack_of(origin))
     assert pack.holds(origin.family, origin.formats, tree.path) is not stale
+
+
+def test_one_more_case_makes_no_other_code_old(tree):
+    """Nor does a name that counts in an expression, though kernels have variables of that name."""
+    origin = Origin("ggmlq.cuda.linear.r16_roles.kernel", (FORMATS["q4_0"], TILES[0]))
+    before = reach.reached(origin.family, origin.formats, tree.path).digest
+    changed(tree, "cuda/pipeline/roles.py", "range(16, 257, 16)", "range(16, 273, 16)")
+    assert reach.reached(origin.family, origin.formats, tree.path).digest == before
 
 
 def pack_of(origin):

@@ -189,7 +189,9 @@ def _bound(statement: ast.stmt, nodes: list[ast.AST]) -> set[str]:
     """
     if isinstance(statement, ast.FunctionDef | ast.ClassDef):
         return {statement.name}
-    within = {id(each) for node in nodes if isinstance(node, ast.comprehension) for each in ast.walk(node.target)}
+    within = {
+        id(each) for node in nodes if isinstance(node, ast.comprehension) for each in ast.walk(node.target)
+    }
     names = (node for node in nodes if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store))
     stored = {node.id for node in names if id(node) not in within}
     return stored | {node.name for node in nodes if isinstance(node, ast.FunctionDef | ast.ClassDef)}

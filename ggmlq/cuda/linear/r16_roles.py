@@ -168,5 +168,5 @@ def launch(x: Any, q: QuantArray, out: Any, tile: RoleTile | None = None) -> Non
         (share.blocks,), (tile.threads,), q.prepared(map_of(tile.line(w.layout)))[0],
         panels, out, parts, flags,
         x, list(KINDS).index(kind), x.shape[1], m, n, steps, panels.shape[1], *order, *make, *share.words,
-        cluster=share.cluster,
+        cluster=share.cluster, most=tile.blocks,
     )  # fmt: skip

@@ -63,7 +63,7 @@ class Kernel(Compiled):
     ``least``: the lowest capability; ``exact``: for GPUs of that one alone, with instructions that
     later ones do not have. ``early``: it may start while its predecessor runs, as early.py says.
     ``most``: blocks on a multiprocessor, 0: any number; where kernels start early theirs spread evenly so.
-    ``spreads``: a launch may say so where the kernel does not.
+    ``spreads``: a launch may say so where the kernel does not; others with more than 48 KB always may.
     ``lto``: the assembler gets the whole kernel as LTO IR, as
     ``setmaxnreg`` needs (words/assembly.py). ``together``: its blocks wait for each other, so all of a
     grid run at the same time, or it is refused.
@@ -184,8 +184,7 @@ class Kernel(Compiled):
         shared = _for_most(self.shared, self.most, early)
         if shared > 48 << 10 or self.spreads:
             most = cupy.cuda.driver.CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
-            needed = max(shared, _spread(1) if self.spreads else 0)
-            cupy.cuda.driver.funcSetAttribute(function.ptr, most, needed)
+            cupy.cuda.driver.funcSetAttribute(function.ptr, most, max(shared, _spread(1)))
         return function, shared, early
 
     def _function(self, cupy: Any, code: bytes) -> Any:

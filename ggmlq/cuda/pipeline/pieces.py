@@ -27,10 +27,8 @@ from ..words.language import uint32
 from .stage_pace import at_one_time
 
 # Microseconds beside those of stages, WIDER of them for tiles of 256 columns, less for others in proportion.
-FINISH_US, EXCHANGE_WIDER_US = 3.35, 7.4  # to finish tiles in parts, with a block on each multiprocessor
-CROWDED_US, CROWDED = 0.47, 0.9  # where so much of the blocks that fit is there, and more
-# To finish them in clusters of two; for each further block of one; where as many blocks run as fit.
-CLUSTER_US, CLUSTER_WIDER_US, CLUSTER_MORE_US, CLUSTERS_US = 1.8, 3.3, 0.22, 0.59
+FINISH_US, EXCHANGE_WIDER_US = 3.26, 7.4  # to finish tiles in parts, with a block on each multiprocessor
+CLUSTER_US, CLUSTER_WIDER_US, CLUSTER_MORE_US = 1.63, 4.0, 0.06  # in clusters of two; for each further block
 TWICE_WIDER_US = 18.4  # what two tiles of a block take more
 WRITE_WIDER_US = 3.4  # to write a whole tile
 LARGEST = 8  # cluster that any card takes
@@ -91,8 +89,7 @@ def shares(tiles: int, stages: int, turn: Turn) -> tuple[Shares, float]:
     most = blocks // rest if rest else 0
 
     def ending(running: int) -> float:
-        crowded = CROWDED_US * (running > CROWDED * blocks)
-        return FINISH_US + EXCHANGE_WIDER_US * wide * turn.each * running / blocks + crowded
+        return FINISH_US + EXCHANGE_WIDER_US * wide * turn.each * running / blocks
 
     for parts in range(2, min(most, stages) + 1):
         running = blocks if tiles > rest else rest * parts
@@ -100,7 +97,6 @@ def shares(tiles: int, stages: int, turn: Turn) -> tuple[Shares, float]:
         found.append((us + ending(running), Shares(running, rest, rest * parts, parts, 0, 0)))
         if turn.takes_clusters(running, parts):
             us += CLUSTER_US + CLUSTER_WIDER_US * wide + CLUSTER_MORE_US * (parts - 2)
-            us += CLUSTERS_US * running / blocks
             found.append((us, Shares(running, rest, rest * parts, parts, 0, 0, parts)))
     sharing = min(blocks, rest * stages)
     if sharing > rest:
@@ -115,7 +111,7 @@ def shares(tiles: int, stages: int, turn: Turn) -> tuple[Shares, float]:
 
 def least_saved(columns: int, stage_us: float) -> int:
     """How many stages fewer a block must make where tiles are cut into parts, that it pays."""
-    return ceil((FINISH_US + EXCHANGE_WIDER_US * columns / 256 + CROWDED_US) / stage_us)
+    return ceil((FINISH_US + EXCHANGE_WIDER_US * columns / 256) / stage_us)
 
 
 def room(blocks: int, stages: int, worth: int) -> int:

@@ -99,10 +99,11 @@ class RoleTile:
 
 
 TILES = (
-    RoleTile(16, 2), RoleTile(32, 2), RoleTile(48, 2), RoleTile(64, 2), RoleTile(96),
-    *(RoleTile(columns) for columns in range(128, 257, 16)),
+    RoleTile(16, 2), RoleTile(32, 2),
+    *map(RoleTile, (16, 32, 48, 64, 80, 96, 112, 128, 160, 176, 208, 240, 256)),
 )  # fmt: skip
 CACHED = 71  # MB of an operand of which an L2 cache of 50 MB holds nothing for those who want it later
+MOST_NARROW = 4  # tiles of at most 64 columns
 POWER = 5.98e6  # operations a microsecond, of a multiprocessor, that a card's power allows
 
 
@@ -147,7 +148,7 @@ class Shape(NamedTuple):
         """What so many blocks of a multiprocessor do."""
         across, activations = self.across(tile), self.columns * 2 * tile.columns / 1e6
         again = anew(self.weights, self.down, across) + anew(activations, across, self.down)
-        pace, memory = stage_us(self.layout, tile.columns), SHARE * self.memory
+        pace, memory = stage_us(self.layout, tile.columns, tile.blocks), SHARE * self.memory
         read = self.weights / self.stages / across
         return Turn(self.multiprocessors * blocks, blocks, tile.columns, pace, read / memory, again / memory)
 
@@ -162,9 +163,9 @@ def anew(size: float, count: int, times: int) -> float:
 def best(shape: Shape) -> Best:
     """For a shape.
 
-    Of the tiles that rows fill up: a wide one may be thought faster for a row where there are few tiles,
-    since it has its multiprocessor to itself, but most of what it moves would be for nothing. And two of 16
-    columns are never faster than one of 32, which unpacks half as often.
+    Of the tiles that rows fill up: a wide one may be thought faster for a row where there are few tiles, but
+    most of what it moves would be for nothing. And four narrow ones are never faster than two that unpack
+    half as often.
     """
     m, down, stages = shape.m, shape.down, shape.stages
 
@@ -180,9 +181,7 @@ def best(shape: Shape) -> Best:
         return working + across * of_tile * PANEL_US
 
     filled = (tile for tile in TILES if tile.columns < 2 * m + TILES[0].columns)
-    able = (
-        tile for tile in filled if tile.columns > 64 or m <= (2 if tile.columns > 16 else 1) * tile.columns
-    )
+    able = (tile for tile in filled if tile.columns > 64 or m <= MOST_NARROW * tile.columns)
     return min((Best(us(tile), tile) for tile in able), key=lambda each: each.us)
 
 

@@ -17,17 +17,30 @@ SECOND_PLANE, FEW_LEVELS, LEVELS = 98, 55, 150
 OTHER_CODES, FLOATS = 13, 79  # of 8 bits; of four
 OFFSET, SCALE = 26, 8  # for each run of a row with an offset; for each byte of scales
 
-# Microseconds of a stage of 128 columns of K, by the columns of a tile, where all blocks of an H100 are busy
-# and memory is not the limit: of q4_0; more for a hundred instructions; and for a hundred bytes of a record.
-# From 192 columns on unpacking is hidden.
+# Microseconds of a stage of 128 columns of K, by the blocks of a multiprocessor and the columns of a tile,
+# where all blocks of an H100 are busy and memory is not the limit: of q4_0; more for a hundred instructions;
+# and for a hundred bytes of a record. From 192 columns on unpacking is hidden.
 STAGE_US = {
-    16: 0.62, 32: 0.67, 48: 0.72, 64: 0.89, 96: 0.425, 128: 0.58, 144: 0.64, 160: 0.77,
-    176: 0.88, 192: 0.93, 208: 1.03, 224: 1.03, 240: 1.09, 256: 1.21,
+    1: {
+        16: 0.267, 32: 0.294, 48: 0.315, 64: 0.369, 80: 0.383, 96: 0.432, 112: 0.505, 128: 0.58, 144: 0.64,
+        160: 0.75, 176: 0.816, 208: 0.998, 240: 1.10, 256: 1.22,
+    },
+    2: {16: 0.67, 32: 0.715, 48: 0.72, 64: 0.89},
 }  # fmt: skip
 UNPACKING_US = {
-    16: 0.32, 32: 0.32, 48: 0.33, 64: 0.33, 96: 0.17, 128: 0.13, 144: 0.10, 160: 0.045, 176: 0.02,
+    1: {
+        16: 0.186, 32: 0.192, 48: 0.197, 64: 0.21, 80: 0.192, 96: 0.19, 112: 0.171, 128: 0.13, 144: 0.10,
+        160: 0.056, 176: 0.04,
+    },
+    2: {16: 0.337, 32: 0.325, 48: 0.33, 64: 0.33},
 }  # fmt: skip
-FETCHING_US = {16: 0.045, 32: 0.045, 48: 0.045, 64: 0.045, 96: 0.022, 128: 0.019, 144: 0.011, 160: 0.006}
+FETCHING_US = {
+    1: {
+        16: 0.023, 32: 0.015, 48: 0.023, 64: 0.013, 80: 0.014, 96: 0.013, 112: 0.031, 128: 0.022, 144: 0.022,
+        160: 0.022, 176: 0.012, 208: 0.019, 240: 0.009,
+    },
+    2: {16: 0.04, 32: 0.041, 48: 0.045, 64: 0.045},
+}  # fmt: skip
 PLAIN = 576  # bytes of a record of q4_0
 SHARE, NORM = 0.94, 6  # of its memory's rate that a card reaches under products of strips
 
@@ -54,13 +67,13 @@ def unpacking(layout: StripLayout) -> int:
     return more
 
 
-def longer_us(layout: StripLayout, columns: int) -> float:
-    """Than q4_0 takes for a stage of a tile with so many columns."""
-    unpacked = UNPACKING_US.get(columns, 0.0) * unpacking(layout)
-    fetched = FETCHING_US.get(columns, 0.0) * (layout.record - PLAIN)
+def longer_us(layout: StripLayout, columns: int, blocks: int = 1) -> float:
+    """Than q4_0 takes for a stage of a tile with so many columns, and so many blocks on a multiprocessor."""
+    unpacked = UNPACKING_US[blocks].get(columns, 0.0) * unpacking(layout)
+    fetched = FETCHING_US[blocks].get(columns, 0.0) * (layout.record - PLAIN)
     return (unpacked + fetched) / 100
 
 
-def stage_us(layout: StripLayout, columns: int) -> float:
-    """Of a tile with so many columns."""
-    return STAGE_US[columns] + longer_us(layout, columns)
+def stage_us(layout: StripLayout, columns: int, blocks: int = 1) -> float:
+    """Of such a tile."""
+    return STAGE_US[blocks][columns] + longer_us(layout, columns, blocks)

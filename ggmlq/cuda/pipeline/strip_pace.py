@@ -13,17 +13,10 @@ from ..gemv.pace import Job, best
 from ..gemv.stages import COLUMNS
 from ..strips.layout import ROWS, STEP, StripLayout
 from . import roles as role_tiles
-from .parts import SHORTEST
-from .pieces import Turn
 from .product import STRIPS
 from .roles import PIECE
-from .stage_pace import SHARE, longer_us
 
-# cuda:wgmma: to start; a stage of 128 columns of K of q4_0, by the columns of a tile; so much of what other
-# types take more in cuda:roles; to add up a million numbers of parts; a million activations.
-WGMMA_US, WGMMA_STAGE_US, LONGER = 4.1, {32: 1.17, 64: 1.32, 128: 1.24}, 0.52
-ADDED_US, NARROWED_US = 1.9, 1.7
-ROLES_US = 2.6
+ROLES_US = 3.0  # to order the first activations, to start, to write
 
 
 class Shape(NamedTuple):
@@ -48,21 +41,6 @@ def gemv(shape: Shape) -> float:
     return best(Job(shape.layout, height, shape.k, shape.m, card.multiprocessors, card.memory))[0]
 
 
-def wgmma(shape: Shape) -> float:
-    """Microseconds of cuda:wgmma, whose warps unpack between products, however wide the tile is."""
-    columns = next((each for each in WGMMA_STAGE_US if each >= shape.m), max(WGMMA_STAGE_US))
-    across, each = -(-shape.m // columns), 2 if columns <= 64 else 1
-    tiles, blocks = shape.rows * across, shape.card.multiprocessors * each
-    parts = max(1, min(blocks // tiles, shape.k // (SHORTEST * STEP)))
-    stages = -(-tiles * parts // blocks) * -(-shape.k // (PIECE * STEP * parts))
-    own = WGMMA_STAGE_US[columns] + LONGER * longer_us(shape.layout, min(WGMMA_STAGE_US))
-    read = STRIPS * PIECE * shape.layout.record / 1e6 / across / (SHARE * shape.card.memory)
-    us = WGMMA_US + stages * Turn(blocks, each, columns, own, read).pace(min(tiles * parts, blocks))
-    if parts > 1:
-        us += parts * shape.m * shape.n / 1e6 * ADDED_US
-    return us + shape.m * shape.k / 1e6 * NARROWED_US
-
-
 def roles(shape: Shape) -> float:
     """Microseconds of cuda:roles."""
     stages = -(-shape.k // (PIECE * STEP))
@@ -72,7 +50,7 @@ def roles(shape: Shape) -> float:
 
 def estimates(shape: Shape) -> dict[str, float]:
     """Of the kernels that take such a shape."""
-    found = {"cuda:wgmma": wgmma(shape), "cuda:roles": roles(shape)}
+    found = {"cuda:roles": roles(shape)}
     if shape.m <= COLUMNS[-1]:
         found["cuda:gemv"] = gemv(shape)
     return found
