@@ -13,7 +13,7 @@ from at_once import at_once
 from fake_cupy import on_device
 from told_driver import K, N, aligned, ends, put_driver, said, weights
 
-from ggmlq.cuda.linear.r16_roles import launch as RUNG
+from ggmlq.cuda.linear import r16_roles
 from ggmlq.cuda.machine import device
 from ggmlq.cuda.pipeline.roles import TILES
 from ggmlq.kept import MOST_PLANS
@@ -61,7 +61,7 @@ def test_a_repeated_product_says_the_same(name, kernel, card, fresh):
 def test_no_more_blocks_fit_beside_each_other_than_a_tile_is_made_for(name, tile, card):
     """Those of the next product start early: where more fit, all of them sit on what is idle."""
     q = weights(name)
-    RUNG.launch(aligned((tile.columns, K)), q, aligned((tile.columns, N)), tile=tile)
+    r16_roles.launch.launch(aligned((tile.columns, K)), q, aligned((tile.columns, N)), tile=tile)
     (shared,) = (facts[6] for _, name, facts, _ in card.launches if name.startswith("roles"))
     each, room = shared + device.RESERVED, 228 << 10
     assert tile.blocks * each <= room < (tile.blocks + 1) * each
