@@ -27,7 +27,7 @@ from ..words.language import uint32
 from .stage_pace import at_one_time
 
 # Microseconds beside those of stages, WIDER of them for tiles of 256 columns, less for others in proportion.
-FINISH_US, EXCHANGE_WIDER_US = 3.22, 7.4  # to finish tiles in parts, with a block on each multiprocessor
+FINISH_US, EXCHANGE_WIDER_US = 3.18, 7.5  # to finish tiles in parts, with a block on each multiprocessor
 CLUSTER_US, CLUSTER_WIDER_US, CLUSTER_MORE_US = 1.61, 4.0, 0.06  # in clusters of two; for each further block
 TWICE_WIDER_US = 18.4  # what two tiles of a block take more
 WRITE_WIDER_US = 3.4  # to write a whole tile
