@@ -103,7 +103,7 @@ TILES = (
     *map(RoleTile, (16, 32, 48, 64, 80, 96, 112, 128, 160, 176, 208, 240, 256)),
 )  # fmt: skip
 CACHED = 71  # MB of an operand of which an L2 cache of 50 MB holds nothing for those who want it later
-MOST_NARROW = 4  # tiles of at most 64 columns
+NARROW, MOST_NARROW = 64, 4  # columns of a tile, up to which there are no more than so many across
 POWER = 5.98e6  # operations a microsecond, of a multiprocessor, that a card's power allows
 
 
@@ -164,8 +164,8 @@ def best(shape: Shape) -> Best:
     """For a shape.
 
     Of the tiles that rows fill up: a wide one may be thought faster for a row where there are few tiles, but
-    most of what it moves would be for nothing. And four narrow ones are never faster than two that unpack
-    half as often.
+    most of what it moves would be for nothing. And more than four narrow ones are never faster than half as
+    many that unpack half as often.
     """
     m, down, stages = shape.m, shape.down, shape.stages
 
@@ -181,7 +181,7 @@ def best(shape: Shape) -> Best:
         return working + across * of_tile * PANEL_US
 
     filled = (tile for tile in TILES if tile.columns < 2 * m + TILES[0].columns)
-    able = (tile for tile in filled if tile.columns > 64 or m <= MOST_NARROW * tile.columns)
+    able = (tile for tile in filled if tile.columns > NARROW or m <= MOST_NARROW * tile.columns)
     return min((Best(us(tile), tile) for tile in able), key=lambda each: each.us)
 
 

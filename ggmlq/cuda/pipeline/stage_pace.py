@@ -17,9 +17,9 @@ SECOND_PLANE, FEW_LEVELS, LEVELS = 98, 55, 150
 OTHER_CODES, FLOATS = 13, 79  # of 8 bits; of four
 OFFSET, SCALE = 26, 8  # for each run of a row with an offset; for each byte of scales
 
-# Microseconds of a stage of 128 columns of K, by the blocks of a multiprocessor and the columns of a tile,
-# where all blocks of an H100 are busy and memory is not the limit: of q4_0; more for a hundred instructions;
-# and for a hundred bytes of a record. With the widest tiles both are hidden.
+# Microseconds of a stage of 128 columns of K, by the blocks of a multiprocessor, one or more, and the columns
+# of a tile, where all blocks of an H100 are busy and memory is not the limit: of q4_0; more for a hundred
+# instructions; and for a hundred bytes of a record. With the widest tiles both are hidden.
 STAGE_US = {
     1: {
         16: 0.271, 32: 0.298, 48: 0.342, 64: 0.388, 80: 0.42, 96: 0.411, 112: 0.497, 128: 0.56, 144: 0.64,
@@ -69,11 +69,12 @@ def unpacking(layout: StripLayout) -> int:
 
 def longer_us(layout: StripLayout, columns: int, blocks: int = 1) -> float:
     """Than q4_0 takes for a stage of a tile with so many columns, and so many blocks on a multiprocessor."""
-    unpacked = UNPACKING_US[blocks].get(columns, 0.0) * unpacking(layout)
-    fetched = FETCHING_US[blocks].get(columns, 0.0) * (layout.record - PLAIN)
+    beside = min(blocks, 2)
+    unpacked = UNPACKING_US[beside].get(columns, 0.0) * unpacking(layout)
+    fetched = FETCHING_US[beside].get(columns, 0.0) * (layout.record - PLAIN)
     return (unpacked + fetched) / 100
 
 
 def stage_us(layout: StripLayout, columns: int, blocks: int = 1) -> float:
     """Of such a tile."""
-    return STAGE_US[blocks][columns] + longer_us(layout, columns, blocks)
+    return STAGE_US[min(blocks, 2)][columns] + longer_us(layout, columns, blocks)
