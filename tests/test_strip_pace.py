@@ -12,7 +12,7 @@ from ggmlq.card import Card
 from ggmlq.cuda import choice
 from ggmlq.cuda.dequantize import BLOCK_FORMATS
 from ggmlq.cuda.pipeline.roles import TILES
-from ggmlq.cuda.pipeline.stage_pace import STAGE_US, longer_us, stage_us
+from ggmlq.cuda.pipeline.stage_pace import longer_us, stage_of, stage_us
 from ggmlq.cuda.strips.layout import layout_of
 from ggmlq.formats import FORMATS
 from ggmlq.ladder import choose, reasoned
@@ -64,4 +64,4 @@ def test_stages_take_longer_where_more_is_unpacked():
         assert longer_us(layout_of(fmt), 256) == 0
         for tile in TILES:
             us = stage_us(layout_of(fmt), tile.columns, tile.blocks)
-            assert us > 0.75 * STAGE_US[tile.blocks][tile.columns]
+            assert us > 0.75 * stage_of(tile.columns, tile.blocks).plain

@@ -8,6 +8,7 @@ that nobody has timed have an estimate, too.
 from __future__ import annotations
 
 from functools import cache
+from typing import NamedTuple
 
 from ..strips.layout import StripLayout
 
@@ -17,29 +18,27 @@ SECOND_PLANE, FEW_LEVELS, LEVELS = 98, 55, 150
 OTHER_CODES, FLOATS = 13, 79  # of 8 bits; of four
 OFFSET, SCALE = 26, 8  # for each run of a row with an offset; for each byte of scales
 
-# Microseconds of a stage of 128 columns of K, by the blocks of a multiprocessor, one or more, and the columns
-# of a tile, where all blocks of an H100 are busy and memory is not the limit: of q4_0; more for a hundred
-# instructions; and for a hundred bytes of a record. With the widest tiles both are hidden.
-STAGE_US = {
+
+class Stage(NamedTuple):
+    """Microseconds of 128 columns of K, where all blocks of an H100 are busy and memory is not the limit."""
+
+    plain: float  # of q4_0
+    instructions: float = 0.0  # more for a hundred that unpack; with the widest tiles this is hidden, and ...
+    fetched: float = 0.0  # ... more for a hundred bytes of a record
+
+
+STAGES = {  # by the blocks of a multiprocessor, one or more, and the columns of a tile
     1: {
-        16: 0.271, 32: 0.298, 48: 0.342, 64: 0.388, 80: 0.42, 96: 0.411, 112: 0.497, 128: 0.56, 144: 0.64,
-        160: 0.735, 176: 0.861, 208: 0.999, 240: 1.05, 256: 1.238,
+        16: Stage(0.271, 0.186, 0.022), 32: Stage(0.298, 0.186, 0.014), 48: Stage(0.342, 0.198, 0.025),
+        64: Stage(0.388, 0.218, 0.008), 80: Stage(0.42, 0.19, 0.008), 96: Stage(0.411, 0.2, 0.016),
+        112: Stage(0.497, 0.178, 0.033), 128: Stage(0.56, 0.169, 0.02), 144: Stage(0.64, 0.1, 0.02),
+        160: Stage(0.735, 0.052, 0.028), 176: Stage(0.861, 0.029, 0.024), 208: Stage(0.999, 0, 0.024),
+        240: Stage(1.05, 0.02, 0.022), 256: Stage(1.238),
     },
-    2: {16: 0.647, 32: 0.715, 48: 0.72, 64: 0.89},
-}  # fmt: skip
-UNPACKING_US = {
-    1: {
-        16: 0.186, 32: 0.186, 48: 0.198, 64: 0.218, 80: 0.19, 96: 0.20, 112: 0.178, 128: 0.169, 144: 0.10,
-        160: 0.052, 176: 0.029, 240: 0.02,
+    2: {
+        16: Stage(0.647, 0.337, 0.043), 32: Stage(0.715, 0.336, 0.03), 48: Stage(0.72, 0.33, 0.045),
+        64: Stage(0.89, 0.33, 0.045),
     },
-    2: {16: 0.337, 32: 0.336, 48: 0.33, 64: 0.33},
-}  # fmt: skip
-FETCHING_US = {
-    1: {
-        16: 0.022, 32: 0.014, 48: 0.025, 64: 0.008, 80: 0.008, 96: 0.016, 112: 0.033, 128: 0.02, 144: 0.02,
-        160: 0.028, 176: 0.024, 208: 0.024, 240: 0.022,
-    },
-    2: {16: 0.043, 32: 0.03, 48: 0.045, 64: 0.045},
 }  # fmt: skip
 PLAIN = 576  # bytes of a record of q4_0
 SHARE, NORM = 0.94, 6  # of its memory's rate that a card reaches under products of strips
@@ -67,14 +66,17 @@ def unpacking(layout: StripLayout) -> int:
     return more
 
 
+def stage_of(columns: int, blocks: int) -> Stage:
+    """Of a tile with so many columns, and so many blocks on a multiprocessor."""
+    return STAGES[min(blocks, 2)][columns]
+
+
 def longer_us(layout: StripLayout, columns: int, blocks: int = 1) -> float:
-    """Than q4_0 takes for a stage of a tile with so many columns, and so many blocks on a multiprocessor."""
-    beside = min(blocks, 2)
-    unpacked = UNPACKING_US[beside].get(columns, 0.0) * unpacking(layout)
-    fetched = FETCHING_US[beside].get(columns, 0.0) * (layout.record - PLAIN)
-    return (unpacked + fetched) / 100
+    """Than q4_0 takes for a stage of such a tile."""
+    stage = stage_of(columns, blocks)
+    return (stage.instructions * unpacking(layout) + stage.fetched * (layout.record - PLAIN)) / 100
 
 
 def stage_us(layout: StripLayout, columns: int, blocks: int = 1) -> float:
     """Of such a tile."""
-    return STAGE_US[min(blocks, 2)][columns] + longer_us(layout, columns, blocks)
+    return stage_of(columns, blocks).plain + longer_us(layout, columns, blocks)

@@ -28,16 +28,11 @@ class Shape(NamedTuple):
     layout: StripLayout
     card: Card
 
-    @property
-    def rows(self) -> int:
-        """Of tiles."""
-        return -(-self.n // (STRIPS * ROWS))
-
 
 def gemv(shape: Shape) -> float:
     """Microseconds of cuda:gemv."""
     card = shape.card
-    height = STRIPS * shape.rows
+    height = STRIPS * -(-shape.n // (STRIPS * ROWS))
     return best(Job(shape.layout, height, shape.k, shape.m, card.multiprocessors, card.memory))[0]
 
 
