@@ -9,6 +9,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 
+import numpy as np
+
 
 @dataclass
 class Served:
@@ -118,3 +120,9 @@ def served(files: dict[str, bytes]) -> Iterator[Served]:
         server.shutdown()
         thread.join()
         server.server_close()
+
+
+def check(f, tensors):
+    """The tensors of an open file are these."""
+    for name, x in tensors.items():
+        assert np.array_equal(np.asarray(f[name]), np.asarray(x)), name

@@ -25,6 +25,7 @@ ALLOWED = {
     "text.py": set(),
     "terminal.py": {"text"},
     "progress.py": set(),
+    "notices.py": set(),
     "unwinding.py": set(),
     "announced.py": set(),
     "addressed.py": set(),  # remote by name, which registers itself there
@@ -82,8 +83,8 @@ ALLOWED = {
         "progress", "scaled", "scaled_parts", "tensors", "text", "threads", "tiling", "ops",
     },
     "functions": {
-        "buffers", "cache", "checks", "codes", "devices", "errors", "ops", "problems", "progress", "scaled",
-        "tensors", "tiling", "functions",
+        "buffers", "cache", "checks", "codes", "devices", "errors", "notices", "ops", "problems", "progress",
+        "scaled", "tensors", "tiling", "functions",
     },
     "accuracy": {"codes", "devices", "errors", "formats", "ops", "tensors", "text", "accuracy"},
     "reference": {
@@ -99,7 +100,10 @@ ALLOWED = {
         "addressed", "array", "codes", "devices", "errors", "formats", "gguf", "matrix", "progress",
         "safetensors", "scaled", "tensors", "text", "tiling",
     },
-    "remote": {"addressed", "array", "cache", "errors", "gguf", "progress", "safetensors", "text", "remote"},
+    "remote": {
+        "addressed", "array", "cache", "errors", "gguf", "notices", "progress", "safetensors", "text",
+        "remote",
+    },
     "files.py": {"addressed", "errors", "gguf", "safetensors"},
     "checkpoint": {
         "array", "checkpoint", "convert", "errors", "formats", "gguf", "ops", "safetensors", "scaled", "text",

@@ -38,7 +38,10 @@ class Refused(Exception):
 
 
 class Folder:
-    """A folder, open in a ``with``; ``Refused`` if others can write to it. ``above``: the open one around it."""
+    """A folder, open in a ``with``; ``Refused`` if others can write to it.
+
+    ``above``: the open folder that it lies in; without one it is found by its path.
+    """
 
     def __init__(self, path: Path, above: Folder | None = None) -> None:
         self.path, self._above = path, above
@@ -90,11 +93,16 @@ class Folder:
 
     def open(self, name: str, flags: int = os.O_RDONLY) -> int:
         """The descriptor of a regular file that nobody else can have written."""
-        file = os.open(self._at(name), flags | FILE, dir_fd=self._opened)
+        try:
+            file = os.open(self._at(name), flags | FILE, dir_fd=self._opened)
+        except OSError as error:
+            if error.errno in (errno.ELOOP, errno.ENXIO):  # a link; a socket
+                raise Refused(f"{self.path / name} is no file, or a link; remove it") from None
+            raise
         try:
             facts = os.fstat(file)
             if not stat.S_ISREG(facts.st_mode):
-                raise Refused(f"{self.path / name} is no file")
+                raise Refused(f"{self.path / name} is no file; remove it")
             if RELATIVE:
                 _trust(facts, self.path / name)
         except BaseException:

@@ -15,6 +15,6 @@ opening.py   open
 
 from .address import is_address
 from .opening import open
-from .shelf import Entry, empty, entries
+from .shelf import Entry, empty, entries, problem
 
-__all__ = ["Entry", "empty", "entries", "is_address", "open"]
+__all__ = ["Entry", "empty", "entries", "is_address", "open", "problem"]
