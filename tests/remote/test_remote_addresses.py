@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import urllib.error
+from email.message import Message
+
 import pytest
 from served import check, served
 
 import ggmlq as gq
 from ggmlq import remote
 from ggmlq.errors import RemoteError, RemoteNotFoundError
+from ggmlq.remote.address import parse
+from ggmlq.remote.ranges import Ranges
 
 
 def test_names_that_want_escapes(server, tensors, gguf_bytes):
@@ -59,3 +64,28 @@ def test_secrets_of_an_address_do_not_show(server):
 def test_addresses_that_mean_nothing(text):
     with pytest.raises(RemoteError):
         gq.open(text)
+
+
+def test_a_token_shows_nowhere(server, monkeypatch):
+    monkeypatch.setenv("HF_ENDPOINT", server.url)
+    monkeypatch.setenv("HF_TOKEN", "secret-word")
+    address = parse("hf://o/n/m.gguf")
+    assert address.token == "secret-word"
+    for text in (repr(address), str(address), f"{address}", repr([address]), repr(address.beside("x"))):
+        assert "secret" not in text
+    assert "signature" not in repr(parse("https://h/x?signature=abc123"))
+
+
+def test_why_a_token_was_not_sent(monkeypatch):
+    """An endpoint without https gets none, and the hint does not ask for one that is there."""
+    monkeypatch.setenv("HF_ENDPOINT", "http://name:word@mirror.example")
+    refused = Ranges(parse("hf://o/n/m.gguf")._replace(token=None))
+    monkeypatch.setenv("HF_TOKEN", "secret-word")
+    assert parse("hf://o/n/m.gguf").token is None
+    error = urllib.error.HTTPError("", 401, "", Message(), None)
+    with pytest.raises(RemoteError, match=r"not sent, .* http://mirror.example; set HF_ENDPOINT"):
+        refused._refused(error)
+    monkeypatch.delenv("HF_TOKEN")
+    with pytest.raises(RemoteError, match="set HF_TOKEN"):
+        refused._refused(error)
+    error.close()
