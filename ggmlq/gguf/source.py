@@ -87,6 +87,17 @@ class Source:
                 "the file is cut short or damaged, fetch it again",
             )
 
+    def stored(self, name: str, begin: int, nbytes: int) -> NDArray[np.uint8]:
+        """The bytes of a tensor, if the file still has them: touching what it lost would end the process."""
+        now = self.map.size()
+        if begin + nbytes > now:
+            raise self.kind.error(
+                f"{self.kind.word}: {self.path}: tensor {short(name)} needs bytes {begin} to "
+                f"{begin + nbytes}, the file has {now} and had {self.size} when it was opened; a file that "
+                "is open stays as it is; open it again when it is whole"
+            )
+        return self.data[begin : begin + nbytes]
+
     def count(self, at: int, what: str, n: int) -> None:
         """So many more of something in the header, before anybody walks through them."""
         reason = self._allowance.excess(what, n)

@@ -171,7 +171,7 @@ class Ranges:
         later = headers.get("Retry-After", "") if headers is not None else ""
         pause = max(PAUSE * 2 ** (len(failures) - 1), float(later) if later.isdecimal() else 0.0)
         if pause >= self._clock.left:
-            after = f", and asks to come back after {short(later)} s" if later.isdecimal() else ""
+            after = f", and asks to come back after {cut(later, 20)} s" if later.isdecimal() else ""
             self._fail(
                 f"{said}{after}; each {PIECE >> 10} KiB must come within {self._clock.seconds:g} s, all "
                 f"tries together; check the network, or set {VARIABLE} to more seconds: what was fetched is "

@@ -174,8 +174,7 @@ class SafetensorsFile(Opened[Tensor]):
                 f"{part.header.data + entry.begin} to {part.header.data + entry.end}, the file has "
                 f"{part.source.size}; the download was cut off; fetch the file again"
             )
-        begin = part.header.data + entry.begin
-        return part.source.data[begin : begin + entry.nbytes]
+        return part.source.stored(entry.name, part.header.data + entry.begin, entry.nbytes)
 
     def _part(self, state: State, name: str) -> Part:
         if name not in state.places:
