@@ -37,6 +37,7 @@ def plant(folder, content=b"evil"):
     folder.mkdir(parents=True, exist_ok=True)
     (folder / MARK).write_bytes(MARK_TEXT)
     (folder / ("a" + ENTRY)).write_bytes(_seal("a", content) + content)
+    folder.parent.chmod(0o700)
     folder.chmod(0o700)
     (folder / ("a" + ENTRY)).chmod(0o600)
     return folder
