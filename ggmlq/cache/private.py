@@ -19,6 +19,7 @@ from types import TracebackType
 
 PARTIAL = ".partial"  # the end of names of what is not whole yet
 OTHERS = stat.S_IWGRP | stat.S_IWOTH
+WAY = "set GGMLQ_CACHE_DIR to a folder of yours"
 ATTEMPTS = 8  # to open a file that other processes remove and make
 
 
@@ -57,7 +58,7 @@ class Folder:
                 self._opened = os.open(self.path.name, FOLDER | BELOW, dir_fd=self._above._opened)
             except OSError as error:
                 if error.errno in (errno.ENOTDIR, errno.ELOOP):
-                    raise Refused(f"{self.path} is no folder, or a link; remove it") from None
+                    raise Refused(f"{self.path} is no folder, or a link; remove it, or {WAY}") from None
                 raise
         try:
             _trust(os.fstat(self._opened), self.path)
@@ -162,7 +163,10 @@ class Folder:
     def _new(self, name: str) -> tuple[str, int]:
         partial = f"{name}-{secrets.token_hex(4)}{PARTIAL}"
         flags = os.O_RDWR | os.O_CREAT | os.O_EXCL | FILE
-        return partial, os.open(self._at(partial), flags, 0o600, dir_fd=self._opened)
+        file = os.open(self._at(partial), flags, 0o600, dir_fd=self._opened)
+        if RELATIVE:
+            os.fchmod(file, 0o600)  # a umask can take away too much
+        return partial, file
 
     def rename(self, old: str, new: str) -> None:
         """Give a file or folder another name, which a file may lose by it."""
@@ -209,9 +213,8 @@ def make(path: Path) -> None:
 
 
 def _trust(facts: os.stat_result, path: Path) -> None:
-    way = "set GGMLQ_CACHE_DIR to a folder of yours"
     if facts.st_uid not in (os.geteuid(), 0):
-        raise Refused(f"{path} belongs to another user (uid {facts.st_uid}), who may change it; {way}")
+        raise Refused(f"{path} belongs to another user (uid {facts.st_uid}), who may change it; {WAY}")
     if facts.st_mode & OTHERS:
         mode = f"{stat.S_IMODE(facts.st_mode):04o}"
-        raise Refused(f"{path} can be written to by others (mode {mode}); chmod go-w it, or {way}")
+        raise Refused(f"{path} can be written to by others (mode {mode}); chmod go-w it, or {WAY}")

@@ -39,7 +39,8 @@ def plant(folder, content=b"evil"):
     (folder / ("a" + ENTRY)).write_bytes(_seal("a", content) + content)
     folder.parent.chmod(0o700)
     folder.chmod(0o700)
-    (folder / ("a" + ENTRY)).chmod(0o600)
+    for name in (MARK, "a" + ENTRY):
+        (folder / name).chmod(0o600)
     return folder
 
 
