@@ -35,21 +35,24 @@ ALLOWED = {
     "devices.py": {"errors"},  # the CUDA side by name, when an array lies there
     "tensors.py": {"devices", "errors"},
     "dumps.py": {"errors", "text"},
-    "formats": {"errors", "formats"},
+    "formats": {"errors", "formats", "text"},
     "packing.py": {"formats"},
     "tiling.py": {"errors"},
     "codes": {"devices", "errors", "tiling", "codes"},
     "fixed": {"fixed"},
     # arrays
     "buffers.py": {"devices", "errors", "formats"},
-    "kept.py": {"buffers", "devices", "errors"},
+    "members.py": set(),
+    "kept.py": {"buffers", "devices", "errors", "members"},
     "storage.py": {"buffers", "devices", "errors", "formats", "kept"},
     "protocols.py": {"errors"},  # operations register themselves here
-    "matrix.py": {"devices", "errors", "protocols", "text"},
-    "array.py": {"text", "buffers", "devices", "errors", "formats", "matrix", "protocols", "storage"},
+    "operators.py": {"errors", "members", "text"},
+    "matrix.py": {"devices", "errors", "members", "operators", "protocols", "text"},
+    "array.py": {"text", "buffers", "devices", "errors", "formats", "matrix", "members", "storage"},
     "scaled_parts.py": {"buffers", "codes", "devices", "errors", "tensors", "tiling"},
     "scaled.py": {
-        "text", "codes", "devices", "errors", "kept", "matrix", "protocols", "scaled_parts", "tiling",
+        "text", "codes", "devices", "errors", "kept", "matrix", "members", "operators", "protocols",
+        "scaled_parts", "tiling",
     },
     "checks.py": {"array", "buffers", "devices", "errors", "formats"},
     "metrics.py": {"buffers", "devices", "errors"},
@@ -93,8 +96,8 @@ ALLOWED = {
     },
     # whole files
     "gguf": {
-        "addressed", "array", "devices", "errors", "formats", "gguf", "matrix", "progress", "tensors", "text",
-        "threads", "unwinding",
+        "addressed", "array", "devices", "errors", "formats", "gguf", "matrix", "members", "progress",
+        "tensors", "text", "threads", "unwinding",
     },
     "safetensors": {
         "addressed", "array", "codes", "devices", "errors", "formats", "gguf", "matrix", "progress",

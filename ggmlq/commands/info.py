@@ -13,13 +13,13 @@ import numpy as np
 from .. import files
 from ..errors import GGUFError
 from ..gguf import Array, GGUFFile
+from ..gguf.folding import folded
 from ..gguf.metadata import missing
 from ..safetensors import SafetensorsFile
 from ..terminal import paint, table
 from ..text import count, number, short, size
 from . import _plain, _safetensors
 from ._files import expanded
-from ._fold import folded
 
 SORTS = {
     "name": lambda fact: fact["name"],

@@ -10,18 +10,19 @@ from typing import Any, NamedTuple
 from .. import addressed
 from ..array import QuantArray
 from ..devices import cuda_module
-from ..errors import GGUFError
-from ..text import count, html_table, short, size
+from ..errors import GGUFError, GGUFKeyError
+from ..text import count, html_table, size
 from . import header, load, split, tensors
+from .folding import folded
 from .header import Header
-from .metadata import Metadata, missing
+from .metadata import Metadata
 from .opened import Opened
 from .select import Filter, select
 from .source import Source, checked_path
 from .tensors import TensorInfo
 
 PATH = "a GGUF file is memory-mapped; pass a str or an os.PathLike, write bytes in memory to a file first"
-SHOWN = 60  # tensors that a notebook shows
+SHOWN = 60  # lines of tensors that a notebook shows
 ATTEMPTS = 5  # to open a set of parts that is being replaced
 
 
@@ -107,14 +108,27 @@ class GGUFFile(Opened[QuantArray]):
 
     def __init__(self, parts: list[Part]) -> None:
         first = parts[0].header
-        self.paths: tuple[str, ...] = tuple(part.source.path for part in parts)
-        self.version = first.version
-        self.byteorder = first.byteorder
-        self.alignment = first.alignment
+        self._paths = tuple(part.source.path for part in parts)
+        self._header = first
         self._absolute = parts[0].source.map.path  # the folder of the process may change
         places = {name: part for part in parts for name in part.header.tensors}
         metadata = Metadata(split.metadata_of_set([part.header for part in parts]))
         self._state: State | None = State(tuple(parts), places, {}, metadata)
+
+    @property
+    def version(self) -> int:
+        """The version of the format that the first file has."""
+        return self._header.version
+
+    @property
+    def byteorder(self) -> str:
+        """``"little"`` or ``"big"``."""
+        return self._header.byteorder
+
+    @property
+    def alignment(self) -> int:
+        """Bytes to whose multiples the tensors of the first file are aligned."""
+        return self._header.alignment
 
     @property
     def parts(self) -> tuple[Part, ...]:
@@ -148,7 +162,7 @@ class GGUFFile(Opened[QuantArray]):
     def _place(self, state: State, name: str) -> tuple[Part, TensorInfo]:
         part = state.places.get(name)
         if part is None:
-            missing(f"{self!r}[{short(name)}]", name, state.places)
+            self._missing(name, GGUFKeyError)
         return part, part.header.tensors[name]
 
     def to(
@@ -214,17 +228,22 @@ class GGUFFile(Opened[QuantArray]):
         return list(self) if self._state is not None else []
 
     def _repr_html_(self) -> str:
-        """For a notebook: what is in it."""
+        """For a notebook: its tensors, equal layers in one line, and its metadata."""
         state = self._state
-        rows: list[list[object]] = []
-        for part in state.parts if state else ():
-            for info in part.header.tensors.values():
-                shape = " × ".join(map(str, info.shape))
-                rows.append([info.name, info.format.name, shape, size(info.nbytes)])
+        facts = [
+            {"name": i.name, "type": i.format.name, "shape": i.shape, "bytes": i.nbytes}
+            for part in (state.parts if state else ())
+            for i in part.header.tensors.values()
+        ]
+        rows: list[list[object]] = [
+            [f["name"], f["type"], " × ".join(map(str, f["shape"])), f["tensors"], size(f["bytes"])]
+            for f in folded(facts)
+        ]
         more = len(rows) - SHOWN
-        rest: list[list[object]] = [[f"… and {more} more", "", "", ""]]
-        shown = rows if more <= 1 else rows[:SHOWN] + rest
-        return html_table(("tensor", "type", "shape", "size"), shown, repr(self))
+        if more > 1:
+            rows[SHOWN:] = [[f"… and {more} more", "", "", "", ""]]
+        table = html_table(("tensor", "type", "shape", "tensors", "size"), rows, repr(self))
+        return table + (state.metadata._repr_html_() if state else "")
 
     def __repr__(self) -> str:
         state = self._state

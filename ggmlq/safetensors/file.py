@@ -14,7 +14,6 @@ from numpy.typing import NDArray
 from .. import addressed
 from ..array import QuantArray
 from ..errors import SafetensorsError, SafetensorsKeyError, UnsupportedError
-from ..gguf.metadata import similar
 from ..gguf.opened import Opened
 from ..gguf.select import Filter, select
 from ..gguf.source import checked_path
@@ -88,9 +87,9 @@ class SafetensorsFile(Opened[Tensor]):
     """
 
     def __init__(self, where: Place, parts: list[Part], absolute: str) -> None:
-        self.folder = os.path.abspath(where.folder)  # the folder of the process may change
-        self.paths: tuple[str, ...] = tuple(part.source.path for part in parts)
-        self.absent_files = where.absent
+        self._folder = os.path.abspath(where.folder)  # the folder of the process may change
+        self._paths = tuple(part.source.path for part in parts)
+        self._absent_files = where.absent
         self._absolute = absolute
         places = _joined(where, parts)
         entries = {name: part.header.tensors[name] for name, part in places.items() if part}
@@ -98,7 +97,22 @@ class SafetensorsFile(Opened[Tensor]):
         metadata: dict[str, str] = {}
         for part in reversed(parts):
             metadata |= part.header.metadata
-        self.metadata: Mapping[str, str] = MappingProxyType(metadata)
+        self._metadata: Mapping[str, str] = MappingProxyType(metadata)
+
+    @property
+    def folder(self) -> str:
+        """The folder in which the files lie."""
+        return self._folder
+
+    @property
+    def absent_files(self) -> tuple[str, ...]:
+        """Files that the index names and that are not there."""
+        return self._absent_files
+
+    @property
+    def metadata(self) -> Mapping[str, str]:
+        """The texts that the files have under ``__metadata__``; the first file's where two differ."""
+        return self._metadata
 
     @property
     def parts(self) -> tuple[Part, ...]:
@@ -178,10 +192,7 @@ class SafetensorsFile(Opened[Tensor]):
 
     def _part(self, state: State, name: str) -> Part:
         if name not in state.places:
-            raise SafetensorsKeyError(
-                f"{self!r}[{short(name)}]: it has {len(state.places)} names, not this one; "
-                f"{similar(name, state.places)}"
-            )
+            self._missing(name, SafetensorsKeyError)
         part = state.places[name]
         if part is None:
             raise SafetensorsError(
