@@ -27,7 +27,7 @@ suppress_warnings = ["ref.python"]  # docstrings name classes shortly, and two p
 
 autodoc_typehints = "none"  # docstrings say what an argument is, in words
 autodoc_member_order = "bysource"
-autodoc_default_options = {"members": True, "show-inheritance": True}
+autodoc_default_options = {"show-inheritance": True}  # tools/site_pages.py names the members
 napoleon_google_docstring = False
 napoleon_use_rtype = False
 

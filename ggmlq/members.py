@@ -19,15 +19,16 @@ def inner(function: Function) -> Function:
 
 
 def public(kind: type) -> list[str]:
-    """Names of the public members of a class, inherited ones too."""
+    """Names of the public members of a class, inherited ones too, but for those of Python's own types."""
     return [name for name in dir(kind) if not name.startswith("_") and _is_public(kind, name)]
 
 
 def _is_public(kind: type, name: str) -> bool:
     from inspect import getdoc  # where somebody asks
 
-    definitions = [vars(base)[name] for base in kind.__mro__ if name in vars(base)]
-    if not definitions or any(map(_is_inner, definitions)):
+    bases = [base for base in kind.__mro__ if name in vars(base)]
+    definitions = [vars(base)[name] for base in bases]
+    if not bases or bases[0].__module__ == "builtins" or any(map(_is_inner, definitions)):
         return False
     is_value = not hasattr(definitions[0], "__get__")  # its docstring would be that of its type
     return not is_value and bool(getdoc(getattr(kind, name)))
