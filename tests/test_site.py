@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import importlib.util
 import os
+import re
 import subprocess
 import sys
 from html.parser import HTMLParser
@@ -66,6 +67,9 @@ def test_the_site(tmp_path):
     links_lead_somewhere(found, site)
     nothing_is_loaded_from_elsewhere(found)
     every_page_command_and_name_is_there(found, site)
+    for path in (site / "reference").glob("*.html"):
+        words = re.sub(r"<pre>.*?</pre>", "", path.read_text(encoding="utf-8"), flags=re.DOTALL)
+        assert "&gt;&gt;&gt;" not in words, f"{path.name}: an example is taken for a part of a section"
 
 
 def links_lead_somewhere(pages, folder):
