@@ -23,6 +23,7 @@ ALLOWED = {
     "errors.py": set(),
     "interrupted.py": set(),
     "text.py": set(),
+    "folding.py": set(),
     "terminal.py": {"text"},
     "progress.py": set(),
     "notices.py": set(),
@@ -96,8 +97,8 @@ ALLOWED = {
     },
     # whole files
     "gguf": {
-        "addressed", "array", "devices", "errors", "formats", "gguf", "matrix", "members", "progress",
-        "tensors", "text", "threads", "unwinding",
+        "addressed", "array", "devices", "errors", "folding", "formats", "gguf", "matrix", "members",
+        "progress", "tensors", "text", "threads", "unwinding",
     },
     "safetensors": {
         "addressed", "array", "codes", "devices", "errors", "formats", "gguf", "matrix", "progress",
@@ -150,8 +151,8 @@ ALLOWED = {
     # the top
     "commands": {
         "accuracy", "array", "check", "checkpoint", "completion", "convert", "diff", "dumps", "errors",
-        "faults", "files", "formats", "gguf", "gru", "llama", "pages", "progress", "report", "safetensors",
-        "scaled", "spread", "surveys", "terminal", "text", "threads", "trace", "commands",
+        "faults", "files", "folding", "formats", "gguf", "gru", "llama", "pages", "progress", "report",
+        "safetensors", "scaled", "spread", "surveys", "terminal", "text", "threads", "trace", "commands",
     },
     "testing": None,  # may import anything
     "doctor.py": None,

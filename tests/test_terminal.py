@@ -13,7 +13,7 @@ import pytest
 import ggmlq as gq
 from ggmlq import terminal, text
 from ggmlq.cli import main
-from ggmlq.gguf.folding import folded, layers
+from ggmlq.folding import folded, layers
 
 ROW = np.arange(64, dtype=np.float32)
 

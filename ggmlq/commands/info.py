@@ -12,8 +12,8 @@ import numpy as np
 
 from .. import files
 from ..errors import GGUFError
+from ..folding import folded
 from ..gguf import Array, GGUFFile
-from ..gguf.folding import folded
 from ..gguf.metadata import missing
 from ..safetensors import SafetensorsFile
 from ..terminal import paint, table

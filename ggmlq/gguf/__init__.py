@@ -13,7 +13,6 @@
     edit              edit.py       metadata changed in place, in the room that a file has for it
     check             check.py      every rule of the format, as a list of findings
     place_of          places.py     layer and role of a tensor, from its name
-    folded            folding.py    tensors of equal layers in one line, for people
 
 The way down from ``open``: source.py is the checked bytes, header.py the layout, tensors.py the
 table of tensors, chain.py the fast search through arrays of strings.

@@ -11,9 +11,9 @@ from .. import addressed
 from ..array import QuantArray
 from ..devices import cuda_module
 from ..errors import GGUFError, GGUFKeyError
+from ..folding import folded
 from ..text import count, html_table, size
 from . import header, load, split, tensors
-from .folding import folded
 from .header import Header
 from .metadata import Metadata
 from .opened import Opened
