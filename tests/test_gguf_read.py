@@ -247,6 +247,9 @@ def test_patterns_select(both):
     assert list(file.select(lambda name: name.endswith("bias"))) == ["blk.1.attn_q.bias"]
     assert list(both[0].select("*.mlp.*")) == ["model.layers.0.mlp.experts.0.up_proj.weight"]
     assert part.get("output.weight", 3) == 3
+    assert part._ipython_key_completions_() == list(part)
+    assert "<td>blk.0.attn_q.weight</td>" in part._repr_html_()
+    assert "output.weight" not in part._repr_html_()
     with pytest.raises(KeyError, match=r"<2 of 6 tensors.*not this one"):
         part["output.weight"]
     with pytest.raises(KeyError, match=r"select\('nope\*'\).*takes none of 6"):

@@ -11,8 +11,7 @@ from .. import addressed
 from ..array import QuantArray
 from ..devices import cuda_module
 from ..errors import GGUFError, GGUFKeyError
-from ..folding import folded
-from ..text import count, html_table, size
+from ..text import count
 from . import header, load, split, tensors
 from .header import Header
 from .metadata import Metadata
@@ -22,7 +21,6 @@ from .source import Source, checked_path
 from .tensors import TensorInfo
 
 PATH = "a GGUF file is memory-mapped; pass a str or an os.PathLike, write bytes in memory to a file first"
-SHOWN = 60  # lines of tensors that a notebook shows
 ATTEMPTS = 5  # to open a set of parts that is being replaced
 
 
@@ -224,26 +222,15 @@ class GGUFFile(Opened[QuantArray]):
     def __reduce__(self) -> tuple[Any, ...]:
         return open, (self._absolute,)
 
-    def _ipython_key_completions_(self) -> list[str]:
-        return list(self) if self._state is not None else []
-
-    def _repr_html_(self) -> str:
-        """For a notebook: its tensors, equal layers in one line, and its metadata."""
-        state = self._state
-        facts = [
+    def _tensors(self) -> list[dict[str, Any]]:
+        return [
             {"name": i.name, "type": i.format.name, "shape": i.shape, "bytes": i.nbytes}
-            for part in (state.parts if state else ())
+            for part in self.parts
             for i in part.header.tensors.values()
         ]
-        rows: list[list[object]] = [
-            [f["name"], f["type"], " × ".join(map(str, f["shape"])), f["tensors"], size(f["bytes"])]
-            for f in folded(facts)
-        ]
-        more = len(rows) - SHOWN
-        if more > 1:
-            rows[SHOWN:] = [[f"… and {more} more", "", "", "", ""]]
-        table = html_table(("tensor", "type", "shape", "tensors", "size"), rows, repr(self))
-        return table + (state.metadata._repr_html_() if state else "")
+
+    def _metadata_html(self) -> str:
+        return self.metadata._repr_html_()
 
     def __repr__(self) -> str:
         state = self._state

@@ -8,13 +8,15 @@ from collections.abc import Iterator, Mapping
 from types import MappingProxyType, TracebackType
 from typing import Any, NoReturn, Protocol, Self, TypeVar
 
+from ..folding import folded
 from ..members import Listed
-from ..text import count, short
+from ..text import count, html_table, short, size
 from .metadata import missing
 from .select import Filter, fitting, select
 
 Held_co = TypeVar("Held_co", covariant=True)
 SHOWN = 5  # names in the repr of a selection
+LINES = 60  # of tensors that a notebook shows
 
 
 class State(Protocol):
@@ -88,6 +90,23 @@ class Opened(Listed, Mapping[str, Held_co]):
             raise kind(f"{asked}: this file has that tensor under another name; take f[{here[0]!r}]")
         missing(asked, name, names, kind=kind)
 
+    @abstractmethod
+    def _tensors(self) -> list[dict[str, Any]]:
+        """Name, type, shape and bytes of each tensor that is there."""
+
+    @abstractmethod
+    def _metadata_html(self) -> str:
+        """The table of the metadata for a notebook."""
+
+    def _repr_html_(self) -> str:
+        """For a notebook: the tensors, equal layers in one line, and the metadata."""
+        if self._state is None:
+            return html_table((), (), repr(self))
+        return _table(self._tensors(), repr(self)) + self._metadata_html()
+
+    def _ipython_key_completions_(self) -> list[str]:
+        return list(self) if self._state is not None else []
+
     def _to_several(
         self, chosen: Mapping[str, Any], devices: Any, axis: Any, progress: bool | None
     ) -> Mapping[str, Any]:
@@ -112,6 +131,24 @@ class Opened(Listed, Mapping[str, Held_co]):
     def close(self) -> None:
         """Let go of the files; what was taken from them stays good."""
         self._state = None
+
+
+def _table(tensors: list[dict[str, Any]], caption: str) -> str:
+    """Tensors for a notebook, equal layers in one line."""
+    rows: list[list[object]] = [
+        [
+            fact["name"],
+            fact["type"],
+            " × ".join(map(str, fact["shape"])),
+            fact["tensors"],
+            size(fact["bytes"]),
+        ]
+        for fact in folded(tensors)
+    ]
+    more = len(rows) - LINES
+    if more > 1:
+        rows[LINES:] = [[f"… and {more} more", "", "", "", ""]]
+    return html_table(("tensor", "type", "shape", "tensors", "size"), rows, caption)
 
 
 class Selection(Listed, Mapping[str, Held_co]):
@@ -140,6 +177,11 @@ class Selection(Listed, Mapping[str, Held_co]):
 
     def _ipython_key_completions_(self) -> list[str]:
         return list(self)
+
+    def _repr_html_(self) -> str:
+        """For a notebook: these tensors, equal layers in one line."""
+        tensors = [fact for fact in self._file._tensors() if fact["name"] in self._names]
+        return _table(tensors, f"{len(self)} of {count(len(self._file), 'tensor')} of {self._file.path!r}")
 
     def __repr__(self) -> str:
         names = ", ".join(map(repr, list(self)[:SHOWN])) + (", …" if len(self) > SHOWN else "")

@@ -14,12 +14,13 @@ from numpy.typing import NDArray
 from .. import addressed
 from ..array import QuantArray
 from ..errors import SafetensorsError, SafetensorsKeyError, UnsupportedError
+from ..gguf.metadata import LONGEST
 from ..gguf.opened import Opened
 from ..gguf.select import Filter, select
 from ..gguf.source import checked_path
 from ..progress import Progress
 from ..scaled import ScaledArray
-from ..text import short
+from ..text import html_table, short
 from . import header, jsons, place, scales
 from .header import Entry, Header, Source
 from .place import Place
@@ -236,6 +237,15 @@ class SafetensorsFile(Opened[Tensor]):
 
     def __reduce__(self) -> tuple[Any, ...]:
         return open, (self._absolute,)
+
+    def _tensors(self) -> list[dict[str, Any]]:
+        lacks = {*self.missing}
+        infos = [self.info(name) for name in self if name not in lacks]
+        return [{"name": i.name, "type": i.dtype, "shape": i.shape, "bytes": i.nbytes} for i in infos]
+
+    def _metadata_html(self) -> str:
+        rows = [[key, short(value, LONGEST)] for key, value in self.metadata.items()]
+        return html_table(("key", "value"), rows, "metadata") if rows else ""
 
     def __repr__(self) -> str:
         state = self._state
