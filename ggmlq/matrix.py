@@ -95,9 +95,7 @@ class Weights(Operators, AskedByNumPy):
 
     def __matmul__(self, x: Any) -> Any:
         """``q @ x`` of columns x, [K] or [K, M]: the product ``x.T @ q.T``, transposed."""
-        rows = _rows_of(self, x)
-        y = OPERATIONS[self.product](rows, self)
-        return y if rows.ndim == 1 else y.T
+        return OPERATIONS["times_columns"](self, x)
 
     def __rmatmul__(self, x: object) -> Any:
         raise ShapeError(f"x @ q with {self!r}: rows of q lie along K, as in ggml; write x @ q.T")
@@ -176,22 +174,31 @@ class Transposed(Operators, AskedByNumPy):
         return f"{self.T!r}.{'mT' if self._matrices else 'T'}"
 
 
+@operation
+def times_columns(q: Weights, x: Any) -> Any:
+    """``q @ x``: the columns of x are rows of activations."""
+    rows = _rows_of(q, x)
+    y = OPERATIONS[q.product](rows, q)
+    return y if rows.ndim == 1 else y.T
+
+
 def _rows_of(q: Weights, x: Any) -> Any:
     """The columns of ``q @ x`` as rows of activations; what else is wrong with them, the product says."""
-    asked = f"q @ x with {q!r}"
     if isinstance(x, Operators):
-        raise ShapeError(f"{asked} and {x!r}: x is an array of floats, [K] or [K, M]; pass x.dequantize()")
+        raise ShapeError(
+            f"q @ x with {q!r} and {x!r}: x is an array of floats, [K] or [K, M]; pass x.dequantize()"
+        )
     if not hasattr(x, "ndim"):
         try:
             x = np.asarray(x)
         except (ValueError, TypeError) as error:
-            raise DTypeError(f"{asked}: x is no array ({error}); pass an array of floats") from None
+            raise DTypeError(f"q @ x with {q!r}: x is no array ({error}); pass an array of floats") from None
     if q.ndim == 2 and (x.ndim not in (1, 2) or x.shape[0] != q.shape[1]):
         rows = x.ndim and x.shape[-1] == q.shape[1]
         way = "write x @ q.T, which takes rows [..., K]" if rows else f"pass {q.shape[1]} numbers a column"
         raise ShapeError(
-            f"{asked}: x has shape {tuple(x.shape)}; q is [N, K] and x [K] or [K, M], with K {q.shape[1]}; "
-            f"{way}"
+            f"q @ x with {q!r}: x has shape {tuple(x.shape)}; q is [N, K] and x [K] or [K, M], with K "
+            f"{q.shape[1]}; {way}"
         )
     return x.T if x.ndim == 2 else x
 
