@@ -18,8 +18,8 @@ from ..check.data import KINDS
 from ..check.judge import FIT
 from ..check.outcome import Outcome
 from ..check.page import page
-from ..check.run import Settings
 from ..check.run import run as run_cases
+from ..check.running import Settings
 from ..dumps import Dump
 from ..errors import DeviceError, DumpError, GGMLQError, ShapeError, UnsupportedError
 from ..formats import FORMATS, Format

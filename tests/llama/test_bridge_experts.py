@@ -10,7 +10,8 @@ import pytest
 import ggmlq as gq
 from ggmlq.check import mixtures
 from ggmlq.check.cases import Case
-from ggmlq.check.run import Settings, run_case
+from ggmlq.check.run import run_case
+from ggmlq.check.running import Settings
 from ggmlq.errors import GGMLQError
 from ggmlq.llama import Bridge
 from ggmlq.testing.expert_layer import Layer
