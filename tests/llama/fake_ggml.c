@@ -9,7 +9,7 @@
 #include <string.h>
 #include <unistd.h>
 
-enum { F32 = 0, Q4_0 = 2 };
+enum { F32 = 0, Q4_0 = 2, COUNT = 30 }; // of 2024: beyond its count a release build reads behind its table
 
 typedef struct tensor {
     int type;
@@ -27,7 +27,10 @@ static int fault(const char *name) {
 }
 
 const char *ggml_version(void) { return "fake"; }
-const char *ggml_type_name(int type) { return type == F32 ? "f32" : type == Q4_0 ? "q4_0" : NULL; }
+const char *ggml_type_name(int type) {
+    if (type >= COUNT) raise(SIGSEGV);
+    return type == F32 ? "f32" : type == Q4_0 ? "q4_0" : NULL;
+}
 int64_t ggml_blck_size(int type) { return type == Q4_0 ? 32 : 1; }
 size_t ggml_type_size(int type) { return type == Q4_0 ? (fault("abi") ? 20 : 18) : 4; }
 size_t ggml_nbytes(const tensor *t) { return t->rows * t->k / ggml_blck_size(t->type) * ggml_type_size(t->type); }

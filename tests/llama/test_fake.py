@@ -30,6 +30,11 @@ def test_a_product(fake):
     assert got.buffer == "FAKE"
 
 
+def test_types_beyond_the_librarys_count_are_not_asked_for(fake):
+    assert max(fmt.id for fmt in gq.formats.values()) >= 30, "the fake dies where it is asked for type 30"
+    assert fake().types == {"f32", "q4_0"}
+
+
 def test_shapes_follow_x(fake):
     bridge = fake()
     assert bridge.mul_mat(X[0], W, "FAKE0").shape == (7,)
