@@ -6,9 +6,11 @@ import re
 
 from ..formats import BlockFormat, Format
 from .catalogue import Fault
+from .misread import low_bits
 
 CONSTANT = re.compile(r"\(q - (\d+)\)")  # of q4_0: d * (q - 8)
 OFFSET = re.compile(r"^(?P<scaled>.+) (?P<sign>[-+]) (?P<term>[\w* ]+)$")  # of q4_K: … - dmin * m
+EXAMPLE = re.compile(r"(\w+): ")  # a formula of the catalogue that is one format's
 MISSING = ("offset-missing", "sum-missing", "min-ignored")
 
 
@@ -19,7 +21,12 @@ def formulas(fault: Fault, fmt: Format) -> tuple[str, str]:
     right = fmt.formula
     wrong = _wrong(fault.id, fmt, right)
     if wrong is None:
-        return fault.wrong, f"{fault.right}; of {fmt.name}, value = {right}"
+        example = EXAMPLE.match(fault.right)
+        if example is not None and example[1] != fmt.name:
+            return "", f"value = {right} ({fmt.name})"
+        above = f"<< {low_bits(fmt) or 4}"  # where high bits lie
+        said = [text.replace("<< 4", above) for text in (fault.wrong, fault.right)]
+        return said[0], f"{said[1]}; of {fmt.name}, value = {right}"
     return f"value = {wrong}", f"value = {right} ({fmt.name})"
 
 
