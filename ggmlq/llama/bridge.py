@@ -29,9 +29,9 @@ from ..formats.format import Floats
 from . import experts
 from .devices import Device
 from .files import locate
+from .guards import GUARD, UNWRITTEN, Stray
 from .library import is_weight_type
 from .process import Child
-from .product import UNWRITTEN
 from .protocol import Arrays
 
 TIMEOUT = 120.0
@@ -45,6 +45,8 @@ class Measurement:
     repeats: tuple[Floats, ...]  # the same product again, from fresh buffers of NaN
     seconds: tuple[float, ...]  # of each timed run
     buffer: str  # ggml's name of the memory that held the weights
+    strays: tuple[Stray, ...] = ()  # memory beside the result that was overwritten
+    forced: bool = False  # supports_op refuses such activations; llama.cpp multiplies them all the same
 
     @property
     def fastest(self) -> float:
@@ -58,8 +60,14 @@ class Measurement:
 
     @property
     def unwritten(self) -> NDArray[np.bool_]:
-        """Which elements of y the kernel never wrote."""
+        """Elements of y that the kernel never wrote."""
         mask: NDArray[np.bool_] = self.y.view(np.uint32) == UNWRITTEN
+        return mask
+
+    @property
+    def leaked(self) -> NDArray[np.bool_]:
+        """Elements of y that are the NaN of memory around the operands: the kernel read it."""
+        mask: NDArray[np.bool_] = self.y.view(np.uint32) & np.uint32(0x7FFFFFFF) == GUARD
         return mask
 
     @property
@@ -172,14 +180,16 @@ class Bridge:
         repeats: int = 1,
         time_runs: int = 0,
         ids: Any = None,
+        batched: bool = False,
     ) -> Measurement:
         """:meth:`mul_mat` run ``repeats`` times for its bits, then ``time_runs`` times for its speed.
 
         With ids [T, U] of experts it is ``mul_mat_id``, as :func:`ggmlq.expert_linear` has it: x [T, K] or
-        [T, U, K], q [E, N, K].
+        [T, U, K], q [E, N, K]. With ``batched`` the library gets x [.., M, K] as a tensor of so many axes, up
+        to four, not as rows of one matrix; q is [.., N, K] then, each of its matrices for as many of x's.
         """
         asked = f"mul_mat{'' if ids is None else '_id'}(x, {q!r}, {device!r})"
-        arrays, shape = experts.operands(asked, x, q, ids)
+        arrays, shape = experts.batches(asked, x, q) if batched else experts.operands(asked, x, q, ids)
         if not arrays[0].size or not math.prod(shape):
             raise ShapeError(
                 f"{asked}: x has shape {arrays[0].shape}; a product needs at least one row of each"
@@ -196,12 +206,14 @@ class Bridge:
             )
         message = {
             "do": "mul_mat", "device": device, "format": q.format.name, "rows": q.shape[-2],
-            "columns": q.shape[-1], "experts": 0 if ids is None else len(q), "threads": threads,
-            "repack": repack, "repeats": repeats, "time_runs": time_runs,
+            "columns": q.shape[-1], "lead": q.shape[:-2], "threads": threads, "repack": repack,
+            "repeats": repeats, "time_runs": time_runs,
         }  # fmt: skip
         answer, (y,) = self._call(asked, message, arrays)
         results = [one.reshape(shape) for one in y]
-        return Measurement(results[0], tuple(results[1:]), tuple(answer["seconds"]), answer["buffer"])
+        strays = tuple(Stray(**stray) for stray in answer["strays"])
+        return Measurement(results[0], tuple(results[1:]), tuple(answer["seconds"]), answer["buffer"],
+                           strays, answer["forced"])  # fmt: skip
 
     def mul_mat_id(
         self, x: Any, q: QuantArray, ids: Any, device: str = "CPU", *, threads: int = 1, repack: bool = False

@@ -13,6 +13,7 @@ import threading
 import traceback
 from collections.abc import Callable
 from contextlib import suppress
+from dataclasses import asdict
 from queue import SimpleQueue
 from typing import Any
 
@@ -69,9 +70,12 @@ class Worker:
         name = handle.device.name
         if name not in self._multipliers:
             self._multipliers[name] = Multiplier(self.library, handle)
-        request = Request(**{**message, "format": FORMATS[message["format"]]})
-        y, seconds, buffer = self._multipliers[name].run(arrays[0], arrays[1], request, *arrays[2:])
-        return {"seconds": seconds, "buffer": buffer}, [y]
+        parts = {"format": FORMATS[message["format"]], "lead": tuple(message["lead"])}
+        found = self._multipliers[name].run(
+            arrays[0], arrays[1], Request(**{**message, **parts}), *arrays[2:]
+        )
+        facts = {"seconds": found.seconds, "buffer": found.buffer, "forced": found.forced}
+        return {**facts, "strays": [asdict(stray) for stray in found.strays]}, [found.y]
 
     def expert_layer(self, message: dict[str, Any], arrays: Arrays) -> Answer:
         """Activations, router and three weights of experts to the layer's output."""
