@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..llama import Measurement
-from ..llama.product import UNWRITTEN
+from ..llama.guards import UNWRITTEN
 from .outcome import Outcome
 from .running import Product
 

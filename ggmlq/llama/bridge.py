@@ -105,12 +105,14 @@ class Bridge:
         self.path = Path(facts["path"])
         self.version: str = facts["version"]
         self.types = frozenset(facts["types"])
+        self.libraries = [Path(path) for path in facts["libraries"]]  # those really loaded; known on Linux
 
     # --- what it offers -------------------------------------------------------------------
 
     def devices(self) -> list[Device]:
         """Every device of every backend of the build."""
         answer, _ = self._call("devices()", {"do": "devices"})
+        self.libraries = [Path(path) for path in answer["libraries"]]
         return [Device(**facts) for facts in answer["devices"]]
 
     def quantize(self, x: Any, format: str | int | Format, *, imatrix: Any = None) -> QuantArray:

@@ -22,6 +22,7 @@ from ..formats import FORMATS
 from . import devices, layer
 from .files import locate
 from .library import Library
+from .loaded import libraries
 from .product import Multiplier, Request
 from .protocol import Arrays, Stream, receive, send
 
@@ -50,11 +51,15 @@ class Worker:
             "version": self.library.version,
             "types": sorted(self.library.types),
         }
-        return facts, []
+        return {**facts, "libraries": self._libraries()}, []
+
+    def _libraries(self) -> list[str]:
+        return [str(path) for path in libraries(self.library.symbols.build)]
 
     def devices(self, message: dict[str, Any], arrays: Arrays) -> Answer:
         """What the backends of the build offer."""
-        return {"devices": [h.device.facts() for h in devices.handles(self.library.symbols)]}, []
+        found = [handle.device.facts() for handle in devices.handles(self.library.symbols)]
+        return {"devices": found, "libraries": self._libraries()}, []  # some are loaded only now
 
     def quantize(self, message: dict[str, Any], arrays: Arrays) -> Answer:
         """Rows of floats, perhaps an importance matrix, to bytes."""

@@ -8,7 +8,7 @@ import pytest
 import ggmlq as gq
 from ggmlq.errors import DeviceError, LibraryFailedError, MissingDependencyError, ShapeError, UnsupportedError
 from ggmlq.llama import Bridge
-from ggmlq.llama.product import UNWRITTEN
+from ggmlq.llama.guards import UNWRITTEN
 from ggmlq.testing.rows import rows
 
 X = rows("normal", 9, 96, 1)
