@@ -13,7 +13,7 @@ import math
 import os
 import threading
 import weakref
-from dataclasses import dataclass
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -29,51 +29,13 @@ from ..formats.format import Floats
 from . import experts
 from .devices import Device
 from .files import locate
-from .guards import GUARD, UNWRITTEN, Stray
+from .guards import Stray
 from .library import is_weight_type
+from .measurement import Measurement
 from .process import Child
 from .protocol import Arrays
 
 TIMEOUT = 120.0
-
-
-@dataclass(frozen=True)
-class Measurement:
-    """A product with what was observed around it."""
-
-    y: Floats  # [..., N]
-    repeats: tuple[Floats, ...]  # the same product again, from fresh buffers of NaN
-    seconds: tuple[float, ...]  # of each timed run
-    buffer: str  # ggml's name of the memory that held the weights
-    strays: tuple[Stray, ...] = ()  # memory beside the result that was overwritten
-    forced: bool = False  # supports_op refuses such activations; llama.cpp multiplies them all the same
-
-    @property
-    def fastest(self) -> float:
-        """Seconds of the fastest timed run, NaN without one."""
-        return min(self.seconds, default=math.nan)
-
-    @property
-    def median(self) -> float:
-        """Median seconds of the timed runs, NaN without one."""
-        return float(np.median(self.seconds)) if self.seconds else math.nan
-
-    @property
-    def unwritten(self) -> NDArray[np.bool_]:
-        """Elements of y that the kernel never wrote."""
-        mask: NDArray[np.bool_] = self.y.view(np.uint32) == UNWRITTEN
-        return mask
-
-    @property
-    def leaked(self) -> NDArray[np.bool_]:
-        """Elements of y that are the NaN of memory around the operands: the kernel read it."""
-        mask: NDArray[np.bool_] = self.y.view(np.uint32) & np.uint32(0x7FFFFFFF) == GUARD
-        return mask
-
-    @property
-    def same(self) -> bool:
-        """Whether all repeats have the bits of the first."""
-        return all(np.array_equal(self.y.view(np.uint32), r.view(np.uint32)) for r in self.repeats)
 
 
 class Bridge:
@@ -113,7 +75,7 @@ class Bridge:
         """Every device of every backend of the build."""
         answer, _ = self._call("devices()", {"do": "devices"})
         self.libraries = [Path(path) for path in answer["libraries"]]
-        return [Device(**facts) for facts in answer["devices"]]
+        return [Device(**{**facts, "layouts": tuple(facts["layouts"])}) for facts in answer["devices"]]
 
     def quantize(self, x: Any, format: str | int | Format, *, imatrix: Any = None) -> QuantArray:
         """Rows of floats as the library's own encoder writes them.
@@ -216,6 +178,23 @@ class Bridge:
         strays = tuple(Stray(**stray) for stray in answer["strays"])
         return Measurement(results[0], tuple(results[1:]), tuple(answer["seconds"]), answer["buffer"],
                            strays, answer["forced"])  # fmt: skip
+
+    def takes(
+        self,
+        format: str | int | Format,
+        shapes: Sequence[tuple[Sequence[int], Sequence[int], Sequence[int] | None]],
+        device: str = "CPU",
+        *,
+        repack: bool | str = False,
+    ) -> list[bool]:
+        """Shapes of x, weights and ids (or None) as :meth:`measure` has them: whether the device multiplies
+        each in that layout. Nothing is multiplied.
+        """
+        fmt = FORMATS[format]
+        message = {"do": "takes", "device": device, "format": fmt.name, "repack": repack,
+                   "shapes": [[list(x), list(q), ids and list(ids)] for x, q, ids in shapes]}  # fmt: skip
+        answer, _ = self._call(f"takes({fmt.name!r}, shapes, {device!r})", message)
+        return [bool(one) for one in answer["takes"]]
 
     def mul_mat_id(
         self, x: Any, q: QuantArray, ids: Any, device: str = "CPU", *, threads: int = 1, repack: bool = False

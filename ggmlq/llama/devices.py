@@ -26,6 +26,7 @@ class Device:
     memory_free: int
     memory_total: int
     features: str = ""  # what the backend was built with, as it names that: "AVX2, AVX512_VNNI"
+    layouts: tuple[str, ...] = ()  # of weights, beside the plain one: "AMX", "CPU_REPACK"
 
     def facts(self) -> dict[str, Any]:
         """For JSON."""
@@ -106,7 +107,18 @@ def _describe(symbols: Symbols, reg: int, dev: int) -> Device:
         memory_free=free.value,
         memory_total=total.value,
         features=", ".join(_features(symbols, reg)),
+        layouts=tuple(words(symbols.ggml_backend_buft_name(kind)) for kind in extra_kinds(symbols, reg, dev)),
     )
+
+
+def extra_kinds(symbols: Symbols, reg: int, dev: int) -> list[int]:
+    """Kinds of buffers beyond the default: repacked, AMX … (a list that ends in NULL)."""
+    function = symbols.procedure(reg, "ggml_backend_dev_get_extra_bufts", ctypes.POINTER(P), P)
+    found = function(dev) if function else None
+    kinds: list[int] = []
+    while found and found[len(kinds)]:
+        kinds.append(found[len(kinds)])
+    return kinds
 
 
 class _Feature(ctypes.Structure):

@@ -6,11 +6,10 @@ kernel does not write shows, and what it writes beside the result.
 
 from __future__ import annotations
 
-import ctypes
 import math
 import time
 from collections.abc import Iterator
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 from typing import Any
 
@@ -19,7 +18,7 @@ import numpy as np
 from ..errors import DeviceError, LibraryFailedError, UnsupportedError
 from ..formats import Format
 from ..formats.format import Bytes, Floats
-from .devices import Handle
+from .devices import Handle, extra_kinds
 from .guards import F32, UNWRITTEN, Arena, Stray
 from .library import Library, address
 from .symbols import INT, InitParams, P, Symbols, words
@@ -108,6 +107,14 @@ class Multiplier:
             seconds = list(self._times(graph, request))
             return Results(y, seconds, place, forced, [*arena.strays, *w.strays])
 
+    def takes(self, x: tuple[int, ...], request: Request, ids: tuple[int, ...] | None) -> bool:
+        """Whether the device multiplies such operands in that layout."""
+        self.library.check_type(request.format)
+        with ExitStack() as stack, suppress(UnsupportedError):
+            self._placed(stack, request, x, ids)
+            return True
+        return False
+
     def _placed(
         self, stack: ExitStack, request: Request, x: tuple[int, ...], ids: tuple[int, ...] | None
     ) -> tuple[_Weights, _Node, str, bool]:
@@ -161,7 +168,7 @@ class Multiplier:
 
     def _wanted_kinds(self, request: Request) -> list[int]:
         """All layouts of the device's own, or the one that was named."""
-        kinds = self._extra_kinds()
+        kinds = extra_kinds(self.symbols, self.handle.reg, self.handle.dev)
         if request.repack is True:
             return kinds
         names = [words(self.symbols.ggml_backend_buft_name(kind)) for kind in kinds]
@@ -176,17 +183,6 @@ class Multiplier:
                 "this processor; name one of these, or leave it out"
             )
         return found
-
-    def _extra_kinds(self) -> list[int]:
-        """Buffer types beyond the default: repacked, AMX … (a list that ends in NULL)."""
-        function = self.symbols.procedure(
-            self.handle.reg, "ggml_backend_dev_get_extra_bufts", ctypes.POINTER(P), P
-        )
-        found = function(self.handle.dev) if function else None
-        kinds: list[int] = []
-        while found and found[len(kinds)]:
-            kinds.append(found[len(kinds)])
-        return kinds
 
     def _set_threads(self, threads: int) -> None:
         """Backends that have no threads offer no such function."""

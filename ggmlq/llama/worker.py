@@ -71,16 +71,27 @@ class Worker:
 
     def mul_mat(self, message: dict[str, Any], arrays: Arrays) -> Answer:
         """Activations and weights, perhaps ids of experts, to products, with their times."""
-        handle = devices.find(self.library.symbols, message.pop("device"))
+        multiplier = self._multiplier(message.pop("device"))
+        parts = {"format": FORMATS[message["format"]], "lead": tuple(message["lead"])}
+        found = multiplier.run(arrays[0], arrays[1], Request(**{**message, **parts}), *arrays[2:])
+        facts = {"seconds": found.seconds, "buffer": found.buffer, "forced": found.forced}
+        return {**facts, "strays": [asdict(stray) for stray in found.strays]}, [found.y]
+
+    def takes(self, message: dict[str, Any], arrays: Arrays) -> Answer:
+        """Shapes of x, of the weights and of ids, to whether the device multiplies them in a layout."""
+        multiplier, fmt = self._multiplier(message["device"]), FORMATS[message["format"]]
+        found = []
+        for x, (*lead, n, k), ids in message["shapes"]:
+            request = Request(fmt, n, k, repack=message["repack"], lead=tuple(lead))
+            found.append(multiplier.takes(tuple(x), request, ids and tuple(ids)))
+        return {"takes": found}, []
+
+    def _multiplier(self, device: str) -> Multiplier:
+        handle = devices.find(self.library.symbols, device)
         name = handle.device.name
         if name not in self._multipliers:
             self._multipliers[name] = Multiplier(self.library, handle)
-        parts = {"format": FORMATS[message["format"]], "lead": tuple(message["lead"])}
-        found = self._multipliers[name].run(
-            arrays[0], arrays[1], Request(**{**message, **parts}), *arrays[2:]
-        )
-        facts = {"seconds": found.seconds, "buffer": found.buffer, "forced": found.forced}
-        return {**facts, "strays": [asdict(stray) for stray in found.strays]}, [found.y]
+        return self._multipliers[name]
 
     def expert_layer(self, message: dict[str, Any], arrays: Arrays) -> Answer:
         """Activations, router and three weights of experts to the layer's output."""
