@@ -9,12 +9,13 @@ from pathlib import Path
 from ..llama import Bridge
 
 COMPILER = re.compile(rb"GCC: \([^)]*\) (\d+)\.[\d.]+")
+SIGNALS = ("SIGSEGV", "SIGILL")
 GCC_OF_AMX = 12  # it drops stores to the tile configuration at -O3; 13 keeps them
 
 
 def cause_of(how: str, layout: str | bool, bridge: Bridge) -> str:
     """A sentence about a death that a compiler is known to make, else nothing."""
-    if "SIGSEGV" not in how or (layout is not True and str(layout).upper() != "AMX"):
+    if not any(signal in how for signal in SIGNALS) or (layout is not True and str(layout).upper() != "AMX"):
         return ""
     compilers = {version for path in bridge.libraries for version in _compilers(path)}
     if GCC_OF_AMX not in compilers:
