@@ -100,7 +100,7 @@ def multiplied(name, arithmetic):
 
 
 BLOCKS = [fmt.name for fmt in gq.formats.values() if fmt.block_size > 1]
-ON_BLOCKS = [how for how in gq.reference.ARITHMETICS if how not in gq.reference.ONLY_F32]
+ON_BLOCKS = [how for how in gq.reference.ARITHMETICS if how not in gq.reference.ONE_TYPE]
 PAIRS = [(name, how) for name in BLOCKS for how in ON_BLOCKS if multiplied(name, how)]
 
 

@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..llama import Measurement
-from ..llama.product import UNWRITTEN
+from ..llama.guards import UNWRITTEN
 from .outcome import Outcome
 from .running import Product
 
@@ -29,7 +29,8 @@ def diagnosed(outcome: Outcome, product: Product, result: Measurement) -> Outcom
         found = ggmlq.diagnose(
             y, product.x, product.q, arithmetic=how.arithmetic, repeats=repeats, ids=product.ids
         )
-    another = found.ok and how.arithmetic is None and outcome.distance < NEAR
+    inside = not (outcome.unwritten or outcome.leaked or outcome.strays)
+    another = found.ok and how.arithmetic is None and outcome.distance < NEAR and inside
     if outcome.verdict == "wrong" and another:
         return replace(outcome, verdict="ok", text=found.text)
     arrays = {**product.arrays, "y": y, "repeats": np.array(repeats), "unwritten": result.unwritten}
@@ -53,6 +54,13 @@ def _observed(outcome: Outcome, result: Measurement) -> str:
         said.append(
             f"{len(rows)} elements were never written: rows {rows.min()} to {rows.max()}, "
             f"columns {columns.min()} to {columns.max()}."
+        )
+    if outcome.leaked:
+        said.append(f"{outcome.leaked} elements are made of memory outside the operands.")
+    said += [f"{stray}." for stray in outcome.strays]
+    if outcome.forced:
+        said.append(
+            "The device's supports_op refuses such activations; llama.cpp multiplies so all the same."
         )
     if outcome.out and np.isfinite(outcome.distance):
         said.append(f"{outcome.out} of {result.y.size} elements are out of bound of {outcome.arithmetic}.")

@@ -22,8 +22,8 @@ from .elements import distance, energy_of, measure
 
 # How close a right kernel comes to its arithmetic (docs/arithmetic.md): nearer than this is a fit.
 FIT = {
-    "ggml-cpu": 1e-11, "ggml-ref": 1e-11, "q8": 1e-11, "ggml-mmvq": 1e-9, "ggml-mmq": 1e-6,
-    "f32": 1e-10, "tf32": 1e-10, "tf32-cut": 1e-10, "f16": 2e-7, "bf16": 2e-7,
+    "ggml-cpu": 1e-11, "ggml-cpu-fp16": 1e-11, "ggml-ref": 1e-11, "q8": 1e-11, "ggml-mmvq": 1e-9,
+    "ggml-mmq": 1e-6, "f32": 1e-10, "tf32": 1e-10, "tf32-cut": 1e-10, "f16": 2e-7, "bf16": 2e-7,
 }  # fmt: skip
 
 ON_CUDA = ("ggml-mmvq", "ggml-mmq")  # for few rows of activations, and for more
@@ -73,7 +73,7 @@ def judge(y: Any, x: Any, q: QuantArray, arithmetics: Sequence[str]) -> Judgemen
     from_exact = distance(y, reference.linear(x, q, "exact"), energy)
     best: Judgement | None = None
     for arithmetic in arithmetics:
-        if arithmetic in reference.ONLY_F32 and q.format.name != "f32" and len(arithmetics) > 1:
+        if reference.ONE_TYPE.get(arithmetic, q.format.name) != q.format.name and len(arithmetics) > 1:
             continue
         try:
             these = measure(y, x, q, arithmetic, energy)

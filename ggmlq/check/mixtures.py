@@ -16,7 +16,7 @@ from ..errors import DumpError, FormatError, ShapeError, UnsupportedError
 from ..formats import FORMATS, Format
 from ..text import short
 from . import data
-from .cases import Case, fields_of, refuse_others
+from .cases import Case, Shapes, fields_of, refuse_others
 
 # Which experts tokens use. "skewed": every other token goes to expert 0 first, so that one has many rows and
 # most have few; "duplicate": tokens use an expert more than once, which ggml allows.
@@ -91,6 +91,11 @@ class Mixture(Case):
             twice[0] = True
             ids[twice, -1] = ids[twice, 0]
         return ids
+
+    def axes_of(self) -> Shapes:
+        """Shapes of activations, weights and ids, as a library gets them."""
+        x = (self.m, self.used if self.apart else 1, self.k)
+        return x, (self.experts, self.n, self.k), (self.m, self.used)
 
     def inputs(self) -> tuple[NDArray[np.float32], QuantArray]:
         """Activations [T, K] or [T, U, K], and weights [E, N, K]."""

@@ -5,68 +5,116 @@ from __future__ import annotations
 import warnings
 from collections import Counter
 from collections.abc import Iterable, Iterator
+from dataclasses import replace
+from typing import Any
 
 import numpy as np
 
+from ..array import QuantArray
 from ..errors import DeviceError, LibraryFailedError, UnsupportedError
 from ..llama import Bridge, Measurement
 from .cases import Case
+from .crash import cause_of
 from .diagnosing import diagnosed
 from .judge import Judgement, by_expert, candidates, judge
 from .outcome import Outcome
+from .plan import Trial
 from .running import Product, Settings
 
-FAILURES = 3  # of one type; each may cost the whole time limit
+FAILURES = 3  # of one type in one layout; each may cost the whole time limit
+
+Operands = tuple[Any, QuantArray, Any]
 
 
-def run(bridge: Bridge, cases: Iterable[Case], how: Settings) -> Iterator[Outcome]:
-    """One outcome a case; a type whose kernels failed several times is left alone."""
-    failures: Counter[str] = Counter()
-    for case in cases:
-        if failures[case.format.name] >= FAILURES:
+class Kept:
+    """Operands and verdicts of the cases of one type: other threads mostly give the same bits again."""
+
+    def __init__(self) -> None:
+        self._type = ""
+        self._operands: dict[str, Operands] = {}
+        self._judged: dict[str, list[tuple[Any, Judgement]]] = {}
+
+    def operands(self, case: Case) -> Operands:
+        """Activations, weights and ids."""
+        if case.format.name != self._type:
+            self._type, self._operands, self._judged = case.format.name, {}, {}
+        if case.stem not in self._operands:
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore", RuntimeWarning)  # extreme data is meant
+                self._operands[case.stem] = (*case.inputs(), case.ids())
+        return self._operands[case.stem]
+
+    def judge(self, product: Product, result: Measurement, claims: list[str]) -> Judgement:
+        """The verdict; of bits that were judged before the same one."""
+        bits = result.y.view(np.uint32)
+        known = self._judged.setdefault(product.case.stem, [])
+        for others, judged in known:
+            if np.array_equal(others, bits):
+                return judged
+        x, q, ids = product.x, product.q, product.ids
+        judged = judge(result.y, x, q, claims) if ids is None else by_expert(result.y, x, q, ids, claims)
+        known.append((bits, judged))
+        return judged
+
+
+def run(bridge: Bridge, trials: Iterable[Trial]) -> Iterator[Outcome]:
+    """One outcome a trial; a type whose kernels failed several times in a layout is left alone there."""
+    failures: Counter[tuple[str, str | bool]] = Counter()
+    kept = Kept()
+    for trial in trials:
+        case, kernels = trial.case, (trial.case.format.name, trial.how.repack)
+        if failures[kernels] >= FAILURES:
             text = f"{FAILURES} cases of {case.format.name} failed before; the rest is not tried"
-            yield Outcome(case, "not run", text=text)
-            continue
-        outcome = run_case(bridge, case, how)
-        failures[case.format.name] += outcome.verdict == "failed"
-        yield outcome
+            outcome = Outcome(case, "not run", text=text)
+        else:
+            outcome = run_case(bridge, case, trial.how, kept)
+        failures[kernels] += outcome.verdict == "failed"
+        yield replace(outcome, threads=trial.how.threads, layout=_layout(outcome, trial.how))
 
 
-def run_case(bridge: Bridge, case: Case, how: Settings) -> Outcome:
+def _layout(outcome: Outcome, how: Settings) -> str:
+    """The layout's name; where any was asked for, that of the first that took the weights."""
+    return outcome.buffer if how.repack is True else how.repack or ""
+
+
+def run_case(bridge: Bridge, case: Case, how: Settings, kept: Kept | None = None) -> Outcome:
     """Multiply, repeat, judge; where it is wrong, diagnose."""
+    kept = Kept() if kept is None else kept
     try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore", RuntimeWarning)  # extreme data is meant
-            (x, q), ids = case.inputs(), case.ids()
+        product = Product(bridge, case, *kept.operands(case), how)
     except MemoryError as error:
         return Outcome(case, "not run", text=f"{case}: this machine has too little memory: {error}")
-    product = Product(bridge, case, x, q, ids, how)
     try:
         result = product.run()
     except LibraryFailedError as error:
         said = f"; it said: {error.tail}" if error.tail else ""
-        text = f"the library {error.how}{said}" if error.how else str(error)
+        text = (
+            f"the library {error.how}{said}{cause_of(error.how, how.repack, bridge)}"
+            if error.how
+            else str(error)
+        )
         return Outcome(case, "failed", text=text, arrays=product.arrays)
     except (UnsupportedError, DeviceError) as error:  # not here, or not so much memory
         return Outcome(case, "not run", text=str(error))
     claims = [how.arithmetic] if how.arithmetic else candidates(how.backend, case.m)
     try:
         with np.errstate(all="ignore"):  # overflowing scales are meant
-            judged = judge(result.y, x, q, claims) if ids is None else by_expert(result.y, x, q, ids, claims)
-            outcome = _outcome(case, result, judged)
+            outcome = _outcome(case, result, kept.judge(product, result, claims))
     except UnsupportedError as error:  # no kernel can claim that
         return Outcome(case, "not run", text=str(error))
     return diagnosed(outcome, product, result) if outcome.bad else outcome
 
 
 def _outcome(case: Case, result: Measurement, judged: Judgement) -> Outcome:
+    """Wrong is also what is right in all elements, but was written beside them or made of memory there."""
     unequal = np.zeros(result.y.shape, np.bool_)
     for repeat in result.repeats:
         unequal |= repeat.view(np.uint32) != result.y.view(np.uint32)
-    races = int(unequal.sum())
+    races, unwritten, leaked = (int(mask.sum()) for mask in (unequal, result.unwritten, result.leaked))
+    right = judged.ok and not (unwritten or leaked or result.strays)
     return Outcome(
         case,
-        "wrong" if not judged.ok else "differs" if races else "ok",
+        "wrong" if not right else "differs" if races else "ok",
         judged.arithmetic,
         judged.distance,
         judged.from_exact,
@@ -74,4 +122,8 @@ def _outcome(case: Case, result: Measurement, judged: Judgement) -> Outcome:
         races,
         result.buffer,
         result.median,
+        unwritten=unwritten,
+        leaked=leaked,
+        strays=result.strays,
+        forced=result.forced,
     )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 
 from ..array import QuantArray
 from ..llama import Bridge, Measurement
+from .batches import Batch
 from .cases import Case
 
 
@@ -28,7 +29,7 @@ class Settings:
 
 @dataclass(frozen=True)
 class Product:
-    """The operands of a case beside the library that multiplies them."""
+    """The operands of a case beside the library that multiplies them; rows of all batches are one matrix."""
 
     bridge: Bridge
     case: Case
@@ -41,15 +42,28 @@ class Product:
     def arrays(self) -> dict[str, Any]:
         """The operands as a saved case holds them."""
         operands = {"x": self.x, "raw": self.q.raw}
-        return operands if self.ids is None else {**operands, "ids": self.ids}
+        if self.ids is not None:
+            operands["ids"] = self.ids
+        if isinstance(self.case, Batch):
+            operands |= {name: np.array(counts) for name, counts in self.case.more.items()}
+        return operands
 
     def run(self) -> Measurement:
-        """The product itself, repeated and timed as the settings say."""
-        how = self.how
-        return self.bridge.measure(
-            self.x, self.q, how.device, threads=how.threads, repack=how.repack, repeats=how.repeats,
-            time_runs=how.time_runs, ids=self.ids,
+        """The product itself, repeated and timed as the settings say; results of batches as rows."""
+        how, case, ids = self.how, self.case, self.ids
+        x, q = self.x, self.q
+        batched = isinstance(case, Batch)
+        if isinstance(case, Batch):
+            (x, q), ids = case.axes(x, q), None
+        found = self.bridge.measure(
+            x, q, how.device, threads=how.threads, repack=how.repack, repeats=how.repeats,
+            time_runs=how.time_runs, ids=ids, batched=batched,
         )  # fmt: skip
+        if not batched:
+            return found
+        shape = (*(self.x.shape[:1] if self.ids is None else self.ids.shape), case.n)
+        repeats = tuple(one.reshape(shape) for one in found.repeats)
+        return replace(found, y=found.y.reshape(shape), repeats=repeats)
 
     def multiply(
         self, x: Any, *, threads: int | None = None, repeats: int = 1, expert: int | None = None

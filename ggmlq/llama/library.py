@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 from ..errors import MissingDependencyError, UnsupportedError
 from ..formats import FORMATS, Format
 from ..formats.format import Bytes, Floats
+from . import loaded
 from .files import HOW, Build, locate
 from .symbols import LONG, P, Symbols, words
 
@@ -39,6 +40,8 @@ class Library:
             raise MissingDependencyError(
                 f"libggml: {self.path} has no ggml_quantize_chunk; name the file libggml-base; {HOW}"
             )
+        if whole:
+            loaded.checked(build)
         self._check_types()
 
     @property

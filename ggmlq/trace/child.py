@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 
 from .. import gguf
 from ..errors import GGMLQError
+from ..llama import loaded
 from ..llama.library import Library
 from ..llama.protocol import Arrays, Stream, send
 from ..llama.symbols import Symbols
@@ -76,7 +77,8 @@ class Runner:
             self._symbols.ggml_backend_load_all_from_path(str(build.folder).encode())
         if message["without"]:
             self._kept += extra_kinds(message["without"], self._symbols, self._llama, self._offered)
-        return {"version": self._library.version, "path": str(path)}
+        return {"version": self._library.version, "path": str(path),
+                "libraries": [str(library) for library in loaded.checked(build)]}  # fmt: skip
 
     def _loaded(self, path: str) -> int:
         if self._model is None:

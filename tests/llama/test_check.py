@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 import ggmlq as gq
-from ggmlq.check import cases, data
+from ggmlq.check import batches, cases, data
 from ggmlq.check.cases import Case
 from ggmlq.check.judge import candidates, judge
 from ggmlq.cli import main
@@ -69,10 +69,12 @@ def test_kinds_are_what_they_say():
 
 
 def test_shapes_and_types():
-    assert cases.parse_shapes("1x4096x4096, 9×64×512") == [(1, 4096, 4096), (9, 64, 512)]
+    shapes = cases.parse_shapes("1x4096x4096, 9×64×512,3x9x64x512, 2x3x9x64x512")
+    assert shapes == [((), (1, 4096, 4096)), *(((lead), (9, 64, 512)) for lead in ((), (3,), (2, 3)))]
     assert [fmt.name for fmt in cases.parse_types("Q4_0,q4_k")] == ["q4_0", "q4_K"]
-    with pytest.raises(ShapeError, match="'9x64' is not M×N×K"):
-        cases.parse_shapes("9x64")
+    for text in ("9x64", "1x1x1x9x64x512", "3xx9x64x512"):
+        with pytest.raises(ShapeError, match=f"'{text}' is not M×N×K .* or 3x9x64x512 for three batches"):
+            cases.parse_shapes(text)
     with pytest.raises(ShapeError, match="K is a multiple of 32"):
         Case(Q4_0, 1, 1, 33)
     with pytest.raises(UnsupportedError, match="there is no such kind; choose of normal"):
@@ -81,8 +83,26 @@ def test_shapes_and_types():
 
 def test_cases_of_test_backend_ops():
     text = "MUL_MAT(type_a=q5_1,type_b=f32,m=16,n=1,k=256,bs=[1,1],nr=[1,1],per=[0,1,2,3],k_v=0,o=1): FAIL"
-    case = cases.parse_backend_ops(text, 7)
+    case = batches.parse_backend_ops(text, 7)
     assert (case.format.name, case.m, case.n, case.k, case.seed) == ("q5_1", 1, 16, 256, 7)
+
+
+def test_batches_of_test_backend_ops():
+    """Bs are axes of the weights, from the inner one; nr how many times as many the activations have."""
+    sizes = "type_a=q4_0,type_b=f32,m=16,n=5,k=256"
+    case = batches.parse_backend_ops(f"MUL_MAT({sizes},bs=[3,2],nr=[2,1])", 0)
+    assert (case.batches, case.matrices, case.shape) == ((2, 6), (2, 3), "2x6x5x16x256 of 6 matrices")
+    x, q, ids = *case.inputs(), case.ids()
+    assert (x.shape, q.shape, ids.shape) == ((60, 256), (6, 16, 256), (60, 1))
+    assert ids[::5, 0].tolist() == [0, 0, 1, 1, 2, 2, 3, 3, 4, 4, 5, 5]
+    of_x, of_q = case.axes(x, q)
+    assert (of_x.shape, of_q.shape) == ((2, 6, 5, 256), (2, 3, 16, 256))
+    assert batches.parse_backend_ops(case.again.split("'")[1], 0) == case
+    one = batches.parse_backend_ops(f"MUL_MAT({sizes},nr=[3,1])", 0)
+    assert (one.shape, one.ids(), one.again) == (
+        "3x5x16x256", None, "--types q4_0 --shapes 3x5x16x256 --data normal --seed 0")  # fmt: skip
+    with pytest.raises(ShapeError, match="the former is a multiple of the latter"):
+        batches.Batch(Q4_0, 5, 16, 256, batches=(1, 3), matrices=(1, 2))
 
 
 @pytest.mark.parametrize(
@@ -93,14 +113,15 @@ def test_cases_of_test_backend_ops():
         ("MUL_MAT(type_a=q4_0,m=1,n=1)", "k must be given"),
         ("MUL_MAT(type_a=q4_0,m=1,n=x,k=32)", "m, n, k must be given"),
         ("MUL_MAT(type_a=q4_0,type_b=f16,m=1,n=1,k=32)", "type_b=f16 is not a plain product"),
-        ("MUL_MAT(type_a=q4_0,m=1,n=1,k=32,bs=[2,3])", r"bs=\[2,3\] is not a plain product"),
+        ("MUL_MAT(type_a=q4_0,m=1,n=1,k=32,bs=[2])", r"bs=\[2\] is not two counts"),
+        ("MUL_MAT(type_a=q4_0,m=1,n=1,k=32,nr=[0,1])", r"nr=\[0,1\] is not two counts"),
         ("MUL_MAT(type_a=q4_0,m=1,n=1,k=32,per=[0, 2, 1, 3])", r"per=\[0,2,1,3\] is not"),
         ("MUL_MAT(type_a=q9_9,m=1,n=1,k=32)", "no such type"),
     ],
 )
 def test_other_cases_are_refused(text, says):
     with pytest.raises(gq.GGMLQError, match=says):
-        cases.parse_backend_ops(text, 0)
+        batches.parse_backend_ops(text, 0)
 
 
 # --- verdicts ---------------------------------------------------------------------------------
