@@ -111,7 +111,8 @@ def _of_values(s: Survey, flipped: bool, claim: str | None) -> Finding:
         return _flipped(s)
     if not s.bad.any():
         return _right(s, claim)
-    pattern = not_finite(s)
+    beyond = (s.bad & ~np.isfinite(s.y)).any()  # what the right arithmetic makes infinite too tells nothing
+    pattern = not_finite(s) if beyond else None
     if pattern is not None:
         misread = None if pattern.sure else _misread(s)
         if misread is not None:

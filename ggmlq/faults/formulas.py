@@ -11,6 +11,7 @@ from .misread import low_bits
 CONSTANT = re.compile(r"\(q - (\d+)\)")  # of q4_0: d * (q - 8)
 OFFSET = re.compile(r"^(?P<scaled>.+) (?P<sign>[-+]) (?P<term>[\w* ]+)$")  # of q4_K: … - dmin * m
 EXAMPLE = re.compile(r"(\w+): ")  # a formula of the catalogue that is one format's
+OF_VALUES = re.compile(r"\bd·|\bq\b|\bsc\[")  # formulas that are about what a value is
 MISSING = ("offset-missing", "sum-missing", "min-ignored")
 
 
@@ -26,7 +27,8 @@ def formulas(fault: Fault, fmt: Format) -> tuple[str, str]:
             return "", f"value = {right} ({fmt.name})"
         above = f"<< {low_bits(fmt) or 4}"  # where high bits lie
         said = [text.replace("<< 4", above) for text in (fault.wrong, fault.right)]
-        return said[0], f"{said[1]}; of {fmt.name}, value = {right}"
+        value = f"; of {fmt.name}, value = {right}" if OF_VALUES.search(fault.right) else ""
+        return said[0], said[1] + value
     return f"value = {wrong}", f"value = {right} ({fmt.name})"
 
 

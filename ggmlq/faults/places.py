@@ -225,7 +225,7 @@ def _tails(survey: Judged, bad: Mask) -> Pattern | None:
         last = np.arange(first, n)
         part = np.take(survey.y, last, axis=axis)[np.take(bad, last, axis=axis)]
         zero = bool((part == 0).all())
-        if not zero and 2 * tail > n:  # less than a tile is left over, at least one was whole
+        if not zero and 2 * tail >= n:  # less than a tile is left over, at least one was whole
             continue
         what = "zero" if zero else "wrong"
         return Pattern(fault, f"the last {tail} of {n} {name} of y are {what}", zero, {"tail": tail})
