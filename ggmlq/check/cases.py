@@ -177,10 +177,15 @@ def refuse_others(text: str, fields: dict[str, str], plain: dict[str, set[str]])
 
 
 def load(path: Path) -> Case:
-    """A case that ``--save`` wrote. Its arrays are looked at, and read when the case is run."""
+    """A case that ``--save`` wrote, or ``ggmlq diagnose --make-input``, which knows neither data nor seed.
+
+    Its arrays are looked at, and read when the case is run.
+    """
     try:
         saved = Dump(path)
-        fmt, kind, seed = FORMATS[saved.text("format")], saved.text("data"), saved.number("seed")
+        fmt = FORMATS[saved.text("format")]
+        kind = saved.text("data") if "data" in saved else "normal"
+        seed = saved.number("seed") if "seed" in saved else 0
         x, raw = saved.layout("x"), saved.layout("raw")
         if kind not in data.KINDS:
             raise DumpError(f"{path}: data is {short(kind)}; it is one of {', '.join(data.KINDS)}")

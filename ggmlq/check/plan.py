@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 
@@ -110,9 +111,10 @@ class Plan:
         """Products with experts: the edges in the first layout, three of them in the others."""
         trials: list[Trial] = []
         for i, layout in enumerate(layouts):
-            cases = mixtures.edges(fmt, self.seed, group_of(layout), experts)
+            tiled = mixtures.TILED if self.device.backend == "CPU" else mixtures.TILED_ON_GPU
+            cases = mixtures.edges(fmt, self.seed, group_of(layout), experts, tiled)
             if i:
-                cases = [case for case in cases if case.m in (1, 33, 65)][:3]
+                cases = [case for case in cases if case.m in (1, 65, tiled[0])][-3:]
                 takes = self._takes(fmt, layout, cases)
                 cases = [case for case, taken in zip(cases, takes, strict=True) if taken]
             trials += self._in(cases, layout)
@@ -161,8 +163,14 @@ def told(trials: Sequence[Trial]) -> list[str]:
     for layout in dict.fromkeys(trial.how.repack for trial in trials):
         inside = [trial for trial in trials if trial.how.repack == layout]
         names = list(dict.fromkeys(trial.case.format.name for trial in inside))
-        threads = ", ".join(str(n) for n in sorted({trial.how.threads for trial in inside}))
-        where = "the device's own layout" if layout is True else layout or "plain layout"
         types = ", ".join(names) if len(names) <= 9 else f"{len(names)} types"
-        lines.append(f"{where}: {len(inside)} cases of {types}, with {threads} threads")
+        (most, _), *others = Counter(trial.how.threads for trial in inside).most_common()
+        where = "the device's own layout" if layout is True else layout or "plain layout"
+        rest = ", ".join(str(threads) for threads, _ in sorted(others))
+        also = f", {sum(count for _, count in others)} of them with {rest}" if others else ""
+        lines.append(f"{where}: {len(inside)} cases of {types} with {_threads(most)}{also}")
     return lines
+
+
+def _threads(count: int) -> str:
+    return f"{count} threads" if count > 1 else "1 thread"

@@ -13,8 +13,8 @@ import numpy as np
 from ..array import QuantArray
 from ..errors import DeviceError, LibraryFailedError, UnsupportedError
 from ..llama import Bridge, Measurement
+from ..llama.crash import cause_of
 from .cases import Case
-from .crash import cause_of
 from .diagnosing import Diagnoser
 from .judge import Judgement, by_expert, candidates, judge
 from .outcome import Outcome
@@ -94,11 +94,9 @@ def run_case(
         result = product.run()
     except LibraryFailedError as error:
         said = f"; it said: {error.tail}" if error.tail else ""
-        text = (
-            f"the library {error.how}{said}{cause_of(error.how, how.repack, bridge)}"
-            if error.how
-            else str(error)
-        )
+        cause = cause_of(error.how, [how.repack], bridge.libraries)
+        died = f"the library {error.how}{said}{cause and f'. {cause}'}"
+        text = died if error.how else str(error)
         return Outcome(case, "failed", text=text, arrays=product.arrays)
     except (UnsupportedError, DeviceError) as error:  # not here, or not so much memory
         return Outcome(case, "not run", text=str(error))

@@ -46,6 +46,7 @@ def add(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     parser.add_argument(
         "case", nargs="*", help="cases of test-backend-ops: 'MUL_MAT(type_a=q4_0,…)', MUL_MAT_ID"
     )
+    parser.add_argument("--op", help=argparse.SUPPRESS)  # as test-backend-ops has it, to say what is taken
     parser.add_argument("--lib", type=Path, help="a library or build folder (default: as doctor finds it)")
     parser.add_argument("--device", default="CPU", help="one of the build's devices (default: CPU)")
     parser.add_argument("--types", default="all", help="q4_0,q4_K (default: all that the device takes)")
@@ -77,6 +78,11 @@ def run(args: argparse.Namespace) -> int:
         value = getattr(args, name)
         if value is not None and not value >= least:
             raise ShapeError(f"--{name} {value}: it must be {least:g} or more; leave it out")
+    if args.op is not None:
+        raise UnsupportedError(
+            f"--op {args.op}: operations are not chosen by name; products are checked by --types and "
+            "--shapes, or as test-backend-ops prints them: ggmlq check 'MUL_MAT(type_a=q4_0,m=16,n=1,k=256)'"
+        )
     if args.html:
         check_target(args.html, "--html")
     with Bridge(args.lib, timeout=args.timeout) as bridge:
@@ -268,6 +274,7 @@ def _status(args: argparse.Namespace, outcomes: list[Outcome]) -> int:
     asked = {outcome.case.format.name for outcome in outcomes}
     named = args.types != "all" or args.case or args.replay
     if not ran or (named and asked - ran):
-        why = "; ".join(report.reasons(outcomes)[:3]) or "no case fits these types and shapes"
+        why, *more = report.reasons(outcomes) or ["no case fits these types and shapes"]
+        why += f"; {len(more)} more reasons stand above" if more and not args.json else ""
         raise GGMLQError(f"not run: {why}")
     return 0

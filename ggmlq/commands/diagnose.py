@@ -89,10 +89,13 @@ def run(args: argparse.Namespace) -> int:
     if args.make_input and ids is not None:
         raise DumpError("--make-input makes activations for one matrix; leave it out with ids of experts")
     if args.make_input:
-        _write_input(args.make_input, q)
+        args.make_input = _write_input(args.make_input, q)
     _say(args, found)
     if args.make_input and not args.json:
-        print(f"wrote {_plain.name(args.make_input)}: x, and the weights as raw, format and shape")
+        path = _plain.name(args.make_input)
+        print(
+            f"wrote {path}: x, and the weights as raw, format and shape; ggmlq check --replay {path} runs it"
+        )
     return 0 if found.ok else 1
 
 
@@ -161,8 +164,9 @@ def _listed(as_json: bool) -> int:
     return 0
 
 
-def _write_input(path: str, q: QuantArray) -> None:
-    q = q.to("cpu")
+def _write_input(name: str, q: QuantArray) -> str:
+    """The path of the file; NumPy adds its ending where a name has another."""
+    q, path = q.to("cpu"), name if name.endswith(".npz") else f"{name}.npz"
     try:
         np.savez_compressed(
             path, x=telling_input(q), raw=np.asarray(q.raw), format=np.array(q.format.name),
@@ -170,3 +174,4 @@ def _write_input(path: str, q: QuantArray) -> None:
         )  # fmt: skip
     except OSError as error:
         raise DumpError(f"--make-input {path}: cannot be written: {error.strerror}; name another") from error
+    return path

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-from ..formats import BlockFormat, Format
+from ..formats import FORMATS, BlockFormat, Format
 from .catalogue import Fault
 from .misread import low_bits
 
@@ -23,7 +23,7 @@ def formulas(fault: Fault, fmt: Format) -> tuple[str, str]:
     wrong = _wrong(fault.id, fmt, right)
     if wrong is None:
         example = EXAMPLE.match(fault.right)
-        if example is not None and example[1] != fmt.name:
+        if example is not None and example[1] in FORMATS and example[1] != fmt.name:
             return "", f"value = {right} ({fmt.name})"
         above = f"<< {low_bits(fmt) or 4}"  # where high bits lie
         said = [text.replace("<< 4", above) for text in (fault.wrong, fault.right)]

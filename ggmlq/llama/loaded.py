@@ -50,9 +50,10 @@ def homes(build: Build) -> list[Path]:
     return list(dict.fromkeys(folder.resolve() for folder in [*folders, *also]))
 
 
-def checked(build: Build) -> list[Path]:
-    """The loaded libraries; one that is none of the build's is an error."""
-    loaded, allowed = libraries(build), homes(build)
+def checked(build: Build, *others: Path) -> list[Path]:
+    """The loaded libraries; one that is none of the build's, nor beside ``others``, is an error."""
+    loaded = libraries(build)
+    allowed = [*homes(build), *(path.resolve().parent for path in others)]
     strangers = [path for path in loaded if not any(path.is_relative_to(folder) for folder in allowed)]
     if strangers:
         paths = ", ".join(map(str, strangers))

@@ -199,12 +199,13 @@ def _codes(c: Compared, w: Operand, block: int) -> str | None:
     if not use.any() or not (np.abs(codes - np.rint(codes))[use] < WHOLE).mean() >= MOST:
         return None
     taken, head = np.rint(codes), "The scales are right, the codes are others"
-    rows = np.flatnonzero(use.any(axis=1))
-    source = _equal(taken[rows].T, w.stored.T)
+    rows, told = np.flatnonzero(use.any(axis=1)), scale != 0  # a scale of 0 hides its codes
+    columns = told.all(axis=0)
+    source = _equal(taken[rows][:, columns].T, w.stored[:, columns].T)
     if source is not None and (source != rows).all():
         return f"{head}: {_moved('row', rows, source, 'n')}."
-    inside = [a.reshape(-1, block) for a in (taken, w.stored)]
-    source = _equal(*inside)
+    blocks = told.reshape(-1, block).all(axis=1)
+    source = _equal(*(a.reshape(-1, block)[blocks] for a in (taken, w.stored)))
     if source is not None:
         at = np.flatnonzero(source != np.arange(block))
         return f"{head}: {_moved('element', at, source[at], 'i')} of its block."
@@ -217,6 +218,8 @@ def _codes(c: Compared, w: Operand, block: int) -> str | None:
 
 def _equal(taken: Wide, stored: Wide) -> NDArray[np.int64] | None:
     """For each column the one that holds the same codes; None where there is none."""
+    if not taken.size:
+        return None
     distance = (taken**2).sum(axis=0)[:, None] - 2 * taken.T @ stored + (stored**2).sum(axis=0)
     source: NDArray[np.int64] = distance.argmin(axis=1)
     near = np.take_along_axis(distance, source[:, None], axis=1)[:, 0]
