@@ -131,6 +131,7 @@ def test_a_fault_that_came_twice_is_told_no_more():
         result = made.multiply(made.x)
         told.append(diagnoser.diagnosed(bad(made, result), made, result))
     assert [one.fault for one in told] == ["rows-permuted"] * 2 + [""] * 2
+    assert [one.text == "" for one in told] == [False] * 2 + [True] * 2
     assert told[1].text.startswith("Here:")
 
 

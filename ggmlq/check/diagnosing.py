@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Iterable
 from dataclasses import replace
 from typing import Any
 
@@ -17,6 +18,7 @@ from ..llama import Measurement
 from ..llama.guards import UNWRITTEN
 from .judge import judge
 from .outcome import Outcome
+from .plan import Trial
 from .running import Product
 
 NEAR = 1e-2  # from an arithmetic: further than any other arithmetic is
@@ -29,9 +31,10 @@ AGAIN = 5  # runs with one thread, where runs differ
 
 
 class Diagnoser:
-    """Remembers what was diagnosed in this run of the command."""
+    """What was diagnosed already in this run of the command."""
 
-    def __init__(self) -> None:
+    def __init__(self, trials: Iterable[Trial] = ()) -> None:
+        self._trials = Counter((trial.case.format.name, trial.how.repack) for trial in trials)
         self._faults: dict[tuple[str, str | bool], list[tuple[str, float]]] = {}
         self._seen: Counter[tuple[str, str | bool]] = Counter()
         self._read: set[tuple[str, str | bool]] = set()
@@ -46,7 +49,7 @@ class Diagnoser:
         arrays = {**product.arrays, "y": y, "repeats": np.array(repeats), "unwritten": result.unwritten}
         kernels = (product.case.format.name, product.how.repack)
         if outcome.verdict == "wrong" and not self._is_due(kernels, product):
-            return replace(outcome, arrays=arrays)
+            return replace(outcome, fault=_seen_beside(outcome), arrays=arrays)
         found = _diagnosis(product, result)
         near = outcome.distance < NEAR and not _beside(outcome)
         if outcome.verdict == "wrong" and found.ok and product.how.arithmetic is None and near:
@@ -71,7 +74,7 @@ class Diagnoser:
         telling = _is_telling(product)
         self._seen[kernels] += telling
         if not telling:
-            return not before
+            return not before or self._trials[kernels] <= MOST
         agreed = len(before) > 1 and len({fault for fault, _ in before[-2:]}) == 1
         sure = agreed and all(confidence >= SURE for _, confidence in before[-2:])
         return self._seen[kernels] <= MOST and not sure
@@ -101,6 +104,13 @@ def _is_telling(product: Product) -> bool:
 def _beside(outcome: Outcome) -> bool:
     """Whether more is wrong than values."""
     return bool(outcome.unwritten or outcome.leaked or outcome.strays)
+
+
+def _seen_beside(outcome: Outcome) -> str:
+    """The fault of a result whose values are right, which needs no diagnosis."""
+    if outcome.out or not _beside(outcome):
+        return ""
+    return "out-of-bounds" if outcome.strays or outcome.leaked else "unwritten"
 
 
 def _named(found: Diagnosis, outcome: Outcome) -> str:

@@ -66,9 +66,13 @@ class Lines:
         self._say, self._every = say, every
         self._right: list[Outcome] = []
         self._alike: list[Outcome] = []  # wrong, with nothing to say of them
+        self._threads: int | None = None  # the usual number: told are others
 
     def add(self, outcome: Outcome) -> None:
         """The next one."""
+        self._threads = outcome.threads if self._threads is None else self._threads
+        if outcome.threads == self._threads:
+            outcome = replace(outcome, threads=0)
         held = [*self._right[-1:], *self._alike[-1:]]
         if held and _kernels(held[0]) != _kernels(outcome):
             self.close()

@@ -64,7 +64,8 @@ class Kept:
 def run(bridge: Bridge, trials: Iterable[Trial]) -> Iterator[Outcome]:
     """One outcome a trial; a type whose kernels failed several times in a layout is left alone there."""
     failures: Counter[tuple[str, str | bool]] = Counter()
-    kept, diagnoser = Kept(), Diagnoser()
+    trials = list(trials)
+    kept, diagnoser = Kept(), Diagnoser(trials)
     for trial in trials:
         case, kernels = trial.case, (trial.case.format.name, trial.how.repack)
         if failures[kernels] >= FAILURES:

@@ -92,7 +92,7 @@ def run(args: argparse.Namespace) -> int:
         outcomes = []
         with _progress(len(trials), quiet=args.json) as (say, step):
             say("\n".join(_header(bridge, device, trials, left)))
-            lines = report.Lines(say, every=args.verbose)
+            lines = report.Lines(say, every=args.verbose or _named(args) or args.time > 0)
             for outcome in run_cases(bridge, trials):
                 outcome = replace(outcome, options=_options(args, outcome))  # noqa: PLW2901
                 if outcome.bad and args.save:
@@ -111,6 +111,11 @@ def run(args: argparse.Namespace) -> int:
             print("".join(f"\nnot run: {reason}" for reason in report.reasons(outcomes)))
             print(report.last_sentence(outcomes))
     return _status(args, outcomes)
+
+
+def _named(args: argparse.Namespace) -> bool:
+    """Whether cases were named one by one."""
+    return bool(args.replay or args.case or args.shapes)
 
 
 def _header(bridge: Bridge, device: Device, trials: list[Trial], left: list[str]) -> list[str]:
@@ -156,7 +161,7 @@ def _trials(args: argparse.Namespace, bridge: Bridge, device: Device) -> list[Tr
         device.name, device.backend, args.threads or min(4, os.cpu_count() or 1), args.buffer or args.repack,
         args.repeats, args.time, _arithmetic(args.arithmetic),
     )  # fmt: skip
-    if args.replay or args.case or args.shapes:
+    if _named(args):
         return [Trial(case, how) for case in _cases(args, bridge)]
     others = () if args.threads else other_threads(device, how.threads)
     plan = Plan(bridge, device, how, args.seed, others)
