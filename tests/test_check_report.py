@@ -47,7 +47,7 @@ def test_wrong_cases_that_were_not_diagnosed_have_a_line_and_then_share_one():
     wrong = [outcome("wrong", fault="nan", text="why")] + [outcome("wrong")] * 20
     said = printed([*wrong, outcome()])
     assert sum(len(part.splitlines()) for part in said) < 16
-    assert "12 more cases WRONG" in said[-2]
+    assert "15 more cases WRONG" in said[-2]
     assert said[1].endswith("WRONG")
     assert report.last_sentence(wrong) == "21 cases, 21 of them not right."
     assert report.votes(wrong) == "nan in 1 of 1 diagnosed"

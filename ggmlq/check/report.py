@@ -16,7 +16,7 @@ from ..errors import GGMLQError
 from ..text import table
 from .outcome import Outcome
 
-ALIKE = 8  # wrong cases of a type and layout that have a line without being diagnosed
+ALIKE = 5  # wrong cases of a type and layout that have a line without being diagnosed
 NAMES = 8  # of types that are listed for one reason
 HEADER = (
     f"{'type':8} {'M×N×K':>15} {'data':9} {'arithmetic':10} {'nmse':>8} {'to exact':>8} {'out':>6}  verdict"
@@ -34,7 +34,8 @@ def line(outcome: Outcome) -> str:
     if not outcome.bad:
         return text
     below = [wrapped(paragraph) for paragraph in outcome.text.splitlines()]
-    below += [f"    again: ggmlq check {outcome.again}"] if below else []  # to be copied: never wrapped
+    if below and not outcome.text.startswith("Here:"):  # the same fault as of a case above
+        below.append(f"    again: ggmlq check {outcome.again}")  # to be copied: never wrapped
     below += [f"    saved: {outcome.saved}"] if outcome.saved else []
     return "\n".join([text, *below])
 
