@@ -25,7 +25,7 @@ Then, what is wrong, by what it shows:
 
 What explains y is an explanation (explanation.py); verdicts.py makes the finding of it, report.py the words.
 
-    probe/         the weights that a kernel really multiplies with, where it can be run: unit vectors
+    probe/         the weights that a kernel multiplies with, where it can be run: unit vectors
     experts/       products with experts: which token met which expert, and where its result went
     gru/           GRUs in integers: the first stage, step and unit that went wrong
     scaled/        the same for products of arrays with scales: its own mistakes, and these machines
