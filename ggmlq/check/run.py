@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import warnings
 from collections import Counter
 from collections.abc import Iterable, Iterator
@@ -22,6 +23,7 @@ from .plan import Trial
 from .running import Product, Settings
 
 FAILURES = 3  # of one type in one layout; each may cost the whole time limit
+SMALL = 1 << 22  # elements of weights, activations or results up to which they are kept for the next trials
 
 Operands = tuple[Any, QuantArray, Any]
 
@@ -38,11 +40,14 @@ class Kept:
         """Activations, weights and ids."""
         if case.format.name != self._type:
             self._type, self._operands, self._judged = case.format.name, {}, {}
-        if case.stem not in self._operands:
-            with warnings.catch_warnings():
-                warnings.simplefilter("ignore", RuntimeWarning)  # extreme data is meant
-                self._operands[case.stem] = (*case.inputs(), case.ids())
-        return self._operands[case.stem]
+        if case.stem in self._operands:
+            return self._operands[case.stem]
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", RuntimeWarning)  # extreme data is meant
+            operands = (*case.inputs(), case.ids())
+        if max(operands[0].size, math.prod(operands[1].shape)) <= SMALL:
+            self._operands[case.stem] = operands
+        return operands
 
     def judge(self, product: Product, result: Measurement, claims: list[str]) -> Judgement:
         """The verdict; of bits that were judged before the same one."""
@@ -57,7 +62,8 @@ class Kept:
             if ids is None
             else by_expert(result.y, x, q, ids, claims)
         )
-        known.append((bits, judged))
+        if bits.size <= SMALL:
+            known.append((bits, judged))
         return judged
 
 
