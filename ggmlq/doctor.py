@@ -84,6 +84,7 @@ def describe(report: dict[str, Any]) -> str:
         for d in ggml["devices"]:
             ggml_lines.append(f"  {d['name']}: {d['description']}, {d['backend']}")
             ggml_lines += [f"    built with {d['features']}"] if d["features"] else []
+            ggml_lines += [f"    layouts of weights: {', '.join(d['layouts'])}"] if d["layouts"] else []
         ggml_lines += [f"  no devices: {ggml['no_devices']}"] if "no_devices" in ggml else []
     return "\n".join(
         [

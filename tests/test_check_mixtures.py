@@ -45,6 +45,14 @@ def test_what_a_case_says_repeats_it():
     assert "16/4 apart" in str(case)
 
 
+def test_edges_give_every_expert_several_tiles():
+    for tiled in (mixtures.TILED, mixtures.TILED_ON_GPU):
+        case = mixtures.edges(gq.formats["q4_0"], 0, tiled=tiled)[-1]
+        assert np.bincount(case.ids().reshape(-1), minlength=4).min() > 128
+        assert case.n > 128
+        assert case.experts == 4
+
+
 def test_cases_of_test_backend_ops():
     text = "MUL_MAT_ID(type_a=q4_0,type_b=f32,n_mats=8,n_used=2,b={},m=512,n=129,k=256)"
     case = mixtures.parse_backend_ops(text.format(1), 7)

@@ -66,6 +66,18 @@ def test_one_npz_for_all(capsys, files):
     assert found["where"]["columns"] == [[21, 24]]
 
 
+def test_a_saved_case_knows_what_was_never_written(capsys, files, tmp_path):
+    with np.load(files["all.npz"]) as saved:
+        arrays = dict(saved)
+    lost = np.zeros((9, 24), np.bool_)
+    lost[:, 21:] = True
+    np.savez(tmp_path / "lost.npz", **arrays | {"y": np.where(lost, np.float32(np.nan), arrays["y"])},
+             unwritten=lost)  # fmt: skip
+    status, said = run(capsys, str(tmp_path / "lost.npz"))
+    assert status == 1
+    assert said.out.startswith("unwritten")
+
+
 def test_repeats_and_claims(capsys, files):
     given = (files["y.npy"], files["x.npy"], files["w.npz"])
     assert run(capsys, *given, "--repeat", files["y.npy"], "--arithmetic", "f32")[0] == 0
@@ -82,6 +94,17 @@ def test_an_input_that_tells_faults_apart(capsys, files):
     y = np.load(files["new.npz"])["x"] @ some()[1].T
     np.save(files["y.npy"], y)
     assert run(capsys, files["y.npy"], files["new.npz"], files["new.npz"])[0] == 0
+
+
+def test_a_tensor_behind_a_colon_is_answered_with_the_option(capsys, files):
+    status, said = run(capsys, files["y.npy"], files["x.npy"], f"{files['w.gguf']}:w")
+    assert status == 2
+    assert "--tensor w" in said.err
+    with pytest.raises(SystemExit):
+        main(["diagnose", "--help"])
+    assert "example: ggmlq diagnose y.npy x.npy model.gguf --tensor" in " ".join(
+        capsys.readouterr().out.split()
+    )
 
 
 def test_list(capsys):

@@ -150,6 +150,8 @@ def test_a_page_of_a_run(html):
     assert strong == {"g8"}
     assert {shade for shade, about in shades if "ffn_up" in about and "to" not in about[:9]} == {"g0"}
     assert "Every product that was judged is right." in html(trace_page.page(found[:2], "m", "l", []))
+    told = html(trace_page.page(found[:2], "m", "l", [], "", {"RMS_NORM": 5, "ROPE": 7}, 40))
+    assert "not judged: 12 of 40 nodes: ROPE 7, RMS_NORM 5" in told
     assert "died before the end" in html(trace_page.page([], "m", "l", [], "SIGSEGV at ffn_up-3"))
 
 
@@ -157,10 +159,10 @@ def test_check_writes_a_page(html, tmp_path, monkeypatch, capsys):
     """The command around it; the library is stood in for."""
     from ggmlq.commands import check
 
-    device = SimpleNamespace(name="CPU", description="a CPU", backend="CPU", facts=dict)
+    device = SimpleNamespace(name="CPU", description="a CPU", backend="CPU", layouts=(), facts=dict)
 
     class Bridge:
-        path, version, types = "lib.so", "1", ("q4_0",)
+        path, version, types, libraries = "lib.so", "1", ("q4_0",), ()
 
         def __init__(self, *args, **how):
             pass

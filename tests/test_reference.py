@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from dataclasses import replace
+from fractions import Fraction
 from pathlib import Path
 
 import numpy as np
@@ -184,6 +185,32 @@ def test_every_arithmetic_is_near_exact(name, arithmetic):
     with np.errstate(over="ignore"):
         fit = np.isfinite(q.dequantize(np.float16)).all()
     assert not (row_errors(y, linear(x, q), x, q) > 5e-4).any() or not fit
+
+
+@pytest.mark.parametrize("columns", [96, 128, 416])
+def test_lanes_of_halves_by_hand(columns):
+    """As ggml's source has it, one number after the other: exact sums, then one rounding to half."""
+    q = gq.quantize(rows("normal", 2, columns, seed=8), "f16")
+    x, w = rows("normal", 2, columns, seed=9).astype(np.float16), np.asarray(q).astype(np.float16)
+    want = np.zeros((2, 2))
+    for m, n in np.ndindex(2, 2):
+        lanes, whole = [Fraction(0)] * 128, columns // 128 * 128
+        for i in range(whole):
+            exact = lanes[i % 128] + Fraction(float(x[m, i])) * Fraction(float(w[n, i]))
+            lanes[i % 128] = Fraction(float(np.float16(float(exact))))
+        for width in (64, 32, 16, 8, 4, 2, 1):
+            halves = [np.float16(float(lanes[i] + lanes[i + width])) for i in range(width)]
+            lanes = [Fraction(float(half)) for half in halves]
+        products = (Fraction(float(x[m, i])) * Fraction(float(w[n, i])) for i in range(whole, columns))
+        want[m, n] = float(lanes[0] + sum(products))
+    np.testing.assert_allclose(linear(x, q, "ggml-cpu-fp16"), want, rtol=1e-15, atol=0)
+    assert (np.abs(linear(x, q, "ggml-cpu") - want) > 1e-5).any() == (columns > 96)
+
+
+def test_other_types_have_no_lanes_of_halves():
+    for name in ("q4_0", "f32", "bf16"):
+        q, x = gq.quantize(rows("normal", 5, 256), name), rows("normal", 3, 256)
+        assert np.array_equal(linear(x, q, "ggml-cpu-fp16"), linear(x, q, "ggml-cpu"))
 
 
 @pytest.mark.parametrize("name", ["q4_0", "q4_1", "q6_K", "iq1_m", "nvfp4"])

@@ -70,13 +70,17 @@ def _pip_install(extras):
     chosen = f"[{','.join(extras)}]" if extras else ""
     print(f"installing ggmlq{chosen} into {FOLDER.name} ...", flush=True)
     pip = [str(PYTHON), "-m", "pip"]
+    # Of a native build on a CPU with AMX gcc 12 drops stores that its kernels need (docs/check.md).
+    flags = {name: f"{os.environ.get(name, '')} -fno-tree-dse -fno-dse" for name in ("CFLAGS", "CXXFLAGS")}
+    env = {**os.environ, **(flags if "llama" in extras else {})}
     options = ["--quiet", "--disable-pip-version-check"]
     if wheels := os.environ.get("GGMLQ_WHEELS"):  # what had to be built is found there the next time
         options += ["--find-links", wheels]
         if needs := [need for extra in extras for need in _built(extra)]:
             build = [*pip, "wheel", *options, "--wheel-dir", wheels, "--no-deps"]
-            subprocess.run([*build, *needs], check=False)  # pip says why not
-    return subprocess.run([*pip, "install", *options, "-e", f"{ROOT}{chosen}"], check=False).returncode == 0
+            subprocess.run([*build, *needs], check=False, env=env)  # pip says why not
+    install = [*pip, "install", *options, "-e", f"{ROOT}{chosen}"]
+    return subprocess.run(install, check=False, env=env).returncode == 0
 
 
 def browser():

@@ -18,6 +18,8 @@ from ..formats import FORMATS, Format
 from ..text import short
 from . import data
 
+Axes = tuple[int, ...]
+Shapes = tuple[Axes, Axes, Axes | None]
 Shape = tuple[int, int, int]  # M rows of activations, N rows of weights, K
 
 
@@ -63,8 +65,12 @@ class Case:
         return {}
 
     def ids(self) -> NDArray[np.int32] | None:
-        """Which experts tokens use, where the weights are of several."""
+        """Experts that tokens use, where the weights are of several."""
         return None
+
+    def axes_of(self) -> Shapes:
+        """Shapes of activations, weights and ids, as a library gets them."""
+        return (self.m, self.k), (self.n, self.k), None
 
     @property
     def again(self) -> str:
@@ -112,17 +118,17 @@ def parse_types(text: str) -> list[Format]:
     return [FORMATS[name.strip()] for name in text.split(",") if name.strip()]
 
 
-def parse_shapes(text: str) -> list[Shape]:
-    """``1x4096x4096,9x64x512``: M×N×K."""
+def parse_shapes(text: str) -> list[tuple[tuple[int, ...], Shape]]:
+    """``1x4096x4096,3x9x64x512``: M×N×K, before it up to two counts of batches of activations."""
     shapes = []
     for word in text.split(","):
-        match = re.fullmatch(r"\s*(\d+)\s*[x×]\s*(\d+)\s*[x×]\s*(\d+)\s*", word)
-        if match is None:
+        if not re.fullmatch(r"\s*\d+(\s*[x×]\s*\d+){2,4}\s*", word):
             raise ShapeError(
                 f"--shapes {text}: {word.strip()!r} is not M×N×K (rows of activations, rows of "
-                "weights, length of both); write 9x64x512"
+                "weights, length of both); write 9x64x512, or 3x9x64x512 for three batches of activations"
             )
-        shapes.append((int(match[1]), int(match[2]), int(match[3])))
+        *lead, m, n, k = map(int, re.findall(r"\d+", word))
+        shapes.append((tuple(lead), (m, n, k)))
     return shapes
 
 
@@ -137,19 +143,9 @@ def parse_data(text: str) -> list[str]:
 
 # What test-backend-ops prints beside the sizes, with the only values that are a plain product.
 PLAIN = {
-    "type_b": {"f32"}, "bs": {"[1,1]"}, "nr": {"[1,1]"}, "per": {"[0,1,2,3]"},
+    "type_b": {"f32"}, "per": {"[0,1,2,3]"},
     "k_v": {"0"}, "v": {"0"}, "o": {"1"},
 }  # fmt: skip
-
-
-def parse_backend_ops(text: str, seed: int) -> Case:
-    """A case of test-backend-ops, ``MUL_MAT(type_a=q5_1,type_b=f32,m=16,n=1,k=256,…)``.
-
-    There m counts rows of weights (our N) and n rows of activations (our M).
-    """
-    fields = fields_of(text, ("type_a", "m", "n", "k"))
-    refuse_others(text, fields, PLAIN)
-    return Case(FORMATS[fields["type_a"]], int(fields["n"]), int(fields["m"]), int(fields["k"]), seed=seed)
 
 
 def fields_of(text: str, needed: Sequence[str], op: str = "MUL_MAT") -> dict[str, str]:
@@ -181,10 +177,15 @@ def refuse_others(text: str, fields: dict[str, str], plain: dict[str, set[str]])
 
 
 def load(path: Path) -> Case:
-    """A case that ``--save`` wrote. Its arrays are looked at, and read when the case is run."""
+    """A case that ``--save`` wrote, or ``ggmlq diagnose --make-input``, which knows neither data nor seed.
+
+    Its arrays are looked at, and read when the case is run.
+    """
     try:
         saved = Dump(path)
-        fmt, kind, seed = FORMATS[saved.text("format")], saved.text("data"), saved.number("seed")
+        fmt = FORMATS[saved.text("format")]
+        kind = saved.text("data") if "data" in saved else "normal"
+        seed = saved.number("seed") if "seed" in saved else 0
         x, raw = saved.layout("x"), saved.layout("raw")
         if kind not in data.KINDS:
             raise DumpError(f"{path}: data is {short(kind)}; it is one of {', '.join(data.KINDS)}")

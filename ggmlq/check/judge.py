@@ -22,8 +22,8 @@ from .elements import distance, energy_of, measure
 
 # How close a right kernel comes to its arithmetic (docs/arithmetic.md): nearer than this is a fit.
 FIT = {
-    "ggml-cpu": 1e-11, "ggml-ref": 1e-11, "q8": 1e-11, "ggml-mmvq": 1e-9, "ggml-mmq": 1e-6,
-    "f32": 1e-10, "tf32": 1e-10, "tf32-cut": 1e-10, "f16": 2e-7, "bf16": 2e-7,
+    "ggml-cpu": 1e-11, "ggml-cpu-fp16": 1e-11, "ggml-ref": 1e-11, "q8": 1e-11, "ggml-mmvq": 1e-9,
+    "ggml-mmq": 1e-6, "f32": 1e-10, "tf32": 1e-10, "tf32-cut": 1e-10, "f16": 2e-7, "bf16": 2e-7,
 }  # fmt: skip
 
 ON_CUDA = ("ggml-mmvq", "ggml-mmq")  # for few rows of activations, and for more
@@ -60,20 +60,22 @@ def candidates(backend: str, m: int) -> list[str]:
     return [*likely, *(name for name in FIT if name not in likely)]
 
 
-def judge(y: Any, x: Any, q: QuantArray, arithmetics: Sequence[str]) -> Judgement:
+def judge(y: Any, x: Any, q: QuantArray, arithmetics: Sequence[str], written: Any = None) -> Judgement:
     """The first arithmetic that fits; of all the one that explains much more than those before.
 
-    A large product is first judged in a sample of its rows and columns, to choose the arithmetic.
+    ``written`` is a mask of the elements that the kernel wrote: only these are judged. A large product is
+    first judged in a sample of its rows and columns, to choose the arithmetic.
     """
     if y.size > SAMPLED and len(arithmetics) > 1:
         rows, columns = spread(len(x), 16), spread(q.shape[0], 256)
-        found = judge(y[np.ix_(rows, columns)], x[rows], q[columns], arithmetics)
+        at = np.ix_(rows, columns)
+        found = judge(y[at], x[rows], q[columns], arithmetics, None if written is None else written[at])
         arithmetics = [found.arithmetic]
     energy = energy_of(x, q)
     from_exact = distance(y, reference.linear(x, q, "exact"), energy)
     best: Judgement | None = None
     for arithmetic in arithmetics:
-        if arithmetic in reference.ONLY_F32 and q.format.name != "f32" and len(arithmetics) > 1:
+        if reference.ONE_TYPE.get(arithmetic, q.format.name) != q.format.name and len(arithmetics) > 1:
             continue
         try:
             these = measure(y, x, q, arithmetic, energy)
@@ -81,7 +83,8 @@ def judge(y: Any, x: Any, q: QuantArray, arithmetics: Sequence[str]) -> Judgemen
             continue
         if these.loose and not _may_be_loose(arithmetic, arithmetics[0], len(x)):
             continue
-        found = Judgement(arithmetic, these.distance, from_exact, int(np.count_nonzero(these.out)))
+        out = these.out if written is None else these.out & written
+        found = Judgement(arithmetic, these.distance, from_exact, int(np.count_nonzero(out)))
         if best is None or _explains_more(found, best):
             best = found
         if found.fits:

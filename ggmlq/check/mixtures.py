@@ -16,7 +16,7 @@ from ..errors import DumpError, FormatError, ShapeError, UnsupportedError
 from ..formats import FORMATS, Format
 from ..text import short
 from . import data
-from .cases import Case, fields_of, refuse_others
+from .cases import Case, Shapes, fields_of, refuse_others
 
 # Which experts tokens use. "skewed": every other token goes to expert 0 first, so that one has many rows and
 # most have few; "duplicate": tokens use an expert more than once, which ggml allows.
@@ -92,6 +92,11 @@ class Mixture(Case):
             ids[twice, -1] = ids[twice, 0]
         return ids
 
+    def axes_of(self) -> Shapes:
+        """Shapes of activations, weights and ids, as a library gets them."""
+        x = (self.m, self.used if self.apart else 1, self.k)
+        return x, (self.experts, self.n, self.k), (self.m, self.used)
+
     def inputs(self) -> tuple[NDArray[np.float32], QuantArray]:
         """Activations [T, K] or [T, U, K], and weights [E, N, K]."""
         shape = self.experts, self.n, self.k
@@ -107,8 +112,16 @@ class Mixture(Case):
         return x, QuantArray.from_bytes(np.ascontiguousarray(w.raw), self.format, shape)
 
 
-def edges(fmt: Format, seed: int, group: int = 1, experts: tuple[int, int] | None = None) -> list[Case]:
-    """The default: one token and many, tails, each spread, a row a token and a row a use."""
+# Tokens, N and K for 4 experts of which each token uses 2, so that every expert has several tiles. Kernels of
+# GPUs that cut tiles along K as well need rows as long as these: llama.cpp's MMQ was wrong so for six months.
+TILED, TILED_ON_GPU = (300, 130, 512), (2048, 256, 2048)
+
+
+def edges(
+    fmt: Format, seed: int, group: int = 1, experts: tuple[int, int] | None = None,
+    tiled: tuple[int, int, int] = TILED,
+) -> list[Case]:  # fmt: skip
+    """The default: one token and many, tails, each spread, a row a token and a row a use, several tiles."""
     block = max(fmt.block_size, 32)
     usual = 512 // block * block or block
     shapes: list[tuple[int, int, int, Spread, bool]] = [
@@ -116,9 +129,11 @@ def edges(fmt: Format, seed: int, group: int = 1, experts: tuple[int, int] | Non
         (4, 65, block, "skewed", False), (9, 64, usual, "uniform", True), (33, 34, block, "duplicate", False),
         (65, 64, usual, "skewed", True), (70, 33, 3 * block, "few", False), (1, 35, block, "uniform", False),
     ]  # fmt: skip
+    counts = [experts or ((16, 4), (8, 2), (5, 3))[i % 3] for i in range(len(shapes))]
+    shapes.append((*tiled, "uniform", False))
+    counts.append(experts or (4, 2))
     made: list[Case] = []
-    for i, (m, n, k, spread, apart) in enumerate(shapes):
-        e, u = experts or ((16, 4), (8, 2), (5, 3))[i % 3]
+    for (m, n, k, spread, apart), (e, u) in zip(shapes, counts, strict=True):
         rows = -(-n // group) * group
         made.append(Mixture(fmt, m, rows, k, "normal", seed, None, e, u, spread, apart))
     return made

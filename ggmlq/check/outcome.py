@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from typing import Any, Literal
 
+from ..llama.guards import Stray
 from .cases import Case
 
 Verdict = Literal["ok", "wrong", "differs", "failed", "not run"]
@@ -29,12 +30,24 @@ class Outcome:
     text: str = ""  # the diagnosis, or why there is no result
     saved: str = ""
     options: str = ""  # how it was run, as options of the command
+    threads: int = 0
+    layout: str = ""  # of the weights; "" is the plain one
+    unwritten: int = 0  # elements that the kernel never wrote
+    leaked: int = 0  # elements made of memory around the operands
+    strays: tuple[Stray, ...] = ()  # memory beside the result that was overwritten
+    forced: bool = False  # supports_op refuses it, llama.cpp multiplies so all the same
     arrays: dict[str, Any] = field(default_factory=dict, repr=False)  # of a bad case, for --save
 
     @property
     def bad(self) -> bool:
         """Whether the library did something wrong."""
         return self.verdict in BAD
+
+    @property
+    def way(self) -> str:
+        """Layout and number of threads in words: ``AMX, 32 threads``."""
+        threads = f"{self.threads} thread{'' if self.threads == 1 else 's'}" if self.threads else ""
+        return ", ".join(filter(None, [self.layout, threads]))
 
     @property
     def again(self) -> str:
@@ -48,7 +61,9 @@ class Outcome:
             "type": case.format.name, "m": case.m, "n": case.n, "k": case.k, "data": case.data,
             "seed": case.seed, **case.more, "verdict": self.verdict, "arithmetic": self.arithmetic or None,
             "nmse": _number(self.distance), "nmse_exact": _number(self.from_exact),
-            "out_of_bound": self.out, "unequal": self.unequal, "buffer": self.buffer or None,
+            "out_of_bound": self.out, "unequal": self.unequal, "unwritten": self.unwritten,
+            "leaked": self.leaked, "strays": [asdict(stray) for stray in self.strays], "forced": self.forced,
+            "threads": self.threads, "layout": self.layout or None, "buffer": self.buffer or None,
             "seconds": _number(self.seconds), "fault": self.fault or None, "text": self.text or None,
             "saved": self.saved or None, "again": self.again,
         }  # fmt: skip

@@ -2,91 +2,130 @@
 
 from __future__ import annotations
 
+import math
 import warnings
 from collections import Counter
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from ..array import QuantArray
 from ..errors import DeviceError, LibraryFailedError, UnsupportedError
 from ..llama import Bridge, Measurement
-from ..llama.product import UNWRITTEN
+from ..llama.crash import cause_of
 from .cases import Case
+from .diagnosing import Diagnoser
 from .judge import Judgement, by_expert, candidates, judge
 from .outcome import Outcome
+from .plan import Trial
+from .running import Product, Settings
 
-NEAR = 1e-2  # from an arithmetic: further than any other arithmetic is
-FAILURES = 3  # of one type; each may cost the whole time limit
+FAILURES = 3  # of one type in one layout; each may cost the whole time limit
+SMALL = 1 << 22  # elements of weights, activations or results up to which they are kept for the next trials
 
-
-@dataclass(frozen=True)
-class Settings:
-    """How every case is run."""
-
-    device: str
-    backend: str  # the device's: it decides which arithmetic is tried first
-    threads: int = 1
-    repack: bool | str = False
-    repeats: int = 3
-    time_runs: int = 0
-    arithmetic: str | None = None  # what the kernels claim
+Operands = tuple[Any, QuantArray, Any]
 
 
-def run(bridge: Bridge, cases: Iterable[Case], how: Settings) -> Iterator[Outcome]:
-    """One outcome a case; a type whose kernels failed several times is left alone."""
-    failures: Counter[str] = Counter()
-    for case in cases:
-        if failures[case.format.name] >= FAILURES:
-            text = f"{FAILURES} cases of {case.format.name} failed before; the rest is not tried"
-            yield Outcome(case, "not run", text=text)
-            continue
-        outcome = run_case(bridge, case, how)
-        failures[case.format.name] += outcome.verdict == "failed"
-        yield outcome
+class Kept:
+    """Operands and verdicts of the cases of one type: other threads mostly give the same bits again."""
 
+    def __init__(self) -> None:
+        self._type = ""
+        self._operands: dict[str, Operands] = {}
+        self._judged: dict[str, list[tuple[Any, Judgement]]] = {}
 
-def run_case(bridge: Bridge, case: Case, how: Settings) -> Outcome:
-    """Multiply, repeat, judge; where it is wrong, diagnose."""
-    try:
+    def operands(self, case: Case) -> Operands:
+        """Activations, weights and ids."""
+        if case.format.name != self._type:
+            self._type, self._operands, self._judged = case.format.name, {}, {}
+        if case.stem in self._operands:
+            return self._operands[case.stem]
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", RuntimeWarning)  # extreme data is meant
-            (x, q), ids = case.inputs(), case.ids()
+            operands = (*case.inputs(), case.ids())
+        if max(operands[0].size, math.prod(operands[1].shape)) <= SMALL:
+            self._operands[case.stem] = operands
+        return operands
+
+    def judge(self, product: Product, result: Measurement, claims: list[str]) -> Judgement:
+        """The verdict; of bits that were judged before the same one."""
+        bits = result.y.view(np.uint32)
+        known = self._judged.setdefault(product.case.stem, [])
+        for others, judged in known:
+            if np.array_equal(others, bits):
+                return judged
+        x, q, ids = product.x, product.q, product.ids
+        judged = (
+            judge(result.y, x, q, claims, ~result.unwritten)
+            if ids is None
+            else by_expert(result.y, x, q, ids, claims)
+        )
+        if bits.size <= SMALL:
+            known.append((bits, judged))
+        return judged
+
+
+def run(bridge: Bridge, trials: Iterable[Trial]) -> Iterator[Outcome]:
+    """One outcome a trial; a type whose kernels failed several times in a layout is left alone there."""
+    failures: Counter[tuple[str, str | bool]] = Counter()
+    trials = list(trials)
+    kept, diagnoser = Kept(), Diagnoser(trials)
+    for trial in trials:
+        case, kernels = trial.case, (trial.case.format.name, trial.how.repack)
+        if failures[kernels] >= FAILURES:
+            text = f"{FAILURES} cases of {case.format.name} failed before; the rest is not tried"
+            outcome = Outcome(case, "not run", text=text)
+        else:
+            outcome = run_case(bridge, case, trial.how, kept, diagnoser)
+        failures[kernels] += outcome.verdict == "failed"
+        yield replace(outcome, threads=trial.how.threads, layout=_layout(outcome, trial.how))
+
+
+def _layout(outcome: Outcome, how: Settings) -> str:
+    """The layout's name; where any was asked for, that of the first that took the weights."""
+    return outcome.buffer if how.repack is True else how.repack or ""
+
+
+def run_case(
+    bridge: Bridge, case: Case, how: Settings, kept: Kept | None = None, diagnoser: Diagnoser | None = None
+) -> Outcome:
+    """Multiply, repeat, judge; where it is wrong, diagnose."""
+    kept = Kept() if kept is None else kept
+    try:
+        product = Product(bridge, case, *kept.operands(case), how)
     except MemoryError as error:
         return Outcome(case, "not run", text=f"{case}: this machine has too little memory: {error}")
-    given = {"x": x, "raw": q.raw} if ids is None else {"x": x, "raw": q.raw, "ids": ids}
     try:
-        result = bridge.measure(
-            x, q, how.device, threads=how.threads, repack=how.repack, repeats=how.repeats,
-            time_runs=how.time_runs, ids=ids,
-        )  # fmt: skip
+        result = product.run()
     except LibraryFailedError as error:
         said = f"; it said: {error.tail}" if error.tail else ""
-        text = f"the library {error.how}{said}" if error.how else str(error)
-        return Outcome(case, "failed", text=text, arrays=given)
+        cause = cause_of(error.how, [how.repack], bridge.libraries)
+        died = f"the library {error.how}{said}{cause and f'. {cause}'}"
+        text = died if error.how else str(error)
+        return Outcome(case, "failed", text=text, arrays=product.arrays)
     except (UnsupportedError, DeviceError) as error:  # not here, or not so much memory
         return Outcome(case, "not run", text=str(error))
     claims = [how.arithmetic] if how.arithmetic else candidates(how.backend, case.m)
     try:
         with np.errstate(all="ignore"):  # overflowing scales are meant
-            judged = judge(result.y, x, q, claims) if ids is None else by_expert(result.y, x, q, ids, claims)
-            outcome = _outcome(case, result, judged)
+            outcome = _outcome(case, result, kept.judge(product, result, claims))
     except UnsupportedError as error:  # no kernel can claim that
         return Outcome(case, "not run", text=str(error))
-    return _diagnosed(outcome, result, x, q, how, given) if outcome.bad else outcome
+    return (diagnoser or Diagnoser()).diagnosed(outcome, product, result) if outcome.bad else outcome
 
 
 def _outcome(case: Case, result: Measurement, judged: Judgement) -> Outcome:
+    """Wrong is also what is right in all elements, but was written beside them or made of memory there."""
     unequal = np.zeros(result.y.shape, np.bool_)
     for repeat in result.repeats:
         unequal |= repeat.view(np.uint32) != result.y.view(np.uint32)
-    races = int(unequal.sum())
+    races, unwritten, leaked = (int(mask.sum()) for mask in (unequal, result.unwritten, result.leaked))
+    right = judged.ok and not (unwritten or leaked or result.strays)
     return Outcome(
         case,
-        "wrong" if not judged.ok else "differs" if races else "ok",
+        "wrong" if not right else "differs" if races else "ok",
         judged.arithmetic,
         judged.distance,
         judged.from_exact,
@@ -94,57 +133,8 @@ def _outcome(case: Case, result: Measurement, judged: Judgement) -> Outcome:
         races,
         result.buffer,
         result.median,
+        unwritten=unwritten,
+        leaked=leaked,
+        strays=result.strays,
+        forced=result.forced,
     )
-
-
-def _diagnosed(
-    outcome: Outcome,
-    result: Measurement,
-    x: NDArray[np.float32],
-    q: QuantArray,
-    how: Settings,
-    given: dict[str, Any],
-) -> Outcome:
-    """The same outcome with what is wrong, and with all arrays for whoever wants to look.
-
-    Without a claim the diagnosis may know an arithmetic that :func:`judge` did not try: then a
-    kernel that is near is right. What it never wrote is diagnosed as zero, which is how such memory looks.
-    """
-    import ggmlq
-
-    y, *repeats = (_zero_where_unwritten(one) for one in (result.y, *result.repeats))
-    with np.errstate(all="ignore"):  # wrong results overflow at will
-        found = ggmlq.diagnose(y, x, q, arithmetic=how.arithmetic, repeats=repeats, ids=given.get("ids"))
-    another = found.ok and how.arithmetic is None and outcome.distance < NEAR
-    if outcome.verdict == "wrong" and another:
-        return replace(outcome, verdict="ok", text=found.text)
-    arrays = {**given, "y": y, "repeats": np.array(repeats), "unwritten": result.unwritten}
-    if found.ok and outcome.verdict == "differs":
-        text = f"{_observed(outcome, result)} Each run alone is right."
-        return replace(outcome, text=text, arrays=arrays)
-    told = "" if found.ok else found.text
-    text = "\n".join(filter(None, [_observed(outcome, result), told]))
-    return replace(outcome, fault="unknown" if found.ok else found.fault, text=text, arrays=arrays)
-
-
-def _zero_where_unwritten(y: NDArray[np.float32]) -> NDArray[np.float32]:
-    return np.where(y.view(np.uint32) == UNWRITTEN, np.float32(0), y)
-
-
-def _observed(outcome: Outcome, result: Measurement) -> str:
-    """What only whoever ran the kernel can know."""
-    said = []
-    if result.unwritten.any():
-        rows, columns = np.nonzero(result.unwritten.reshape(-1, result.y.shape[-1]))
-        said.append(
-            f"{len(rows)} elements were never written: rows {rows.min()} to {rows.max()}, "
-            f"columns {columns.min()} to {columns.max()}."
-        )
-    if outcome.out and np.isfinite(outcome.distance):
-        said.append(f"{outcome.out} of {result.y.size} elements are out of bound of {outcome.arithmetic}.")
-    if outcome.unequal:
-        said.append(
-            f"{outcome.unequal} elements change from run to run: a race, or sums in an order that "
-            "varies (atomic additions)."
-        )
-    return " ".join(said)

@@ -12,19 +12,22 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from ..check import cases, mixtures, report
+from ..check import batches, cases, mixtures, report
 from ..check.cases import Case
+from ..check.contrast import contrasts
 from ..check.data import KINDS
 from ..check.judge import FIT
 from ..check.outcome import Outcome
 from ..check.page import page
-from ..check.run import Settings
+from ..check.plan import Plan, Trial, other_threads, told, untried
 from ..check.run import run as run_cases
+from ..check.running import Settings
 from ..dumps import Dump
 from ..errors import DeviceError, DumpError, GGMLQError, ShapeError, UnsupportedError
 from ..formats import FORMATS, Format
 from ..llama import Bridge, Device
 from ..llama.library import is_weight_type
+from ..llama.loaded import listed
 from ..pages import check_target, write
 from . import _plain
 
@@ -33,9 +36,6 @@ Run a library's matrix products on seeded cases and judge each result: in which 
 made, how far it is from that and from exact values, which elements are beyond what float32 sums may
 do, and what is wrong.
 Exit 0 where all is right, 1 where something is wrong, 2 where something could not run."""
-
-REPACKED_ROWS = 16  # rows that the widest of ggml's repacked layouts interleaves
-TILED_ROWS = 32  # and that its layout AMX takes at a time
 
 
 def add(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
@@ -46,18 +46,19 @@ def add(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     parser.add_argument(
         "case", nargs="*", help="cases of test-backend-ops: 'MUL_MAT(type_a=q4_0,…)', MUL_MAT_ID"
     )
+    parser.add_argument("--op", help=argparse.SUPPRESS)  # as test-backend-ops has it, to say what is taken
     parser.add_argument("--lib", type=Path, help="a library or build folder (default: as doctor finds it)")
     parser.add_argument("--device", default="CPU", help="one of the build's devices (default: CPU)")
     parser.add_argument("--types", default="all", help="q4_0,q4_K (default: all that the device takes)")
-    parser.add_argument("--shapes", help="M×N×K, as 1x4096x4096,9x64x512 (default: the edges of kernels)")
+    parser.add_argument("--shapes", help="M×N×K, as 1x4096x4096; before it batches, as 3x9x64x512")
     parser.add_argument("--experts", metavar="E/U", help="products with experts, as 128/8, or edges")
     parser.add_argument("--spread", help=f"how tokens use experts: {', '.join(mixtures.SPREADS)}")
     parser.add_argument("--apart", action="store_true", help="with --experts: a row of x for each use")
     parser.add_argument("--data", help=f"kinds of activations, or all: {', '.join(KINDS)}")
     parser.add_argument("--seed", type=int, default=0, help="of the data (default: 0)")
-    parser.add_argument("--repack", action="store_true", help="weights in the device's repacked layout")
-    parser.add_argument("--buffer", metavar="NAME", help="weights in that layout: AMX, CPU_REPACK …")
-    parser.add_argument("--threads", type=int, default=min(4, os.cpu_count() or 1), help="of a CPU device")
+    parser.add_argument("--repack", action="store_true", help="weights in the device's first own layout")
+    parser.add_argument("--buffer", metavar="NAME", help="weights in that layout alone: AMX, CPU_REPACK …")
+    parser.add_argument("--threads", type=int, help="of a CPU (default: up to 4; some cases 1, 2, all, 32)")
     parser.add_argument("--repeats", type=int, default=3, help="runs whose bits must agree (default: 3)")
     parser.add_argument("--time", type=int, default=0, metavar="RUNS", help="also time so many runs")
     parser.add_argument("--arithmetic", help="what the kernels claim (default: the one that fits)")
@@ -66,6 +67,7 @@ def add(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     parser.add_argument("--replay", type=Path, metavar="NPZ", action="append", default=[],
                         help="a case that --save wrote")  # fmt: skip
     parser.add_argument("--html", metavar="FILE", help="also write it as an HTML page, which loads nothing")
+    parser.add_argument("--verbose", action="store_true", help="print each right case in a line of its own")
     parser.add_argument("--json", action="store_true", help="print JSON")
     parser.set_defaults(run=run)
 
@@ -73,45 +75,65 @@ def add(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
 def run(args: argparse.Namespace) -> int:
     """Run the command."""
     for name, least in (("timeout", 1e-3), ("repeats", 1), ("threads", 1), ("time", 0)):
-        if not getattr(args, name) >= least:
-            raise ShapeError(f"--{name} {getattr(args, name)}: it must be {least:g} or more; leave it out")
+        value = getattr(args, name)
+        if value is not None and not value >= least:
+            raise ShapeError(f"--{name} {value}: it must be {least:g} or more; leave it out")
+    if args.op is not None:
+        raise UnsupportedError(
+            f"--op {args.op}: operations are not chosen by name; products are checked by --types and "
+            "--shapes, or as test-backend-ops prints them: ggmlq check 'MUL_MAT(type_a=q4_0,m=16,n=1,k=256)'"
+        )
     if args.html:
         check_target(args.html, "--html")
     with Bridge(args.lib, timeout=args.timeout) as bridge:
         device = _device(bridge, args.device)
-        todo = _cases(args, bridge)
-        how = Settings(
-            device.name, device.backend, args.threads, args.buffer or args.repack, args.repeats, args.time,
-            _arithmetic(args.arithmetic),
-        )  # fmt: skip
+        trials = _trials(args, bridge, device)
+        left = untried(device, bridge.devices(), trials)
         outcomes = []
-        with _progress(len(todo), quiet=args.json) as (say, step):
-            say(f"{bridge!r}\n{device.name}: {device.description}, {device.backend}\n\n{report.HEADER}")
-            for outcome in run_cases(bridge, todo, how):
-                outcome = replace(outcome, options=_options(args))  # noqa: PLW2901
+        with _progress(len(trials), quiet=args.json) as (say, step):
+            say("\n".join(_header(bridge, device, trials, left)))
+            lines = report.Lines(say, every=args.verbose or _named(args) or args.time > 0)
+            for outcome in run_cases(bridge, trials):
+                outcome = replace(outcome, options=_options(args, outcome))  # noqa: PLW2901
                 if outcome.bad and args.save:
                     outcome = report.save(args.save, outcome, args.arithmetic)  # noqa: PLW2901
-                if outcome.verdict != "not run":
-                    say(report.line(outcome))
+                lines.add(outcome)
                 step()
                 outcomes.append(replace(outcome, arrays={}))
+            lines.close()
         if args.html:
             write(page(outcomes, f"{bridge.path}", f"{device.name}: {device.description}"), args.html)
         if args.json:
-            _plain.print_json(_facts(bridge, device, args, outcomes))
+            _plain.print_json({**_facts(bridge, device, args, outcomes), "not_tried": left})
         else:
             print(f"\n{report.summary(outcomes)}")
-            print("".join(f"\nnot run: {reason}" for reason in report.reasons(outcomes)), end="")
+            print("".join(f"\n{told}" for told in contrasts(outcomes)), end="")
+            print("".join(f"\nnot run: {reason}" for reason in report.reasons(outcomes)))
+            print(report.last_sentence(outcomes))
     return _status(args, outcomes)
 
 
-def _options(args: argparse.Namespace) -> str:
-    """What was said of the library and of how to run it, for whoever repeats a case."""
+def _named(args: argparse.Namespace) -> bool:
+    """Whether cases were named one by one."""
+    return bool(args.replay or args.case or args.shapes)
+
+
+def _header(bridge: Bridge, device: Device, trials: list[Trial], left: list[str]) -> list[str]:
+    """The library, the device, what is tried and what is not."""
+    loaded = [f"loaded: {_plain.name(listed(bridge.libraries))}"] if bridge.libraries else []
+    tried = [f"tried: {line}" for line in told(trials)]
+    others = [f"not tried: {'; '.join(left)}"] if left else []
+    place = f"{device.name}: {device.description}, {device.backend}"
+    return [repr(bridge), *loaded, place, *tried, *others, "", report.HEADER]
+
+
+def _options(args: argparse.Namespace, outcome: Outcome) -> str:
+    """The library and how the case was run on it, for whoever repeats it."""
     said = [("--lib", args.lib), ("--device", None if args.device == "CPU" else args.device)]
-    said += [("--buffer", args.buffer), ("--threads", args.threads), ("--repeats", args.repeats)]
-    said += [("--arithmetic", args.arithmetic)]
+    said += [("--buffer", outcome.layout or None), ("--threads", outcome.threads)]
+    said += [("--repeats", args.repeats), ("--arithmetic", args.arithmetic)]
     words = [f" {name} {shlex.quote(str(value))}" for name, value in said if value is not None]
-    return "".join(words) + (" --repack" if args.repack else "")
+    return "".join(words) + (" --repack" if args.repack and not outcome.layout else "")
 
 
 def _device(bridge: Bridge, name: str) -> Device:
@@ -133,61 +155,82 @@ def _arithmetic(name: str | None) -> str | None:
     return name
 
 
+def _trials(args: argparse.Namespace, bridge: Bridge, device: Device) -> list[Trial]:
+    """Cases that were named, as they are; without, the edges in every layout, or in the named one."""
+    how = Settings(
+        device.name, device.backend, args.threads or min(4, os.cpu_count() or 1), args.buffer or args.repack,
+        args.repeats, args.time, _arithmetic(args.arithmetic),
+    )  # fmt: skip
+    if _named(args):
+        return [Trial(case, how) for case in _cases(args, bridge)]
+    others = () if args.threads else other_threads(device, how.threads)
+    plan = Plan(bridge, device, how, args.seed, others)
+    layouts: list[str | bool] = [how.repack] if how.repack else [False, *device.layouts]
+    if args.experts:
+        experts = None if args.experts == "edges" else mixtures.parse_experts(args.experts)
+        return [trial for fmt in _types(args, bridge) for trial in plan.mixtures(fmt, layouts, experts)]
+    kinds = cases.parse_data(args.data) if args.data else None
+    trials = [trial for fmt in _types(args, bridge) for trial in plan.products(fmt, layouts)]
+    return [trial for trial in trials if kinds is None or trial.case.data in kinds]
+
+
 def _cases(args: argparse.Namespace, bridge: Bridge) -> list[Case]:
-    """What was asked for; without shapes or cases, the edges."""
-    given = [_saved(path) for path in args.replay]
+    """Those of files, of test-backend-ops, or of shapes."""
+    named = [_saved(path) for path in args.replay]
     for text in args.case:
-        kind = mixtures if "MUL_MAT_ID" in text else cases
-        given.append(kind.parse_backend_ops(text, args.seed))
-    if given:
+        parse = mixtures.parse_backend_ops if "MUL_MAT_ID" in text else batches.parse_backend_ops
+        named.append(parse(text, args.seed))
+    if named:
         if args.shapes or args.data or args.types != "all" or args.experts:
             raise ShapeError(
                 "cases were given beside --types, --shapes, --experts or --data; a case says these itself; "
                 "drop one"
             )
-        return given
+        return named
     return _mixtures(args, bridge) if args.experts else _plain_cases(args, bridge)
 
 
 def _saved(path: Path) -> Case:
-    """With ids or without; a file that is none of them is told by the latter."""
+    """With ids, in batches or plain; a file that is none of them is told by the last."""
     try:
-        mixed = "ids" in Dump(path)
+        saved = Dump(path)
+        load: Callable[[Path], Case] = cases.load
+        if "batches" in saved:
+            load = batches.load
+        elif "ids" in saved:
+            load = mixtures.load
     except DumpError:
-        mixed = False
-    return mixtures.load(path) if mixed else cases.load(path)
+        load = cases.load
+    return load(path)
 
 
 def _mixtures(args: argparse.Namespace, bridge: Bridge) -> list[Case]:
-    """Products with experts: the edges, or each shape."""
-    experts = None if args.experts == "edges" else mixtures.parse_experts(args.experts)
-    if not args.shapes:
-        group, types = REPACKED_ROWS if args.repack else 1, _types(args, bridge)
-        return [case for fmt in types for case in mixtures.edges(fmt, args.seed, group, experts)]
-    if experts is None:
+    """Products with experts of each shape."""
+    if args.experts == "edges":
         raise ShapeError(
             "--experts edges beside --shapes: shapes need a number of experts; write --experts 8/2"
         )
-    spread = mixtures.parse_spread(args.spread or "uniform")
-    return [mixtures.mixed(case, experts, spread, apart=args.apart) for case in _plain_cases(args, bridge)]
+    experts, spread = mixtures.parse_experts(args.experts), mixtures.parse_spread(args.spread or "uniform")
+    shaped = _plain_cases(args, bridge)
+    if several := [case for case in shaped if isinstance(case, batches.Batch)]:
+        raise ShapeError(
+            f"--experts beside --shapes {several[0].shape}: products with experts have no batches; "
+            "write M×N×K"
+        )
+    return [mixtures.mixed(case, experts, spread, apart=args.apart) for case in shaped]
 
 
 def _plain_cases(args: argparse.Namespace, bridge: Bridge) -> list[Case]:
-    """Products with one matrix."""
-    kinds = cases.parse_data(args.data) if args.data else None
-    if not args.shapes:
-        group = REPACKED_ROWS if args.repack or args.buffer else 1
-        group = TILED_ROWS if (args.buffer or "").upper() == "AMX" else group
-        edges = [case for fmt in _types(args, bridge) for case in cases.edges(fmt, args.seed, group)]
-        return [case for case in edges if kinds is None or case.data in kinds]
+    """Products of each shape with one matrix."""
+    kinds = cases.parse_data(args.data) if args.data else ["normal"]
     shapes = cases.parse_shapes(args.shapes)
     fits: Callable[[Format, int], bool] = lambda fmt, k: args.types != "all" or k % fmt.block_size == 0
     return [
-        Case(fmt, m, n, k, kind, args.seed)
+        batches.in_batches(Case(fmt, m, n, k, kind, args.seed), lead)
         for fmt in _types(args, bridge)
-        for m, n, k in shapes
+        for lead, (m, n, k) in shapes
         if fits(fmt, k)
-        for kind in kinds or ["normal"]
+        for kind in kinds
     ]
 
 
@@ -214,7 +257,11 @@ def _facts(
     bridge: Bridge, device: Device, args: argparse.Namespace, outcomes: list[Outcome]
 ) -> dict[str, Any]:
     return {
-        "library": {"path": str(bridge.path), "version": bridge.version},
+        "library": {
+            "path": str(bridge.path),
+            "version": bridge.version,
+            "loaded": [str(path) for path in bridge.libraries],
+        },
         "device": device.facts(),
         "threads": args.threads,
         "repack": args.repack,
@@ -232,6 +279,7 @@ def _status(args: argparse.Namespace, outcomes: list[Outcome]) -> int:
     asked = {outcome.case.format.name for outcome in outcomes}
     named = args.types != "all" or args.case or args.replay
     if not ran or (named and asked - ran):
-        why = "; ".join(report.reasons(outcomes)[:3]) or "no case fits these types and shapes"
+        why, *more = report.reasons(outcomes) or ["no case fits these types and shapes"]
+        why += f"; {len(more)} more reasons stand above" if more and not args.json else ""
         raise GGMLQError(f"not run: {why}")
     return 0

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 from math import prod
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -30,6 +31,7 @@ def add(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
         "npz that holds all of it, such as `ggmlq check --save` writes, may stand alone; so may one of a "
         "product with scales: y, w_codes, w_scales, w_code, w_tile (and w_zeros), and x or x_codes … "
         "Exit 0: right, 1: wrong, 2: could not judge.",
+        epilog="example: ggmlq diagnose y.npy x.npy model.gguf --tensor blk.0.ffn_up.weight",
     )
     parser.add_argument("y", nargs="?", metavar="Y", help="the kernel's result [M, N]")
     parser.add_argument("x", nargs="?", metavar="X", help="the activations [M, K]")
@@ -65,6 +67,7 @@ def run(args: argparse.Namespace) -> int:
     w = _dumps.scaled(dump, "w")
     if w is not None:
         return _scaled(args, dump, w)
+    _refuse_colon(args)
     q = _dumps.weights(
         _dumps.WeightsFile(args.weights or args.x or args.y, args.tensor, args.format, args.weights_shape)
     )
@@ -82,15 +85,29 @@ def run(args: argparse.Namespace) -> int:
     if "repeats" in dump:  # what `ggmlq check --save` keeps besides: further results, and the claim
         repeats += list(np.atleast_1d(_dumps.floats(dump, "repeats", None, n)))
     claim = args.arithmetic or (dump.text("claim") if "claim" in dump else "") or None
-    found = diagnose(y, x, q, arithmetic=claim, repeats=repeats, ids=ids)
+    lost = dump.array("unwritten", most) if "unwritten" in dump and ids is None else None
+    found = diagnose(y, x, q, arithmetic=claim, repeats=repeats, ids=ids, unwritten=lost)
     if args.make_input and ids is not None:
         raise DumpError("--make-input makes activations for one matrix; leave it out with ids of experts")
     if args.make_input:
-        _write_input(args.make_input, q)
+        args.make_input = _write_input(args.make_input, q)
     _say(args, found)
     if args.make_input and not args.json:
-        print(f"wrote {_plain.name(args.make_input)}: x, and the weights as raw, format and shape")
+        path = _plain.name(args.make_input)
+        print(
+            f"wrote {path}: x, and the weights as raw, format and shape; ggmlq check --replay {path} runs it"
+        )
     return 0 if found.ok else 1
+
+
+def _refuse_colon(args: argparse.Namespace) -> None:
+    """``model.gguf:blk.0.ffn_up.weight``, as other programs take it."""
+    path, _, tensor = (args.weights or "").rpartition(":")
+    if path and not Path(args.weights).exists() and Path(path).is_file():
+        raise DumpError(
+            f"W {args.weights}: there is no such file, but {path} is one; a tensor of it is named by an "
+            f"option: {path} --tensor {tensor}"
+        )
 
 
 def _ids(path: str | None, dump: Dump) -> Any:
@@ -148,8 +165,9 @@ def _listed(as_json: bool) -> int:
     return 0
 
 
-def _write_input(path: str, q: QuantArray) -> None:
-    q = q.to("cpu")
+def _write_input(name: str, q: QuantArray) -> str:
+    """The path of the file; NumPy adds its ending where a name has another."""
+    q, path = q.to("cpu"), name if name.endswith(".npz") else f"{name}.npz"
     try:
         np.savez_compressed(
             path, x=telling_input(q), raw=np.asarray(q.raw), format=np.array(q.format.name),
@@ -157,3 +175,4 @@ def _write_input(path: str, q: QuantArray) -> None:
         )  # fmt: skip
     except OSError as error:
         raise DumpError(f"--make-input {path}: cannot be written: {error.strerror}; name another") from error
+    return path

@@ -7,8 +7,9 @@ import json
 from pathlib import Path
 
 from ..errors import GGMLQError
+from ..llama.loaded import listed
 from ..text import table
-from ..trace import compare_logits
+from ..trace import compare_logits, report
 from ..trace.logits import Comparison, Pair
 from . import _plain
 
@@ -64,7 +65,10 @@ def run(args: argparse.Namespace) -> int:
         )
     if args.json:
         print(json.dumps(_plain.jsonable({"logits": found.logits, "first": found.first and found.first.a.node,
-                                          "unpaired": found.unpaired}), allow_nan=False))  # fmt: skip
+                                          "unpaired": found.unpaired, "nodes": found.nodes,
+                                          "not_judged": found.others,
+                                          "loaded": [[str(path) for path in of] for of in found.loaded]}),
+                         allow_nan=False))  # fmt: skip
     else:
         _say(found, pairs, verbose=args.verbose)
     return 1 if found.first else 0
@@ -88,7 +92,11 @@ def _say(found: Comparison, pairs: list[Pair], *, verbose: bool) -> None:
         ]
         print(table(["step", "node", "weights", "type", "inputs apart", "outputs apart", "A", "B"], rows))
         print()
-    print(f"A: ggml {found.versions[0]}; B: ggml {found.versions[1]}; {len(pairs)} products in both")
+    for name, version, paths in zip("AB", found.versions, found.loaded, strict=True):
+        print(f"{name}: ggml {version}" + (f", {_plain.name(listed(paths))}" if paths else ""))
+    print(f"{len(pairs)} products in both")
+    if others := report.unjudged(found.others, found.nodes):
+        print(_plain.name(others))
     figures = found.logits
     same = "the same likeliest token" if figures["same_token"] else "another likeliest token"
     print(
@@ -106,7 +114,7 @@ def _verdict(p: object) -> str:
 def _first(found: Comparison, pairs: list[Pair]) -> str:
     first = found.first
     if first is None:
-        return "no node differs by more than its arithmetic allows"
+        return "no product differs by more than its arithmetic allows, and none has inputs further apart"
     p = first.a
     place = f"{p.node} = {p.op} of {p.weights} {p.type} (step {p.step})"
     if first.jumped and first.a.ok and first.b.ok:

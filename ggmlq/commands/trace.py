@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from ..errors import GGMLQError, LibraryFailedError
+from ..llama.loaded import listed
 from ..pages import check_target, write
 from ..trace import Product, Trace, report, trace
 from ..trace.page import page
@@ -124,6 +125,7 @@ def follow(asked: Trace, *, save: Path | None, verbose: bool, as_json: bool, htm
     if not as_json:
         _say_all(asked, products, bad)
     else:
+        print(json.dumps(_plain.jsonable(_end(asked, products)), allow_nan=False), flush=True)
         for note in asked.notes:
             print(_plain.name(note), file=sys.stderr)
     if not products:
@@ -135,7 +137,8 @@ def _write(asked: Trace, products: list[Product], html: str | None, died: str = 
     """The page, also of a run that did not end well."""
     if html and (products or died):
         library = f"ggml {asked.version}, {asked.library}"
-        write(page(products, str(asked.settings.model), library, asked.notes, died), html)
+        model = str(asked.settings.model)
+        write(page(products, model, library, asked.notes, died, asked.others, asked.nodes), html)
 
 
 def _prompt(args: argparse.Namespace) -> str | None:
@@ -156,13 +159,26 @@ def _say(text: str) -> None:
 
 def _say_all(asked: Trace, products: list[Product], bad: list[Product]) -> None:
     print(f"\n{report.summary(products)}\n" if products else "")
-    for text in (*report.reasons(products), *asked.notes):
+    others = report.unjudged(asked.others, asked.nodes)
+    for text in (*report.reasons(products), *([others] if others else []), *asked.notes):
         print(_plain.name(text))
     tokens = f"{len(asked.tokens)} tokens; " if asked.tokens else ""  # a command keeps its own to itself
+    if asked.loaded:
+        print(f"loaded: {_plain.name(listed(asked.loaded))}")
     print(
         f"{len(products)} products of {asked.nodes} nodes, {len(bad)} wrong; {tokens}"
         f"ggml {asked.version}, {_plain.name(asked.library)}"
     )
+
+
+def _end(asked: Trace, products: list[Product]) -> dict[str, Any]:
+    """The last record: how the run ended, and which nodes nobody judges."""
+    return {
+        "node": "", "verdict": "end", "nodes": asked.nodes, "products": len(products),
+        "wrong": sum(p.verdict == "wrong" for p in products), "not_judged": asked.others,
+        "notes": asked.notes, "library": asked.library, "version": asked.version,
+        "loaded": [str(path) for path in asked.loaded],
+    }  # fmt: skip
 
 
 def _death(asked: Trace, text: str) -> dict[str, Any]:

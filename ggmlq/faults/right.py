@@ -60,7 +60,7 @@ def named(
     """The arithmetics that ggmlq knows by name; those without a bound only where they are claimed."""
     found = []
     for name in names:
-        if name in reference.ONLY_F32 and q.format.name != "f32" and name != claim:
+        if reference.ONE_TYPE.get(name, q.format.name) != q.format.name and name != claim:
             continue
         try:
             how = reference.rule(q.format, name)

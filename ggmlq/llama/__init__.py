@@ -2,8 +2,9 @@
 
 from typing import Any
 
-from .bridge import Bridge, Measurement
+from .bridge import Bridge
 from .devices import Device
+from .measurement import Measurement
 
 _OF_TRACE = (
     "attach",

@@ -13,7 +13,7 @@ import math
 import os
 import threading
 import weakref
-from dataclasses import dataclass
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -29,43 +29,13 @@ from ..formats.format import Floats
 from . import experts
 from .devices import Device
 from .files import locate
+from .guards import Stray
 from .library import is_weight_type
+from .measurement import Measurement
 from .process import Child
-from .product import UNWRITTEN
 from .protocol import Arrays
 
 TIMEOUT = 120.0
-
-
-@dataclass(frozen=True)
-class Measurement:
-    """A product with what was observed around it."""
-
-    y: Floats  # [..., N]
-    repeats: tuple[Floats, ...]  # the same product again, from fresh buffers of NaN
-    seconds: tuple[float, ...]  # of each timed run
-    buffer: str  # ggml's name of the memory that held the weights
-
-    @property
-    def fastest(self) -> float:
-        """Seconds of the fastest timed run, NaN without one."""
-        return min(self.seconds, default=math.nan)
-
-    @property
-    def median(self) -> float:
-        """Median seconds of the timed runs, NaN without one."""
-        return float(np.median(self.seconds)) if self.seconds else math.nan
-
-    @property
-    def unwritten(self) -> NDArray[np.bool_]:
-        """Which elements of y the kernel never wrote."""
-        mask: NDArray[np.bool_] = self.y.view(np.uint32) == UNWRITTEN
-        return mask
-
-    @property
-    def same(self) -> bool:
-        """Whether all repeats have the bits of the first."""
-        return all(np.array_equal(self.y.view(np.uint32), r.view(np.uint32)) for r in self.repeats)
 
 
 class Bridge:
@@ -97,13 +67,15 @@ class Bridge:
         self.path = Path(facts["path"])
         self.version: str = facts["version"]
         self.types = frozenset(facts["types"])
+        self.libraries = [Path(path) for path in facts["libraries"]]  # those really loaded; known on Linux
 
     # --- what it offers -------------------------------------------------------------------
 
     def devices(self) -> list[Device]:
         """Every device of every backend of the build."""
         answer, _ = self._call("devices()", {"do": "devices"})
-        return [Device(**facts) for facts in answer["devices"]]
+        self.libraries = [Path(path) for path in answer["libraries"]]
+        return [Device(**{**facts, "layouts": tuple(facts["layouts"])}) for facts in answer["devices"]]
 
     def quantize(self, x: Any, format: str | int | Format, *, imatrix: Any = None) -> QuantArray:
         """Rows of floats as the library's own encoder writes them.
@@ -172,14 +144,16 @@ class Bridge:
         repeats: int = 1,
         time_runs: int = 0,
         ids: Any = None,
+        batched: bool = False,
     ) -> Measurement:
         """:meth:`mul_mat` run ``repeats`` times for its bits, then ``time_runs`` times for its speed.
 
         With ids [T, U] of experts it is ``mul_mat_id``, as :func:`ggmlq.expert_linear` has it: x [T, K] or
-        [T, U, K], q [E, N, K].
+        [T, U, K], q [E, N, K]. With ``batched`` the library gets x [.., M, K] as a tensor of so many axes, up
+        to four, not as rows of one matrix; q is [.., N, K] then, each of its matrices for as many of x's.
         """
         asked = f"mul_mat{'' if ids is None else '_id'}(x, {q!r}, {device!r})"
-        arrays, shape = experts.operands(asked, x, q, ids)
+        arrays, shape = experts.batches(asked, x, q) if batched else experts.operands(asked, x, q, ids)
         if not arrays[0].size or not math.prod(shape):
             raise ShapeError(
                 f"{asked}: x has shape {arrays[0].shape}; a product needs at least one row of each"
@@ -196,12 +170,31 @@ class Bridge:
             )
         message = {
             "do": "mul_mat", "device": device, "format": q.format.name, "rows": q.shape[-2],
-            "columns": q.shape[-1], "experts": 0 if ids is None else len(q), "threads": threads,
-            "repack": repack, "repeats": repeats, "time_runs": time_runs,
+            "columns": q.shape[-1], "lead": q.shape[:-2], "threads": threads, "repack": repack,
+            "repeats": repeats, "time_runs": time_runs,
         }  # fmt: skip
         answer, (y,) = self._call(asked, message, arrays)
         results = [one.reshape(shape) for one in y]
-        return Measurement(results[0], tuple(results[1:]), tuple(answer["seconds"]), answer["buffer"])
+        strays = tuple(Stray(**stray) for stray in answer["strays"])
+        return Measurement(results[0], tuple(results[1:]), tuple(answer["seconds"]), answer["buffer"],
+                           strays, answer["forced"])  # fmt: skip
+
+    def takes(
+        self,
+        format: str | int | Format,
+        shapes: Sequence[tuple[Sequence[int], Sequence[int], Sequence[int] | None]],
+        device: str = "CPU",
+        *,
+        repack: bool | str = False,
+    ) -> list[bool]:
+        """Shapes of x, weights and ids (or None) as :meth:`measure` has them: whether the device multiplies
+        each in that layout. Nothing is multiplied.
+        """
+        fmt = FORMATS[format]
+        message = {"do": "takes", "device": device, "format": fmt.name, "repack": repack,
+                   "shapes": [[list(x), list(q), ids and list(ids)] for x, q, ids in shapes]}  # fmt: skip
+        answer, _ = self._call(f"takes({fmt.name!r}, shapes, {device!r})", message)
+        return [bool(one) for one in answer["takes"]]
 
     def mul_mat_id(
         self, x: Any, q: QuantArray, ids: Any, device: str = "CPU", *, threads: int = 1, repack: bool = False

@@ -9,6 +9,7 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from ..errors import DeviceError, MissingDependencyError
+from . import loaded
 from .symbols import SIZE, P, Symbols, words
 
 KINDS = ("CPU", "GPU", "IGPU", "ACCEL", "META")  # in the order of ggml's enum
@@ -25,6 +26,7 @@ class Device:
     memory_free: int
     memory_total: int
     features: str = ""  # what the backend was built with, as it names that: "AVX2, AVX512_VNNI"
+    layouts: tuple[str, ...] = ()  # of weights, beside the plain one: "AMX", "CPU_REPACK"
 
     def facts(self) -> dict[str, Any]:
         """For JSON."""
@@ -73,6 +75,7 @@ def _regs(symbols: Symbols) -> list[int]:
     if not symbols.ggml_backend_reg_count() and symbols.has("ggml_backend_load_all_from_path"):
         for folder in {path.parent: None for path in symbols.build.backends.values()}:
             symbols.ggml_backend_load_all_from_path(str(folder).encode())
+        loaded.checked(symbols.build)
     count = symbols.ggml_backend_reg_count()
     return [symbols.ggml_backend_reg_get(i) for i in range(count)] or _none(symbols)
 
@@ -104,7 +107,18 @@ def _describe(symbols: Symbols, reg: int, dev: int) -> Device:
         memory_free=free.value,
         memory_total=total.value,
         features=", ".join(_features(symbols, reg)),
+        layouts=tuple(words(symbols.ggml_backend_buft_name(kind)) for kind in extra_kinds(symbols, reg, dev)),
     )
+
+
+def extra_kinds(symbols: Symbols, reg: int, dev: int) -> list[int]:
+    """Kinds of buffers beyond the default: repacked, AMX … (a list that ends in NULL)."""
+    function = symbols.procedure(reg, "ggml_backend_dev_get_extra_bufts", ctypes.POINTER(P), P)
+    found = function(dev) if function else None
+    kinds: list[int] = []
+    while found and found[len(kinds)]:
+        kinds.append(found[len(kinds)])
+    return kinds
 
 
 class _Feature(ctypes.Structure):

@@ -1,4 +1,4 @@
-"""What the bridge sends of products with experts, checked before a library sees it."""
+"""What the bridge sends of products, plain, of experts and in batches, checked before a library sees it."""
 
 from __future__ import annotations
 
@@ -25,6 +25,19 @@ def operands(asked: str, x: Any, q: QuantArray, ids: Any) -> tuple[Arrays, tuple
     t = given.ids.shape[0]
     rows = np.asarray(given.x, np.float32).reshape(t, len(given.x) // max(t, 1), q.shape[2])
     return [rows, q.raw, given.ids.astype(np.int32)], given.shape
+
+
+def batches(asked: str, x: Any, q: QuantArray) -> tuple[Arrays, tuple[int, ...]]:
+    """X [.., M, K] and weights [.., N, K] as they are, and the shape of the result [.., M, N]."""
+    x = np.asarray(as_floats(asked, to_host(x)), np.float32)
+    lead, of_q = x.shape[:-2], q.shape[:-2]
+    fits = len(of_q) <= len(lead) <= 2 <= q.ndim and x.shape[-1] == q.shape[-1]
+    if not fits or any(n % of for n, of in zip(lead[::-1], of_q[::-1], strict=False)):
+        raise ShapeError(
+            f"{asked}: x has shape {x.shape}, q {q.shape}; in batches they are [.., M, K] and [.., N, K] of "
+            "up to 4 axes, and each axis of x is a multiple of that of q; pass x of such a shape"
+        )
+    return [x, q.raw], (*x.shape[:-1], q.shape[-2])
 
 
 def layer(x: Any, weights: Any, used: int, device: str) -> tuple[str, dict[str, Any], Arrays]:

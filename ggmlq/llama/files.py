@@ -33,6 +33,7 @@ class Build:
 
     folder: Path
     parts: dict[str, Path]
+    named: Path | None = None  # the file or folder that the user named
 
     @property
     def base(self) -> Path:
@@ -63,7 +64,7 @@ def locate(named: str | Path | None = None) -> Build:
         for place in PLACES:  # backends that load at run time may lie in bin, the rest in src
             parts = {**_parts(root / place), **parts}
         if "base" in parts or "" in parts:
-            return Build((parts.get("base") or parts[""]).parent, parts)
+            return Build((parts.get("base") or parts[""]).parent, parts, path)
     raise MissingDependencyError(
         f"libggml: {path} holds no libggml-base or libggml (looked in it and in "
         f"{', '.join(PLACES[1:])}, each also below build/); build ggml with "
@@ -75,14 +76,14 @@ def _of_file(path: Path) -> Build:
     """The named file plays its own part; the others come from beside it."""
     match = NAME.match(path.name)
     if match is None:  # somebody's own name: then it must hold all of ggml
-        return Build(path.parent, {"": path})
+        return Build(path.parent, {"": path}, path)
     parts = {**_parts(path.parent), (match[1] or ""): path}
     if "base" not in parts and "" not in parts:
         raise MissingDependencyError(
             f"libggml: {path} is one backend, and {path.parent} holds no libggml-base; "
             "a backend needs it; name the folder that has both"
         )
-    return Build(path.parent, parts)
+    return Build(path.parent, parts, path)
 
 
 def _parts(folder: Path) -> dict[str, Path]:

@@ -10,8 +10,9 @@ import numpy as np
 from ..errors import DeviceError
 from ..formats import Format
 from ..formats.format import Bytes, Floats
+from .guards import F32
 from .library import address
-from .product import COMPUTE, F32, Multiplier, Request
+from .product import COMPUTE, Multiplier, Request
 from .symbols import InitParams
 
 TENSORS = 128  # of a graph, views among them
@@ -82,7 +83,7 @@ def run(
             s.ggml_backend_tensor_set(tensor, address(array), 0, array.nbytes)
         plan = s.ggml_new_graph(context)
         s.ggml_build_forward_expand(plan, graph.result)
-        m.compute(plan, Request(formats[0], sizes.hidden, sizes.columns, experts=sizes.experts))
+        m.compute(plan, Request(formats[0], sizes.hidden, sizes.columns, lead=(sizes.experts,)))
         y = np.empty((len(x), sizes.columns), np.float32)
         s.ggml_backend_tensor_get(graph.result, address(y), 0, y.nbytes)
         return y

@@ -15,10 +15,13 @@ from numpy.typing import NDArray
 from ..errors import MissingDependencyError, UnsupportedError
 from ..formats import FORMATS, Format
 from ..formats.format import Bytes, Floats
+from . import loaded
 from .files import HOW, Build, locate
 from .symbols import LONG, P, Symbols, words
 
 ACTIVATIONS = ("q8_1", "q8_K")  # ggml turns activations into these; it has no weights of them
+OLD_TYPES = 28  # the highest id of a type that every ggml with backends has, f64
+DECODERS = {"f16": "ggml_fp16_to_fp32_row", "bf16": "ggml_bf16_to_fp32_row"}  # the others by their pattern
 
 
 def is_weight_type(fmt: Format) -> bool:
@@ -37,6 +40,8 @@ class Library:
             raise MissingDependencyError(
                 f"libggml: {self.path} has no ggml_quantize_chunk; name the file libggml-base; {HOW}"
             )
+        if whole:
+            loaded.checked(build)
         self._check_types()
 
     @property
@@ -49,9 +54,11 @@ class Library:
     def _check_types(self) -> None:
         self.types: set[str] = set()
         for fmt in FORMATS.values():
-            name = self.symbols.ggml_type_name(fmt.id)
-            if name != fmt.name.encode():
+            # A release build does not compare an id with its number of types: it reads behind its table.
+            if fmt.id > OLD_TYPES and not self.symbols.has(_decoder(fmt)):
                 continue  # an older library that lacks the type
+            if self.symbols.ggml_type_name(fmt.id) != fmt.name.encode():
+                continue  # or has another one under its id
             sizes = self.symbols.ggml_blck_size(fmt.id), self.symbols.ggml_type_size(fmt.id)
             if sizes != (fmt.block_size, fmt.dtype.itemsize):
                 raise UnsupportedError(
@@ -75,7 +82,7 @@ class Library:
         rows, columns = x.shape
         out = np.empty((rows, fmt.row_bytes(columns)), np.uint8)
         if fmt.name in ACTIVATIONS:  # they have no chunk encoder
-            self._row_function("quantize_row_{}_ref", fmt)(address(x), address(out), LONG(x.size))
+            self._row_function(f"quantize_row_{fmt.name}_ref")(address(x), address(out), LONG(x.size))
             return out
         weights = None if imatrix is None else np.ascontiguousarray(imatrix, np.float32)
         self.symbols.ggml_quantize_chunk(
@@ -91,18 +98,20 @@ class Library:
         columns = raw.shape[-1] // fmt.dtype.itemsize * fmt.block_size
         if out is None:
             out = np.empty((*raw.shape[:-1], columns), np.float32)
-        self._row_function("dequantize_row_{}", fmt)(address(raw), address(out), LONG(out.size))
+        self._row_function(_decoder(fmt))(address(raw), address(out), LONG(out.size))
         return out
 
-    def _row_function(self, pattern: str, fmt: Format) -> ctypes._NamedFuncPointer:
-        if fmt.name in ("f16", "bf16"):
-            pattern = "ggml_fp16_to_fp32_row" if fmt.name == "f16" else "ggml_bf16_to_fp32_row"
-        name = pattern.format(fmt.name)
+    def _row_function(self, name: str) -> ctypes._NamedFuncPointer:
         if not self.symbols.has(name):
             raise UnsupportedError(f"libggml: {self.path} has no {name}; ask another type of it")
         function: ctypes._NamedFuncPointer = getattr(self.symbols, name)
         function.restype, function.argtypes = None, [P, P, LONG]
         return function
+
+
+def _decoder(fmt: Format) -> str:
+    """Name of the function that turns rows of a type into floats."""
+    return DECODERS.get(fmt.name, f"dequantize_row_{fmt.name}")
 
 
 def address(array: NDArray[np.generic]) -> ctypes.c_void_p:

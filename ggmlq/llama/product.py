@@ -1,14 +1,15 @@
-"""One matrix product, plain or of experts, as a ggml graph of one node, on a device of the user's build.
+"""One matrix product, plain, in batches or of experts, as a ggml graph of one node, on a device of the build.
 
-Before every run the result is filled with a NaN of our own: what a kernel does not write shows.
+Before every run the result is filled with a NaN of our own, and so is the memory around the operands: what a
+kernel does not write shows, and what it writes beside the result.
 """
 
 from __future__ import annotations
 
-import ctypes
+import math
 import time
 from collections.abc import Iterator
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 from typing import Any
 
@@ -17,13 +18,14 @@ import numpy as np
 from ..errors import DeviceError, LibraryFailedError, UnsupportedError
 from ..formats import Format
 from ..formats.format import Bytes, Floats
-from .devices import Handle
+from .devices import Handle, extra_kinds
+from .guards import F32, UNWRITTEN, Arena, Stray
 from .library import Library, address
 from .symbols import INT, InitParams, P, Symbols, words
 
 WEIGHTS, COMPUTE = 1, 2  # what a buffer is for: ggml_backend_buffer_usage
-F32, I32 = 0, 26  # ggml's numbers of types
-UNWRITTEN = 0x7FC0BEEF  # bits of a NaN that no arithmetic makes
+I32 = 26  # ggml's number of the type
+TENSORS = 16  # of a context, guards among them
 
 
 @dataclass(frozen=True)
@@ -37,22 +39,27 @@ class Request:
     repack: bool | str = False  # True: any layout of the device's own; or its name
     repeats: int = 1
     time_runs: int = 0
-    experts: int = 0  # with ids: how many matrices there are
+    lead: tuple[int, ...] = ()  # axes of the weights before [N, K]: experts, or batches
 
     def __str__(self) -> str:
         layout = f" {self.repack}" if isinstance(self.repack, str) else " repacked" if self.repack else ""
-        of = f"{self.experts}, " if self.experts else ""
-        name = "mul_mat_id" if self.experts else "mul_mat"
-        return f"{name} of {self.format.name}{layout} weights [{of}{self.rows}, {self.columns}]"
+        shape = [*self.lead, self.rows, self.columns]
+        return f"mul_mat of {self.format.name}{layout} weights {shape}"
 
     def weights(self, symbols: Any, context: int) -> int:
         """Their tensor."""
-        if self.experts:
-            made: int = symbols.ggml_new_tensor_3d(
-                context, self.format.id, self.columns, self.rows, self.experts
-            )
-            return made
-        return int(symbols.ggml_new_tensor_2d(context, self.format.id, self.columns, self.rows))
+        return _tensor(symbols, context, self.format.id, (*self.lead, self.rows, self.columns))
+
+
+@dataclass(frozen=True)
+class Results:
+    """All that one request gave."""
+
+    y: Floats  # [repeats, ..., N]
+    seconds: list[float]  # of the timed runs
+    buffer: str  # name of the memory that held the weights
+    forced: bool  # the device says that it does not multiply x so in that layout; llama.cpp asks it otherwise
+    strays: list[Stray]
 
 
 class Multiplier:
@@ -69,50 +76,70 @@ class Multiplier:
                 "often a driver is missing or the memory is full"
             )
 
-    def run(
-        self, x: Floats, raw: Bytes, request: Request, ids: Any = None
-    ) -> tuple[Floats, list[float], str]:
-        """All results [repeats, M, N], the seconds of the timed runs, where the weights lay.
+    def run(self, x: Floats, raw: Bytes, request: Request, ids: Any = None) -> Results:
+        """Multiply as often as the request says.
 
-        With ids int32 [T, U] x is [T, 1 or U, K], and results are [repeats, T, U, N].
+        With ids int32 [T, U] x is [T, 1 or U, K], and results are [repeats, T, U, N]. Without, x is [M, K] or
+        [.., M, K], as many leading axes as ggml has, and results have the same.
         """
         self.library.check_type(request.format)
         self._set_threads(request.threads)
         s = self.symbols
         with ExitStack() as stack:
-            w, node, place = self._placed(stack, request, x.shape, None if ids is None else ids.shape)
-            s.ggml_backend_tensor_set(w, address(raw), 0, raw.nbytes)
-            self._allocate(stack, node.context, self._kind, COMPUTE, f"activations {x.shape}")
-            lead = x.shape[:1] if ids is None else ids.shape
-            y = np.empty((request.repeats, *lead, request.rows), np.float32)
+            w, node, place, forced = self._placed(stack, request, x.shape, None if ids is None else ids.shape)
+            s.ggml_backend_tensor_set(w.tensor, address(raw), 0, raw.nbytes)
+            operands = {"x": x} if ids is None else {"ids": ids, "x": x}
+            tensors = {**{name: getattr(node, name) for name in operands}, "y": node.y}
+            what = f"activations {x.shape}"
+            arena = Arena(stack, s, node.context, self._kind, COMPUTE, tensors, what)
+            y = np.empty((request.repeats, *(x if ids is None else ids[..., None]).shape[:-1], request.rows),
+                         np.float32)  # fmt: skip
             graph = s.ggml_new_graph(node.context)
-            s.ggml_build_forward_expand(graph, node.result)
+            s.ggml_build_forward_expand(graph, node.y)
             unwritten = np.full(y.shape[1:], UNWRITTEN, np.uint32)
             for result in y:
-                s.ggml_backend_tensor_set(node.x, address(x), 0, x.nbytes)
-                if ids is not None:
-                    s.ggml_backend_tensor_set(node.ids, address(ids), 0, ids.nbytes)
-                s.ggml_backend_tensor_set(node.result, address(unwritten), 0, unwritten.nbytes)
+                w.fill()
+                arena.fill({**operands, "y": unwritten})
                 self.compute(graph, request)
-                s.ggml_backend_tensor_get(node.result, address(result), 0, result.nbytes)
-            return y, list(self._times(graph, request)), place
+                s.ggml_backend_tensor_get(node.y, address(result), 0, result.nbytes)
+                arena.look(operands)
+                w.look(raw)
+            seconds = list(self._times(graph, request))
+            return Results(y, seconds, place, forced, [*arena.strays, *w.strays])
+
+    def takes(self, x: tuple[int, ...], request: Request, ids: tuple[int, ...] | None) -> bool:
+        """Whether the device multiplies such operands in that layout."""
+        self.library.check_type(request.format)
+        with ExitStack() as stack, suppress(UnsupportedError):
+            self._placed(stack, request, x, ids)
+            return True
+        return False
 
     def _placed(
         self, stack: ExitStack, request: Request, x: tuple[int, ...], ids: tuple[int, ...] | None
-    ) -> tuple[int, _Node, str]:
-        """Weights in the first kind of buffer in which the device multiplies them."""
+    ) -> tuple[_Weights, _Node, str, bool]:
+        """Weights in the first kind of buffer in which the device multiplies them.
+
+        Of a layout of its own llama.cpp asks the device once, when it loads weights, by activations of as
+        many matrices as they are. Later it multiplies in that layout whatever comes: so do we, and say so.
+        """
         s = self.symbols
         kinds = self._wanted_kinds(request) if request.repack else [self._kind]
         for kind in kinds:
             with ExitStack() as trial:
-                context = self._context(trial)
-                w = request.weights(s, context)
-                self._allocate(trial, context, kind, WEIGHTS, str(request))
-                node = _Node(s, self._context(trial), w, x, ids)
-                if s.ggml_backend_dev_supports_op(self.handle.dev, node.result):
-                    self._check_size(w, request)
+                w = _Weights(self, trial, request, kind)
+                node = _Node(s, self.context(trial), w.tensor, x, ids)
+                takes = s.ggml_backend_dev_supports_op(self.handle.dev, node.y)
+                at_load = (*request.lead, *x[-2:])
+                if not takes and request.repack and ids is None and x != at_load:
+                    plain = _Node(s, self.context(trial), w.tensor, at_load, None)
+                    forced = s.ggml_backend_dev_supports_op(self.handle.dev, plain.y)
+                else:
+                    forced = False
+                if takes or forced:
+                    self._check_size(w.tensor, request)
                     stack.push(trial.pop_all())
-                    return w, node, words(s.ggml_backend_buft_name(kind))
+                    return w, node, words(s.ggml_backend_buft_name(kind)), bool(forced)
         layout = (
             "has no repacked layout for it; leave repack off"
             if request.repack is True
@@ -122,25 +149,16 @@ class Multiplier:
         )
         raise UnsupportedError(f"{request}, x {x}: the device {self._name} {layout}")
 
-    def _allocate(self, stack: ExitStack, context: int, kind: int, usage: int, what: str) -> None:
-        buffer = self.symbols.ggml_backend_alloc_ctx_tensors_from_buft(context, kind)
-        if not buffer:
-            raise DeviceError(
-                f"{what}: the device {self._name} could not allocate its buffer; try a smaller shape"
-            )
-        stack.callback(self.symbols.ggml_backend_buffer_free, buffer)
-        self.symbols.ggml_backend_buffer_set_usage(buffer, usage)
-
-    def _context(self, stack: ExitStack) -> int:
+    def context(self, stack: ExitStack) -> int:
         """Room for a few tensors and a graph, without their data."""
         s = self.symbols
-        room = 8 * s.ggml_tensor_overhead() + s.ggml_graph_overhead()
+        room = TENSORS * s.ggml_tensor_overhead() + s.ggml_graph_overhead()
         context: int = s.ggml_init(InitParams(room, None, True))
         stack.callback(s.ggml_free, context)
         return context
 
     def _check_size(self, w: int, request: Request) -> None:
-        ours = max(request.experts, 1) * request.rows * request.format.row_bytes(request.columns)
+        ours = math.prod(request.lead) * request.rows * request.format.row_bytes(request.columns)
         theirs = self.symbols.ggml_nbytes(w)
         if ours != theirs:
             raise UnsupportedError(
@@ -150,7 +168,7 @@ class Multiplier:
 
     def _wanted_kinds(self, request: Request) -> list[int]:
         """All layouts of the device's own, or the one that was named."""
-        kinds = self._extra_kinds()
+        kinds = extra_kinds(self.symbols, self.handle.reg, self.handle.dev)
         if request.repack is True:
             return kinds
         names = [words(self.symbols.ggml_backend_buft_name(kind)) for kind in kinds]
@@ -165,17 +183,6 @@ class Multiplier:
                 "this processor; name one of these, or leave it out"
             )
         return found
-
-    def _extra_kinds(self) -> list[int]:
-        """Buffer types beyond the default: repacked, AMX … (a list that ends in NULL)."""
-        function = self.symbols.procedure(
-            self.handle.reg, "ggml_backend_dev_get_extra_bufts", ctypes.POINTER(P), P
-        )
-        found = function(self.handle.dev) if function else None
-        kinds: list[int] = []
-        while found and found[len(kinds)]:
-            kinds.append(found[len(kinds)])
-        return kinds
 
     def _set_threads(self, threads: int) -> None:
         """Backends that have no threads offer no such function."""
@@ -209,20 +216,58 @@ class Multiplier:
         return self.handle.device.name
 
 
-class _Node:
-    """``mul_mat(w, x)`` in a context of its own: x [M, K] float32 and the result [M, N].
+class _Weights:
+    """The weights of a request in memory of one kind; in the device's default one with guards around them."""
 
-    Or ``mul_mat_id(w, x, ids)``: ids int32 [T, U], x [T, 1 or U, K], the result [T, U, N].
+    def __init__(self, m: Multiplier, stack: ExitStack, request: Request, kind: int) -> None:
+        s = m.symbols
+        context = m.context(stack)
+        self.tensor = request.weights(s, context)
+        self._arena: Arena | None = None
+        if not request.repack:
+            self._arena = Arena(stack, s, context, kind, WEIGHTS, {"w": self.tensor}, str(request))
+            return
+        buffer = s.ggml_backend_alloc_ctx_tensors_from_buft(context, kind)
+        if not buffer:
+            raise DeviceError(f"{request}: the device could not allocate its buffer; try a smaller shape")
+        stack.callback(s.ggml_backend_buffer_free, buffer)
+        s.ggml_backend_buffer_set_usage(buffer, WEIGHTS)
+
+    def fill(self) -> None:
+        """Set the guards."""
+        if self._arena is not None:
+            self._arena.fill({})
+
+    def look(self, raw: Bytes) -> None:
+        """Note what a kernel changed of them or around them; other layouts cannot be read back."""
+        if self._arena is not None:
+            self._arena.look({"w": raw})
+
+    @property
+    def strays(self) -> list[Stray]:
+        """Everything noted so far."""
+        return [] if self._arena is None else self._arena.strays
+
+
+class _Node:
+    """``mul_mat(w, x)`` in a context of its own: x [.., M, K] float32 and the result y [.., M, N].
+
+    Or ``mul_mat_id(w, x, ids)``: ids int32 [T, U], x [T, 1 or U, K], y [T, U, N].
     """
 
     def __init__(
         self, symbols: Any, context: int, w: int, x: tuple[int, ...], ids: tuple[int, ...] | None
     ) -> None:
         self.context = context
+        self.x = _tensor(symbols, context, F32, x)
         if ids is None:
-            self.x: int = symbols.ggml_new_tensor_2d(context, F32, x[1], x[0])
-            self.result: int = symbols.ggml_mul_mat(context, w, self.x)
+            self.y: int = symbols.ggml_mul_mat(context, w, self.x)
             return
-        self.x = symbols.ggml_new_tensor_3d(context, F32, *x[::-1])
-        self.ids: int = symbols.ggml_new_tensor_2d(context, I32, *ids[::-1])
-        self.result = symbols.ggml_mul_mat_id(context, w, self.x, self.ids)
+        self.ids = _tensor(symbols, context, I32, ids)
+        self.y = symbols.ggml_mul_mat_id(context, w, self.x, self.ids)
+
+
+def _tensor(symbols: Any, context: int, kind: int, shape: tuple[int, ...]) -> int:
+    """A tensor of that shape, in NumPy's order of axes."""
+    axes = [*reversed(shape), 1, 1, 1][:4]
+    return int(symbols.ggml_new_tensor_4d(context, kind, *axes))

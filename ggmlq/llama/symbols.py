@@ -79,6 +79,11 @@ SIGNATURES: dict[str, tuple[Any, list[Any]]] = {
     "ggml_backend_dev_buffer_type": (P, [P]),
     "ggml_backend_dev_supports_op": (BOOL, [P, P]),
     "ggml_backend_buft_name": (TEXT, [P]),
+    "ggml_backend_buft_get_alignment": (SIZE, [P]),
+    "ggml_backend_buft_get_alloc_size": (SIZE, [P, P]),
+    "ggml_backend_buft_alloc_buffer": (P, [P, SIZE]),
+    "ggml_backend_buffer_get_base": (P, [P]),
+    "ggml_backend_tensor_alloc": (INT, [P, P, P]),  # before 2025 it returned nothing
     "ggml_backend_alloc_ctx_tensors_from_buft": (P, [P, P]),
     "ggml_backend_buffer_set_usage": (None, [P, INT]),
     "ggml_backend_buffer_free": (None, [P]),

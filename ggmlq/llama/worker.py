@@ -13,6 +13,7 @@ import threading
 import traceback
 from collections.abc import Callable
 from contextlib import suppress
+from dataclasses import asdict
 from queue import SimpleQueue
 from typing import Any
 
@@ -21,6 +22,7 @@ from ..formats import FORMATS
 from . import devices, layer
 from .files import locate
 from .library import Library
+from .loaded import libraries
 from .product import Multiplier, Request
 from .protocol import Arrays, Stream, receive, send
 
@@ -49,11 +51,15 @@ class Worker:
             "version": self.library.version,
             "types": sorted(self.library.types),
         }
-        return facts, []
+        return {**facts, "libraries": self._libraries()}, []
+
+    def _libraries(self) -> list[str]:
+        return [str(path) for path in libraries(self.library.symbols.build)]
 
     def devices(self, message: dict[str, Any], arrays: Arrays) -> Answer:
         """What the backends of the build offer."""
-        return {"devices": [h.device.facts() for h in devices.handles(self.library.symbols)]}, []
+        found = [handle.device.facts() for handle in devices.handles(self.library.symbols)]
+        return {"devices": found, "libraries": self._libraries()}, []  # some are loaded only now
 
     def quantize(self, message: dict[str, Any], arrays: Arrays) -> Answer:
         """Rows of floats, perhaps an importance matrix, to bytes."""
@@ -65,13 +71,27 @@ class Worker:
 
     def mul_mat(self, message: dict[str, Any], arrays: Arrays) -> Answer:
         """Activations and weights, perhaps ids of experts, to products, with their times."""
-        handle = devices.find(self.library.symbols, message.pop("device"))
+        multiplier = self._multiplier(message.pop("device"))
+        parts = {"format": FORMATS[message["format"]], "lead": tuple(message["lead"])}
+        found = multiplier.run(arrays[0], arrays[1], Request(**{**message, **parts}), *arrays[2:])
+        facts = {"seconds": found.seconds, "buffer": found.buffer, "forced": found.forced}
+        return {**facts, "strays": [asdict(stray) for stray in found.strays]}, [found.y]
+
+    def takes(self, message: dict[str, Any], arrays: Arrays) -> Answer:
+        """Shapes of x, of the weights and of ids, to whether the device multiplies them in a layout."""
+        multiplier, fmt = self._multiplier(message["device"]), FORMATS[message["format"]]
+        found = []
+        for x, (*lead, n, k), ids in message["shapes"]:
+            request = Request(fmt, n, k, repack=message["repack"], lead=tuple(lead))
+            found.append(multiplier.takes(tuple(x), request, ids and tuple(ids)))
+        return {"takes": found}, []
+
+    def _multiplier(self, device: str) -> Multiplier:
+        handle = devices.find(self.library.symbols, device)
         name = handle.device.name
         if name not in self._multipliers:
             self._multipliers[name] = Multiplier(self.library, handle)
-        request = Request(**{**message, "format": FORMATS[message["format"]]})
-        y, seconds, buffer = self._multipliers[name].run(arrays[0], arrays[1], request, *arrays[2:])
-        return {"seconds": seconds, "buffer": buffer}, [y]
+        return self._multipliers[name]
 
     def expert_layer(self, message: dict[str, Any], arrays: Arrays) -> Answer:
         """Activations, router and three weights of experts to the layer's output."""

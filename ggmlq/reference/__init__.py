@@ -7,12 +7,12 @@ from .gru import gru
 from .linear import linear
 from .multiply import multiply
 from .operands import Activations, Weights, activations, weights
-from .rules import ARITHMETICS, ONLY_F32, Quantizer, Rule, rule
+from .rules import ARITHMETICS, ONE_TYPE, Quantizer, Rule, rule
 from .scaled_linear import scaled_linear
 
 __all__ = [
     "ARITHMETICS",
-    "ONLY_F32",
+    "ONE_TYPE",
     "Activations",
     "Quantizer",
     "Rule",

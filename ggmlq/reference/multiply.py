@@ -7,6 +7,7 @@ from collections.abc import Iterator
 import numpy as np
 from numpy.typing import NDArray
 
+from . import half_lanes
 from .identity import Planar, product, times
 from .operands import Activations, Weights, Wide, decoded
 from .rules import Rule
@@ -21,7 +22,8 @@ def multiply(w: Weights, a: Activations, rule: Rule) -> Wide:
     """
     with np.errstate(invalid="ignore", over="ignore"):  # damaged and overflowing scales are data
         if w.values is not None:
-            return times(decoded(a), w.values)
+            together = half_lanes.product if rule.half_lanes else times
+            return together(decoded(a), w.values)
         if rule.half_products:
             return _half_products(w, a, rule)
         if rule.truncate and a.codes is not None:

@@ -25,12 +25,13 @@ ARITHMETICS = {
     "q8": "activations as 8-bit codes, 32 to a float32 scale; exact block sums",
     "ggml-ref": "ggml's portable C: activations as q8_0, q8_1 or q8_K by the reference encoders",
     "ggml-cpu": "llama.cpp on x86: the same blocks by its vector code",
+    "ggml-cpu-fp16": "the same with AVX512-FP16: sums of f16 weights in 128 lanes of halves",
     "ggml-mmvq": "llama.cpp on CUDA, up to 8 rows of activations",
     "ggml-mmq": "llama.cpp on CUDA, more than 8 rows of activations",
 }
 
-# In these only float32 weights are multiplied; others look the same in halves, which come first.
-ONLY_F32 = ("tf32", "tf32-cut")
+# In these one type is multiplied; others look the same in halves or in ggml-cpu, which come first.
+ONE_TYPE = {"tf32": "f32", "tf32-cut": "f32", "ggml-cpu-fp16": "f16"}
 
 Float = Literal["f64", "f32", "f16", "bf16", "tf32", "tf32-cut"]
 Kept = Literal["half", "float"]
@@ -66,6 +67,7 @@ class Rule:
     scales: KeptScale = "float"  # what a scale (and an offset) of the weights is kept as
     half_products: bool = False  # scale times scale, and offset times sum, are formed as halves
     truncate: int = 0  # sums times (s + 1/2) / truncate are integers, cut off towards zero
+    half_lanes: bool = False  # sums in lanes of halves, in the order of ``half_lanes.py``
     bounded: bool = True  # False: the program sums in halves, or chooses among kernels by shape
 
 
@@ -155,5 +157,6 @@ def _of_scalar(fmt: Format, arithmetic: str) -> Rule:
             "ask for 'exact', 'f32', 'f16' or 'bf16'"
         )
     kept: Float = "f32" if fmt.name == "f32" else "f16" if fmt.name == "f16" else "bf16"
-    on_cpu = arithmetic in ("ggml-ref", "ggml-cpu")
-    return Rule(floats=kept, weights="f32", bounded=on_cpu or kept == "f32")
+    on_cpu = arithmetic in ("ggml-ref", "ggml-cpu", "ggml-cpu-fp16")
+    lanes = ONE_TYPE.get(arithmetic) == fmt.name
+    return Rule(floats=kept, weights="f32", half_lanes=lanes, bounded=on_cpu or kept == "f32")

@@ -79,6 +79,11 @@ class Attached:
     def __len__(self) -> int:
         return len(self._products)
 
+    @property
+    def others(self) -> dict[str, int]:
+        """Nodes that nobody judges and that compute something: how many of each operation."""
+        return dict(self._tracer.others)
+
     def __enter__(self) -> Attached:
         self._hook.__enter__()
         return self

@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 
 from .. import gguf
 from ..errors import GGMLQError
+from ..llama import loaded
 from ..llama.library import Library
 from ..llama.protocol import Arrays, Stream, send
 from ..llama.symbols import Symbols
@@ -76,7 +77,8 @@ class Runner:
             self._symbols.ggml_backend_load_all_from_path(str(build.folder).encode())
         if message["without"]:
             self._kept += extra_kinds(message["without"], self._symbols, self._llama, self._offered)
-        return {"version": self._library.version, "path": str(path)}
+        return {"version": self._library.version, "path": str(path),
+                "libraries": [str(library) for library in loaded.checked(build, path)]}  # fmt: skip
 
     def _loaded(self, path: str) -> int:
         if self._model is None:
@@ -126,7 +128,8 @@ class Runner:
             array[:] = logits.view(np.uint8)
         return {
             "kind": "end", "tokens": tokens, "then": [step[0] for step in steps[1:]],
-            "nodes": tracer.nodes if tracer else 0, "places": places, "offered": sorted(self._offered),
+            "nodes": tracer.nodes if tracer else 0, "others": tracer.others if tracer else {},
+            "places": places, "offered": sorted(self._offered),
         }  # fmt: skip
 
     def tool(self, message: dict[str, Any]) -> dict[str, Any]:
@@ -142,8 +145,8 @@ class Runner:
         if tracer.error is not None:
             raise tracer.error
         return {
-            "kind": "end", "tokens": [], "then": [], "nodes": tracer.nodes, "places": [],
-            "offered": sorted(self._offered),
+            "kind": "end", "tokens": [], "then": [], "nodes": tracer.nodes, "others": tracer.others,
+            "places": [], "offered": sorted(self._offered),
         }  # fmt: skip
 
     def _tokens(self, model: int, message: dict[str, Any]) -> list[int]:

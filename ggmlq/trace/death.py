@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
+from ..llama.crash import cause_of
 from .structs import HIDDEN
 
 SAID = 3  # last lines of what a library printed
@@ -12,7 +14,9 @@ SAID = 3  # last lines of what a library printed
 Tensor = dict[str, Any]  # as the flight recorder describes it
 
 
-def sentence(doing: str, how: str, pending: Sequence[Tensor], step: int, said: str) -> str:
+def sentence(
+    doing: str, how: str, pending: Sequence[Tensor], step: int, said: str, libraries: Sequence[Path] = ()
+) -> str:
     """``pending``: the nodes that were being computed; none where no graph ran yet."""
     if not pending:
         where = "while it loaded the model or made its context"
@@ -22,7 +26,9 @@ def sentence(doing: str, how: str, pending: Sequence[Tensor], step: int, said: s
         first, last = described(pending[0]), described(pending[-1])
         where = f"within {len(pending)} nodes, from {first} to {last} (step {step})"
     quoted = f"; it said: {said}" if said else ""
-    return f"{doing}: the library {how} {where}{quoted}; {_way_on(pending, how)}"
+    cause = cause_of(how, _special(pending), libraries)
+    way = _way_on(pending, how)
+    return f"{doing}: the library {how} {where}{quoted}; {f'{cause}; ' if cause else ''}{way}"
 
 
 def described(node: Tensor) -> str:
@@ -41,10 +47,14 @@ def _lengths(tensor: Tensor) -> list[int]:
     return ne
 
 
+def _special(pending: Sequence[Tensor]) -> list[str]:
+    """Layouts of their own that nodes have operands in."""
+    buffers = dict.fromkeys(s["buffer"] for node in pending for s in node["of"])
+    return [b for b in buffers if any(word in b.upper() for word in HIDDEN)]
+
+
 def _way_on(pending: Sequence[Tensor], how: str) -> str:
-    buffers = [s["buffer"] for node in pending for s in node["of"]]
-    special = [b for b in dict.fromkeys(buffers) if any(word in b.upper() for word in HIDDEN)]
-    if special:
+    if special := _special(pending):
         return f"run it again with --without {','.join(special)}, which keeps weights in the plain layout"
     if "no answer" in how:
         return "a node that takes long needs a larger --timeout; one that hangs, another build"

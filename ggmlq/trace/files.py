@@ -2,19 +2,17 @@
 
 from __future__ import annotations
 
-import re
 from pathlib import Path
 
 from ..errors import MissingDependencyError
 from ..llama.files import HOW, PLACES, Build, locate
-
-NAME = re.compile(r"(?:lib)?llama(?:\.\d+)*\.(?:so|dylib|dll)(?:\.\d+)*$")
+from ..llama.loaded import LLAMA
 
 
 def locate_llama(named: str | Path | None = None) -> tuple[Build, Path]:
     """The build that the user named (a folder, a libggml or a libllama), and its libllama."""
     path = None if named is None else Path(named).expanduser()
-    if path is not None and path.is_file() and NAME.match(path.name):
+    if path is not None and path.is_file() and LLAMA.match(path.name):
         return _beside(path), path
     build = locate(named)
     for folder in _folders(build, path):
@@ -34,7 +32,7 @@ def _beside(path: Path) -> Build:
             return locate(root)
         except MissingDependencyError:
             continue
-    return Build(path.parent, {"": path})
+    return Build(path.parent, {"": path}, path)
 
 
 def _folders(build: Build, named: Path | None) -> list[Path]:
@@ -48,5 +46,5 @@ def _folders(build: Build, named: Path | None) -> list[Path]:
 def _in(folder: Path) -> Path | None:
     if not folder.is_dir():
         return None
-    found = [path for path in folder.iterdir() if NAME.match(path.name) and path.is_file()]
+    found = [path for path in folder.iterdir() if LLAMA.match(path.name) and path.is_file()]
     return min(found, key=lambda path: (len(path.name), path.name), default=None)

@@ -62,6 +62,9 @@ class Comparison:
     against: Settings
     first: Pair | None = None
     versions: tuple[str, str] = ("", "")
+    loaded: tuple[list[Path], list[Path]] = ([], [])  # the libraries of either build, on Linux
+    nodes: int = 0  # of the first build's run
+    others: dict[str, int] = field(default_factory=dict)  # of these, which nobody judges, by operation
     logits: dict[str, Any] = field(default_factory=dict)
     unpaired: list[str] = field(default_factory=list)  # nodes that only one of both has
 
@@ -72,6 +75,8 @@ class Comparison:
             for asked in (self.asked, self.against):
                 runs.append(Run(asked))
             self.versions = runs[0].facts["version"], runs[1].facts["version"]
+            of_a, of_b = ([Path(path) for path in run.facts["libraries"]] for run in runs)
+            self.loaded = of_a, of_b
             with gguf.open(self.asked.model) as model:
                 yield from self._pairs(runs, Judge(model, self.asked.judge), Judge(model, self.asked.judge))
         finally:
@@ -94,6 +99,7 @@ class Comparison:
             if not pair.ok and self.first is None:
                 self.first = pair
             yield pair
+        self.nodes, self.others = ends[0]["nodes"], ends[0]["others"]
         self.logits = _compared(ends[0]["logits"], ends[1]["logits"])
 
 

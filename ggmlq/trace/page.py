@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 import shlex
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from math import isfinite, prod
 from pathlib import Path
 
@@ -29,7 +29,7 @@ from ..pages import (
 )
 from ..pages.blocks import Block, Cell
 from .product import Product
-from .report import reasons
+from .report import reasons, unjudged
 from .report import share_of as share
 
 MOST = 2000  # rows of a table: a browser stays quick
@@ -46,8 +46,11 @@ METHOD = (
 )
 
 
-def page(products: Sequence[Product], model: str, library: str, notes: Sequence[str], died: str = "") -> Page:
-    """The whole page. ``died``: in words, where the library did."""
+def page(
+    products: Sequence[Product], model: str, library: str, notes: Sequence[str], died: str = "",
+    others: Mapping[str, int] | None = None, nodes: int = 0,
+) -> Page:  # fmt: skip
+    """The whole page. ``died``: in words, where the library did; ``others``: nodes that nobody judges."""
     wrong = [p for p in products if p.verdict == "wrong"]
     sections = [
         Section("Layers and nodes", _layers(products)),
@@ -63,15 +66,15 @@ def page(products: Sequence[Product], model: str, library: str, notes: Sequence[
     if told:
         sections.append(Section("Notes", [Text(text) for text in told[:MOST]]))
     return Page(f"A run of {Path(model).name}", f"{model} · {library}", sections, METHOD,
-                _summary(products, wrong, died))  # fmt: skip
+                _summary(products, wrong, died, unjudged(others or {}, nodes)))  # fmt: skip
 
 
-def _summary(products: Sequence[Product], wrong: Sequence[Product], died: str) -> list[Block]:
+def _summary(products: Sequence[Product], wrong: Sequence[Product], died: str, others: str) -> list[Block]:
     idle = sum(p.verdict == "not judged" for p in products)
     items = [
         ("Products", str(len(products)), f"{len({p.step for p in products})} steps"),
         ("Wrong", str(len(wrong)), ""),
-        ("Not judged", str(idle), ""),
+        ("Products not judged", str(idle), ""),
         ("Layers", str(len({p.layer for p in products} - {None})), ""),
     ]
     if died:
@@ -83,7 +86,7 @@ def _summary(products: Sequence[Product], wrong: Sequence[Product], died: str) -
         told = Text("Every product that was judged is right.", "good")
     else:
         told = Text("No product was judged.", "note")
-    return [Figures(items), told]
+    return [Figures(items), told, *([Text(others, "note")] if others else [])]
 
 
 def _wrong(wrong: Sequence[Product], died: str) -> list[Block]:

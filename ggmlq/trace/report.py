@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import textwrap
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -94,6 +94,12 @@ def reasons(products: Iterable[Product]) -> list[str]:
         if p.verdict == "not judged":
             found.setdefault(p.text, []).append(p.node)
     return [f"not judged: {_first(names)}: {text}" for text, names in found.items()]
+
+
+def unjudged(others: Mapping[str, int], nodes: int) -> str:
+    """A sentence on nodes that compute something and that nobody judges; empty where there are none."""
+    listed = ", ".join(f"{op} {count}" for op, count in sorted(others.items(), key=lambda each: -each[1]))
+    return f"not judged: {sum(others.values())} of {nodes} nodes: {listed}" if others else ""
 
 
 def _first(names: list[str]) -> str:

@@ -118,7 +118,9 @@ class Trace:
     Attributes
     ----------
     version, library : str
-        What ran, known once the first product is there.
+        What ran, known once the first product is there; ``loaded``: paths of all its libraries, on Linux.
+    nodes, others : int, dict
+        Nodes of the run, and of those that nobody judges and that compute something how many an operation.
     notes : list of str
         What was found about the run as a whole, known at the end.
     tokens : list of int
@@ -137,6 +139,8 @@ class Trace:
 
     def _reset(self) -> None:
         self.version, self.library = "", ""
+        self.loaded: list[Path] = []
+        self.others: dict[str, int] = {}
         self.notes: list[str] = []
         self.tokens: list[int] = []
         self.nodes = 0
@@ -152,6 +156,7 @@ class Trace:
         bar = Progress(0, "judging", " nodes", self._bar)
         try:
             self.version, self.library = run.facts["version"], run.facts["path"]
+            self.loaded = [Path(path) for path in run.facts["libraries"]]
             with gguf.open(self.settings.model) as model:
                 judge = Judge(model, self.settings.judge)
                 try:
@@ -166,7 +171,7 @@ class Trace:
                         yield found
                 except LibraryFailedError as error:
                     raise self._died(run, error) from error
-            self.tokens, self.nodes = end["tokens"], end["nodes"]
+            self.tokens, self.nodes, self.others = end["tokens"], end["nodes"], end["others"]
             self._unknown_layouts(end["offered"])
             if self.settings.verify and not self.settings.tool:
                 self._without_a_trace(run, end)
@@ -247,7 +252,8 @@ class Trace:
         if len(pending) > 1:
             pending = self._node_by_node(run) or pending
         self.died = {"step": step, "how": error.how, "nodes": pending, "said": end_of(error.tail)}
-        text = sentence(f"tracing {self.settings.model}", error.how, pending, step, self.died["said"])
+        said = self.died["said"]
+        text = sentence(f"tracing {self.settings.model}", error.how, pending, step, said, self.loaded)
         return LibraryFailedError(text, error.how, error.tail)
 
     def _node_by_node(self, first: Run) -> list[dict[str, Any]]:

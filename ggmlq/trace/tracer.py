@@ -9,6 +9,7 @@ the first is raised when the run is over.
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Callable, Collection
 from fnmatch import fnmatchcase
 from typing import Any, Protocol
@@ -23,6 +24,7 @@ from .structs import Tensors
 PRODUCTS = ("MUL_MAT", "MUL_MAT_ID")
 ATTENTION = "FLASH_ATTN_EXT"
 OPERANDS = {"MUL_MAT": "wx", "MUL_MAT_ID": "wxi", ATTENTION: "qkvms"}  # by the order of their sources
+VIEWS = ("NONE", "RESHAPE", "VIEW", "PERMUTE", "TRANSPOSE")  # they compute nothing
 KEPT = 64  # nodes that the recorder remembers
 
 
@@ -55,6 +57,7 @@ class Tracer:
         self._tensors = Tensors(symbols)
         self._pending: list[dict[str, Any]] = []
         self.step, self.nodes = 0, 0
+        self.others: Counter[str] = Counter()  # nodes that compute and that nobody judges, by operation
         self._counts, self._begin = counts, ""  # nobody tells a step: each begins with the same node
         self.error: BaseException | None = None
         self.off = False  # nobody wants to hear of nodes any more
@@ -81,7 +84,10 @@ class Tracer:
         sources = [self._tensors.describe(s) for i in range(3) if (s := self._tensors.source(tensor, i))]
         self._pending = [*self._pending[1 - KEPT :], {"op": op, **node, "of": sources}]
         self._shared.note({"step": self.step, "pending": self._pending})
-        return self._every or self._wanted(op, node["name"], sources)
+        wanted = self._wanted(op, node["name"], sources)
+        if not wanted and op not in VIEWS:
+            self.others[op] += 1
+        return self._every or wanted
 
     def _wanted(self, op: str, node: str, sources: list[dict[str, Any]]) -> bool:
         if op not in OPERANDS or self.error is not None or self._quiet:

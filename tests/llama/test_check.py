@@ -3,18 +3,24 @@
 from __future__ import annotations
 
 import json
+import os
 import sys
+from dataclasses import replace
 
 import numpy as np
 import pytest
 
 import ggmlq as gq
-from ggmlq.check import cases, data
+from ggmlq.check import batches, cases, data, running
+from ggmlq.check import run as run_module
 from ggmlq.check.cases import Case
 from ggmlq.check.judge import candidates, judge
+from ggmlq.check.plan import Plan, other_threads, told, untried
+from ggmlq.check.running import Settings
 from ggmlq.cli import main
 from ggmlq.errors import ShapeError, UnsupportedError
 from ggmlq.formats import FORMATS
+from ggmlq.llama import Device, Measurement
 
 Q4_0 = FORMATS["q4_0"]
 SMALL = ["--types", "q4_0", "--shapes", "9x7x96,1x8x32"]
@@ -69,10 +75,12 @@ def test_kinds_are_what_they_say():
 
 
 def test_shapes_and_types():
-    assert cases.parse_shapes("1x4096x4096, 9×64×512") == [(1, 4096, 4096), (9, 64, 512)]
+    shapes = cases.parse_shapes("1x4096x4096, 9×64×512,3x9x64x512, 2x3x9x64x512")
+    assert shapes == [((), (1, 4096, 4096)), *(((lead), (9, 64, 512)) for lead in ((), (3,), (2, 3)))]
     assert [fmt.name for fmt in cases.parse_types("Q4_0,q4_k")] == ["q4_0", "q4_K"]
-    with pytest.raises(ShapeError, match="'9x64' is not M×N×K"):
-        cases.parse_shapes("9x64")
+    for text in ("9x64", "1x1x1x9x64x512", "3xx9x64x512"):
+        with pytest.raises(ShapeError, match=f"'{text}' is not M×N×K .* or 3x9x64x512 for three batches"):
+            cases.parse_shapes(text)
     with pytest.raises(ShapeError, match="K is a multiple of 32"):
         Case(Q4_0, 1, 1, 33)
     with pytest.raises(UnsupportedError, match="there is no such kind; choose of normal"):
@@ -81,8 +89,26 @@ def test_shapes_and_types():
 
 def test_cases_of_test_backend_ops():
     text = "MUL_MAT(type_a=q5_1,type_b=f32,m=16,n=1,k=256,bs=[1,1],nr=[1,1],per=[0,1,2,3],k_v=0,o=1): FAIL"
-    case = cases.parse_backend_ops(text, 7)
+    case = batches.parse_backend_ops(text, 7)
     assert (case.format.name, case.m, case.n, case.k, case.seed) == ("q5_1", 1, 16, 256, 7)
+
+
+def test_batches_of_test_backend_ops():
+    """Bs are axes of the weights, from the inner one; nr how many times as many the activations have."""
+    sizes = "type_a=q4_0,type_b=f32,m=16,n=5,k=256"
+    case = batches.parse_backend_ops(f"MUL_MAT({sizes},bs=[3,2],nr=[2,1])", 0)
+    assert (case.batches, case.matrices, case.shape) == ((2, 6), (2, 3), "2x6x5x16x256 of 6 matrices")
+    x, q, ids = *case.inputs(), case.ids()
+    assert (x.shape, q.shape, ids.shape) == ((60, 256), (6, 16, 256), (60, 1))
+    assert ids[::5, 0].tolist() == [0, 0, 1, 1, 2, 2, 3, 3, 4, 4, 5, 5]
+    of_x, of_q = case.axes(x, q)
+    assert (of_x.shape, of_q.shape) == ((2, 6, 5, 256), (2, 3, 16, 256))
+    assert batches.parse_backend_ops(case.again.split("'")[1], 0) == case
+    one = batches.parse_backend_ops(f"MUL_MAT({sizes},nr=[3,1])", 0)
+    assert (one.shape, one.ids(), one.again) == (
+        "3x5x16x256", None, "--types q4_0 --shapes 3x5x16x256 --data normal --seed 0")  # fmt: skip
+    with pytest.raises(ShapeError, match="the former is a multiple of the latter"):
+        batches.Batch(Q4_0, 5, 16, 256, batches=(1, 3), matrices=(1, 2))
 
 
 @pytest.mark.parametrize(
@@ -93,14 +119,15 @@ def test_cases_of_test_backend_ops():
         ("MUL_MAT(type_a=q4_0,m=1,n=1)", "k must be given"),
         ("MUL_MAT(type_a=q4_0,m=1,n=x,k=32)", "m, n, k must be given"),
         ("MUL_MAT(type_a=q4_0,type_b=f16,m=1,n=1,k=32)", "type_b=f16 is not a plain product"),
-        ("MUL_MAT(type_a=q4_0,m=1,n=1,k=32,bs=[2,3])", r"bs=\[2,3\] is not a plain product"),
+        ("MUL_MAT(type_a=q4_0,m=1,n=1,k=32,bs=[2])", r"bs=\[2\] is not two counts"),
+        ("MUL_MAT(type_a=q4_0,m=1,n=1,k=32,nr=[0,1])", r"nr=\[0,1\] is not two counts"),
         ("MUL_MAT(type_a=q4_0,m=1,n=1,k=32,per=[0, 2, 1, 3])", r"per=\[0,2,1,3\] is not"),
         ("MUL_MAT(type_a=q9_9,m=1,n=1,k=32)", "no such type"),
     ],
 )
 def test_other_cases_are_refused(text, says):
     with pytest.raises(gq.GGMLQError, match=says):
-        cases.parse_backend_ops(text, 0)
+        batches.parse_backend_ops(text, 0)
 
 
 # --- verdicts ---------------------------------------------------------------------------------
@@ -203,6 +230,9 @@ def test_a_right_library(check):
 def test_edges_are_the_default(check):
     status, out, _ = check("--types", "q4_0,f32", "--repeats", 2)
     assert status == 0, out
+    assert out.splitlines()[-1].endswith("cases, all right.")
+    assert sum(line.startswith("q4_0") for line in out.splitlines()) == 2  # and of the summary
+    status, out, _ = check("--types", "q4_0,f32", "--repeats", 2, "--verbose")
     for fmt in ("q4_0", "f32"):
         for case in cases.edges(FORMATS[fmt], 0):
             assert f"{fmt:8} {case.shape:>15} {case.data}" in out
@@ -232,9 +262,52 @@ def test_what_is_not_written_is_wrong(check):
     report = json.loads(out)
     assert status == 1
     assert [case["verdict"] for case in report["cases"]] == ["wrong", "wrong"]
-    assert [case["out_of_bound"] for case in report["cases"]] == [9, 1]
-    assert [case["fault"] for case in report["cases"]] == ["n-tail", "n-tail"]
-    assert "9 elements were never written: rows 0 to 8, columns 6 to 6." in report["cases"][0]["text"]
+    assert [case["unwritten"] for case in report["cases"]] == [9, 1]
+    assert [case["out_of_bound"] for case in report["cases"]] == [0, 0]  # what was written is right
+    assert [case["fault"] for case in report["cases"]] == ["unwritten", "unwritten"]
+    assert "9 of 63 elements of y were never written: the last of 7 columns." in report["cases"][0]["text"]
+
+
+@pytest.mark.parametrize(
+    ("fault", "said"),
+    [
+        ("batches", ["126 of 189 elements of y were never written", "504 bytes behind y were overwritten"]),
+        ("behind", ["8 bytes behind y were overwritten, from 0 to 8 bytes away from it"]),
+        ("reads", ["are made of memory outside the operands"]),
+    ],
+)
+def test_what_lies_beside_the_result_is_told(check, tmp_path, fault, said):
+    """Also where every element is right; and a case in batches is saved and replayed as such."""
+    status, out, _ = check("--types", "f32", "--shapes", "3x9x7x96", "--save", tmp_path, fault=fault)
+    assert status == 1
+    out = " ".join(out.split())
+    for words in said:
+        assert words in out
+    assert "again: ggmlq check --types f32 --shapes 3x9x7x96 --data normal --seed 0 --lib" in out
+    if fault == "batches":
+        (saved,) = tmp_path.glob("*.npz")
+        assert check("--replay", saved, fault=fault)[0] == 1
+        assert check("--replay", saved)[0] == 0
+
+
+def test_matrices_of_weights_in_batches(check, tmp_path):
+    case = "MUL_MAT(type_a=q4_0,type_b=f32,m=7,n=9,k=96,bs=[2,1],nr=[3,1])"
+    status, out, _ = check(case)
+    assert (status, "6x9x7x96 of 2 matrices" in out) == (0, True)
+    assert check(case, "--save", tmp_path, fault="offset")[0] == 1
+    (saved,) = tmp_path.glob("*.npz")
+    assert check("--replay", saved)[0] == 0
+    assert main(["diagnose", str(saved)]) == 1
+
+
+def test_an_input_of_diagnose_is_run(check, tmp_path, capsys):
+    x, q = Case(Q4_0, 9, 7, 96).inputs()
+    y = gq.reference.linear(x, q).astype(np.float32)
+    np.savez(tmp_path / "all.npz", x=x, y=y, raw=q.raw, format="q4_0", shape=q.shape)
+    assert main(["diagnose", str(tmp_path / "all.npz"), "--make-input", str(tmp_path / "new.npy")]) == 0
+    assert f"wrote {tmp_path / 'new.npy.npz'}" in capsys.readouterr().out.replace("\n", "")
+    status, out, _ = check("--replay", tmp_path / "new.npy.npz")
+    assert (status, "33x7x96" in out) == (0, True)
 
 
 def test_a_race_is_found(check):
@@ -370,6 +443,84 @@ def test_faults_of_the_device_are_exit_2(check):
 def test_no_library(capsys, tmp_path):
     assert main(["check", "--lib", str(tmp_path)]) == 2
     assert "holds no libggml-base" in capsys.readouterr().err
+
+
+# --- the default run --------------------------------------------------------------------------
+
+
+class Takes:
+    """A bridge that multiplies in the plain layout, and in others where ``rule`` says so."""
+
+    def __init__(self, rule):
+        self.rule = rule
+
+    def takes(self, fmt, shapes, device, *, repack):
+        return [not repack or self.rule(repack, *shape) for shape in shapes]
+
+
+def planned(rule, layouts, backend="CPU", threads=(1, 32)):
+    device = Device("CPU", "a CPU", backend, "CPU", 1, 1, "", ("AMX", "CPU_REPACK"))
+    plan = Plan(Takes(rule), device, Settings("CPU", backend, 2), threads=threads)
+    return device, plan.products(Q4_0, layouts)
+
+
+def test_the_default_run_tries_every_layout_with_several_threads():
+    device, trials = planned(lambda layout, x, w, ids: layout == "CPU_REPACK", [False, "AMX", "CPU_REPACK"])
+    ways = {(trial.how.repack, trial.how.threads) for trial in trials}
+    assert ways == {(layout, n) for layout in (False, "CPU_REPACK") for n in (1, 2, 32)}
+    assert all(trial.case.n % 16 == 0 for trial in trials if trial.how.repack)
+    assert {trial.how.repack for trial in trials if isinstance(trial.case, batches.Batch)} == {
+        False,
+        "CPU_REPACK",
+    }
+    edges = [trial for trial in trials if not trial.how.repack and trial.how.threads == 2]
+    assert len(edges) == len(cases.edges(Q4_0, 0)) + 1
+    assert len(trials) < 2 * len(edges)
+    other = Device("CUDA0", "a card", "CUDA", "GPU", 1, 1)
+    left = untried(device, [device, other], trials)
+    assert left == [
+        "weights in AMX (--buffer)",
+        "products with experts (--experts edges)",
+        "CUDA0 (--device)",
+    ]
+    assert told(trials)[0] == "plain layout: 27 cases of q4_0 with 2 threads, 4 of them with 1, 32"
+
+
+def test_a_layout_that_takes_long_rows_only():
+    """AMX of 2025: any default shape would be left out, and a bug that shows at K = 4096 with it."""
+    takes = lambda layout, x, w, ids: w[-1] % 4096 == 0 and len(x) == 2
+    for layouts in ([False, "AMX"], ["AMX"]):
+        inside = [trial.case for trial in planned(takes, layouts)[1] if trial.how.repack]
+        assert {case.k for case in inside} == {4096}
+        assert {case.m for case in inside} >= {1, 8, 9, 64, 65}
+        assert all(case.n % 32 == 0 for case in inside)
+    assert {trial.how.repack for trial in planned(lambda *of: False, [False, "AMX"])[1]} == {False}
+    never = planned(lambda *of: False, ["AMX"])[1]
+    assert {trial.case.k for trial in never} >= {32, 1024}, "where nothing is taken the reasons are told"
+
+
+def test_other_threads():
+    device = planned(lambda *of: True, [])[0]
+    assert {1, 32} <= set(other_threads(device, 2)) <= {1, 32, os.cpu_count()}
+    assert other_threads(replace(device, backend="CUDA"), 2) == []
+
+
+def test_verdicts_are_known_again_by_their_bits(monkeypatch):
+    """Other threads give the same bits, which are not judged twice."""
+    judged = []
+    monkeypatch.setattr(run_module, "judge", lambda y, *of: judged.append(y) or "a verdict")
+    kept, case = run_module.Kept(), Case(Q4_0, 9, 7, 96)
+    x, q, ids = kept.operands(case)
+    assert kept.operands(Case(Q4_0, 9, 7, 96))[0] is x
+    for y in (x[:, :7], x[:, :7].copy(), x[:, 1:8]):
+        product = running.Product(None, case, x, q, ids, Settings("CPU", "CPU"))
+        kept.judge(product, Measurement(np.ascontiguousarray(y), (), (), ""), [])
+    assert len(judged) == 2
+
+
+def test_an_operation_is_no_option(check):
+    status, _, err = check("--op", "MUL_MAT")
+    assert (status, "--op MUL_MAT: operations are not chosen by name" in err) == (2, True)
 
 
 def test_a_bar_only_on_a_terminal(check, monkeypatch):

@@ -8,7 +8,7 @@ import pytest
 import ggmlq as gq
 from ggmlq.errors import DeviceError, LibraryFailedError, MissingDependencyError, ShapeError, UnsupportedError
 from ggmlq.llama import Bridge
-from ggmlq.llama.product import UNWRITTEN
+from ggmlq.llama.guards import UNWRITTEN
 from ggmlq.testing.rows import rows
 
 X = rows("normal", 9, 96, 1)
@@ -28,6 +28,11 @@ def test_a_product(fake):
     assert len(got.seconds) == 4
     assert 0 < got.fastest <= got.median
     assert got.buffer == "FAKE"
+
+
+def test_types_beyond_the_librarys_count_are_not_asked_for(fake):
+    assert max(fmt.id for fmt in gq.formats.values()) >= 30, "the fake dies where it is asked for type 30"
+    assert fake().types == {"f32", "q4_0"}
 
 
 def test_shapes_follow_x(fake):
@@ -72,6 +77,57 @@ def test_what_is_not_written_is_nan(fake):
     got = fake("unwritten").mul_mat(X, W, "FAKE0")
     assert (got.view(np.uint32)[:, -1] == UNWRITTEN).all()
     assert np.isfinite(got[:, :-1]).all()
+
+
+@pytest.mark.parametrize(
+    ("fault", "strays"),
+    [
+        ("", []),
+        ("behind", [("behind y", 8, 0, 8)]),
+        ("before", [("before y", 4, 4, 4)]),
+        ("inputs", [("in x", 2, 6, 7)]),  # 1.0 and 2.0 differ in their higher bytes
+    ],
+)
+def test_what_is_written_beside_the_result(fake, fault, strays):
+    x = np.ones_like(X)
+    found = fake(fault).measure(x, W, "FAKE0", repeats=2)
+    assert [(s.place, s.bytes, s.first, s.last) for s in found.strays] == strays
+    assert not found.leaked.any()
+    assert gq.nmse(found.y, gq.reference.linear(x, W), axis=0).max() < 1e-11
+
+
+def test_what_is_read_beside_the_activations(fake):
+    found = fake("reads").measure(X, W, "FAKE0")
+    assert found.leaked[-1].all()
+    assert not found.leaked[:-1].any()
+    assert not found.strays
+
+
+@pytest.mark.parametrize(("x", "q"), [((3, 2), ()), ((2, 3, 2), ()), ((3, 2), (3,)), ((6, 2), (3,))], ids=str)
+def test_batches(fake, x, q):
+    rows_of_x = X[: int(np.prod(x)) % 9 + 1].repeat(9, axis=0)[: int(np.prod(x))].reshape(*x, 96)
+    w = gq.quantize(rows("normal", int(np.prod(q)) * 7, 96, 2), "q4_0")
+    w = gq.QuantArray.from_bytes(w.raw, w.format, (*q, 7, 96))
+    found = fake().measure(rows_of_x, w, "FAKE0", batched=True)
+    values = np.asarray(w).repeat(x[0] // q[0], axis=0) if q else np.asarray(w)
+    np.testing.assert_allclose(found.y, rows_of_x @ values.swapaxes(-1, -2), atol=1e-4)
+    assert not found.strays
+    assert not found.forced
+
+
+def test_batches_that_are_written_too_far(fake):
+    """The live bug of ggml 0.25.3's AMX: offsets in bytes are added to pointers to floats."""
+    x, size = np.stack([X] * 3), 4 * 9 * 7
+    found = fake("batches").measure(x, W, "FAKE0", batched=True)
+    assert not found.unwritten[0].any()
+    assert found.unwritten[1:].all()
+    (stray,) = found.strays
+    assert (stray.place, stray.bytes, stray.first, stray.last) == ("behind y", 2 * size, size, 6 * size - 4)
+
+
+def test_batches_that_do_not_fit(fake):
+    with pytest.raises(ShapeError, match="each axis of x is a multiple of that of q"):
+        fake().measure(X, gq.QuantArray.from_bytes(W.raw, W.format, (7, 1, 96)), "FAKE0", batched=True)
 
 
 def test_a_race(fake):

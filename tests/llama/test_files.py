@@ -2,10 +2,16 @@
 
 from __future__ import annotations
 
-import pytest
+from pathlib import Path
 
-from ggmlq.errors import MissingDependencyError
+import pytest
+from compiled import library
+
+from ggmlq.errors import MissingDependencyError, UnsupportedError
+from ggmlq.llama import Bridge, loaded
 from ggmlq.llama.files import VARIABLE, locate
+
+FAKE = Path(__file__).with_name("fake_ggml.c")
 
 
 def touch(folder, *names):
@@ -80,3 +86,50 @@ def test_what_is_missing_is_said(tmp_path, monkeypatch):
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
     with pytest.raises(MissingDependencyError, match="none found; set GGMLQ_LIBGGML"):
         locate()
+
+
+# --- what was really loaded -------------------------------------------------------------------
+
+
+@pytest.fixture
+def copied(compile_fake, tmp_path):
+    """A libggml in a folder of its own, whose libggml-cpu the loader takes from where it was built."""
+    if not loaded.MAPS.exists():
+        pytest.skip("what a process has loaded is read on Linux only")
+    built = compile_fake(tmp_path / "built/here/libggml-cpu.so", "NO_REGISTRY").parent
+    words = ["-Wl,--no-as-needed", f"-L{built}", "-l:libggml-cpu.so", f"-Wl,-rpath,{built}"]
+    flags = [*words, "-Wl,--enable-new-dtags"]
+    return library(FAKE, tmp_path / "copied/libggml.so", *flags), built
+
+
+def test_a_library_that_loads_its_neighbour_from_elsewhere(copied, monkeypatch):
+    path, built = copied
+    for named in (path, path.parent):
+        with pytest.raises(UnsupportedError, match=rf"{named} has loaded {built}/libggml-cpu.so.*RUNPATH"):
+            Bridge(named)
+    monkeypatch.setenv(loaded.ALSO, str(built))
+    with Bridge(path) as bridge:
+        assert bridge.libraries == [built / "libggml-cpu.so", path]
+
+
+HOMES = {
+    "a prefix": ("usr/lib/libggml.so", "usr/lib64/ggml/libggml-cpu.so", "usr/local/lib/libggml-cpu.so"),
+    "a build": ("build/bin/Release/libggml.so", "build/ggml/src/libggml-cpu.so", "other/libggml-cpu.so"),
+    "a folder": ("mine/libggml.so", "mine/below/libggml-cpu.so", "libggml-cpu.so"),
+}
+
+
+@pytest.mark.parametrize(("named", "inside", "outside"), HOMES.values(), ids=HOMES)
+def test_folders_of_a_build(tmp_path, named, inside, outside):
+    touch(tmp_path, named)
+    for what in (tmp_path / named, (tmp_path / named).parent):
+        homes = loaded.homes(locate(what))
+        assert any((tmp_path / inside).is_relative_to(home) for home in homes)
+        assert not any((tmp_path / outside).is_relative_to(home) for home in homes)
+
+
+def test_a_folder_of_links(tmp_path):
+    touch(tmp_path, "store/1/libggml.so.0", "store/1/libggml-cpu.so.0")
+    (tmp_path / "mine").mkdir()
+    (tmp_path / "mine/libggml.so").symlink_to(tmp_path / "store/1/libggml.so.0")
+    assert tmp_path / "store/1" in loaded.homes(locate(tmp_path / "mine"))

@@ -1,0 +1,176 @@
+"""The default run: every edge in the plain layout, and a few cases in each layout and with other threads."""
+
+from __future__ import annotations
+
+import os
+from collections import Counter
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, replace
+
+from ..formats import Format
+from ..llama import Bridge, Device
+from . import mixtures
+from .batches import in_batches
+from .cases import Case, edges
+from .mixtures import Mixture
+from .running import Settings
+
+# Rows that ggml's layouts of their own take at a time: AMX, and the widest of those that interleave rows.
+TILED, INTERLEAVED = 32, 16
+LONG = 4096  # K of which a layout takes any multiple: AMX of 2025 took no other
+MANY = 32  # threads: rows of small weights run out
+BATCHES = (3,)
+
+
+@dataclass(frozen=True)
+class Trial:
+    """A case, and how it is run."""
+
+    case: Case
+    how: Settings
+
+
+def group_of(layout: str | bool) -> int:
+    """Rows of weights that a layout takes at a time."""
+    if not layout:
+        return 1
+    return TILED if str(layout).upper() == "AMX" else INTERLEAVED
+
+
+def few(fmt: Format, seed: int, layout: str | bool, k: int = 0) -> list[Case]:
+    """One row of activations and many, tails of both, and batches; or all with rows of ``k`` weights."""
+    block = max(fmt.block_size, 32)
+    usual = 1024 // block * block
+    shapes = [(1, 64, usual), (8, 7, usual + block), (64, 64, usual), (65, 65, usual + block)]
+    made = [_case(fmt, m, n, k or k_of, seed, layout) for m, n, k_of in shapes]
+    return [*made, batched(fmt, seed, layout, k)]
+
+
+def batched(fmt: Format, seed: int, layout: str | bool = False, k: int = 0) -> Case:
+    """Activations of three axes."""
+    return in_batches(_case(fmt, 5, 64, k or max(256, fmt.block_size), seed, layout), BATCHES)
+
+
+def split(fmt: Format, seed: int, layout: str | bool, k: int = 0) -> list[Case]:
+    """What other numbers of threads are tried on: few rows of weights for each, and more of them."""
+    block = max(fmt.block_size, 32)
+    shapes = [(2, 257, block), (9, 64, 1024 // block * block)]
+    return [_case(fmt, m, n, k or k_of, seed, layout) for m, n, k_of in shapes]
+
+
+def _case(fmt: Format, m: int, n: int, k: int, seed: int, layout: str | bool) -> Case:
+    group = group_of(layout)
+    return Case(fmt, m, -(-n // group) * group, k, "normal", seed)
+
+
+def other_threads(device: Device, threads: int) -> list[int]:
+    """Numbers of threads beside the one in use; of a device that has none, none."""
+    wanted = {1, 2, os.cpu_count() or 1, MANY} if device.backend == "CPU" else set()
+    return sorted(wanted - {threads})
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What is tried, from the library and the options."""
+
+    bridge: Bridge
+    device: Device
+    how: Settings
+    seed: int = 0
+    threads: Sequence[int] = ()  # other numbers of them
+
+    def products(self, fmt: Format, layouts: Iterable[str | bool]) -> list[Trial]:
+        """Of one type: the edges in the first layout, a few cases in the others."""
+        trials: list[Trial] = []
+        for i, layout in enumerate(layouts):
+            if i == 0:
+                trials += self.edges(fmt, layout)
+            else:
+                trials += self._in(self.taken(fmt, layout, few), layout)
+            trials += self._with_other_threads(fmt, layout)
+        return trials
+
+    def edges(self, fmt: Format, layout: str | bool) -> list[Trial]:
+        """All edges and batches; in a layout that takes none of them, long rows."""
+        usual = [*edges(fmt, self.seed, group_of(layout)), batched(fmt, self.seed, layout)]
+        if layout and not any(self._takes(fmt, layout, usual)):
+            usual = self.taken(fmt, layout, few) or usual
+        return self._in(usual, layout)
+
+    def _with_other_threads(self, fmt: Format, layout: str | bool) -> list[Trial]:
+        if not self.threads:
+            return []
+        cases = self.taken(fmt, layout, split)
+        return [
+            Trial(case, replace(self.how, repack=layout, threads=n)) for n in self.threads for case in cases
+        ]
+
+    def mixtures(
+        self, fmt: Format, layouts: Iterable[str | bool], experts: tuple[int, int] | None
+    ) -> list[Trial]:
+        """Products with experts: the edges in the first layout, three of them in the others."""
+        trials: list[Trial] = []
+        for i, layout in enumerate(layouts):
+            tiled = mixtures.TILED if self.device.backend == "CPU" else mixtures.TILED_ON_GPU
+            cases = mixtures.edges(fmt, self.seed, group_of(layout), experts, tiled)
+            if i:
+                cases = [case for case in cases if case.m in (1, 65, tiled[0])][-3:]
+                takes = self._takes(fmt, layout, cases)
+                cases = [case for case, taken in zip(cases, takes, strict=True) if taken]
+            trials += self._in(cases, layout)
+        return trials
+
+    def taken(self, fmt: Format, layout: str | bool, cases: Callable[..., list[Case]]) -> list[Case]:
+        """Those that the device multiplies in a layout of its own; if none, those with long rows."""
+        for k in (0, LONG):
+            usual = cases(fmt, self.seed, layout, k)
+            if not layout:
+                return usual
+            takes = self._takes(fmt, layout, usual)
+            if any(takes):
+                return [case for case, taken in zip(usual, takes, strict=True) if taken]
+        return []
+
+    def _in(self, cases: Iterable[Case], layout: str | bool) -> list[Trial]:
+        return [Trial(case, replace(self.how, repack=layout)) for case in cases]
+
+    def _takes(self, fmt: Format, layout: str | bool, cases: Sequence[Case]) -> list[bool]:
+        shapes = [case.axes_of() for case in cases]
+        return self.bridge.takes(fmt, shapes, self.device.name, repack=layout)
+
+
+def untried(device: Device, devices: Sequence[Device], trials: Sequence[Trial]) -> list[str]:
+    """Things that exist and that no trial touches, each with its option."""
+    layouts = {str(trial.how.repack).lower() for trial in trials if trial.how.repack}
+    threads = {trial.how.threads for trial in trials}
+    left: list[str] = []
+    if True not in {trial.how.repack for trial in trials}:
+        missing = [name for name in device.layouts if name.lower() not in layouts]
+        left += [f"weights in {', '.join(missing)} (--buffer)"] if missing else []
+    if all(trial.how.repack for trial in trials):
+        left.append("the plain layout")
+    if device.backend == "CPU" and len(threads) == 1:
+        left.append(f"other numbers of threads than {min(threads)} (--threads)")
+    if not any(isinstance(trial.case, Mixture) for trial in trials):
+        left.append("products with experts (--experts edges)")
+    others = [one.name for one in devices if one.name != device.name]
+    return left + ([f"{', '.join(others)} (--device)"] if others else [])
+
+
+def told(trials: Sequence[Trial]) -> list[str]:
+    """What is tried, a line a layout: how many cases of which types, and with which threads."""
+    lines = []
+    for layout in dict.fromkeys(trial.how.repack for trial in trials):
+        inside = [trial for trial in trials if trial.how.repack == layout]
+        names = list(dict.fromkeys(trial.case.format.name for trial in inside))
+        types = ", ".join(names) if len(names) <= 9 else f"{len(names)} types"
+        (most, _), *others = Counter(trial.how.threads for trial in inside).most_common()
+        where = "the device's own layout" if layout is True else layout or "plain layout"
+        rest = ", ".join(str(threads) for threads, _ in sorted(others))
+        also = f", {sum(count for _, count in others)} of them with {rest}" if others else ""
+        lines.append(f"{where}: {len(inside)} cases of {types} with {_threads(most)}{also}")
+    return lines
+
+
+def _threads(count: int) -> str:
+    return f"{count} threads" if count > 1 else "1 thread"
