@@ -23,14 +23,18 @@ FAULTS = {
     "sum-not-scaled": ("q4_0", "q5_0", "q4_1", "q5_1", "q4_K"),
     "sum-of-codes-vs-floats": ("q4_1", "q5_1"),
     "high-bits": ("q5_0", "q5_1", "q6_K", "q3_K"),
+    "nibbles-exchanged": ("q4_0", "q4_1", "q5_0", "q5_1", "q4_K", "q6_K"),
+    "sum-order": ("q4_K",),
+    "sum-carried": ("q4_0", "q5_0", "q8_0"),
+    "scale-rounding": ("q4_0", "q5_0", "q8_0"),
     "sub-scale-order": ("q4_K", "q6_K", "q3_K"),
     "sub-scale-unpack": ("q4_K", "q3_K"),
     "int8-saturation": ("q8_0", "q6_K"),
 }
 EVERYWHERE = (
     "scale-neighbour", "activation-rounding", "f16-accumulation", "k-tail-dropped", "k-pad-nan", "m-tail",
-    "n-tail", "row-stride", "transposed", "rows-permuted", "tile-duplicated", "race", "scaled", "nan",
-    "scale-f16-overflow", "correct",
+    "n-tail", "row-stride", "transposed", "rows-permuted", "tokens-permuted", "tile-duplicated", "race",
+    "scaled", "nan", "scale-f16-overflow", "unwritten", "correct",
 )  # fmt: skip
 
 
@@ -56,6 +60,10 @@ def case(fault, name, shape, convention, order, seed, variant, differ=None):
         other = y.copy()
         other[: m // 2, n // 2 :] += rng.standard_normal((m // 2, n - n // 2)).astype(np.float32)
         asked["repeats"] = (other,)
+    if fault == "unwritten":
+        asked["unwritten"] = np.zeros(y.shape, np.bool_)
+        at = (slice(None), slice(n - 3, n)) if variant % 2 else (slice(m // 2, m), slice(4, n // 2))
+        y[at], asked["unwritten"][at] = np.nan, True
     if fault == "scale-f16-overflow":
         y = overflowed(name, raw, x, order, seed)
     return y, x, q, asked
@@ -86,7 +94,15 @@ def mixtures(seed, formats):
     """Faults together with something that no entry lists."""
     number = 0
     for fault in (*FAULTS, *EVERYWHERE):
-        if fault in ("correct", "race", "nan", "k-pad-nan", "scale-f16-overflow", "sum-of-codes-vs-floats"):
+        if fault in (
+            "correct",
+            "race",
+            "unwritten",
+            "nan",
+            "k-pad-nan",
+            "scale-f16-overflow",
+            "sum-of-codes-vs-floats",
+        ):
             continue
         names = [name for name in FAULTS.get(fault, formats) if name in formats]
         for differ in DIFFERENCES if names else ():

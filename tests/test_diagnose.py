@@ -28,7 +28,7 @@ def some(name="q4_0", m=9, n=24, k=256, seed=0):
 # --- each fault -----------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("fault", [f for f in CATALOGUE if f not in ("unknown",)])
+@pytest.mark.parametrize("fault", [f for f in CATALOGUE if f not in ("unknown", "out-of-bounds")])
 def test_each_fault_is_named(fault):
     name = mutation.FAULTS.get(fault, ("q4_0",))[0]
     y, x, q, asked = mutation.case(fault, name, SHAPE, "cuda", 1, 77, 2)
@@ -230,6 +230,69 @@ def test_two_faults_that_fit_alike_are_both_named_and_an_input_is_proposed():
     assert "--make-input" in found.text
     assert found.telling_input.shape == (33, 256)
     assert found.telling_input.dtype == np.float32
+
+
+def test_formulas_are_those_of_the_format():
+    x, q = some("q4_K", m=9, n=24, k=512)
+    codes, scale, offset = q.format.unpack(q.blocks)
+    exchanged = codes.reshape(24, -1, 2, 32)[:, :, ::-1].reshape(24, -1, 8, 32)
+    w = exchanged * scale.reshape(24, -1, 8)[..., None] - offset.reshape(24, -1, 8)[..., None]
+    found = gq.diagnose(x @ w.reshape(24, 512).T, x, q)
+    assert found.fault == "nibbles-exchanged"
+    assert "Right: q[j] = qs[j] & 15, q[j+32] = qs[j] >> 4" in found.text
+    assert "Wrong: q[j+32] = qs[j] & 15, q[j] = qs[j] >> 4" in found.text
+    assert "interleaved" not in found.text
+    assert "j+16" not in found.text
+
+
+def test_tokens_exchanged_are_rows_of_y():
+    x, q = some(m=12)
+    y = x @ q.T
+    y[[5, 9]] = y[[9, 5]]
+    found = gq.diagnose(y, x, q)
+    assert found.fault == "tokens-permuted"
+    assert "Rows of y, that is tokens" in found.text
+    assert "columns of y" not in found.text
+    assert "row 5 holds 9" in found.text
+
+
+def test_a_result_far_off_names_no_nearest_kernel():
+    x, q = some()
+    found = gq.diagnose(x @ np.where(np.arange(256) % 7, np.asarray(q), 2).T, x, q)
+    assert found.fault == "unknown"
+    assert "NMSE" not in found.text
+    assert found.text.count("unknown") == 1
+
+
+@pytest.mark.parametrize("rest", ["correct", "nibble-order", "unknown"])
+def test_elements_that_were_never_written_are_judged_apart(rest):
+    x, q = some(m=9, n=24)
+    y = x @ q.T
+    if rest == "nibble-order":
+        y = wrong_kernels.run("q4_0", q.raw, x, fault=rest)
+    if rest == "unknown":
+        y = x @ np.where(np.arange(256) % 7, np.asarray(q), 2).T
+    y[:, 21:] = np.nan
+    found = gq.diagnose(y, x, q, unwritten=np.isnan(y))
+    assert found.fault == ("nibble-order" if rest == "nibble-order" else "unwritten")
+    assert "27 of 216 elements of y were never written: the last 3 of 24 columns" in found.text
+    assert found.figures["elements not finite"] == 0
+    if rest == "correct":
+        assert gq.diagnose(y, x, q).fault == "n-tail"  # whoever cannot know
+    with pytest.raises(gq.errors.ShapeError, match="unwritten is bool"):
+        gq.diagnose(y, x, q, unwritten=np.isnan(y)[:3])
+
+
+def test_what_the_right_arithmetic_overflows_in_is_no_overflow():
+    x, q = some("q4_0", m=9, n=24, k=512)
+    x[3] *= np.float32(2.0**25)
+    moved = np.asarray(q).reshape(24, -1, 2, 16)[:, :, ::-1].reshape(24, 512)
+    with np.errstate(over="ignore"):
+        right = gq.reference.linear(x, q, "ggml-cpu")
+        wrong = gq.reference.linear(x, gq.quantize(moved, "q4_0"), "ggml-cpu").astype(np.float32)
+    assert not np.isfinite(right).all()
+    assert (np.isfinite(wrong) == np.isfinite(right)).all()
+    assert gq.diagnose(wrong, x, q).fault != "scale-f16-overflow"
 
 
 def test_shapes_of_any_rank_and_a_device():

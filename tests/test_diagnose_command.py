@@ -84,6 +84,17 @@ def test_an_input_that_tells_faults_apart(capsys, files):
     assert run(capsys, files["y.npy"], files["new.npz"], files["new.npz"])[0] == 0
 
 
+def test_a_tensor_behind_a_colon_is_answered_with_the_option(capsys, files):
+    status, said = run(capsys, files["y.npy"], files["x.npy"], f"{files['w.gguf']}:w")
+    assert status == 2
+    assert "--tensor w" in said.err
+    with pytest.raises(SystemExit):
+        main(["diagnose", "--help"])
+    assert "example: ggmlq diagnose y.npy x.npy model.gguf --tensor" in " ".join(
+        capsys.readouterr().out.split()
+    )
+
+
 def test_list(capsys):
     status, said = run(capsys, "--list")
     assert status == 0

@@ -132,7 +132,7 @@ ALLOWED = {
         "progress", "reference", "scaled", "tiling", "faults",
     },
     "check": {
-        "array", "check", "dumps", "errors", "formats", "llama", "ops", "pages", "reference",
+        "array", "check", "dumps", "errors", "faults", "formats", "llama", "ops", "pages", "reference",
         "testing", "text",
     },
     # a real run: the library in llama's manner, the judge of check, projections of cpu by name

@@ -204,7 +204,7 @@ def test_rows_of_tokens_exchanged(fresh):
     y[[2, 9]] = y[[9, 2]]
     node.arrays["y"][:] = y.view(np.uint8).reshape(-1)
     found = Judge({"w": q}, "all").record(node)
-    assert (found.verdict, found.fault) == ("wrong", "rows-permuted")
+    assert (found.verdict, found.fault) == ("wrong", "tokens-permuted")
     assert "2 holds 9" in found.text
 
 

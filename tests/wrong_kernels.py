@@ -28,14 +28,14 @@ INSIDE = (
     "correct", "nibble-order", "offset-missing", "offset-twice", "offset-sign", "sum-missing", "min-ignored",
     "sum-not-scaled", "high-bits", "sub-scale-order", "sub-scale-unpack", "scale-neighbour",
     "scale-f16-overflow", "activation-rounding", "int8-saturation", "f16-accumulation", "k-tail-dropped",
-    "sum-of-codes-vs-floats",
+    "sum-of-codes-vs-floats", "nibbles-exchanged", "sum-order", "sum-carried", "scale-rounding",
 )  # fmt: skip
 NUMBER = {name: i for i, name in enumerate(INSIDE)}
 (
     CORRECT, NIBBLE_ORDER, OFFSET_MISSING, OFFSET_TWICE, OFFSET_SIGN, SUM_MISSING, MIN_IGNORED,
     SUM_NOT_SCALED, HIGH_BITS, SUB_ORDER, SUB_UNPACK, NEIGHBOUR,
     OVERFLOW, ROUNDING, SATURATION, HALF_SUMS, K_TAIL,
-    OTHER_SUM,
+    OTHER_SUM, HALVES, SUM_ORDER, CARRIED, SCALE_ROUNDING,
 ) = range(len(INSIDE))  # fmt: skip
 
 
@@ -55,10 +55,10 @@ def half(v):
 @njit(cache=True)
 def nibble(b, at, i, fault, variant):
     """Element i of 32 in 16 bytes."""
-    if fault == NIBBLE_ORDER and variant % 3 != 2:
+    if fault == NIBBLE_ORDER:
         i = (i % 2) * 16 + i // 2  # interleaved
-    elif fault == NIBBLE_ORDER:
-        i = (i + 16) % 32  # halves exchanged
+    elif fault == HALVES:
+        i = (i + 16) % 32
     return (b[at + i % 16] >> (4 * (i // 16))) & 15
 
 
@@ -98,6 +98,8 @@ def code_q4_k(b, at, i, fault, variant):
     chunk, r = i // 64, i % 64
     if fault == NIBBLE_ORDER:
         r = (r % 2) * 32 + r // 2
+    elif fault == HALVES:
+        r = (r + 32) % 64
     return (b[at + 16 + chunk * 32 + r % 32] >> (4 * (r // 32))) & 15
 
 
@@ -108,6 +110,8 @@ def code_q6_k(b, at, i, fault, variant):
     j = r
     if fault == NIBBLE_ORDER:
         j = (r % 2) * 64 + r // 2
+    elif fault == HALVES:
+        j = (r + 64) % 128
     low = (b[at + h * 64 + j % 64] >> (4 * (j // 64))) & 15
     shift = r // 32 * 2
     if fault == HIGH_BITS:
@@ -204,8 +208,8 @@ def unpack(fmt, b, halves, n, blocks, size, fault, variant, stored, scale, offse
                 scale[to] = d * six_bits(b, at + 4, g, False, fault, variant)
                 offset[to] = m * six_bits(b, at + 4, g, True, fault, variant)
             elif fmt == 7:
-                where = 15 - g if fault == SUB_ORDER and variant % 2 == 0 else g
-                if fault == SUB_ORDER and variant % 2:
+                where = 15 - g if fault == SUB_ORDER and variant % 3 == 0 else g
+                if fault == SUB_ORDER and variant % 3 == 1:
                     where = g // 8 * 8 + (g % 8) // 2 + (g % 2) * 4
                 s = int(b[at + 192 + where])
                 scale[to], offset[to] = d * (s - 256 if s > 127 else s), 0
@@ -229,9 +233,22 @@ def quantize(x, convention, run, fault, variant):
             v = np.where(d[..., None] > 0, runs / d[..., None], 0).astype(np.float32)
             q = np.sign(v) * np.floor(np.abs(v) + np.float32(0.5))
         if fault == ROUNDING:
-            q = np.trunc(v) if variant % 2 == 0 else np.floor(v)
+            q = np.trunc(v) if variant % 3 == 0 else np.floor(v)
+        if fault == ROUNDING and variant % 3 == 2:  # to 128 instead of 127
+            d = (largest / np.float32(128)).astype(np.float32)
+            q = np.rint(runs / np.where(d > 0, d, 1)[..., None])
         kept = d if run > 32 else d.astype(np.float16).astype(np.float32)
     return np.clip(q, -128, 127).reshape(m, k).astype(np.int32), kept, d
+
+
+@njit(cache=True)
+def sums_of(codes, x, start, group):
+    """Of the codes, and of the floats."""
+    own, floats = 0, np.float32(0)
+    for i in range(start, start + group):
+        own += codes[i]
+        floats += x[i]
+    return own, floats
 
 
 @njit(cache=True)
@@ -252,42 +269,49 @@ def dot(codes, stored, start, length, added, fault, variant):
 
 
 @njit(cache=True)
+def taken_off(zero, convention, group, fault):
+    """What is added to each code, and what is taken off through the block sum."""
+    if fault in (OFFSET_MISSING, SCALE_ROUNDING, CARRIED):
+        return 0 if fault == OFFSET_MISSING else -zero, 0
+    if fault == OFFSET_SIGN:
+        return zero, 0
+    through_sum = zero if (convention == 1 and group == 32) or fault == SUM_NOT_SCALED else 0
+    added = 0 if through_sum else -zero
+    return added - zero if fault == OFFSET_TWICE else added, through_sum
+
+
+@njit(cache=True)
 def multiply(codes, d, unrounded, x, run, stored, scale, offset, group, zero, convention, order, fault,
              variant, dropped, terms):  # fmt: skip
     """One element of y: block terms into ``terms``; returns how many there are."""
     count = 0
+    carried = np.float32(0)
     k = codes.shape[0]
     for g in range(k // group):
         start = g * group
         if fault == K_TAIL and start >= k - dropped:
             break
         dx = d[start // run]
-        added = -zero
-        through_sum = zero if convention == 1 and group == 32 else 0
-        if fault == SUM_NOT_SCALED:
-            through_sum = zero
-        if through_sum:
-            added = 0
-        if fault == OFFSET_MISSING:
-            added, through_sum = 0, 0
-        elif fault == OFFSET_TWICE:
-            added -= zero
-        elif fault == OFFSET_SIGN:
-            added, through_sum = zero, 0
+        added, through_sum = taken_off(zero, convention, group, fault)
         extra = 0
         if fault == SATURATION:
             extra = 128 + (0 if added else -zero)
             added += extra
-        own, floats = 0, np.float32(0)
-        for i in range(start, start + group):
-            own += codes[i]
-            floats += x[i]
+        main = scale[g]
+        if fault == SUB_ORDER and variant % 3 == 2 and group == 16 and zero == 32:
+            main = scale[g // 16 * 16 + (g % 16) // 8 * 4 + g % 8]  # the constant keeps its own scales
+            added, through_sum = 0, zero
+        if fault == SCALE_ROUNDING:
+            main = half(main * dx) / dx if dx != 0 else main
+        own, floats = sums_of(codes, x, start, group)
+        met = sums_of(codes, x, start // 256 * 256 + start % 128, group)  # groups 4 to 7 meet sums of 0 to 3
         whole = np.float32(dot(codes, stored, start, group, added, fault, variant) - extra * own)
         other = fault == OTHER_SUM
         if (convention == 1) != other:
-            s = half(floats) if group == 32 else np.float32(own) * dx
+            s = half(met[1] if fault == SUM_ORDER else floats) if group == 32 else np.float32(own) * dx
         else:
-            s = half(unrounded[start // run] * own) if group == 32 and run == 32 else np.float32(own) * dx
+            taken = met[0] if fault == SUM_ORDER else own
+            s = half(unrounded[start // run] * taken) if group == 32 and run == 32 else np.float32(taken) * dx
         if fault == SUM_NOT_SCALED:
             s = np.float32(own)
         if fault in (SUM_MISSING, MIN_IGNORED):
@@ -296,7 +320,8 @@ def multiply(codes, d, unrounded, x, run, stored, scale, offset, group, zero, co
             off = offset[g]
             if fault == OFFSET_SIGN:
                 off = -off
-        terms[count] = scale[g] * dx * whole
+        carried = whole + carried if fault == CARRIED else whole
+        terms[count] = main * dx * carried
         constant = np.float32(through_sum) * scale[g] + off
         if constant != 0:  # formats without a constant keep no sum, which may be infinite
             terms[count] -= constant * s
@@ -413,6 +438,8 @@ def around(y, x, fault, variant):
         else:
             order[: n // 4 * 4] = order[: n // 4 * 4].reshape(-1, 2, 2).swapaxes(1, 2).reshape(-1)
         y = y[:, order]
+    elif fault == "tokens-permuted":
+        y = y[np.arange(m) ^ 1 if m % 2 == 0 else np.r_[np.arange(m - 1) ^ 1, m - 1]]
     elif fault == "tile-duplicated":
         tile = 4 if n < 16 else 8
         y = y.copy()

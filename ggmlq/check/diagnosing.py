@@ -1,60 +1,173 @@
-"""What is wrong with a result of a library, said of its case."""
+"""What is wrong with results of a library: a few of each type and layout are diagnosed."""
 
 from __future__ import annotations
 
+from collections import Counter
+from collections.abc import Iterable
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from ..errors import GGMLQError
+from ..faults import CATALOGUE, Diagnosis, diagnose
+from ..faults.probe import read
+from ..formats import BlockFormat
 from ..llama import Measurement
 from ..llama.guards import UNWRITTEN
+from .judge import judge
 from .outcome import Outcome
+from .plan import Trial
 from .running import Product
 
 NEAR = 1e-2  # from an arithmetic: further than any other arithmetic is
+SURE = 0.9  # confidence from which a name that comes twice is believed
+MOST = 3  # results of one type in one layout that are diagnosed
+TELLING = 64  # elements of a result from which a mistake shows
+ORDINARY = ("normal", "uniform", "outliers")  # activations that hide nothing
+ROWS = 8  # of weights from which they are read
+AGAIN = 5  # runs with one thread, where runs differ
 
 
-def diagnosed(outcome: Outcome, product: Product, result: Measurement) -> Outcome:
-    """The same outcome with what is wrong, and with all arrays for whoever wants to look.
+class Diagnoser:
+    """What was diagnosed already in this run of the command."""
 
-    Without a claim the diagnosis may know an arithmetic that :func:`judge` did not try: then a
-    kernel that is near is right. What it never wrote is diagnosed as zero, which is how such memory looks.
-    """
-    import ggmlq
+    def __init__(self, trials: Iterable[Trial] = ()) -> None:
+        self._trials = Counter((trial.case.format.name, trial.how.repack) for trial in trials)
+        self._faults: dict[tuple[str, str | bool], list[tuple[str, float]]] = {}
+        self._seen: Counter[tuple[str, str | bool]] = Counter()
+        self._read: set[tuple[str, str | bool]] = set()
 
-    how = product.how
-    y, *repeats = (_zero_where_unwritten(one) for one in (result.y, *result.repeats))
+    def diagnosed(self, outcome: Outcome, product: Product, result: Measurement) -> Outcome:
+        """The same outcome with what is wrong, and with all arrays for whoever wants to look.
+
+        Without a claim the diagnosis may know an arithmetic that :func:`judge` did not try: then a
+        kernel that is near is right.
+        """
+        y, repeats = result.y, result.repeats
+        arrays = {**product.arrays, "y": y, "repeats": np.array(repeats), "unwritten": result.unwritten}
+        kernels = (product.case.format.name, product.how.repack)
+        if outcome.verdict == "wrong" and not self._is_due(kernels, product):
+            return replace(outcome, fault=_seen_beside(outcome), arrays=arrays)
+        found = _diagnosis(product, result)
+        near = outcome.distance < NEAR and not _beside(outcome)
+        if outcome.verdict == "wrong" and found.ok and product.how.arithmetic is None and near:
+            return replace(outcome, verdict="ok", text=found.text)
+        if outcome.verdict == "differs" and found.ok:
+            text = f"{_observed(outcome)} Each run alone is right. {_with_one_thread(product, outcome)}"
+            return replace(outcome, text=text.strip(), arrays=arrays)
+        fault = _named(found, outcome)
+        self._faults.setdefault(kernels, []).append((fault, found.confidence))
+        said = [_observed(outcome), self._told(found, fault, kernels)]
+        if fault == "race" and product.how.backend == "CPU":
+            said.append(_with_one_thread(product, outcome))
+        unsure = fault == "unknown" or (found.confidence < SURE and not found.ok)
+        if unsure and kernels not in self._read and product.ids is None and product.case.n >= ROWS:
+            self._read.add(kernels)
+            said.append(_weights_read(product, outcome.arithmetic))
+        return replace(outcome, fault=fault, text="\n".join(filter(None, said)), arrays=arrays)
+
+    def _is_due(self, kernels: tuple[str, str | bool], product: Product) -> bool:
+        """The first wrong result, and then those of some size; of those that agree two."""
+        before = self._faults.get(kernels, [])
+        telling = _is_telling(product)
+        self._seen[kernels] += telling
+        if not telling:
+            return not before or self._trials[kernels] <= MOST
+        agreed = len(before) > 1 and len({fault for fault, _ in before[-2:]}) == 1
+        sure = agreed and all(confidence >= SURE for _, confidence in before[-2:])
+        return self._seen[kernels] <= MOST and not sure
+
+    def _told(self, found: Diagnosis, fault: str, kernels: tuple[str, str | bool]) -> str:
+        """All of it the first time that a type has this fault; then only what is of this case."""
+        if found.ok and fault != "unknown":
+            return CATALOGUE[fault].says  # the values are right
+        if found.ok:
+            return (
+                f"unknown: it is nearest to {found.arithmetic}, and right within what that may do where "
+                "numbers leave its range; no arithmetic of such kernels explains it."
+            )
+        names = [name for name, _ in self._faults[kernels]]
+        if fault not in names[:-1]:
+            return found.text
+        return "\n".join(line for line in found.text.splitlines() if line.startswith("Here:"))
+
+
+def _is_telling(product: Product) -> bool:
+    """Whether a case is large and plain enough to show a mistake; one block of K hides what blocks share."""
+    case, fmt = product.case, product.case.format
+    block = fmt.block_size if isinstance(fmt, BlockFormat) else 32
+    return case.m * case.n >= TELLING and case.data in ORDINARY and case.k > block
+
+
+def _beside(outcome: Outcome) -> bool:
+    """Whether more is wrong than values."""
+    return bool(outcome.unwritten or outcome.leaked or outcome.strays)
+
+
+def _seen_beside(outcome: Outcome) -> str:
+    """The fault of a result whose values are right, which needs no diagnosis."""
+    if outcome.out or not _beside(outcome):
+        return ""
+    return "out-of-bounds" if outcome.strays or outcome.leaked else "unwritten"
+
+
+def _named(found: Diagnosis, outcome: Outcome) -> str:
+    """The fault: that of the values, or what only whoever runs the kernel sees."""
+    if (outcome.strays or outcome.leaked) and (found.ok or found.fault in ("unknown", "nan", "unwritten")):
+        return "out-of-bounds"
+    if outcome.unwritten and (found.ok or found.fault == "unknown"):
+        return "unwritten"
+    return "unknown" if found.ok else found.fault
+
+
+def _diagnosis(product: Product, result: Measurement) -> Diagnosis:
+    """Of experts what was never written is taken as zero, which is how such memory mostly looks."""
+    of_experts = product.ids is not None
+    y, *repeats = (_zero_where_unwritten(one) if of_experts else one for one in (result.y, *result.repeats))
+    more: dict[str, Any] = {"ids": product.ids} if of_experts else {"unwritten": result.unwritten}
     with np.errstate(all="ignore"):  # wrong results overflow at will
-        found = ggmlq.diagnose(
-            y, product.x, product.q, arithmetic=how.arithmetic, repeats=repeats, ids=product.ids
-        )
-    inside = not (outcome.unwritten or outcome.leaked or outcome.strays)
-    another = found.ok and how.arithmetic is None and outcome.distance < NEAR and inside
-    if outcome.verdict == "wrong" and another:
-        return replace(outcome, verdict="ok", text=found.text)
-    arrays = {**product.arrays, "y": y, "repeats": np.array(repeats), "unwritten": result.unwritten}
-    if found.ok and outcome.verdict == "differs":
-        text = f"{_observed(outcome, result)} Each run alone is right."
-        return replace(outcome, text=text, arrays=arrays)
-    told = "" if found.ok else found.text
-    text = "\n".join(filter(None, [_observed(outcome, result), told]))
-    return replace(outcome, fault="unknown" if found.ok else found.fault, text=text, arrays=arrays)
+        return diagnose(y, product.x, product.q, arithmetic=product.how.arithmetic, repeats=repeats, **more)
 
 
 def _zero_where_unwritten(y: NDArray[np.float32]) -> NDArray[np.float32]:
     return np.where(y.view(np.uint32) == UNWRITTEN, np.float32(0), y)
 
 
-def _observed(outcome: Outcome, result: Measurement) -> str:
+def _weights_read(product: Product, arithmetic: str) -> str:
+    """Unit vectors tell which weights the kernel multiplies with."""
+
+    def multiply(x: NDArray[np.float32]) -> tuple[NDArray[np.float32], NDArray[np.bool_]]:
+        made = product.multiply(x)
+        return made.y, made.unwritten
+
+    try:
+        return read(multiply, product.q, product.case.m, arithmetic).text
+    except GGMLQError as error:
+        return f"Unit vectors could not be fed: {error}"
+
+
+def _with_one_thread(product: Product, outcome: Outcome) -> str:
+    """Whether threads are the reason that runs differ: one alone is then right, and always the same."""
+    if product.how.backend != "CPU" or product.how.threads == 1 or product.ids is not None:
+        return ""
+    try:
+        made = product.multiply(product.x, threads=1, repeats=AGAIN)
+    except GGMLQError as error:
+        return f"With --threads 1 it did not run: {error}"
+    if not made.same:
+        return "With --threads 1 runs differ too: memory is read that was never set, no thread is to blame."
+    with np.errstate(all="ignore"):
+        right = judge(made.y, product.x, product.q, [outcome.arithmetic], ~made.unwritten).ok
+    if right:
+        return f"With --threads 1 all of {AGAIN} runs are right and the same: it is the threads that race."
+    return f"With --threads 1 all of {AGAIN} runs are the same, but wrong: it is not the threads alone."
+
+
+def _observed(outcome: Outcome) -> str:
     """What only whoever ran the kernel can know."""
     said = []
-    if result.unwritten.any():
-        rows, columns = np.nonzero(result.unwritten.reshape(-1, result.y.shape[-1]))
-        said.append(
-            f"{len(rows)} elements were never written: rows {rows.min()} to {rows.max()}, "
-            f"columns {columns.min()} to {columns.max()}."
-        )
     if outcome.leaked:
         said.append(f"{outcome.leaked} elements are made of memory outside the operands.")
     said += [f"{stray}." for stray in outcome.strays]
@@ -62,11 +175,6 @@ def _observed(outcome: Outcome, result: Measurement) -> str:
         said.append(
             "The device's supports_op refuses such activations; llama.cpp multiplies so all the same."
         )
-    if outcome.out and np.isfinite(outcome.distance):
-        said.append(f"{outcome.out} of {result.y.size} elements are out of bound of {outcome.arithmetic}.")
     if outcome.unequal:
-        said.append(
-            f"{outcome.unequal} elements change from run to run: a race, or sums in an order that "
-            "varies (atomic additions)."
-        )
+        said.append(f"{outcome.unequal} elements change from run to run.")
     return " ".join(said)

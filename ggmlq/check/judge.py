@@ -60,14 +60,16 @@ def candidates(backend: str, m: int) -> list[str]:
     return [*likely, *(name for name in FIT if name not in likely)]
 
 
-def judge(y: Any, x: Any, q: QuantArray, arithmetics: Sequence[str]) -> Judgement:
+def judge(y: Any, x: Any, q: QuantArray, arithmetics: Sequence[str], written: Any = None) -> Judgement:
     """The first arithmetic that fits; of all the one that explains much more than those before.
 
-    A large product is first judged in a sample of its rows and columns, to choose the arithmetic.
+    ``written`` is a mask of the elements that the kernel wrote: only these are judged. A large product is
+    first judged in a sample of its rows and columns, to choose the arithmetic.
     """
     if y.size > SAMPLED and len(arithmetics) > 1:
         rows, columns = spread(len(x), 16), spread(q.shape[0], 256)
-        found = judge(y[np.ix_(rows, columns)], x[rows], q[columns], arithmetics)
+        at = np.ix_(rows, columns)
+        found = judge(y[at], x[rows], q[columns], arithmetics, None if written is None else written[at])
         arithmetics = [found.arithmetic]
     energy = energy_of(x, q)
     from_exact = distance(y, reference.linear(x, q, "exact"), energy)
@@ -81,7 +83,8 @@ def judge(y: Any, x: Any, q: QuantArray, arithmetics: Sequence[str]) -> Judgemen
             continue
         if these.loose and not _may_be_loose(arithmetic, arithmetics[0], len(x)):
             continue
-        found = Judgement(arithmetic, these.distance, from_exact, int(np.count_nonzero(these.out)))
+        out = these.out if written is None else these.out & written
+        found = Judgement(arithmetic, these.distance, from_exact, int(np.count_nonzero(out)))
         if best is None or _explains_more(found, best):
             best = found
         if found.fits:

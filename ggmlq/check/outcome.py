@@ -46,7 +46,8 @@ class Outcome:
     @property
     def way(self) -> str:
         """Layout and number of threads in words: ``AMX, 32 threads``."""
-        return ", ".join(filter(None, [self.layout, f"{self.threads} threads" if self.threads else ""]))
+        threads = f"{self.threads} thread{'' if self.threads == 1 else 's'}" if self.threads else ""
+        return ", ".join(filter(None, [self.layout, threads]))
 
     @property
     def again(self) -> str:

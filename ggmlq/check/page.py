@@ -9,7 +9,7 @@ from ..pages import Code, Column, Figures, Grid, Page, Section, Shade, Table, Te
 from ..pages.blocks import Block, Cell
 from .judge import FIT
 from .outcome import Outcome
-from .report import reasons
+from .report import reasons, votes
 
 MOST = 2000  # rows of a table: a browser stays quick
 SPAN = (0.01, 1.0)  # of the distance up to which a kernel fits: where colours begin and end
@@ -105,9 +105,8 @@ def _table(names: Sequence[str], outcomes: Sequence[Outcome]) -> Table:
             max((d for d in distances if not math.isnan(d)), default=math.nan)
             for distances in ([o.distance for o in mine], [o.from_exact for o in mine])
         )
-        faults = ", ".join(dict.fromkeys(o.fault for o in mine if o.fault))
         counts: list[Cell] = [sum(o.verdict == verdict for o in mine) for verdict in VERDICTS]
-        rows.append([name, *counts, arithmetics, _figure(worst), _figure(exact), faults])
+        rows.append([name, *counts, arithmetics, _figure(worst), _figure(exact), votes(mine)])
     columns = [Column("type"), *(Column(verdict, number=True) for verdict in VERDICTS), Column("arithmetic"),
                Column("worst NMSE", number=True), Column("to exact", number=True),
                Column("faults")]  # fmt: skip

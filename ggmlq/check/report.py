@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import math
 import textwrap
-from collections.abc import Iterable, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -15,6 +16,8 @@ from ..errors import GGMLQError
 from ..text import table
 from .outcome import Outcome
 
+ALIKE = 5  # wrong cases of a type and layout that have a line without being diagnosed
+NAMES = 8  # of types that are listed for one reason
 HEADER = (
     f"{'type':8} {'M×N×K':>15} {'data':9} {'arithmetic':10} {'nmse':>8} {'to exact':>8} {'out':>6}  verdict"
 )
@@ -31,7 +34,8 @@ def line(outcome: Outcome) -> str:
     if not outcome.bad:
         return text
     below = [wrapped(paragraph) for paragraph in outcome.text.splitlines()]
-    below += [f"    again: ggmlq check {outcome.again}"]  # to be copied: never wrapped
+    if below and not outcome.text.startswith("Here:"):  # the same fault as of a case above
+        below.append(f"    again: ggmlq check {outcome.again}")  # to be copied: never wrapped
     below += [f"    saved: {outcome.saved}"] if outcome.saved else []
     return "\n".join([text, *below])
 
@@ -40,13 +44,75 @@ def _verdict(outcome: Outcome) -> str:
     times = "" if math.isnan(outcome.seconds) else f", {_duration(outcome.seconds)}"
     match outcome.verdict:
         case "wrong":
-            return f"WRONG: {outcome.fault}{times}"
+            return f"WRONG{': ' if outcome.fault else ''}{outcome.fault}{times}{_way(outcome)}"
         case "differs":
-            return f"DIFFERS from run to run{times}"
+            return f"DIFFERS from run to run{times}{_way(outcome)}"
         case "failed":
-            return "FAILED"
+            return f"FAILED{_way(outcome)}"
         case other:
-            return f"{other}{times}"
+            return f"{other}{times}{_way(outcome)}"
+
+
+def _way(outcome: Outcome) -> str:
+    return f" ({outcome.way})" if outcome.way else ""
+
+
+class Lines:
+    """Outcomes as they come, those of a type and layout that are right in one line.
+
+    So are wrong ones that were not diagnosed, beyond the first few. With ``every`` each has its line.
+    """
+
+    def __init__(self, say: Callable[[str], None], *, every: bool) -> None:
+        self._say, self._every = say, every
+        self._right: list[Outcome] = []
+        self._alike: list[Outcome] = []  # wrong, with nothing to say of them
+        self._threads: int | None = None  # the usual number: told are others
+
+    def add(self, outcome: Outcome) -> None:
+        """The next one."""
+        self._threads = outcome.threads if self._threads is None else self._threads
+        if outcome.threads == self._threads:
+            outcome = replace(outcome, threads=0)
+        held = [*self._right[-1:], *self._alike[-1:]]
+        if held and _kernels(held[0]) != _kernels(outcome):
+            self.close()
+        if outcome.verdict == "ok" and not self._every:
+            self._right.append(outcome)
+        elif outcome.verdict == "wrong" and not outcome.text and not self._every:
+            self._alike.append(outcome)
+            if len(self._alike) <= ALIKE:
+                self._say(line(outcome))
+        elif outcome.verdict != "not run":
+            self._say(line(outcome))
+
+    def close(self) -> None:
+        """What is still held back."""
+        if len(self._alike) > ALIKE:
+            more = self._alike[ALIKE:]
+            self._say(
+                f"{more[0].case.format.name:8} {f'{len(more)} more cases':>15} WRONG (--verbose lists them)"
+            )
+        if self._right:
+            self._say(_folded(self._right))
+        self._right, self._alike = [], []
+
+
+def _kernels(outcome: Outcome) -> tuple[str, str]:
+    return outcome.case.format.name, outcome.layout
+
+
+def _folded(right: Sequence[Outcome]) -> str:
+    """Cases that are right, in the columns of a single one."""
+    if len(right) == 1:
+        return line(right[0])
+    first, used = right[0], ", ".join(dict.fromkeys(o.arithmetic for o in right if o.arithmetic))
+    worst, exact = _worst(o.distance for o in right), _worst(o.from_exact for o in right)
+    count = f"{len(right)} cases"
+    return (
+        f"{first.case.format.name:8} {count:>15} {'':9} {used or '-':10} {_figure(worst):>8} "
+        f"{_figure(exact):>8} {0:>6}  ok{f' ({first.layout})' if first.layout else ''}"
+    )
 
 
 def _duration(seconds: float) -> str:
@@ -73,11 +139,27 @@ def summary(outcomes: Sequence[Outcome]) -> str:
         used = ", ".join(dict.fromkeys(o.arithmetic for o in judged)) or "-"
         worst = _worst(outcome.distance for outcome in judged)
         exact = _worst(outcome.from_exact for outcome in judged)
-        faults = ", ".join(dict.fromkeys(o.fault for o in mine if o.fault))
-        rows.append([name, *count.values(), used, _figure(worst), _figure(exact), faults])
+        rows.append([name, *count.values(), used, _figure(worst), _figure(exact), votes(mine)])
     header = ["type", "ok", "wrong", "differs", "failed", "not run", "arithmetic", "worst nmse", "to exact",
               "faults"]  # fmt: skip
     return table(header, rows)
+
+
+def votes(outcomes: Sequence[Outcome]) -> str:
+    """Faults by how many of the diagnosed cases have them."""
+    named = Counter(o.fault for o in outcomes if o.fault)
+    told = [f"{fault} in {count}" for fault, count in named.most_common()]
+    return f"{', '.join(told)} of {named.total()} diagnosed" if named else ""
+
+
+def last_sentence(outcomes: Sequence[Outcome]) -> str:
+    """How it went, in one sentence."""
+    ran = [o for o in outcomes if o.verdict != "not run"]
+    bad, idle = sum(o.bad for o in ran), len(outcomes) - len(ran)
+    cases = f"{len(ran)} case{'' if len(ran) == 1 else 's'}"
+    verdict = "all right" if not bad else f"{bad} of them not right"
+    rest = f"; {idle} more could not run" if idle else ""
+    return f"{cases}, {verdict}{rest}." if ran else f"No case ran of {len(outcomes)}."
 
 
 def _worst(figures: Iterable[float]) -> float:
@@ -85,15 +167,17 @@ def _worst(figures: Iterable[float]) -> float:
 
 
 def reasons(outcomes: Sequence[Outcome]) -> list[str]:
-    """Why cases did not run: for each type the first reason."""
+    """Why cases did not run: each reason once, with the types that it is about."""
     idle: dict[str, list[Outcome]] = {}
     for outcome in outcomes:
         if outcome.verdict == "not run":
-            idle.setdefault(outcome.case.format.name, []).append(outcome)
-    return [
-        f"{name} in {len(of_type)} cases, the first: {of_type[0].text}" if of_type[1:] else of_type[0].text
-        for name, of_type in idle.items()
-    ]
+            idle.setdefault(outcome.text.split(": ", 1)[-1], []).append(outcome)
+    told = []
+    for reason, alike in idle.items():
+        names = list(dict.fromkeys(o.case.format.name for o in alike))
+        shown = ", ".join(names[:NAMES]) + (f" and {len(names) - NAMES} more" if len(names) > NAMES else "")
+        told.append(alike[0].text if len(alike) == 1 else f"{shown} in {len(alike)} cases: {reason}")
+    return told
 
 
 def save(folder: Path, outcome: Outcome, claim: str | None) -> Outcome:

@@ -16,7 +16,7 @@ from ..errors import DeviceError, LibraryFailedError, UnsupportedError
 from ..llama import Bridge, Measurement
 from ..llama.crash import cause_of
 from .cases import Case
-from .diagnosing import diagnosed
+from .diagnosing import Diagnoser
 from .judge import Judgement, by_expert, candidates, judge
 from .outcome import Outcome
 from .plan import Trial
@@ -57,7 +57,11 @@ class Kept:
             if np.array_equal(others, bits):
                 return judged
         x, q, ids = product.x, product.q, product.ids
-        judged = judge(result.y, x, q, claims) if ids is None else by_expert(result.y, x, q, ids, claims)
+        judged = (
+            judge(result.y, x, q, claims, ~result.unwritten)
+            if ids is None
+            else by_expert(result.y, x, q, ids, claims)
+        )
         if bits.size <= SMALL:
             known.append((bits, judged))
         return judged
@@ -66,14 +70,15 @@ class Kept:
 def run(bridge: Bridge, trials: Iterable[Trial]) -> Iterator[Outcome]:
     """One outcome a trial; a type whose kernels failed several times in a layout is left alone there."""
     failures: Counter[tuple[str, str | bool]] = Counter()
-    kept = Kept()
+    trials = list(trials)
+    kept, diagnoser = Kept(), Diagnoser(trials)
     for trial in trials:
         case, kernels = trial.case, (trial.case.format.name, trial.how.repack)
         if failures[kernels] >= FAILURES:
             text = f"{FAILURES} cases of {case.format.name} failed before; the rest is not tried"
             outcome = Outcome(case, "not run", text=text)
         else:
-            outcome = run_case(bridge, case, trial.how, kept)
+            outcome = run_case(bridge, case, trial.how, kept, diagnoser)
         failures[kernels] += outcome.verdict == "failed"
         yield replace(outcome, threads=trial.how.threads, layout=_layout(outcome, trial.how))
 
@@ -83,7 +88,9 @@ def _layout(outcome: Outcome, how: Settings) -> str:
     return outcome.buffer if how.repack is True else how.repack or ""
 
 
-def run_case(bridge: Bridge, case: Case, how: Settings, kept: Kept | None = None) -> Outcome:
+def run_case(
+    bridge: Bridge, case: Case, how: Settings, kept: Kept | None = None, diagnoser: Diagnoser | None = None
+) -> Outcome:
     """Multiply, repeat, judge; where it is wrong, diagnose."""
     kept = Kept() if kept is None else kept
     try:
@@ -106,7 +113,7 @@ def run_case(bridge: Bridge, case: Case, how: Settings, kept: Kept | None = None
             outcome = _outcome(case, result, kept.judge(product, result, claims))
     except UnsupportedError as error:  # no kernel can claim that
         return Outcome(case, "not run", text=str(error))
-    return diagnosed(outcome, product, result) if outcome.bad else outcome
+    return (diagnoser or Diagnoser()).diagnosed(outcome, product, result) if outcome.bad else outcome
 
 
 def _outcome(case: Case, result: Measurement, judged: Judgement) -> Outcome:

@@ -14,6 +14,7 @@ from typing import Any
 
 from ..check import batches, cases, mixtures, report
 from ..check.cases import Case
+from ..check.contrast import contrasts
 from ..check.data import KINDS
 from ..check.judge import FIT
 from ..check.outcome import Outcome
@@ -66,6 +67,7 @@ def add(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     parser.add_argument("--replay", type=Path, metavar="NPZ", action="append", default=[],
                         help="a case that --save wrote")  # fmt: skip
     parser.add_argument("--html", metavar="FILE", help="also write it as an HTML page, which loads nothing")
+    parser.add_argument("--verbose", action="store_true", help="print each right case in a line of its own")
     parser.add_argument("--json", action="store_true", help="print JSON")
     parser.set_defaults(run=run)
 
@@ -90,22 +92,30 @@ def run(args: argparse.Namespace) -> int:
         outcomes = []
         with _progress(len(trials), quiet=args.json) as (say, step):
             say("\n".join(_header(bridge, device, trials, left)))
+            lines = report.Lines(say, every=args.verbose or _named(args) or args.time > 0)
             for outcome in run_cases(bridge, trials):
                 outcome = replace(outcome, options=_options(args, outcome))  # noqa: PLW2901
                 if outcome.bad and args.save:
                     outcome = report.save(args.save, outcome, args.arithmetic)  # noqa: PLW2901
-                if outcome.verdict != "not run":
-                    say(report.line(outcome))
+                lines.add(outcome)
                 step()
                 outcomes.append(replace(outcome, arrays={}))
+            lines.close()
         if args.html:
             write(page(outcomes, f"{bridge.path}", f"{device.name}: {device.description}"), args.html)
         if args.json:
             _plain.print_json({**_facts(bridge, device, args, outcomes), "not_tried": left})
         else:
             print(f"\n{report.summary(outcomes)}")
-            print("".join(f"\nnot run: {reason}" for reason in report.reasons(outcomes)), end="")
+            print("".join(f"\n{told}" for told in contrasts(outcomes)), end="")
+            print("".join(f"\nnot run: {reason}" for reason in report.reasons(outcomes)))
+            print(report.last_sentence(outcomes))
     return _status(args, outcomes)
+
+
+def _named(args: argparse.Namespace) -> bool:
+    """Whether cases were named one by one."""
+    return bool(args.replay or args.case or args.shapes)
 
 
 def _header(bridge: Bridge, device: Device, trials: list[Trial], left: list[str]) -> list[str]:
@@ -151,7 +161,7 @@ def _trials(args: argparse.Namespace, bridge: Bridge, device: Device) -> list[Tr
         device.name, device.backend, args.threads or min(4, os.cpu_count() or 1), args.buffer or args.repack,
         args.repeats, args.time, _arithmetic(args.arithmetic),
     )  # fmt: skip
-    if args.replay or args.case or args.shapes:
+    if _named(args):
         return [Trial(case, how) for case in _cases(args, bridge)]
     others = () if args.threads else other_threads(device, how.threads)
     plan = Plan(bridge, device, how, args.seed, others)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 from math import prod
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -30,6 +31,7 @@ def add(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
         "npz that holds all of it, such as `ggmlq check --save` writes, may stand alone; so may one of a "
         "product with scales: y, w_codes, w_scales, w_code, w_tile (and w_zeros), and x or x_codes … "
         "Exit 0: right, 1: wrong, 2: could not judge.",
+        epilog="example: ggmlq diagnose y.npy x.npy model.gguf --tensor blk.0.ffn_up.weight",
     )
     parser.add_argument("y", nargs="?", metavar="Y", help="the kernel's result [M, N]")
     parser.add_argument("x", nargs="?", metavar="X", help="the activations [M, K]")
@@ -65,6 +67,7 @@ def run(args: argparse.Namespace) -> int:
     w = _dumps.scaled(dump, "w")
     if w is not None:
         return _scaled(args, dump, w)
+    _refuse_colon(args)
     q = _dumps.weights(
         _dumps.WeightsFile(args.weights or args.x or args.y, args.tensor, args.format, args.weights_shape)
     )
@@ -94,6 +97,16 @@ def run(args: argparse.Namespace) -> int:
             f"wrote {path}: x, and the weights as raw, format and shape; ggmlq check --replay {path} runs it"
         )
     return 0 if found.ok else 1
+
+
+def _refuse_colon(args: argparse.Namespace) -> None:
+    """``model.gguf:blk.0.ffn_up.weight``, as other programs take it."""
+    path, _, tensor = (args.weights or "").rpartition(":")
+    if path and not Path(args.weights).exists() and Path(path).is_file():
+        raise DumpError(
+            f"W {args.weights}: there is no such file, but {path} is one; a tensor of it is named by an "
+            f"option: {path} --tensor {tensor}"
+        )
 
 
 def _ids(path: str | None, dump: Dump) -> Any:

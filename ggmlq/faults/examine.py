@@ -17,12 +17,11 @@ from .judged import Mask
 from .nonfinite import not_finite
 from .places import Pattern, k_blocks, patterns, where, wrong_places
 from .products import looks_half
-from .readings import Wide
 from .replay import by_algebra, explanations
 from .report import report
 from .scaled.examine import diagnose as examine_scaled
 from .survey import Case, Survey, sample, survey
-from .verdicts import factor, of_explanations, of_pattern, race
+from .verdicts import factor, never_written, of_explanations, of_pattern, race
 
 PART_OF_A_TILE = 256  # of K: as much as the tiles of most kernels
 ROUNDING = 1e-3  # score below which an error may be one of rounding
@@ -37,6 +36,7 @@ def diagnose(
     repeats: Any = (),
     activations: Any = None,
     ids: Any = None,
+    unwritten: Any = None,
 ) -> Diagnosis:
     """Say whether a kernel's result is right, and if not, which mistake explains it.
 
@@ -58,6 +58,9 @@ def diagnose(
         :func:`ggmlq.scaled_linear` does, or in another usual tile, or not at all.
     ids : array of integers, optional
         [T, U]: y is that of :func:`ggmlq.expert_linear`, with q [E, N, K] and x [T, K] or [T, U, K].
+    unwritten : array of bool, optional
+        Elements of y that the kernel never wrote, for whoever filled y before and knows them. They are a
+        fault of their own, and the rest is judged without them; not with ``ids`` or scaled weights.
 
     >>> import numpy as np, ggmlq as gq
     >>> rng = np.random.default_rng(0)
@@ -69,6 +72,11 @@ def diagnose(
     >>> gq.diagnose(forgot, x, q).fault
     'offset-missing'
     """
+    if unwritten is not None and (ids is not None or isinstance(q, ScaledArray)):
+        raise UnsupportedError(
+            "diagnose(y, x, q, unwritten=…): with ids, or with weights that are a ScaledArray, elements that "
+            "were never written cannot be told apart; leave it out"
+        )
     if ids is not None:
         if activations is not None:
             raise UnsupportedError(
@@ -84,23 +92,27 @@ def diagnose(
             f"diagnose(y, x, q): activations={activations!r} with {q!r}; it says how floats are quantized "
             "beside a ScaledArray; leave it out, or pass arithmetic="
         )
-    g = given(y, x, q, arithmetic, repeats)
+    g = given(y, x, q, arithmetic, repeats, unwritten)
     if g.case.y.size == 0:
         return Diagnosis(True, "correct", 1.0, "There is nothing to judge: y is empty.")
     with np.errstate(all="ignore"):  # wrong kernels, and kernels made wrong on purpose, overflow at will
         found = survey(g.case, arithmetic)
-        return report(found, _verdict(found, g.repeats, g.flipped, arithmetic), arithmetic)
+        verdict = race(found, g.repeats) or _verdict(found.written, g.flipped, arithmetic)
+        return report(found.written, verdict, arithmetic)
 
 
-def _verdict(s: Survey, repeats: list[Wide], flipped: bool, claim: str | None) -> Finding:
-    differs = race(s, repeats)
-    if differs is not None:
-        return differs
+def _verdict(s: Survey, flipped: bool, claim: str | None) -> Finding:
+    rest = _of_values(s, flipped, claim)
+    return rest if s.case.unwritten is None else never_written(s.case.unwritten, rest)
+
+
+def _of_values(s: Survey, flipped: bool, claim: str | None) -> Finding:
     if flipped:
         return _flipped(s)
     if not s.bad.any():
         return _right(s, claim)
-    pattern = not_finite(s)
+    beyond = (s.bad & ~np.isfinite(s.y)).any()  # what the right arithmetic makes infinite too tells nothing
+    pattern = not_finite(s) if beyond else None
     if pattern is not None:
         misread = None if pattern.sure else _misread(s)
         if misread is not None:

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
 EXACT = 0.99  # share of elements that a sure explanation leaves within rounding
 NEAR = 0.02  # part of the error that a near explanation may leave
+
+Formulas = Callable[[], tuple[str, str]]  # the wrong and the right one, put together when they are printed
 
 
 @dataclass(frozen=True, eq=False)
@@ -22,6 +25,7 @@ class Explanation:
     elements: int  # on which it was judged
     free: int = 0  # numbers fitted to y
     where: dict[str, object] = field(default_factory=dict)
+    formulas: Formulas | None = None  # of this variant, where it has some of its own
 
     @property
     def gain(self) -> float:
@@ -40,6 +44,8 @@ class Finding:
     elements: int = 0
     alike: tuple[str, ...] = ()
     left: float = 0.0  # part of the error that stays unexplained
+    formulas: Formulas | None = None  # of this variant, where it has some of its own
+    beside: str = ""  # what else is wrong
 
 
 def fits(e: Explanation) -> bool:

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import re
 
-from ..formats import BlockFormat, Format
+from ..formats import FORMATS, BlockFormat, Format
 from .catalogue import Fault
+from .misread import low_bits
 
 CONSTANT = re.compile(r"\(q - (\d+)\)")  # of q4_0: d * (q - 8)
 OFFSET = re.compile(r"^(?P<scaled>.+) (?P<sign>[-+]) (?P<term>[\w* ]+)$")  # of q4_K: … - dmin * m
+EXAMPLE = re.compile(r"(\w+): ")  # a formula of the catalogue that is one format's
+OF_VALUES = re.compile(r"\bd·|\bq\b|\bsc\[")  # formulas that are about what a value is
 MISSING = ("offset-missing", "sum-missing", "min-ignored")
 
 
@@ -19,7 +22,13 @@ def formulas(fault: Fault, fmt: Format) -> tuple[str, str]:
     right = fmt.formula
     wrong = _wrong(fault.id, fmt, right)
     if wrong is None:
-        return fault.wrong, f"{fault.right}; of {fmt.name}, value = {right}"
+        example = EXAMPLE.match(fault.right)
+        if example is not None and example[1] in FORMATS and example[1] != fmt.name:
+            return "", f"value = {right} ({fmt.name})"
+        above = f"<< {low_bits(fmt) or 4}"  # where high bits lie
+        said = [text.replace("<< 4", above) for text in (fault.wrong, fault.right)]
+        value = f"; of {fmt.name}, value = {right}" if OF_VALUES.search(fault.right) else ""
+        return said[0], said[1] + value
     return f"value = {wrong}", f"value = {right} ({fmt.name})"
 
 

@@ -13,6 +13,7 @@ from ..array import QuantArray
 from ..checks import as_floats, check_linear
 from ..devices import to_host
 from ..errors import DTypeError, NonFiniteError, ShapeError, UnsupportedError
+from .judged import Mask
 from .readings import Wide
 from .survey import Case
 
@@ -28,7 +29,9 @@ class Given:
     flipped: bool
 
 
-def given(y: Any, x: Any, q: QuantArray, arithmetic: str | None, repeats: Any) -> Given:
+def given(
+    y: Any, x: Any, q: QuantArray, arithmetic: str | None, repeats: Any, unwritten: Any = None
+) -> Given:
     """Everything checked; errors say what does not fit."""
     if arithmetic is not None and arithmetic not in reference.ARITHMETICS:
         raise UnsupportedError(
@@ -49,7 +52,20 @@ def given(y: Any, x: Any, q: QuantArray, arithmetic: str | None, repeats: Any) -
     want = (*x.shape[:-1], q.shape[0])
     values, store, flipped = result("y", y, want, len(rows))
     others = [result(f"repeats[{i}]", r, want, len(rows))[0] for i, r in enumerate(repeats)]
-    return Given(Case(values, rows, q, store), others, flipped)
+    mask = None if unwritten is None else _mask(unwritten, values.shape, flipped)
+    return Given(Case(values, rows, q, store, unwritten=mask), others, flipped)
+
+
+def _mask(unwritten: Any, shape: tuple[int, ...], flipped: bool) -> Mask | None:
+    """Elements that were never written, as y lies; None where there are none."""
+    mask = np.asarray(to_host(unwritten))
+    mask = mask.T if flipped else mask
+    if mask.dtype != np.bool_ or mask.size != math.prod(shape):
+        raise ShapeError(
+            f"{ASKED}: unwritten is {mask.dtype} of {mask.shape}, y has shape {shape}; pass a mask of "
+            "booleans, one for each element of y"
+        )
+    return mask.reshape(shape) if mask.any() else None
 
 
 def result(name: str, y: Any, want: tuple[int, ...], m: int) -> tuple[Wide, float, bool]:

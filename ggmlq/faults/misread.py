@@ -15,9 +15,13 @@ from numpy.typing import NDArray
 from ..formats import BlockFormat, Format
 from ..formats.format import Blocks
 from . import orders
+from .explanation import Formulas
 from .operand import Operand, operand
+from .packed import Packing, exchanges_halves, packing
+from .packed import formulas as packed_formulas
 from .readings import shifted
 from .subscales import wrongly_unpacked
+from .terms import of_one_term
 
 
 @dataclass(frozen=True, eq=False)
@@ -29,6 +33,7 @@ class Mistake:
     weights: Operand
     columns: NDArray[np.bool_] | None = None  # where it says anything; None: everywhere
     missing: tuple[int, int] | None = None  # elements of K that are left out
+    formulas: Formulas | None = None  # of this variant
 
 
 def mistakes(fmt: Format, every: Blocks, columns: NDArray[np.int64]) -> Iterator[Mistake]:
@@ -40,8 +45,10 @@ def mistakes(fmt: Format, every: Blocks, columns: NDArray[np.int64]) -> Iterator
         yield from _nibbles(fmt, right)
         yield from _high_bits(fmt, blocks, right)
         yield from _sub_scales(fmt, right)
-        for fault, variant, weights in wrongly_unpacked(fmt, blocks):
+        for fault, variant, weights in of_one_term(fmt, right):
             yield Mistake(fault, variant, weights)
+        for fault, variant, weights, formulas in wrongly_unpacked(fmt, blocks):
+            yield Mistake(fault, variant, weights, formulas=formulas)
         yield from _neighbours(fmt, every, columns)
 
 
@@ -82,14 +89,24 @@ def _nibbles(fmt: BlockFormat, right: Operand) -> Iterator[Mistake]:
         return
     split = low_bits(fmt)
     stored = right.stored.reshape(-1, fmt.block_size)
+    packed = packing(fmt.name)
     for name, order in orders.of_fields(fmt.block_size):
-        moved = stored[:, order]
-        yield Mistake("nibble-order", name, right.but(stored=moved.reshape(right.stored.shape)))
+        fault, formulas = of_order(packed, order)
+        moved = right.but(stored=stored[:, order].reshape(right.stored.shape))
+        yield Mistake(fault, name, moved, formulas=formulas)
         if split:
             low, high = stored % 2**split, stored // 2**split
             mixed = low[:, order] + high * 2**split
             weights = right.but(stored=mixed.reshape(right.stored.shape))
-            yield Mistake("nibble-order", f"{name}, high bits in place", weights)
+            yield Mistake(fault, f"{name}, high bits in place", weights, formulas=formulas)
+
+
+def of_order(packed: Packing | None, order: orders.Order) -> tuple[str, Formulas | None]:
+    """The fault of packed codes in this order, and its formulas where the format shows them."""
+    if packed is None:
+        return "nibble-order", None
+    fault = "nibbles-exchanged" if exchanges_halves(packed, order) else "nibble-order"
+    return fault, lambda: packed_formulas(packed, order)
 
 
 def _bits_a_byte(fmt: BlockFormat) -> int:

@@ -53,6 +53,15 @@ class Operand:
             return (self.stored.reshape(n, -1, self.group) * self.scale[..., None]).reshape(n, k)
 
     @cached_property
+    def below_zero(self) -> Wide:
+        """The parts with a negative code, without its sign: kernels turn signs to multiply unsigned codes."""
+        if self.values is not None:
+            return np.zeros_like(self.values)
+        n, k = self.stored.shape
+        runs = np.maximum(self.zero - self.stored, 0).reshape(n, -1, self.group) * self.scale[..., None]
+        return runs.reshape(n, k)
+
+    @cached_property
     def constant(self) -> Wide:
         """[N, K // grain]: what multiplies the block sums."""
         if self.values is not None:

@@ -104,6 +104,12 @@ def of_groups(n: int) -> Iterator[tuple[str, Order]]:
         _add(found, f"the first for all{within}", i * 0, n)
     for flip in range(1, n):
         _add(found, f"index xor {flip}", np.arange(n) ^ flip, n)
+    for span in (span for span in (2, 4, 8) if span < n):  # a loop over spans with its own running index
+        i = np.arange(n)
+        for step in range(2 * span + 1):
+            at = i // span * step + i % span
+            if at.max() < n:
+                _add(found, f"every {span} groups the index advances by {step}", at, n)
     yield from found.values()
 
 

@@ -7,6 +7,7 @@ that belong elsewhere, blocks of K that are missing from the sums.
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -56,6 +57,17 @@ def where(bad: Mask) -> dict[str, object]:
     if period:
         found["row period"] = period
     return found
+
+
+def in_words(where: dict[str, Any], most: int = 6) -> str:
+    """Rows and columns that hold elements, as inclusive ranges."""
+    parts = []
+    for name in ("rows", "columns"):
+        runs = where.get(name, [])
+        if runs and where.get("of"):
+            shown = ", ".join(f"{a}" if b == a + 1 else f"{a} to {b - 1}" for a, b in runs[:most])
+            parts.append(f"{name} {shown}{' …' if len(runs) > most else ''}")
+    return " and ".join(parts)
 
 
 def _period(places: NDArray[np.int64], n: int) -> int:
@@ -168,7 +180,8 @@ def as_pattern(
         found["only in " + ("rows" if axis == 1 else "columns")] = runs_of(use)
     text = ", ".join(f"{a} holds {s}" for a, s in list(sample.items())[:4])
     if not twice:
-        return Pattern("rows-permuted", f"{name} of y exchanged: {name[:-1]} {text}", True, found)
+        fault = "rows-permuted" if axis == 1 else "tokens-permuted"
+        return Pattern(fault, f"{name} of y exchanged: {name[:-1]} {text}", True, found)
     return Pattern("tile-duplicated", f"{name} of y repeat others: {name[:-1]} {text}", True, found)
 
 
@@ -212,7 +225,7 @@ def _tails(survey: Judged, bad: Mask) -> Pattern | None:
         last = np.arange(first, n)
         part = np.take(survey.y, last, axis=axis)[np.take(bad, last, axis=axis)]
         zero = bool((part == 0).all())
-        if not zero and 2 * tail > n:  # less than a tile is left over, at least one was whole
+        if not zero and 2 * tail >= n:  # less than a tile is left over, at least one was whole
             continue
         what = "zero" if zero else "wrong"
         return Pattern(fault, f"the last {tail} of {n} {name} of y are {what}", zero, {"tail": tail})

@@ -8,7 +8,7 @@ each reading times each sum is one *way*.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 import numpy as np
@@ -38,6 +38,9 @@ class Reading:
     moves: Wide | None = None  # [M, K]: what a rounding error upstream may change in each value
     fault: str | None = None  # None: a right reading
     weights: str = "f32"  # how the weights beside it are kept: "f32", "f16", "bf16"
+    wraps: Wide | None = (
+        None  # [M, K]: what each value loses beside a negative code, as -(-128) does in 8 bits
+    )
 
 
 @dataclass(frozen=True, eq=False)
@@ -148,10 +151,37 @@ def _cut_off(x: Wide) -> Iterator[Reading]:
                 if any(np.array_equal(codes, c) and np.array_equal(wide, w) for c, w in tried):
                     continue
                 tried.append((codes, wide))
-                for kept in ("half", "float"):
-                    held = half(wide) if kept == "half" else wide
-                    name = f"8-bit codes {rule} ({label}), {run} to a {kept} scale"
-                    yield Reading(name, codes * held, codes, codes * wide, fault="activation-rounding")
+                yield from _kept(f"8-bit codes {rule} ({label}), {run}", codes, wide)
+        yield from _beyond_127(x32, run)
+
+
+def _beyond_127(x32: NDArray[np.float32], run: int) -> Iterator[Reading]:
+    """The largest code 128: it has no place in 8 bits, but -128 has."""
+    runs = by_run(x32, run)
+    largest = np.abs(runs).max(axis=-1)
+    d = (largest / np.float32(128)).astype(np.float64).repeat(run, axis=1)
+    v = runs * _safe(np.float32(128), largest)[..., None]
+    for rule, codes in (
+        ("to even", np.rint(v)),
+        ("away", np.sign(v) * np.floor(np.abs(v) + np.float32(0.5))),
+    ):
+        clipped = np.clip(codes, -128, 127).astype(np.float64).reshape(x32.shape)
+        yield from _kept(f"8-bit codes with the scale amax/128 (halves {rule}), {run}", clipped, d)
+
+
+def _kept(name: str, codes: Wide, wide: Wide) -> Iterator[Reading]:
+    """Wrong codes under a scale kept as half or float; -128 as it is, and where its sign cannot be turned."""
+    lowest = codes == -128
+    for kept in ("half", "float"):
+        held = half(wide) if kept == "half" else wide
+        one = Reading(
+            f"{name} to a {kept} scale", codes * held, codes, codes * wide, fault="activation-rounding"
+        )
+        yield one
+        if lowest.any():
+            yield replace(
+                one, name=f"{one.name}, -128 kept where its sign is turned", wraps=256 * held * lowest
+            )
 
 
 def _quotients(runs: NDArray[np.float32]) -> Iterator[tuple[str, NDArray[np.float32], Wide]]:

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
+from itertools import chain
 
 import numpy as np
 from numpy.typing import NDArray
 
+from . import between_blocks
 from .assignment import orders_taken
 from .explanation import Explanation
 from .misread import Mistake, mistakes
@@ -49,6 +51,7 @@ def _of_weights(scene: Scene, right: Wide) -> list[Explanation]:
             continue
         fit = scene.fit(mistake.weights, mistake.columns)
         e = _explanation(scene, mistake.fault, mistake.variant, fit, right, mistake.columns)
+        e = replace(e, formulas=mistake.formulas)
         if mistake.missing:
             e = replace(e, where={"K-blocks": {"missing": [mistake.missing]}})
         found.append(e)
@@ -67,10 +70,12 @@ class _Small:
 def _smaller(scene: Scene) -> _Small:
     rows = _spread(scene.y.shape[0], FEW_ROWS)
     columns = _spread(scene.y.shape[1], FEW_COLUMNS)
-    y = scene.y[np.ix_(rows, columns)]
-    return _Small(
-        Scene(scene.fmt, scene.raw, scene.x[rows], y, scene.columns[columns], scene.store), rows, columns
-    )
+    at = np.ix_(rows, columns)
+    part = Scene(
+        scene.fmt, scene.raw, scene.x[rows], scene.y[at], scene.columns[columns], scene.store,
+        written=scene.written[at],
+    )  # fmt: skip
+    return _Small(part, rows, columns)
 
 
 def _spread(n: int, most: int) -> NDArray[np.int64]:
@@ -142,7 +147,8 @@ def _of_sums(scene: Scene, right: Wide) -> list[Explanation]:
     s = small.scene
     base = _null(s, right[np.ix_(small.rows, small.columns)])
     best: dict[str, Explanation] = {}
-    for outcome in (*saturated(_usual(s), s.weights), *_half_outcomes(s, base)):
+    tried = (saturated(_usual(s), s.weights), _half_outcomes(s, base), between_blocks.outcomes(s, _usual(s)))
+    for outcome in chain(*tried):
         score = float(s.scores(outcome.y[None])[0])
         if outcome.fault in best and best[outcome.fault].score <= score:
             continue

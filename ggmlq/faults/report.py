@@ -12,8 +12,11 @@ from .diagnosis import Diagnosis
 from .explanation import Finding
 from .formulas import formulas
 from .judged import Judged
+from .places import in_words
 from .survey import Survey
 from .telling_input import telling_input
+
+ROUNDING = 1e-3  # NMSE below which an error may be one of rounding: then the nearest right kernel is a hint
 
 
 def report(s: Survey, finding: Finding, claim: str | None) -> Diagnosis:
@@ -22,12 +25,11 @@ def report(s: Survey, finding: Finding, claim: str | None) -> Diagnosis:
     if finding.fault == "correct":
         text = _right(s, finding, figures, claim)
     else:
-        apart = (
-            f"NMSE {figures['nmse against the best arithmetic']:.1e} against the nearest right kernel "
-            f"({_named(s)}), {figures['nmse against exact']:.1e} against exact"
-        )
+        near = figures["nmse against the best arithmetic"]
+        apart = f"NMSE {near:.1e} against {_named(s)}" if near < ROUNDING else ""  # far off, it tells nothing
         fault = CATALOGUE[finding.fault]
-        text = described(fault, finding, figures, apart, formulas(fault, s.case.q.format))
+        own = formulas(fault, s.case.q.format) if finding.formulas is None else finding.formulas()
+        text = described(fault, finding, figures, apart, own)
     telling = telling_input(s.case.q) if finding.alike else None
     if telling is not None:
         text += (
@@ -97,10 +99,13 @@ def described(
     if finding.detail:
         parts.append(f"Here: {finding.detail}.")
     if fault.wrong:
-        parts += [f"Wrong: {formulas[0]}", f"Right: {formulas[1]}", f"Look at {fault.look}."]
-    parts.append(_places(finding.where))
-    wrong = f"{figures['elements out of bound']} of {figures['elements']} elements are out of bound"
-    parts.append(f"{wrong}; {apart}.")
+        parts += [f"Wrong: {formulas[0]}"] if formulas[0] else []
+        parts += [f"Right: {formulas[1]}", f"Look at {fault.look}."]
+    parts.append(_places(finding.where, finding.fault == "unwritten"))
+    if finding.fault != "unwritten":
+        wrong = f"{figures['elements out of bound']} of {figures['elements']} elements are out of bound"
+        parts.append(f"{wrong}; {apart}." if apart else f"{wrong}.")
+    parts.append(finding.beside)
     if finding.left > 1e-9:
         parts.append(f"This explains all but {finding.left:.1e} of the error.")
     if fault.bugs:
@@ -108,15 +113,10 @@ def described(
     return "\n".join(part for part in parts if part)
 
 
-def _places(where: dict[str, Any]) -> str:
+def _places(where: dict[str, Any], unwritten: bool = False) -> str:
     """Rows and columns in words, where they are not simply all."""
-    said = []
-    for name in ("rows", "columns"):
-        runs = where.get(name, [])
-        if runs and where.get("of"):
-            shown = ", ".join(f"{a}" if b == a + 1 else f"{a} to {b - 1}" for a, b in runs[:6])
-            said.append(f"{name} {shown}{' …' if len(runs) > 6 else ''}")
-    text = f"Wrong elements lie in {' and '.join(said)}." if said else ""
+    lines = in_words(where)
+    text = f"{'Wrong elements' if not unwritten else 'They'} lie in {lines}." if lines else ""
     for name in ("column period", "row period"):
         if name in where:
             text += f" They repeat every {where[name]} {name.split()[0]}s."

@@ -43,9 +43,9 @@ class Scene:
 
     def __init__(
         self, fmt: Format, raw: NDArray[np.uint8], x: Wide, y: Wide, columns: NDArray[np.int64],
-        store: float = 0.0, cast: bool = False,
+        store: float = 0.0, cast: bool = False, written: Mask | None = None,
     ) -> None:  # fmt: skip
-        """``raw`` holds all rows of the weights; x and y are cut to the scene already."""
+        """``raw`` holds all rows of the weights; x, y and ``written`` are cut to the scene already."""
         self.fmt, self.raw, self.x, self.y, self.columns = fmt, raw, x, y, columns
         self.store, self.cast = store, cast
         self.blocks = raw.view(fmt.dtype)
@@ -53,8 +53,9 @@ class Scene:
         self.sane: Mask = np.asarray(
             np.isfinite(self.weights.dense).all(axis=1)
         )  # damaged weights say nothing
-        self.seen: Mask = np.isfinite(y) & self.sane
-        self.wild: Mask = ~np.isfinite(y) & self.sane
+        self.written: Mask = np.ones(y.shape, np.bool_) if written is None else written
+        self.seen: Mask = np.isfinite(y) & self.sane & self.written
+        self.wild: Mask = ~np.isfinite(y) & self.sane & self.written
 
     # --- what may have multiplied ---------------------------------------------------------
 
@@ -170,7 +171,7 @@ class Scene:
                 near &= (half(prediction - strict) <= self.y) & (self.y <= half(prediction + strict))
         same = ~np.isfinite(self.y) & ~np.isfinite(prediction)
         loose = ~np.isfinite(limit)  # float32 may overflow here: anything goes
-        found: NDArray[np.bool_] = near | same | loose | ~self.sane
+        found: NDArray[np.bool_] = near | same | loose | ~self.sane | ~self.written
         return found
 
     def judged(
@@ -203,4 +204,6 @@ def predict(found: list[Reading], chosen: list[Way], w: Operand) -> Wide:
         for i, way in enumerate(chosen):
             if way.excess is not None:
                 out[i] += way.excess @ w.constant.T
+            if (wraps := found[way.reading].wraps) is not None:
+                out[i] -= wraps @ w.below_zero.T
     return out

@@ -7,47 +7,21 @@ or wrong, is then a table: for each sub-scale the addresses of its bits and thei
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from functools import cache
-from typing import NamedTuple
+from collections.abc import Iterator
+from functools import cache, partial
 
 import numpy as np
 from numpy.typing import NDArray
 
 from ..formats import FORMATS, BlockFormat
 from ..formats.format import Blocks
+from .explanation import Formulas
 from .operand import Operand, from_parts
-
-Field = tuple[str, int]  # ("scale" or "offset", group)
-Bits = list[tuple[int, int]]  # address, weight; ascending by weight
-Table = dict[Field, Bits]
-
-FAULT = "sub-scale-unpack"
+from .subscale_rules import Bits, Layout, Table, rules
 
 
-class Layout(NamedTuple):
-    """Where the integers of sub-scales lie, and what they are with all bits clear."""
-
-    bits: Table
-    base: dict[Field, int]
-    groups: int
-
-    def pieces(self, field: Field) -> tuple[Bits, Bits]:
-        """Low and high part of an integer that lies in two places."""
-        bits = self.bits[field]
-        for i in range(1, len(bits)):
-            if bits[i][0] != bits[i - 1][0] + 1:
-                return bits[:i], bits[i:]
-        return bits, []
-
-    def other(self, field: Field) -> Field:
-        """The minimum beside a scale, and the reverse."""
-        kind = "offset" if field[0] == "scale" and ("offset", field[1]) in self.bits else "scale"
-        return kind, field[1]
-
-
-def wrongly_unpacked(fmt: BlockFormat, blocks: Blocks) -> Iterator[tuple[str, str, Operand]]:
-    """Fault, variant and weights for each way to put the integers together wrongly."""
+def wrongly_unpacked(fmt: BlockFormat, blocks: Blocks) -> Iterator[tuple[str, str, Operand, Formulas | None]]:
+    """Fault, variant, weights and formulas for each way to put the integers together wrongly."""
     names = fmt.dtype.names or ()
     if fmt.block_size == fmt.group or "d" not in names or not any(n.startswith("scales") for n in names):
         return
@@ -55,7 +29,7 @@ def wrongly_unpacked(fmt: BlockFormat, blocks: Blocks) -> Iterator[tuple[str, st
     raw = np.ascontiguousarray(blocks).view(np.uint8).reshape(*blocks.shape, -1)
     bits = np.unpackbits(raw, axis=-1, bitorder="little")
     codes = fmt.unpack(blocks).codes
-    for fault, name, table, factor in _rules(layout):
+    for fault, name, table, factor in rules(layout):
         parts = []
         for kind, field in (("scale", "d"), ("offset", "dmin")):
             if (kind, 0) in table:
@@ -64,7 +38,8 @@ def wrongly_unpacked(fmt: BlockFormat, blocks: Blocks) -> Iterator[tuple[str, st
                     _value(bits, table[kind, g], factor * layout.base[kind, g]) for g in range(layout.groups)
                 ]
                 parts.append(unit * np.stack(sub, axis=-1))
-        yield fault, name, from_parts(fmt, codes, parts[0], parts[1] if len(parts) > 1 else None)
+        weights = from_parts(fmt, codes, parts[0], parts[1] if len(parts) > 1 else None)
+        yield fault, name, weights, partial(_formulas, fmt, layout, table) if factor == 1 else None
 
 
 def _value(bits: NDArray[np.uint8], places: Bits, base: int) -> NDArray[np.int64]:
@@ -110,162 +85,32 @@ def _layout(name: str) -> Layout:
     return layout
 
 
-# --- rules ----------------------------------------------------------------------------------
+def _formulas(fmt: BlockFormat, layout: Layout, table: Table) -> tuple[str, str]:
+    """The first sub-scale that a rule changes, as C puts it together: wrongly and rightly."""
+    field = next(field for field, bits in layout.bits.items() if table[field] != bits)
+    name = f"{'sc' if field[0] == 'scale' else 'm'}[{field[1]}] = "
+    return name + _expression(fmt, table[field]), name + _expression(fmt, layout.bits[field])
 
 
-def _rules(layout: Layout) -> Iterator[tuple[str, str, Table, int]]:
-    """Fault, name, table, and what becomes of the constant."""
-    if any(layout.base.values()):
-        for factor, fault in ((0, "offset-missing"), (2, "offset-twice"), (-1, "offset-sign")):
-            yield fault, "the constant of the sub-scales", layout.bits, factor
-    two_kinds = ("offset", 0) in layout.bits
-    for name, change in (*_of_all(layout), *_of_composites(layout)):
-        table = {field: change(field) for field in layout.bits}
-        if table == layout.bits:
-            continue
-        yield FAULT, name, table, 1
-        for kind in ("scale", "offset") if two_kinds else ():
-            part = {field: table[field] if field[0] == kind else bits for field, bits in layout.bits.items()}
-            yield FAULT, f"{name} ({kind}s alone)", part, 1
+def _expression(fmt: BlockFormat, bits: Bits) -> str:
+    """Bits of a block as parts of bytes, each shifted to its place."""
+    parts: list[Bits] = []
+    for address, weight in bits:
+        last = parts[-1][-1] if parts else (-2, 0)
+        if (address, abs(weight)) == (last[0] + 1, 2 * abs(last[1])) and address % 8:
+            parts[-1].append((address, weight))
+        else:
+            parts.append([(address, weight)])
+    return " | ".join(_part(fmt, part) for part in parts) or "0"
 
 
-Change = Callable[[Field], Bits]
-
-
-def _of_all(layout: Layout) -> Iterator[tuple[str, Change]]:
-    """Rules that are wrong in every group."""
-    yield "scales and minima exchanged", lambda field: layout.bits[layout.other(field)]
-    yield "signs ignored", lambda field: [(a, abs(w)) for a, w in layout.bits[field]]
-    yield "bits of each reversed", lambda field: _as(layout.bits[field][::-1], layout.bits[field])
-
-
-def _of_composites(layout: Layout) -> Iterator[tuple[str, Change]]:
-    """Rules that are wrong where an integer lies in two places."""
-    if not any(layout.pieces(field)[1] for field in layout.bits):
-        return
-    n = layout.groups
-
-    def low(field: Field) -> Bits:
-        return layout.pieces(field)[0]
-
-    def high(field: Field) -> Bits:
-        return layout.pieces(field)[1]
-
-    yield "high bits dropped", low
-    yield "low bits dropped", lambda field: high(field) or low(field)
-    yield "high bits of the other kind", lambda f: low(f) + _as(high(layout.other(f)), high(f))
-    yield (
-        "low bits of the other kind",
-        lambda f: _as(low(layout.other(f)), low(f)) + high(f) if high(f) else low(f),
-    )
-    yield (
-        "the mask forgotten where a byte holds all",
-        lambda f: low(f) + high(f) if high(f) else _unmasked(low(f)),
-    )
-    yield (
-        "the mask forgotten where low bits share a byte",
-        lambda f: _unmasked(low(f)) + high(f) if high(f) else low(f),
-    )
-    yield "high and low bits exchanged", lambda f: _as(high(f) + low(f), _counted(layout.bits[f]))
-    for move in (*range(1, n), *range(-n + 1, 0)):
-        for label, to in ((f"{move:+}", _plus(move, n)), (f"xor {move}", _xor(move, n))):
-            yield f"high bits of group {label}", _with_high(layout, to)
-            yield f"low bits of group {label}", _with_low(layout, to)
-    for label, to in _among(layout):
-        yield f"high bits of {label}", _with_high(layout, to)
-        yield f"low bits of {label}", _with_low(layout, to)
-    for shift in (-4, -3, -2, -1, 1, 2, 3, 4):
-        yield f"high bits shifted by {shift:+}", _with_shift(layout, shift)
-    half = n // 2
-    yield f"groups from {half} on repeat the first {half}", lambda f: layout.bits[f[0], f[1] % half]
-    first = min(a for bits in layout.bits.values() for a, _ in bits) // 8
-    width = max(len(bits) for bits in layout.bits.values())
-    for step in range(-8, 9):
-        for count in (width, 4, 8):
-            yield f"{count} bits of byte g {step:+}", _as_simple(layout, first, step, count)
-
-
-def _among(layout: Layout) -> Iterator[tuple[str, Callable[[Field], Field]]]:
-    """Other orders of the groups that lie in two places: round among themselves, or transposed."""
-    groups = [g for g in range(layout.groups) if layout.pieces(("scale", g))[1]]
-    many = len(groups)
-    orders = {f"the {many} groups in two places, {m:+}": np.roll(groups, -m) for m in range(1, many)}
-    if many == layout.groups:
-        orders = {}  # moves round all groups are tried as such
-    for rows in range(2, many):
-        if many % rows == 0:
-            orders[f"group i·{rows} + j for j·{many // rows} + i"] = np.reshape(groups, (rows, -1)).T.ravel()
-    for name, order in orders.items():
-        yield name, _mapped(dict(zip(groups, order.tolist(), strict=True)))
-
-
-def _mapped(to: dict[int, int]) -> Callable[[Field], Field]:
-    return lambda field: (field[0], to.get(field[1], field[1]))
-
-
-def _with_high(layout: Layout, to: Callable[[Field], Field]) -> Change:
-    """The low part right, the high part of another group."""
-
-    def change(field: Field) -> Bits:
-        low, high = layout.pieces(field)
-        return low + _as(layout.pieces(to(field))[1], high)
-
-    return change
-
-
-def _with_low(layout: Layout, to: Callable[[Field], Field]) -> Change:
-    """The high part right, the low part of another group."""
-
-    def change(field: Field) -> Bits:
-        low, high = layout.pieces(field)
-        return _as(layout.pieces(to(field))[0], low) + high if high else low
-
-    return change
-
-
-def _with_shift(layout: Layout, by: int) -> Change:
-    """The high part put to another place."""
-
-    def change(field: Field) -> Bits:
-        low, high = layout.pieces(field)
-        return low + _shifted(high, by)
-
-    return change
-
-
-def _as_simple(layout: Layout, first: int, step: int, count: int) -> Change:
-    """The low bits of one byte, as simple groups have it."""
-
-    def change(field: Field) -> Bits:
-        low, high = layout.pieces(field)
-        byte = first + (field[1] + step) % 12
-        return [(8 * byte + i, 1 << i) for i in range(count)] if high else low
-
-    return change
-
-
-def _plus(step: int, n: int) -> Callable[[Field], Field]:
-    return lambda field: (field[0], (field[1] + step) % n)
-
-
-def _xor(flip: int, n: int) -> Callable[[Field], Field]:
-    return lambda field: (field[0], (field[1] ^ abs(flip)) % n)
-
-
-def _counted(bits: Bits) -> Bits:
-    return [(address, 1 << i) for i, (address, _) in enumerate(bits)]
-
-
-def _unmasked(bits: Bits) -> Bits:
-    """With all that lies above them in their byte."""
-    first = bits[0][0]
-    return [(first + i, 1 << i) for i in range(8 - first % 8)]
-
-
-def _shifted(bits: Bits, by: int) -> Bits:
-    return [(a, w << by if by > 0 else w >> -by) for a, w in bits if by > 0 or w >> -by]
-
-
-def _as(source: Bits, weights: Bits) -> Bits:
-    """Bits of one place with the weights of another; a missing source leaves them as they are."""
-    return [(a, w) for (a, _), (_, w) in zip(source, weights, strict=False)] if source else weights
+def _part(fmt: BlockFormat, bits: Bits) -> str:
+    """Neighbouring bits of one byte."""
+    assert fmt.dtype.fields is not None
+    byte, shift = divmod(bits[0][0], 8)
+    start, name = max((entry[1], name) for name, entry in fmt.dtype.fields.items() if entry[1] <= byte)
+    value = f"{name}[{byte - start}]" + (f" >> {shift}" if shift else "")
+    value += "" if shift + len(bits) == 8 else f" & {2 ** len(bits) - 1}"
+    up = abs(bits[0][1]).bit_length() - 1
+    value = f"({value}) << {up}" if up else value
+    return f"{value} (signed)" if bits[-1][1] < 0 else value

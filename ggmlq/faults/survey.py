@@ -35,12 +35,14 @@ class Case:
     q: QuantArray  # [N, K]
     store: float = 0.0  # how much rounding the store of y itself cost, relatively
     cast: bool = False  # y was stored as half, though it came as float32
+    unwritten: Mask | None = None  # [M, N]: elements that the kernel never wrote; nothing is judged by them
 
     def scene(self, rows: Index, columns: Index) -> Scene:
         """Some rows and columns of it."""
         raw = np.ascontiguousarray(self.q.raw)
-        y = self.y[np.ix_(rows, columns)]
-        return Scene(self.q.format, raw, self.x[rows], y, columns, self.store, self.cast)
+        at = np.ix_(rows, columns)
+        written = None if self.unwritten is None else ~self.unwritten[at]
+        return Scene(self.q.format, raw, self.x[rows], self.y[at], columns, self.store, self.cast, written)
 
     @cached_property
     def all_rows(self) -> Index:
@@ -66,6 +68,14 @@ class Survey:
     @property
     def y(self) -> Wide:
         return self.case.y
+
+    @property
+    def written(self) -> Survey:
+        """The same with right values where nothing was written: all that is wrong is what was written."""
+        if self.case.unwritten is None:
+            return self
+        y = np.where(self.case.unwritten, self.prediction, self.y)
+        return replace(self, case=replace(self.case, y=y))
 
     @property
     def alternatives(self) -> list[tuple[str, Wide]]:
@@ -95,7 +105,8 @@ class Survey:
 
 def survey(case: Case, prefer: str | None = None) -> Survey:
     """Find the right kernel that explains most of y, and what it leaves unexplained."""
-    if case.store == 0 and _may_be_cast(case.y):
+    written = case.y if case.unwritten is None else case.y[~case.unwritten]
+    if case.store == 0 and _may_be_cast(written):
         found = _survey(replace(case, store=HALF, cast=True), prefer)
         if found.bad.mean() < FEW and (_relative(found)[found.bad] > FAR).all():
             return found  # sums kept in half are off by little, but in many places

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+from typing import Any
+
 import numpy as np
 
 from .explanation import Explanation, Finding, level
 from .judged import Judged, Mask
-from .places import Pattern, where
+from .places import Pattern, in_words, where
 from .readings import Wide
 
 
@@ -25,6 +28,23 @@ def race(s: Judged, repeats: list[Wide]) -> Finding | None:
     return Finding("race", 0.98, text, where(differs), int(differs.sum()))
 
 
+def never_written(unwritten: Mask, rest: Finding) -> Finding:
+    """Elements that were never written, beside what is wrong with the others."""
+    count, m, n = int(unwritten.sum()), *unwritten.shape
+    rows: Any = unwritten.all(axis=1)
+    columns: Any = unwritten.all(axis=0)
+    text = f"{count} of {unwritten.size} elements of y were never written"
+    for lines, many, name in ((rows, m, "rows"), (columns, n, "columns")):
+        tail = int(lines.sum())
+        if 0 < tail < many and lines[-tail:].all() and count == unwritten.size // many * tail:
+            text += f": the last {tail} of {many} {name}" if tail > 1 else f": the last of {many} {name}"
+    if rest.fault not in ("correct", "unknown"):
+        return replace(rest, beside=f"Beside that, {text}: {in_words(where(unwritten))}.")
+    if rest.fault == "unknown" and not unwritten.all():
+        text += f"; {rest.elements} others are wrong, by no mistake of this list"
+    return Finding("unwritten", 0.98, text, where(unwritten), count)
+
+
 def of_explanations(good: list[Explanation], bad: Mask) -> Finding:
     """The best of several explanations; those that explain as much are named beside it."""
     best = good[0]
@@ -39,9 +59,12 @@ def of_explanations(good: list[Explanation], bad: Mask) -> Finding:
         confidence = min(confidence, 0.5)
     if alike:
         confidence = min(confidence, 0.9 / (1 + len(alike)))
-    detail = f"{best.variant} (beside it: {best.way})" if best.way else best.variant
+    beside = f" (beside it: {best.way})" if best.way not in ("", best.variant) else ""
+    detail = f"{best.variant}{beside}"
     places = where(bad) | best.where
-    return Finding(best.fault, confidence, detail, places, int(bad.sum()), tuple(alike), left=best.gain)
+    return Finding(
+        best.fault, confidence, detail, places, int(bad.sum()), tuple(alike), best.gain, best.formulas
+    )
 
 
 def of_pattern(pattern: Pattern, bad: Mask) -> Finding:

@@ -48,7 +48,7 @@ def of_experts(
     if by_row is not None:
         pairs = ", ".join(f"{_place(rows, a)} holds {_place(rows, b)}" for a, b in list(by_row.items())[:8])
         return _told(
-            "rows-permuted", f"rows of the result stand in other places: {pairs}; {ASK}", rows, wrong
+            "tokens-permuted", f"rows of the result stand in other places: {pairs}; {ASK}", rows, wrong
         )
     return None
 

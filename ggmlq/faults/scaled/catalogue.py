@@ -5,8 +5,8 @@ from __future__ import annotations
 from ..catalogue import CATALOGUE, Fault
 
 SHARED = (
-    "k-tail-dropped", "m-tail", "n-tail", "transposed", "rows-permuted", "tile-duplicated", "race", "scaled",
-    "f16-accumulation", "nan", "unknown",
+    "k-tail-dropped", "m-tail", "n-tail", "transposed", "rows-permuted", "tokens-permuted", "tile-duplicated",
+    "race", "scaled", "f16-accumulation", "nan", "unknown",
 )  # fmt: skip
 RIGHT = "y = Σ over groups of K: sa·sb·Σ(qa - za)(qb - zb)"
 

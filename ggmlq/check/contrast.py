@@ -1,0 +1,88 @@
+"""What the cases of a type that are right say about those that are wrong."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+
+from .outcome import Outcome
+
+ENOUGH = 2  # cases on either side from which a difference is told
+MULTIPLES = (32, 16, 8, 4)
+
+
+def contrasts(outcomes: Sequence[Outcome]) -> list[str]:
+    """A line for each type that has both right and wrong cases, where they differ in something."""
+    names = dict.fromkeys(o.case.format.name for o in outcomes if o.verdict == "wrong")
+    told = []
+    for name in names:
+        of_type = [o for o in outcomes if o.case.format.name == name and o.verdict in ("ok", "wrong")]
+        said = list(_differences(of_type))
+        if said:
+            told.append(f"{name}: {'; '.join(said)}.")
+    return told
+
+
+def _differences(of_type: list[Outcome]) -> Iterator[str]:
+    """What all wrong cases share and no right one has; of layouts first, then within each wrong one."""
+    layouts = dict.fromkeys(o.layout for o in of_type if o.verdict == "wrong")
+    others = {o.layout for o in of_type} - set(layouts)
+    if len(layouts) == 1 and others:
+        yield f"wrong only in {next(iter(layouts)) or 'the plain layout'}"
+    for layout in layouts:
+        within = [o for o in of_type if o.layout == layout]
+        beside = f"{layout or 'the plain layout'} is " if len(layouts) > 1 else ""
+        yield from (f"{beside}{said}" for said in _within(within))
+
+
+def _within(of_layout: list[Outcome]) -> Iterator[str]:
+    """The same of one layout."""
+    wrong, right = ([o for o in of_layout if o.verdict == verdict] for verdict in ("wrong", "ok"))
+    if not wrong or not right:
+        return
+    yield from _from_on("threads", lambda o: o.threads, wrong, right, "how rows are divided among threads")
+    yield from _from_on("rows of activations", lambda o: o.case.m, wrong, right, "the kernel for many rows")
+    yield from _one_block(wrong, right)
+    yield from _tails(wrong, right)
+    yield from _of_data(wrong, right)
+
+
+def _from_on(
+    name: str, size: Callable[[Outcome], int], wrong: list[Outcome], right: list[Outcome], why: str
+) -> Iterator[str]:
+    """Wrong from a size on, right below it."""
+    least, most = min(map(size, wrong)), max(map(size, right))
+    if most < least and len(wrong) >= ENOUGH <= len(right):
+        yield f"wrong from {least} {name} on, right up to {most}: {why}"
+
+
+def _one_block(wrong: list[Outcome], right: list[Outcome]) -> Iterator[str]:
+    """Right with one block of K, wrong with more."""
+    short = [o for o in right if _blocks(o) == 1]
+    if len(short) >= ENOUGH and min(map(_blocks, wrong)) > 1:
+        yield "right where K is one block: something goes wrong between blocks, or only in later ones"
+
+
+def _blocks(outcome: Outcome) -> int:
+    return outcome.case.k // max(outcome.case.format.block_size, 1)
+
+
+def _tails(wrong: list[Outcome], right: list[Outcome]) -> Iterator[str]:
+    """Wrong only where N is no multiple of a number."""
+    for step in MULTIPLES:
+        tails = [o for o in right if o.case.n % step]
+        if all(o.case.n % step for o in wrong) and not tails and len(right) >= ENOUGH <= len(wrong):
+            yield f"wrong only where N is no multiple of {step}"
+            return
+
+
+def _of_data(wrong: list[Outcome], right: list[Outcome]) -> Iterator[str]:
+    """Kinds of activations that are right throughout, or alone wrong."""
+    kinds = {o.case.data for o in wrong}
+    others = {o.case.data for o in right} - kinds
+    if len(kinds) == 1 and "normal" in others and kinds != {"normal"}:
+        yield f"wrong only with {kinds.pop()} activations"
+    if "constant" in others and "normal" in kinds:
+        yield (
+            "right where all activations of a row are alike (constant): no term is lost, but codes or sums "
+            "meet those of other places"
+        )

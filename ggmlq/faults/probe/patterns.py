@@ -1,0 +1,41 @@
+"""Places along an axis in words."""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ..places import runs_of
+
+SHOWN = 6  # ranges
+PERIODS = (8, 16, 32, 64, 128, 256)
+
+
+def ranges(places: NDArray[np.int64], most: int = SHOWN) -> str:
+    """``0 to 31, 64``."""
+    runs = runs_of(places)
+    said = [f"{a}" if b == a + 1 else f"{a} to {b - 1}" for a, b in runs[:most]]
+    return ", ".join(said) + (" …" if len(runs) > most else "")
+
+
+def along(name: str, places: NDArray[np.int64], seen: NDArray[np.int64]) -> str:
+    """Where in an axis wrong places lie, of those that were looked at."""
+    if len(places) == len(seen):
+        return f"all {name}"
+    wrong = np.isin(seen, places)
+    for period in PERIODS:
+        if period * 2 > seen.max() + 1:
+            break
+        rest = seen % period
+        part = np.unique(rest[wrong])
+        if len(part) < period and (np.isin(rest, part) == wrong).all():
+            return f"{name} {ranges(part)} of every {period}"
+    return f"{name} {ranges(places)}"
+
+
+def groups(wrong: NDArray[np.bool_]) -> str:
+    """Groups of a super-block, of which all or some are wrong."""
+    places = np.flatnonzero(wrong)
+    if len(places) > 2 and (places % 2 == places[0] % 2).all() and len(places) == (len(wrong) + 1) // 2:
+        return "odd groups" if places[0] % 2 else "even groups"
+    return f"group{'s' if len(places) > 1 else ''} {ranges(places)}"

@@ -1,0 +1,61 @@
+"""Mistakes in one term of a product alone: kernels sum codes in one place and take constants off in another.
+
+    y = Σ over groups: scale·Σ stored·x  -  (zero·scale + offset)·Σ x
+
+The scales of the first term may be wrong while those of the second are right; sums may meet the wrong minima.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ..formats import BlockFormat
+from . import orders
+from .operand import Operand
+
+
+def of_one_term(fmt: BlockFormat, right: Operand) -> Iterator[tuple[str, str, Operand]]:
+    """Fault, variant and weights; only where a super-block has constants."""
+    groups = fmt.block_size // fmt.group
+    if groups == 1 or not (fmt.zero or fmt.has_offset):
+        return
+    for name, order in orders.of_groups(groups):
+        if fmt.zero:
+            yield "sub-scale-order", f"in the main sum alone, {name}", main_scales(right, groups, order)
+        yield "sum-order", f"{name}: {in_words(order)}", wrong_sums(right, groups, order)
+
+
+def main_scales(right: Operand, groups: int, order: NDArray[np.int64]) -> Operand:
+    """Scales in another order, but for those of the constant."""
+    taken = right.scale.reshape(-1, groups)[:, order].reshape(right.scale.shape)
+    return right.but(scale=taken, offset=right.offset + right.zero * (right.scale - taken))
+
+
+def wrong_sums(right: Operand, groups: int, order: NDArray[np.int64]) -> Operand:
+    """The constant of group g meets the sum of group order[g]."""
+    constant = (right.zero * right.scale + right.offset).reshape(-1, groups)
+    met = np.zeros_like(constant)
+    for g, taken in enumerate(order.tolist()):
+        met[:, taken] += constant[:, g]
+    return right.but(offset=right.offset + (met - constant).reshape(right.offset.shape))
+
+
+def in_words(order: NDArray[np.int64]) -> str:
+    """Groups that take those of others, as runs."""
+    moved = [(g, int(to)) for g, to in enumerate(order.tolist()) if g != to]
+    runs: list[list[tuple[int, int]]] = []
+    for g, to in moved:
+        if runs and runs[-1][-1] == (g - 1, to - 1):
+            runs[-1].append((g, to))
+        else:
+            runs.append([(g, to)])
+    said = []
+    for run in runs[:4]:
+        (a, b), (c, d) = run[0], run[-1]
+        said.append(
+            f"group {a} takes that of {b}" if len(run) == 1 else f"groups {a} to {c} take those of {b} to {d}"
+        )
+    return ", ".join(said) + (" …" if len(runs) > 4 else "")
