@@ -44,7 +44,7 @@ ALLOWED = {
     "kept.py": {"buffers", "devices", "errors"},
     "storage.py": {"buffers", "devices", "errors", "formats", "kept"},
     "protocols.py": {"errors"},  # operations register themselves here
-    "matrix.py": {"devices", "errors", "protocols", "text"},
+    "matrix.py": {"devices", "errors", "protocols", "tensors", "text"},
     "array.py": {"text", "buffers", "devices", "errors", "formats", "matrix", "protocols", "storage"},
     "scaled_parts.py": {"buffers", "codes", "devices", "errors", "tensors", "tiling"},
     "scaled.py": {
