@@ -16,11 +16,11 @@ import ggmlq as gq
 from ggmlq.spread import pools, rows
 
 needs_dask = pytest.mark.skipif(
-    find_spec("distributed") is None, reason="dask's distributed is not installed: pip install 'ggmlq[dask]'"
+    find_spec("distributed") is None, reason="dask's distributed is not installed: pip install distributed"
 )
 needs_mpi = pytest.mark.skipif(
     find_spec("mpi4py") is None or shutil.which("mpiexec") is None,
-    reason="MPI is not installed: apt install openmpi-bin, pip install 'ggmlq[mpi]'",
+    reason="MPI is not installed: apt install openmpi-bin, pip install mpi4py",
 )
 ROOT = os.path.dirname(os.path.dirname(os.path.abspath(gq.__file__)))
 

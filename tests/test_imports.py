@@ -19,7 +19,7 @@ MODULES = sorted(path.relative_to(ROOT).as_posix() for path in ROOT.rglob("*.py"
 # fmt: off
 ALLOWED = {
     # the ground
-    "pages": {"errors", "text", "pages"},
+    "pages": {"errors", "missing", "text", "pages"},
     "errors.py": set(),
     "interrupted.py": set(),
     "text.py": set(),
@@ -73,7 +73,8 @@ ALLOWED = {
     },
     "cuda": {
         "array", "cache", "card", "codes", "ending", "errors", "experts", "fixed", "formats", "gru", "ladder",
-        "measured", "packing", "prebuilt", "problems", "progress", "scaled", "tiling", "cuda",
+        "measured", "missing", "packing", "prebuilt", "problems", "progress", "scaled", "tiling",
+        "cuda",
     },
     # operations: of cpu and cuda nothing but by name, when asked
     "ops": {
@@ -85,7 +86,7 @@ ALLOWED = {
         "buffers", "cache", "checks", "codes", "devices", "errors", "ops", "problems", "progress", "scaled",
         "tensors", "tiling", "functions",
     },
-    "accuracy": {"codes", "devices", "errors", "formats", "ops", "tensors", "text", "accuracy"},
+    "accuracy": {"codes", "devices", "errors", "formats", "missing", "ops", "tensors", "text", "accuracy"},
     "reference": {
         "array", "checks", "devices", "errors", "fixed", "formats", "gru", "ladder", "ops", "scaled",
         "tiling", "reference",
@@ -99,14 +100,18 @@ ALLOWED = {
         "addressed", "array", "codes", "devices", "errors", "formats", "gguf", "matrix", "progress",
         "safetensors", "scaled", "tensors", "text", "tiling",
     },
-    "remote": {"addressed", "array", "cache", "errors", "gguf", "progress", "safetensors", "text", "remote"},
+    "remote": {
+        "addressed", "array", "cache", "errors", "gguf", "missing", "progress", "safetensors", "text",
+        "remote",
+    },
     "files.py": {"addressed", "errors", "gguf", "safetensors"},
     "checkpoint": {
         "array", "checkpoint", "convert", "errors", "formats", "gguf", "ops", "safetensors", "scaled", "text",
     },
     # workers of any executor: who they are it does not ask
     "spread": {
-        "array", "cores", "errors", "formats", "gguf", "progress", "scaled", "text", "threads", "spread",
+        "array", "cores", "errors", "formats", "gguf", "missing", "progress", "scaled", "text", "threads",
+        "spread",
     },
     "convert": {
         "array", "errors", "formats", "gguf", "ops", "progress", "spread", "text", "threads", "convert",
@@ -148,8 +153,8 @@ ALLOWED = {
     },
     "testing": None,  # may import anything
     "doctor.py": None,
-    "missing.py": set(),
-    "completion.py": {"errors", "formats"},
+    "missing.py": set(),  # what to install, said by whoever lacks it
+    "completion.py": {"errors", "formats", "missing"},
     "cli.py": None,
     "__init__.py": None,
     "__main__.py": None,
