@@ -50,15 +50,18 @@ def install_compiler() -> str:
     return install(f"{extra}-compile", beside=extra)
 
 
-def requirements(extra: str) -> list[str]:
-    """Packages of an extra, each with its bounds: from the sources if they are beside, else as installed."""
+def requirements(extra: str = "") -> list[str]:
+    """Packages of an extra, each with its bounds, or of the core: from sources beside, else as installed."""
     if SETUP.is_file():
         setup = ConfigParser()
         setup.read(SETUP, encoding="utf-8")
         if setup.get("metadata", "name", fallback="") == "ggmlq":
-            return [line for line in setup["options.extras_require"][extra].split("\n") if line]
+            extras = setup["options.extras_require"]
+            text = extras[extra] if extra else setup["options"]["install_requires"]
+            return [line for line in text.split("\n") if line]
     known = (line.partition(";") for line in metadata.requires("ggmlq") or ())
-    return [name.strip() for name, _, marker in known if f"extra=='{extra}'" in _plain(marker)]
+    marker = f"extra=='{extra}'" if extra else ""
+    return [name.strip() for name, _, of in known if marker in _plain(of) and bool(of) == bool(extra)]
 
 
 def _plain(marker: str) -> str:

@@ -19,9 +19,10 @@ sys.meta_path.insert(0, Absent())
 import numpy as np, ggmlq as gq
 """
 MISSING = "CUDA: CuPy is not installed; arrays on a GPU are CuPy's; pip install \"cupy-cuda"
+ELSEWHERE = "\nimport os; os.environ.pop('GGMLQ_COMPILE_HERE', None)"  # which the tests set
 
 # As PLAIN, but CuPy can be found: no product asks for it before there is a GPU.
-BESIDE_CUPY = PLAIN.replace('in ("cupy", "numba_cuda")', '== "numba_cuda"').replace(
+BESIDE_CUPY = ELSEWHERE + PLAIN.replace('in ("cupy", "numba_cuda")', '== "numba_cuda"').replace(
     "sys.meta_path.insert", """
 import importlib.machinery
 class Found:
@@ -133,7 +134,6 @@ def test_the_process_that_compiles_says_what_it_lacks():
 from ggmlq.cuda.machine import compiler
 print(compiler.compiled("ggmlq.cuda.activations.floats.kernel", (True,), (9, 0)))
 """
-    here = "import os; os.environ['GGMLQ_COMPILE_HERE'] = '1'"
-    kind, _, words = said(here + code, BESIDE_CUPY).partition(",")
+    kind, _, words = said(code, BESIDE_CUPY.replace(ELSEWHERE, "")).partition(",")
     assert kind == "('missing'"
     assert "CUDA: numba-cuda is not installed" in words

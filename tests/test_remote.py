@@ -409,7 +409,7 @@ def test_other_file_systems(tensors, gguf_bytes, monkeypatch):
     with pytest.raises(RemoteError, match="fsspec knows no"):
         gq.open("nosuch://far/m.gguf")
     monkeypatch.setitem(sys.modules, "fsspec", None)
-    with pytest.raises(MissingDependencyError, match=r"ggmlq\[remote\]"):
+    with pytest.raises(MissingDependencyError, match=r"pip install .fsspec"):
         gq.open("s3://bucket/m.gguf")
 
 

@@ -27,7 +27,6 @@ from ggmlq import missing
 
 PAGE = Path(__file__).parents[1] / "docs" / "install.md"
 BEGIN = "<!-- table: tools/install_table.py -->"
-CORE = ("numpy>=2.0", "numba>=0.61", "tqdm>=4.60")
 SHOWN = {
     "NumPy": ("numpy",), "Numba": ("numba",), "CuPy": ("cupy-cuda13x", "cupy-cuda12x"),
     "numba-cuda": ("numba-cuda",), "cuBLAS": ("nvidia-cublas", "nvidia-cublas-cu12"), "torch": ("torch",),
@@ -62,7 +61,7 @@ WISHES = [
 
 def resolved(wish: Wish) -> dict[str, str]:
     """Versions by name that pip would install, and {"error": …} where it finds none."""
-    extra = missing.requirements(wish.extra) if wish.extra else []
+    core, extra = missing.requirements(), missing.requirements(wish.extra) if wish.extra else []
     with tempfile.TemporaryDirectory() as folder:
         report = Path(folder, "report.json")
         command = [sys.executable, "-m", "pip", "install", "--quiet", "--dry-run", "--ignore-installed"]
@@ -70,7 +69,7 @@ def resolved(wish: Wish) -> dict[str, str]:
         if wish.python:
             command += ["--python-version", wish.python, "--only-binary=:all:", "--target", folder]
         done = subprocess.run(
-            [*command, *CORE, *extra, *wish.beside], capture_output=True, text=True, check=False
+            [*command, *core, *extra, *wish.beside], capture_output=True, text=True, check=False
         )
         if done.returncode:
             errors = [line for line in done.stderr.splitlines() if line.startswith("ERROR")]
@@ -84,7 +83,7 @@ def row(wish: Wish, versions: dict[str, str]) -> list[str]:
     python = wish.python or ".".join(platform.python_version_tuple()[:2])
     if "error" in versions:
         return [wish.words, python, versions["error"], *[""] * (len(SHOWN) - 1)]
-    cells = [next((versions[name] for name in names if name in versions), "") for names in SHOWN.values()]
+    cells = [" and ".join(versions[name] for name in names if name in versions) for names in SHOWN.values()]
     if cells[-1] and "nvidia-cudnn-cu12" in versions:
         cells[-1] += ", for CUDA 12"
     elif cells[-1]:
