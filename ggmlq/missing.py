@@ -35,6 +35,8 @@ def install(extra: str, beside: str = "") -> str:
     """
     here = requirements(beside) if beside else []
     names = [name for name in requirements(extra) if name not in here]
+    if not names:  # of a copy of the package without its metadata
+        return f"install the packages of its extra {extra}"
     quoted = (f'"{name}"' if re.search(r"[^\w.-]", name) else name for name in names)
     return " ".join(["pip install", *quoted])
 
@@ -59,7 +61,10 @@ def requirements(extra: str = "") -> list[str]:
             extras = setup["options.extras_require"]
             text = extras[extra] if extra else setup["options"]["install_requires"]
             return [line for line in text.split("\n") if line]
-    known = (line.partition(";") for line in metadata.requires("ggmlq") or ())
+    try:
+        known = [line.partition(";") for line in metadata.requires("ggmlq") or ()]
+    except metadata.PackageNotFoundError:
+        return []
     marker = f"extra=='{extra}'" if extra else ""
     return [name.strip() for name, _, of in known if marker in _plain(of) and bool(of) == bool(extra)]
 
@@ -69,7 +74,7 @@ def _plain(marker: str) -> str:
 
 
 def _for_gpu(driver: int | None) -> str:
-    return EXTRA[min((driver or 13000) // 1000, max(EXTRA))]
+    return EXTRA[max(min(EXTRA), min((driver or 13000) // 1000, max(EXTRA)))]
 
 
 def has(package: str) -> bool:

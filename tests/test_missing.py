@@ -66,6 +66,14 @@ def test_extras_are_told_by_the_names_of_their_packages(monkeypatch, tmp_path):
     monkeypatch.setattr(missing.metadata, "requires", lambda name: installed)
     assert missing.install("report") == 'pip install "jinja2>=3.1.6"'
     assert missing.install("cuda") == "pip install cupy"
+    assert missing.install("plot") == "install the packages of its extra plot"
+
+
+@pytest.mark.parametrize(("driver", "cupy"), [(None, 13), (11040, 12), (12090, 12), (13000, 13), (14000, 13)])
+def test_the_extra_for_a_driver(driver, cupy, monkeypatch):
+    monkeypatch.setattr(missing, "driver", lambda: driver)
+    assert f"cupy-cuda{cupy}x" in missing.install_for_gpu()
+    assert "numba-cuda" in missing.install_compiler()
 
 
 def test_nobody_is_told_to_install_the_name():
