@@ -11,6 +11,7 @@ import importlib
 import os
 from typing import Any
 
+from . import missing
 from .errors import GGMLQError, MissingDependencyError
 from .formats import FORMATS
 
@@ -24,7 +25,7 @@ def _argcomplete() -> Any:
     except ImportError:
         raise MissingDependencyError(
             "completion in a shell: it is done by the package argcomplete, which is not installed; "
-            "pip install 'ggmlq[completion]'"
+            f"{missing.install('completion')}"
         ) from None
 
 

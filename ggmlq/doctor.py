@@ -24,11 +24,6 @@ def examine() -> dict[str, Any]:
     """All facts, ready for JSON; ``problems`` lists what keeps ggmlq from working."""
     packages = {name: _version(name) for name in (*REQUIRED, *OPTIONAL)}
     problems = [f"{name} is not installed; pip install {name}" for name in REQUIRED if packages[name] is None]
-    if packages["numba-cuda"] and _at_least(packages["numpy"], (2, 5)):
-        problems.append(
-            f"numba-cuda {packages['numba-cuda']} does not import with NumPy {packages['numpy']} "
-            "(it uses np.row_stack); pip install 'numpy<2.5'"
-        )
     gpu, ggml = _gpu(), _libggml()
     return {
         "ggmlq": __version__,
@@ -76,6 +71,7 @@ def describe(report: dict[str, Any]) -> str:
         if len(gpu["devices"]) > 1:
             said = f"NCCL {gpu['nccl']}" if gpu["nccl"] else "copies between them: NCCL is not installed"
             gpu_lines.append(f"  sums over several: {said}")
+        gpu_lines += [f"  {line}" for line in _kernel_lines(gpu["kernels"], report["packages"])]
         gpu_lines += [f"  {line}" for line in _auto_lines(report["auto"])]
     if "error" in ggml:
         ggml_lines = [f"  none: {ggml['error']}"]
@@ -112,13 +108,6 @@ def _version(package: str) -> str | None:
         return None
 
 
-def _at_least(version: str | None, least: tuple[int, int]) -> bool:
-    if version is None:
-        return False
-    major, minor = version.split(".")[:2]
-    return (int(major), int(minor)) >= least
-
-
 def _cpu() -> dict[str, Any]:
     try:
         facts: dict[str, Any] = importlib.import_module("ggmlq.cpu.machine.report").examine()
@@ -132,7 +121,32 @@ def _gpu() -> dict[str, Any]:
         devices = importlib.import_module("ggmlq.cuda.machine.device").describe()
     except GGMLQError as error:
         return {"error": str(error)}
-    return {"devices": devices, "nccl": _nccl()}
+    return {"devices": devices, "nccl": _nccl(), "kernels": _kernels(devices[0]["compute_capability"])}
+
+
+def _kernels(capability: str) -> dict[str, Any]:
+    """Kernels that come with the package for a GPU, and how many there are."""
+    try:
+        coverage = importlib.import_module("ggmlq.cuda.prebuilt.coverage").coverage
+        facts: dict[str, Any] = coverage(tuple(map(int, capability.split("."))))
+    except (GGMLQError, ImportError, AttributeError) as error:  # numba-cuda may not fit its neighbours
+        return {"error": str(error)}
+    return {"compute_capability": capability, **facts}
+
+
+def _kernel_lines(kernels: dict[str, Any], packages: dict[str, str | None]) -> list[str]:
+    """Kernels that can run, and those that cannot."""
+    if "error" in kernels:
+        return [f"no kernel can run: {kernels['error']}"]
+    counts = f"{kernels['served']} of {kernels['all']} kernels come with the package for "
+    counts += f"compute capability {kernels['compute_capability']}"
+    if (compiler := packages["numba-cuda"]) is not None:
+        return [f"{counts}; numba-cuda {compiler} compiles others when they are first used"]
+    lacking = ", ".join(kernels["lacking"]) or "all rooms have some"
+    return [
+        f"{counts}, among them what products of blocks take by themselves;",
+        f"others cannot run, for numba-cuda is not installed; none come with it in ggmlq/cuda of: {lacking}",
+    ]
 
 
 def _nccl() -> str | None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, NoReturn, Self, TypeVar, overload
 
 import numpy as np
@@ -15,8 +15,8 @@ from .errors import BlockIndexError, DTypeError, ShapeError
 from .members import inner
 from .operators import Operators
 from .protocols import OPERATIONS, AskedByNumPy
+from .tensors import Function, untraced
 
-Function = TypeVar("Function", bound=Callable[..., Any])
 Host = NDArray[np.floating[Any]] | Sequence[float] | Sequence[Sequence[float]]  # NumPy in, NumPy out
 Float = TypeVar("Float", bound=np.floating[Any])
 Out = TypeVar("Out", bound=NDArray[Any])
@@ -26,8 +26,8 @@ CORNER = 4, 8  # rows and columns of values that a notebook shows
 
 def operation(function: Function) -> Function:
     """Decorate an operation that arrays offer as a method or an operator; they do not know who it is."""
-    OPERATIONS[function.__name__] = function
-    return function
+    OPERATIONS[function.__name__] = operation = untraced(function)
+    return operation
 
 
 class Weights(Operators, AskedByNumPy):
@@ -152,6 +152,18 @@ class Transposed(Operators, AskedByNumPy):
     def __rmatmul__(self, x: Any) -> NDArray[np.float32]:
         y: NDArray[np.float32] = OPERATIONS[self.T.product](x, self.T)
         return y
+
+    @classmethod
+    def __torch_function__(
+        cls, function: Any, types: Any, arguments: tuple[Any, ...] = (), options: dict[str, Any] | None = None
+    ) -> Any:
+        """``tensor @ q.T`` and ``torch.matmul(tensor, q.T)``: torch asks here before it looks for tensors."""
+        if getattr(function, "__name__", "") != "matmul" or options or len(arguments) != 2:
+            return NotImplemented
+        x, transposed = arguments
+        if not isinstance(transposed, cls):
+            return NotImplemented
+        return OPERATIONS[transposed.T.product](x, transposed.T)
 
     def __matmul__(self, x: object) -> Any:
         raise ShapeError(

@@ -361,7 +361,7 @@ def test_cublas_is_asked_for_where_cupy_finds_it(monkeypatch):
     try:
         assert device.lacks_cublas(None) is None
         assert asked == []
-        words = r"needs cuBLAS: .*\(libcublas\.so\.13: not found\).*pip install \"ggmlq\[cuda\]\""
+        words = r"needs cuBLAS: .*\(libcublas\.so\.13: not found\).*pip install .*\"nvidia-cublas"
         assert [bool(re.fullmatch(words + ".*", device.lacks_cublas(H200))) for _ in range(2)] == [True, True]
         assert asked == ["cupy_backends.cuda.libs"]
     finally:

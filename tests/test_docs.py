@@ -12,12 +12,16 @@ import pytest
 
 ROOT = Path(__file__).parents[1]
 NUMBERS = ["no", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine", "ten"]
+WANTED = {"torch.md": "torch"}  # page: what its examples import, which the tests do without
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
 
 
+@pytest.mark.filterwarnings("ignore:Guards may run slower")  # torch.compile on Python 3.13.0
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
 def test_examples_run(page, tmp_path, monkeypatch):
     """All Python examples of a page, in order, in one session, in an empty folder."""
+    if page.name in WANTED:
+        pytest.importorskip(WANTED[page.name], reason=f"{WANTED[page.name]} is not installed: {page.name}")
     monkeypatch.chdir(tmp_path)
     blocks = re.findall(r"```python\n(.*?)```", page.read_text(), flags=re.DOTALL)
     test = doctest.DocTestParser().get_doctest("\n".join(blocks), {}, page.name, str(page), 0)
@@ -50,6 +54,20 @@ def test_the_index_has_every_page():
     index = (ROOT / "docs" / "README.md").read_text()
     linked = set(re.findall(r"^\| \[(\w+\.md)\]\(\1\) \|", index, flags=re.MULTILINE))
     assert linked == {page.name for page in (ROOT / "docs").glob("*.md")} - {"README.md"}
+
+
+def test_all_environment_variables_are_on_one_page():
+    """Names in the tree are the names in the table; a name that ends in _ stands for all that begin so."""
+    listed = set(
+        re.findall(r"^\| `(GGMLQ_\w+)` \|", (ROOT / "docs" / "environment.md").read_text(), re.MULTILINE)
+    )
+    files = (
+        path for room in ("ggmlq", "tests", "tools", "bench", "docs") for path in (ROOT / room).rglob("*")
+    )
+    texts = [path.read_text() for path in files if path.suffix in (".py", ".md", "") and path.is_file()]
+    used = {name for text in texts for name in re.findall(r"\bGGMLQ_[A-Z0-9_]*[A-Z0-9]_?\b", text)}
+    used -= {name for name in used if name.endswith("_") and any(each.startswith(name) for each in listed)}
+    assert used == listed
 
 
 def test_the_tour_names_every_command():

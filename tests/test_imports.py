@@ -19,7 +19,7 @@ MODULES = sorted(path.relative_to(ROOT).as_posix() for path in ROOT.rglob("*.py"
 # fmt: off
 ALLOWED = {
     # the ground
-    "pages": {"errors", "text", "pages"},
+    "pages": {"errors", "missing", "text", "pages"},
     "errors.py": set(),
     "interrupted.py": set(),
     "text.py": set(),
@@ -48,7 +48,7 @@ ALLOWED = {
     "storage.py": {"buffers", "devices", "errors", "formats", "kept"},
     "protocols.py": {"errors"},  # operations register themselves here
     "operators.py": {"errors", "members", "text"},
-    "matrix.py": {"devices", "errors", "members", "operators", "protocols", "text"},
+    "matrix.py": {"devices", "errors", "members", "operators", "protocols", "tensors", "text"},
     "array.py": {"text", "buffers", "devices", "errors", "formats", "matrix", "members", "storage"},
     "scaled_parts.py": {"buffers", "codes", "devices", "errors", "tensors", "tiling"},
     "scaled.py": {
@@ -78,7 +78,8 @@ ALLOWED = {
     },
     "cuda": {
         "array", "cache", "card", "codes", "ending", "errors", "experts", "fixed", "formats", "gru", "ladder",
-        "measured", "packing", "prebuilt", "problems", "progress", "scaled", "tiling", "cuda",
+        "measured", "missing", "packing", "prebuilt", "problems", "progress", "scaled", "tiling",
+        "cuda",
     },
     # operations: of cpu and cuda nothing but by name, when asked
     "ops": {
@@ -90,7 +91,7 @@ ALLOWED = {
         "buffers", "cache", "checks", "codes", "devices", "errors", "notices", "ops", "problems", "progress",
         "scaled", "tensors", "tiling", "functions",
     },
-    "accuracy": {"codes", "devices", "errors", "formats", "ops", "tensors", "text", "accuracy"},
+    "accuracy": {"codes", "devices", "errors", "formats", "missing", "ops", "tensors", "text", "accuracy"},
     "reference": {
         "array", "checks", "devices", "errors", "fixed", "formats", "gru", "ladder", "ops", "scaled",
         "tiling", "reference",
@@ -105,7 +106,7 @@ ALLOWED = {
         "safetensors", "scaled", "tensors", "text", "tiling",
     },
     "remote": {
-        "addressed", "array", "cache", "errors", "gguf", "notices", "progress", "safetensors", "text",
+        "addressed", "array", "cache", "errors", "gguf", "missing", "notices", "progress", "safetensors", "text",
         "remote",
     },
     "files.py": {"addressed", "errors", "gguf", "safetensors"},
@@ -114,7 +115,8 @@ ALLOWED = {
     },
     # workers of any executor: who they are it does not ask
     "spread": {
-        "array", "cores", "errors", "formats", "gguf", "progress", "scaled", "text", "threads", "spread",
+        "array", "cores", "errors", "formats", "gguf", "missing", "progress", "scaled", "text", "threads",
+        "spread",
     },
     "convert": {
         "array", "errors", "formats", "gguf", "ops", "progress", "spread", "text", "threads", "convert",
@@ -156,8 +158,8 @@ ALLOWED = {
     },
     "testing": None,  # may import anything
     "doctor.py": None,
-    "missing.py": set(),
-    "completion.py": {"errors", "formats"},
+    "missing.py": set(),  # what to install, said by whoever lacks it
+    "completion.py": {"errors", "formats", "missing"},
     "cli.py": None,
     "__init__.py": None,
     "__main__.py": None,

@@ -20,19 +20,19 @@ def ways(packages, driver=None, cublas=True, libggml=True):
 @pytest.mark.parametrize(
     ("packages", "driver", "words"),
     [
-        ({}, None, 'a driver, then pip install "ggmlq[cuda]"'),
+        ({}, None, 'a driver, then pip install "cupy-cuda13x>=14"'),
         ({}, 11080, "a newer driver"),
-        ({}, 12040, '"ggmlq[cuda12]"'),
-        ({}, 13000, '"ggmlq[cuda]"'),
-        ({}, 14010, '"ggmlq[cuda]"'),
-        ({"cupy-cuda13x": "14"}, 13000, '"ggmlq[cuda]"'),  # without numba-cuda
-        (GPU, 12090, 'pip uninstall cupy-cuda13x, then pip install "ggmlq[cuda12]"'),
+        ({}, 12040, '"nvidia-cublas-cu12'),
+        ({}, 13000, '"nvidia-cublas>=13'),
+        ({}, 14010, '"cupy-cuda13x'),
+        (GPU, 12090, 'pip uninstall cupy-cuda13x, then pip install "cupy-cuda12x'),
         (GPU | {"cupy-cuda12x": "14"}, 13000, "pip uninstall cupy-cuda12x cupy-cuda13x"),
     ],
 )
 def test_for_a_gpu(packages, driver, words):
-    (way,) = ways(packages, driver)
+    way, *compiler = ways(packages, driver)
     assert words in way
+    assert [each.partition("numba-cuda")[1] for each in compiler] == ["numba-cuda"] * len(compiler)
 
 
 def test_nothing_where_all_is_there():
@@ -41,22 +41,50 @@ def test_nothing_where_all_is_there():
     assert ways({"cupy-cuda12x": "14", "numba-cuda": "0.30"}, 13000) == []  # an older one serves as well
 
 
+def test_a_compiler_is_an_extra_of_its_own():
+    (way,) = ways({"cupy-cuda13x": "14"}, 13000)
+    assert '"numba-cuda>=' in way
+    assert '"nvidia-nvvm>=13' in way
+    assert "cupy" not in way
+    (way,) = ways({"cupy-cuda12x": "14"}, 13000)
+    assert '"nvidia-cuda-nvcc-cu12' in way
+
+
 def test_cublas_and_libggml():
     (way,) = ways(GPU, 13000, cublas=False)
-    assert '"ggmlq[cuda]"' in way
+    assert '"nvidia-cublas' in way
     (way,) = ways(GPU, 13000, libggml=False)
     assert "GGMLQ_LIBGGML" in way
 
 
-def test_every_extra_that_is_named_exists():
-    setup = (Path(__file__).parents[1] / "setup.cfg").read_text()
-    known = set(re.findall(r"^(\w+) =$", setup.partition("[options.extras_require]")[2], flags=re.MULTILINE))
-    said = " ".join(
-        [*ways(dict.fromkeys(WHOLE), 12000, libggml=False), *ways({}, 13000), *missing.EXTRA.values()]
-    )
-    named = set(re.findall(r"ggmlq\[(\w+)\]", said))
-    assert named == {"report", "plot", "completion", "llama", "cuda", "cuda12"}
-    assert named <= known
+def test_extras_are_told_by_the_names_of_their_packages(monkeypatch, tmp_path):
+    """From the sources or from what is installed: ``pip install "ggmlq[report]"`` installs a stranger's."""
+    installed = ["numpy>=2.0", 'jinja2>=3.1.6; extra == "report"', "cupy; extra == 'cuda'"]
+    assert missing.install("report") == 'pip install "jinja2>=3.1.6"'
+    assert missing.install("cuda-compile", beside="cuda").startswith('pip install "cuda-bindings')
+    monkeypatch.setattr(missing, "SETUP", tmp_path / "setup.cfg")
+    monkeypatch.setattr(missing.metadata, "requires", lambda name: installed)
+    assert missing.install("report") == 'pip install "jinja2>=3.1.6"'
+    assert missing.install("cuda") == "pip install cupy"
+    assert missing.install("plot") == "install the packages of its extra plot"
+
+
+@pytest.mark.parametrize(("driver", "cupy"), [(None, 13), (11040, 12), (12090, 12), (13000, 13), (14000, 13)])
+def test_the_extra_for_a_driver(driver, cupy, monkeypatch):
+    monkeypatch.setattr(missing, "driver", lambda: driver)
+    assert f"cupy-cuda{cupy}x" in missing.install_for_gpu()
+    assert "numba-cuda" in missing.install_compiler()
+
+
+def test_nobody_is_told_to_install_the_name():
+    """The project is on no index; whoever took its name there would be installed."""
+    tree = Path(__file__).parents[1]
+    files = [*tree.glob("*.md"), *tree.glob("docs/*.md"), *tree.glob("ggmlq/**/*.py"), *tree.glob("tools/*")]
+    telling = re.compile(r"pip install\W+(-\w+\W+)*ggmlq\b")
+    hits = [
+        path.name for path in files if path.is_file() and telling.search(path.read_text(errors="replace"))
+    ]
+    assert set(hits) <= {"missing.py"}  # which says why not
 
 
 def test_the_doctor_ends_with_it():

@@ -47,8 +47,11 @@ def test_metadata(wheel):
     core = sorted(need.split(">")[0] for need in facts.get_all("Requires-Dist") if "extra ==" not in need)
     assert core == ["numba", "numpy", "tqdm"], "core dependencies stay few"
     extras = {
+        "bfloat16",
         "cuda",
+        "cuda-compile",
         "cuda12",
+        "cuda12-compile",
         "dask",
         "docs",
         "mpi",

@@ -1,4 +1,4 @@
-"""Without numba-cuda and CuPy: the kernels are listed, and what cannot run says what is missing."""
+"""Without numba-cuda: kernels are listed, those of the package are served, others say what is missing."""
 
 from __future__ import annotations
 
@@ -18,12 +18,26 @@ class Absent:
 sys.meta_path.insert(0, Absent())
 import numpy as np, ggmlq as gq
 """
-MISSING = 'CUDA: numba-cuda is not installed; kernels for a GPU are written in it; pip install "ggmlq[cuda]"'
+MISSING = "CUDA: CuPy is not installed; arrays on a GPU are CuPy's; pip install \"cupy-cuda"
+ELSEWHERE = "\nimport os; os.environ.pop('GGMLQ_COMPILE_HERE', None)"  # which the tests set
+
+# As PLAIN, but CuPy can be found: no product asks for it before there is a GPU.
+BESIDE_CUPY = ELSEWHERE + PLAIN.replace('in ("cupy", "numba_cuda")', '== "numba_cuda"').replace(
+    "sys.meta_path.insert", """
+import importlib.machinery
+class Found:
+    def find_spec(self, name, path=None, target=None):
+        return importlib.machinery.ModuleSpec(name, self) if name == "cupy" else None
+    def create_module(self, spec):
+        raise ImportError("a stand-in")
+    exec_module = create_module
+sys.meta_path.append(Found())
+sys.meta_path.insert""")  # fmt: skip
 
 
-def said(code):
+def said(code, plain=PLAIN):
     return subprocess.run(
-        [sys.executable, "-c", PLAIN + code], capture_output=True, text=True, check=True, timeout=400
+        [sys.executable, "-c", plain + code], capture_output=True, text=True, check=True, timeout=400
     ).stdout
 
 
@@ -77,3 +91,49 @@ print(doctor._gpu()["error"], doctor._auto()["error"])
     assert "kernel='cuda:dp4a': that is a kernel for cuda arrays, x and q are cpu arrays" in elsewhere
     assert "CuPy cannot be imported" in moved
     assert "CuPy cannot be imported" in examined
+
+
+def test_beside_cupy_kernels_of_the_package_are_served():
+    """All modules of the CUDA side are imported, and what comes with the package is found, without Numba."""
+    code = """
+from ggmlq import doctor
+from ggmlq.cuda.machine.launch import FAMILIES
+facts = doctor._kernels("9.0")
+print(facts["served"], facts["all"], *facts["lacking"])
+print(*doctor._kernel_lines(facts, {"numba-cuda": None}), sep=" ")
+print(len(gq.kernels(device="cuda")), gq.kernels(device="cuda").notes)
+from ggmlq.cuda.prebuilt import served
+def first(name):
+    family = FAMILIES[f"ggmlq.cuda.linear.{name}.kernel"]
+    return family.make(*family.cases[0])
+kernel = first("r15_wgmma")
+print(served.found(kernel.origin, (9, 0), True)[:4] == b"\\x7fELF", "numba" in sys.modules)
+try:
+    first("r3_vectorized").cubin((9, 0))
+except gq.GGMLQError as error:
+    print(type(error).__name__, error)
+"""
+    counts, words, listed, served, refused = said(code, BESIDE_CUPY).splitlines()
+    some, every, *lacking = counts.split()
+    assert 1000 < int(some) < int(every)
+    assert "gru" in lacking
+    assert f"{some} of {every} kernels come with the package for compute capability 9.0" in words
+    assert "others cannot run, for numba-cuda is not installed; none come with it in ggmlq/cuda of: " in words
+    assert listed == "17 []"
+    assert served == "True False"
+    assert refused.startswith("MissingDependencyError ggmlq.cuda.linear.r3_vectorized.kernel(")
+    assert "does not come with the package for compute capability 9.0" in refused
+    assert 'pip install "cuda-bindings' in refused
+    assert "numba-cuda>=0.30" in refused
+    assert "cupy" not in refused
+
+
+def test_the_process_that_compiles_says_what_it_lacks():
+    """It is asked before it imports what needs numba-cuda."""
+    code = """
+from ggmlq.cuda.machine import compiler
+print(compiler.compiled("ggmlq.cuda.activations.floats.kernel", (True,), (9, 0)))
+"""
+    kind, _, words = said(code, BESIDE_CUPY.replace(ELSEWHERE, "")).partition(",")
+    assert kind == "('missing'"
+    assert "CUDA: numba-cuda is not installed" in words

@@ -5,12 +5,14 @@ from __future__ import annotations
 import gc
 import subprocess
 import sys
+import warnings
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 
 import ggmlq as gq
-from ggmlq import ladder
+from ggmlq import ladder, tensors
 from ggmlq.ops import fast_path
 from ggmlq.problems import Linear
 from ggmlq.testing.rows import rows
@@ -145,6 +147,89 @@ def test_words(torch, place, q):
     ):
         with pytest.raises(gq.GGMLQError, match=words):
             call()
+
+
+@pytest.mark.parametrize("place", ["cpu"], indirect=True)
+@pytest.mark.parametrize("kind", ["float32", "float16", "bfloat16"])
+@pytest.mark.parametrize("m", [1, 4])
+def test_again_on_the_host(m, kind, torch, place, q):
+    """By a plan from the second call on, and the same bits with all that may be asked."""
+    x = tensor(torch, place, m).to(getattr(torch, kind))
+    want = torch.from_numpy(gq.linear(x.float().numpy(), q))
+    bias = torch.randn(N)
+    for _ in range(3):
+        assert torch.equal(gq.linear(x, q), want)
+        assert torch.equal(torch.matmul(x, q.T), want)
+        assert torch.equal(x[None] @ q.T, want[None])
+        for b in (bias, bias.half(), torch.nn.Parameter(bias)):
+            with torch.no_grad():
+                assert torch.equal(gq.linear(x, q, bias=b), want + b)
+        for dtype in (torch.float16, torch.bfloat16, torch.float64):
+            out = torch.full((m, N), torch.nan, dtype=dtype)
+            assert torch.equal(gq.linear(x, q, dtype=dtype), want.to(dtype))
+            assert gq.linear(x, q, out=out) is out
+            assert torch.equal(out, want.to(dtype))
+    assert q.plan((x.shape, "auto", None)) is not None
+    assert gq.linear(x, q).resize_(0).shape == (0,)  # its memory is torch's
+
+
+@pytest.mark.parametrize("place", ["cpu"], indirect=True)
+def test_torch_compile(torch, place, q):
+    """A graph ends before each product and begins after it; warnings are errors here."""
+
+    class Layer(torch.nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.q = q
+
+        def forward(self, x):
+            return gq.linear(x * 2, self.q).relu() + 1
+
+    x, layer = tensor(torch, place), Layer()
+    calls = [lambda x: (x @ q.T).relu(), layer]
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", "Guards may run slower")  # on Python 3.13.0
+        for call in calls:
+            torch._dynamo.reset()
+            compiled = torch.compile(call, backend="eager")
+            for rows in (x, x[:2]):
+                assert torch.allclose(compiled(rows), call(rows), rtol=1e-5)
+        torch._dynamo.reset()
+        with pytest.raises(Exception, match="ggmlq: this operation stands between two graphs"):
+            torch.compile(layer, backend="eager", fullgraph=True)(x)
+
+
+@pytest.mark.filterwarnings("ignore")  # torch.jit is deprecated
+@pytest.mark.parametrize("place", ["cpu"], indirect=True)
+def test_tensors_without_numbers(torch, place, q):
+    """The same error before and after there is a plan."""
+    x = tensor(torch, place)
+    for _ in range(2):
+        for call in (
+            lambda: torch.vmap(lambda row: gq.linear(row, q))(x),
+            lambda: torch.vmap(lambda row: row @ q.T)(x),
+            lambda: torch.jit.trace(lambda rows: gq.linear(rows, q), x),
+        ):
+            with pytest.raises(gq.GGMLQError, match=r"the numbers of x cannot be read \(.*dequantize"):
+                call()
+        gq.linear(x, q), gq.linear(x[0], q)
+
+
+def test_compiling_is_left_to_torch(monkeypatch):
+    """Without torch: where its compiler traces, an operation runs as ``torch.compiler.disable`` makes it."""
+    calls = []
+
+    def disable(function):
+        return lambda *given, **options: calls.append(function.__name__) or function(*given, **options)
+
+    compiler = SimpleNamespace(is_dynamo_compiling=lambda: not calls, disable=disable)
+    monkeypatch.setitem(sys.modules, "torch", SimpleNamespace(compiler=compiler, Tensor=type(None)))
+    monkeypatch.setitem(sys.modules, "torch.compiler", compiler)
+    monkeypatch.setattr(tensors, "_outside", {})
+    q = gq.QuantArray.from_bytes(bytes(34), "q8_0", (1, 32))
+    assert gq.linear(np.ones(32, np.float32), q).tolist() == [0.0]
+    assert calls == ["linear"]
+    assert gq.linear._torchdynamo_disable
 
 
 @pytest.mark.parametrize("place", ["cuda"], indirect=True)

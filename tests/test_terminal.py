@@ -231,7 +231,7 @@ def test_completion_without_its_package(capsys, monkeypatch):
     monkeypatch.setitem(sys.modules, "argcomplete", None)
     status, said = run(capsys, "completion", "bash")
     assert (status, said.out) == (2, "")
-    assert "ggmlq[completion]" in said.err
+    assert 'pip install "argcomplete' in said.err
 
 
 @pytest.mark.parametrize(
@@ -244,7 +244,7 @@ def test_completion_without_its_package(capsys, monkeypatch):
 )  # fmt: skip
 def test_what_a_shell_is_told(model, line, among):
     """As the script of argcomplete asks, through descriptor 8."""
-    pytest.importorskip("argcomplete", reason="argcomplete is not installed: ggmlq[completion]")
+    pytest.importorskip("argcomplete", reason="argcomplete is not installed: extra completion")
     asked = {"": "1", "_IFS": "\n", "_SUPPRESS_SPACE": "1", "_STDOUT_FILENAME": "said"}
     env = os.environ | {f"_ARGCOMPLETE{name}": value for name, value in asked.items()}
     env |= {"COMP_LINE": line, "COMP_POINT": str(len(line))}

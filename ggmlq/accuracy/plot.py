@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from os import PathLike, fspath
 from typing import Any
 
+from .. import missing
 from ..errors import DTypeError, MissingDependencyError
 
 SIZE = (8, 5)  # inches
@@ -21,7 +22,7 @@ def draw(lines: Sequence[tuple[str, Sequence[Any]]], path: str | PathLike[str]) 
     except ImportError as error:
         raise MissingDependencyError(
             f"{asked}: matplotlib cannot be imported ({error}); pictures are drawn with it; "
-            'pip install "ggmlq[plot]"'
+            f"{missing.install('plot')}"
         ) from None
     figure = figures.Figure(figsize=SIZE, layout="constrained")
     axes = figure.add_subplot()

@@ -8,7 +8,7 @@ from ..completion import SHELLS, script
 
 ABOUT = """\
 Print the script that makes a shell complete ggmlq's commands, options and files, types, and the names of
-tensors in a file. It needs the package argcomplete: pip install 'ggmlq[completion]'
+tensors in a file. It needs the package argcomplete: pip install argcomplete
 """
 EXAMPLES = """\
 add to ~/.bashrc or ~/.zshrc:

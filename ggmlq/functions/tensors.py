@@ -12,7 +12,7 @@ import numpy as np
 
 from ..errors import DTypeError
 from ..ops.torch import as_torch_works
-from ..tensors import array_of, bits_of, is_tensor
+from ..tensors import array_of, bits_of, is_tensor, untraced
 
 
 class Coded(NamedTuple):
@@ -29,6 +29,7 @@ def through_arrays(function: Callable[..., Any]) -> Callable[..., Any]:
     """
     signature = inspect.signature(function)
 
+    @untraced
     @wraps(function)
     def call(*args: Any, **more: Any) -> Any:
         first = next((a for a in (*args, *more.values()) if is_tensor(a)), None)

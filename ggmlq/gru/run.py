@@ -13,7 +13,7 @@ from ..devices import cuda_device, device_of, is_host, namespace, on_device_of
 from ..errors import DeviceError
 from ..fixed.qformat import QFormat, format_of
 from ..problems import Gru
-from ..tensors import array_of, is_tensor
+from ..tensors import array_of, is_tensor, untraced
 from . import shapes
 from .cell import Cell
 from .diagnostics import FAR, TALLIED, Tally
@@ -67,6 +67,7 @@ class Call(NamedTuple):
     counts: NDArray[np.int64]  # in the order of ``diagnostics.TALLIED``, to be added to
 
 
+@untraced
 def run(
     f: Fixed, x: Any, h0: Any, batch_first: bool, return_codes: bool, return_intermediates: bool, kernel: str
 ) -> tuple[Any, ...]:  # fmt: skip

@@ -1,8 +1,9 @@
 """The ordinary product of torch's tensors: floats beside their weights, on the current device, done before.
 
-What :mod:`ggmlq.ops.torch` does with streams and allocators of CuPy, once a product is written down, is three
-numbers: where x lies, where its result, and torch's current stream. Whatever is not ordinary goes back there:
-the first products of a shape, which plans are made of, and all that a CUDA graph records.
+On the host a plan takes two addresses: that of x and that of a new tensor. On a GPU three numbers are what
+:mod:`ggmlq.ops.torch` does with streams and allocators of CuPy: where x lies, where its result, and torch's
+current stream. Whatever is not ordinary goes back there: the first products of a shape, which plans are made
+of, and all that a CUDA graph records.
 
 Memory is torch's: the result, and what one kernel hands to the next. torch gives both to its current stream,
 which is the one that the kernels go to; when the latter is given back, before they have run, torch hands it
@@ -23,6 +24,8 @@ from ..array import QuantArray
 from ..devices import cuda_driver
 from ..tensors import bits_of
 from . import fast_path
+
+HOST = -1  # what torch numbers it by
 
 
 class Torch(NamedTuple):
@@ -62,8 +65,10 @@ def _of(torch: Any) -> Torch:
 def linear(x: Any, q: Any, kernel: Any, arithmetic: Any, out: Any, bias: Any, dtype: Any) -> Any | None:
     """``x @ q.T + bias`` of tensors, if it was done before; None for all others."""
     torch = _of(sys.modules["torch"])
-    if type(q) is not QuantArray or type(x) is not torch.tensor or not x.is_cuda:
+    if type(q) is not QuantArray or type(x) is not torch.tensor:
         return None
+    if not x.is_cuda:
+        return _on_host(torch, x, q, kernel, arithmetic, out, bias, dtype)
     if type(kernel) is not str or not (arithmetic is None or type(arithmetic) is str):
         return None
     shape, size, letter = x.shape, q.shape, torch.kinds.get(x.dtype)
@@ -76,8 +81,8 @@ def linear(x: Any, q: Any, kernel: Any, arithmetic: Any, out: Any, bias: Any, dt
         return None
     if not _is_plain(torch, x) or not x.is_contiguous():
         return None
-    address = x.data_ptr()
-    if not address or address % 16:  # of tensors that stand for others, too: they have no memory
+    address = _address(x)
+    if not address or address % 16:
         return None
     stream = torch.stream(index)
     if stream and (torch.device() != index or torch.capturing()):
@@ -108,6 +113,44 @@ def linear(x: Any, q: Any, kernel: Any, arithmetic: Any, out: Any, bias: Any, dt
     if out is None:
         return y if kind is torch.float32 else y.to(kind)
     return out if y is out else out.copy_(y)
+
+
+def _on_host(
+    torch: Torch, x: Any, q: Any, kernel: Any, arithmetic: Any, out: Any, bias: Any, dtype: Any
+) -> Any | None:
+    """The same of tensors in the host's memory."""
+    shape, floats = x.shape, x.dtype
+    try:
+        kind, plan = torch.results.get(dtype), q.plan((shape, kernel, arithmetic))
+    except TypeError:  # what cannot be a key is no type and no kernel either
+        return None
+    if kind is None or plan is None or floats not in torch.kinds or not _is_plain(torch, x) or not q.lasting:
+        return None
+    n = q.shape[0]
+    if bias is not None and not _fits(torch, bias, (n,), HOST, torch.parameter):
+        return None
+    if out is not None and (not _fits(torch, out, (*shape[:-1], n), HOST) or out.is_inference()):
+        return None
+    if floats is not torch.float32:
+        x = x.float()
+    address = _address(x) if x.is_contiguous() else 0
+    if not address:
+        return None
+    y = x.new_empty(shape[0], n) if len(shape) == 2 else x.new_empty(*shape[:-1], n)
+    plan(address, y.data_ptr())
+    if bias is not None:
+        y += bias
+    if out is not None:
+        return out.copy_(y)
+    return y if kind is torch.float32 else y.to(kind)
+
+
+def _address(x: Any) -> int:
+    """The first byte of a tensor; 0 of tensors that stand for others, as under a mode of torch's."""
+    try:
+        return int(x.data_ptr())
+    except RuntimeError:
+        return 0
 
 
 def _is_plain(torch: Torch, x: Any) -> bool:

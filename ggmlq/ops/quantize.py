@@ -14,13 +14,14 @@ from ..checks import as_floats, check_imatrix, row_index
 from ..devices import cuda_module, device_of, is_host, on_device_of, to_host
 from ..errors import ShapeError, UnsupportedError
 from ..formats import FORMATS, Format
-from ..tensors import array_of, is_tensor
+from ..tensors import array_of, is_tensor, untraced
 from .encoding import encode_rows
 
 SQUARED = 1.8e19  # its square is the largest float32
 HARMLESS = 1e4  # importance that overflows nothing with values that a half scale reaches
 
 
+@untraced
 def quantize(x: Any, format: str | int | Format, imatrix: Any = None) -> QuantArray:
     """Encode floats into blocks, with the bytes that ggml writes.
 

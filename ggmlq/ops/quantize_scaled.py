@@ -17,7 +17,7 @@ from ..errors import CodeError, DeviceError, DTypeError, NonFiniteError, ShapeEr
 from ..matrix import operation
 from ..scaled import ScaledArray
 from ..scaled_parts import as_stored
-from ..tensors import array_of, is_tensor
+from ..tensors import array_of, is_tensor, untraced
 from ..tiling import Tile, Tiling, checked_tile, expanded, tiling
 
 SCALES, ORDERS, RAGGED = ("float32", "e8m0"), ("rows", "columns"), ("error", "pad")
@@ -25,6 +25,7 @@ PATIENCE = 1 << 18  # elements that NumPy quantizes, or decodes, sooner than a k
 SLAB = 1 << 18  # elements that are decoded at a time
 
 
+@untraced
 def quantize_scaled(
     x: Any,
     code: str | Code,

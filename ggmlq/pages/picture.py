@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from itertools import pairwise
 from typing import Any
 
+from .. import missing
 from ..errors import MissingDependencyError, PageError
 from .charts import Bars
 from .render import put
@@ -47,7 +48,7 @@ def _matplotlib() -> Any:
     except ImportError as error:
         raise MissingDependencyError(
             f"a PNG: matplotlib cannot be imported ({error}); pictures of points are drawn with it; "
-            'pip install "ggmlq[plot]", or ask for an .svg, which needs nothing'
+            f"{missing.install('plot')}, or ask for an .svg, which needs nothing"
         ) from None
 
 

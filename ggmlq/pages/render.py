@@ -15,6 +15,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
+from .. import missing
 from ..errors import MissingDependencyError, PageError
 from ..text import printable
 from .blocks import Cell, Page, Table, Value
@@ -83,7 +84,7 @@ def _jinja() -> Any:
     except ImportError as error:
         raise MissingDependencyError(
             f"an HTML page: jinja2 cannot be imported ({error}); pages are filled in by it; "
-            'pip install "ggmlq[report]"'
+            f"{missing.install('report')}"
         ) from None
 
 

@@ -65,15 +65,30 @@ class Origin(NamedTuple):
 
 def code(folder: Path, origin: Origin) -> bytes | None:
     """The code of a kernel in a folder of packs, or None."""
+    if (place := place_of(folder, origin)) is None:
+        return None
+    body = place.pack.body()
+    return None if body is None else body[place.first : place.first + place.size]
+
+
+class Place(NamedTuple):
+    """Where the code of a kernel lies."""
+
+    pack: Pack
+    first: int
+    size: int
+
+
+def place_of(folder: Path, origin: Origin) -> Place | None:
+    """That of a kernel in a folder of packs, found without unpacking anything; None where there is none."""
     pack = opened(folder / f"{origin.pack}{SUFFIX}")
     try:
         family = pack.header["families"].get(origin.family) if pack else None
         place = family and family["cases"].get(origin.text)
         if not pack or not place or not pack.holds(origin.family, origin.formats):
             return None
-        body = pack.body()
-        return None if body is None else body[place[0] : place[0] + place[1]]
-    except (AttributeError, LookupError, TypeError):  # a header that was written to
+        return Place(pack, int(place[0]), int(place[1]))
+    except (AttributeError, LookupError, TypeError, ValueError):  # a header that was written to
         return None
 
 

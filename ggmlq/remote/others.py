@@ -9,6 +9,7 @@ import importlib
 from collections.abc import Iterator
 from typing import Any
 
+from .. import missing
 from ..errors import MissingDependencyError, RemoteError, RemoteNotFoundError
 from .address import Address
 
@@ -27,7 +28,7 @@ class Others:
         except ImportError as error:
             raise MissingDependencyError(
                 f"{address.shown}: {scheme}:// is read through fsspec and what it needs for it, and that "
-                f"cannot be imported: {error}; pip install 'ggmlq[remote]', and for s3 s3fs, for gs gcsfs"
+                f"cannot be imported: {error}; {missing.install('remote')}, and for s3 s3fs, for gs gcsfs"
             ) from error
         except ValueError as error:
             raise RemoteError(

@@ -12,6 +12,7 @@ from concurrent.futures import Executor
 from contextlib import contextmanager
 from typing import Any
 
+from .. import missing
 from ..errors import MissingDependencyError, WorkerError
 from .executor import kill
 
@@ -116,5 +117,5 @@ def _imported(module: str, extra: str, what: str) -> Any:
     except (ImportError, RuntimeError) as error:  # mpi4py without a library of MPI
         raise MissingDependencyError(
             f"--{extra}: {what} need {module.partition('.')[0]}, and it cannot be imported: {error}; "
-            f"install it with pip install 'ggmlq[{extra}]'"
+            f"{missing.install(extra)}"
         ) from error

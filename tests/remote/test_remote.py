@@ -156,7 +156,7 @@ def test_workers_of_this_machine_read_what_was_fetched(server, tensors, tmp_path
 
 
 def test_other_file_systems(tensors, gguf_bytes, monkeypatch):
-    fsspec = pytest.importorskip("fsspec", reason="fsspec is not installed: pip install 'ggmlq[remote]'")
+    fsspec = pytest.importorskip("fsspec", reason="fsspec is not installed: pip install fsspec")
     system = fsspec.filesystem("memory")
     system.pipe("/far/m.gguf", gguf_bytes)
     with gq.open("memory://far/m.gguf") as f:
@@ -169,7 +169,7 @@ def test_other_file_systems(tensors, gguf_bytes, monkeypatch):
     with pytest.raises(RemoteError, match="fsspec knows no"):
         gq.open("nosuch://far/m.gguf")
     monkeypatch.setitem(sys.modules, "fsspec", None)
-    with pytest.raises(MissingDependencyError, match=r"ggmlq\[remote\]"):
+    with pytest.raises(MissingDependencyError, match=r"pip install .fsspec"):
         gq.open("s3://bucket/m.gguf")
 
 

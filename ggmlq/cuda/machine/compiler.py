@@ -11,13 +11,14 @@ from typing import Any
 from ...errors import GGMLQError, MissingDependencyError
 from ...progress import quiet
 from .elsewhere import received, send
-from .launch import FAMILIES
 
 
 def compiled(family: str, case: tuple[Any, ...], capability: tuple[int, int]) -> tuple[str, Any]:
     """The code, or what went wrong."""
     try:
         importlib.import_module(family.rpartition(".")[0])
+        from .launch import FAMILIES  # here, for without numba-cuda that says what is missing
+
         with quiet():  # who waits for it says so
             return "code", FAMILIES[family].make(*case).cubin(capability)
     except MissingDependencyError as error:

@@ -11,6 +11,7 @@ from types import ModuleType
 from typing import Any, NamedTuple
 
 from ... import card as cards
+from ... import missing
 from ...card import Card
 from ...errors import DeviceError, MissingDependencyError, UnsupportedError
 from .waking import wake
@@ -27,8 +28,7 @@ def cupy() -> ModuleType:
         import cupy
     except ImportError as error:
         raise MissingDependencyError(
-            f"CUDA: CuPy cannot be imported ({error}); device arrays need it; "
-            'pip install "ggmlq[cuda]" for CUDA 13 or "ggmlq[cuda12]" for CUDA 12'
+            f"CUDA: CuPy cannot be imported ({error}); device arrays need it; {missing.install_for_gpu()}"
         ) from error
     _refuse_without_gpu(cupy)
     _usable[0] = cupy
@@ -211,7 +211,7 @@ def cublas() -> Any:
         reason = (str(error).splitlines() or [""])[0]
         raise MissingDependencyError(
             f"CUDA: cuBLAS cannot be loaded ({reason}); kernels that multiply with the library need it; "
-            'pip install "ggmlq[cuda]" for CUDA 13 or "ggmlq[cuda12]" for CUDA 12 brings it'
+            f"{missing.install_for_gpu()}"
         ) from error
 
 

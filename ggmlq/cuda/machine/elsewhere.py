@@ -16,6 +16,7 @@ import sys
 import threading
 from typing import Any, BinaryIO
 
+from ... import missing
 from ...errors import DeviceError, MissingDependencyError
 
 COMPILES = f"{__package__}.compiler"  # the program of that process
@@ -31,6 +32,12 @@ def code(origin: Any, capability: tuple[int, int]) -> bytes:
     asked = f"{origin}: compiling it in another process"
     if origin is None:
         raise DeviceError(f"a kernel that no family makes: only Numba itself can compile it; {WAY_OUT}")
+    if not missing.has("numba_cuda"):
+        raise MissingDependencyError(
+            f"{origin}: this kernel does not come with the package for compute capability "
+            f"{'.'.join(map(str, capability))}, and numba-cuda, which compiles it, is not installed; "
+            f'{missing.install_compiler()}, or leave the choice to kernel="auto"'
+        )
     with _lock:
         try:
             process = _process()

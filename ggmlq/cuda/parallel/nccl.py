@@ -16,6 +16,7 @@ from typing import Any
 
 import numpy as np
 
+from ... import missing
 from ...errors import DeviceError, MissingDependencyError
 from ..machine import device
 
@@ -47,7 +48,8 @@ def needed(asked: str) -> Any:
     if found is None:
         raise MissingDependencyError(
             f"{asked}: NCCL is not installed; it adds what several GPUs have found; "
-            'pip install "ggmlq[nccl]" for CUDA 13 or "ggmlq[nccl12]" for CUDA 12, or take sums="copies"'
+            f"{missing.install('nccl')} for CUDA 13, {missing.install('nccl12')} for CUDA 12, or take "
+            'sums="copies"'
         )
     return found
 

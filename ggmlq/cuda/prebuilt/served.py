@@ -8,7 +8,7 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-from ...prebuilt.packs import Origin
+from ...prebuilt.packs import Origin, place_of
 from ...prebuilt.packs import code as _code
 
 HERE = Path(__file__).parent
@@ -30,6 +30,13 @@ def found(origin: Origin, capability: tuple[int, int], exact: bool) -> bytes | N
         code = _code(HERE / PTX, origin)
         return None if code is None else for_driver(code, capability)
     return code
+
+
+def is_served(origin: Origin, capability: tuple[int, int], exact: bool) -> bool:
+    """Whether :func:`found` finds the code, without unpacking it."""
+    folders = [SERVED[capability]] if capability in SERVED else []
+    folders += [] if exact else [PTX]
+    return any(place_of(HERE / folder, origin) is not None for folder in folders)
 
 
 def for_driver(code: bytes, capability: tuple[int, int]) -> bytes:

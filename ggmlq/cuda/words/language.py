@@ -12,22 +12,53 @@ from __future__ import annotations
 
 import os
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from importlib import import_module
-from importlib.util import find_spec
-from typing import Any
+from typing import Any, NoReturn
 
+import numpy as np
+
+from ... import missing
 from ...errors import MissingDependencyError
 from .blank import Blank
 
-INSTALL = 'pip install "ggmlq[cuda]" for CUDA 13 or "ggmlq[cuda12]" for CUDA 12'
+WATCHED = ("GGMLQ_COMPILE_HERE", "GGMLQ_GUARD_WAITS", "NUMBA_ENABLE_CUDASIM")
 
 
 def _blank() -> bool:
-    """Whether words can be blank: whoever simulates or watches kernels means to compile them."""
-    asked = ("GGMLQ_COMPILE_HERE", "GGMLQ_GUARD_WAITS", "NUMBA_ENABLE_CUDASIM")
-    if "numba.cuda" in sys.modules or any(os.environ.get(name, "0") not in ("", "0") for name in asked):
+    """Words can be blank beside CuPy, unless kernels are simulated or watched, and so compiled here.
+
+    Without numba-cuda kernels that come with the package run, and others say so when they are loaded.
+    """
+    if not missing.has("cupy") or any(os.environ.get(name, "0") not in ("", "0") for name in WATCHED):
         return False
-    return bool(sys.executable) and find_spec("cupy") is not None and find_spec("numba_cuda") is not None
+    return not missing.has("numba_cuda") or ("numba.cuda" not in sys.modules and bool(sys.executable))
+
+
+@contextmanager
+def _row_stack() -> Iterator[None]:
+    """NumPy with ``row_stack``, which 2.5 removed and numba-cuda 0.30 names while its typing is loaded."""
+    names = vars(np)
+    if "row_stack" in names:
+        yield
+        return
+    names["row_stack"] = np.vstack
+    try:
+        yield
+    finally:
+        del names["row_stack"]
+
+
+def _refuse(problem: str) -> NoReturn:
+    if not missing.has("cupy") and not missing.has("numba_cuda"):
+        raise MissingDependencyError(
+            f"CUDA: CuPy is not installed; arrays on a GPU are CuPy's; {missing.install_for_gpu()}"
+        )
+    raise MissingDependencyError(
+        f"CUDA: numba-cuda {problem}; kernels that this process compiles are written in it; "
+        f"{missing.install_compiler()}, or leave {' and '.join(WATCHED)} out of the environment"
+    )
 
 
 BLANK = _blank()
@@ -44,14 +75,14 @@ if not BLANK:
         from numba import types as _types
         from numba.cuda import extending as _extending
 
+        if not hasattr(_extending, "register_model"):  # an older one is Numba's own
+            _refuse("is not installed")
+        if not _config.ENABLE_CUDASIM:
+            with _row_stack():
+                import_module("numba.cuda.np.npyimpl")
         _ir = import_module("llvmlite.ir")
-        problem = None if hasattr(_extending, "register_model") else "is not installed"  # an older is Numba's
-    except (ImportError, AttributeError) as error:  # as where NumPy lacks what numba-cuda asks for
-        problem = f"cannot be imported ({error})"
-    if problem is not None:
-        raise MissingDependencyError(
-            f"CUDA: numba-cuda {problem}; kernels for a GPU are written in it; {INSTALL}"
-        )
+    except (ImportError, AttributeError) as error:  # as where a package beside it is of another age
+        _refuse(f"cannot be imported ({error})")
 
 cuda: Any = _cuda
 types: Any = _types
