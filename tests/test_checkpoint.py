@@ -10,7 +10,7 @@ import pytest
 
 import ggmlq as gq
 from ggmlq import cli
-from ggmlq.checkpoint import general, pretokenizer, to_gguf, to_safetensors
+from ggmlq.checkpoint import card, general, pretokenizer, sentencepiece, to_gguf, to_safetensors
 
 
 @pytest.fixture
@@ -59,6 +59,75 @@ def test_configurations_that_are_not_known(folder, changes, says):
     with pytest.raises(gq.GGMLQError, match=says):
         to_gguf(source, target)
     assert not target.exists()
+
+
+@pytest.mark.parametrize(
+    ("case", "changes", "says"),
+    [
+        ("llama3", {"hidden_size": 66}, r"hidden_size is 66, and .*shape \(320, 64\)"),
+        ("llama3", {"hidden_size": 10**9}, "hidden_size is 1000000000"),
+        ("llama3", {"head_dim": 18}, "64 rows, which are no 4 heads of 18"),
+        ("llama3", {"head_dim": 10**9}, "no 4 heads of 1000000000"),
+        ("llama3", {"num_attention_heads": 8}, "64 rows|no 2 heads of 8"),
+        ("qwen2", {"num_key_value_heads": 1}, "32 rows, which are no 1 heads of 16"),
+        ("llama3", {"vocab_size": 321}, "vocab_size is 321, and .* has 320 rows"),
+        ("llama3", {"vocab_size": 10**9}, "vocab_size is 1000000000"),
+        ("gemma3", {"vocab_size": 321}, "has 320 rows"),
+        ("qwen3moe", {"num_experts": 2**31 - 1}, r"4 of 2147483647 experts.* \[4, 5, 6\]"),
+    ],
+)
+def test_numbers_that_are_not_of_the_tensors(folder, case, changes, says):
+    """A few bytes of config.json cannot ask for memory that the tensors do not bear out."""
+    source, target = folder(case, **changes)
+    with pytest.raises(gq.GGMLQError, match=says):
+        to_gguf(source, target)
+
+
+def test_a_vocabulary_that_is_padded(folder):
+    """Rows beyond the last token are tokens without a text, up to as many rows as there are."""
+    source, target = folder("llama3")
+    to_gguf(source, target)
+    tokens = gq.open(target).metadata["tokenizer.ggml.tokens"]
+    assert len(tokens) == checkpoints.VOCAB
+    assert tokens[-1] == f"[PAD{checkpoints.VOCAB - 1}]"
+
+
+def test_tokenizers_and_cards_larger_than_any(folder, monkeypatch):
+    source, target = folder("llama3")
+    path = source / "tokenizer.json"
+    tokenizer = json.loads(path.read_text())
+    tokenizer["model"]["merges"] *= 2
+    path.write_text(json.dumps(tokenizer))
+    with pytest.raises(gq.GGMLQError, match=r"14 merges.* at 9 places"):
+        to_gguf(source, target)
+    tokenizer["model"].pop("merges")
+    path.write_text(json.dumps(tokenizer))
+    (source / "merges.txt").write_text("#version: 0.2\n" + "h e\n" * 20)
+    with pytest.raises(gq.GGMLQError, match="19 merges"):
+        to_gguf(source, target)
+    (source / "merges.txt").unlink()
+    edit(source / "config.json", vocab_size=None)
+    edit(path, added_tokens=[{"id": 10**9, "content": "far"}])
+    with pytest.raises(gq.GGMLQError, match="1000000001 tokens"):
+        to_gguf(source, target)
+    monkeypatch.setattr(sentencepiece, "MOST_TOKENS", 290)
+    source, target = folder("mistral")
+    with pytest.raises(gq.GGMLQError, match="291 pieces and more"):
+        to_gguf(source, target)
+
+
+@pytest.mark.parametrize(
+    ("tags", "says"),
+    [("- a\n" * 70_000, "65536 entries"), ("a" * (1 << 22), "4194304 bytes"), ("[" * 5000 + "]" * 5000, "")],
+)
+def test_a_model_card_larger_than_any(folder, tags, says):
+    source, _ = folder("llama3")
+    (source / "README.md").write_text(f"---\ntags:{' ' * (tags[0] != '-') or chr(10)}{tags}\n---\n")
+    if says:
+        with pytest.raises(gq.GGMLQError, match=says):
+            card.read(source)
+    else:  # nested deeper than texts: left out
+        assert card.read(source) == {}
 
 
 def test_tensors_that_are_not_known(folder):
