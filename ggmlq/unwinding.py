@@ -1,8 +1,7 @@
 """A process that is asked to end leaves by way of its ``finally`` blocks, which remove half-written files.
 
 SIGTERM and SIGHUP end Python at once otherwise. Commands run like that, and conversions by workers: MPI ends
-all ranks in this way when one of them dies. Signals wait for
-work that must not be left in the middle.
+all ranks in this way when one of them dies. Signals wait for work that must not be left in the middle.
 """
 
 from __future__ import annotations

@@ -48,6 +48,8 @@ def bound(x: Any, q: QuantArray, arithmetic: str | Rule) -> NDArray[np.float64]:
 def _bound(w: Weights, a: Activations, how: Rule) -> Wide:
     if not how.bounded:
         return np.full((len(a), len(w)), np.inf)
+    if not decoded(a).shape[1]:
+        return np.zeros((len(a), len(w)))  # a sum of nothing
     with np.errstate(invalid="ignore", over="ignore"):
         if w.values is not None:
             n, magnitude = w.values.shape[1], times(np.abs(decoded(a)), np.abs(w.values))
