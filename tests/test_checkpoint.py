@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 
 import checkpoints
 import numpy as np
@@ -276,6 +277,22 @@ def test_there_and_back(folder, tmp_path, case):
     assert {key for key in own if c.metadata[key] != d.metadata.get(key)} <= {"llama.vocab_size"}
 
 
+@pytest.mark.parametrize("case", ["llama", "mixtral", "gemma2"])
+@pytest.mark.parametrize("kind", ["f16", "bf16", "f32"])
+def test_floats_keep_their_type_on_the_way_back(folder, tmp_path, case, kind):
+    """Rows of q and k and matrices of experts are moved, not computed."""
+    source, target = folder(case)
+    to_gguf(source, target, kind)
+    to_safetensors(target, tmp_path / "back")
+    back = gq.open(tmp_path / "back")
+    assert {back.info(name).dtype.lower() for name in back if "_proj" in name or "experts" in name} == {kind}
+    again = tmp_path / "again.gguf"
+    for file in source.glob("tok*"):
+        (tmp_path / "back" / file.name).write_bytes(file.read_bytes())
+    to_gguf(tmp_path / "back", again, kind)
+    assert all(gq.equal(q, gq.open(again)[name]) for name, q in gq.open(target).items())
+
+
 def test_blocks_back_to_floats(tmp_path, fresh):
     w = fresh.standard_normal((4, 64)).astype(np.float32)
     q = gq.quantize(w, "q4_0")
@@ -333,6 +350,10 @@ def test_the_command(folder, tmp_path, capsys):
     assert cli.main(["convert", str(target), str(tmp_path / "back"), "--type", "bf16"]) == 0
     assert "model.layers.1.mlp.up_proj.weight" in gq.open(tmp_path / "back")
     assert cli.main(["convert", str(target), str(target)]) == 2
+    capsys.readouterr()
+    assert cli.main(["convert", str(target), str(tmp_path / "o.gguf")]) == 2
+    assert not (tmp_path / "o.gguf").exists()
+    assert re.search("both are GGUF.*`ggmlq quantize`.*`ggmlq copy`", capsys.readouterr().err, re.DOTALL)
     assert cli.main(["convert", str(tmp_path / "none"), str(target)]) == 2
 
 
