@@ -74,7 +74,7 @@ def _check_same(path: Path, old: dict[str, Any], fresh: dict[str, Any]) -> None:
     if lost:
         sys.exit(
             f"keep: {path.name} holds {len(old['rows'])} figures, the run lacks {len(lost)} of them, "
-            f"{' '.join(map(str, min(lost)))} first; these would be lost; run all of bench/bench_ladder.py, or "
+            f"{' '.join(map(str, min(lost)))} first; run all of bench/bench_ladder.py, or "
             f"{way}"
         )
 
