@@ -32,7 +32,7 @@ def examine() -> dict[str, Any]:
     cpu, gpu, ggml = _cpu(), _gpu(), _libggml()
     if "failed" in cpu:
         problems.append(
-            f"Numba cannot be imported ({cpu.pop('failed')}), and what is not compiled yet needs it; it reads "
+            f"Numba cannot be imported ({cpu.pop('failed')}); what is not compiled yet needs it; it reads "
             ".numba_config.yaml of the current folder and NUMBA_* of the environment; mend these, or move to "
             "another folder"
         )

@@ -19,6 +19,7 @@ import _thread
 import contextlib
 import itertools
 import math
+import mmap
 import os
 import queue
 import threading
@@ -119,8 +120,6 @@ def _check_room() -> None:
 
     Python prints such an error on stderr, and no ``except`` is reached yet.
     """
-    import mmap  # where a thread is wanted
-
     mmap.mmap(-1, ROOM).close()
 
 
