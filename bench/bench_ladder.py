@@ -5,7 +5,7 @@
 On the GPU's clock, activations quantized in each call, weights prepared before; for few rows the
 weights rotate, so that they come from memory. Without a GPU the CPU rungs run, on a smaller shape. On an H200
 it takes less than three minutes, besides those that its kernels are compiled in, on all cores.
-``tools/ladder_table.py`` makes tables and pictures of the file.
+``tools/ladder_table.py keep`` puts the file's figures beside those of other machines, and makes the tables.
 """
 
 from __future__ import annotations
@@ -134,6 +134,6 @@ def bench_linear(benchmark, request, kernel, name, shape):
         seconds = benchmark.stats.stats.median
         benchmark.extra_info.update(
             kernel=rung.name, asked=kernel, format=name, M=m, N=n, K=k, us=round(seconds * 1e6, 2),
-            TFLOPS=round(2e-12 * m * n * k / seconds, 3),
-            weight_GBps=round(1e-9 * weights[0].nbytes / seconds, 1), **request.getfixturevalue("roof"),
+            TFLOPS=float(f"{2e-12 * m * n * k / seconds:.4g}"),
+            weight_GBps=float(f"{1e-9 * weights[0].nbytes / seconds:.4g}"), **request.getfixturevalue("roof"),
         )  # fmt: skip

@@ -24,13 +24,19 @@ def examine() -> dict[str, Any]:
     """All facts, ready for JSON; ``problems`` lists what keeps ggmlq from working."""
     packages = {name: _version(name) for name in (*REQUIRED, *OPTIONAL)}
     problems = [f"{name} is not installed; pip install {name}" for name in REQUIRED if packages[name] is None]
-    gpu, ggml = _gpu(), _libggml()
+    cpu, gpu, ggml = _cpu(), _gpu(), _libggml()
+    if "failed" in cpu:
+        problems.append(
+            f"Numba cannot be imported ({cpu.pop('failed')}); what is not compiled yet needs it; it reads "
+            ".numba_config.yaml of the current folder and NUMBA_* of the environment; mend these, or move to "
+            "another folder"
+        )
     return {
         "ggmlq": __version__,
         "python": platform.python_version(),
         "platform": platform.platform(),
         "packages": packages,
-        "cpu": _cpu(),
+        "cpu": cpu,
         "gpu": gpu,
         "auto": _auto(),
         "libggml": ggml,
@@ -113,13 +119,16 @@ def _cpu() -> dict[str, Any]:
         facts: dict[str, Any] = importlib.import_module("ggmlq.cpu.machine.report").examine()
     except ImportError as error:
         return {"error": f"unknown: {error}"}
+    except Exception as error:  # importing Numba reads a file of the current folder, with errors of its own
+        said = " ".join(f"{type(error).__name__}: {error}".split())
+        return {"error": f"unknown: Numba cannot be imported, {said}", "failed": said}
     return facts
 
 
 def _gpu() -> dict[str, Any]:
     try:
         devices = importlib.import_module("ggmlq.cuda.machine.device").describe()
-    except GGMLQError as error:
+    except Exception as error:  # as in _cpu
         return {"error": str(error)}
     return {"devices": devices, "nccl": _nccl(), "kernels": _kernels(devices[0]["compute_capability"])}
 
@@ -178,7 +187,7 @@ def _auto() -> dict[str, Any]:
             for name in choice.formats(card)
             for m, (_, kernel, why) in zip(SHOWN, taken(Linear.shown(name, "cuda", card)), strict=True)
         ]
-    except (GGMLQError, ImportError, AttributeError) as error:  # numba-cuda may not fit its neighbours
+    except Exception as error:  # numba-cuda may not fit its neighbours; Numba's configuration may be damaged
         return {"error": str(error)}
     return {"card": card.name, "N": ORDINARY, "K": ORDINARY, "kernels": rows}
 

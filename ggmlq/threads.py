@@ -19,6 +19,7 @@ import _thread
 import contextlib
 import itertools
 import math
+import mmap
 import os
 import queue
 import threading
@@ -31,6 +32,7 @@ from .errors import HostMemoryError, ShapeError
 
 PARTS = 4  # for each thread: the last part to finish leaves the others idle for a quarter at most
 PAUSE = 1.0  # seconds until the system is asked for threads again that it refused
+ROOM = 16 << 20  # bytes that a thread's stack and its first steps take at most; of addresses, not of memory
 LOOK = 0.1  # seconds between two looks at the threads inside a job, should a word of theirs be lost
 
 _asked: list[int] = []  # what set_num_threads was told last
@@ -99,9 +101,10 @@ class Hands:
         self._not_before = now + PAUSE  # for other callers too; if this one is interrupted, it runs out
         try:
             while len(self._hired) < wanted:
+                _check_room()
                 _thread.start_new_thread(self._work, ())
                 self._hired.append(None)
-        except (RuntimeError, MemoryError):
+        except (RuntimeError, MemoryError, OSError):
             return
         self._not_before = 0.0
 
@@ -110,6 +113,14 @@ class Hands:
             self._serve()
         except MemoryError:  # others are hired when there is memory again
             self._hired.pop()
+
+
+def _check_room() -> None:
+    """OSError where a thread would start and then find no memory for its first Python function.
+
+    Python prints such an error on stderr, and no ``except`` is reached yet.
+    """
+    mmap.mmap(-1, ROOM).close()
 
 
 class _Job:

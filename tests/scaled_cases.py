@@ -19,6 +19,8 @@ def values(rng, shape, dtype):
     if rng.integers(3) == 0:
         special = rng.choice([np.nan, np.inf, -np.inf, -0.0, 65504.0], shape)
         x = np.where(rng.random(shape) < 0.01, special, x)
+    if rng.integers(3) == 0:
+        x[rng.integers(shape[0]), rng.integers(shape[1])] = rng.choice([np.nan, -np.nan])
     with np.errstate(all="ignore"):
         return x.astype(dtype)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 
 import checkpoints
 import numpy as np
@@ -10,7 +11,7 @@ import pytest
 
 import ggmlq as gq
 from ggmlq import cli
-from ggmlq.checkpoint import general, pretokenizer, to_gguf, to_safetensors
+from ggmlq.checkpoint import card, general, pretokenizer, sentencepiece, to_gguf, to_safetensors
 
 
 @pytest.fixture
@@ -59,6 +60,75 @@ def test_configurations_that_are_not_known(folder, changes, says):
     with pytest.raises(gq.GGMLQError, match=says):
         to_gguf(source, target)
     assert not target.exists()
+
+
+@pytest.mark.parametrize(
+    ("case", "changes", "says"),
+    [
+        ("llama3", {"hidden_size": 66}, r"hidden_size is 66, and .*shape \(320, 64\)"),
+        ("llama3", {"hidden_size": 10**9}, "hidden_size is 1000000000"),
+        ("llama3", {"head_dim": 18}, "64 rows, which are no 4 heads of 18"),
+        ("llama3", {"head_dim": 10**9}, "no 4 heads of 1000000000"),
+        ("llama3", {"num_attention_heads": 8}, "64 rows|no 2 heads of 8"),
+        ("qwen2", {"num_key_value_heads": 1}, "32 rows, which are no 1 heads of 16"),
+        ("llama3", {"vocab_size": 321}, "vocab_size is 321, and .* has 320 rows"),
+        ("llama3", {"vocab_size": 10**9}, "vocab_size is 1000000000"),
+        ("gemma3", {"vocab_size": 321}, "has 320 rows"),
+        ("qwen3moe", {"num_experts": 2**31 - 1}, r"4 of 2147483647 experts.* \[4, 5, 6\]"),
+    ],
+)
+def test_numbers_that_are_not_of_the_tensors(folder, case, changes, says):
+    """A few bytes of config.json cannot ask for memory that the tensors do not bear out."""
+    source, target = folder(case, **changes)
+    with pytest.raises(gq.GGMLQError, match=says):
+        to_gguf(source, target)
+
+
+def test_a_vocabulary_that_is_padded(folder):
+    """Rows beyond the last token are tokens without a text, up to as many rows as there are."""
+    source, target = folder("llama3")
+    to_gguf(source, target)
+    tokens = gq.open(target).metadata["tokenizer.ggml.tokens"]
+    assert len(tokens) == checkpoints.VOCAB
+    assert tokens[-1] == f"[PAD{checkpoints.VOCAB - 1}]"
+
+
+def test_tokenizers_and_cards_larger_than_any(folder, monkeypatch):
+    source, target = folder("llama3")
+    path = source / "tokenizer.json"
+    tokenizer = json.loads(path.read_text())
+    tokenizer["model"]["merges"] *= 2
+    path.write_text(json.dumps(tokenizer))
+    with pytest.raises(gq.GGMLQError, match=r"14 merges.* at 9 places"):
+        to_gguf(source, target)
+    tokenizer["model"].pop("merges")
+    path.write_text(json.dumps(tokenizer))
+    (source / "merges.txt").write_text("#version: 0.2\n" + "h e\n" * 20)
+    with pytest.raises(gq.GGMLQError, match="19 merges"):
+        to_gguf(source, target)
+    (source / "merges.txt").unlink()
+    edit(source / "config.json", vocab_size=None)
+    edit(path, added_tokens=[{"id": 10**9, "content": "far"}])
+    with pytest.raises(gq.GGMLQError, match="1000000001 tokens"):
+        to_gguf(source, target)
+    monkeypatch.setattr(sentencepiece, "MOST_TOKENS", 290)
+    source, target = folder("mistral")
+    with pytest.raises(gq.GGMLQError, match="291 pieces and more"):
+        to_gguf(source, target)
+
+
+@pytest.mark.parametrize(
+    ("tags", "says"),
+    [("- a\n" * 70_000, "65536 entries"), ("a" * (1 << 22), "4194304 bytes"), ("[" * 5000 + "]" * 5000, "")],
+)
+def test_a_model_card_larger_than_any(folder, tags, says):
+    source, _ = folder("llama3")
+    (source / "README.md").write_text(f"---\ntags:{' ' * (tags[0] != '-') or chr(10)}{tags}\n---\n")
+    if says:
+        with pytest.raises(gq.GGMLQError, match=says):
+            card.read(source)
+    else:  # nested deeper than texts: left out
+        assert card.read(source) == {}
 
 
 def test_tensors_that_are_not_known(folder):
@@ -207,6 +277,22 @@ def test_there_and_back(folder, tmp_path, case):
     assert {key for key in own if c.metadata[key] != d.metadata.get(key)} <= {"llama.vocab_size"}
 
 
+@pytest.mark.parametrize("case", ["llama", "mixtral", "gemma2"])
+@pytest.mark.parametrize("kind", ["f16", "bf16", "f32"])
+def test_floats_keep_their_type_on_the_way_back(folder, tmp_path, case, kind):
+    """Rows of q and k and matrices of experts are moved, not computed."""
+    source, target = folder(case)
+    to_gguf(source, target, kind)
+    to_safetensors(target, tmp_path / "back")
+    back = gq.open(tmp_path / "back")
+    assert {back.info(name).dtype.lower() for name in back if "_proj" in name or "experts" in name} == {kind}
+    again = tmp_path / "again.gguf"
+    for file in source.glob("tok*"):
+        (tmp_path / "back" / file.name).write_bytes(file.read_bytes())
+    to_gguf(tmp_path / "back", again, kind)
+    assert all(gq.equal(q, gq.open(again)[name]) for name, q in gq.open(target).items())
+
+
 def test_blocks_back_to_floats(tmp_path, fresh):
     w = fresh.standard_normal((4, 64)).astype(np.float32)
     q = gq.quantize(w, "q4_0")
@@ -264,6 +350,10 @@ def test_the_command(folder, tmp_path, capsys):
     assert cli.main(["convert", str(target), str(tmp_path / "back"), "--type", "bf16"]) == 0
     assert "model.layers.1.mlp.up_proj.weight" in gq.open(tmp_path / "back")
     assert cli.main(["convert", str(target), str(target)]) == 2
+    capsys.readouterr()
+    assert cli.main(["convert", str(target), str(tmp_path / "o.gguf")]) == 2
+    assert not (tmp_path / "o.gguf").exists()
+    assert re.search("both are GGUF.*`ggmlq quantize`.*`ggmlq copy`", capsys.readouterr().err, re.DOTALL)
     assert cli.main(["convert", str(tmp_path / "none"), str(target)]) == 2
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+from types import SimpleNamespace
 
 import pytest
 
@@ -72,6 +73,19 @@ def test_doctor_names_a_problem(capsys, monkeypatch):
     status, said = run(capsys, "doctor")
     assert status == 1
     assert "problem: numba is not installed" in said.out
+
+
+def test_doctor_where_numba_cannot_be_imported(capsys, monkeypatch):
+    """As beside a damaged .numba_config.yaml, whose parser has errors of its own."""
+
+    def examine():
+        raise type("ParserError", (Exception,), {})('while parsing\n in ".numba_config.yaml"')
+
+    monkeypatch.setitem(sys.modules, "ggmlq.cpu.machine.report", SimpleNamespace(examine=examine))
+    status, said = run(capsys, "doctor")
+    assert status == 1
+    assert 'Numba cannot be imported (ParserError: while parsing in ".numba_config.yaml")' in said.out
+    assert run(capsys, "doctor", "--json")[0] == 1
 
 
 def test_as_a_program():

@@ -422,3 +422,32 @@ def test_one_tile_repeated_in_a_single_row(convention):
     y[:, 8:] = np.tile(y[:, :8], 7)
     found = gq.diagnose(y, x, q)
     assert found.fault == "tile-duplicated", found.text
+
+
+# --- K of 0 ---------------------------------------------------------------------------------
+
+
+def nothing(kind):
+    """Operands of a product whose K is 0, and the result's shape."""
+    x = np.zeros((2, 0), np.float32)
+    if kind == "scaled":
+        return x, gq.quantize_scaled(np.zeros((8, 0), np.float32), "int8", (1, None)), {}, (2, 8)
+    if kind == "experts":
+        q = gq.QuantArray.from_bytes(b"", "q4_0", (3, 8, 0))
+        return x, q, {"ids": np.array([[0, 1], [2, 0]])}, (2, 2, 8)
+    return x, gq.QuantArray.from_bytes(b"", kind, (8, 0)), {}, (2, 8)
+
+
+@pytest.mark.parametrize("kind", ["q4_0", "q4_K", "q8_0", "f16", "scaled", "experts"])
+def test_sums_of_nothing(kind):
+    """Where K is 0, zeros are right and nothing else is."""
+    x, q, asked, shape = nothing(kind)
+    y = np.zeros(shape, np.float32)
+    assert gq.diagnose(y, x, q, repeats=[y], **asked).ok
+    left = y.copy()
+    left[1, ..., 3] = np.nan
+    assert gq.diagnose(y, x, q, repeats=[left], **asked).fault == "race"
+    found = gq.diagnose(left, x, q, **asked)
+    assert not found.ok
+    assert "K is 0" in found.text
+    assert "columns 3" in found.text

@@ -53,6 +53,28 @@ def test_npy_and_gguf(capsys, files):
     assert "columns 21 to 23" in said.out
 
 
+@pytest.mark.parametrize(
+    ("options", "lacks"),
+    [
+        ((), r"--format TYPE and --weights-shape NxK are missing"),
+        (("--format", "q4_0"), "; --weights-shape NxK is missing"),
+        (("--weights-shape", "24x256"), "; --format TYPE is missing"),
+    ],
+)
+def test_raw_weights_that_lack_something(capsys, files, options, lacks):
+    status, said = run(capsys, files["y.bin"], files["x.bin"], files["w.bin"], "--shape", "9x24", *options)
+    assert status == 2
+    assert lacks in " ".join(said.err.split())
+
+
+def test_a_dump_whose_k_is_0(capsys, tmp_path):
+    path = tmp_path / "k0.npz"
+    for value in (0, 1):
+        y, raw = np.full((2, 8), value, np.float32), np.zeros(0, np.uint8)
+        np.savez(path, y=y, x=np.zeros((2, 0), np.float32), raw=raw, format="q4_0", shape=[8, 0])
+        assert run(capsys, str(path))[0] == value
+
+
 def test_raw_bytes(capsys, files):
     shape = ("--shape", "9x24", "--format", "Q4_0", "--weights-shape", "24x256")
     assert run(capsys, files["y.bin"], files["x.bin"], files["w.bin"], *shape)[0] == 0

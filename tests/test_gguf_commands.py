@@ -88,6 +88,24 @@ def test_info_of_nothing(run, tmp_path):
     assert run("info", tmp_path / "e.gguf")[0] == 0
 
 
+@pytest.mark.parametrize("name", ["m.gguf", "m.safetensors"])
+@pytest.mark.parametrize("options", [(), ("--tensors",), ("--json",)])
+def test_info_of_a_download_that_was_cut_off(run, tmp_path, name, options):
+    """What is missing is said beside every output, and the status says so too."""
+    path = tmp_path / name
+    gq.save(path, {f"t{i}": np.ones((4, 32), np.float32) for i in range(3)})
+    assert run("info", path, *options)[0] == 0
+    with path.open("r+b") as file:
+        file.truncate(path.stat().st_size - 600)
+    status, out, err = run("info", path, *options)
+    assert status == 1
+    assert f"{name}: 2 of 3 tensors are missing, 't1' first" in err
+    if options == ("--json",):
+        assert json.loads(out)["missing"] == ["t1", "t2"]
+    elif not options:
+        assert "missing, as of a partial download: 2" in out
+
+
 @pytest.mark.parametrize("command", ["info", "show", "validate", "copy"])
 def test_what_cannot_run_is_exit_2(run, tmp_path, command):
     more = {"show": ["w"], "copy": [tmp_path / "out.gguf"]}.get(command, [])

@@ -74,7 +74,7 @@ ALLOWED = {
     "cpu": {
         "array", "buffers", "cache", "codes", "cores", "errors", "experts", "fixed", "formats", "gru",
         "ladder", "measured", "packing", "prebuilt", "problems", "progress", "scaled", "threads", "tiling",
-        "cpu",
+        "unwinding", "cpu",
     },
     "cuda": {
         "array", "cache", "card", "codes", "ending", "errors", "experts", "fixed", "formats", "gru", "ladder",

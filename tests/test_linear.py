@@ -160,6 +160,13 @@ def test_a_part_of_the_weights():
     assert np.allclose(x @ q[[5, 5, 0]].T, y[:, [5, 5, 0]], rtol=1e-5, atol=1e-5)
 
 
+@pytest.mark.parametrize("fmt", ["q4_0", "q4_K", "iq4_xs", "f16"])
+def test_sums_of_nothing_are_zero(fmt):
+    q, x = gq.QuantArray.from_bytes(b"", fmt, (8, 0)), np.zeros((2, 0), np.float32)
+    assert (x @ q.T == 0).all()
+    assert (gq.linear(x, q, bias=np.arange(8, dtype=np.float32)) == np.arange(8)).all()
+
+
 def test_not_a_number_stays_one():
     q, x = weights("q8_0", 4, 32), rows("normal", 3, 32)
     x[1, 5] = np.nan

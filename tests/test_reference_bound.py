@@ -195,3 +195,11 @@ def test_it_is_within_a_thousandth_of_typical_results():
             y, most = linear(x, q, arithmetic), bound(x, q, arithmetic)
             if rule(name, arithmetic).bounded:
                 assert np.median(most / np.sqrt((y**2).mean(axis=0))) < 1.5e-3, (name, arithmetic)
+
+
+@pytest.mark.parametrize("arithmetic", ["exact", "f32", "q8", "ggml-mmvq"])
+def test_a_sum_of_nothing_is_zero(arithmetic):
+    q = gq.QuantArray.from_bytes(b"", "q4_0", (8, 0))
+    x = np.zeros((2, 0), np.float32)
+    assert (linear(x, q, arithmetic) == 0).all()
+    assert (bound(x, q, arithmetic) == 0).all()

@@ -233,12 +233,15 @@ def test_zeros_infinities_and_nan():
 
 @pytest.mark.parametrize("code", ["int8_full", "uint8"])
 @pytest.mark.parametrize("rounding", ["half_even", "half_away"])
-def test_nan_gets_the_code_of_zero(code, rounding, fresh):
+def test_nan_gets_the_code_of_zero_under_given_scales(code, rounding, fresh):
     x = fresh.normal(3, 1, (4, 256)).astype(np.float32)
+    how = {"zeros": True, "rounding": rounding}
+    scales = gq.quantize_scaled(x, code, (1, 128), **how).scales
     x[:, ::7] = np.nan
-    s = gq.quantize_scaled(x, code, (1, 128), zeros=True, rounding=rounding)
+    s = gq.quantize_scaled(x, code, (1, 128), scales=scales, **how)
     assert np.array_equal(s.codes[:, ::7], np.repeat(s.zeros, 128, 1)[:, ::7])
     assert not np.asarray(s)[:, ::7].any()
+    assert np.isnan(np.asarray(gq.quantize_scaled(x, code, (1, 128), **how))).all()  # nothing is lost unseen
 
 
 def test_zero_points(fresh):

@@ -391,3 +391,24 @@ def test_products_on_cpus_without_avx512(features, dot, fresh):
     )  # fmt: skip
     assert child.returncode == 0, child.stderr
     assert child.stdout.strip() == dot
+
+
+@pytest.mark.parametrize("kernel", ["auto", *EXACT])
+@pytest.mark.parametrize("tile", [(1, None), (1, 64)])
+@pytest.mark.parametrize(("name", "zeros"), [("int8", False), ("uint8", True), ("int16", False)])
+def test_not_a_number_stays_one(name, zeros, tile, kernel, fresh):
+    """A row of activations with a NaN has no finite product, nor has a channel of weights with one."""
+    x, w = fresh.standard_normal((5, 128), np.float32), fresh.standard_normal((24, 128), np.float32)
+    x[1, 70], w[7, 3] = np.nan, -np.nan
+    a, b = (gq.quantize_scaled(v, name, tile, zeros=zeros) for v in (x, w))
+    if name == "int16" and kernel == "cpu:tiles":
+        kernel = "auto"
+    lost = np.isnan(gq.scaled_linear(a, b, kernel=kernel))
+    want = np.zeros((5, 24), bool)
+    want[1], want[:, 7] = True, True
+    assert (lost == want).all()
+    assert (np.isnan(gq.reference.scaled_linear(a, b)) == want).all()
+    ours = np.isnan(gq.scaled_linear(x, gq.quantize_scaled(np.nan_to_num(w), name, tile, zeros=zeros)))
+    assert (ours.all(axis=1) == want[:, 0]).all()
+    with pytest.raises(gq.GGMLQError, match=r"x\[1, 70\] is nan"):
+        gq.quantize_scaled(x, name, tile, zeros=zeros, check_finite=True)

@@ -59,6 +59,38 @@ def test_codes_scales_and_zero_points_are_those_of_the_rule(kind, fresh):
             assert found.scales.strides[0] == found.scales.itemsize
 
 
+@pytest.mark.parametrize("tile", [(1, 128), (2, 64), (1, 5), (None, None), (4, None)])
+@pytest.mark.parametrize(
+    ("name", "scale", "zeros"),
+    [
+        ("int8", "float32", False),
+        ("int8", "e8m0", False),
+        ("uint8", "float32", True),
+        ("e4m3", "float32", False),
+    ],
+)
+def test_a_nan_shows(name, scale, zeros, tile, fresh, monkeypatch):
+    """Integers have no code for it: the scale of its tile is NaN, and of no other tile."""
+    code, sign = CODES[name], fresh.choice([np.nan, -np.nan])
+    rule = Rule(code, scale, np.float32(1e-10), "half_even", zeros)
+    x = fresh.standard_normal((8, 256)).astype(np.float32)
+    x[5, 131] = sign
+    over = tiling(tile, *x.shape)
+    monkeypatch.setattr(pieces, "LARGEST", int(fresh.choice([256, 1 << 20])))  # tiles at once, or in parts
+    wanted, found = scaling.quantize(x, over, rule), compiled.quantize(x, over, rule)
+    assert all(same(a, b) for a, b in zip(wanted, found, strict=True))
+    s = gq.ScaledArray(found.codes, found.scales, code, tile, found.zeros)
+    tiles = np.isnan(scaling.values(found.scales))
+    here = np.zeros_like(tiles)
+    here[5 // over.r, 131 // over.c] = code.kind == "integer"
+    assert (tiles == here).all()
+    assert np.isnan(s.dequantize()[5, 131])
+    assert (
+        code.kind == "float"
+        or found.scales.tobytes().count(b"\0\0\xc0\x7f" if scale != "e8m0" else b"\xff") == 1
+    )
+
+
 @pytest.mark.parametrize("name", ["e5m2", "uint8"])
 def test_given_scales_of_any_size_and_sign(name, fresh):
     code = CODES[name]

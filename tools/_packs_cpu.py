@@ -14,6 +14,7 @@ from typing import Any
 
 from _packs import Wanted
 
+from ggmlq.codes import CODES
 from ggmlq.cpu.amx.unit import Unit
 from ggmlq.cpu.grouped.multiply import ADDRESSED
 from ggmlq.cpu.linear import r5_lines
@@ -112,7 +113,7 @@ def _of_scales(kind: Target) -> Iterator[tuple[str, tuple[Any, ...]]]:
     for read, code, zeros in ways:
         yield "quantize_scaled.kernels.fused", (read, code, "half_even", zeros, "float32", kind)
         yield "quantize_scaled.kernels.encoded", (read, code, "half_even", zeros, kind)
-        yield "quantize_scaled.kernels.measured", (read, zeros, kind)
+        yield "quantize_scaled.kernels.measured", (read, zeros, CODES[code].kind == "integer", kind)
     yield "quantize_scaled.kernels.fused", ("float32", "e4m3", "half_even", False, "e8m0", kind)
     for code, zeros in CODED:
         yield "decode_scaled.kernels.decoder", (code, zeros, kind)

@@ -2,7 +2,7 @@
 """Tables and a picture of the ladder, from bench/results.
 
 pytest bench/bench_ladder.py --benchmark-enable --benchmark-json raw.json
-python tools/ladder_table.py keep raw.json NAME     # bench/results/NAME.json: figures, device, versions
+python tools/ladder_table.py keep raw.json          # bench/results/ladder_<device>.json: figures, versions
 python tools/ladder_table.py page [--check]         # the tables in docs/ladder.md and docs/cpu.md
 python tools/ladder_table.py picture                # docs/ladder.svg; needs matplotlib, extra `plot`
 """
@@ -11,6 +11,8 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
+import re
 import sys
 from pathlib import Path
 from typing import Any
@@ -27,28 +29,85 @@ BENCHMARK = (512, 4096, 14336)  # the shape of the ladder
 FIRST = (512, 4096, 4096)  # that of the first experiment, docs/compensation.md
 CPU_TYPES = ("q4_0", "q8_0")
 THERE = {"cuda:naive": 0.147, "cuda:tiled": 0.259, "cuda:vectorized": 0.167}  # TFLOP/s, RTX 5070 Laptop
+ON_GPU = (
+    "one linear on the GPU's clock: activations quantized within, weights prepared before and "
+    "rotated over 200 MB up to 64 rows; median of 12 (slow rungs 3)"
+)
+ON_CPU = (
+    "one linear on the host's clock, all threads: activations quantized within, weights prepared before and "
+    "the same in each call; median of the rounds of pytest-benchmark"
+)
 FACTS = ("kernel", "asked", "format", "M", "N", "K", "us", "TFLOPS", "weight_GBps")
 
 
-def keep(raw: Path, name: str, commit: str | None) -> None:
-    """What is worth keeping of a run, without the names of the machine."""
-    run = json.loads(raw.read_text())
-    found, rows = run["ggmlq"], [mark["extra_info"] for mark in run["benchmarks"]]
-    gpus = found["gpu"].get("devices") or [{}]
-    kept = {
-        "what": "one linear on the GPU's clock: activations quantized within, weights prepared before and "
-        "rotated over 200 MB up to 64 rows; median of 12 (slow rungs 3)",
-        "device": gpus[0].get("name", found["cpu"]["name"]),
-        "driver_cuda": gpus[0].get("driver_cuda"),
+def keep(raw: Path, name: str | None, commit: str | None, replace: bool) -> None:
+    """Write what is worth keeping of a run, without the names of the machine; not over another machine's."""
+    fresh = kept(json.loads(raw.read_text()), commit)
+    path = RESULTS / f"{name or named(fresh['device'])}.json"
+    if path.exists() and not replace:
+        _check_same(path, json.loads(path.read_text()), fresh)
+    lines = json.dumps(fresh, indent=1, ensure_ascii=False).replace("\n   ", " ").replace("\n  }", " }")
+    RESULTS.mkdir(exist_ok=True)
+    beside = path.with_name(f".{path.name}.part")
+    beside.write_text(lines + "\n")
+    os.replace(beside, path)
+    print(f"{path.name}: {len(fresh['rows'])} figures of {fresh['device']}")
+
+
+def named(device: str) -> str:
+    """The name of a device's file: ladder_h200 of "NVIDIA H200"."""
+    return "ladder_" + re.sub(r"\W+", "_", device.removeprefix("NVIDIA ").lower()).strip("_")
+
+
+def _check_same(path: Path, old: dict[str, Any], fresh: dict[str, Any]) -> None:
+    """End where figures of another machine, or of more cases, would be lost.
+
+    The name of a CPU is that of many machines; they are one only where their threads are as many too.
+    """
+    way = "pass another name behind the file, or --replace"
+    if (old["device"], old.get("threads", -1)) != (fresh["device"], fresh.get("threads", -1)):
+        sys.exit(
+            f"keep: {path.name} holds figures of {machine(old)}, the run is of {machine(fresh)}; figures of "
+            f"two machines are two files; {way}"
+        )
+    lost = {case(row) for row in old["rows"]} - {case(row) for row in fresh["rows"]}
+    if lost:
+        sys.exit(
+            f"keep: {path.name} holds {len(old['rows'])} figures, the run lacks {len(lost)} of them, "
+            f"{' '.join(map(str, min(lost)))} first; run all of bench/bench_ladder.py, or "
+            f"{way}"
+        )
+
+
+def machine(found: dict[str, Any]) -> str:
+    """The device as people call it."""
+    on_gpu = found["rows"][0]["kernel"].startswith("cuda:")
+    return found["device"] if on_gpu else f"{found['device']} with {found.get('threads', 'untold')} threads"
+
+
+def case(row: dict[str, Any]) -> tuple[str, str, int, int, int]:
+    """What a figure is about."""
+    return row["asked"], row["format"], row["M"], row["N"], row["K"]
+
+
+def kept(run: dict[str, Any], commit: str | None) -> dict[str, Any]:
+    """Figures, device and versions of a run; the device is the one that the kernels ran on."""
+    found, rows = run["ggmlq"], [mark["extra_info"] for mark in run["benchmarks"] if mark["extra_info"]]
+    if not rows:
+        sys.exit("keep: the file holds no figures; run bench/bench_ladder.py with --benchmark-enable")
+    gpu = found["gpu"]["devices"][0] if rows[0]["kernel"].startswith("cuda:") else {}
+    threads = {} if gpu else {"threads": found["cpu"]["threads"]}
+    return {
+        "what": ON_GPU if gpu else ON_CPU,
+        "device": gpu.get("name", found["cpu"]["name"]),
+        **threads,
+        "driver_cuda": gpu.get("driver_cuda"),
         "date": run["datetime"][:10],
         "commit": commit or found["commit"],
         "packages": {k: v for k, v in found["packages"].items() if v},
         "roofs": {key: rows[0][key] for key in ("copy_GBps", "cublas_f16_TFLOPS") if key in rows[0]},
         "rows": [{key: row[key] for key in FACTS} for row in rows],
     }
-    RESULTS.mkdir(exist_ok=True)
-    lines = json.dumps(kept, indent=1, ensure_ascii=False).replace("\n   ", " ").replace("\n  }", " }")
-    (RESULTS / f"{name}.json").write_text(lines + "\n")
 
 
 def results(name: str = "ladder_h200") -> dict[str, Any]:
@@ -137,6 +196,11 @@ def others(found: dict[str, Any]) -> str:
     return "\n".join(lines)
 
 
+def digits(value: float) -> str:
+    """Three digits that count, never an exponent: 0.357, 21.8, 1203."""
+    return f"{value:.3g}" if value < 999.5 else f"{value:.0f}"
+
+
 def on_cpu(found: dict[str, Any]) -> str:
     """The rungs of the CPU, with one row of activations and with many."""
     shapes = sorted({(r["M"], r["N"], r["K"]) for r in found["rows"]})
@@ -151,9 +215,7 @@ def on_cpu(found: dict[str, Any]) -> str:
         for name in CPU_TYPES:
             for shape in shapes:
                 rows = [r for r in at(found, name, shape) if r["kernel"] == kernel]
-                cells += (
-                    [f"{rows[0]['us'] / 1e3:.3g}", f"{rows[0]['TFLOPS'] * 1e3:.3g}"] if rows else ["", ""]
-                )
+                cells += [digits(rows[0]["us"] / 1e3), digits(rows[0]["TFLOPS"] * 1e3)] if rows else ["", ""]
         lines.append(f"| {kernel} | " + " | ".join(cells) + " |")
     return "\n".join([*lines, "", f"{found['device']}, all threads, commit {found['commit']}."])
 
@@ -167,7 +229,7 @@ def page(check: bool) -> int:
         text = put(text, BEGIN.format(f"rows {name}"), by_rows(found, name))
     text = put(text, BEGIN.format("first experiment"), ladder(found, "q4_0", FIRST))
     text = put(text, BEGIN.format("others"), others(found))
-    cpu = put(CPU_PAGE.read_text(), BEGIN.format("cpu"), on_cpu(results("ladder_cpu")))
+    cpu = put(CPU_PAGE.read_text(), BEGIN.format("cpu"), on_cpu(results("ladder_znver4")))
     return settle(PAGE, text, check) | settle(CPU_PAGE, cpu, check)
 
 
@@ -227,12 +289,15 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("what", choices=["keep", "page", "picture"])
     parser.add_argument("raw", nargs="?", type=Path, help="keep: the file of pytest-benchmark")
-    parser.add_argument("name", nargs="?", default="ladder_h200", help="keep: under which name")
+    parser.add_argument("name", nargs="?", help="keep: under which name, if not ladder_<device>")
+    parser.add_argument("--replace", action="store_true", help="keep: also over figures of others, or more")
     parser.add_argument("--commit", help="keep: where the run's folder was no git checkout")
     parser.add_argument("--check", action="store_true", help="page: compare, write nothing")
     args = parser.parse_args()
     if args.what == "keep":
-        keep(args.raw, args.name, args.commit)
+        if args.raw is None:
+            parser.error("keep: which file of pytest-benchmark?")
+        keep(args.raw, args.name, args.commit, args.replace)
     elif args.what == "page":
         return page(args.check)
     else:

@@ -5,6 +5,7 @@ to_safetensors    back.py          a GGUF file to a folder of safetensors
 families.py       which tensor is which, for each family; config.py reads what the checkpoint says
 equivalents.py    names of one tensor on both sides, for errors about a name that a file lacks
 layout.py         every tensor of the new file, and from which rows it comes; values.py makes the rows
+sizes.py         numbers of config.json held against the tensors, before they take memory
 parameters.py     keys that say how the model computes; general.py who made it, card.py the model card
 vocabulary.py     the tokenizer: tokens.py, special.py, sentencepiece.py; pretokenizer.py and encode.py find
                   the name of the rule that cuts words, by the hashes in pretokenizers.json

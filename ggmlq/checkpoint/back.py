@@ -26,9 +26,8 @@ from ..safetensors.place import ENDING
 from . import values
 from .families import FAMILIES, LAYER, MODEL_TYPES, OF_ARCH, OUTER, Family
 from .togguf import STEP
-from .values import Values
+from .values import FLOATS, Values
 
-FLOATS = ("f32", "f16", "bf16")
 MADE = ("rope_freqs.weight",)  # by conversion, from config.json
 # What config.json calls the keys of an architecture.
 SAYS = {
@@ -67,7 +66,8 @@ def to_safetensors(
         A file that ends in .safetensors, or a folder, which gets model.safetensors and, for architectures
         that are known, a config.json. The tokenizer stays in the GGUF file.
     type : str
-        Of what was blocks: ``"f32"`` loses nothing, ``"f16"`` and ``"bf16"`` round once more.
+        Of what was blocks: ``"f32"`` loses nothing, ``"f16"`` and ``"bf16"`` round once more. Floats keep
+        their type.
     """
     file = source if isinstance(source, GGUFFile) else gguf.open(source)
     final = checked_path("to_safetensors(source, target)", target, "pass a str or an os.PathLike")
@@ -156,13 +156,14 @@ def _ordered(file: GGUFFile, family: Family, inner: str, found: Values) -> Value
 
 
 def _written(found: Values, fmt: Format) -> Any:
-    """The array as it is, where it is scalars and nothing is done to it; else rows that are made."""
-    if found.plain is not None:
-        if found.plain.format.block_size == 1:
-            return found.plain
-        kept = fmt
-    else:
-        kept = FORMATS["f32"] if len(found.shape) < 2 else fmt
+    """The array as it is, where it is scalars and nothing is done to it; else rows that are made.
+
+    Floats that are only moved keep their type; ``fmt`` is that of what was blocks.
+    """
+    if found.plain is not None and found.plain.format.block_size == 1:
+        return found.plain
+    shifted = found.plain is None and len(found.shape) < 2  # of a norm something was taken off
+    kept = found.floats or (FORMATS["f32"] if shifted else fmt)
     return Streamed(kept, found.shape, lambda: _parts(found, kept))
 
 

@@ -11,6 +11,7 @@ import math
 import re
 from collections import defaultdict
 from collections.abc import Iterator
+from itertools import islice
 from typing import NoReturn
 
 import numpy as np
@@ -22,6 +23,7 @@ from ..text import short
 from . import values
 from .config import Config, real
 from .families import ALWAYS_F32, BLOCK, GATE_AND_UP, OTHER_SENSES, OUTER, STACKED_DOWN, UNUSED
+from .sizes import check_heads, plain_name
 from .values import Values
 from .vocabulary import TOKENS
 
@@ -38,9 +40,6 @@ def tensors(file: SafetensorsFile, config: Config, vocabulary: dict[str, object]
             f"{config.path}: num_hidden_layers is {config.layers}; {MOST_LAYERS} are known; mend it"
         )
     made: dict[str, Values] = {}
-    factors = _rope_factors(config)
-    if factors:
-        made["rope_freqs.weight"] = values.constant(factors)
     experts: dict[str, dict[int, str]] = defaultdict(dict)
     for name in file:
         known = _known(file, config, name, experts)
@@ -51,7 +50,8 @@ def tensors(file: SafetensorsFile, config: Config, vocabulary: dict[str, object]
                 )
             made[new] = _shaped(config, new, found, vocabulary)
     _check_whole(file, config, made, experts)
-    return made
+    factors = _rope_factors(config)  # of as many pairs as a head has, which the tensors have borne out by now
+    return {"rope_freqs.weight": values.constant(factors)} | made if factors else made
 
 
 def _known(
@@ -59,9 +59,7 @@ def _known(
 ) -> Iterator[tuple[str, Values]]:
     """The tensors that one of the checkpoint becomes: one, two, or none until all experts have come."""
     _check_scaled(file, config, name)
-    plain = name.replace("language_model.", "")
-    if plain.startswith("model.model."):
-        plain = plain.removeprefix("model.")
+    plain = plain_name(name)
     if _is_unused(file, config, plain, name):
         return
     stem, _, kind = plain.rpartition(".")
@@ -134,14 +132,10 @@ def _refuse(file: SafetensorsFile, config: Config, name: str) -> NoReturn:
 
 def _turned(config: Config, stem: str, found: Values) -> Values:
     """What is done to the numbers: rope's order, norms that lack 1."""
-    if config.family.permuted and stem in ("self_attn.q_proj", "self_attn.k_proj"):
-        heads = config.heads if stem.endswith("q_proj") else config.heads_kv
-        if not found.shape or found.shape[0] % (2 * heads):
-            raise ConvertError(
-                f"{config.path}: {stem} has {found.shape[:1]} rows, which are no {heads} heads of pairs; "
-                "num_attention_heads or num_key_value_heads is of another model"
-            )
-        return values.permuted(found, heads)
+    if stem in ("self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj"):
+        heads = check_heads(config, stem, found.shape)
+        if config.family.permuted and stem != "self_attn.v_proj":
+            return values.permuted(found, heads)
     return found
 
 
@@ -204,7 +198,7 @@ def _check_whole(
 ) -> None:
     for target, names in experts.items():
         if target not in made:
-            lacking = sorted(set(range(_count(config))) - set(names))[:3]
+            lacking = [*islice((n for n in range(_count(config)) if n not in names), 3)]
             raise ConvertError(
                 f"{file.path}: {target} has {len(names)} of {_count(config)} experts; the first that are "
                 f"missing are {lacking}; fetch all files of the checkpoint"

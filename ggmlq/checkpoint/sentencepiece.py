@@ -10,10 +10,12 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Iterator
+from itertools import islice
 from typing import Any, NamedTuple
 
 from ..errors import ConvertError
 from ..safetensors import jsons
+from .sizes import MOST_TOKENS
 from .tokens import BYTE, CONTROL, NORMAL, UNKNOWN, UNUSED
 
 TYPES = {
@@ -24,7 +26,6 @@ TYPES = {
     5: UNUSED,
     6: BYTE,
 }  # 4: the converter takes them for normal
-MOST_PIECES = 1 << 22
 FIXED = {1: 8, 5: 4}
 
 
@@ -40,14 +41,16 @@ def pieces(path: str) -> list[Piece]:
     """The pieces of a model in order; ConvertError where it is none."""
     raw = jsons.read(path)
     try:
-        found = [_piece(value) for number, value in _fields(raw) if number == 1]
+        values = (value for number, value in _fields(raw) if number == 1)
+        found = [_piece(value) for value in islice(values, MOST_TOKENS + 1)]
     except (ValueError, struct.error) as error:
         raise ConvertError(
             f"{path}: {error or 'damaged'}; this is no model of sentencepiece; fetch it again"
         ) from None
-    if not 0 < len(found) <= MOST_PIECES:
+    if not 0 < len(found) <= MOST_TOKENS:
         raise ConvertError(
-            f"{path}: it has {len(found)} pieces; this is no model of sentencepiece; fetch it again"
+            f"{path}: it has {len(found) or 'no'} pieces{' and more' * bool(found)}; models of sentencepiece "
+            f"have 1 to {MOST_TOKENS}; fetch it again"
         )
     return found
 

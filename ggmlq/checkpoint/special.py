@@ -16,6 +16,7 @@ from ..gguf import Typed
 from ..safetensors import jsons
 from ..text import short
 from .config import Config
+from .sizes import check_merges
 
 KEYS = {
     "bos": "bos_token_id", "eos": "eos_token_id", "unk": "unknown_token_id", "sep": "seperator_token_id",
@@ -190,7 +191,11 @@ def _merges(config: Config, tokenizer: dict[str, Any]) -> list[str]:
     path = os.path.join(config.folder, "merges.txt")
     if not os.path.exists(path):
         return []
-    lines = jsons.read(path).decode(errors="replace").splitlines()
+    raw = jsons.read(path)
+    header_and_end = 2
+    vocabulary = model.get("vocab") if isinstance(model, dict) else None
+    check_merges(config, max(map(raw.count, (b"\n", b"\r"))) - header_and_end, vocabulary or ())
+    lines = raw.decode(errors="replace").splitlines()
     parts = [line.split() for i, line in enumerate(lines) if i or not line.startswith("#")]
     return [" ".join(pair) for pair in parts if len(pair) == 2]
 

@@ -27,6 +27,7 @@ from .config import Config
 from .general import general
 from .layout import always_f32, tensors
 from .parameters import parameters
+from .sizes import check_embedding
 from .values import Values
 from .vocabulary import vocabulary
 
@@ -100,6 +101,7 @@ def plan(file: SafetensorsFile, type: str = "auto", pre: str | None = None) -> P
             "first; the download is incomplete; fetch the rest"
         )
     config = Config(file)
+    check_embedding(file, config)
     words = vocabulary(config, pre)
     found = tensors(file, config, words)
     fmt = FORMATS[_guessed(file)] if str(type).lower() == "auto" else FORMATS[type]

@@ -15,6 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..array import QuantArray
+from ..formats import Format
 from ..gguf.source import release
 from ..ops import dequantize
 from ..safetensors import SafetensorsFile
@@ -22,18 +23,21 @@ from ..scaled import ScaledArray
 
 Floats = NDArray[np.float32]
 Rows = NDArray[np.int64]
+FLOATS = ("f32", "f16", "bf16")  # what both kinds of files have
 
 
 @dataclass(frozen=True)
 class Values:
     """A tensor to be: its shape, and how to read rows counted through all axes but the last.
 
-    A tensor of one axis has rows of one number. ``plain`` is the array itself where nothing is done to it.
+    A tensor of one axis has rows of one number. ``plain`` is the array itself where nothing is done to it,
+    ``floats`` the type of its numbers where rows are moved only and are no blocks.
     """
 
     shape: tuple[int, ...]
     read: Callable[[Rows], Floats]
     plain: QuantArray | None = None
+    floats: Format | None = None
 
     @property
     def rows(self) -> int:
@@ -105,7 +109,7 @@ def separated(values: Values, heads: int) -> Values:
         head, place = np.divmod(rows, length)
         return values.read(head * length + place % (length // 2) * 2 + place // (length // 2))
 
-    return Values(values.shape, read)
+    return Values(values.shape, read, floats=values.floats)
 
 
 def shifted(values: Values, by: float) -> Values:
@@ -150,7 +154,7 @@ def half(values: Values, which: int) -> Values:
 def matrix_of(values: Values, expert: int) -> Values:
     """One matrix of [experts, rows, columns]."""
     count = values.shape[1]
-    return Values(values.shape[1:], lambda rows: values.read(expert * count + rows))
+    return Values(values.shape[1:], lambda rows: values.read(expert * count + rows), floats=values.floats)
 
 
 def constant(numbers: Sequence[float]) -> Values:
@@ -162,10 +166,13 @@ def constant(numbers: Sequence[float]) -> Values:
 def of_array(q: QuantArray) -> Values:
     """A tensor of a GGUF file, blocks decoded."""
     columns = q.shape[-1] if len(q.shape) > 1 else 1
+    floats = q.format if q.format.name in FLOATS else None
+
+    def numbers(rows: Rows) -> Floats:
+        return np.asarray(dequantize(q), np.float32).reshape(-1)[rows].reshape(-1, 1)
+
     if len(q.shape) < 2:
-        return Values(
-            q.shape, lambda rows: np.asarray(dequantize(q), np.float32).reshape(-1)[rows].reshape(-1, 1), q
-        )
+        return Values(q.shape, numbers, q, floats)
     blocks = q.blocks.reshape(-1, columns // q.format.block_size)
     swapped = blocks.dtype != q.format.dtype
 
@@ -174,4 +181,4 @@ def of_array(q: QuantArray) -> Values:
         made = QuantArray(q.format, (len(rows), columns), part.view(np.uint8), swapped)
         return np.asarray(dequantize(made), np.float32)
 
-    return Values(q.shape, read, q)
+    return Values(q.shape, read, q, floats)

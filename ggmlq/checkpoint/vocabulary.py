@@ -19,6 +19,7 @@ from ..gguf import Typed
 from ..text import short
 from . import pretokenizer, sentencepiece
 from .config import Config
+from .sizes import check_merges, check_tokens
 from .special import special
 from .tokens import BYTE, CONTROL, NORMAL, UNUSED, USER_DEFINED, Added, added_tokens, looks_special, spaced
 
@@ -86,6 +87,8 @@ def _found(config: Config, pre: str | None) -> Tokens:
             "sentencepiece's tokenizer.model; convert it with llama.cpp's convert_hf_to_gguf.py"
         )
     texts = _by_id(config, model["vocab"])
+    if isinstance(model.get("merges"), list):
+        check_merges(config, len(model["merges"]), model["vocab"])
     added = added_tokens(config, said)
     if kinds == "llama" and model.get("byte_fallback"):
         return _of_fallback(config, texts, added)
@@ -110,6 +113,7 @@ def _of_bytes(
     length = config.maybe_count("vocab_size")
     length = max(known, default=-1) + 1 if length is None else length
     _check_length(config, known, length)
+    check_tokens(config, length)
     made, types = [], []
     for number in range(length):
         if number not in known:
@@ -164,10 +168,7 @@ def _of_pieces(config: Config) -> Tokens:
     path = os.path.join(config.folder, "tokenizer.model")
     pieces = sentencepiece.pieces(path)
     length = config.maybe_count("vocab_size") or len(pieces)
-    if length > MOST_TOKENS:
-        raise ConvertError(
-            f"{config.path}: vocab_size {length}; models have {MOST_TOKENS} tokens at most; mend it"
-        )
+    check_tokens(config, length)
     texts = [f"[PAD{number}]" for number in range(length)]
     scores, types = [-10000.0] * length, [UNUSED] * length
     for number, piece in enumerate(pieces[:length]):
@@ -182,6 +183,3 @@ def _of_pieces(config: Config) -> Tokens:
             texts[number] = token.text if control else spaced(token.text)
             scores[number], types[number] = NO_SCORE, CONTROL if control else USER_DEFINED
     return Tokens("llama", "default", texts, types, scores)
-
-
-MOST_TOKENS = 1 << 22

@@ -10,8 +10,9 @@ and with a zero point, where the range is low … high and 0.0 must have a code 
     z = round(low - min(x, 0) / s)                                       q = round(x / s) + z
 
 Divisions are IEEE divisions and their order is this, so that all devices agree to the bit. NaN is left
-out of max and min; integers have no code for it, and it becomes that of 0.0, which is z. A scale e8m0 is
-s rounded up to a power of two, before anything is divided by it.
+out of max and min where the code has one of its own. Integers have none: there the scale of its tile is NaN,
+0x7FC00000, z is 0 (or the code nearest to it), and all codes are z. Under scales that are given NaN becomes
+the code of 0.0, which is z. A scale e8m0 is s rounded up to a power of two, before anything is divided by it.
 """
 
 from __future__ import annotations
@@ -39,6 +40,11 @@ class Rule(NamedTuple):
     rounding: str
     zeros: bool
     order: str = "rows"
+
+    @property
+    def keeps_nan(self) -> bool:
+        """Whether a NaN makes that of its tile's scale: the code has none."""
+        return self.code.kind == "integer"
 
 
 class Found(NamedTuple):
@@ -84,7 +90,7 @@ def quantize(x: NDArray[Any], over: Tiling, rule: Rule) -> Found:
     scales = empty(np, over.shape, np.float32 if rule.scale == "float32" else np.uint8, rule.order)
     zeros = empty(np, over.shape, np.int32, rule.order) if rule.zeros else None
     with np.errstate(all="ignore"):
-        scales[...], points = scales_of(*_extremes(x, over, rule.zeros), rule)
+        scales[...], points = scales_of(*_extremes(x, over, rule.zeros, rule.keeps_nan), rule)
     if zeros is not None:
         zeros[...] = points
     return Found(encode(x, over, rule, scales, zeros), scales, zeros)
@@ -94,14 +100,15 @@ def scales_of(low: Floats, high: Floats, rule: Rule) -> tuple[NDArray[Any], NDAr
     """Scales as they are kept, and zero points, of tiles with these extremes."""
     span = high - low if rule.zeros else high
     steps = np.float32(rule.code.max - (rule.code.min if rule.zeros else 0))
-    scales = stored(np.asarray(np.fmax(span, rule.eps) / steps, np.float32), rule.scale)
+    span = np.where(np.isnan(span), np.float32(np.nan), np.fmax(span, rule.eps))
+    scales = stored(np.asarray(span / steps, np.float32), rule.scale)
     return scales, zero_points(low, values(scales), rule) if rule.zeros else None
 
 
 def zeros_of(x: NDArray[Any], over: Tiling, rule: Rule, scales: NDArray[Any]) -> NDArray[np.int32]:
     """The zero points that go with given scales."""
     with np.errstate(all="ignore"):
-        return zero_points(_extremes(x, over, True)[0], values(scales), rule)
+        return zero_points(_extremes(x, over, True, False)[0], values(scales), rule)
 
 
 def encode(
@@ -132,8 +139,9 @@ def zero_points(low: Floats, s: Floats, rule: Rule) -> NDArray[np.int32]:
     return found
 
 
-def _extremes(x: NDArray[Any], over: Tiling, both: bool) -> tuple[Floats, Floats]:
+def _extremes(x: NDArray[Any], over: Tiling, both: bool, keeps_nan: bool) -> tuple[Floats, Floats]:
     """The least and the largest of every tile and of 0; not both: 0 and the largest magnitude."""
+    least, most = (np.minimum, np.maximum) if keeps_nan else (np.fmin, np.fmax)
     low, high = np.zeros(over.shape, np.float32), np.zeros(over.shape, np.float32)
     starts = np.arange(0, over.columns, over.c)
     if not (x.size and starts.size):
@@ -142,9 +150,9 @@ def _extremes(x: NDArray[Any], over: Tiling, both: bool) -> tuple[Floats, Floats
         part = x[rows].astype(np.float32)
         if not both:
             part = np.abs(part)
-        high[tiles] = _by_tile(np.fmax, high[tiles], part, starts, over.r)
+        high[tiles] = _by_tile(most, high[tiles], part, starts, over.r)
         if both:
-            low[tiles] = _by_tile(np.fmin, low[tiles], part, starts, over.r)
+            low[tiles] = _by_tile(least, low[tiles], part, starts, over.r)
     return low, high
 
 

@@ -75,9 +75,11 @@ def weights(asked: WeightsFile) -> QuantArray:
         dims = asked.shape or dump.lengths("shape")
         return QuantArray.from_bytes(_bytes(dump, prod(dims), fmt.dtype.itemsize), fmt, dims)
     if asked.format is None or asked.shape is None:
+        options = {"--format TYPE": asked.format, "--weights-shape NxK": asked.shape}
+        lacks = " and ".join(option for option, value in options.items() if value is None)
         raise DumpError(
-            f"{asked.path}: raw bytes of weights have no type; say --format q4_0 --weights-shape NxK, "
-            "or pass a GGUF file with --tensor"
+            f"{asked.path}: raw bytes of weights have neither type nor shape; {lacks} "
+            f"{'are' if ' and ' in lacks else 'is'} missing; add it, or pass a GGUF file with --tensor"
         )
     fmt = FORMATS[asked.format]
     data = _bytes(dump, prod(asked.shape), fmt.dtype.itemsize) if dump.is_array else dump.raw()

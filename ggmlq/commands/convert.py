@@ -69,6 +69,7 @@ def run(args: argparse.Namespace) -> int:
         set_num_threads(args.threads)
     with files.open(args.input) as file:
         _check_apart(file.paths, args.output)
+        _check_kinds(file, args)
         if not args.dry_run:
             _sizes.check_free(_written(file, args.output), args.force)
         facts = _back(file, args) if isinstance(file, GGUFFile) else _forward(file, args)
@@ -101,11 +102,18 @@ def _check_apart(sources: tuple[str, ...], target: str) -> None:
             raise ConvertError(f"convert {path!r} to {target!r}: they are one file; name another")
 
 
-def _forward(file: Any, args: argparse.Namespace) -> dict[str, Any]:
-    if args.output.endswith(ENDING):
+def _check_kinds(file: Any, args: argparse.Namespace) -> None:
+    asked = f"convert {args.input!r} to {args.output!r}"
+    if not isinstance(file, GGUFFile) and args.output.endswith(ENDING):
+        raise ConvertError(f"{asked}: both are safetensors; name a .gguf file")
+    if isinstance(file, GGUFFile) and args.output.lower().endswith(".gguf"):
         raise ConvertError(
-            f"convert {args.input!r} to {args.output!r}: both are safetensors; name a .gguf file"
+            f"{asked}: both are GGUF; a folder or a .safetensors file is made of one; `ggmlq quantize` "
+            "writes GGUF of other types, `ggmlq copy` of other parts, keys or byte order"
         )
+
+
+def _forward(file: Any, args: argparse.Namespace) -> dict[str, Any]:
     plan = togguf.plan(file, args.type or "auto", args.pre)
     written = [] if args.dry_run else togguf.write(plan, args.output)
     tensors = [

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import sys
 from collections.abc import Iterable
 from fnmatch import fnmatchcase
 from math import prod
@@ -43,7 +44,7 @@ def add(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
         "info",
         help="architecture, sizes, tensors and metadata of models",
         description="What is in GGUF files and in safetensors, the summary last. A part of a split model "
-        "stands for the whole.",
+        "stands for the whole. Exit 1: tensors are missing, as of a partial download.",
         epilog=EXAMPLES,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
@@ -75,20 +76,22 @@ def run(args: argparse.Namespace) -> int:
     found = [_facts(path, args, everything) for path in expanded(args.file)]
     if args.filter and not any(facts.get("tensors") or facts.get("metadata") for facts in found):
         _nothing_fits(args.filter[0], found[0]["files"][0])
+    status = int(any(facts["missing"] for facts in found))
     if args.json:
         _plain.print_json(found if len(found) > 1 else found[0])
-        return 0
+        return status
     pages = ["\n\n".join(_describe(facts, args, everything, fold)) for facts in found]
     for facts, page in zip(found, pages, strict=True):
         if len(found) > 1:
             print(paint(f"== {_plain.name(facts['files'][0])}", "head"), end="\n\n")
         print(page, end="\n" if facts is found[-1] else "\n\n")
-    return 0
+    return status
 
 
 def _facts(path: str, args: argparse.Namespace, everything: bool) -> dict[str, Any]:
     opened: Any = files.open(path)
     with opened as file:
+        _warn(file)
         if isinstance(file, SafetensorsFile):
             facts, tensors = _safetensors.summary(file), _safetensors.tensors(file)
             metadata: dict[str, Any] = dict(file.metadata)
@@ -102,6 +105,16 @@ def _facts(path: str, args: argparse.Namespace, everything: bool) -> dict[str, A
     if everything or args.metadata:
         facts["metadata"] = {key: value for key, value in metadata.items() if _fits(key, args.filter)}
     return facts
+
+
+def _warn(file: GGUFFile | SafetensorsFile) -> None:
+    """A line for people, whatever they asked for: the figures are of the whole model, and it is not there."""
+    if file.missing:
+        print(
+            f"ggmlq info: {_plain.name(file.paths[0])}: {len(file.missing)} of {count(len(file), 'tensor')} "
+            f"are missing, {_plain.value(file.missing[0])} first; the download was cut off; fetch the rest",
+            file=sys.stderr,
+        )
 
 
 def _nothing_fits(pattern: str, path: str) -> NoReturn:
@@ -137,6 +150,7 @@ def _summary(file: GGUFFile) -> dict[str, Any]:
         "parameters": parameters,
         "tensor_bytes": nbytes,
         "bits_per_weight": 8 * nbytes / parameters if parameters else 0.0,
+        "missing": list(file.missing),
         "types": sorted(types.values(), key=lambda row: -int(row["bytes"])),
     }
 
@@ -230,6 +244,7 @@ def _head(facts: dict[str, Any]) -> list[str]:
     more = f" and {count(len(parts) - 1, 'more part')}" if len(parts) > 1 else ""
     named = "no name" if facts["name"] is None else f"name {_plain.value(facts['name'])}"
     kind = "no architecture" if facts["architecture"] is None else _plain.value(facts["architecture"])
+    lacks = len(facts["missing"])
     return [
         f"{_plain.name(parts[0])}{more}",
         f"GGUF version {facts['version']}, {facts['byteorder']}-endian, alignment {facts['alignment']}, "
@@ -237,4 +252,5 @@ def _head(facts: dict[str, Any]) -> list[str]:
         f"{'architecture ' if facts['architecture'] is not None else ''}{kind}, {named}",
         f"{count(tensors, 'tensor')}, {number(facts['parameters'])} parameters, "
         f"{size(facts['tensor_bytes'])}, {facts['bits_per_weight']:.3f} bits a weight",
+        *([f"missing, as of a partial download: {lacks} of {count(tensors, 'tensor')}"] if lacks else []),
     ]

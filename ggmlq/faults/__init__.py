@@ -16,6 +16,7 @@ Then, what is wrong, by what it shows:
     places.py      which elements: last rows, a tile, blocks of K; moved.py finds columns elsewhere, by the
                    distances of nearest.py
     nonfinite.py   NaN and infinities
+    no_terms.py    sums of nothing, where K is 0: before all that has to divide by K
     replay.py      the product computed again with each mistake that can be made in the operands:
                    operand.py opens weights up, misread.py makes mistakes in them, in orders.py (of codes),
                    subscales.py (of bits, by subscale_rules.py), terms.py (in one term of the product) and

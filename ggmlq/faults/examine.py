@@ -14,6 +14,7 @@ from .experts.examine import diagnose as examine_experts
 from .explanation import NEAR, Explanation, Finding, fits, level
 from .inputs import given
 from .judged import Mask
+from .no_terms import without_terms
 from .nonfinite import not_finite
 from .places import Pattern, k_blocks, patterns, where, wrong_places
 from .products import looks_half
@@ -95,6 +96,8 @@ def diagnose(
     g = given(y, x, q, arithmetic, repeats, unwritten)
     if g.case.y.size == 0:
         return Diagnosis(True, "correct", 1.0, "There is nothing to judge: y is empty.")
+    if not g.case.x.shape[1]:
+        return without_terms(g.case.y, g.repeats)
     with np.errstate(all="ignore"):  # wrong kernels, and kernels made wrong on purpose, overflow at will
         found = survey(g.case, arithmetic)
         verdict = race(found, g.repeats) or _verdict(found.written, g.flipped, arithmetic)

@@ -73,8 +73,9 @@ def quantize_scaled(
     ragged : str
         ``"error"`` where rows are not whole tiles of columns, or ``"pad"``: the last tile is shorter.
     check_finite : bool
-        Make NaN and infinities an error. Otherwise NaN is left out of scales and encoded as NaN (in
-        integers as 0.0 is), and a tile with an infinity has an infinite scale.
+        Make NaN and infinities an error. Otherwise a tile with an infinity has an infinite scale; NaN is
+        left out of scales and encoded as NaN by floats, while integers, which have no code for it, get
+        the scale NaN for its tile. Under given scales integers encode NaN as 0.0.
 
     Examples
     --------

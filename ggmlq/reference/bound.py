@@ -32,8 +32,11 @@ def bound(x: Any, q: QuantArray, arithmetic: str | Rule) -> NDArray[np.float64]:
     """How far ``y [..., N]`` of a right kernel may be from ``linear(x, q, arithmetic)``.
 
     It holds for kernels that multiply in this arithmetic and sum in float32 (or better) in any
-    order, wherever the result is finite. Where llama.cpp sums in halves or chooses among kernels by
-    shape (f16, bf16 and, above 8 rows, iq1_m on CUDA) nothing is promised: the bound is infinite.
+    order, where all that they compute on the way is finite in float32: the weights, the products of
+    codes and scales, and the sums. Beyond that a kernel may give infinity or NaN where this bound is
+    small; it happens with activations from 1e34 on, and with weights near float32's limit. Where
+    llama.cpp sums in halves or chooses among kernels by shape (f16, bf16 and, above 8 rows, iq1_m on
+    CUDA) nothing is promised: the bound is infinite.
 
     >>> import numpy as np, ggmlq as gq
     >>> q = gq.quantize(np.linspace(-1, 1, 64, dtype=np.float32).reshape(2, 32), "q4_0")
@@ -48,6 +51,8 @@ def bound(x: Any, q: QuantArray, arithmetic: str | Rule) -> NDArray[np.float64]:
 def _bound(w: Weights, a: Activations, how: Rule) -> Wide:
     if not how.bounded:
         return np.full((len(a), len(w)), np.inf)
+    if not decoded(a).shape[1]:
+        return np.zeros((len(a), len(w)))  # a sum of nothing
     with np.errstate(invalid="ignore", over="ignore"):
         if how.half_lanes:  # the order of sums is known, so what overflows is too; the last step rounds
             limit = 2 * UNIT * np.abs(multiply(w, a, how)) + SMALLEST

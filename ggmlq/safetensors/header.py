@@ -87,9 +87,9 @@ def parse(source: Source) -> Header:
 
 
 def _parsed(source: Source, length: int) -> dict[str, Any]:
-    most = limits.most(limits.TENSORS)
-    try:
-        found = jsons.parsed(source.map[8 : 8 + length], 8 * most, 32 * most)
+    tensors, keys = limits.most(limits.TENSORS), limits.most(limits.KEYS)
+    try:  # an entry has three brackets and, of a matrix, five commas
+        found = jsons.parsed(source.map[8 : 8 + length], 4 * tensors, 8 * tensors + keys)
     except ValueError as error:
         source.fail(8, f"the header: {error}; the file is damaged")
     if not isinstance(found, dict):
@@ -100,6 +100,7 @@ def _parsed(source: Source, length: int) -> dict[str, Any]:
 def _metadata(source: Source, found: Any) -> dict[str, str]:
     if not isinstance(found, dict) or not all(isinstance(text, str) for text in found.values()):
         source.fail(8, f"{METADATA} is {short(found)}; it maps texts to texts; the file is damaged")
+    source.count(8, limits.KEYS, len(found))
     return found
 
 

@@ -15,8 +15,8 @@ from ..errors import SafetensorsError, SafetensorsNotFoundError, SafetensorsOSEr
 from ..text import short
 
 MOST_BYTES = 1 << 26  # of a text; the largest tokenizers take 33 MB
-MOST_NESTED = 1 << 22  # brackets: a merge of a tokenizer has one
-MOST_ITEMS = 1 << 23  # commas
+MOST_NESTED = 1 << 21  # brackets: a merge of a tokenizer has one; the largest have half a million merges
+MOST_ITEMS = 1 << 22  # commas; the largest tokenizers have 1.3 million
 
 
 class _Refused(ValueError):

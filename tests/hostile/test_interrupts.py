@@ -192,6 +192,33 @@ def test_a_handler_may_multiply(product, rounds):
     still_parallel()
 
 
+def test_an_interrupt_while_numba_loads_its_tables():
+    """All of them are loaded, then it comes: half of a table would be lost for the rest of the process."""
+    from numba.core import cpu, typing, utils
+
+    from ggmlq.cpu.machine import words
+
+    def interrupt(frame, event, argument):
+        if event == "call" and frame.f_code is utils.stream_list.__code__:
+            sys.setprofile(None)
+            sent.append(event)
+            signal.raise_signal(signal.SIGINT)  # within the generator of a table
+
+    sent, types = [], typing.Context()
+    context = cpu.CPUContext(types, "cpu")
+    words.load_whole(context)
+    sys.setprofile(interrupt)
+    try:
+        with pytest.raises(KeyboardInterrupt):
+            context.refresh()
+    finally:
+        sys.setprofile(None)
+    assert sent
+    context.refresh()
+    loaded = sum(len(overloads.versions) for overloads in context._defns.values())
+    assert loaded == sum(len(registry.functions) for registry in context._registries)
+
+
 def test_refused_threads_are_done_without_and_asked_for_again(product, monkeypatch):
     """Under a limit of processes nothing fails; when it is lifted, there are threads again."""
     monkeypatch.setattr(threads, "_pool", threads._Pool())

@@ -120,3 +120,26 @@ def test_memory_errors_of_the_pool_have_words():
         share(work, 64)
     assert issubclass(HostMemoryError, MemoryError)
     assert issubclass(HostMemoryError, gq.GGMLQError)
+
+
+THREADS = """
+import resource, time
+from ggmlq import threads
+threads._AVAILABLE, threads.PAUSE = 16, 0.0
+hard = resource.getrlimit(resource.RLIMIT_AS)[1]
+for extra in (8_390_000, 8_400_000, 8_410_000, 8_450_000, 20_000_000):  # a stack, and hardly more
+    size = int(open("/proc/self/statm").read().split()[0]) * resource.getpagesize()
+    resource.setrlimit(resource.RLIMIT_AS, (size + extra, hard))
+    for _ in range(8):
+        threads.share(lambda start, stop: time.sleep(0.0001), 64)
+    resource.setrlimit(resource.RLIMIT_AS, (hard, hard))
+print("done")
+"""
+
+
+def test_threads_without_memory_for_a_first_step_are_not_started():
+    """Python would print the error of each on stderr, where nothing can catch it."""
+    run = subprocess.run(
+        [sys.executable, "-c", THREADS], capture_output=True, text=True, timeout=60, check=False
+    )
+    assert (run.stdout, run.stderr, run.returncode) == ("done\n", "", 0)

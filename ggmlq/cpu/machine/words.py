@@ -15,12 +15,13 @@ import numba
 from numba import extending as _extending
 from numba.core import cgutils as _cgutils
 from numba.core.imputils import lower_constant as _lower_constant
-from numba.core.registry import CPUDispatcher
+from numba.core.registry import CPUDispatcher, cpu_target
 from numba.extending import intrinsic as _intrinsic
 
 from ...cache.identity import identity
 from ...cache.sources import short
 from ...progress import AFTER, long_work
+from ...unwinding import Whole
 from . import disk_cache
 
 # Numba's types say too little of these to check anything.
@@ -29,6 +30,24 @@ intrinsic: Any = _intrinsic
 extending: Any = _extending
 lower_constant: Any = _lower_constant
 
+
+def load_whole(context: Any) -> None:
+    """Have a context of Numba's load its tables without a signal's handler in between.
+
+    Generators hand the tables out. An exception in one of them, as Ctrl-C raises it, ends it for good, and
+    then nothing more is compiled in this process.
+    """
+    refresh = context.refresh
+
+    def whole() -> None:
+        with Whole():
+            refresh()
+
+    context.refresh = whole
+
+
+for _context in (cpu_target.typing_context, cpu_target.target_context):
+    load_whole(_context)
 
 _untold = [0.0]  # seconds of compiling that nobody was told of: many short waits are a long one
 

@@ -50,7 +50,8 @@ def _lay(q: QuantArray, layout: PanelLayout, made: Bytes, first: int, stop: int,
                 blocks[name] = 1
         codes, scales, offsets = taken(q.format, blocks.view(np.uint8).reshape(len(blocks), -1))
         if layout.nested:
-            scales = sub_scales(q.format, scales.reshape(*blocks.shape, -1), blocks).reshape(scales.shape)
+            of_block = scales.reshape(*blocks.shape, q.format.block_size // q.format.group)
+            scales = sub_scales(q.format, of_block, blocks).reshape(scales.shape)
         if q.format.group > RUN:
             scales = scales.repeat(q.format.group // RUN, axis=1)
         made[part] = 0

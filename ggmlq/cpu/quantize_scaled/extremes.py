@@ -1,8 +1,9 @@
-"""The extremes of numbers in a row, sixteen at a time, as LLVM code; NaN is passed over.
+"""The extremes of numbers in a row, sixteen at a time, as LLVM code; NaN is passed over, or the largest.
 
 Where the largest magnitude is asked for, numbers are compared as they are stored: bits without a sign are
 ordered as the numbers are, and what has 16 bits need not be widened first. NaN has the largest bits of all,
-so it shows in the result, and only then are numbers compared as floats.
+so it shows in the result, and only then are numbers compared as floats. For codes that have no NaN it is the
+largest magnitude itself, and both extremes need the comparison of bits besides.
 """
 
 from __future__ import annotations
@@ -13,21 +14,23 @@ from typing import Any
 from llvmlite import ir
 from numba import types
 
-from ..machine.simd import I32, I64, vec
+from ..machine.simd import F32, I32, I64, vec
 from ..machine.target import Target
 from ..machine.words import cgutils, intrinsic
 from .operands import LANES
 from .vectors import Vectors, walk
 
 INFINITE = {"float32": 0x7F800000, "float16": 0x7C00, "bfloat16": 0x7F80}
+NAN = float("nan")
 UNROLLED = 4  # extremes that do not wait for one another
 
 
 @cache
-def extremes(kind: str, both: bool, target: Target) -> Any:
+def extremes(kind: str, both: bool, keeps_nan: bool, target: Target) -> Any:
     """An intrinsic: (address, count, low, high) to the extremes of numbers in a row and of those so far.
 
-    Without ``both`` the second is the largest magnitude and the first stays.
+    Without ``both`` the second is the largest magnitude and the first stays. With ``keeps_nan`` the second is
+    NaN where any number is, or was.
     """
 
     @intrinsic
@@ -35,7 +38,7 @@ def extremes(kind: str, both: bool, target: Target) -> Any:
         pair: Any = types.UniTuple(types.float32, 2)  # type: ignore[no-untyped-call]
 
         def emit(context: Any, builder: Any, signature: Any, args: Any) -> Any:
-            found = _extremes(Vectors(builder, target, kind), both, *args)
+            found = _extremes(Vectors(builder, target, kind), both, keeps_nan, *args)
             return context.make_tuple(builder, pair, found)
 
         return pair(types.int64, types.int64, types.float32, types.float32), emit
@@ -43,10 +46,17 @@ def extremes(kind: str, both: bool, target: Target) -> Any:
     return extreme
 
 
-def _extremes(v: Vectors, both: bool, address: Any, count: Any, low: Any, high: Any) -> list[Any]:
-    if both:
-        return _by_numbers(v, True, address, count, low, high)
+def _extremes(
+    v: Vectors, both: bool, keeps_nan: bool, address: Any, count: Any, low: Any, high: Any
+) -> list[Any]:
     b = v.builder
+    if both:
+        low, high = _by_numbers(v, True, address, count, low, high)
+        if keeps_nan:
+            most = _by_bits(v, address, count)
+            number = b.icmp_unsigned("<=", most, ir.Constant(most.type, INFINITE[v.kind]))
+            high = b.select(number, high, F32(NAN))
+        return [low, high]
     found = cgutils.alloca_once_value(b, high)
     most = _by_bits(v, address, count)
     one = vec(most.type, 1)
@@ -56,8 +66,9 @@ def _extremes(v: Vectors, both: bool, address: Any, count: Any, low: Any, high: 
             largest = v.as_floats(b.insert_element(ir.Constant(one, None), most, I32(0)))
             largest = b.extract_element(largest, I32(0))
             b.store(b.select(b.fcmp_ordered(">", largest, high), largest, high), found)
-        with other:  # NaN, which is passed over
-            b.store(_by_numbers(v, False, address, count, low, high)[1], found)
+        with other:  # NaN
+            most = F32(NAN) if keeps_nan else _by_numbers(v, False, address, count, low, high)[1]
+            b.store(most, found)
     return [low, b.load(found)]
 
 

@@ -25,7 +25,8 @@ numbers = reader(Numbers)
 def fused(*case: Any) -> Any:
     """Compiled: units ``first`` … ``stop`` of whole tiles, from numbers to codes, scales and zero points."""
     kind = Kind(*case)
-    measure, put = _measure(kind.read, kind.zeros, kind.target), _put(kind, inside=True)
+    measure = _measure(kind.read, kind.zeros, CODES[kind.code].kind == "integer", kind.target)
+    put = _put(kind, inside=True)
     ruled = _ruled(kind)
     scales_at, has_zeros = bytes_at if kind.scale == "e8m0" else floats_at, kind.zeros
 
@@ -64,9 +65,9 @@ def _place(cut: Any, unit: int) -> Any:
 
 
 @cache
-def measured(read: str, both: bool, target: Target) -> Any:
+def measured(read: str, both: bool, keeps_nan: bool, target: Target) -> Any:
     """Compiled: the extremes of units ``first`` … ``stop``, which are parts of tiles."""
-    measure = _measure(read, both, target)
+    measure = _measure(read, both, keeps_nan, target)
 
     def find(arguments: int, first: int, stop: int) -> None:
         cut = numbers(arguments)
@@ -96,8 +97,8 @@ def encoded(read: str, code: str, rounding: str, zeros: bool, target: Target) ->
     return jit(encode)
 
 
-def _measure(read: str, both: bool, target: Target) -> Any:
-    extreme, width = extremes(read, both, target), WIDTH[read]
+def _measure(read: str, both: bool, keeps_nan: bool, target: Target) -> Any:
+    extreme, width = extremes(read, both, keeps_nan, target), WIDTH[read]
 
     def measure(
         lines: Any, c: int, top: int, bottom: int, left: int, right: int, low: Any, high: Any
@@ -143,7 +144,7 @@ def _ruled(kind: Kind) -> Any:
 
     def ruled(low: Any, high: Any, eps: Any) -> Any:
         span = high - low if both else high
-        kept, step = keep(max(span, eps) / reach)
+        kept, step = keep(np.float32(np.nan) if np.isnan(span) else max(span, eps) / reach)
         point = np.float32(0)
         if both:
             point = nearest(least - low / step)

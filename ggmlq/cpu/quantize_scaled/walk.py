@@ -27,7 +27,7 @@ def quantize(x: NDArray[Any], over: Tiling, rule: Rule) -> Found:
     x = _readable(x)
     cut = near(over, x.itemsize)
     if cut is None:
-        low, high = _extremes(x, over, rule)
+        low, high = _extremes(x, over, rule, rule.keeps_nan)
         scales, zeros = _scales(low, high, rule)
         return Found(encode(x, over, rule, scales, zeros), *_ordered(scales, zeros, rule))
     codes = scratch((over.rows, over.columns), rule.code.dtype)
@@ -54,7 +54,7 @@ def at_hand(x: NDArray[Any], over: Tiling, rule: Rule, given: bool) -> bool:
     dtype = x.dtype if _known(x.dtype) else np.dtype(np.float32)
     if near(over, dtype.itemsize) and not given:
         return _fused(dtype, rule).at_hand
-    also = not rule.zeros if given else _measured(dtype, rule).at_hand
+    also = not rule.zeros if given else _measured(dtype, rule, rule.keeps_nan).at_hand
     return also and _encoder(dtype, rule, rule.zeros).at_hand
 
 
@@ -79,7 +79,7 @@ def zeros_of(x: NDArray[Any], over: Tiling, rule: Rule, scales: NDArray[Any]) ->
     """The zero points that go with given scales."""
     if _odd(over):
         return scaling.zeros_of(x, over, rule, scales)
-    low, _ = _extremes(_readable(x), over, rule._replace(zeros=True))
+    low, _ = _extremes(_readable(x), over, rule._replace(zeros=True), False)
     with np.errstate(all="ignore"):
         return scaling.zero_points(low, values(scales), rule)
 
@@ -119,8 +119,8 @@ def _encoder(dtype: np.dtype[Any], rule: Rule, zeros: bool) -> Kernel:
     return kernel("quantize_scaled.kernels.encoded", *case)
 
 
-def _measured(dtype: np.dtype[Any], rule: Rule) -> Kernel:
-    return kernel("quantize_scaled.kernels.measured", dtype.name, rule.zeros, target())
+def _measured(dtype: np.dtype[Any], rule: Rule, keeps_nan: bool) -> Kernel:
+    return kernel("quantize_scaled.kernels.measured", dtype.name, rule.zeros, keeps_nan, target())
 
 
 def _numbers(x: NDArray[Any], cut: Cut, codes: NDArray[Any]) -> Numbers:
@@ -129,13 +129,16 @@ def _numbers(x: NDArray[Any], cut: Cut, codes: NDArray[Any]) -> Numbers:
     return Numbers(*cut, *lines, scales=0, zeros=0, eps=0, low=0, most=0)
 
 
-def _extremes(x: NDArray[Any], over: Tiling, rule: Rule) -> tuple[NDArray[Any], NDArray[Any]]:
+def _extremes(
+    x: NDArray[Any], over: Tiling, rule: Rule, keeps_nan: bool
+) -> tuple[NDArray[Any], NDArray[Any]]:
     """The least and the largest of each tile and of 0: of its parts first, then of these."""
     cut = far(over, x.itemsize)
     low, high = np.zeros((2, cut.units), np.float32)
     given = _numbers(x, cut, x)._replace(low=low.ctypes.data, most=high.ctypes.data)
-    share_kernel(_measured(x.dtype, rule), given, cut.units)
-    return _together(np.fmin, low, cut, over), _together(np.fmax, high, cut, over)
+    share_kernel(_measured(x.dtype, rule, keeps_nan), given, cut.units)
+    most = np.maximum if keeps_nan else np.fmax
+    return _together(np.fmin, low, cut, over), _together(most, high, cut, over)
 
 
 def _together(extreme: np.ufunc, parts: NDArray[Any], cut: Cut, over: Tiling) -> NDArray[Any]:

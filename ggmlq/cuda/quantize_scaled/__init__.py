@@ -24,7 +24,7 @@ from ..machine import device
 from ..machine.device import cupy
 from ..machine.grid import by_levels, placed
 from . import _apart, _blocks, _groups
-from ._codes import NATIVE, WORDS, Way
+from ._codes import NATIVE, WORDS, Way, keeps_nan_of
 from ._pieces import SIZES, WIDE, in_piece
 
 MOST = 1 << 31  # rows, columns, and half of the tiles, that kernels count in 32 bits
@@ -166,7 +166,8 @@ def _scale(
     lanes = 32 if over.c >= 32 else 1
     parts = -(-over.c // (lanes * _apart.AT_ONCE * in_piece(given.kind, wide)))
     levels_of_tile = -(-over.r // _apart.HEIGHT)
-    take = _apart.extremes_kernel(given.kind, both, wide, lanes)
+    keeps_nan = keeps_nan_of(way) and not given_scales
+    take = _apart.extremes_kernel(given.kind, both, keeps_nan, wide, lanes)
     across = -(-along * parts * lanes // _apart.THREADS)
     sizes = over.rows, over.columns, over.r, over.c, along, parts, levels_of_tile
     highs, lows = extremes[0], extremes[-1]

@@ -29,12 +29,13 @@ AT_ONCE = 4  # pieces that a lane loads before it looks at one
 HEIGHT = 4  # rows of a tile that a warp, or a thread, goes through
 
 
-@family(product(SIZES, (False, True), (False, True), (1, 32)))
-def extremes_kernel(kind: str, both: bool, wide: bool, lanes: int) -> Kernel:
+@family(product(SIZES, (False, True), (False, True), (False, True), (1, 32)))
+def extremes_kernel(kind: str, both: bool, keeps_nan: bool, wide: bool, lanes: int) -> Kernel:
     """Tiles in items of ``HEIGHT`` rows and ``lanes`` times ``AT_ONCE`` pieces, each for so many lanes."""
     size, per = SIZES[kind], in_piece(kind, wide)
-    load, agree, take_turn = loading(kind, wide), agreeing(lanes, both), early_start.take_turn
-    widen, values, part = extremes(AT_ONCE * per, both), AT_ONCE * per, lanes * AT_ONCE * per
+    load, agree, take_turn = loading(kind, wide), agreeing(lanes, both, keeps_nan), early_start.take_turn
+    values, part = AT_ONCE * per, lanes * AT_ONCE * per
+    widen = extremes(values, both, keeps_nan)
 
     def take(
         x: Any, pitch: Any,  # of the kind [rows, columns], elements from row to row
@@ -70,14 +71,15 @@ def extremes_kernel(kind: str, both: bool, wide: bool, lanes: int) -> Kernel:
         high, low = agree(high, low)
         if lane == uint32(0) and tile_column < along:
             tile = uint64(tile_row) * uint64(along) + uint64(tile_column)
-            if high > float32(0):
+            if int32(ptx.bits_of(high)) > int32(0):  # NaN too
                 words.raise_to(highs + tile * uint64(4), ptx.bits_of(high))
-            if both and low > float32(0):
+            if both and int32(ptx.bits_of(low)) > int32(0):
                 words.raise_to(lows + tile * uint64(4), ptx.bits_of(low))
 
     long, word = uint64, uint32
     parameters = (long, long, long, long, *[word] * 8)
-    name = f"extremes of {kind}{' of both signs' * both}, {per} a load, {lanes} lanes"
+    marks = f"{' of both signs' * both}{' or NaN' * keeps_nan}"
+    name = f"extremes of {kind}{marks}, {per} a load, {lanes} lanes"
     return Kernel(name, take, *parameters, threads=THREADS, early=True)
 
 

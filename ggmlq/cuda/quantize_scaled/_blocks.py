@@ -21,7 +21,7 @@ from ..words.address import address
 from ..words.atoms import inlined
 from ..words.lane import warp_and_lane
 from ..words.language import cuda, float32, uint32, uint64
-from ._codes import Way, scale_storing, scaler, storing, zero_of
+from ._codes import Way, keeps_nan_of, scale_storing, scaler, storing, zero_of
 from ._division import divider
 from ._groups import tried
 from ._pieces import SIZES, agreeing, extremes, in_piece, spreading, words_into
@@ -37,9 +37,9 @@ def shape_of(kind: str, tile: tuple[int, int]) -> tuple[int, int]:
     return threads, pieces // threads
 
 
-def all_agreeing(warps: int, both: bool) -> Any:
+def all_agreeing(warps: int, both: bool, keeps_nan: bool) -> Any:
     """The device function ``agree(high, low)`` of a whole block."""
-    agree_warp, agree_all = agreeing(32, both), agreeing(warps, both)
+    agree_warp, agree_all = agreeing(32, both, keeps_nan), agreeing(warps, both, keeps_nan)
 
     @inlined
     def agree(high: Any, low: Any) -> Any:
@@ -62,7 +62,8 @@ def kernel(kind: str, way: Way, tile: tuple[int, int]) -> Kernel:
     across, warps = tile_columns // per, threads // 32  # pieces of a row
     fit = 1024 // threads if threads > 256 else 768 // threads
     spread, both, each, raw = spreading(kind), way.zeros, per, 4 * pieces
-    widen, agree = extremes(per, both), all_agreeing(warps, both)
+    keeps_nan = keeps_nan_of(way)
+    widen, agree = extremes(per, both, keeps_nan), all_agreeing(warps, both, keeps_nan)
     scale_of, zero = scaler(way), zero_of(way)
     prepare, divide = divider(CODES[way.code], both, way.scale, per)
     store, store_scale, store4 = storing(way, per), scale_storing(way), ptx.store4

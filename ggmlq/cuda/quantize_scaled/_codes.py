@@ -159,19 +159,26 @@ def storing(way: Way, each: int) -> Any:
 # --- scales -------------------------------------------------------------------------------------
 
 
+def keeps_nan_of(way: Way) -> bool:
+    """Whether a NaN makes that of its tile's scale: the code has none."""
+    return CODES[way.code].kind == "integer"
+
+
 def scaler(way: Way) -> Any:
     """The device function ``scale(high, low, eps)`` of a tile: the scale's value, as it will be read.
 
     ``high`` is the largest value, ``low`` the magnitude of the least; without zero points ``high`` is
-    the largest magnitude.
+    the largest magnitude. Of a NaN the scale is that of the host, 0x7FC00000.
     """
     code, has_zero, power = CODES[way.code], way.zeros, way.scale == "e8m0"
-    steps = float32(code.max - (code.min if way.zeros else 0))
+    steps, keeps_nan = float32(code.max - (code.min if way.zeros else 0)), keeps_nan_of(way)
 
     @inlined
     def scale(high: Any, low: Any, eps: Any) -> Any:
         span = ptx.add(high, low) if has_zero else high
         s = ptx.div(ptx.larger(span, eps), steps)
+        if keeps_nan and is_nan(span):
+            s = ptx.float_of(uint32(0x7FC00000))
         if power:
             s = value_of_power(rounded_up(s))
         return s

@@ -23,7 +23,7 @@ from ..machine.launch import Kernel, family
 from ..words import early_start, ptx
 from ..words.address import address
 from ..words.language import cuda, float32, uint32, uint64
-from ._codes import WORDS, Way, scale_storing, scaler, storing, zero_of
+from ._codes import WORDS, Way, keeps_nan_of, scale_storing, scaler, storing, zero_of
 from ._division import divider
 from ._pieces import SIZES, agreeing, extremes, in_piece, spreading, words_into
 
@@ -65,7 +65,8 @@ def kernel(kind: str, way: Way, columns_of_group: int, few: bool = False) -> Ker
     size, per = SIZES[kind], in_piece(kind, True)
     pieces, lanes, group = EACH // per, columns_of_group // EACH, columns_of_group
     turns = 1 if few else turns_of(kind, way)
-    spread, widen, agree = spreading(kind), extremes(EACH, way.zeros), agreeing(lanes, way.zeros)
+    spread, widen = spreading(kind), extremes(EACH, way.zeros, keeps_nan_of(way))
+    agree = agreeing(lanes, way.zeros, keeps_nan_of(way))
     raw, all_raw = 4 * pieces, 4 * pieces * turns  # words of a turn, and of all
     scale_of, zero = scaler(way), zero_of(way)
     prepare, divide = divider(CODES[way.code], way.zeros, way.scale, EACH)

@@ -7,7 +7,7 @@ from typing import Any
 from ..words import codes, ptx
 from ..words.atoms import inlined
 from ..words.lane import EVERYONE
-from ..words.language import cuda, uint32
+from ..words.language import cuda, int32, uint32
 
 SIZES = {"float16": 2, "bfloat16": 2, "float32": 4}  # kinds of floats with the bytes of one
 WIDE = 16  # bytes of a piece
@@ -79,11 +79,43 @@ def loading(kind: str, wide: bool) -> Any:
     return load_one
 
 
-def extremes(count: int, both: bool) -> Any:
-    """The device function ``widen(v, high, low)`` that takes ``count`` floats in; NaN is passed over.
+@inlined
+def larger_or_nan(a: Any, b: Any) -> Any:
+    """The larger of a, which is never negative, and b; a NaN without a sign is the largest.
+
+    As integers: so bits of such floats are ordered, and those of all with a sign lie below.
+    """
+    return ptx.float_of(uint32(max(int32(ptx.bits_of(a)), int32(ptx.bits_of(b)))))
+
+
+@inlined
+def without_sign(v: Any) -> Any:
+    return ptx.float_of(uint32(ptx.bits_of(v) & uint32(0x7FFFFFFF)))
+
+
+@inlined
+def with_other_sign(v: Any) -> Any:
+    return ptx.float_of(uint32(ptx.bits_of(v) ^ uint32(0x80000000)))
+
+
+def extremes(count: int, both: bool, keeps_nan: bool) -> Any:
+    """The device function ``widen(v, high, low)`` that takes ``count`` floats in.
 
     ``both``: of values the largest, and the magnitude of the least; otherwise the largest magnitude.
+    ``keeps_nan``: one of them is NaN where any value is; otherwise NaN is passed over.
     """
+    if keeps_nan:
+
+        @inlined
+        def widen_or_nan(v: Any, high: Any, low: Any) -> Any:
+            for i in range(count):
+                if both:
+                    high, low = larger_or_nan(high, v[i]), larger_or_nan(low, with_other_sign(v[i]))
+                else:
+                    high = larger_or_nan(high, without_sign(v[i]))
+            return high, low
+
+        return widen_or_nan
 
     @inlined
     def widen(v: Any, high: Any, low: Any) -> Any:
@@ -97,17 +129,17 @@ def extremes(count: int, both: bool) -> Any:
     return widen
 
 
-def agreeing(lanes: int, both: bool) -> Any:
+def agreeing(lanes: int, both: bool, keeps_nan: bool) -> Any:
     """The device function ``agree(high, low)``: neighbouring lanes, a power of two, take each other's."""
-    steps = lanes.bit_length() - 1
+    steps, larger = lanes.bit_length() - 1, larger_or_nan if keeps_nan else ptx.larger
 
     @inlined
     def agree(high: Any, low: Any) -> Any:
         for i in range(steps):
             step = lanes >> i + 1
-            high = ptx.larger(high, cuda.shfl_xor_sync(EVERYONE, high, step))
+            high = larger(high, cuda.shfl_xor_sync(EVERYONE, high, step))
             if both:
-                low = ptx.larger(low, cuda.shfl_xor_sync(EVERYONE, low, step))
+                low = larger(low, cuda.shfl_xor_sync(EVERYONE, low, step))
         return high, low
 
     return agree

@@ -11,6 +11,7 @@ from ...scaled import ScaledArray
 from ..diagnosis import Diagnosis
 from ..explanation import Explanation, Finding, fits, level
 from ..judged import Mask
+from ..no_terms import without_terms
 from ..places import patterns, where, wrong_places
 from ..readings import Wide
 from ..verdicts import factor, of_explanations, of_pattern, race
@@ -42,6 +43,8 @@ def diagnose(
         g = given(y, x, w, arithmetic, repeats, activations)
         if g.case.y.size == 0:
             return Diagnosis(True, "correct", 1.0, "There is nothing to judge: y is empty.")
+        if not w.shape[-1]:
+            return without_terms(g.case.y, g.repeats)
         found = survey(g.case)
         return report(found, _verdict(found, g.repeats, g.flipped))
 
