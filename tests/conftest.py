@@ -16,7 +16,7 @@ from pathlib import Path
 import drawing
 import numpy as np
 import pytest
-from meter import Costs, Meter
+from meter import Costs, Meter, cpu_seconds
 
 from ggmlq.errors import GGMLQError
 from ggmlq.llama.library import Library
@@ -97,12 +97,15 @@ def fresh(request: pytest.FixtureRequest) -> np.random.Generator:
 
 @pytest.fixture
 def rounds(request: pytest.FixtureRequest):
-    """``for i in rounds(seconds)``: again and again for so long, ``LONG`` times that with ``--long``."""
+    """``for i in rounds(seconds)``: again and again for so long, ``LONG`` times that with ``--long``.
+
+    Seconds of CPU or of a clock, whichever are over first: some start processes and threads, some sleep.
+    """
 
     def count(seconds: float) -> Iterator[int]:
-        end = time.monotonic() + seconds * (LONG if request.config.option.long else 1)
-        i = 0
-        while not i or time.monotonic() < end:
+        seconds *= LONG if request.config.option.long else 1
+        cpu, clock, i = cpu_seconds() + seconds, time.monotonic() + seconds, 0
+        while not i or (cpu_seconds() < cpu and time.monotonic() < clock):
             yield i
             i += 1
 

@@ -89,4 +89,4 @@ def _part(item: pytest.Item) -> str:
     if by is None:
         return str(case.id)
     value = case.params[by]
-    return str(getattr(value, "name", value))
+    return str(value[0] if isinstance(value, tuple) else getattr(value, "name", value))
