@@ -16,6 +16,8 @@ import pytest
 
 from ggmlq.formats import FORMATS, BlockFormat
 
+BLOCKS = {fmt.name for fmt in FORMATS.values() if isinstance(fmt, BlockFormat)}
+BY_ANY = {name.lower(): name for name in BLOCKS}  # as names are looked up, without their suggestions
 USUAL = ("q4_0", "q8_0", "q4_K")  # in every draw of formats: what most files hold
 
 
@@ -28,11 +30,10 @@ class Draw(NamedTuple):
 
 def formats(config: pytest.Config) -> set[str]:
     """The block formats of this run: most of a run's time goes into compiling kernels for each."""
-    every = [fmt.name for fmt in FORMATS.values() if isinstance(fmt, BlockFormat)]
     count = config.option.draw
-    if count is None or count >= len(every):
-        return set(every)
-    others = sorted({*every} - {*USUAL})
+    if count is None or count >= len(BLOCKS):
+        return BLOCKS
+    others = sorted(BLOCKS - {*USUAL})
     rng = np.random.default_rng([config.option.seed, count])
     return {*USUAL, *rng.choice(others, max(count - len(USUAL), 0), replace=False).tolist()}
 
@@ -41,8 +42,8 @@ def formats_of(item: pytest.Item) -> set[str]:
     """The block formats among the parameters of a test."""
     case = getattr(item, "callspec", None)
     values = case.params.values() if case else ()
-    names = {value if isinstance(value, str) else getattr(value, "name", None) for value in values}
-    return {n for n in names if isinstance(n, str) and isinstance(FORMATS.get(n), BlockFormat)}
+    names = [value if isinstance(value, str) else getattr(value, "name", None) for value in values]
+    return {BY_ANY[name.lower()] for name in names if isinstance(name, str) and name.lower() in BY_ANY}
 
 
 def leave_out(config: pytest.Config, items: list[pytest.Item]) -> dict[str, Draw]:
