@@ -16,6 +16,7 @@ from pathlib import Path
 import drawing
 import numpy as np
 import pytest
+import quick_inlining
 from meter import Costs, Meter, cpu_seconds
 
 from ggmlq.errors import GGMLQError
@@ -54,6 +55,11 @@ def pytest_configure(config: pytest.Config) -> None:
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Leave out cases that were not drawn; the summary counts them."""
     config.stash[DRAWS] = drawing.leave_out(config, items)
+
+
+def pytest_collection_finish() -> None:
+    """Whatever imports Numba for GPUs has done so."""
+    quick_inlining.install()
 
 
 @pytest.fixture(scope="session")
