@@ -29,7 +29,8 @@ def test_some(letter, number):
 
 def drawn(folder, *options):
     """The seed that a run said, and what its tests drew."""
-    alone = ("-rP", "-p", "no:cacheprovider", "-c", os.devnull, "--draw", "5")  # none of this tree's settings
+    alone = ("-rP", "-p", "no:cacheprovider", "-c", os.devnull)  # none of this tree's settings
+    alone += ("-o", "console_output_style=classic", "--draw", "5")  # but this one, and what is tried
     command = [sys.executable, "-m", "pytest", *alone, *options, folder]
     said = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=True).stdout
     found = {(seed, i, number) for seed, i, number in re.findall(r"drew (\d+) (\d+) (\d+)", said)}
@@ -43,6 +44,8 @@ def drawn(folder, *options):
     named = re.search(r"(\d+) tests did not run: cases of test_it.py::test_some .*; it drew (.*)", said)
     assert named.groups() == ("12", ", ".join(letters))
     assert re.search(r"CPU: \d+ s, files that took most.*\n +\d+\.\d s  ", said)
+    bar = re.search(r"^100%  10/10: 10 passed, 0 failed  \d+:\d\d, about 0:00 left$", said, re.MULTILINE)
+    assert bool(bar) is ("-q" in options)
     return seed, found | {*taken}
 
 
@@ -51,6 +54,6 @@ def test_one_seed_in_all_processes(tmp_path):
     for name in ("conftest.py", "meter.py", "drawing.py", "quick_inlining.py"):
         shutil.copy(Path(__file__).with_name(name), tmp_path)
     (tmp_path / "test_it.py").write_text(TESTS)
-    seed, found = drawn(tmp_path, "-n", "2")
+    seed, found = drawn(tmp_path, "-q", "-n", "2")
     assert drawn(tmp_path, "--seed", seed) == (seed, found)
     assert drawn(tmp_path)[0] != seed
