@@ -89,7 +89,7 @@ def picked(family, fresh):
     return found
 
 
-@pytest.mark.drawn(len(FAMILIES) if EVERY else 14)
+@pytest.mark.drawn(len(FAMILIES) if EVERY else 9)
 @pytest.mark.parametrize("name", [name for name in FAMILIES if EVERY or name not in BY_LTO])
 def test_machine_code(name, fresh):
     for kernel, capability in picked(FAMILIES[name], fresh):

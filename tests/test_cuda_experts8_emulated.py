@@ -87,7 +87,7 @@ def product(state, case, rng, kind=np.float32):
     return np.asarray(y[1:-1]).reshape(t, u, n), want, lost
 
 
-@pytest.mark.drawn(2)
+@pytest.mark.drawn(1)
 @pytest.mark.parametrize("case", [FIRST, ODD, STAY, "drawn"], ids=["spread", "odd rows", "stay", "drawn"])
 def test_products(case, monkeypatch, fresh):
     case = MORE[fresh.integers(len(MORE))] if case == "drawn" else case
