@@ -181,7 +181,7 @@ def drawn(name, tile, rng):
     return int(rng.integers(1, tile.columns + 9)), *DRAWN[rng.integers(len(DRAWN))], tile
 
 
-@pytest.mark.drawn(1, by="case")
+@pytest.mark.drawn(1)
 @pytest.mark.parametrize("way", ["one by one", "at one time", "clusters"])
 @pytest.mark.parametrize("case", ["few", "drawn", "wide"])
 def test_a_launch(case, way, tiles_of_run, monkeypatch, fresh):
