@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import secrets
 import shutil
@@ -13,18 +14,19 @@ from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 
+import drawing
 import numpy as np
 import pytest
+import quick_inlining
+from meter import Costs, Meter, cpu_seconds
 
 from ggmlq.errors import GGMLQError
-from ggmlq.formats import FORMATS, BlockFormat
 from ggmlq.llama.library import Library
 
 os.environ.setdefault("GGMLQ_COMPILE_HERE", "1")  # before kernels are imported: tests watch Numba
-LEFT_OUT = pytest.StashKey[int]()
+DRAWS = pytest.StashKey[dict[str, drawing.Draw]]()
 GOLDEN = Path(__file__).parent / "golden"
 LONG = 30  # times as long, with --long
-USUAL = ("q4_0", "q8_0", "q4_K")  # in every draw of formats: what most files hold
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -32,53 +34,41 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     group = parser.getgroup("ggmlq")
     group.addoption("--seed", type=int, help="the seed that a run printed, to repeat it")
     group.addoption(
-        "--formats",
+        "--draw",
         type=int,
         metavar="N",
-        help="cases of so many block formats only, drawn by the seed; without it all",
+        help="cases of N block formats only and some of tests marked drawn, by the seed; without it all",
     )
     group.addoption("--long", action="store_true", help=f"search {LONG} times as long in hostile tests")
+    group.addoption("--costs", metavar="FILE", help="write CPU seconds of every test there, as JSON")
 
 
+@pytest.hookimpl(trylast=True)  # the terminal is there
 def pytest_configure(config: pytest.Config) -> None:
-    """One fresh seed a run, the same in all of its processes."""
+    """One fresh seed a run, the same in all of its processes; a bar for whoever wants few words."""
     given = getattr(config, "workerinput", {}).get("seed", config.option.seed)
     config.option.seed = secrets.randbelow(10**9) if given is None else given
-
-
-def drawn(config: pytest.Config) -> set[str]:
-    """The block formats of this run: most of a run's time goes into compiling kernels for each."""
-    every = [fmt.name for fmt in FORMATS.values() if isinstance(fmt, BlockFormat)]
-    count = config.option.formats
-    if count is None or count >= len(every):
-        return set(every)
-    others = sorted({*every} - {*USUAL})
-    rng = np.random.default_rng([config.option.seed, count])
-    return {*USUAL, *rng.choice(others, max(count - len(USUAL), 0), replace=False).tolist()}
-
-
-def formats_of(item: pytest.Item) -> set[str]:
-    """The block formats among the parameters of a test."""
-    given = getattr(item, "callspec", None)
-    values = given.params.values() if given else ()
-    names = {value if isinstance(value, str) else getattr(value, "name", None) for value in values}
-    return {n for n in names if isinstance(n, str) and isinstance(FORMATS.get(n), BlockFormat)}
+    config.pluginmanager.register(Costs(config), "costs")
+    if config.option.verbose < 0 and not (hasattr(config, "workerinput") or config.option.collectonly):
+        config.pluginmanager.register(Meter(config), "meter")
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Leave out cases of formats that were not drawn; the summary counts them."""
-    wanted = drawn(config)
-    left = [item for item in items if formats_of(item) - wanted]
-    if left:
-        config.hook.pytest_deselected(items=left)
-        items[:] = [item for item in items if not formats_of(item) - wanted]
-    config.stash[LEFT_OUT] = len(left)
+    """Leave out cases that were not drawn; the summary counts them."""
+    config.stash[DRAWS] = drawing.leave_out(config, items)
+
+
+def pytest_collection_finish() -> None:
+    """All is imported, and stays: the garbage collector need not look at it, for half a second each time."""
+    quick_inlining.install()
+    gc.collect()
+    gc.freeze()
 
 
 @pytest.fixture(scope="session")
 def drawn_formats(request: pytest.FixtureRequest) -> set[str]:
     """Names of the block formats of this run, for tests that go over formats themselves."""
-    return drawn(request.config)
+    return drawing.formats(request.config)
 
 
 @pytest.hookimpl(optionalhook=True)
@@ -89,14 +79,16 @@ def pytest_configure_node(node) -> None:
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_testnodedown(node, error) -> None:
-    """What a process of pytest-xdist left out, which all do alike."""
-    node.config.stash[LEFT_OUT] = getattr(node, "workeroutput", {}).get("left out", 0)
+    """What a process of pytest-xdist drew, which all do alike."""
+    draws = getattr(node, "workeroutput", {}).get("draws", {})
+    node.config.stash[DRAWS] = {name: drawing.Draw(*draw) for name, draw in draws.items()}
 
 
 def pytest_sessionfinish(session: pytest.Session) -> None:
     """Tell the process that sums up."""
     if hasattr(session.config, "workeroutput"):
-        session.config.workeroutput["left out"] = session.config.stash.get(LEFT_OUT, 0)
+        draws = session.config.stash.get(DRAWS, {})
+        session.config.workeroutput["draws"] = {name: tuple(draw) for name, draw in draws.items()}
 
 
 def pytest_report_header(config: pytest.Config) -> str:
@@ -114,12 +106,15 @@ def fresh(request: pytest.FixtureRequest) -> np.random.Generator:
 
 @pytest.fixture
 def rounds(request: pytest.FixtureRequest):
-    """``for i in rounds(seconds)``: again and again for so long, ``LONG`` times that with ``--long``."""
+    """``for i in rounds(seconds)``: again and again for so long, ``LONG`` times that with ``--long``.
+
+    Seconds of CPU or of a clock, whichever are over first: some start processes and threads, some sleep.
+    """
 
     def count(seconds: float) -> Iterator[int]:
-        end = time.monotonic() + seconds * (LONG if request.config.option.long else 1)
-        i = 0
-        while not i or time.monotonic() < end:
+        seconds *= LONG if request.config.option.long else 1
+        cpu, clock, i = cpu_seconds() + seconds, time.monotonic() + seconds, 0
+        while not i or (cpu_seconds() < cpu and time.monotonic() < clock):
             yield i
             i += 1
 
@@ -203,9 +198,8 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
         place = report.longrepr[2] if isinstance(report.longrepr, tuple) else str(report.longrepr)
         reasons[place.removeprefix("Skipped: ")] += 1
     terminalreporter.section("not run")
-    if count := terminalreporter.config.stash.get(LEFT_OUT, 0):
-        names = ", ".join(sorted(drawn(terminalreporter.config)))
-        reasons[f"cases of formats that --formats did not draw; it drew {names}"] = count
+    for test, draw in terminalreporter.config.stash.get(DRAWS, {}).items():
+        reasons[f"cases of {test} that --draw left out; it drew {', '.join(draw.taken)}"] = draw.left
     for reason, count in reasons.most_common():
         terminalreporter.write_line(f"{count} tests did not run: {reason}")
     if not reasons:

@@ -17,7 +17,7 @@ import numpy as np
 start = time.perf_counter()
 import ggmlq as gq
 q = gq.quantize(np.eye(32, 64, dtype=np.float32), "q4_0")
-y = np.ones((1, 64), np.float32) @ q.T
+y = gq.linear(np.ones((1, 64), np.float32), q, kernel="cpu:naive")  # which is soon compiled
 print(time.perf_counter() - start, abs(float(y[0, 0]) - 1) < 0.01)
 from ggmlq.cpu.machine.disk_cache import examine
 facts = examine()

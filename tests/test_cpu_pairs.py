@@ -78,7 +78,7 @@ def pieces(monkeypatch):
 @pairs
 def test_near_the_oracle(fresh, rounds, pieces):
     """All tilings, K and N that fill nothing up, pieces of part of K; nothing written around the result."""
-    for _ in rounds(12):
+    for _ in rounds(3):
         m, n, k = int(fresh.integers(1, 40)), int(fresh.integers(1, 80)), int(fresh.choice(EDGES))
         x, w = two(fresh, m, n, k)
         pieces(int(fresh.choice([1 << 10, 64 << 10, PIECE])))
@@ -109,7 +109,7 @@ def test_every_code_times_every_code(x_name, w_name, fresh):
 @pairs
 @pytest.mark.filterwarnings("ignore:invalid value")
 def test_nan_and_infinities_where_the_oracle_has_them(fresh, rounds):
-    for _ in rounds(8):
+    for _ in rounds(2):
         x, w = two(fresh, int(fresh.choice([5, 19])), 37, int(fresh.choice([33, 130, 700])), finite=False)
         x.codes[3:] &= 0x3F  # rows without any
         y, oracle = product(x, w), gq.reference.scaled_linear(x, w)

@@ -43,6 +43,7 @@ KINDS = ("q6_K", "iq4_nl", "q4_K", "iq2_xs", "iq2_s", "iq1_m")
 
 
 @pytest.mark.skipif(platform.machine() != "x86_64", reason="the features are those of x86")
+@pytest.mark.drawn(1)
 @pytest.mark.parametrize(("features", "dot"), [(WITH_AVX2, "avx2"), (X86, "plain")])
 def test_products_without_avx512(features, dot, fresh):
     """One plain type, and two of other kinds that each run draws."""

@@ -1,8 +1,9 @@
 """Kernels become machine code on a machine without a GPU, and what the assembler says is checked.
 
-Each run assembles the extreme of each family (the most rows and bits, offsets) for one capability, and of
-every second family one more, by the run's seed; GGMLQ_EVERY_KERNEL=1 assembles all of them for all of these
-capabilities (hours). ``tools/assemble.py`` does that for the code that comes with the package, in minutes.
+Each run assembles the extreme of families (the most rows and bits, offsets) for one capability, and of
+every second family one more, by the run's seed, which also draws the families that a run of tools/test
+takes; GGMLQ_EVERY_KERNEL=1 assembles all kernels for all of these capabilities (hours).
+``tools/assemble.py`` does that for the code that comes with the package, in minutes.
 """
 
 from __future__ import annotations
@@ -88,6 +89,7 @@ def picked(family, fresh):
     return found
 
 
+@pytest.mark.drawn(len(FAMILIES) if EVERY else 9)
 @pytest.mark.parametrize("name", [name for name in FAMILIES if EVERY or name not in BY_LTO])
 def test_machine_code(name, fresh):
     for kernel, capability in picked(FAMILIES[name], fresh):

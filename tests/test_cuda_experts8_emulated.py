@@ -87,6 +87,7 @@ def product(state, case, rng, kind=np.float32):
     return np.asarray(y[1:-1]).reshape(t, u, n), want, lost
 
 
+@pytest.mark.drawn(1)
 @pytest.mark.parametrize("case", [FIRST, ODD, STAY, "drawn"], ids=["spread", "odd rows", "stay", "drawn"])
 def test_products(case, monkeypatch, fresh):
     case = MORE[fresh.integers(len(MORE))] if case == "drawn" else case
@@ -95,12 +96,14 @@ def test_products(case, monkeypatch, fresh):
     assert error(y[~lost], want[~lost].astype(np.float32)) <= 1e-6, case[0]
 
 
+@pytest.mark.drawn(1)
 @pytest.mark.parametrize("case", [FEW_FIRST, "drawn"], ids=["few", "drawn"])
 def test_few_tokens(case, monkeypatch, fresh):
     case = FEW_MORE[fresh.integers(len(FEW_MORE))] if case == "drawn" else case
     test_products(case, monkeypatch, fresh)
 
 
+@pytest.mark.drawn(1)
 @pytest.mark.parametrize("case", [FIRST, ODD, FEW_FIRST], ids=["whole pieces", "odd rows", "few"])
 @pytest.mark.parametrize("kind", ["float16", "bfloat16"])
 def test_narrow_results(kind, case, monkeypatch, fresh):

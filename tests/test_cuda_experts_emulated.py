@@ -1,4 +1,7 @@
-"""Products with experts on an emulated card: rungs' own launches against the oracle."""
+"""Products with experts on an emulated card: rungs' own launches against the oracle.
+
+Nearly each case has a kernel of its own, which takes Numba 8 to 30 s: each run draws some.
+"""
 
 from __future__ import annotations
 
@@ -88,6 +91,7 @@ def ids_of(kind, t, u, e, rng):
     return ids
 
 
+@pytest.mark.drawn(1)
 @pytest.mark.parametrize("strips", [2, 4])
 @pytest.mark.parametrize("case", FEW, ids=lambda case: case[0])
 def test_few_tokens(case, strips, monkeypatch, fresh):
@@ -145,6 +149,7 @@ MANY = [  # T, U, E, N, K, rows of x for each use, ids, tile
 ]
 
 
+@pytest.mark.drawn(1)
 @pytest.mark.parametrize("own_plan", [True, False], ids=["own plan", "sorted"])
 @pytest.mark.parametrize("case", MANY, ids=lambda case: case[0])
 def test_many_tokens(case, own_plan, monkeypatch, fresh):
@@ -161,6 +166,7 @@ LAST = [  # the same; on two multiprocessors
 ]
 
 
+@pytest.mark.drawn(1)
 @pytest.mark.parametrize("together", [False, True], ids=["one by one", "at one time"])
 @pytest.mark.parametrize("own_plan", [True, False], ids=["own plan", "sorted"])
 @pytest.mark.parametrize("case", LAST, ids=lambda case: case[0])

@@ -47,6 +47,7 @@ WIDE = [  # the same with four strips a block: all columns, parts, and N that fi
 SHORT = (2, 40, 32, ALONE), (8, 40, 64, ALONE), (12, 40, 32, ALONE)
 
 
+@pytest.mark.drawn(1)
 @pytest.mark.parametrize("case", [CASES[0], "drawn", *SHORT], ids=lambda case: f"{case}")
 def test_a_launch(case, monkeypatch, fresh):
     """Short rows of powers of two are the hardest for what tensor cores cut off."""
@@ -55,6 +56,7 @@ def test_a_launch(case, monkeypatch, fresh):
     )
 
 
+@pytest.mark.drawn(1)
 @pytest.mark.parametrize("case", [*WIDE[:3], "drawn", *SHORT[1:]], ids=lambda case: f"{case}")
 def test_a_launch_of_wide_blocks(case, monkeypatch, fresh):
     assert_right(

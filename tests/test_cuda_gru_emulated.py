@@ -61,6 +61,7 @@ def run(monkeypatch, case, rng):
 
 
 @quiet
+@pytest.mark.drawn(1)
 @pytest.mark.parametrize("case", ["first", "drawn"])
 def test_a_launch(case, monkeypatch, fresh):
     run(monkeypatch, CASES[8] if case == "first" else CASES[fresh.integers(len(CASES))], fresh)

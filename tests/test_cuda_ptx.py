@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
+import copy
+import re
+import sys
+
 import numpy as np
 import pytest
+import quick_inlining
 
 pytest.importorskip("numba_cuda", reason="numba-cuda is not installed (extra test or cuda)")
 
@@ -112,3 +117,35 @@ def test_instructions_of_more(cupy):
     u = np.abs(RANDOM.normal(0, 1, (2, 500)).astype(np.float32))
     assert_meant(ptx.fma_up, [float32] * 3, float32, [*u, np.ones(500, np.float32)])
     assert_meant(ptx.half_value, [uint32], float32, [np.arange(65536, dtype=np.uint32)])
+
+
+@cuda.jit(device=True, inline="always")
+def twice_or_less(x, most):
+    y = x + x
+    while y > most:
+        y -= most
+    return y
+
+
+@cuda.jit(device=True, inline="always")
+def far(x, most):
+    return twice_or_less(x, most) * twice_or_less(x - most, most) if x else most
+
+
+def inlined(x, y):
+    i = cuda.grid(1)
+    if i < x.size:
+        y[i] = far(x[i], y[i]) + far(y[i], x[i])
+
+
+def test_quick_inlining_makes_the_same(monkeypatch):
+    """What tests/quick_inlining.py changes for all tests."""
+    inlining = sys.modules[quick_inlining.MODULES[0]]
+    quick_inlining.install()
+    assert inlining.copy is not copy, "this numba-cuda inlines in another way"
+    texts = []
+    for _ in range(2):
+        kernel = Kernel("inlined", inlined, array(float32, 1), array(float32, 1), threads=32)
+        texts.append(re.sub(r"(?<=inlined)B\d+v\d+", "", kernel.ptx((9, 0))))  # Numba counts them
+        monkeypatch.setattr(inlining, "copy", copy)
+    assert texts[0] == texts[1]

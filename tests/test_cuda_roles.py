@@ -165,20 +165,26 @@ DRAWN = [(130, 384), (70, 128), (300, 1152)]  # N, K
 WIDE = [tile for tile in TILES if tile.wide]
 
 
-def drawn(name, rng):
+@pytest.fixture(scope="module")
+def tiles_of_run(request):
+    """Two of this run, for a kernel of one takes half a minute to compile: any, and a wide one."""
+    rng = np.random.default_rng(request.config.option.seed)
+    return {"drawn": TILES[rng.integers(len(TILES))], "wide": WIDE[rng.integers(len(WIDE))]}
+
+
+def drawn(name, tile, rng):
     """A case: of any tile with a part of the next one, or of a wide one with three tiles for two blocks, each
     a band of its own, and five parts along K.
     """
     if name == "wide":
-        tile = WIDE[rng.integers(len(WIDE))]
         return 2 * tile.columns + int(rng.integers(1, 48)), 70, 2304, tile
-    tile = TILES[rng.integers(len(TILES))]
     return int(rng.integers(1, tile.columns + 9)), *DRAWN[rng.integers(len(DRAWN))], tile
 
 
+@pytest.mark.drawn(1)
 @pytest.mark.parametrize("way", ["one by one", "at one time", "clusters"])
 @pytest.mark.parametrize("case", ["few", "drawn", "wide"])
-def test_a_launch(case, way, monkeypatch, fresh):
+def test_a_launch(case, way, tiles_of_run, monkeypatch, fresh):
     """Blocks one after the other leave all slices to the first of a tile; at one time each has its own.
 
     Those of a cluster hand out what they have. Activations of wide tiles are ordered by the product itself,
@@ -202,7 +208,7 @@ def test_a_launch(case, way, monkeypatch, fresh):
         monkeypatch.setattr(
             r16_roles, "bands", lambda across, down, *_: Bands(across, 1, down, across * down)
         )
-    m, n, k, tile = FEW if case == "few" else drawn(case, fresh)
+    m, n, k, tile = FEW if case == "few" else drawn(case, tiles_of_run[case], fresh)
     state, host = put_emulated(monkeypatch), weights("q4_0", n, k, int(fresh.integers(1 << 30)))
     records, layout = strips_of(host)
     records = on_device(records)

@@ -27,6 +27,7 @@ CASES = {
 }
 
 
+@pytest.mark.drawn(1)
 @pytest.mark.parametrize("name", CASES)
 def test_machine_code(name):
     kernel, (capability, instruction, count) = FASTEST[name](), CASES[name]

@@ -96,6 +96,7 @@ def product(state, case, rng):
     return np.asarray(around[1:-1]), want
 
 
+@pytest.mark.drawn(3)
 @pytest.mark.parametrize("case", [*FIRST, "drawn"], ids=[*(case[0] for case in FIRST), "drawn"])
 def test_a_launch(case, monkeypatch, fresh):
     case = MORE[fresh.integers(len(MORE))] if case == "drawn" else case
@@ -144,6 +145,7 @@ def check_ending(monkeypatch, case, rng):
         assert (found != want.codes).mean() < 0.01
 
 
+@pytest.mark.drawn(1)
 @pytest.mark.parametrize("case", [ENDINGS[0], "drawn"], ids=["few_rows", "drawn"])
 def test_an_ending(case, monkeypatch, fresh):
     check_ending(monkeypatch, ENDINGS[fresh.integers(len(ENDINGS))] if case == "drawn" else case, fresh)

@@ -21,6 +21,7 @@ from ggmlq.cuda.words import codes8
 PROGRAM = Path(__file__).with_name("simulated_tiles8.py")
 
 
+@pytest.mark.drawn(2)
 @pytest.mark.parametrize(("kind", "rounds"), [("plain", 1), ("integer", 1), ("float", 1)])
 def test_kernels(kind, rounds, fresh):
     seed = str(fresh.integers(1 << 31))

@@ -41,35 +41,46 @@ TILINGS = [
 # --- machine code -----------------------------------------------------------------------------
 
 
-def summit():
-    """The kernels that count most."""
-    yield persistent.float_kernel(Job(FLOATS[0].tile, "e4m3", "e4m3", Out("bfloat16")))
-    yield r10_few_rows.kernel(FewJob(TILES[0], "e4m3", "e4m3"))
-    yield r7_few_codes.kernel(FewJob(TILES[1], "e4m3", "e4m3", listed=True), few_uses.IDS_EACH[-1])
-    yield grouped8.integer_kernel(Job(grouped8.WHOLE[0].tile, "s8", "s8", boxed=False))
-    yield unpromoted.made()
-    yield r16_roles.kernel(FORMATS["q4_0"], r16_roles.TILES[1])
-    yield r5_grouped.kernel(FORMATS["q4_K"], r5_grouped.TILES[0])
-    yield r15_wgmma.kernel(FORMATS["q8_0"], r15_wgmma.TILES[2])
+SUMMIT = {  # the kernels that count most
+    "persistent": lambda: persistent.float_kernel(Job(FLOATS[0].tile, "e4m3", "e4m3", Out("bfloat16"))),
+    "few rows": lambda: r10_few_rows.kernel(FewJob(TILES[0], "e4m3", "e4m3")),
+    "few codes": lambda: r7_few_codes.kernel(
+        FewJob(TILES[1], "e4m3", "e4m3", listed=True), few_uses.IDS_EACH[-1]
+    ),
+    "integers in groups": lambda: grouped8.integer_kernel(
+        Job(grouped8.WHOLE[0].tile, "s8", "s8", boxed=False)
+    ),
+    "unpromoted": unpromoted.made,
+    "roles": lambda: r16_roles.kernel(FORMATS["q4_0"], r16_roles.TILES[1]),
+    "grouped": lambda: r5_grouped.kernel(FORMATS["q4_K"], r5_grouped.TILES[0]),
+    "wgmma": lambda: r15_wgmma.kernel(FORMATS["q8_0"], r15_wgmma.TILES[2]),
+}
 
 
-@pytest.mark.parametrize("name", [*BY_LTO, "those that count most"])
-def test_machine_code(name, fresh):
+def assert_assembled_well(kernel):
     """The assembler neither spills, nor serialises wgmma, nor ignores setmaxnreg (all C75xx)."""
-    if name in BY_LTO:
-        family = FAMILIES[name]
-        kernels = [family.make(*family.cases[fresh.integers(len(family.cases))])]
-    else:
-        kernels = summit()
-    for kernel in kernels:
-        code, said = kernel.linked((9, 0))
-        assert not re.search(r"C7\d\d\d|warning", said), (kernel.name, said)
-        found = re.search(r"(\d+) bytes stack frame, (\d+) bytes spill stores", said)
-        assert found.groups() == ("0", "0"), kernel.name
-        registers = int(re.search(r"Used (\d+) registers", said)[1])
-        assert registers <= 65536 // (kernel.threads * kernel.blocks) // 8 * 8, kernel.name
-        assert re.fullmatch(r"\w+", launch.name_in(code))
-        assert kernel.shared * kernel.blocks + 1024 * kernel.blocks <= 228 << 10, kernel.name
+    code, said = kernel.linked((9, 0))
+    assert not re.search(r"C7\d\d\d|warning", said), (kernel.name, said)
+    found = re.search(r"(\d+) bytes stack frame, (\d+) bytes spill stores", said)
+    assert found.groups() == ("0", "0"), kernel.name
+    registers = int(re.search(r"Used (\d+) registers", said)[1])
+    assert registers <= 65536 // (kernel.threads * kernel.blocks) // 8 * 8, kernel.name
+    assert re.fullmatch(r"\w+", launch.name_in(code))
+    assert kernel.shared * kernel.blocks + 1024 * kernel.blocks <= 228 << 10, kernel.name
+
+
+@pytest.mark.drawn(3)
+@pytest.mark.parametrize("name", BY_LTO)
+def test_machine_code(name, fresh):
+    """A kernel of the family, drawn."""
+    family = FAMILIES[name]
+    assert_assembled_well(family.make(*family.cases[fresh.integers(len(family.cases))]))
+
+
+@pytest.mark.drawn(2)
+@pytest.mark.parametrize("name", SUMMIT)
+def test_machine_code_that_counts_most(name):
+    assert_assembled_well(SUMMIT[name]())
 
 
 MAKERS = [float_jobs, integer_jobs, divided.jobs, grouped8.float_jobs, grouped8.integer_jobs]

@@ -57,7 +57,7 @@ def test_long_rows_are_called_right():
 
 def test_right_at_any_option(tmp_path, capsys, fresh, rounds, monkeypatch):
     """Shapes and data that no list has."""
-    for _ in rounds(3):
+    for _ in rounds(1.5):
         rng = np.random.default_rng(fresh.integers(1 << 32))
         monkeypatch.setattr(np.random, "default_rng", lambda seed, rng=rng: rng)
         asked = {"--tokens": fresh.integers(1, 40), "--rows": fresh.integers(1, 70)}

@@ -111,6 +111,7 @@ def test_sums_of_runs_of_256_without_their_scale(name, signed):
 # --- scales of neighbours -------------------------------------------------------------------
 
 
+@pytest.mark.drawn(10)
 @pytest.mark.parametrize("step", [1, -1])
 @pytest.mark.parametrize("end", ["itself", "zero", "wraps"])
 @pytest.mark.parametrize("name", ["q4_0", "q8_0", "q6_K", "q4_K", "q4_1"])

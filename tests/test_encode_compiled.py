@@ -171,6 +171,7 @@ def test_numpy_serves_until_it_has_cost_as_much_as_loading(monkeypatch):
     assert 5 < chosen.count("q4_0") < 15
 
 
+@pytest.mark.drawn(1)
 @pytest.mark.parametrize(("cpu", "features"), [("x86-64", ""), ("haswell", "+avx2,+fma,+f16c")])
 def test_other_cpus(cpu, features):
     """Without AVX-512, and without anything that a CPU of 2003 lacks."""

@@ -73,6 +73,7 @@ def test_the_atoms_of_a_new_type_compile(fmt, fresh):
         assert [scale(block, g) for g in range(len(scales))] == scales.tolist()
 
 
+@pytest.mark.drawn(1, by="fmt")
 @made_up
 @pytest.mark.parametrize("m", [1, 3, 40])
 def test_every_rung_of_the_cpu_takes_a_new_type(fmt, m, fresh):
@@ -106,6 +107,7 @@ def test_what_a_warp_of_gemv_makes_of_new_types(fresh):
     simulated("simulated_warp.py", fresh.integers(1 << 30), "x3_0,1,2", "x5_K,2,1")
 
 
+@pytest.mark.drawn(1)
 @made_up
 def test_wgmma_and_gemv_assemble_for_a_new_type(fmt, fresh):
     gemv, wgmma = (importlib.import_module(f"ggmlq.cuda.linear.{name}") for name in ("r13_gemv", "r15_wgmma"))

@@ -199,34 +199,44 @@ def test_first_products_need_no_numba_and_have_its_bits(fresh, tmp_path):
 SCALED = """
 import sys
 import numpy as np, ggmlq as gq
-fresh = np.random.default_rng(int(sys.argv[1]))
-for code, zeros in (("e4m3", 0), ("e5m2", 0), ("int8", 0), ("int8_full", 0), ("int8_full", 1), ("uint8", 1)):
-    for tile, how in (((128, 128), (1, 128)), ((1, None), (1, None))):
-        n, k = fresh.integers(1, 60), fresh.integers(65, 400)
-        w = fresh.standard_normal((n, k)).astype(np.float32)
-        kept = gq.quantize_scaled(w, code, tile, ragged="pad", zeros=bool(zeros))
-        written = kept.copy()  # which may be written to
-        for m in (1, 3, 13):
-            x = fresh.standard_normal((m, k)).astype(np.float32)
-            for each in (kept, written):
-                print(gq.scaled_linear(x, each, activations=(code, how)).tobytes().hex())
-        print(kept.codes.tobytes().hex(), kept.dequantize().tobytes().hex())
-for kind in (np.float16, np.float64):
-    print(gq.quantize_scaled(w.astype(kind), "e4m3", (1, 32), ragged="pad").codes.tobytes().hex())
-print(gq.quantize_scaled(np.repeat(w, 400, 0), "int8", (None, None)).codes.tobytes().hex())
-print(gq.quantize_scaled(w, "e4m3", (1, None), scales=np.full((n, 1), 0.1)).codes.tobytes().hex())
+codes = ("e4m3", 0), ("e5m2", 0), ("int8", 0), ("int8_full", 0), ("int8_full", 1), ("uint8", 1)
+tilings = ((128, 128), (1, 128)), ((1, None), (1, None))
+for at in map(int, sys.argv[2:]):
+    print(f"case{at}")
+    fresh = np.random.default_rng([int(sys.argv[1]), at])
+    (code, zeros), (tile, how) = codes[at // 2], tilings[at % 2]
+    n, k = fresh.integers(1, 60), fresh.integers(65, 400)
+    w = fresh.standard_normal((n, k)).astype(np.float32)
+    kept = gq.quantize_scaled(w, code, tile, ragged="pad", zeros=bool(zeros))
+    written = kept.copy()  # which may be written to
+    for m in (1, 3, 13):
+        x = fresh.standard_normal((m, k)).astype(np.float32)
+        for each in (kept, written):
+            print(gq.scaled_linear(x, each, activations=(code, how)).tobytes().hex())
+    print(kept.codes.tobytes().hex(), kept.dequantize().tobytes().hex())
+    if at % 4 == 0:
+        kind = np.float64 if at % 8 else np.float16
+        print(gq.quantize_scaled(w.astype(kind), "e4m3", (1, 32), ragged="pad").codes.tobytes().hex())
+    if at % 4 == 1:
+        print(gq.quantize_scaled(np.repeat(w, 400, 0), "int8", (None, None)).codes.tobytes().hex())
+    if at % 4 == 2:
+        print(gq.quantize_scaled(w, "e4m3", (1, None), scales=np.full((n, 1), 0.1)).codes.tobytes().hex())
 print("numba" in sys.modules)
 """
 
 
 @here
 def test_first_products_of_codes_with_scales_need_no_numba_either(fresh, tmp_path):
+    """Every code and tiling; two that each run draws, against what is compiled here."""
     seed = int(fresh.integers(1 << 30))
-    *found, numba = process(SCALED, seed, GGMLQ_CACHE_DIR=str(tmp_path / "cache"))
+    *found, numba = process(SCALED, seed, *range(12), GGMLQ_CACHE_DIR=str(tmp_path / "cache"))
     assert numba == "False"
     kept = {k: v for k, v in os.environ.items() if k == "GGMLQ_CACHE_DIR"}
-    *want, numba = process(SCALED, seed, GGMLQ_PREBUILT="off", **kept)
-    assert (found, numba) == (want, "True")
+    drawn = sorted(fresh.choice(12, 2, replace=False))
+    *want, numba = process(SCALED, seed, *drawn, GGMLQ_PREBUILT="off", **kept)
+    assert numba == "True"
+    begins = [i for i, word in enumerate(found) if word.startswith("case")] + [len(found)]
+    assert [word for case in drawn for word in found[begins[case] : begins[case + 1]]] == want
 
 
 OTHERS = """

@@ -110,7 +110,7 @@ def terms(x, w):
 
 
 def test_exact_rungs_agree_bit_for_bit(fresh, rounds):
-    for _ in rounds(3):
+    for _ in rounds(1.5):
         x, w = pair(fresh, ("int8", "int8_full", "uint8"))
         wanted = gq.scaled_linear(x, w, kernel="cpu:naive")
         for kernel in EXACT[1:]:

@@ -1,4 +1,6 @@
-"""A run has one seed, which it prints, and which repeats it: also where several processes share the tests."""
+"""A run has one seed, which it prints, and which repeats it and what it draws: also where several processes
+share the tests. It ends with CPU seconds by file.
+"""
 
 from __future__ import annotations
 
@@ -16,25 +18,42 @@ import os, pytest
 @pytest.mark.parametrize("i", range(6))
 def test_one(request, fresh, i):
     print("drew", request.config.option.seed, i, fresh.integers(1 << 60), "in", os.getpid())
+
+@pytest.mark.drawn(2, by="letter")
+@pytest.mark.parametrize("letter", "abcdefgh")
+@pytest.mark.parametrize("number", [1, 2])
+def test_some(letter, number):
+    print("took", letter, number)
 """
 
 
 def drawn(folder, *options):
     """The seed that a run said, and what its tests drew."""
     alone = ("-rP", "-p", "no:cacheprovider", "-c", os.devnull)  # none of this tree's settings
+    alone += ("-o", "console_output_style=classic", "--draw", "5")  # but this one, and what is tried
     command = [sys.executable, "-m", "pytest", *alone, *options, folder]
     said = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=True).stdout
     found = {(seed, i, number) for seed, i, number in re.findall(r"drew (\d+) (\d+) (\d+)", said)}
     assert len(found) == 6
     (seed,) = {seed for seed, _, _ in found}
     assert f"fresh data of this run: --seed {seed}" in said
-    return seed, found
+    taken = re.findall(r"took (\w) (\d)", said)
+    letters = sorted({letter for letter, _ in taken})
+    assert len(taken) == 4
+    assert len(letters) == 2
+    named = re.search(r"(\d+) tests did not run: cases of test_it.py::test_some .*; it drew (.*)", said)
+    assert named.groups() == ("12", ", ".join(letters))
+    assert re.search(r"CPU: \d+ s, files that took most.*\n +\d+\.\d s  ", said)
+    bar = re.search(r"^100%  10/10: 10 passed, 0 failed  \d+:\d\d, about 0:00 left$", said, re.MULTILINE)
+    assert bool(bar) is ("-q" in options)
+    return seed, found | {*taken}
 
 
 def test_one_seed_in_all_processes(tmp_path):
     pytest.importorskip("xdist", reason="pytest-xdist is not installed (extra test)")
-    shutil.copy(Path(__file__).with_name("conftest.py"), tmp_path)
+    for name in ("conftest.py", "meter.py", "drawing.py", "quick_inlining.py"):
+        shutil.copy(Path(__file__).with_name(name), tmp_path)
     (tmp_path / "test_it.py").write_text(TESTS)
-    seed, found = drawn(tmp_path, "-n", "2")
+    seed, found = drawn(tmp_path, "-q", "-n", "2")
     assert drawn(tmp_path, "--seed", seed) == (seed, found)
     assert drawn(tmp_path)[0] != seed

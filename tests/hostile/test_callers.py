@@ -60,7 +60,7 @@ def interrupted(seconds, work):
 def test_after_an_interrupt_answers_belong_to_their_questions(hostile, fresh, rounds):
     """A slow answer to the first question must not come as that to the second."""
     bridge = hostile("slow", "mul_mat")
-    for _ in rounds(5):
+    for _ in rounds(2):
         os.environ["HOSTILE"] = "slow mul_mat"
         x, q = rows("normal", 3, 96, int(fresh.integers(1000))), W
         interrupted(
@@ -74,7 +74,7 @@ def test_after_an_interrupt_answers_belong_to_their_questions(hostile, fresh, ro
 
 @ANYWHERE
 def test_an_interrupted_start_leaves_nothing(built, noted, fresh, rounds):
-    for _ in rounds(4):
+    for _ in rounds(2):
         interrupted(fresh.choice([0.002, 0.02, 0.5]) * fresh.random() + 1e-5, lambda: Bridge(built))
         assert ends(workers())
         assert soon(lambda: not zombies())

@@ -184,7 +184,7 @@ def test_mutants(tmp_path, refused, capsys, fresh, rounds):
     """Any bytes of an archive changed: judged, or refused in words, never a traceback."""
     path = tmp_path / "a.npz"
     whole = npz(path, zipfile.ZIP_STORED).read_bytes()
-    for _ in rounds(3):
+    for _ in rounds(1.5):
         raw = bytearray(whole)
         for at in fresh.integers(0, len(raw), fresh.integers(1, 6)):
             raw[at] = fresh.integers(256)

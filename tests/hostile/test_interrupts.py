@@ -125,7 +125,7 @@ def test_interrupts_at_any_moment(product, fresh, rounds):
 
     values = np.zeros(1 << 12)
     with alarms(handler):
-        for _ in rounds(4):
+        for _ in rounds(3):
             try:
                 try:
                     signal.setitimer(signal.ITIMER_REAL, fresh.uniform(0.00005, 0.002), AGAIN)
@@ -160,7 +160,7 @@ def test_an_interrupted_caller_leaves_nobody_at_work(rounds):
             inside.pop()
 
     with alarms(handler):
-        for _ in rounds(2):
+        for _ in rounds(1):
             with contextlib.suppress(KeyboardInterrupt):
                 try:
                     signal.setitimer(signal.ITIMER_REAL, 0.003, AGAIN)
@@ -185,7 +185,7 @@ def test_a_handler_may_multiply(product, rounds):
 
     with alarms(handler):
         signal.setitimer(signal.ITIMER_REAL, 0.001, 0.0011)
-        for _ in rounds(3):
+        for _ in rounds(1.5):
             product()
             threads.share(lambda start, stop: None, 64)
     assert calls
@@ -314,7 +314,7 @@ def test_forks_beside_threads(product, rounds):
     for thread in beside:
         thread.start()
     try:
-        for _ in rounds(2):
+        for _ in rounds(1):
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore")  # from Python 3.12: forks beside threads may deadlock
                 pid = os.fork()
