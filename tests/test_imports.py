@@ -30,6 +30,7 @@ ALLOWED = {
     "addressed.py": set(),  # remote by name, which registers itself there
     "cache": {"cache"},
     "cores.py": set(),
+    "mixes.py": set(),
     "threads.py": {"cores", "errors"},
     "devices.py": {"errors"},  # the CUDA side by name, when an array lies there
     "tensors.py": {"devices", "errors"},
@@ -43,7 +44,7 @@ ALLOWED = {
     "buffers.py": {"devices", "errors", "formats"},
     "kept.py": {"buffers", "devices", "errors"},
     "storage.py": {"buffers", "devices", "errors", "formats", "kept"},
-    "protocols.py": {"errors"},  # operations register themselves here
+    "protocols.py": {"errors"},  # operations by name, which register themselves here
     "matrix.py": {"devices", "errors", "protocols", "text"},
     "array.py": {"text", "buffers", "devices", "errors", "formats", "matrix", "protocols", "storage"},
     "scaled_parts.py": {"buffers", "codes", "devices", "errors", "tensors", "tiling"},
@@ -56,7 +57,7 @@ ALLOWED = {
     "card.py": set(),
     "ending.py": {"codes"},
     "ladder.py": {"announced", "card", "errors"},  # what operations are about, it does not know
-    "listing.py": {"ladder", "text", "errors"},
+    "listing.py": {"ladder", "text", "errors"},  # problems by name, which register themselves
     "problems.py": {"card", "codes", "devices", "errors", "formats", "ladder"},
     # a room of its own, from weights to the call: kernels only by name
     "gru": {
@@ -109,7 +110,8 @@ ALLOWED = {
         "array", "cores", "errors", "formats", "gguf", "progress", "scaled", "text", "threads", "spread",
     },
     "convert": {
-        "array", "errors", "formats", "gguf", "ops", "progress", "spread", "text", "threads", "convert",
+        "array", "convert", "errors", "formats", "gguf", "mixes", "ops", "progress", "spread", "text",
+        "threads",
     },
     "diff": {"array", "errors", "formats", "gguf", "ops", "pages", "progress", "spread", "text", "diff"},
     "surveys": {
@@ -142,14 +144,15 @@ ALLOWED = {
     },
     # the top
     "commands": {
-        "accuracy", "array", "check", "checkpoint", "completion", "convert", "diff", "dumps", "errors",
-        "faults", "files", "formats", "gguf", "gru", "llama", "pages", "progress", "report", "safetensors",
-        "scaled", "spread", "surveys", "terminal", "text", "threads", "trace", "commands",
+        "accuracy", "array", "check", "checkpoint", "completion", "convert", "diff", "doctor", "dumps",
+        "errors", "faults", "files", "formats", "gguf", "gru", "llama", "mixes", "pages", "progress",
+        "report", "safetensors", "scaled", "spread",
+        "surveys", "terminal", "text", "threads", "trace", "commands",
     },
     "testing": None,  # may import anything
     "doctor.py": None,
     "missing.py": set(),
-    "completion.py": {"errors", "formats"},
+    "completion.py": {"errors", "mixes"},
     "cli.py": None,
     "__init__.py": None,
     "__main__.py": None,
@@ -216,6 +219,27 @@ def fresh(code):
 def test_importing_ggmlq_loads_nothing_heavy():
     loaded = fresh("import sys, ggmlq; print(*sorted({m.split('.')[0] for m in sys.modules}))").split()
     assert not {"numba", "llvmlite", "cupy", "tqdm", "gguf", "scipy", "torch", "matplotlib"} & set(loaded)
+    assert "numpy" not in loaded, (
+        "names are imported when they are first used: a Tab of the shell imports this"
+    )
+
+
+def test_arrays_know_their_operations_whatever_was_imported_first():
+    assert fresh(
+        "import numpy as np\n"
+        "from ggmlq.array import QuantArray\n"
+        "q = QuantArray.from_bytes(np.zeros(36, np.uint8), 'q4_0', (2, 32))\n"
+        "print((np.ones(32, np.float32) @ q.T).tolist(), q.dequantize().sum())"
+    ) == "[0.0, 0.0] 0.0"  # fmt: skip
+    assert fresh("from ggmlq.listing import kernels; print(kernels('gru')[0].op)") == "gru"
+
+
+def test_every_name_of_the_package_comes_when_it_is_first_used():
+    assert fresh(
+        "import ggmlq as gq, ggmlq.formats, ggmlq.codes\n"
+        "assert gq.ladder.choose and gq.formats.q4_K and gq.codes.e4m3 and not hasattr(gq, 'nobody')\n"
+        "print([name for name in gq.__all__ if name not in dir(gq) or getattr(gq, name) is None])"
+    ) == "[]"  # fmt: skip
 
 
 def test_a_product_on_the_cpu_loads_no_cupy():

@@ -237,7 +237,10 @@ def test_completion_without_its_package(capsys, monkeypatch):
 @pytest.mark.parametrize(
     ("line", "among"),
     [
-        ("ggmlq val", "validate"), ("ggmlq quantize a b --type q4_", "q4_K"),
+        ("ggmlq val", "validate"), ("ggmlq help val", "validate"),
+        ("ggmlq quantize a b --type q4_", "q4_K_M"),
+        ("ggmlq quantize a b --type Q4_", "Q4_K_M"), ("ggmlq survey m.gguf --types q4_K,q5", "q4_K,q5_K"),
+        ("ggmlq dequantize a b --type b", "bf16"),
         ("ggmlq show m.gguf token", "token_embd.weight"),
         ("ggmlq info --so", "--sort"), ("ggmlq info --sort s", "size"), ("ggmlq show none.gguf x", ""),
     ],

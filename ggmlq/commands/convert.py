@@ -17,51 +17,6 @@ from ..text import size
 from ..threads import set_num_threads
 from . import _plain, _sizes
 
-ABOUT = """\
-Convert between checkpoints of Hugging Face (safetensors, config.json, tokenizer) and GGUF. To GGUF as
-llama.cpp's convert_hf_to_gguf.py does, for llama, mistral, mixtral, qwen2, qwen3, their MoE, and gemma 1 to
-3; FP8 and int8 weights go through their scales. What is not known is an error that names it. OUT is there in
-full or not at all.
-"""
-EXAMPLES = """\
-examples:
-  ggmlq convert Qwen3-8B/ qwen3-8b.gguf
-  ggmlq convert Qwen3-8B-FP8/ qwen3-8b-q8_0.gguf --type q8_0
-  ggmlq convert Llama-3.2-1B/ small.gguf --dry-run
-  ggmlq convert model-q4_K.gguf folder/ --type bf16       (back to safetensors)
-"""
-
-
-def add(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
-    """Declare the command."""
-    parser = commands.add_parser(
-        "convert",
-        help="safetensors of Hugging Face to GGUF, or back",
-        description=ABOUT,
-        epilog=EXAMPLES,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
-    parser.add_argument(
-        "input", metavar="IN", help="the folder of a checkpoint, a file of it, or a .gguf file"
-    )
-    parser.add_argument(
-        "output", metavar="OUT", help="the .gguf file; for a GGUF file a folder or a .safetensors file"
-    )
-    parser.add_argument(
-        "--type", default=None, help="of matrices: auto (default: bf16 or f16, as the checkpoint), f32, f16, "
-        "bf16, q8_0, q4_K …; from GGUF f32 (default), f16 or bf16",
-    )  # fmt: skip
-    parser.add_argument(
-        "--pre",
-        metavar="NAME",
-        help="the name of the pre-tokenizer, where nothing recognises it: llama-bpe, qwen2 …",
-    )
-    parser.add_argument("--threads", type=_sizes.count, metavar="N", help="threads; all cores if not given")
-    parser.add_argument("--dry-run", action="store_true", help="only tell what would be written")
-    _sizes.add_force(parser)
-    parser.add_argument("--json", action="store_true", help="print JSON")
-    parser.set_defaults(run=run)
-
 
 def run(args: argparse.Namespace) -> int:
     """Run the command."""

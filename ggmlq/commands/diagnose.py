@@ -20,39 +20,6 @@ from ..text import printable
 from . import _dumps, _plain
 
 
-def add(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
-    """Declare the command."""
-    parser = commands.add_parser(
-        "diagnose",
-        help="which mistake explains a kernel's wrong result",
-        description="Judge Y, what a kernel gave for activations X and weights W. Y and X are npy, npz "
-        "(arrays y and x) or raw float32; W is a GGUF file, an npz (raw, format, shape) or raw bytes. An "
-        "npz that holds all of it, such as `ggmlq check --save` writes, may stand alone; so may one of a "
-        "product with scales: y, w_codes, w_scales, w_code, w_tile (and w_zeros), and x or x_codes … "
-        "Exit 0: right, 1: wrong, 2: could not judge.",
-    )
-    parser.add_argument("y", nargs="?", metavar="Y", help="the kernel's result [M, N]")
-    parser.add_argument("x", nargs="?", metavar="X", help="the activations [M, K]")
-    parser.add_argument("weights", nargs="?", metavar="W", help="the weights [N, K]")
-    parser.add_argument("--tensor", metavar="NAME", help="which tensor of a GGUF file")
-    parser.add_argument("--arithmetic", metavar="A", help="what the kernel claims, as in docs/arithmetic.md")
-    parser.add_argument(
-        "--repeat", action="append", default=[], metavar="FILE",
-        help="another result of the same run; shows races",
-    )  # fmt: skip
-    parser.add_argument("--shape", type=_dumps.shape, metavar="MxN", help="of a raw Y")
-    parser.add_argument("--format", metavar="F", help="type of raw weights")
-    parser.add_argument("--weights-shape", type=_dumps.shape, metavar="NxK", help="of raw weights")
-    parser.add_argument(
-        "--ids", metavar="FILE",
-        help="ids [T, U] of experts, npy or in an npz: X is [T, K] or [T, U, K], W [E, N, K], Y [T, U, N]",
-    )  # fmt: skip
-    parser.add_argument("--make-input", metavar="FILE", help="write activations that tell faults apart (npz)")
-    parser.add_argument("--list", action="store_true", help="the faults it knows")
-    parser.add_argument("--json", action="store_true", help="print JSON")
-    parser.set_defaults(run=run)
-
-
 def run(args: argparse.Namespace) -> int:
     """Run the command."""
     if args.list:
