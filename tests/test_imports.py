@@ -35,7 +35,7 @@ ALLOWED = {
     "devices.py": {"errors"},  # the CUDA side by name, when an array lies there
     "tensors.py": {"devices", "errors"},
     "dumps.py": {"errors", "text"},
-    "formats": {"errors", "formats"},
+    "formats": {"errors", "formats", "mixes"},
     "packing.py": {"formats"},
     "tiling.py": {"errors"},
     "codes": {"devices", "errors", "tiling", "codes"},

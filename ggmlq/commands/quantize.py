@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import os
 from collections.abc import Mapping
 from concurrent.futures import Executor
 from dataclasses import replace
@@ -14,6 +15,7 @@ from ..convert.keep import rules
 from ..convert.rules import why_left
 from ..convert.weights import only
 from ..errors import ConvertError
+from ..safetensors.place import ENDING
 from ..threads import set_num_threads
 from . import _convert, _engines, _llama_quantize
 
@@ -34,6 +36,11 @@ def _run(args: argparse.Namespace, executor: Executor | None) -> int:
     args.threads = args.threads or said.threads
     if args.threads is not None:
         set_num_threads(args.threads)
+    if os.path.isdir(args.input) or args.input.endswith(ENDING):
+        raise ConvertError(
+            f"{args.input}: a checkpoint in safetensors, and quantize reads GGUF; write `ggmlq convert "
+            f"{args.input} OUT.gguf --type q4_K_M`, which does both"
+        )
     with gguf.open(args.input) as file:
         model = Pruned(file, args.prune_layers) if args.prune_layers else file
         plan = _planned(model, args, wanted)

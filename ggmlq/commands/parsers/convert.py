@@ -4,15 +4,16 @@ from __future__ import annotations
 
 from ._options import Commands, add_force, add_json, count, declare
 
-SUMMARY = "safetensors of Hugging Face to GGUF, or back"
+SUMMARY = "safetensors of Hugging Face to GGUF, in any type or mix, or back"
 ABOUT = """\
 Convert between checkpoints of Hugging Face (safetensors, config.json, tokenizer) and GGUF. To GGUF as
 llama.cpp's convert_hf_to_gguf.py does, for llama, mistral, mixtral, qwen2, qwen3, their MoE, and gemma 1 to
 3; FP8 and int8 weights go through their scales. What is not known is an error that names it. OUT is there
-in full or not at all.
+in full or not at all. A mix (--type q4_K_M) is made by way of a whole file, which lies beside OUT meanwhile.
 """
 EXAMPLES = """\
   ggmlq convert Qwen3-8B/ qwen3-8b.gguf
+  ggmlq convert Qwen3-8B/ qwen3-8b-q4_K_M.gguf --type q4_K_M
   ggmlq convert Qwen3-8B-FP8/ qwen3-8b-q8_0.gguf --type q8_0
   ggmlq convert Llama-3.2-1B/ small.gguf --dry-run
   ggmlq convert model-q4_K.gguf folder/ --type bf16       (back to safetensors)
@@ -30,7 +31,7 @@ def add(commands: Commands) -> None:
     )
     parser.add_argument(
         "--type", default=None, help="of matrices: auto (default: bf16 or f16, as the checkpoint), f32, f16, "
-        "bf16, q8_0, q4_K …; from GGUF f32 (default), f16 or bf16",
+        "bf16, q8_0, q4_K …, or a mix such as q4_K_M; from GGUF f32 (default), f16 or bf16",
     )  # fmt: skip
     parser.add_argument(
         "--pre",
