@@ -157,7 +157,7 @@ def test_a_mix_and_a_code_are_no_types_and_say_where_they_go():
             gq.GGMLQError, match=rf"a code of {bits} bits.*gq\.quantize_scaled\(x, '{name.lower()}'"
         ):
             gq.quantize(np.ones(256, np.float32), name)
-    with pytest.raises(gq.GGMLQError, match="did you mean q4_K, .*q4_K_M"):
+    with pytest.raises(gq.GGMLQError, match=r"did you mean q4_K, .*q4_K_M"):
         gq.formats["q4_K_N"]
 
 

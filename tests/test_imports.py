@@ -31,6 +31,7 @@ ALLOWED = {
     "cache": {"cache"},
     "cores.py": set(),
     "mixes.py": set(),
+    "folding.py": set(),
     "threads.py": {"cores", "errors"},
     "devices.py": {"errors"},  # the CUDA side by name, when an array lies there
     "tensors.py": {"devices", "errors"},
@@ -110,13 +111,13 @@ ALLOWED = {
         "array", "cores", "errors", "formats", "gguf", "progress", "scaled", "text", "threads", "spread",
     },
     "convert": {
-        "array", "convert", "errors", "formats", "gguf", "mixes", "ops", "progress", "spread", "text",
-        "threads",
+        "array", "convert", "errors", "folding", "formats", "gguf", "mixes", "ops", "progress", "spread",
+        "text", "threads",
     },
     "diff": {"array", "errors", "formats", "gguf", "ops", "pages", "progress", "spread", "text", "diff"},
     "surveys": {
-        "array", "convert", "errors", "files", "formats", "gguf", "ops", "progress", "report", "scaled",
-        "spread", "text", "surveys",
+        "array", "convert", "errors", "files", "folding", "formats", "gguf", "ops", "progress", "report",
+        "scaled", "spread", "text", "surveys",
     },
     # several GPUs: weights in parts; of cuda nothing but by name
     "parallel": {
@@ -145,8 +146,8 @@ ALLOWED = {
     # the top
     "commands": {
         "accuracy", "array", "check", "checkpoint", "completion", "convert", "diff", "doctor", "dumps",
-        "errors", "faults", "files", "formats", "gguf", "gru", "llama", "mixes", "pages", "progress",
-        "report", "safetensors", "scaled", "spread",
+        "errors", "faults", "files", "folding", "formats", "gguf", "gru", "llama", "mixes", "pages",
+        "progress", "report", "safetensors", "scaled", "spread",
         "surveys", "terminal", "text", "threads", "trace", "commands",
     },
     "testing": None,  # may import anything

@@ -13,7 +13,7 @@ import pytest
 import ggmlq as gq
 from ggmlq import terminal, text
 from ggmlq.cli import main
-from ggmlq.commands._fold import folded, layers
+from ggmlq.folding import folded, layers, span
 
 ROW = np.arange(64, dtype=np.float32)
 
@@ -155,6 +155,40 @@ def test_info_folds_filters_and_sorts(capsys, model):
     )
     assert [fact["name"] for fact in found["tensors"]] == sorted(name for name in model if "norm" in name)
     assert (found["metadata"], found["parameters"]) == ({}, 2560)
+
+
+@pytest.mark.parametrize(
+    ("command", "shown", "every"),
+    [
+        (
+            "quantize m.gguf o.gguf --type q8_0 --allow-requantize --dry-run",
+            "blk.{0,2,4,…,10}.ffn_up.weight",
+            25,
+        ),
+        ("dequantize m.gguf o.gguf --dry-run", "blk.{0-11}.norm.weight", 25),
+        ("survey m.gguf --no-types", "blk.{0-11}.norm.weight", 25),
+        ("diff m.gguf n.gguf", "blk.{0,2,4,…,10}.ffn_up.weight", 12),
+        ("convert m.gguf folder --dry-run", "blk.{0-11}.norm.weight", 25),
+    ],
+)
+def test_lines_of_equal_layers_are_one_everywhere(capsys, model, command, shown, every):
+    other = {name: gq.quantize(ROW[::-1].copy(), "q4_0") if "up" in name else x for name, x in model.items()}
+    gq.save("n.gguf", other, {"general.architecture": "other", "eps": 1e-6})
+    gq.save("m.gguf", model, {"general.architecture": "other", "eps": 1e-6})
+    said = run(capsys, *command.split())[1].out
+    lines = [line for line in said.splitlines() if line.split()[:1] == [shown]]
+    assert len(lines) == 1, said
+    assert str(6 if "ffn_up" in shown else 12) in lines[0].split()
+    assert len(said.splitlines()) < 18
+    said = run(capsys, *command.split(), "--all-tensors")[1].out
+    assert len([line for line in said.splitlines() if line.startswith(("blk.", "token_embd"))]) == every
+    assert not any("{" in line for line in said.splitlines())
+
+
+def test_a_group_shows_its_least_figure_and_its_largest():
+    assert span([2.0, None, 1.0], ".1f") == "1.0 to 2.0"
+    assert span([1.0, 1.01], ".1f") == "1.0"
+    assert span([None], ".1f") == ""
 
 
 def test_info_of_several_files(capsys, model):

@@ -35,7 +35,7 @@ def carry_out(
     if args.json:
         _plain.print_json(_facts(report, files, write_types))
         return 0
-    print(report)
+    print(report.text(args.all_tensors))
     if write_types is not None:
         print(f"wrote {_plain.name(write_types)}")
     _sizes.tell(files, args.dry_run)

@@ -10,10 +10,11 @@ from typing import Any
 from .. import checkpoint, files
 from ..checkpoint import back, togguf
 from ..errors import ConvertError
+from ..folding import folded
 from ..gguf import GGUFFile
 from ..safetensors.place import ENDING
 from ..terminal import table
-from ..text import size
+from ..text import count, size
 from ..threads import set_num_threads
 from . import _plain, _sizes
 
@@ -30,17 +31,30 @@ def run(args: argparse.Namespace) -> int:
     if args.json:
         _plain.print_json(facts)
         return 0
-    rows = [
-        [_plain.name(t["name"]), t["type"], " x ".join(map(str, t["shape"])) or "scalar", size(t["bytes"])]
-        for t in facts["tensors"]
-    ]
-    print(table(["tensor", "type", "shape", "size"], rows))
-    total = sum(t["bytes"] for t in facts["tensors"])
-    print(f"{facts['architecture'] or 'unknown architecture'}: {len(rows)} tensors, {size(total)}")
+    tensors = facts["tensors"]
+    print(_table(tensors if args.all_tensors else folded(tensors)))
+    total = sum(t["bytes"] for t in tensors)
+    print(
+        f"{facts['architecture'] or 'unknown architecture'}: {count(len(tensors), 'tensor')}, {size(total)}"
+    )
     for note in facts["notes"]:
         print(f"note: {_plain.name(note)}")
     print("\n".join(f"wrote {_plain.name(p)}" for p in facts["files"]) or "nothing was written (--dry-run)")
     return 0
+
+
+def _table(tensors: list[dict[str, Any]]) -> str:
+    rows = [
+        [
+            _plain.name(fact["name"]),
+            fact["type"],
+            " x ".join(map(str, fact["shape"])) or "scalar",
+            fact.get("tensors", 1),
+            size(fact["bytes"]),
+        ]
+        for fact in tensors
+    ]
+    return table(["tensor", "type", "shape", "tensors", "size"], rows)
 
 
 def _written(file: Any, output: str) -> list[str]:

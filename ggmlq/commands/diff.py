@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import math
+from collections.abc import Hashable
 from concurrent.futures import Executor
 from dataclasses import asdict
 from typing import Any
@@ -12,6 +13,7 @@ from ..diff import Difference, KeyDifference, TensorDifference, WorstBlock, comp
 from ..diff.metadata import CHANGED
 from ..diff.page import page
 from ..diff.tensors import SAME_BLOCKS
+from ..folding import groups, span
 from ..pages import check_target, write
 from ..terminal import table
 from ..text import count
@@ -32,15 +34,15 @@ def _run(args: argparse.Namespace, executor: Executor | None) -> int:
     if args.json:
         _plain.print_json(_facts(args, found))
     else:
-        print("\n\n".join(filter(None, _described(found))))
+        print("\n\n".join(filter(None, _described(found, args.all_tensors))))
     return 0 if found.equal else 1
 
 
-def _described(found: Difference) -> list[str]:
+def _described(found: Difference, all_tensors: bool) -> list[str]:
     differing = sorted(found.differing, key=_goodness)
     worst = next((tensor for tensor in differing if tensor.worst), None)
     return [
-        _tensors(differing),
+        _tensors(differing, all_tensors),
         _worst(worst.name, worst.worst) if worst and worst.worst else "",
         "\n".join(map(_key, found.metadata)),
         _summary(found),
@@ -53,23 +55,33 @@ def _goodness(tensor: TensorDifference) -> tuple[bool, bool, float]:
     return nmse is not None, nmse is not None and not math.isnan(nmse), -(nmse or 0.0)
 
 
-def _tensors(differing: list[TensorDifference]) -> str:
+def _tensors(differing: list[TensorDifference], all_tensors: bool) -> str:
     if not differing:
         return ""
-    header = ["tensor", "status", "type", "shape", "NMSE", "largest error"]
-    return table(header, map(_row, differing))
+    header = ["tensor", "status", "type", "shape", "tensors", "NMSE", "largest error"]
+    shown = groups(differing, lambda tensor: tensor.name, _kind, not all_tensors)
+    return table(header, [_row(*line) for line in shown])
 
 
-def _row(tensor: TensorDifference) -> list[str]:
+def _kind(tensor: TensorDifference) -> Hashable:
+    damaged = tensor.nmse is not None and math.isnan(tensor.nmse)  # it has a line of its own
+    return tensor.status, tensor.types, tensor.shapes, tensor.name if damaged else ""
+
+
+def _row(name: str, members: list[TensorDifference]) -> list[str]:
+    """Some tensors of one kind: the least NMSE and the largest, the largest error of all."""
+    tensor = max(members, key=lambda one: one.largest.error if one.largest else -1.0)
     place = tensor.largest
     shapes = [None if shape is None else " x ".join(map(str, shape)) or "scalar" for shape in tensor.shapes]
-    where = f" at {list(place.index)}: {place.a:.6g} -> {place.b:.6g}" if place else ""
+    of = f" in {_plain.name(tensor.name)}" if len(members) > 1 else ""
+    where = f"{of} at {list(place.index)}: {place.a:.6g} -> {place.b:.6g}" if place else ""
     return [
-        _plain.name(tensor.name),
+        _plain.name(name),
         tensor.status,
         _pair(*tensor.types),
         _pair(*shapes),
-        "" if tensor.nmse is None else f"{tensor.nmse:.3e}",
+        str(len(members)),
+        span((one.nmse for one in members), ".3e"),
         f"{place.error:.3e}{where}" if place else "",
     ]
 

@@ -12,6 +12,7 @@ import numpy as np
 
 from .. import files
 from ..errors import GGUFError
+from ..folding import folded
 from ..gguf import Array, GGUFFile
 from ..gguf.metadata import missing
 from ..safetensors import SafetensorsFile
@@ -19,7 +20,6 @@ from ..terminal import paint, table
 from ..text import count, number, short, size
 from . import _plain, _safetensors
 from ._files import expanded
-from ._fold import folded
 
 SORTS = {
     "name": lambda fact: fact["name"],

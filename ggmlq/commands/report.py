@@ -3,19 +3,25 @@
 from __future__ import annotations
 
 import argparse
+import os
 
 from ..pages import check_target
 from ..report import Report, examine
-from . import _plain
+from ..text import count
+from . import _plain, _sizes
 
-FILE = "report.html"
+
+def page_of(model: str) -> str:
+    """The page of a model, in the folder where the command is called: ``model.report.html``."""
+    return f"{os.path.basename(model.rstrip('/')).removesuffix('.gguf')}.report.html"
 
 
 def run(args: argparse.Namespace) -> int:
     """Run the command."""
-    output = args.output or (None if args.json else FILE)
+    output = args.output or (None if args.json else page_of(args.file))
     if output is not None:
         check_target(output)
+        _sizes.check_free([output], args.force)
     found = examine(args.file, args.against)
     if output is not None:
         found.write(output)
@@ -30,7 +36,7 @@ def _told(found: Report, output: str | None) -> str:
     lines = [f"{f.severity}: {_plain.name(f.where)}: {_plain.name(f.text)}" for f in found.findings]
     errors = sum(f.severity == "error" for f in found.findings)
     notes = len(found.findings) - errors
-    counts = f"{errors} error{'s' * (errors != 1)}, {notes} note{'s' * (notes != 1)}"
+    counts = f"{count(errors, 'error')}, {count(notes, 'note')}"
     return "\n".join(
         [*lines, f"{_plain.name(found.paths[0])}: {counts}", f"wrote {_plain.name(output or '')}"]
     )

@@ -39,5 +39,5 @@ def _run(args: argparse.Namespace, executor: Executor | None) -> int:
     if args.json:
         _plain.print_json(found.facts())
     else:
-        print(found)
+        print(found.text(args.all_tensors))
     return 0 if found.ok else 1

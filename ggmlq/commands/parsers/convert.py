@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ._options import Commands, add_force, add_json, count, declare
+from ._options import Commands, add_all_tensors, add_force, add_json, count, declare
 
 SUMMARY = "safetensors of Hugging Face to GGUF, in any type or mix, or back"
 ABOUT = """\
@@ -41,4 +41,5 @@ def add(commands: Commands) -> None:
     parser.add_argument("--threads", type=count, metavar="N", help="threads; all cores if not given")
     parser.add_argument("--dry-run", action="store_true", help="only tell what would be written")
     add_force(parser)
+    add_all_tensors(parser)
     add_json(parser)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from . import _engines
-from ._options import Commands, add_json, declare
+from ._options import Commands, add_all_tensors, add_json, declare
 
 SUMMARY = "two GGUF models tensor by tensor and key by key"
 ABOUT = """\
@@ -28,4 +28,5 @@ def add(commands: Commands) -> None:
     parser.add_argument("--tensors", action="store_true", help="tensors only; metadata may differ")
     _engines.add_options(parser)
     parser.add_argument("--html", metavar="FILE", help="also write it as an HTML page, which loads nothing")
+    add_all_tensors(parser)
     add_json(parser)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from . import _engines
-from ._options import Commands, add_json, count, declare
+from ._options import Commands, add_all_tensors, add_json, count, declare
 
 SUMMARY = "values of all tensors, and their errors in each type; by any number of workers"
 ABOUT = """\
@@ -49,4 +49,5 @@ def add(commands: Commands) -> None:
         help="threads, of each worker; all cores if not given",
     )  # fmt: skip
     _engines.add_options(parser)
+    add_all_tensors(parser)
     add_json(parser)
