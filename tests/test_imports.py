@@ -145,10 +145,14 @@ ALLOWED = {
     },
     # the top
     "commands": {
-        "accuracy", "array", "check", "checkpoint", "completion", "convert", "diff", "doctor", "dumps",
-        "errors", "faults", "files", "folding", "formats", "gguf", "gru", "llama", "mixes", "pages",
-        "progress", "report", "safetensors", "scaled", "spread",
-        "surveys", "terminal", "text", "threads", "trace", "commands",
+        "accuracy", "array", "cache", "check", "checkpoint", "commands", "completion", "convert", "demo",
+        "diff", "doctor", "dumps", "errors", "faults", "files", "folding", "formats", "gguf", "gru", "llama",
+        "mixes", "pages", "progress", "report", "safetensors", "scaled", "spread", "surveys", "terminal",
+        "text", "threads", "trace",
+    },
+    "demo": {
+        "array", "demo", "devices", "errors", "files", "gguf", "listing", "llama", "metrics", "ops",
+        "problems", "testing", "text", "threads",
     },
     "testing": None,  # may import anything
     "doctor.py": None,
@@ -286,7 +290,7 @@ def test_files_are_short_and_say_what_they_are(path):
 
 ROOMS = (
     "cpu", "cpu/amx", "cpu/encode", "cpu/grouped", "cpu/gru", "cpu/lanes", "cpu/machine", "cpu/panels",
-    "cpu/quantize_scaled", "cpu/slabs", "checkpoint", "convert", "cuda/gru", "cuda/machine",
+    "cpu/quantize_scaled", "cpu/slabs", "checkpoint", "demo", "convert", "cuda/gru", "cuda/machine",
     "cuda/parallel", "cuda/prebuilt", "diff", "faults", "faults/experts", "faults/gru", "faults/scaled",
     "fixed", "gru", "pages", "parallel", "prebuilt", "remote", "report", "safetensors", "spread", "surveys",
     "trace",
