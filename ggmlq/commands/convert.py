@@ -44,17 +44,18 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _table(tensors: list[dict[str, Any]]) -> str:
+    many = any(fact.get("tensors", 1) > 1 for fact in tensors)
     rows = [
         [
             _plain.name(fact["name"]),
             fact["type"],
             " x ".join(map(str, fact["shape"])) or "scalar",
-            fact.get("tensors", 1),
+            *([fact["tensors"]] if many else []),
             size(fact["bytes"]),
         ]
         for fact in tensors
     ]
-    return table(["tensor", "type", "shape", "tensors", "size"], rows)
+    return table(["tensor", "type", "shape", *["tensors"] * many, "size"], rows)
 
 
 def _written(file: Any, output: str) -> list[str]:

@@ -13,7 +13,7 @@ from ..diff import Difference, KeyDifference, TensorDifference, WorstBlock, comp
 from ..diff.metadata import CHANGED
 from ..diff.page import page
 from ..diff.tensors import SAME_BLOCKS
-from ..folding import groups, span
+from ..folding import counted, groups, span
 from ..pages import check_target, write
 from ..terminal import table
 from ..text import count
@@ -58,9 +58,10 @@ def _goodness(tensor: TensorDifference) -> tuple[bool, bool, float]:
 def _tensors(differing: list[TensorDifference], all_tensors: bool) -> str:
     if not differing:
         return ""
-    header = ["tensor", "status", "type", "shape", "tensors", "NMSE", "largest error"]
     shown = groups(differing, lambda tensor: tensor.name, _kind, not all_tensors)
-    return table(header, [_row(*line) for line in shown])
+    many = counted(shown)
+    header = ["tensor", "status", "type", "shape", *many("tensors"), "NMSE", "largest error"]
+    return table(header, [_row(*line, many(len(line[1]))) for line in shown])
 
 
 def _kind(tensor: TensorDifference) -> Hashable:
@@ -68,7 +69,7 @@ def _kind(tensor: TensorDifference) -> Hashable:
     return tensor.status, tensor.types, tensor.shapes, tensor.name if damaged else ""
 
 
-def _row(name: str, members: list[TensorDifference]) -> list[str]:
+def _row(name: str, members: list[TensorDifference], many: list[str]) -> list[str]:
     """Some tensors of one kind: the least NMSE and the largest, the largest error of all."""
     tensor = max(members, key=lambda one: one.largest.error if one.largest else -1.0)
     place = tensor.largest
@@ -80,7 +81,7 @@ def _row(name: str, members: list[TensorDifference]) -> list[str]:
         tensor.status,
         _pair(*tensor.types),
         _pair(*shapes),
-        str(len(members)),
+        *many,
         span((one.nmse for one in members), ".3e"),
         f"{place.error:.3e}{where}" if place else "",
     ]

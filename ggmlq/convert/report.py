@@ -6,7 +6,7 @@ from collections.abc import Hashable
 from dataclasses import dataclass
 from math import prod
 
-from ..folding import groups, span
+from ..folding import counted, groups, span
 from ..text import printable, size, table
 from .step import Step
 
@@ -55,9 +55,10 @@ class Report:
         if self.elements:
             before, after = (8 * n / self.elements for n in (self.bytes_before, self.bytes_after))
             total += f", {before:.3f} -> {after:.3f} bits a weight"
-        header = ["tensor", "shape", "type", "tensors", "before", "after", "NMSE", ""]
         shown = groups(self.tensors, lambda done: done.step.name, _kind, not all_tensors)
-        lines = [table(header, [_row(*line) for line in shown]), "", total]
+        many = counted(shown)
+        header = ["tensor", "shape", "type", *many("tensors"), "before", "after", "NMSE", ""]
+        lines = [table(header, [_row(*line, many(len(line[1]))) for line in shown]), "", total]
         return "\n".join([*lines, *(printable(f"note: {note}") for note in self.notes)])
 
 
@@ -66,16 +67,16 @@ def _kind(done: Done) -> Hashable:
     return step.shape, step.before, step.after, step.why, step.weights is not None
 
 
-def _row(name: str, members: list[Done]) -> list[str]:
+def _row(name: str, members: list[Done], many: list[str]) -> list[str]:
     """Some tensors of one kind: bytes of all of them, the least NMSE and the largest."""
     step = members[0].step
     return [
         name,
         " x ".join(map(str, step.shape)) or "scalar",
         f"{step.before.name} -> {step.after.name}" if step.changes else step.before.name,
-        str(len(members)),
+        *many,
         size(sum(done.step.bytes_before for done in members)),
         size(sum(done.step.bytes_after for done in members)) if step.changes else "",
-        span((done.nmse for done in members), ".2e") if step.changes else "",
+        span((done.nmse for done in members), ".3e") if step.changes else "",
         ", ".join(filter(None, [step.why, "by importance" if step.weights is not None else ""])),
     ]

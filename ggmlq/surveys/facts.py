@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ..folding import groups, span
+from ..folding import counted, groups, span
 from ..text import count, number, printable, size, table
 
 FLOATS = ("f16", "bf16", "f32")  # held exactly by float32
@@ -190,9 +190,10 @@ class Survey:
     def text(self, all_tensors: bool = False) -> str:
         """The table; tensors of equal layers in one line, or each in its own, and the sums."""
         weighted = any(tensor.sensitivity is not None for tensor in self.tensors)
-        head = ["tensor", "type", "shape", "tensors", "rms", "peak", "zeros", *self.types, ""]
         shown = groups(self.tensors, lambda tensor: tensor.name, _kind, not all_tensors)
-        lines = [table(head, [_row(*line, self.types) for line in shown]), ""]
+        many = counted(shown)
+        head = ["tensor", "type", "shape", *many("tensors"), "rms", "peak", "zeros", *self.types, ""]
+        lines = [table(head, [_row(*line, many(len(line[1])), self.types) for line in shown]), ""]
         total = ", ".join(f"{kind} {error:.2e}" for kind, error in self.total().items())
         if total:
             lines.append(f"{'by importance' if weighted else 'NMSE'}, all of one type: {total}")
@@ -208,11 +209,11 @@ def _kind(tensor: Surveyed) -> Hashable:
     return tensor.file, tensor.type, tensor.shape, tensor.note, tried, tensor.name if damaged else ""
 
 
-def _row(name: str, tensors: list[Surveyed], types: list[str]) -> list[str]:
+def _row(name: str, tensors: list[Surveyed], many: list[str], types: list[str]) -> list[str]:
     """Some tensors of one kind: the least figure and the largest."""
     first, values = tensors[0], [tensor.values for tensor in tensors if tensor.values is not None]
     return [
-        name, first.type, " x ".join(map(str, first.shape)) or "scalar", str(len(tensors)),
+        name, first.type, " x ".join(map(str, first.shape)) or "scalar", *many,
         span((one.rms for one in values), ".3g"), span((one.peak for one in values), ".1f"),
         span((one.zeros / one.elements for one in values if one.elements), ".2%"),
         *(span((tensor.told.get(kind) for tensor in tensors), ".2e") for kind in types),
