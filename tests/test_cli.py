@@ -139,6 +139,14 @@ def test_every_command_has_an_example_and_a_file(parser):
     assert name == "help" or callable(importlib.import_module(f"ggmlq.commands.{name}").run)
 
 
+SILENT = {"ggmlq gru", "ggmlq help", "ggmlq completion"}  # they report nothing
+
+
+@pytest.mark.parametrize("parser", [*parsers()], ids=lambda parser: parser.prog)
+def test_every_command_that_reports_takes_json(parser):
+    assert ("--json" in parser._option_string_actions) is (parser.prog not in SILENT)
+
+
 def test_words_of_the_parsers_are_those_of_the_commands():
     """They import none of the code that has these lists."""
     options = {f"{parser.prog} {action.dest}": action for parser in parsers() for action in parser._actions}

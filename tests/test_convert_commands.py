@@ -47,7 +47,7 @@ def test_quantize(run):
     lines = out.splitlines()
     assert lines[0].split() == ["tensor", "shape", "type", "before", "after", "NMSE"]
     nmse = f"{gq.nmse(gq.quantize(W, 'q8_0'), W):.3e}"
-    row = ["blk.0.ffn_up.weight", *"6 x 96 f32 -> q8_0 2.2 KiB 612 bytes".split(), nmse]
+    row = ["blk.0.ffn_up.weight", *["6", "x", "96", "f32", "->", "q8_0", "2.2", "KiB", "612", "bytes"], nmse]
     assert lines[1].split() == row
     assert lines[2].split() == ["blk.0.ffn_norm.weight", "96", "f32", "384", "bytes", "one", "axis"]
     assert lines[-2:] == [

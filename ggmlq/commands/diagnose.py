@@ -14,6 +14,7 @@ from ..errors import DumpError, ShapeError
 from ..faults import CATALOGUE, Diagnosis, diagnose, telling_input
 from ..faults.experts import EXPERTS
 from ..faults.scaled import SCALED
+from ..progress import long_work
 from ..scaled import ScaledArray
 from ..terminal import paint, table, wrapped
 from ..text import printable
@@ -49,7 +50,8 @@ def run(args: argparse.Namespace) -> int:
     if "repeats" in dump:  # what `ggmlq check --save` keeps besides: further results, and the claim
         repeats += list(np.atleast_1d(_dumps.floats(dump, "repeats", None, n)))
     claim = args.arithmetic or (dump.text("claim") if "claim" in dump else "") or None
-    found = diagnose(y, x, q, arithmetic=claim, repeats=repeats, ids=ids)
+    with long_work("looking for what explains Y"):
+        found = diagnose(y, x, q, arithmetic=claim, repeats=repeats, ids=ids)
     if args.make_input and ids is not None:
         raise DumpError("--make-input makes activations for one matrix; leave it out with ids of experts")
     if args.make_input:
@@ -79,7 +81,8 @@ def _scaled(args: argparse.Namespace, dump: Dump, w: ScaledArray) -> int:
     most = max(_dumps.SPARE, 8 * prod(rows.shape[:-1]) * w.shape[0])
     y = _dumps.floats(dump, "y", args.shape, w.shape[0], most)
     repeats = [_dumps.floats(Dump(path), "y", args.shape, w.shape[0], most) for path in args.repeat]
-    found = diagnose(y, rows, w, arithmetic=args.arithmetic, repeats=repeats)
+    with long_work("looking for what explains Y"):
+        found = diagnose(y, rows, w, arithmetic=args.arithmetic, repeats=repeats)
     _say(args, found)
     return 0 if found.ok else 1
 
