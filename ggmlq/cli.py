@@ -46,7 +46,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         parser.print_help(sys.stderr)
         return 2
     completion.answer(parser)
-    args = parser.parse_args([*words[1:], "--help"] if words[0] == "help" else words)
+    asks = words[:1] == ["help"] and not any(word.startswith("-") for word in words)
+    args = parser.parse_args([*words[1:], "--help"] if asks else words)
     try:
         with unwinding():
             name = args.command.replace("-", "_")

@@ -116,6 +116,7 @@ def test_help_names_every_command_in_its_group(capsys):
 def test_help_of_a_command(capsys):
     assert helped(capsys, "help", "gru", "run") == helped(capsys, "gru", "run", "--help")
     assert "usage: ggmlq quantize" in helped(capsys, "help", "quantize")
+    assert "usage: ggmlq help" in helped(capsys, "help", "--help")
     assert helped(capsys, "-V") == helped(capsys, "--version") == f"ggmlq {gq.__version__}\n"
     with pytest.raises(SystemExit) as left:
         main(["help", "quantise"])

@@ -77,9 +77,8 @@ def test_a_kernel_for_the_cpu_says_that_it_is_compiled(terminal, monkeypatch):
 
 
 def test_statistics_of_a_tensor_count_its_bytes(monkeypatch):
-    counted = []
+    q, counted = gq.quantize(np.ones((300, 1024), np.float32), "q4_0"), []
     monkeypatch.setattr(progress.Progress, "advance", lambda self, n: counted.append(n))
-    q = gq.quantize(np.ones((300, 1024), np.float32), "q4_0")
     statistics(q)
     assert len(counted) == 2
     assert sum(counted) == q.nbytes
