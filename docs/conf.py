@@ -27,7 +27,7 @@ suppress_warnings = ["ref.python"]  # docstrings name classes shortly, and two p
 
 autodoc_typehints = "none"  # docstrings say what an argument is, in words
 autodoc_member_order = "bysource"
-autodoc_default_options = {"members": True, "show-inheritance": True}
+autodoc_default_options = {"show-inheritance": True}  # tools/site_pages.py names the members
 napoleon_google_docstring = False
 napoleon_use_rtype = False
 
@@ -37,3 +37,15 @@ html_static_path = ["_static"]
 html_css_files = ["site.css"]
 html_copy_source = False
 html_show_sphinx = False
+
+
+def setup(app):
+    """Connect what is done to docstrings, before napoleon reads their sections."""
+    app.connect("autodoc-process-docstring", set_examples_apart, priority=400)
+
+
+def set_examples_apart(app, what, name, thing, options, lines):
+    """Give the examples behind the last section a heading, or they would be taken for a part of it."""
+    first = next((at for at, line in enumerate(lines) if line.startswith(">>>")), None)
+    if first is not None and any(line.startswith("---") for line in lines[:first]):
+        lines[first:first] = ["Examples", "--------"]

@@ -15,6 +15,7 @@ from .devices import cuda_device, is_host, on_device_of
 from .errors import BlockIndexError, DeviceError, DTypeError, ShapeError
 from .formats import FORMATS, Format
 from .matrix import Weights, index_of, shape_of, written
+from .members import inner
 from .storage import Storage
 
 
@@ -91,6 +92,7 @@ class QuantArray(Storage, Weights):
         return self._shape
 
     @property
+    @inner
     def unit(self) -> int:
         """Elements of a block."""
         return self._format.block_size
@@ -209,11 +211,6 @@ class QuantArray(Storage, Weights):
                 "or q.dequantize() for floats on the device"
             )
         return np.asarray(self.dequantize(np.float32 if dtype is None else dtype))
-
-    def __matmul__(self, x: object) -> Any:
-        raise ShapeError(
-            f"q @ x with {self!r}: activations come first; write x @ q.T, which is gq.linear(x, q)"
-        )
 
 
 def _restore(fmt: Format, shape: tuple[int, ...], raw: Any, writable: bool) -> QuantArray:

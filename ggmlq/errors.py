@@ -37,6 +37,10 @@ class DTypeError(GGMLQError, TypeError):
     """An element type or a kind of object that an operation does not take."""
 
 
+class ArrayAttributeError(DTypeError, AttributeError):
+    """An attribute that arrays of floats have and arrays of weights do not: so ``hasattr`` works."""
+
+
 class NonFiniteError(GGMLQError, ValueError):
     """NaN or infinity where only finite numbers have a meaning."""
 

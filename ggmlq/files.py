@@ -9,7 +9,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from . import addressed, gguf, safetensors
-from .errors import GGUFError
+from .errors import DTypeError, GGUFError
 from .gguf.source import checked_path
 from .gguf.writer import NO_METADATA
 from .safetensors.place import ENDING, INDEX, in_folder
@@ -17,11 +17,12 @@ from .safetensors.place import ENDING, INDEX, in_folder
 PATH = "a model is memory-mapped; pass a str or an os.PathLike, write bytes in memory to a file first"
 
 
-def open(path: str | os.PathLike[str]) -> gguf.GGUFFile:
+def open(path: str | os.PathLike[str], **options: Any) -> gguf.GGUFFile:
     """Open a model: a GGUF file or any part of a split one; safetensors, an index of them, or a folder.
 
     What a file is decides, not its name. Nothing of a tensor is read. An address, ``https://…`` or
-    ``hf://owner/name/file``, is a path too: its tensors are fetched when they are asked for.
+    ``hf://owner/name/file``, is a path too: its tensors are fetched when they are asked for. There are no
+    options: ``open(path).to("cuda")`` takes the tensors to a device.
 
     Returns
     -------
@@ -29,6 +30,12 @@ def open(path: str | os.PathLike[str]) -> gguf.GGUFFile:
         Both are mappings of names to arrays, with ``metadata``, ``info(name)``, ``to(device)``, and usable
         in a ``with`` block. To type checkers it is the first.
     """
+    if options:
+        raise DTypeError(
+            f"open(path, {', '.join(f'{name}=…' for name in options)}): a model is opened where it lies, and "
+            'opening has no options; write gq.open(path).to("cuda") for all tensors on a device, '
+            '.select("blk.0.*") for some, ["name"].to("cuda") for one'
+        )
     if (there := addressed.opened(path)) is not None:
         return there  # type: ignore[no-any-return]
     text = checked_path("open(path)", path, PATH)

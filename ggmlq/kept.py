@@ -14,6 +14,7 @@ import numpy as np
 from .buffers import locked, owner_of, unchanging
 from .devices import cuda_device, is_host, on_device_of
 from .errors import DeviceError
+from .members import inner
 
 
 class _Locks:
@@ -61,14 +62,17 @@ class Keeper:
         self.lock: tuple[Any, Any] = (None, None)  # the process that it is for, and the lock
         self.recorded: list[Any] = []  # memory of products in CUDA graphs, which replays use again
 
+    @inner
     def parts(self) -> tuple[Any, ...]:
         """The arrays on the host that it looks at, as they are now."""
         raise NotImplementedError
 
+    @inner
     def whole(self) -> None:
         """Make sure that nothing is lost when what kernels keep is given back."""
 
     @property
+    @inner
     def lasting(self) -> bool:
         """Whether nobody can write to its bytes, so that kernels may keep what they make of them.
 
@@ -81,6 +85,7 @@ class Keeper:
             self._owned = all(owner is not None and locked(owner) for owner in owners)
         return self._owned or all(unchanging(part) for part in self.parts())
 
+    @inner
     def prepared(self, make: Callable[[Any], Any]) -> Any:
         """``make(self)``, made once and kept: the weights in the order that a kernel reads.
 
@@ -113,6 +118,7 @@ class Keeper:
                 self._followed[make] = now, made
             return made
 
+    @inner
     def matrices(self) -> tuple[Any, ...]:
         """Its parts along the first axis, the same each time: what kernels keep of one of them stays."""
         found: tuple[Any, ...] | None = self._prepared.get(_MATRICES)
@@ -123,6 +129,7 @@ class Keeper:
                     found = self._prepared[_MATRICES] = tuple(self[i] for i in range(len(self)))
         return found
 
+    @inner
     def matrix_at(self: Self, index: Any) -> Self | None:
         """One of them by number, where they have been asked for; else None."""
         there: tuple[Self, ...] | None = self._prepared.get(_MATRICES)
@@ -130,19 +137,23 @@ class Keeper:
             return None
         return there[index] if -len(there) <= index < len(there) else None
 
+    @inner
     def kept(self, make: Callable[[Any], Any]) -> Any:
         """What :meth:`prepared` made before, or None."""
         return self._prepared.get(make)
 
+    @inner
     def all_kept(self) -> list[Any]:
         """What :meth:`prepared` made."""
         return [made for key, made in list(self._prepared.items()) if key is not _PLANS]
 
+    @inner
     def plan(self, key: Hashable) -> Any:
         """How a product with this array is launched, if that was written down; else None."""
         plans = self._prepared.get(_PLANS)
         return plans.get(key) if plans else None
 
+    @inner
     def keep_plan(self, key: Hashable, plan: Any) -> None:
         """Keep that until :meth:`drop_prepared`; of very many the oldest go."""
         with LOCKS.of(self):
@@ -151,6 +162,7 @@ class Keeper:
                 plans.pop(next(iter(plans)))
             plans[key] = plan
 
+    @inner
     def drop_plans(self) -> None:
         """Give back what plans hold of its memory; the next products are written down again."""
         with LOCKS.of(self):

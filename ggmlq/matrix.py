@@ -1,10 +1,10 @@
-"""What arrays of weights have in common: operations, the transpose, indices, the view in a notebook."""
+"""What arrays of weights have in common: products, the transpose, indices, the view in a notebook."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, Self, TypeVar, overload
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, NoReturn, Self, TypeVar, overload
 
 import numpy as np
 from numpy.typing import DTypeLike, NDArray
@@ -12,6 +12,8 @@ from numpy.typing import DTypeLike, NDArray
 from . import text
 from .devices import is_host
 from .errors import BlockIndexError, DTypeError, ShapeError
+from .members import inner
+from .operators import Operators
 from .protocols import OPERATIONS, AskedByNumPy
 
 Function = TypeVar("Function", bound=Callable[..., Any])
@@ -28,7 +30,7 @@ def operation(function: Function) -> Function:
     return function
 
 
-class Weights(AskedByNumPy):
+class Weights(Operators, AskedByNumPy):
     """An array [..., N, K] of weights whose last axis lies in blocks or tiles."""
 
     product: ClassVar[str]  # which operation x @ q.T is
@@ -91,22 +93,20 @@ class Weights(AskedByNumPy):
     def __deepcopy__(self, memo: dict[int, Any]) -> Self:
         return self.copy()
 
+    def __matmul__(self, x: Any) -> Any:
+        """``q @ x`` of columns x, [K] or [K, M]: the product ``x.T @ q.T``, transposed."""
+        return OPERATIONS["times_columns"](self, x)
+
     def __rmatmul__(self, x: object) -> Any:
         raise ShapeError(f"x @ q with {self!r}: rows of q lie along K, as in ggml; write x @ q.T")
 
-    __hash__ = object.__hash__  # by identity: keys of caches; arrays of the same bytes stay two
-
-    def __eq__(self, other: object) -> bool:
-        if other is self:  # so that weak references and lists find it
-            return True
-        if not (isinstance(other, Weights | list | tuple) or hasattr(other, "__array__")):
-            return NotImplemented
+    def __setitem__(self, index: Any, value: Any) -> NoReturn:
         raise DTypeError(
-            f"comparison of {self!r} with a {type(other).__name__}: blocks are not compared element by "
-            f"element; gq.equal(a, b) tells whether two arrays hold the same, np.asarray(q) == x compares "
-            f"values; or compare {self.stored}"
+            f"{written(index)} = … of {self!r}: arrays of weights are read-only; join rows with "
+            f"gq.concatenate, or write to {self.stored} of q.copy()"
         )
 
+    @inner
     def facts(self) -> list[tuple[str, object]]:
         """What it is, in a few words each, for people."""
         raise NotImplementedError
@@ -127,8 +127,12 @@ class Weights(AskedByNumPy):
         return [[f"{value:.6g}" for value in row] + more for row in values.tolist()]
 
 
-class Transposed(AskedByNumPy):
-    """What ``q.T`` is: good for ``x @ q.T``, ``q.T.T`` and NumPy's ``asarray``."""
+class Transposed(Operators, AskedByNumPy):
+    """The transpose of an array of weights: good for ``x @ q.T``, ``q.T.T`` and NumPy's ``asarray``."""
+
+    __slots__ = {"T": "The array that this is the transpose of."}  # attributes with their docstrings
+
+    stored: ClassVar[str] = "q.T.T, the arrays themselves"
 
     def __init__(self, q: Any, matrices: bool = False) -> None:
         self.T = q
@@ -150,7 +154,10 @@ class Transposed(AskedByNumPy):
         return y
 
     def __matmul__(self, x: object) -> Any:
-        raise ShapeError(f"q.T @ x with {self.T!r}: activations come first; write x @ q.T")
+        raise ShapeError(
+            f"q.T @ x with {self.T!r}: this sums over rows of q, which no kernel does; the product that sums "
+            "along K is x @ q.T, or q @ x with columns x; write np.asarray(q).T @ x for this one"
+        )
 
     def dequantize(self, dtype: DTypeLike = np.float32) -> Any:
         """The values as floats on the same device, transposed."""
@@ -167,9 +174,39 @@ class Transposed(AskedByNumPy):
         return f"{self.T!r}.{'mT' if self._matrices else 'T'}"
 
 
+@operation
+def times_columns(q: Weights, x: Any) -> Any:
+    """``q @ x``: the columns of x are rows of activations."""
+    rows = _rows_of(q, x)
+    y = OPERATIONS[q.product](rows, q)
+    return y if rows.ndim == 1 else y.T
+
+
+def _rows_of(q: Weights, x: Any) -> Any:
+    """The columns of ``q @ x`` as rows of activations; what else is wrong with them, the product says."""
+    if isinstance(x, Operators):
+        raise ShapeError(
+            f"q @ x with {q!r} and {x!r}: x is an array of floats, [K] or [K, M]; pass x.dequantize()"
+        )
+    if not hasattr(x, "ndim"):
+        try:
+            x = np.asarray(x)
+        except (ValueError, TypeError) as error:
+            raise DTypeError(f"q @ x with {q!r}: x is no array ({error}); pass an array of floats") from None
+    if q.ndim == 2 and (x.ndim not in (1, 2) or x.shape[0] != q.shape[1]):
+        rows = x.ndim and x.shape[-1] == q.shape[1]
+        way = "write x @ q.T, which takes rows [..., K]" if rows else f"pass {q.shape[1]} numbers a column"
+        raise ShapeError(
+            f"q @ x with {q!r}: x has shape {tuple(x.shape)}; q is [N, K] and x [K] or [K, M], with K "
+            f"{q.shape[1]}; {way}"
+        )
+    return x.T if x.ndim == 2 else x
+
+
 class Divided(Weights):
     """Weights in parts on several devices, which carry operations out themselves."""
 
+    @inner
     def run(self, operation: str, x: Any, *rest: Any, **options: Any) -> Any:
         """The operation of that name, as whoever calls it for a single array means it."""
         raise NotImplementedError

@@ -1,8 +1,8 @@
 """What NumPy's functions make of arrays of weights: the right product, or an error that says what to write.
 
-``np.matmul``, ``np.dot`` and ``np.inner`` run the kernels. Other ufuncs are refused: decoding a model because
-of a slip would take long. Functions that are no ufuncs (``np.mean``, ``np.concatenate``) get the floats, as
-``np.asarray`` gives them.
+``np.matmul``, ``np.dot`` and ``np.inner`` run the kernels; what asks for shape and dtype alone gets them. All
+others are refused, ufuncs and functions (``np.mean``, ``np.save``): they would decode a model because of a
+slip. ``np.asarray`` and ``np.array`` decode, since that is what they are asked for.
 """
 
 from __future__ import annotations
@@ -47,10 +47,16 @@ class AskedByNumPy:
         return self
 
     def __array_function__(self, function: Any, types: Any, args: Any, kwargs: Any) -> Any:
-        known = _FUNCTIONS.get(function)
-        if known is not None:
+        if (known := _PRODUCTS.get(function)) is not None:
             return known(*args, **kwargs)
-        return function(*_decoded(args), **_decoded(kwargs))
+        if function in _WITHOUT_VALUES:
+            return function(*_stand_ins(args), **_stand_ins(kwargs))
+        name = f"{function.__module__.replace('numpy', 'np', 1)}.{function.__name__}"
+        way = f", or {_INSTEAD[function]}" if function in _INSTEAD else ""
+        raise DTypeError(
+            f"{name} with {self!r}: this would decode all of it, which only np.asarray(q), np.array(q) and "
+            f"q.dequantize() do; pass np.asarray(q) in its place{way}"
+        )
 
 
 def _ufunc(array: Any, ufunc: Any, method: str, *inputs: Any, **options: Any) -> Any:
@@ -90,31 +96,63 @@ def _product(a: Any, b: Any, out: Any = None) -> Any:
     if product is not None:  # b is q.T
         return OPERATIONS[product](a, whole) if out is None else OPERATIONS[product](a, whole, out=out)
     ours: Any = b if isinstance(b, AskedByNumPy) else None
-    return a.__matmul__(b) if ours is None else ours.__rmatmul__(a)  # which say what to write
+    if ours is not None:
+        return ours.__rmatmul__(a)  # which says what to write
+    return _copied(a @ b, out)
+
+
+def _copied(y: Any, out: Any) -> Any:
+    """A result of ``q @ x``, in ``out`` where there is one."""
+    if out is None:
+        return y
+    if getattr(out, "shape", None) != y.shape:
+        raise ShapeError(
+            f"np.matmul(q, x, out=…): out has shape {getattr(out, 'shape', None)}; the result has {y.shape}; "
+            f"both are the same; pass np.empty({y.shape}, np.float32)"
+        )
+    out[...] = y
+    return out
 
 
 def _inner(a: Any, b: Any) -> Any:
-    """``np.inner(x, q)`` is ``x @ q.T`` by its definition."""
+    """``np.inner(x, q)`` is ``x @ q.T`` by its definition, and ``np.inner(q, x)`` is ``q @ x.T``."""
     product = getattr(b, "product", None)
-    if product is not None and b.ndim == 2:
+    if product is not None:
         return OPERATIONS[product](a, b)
-    return np.inner(*_decoded((a, b)))
+    return a @ (b if hasattr(b, "T") else np.asarray(b)).T
 
 
-_FUNCTIONS: dict[Any, Callable[..., Any]] = {
-    np.dot: _product,
-    np.inner: _inner,
-    np.shape: lambda a: a.shape,
-    np.ndim: lambda a: a.ndim,
+_PRODUCTS: dict[Any, Callable[..., Any]] = {np.dot: _product, np.inner: _inner}
+
+# Functions that look at shape and dtype alone: they get an array of both that has no memory.
+_WITHOUT_VALUES = {
+    np.shape, np.ndim, np.size, np.empty_like, np.zeros_like, np.ones_like, np.full_like, np.result_type,
+    np.iscomplexobj, np.isrealobj,
+}  # fmt: skip
+_INSTEAD = {
+    np.concatenate: "gq.concatenate([a, b]), which keeps blocks",
+    np.stack: "gq.stack([a, b]), which keeps blocks",
+    np.array_equal: "gq.equal(a, b), which compares blocks",
+    np.save: 'gq.save("w.gguf", {"w": q}), which keeps blocks',
+    np.savez: 'gq.save("w.gguf", {"w": q}), which keeps blocks',
+    np.copyto: "q.dequantize(out=room)",
+    np.copy: "q.copy()",
+    np.take: "q[rows]",
+    np.transpose: "q.T",
+    np.reshape: "q.reshape(…)",
+    np.einsum: "x @ q.T",
+    np.shares_memory: "np.shares_memory(q.raw, …)",
+    np.may_share_memory: "np.may_share_memory(q.raw, …)",
 }
 
 
-def _decoded(value: Any) -> Any:
-    """The same with floats in place of weights, in lists and options too."""
+def _stand_ins(value: Any) -> Any:
+    """The same with arrays of zeros that have no memory in place of weights, in lists and options too."""
     if isinstance(value, AskedByNumPy):
-        return value.dequantize()  # type: ignore[attr-defined]
-    if isinstance(value, list | tuple) and type(value) in (list, tuple):
-        return type(value)(_decoded(each) for each in value)
+        shape: Any = value.shape  # type: ignore[attr-defined]
+        return np.broadcast_to(np.float32(0), shape)
+    if type(value) in (list, tuple):
+        return type(value)(_stand_ins(each) for each in value)
     if type(value) is dict:
-        return {name: _decoded(each) for name, each in value.items()}
+        return {name: _stand_ins(each) for name, each in value.items()}
     return value

@@ -16,6 +16,8 @@ from .devices import cuda_device, device_of, is_host, namespace, on_device_of
 from .errors import BlockIndexError, CodeError, DeviceError, ShapeError
 from .kept import Keeper
 from .matrix import Divided, Transposed, Weights, index_of, shape_of, written
+from .members import inner
+from .operators import Operators
 from .protocols import OPERATIONS
 from .scaled_parts import Beside, as_stored
 from .tiling import Tile, Tiling, checked_tile, expanded, tiling
@@ -63,20 +65,33 @@ class ScaledArray(Keeper, Weights):
     array([1., 1., 1.], dtype=float32)
     """
 
+    __slots__ = {  # attributes with their docstrings
+        "code": "The Code that says what the codes mean.",
+        "codes": "The codes, a plain array [..., C] on its device.",
+        "scales": "The scales, a plain array [ceil(R / r), ceil(C / c)]: float32, or e8m0 as uint8.",
+        "tile": "Rows and columns that share a scale; None is the whole axis.",
+        "zeros": "The zero points, integers of the shape of the scales, or None.",
+    }
+
+    codes: Any
+    scales: Any
+    zeros: Any
+    code: Code
+    tile: Tile
     product: ClassVar[str] = "scaled_linear"
     stored: ClassVar[str] = "s.codes and s.scales"
     decoding: ClassVar[str] = "dequantize_scaled"
 
     def __init__(self, codes: Any, scales: Any, code: str | Code, tile: Any, zeros: Any = None) -> None:
         super().__init__()
-        self.code: Code = CODES[code]
+        self.code = CODES[code]
         asked = f"ScaledArray(codes, scales, {self.code.name!r}, {tile!r})"
         if self.code.kind == "scale":
             raise CodeError(
                 f"{asked}: {self.code.name} is a code for scales, without a zero or a sign; "
                 f"codes are {', '.join(c.name for c in CODES.values() if c.kind != 'scale')}"
             )
-        self.tile: Tile = checked_tile(asked, tile)
+        self.tile = checked_tile(asked, tile)
         self.codes = self.code.checked(asked, as_stored(asked, codes))
         self.memory = self.codes
         if not self.shape:
@@ -95,6 +110,7 @@ class ScaledArray(Keeper, Weights):
         return shape
 
     @property
+    @inner
     def unit(self) -> int:
         """Columns that share scales, so that a slice begins with one of them; 1 where all do."""
         return self._over.c if self._over.shape[1] > 1 else 1
@@ -115,6 +131,7 @@ class ScaledArray(Keeper, Weights):
         return "e8m0" if self.scales.dtype == np.uint8 else "float32"
 
     @property
+    @inner
     def tiling(self) -> Tiling:
         """The tile over all rows and columns, in numbers."""
         return self._over
@@ -125,6 +142,7 @@ class ScaledArray(Keeper, Weights):
             return self.codes, self.scales
         return self.codes, self.scales, self.zeros
 
+    @inner
     def matrix(self) -> Matrix:
         """Everything in two dimensions, as kernels take it; a copy where codes do not lie in rows."""
         codes = self.codes.reshape(self._over.rows, self._over.columns)
@@ -256,10 +274,12 @@ class ScaledArray(Keeper, Weights):
     def __matmul__(self, other: Any) -> Any:
         if isinstance(other, Transposed) and isinstance(other.T, ScaledArray | Divided):
             return OPERATIONS[self.product](self, other.T)
-        raise ShapeError(
-            f"s @ … with {self!r} and a {type(other).__name__}: a product is x @ w.T, which is "
-            "gq.scaled_linear(x, w), with w a ScaledArray [N, K]; write .T behind it"
-        )
+        if isinstance(other, Operators):
+            raise ShapeError(
+                f"s @ … with {self!r} and a {type(other).__name__}: a product of two is x @ w.T, which is "
+                "gq.scaled_linear(x, w), with w a ScaledArray [N, K]; write .T behind it"
+            )
+        return super().__matmul__(other)
 
 
 def _on_host(step: Any) -> Any:

@@ -4,10 +4,14 @@ from __future__ import annotations
 
 import http.server
 import re
+import socketserver
 import threading
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
+
+import numpy as np
 
 
 @dataclass
@@ -82,9 +86,9 @@ class Handler(http.server.BaseHTTPRequestHandler):
             return
         elif mischief == "other version":
             headers["ETag"] = '"two"'
-        self.begin(206, body, headers, drop=mischief == "drops", nothing=mischief == "sends nothing")
+        self.begin(206, body, headers, mischief)
 
-    def begin(self, status, body, headers, drop=False, nothing=False):
+    def begin(self, status, body, headers, mischief=""):
         self.send_response(status)
         own = {
             "Content-Length": str(len(body)),
@@ -95,10 +99,16 @@ class Handler(http.server.BaseHTTPRequestHandler):
             if value is not None:
                 self.send_header(name, value)
         self.end_headers()
-        body = b"" if nothing else body[: max(1, len(body) // 3)] if drop else body
+        if mischief == "sends nothing":
+            body = b""
+        elif mischief == "drops":
+            body = body[: max(1, len(body) // 3)]
         self.state.sent += len(body)
+        step = 1 << 16 if mischief == "slow" else max(len(body), 1)
         with suppress(OSError):  # who asked has heard enough
-            self.wfile.write(body)
+            for at in range(0, len(body), step):
+                self.wfile.write(body[at : at + step])
+                time.sleep(0.25 if mischief == "slow" else 0)
         self.close_connection = True
 
 
@@ -107,14 +117,40 @@ def served(files: dict[str, bytes]) -> Iterator[Served]:
     """A server of these, by path."""
     state = Served(files)
     handler = type("Handler", (Handler,), {"state": state})
-    server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), handler)
+    with _running(http.server.ThreadingHTTPServer(("127.0.0.1", 0), handler)) as state.url:
+        yield state
+
+
+@contextmanager
+def talking(talk: Callable[[Callable[[bytes], None]], None]) -> Iterator[str]:
+    """The URL of a server that hears a request and answers as ``talk(send)`` does, until nobody listens."""
+
+    class Talking(socketserver.StreamRequestHandler):
+        def handle(self) -> None:
+            with suppress(OSError):
+                while self.rfile.readline().strip():
+                    pass
+                talk(self.wfile.write)
+
+    with _running(socketserver.ThreadingTCPServer(("127.0.0.1", 0), Talking)) as url:
+        yield url
+
+
+@contextmanager
+def _running(server: socketserver.ThreadingTCPServer) -> Iterator[str]:
     server.daemon_threads = True
-    state.url = f"http://127.0.0.1:{server.server_port}"
+    server.block_on_close = False
     thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
     thread.start()
     try:
-        yield state
+        yield f"http://127.0.0.1:{server.server_address[1]}"
     finally:
         server.shutdown()
         thread.join()
         server.server_close()
+
+
+def check(f, tensors):
+    """The tensors of an open file are these."""
+    for name, x in tensors.items():
+        assert np.array_equal(np.asarray(f[name]), np.asarray(x)), name

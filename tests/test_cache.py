@@ -58,7 +58,8 @@ def test_no_entry_passes_for_another(place):
 
 
 def test_old_generations_go_and_nothing_else(place):
-    place.mkdir()
+    place.mkdir(mode=0o700)
+    (place / HOME).mkdir(mode=0o700)
     theirs = ["thesis-final-version", "experiment-results-7", "0" * 20, path(100), path(101, "cuda")]
     for name in theirs:
         for home in (place, place / HOME):

@@ -12,7 +12,9 @@ from scripts import load
 import ggmlq as gq
 from ggmlq import ladder
 from ggmlq.cpu import choice
+from ggmlq.cpu.amx import permission
 from ggmlq.cpu.machine.target import target
+from ggmlq.cpu.panels.layout import layout_of
 from ggmlq.formats import FORMATS, BlockFormat
 from ggmlq.ladder import choose, reasoned, rungs
 from ggmlq.problems import Linear
@@ -38,22 +40,47 @@ def entries(monkeypatch):
     ladder.chosen.cache_clear()
 
 
+@pytest.fixture(params=[None, "no such unit"], ids=["matrix unit", "none"])
+def matrix(request, monkeypatch):
+    """Whether this CPU may use a matrix unit: as the one at hand may, and as it may not."""
+    monkeypatch.setattr(permission, "refused", lambda: request.param)
+    return request.param is None
+
+
+@pytest.fixture
+def no_matrix_unit(monkeypatch):
+    monkeypatch.setattr(permission, "refused", lambda: "no such unit")
+
+
 def problem(name, m):
     return Linear(FORMATS[name], m, 4096, 4096, device="cpu")
 
 
-def test_on_an_unknown_cpu_the_highest_but_few_rows_for_lines():
+def test_on_an_unknown_cpu_the_highest_but_few_rows_for_lines(no_matrix_unit):
     for m in (1, 3, 4, 512):
         order = choice.usual(problem("iq2_s", m))
         assert ("cpu:lines" in order) is (m <= 3)
-        assert choice.MEASURED not in order
+        assert choice.MATRIX not in order
         found = reasoned(problem("iq2_s", m))
         assert (found.rung.name, found.why) == (order[not target().shuffles], choice.USUAL)
     assert choose(problem("f16", 512)).name == "cpu:dequant"
     assert choose(problem("q4_0", 512), arithmetic="f32").name == "cpu:dequant"
 
 
-def test_on_a_known_one_what_was_measured(entries):
+@pytest.mark.skipif(layout_of(FORMATS["iq2_s"]) is None, reason="a matrix unit reads panels")
+def test_a_matrix_unit_is_taken_with_many_rows_on_any_cpu(entries, matrix):
+    for known in ([], [ENTRY]):
+        entries[:] = known
+        ladder.chosen.cache_clear()
+        for m in (choice.MATRIX_ROWS - 1, choice.MATRIX_ROWS, 512):
+            found = reasoned(problem("iq2_s", m))
+            assert (found.rung.name == choice.MATRIX) is (matrix and m >= choice.MATRIX_ROWS)
+            assert (found.why == choice.AHEAD) is (found.rung.name == choice.MATRIX)
+        assert choose(problem("iq2_s", 512), arithmetic="q8").name != choice.MATRIX
+        assert reasoned(problem("f16", 512)).why != choice.AHEAD
+
+
+def test_on_a_known_one_what_was_measured(entries, no_matrix_unit):
     entries.append(ENTRY)
     assert {m: choose(problem("iq2_s", m)).name for m in (1, 2, 3, 512)} == {
         1: "cpu:lines", 2: "cpu:lines", 3: "cpu:tiles", 512: "cpu:tiles",
@@ -77,11 +104,11 @@ def test_lines_take_many_rows_too():
     assert_right(y, x, q, next(rung for rung in rungs("linear", "cpu") if rung.name == "cpu:lines"))
 
 
-def test_no_two_arithmetics_are_compared():
+def test_no_two_arithmetics_are_compared(no_matrix_unit):
     for name in ("q4_0", "q6_K", "iq2_s"):
         for m in (1, 64):
             compared = cpu_choice.candidates(problem(name, m))
-            assert {rung.arithmetic for rung in compared if rung.name != choice.MEASURED} == {"q8"}
+            assert {rung.arithmetic for rung in compared if rung.name != choice.MATRIX} == {"q8"}
             assert compared[0] is choose(problem(name, m))
 
 

@@ -10,6 +10,7 @@ import pytest
 import ggmlq as gq
 from ggmlq import ladder
 from ggmlq.cpu import choice
+from ggmlq.cpu.amx import permission
 from ggmlq.cpu.machine import features, plans
 from ggmlq.cpu.machine.features import compiled_for
 from ggmlq.cpu.pairs import layout, needs
@@ -245,13 +246,19 @@ def test_who_compiles_everything_compiles_it_too(monkeypatch):
 # --- code that comes with the package -----------------------------------------------------------
 
 
-def test_its_kernels_alone_use_more_than_their_level():
-    family, other = "ggmlq.cpu.pairs.product.sweep", "ggmlq.cpu.slabs.product.sweep"
+@pytest.mark.parametrize(
+    ("family", "needed"),
+    [
+        ("ggmlq.cpu.pairs.product.sweep", needs.NEEDED),
+        ("ggmlq.cpu.amx.product.multiplied", permission.NEEDED),
+    ],
+)
+def test_two_rooms_use_more_than_their_level(family, needed):
     for level in LEVELS:
-        assert level.of(other) is level
-        assert level.of(family).features - level.features == level.more
-        assert not level.of(family).more
-    wider = [level.folder for level in LEVELS if {*needs.NEEDED} <= level.of(family).needed]
+        assert level.of("ggmlq.cpu.slabs.product.sweep") is level
+        assert level.of(family).features - level.features <= level.more.get(family.split(".")[2], set())
+        assert level.of(family) is level or not level.of(family).more
+    wider = [level.folder for level in LEVELS if {*needed} <= level.of(family).needed]
     assert wider == ["avx512-vbmi"]
 
 
@@ -261,3 +268,4 @@ def test_no_cpu_gets_instructions_that_it_has_not(monkeypatch):
     monkeypatch.setattr(served, "code", lambda folder, origin: pytest.fail(f"{origin} was looked up"))
     monkeypatch.setattr(served, "compiled_for", lambda: level.needed)
     assert served.loaded(Origin("ggmlq.cpu.pairs.product.sweep", ("e4m3",))) is None
+    assert served.loaded(Origin("ggmlq.cpu.amx.product.multiplied", ())) is None

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[1]
+NUMBERS = ["no", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine", "ten"]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
 
 
@@ -92,7 +93,10 @@ def test_claims_count_right():
     readme = (ROOT / "README.md").read_text()
     assert f"All {sum(isinstance(fmt, BlockFormat) for fmt in FORMATS.values())} block types" in readme
     mistakes = CATALOGUE.keys() - {"correct", "unknown"}
-    assert f"which of {len(mistakes)} mistakes" in readme
+    assert f"which of {len(mistakes)} mistakes" in " ".join(readme.split())
+    scripts = NUMBERS[len([*(ROOT / "docs" / "gallery").glob("*.py")])]
+    assert f"{scripts} scripts" in readme
+    assert f"{scripts.capitalize()} scripts" in (ROOT / "docs" / "gallery.md").read_text()
     text = (ROOT / "docs" / "exactness.md").read_text()
     assert f"gguf-py on random bytes, {len(IN_GGUF_PY)} types" in text
     assert f"{len(ENCODED)} types encode byte for byte" in text

@@ -73,7 +73,11 @@ def test_what_is_no_array(other):
         gq.equal(array(), other)
 
 
-@pytest.mark.parametrize("other", [array(), np.ones((3, 512), np.float32), [1, 2]], ids=["q", "x", "list"])
+@pytest.mark.parametrize(
+    "other",
+    [array(), np.ones((3, 512), np.float32), [1, 2], 0, np.float32(1)],
+    ids=["q", "x", "list", "0", "1"],
+)
 def test_operators_say_what_to_write(other):
     q = array()
     for compare in (lambda: q == other, lambda: other == q, lambda: q != other):
@@ -83,12 +87,16 @@ def test_operators_say_what_to_write(other):
 
 
 def test_still_a_key():
-    """Identity is left where nobody asked for values: caches, weak references, None."""
+    """An array is equal to itself, so that caches, lists and weak references find it; ``==`` refuses other
+    arrays and numbers, and what is neither is never equal.
+    """
     q, r = array(), array()
     assert {q: 1, r: 2}[q] == 1
     assert len({q, r, q}) == 2
     assert q in weakref.WeakKeyDictionary({q: 1})
     assert q in [q]
+    with pytest.raises(gq.GGMLQError, match=r"gq\.equal"):
+        assert q.copy() in [q]
     assert q is not None
     assert q != None  # noqa: E711 - what people write
     assert q != "q4_K"

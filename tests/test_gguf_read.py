@@ -204,3 +204,63 @@ def test_threads_see_the_same(write):
         thread.join()
     assert len(seen) == 8
     assert all(found == seen[0] for found in seen)
+
+
+# --- names ------------------------------------------------------------------------------------
+
+CHECKPOINT_AND_GGUF = [
+    ("model.embed_tokens.weight", "token_embd.weight"),
+    ("lm_head.weight", "output.weight"),
+    ("model.layers.0.self_attn.q_proj.weight", "blk.0.attn_q.weight"),
+    ("model.layers.1.self_attn.q_proj.bias", "blk.1.attn_q.bias"),
+    ("model.layers.1.post_attention_layernorm.weight", "blk.1.ffn_norm.weight"),
+    ("model.layers.0.mlp.experts.0.up_proj.weight", "blk.0.ffn_up_exps.weight"),
+]
+
+
+@pytest.fixture(scope="module")
+def both(tmp_path_factory):
+    """Two models of the same tensors, under the names of GGUF and under those of a checkpoint."""
+    folder = tmp_path_factory.mktemp("names")
+    for column, name in enumerate(("m.safetensors", "m.gguf")):
+        gq.save(folder / name, {pair[column]: np.ones(2, np.float32) for pair in CHECKPOINT_AND_GGUF})
+    return gq.open(folder / "m.safetensors"), gq.open(folder / "m.gguf")
+
+
+@pytest.mark.parametrize("pair", CHECKPOINT_AND_GGUF, ids=lambda pair: pair[1])
+def test_a_name_of_the_other_side_is_answered_with_this_one(both, pair):
+    for file, absent, there in zip(both, pair[::-1], pair, strict=True):
+        with pytest.raises(KeyError) as caught:
+            file[absent]
+        assert str(caught.value).endswith(f"under another name; take f[{there!r}]")
+    with pytest.raises(KeyError, match="did you mean"):
+        both[1][f"{pair[1]}s"]
+
+
+def test_patterns_select(both):
+    file = both[1]
+    part = file.select("blk.0.*")
+    assert list(part) == ["blk.0.attn_q.weight", "blk.0.ffn_up_exps.weight"]
+    assert part["blk.0.attn_q.weight"] is file["blk.0.attn_q.weight"]
+    assert dict(part) == {name: file[name] for name in part}
+    assert repr(part) == "<2 of 6 tensors: 'blk.0.attn_q.weight', 'blk.0.ffn_up_exps.weight'>"
+    assert list(file.select(lambda name: name.endswith("bias"))) == ["blk.1.attn_q.bias"]
+    assert list(both[0].select("*.mlp.*")) == ["model.layers.0.mlp.experts.0.up_proj.weight"]
+    assert part.get("output.weight", 3) == 3
+    assert part._ipython_key_completions_() == list(part)
+    assert "<td>blk.0.attn_q.weight</td>" in part._repr_html_()
+    assert "output.weight" not in part._repr_html_()
+    with pytest.raises(KeyError, match=r"<2 of 6 tensors.*not this one"):
+        part["output.weight"]
+    with pytest.raises(KeyError, match=r"select\('nope\*'\).*takes none of 6"):
+        file.select("nope*")
+    with pytest.raises(KeyError, match=r"f\.select\('blk\.0\.\*'\) gives the 2 whose names fit"):
+        file["blk.0.*"]
+
+
+def test_opening_has_no_options(both):
+    with pytest.raises(
+        gq.GGMLQError, match=r'open\(path, device=…\).*gq\.open\(path\)\.to\("cuda"\)'
+    ) as caught:
+        gq.open(both[1].path, device="cuda")
+    assert isinstance(caught.value, TypeError)

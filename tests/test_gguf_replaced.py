@@ -136,3 +136,20 @@ def test_two_savers_and_a_reader(tmp_path):
     assert [child.returncode for child in children] == [0, 0]
     assert len(values(gq.open(paths[0]))) == 1
     assert len(list(tmp_path.iterdir())) == 3
+
+
+@pytest.mark.parametrize("ending", ["gguf", "safetensors"])
+def test_a_file_that_is_shortened_while_it_is_open(tmp_path, ending):
+    """Touching what the map lost would end the process, so a tensor is not handed out."""
+    path = tmp_path / f"m.{ending}"
+    gq.save(path, {name: np.full(8192, 1, np.float32) for name in ("a", "b")})
+    with gq.open(path) as f:
+        os.truncate(path, path.stat().st_size - 10)
+        assert np.asarray(f["a"]).all()
+        with pytest.raises(
+            gq.GGMLQError, match=r"tensor 'b' needs bytes .* when it was opened; .* open it again"
+        ):
+            f["b"]
+        with open(path, "r+b") as file:
+            file.truncate(1 << 17)
+        assert f["b"].shape == (8192,)

@@ -23,34 +23,38 @@ ALLOWED = {
     "errors.py": set(),
     "interrupted.py": set(),
     "text.py": set(),
+    "folding.py": set(),
     "terminal.py": {"text"},
     "progress.py": set(),
+    "notices.py": set(),
     "unwinding.py": set(),
     "announced.py": set(),
     "addressed.py": set(),  # remote by name, which registers itself there
     "cache": {"cache"},
     "cores.py": set(),
     "mixes.py": set(),
-    "folding.py": set(),
     "threads.py": {"cores", "errors"},
     "devices.py": {"errors"},  # the CUDA side by name, when an array lies there
     "tensors.py": {"devices", "errors"},
     "dumps.py": {"errors", "text"},
-    "formats": {"errors", "formats", "mixes"},
+    "formats": {"errors", "formats", "mixes", "text"},
     "packing.py": {"formats"},
     "tiling.py": {"errors"},
     "codes": {"devices", "errors", "tiling", "codes"},
     "fixed": {"fixed"},
     # arrays
     "buffers.py": {"devices", "errors", "formats"},
-    "kept.py": {"buffers", "devices", "errors"},
+    "members.py": set(),
+    "kept.py": {"buffers", "devices", "errors", "members"},
     "storage.py": {"buffers", "devices", "errors", "formats", "kept"},
     "protocols.py": {"errors"},  # operations by name, which register themselves here
-    "matrix.py": {"devices", "errors", "protocols", "text"},
-    "array.py": {"text", "buffers", "devices", "errors", "formats", "matrix", "protocols", "storage"},
+    "operators.py": {"errors", "members", "text"},
+    "matrix.py": {"devices", "errors", "members", "operators", "protocols", "text"},
+    "array.py": {"text", "buffers", "devices", "errors", "formats", "matrix", "members", "storage"},
     "scaled_parts.py": {"buffers", "codes", "devices", "errors", "tensors", "tiling"},
     "scaled.py": {
-        "text", "codes", "devices", "errors", "kept", "matrix", "protocols", "scaled_parts", "tiling",
+        "text", "codes", "devices", "errors", "kept", "matrix", "members", "operators", "protocols",
+        "scaled_parts", "tiling",
     },
     "checks.py": {"array", "buffers", "devices", "errors", "formats"},
     "metrics.py": {"buffers", "devices", "errors"},
@@ -84,8 +88,8 @@ ALLOWED = {
         "progress", "scaled", "scaled_parts", "tensors", "text", "threads", "tiling", "ops",
     },
     "functions": {
-        "buffers", "cache", "checks", "codes", "devices", "errors", "ops", "problems", "progress", "scaled",
-        "tensors", "tiling", "functions",
+        "buffers", "cache", "checks", "codes", "devices", "errors", "notices", "ops", "problems", "progress",
+        "scaled", "tensors", "tiling", "functions",
     },
     "accuracy": {"codes", "devices", "errors", "formats", "ops", "tensors", "text", "accuracy"},
     "reference": {
@@ -94,14 +98,17 @@ ALLOWED = {
     },
     # whole files
     "gguf": {
-        "addressed", "array", "devices", "errors", "formats", "gguf", "matrix", "progress", "tensors", "text",
-        "threads", "unwinding",
+        "addressed", "array", "devices", "errors", "folding", "formats", "gguf", "matrix", "members",
+        "progress", "tensors", "text", "threads", "unwinding",
     },
     "safetensors": {
         "addressed", "array", "codes", "devices", "errors", "formats", "gguf", "matrix", "progress",
         "safetensors", "scaled", "tensors", "text", "tiling",
     },
-    "remote": {"addressed", "array", "cache", "errors", "gguf", "progress", "safetensors", "text", "remote"},
+    "remote": {
+        "addressed", "array", "cache", "errors", "gguf", "notices", "progress", "safetensors", "text",
+        "remote",
+    },
     "files.py": {"addressed", "errors", "gguf", "safetensors"},
     "checkpoint": {
         "array", "checkpoint", "convert", "errors", "formats", "gguf", "ops", "safetensors", "scaled", "text",

@@ -325,7 +325,7 @@ WRONG = [
         "same devices",
     ),
     (lambda q: gq.parallel.together().__enter__(), DeviceError, "one array or more"),
-    (lambda q: gq.parallel.shard(q, TWO) @ np.ones(512), ShapeError, "activations come first"),
+    (lambda q: gq.parallel.shard(q, TWO) @ np.ones(511), ShapeError, "q is .N, K. and x .K. or .K, M."),
     (lambda q: gq.parallel.linear(np.ones(512), q), DTypeError, "make them so with"),
     (lambda q: gq.save("a.gguf", {"s": gq.parallel.shard(q, TWO)}), GGMLQError, "holds whole arrays"),
     (lambda q: gq.save("a.safetensors", {"s": gq.parallel.shard(q, TWO)}), GGMLQError, "holds whole arrays"),

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import socket
-import struct
 import subprocess
 import sys
 import threading
@@ -15,7 +14,6 @@ import pytest
 import ggmlq as gq
 from ggmlq.errors import DeviceError, GroupError, ShapeError
 from ggmlq.parallel.ranks import rank_of
-from ggmlq.parallel.wire import HEAD, HELLO, MAGIC
 
 PRODUCT = """
 import sys, numpy as np, ggmlq as gq
@@ -126,15 +124,6 @@ def test_in_place(fresh):
     assert together(2, work) == [True, True]
 
 
-def test_who_is_missing():
-    me = gq.parallel.Rank(0, 3, 0, "127.0.0.1", free_port())
-    with pytest.raises(GroupError, match=r"did not arrive within 0.2 s: \[1, 2\]"):
-        gq.parallel.Group(me, "cpu", timeout=0.2)
-    me = gq.parallel.Rank(1, 2, 0, "127.0.0.1", free_port())
-    with pytest.raises(GroupError, match=r"rank 0 was not there within 0.2 s"):
-        gq.parallel.Group(me, "cpu", timeout=0.2)
-
-
 def test_who_calls_something_else():
     def shapes(group):
         return group.all_reduce(np.ones(2 + group.rank))
@@ -160,52 +149,6 @@ def test_who_dies_in_the_middle():
     found = together(3, work)
     assert isinstance(found[1], RuntimeError)
     assert all(isinstance(found[rank], GroupError) for rank in (0, 2)), found
-
-
-def test_strangers_at_the_door():
-    """What is not of the group is hung up on, and lengths that it claims reserve nothing."""
-    port = free_port()
-
-    def stranger(data):
-        for _ in range(200):
-            try:
-                with socket.create_connection(("127.0.0.1", port), timeout=5) as peer:
-                    peer.sendall(data)
-                    peer.recv(8)
-                return
-            except ConnectionRefusedError:
-                threading.Event().wait(0.01)
-            except OSError:
-                return
-
-    calls = (
-        b"GET / HTTP/1.1\r\n\r\n",
-        HELLO.pack(MAGIC, 7, 2),
-        HELLO.pack(MAGIC, 1, 9),
-        HELLO.pack(MAGIC, 0, 2),
-    )
-    found = [None]
-
-    def first():
-        me = gq.parallel.Rank(0, 2, 0, "127.0.0.1", port)
-        try:
-            with gq.parallel.Group(me, "cpu", 20) as group:
-                found[0] = group.all_reduce(np.ones(2))
-        except GroupError as error:
-            found[0] = error
-
-    thread = threading.Thread(target=first)
-    thread.start()
-    for data in calls:
-        stranger(data)
-    with socket.create_connection(
-        ("127.0.0.1", port), timeout=5
-    ) as peer:  # one that knows the way in, and lies
-        peer.sendall(HELLO.pack(MAGIC, 1, 2))
-        assert peer.recv(2) == b"ok"
-        peer.sendall(HEAD.pack(b"sum\0", 3, 1 << 62) + b"<f8" + struct.pack("<d", 1))
-        thread.join(30)
-    assert "in the same order" in str(found[0])
 
 
 # --- words ----------------------------------------------------------------------------------

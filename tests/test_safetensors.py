@@ -165,6 +165,7 @@ def test_the_mapping(tmp_path):
         assert "none" not in f
         assert f.get("none") is None
         assert list(f.to("cpu", filter="layer.*")) == ["layer.up", "layer.down"]
+        assert "<td>layer.up</td><td>F32</td>" in f._repr_html_()
         with pytest.raises(KeyError, match=r"did you mean 'layer\.up'"):
             f["layer.uq"]
     with pytest.raises(gq.GGMLQError, match="is closed"):

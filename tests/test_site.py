@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import importlib.util
 import os
+import re
 import subprocess
 import sys
 from html.parser import HTMLParser
@@ -15,8 +16,16 @@ import pytest
 
 import ggmlq
 from ggmlq.cli import command_line
+from ggmlq.members import public
 
 ROOT = Path(__file__).parents[1]
+CLASSES = {
+    ggmlq.QuantArray: "ggmlq.QuantArray",
+    ggmlq.ScaledArray: "ggmlq.ScaledArray",
+    ggmlq.gguf.GGUFFile: "ggmlq.gguf.GGUFFile",
+    ggmlq.safetensors.SafetensorsFile: "ggmlq.safetensors.SafetensorsFile",
+    ggmlq.FixedGRU: "ggmlq.FixedGRU",
+}
 NEEDED = [name for name in ("sphinx", "myst_parser", "furo") if importlib.util.find_spec(name) is None]
 
 
@@ -58,6 +67,9 @@ def test_the_site(tmp_path):
     links_lead_somewhere(found, site)
     nothing_is_loaded_from_elsewhere(found)
     every_page_command_and_name_is_there(found, site)
+    for path in (site / "reference").glob("*.html"):
+        words = re.sub(r"<pre>.*?</pre>", "", path.read_text(encoding="utf-8"), flags=re.DOTALL)
+        assert "&gt;&gt;&gt;" not in words, f"{path.name}: an example is taken for a part of a section"
 
 
 def links_lead_somewhere(pages, folder):
@@ -94,6 +106,15 @@ def every_page_command_and_name_is_there(pages, folder):
     described = {anchor for page in pages.values() for anchor in page.anchors if anchor.startswith("ggmlq.")}
     for name in {*ggmlq.__all__} - modules:
         assert {f"ggmlq.{name}", f"ggmlq.errors.{name}", f"ggmlq.formats.{name}"} & described, name
+    for kind, home in CLASSES.items():
+        assert {f"{home}.{name}" for name in public(kind)} <= described
+        assert not {name for name in described if name.startswith(f"{home}.")} - {
+            f"{home}.{name}" for name in public(kind)
+        }, "inner members are left out"
+    often = ("dequantize", "raw", "T", "mT", "device", "dtype", "nbytes", "ndim", "size", "drop_raw")
+    assert {f"ggmlq.QuantArray.{name}" for name in often} <= described
+    often = ("close", "path", "keys", "items", "get", "byteorder", "version", "alignment", "select")
+    assert {f"ggmlq.gguf.GGUFFile.{name}" for name in often} <= described
 
 
 def test_a_folder_of_others_is_left_alone(tmp_path):

@@ -60,6 +60,8 @@ def test_a_product(shape, torch, place, q):
     assert isinstance(y, torch.Tensor)
     assert (y.dtype, tuple(y.shape), y.device) == (torch.float32, (*shape[:-1], N), x.device)
     assert torch.equal(x @ q.T, y)
+    if x.ndim < 3:
+        assert torch.equal(q @ x.T if x.ndim == 2 else q @ x, y.T if x.ndim == 2 else y)
     if x.numel():
         want = gq.reference.linear(x.cpu().numpy(), q.to("cpu"))
         assert gq.nmse(y.cpu().numpy(), want) < 1e-3

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
+import os
 import sys
 
 import numpy as np
@@ -11,6 +12,7 @@ import pytest
 
 import ggmlq as gq
 from ggmlq import functions as f
+from ggmlq import notices
 from ggmlq.errors import ConfigError
 from ggmlq.functions import configs
 
@@ -23,7 +25,7 @@ PUBLIC = (1, 2, 4, 8, 16, 24, 32, 48, 64, 96, 128, 256, 512, 1024, 1536, 2048, 3
 @pytest.fixture
 def folder(tmp_path, monkeypatch):
     monkeypatch.setenv("GGMLQ_CONFIGS_DIR", str(tmp_path))
-    monkeypatch.setattr(configs, "_said", set())
+    monkeypatch.setattr(notices, "_said", set())
     return tmp_path
 
 
@@ -95,8 +97,14 @@ def test_without_a_table_the_fastest_kernel_and_one_line_in_the_log(folder, capl
 def test_tables_of_the_cache_folder(monkeypatch, tmp_path):
     monkeypatch.delenv("GGMLQ_CONFIGS_DIR", raising=False)
     monkeypatch.setenv("GGMLQ_CACHE_DIR", str(tmp_path))
-    (tmp_path / "configs").mkdir()
+    (tmp_path / "configs").mkdir(mode=0o777)
+    (tmp_path / "configs").chmod(0o777)
     put(tmp_path / "configs", 64, 128, {"4": GOOD})
+    if hasattr(os, "geteuid"):  # whoever may write there chose the table
+        assert f.get_w8a8_block_fp8_configs(64, 128, 128, 128, device="cpu") is None
+        with pytest.raises(ConfigError, match=r"configs can be written to by others"):
+            f.tune(64, 128, Ms=[1], device="cpu")
+    (tmp_path / "configs").chmod(0o700)
     assert f.get_w8a8_block_fp8_configs(64, 128, 128, 128, device="cpu") == {4: GOOD}
     monkeypatch.setenv("GGMLQ_CACHE_DIR", "off")
     assert f.get_w8a8_block_fp8_configs(64, 128, 128, 128, device="cpu") is None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import inspect
 import pickle
 
 import gguf_bytes as gb
@@ -12,6 +13,7 @@ import pytest
 
 import ggmlq as gq
 from ggmlq.errors import BlockIndexError, DTypeError, GGMLQError, ShapeError
+from ggmlq.members import public
 
 FORMATS = [fmt for fmt in gq.formats.values() if fmt.name not in ("i8", "i16", "i32", "i64")]
 BF16 = ml_dtypes.bfloat16
@@ -216,6 +218,23 @@ def test_products_by_other_names(fresh, weights):
     assert np.array_equal(x[0, 0].tolist() @ weights.T, x[0, 0] @ weights.T)
 
 
+def test_weights_times_columns(fresh, weights):
+    """``W @ x``, as people write it: the product of the transposes, transposed."""
+    x = floats(fresh, 128, 3)
+    y = weights @ x
+    assert np.array_equal(y, (x.T @ weights.T).T)
+    assert np.array_equal(weights @ x[:, 0], x[:, 0] @ weights.T)
+    assert np.array_equal(weights @ x.tolist(), y)
+    for other in (
+        np.matmul(weights, x), np.dot(weights, x), np.inner(weights, x.T), weights @ x.astype(np.float64),
+        np.matmul(weights, x, out=np.empty_like(y)), gq.parallel.shard(weights, ["cpu", "cpu"]) @ x,
+    ):  # fmt: skip
+        assert np.allclose(y, other, atol=1e-4)
+    assert (weights @ x[:, :0]).shape == (5, 0)
+    with pytest.raises(GGMLQError, match=r"q\[e\]|2-D|\[N, K\]"):
+        gq.stack([weights, weights]) @ x
+
+
 @pytest.mark.parametrize(
     ("use", "words"),
     [
@@ -228,10 +247,16 @@ def test_products_by_other_names(fresh, weights):
         (lambda q, x: q == x, r"gq\.equal"),
         (lambda q, x: x < q, r"gq\.equal"),
         (lambda q, x: np.matmul(x, q), r"write x @ q\.T"),
-        (lambda q, x: np.matmul(q, x.T), "activations come first|write .T behind it"),
+        (lambda q, x: q @ x, r"with K 128; write x @ q\.T"),
+        (lambda q, x: q @ x[:, :5].T, "with K 128; pass 128 numbers a column"),
+        (lambda q, x: q @ x.T[None], r"x has shape \(1, 128, 3\)"),
+        (lambda q, x: q @ 3.0, r"x has shape \(\)"),
+        (lambda q, x: q @ [[1.0], [1.0, 2.0]], "x is no array"),
+        (lambda q, x: q @ x.T.astype(int), r"x\.astype\(np\.float32\)"),
+        (lambda q, x: q @ q, r"x\.dequantize\(\)|write \.T behind it"),
+        (lambda q, x: np.matmul(q, x.T, out=np.empty((3, 5), np.float32)), r"the result has \(5, 3\)"),
         (lambda q, x: np.dot(x, q), r"write x @ q\.T"),
-        (lambda q, x: np.dot(q, x.T), "activations come first|write .T behind it"),
-        (lambda q, x: q.T @ x, r"x @ q\.T"),
+        (lambda q, x: q.T @ x, r"sums over rows of q.*np\.asarray\(q\)\.T @ x"),
         (lambda q, x: np.matmul(x, q.T, dtype=np.float64), "dtype"),
         (lambda q, x: x.__imatmul__(q.T), r"write x = x @ q\.T"),
     ],
@@ -241,16 +266,106 @@ def test_what_has_no_product_says_what_to_write(fresh, weights, use, words):
         use(weights, floats(fresh, 3, 128))
 
 
-def test_functions_that_are_no_ufuncs_get_the_floats(fresh, weights):
-    v, x = np.asarray(weights), floats(fresh, 3, 128)
-    assert np.mean(weights) == v.mean()
-    assert np.allclose(np.linalg.norm(weights, axis=1), np.linalg.norm(v, axis=1))
-    assert np.array_equal(np.concatenate([weights, x]), np.concatenate([v, x]))
-    assert np.array_equal(np.einsum("mk,nk->mn", x, weights), np.einsum("mk,nk->mn", x, v))
-    assert np.array_equal(np.where(v > 0, weights, 0), np.where(v > 0, v, 0))
-    assert np.array_equal(np.transpose(weights.T), v)
-    assert (np.shape(weights), np.ndim(weights.T)) == ((5, 128), 2)
+@pytest.mark.parametrize(
+    ("use", "words"),
+    [
+        (np.mean, r"^np\.mean with .*pass np\.asarray\(q\)"),
+        (lambda q: np.linalg.norm(q, axis=1), r"^np\.linalg\.norm with"),
+        (lambda q: np.concatenate([q, q]), r"gq\.concatenate"),
+        (lambda q: np.einsum("nk,nk->n", q, q), r"^np\.einsum"),
+        (lambda q: np.where([[True]], q, 0), r"^np\.where"),
+        (lambda q: np.save("never.npy", q), r"gq\.save"),
+        (lambda q: np.savez("never.npz", q=q), r"gq\.save"),
+        (lambda q: np.array_equal(q, q), r"gq\.equal"),
+        (lambda q: np.copyto(np.empty(q.shape), q), r"q\.dequantize\(out="),
+        (lambda q: np.transpose(q.T), r"q\.T"),
+    ],
+)  # fmt: skip
+def test_no_function_decodes_in_passing(weights, use, words):
+    with pytest.raises(DTypeError, match=words):
+        use(weights)
+
+
+def test_conversions_decode(weights, tmp_path):
+    v = weights.dequantize()
+    for same in (np.asarray(weights), np.array(weights), np.ascontiguousarray(weights), np.float32(weights)):
+        assert np.array_equal(same, v)
+    np.testing.assert_array_equal(weights, v)  # which converts first
+    np.save(tmp_path / "w.npy", np.asarray(weights))
+
+
+def test_shape_and_dtype_need_no_values(weights):
+    assert (np.shape(weights), np.ndim(weights.T), np.size(weights)) == ((5, 128), 2, 640)
+    assert np.result_type(weights, np.float16) == np.float32
+    room = np.zeros_like(weights)
+    assert (room.shape, room.dtype, room.flags.c_contiguous) == ((5, 128), np.float32, True)
     assert weights.__array_ufunc__ is None, "what CuPy asks"
+
+
+@pytest.mark.parametrize(
+    ("use", "words"),
+    [
+        (lambda q: q * 2, r"^q \* x with .*np\.asarray\(q\) \* x.*q @ x"),
+        (lambda q: 2 - q, r"^x - q with .*x - np\.asarray\(q\)"),
+        (lambda q: q + np.ones(128), r"^q \+ x"),
+        (lambda q: q.T / 2, r"^q / x"),
+        (lambda q: -q, r"write -np\.asarray\(q\)"),
+        (abs, r"write abs\(np\.asarray\(q\)\)"),
+        (lambda q: q < 1, r"^q < x"),
+        (sum, r"^x \+ q"),
+        (lambda q: q.sum(), r"^q\.sum of .*np\.asarray\(q\)\.sum"),
+        (lambda q: q.max(axis=1), r"np\.asarray\(q\)\.max"),
+        (lambda q: q.astype("f2"), r"q\.dequantize\(np\.float16\)"),
+        (lambda q: q.tolist(), r"np\.asarray\(q\)\.tolist"),
+        (lambda q: q.numpy(), r"write np\.asarray\(q\)"),
+        (lambda q: q.cuda(), r'q\.to\("cuda"\)'),
+        (lambda q: q.dequantise(), "did you mean 'dequantize'"),
+        (lambda q: q.__setitem__(0, 1), r"^q\[0\] = … of .*read-only.*q\.copy\(\)|s\.codes"),
+        (lambda q: f"{q:.2f}", "formatted as the text"),
+    ],
+)  # fmt: skip
+def test_what_people_write_with_floats_gets_a_sentence(weights, use, words):
+    with pytest.raises(DTypeError, match=words):
+        use(weights)
+
+
+def test_format_and_hasattr(weights):
+    assert f"{weights:>200}" == repr(weights).rjust(200)
+    assert f"{weights}" == str(weights)
+    assert not hasattr(weights, "sum")
+    assert not hasattr(weights, "nothing")
+    assert getattr(weights, "__cuda_array_interface__", None) is None
+
+
+@pytest.mark.parametrize("kind", [gq.QuantArray, gq.ScaledArray, gq.gguf.GGUFFile], ids=lambda k: k.__name__)
+def test_a_directory_shows_what_is_documented(kind, weights, tmp_path):
+    """Tab in a notebook: no member that only the package uses, and a docstring of its own for each."""
+    gq.save(tmp_path / "m.gguf", {"w": np.ones((2, 3), np.float32)})
+    examples = [weights, gq.quantize(np.ones((1, 32), np.float32), "q8_0"), gq.open(tmp_path / "m.gguf")]
+    examples += [gq.quantize_scaled(np.ones((1, 32), np.float32), "int8", (1, None))]
+    example = next(each for each in examples if isinstance(each, kind))
+    names = {name for name in dir(example) if not name.startswith("_")}
+    assert names == {*public(kind)}
+    for name in names:
+        assert inspect.getdoc(getattr(kind, name)), name
+    inner = {
+        "all_kept",
+        "decoding",
+        "drop_plans",
+        "keep_plan",
+        "kept",
+        "lasting",
+        "lock",
+        "matrices",
+        "memory",
+    }
+    inner |= {"plan", "prepared", "product", "recorded", "stored", "unit", "whole", "facts", "matrix_at"}
+    assert not names & inner
+    assert names >= {
+        gq.QuantArray: {"T", "raw", "blocks", "drop_raw", "dequantize", "nbytes", "from_bytes", "to"},
+        gq.ScaledArray: {"T", "codes", "scales", "zeros", "code", "tile", "dequantize", "drop_prepared"},
+        gq.gguf.GGUFFile: {"metadata", "parts", "path", "paths", "keys", "items", "get", "close", "version"},
+    }[kind]  # fmt: skip
 
 
 # --- values -----------------------------------------------------------------------------------
@@ -340,7 +455,17 @@ def test_tables_for_a_notebook(tmp_path, fresh):
     page = f._repr_html_()
     assert "<script" not in page
     assert "&lt;script&gt;alert(&#x27;x&#x27;)&lt;/script&gt; &amp; \\x1b[31m" in page
-    assert "… and 21 more" in page
+    assert "<td>blk.{0-79}.w</td><td>f32</td><td>3</td><td>80</td>" in page, "equal layers are one line"
+    many = {f"tensor {i}": np.zeros(3, np.float32) for i in range(80)}
+    gq.save(tmp_path / "many.gguf", many, {"note": evil, "tokens": ["a"] * 999, "eps": 1e-6})
+    page = gq.open(tmp_path / "many.gguf")._repr_html_()
+    assert "… and 20 more" in page
+    for kind in (page, gq.open(tmp_path / "many.gguf").metadata._repr_html_()):
+        assert "<script" not in kind
+        assert "<td>note</td><td>string</td><td>&quot;&lt;script&gt;" in kind
+        assert "<td>eps</td><td>float32</td><td>1e-06</td>" in kind
+        assert len(kind) < 10_000
+    assert "<td>q4_K</td><td>12</td><td>4.5</td><td>256</td><td>yes</td>" in gq.formats._repr_html_()
     assert f._ipython_key_completions_() == list(f)
     assert f.metadata._ipython_key_completions_() == list(f.metadata)
     assert gq.formats._ipython_key_completions_() == list(gq.formats)

@@ -14,11 +14,11 @@ from typing import Any
 
 from _packs import Wanted
 
+from ggmlq.cpu.amx.unit import Unit
 from ggmlq.cpu.grouped.multiply import ADDRESSED
 from ggmlq.cpu.linear import r5_lines
 from ggmlq.cpu.linear._floats import KINDS
 from ggmlq.cpu.machine.target import Target, best
-from ggmlq.cpu.pairs.needs import NEEDED
 from ggmlq.cpu.panels.layout import ROWS_AT_ONCE, expanded, layout_of, rows_at_once, unpacked
 from ggmlq.cpu.prebuilt.levels import LEVELS, Level
 from ggmlq.cpu.scaled_linear import r4_lines
@@ -43,7 +43,7 @@ def wanted(levels: tuple[Level, ...] = LEVELS) -> tuple[Wanted, ...]:
     found = [
         Wanted(Origin(f"ggmlq.cpu.{name}", case), level.folder)
         for level in levels
-        for name, case in chain(_of(best(level.features)), _of_pairs(level))
+        for name, case in chain(_of(best(level.features)), _of_pairs(level), _of_matrix_unit(level))
     ]
     return tuple(dict.fromkeys(found))
 
@@ -67,11 +67,20 @@ def _of(kind: Target) -> Iterator[tuple[str, tuple[Any, ...]]]:
 
 def _of_pairs(level: Level) -> Iterator[tuple[str, tuple[Any, ...]]]:
     """Kernels of 8-bit floats for CPUs that have more than all of a level."""
-    if {*NEEDED} <= level.features | level.more:
+    if "pairs" in level.more:
         for code in FLOATS:
             yield "pairs.lay.taker", (code, best(level.features))
             for module in ("product", "few"):
                 yield f"pairs.{module}.sweep", (code, best(level.features))
+
+
+def _of_matrix_unit(level: Level) -> Iterator[tuple[str, tuple[Any, ...]]]:
+    """Kernels of blocks for CPUs that have Intel's matrix unit besides."""
+    if "amx" in level.more:
+        yield "amx.activations.packer", (True,)
+        layouts = (layout_of(fmt) for fmt in FORMATS.values() if isinstance(fmt, BlockFormat))
+        for layout in dict.fromkeys(filter(None, layouts)):
+            yield "amx.product.multiplied", (layout, Unit)
 
 
 def _of_format(fmt: BlockFormat, kind: Target) -> Iterator[tuple[str, tuple[Any, ...]]]:

@@ -83,7 +83,7 @@ def candidates(problem: Linear) -> list[Rung]:
     by_name = {rung.name: rung for rung in reversed(rungs("linear", "cpu"))}
     names = dict.fromkeys([*choice.usual(problem), *by_name])
     able = [by_name[name] for name in names if by_name[name].refuses(problem) is None]
-    compared = [able[0].arithmetic, *(rung.arithmetic for rung in able if rung.name == choice.MEASURED)]
+    compared = [able[0].arithmetic, *(rung.arithmetic for rung in able if rung.name == choice.MATRIX)]
     return [rung for rung in able if rung.arithmetic in compared and rung.level >= LEAST_LEVEL]
 
 

@@ -19,7 +19,6 @@ from typing import Any
 
 from _page import llama, llama_card, put, settle, table
 
-import ggmlq as gq
 from ggmlq.formats import FORMATS
 from ggmlq.testing import results
 
@@ -103,23 +102,14 @@ def halves(found: results.Results, m: int, n: int, k: int, run: int) -> float | 
 
 
 def figures(found: results.Results) -> list[Figure]:
-    """What auto takes for each problem, by format, length and number of rows.
-
-    That is the fastest kernel, for of these figures ``choice.json`` is made. Its time is that of auto,
-    or of the kernel by name where auto was measured before it took this one.
-    """
-    able = {rung.name for rung in gq.kernels(device="cuda") if not rung.caution}
-    rows = [r for r in found["rows"] if "us" in r and r["way"] == "graph" and r["kernel"] in able]
-    fastest: dict[tuple[Any, ...], results.Row] = {}
-    for row in sorted(rows, key=lambda r: r["us"]):
-        fastest.setdefault((row["format"], row["N"], row["K"], row["M"]), row)
-    for row in rows:
-        about = (row["format"], row["N"], row["K"], row["M"])
-        if row["asked"] == "auto" and row["kernel"] == fastest[about]["kernel"]:
-            fastest[about] = row
+    """The kernel that auto took for each problem and its time, as they were measured last."""
+    last: dict[tuple[Any, ...], results.Row] = {}
+    for row in sorted(found["rows"], key=lambda r: r["run"]):
+        if "us" in row and row["way"] == "graph" and row["asked"] == "auto":
+            last[row["format"], row["N"], row["K"], row["M"]] = row
     names = list(FORMATS)
-    chosen = sorted(fastest.values(), key=lambda r: (names.index(r["format"]), r["N"], r["K"], r["M"]))
-    return [Figure(found, r) for r in chosen]
+    ordered = sorted(last.values(), key=lambda r: (names.index(r["format"]), r["N"], r["K"], r["M"]))
+    return [Figure(found, r) for r in ordered]
 
 
 # --- tables -----------------------------------------------------------------------------------

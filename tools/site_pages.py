@@ -17,12 +17,14 @@ import subprocess
 import sys
 import tempfile
 import textwrap
+from enum import Enum
 from importlib import import_module
 from pathlib import Path
 from typing import Any
 
 import ggmlq
 from ggmlq.cli import command_line
+from ggmlq.members import public as public_members
 
 ROOT = Path(__file__).resolve().parents[1]
 RENAMED = {"README.md": "index.md", "docs/README.md": "pages.md"}
@@ -209,7 +211,7 @@ def module_page(name: str, modules: list[str], homes: dict[int, str]) -> str:
         if not callable(thing):
             text += data(each, thing)
         elif id(thing) not in homes:
-            text += f".. {directive(thing)}:: {each}\n\n"
+            text += f".. {directive(thing)}:: {each}\n{members(thing)}\n"
             homes[id(thing)] = f"{name}.{each}".removeprefix("ggmlq.")
     return text
 
@@ -227,6 +229,14 @@ def directive(thing: Any) -> str:
     if inspect.isclass(thing):
         return "autoexception" if issubclass(thing, Exception) else "autoclass"
     return "autofunction"
+
+
+def members(thing: Any) -> str:
+    """The option that names the members of a class, inherited ones too: those that ``dir()`` shows."""
+    if not inspect.isclass(thing):
+        return ""
+    names = [] if issubclass(thing, Exception | Enum) else public_members(thing)
+    return f"   :members: {', '.join(names)}\n"
 
 
 def data(name: str, thing: Any) -> str:

@@ -5,7 +5,8 @@ each file is an entry: a digest of its name and content, then the content. ``GGM
 the place; ``GGMLQ_CACHE_DIR=off`` does without. A place that cannot be used is done without, and
 ``ggmlq doctor`` says why.
 
-Entries are run, so whoever can write one owns the process: only private folders count (``private.py``).
+Entries are run, so whoever can write one owns the process: only private folders count, from the place
+down (``private.py``).
 One that cannot be written to is still read from. What is removed is what this module made: files
 with its endings in folders with its mark, and never a folder with anything else in it.
 
@@ -20,12 +21,14 @@ import hashlib
 import os
 import re
 import secrets
+import stat
 import sys
 from collections.abc import Callable
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import NamedTuple
 
-from .private import PARTIAL, Folder, Refused, make
+from .private import PARTIAL, Folder, Refused, below
 
 HOME = "compiled"  # within the place
 MARK, MARK_TEXT = "ggmlq-compiled", b"Compiled code of ggmlq. It may be removed at any time.\n"
@@ -73,7 +76,7 @@ class Generation:
     """
 
     def __init__(self, kind: str, digest: Callable[[], str]) -> None:
-        self._path: Path | None = None
+        self._path: Path | None = None  # <place>/compiled/<generation>
         self.problem: str | None = None
         place: Path | None = None
         try:
@@ -94,7 +97,7 @@ class Generation:
         if self._path is None:
             return None
         try:
-            with Folder(self._path) as folder:
+            with _opened(self._path) as folder:
                 sealed = folder.read(entry + ENTRY)
         except (OSError, Refused):
             return None
@@ -104,7 +107,7 @@ class Generation:
     def save(self, entry: str, content: bytes) -> None:
         """Keep an entry, if it can be kept."""
         if self._path is not None:
-            with contextlib.suppress(OSError, Refused), Folder(self._path) as folder:
+            with contextlib.suppress(OSError, Refused), _opened(self._path) as folder:
                 folder.write(entry + ENTRY, _seal(entry, content) + content)
 
     def examine(self) -> Facts:
@@ -112,35 +115,40 @@ class Generation:
         if self._path is None:
             return Facts(None, self.problem, 0, 0)
         sizes = []
-        with contextlib.suppress(OSError), os.scandir(self._path) as found:
-            sizes = [file.stat(follow_symlinks=False).st_size for file in found if file.name.endswith(ENTRY)]
+        with contextlib.suppress(OSError, Refused), _opened(self._path) as folder:
+            sizes = [folder.facts(name).st_size for name in folder.names() if name.endswith(ENTRY)]
         return Facts(str(self._path), self.problem, len(sizes), sum(sizes))
 
 
-def forget(home: Path, mine: str) -> None:
+def forget(home: Folder, mine: str) -> None:
     """Remove the generations of this kind that were not used for longest."""
     found = []
-    with os.scandir(home) as entries:
-        for entry in entries:
-            named = GENERATION.fullmatch(entry.name)
-            if named and mine.startswith(f"{named[1]}-") and entry.is_dir(follow_symlinks=False):
-                found.append((entry.name != mine, entry.stat(follow_symlinks=False).st_mtime, entry.name))
+    for name in home.names():
+        named = GENERATION.fullmatch(name)
+        if named and mine.startswith(f"{named[1]}-"):
+            facts = home.facts(name)
+            if stat.S_ISDIR(facts.st_mode):
+                found.append((name != mine, facts.st_mtime, name))
     old = [name for is_other, _, name in sorted(found) if is_other][: -(GENERATIONS - 1)]
     for name in old:
         with contextlib.suppress(OSError, Refused):
-            _remove(home / name)
+            _remove(home, name)
+
+
+def _opened(path: Path) -> AbstractContextManager[Folder]:
+    return below(path.parents[1], HOME, path.name)
 
 
 def _ready(path: Path) -> str | None:
     """Let a generation be there, and its elders no more; a sentence if nothing can be added to it."""
     try:
-        make(path.parent)
-        if not os.path.lexists(path / MARK):
-            _create(path)
+        with below(path.parents[1], HOME, new=True) as home:
+            if not home.has(path.name):
+                _create(home, path.name)
     except OSError:
         if not path.is_dir():
             raise
-    with Folder(path) as folder:
+    with _opened(path) as folder:
         _check_mark(folder)
         try:
             folder.touch()
@@ -148,38 +156,38 @@ def _ready(path: Path) -> str | None:
             return f"read only: {error.strerror}"
     if not os.access(path, os.W_OK):
         return "read only"
-    with contextlib.suppress(OSError):
-        forget(path.parent, path.name)
+    with contextlib.suppress(OSError), below(path.parents[1], HOME) as home:
+        forget(home, path.name)
     return None
 
 
-def _create(path: Path) -> None:
+def _create(home: Folder, name: str) -> None:
     """A folder that has its mark from the first moment on; another process may make it before this one."""
-    partial = path.with_name(f"{path.name}-{secrets.token_hex(4)}{PARTIAL}")
-    partial.mkdir(mode=0o700)
+    partial = f"{name}-{secrets.token_hex(4)}{PARTIAL}"
+    home.make(partial)
     try:
-        partial.chmod(0o700)  # a umask can take away too much
-        with Folder(partial) as folder:
+        with Folder(home.path / partial, home) as folder:
             folder.write(MARK, MARK_TEXT)
-        partial.rename(path)
+        home.rename(partial, name)
     except OSError:
         with contextlib.suppress(OSError):
-            (partial / MARK).unlink(missing_ok=True)
-            partial.rmdir()
-        if not path.is_dir():
+            with contextlib.suppress(FileNotFoundError), Folder(home.path / partial, home) as folder:
+                folder.remove(MARK)
+            home.remove_folder(partial)
+        if not home.has(name):
             raise
 
 
-def _remove(path: Path) -> None:
+def _remove(home: Folder, name: str) -> None:
     """Our files in a folder with our mark, and the folder if nothing else is in it."""
-    with Folder(path) as folder:
+    with Folder(home.path / name, home) as folder:
         _check_mark(folder)
-        for name in folder.names():
-            if name.endswith((ENTRY, PARTIAL)):
-                folder.remove(name)
+        for entry in folder.names():
+            if entry.endswith((ENTRY, PARTIAL)):
+                folder.remove(entry)
         if folder.names() == [MARK]:
             folder.remove(MARK)
-            path.rmdir()
+            home.remove_folder(name)
 
 
 def _check_mark(folder: Folder) -> None:

@@ -4,6 +4,7 @@ to_gguf           togguf.py        a folder of safetensors to a GGUF file
 mixed.py          the types that a mix gives to its tensors
 to_safetensors    back.py          a GGUF file to a folder of safetensors
 families.py       which tensor is which, for each family; config.py reads what the checkpoint says
+equivalents.py    names of one tensor on both sides, for errors about a name that a file lacks
 layout.py         every tensor of the new file, and from which rows it comes; values.py makes the rows
 parameters.py     keys that say how the model computes; general.py who made it, card.py the model card
 vocabulary.py     the tokenizer: tokens.py, special.py, sentencepiece.py; pretokenizer.py and encode.py find

@@ -17,7 +17,8 @@ def run(args: argparse.Namespace) -> int:
     remote: Any = importlib.import_module("ggmlq.remote")  # what it needs, other commands start without
     found = remote.empty() if args.empty else remote.entries()
     if args.json:
-        _plain.print_json({"removed": args.empty, "files": [entry._asdict() for entry in found]})
+        files = [entry._asdict() for entry in found]
+        _plain.print_json({"removed": args.empty, "files": files, "problem": remote.problem()})
         return 0
     if found:
         rows = [
@@ -32,8 +33,6 @@ def run(args: argparse.Namespace) -> int:
         print(table(["address", "size", "here", "opened"], rows), end="\n\n")
     total = size(sum(entry.there for entry in found))
     print(f"{'removed ' if args.empty else ''}{count(len(found), 'file')}, {total}")
+    if (problem := remote.problem()) is not None:
+        print(f"nothing is kept: {problem}")
     return 0
-
-
-def _when(seconds: float) -> str:
-    return time.strftime("%Y-%m-%d %H:%M", time.localtime(seconds))

@@ -2,10 +2,11 @@
 
 ``tools/cpu_choice.py`` measures and writes the file; :mod:`ggmlq.measured` says how it is read. An
 entry holds for CPUs that Numba compiles the same code for. On others the highest rung that takes a
-problem is taken, but for ``cpu:lines``: there more than three rows of activations go to ``cpu:tiles``;
-and but for ``cpu:amx``, which is only taken where it was measured ahead.
+problem is taken, but for ``cpu:lines``: there more than three rows of activations go to ``cpu:tiles``.
 
-Only kernels of ``q8`` are compared, and ``cpu:amx``, whose arithmetic loses less.
+``cpu:amx`` is taken wherever it does not refuse, from ``MATRIX_ROWS`` rows of activations on: on both CPUs
+with a matrix unit that were measured it was ahead there with every type. With fewer rows only an entry can
+name it. Entries compare kernels of ``q8``, and ``cpu:amx``, whose arithmetic loses less.
 
 Of codes with scales the highest rung that takes a problem is taken, but for 8-bit floats: on CPUs but AMD's,
 of which ``cpu:pairs`` was not measured, it is taken by name alone; and where a package comes with code, but
@@ -20,7 +21,7 @@ from typing import NamedTuple
 
 from .. import measured
 from ..formats import BlockFormat
-from ..ladder import Problem, rungs
+from ..ladder import Problem, Rung, rungs
 from ..measured import NOTHING, Entry, Preference
 from ..problems import Linear, ScaledLinear
 from .machine.features import cpu_name, model_name, zen
@@ -29,9 +30,10 @@ from .pairs import needs
 from .prebuilt import served
 
 FEW, FOR_FEW = 3, "cpu:lines"
-MEASURED = "cpu:amx"  # taken only where a table says so
+MATRIX, MATRIX_ROWS = "cpu:amx", 28  # the matrix unit multiplies 32 rows of activations at a time
 OF_FLOATS = "cpu:floats"  # which takes no blocks
 USUAL = "usual on a CPU that was not measured"
+AHEAD = "ahead wherever there is a matrix unit"
 AT_HAND = "the highest whose code came with the package"
 TABLE = Path(__file__).with_name("choice.json")
 
@@ -76,6 +78,20 @@ def preference(problem: Problem) -> Preference:
         return of_codes(problem)
     if not isinstance(problem, Linear) or not isinstance(problem.format, BlockFormat):
         return NOTHING
+    order = of_vectors(problem)
+    if problem.m < MATRIX_ROWS or matrix_unit().refuses(problem) is not None:
+        return order
+    return Preference((MATRIX, *order.kernels), AHEAD)
+
+
+@cache
+def matrix_unit() -> Rung:
+    """The rung of Intel's matrix unit."""
+    return next(rung for rung in rungs("linear", "cpu") if rung.name == MATRIX)
+
+
+def of_vectors(problem: Linear) -> Preference:
+    """The order of a CPU without a matrix unit: by its entry, or the usual one."""
     entry = next((entry for entry in table() if is_of(entry, here())), None)
     if entry is None or (found := measured.preference(problem, entry, entry["cpu"])) is NOTHING:
         return Preference(usual(problem), USUAL)
@@ -98,6 +114,6 @@ def is_of(entry: Entry, cpu: Cpu) -> bool:
 
 def usual(problem: Linear) -> tuple[str, ...]:
     """The order without figures, which is not just from the highest down."""
-    passed = {MEASURED, OF_FLOATS} | ({FOR_FEW} if problem.m > FEW else set())
+    passed = {MATRIX, OF_FLOATS} | ({FOR_FEW} if problem.m > FEW else set())
     names = [rung.name for rung in reversed(rungs(problem.op, problem.device))]
     return tuple(name for name in names if name not in passed)

@@ -16,6 +16,7 @@ import numpy as np
 
 from ..errors import FormatAttributeError, FormatError
 from ..mixes import BY_NAME
+from ..text import html_table
 from ._forks import claimants
 from .format import CATALOGUE, BlockFormat, Format
 from .scalars import SCALARS
@@ -88,6 +89,15 @@ class Formats(Mapping[str, Format]):
 
     def __len__(self) -> int:
         return len(self._canonical)
+
+    def _repr_html_(self) -> str:
+        """For a notebook: name, id, size and what can be done with each."""
+        rows = [
+            [f.name, f.id, f"{f.bits_per_weight:g}", f.block_size, "yes" if f.can_quantize else "no"]
+            for f in self.values()
+        ]
+        header = ("format", "id", "bits a weight", "weights a block", "can be encoded")
+        return html_table(header, rows, f"{len(self)} ggml formats")
 
     def __repr__(self) -> str:
         return f"<{len(self)} ggml formats: {', '.join(self)}>"

@@ -22,6 +22,7 @@ from ..checks import float_dtype
 from ..codes import CODES
 from ..devices import cuda_module, namespace, on_device_of
 from ..errors import UnsupportedError
+from ..notices import say_once
 from ..ops import scaled_linear
 from ..problems import ScaledLinear
 from ..scaled import ScaledArray
@@ -75,7 +76,7 @@ def w8a8_block_fp8_matmul(
                 f"{asked}: {problem} with {wanted}: {refused}; take another configuration, or "
                 "gq.scaled_linear for the fastest kernel"
             )
-        configs.say_once(f"{problem}: the table's {wanted}: {refused}; the fastest kernel is taken")
+        say_once(f"{problem}: the table's {wanted}: {refused}; the fastest kernel is taken")
         return scaled_linear(p.x, p.w, dtype=kind).reshape(p.shape)
     with np.errstate(over="ignore"):  # infinities are results, as on a GPU
         return run(kernel, p, wanted).astype(kind, copy=False).reshape(p.shape)

@@ -19,9 +19,9 @@ from __future__ import annotations
 import difflib
 import importlib
 import json
-import logging
 import os
 import re
+import stat
 from collections.abc import Mapping
 from functools import cache
 from pathlib import Path
@@ -30,9 +30,10 @@ from typing import Any
 import numpy as np
 
 from ..cache import root
-from ..cache.private import Refused
+from ..cache.private import Refused, below
 from ..devices import cuda_device, cuda_driver
 from ..errors import ConfigError, DeviceError, MissingDependencyError
+from ..notices import say_once
 from .operands import length
 
 Config = dict[str, int]
@@ -40,12 +41,11 @@ Table = dict[int, Config]
 
 SIZES = ("BLOCK_SIZE_M", "BLOCK_SIZE_N", "BLOCK_SIZE_K")
 COUNTS = {"GROUP_SIZE_M": 1 << 20, "num_warps": 32, "num_stages": 32}  # and the most there may be
+HOME = "configs"  # within the cache
 LEAST, MOST = 16, 512  # elements of a tile along an axis
 OTHERS = ("rung", "waves_per_eu", "kpack", "matrix_instr_nonkdim")  # in files of others: no concern of ours
 DEFAULTS = {"GROUP_SIZE_M": 32, "num_warps": 4, "num_stages": 3}
 
-log = logging.getLogger("ggmlq")
-_said: set[str] = set()
 _read: dict[Path, tuple[tuple[int, int], Table]] = {}
 
 
@@ -163,15 +163,24 @@ def here() -> str:
     return "cuda"
 
 
-def own_folder() -> Path | None:
-    """Where :func:`tune` writes; None where nothing is kept."""
+def own_folder(check: bool = False, new: bool = False) -> Path | None:
+    """Where :func:`tune` writes; None where nothing is kept.
+
+    ``check``: ``Refused`` where others could write to it, or to the cache above it; ``new``: made too.
+    """
     if said := os.environ.get("GGMLQ_CONFIGS_DIR"):
-        return Path(said).expanduser()
+        folder = Path(said).expanduser()
+        if new:
+            folder.mkdir(parents=True, exist_ok=True)
+        return folder
     try:
         place = root()
     except Refused:
         return None
-    return place / "configs" if place else None
+    if place is not None and (check or new):
+        with below(place, HOME, new=new):
+            pass
+    return place / HOME if place else None
 
 
 def folders() -> list[Path]:
@@ -188,8 +197,19 @@ def _table(path: Path, block: tuple[int, int]) -> Table | None:
         return None
     stamp = facts.st_mtime_ns, facts.st_size
     if path not in _read or _read[path][0] != stamp:
+        if not stat.S_ISREG(facts.st_mode) or not _is_of_user(path):
+            return None
         _read[path] = stamp, parsed(path, block)
     return _read[path][1]
+
+
+def _is_of_user(path: Path) -> bool:
+    """False for a table in the cache where others can write to it."""
+    try:
+        return path.parent != own_folder() or own_folder(check=True) is not None
+    except Refused as error:
+        say_once(f"{error}; the table {path.name} there is not read")
+        return False
 
 
 def parsed(path: Path, block: tuple[int, int]) -> Table:
@@ -209,10 +229,3 @@ def parsed(path: Path, block: tuple[int, int]) -> Table:
             raise ConfigError(f"{path}: the key {key[:40]!r}; keys are numbers of rows, each once; {way}")
         table[int(key[:20])] = checked(f"{path}, M={key}", entry, block)
     return table
-
-
-def say_once(message: str) -> None:
-    """To the log of ``ggmlq``; the same is said once a process."""
-    if message not in _said:
-        _said.add(message)
-        log.warning("ggmlq: %s", message)

@@ -19,6 +19,7 @@ from typing import Any
 
 import numpy as np
 
+from ..cache.private import Refused
 from ..devices import cuda_device, cuda_module, on_device_of
 from ..errors import ConfigError, DeviceError
 from ..problems import ScaledLinear
@@ -174,19 +175,22 @@ def _gpu_clock(work: Callable[[], Any]) -> float:
 
 def _path(asked: str, shape: tuple[int, int], blocks: tuple[int, int], device: str) -> Path:
     """Where the table goes: known, and there, before anything is measured."""
-    folder = configs.own_folder()
+    try:
+        folder = configs.own_folder(check=True, new=True)
+    except Refused as error:
+        raise ConfigError(
+            f"{asked}: {error}; tables are kept there; set GGMLQ_CONFIGS_DIR, or pass save=False"
+        ) from None
+    except OSError as error:
+        raise ConfigError(
+            f"{asked}: the folder {configs.own_folder()} cannot be made ({error.strerror}); tables are kept "
+            "there; set GGMLQ_CONFIGS_DIR to another, or pass save=False"
+        ) from error
     if folder is None:
         raise ConfigError(
             f"{asked}: there is no folder for tables, GGMLQ_CACHE_DIR switches the cache off; set "
             "GGMLQ_CONFIGS_DIR, or pass save=False"
         )
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise ConfigError(
-            f"{asked}: the folder {folder} cannot be made ({error.strerror}); tables are kept there; set "
-            "GGMLQ_CONFIGS_DIR to another, or pass save=False"
-        ) from error
     if not os.access(folder, os.W_OK):
         raise ConfigError(
             f"{asked}: the folder {folder} cannot be written to; tables are kept there; set "

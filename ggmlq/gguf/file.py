@@ -10,18 +10,17 @@ from typing import Any, NamedTuple
 from .. import addressed
 from ..array import QuantArray
 from ..devices import cuda_module
-from ..errors import GGUFError
-from ..text import count, html_table, short, size
+from ..errors import GGUFError, GGUFKeyError
+from ..text import count
 from . import header, load, split, tensors
 from .header import Header
-from .metadata import Metadata, missing
+from .metadata import Metadata
 from .opened import Opened
 from .select import Filter, select
 from .source import Source, checked_path
 from .tensors import TensorInfo
 
 PATH = "a GGUF file is memory-mapped; pass a str or an os.PathLike, write bytes in memory to a file first"
-SHOWN = 60  # tensors that a notebook shows
 ATTEMPTS = 5  # to open a set of parts that is being replaced
 
 
@@ -107,14 +106,27 @@ class GGUFFile(Opened[QuantArray]):
 
     def __init__(self, parts: list[Part]) -> None:
         first = parts[0].header
-        self.paths: tuple[str, ...] = tuple(part.source.path for part in parts)
-        self.version = first.version
-        self.byteorder = first.byteorder
-        self.alignment = first.alignment
+        self._paths = tuple(part.source.path for part in parts)
+        self._header = first
         self._absolute = parts[0].source.map.path  # the folder of the process may change
         places = {name: part for part in parts for name in part.header.tensors}
         metadata = Metadata(split.metadata_of_set([part.header for part in parts]))
         self._state: State | None = State(tuple(parts), places, {}, metadata)
+
+    @property
+    def version(self) -> int:
+        """The version of the format that the first file has."""
+        return self._header.version
+
+    @property
+    def byteorder(self) -> str:
+        """``"little"`` or ``"big"``."""
+        return self._header.byteorder
+
+    @property
+    def alignment(self) -> int:
+        """Bytes to whose multiples the tensors of the first file are aligned."""
+        return self._header.alignment
 
     @property
     def parts(self) -> tuple[Part, ...]:
@@ -148,7 +160,7 @@ class GGUFFile(Opened[QuantArray]):
     def _place(self, state: State, name: str) -> tuple[Part, TensorInfo]:
         part = state.places.get(name)
         if part is None:
-            missing(f"{self!r}[{short(name)}]", name, state.places)
+            self._missing(name, GGUFKeyError)
         return part, part.header.tensors[name]
 
     def to(
@@ -210,21 +222,15 @@ class GGUFFile(Opened[QuantArray]):
     def __reduce__(self) -> tuple[Any, ...]:
         return open, (self._absolute,)
 
-    def _ipython_key_completions_(self) -> list[str]:
-        return list(self) if self._state is not None else []
+    def _tensors(self) -> list[dict[str, Any]]:
+        return [
+            {"name": i.name, "type": i.format.name, "shape": i.shape, "bytes": i.nbytes}
+            for part in self.parts
+            for i in part.header.tensors.values()
+        ]
 
-    def _repr_html_(self) -> str:
-        """For a notebook: what is in it."""
-        state = self._state
-        rows: list[list[object]] = []
-        for part in state.parts if state else ():
-            for info in part.header.tensors.values():
-                shape = " × ".join(map(str, info.shape))
-                rows.append([info.name, info.format.name, shape, size(info.nbytes)])
-        more = len(rows) - SHOWN
-        rest: list[list[object]] = [[f"… and {more} more", "", "", ""]]
-        shown = rows if more <= 1 else rows[:SHOWN] + rest
-        return html_table(("tensor", "type", "shape", "size"), shown, repr(self))
+    def _metadata_html(self) -> str:
+        return self.metadata._repr_html_()
 
     def __repr__(self) -> str:
         state = self._state

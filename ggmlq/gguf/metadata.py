@@ -8,12 +8,14 @@ from typing import Any, NamedTuple, NoReturn
 import numpy as np
 
 from ..errors import GGUFError, GGUFKeyError
-from ..text import COMPARED, count, near, short
+from ..members import Listed, inner
+from ..text import COMPARED, count, html_table, near, short
 from .node import Node, array_header, decode, encode, raw, read
 from .source import Source
 from .typed import resolve
 from .valuetype import ValueType
 
+LONGEST = 100  # characters of a value that a table shows
 FORMS = {
     "tensors": "are a dict of names (str) and arrays",
     "metadata": "are a dict of keys (str) and values",
@@ -79,7 +81,7 @@ class Given(NamedTuple):
 Entry = Stored | Given
 
 
-class Metadata(Mapping[str, Any]):
+class Metadata(Listed, Mapping[str, Any]):
     """Keys and values of a GGUF file, read-only.
 
     ``metadata | {"general.name": "mine"}`` and ``metadata.without("general.url")`` give edited
@@ -106,6 +108,7 @@ class Metadata(Mapping[str, Any]):
         return cls(entries)
 
     @property
+    @inner
     def entries(self) -> Mapping[str, Entry]:
         """What the writer takes: values as they lie in the file, or as they were set."""
         return self._entries
@@ -159,6 +162,24 @@ class Metadata(Mapping[str, Any]):
     def __reduce__(self) -> tuple[Any, ...]:  # types stay; what lay in the file is copied
         return Metadata, ({key: Given(entry.node()) for key, entry in self._entries.items()},)
 
+    def _repr_html_(self) -> str:
+        """For a notebook: all keys with their types, and the beginning of each value."""
+        return html_table(("key", "type", "value"), self.rows(), f"{count(len(self), 'key')} of metadata")
+
+    @inner
+    def rows(self) -> list[list[object]]:
+        """Key, type and the beginning of the value, for people."""
+        return [[key, self.type(key), self._words(key)] for key in self]
+
+    def _words(self, key: str) -> str:
+        try:
+            value = self[key]
+        except GGUFError as error:
+            return str(error)
+        if self.type(key) == "float32":  # as it was written: 1e-06, not the double beside it
+            return str(np.float32(value))
+        return short(value, LONGEST)
+
     def __repr__(self) -> str:
         return f"<GGUF metadata, {len(self)} keys: {', '.join(self)}>"
 
@@ -170,12 +191,16 @@ class Metadata(Mapping[str, Any]):
 
 
 def missing(
-    asked: str, key: object, known: Iterable[str], way: str = "list(...) gives the names"
+    asked: str,
+    key: object,
+    known: Iterable[str],
+    way: str = "list(...) gives the names",
+    kind: type[Exception] = GGUFKeyError,
 ) -> NoReturn:
     """Raise the KeyError that names what is like the key."""
     names = list(known)
     count_of = count(len(names), "name")
-    raise GGUFKeyError(f"{asked}: the file has {count_of}, not this one; {similar(key, names, way)}")
+    raise kind(f"{asked}: the file has {count_of}, not this one; {similar(key, names, way)}")
 
 
 def similar(key: object, known: Iterable[str], way: str = "list(...) gives the names") -> str:

@@ -6,9 +6,17 @@ import importlib
 from abc import abstractmethod
 from collections.abc import Iterator, Mapping
 from types import MappingProxyType, TracebackType
-from typing import Any, Protocol, Self, TypeVar
+from typing import Any, NoReturn, Protocol, Self, TypeVar
+
+from ..folding import folded
+from ..members import Listed
+from ..text import count, html_table, short, size
+from .metadata import missing
+from .select import Filter, fitting, select
 
 Held_co = TypeVar("Held_co", covariant=True)
+SHOWN = 5  # names in the repr of a selection
+LINES = 60  # of tensors that a notebook shows
 
 
 class State(Protocol):
@@ -19,11 +27,16 @@ class State(Protocol):
         """Where each tensor lies."""
 
 
-class Opened(Mapping[str, Held_co]):
+class Opened(Listed, Mapping[str, Held_co]):
     """An open model: names to arrays. Closing it lets go of its files; arrays taken from it stay good."""
 
-    paths: tuple[str, ...]
+    _paths: tuple[str, ...]
     _state: Any
+
+    @property
+    def paths(self) -> tuple[str, ...]:
+        """The files, in the order of the parts."""
+        return self._paths
 
     @property
     def path(self) -> str:
@@ -46,6 +59,53 @@ class Opened(Mapping[str, Held_co]):
 
     def __contains__(self, name: object) -> bool:
         return name in self._opened().places
+
+    def select(self, filter: Filter) -> Selection[Held_co]:
+        """The tensors whose names fit, as a read-only mapping; none is read before it is asked for.
+
+        Parameters
+        ----------
+        filter : str or callable
+            A pattern for whole names, with ``*``, ``?`` and ``[…]`` as in file names, or a function of a
+            name. One that takes no tensor is a GGUFKeyError.
+
+        >>> import os, tempfile, numpy as np, ggmlq as gq
+        >>> path = os.path.join(tempfile.mkdtemp(), "tiny.gguf")
+        >>> _ = gq.save(path, {"norm": np.ones(4, np.float32), "blk.0.up": np.eye(4, dtype=np.float32)})
+        >>> gq.open(path).select("blk.*")
+        <1 of 2 tensors: 'blk.0.up'>
+        """
+        return Selection(self, select(f"{self!r}.select({short(filter)})", self, filter))
+
+    def _missing(self, name: object, kind: type[Exception]) -> NoReturn:
+        """Raise the error for a name that is not there: what it may have meant."""
+        asked, names = f"{self!r}[{short(name)}]", list(self._opened().places)
+        if isinstance(name, str) and (fits := fitting(names, name)):
+            raise kind(
+                f"{asked}: a name is that of one tensor; f.select({short(name)}) gives the {len(fits)} whose "
+                "names fit"
+            )
+        equivalents = importlib.import_module(f"{__package__.partition('.')[0]}.checkpoint.equivalents")
+        if here := [each for each in equivalents.of(name) if each in names]:
+            raise kind(f"{asked}: this file has that tensor under another name; take f[{here[0]!r}]")
+        missing(asked, name, names, kind=kind)
+
+    @abstractmethod
+    def _tensors(self) -> list[dict[str, Any]]:
+        """Name, type, shape and bytes of each tensor that is there."""
+
+    @abstractmethod
+    def _metadata_html(self) -> str:
+        """The table of the metadata for a notebook."""
+
+    def _repr_html_(self) -> str:
+        """For a notebook: the tensors, equal layers in one line, and the metadata."""
+        if self._state is None:
+            return html_table((), (), repr(self))
+        return _table(self._tensors(), repr(self)) + self._metadata_html()
+
+    def _ipython_key_completions_(self) -> list[str]:
+        return list(self) if self._state is not None else []
 
     def _to_several(
         self, chosen: Mapping[str, Any], devices: Any, axis: Any, progress: bool | None
@@ -71,3 +131,58 @@ class Opened(Mapping[str, Held_co]):
     def close(self) -> None:
         """Let go of the files; what was taken from them stays good."""
         self._state = None
+
+
+def _table(tensors: list[dict[str, Any]], caption: str) -> str:
+    """Tensors for a notebook, equal layers in one line."""
+    rows: list[list[object]] = [
+        [
+            fact["name"],
+            fact["type"],
+            " × ".join(map(str, fact["shape"])),
+            fact["tensors"],
+            size(fact["bytes"]),
+        ]
+        for fact in folded(tensors)
+    ]
+    more = len(rows) - LINES
+    if more > 1:
+        rows[LINES:] = [[f"… and {more} more", "", "", "", ""]]
+    return html_table(("tensor", "type", "shape", "tensors", "size"), rows, caption)
+
+
+class Selection(Listed, Mapping[str, Held_co]):
+    """Some tensors of an open model, by name; :meth:`Opened.select` makes it."""
+
+    def __init__(self, file: Opened[Held_co], names: list[str]) -> None:
+        self._file, self._names = file, dict.fromkeys(names)
+
+    def __getitem__(self, name: str) -> Held_co:
+        if name not in self._names:
+            missing(f"{self!r}[{short(name)}]", name, self._names)
+        return self._file[name]
+
+    def get(self, name: str, default: Any = None) -> Any:
+        """A tensor, or the default for a name that is not there."""
+        return self[name] if name in self else default  # noqa: SIM401
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._names)
+
+    def __len__(self) -> int:
+        return len(self._names)
+
+    def __contains__(self, name: object) -> bool:
+        return name in self._names
+
+    def _ipython_key_completions_(self) -> list[str]:
+        return list(self)
+
+    def _repr_html_(self) -> str:
+        """For a notebook: these tensors, equal layers in one line."""
+        tensors = [fact for fact in self._file._tensors() if fact["name"] in self._names]
+        return _table(tensors, f"{len(self)} of {count(len(self._file), 'tensor')} of {self._file.path!r}")
+
+    def __repr__(self) -> str:
+        names = ", ".join(map(repr, list(self)[:SHOWN])) + (", …" if len(self) > SHOWN else "")
+        return f"<{len(self)} of {count(len(self._file), 'tensor')}: {names}>"

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from fnmatch import fnmatchcase
-from functools import partial
 
 from ..errors import DTypeError, GGUFKeyError
 from ..text import short
@@ -12,6 +11,11 @@ from ..text import short
 NAMED = 5  # names that an error shows
 
 Filter = str | Callable[[str], object] | None
+
+
+def fitting(names: Iterable[str], pattern: str) -> list[str]:
+    """The names that fit a pattern as a whole."""
+    return [name for name in names if fnmatchcase(name, pattern)]
 
 
 def select(asked: str, names: Iterable[str], filter: Filter) -> list[str]:
@@ -24,8 +28,7 @@ def select(asked: str, names: Iterable[str], filter: Filter) -> list[str]:
             f'{asked}: filter={short(filter)}; a filter is a pattern like "blk.0.*", a function of a name, '
             "or None for all; for the names in a list pass filter=names.__contains__"
         )
-    takes = partial(fnmatchcase, pat=filter) if isinstance(filter, str) else filter
-    chosen = [name for name in known if takes(name)]
+    chosen = fitting(known, filter) if isinstance(filter, str) else [name for name in known if filter(name)]
     if known and not chosen:
         shown = ", ".join(map(repr, known[:NAMED])) + (", …" if len(known) > NAMED else "")
         raise GGUFKeyError(

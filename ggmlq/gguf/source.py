@@ -26,6 +26,7 @@ class Map(mmap.mmap):
 
     path: str
     identity: tuple[int, int]  # device and inode: whether the path still names this file
+    changed: int  # ns, of the last change when it was opened
     address: int
     grows: bool = False  # more of the file is fetched while it is mapped
 
@@ -49,9 +50,9 @@ class Source:
 
     kind: ClassVar[Kind] = GGUF
 
-    def __init__(self, path: str) -> None:
+    def __init__(self, path: str, mapped: Map | None = None) -> None:
         self.path = path
-        self.map = _mapped(path, self.kind)
+        self.map = _mapped(path, self.kind) if mapped is None else mapped
         self.data = np.frombuffer(self.map, np.uint8)
         self.map.address = self.data.ctypes.data
         self.size = len(self.map)
@@ -85,6 +86,17 @@ class Source:
                 f"{what} needs {n} bytes, {max(self.size - at, 0)} are left; "
                 "the file is cut short or damaged, fetch it again",
             )
+
+    def stored(self, name: str, begin: int, nbytes: int) -> NDArray[np.uint8]:
+        """The bytes of a tensor, if the file still has them: touching what it lost would end the process."""
+        now = self.map.size()
+        if begin + nbytes > now:
+            raise self.kind.error(
+                f"{self.kind.word}: {self.path}: tensor {short(name)} needs bytes {begin} to "
+                f"{begin + nbytes}, the file has {now} and had {self.size} when it was opened; a file that "
+                "is open stays as it is; open it again when it is whole"
+            )
+        return self.data[begin : begin + nbytes]
 
     def count(self, at: int, what: str, n: int) -> None:
         """So many more of something in the header, before anybody walks through them."""
@@ -176,6 +188,15 @@ def _beside(path: str, kind: Kind) -> list[str]:
         return []
 
 
+def map_of(file: int, path: str, length: int = 0) -> Map:
+    """A map of an open file, of all of it or of its beginning; ``path`` is where it was opened."""
+    status = os.fstat(file)
+    opened = Map(file, length, access=mmap.ACCESS_READ)
+    opened.path, opened.identity = os.path.abspath(path), (status.st_dev, status.st_ino)
+    opened.changed = status.st_mtime_ns
+    return opened
+
+
 def _mapped(path: str, kind: Kind) -> Map:
     word, name, error, refused, not_found, least = kind
     try:
@@ -184,15 +205,12 @@ def _mapped(path: str, kind: Kind) -> Map:
             found = "a folder" if stat.S_ISDIR(mode) else "not a regular file"
             raise refused(f"{word}: {path}: is {found}; a {name} is needed; name the file itself")
         with open(path, "rb") as file:
-            status = os.fstat(file.fileno())
-            if status.st_size == 0:
+            if os.fstat(file.fileno()).st_size == 0:
                 raise error(
                     f"{word}: {path}: at byte 0: the file is empty; a {name} has at least {least} bytes; "
                     "fetch it again"
                 )
-            opened = Map(file.fileno(), 0, access=mmap.ACCESS_READ)
-            opened.path, opened.identity = os.path.abspath(path), (status.st_dev, status.st_ino)
-            return opened
+            return map_of(file.fileno(), path)
     except FileNotFoundError as cause:
         way = meant(os.path.basename(path), _beside(path, kind), "check the path")
         raise not_found(f"{word}: {path}: there is no such file; {way}", cause) from cause

@@ -141,6 +141,6 @@ def view(source: Source, info: TensorInfo, start: int) -> QuantArray:
     """The tensor as a QuantArray on the memory map; not a byte of it is touched."""
     begin = start + info.offset if info.nbytes else 0  # an empty tensor may claim any place
     row_bytes = info.format.row_bytes(info.shape[-1] if info.shape else 1)
-    raw = source.data[begin : begin + info.nbytes].reshape(*info.shape[:-1], row_bytes)
+    raw = source.stored(info.name, begin, info.nbytes).reshape(*info.shape[:-1], row_bytes)
     swapped = source.byteorder == "big" and info.format.dtype.newbyteorder() != info.format.dtype
     return QuantArray(info.format, info.shape, raw, swapped)

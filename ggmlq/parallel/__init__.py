@@ -18,7 +18,9 @@ product.py   products with them
 loading.py   a model straight to its devices
 group.py     Group: one process a GPU; sums over processes
 ranks.py     which process this is; its part of the weights
-wire.py      processes that talk over sockets
+meeting.py   how these processes find each other, and who is hung up on
+wire.py      sums of processes over sockets
+sockets.py   bytes over sockets until a deadline
 """
 
 from __future__ import annotations

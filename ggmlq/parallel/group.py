@@ -50,7 +50,8 @@ class Group:
             Where arrays of this process lie: by default the GPU of its number on this machine, or the host
             where there is no GPU.
         timeout : float
-            Seconds that the others have to arrive, and to answer.
+            Seconds that the others have to arrive, and for each operation to be over. Where arrays go over
+            sockets, a second more for each MiB that rank 0 receives or sends.
         """
         return cls(rank_of(), device, timeout)
 

@@ -29,6 +29,9 @@ class Rank(NamedTuple):
     address: str = "127.0.0.1"
     port: int = PORT
 
+    def __str__(self) -> str:
+        return f"rank {self.rank} of {self.world} at {self.address}:{self.port}"
+
 
 def rank_of(environment: Mapping[str, str] | None = None) -> Rank:
     """Who this process is, by the first starter whose variables are there.

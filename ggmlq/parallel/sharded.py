@@ -106,9 +106,17 @@ def checked_axis(asked: str, axis: Any, ndim: int) -> Any:
 class Sharded(Divided):
     """Weights in parts on several devices; :func:`shard` makes it."""
 
+    __slots__ = {  # attributes with their docstrings
+        "axis": 'The axis that is cut: 0, 1 or "experts"; None where every device has all.',
+        "parts": "The arrays on the devices, in their order.",
+    }
+
+    parts: tuple[Any, ...]
+    axis: Any
+
     def __init__(self, parts: Sequence[Any], axis: Any, spans: Spans | None, team: Team) -> None:
-        self.parts: tuple[Any, ...] = tuple(parts)
-        self.axis: Any = axis
+        self.parts = tuple(parts)
+        self.axis = axis
         self.spans = spans
         self.team = team
         self.recorded: list[Any] = []  # memory of products in CUDA graphs, which replays use again
@@ -182,9 +190,6 @@ class Sharded(Divided):
 
     def __iter__(self) -> Iterator[Any]:
         raise BlockIndexError(f'iteration over {self!r}: iterate over s.parts, or over s.to("cpu")')
-
-    def __matmul__(self, x: object) -> Any:
-        raise ShapeError(f"s @ x with {self!r}: activations come first; write x @ s.T")
 
     # --- what it does -------------------------------------------------------------------
 

@@ -1,8 +1,8 @@
 """Processes that talk over sockets: each with the first one, who adds and hands out.
 
-For finding each other, for tests, and for sums of a few machines without GPUs: the first process carries all
-of it. Messages are a kind, a description and bytes whose number the receiver knows; nothing that arrives is
-run or unpickled, and whoever waits says for whom when its time is over.
+For tests, and for sums of a few machines without GPUs: the first process carries all of it (how they find
+each other: meeting.py). Messages are a kind, a description and bytes whose number the receiver knows. Nothing
+that arrives is run or unpickled; its words are escaped. Whoever waits says for whom when its time is over.
 """
 
 from __future__ import annotations
@@ -20,12 +20,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..errors import GroupError
+from ..text import printable
+from .meeting import connected, gathered
 from .ranks import Rank
+from .sockets import read, read_into, send
 
-HELLO = struct.Struct("<8sII")  # who calls: rank and world
-MAGIC = b"ggmlq\0g1"
 HEAD = struct.Struct("<4sIQ")  # kind, bytes of the description, bytes that follow
 LONGEST = 4096  # of a description, and of a failure told
+SLOWEST = 1 << 20  # bytes a second of a connection that is waited for
 SUM, HAND, FAIL = b"sum\0", b"hand", b"fail"
 
 
@@ -37,81 +39,7 @@ class Wire:
         self._lock = threading.Lock()
         self._peers: dict[int, socket.socket] = {}
         with self._failing("meeting"):
-            self._peers = self._accepted() if me.rank == 0 else {0: self._connected()}
-
-    # --- meeting ------------------------------------------------------------------------
-
-    def _accepted(self) -> dict[int, socket.socket]:
-        peers: dict[int, socket.socket] = {}
-        if self.me.world == 1:
-            return peers
-        end = time.monotonic() + self.timeout
-        try:
-            with socket.create_server((self.me.address, self.me.port), backlog=self.me.world) as server:
-                while len(peers) < self.me.world - 1:
-                    server.settimeout(max(end - time.monotonic(), 1e-3))
-                    self._greeted(server.accept()[0], peers, end)
-        except TimeoutError:
-            missing = sorted({*range(1, self.me.world)} - {*peers})
-            self._let_go(peers)
-            raise GroupError(
-                f"{self}: of {self.me.world} processes these ranks did not arrive within {self.timeout:g} s: "
-                f"{missing}; look whether they run and reach this address; a longer timeout= waits for them"
-            ) from None
-        except BaseException:
-            self._let_go(peers)
-            raise
-        return peers
-
-    def _greeted(self, peer: socket.socket, peers: dict[int, socket.socket], end: float) -> None:
-        """A caller that belongs to us; whoever else calls is hung up on."""
-        peer.settimeout(min(self.timeout, max(end - time.monotonic(), 1e-3), 10))
-        try:
-            magic, rank, world = HELLO.unpack(_read(peer, HELLO.size))
-        except OSError:
-            peer.close()
-            return
-        if magic != MAGIC or world != self.me.world or not 0 < rank < world or rank in peers:
-            with contextlib.suppress(OSError):
-                peer.sendall(b"no")
-            peer.close()
-            return
-        self._prepare(peer)
-        peer.sendall(b"ok")
-        peers[rank] = peer
-
-    def _connected(self) -> socket.socket:
-        end, error = time.monotonic() + self.timeout, ""
-        while time.monotonic() < end:
-            left = max(end - time.monotonic(), 1e-3)
-            try:
-                peer = socket.create_connection((self.me.address, self.me.port), timeout=left)
-            except (ConnectionRefusedError, TimeoutError) as refused:  # rank 0 may be slower
-                error = str(refused)
-                time.sleep(min(0.05, left))
-                continue
-            self._prepare(peer)
-            try:
-                peer.sendall(HELLO.pack(MAGIC, self.me.rank, self.me.world))
-                if _read(peer, 2) == b"ok":
-                    return peer
-            except BaseException:
-                peer.close()
-                raise
-            peer.close()
-            raise GroupError(
-                f"{self}: whoever listens there does not know this process: another world size, the same "
-                "rank twice, or another program; start all with the same numbers, or set GGMLQ_PORT to "
-                "a free port"
-            )
-        raise GroupError(
-            f"{self}: rank 0 was not there within {self.timeout:g} s ({error or 'no answer'}); look whether "
-            "it runs; MASTER_ADDR and GGMLQ_PORT say where it listens"
-        )
-
-    def _prepare(self, peer: socket.socket) -> None:
-        peer.settimeout(self.timeout)
-        peer.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            self._peers = gathered(me, timeout) if me.rank == 0 else {0: connected(me, timeout)}
 
     # --- what they do together ------------------------------------------------------------
 
@@ -119,31 +47,35 @@ class Wire:
         """The sum of arrays of one shape and type, added in the order of the ranks."""
         said = f"{x.dtype.str} {x.shape}"
         with self._lock, self._failing("sum"):
+            end = self._end(x.nbytes)
             if self.me.rank:
-                self._send(0, SUM, said, x)
-                return self._fetch(0, SUM, said, np.empty_like(x))
+                self._send(0, SUM, said, x, end)
+                return self._fetch(0, SUM, said, np.empty_like(x), end)
             total, term = x.copy(), np.empty_like(x)
             for rank in range(1, self.me.world):
-                self._fetch(rank, SUM, said, term)
+                self._fetch(rank, SUM, said, term, end)
                 with np.errstate(over="ignore", invalid="ignore"):
                     total += term
             for rank in self._peers:
-                self._send(rank, SUM, said, total)
+                self._send(rank, SUM, said, total, end)
             return total
 
     def hand(self, x: NDArray[Any], root: int) -> NDArray[Any]:
         """The array of one rank, into those of the others."""
-        said = f"{x.dtype.str} {x.shape} from {root}"
         with self._lock, self._failing("broadcast"):
-            if self.me.rank:
-                if self.me.rank == root:
-                    self._send(0, HAND, said, x)
-                return self._fetch(0, HAND, said, x)
-            if root:
-                self._fetch(root, HAND, said, x)
-            for rank in self._peers:
-                self._send(rank, HAND, said, x)
-            return x
+            return self._hand(x, root, self._end(x.nbytes))
+
+    def _hand(self, x: NDArray[Any], root: int, end: float) -> NDArray[Any]:
+        said = f"{x.dtype.str} {x.shape} from {root}"
+        if self.me.rank:
+            if self.me.rank == root:
+                self._send(0, HAND, said, x, end)
+            return self._fetch(0, HAND, said, x, end)
+        if root:
+            self._fetch(root, HAND, said, x, end)
+        for rank in self._peers:
+            self._send(rank, HAND, said, x, end)
+        return x
 
     def sizes(self, n: int) -> list[int]:
         """A number of each rank."""
@@ -156,35 +88,41 @@ class Wire:
         parts = [
             x if r == self.me.rank else np.empty((n, *x.shape[1:]), x.dtype) for r, n in enumerate(sizes)
         ]
-        return [self.hand(part, rank) for rank, part in enumerate(parts)]
+        with self._lock, self._failing("gather"):
+            end = self._end(sum(part.nbytes for part in parts))
+            return [self._hand(part, rank, end) for rank, part in enumerate(parts)]
 
     # --- messages -------------------------------------------------------------------------
 
-    def _send(self, rank: int, kind: bytes, said: str, data: NDArray[Any]) -> None:
+    def _end(self, nbytes: int) -> float:
+        """When an operation has to be over: the timeout, and what arrays of this size take to go round."""
+        return time.monotonic() + self.timeout + 2 * (self.me.world - 1) * nbytes / SLOWEST
+
+    def _send(self, rank: int, kind: bytes, said: str, data: NDArray[Any], end: float) -> None:
         peer, text = self._peers[rank], said.encode()[:LONGEST]
         with self._hearing(rank):
-            peer.sendall(HEAD.pack(kind, len(text), data.nbytes) + text)
+            send(peer, HEAD.pack(kind, len(text), data.nbytes) + text, end)
             if data.nbytes:
-                peer.sendall(np.ascontiguousarray(data).reshape(-1).view(np.uint8).data)
+                send(peer, np.ascontiguousarray(data).reshape(-1).view(np.uint8).data, end)
 
-    def _fetch(self, rank: int, kind: bytes, said: str, into: NDArray[Any]) -> NDArray[Any]:
+    def _fetch(self, rank: int, kind: bytes, said: str, into: NDArray[Any], end: float) -> NDArray[Any]:
         """A message that must be of this kind, about this, and as long as the array."""
         peer = self._peers[rank]
         with self._hearing(rank):
-            found, length, nbytes = HEAD.unpack(_read(peer, HEAD.size))
-            text = _read(peer, length).decode(errors="replace") if length <= LONGEST else "?"
+            found, length, nbytes = HEAD.unpack(read(peer, HEAD.size, end))
+            text = read(peer, length, end) if length <= LONGEST else b"?"
         if found == FAIL:
-            raise GroupError(f"{self}: rank {rank} failed: {text}")
-        if (found, text, nbytes) != (kind, said, into.nbytes):
+            raise GroupError(f"{self}: rank {rank} failed: {_shown(text)}")
+        if (found, text, nbytes) != (kind, said.encode(), into.nbytes):
             raise GroupError(
-                f"{self}: this rank is at {kind.rstrip(bytes(1)).decode()} of {said}, rank {rank} at "
-                f"{found.rstrip(bytes(1)).decode(errors='replace')} of {text}; all ranks call the same "
-                "operations in the same order, with arrays of one shape and type"
+                f"{self}: this rank is at {_shown(kind)} of {said}, rank {rank} at {_shown(found)} of "
+                f"{_shown(text)}; all ranks call the same operations in the same order, with arrays of one "
+                "shape and type"
             )
         if nbytes:
             view = into if into.flags.c_contiguous else np.empty(into.shape, into.dtype)
             with self._hearing(rank):
-                _read_into(peer, view.reshape(-1).view(np.uint8).data)
+                read_into(peer, view.reshape(-1).view(np.uint8).data, end)
             if view is not into:
                 into[...] = view
         return into
@@ -195,7 +133,7 @@ class Wire:
             yield
         except TimeoutError:
             raise GroupError(
-                f"{self}: rank {rank} said nothing for {self.timeout:g} s; all ranks call the same "
+                f"{self}: rank {rank} was not done within {self.timeout:g} s; all ranks call the same "
                 "operations in the same order; look whether it hangs, or pass a longer timeout="
             ) from None
         except OSError as error:
@@ -227,28 +165,14 @@ class Wire:
 
     def close(self) -> None:
         """Hang up."""
-        self._let_go(self._peers)
-
-    def _let_go(self, peers: dict[int, socket.socket]) -> None:
-        for peer in peers.values():
+        for peer in self._peers.values():
             peer.close()
-        peers.clear()
+        self._peers.clear()
 
     def __str__(self) -> str:
-        me = self.me
-        return f"rank {me.rank} of {me.world} at {me.address}:{me.port}"
+        return str(self.me)
 
 
-def _read(peer: socket.socket, count: int) -> bytes:
-    data = bytearray(count)
-    _read_into(peer, memoryview(data))
-    return bytes(data)
-
-
-def _read_into(peer: socket.socket, view: memoryview) -> None:
-    done = 0
-    while done < len(view):
-        got = peer.recv_into(view[done:])
-        if not got:
-            raise ConnectionResetError("its end of the connection is closed")
-        done += got
+def _shown(data: bytes) -> str:
+    """Words of another process, as a message may show them."""
+    return printable(data.rstrip(b"\0").decode(errors="replace")).replace("\n", r"\n")

@@ -4,17 +4,18 @@ A file of the same size is made in the cache, with holes. The header is fetched 
 it is asked for, and readers map it as they map any file. What is handed out was fetched, or is fetched first:
 holes are never taken for zeros.
 
-address.py   what an address means; hf:// becomes https://
-ranges.py    ranges of a file over HTTP, every answer checked against what was asked
-others.py    the same through fsspec, for s3:// and its like
-held.py      the file with holes: which pieces are there, and that they are what was fetched
-shelf.py     where such files are kept, how much of them, and how they go
-prefix.py    a header read while only the beginning is there
-opening.py   open
+address.py      what an address means; hf:// becomes https://
+connections.py  HTTP connections that end at a deadline
+ranges.py       ranges of a file over HTTP, every answer checked against what was asked
+others.py       the same through fsspec, for s3:// and its like
+held.py         the file with holes: which pieces are there, and that they are what was fetched
+shelf.py        where such files are kept, how much of them, and how they go
+prefix.py       a header read while only the beginning is there
+opening.py      open
 """
 
 from .address import is_address
 from .opening import open
-from .shelf import Entry, empty, entries
+from .shelf import Entry, empty, entries, problem
 
-__all__ = ["Entry", "empty", "entries", "is_address", "open"]
+__all__ = ["Entry", "empty", "entries", "is_address", "open", "problem"]

@@ -31,6 +31,23 @@ class Address(NamedTuple):
     shown: str  # without what may be secret: queries are signatures at times
     token: str | None = None
 
+    def __repr__(self) -> str:
+        """As messages show it: tracebacks and debuggers print objects whole."""
+        return f"Address({self.shown!r})"
+
+    @property
+    def login(self) -> str:
+        """The way on where a server wants a login."""
+        if not self.shown.startswith("hf://"):
+            return "fetch the file with what logs you in, and open it here"
+        if self.token is None and os.environ.get("HF_TOKEN", "").strip():
+            hub = urlsplit(self.url)
+            return (
+                f"HF_TOKEN was not sent, for it goes over https alone, and HF_ENDPOINT names {hub.scheme}://"
+                f"{hub.hostname}; set HF_ENDPOINT to an address with https, or unset it"
+            )
+        return "set HF_TOKEN to a token that may read it, and accept the model's terms on its page"
+
     @property
     def path(self) -> str:
         """The path of the URL, whose end is the name of the file."""

@@ -1,5 +1,8 @@
 """A file with holes: pieces of a file elsewhere, in a file of the same size, and which of them are there.
 
+It is opened once, and what is mapped is what was opened: who empties the cache meanwhile, and who
+makes new files there, changes nothing here.
+
 Beside it lies a table with a checksum for each piece. A piece counts as there if the table has its checksum
 and it still has that: so a machine that went down before the data was on its disk, or another process that
 was killed between the two, costs a fetch and not a tensor of zeros. Processes may share it: what two of them
@@ -8,6 +11,7 @@ fetch of one piece is the same.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import threading
 import weakref
@@ -17,10 +21,13 @@ from typing import NoReturn, Protocol
 
 import numpy as np
 
+from ..cache.private import Folder
 from ..errors import RemoteError
+from ..gguf.source import Map, map_of
 from ..progress import Progress
 from ..text import size as sized
 
+DATA, TABLE = "data", "table"  # names of the two
 PIECE = 1 << 16  # bytes with one checksum; fetched whole
 RUN = 1024  # pieces asked for at once
 
@@ -35,34 +42,45 @@ class Origin(Protocol):
 
 
 class Held:
-    """The two files, open. ``shown``: what messages call it."""
+    """The two files of a folder, open. ``shown``: what messages call it."""
 
-    def __init__(self, path: str, table: str, size: int, origin: Origin, shown: str) -> None:
-        self.path, self.size, self._origin, self._shown = path, size, origin, shown
+    def __init__(self, folder: Folder, size: int, origin: Origin, shown: str) -> None:
+        self.path, self.size, self._origin, self._shown = str(folder.path / DATA), size, origin, shown
         self.pieces = -(-size // PIECE)
         self._seen = np.zeros(self.pieces, bool)  # checked by this process, or fetched by it
         self._lock = threading.Lock()
-        self._data = self._opened(path, size)
+        self._data = self._opened(folder, DATA, size)
         try:
-            self._table = self._opened(table, 4 * self.pieces)
+            self._table = self._opened(folder, TABLE, 4 * self.pieces)
         except BaseException:
             os.close(self._data)
             raise
         self._closing = weakref.finalize(self, _close, self._data, self._table)
 
-    def _opened(self, path: str, size: int) -> int:
+    def _opened(self, folder: Folder, name: str, size: int) -> int:
         try:
-            fd = os.open(path, os.O_RDWR | os.O_CREAT | getattr(os, "O_CLOEXEC", 0), 0o600)
-            try:
-                if os.fstat(fd).st_size != size:  # new, or half made: nothing in it counts
-                    os.ftruncate(fd, 0)
-                    os.ftruncate(fd, size)
-            except BaseException:
-                os.close(fd)
-                raise
+            return folder.sized(name, size)
+        except FileNotFoundError:  # the folder was removed since it was opened
+            raise
         except OSError as error:
             self._refuse(error)
-        return fd
+
+    def is_in(self, folder: Folder) -> bool:
+        """Whether the names in the folder lead to the files that are open here."""
+        with contextlib.suppress(FileNotFoundError):
+            return all(
+                os.path.samestat(folder.facts(name), os.fstat(file))
+                for name, file in ((DATA, self._data), (TABLE, self._table))
+            )
+        return False
+
+    def map(self, length: int = 0) -> Map:
+        """A map of all of it, or of its beginning, holes included."""
+        return map_of(self._data, self.path, length)
+
+    def read(self, at: int, n: int) -> bytes:
+        """Bytes as they are there, holes included."""
+        return self._read(self._data, at, n)
 
     def put_first(self, data: bytes) -> bool:
         """The first piece, which came with the length of the file; whether it is the one that is kept."""
@@ -77,7 +95,7 @@ class Held:
     def whole(self) -> bytes:
         """All of it, for a text."""
         self.need(0, self.size)
-        return self._read(self._data, 0, self.size)
+        return self.read(0, self.size)
 
     def need(self, start: int, stop: int, show: bool | None = None) -> None:
         """Have bytes from one to another there."""

@@ -133,8 +133,8 @@ def _gguf(asked: Address, held: Held) -> RemoteGGUF:
 
 def _source(kind: type[Source], held: Held, shown: str) -> Any:
     """The file with holes as readers map files, under the name that it has elsewhere."""
-    found = kind(held.path)
-    found.path, found.map.grows = shown, True
+    found = kind(shown, held.map())
+    found.map.grows = True
     return found
 
 

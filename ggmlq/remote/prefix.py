@@ -7,16 +7,12 @@ counts only if all of that header was there.
 
 from __future__ import annotations
 
-import mmap
 import struct
 from collections.abc import Callable
 from typing import Any, TypeVar
 
-import numpy as np
-
 from ..errors import GGMLQError, RemoteError
-from ..gguf.limits import Allowance
-from ..gguf.source import Map, Source
+from ..gguf.source import Source
 from .held import Held
 
 FIRST, FACTOR = 1 << 16, 4  # bytes fetched first, and how many times more each time,
@@ -37,8 +33,7 @@ class _Short(Exception):
 def first(held: Held) -> bytes:
     """The first bytes, which tell what a file is."""
     held.need(0, FIRST)
-    with open(held.path, "rb") as file:
-        return file.read(min(FIRST, held.size))
+    return held.read(0, min(FIRST, held.size))
 
 
 def header(held: Held, kind: type[Source], shown: str, parse: Callable[[Any], Read]) -> Read:
@@ -72,15 +67,8 @@ def _prefix(kind: type[Source], held: Held, shown: str, there: int) -> Source:
 
     class Prefix(kind):  # type: ignore[misc, valid-type]
         def __init__(self) -> None:
-            self.path = shown
-            with open(held.path, "rb") as file:
-                self.map = Map(file.fileno(), there, access=mmap.ACCESS_READ)
-            self.map.path, self.map.identity = held.path, (0, 0)
-            self.data = np.frombuffer(self.map, np.uint8)
-            self.map.address = self.data.ctypes.data
+            super().__init__(shown, held.map(there))
             self.size = held.size
-            self._allowance = Allowance()
-            self.set_byteorder("little")
 
         def need(self, at: int, n: int, what: str) -> None:
             super().need(at, n, what)

@@ -2,11 +2,13 @@
 
 An answer counts if it is 206, of exactly the bytes that were asked for, of a file as long as before and, as
 far as the server names its version (ETag, else Last-Modified), of the same version. A connection that
-breaks is taken up where it broke; how often, is bounded.
+breaks is taken up where it broke; how often, is bounded, and so is the time for each 64 KiB, all tries
+together (connections.py).
 """
 
 from __future__ import annotations
 
+import contextlib
 import http.client
 import re
 import socket
@@ -17,19 +19,16 @@ import urllib.request
 from collections.abc import Iterator
 from email.message import Message
 from typing import Any, NoReturn
-from urllib.parse import urlsplit
 
 from ..errors import RemoteError, RemoteNotFoundError
-from ..text import short
+from ..text import cut, printable, short
 from .address import Address
+from .connections import PIECE, SILENCE, VARIABLE, Clock, opener, origin
 
 TRIES = 6  # of one range: breaks, refusals for now, silence
 PAUSE = 0.25  # seconds before the second try, twice as long before each that follows
-LONGEST_PAUSE = 30.0
-SILENCE = 30.0  # seconds without a byte
-REDIRECTS = 5
-PIECE = 1 << 20  # bytes read at a time
 MOST = 1 << 44  # bytes of a file
+LONGEST = 200  # characters of a server's words in a message
 FOR_NOW = (408, 425, 429, 500, 502, 503, 504)
 CONTENT_RANGE = re.compile(r"bytes (\d{1,19})-(\d{1,19})/(\d{1,19})")
 
@@ -41,34 +40,39 @@ class Ranges:
         self.address = address
         self.size: int | None = None
         self.version: str | None = None  # ETag or Last-Modified
-        self._opener = urllib.request.build_opener(_Redirects())
+        self._clock = Clock()
+        self._opener = opener(self._clock)
 
     def read(self, start: int, stop: int) -> Iterator[bytes]:
         """Bytes from one to another, which is at most the end; a few at a time."""
         failures: list[str] = []
+        self._clock.start()
         while True:
             try:
                 with self._asked(start, stop) as answer:
                     stop = self._checked(answer, start, stop)
                     while start < stop:
-                        piece = answer.read(min(PIECE, stop - start))
+                        wanted = min(PIECE, stop - start)
+                        piece = answer.read(wanted)
                         if not piece:
                             raise http.client.IncompleteRead(b"", stop - start)
                         start += len(piece)
                         yield piece
+                        if len(piece) == wanted:  # what the caller did meanwhile does not count
+                            self._clock.start()
                 return
             except urllib.error.HTTPError as error:
-                with error:
+                with contextlib.closing(error):
                     if error.code not in FOR_NOW:
                         self._refused(error)
-                    self._wait(failures, f"HTTP {error.code} {error.reason}", error.headers)
+                    self._wait(failures, f"HTTP {error.code} {_line(error.reason)}", error.headers)
             except (OSError, http.client.HTTPException, ValueError) as error:
                 if isinstance(error, RemoteError):
                     raise
                 said = getattr(error, "reason", None) or error
                 if isinstance(error, ValueError | http.client.InvalidURL) or _is_final(said):
-                    self._fail(f"no connection: {said}; check the address")
-                self._wait(failures, f"{type(error).__name__}: {said}")
+                    self._fail(f"no connection: {_line(said)}; check the address")
+                self._wait(failures, f"{type(error).__name__}: {_line(said)}")
 
     def _asked(self, start: int, stop: int) -> Any:
         headers = {"Range": f"bytes={start}-{stop - 1}", "Accept-Encoding": "identity", "User-Agent": "ggmlq"}
@@ -77,15 +81,15 @@ class Ranges:
         request = urllib.request.Request(self.address.url, headers=headers)
         if self.address.token is not None:
             request.add_unredirected_header("Authorization", f"Bearer {self.address.token}")
-            request.of_hub = _origin(self.address.url)  # type: ignore[attr-defined]
+            request.of_hub = origin(self.address.url)  # type: ignore[attr-defined]
         return self._opener.open(request, timeout=SILENCE)
 
     def _checked(self, answer: Any, start: int, stop: int) -> int:
         """Where the range ends that is coming, after everything about it was compared."""
-        headers, status = answer.headers, answer.status
+        headers, status, last_wanted = answer.headers, answer.status, stop - 1
         if status == 200:
             if self.version is not None and self._version(headers) != self.version:
-                self._changed(f"its version was {self.version} and is {self._version(headers)}")
+                self._changed_version(self._version(headers))
             self._fail(
                 "the server sends all of the file (HTTP 200) where a part was asked for; it ignores "
                 "ranges, or the file changed; fetch the file, and open it here"
@@ -102,10 +106,10 @@ class Ranges:
         first, last, size = map(int, found.groups()) if found else (-1, -1, -1)
         stop = min(stop, size)
         if first != start or last != stop - 1 or not 0 < size <= MOST:
+            says = f"says that it sends {short(said)}" if said else "does not say what it sends"
             self._fail(
-                f"bytes {start} to {stop - 1} were asked for, and the server says that it sends "
-                f"{short(said)}; an answer has those bytes, and the length of the file; fetch the file, "
-                "and open it here"
+                f"bytes {start} to {last_wanted} were asked for, and the server {says}; an answer has those "
+                "bytes, and the length of the file; fetch the file, and open it here"
             )
         length = headers.get("Content-Length")
         if length is not None and length.strip() != str(stop - start):
@@ -122,18 +126,21 @@ class Ranges:
         elif size != self.size:
             self._changed(f"it had {self.size} bytes and has {size}")
         elif version != self.version:
-            self._changed(f"its version was {self.version} and is {version}")
+            self._changed_version(version)
 
     @staticmethod
     def _version(headers: Message) -> str | None:
         found = headers.get("ETag") or headers.get("Last-Modified")
         return found.strip() if found else None
 
+    def _changed_version(self, version: str | None) -> NoReturn:
+        self._changed(f"its version was {short(self.version)} and is {short(version)}")
+
     def _changed(self, how: str) -> NoReturn:
         self._fail(f"the file changed on the server: {how}; parts of two files do not mix; open it again")
 
     def _fail(self, reason: str) -> NoReturn:
-        raise RemoteError(f"{self.address.shown}: {reason}")
+        raise RemoteError(f"{self.address.shown}: {printable(reason)}")
 
     def _refused(self, error: urllib.error.HTTPError) -> NoReturn:
         """What a status means to who asked."""
@@ -144,11 +151,9 @@ class Ranges:
                 + (", the revision, and that the repository is public or HF_TOKEN is set" if hub else "")
             )
         if code in (401, 403):
-            way = "fetch the file with what logs you in, and open it here"
-            if hub:
-                way = "set HF_TOKEN to a token that may read it, and accept the model's terms on its page"
             self._fail(
-                f"the server refuses (HTTP {code}): it wants a login, or yours does not suffice; {way}"
+                f"the server refuses (HTTP {code}): it wants a login, or yours does not suffice; "
+                f"{self.address.login}"
             )
         if code == 416:
             self._fail(
@@ -163,37 +168,24 @@ class Ranges:
                 f"tried {TRIES} times, and the last time {said}; check the network, and open it again: "
                 "what was fetched is kept"
             )
-        pause = PAUSE * 2 ** (len(failures) - 1)
-        asked = headers.get("Retry-After", "") if headers is not None else ""
-        time.sleep(min(max(pause, float(asked) if asked.isdecimal() else 0.0), LONGEST_PAUSE))
+        later = headers.get("Retry-After", "") if headers is not None else ""
+        pause = max(PAUSE * 2 ** (len(failures) - 1), float(later) if later.isdecimal() else 0.0)
+        if pause >= self._clock.left:
+            after = f", and asks to come back after {cut(later, 20)} s" if later.isdecimal() else ""
+            self._fail(
+                f"{said}{after}; each {PIECE >> 10} KiB must come within {self._clock.seconds:g} s, all "
+                f"tries together; check the network, or set {VARIABLE} to more seconds: what was fetched is "
+                "kept"
+            )
+        time.sleep(pause)
+
+
+def _line(said: object) -> str:
+    """Words of a server or of the system, as a message may show them."""
+    return cut(printable(str(said)).replace("\n", r"\n"), LONGEST)
 
 
 def _is_final(error: object) -> bool:
     """Trying again would not help: no such host, or a certificate that is not believed."""
     unknown = isinstance(error, socket.gaierror) and error.errno == socket.EAI_NONAME
     return unknown or isinstance(error, ssl.SSLCertVerificationError)
-
-
-def _origin(url: str) -> tuple[str, str | None, int | None]:
-    parts = urlsplit(url)
-    return parts.scheme, parts.hostname, parts.port
-
-
-class _Redirects(urllib.request.HTTPRedirectHandler):
-    """Followed a few times, never from https to an open connection; a token stays with its host."""
-
-    max_redirections = max_repeats = REDIRECTS
-
-    def redirect_request(self, req: Any, fp: Any, code: int, msg: str, headers: Any, newurl: str) -> Any:
-        scheme = urlsplit(newurl).scheme
-        if scheme not in ("http", "https") or (req.type == "https" and scheme != "https"):
-            raise RemoteError(
-                f"{short(req.full_url.partition('?')[0])}: it leads to {short(newurl.partition('?')[0])}; "
-                "only https is followed from https, and nothing leads out of the web; check the address"
-            )
-        found = super().redirect_request(req, fp, code, msg, headers, newurl)
-        hub = getattr(req, "of_hub", None)
-        if found is not None and hub is not None and _origin(newurl) == hub:
-            found.add_unredirected_header("Authorization", req.get_header("Authorization"))
-            found.of_hub = hub  # type: ignore[attr-defined]
-        return found

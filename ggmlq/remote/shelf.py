@@ -3,7 +3,8 @@
 In ``<cache>/remote`` each has a folder, named by a digest of its address, version and length, so another
 version of a file never meets what was fetched of this one. Where a server names no version, nothing is kept
 longer than the process. Folders that were not opened for longest go when all take more than LIMIT, or when
-somebody empties the shelf; who has one of these files open keeps it until it is closed.
+somebody empties the shelf; who has one of these files open keeps it until it is closed. Where the cache is
+not this user's alone, nothing is kept either: whoever may rename a folder there could choose what is written.
 """
 
 from __future__ import annotations
@@ -16,18 +17,22 @@ import re
 import shutil
 import tempfile
 import weakref
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import NamedTuple
 
 from ..cache import root
-from ..cache.private import Folder, Refused, make
+from ..cache.private import PARTIAL, Folder, Refused, below
 from ..errors import RemoteError
-from .held import Held, Origin
+from ..notices import say_once
+from .held import DATA, TABLE, Held, Origin
 from .ranges import Ranges
 
 HOME = "remote"  # within the cache
 NAME = re.compile(r"[0-9a-f]{40}")
-DATA, TABLE, ABOUT = "data", "table", "about.json"
+ABOUT = "about.json"
+OURS = {DATA, TABLE, ABOUT}
+ATTEMPTS = 5  # to open a folder that others empty
 LIMIT = 64 << 30  # bytes on the disk, unless GGMLQ_REMOTE_BYTES says otherwise
 
 
@@ -44,77 +49,112 @@ class Entry(NamedTuple):
 def hold(url: str, shown: str, origin: Origin, version: str | None) -> Held:
     """The file with holes for a file elsewhere, new or as it was left."""
     assert origin.size is not None
-    folder = _folder(url, version, origin.size)
-    if folder is None:
+    if version is None:
         return _for_now(origin, shown)
+    about = json.dumps({"address": shown, "version": version, "size": origin.size}).encode()
     try:
-        make(folder)
-        with Folder(folder) as opened:
-            about = {"address": shown, "version": version, "size": origin.size}
-            opened.write(ABOUT, json.dumps(about).encode())  # its time tells when it was opened
-        trim(folder.name)
-        return Held(str(folder / DATA), str(folder / TABLE), origin.size, origin, shown)
+        place = root()
+        for _ in range(ATTEMPTS):
+            if place is None:
+                break
+            held = _kept(below(place, HOME, _name(url, version, origin.size), new=True), about, origin, shown)
+            if held is not None:
+                return held
     except (Refused, OSError) as error:
         if isinstance(error, RemoteError):
             raise
-        return _for_now(origin, shown)  # a place that cannot be used is done without
+        say_once(f"{error}; what is fetched is kept as long as this process has it open")
+    return _for_now(origin, shown)
 
 
-def _folder(url: str, version: str | None, size: int) -> Path | None:
-    if version is None:
-        return None
-    with contextlib.suppress(Refused):
-        place = root()
-        if place is not None:
-            digest = hashlib.blake2b(f"{url}\n{version}\n{size}".encode(), digest_size=20)
-            return place / HOME / digest.hexdigest()
+def _kept(place: AbstractContextManager[Folder], about: bytes, origin: Origin, shown: str) -> Held | None:
+    """The files of a folder; None if somebody emptied it meanwhile, so that they would have no names."""
+    with contextlib.suppress(FileNotFoundError), place as folder:
+        held = Held(folder, origin.size or 0, origin, shown)
+        folder.write(ABOUT, about)  # its time tells when it was opened
+        if held.is_in(folder):
+            trim(folder.path.name)
+            return held
+        held.close()
     return None
+
+
+def _name(url: str, version: str, size: int) -> str:
+    return hashlib.blake2b(f"{url}\n{version}\n{size}".encode(), digest_size=20).hexdigest()
 
 
 def _for_now(origin: Origin, shown: str) -> Held:
     """A place that goes with what is open."""
-    folder = tempfile.mkdtemp(prefix="ggmlq-remote-")
+    path = ""
     try:
-        held = Held(f"{folder}/{DATA}", f"{folder}/{TABLE}", origin.size or 0, origin, shown)
-    except BaseException:
-        shutil.rmtree(folder, ignore_errors=True)
+        path = tempfile.mkdtemp(prefix="ggmlq-remote-")
+        with Folder(Path(path)) as folder:
+            held = Held(folder, origin.size or 0, origin, shown)
+    except BaseException as error:
+        if path:
+            shutil.rmtree(path, ignore_errors=True)
+        if isinstance(error, Refused | OSError) and not isinstance(error, RemoteError):
+            raise RemoteError(
+                f"{shown}: there is no place for what is fetched: {error}; set TMPDIR to a folder of yours, "
+                "or GGMLQ_CACHE_DIR"
+            ) from error
         raise
-    weakref.finalize(held, shutil.rmtree, folder, ignore_errors=True)
+    weakref.finalize(held, shutil.rmtree, path, ignore_errors=True)
     return held
 
 
 def entries() -> list[Entry]:
     """What is kept, that used last first."""
     found = []
-    with contextlib.suppress(Refused, OSError):
-        place = root()
-        for folder in (place / HOME).iterdir() if place is not None else ():
-            if NAME.fullmatch(folder.name):
-                with contextlib.suppress(OSError, ValueError, KeyError, TypeError):
-                    found.append(_entry(folder))
+    with contextlib.suppress(Refused, OSError), _shelf() as shelf:
+        for name in filter(NAME.fullmatch, shelf.names()):
+            with contextlib.suppress(Refused, OSError), Folder(shelf.path / name, shelf) as folder:
+                found.append(_entry(folder))
     return sorted(found, key=lambda entry: -entry.used)
 
 
-def _entry(folder: Path) -> Entry:
-    said = json.loads((folder / ABOUT).read_text())
-    data = (folder / DATA).stat()
-    there = getattr(data, "st_blocks", -(-data.st_size // 512)) * 512
-    return Entry(str(said["address"]), data.st_size, there, (folder / ABOUT).stat().st_mtime, str(folder))
+def problem() -> str | None:
+    """Why nothing is kept, in words; None where it is."""
+    try:
+        with _shelf():
+            return None
+    except FileNotFoundError:  # nothing was fetched yet
+        return None
+    except (Refused, OSError) as error:
+        return str(error)
+
+
+def _shelf() -> AbstractContextManager[Folder]:
+    place = root()
+    if place is None:
+        raise Refused("switched off by GGMLQ_CACHE_DIR")
+    return below(place, HOME)
+
+
+def _entry(folder: Folder) -> Entry:
+    """A folder; one that was half made or half removed is listed too, so that it goes like others."""
+    address, size, there, used = "?", 0, 0, folder.facts(".").st_mtime
+    with contextlib.suppress(Refused, OSError, ValueError, KeyError, TypeError):
+        address = str(json.loads(folder.read(ABOUT))["address"])
+        used = folder.facts(ABOUT).st_mtime
+    with contextlib.suppress(OSError):
+        data = folder.facts(DATA)
+        size, there = data.st_size, getattr(data, "st_blocks", -(-data.st_size // 512)) * 512
+    return Entry(address, size, there, used, str(folder.path))
 
 
 def empty() -> list[Entry]:
     """Remove all that is kept; what went."""
     gone = entries()
     for entry in gone:
-        _remove(Path(entry.path))
+        _remove(os.path.basename(entry.path))
     return gone
 
 
 def forget(url: str, origin: Ranges) -> None:
     """Remove what is kept of one file; who has it open keeps it."""
-    folder = _folder(url, origin.version, origin.size or 0)
-    if folder is not None:
-        _remove(folder)
+    if origin.version is not None:
+        _remove(_name(url, origin.version, origin.size or 0))
 
 
 def trim(mine: str = "") -> None:
@@ -123,14 +163,17 @@ def trim(mine: str = "") -> None:
     limit, total = int(said) if said.isdecimal() else LIMIT, 0
     for entry in entries():
         total += entry.there
-        if total > limit and os.path.basename(entry.path) != mine:
-            _remove(Path(entry.path))
+        name = os.path.basename(entry.path)
+        if total > limit and name != mine:
+            _remove(name)
 
 
-def _remove(folder: Path) -> None:
-    """Our files in it, and the folder if nothing else is there."""
-    for name in (ABOUT, TABLE, DATA):
-        with contextlib.suppress(OSError):
-            (folder / name).unlink()
-    with contextlib.suppress(OSError):
-        folder.rmdir()
+def _remove(name: str) -> None:
+    """Our files in a folder, and the folder if nothing else is there."""
+    with contextlib.suppress(Refused, OSError), _shelf() as shelf:
+        with Folder(shelf.path / name, shelf) as folder:
+            ours = [each for each in folder.names() if each in OURS or each.endswith(PARTIAL)]
+            for each in ours:
+                with contextlib.suppress(OSError):
+                    folder.remove(each)
+        shelf.remove_folder(name)

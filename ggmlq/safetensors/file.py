@@ -14,13 +14,13 @@ from numpy.typing import NDArray
 from .. import addressed
 from ..array import QuantArray
 from ..errors import SafetensorsError, SafetensorsKeyError, UnsupportedError
-from ..gguf.metadata import similar
+from ..gguf.metadata import LONGEST
 from ..gguf.opened import Opened
 from ..gguf.select import Filter, select
 from ..gguf.source import checked_path
 from ..progress import Progress
 from ..scaled import ScaledArray
-from ..text import short
+from ..text import html_table, short
 from . import header, jsons, place, scales
 from .header import Entry, Header, Source
 from .place import Place
@@ -88,9 +88,9 @@ class SafetensorsFile(Opened[Tensor]):
     """
 
     def __init__(self, where: Place, parts: list[Part], absolute: str) -> None:
-        self.folder = os.path.abspath(where.folder)  # the folder of the process may change
-        self.paths: tuple[str, ...] = tuple(part.source.path for part in parts)
-        self.absent_files = where.absent
+        self._folder = os.path.abspath(where.folder)  # the folder of the process may change
+        self._paths = tuple(part.source.path for part in parts)
+        self._absent_files = where.absent
         self._absolute = absolute
         places = _joined(where, parts)
         entries = {name: part.header.tensors[name] for name, part in places.items() if part}
@@ -98,7 +98,22 @@ class SafetensorsFile(Opened[Tensor]):
         metadata: dict[str, str] = {}
         for part in reversed(parts):
             metadata |= part.header.metadata
-        self.metadata: Mapping[str, str] = MappingProxyType(metadata)
+        self._metadata: Mapping[str, str] = MappingProxyType(metadata)
+
+    @property
+    def folder(self) -> str:
+        """The folder in which the files lie."""
+        return self._folder
+
+    @property
+    def absent_files(self) -> tuple[str, ...]:
+        """Files that the index names and that are not there."""
+        return self._absent_files
+
+    @property
+    def metadata(self) -> Mapping[str, str]:
+        """The texts that the files have under ``__metadata__``; the first file's where two differ."""
+        return self._metadata
 
     @property
     def parts(self) -> tuple[Part, ...]:
@@ -174,15 +189,11 @@ class SafetensorsFile(Opened[Tensor]):
                 f"{part.header.data + entry.begin} to {part.header.data + entry.end}, the file has "
                 f"{part.source.size}; the download was cut off; fetch the file again"
             )
-        begin = part.header.data + entry.begin
-        return part.source.data[begin : begin + entry.nbytes]
+        return part.source.stored(entry.name, part.header.data + entry.begin, entry.nbytes)
 
     def _part(self, state: State, name: str) -> Part:
         if name not in state.places:
-            raise SafetensorsKeyError(
-                f"{self!r}[{short(name)}]: it has {len(state.places)} names, not this one; "
-                f"{similar(name, state.places)}"
-            )
+            self._missing(name, SafetensorsKeyError)
         part = state.places[name]
         if part is None:
             raise SafetensorsError(
@@ -226,6 +237,15 @@ class SafetensorsFile(Opened[Tensor]):
 
     def __reduce__(self) -> tuple[Any, ...]:
         return open, (self._absolute,)
+
+    def _tensors(self) -> list[dict[str, Any]]:
+        lacks = {*self.missing}
+        infos = [self.info(name) for name in self if name not in lacks]
+        return [{"name": i.name, "type": i.dtype, "shape": i.shape, "bytes": i.nbytes} for i in infos]
+
+    def _metadata_html(self) -> str:
+        rows = [[key, short(value, LONGEST)] for key, value in self.metadata.items()]
+        return html_table(("key", "value"), rows, "metadata") if rows else ""
 
     def __repr__(self) -> str:
         state = self._state

@@ -1,7 +1,8 @@
 """A tensor as a worker finds it again: a path, a range of bytes, and what they mean.
 
 Workers need not read the header of a file, which for a model of many parts would take longer than the work.
-So that nobody reads another file under the same name, size and time of change come along and are compared.
+So that nobody reads another file under the same name, size and time of change come along and are compared;
+of a file that is still fetched, its inode: its time changes, and a new one there would have other holes.
 """
 
 from __future__ import annotations
@@ -31,25 +32,28 @@ class Stretch:
 
     path: str
     size: int  # of the file
-    changed: int  # ns, of its last change; 0: it changes while more of it is fetched
+    version: int  # ns, of its last change; its inode where more of it is fetched
+    grows: bool
     offset: int
     nbytes: int
 
     def data(self) -> NDArray[np.uint8]:
         """The bytes, from the file as this process sees it."""
         try:
-            source, found = Source(self.path), os.stat(self.path)
+            source = Source(self.path)
         except OSError as error:
             raise GGUFOSError(
                 f"{self.path}: {socket.gethostname()} cannot open it, and the process that asks can: "
                 f"{error}; all workers must see the files of a model under the same paths",
                 error,
             ) from error
-        if (found.st_size, self.changed and found.st_mtime_ns) != (self.size, self.changed):
+        version = source.map.identity[1] if self.grows else source.map.changed
+        if (source.size, version) != (self.size, self.version):
+            kind = "inode" if self.grows else "time of change"
             raise GGUFError(
-                f"{self.path}: it has {found.st_size} bytes here and was changed at {found.st_mtime_ns} "
-                f"ns; the process that asks sees {self.size} and {self.changed}; all workers must see one "
-                "file that stays as it is; do it again when nobody writes to it"
+                f"{self.path}: it has {source.size} bytes here and {kind} {version}; the process that asks "
+                f"sees {self.size} and {self.version}; all workers must see one file that stays as it is; do "
+                "it again when nobody writes to it or removes it"
             )
         return source.data[self.offset : self.offset + self.nbytes]
 
@@ -89,14 +93,17 @@ def _stretch(x: object, array: NDArray[Any]) -> Stretch:
         raise UnsupportedError(
             f"{x!r} lies in memory; work is given to others by path and bytes; save it with gq.save first"
         )
-    status = os.stat(found[0].path)
+    path, grows = found[0].path, found[0].grows
+    try:
+        status = os.stat(path)
+    except FileNotFoundError as error:
+        raise GGUFOSError(f"{path}: it was removed since it was opened; open it again", error) from error
     if (status.st_dev, status.st_ino) != found[0].identity:
         raise GGUFError(
-            f"{found[0].path}: it was replaced since it was opened, and workers would see the new one; "
-            "open it again"
+            f"{path}: it was replaced since it was opened, and workers would see the new one; open it again"
         )
-    changed = 0 if found[0].grows else status.st_mtime_ns
-    return Stretch(found[0].path, status.st_size, changed, found[1], array.nbytes)
+    version = status.st_ino if grows else status.st_mtime_ns
+    return Stretch(path, status.st_size, version, grows, found[1], array.nbytes)
 
 
 def slices(shape: tuple[int, ...], unit: int = 1) -> Iterator[tuple[int, int]]:

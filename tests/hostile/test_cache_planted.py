@@ -37,8 +37,10 @@ def plant(folder, content=b"evil"):
     folder.mkdir(parents=True, exist_ok=True)
     (folder / MARK).write_bytes(MARK_TEXT)
     (folder / ("a" + ENTRY)).write_bytes(_seal("a", content) + content)
+    folder.parent.chmod(0o700)
     folder.chmod(0o700)
-    (folder / ("a" + ENTRY)).chmod(0o600)
+    for name in (MARK, "a" + ENTRY):
+        (folder / name).chmod(0o600)
     return folder
 
 
@@ -59,17 +61,38 @@ def test_a_folder_that_others_can_write_to(folder, mode):
     assert generation().load("a") is None
 
 
+@pytest.mark.parametrize("above", ["cache", HOME])
+@pytest.mark.parametrize("mode", [0o1777, 0o770])
+def test_a_folder_above_that_others_can_write_to(folder, above, mode):
+    """They could rename what lies in it, and put a folder of theirs in its place."""
+    {"cache": folder.parents[1], HOME: folder.parent}[above].chmod(mode)
+    assert "can be written to by others" in generation().problem
+    assert "GGMLQ_CACHE_DIR" in generation().problem
+    assert generation().load("a") is None
+
+
+def test_links_count_to_the_cache_alone(folder, tmp_path, monkeypatch):
+    (tmp_path / "link").symlink_to(tmp_path)
+    monkeypatch.setenv("GGMLQ_CACHE_DIR", str(tmp_path / "link"))
+    assert generation().load("a") == b"evil"
+    folder.parent.rename(tmp_path / "away")
+    folder.parent.symlink_to(tmp_path / "away")
+    assert "or a link" in generation().problem
+    assert generation().load("a") is None
+
+
 @pytest.mark.parametrize("mode", [0o666, 0o620, 0o602])
 def test_an_entry_that_others_can_write_to(folder, mode):
     (folder / ("a" + ENTRY)).chmod(mode)
     assert generation().load("a") is None
 
 
-@pytest.mark.parametrize("what", ["folder", "entry", "mark"])
+@pytest.mark.parametrize("what", ["cache", HOME, "folder", "entry", "mark"])
 def test_another_owner(folder, what):
     if os.geteuid():
         pytest.skip("only root can give files away")
-    target = {"folder": folder, "entry": folder / ("a" + ENTRY), "mark": folder / MARK}[what]
+    files = {"folder": folder, "entry": folder / ("a" + ENTRY), "mark": folder / MARK}
+    target = {"cache": folder.parents[1], HOME: folder.parent, **files}[what]
     os.chown(target, STRANGER, -1)
     found = generation()
     assert found.load("a") is None

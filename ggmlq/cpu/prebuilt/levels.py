@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
 
 V3 = frozenset((
     "64bit", "avx", "avx2", "bmi", "bmi2", "cmov", "crc32", "cx16", "cx8", "f16c", "fma", "fxsr", "lzcnt",
@@ -20,7 +21,8 @@ class Level:
     machine: str  # as platform.machine() says it
     cpu: str
     features: frozenset[str]
-    more: frozenset[str] = frozenset()  # what kernels of WIDER rooms use besides, where a CPU has it
+    # By room: what its kernels use besides, where a CPU has it.
+    more: Mapping[str, frozenset[str]] = field(default_factory=dict, hash=False)
 
     @property
     def needed(self) -> frozenset[str]:
@@ -29,9 +31,8 @@ class Level:
 
     def of(self, family: str) -> Level:
         """The level that a family of kernels, ``ggmlq.cpu.room.file.function``, is compiled for."""
-        if family.split(".")[2] not in WIDER:
-            return self
-        return replace(self, features=self.features | self.more, more=frozenset())
+        more = self.more.get(family.split(".")[2], frozenset())
+        return replace(self, features=self.features | more, more={}) if more else self
 
     @property
     def text(self) -> str:
@@ -39,9 +40,16 @@ class Level:
         return ",".join(f"+{name}" for name in sorted(self.features))
 
 
-WIDER = ("pairs",)
+PAIRS = frozenset(("avx512bf16",))
+MATRIX = PAIRS | {"amx-tile", "amx-bf16", "amx-int8"}
 LEVELS = (
-    Level("avx512-vbmi", "x86_64", "x86-64-v4", V4 | {"avx512vnni", "avx512vbmi"}, frozenset({"avx512bf16"})),
+    Level(
+        "avx512-vbmi",
+        "x86_64",
+        "x86-64-v4",
+        V4 | {"avx512vnni", "avx512vbmi"},
+        {"pairs": PAIRS, "amx": MATRIX},
+    ),
     Level("avx512-vnni", "x86_64", "x86-64-v4", V4 | {"avx512vnni"}),
     Level("avx-vnni", "x86_64", "x86-64-v3", V3 | {"avxvnni"}),
     Level("avx2", "x86_64", "x86-64-v3", V3),
