@@ -10,36 +10,35 @@
 (2, 8)
 """
 
+import sys
+from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 from . import interrupted as interrupted  # isort: skip  (first: from here on Ctrl-C is one line)
 from . import errors
-from .array import QuantArray
-from .codes import CODES as codes
 from .errors import GGMLQError, GGUFError
-from .formats import FORMATS as formats
-from .formats import Format
-from .listing import kernels
-from .metrics import nmse
-from .ops import (
-    concatenate,
-    dequantize,
-    equal,
-    expert_linear,
-    linear,
-    quantize,
-    quantize_scaled,
-    scaled_linear,
-    stack,
-)
-from .scaled import ScaledArray
 
 if TYPE_CHECKING:
     from . import checkpoint, convert, diff, functions, gguf, llama, parallel, reference, report, safetensors
     from .accuracy import error_table
+    from .array import QuantArray
+    from .codes import CODES as codes
     from .faults import Diagnosis, diagnose, diagnose_gru
     from .files import open, save
+    from .formats import FORMATS as formats
+    from .formats import Format
     from .gru import GRU, FixedGRU
+    from .listing import kernels
+    from .metrics import nmse
+    from .ops.dequantize import dequantize
+    from .ops.equal import equal
+    from .ops.expert_linear import expert_linear
+    from .ops.joining import concatenate, stack
+    from .ops.linear import linear
+    from .ops.quantize import quantize
+    from .ops.quantize_scaled import quantize_scaled
+    from .ops.scaled_linear import scaled_linear
+    from .scaled import ScaledArray
     from .surveys import survey
     from .threads import set_num_threads
 
@@ -87,38 +86,42 @@ __all__ = [
     "survey",
 ]
 
-# Found in these modules when first asked for: `import ggmlq` stays quick.
-_LATER = {"open": "files", "save": "files"} | dict.fromkeys(
-    ("Diagnosis", "diagnose", "diagnose_gru"), "faults"
+# Where each name comes from when it is first used: the command line imports this file for every Tab, and
+# NumPy alone would take most of that time.
+_HOMES = {"QuantArray": "array", "ScaledArray": "scaled", "Format": "formats", "kernels": "listing"}
+_HOMES |= {"nmse": "metrics", "open": "files", "save": "files", "survey": "surveys"}
+_HOMES |= {"set_num_threads": "threads", "error_table": "accuracy", "GRU": "gru", "FixedGRU": "gru"}
+_HOMES |= dict.fromkeys(("Diagnosis", "diagnose", "diagnose_gru"), "faults")
+_HOMES |= dict.fromkeys(
+    ("concatenate", "dequantize", "equal", "expert_linear", "linear", "quantize", "quantize_scaled"), "ops"
 )
-_LATER |= {"set_num_threads": "threads", "error_table": "accuracy", "GRU": "gru", "FixedGRU": "gru"}
-_LATER["survey"] = "surveys"
-_LATER |= dict.fromkeys(  # modules
-    (
-        "checkpoint",
-        "convert",
-        "diff",
-        "functions",
-        "gguf",
-        "llama",
-        "parallel",
-        "reference",
-        "report",
-        "safetensors",
-    ),
-    "",
-)
+_HOMES |= dict.fromkeys(("scaled_linear", "stack"), "ops")
+_TABLES = {"codes": "CODES", "formats": "FORMATS"}  # folders whose name here means the table in them
 
 
 def __getattr__(name: str) -> Any:
-    if name not in _LATER:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     from importlib import import_module
+    from importlib.util import find_spec
 
-    module = import_module(f"{__name__}.{_LATER[name] or name}")
-    globals()[name] = found = getattr(module, name) if _LATER[name] else module
-    return found
+    if name in _HOMES or name in _TABLES:
+        home = import_module(f"{__name__}.{_HOMES.get(name, name)}")
+        globals()[name] = value = getattr(home, _TABLES.get(name, name))
+        return value
+    if name[:1] != "_" and find_spec(f"{__name__}.{name}"):  # a file or a folder of the package
+        return import_module(f"{__name__}.{name}")
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
 
 def __dir__() -> list[str]:
     return sorted({*__all__, *(name for name in globals() if name.startswith("__"))})
+
+
+class _Package(ModuleType):
+    """The package itself: the import of a folder in ``_TABLES`` leaves its name to the table."""
+
+    def __setattr__(self, name: str, value: object) -> None:
+        if name not in _TABLES or not isinstance(value, ModuleType):
+            super().__setattr__(name, value)
+
+
+sys.modules[__name__].__class__ = _Package

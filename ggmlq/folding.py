@@ -47,6 +47,12 @@ def folded(tensors: list[dict[str, Any]]) -> list[dict[str, Any]]:
     ]
 
 
+def counted(groups: Iterable[tuple[str, list[T]]]) -> Callable[[str | int], list[str]]:
+    """A cell for the number of tensors in a line: none where every line is of one tensor."""
+    many = any(len(members) > 1 for _, members in groups)
+    return lambda cell: [str(cell)] if many else []
+
+
 def span(numbers: Iterable[float | None], form: str) -> str:
     """The least and the largest of some numbers, or the one that all are; without None."""
     known = [number for number in numbers if number is not None]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from importlib import import_module
 from typing import Any, NamedTuple
 
 from . import text
@@ -73,6 +74,7 @@ def kernels(op: str = "linear", format: Any = None, device: str | None = None) -
     >>> gq.kernels(format="f32", device="cpu").auto[0].why
     'the highest that takes it'
     """
+    import_module(f"{__package__}.problems")  # which registers what operations are about
     kinds = DEVICES if device is None else (str(device).partition(":")[0],)
     if kinds[0] not in DEVICES:
         raise DeviceError(f"kernels(device={device!r}): no such device; devices are cpu and cuda")

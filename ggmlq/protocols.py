@@ -8,13 +8,25 @@ slip. ``np.asarray`` and ``np.array`` decode, since that is what they are asked 
 from __future__ import annotations
 
 from collections.abc import Callable
+from importlib import import_module
 from typing import Any, ClassVar, Self
 
 import numpy as np
 
 from .errors import DTypeError, ShapeError
 
-OPERATIONS: dict[str, Callable[..., Any]] = {}  # by name: what the methods of arrays call
+
+class _Operations(dict[str, Callable[..., Any]]):
+    """By name the functions that methods of arrays call; ``ops`` registers them, when the first is called."""
+
+    def __missing__(self, name: str) -> Callable[..., Any]:
+        import_module(f"{__package__}.ops")
+        if name in self:
+            return self[name]
+        raise KeyError(name)
+
+
+OPERATIONS = _Operations()
 COMPARISONS = (np.equal, np.not_equal, np.less, np.less_equal, np.greater, np.greater_equal)
 
 

@@ -135,7 +135,7 @@ def test_descriptors_are_unique_and_frozen():
         fmt.id = 3
 
 
-@pytest.mark.parametrize("key", ["q4", "q4_k_m", "", "int4", 43, -1, 10**9])
+@pytest.mark.parametrize("key", ["q4", "q4_k_n", "", "int4", 43, -1, 10**9])
 def test_unknown_formats(key):
     with pytest.raises(gq.GGMLQError, match="ggml has no such type") as error:
         gq.formats[key]
@@ -145,6 +145,20 @@ def test_unknown_formats(key):
 def test_an_unknown_name_brings_the_nearest_ones():
     with pytest.raises(gq.GGMLQError, match=r"did you mean q4_K"):
         gq.formats["q4_kk"]
+
+
+def test_a_mix_and_a_code_are_no_types_and_say_where_they_go():
+    with pytest.raises(
+        gq.GGMLQError, match=r"mix of types for whole models.*`ggmlq quantize` and.*gq\.convert"
+    ):
+        gq.quantize(np.ones(256, np.float32), "q4_k_m")
+    for name, bits in {"e4m3": 8, "INT8": 8, "int16": 16}.items():
+        with pytest.raises(
+            gq.GGMLQError, match=rf"a code of {bits} bits.*gq\.quantize_scaled\(x, '{name.lower()}'"
+        ):
+            gq.quantize(np.ones(256, np.float32), name)
+    with pytest.raises(gq.GGMLQError, match=r"did you mean q4_K, .*q4_K_M"):
+        gq.formats["q4_K_N"]
 
 
 @pytest.mark.parametrize("id_", REMOVED)

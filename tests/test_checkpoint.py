@@ -357,6 +357,50 @@ def test_the_command(folder, tmp_path, capsys):
     assert cli.main(["convert", str(tmp_path / "none"), str(target)]) == 2
 
 
+@pytest.mark.parametrize("type", ["q4_K_M", "Q2_K_S"])
+def test_a_mix_is_one_step_from_a_checkpoint(folder, tmp_path, capsys, type):
+    source, target = folder("llama3")
+    one, two = tmp_path / "one.gguf", tmp_path / "two.gguf"
+    assert cli.main(["convert", str(source), str(one), "--type", type, "--dry-run", "--json"]) == 0
+    planned = json.loads(capsys.readouterr().out)
+    assert not one.exists()
+    assert cli.main(["convert", str(source), str(one), "--type", type]) == 0
+    to_gguf(source, target)
+    gq.convert.quantize(target, two, type)
+    assert one.read_bytes() == two.read_bytes()
+    assert {t["name"]: t["type"] for t in planned["tensors"]} == {
+        name: q.format.name for name, q in gq.open(one).items()
+    }
+    assert planned["metadata"]["general.file_type"] == gq.open(one).metadata["general.file_type"]
+    assert sorted(path.suffix for path in tmp_path.iterdir() if path != source) == [".gguf"] * 3
+
+
+@pytest.mark.parametrize(
+    ("args", "words"),
+    [
+        (["convert", "SOURCE", "o.gguf", "--type", "q4_K_N"], "did you mean q4_K_S, q4_K_M, q4_K"),
+        (["convert", "SOURCE", "none/o.gguf", "--type", "q4_K_M"], "name a file in a folder that may be"),
+        (["quantize", "SOURCE", "o.gguf", "--type", "q4_K_M"], "OUT.gguf --type q4_K_M`, which does both"),
+    ],
+)
+def test_a_slip_on_the_way_to_a_mix_names_the_way(folder, tmp_path, capsys, monkeypatch, args, words):
+    source, _ = folder("llama3")
+    monkeypatch.chdir(tmp_path)
+    assert cli.main([str(source) if word == "SOURCE" else word for word in args]) == 2
+    assert words in capsys.readouterr().err
+    assert not (tmp_path / "o.gguf").exists()
+
+
+def test_a_mix_that_needs_importance_names_the_two_steps():
+    from ggmlq.checkpoint.mixed import Planned, planned
+    from ggmlq.gguf.tensors import TensorInfo
+
+    metadata = {"general.architecture": "llama", "llama.block_count": 1}
+    info = TensorInfo("blk.0.ffn_up.weight", gq.formats.bf16, (256, 256), 0, 0, 0)
+    with pytest.raises(gq.GGMLQError, match=r"1 tensor .* would become iq2_s.* which takes --imatrix"):
+        planned(Planned("hf", metadata, [info]), "iq2_m")
+
+
 def test_commands_on_safetensors(folder, capsys):
     source, _ = folder("qwen3fp8")
     assert cli.main(["info", str(source), "--json"]) == 0

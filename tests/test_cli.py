@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import argparse
+import importlib
 import json
+import os
+import re
 import subprocess
 import sys
 from types import SimpleNamespace
@@ -10,8 +14,13 @@ from types import SimpleNamespace
 import pytest
 
 import ggmlq as gq
-from ggmlq import doctor
-from ggmlq.cli import main
+from ggmlq import completion, doctor
+from ggmlq.check.data import KINDS
+from ggmlq.check.mixtures import SPREADS
+from ggmlq.cli import command_line, main
+from ggmlq.commands import info, survey
+from ggmlq.commands.parsers._parser import GROUPS
+from ggmlq.convert.sample import ELEMENTS
 
 
 def run(capsys, *args):
@@ -99,13 +108,97 @@ def test_as_a_program():
         assert "usage: ggmlq" in done.stderr
 
 
-def test_help_names_every_command(capsys):
+def helped(capsys, *args):
     with pytest.raises(SystemExit) as left:
-        main(["--help"])
+        main([*args])
     assert left.value.code == 0
-    said = capsys.readouterr().out
-    assert "formats" in said
-    assert "doctor" in said
+    return capsys.readouterr().out
+
+
+def test_help_names_every_command_in_its_group(capsys):
+    said = helped(capsys, "--help")
+    assert helped(capsys, "help") == said
+    assert said.startswith("usage: ggmlq [-h] [-V] COMMAND")
+    groups = re.findall(r"^(\w+):\n((?:  .+\n)+)", said, flags=re.MULTILINE)
+    names = {group: re.findall(r"^  ([a-z-]+) ", lines, flags=re.MULTILINE) for group, lines in groups}
+    assert [*names] == [*GROUPS, "options", "examples"]
+    assert sorted(name for group in GROUPS for name in names[group]) == [*command_line().commands.choices]
+    assert said.rstrip().splitlines()[-1].startswith("  ggmlq ")
+
+
+def test_help_of_a_command(capsys):
+    assert helped(capsys, "help", "gru", "run") == helped(capsys, "gru", "run", "--help")
+    assert "usage: ggmlq quantize" in helped(capsys, "help", "quantize")
+    assert "usage: ggmlq help" in helped(capsys, "help", "--help")
+    assert helped(capsys, "-V") == helped(capsys, "--version") == f"ggmlq {gq.__version__}\n"
+    with pytest.raises(SystemExit) as left:
+        main(["help", "quantise"])
+    assert left.value.code == 2
+    assert "'quantize'" in capsys.readouterr().err
+
+
+def parsers(parser=None):
+    """All commands, and those within them."""
+    for action in (parser or command_line())._actions:
+        if isinstance(action, argparse._SubParsersAction):
+            for each in action.choices.values():
+                yield each
+                yield from parsers(each)
+
+
+@pytest.mark.parametrize("parser", [*parsers()], ids=lambda parser: parser.prog)
+def test_every_command_has_an_example_and_a_file(parser):
+    assert re.search(rf"^  (?:mpiexec .*|eval .*)?{parser.prog}\b", parser.epilog, flags=re.MULTILINE)
+    name = parser.prog.split()[1].replace("-", "_")
+    assert name == "help" or callable(importlib.import_module(f"ggmlq.commands.{name}").run)
+
+
+SILENT = {"ggmlq gru", "ggmlq help", "ggmlq completion"}  # they report nothing
+
+
+@pytest.mark.parametrize("parser", [*parsers()], ids=lambda parser: parser.prog)
+def test_every_command_that_reports_takes_json(parser):
+    assert ("--json" in parser._option_string_actions) is (parser.prog not in SILENT)
+
+
+def test_words_of_the_parsers_are_those_of_the_commands():
+    """They import none of the code that has these lists."""
+    options = {f"{parser.prog} {action.dest}": action for parser in parsers() for action in parser._actions}
+    for name, module in {"info": info, "survey": survey}.items():
+        assert set(options[f"ggmlq {name} sort"].choices) == set(module.SORTS)
+    assert options["ggmlq check data"].help.endswith(", ".join(KINDS))
+    assert options["ggmlq check spread"].help.endswith(", ".join(SPREADS))
+    assert f"({ELEMENTS})" in options["ggmlq survey sample"].help
+    assert f"({ELEMENTS})" in options["ggmlq quantize sample"].help
+    assert sorted(completion.types()) == sorted(gq.formats)
+
+
+@pytest.mark.parametrize("line", ["", "ggmlq ", "ggmlq info --so", "ggmlq quantize a b --type q4_"])
+def test_neither_help_nor_a_tab_imports_numpy(tmp_path, line):
+    """Which alone would take as long as both may: 0.3 and 0.25 s."""
+    env = {**os.environ}
+    if line:
+        pytest.importorskip("argcomplete", reason="argcomplete is not installed: ggmlq[completion]")
+        env |= {
+            "_ARGCOMPLETE": "1",
+            "_ARGCOMPLETE_IFS": "\n",
+            "COMP_LINE": line,
+            "COMP_POINT": str(len(line)),
+        }
+        env |= {"_ARGCOMPLETE_STDOUT_FILENAME": str(tmp_path / "said")}
+    code = f"""
+import os, sys
+os._exit = sys.exit
+try:
+    import ggmlq.cli
+    ggmlq.cli.main({["--help"] * (not line)})
+except SystemExit:
+    print(*sys.modules, file=sys.stderr)
+"""
+    done = subprocess.run([sys.executable, "-c", code], env=env, capture_output=True, text=True, check=True)
+    imported = {*done.stderr.split()}
+    assert "ggmlq.commands.parsers.quantize" in imported
+    assert not {"numpy", "numba", "tqdm", "ggmlq.gguf", "ggmlq.commands.quantize"} & imported
 
 
 def test_a_reader_that_leaves_early():

@@ -158,7 +158,7 @@ def test_what_libllama_refuses(llama, tmp_path):
     content = tensors(SEED)
     assert "'blk.0.ffn_down.weight' to q1_0: rows have 96" in refused(llama, tmp_path, content, "q1_0")
     again = content | {"output.weight": gq.quantize(content["output.weight"], "q8_0")}
-    assert "of blocks already (q8_0)" in refused(llama, tmp_path, again, "q4_0")
+    assert "of blocks already (q8_0), and" in refused(llama, tmp_path, again, "q4_0")
     wrong = {"blk.0.ffn_down.weight": np.ones(FFN + 1, np.float32)}
     assert f"{FFN + 1} values, the tensor needs {FFN}" in refused(
         llama, tmp_path, content, "q4_0", imatrix=wrong

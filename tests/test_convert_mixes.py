@@ -10,8 +10,8 @@ from llama_quantizer import HPARAMS, Quantizer
 
 import ggmlq as gq
 from ggmlq.convert import plan_quantize
-from ggmlq.convert.mixes import MIXES
 from ggmlq.errors import ConvertError, FormatError, GGUFError
+from ggmlq.mixes import MIXES
 
 SEED = int(np.random.default_rng().integers(1 << 30))
 ROW = np.random.default_rng(SEED).standard_normal((2, 256), np.float32)
@@ -129,5 +129,5 @@ def test_what_a_mix_must_know(tmp_path):
 
 def test_a_mix_that_wants_a_matrix(tmp_path):
     model(tmp_path / "in.gguf", 2)
-    with pytest.raises(ConvertError, match="to become q2_K, which needs the importance"):
+    with pytest.raises(ConvertError, match="would become q2_K, which needs the importance"):
         planned(tmp_path / "in.gguf", "q2_K_S")

@@ -10,9 +10,9 @@ import pytest
 import ggmlq as gq
 from ggmlq import ladder
 from ggmlq.cpu import choice
+from ggmlq.cpu.amx import permission
 from ggmlq.cpu.machine import features, plans
 from ggmlq.cpu.machine.features import compiled_for
-from ggmlq.cpu.amx import permission
 from ggmlq.cpu.pairs import layout, needs
 from ggmlq.cpu.pairs.layout import ALONG, LINE, LONG, PIECE, STEP, cut_of
 from ggmlq.cpu.prebuilt import served
@@ -248,7 +248,10 @@ def test_who_compiles_everything_compiles_it_too(monkeypatch):
 
 @pytest.mark.parametrize(
     ("family", "needed"),
-    [("ggmlq.cpu.pairs.product.sweep", needs.NEEDED), ("ggmlq.cpu.amx.product.multiplied", permission.NEEDED)],
+    [
+        ("ggmlq.cpu.pairs.product.sweep", needs.NEEDED),
+        ("ggmlq.cpu.amx.product.multiplied", permission.NEEDED),
+    ],
 )
 def test_two_rooms_use_more_than_their_level(family, needed):
     for level in LEVELS:

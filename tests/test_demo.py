@@ -1,8 +1,9 @@
-"""tools/demo: right at every option, errors of its options, its bars, and what it leaves behind."""
+"""ggmlq demo and tools/demo: right at every option, errors of options, bars, and what is left behind."""
 
 from __future__ import annotations
 
 import io
+import json
 import subprocess
 import sys
 
@@ -11,27 +12,29 @@ import pytest
 from scripts import ROOT, load
 
 import ggmlq as gq
+from ggmlq import cli
+from ggmlq.demo import chart, layers, measure, table
 from ggmlq.errors import MissingDependencyError
+from ggmlq.listing import Taken
 
-sys.path.insert(0, str(ROOT / "tools"))  # the demo's own modules
-demo = load("tools", "demo_layer")
-chart, options = sys.modules["_chart"], sys.modules["_demo_options"]
+sys.path.insert(0, str(ROOT / "tools"))  # the script's own module
+script = load("tools", "_demo_options")
 
 
 @pytest.fixture(autouse=True)
 def quick(monkeypatch):
-    """No llama.cpp, and no more runs than it takes to have run."""
-    monkeypatch.setattr(demo, "Bridge", nobody)
-    monkeypatch.setattr(demo, "SECONDS", 0)
-    monkeypatch.setattr(demo, "RUNS", 1)
+    """No llama.cpp, no pauses, and no more runs than it takes to have run."""
+    monkeypatch.setattr(measure, "Bridge", nobody)
+    for name, value in {"SECONDS": 0, "RUNS": 1, "PAUSE": 0, "PATIENCE": 0.001}.items():
+        monkeypatch.setattr(measure, name, value)
 
 
-def nobody():
+def nobody(lib=None):
     raise MissingDependencyError("no libggml in this test")
 
 
 def run(tmp_path, *words):
-    return demo.main([*words, "--save", str(tmp_path / "demo.gguf")])
+    return cli.main(["demo", *words, "--save", str(tmp_path / "demo.gguf")])
 
 
 @pytest.mark.parametrize(
@@ -44,15 +47,15 @@ def test_right_products_are_called_right(tmp_path, capsys, shape):
     said = capsys.readouterr().out
     assert status == 0, said
     assert said.endswith("all products are right\n")
-    assert said.count("  right  ") == len(demo.FORMATS)
+    assert said.count("  right  ") == len(layers.FORMATS)
 
 
 def test_long_rows_are_called_right():
     """Roundings of sums in float32 grow with their length."""
     rng = np.random.default_rng(1)
     w, x = (rng.standard_normal((n, 1 << 18), np.float32) for n in (8, 1))
-    q = gq.quantize(w, "q4_0")
-    assert demo.measured(q, w, x, None, str).judgement.right
+    layer = layers.Layer("q4_0", gq.quantize(w, "q4_0"), w)
+    assert measure.measured(layer, x, "cpu", None, str).judgement.right
 
 
 def test_right_at_any_option(tmp_path, capsys, fresh, rounds, monkeypatch):
@@ -69,18 +72,18 @@ def test_right_at_any_option(tmp_path, capsys, fresh, rounds, monkeypatch):
 @pytest.mark.parametrize("tokens", ["1", "64"])
 def test_a_wrong_product_is_called_wrong(tmp_path, capsys, monkeypatch, tokens):
     """One row of weights, off by a thousandth of what it is multiplied with."""
-    judge = demo.judged
+    judge = measure.judged
 
     def judged(y, x, q):
         y = y.copy()
         y[:, 3] += 1e-3 * float(np.abs(np.asarray(q[3])).mean()) * np.abs(x).mean()
         return judge(y, x, q)
 
-    monkeypatch.setattr(demo, "judged", judged)
+    monkeypatch.setattr(measure, "judged", judged)
     assert run(tmp_path, "--tokens", tokens, "--rows", "8", "--columns", "256") == 1
     said = capsys.readouterr().out
-    assert said.count("WRONG  ") == len(demo.FORMATS)
-    assert f"WRONG PRODUCTS: {', '.join(demo.FORMATS)}" in said
+    assert said.count("WRONG  ") == len(layers.FORMATS)
+    assert f"WRONG PRODUCTS: {', '.join(layers.FORMATS)}" in said
 
 
 @pytest.mark.parametrize(
@@ -98,12 +101,14 @@ def test_a_wrong_product_is_called_wrong(tmp_path, capsys, monkeypatch, tokens):
         ("--save .", "name a file"),
         ("--save none/such/x.gguf", "name a file"),
         ("--frobnicate", "unrecognized arguments"),
+        ("--tensor blk.*", "it is of a model"),
+        ("model.gguf --rows 5", "it is of the random layer"),
     ],
     ids=lambda text: text[:30],
 )
 def test_a_wrong_option_is_one_line(capsys, words, told):
     with pytest.raises(SystemExit) as left:
-        options.parse(words.split())
+        script.words(words.split())
     said = capsys.readouterr()
     assert left.value.code == 2
     assert not said.out
@@ -124,9 +129,9 @@ def test_a_file_that_cannot_be_written_is_one_line(tmp_path, capsys, monkeypatch
     def full(*args):
         raise gq.GGUFError("save('x'): the disk is full; name another")
 
-    monkeypatch.setattr(gq, "save", full)
+    monkeypatch.setattr(layers.gguf, "save", full)
     assert run(tmp_path, "--rows", "1", "--columns", "256") == 2
-    assert capsys.readouterr().err == "tools/demo: save('x'): the disk is full; name another\n"
+    assert capsys.readouterr().err == "ggmlq demo: save('x'): the disk is full; name another\n"
 
 
 @pytest.mark.parametrize("made", ["a model", "no GGUF"])
@@ -157,15 +162,96 @@ def test_what_it_says_to_try_next_works(tmp_path, capsys, monkeypatch):
         assert "q4_K" in done.stdout
 
 
+@pytest.fixture
+def model(tmp_path, fresh):
+    """Two layers of three matrices, one of experts, and what is no matrix."""
+    kinds = {"attn_q": ((8, 256), "q4_K"), "ffn_up": ((9, 256), "q8_0"), "ffn_down": ((7, 512), "q4_K")}
+    tensors = {
+        f"blk.{i}.{name}.weight": gq.quantize(fresh.standard_normal(shape, np.float32), fmt)
+        for i in range(2)
+        for name, (shape, fmt) in kinds.items()
+    }
+    tensors["blk.0.ffn_gate_exps.weight"] = gq.quantize(
+        fresh.standard_normal((3, 4, 256), np.float32), "q6_K"
+    )
+    gq.save(tmp_path / "m.gguf", {**tensors, "blk.0.norm.weight": np.ones(256, np.float32)})
+    return tmp_path / "m.gguf"
+
+
+def test_a_model_of_ones_own(model, capsys):
+    """One tensor of each type and shape, or those that are named."""
+    assert cli.main(["demo", str(model), "--tokens", "3", "--json"]) == 0
+    facts = json.loads(capsys.readouterr().out)
+    assert [(one["name"], one["type"], one["shape"]) for one in facts["layers"]] == [
+        ("blk.0.attn_q.weight", "q4_K", [8, 256]),
+        ("blk.0.ffn_up.weight", "q8_0", [9, 256]),
+        ("blk.0.ffn_down.weight", "q4_K", [7, 512]),
+        ("blk.0.ffn_gate_exps.weight", "q6_K", [4, 256]),
+    ]
+    assert facts["right"]
+    assert facts["llama_cpp"] is None
+    for one in facts["layers"]:
+        assert one["right"]
+        assert one["error"] <= one["bound"]
+        assert one["tokens"] == 3
+        assert one["kernel"].startswith("cpu:")
+        assert one["why"]
+        assert one["gflops"] == pytest.approx(2e-9 * 3 * np.prod(one["shape"]) / one["seconds"])
+        assert one["times_numpy"] == pytest.approx(one["numpy_seconds"] / one["seconds"])
+    assert cli.main(["demo", str(model), "--tensor", "blk.1.ffn*", "--tokens", "1"]) == 0
+    said = capsys.readouterr().out
+    assert said.splitlines()[2].split() == [
+        "tensor", "shape", "type", "bits", "error", "ms", "GFLOP/s", "×", "NumPy",
+    ]  # fmt: skip
+    assert [line.split()[0] for line in said.splitlines()[3:5]] == [
+        "blk.1.ffn_up.weight",
+        "blk.1.ffn_down.weight",
+    ]
+    assert "kernel cpu:" in said
+    assert ": it is " in said
+    assert said.endswith("all products are right\n")
+
+
+def test_rows_of_a_large_tensor_are_cut(model, monkeypatch, capsys):
+    monkeypatch.setattr(layers, "MOST", 5 * 256)
+    assert cli.main(["demo", str(model), "--tensor", "blk.0.attn_q.weight", "--tokens", "2"]) == 0
+    assert "the first 5 of 8 rows of blk.0.attn_q.weight" in capsys.readouterr().out
+    assert cli.main(["demo", str(model), "--tokens", "9"]) == 2
+    assert "ask for fewer tokens" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        (["--tensor", "blk.1.ffn_upp*"], "blk.1.ffn_up.weight"),
+        (["--rows", "5"], "it is of the random layer"),
+        (["--device", "gpu"], "devices are"),
+        (["--lib", "none.so"], "neither a file nor a folder"),
+    ],
+)
+def test_a_slip_about_a_model_is_one_line(model, monkeypatch, capsys, words, told):
+    if "--lib" in words:
+        monkeypatch.undo()
+    assert cli.main(["demo", str(model), *words]) == 2
+    assert told in capsys.readouterr().err
+
+
+def test_the_script_runs_the_command():
+    words = script.words(["--rows", "5"])
+    assert words[:2] == ["--rows", "5"]
+    assert words[2:] == ["--save", str(ROOT / "demo.gguf")]
+    assert script.words(["m.gguf", "--json"]) == ["m.gguf", "--json"]
+
+
 # --- times and bars ---------------------------------------------------------------------------
 
 
 def test_times_settle(monkeypatch):
     """The fastest of many counts, and a slow one is not run for ever."""
     now = [0.0]
-    monkeypatch.setattr(demo, "RUNS", 7)
-    monkeypatch.setattr(demo, "SECONDS", 0.3)
-    monkeypatch.setattr(demo.time, "perf_counter", lambda: now[0])
+    for name, value in {"RUNS": 7, "SECONDS": 0.3, "PATIENCE": 3.0}.items():
+        monkeypatch.setattr(measure, name, value)
+    monkeypatch.setattr(measure.time, "perf_counter", lambda: now[0])
     jumps = iter([0.7, 0.009, 0.1, 0.3, 0.02, 0.009, 0.3, 99.0])
 
     def jumping():
@@ -174,9 +260,9 @@ def test_times_settle(monkeypatch):
     def slow():
         now[0] += 5
 
-    assert demo.settled(jumping) == pytest.approx(0.009)
+    assert measure.settled(jumping) == pytest.approx(0.009)
     assert next(jumps) == 99.0
-    assert demo.settled(slow) == pytest.approx(5)
+    assert measure.settled(slow) == pytest.approx(5)
 
 
 class Terminal(io.StringIO):
@@ -187,15 +273,14 @@ class Terminal(io.StringIO):
 
 
 def rows():
-    judgement = demo.judged(*product())
-    rates = {"q8_0": (0.002, 0.004), "q4_K": (0.001, 0.0005), "q2_K": (0.5, None)}
-    return [demo.Row(name, 4.5, 1e-3, judgement, 1.0, *pair) for name, pair in rates.items()]
-
-
-def product():
     w = np.random.default_rng(0).standard_normal((2, 256), np.float32)
-    q = gq.quantize(w, "q4_K")
-    return w @ q.T, w, q
+    rates = {"q8_0": (0.002, 0.004), "q4_K": (0.001, 0.0005), "q2_K": (0.5, None)}
+    made = []
+    for name, (ours, theirs) in rates.items():
+        q = gq.quantize(w, name)
+        judgement, kernel = measure.judged(w @ q.T, w, q), Taken(None, "cpu:panels", "usual")
+        made.append(measure.Row(layers.Layer(name, q, w), 2, kernel, 1e-3, judgement, 1.0, ours, 0.1, theirs))
+    return made
 
 
 @pytest.mark.parametrize("columns", [20, 60, 72, 80, 100, 132, 400])
@@ -203,7 +288,7 @@ def test_bars_fit_the_terminal(monkeypatch, columns):
     found = rows()
     monkeypatch.setattr(sys, "stdout", Terminal())
     monkeypatch.setenv("COLUMNS", str(columns))
-    lines = demo.report(found, 1.0).splitlines()
+    lines = table.text(found).splitlines()
     bars = [line for line in lines if "█" in line or "▏" in line]
     plain = max(len(line.partition(chart.MARK)[0].rstrip(" █▏▎▍▌▋▊▉")) for line in lines)
     assert bool(bars) == (columns > plain + 2 + chart.LEAST)
@@ -217,11 +302,11 @@ def test_a_pipe_gets_no_bars(monkeypatch):
     found = rows()
     monkeypatch.setenv("COLUMNS", "200")
     monkeypatch.setattr(sys, "stdout", io.StringIO())
-    assert demo.report(found, 1.0).isascii()
+    assert table.text(found).replace("×", "x").isascii()
     terminal = Terminal()
     terminal.encoding = "ascii"
     monkeypatch.setattr(sys, "stdout", terminal)
-    assert demo.report(found, 1.0).isascii()
+    assert table.text(found).replace("×", "x").isascii()
 
 
 def test_a_bar():

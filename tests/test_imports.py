@@ -32,11 +32,12 @@ ALLOWED = {
     "addressed.py": set(),  # remote by name, which registers itself there
     "cache": {"cache"},
     "cores.py": set(),
+    "mixes.py": set(),
     "threads.py": {"cores", "errors"},
     "devices.py": {"errors"},  # the CUDA side by name, when an array lies there
     "tensors.py": {"devices", "errors"},
     "dumps.py": {"errors", "text"},
-    "formats": {"errors", "formats", "text"},
+    "formats": {"errors", "formats", "mixes", "text"},
     "packing.py": {"formats"},
     "tiling.py": {"errors"},
     "codes": {"devices", "errors", "tiling", "codes"},
@@ -46,7 +47,7 @@ ALLOWED = {
     "members.py": set(),
     "kept.py": {"buffers", "devices", "errors", "members"},
     "storage.py": {"buffers", "devices", "errors", "formats", "kept"},
-    "protocols.py": {"errors"},  # operations register themselves here
+    "protocols.py": {"errors"},  # operations by name, which register themselves here
     "operators.py": {"errors", "members", "text"},
     "matrix.py": {"devices", "errors", "members", "operators", "protocols", "tensors", "text"},
     "array.py": {"text", "buffers", "devices", "errors", "formats", "matrix", "members", "storage"},
@@ -61,7 +62,7 @@ ALLOWED = {
     "card.py": set(),
     "ending.py": {"codes"},
     "ladder.py": {"announced", "card", "errors"},  # what operations are about, it does not know
-    "listing.py": {"ladder", "text", "errors"},
+    "listing.py": {"ladder", "text", "errors"},  # problems by name, which register themselves
     "problems.py": {"card", "codes", "devices", "errors", "formats", "ladder"},
     # a room of its own, from weights to the call: kernels only by name
     "gru": {
@@ -106,8 +107,8 @@ ALLOWED = {
         "safetensors", "scaled", "tensors", "text", "tiling",
     },
     "remote": {
-        "addressed", "array", "cache", "errors", "gguf", "missing", "notices", "progress", "safetensors", "text",
-        "remote",
+        "addressed", "array", "cache", "errors", "gguf", "missing", "notices", "progress", "safetensors",
+        "text", "remote",
     },
     "files.py": {"addressed", "errors", "gguf", "safetensors"},
     "checkpoint": {
@@ -119,12 +120,13 @@ ALLOWED = {
         "spread",
     },
     "convert": {
-        "array", "errors", "formats", "gguf", "ops", "progress", "spread", "text", "threads", "convert",
+        "array", "convert", "errors", "folding", "formats", "gguf", "mixes", "ops", "progress", "spread",
+        "text", "threads",
     },
     "diff": {"array", "errors", "formats", "gguf", "ops", "pages", "progress", "spread", "text", "diff"},
     "surveys": {
-        "array", "convert", "errors", "files", "formats", "gguf", "ops", "progress", "report", "scaled",
-        "spread", "text", "surveys",
+        "array", "convert", "errors", "files", "folding", "formats", "gguf", "ops", "progress", "report",
+        "scaled", "spread", "text", "surveys",
     },
     # several GPUs: weights in parts; of cuda nothing but by name
     "parallel": {
@@ -152,14 +154,19 @@ ALLOWED = {
     },
     # the top
     "commands": {
-        "accuracy", "array", "check", "checkpoint", "completion", "convert", "diff", "dumps", "errors",
-        "faults", "files", "folding", "formats", "gguf", "gru", "llama", "pages", "progress", "report",
-        "safetensors", "scaled", "spread", "surveys", "terminal", "text", "threads", "trace", "commands",
+        "accuracy", "array", "cache", "check", "checkpoint", "commands", "completion", "convert", "demo",
+        "diff", "doctor", "dumps", "errors", "faults", "files", "folding", "formats", "gguf", "gru", "llama",
+        "mixes", "pages", "progress", "report", "safetensors", "scaled", "spread", "surveys", "terminal",
+        "text", "threads", "trace",
+    },
+    "demo": {
+        "array", "demo", "devices", "errors", "files", "gguf", "listing", "llama", "metrics", "ops",
+        "problems", "testing", "text", "threads",
     },
     "testing": None,  # may import anything
     "doctor.py": None,
     "missing.py": set(),  # what to install, said by whoever lacks it
-    "completion.py": {"errors", "formats", "missing"},
+    "completion.py": {"errors", "missing", "mixes"},
     "cli.py": None,
     "__init__.py": None,
     "__main__.py": None,
@@ -193,7 +200,7 @@ def test_the_direction_of_imports(path):
     for kind, name in imports(path):
         if kind == "outer":
             assert place in OUTER.get(name, {place}), f"{path} imports {name}"
-        elif ALLOWED[place] is not None and name.islower():
+        elif ALLOWED[place] is not None and name.islower() and name != "__version__":
             assert name in ALLOWED[place] or f"{name}.py" == path, f"{path} imports ggmlq.{name}"
 
 
@@ -226,6 +233,27 @@ def fresh(code):
 def test_importing_ggmlq_loads_nothing_heavy():
     loaded = fresh("import sys, ggmlq; print(*sorted({m.split('.')[0] for m in sys.modules}))").split()
     assert not {"numba", "llvmlite", "cupy", "tqdm", "gguf", "scipy", "torch", "matplotlib"} & set(loaded)
+    assert "numpy" not in loaded, (
+        "names are imported when they are first used: a Tab of the shell imports this"
+    )
+
+
+def test_arrays_know_their_operations_whatever_was_imported_first():
+    assert fresh(
+        "import numpy as np\n"
+        "from ggmlq.array import QuantArray\n"
+        "q = QuantArray.from_bytes(np.zeros(36, np.uint8), 'q4_0', (2, 32))\n"
+        "print((np.ones(32, np.float32) @ q.T).tolist(), q.dequantize().sum())"
+    ) == "[0.0, 0.0] 0.0"  # fmt: skip
+    assert fresh("from ggmlq.listing import kernels; print(kernels('gru')[0].op)") == "gru"
+
+
+def test_every_name_of_the_package_comes_when_it_is_first_used():
+    assert fresh(
+        "import ggmlq as gq, ggmlq.formats, ggmlq.codes\n"
+        "assert gq.ladder.choose and gq.formats.q4_K and gq.codes.e4m3 and not hasattr(gq, 'nobody')\n"
+        "print([name for name in gq.__all__ if name not in dir(gq) or getattr(gq, name) is None])"
+    ) == "[]"  # fmt: skip
 
 
 def test_a_product_on_the_cpu_loads_no_cupy():
@@ -271,7 +299,7 @@ def test_files_are_short_and_say_what_they_are(path):
 
 ROOMS = (
     "cpu", "cpu/amx", "cpu/encode", "cpu/grouped", "cpu/gru", "cpu/lanes", "cpu/machine", "cpu/panels",
-    "cpu/quantize_scaled", "cpu/slabs", "checkpoint", "convert", "cuda/gru", "cuda/machine",
+    "cpu/quantize_scaled", "cpu/slabs", "checkpoint", "demo", "convert", "cuda/gru", "cuda/machine",
     "cuda/parallel", "cuda/prebuilt", "diff", "faults", "faults/experts", "faults/gru", "faults/scaled",
     "fixed", "gru", "pages", "parallel", "prebuilt", "remote", "report", "safetensors", "spread", "surveys",
     "trace",

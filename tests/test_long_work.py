@@ -6,9 +6,12 @@ import io
 import time
 from types import SimpleNamespace
 
+import numpy as np
 import pytest
 
+import ggmlq as gq
 from ggmlq import progress
+from ggmlq.gguf.statistics import statistics
 
 
 class Terminal(io.StringIO):
@@ -71,3 +74,11 @@ def test_a_kernel_for_the_cpu_says_that_it_is_compiled(terminal, monkeypatch):
     wait_for("sheep", terminal)
     assert "ggmlq: compiling sheep" in terminal.getvalue()
     assert "for this CPU, once …" in terminal.getvalue()
+
+
+def test_statistics_of_a_tensor_count_its_bytes(monkeypatch):
+    q, counted = gq.quantize(np.ones((300, 1024), np.float32), "q4_0"), []
+    monkeypatch.setattr(progress.Progress, "advance", lambda self, n: counted.append(n))
+    statistics(q)
+    assert len(counted) == 2
+    assert sum(counted) == q.nbytes

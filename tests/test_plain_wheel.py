@@ -140,7 +140,7 @@ def test_what_is_not_there_is_named(plain):
 def test_the_command(plain):
     """Its help and that of each of its commands, as the command itself lists them."""
     said = plain("ggmlq", "--help")
-    commands = re.findall(r"^    (\w+) ", said, flags=re.MULTILINE)
+    commands = re.findall(r"^  ([a-z][a-z-]*)  ", said, flags=re.MULTILINE)
     assert {"info", "doctor", "quantize"} <= {*commands}
     for command in commands:
         assert f"ggmlq {command}" in plain("python", *STRICT, "-m", "ggmlq", command, "--help")

@@ -10,6 +10,7 @@ from llama_quantizer import Quantizer, metadata, tensors
 
 import ggmlq as gq
 from ggmlq.convert import Pruned, rules
+from ggmlq.mixes import MIXES
 
 pytestmark = pytest.mark.llama
 
@@ -66,7 +67,7 @@ def test_layers_left_out(llama, model, tmp_path, layers, mix, monkeypatch):
         return found
 
     monkeypatch.setattr(llama._llama, "llama_model_quantize_default_params", params)
-    number = next(m.number for m in gq.convert.mixes.MIXES if m.name == mix)
+    number = next(m.number for m in MIXES if m.name == mix)
     assert llama(path, tmp_path / "theirs.gguf", number, imatrix=imatrix, pure=False), llama.said
     with gq.open(path) as file:
         plan = gq.convert.plan_quantize(Pruned(file, layers), mix, imatrix=imatrix)

@@ -237,20 +237,26 @@ def test_the_command(small, tmp_path, monkeypatch, capsys):
     pytest.importorskip("jinja2", reason="Jinja2 is not installed (extra report)")
     monkeypatch.chdir(tmp_path)
     assert main(["report", str(small[0])]) == 0
-    assert capsys.readouterr().out.endswith("q.gguf: 0 errors, 1 note\nwrote report.html\n")
-    page = (tmp_path / "report.html").read_text()
+    assert capsys.readouterr().out.endswith("q.gguf: 0 errors, 1 note\nwrote q.report.html\n")
+    page = (tmp_path / "q.report.html").read_text()
     assert page.startswith("<!DOCTYPE html>")
     assert "Estimated error" in page
     assert main(["report", str(small[0]), "--against", str(small[1]), "-o", "other.html"]) == 0
     assert "Measured against x.gguf" in (tmp_path / "other.html").read_text()
-    assert sorted(p.name for p in tmp_path.iterdir()) == ["other.html", "q.gguf", "report.html", "x.gguf"]
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["other.html", "q.gguf", "q.report.html", "x.gguf"]
+    other = (tmp_path / "other.html").read_bytes()
+    assert main(["report", str(small[1]), "-o", "other.html"]) == main(["report", str(small[0])]) == 2
+    assert "say that you mean it: --force" in capsys.readouterr().err
+    assert (tmp_path / "other.html").read_bytes() == other
+    assert main(["report", str(small[1]), "-o", "other.html", "--force"]) == 0
+    assert (tmp_path / "other.html").read_bytes() != other
 
 
 def test_json(small, tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     assert main(["report", str(small[0]), "--against", str(small[1]), "--json"]) == 0
     facts = json.loads(capsys.readouterr().out, parse_constant=pytest.fail)
-    assert not (tmp_path / "report.html").exists()
+    assert not [*tmp_path.glob("*.html")]
     assert facts["ok"]
     assert facts["bits_per_weight"] == 4.5
     assert [t["layer"] for t in facts["tensors"]] == [0, 1]
@@ -287,8 +293,7 @@ def test_a_model_is_no_place_for_a_page(small, tmp_path, capsys):
         assert "is no HTML page" in capsys.readouterr().err
     assert small[0].read_bytes() == before
     (tmp_path / "r.html").touch()
-    for _ in range(2):
-        assert main(["report", str(small[0]), "-o", str(tmp_path / "r.html")]) == 0
+    assert main(["report", str(small[0]), "-o", str(tmp_path / "r.html"), "--force"]) == 0
 
 
 def test_an_existing_page_stays_where_none_can_be_written(small, tmp_path, monkeypatch):

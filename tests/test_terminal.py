@@ -13,7 +13,7 @@ import pytest
 import ggmlq as gq
 from ggmlq import terminal, text
 from ggmlq.cli import main
-from ggmlq.folding import folded, layers
+from ggmlq.folding import folded, layers, span
 
 ROW = np.arange(64, dtype=np.float32)
 
@@ -157,6 +157,40 @@ def test_info_folds_filters_and_sorts(capsys, model):
     assert (found["metadata"], found["parameters"]) == ({}, 2560)
 
 
+@pytest.mark.parametrize(
+    ("command", "shown", "every"),
+    [
+        (
+            "quantize m.gguf o.gguf --type q8_0 --allow-requantize --dry-run",
+            "blk.{0,2,4,…,10}.ffn_up.weight",
+            25,
+        ),
+        ("dequantize m.gguf o.gguf --dry-run", "blk.{0-11}.norm.weight", 25),
+        ("survey m.gguf --no-types", "blk.{0-11}.norm.weight", 25),
+        ("diff m.gguf n.gguf", "blk.{0,2,4,…,10}.ffn_up.weight", 12),
+        ("convert m.gguf folder --dry-run", "blk.{0-11}.norm.weight", 25),
+    ],
+)
+def test_lines_of_equal_layers_are_one_everywhere(capsys, model, command, shown, every):
+    other = {name: gq.quantize(ROW[::-1].copy(), "q4_0") if "up" in name else x for name, x in model.items()}
+    gq.save("n.gguf", other, {"general.architecture": "other", "eps": 1e-6})
+    gq.save("m.gguf", model, {"general.architecture": "other", "eps": 1e-6})
+    said = run(capsys, *command.split())[1].out
+    lines = [line for line in said.splitlines() if line.split()[:1] == [shown]]
+    assert len(lines) == 1, said
+    assert str(6 if "ffn_up" in shown else 12) in lines[0].split()
+    assert len(said.splitlines()) < 18
+    said = run(capsys, *command.split(), "--all-tensors")[1].out
+    assert len([line for line in said.splitlines() if line.startswith(("blk.", "token_embd"))]) == every
+    assert not any("{" in line for line in said.splitlines())
+
+
+def test_a_group_shows_its_least_figure_and_its_largest():
+    assert span([2.0, None, 1.0], ".1f") == "1.0 to 2.0"
+    assert span([1.0, 1.01], ".1f") == "1.0"
+    assert span([None], ".1f") == ""
+
+
 def test_info_of_several_files(capsys, model):
     gq.save("n.gguf", model)
     gq.save("big.gguf", model, split_max_bytes=1500)
@@ -237,7 +271,10 @@ def test_completion_without_its_package(capsys, monkeypatch):
 @pytest.mark.parametrize(
     ("line", "among"),
     [
-        ("ggmlq val", "validate"), ("ggmlq quantize a b --type q4_", "q4_K"),
+        ("ggmlq val", "validate"), ("ggmlq help val", "validate"),
+        ("ggmlq quantize a b --type q4_", "q4_K_M"),
+        ("ggmlq quantize a b --type Q4_", "Q4_K_M"), ("ggmlq survey m.gguf --types q4_K,q5", "q4_K,q5_K"),
+        ("ggmlq dequantize a b --type b", "bf16"),
         ("ggmlq show m.gguf token", "token_embd.weight"),
         ("ggmlq info --so", "--sort"), ("ggmlq info --sort s", "size"), ("ggmlq show none.gguf x", ""),
     ],

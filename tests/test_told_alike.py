@@ -60,7 +60,8 @@ def test_requantizing_is_refused_with_the_types_and_both_names_of_the_way_out(tm
     args = ["quantize", str(path), str(tmp_path / "o.gguf"), "--type", "q8_0", "--dry-run"]
     assert cli.main(args) == 2
     said = capsys.readouterr().err
-    assert "of blocks already (3 q4_K, 2 q6_K)" in said
+    assert "5 tensors (" in said
+    assert ") consist of blocks already (3 q4_K, 2 q6_K), and quantizing" in said
     assert "--allow-requantize, in Python allow_requantize=True" in said
     assert cli.main([*args, "--allow-requantize"]) == 0
 

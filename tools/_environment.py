@@ -23,11 +23,7 @@ def prepare(*extras, optional=()):
 
     An optional extra that cannot be installed is reported and left out.
     """
-    if sys.version_info < LEAST:
-        sys.exit(
-            f"this is Python {sys.version_info[0]}.{sys.version_info[1]}; ggmlq needs {LEAST[0]}.{LEAST[1]} "
-            f"or newer, for example: python3.12 {os.path.relpath(sys.argv[0])}"
-        )
+    check_version()
     known, *have = STAMP.read_text().split() if STAMP.exists() else [""]
     if known != _fingerprint():
         _make()
@@ -44,6 +40,15 @@ def prepare(*extras, optional=()):
         else:
             print(f"could not install {wanted[0]} (the reason stands above); going on", flush=True)
     return str(PYTHON)
+
+
+def check_version():
+    """Leave with words where this Python is too old."""
+    if sys.version_info < LEAST:
+        sys.exit(
+            f"this is Python {sys.version_info[0]}.{sys.version_info[1]}; ggmlq needs {LEAST[0]}.{LEAST[1]} "
+            f"or newer, for example: python3.12 {os.path.relpath(sys.argv[0])}"
+        )
 
 
 def _fingerprint():

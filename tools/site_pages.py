@@ -144,7 +144,8 @@ def write_commands(folder: Path) -> None:
         (folder / f"{name}.md").write_text(command_page(parser), encoding="utf-8")
     rows = [f"| [{name}]({name}.md) | {plain(helps.get(name, ''))} |" for name in whole.commands.choices]
     names = "\n".join(whole.commands.choices)
-    text = f"# Commands\n\n{plain(whole.description)} `python -m ggmlq` is the same command.\n\n"
+    about = " ".join(whole.description.split())
+    text = f"# Commands\n\n{plain(about)} `python -m ggmlq` is the same command.\n\n"
     text += "\n".join(["| command | |", "|---|---|", *rows])
     text += f"\n\n```{{toctree}}\n:hidden:\n\n{names}\n```\n"
     (folder / "index.md").write_text(text, encoding="utf-8")

@@ -1,6 +1,7 @@
 """Checkpoints of Hugging Face into GGUF as llama.cpp's converter makes it, and back.
 
 to_gguf           togguf.py        a folder of safetensors to a GGUF file
+mixed.py          the types that a mix gives to its tensors
 to_safetensors    back.py          a GGUF file to a folder of safetensors
 families.py       which tensor is which, for each family; config.py reads what the checkpoint says
 equivalents.py    names of one tensor on both sides, for errors about a name that a file lacks

@@ -7,22 +7,25 @@ it is, any other one is made a few rows at a time.
 from __future__ import annotations
 
 import os
+import tempfile
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 
-from .. import gguf, safetensors
+from .. import convert, gguf, safetensors
 from ..array import QuantArray
 from ..convert import rules
 from ..errors import ConvertError, UnsupportedError
 from ..formats import FORMATS, Format
 from ..gguf import Streamed, Typed
 from ..gguf.source import checked_path
+from ..gguf.tensors import TensorInfo
 from ..ops import quantize
 from ..ops.encoding import prepare
 from ..safetensors import SafetensorsFile
+from . import mixed
 from .config import Config
 from .general import general
 from .layout import always_f32, tensors
@@ -57,6 +60,7 @@ class Plan:
     architecture: str
     tensors: list[Tensor]
     metadata: Mapping[str, Any]
+    mix: tuple[str, Plan] | None = None  # its name, and the plan of the file that it is made of
 
 
 def to_gguf(
@@ -77,6 +81,8 @@ def to_gguf(
     type : str
         Of the matrices: ``"f32"``, ``"f16"``, ``"bf16"``, ``"q8_0"``, or another that needs no importance;
         ``"auto"`` is bf16 for a checkpoint in bfloat16, else f16. Norms, biases and routers are float32.
+        Or a mix of types, ``"q4_K_M"``: the same bytes as of ``"auto"`` and then
+        :func:`ggmlq.convert.quantize`, whose file lies beside the target meanwhile.
     pre : str, optional
         The name of the pre-tokenizer, where nothing recognises it.
 
@@ -95,6 +101,8 @@ def to_gguf(
 
 def plan(file: SafetensorsFile, type: str = "auto", pre: str | None = None) -> Plan:
     """What a checkpoint becomes."""
+    if str(type).lower() != "auto" and mixed.is_mix(type):
+        return _mixed(plan(file, "auto", pre), type)
     if file.missing:
         raise ConvertError(
             f"{file.path}: {len(file.missing)} of {len(file)} tensors are missing, {file.missing[0]!r} "
@@ -119,6 +127,14 @@ def plan(file: SafetensorsFile, type: str = "auto", pre: str | None = None) -> P
     return Plan(file.path, config.family.arch, made, metadata)
 
 
+def _mixed(whole: Plan, type: str) -> Plan:
+    infos = [TensorInfo(t.name, t.format, t.values.shape, 0, t.nbytes, 0) for t in whole.tensors]
+    chosen = mixed.planned(mixed.Planned(whole.source, whole.metadata, infos), type)
+    formats = {step.name: step.after for step in chosen.steps}
+    tensors = [replace(tensor, format=formats[tensor.name]) for tensor in whole.tensors]
+    return replace(whole, tensors=tensors, metadata={**whole.metadata, **chosen.metadata}, mix=(type, whole))
+
+
 def _guessed(file: SafetensorsFile) -> str:
     """bf16 where the first matrix is."""
     for name in file:
@@ -140,6 +156,8 @@ def _format(name: str, values: Values, fmt: Format) -> Format:
 
 def write(plan: Plan, target: str | os.PathLike[str]) -> list[str]:
     """Write the file of a plan; it is there in full or not at all."""
+    if plan.mix is not None:
+        return _write_mix(*plan.mix, target)
     counts: dict[Format, int] = {}
     for tensor in plan.tensors:
         counts[tensor.format] = counts.get(tensor.format, 0) + tensor.values.rows * tensor.values.columns
@@ -147,6 +165,21 @@ def write(plan: Plan, target: str | os.PathLike[str]) -> list[str]:
         if fmt.block_size > 1:
             prepare(fmt, count, False)
     return gguf.save(target, {tensor.name: _written(tensor) for tensor in plan.tensors}, plan.metadata)
+
+
+def _write_mix(type: str, whole: Plan, target: str | os.PathLike[str]) -> list[str]:
+    """By way of a whole file beside it: rounded as llama.cpp's quantizer finds it, and larger than memory."""
+    try:
+        room = tempfile.TemporaryDirectory(prefix=".ggmlq-", dir=os.path.dirname(os.path.abspath(target)))
+    except OSError as error:
+        raise ConvertError(
+            f"convert {whole.source!r} to {os.fspath(target)!r}: no file can be made beside it: "
+            f"{error.strerror}; name a file in a folder that may be written to"
+        ) from error
+    with room as folder:
+        path = os.path.join(folder, "whole.gguf")
+        write(whole, path)
+        return convert.quantize(path, target, type).paths
 
 
 def _written(tensor: Tensor) -> Any:

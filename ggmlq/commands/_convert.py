@@ -10,40 +10,7 @@ from typing import Any
 from ..convert import Done, Plan, Report, layout, run, write_tensor_types
 from ..errors import ConvertError
 from ..threads import set_num_threads
-from . import _engines, _plain, _sizes
-
-
-def add_options(parser: argparse.ArgumentParser, rest: str | None = None) -> None:
-    """The options of both. ``rest``: what may follow IN, where that is more than OUT."""
-    parser.add_argument("input", metavar="IN", help="a .gguf file, any part of a split model")
-    if rest is None:
-        parser.add_argument("output", metavar="OUT", help="the new file; not IN")
-    else:
-        parser.add_argument("rest", nargs="*", metavar=rest, help="OUT: the new file, not IN")
-    parser.add_argument(
-        "--keep", "--tensor-type", type=_kept, action="append", default=[], metavar="REGEX=TYPE",
-        help="TYPE for tensors in whose name REGEX is found; `same` leaves them as they are; "
-        "may be given again, the first that fits counts",
-    )  # fmt: skip
-    parser.add_argument(
-        "--threads",
-        type=_sizes.count,
-        metavar="N",
-        help="threads, with workers of each; all cores if not given",
-    )
-    parser.add_argument(
-        "--dry-run", action="store_true", help="only tell what each tensor and file would become"
-    )
-    _engines.add_options(parser)
-    _sizes.add_force(parser)
-    parser.add_argument("--json", action="store_true", help="print JSON")
-
-
-def _kept(text: str) -> tuple[str, str]:
-    pattern, equals, kind = text.rpartition("=")
-    if not equals or not pattern or not kind:
-        raise argparse.ArgumentTypeError(f"{text!r} is no REGEX=TYPE; write attn_v=q6_K or ^output=same")
-    return pattern, kind
+from . import _plain, _sizes
 
 
 def carry_out(
@@ -68,7 +35,7 @@ def carry_out(
     if args.json:
         _plain.print_json(_facts(report, files, write_types))
         return 0
-    print(report)
+    print(report.text(args.all_tensors))
     if write_types is not None:
         print(f"wrote {_plain.name(write_types)}")
     _sizes.tell(files, args.dry_run)

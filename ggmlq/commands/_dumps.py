@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from dataclasses import dataclass
 from math import prod
 from typing import Any
@@ -18,13 +17,6 @@ from ..formats import FORMATS
 from ..scaled import ScaledArray
 
 SPARE = 1 << 26  # bytes of an array that are read whatever it belongs to: a wrong shape is then told as such
-
-
-def shape(text: str) -> tuple[int, ...]:
-    """``4x512`` as (4, 512)."""
-    if not re.fullmatch(r"\d+([x×,]\d+)*", text):
-        raise ShapeError(f"shape {text!r}: lengths with x between them are expected; write 4x512")
-    return tuple(int(n) for n in re.split("[x×,]", text))
 
 
 def floats(

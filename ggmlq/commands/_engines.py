@@ -8,28 +8,12 @@ from concurrent.futures import Executor
 from contextlib import contextmanager
 
 from ..spread import pools
-from . import _sizes
 
 Body = Callable[[argparse.Namespace, Executor | None], int]
 
 
 class _Served(Exception):
     """A rank that was a worker, and for which the command is over."""
-
-
-def add_options(parser: argparse.ArgumentParser) -> None:
-    """Declare the options."""
-    group = parser.add_argument_group(
-        "workers", "Who does the work; the result is the same. All must see the files under one path."
-    ).add_mutually_exclusive_group()
-    group.add_argument(
-        "--workers", type=_sizes.count, metavar="N", help="N processes beside this one; they share the cores"
-    )
-    group.add_argument("--dask", metavar="ADDRESS", help="the workers of a dask scheduler (extra dask)")
-    group.add_argument(
-        "--mpi", action="store_true",
-        help="the other ranks: mpiexec -n 9 ggmlq … --mpi (extra mpi)",
-    )  # fmt: skip
 
 
 def run(body: Body, args: argparse.Namespace) -> int:

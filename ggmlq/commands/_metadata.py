@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import argparse
 import json
 from typing import Any
 
@@ -14,31 +13,8 @@ from ..gguf.metadata import missing
 from ..gguf.split import KEYS
 from ..text import short
 
-Edit = tuple[str, str]  # the option, and what was given to it
 
-
-def add_options(parser: argparse.ArgumentParser) -> None:
-    """Changes of metadata; carried out in the order in which they stand."""
-    add_option(
-        parser, "set", "KEY[:TYPE]=VALUE",
-        "set metadata; VALUE is JSON or plain text; a key that is there keeps its type",
-    )  # fmt: skip
-    add_option(parser, "set-file", "KEY[:TYPE]=FILE", "the same with what a file holds, text or a JSON array")
-    add_option(parser, "rename", "OLD=NEW", "another key for a value")
-
-
-def add_option(parser: argparse.ArgumentParser, option: str, metavar: str, about: str) -> None:
-    """One that may be given again; what is given to it remembers the option."""
-
-    def given(text: str) -> Edit:
-        return option, text
-
-    parser.add_argument(
-        f"--{option}", dest="edits", action="append", default=[], metavar=metavar, help=about, type=given
-    )
-
-
-def edited(file: GGUFFile, edits: list[Edit]) -> Metadata:
+def edited(file: GGUFFile, edits: list[tuple[str, str]]) -> Metadata:
     """The metadata of a file after some changes."""
     metadata = file.metadata
     for option, text in edits:

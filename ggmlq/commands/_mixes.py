@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from ..convert.mixes import ALIASES, BY_NAME, MIXES, Mix
 from ..convert.rules import WANT_IMATRIX
+from ..mixes import ALIASES, BY_NAME, MIXES, Mix
 from ..text import table
 
 # Parts of a model with rules of their own, and how tensors of them are called.

@@ -11,25 +11,6 @@ from ..terminal import table
 from ..text import count, size
 from . import _plain
 
-ABOUT = """\
-Files that were opened by address (https://, hf://) and what of them is kept on this disk, so that it need
-not be fetched again. Those that were not opened for longest go by themselves when all take more than 64
-GiB, or GGMLQ_REMOTE_BYTES bytes. GGMLQ_CACHE_DIR moves the cache, or switches it off.
-"""
-
-
-def add(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
-    """Declare the command."""
-    parser = commands.add_parser(
-        "cache",
-        help="what is kept of files that were opened by address",
-        description=ABOUT,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
-    parser.add_argument("--empty", action="store_true", help="remove all of it")
-    parser.add_argument("--json", action="store_true", help="print JSON")
-    parser.set_defaults(run=run)
-
 
 def run(args: argparse.Namespace) -> int:
     """Run the command."""

@@ -10,57 +10,13 @@ from typing import Any
 from .. import checkpoint, files
 from ..checkpoint import back, togguf
 from ..errors import ConvertError
+from ..folding import folded
 from ..gguf import GGUFFile
 from ..safetensors.place import ENDING
 from ..terminal import table
-from ..text import size
+from ..text import count, size
 from ..threads import set_num_threads
 from . import _plain, _sizes
-
-ABOUT = """\
-Convert between checkpoints of Hugging Face (safetensors, config.json, tokenizer) and GGUF. To GGUF as
-llama.cpp's convert_hf_to_gguf.py does, for llama, mistral, mixtral, qwen2, qwen3, their MoE, and gemma 1 to
-3; FP8 and int8 weights go through their scales. What is not known is an error that names it. OUT is there in
-full or not at all.
-"""
-EXAMPLES = """\
-examples:
-  ggmlq convert Qwen3-8B/ qwen3-8b.gguf
-  ggmlq convert Qwen3-8B-FP8/ qwen3-8b-q8_0.gguf --type q8_0
-  ggmlq convert Llama-3.2-1B/ small.gguf --dry-run
-  ggmlq convert model-q4_K.gguf folder/ --type bf16       (back to safetensors)
-"""
-
-
-def add(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
-    """Declare the command."""
-    parser = commands.add_parser(
-        "convert",
-        help="safetensors of Hugging Face to GGUF, or back",
-        description=ABOUT,
-        epilog=EXAMPLES,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
-    parser.add_argument(
-        "input", metavar="IN", help="the folder of a checkpoint, a file of it, or a .gguf file"
-    )
-    parser.add_argument(
-        "output", metavar="OUT", help="the .gguf file; for a GGUF file a folder or a .safetensors file"
-    )
-    parser.add_argument(
-        "--type", default=None, help="of matrices: auto (default: bf16 or f16, as the checkpoint), f32, f16, "
-        "bf16, q8_0, q4_K …; from GGUF f32 (default), f16 or bf16",
-    )  # fmt: skip
-    parser.add_argument(
-        "--pre",
-        metavar="NAME",
-        help="the name of the pre-tokenizer, where nothing recognises it: llama-bpe, qwen2 …",
-    )
-    parser.add_argument("--threads", type=_sizes.count, metavar="N", help="threads; all cores if not given")
-    parser.add_argument("--dry-run", action="store_true", help="only tell what would be written")
-    _sizes.add_force(parser)
-    parser.add_argument("--json", action="store_true", help="print JSON")
-    parser.set_defaults(run=run)
 
 
 def run(args: argparse.Namespace) -> int:
@@ -76,17 +32,31 @@ def run(args: argparse.Namespace) -> int:
     if args.json:
         _plain.print_json(facts)
         return 0
-    rows = [
-        [_plain.name(t["name"]), t["type"], " x ".join(map(str, t["shape"])) or "scalar", size(t["bytes"])]
-        for t in facts["tensors"]
-    ]
-    print(table(["tensor", "type", "shape", "size"], rows))
-    total = sum(t["bytes"] for t in facts["tensors"])
-    print(f"{facts['architecture'] or 'unknown architecture'}: {len(rows)} tensors, {size(total)}")
+    tensors = facts["tensors"]
+    print(_table(tensors if args.all_tensors else folded(tensors)))
+    total = sum(t["bytes"] for t in tensors)
+    print(
+        f"{facts['architecture'] or 'unknown architecture'}: {count(len(tensors), 'tensor')}, {size(total)}"
+    )
     for note in facts["notes"]:
         print(f"note: {_plain.name(note)}")
     print("\n".join(f"wrote {_plain.name(p)}" for p in facts["files"]) or "nothing was written (--dry-run)")
     return 0
+
+
+def _table(tensors: list[dict[str, Any]]) -> str:
+    many = any(fact.get("tensors", 1) > 1 for fact in tensors)
+    rows = [
+        [
+            _plain.name(fact["name"]),
+            fact["type"],
+            " x ".join(map(str, fact["shape"])) or "scalar",
+            *([fact["tensors"]] if many else []),
+            size(fact["bytes"]),
+        ]
+        for fact in tensors
+    ]
+    return table(["tensor", "type", "shape", *["tensors"] * many, "size"], rows)
 
 
 def _written(file: Any, output: str) -> list[str]:

@@ -15,44 +15,11 @@ from ..errors import DumpError, ShapeError
 from ..faults import CATALOGUE, Diagnosis, diagnose, telling_input
 from ..faults.experts import EXPERTS
 from ..faults.scaled import SCALED
+from ..progress import long_work
 from ..scaled import ScaledArray
 from ..terminal import paint, table, wrapped
 from ..text import printable
 from . import _dumps, _plain
-
-
-def add(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
-    """Declare the command."""
-    parser = commands.add_parser(
-        "diagnose",
-        help="which mistake explains a kernel's wrong result",
-        description="Judge Y, what a kernel gave for activations X and weights W. Y and X are npy, npz "
-        "(arrays y and x) or raw float32; W is a GGUF file, an npz (raw, format, shape) or raw bytes. An "
-        "npz that holds all of it, such as `ggmlq check --save` writes, may stand alone; so may one of a "
-        "product with scales: y, w_codes, w_scales, w_code, w_tile (and w_zeros), and x or x_codes … "
-        "Exit 0: right, 1: wrong, 2: could not judge.",
-        epilog="example: ggmlq diagnose y.npy x.npy model.gguf --tensor blk.0.ffn_up.weight",
-    )
-    parser.add_argument("y", nargs="?", metavar="Y", help="the kernel's result [M, N]")
-    parser.add_argument("x", nargs="?", metavar="X", help="the activations [M, K]")
-    parser.add_argument("weights", nargs="?", metavar="W", help="the weights [N, K]")
-    parser.add_argument("--tensor", metavar="NAME", help="which tensor of a GGUF file")
-    parser.add_argument("--arithmetic", metavar="A", help="what the kernel claims, as in docs/arithmetic.md")
-    parser.add_argument(
-        "--repeat", action="append", default=[], metavar="FILE",
-        help="another result of the same run; shows races",
-    )  # fmt: skip
-    parser.add_argument("--shape", type=_dumps.shape, metavar="MxN", help="of a raw Y")
-    parser.add_argument("--format", metavar="F", help="type of raw weights")
-    parser.add_argument("--weights-shape", type=_dumps.shape, metavar="NxK", help="of raw weights")
-    parser.add_argument(
-        "--ids", metavar="FILE",
-        help="ids [T, U] of experts, npy or in an npz: X is [T, K] or [T, U, K], W [E, N, K], Y [T, U, N]",
-    )  # fmt: skip
-    parser.add_argument("--make-input", metavar="FILE", help="write activations that tell faults apart (npz)")
-    parser.add_argument("--list", action="store_true", help="the faults it knows")
-    parser.add_argument("--json", action="store_true", help="print JSON")
-    parser.set_defaults(run=run)
 
 
 def run(args: argparse.Namespace) -> int:
@@ -86,7 +53,8 @@ def run(args: argparse.Namespace) -> int:
         repeats += list(np.atleast_1d(_dumps.floats(dump, "repeats", None, n)))
     claim = args.arithmetic or (dump.text("claim") if "claim" in dump else "") or None
     lost = dump.array("unwritten", most) if "unwritten" in dump and ids is None else None
-    found = diagnose(y, x, q, arithmetic=claim, repeats=repeats, ids=ids, unwritten=lost)
+    with long_work("looking for what explains Y"):
+        found = diagnose(y, x, q, arithmetic=claim, repeats=repeats, ids=ids, unwritten=lost)
     if args.make_input and ids is not None:
         raise DumpError("--make-input makes activations for one matrix; leave it out with ids of experts")
     if args.make_input:
@@ -129,7 +97,8 @@ def _scaled(args: argparse.Namespace, dump: Dump, w: ScaledArray) -> int:
     most = max(_dumps.SPARE, 8 * prod(rows.shape[:-1]) * w.shape[0])
     y = _dumps.floats(dump, "y", args.shape, w.shape[0], most)
     repeats = [_dumps.floats(Dump(path), "y", args.shape, w.shape[0], most) for path in args.repeat]
-    found = diagnose(y, rows, w, arithmetic=args.arithmetic, repeats=repeats)
+    with long_work("looking for what explains Y"):
+        found = diagnose(y, rows, w, arithmetic=args.arithmetic, repeats=repeats)
     _say(args, found)
     return 0 if found.ok else 1
 

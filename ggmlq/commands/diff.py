@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import math
+from collections.abc import Hashable
 from concurrent.futures import Executor
 from dataclasses import asdict
 from typing import Any
@@ -12,42 +13,11 @@ from ..diff import Difference, KeyDifference, TensorDifference, WorstBlock, comp
 from ..diff.metadata import CHANGED
 from ..diff.page import page
 from ..diff.tensors import SAME_BLOCKS
+from ..folding import counted, groups, span
 from ..pages import check_target, write
 from ..terminal import table
 from ..text import count
 from . import _engines, _plain
-
-ABOUT = """\
-Compare B with A: tensors that are missing or of another shape or type, NMSE, the largest error and the
-worst block, and metadata. Exit 0: equal, 1: different, 2: could not compare.
-"""
-EXAMPLES = """\
-examples:
-  ggmlq diff a.gguf b.gguf
-  ggmlq diff model-f16.gguf model-q8_0.gguf --tolerance 1e-4 --tensors --workers 8
-"""
-
-
-def add(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
-    """Declare the command."""
-    parser = commands.add_parser(
-        "diff",
-        help="two GGUF models tensor by tensor and key by key",
-        description=ABOUT,
-        epilog=EXAMPLES,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
-    parser.add_argument("a", metavar="A", help="a .gguf file, any part of a split model")
-    parser.add_argument("b", metavar="B", help="another; its errors are relative to the values of A")
-    parser.add_argument(
-        "--tolerance", type=float, default=0.0, metavar="NMSE",
-        help="tensors with at most this NMSE are equal, whatever their types (default: only equal bytes are)",
-    )  # fmt: skip
-    parser.add_argument("--tensors", action="store_true", help="tensors only; metadata may differ")
-    _engines.add_options(parser)
-    parser.add_argument("--html", metavar="FILE", help="also write it as an HTML page, which loads nothing")
-    parser.add_argument("--json", action="store_true", help="print JSON")
-    parser.set_defaults(run=run)
 
 
 def run(args: argparse.Namespace) -> int:
@@ -64,15 +34,15 @@ def _run(args: argparse.Namespace, executor: Executor | None) -> int:
     if args.json:
         _plain.print_json(_facts(args, found))
     else:
-        print("\n\n".join(filter(None, _described(found))))
+        print("\n\n".join(filter(None, _described(found, args.all_tensors))))
     return 0 if found.equal else 1
 
 
-def _described(found: Difference) -> list[str]:
+def _described(found: Difference, all_tensors: bool) -> list[str]:
     differing = sorted(found.differing, key=_goodness)
     worst = next((tensor for tensor in differing if tensor.worst), None)
     return [
-        _tensors(differing),
+        _tensors(differing, all_tensors),
         _worst(worst.name, worst.worst) if worst and worst.worst else "",
         "\n".join(map(_key, found.metadata)),
         _summary(found),
@@ -85,23 +55,34 @@ def _goodness(tensor: TensorDifference) -> tuple[bool, bool, float]:
     return nmse is not None, nmse is not None and not math.isnan(nmse), -(nmse or 0.0)
 
 
-def _tensors(differing: list[TensorDifference]) -> str:
+def _tensors(differing: list[TensorDifference], all_tensors: bool) -> str:
     if not differing:
         return ""
-    header = ["tensor", "status", "type", "shape", "NMSE", "largest error"]
-    return table(header, map(_row, differing))
+    shown = groups(differing, lambda tensor: tensor.name, _kind, not all_tensors)
+    many = counted(shown)
+    header = ["tensor", "status", "type", "shape", *many("tensors"), "NMSE", "largest error"]
+    return table(header, [_row(*line, many(len(line[1]))) for line in shown])
 
 
-def _row(tensor: TensorDifference) -> list[str]:
+def _kind(tensor: TensorDifference) -> Hashable:
+    damaged = tensor.nmse is not None and math.isnan(tensor.nmse)  # it has a line of its own
+    return tensor.status, tensor.types, tensor.shapes, tensor.name if damaged else ""
+
+
+def _row(name: str, members: list[TensorDifference], many: list[str]) -> list[str]:
+    """Some tensors of one kind: the least NMSE and the largest, the largest error of all."""
+    tensor = max(members, key=lambda one: one.largest.error if one.largest else -1.0)
     place = tensor.largest
     shapes = [None if shape is None else " x ".join(map(str, shape)) or "scalar" for shape in tensor.shapes]
-    where = f" at {list(place.index)}: {place.a:.6g} -> {place.b:.6g}" if place else ""
+    of = f" in {_plain.name(tensor.name)}" if len(members) > 1 else ""
+    where = f"{of} at {list(place.index)}: {place.a:.6g} -> {place.b:.6g}" if place else ""
     return [
-        _plain.name(tensor.name),
+        _plain.name(name),
         tensor.status,
         _pair(*tensor.types),
         _pair(*shapes),
-        "" if tensor.nmse is None else f"{tensor.nmse:.3e}",
+        *many,
+        span((one.nmse for one in members), ".3e"),
         f"{place.error:.3e}{where}" if place else "",
     ]
 

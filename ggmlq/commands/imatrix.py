@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import re
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -16,47 +15,7 @@ from ..terminal import table
 from ..trace import imatrix
 from . import _plain, _sizes
 
-ABOUT = """\
-What is in an importance matrix, or in several added up; --output writes the sum, as .gguf or as the older
-.dat. With --model and --text one is made: the text is run through the model in a libllama of yours, and files
-that are named too are added to it. Statistics are those of llama-imatrix --show-statistics: of the mean
-squares of a tensor's columns.
-"""
-EXAMPLES = """\
-examples:
-  ggmlq imatrix --model model-f16.gguf --text calibration.txt --output imatrix.gguf
-  ggmlq imatrix imatrix.gguf
-  ggmlq imatrix a.gguf b.gguf old.dat --output all.gguf
-  ggmlq imatrix imatrix.gguf --output imatrix.dat
-"""
 SILENT = 1e-5  # a mean square of no more than that is an inactive column
-
-
-def add(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
-    """Declare the command."""
-    parser = commands.add_parser(
-        "imatrix",
-        help="statistics of importance matrices; merge and convert them",
-        description=ABOUT,
-        epilog=EXAMPLES,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
-    parser.add_argument("files", nargs="*", metavar="FILE", help="what llama-imatrix wrote, .gguf or .dat")
-    made = parser.add_argument_group("making one")
-    made.add_argument("--model", metavar="GGUF", help="the model that the text is run through")
-    made.add_argument("--text", type=Path, metavar="FILE", help="the text, in UTF-8")
-    made.add_argument("--lib", type=Path, help="libllama or a build folder (default: as doctor finds it)")
-    made.add_argument("--chunks", type=_sizes.count, metavar="N", help="at most so many chunks of the text")
-    made.add_argument("--process-output", action="store_true", help="count output.weight too")
-    made.add_argument("--threads", type=_sizes.count, default=0, metavar="N", help="of the library")
-    parser.add_argument("--output", "-o", metavar="OUT", help="write all of them as one")
-    parser.add_argument("--output-format", choices=("gguf", "dat"), help="if the name does not say it")
-    parser.add_argument(
-        "--chunk-size", type=_sizes.count, metavar="N", help="tokens a chunk (512, or as the first file says)"
-    )
-    _sizes.add_force(parser)
-    parser.add_argument("--json", action="store_true", help="print JSON")
-    parser.set_defaults(run=run)
 
 
 def run(args: argparse.Namespace) -> int:

@@ -28,45 +28,6 @@ SORTS = {
     "size": lambda fact: -fact["bytes"],
     "parameters": lambda fact: -prod(fact["shape"]),
 }
-EXAMPLES = """\
-examples:
-  ggmlq info model.gguf                          tensors of equal layers in one line
-  ggmlq info model.gguf --tensors --sort size    each tensor, the largest first
-  ggmlq info model.gguf --filter 'blk.0.*' --filter '*rope*'
-  ggmlq info *.gguf
-  ggmlq info checkpoint/                         safetensors: a file, an index, a folder
-"""
-
-
-def add(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
-    """Declare the command."""
-    parser = commands.add_parser(
-        "info",
-        help="architecture, sizes, tensors and metadata of models",
-        description="What is in GGUF files and in safetensors, the summary last. A part of a split model "
-        "stands for the whole. Exit 1: tensors are missing, as of a partial download.",
-        epilog=EXAMPLES,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
-    parser.add_argument(
-        "file", nargs="+",
-        help=".gguf files, safetensors (a file, an index, a folder), or patterns such as 'models/*.gguf'",
-    )  # fmt: skip
-    parser.add_argument("--tensors", action="store_true", help="only the table of tensors, one a line")
-    parser.add_argument("--metadata", action="store_true", help="only the metadata")
-    parser.add_argument(
-        "--filter", action="append", default=[], metavar="GLOB",
-        help="only tensors and keys whose whole name fits; may be given again",
-    )  # fmt: skip
-    parser.add_argument(
-        "--sort", choices=[*SORTS], help="of the tensors; as they lie in the file if not given"
-    )
-    parser.add_argument(
-        "--fold", action=argparse.BooleanOptionalAction, default=None,
-        help="tensors of equal layers in one line (default: unless --tensors is given)",
-    )  # fmt: skip
-    parser.add_argument("--json", action="store_true", help="print JSON: an object, of several files a list")
-    parser.set_defaults(run=run)
 
 
 def run(args: argparse.Namespace) -> int:

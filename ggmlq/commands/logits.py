@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import json
-from pathlib import Path
 
 from ..errors import GGMLQError
 from ..llama.loaded import listed
@@ -12,40 +11,6 @@ from ..text import table
 from ..trace import compare_logits, report
 from ..trace.logits import Comparison, Pair
 from . import _plain
-
-ABOUT = """\
-Run a model in two builds on the same tokens, and name the first node that differs by more than its
-arithmetic allows: a product that is wrong in one of them, or an operation between products after which
-inputs are further apart than roundings explain.
-Exit 0 where both are right, 1 where a node differs by more than it may, 2 where it could not run."""
-
-
-def add(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
-    """Declare the command."""
-    parser = commands.add_parser(
-        "logits", help="two builds of llama.cpp: the first node that differs", description=ABOUT
-    )
-    parser.add_argument("model", metavar="MODEL", help="a GGUF file")
-    parser.add_argument(
-        "--lib",
-        type=Path,
-        metavar="A",
-        help="libllama, libggml or a build folder (default: as doctor finds it)",
-    )
-    parser.add_argument("--against", type=Path, metavar="B", required=True, help="the other build")
-    what = parser.add_mutually_exclusive_group()
-    what.add_argument("--prompt", metavar="TEXT", help="the text that is run")
-    what.add_argument("--tokens", type=int, metavar="N", help="so many random tokens instead")
-    parser.add_argument(
-        "--generate", type=int, default=0, metavar="N", help="tokens of A after it (default: 0)"
-    )
-    parser.add_argument("--threads", type=int, default=0, help="of each library")
-    parser.add_argument(
-        "--timeout", type=float, default=600, metavar="S", help="seconds for a node (default: 600)"
-    )
-    parser.add_argument("-v", "--verbose", action="store_true", help="a line for each node")
-    parser.add_argument("--json", action="store_true", help="print JSON, a record a line")
-    parser.set_defaults(run=run)
 
 
 def run(args: argparse.Namespace) -> int:

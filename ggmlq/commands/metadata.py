@@ -10,45 +10,7 @@ from ..convert import filetype
 from ..errors import GGUFError
 from ..gguf import GGUFFile, Metadata, edit
 from ..text import table
-from . import _metadata, _plain, _sizes
-
-ABOUT = """\
-Show the metadata of a GGUF model, or change it. A change is written into the file where it lies if the
-header has room for it, which takes milliseconds whatever the size of the model; else the whole file is
-written anew, and is there in full or not at all. `--room 64KiB` leaves room for changes to come.
-"""
-EXAMPLES = """\
-examples:
-  ggmlq metadata model.gguf
-  ggmlq metadata model.gguf --json                          all values, arrays in full
-  ggmlq metadata model.gguf --get tokenizer.chat_template > template.jinja
-  ggmlq metadata model.gguf --set-file tokenizer.chat_template=template.jinja
-  ggmlq metadata model.gguf --set general.name=mine --remove general.url --room 64KiB
-  ggmlq metadata model.gguf --set general.file_type=Q4_K_M
-  ggmlq metadata model.gguf --rename general.nam=general.name --dry-run
-"""
-
-
-def add(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
-    """Declare the command."""
-    parser = commands.add_parser(
-        "metadata",
-        help="show, set, remove and rename keys, in place where it fits",
-        description=ABOUT,
-        epilog=EXAMPLES,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
-    parser.add_argument("file", metavar="FILE", help="a .gguf file, any part of a split model")
-    _metadata.add_options(parser)
-    _metadata.add_option(parser, "remove", "KEY", "remove a key")
-    parser.add_argument("--get", metavar="KEY", help="print this value alone: text as it is, else JSON")
-    parser.add_argument(
-        "--room", type=_sizes.size, metavar="SIZE", help="bytes left in the header for changes in place"
-    )
-    parser.add_argument("--anew", action="store_true", help="write the whole file anew, even where it fits")
-    parser.add_argument("--dry-run", action="store_true", help="only tell what would be done")
-    parser.add_argument("--json", action="store_true", help="print JSON")
-    parser.set_defaults(run=run)
+from . import _metadata, _plain
 
 
 def run(args: argparse.Namespace) -> int:

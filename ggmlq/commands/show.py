@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import re
 from math import prod
 from typing import Any
 
@@ -24,25 +23,6 @@ from . import _plain, _plots, _safetensors
 
 BAR = 40  # characters of the longest bar of the histogram
 PER_LINE = 8  # bytes in bits a line
-
-
-def add(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
-    """Declare the command."""
-    parser = commands.add_parser(
-        "show",
-        help="statistics of a tensor, or one block of it field by field",
-        description="Range, scales and codes of a tensor; with --block its fields, bits and values.",
-    )
-    parser.add_argument("file", help="a .gguf file, or safetensors")
-    parser.add_argument("tensor", help="its name, see `ggmlq info --tensors`")
-    parser.add_argument("--block", type=int, metavar="I", help="block I, counted through the rows")
-    parser.add_argument("--rows", type=_rows, metavar="A:B", help="only rows A to B - 1, as in Python")
-    parser.add_argument(
-        "--plot", nargs="?", const="", metavar="FILE",
-        help="draw histograms of values, scales and codes: into FILE.svg or FILE.png, or without FILE here",
-    )  # fmt: skip
-    parser.add_argument("--json", action="store_true", help="print JSON")
-    parser.set_defaults(run=run)
 
 
 def run(args: argparse.Namespace) -> int:
@@ -91,13 +71,6 @@ def _check_plot(args: argparse.Namespace) -> None:
         raise PageError("--plot with --json: standard output is JSON then; name a file: --plot picture.svg")
     if args.plot:
         check_picture(args.plot)
-
-
-def _rows(text: str) -> slice:
-    found = re.fullmatch(r"(\d*):(\d*)", text)
-    if found is None:
-        raise argparse.ArgumentTypeError(f"{text!r} is no range of rows; write 0:16, 100: or :8")
-    return slice(*(int(end) if end else None for end in found.groups()))
 
 
 def _selected(q: QuantArray, rows: slice) -> QuantArray:

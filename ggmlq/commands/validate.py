@@ -13,22 +13,6 @@ from . import _plain
 from ._files import expanded
 
 
-def add(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
-    """Declare the command."""
-    parser = commands.add_parser(
-        "validate",
-        help="check every rule of the format, and every block for NaN and the like",
-        description="Structure, metadata and values of GGUF files and of safetensors. Exit 1 where something "
-        "is wrong; notes alone do not count.",
-    )
-    parser.add_argument(
-        "file", nargs="+",
-        help=".gguf files, safetensors (a file, an index, a folder), or patterns such as 'models/*.gguf'",
-    )  # fmt: skip
-    parser.add_argument("--json", action="store_true", help="print JSON: an object, of several files a list")
-    parser.set_defaults(run=run)
-
-
 def run(args: argparse.Namespace) -> int:
     """Run the command."""
     reports = []

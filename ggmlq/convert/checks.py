@@ -9,6 +9,7 @@ from typing import Any
 from ..errors import ConvertError, UnsupportedError
 from ..formats import FORMATS, Format
 from ..gguf import Imatrix
+from ..text import count
 from . import rules
 from .step import Step
 
@@ -32,9 +33,9 @@ def check_requantized(steps: Sequence[Step], allowed: bool) -> None:
     again = [step for step in steps if step.changes and step.before.block_size > 1]
     if again and not allowed:
         raise ConvertError(
-            f"{_listed(again)} of blocks already ({_types(again)}), and quantizing again adds to their "
-            "error; start from the f16, bf16 or f32 file, or say that you mean it: --allow-requantize, in "
-            "Python allow_requantize=True"
+            f"{_listed(again)} {'consist' if len(again) > 1 else 'consists'} of blocks already "
+            f"({_types(again)}), and quantizing again adds to their error; start from the f16, bf16 or f32 "
+            "file, or say that you mean it: --allow-requantize, in Python allow_requantize=True"
         )
 
 
@@ -56,20 +57,20 @@ def check_weighted(steps: Sequence[Step], imatrix: Mapping[str, Any] | None, bes
         free = [n for n in rules.FILE_TYPES if FORMATS[n].can_quantize and n not in rules.WANT_IMATRIX]
         lack = "there is none for them in the matrix" if imatrix is not None else "there is no matrix"
         raise ConvertError(
-            f"{_listed(bare)} to become {bare[0].after.name}, which needs the importance of each column, and "
-            f"{lack}; pass one that llama-imatrix computed, or choose another type for them; "
+            f"{_listed(bare)} would become {bare[0].after.name}, which needs the importance of each column, "
+            f"and {lack}; pass one that llama-imatrix computed, or choose another type for them; "
             f"{', '.join(free)} do without"
         )
 
 
 def _listed(steps: Sequence[Step]) -> str:
-    return f"{len(steps)} tensor{'s are' if len(steps) > 1 else ' is'} ({_shown([s.name for s in steps])})"
+    return f"{count(len(steps), 'tensor')} ({_shown([s.name for s in steps])})"
 
 
 def _types(steps: Sequence[Step]) -> str:
     """The types that they have, with how many where there are several: ``144 q4_K, 25 q6_K``."""
-    count = Counter(step.before.name for step in steps)
-    return ", ".join(f"{n} {name}" if len(count) > 1 else name for name, n in count.most_common())
+    types = Counter(step.before.name for step in steps)
+    return ", ".join(f"{n} {name}" if len(types) > 1 else name for name, n in types.most_common())
 
 
 def _shown(names: Sequence[str]) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import difflib
 
 from ..errors import ConvertError
-from .mixes import ALIASES, MIXES
+from ..mixes import ALIASES, MIXES
 from .rules import FILE_TYPES
 
 KEY = "general.file_type"

@@ -9,7 +9,7 @@ from collections.abc import Iterable
 
 from ..errors import ConvertError, FormatError, GGUFError
 from ..formats import FORMATS, Format
-from .mixes import ALIASES, BY_NAME, At, Mix
+from ..mixes import ALIASES, BY_NAME, At, Mix
 from .model import Model
 from .rules import EMBEDDINGS
 

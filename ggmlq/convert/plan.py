@@ -12,10 +12,10 @@ from .. import gguf
 from ..errors import ConvertError
 from ..formats import FORMATS, Format
 from ..gguf import GGUFFile, Imatrix, Typed, read_imatrix
+from ..mixes import Mix
 from . import checks, mixing, rules, weights
 from . import keep as keeping
 from .keep import Keep
-from .mixes import Mix
 from .model import Model, Pruned
 from .step import Plan, Step
 

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Hashable
 from dataclasses import dataclass
 from math import prod
 
+from ..folding import counted, groups, span
 from ..text import printable, size, table
 from .step import Step
 
@@ -41,6 +43,10 @@ class Report:
         return sum(prod(done.step.shape) for done in self.tensors)
 
     def __str__(self) -> str:
+        return self.text()
+
+    def text(self, all_tensors: bool = False) -> str:
+        """The table; tensors of equal layers in one line, or each in its own, and the sums."""
         changed = sum(done.step.changes for done in self.tensors)
         total = (
             f"{changed} of {len(self.tensors)} tensors change, "
@@ -49,19 +55,28 @@ class Report:
         if self.elements:
             before, after = (8 * n / self.elements for n in (self.bytes_before, self.bytes_after))
             total += f", {before:.3f} -> {after:.3f} bits a weight"
-        header = ["tensor", "shape", "type", "before", "after", "NMSE", ""]
-        lines = [table(header, map(_row, self.tensors)), "", total]
+        shown = groups(self.tensors, lambda done: done.step.name, _kind, not all_tensors)
+        many = counted(shown)
+        header = ["tensor", "shape", "type", *many("tensors"), "before", "after", "NMSE", ""]
+        lines = [table(header, [_row(*line, many(len(line[1]))) for line in shown]), "", total]
         return "\n".join([*lines, *(printable(f"note: {note}") for note in self.notes)])
 
 
-def _row(done: Done) -> list[str]:
+def _kind(done: Done) -> Hashable:
     step = done.step
+    return step.shape, step.before, step.after, step.why, step.weights is not None
+
+
+def _row(name: str, members: list[Done], many: list[str]) -> list[str]:
+    """Some tensors of one kind: bytes of all of them, the least NMSE and the largest."""
+    step = members[0].step
     return [
-        step.name,
+        name,
         " x ".join(map(str, step.shape)) or "scalar",
         f"{step.before.name} -> {step.after.name}" if step.changes else step.before.name,
-        size(step.bytes_before),
-        size(step.bytes_after) if step.changes else "",
-        f"{done.nmse:.3e}" if step.changes and done.nmse is not None else "",
+        *many,
+        size(sum(done.step.bytes_before for done in members)),
+        size(sum(done.step.bytes_after for done in members)) if step.changes else "",
+        span((done.nmse for done in members), ".3e") if step.changes else "",
         ", ".join(filter(None, [step.why, "by importance" if step.weights is not None else ""])),
     ]

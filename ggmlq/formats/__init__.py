@@ -15,6 +15,7 @@ from operator import attrgetter
 import numpy as np
 
 from ..errors import FormatAttributeError, FormatError
+from ..mixes import BY_NAME
 from ..text import html_table
 from ._forks import claimants
 from .format import CATALOGUE, BlockFormat, Format
@@ -109,9 +110,17 @@ class Formats(Mapping[str, Format]):
             low = key.lower()
             if low.isdecimal():
                 return f"format {key!r}: a ggml id is an int; ask for formats[{int(low)}]"
+            if (mix := BY_NAME.get(low)) is not None:
+                return (
+                    f"format {key!r}: a mix of types for whole models, most of it {mix.base}, and an array "
+                    f"has one type; `ggmlq quantize` and `ggmlq convert` take --type {mix.name}, in Python "
+                    "gq.convert.quantize and gq.checkpoint.to_gguf take the name"
+                )
+            known_names = {name: mix.name for name, mix in BY_NAME.items()}
+            known_names |= {name: fmt.name for name, fmt in self._lower.items()}
             near = [name for name in self._lower if low and (name.startswith(low) or name in low)]
-            near += difflib.get_close_matches(low, self._lower, n=3, cutoff=0.5)
-            names = ", ".join(self._lower[name].name for name in dict.fromkeys(near))
+            near += difflib.get_close_matches(low, known_names, n=3, cutoff=0.5)
+            names = ", ".join(known_names[name] for name in dict.fromkeys(near))
             way = f"did you mean {names}?" if names else f"the types are {', '.join(self)}"
             return f"format {key!r}: ggml has no such type; {way}"
         known = f"{min(self._ids)} to {max(self._ids)}"

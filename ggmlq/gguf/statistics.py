@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 
 from ..array import QuantArray
 from ..formats import BlockFormat, Format
+from ..progress import Progress
 
 SLAB = 1 << 18  # elements decoded together
 
@@ -19,14 +20,19 @@ def statistics(q: QuantArray) -> dict[str, Any]:
     blocks = q.blocks.reshape(-1)
     values, scales, codes = _Values(), _Scales(), _Codes(q.format)
     step = max(1, SLAB // q.format.block_size)
-    for start in range(0, len(blocks), step):
-        part = blocks[start : start + step]
-        values.add(q.format.decode(part, np.float64 if q.format.block_size == 1 else np.float32))
-        if isinstance(q.format, BlockFormat):
-            with np.errstate(all="ignore"):  # damaged scales are what one looks for
-                parts = q.format.unpack(part)
-            scales.add(parts.scale)
-            codes.add(parts.codes)
+    progress = Progress(q.nbytes, "counting")
+    try:
+        for start in range(0, len(blocks), step):
+            part = blocks[start : start + step]
+            values.add(q.format.decode(part, np.float64 if q.format.block_size == 1 else np.float32))
+            if isinstance(q.format, BlockFormat):
+                with np.errstate(all="ignore"):  # damaged scales are what one looks for
+                    parts = q.format.unpack(part)
+                scales.add(parts.scale)
+                codes.add(parts.codes)
+            progress.advance(part.nbytes)
+    finally:
+        progress.close()
     found = values.result()
     if isinstance(q.format, BlockFormat):
         found |= {"scales": scales.result(), "codes": codes.result()}

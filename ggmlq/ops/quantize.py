@@ -11,8 +11,9 @@ from numpy.typing import NDArray
 from ..array import QuantArray
 from ..buffers import check_row, frozen
 from ..checks import as_floats, check_imatrix, row_index
+from ..codes import CODES
 from ..devices import cuda_module, device_of, is_host, on_device_of, to_host
-from ..errors import ShapeError, UnsupportedError
+from ..errors import FormatError, ShapeError, UnsupportedError
 from ..formats import FORMATS, Format
 from ..tensors import array_of, is_tensor, untraced
 from .encoding import encode_rows
@@ -53,7 +54,7 @@ def quantize(x: Any, format: str | int | Format, imatrix: Any = None) -> QuantAr
     >>> q.blocks["d"][0], np.asarray(q)[[0, 31]]
     (np.float16(0.125), array([-1.   ,  0.875], dtype=float32))
     """
-    fmt = FORMATS[format]
+    fmt = _format(format)
     asked = f"quantize(x, {fmt.name!r})"
     imatrix = to_host(imatrix)
     if is_tensor(x):
@@ -76,6 +77,18 @@ def quantize(x: Any, format: str | int | Format, imatrix: Any = None) -> QuantAr
         if not encode_rows(asked, fmt, x, weights, blocks):
             _warn_of_invalid(asked, fmt, blocks.view(fmt.dtype), x.shape)
     return QuantArray(fmt, x.shape, frozen(raw))
+
+
+def _format(format: str | int | Format) -> Format:
+    try:
+        return FORMATS[format]
+    except FormatError as error:
+        if isinstance(format, str) and format.lower() in CODES:
+            raise FormatError(
+                f"quantize(x, {format!r}): a code of {8 * CODES[format].dtype.itemsize} bits, whose scales "
+                f"lie beside it, and no type of blocks; write gq.quantize_scaled(x, {CODES[format].name!r})"
+            ) from None
+        raise error
 
 
 def _check_can_quantize(asked: str, fmt: Format) -> None:

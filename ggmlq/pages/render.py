@@ -39,7 +39,7 @@ def check_target(path: str | os.PathLike[str], option: str = "-o") -> None:
     target = os.fspath(path)
     folder = os.path.dirname(target) or "."
     if os.path.isdir(target):
-        raise PageError(f"{option} {target}: is a folder; a file is written; name one, {target}/report.html")
+        raise PageError(f"{option} {target}: is a folder; a file is written; name one in it")
     if not os.path.isdir(folder):
         raise PageError(f"{option} {target}: there is no folder {folder}; make it, or name another file")
     if os.path.lexists(target) and not _may_go(target):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator
+from collections.abc import Hashable, Iterator
 from dataclasses import dataclass, field
 from math import isfinite, prod, sqrt
 from typing import Any
@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from ..folding import counted, groups, span
 from ..text import count, number, printable, size, table
 
 FLOATS = ("f16", "bf16", "f32")  # held exactly by float32
@@ -184,9 +185,15 @@ class Survey:
         }  # fmt: skip
 
     def __str__(self) -> str:
+        return self.text()
+
+    def text(self, all_tensors: bool = False) -> str:
+        """The table; tensors of equal layers in one line, or each in its own, and the sums."""
         weighted = any(tensor.sensitivity is not None for tensor in self.tensors)
-        head = ["tensor", "type", "shape", "rms", "peak", "zeros", *self.types, ""]
-        lines = [table(head, [_row(tensor, self.types) for tensor in self.tensors]), ""]
+        shown = groups(self.tensors, lambda tensor: tensor.name, _kind, not all_tensors)
+        many = counted(shown)
+        head = ["tensor", "type", "shape", *many("tensors"), "rms", "peak", "zeros", *self.types, ""]
+        lines = [table(head, [_row(*line, many(len(line[1])), self.types) for line in shown]), ""]
         total = ", ".join(f"{kind} {error:.2e}" for kind, error in self.total().items())
         if total:
             lines.append(f"{'by importance' if weighted else 'NMSE'}, all of one type: {total}")
@@ -195,12 +202,20 @@ class Survey:
         return "\n".join(lines)
 
 
-def _row(tensor: Surveyed, types: list[str]) -> list[str]:
-    values, told = tensor.values, tensor.told
-    zeros = "" if values is None or not values.elements else f"{values.zeros / values.elements:.2%}"
-    rms, peak = (None, None) if values is None else (values.rms, values.peak)
+def _kind(tensor: Surveyed) -> Hashable:
+    values = tensor.values
+    damaged = values is not None and values.nan + values.infinite > 0  # it has a line of its own
+    tried = (*tensor.told,)
+    return tensor.file, tensor.type, tensor.shape, tensor.note, tried, tensor.name if damaged else ""
+
+
+def _row(name: str, tensors: list[Surveyed], many: list[str], types: list[str]) -> list[str]:
+    """Some tensors of one kind: the least figure and the largest."""
+    first, values = tensors[0], [tensor.values for tensor in tensors if tensor.values is not None]
     return [
-        tensor.name, tensor.type, " x ".join(map(str, tensor.shape)) or "scalar",
-        "" if rms is None else f"{rms:.3g}", "" if peak is None else f"{peak:.1f}", zeros,
-        *(f"{told[kind]:.2e}" if kind in told else "" for kind in types), printable(tensor.note),
+        name, first.type, " x ".join(map(str, first.shape)) or "scalar", *many,
+        span((one.rms for one in values), ".3g"), span((one.peak for one in values), ".1f"),
+        span((one.zeros / one.elements for one in values if one.elements), ".2%"),
+        *(span((tensor.told.get(kind) for tensor in tensors), ".2e") for kind in types),
+        printable(first.note),
     ]  # fmt: skip

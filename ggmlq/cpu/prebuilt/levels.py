@@ -44,7 +44,10 @@ PAIRS = frozenset(("avx512bf16",))
 MATRIX = PAIRS | {"amx-tile", "amx-bf16", "amx-int8"}
 LEVELS = (
     Level(
-        "avx512-vbmi", "x86_64", "x86-64-v4", V4 | {"avx512vnni", "avx512vbmi"},
+        "avx512-vbmi",
+        "x86_64",
+        "x86-64-v4",
+        V4 | {"avx512vnni", "avx512vbmi"},
         {"pairs": PAIRS, "amx": MATRIX},
     ),
     Level("avx512-vnni", "x86_64", "x86-64-v4", V4 | {"avx512vnni"}),

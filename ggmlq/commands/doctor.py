@@ -1,0 +1,16 @@
+"""``ggmlq doctor``: what is on this machine, and what is missing."""
+
+from __future__ import annotations
+
+import argparse
+import json
+
+from .. import doctor
+from ..terminal import wrapped
+
+
+def run(args: argparse.Namespace) -> int:
+    """Run the command."""
+    report = doctor.examine()
+    print(json.dumps(report, indent=2) if args.json else wrapped(doctor.describe(report), "    "))
+    return 1 if report["problems"] else 0

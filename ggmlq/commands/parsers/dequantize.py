@@ -1,0 +1,23 @@
+"""``ggmlq dequantize``: a model of blocks as floats."""
+
+from __future__ import annotations
+
+from . import _convert
+from ._options import Commands, declare
+
+SUMMARY = "write a GGUF model of blocks as floats"
+ABOUT = """\
+Decode the quantized tensors of IN. f32 loses nothing; f16 and bf16 round once more. OUT is there in full or
+not at all.
+"""
+EXAMPLES = """\
+  ggmlq dequantize model-q4_K.gguf model-f32.gguf
+  ggmlq dequantize model-q4_K.gguf model-bf16.gguf --type bf16 --keep '^token_embd=f32'
+"""
+
+
+def add(commands: Commands) -> None:
+    """Declare the command."""
+    parser = declare(commands, "dequantize", "models", SUMMARY, ABOUT, EXAMPLES)
+    _convert.add_options(parser)
+    parser.add_argument("--type", default="f32", help="f32 (default), f16 or bf16")

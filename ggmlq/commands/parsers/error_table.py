@@ -1,0 +1,32 @@
+"""``ggmlq error-table``: what numbers become in few bits."""
+
+from __future__ import annotations
+
+from ._options import Commands, add_json, declare
+
+SUMMARY = "what numbers become in 8 bits or in a block type, and the errors"
+ABOUT = """\
+Each value under a scale as the nearest code of each format, what is read back, and the error. Without
+arguments the eight values and two formats of the document that it comes from.
+"""
+EXAMPLES = """\
+  ggmlq error-table
+  ggmlq error-table 0.1 3.5 448 --formats e4m3,e5m2,int8,q4_0
+  ggmlq error-table --scale 1 --calibrate amax -- -17 300
+"""
+
+
+def add(commands: Commands) -> None:
+    """Declare the command."""
+    parser = declare(commands, "error-table", "models", SUMMARY, ABOUT, EXAMPLES)
+    parser.add_argument("values", nargs="*", type=float, metavar="VALUE", help="negative ones after --")
+    parser.add_argument("--scale", type=float, help="codes are those next to VALUE / SCALE")
+    parser.add_argument(
+        "--formats",
+        default=None,
+        metavar="A,B",
+        help="such as e4m3,e5m2,int8,bf16,q4_0,fp8_naive",
+    )
+    parser.add_argument("--calibrate", choices=["amax"], help="a scale for each format, by the largest value")
+    parser.add_argument("--plot", metavar="FILE", help="draw error against value; needs matplotlib")
+    add_json(parser)

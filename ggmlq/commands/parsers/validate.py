@@ -1,0 +1,25 @@
+"""``ggmlq validate``: is the file sound?"""
+
+from __future__ import annotations
+
+from ._options import Commands, declare
+
+SUMMARY = "check every rule of the format, and every block for NaN and the like"
+ABOUT = """\
+Structure, metadata and values of GGUF files and of safetensors. Exit 1 where something is wrong; notes
+alone do not count.
+"""
+EXAMPLES = """\
+  ggmlq validate model.gguf
+  ggmlq validate 'models/*.gguf' --json
+"""
+
+
+def add(commands: Commands) -> None:
+    """Declare the command."""
+    parser = declare(commands, "validate", "files", SUMMARY, ABOUT, EXAMPLES)
+    parser.add_argument(
+        "file", nargs="+",
+        help=".gguf files, safetensors (a file, an index, a folder), or patterns such as 'models/*.gguf'",
+    )  # fmt: skip
+    parser.add_argument("--json", action="store_true", help="print JSON: an object, of several files a list")

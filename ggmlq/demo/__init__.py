@@ -1,0 +1,12 @@
+"""The main job shown on one's own machine: layers multiplied, judged in float64, and timed. `ggmlq demo`.
+
+layers.py    which layers: a random one in several types, written to a file and opened, or those of a model
+measure.py   one layer: the product, its verdict, and the time beside NumPy's float32 and llama.cpp
+table.py     all of them as a table, as JSON, and what the columns mean; chart.py draws bars beside it
+"""
+
+from .layers import Layer, made, of_model
+from .measure import Row, measured, peer
+from .table import facts, legend, taken, text
+
+__all__ = ["Layer", "Row", "facts", "legend", "made", "measured", "of_model", "peer", "taken", "text"]

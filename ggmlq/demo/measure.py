@@ -1,0 +1,137 @@
+"""One layer multiplied: judged in float64 first, then timed beside NumPy's float32 and llama.cpp."""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+from math import prod
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from ..array import QuantArray
+from ..devices import namespace, on_device_of, to_host
+from ..errors import GGMLQError
+from ..listing import Taken, taken
+from ..llama import Bridge
+from ..metrics import nmse
+from ..ops import linear
+from ..problems import Linear
+from ..testing.oracle import Judgement, judged
+from ..testing.timing import GpuClock
+from ..threads import num_threads
+from .layers import Layer, Tell
+
+RUNS, SECONDS = 7, 0.3  # of a product, both at least: the fastest counts, for others use the machine too
+MOST_RUNS = 300  # of llama.cpp
+IN_A_ROW = 20  # on a GPU
+LONG = 4096  # columns from which the bound grows, as the roundings of longer sums in float32 do
+AGREEING = 1.1  # two times that differ by less are one
+PAUSE = 0.1  # seconds, after which the threads of whoever was timed before have stopped looking for work
+PATIENCE = 3.0  # seconds, after which fewer runs are enough
+
+
+@dataclass(frozen=True)
+class Row:
+    """The figures of one layer; seconds of one product."""
+
+    layer: Layer
+    tokens: int
+    taken: Taken  # the kernel, and the reason for it
+    loss: float | None  # of the type, where the original is known
+    judgement: Judgement
+    first: float  # of the first product, which may compile and lays the weights out
+    seconds: float
+    numpy: float  # of float32 weights in NumPy
+    theirs: float | None  # llama.cpp's
+
+    @property
+    def gflop(self) -> float:
+        """Operations of one product, in 10**9."""
+        return 2e-9 * self.tokens * prod(self.layer.q.shape)
+
+
+def measured(layer: Layer, x: Any, device: str, ggml: Bridge | None, tell: Tell) -> Row:
+    """Multiply with one layer on a device, check, and time."""
+    name, q = layer.name, layer.q.to(device)
+    floats = np.asarray(layer.q, np.float32)
+    loss = None if layer.original is None else float(nmse(floats, layer.original))
+    with on_device_of("demo", q.raw):
+        here = namespace(q.raw).asarray(x)
+        tell(f"{name}: the first product, which may compile")
+        start = time.perf_counter()
+        y = linear(here, q)
+        to_host(y)
+        first = time.perf_counter() - start
+        tell(f"{name}: the same in float64")
+        judgement = judged(y, here, q)
+        judgement = replace(judgement, bound=judgement.bound * max(1, q.shape[1] / LONG))
+        tell(f"{name}: timing")
+        seconds = _seconds(lambda: linear(here, q), q)
+        kind = q.device.partition(":")[0]
+        choice = taken([Linear.here(q.format, len(x), *q.shape, device=kind)])[0]
+    tell(f"{name}: timing NumPy's float32")
+    time.sleep(PAUSE)
+    numpy = settled(lambda: x @ floats.T)
+    tell(f"{name}: timing llama.cpp" if ggml else f"{name}: done")
+    time.sleep(PAUSE)
+    theirs = None if ggml is None else their_seconds(ggml, x, layer.q, seconds)
+    return Row(layer, len(x), choice, loss, judgement, first, seconds, numpy, theirs)
+
+
+def _seconds(work: Callable[[], object], q: QuantArray) -> float:
+    """Of the fastest run on a CPU; on a GPU of one of many in a row, by its own clock."""
+    if q.device == "cpu":
+        return settled(work)
+    clock = GpuClock(namespace(q.raw))
+    replay = clock.replay([work] * IN_A_ROW)
+    times = []
+    for _ in range(RUNS):
+        start = clock.now
+        replay()
+        times.append(clock.now - start)
+    return min(times)
+
+
+def settled(work: Callable[[], object]) -> float:
+    """Seconds of the fastest run, of so many that more would hardly be faster: two agree on it."""
+    times: list[float] = []
+    spent = 0.0
+    while (len(times) < RUNS or spent < SECONDS or _alone(times)) and spent < PATIENCE:
+        start = time.perf_counter()
+        work()
+        times.append(time.perf_counter() - start)
+        spent += times[-1]
+    return min(times)
+
+
+def _alone(times: list[float]) -> bool:
+    """Whether no other run is as fast as the fastest, as where others use the machine."""
+    fastest, second = sorted(times)[:2] if len(times) > 1 else (0.0, 1.0)
+    return second > fastest * AGREEING
+
+
+# --- llama.cpp --------------------------------------------------------------------------------
+
+
+@contextlib.contextmanager
+def peer(lib: Path | None = None) -> Iterator[Bridge | None]:
+    """llama.cpp's CPU backend, if there is one; a library that was named has to be."""
+    with contextlib.ExitStack() as stack:
+        bridge = None
+        with contextlib.suppress(GGMLQError) if lib is None else contextlib.nullcontext():
+            bridge = stack.enter_context(Bridge(lib))
+        yield bridge
+
+
+def their_seconds(ggml: Bridge, x: Any, q: QuantArray, ours: float) -> float | None:
+    """llama.cpp's time for the same product in about as many runs, None if it cannot multiply so."""
+    runs, many = [], min(MOST_RUNS, max(RUNS, round(SECONDS / ours)))
+    for repack in (False, True):
+        with contextlib.suppress(GGMLQError):  # not every type has a second layout
+            runs.append(ggml.measure(x, q, threads=num_threads(), repack=repack, time_runs=many).fastest)
+    time.sleep(PAUSE)
+    return min(runs, default=None)
