@@ -14,7 +14,8 @@ from .buffers import check_row, checked_shape, flat_bytes, frozen
 from .devices import cuda_device, is_host, on_device_of
 from .errors import BlockIndexError, DeviceError, DTypeError, ShapeError
 from .formats import FORMATS, Format
-from .matrix import Weights, index_of, shape_of, written
+from .indexing import index_of, shape_of, written
+from .matrix import Weights
 from .members import inner
 from .storage import Storage
 

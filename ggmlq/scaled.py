@@ -14,8 +14,9 @@ from .codes import CODES, Code
 from .codes.scaling import laid_out, values
 from .devices import cuda_device, device_of, is_host, namespace, on_device_of
 from .errors import BlockIndexError, CodeError, DeviceError, ShapeError
+from .indexing import index_of, shape_of, written
 from .kept import Keeper
-from .matrix import Divided, Transposed, Weights, index_of, shape_of, written
+from .matrix import Divided, Transposed, Weights
 from .members import inner
 from .operators import Operators
 from .protocols import OPERATIONS

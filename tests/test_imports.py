@@ -49,12 +49,17 @@ ALLOWED = {
     "storage.py": {"buffers", "devices", "errors", "formats", "kept"},
     "protocols.py": {"errors"},  # operations by name, which register themselves here
     "operators.py": {"errors", "members", "text"},
-    "matrix.py": {"devices", "errors", "members", "operators", "protocols", "tensors", "text"},
-    "array.py": {"text", "buffers", "devices", "errors", "formats", "matrix", "members", "storage"},
+    "indexing.py": {"devices", "errors", "text"},
+    "matrix.py": {
+        "devices", "errors", "indexing", "members", "operators", "protocols", "tensors", "text",
+    },
+    "array.py": {
+        "text", "buffers", "devices", "errors", "formats", "indexing", "matrix", "members", "storage",
+    },
     "scaled_parts.py": {"buffers", "codes", "devices", "errors", "tensors", "tiling"},
     "scaled.py": {
-        "text", "codes", "devices", "errors", "kept", "matrix", "members", "operators", "protocols",
-        "scaled_parts", "tiling",
+        "text", "codes", "devices", "errors", "indexing", "kept", "matrix", "members", "operators",
+        "protocols", "scaled_parts", "tiling",
     },
     "checks.py": {"array", "buffers", "devices", "errors", "formats"},
     "metrics.py": {"buffers", "devices", "errors"},
