@@ -309,6 +309,7 @@ def test_doctor_says_it_too(table, monkeypatch):
     lines = [line.split() for line in said.splitlines()]
     assert ["q4_0", "cuda:mma", "cuda:registers", "cuda:registers", "cuda:dequant_bf16"] in lines
     assert "(measured on NVIDIA H200 at abc; others: gq.kernels" in said
+    assert "kernels come with the package for compute capability 9.0; numba-cuda" in said.replace("\n", " ")
 
 
 def test_doctor_without_a_gpu(monkeypatch):

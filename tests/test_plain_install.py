@@ -5,6 +5,7 @@ from __future__ import annotations
 import subprocess
 import sys
 
+import numpy as np
 import pytest
 
 # numba-cuda puts itself in the place of numba.cuda by a finder; without that finder it is not there.
@@ -126,6 +127,17 @@ except gq.GGMLQError as error:
     assert 'pip install "cuda-bindings' in refused
     assert "numba-cuda>=0.30" in refused
     assert "cupy" not in refused
+
+
+def test_numpy_has_the_name_that_numba_cuda_asks_for_only_so_long(monkeypatch):
+    """``row_stack``, gone since 2.5, without which numba-cuda compiles nothing."""
+    pytest.importorskip("numba_cuda", reason="numba-cuda is not installed (extra test or cuda-compile)")
+    from ggmlq.cuda.words.language import _row_stack
+
+    monkeypatch.delitem(vars(np), "row_stack", raising=False)
+    with _row_stack():
+        assert np.row_stack is np.vstack  # noqa: NPY201
+    assert "row_stack" not in vars(np)
 
 
 def test_the_process_that_compiles_says_what_it_lacks():
