@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import signal
+import sys
 import threading
 from collections.abc import Callable, Iterator
 from types import FrameType
@@ -60,3 +61,11 @@ class Whole:
             signal.signal(number, handler)
         for number in dict.fromkeys(self._pending):
             signal.raise_signal(number)
+
+
+def until_imported(name: str) -> contextlib.AbstractContextManager[None]:
+    """:class:`Whole` where a module is not imported yet.
+
+    An import of Numba that is cut short leaves modules half made that no further import mends.
+    """
+    return contextlib.nullcontext() if name in sys.modules else Whole()

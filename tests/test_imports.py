@@ -91,7 +91,7 @@ ALLOWED = {
     "ops": {
         "array", "buffers", "checks", "codes", "devices", "ending", "errors", "formats", "ladder", "matrix",
         "problems",
-        "progress", "scaled", "scaled_parts", "tensors", "text", "threads", "tiling", "ops",
+        "progress", "scaled", "scaled_parts", "tensors", "text", "threads", "tiling", "unwinding", "ops",
     },
     "functions": {
         "buffers", "cache", "checks", "codes", "devices", "errors", "notices", "ops", "problems", "progress",

@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 
 from ..array import QuantArray
 from ..formats import Format
+from ..unwinding import until_imported
 
 SLAB = 1 << 18  # elements that NumPy decodes at a time: temporaries stay in the cache
 SHARED = 1 << 19  # elements of a part for a thread: fewer are decoded sooner than it wakes
@@ -61,7 +62,8 @@ def decode_through(q: QuantArray, values: NDArray[Any]) -> None:
 
 def decoder(fmt: Format) -> Decoder | None:
     """The compiled decoder of a format, or None where it has none."""
-    found: Decoder | None = importlib.import_module("ggmlq.cpu.decode").decoder(fmt)
+    with until_imported("numba"):
+        found: Decoder | None = importlib.import_module("ggmlq.cpu.decode").decoder(fmt)
     return found
 
 

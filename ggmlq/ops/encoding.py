@@ -21,6 +21,7 @@ from ..formats.format import Bytes, Floats
 from ..formats.scalars import ScalarFormat
 from ..progress import Progress
 from ..threads import PARTS, num_threads, share
+from ..unwinding import until_imported
 
 # Elements encoded by one call: what NumPy copies and what is read twice stays in the cache, and a thread
 # does not meet others at Python's lock more often than it must. A compiled search is long enough
@@ -115,5 +116,6 @@ def _encoder(fmt: Format, elements: int, weighted: bool) -> Encoder:
 
 def compiled_encoder(fmt: Format) -> Encode | None:
     """``encode(values, imatrix, blocks)``, or None where a format has none; loads Numba."""
-    found: Encode | None = importlib.import_module("ggmlq.cpu.encode").encoder(fmt)
+    with until_imported("numba"):
+        found: Encode | None = importlib.import_module("ggmlq.cpu.encode").encoder(fmt)
     return found

@@ -330,3 +330,26 @@ def test_forks_beside_threads(product, rounds):
         stop.set()
         for thread in beside:
             thread.join()
+
+
+CUT_SHORT = """
+import signal
+class Interrupting:  # the first module of Numba that is looked for brings an interrupt
+    def find_spec(self, name, path=None, target=None):
+        if name.startswith("numba."):
+            sys.meta_path.remove(self)
+            signal.raise_signal(signal.SIGINT)
+sys.meta_path.insert(0, Interrupting())
+from ggmlq.ops.encoding import compiled_encoder
+try:
+    compiled_encoder(gq.formats["q4_0"])
+except KeyboardInterrupt:
+    print("interrupted", "numba.core.registry" in sys.modules)
+print(compiled_encoder(gq.formats["q4_0"]))
+"""
+
+
+def test_an_interrupt_while_numba_is_imported():
+    """It comes when all of Numba is there, for half of it is no good for the rest of the process."""
+    found = child(CUT_SHORT)
+    assert found.stdout.startswith("interrupted True\n<function"), found.stdout + found.stderr[-2000:]

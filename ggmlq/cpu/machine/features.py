@@ -13,6 +13,8 @@ from typing import Any
 
 import llvmlite.binding as llvm
 
+from ...unwinding import until_imported
+
 SETTINGS = ("NUMBA_CPU_NAME", "NUMBA_CPU_FEATURES", "NUMBA_ENABLE_AVX")
 FILE = ".numba_config.yaml"  # in the folder that a process was started in
 HWCAP, ASIMDDP = 16, 1 << 20  # what Linux on arm64 tells of the CPU, and that it has dot products
@@ -39,7 +41,8 @@ def compiled_for() -> frozenset[str]:
     """LLVM's names of the features that Numba compiles for; NUMBA_CPU_NAME may ask for fewer."""
     text: str | None = _config("CPU_FEATURES")
     if text is None and settled():
-        text = str(import_module("numba.core.codegen").get_host_cpu_features())
+        with until_imported("numba"):
+            text = str(import_module("numba.core.codegen").get_host_cpu_features())
     if text is None:
         with contextlib.suppress(RuntimeError):  # of a system where LLVM cannot tell: nothing is certain then
             text = llvm.get_host_cpu_features().flatten()
@@ -117,4 +120,5 @@ def _config(name: str) -> Any:
     """What Numba was told; importing it takes longer than a product."""
     if not settled() and "numba" not in sys.modules:
         return None
-    return vars(import_module("numba.core.config"))[name]
+    with until_imported("numba"):
+        return vars(import_module("numba.core.config"))[name]

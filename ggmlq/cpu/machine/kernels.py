@@ -14,6 +14,7 @@ from importlib import import_module
 from typing import Any, NamedTuple
 
 from ...prebuilt.packs import Origin
+from ...unwinding import until_imported
 from ..prebuilt import served
 
 ROOM = __package__.rpartition(".")[0]  # ggmlq.cpu
@@ -70,7 +71,8 @@ class Kernel:
         if (found := self._found()) is not None:
             return found
         file, _, name = self.origin.family.rpartition(".")
-        made = getattr(import_module(file), name)(*self.origin.case)
+        with until_imported("numba"):
+            made = getattr(import_module(file), name)(*self.origin.case)
         return Code(made, compiled(made))
 
     def __repr__(self) -> str:
