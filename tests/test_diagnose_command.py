@@ -66,6 +66,18 @@ def test_one_npz_for_all(capsys, files):
     assert found["where"]["columns"] == [[21, 24]]
 
 
+def test_a_saved_case_knows_what_was_never_written(capsys, files, tmp_path):
+    with np.load(files["all.npz"]) as saved:
+        arrays = dict(saved)
+    lost = np.zeros((9, 24), np.bool_)
+    lost[:, 21:] = True
+    np.savez(tmp_path / "lost.npz", **arrays | {"y": np.where(lost, np.float32(np.nan), arrays["y"])},
+             unwritten=lost)  # fmt: skip
+    status, said = run(capsys, str(tmp_path / "lost.npz"))
+    assert status == 1
+    assert said.out.startswith("unwritten")
+
+
 def test_repeats_and_claims(capsys, files):
     given = (files["y.npy"], files["x.npy"], files["w.npz"])
     assert run(capsys, *given, "--repeat", files["y.npy"], "--arithmetic", "f32")[0] == 0

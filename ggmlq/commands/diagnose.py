@@ -85,7 +85,8 @@ def run(args: argparse.Namespace) -> int:
     if "repeats" in dump:  # what `ggmlq check --save` keeps besides: further results, and the claim
         repeats += list(np.atleast_1d(_dumps.floats(dump, "repeats", None, n)))
     claim = args.arithmetic or (dump.text("claim") if "claim" in dump else "") or None
-    found = diagnose(y, x, q, arithmetic=claim, repeats=repeats, ids=ids)
+    lost = dump.array("unwritten", most) if "unwritten" in dump and ids is None else None
+    found = diagnose(y, x, q, arithmetic=claim, repeats=repeats, ids=ids, unwritten=lost)
     if args.make_input and ids is not None:
         raise DumpError("--make-input makes activations for one matrix; leave it out with ids of experts")
     if args.make_input:

@@ -19,13 +19,13 @@ Then, what is wrong, by what it shows:
     replay.py      the product computed again with each mistake that can be made in the operands:
                    operand.py opens weights up, misread.py makes mistakes in them, in orders.py (of codes),
                    subscales.py (of bits, by subscale_rules.py), terms.py (in one term of the product) and
-                   strides.py (of rows); products.py has those of the sums, between_blocks.py where blocks meet.
-                   packed.py finds where codes lie in bytes, for formulas
+                   strides.py (of rows); products.py has those of the sums, between_blocks.py where
+                   blocks meet. packed.py finds where codes lie in bytes, for formulas
     assignment.py  an order of codes that no list has, found by linear algebra
 
 What explains y is an explanation (explanation.py); verdicts.py makes the finding of it, report.py the words.
 
-    probe/         the weights that a kernel really multiplies with, where it can be run: unit vectors
+    probe/         the weights that a kernel multiplies with, where it can be run: unit vectors
     experts/       products with experts: which token met which expert, and where its result went
     gru/           GRUs in integers: the first stage, step and unit that went wrong
     scaled/        the same for products of arrays with scales: its own mistakes, and these machines

@@ -11,7 +11,7 @@ from .misread import low_bits
 CONSTANT = re.compile(r"\(q - (\d+)\)")  # of q4_0: d * (q - 8)
 OFFSET = re.compile(r"^(?P<scaled>.+) (?P<sign>[-+]) (?P<term>[\w* ]+)$")  # of q4_K: … - dmin * m
 EXAMPLE = re.compile(r"(\w+): ")  # a formula of the catalogue that is one format's
-OF_VALUES = re.compile(r"\bd·|\bq\b|\bsc\[")  # formulas that are about what a value is
+OF_VALUES = re.compile(r"\bd(min)?·|\bq\b|\bsc\[")  # formulas that are about what a value is
 MISSING = ("offset-missing", "sum-missing", "min-ignored")
 
 
