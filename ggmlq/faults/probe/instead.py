@@ -45,8 +45,7 @@ def sentences(c: Compared, w: Operand | None, places: NDArray[np.int64], block: 
     if simple:
         yield simple
         return
-    whole = len(places) == c.right.shape[1] and w is not None and w.values is None
-    if whole and w is not None:
+    if w is not None and w.values is None and len(places) == w.stored.shape[1]:  # all of K was read
         fitted = list(_by_group(c, w, block // w.group))
         yield from fitted
         if fitted:
