@@ -81,6 +81,13 @@ def test_what_the_kernel_multiplies_with_instead(name, which, words):
     assert words in told(q, changed(q, which))
 
 
+def test_a_part_of_long_rows_shows_scales_and_codes_too():
+    q = some("q4_0", n=48, k=1056)[1]
+    assert "those of row n-16." in told(q, changed(q, "codes of rows"))
+    q = some("q6_K", n=48, k=1280)[1]
+    assert "group 8 has that of 4" in told(q, changed(q, "main scales"))
+
+
 def test_right_weights_are_called_right():
     q = some("q4_K", n=48, k=512)[1]
     text = told(q, operand(q.format, q.blocks).dense)
@@ -120,7 +127,7 @@ def test_long_rows_are_read_at_both_ends():
 
 
 def test_long_rows_are_read_in_part():
-    """Then no scale is fitted to groups: their codes are not all there."""
+    """The groups that were read are compared with theirs, not with all."""
     _, q = some("q4_0", n=5, k=4096)
     w = operand(q.format, q.blocks)
     stored = w.stored.copy()
