@@ -81,6 +81,13 @@ def test_what_the_kernel_multiplies_with_instead(name, which, words):
     assert words in told(q, changed(q, which))
 
 
+def test_a_part_of_long_rows_shows_scales_and_codes_too():
+    q = some("q4_0", n=48, k=1056)[1]
+    assert "those of row n-16." in told(q, changed(q, "codes of rows"))
+    q = some("q6_K", n=48, k=1280)[1]
+    assert "group 8 has that of 4" in told(q, changed(q, "main scales"))
+
+
 def test_right_weights_are_called_right():
     q = some("q4_K", n=48, k=512)[1]
     text = told(q, operand(q.format, q.blocks).dense)
@@ -117,3 +124,12 @@ def test_long_rows_are_read_at_both_ends():
     read(multiply, q, 64, "f32")
     assert set(shapes) == {(64, 4096)}
     assert len(shapes) <= 18
+
+
+def test_long_rows_are_read_in_part():
+    """The groups that were read are compared with theirs, not with all."""
+    _, q = some("q4_0", n=5, k=4096)
+    w = operand(q.format, q.blocks)
+    stored = w.stored.copy()
+    stored[:, ::64] = 7 - stored[:, ::64]
+    assert "weights that it multiplies with are not those" in told(q, w.but(stored=stored).dense)

@@ -45,8 +45,9 @@ def sentences(c: Compared, w: Operand | None, places: NDArray[np.int64], block: 
     if simple:
         yield simple
         return
-    whole = len(places) == c.right.shape[1] and w is not None and w.values is None
-    if whole and w is not None:
+    if w is not None and w.values is None:
+        groups_seen = places[:: w.group] // w.group  # whole blocks, so whole groups
+        w = w.but(stored=w.stored[:, places], scale=w.scale[:, groups_seen], offset=w.offset[:, groups_seen])
         fitted = list(_by_group(c, w, block // w.group))
         yield from fitted
         if fitted:
