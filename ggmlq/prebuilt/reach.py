@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 PACKAGE = Path(__file__).parents[1]
+TABLE = "formats/_table.py"  # how formats are looked up
 TABLES, CODES = "formats/_grids.npz", "codes/__init__.py"
 SKIPPED = ("ctx", "kind", "type_comment", "type_params")  # fields that say nothing, or not in every Python
 TELLING = {"extending", "register_model", "lower_builtin", "lower_cast", "lower_constant", "infer_global"}
@@ -38,12 +39,18 @@ class Side(NamedTuple):
 SIDES = {
     "cuda": Side(
         ("cuda/", "formats/", "codes/", "fixed/", "gru/", "packing.py", "tiling.py", "ending.py"),
-        ("cuda/machine/", "cuda/prebuilt/", "cuda/words/language.py", "cuda/words/blank.py"),
+        ("cuda/machine/", "cuda/prebuilt/", "cuda/words/language.py", "cuda/words/blank.py", TABLE),
         ("cuda/machine/compiling.py",),
     ),
     "cpu": Side(
         ("cpu/", "formats/", "codes/", "packing.py"),
-        ("cpu/machine/workers.py", "cpu/machine/kernels.py", "cpu/machine/features.py", "cpu/prebuilt/"),
+        (
+            "cpu/machine/workers.py",
+            "cpu/machine/kernels.py",
+            "cpu/machine/features.py",
+            "cpu/prebuilt/",
+            TABLE,
+        ),
         ("cpu/machine/jit.py",),
         whole=("cpu/lanes/",),
         of_formats=("formats", "cpu/unpack"),
