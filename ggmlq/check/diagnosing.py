@@ -76,8 +76,8 @@ class Diagnoser:
         if not telling:
             return not before or self._trials[kernels] <= MOST
         agreed = len(before) > 1 and len({fault for fault, _ in before[-2:]}) == 1
-        sure = agreed and all(confidence >= SURE for _, confidence in before[-2:])
-        return self._seen[kernels] <= MOST and not sure
+        sure = all(confidence >= SURE for _, confidence in before[-2:]) or kernels in self._read
+        return self._seen[kernels] <= MOST and not (agreed and sure)
 
     def _told(self, found: Diagnosis, fault: str, kernels: tuple[str, str | bool]) -> str:
         """All of it the first time that a type has this fault; then only what is of this case."""
