@@ -10,6 +10,9 @@ from pathlib import Path
 
 import pytest
 
+from ggmlq import ladder
+from ggmlq.cpu.amx import permission
+
 ROOT = Path(__file__).parents[1]
 NUMBERS = ["no", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine", "ten"]
 WANTED = {"torch.md": "torch"}  # page: what its examples import, which the tests do without
@@ -23,6 +26,21 @@ def test_examples_run(page, tmp_path, monkeypatch):
     if page.name in WANTED:
         pytest.importorskip(WANTED[page.name], reason=f"{WANTED[page.name]} is not installed: {page.name}")
     monkeypatch.chdir(tmp_path)
+    run_examples(page)
+
+
+@pytest.mark.skipif(permission.refused() is not None, reason="there is no matrix unit to be without")
+@pytest.mark.parametrize("name", ["README.md", "docs/tour.md", "docs/cpu.md"])
+def test_examples_run_without_a_matrix_unit(name, tmp_path, monkeypatch):
+    """Pages about products say what holds on CPUs with one and on others."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(permission, "refused", lambda: "no such unit")
+    ladder.chosen.cache_clear()
+    run_examples(ROOT / name)
+    ladder.chosen.cache_clear()
+
+
+def run_examples(page):
     blocks = re.findall(r"```python\n(.*?)```", page.read_text(), flags=re.DOTALL)
     test = doctest.DocTestParser().get_doctest("\n".join(blocks), {}, page.name, str(page), 0)
     said: list[str] = []

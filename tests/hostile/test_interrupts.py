@@ -196,7 +196,7 @@ def test_an_interrupt_while_numba_loads_its_tables():
     """All of them are loaded, then it comes: half of a table would be lost for the rest of the process."""
     from numba.core import cpu, typing, utils
 
-    from ggmlq.cpu.machine import words
+    import ggmlq.cpu.machine.words  # noqa: F401
 
     def interrupt(frame, event, argument):
         if event == "call" and frame.f_code is utils.stream_list.__code__:
@@ -206,7 +206,6 @@ def test_an_interrupt_while_numba_loads_its_tables():
 
     sent, types = [], typing.Context()
     context = cpu.CPUContext(types, "cpu")
-    words.load_whole(context)
     sys.setprofile(interrupt)
     try:
         with pytest.raises(KeyboardInterrupt):

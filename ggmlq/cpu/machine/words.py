@@ -14,8 +14,10 @@ from typing import Any
 import numba
 from numba import extending as _extending
 from numba.core import cgutils as _cgutils
+from numba.core.base import BaseContext as _Code
 from numba.core.imputils import lower_constant as _lower_constant
-from numba.core.registry import CPUDispatcher, cpu_target
+from numba.core.registry import CPUDispatcher
+from numba.core.typing.context import BaseContext as _Types
 from numba.extending import intrinsic as _intrinsic
 
 from ...cache.identity import identity
@@ -31,23 +33,23 @@ extending: Any = _extending
 lower_constant: Any = _lower_constant
 
 
-def load_whole(context: Any) -> None:
-    """Have a context of Numba's load its tables without a signal's handler in between.
+def load_whole(kind: Any) -> None:
+    """Have contexts of a class of Numba's load their tables without a signal's handler in between.
 
     Generators hand the tables out. An exception in one of them, as Ctrl-C raises it, ends it for good, and
     then nothing more is compiled in this process.
     """
-    refresh = context.refresh
+    refresh = kind.refresh
 
-    def whole() -> None:
+    def whole(self: Any) -> None:
         with Whole():
-            refresh()
+            refresh(self)
 
-    context.refresh = whole
+    kind.refresh = whole
 
 
-for _context in (cpu_target.typing_context, cpu_target.target_context):
-    load_whole(_context)
+for _kind in (_Types, _Code):  # classes: a context of one's own would be aimed at this CPU at once
+    load_whole(_kind)
 
 _untold = [0.0]  # seconds of compiling that nobody was told of: many short waits are a long one
 
