@@ -77,7 +77,7 @@ def test_machine_code(name, fresh):
     assert_assembled_well(family.make(*family.cases[fresh.integers(len(family.cases))]))
 
 
-@pytest.mark.drawn(2)
+@pytest.mark.drawn(1)
 @pytest.mark.parametrize("name", SUMMIT)
 def test_machine_code_that_counts_most(name):
     assert_assembled_well(SUMMIT[name]())

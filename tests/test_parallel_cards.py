@@ -19,6 +19,13 @@ from ggmlq.parallel.cuts import piece
 from ggmlq.protocols import OPERATIONS
 
 
+@pytest.fixture(scope="module", autouse=True)
+def spared():
+    """What other files left is none of the garbage that is looked for after each test."""
+    gc.collect()
+    gc.freeze()
+
+
 @pytest.fixture(params=[False, True], ids=["apart", "linked"])
 def world(monkeypatch, request):
     """Three cards, and products that NumPy makes on the stream that they are asked for on."""

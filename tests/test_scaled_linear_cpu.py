@@ -380,6 +380,7 @@ X86 = "+sse2,+sse3,+ssse3,+sse4.1,+sse4.2,+cx16,+popcnt"
 
 
 @pytest.mark.skipif(platform.machine() != "x86_64", reason="the features are those of x86")
+@pytest.mark.drawn(1)
 @pytest.mark.parametrize(
     ("features", "dot"), [(X86 + ",+avx,+avx2,+fma,+f16c,+bmi,+bmi2", "avx2"), (X86, "plain")]
 )
