@@ -258,7 +258,7 @@ def test_notes(model, out, tmp_path):
     assert found["quantize.imatrix.file"] == str(tmp_path / "imatrix")
     assert found["quantize.imatrix.entries_count"] == 3
     report = gq.convert.quantize(out, tmp_path / "again.gguf", "q4_0", allow_requantize=True)
-    assert "6 tensors are (" in report.notes[0]
+    assert "6 tensors (" in report.notes[0]
     assert "quantized a second time" in report.notes[0]
 
 
@@ -266,7 +266,7 @@ def test_tensors_without_importance_are_told(model):
     with gq.open(model) as f:
         plan = plan_quantize(f, "q4_0", imatrix={"output.weight": np.ones(256, np.float32)})
     assert [step.name for step in plan.steps if step.weights is not None] == ["output.weight"]
-    assert "5 tensors are ('blk.0.ffn_up.weight', " in plan.notes[0]
+    assert "5 tensors ('blk.0.ffn_up.weight', " in plan.notes[0]
     assert "without importance" in plan.notes[0]
 
 

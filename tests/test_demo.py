@@ -74,10 +74,10 @@ def test_a_wrong_product_is_called_wrong(tmp_path, capsys, monkeypatch, tokens):
     """One row of weights, off by a thousandth of what it is multiplied with."""
     judge = measure.judged
 
-    def judged(y, x, q):
+    def judged(y, x, q, rung):
         y = y.copy()
         y[:, 3] += 1e-3 * float(np.abs(np.asarray(q[3])).mean()) * np.abs(x).mean()
-        return judge(y, x, q)
+        return judge(y, x, q, rung)
 
     monkeypatch.setattr(measure, "judged", judged)
     assert run(tmp_path, "--tokens", tokens, "--rows", "8", "--columns", "256") == 1

@@ -124,9 +124,7 @@ def test_a_tensor_behind_a_colon_is_answered_with_the_option(capsys, files):
     assert "--tensor w" in said.err
     with pytest.raises(SystemExit):
         main(["diagnose", "--help"])
-    assert "example: ggmlq diagnose y.npy x.npy model.gguf --tensor" in " ".join(
-        capsys.readouterr().out.split()
-    )
+    assert "ggmlq diagnose y.npy x.npy model.gguf --tensor" in " ".join(capsys.readouterr().out.split())
 
 
 def test_list(capsys):
@@ -148,7 +146,7 @@ def test_list(capsys):
         (("y.npy", "w.npz"), "pass Y, X and W"),
         (("nothing.npy", "x.npy", "w.npz"), "cannot be read"),
         (("y.npy", "x.npy", "w.gguf"), "name one with --tensor"),
-        (("y.npy", "x.npy", "w.bin"), "say --format"),
+        (("y.npy", "x.npy", "w.bin"), "--format TYPE and --weights-shape NxK are missing"),
         (("y.npy", "x.npy", "w.bin", "--format", "q4_0", "--weights-shape", "24x128"), "needs"),
         (("x.npy", "x.npy", "w.npz"), "y has shape"),
         (("y.bin", "x.bin", "w.npz", "--shape", "7x7"), "--shape asks for"),

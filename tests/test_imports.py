@@ -165,7 +165,7 @@ ALLOWED = {
         "text", "threads", "trace",
     },
     "demo": {
-        "array", "demo", "devices", "errors", "files", "gguf", "listing", "llama", "metrics", "ops",
+        "array", "demo", "devices", "errors", "files", "gguf", "ladder", "listing", "llama", "metrics", "ops",
         "problems", "testing", "text", "threads",
     },
     "testing": None,  # may import anything

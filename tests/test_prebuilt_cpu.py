@@ -242,10 +242,11 @@ def test_first_products_of_codes_with_scales_need_no_numba_either(fresh, tmp_pat
 OTHERS = """
 import sys
 import numpy as np
+from ggmlq.cpu.amx import permission
 from ggmlq.cpu.machine import target
 from ggmlq.cpu.prebuilt import levels, served
 level = next(level for level in levels.LEVELS if level.folder == sys.argv[1])
-target.compiled_for = served.compiled_for = lambda: level.needed  # a CPU that has no more
+target.compiled_for = served.compiled_for = permission.compiled_for = lambda: level.needed  # and no more
 import ggmlq as gq
 from ggmlq.testing.cases import weights
 from ggmlq.testing.oracle import assert_right

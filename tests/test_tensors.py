@@ -173,6 +173,7 @@ def test_again_on_the_host(m, kind, torch, place, q):
     assert gq.linear(x, q).resize_(0).shape == (0,)  # its memory is torch's
 
 
+@pytest.mark.filterwarnings("ignore:.*torch.jit:DeprecationWarning")  # torch 2.11 about itself
 @pytest.mark.parametrize("place", ["cpu"], indirect=True)
 def test_torch_compile(torch, place, q):
     """A graph ends before each product and begins after it; warnings are errors here."""

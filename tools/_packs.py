@@ -26,10 +26,14 @@ from ggmlq.prebuilt.packs import FILES, SUFFIX, Origin, Pack
 
 MACHINE = SERVED[9, 0]
 ROOM = 227 << 10  # bytes of shared memory of a block
+COMPILERS_FILE = "compilers.json"  # beside the folders: what packs were last written with
 COMPILERS = ("numba", "numba-cuda", "llvmlite", "cuda-core", "nvidia-nvjitlink", "nvidia-nvvm")
 LEVEL = 9 | lzma.PRESET_EXTREME
-# As text is compressed best, and as instructions of 16 bytes are: 3 % less.
-WAYS = ({"lc": 3, "lp": 0, "pb": 2}, {"lc": 1, "lp": 3, "pb": 4})
+# As text is compressed best, as instructions of 16 bytes are (3 % less), and as those of any length (1 %).
+WAYS = (
+    {"lc": 3, "lp": 0, "pb": 2}, {"lc": 1, "lp": 3, "pb": 4}, {"lc": 0, "lp": 4, "pb": 4},
+    {"lc": 4, "lp": 0, "pb": 0}, {"lc": 0, "lp": 2, "pb": 2},
+)  # fmt: skip
 Takes = Callable[..., Any]
 
 
@@ -67,6 +71,11 @@ def _gemv_elsewhere(fmt: Any, columns: int, span: int, small: bool, strips: int)
 def _widest(fmt: Any, tile: Any) -> bool:
     """Fewer rows than that of activations are gemv's."""
     return bool(tile.columns == 64)
+
+
+def _stored(fmt: Any, *more: Any) -> bool:
+    """Types of weights in models; q8_1 and q8_K are what ggml makes of activations."""
+    return fmt.name not in ("q8_1", "q8_K")
 
 
 def _floats(job: Any) -> bool:
@@ -145,7 +154,7 @@ FAMILIES: dict[str, tuple[Takes, Takes]] = {
     "expert_linear.r7_few_codes.kernel": (_few, nothing),
     "linear.r13_gemv.kernel": (_gemv, _gemv_elsewhere),
     "linear.r14_mma_bf16.kernel": (nothing, _widest),
-    "linear.r15_wgmma.kernel": (everything, nothing),
+    "linear.r15_wgmma.kernel": (_stored, nothing),
     "linear.r16_roles.kernel": (everything, nothing),
     "linear.r4_dp4a.kernel": (nothing, everything),
     "linear.r5_registers.kernel": (nothing, everything),
@@ -255,9 +264,10 @@ def write(code: Mapping[Wanted, bytes], folders: Path = HERE) -> None:
             os.replace(partial, path)
     for path in set(folders.glob(f"*/*{SUFFIX}")) - set(groups):
         path.unlink()
-    lines = json.dumps(files(groups.values()), indent=0, sort_keys=True)
-    if not (folders / FILES).exists() or (folders / FILES).read_text() != lines + "\n":
-        (folders / FILES).write_text(lines + "\n")
+    for name, facts in ((FILES, files(groups.values())), (COMPILERS_FILE, versions())):
+        lines, path = json.dumps(facts, indent=0, sort_keys=True) + "\n", folders / name
+        if not path.exists() or path.read_text() != lines:
+            path.write_text(lines)
 
 
 def files(groups: Iterable[Iterable[Origin]]) -> dict[str, str]:
@@ -274,7 +284,7 @@ def looked_away(folders: Path = HERE) -> list[str]:
 
 def packed(entries: Mapping[Origin, bytes]) -> bytes:
     """A pack: the same bytes for the same code and sources."""
-    header: dict[str, Any] = {"made with": versions(), "files": [], "families": {}}
+    header: dict[str, Any] = {"files": [], "families": {}}
     body = b""
     for origin in sorted(entries, key=lambda each: (each.family, each.text)):
         facts = header["families"].setdefault(origin.family, {"digest": "", "files": [], "cases": {}})

@@ -15,6 +15,7 @@ import numpy as np
 from ..array import QuantArray
 from ..devices import namespace, on_device_of, to_host
 from ..errors import GGMLQError
+from ..ladder import choose
 from ..listing import Taken, taken
 from ..llama import Bridge
 from ..metrics import nmse
@@ -60,6 +61,7 @@ def measured(layer: Layer, x: Any, device: str, ggml: Bridge | None, tell: Tell)
     floats = np.asarray(layer.q, np.float32)
     loss = None if layer.original is None else float(nmse(floats, layer.original))
     with on_device_of("demo", q.raw):
+        problem = Linear.here(q.format, len(x), *q.shape, device=q.device.partition(":")[0])
         here = namespace(q.raw).asarray(x)
         tell(f"{name}: the first product, which may compile")
         start = time.perf_counter()
@@ -67,19 +69,17 @@ def measured(layer: Layer, x: Any, device: str, ggml: Bridge | None, tell: Tell)
         to_host(y)
         first = time.perf_counter() - start
         tell(f"{name}: the same in float64")
-        judgement = judged(y, here, q)
+        judgement = judged(to_host(y), x, layer.q, choose(problem))
         judgement = replace(judgement, bound=judgement.bound * max(1, q.shape[1] / LONG))
         tell(f"{name}: timing")
         seconds = _seconds(lambda: linear(here, q), q)
-        kind = q.device.partition(":")[0]
-        choice = taken([Linear.here(q.format, len(x), *q.shape, device=kind)])[0]
     tell(f"{name}: timing NumPy's float32")
     time.sleep(PAUSE)
     numpy = settled(lambda: x @ floats.T)
     tell(f"{name}: timing llama.cpp" if ggml else f"{name}: done")
     time.sleep(PAUSE)
     theirs = None if ggml is None else their_seconds(ggml, x, layer.q, seconds)
-    return Row(layer, len(x), choice, loss, judgement, first, seconds, numpy, theirs)
+    return Row(layer, len(x), taken([problem])[0], loss, judgement, first, seconds, numpy, theirs)
 
 
 def _seconds(work: Callable[[], object], q: QuantArray) -> float:

@@ -3,7 +3,7 @@
 A pack is one file for a format, or for a room of other kernels: a line of JSON, then the code of all its
 kernels, compressed together.
 
-    {"made with": {"numba-cuda": "0.30.4", …}, "files": ["cuda/words/ptx.py", …],
+    {"files": ["cuda/words/ptx.py", …],
      "families": {"ggmlq.cuda.linear.r13_gemv.kernel": {"digest": "91ab…", "files": [0, 4, …],
       "cases": {"q4_0, 1, 2": [0, 24480], …}}}}
 

@@ -9,13 +9,14 @@ from ..formats import Format
 from ..formats.format import Blocks
 
 LARGEST = 1e5
+SMALLEST = 1e-30  # of a block's largest value: products of less are flushed to zero by matrix units
 
 
 def random_blocks(fmt: Format, rows: int, n: int, seed: int = 0) -> Blocks:
     """[rows, n] blocks of random bytes whose scales are finite and of ordinary size.
 
     Float fields are found by their dtype, so no format needs its own rule here. Blocks that a
-    format calls invalid, or whose values are huge all the same, are drawn again.
+    format calls invalid, or whose values are huge or tiny all the same, are drawn again.
     """
     rng = np.random.default_rng(seed)
     blocks = _draw(fmt, rows * n, rng)
@@ -28,7 +29,8 @@ def _wild(fmt: Format, blocks: Blocks) -> NDArray[np.bool_]:
     if fmt.dtype.kind == "i":  # plain integers: any value will do
         return np.zeros(len(blocks), np.bool_)
     values = np.abs(fmt.decode(blocks)).reshape(len(blocks), fmt.block_size)
-    tame: NDArray[np.bool_] = (values <= LARGEST).all(axis=1)  # NaN is not
+    most = values.max(axis=1, initial=0)
+    tame: NDArray[np.bool_] = (most <= LARGEST) & ((most >= SMALLEST) | (most == 0))  # NaN is not
     with np.errstate(invalid="ignore"):  # arm64 tells of a NaN that is converted
         return fmt.invalid(blocks) | ~tame
 
