@@ -36,7 +36,7 @@ class Index(NamedTuple):
 
 
 def index_of(q: Any, index: Any, unit: int, short_end: bool, way: str) -> Index:
-    """What an index picks: rows by steps along the axes before the last, columns by a slice.
+    """The part that an index picks: rows by steps along the axes before the last, columns by a slice.
 
     Columns are cut at multiples of ``unit``; ``short_end``: only their first one is.
     """
@@ -81,7 +81,7 @@ def _columns(asked: str, q: Any, columns: slice, unit: int, short_end: bool, way
 
 
 def is_step(step: Any) -> bool:
-    """Whether an index picks whole rows: a bool would add an axis, a 2-D mask reach into rows."""
+    """True of indices that pick whole rows: a bool would add an axis, a 2-D mask reach into rows."""
     if isinstance(step, slice):
         return True
     if isinstance(step, bool | np.bool_ | str | bytes) or step is None or step is Ellipsis:

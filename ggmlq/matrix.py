@@ -1,4 +1,4 @@
-"""What arrays of weights have in common: products, the transpose, the view in a notebook."""
+"""The common part of arrays of weights: products, the transpose, the view in a notebook."""
 
 from __future__ import annotations
 

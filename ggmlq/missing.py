@@ -78,7 +78,7 @@ def _for_gpu(driver: int | None) -> str:
 
 
 def has(package: str) -> bool:
-    """Whether a package can be imported, told without importing it."""
+    """True where a package can be imported; it is not imported."""
     try:
         return find_spec(package) is not None
     except (ImportError, ValueError):  # of a finder that hides it, or None in sys.modules

@@ -45,7 +45,7 @@ INSTEAD = {
 
 
 class Operators(Listed):
-    """What people write with arrays of floats, answered for arrays of weights."""
+    """Operators and methods that people know from arrays of floats, answered for arrays of weights."""
 
     stored: ClassVar[str]  # names of the plain arrays that it consists of
 

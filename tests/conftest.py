@@ -79,7 +79,7 @@ def pytest_configure_node(node) -> None:
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_testnodedown(node, error) -> None:
-    """What a process of pytest-xdist drew, which all do alike."""
+    """Take over the draws of a process of pytest-xdist; all draw alike."""
     draws = getattr(node, "workeroutput", {}).get("draws", {})
     node.config.stash[DRAWS] = {name: drawing.Draw(*draw) for name, draw in draws.items()}
 

@@ -22,7 +22,7 @@ USUAL = ("q4_0", "q8_0", "q4_K")  # in every draw of formats: what most files ho
 
 
 class Draw(NamedTuple):
-    """How many cases of one kind are left out, and the names of those that run."""
+    """Number of cases of one kind that are left out, and the names of those that run."""
 
     left: int
     taken: list[str]
@@ -83,7 +83,7 @@ def _by_marks(config: pytest.Config, items: list[pytest.Item]) -> tuple[list[pyt
 
 
 def _part(item: pytest.Item) -> str:
-    """What of a case is drawn: its id, or the id of one parameter."""
+    """The drawn part of a case: its id, or the id of one parameter."""
     by = item.get_closest_marker("drawn").kwargs.get("by")
     case = getattr(item, "callspec", None)
     assert case is not None, f"{item.nodeid} has no cases to draw from"

@@ -62,7 +62,7 @@ class Costs:
 
     @pytest.hookimpl(optionalhook=True)
     def pytest_testnodedown(self, node, error) -> None:
-        """What a process of pytest-xdist measured."""
+        """Take over the seconds of a process of pytest-xdist."""
         self.seconds.update(getattr(node, "workeroutput", {}).get("costs", {}))
 
     def by_file(self) -> Counter[str]:
@@ -88,7 +88,7 @@ class Costs:
 
 
 class Meter:
-    """How many tests are done and how long the rest may take, in place of a letter for each."""
+    """A bar of the tests that are done and of the time left, in place of a letter for each test."""
 
     def __init__(self, config: pytest.Config) -> None:
         self.config = config

@@ -15,7 +15,7 @@ MODULES = "numba.cuda.core.inline_closurecall", "numba.cuda.core.ir"
 
 
 def install():
-    """Where the CUDA side of Numba is loaded, and is made as it was in numba-cuda 0.30; once."""
+    """Install it once, where the CUDA side of Numba is loaded and is made as in numba-cuda 0.30."""
     inlining, ir = map(sys.modules.get, MODULES)
     if getattr(inlining, "copy", None) is not copy or ir is None:
         return

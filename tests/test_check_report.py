@@ -1,4 +1,4 @@
-"""What `ggmlq check` prints: lines, votes, what right cases say, and how many cases are diagnosed."""
+"""The output of `ggmlq check`: lines, votes, what right cases say, and how many cases are diagnosed."""
 
 from __future__ import annotations
 

@@ -42,7 +42,7 @@ def entries(monkeypatch):
 
 @pytest.fixture(params=[None, "no such unit"], ids=["matrix unit", "none"])
 def matrix(request, monkeypatch):
-    """Whether this CPU may use a matrix unit: as the one at hand may, and as it may not."""
+    """A CPU that may use a matrix unit, and one that may not."""
     monkeypatch.setattr(permission, "refused", lambda: request.param)
     return request.param is None
 

@@ -139,7 +139,7 @@ def inlined(x, y):
 
 
 def test_quick_inlining_makes_the_same(monkeypatch):
-    """What tests/quick_inlining.py changes for all tests."""
+    """Tests of tests/quick_inlining.py, which all tests run under."""
     inlining = sys.modules[quick_inlining.MODULES[0]]
     quick_inlining.install()
     assert inlining.copy is not copy, "this numba-cuda inlines in another way"

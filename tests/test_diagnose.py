@@ -440,7 +440,7 @@ def nothing(kind):
 
 @pytest.mark.parametrize("kind", ["q4_0", "q4_K", "q8_0", "f16", "scaled", "experts"])
 def test_sums_of_nothing(kind):
-    """Where K is 0, zeros are right and nothing else is."""
+    """Zeros are right where K is 0, and nothing else is."""
     x, q, asked, shape = nothing(kind)
     y = np.zeros(shape, np.float32)
     assert gq.diagnose(y, x, q, repeats=[y], **asked).ok

@@ -91,7 +91,7 @@ def test_info_of_nothing(run, tmp_path):
 @pytest.mark.parametrize("name", ["m.gguf", "m.safetensors"])
 @pytest.mark.parametrize("options", [(), ("--tensors",), ("--json",)])
 def test_info_of_a_download_that_was_cut_off(run, tmp_path, name, options):
-    """What is missing is said beside every output, and the status says so too."""
+    """Missing tensors are named beside every output, and the status says so too."""
     path = tmp_path / name
     gq.save(path, {f"t{i}": np.ones((4, 32), np.float32) for i in range(3)})
     assert run("info", path, *options)[0] == 0

@@ -21,7 +21,7 @@ from ggmlq.protocols import OPERATIONS
 
 @pytest.fixture(scope="module", autouse=True)
 def spared():
-    """What other files left is none of the garbage that is looked for after each test."""
+    """Leave what other files left out of the garbage that is looked for after each test."""
     gc.collect()
     gc.freeze()
 

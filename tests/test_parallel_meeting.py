@@ -1,4 +1,4 @@
-"""How processes of a group meet: strangers cost nothing, and a deadline is one for all that is done."""
+"""The meeting of a group's processes: strangers cost nothing, and one deadline holds for all of it."""
 
 from __future__ import annotations
 

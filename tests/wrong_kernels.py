@@ -243,7 +243,7 @@ def quantize(x, convention, run, fault, variant):
 
 @njit(cache=True)
 def sums_of(codes, x, start, group):
-    """Of the codes, and of the floats."""
+    """Sizes of the codes and of the floats."""
     own, floats = 0, np.float32(0)
     for i in range(start, start + group):
         own += codes[i]
@@ -270,7 +270,7 @@ def dot(codes, stored, start, length, added, fault, variant):
 
 @njit(cache=True)
 def taken_off(zero, convention, group, fault):
-    """What is added to each code, and what is taken off through the block sum."""
+    """The constant added to each code, and the one that is taken off through the block sum."""
     if fault in (OFFSET_MISSING, SCALE_ROUNDING, CARRIED):
         return 0 if fault == OFFSET_MISSING else -zero, 0
     if fault == OFFSET_SIGN:

@@ -86,7 +86,7 @@ def machine(found: dict[str, Any]) -> str:
 
 
 def case(row: dict[str, Any]) -> tuple[str, str, int, int, int]:
-    """What a figure is about."""
+    """The subject of a figure."""
     return row["asked"], row["format"], row["M"], row["N"], row["K"]
 
 

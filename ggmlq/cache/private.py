@@ -83,11 +83,11 @@ class Folder:
         os.utime(self.path if self._opened is None else self._opened)
 
     def facts(self, name: str) -> os.stat_result:
-        """What the system knows of a file or folder in it; of a link, not of what it leads to."""
+        """The system's facts of a file or folder in it; those of a link, not of what it leads to."""
         return os.stat(self._at(name), dir_fd=self._opened, follow_symlinks=False)
 
     def has(self, name: str) -> bool:
-        """Whether something has this name."""
+        """True where something has this name."""
         with contextlib.suppress(FileNotFoundError):
             return bool(self.facts(name))
         return False

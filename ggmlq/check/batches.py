@@ -64,17 +64,17 @@ class Batch(Case):
 
     @property
     def stem(self) -> str:
-        """Of a file that holds it."""
+        """The importance matrix of a file."""
         return super().stem.replace(" ", "-")
 
     @property
     def lengths(self) -> list[int]:
-        """Of the axes of the weights."""
+        """Lengths of the axes of the weights."""
         return super().lengths if self._one else [math.prod(self.matrices), *super().lengths]
 
     @property
     def more(self) -> dict[str, Any]:
-        """What else there is to say of it, for JSON."""
+        """Further facts for JSON."""
         return {"batches": list(self.batches), "matrices": list(self.matrices)}
 
     def ids(self) -> NDArray[np.int32] | None:

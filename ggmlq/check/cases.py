@@ -51,17 +51,17 @@ class Case:
 
     @property
     def stem(self) -> str:
-        """Of a file that holds it."""
+        """The importance matrix of a file."""
         return f"{self.format.name}-{self.shape}-{self.data}-{self.seed}"
 
     @property
     def lengths(self) -> list[int]:
-        """Of the axes of the weights."""
+        """Lengths of the axes of the weights."""
         return [self.n, self.k]
 
     @property
     def more(self) -> dict[str, Any]:
-        """What else there is to say of it, for JSON."""
+        """Further facts for JSON."""
         return {}
 
     def ids(self) -> NDArray[np.int32] | None:

@@ -1,4 +1,4 @@
-"""What the cases of a type that are right say about those that are wrong."""
+"""Conclusions from the right cases of a type about its wrong ones."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def contrasts(outcomes: Sequence[Outcome]) -> list[str]:
 
 
 def _differences(of_type: list[Outcome]) -> Iterator[str]:
-    """What all wrong cases share and no right one has; of layouts first, then within each wrong one."""
+    """Traits that all wrong cases share and no right one has: of layouts first, then in each wrong one."""
     layouts = dict.fromkeys(o.layout for o in of_type if o.verdict == "wrong")
     others = {o.layout for o in of_type} - set(layouts)
     if len(layouts) == 1 and others:

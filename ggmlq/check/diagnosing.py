@@ -1,4 +1,4 @@
-"""What is wrong with results of a library: a few of each type and layout are diagnosed."""
+"""Diagnoses of a library's results: a few of each type and layout."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ AGAIN = 5  # runs with one thread, where runs differ
 
 
 class Diagnoser:
-    """What was diagnosed already in this run of the command."""
+    """Diagnoses of this run of the command so far."""
 
     def __init__(self, trials: Iterable[Trial] = ()) -> None:
         self._trials = Counter((trial.case.format.name, trial.how.repack) for trial in trials)
@@ -95,14 +95,14 @@ class Diagnoser:
 
 
 def _is_telling(product: Product) -> bool:
-    """Whether a case is large and plain enough to show a mistake; one block of K hides what blocks share."""
+    """True of cases large and plain enough to show a mistake; one block of K hides what blocks share."""
     case, fmt = product.case, product.case.format
     block = fmt.block_size if isinstance(fmt, BlockFormat) else 32
     return case.m * case.n >= TELLING and case.data in ORDINARY and case.k > block
 
 
 def _beside(outcome: Outcome) -> bool:
-    """Whether more is wrong than values."""
+    """True where more is wrong than values."""
     return bool(outcome.unwritten or outcome.leaked or outcome.strays)
 
 
@@ -123,7 +123,7 @@ def _named(found: Diagnosis, outcome: Outcome) -> str:
 
 
 def _diagnosis(product: Product, result: Measurement) -> Diagnosis:
-    """Of experts what was never written is taken as zero, which is how such memory mostly looks."""
+    """Zeros stand for what was never written of experts, as such memory mostly looks."""
     of_experts = product.ids is not None
     y, *repeats = (_zero_where_unwritten(one) if of_experts else one for one in (result.y, *result.repeats))
     more: dict[str, Any] = {"ids": product.ids} if of_experts else {"unwritten": result.unwritten}
@@ -149,7 +149,7 @@ def _weights_read(product: Product, arithmetic: str) -> str:
 
 
 def _with_one_thread(product: Product, outcome: Outcome) -> str:
-    """Whether threads are the reason that runs differ: one alone is then right, and always the same."""
+    """True where threads are the reason that runs differ: one alone is then right, and always the same."""
     if product.how.backend != "CPU" or product.how.threads == 1 or product.ids is not None:
         return ""
     try:
@@ -166,7 +166,7 @@ def _with_one_thread(product: Product, outcome: Outcome) -> str:
 
 
 def _observed(outcome: Outcome) -> str:
-    """What only whoever ran the kernel can know."""
+    """Facts that only whoever ran the kernel can know."""
     said = []
     if outcome.leaked:
         said.append(f"{outcome.leaked} elements are made of memory outside the operands.")

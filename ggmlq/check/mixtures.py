@@ -57,19 +57,19 @@ class Mixture(Case):
 
     @property
     def stem(self) -> str:
-        """Of a file that holds it."""
+        """The importance matrix of a file."""
         apart = "-apart" if self.apart else ""
         size = f"{self.m}x{self.n}x{self.k}-{self.experts}of{self.used}"
         return f"{self.format.name}-{size}-{self.spread}{apart}-{self.data}-{self.seed}"
 
     @property
     def lengths(self) -> list[int]:
-        """Of the axes of the weights."""
+        """Lengths of the axes of the weights."""
         return [self.experts, self.n, self.k]
 
     @property
     def more(self) -> dict[str, Any]:
-        """What else there is to say of it, for JSON."""
+        """Further facts for JSON."""
         return {"experts": self.experts, "used": self.used, "spread": self.spread, "apart": self.apart}
 
     def ids(self) -> NDArray[np.int32]:

@@ -52,7 +52,7 @@ def batched(fmt: Format, seed: int, layout: str | bool = False, k: int = 0) -> C
 
 
 def split(fmt: Format, seed: int, layout: str | bool, k: int = 0) -> list[Case]:
-    """What other numbers of threads are tried on: few rows of weights for each, and more of them."""
+    """Cases for other numbers of threads: few rows of weights for each thread, and more of them."""
     block = max(fmt.block_size, 32)
     shapes = [(2, 257, block), (9, 64, 1024 // block * block)]
     return [_case(fmt, m, n, k or k_of, seed, layout) for m, n, k_of in shapes]
@@ -71,7 +71,7 @@ def other_threads(device: Device, threads: int) -> list[int]:
 
 @dataclass(frozen=True)
 class Plan:
-    """What is tried, from the library and the options."""
+    """Trials that follow from the library and the options."""
 
     bridge: Bridge
     device: Device
@@ -80,7 +80,7 @@ class Plan:
     threads: Sequence[int] = ()  # other numbers of them
 
     def products(self, fmt: Format, layouts: Iterable[str | bool]) -> list[Trial]:
-        """Of one type: the edges in the first layout, a few cases in the others."""
+        """Trials of one type: the edges in the first layout, a few cases in the others."""
         trials: list[Trial] = []
         for i, layout in enumerate(layouts):
             if i == 0:
@@ -158,7 +158,7 @@ def untried(device: Device, devices: Sequence[Device], trials: Sequence[Trial]) 
 
 
 def told(trials: Sequence[Trial]) -> list[str]:
-    """What is tried, a line a layout: how many cases of which types, and with which threads."""
+    """Lines that say what is tried, one a layout: how many cases of which types, and with which threads."""
     lines = []
     for layout in dict.fromkeys(trial.how.repack for trial in trials):
         inside = [trial for trial in trials if trial.how.repack == layout]

@@ -87,7 +87,7 @@ class Lines:
             self._say(line(outcome))
 
     def close(self) -> None:
-        """What is still held back."""
+        """Signals that are still held back."""
         if len(self._alike) > ALIKE:
             more = self._alike[ALIKE:]
             self._say(
@@ -153,7 +153,7 @@ def votes(outcomes: Sequence[Outcome]) -> str:
 
 
 def last_sentence(outcomes: Sequence[Outcome]) -> str:
-    """How it went, in one sentence."""
+    """One sentence that says how the run went."""
     ran = [o for o in outcomes if o.verdict != "not run"]
     bad, idle = sum(o.bad for o in ran), len(outcomes) - len(ran)
     cases = f"{len(ran)} case{'' if len(ran) == 1 else 's'}"

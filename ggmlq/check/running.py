@@ -16,7 +16,7 @@ from .cases import Case
 
 @dataclass(frozen=True)
 class Settings:
-    """How every case is run."""
+    """Settings of a run that all its cases share."""
 
     device: str
     backend: str  # the device's: it decides which arithmetic is tried first

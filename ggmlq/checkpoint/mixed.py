@@ -43,7 +43,7 @@ class Planned:
 
 
 def is_mix(type: str) -> bool:
-    """Whether a name means a mix of types; one that is only like a mix's is an error that says so."""
+    """True of names of mixes; a name that is only like one is an error that says so."""
     return mixing.find(type, False) is not None
 
 

@@ -43,7 +43,7 @@ class Rule(NamedTuple):
 
     @property
     def keeps_nan(self) -> bool:
-        """Whether a NaN makes that of its tile's scale: the code has none."""
+        """True where the code has no NaN, so that one makes its tile's scale NaN."""
         return self.code.kind == "integer"
 
 

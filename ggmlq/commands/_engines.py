@@ -1,4 +1,4 @@
-"""Who does the work of a command: this process, processes beside it, dask's workers, MPI's ranks."""
+"""Options of who does the work: this process, processes beside it, dask's workers, MPI's ranks."""
 
 from __future__ import annotations
 

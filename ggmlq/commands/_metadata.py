@@ -1,4 +1,4 @@
-"""What `copy` and `metadata` have in common: changes of metadata, as they are written on a command line."""
+"""Options of `copy` and `metadata`: changes of metadata, as they are written on a command line."""
 
 from __future__ import annotations
 

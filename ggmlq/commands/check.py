@@ -73,7 +73,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _named(args: argparse.Namespace) -> bool:
-    """Whether cases were named one by one."""
+    """True where cases were named one by one."""
     return bool(args.replay or args.case or args.shapes)
 
 

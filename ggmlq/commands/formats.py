@@ -64,7 +64,7 @@ def _format_facts(fmt: Format) -> dict[str, object]:
 
 
 def _imatrix(fmt: Format) -> str:
-    """What an importance matrix is to a type: for ggml's encoder, and for files as llama.cpp makes them."""
+    """The part of an importance matrix in a type: for ggml's encoder, and for llama.cpp's files."""
     if fmt.needs_imatrix:
         return "required"
     if wants_imatrix("", fmt):

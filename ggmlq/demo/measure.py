@@ -83,7 +83,7 @@ def measured(layer: Layer, x: Any, device: str, ggml: Bridge | None, tell: Tell)
 
 
 def _seconds(work: Callable[[], object], q: QuantArray) -> float:
-    """Of the fastest run on a CPU; on a GPU of one of many in a row, by its own clock."""
+    """Seconds of the fastest run on a CPU; on a GPU those of one of many in a row, by its own clock."""
     if q.device == "cpu":
         return settled(work)
     clock = GpuClock(namespace(q.raw))
@@ -109,7 +109,7 @@ def settled(work: Callable[[], object]) -> float:
 
 
 def _alone(times: list[float]) -> bool:
-    """Whether no other run is as fast as the fastest, as where others use the machine."""
+    """True where no other run is as fast as the fastest, as where others use the machine."""
     fastest, second = sorted(times)[:2] if len(times) > 1 else (0.0, 1.0)
     return second > fastest * AGREEING
 

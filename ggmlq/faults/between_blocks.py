@@ -19,7 +19,7 @@ LARGEST = 1 << 22  # terms [M, N, groups] that are held at a time
 
 
 class Terms(NamedTuple):
-    """What groups [M, N, blocks, groups of a block] add to y, and the scales of each block beside them."""
+    """Parts of y that groups add, [M, N, blocks, groups of a block], and the scales of each block."""
 
     codes: Wide  # scale·Σ code·x
     offsets: Wide  # offset·Σ x
@@ -27,7 +27,7 @@ class Terms(NamedTuple):
 
 
 def outcomes(scene: Scene, readings: list[Reading]) -> Iterator[Outcome]:
-    """What kernels give that make one of these mistakes."""
+    """Results of kernels that make one of these mistakes."""
     fmt = scene.fmt
     if (
         not isinstance(fmt, BlockFormat)

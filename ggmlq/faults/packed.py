@@ -1,4 +1,4 @@
-"""Where each code lies in its block's bytes, found by flipping bits: no layout is written down twice.
+"""The place of each code in its block's bytes, found by flipping bits: no layout is written down twice.
 
 For formats with several codes to a byte; the formulas of mistakes in their order are put together from it.
 """
@@ -57,7 +57,7 @@ def packing(name: str) -> Packing | None:
 
 
 def exchanges_halves(packed: Packing, order: Order) -> bool:
-    """Whether an order gives each element what lies in the other half of its byte."""
+    """True of orders that give each element what lies in the other half of its byte."""
     if packed.bits != 4:
         return False
     low, high = packed.places.T

@@ -15,7 +15,7 @@ FAULT = "sub-scale-unpack"
 
 
 class Layout(NamedTuple):
-    """Where the integers of sub-scales lie, and what they are with all bits clear."""
+    """Places of the integers of sub-scales, and their values with all bits clear."""
 
     bits: Table
     base: dict[Field, int]

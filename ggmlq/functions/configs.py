@@ -164,7 +164,7 @@ def here() -> str:
 
 
 def own_folder(check: bool = False, new: bool = False) -> Path | None:
-    """Where :func:`tune` writes; None where nothing is kept.
+    """The folder that :func:`tune` writes to; None where nothing is kept.
 
     ``check``: ``Refused`` where others could write to it, or to the cache above it; ``new``: made too.
     """

@@ -1,4 +1,4 @@
-"""What the bridge sends of products, plain, of experts and in batches, checked before a library sees it."""
+"""Products that the bridge sends, plain, of experts and in batches, checked before a library sees them."""
 
 from __future__ import annotations
 

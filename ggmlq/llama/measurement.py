@@ -47,5 +47,5 @@ class Measurement:
 
     @property
     def same(self) -> bool:
-        """Whether all repeats have the bits of the first."""
+        """True where all repeats have the bits of the first."""
         return all(np.array_equal(self.y.view(np.uint32), r.view(np.uint32)) for r in self.repeats)

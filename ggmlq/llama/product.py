@@ -108,7 +108,7 @@ class Multiplier:
             return Results(y, seconds, place, forced, [*arena.strays, *w.strays])
 
     def takes(self, x: tuple[int, ...], request: Request, ids: tuple[int, ...] | None) -> bool:
-        """Whether the device multiplies such operands in that layout."""
+        """True where the device multiplies such operands in that layout."""
         self.library.check_type(request.format)
         with ExitStack() as stack, suppress(UnsupportedError):
             self._placed(stack, request, x, ids)

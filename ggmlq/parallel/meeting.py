@@ -71,7 +71,7 @@ class _Caller:
 
 
 class _Door:
-    """Where rank 0 hears all callers at once."""
+    """The ear of rank 0, which hears all callers at once."""
 
     def __init__(self, server: socket.socket, me: Rank) -> None:
         self._server, self._me = server, me

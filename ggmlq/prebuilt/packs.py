@@ -72,7 +72,7 @@ def code(folder: Path, origin: Origin) -> bytes | None:
 
 
 class Place(NamedTuple):
-    """Where the code of a kernel lies."""
+    """The place of a kernel's code."""
 
     pack: Pack
     first: int

@@ -74,7 +74,7 @@ def opener(clock: Clock) -> urllib.request.OpenerDirector:
 
 
 def origin(url: str) -> tuple[str, str | None, int | None]:
-    """Who answers for a URL: scheme, host and port."""
+    """The server that answers for a URL: scheme, host and port."""
     parts = urlsplit(url)
     return parts.scheme, parts.hostname, parts.port
 

@@ -66,7 +66,7 @@ class Held:
             self._refuse(error)
 
     def is_in(self, folder: Folder) -> bool:
-        """Whether the names in the folder lead to the files that are open here."""
+        """True where the names in the folder lead to the files that are open here."""
         with contextlib.suppress(FileNotFoundError):
             return all(
                 os.path.samestat(folder.facts(name), os.fstat(file))

@@ -184,7 +184,7 @@ def test_pipes_hold_nobody_up(server, tensors, cache, name):
 
 @pytest.mark.parametrize("others", [0, 1])
 def test_a_cache_that_is_emptied_while_a_file_is_opened(server, tensors, monkeypatch, others):
-    """What was opened is what is read, also where others have made new files of the same names."""
+    """The opened file is read, also where others have made new files of the same name."""
     header, opened = prefix.header, []
 
     def emptied(*args):

@@ -1,4 +1,4 @@
-"""What can be written behind each command's name: one file a command, declared to argparse.
+"""Arguments of the commands: one file a command, declared to argparse.
 
 ``ggmlq --help`` and every Tab of a shell make all of these parsers, so nothing here imports NumPy or what
 carries a command out: that is ``run`` in the file of the same name in ``ggmlq/commands``.

@@ -1,4 +1,4 @@
-"""What `quantize` and `dequantize` have in common: options."""
+"""Options of `quantize` and `dequantize`."""
 
 from __future__ import annotations
 

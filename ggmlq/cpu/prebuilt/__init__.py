@@ -4,6 +4,7 @@
     served.py       which of them serves this CPU, and when none does
     loading.py      object code into memory
     files.json      digests of source files when packs were last looked at
+    compilers.json  versions of the compilers when packs were last written
     avx512-vbmi/    code for AVX-512 with VNNI and VBMI: Ice Lake, Zen 4 and later
     avx512-vnni/    for AVX-512 with VNNI: Cascade Lake
     avx-vnni/       for AVX2 with its own VNNI: Alder Lake

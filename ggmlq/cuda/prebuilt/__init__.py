@@ -2,6 +2,7 @@
 
     served.py   which packs serve a GPU; coverage.py: how many kernels that are
     files.json  digests of source files when packs were last looked at
+    compilers.json  versions of the compilers when packs were last written
     sm_90/      machine code for compute capability 9.0
     ptx/        for all other GPUs, which their driver translates
 

@@ -33,7 +33,7 @@ def found(origin: Origin, capability: tuple[int, int], exact: bool) -> bytes | N
 
 
 def is_served(origin: Origin, capability: tuple[int, int], exact: bool) -> bool:
-    """Whether :func:`found` finds the code, without unpacking it."""
+    """True where :func:`found` finds the code; it is not unpacked."""
     folders = [SERVED[capability]] if capability in SERVED else []
     folders += [] if exact else [PTX]
     return any(place_of(HERE / folder, origin) is not None for folder in folders)

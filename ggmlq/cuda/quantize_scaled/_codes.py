@@ -160,7 +160,7 @@ def storing(way: Way, each: int) -> Any:
 
 
 def keeps_nan_of(way: Way) -> bool:
-    """Whether a NaN makes that of its tile's scale: the code has none."""
+    """True where the code has no NaN, so that one makes its tile's scale NaN."""
     return CODES[way.code].kind == "integer"
 
 

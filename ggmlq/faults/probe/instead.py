@@ -1,4 +1,4 @@
-"""What stands in the place of right weights: each question gives a sentence, or None.
+"""The weights that stand in the place of right ones: each question gives a sentence, or None.
 
 Weights are [N, places] in float64. A scale and a constant are fitted to each group: a kernel's weights are
 scale·stored - constant, and both may come from elsewhere.
@@ -34,7 +34,7 @@ class Compared(NamedTuple):
     limit: Wide
 
     def explained(self, other: Wide) -> bool:
-        """Whether nearly all that is wrong equals this."""
+        """True where nearly all that is wrong equals this."""
         near = np.abs(self.used - other) <= np.maximum(self.limit, CLOSE * np.abs(other))
         return bool(near[self.wrong].mean() >= MOST)
 
@@ -148,7 +148,7 @@ def _by_group(c: Compared, w: Operand, groups_of_block: int) -> Iterator[str]:
 
 
 def _mixed(name: str, terms: str, fit: Wide, right: Wide, off: Mask, count: int) -> str:
-    """Which groups have another scale (or constant), and of which groups it is made."""
+    """Groups that have another scale (or constant), and the groups that it is made of."""
     made, own = fit.reshape(-1, count), right.reshape(-1, count)
     bad: Any = off.reshape(-1, count).any(axis=0)
     head = f"The {name}s that the {terms} are multiplied with are wrong"
@@ -175,7 +175,7 @@ def _sum_of(weights: NDArray[np.int64]) -> str:
 
 
 def _ratio(made: Wide, own: Wide) -> str:
-    """How the wrong ones compare where they are none of the others."""
+    """The factor between wrong weights and right ones, where they are no other weights."""
     use = own != 0
     ratio = made[use] / own[use]
     if not ratio.size:

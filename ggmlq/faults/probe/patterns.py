@@ -19,7 +19,7 @@ def ranges(places: NDArray[np.int64], most: int = SHOWN) -> str:
 
 
 def along(name: str, places: NDArray[np.int64], seen: NDArray[np.int64]) -> str:
-    """Where in an axis wrong places lie, of those that were looked at."""
+    """Places along an axis that are wrong, of those that were looked at."""
     if len(places) == len(seen):
         return f"all {name}"
     wrong = np.isin(seen, places)

@@ -18,7 +18,7 @@ NEAR, ROUGH = 1e-5, 8e-3  # of the terms: how far weights may be off in these, a
 
 
 class Reading(NamedTuple):
-    """What unit vectors showed, in words and as ranges."""
+    """Findings of unit vectors, in words and as ranges."""
 
     text: str
     where: dict[str, Any]
