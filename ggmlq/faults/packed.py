@@ -18,7 +18,7 @@ SHOWN = 4  # bytes that a formula must hold for
 
 
 class Packing(NamedTuple):
-    """Of elements [block]: the byte of the field, and the first bit in it."""
+    """Places of elements [block]: the byte of the field, and the first bit in it."""
 
     field: str
     byte: NDArray[np.int64]
