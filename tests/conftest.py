@@ -20,6 +20,8 @@ import pytest
 import quick_inlining
 from meter import Costs, Meter, cpu_seconds
 
+from ggmlq import ladder
+from ggmlq.cpu.amx import permission
 from ggmlq.errors import GGMLQError
 from ggmlq.llama.library import Library
 
@@ -94,6 +96,18 @@ def pytest_sessionfinish(session: pytest.Session) -> None:
 def pytest_report_header(config: pytest.Config) -> str:
     """What repeats this run."""
     return f"fresh data: --seed {config.option.seed}"
+
+
+@pytest.fixture
+def matrix_unit(monkeypatch: pytest.MonkeyPatch):
+    """``matrix_unit(granted)``: kernels are chosen as where Intel's matrix unit may be used, or may not."""
+
+    def grant(granted: bool) -> None:
+        monkeypatch.setattr(permission, "refused", lambda: None if granted else "no such unit")
+        ladder.chosen.cache_clear()
+
+    yield grant
+    ladder.chosen.cache_clear()
 
 
 @pytest.fixture

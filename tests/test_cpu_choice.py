@@ -12,7 +12,6 @@ from scripts import load
 import ggmlq as gq
 from ggmlq import ladder
 from ggmlq.cpu import choice
-from ggmlq.cpu.amx import permission
 from ggmlq.cpu.machine.target import target
 from ggmlq.cpu.panels.layout import layout_of
 from ggmlq.formats import FORMATS, BlockFormat
@@ -40,16 +39,16 @@ def entries(monkeypatch):
     ladder.chosen.cache_clear()
 
 
-@pytest.fixture(params=[None, "no such unit"], ids=["matrix unit", "none"])
-def matrix(request, monkeypatch):
+@pytest.fixture(params=[True, False], ids=["matrix unit", "none"])
+def matrix(request, matrix_unit):
     """A CPU that may use a matrix unit, and one that may not."""
-    monkeypatch.setattr(permission, "refused", lambda: request.param)
-    return request.param is None
+    matrix_unit(request.param)
+    return request.param
 
 
 @pytest.fixture
-def no_matrix_unit(monkeypatch):
-    monkeypatch.setattr(permission, "refused", lambda: "no such unit")
+def no_matrix_unit(matrix_unit):
+    matrix_unit(False)
 
 
 def problem(name, m):

@@ -10,7 +10,6 @@ from pathlib import Path
 
 import pytest
 
-from ggmlq import ladder
 from ggmlq.cpu.amx import permission
 
 ROOT = Path(__file__).parents[1]
@@ -31,13 +30,11 @@ def test_examples_run(page, tmp_path, monkeypatch):
 
 @pytest.mark.skipif(permission.refused() is not None, reason="there is no matrix unit to be without")
 @pytest.mark.parametrize("name", ["README.md", "docs/tour.md", "docs/cpu.md"])
-def test_examples_run_without_a_matrix_unit(name, tmp_path, monkeypatch):
+def test_examples_run_without_a_matrix_unit(name, tmp_path, monkeypatch, matrix_unit):
     """Pages about products say what holds on CPUs with one and on others."""
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(permission, "refused", lambda: "no such unit")
-    ladder.chosen.cache_clear()
+    matrix_unit(False)
     run_examples(ROOT / name)
-    ladder.chosen.cache_clear()
 
 
 def run_examples(page):

@@ -10,8 +10,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import ggmlq as gq
-from ggmlq import ladder
-from ggmlq.cpu.amx import permission
 from ggmlq.formats import FORMATS
 from ggmlq.problems import Linear
 from ggmlq.testing.cases import FEW, weights
@@ -214,14 +212,12 @@ def test_kernels_print_as_a_table():
     assert "cpu:dequant" in table
 
 
-@pytest.mark.parametrize("matrix_unit", [False, True])
-def test_kernel_records(matrix_unit, monkeypatch):
-    monkeypatch.setattr(permission, "refused", lambda: None if matrix_unit else "no such unit")
-    ladder.chosen.cache_clear()
+@pytest.mark.parametrize("granted", [False, True])
+def test_kernel_records(granted, matrix_unit):
+    matrix_unit(granted)
     (ground, *_, top) = gq.kernels(op="linear", format="q4_K", device="cpu")
-    ladder.chosen.cache_clear()
     assert (ground.name, ground.device, ground.level, ground.arithmetic) == ("cpu:naive", "cpu", 0, "f32")
-    assert (top.name, top.arithmetic) == (("cpu:amx", "bf16") if matrix_unit else ("cpu:panels", "q8"))
+    assert (top.name, top.arithmetic) == (("cpu:amx", "bf16") if granted else ("cpu:panels", "q8"))
     assert ground.teaches.startswith("Each weight is decoded where")
     assert callable(ground.refuses)
 
