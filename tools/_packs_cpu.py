@@ -72,7 +72,7 @@ def _of_pairs(level: Level) -> Iterator[tuple[str, tuple[Any, ...]]]:
         for code in FLOATS:
             yield "codes8.float_lay.taker", (code, best(level.features))
             for module in ("product", "few"):
-                yield f"pairs.{module}.sweep", (code, best(level.features))
+                yield f"codes8.float_{module}.sweep", (code, best(level.features))
 
 
 def _of_matrix_unit(level: Level) -> Iterator[tuple[str, tuple[Any, ...]]]:
