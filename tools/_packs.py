@@ -7,11 +7,9 @@ blocks and of rows. Rungs that are there to be read, GRUs and other codes are co
 
 from __future__ import annotations
 
-import importlib
 import json
 import lzma
 import os
-import pkgutil
 import secrets
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import cache
@@ -20,9 +18,10 @@ from itertools import product
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from ggmlq.cuda.prebuilt.served import HERE, PTX, SERVED
-from ggmlq.prebuilt import packs, reach
-from ggmlq.prebuilt.packs import FILES, SUFFIX, Origin, Pack
+from ggmlq.cuda.machine.coverage import families
+from ggmlq.cuda.machine.served import HERE, PTX, SERVED
+from ggmlq.store import packs, reach
+from ggmlq.store.packs import FILES, SUFFIX, Origin, Pack
 
 MACHINE = SERVED[9, 0]
 ROOM = 227 << 10  # bytes of shared memory of a block
@@ -96,7 +95,7 @@ def _few(job: Any, *more: Any) -> bool:
 
 def _by_columns() -> Iterator[tuple[Any, ...]]:
     """All tiles where each column has a scale of w; tests take the widest."""
-    from ggmlq.cuda.pipeline.job import BY_COLUMNS, OUTS, Job
+    from ggmlq.cuda.codes8.job import BY_COLUMNS, OUTS, Job
 
     for wave, out in product(BY_COLUMNS, OUTS):
         yield (Job(wave.tile, "e4m3", "e4m3", out, by_columns=True),)
@@ -183,15 +182,6 @@ FAMILIES: dict[str, tuple[Takes, Takes]] = {
     "strips.to_bf16.decoder": (everything, everything),
     "strips.to_blocks.restore_kernel": (everything, everything),
 }
-
-
-@cache
-def families() -> Mapping[str, Any]:
-    """All that make kernels, once their modules are imported."""
-    for module in pkgutil.walk_packages(importlib.import_module("ggmlq.cuda").__path__, "ggmlq.cuda."):
-        importlib.import_module(module.name)
-    found: Mapping[str, Any] = importlib.import_module("ggmlq.cuda.machine.launch").FAMILIES
-    return found
 
 
 @cache

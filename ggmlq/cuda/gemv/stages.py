@@ -17,12 +17,12 @@ from dataclasses import dataclass
 from functools import cache
 from typing import Any
 
-from ..strips.layout import ROWS, STEP, StripLayout
-from ..words import bf16x2, ptx
-from ..words.address import address
-from ..words.atoms import inlined
-from ..words.lane import g_and_t
-from ..words.language import uint32, uint64
+from ..intrinsics import bf16x2, ptx
+from ..intrinsics.address import address
+from ..intrinsics.atoms import inlined
+from ..intrinsics.lane import g_and_t
+from ..intrinsics.language import uint32, uint64
+from ..packed.layout import ROWS, STEP, StripLayout
 
 BOTH, FOUR = 2, 4  # strips of a block
 FLOATS = 8  # up to so many rows are narrowed by the kernel itself
