@@ -9,6 +9,7 @@ from itertools import chain
 import numpy as np
 from numpy.typing import NDArray
 
+from ..base.indices import evenly_spaced
 from . import between_blocks
 from .assignment import orders_taken
 from .explanation import Explanation
@@ -68,8 +69,8 @@ class _Small:
 
 
 def _smaller(scene: Scene) -> _Small:
-    rows = _spread(scene.y.shape[0], FEW_ROWS)
-    columns = _spread(scene.y.shape[1], FEW_COLUMNS)
+    rows = _some(scene.y.shape[0], FEW_ROWS)
+    columns = _some(scene.y.shape[1], FEW_COLUMNS)
     at = np.ix_(rows, columns)
     part = Scene(
         scene.fmt, scene.raw, scene.x[rows], scene.y[at], scene.columns[columns], scene.store,
@@ -78,11 +79,10 @@ def _smaller(scene: Scene) -> _Small:
     return _Small(part, rows, columns)
 
 
-def _spread(n: int, most: int) -> NDArray[np.int64]:
-    """The first ones, and some spread over the rest."""
-    if n <= most:
-        return np.arange(n)
-    return np.unique(np.r_[: most // 2, np.linspace(most // 2, n - 1, most - most // 2).astype(np.int64)])
+def _some(length: int, count: int) -> NDArray[np.int64]:
+    """The first places of an axis, and some of the rest."""
+    first = min(length, count // 2)
+    return np.concatenate([np.arange(first), first + evenly_spaced(length - first, count - first)])
 
 
 def _first_look(small: _Small, every: Iterable[Mistake]) -> Iterator[tuple[float, Mistake]]:

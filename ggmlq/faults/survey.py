@@ -8,6 +8,7 @@ from functools import cached_property
 import numpy as np
 
 from ..arrays.array import QuantArray
+from ..base.indices import evenly_spaced
 from .judged import Index, Mask
 from .nearest import distance, sources
 from .readings import Wide, half
@@ -87,7 +88,7 @@ class Survey:
         """What right kernels give whose columns (or rows) stand in y, wherever they stand."""
         case = self.case
         looked = [case.all_rows, case.all_columns]
-        looked[1 - axis] = _few(looked[1 - axis])
+        looked[1 - axis] = evenly_spaced(case.y.shape[1 - axis], LOOKED_AT)
         if len(looked[0]) * len(looked[1]) * case.x.shape[1] * 64 > DEAR or case.y.shape[axis] ** 2 > PAIRS:
             return []
         scene = case.scene(looked[0], looked[1])
@@ -198,17 +199,10 @@ def _some(n: int, most: int, places: Index) -> Index:
         return np.arange(n)
     ends = [np.arange(most // 8), np.arange(n - most // 8, n)]
     if len(places):
-        ends.append(places[np.linspace(0, len(places) - 1, most // 2).astype(np.int64)])
-    spread = np.linspace(0, n - 1, most).astype(np.int64)
+        ends.append(places[evenly_spaced(len(places), most // 2)])
     taken = np.unique(np.concatenate(ends))
-    rest = np.setdiff1d(spread, taken)
+    rest = np.setdiff1d(evenly_spaced(n, most), taken)
     room = min(most - len(taken), len(rest))
     if room > 0:
-        taken = np.union1d(taken, rest[np.linspace(0, len(rest) - 1, room).astype(np.int64)])
+        taken = np.union1d(taken, rest[evenly_spaced(len(rest), room)])
     return taken
-
-
-def _few(places: Index) -> Index:
-    if len(places) <= LOOKED_AT:
-        return places
-    return np.linspace(0, len(places) - 1, LOOKED_AT).astype(np.int64)

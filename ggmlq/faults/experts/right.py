@@ -9,6 +9,7 @@ import numpy as np
 
 from ... import reference
 from ...arrays.scaled import ScaledArray
+from ...base.indices import evenly_spaced
 from ...errors import UnsupportedError
 from ...ops.quantize_scaled import quantize_scaled
 from ...ops.scaled_operands import how_quantized, takes_zeros
@@ -84,8 +85,8 @@ def _known(g: Lines, name: str) -> bool:
 
 def best(g: Lines, claim: str | None, known: Index, rows: Index, experts: Index) -> Way:
     """The way that explains most of some lines whose rows and experts are known."""
-    lines = known[spread(len(known), LINES)]
-    columns = spread(g.q.shape[1], COLUMNS)
+    lines = known[evenly_spaced(len(known), LINES)]
+    columns = evenly_spaced(g.q.shape[1], COLUMNS)
     y = g.y[np.ix_(lines, columns)]
     found: list[tuple[float, float, int]] = []
     choices = ways(g, claim)
@@ -104,8 +105,3 @@ def best(g: Lines, claim: str | None, known: Index, rows: Index, experts: Index)
 def within(y: Wide, p: Wide, limit: Wide) -> Any:
     """Which elements may be what they are."""
     return (np.abs(y - p) <= limit) | (~np.isfinite(p) & ~np.isfinite(y))
-
-
-def spread(length: int, n: int) -> Index:
-    """Indices from the first to the last."""
-    return np.unique(np.linspace(0, max(length - 1, 0), n).astype(np.intp))[:length]

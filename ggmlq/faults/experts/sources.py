@@ -11,8 +11,8 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from ...base.indices import evenly_spaced
 from .inputs import Index, Lines
-from .right import spread
 
 COLUMNS = 24
 NEAR = 0.05  # squared distance over squared length
@@ -38,7 +38,7 @@ class Prints:
     """Exact products of all rows with all experts, in a few columns."""
 
     def __init__(self, g: Lines) -> None:
-        self.columns = spread(g.q.shape[1], COLUMNS)
+        self.columns = evenly_spaced(g.q.shape[1], COLUMNS)
         e, count = len(g.q), len(self.columns)
         w = np.asarray(g.q[:, self.columns].dequantize(), np.float32).reshape(e * count, -1)
         x = g.x if isinstance(g.x, np.ndarray) else g.x.dequantize()
@@ -65,7 +65,7 @@ def sources(g: Lines) -> Sources:
         still = []
         if found is _others:
             rows[wrong] = experts[wrong] = UNSEEN
-            wrong = wrong[spread(len(wrong), MOST)]
+            wrong = wrong[evenly_spaced(len(wrong), MOST)]
         for line in wrong:
             r, e, far = found(prints, int(line), int(g.rows[line]), int(g.experts[line]))
             rows[line], experts[line] = (r, e) if far <= NEAR else (NOTHING, NOTHING)

@@ -7,6 +7,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from ...base.indices import evenly_spaced
 from ...reference.gru import Tensors
 from .inputs import Run
 from .machine import Index, Machine, Settings
@@ -51,14 +52,11 @@ def screened(run: Run, wrong: Mask) -> Index:
     """Rows to look at: the first step, the first wrong ones, wrong and right ones over all of the run."""
     most = int(np.clip(WIDE // max(run.units, 1), LEAST, SCREEN))
     bad = wrong.any(1)
-    spread = [_spread(np.flatnonzero(part), most // 2) for part in (bad, ~bad)]
+    both = [np.flatnonzero(part) for part in (bad, ~bad)]
+    spaced = [rows[evenly_spaced(len(rows), most // 2)] for rows in both]
     first = np.arange(min(run.sequences, 4))
     busiest = np.argsort(-wrong.sum(1), kind="stable")[: most // 4]
-    return np.unique(np.concatenate([first, np.flatnonzero(bad)[:4], busiest, *spread]))
-
-
-def _spread(places: Index, count: int) -> Index:
-    return places[np.unique(np.linspace(0, len(places) - 1, min(count, len(places))).astype(np.intp))]
+    return np.unique(np.concatenate([first, np.flatnonzero(bad)[:4], busiest, *spaced]))
 
 
 def tried_on(machine: Machine, mistake: Mistake) -> Tried:

@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator
 
 import numpy as np
 
+from ...base.indices import evenly_spaced
 from ..readings import Wide, half
 from .mistake import Mistake, of_scales, scaled_parts
 from .scene import Scene
@@ -151,7 +152,7 @@ def _tails(scene: Scene) -> Iterator[Mistake]:
     """The last t columns of K left out, for every t; the one that fits is looked for on a few elements."""
     a, b = value_of(scene.a), value_of(scene.b)
     k = a.shape[1]
-    rows, columns = (np.unique(np.linspace(0, n - 1, min(n, PLACES)).astype(int)) for n in scene.y.shape)
+    rows, columns = (evenly_spaced(n, PLACES) for n in scene.y.shape)
     if not (k > 1 and len(rows) and len(columns)):
         return
     at = np.ix_(rows, columns)
