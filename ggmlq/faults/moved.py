@@ -3,18 +3,16 @@
 from __future__ import annotations
 
 import numpy as np
-from numpy.typing import NDArray
 
-from .judged import Mask
 from .nearest import distance, sources
-from .readings import Wide
+from .numbers import Index, Mask, Wide
 
 SORTED = 8  # values of one row that must agree in any order
 PAIRS = 1 << 24  # entries of a table of distances between columns
 ALTERNATIVES = 24  # right kernels that are tried where none fits
 CERTAIN = 1e-3  # of the typical size: no better arithmetic is looked for
 
-Match = tuple[float, NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]
+Match = tuple[float, Index, Index, Index]
 
 
 def matched(y: Wide, best: Wide, size: Wide, bad: Mask) -> Match | None:
@@ -43,9 +41,7 @@ def matched(y: Wide, best: Wide, size: Wide, bad: Mask) -> Match | None:
     return float(np.median(error[:, kept])), wrong[kept], source[kept], use
 
 
-def _sorted(
-    y: Wide, best: Wide, size: Wide, wrong: NDArray[np.int64], use: NDArray[np.int64]
-) -> Match | None:
+def _sorted(y: Wide, best: Wide, size: Wide, wrong: Index, use: Index) -> Match | None:
     """One row alone: the same values in another order."""
     a, b = wrong[np.argsort(y[wrong])], wrong[np.argsort(best[wrong])]
     with np.errstate(invalid="ignore", over="ignore"):
@@ -57,9 +53,7 @@ def _sorted(
     return float(error.mean()), a[order], b[order], use
 
 
-def _repeated(
-    y: Wide, best: Wide, size: Wide, wrong: NDArray[np.int64], use: NDArray[np.int64]
-) -> Match | None:
+def _repeated(y: Wide, best: Wide, size: Wide, wrong: Index, use: Index) -> Match | None:
     """One row alone: values that stand in several places bit for bit, and are right in one of them."""
     with np.errstate(invalid="ignore", over="ignore"):
         error = np.nan_to_num(np.abs(y - best) / size, nan=np.inf)
@@ -83,9 +77,7 @@ def _better(moved: Wide, straight: Wide) -> bool:
     return bool((moved**2).mean() <= 0.02 * np.nan_to_num(straight**2, nan=1e6).mean())
 
 
-def held_twice(
-    y: Wide, size: Wide, use: NDArray[np.int64], source: NDArray[np.int64], at: NDArray[np.int64]
-) -> bool:
+def held_twice(y: Wide, size: Wide, use: Index, source: Index, at: Index) -> bool:
     """Whether columns of y really hold the same: two of one source, or a copy and its source."""
     for a, b in _twins(at, source):
         with np.errstate(invalid="ignore", over="ignore"):
@@ -95,7 +87,7 @@ def held_twice(
     return False
 
 
-def _twins(at: NDArray[np.int64], source: NDArray[np.int64]) -> list[tuple[int, int]]:
+def _twins(at: Index, source: Index) -> list[tuple[int, int]]:
     """Pairs of columns that should hold the same."""
     first: dict[int, int] = {}
     found = []

@@ -3,25 +3,22 @@
 from __future__ import annotations
 
 import numpy as np
-from numpy.typing import NDArray
 
-from .readings import Wide
+from .numbers import Index, Wide
 
 
-def sources(y: Wide, best: Wide, size: Wide) -> NDArray[np.int64]:
+def sources(y: Wide, best: Wide, size: Wide) -> Index:
     """For each column of y [M, W] the column of best [M, N] that is nearest."""
     with np.errstate(invalid="ignore", over="ignore", divide="ignore"):
         scale = np.maximum(size.max(axis=1), 1e-300)[:, None]
         a, b = np.nan_to_num(y / scale), np.nan_to_num(best / scale)
         a, b = np.clip(a, -1e6, 1e6), np.clip(b, -1e6, 1e6)
         distance = (a**2).sum(axis=0)[:, None] - 2 * (a.T @ b) + (b**2).sum(axis=0)
-        nearest: NDArray[np.int64] = distance.argmin(axis=1)
+        nearest: Index = distance.argmin(axis=1)
     return nearest
 
 
-def distance(
-    y: Wide, best: Wide, size: Wide, rows: NDArray[np.int64], at: NDArray[np.int64], source: NDArray[np.int64]
-) -> Wide:
+def distance(y: Wide, best: Wide, size: Wide, rows: Index, at: Index, source: Index) -> Wide:
     """How far columns of y are from other columns of the right result, in typical sizes."""
     here, there = np.ix_(rows, at), np.ix_(rows, source)
     with np.errstate(invalid="ignore", over="ignore"):

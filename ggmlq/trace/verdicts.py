@@ -13,7 +13,7 @@ from ..arrays.array import QuantArray
 from ..base.indices import evenly_spaced
 from ..errors import GGMLQError
 from ..faults import Diagnosis, diagnose
-from ..faults.products import looks_half
+from ..faults.blocks.products import looks_half
 from .attention import judge_attention
 from .experts import of_experts
 from .judging import Crop, Verdict, judge_parts

@@ -5,16 +5,16 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 import numpy as np
-from numpy.typing import NDArray
 
-from .inputs import Index, Lines
+from ..numbers import Index, Mask
+from .inputs import Lines
 
 AGREE = 0.98  # of the lines that a way of reading says anything about
 TILES = (128, 64, 48, 32, 24, 16, 12, 8, 6, 4, 2)
 ANY = -1  # what lies beyond the ids is not known
 
 
-def readings(ids: NDArray[np.int64], experts: int) -> Iterator[tuple[str, Index]]:
+def readings(ids: Index, experts: int) -> Iterator[tuple[str, Index]]:
     """Each way of reading ids wrongly, and which expert each line meets then."""
     (t, u), flat = ids.shape, ids.reshape(-1)
     token, use = (part.reshape(-1) for part in np.indices((t, u)))
@@ -45,7 +45,7 @@ def readings(ids: NDArray[np.int64], experts: int) -> Iterator[tuple[str, Index]
     )
 
 
-def read_so(g: Lines, met: Index, bad: NDArray[np.bool_]) -> str | None:
+def misread_ids(g: Lines, met: Index, bad: Mask) -> str | None:
     """The way of reading ids that explains which experts lines met (-1: unknown), if one does."""
     right, known = g.experts, met >= 0
     best: tuple[float, str] | None = None
@@ -71,7 +71,7 @@ def places(g: Lines) -> tuple[Index, Index]:
     return place, counts[experts]
 
 
-def at_an_edge(g: Lines, bad: NDArray[np.bool_]) -> str | None:
+def at_an_edge(g: Lines, bad: Mask) -> str | None:
     """Which places of each expert's list the bad lines are, if a tile says so."""
     if bad.all():
         return None
@@ -94,14 +94,14 @@ def at_an_edge(g: Lines, bad: NDArray[np.bool_]) -> str | None:
     return None
 
 
-def repeated(ids: NDArray[np.int64]) -> NDArray[np.bool_]:
+def repeated(ids: Index) -> Mask:
     """Lines whose expert their token uses more than once."""
     same = ids[:, :, None] == ids[:, None, :]
-    twice: NDArray[np.bool_] = same.sum(axis=2) > 1
+    twice: Mask = same.sum(axis=2) > 1
     return twice.reshape(-1)
 
 
-def once_only(ids: NDArray[np.int64], bad: NDArray[np.bool_]) -> bool:
+def once_only(ids: Index, bad: Mask) -> bool:
     """Whether bad lines are such, and of a token's uses of one expert some are right and some are bad."""
     twice = repeated(ids)
     if (bad & ~twice).any() or not bad.any():

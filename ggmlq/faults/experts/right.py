@@ -13,8 +13,8 @@ from ...base.indices import evenly_spaced
 from ...errors import UnsupportedError
 from ...ops.quantize_scaled import quantize_scaled
 from ...ops.scaled_operands import how_quantized, takes_zeros
-from ..readings import Wide
-from .inputs import Index, Lines
+from ..numbers import Index, Wide
+from .inputs import Lines
 
 # Those of kernels, the likely ones first; "exact" stands for none of them.
 NAMES = ("ggml-cpu", "q8", "ggml-mmvq", "ggml-mmq", "f32", "ggml-ref", "bf16x", "bf16s", "bf16", "f16")

@@ -9,10 +9,10 @@ from __future__ import annotations
 from typing import Any, NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
 from ...base.indices import evenly_spaced
-from .inputs import Index, Lines
+from ..numbers import Index, Mask
+from .inputs import Lines
 
 COLUMNS = 24
 NEAR = 0.05  # squared distance over squared length
@@ -28,9 +28,9 @@ class Sources(NamedTuple):
     experts: Index
 
     @property
-    def known(self) -> NDArray[np.bool_]:
+    def known(self) -> Mask:
         """Lines of which it is known."""
-        found: NDArray[np.bool_] = self.rows >= 0
+        found: Mask = self.rows >= 0
         return found
 
 

@@ -10,12 +10,10 @@ from collections.abc import Iterator
 from typing import Any, NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
-from ..judged import Mask
+from ..blocks.operand import Operand
 from ..nearest import sources
-from ..operand import Operand
-from ..readings import Wide
+from ..numbers import Index, Mask, Wide
 from .patterns import groups
 
 MOST = 0.98  # of the wrong weights that a sentence must explain
@@ -39,7 +37,7 @@ class Compared(NamedTuple):
         return bool(near[self.wrong].mean() >= MOST)
 
 
-def sentences(c: Compared, w: Operand | None, places: NDArray[np.int64], block: int) -> Iterator[str]:
+def sentences(c: Compared, w: Operand | None, places: Index, block: int) -> Iterator[str]:
     """All that can be said, the surest first."""
     simple = _zero(c) or _factor(c) or _rows(c) or _columns(c, places)
     if simple:
@@ -93,7 +91,7 @@ def _rows(c: Compared) -> str | None:
     return f"They are those of other rows: {shown}{' …' if len(at) > FEW else ''}."
 
 
-def _columns(c: Compared, places: NDArray[np.int64]) -> str | None:
+def _columns(c: Compared, places: Index) -> str | None:
     """The same row's weights of another place in K."""
     at = np.flatnonzero(c.wrong.any(axis=0))
     use = np.flatnonzero(c.wrong.any(axis=1))
@@ -162,7 +160,7 @@ def _mixed(name: str, terms: str, fit: Wide, right: Wide, off: Mask, count: int)
     return f"{head}{_ratio(made[:, bad], own[:, bad])}."
 
 
-def _sum_of(weights: NDArray[np.int64]) -> str:
+def _sum_of(weights: Index) -> str:
     """``that of 4``, ``twice that of 0``, ``those of 0 and 4``, ``none``."""
     at = np.flatnonzero(weights)
     if not len(at):
@@ -217,17 +215,17 @@ def _codes(c: Compared, w: Operand, block: int) -> str | None:
     return f"{head}."
 
 
-def _equal(taken: Wide, stored: Wide) -> NDArray[np.int64] | None:
+def _equal(taken: Wide, stored: Wide) -> Index | None:
     """For each column the one that holds the same codes; None where there is none."""
     if not taken.size:
         return None
     distance = (taken**2).sum(axis=0)[:, None] - 2 * taken.T @ stored + (stored**2).sum(axis=0)
-    source: NDArray[np.int64] = distance.argmin(axis=1)
+    source: Index = distance.argmin(axis=1)
     near = np.take_along_axis(distance, source[:, None], axis=1)[:, 0]
     return source if (near <= SLIPS * len(taken)).all() else None
 
 
-def _moved(name: str, at: NDArray[np.int64], source: NDArray[np.int64], letter: str) -> str:
+def _moved(name: str, at: Index, source: Index, letter: str) -> str:
     """Places that have the codes of others."""
     steps = np.unique(source - at)
     if len(steps) == 1:

@@ -8,7 +8,7 @@ import numpy as np
 
 from ...arrays.array import QuantArray
 from ...formats import BlockFormat
-from ..operand import operand
+from ..blocks.operand import operand
 from .feeding import Multiply, effective, pairs
 from .instead import Compared, sentences
 from .patterns import along, ranges

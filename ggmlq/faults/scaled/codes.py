@@ -7,9 +7,8 @@ from collections.abc import Callable, Iterator
 import numpy as np
 
 from ...codes import CODES
-from ..judged import Mask
-from ..readings import Wide
-from .mistake import Mistake, of_codes
+from ..numbers import Mask, Wide
+from .mistake import Tried, with_codes
 from .scene import Scene
 from .terms import Side, value_of
 
@@ -17,7 +16,7 @@ UNKNOWN = 0.3  # part of the error that amounts of wrapped codes may leave
 WHOLE = 0.1  # how far from an integer a code found by algebra may be
 
 
-def mistakes(scene: Scene) -> Iterator[Mistake]:
+def mistakes(scene: Scene) -> Iterator[Tried]:
     """Every one that these codes can show."""
     for fault, verb, taken in (
         ("signedness", "with the other sign convention", _other_sign),
@@ -28,20 +27,21 @@ def mistakes(scene: Scene) -> Iterator[Mistake]:
         ("no-saturation", "that became infinite", _infinite),
     ):
         yield from _read(scene, fault, verb, taken)
-    for found in (_solved(scene, 0), _solved(scene, 1)):
-        if found is not None:
-            yield found
+    for which in (0, 1):
+        solved = _solved(scene, which)
+        if solved is not None:
+            yield solved
 
 
-def _read(scene: Scene, fault: str, verb: str, taken: Callable[[Side], Wide | None]) -> Iterator[Mistake]:
+def _read(scene: Scene, fault: str, verb: str, taken: Callable[[Side], Wide | None]) -> Iterator[Tried]:
     a, b = scene.a, scene.b
     of_a, of_b = (None if s.s is None else taken(s) for s in (a, b))
     if of_a is not None:
-        yield of_codes(scene, fault, f"codes of x {verb}", a.taken(of_a), b)
+        yield with_codes(fault, f"codes of x {verb}", a.taken(of_a), b)
     if of_b is not None:
-        yield of_codes(scene, fault, f"codes of w {verb}", a, b.taken(of_b))
+        yield with_codes(fault, f"codes of w {verb}", a, b.taken(of_b))
     if of_a is not None and of_b is not None:
-        yield of_codes(scene, fault, f"codes of x and w {verb}", a.taken(of_a), b.taken(of_b))
+        yield with_codes(fault, f"codes of x and w {verb}", a.taken(of_a), b.taken(of_b))
 
 
 # --- read as another code -------------------------------------------------------------------------
@@ -120,7 +120,7 @@ def _infinite(s: Side) -> Wide | None:
     return np.where(ends[0], np.inf, np.where(ends[1], -np.inf, s.values))
 
 
-def _solved(scene: Scene, which: int) -> Mistake | None:
+def _solved(scene: Scene, which: int) -> Tried | None:
     """Wrapped codes that are known to lie at an end, found from y: for each row as many unknowns as ends.
 
     The error of a row is linear in what stands there instead; with more columns of y than ends the
@@ -150,8 +150,8 @@ def _solved(scene: Scene, which: int) -> Mistake | None:
         read[row, at] = whole
         free += len(at)
     a, b = (s.taken(read), other) if which == 0 else (other, s.taken(read))
-    found = of_codes(scene, "no-saturation", f"codes of {s.name} beyond the range wrapped around", a, b)
-    return found._replace(free=free) if free else None
+    words = f"codes of {s.name} beyond the range wrapped around"
+    return with_codes("no-saturation", words, a, b, free) if free else None
 
 
 def wrapped_somewhere(scene: Scene) -> tuple[str, float] | None:
@@ -160,19 +160,17 @@ def wrapped_somewhere(scene: Scene) -> tuple[str, float] | None:
     Wrapped codes lie far on the other side of zero, most of them near the other end; so the error goes
     with what wrapping by one would make, only smaller.
     """
-    error = ((scene.y - scene.prediction) / scene.size).reshape(-1)
     best: tuple[str, float] | None = None
     for taken in (_wrapped, _wrapped_both):
         for mistake in _read(scene, "no-saturation", "that wrapped around", taken):
-            lost = ((mistake.y - scene.prediction) / scene.size).reshape(-1)
-            factor = float(error @ lost) / max(float(lost @ lost), 1e-300)
-            left = float(((error - factor * lost) ** 2).sum() / max(float(error @ error), 1e-300))
-            if 0.3 < factor < 1.1 and left < UNKNOWN and (best is None or left < best[1]):
-                best = mistake.variant, left
+            share, like = scene.resemblance(mistake.replay.y)
+            left = 1 - like**2
+            if 0.3 < share < 1.1 and left < UNKNOWN and (best is None or left < best[1]):
+                best = mistake.words, left
     return best
 
 
-def unsaturated(scene: Scene) -> Iterator[Mistake]:
+def unsaturated(scene: Scene) -> Iterator[Tried]:
     """Floats x quantized under given scales, without saturation: every code is known."""
     s, x = scene.a.s, scene.way.given
     if s is None or x is None:
@@ -183,14 +181,14 @@ def unsaturated(scene: Scene) -> Iterator[Mistake]:
     if s.code.kind == "float":
         codes = s.code.decode(s.code.encode(v, saturate=False)).astype(np.float64)
         text = "codes of x beyond the range became NaN or infinite"
-        yield of_codes(scene, "no-saturation", text, side.taken(codes), scene.b)
+        yield with_codes("no-saturation", text, side.taken(codes), scene.b)
         return
     zero = 0.0 if side.zeros is None else side.zeros[side.tiles][:, np.arange(x.shape[1]) // side.c]
     low, high = _range(side)
     span = high - low + 1
     wrapped = (np.rint(v).astype(np.float64) + zero - low) % span + low
     text = "codes of x beyond the range wrapped around"
-    yield of_codes(scene, "no-saturation", text, side.taken(wrapped), scene.b)
+    yield with_codes("no-saturation", text, side.taken(wrapped), scene.b)
     cut = np.clip(np.trunc(v).astype(np.float64) + zero, s.code.min, s.code.max)
     text = "codes of x cut off instead of rounded"
-    yield of_codes(scene, "activation-rounding", text, side.taken(cut), scene.b)
+    yield with_codes("activation-rounding", text, side.taken(cut), scene.b)

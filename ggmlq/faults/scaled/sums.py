@@ -7,8 +7,9 @@ from collections.abc import Callable, Iterator
 import numpy as np
 
 from ...base.indices import evenly_spaced
-from ..readings import Wide, half
-from .mistake import Mistake, of_scales, scaled_parts
+from ..explanation import Mistake
+from ..numbers import Wide, half
+from .mistake import Replay, Tried, with_scales
 from .scene import Scene
 from .terms import dots, grouped, less_zeros, value_of
 
@@ -20,7 +21,7 @@ PLACES = 8  # rows and columns by which a tail is found
 RUNS = (32, 64, 128, 16, 256, 512)
 
 
-def mistakes(scene: Scene) -> Iterator[Mistake]:
+def mistakes(scene: Scene) -> Iterator[Tried]:
     """Every one that these sums can show."""
     if scene.a.s is not None and scene.a.s.code.kind == "integer":
         yield from _overflown(scene)
@@ -32,7 +33,7 @@ def mistakes(scene: Scene) -> Iterator[Mistake]:
 # --- integers ----------------------------------------------------------------------------------
 
 
-def _overflown(scene: Scene) -> Iterator[Mistake]:
+def _overflown(scene: Scene) -> Iterator[Tried]:
     """Sums (or products) that wrap, or end, at the largest number of so many bits."""
     group, right = grouped(scene.a, scene.b), scene.terms.right
     plain = [scene.a.values, scene.b.values]
@@ -49,7 +50,7 @@ def _overflown(scene: Scene) -> Iterator[Mistake]:
                     inner = _by_group(found - sums, group // length, len(right)) + right
                     what = f"sums of {length} products {how} at {bits} bits"
                     zero = ", before zero points are taken off" if not zeros else ""
-                    yield of_scales(scene, "sum-overflow", what + zero, None, None, inner)
+                    yield with_scales(scene.terms, "sum-overflow", what + zero, None, None, inner)
 
 
 def _cut(sums: Wide, span: float) -> Iterator[tuple[str, Wide]]:
@@ -72,29 +73,29 @@ def _by_group(sums: Wide, count: int, groups: int) -> Wide:
 # --- floats ------------------------------------------------------------------------------------
 
 
-def truncated(scene: Scene) -> Iterator[Mistake]:
+def truncated(scene: Scene) -> Iterator[Tried]:
     """Sums as Hopper's tensor cores keep them in FP8, not promoted to float32 every 128 products."""
     group = grouped(scene.a, scene.b)
-    if scene.a.s is None or scene.a.s.code.kind != "float" or group <= PROMOTED:
+    if not scene.in_floats or group <= PROMOTED:
         return
     length = 2 * PROMOTED
     while length < 2 * group:
         promote = min(length, group)
         inner = kept_in_few_bits(scene, promote, _sum_cut)
         text = f"sums of {promote} products keep {KEPT + 1} bits, cut off every {STEP}"
-        yield of_scales(scene, "no-promotion", text, None, None, inner)
+        yield with_scales(scene.terms, "no-promotion", text, None, None, inner)
         length *= 2
 
 
-def cut_otherwise(scene: Scene) -> Iterator[Mistake]:
+def cut_otherwise(scene: Scene) -> Iterator[Tried]:
     """The same where each product is cut off too, in units of the largest number of its step."""
     group = grouped(scene.a, scene.b)
-    if scene.a.s is None or scene.a.s.code.kind != "float" or group <= PROMOTED:
+    if not scene.in_floats or group <= PROMOTED:
         return
     if scene.y.size * scene.a.values.shape[1] <= PRODUCTS:
         inner = kept_in_few_bits(scene, group, _products_cut)
         text = f"products and sums of {group} keep {KEPT + 1} bits of the largest of {STEP}"
-        yield of_scales(scene, "no-promotion", text, None, None, inner)
+        yield with_scales(scene.terms, "no-promotion", text, None, None, inner)
 
 
 def _sum_cut(total: Wide, a: Wide, b: Wide) -> Wide:
@@ -134,21 +135,23 @@ def truncation_limit(scene: Scene, promote: int = PROMOTED) -> Wide:
     return unit * magnitude * (1 + steps / 2)
 
 
-def _halves(scene: Scene) -> Iterator[Mistake]:
+def _halves(scene: Scene) -> Iterator[Tried]:
     """Sums over groups kept in halves."""
-    parts = scaled_parts(scene)
+    parts = scene.terms.parts
     if not 2 <= len(parts) <= 512:
         return
     total = np.zeros(scene.y.shape)
     for part in parts:
         total = half(total + half(part))
-    yield Mistake("f16-accumulation", "sums over groups are kept in halves", total, lambda: scene.limit)
+    yield Mistake(
+        "f16-accumulation", "sums over groups are kept in halves", Replay(total, lambda: scene.limit)
+    )
 
 
 # --- the end of K --------------------------------------------------------------------------------
 
 
-def _tails(scene: Scene) -> Iterator[Mistake]:
+def _tails(scene: Scene) -> Iterator[Tried]:
     """The last t columns of K left out, for every t; the one that fits is looked for on a few elements."""
     a, b = value_of(scene.a), value_of(scene.b)
     k = a.shape[1]
@@ -164,4 +167,4 @@ def _tails(scene: Scene) -> Iterator[Mistake]:
     for t in (int(i) + 1 for i in np.argsort(by_length, kind="stable")[:3]):
         y = scene.prediction - a[:, k - t :] @ b[:, k - t :].T
         text = f"the last {t} of {k} columns of K are left out"
-        yield Mistake("k-tail-dropped", text, y, lambda: scene.limit, free=1)
+        yield Mistake("k-tail-dropped", text, Replay(y, lambda: scene.limit), free=1)

@@ -17,11 +17,8 @@ import numpy as np
 
 from ...arrays.scaled import ScaledArray
 from ...reference.bound import UNIT
-from ..judged import Index
-from ..readings import Wide
+from ..numbers import HUGE, SMALLEST, Index, Wide
 
-SMALLEST = 2.0**-126  # below it a device may flush to zero
-HUGE = 1e37  # beyond it partial sums, or scales, may overflow float32
 RUN = 32  # terms after which sums on their way are looked at
 ALONG = 6  # times sqrt(K), of the largest sum on the way
 EXTRA, SPREAD = 8, 4  # roundings of one term, and what grows like sqrt(K): as in reference/bound.py
@@ -102,6 +99,13 @@ class Terms:
     def right(self) -> Wide:
         """The sums before scales, as they should be."""
         return self.inner()
+
+    @property
+    def parts(self) -> Wide:
+        """The terms of y that each group of K adds, [G, M, N]."""
+        a, b = self.scales
+        parts: Wide = self.right * a.T[:, :, None] * b.T[:, None]
+        return parts
 
     def product(self, inner: Wide | None = None, a: Wide | None = None, b: Wide | None = None) -> Wide:
         """[M, N], with other sums or scales where these are given."""

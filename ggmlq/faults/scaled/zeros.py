@@ -9,8 +9,8 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from ..readings import Wide
-from .mistake import Mistake, of_scales
+from ..numbers import Wide
+from .mistake import Tried, with_scales
 from .scene import Scene
 from .terms import Terms
 
@@ -36,7 +36,7 @@ FACTORS: tuple[tuple[str, str, tuple[float, float, float]], ...] = (
 )
 
 
-def mistakes(scene: Scene) -> Iterator[Mistake]:
+def mistakes(scene: Scene) -> Iterator[Tried]:
     """Every one that these zero points can show."""
     t = scene.terms
     present = [bool(term is not None and np.any(term)) for term in t.corrections]
@@ -48,9 +48,9 @@ def mistakes(scene: Scene) -> Iterator[Mistake]:
         if shown in seen or all(f == 1 for f in shown):
             continue
         seen.add(shown)
-        yield of_scales(scene, fault, variant, None, None, t.inner(factors))
+        yield with_scales(scene.terms, fault, variant, None, None, t.inner(factors))
     for variant, inner in _of_own_sums(t):
-        yield of_scales(scene, "zero-other-sum", variant, None, None, inner)
+        yield with_scales(scene.terms, "zero-other-sum", variant, None, None, inner)
 
 
 def _of_own_sums(t: Terms) -> Iterator[tuple[str, Wide]]:

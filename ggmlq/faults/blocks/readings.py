@@ -14,16 +14,15 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from ..formats._round import signed_extreme
-from ..reference import Quantizer
-from ..reference.operands import rounded
-from ..reference.rules import Float
-from ..reference.runs import by_run, quantize_runs
+from ...formats._round import signed_extreme
+from ...reference import Quantizer
+from ...reference.operands import rounded
+from ...reference.rules import Float
+from ...reference.runs import by_run, quantize_runs
+from ..numbers import LARGEST_HALF, Wide, half
 
-Wide = NDArray[np.float64]
 Sums = Literal["codes", "floats", "none"]
 
-LARGEST_HALF = 65504.0
 OVERFLOWS = 3e-39  # a scale whose inverse is infinite in float32: codes are whatever comes of it
 
 
@@ -111,12 +110,6 @@ def _quantized(x: Wide, how: Quantizer) -> Reading:
 def _scale(x: NDArray[np.float32], run: int) -> Wide:
     largest: NDArray[np.float32] = np.abs(by_run(x, run)).max(axis=-1)
     return (largest / np.float32(127)).astype(np.float64)
-
-
-def half(values: Wide) -> Wide:
-    """Rounded to half, in float64."""
-    with np.errstate(over="ignore"):
-        return values.astype(np.float16).astype(np.float64)
 
 
 # --- wrong readings -------------------------------------------------------------------------

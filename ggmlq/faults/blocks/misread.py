@@ -7,15 +7,14 @@ serves every format that has what it gets wrong.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 
-from ..formats import BlockFormat, Format
-from ..formats.format import Blocks
+from ...formats import BlockFormat, Format
+from ...formats.format import Blocks
+from ..explanation import Formulas, Mistake
+from ..numbers import Index
 from . import orders
-from .explanation import Formulas
 from .operand import Operand, operand
 from .packed import Packing, exchanges_halves, packing
 from .packed import formulas as packed_formulas
@@ -24,19 +23,7 @@ from .subscales import wrongly_unpacked
 from .terms import of_one_term
 
 
-@dataclass(frozen=True, eq=False)
-class Mistake:
-    """Weights as a wrong kernel sees them."""
-
-    fault: str
-    variant: str
-    weights: Operand
-    columns: NDArray[np.bool_] | None = None  # where it says anything; None: everywhere
-    missing: tuple[int, int] | None = None  # elements of K that are left out
-    formulas: Formulas | None = None  # of this variant
-
-
-def mistakes(fmt: Format, every: Blocks, columns: NDArray[np.int64]) -> Iterator[Mistake]:
+def mistakes(fmt: Format, every: Blocks, columns: Index) -> Iterator[Mistake[Operand]]:
     """Every way to misread these rows [N, blocks] of the tensor, seen at some of its rows."""
     blocks = every[columns]
     right = operand(fmt, blocks)
@@ -55,7 +42,7 @@ def mistakes(fmt: Format, every: Blocks, columns: NDArray[np.int64]) -> Iterator
 # --- constants and offsets ------------------------------------------------------------------
 
 
-def _constants(fmt: BlockFormat, right: Operand) -> Iterator[Mistake]:
+def _constants(fmt: BlockFormat, right: Operand) -> Iterator[Mistake[Operand]]:
     """The constant inside the code, and the offset of formats that have one."""
     if fmt.zero:
         z = float(fmt.zero)
@@ -83,7 +70,7 @@ def _constants(fmt: BlockFormat, right: Operand) -> Iterator[Mistake]:
 # --- codes ----------------------------------------------------------------------------------
 
 
-def _nibbles(fmt: BlockFormat, right: Operand) -> Iterator[Mistake]:
+def _nibbles(fmt: BlockFormat, right: Operand) -> Iterator[Mistake[Operand]]:
     """Codes of a block in the wrong order: all of them, or the low bits alone."""
     if _bits_a_byte(fmt) > 4:
         return
@@ -126,7 +113,7 @@ def low_bits(fmt: BlockFormat) -> int:
     return _bits_a_byte(fmt) if plain and {"qh", "hmask"} & set(names) else 0
 
 
-def _high_bits(fmt: BlockFormat, blocks: Blocks, right: Operand) -> Iterator[Mistake]:
+def _high_bits(fmt: BlockFormat, blocks: Blocks, right: Operand) -> Iterator[Mistake[Operand]]:
     """High bits dropped, turned over, shifted, or taken from another element's place."""
     split = low_bits(fmt)
     if not split:
@@ -165,7 +152,7 @@ def _high_bits(fmt: BlockFormat, blocks: Blocks, right: Operand) -> Iterator[Mis
 # --- scales ---------------------------------------------------------------------------------
 
 
-def _sub_scales(fmt: BlockFormat, right: Operand) -> Iterator[Mistake]:
+def _sub_scales(fmt: BlockFormat, right: Operand) -> Iterator[Mistake[Operand]]:
     """The sub-scales of a super-block, each right, in the wrong order."""
     groups = fmt.block_size // fmt.group
     if groups == 1:
@@ -180,7 +167,7 @@ def _sub_scales(fmt: BlockFormat, right: Operand) -> Iterator[Mistake]:
             yield Mistake("sub-scale-order", f"minima {name}", right.but(offset=o))
 
 
-def _neighbours(fmt: BlockFormat, every: Blocks, columns: NDArray[np.int64]) -> Iterator[Mistake]:
+def _neighbours(fmt: BlockFormat, every: Blocks, columns: Index) -> Iterator[Mistake[Operand]]:
     """The scale d (and dmin, m) of the block before or after, under every rule for the end."""
     names = fmt.dtype.names or ()
     fields = [name for name in ("d", "dmin", "m", "e") if name in names]
@@ -188,7 +175,7 @@ def _neighbours(fmt: BlockFormat, every: Blocks, columns: NDArray[np.int64]) -> 
         return
     index = np.arange(every.size, dtype=np.float64).reshape(every.shape)
     sets = [tuple(fields), *((name,) for name in fields if len(fields) > 1)]
-    places: dict[bytes, tuple[str, NDArray[np.int64]]] = {}
+    places: dict[bytes, tuple[str, Index]] = {}
     for name, place in shifted(index + 1, ("wraps", "itself", "zero")):  # 0 marks "zero"
         at = place[columns].astype(np.int64) - 1
         places.setdefault(at.tobytes(), (name, at))  # many differ at the ends of the tensor alone

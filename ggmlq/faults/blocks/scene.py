@@ -13,19 +13,12 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from ..formats import BlockFormat, Format
-from ..reference.bound import UNIT
+from ...formats import BlockFormat, Format
+from ...reference.bound import UNIT
+from ..numbers import CAP, HALF, HUGE, LEAST_HALF, SMALLEST, Index, Mask, Wide, half
 from . import readings
 from .operand import Operand, operand
-from .readings import Reading, Way, Wide, half
-
-Mask = NDArray[np.bool_]
-
-HALF = 2.0**-11  # what a store in half rounds off, relatively
-LEAST_HALF = 2.0**-25  # half of the smallest half
-SMALLEST = 2.0**-126  # below it a device may flush to zero
-HUGE = 1e37  # beyond it partial sums may overflow float32
-CAP = 1e6  # what one element may add to a score
+from .readings import Reading, Way
 
 
 class Fit(NamedTuple):
@@ -35,14 +28,14 @@ class Fit(NamedTuple):
     share: float  # of the elements within the tolerance
     way: Way
     prediction: Wide
-    inside: NDArray[np.bool_]
+    inside: Mask
 
 
 class Scene:
     """One kernel's y [M, N] at some rows and columns."""
 
     def __init__(
-        self, fmt: Format, raw: NDArray[np.uint8], x: Wide, y: Wide, columns: NDArray[np.int64],
+        self, fmt: Format, raw: NDArray[np.uint8], x: Wide, y: Wide, columns: Index,
         store: float = 0.0, cast: bool = False, written: Mask | None = None,
     ) -> None:  # fmt: skip
         """``raw`` holds all rows of the weights; x, y and ``written`` are cut to the scene already."""
@@ -147,7 +140,7 @@ class Scene:
 
     # --- judging --------------------------------------------------------------------------
 
-    def scores(self, predictions: Wide, columns: NDArray[np.bool_] | None = None) -> Wide:
+    def scores(self, predictions: Wide, columns: Mask | None = None) -> Wide:
         """Mean squared relative error of each of [ways, M, N]."""
         use = self.seen if columns is None else self.seen & columns
         if not use.any():
@@ -162,7 +155,7 @@ class Scene:
         mean: Wide = capped.mean(axis=1)
         return mean
 
-    def within(self, prediction: Wide, limit: Wide) -> NDArray[np.bool_]:
+    def within(self, prediction: Wide, limit: Wide) -> Mask:
         """Which elements a prediction explains to the last rounding; infinities count if equal."""
         with np.errstate(invalid="ignore"):
             near = np.abs(self.y - prediction) <= limit
@@ -171,12 +164,12 @@ class Scene:
                 near &= (half(prediction - strict) <= self.y) & (self.y <= half(prediction + strict))
         same = ~np.isfinite(self.y) & ~np.isfinite(prediction)
         loose = ~np.isfinite(limit)  # float32 may overflow here: anything goes
-        found: NDArray[np.bool_] = near | same | loose | ~self.sane | ~self.written
+        found: Mask = near | same | loose | ~self.sane | ~self.written
         return found
 
     def judged(
         self, found: list[Reading], way: Way, w: Operand, prediction: Wide,
-        columns: NDArray[np.bool_] | None = None,
+        columns: Mask | None = None,
     ) -> Fit:  # fmt: skip
         """One prediction with its score and the elements it explains."""
         limit = self.tolerance(prediction, found[way.reading].codes is None)
@@ -186,7 +179,7 @@ class Scene:
         kept = inside if columns is None else inside[:, columns]
         return Fit(score, float(kept.mean()) if kept.size else 0.0, way, prediction, inside)
 
-    def fit(self, w: Operand, columns: NDArray[np.bool_] | None = None) -> Fit:
+    def fit(self, w: Operand, columns: Mask | None = None) -> Fit:
         """The best way to explain y with these weights, read rightly."""
         predictions = predict(self.readings, self.ways, w)
         best = int(self.scores(predictions, columns).argmin())

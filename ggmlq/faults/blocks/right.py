@@ -6,13 +6,13 @@ from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
 import numpy as np
-from numpy.typing import NDArray
 
-from .. import reference
-from ..arrays.array import QuantArray
-from ..errors import UnsupportedError
+from ... import reference
+from ...arrays.array import QuantArray
+from ...errors import UnsupportedError
+from ..numbers import Mask, Wide
 from .operand import Operand
-from .readings import Sums, Way, Wide
+from .readings import Sums, Way
 from .scene import Scene, predict
 
 SHORTLIST = 6
@@ -28,7 +28,7 @@ class Right:
     sums: Sums  # which block sum; "none" for arithmetics that need none
     prediction: Wide
     limit: Wide
-    inside: NDArray[np.bool_]
+    inside: Mask
     score: float
     median: float  # of |error| / typical size
 

@@ -13,9 +13,10 @@ from functools import cache, partial
 import numpy as np
 from numpy.typing import NDArray
 
-from ..formats import FORMATS, BlockFormat
-from ..formats.format import Blocks
-from .explanation import Formulas
+from ...formats import FORMATS, BlockFormat
+from ...formats.format import Blocks
+from ..explanation import Formulas
+from ..numbers import Index
 from .operand import Operand, from_parts
 from .subscale_rules import Bits, Layout, Table, rules
 
@@ -42,7 +43,7 @@ def wrongly_unpacked(fmt: BlockFormat, blocks: Blocks) -> Iterator[tuple[str, st
         yield fault, name, weights, partial(_formulas, fmt, layout, table) if factor == 1 else None
 
 
-def _value(bits: NDArray[np.uint8], places: Bits, base: int) -> NDArray[np.int64]:
+def _value(bits: NDArray[np.uint8], places: Bits, base: int) -> Index:
     """The integer in these bits; where two have one weight they are combined as `|` does it."""
     value = np.zeros(bits.shape[:-1], np.int64)
     sign = np.zeros_like(value)

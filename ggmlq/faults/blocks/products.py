@@ -6,31 +6,22 @@ They are not linear in the weights, so they are recomputed step by step, on a fe
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
+from ..explanation import Mistake
+from ..numbers import Wide, half
 from .operand import Operand
-from .readings import Reading, Wide, half
+from .readings import Reading
 
 SIXTEEN = 32767
 NEIGHBOURS = 4  # products of bytes that an instruction adds up in a lane
 
 
-class Outcome(NamedTuple):
-    """What a wrong kernel would have given."""
-
-    fault: str
-    variant: str
-    y: Wide
-    reading: str
-
-
 # --- 16 bits --------------------------------------------------------------------------------
 
 
-def saturated(readings: list[Reading], w: Operand) -> Iterator[Outcome]:
+def saturated(readings: list[Reading], w: Operand) -> Iterator[Mistake[Wide]]:
     """Sums of products that stick at, or wrap round, 16 bits."""
     if w.values is not None:
         return
@@ -53,7 +44,7 @@ def saturated(readings: list[Reading], w: Operand) -> Iterator[Outcome]:
             products = np.einsum("mgi,ngi->mngi", codes, of_w)
             for name, dot in _dots(products, limit):
                 y = _scaled(dot, d, w, added, codes)
-                yield Outcome("int8-saturation", f"{form}, {name}", y, reading.name)
+                yield Mistake("int8-saturation", f"{form}, {name}", y, beside=reading.name)
 
 
 def _dots(products: Wide, limit: float) -> Iterator[tuple[str, Wide]]:
@@ -89,7 +80,7 @@ def _scaled(dot: Wide, d: Wide, w: Operand, added: float, codes: Wide) -> Wide:
 # --- half accumulators ----------------------------------------------------------------------
 
 
-def half_sums(readings: list[Reading], w: Operand) -> Iterator[Outcome]:
+def half_sums(readings: list[Reading], w: Operand) -> Iterator[Mistake[Wide]]:
     """Sums kept in half precision, by block or by element, in several orders."""
     for reading in readings:
         by_element = reading.codes is None
@@ -98,10 +89,10 @@ def half_sums(readings: list[Reading], w: Operand) -> Iterator[Outcome]:
                 held = half(terms) if rounded_first else terms
                 rule = "half products" if rounded_first else "products as they are"
                 for order, total in _accumulated(held):
-                    yield Outcome("f16-accumulation", f"{name}, {rule}, {order}", total, reading.name)
+                    yield Mistake("f16-accumulation", f"{name}, {rule}, {order}", total, beside=reading.name)
         if not by_element:
             for order, total in _in_registers(reading.values, w):
-                yield Outcome("f16-accumulation", order, total, reading.name)
+                yield Mistake("f16-accumulation", order, total, beside=reading.name)
 
 
 def _in_registers(values: Wide, w: Operand) -> Iterator[tuple[str, Wide]]:
@@ -160,7 +151,7 @@ def _tree(sums: Wide) -> Wide:
     return total
 
 
-def looks_half(y: NDArray[np.float64]) -> bool:
+def looks_half(y: Wide) -> bool:
     """Whether so many values are exactly halves that a half accumulator must have held them."""
     values = y[np.isfinite(y) & (y != 0)]
     return values.size >= 4 and bool((half(values) == values).all())

@@ -10,9 +10,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 import numpy as np
-from numpy.typing import NDArray
 
-from ..formats import BlockFormat
+from ...formats import BlockFormat
+from ..numbers import Index
 from . import orders
 from .operand import Operand
 
@@ -29,13 +29,13 @@ def of_one_term(fmt: BlockFormat, right: Operand) -> Iterator[tuple[str, str, Op
             yield "sum-order", f"{name}: {in_words(order)}", wrong_sums(right, groups, order)
 
 
-def main_scales(right: Operand, groups: int, order: NDArray[np.int64]) -> Operand:
+def main_scales(right: Operand, groups: int, order: Index) -> Operand:
     """Scales in another order, but for those of the constant."""
     taken = right.scale.reshape(-1, groups)[:, order].reshape(right.scale.shape)
     return right.but(scale=taken, offset=right.offset + right.zero * (right.scale - taken))
 
 
-def wrong_sums(right: Operand, groups: int, order: NDArray[np.int64]) -> Operand:
+def wrong_sums(right: Operand, groups: int, order: Index) -> Operand:
     """The constant of group g meets the sum of group order[g]."""
     constant = (right.zero * right.scale + right.offset).reshape(-1, groups)
     met = np.zeros_like(constant)
@@ -44,7 +44,7 @@ def wrong_sums(right: Operand, groups: int, order: NDArray[np.int64]) -> Operand
     return right.but(offset=right.offset + (met - constant).reshape(right.offset.shape))
 
 
-def in_words(order: NDArray[np.int64]) -> str:
+def in_words(order: Index) -> str:
     """Groups that take those of others, as runs."""
     moved = [(g, int(to)) for g, to in enumerate(order.tolist()) if g != to]
     runs: list[list[tuple[int, int]]] = []

@@ -7,17 +7,16 @@ from typing import Any
 
 import numpy as np
 
-from .judged import Mask
+from ..numbers import LARGEST_HALF, Mask
+from ..places import Pattern, by_place
 from .operand import operand
-from .places import Pattern, runs_of
 from .products import looks_half
-from .readings import LARGEST_HALF
-from .survey import Case, Survey
+from .survey import BlockSurvey, Case
 
 PADDING = 512  # elements: llama.cpp pads rows of quantized matrices to so many on CUDA
 
 
-def not_finite(survey: Survey) -> Pattern | None:
+def not_finite(survey: BlockSurvey) -> Pattern | None:
     """What the non-finite elements show; None where there are none that should be finite."""
     case = survey.case
     bad = survey.bad & ~np.isfinite(case.y)
@@ -140,21 +139,3 @@ def _of_padding(case: Case, bad: Mask) -> Pattern | None:
     if len(rows) == 1 and rows[0] == m - 1 and len(columns) == n and m > 1:
         return Pattern("k-pad-nan", f"only the last row is NaN: {text}", False, {"tile": tile})
     return None
-
-
-def by_place(bad: Mask) -> Pattern:
-    """Tails, or anywhere."""
-    rows, columns = np.flatnonzero(bad.any(axis=1)), np.flatnonzero(bad.any(axis=0))
-    m, n = bad.shape
-    whole = bad[np.ix_(rows, columns)].all()
-    if whole and len(columns) == n and rows[-1] == m - 1 and len(runs_of(rows)) == 1 and 2 * len(rows) < m:
-        return Pattern("m-tail", f"the last {len(rows)} of {m} rows of y are not finite", False)
-    if (
-        whole
-        and len(rows) == m
-        and columns[-1] == n - 1
-        and len(runs_of(columns)) == 1
-        and 2 * len(columns) < n
-    ):
-        return Pattern("n-tail", f"the last {len(columns)} of {n} columns of y are not finite", False)
-    return Pattern("nan", f"{int(bad.sum())} of {bad.size} elements of y are not finite", False)

@@ -8,9 +8,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 import numpy as np
-from numpy.typing import NDArray
 
-Order = NDArray[np.int64]
+from ..numbers import Index
+
+Order = Index
 
 
 def of_fields(n: int) -> Iterator[tuple[str, Order]]:
@@ -113,7 +114,7 @@ def of_groups(n: int) -> Iterator[tuple[str, Order]]:
     yield from found.values()
 
 
-def _add(found: dict[bytes, tuple[str, Order]], name: str, order: NDArray[np.int64], n: int) -> None:
+def _add(found: dict[bytes, tuple[str, Order]], name: str, order: Index, n: int) -> None:
     """Repeat an order of a span over n elements; leave out the right order and doubles."""
     flat = np.asarray(order, np.int64).reshape(-1)
     starts = np.arange(0, n, len(flat))

@@ -9,11 +9,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ..formats import BlockFormat, Format
-from ..formats.format import Blocks
-from ..reference.operands import rounded
-from ..reference.rules import Float
-from .readings import Wide, half
+from ...formats import BlockFormat, Format
+from ...formats.format import Blocks
+from ...reference.operands import rounded
+from ...reference.rules import Float
+from ..numbers import Index, Wide, half
 
 
 @dataclass(frozen=True, eq=False)
@@ -74,7 +74,7 @@ class Operand:
         """A copy with other parts."""
         return replace(self, **changes)
 
-    def rows(self, at: NDArray[np.int64]) -> Operand:
+    def rows(self, at: Index) -> Operand:
         """Some rows of it."""
         values = None if self.values is None else self.values[at]
         return self.but(stored=self.stored[at], scale=self.scale[at], offset=self.offset[at], values=values)

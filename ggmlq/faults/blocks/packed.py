@@ -9,9 +9,9 @@ from functools import cache
 from typing import Any, NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
-from ..formats import FORMATS, BlockFormat
+from ...formats import FORMATS, BlockFormat
+from ..numbers import Index
 from .orders import Order
 
 SHOWN = 4  # bytes that a formula must hold for
@@ -21,12 +21,12 @@ class Packing(NamedTuple):
     """Places of elements [block]: the byte of the field, and the first bit in it."""
 
     field: str
-    byte: NDArray[np.int64]
-    shift: NDArray[np.int64]
+    byte: Index
+    shift: Index
     bits: int
 
     @property
-    def places(self) -> NDArray[np.int64]:
+    def places(self) -> Index:
         """[bytes, parts]: which element lies in each part of each byte."""
         order = np.lexsort((self.shift, self.byte))
         return order.reshape(-1, 8 // self.bits)
@@ -76,7 +76,7 @@ def formulas(packed: Packing, order: Order) -> tuple[str, str]:
     return wrong, right
 
 
-def _formula(packed: Packing, elements: NDArray[np.int64]) -> str:
+def _formula(packed: Packing, elements: Index) -> str:
     """Elements [bytes, parts] as a + b·j where the first bytes j show that; else those of byte 0."""
     names = []
     for p, first in enumerate(elements[:SHOWN].T):
@@ -90,7 +90,7 @@ def _formula(packed: Packing, elements: NDArray[np.int64]) -> str:
     return ", ".join(names)
 
 
-def _of_byte(packed: Packing, elements: NDArray[np.int64], byte: int) -> str:
+def _of_byte(packed: Packing, elements: Index, byte: int) -> str:
     taken = [f"q[{e}] = {_source(packed, p, str(byte))}" for p, e in enumerate(elements) if e >= 0]
     return ", ".join(taken) or f"no element is made of {packed.field}[{byte}]"
 

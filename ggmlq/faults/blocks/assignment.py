@@ -8,14 +8,13 @@ right order on, as long as the error falls. Many outputs see the same π, so a f
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
-from ..formats import BlockFormat
+from ...formats import BlockFormat
+from ..numbers import Index, Wide
 from .misread import low_bits
-from .readings import Reading, Wide
+from .readings import Reading
 from .scene import Scene
 
 ROUNDS = 12
@@ -23,16 +22,8 @@ EVIDENCE = 6  # outputs a place that must be there to believe an order
 FEATURES = 1 << 24
 
 
-class Found(NamedTuple):
-    """An order that explains y."""
-
-    fault: str
-    order: NDArray[np.int64]
-    score: float
-
-
-def orders_taken(scene: Scene, readings: list[Reading]) -> Iterator[Found]:
-    """Orders of codes, of high bits, of sub-scales that explain y better than the right one."""
+def orders_taken(scene: Scene, readings: list[Reading]) -> Iterator[tuple[str, Index, float]]:
+    """Fault, order and score: codes, high bits or sub-scales in an order that explains y better."""
     fmt = scene.fmt
     if not isinstance(fmt, BlockFormat):
         return
@@ -49,7 +40,7 @@ def orders_taken(scene: Scene, readings: list[Reading]) -> Iterator[Found]:
                 continue
             order, score = _descend(flat, target)
             if (order != np.arange(places)).any():
-                yield Found(fault, order, score)
+                yield fault, order, score
 
 
 def _questions(fmt: BlockFormat, scene: Scene, reading: Reading) -> Iterator[tuple[str, Wide, Wide]]:
@@ -104,7 +95,7 @@ def _pairs(x: Wide, w: Wide) -> Wide:
     return (left @ right.T).reshape(places, m, places, n).transpose(0, 2, 1, 3)
 
 
-def _descend(features: Wide, target: Wide) -> tuple[NDArray[np.int64], float]:
+def _descend(features: Wide, target: Wide) -> tuple[Index, float]:
     """The order, place by place, that leaves the least of the target; and how much it leaves."""
     places = len(features)
     order = np.arange(places)

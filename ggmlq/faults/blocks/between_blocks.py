@@ -10,9 +10,10 @@ from typing import NamedTuple
 
 import numpy as np
 
-from ..formats import BlockFormat
-from .products import Outcome
-from .readings import Reading, Wide, half
+from ...formats import BlockFormat
+from ..explanation import Mistake
+from ..numbers import Wide, half
+from .readings import Reading
 from .scene import Scene
 
 LARGEST = 1 << 22  # terms [M, N, groups] that are held at a time
@@ -26,8 +27,8 @@ class Terms(NamedTuple):
     scale: Wide  # [M, N, blocks]: of the block of weights times that of the activations
 
 
-def outcomes(scene: Scene, readings: list[Reading]) -> Iterator[Outcome]:
-    """Results of kernels that make one of these mistakes."""
+def mistakes(scene: Scene, readings: list[Reading]) -> Iterator[Mistake[Wide]]:
+    """Every one that these blocks can show, with the result of a kernel that makes it."""
     fmt = scene.fmt
     if (
         not isinstance(fmt, BlockFormat)
@@ -48,9 +49,9 @@ def outcomes(scene: Scene, readings: list[Reading]) -> Iterator[Outcome]:
             continue
         if k > fmt.block_size:
             for variant, y in _carried(terms):
-                yield Outcome("sum-carried", variant, y, reading.name)
+                yield Mistake("sum-carried", variant, y, beside=reading.name)
         for variant, y in _rounded(terms):
-            yield Outcome("scale-rounding", variant, y, reading.name)
+            yield Mistake("scale-rounding", variant, y, beside=reading.name)
 
 
 def _terms(fmt: BlockFormat, scene: Scene, reading: Reading) -> Terms | None:

@@ -7,12 +7,13 @@ from collections.abc import Iterator
 import numpy as np
 from numpy.typing import NDArray
 
-from ..formats import FORMATS, Format
-from .misread import Mistake
+from ...formats import FORMATS, Format
+from ..explanation import Mistake
+from ..numbers import Index
 from .operand import Operand, operand
 
 
-def wrong_strides(fmt: Format, raw: NDArray[np.uint8], columns: NDArray[np.int64]) -> Iterator[Mistake]:
+def wrong_strides(fmt: Format, raw: NDArray[np.uint8], columns: Index) -> Iterator[Mistake[Operand]]:
     """Rows [N, bytes] read from n times another stride, where that stays inside the buffer."""
     size, row = fmt.dtype.itemsize, raw.shape[1]
     blocks = row // size
@@ -61,31 +62,31 @@ def _strides(fmt: Format, blocks: int, row: int) -> dict[int, str]:
     return {stride: name for stride, name in found.items() if stride >= 0}
 
 
-def _fetched(fmt: Format, flat: NDArray[np.uint8], at: NDArray[np.int64], name: str) -> Mistake:
+def _fetched(fmt: Format, flat: NDArray[np.uint8], at: Index, name: str) -> Mistake[Operand]:
     inside = np.asarray(((at >= 0) & (at < flat.size)).all(axis=1))
     raw = np.ascontiguousarray(flat[at % flat.size])
     weights = operand(fmt, raw.view(fmt.dtype))
-    return Mistake("row-stride", name, weights, inside)
+    return Mistake("row-stride", name, weights, columns=inside)
 
 
-def short_rows(right: Operand, k: int) -> Iterator[Mistake]:
+def short_rows(right: Operand, k: int) -> Iterator[Mistake[Operand]]:
     """The end of K not multiplied; the constants that go through the sums left out too, or kept."""
     lengths = {k - end: f"the last {end} of K" for end in (16, 32, 64, 96, 128, 160, 192, 224, 256, 512)}
     for tile in (32, 64, 128, 256, 512, 1024):
         lengths[k // tile * tile] = f"what is left of K after tiles of {tile}"
     for kept in sorted(length for length in lengths if 0 <= length < k):
-        name, gone = f"{lengths[kept]} dropped", (kept, k)
+        name, where = f"{lengths[kept]} dropped", {"K-blocks": {"missing": [(kept, k)]}}
         if right.values is not None or kept % right.group:
             values = right.dense.copy()
             values[:, kept:] = 0
-            yield Mistake("k-tail-dropped", name, right.but(values=values), missing=gone)
+            yield Mistake("k-tail-dropped", name, right.but(values=values), where=where)
             continue
         bare, scale, offset = right.stored.copy(), right.scale.copy(), right.offset.copy()
         bare[:, kept:] = 0
         scale[:, kept // right.group :] = 0
         offset[:, kept // right.group :] = 0
         short = right.but(stored=bare, scale=scale, offset=offset)
-        yield Mistake("k-tail-dropped", name, short, missing=gone)
+        yield Mistake("k-tail-dropped", name, short, where=where)
         if np.any(right.constant):
             held = right.but(stored=bare)
-            yield Mistake("k-tail-dropped", f"{name}, its constants kept", held, missing=gone)
+            yield Mistake("k-tail-dropped", f"{name}, its constants kept", held, where=where)

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import re
 
-from ..formats import FORMATS, BlockFormat, Format
-from .catalogue import Fault
+from ...formats import FORMATS, BlockFormat, Format
+from ..catalogue import Fault
 from .misread import low_bits
 
 CONSTANT = re.compile(r"\(q - (\d+)\)")  # of q4_0: d * (q - 8)
