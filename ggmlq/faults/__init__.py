@@ -12,9 +12,9 @@ Each diagnosis goes one way, that of frame.py:
     verdicts.py    how sure that is, which others explain as much; races and factors
     report.py      a finding in words and figures
 
-Wrong elements show something by their places: places.py knows last rows, tiles and NaN, moved.py finds columns
-elsewhere, by the distances of nearest.py, and k_blocks.py blocks of K that are missing. numbers.py has the types
-and limits that all share.
+Wrong elements show something by their places: places.py knows last rows, tiles and NaN, moved.py finds
+columns elsewhere, by the distances of nearest.py, and k_blocks.py blocks of K that are missing. numbers.py
+has the types and limits that all share.
 
 Kinds of products bring their catalogue, their oracle, and how the product is replayed with a mistake:
 

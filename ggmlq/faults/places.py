@@ -59,11 +59,11 @@ def where(bad: Mask) -> dict[str, Any]:
 
 
 def in_words(where: Mapping[str, Any], most: int = 6) -> str:
-    """Rows and columns that hold elements, as inclusive ranges."""
+    """Rows, columns, steps, sequences and units that hold elements, as inclusive ranges."""
     parts = []
-    for name in ("rows", "columns"):
-        runs = where.get(name, [])
-        if runs and where.get("of"):
+    for name in ("rows", "columns", "steps", "sequences", "units"):
+        runs = where.get(name)
+        if runs:
             shown = ", ".join(f"{a}" if b == a + 1 else f"{a} to {b - 1}" for a, b in runs[:most])
             parts.append(f"{name} {shown}{' …' if len(runs) > most else ''}")
     return " and ".join(parts)

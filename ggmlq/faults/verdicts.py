@@ -51,9 +51,10 @@ def from_explanations(good: Sequence[Explanation], bad: Mask) -> Finding:
     if alike:
         confidence = min(confidence, 0.9 / (1 + len(alike)))
     beside = f" (beside it: {best.way})" if best.way not in ("", best.variant) else ""
+    places = where(bad) | dict(best.where)
     return Finding(
-        best.fault, confidence, best.variant + beside, where(bad) | dict(best.where), int(bad.sum()), tuple(alike),
-        best.gain, best.formulas,
+        best.fault, confidence, best.variant + beside, places, int(bad.sum()), tuple(alike), best.gain,
+        best.formulas,
     )  # fmt: skip
 
 

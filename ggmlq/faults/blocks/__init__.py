@@ -10,8 +10,8 @@ survey.py judges the whole of y by the best.
 Then, what is wrong. nonfinite.py looks for the origin of NaN and infinities. replay.py computes the product
 again with each mistake:
 
-    misread.py          mistakes in the operand (operand.py): in orders.py (of codes), subscales.py (of bits, by
-                        subscale_rules.py), terms.py (in one term of the product) and strides.py (of rows)
+    misread.py          mistakes in the operand (operand.py): in orders.py (of codes), subscales.py (of bits,
+                        by subscale_rules.py), terms.py (in one term of the product), strides.py (of rows)
     products.py         mistakes in the sums; between_blocks.py: where blocks meet
     assignment.py       an order of codes that no list has, found by linear algebra
 

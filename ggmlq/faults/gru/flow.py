@@ -8,15 +8,15 @@ from typing import Any
 import numpy as np
 
 from ...reference.gru import Codes, compensation, exact
+from ..explanation import Mistake
 from .inputs import Run
-from .machine import Index, Settings
-from .mistake import Mistake
+from .machine import Candidate, Index, Settings
 
 BOTH = ("W", "R")
 OTHER = {"x": "h", "h": "x"}
 
 
-def compensations(run: Run) -> Iterator[Mistake]:
+def compensations(run: Run) -> Iterator[Candidate]:
     """What zero points of x and of h bring into the products."""
     ways: tuple[tuple[str, str, Callable[..., Any]], ...] = (
         ("compensation-missing", "", lambda s, w, a: 0 * w.sum(1)),
@@ -84,7 +84,7 @@ def _without(count: int) -> Callable[[Codes], Codes]:
     return cut
 
 
-def products(run: Run) -> Iterator[Mistake]:
+def products(run: Run) -> Iterator[Candidate]:
     """Sums over wrong weights, or in too few bits."""
     for names in (BOTH, ("W",), ("R",)):
         of = " and ".join(names)
@@ -117,7 +117,7 @@ def _unsigned(w: Codes) -> Codes:
 # --- x ------------------------------------------------------------------------------------------
 
 
-def inputs(run: Run) -> Iterator[Mistake]:
+def inputs(run: Run) -> Iterator[Candidate]:
     """Codes of x: rounded otherwise, of another format, of another step or sequence."""
     f = run.formats["x"]
     exactly = np.ldexp(run.values.astype(np.float64), f.exponent)
@@ -155,7 +155,7 @@ def inputs(run: Run) -> Iterator[Mistake]:
     yield from _rows_of_x()
 
 
-def _rows_of_x() -> Iterator[Mistake]:
+def _rows_of_x() -> Iterator[Candidate]:
     def moved(dt: int, dn: int) -> Callable[[Run, Index], Any]:
         def rows(run: Run, at: Index) -> Any:
             t, n = at // run.sequences + dt, at % run.sequences + dn
@@ -188,7 +188,7 @@ def _turned(run: Run, rows: Index) -> Any:
 # --- states -------------------------------------------------------------------------------------
 
 
-def states(run: Run) -> Iterator[Mistake]:
+def states(run: Run) -> Iterator[Candidate]:
     """States before a step: not those after the one before."""
 
     def always(codes: Codes) -> Callable[[Run, Index], Any]:

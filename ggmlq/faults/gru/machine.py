@@ -1,6 +1,6 @@
 """A step with mistakes in it: the oracle's stages with some of their parts replaced.
 
-What is replaced is said by settings, a mapping whose keys name the part:
+Settings say so, a mapping whose keys name the part:
 
     ("round", tensor)            the shift into its scale           ("shift", tensor)   one too many, too few
     ("shift", term, tensor)      the same for one term of its sum   ("ends", tensor)    what clamping does
@@ -24,9 +24,12 @@ from numpy.typing import NDArray
 
 from ...fixed.shift import shifted_array
 from ...reference.gru import STAGES, Codes, Scene, Tensors, compensation, exact
+from ..explanation import Mistake
 from .inputs import Run
 
 Settings = Mapping[Any, Any]  # keys are tuples of str, of several lengths
+Candidate = Mistake[Settings]
+Stage = Callable[["Mistaken", Tensors], Codes]
 Index = NDArray[np.intp]
 ORDER = ("Wx", *STAGES)
 # What each stage reads of the same step: a stage whose sources are right, and that is not replaced, is right.
@@ -40,21 +43,21 @@ MADE_OF = {"W": "Wx", "R": "Rh", "x": "Wx", "x rows": "Wx"}
 
 
 class Mistaken(Scene):
-    """What stages look things up in, with settings."""
+    """Formats, codes and settings, in which stages look things up."""
 
     settings: Settings = {}
     rows: Any = None  # of the run
 
     def deviation(self, q: Tensors, name: str) -> Codes:
-        found: Codes = q[name] - self.settings.get(("less", name), 1) * self.formats[name].zero
-        return found
+        times: int = self.settings.get(("less", name), 1)
+        return q[name] - times * self.formats[name].zero
 
     def clamped(self, v: Codes, name: str) -> Codes:
         f = self.formats[name]
         v = v + self.settings.get(("plus", name), 1) * f.zero
         ends: Callable[..., Codes] | None = self.settings.get(("ends", name))
-        found: Codes = np.clip(v, f.low, f.high) if ends is None else ends(v, f)
-        return found
+        clamped: Codes = np.clip(v, f.low, f.high) if ends is None else ends(v, f)
+        return clamped
 
     def rescaled(self, v: Codes, source: Any, target: str) -> Codes:
         how: Callable[..., Codes] = self.settings.get(("round", target), shifted_array)
@@ -65,18 +68,21 @@ class Mistaken(Scene):
             rows = self._ordered(name, rows)
         source = self.formats[name].exponent + self.settings.get(("shift", name, target), 0)
         v = self.rescaled(self.deviation(q, name)[:, rows], source, target)
-        found: Codes = v * self.settings.get(("term", name, target), 1)
-        return found
+        times: int = self.settings.get(("term", name, target), 1)
+        return v * times
+
+    def into(self, target: str, v: Codes, *sources: str) -> Codes:
+        """A product of codes of these tensors, in the scale of another one, clamped to its codes."""
+        exponent = sum(self.formats[source].exponent for source in sources)
+        return self.clamped(self.rescaled(v, exponent, target), target)
 
     def bias(self, name: str, rows: slice, target: str) -> Codes:
         rows = self._ordered("b", rows) if ("order", "b") in self.settings else rows
-        times = self.settings.get(("bias", name, target), self.settings.get(("bias", name), 1))
+        times: int = self.settings.get(("bias", name, target), self.settings.get(("bias", name), 1))
         exponent = self.formats[name].exponent[rows] + self.settings.get(("shift", name, target), 0)
         if ("raw", name) in self.settings:
             exponent = self.formats[target].exponent
-        v = self.rescaled(self.codes[name].astype(np.int64)[rows], exponent, target)
-        found: Codes = v * times
-        return found
+        return self.rescaled(self.codes[name].astype(np.int64)[rows], exponent, target) * times
 
     def _ordered(self, name: str, rows: slice) -> slice:
         return self.gate(self.settings["order", name][rows.start // self.codes["R"].shape[1]])
@@ -93,7 +99,7 @@ class Machine:
         self._plain = {**self.step({})[0], "before": self._before}
 
     def step(self, settings: Settings) -> tuple[Tensors, NDArray[np.bool_]]:
-        """Codes of all tensors, and which rows a mistake says nothing about (it looks beyond the run)."""
+        """Codes of all tensors, and rows of which a mistake says nothing, as it looks beyond the run."""
         run, rows = self.run, self.rows
         scene = Mistaken({**run.formats, **settings.get(("formats",), {})}, run.codes)
         scene.settings, scene.rows = settings, rows

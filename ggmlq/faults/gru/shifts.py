@@ -10,8 +10,9 @@ import numpy as np
 from ...fixed.qformat import QFormat
 from ...fixed.shift import shifted_array
 from ...reference.gru import Codes
+from ..explanation import Mistake
 from .inputs import Run
-from .mistake import Mistake
+from .machine import Candidate
 
 SUMS = ("Wx", "Rh", "z_pre", "r_pre", "Rh_add_br", "rRh", "g_pre", "old", "new", "h")
 GROUPS = {
@@ -65,7 +66,7 @@ ROUNDINGS = {
 }
 
 
-def roundings() -> Iterator[Mistake]:
+def roundings() -> Iterator[Candidate]:
     """Shifts that do not round half away from zero."""
     for fault, (formula, shift) in ROUNDINGS.items():
         for words, names in GROUPS.items():
@@ -91,7 +92,7 @@ def _of_int8(v: Codes, f: QFormat) -> Codes:
     return found
 
 
-def saturations() -> Iterator[Mistake]:
+def saturations() -> Iterator[Candidate]:
     """Sums that do not stop at the ends of their format."""
     for words, names in GROUPS.items():
         yield Mistake("saturation-wraps", words, {("ends", name): _wrap for name in names})
@@ -102,7 +103,7 @@ def saturations() -> Iterator[Mistake]:
         yield Mistake("saturation-ends", f"at those of int8 {words}", {("ends", n): _of_int8 for n in names})
 
 
-def zero_points(run: Run) -> Iterator[Mistake]:
+def zero_points(run: Run) -> Iterator[Candidate]:
     """Zero points of tensors between the stages; those of x and h in the products are compensation."""
     inner = [name for name in (*SUMS[:-1], "z_out", "r_out", "g_out") if run.formats[name].zero]
     for name in inner:
@@ -119,7 +120,7 @@ def zero_points(run: Run) -> Iterator[Mistake]:
         yield Mistake("zero-point", words, {(key, name): 0 for name in names})
 
 
-def exponents() -> Iterator[Mistake]:
+def exponents() -> Iterator[Candidate]:
     """Shifts by a wrong amount, and exponents of the wrong row."""
     for name in SUMS:
         for by in (-2, -1, 1, 2):
