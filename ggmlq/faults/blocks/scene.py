@@ -164,8 +164,7 @@ class Scene:
                 near &= (half(prediction - strict) <= self.y) & (self.y <= half(prediction + strict))
         same = ~np.isfinite(self.y) & ~np.isfinite(prediction)
         loose = ~np.isfinite(limit)  # float32 may overflow here: anything goes
-        found: Mask = near | same | loose | ~self.sane | ~self.written
-        return found
+        return near | same | loose | ~self.sane | ~self.written
 
     def judged(
         self, found: list[Reading], way: Way, w: Operand, prediction: Wide,

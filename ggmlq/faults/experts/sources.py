@@ -30,8 +30,7 @@ class Sources(NamedTuple):
     @property
     def known(self) -> Mask:
         """Lines of which it is known."""
-        found: Mask = self.rows >= 0
-        return found
+        return self.rows >= 0
 
 
 class Prints:

@@ -37,8 +37,7 @@ def compensations(run: Run) -> Iterator[Candidate]:
 
 
 def _first_gate(scene: Any, w: Codes, a: str) -> Codes:
-    found: Codes = np.tile(compensation(scene, w, a)[: len(w) // 3], 3)
-    return found
+    return np.tile(compensation(scene, w, a)[: len(w) // 3], 3)
 
 
 def _length(scene: Any, w: Codes, a: str) -> Codes:
@@ -58,8 +57,7 @@ def _others(scene: Any, w: Codes, a: str) -> Codes:
 
 def _int(bits: int) -> Callable[[Any], Codes]:
     def held(v: Any) -> Codes:
-        found: Codes = (np.asarray(v, np.int64) + (1 << (bits - 1))) % (1 << bits) - (1 << (bits - 1))
-        return found
+        return (np.asarray(v, np.int64) + (1 << (bits - 1))) % (1 << bits) - (1 << (bits - 1))
 
     return held
 

@@ -56,8 +56,7 @@ class Mistaken(Scene):
         f = self.formats[name]
         v = v + self.settings.get(("plus", name), 1) * f.zero
         ends: Callable[..., Codes] | None = self.settings.get(("ends", name))
-        clamped: Codes = np.clip(v, f.low, f.high) if ends is None else ends(v, f)
-        return clamped
+        return np.clip(v, f.low, f.high) if ends is None else ends(v, f)
 
     def rescaled(self, v: Codes, source: Any, target: str) -> Codes:
         how: Callable[..., Codes] = self.settings.get(("round", target), shifted_array)

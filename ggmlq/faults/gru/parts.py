@@ -44,8 +44,7 @@ def _look(table: Any, source: str, base: Callable[[Any], int] | None = None, wra
         f = s.formats[source]
         at = q[source] - (f.low if base is None else base(f))
         at = at & (wrap - 1) if wrap else at
-        result: Codes = np.asarray(table, np.int64)[np.clip(at, 0, len(table) - 1)]
-        return result
+        return np.asarray(table, np.int64)[np.clip(at, 0, len(table) - 1)]
 
     return stage
 

@@ -39,8 +39,7 @@ def _by(cut: Callable[[Codes, Codes], Codes]) -> Callable[[Any, Any], Codes]:
 
     def shift(v: Any, n: Any) -> Codes:
         v, n = np.broadcast_arrays(np.asarray(v, np.int64), np.asarray(n, np.int64))
-        found: Codes = np.where(n > 0, cut(v, np.clip(n, 1, 62)), np.left_shift(v, np.clip(-n, 0, 62)))
-        return found
+        return np.where(n > 0, cut(v, np.clip(n, 1, 62)), np.left_shift(v, np.clip(-n, 0, 62)))
 
     return shift
 
@@ -74,8 +73,7 @@ def roundings() -> Iterator[Candidate]:
 
 
 def _wrap(v: Codes, f: QFormat) -> Codes:
-    found: Codes = (v - f.low) % (1 << f.bits) + f.low
-    return found
+    return (v - f.low) % (1 << f.bits) + f.low
 
 
 def _free(v: Codes, f: QFormat) -> Codes:
@@ -83,13 +81,11 @@ def _free(v: Codes, f: QFormat) -> Codes:
 
 
 def _even_ends(v: Codes, f: QFormat) -> Codes:
-    found: Codes = np.clip(v, -f.high if f.signed else f.low, f.high)
-    return found
+    return np.clip(v, -f.high if f.signed else f.low, f.high)
 
 
 def _of_int8(v: Codes, f: QFormat) -> Codes:
-    found: Codes = np.clip(v, -128, 127)
-    return found
+    return np.clip(v, -128, 127)
 
 
 def saturations() -> Iterator[Candidate]:

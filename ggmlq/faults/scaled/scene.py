@@ -110,8 +110,7 @@ class Scene:
         if self.a.moves is None or not self.a.moves.any():
             return np.zeros(self.y.shape)
         from_w = np.abs(self.case.w[self.columns].dequantize(np.float64))
-        added: Wide = np.nan_to_num(self.a.moves @ from_w.T)
-        return added
+        return np.nan_to_num(self.a.moves @ from_w.T)
 
     @property
     def in_floats(self) -> bool:

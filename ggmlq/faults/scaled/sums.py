@@ -66,8 +66,7 @@ def _by_group(sums: Wide, count: int, groups: int) -> Wide:
     if count == 1:
         return sums[:groups]
     starts = np.arange(0, len(sums), count)
-    found: Wide = np.add.reduceat(sums, starts, axis=0)
-    return found
+    return np.add.reduceat(sums, starts, axis=0)
 
 
 # --- floats ------------------------------------------------------------------------------------

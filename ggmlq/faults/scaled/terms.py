@@ -104,8 +104,7 @@ class Terms:
     def parts(self) -> Wide:
         """The terms of y that each group of K adds, [G, M, N]."""
         a, b = self.scales
-        parts: Wide = self.right * a.T[:, :, None] * b.T[:, None]
-        return parts
+        return self.right * a.T[:, :, None] * b.T[:, None]
 
     def product(self, inner: Wide | None = None, a: Wide | None = None, b: Wide | None = None) -> Wide:
         """[M, N], with other sums or scales where these are given."""
@@ -154,8 +153,7 @@ def runs(values: Wide, length: int) -> Wide:
 
 def dots(a: Wide, b: Wide, length: int) -> Wide:
     """Σ a·b of each run of so many columns: [runs, M, N]."""
-    found: Wide = runs(a, length) @ runs(b, length).transpose(0, 2, 1)
-    return found
+    return runs(a, length) @ runs(b, length).transpose(0, 2, 1)
 
 
 def less_zeros(s: Side) -> Wide:
@@ -186,8 +184,7 @@ def terms(a: Side, b: Side) -> Terms:
 
 def value_of(s: Side) -> Wide:
     """Scale · (code - zero), [rows, K]."""
-    found: Wide = less_zeros(s) * s.grid[s.tiles][:, np.arange(s.values.shape[1]) // s.c]
-    return found
+    return less_zeros(s) * s.grid[s.tiles][:, np.arange(s.values.shape[1]) // s.c]
 
 
 def typical(a: Side, b: Side) -> Wide:
