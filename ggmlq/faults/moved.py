@@ -31,14 +31,14 @@ def matched(y: Wide, best: Wide, size: Wide, bad: Mask) -> Match | None:
     error = distance(y, best, size, use, wrong, source)
     # Few rows match by chance if much is allowed: rounding of activations costs about 1 %.
     allowed = 0.05 if len(use) >= 5 else 1e-3 if len(use) > 1 else 1e-5
-    kept = (np.nan_to_num(error, nan=np.inf) <= allowed).all(axis=0)
+    fits = (np.nan_to_num(error, nan=np.inf) <= allowed).all(axis=0)
     moved = source != wrong
-    if kept.mean() < 0.9 or (kept & moved).sum() < (2 if m > 1 else 4):
+    if fits.mean() < 0.9 or (fits & moved).sum() < (2 if m > 1 else 4):
         return None
-    kept &= moved
-    if not _better(error[:, kept], distance(y, best, size, use, wrong[kept], wrong[kept])):
+    fits &= moved
+    if not _better(error[:, fits], distance(y, best, size, use, wrong[fits], wrong[fits])):
         return None
-    return float(np.median(error[:, kept])), wrong[kept], source[kept], use
+    return float(np.median(error[:, fits])), wrong[fits], source[fits], use
 
 
 def _sorted(y: Wide, best: Wide, size: Wide, wrong: Index, use: Index) -> Match | None:
@@ -73,12 +73,12 @@ def _repeated(y: Wide, best: Wide, size: Wide, wrong: Index, use: Index) -> Matc
 
 
 def _better(moved: Wide, straight: Wide) -> bool:
-    """Whether the other place explains the values, and their own place does not."""
+    """True where the other place explains the values, and the right one does not."""
     return bool((moved**2).mean() <= 0.02 * np.nan_to_num(straight**2, nan=1e6).mean())
 
 
 def held_twice(y: Wide, size: Wide, use: Index, source: Index, at: Index) -> bool:
-    """Whether columns of y really hold the same: two of one source, or a copy and its source."""
+    """True where columns of y hold the same values: two of one source, or a copy and its source."""
     for a, b in _twins(at, source):
         with np.errstate(invalid="ignore", over="ignore"):
             apart = np.abs(y[use, a] - y[use, b]) / np.maximum(size[use, a], size[use, b])
@@ -90,7 +90,7 @@ def held_twice(y: Wide, size: Wide, use: Index, source: Index, at: Index) -> boo
 def _twins(at: Index, source: Index) -> list[tuple[int, int]]:
     """Pairs of columns that should hold the same."""
     first: dict[int, int] = {}
-    found = []
+    pairs = []
     for a, s in zip(at.tolist(), source.tolist(), strict=True):
-        found.append((a, first.setdefault(s, s if s not in at else a)))
-    return [(a, b) for a, b in found if a != b]
+        pairs.append((a, first.setdefault(s, s if s not in at else a)))
+    return [(a, b) for a, b in pairs if a != b]

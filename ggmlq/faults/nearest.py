@@ -1,4 +1,4 @@
-"""Which column of a right result is nearest to a column of y, and how far they are apart."""
+"""The column of a right result nearest to a column of y, and their distance."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def sources(y: Wide, best: Wide, size: Wide) -> Index:
 
 
 def distance(y: Wide, best: Wide, size: Wide, rows: Index, at: Index, source: Index) -> Wide:
-    """How far columns of y are from other columns of the right result, in typical sizes."""
+    """Distances of columns of y from other columns of the right result, in typical sizes."""
     here, there = np.ix_(rows, at), np.ix_(rows, source)
     with np.errstate(invalid="ignore", over="ignore"):
         error: Wide = np.abs(y[here] - best[there]) / np.maximum(size[there], size[here])

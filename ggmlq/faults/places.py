@@ -29,13 +29,13 @@ class Pattern:
 
 def runs_of(indices: Index | list[int]) -> list[tuple[int, int]]:
     """Sorted indices as half-open ranges."""
-    found: list[tuple[int, int]] = []
+    runs: list[tuple[int, int]] = []
     for i in (int(i) for i in indices):
-        if found and found[-1][1] == i:
-            found[-1] = (found[-1][0], i + 1)
+        if runs and runs[-1][1] == i:
+            runs[-1] = (runs[-1][0], i + 1)
         else:
-            found.append((i, i + 1))
-    return found
+            runs.append((i, i + 1))
+    return runs
 
 
 def where(bad: Mask) -> dict[str, Any]:
@@ -98,17 +98,17 @@ def wrong_places(survey: Survey) -> Mask:
 
 
 def patterns(survey: Survey, bad: Mask) -> list[Pattern]:
-    """What the places of wrong elements show, the surest first."""
-    found = [
+    """Faults that the places of wrong elements show, the surest first."""
+    shapes = [
         pattern
         for find in (_transposed, _moved_columns, _moved_tile, _moved_rows, _tails)
         if (pattern := find(survey, bad)) is not None
     ]
-    return sorted(found, key=lambda p: not p.sure)
+    return sorted(shapes, key=lambda p: not p.sure)
 
 
 def _near(survey: Survey, bad: Mask, y: Wide, prediction: Wide, size: Wide) -> Mask:
-    """Whether values are those of another place, but for rounding."""
+    """Values that equal those of another place, but for rounding."""
     with np.errstate(invalid="ignore", over="ignore"):
         good = np.abs(survey.y - survey.prediction)[~bad]
         typical = survey.size[~bad]
@@ -148,12 +148,12 @@ def _moved(survey: Survey, bad: Mask, axis: int) -> Pattern | None:
     tried = [survey.prediction]
     if bad.mean() > 0.3:  # too little is right to trust the choice of the right kernel
         tried += survey.alternatives[:ALTERNATIVES]
-    found = _best_match(survey, tried, bad, axis)
-    if bad.mean() > 0.3 and (found is None or found[0] > CERTAIN):
-        found = _best_match(survey, survey.fitting(axis), bad, axis) or found
-    if found is None:
+    match = _best_match(survey, tried, bad, axis)
+    if bad.mean() > 0.3 and (match is None or match[0] > CERTAIN):
+        match = _best_match(survey, survey.fitting(axis), bad, axis) or match
+    if match is None:
         return None
-    _, at, source, use = found
+    _, at, source, use = match
     y, size = (a if axis == 1 else a.T for a in (survey.y, survey.size))
     twice = held_twice(y, size, use, source, at)
     return as_pattern(at, source, len(use) < len(y), axis, use, twice)
@@ -174,14 +174,14 @@ def as_pattern(
     name = "columns" if axis == 1 else "rows"
     moves = {int(a): int(s) for a, s in zip(at, source, strict=True)}
     sample = dict(list(moves.items())[:8])
-    found: dict[str, object] = {"moved": sample}
+    places: dict[str, object] = {"moved": sample}
     if part:
-        found["only in " + ("rows" if axis == 1 else "columns")] = runs_of(use)
+        places["only in " + ("rows" if axis == 1 else "columns")] = runs_of(use)
     text = ", ".join(f"{a} holds {s}" for a, s in list(sample.items())[:4])
     if not twice:
         fault = "rows-permuted" if axis == 1 else "tokens-permuted"
-        return Pattern(fault, f"{name} of y exchanged: {name[:-1]} {text}", True, found)
-    return Pattern("tile-duplicated", f"{name} of y repeat others: {name[:-1]} {text}", True, found)
+        return Pattern(fault, f"{name} of y exchanged: {name[:-1]} {text}", True, places)
+    return Pattern("tile-duplicated", f"{name} of y repeat others: {name[:-1]} {text}", True, places)
 
 
 def _moved_tile(survey: Survey, bad: Mask) -> Pattern | None:

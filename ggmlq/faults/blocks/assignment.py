@@ -1,4 +1,4 @@
-"""Which element, bit or scale a kernel took instead: found by linear algebra, with no list of orders.
+"""Orders in which a kernel takes elements, bits or scales, solved for by linear algebra, with no list.
 
 If place i of every block is given what place π(i) should have had, then y is a sum of features:
 Σ F[i, π(i)], one feature a place, each linear in the outputs. π is found place by place, from the

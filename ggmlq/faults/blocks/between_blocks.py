@@ -64,12 +64,12 @@ def _terms(fmt: BlockFormat, scene: Scene, reading: Reading) -> Terms | None:
     one = np.take_along_axis(d, np.abs(codes).argmax(axis=-1)[..., None], axis=-1)
     if (np.abs(d - one)[codes != 0] > 1e-6 * np.abs(one).max(initial=0)).any():
         return None
-    of_w = scene.blocks["d"][scene.columns].astype(np.float64)
+    weight_scale = scene.blocks["d"][scene.columns].astype(np.float64)
     x = values.reshape(len(values), -1, groups, fmt.group)
     stored = (w.stored - w.zero).reshape(len(w.stored), -1, groups, fmt.group)
     scale, offset = (a.reshape(len(a), -1, groups) for a in (w.scale, w.offset))
     sums = np.einsum("mbgi,nbgi->mnbg", x, stored, optimize=True) * scale
-    return Terms(sums, np.einsum("mbg,nbg->mnbg", x.sum(axis=-1), offset), one[:, None, :, 0] * of_w)
+    return Terms(sums, np.einsum("mbg,nbg->mnbg", x.sum(axis=-1), offset), one[:, None, :, 0] * weight_scale)
 
 
 def _carried(terms: Terms) -> Iterator[tuple[str, Wide]]:

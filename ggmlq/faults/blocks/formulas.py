@@ -16,7 +16,7 @@ MISSING = ("offset-missing", "sum-missing", "min-ignored")
 
 
 def formulas(fault: Fault, fmt: Format) -> tuple[str, str]:
-    """Those of the catalogue are for a typical format; those of a value's own terms are written anew."""
+    """Both formulas: the catalogue's, or, of a value's terms, those of this format."""
     if not isinstance(fmt, BlockFormat):
         return fault.wrong, fault.right
     right = fmt.formula

@@ -20,7 +20,7 @@ from .packed import Packing, exchanges_halves, packing
 from .packed import formulas as packed_formulas
 from .readings import shifted
 from .subscales import wrongly_unpacked
-from .terms import of_one_term
+from .terms import one_term
 
 
 def mistakes(fmt: Format, every: Blocks, columns: Index) -> Iterator[Mistake[Operand]]:
@@ -32,7 +32,7 @@ def mistakes(fmt: Format, every: Blocks, columns: Index) -> Iterator[Mistake[Ope
         yield from _nibbles(fmt, right)
         yield from _high_bits(fmt, blocks, right)
         yield from _sub_scales(fmt, right)
-        for fault, variant, weights in of_one_term(fmt, right):
+        for fault, variant, weights in one_term(fmt, right):
             yield Mistake(fault, variant, weights)
         for fault, variant, weights, formulas in wrongly_unpacked(fmt, blocks):
             yield Mistake(fault, variant, weights, formulas=formulas)
@@ -77,8 +77,8 @@ def _nibbles(fmt: BlockFormat, right: Operand) -> Iterator[Mistake[Operand]]:
     split = low_bits(fmt)
     stored = right.stored.reshape(-1, fmt.block_size)
     packed = packing(fmt.name)
-    for name, order in orders.of_fields(fmt.block_size):
-        fault, formulas = of_order(packed, order)
+    for name, order in orders.field_orders(fmt.block_size):
+        fault, formulas = order_fault(packed, order)
         moved = right.but(stored=stored[:, order].reshape(right.stored.shape))
         yield Mistake(fault, name, moved, formulas=formulas)
         if split:
@@ -88,7 +88,7 @@ def _nibbles(fmt: BlockFormat, right: Operand) -> Iterator[Mistake[Operand]]:
             yield Mistake(fault, f"{name}, high bits in place", weights, formulas=formulas)
 
 
-def of_order(packed: Packing | None, order: orders.Order) -> tuple[str, Formulas | None]:
+def order_fault(packed: Packing | None, order: orders.Order) -> tuple[str, Formulas | None]:
     """The fault of packed codes in this order, and its formulas where the format shows them."""
     if packed is None:
         return "nibble-order", None
@@ -144,7 +144,7 @@ def _high_bits(fmt: BlockFormat, blocks: Blocks, right: Operand) -> Iterator[Mis
     half = right.but(stored=low.reshape(shape), zero=right.zero / 2, summed=right.summed / 2)
     if fmt.zero:
         yield Mistake("high-bits", "dropped, and the constant halved", half)
-    for name, order in orders.of_bits(fmt.block_size):
+    for name, order in orders.bit_orders(fmt.block_size):
         weights = right.but(stored=(low + high[:, order] * unit).reshape(shape))
         yield Mistake("high-bits", name, weights)
 
@@ -159,7 +159,7 @@ def _sub_scales(fmt: BlockFormat, right: Operand) -> Iterator[Mistake[Operand]]:
         return
     shape = right.scale.shape
     scale, offset = right.scale.reshape(-1, groups), right.offset.reshape(-1, groups)
-    for name, order in orders.of_groups(groups):
+    for name, order in orders.group_orders(groups):
         s, o = scale[:, order].reshape(shape), offset[:, order].reshape(shape)
         yield Mistake("sub-scale-order", name, right.but(scale=s, offset=o))
         if fmt.has_offset:

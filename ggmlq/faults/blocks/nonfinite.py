@@ -17,18 +17,18 @@ PADDING = 512  # elements: llama.cpp pads rows of quantized matrices to so many 
 
 
 def not_finite(survey: BlockSurvey) -> Pattern | None:
-    """What the non-finite elements show; None where there are none that should be finite."""
+    """The origin of elements that are not finite; None where all of them are so rightly."""
     case = survey.case
     bad = survey.bad & ~np.isfinite(case.y)
     wild = ~np.isfinite(case.y)
     if not wild.any():
         return None
-    found = _overflow(case, wild)
-    if found is not None:
-        return found
+    overflow = _overflow(case, wild)
+    if overflow is not None:
+        return overflow
     if not bad.any():
         return None
-    return _of_empty_blocks(case, bad) or _of_padding(case, bad) or by_place(bad)
+    return _empty_blocks(case, bad) or _padding(case, bad) or by_place(bad)
 
 
 # --- overflow -------------------------------------------------------------------------------
@@ -109,7 +109,7 @@ def _products(case: Case, limit: float) -> Iterator[tuple[str, Mask]]:
 # --- places ---------------------------------------------------------------------------------
 
 
-def _of_empty_blocks(case: Case, bad: Mask) -> Pattern | None:
+def _empty_blocks(case: Case, bad: Mask) -> Pattern | None:
     """Blocks of zeros: a scale of 0, and 0 · (1 / 0)."""
     k = case.x.shape[1]
     for run in (32, 256, 16, 64):
@@ -122,7 +122,7 @@ def _of_empty_blocks(case: Case, bad: Mask) -> Pattern | None:
     return None
 
 
-def _of_padding(case: Case, bad: Mask) -> Pattern | None:
+def _padding(case: Case, bad: Mask) -> Pattern | None:
     """K that ends inside a tile: what lies behind it is multiplied with zeros, and NaN · 0 is NaN."""
     k = case.x.shape[1]
     if k % PADDING == 0:

@@ -35,7 +35,7 @@ class Operand:
 
     @cached_property
     def dense(self) -> Wide:
-        """What multiplies the activations, all terms together."""
+        """The factors of the activations, all terms together."""
         if self.values is not None:
             return self.values
         n, k = self.stored.shape

@@ -72,7 +72,7 @@ def formulas(packed: Packing, order: Order) -> tuple[str, str]:
     wrong, right = _formula(packed, takers[places]), _formula(packed, places)
     if wrong == right:  # the first bytes are taken rightly
         b = int(np.flatnonzero((takers[places] != places).any(axis=1))[0])
-        return _of_byte(packed, takers[places][b], b), _of_byte(packed, places[b], b)
+        return _byte_formula(packed, takers[places][b], b), _byte_formula(packed, places[b], b)
     return wrong, right
 
 
@@ -83,14 +83,14 @@ def _formula(packed: Packing, elements: Index) -> str:
         source = _source(packed, p, "j")
         step = int(first[1] - first[0])
         if (np.diff(first) != step).any() or (first < 0).any():
-            return _of_byte(packed, elements[0], 0)
+            return _byte_formula(packed, elements[0], 0)
         at = {0: "", 1: "j"}.get(step, f"{step}j" if step > 0 else f"{first[0]}{step}j")
         plus = f"{'+' if at else ''}{first[0]}" if step >= 0 and (first[0] or not at) else ""
         names.append(f"q[{at}{plus}] = {source}")
     return ", ".join(names)
 
 
-def _of_byte(packed: Packing, elements: Index, byte: int) -> str:
+def _byte_formula(packed: Packing, elements: Index, byte: int) -> str:
     taken = [f"q[{e}] = {_source(packed, p, str(byte))}" for p, e in enumerate(elements) if e >= 0]
     return ", ".join(taken) or f"no element is made of {packed.field}[{byte}]"
 

@@ -37,11 +37,11 @@ def saturated(readings: list[Reading], w: Operand) -> Iterator[Mistake[Wide]]:
         for form, added in (("signed codes", -w.zero), ("stored codes", 0.0), ("codes + 128", 128 - w.zero)):
             if added == 0 and w.zero == 0 and form == "signed codes":
                 continue  # the same as stored
-            of_w = (w.stored + added).reshape(len(w.stored), -1, run)
-            limit = np.abs(codes).max(initial=0) * np.abs(of_w).max(initial=0)
+            weights = (w.stored + added).reshape(len(w.stored), -1, run)
+            limit = np.abs(codes).max(initial=0) * np.abs(weights).max(initial=0)
             if limit * run <= SIXTEEN:
                 continue
-            products = np.einsum("mgi,ngi->mngi", codes, of_w)
+            products = np.einsum("mgi,ngi->mngi", codes, weights)
             for name, dot in _dots(products, limit):
                 y = _scaled(dot, d, w, added, codes)
                 yield Mistake("int8-saturation", f"{form}, {name}", y, beside=reading.name)
@@ -102,10 +102,10 @@ def _in_registers(values: Wide, w: Operand) -> Iterator[tuple[str, Wide]]:
             if values.shape[1] % run or run % (NEIGHBOURS * lanes):
                 continue
             shape = (-1, run // (NEIGHBOURS * lanes), lanes, NEIGHBOURS)
-            x, of_w = (a.reshape(len(a), *shape) for a in (values, w.dense))
-            sums = np.zeros((lanes, len(x), len(of_w)))
+            x, weights = (a.reshape(len(a), *shape) for a in (values, w.dense))
+            sums = np.zeros((lanes, len(x), len(weights)))
             for block in range(x.shape[1]):
-                sums = half(sums + np.einsum("malc,nalc->lmn", x[:, block], of_w[:, block]))
+                sums = half(sums + np.einsum("malc,nalc->lmn", x[:, block], weights[:, block]))
             name = f"{lanes} lanes of {NEIGHBOURS} neighbours, by {run}"
             yield f"{name}, these added in float32", sums.sum(axis=0)
             yield f"{name}, a tree", _tree(sums)
@@ -121,8 +121,8 @@ def _terms(values: Wide, w: Operand, by_element: bool) -> Iterator[tuple[str, Wi
         return
     for run in dict.fromkeys((w.grain, 32, 256)):
         if k % run == 0 and run <= k:
-            x, of_w = (a.reshape(len(a), -1, run).swapaxes(0, 1) for a in (values, dense))
-            yield f"by {run}", x @ of_w.swapaxes(1, 2)
+            x, weights = (a.reshape(len(a), -1, run).swapaxes(0, 1) for a in (values, dense))
+            yield f"by {run}", x @ weights.swapaxes(1, 2)
 
 
 def _accumulated(terms: Wide) -> Iterator[tuple[str, Wide]]:
@@ -152,6 +152,6 @@ def _tree(sums: Wide) -> Wide:
 
 
 def looks_half(y: Wide) -> bool:
-    """Whether so many values are exactly halves that a half accumulator must have held them."""
+    """True where all values are halves, and so many that a half accumulator must have held them."""
     values = y[np.isfinite(y) & (y != 0)]
     return values.size >= 4 and bool((half(values) == values).all())

@@ -1,6 +1,6 @@
-"""How a kernel may have read the activations: every usual way to round them, and some wrong ones.
+"""Readings of activations: every usual way to round them, and some wrong ones.
 
-A reading says what the kernel multiplied. Block formats with a constant in the code, or with an
+A reading holds what a kernel multiplied. Block formats with a constant in the code, or with an
 offset, also need a block sum, and there conventions part (of the codes, of the floats, as half):
 each reading times each sum is one *way*.
 """
@@ -56,7 +56,7 @@ class Way:
 
 def right(x: Wide) -> list[Reading]:
     """All right readings of x [M, K] (float32 values, held wide)."""
-    found = [
+    floats = [
         Reading(name, rounded(x, kind), weights=w)
         for name, kind, w in (
             ("float32 activations and weights", "f32", "f32"),
@@ -69,7 +69,7 @@ def right(x: Wide) -> list[Reading]:
         )
         for kind in (_float(kind),)
     ]
-    return found + [_quantized(x, how) for how in _quantizers(x.shape[1])]
+    return floats + [_quantized(x, how) for how in _quantizers(x.shape[1])]
 
 
 def _float(kind: str) -> Float:
@@ -144,7 +144,7 @@ def _cut_off(x: Wide) -> Iterator[Reading]:
                 if any(np.array_equal(codes, c) and np.array_equal(wide, w) for c, w in tried):
                     continue
                 tried.append((codes, wide))
-                yield from _kept(f"8-bit codes {rule} ({label}), {run}", codes, wide)
+                yield from _under_scales(f"8-bit codes {rule} ({label}), {run}", codes, wide)
         yield from _beyond_127(x32, run)
 
 
@@ -159,16 +159,16 @@ def _beyond_127(x32: NDArray[np.float32], run: int) -> Iterator[Reading]:
         ("away", np.sign(v) * np.floor(np.abs(v) + np.float32(0.5))),
     ):
         clipped = np.clip(codes, -128, 127).astype(np.float64).reshape(x32.shape)
-        yield from _kept(f"8-bit codes with the scale amax/128 (halves {rule}), {run}", clipped, d)
+        yield from _under_scales(f"8-bit codes with the scale amax/128 (halves {rule}), {run}", clipped, d)
 
 
-def _kept(name: str, codes: Wide, wide: Wide) -> Iterator[Reading]:
+def _under_scales(name: str, codes: Wide, wide: Wide) -> Iterator[Reading]:
     """Wrong codes under a scale kept as half or float; -128 as it is, and where its sign cannot be turned."""
     lowest = codes == -128
-    for kept in ("half", "float"):
-        held = half(wide) if kept == "half" else wide
+    for kind in ("half", "float"):
+        held = half(wide) if kind == "half" else wide
         one = Reading(
-            f"{name} to a {kept} scale", codes * held, codes, codes * wide, fault="activation-rounding"
+            f"{name} to a {kind} scale", codes * held, codes, codes * wide, fault="activation-rounding"
         )
         yield one
         if lowest.any():
@@ -242,36 +242,36 @@ def _saturated_halves(x: Wide) -> Iterator[Reading]:
 
 def ways(x: Wide, readings: list[Reading], grain: int, needs_sums: bool) -> list[Way]:
     """Every reading with every sum that a kernel may have used beside it."""
-    found: list[Way] = []
+    ways: list[Way] = []
     with np.errstate(all="ignore"):
         for i, reading in enumerate(readings):
             sums: Sums = "none" if reading.codes is None or not needs_sums else "codes"
-            found.append(Way(i, reading.name, sums, fault=reading.fault))
+            ways.append(Way(i, reading.name, sums, fault=reading.fault))
             if reading.codes is not None and needs_sums:
-                found += _with_kept_sums(x, i, reading, grain)
-    return found
+                ways += _with_sums(x, i, reading, grain)
+    return ways
 
 
-def _with_kept_sums(x: Wide, i: int, reading: Reading, grain: int) -> Iterator[Way]:
+def _with_sums(x: Wide, i: int, reading: Reading, grain: int) -> Iterator[Way]:
     assert reading.codes is not None
-    own, codes, of_x = (by_run(v, grain).sum(axis=-1) for v in (reading.values, reading.codes, x))
+    value_sums, codes, x_sums = (by_run(v, grain).sum(axis=-1) for v in (reading.values, reading.codes, x))
     assert reading.unrounded is not None or reading.fault
-    wide = own if reading.unrounded is None else by_run(reading.unrounded, grain).sum(axis=-1)
+    wide = value_sums if reading.unrounded is None else by_run(reading.unrounded, grain).sum(axis=-1)
     size = np.abs(by_run(x, grain)).sum(axis=-1)
     for label, s, error, sums in (
         ("s = half(d·Σq)", wide, 2e-7 * np.abs(wide), "codes"),
-        ("s = half(half(d)·Σq)", own, 2e-7 * np.abs(own), "codes"),
-        ("s = half(Σx)", of_x, 6e-7 * size, "floats"),
-        ("s = Σx", of_x, None, "floats"),
+        ("s = half(half(d)·Σq)", value_sums, 2e-7 * np.abs(value_sums), "codes"),
+        ("s = half(Σx)", x_sums, 6e-7 * size, "floats"),
+        ("s = Σx", x_sums, None, "floats"),
     ):
         used = s if error is None else half(s)
         moves = None if error is None else half(s + error) - half(s - error)
-        yield Way(i, f"{reading.name}, {label}", sums, own - used, moves, reading.fault)  # type: ignore[arg-type]
+        yield Way(i, f"{reading.name}, {label}", sums, value_sums - used, moves, reading.fault)  # type: ignore[arg-type]
         if error is not None and np.abs(s).max(initial=0) > LARGEST_HALF:
             stuck = half(np.clip(s, -LARGEST_HALF, LARGEST_HALF))
             name = f"{reading.name}, {label} clamped at 65504"
-            yield Way(i, name, sums, own - stuck, fault="scale-f16-overflow")  # type: ignore[arg-type]
+            yield Way(i, name, sums, value_sums - stuck, fault="scale-f16-overflow")  # type: ignore[arg-type]
     if reading.fault is None:
         for label, used in (("Σq", codes), ("half(Σq)", half(codes))):
             name = f"{reading.name}, s = {label} without its scale"
-            yield Way(i, name, "codes", own - used, fault="sum-not-scaled")
+            yield Way(i, name, "codes", value_sums - used, fault="sum-not-scaled")

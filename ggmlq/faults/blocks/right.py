@@ -1,4 +1,4 @@
-"""Which right kernel this could be: every named arithmetic, and every usual way to round beside them."""
+"""Right kernels that this could be: every named arithmetic, and every usual way to round beside them."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ LOOSE = 0.02  # of the typical size: how far sums in halves may be off
 
 @dataclass(frozen=True, eq=False)
 class Right:
-    """What a right kernel of one kind gives, and how much of y that explains."""
+    """The result of a right kernel of one kind, and how much of y that explains."""
 
     name: str
     arithmetic: str | None  # its name in ``reference.ARITHMETICS``, where it has one
@@ -34,7 +34,7 @@ class Right:
 
     @property
     def share(self) -> float:
-        """How much of y it explains to the last rounding."""
+        """The part of y that it explains to the last rounding."""
         return float(self.inside.mean()) if self.inside.size else 1.0
 
     @property
@@ -47,18 +47,18 @@ class Right:
 
 def candidates(scene: Scene, q: QuantArray, claim: str | None) -> list[Right]:
     """Every right kernel with how well it fits, best first; q holds the scene's rows."""
-    found = named(scene, q, claim) + _family(scene)
-    return sorted(found, key=lambda right: right.rank)
+    rights = by_name(scene, q, claim) + by_rounding(scene)
+    return sorted(rights, key=lambda right: right.rank)
 
 
 # --- by name --------------------------------------------------------------------------------
 
 
-def named(
+def by_name(
     scene: Scene, q: QuantArray, claim: str | None, names: Iterable[str] = reference.ARITHMETICS
 ) -> list[Right]:
     """The arithmetics that ggmlq knows by name; those without a bound only where they are claimed."""
-    found = []
+    rights = []
     for name in names:
         if reference.ONE_TYPE.get(name, q.format.name) != q.format.name and name != claim:
             continue
@@ -79,16 +79,16 @@ def named(
             limit = np.maximum(limit, LOOSE * scene.size)
         sums: Sums = "none" if floats or not np.any(scene.weights.constant) else "codes"
         if sums == "codes" and how.sums == "kept" and how.quantizer is not None:
-            kept = how.quantizer.sums
-            sums = "codes" if kept in ("codes", None) else "floats"
+            sums_kept = how.quantizer.sums
+            sums = "codes" if sums_kept in ("codes", None) else "floats"
         if sums == "floats":
             limit = limit + _other_orders(scene)
-        found.append(_right(scene, name, name, sums, prediction, limit))
-    return found
+        rights.append(_right(scene, name, name, sums, prediction, limit))
+    return rights
 
 
 def _other_orders(scene: Scene) -> Wide:
-    """What half(Σx) may move by where the floats are added in another order than llama.cpp's."""
+    """The error of half(Σx) where the floats are added in another order than llama.cpp's."""
     for way in scene.ways:
         if way.sums == "floats" and way.moves is not None:
             return scene.moved(replace(scene.readings[way.reading], moves=None), way, scene.weights)
@@ -110,7 +110,7 @@ def _right(
 # --- the family -----------------------------------------------------------------------------
 
 
-def _family(scene: Scene) -> list[Right]:
+def by_rounding(scene: Scene) -> list[Right]:
     """All readings with all sums, weights in each precision; the most promising judged in full."""
     rough: list[tuple[float, float, Way, Operand, str, Wide]] = []
     for label, w, chosen in precisions(scene):
@@ -122,8 +122,8 @@ def _family(scene: Scene) -> list[Right]:
             rough.append((-float(share), float(score), way, w, label, prediction))
     first = sorted(rough, key=lambda r: r[:2])[:SHORTLIST]
     second = sorted(rough, key=lambda r: r[1])[:SHORTLIST]
-    kept = {id(r): r for r in first + second}.values()
-    return [judged(scene, *r[2:]) for r in kept]
+    best = {id(r): r for r in first + second}.values()
+    return [judged(scene, *r[2:]) for r in best]
 
 
 def judged(scene: Scene, way: Way, w: Operand, label: str, prediction: Wide) -> Right:
@@ -134,13 +134,13 @@ def judged(scene: Scene, way: Way, w: Operand, label: str, prediction: Wide) -> 
 
 def precisions(scene: Scene) -> list[tuple[str, Operand, list[Way]]]:
     """Weights as float32, as half, as bfloat16, and with half scales; which ways go with each."""
-    of = {way: scene.readings[way.reading] for way in scene.ways}
-    found = [("", scene.weights, [way for way in scene.ways if of[way].weights == "f32"])]
+    readings = {way: scene.readings[way.reading] for way in scene.ways}
+    weights = [("", scene.weights, [way for way in scene.ways if readings[way].weights == "f32"])]
     for kind in ("f16", "bf16"):
-        ways = [way for way in scene.ways if of[way].weights == kind]
-        found.append(("", scene.weights.kept_as(kind), ways))
-    coded = [way for way in scene.ways if of[way].codes is not None]
+        ways = [way for way in scene.ways if readings[way].weights == kind]
+        weights.append(("", scene.weights.kept_as(kind), ways))
+    coded = [way for way in scene.ways if readings[way].codes is not None]
     w = scene.weights
     if coded and (w.group != getattr(scene.fmt, "block_size", w.group) or np.any(w.offset)):
-        found.append((", scales of the weights as halves", w.with_half_scales(), coded))
-    return found
+        weights.append((", scales of the weights as halves", w.with_half_scales(), coded))
+    return weights

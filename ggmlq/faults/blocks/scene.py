@@ -22,7 +22,7 @@ from .readings import Reading, Way
 
 
 class Fit(NamedTuple):
-    """How well a prediction explains y."""
+    """A prediction, and how well it explains y."""
 
     score: float  # mean of (error / typical size)², the worst elements capped
     share: float  # of the elements within the tolerance
@@ -54,11 +54,11 @@ class Scene:
 
     @cached_property
     def readings(self) -> list[Reading]:
-        """The right ones."""
-        found = readings.right(self.x)
+        """Right readings of the activations."""
+        right = readings.right(self.x)
         if not isinstance(self.fmt, BlockFormat):
-            return [reading for reading in found if reading.codes is None]
-        return found
+            return [reading for reading in right if reading.codes is None]
+        return right
 
     @cached_property
     def _all_ways(self) -> list[Way]:
@@ -73,19 +73,19 @@ class Scene:
     @cached_property
     def wrong(self) -> tuple[list[Reading], list[Way]]:
         """Readings and sums that carry a fault of their own."""
-        found = readings.wrong(self.x) if isinstance(self.fmt, BlockFormat) else []
+        wrong = readings.wrong(self.x) if isinstance(self.fmt, BlockFormat) else []
         needs_sums = bool(np.any(self.weights.constant))
-        ways = readings.ways(self.x, found, self.weights.grain, needs_sums)
+        ways = readings.ways(self.x, wrong, self.weights.grain, needs_sums)
         n = len(self.readings)
         ways = [replace(way, reading=way.reading + n) for way in ways]
-        return self.readings + found, [*(way for way in self._all_ways if way.fault), *ways]
+        return self.readings + wrong, [*(way for way in self._all_ways if way.fault), *ways]
 
     @cached_property
     def size(self) -> Wide:
         """The typical size of each element, were its terms of random sign."""
         with np.errstate(invalid="ignore", over="ignore"):
-            of_w = np.linalg.norm(np.where(self.sane[:, None], self.weights.dense, 0), axis=1)
-        norm = np.outer(np.linalg.norm(self.x, axis=1), of_w)
+            lengths = np.linalg.norm(np.where(self.sane[:, None], self.weights.dense, 0), axis=1)
+        norm = np.outer(np.linalg.norm(self.x, axis=1), lengths)
         size: Wide = norm / np.sqrt(max(self.x.shape[1], 1))
         if not self.wild.any():
             return np.maximum(size, 1e-300)
@@ -96,23 +96,23 @@ class Scene:
 
     @cached_property
     def partial(self) -> tuple[Wide, Wide]:
-        """How large partial sums over blocks may become, and the sum of all magnitudes."""
+        """The largest size of partial sums over blocks, and the sum of all magnitudes."""
         with np.errstate(invalid="ignore", over="ignore"):
             w, grain = self.weights, self.weights.grain
             constant = np.abs(w.constant)
-            x, of_w = (a.reshape(len(a), -1, grain) for a in (self.x, w.scaled))
+            x, weights = (a.reshape(len(a), -1, grain) for a in (self.x, w.scaled))
             sums = np.zeros(self.y.shape)
             for g in range(x.shape[1]):
-                sums += np.abs(x[:, g] @ of_w[:, g].T)
+                sums += np.abs(x[:, g] @ weights[:, g].T)
             whole = np.abs(self.x) @ np.abs(w.scaled).T
             if np.any(constant):
-                of_x = x.sum(axis=-1)
-                sums += np.abs(of_x) @ constant.T
+                x_sums = x.sum(axis=-1)
+                sums += np.abs(x_sums) @ constant.T
                 whole += np.abs(x).sum(axis=-1) @ constant.T
             return np.nan_to_num(sums, nan=np.inf), np.nan_to_num(whole, nan=np.inf)
 
     def tolerance(self, prediction: Wide, floats: bool) -> Wide:
-        """How far f32 sums in any order may be from a prediction, tie-breaking aside."""
+        """The distance that float32 sums in any order may have from a prediction, ties aside."""
         blocks, whole = self.partial
         k = self.x.shape[1]
         n = k if floats else max(k // self.weights.grain, 1)
@@ -126,7 +126,7 @@ class Scene:
         return np.where(blocks < HUGE, limit, np.inf)
 
     def moved(self, reading: Reading, way: Way, w: Operand) -> Wide:
-        """What codes, scales and sums near a rounding tie may add to that."""
+        """The distance that codes, scales and sums near a rounding tie may add."""
         total = np.zeros(self.y.shape)
         with np.errstate(invalid="ignore", over="ignore"):
             if reading.moves is not None and reading.moves.any():
@@ -156,7 +156,7 @@ class Scene:
         return mean
 
     def within(self, prediction: Wide, limit: Wide) -> Mask:
-        """Which elements a prediction explains to the last rounding; infinities count if equal."""
+        """Elements that a prediction explains to the last rounding; infinities count if equal."""
         with np.errstate(invalid="ignore"):
             near = np.abs(self.y - prediction) <= limit
             if self.cast:  # exactly what a store in half makes of a result within float32's limits
@@ -167,16 +167,16 @@ class Scene:
         return near | same | loose | ~self.sane | ~self.written
 
     def judged(
-        self, found: list[Reading], way: Way, w: Operand, prediction: Wide,
+        self, readings: list[Reading], way: Way, w: Operand, prediction: Wide,
         columns: Mask | None = None,
     ) -> Fit:  # fmt: skip
         """One prediction with its score and the elements it explains."""
-        limit = self.tolerance(prediction, found[way.reading].codes is None)
-        limit = limit + self.moved(found[way.reading], way, w)
+        limit = self.tolerance(prediction, readings[way.reading].codes is None)
+        limit = limit + self.moved(readings[way.reading], way, w)
         inside = self.within(prediction, limit)
         score = float(self.scores(prediction[None], columns)[0])
-        kept = inside if columns is None else inside[:, columns]
-        return Fit(score, float(kept.mean()) if kept.size else 0.0, way, prediction, inside)
+        part = inside if columns is None else inside[:, columns]
+        return Fit(score, float(part.mean()) if part.size else 0.0, way, prediction, inside)
 
     def fit(self, w: Operand, columns: Mask | None = None) -> Fit:
         """The best way to explain y with these weights, read rightly."""
@@ -185,17 +185,17 @@ class Scene:
         return self.judged(self.readings, self.ways[best], w, predictions[best], columns)
 
 
-def predict(found: list[Reading], chosen: list[Way], w: Operand) -> Wide:
-    """What kernels give that read the activations in these ways and see these weights."""
+def predict(readings: list[Reading], chosen: list[Way], w: Operand) -> Wide:
+    """Results of kernels that read the activations in these ways and see these weights."""
     used = sorted({way.reading for way in chosen})
     with np.errstate(invalid="ignore", over="ignore"):
-        stack = np.concatenate([found[i].values for i in used])
+        stack = np.concatenate([readings[i].values for i in used])
         base = (stack @ w.dense.T).reshape(len(used), -1, len(w.dense))
         at = {reading: i for i, reading in enumerate(used)}
         out = np.stack([base[at[way.reading]] for way in chosen])
         for i, way in enumerate(chosen):
             if way.excess is not None:
                 out[i] += way.excess @ w.constant.T
-            if (wraps := found[way.reading].wraps) is not None:
+            if (wraps := readings[way.reading].wraps) is not None:
                 out[i] -= wraps @ w.below_zero.T
     return out

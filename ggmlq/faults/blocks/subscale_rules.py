@@ -41,7 +41,7 @@ def rules(layout: Layout) -> Iterator[tuple[str, str, Table, int]]:
         for factor, fault in ((0, "offset-missing"), (2, "offset-twice"), (-1, "offset-sign")):
             yield fault, "the constant of the sub-scales", layout.bits, factor
     tried = [layout.bits]
-    for name, change in (*_of_all(layout), *_of_composites(layout)):
+    for name, change in (*_everywhere(layout), *_in_two_places(layout)):
         whole = {field: change(field) for field in layout.bits}
         for part, belongs in _parts(layout):
             table = {field: (whole if belongs(field) else layout.bits)[field] for field in layout.bits}
@@ -66,14 +66,14 @@ def _parts(layout: Layout) -> Iterator[tuple[str, Callable[[Field], bool]]]:
 Change = Callable[[Field], Bits]
 
 
-def _of_all(layout: Layout) -> Iterator[tuple[str, Change]]:
+def _everywhere(layout: Layout) -> Iterator[tuple[str, Change]]:
     """Rules that are wrong in every group."""
     yield "scales and minima exchanged", lambda field: layout.bits[layout.other(field)]
     yield "signs ignored", lambda field: [(a, abs(w)) for a, w in layout.bits[field]]
     yield "bits of each reversed", lambda field: _as(layout.bits[field][::-1], layout.bits[field])
 
 
-def _of_composites(layout: Layout) -> Iterator[tuple[str, Change]]:
+def _in_two_places(layout: Layout) -> Iterator[tuple[str, Change]]:
     """Rules that are wrong where an integer lies in two places."""
     if not any(layout.pieces(field)[1] for field in layout.bits):
         return

@@ -80,8 +80,8 @@ def _layout(name: str) -> Layout:
             continue
         moved = np.rint(values[1:] - values[0]).astype(int)
         for g in range(layout.groups):
-            found = [(addresses[i], int(moved[i, g])) for i in np.flatnonzero(moved[:, g])]
-            layout.bits[kind, g] = sorted(found, key=lambda place: abs(place[1]))
+            places = [(addresses[i], int(moved[i, g])) for i in np.flatnonzero(moved[:, g])]
+            layout.bits[kind, g] = sorted(places, key=lambda place: abs(place[1]))
             layout.base[kind, g] = round(float(values[0, g]))
     return layout
 

@@ -11,7 +11,7 @@ from ...base.indices import evenly_spaced
 from ..nearest import distance, sources
 from ..numbers import HALF, Index, Mask, Wide, half
 from ..survey import Part, Survey, by_slabs, sampled
-from .right import Right, candidates, judged, named, precisions
+from .right import Right, by_name, candidates, judged, precisions
 from .scene import Scene, predict
 
 FEW = 0.1  # of y may be wrong beside a store in half
@@ -26,7 +26,7 @@ PAIRS = 1 << 20  # entries of a table of distances between columns
 
 @dataclass(frozen=True, eq=False)
 class Case:
-    """What is to be judged: a kernel's result with its operands, on the host."""
+    """A kernel's result with its operands, on the host."""
 
     y: Wide  # [M, N]
     x: Wide  # [M, K] values of float32
@@ -104,7 +104,7 @@ def _relative(s: BlockSurvey) -> Wide:
 
 
 def _may_be_cast(y: Wide) -> bool:
-    """Whether y holds nothing but halves: a right result may have been stored as half."""
+    """True where y holds nothing but halves: a right result may have been stored as half."""
     return bool(y.any() and np.isfinite(y).all() and (half(y) == y).all())
 
 
@@ -139,11 +139,11 @@ def _over_all(case: Case, best: Right, others: list[Right]) -> BlockSurvey:
 
 def _again(scene: Scene, q: QuantArray, best: Right) -> Right:
     if best.arithmetic is not None:
-        return named(scene, q, best.arithmetic, [best.arithmetic])[0]
-    return _by_name(scene, best.name)
+        return by_name(scene, q, best.arithmetic, [best.arithmetic])[0]
+    return _from_family(scene, best.name)
 
 
-def _by_name(scene: Scene, name: str) -> Right:
+def _from_family(scene: Scene, name: str) -> Right:
     """One of the family again, on another scene."""
     for label, w, chosen in precisions(scene):
         for way in chosen:

@@ -17,12 +17,12 @@ from . import orders
 from .operand import Operand
 
 
-def of_one_term(fmt: BlockFormat, right: Operand) -> Iterator[tuple[str, str, Operand]]:
+def one_term(fmt: BlockFormat, right: Operand) -> Iterator[tuple[str, str, Operand]]:
     """Fault, variant and weights; only where a super-block has constants."""
     groups = fmt.block_size // fmt.group
     if groups == 1 or not (fmt.zero or fmt.has_offset):
         return
-    for name, order in orders.of_groups(groups):
+    for name, order in orders.group_orders(groups):
         if fmt.zero:
             yield "sub-scale-order", f"in the main sum alone, {name}", main_scales(right, groups, order)
         if fmt.zero or len(set(order.tolist())) < groups:  # else it is the minima that are in another order

@@ -72,7 +72,7 @@ def places(g: Lines) -> tuple[Index, Index]:
 
 
 def at_an_edge(g: Lines, bad: Mask) -> str | None:
-    """Which places of each expert's list the bad lines are, if a tile says so."""
+    """Words for the places of bad lines in their experts' lists, where a tile explains them."""
     if bad.all():
         return None
     place, count = places(g)
@@ -102,7 +102,7 @@ def repeated(ids: Index) -> Mask:
 
 
 def once_only(ids: Index, bad: Mask) -> bool:
-    """Whether bad lines are such, and of a token's uses of one expert some are right and some are bad."""
+    """True where bad lines are such, and some uses of an expert by a token are right, some bad."""
     twice = repeated(ids)
     if (bad & ~twice).any() or not bad.any():
         return False

@@ -1,4 +1,4 @@
-"""What lines should be: in which arithmetic they were made, and how far each element may be from it."""
+"""Right lines: their arithmetic, and the distance that each element may have from it."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ ENOUGH = 0.999  # of elements that lie within: no other arithmetic needs to be l
 
 @dataclass(frozen=True, eq=False)
 class Way:
-    """How activations were taken: an arithmetic, or scaled activations."""
+    """One way to take activations: an arithmetic, or scaled activations."""
 
     name: str
     x: Any = None  # a ScaledArray or floats in place of x
@@ -37,9 +37,9 @@ class Way:
         n = g.q.shape[1] if columns is None else len(columns)
         y, limit = np.empty((len(rows), n)), np.empty((len(rows), n))
         for e in np.unique(experts).tolist():
-            mine = np.flatnonzero(experts == e)
+            at = np.flatnonzero(experts == e)
             matrix = g.q[e] if columns is None else g.q[e][columns]
-            y[mine], limit[mine] = self._product(g, rows[mine], matrix)
+            y[at], limit[at] = self._product(g, rows[at], matrix)
         return y, limit + g.store * np.abs(y)
 
     def _product(self, g: Lines, rows: Index, matrix: Any) -> tuple[Wide, Wide]:
@@ -52,7 +52,7 @@ class Way:
 
 
 def typical(x: Any, matrix: Any) -> Wide:
-    """What products of such lengths have if their signs are random."""
+    """The typical size of products of such vectors, were their signs random."""
     a, w = (
         s.dequantize(np.float64) if hasattr(s, "dequantize") else np.asarray(s, float) for s in (x, matrix)
     )
@@ -71,8 +71,10 @@ def ways(g: Lines, claim: str | None) -> list[Way]:
     c = g.q.tiling.c
     fits = [t for t in tiles if t[1] is None or t[1] % c == 0 or c % t[1] == 0 or c >= g.q.shape[2]]
     zeros = takes_zeros(None, code)
-    made = [Way(f"x in tiles {t}", quantize_scaled(g.x, code, t, zeros=zeros, ragged="pad")) for t in fits]
-    return [*made, Way("x as floats")]
+    quantized = [
+        Way(f"x in tiles {t}", quantize_scaled(g.x, code, t, zeros=zeros, ragged="pad")) for t in fits
+    ]
+    return [*quantized, Way("x as floats")]
 
 
 def _known(g: Lines, name: str) -> bool:
@@ -88,7 +90,7 @@ def best(g: Lines, claim: str | None, known: Index, rows: Index, experts: Index)
     lines = known[evenly_spaced(len(known), LINES)]
     columns = evenly_spaced(g.q.shape[1], COLUMNS)
     y = g.y[np.ix_(lines, columns)]
-    found: list[tuple[float, float, int]] = []
+    ranks: list[tuple[float, float, int]] = []
     choices = ways(g, claim)
     for i, way in enumerate(choices):
         p, limit = way.lines(g, rows[lines], experts[lines], columns)
@@ -96,12 +98,12 @@ def best(g: Lines, claim: str | None, known: Index, rows: Index, experts: Index)
         off = np.abs(y - p)
         off = off[~np.isnan(off)]  # where both are infinite none is left
         far = float(np.median(off) / size) if off.size else np.inf
-        found.append((-round(float(inside.mean()), 2), far, i))
+        ranks.append((-round(float(inside.mean()), 2), far, i))
         if inside.mean() > ENOUGH and (limit <= LOOSE / 2 * np.maximum(np.abs(p), size)).all():
             break
-    return choices[min(found)[2]]
+    return choices[min(ranks)[2]]
 
 
 def within(y: Wide, p: Wide, limit: Wide) -> Any:
-    """Which elements may be what they are."""
+    """Elements that lie within their limits, or are not finite in both."""
     return (np.abs(y - p) <= limit) | (~np.isfinite(p) & ~np.isfinite(y))

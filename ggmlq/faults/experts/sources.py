@@ -1,4 +1,4 @@
-"""Which row of activations and which expert a line is really made of, told by a few of its columns.
+"""The row of activations and the expert that a line is really made of, by a few of its columns.
 
 Products of other rows and experts are as far from a line as its own length; those of its own, in whatever
 arithmetic, a hundredth of it. So exact products of a few columns tell them apart.
@@ -22,7 +22,7 @@ AT_ONCE = 1 << 22  # distances
 
 
 class Sources(NamedTuple):
-    """What each line is made of; NOTHING where no row and expert make it, UNSEEN where nobody looked."""
+    """The row and the expert of each line; NOTHING where none make it, UNSEEN where nobody looked."""
 
     rows: Index
     experts: Index
@@ -60,13 +60,13 @@ def sources(g: Lines) -> Sources:
     """Each line's own row and expert where these make it, else the nearest that do."""
     prints, rows, experts = Prints(g), g.rows.copy(), g.experts.copy()
     wrong = np.flatnonzero(prints.far(np.arange(len(rows)), rows, experts) > NEAR)
-    for found in (_other_experts, _other_rows, _others):
+    for search in (_other_experts, _other_rows, _others):
         still = []
-        if found is _others:
+        if search is _others:
             rows[wrong] = experts[wrong] = UNSEEN
             wrong = wrong[evenly_spaced(len(wrong), MOST)]
         for line in wrong:
-            r, e, far = found(prints, int(line), int(g.rows[line]), int(g.experts[line]))
+            r, e, far = search(prints, int(line), int(g.rows[line]), int(g.experts[line]))
             rows[line], experts[line] = (r, e) if far <= NEAR else (NOTHING, NOTHING)
             if far > NEAR:
                 still.append(line)

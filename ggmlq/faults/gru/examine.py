@@ -82,7 +82,9 @@ class GRU(Kind[list[Mask]]):
         """The mistake in the first direction that is wrong."""
         both = list(zip(self.runs, survey, strict=True))
         findings = [
-            found for run, wrong in both if (found := _examined(run, wrong) if wrong.any() else _last(run))
+            finding
+            for run, wrong in both
+            if (finding := _examined(run, wrong) if wrong.any() else _last(run))
         ]
         if not findings:
             return Finding("correct", 0.99 if self.runs[0].y.size else 1.0, "")

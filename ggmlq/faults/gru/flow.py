@@ -17,7 +17,7 @@ OTHER = {"x": "h", "h": "x"}
 
 
 def compensations(run: Run) -> Iterator[Candidate]:
-    """What zero points of x and of h bring into the products."""
+    """The part of products that zero points of x and of h bring in."""
     ways: tuple[tuple[str, str, Callable[..., Any]], ...] = (
         ("compensation-missing", "", lambda s, w, a: 0 * w.sum(1)),
         ("compensation-twice", "", lambda s, w, a: 2 * compensation(s, w, a)),
@@ -75,9 +75,9 @@ def _rolled(by: int) -> Callable[[Codes], Codes]:
 
 def _without(count: int) -> Callable[[Codes], Codes]:
     def cut(w: Codes) -> Codes:
-        kept = w.copy()
-        kept[:, len(w[0]) - count :] = 0
-        return kept
+        shorter = w.copy()
+        shorter[:, len(w[0]) - count :] = 0
+        return shorter
 
     return cut
 
@@ -245,7 +245,7 @@ def _in_place(run: Run) -> Callable[..., Codes]:
         ], 1)  # fmt: skip
         f = scene.formats
         v = scene.rescaled(total - compensation(scene, w, "h"), f["R"].exponent + f["h"].exponent, "Rh")
-        found: Codes = scene.clamped(v, "Rh")
-        return found
+        codes: Codes = scene.clamped(v, "Rh")
+        return codes
 
     return stage

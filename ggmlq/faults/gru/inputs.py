@@ -41,7 +41,7 @@ class Run:
 
     @property
     def units(self) -> int:
-        """H."""
+        """The number of units, H."""
         return int(self.y.shape[1])
 
     @property

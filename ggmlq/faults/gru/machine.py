@@ -123,12 +123,12 @@ class Machine:
                 continue
             replaced = settings.get(("stage", name))
             if name == "Wx":
-                made = self._product(scene, q["x"], "W", usual)
+                codes = self._product(scene, q["x"], "W", usual)
             elif name == "Rh" and replaced is None:
-                made = self._hidden(scene, before)
+                codes = self._hidden(scene, before)
             else:
-                made = (replaced or STAGES[name])(scene, q)
-            q[name] = known if known is not None and np.array_equal(made, known) else made
+                codes = (replaced or STAGES[name])(scene, q)
+            q[name] = known if known is not None and np.array_equal(codes, known) else codes
         return q, unknown
 
     def _hidden(self, scene: Mistaken, before: Codes) -> Codes:
@@ -164,7 +164,7 @@ class Machine:
 
 def _touched(settings: Settings) -> set[str]:
     """The stages that settings change by themselves."""
-    found: set[str] = set()
+    stages: set[str] = set()
     for key in settings:
         if key == ("formats",):
             return set(ORDER)
@@ -173,8 +173,8 @@ def _touched(settings: Settings) -> set[str]:
             names |= {stage for stage, sources in SOURCES.items() if key[1] in sources}
         if key[0] in ("bias", "raw") or key == ("order", "b"):
             names |= WITH_BIAS
-        found |= names & set(ORDER)
-    return found
+        stages |= names & set(ORDER)
+    return stages
 
 
 def _same(v: Any) -> Any:

@@ -49,10 +49,10 @@ def _apart(run: Run, rows: Index, q: Tensors, unknown: Mask) -> tuple[Mask, floa
     """Elements that differ from those observed, in h or an intermediate; and the squared error of h."""
     far = (q["h"] - run.y[rows]).astype(np.float64)
     far[unknown] = 0
-    found = far != 0
+    apart = far != 0
     for name, seen in run.v.items():
-        found |= (q[name] != seen[rows]) & ~unknown[:, None]
-    return found, float((far**2).sum())
+        apart |= (q[name] != seen[rows]) & ~unknown[:, None]
+    return apart, float((far**2).sum())
 
 
 def screened(run: Run, wrong: Mask) -> Index:
@@ -71,7 +71,7 @@ def tried_on(machine: Machine, mistake: Candidate) -> Tried:
 
 
 def exact(run: Run, tried: list[Tried]) -> list[Candidate]:
-    """Those that explain every element of the run."""
+    """Mistakes that explain every element of the run."""
     hits = [one.mistake for one in tried if not one.apart.any()]
     return [mistake for mistake in hits if not wrong_elements(run, mistake.replay).any()]
 
@@ -83,8 +83,8 @@ def grown(machine: Machine, tried: list[Tried]) -> list[Tried]:
         best = parts[0]
         while best.apart.any():
             larger = [together(best.mistake, one.mistake) for one in parts if len(one.mistake.replay) == 1]
-            made = [tried_on(machine, one) for one in larger if one is not None]
-            most = min(made, key=lambda one: int(one.apart.sum()), default=best)
+            larger_ones = [tried_on(machine, one) for one in larger if one is not None]
+            most = min(larger_ones, key=lambda one: int(one.apart.sum()), default=best)
             if most.apart.sum() >= best.apart.sum():
                 break
             best = most

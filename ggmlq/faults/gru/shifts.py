@@ -48,13 +48,13 @@ def _half_even(v: Codes, n: Codes) -> Codes:
     down = v >> n
     rest = v - (down << n)
     half = np.left_shift(np.int64(1), n - 1)
-    found: Codes = down + ((rest > half) | ((rest == half) & (down & 1 == 1)))
-    return found
+    rounded: Codes = down + ((rest > half) | ((rest == half) & (down & 1 == 1)))
+    return rounded
 
 
 def _toward_zero(v: Codes, n: Codes) -> Codes:
-    found: Codes = np.sign(v) * (np.abs(v) >> n)
-    return found
+    cut: Codes = np.sign(v) * (np.abs(v) >> n)
+    return cut
 
 
 ROUNDINGS = {
@@ -92,9 +92,9 @@ def saturations() -> Iterator[Candidate]:
     """Sums that do not stop at the ends of their format."""
     for words, names in GROUPS.items():
         yield Mistake("saturation-wraps", words, {("ends", name): _wrap for name in names})
-        kept = [name for name in names if not name.endswith("_pre")]
-        if kept == list(names) or words == "everywhere":
-            yield Mistake("saturation-missing", words, {("ends", name): _free for name in kept})
+        inner = [name for name in names if not name.endswith("_pre")]
+        if inner == list(names) or words == "everywhere":
+            yield Mistake("saturation-missing", words, {("ends", name): _free for name in inner})
         yield Mistake("saturation-ends", f"at -127 … 127 {words}", {("ends", n): _even_ends for n in names})
         yield Mistake("saturation-ends", f"at those of int8 {words}", {("ends", n): _of_int8 for n in names})
 

@@ -92,7 +92,7 @@ def _rows(c: Compared) -> str | None:
 
 
 def _columns(c: Compared, places: Index) -> str | None:
-    """The same row's weights of another place in K."""
+    """Weights of another place in K of their row."""
     at = np.flatnonzero(c.wrong.any(axis=0))
     use = np.flatnonzero(c.wrong.any(axis=1))
     if len(use) < 2:
@@ -132,9 +132,9 @@ def _by_group(c: Compared, w: Operand, groups_of_block: int) -> Iterator[str]:
     wrong = c.wrong.reshape(used.shape).any(axis=-1)
     if not (linear & usable)[wrong].mean() >= MOST:
         return  # codes are wrong
-    own = w.zero * w.scale + w.offset
+    right_constant = w.zero * w.scale + w.offset
     for name, terms, fit, right in (
-        ("scale", "codes", scale, w.scale), ("constant", "sums", constant, own),
+        ("scale", "codes", scale, w.scale), ("constant", "sums", constant, right_constant),
     ):  # fmt: skip
         off = (
             (np.abs(fit - right) > 1e-4 * size / np.maximum(np.abs(stored).max(axis=-1), 1)) & usable & wrong
@@ -147,17 +147,17 @@ def _by_group(c: Compared, w: Operand, groups_of_block: int) -> Iterator[str]:
 
 def _mixed(name: str, terms: str, fit: Wide, right: Wide, off: Mask, count: int) -> str:
     """Groups that have another scale (or constant), and the groups that it is made of."""
-    made, own = fit.reshape(-1, count), right.reshape(-1, count)
+    used, source = fit.reshape(-1, count), right.reshape(-1, count)
     bad: Any = off.reshape(-1, count).any(axis=0)
     head = f"The {name}s that the {terms} are multiplied with are wrong"
     head += f" in {groups(bad)} of each {count}" if count > 1 else ""
-    mixture, *_ = np.linalg.lstsq(own, made, rcond=None)
-    left = np.abs(made - own @ mixture).max() / max(np.abs(made).max(), 1e-30)
+    mixture, *_ = np.linalg.lstsq(source, used, rcond=None)
+    left = np.abs(used - source @ mixture).max() / max(np.abs(used).max(), 1e-30)
     weights = np.rint(mixture).astype(int)
-    if count > 1 and len(own) > 2 * count and left < 1e-3 and np.abs(mixture - weights).max() < 0.02:
-        said = [f"{g} has {_sum_of(weights[:, g])}" for g in np.flatnonzero(bad)]
-        return f"{head}: group {', '.join(said[:8])}."
-    return f"{head}{_ratio(made[:, bad], own[:, bad])}."
+    if count > 1 and len(source) > 2 * count and left < 1e-3 and np.abs(mixture - weights).max() < 0.02:
+        words = [f"{g} has {_sum_of(weights[:, g])}" for g in np.flatnonzero(bad)]
+        return f"{head}: group {', '.join(words[:8])}."
+    return f"{head}{_ratio(used[:, bad], source[:, bad])}."
 
 
 def _sum_of(weights: Index) -> str:
@@ -168,14 +168,14 @@ def _sum_of(weights: Index) -> str:
     if (weights[at] == 1).all():
         return f"that of {at[0]}" if len(at) == 1 else f"those of {' and '.join(map(str, at[:FEW]))}"
     times = {1: "", 2: "twice ", -1: "minus "}
-    said = [f"{times.get(int(weights[i]), f'{weights[i]} times ')}that of {i}" for i in at[:FEW]]
-    return " and ".join(said)
+    words = [f"{times.get(int(weights[i]), f'{weights[i]} times ')}that of {i}" for i in at[:FEW]]
+    return " and ".join(words)
 
 
-def _ratio(made: Wide, own: Wide) -> str:
+def _ratio(used: Wide, right: Wide) -> str:
     """The factor between wrong weights and right ones, where they are no other weights."""
-    use = own != 0
-    ratio = made[use] / own[use]
+    use = right != 0
+    ratio = used[use] / right[use]
     if not ratio.size:
         return ""
     if np.abs(ratio - 1).max() < 0.02:
@@ -183,7 +183,7 @@ def _ratio(made: Wide, own: Wide) -> str:
     if np.ptp(ratio) < 1e-3:
         return f": {np.median(ratio):.4g} times the right ones"
     n, g = (int(i) for i in np.argwhere(use)[0])
-    return f": {made[n, g]:.5g} where {own[n, g]:.5g} is right"
+    return f": {used[n, g]:.5g} where {right[n, g]:.5g} is right"
 
 
 # --- codes ----------------------------------------------------------------------------------
@@ -198,12 +198,12 @@ def _codes(c: Compared, w: Operand, block: int) -> str | None:
     if not use.any() or not (np.abs(codes - np.rint(codes))[use] < WHOLE).mean() >= MOST:
         return None
     taken, head = np.rint(codes), "The scales are right, the codes are others"
-    rows, told = np.flatnonzero(use.any(axis=1)), scale != 0  # a scale of 0 hides its codes
-    columns = told.all(axis=0)
+    rows, seen = np.flatnonzero(use.any(axis=1)), scale != 0  # a scale of 0 hides its codes
+    columns = seen.all(axis=0)
     source = _equal(taken[rows][:, columns].T, w.stored[:, columns].T)
     if source is not None and (source != rows).all():
         return f"{head}: {_moved('row', rows, source, 'n')}."
-    blocks = told.reshape(-1, block).all(axis=1)
+    blocks = seen.reshape(-1, block).all(axis=1)
     source = _equal(*(a.reshape(-1, block)[blocks] for a in (taken, w.stored)))
     if source is not None:
         at = np.flatnonzero(source != np.arange(block))

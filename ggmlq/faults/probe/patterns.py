@@ -14,8 +14,8 @@ PERIODS = (8, 16, 32, 64, 128, 256)
 def ranges(places: Index, most: int = SHOWN) -> str:
     """``0 to 31, 64``."""
     runs = runs_of(places)
-    said = [f"{a}" if b == a + 1 else f"{a} to {b - 1}" for a, b in runs[:most]]
-    return ", ".join(said) + (" …" if len(runs) > most else "")
+    words = [f"{a}" if b == a + 1 else f"{a} to {b - 1}" for a, b in runs[:most]]
+    return ", ".join(words) + (" …" if len(runs) > most else "")
 
 
 def along(name: str, places: Index, seen: Index) -> str:

@@ -35,13 +35,13 @@ def mistakes(scene: Scene) -> Iterator[Tried]:
 
 def _read(scene: Scene, fault: str, verb: str, taken: Callable[[Side], Wide | None]) -> Iterator[Tried]:
     a, b = scene.a, scene.b
-    of_a, of_b = (None if s.s is None else taken(s) for s in (a, b))
-    if of_a is not None:
-        yield with_codes(fault, f"codes of x {verb}", a.taken(of_a), b)
-    if of_b is not None:
-        yield with_codes(fault, f"codes of w {verb}", a, b.taken(of_b))
-    if of_a is not None and of_b is not None:
-        yield with_codes(fault, f"codes of x and w {verb}", a.taken(of_a), b.taken(of_b))
+    x_values, w_values = (None if s.s is None else taken(s) for s in (a, b))
+    if x_values is not None:
+        yield with_codes(fault, f"codes of x {verb}", a.taken(x_values), b)
+    if w_values is not None:
+        yield with_codes(fault, f"codes of w {verb}", a, b.taken(w_values))
+    if x_values is not None and w_values is not None:
+        yield with_codes(fault, f"codes of x and w {verb}", a.taken(x_values), b.taken(w_values))
 
 
 # --- read as another code -------------------------------------------------------------------------
@@ -80,7 +80,7 @@ def _ends(s: Side) -> tuple[Mask, Mask] | None:
 
 
 def _range(s: Side) -> tuple[float, float]:
-    """What the bits of an integer can hold."""
+    """The ends of the range that the bits of an integer hold."""
     assert s.s is not None
     bits = 2.0**s.s.code.bits
     return (-bits / 2, bits / 2 - 1) if s.s.code.dtype.kind == "i" else (0, bits - 1)
@@ -155,7 +155,7 @@ def _solved(scene: Scene, which: int) -> Tried | None:
 
 
 def wrapped_somewhere(scene: Scene) -> tuple[str, float] | None:
-    """Which operand's end codes wrapped by amounts that are not known: too many to be solved for.
+    """The operand whose end codes wrapped by unknown amounts, too many to be solved for.
 
     Wrapped codes lie far on the other side of zero, most of them near the other end; so the error goes
     with what wrapping by one would make, only smaller.
@@ -172,7 +172,7 @@ def wrapped_somewhere(scene: Scene) -> tuple[str, float] | None:
 
 def unsaturated(scene: Scene) -> Iterator[Tried]:
     """Floats x quantized under given scales, without saturation: every code is known."""
-    s, x = scene.a.s, scene.way.given
+    s, x = scene.a.s, scene.way.floats_of_x
     if s is None or x is None:
         return
     side = scene.a

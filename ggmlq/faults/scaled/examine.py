@@ -162,12 +162,12 @@ def _cut_off(scene: Scene) -> Finding | None:
         if like > LIKE and 0.3 < share < 3 and (best is None or like > best[0]):
             best = like, mistake.words
     if best is None:
-        return _of_that_size(scene)
+        return _loss_of_that_size(scene)
     text = f"errors go with what is lost where {best[1]} (correlation {best[0]:.2f})"
     return Finding("no-promotion", 0.75, text)
 
 
-def _of_that_size(scene: Scene) -> Finding | None:
+def _loss_of_that_size(scene: Scene) -> Finding | None:
     """Nothing but small errors everywhere, where sums are long: no other mistake is known to leave these."""
     group = grouped(scene.a, scene.b)
     error, unit = _error(scene)

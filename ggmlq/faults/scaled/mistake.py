@@ -23,13 +23,13 @@ Tried = Mistake[Replay]
 def with_scales(
     t: Terms, fault: str, words: str, a: Wide | None, b: Wide | None, inner: Wide | None = None
 ) -> Tried:
-    """Other scales, or other sums under the scales."""
+    """A mistake of other scales, or of other sums under the scales."""
     y = t.product(inner, a, b)
     return Mistake(fault, words, Replay(y, lambda: t.limit(y, a, b)))
 
 
 def with_codes(fault: str, words: str, a: Side, b: Side, free: int = 0) -> Tried:
-    """Other codes."""
+    """A mistake of other codes."""
     t = terms(a, b)
     y = t.product()
     return Mistake(fault, words, Replay(y, lambda: t.limit(y)), free)

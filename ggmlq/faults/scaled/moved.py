@@ -18,7 +18,7 @@ LEAST = 3  # wrong elements that must be found elsewhere
 
 
 def exchanged(s: ScaledSurvey, bad: Mask) -> Pattern | None:
-    """Where all wrong columns (or rows) are other right ones."""
+    """The pattern of wrong columns (or rows) that are all other right ones."""
     return _along(s, bad, 1) or _along(s, bad, 0)
 
 

@@ -47,12 +47,12 @@ def _one(scene: Scene, fault: str, words: str, side: int, scale: Wide, zeros: Wi
 
 def _absent(scene: Scene) -> Iterator[Tried]:
     """Scales left out, and then scales of which something else is made."""
-    made: tuple[tuple[str, str, Callable[[Wide], Wide]], ...] = (
+    changes: tuple[tuple[str, str, Callable[[Wide], Wide]], ...] = (
         ("scale-missing", "without its scales", np.ones_like),
         ("scale-inverse", "divided by its scales", np.reciprocal),
         ("scale-twice", "with its scales used twice", np.square),
     )
-    for fault, text, function in made:
+    for fault, text, function in changes:
         other = [function(scale) for scale in scene.terms.scales]
         for i, s in _sides(scene):
             yield _one(scene, fault, f"{s.name} {text}", i, other[i])
@@ -104,7 +104,7 @@ def beyond(scene: Scene) -> Iterator[Tried]:
 
 def _along_k(scene: Scene, fault: str, indices: Indices) -> Iterator[Tried]:
     t = scene.terms
-    named: dict[str, dict[int, Wide]] = {}
+    by_words: dict[str, dict[int, Wide]] = {}
     for i, s in _sides(scene):
         n = s.grid.shape[1]
         if n < 2:
@@ -117,18 +117,18 @@ def _along_k(scene: Scene, fault: str, indices: Indices) -> Iterator[Tried]:
                 continue
             seen.add(index.tobytes())
             scale = _taken(s.grid, s.tiles, index)
-            named.setdefault(variant, {})[i] = scale
+            by_words.setdefault(variant, {})[i] = scale
             yield _one(scene, fault, f"{s.name}: {variant}", i, scale)
             if s.zeros is not None:
                 words = f"{s.name}: {variant}, zero points too"
                 yield _one(scene, fault, words, i, scale, _taken(s.zeros, s.tiles, index))
-    for variant, found in named.items():
-        if len(found) == 2:
-            yield with_scales(scene.terms, fault, f"x and w: {variant}", found[0], found[1])
+    for variant, both in by_words.items():
+        if len(both) == 2:
+            yield with_scales(scene.terms, fault, f"x and w: {variant}", both[0], both[1])
 
 
 def _taken(grid: Wide, rows: Index, columns: Index) -> Wide:
-    """What stands at some places; the place behind the last row or column holds zero."""
+    """Values at some places; the place behind the last row or column holds zero."""
     padded = np.zeros((grid.shape[0] + 1, grid.shape[1] + 1))
     padded[:-1, :-1] = grid
     return padded[np.ix_(rows, columns)]
@@ -176,7 +176,7 @@ def _other_rows(scene: Scene) -> Iterator[Tried]:
 
 
 def _turned(grid: Wide, rows: Index, columns: Index) -> Iterator[tuple[str, Wide]]:
-    """What stands where a kernel looks that takes rows for columns."""
+    """Scales at the places where a kernel looks that takes rows for columns."""
     n, m = grid.shape
     i, j = np.meshgrid(rows, columns, indexing="ij")
     yield "scale (i, j) read at (j, i)", grid[np.minimum(j, n - 1), np.minimum(i, m - 1)]
@@ -210,9 +210,9 @@ def _exchanged(scene: Scene) -> Iterator[Tried]:
     if a.s is None or (len(a.grid) < 2 and len(b.grid) < 2):
         return
     for name, fold in (("ends kept", np.minimum), ("around", lambda i, last: i % (last + 1))):
-        of_x = a.grid[np.ix_(fold(b.rows // a.r, len(a.grid) - 1), a.columns(t.starts))]
-        of_w = b.grid[np.ix_(fold(a.rows // b.r, len(b.grid) - 1), b.columns(t.starts))]
-        y = np.einsum("gmn,ng,mg->mn", t.right, of_x, of_w)
+        x_scales = a.grid[np.ix_(fold(b.rows // a.r, len(a.grid) - 1), a.columns(t.starts))]
+        w_scales = b.grid[np.ix_(fold(a.rows // b.r, len(b.grid) - 1), b.columns(t.starts))]
+        y = np.einsum("gmn,ng,mg->mn", t.right, x_scales, w_scales)
         variant = f"scales of x along the columns of y, those of w along its rows, {name}"
         limit = partial(_exchanged_limit, t, y)
         yield Mistake("scale-transposed", variant, Replay(y, limit))

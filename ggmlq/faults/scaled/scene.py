@@ -28,14 +28,14 @@ class Activations:
 
     name: str
     s: ScaledArray | None  # quantized
-    given: Wide | None = None  # floats before they were quantized
+    floats_of_x: Wide | None = None  # floats before they were quantized
 
     def side(self, rows: Index) -> Side:
         """Some of its rows."""
         if self.s is None:
-            assert self.given is not None
-            return floats(self.given, rows)
-        moves = None if self.given is None else _near_ties(self.s, self.given, rows)
+            assert self.floats_of_x is not None
+            return floats(self.floats_of_x, rows)
+        moves = None if self.floats_of_x is None else _near_ties(self.s, self.floats_of_x, rows)
         return side("x", self.s, rows, moves)
 
 
@@ -128,18 +128,18 @@ class Scene:
     def stored(self, limit: Wide, prediction: Wide) -> Wide:
         """A limit, with what storing the result rounds off."""
         store = self.case.store
-        found: Wide = limit + store * np.abs(np.nan_to_num(prediction, posinf=0, neginf=0))
-        return found + (LEAST_HALF if store == HALF else 0)
+        wider: Wide = limit + store * np.abs(np.nan_to_num(prediction, posinf=0, neginf=0))
+        return wider + (LEAST_HALF if store == HALF else 0)
 
     def within(self, prediction: Wide, limit: Wide) -> Mask:
         """Elements that a prediction explains; what is not finite in both counts as equal."""
         near = np.abs(self.y - prediction) <= limit
         wild = ~np.isfinite(self.y)
-        found: Mask = near | (wild & ~np.isfinite(prediction))
-        found |= ~np.isfinite(limit) & ~np.isnan(prediction)  # float32 may overflow: anything goes
+        inside: Mask = near | (wild & ~np.isfinite(prediction))
+        inside |= ~np.isfinite(limit) & ~np.isnan(prediction)  # float32 may overflow: anything goes
         if self.case.store == HALF:
-            found |= np.isinf(self.y) & (np.abs(prediction) + limit >= OVERFLOWS_HALF)
-        return found
+            inside |= np.isinf(self.y) & (np.abs(prediction) + limit >= OVERFLOWS_HALF)
+        return inside
 
     def score(self, prediction: Wide) -> float:
         """Mean squared error in typical sizes, the worst elements capped."""

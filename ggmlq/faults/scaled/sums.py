@@ -46,8 +46,8 @@ def _overflown(scene: Scene) -> Iterator[Tried]:
         for zeros, (a, b) in ((True, less), (False, plain)) if asymmetric else ((True, less),):
             sums = dots(a, b, length)
             for bits in (32, 16, 8):
-                for how, found in _cut(sums, 2.0**bits):
-                    inner = _by_group(found - sums, group // length, len(right)) + right
+                for how, cut in _cut(sums, 2.0**bits):
+                    inner = _by_group(cut - sums, group // length, len(right)) + right
                     what = f"sums of {length} products {how} at {bits} bits"
                     zero = ", before zero points are taken off" if not zeros else ""
                     yield with_scales(scene.terms, "sum-overflow", what + zero, None, None, inner)
@@ -87,7 +87,7 @@ def truncated(scene: Scene) -> Iterator[Tried]:
 
 
 def cut_otherwise(scene: Scene) -> Iterator[Tried]:
-    """The same where each product is cut off too, in units of the largest number of its step."""
+    """Sums whose products are cut off too, in units of the largest number of their step."""
     group = grouped(scene.a, scene.b)
     if not scene.in_floats or group <= PROMOTED:
         return
@@ -99,34 +99,34 @@ def cut_otherwise(scene: Scene) -> Iterator[Tried]:
 
 def _sum_cut(total: Wide, a: Wide, b: Wide) -> Wide:
     mantissa, exponent = np.frexp(total + a @ b.T)
-    found: Wide = np.ldexp(np.trunc(np.ldexp(mantissa, KEPT + 1)), exponent - KEPT - 1)
-    return found
+    cut: Wide = np.ldexp(np.trunc(np.ldexp(mantissa, KEPT + 1)), exponent - KEPT - 1)
+    return cut
 
 
 def _products_cut(total: Wide, a: Wide, b: Wide) -> Wide:
     parts = np.concatenate([a[:, None] * b[None], total[..., None]], axis=-1)
     unit = np.ldexp(1.0, np.frexp(np.abs(parts).max(axis=-1))[1] - KEPT - 1)[..., None]
-    found: Wide = (np.trunc(parts / unit) * unit).sum(axis=-1)
-    return found
+    cut: Wide = (np.trunc(parts / unit) * unit).sum(axis=-1)
+    return cut
 
 
 def kept_in_few_bits(scene: Scene, promote: int, cut: Callable[[Wide, Wide, Wide], Wide]) -> Wide:
     """The sums of each group [G, M, N], in steps that are cut off, in float32 after ``promote`` products."""
     a, b = scene.a.values, scene.b.values
     group, k = grouped(scene.a, scene.b), a.shape[1]
-    found = np.zeros_like(scene.terms.dots)
-    for g in range(len(found)):
+    sums = np.zeros_like(scene.terms.dots)
+    for g in range(len(sums)):
         for start in range(g * group, min(g * group + group, k), promote):
             stop, total = min(start + promote, g * group + group, k), np.zeros(scene.y.shape)
             for at in range(start, stop, STEP):
                 part = slice(at, min(at + STEP, stop))
                 total = cut(total, a[:, part], b[:, part])
-            found[g] += total
-    return found
+            sums[g] += total
+    return sums
 
 
 def truncation_limit(scene: Scene, promote: int = PROMOTED) -> Wide:
-    """How far sums may be that are cut off in steps, but promoted after so many products."""
+    """The distance of sums that are cut off in steps, but promoted after so many products."""
     unit = 2.0**-KEPT
     a, b = scene.terms.scales
     magnitude: Wide = np.einsum("gmn,mg,ng->mn", scene.terms.magnitudes, np.abs(a), np.abs(b))

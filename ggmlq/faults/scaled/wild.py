@@ -38,8 +38,8 @@ def _ends(s: ScaledSurvey, side: Side, axis: int) -> Mask | None:
         return None
     m = side.s.matrix()
     values = np.abs(m.code.decode(m.codes))
-    found: Mask = (values == m.code.max).any(axis=1)
-    return found
+    lost: Mask = (values == m.code.max).any(axis=1)
+    return lost
 
 
 def nowhere_finite(good: list[Explanation], scene: Scene, bad: Mask) -> Finding:
@@ -47,9 +47,9 @@ def nowhere_finite(good: list[Explanation], scene: Scene, bad: Mask) -> Finding:
     clipped = any(_clipped(side) for side in (scene.a, scene.b))
     wanted = "no-saturation" if clipped else "code-misread"
     good = sorted(good, key=lambda e: e.fault != wanted)
-    found = from_explanations(good, bad)
-    alike = tuple(dict.fromkeys((*found.alike, "nan")))
-    return Finding(found.fault, 0.4, found.detail, found.where, found.elements, alike)
+    finding = from_explanations(good, bad)
+    alike = tuple(dict.fromkeys((*finding.alike, "nan")))
+    return Finding(finding.fault, 0.4, finding.detail, finding.where, finding.elements, alike)
 
 
 def _clipped(side: Side) -> bool:
