@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from ..numbers import LARGEST_HALF, Mask
+from ..numbers import LARGEST_HALF, OVERFLOWS_HALF, Mask
 from ..places import Pattern, by_place
 from .operand import operand
 from .products import looks_half
@@ -52,47 +52,33 @@ def _overflow(case: Case, wild: Mask) -> Pattern | None:
             return Pattern("f16-accumulation", "sums beyond 65504 became infinite", True)
     if best is None:
         return None
-    return Pattern("scale-f16-overflow", best[1], True)
+    return Pattern("scale-f16-overflow", f"{best[1]} above 65504 became an infinite half", True)
 
 
 def _risks(case: Case) -> Iterator[tuple[str, Mask]]:
-    """For each half that a kernel may form: the elements of y in which one would overflow."""
-    x, k = case.x, case.x.shape[1]
-    n = case.y.shape[1]
-
-    def by_row(rows: Any) -> Mask:
-        return np.repeat(rows[:, None], n, axis=1)
-
-    limit = 65519.99  # rounds to the largest half
-    yield "an activation above 65504 became an infinite half", by_row((np.abs(x) > limit).any(axis=1))
+    """Halves that a kernel may form, each with the elements of y in which one would overflow."""
+    x, (m, n) = case.x, case.y.shape
+    rows: dict[str, Any] = {"an activation": (np.abs(x) > OVERFLOWS_HALF).any(axis=1)}
     for run in (16, 32, 64, 256):
-        if k % run:
-            continue
-        runs = x.reshape(len(x), -1, run)
-        largest = np.abs(runs).max(axis=-1)
-        yield (
-            f"a scale amax/127 of {run} activations above 65504 became an infinite half",
-            by_row((largest / 127 > limit).any(axis=1)),
-        )
-        sums = np.abs(runs.sum(axis=-1))
-        yield (
-            f"a sum of {run} activations above 65504 became an infinite half",
-            by_row((sums > limit).any(axis=1)),
-        )
-        yield (
-            f"a sum or a scale of {run} activations above 65504 became an infinite half",
-            by_row(((sums > limit) | (largest / 127 > limit)).any(axis=1)),
-        )
-    yield from _products(case, limit)
+        if x.shape[1] % run == 0:
+            runs = x.reshape(m, -1, run)
+            scale = (np.abs(runs).max(axis=-1) / 127 > OVERFLOWS_HALF).any(axis=1)
+            total = (np.abs(runs.sum(axis=-1)) > OVERFLOWS_HALF).any(axis=1)
+            rows[f"a scale amax/127 of {run} activations"] = scale
+            rows[f"a sum of {run} activations"] = total
+            rows[f"a sum or a scale of {run} activations"] = scale | total
+    for name, risk in rows.items():
+        yield name, np.repeat(risk[:, None], n, axis=1)
+    yield from _products(case)
 
 
-def _products(case: Case, limit: float) -> Iterator[tuple[str, Mask]]:
+def _products(case: Case) -> Iterator[tuple[str, Mask]]:
     """Scale times scale, offset times sum, and dequantized weights, as halves."""
     w = operand(case.q.format, case.q.blocks)
     m, n = case.y.shape
     with np.errstate(invalid="ignore", over="ignore"):
-        large: Any = (np.abs(w.dense) > limit).any(axis=1)
-        yield "a weight above 65504 became an infinite half", np.repeat(large[None], m, axis=0)
+        large: Any = (np.abs(w.dense) > OVERFLOWS_HALF).any(axis=1)
+        yield "a weight", np.repeat(large[None], m, axis=0)
         if w.values is not None or case.x.shape[1] % w.grain:
             return
         runs = case.x.reshape(m, -1, w.grain)
@@ -101,9 +87,9 @@ def _products(case: Case, limit: float) -> Iterator[tuple[str, Mask]]:
         for g in range(runs.shape[1]):
             d = np.abs(runs[:, g]).max(axis=-1) / 127
             s = np.abs(runs[:, g].sum(axis=-1))
-            risk |= np.outer(d, np.abs(scale[:, g])) > limit
-            risk |= np.outer(s, np.abs(w.constant[:, g])) > limit
-        yield "a product of scales, or an offset times a sum, above 65504 became an infinite half", risk
+            risk |= np.outer(d, np.abs(scale[:, g])) > OVERFLOWS_HALF
+            risk |= np.outer(s, np.abs(w.constant[:, g])) > OVERFLOWS_HALF
+        yield "a product of scales, or an offset times a sum,", risk
 
 
 # --- places ---------------------------------------------------------------------------------

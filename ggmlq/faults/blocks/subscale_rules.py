@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from functools import partial
 from typing import NamedTuple
 
 import numpy as np
@@ -28,6 +29,12 @@ class Layout(NamedTuple):
             if bits[i][0] != bits[i - 1][0] + 1:
                 return bits[:i], bits[i:]
         return bits, []
+
+    def low(self, field: Field) -> Bits:
+        return self.pieces(field)[0]
+
+    def high(self, field: Field) -> Bits:
+        return self.pieces(field)[1]
 
     def other(self, field: Field) -> Field:
         """The minimum beside a scale, and the reverse."""
@@ -75,23 +82,13 @@ def _everywhere(layout: Layout) -> Iterator[tuple[str, Change]]:
 
 def _in_two_places(layout: Layout) -> Iterator[tuple[str, Change]]:
     """Rules that are wrong where an integer lies in two places."""
-    if not any(layout.pieces(field)[1] for field in layout.bits):
+    if not any(layout.high(field) for field in layout.bits):
         return
-    n = layout.groups
-
-    def low(field: Field) -> Bits:
-        return layout.pieces(field)[0]
-
-    def high(field: Field) -> Bits:
-        return layout.pieces(field)[1]
-
+    n, low, high, other = layout.groups, layout.low, layout.high, layout.other
     yield "high bits dropped", low
-    yield "low bits dropped", lambda field: high(field) or low(field)
-    yield "high bits of the other kind", lambda f: low(f) + _as(high(layout.other(f)), high(f))
-    yield (
-        "low bits of the other kind",
-        lambda f: _as(low(layout.other(f)), low(f)) + high(f) if high(f) else low(f),
-    )
+    yield "low bits dropped", lambda f: high(f) or low(f)
+    yield "high bits of the other kind", _with_high(layout, other)
+    yield "low bits of the other kind", _with_low(layout, other)
     yield (
         "the mask forgotten where a byte holds all",
         lambda f: low(f) + high(f) if high(f) else _unmasked(low(f)),
@@ -109,7 +106,7 @@ def _in_two_places(layout: Layout) -> Iterator[tuple[str, Change]]:
         yield f"high bits of {label}", _with_high(layout, to)
         yield f"low bits of {label}", _with_low(layout, to)
     for shift in (-4, -3, -2, -1, 1, 2, 3, 4):
-        yield f"high bits shifted by {shift:+}", _with_shift(layout, shift)
+        yield f"high bits shifted by {shift:+}", partial(_with_shift, layout, shift)
         yield f"high bits read {shift:+} bits away", _read_beside(layout, shift)
     half = n // 2
     yield f"groups from {half} on repeat the first {half}", lambda f: layout.bits[f[0], f[1] % half]
@@ -117,7 +114,7 @@ def _in_two_places(layout: Layout) -> Iterator[tuple[str, Change]]:
     width = max(len(bits) for bits in layout.bits.values())
     for step in range(-8, 9):
         for count in (width, 4, 8):
-            yield f"{count} bits of byte g {step:+}", _as_simple(layout, first, step, count)
+            yield f"{count} bits of byte g {step:+}", partial(_as_simple, layout, first, step, count)
 
 
 def _among(layout: Layout) -> Iterator[tuple[str, Callable[[Field], Field]]]:
@@ -140,55 +137,36 @@ def _mapped(to: dict[int, int]) -> Callable[[Field], Field]:
 
 def _with_high(layout: Layout, to: Callable[[Field], Field]) -> Change:
     """The low part right, the high part of another group."""
-
-    def change(field: Field) -> Bits:
-        low, high = layout.pieces(field)
-        return low + _as(layout.pieces(to(field))[1], high)
-
-    return change
+    return lambda f: layout.low(f) + _as(layout.high(to(f)), layout.high(f))
 
 
 def _with_low(layout: Layout, to: Callable[[Field], Field]) -> Change:
     """The high part right, the low part of another group."""
 
-    def change(field: Field) -> Bits:
-        low, high = layout.pieces(field)
-        return _as(layout.pieces(to(field))[0], low) + high if high else low
+    def change(f: Field) -> Bits:
+        low, high = layout.pieces(f)
+        return _as(layout.low(to(f)), low) + high if high else low
 
     return change
 
 
-def _with_shift(layout: Layout, by: int) -> Change:
+def _with_shift(layout: Layout, by: int, field: Field) -> Bits:
     """The high part put to another place."""
-
-    def change(field: Field) -> Bits:
-        low, high = layout.pieces(field)
-        return low + _shifted(high, by)
-
-    return change
+    return layout.low(field) + _shifted(layout.high(field), by)
 
 
 def _read_beside(layout: Layout, by: int) -> Change:
-    """The high part made of bits beside its own; those outside the field are clear."""
-    addresses = [a for field in layout.bits for a, _ in layout.pieces(field)[1]]
+    """The high part made of the bits beside it; those outside the field are clear."""
+    addresses = [a for field in layout.bits for a, _ in layout.high(field)]
     first, last = min(addresses, default=0) // 8 * 8, max(addresses, default=0) // 8 * 8 + 7
-
-    def change(field: Field) -> Bits:
-        low, high = layout.pieces(field)
-        return low + [(a + by, w) for a, w in high if first <= a + by <= last]
-
-    return change
+    return lambda f: layout.low(f) + [(a + by, w) for a, w in layout.high(f) if first <= a + by <= last]
 
 
-def _as_simple(layout: Layout, first: int, step: int, count: int) -> Change:
+def _as_simple(layout: Layout, first: int, step: int, count: int, field: Field) -> Bits:
     """The low bits of one byte, as simple groups have it."""
-
-    def change(field: Field) -> Bits:
-        low, high = layout.pieces(field)
-        byte = first + (field[1] + step) % 12
-        return [(8 * byte + i, 1 << i) for i in range(count)] if high else low
-
-    return change
+    byte = first + (field[1] + step) % 12
+    simple = [(8 * byte + i, 1 << i) for i in range(count)]
+    return simple if layout.high(field) else layout.low(field)
 
 
 def _plus(step: int, n: int) -> Callable[[Field], Field]:

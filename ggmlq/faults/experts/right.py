@@ -11,9 +11,8 @@ from ... import reference
 from ...arrays.scaled import ScaledArray
 from ...base.indices import evenly_spaced
 from ...errors import UnsupportedError
-from ...ops.quantize_scaled import quantize_scaled
-from ...ops.scaled_operands import how_quantized, takes_zeros
 from ..numbers import Index, Wide
+from ..scaled.inputs import usual_ways
 from .inputs import Lines
 
 # Those of kernels, the likely ones first; "exact" stands for none of them.
@@ -61,20 +60,10 @@ def typical(x: Any, matrix: Any) -> Wide:
 
 
 def ways(g: Lines, claim: str | None) -> list[Way]:
-    """All that a right kernel may do."""
+    """Ways in which a right kernel may take the activations."""
     if not isinstance(g.q, ScaledArray):
         return [Way(name) for name in ([claim] if claim else NAMES) if _known(g, name)]
-    if isinstance(g.x, ScaledArray):
-        return [Way("these codes")]
-    code, tile = how_quantized(None, g.q)
-    tiles = dict.fromkeys((tuple(tile), (1, 128), (1, None)))
-    c = g.q.tiling.c
-    fits = [t for t in tiles if t[1] is None or t[1] % c == 0 or c % t[1] == 0 or c >= g.q.shape[2]]
-    zeros = takes_zeros(None, code)
-    quantized = [
-        Way(f"x in tiles {t}", quantize_scaled(g.x, code, t, zeros=zeros, ragged="pad")) for t in fits
-    ]
-    return [*quantized, Way("x as floats")]
+    return [Way(way.name, way.s) for way in usual_ways(g.x, g.q[0])[0]]
 
 
 def _known(g: Lines, name: str) -> bool:

@@ -14,7 +14,7 @@ from .update import complements, fused, unrounded
 
 def candidates(run: Run) -> Iterator[Candidate]:
     """Every mistake of the catalogue that a step can have."""
-    yield from compensations(run)
+    yield from compensations()
     yield from complements(run)
     yield from resets()
     yield from terms()

@@ -16,7 +16,7 @@ Settings of two mistakes are one mapping, so that mistakes can be combined.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 import numpy as np
@@ -30,6 +30,13 @@ from .inputs import Run
 Settings = Mapping[Any, Any]  # keys are tuples of str, of several lengths
 Candidate = Mistake[Settings]
 Stage = Callable[["Mistaken", Tensors], Codes]
+
+
+def each_of(key: str, names: Iterable[str], part: Any) -> Settings:
+    """One part replaced alike in several tensors."""
+    return {(key, name): part for name in names}
+
+
 Index = NDArray[np.intp]
 ORDER = ("Wx", *STAGES)
 # What each stage reads of the same step: a stage whose sources are right, and that is not replaced, is right.
@@ -105,11 +112,10 @@ class Machine:
         unknown, touched = np.zeros(len(rows), np.bool_), _touched(settings)
         x, at, before = settings.get(("x",), run.x), rows, self._before
         if ("x rows",) in settings:
-            at, beyond = settings["x rows",](run, rows)
-            unknown |= beyond
+            at = settings["x rows",](run, rows)
+            unknown, at = at < 0, np.maximum(at, 0)
         if ("before",) in settings:
-            before, beyond = settings["before",](run, rows)
-            unknown |= beyond
+            before = settings["before",](run, rows)
         usual = ("x",) not in settings and ("x rows",) not in settings
         q: Tensors = {"x": x[at], "before": before}
         for name in ORDER:

@@ -76,14 +76,11 @@ def _factor(c: Compared) -> str | None:
 
 
 def _rows(c: Compared) -> str | None:
-    """Another row's weights at the same places of K."""
-    at = np.flatnonzero(c.wrong.any(axis=1))
-    use = np.flatnonzero(c.wrong.any(axis=0))
-    source = sources(c.used[np.ix_(at, use)].T, c.right[:, use].T, np.abs(c.right[:, use].T) + 1e-30)
-    other = c.right.copy()
-    other[at] = c.right[source]
-    if len(c.right) < 2 or (source == at).any() or not c.explained(other):
+    """Weights of another row at the same places of K."""
+    moved = _elsewhere(c.used.T, c.right.T, c.wrong.T, 1)
+    if moved is None or not c.explained(moved[2].T):
         return None
+    at, source, _ = moved
     steps = np.unique(source - at)
     if len(steps) == 1:
         return f"They are those of row n{steps[0]:+d}."
@@ -93,23 +90,26 @@ def _rows(c: Compared) -> str | None:
 
 def _columns(c: Compared, places: Index) -> str | None:
     """Weights of another place in K of their row."""
-    at = np.flatnonzero(c.wrong.any(axis=0))
-    use = np.flatnonzero(c.wrong.any(axis=1))
-    if len(use) < 2:
-        return None  # one row matches by chance
-    used, right = c.used[np.ix_(use, at)], c.right[use]
-    source = sources(used, right, np.abs(right) + 1e-30)
-    other = c.right.copy()
-    other[:, at] = c.right[:, source]
-    if (source == at).any() or not c.explained(other):
+    moved = _elsewhere(c.used, c.right, c.wrong, 2)  # one row matches by chance
+    if moved is None or not c.explained(moved[2]):
         return None
-    steps = np.unique(places[source] - places[at])
+    at, source = places[moved[0]], places[moved[1]]
+    steps = np.unique(source - at)
     if len(steps) == 1:
         return f"They are those of element k{steps[0]:+d} of the same row."
-    shown = ", ".join(
-        f"k = {places[a]} has that of {places[s]}" for a, s in list(zip(at, source, strict=True))[:FEW]
-    )
+    shown = ", ".join(f"k = {a} has that of {s}" for a, s in list(zip(at, source, strict=True))[:FEW])
     return f"They are those of other elements of K: {shown} …."
+
+
+def _elsewhere(used: Wide, right: Wide, wrong: Mask, least: int) -> tuple[Index, Index, Wide] | None:
+    """Wrong columns, those that they equal most, and weights of these; from so many rows at least."""
+    at, use = np.flatnonzero(wrong.any(axis=0)), np.flatnonzero(wrong.any(axis=1))
+    source = sources(used[np.ix_(use, at)], right[use], np.abs(right[use]) + 1e-30)
+    if len(use) < least or right.shape[1] < 2 or (source == at).any():
+        return None
+    other = right.copy()
+    other[:, at] = right[:, source]
+    return at, source, other
 
 
 # --- scales and constants -------------------------------------------------------------------

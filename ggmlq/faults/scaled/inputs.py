@@ -33,12 +33,12 @@ def checked(
     w = to_host(w)
     if w.ndim != 2:
         raise ShapeError(f"{CALL}: {w!r} is {w.ndim}-D; weights are [N, K]; pass w[e] for one matrix of them")
-    ways, lead = _ways(to_host(x), w, activations)
+    ways, lead = usual_ways(to_host(x), w, activations)
     r = results(y, repeats, (*lead, w.shape[0]), math.prod(lead))
     return Case(r.y, ways, w, r.store), r
 
 
-def _ways(x: Any, w: ScaledArray, activations: Any) -> tuple[list[Activations], tuple[int, ...]]:
+def usual_ways(x: Any, w: ScaledArray, activations: Any = None) -> tuple[list[Activations], tuple[int, ...]]:
     """Ways in which a right kernel may take x: as it is quantized already, or as it would be."""
     if isinstance(x, ScaledArray):
         if activations is not None:
