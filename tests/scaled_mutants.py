@@ -2,20 +2,14 @@
 
 from __future__ import annotations
 
-from collections import Counter
-
 import numpy as np
+from mutation import named
 
 import ggmlq as gq
 
 FLOATS = (("e4m3", "e4m3"), ("e5m2", "e4m3"), ("e5m2", "e5m2"))
-WHOLE = (
-    ("int8", "int8"),
-    ("int8_full", "int8"),
-    ("uint8", "uint8"),
-    ("uint8", "int8_full"),
-    ("int16", "int8"),
-)
+WHOLE = (("int8", "int8"), ("int8_full", "int8"), ("uint8", "uint8"), ("uint8", "int8_full"),
+         ("int16", "int8"))  # fmt: skip
 ASYMMETRIC = ("int8_full", "uint8", "uint16")
 TILES = (
     ((1, 128), (128, 128)), ((1, 64), (4, 64)), ((1, None), (1, None)), ((None, None), (None, None)),
@@ -235,13 +229,8 @@ def _reread(a, b, rng, names):
 
 
 def signedness(a, b, rng):
-    names = {
-        "int8": "uint8",
-        "int8_full": "uint8",
-        "uint8": "int8_full",
-        "int16": "uint16",
-        "uint16": "int16",
-    }
+    names = {"int8": "uint8", "int8_full": "uint8", "uint8": "int8_full", "int16": "uint16",
+             "uint16": "int16"}  # fmt: skip
     return _reread(a, b, rng, names)
 
 
@@ -379,12 +368,6 @@ def shows(y, exact, share):
 
 
 def tried(cases):
-    """(given, said) counted, and the cases that were not named rightly."""
-    found, missed = Counter(), []
-    for fault, seed in cases:
-        y, x, w, more = case(fault, np.random.default_rng([seed, len(fault)]))
-        said = gq.diagnose(y, x, w, **more)
-        found[fault, said.fault] += 1
-        if said.fault != fault:
-            missed.append((fault, seed, said, x, w))
-    return found, missed
+    """(fault, name) of every case, counted; and the cases that were not named rightly."""
+    return named((fault, (fault, seed), *case(fault, np.random.default_rng([seed, len(fault)])))
+                 for fault, seed in cases)  # fmt: skip

@@ -44,9 +44,8 @@ def matched(y: Wide, best: Wide, size: Wide, bad: Mask) -> Match | None:
 def _sorted(y: Wide, best: Wide, size: Wide, wrong: Index, use: Index) -> Match | None:
     """One row alone: the same values in another order."""
     a, b = wrong[np.argsort(y[wrong])], wrong[np.argsort(best[wrong])]
-    with np.errstate(invalid="ignore", over="ignore"):
-        error = np.abs(y[a] - best[b]) / np.maximum(size[a], size[b])
-        straight = np.abs(y[wrong] - best[wrong]) / size[wrong]
+    error = np.abs(y[a] - best[b]) / np.maximum(size[a], size[b])
+    straight = np.abs(y[wrong] - best[wrong]) / size[wrong]
     if not (error <= 0.02).all() or not error.mean() < 0.005 or not _better(error, straight):
         return None
     order = np.argsort(a)
@@ -55,8 +54,7 @@ def _sorted(y: Wide, best: Wide, size: Wide, wrong: Index, use: Index) -> Match 
 
 def _repeated(y: Wide, best: Wide, size: Wide, wrong: Index, use: Index) -> Match | None:
     """One row alone: values that stand in several places bit for bit, and are right in one of them."""
-    with np.errstate(invalid="ignore", over="ignore"):
-        error = np.nan_to_num(np.abs(y - best) / size, nan=np.inf)
+    error = np.nan_to_num(np.abs(y - best) / size, nan=np.inf)
     order = np.lexsort((error, y))  # equal values side by side, the best place of each first
     _, first, which = np.unique(y[order], return_index=True, return_inverse=True)
     source = np.empty(len(y), np.int64)
@@ -80,8 +78,7 @@ def _better(moved: Wide, straight: Wide) -> bool:
 def held_twice(y: Wide, size: Wide, use: Index, source: Index, at: Index) -> bool:
     """True where columns of y hold the same values: two of one source, or a copy and its source."""
     for a, b in _twins(at, source):
-        with np.errstate(invalid="ignore", over="ignore"):
-            apart = np.abs(y[use, a] - y[use, b]) / np.maximum(size[use, a], size[use, b])
+        apart = np.abs(y[use, a] - y[use, b]) / np.maximum(size[use, a], size[use, b])
         if np.nan_to_num(apart, nan=np.inf).max() <= CERTAIN:
             return True
     return False

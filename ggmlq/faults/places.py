@@ -83,8 +83,7 @@ def wrong_places(survey: Survey) -> Mask:
     bad = survey.bad
     if bad.mean() < 0.3:
         return bad
-    with np.errstate(invalid="ignore", over="ignore"):
-        relative = np.abs(survey.y - survey.prediction) / survey.size
+    relative = np.abs(survey.y - survey.prediction) / survey.size
     relative = np.nan_to_num(relative, nan=np.inf)
     finite = relative[np.isfinite(relative)]
     middle = float(np.median(finite)) if finite.size else 0.0
@@ -109,12 +108,11 @@ def patterns(survey: Survey, bad: Mask) -> list[Pattern]:
 
 def _near(survey: Survey, bad: Mask, y: Wide, prediction: Wide, size: Wide) -> Mask:
     """Values that equal those of another place, but for rounding."""
-    with np.errstate(invalid="ignore", over="ignore"):
-        good = np.abs(survey.y - survey.prediction)[~bad]
-        typical = survey.size[~bad]
-        # Nothing right to measure by: rounding of activations costs about 1 %.
-        noise = max(4 * float(np.max(good / typical)), 1e-5) if good.size else 0.05
-        near: Mask = np.abs(y - prediction) <= noise * np.maximum(size, np.abs(prediction) / 8)
+    good = np.abs(survey.y - survey.prediction)[~bad]
+    typical = survey.size[~bad]
+    # Nothing right to measure by: rounding of activations costs about 1 %.
+    noise = max(4 * float(np.max(good / typical)), 1e-5) if good.size else 0.05
+    near: Mask = np.abs(y - prediction) <= noise * np.maximum(size, np.abs(prediction) / 8)
     return near
 
 
@@ -126,8 +124,7 @@ def _transposed(survey: Survey, bad: Mask) -> Pattern | None:
         return None
     ours = best.T.reshape(m, n)
     size = np.maximum(survey.size, survey.size.T.reshape(m, n))
-    with np.errstate(invalid="ignore", over="ignore"):
-        straight, turned = (np.nan_to_num((y - p) / size, nan=1e3) for p in (best, ours))
+    straight, turned = (np.nan_to_num((y - p) / size, nan=1e3) for p in (best, ours))
     elsewhere = np.abs(ours - best) > 0.1 * size
     if elsewhere.sum() < 2 or not (turned**2).mean() < min(0.02 * (straight**2).mean(), 1e-3):
         return None

@@ -80,8 +80,7 @@ def _places(where: Mapping[str, Any], unwritten: bool) -> str:
 
 def counted(survey: Survey) -> dict[str, Any]:
     """Numbers of wrong elements, and their largest error."""
-    with np.errstate(invalid="ignore", over="ignore"):
-        relative = np.abs(survey.y - survey.prediction) / survey.size
+    relative = np.abs(survey.y - survey.prediction) / survey.size
     return {
         "elements": int(survey.y.size),
         "elements out of bound": int(survey.bad.sum()),

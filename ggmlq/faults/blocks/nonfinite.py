@@ -76,20 +76,19 @@ def _products(case: Case) -> Iterator[tuple[str, Mask]]:
     """Scale times scale, offset times sum, and dequantized weights, as halves."""
     w = operand(case.q.format, case.q.blocks)
     m, n = case.y.shape
-    with np.errstate(invalid="ignore", over="ignore"):
-        large: Any = (np.abs(w.dense) > OVERFLOWS_HALF).any(axis=1)
-        yield "a weight", np.repeat(large[None], m, axis=0)
-        if w.values is not None or case.x.shape[1] % w.grain:
-            return
-        runs = case.x.reshape(m, -1, w.grain)
-        scale = np.repeat(w.scale, w.group // w.grain, axis=1)
-        risk = np.zeros((m, n), np.bool_)
-        for g in range(runs.shape[1]):
-            d = np.abs(runs[:, g]).max(axis=-1) / 127
-            s = np.abs(runs[:, g].sum(axis=-1))
-            risk |= np.outer(d, np.abs(scale[:, g])) > OVERFLOWS_HALF
-            risk |= np.outer(s, np.abs(w.constant[:, g])) > OVERFLOWS_HALF
-        yield "a product of scales, or an offset times a sum,", risk
+    large: Any = (np.abs(w.dense) > OVERFLOWS_HALF).any(axis=1)
+    yield "a weight", np.repeat(large[None], m, axis=0)
+    if w.values is not None or case.x.shape[1] % w.grain:
+        return
+    runs = case.x.reshape(m, -1, w.grain)
+    scale = np.repeat(w.scale, w.group // w.grain, axis=1)
+    risk = np.zeros((m, n), np.bool_)
+    for g in range(runs.shape[1]):
+        d = np.abs(runs[:, g]).max(axis=-1) / 127
+        s = np.abs(runs[:, g].sum(axis=-1))
+        risk |= np.outer(d, np.abs(scale[:, g])) > OVERFLOWS_HALF
+        risk |= np.outer(s, np.abs(w.constant[:, g])) > OVERFLOWS_HALF
+    yield "a product of scales, or an offset times a sum,", risk
 
 
 # --- places ---------------------------------------------------------------------------------

@@ -90,21 +90,20 @@ def _quantizers(k: int) -> Iterator[Quantizer]:
 
 
 def _quantized(x: Wide, how: Quantizer) -> Reading:
-    with np.errstate(all="ignore"):
-        x32 = x.astype(np.float32)
-        runs = quantize_runs(x32, how)
-        signed = how.inverse == "-127/extreme"
-        exact = runs.scale if signed else _scale(x32, how.run)
-        codes = runs.codes.astype(np.float64)
-        scale, wide = (s.repeat(how.run, axis=1) for s in (runs.scale, exact))
-        moves: Wide = runs.ties.astype(np.float64) * np.abs(scale)
-        if how.scale == "half":  # the scale itself may lie near a tie between two halves
-            up, down = (half(exact * (1 + sign * 5e-7)) for sign in (1, -1))
-            moves = moves + np.abs(codes) * (up - down).repeat(how.run, axis=1)
-        moves = moves + np.where(np.abs(wide) < OVERFLOWS, 256 * np.abs(wide), 0)
-        sign = " of either sign" if signed else ""
-        name = f"8-bit codes, {how.run} to a {how.scale} scale{sign}, halves {how.rounding}"
-        return Reading(name, codes * scale, codes, codes * wide, moves)
+    x32 = x.astype(np.float32)
+    runs = quantize_runs(x32, how)
+    signed = how.inverse == "-127/extreme"
+    exact = runs.scale if signed else _scale(x32, how.run)
+    codes = runs.codes.astype(np.float64)
+    scale, wide = (s.repeat(how.run, axis=1) for s in (runs.scale, exact))
+    moves: Wide = runs.ties.astype(np.float64) * np.abs(scale)
+    if how.scale == "half":  # the scale itself may lie near a tie between two halves
+        up, down = (half(exact * (1 + sign * 5e-7)) for sign in (1, -1))
+        moves = moves + np.abs(codes) * (up - down).repeat(how.run, axis=1)
+    moves = moves + np.where(np.abs(wide) < OVERFLOWS, 256 * np.abs(wide), 0)
+    sign = " of either sign" if signed else ""
+    name = f"8-bit codes, {how.run} to a {how.scale} scale{sign}, halves {how.rounding}"
+    return Reading(name, codes * scale, codes, codes * wide, moves)
 
 
 def _scale(x: NDArray[np.float32], run: int) -> Wide:
@@ -117,8 +116,7 @@ def _scale(x: NDArray[np.float32], run: int) -> Wide:
 
 def wrong(x: Wide) -> list[Reading]:
     """Readings with a fault of their own."""
-    with np.errstate(all="ignore"):
-        return [*_cut_off(x), *_scales_of_neighbours(x), *_saturated_halves(x)]
+    return [*_cut_off(x), *_scales_of_neighbours(x), *_saturated_halves(x)]
 
 
 CUTS: dict[str, Callable[[NDArray[np.float32]], NDArray[np.float32]]] = {
@@ -243,12 +241,11 @@ def _saturated_halves(x: Wide) -> Iterator[Reading]:
 def ways(x: Wide, readings: list[Reading], grain: int, needs_sums: bool) -> list[Way]:
     """Every reading with every sum that a kernel may have used beside it."""
     ways: list[Way] = []
-    with np.errstate(all="ignore"):
-        for i, reading in enumerate(readings):
-            sums: Sums = "none" if reading.codes is None or not needs_sums else "codes"
-            ways.append(Way(i, reading.name, sums, fault=reading.fault))
-            if reading.codes is not None and needs_sums:
-                ways += _with_sums(x, i, reading, grain)
+    for i, reading in enumerate(readings):
+        sums: Sums = "none" if reading.codes is None or not needs_sums else "codes"
+        ways.append(Way(i, reading.name, sums, fault=reading.fault))
+        if reading.codes is not None and needs_sums:
+            ways += _with_sums(x, i, reading, grain)
     return ways
 
 

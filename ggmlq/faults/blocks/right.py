@@ -99,8 +99,7 @@ def _right(
     scene: Scene, name: str, arithmetic: str | None, sums: Sums, prediction: Wide, limit: Wide
 ) -> Right:
     inside = scene.within(prediction, limit)
-    with np.errstate(invalid="ignore", over="ignore"):
-        relative = np.abs((scene.y - prediction) / scene.size)[scene.seen]
+    relative = np.abs((scene.y - prediction) / scene.size)[scene.seen]
     relative = np.nan_to_num(relative, nan=1e9, posinf=1e9)
     median = float(np.median(relative)) if relative.size else 0.0
     score = float(scene.scores(prediction[None])[0])

@@ -83,8 +83,7 @@ class Scene:
     @cached_property
     def size(self) -> Wide:
         """The typical size of each element, were its terms of random sign."""
-        with np.errstate(invalid="ignore", over="ignore"):
-            lengths = np.linalg.norm(np.where(self.sane[:, None], self.weights.dense, 0), axis=1)
+        lengths = np.linalg.norm(np.where(self.sane[:, None], self.weights.dense, 0), axis=1)
         norm = np.outer(np.linalg.norm(self.x, axis=1), lengths)
         size: Wide = norm / np.sqrt(max(self.x.shape[1], 1))
         if not self.wild.any():
@@ -97,19 +96,18 @@ class Scene:
     @cached_property
     def partial(self) -> tuple[Wide, Wide]:
         """The largest size of partial sums over blocks, and the sum of all magnitudes."""
-        with np.errstate(invalid="ignore", over="ignore"):
-            w, grain = self.weights, self.weights.grain
-            constant = np.abs(w.constant)
-            x, weights = (a.reshape(len(a), -1, grain) for a in (self.x, w.scaled))
-            sums = np.zeros(self.y.shape)
-            for g in range(x.shape[1]):
-                sums += np.abs(x[:, g] @ weights[:, g].T)
-            whole = np.abs(self.x) @ np.abs(w.scaled).T
-            if np.any(constant):
-                x_sums = x.sum(axis=-1)
-                sums += np.abs(x_sums) @ constant.T
-                whole += np.abs(x).sum(axis=-1) @ constant.T
-            return np.nan_to_num(sums, nan=np.inf), np.nan_to_num(whole, nan=np.inf)
+        w, grain = self.weights, self.weights.grain
+        constant = np.abs(w.constant)
+        x, weights = (a.reshape(len(a), -1, grain) for a in (self.x, w.scaled))
+        sums = np.zeros(self.y.shape)
+        for g in range(x.shape[1]):
+            sums += np.abs(x[:, g] @ weights[:, g].T)
+        whole = np.abs(self.x) @ np.abs(w.scaled).T
+        if np.any(constant):
+            x_sums = x.sum(axis=-1)
+            sums += np.abs(x_sums) @ constant.T
+            whole += np.abs(x).sum(axis=-1) @ constant.T
+        return np.nan_to_num(sums, nan=np.inf), np.nan_to_num(whole, nan=np.inf)
 
     def tolerance(self, prediction: Wide, floats: bool) -> Wide:
         """The distance that float32 sums in any order may have from a prediction, ties aside."""
@@ -118,8 +116,7 @@ class Scene:
         n = k if floats else max(k // self.weights.grain, 1)
         if floats:
             blocks = blocks + whole / np.sqrt(min(self.weights.grain, k) or 1)
-        with np.errstate(invalid="ignore", over="ignore"):
-            limit: Wide = UNIT * ((6 * np.sqrt(n) + 4) * blocks + n * np.abs(prediction) + 4 * whole)
+        limit: Wide = UNIT * ((6 * np.sqrt(n) + 4) * blocks + n * np.abs(prediction) + 4 * whole)
         limit += SMALLEST * (k + 65536) + self.store * np.nan_to_num(np.abs(prediction))
         if self.store == HALF:
             limit += LEAST_HALF
@@ -128,14 +125,13 @@ class Scene:
     def moved(self, reading: Reading, way: Way, w: Operand) -> Wide:
         """The distance that codes, scales and sums near a rounding tie may add."""
         total = np.zeros(self.y.shape)
-        with np.errstate(invalid="ignore", over="ignore"):
-            if reading.moves is not None and reading.moves.any():
-                total += reading.moves @ np.abs(w.dense).T
-                if way.excess is not None:
-                    by_grain = reading.moves.reshape(len(total), -1, w.grain).sum(axis=-1)
-                    total += by_grain @ np.abs(w.constant).T
-            if way.moves is not None:
-                total += way.moves @ np.abs(w.constant).T
+        if reading.moves is not None and reading.moves.any():
+            total += reading.moves @ np.abs(w.dense).T
+            if way.excess is not None:
+                by_grain = reading.moves.reshape(len(total), -1, w.grain).sum(axis=-1)
+                total += by_grain @ np.abs(w.constant).T
+        if way.moves is not None:
+            total += way.moves @ np.abs(w.constant).T
         return np.nan_to_num(total, nan=np.inf)
 
     # --- judging --------------------------------------------------------------------------
@@ -147,21 +143,19 @@ class Scene:
             return np.full(len(predictions), np.inf)
         if self.wild.any():  # these must not be finite in the prediction either
             use = use | self.wild if columns is None else use | (self.wild & columns)
-        with np.errstate(invalid="ignore", over="ignore"):
-            error = ((self.y - predictions) / self.size)[:, use] ** 2
-            if self.wild.any():
-                error[self.wild[use] & ~np.isfinite(predictions[:, use])] = 0
+        error = ((self.y - predictions) / self.size)[:, use] ** 2
+        if self.wild.any():
+            error[self.wild[use] & ~np.isfinite(predictions[:, use])] = 0
         capped = np.minimum(np.nan_to_num(error, nan=CAP, posinf=CAP), CAP)
         mean: Wide = capped.mean(axis=1)
         return mean
 
     def within(self, prediction: Wide, limit: Wide) -> Mask:
         """Elements that a prediction explains to the last rounding; infinities count if equal."""
-        with np.errstate(invalid="ignore"):
-            near = np.abs(self.y - prediction) <= limit
-            if self.cast:  # exactly what a store in half makes of a result within float32's limits
-                strict = limit - self.store * np.abs(prediction) - LEAST_HALF
-                near &= (half(prediction - strict) <= self.y) & (self.y <= half(prediction + strict))
+        near = np.abs(self.y - prediction) <= limit
+        if self.cast:  # exactly what a store in half makes of a result within float32's limits
+            strict = limit - self.store * np.abs(prediction) - LEAST_HALF
+            near &= (half(prediction - strict) <= self.y) & (self.y <= half(prediction + strict))
         same = ~np.isfinite(self.y) & ~np.isfinite(prediction)
         loose = ~np.isfinite(limit)  # float32 may overflow here: anything goes
         return near | same | loose | ~self.sane | ~self.written
@@ -188,14 +182,13 @@ class Scene:
 def predict(readings: list[Reading], chosen: list[Way], w: Operand) -> Wide:
     """Results of kernels that read the activations in these ways and see these weights."""
     used = sorted({way.reading for way in chosen})
-    with np.errstate(invalid="ignore", over="ignore"):
-        stack = np.concatenate([readings[i].values for i in used])
-        base = (stack @ w.dense.T).reshape(len(used), -1, len(w.dense))
-        at = {reading: i for i, reading in enumerate(used)}
-        out = np.stack([base[at[way.reading]] for way in chosen])
-        for i, way in enumerate(chosen):
-            if way.excess is not None:
-                out[i] += way.excess @ w.constant.T
-            if (wraps := readings[way.reading].wraps) is not None:
-                out[i] -= wraps @ w.below_zero.T
+    stack = np.concatenate([readings[i].values for i in used])
+    base = (stack @ w.dense.T).reshape(len(used), -1, len(w.dense))
+    at = {reading: i for i, reading in enumerate(used)}
+    out = np.stack([base[at[way.reading]] for way in chosen])
+    for i, way in enumerate(chosen):
+        if way.excess is not None:
+            out[i] += way.excess @ w.constant.T
+        if (wraps := readings[way.reading].wraps) is not None:
+            out[i] -= wraps @ w.below_zero.T
     return out

@@ -98,8 +98,7 @@ def survey(case: Case, prefer: str | None = None) -> BlockSurvey:
 
 
 def _relative(s: BlockSurvey) -> Wide:
-    with np.errstate(invalid="ignore", over="ignore"):
-        error: Wide = np.abs(s.case.y - s.prediction) / s.size
+    error: Wide = np.abs(s.case.y - s.prediction) / s.size
     return error
 
 
