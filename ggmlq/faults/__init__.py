@@ -6,15 +6,15 @@
 
 Each diagnosis goes one way, that of frame.py:
 
-    inputs.py      results, checked once and brought to the host
-    survey.py      all of y beside the best right kernel, slab by slab
-    explanation.py a mistake that is tried, how much of y it explains, and the finding that comes of it
-    verdicts.py    how sure that is, which others explain as much; races and factors
-    report.py      a finding in words and figures
+    inputs.py       results, checked once and brought to the host
+    survey.py       all of y beside the best right kernel, slab by slab
+    explanation.py  a mistake that is tried, how much of y it explains, and the finding that comes of it
+    verdicts.py     how sure that is, which others explain as much; races and factors
+    report.py       a finding in words and figures
 
 Wrong elements show something by their places: places.py knows last rows, tiles and NaN, moved.py finds
-columns elsewhere, by the distances of nearest.py, and k_blocks.py blocks of K that are missing. numbers.py
-has the types and limits that all share.
+columns elsewhere, and k_blocks.py blocks of K that are missing. numbers.py has the types and limits that
+all share.
 
 Kinds of products bring their catalogue, their oracle, and how the product is replayed with a mistake:
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import numpy as np
 
-from .nearest import distance, sources
 from .numbers import Index, Mask, Wide
 
 SORTED = 8  # values of one row that must agree in any order
@@ -91,3 +90,25 @@ def _twins(at: Index, source: Index) -> list[tuple[int, int]]:
     for a, s in zip(at.tolist(), source.tolist(), strict=True):
         pairs.append((a, first.setdefault(s, s if s not in at else a)))
     return [(a, b) for a, b in pairs if a != b]
+
+
+# --- distances between columns --------------------------------------------------------------
+
+
+def sources(y: Wide, best: Wide, size: Wide) -> Index:
+    """The nearest column of best [M, N] for each column of y [M, W]."""
+    with np.errstate(invalid="ignore", over="ignore", divide="ignore"):
+        scale = np.maximum(size.max(axis=1), 1e-300)[:, None]
+        a, b = np.nan_to_num(y / scale), np.nan_to_num(best / scale)
+        a, b = np.clip(a, -1e6, 1e6), np.clip(b, -1e6, 1e6)
+        distance = (a**2).sum(axis=0)[:, None] - 2 * (a.T @ b) + (b**2).sum(axis=0)
+        nearest: Index = distance.argmin(axis=1)
+    return nearest
+
+
+def distance(y: Wide, best: Wide, size: Wide, rows: Index, at: Index, source: Index) -> Wide:
+    """Distances of columns of y from other columns of the right result, in typical sizes."""
+    here, there = np.ix_(rows, at), np.ix_(rows, source)
+    with np.errstate(invalid="ignore", over="ignore"):
+        error: Wide = np.abs(y[here] - best[there]) / np.maximum(size[there], size[here])
+    return error

@@ -1,4 +1,4 @@
-"""Localisation: where y is wrong, and what stands there instead.
+"""Places of wrong elements, and what stands there instead.
 
 The elements that no right kernel explains make a pattern: last rows, last columns, a tile, columns
 that belong elsewhere.
@@ -117,7 +117,7 @@ def _near(survey: Survey, bad: Mask, y: Wide, prediction: Wide, size: Wide) -> M
 
 
 def _transposed(survey: Survey, bad: Mask) -> Pattern | None:
-    """Y written column by column."""
+    """A result that was written column by column."""
     y, best = survey.y, survey.prediction
     m, n = y.shape
     if min(m, n) < 2 or not bad.any():
@@ -167,7 +167,7 @@ def as_pattern(
     at: Index, source: Index, part: bool, axis: int, use: Index,
     twice: bool,
 ) -> Pattern:  # fmt: skip
-    """Exchanged, or repeated: what stands in two places is a copy."""
+    """Lines that are exchanged, or repeated: what stands in two places is a copy."""
     name = "columns" if axis == 1 else "rows"
     moves = {int(a): int(s) for a, s in zip(at, source, strict=True)}
     sample = dict(list(moves.items())[:8])

@@ -16,7 +16,7 @@ WORK = 1 << 22  # elements of activations and weights of a scene
 
 @dataclass(frozen=True, eq=False)
 class Survey:
-    """All of y [M, N] beside the best right result; kinds of products add what else they know."""
+    """All of y [M, N] beside the best right result; each kind of product adds to it."""
 
     y: Wide
     prediction: Wide  # of the best right kernel
@@ -68,3 +68,10 @@ def _some(n: int, most: int, places: Index) -> Index:
     if room > 0:
         taken = np.union1d(taken, rest[evenly_spaced(len(rest), room)])
     return taken
+
+
+def typical(x: Wide, w: Wide) -> Wide:
+    """The size of each element of x @ w.T, were its terms of random sign."""
+    norms = np.outer(np.linalg.norm(x, axis=1), np.linalg.norm(w, axis=1))
+    size: Wide = norms / np.sqrt(max(x.shape[1], 1))
+    return size

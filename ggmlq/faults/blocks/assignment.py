@@ -44,7 +44,7 @@ def orders_taken(scene: Scene, readings: list[Reading]) -> Iterator[tuple[str, I
 
 
 def _questions(fmt: BlockFormat, scene: Scene, reading: Reading) -> Iterator[tuple[str, Wide, Wide]]:
-    """Fault, what is not in question [M, N], and the features [places, candidates, M, N]."""
+    """Questions: a fault, the certain part of y [M, N], and features [places, candidates, M, N]."""
     w, x = scene.weights, reading.values
     n, k = w.stored.shape
     m, block = len(x), fmt.block_size
@@ -77,7 +77,7 @@ def _or_none(features: Wide) -> Wide:
 
 
 def _planes(x: Wide, scale: Wide, codes: Wide) -> Wide:
-    """[planes, planes, M, N]: planes of 32 elements with the codes of another plane."""
+    """Features [planes, planes, M, N]: planes of 32 elements with the codes of another plane."""
     x, scale, codes = (a.reshape(*a.shape[:2], -1, 32) for a in (x, scale, codes))
     parts = [
         np.stack([np.einsum("mbi,nbi->mn", x[:, :, p], scale[:, :, p] * codes[:, :, q], optimize=True)
@@ -88,7 +88,7 @@ def _planes(x: Wide, scale: Wide, codes: Wide) -> Wide:
 
 
 def _pairs(x: Wide, w: Wide) -> Wide:
-    """[places of x, places of w, M, N]: Σ over blocks of x[m, b, i] · w[n, b, j]."""
+    """Sums [places of x, places of w, M, N] of x[m, b, i] · w[n, b, j] over blocks."""
     m, n, places = len(x), len(w), x.shape[2]
     left = x.transpose(2, 0, 1).reshape(places * m, -1)
     right = w.transpose(2, 0, 1).reshape(places * n, -1)

@@ -28,7 +28,7 @@ class Terms(NamedTuple):
 
 
 def mistakes(scene: Scene, readings: list[Reading]) -> Iterator[Mistake[Wide]]:
-    """Every one that these blocks can show, with the result of a kernel that makes it."""
+    """Every mistake that these blocks can show, with the result of a kernel that makes it."""
     fmt = scene.fmt
     if (
         not isinstance(fmt, BlockFormat)
@@ -55,7 +55,7 @@ def mistakes(scene: Scene, readings: list[Reading]) -> Iterator[Mistake[Wide]]:
 
 
 def _terms(fmt: BlockFormat, scene: Scene, reading: Reading) -> Terms | None:
-    """All groups; None where activations have more than one scale to a block of weights."""
+    """The terms of all groups; None where a block of weights meets more than one scale of activations."""
     assert reading.codes is not None
     w, block, groups = scene.weights, fmt.block_size, fmt.block_size // fmt.group
     values = reading.values.reshape(len(reading.values), -1, block)

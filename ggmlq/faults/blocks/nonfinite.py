@@ -1,4 +1,4 @@
-"""NaN and infinity in y where the exact result is finite: where they come from."""
+"""The origin of NaN and infinity in y where the exact result is finite."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def not_finite(survey: BlockSurvey) -> Pattern | None:
 
 
 def _overflow(case: Case, wild: Mask) -> Pattern | None:
-    """A half that overflowed explains exactly these elements, or most of them."""
+    """The half that overflowed, where it explains exactly these elements, or most of them."""
     best: tuple[float, str] | None = None
     for name, risk in _risks(case):
         if not risk.any():
@@ -108,7 +108,7 @@ def _empty_blocks(case: Case, bad: Mask) -> Pattern | None:
 
 
 def _padding(case: Case, bad: Mask) -> Pattern | None:
-    """K that ends inside a tile: what lies behind it is multiplied with zeros, and NaN · 0 is NaN."""
+    """NaN behind the end of K, where K ends inside a tile: multiplied with zeros it is NaN."""
     k = case.x.shape[1]
     if k % PADDING == 0:
         return None

@@ -63,7 +63,7 @@ class Operand:
 
     @cached_property
     def constant(self) -> Wide:
-        """[N, K // grain]: what multiplies the block sums."""
+        """The factors [N, K // grain] of the block sums."""
         if self.values is not None:
             return np.zeros((len(self.values), self.values.shape[1] // self.grain))
         with np.errstate(invalid="ignore", over="ignore"):
@@ -75,7 +75,7 @@ class Operand:
         return replace(self, **changes)
 
     def rows(self, at: Index) -> Operand:
-        """Some rows of it."""
+        """Some rows of the operand."""
         values = None if self.values is None else self.values[at]
         return self.but(stored=self.stored[at], scale=self.scale[at], offset=self.offset[at], values=values)
 
@@ -90,7 +90,7 @@ class Operand:
 
 
 def operand(fmt: Format, blocks: Blocks) -> Operand:
-    """Rows of blocks opened up."""
+    """The operand of these rows of blocks."""
     if not isinstance(fmt, BlockFormat):
         values = fmt.decode(blocks, np.float64).reshape(len(blocks), -1)
         nothing = np.zeros((len(values), 1))

@@ -27,7 +27,7 @@ class Packing(NamedTuple):
 
     @property
     def places(self) -> Index:
-        """[bytes, parts]: which element lies in each part of each byte."""
+        """The element in each part of each byte, [bytes, parts]."""
         order = np.lexsort((self.shift, self.byte))
         return order.reshape(-1, 8 // self.bits)
 

@@ -96,7 +96,7 @@ def half_sums(readings: list[Reading], w: Operand) -> Iterator[Mistake[Wide]]:
 
 
 def _in_registers(values: Wide, w: Operand) -> Iterator[tuple[str, Wide]]:
-    """As vector code sums: the lanes of a register take neighbours in turn, and add up blocks in half."""
+    """Sums of vector code: the lanes of a register take neighbours in turn, and add up blocks in half."""
     for run in dict.fromkeys((w.grain, 32, 256)):
         for lanes in (4, 8, 16):
             if values.shape[1] % run or run % (NEIGHBOURS * lanes):

@@ -36,10 +36,8 @@ class Reading:
     unrounded: Wide | None = None  # [M, K]: codes times the scale before it became a half
     moves: Wide | None = None  # [M, K]: what a rounding error upstream may change in each value
     fault: str | None = None  # None: a right reading
-    weights: str = "f32"  # how the weights beside it are kept: "f32", "f16", "bf16"
-    wraps: Wide | None = (
-        None  # [M, K]: what each value loses beside a negative code, as -(-128) does in 8 bits
-    )
+    weights: str = "f32"  # the type of the weights beside it: "f32", "f16", "bf16"
+    wraps: Wide | None = None  # [M, K]: lost beside a negative code, as -(-128) is in 8 bits
 
 
 @dataclass(frozen=True, eq=False)
@@ -56,24 +54,17 @@ class Way:
 
 def right(x: Wide) -> list[Reading]:
     """All right readings of x [M, K] (float32 values, held wide)."""
-    floats = [
-        Reading(name, rounded(x, kind), weights=w)
-        for name, kind, w in (
-            ("float32 activations and weights", "f32", "f32"),
-            ("half activations and weights", "f16", "f16"),
-            ("half activations, float32 weights", "f16", "f32"),
-            ("float32 activations, half weights", "f32", "f16"),
-            ("bfloat16 activations and weights", "bf16", "bf16"),
-            ("bfloat16 activations, float32 weights", "bf16", "f32"),
-            ("float32 activations, bfloat16 weights", "f32", "bf16"),
-        )
-        for kind in (_float(kind),)
-    ]
+    names: dict[Float, str] = {"f32": "float32", "f16": "half", "bf16": "bfloat16"}
+    pairs: tuple[tuple[Float, Float], ...] = (
+        ("f32", "f32"), ("f16", "f16"), ("f16", "f32"), ("f32", "f16"), ("bf16", "bf16"), ("bf16", "f32"),
+        ("f32", "bf16"),
+    )  # fmt: skip
+    floats = []
+    for kind, w in pairs:
+        beside = "and weights" if w == kind else f"{names[w]} weights"
+        name = f"{names[kind]} activations{' ' if w == kind else ', '}{beside}"
+        floats.append(Reading(name, rounded(x, kind), weights=w))
     return floats + [_quantized(x, how) for how in _quantizers(x.shape[1])]
-
-
-def _float(kind: str) -> Float:
-    return "f32" if kind == "f32" else "f16" if kind == "f16" else "bf16"
 
 
 def _quantizers(k: int) -> Iterator[Quantizer]:
@@ -147,7 +138,7 @@ def _cut_off(x: Wide) -> Iterator[Reading]:
 
 
 def _beyond_127(x32: NDArray[np.float32], run: int) -> Iterator[Reading]:
-    """The largest code 128: it has no place in 8 bits, but -128 has."""
+    """Codes up to 128, which has no place in 8 bits, though -128 has."""
     runs = by_run(x32, run)
     largest = np.abs(runs).max(axis=-1)
     d = (largest / np.float32(128)).astype(np.float64).repeat(run, axis=1)
@@ -206,7 +197,7 @@ def _scales_of_neighbours(x: Wide) -> Iterator[Reading]:
 
 
 def shifted(scale: Wide, off_the_end: tuple[str, ...] = ("wraps",)) -> Iterator[tuple[str, Wide]]:
-    """[rows, blocks] moved by one block either way, under each rule for the end of a row or of all."""
+    """Scales [rows, blocks] moved by one block either way, under each rule for the end of a row or of all."""
     for step, name in ((1, "previous block"), (-1, "next block")):
         across = np.roll(scale.reshape(-1), step).reshape(scale.shape)
         within = np.roll(scale, step, axis=1)

@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 from ...formats import BlockFormat, Format
 from ...reference.bound import UNIT
 from ..numbers import CAP, HALF, HUGE, LEAST_HALF, SMALLEST, Index, Mask, Wide, half
+from ..survey import typical
 from . import readings
 from .operand import Operand, operand
 from .readings import Reading, Way
@@ -83,9 +84,7 @@ class Scene:
     @cached_property
     def size(self) -> Wide:
         """The typical size of each element, were its terms of random sign."""
-        lengths = np.linalg.norm(np.where(self.sane[:, None], self.weights.dense, 0), axis=1)
-        norm = np.outer(np.linalg.norm(self.x, axis=1), lengths)
-        size: Wide = norm / np.sqrt(max(self.x.shape[1], 1))
+        size = typical(self.x, np.where(self.sane[:, None], self.weights.dense, 0))
         if not self.wild.any():
             return np.maximum(size, 1e-300)
         # Scales misread so that some are infinite are huge elsewhere.

@@ -43,7 +43,7 @@ class Layout(NamedTuple):
 
 
 def rules(layout: Layout) -> Iterator[tuple[str, str, Table, int]]:
-    """Fault, name, table, and what becomes of the constant."""
+    """Rules: a fault, a name, a table, and the factor of the constant."""
     if any(layout.base.values()):
         for factor, fault in ((0, "offset-missing"), (2, "offset-twice"), (-1, "offset-sign")):
             yield fault, "the constant of the sub-scales", layout.bits, factor
@@ -182,7 +182,7 @@ def _counted(bits: Bits) -> Bits:
 
 
 def _unmasked(bits: Bits) -> Bits:
-    """With all that lies above them in their byte."""
+    """Bits with all that lies above them in their byte."""
     first = bits[0][0]
     return [(first + i, 1 << i) for i in range(8 - first % 8)]
 

@@ -8,7 +8,7 @@ import numpy as np
 
 from ...arrays.array import QuantArray
 from ...base.indices import evenly_spaced
-from ..nearest import distance, sources
+from ..moved import distance, sources
 from ..numbers import HALF, Index, Mask, Wide, half
 from ..survey import Part, Survey, by_slabs, sampled
 from .right import Right, by_name, candidates, judged, precisions

@@ -13,6 +13,7 @@ from ...base.indices import evenly_spaced
 from ...errors import UnsupportedError
 from ..numbers import Index, Wide
 from ..scaled.inputs import usual_ways
+from ..survey import typical
 from .inputs import Lines
 
 # Those of kernels, the likely ones first; "exact" stands for none of them.
@@ -45,18 +46,17 @@ class Way:
         x = (g.x if self.x is None else self.x)[rows]
         if isinstance(matrix, ScaledArray):
             y = reference.scaled_linear(x, matrix)
-            return y, SUMS * typical(x, matrix)
+            return y, SUMS * _size(x, matrix)
         y, limit = reference.linear(x, matrix, self.name), reference.bound(x, matrix, self.name)
-        return y, np.where(np.isfinite(limit), limit, LOOSE * typical(x, matrix))
+        return y, np.where(np.isfinite(limit), limit, LOOSE * _size(x, matrix))
 
 
-def typical(x: Any, matrix: Any) -> Wide:
-    """The typical size of products of such vectors, were their signs random."""
+def _size(x: Any, matrix: Any) -> Wide:
+    """The typical size of products of such vectors."""
     a, w = (
         s.dequantize(np.float64) if hasattr(s, "dequantize") else np.asarray(s, float) for s in (x, matrix)
     )
-    size: Wide = np.sqrt(np.outer((a**2).sum(axis=1), (w**2).sum(axis=1)) / max(w.shape[1], 1))
-    return size
+    return typical(a, w)
 
 
 def ways(g: Lines, claim: str | None) -> list[Way]:

@@ -167,12 +167,12 @@ def _examined(run: Run, wrong: Mask) -> Finding:
     before = tried_on(machine, Mistake("correct", "", {}))
     hits = exact(run, tried)
     if hits:
-        return _found(run, wrong, hits, 0.99)
+        return _finding(run, wrong, hits, 0.99)
     part = _in_a_part(run, wrong, rows, before, tried)
     if part is not None:
         return part
     several = exact(run, grown(machine, tried) or pairs(run, rows, tried, before))
-    return _found(run, wrong, several[:1], 0.9) if several else _nearly(run, wrong, before, tried)
+    return _finding(run, wrong, several[:1], 0.9) if several else _nearly(run, wrong, before, tried)
 
 
 def _all_tried(machine: Machine) -> list[Tried]:
@@ -203,7 +203,7 @@ def _in_a_part(run: Run, wrong: Mask, rows: Index, before: Tried, tried: list[Tr
             one for one in near if not (wrong_elements(run, one.replay) & whole.reshape(wrong.shape)).any()
         ]
         if hits:
-            finding = _found(run, wrong, hits, 0.9)
+            finding = _finding(run, wrong, hits, 0.9)
             words = f"only in some {names[0] if len(names) == 1 else 'places'}"
             return replace(finding, detail=f"{finding.detail}, {words}".lstrip(", "))
     return None
@@ -212,17 +212,17 @@ def _in_a_part(run: Run, wrong: Mask, rows: Index, before: Tried, tried: list[Tr
 def _nearly(run: Run, wrong: Mask, before: Tried, tried: list[Tried]) -> Finding:
     """The mistake that explains most of what is wrong, if one explains much."""
     if run.v and not wrong_elements(replace(run, v={}), {}).any():
-        return _found(run, wrong, [Mistake("intermediates", "", {})], 0.95)
+        return _finding(run, wrong, [Mistake("intermediates", "", {})], 0.95)
     count = int(wrong.sum())
     by_error = min(tried, key=lambda one: one.error)
     if count >= FEW:
         left = int(wrong_elements(run, tried[0].mistake.replay).sum()) / count
         if left <= 1 - MOSTLY:
-            return _found(run, wrong, [tried[0].mistake], 0.7, left)
+            return _finding(run, wrong, [tried[0].mistake], 0.7, left)
         if by_error.error <= ENERGY * before.error:
             left = int(wrong_elements(run, by_error.mistake.replay).sum()) / count
-            return _found(run, wrong, [by_error.mistake], 0.6, min(left, 1.0))
-    return _found(run, wrong, [Mistake("unknown", "", {})], 0.5)
+            return _finding(run, wrong, [by_error.mistake], 0.6, min(left, 1.0))
+    return _finding(run, wrong, [Mistake("unknown", "", {})], 0.5)
 
 
 def _last(run: Run) -> Finding | None:
@@ -246,7 +246,9 @@ def _last(run: Run) -> Finding | None:
 # --- a finding ----------------------------------------------------------------------------------
 
 
-def _found(run: Run, wrong: Mask, mistakes: list[Candidate], confidence: float, left: float = 0.0) -> Finding:
+def _finding(
+    run: Run, wrong: Mask, mistakes: list[Candidate], confidence: float, left: float = 0.0
+) -> Finding:
     """The first of the mistakes that explain it; others are named beside it."""
     best = mistakes[0]
     others = dict.fromkeys(one.fault for one in mistakes if one.fault != best.fault)

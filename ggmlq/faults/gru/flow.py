@@ -10,7 +10,7 @@ import numpy as np
 from ...reference.gru import Codes, Tensors, compensation, exact
 from ..explanation import Mistake
 from .inputs import Run
-from .machine import Candidate, Index, Mistaken, Stage, each_of
+from .machine import Candidate, Index, Mistaken, Stage, in_all
 
 OTHER = {"x": "h", "h": "x"}
 WEIGHTS = {"W and R": ("W", "R"), "W": ("W",), "R": ("R",)}
@@ -34,9 +34,9 @@ def compensations() -> Iterator[Candidate]:
     )  # fmt: skip
     for both, names in WEIGHTS.items():
         for fault, words, correction in corrections:
-            yield Mistake(fault, f"{words}in {PRODUCTS[both]}", each_of("correction", names, correction))
+            yield Mistake(fault, f"{words}in {PRODUCTS[both]}", in_all("correction", names, correction))
         words = f"the sum and the correction are rounded apart, in {both}"
-        yield Mistake("compensation-after-shift", words, each_of("apart", names, True))
+        yield Mistake("compensation-after-shift", words, in_all("apart", names, True))
 
 
 # --- products -----------------------------------------------------------------------------------
@@ -49,12 +49,12 @@ def products(run: Run) -> Iterator[Candidate]:
     for both, names in WEIGHTS.items():
         for bits in (32, 24, 16):
             yield Mistake("overflow", f"sums of {both} are kept in {bits} bits",
-                          each_of("sum", names, _wrapped(bits)))  # fmt: skip
+                          in_all("sum", names, _wrapped(bits)))  # fmt: skip
         yield Mistake("weights-sign", f"codes of {both} are read without their sign",
-                      each_of("weights", names, _unsigned))  # fmt: skip
+                      in_all("weights", names, _unsigned))  # fmt: skip
         for by, words in ((1, "before"), (-1, "behind")):
             yield Mistake("weights-rows", f"rows of {both} are those of the unit {words}",
-                          each_of("weights", names, _rolled(by)))  # fmt: skip
+                          in_all("weights", names, _rolled(by)))  # fmt: skip
     transposed = {("weights", "R"): _by_gate(lambda w: w.T)}
     yield Mistake("weights-transposed", "R is R transposed", transposed)
     for name in ("W", "R"):

@@ -32,7 +32,7 @@ Candidate = Mistake[Settings]
 Stage = Callable[["Mistaken", Tensors], Codes]
 
 
-def each_of(key: str, names: Iterable[str], part: Any) -> Settings:
+def in_all(key: str, names: Iterable[str], part: Any) -> Settings:
     """One part replaced alike in several tensors."""
     return {(key, name): part for name in names}
 

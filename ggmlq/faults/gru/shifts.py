@@ -12,7 +12,7 @@ from ...fixed.shift import shifted_array
 from ...reference.gru import Codes
 from ..explanation import Mistake
 from .inputs import Run
-from .machine import Candidate, each_of
+from .machine import Candidate, in_all
 
 SUMS = ("Wx", "Rh", "z_pre", "r_pre", "Rh_add_br", "rRh", "g_pre", "old", "new", "h")
 GROUPS = {
@@ -69,7 +69,7 @@ def roundings() -> Iterator[Candidate]:
     """Shifts that do not round half away from zero."""
     for fault, (formula, shift) in ROUNDINGS.items():
         for words, names in GROUPS.items():
-            yield Mistake(fault, f"{formula} {words}", each_of("round", names, shift))
+            yield Mistake(fault, f"{formula} {words}", in_all("round", names, shift))
 
 
 def _wrap(v: Codes, f: QFormat) -> Codes:
@@ -83,12 +83,12 @@ def _even_ends(v: Codes, f: QFormat) -> Codes:
 def saturations() -> Iterator[Candidate]:
     """Sums that do not stop at the ends of their format."""
     for words, names in GROUPS.items():
-        yield Mistake("saturation-wraps", words, each_of("ends", names, _wrap))
+        yield Mistake("saturation-wraps", words, in_all("ends", names, _wrap))
         inner = tuple(name for name in names if not name.endswith("_pre"))
         if inner == names or words == "everywhere":
-            yield Mistake("saturation-missing", words, each_of("ends", inner, lambda v, f: v))
-        int8 = each_of("ends", names, lambda v, f: np.clip(v, -128, 127))
-        yield Mistake("saturation-ends", f"at -127 … 127 {words}", each_of("ends", names, _even_ends))
+            yield Mistake("saturation-missing", words, in_all("ends", inner, lambda v, f: v))
+        int8 = in_all("ends", names, lambda v, f: np.clip(v, -128, 127))
+        yield Mistake("saturation-ends", f"at -127 … 127 {words}", in_all("ends", names, _even_ends))
         yield Mistake("saturation-ends", f"at those of int8 {words}", int8)
 
 
@@ -103,8 +103,8 @@ def zero_points(run: Run) -> Iterator[Candidate]:
         for name in names:
             yield Mistake("zero-point", f"that of {name} is never {words}", {(key, name): 0})
             yield Mistake("zero-point", f"that of {name} is {words} twice", {(key, name): 2})
-    yield Mistake("zero-point", "none is taken off", each_of("less", (*SUMS, *outs), 0))
-    yield Mistake("zero-point", "none is put on", each_of("plus", SUMS, 0))
+    yield Mistake("zero-point", "none is taken off", in_all("less", (*SUMS, *outs), 0))
+    yield Mistake("zero-point", "none is put on", in_all("plus", SUMS, 0))
 
 
 def exponents() -> Iterator[Candidate]:
@@ -120,7 +120,7 @@ def exponents() -> Iterator[Candidate]:
         back = {("round", name): lambda v, n: shifted_array(v, -np.clip(n, -40, 40))}
         yield Mistake("exponent", f"shifts into {name} go the other way", back)
     for words, names in (("bx is", ("bx",)), ("br is", ("br",)), ("biases are", ("bx", "br"))):
-        yield Mistake("exponent", f"{words} added without a shift", each_of("raw", names, True))
+        yield Mistake("exponent", f"{words} added without a shift", in_all("raw", names, True))
     for words, pick in (
         ("that of the first row for all", lambda e: np.full_like(e, e[0])),
         ("the largest for all", lambda e: np.full_like(e, e.max())),
@@ -130,5 +130,5 @@ def exponents() -> Iterator[Candidate]:
         ("those of z for every gate", lambda e: np.tile(e[: len(e) // 3], 3)),
     ):
         for names in (("W", "R"), ("W",), ("R",)):
-            settings = each_of("exponent", names, pick)
+            settings = in_all("exponent", names, pick)
             yield Mistake("exponent-of-row", f"{words}, of {' and '.join(names)}", settings)

@@ -1,4 +1,4 @@
-"""One-hot activations have exact codes in every arithmetic: what comes out is the weights that a kernel uses.
+"""One-hot activations, which have exact codes in every arithmetic: y is the weights that a kernel uses.
 
 The value is 127, so that the scale of 8-bit codes is 1, and block sums are exact as halves.
 """

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from ..blocks.operand import Operand
-from ..nearest import sources
+from ..moved import sources
 from ..numbers import Index, Mask, Wide
 from .patterns import groups
 
@@ -38,7 +38,7 @@ class Compared(NamedTuple):
 
 
 def sentences(c: Compared, w: Operand | None, places: Index, block: int) -> Iterator[str]:
-    """All that can be said, the surest first."""
+    """Sentences about the wrong weights, the surest first."""
     simple = _zero(c) or _factor(c) or _rows(c) or _columns(c, places)
     if simple:
         yield simple
@@ -64,7 +64,7 @@ def _zero(c: Compared) -> str | None:
 
 
 def _factor(c: Compared) -> str | None:
-    """One factor for all."""
+    """A sentence about one factor for all."""
     big = c.wrong & (np.abs(c.right) > np.median(np.abs(c.right[c.wrong])))
     if not big.any():
         return None
@@ -161,7 +161,7 @@ def _mixed(name: str, terms: str, fit: Wide, right: Wide, off: Mask, count: int)
 
 
 def _sum_of(weights: Index) -> str:
-    """``that of 4``, ``twice that of 0``, ``those of 0 and 4``, ``none``."""
+    """Words for a sum of groups: ``that of 4``, ``twice that of 0``, ``those of 0 and 4``, ``none``."""
     at = np.flatnonzero(weights)
     if not len(at):
         return "none"
@@ -216,7 +216,7 @@ def _codes(c: Compared, w: Operand, block: int) -> str | None:
 
 
 def _equal(taken: Wide, stored: Wide) -> Index | None:
-    """For each column the one that holds the same codes; None where there is none."""
+    """The column with the same codes, for each column; None where one has none."""
     if not taken.size:
         return None
     distance = (taken**2).sum(axis=0)[:, None] - 2 * taken.T @ stored + (stored**2).sum(axis=0)

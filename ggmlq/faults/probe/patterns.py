@@ -12,7 +12,7 @@ PERIODS = (8, 16, 32, 64, 128, 256)
 
 
 def ranges(places: Index, most: int = SHOWN) -> str:
-    """``0 to 31, 64``."""
+    """Places as ranges in words: ``0 to 31, 64``."""
     runs = runs_of(places)
     words = [f"{a}" if b == a + 1 else f"{a} to {b - 1}" for a, b in runs[:most]]
     return ", ".join(words) + (" …" if len(runs) > most else "")

@@ -17,7 +17,7 @@ WHOLE = 0.1  # how far from an integer a code found by algebra may be
 
 
 def mistakes(scene: Scene) -> Iterator[Tried]:
-    """Every one that these codes can show."""
+    """Every mistake that these codes can show."""
     for fault, verb, taken in (
         ("signedness", "with the other sign convention", _other_sign),
         ("code-misread", "as the other float", _other_float),
@@ -48,7 +48,7 @@ def _read(scene: Scene, fault: str, verb: str, taken: Callable[[Side], Wide | No
 
 
 def _other_sign(s: Side) -> Wide | None:
-    """int8 as uint8, or the reverse."""
+    """Codes of int8 read as uint8, or the reverse."""
     assert s.s is not None
     if s.s.code.kind != "integer":
         return None
@@ -61,7 +61,7 @@ def _other_sign(s: Side) -> Wide | None:
 
 
 def _other_float(s: Side) -> Wide | None:
-    """e4m3 as e5m2, or the reverse."""
+    """Codes of e4m3 read as e5m2, or the reverse."""
     assert s.s is not None
     other = {"e4m3": "e5m2", "e5m2": "e4m3"}.get(s.s.code.name)
     if other is None:
@@ -87,7 +87,7 @@ def _range(s: Side) -> tuple[float, float]:
 
 
 def _wrapped(s: Side) -> Wide | None:
-    """One above the largest code is the least that the bits hold."""
+    """Codes at the upper end, wrapped around to the least that the bits hold."""
     assert s.s is not None
     ends = _ends(s)
     if ends is None or s.s.code.kind != "integer" or not ends[0].any():
@@ -121,7 +121,7 @@ def _infinite(s: Side) -> Wide | None:
 
 
 def _solved(scene: Scene, which: int) -> Tried | None:
-    """Wrapped codes that are known to lie at an end, found from y: for each row as many unknowns as ends.
+    """Wrapped codes at known places, solved for from y: a row has as many unknowns as codes at the ends.
 
     The error of a row is linear in what stands there instead; with more columns of y than ends the
     least squares solution is the wrapped codes themselves, and they must be integers within the bits.

@@ -1,4 +1,4 @@
-"""Mistakes in which scale goes with which codes."""
+"""Mistakes that put the wrong scales beside codes."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ LENGTHS = (16, 32, 64, 128, 256, 512)  # of groups and tiles that kernels take f
 
 
 def mistakes(scene: Scene) -> Iterator[Tried]:
-    """Every one, the plainest first: where two give the same y, the first is named."""
+    """Every mistake, the plainest first: where two give the same y, the first is named."""
     yield from _absent(scene)
     for fault, indices in (("scale-once", _first_or_last), ("scale-neighbour", _other_groups)):
         yield from _along_k(scene, fault, indices)

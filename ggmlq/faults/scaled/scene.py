@@ -12,11 +12,11 @@ from ...codes.scaling import values as as_scales
 from ...codes.tiling import expanded
 from ..numbers import BF16, CAP, HALF, LEAST_HALF, OVERFLOWS_HALF, Index, Mask, Wide, half
 from ..survey import Part, Survey, by_slabs, sampled
-from .terms import Side, Terms, floats, rounded_off, side, terms, typical
+from .terms import Side, Terms, floats, rounded_off, side, size_of, terms
 
 SCENE = 1 << 21  # groups × rows × columns that are looked at more closely
 SLAB = 1 << 22  # and that are judged at a time
-LARGE = 100  # of typical sizes: beyond, errors are measured by y itself
+LARGE = 100  # of size_of sizes: beyond, errors are measured by y itself
 FEW = 0.1  # of y may be wrong beside a store in 16 bits
 CHANCE = 0.3  # of y another way to take x must explain besides
 TIE = 2.0**-21  # 4 ulp: a quotient so near to a tie may round either way
@@ -40,7 +40,7 @@ class Activations:
 
 
 def _near_ties(s: ScaledArray, x: Wide, rows: Index) -> Wide | None:
-    """By how much codes may differ where x / s lies within 4 ulp of a tie, in units of their scale."""
+    """Steps by which codes may differ where x / s lies within 4 ulp of a tie, in units of their scale."""
     if s.zeros is not None:
         return None
     over = s.tiling._replace(r=1, rows=len(rows))
@@ -93,7 +93,7 @@ class Scene:
 
     @cached_property
     def size(self) -> Wide:
-        return typical(self.a, self.b)
+        return size_of(self.a, self.b)
 
     @cached_property
     def prediction(self) -> Wide:
@@ -142,7 +142,7 @@ class Scene:
         return inside
 
     def score(self, prediction: Wide) -> float:
-        """Mean squared error in typical sizes, the worst elements capped."""
+        """Mean squared error in size_of sizes, the worst elements capped."""
         if not self.y.size:
             return 0.0
         size = np.maximum(self.size, np.abs(np.nan_to_num(self.y, posinf=0, neginf=0)) / LARGE)
@@ -175,7 +175,7 @@ def survey(case: Case) -> ScaledSurvey:
 
 
 def _bfloat16(y: Wide) -> Wide:
-    """Cut off to bfloat16."""
+    """Values cut off to bfloat16."""
     bits = y.astype(np.float32).view(np.uint32) & np.uint32(0xFFFF0000)
     return bits.view(np.float32).astype(np.float64)
 

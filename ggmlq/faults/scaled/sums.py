@@ -22,7 +22,7 @@ RUNS = (32, 64, 128, 16, 256, 512)
 
 
 def mistakes(scene: Scene) -> Iterator[Tried]:
-    """Every one that these sums can show."""
+    """Every mistake that these sums can show."""
     if scene.a.s is not None and scene.a.s.code.kind == "integer":
         yield from _overflown(scene)
     yield from truncated(scene)

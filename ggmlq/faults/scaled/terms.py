@@ -18,6 +18,7 @@ import numpy as np
 from ...arrays.scaled import ScaledArray
 from ...reference.bound import UNIT
 from ..numbers import HUGE, SMALLEST, Index, Wide
+from ..survey import typical
 
 RUN = 32  # terms after which sums on their way are looked at
 ALONG = 6  # times sqrt(K), of the largest sum on the way
@@ -107,7 +108,7 @@ class Terms:
         return self.right * a.T[:, :, None] * b.T[:, None]
 
     def product(self, inner: Wide | None = None, a: Wide | None = None, b: Wide | None = None) -> Wide:
-        """[M, N], with other sums or scales where these are given."""
+        """The product [M, N], with other sums or scales where some are passed."""
         inner = self.right if inner is None else inner
         a, b = self.scales[0] if a is None else a, self.scales[1] if b is None else b
         y: Wide = np.einsum("gmn,mg,ng->mn", inner, a, b)
@@ -143,7 +144,7 @@ def grouped(a: Side, b: Side) -> int:
 
 
 def runs(values: Wide, length: int) -> Wide:
-    """[G, rows, length], the last run filled up with zeros."""
+    """Rows by runs, [G, rows, length], the last run filled up with zeros."""
     rows, k = values.shape
     count = -(-k // length)
     padded = np.zeros((rows, count * length))
@@ -152,7 +153,7 @@ def runs(values: Wide, length: int) -> Wide:
 
 
 def dots(a: Wide, b: Wide, length: int) -> Wide:
-    """Σ a·b of each run of so many columns: [runs, M, N]."""
+    """Sums of a·b over each run of so many columns, [runs, M, N]."""
     return runs(a, length) @ runs(b, length).transpose(0, 2, 1)
 
 
@@ -183,15 +184,14 @@ def terms(a: Side, b: Side) -> Terms:
 
 
 def value_of(s: Side) -> Wide:
-    """Scale · (code - zero), [rows, K]."""
+    """The numbers that codes stand for, scale · (code - zero), [rows, K]."""
     return less_zeros(s) * s.grid[s.tiles][:, np.arange(s.values.shape[1]) // s.c]
 
 
-def typical(a: Side, b: Side) -> Wide:
+def size_of(a: Side, b: Side) -> Wide:
     """The size of each element of y, were its terms of random sign."""
-    norms = [np.linalg.norm(np.nan_to_num(value_of(s), posinf=0, neginf=0), axis=1) for s in (a, b)]
-    size: Wide = np.outer(*norms) / np.sqrt(max(a.values.shape[1], 1))
-    return np.maximum(size, 1e-300)
+    left, right = (np.nan_to_num(value_of(s), posinf=0, neginf=0) for s in (a, b))
+    return np.maximum(typical(left, right), 1e-300)
 
 
 def rounded_off(a: Side, b: Side, y: Wide) -> Wide:

@@ -37,7 +37,7 @@ FACTORS: tuple[tuple[str, str, tuple[float, float, float]], ...] = (
 
 
 def mistakes(scene: Scene) -> Iterator[Tried]:
-    """Every one that these zero points can show."""
+    """Every mistake that these zero points can show."""
     t = scene.terms
     present = [bool(term is not None and np.any(term)) for term in t.corrections]
     if not any(present):
