@@ -32,10 +32,8 @@ def mistakes(fmt: Format, every: Blocks, columns: Index) -> Iterator[Mistake[Ope
         yield from _nibbles(fmt, right)
         yield from _high_bits(fmt, blocks, right)
         yield from _sub_scales(fmt, right)
-        for fault, variant, weights in one_term(fmt, right):
-            yield Mistake(fault, variant, weights)
-        for fault, variant, weights, formulas in wrongly_unpacked(fmt, blocks):
-            yield Mistake(fault, variant, weights, formulas=formulas)
+        yield from one_term(fmt, right)
+        yield from wrongly_unpacked(fmt, blocks)
         yield from _neighbours(fmt, every, columns)
 
 
@@ -50,9 +48,8 @@ def _constants(fmt: BlockFormat, right: Operand) -> Iterator[Mistake[Operand]]:
         yield Mistake("offset-twice", f"{z:g} taken off twice", right.but(zero=2 * z, summed=z))
         yield Mistake("offset-sign", f"{z:g} added", right.but(zero=-z, summed=-z))
         signed = np.where(right.stored >= z, right.stored - 2 * z, right.stored)
-        yield Mistake(
-            "offset-missing", "taken as two's complement", right.but(stored=signed, zero=0.0, summed=0.0)
-        )
+        signed_codes = right.but(stored=signed, zero=0.0, summed=0.0)
+        yield Mistake("offset-missing", "taken as two's complement", signed_codes)
     if fmt.has_offset:
         grouped = fmt.block_size > fmt.group
         fault = "min-ignored" if grouped else "sum-missing"

@@ -15,14 +15,14 @@ from numpy.typing import NDArray
 
 from ...formats import FORMATS, BlockFormat
 from ...formats.format import Blocks
-from ..explanation import Formulas
+from ..explanation import Mistake
 from ..numbers import Index
 from .operand import Operand, from_parts
 from .subscale_rules import Bits, Layout, Table, rules
 
 
-def wrongly_unpacked(fmt: BlockFormat, blocks: Blocks) -> Iterator[tuple[str, str, Operand, Formulas | None]]:
-    """Fault, variant, weights and formulas for each way to put the integers together wrongly."""
+def wrongly_unpacked(fmt: BlockFormat, blocks: Blocks) -> Iterator[Mistake[Operand]]:
+    """Every way to put the integers of sub-scales together wrongly."""
     names = fmt.dtype.names or ()
     if fmt.block_size == fmt.group or "d" not in names or not any(n.startswith("scales") for n in names):
         return
@@ -40,7 +40,8 @@ def wrongly_unpacked(fmt: BlockFormat, blocks: Blocks) -> Iterator[tuple[str, st
                 ]
                 parts.append(unit * np.stack(sub, axis=-1))
         weights = from_parts(fmt, codes, parts[0], parts[1] if len(parts) > 1 else None)
-        yield fault, name, weights, partial(_formulas, fmt, layout, table) if factor == 1 else None
+        formulas = partial(_formulas, fmt, layout, table) if factor == 1 else None
+        yield Mistake(fault, name, weights, formulas=formulas)
 
 
 def _value(bits: NDArray[np.uint8], places: Bits, base: int) -> Index:

@@ -12,21 +12,23 @@ from collections.abc import Iterator
 import numpy as np
 
 from ...formats import BlockFormat
+from ..explanation import Mistake
 from ..numbers import Index
 from . import orders
 from .operand import Operand
 
 
-def one_term(fmt: BlockFormat, right: Operand) -> Iterator[tuple[str, str, Operand]]:
-    """Fault, variant and weights; only where a super-block has constants."""
+def one_term(fmt: BlockFormat, right: Operand) -> Iterator[Mistake[Operand]]:
+    """Mistakes in one term, where a super-block has constants."""
     groups = fmt.block_size // fmt.group
     if groups == 1 or not (fmt.zero or fmt.has_offset):
         return
     for name, order in orders.group_orders(groups):
         if fmt.zero:
-            yield "sub-scale-order", f"in the main sum alone, {name}", main_scales(right, groups, order)
+            words = f"in the main sum alone, {name}"
+            yield Mistake("sub-scale-order", words, main_scales(right, groups, order))
         if fmt.zero or len(set(order.tolist())) < groups:  # else it is the minima that are in another order
-            yield "sum-order", f"{name}: {in_words(order)}", wrong_sums(right, groups, order)
+            yield Mistake("sum-order", f"{name}: {in_words(order)}", wrong_sums(right, groups, order))
 
 
 def main_scales(right: Operand, groups: int, order: Index) -> Operand:
@@ -46,17 +48,14 @@ def wrong_sums(right: Operand, groups: int, order: Index) -> Operand:
 
 def in_words(order: Index) -> str:
     """Groups that take those of others, as runs."""
-    moved = [(g, int(to)) for g, to in enumerate(order.tolist()) if g != to]
     runs: list[list[tuple[int, int]]] = []
-    for g, to in moved:
+    for g, to in enumerate(order.tolist()):
         if runs and runs[-1][-1] == (g - 1, to - 1):
             runs[-1].append((g, to))
-        else:
+        elif g != to:
             runs.append([(g, to)])
-    said = []
-    for run in runs[:4]:
-        (a, b), (c, d) = run[0], run[-1]
-        said.append(
-            f"group {a} takes that of {b}" if len(run) == 1 else f"groups {a} to {c} take those of {b} to {d}"
-        )
-    return ", ".join(said) + (" …" if len(runs) > 4 else "")
+    words = []
+    for (a, b), *_, (c, d) in ([run[0], *run] for run in runs[:4]):
+        several = f"groups {a} to {c} take those of {b} to {d}"
+        words.append(f"group {a} takes that of {b}" if a == c else several)
+    return ", ".join(words) + (" …" if len(runs) > 4 else "")
