@@ -210,8 +210,8 @@ class Dump:
             self._refuse(f"array {name!r} is of {layout.dtype}; numbers and text are read; {AGAIN}")
         if layout.start + layout.nbytes != room:
             self._refuse(
-                f"array {name!r} claims {layout.shape} of {layout.dtype}, {layout.nbytes} bytes, and there are "
-                f"{room - layout.start}; the file is damaged or cut short; {AGAIN}"
+                f"array {name!r} claims {layout.shape} of {layout.dtype}, {layout.nbytes} bytes, and there "
+                f"are {room - layout.start}; the file is damaged or cut short; {AGAIN}"
             )
         if layout.nbytes > MOST_BYTES:
             self._refuse(

@@ -51,8 +51,8 @@ def index_of(q: Any, index: Any, unit: int, short_end: bool, way: str) -> Index:
         columns, steps = steps[-1], steps[:-1]
     if len(steps) >= max(q.ndim, 1):
         raise BlockIndexError(
-            f"{request}: the last axis lies in {'tiles' if short_end else 'blocks'} of {unit}; rows are picked "
-            f"along the axes before it, columns by a slice; or {way}, or np.asarray(q) for values"
+            f"{request}: the last axis lies in {'tiles' if short_end else 'blocks'} of {unit}; rows are "
+            f"picked along the axes before it, columns by a slice; or {way}, or np.asarray(q) for values"
         )
     if not all(is_step(step) for step in steps):
         raise BlockIndexError(

@@ -1,4 +1,4 @@
-"""Prepared copies of weights in the order of a kernel: made once, checked where memory is writable, freed on call."""
+"""Prepared copies of weights in the order of a kernel: made once, renewed when bytes change."""
 
 from __future__ import annotations
 

@@ -25,7 +25,7 @@ from .weights import Divided, Transposed, Weights
 
 
 class Matrix(NamedTuple):
-    """The operands of kernels: everything in two dimensions, on one device, a row of codes after the other."""
+    """The operands of kernels: two dimensions, one device, a row of codes after the other."""
 
     codes: Any  # [rows, columns], unit stride along rows of columns
     scales: Any  # float32 [ceil(rows / r), ceil(columns / c)], of any strides

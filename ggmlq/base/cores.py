@@ -24,7 +24,7 @@ def _cores() -> int:
 
 
 def _limits() -> Iterator[int]:
-    """Limits set by environment variables; OpenMP's may be a list, whose first number is for the outer level."""
+    """Limits set by environment variables; the first number of OpenMP's list is for the outer level."""
     for name in LIMITS:
         first = os.environ.get(name, "").split(",")[0].strip()
         if first.isdecimal() and int(first):

@@ -48,7 +48,7 @@ def folded(tensors: list[dict[str, Any]]) -> list[dict[str, Any]]:
 
 
 def counted(groups: Iterable[tuple[str, list[T]]]) -> Callable[[str | int], list[str]]:
-    """A function that makes the cell "number of tensors" of a line; no cell where every line is of one tensor."""
+    """A maker of cells "number of tensors"; it makes none where every line is of one tensor."""
     many = any(len(members) > 1 for _, members in groups)
     return lambda cell: [str(cell)] if many else []
 

@@ -42,7 +42,7 @@ def install(extra: str, beside: str = "") -> str:
 
 
 def install_for_gpu() -> str:
-    """The command that installs products on a GPU, for the CUDA version of this driver; 13 without a driver."""
+    """The command that installs products on a GPU, for this driver's version of CUDA, or for 13."""
     return install(_for_gpu(driver()))
 
 
