@@ -131,7 +131,7 @@ def _no_room(request: str, tensors: Mapping[str, QuantArray], failed: int, link:
     return (
         f"{request}: {len(tensors)} tensors need {size(total)}, {link.device} has {size(free)} of "
         f"{size(room)} free; all of them must fit, and the memory ended at {short(name)} "
-        f'with {size(q.nbytes)}; take fewer, as with filter="blk.[0-9].*", or drop other arrays of that GPU first'
+        f'with {size(q.nbytes)}; take fewer, as with filter="blk.[0-9].*", or drop other arrays there first'
     )
 
 

@@ -51,7 +51,7 @@ class Entry(NamedTuple):
 
     @property
     def type(self) -> ElementType:
-        """What an element is."""
+        """The type of an element."""
         return TYPES[self.dtype]
 
 
