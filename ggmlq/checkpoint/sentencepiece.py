@@ -49,8 +49,8 @@ def pieces(path: str) -> list[Piece]:
         ) from None
     if not 0 < len(pieces) <= MOST_TOKENS:
         raise ConvertError(
-            f"{path}: it has {len(pieces) or 'no'} pieces{' and more' * bool(pieces)}; models of sentencepiece "
-            f"have 1 to {MOST_TOKENS}; fetch it again"
+            f"{path}: it has {len(pieces) or 'no'} pieces{' and more' * bool(pieces)}; models of "
+            f"sentencepiece have 1 to {MOST_TOKENS}; fetch it again"
         )
     return pieces
 
