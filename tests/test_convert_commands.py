@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 import ggmlq as gq
-from ggmlq import threads
+from ggmlq.base import threads
 from ggmlq.cli import main
 from ggmlq.gguf import Typed
 
@@ -30,7 +30,7 @@ def folder(tmp_path, monkeypatch):
 
 @pytest.fixture
 def run(capsys, folder, monkeypatch):
-    monkeypatch.setattr(threads, "_asked", [])
+    monkeypatch.setattr(threads, "_requested", [])
 
     def run(*args):
         status = main([str(arg) for arg in args])

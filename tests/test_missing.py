@@ -7,7 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from ggmlq import doctor, missing
+from ggmlq import doctor
+from ggmlq.base import missing
 
 WHOLE = {"jinja2": "3", "matplotlib": "3", "argcomplete": "3", "ml_dtypes": "0.5"}
 GPU = {"cupy-cuda13x": "14", "numba-cuda": "0.30"}

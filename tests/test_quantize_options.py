@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 import ggmlq as gq
-from ggmlq import threads
+from ggmlq.base import threads
 from ggmlq.cli import main
 from ggmlq.gguf import Typed
 
@@ -34,7 +34,7 @@ def tensors(fresh):
 def run(tensors, tmp_path, monkeypatch, capsys):
     """The command in a folder with a model, and its importance matrix."""
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(threads, "_asked", [])
+    monkeypatch.setattr(threads, "_requested", [])
     heads = Typed(list(range(1, LAYERS + 1)), "int32")
     gq.save(
         "in.gguf", tensors,

@@ -19,12 +19,12 @@ from typing import Any
 from _page import settle
 
 import ggmlq as gq
-from ggmlq.cuda.choice import TABLE
+from ggmlq.cuda.cost.choice import TABLE
 
 ROOT = Path(__file__).parents[1]
 RESULTS = ROOT / "bench" / "results" / "engine_h200.json"
 NEAR = 3.0  # times the fastest: what is listed behind it, for formats and arithmetics that it refuses
-WHAT = "The fastest kernels, written by tools/choice_table.py; ggmlq/cuda/choice.py says how to read it"
+WHAT = "The fastest kernels, written by tools/choice_table.py; ggmlq/cuda/cost/choice.py says how to read it"
 Cells = dict[tuple[str, int, int], dict[int, dict[str, float]]]
 
 

@@ -23,7 +23,7 @@ from typing import NamedTuple
 from _page import put, settle, table
 from tqdm import tqdm
 
-from ggmlq import missing
+from ggmlq.base import missing
 
 PAGE = Path(__file__).parents[1] / "docs" / "install.md"
 BEGIN = "<!-- table: tools/install_table.py -->"

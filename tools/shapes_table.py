@@ -5,7 +5,7 @@ python bench/bench_shapes.py --json PATH
 python tools/shapes_table.py [--check]      # the table
 python tools/shapes_table.py --picture      # docs/shapes.svg; extra `plot`
 
-A figure is of the kernel that ``auto`` took (ggmlq/cuda/pipeline/strip_pace.py).
+A figure is of the kernel that ``auto`` took (ggmlq/cuda/cost/packed.py).
 """
 
 from __future__ import annotations

@@ -23,8 +23,8 @@ from pathlib import Path
 from typing import Any
 
 import ggmlq
+from ggmlq.arrays.members import public as public_members
 from ggmlq.cli import command_line
-from ggmlq.members import public as public_members
 
 ROOT = Path(__file__).resolve().parents[1]
 RENAMED = {"README.md": "index.md", "docs/README.md": "pages.md"}
@@ -33,7 +33,7 @@ FIRST = (
     "CHANGELOG.md",
     "CONTRIBUTING.md",
     "SECURITY.md",
-)  # others are linked to, or lie in docs/
+)  # others: linked, or in docs/
 BESIDE = ("codes", "formats", "pages")  # packages that pages import from; others ggmlq itself names
 ORPHAN = "---\norphan: true\n---\n\n"  # a page that is linked to, and not in the menu
 LINK = re.compile(r"(?<=\]\()([^)#:\s]+)(?=[)#])")

@@ -12,9 +12,10 @@ from typing import Any
 import numpy as np
 from tqdm import tqdm
 
-from .. import __version__, cache, demo, gguf
+from .. import __version__, demo, gguf
+from ..base.text import count, size
 from ..errors import ConfigError
-from ..text import count, size
+from ..store import disk
 from . import _plain
 from .parsers.demo import checked
 
@@ -48,14 +49,14 @@ def run(args: argparse.Namespace) -> int:
 def _layers(args: argparse.Namespace, tell: Callable[[str], None]) -> tuple[list[demo.Layer], float]:
     """The layers, and the seconds in which the file of the random one was opened."""
     if args.file is not None:
-        return demo.of_model(args.file, args.tensor, args.tokens), 0.0
-    return demo.made(args.rows, args.columns, args.save, tell)
+        return demo.model_layers(args.file, args.tensor, args.tokens), 0.0
+    return demo.random_layer(args.rows, args.columns, args.save, tell)
 
 
 def _head(args: argparse.Namespace) -> str:
     what = f"a layer [{args.rows}, {args.columns}]" if args.file is None else _plain.name(args.file)
     head = f"ggmlq {__version__}: {what} times {count(args.tokens, 'token')}"
-    where = cache.root()
+    where = disk.root()
     if args.device == "cpu" and (where is None or not where.exists()):
         head += f"\n\nnothing is compiled for this CPU yet: a minute or so, kept {_kept_in(where)}"
     return head + "\n"
@@ -64,8 +65,8 @@ def _head(args: argparse.Namespace) -> str:
 def _told(rows: Sequence[demo.Row], args: argparse.Namespace, opened: float) -> str:
     first = sum(row.first for row in rows)
     lines = [demo.text(rows), "", demo.legend(rows, args.device), ""]
-    lines += [*demo.taken(rows), *(row.layer.note for row in rows if row.layer.note)]
-    more = f", and compile what no earlier run has (kept {_kept_in(cache.root())})"
+    lines += [*demo.kernel_lines(rows), *(row.layer.note for row in rows if row.layer.note)]
+    more = f", and compile what no earlier run has (kept {_kept_in(disk.root())})"
     more = more if args.device == "cpu" else ""
     lines.append(f"first products took {first:.1f} s in all: they lay weights out{more}")
     if args.file is None:

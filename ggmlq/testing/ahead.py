@@ -9,8 +9,8 @@ from collections.abc import Iterator
 from concurrent.futures import ProcessPoolExecutor
 
 from ..cuda.machine.launch import FAMILIES
+from ..dispatch.ladder import rungs
 from ..formats import Format
-from ..ladder import rungs
 
 
 def compile_ahead(names: set[str], formats: set[str], capability: tuple[int, int]) -> None:
@@ -24,7 +24,7 @@ def compile_all(tasks: list[tuple[str, int]], capability: tuple[int, int]) -> No
     began = time.monotonic()
     context = multiprocessing.get_context("spawn")
     with ProcessPoolExecutor(max(1, min(len(tasks), os.cpu_count() or 1)), context) as pool:
-        failed = [said for said in pool.map(_compile, [(*task, capability) for task in tasks]) if said]
+        failed = [error for error in pool.map(_compile, [(*task, capability) for task in tasks]) if error]
     print(f"compiled {len(tasks)} kernels in {time.monotonic() - began:.0f} s", *failed, sep="\n", flush=True)
 
 

@@ -1,8 +1,8 @@
-"""What tests and benchmarks multiply and decode: every block format, and weights of any of them."""
+"""Cases that tests and benchmarks share: every block format, and weights of any of them."""
 
 from __future__ import annotations
 
-from ..array import QuantArray
+from ..arrays.array import QuantArray
 from ..formats import FORMATS, BlockFormat, Format
 from .blocks import random_blocks
 

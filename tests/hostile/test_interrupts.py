@@ -17,7 +17,7 @@ import numpy as np
 import pytest
 
 import ggmlq as gq
-from ggmlq import threads
+from ggmlq.base import threads
 from ggmlq.cpu.machine import workers
 from ggmlq.cpu.machine.arguments import reader
 from ggmlq.cpu.machine.jit import jit
@@ -30,7 +30,7 @@ main = pytest.mark.skipif(not hasattr(signal, "setitimer"), reason="this system 
 @pytest.fixture(autouse=True)
 def two_threads(monkeypatch):
     monkeypatch.setattr(threads, "_AVAILABLE", max(2, threads._AVAILABLE))
-    monkeypatch.setattr(threads, "_asked", [2])
+    monkeypatch.setattr(threads, "_requested", [2])
 
 
 @pytest.fixture
@@ -241,7 +241,7 @@ def test_refused_threads_are_done_without_and_asked_for_again(product, monkeypat
 
 CHILD = """
 import os, sys, threading, warnings, numpy as np, ggmlq as gq
-from ggmlq import threads
+from ggmlq.base import threads
 threads._AVAILABLE = 2
 warnings.simplefilter("ignore")
 rng = np.random.default_rng(0)

@@ -1,0 +1,82 @@
+"""Progress bars for long work. tqdm is imported when the first bar is shown."""
+
+from __future__ import annotations
+
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from typing import Any
+
+AFTER = 2.0  # seconds of work before a bar appears
+
+_quiet = threading.local()
+
+
+@contextmanager
+def quiet() -> Iterator[None]:
+    """Show no bars for this thread's work meanwhile: the caller shows one."""
+    before = getattr(_quiet, "now", False)
+    _quiet.now = True
+    try:
+        yield
+    finally:
+        _quiet.now = before
+
+
+@contextmanager
+def long_work(what: str, waited: float = 0.0) -> Iterator[None]:
+    """Print one line on a terminal about work that takes long and has no count.
+
+    ``waited``: seconds of such work before this, of which nothing was said.
+    """
+    terminal = sys.stderr is not None and sys.stderr.isatty()
+    if not terminal or getattr(_quiet, "now", False):
+        yield
+        return
+    timer = threading.Timer(max(AFTER - waited, 0.0), _say, [f"ggmlq: {what} …"])
+    timer.daemon = True
+    timer.start()
+    try:
+        yield
+    finally:
+        timer.cancel()
+
+
+def _say(line: str) -> None:
+    with suppress(OSError, ValueError):  # whoever closed stderr does not want to know
+        print(line, file=sys.stderr, flush=True)
+
+
+class Progress:
+    """Counts bytes (or another unit); becomes a tqdm bar on a terminal when it takes long.
+
+    ``show``: True for a bar at once and anywhere, False for none.
+    """
+
+    def __init__(self, total: int, does: str, unit: str = "B", show: bool | None = None) -> None:
+        self._total, self._done, self._does, self._unit = total, 0, does, unit
+        self._bar: Any = None
+        self._start = time.monotonic()
+        terminal = sys.stderr is not None and sys.stderr.isatty()  # None: the process has none
+        self._silent = not (terminal if show is None else show) or getattr(_quiet, "now", False)
+        self._after = 0.0 if show else AFTER
+
+    def advance(self, n: int) -> None:
+        """Count ``n`` more as done."""
+        self._done += n
+        if self._bar is not None:
+            self._bar.update(n)
+        elif not self._silent and time.monotonic() - self._start >= self._after:
+            self._bar = self._shown()
+
+    def _shown(self) -> Any:
+        from tqdm import tqdm
+
+        return tqdm(total=self._total, initial=self._done, unit=self._unit, unit_scale=True, desc=self._does)
+
+    def close(self) -> None:
+        """Leave the bar as it stands."""
+        if self._bar is not None:
+            self._bar.close()
