@@ -103,7 +103,7 @@ def glossary():
 
 
 def words_of(cell):
-    """Words of a cell, each with the folder of ggmlq that it is meant for: ``record (cpu), slab``."""
+    """Words of a cell, each with the folder of ggmlq that it is meant for: ``record (cpu), slab, words/``."""
     found = []
     for item in re.split(r"[,·]", cell.replace("`", "")):
         word, _, place = item.strip().partition("(")
@@ -131,19 +131,26 @@ def parts_of(name):
 
 
 def test_nobody_uses_another_word_for_one_of_the_glossary():
+    """Names of files and folders are held to all words that are forbidden, those with a slash among them."""
     banned = {}
-    for word, _, cell in glossary():
-        for other, folder in words_of(cell):
-            banned.setdefault(tuple(re.split(r"[\s_-]+", other)), []).append((folder, words_of(word)[0][0]))
-    lengths = {len(parts) for parts in banned}
+    for cell, _, others in glossary():
+        for other, folder in words_of(others):
+            parts = tuple(parts_of(other))
+            banned.setdefault(parts, []).append((f"ggmlq/{folder}/" if folder else "", "/" in other, cell))
+    names = [(*binding, False) for binding in bindings()] + [(*file, True) for file in files()]
     places = []
-    for name, place in [*bindings(), *files()]:
-        parts = parts_of(name)
-        singular = [part.removesuffix("s") for part in parts]
-        starts = [(kind, i) for kind in (parts, singular) for i in range(len(parts))]
-        runs = {tuple(kind[i : i + n]) for n in lengths for kind, i in starts}
-        for run in runs & banned.keys():
-            for folder, word in banned[run]:
-                if place.file.startswith(f"ggmlq/{folder}/" if folder else ""):
-                    places.append(Place(place.file, place.line, f"{name}: say {word}, not {' '.join(run)}"))
+    for name, place, is_file in names:
+        for run in runs_of(name, max(map(len, banned), default=0)) & banned.keys():
+            for folder, files_only, cell in banned[run]:
+                if place.file.startswith(folder) and (is_file or not files_only):
+                    places.append(place._replace(text=f"{name}: say {cell}, not {' '.join(run)}"))
     check(places, "one word for one thing: the glossary of docs/house.md says which")
+
+
+@cache
+def runs_of(name, longest):
+    """All runs of an identifier's parts, as they are and without their s."""
+    parts = parts_of(name)
+    kinds = parts, [part.removesuffix("s") for part in parts]
+    spans = [(i, i + n) for n in range(1, longest + 1) for i in range(len(parts))]
+    return {tuple(kind[first:last]) for kind in kinds for first, last in spans}
