@@ -15,7 +15,7 @@ from ggmlq.cpu.amx import permission
 ROOT = Path(__file__).parents[1]
 NUMBERS = ["no", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine", "ten"]
 WANTED = {"torch.md": "torch"}  # page: what its examples import, which the tests do without
-PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").glob("*.md"))]
 NOTES = sorted((ROOT / "bench" / "notes").glob("*.md"))
 
 

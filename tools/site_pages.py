@@ -28,7 +28,12 @@ from ggmlq.cli import command_line
 
 ROOT = Path(__file__).resolve().parents[1]
 RENAMED = {"README.md": "index.md", "docs/README.md": "pages.md"}
-FIRST = ("README.md", "CHANGELOG.md", "SECURITY.md")  # all else is linked to, or lies in docs/
+FIRST = (
+    "README.md",
+    "CHANGELOG.md",
+    "CONTRIBUTING.md",
+    "SECURITY.md",
+)  # others: linked, or in docs/
 BESIDE = ("codes", "formats", "pages")  # packages that pages import from; others ggmlq itself names
 ORPHAN = "---\norphan: true\n---\n\n"  # a page that is linked to, and not in the menu
 LINK = re.compile(r"(?<=\]\()([^)#:\s]+)(?=[)#])")
@@ -94,7 +99,7 @@ def menu() -> str:
             groups[found[1]] = []
         elif found := re.match(r"\| \[(\w+)\.md\]", line):
             groups[[*groups][-1]].append(found[1])
-    groups["Reference"] = ["commands/index", "reference/index", "changelog", "security"]
+    groups["Reference"] = ["commands/index", "reference/index", "changelog", "contributing", "security"]
     text = ""
     for name, pages in groups.items():
         options = [":hidden:", *([f":caption: {name}"] if name else [])]
