@@ -30,9 +30,9 @@ import numpy as np
 
 import ggmlq as gq
 from ggmlq.cuda.machine import device
+from ggmlq.dispatch.ladder import Rung, choose, rungs
+from ggmlq.dispatch.problems import Linear
 from ggmlq.errors import UnsupportedError
-from ggmlq.ladder import Rung, choose, rungs
-from ggmlq.problems import Linear
 from ggmlq.testing import results
 from ggmlq.testing.engine import NMSE, Activations, Weights, WrongError
 from ggmlq.testing.machine import commit, machine

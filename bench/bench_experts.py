@@ -21,12 +21,12 @@ from typing import Any, NamedTuple
 import numpy as np
 
 import ggmlq as gq
+from ggmlq.base.threads import num_threads
 from ggmlq.errors import GGMLQError
 from ggmlq.llama import Bridge
 from ggmlq.testing.blocks import random_blocks
 from ggmlq.testing.expert_layer import Layer
 from ggmlq.testing.machine import commit, machine
-from ggmlq.threads import num_threads
 
 # Experts, used, N, K; and the types that such models come in.
 SHAPES = {

@@ -36,14 +36,15 @@ sys.path.insert(0, str(Path(__file__).parents[1]))  # of a script as of a module
 
 import ggmlq as gq
 from bench.on_card import Replays, bandwidth, in_turns
-from ggmlq import ladder
-from ggmlq.cuda.activations import expert_codes, expert_panels
-from ggmlq.cuda.expert_linear import r4_gemv, r5_grouped, r7_few_codes
+from ggmlq.cuda.activations import expert_codes, expert_x_tiles
+from ggmlq.cuda.codes8 import grouped, small_m_uses
+from ggmlq.cuda.codes8.small_m import PARTS
+from ggmlq.cuda.expert_linear import r4_gemv, r5_grouped, r7_small_m_codes
 from ggmlq.cuda.machine import device
-from ggmlq.cuda.pipeline import few_uses, grouped8, groups
-from ggmlq.cuda.pipeline.few_rows import PARTS
+from ggmlq.cuda.schedule import groups
+from ggmlq.dispatch import ladder
+from ggmlq.dispatch.problems import ExpertLinear
 from ggmlq.formats import BlockFormat
-from ggmlq.problems import ExpertLinear
 from ggmlq.testing.blocks import random_blocks
 from ggmlq.testing.machine import commit, machine
 from ggmlq.testing.oracle import TOLERANCE
@@ -99,15 +100,15 @@ def kernels(names: list[str]) -> list[Any]:
     found = [r5_grouped.kernel(fmt, tile) for tile in reversed(r5_grouped.TILES) for fmt in formats]
     found += [r4_gemv.kernel(fmt, *case) for case in reversed(r4_gemv.CASES) for fmt in formats]
     every = [
-        (r7_few_codes.kernel, r7_few_codes.jobs()),
-        (grouped8.float_kernel, grouped8.float_jobs()),
-        (grouped8.integer_kernel, grouped8.integer_jobs()),
+        (r7_small_m_codes.kernel, r7_small_m_codes.jobs()),
+        (grouped.float_kernel, grouped.float_jobs()),
+        (grouped.integer_kernel, grouped.integer_jobs()),
     ]
     of_codes = {"e4m3": "e4m3", "int8": "s8"}
     wanted = {of_codes[name] for name in names if name in of_codes}
     for make, cases in every:
         found += [make(job, *more) for job, *more in cases if job.x == job.w and job.x in wanted]
-    gatherers = expert_panels.gatherer(), expert_panels.few_gatherer(), expert_codes.gatherer()
+    gatherers = expert_x_tiles.gatherer(), expert_x_tiles.few_gatherer(), expert_codes.gatherer()
     return [*found, groups.grouper(), *gatherers]
 
 
@@ -199,7 +200,7 @@ def checked(name: str, q: Any, x: Any, ids: Any, apart: bool) -> int:
     host = x.to("cpu") if name in TILES else x.get()
     given = host.reshape(*ids.shape, x.shape[-1]) if apart else host
     on_card = cp.asarray(ids)
-    for each in ("gemv", "grouped", "few_codes", "grouped_codes"):
+    for each in ("gemv", "grouped", "small_m_codes", "grouped_codes"):
         own = rung(each)
         if own.refuses(ExpertLinear.of(x, q, on_card)):
             continue
@@ -317,7 +318,7 @@ def told(cell: Cell, args: argparse.Namespace) -> Any:
     """With the kernel that is chosen, and few tokens with the other one too."""
     pair, most = ("gemv", "grouped"), r4_gemv.MOST
     if cell.name in TILES:
-        pair, most = ("few_codes", "grouped_codes"), few_uses.MOST
+        pair, most = ("small_m_codes", "grouped_codes"), small_m_uses.MOST
     usual = cell.shape.tokens or TOKENS
     for tokens in [int(t) for t in args.tokens.split(",")] if args.tokens else usual:
         row = cell.time(tokens, "even", "auto")
@@ -334,10 +335,10 @@ def told(cell: Cell, args: argparse.Namespace) -> Any:
 
 def tiled(cell: Cell) -> Any:
     """The grouped kernel with each tile; that of few codes with each cut."""
-    shares = {"e4m3": grouped8.FLOATS, "int8": grouped8.WHOLE}.get(cell.name, ())
+    shares = {"e4m3": grouped.FLOATS, "int8": grouped.WHOLE}.get(cell.name, ())
     few = shares and not cell.shape.tokens
-    for tokens, tile, parts in product((1, 2, 4, 8, 16, 32), r7_few_codes.TILES, PARTS) if few else ():
-        yield cell.time(tokens, "even", "few_codes", cut=r7_few_codes.Cut(tile, parts))
+    for tokens, tile, parts in product((1, 2, 4, 8, 16, 32), r7_small_m_codes.TILES, PARTS) if few else ():
+        yield cell.time(tokens, "even", "small_m_codes", cut=r7_small_m_codes.Cut(tile, parts))
     for tokens in cell.shape.tokens or (64, 512, 4096):
         mean = tokens * cell.shape.used / cell.shape.experts
         for share in shares:

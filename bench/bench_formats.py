@@ -20,13 +20,13 @@ from typing import Any
 import numpy as np
 
 import ggmlq as gq
+from ggmlq.base.threads import available, set_num_threads
 from ggmlq.formats import FORMATS, BlockFormat, Format
 from ggmlq.llama.library import Library
 from ggmlq.ops import decoding, encoding
 from ggmlq.testing.blocks import random_blocks
 from ggmlq.testing.machine import commit, machine
 from ggmlq.testing.rows import rows
-from ggmlq.threads import available, set_num_threads
 
 COLUMNS = 4096
 DECODED = 128  # rows: what is decoded fits the cache, for memory would be the same for both

@@ -23,10 +23,10 @@ from typing import Any
 import numpy as np
 
 import ggmlq as gq
-from ggmlq.cpu.gru.layout import kept
-from ggmlq.cpu.gru.walk import GATES, HALVES, ROOM, dots
 from ggmlq.cpu.machine.jit import jit
 from ggmlq.cpu.machine.target import target
+from ggmlq.gru.cpu.layout import kept
+from ggmlq.gru.cpu.walk import GATES, HALVES, ROOM, dots
 from ggmlq.testing.machine import commit, machine
 
 Record = dict[str, Any]
@@ -77,7 +77,7 @@ def main() -> None:
     args = parser.parse_args()
     if args.threads:
         gq.set_num_threads(args.threads)
-    from ggmlq.threads import num_threads
+    from ggmlq.base.threads import num_threads
 
     threads = num_threads()
     python = args.torch or (sys.executable if importlib.util.find_spec("torch") else None)

@@ -21,7 +21,8 @@ from typing import Any
 import numpy as np
 
 import ggmlq as gq
-from ggmlq.problems import Linear
+from ggmlq.dispatch import ladder
+from ggmlq.dispatch.problems import Linear
 from ggmlq.testing.blocks import random_blocks
 from ggmlq.testing.machine import commit, machine
 
@@ -143,7 +144,7 @@ def products(cp: Any, q: gq.QuantArray, m: int, kernel: str) -> dict[str, Work]:
     x16, cube, double = x.astype(np.float16), x[None], x.astype(np.float64)
     out, bias = cp.empty((m, SIZE), np.float32), cp.ones(SIZE, np.float32)
     w16 = cp.ones((SIZE, SIZE), np.float16)
-    rung = gq.ladder.choose(Linear.here(q.format, m, SIZE, SIZE, device="cuda"), kernel)
+    rung = ladder.choose(Linear.here(q.format, m, SIZE, SIZE, device="cuda"), kernel)
 
     def linear(x: Any, **options: Any) -> Work:
         return lambda: gq.linear(x, q, kernel=kernel, **options)

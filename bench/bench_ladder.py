@@ -17,9 +17,10 @@ import numpy as np
 import pytest
 
 import ggmlq as gq
+from ggmlq.dispatch import ladder
+from ggmlq.dispatch.problems import Linear
 from ggmlq.errors import GGMLQError
 from ggmlq.formats import FORMATS
-from ggmlq.problems import Linear
 from ggmlq.testing.blocks import random_blocks
 from ggmlq.testing.timing import GpuClock, roofs
 
@@ -82,7 +83,7 @@ def compiled(cupy):
 
     capability = device.capability()
     compile_ahead({rung.name for rung in gq.kernels(device="cuda")}, set(LADDER), capability)
-    taken = {gq.ladder.choose(Linear.here(FORMATS[name], *shape, device="cuda")).name
+    taken = {ladder.choose(Linear.here(FORMATS[name], *shape, device="cuda")).name
              for name in OTHERS for shape in OF_OTHERS["cuda"]}  # fmt: skip
     compile_ahead(taken, set(OTHERS), capability)
 
@@ -115,7 +116,7 @@ def bench_linear(benchmark, request, kernel, name, shape):
         if not benchmark.disabled:
             request.getfixturevalue("compiled")
     problem = Linear.here(FORMATS[name], *shape, device=DEVICE)
-    rung = gq.ladder.choose(problem, kernel)
+    rung = ladder.choose(problem, kernel)
     copies = 1 if m > FEW or DEVICE == "cpu" else 1 + int(ROTATED / FORMATS[name].row_bytes(k) / n)
     x, weights = rows_of(m, k), weights_of(name, n, k, copies)
     for q in weights:

@@ -24,13 +24,13 @@ from typing import Any
 import numpy as np
 
 import ggmlq as gq
+from ggmlq.base.threads import available
 from ggmlq.cuda.machine import device
 from ggmlq.cuda.machine.upload import Link
 from ggmlq.errors import GGMLQError
 from ggmlq.gguf import load
 from ggmlq.gguf.extents import Files
 from ggmlq.testing.machine import commit, machine
-from ggmlq.threads import available
 
 THREADS = (1, 4, 8, 12, 16)
 BUFFERS = (4, 8, 24, 32)  # MiB, with all threads; the usual size is in the rows above

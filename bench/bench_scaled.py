@@ -25,12 +25,12 @@ from typing import Any
 import numpy as np
 
 import ggmlq as gq
+from ggmlq.base.threads import share
 from ggmlq.codes import CODES
 from ggmlq.codes.scaling import Rule
+from ggmlq.codes.tiling import tiling
 from ggmlq.cpu.quantize_scaled import walk
 from ggmlq.testing.machine import commit, machine
-from ggmlq.threads import share
-from ggmlq.tiling import tiling
 
 SIZE = 4096  # N and K
 ROWS, COLUMNS = 20480, 4096  # of what is quantized: 335 MB of float32, twice as many rows of halves

@@ -21,10 +21,10 @@ import pytest
 import ggmlq as gq
 from ggmlq.codes import CODES, scaling
 from ggmlq.codes.scaling import Rule
+from ggmlq.codes.tiling import Tile, tiling
 from ggmlq.errors import GGMLQError
 from ggmlq.testing.machine import commit, machine
 from ggmlq.testing.timing import Time, replayed
-from ggmlq.tiling import Tile, tiling
 
 ROTATED = 400e6  # bytes of all arrays of a round, several times what the cache holds
 SHAPES = ((4096, 7168), (4096, 16384))

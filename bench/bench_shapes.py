@@ -36,8 +36,8 @@ from bench.bench_engine import FORMATS, Bench, Cell, facts
 from bench.on_card import bandwidth
 from ggmlq.cuda.linear import r13_gemv
 from ggmlq.cuda.machine import device
+from ggmlq.dispatch.ladder import choose, rungs
 from ggmlq.formats import BlockFormat
-from ggmlq.ladder import choose, rungs
 from ggmlq.testing import results
 
 COLUMNS = (896, 2560, 3584, 4096, 5120, 8192, 11008, 18944, 28672, 151936)  # N
@@ -107,8 +107,8 @@ def summary(rows: Iterable[dict[str, Any]]) -> Iterator[str]:
 
 def compiled(names: set[str], formats: set[str]) -> None:
     """Compile what does not come with the package."""
+    from ggmlq.cuda.machine import served
     from ggmlq.cuda.machine.launch import FAMILIES
-    from ggmlq.cuda.prebuilt import served
     from ggmlq.testing import ahead
 
     modules = {rung.launch.__module__ for rung in rungs("linear", "cuda") if rung.name in names}

@@ -22,9 +22,9 @@ import numpy as np
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
 import ggmlq as gq
-from ggmlq.cuda import dequantize
+from ggmlq.cuda.intrinsics.floats import DTYPES, KINDS
 from ggmlq.cuda.machine import device
-from ggmlq.cuda.words.floats import DTYPES, KINDS
+from ggmlq.cuda.quantize import decode as dequantize
 from ggmlq.formats import FORMATS, BlockFormat
 from ggmlq.testing.blocks import random_blocks
 from ggmlq.testing.machine import commit, machine

@@ -35,13 +35,13 @@ os.environ.setdefault("GGMLQ_COMPILE_HERE", "1")  # before kernels are imported:
 
 import ggmlq as gq
 from bench.on_card import Replays, in_processes
-from ggmlq import ladder
-from ggmlq.cuda.gru import call as around
-from ggmlq.cuda.gru import encode, plain, project, r1_step, r3_grid, r4_cluster
+from ggmlq.cuda.intrinsics import barrier
+from ggmlq.cuda.intrinsics.language import cuda, uint32, uint64
 from ggmlq.cuda.machine import device
 from ggmlq.cuda.machine.launch import Kernel
-from ggmlq.cuda.words import barrier
-from ggmlq.cuda.words.language import cuda, uint32, uint64
+from ggmlq.dispatch import ladder
+from ggmlq.gru.cuda import call as around
+from ggmlq.gru.cuda import encode, plain, project, r1_step, r3_grid, r4_cluster
 
 ROOT = Path(__file__).parents[1]
 os.environ.setdefault("GGMLQ_CACHE_DIR", str(ROOT / "build" / "gru"))  # read when the first kernel is made

@@ -3,7 +3,7 @@
     python bench/hopper.py --compile          # without a GPU: machine code into build/hopper, some minutes
     python bench/hopper.py                    # on the card: check with guarded waits, check, time
     python bench/hopper.py --only check
-    python bench/hopper.py --only time --rungs persistent,few_rows --tiles --json hopper.json
+    python bench/hopper.py --only time --rungs persistent,small_m --tiles --json hopper.json
 
 Each rung is checked by a process of its own, whose waits give up (GGMLQ_GUARD_WAITS) and which is ended after
 some seconds: a kernel that hangs costs that, and what is right is still timed. Results are held against
@@ -33,22 +33,23 @@ sys.path.insert(0, str(Path(__file__).parents[1]))  # of a script as of a module
 
 import ggmlq as gq
 from bench.on_card import Replays, in_processes
-from ggmlq import ladder
-from ggmlq.checks import float_dtype
+from ggmlq.codes.tiling import tiling
+from ggmlq.cuda.codes8 import split_k
+from ggmlq.cuda.codes8.job import BY_COLUMNS, FLOATS, PLAIN, WHOLE, Job, Out
+from ggmlq.cuda.codes8.operands import gatherer
+from ggmlq.cuda.codes8.persistent import float_kernel, integer_kernel
+from ggmlq.cuda.codes8.small_m import PARTS, TILES, FewJob, FewTile
+from ggmlq.cuda.intrinsics import barrier
 from ggmlq.cuda.machine import device
-from ggmlq.cuda.pipeline import divided
-from ggmlq.cuda.pipeline.boxed import BoxTile
-from ggmlq.cuda.pipeline.few_rows import PARTS, TILES, FewJob, FewTile
-from ggmlq.cuda.pipeline.job import BY_COLUMNS, FLOATS, PLAIN, WHOLE, Job, Out
-from ggmlq.cuda.pipeline.operands8 import gatherer
-from ggmlq.cuda.pipeline.persistent import float_kernel, integer_kernel
-from ggmlq.cuda.scaled_linear import r0_naive, r7_wgmma, r8_tma_ring, r10_few_rows
-from ggmlq.cuda.words import barrier
-from ggmlq.problems import ScaledLinear
+from ggmlq.cuda.rings.boxed import BoxTile
+from ggmlq.cuda.scaled_linear import r0_naive, r7_wgmma, r8_tma_ring, r10_small_m
+from ggmlq.dispatch import ladder
+from ggmlq.dispatch.checks import float_dtype
+from ggmlq.dispatch.problems import ScaledLinear
 
 ROOT = Path(__file__).parents[1]
 os.environ.setdefault("GGMLQ_CACHE_DIR", str(ROOT / "build" / "hopper"))  # read when the first kernel is made
-RUNGS = ("wgmma", "tma_ring", "persistent", "few_rows", "divided")
+RUNGS = ("wgmma", "tma_ring", "persistent", "small_m", "split_k")
 FP8, BY_ROW = ("e4m3", (1, 128), (128, 128)), ("e4m3", (1, 128), (1, 128))
 TENSORS, INT8 = ("e4m3", (None, None), (None, None)), ("int8", (1, None), (1, None))
 CASES = {"fp8": FP8, "fp8 1x128": BY_ROW, "fp8 tensors": TENSORS, "int8": INT8}
@@ -92,14 +93,14 @@ def kernels() -> list[Any]:
     if not barrier.GUARDED:
         found += [float_kernel(Job(tile, "e4m3", "e4m3", outs[1])) for tile in OTHERS["fp8"]]
         found += [integer_kernel(Job(tile, "s8", "s8", outs[1])) for tile in OTHERS["int8"]]
-        found += [r10_few_rows.kernel(FewJob(tile, "e4m3", "e4m3", outs[1])) for tile in NARROW_TILES]
-        found += [divided.kernel(Job(tile, "e4m3", "e4m3", outs[1], False)) for tile in divided.TILES]
+        found += [r10_small_m.kernel(FewJob(tile, "e4m3", "e4m3", outs[1])) for tile in NARROW_TILES]
+        found += [split_k.kernel(Job(tile, "e4m3", "e4m3", outs[1], False)) for tile in split_k.TILES]
     for rung in (r7_wgmma, r8_tma_ring):
         jobs = [Job(rung.TILE, "e4m3", "e4m3", out) for out in outs]
         jobs += [Job(rung.TILE, "e4m3", "e4m3", outs[1], boxed=False)]
         found += [rung.kernel(job) for job in [*jobs, Job(rung.TILE, "e4m3", "e4m3", by_columns=True)]]
     for tile in TILES:
-        found += [r10_few_rows.kernel(FewJob(tile, a, a, out)) for a in ("e4m3", "s8") for out in outs]
+        found += [r10_small_m.kernel(FewJob(tile, a, a, out)) for a in ("e4m3", "s8") for out in outs]
     found += [r0_naive.kernel(gq.codes[c], gq.codes[c], False) for c in ("e4m3", "int8")]
     return [*dict.fromkeys(found), gatherer()]
 
@@ -124,7 +125,7 @@ def compile_all(guarded: bool) -> None:
 
 def quantized(rows: int, k: int, code: str, tile: tuple[int | None, int | None], rng: Any) -> gq.ScaledArray:
     """Normal data, each row of its own size, as a model's would be; by CuPy alone."""
-    cp, over = device.cupy(), gq.tiling.tiling(tile, rows, k)
+    cp, over = device.cupy(), tiling(tile, rows, k)
     r, c = over.r, over.c
     down, across = over.shape
     floats = cp.zeros((down * r, across * c), cp.float32)
@@ -265,19 +266,19 @@ def timed(table: Table, name: str, case: str, shape: tuple[int, int, int], **mor
 def narrow(table: Table, names: list[str], n: int, k: int, tiles: bool) -> None:
     """Up to 256 rows of x."""
     for m in (1, 8, 16, 32, 64, 128, 256):
-        for name, most in (("few_rows", 64), ("persistent", 256), ("divided", 256)):
-            if name in names and (m >= 64 or name == "few_rows") and m <= most:
+        for name, most in (("small_m", 64), ("persistent", 256), ("split_k", 256)):
+            if name in names and (m >= 64 or name == "small_m") and m <= most:
                 timed(table, name, "fp8", (m, n, k))
-    if tiles and "few_rows" in names:
+    if tiles and "small_m" in names:
         for tile in (*TILES, *NARROW_TILES):
             for parts in PARTS:
                 if -(-n // tile.rows) * parts <= 3 * device.multiprocessors():
-                    timed(table, "few_rows", "fp8", (tile.columns, n, k), parts=parts, tile=tile)
-    if tiles and "divided" in names:
-        for tile in divided.TILES:
-            for parts in range(2, divided.MOST + 1):
+                    timed(table, "small_m", "fp8", (tile.columns, n, k), parts=parts, tile=tile)
+    if tiles and "split_k" in names:
+        for tile in split_k.TILES:
+            for parts in range(2, split_k.MOST + 1):
                 if tile.tiles(128, n) * parts <= device.multiprocessors():
-                    timed(table, "divided", "fp8", (128, n, k), parts=parts, tile=tile)
+                    timed(table, "split_k", "fp8", (128, n, k), parts=parts, tile=tile)
 
 
 def time_all(names: list[str], tiles: bool, sustained: bool) -> list[dict[str, Any]]:
@@ -292,13 +293,13 @@ def time_all(names: list[str], tiles: bool, sustained: bool) -> list[dict[str, A
             timed(table, "persistent", "int8", shape)
     for n, k in FEW:
         narrow(table, names, n, k, tiles)
-    if "few_rows" in names:
-        timed(table, "few_rows", "int8", (64, 7168, 2048))
+    if "small_m" in names:
+        timed(table, "small_m", "int8", (64, 7168, 2048))
     for shape in SHAPES[len(LARGE) :]:
         if "persistent" in names:
             timed(table, "persistent", "fp8", shape)
-        if shape[0] <= 64 and "few_rows" in names:
-            timed(table, "few_rows", "fp8", shape)
+        if shape[0] <= 64 and "small_m" in names:
+            timed(table, "small_m", "fp8", shape)
     if "persistent" in names:
         for case, shape in (("fp8", LARGE[0]), ("fp8", LARGE[1]), ("int8", INTEGERS[0])):
             for tile in OTHERS[case] if tiles else ():

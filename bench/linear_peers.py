@@ -2,7 +2,7 @@
 
     python bench/linear_peers.py --json linear_peers.json
     python bench/linear_peers.py --shapes 4096x14336 --rows 64,512 --formats q4_0
-    python bench/linear_peers.py --tiles --rows 256,512,4096      # cuda:roles with each of its tiles, too
+    python bench/linear_peers.py --tiles --rows 256,512,4096      # cuda:warp_specialized with each of its tiles, too
 
 Humming (``pip install humming-kernels``; with torch, nvcc and CUDA_HOME) multiplies int4 in groups of 32,
 beside which q4_0 stands here, or of 128, beside which q4_K does from 64 rows on. Both get the same float16
@@ -32,9 +32,9 @@ import ggmlq as gq
 from bench.bench_shapes import compiled
 from bench.on_card import Replays, in_turns
 from bench.scaled_peers import TorchReplays, tensor
-from ggmlq.cuda.linear import r16_roles
+from ggmlq.cuda.cost.warp_specialized import TILES
+from ggmlq.cuda.linear import r16_warp_specialized
 from ggmlq.cuda.machine import device
-from ggmlq.cuda.pipeline.roles import TILES
 from ggmlq.testing.engine import random_bytes
 from ggmlq.testing.machine import commit, machine
 
@@ -63,11 +63,11 @@ def humming(group: int, n: int, k: int, copies: int) -> Any:
 
 
 def products(m: int, tiled: bool) -> dict[str, Any]:
-    """What multiplies here: as ``auto`` does, and ``cuda:roles`` with each tile that so many rows fill up."""
+    """What multiplies here: as ``auto`` does, and ``cuda:warp_specialized`` with each tile that so many rows fill up."""
     found: dict[str, Any] = {"ggmlq": lambda x, q, y: gq.linear(x, q, out=y)}
     if tiled:
         filled = (tile for tile in TILES if tile.columns < 2 * m and (tile.columns > 64 or m <= 128))
-        found |= {f"roles, {tile}": partial(r16_roles.launch.launch, tile=tile) for tile in filled}
+        found |= {f"roles, {tile}": partial(r16_warp_specialized.launch.launch, tile=tile) for tile in filled}
     return found
 
 
@@ -133,7 +133,9 @@ def main() -> int:
     parser.add_argument("--shapes", help="as 4096x14336,5120x13824")
     parser.add_argument("--rows", help="as 1,64,512")
     parser.add_argument("--formats", default="q4_0,q4_K")
-    parser.add_argument("--tiles", action="store_true", help="cuda:roles with each of its tiles, too")
+    parser.add_argument(
+        "--tiles", action="store_true", help="cuda:warp_specialized with each of its tiles, too"
+    )
     parser.add_argument("--seconds", type=float, default=1e9, help="begin no further product after so many")
     parser.add_argument("--json", type=Path)
     options = parser.parse_args()
@@ -142,7 +144,7 @@ def main() -> int:
     shapes = [tuple(map(int, each.split("x"))) for each in asked] or SHAPES
     rows = [int(each) for each in options.rows.split(",")] if options.rows else list(ROWS)
     if options.tiles:
-        compiled({"cuda:roles"}, set(options.formats.split(",")))
+        compiled({"cuda:warp_specialized"}, set(options.formats.split(",")))
     for n, k in shapes:
         for name in options.formats.split(","):
             figures += measured(

@@ -9,8 +9,8 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from ggmlq.card import UNKNOWN
 from ggmlq.cuda.machine import device
+from ggmlq.dispatch.card import UNKNOWN
 
 
 def bandwidth() -> float:

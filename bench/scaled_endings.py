@@ -30,6 +30,7 @@ import ggmlq as gq
 from bench.hopper import FEW, INTEGERS, OUTSIDE, Replays, empty, floats_of, operands
 from bench.on_card import in_turns
 from ggmlq.cuda.machine import device
+from ggmlq.dispatch import checks
 from ggmlq.testing.machine import commit, machine
 
 SHAPES = {
@@ -43,7 +44,7 @@ def bfloat16(rows: int, k: int) -> Any:
     """Normal data."""
     cp = device.cupy()
     words = (cp.random.standard_normal((rows, k), dtype=cp.float32).view(cp.uint32) >> 16).astype(cp.uint16)
-    return words.view(gq.checks.float_dtype("a product", OUTSIDE))
+    return words.view(checks.float_dtype("a product", OUTSIDE))
 
 
 def quantized_apart(y: Any, scales: Any, x: Any, w: Any) -> Any:

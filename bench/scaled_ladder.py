@@ -22,14 +22,15 @@ from functools import partial
 from typing import Any
 
 import ggmlq as gq
-from ggmlq import ladder
+from ggmlq.codes.tiling import tiling
+from ggmlq.cuda.codes8 import tiled
+from ggmlq.cuda.codes8.job import FLOATS, WHOLE, Job
+from ggmlq.cuda.codes8.persistent import float_kernel, integer_kernel
 from ggmlq.cuda.machine import device
-from ggmlq.cuda.pipeline.job import FLOATS, WHOLE, Job
-from ggmlq.cuda.pipeline.persistent import float_kernel, integer_kernel
+from ggmlq.cuda.rings.shape import ByteTile
 from ggmlq.cuda.scaled_linear import r4_mma_int8, r5_widen, r7_wgmma, r8_tma_ring
-from ggmlq.cuda.tiles8 import product
-from ggmlq.cuda.tiles8.shape import ByteTile
-from ggmlq.problems import ScaledLinear
+from ggmlq.dispatch import ladder
+from ggmlq.dispatch.problems import ScaledLinear
 
 SHAPES = ["4096x7168x16384", "4096x4096x4096", "8192x8192x8192"]
 CASES = {  # name: code, tile of x, tile of w, accumulate
@@ -39,7 +40,7 @@ CASES = {  # name: code, tile of x, tile of w, accumulate
     "e4m3 1x128": ("e4m3", (1, 128), (128, 128), None),
     "e4m3 by row": ("e4m3", (1, None), (1, None), None),
 }
-PROMOTED = ("cuda:wgmma", "cuda:tma_ring", "cuda:persistent", "cuda:few_rows")  # sums of 128 are shorter
+PROMOTED = ("cuda:wgmma", "cuda:tma_ring", "cuda:persistent", "cuda:small_m")  # sums of 128 are shorter
 SLOW = ("cuda:naive", "cuda:tiled", "cuda:tiled_int32")  # once each, at 4096 only
 OTHERS = {
     "mma_int8": [
@@ -74,7 +75,7 @@ def operand(code: str, tile: tuple[int | None, int | None], rows: int, k: int, s
         raw = cp.where((raw & 0x7F) == 0x7F, cp.uint8(0), raw)
     else:
         raw = cp.maximum(raw.view(cp.int8), cp.int8(-127))
-    over = gq.tiling.tiling(tile, rows, k)
+    over = tiling(tile, rows, k)
     scales = rng.uniform(0.5, 2, over.shape).astype(cp.float32)
     return gq.ScaledArray(raw, scales, code, tile)
 
@@ -144,7 +145,7 @@ def needed(tiles: bool) -> list[tuple[str, tuple]]:
 
 def others(case: str, x: gq.ScaledArray, w: gq.ScaledArray, out: Any):
     """Kernels with other tiles and orders of blocks that serve a case."""
-    given = product.given(x, w)
+    given = tiled.given(x, w)
     grouped, span = given.groups.length < x.shape[1], given.groups.span
     if case == "int8 by row":
         made = [(tile, ("s8", "s8", False), r4_mma_int8.whole, (0,) * 4) for tile in OTHERS["mma_int8"]]

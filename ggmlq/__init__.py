@@ -14,22 +14,23 @@ import sys
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
-from . import interrupted as interrupted  # isort: skip  (first: from here on Ctrl-C is one line)
+from .base import interrupted as interrupted  # isort: skip  (first: from here on Ctrl-C is one line)
 from . import errors
 from .errors import GGMLQError, GGUFError
 
 if TYPE_CHECKING:
     from . import checkpoint, convert, diff, functions, gguf, llama, parallel, reference, report, safetensors
     from .accuracy import error_table
-    from .array import QuantArray
+    from .arrays.array import QuantArray
+    from .arrays.scaled import ScaledArray
+    from .base.threads import set_num_threads
     from .codes import CODES as codes
+    from .dispatch.listing import kernels
     from .faults import Diagnosis, diagnose, diagnose_gru
     from .files import open, save
     from .formats import FORMATS as formats
     from .formats import Format
     from .gru import GRU, FixedGRU
-    from .listing import kernels
-    from .metrics import nmse
     from .ops.dequantize import dequantize
     from .ops.equal import equal
     from .ops.expert_linear import expert_linear
@@ -38,9 +39,8 @@ if TYPE_CHECKING:
     from .ops.quantize import quantize
     from .ops.quantize_scaled import quantize_scaled
     from .ops.scaled_linear import scaled_linear
-    from .scaled import ScaledArray
+    from .reference.metrics import nmse
     from .surveys import survey
-    from .threads import set_num_threads
 
 __version__ = "0.2.0"
 
@@ -88,9 +88,14 @@ __all__ = [
 
 # Where each name comes from when it is first used: the command line imports this file for every Tab, and
 # NumPy alone would take most of that time.
-_HOMES = {"QuantArray": "array", "ScaledArray": "scaled", "Format": "formats", "kernels": "listing"}
-_HOMES |= {"nmse": "metrics", "open": "files", "save": "files", "survey": "surveys"}
-_HOMES |= {"set_num_threads": "threads", "error_table": "accuracy", "GRU": "gru", "FixedGRU": "gru"}
+_HOMES = {
+    "QuantArray": "arrays.array",
+    "ScaledArray": "arrays.scaled",
+    "Format": "formats",
+    "kernels": "dispatch.listing",
+}
+_HOMES |= {"nmse": "reference.metrics", "open": "files", "save": "files", "survey": "surveys"}
+_HOMES |= {"set_num_threads": "base.threads", "error_table": "accuracy", "GRU": "gru", "FixedGRU": "gru"}
 _HOMES |= dict.fromkeys(("Diagnosis", "diagnose", "diagnose_gru"), "faults")
 _HOMES |= dict.fromkeys(
     ("concatenate", "dequantize", "equal", "expert_linear", "linear", "quantize", "quantize_scaled"), "ops"

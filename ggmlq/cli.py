@@ -14,14 +14,15 @@ import sys
 from collections.abc import Sequence
 from typing import Any
 
-from . import __version__, completion
+from . import __version__
+from .base.terminal import paint
+from .base.text import printable
+from .base.unwinding import unwinding
+from .commands import _completion
 from .commands.parsers import add_all
 from .commands.parsers._options import Help
 from .commands.parsers._parser import Parser
 from .errors import GGMLQError
-from .terminal import paint
-from .text import printable
-from .unwinding import unwinding
 
 ABOUT = """\
 ggml's block formats: look at them, check them, multiply with them. `ggmlq help COMMAND` tells all of one
@@ -45,7 +46,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     if not words and "_ARGCOMPLETE" not in os.environ:
         parser.print_help(sys.stderr)
         return 2
-    completion.answer(parser)
+    _completion.answer(parser)
     asks = words[:1] == ["help"] and not any(word.startswith("-") for word in words)
     args = parser.parse_args([*words[1:], "--help"] if asks else words)
     try:

@@ -7,11 +7,12 @@ import platform
 from importlib import metadata
 from typing import TYPE_CHECKING, Any
 
-from . import __version__, missing
+from . import __version__
+from .base import missing
+from .base.text import size, table
+from .dispatch.listing import taken
+from .dispatch.problems import ORDINARY, SHOWN, Linear
 from .errors import GGMLQError
-from .listing import taken
-from .problems import ORDINARY, SHOWN, Linear
-from .text import size, table
 
 if TYPE_CHECKING:
     from .llama import Bridge
@@ -116,7 +117,7 @@ def _version(package: str) -> str | None:
 
 def _cpu() -> dict[str, Any]:
     try:
-        facts: dict[str, Any] = importlib.import_module("ggmlq.cpu.machine.report").examine()
+        facts: dict[str, Any] = importlib.import_module("ggmlq.cpu.report").examine()
     except ImportError as error:
         return {"error": f"unknown: {error}"}
     except Exception as error:  # importing Numba reads a file of the current folder, with errors of its own
@@ -136,7 +137,7 @@ def _gpu() -> dict[str, Any]:
 def _kernels(capability: str) -> dict[str, Any]:
     """Kernels that come with the package for a GPU, and how many there are."""
     try:
-        coverage = importlib.import_module("ggmlq.cuda.prebuilt.coverage").coverage
+        coverage = importlib.import_module("ggmlq.cuda.machine.coverage").coverage
         facts: dict[str, Any] = coverage(tuple(map(int, capability.split("."))))
     except (GGMLQError, ImportError, AttributeError) as error:  # numba-cuda may not fit its neighbours
         return {"error": str(error)}
@@ -178,7 +179,7 @@ def _cublas(gpu: dict[str, Any]) -> bool:
 def _auto() -> dict[str, Any]:
     """What ``kernel="auto"`` takes on CuPy's current device, for the formats that were measured."""
     try:
-        choice = importlib.import_module("ggmlq.cuda.choice")
+        choice = importlib.import_module("ggmlq.cuda.cost.choice")
         card = choice.card()
         if card is None:
             return {"error": "there is no GPU"}

@@ -8,7 +8,8 @@ import stat
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from . import addressed, gguf, safetensors
+from . import gguf, safetensors
+from .base import addressed
 from .errors import DTypeError, GGUFError
 from .gguf.source import checked_path
 from .gguf.writer import NO_METADATA

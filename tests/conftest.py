@@ -20,8 +20,8 @@ import pytest
 import quick_inlining
 from meter import Costs, Meter, cpu_seconds
 
-from ggmlq import ladder
 from ggmlq.cpu.amx import permission
+from ggmlq.dispatch import ladder
 from ggmlq.errors import GGMLQError
 from ggmlq.llama.library import Library
 

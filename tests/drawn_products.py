@@ -15,10 +15,10 @@ import numpy as np
 
 import ggmlq as gq
 from ggmlq import reference
-from ggmlq.devices import to_host
+from ggmlq.base.devices import to_host
+from ggmlq.dispatch.ladder import choose, rungs
+from ggmlq.dispatch.problems import Linear
 from ggmlq.formats import FORMATS
-from ggmlq.ladder import choose, rungs
-from ggmlq.problems import Linear
 from ggmlq.reference.bound import UNIT
 from ggmlq.testing.cases import weights
 from ggmlq.testing.rows import MODEST, rows

@@ -8,10 +8,10 @@ import numpy as np
 from emulated_ptx import Machine, Memory
 from fake_cupy import DeviceArray, on_device, put_gpu
 
-from ggmlq.card import Card
-from ggmlq.cuda.machine import device, launch, maps
+from ggmlq.cuda.codes8 import rows
+from ggmlq.cuda.machine import device, launch, tensor_maps
 from ggmlq.cuda.machine.launch import Kernel
-from ggmlq.cuda.tiles8 import rows
+from ggmlq.dispatch.card import Card
 
 
 @cache
@@ -46,8 +46,8 @@ def put_emulated(monkeypatch, multiprocessors=2):
     monkeypatch.setattr(device, "current", lambda: 0)
     monkeypatch.setattr(device, "card_of", lambda index: card)
     monkeypatch.setattr(device, "refuse_capture", lambda what: None)
-    monkeypatch.setattr(maps, "missing", lambda: None)
-    monkeypatch.setattr(maps, "place", state.memory.map)
+    monkeypatch.setattr(tensor_maps, "missing", lambda: None)
+    monkeypatch.setattr(tensor_maps, "place", state.memory.map)
 
     def call(kernel, grid, block, *arguments, cluster=1, most=0, together=False):
         for each in arguments:

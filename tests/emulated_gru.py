@@ -11,11 +11,11 @@ from emulated_gpu import ptx_of
 from emulated_ptx import Machine, Memory
 from fake_cupy import DeviceArray, on_device, put_gpu
 
-from ggmlq import devices
-from ggmlq.card import Card
-from ggmlq.cuda.machine import beside, device
+from ggmlq.base import devices
+from ggmlq.cuda.machine import device, side_stream
 from ggmlq.cuda.machine.launch import Kernel
-from ggmlq.cuda.machine.ready import Hole
+from ggmlq.cuda.machine.prepared_launch import Hole
+from ggmlq.dispatch.card import Card
 
 
 class Array(DeviceArray):
@@ -98,7 +98,7 @@ def put_emulated(monkeypatch, multiprocessors=132, capability=(9, 0)):
     state.cupy.cuda.Stream = lambda non_blocking: Stream(state)
     state.cupy.cuda.Event = lambda disable_timing: Event()
     state.stream.wait_event = lambda event: state.launches.append(("main waits", event.at))
-    monkeypatch.setattr(beside, "_SIDES", {})
+    monkeypatch.setattr(side_stream, "_SIDES", {})
 
     def pinned(size):
         found = np.full(size, 99, np.uint8).view(Pinned)

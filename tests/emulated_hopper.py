@@ -9,7 +9,7 @@ from emulated_bfloat import bfloat_products
 from emulated_words import OPS, TYPES, bytes_at, listed, op, place, read, write
 
 from ggmlq.codes import CODES
-from ggmlq.cuda.machine.maps import KINDS
+from ggmlq.cuda.machine.tensor_maps import KINDS
 
 MOST_BYTES = 1 << 20  # fewer can be announced at a barrier
 

@@ -17,7 +17,7 @@ import emulated_votes  # noqa: F401
 import numpy as np
 from emulated_words import OPS, Locked, Trap
 
-from ggmlq.cuda.machine import maps
+from ggmlq.cuda.machine import tensor_maps
 
 
 class Memory:
@@ -45,12 +45,12 @@ class Memory:
 
     def map(self, box):
         """A map of a machine.maps.Box, where the driver makes one; its address."""
-        length = box.box_columns * maps.KINDS[box.kind][1]
-        assert not maps.refuses(box.address, box.pitch)
+        length = box.box_columns * tensor_maps.KINDS[box.kind][1]
+        assert not tensor_maps.refuses(box.address, box.pitch)
         assert min(box.rows, box.columns, box.box_rows, box.box_columns) >= 1
         assert max(box.box_rows, box.box_columns) <= 256
         assert length % 16 == 0
-        assert length <= maps.ROW or not box.swizzled
+        assert length <= tensor_maps.ROW or not box.swizzled
         at = (1 << 60) + 128 * len(self.maps)
         self.maps[at] = box
         return at

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import numpy as np
 
-from ggmlq.cuda.strips.layout import layout_of
+from ggmlq.cuda.packed.layout import layout_of
 
 
 def strips_of(q):
-    """Of q4_0, as the head of strips/make.py says."""
+    """Of q4_0, as the head of ggmlq/cuda/packed/pack.py says."""
     n, k = q.shape
     layout, fmt = layout_of(q.format), q.format
     count, steps = 8 * -(-n // 128), 2 * -(-k // 128)

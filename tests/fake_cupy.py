@@ -7,7 +7,7 @@ from types import SimpleNamespace
 
 import numpy as np
 
-from ggmlq.card import Card
+from ggmlq.dispatch.card import Card
 
 
 class Device(nullcontext):

@@ -9,11 +9,12 @@ import numpy as np
 from fake_cupy import DeviceArray, on_device, put_gpu
 
 import ggmlq as gq
-from ggmlq import devices, ladder
-from ggmlq.card import Card
-from ggmlq.cuda.machine import device, maps
+from ggmlq.base import devices
+from ggmlq.cuda.machine import device, tensor_maps
 from ggmlq.cuda.machine.launch import Kernel
-from ggmlq.problems import ExpertLinear, Linear
+from ggmlq.dispatch import ladder
+from ggmlq.dispatch.card import Card
+from ggmlq.dispatch.problems import ExpertLinear, Linear
 
 CARDS = {
     "NVIDIA H200": Card("NVIDIA H200", (9, 0), 132, 227 << 10),
@@ -46,7 +47,7 @@ def put_card(monkeypatch, name):
     monkeypatch.setattr(device, "_attribute", lambda which, index: card.shared)
     monkeypatch.setattr(device, "driver_version", lambda: 13000)
     monkeypatch.setattr(device, "multiprocessors", lambda: card.multiprocessors)
-    monkeypatch.setattr(maps, "kept", lambda box: on_device(np.zeros(128, np.uint8)))
+    monkeypatch.setattr(tensor_maps, "kept", lambda box: on_device(np.zeros(128, np.uint8)))
     monkeypatch.setattr(devices, "cuda_device", lambda: device)
     monkeypatch.setattr(Kernel, "__call__", lambda kernel, *given, **more: found.append(kernel))
     return card, found

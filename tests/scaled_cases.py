@@ -5,7 +5,7 @@ import numpy as np
 
 from ggmlq.codes import CODES
 from ggmlq.codes.scaling import Rule
-from ggmlq.tiling import tiling
+from ggmlq.codes.tiling import tiling
 
 
 def values(rng, shape, dtype):

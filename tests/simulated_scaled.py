@@ -16,8 +16,8 @@ from fake_cupy import DeviceArray
 from numba.cuda.simulator import kernel as simulator
 from scaled_cases import case, same
 
+from ggmlq.arrays.scaled import ScaledArray
 from ggmlq.codes import scaling
-from ggmlq.scaled import ScaledArray
 
 HERE = threading.local()
 ARRAYS = []  # address and end of all memory that kernels may touch
@@ -160,11 +160,12 @@ def copy(array):
 
 
 def put_gpu(capability):
-    from ggmlq.cuda import dequantize_scaled, quantize_scaled
+    from ggmlq.cuda import quantize_scaled
     from ggmlq.cuda.activations import floats
+    from ggmlq.cuda.intrinsics import codes, lane, ptx
+    from ggmlq.cuda.intrinsics import floats as storing_floats
     from ggmlq.cuda.machine import device, launch
-    from ggmlq.cuda.words import codes, lane, ptx
-    from ggmlq.cuda.words import floats as storing_floats
+    from ggmlq.cuda.quantize_scaled import decode
 
     simulator.FakeCUDAKernel.__call__ = lambda self, *operands: self.fn(*operands)
     fake = Fake()
@@ -174,7 +175,7 @@ def put_gpu(capability):
         quantize_scaled._groups,
         quantize_scaled._pieces,
     ]
-    for module in (*parts, quantize_scaled._codes, dequantize_scaled, storing_floats, lane):
+    for module in (*parts, quantize_scaled._codes, decode, storing_floats, lane):
         module.cuda = fake
     codes.load_words, codes.load4, codes.raise_to = loading(4, np.uint32), loading(1, np.uint32), raise_to
     codes.load2, codes.load1, ptx.load_float = (loading(1, t) for t in (np.uint16, np.uint8, np.float32))
@@ -186,15 +187,15 @@ def put_gpu(capability):
     DeviceArray.copy, DeviceArray.astype = copy, lambda x, dtype: copy(np.asarray(x).astype(dtype))
     device.capability, device.multiprocessors = lambda: capability, lambda: 2
     launch.Kernel.__call__ = run
-    quantize_scaled.cupy = dequantize_scaled.cupy = lambda: cupy
+    quantize_scaled.cupy = decode.cupy = lambda: cupy
     floats.converted = quantize_scaled.converted = lambda x, dtype: copy(np.asarray(x).astype(dtype))
-    dequantize_scaled.converted = lambda x, dtype: x.astype(dtype)
+    decode.converted = lambda x, dtype: x.astype(dtype)
     return quantize_scaled
 
 
 def check_values(rng, found, over, rule, told):
     """Codes and scales back to floats, of any strides."""
-    from ggmlq.cuda.dequantize_scaled import dequantize
+    from ggmlq.cuda.quantize_scaled.decode import dequantize
 
     codes, tile = np.array(found.codes), (over.r, over.c)
     if rng.integers(2):

@@ -43,22 +43,22 @@ WRITTEN, READ = Memory(), Memory()  # what kernels write to, and what they read 
 
 def strips_of(blocks, fmt):
     """Records [strips, steps, bytes], made by the kernel."""
-    from ggmlq.cuda.strips import make
-    from ggmlq.cuda.strips.layout import layout_of
+    from ggmlq.cuda.packed import pack
+    from ggmlq.cuda.packed.layout import layout_of
 
     n, per_row, _ = blocks.shape
     layout = layout_of(fmt)
     count, steps = -(-n // 16), -(-per_row * fmt.block_size // 64)
     WRITTEN.bytes = np.zeros(count * steps * layout.record, np.uint8)
-    grid = (count, -(-32 * steps // make.THREADS))
-    cuda.jit(make.strip_kernel.__wrapped__(fmt).function)[grid, make.THREADS](blocks, 0, steps)
+    grid = (count, -(-32 * steps // pack.THREADS))
+    cuda.jit(pack.strip_kernel.__wrapped__(fmt).function)[grid, pack.THREADS](blocks, 0, steps)
     return WRITTEN.bytes.reshape(count, steps, layout.record)
 
 
 def weights_of(records, fmt):
     """What a product finds in them: values [rows, columns] in float64; a block of threads is a warp."""
-    from ggmlq.cuda.strips import codes, scales
-    from ggmlq.cuda.strips.layout import layout_of
+    from ggmlq.cuda.packed import codes, scales
+    from ggmlq.cuda.packed.layout import layout_of
 
     layout = layout_of(fmt)
     count, steps, size = records.shape
@@ -121,8 +121,8 @@ def check_pairs(fmt, n, k, seed, exponents=None):
 
     ``exponents``: those that blocks have instead of ordinary ones, where a scale is nothing else.
     """
-    from ggmlq.cuda.strips.layout import layout_of
-    from ggmlq.cuda.strips.weights import weights_of as made_of
+    from ggmlq.cuda.packed.layout import layout_of
+    from ggmlq.cuda.packed.weights import weights_of as made_of
 
     q, layout = weights(fmt, n, k, seed).copy(), layout_of(fmt)
     if exponents:
@@ -130,14 +130,14 @@ def check_pairs(fmt, n, k, seed, exponents=None):
     records = strips_of(q.raw.copy().reshape(n, -1, fmt.dtype.itemsize), fmt)
     count, steps, size = records.shape
     READ.bytes = records.reshape(-1)
-    words_each, load, make, shrunk = made_of(layout)
+    words_each, load, pack, shrunk = made_of(layout)
     found = np.full((16 * count, 64 * steps), np.nan)
 
     def read(found):
         strip, step, lane = cuda.blockIdx.x, cuda.blockIdx.y, cuda.threadIdx.x
         words, a, (g, t) = [None] * words_each, [None] * 16, divmod(lane, 4)
         load(np.uint32((strip * steps + step) * size), np.uint32(lane), words)
-        make(words, a, np.uint32(0))
+        pack(words, a, np.uint32(0))
         for i in range(16):
             pair = np.array([int(a[i]) << 16 & 0xFFFFFFFF, int(a[i]) & 0xFFFF0000], np.uint32)
             column = 64 * step + 16 * (i // 4) + 4 * t + 2 * (i // 2 % 2)
@@ -157,7 +157,7 @@ def check_pairs(fmt, n, k, seed, exponents=None):
 
 def check_bytes(fmt, n, k, seed):
     """Blocks of any bytes come back."""
-    from ggmlq.cuda.strips import to_blocks
+    from ggmlq.cuda.packed import to_blocks
 
     blocks = np.random.default_rng(seed).integers(
         0, 256, (n, k // fmt.block_size, fmt.dtype.itemsize), np.uint8
@@ -176,15 +176,15 @@ def check_bytes(fmt, n, k, seed):
 
 def patch():
     """Instructions on memory work on READ and WRITTEN; before any function is made with them."""
-    from ggmlq.cuda.strips import to_blocks
-    from ggmlq.cuda.words import bf16x2, ptx
+    from ggmlq.cuda.intrinsics import bf16x2, ptx
+    from ggmlq.cuda.packed import to_blocks
 
     bf16x2.take4, bf16x2.take8, ptx.take16 = READ.taking(1), READ.taking(2), READ.taking(4)
     ptx.store4, ptx.store1, to_blocks.load4 = WRITTEN.putting("<u4"), WRITTEN.putting("u1"), READ.taking(1)
 
 
 def main():
-    from ggmlq.cuda.strips import to_blocks
+    from ggmlq.cuda.packed import to_blocks
 
     patch()
     seed = int(sys.argv[1])

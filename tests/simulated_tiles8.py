@@ -15,6 +15,7 @@ from numba import cuda
 
 import ggmlq as gq
 from ggmlq.codes import CODES
+from ggmlq.codes.tiling import tiling
 
 DEVICE, SHARED = np.zeros(1 << 20, np.uint8), np.zeros(1 << 18, np.uint8)
 TOP = [0]
@@ -134,8 +135,8 @@ def store_pair_if(address, a, b, inside):
 
 def patch():
     """Instructions on memory and of a warp; before any function is made with them."""
-    from ggmlq.cuda.tiles8 import rows
-    from ggmlq.cuda.words import bf16x2, codes8, ptx
+    from ggmlq.cuda.codes8 import rows
+    from ggmlq.cuda.intrinsics import bf16x2, codes8, ptx
 
     ptx.shared_base = lambda: np.uint32(0)
     ptx.commit = lambda: None
@@ -161,7 +162,7 @@ def scaled(rng, code, tile, rows, k, zeros=False, nan=False):
         raw[(raw & 0x7F) >= 0x70] ^= 0x30  # neither NaN nor so large that the rest does not count
         if nan:
             raw[0, 0] = 0x7F
-    shape = gq.tiling.tiling(tile, rows, k).shape
+    shape = tiling(tile, rows, k).shape
     scales = rng.uniform(0.5, 2, shape).astype(np.float32)
     if rng.integers(2):
         scales = np.asfortranarray(scales)
@@ -182,9 +183,9 @@ def judged(found, x, w, what, exact):
 
 def run_tiles(make, x, w, tile, exact):
     """A kernel on tiles, over all its blocks, between guard rows."""
+    from ggmlq.cuda.codes8.tiled import PARAMETERS, given
+    from ggmlq.cuda.intrinsics.language import uint32, uint64
     from ggmlq.cuda.scaled_linear.r4_mma_int8 import points_of
-    from ggmlq.cuda.tiles8.product import PARAMETERS, given
-    from ggmlq.cuda.words.language import uint32, uint64
 
     TOP[0], DEVICE[:], SHARED[:] = 0, 0xAB, 0xCD
     (m, k), n, operands = x.shape, w.shape[0], given(x, w)
@@ -220,10 +221,10 @@ def integers(rng, count):
 
 
 def tensor_cores(rng, rounds, kind):
+    from ggmlq.cuda.rings.shape import ByteTile
     from ggmlq.cuda.scaled_linear import r4_mma_int8 as r4
     from ggmlq.cuda.scaled_linear import r5_widen as r5
     from ggmlq.cuda.scaled_linear import r6_mma_e4m3 as r6
-    from ggmlq.cuda.tiles8.shape import ByteTile
 
     tiles = (
         ByteTile(32, 32, 32, 16, stages=2), ByteTile(16, 32, 16, 16, stages=3),

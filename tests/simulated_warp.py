@@ -42,7 +42,7 @@ def mma(a0, a1, a2, a3, b0, b1, *start):
 def check(fmt, columns, span, seed):
     from ggmlq.cuda.gemv import by_runs, stages
     from ggmlq.cuda.linear import r13_gemv
-    from ggmlq.cuda.strips import layout
+    from ggmlq.cuda.packed import layout
 
     stage, k = stages.Stage(layout.layout_of(fmt), columns, span), max(128, fmt.block_size)
     q = weights(fmt, 32, k, seed)
@@ -77,7 +77,7 @@ def check(fmt, columns, span, seed):
 
 
 def main():
-    from ggmlq.cuda.words import bf16x2, ptx
+    from ggmlq.cuda.intrinsics import bf16x2, ptx
 
     simulated_strips.patch()
     bf16x2.mma, ptx.take_floats = mma, lambda address: READ.bytes[int(address) :][:16].view(np.float32)

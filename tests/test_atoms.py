@@ -108,7 +108,7 @@ def test_cuda_compiles(fmt):
     pytest.importorskip("numba_cuda", reason="numba-cuda is not installed (extra test or cuda)")
     from numba import cuda
 
-    from ggmlq.cuda.words.atoms import atoms as cuda_atoms
+    from ggmlq.cuda.intrinsics.atoms import atoms as cuda_atoms
 
     code, scale, offset = cuda_atoms(fmt)
 

@@ -9,8 +9,8 @@ import sys
 
 import pytest
 
-from ggmlq import cache
-from ggmlq.cache import GENERATIONS, HOME, MARK, Generation, sources
+from ggmlq.store import disk, sources
+from ggmlq.store.disk import GENERATIONS, HOME, MARK, Generation
 
 posix = pytest.mark.skipif(not hasattr(os, "geteuid"), reason="this system has no owners and modes of files")
 
@@ -35,7 +35,7 @@ def test_an_entry_comes_back_in_its_generation_alone(place):
     assert made().load("b") is None
     assert made(1).load("a") is None
     assert made(kind="cuda").load("a") is None
-    assert made().examine() == (str(place / HOME / path()), None, 1, 7 + cache.SEAL)
+    assert made().examine() == (str(place / HOME / path()), None, 1, 7 + disk.SEAL)
     assert not [name for name in os.listdir(place / HOME / path()) if "partial" in name]
 
 
@@ -107,7 +107,7 @@ def test_private_whatever_the_umask(place, mask):
 
 def test_a_place_that_is_none(tmp_path, monkeypatch):
     monkeypatch.setenv("GGMLQ_CACHE_DIR", "off")
-    assert cache.root() is None
+    assert disk.root() is None
     assert Generation("cpu", lambda: 1 / 0).problem == "switched off by GGMLQ_CACHE_DIR"
     monkeypatch.setenv("GGMLQ_CACHE_DIR", "~nosuchuser/x")
     assert "~nosuchuser/x is not known" in made().problem
@@ -123,9 +123,9 @@ def test_a_relative_cache_home_is_ignored(tmp_path, monkeypatch):
     monkeypatch.delenv("GGMLQ_CACHE_DIR", raising=False)
     monkeypatch.setenv("HOME", str(tmp_path))
     monkeypatch.setenv("XDG_CACHE_HOME", "relative")
-    assert cache.root() == tmp_path / ".cache" / "ggmlq"
+    assert disk.root() == tmp_path / ".cache" / "ggmlq"
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "xdg"))
-    assert cache.root() == tmp_path / "xdg" / "ggmlq"
+    assert disk.root() == tmp_path / "xdg" / "ggmlq"
     monkeypatch.setenv("XDG_CACHE_HOME", "")
     monkeypatch.setenv("HOME", "here")
     assert "is relative" in made().problem
@@ -135,10 +135,7 @@ def test_a_relative_cache_home_is_ignored(tmp_path, monkeypatch):
 def test_doctor_where_nobody_is_at_home():
     if os.geteuid():
         pytest.skip("only root can become a user without an entry in passwd")
-    code = (
-        "import os; from ggmlq.cpu.machine.report import examine; os.setuid(54321); "
-        "print(examine()['compiled'])"
-    )
+    code = "import os; from ggmlq.cpu.report import examine; os.setuid(54321); print(examine()['compiled'])"
     env = {name: value for name, value in os.environ.items() if name not in ("HOME", "GGMLQ_CACHE_DIR")}
     child = subprocess.run([sys.executable, "-c", code], env=env, capture_output=True, text=True, check=False)
     assert "the home folder is not known" in child.stdout, child.stderr

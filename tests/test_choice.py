@@ -11,15 +11,16 @@ import numpy as np
 import pytest
 
 import ggmlq as gq
-from ggmlq import doctor, ladder, measured
-from ggmlq.card import Card
-from ggmlq.cuda import choice
+from ggmlq import doctor
+from ggmlq.cuda.cost import choice
 from ggmlq.cuda.linear import r13_gemv, r14_mma_bf16
 from ggmlq.cuda.machine import device
-from ggmlq.cuda.strips.layout import layout_of
+from ggmlq.cuda.packed.layout import layout_of
+from ggmlq.dispatch import ladder, measured
+from ggmlq.dispatch.card import Card
+from ggmlq.dispatch.ladder import choose, reasoned, register, rungs
+from ggmlq.dispatch.problems import ExpertLinear, Linear, Operand
 from ggmlq.formats import FORMATS, BlockFormat
-from ggmlq.ladder import choose, reasoned, register, rungs
-from ggmlq.problems import ExpertLinear, Linear, Operand
 
 ROOM = 227 << 10  # bytes of shared memory
 H200 = Card("NVIDIA H200", (9, 0), 132, ROOM)
@@ -336,7 +337,7 @@ def test_a_gpu_that_refuses_all_that_was_measured():
 
 def test_without_cublas_others_serve(monkeypatch):
     monkeypatch.setattr(device, "_cublas_problem", lambda: "needs cuBLAS: it is not there")
-    assert choose(problem(m=4096)).name == "cuda:roles"
+    assert choose(problem(m=4096)).name == "cuda:warp_specialized"
     for name in ("cuda:dequant_bf16", "cuda:dequant_cublas", "cuda:dequant"):
         with pytest.raises(gq.GGMLQError, match=f"{name}: needs cuBLAS"):
             choose(problem(m=4096), name)
@@ -395,6 +396,6 @@ def test_experts_by_their_uses():
         w, x = Operand(code, 128, c), Operand(code, 1, c)
         sizes = [(1, 2048), (32, 2048), (33, 2048), (64, 8192), (65, 8192)]
         asked = [ExpertLinear(w, t, 8, 128, 768, k, x, device="cuda", card=H200) for t, k in sizes]
-        few, many = "cuda:few_codes", "cuda:grouped_codes"
+        few, many = "cuda:small_m_codes", "cuda:grouped_codes"
         assert [choose(each).name for each in asked] == [few, few, many, few, many]
         assert choose(replace(asked[0], card=A100)).name == "cuda:codes"

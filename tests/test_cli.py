@@ -14,11 +14,11 @@ from types import SimpleNamespace
 import pytest
 
 import ggmlq as gq
-from ggmlq import completion, doctor
+from ggmlq import doctor
 from ggmlq.check.data import KINDS
 from ggmlq.check.mixtures import SPREADS
 from ggmlq.cli import command_line, main
-from ggmlq.commands import info, survey
+from ggmlq.commands import _completion, info, survey
 from ggmlq.commands.parsers._parser import GROUPS
 from ggmlq.convert.sample import ELEMENTS
 
@@ -90,7 +90,7 @@ def test_doctor_where_numba_cannot_be_imported(capsys, monkeypatch):
     def examine():
         raise type("ParserError", (Exception,), {})('while parsing\n in ".numba_config.yaml"')
 
-    monkeypatch.setitem(sys.modules, "ggmlq.cpu.machine.report", SimpleNamespace(examine=examine))
+    monkeypatch.setitem(sys.modules, "ggmlq.cpu.report", SimpleNamespace(examine=examine))
     status, said = run(capsys, "doctor")
     assert status == 1
     assert 'Numba cannot be imported (ParserError: while parsing in ".numba_config.yaml")' in said.out
@@ -170,7 +170,7 @@ def test_words_of_the_parsers_are_those_of_the_commands():
     assert options["ggmlq check spread"].help.endswith(", ".join(SPREADS))
     assert f"({ELEMENTS})" in options["ggmlq survey sample"].help
     assert f"({ELEMENTS})" in options["ggmlq quantize sample"].help
-    assert sorted(completion.types()) == sorted(gq.formats)
+    assert sorted(_completion.types()) == sorted(gq.formats)
 
 
 @pytest.mark.parametrize("line", ["", "ggmlq ", "ggmlq info --so", "ggmlq quantize a b --type q4_"])

@@ -9,9 +9,9 @@ import pytest
 from llama_quantizer import HPARAMS, Quantizer
 
 import ggmlq as gq
+from ggmlq.base.mixes import MIXES
 from ggmlq.convert import plan_quantize
 from ggmlq.errors import ConvertError, FormatError, GGUFError
-from ggmlq.mixes import MIXES
 
 SEED = int(np.random.default_rng().integers(1 << 30))
 ROW = np.random.default_rng(SEED).standard_normal((2, 256), np.float32)

@@ -10,9 +10,11 @@ from numba import njit, types
 from numba.extending import intrinsic
 
 import ggmlq as gq
-from ggmlq.cpu.amx import codes, permission
+from ggmlq.base.threads import at_most
+from ggmlq.cpu.amx import permission
 from ggmlq.cpu.amx.multiply import multiply
 from ggmlq.cpu.amx.unit import POINTER, Unit, shapes
+from ggmlq.cpu.codes8 import int_amx
 from ggmlq.cpu.linear import r7_amx
 from ggmlq.cpu.machine.features import compiled_for
 from ggmlq.cpu.machine.simd import Simd
@@ -20,13 +22,12 @@ from ggmlq.cpu.machine.target import AVX512, target
 from ggmlq.cpu.panels import multiply as panel_products
 from ggmlq.cpu.panels.layout import layout_of
 from ggmlq.cpu.scaled_linear import r5_amx
+from ggmlq.dispatch.ladder import choose, rungs
+from ggmlq.dispatch.problems import Linear, Operand, ScaledLinear
 from ggmlq.formats import FORMATS
-from ggmlq.ladder import choose, rungs
-from ggmlq.problems import Linear, Operand, ScaledLinear
 from ggmlq.testing.cases import weights
 from ggmlq.testing.oracle import assert_right
 from ggmlq.testing.rows import rows
-from ggmlq.threads import at_most
 
 KEPT = [fmt.name for fmt in FORMATS.values() if layout_of(fmt)]
 # One of each way that a panel holds weights: by bits, levels, scales of scales, offsets, groups of 16.
@@ -173,7 +174,7 @@ def test_codes_are_multiplied_to_the_bits_of_slabs(names, zeros, unit, fresh):
         x, w = (scaled(fresh, rows, k, name, zeros) for rows, name in zip((m, n), names, strict=True))
         want = gq.scaled_linear(x, w, kernel="cpu:tiles")
         y = np.full((m, n), np.nan, np.float32)
-        codes.multiply(ScaledLinear.of(x, w), x, w, y, unit)
+        int_amx.multiply(ScaledLinear.of(x, w), x, w, y, unit)
         assert np.array_equal(y, want)
 
 

@@ -10,7 +10,7 @@ from ggmlq.cpu.linear import r6_panels
 from ggmlq.cpu.machine import features
 from ggmlq.cpu.machine.target import AVX2, AVX512
 from ggmlq.cpu.panels.layout import FEWER, batch, layout_of
-from ggmlq.problems import Linear
+from ggmlq.dispatch.problems import Linear
 
 
 @pytest.mark.parametrize("most", [12, 8, 2, 1])

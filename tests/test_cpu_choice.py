@@ -10,13 +10,14 @@ import pytest
 from scripts import load
 
 import ggmlq as gq
-from ggmlq import ladder
+from ggmlq.base import threads
 from ggmlq.cpu import choice
 from ggmlq.cpu.machine.target import target
 from ggmlq.cpu.panels.layout import layout_of
+from ggmlq.dispatch import ladder
+from ggmlq.dispatch.ladder import choose, reasoned, rungs
+from ggmlq.dispatch.problems import Linear
 from ggmlq.formats import FORMATS, BlockFormat
-from ggmlq.ladder import choose, reasoned, rungs
-from ggmlq.problems import Linear
 from ggmlq.testing.cases import weights
 from ggmlq.testing.oracle import assert_right
 from ggmlq.testing.rows import rows
@@ -124,7 +125,7 @@ def test_the_tool_measures_and_writes(entries, tmp_path, monkeypatch, capsys):
     monkeypatch.setattr(choice, "TABLE", tmp_path / "ggmlq" / "cpu" / "choice.json")
     choice.TABLE.parent.mkdir(parents=True)
     monkeypatch.setattr(cpu_choice, "SIZE", 512)
-    before = gq.threads.num_threads()
+    before = threads.num_threads()
     try:
         for name in ("tq2_0", "q8_0"):
             table.main(["cpu_choice", "--formats", name, "--rows", "1", "4", "--turns", "1"])

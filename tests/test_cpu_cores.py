@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from ggmlq import cores, threads
+from ggmlq.base import cores, threads
 from ggmlq.cpu.machine.features import model_name
 
 

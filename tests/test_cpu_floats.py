@@ -8,8 +8,8 @@ from at_once import at_once
 
 import ggmlq as gq
 from ggmlq.cpu.linear import r8_floats
-from ggmlq.ladder import choose
-from ggmlq.problems import Linear
+from ggmlq.dispatch.ladder import choose
+from ggmlq.dispatch.problems import Linear
 
 NAMES = ["f32", "f16", "bf16"]
 NOT_FINITE = {"f32": (0x7FC00000, 0x7F800000), "f16": (0x7E00, 0x7C00), "bf16": (0x7FC0, 0x7F80)}

@@ -9,7 +9,7 @@ import sys
 import numba
 import pytest
 
-from ggmlq.cache.identity import identity
+from ggmlq.store.identity import identity
 
 PRODUCT = """
 import time

@@ -8,27 +8,26 @@ import numpy as np
 import pytest
 
 import ggmlq as gq
-from ggmlq import ladder
+from ggmlq.base.threads import at_most
+from ggmlq.codes.tiling import tiling
 from ggmlq.cpu import choice
 from ggmlq.cpu.amx import permission
-from ggmlq.cpu.machine import features, plans
+from ggmlq.cpu.codes8 import float_layout, float_needs
+from ggmlq.cpu.codes8.float_layout import ALONG, LINE, LONG, PIECE, STEP, cut_of
+from ggmlq.cpu.machine import features, plans, served
 from ggmlq.cpu.machine.features import compiled_for
-from ggmlq.cpu.pairs import layout, needs
-from ggmlq.cpu.pairs.layout import ALONG, LINE, LONG, PIECE, STEP, cut_of
-from ggmlq.cpu.prebuilt import served
-from ggmlq.cpu.prebuilt.levels import LEVELS
+from ggmlq.cpu.machine.levels import LEVELS
 from ggmlq.cpu.scaled_linear import r6_pairs
+from ggmlq.dispatch import ladder
+from ggmlq.dispatch.ladder import choose, reasoned
+from ggmlq.dispatch.problems import Operand, ScaledLinear
 from ggmlq.errors import UnsupportedError
-from ggmlq.ladder import choose, reasoned
-from ggmlq.prebuilt.packs import Origin
-from ggmlq.problems import Operand, ScaledLinear
-from ggmlq.threads import at_most
-from ggmlq.tiling import tiling
+from ggmlq.store.packs import Origin
 
 NAMES = ("e4m3", "e5m2")
 HEIGHTS, WIDTHS = (None, 1, 3, 16, 128), (None, 16, 17, 32, 64, 100, 128, 500, 600, 1024)
 EDGES = (1, 15, 16, 17, 63, 64, 65, 127, 128, 129, 500, 512, 513, 1000, 2100, 4096, 9000)
-pairs = pytest.mark.skipif(needs.refused() is not None, reason=str(needs.refused()))
+pairs = pytest.mark.skipif(float_needs.refused() is not None, reason=str(float_needs.refused()))
 
 
 def operand(fresh, rows, k, tile, name=None, finite=True):
@@ -69,7 +68,7 @@ def forgetful():
 @pytest.fixture
 def pieces(monkeypatch):
     """Sets the bytes of a piece of weights."""
-    return lambda nbytes: monkeypatch.setattr(layout, "PIECE", nbytes)
+    return lambda nbytes: monkeypatch.setattr(float_layout, "PIECE", nbytes)
 
 
 # --- numbers ------------------------------------------------------------------------------------
@@ -198,7 +197,7 @@ def problem(x, w, m, c=128, accumulate=None):
 def test_what_it_refuses_in_words(monkeypatch, forgetful):
     assert "8-bit floats" in r6_pairs.refuses(problem("int8", "int8", 8))
     assert "scales change every 8" in r6_pairs.refuses(problem("e4m3", "e4m3", 8, 8))
-    monkeypatch.setattr(needs, "compiled_for", lambda: compiled_for() - {*needs.NEEDED})
+    monkeypatch.setattr(float_needs, "compiled_for", lambda: compiled_for() - {*float_needs.NEEDED})
     reason = r6_pairs.refuses(problem("e4m3", "e4m3", 8))
     assert "bfloat16" in reason or "has no avx512bf16 and no avx512vbmi" in reason
     with pytest.raises(UnsupportedError, match=r"bfloat16|avx512bf16"):
@@ -209,12 +208,12 @@ def test_what_it_refuses_in_words(monkeypatch, forgetful):
 @pairs
 def test_auto_takes_it_where_its_code_is_there(monkeypatch, forgetful):
     on_a_cpu(monkeypatch, "znver4")
-    monkeypatch.setattr(needs, "at_hand", lambda problem: True)
+    monkeypatch.setattr(float_needs, "at_hand", lambda problem: True)
     assert {choose(problem("e4m3", "e5m2", m)).name for m in (1, 2, 8, 9, 17, 512)} == {"cpu:pairs"}
     assert choose(problem("e4m3", "e5m2", 64, 8)).name == "cpu:dequant"
     assert choose(problem("int8", "int8", 64)).name == "cpu:tiles"
     ladder.chosen.cache_clear()
-    monkeypatch.setattr(needs, "at_hand", lambda problem: False)
+    monkeypatch.setattr(float_needs, "at_hand", lambda problem: False)
     assert reasoned(problem("e4m3", "e5m2", 16)) == (by_name("cpu:lines"), choice.AT_HAND)
     assert reasoned(problem("e4m3", "e5m2", 17)) == (by_name("cpu:dequant"), choice.AT_HAND)
     assert choose(problem("e4m3", "e5m2", 17), "cpu:pairs").name == "cpu:pairs"
@@ -223,7 +222,7 @@ def test_auto_takes_it_where_its_code_is_there(monkeypatch, forgetful):
 @pairs
 def test_auto_leaves_it_where_it_was_not_measured(monkeypatch, forgetful):
     on_a_cpu(monkeypatch, "sapphirerapids")
-    monkeypatch.setattr(needs, "at_hand", lambda problem: True)
+    monkeypatch.setattr(float_needs, "at_hand", lambda problem: True)
     assert reasoned(problem("e4m3", "e5m2", 17)) == (by_name("cpu:dequant"), choice.USUAL)
     assert choose(problem("e4m3", "e5m2", 16)).name == "cpu:lines"
     assert choose(problem("e4m3", "e5m2", 17), "cpu:pairs").name == "cpu:pairs"
@@ -240,7 +239,7 @@ def by_name(name):
 @pairs
 def test_who_compiles_everything_compiles_it_too(monkeypatch):
     monkeypatch.setattr(served, "level", lambda: None)
-    assert needs.at_hand(problem("e4m3", "e4m3", 64))
+    assert float_needs.at_hand(problem("e4m3", "e4m3", 64))
 
 
 # --- code that comes with the package -----------------------------------------------------------
@@ -249,13 +248,13 @@ def test_who_compiles_everything_compiles_it_too(monkeypatch):
 @pytest.mark.parametrize(
     ("family", "needed"),
     [
-        ("ggmlq.cpu.pairs.product.sweep", needs.NEEDED),
+        ("ggmlq.cpu.codes8.float_product.sweep", float_needs.NEEDED),
         ("ggmlq.cpu.amx.product.multiplied", permission.NEEDED),
     ],
 )
 def test_two_rooms_use_more_than_their_level(family, needed):
     for level in LEVELS:
-        assert level.of("ggmlq.cpu.slabs.product.sweep") is level
+        assert level.of("ggmlq.cpu.codes8.int_product.sweep") is level
         assert level.of(family).features - level.features <= level.more.get(family.split(".")[2], set())
         assert level.of(family) is level or not level.of(family).more
     wider = [level.folder for level in LEVELS if {*needed} <= level.of(family).needed]
@@ -267,5 +266,5 @@ def test_no_cpu_gets_instructions_that_it_has_not(monkeypatch):
     monkeypatch.setattr(served, "level", lambda: level)
     monkeypatch.setattr(served, "code", lambda folder, origin: pytest.fail(f"{origin} was looked up"))
     monkeypatch.setattr(served, "compiled_for", lambda: level.needed)
-    assert served.loaded(Origin("ggmlq.cpu.pairs.product.sweep", ("e4m3",))) is None
+    assert served.loaded(Origin("ggmlq.cpu.codes8.float_product.sweep", ("e4m3",))) is None
     assert served.loaded(Origin("ggmlq.cpu.amx.product.multiplied", ())) is None

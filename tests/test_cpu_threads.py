@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 
 import ggmlq as gq
-from ggmlq import threads
+from ggmlq.base import threads
 from ggmlq.cpu.machine.arguments import reader
 from ggmlq.cpu.machine.jit import jit
 from ggmlq.cpu.machine.memory import atomic_add
@@ -97,7 +97,7 @@ def test_several_callers_at_once():
 def test_never_more_threads_than_cores():
     gq.set_num_threads(1000)
     assert threads.num_threads() == threads.available()
-    code = "from ggmlq import threads; print(threads.num_threads())"
+    code = "from ggmlq.base import threads; print(threads.num_threads())"
     for name in ("NUMBA_NUM_THREADS", "OMP_NUM_THREADS"):
         env = {**os.environ, name: "1"}
         child = subprocess.run([sys.executable, "-c", code], env=env, capture_output=True, check=True)

@@ -21,7 +21,7 @@ pytestmark = pytest.mark.cuda
 def test_atoms(fmt, cupy):
     from numba import cuda
 
-    from ggmlq.cuda.words.atoms import atoms
+    from ggmlq.cuda.intrinsics.atoms import atoms
 
     code, scale, offset = atoms(fmt)
 

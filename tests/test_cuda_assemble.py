@@ -21,17 +21,17 @@ import pytest
 pytest.importorskip("numba_cuda", reason="numba-cuda is not installed (extra test or cuda)")
 pytest.importorskip("cuda.core", reason="cuda-core is not installed (extra test or cuda)")
 
-from cuda_kernels import families
 from llvmlite import ir
 from scripts import load
 
+from ggmlq.cuda.intrinsics import bf16x2, codes8, dependent_launch, ptx, warpgroup
+from ggmlq.cuda.intrinsics.assembly import KINDS
+from ggmlq.cuda.intrinsics.language import cuda, float32
 from ggmlq.cuda.linear import r8_mma, r10_streamk, r14_mma_bf16
 from ggmlq.cuda.machine import launch
+from ggmlq.cuda.machine.coverage import families
 from ggmlq.cuda.machine.launch import Kernel, array
-from ggmlq.cuda.planes import tiles
-from ggmlq.cuda.words import bf16x2, codes8, early_start, ptx, warpgroup
-from ggmlq.cuda.words.assembly import KINDS
-from ggmlq.cuda.words.language import cuda, float32
+from ggmlq.cuda.unpacked import tiles
 from ggmlq.formats import FORMATS, BlockFormat
 
 CAPABILITIES = [(7, 5), (8, 0), (8, 6), (8, 9), (9, 0), (10, 0), (12, 0)]
@@ -198,7 +198,7 @@ def test_threads_load_a_kernel_once(monkeypatch):
 
 def test_what_needs_a_warp_is_convergent():
     """LLVM may not move it to where fewer lanes are: seen in the code that Numba hands over."""
-    warp = [early_start.wait_for_predecessor, bf16x2.mma, ptx.load_matrices, ptx.commit]
+    warp = [dependent_launch.wait_for_predecessor, bf16x2.mma, ptx.load_matrices, ptx.commit]
     warp += [codes8.integer_mma("s8", "s8")]
     warp += [warpgroup.wait, warpgroup.publish]
     lane = [ptx.mul, ptx.load16, ptx.dp4a, bf16x2.fma, bf16x2.take8]

@@ -219,7 +219,7 @@ def test_rows_with_a_step(m, step, cupy):
 @pytest.mark.parametrize("m", [1, 7, 16, 32, 70, 300])
 def test_products_that_feed_each_other(m, cupy):
     """Kernels that start early wait for what they read, and write over nothing that is still read."""
-    names = "gemv", "mma_bf16", "wgmma", "roles", "dequant_bf16"
+    names = "gemv", "mma_bf16", "wgmma", "warp_specialized", "dequant_bf16"
     k, kernels = 1024, ["auto", *(f"cuda:{name}" for name in names)]
     matrices = [weights("q8_0", k, k, SEED + i).to("cuda") for i in range(3)]
     start = cupy.asarray(rows("normal", m, k, SEED))
@@ -262,7 +262,7 @@ def test_rows_of_bfloat16_that_fill_no_word(m, k, cupy):
 
 def test_an_upload_is_there_for_every_stream(cupy):
     """The first product on another stream makes strips, which stay: none of bytes on their way."""
-    from ggmlq.cuda.strips.make import made
+    from ggmlq.cuda.packed.pack import made
 
     q = gq.quantize(rows("normal", 4096, 4096), "q4_0")
     want = q.dequantize()

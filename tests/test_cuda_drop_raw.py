@@ -14,9 +14,9 @@ pytest.importorskip("numba_cuda", reason="numba-cuda is not installed (extra tes
 from fake_cupy import on_device, put_gpu
 
 import ggmlq as gq
-from ggmlq.card import Card
 from ggmlq.cuda.machine import device
-from ggmlq.cuda.strips import to_blocks
+from ggmlq.cuda.packed import to_blocks
+from ggmlq.dispatch.card import Card
 from ggmlq.formats import FORMATS
 from ggmlq.testing.blocks import random_blocks
 

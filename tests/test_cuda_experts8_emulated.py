@@ -14,16 +14,16 @@ from test_cuda_scaled_emulated import on_card
 from test_cuda_scaled_linear import error, scaled
 
 import ggmlq as gq
-from ggmlq.card import Card
+from ggmlq.cuda.codes8.grouped import BY_COLUMNS, FLOATS, LOW, WHOLE
 from ggmlq.cuda.expert_linear.r6_grouped_codes import tile_for
-from ggmlq.cuda.expert_linear.r7_few_codes import TILES, Cut
-from ggmlq.cuda.pipeline import groups
-from ggmlq.cuda.pipeline.boxed import BoxTile
-from ggmlq.cuda.pipeline.grouped8 import BY_COLUMNS, FLOATS, LOW, WHOLE
-from ggmlq.problems import ExpertLinear, Operand
+from ggmlq.cuda.expert_linear.r7_small_m_codes import TILES, Cut
+from ggmlq.cuda.rings.boxed import BoxTile
+from ggmlq.cuda.schedule import groups
+from ggmlq.dispatch.card import Card
+from ggmlq.dispatch.problems import ExpertLinear, Operand
 
 RUNGS = {r.name: r for r in gq.kernels("expert_linear", device="cuda")}
-RUNG, FEW = RUNGS["cuda:grouped_codes"], RUNGS["cuda:few_codes"]
+RUNG, FEW = RUNGS["cuda:grouped_codes"], RUNGS["cuda:small_m_codes"]
 GROUPS, ROWS, TENSORS, BLOCKS = (1, 128), (1, None), (None, None), (128, 128)
 FP8, INTS = ("e4m3", "e4m3"), ("int8", "int8")
 TALL, LONG, WIDE = BoxTile(256, 128, 4), BoxTile(128, 192, 5), BoxTile(128, 256, 4)

@@ -16,13 +16,13 @@ from fake_cupy import on_device
 
 import ggmlq as gq
 from ggmlq.cuda.expert_linear import r4_gemv, r5_grouped
-from ggmlq.cuda.linear import r16_roles
-from ggmlq.cuda.machine import device, maps
+from ggmlq.cuda.linear import r16_warp_specialized
+from ggmlq.cuda.machine import device, tensor_maps
 from ggmlq.cuda.machine.launch import Kernel
-from ggmlq.cuda.pipeline import groups
-from ggmlq.cuda.pipeline.pieces import shared_out
-from ggmlq.cuda.pipeline.roles import RoleTile
-from ggmlq.cuda.strips.make import Strips
+from ggmlq.cuda.packed.pack import Strips
+from ggmlq.cuda.schedule import groups
+from ggmlq.cuda.schedule.work_units import shared_out
+from ggmlq.cuda.warp_specialized.producer import RoleTile
 from ggmlq.testing.cases import weights
 
 RUNGS = {rung.name: rung for rung in gq.kernels("expert_linear", device="cuda")}
@@ -44,12 +44,12 @@ def run(monkeypatch, name, module, x, host, ids, together=False, **more):
         put_together(monkeypatch)
     made = [strips_of(each) for each in host]
     records = on_device(np.concatenate([records for records, _ in made]))
-    for each in (module, r16_roles):
+    for each in (module, r16_warp_specialized):
         monkeypatch.setattr(
             each, "strips_of" if each is r4_gemv else "strips", lambda q: Strips(records, made[0][1])
         )
     monkeypatch.setattr(device, "blocks_beside", lambda blocks, shared: blocks)
-    monkeypatch.setattr(maps, "kept", state.memory.map)
+    monkeypatch.setattr(tensor_maps, "kept", state.memory.map)
     q = gq.QuantArray(host.format, host.shape, on_device(host.raw))
     y = on_device(np.full((ids.size + 2, host.shape[1]), 7, np.float32))
     on_card = on_device(ids.astype(np.int64))

@@ -13,14 +13,14 @@ from fake_cupy import on_device
 
 import ggmlq as gq
 from ggmlq.cuda.activations import floats, sixteen
-from ggmlq.cuda.dequantize import BLOCK_FORMATS
+from ggmlq.cuda.cost.gemv import Job, Way, best
 from ggmlq.cuda.gemv.clusters import ALONE, Blocks
-from ggmlq.cuda.gemv.pace import Job, Way, best
 from ggmlq.cuda.gemv.stages import BOTH, FOUR, ROOMY, Stage, columns_of, kinds_of
 from ggmlq.cuda.linear import r13_gemv
 from ggmlq.cuda.machine import device
-from ggmlq.cuda.strips.layout import layout_of
-from ggmlq.cuda.strips.make import Strips
+from ggmlq.cuda.packed.layout import layout_of
+from ggmlq.cuda.packed.pack import Strips
+from ggmlq.formats import BLOCK_FORMATS
 from ggmlq.testing.cases import weights
 from ggmlq.testing.rows import rows
 

@@ -15,16 +15,16 @@ pytest.importorskip("numba_cuda", reason="numba-cuda is not installed (extra tes
 from fake_cupy import put_gpu
 
 import ggmlq as gq
-from ggmlq.card import Card
-from ggmlq.cuda.gru import r3_grid, r4_cluster
-from ggmlq.cuda.gru.layout import TILED, padded_units
+from ggmlq.cuda.intrinsics.language import types
 from ggmlq.cuda.machine import submit
 from ggmlq.cuda.machine.launch import Kernel
-from ggmlq.cuda.machine.ready import Hole
-from ggmlq.cuda.words.language import types
+from ggmlq.cuda.machine.prepared_launch import Hole
+from ggmlq.dispatch.card import Card
+from ggmlq.dispatch.problems import Gru
 from ggmlq.errors import DeviceError, NonFiniteError, ShapeError
+from ggmlq.gru.cuda import r3_grid, r4_cluster
+from ggmlq.gru.cuda.layout import TILED, padded_units
 from ggmlq.gru.run import INTERMEDIATE
-from ggmlq.problems import Gru
 
 RUNGS = gq.kernels("gru", device="cuda")
 NAMES = [rung.name for rung in RUNGS]

@@ -15,10 +15,10 @@ pytest.importorskip("numba_cuda", reason="numba-cuda is not installed (extra tes
 from emulated_gru import put_emulated
 
 import ggmlq as gq
-from ggmlq.cuda.gru import r3_grid, r4_cluster
-from ggmlq.cuda.gru.tile import Shape
 from ggmlq.cuda.machine import device
 from ggmlq.errors import DeviceError, NonFiniteError, UnsupportedError
+from ggmlq.gru.cuda import r3_grid, r4_cluster
+from ggmlq.gru.cuda.tile import Shape
 from ggmlq.gru.run import INTERMEDIATE
 
 CASES = [  # rung, widths, T, N, C, H, a shape of a block that is not the rung's own

@@ -9,11 +9,10 @@ import pytest
 pytest.importorskip("numba_cuda", reason="numba-cuda is not installed (extra test or cuda)")
 pytest.importorskip("cuda.core", reason="cuda-core is not installed (extra test or cuda)")
 
-from cuda_kernels import families
-
+from ggmlq.cuda.intrinsics.language import cuda, float32, int32
 from ggmlq.cuda.machine import launch
+from ggmlq.cuda.machine.coverage import families
 from ggmlq.cuda.machine.launch import Kernel, array
-from ggmlq.cuda.words.language import cuda, float32, int32
 
 
 def double(x, y):

@@ -13,10 +13,10 @@ pytest.importorskip("numba_cuda", reason="numba-cuda is not installed (extra tes
 from fake_cupy import on_device, put_gpu
 
 import ggmlq as gq
-from ggmlq import devices
+from ggmlq.base import devices
+from ggmlq.cuda.intrinsics.language import cuda, float32, uint8, uint32, uint64
 from ggmlq.cuda.machine import device, submit
 from ggmlq.cuda.machine.launch import Kernel, array
-from ggmlq.cuda.words.language import cuda, float32, uint8, uint32, uint64
 
 
 @pytest.fixture

@@ -8,10 +8,10 @@ import numpy as np
 import pytest
 
 import ggmlq as gq
-from ggmlq.card import Card
 from ggmlq.cuda.linear import r7_dequant_cublas
+from ggmlq.dispatch.card import Card
+from ggmlq.dispatch.problems import Linear
 from ggmlq.formats import FORMATS, BlockFormat
-from ggmlq.problems import Linear
 from ggmlq.testing.cases import weights
 from ggmlq.testing.oracle import assert_right
 from ggmlq.testing.products import products

@@ -13,10 +13,10 @@ from at_once import at_once
 from fake_cupy import on_device
 from told_driver import K, N, aligned, ends, put_driver, said, weights
 
-from ggmlq.cuda.linear import r16_roles
+from ggmlq.arrays.prepared import MOST_PLANS
+from ggmlq.cuda.cost.warp_specialized import TILES
+from ggmlq.cuda.linear import r16_warp_specialized
 from ggmlq.cuda.machine import device
-from ggmlq.cuda.pipeline.roles import TILES
-from ggmlq.kept import MOST_PLANS
 from ggmlq.ops import fast_path
 
 
@@ -46,7 +46,9 @@ def test_a_repeated_product_says_the_same(name, kernel, card, fresh):
             assert (q.plan((m, kernel, None)) is not None) is (round > 0)
             strips, *maps = q.all_kept()
             known = ends(x=x, y=out, w=strips.records, raw=q.memory)
-            known += [each for made in maps for each in ends(w=made[0])]  # cuda:roles takes a map of strips
+            known += [
+                each for made in maps for each in ends(w=made[0])
+            ]  # cuda:warp_specialized takes a map of strips
             now = [each for each in said(card, known) if "strips" not in each[0]]
             if round > 1:
                 assert now == before
@@ -61,7 +63,7 @@ def test_a_repeated_product_says_the_same(name, kernel, card, fresh):
 def test_no_more_blocks_fit_beside_each_other_than_a_tile_is_made_for(name, tile, card):
     """Those of the next product start early: where more fit, all of them sit on what is idle."""
     q = weights(name)
-    r16_roles.launch.launch(aligned((tile.columns, K)), q, aligned((tile.columns, N)), tile=tile)
+    r16_warp_specialized.launch.launch(aligned((tile.columns, K)), q, aligned((tile.columns, N)), tile=tile)
     (shared,) = (facts[6] for _, name, facts, _ in card.launches if name.startswith("roles"))
     each, room = shared + device.RESERVED, 228 << 10
     assert tile.blocks * each <= room < (tile.blocks + 1) * each

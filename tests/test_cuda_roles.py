@@ -1,4 +1,4 @@
-"""cuda:roles: how tiles are shared out, and its kernels on an emulated card."""
+"""cuda:warp_specialized: how tiles are shared out, and its kernels on an emulated card."""
 
 from __future__ import annotations
 
@@ -12,32 +12,23 @@ from emulated_strips import strips_of
 from fake_cupy import on_device
 
 import ggmlq as gq
-from ggmlq.card import UNKNOWN, clusters
-from ggmlq.cuda.linear import r16_roles
-from ggmlq.cuda.machine import device, maps
+from ggmlq.cuda.cost.sharing import LARGEST, Shares, Turn, room, shares
+from ggmlq.cuda.cost.stage import SHARE
+from ggmlq.cuda.cost.warp_specialized import TILES, Shape, best
+from ggmlq.cuda.linear import r16_warp_specialized
+from ggmlq.cuda.machine import device, tensor_maps
 from ggmlq.cuda.machine.launch import Kernel
-from ggmlq.cuda.pipeline import making
-from ggmlq.cuda.pipeline import pieces as parting
-from ggmlq.cuda.pipeline.bands import Bands
-from ggmlq.cuda.pipeline.pieces import (
-    LARGEST,
-    Shares,
-    Turn,
-    bounds_of,
-    next_piece,
-    room,
-    shared_out,
-    sharers_of,
-    shares,
-)
-from ggmlq.cuda.pipeline.roles import TILES, Shape, best
-from ggmlq.cuda.pipeline.stage_pace import SHARE
-from ggmlq.cuda.strips.layout import layout_of
-from ggmlq.cuda.strips.make import Strips
+from ggmlq.cuda.packed.layout import layout_of
+from ggmlq.cuda.packed.pack import Strips
+from ggmlq.cuda.schedule import work_units as parting
+from ggmlq.cuda.schedule.raster import Bands
+from ggmlq.cuda.schedule.work_units import bounds_of, next_piece, shared_out, sharers_of
+from ggmlq.cuda.warp_specialized import late_activations
+from ggmlq.dispatch.card import UNKNOWN, clusters
 from ggmlq.formats import FORMATS
 from ggmlq.testing.cases import BLOCKS, weights
 
-RUNG = next(each for each in gq.kernels(device="cuda") if each.name == "cuda:roles")
+RUNG = next(each for each in gq.kernels(device="cuda") if each.name == "cuda:warp_specialized")
 
 
 def plain(function):
@@ -151,11 +142,11 @@ def test_so_much_is_ordered_before_as_the_first_tiles_would_wait_for(fresh):
     order = Bands(16, 16, 112, 112)
     for _ in range(50):
         turn_us, steps = float(fresh.uniform(20, 400)), 8 * int(fresh.integers(1, 30))
-        make = making.making(order, True, 256, steps, 0, 0, turn_us)
+        make = late_activations.making(order, True, 256, steps, 0, 0, turn_us)
         numbers = 16 * 256 * steps * 64
         if make.tickets:
-            assert make.ready >= min(making.AHEAD, make.parts)
-            late = numbers * (1 - make.ready / make.parts) * making.NUMBER_US
+            assert make.ready >= min(late_activations.AHEAD, make.parts)
+            late = numbers * (1 - make.ready / make.parts) * late_activations.NUMBER_US
             assert late <= max(turn_us, 1e-9)
             assert (make.parts - make.ready) * make.of_part == make.tickets
 
@@ -190,7 +181,7 @@ def test_a_launch(case, way, tiles_of_run, monkeypatch, fresh):
     Those of a cluster hand out what they have. Activations of wide tiles are ordered by the product itself,
     but for the beginning.
     """
-    monkeypatch.setattr(making, "LEAST", 0)
+    monkeypatch.setattr(late_activations, "LEAST", 0)
     cut = int(fresh.integers(2, LARGEST + 1))
 
     def shared(tiles, stages, turn):
@@ -203,18 +194,18 @@ def test_a_launch(case, way, tiles_of_run, monkeypatch, fresh):
         return Shares(tiles * parts, tiles, tiles * parts, parts, 0, 0, parts), 0.0
 
     monkeypatch.setattr(Turn, "takes_clusters", lambda *_: False)
-    monkeypatch.setattr(r16_roles, "shares", shared if way == "clusters" else shares.__wrapped__)
+    monkeypatch.setattr(r16_warp_specialized, "shares", shared if way == "clusters" else shares.__wrapped__)
     if case == "wide":
         monkeypatch.setattr(
-            r16_roles, "bands", lambda across, down, *_: Bands(across, 1, down, across * down)
+            r16_warp_specialized, "bands", lambda across, down, *_: Bands(across, 1, down, across * down)
         )
     m, n, k, tile = FEW if case == "few" else drawn(case, tiles_of_run[case], fresh)
     state, host = put_emulated(monkeypatch), weights("q4_0", n, k, int(fresh.integers(1 << 30)))
     records, layout = strips_of(host)
     records = on_device(records)
     state.memory.add(records)
-    monkeypatch.setattr(r16_roles, "strips", lambda q: Strips(records, layout))
-    monkeypatch.setattr(maps, "kept", state.memory.map)
+    monkeypatch.setattr(r16_warp_specialized, "strips", lambda q: Strips(records, layout))
+    monkeypatch.setattr(tensor_maps, "kept", state.memory.map)
     monkeypatch.setattr(device, "blocks_beside", lambda blocks, shared: blocks)
     q = gq.QuantArray(host.format, (n, k), on_device(host.raw))
     x = fresh.standard_normal((m, k), np.float32)

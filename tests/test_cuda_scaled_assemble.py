@@ -10,8 +10,8 @@ import pytest
 pytest.importorskip("numba_cuda", reason="numba-cuda is not installed (extra test or cuda)")
 pytest.importorskip("cuda.core", reason="cuda-core is not installed (extra test or cuda)")
 
+from ggmlq.cuda.codes8.tiled import fitting, steps_of
 from ggmlq.cuda.scaled_linear import r4_mma_int8, r5_widen, r6_mma_e4m3
-from ggmlq.cuda.tiles8.product import fitting, steps_of
 
 FASTEST = {
     "int8": lambda: r4_mma_int8.whole(r4_mma_int8.WHOLE[0].tile, "s8", "s8", False),

@@ -13,11 +13,11 @@ pytest.importorskip("numba_cuda", reason="numba-cuda is not installed (extra tes
 
 import ggmlq as gq
 from ggmlq.codes import CODES, MiniFloat
+from ggmlq.codes.tiling import Tiling
+from ggmlq.cuda.intrinsics import codes as words
 from ggmlq.cuda.quantize_scaled import _division as division
 from ggmlq.cuda.quantize_scaled import rows_of
 from ggmlq.cuda.quantize_scaled._codes import NATIVE, Way
-from ggmlq.cuda.words import codes as words
-from ggmlq.tiling import Tiling
 
 F32, U32 = np.float32, np.uint32
 SAFE = [(name, zeros) for name in ("e4m3", "e5m2", "int8", "int8_full", "uint8") for zeros in (False, True)]

@@ -10,11 +10,12 @@ import pytest
 pytest.importorskip("numba_cuda", reason="numba-cuda is not installed (extra test or cuda)")
 
 import ggmlq as gq
-from ggmlq.card import Card
 from ggmlq.codes import CODES
+from ggmlq.codes.tiling import tiling
+from ggmlq.cuda.codes8.rows import Groups, groups_of
 from ggmlq.cuda.scaled_linear import tuned
-from ggmlq.cuda.tiles8.rows import Groups, groups_of
-from ggmlq.problems import Operand, ScaledLinear
+from ggmlq.dispatch.card import Card
+from ggmlq.dispatch.problems import Operand, ScaledLinear
 
 RUNGS = gq.kernels("scaled_linear", device="cuda")
 NAMES = [rung.name for rung in RUNGS]
@@ -48,7 +49,7 @@ def scaled(rng, code, tile, rows, k, zeros=False, order="rows"):
     codes = raw.view(code.dtype)
     if code.name == "int8":
         codes = np.maximum(codes, -127)
-    shape = gq.tiling.tiling(tile, rows, k).shape
+    shape = tiling(tile, rows, k).shape
     scales = rng.uniform(0.01, 2, shape).astype(np.float32)
     if order == "columns":
         scales = np.asfortranarray(scales)
@@ -293,7 +294,7 @@ def taken(**facts):
 
 def test_which_rungs_take_what():
     exact = ["cuda:naive", "cuda:tiled_int32", "cuda:dp4a", "cuda:mma_int8"]
-    hopper = ["cuda:wgmma", "cuda:tma_ring", "cuda:persistent", "cuda:few_rows", "cuda:divided"]
+    hopper = ["cuda:wgmma", "cuda:tma_ring", "cuda:persistent", "cuda:small_m", "cuda:split_k"]
     assert sorted(taken()) == sorted(exact + hopper[2:4])
     assert sorted(taken(c=128, x="uint8", zeros=True)) == sorted(exact)
     assert sorted(taken(capability=(7, 5))) == sorted(exact[:-1])

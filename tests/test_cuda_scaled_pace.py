@@ -8,39 +8,40 @@ pytest.importorskip("numba_cuda", reason="numba-cuda is not installed (extra tes
 
 from test_cuda_scaled_linear import card
 
-import ggmlq as gq
-from ggmlq.cuda.pipeline import divided, few_rows, pace
-from ggmlq.problems import Operand, ScaledLinear
+from ggmlq.cuda.codes8 import small_m, split_k
+from ggmlq.cuda.cost import codes8
+from ggmlq.dispatch import ladder
+from ggmlq.dispatch.problems import Operand, ScaledLinear
 
 
 def drawn(rng):
     m, n, k = (int(2 ** rng.uniform(0, most)) for most in (14, 18, 16))
-    return pace.Shape(m, n, k, int(rng.choice([2, 78, 114, 132])))
+    return codes8.Shape(m, n, k, int(rng.choice([2, 78, 114, 132])))
 
 
 def test_plans_are_legal(fresh):
     for _ in range(300):
         shape = drawn(fresh)
-        for make, most in ((pace.few_rows, 8), (pace.divided, 8), (pace.persistent, 1)):
+        for make, most in ((codes8.small_m, 8), (codes8.split_k, 8), (codes8.persistent, 1)):
             tile, parts, us = make(shape)
             assert 1 <= parts <= min(most, shape.steps), (shape, make)
             assert us > 0
-        tile, parts, _ = pace.few_rows(shape)
+        tile, parts, _ = codes8.small_m(shape)
         assert tile.columns >= min(shape.m, 64)
-        assert parts in few_rows.PARTS
+        assert parts in small_m.PARTS
 
 
 def test_every_tile_has_a_pace():
-    assert set(pace.PACES) == {*few_rows.TILES, *divided.TILES}
+    assert set(codes8.PACES) == {*small_m.TILES, *split_k.TILES}
 
 
 def test_what_is_given_is_taken(fresh):
     shape = drawn(fresh)._replace(k=9000)
-    for tile in few_rows.TILES:
-        assert pace.few_rows(shape, (tile,), (4,))[:2] == (tile, 4)
-    for tile in divided.TILES:
-        assert pace.divided(shape, (tile,), (5,))[:2] == (tile, 5)
-    assert pace.divided(shape._replace(k=300), parts=range(1, 9)).parts <= 3
+    for tile in small_m.TILES:
+        assert codes8.small_m(shape, (tile,), (4,))[:2] == (tile, 4)
+    for tile in split_k.TILES:
+        assert codes8.split_k(shape, (tile,), (5,))[:2] == (tile, 5)
+    assert codes8.split_k(shape._replace(k=300), parts=range(1, 9)).parts <= 3
 
 
 def test_more_work_takes_longer(fresh):
@@ -48,15 +49,15 @@ def test_more_work_takes_longer(fresh):
         shape = drawn(fresh)
         shape = shape._replace(k=max(shape.k, 1024))  # or there is nothing to divide
         more = shape._replace(n=4 * shape.n, k=4 * shape.k)
-        for make in (pace.few_rows, pace.divided, pace.persistent):
+        for make in (codes8.small_m, codes8.split_k, codes8.persistent):
             assert make(more).us >= make(shape).us, (shape, make)
 
 
 MEASURED = [  # M, N, K, rung, rows and columns of its tile, parts: the fastest on an H200
-    (1, 7168, 2048, "few_rows", 64, 8, 1), (8, 4096, 7168, "few_rows", 64, 8, 2),
-    (64, 4096, 7168, "few_rows", 64, 64, 2), (64, 24576, 1536, "persistent", 128, 192, 1),
-    (128, 2112, 7168, "divided", 128, 64, 3), (128, 4096, 7168, "divided", 128, 64, 2),
-    (128, 7168, 16384, "divided", 128, 128, 2), (128, 7168, 2048, "persistent", 128, 64, 1),
+    (1, 7168, 2048, "small_m", 64, 8, 1), (8, 4096, 7168, "small_m", 64, 8, 2),
+    (64, 4096, 7168, "small_m", 64, 64, 2), (64, 24576, 1536, "persistent", 128, 192, 1),
+    (128, 2112, 7168, "split_k", 128, 64, 3), (128, 4096, 7168, "split_k", 128, 64, 2),
+    (128, 7168, 16384, "split_k", 128, 128, 2), (128, 7168, 2048, "persistent", 128, 64, 1),
     (4096, 7168, 16384, "persistent", 256, 128, 1),
 ]  # fmt: skip
 
@@ -64,21 +65,21 @@ MEASURED = [  # M, N, K, rung, rows and columns of its tile, parts: the fastest 
 @pytest.mark.parametrize("case", MEASURED, ids=str)
 def test_as_was_measured(case):
     m, n, k, name, rows, columns, parts = case
-    tile, cut, _ = getattr(pace, name)(pace.Shape(m, n, k, 132))
+    tile, cut, _ = getattr(codes8, name)(codes8.Shape(m, n, k, 132))
     assert (tile.rows, tile.columns, cut) == (rows, columns, parts)
     problem = ScaledLinear(
         Operand("e4m3", 1, 128), Operand("e4m3", 128, 128), m, n, k, device="cuda", card=card((9, 0))
     )
-    chosen = gq.ladder.reasoned(problem)
+    chosen = ladder.reasoned(problem)
     assert chosen.rung.name == f"cuda:{name}"
     assert "estimated" in chosen.why
 
 
 def test_memory_and_l2_are_those_of_the_card():
     few = [
-        pace.few_rows(pace.Shape(8, 7168, 2048, 132, *memory)).us
+        codes8.small_m(codes8.Shape(8, 7168, 2048, 132, *memory)).us
         for memory in ((), (4.456,), (1.8,), (0.36,))
     ]
     assert few[0] == few[1] <= few[2] < few[3]
-    large = [pace.persistent(pace.Shape(4096, 4096, 7168, count)).us for count in (132, 114, 66)]
+    large = [codes8.persistent(codes8.Shape(4096, 4096, 7168, count)).us for count in (132, 114, 66)]
     assert large[0] <= large[1] < large[2]

@@ -12,7 +12,7 @@ from scaled_cases import DTYPES, TILES, case, same, values
 import ggmlq as gq
 from ggmlq.codes import CODES, scaling
 from ggmlq.codes.scaling import Rule
-from ggmlq.tiling import tiling
+from ggmlq.codes.tiling import tiling
 
 pytestmark = pytest.mark.cuda
 E4M3 = Rule(CODES["e4m3"], "float32", np.float32(1e-10), "half_even", False)

@@ -16,7 +16,7 @@ import pytest
 pytest.importorskip("numba_cuda", reason="numba-cuda is not installed (extra test or cuda)")
 
 from ggmlq.codes import CODES
-from ggmlq.cuda.words import codes8
+from ggmlq.cuda.intrinsics import codes8
 
 PROGRAM = Path(__file__).with_name("simulated_tiles8.py")
 
@@ -76,9 +76,9 @@ def test_dp4a_of_either_sign(fresh):
 @pytest.mark.cuda
 def test_the_instruction_widens_as_the_bits_do(cupy):
     """``cvt.rn.f16x2.e4m3x2`` and the bit trick, over all codes."""
+    from ggmlq.cuda.intrinsics.language import cuda, int32, uint32
     from ggmlq.cuda.machine import device
     from ggmlq.cuda.machine.launch import Kernel, array
-    from ggmlq.cuda.words.language import cuda, int32, uint32
 
     if device.capability() < (8, 9):
         pytest.skip("GPUs before 8.9 do not have the instruction")

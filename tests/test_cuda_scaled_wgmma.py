@@ -18,21 +18,22 @@ from test_cuda_assemble import BY_LTO, FAMILIES
 from test_cuda_scaled_linear import SPREAD, card, error, multiply, problem_of, scaled
 
 import ggmlq as gq
-from ggmlq.checks import float_dtype
-from ggmlq.cuda.expert_linear import r5_grouped, r7_few_codes
-from ggmlq.cuda.linear import r15_wgmma, r16_roles
-from ggmlq.cuda.machine import device, launch, maps, submit
+from ggmlq.cuda.codes8 import grouped, persistent, small_m_uses, split_k
+from ggmlq.cuda.codes8.job import BY_COLUMNS, FLOATS, WHOLE, Job, Out, float_jobs, integer_jobs
+from ggmlq.cuda.codes8.small_m import TILES, FewJob
+from ggmlq.cuda.expert_linear import r5_grouped, r7_small_m_codes
+from ggmlq.cuda.linear import r15_wgmma, r16_warp_specialized
+from ggmlq.cuda.machine import device, launch, submit, tensor_maps
 from ggmlq.cuda.machine.launch import Kernel
-from ggmlq.cuda.machine.maps import Box
-from ggmlq.cuda.pipeline import divided, few_uses, grouped8, persistent
-from ggmlq.cuda.pipeline.boxed import BoxTile, Room
-from ggmlq.cuda.pipeline.few_rows import TILES, FewJob
-from ggmlq.cuda.pipeline.job import BY_COLUMNS, FLOATS, WHOLE, Job, Out, float_jobs, integer_jobs
-from ggmlq.cuda.scaled_linear import r7_wgmma, r8_tma_ring, r9_persistent, r10_few_rows, r11_divided
+from ggmlq.cuda.machine.tensor_maps import Box
+from ggmlq.cuda.rings.boxed import BoxTile, Room
+from ggmlq.cuda.scaled_linear import r7_wgmma, r8_tma_ring, r9_persistent, r10_small_m, r11_split_k
+from ggmlq.dispatch import ladder
+from ggmlq.dispatch.checks import float_dtype
+from ggmlq.dispatch.problems import Operand, ScaledLinear
 from ggmlq.formats import FORMATS
-from ggmlq.problems import Operand, ScaledLinear
 
-HOPPER = (r7_wgmma.launch, r8_tma_ring.launch, r9_persistent.launch, r10_few_rows.launch, r11_divided.launch)
+HOPPER = (r7_wgmma.launch, r8_tma_ring.launch, r9_persistent.launch, r10_small_m.launch, r11_split_k.launch)
 TILINGS = [
     ((1, 128), (128, 128)), ((1, 128), (1, 128)), ((128, 128), (128, 128)), ((1, None), (1, None)),
     ((None, None), (None, None)), ((1, 256), (64, 128)), ((1, None), (128, 128)), ((3, 128), (5, 256)),
@@ -43,15 +44,13 @@ TILINGS = [
 
 SUMMIT = {  # the kernels that count most
     "persistent": lambda: persistent.float_kernel(Job(FLOATS[0].tile, "e4m3", "e4m3", Out("bfloat16"))),
-    "few rows": lambda: r10_few_rows.kernel(FewJob(TILES[0], "e4m3", "e4m3")),
-    "few codes": lambda: r7_few_codes.kernel(
-        FewJob(TILES[1], "e4m3", "e4m3", listed=True), few_uses.IDS_EACH[-1]
+    "few rows": lambda: r10_small_m.kernel(FewJob(TILES[0], "e4m3", "e4m3")),
+    "few codes": lambda: r7_small_m_codes.kernel(
+        FewJob(TILES[1], "e4m3", "e4m3", listed=True), small_m_uses.IDS_EACH[-1]
     ),
-    "integers in groups": lambda: grouped8.integer_kernel(
-        Job(grouped8.WHOLE[0].tile, "s8", "s8", boxed=False)
-    ),
+    "integers in groups": lambda: grouped.integer_kernel(Job(grouped.WHOLE[0].tile, "s8", "s8", boxed=False)),
     "unpromoted": unpromoted.made,
-    "roles": lambda: r16_roles.kernel(FORMATS["q4_0"], r16_roles.TILES[1]),
+    "roles": lambda: r16_warp_specialized.kernel(FORMATS["q4_0"], r16_warp_specialized.TILES[1]),
     "grouped": lambda: r5_grouped.kernel(FORMATS["q4_K"], r5_grouped.TILES[0]),
     "wgmma": lambda: r15_wgmma.kernel(FORMATS["q8_0"], r15_wgmma.TILES[2]),
 }
@@ -83,7 +82,7 @@ def test_machine_code_that_counts_most(name):
     assert_assembled_well(SUMMIT[name]())
 
 
-MAKERS = [float_jobs, integer_jobs, divided.jobs, grouped8.float_jobs, grouped8.integer_jobs]
+MAKERS = [float_jobs, integer_jobs, split_k.jobs, grouped.float_jobs, grouped.integer_jobs]
 
 
 @pytest.mark.parametrize("make", MAKERS)
@@ -102,7 +101,7 @@ def test_a_tile_adds_up(make):
 
 def test_few_rows_add_up():
     for tile in TILES:
-        assert (tile.shared + few_uses.room(tile) + 1024) * tile.blocks <= 228 << 10
+        assert (tile.shared + small_m_uses.room(tile) + 1024) * tile.blocks <= 228 << 10
         assert tile.stage % 1024 == tile.sums % 16 == tile.barriers % 8 == tile.pitch % 16 == 0
         assert tile.stages % tile.turns == 0
         assert tile.columns * tile.pitch <= tile.scales  # what is sent lies in the stages
@@ -138,12 +137,12 @@ def library(monkeypatch):
     gpu, made = put_gpu(monkeypatch), Library()
     gpu.cupy.cuda.Memory = lambda size: SimpleNamespace(ptr=1 << 20)
     gpu.cupy.cuda.Stream = lambda non_blocking: SimpleNamespace(ptr=7, synchronize=lambda: None)
-    monkeypatch.setattr(maps, "library", lambda: made)
+    monkeypatch.setattr(tensor_maps, "library", lambda: made)
     monkeypatch.setattr(device, "current", lambda: 0)
-    maps._slots.cache_clear()
+    tensor_maps._slots.cache_clear()
     made.gpu = gpu
     yield made
-    maps._slots.cache_clear()
+    tensor_maps._slots.cache_clear()
 
 
 def box(address=4096, **more):
@@ -152,13 +151,13 @@ def box(address=4096, **more):
 
 
 def test_a_map_is_made_once(library):
-    at = maps.place(box())
+    at = tensor_maps.place(box())
     assert library.encoded == [(0, 2, 4096, 256, 5, 512, 128, 64, 1, 1, 0, 3, 3, 0)]
     assert library.copies == [(at, 128, 128, 7)]
     assert at % 128 == 0
-    assert library.modes == [maps.RELAXED, 0]
-    assert maps.place(box()) == at
-    other = maps.place(box(kind="float32", pitch=1024, swizzled=False))
+    assert library.modes == [tensor_maps.RELAXED, 0]
+    assert tensor_maps.place(box()) == at
+    other = tensor_maps.place(box(kind="float32", pitch=1024, swizzled=False))
     assert other != at
     assert library.encoded[1][0] == 7
     assert library.encoded[1][-3] == 0
@@ -166,25 +165,25 @@ def test_a_map_is_made_once(library):
 
 
 def test_slots_that_no_graph_has_are_used_again(library, monkeypatch):
-    monkeypatch.setattr(maps, "MOST", 3)
-    monkeypatch.setattr(maps, "SLAB", 3)
+    monkeypatch.setattr(tensor_maps, "MOST", 3)
+    monkeypatch.setattr(tensor_maps, "SLAB", 3)
     slabs = iter(range(1 << 20, 1 << 30, 1 << 20))
     library.gpu.cupy.cuda.Memory = lambda size: SimpleNamespace(ptr=next(slabs))
     library.gpu.capturing = True
-    held = maps.place(box(16))
+    held = tensor_maps.place(box(16))
     library.gpu.capturing = False
-    places = [maps.place(box(64 * i)) for i in range(1, 30)]
+    places = [tensor_maps.place(box(64 * i)) for i in range(1, 30)]
     assert library.gpu.device_waits > 1
     assert held not in places
-    assert maps.place(box(16)) == held
+    assert tensor_maps.place(box(16)) == held
     assert len(set(places)) < 29
-    assert maps.place(box(64 * 29)) == places[-1]
+    assert tensor_maps.place(box(64 * 29)) == places[-1]
 
 
 def test_a_map_that_the_driver_refuses(library):
     library.status = 1
     with pytest.raises(gq.GGMLQError, match="multiples of 16 bytes"):
-        maps.place(box())
+        tensor_maps.place(box())
 
 
 def test_a_cluster_is_an_attribute_of_a_launch(monkeypatch):
@@ -220,11 +219,11 @@ def test_what_they_refuse():
         assert "int32" in rung.refuses(problem("int8", 1 << 20, 1 << 20, k=1 << 20))
         assert "int16" in rung.refuses(problem("int16", 4096, 4096))
     assert "64 rows" in HOPPER[3].refuses(problem(m=65))
-    assert gq.ladder.choose(problem()).name == "cuda:few_rows"
+    assert ladder.choose(problem()).name == "cuda:small_m"
     assert "floats" in HOPPER[4].refuses(problem("int8", 4096, 4096))
-    assert gq.ladder.choose(problem(m=65)).name == "cuda:divided"
-    assert gq.ladder.choose(problem(m=1000)).name == "cuda:persistent"
-    assert gq.ladder.choose(problem("int8")).name == "cuda:mma_int8"
+    assert ladder.choose(problem(m=65)).name == "cuda:split_k"
+    assert ladder.choose(problem(m=1000)).name == "cuda:persistent"
+    assert ladder.choose(problem("int8")).name == "cuda:mma_int8"
 
 
 # --- on a GPU ---------------------------------------------------------------------------------

@@ -13,12 +13,12 @@ import pytest
 pytest.importorskip("numba_cuda", reason="numba-cuda is not installed (extra test or cuda)")
 
 import ggmlq as gq
-from ggmlq.cuda.dequantize import decoded
-from ggmlq.cuda.strips import to_blocks
-from ggmlq.cuda.strips.layout import STEP, layout_of, stored
-from ggmlq.cuda.strips.make import strips
-from ggmlq.cuda.strips.to_bf16 import decode_strips
-from ggmlq.cuda.words import bf16x2
+from ggmlq.cuda.intrinsics import bf16x2
+from ggmlq.cuda.packed import to_blocks
+from ggmlq.cuda.packed.layout import STEP, layout_of, stored
+from ggmlq.cuda.packed.pack import strips
+from ggmlq.cuda.packed.to_bf16 import decode_strips
+from ggmlq.cuda.quantize.decode import decoded
 from ggmlq.formats import FORMATS
 from ggmlq.testing.cases import BLOCKS, weights
 from ggmlq.testing.rows import rows
@@ -37,9 +37,9 @@ SEED = int(np.random.default_rng().integers(1 << 31))
 PROGRAM = """
 import sys
 import numpy as np
-from ggmlq.cuda.strips import codes as coded, make, scales
-from ggmlq.cuda.strips.layout import layout_of, stored
-from ggmlq.cuda.words import bf16x2
+from ggmlq.cuda.packed import codes as coded, make, scales
+from ggmlq.cuda.packed.layout import layout_of, stored
+from ggmlq.cuda.intrinsics import bf16x2
 from ggmlq.formats import FORMATS, BlockFormat
 from ggmlq.formats._tables import FP4
 
@@ -196,7 +196,7 @@ def test_pairs():
 
 # --- on a GPU ---------------------------------------------------------------------------------
 
-RUNGS = ["cuda:gemv", "cuda:mma_bf16", "cuda:wgmma", "cuda:roles"]
+RUNGS = ["cuda:gemv", "cuda:mma_bf16", "cuda:wgmma", "cuda:warp_specialized"]
 
 
 @pytest.mark.cuda

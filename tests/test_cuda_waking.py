@@ -9,7 +9,7 @@ from types import SimpleNamespace
 import pytest
 
 import ggmlq as gq
-from ggmlq.cuda.machine import device, waking
+from ggmlq.cuda.machine import context_warmup, device
 
 
 class Driver:
@@ -35,24 +35,24 @@ class Driver:
 @pytest.fixture
 def driver(monkeypatch):
     found = Driver()
-    monkeypatch.setattr(ctypes, "CDLL", lambda name: found if name == waking.DRIVER else None)
+    monkeypatch.setattr(ctypes, "CDLL", lambda name: found if name == context_warmup.DRIVER else None)
     return found
 
 
 def test_the_context_of_a_gpu(driver):
-    waking.wake(1).join()
+    context_warmup.wake(1).join()
     assert driver.asked == [("init", 0), ("device", 1), ("context", 71)]
 
 
 def test_a_gpu_that_is_not_there_is_left_to_cupy(driver, monkeypatch):
-    waking.wake(2).join()
+    context_warmup.wake(2).join()
     assert driver.asked == [("init", 0), ("device", 2)]
 
     def missing(name):
         raise OSError(f"{name}: cannot open shared object file")
 
     monkeypatch.setattr(ctypes, "CDLL", missing)
-    waking.wake(0).join()
+    context_warmup.wake(0).join()
 
 
 def test_only_who_has_yet_to_import_cupy(monkeypatch):

@@ -14,8 +14,8 @@ from scripts import ROOT, load
 import ggmlq as gq
 from ggmlq import cli
 from ggmlq.demo import chart, layers, measure, table
+from ggmlq.dispatch.listing import Taken
 from ggmlq.errors import MissingDependencyError
-from ggmlq.listing import Taken
 
 sys.path.insert(0, str(ROOT / "tools"))  # the script's own module
 script = load("tools", "_demo_options")

@@ -15,7 +15,7 @@ import pytest
 from test_encode import BLOCKS, by_name
 
 import ggmlq as gq
-from ggmlq import progress, threads
+from ggmlq.base import progress, threads
 from ggmlq.formats import FORMATS, _levels, _words
 from ggmlq.ops import encoding
 from ggmlq.testing.compare import assert_same_blocks

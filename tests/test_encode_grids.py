@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 import ggmlq as gq
-from ggmlq import threads
+from ggmlq.base import threads
 from ggmlq.formats import FORMATS
 from ggmlq.formats._grids import grid
 from ggmlq.ops import encoding

@@ -13,8 +13,8 @@ import pytest
 from scripts import ROOT, load
 
 import ggmlq as gq
+from ggmlq.dispatch.ladder import choose, rungs
 from ggmlq.formats import FORMATS
-from ggmlq.ladder import choose, rungs
 from ggmlq.testing import engine, results
 from ggmlq.testing.timing import Time
 

@@ -17,10 +17,11 @@ import pytest
 from executors import importance, model, sabotage
 
 import ggmlq as gq
-from ggmlq import spread
+from ggmlq import tasks
+from ggmlq.base import threads
 from ggmlq.cli import main
 from ggmlq.errors import ConvertError, DTypeError, GGUFError, WorkerError
-from ggmlq.spread import rows
+from ggmlq.tasks import rows
 
 SPAWN = multiprocessing.get_context("spawn")
 
@@ -195,7 +196,7 @@ def test_a_file_that_changes_meanwhile_is_noticed(tmp_path, fresh):
 
 
 def threads_used(task):
-    from ggmlq.threads import num_threads
+    from ggmlq.base.threads import num_threads
 
     return num_threads()
 
@@ -205,14 +206,14 @@ class Asked:
 
 
 def test_workers_share_the_cores(pool, monkeypatch):
-    from ggmlq.cores import available
+    from ggmlq.base.cores import available
 
-    monkeypatch.setattr(gq.threads, "_asked", [])  # nobody said how many
+    monkeypatch.setattr(threads, "_asked", [])  # nobody said how many
     said = []
-    spread.run(pool, [Asked(), Asked()], threads_used, lambda task, n: said.append(n))
+    tasks.run(pool, [Asked(), Asked()], threads_used, lambda task, n: said.append(n))
     assert said == [max(1, available() // 2)] * 2
-    spread.run(None, [Asked()], threads_used, lambda task, n: said.append(n))
-    assert said[-1] == gq.threads.num_threads()
+    tasks.run(None, [Asked()], threads_used, lambda task, n: said.append(n))
+    assert said[-1] == threads.num_threads()
 
 
 def run_command(*words, **how):

@@ -13,7 +13,7 @@ import pytest
 from executors import importance, model, sabotage
 
 import ggmlq as gq
-from ggmlq.spread import pools, rows
+from ggmlq.tasks import pools, rows
 
 needs_dask = pytest.mark.skipif(
     find_spec("distributed") is None, reason="dask's distributed is not installed: pip install distributed"

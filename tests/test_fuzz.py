@@ -13,11 +13,11 @@ import pytest
 from drawn_products import DTYPES, FORMS, PARTS, Product, check, matrix, outside, product, rung_of
 
 import ggmlq as gq
+from ggmlq.dispatch.ladder import rungs
 from ggmlq.formats import FORMATS, BlockFormat
-from ggmlq.ladder import rungs
 
 BLOCKS = [fmt.name for fmt in FORMATS.values() if isinstance(fmt, BlockFormat)]
-PREBUILT = ("auto", "cuda:gemv", "cuda:wgmma", "cuda:roles", "cuda:dequant_bf16")
+PREBUILT = ("auto", "cuda:gemv", "cuda:wgmma", "cuda:warp_specialized", "cuda:dequant_bf16")
 SECONDS = 150
 
 

@@ -16,7 +16,7 @@ import numpy as np
 import pytest
 
 import ggmlq as gq
-from ggmlq import text
+from ggmlq.base import text
 from ggmlq.gguf import Metadata, Typed, source
 from ggmlq.gguf.check import check
 

@@ -10,7 +10,7 @@ import pytest
 from fake_cupy import on_device
 
 import ggmlq as gq
-from ggmlq import progress
+from ggmlq.base import progress
 from ggmlq.gguf import Typed
 
 ORDERS = ["little", "big"]

@@ -7,12 +7,12 @@ import numpy as np
 import pytest
 
 import ggmlq as gq
-from ggmlq.cpu.gru import layout, vectors
+from ggmlq.base.threads import num_threads
 from ggmlq.cpu.lanes import load, store
 from ggmlq.cpu.machine import target as targets
 from ggmlq.cpu.machine.jit import jit
+from ggmlq.gru.cpu import layout, vectors
 from ggmlq.gru.run import INTERMEDIATE
-from ggmlq.threads import num_threads
 
 pytestmark = pytest.mark.filterwarnings("ignore::ggmlq.gru.SaturationWarning")  # h0 goes anywhere here
 RUNGS = [rung.name for rung in gq.kernels("gru", device="cpu")]
@@ -128,8 +128,8 @@ def test_entries_of_tables(fresh):
 @pytest.mark.parametrize("kind", ["AVX2", "PLAIN"])
 def test_other_cpus_layouts(kind, fresh, monkeypatch):
     """What stored codes are where dot products want signed ones; AVX2 runs where this CPU has it."""
-    from ggmlq.cpu.gru import r1_tiles
     from ggmlq.cpu.machine.features import compiled_for
+    from ggmlq.gru.cpu import r1_tiles
 
     if not targets.NEEDS[getattr(targets, kind)] <= compiled_for():
         pytest.skip(f"this CPU has no {kind}")

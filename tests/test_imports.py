@@ -15,168 +15,34 @@ from ggmlq.formats import FORMATS
 ROOT = Path(ggmlq.__file__).parent
 MODULES = sorted(path.relative_to(ROOT).as_posix() for path in ROOT.rglob("*.py"))
 
-# What a folder (or module) may import of the rest of the package; the outer world below.
-# fmt: off
-ALLOWED = {
-    # the ground
-    "pages": {"errors", "missing", "text", "pages"},
-    "errors.py": set(),
-    "interrupted.py": set(),
-    "text.py": set(),
-    "folding.py": set(),
-    "terminal.py": {"text"},
-    "progress.py": set(),
-    "notices.py": set(),
-    "unwinding.py": set(),
-    "announced.py": set(),
-    "addressed.py": set(),  # remote by name, which registers itself there
-    "cache": {"cache"},
-    "cores.py": set(),
-    "mixes.py": set(),
-    "threads.py": {"cores", "errors"},
-    "devices.py": {"errors"},  # the CUDA side by name, when an array lies there
-    "tensors.py": {"devices", "errors"},
-    "dumps.py": {"errors", "text"},
-    "formats": {"errors", "formats", "mixes", "text"},
-    "packing.py": {"formats"},
-    "tiling.py": {"errors"},
-    "codes": {"devices", "errors", "tiling", "codes"},
-    "fixed": {"fixed"},
-    # arrays
-    "buffers.py": {"devices", "errors", "formats"},
-    "members.py": set(),
-    "kept.py": {"buffers", "devices", "errors", "members"},
-    "storage.py": {"buffers", "devices", "errors", "formats", "kept"},
-    "protocols.py": {"errors"},  # operations by name, which register themselves here
-    "operators.py": {"errors", "members", "text"},
-    "indexing.py": {"devices", "errors", "text"},
-    "matrix.py": {
-        "devices", "errors", "indexing", "members", "operators", "protocols", "tensors", "text",
-    },
-    "array.py": {
-        "text", "buffers", "devices", "errors", "formats", "indexing", "matrix", "members", "storage",
-    },
-    "scaled_parts.py": {"buffers", "codes", "devices", "errors", "tensors", "tiling"},
-    "scaled.py": {
-        "text", "codes", "devices", "errors", "indexing", "kept", "matrix", "members", "operators",
-        "protocols", "scaled_parts", "tiling",
-    },
-    "checks.py": {"array", "buffers", "devices", "errors", "formats"},
-    "metrics.py": {"buffers", "devices", "errors"},
-    # kernels
-    "card.py": set(),
-    "ending.py": {"codes"},
-    "ladder.py": {"announced", "card", "errors"},  # what operations are about, it does not know
-    "listing.py": {"ladder", "text", "errors"},  # problems by name, which register themselves
-    "problems.py": {"card", "codes", "devices", "errors", "formats", "ladder"},
-    # a room of its own, from weights to the call: kernels only by name
-    "gru": {
-        "checks", "codes", "devices", "dumps", "errors", "fixed", "gguf", "ladder", "problems", "progress",
-        "tensors", "text", "gru",
-    },
-    "measured.py": {"formats", "ladder", "problems"},
-    "prebuilt": {"codes", "formats", "prebuilt"},
-    "experts.py": {"devices", "errors", "ladder", "problems", "scaled"},
-    "cpu": {
-        "array", "buffers", "cache", "codes", "cores", "errors", "experts", "fixed", "formats", "gru",
-        "ladder", "measured", "packing", "prebuilt", "problems", "progress", "scaled", "threads", "tiling",
-        "unwinding", "cpu",
-    },
-    "cuda": {
-        "array", "cache", "card", "codes", "ending", "errors", "experts", "fixed", "formats", "gru", "ladder",
-        "measured", "missing", "packing", "prebuilt", "problems", "progress", "scaled", "tiling",
-        "cuda",
-    },
-    # operations: of cpu and cuda nothing but by name, when asked
-    "ops": {
-        "array", "buffers", "checks", "codes", "devices", "ending", "errors", "formats", "ladder", "matrix",
-        "problems",
-        "progress", "scaled", "scaled_parts", "tensors", "text", "threads", "tiling", "unwinding", "ops",
-    },
-    "functions": {
-        "buffers", "cache", "checks", "codes", "devices", "errors", "notices", "ops", "problems", "progress",
-        "scaled", "tensors", "tiling", "functions",
-    },
-    "accuracy": {"codes", "devices", "errors", "formats", "missing", "ops", "tensors", "text", "accuracy"},
-    "reference": {
-        "array", "checks", "devices", "errors", "fixed", "formats", "gru", "ladder", "ops", "scaled",
-        "tiling", "reference",
-    },
-    # whole files
-    "gguf": {
-        "addressed", "array", "devices", "errors", "folding", "formats", "gguf", "matrix", "members",
-        "progress", "tensors", "text", "threads", "unwinding",
-    },
-    "safetensors": {
-        "addressed", "array", "codes", "devices", "errors", "formats", "gguf", "matrix", "progress",
-        "safetensors", "scaled", "tensors", "text", "tiling",
-    },
-    "remote": {
-        "addressed", "array", "cache", "errors", "gguf", "missing", "notices", "progress", "safetensors",
-        "text", "remote",
-    },
-    "files.py": {"addressed", "errors", "gguf", "safetensors"},
-    "checkpoint": {
-        "array", "checkpoint", "convert", "errors", "formats", "gguf", "ops", "safetensors", "scaled", "text",
-    },
-    # workers of any executor: who they are it does not ask
-    "spread": {
-        "array", "cores", "errors", "formats", "gguf", "missing", "progress", "scaled", "text", "threads",
-        "spread",
-    },
-    "convert": {
-        "array", "convert", "errors", "folding", "formats", "gguf", "mixes", "ops", "progress", "spread",
-        "text", "threads",
-    },
-    "diff": {"array", "errors", "formats", "gguf", "ops", "pages", "progress", "spread", "text", "diff"},
-    "surveys": {
-        "array", "convert", "errors", "files", "folding", "formats", "gguf", "ops", "progress", "report",
-        "scaled", "spread", "text", "surveys",
-    },
-    # several GPUs: weights in parts; of cuda nothing but by name
-    "parallel": {
-        "array", "checks", "codes", "devices", "errors", "gguf", "matrix", "ops", "progress", "protocols",
-        "scaled", "tensors", "text", "parallel",
-    },
-    "report": {
-        "array", "diff", "errors", "formats", "gguf", "ops", "pages", "progress", "text", "report",
-    },
-    # judges
-    "llama": {"array", "checks", "devices", "errors", "formats", "llama", "ops", "text"},
-    # faults recomputes products in every arithmetic, and reference knows these
-    "faults": {
-        "array", "checks", "codes", "devices", "errors", "fixed", "formats", "gru", "metrics", "ops",
-        "progress", "reference", "scaled", "tiling", "faults",
-    },
-    "check": {
-        "array", "check", "dumps", "errors", "faults", "formats", "llama", "ops", "pages", "reference",
-        "testing", "text",
-    },
-    # a real run: the library in llama's manner, the judge of check, projections of cpu by name
-    "trace": {
-        "array", "check", "errors", "faults", "formats", "gguf", "llama", "pages", "progress", "reference",
-        "text", "trace",
-    },
-    # the top
-    "commands": {
-        "accuracy", "array", "cache", "check", "checkpoint", "commands", "completion", "convert", "demo",
-        "diff", "doctor", "dumps", "errors", "faults", "files", "folding", "formats", "gguf", "gru", "llama",
-        "mixes", "pages", "progress", "report", "safetensors", "scaled", "spread", "surveys", "terminal",
-        "text", "threads", "trace",
-    },
-    "demo": {
-        "array", "demo", "devices", "errors", "files", "gguf", "ladder", "listing", "llama", "metrics", "ops",
-        "problems", "testing", "text", "threads",
-    },
-    "testing": None,  # may import anything
-    "doctor.py": None,
-    "missing.py": set(),  # what to install, said by whoever lacks it
-    "completion.py": {"errors", "missing", "mixes"},
-    "cli.py": None,
-    "__init__.py": None,
-    "__main__.py": None,
+# Rooms of the package by floor, from the ground up: a room imports what stands on floors below its own. Kernels
+# are imported by name alone, so the operations stand beside them.
+FLOORS = (
+    {"errors.py", "fixed"},
+    {"base"},
+    {"codes", "formats", "pages"},
+    {"arrays", "store"},
+    {"dispatch", "gguf"},
+    {"cpu", "cuda", "ops", "safetensors", "tasks"},
+    {"accuracy", "convert", "diff", "files.py", "functions", "gru", "llama", "parallel", "remote"},
+    {"checkpoint", "doctor.py", "reference", "report"},
+    {"faults", "surveys", "testing"},
+    {"check", "demo"},
+    {"trace"},
+    {"commands"},
+    {"cli.py"},
+    {"__init__.py", "__main__.py"},
+)
+HEIGHT = {room: height for height, rooms in enumerate(FLOORS) for room in rooms}
+# Floors allow these, and nobody wants them: files are read without operations, and oracles without kernels.
+NEVER = {
+    ("gguf", "pages"),
+    ("gguf", "store"),
+    ("convert", "cpu"),
+    ("reference", "cpu"),
+    ("reference", "cuda"),
+    ("gguf", "codes"),
 }
-# fmt: on
 OUTER = {"numba": {"cpu", "cuda"}, "llvmlite": {"cpu", "cuda"}, "cupy": {"cuda"}, "gguf": set()}
 
 
@@ -201,20 +67,27 @@ def imports(path):
 @pytest.mark.parametrize("path", MODULES)
 def test_the_direction_of_imports(path):
     place = Path(path).parts[0]
-    assert place in ALLOWED, f"say in ALLOWED what {place} may import"
+    assert place in HEIGHT, f"say in FLOORS on which floor {place} stands"
     for kind, name in imports(path):
         if kind == "outer":
-            assert place in OUTER.get(name, {place}), f"{path} imports {name}"
-        elif ALLOWED[place] is not None and name.islower() and name != "__version__":
-            assert name in ALLOWED[place] or f"{name}.py" == path, f"{path} imports ggmlq.{name}"
+            assert OUTER.get(name, {place}) & {*Path(path).parts[:2], place if name not in OUTER else ""}, (
+                f"{path} imports {name}"
+            )
+            continue
+        room = name if name in HEIGHT else f"{name}.py"
+        if room in HEIGHT and room != place:
+            assert HEIGHT[room] < HEIGHT[place], f"{path} imports ggmlq.{name}, which stands no lower"
+            assert (place, room) not in NEVER, f"{path} imports ggmlq.{name}"
 
 
 def test_kernels_for_gpus_have_the_words_of_numba_from_one_file():
     """Which leaves them out where nothing is compiled: any other import would bring Numba back."""
     for path in MODULES:
-        if path.startswith("cuda/") and path != "cuda/words/language.py":
+        if path.startswith("cuda/") and path != "cuda/intrinsics/language.py":
             outer = {name for kind, name in imports(path) if kind == "outer"}
-            assert not outer & {"numba", "llvmlite"}, f"{path}: import it from words/language.py"
+            assert not outer & {"numba", "llvmlite"}, (
+                f"{path}: import it from ggmlq/cuda/intrinsics/language.py"
+            )
 
 
 def test_formats_import_numpy_alone():
@@ -246,17 +119,17 @@ def test_importing_ggmlq_loads_nothing_heavy():
 def test_arrays_know_their_operations_whatever_was_imported_first():
     assert fresh(
         "import numpy as np\n"
-        "from ggmlq.array import QuantArray\n"
+        "from ggmlq.arrays.array import QuantArray\n"
         "q = QuantArray.from_bytes(np.zeros(36, np.uint8), 'q4_0', (2, 32))\n"
         "print((np.ones(32, np.float32) @ q.T).tolist(), q.dequantize().sum())"
     ) == "[0.0, 0.0] 0.0"  # fmt: skip
-    assert fresh("from ggmlq.listing import kernels; print(kernels('gru')[0].op)") == "gru"
+    assert fresh("from ggmlq.dispatch.listing import kernels; print(kernels('gru')[0].op)") == "gru"
 
 
 def test_every_name_of_the_package_comes_when_it_is_first_used():
     assert fresh(
         "import ggmlq as gq, ggmlq.formats, ggmlq.codes\n"
-        "assert gq.ladder.choose and gq.formats.q4_K and gq.codes.e4m3 and not hasattr(gq, 'nobody')\n"
+        "assert gq.dispatch.__name__ and gq.formats.q4_K and gq.codes.e4m3 and not hasattr(gq, 'nobody')\n"
         "print([name for name in gq.__all__ if name not in dir(gq) or getattr(gq, name) is None])"
     ) == "[]"  # fmt: skip
 
@@ -280,7 +153,7 @@ def test_the_table_stays_a_table_when_its_package_is_imported():
 
 def test_one_file_a_block_format():
     stems = {p.stem for p in (ROOT / "formats").glob("*.py") if not p.stem.startswith("_")}
-    helpers = {"format", "scalars", "atoms"}
+    helpers = {"format", "scalars", "atoms", "packing"}
     blocks = {fmt.name.lower() for fmt in FORMATS.values() if fmt.block_size > 1}
     assert stems - helpers == blocks
 
@@ -303,11 +176,10 @@ def test_files_are_short_and_say_what_they_are(path):
 
 
 ROOMS = (
-    "cpu", "cpu/amx", "cpu/encode", "cpu/grouped", "cpu/gru", "cpu/lanes", "cpu/machine", "cpu/panels",
-    "cpu/quantize_scaled", "cpu/slabs", "checkpoint", "demo", "convert", "cuda/gru", "cuda/machine",
-    "cuda/parallel", "cuda/prebuilt", "diff", "faults", "faults/experts", "faults/gru", "faults/scaled",
-    "fixed", "gru", "pages", "parallel", "prebuilt", "remote", "report", "safetensors", "spread", "surveys",
-    "trace",
+    "cpu", "cpu/amx", "cpu/codes8", "cpu/encode", "cpu/grouped", "cpu/lanes", "cpu/machine", "cpu/panels",
+    "cpu/quantize_scaled", "checkpoint", "demo", "convert", "cuda/machine", "cuda/parallel", "cuda/prebuilt",
+    "diff", "faults", "faults/experts", "faults/gru", "faults/scaled", "fixed", "gru", "gru/cpu", "gru/cuda",
+    "pages", "parallel", "remote", "report", "safetensors", "store", "surveys", "tasks", "trace",
 )  # fmt: skip
 
 

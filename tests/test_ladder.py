@@ -9,11 +9,11 @@ import numpy as np
 import pytest
 
 import ggmlq as gq
-from ggmlq import ladder, listing
 from ggmlq.cpu import choice
+from ggmlq.dispatch import ladder, listing
+from ggmlq.dispatch.ladder import Problem, choose, reasoned, register, rungs
+from ggmlq.dispatch.problems import Linear
 from ggmlq.formats import FORMATS
-from ggmlq.ladder import Problem, choose, reasoned, register, rungs
-from ggmlq.problems import Linear
 
 Q4_0, Q8_0 = FORMATS["q4_0"], FORMATS["q8_0"]
 

@@ -10,8 +10,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import ggmlq as gq
+from ggmlq.dispatch.problems import Linear
 from ggmlq.formats import FORMATS
-from ggmlq.problems import Linear
 from ggmlq.testing.cases import FEW, weights
 from ggmlq.testing.oracle import assert_right
 from ggmlq.testing.rows import rows

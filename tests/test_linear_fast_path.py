@@ -9,10 +9,10 @@ import pytest
 from fake_cupy import DeviceArray, on_device
 
 import ggmlq as gq
-from ggmlq import ladder
-from ggmlq.card import Card
+from ggmlq.dispatch import ladder
+from ggmlq.dispatch.card import Card
+from ggmlq.dispatch.problems import Linear
 from ggmlq.ops import fast_path
-from ggmlq.problems import Linear
 from ggmlq.testing.rows import rows
 
 FULL = gq.quantize(rows("normal", 5, 64), "q8_0")

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 import ggmlq as gq
-from ggmlq import progress
+from ggmlq.base import progress
 from ggmlq.gguf.statistics import statistics
 
 

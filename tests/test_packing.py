@@ -15,8 +15,8 @@ from made_up import FORMATS as MADE_UP
 import ggmlq as gq
 from ggmlq.cpu.atoms import atoms
 from ggmlq.cpu.panels.layout import RUN, layout_of
-from ggmlq.ladder import rungs
-from ggmlq.packing import halves, over, packing, sub_scales
+from ggmlq.dispatch.ladder import rungs
+from ggmlq.formats.packing import halves, over, packing, sub_scales
 from ggmlq.testing.blocks import random_blocks
 from ggmlq.testing.cases import BLOCKS, weights
 from ggmlq.testing.oracle import assert_right

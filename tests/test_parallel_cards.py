@@ -11,12 +11,12 @@ from fake_cards import made, plain, put_cards
 from fake_link import FakeLink
 
 import ggmlq as gq
+from ggmlq.arrays.protocols import OPERATIONS
 from ggmlq.cuda.machine import device
 from ggmlq.cuda.parallel.streams import Streams
 from ggmlq.errors import DeviceError, GGMLQError, MissingDependencyError
 from ggmlq.parallel import loading, team
 from ggmlq.parallel.cuts import piece
-from ggmlq.protocols import OPERATIONS
 
 
 @pytest.fixture(scope="module", autouse=True)

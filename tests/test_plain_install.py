@@ -72,8 +72,9 @@ def test_by_device_and_by_format():
 
 def test_what_needs_one_says_so():
     code = """
-from ggmlq import doctor, ladder
-from ggmlq.problems import Linear
+from ggmlq import doctor
+from ggmlq.dispatch import ladder
+from ggmlq.dispatch.problems import Linear
 q = gq.quantize(np.ones((2, 32), np.float32), "q4_0")
 def refused(call):
     try:
@@ -103,7 +104,7 @@ facts = doctor._kernels("9.0")
 print(facts["served"], facts["all"], *facts["lacking"])
 print(*doctor._kernel_lines(facts, {"numba-cuda": None}), sep=" ")
 print(len(gq.kernels(device="cuda")), gq.kernels(device="cuda").notes)
-from ggmlq.cuda.prebuilt import served
+from ggmlq.cuda.machine import served
 def first(name):
     family = FAMILIES[f"ggmlq.cuda.linear.{name}.kernel"]
     return family.make(*family.cases[0])
@@ -132,7 +133,7 @@ except gq.GGMLQError as error:
 def test_numpy_has_the_name_that_numba_cuda_asks_for_only_so_long(monkeypatch):
     """``row_stack``, gone since 2.5, without which numba-cuda compiles nothing."""
     pytest.importorskip("numba_cuda", reason="numba-cuda is not installed (extra test or cuda-compile)")
-    from ggmlq.cuda.words.language import _row_stack
+    from ggmlq.cuda.intrinsics.language import _row_stack
 
     monkeypatch.delitem(vars(np), "row_stack", raising=False)
     with _row_stack():
@@ -143,7 +144,7 @@ def test_numpy_has_the_name_that_numba_cuda_asks_for_only_so_long(monkeypatch):
 def test_the_process_that_compiles_says_what_it_lacks():
     """It is asked before it imports what needs numba-cuda."""
     code = """
-from ggmlq.cuda.machine import compiler
+from ggmlq.cuda.machine import compile_worker as compiler
 print(compiler.compiled("ggmlq.cuda.activations.floats.kernel", (True,), (9, 0)))
 """
     kind, _, words = said(code, BESIDE_CUPY.replace(ELSEWHERE, "")).partition(",")

@@ -22,13 +22,12 @@ from made_of import PACKAGE, functions_of
 from scripts import ROOT, load
 
 import ggmlq as gq
-from ggmlq.cuda.machine import compiler, elsewhere
+from ggmlq.cuda.cost.warp_specialized import TILES
+from ggmlq.cuda.machine import compile_process, compile_worker, served
 from ggmlq.cuda.machine.launch import Kernel
-from ggmlq.cuda.pipeline.roles import TILES
-from ggmlq.cuda.prebuilt import served
 from ggmlq.formats import FORMATS, BlockFormat
-from ggmlq.prebuilt import packs, reach
-from ggmlq.prebuilt.packs import Origin
+from ggmlq.store import packs, reach
+from ggmlq.store.packs import Origin
 
 _packs, assemble = load("tools", "_packs"), load("tools", "assemble")
 CUDA = reach.SIDES["cuda"]
@@ -76,8 +75,8 @@ def test_what_products_with_experts_take_is_there(monkeypatch, fresh):
 
 def test_what_scaled_products_take_is_there(fresh):
     """Of e4m3 and int8 on Hopper: whichever tile a shape gets, for results of each kind of floats."""
-    from ggmlq.cuda.pipeline.job import BY_COLUMNS, FLOATS, OUTS, WHOLE, Job
-    from ggmlq.cuda.pipeline.waves import best
+    from ggmlq.cuda.codes8.job import BY_COLUMNS, FLOATS, OUTS, WHOLE, Job
+    from ggmlq.cuda.schedule.waves import best
 
     ways = ((FLOATS, "e4m3", False), (BY_COLUMNS, "e4m3", True), (WHOLE, "s8", False))
     for _ in range(40):
@@ -86,7 +85,7 @@ def test_what_scaled_products_take_is_there(fresh):
             out = OUTS[fresh.integers(len(OUTS))]
             job = Job(best(shares, m, n, 132), code, code, out, by_columns=by_columns)
             name = "integer_kernel" if code == "s8" else "float_kernel"
-            origin = Origin(f"ggmlq.cuda.pipeline.persistent.{name}", (job,))
+            origin = Origin(f"ggmlq.cuda.codes8.persistent.{name}", (job,))
             assert served.found(origin, (9, 0), True), f"{m} × {n}: {origin} is not prebuilt; {REBUILD}"
 
 
@@ -159,7 +158,7 @@ def copied(tmp_path_factory):
     place = tmp_path_factory.mktemp("sources")
     for name in ("cuda", "formats", "codes", "fixed", "gru"):
         shutil.copytree(PACKAGE / name, place / name, ignore=shutil.ignore_patterns("*.pack", "__pycache__"))
-    for name in ("packing.py", "tiling.py"):
+    for name in ("formats/packing.py", "codes/tiling.py"):
         shutil.copy(PACKAGE / name, place / name)
     return place
 
@@ -191,10 +190,10 @@ def changed(tree, path, old, new):
     ("path", "old", "new", "stale"),
     [
         ("cuda/gemv/stages.py", "from __future__", "# a comment\nfrom __future__", False),
-        ("cuda/words/early_start.py", "Until the kernel before has ended", "Until then", False),
-        ("cuda/words/bf16x2.py", "def mma_into(", "def mma_into(extra, ", True),
+        ("cuda/intrinsics/dependent_launch.py", "Until the kernel before has ended", "Until then", False),
+        ("cuda/intrinsics/bf16x2.py", "def mma_into(", "def mma_into(extra, ", True),
         ("formats/q4_0.py", "\nFORMAT = ", "\nANOTHER = 1\nFORMAT = ", True),
-        ("cuda/words/tables.py", "kind, types.int64)", "kind, types.int32)", False),
+        ("cuda/intrinsics/tables.py", "kind, types.int64)", "kind, types.int32)", False),
         ("cuda/linear/r13_gemv.py", "tiles, sizes = ", "sizes, tiles = ", False),  # of its launch
         ("cuda/linear/r13_gemv.py", "let_start()\n", "pass\n", True),
         ("cuda/machine/compiling.py", 'abi="numba"', 'abi="c"', True),
@@ -215,10 +214,10 @@ def test_a_changed_source(tree, path, old, new, stale):
 
 def test_one_more_case_makes_no_other_code_old(tree):
     """Nor does a name that counts in an expression, though kernels have variables of that name."""
-    origin = Origin("ggmlq.cuda.linear.r16_roles.kernel", (FORMATS["q4_0"], TILES[0]))
+    origin = Origin("ggmlq.cuda.linear.r16_warp_specialized.kernel", (FORMATS["q4_0"], TILES[0]))
     before = reach.reached(origin.family, origin.formats, tree.path).digest
     more = "\n    *(RoleTile(columns) for columns in (24, 40)),\n)"
-    changed(tree, "cuda/pipeline/roles.py", " 240, 256)),\n)", f" 240, 256)),{more}")
+    changed(tree, "cuda/warp_specialized/producer.py", " 240, 256)),\n)", f" 240, 256)),{more}")
     assert reach.reached(origin.family, origin.formats, tree.path).digest == before
 
 
@@ -315,7 +314,7 @@ def test_nothing_of_numba_is_imported_where_nothing_is_compiled(tmp_path):
         import sys
         import pytest
         from launched_kernels import launch, put_card
-        from ggmlq.cuda.prebuilt import served
+        from ggmlq.cuda.machine import served
         from ggmlq.formats import FORMATS
         for name in ("q4_0", "q6_K", "iq2_xs"):
             for m in (1, 20, 64, 512, 4096):
@@ -325,7 +324,7 @@ def test_nothing_of_numba_is_imported_where_nothing_is_compiled(tmp_path):
                         assert served.found(kernel.origin, card.capability, kernel.exact), kernel.origin
         import ggmlq as gq
         assert len(gq.kernels(device="cuda")) > 10
-        from cuda_kernels import families
+        from ggmlq.cuda.machine.coverage import families
         for family in families().values():
             for case in family.cases:
                 family.make(*case)
@@ -345,8 +344,8 @@ def test_what_is_not_prebuilt_is_compiled_by_another_process(tmp_path):
 
 
 def test_what_goes_wrong_there_is_said_here():
-    kind, said = compiler.compiled("ggmlq.cuda.activations.floats.kernel", (True,), (1, 0))
+    kind, said = compile_worker.compiled("ggmlq.cuda.activations.floats.kernel", (True,), (1, 0))
     assert kind == "error"
     assert said
     with pytest.raises(gq.GGMLQError, match="GGMLQ_COMPILE_HERE=1"):
-        elsewhere.code(None, (9, 0))
+        compile_process.code(None, (9, 0))

@@ -13,9 +13,8 @@ import llvmlite.binding as llvm
 import pytest
 from scripts import ROOT, load
 
-from ggmlq.cpu.machine import features
-from ggmlq.cpu.prebuilt import loading, served
-from ggmlq.cpu.prebuilt.levels import LEVELS, best
+from ggmlq.cpu.machine import features, loading, served
+from ggmlq.cpu.machine.levels import LEVELS, best
 
 _packs, _cpu = load("tools", "_packs"), load("tools", "_packs_cpu")
 ARM = {level.folder: level for level in LEVELS if level.machine == "aarch64"}

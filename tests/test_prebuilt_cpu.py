@@ -18,13 +18,13 @@ from made_of import PACKAGE, functions_of
 from scripts import ROOT, load
 
 import ggmlq as gq
+from ggmlq.cpu.machine import loading, served
 from ggmlq.cpu.machine.features import compiled_for
+from ggmlq.cpu.machine.levels import LEVELS, best
 from ggmlq.cpu.machine.target import best as best_target
-from ggmlq.cpu.prebuilt import loading, served
-from ggmlq.cpu.prebuilt.levels import LEVELS, best
 from ggmlq.formats import FORMATS, BlockFormat
-from ggmlq.prebuilt import packs, reach
-from ggmlq.prebuilt.packs import Origin
+from ggmlq.store import packs, reach
+from ggmlq.store.packs import Origin
 from ggmlq.testing.blocks import random_blocks
 
 _packs, _cpu = load("tools", "_packs"), load("tools", "_packs_cpu")
@@ -96,7 +96,7 @@ def copied(tmp_path_factory):
     place = tmp_path_factory.mktemp("sources")
     for name in ("cpu", "formats", "codes"):
         shutil.copytree(PACKAGE / name, place / name, ignore=shutil.ignore_patterns("*.pack", "__pycache__"))
-    shutil.copy(PACKAGE / "packing.py", place / "packing.py")
+    shutil.copy(PACKAGE / "formats/packing.py", place / "formats/packing.py")
     return place
 
 
@@ -244,7 +244,7 @@ import sys
 import numpy as np
 from ggmlq.cpu.amx import permission
 from ggmlq.cpu.machine import target
-from ggmlq.cpu.prebuilt import levels, served
+from ggmlq.cpu.machine import levels, served
 level = next(level for level in levels.LEVELS if level.folder == sys.argv[1])
 target.compiled_for = served.compiled_for = permission.compiled_for = lambda: level.needed  # and no more
 import ggmlq as gq
@@ -299,7 +299,7 @@ def test_where_somebody_says_how_to_compile_it_is_compiled(setting):
         import ggmlq as gq
         print(len(gq.kernels(device="cpu").notes))
         print("came" in gq.kernels(device="cpu").notes[0].split(";")[0])
-        from ggmlq.cpu.prebuilt import served
+        from ggmlq.cpu.machine import served
         print(served.level())
     """
     assert process(told, **setting) == ["1", "False", "None"]

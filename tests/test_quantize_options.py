@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 import ggmlq as gq
-from ggmlq import threads
+from ggmlq.base import threads
 from ggmlq.cli import main
 from ggmlq.gguf import Typed
 

@@ -9,8 +9,8 @@ import pytest
 from llama_quantizer import Quantizer, metadata, tensors
 
 import ggmlq as gq
+from ggmlq.base.mixes import MIXES
 from ggmlq.convert import Pruned, rules
-from ggmlq.mixes import MIXES
 
 pytestmark = pytest.mark.llama
 

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 import ggmlq as gq
+from ggmlq.codes.tiling import expanded, tiling
 from ggmlq.errors import (
     BlockIndexError,
     CodeError,
@@ -19,7 +20,6 @@ from ggmlq.errors import (
     ShapeError,
     UnsupportedError,
 )  # fmt: skip
-from ggmlq.tiling import expanded, tiling
 
 TILES = [(1, 128), (128, 128), (1, None), (None, None), (None, 64), (3, 64)]
 

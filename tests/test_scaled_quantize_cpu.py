@@ -9,9 +9,9 @@ import pytest
 import ggmlq as gq
 from ggmlq.codes import CODES, scaling
 from ggmlq.codes.scaling import Rule
+from ggmlq.codes.tiling import tiling
 from ggmlq.cpu import quantize_scaled as compiled
 from ggmlq.cpu.quantize_scaled import pieces
-from ggmlq.tiling import tiling
 
 DTYPES = (np.float32, np.float16, ml_dtypes.bfloat16, np.float64)
 TILES = ((1, 128), (128, 128), (1, None), (None, None), (None, 32), (3, 17), (40, 64), (1, 5))

@@ -15,8 +15,8 @@ from urllib.parse import unquote, urlsplit
 import pytest
 
 import ggmlq
+from ggmlq.arrays.members import public
 from ggmlq.cli import command_line
-from ggmlq.members import public
 
 ROOT = Path(__file__).parents[1]
 CLASSES = {

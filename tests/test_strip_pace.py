@@ -8,17 +8,16 @@ pytest.importorskip("numba_cuda", reason="numba-cuda is not installed (extra tes
 
 from test_choice import H200, ROOM, problem
 
-from ggmlq.card import Card
-from ggmlq.cuda import choice
-from ggmlq.cuda.dequantize import BLOCK_FORMATS
-from ggmlq.cuda.pipeline.roles import TILES
-from ggmlq.cuda.pipeline.stage_pace import longer_us, stage_of, stage_us
-from ggmlq.cuda.strips.layout import layout_of
-from ggmlq.formats import FORMATS
-from ggmlq.ladder import choose, reasoned
+from ggmlq.cuda.cost import choice
+from ggmlq.cuda.cost.stage import longer_us, stage_of, stage_us
+from ggmlq.cuda.cost.warp_specialized import TILES
+from ggmlq.cuda.packed.layout import layout_of
+from ggmlq.dispatch.card import Card
+from ggmlq.dispatch.ladder import choose, reasoned
+from ggmlq.formats import BLOCK_FORMATS, FORMATS
 
 H100 = Card("NVIDIA H100 80GB HBM3", (9, 0), 132, ROOM, bandwidth=3352, clock=1.98)
-# What was fastest on it by 7 % and more (bench/NOTES.md): type, M, N, K.
+# What was fastest on it by 7 % and more (bench/notes/choice.md): type, M, N, K.
 FASTEST = {
     ("q4_0", 8, 5120, 13824): "cuda:gemv",
     ("q4_K", 16, 8192, 4096): "cuda:gemv",
@@ -26,13 +25,13 @@ FASTEST = {
     ("mxfp4", 16, 20480, 2560): "cuda:gemv",
     ("q8_0", 32, 4096, 4096): "cuda:gemv",
     ("q6_K", 32, 4096, 4096): "cuda:gemv",
-    ("q4_0", 16, 5120, 13824): "cuda:roles",
-    ("q4_K", 16, 5120, 13824): "cuda:roles",
-    ("q4_0", 24, 8192, 4096): "cuda:roles",
-    ("q6_K", 32, 896, 5120): "cuda:roles",
-    ("q8_0", 32, 8192, 4096): "cuda:roles",
-    ("mxfp4", 32, 6144, 2560): "cuda:roles",
-    ("q8_0", 64, 1536, 8192): "cuda:roles",
+    ("q4_0", 16, 5120, 13824): "cuda:warp_specialized",
+    ("q4_K", 16, 5120, 13824): "cuda:warp_specialized",
+    ("q4_0", 24, 8192, 4096): "cuda:warp_specialized",
+    ("q6_K", 32, 896, 5120): "cuda:warp_specialized",
+    ("q8_0", 32, 8192, 4096): "cuda:warp_specialized",
+    ("mxfp4", 32, 6144, 2560): "cuda:warp_specialized",
+    ("q8_0", 64, 1536, 8192): "cuda:warp_specialized",
 }
 
 
@@ -41,12 +40,12 @@ def test_hopper_is_estimated():
         rung, why = reasoned(problem(name))
         assert (rung.name, why) == ("cuda:gemv", "estimated from its shape")
         for m, n, k in ((200, 5120, 13824), (777, 3584, 14336), (4096, 4096, 4096), (64, 151936, 4096)):
-            assert choose(problem(name, m, n, k)).name == "cuda:roles"
+            assert choose(problem(name, m, n, k)).name == "cuda:warp_specialized"
             order = choice.preference(problem(name, m, n, k)).kernels
             assert not any("cublas" in each or "dequant" in each for each in order), "cannot be captured"
     half = Card("half of an H200", (9, 0), 66, ROOM)
     taken = {card: choose(problem(m=32, n=4096, k=4096, card=card)).name for card in (H200, half)}
-    assert taken == {H200: "cuda:gemv", half: "cuda:roles"}, "large for that card"
+    assert taken == {H200: "cuda:gemv", half: "cuda:warp_specialized"}, "large for that card"
 
 
 @pytest.mark.parametrize("case", FASTEST, ids=str)

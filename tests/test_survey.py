@@ -14,7 +14,7 @@ from executors import importance, model
 import ggmlq as gq
 from ggmlq.cli import main
 from ggmlq.errors import ConvertError, GGUFKeyError
-from ggmlq.spread import rows
+from ggmlq.tasks import rows
 
 
 @pytest.fixture

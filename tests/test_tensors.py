@@ -12,9 +12,10 @@ import numpy as np
 import pytest
 
 import ggmlq as gq
-from ggmlq import ladder, tensors
+from ggmlq.arrays import tensors
+from ggmlq.dispatch import ladder
+from ggmlq.dispatch.problems import Linear
 from ggmlq.ops import fast_path
-from ggmlq.problems import Linear
 from ggmlq.testing.rows import rows
 
 N, K = 24, 128

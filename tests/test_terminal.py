@@ -11,9 +11,9 @@ import numpy as np
 import pytest
 
 import ggmlq as gq
-from ggmlq import terminal, text
+from ggmlq.base import terminal, text
+from ggmlq.base.folding import folded, layers, span
 from ggmlq.cli import main
-from ggmlq.folding import folded, layers, span
 
 ROW = np.arange(64, dtype=np.float32)
 

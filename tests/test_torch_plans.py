@@ -59,7 +59,7 @@ def linear(x, q, kernel="auto", arithmetic=None, out=None, bias=None, dtype=np.f
 
 
 @pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize("kernel", ["cuda:gemv", "cuda:wgmma", "cuda:mma_bf16", "cuda:roles"])
+@pytest.mark.parametrize("kernel", ["cuda:gemv", "cuda:wgmma", "cuda:mma_bf16", "cuda:warp_specialized"])
 def test_kernels_alone_read_what_is_given(kernel, kind, card, monkeypatch):
     """What CuPy or torch converted would be missing in a plan."""
     monkeypatch.setattr(floats, "converted", None)
@@ -75,7 +75,7 @@ def test_kernels_alone_read_what_is_given(kernel, kind, card, monkeypatch):
         fast_path.linear(arrays(x), q, kernel, None, out, None, np.float32, kinds=kind)
         assert said(card, places) == repeated
         assert "x" in repeated[0][2]
-        reads_itself = kernel in ("cuda:gemv", "cuda:roles")
+        reads_itself = kernel in ("cuda:gemv", "cuda:warp_specialized")
         assert not any("x" in words for *_, words in repeated[1:]) or reads_itself
 
 

@@ -12,7 +12,7 @@ import pytest
 
 import ggmlq as gq
 from ggmlq import functions as f
-from ggmlq import notices
+from ggmlq.base import notices
 from ggmlq.errors import ConfigError
 from ggmlq.functions import configs
 

@@ -12,8 +12,8 @@ import numpy as np
 import pytest
 
 import ggmlq as gq
+from ggmlq.arrays.members import public
 from ggmlq.errors import BlockIndexError, DTypeError, GGMLQError, ShapeError
-from ggmlq.members import public
 
 FORMATS = [fmt for fmt in gq.formats.values() if fmt.name not in ("i8", "i16", "i32", "i64")]
 BF16 = ml_dtypes.bfloat16

@@ -11,9 +11,9 @@ from fake_cupy import on_device
 from launched_kernels import put_card
 
 import ggmlq as gq
-from ggmlq import ladder
 from ggmlq.cuda.machine import device, launch, submit
 from ggmlq.cuda.machine.launch import Kernel
+from ggmlq.dispatch import ladder
 from ggmlq.formats import FORMATS
 from ggmlq.ops import fast_path
 

@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import numpy as np
 
-from ggmlq.cuda.machine import maps
+from ggmlq.cuda.codes8.consumers import placer_of_threads, writer
+from ggmlq.cuda.codes8.job import Job
+from ggmlq.cuda.intrinsics import barrier as barriers
+from ggmlq.cuda.intrinsics import ptx
+from ggmlq.cuda.intrinsics.language import cuda, uint32, uint64
+from ggmlq.cuda.intrinsics.wgmma8 import STEP, straight_products
+from ggmlq.cuda.machine import tensor_maps
 from ggmlq.cuda.machine.launch import Kernel
-from ggmlq.cuda.machine.maps import Box
-from ggmlq.cuda.pipeline.boxed import BoxTile, Room, fetcher, starter
-from ggmlq.cuda.pipeline.job import Job
-from ggmlq.cuda.pipeline.work8 import placer_of_threads, writer
-from ggmlq.cuda.words import barrier as barriers
-from ggmlq.cuda.words import ptx
-from ggmlq.cuda.words.language import cuda, uint32, uint64
-from ggmlq.cuda.words.wgmma8 import STEP, straight_products
+from ggmlq.cuda.machine.tensor_maps import Box
+from ggmlq.cuda.rings.boxed import BoxTile, Room, fetcher, starter
 
 TILE = BoxTile(128, 128, 1)
 
@@ -59,5 +59,5 @@ def made():
 def product_of(x, w, y):
     """Into float32 [128, 128], of codes [128, K] on the device."""
     k = x.shape[1]
-    place = [maps.place(Box(s.data.ptr, 128, k, k, "uint8", 128, STEP)) for s in (x, w)]
+    place = [tensor_maps.place(Box(s.data.ptr, 128, k, k, "uint8", 128, STEP)) for s in (x, w)]
     made()((1,), (256,), *place, y, np.int64(128).item(), k // STEP)

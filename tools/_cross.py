@@ -13,7 +13,7 @@ from typing import Any
 import llvmlite.binding as llvm
 from llvmlite import ir
 
-from ggmlq.cpu.prebuilt.levels import Level
+from ggmlq.cpu.machine.levels import Level
 
 
 def machine_of(level: Level) -> Any:

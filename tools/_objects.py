@@ -13,8 +13,8 @@ from typing import Any
 import llvmlite.binding as llvm
 from _cross import machine_of
 
-from ggmlq.cpu.prebuilt.levels import Level
-from ggmlq.cpu.prebuilt.loading import ENTRY, FAILED, KERNEL, OUTER
+from ggmlq.cpu.machine.levels import Level
+from ggmlq.cpu.machine.loading import ENTRY, FAILED, KERNEL, OUTER
 
 # As Numba lays it down: count of references, destructor, what that is told, the data, its size, who gave it.
 MEMORY = """

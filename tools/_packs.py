@@ -7,11 +7,9 @@ blocks and of rows. Rungs that are there to be read, GRUs and other codes are co
 
 from __future__ import annotations
 
-import importlib
 import json
 import lzma
 import os
-import pkgutil
 import secrets
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import cache
@@ -20,9 +18,10 @@ from itertools import product
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from ggmlq.cuda.prebuilt.served import HERE, PTX, SERVED
-from ggmlq.prebuilt import packs, reach
-from ggmlq.prebuilt.packs import FILES, SUFFIX, Origin, Pack
+from ggmlq.cuda.machine.coverage import families
+from ggmlq.cuda.machine.served import HERE, PTX, SERVED
+from ggmlq.store import packs, reach
+from ggmlq.store.packs import FILES, SUFFIX, Origin, Pack
 
 MACHINE = SERVED[9, 0]
 ROOM = 227 << 10  # bytes of shared memory of a block
@@ -96,7 +95,7 @@ def _few(job: Any, *more: Any) -> bool:
 
 def _by_columns() -> Iterator[tuple[Any, ...]]:
     """All tiles where each column has a scale of w; tests take the widest."""
-    from ggmlq.cuda.pipeline.job import BY_COLUMNS, OUTS, Job
+    from ggmlq.cuda.codes8.job import BY_COLUMNS, OUTS, Job
 
     for wave, out in product(BY_COLUMNS, OUTS):
         yield (Job(wave.tile, "e4m3", "e4m3", out, by_columns=True),)
@@ -133,7 +132,7 @@ def _blocks() -> Iterator[tuple[Any, ...]]:
 
 # Cases beyond those that a family lists for the tests; all of them belong into machine code for 9.0.
 MORE: dict[str, Callable[[], Iterator[tuple[Any, ...]]]] = {
-    "pipeline.persistent.float_kernel": _by_columns,
+    "codes8.persistent.float_kernel": _by_columns,
     "quantize_scaled._blocks.kernel": _blocks,
     "quantize_scaled._groups.kernel": _groups,
 }
@@ -141,34 +140,33 @@ MORE: dict[str, Callable[[], Iterator[tuple[Any, ...]]]] = {
 # Of each family: what of it belongs into machine code for 9.0, and what into PTX for all others.
 FAMILIES: dict[str, tuple[Takes, Takes]] = {
     "activations.expert_codes.gatherer": (everything, nothing),
-    "activations.expert_panels.few_gatherer": (everything, nothing),
-    "activations.expert_panels.gatherer": (everything, nothing),
+    "activations.expert_x_tiles.few_gatherer": (everything, nothing),
+    "activations.expert_x_tiles.gatherer": (everything, nothing),
     "activations.floats.kernel": (everything, everything),
     "activations.floats.orderer": (everything, nothing),
     "activations.int8.activation_kernel": (nothing, everything),
-    "activations.panels.panel_maker": (everything, nothing),
     "activations.sixteen.changer": (everything, everything),
-    "dequantize.decoder": (everything, everything),
+    "activations.x_tiles.panel_maker": (everything, nothing),
+    "codes8.grouped.float_kernel": (_floats, nothing),
+    "codes8.grouped.integer_kernel": (_integers, nothing),
+    "codes8.operands.gatherer": (everything, nothing),
+    "codes8.persistent.float_kernel": (_floats, nothing),
+    "codes8.persistent.integer_kernel": (_integers, nothing),
+    "codes8.split_k.kernel": (_floats, nothing),
+    "epilogue.bias.adder": (everything, everything),
     "expert_linear.r4_gemv.kernel": (everything, nothing),
     "expert_linear.r5_grouped.kernel": (everything, nothing),
-    "expert_linear.r7_few_codes.kernel": (_few, nothing),
+    "expert_linear.r7_small_m_codes.kernel": (_few, nothing),
     "linear.r13_gemv.kernel": (_gemv, _gemv_elsewhere),
     "linear.r14_mma_bf16.kernel": (nothing, _widest),
     "linear.r15_wgmma.kernel": (_stored, nothing),
-    "linear.r16_roles.kernel": (everything, nothing),
+    "linear.r16_warp_specialized.kernel": (everything, nothing),
     "linear.r4_dp4a.kernel": (nothing, everything),
     "linear.r5_registers.kernel": (nothing, everything),
-    "pipeline.bias.adder": (everything, everything),
-    "pipeline.divided.kernel": (_floats, nothing),
-    "pipeline.grouped8.float_kernel": (_floats, nothing),
-    "pipeline.grouped8.integer_kernel": (_integers, nothing),
-    "pipeline.groups.grouper": (everything, nothing),
-    "pipeline.operands8.gatherer": (everything, nothing),
-    "pipeline.parts.adder": (everything, everything),
-    "pipeline.persistent.float_kernel": (_floats, nothing),
-    "pipeline.persistent.integer_kernel": (_integers, nothing),
-    "planes.offsets.compensation_kernel": (nothing, everything),
-    "planes.weights.weight_kernel": (nothing, everything),
+    "packed.pack.strip_kernel": (everything, everything),
+    "packed.to_bf16.decoder": (everything, everything),
+    "packed.to_blocks.restore_kernel": (everything, everything),
+    "quantize.decode.decoder": (everything, everything),
     "quantize.mxfp4.kernel": (everything, everything),
     "quantize.q4_0.kernel": (everything, everything),
     "quantize.q4_1.kernel": (everything, everything),
@@ -178,20 +176,12 @@ FAMILIES: dict[str, tuple[Takes, Takes]] = {
     "quantize.q8_1.kernel": (everything, everything),
     "quantize_scaled._blocks.kernel": (nothing, nothing),
     "quantize_scaled._groups.kernel": (nothing, nothing),
-    "scaled_linear.r10_few_rows.kernel": (_few, nothing),
-    "strips.make.strip_kernel": (everything, everything),
-    "strips.to_bf16.decoder": (everything, everything),
-    "strips.to_blocks.restore_kernel": (everything, everything),
+    "scaled_linear.r10_small_m.kernel": (_few, nothing),
+    "schedule.groups.grouper": (everything, nothing),
+    "schedule.split_k.adder": (everything, everything),
+    "unpacked.offsets.compensation_kernel": (nothing, everything),
+    "unpacked.weights.weight_kernel": (nothing, everything),
 }
-
-
-@cache
-def families() -> Mapping[str, Any]:
-    """All that make kernels, once their modules are imported."""
-    for module in pkgutil.walk_packages(importlib.import_module("ggmlq.cuda").__path__, "ggmlq.cuda."):
-        importlib.import_module(module.name)
-    found: Mapping[str, Any] = importlib.import_module("ggmlq.cuda.machine.launch").FAMILIES
-    return found
 
 
 @cache

@@ -16,18 +16,18 @@ from _packs import Wanted
 
 from ggmlq.codes import CODES
 from ggmlq.cpu.amx.unit import Unit
+from ggmlq.cpu.codes8.int_layout import BYTES, form_of
 from ggmlq.cpu.grouped.multiply import ADDRESSED
 from ggmlq.cpu.linear import r5_lines
 from ggmlq.cpu.linear._floats import KINDS
+from ggmlq.cpu.machine.levels import LEVELS, Level
 from ggmlq.cpu.machine.target import Target, best
 from ggmlq.cpu.panels.layout import ROWS_AT_ONCE, expanded, layout_of, rows_at_once, unpacked
-from ggmlq.cpu.prebuilt.levels import LEVELS, Level
 from ggmlq.cpu.scaled_linear import r4_lines
-from ggmlq.cpu.slabs.layout import BYTES, form_of
 from ggmlq.cpu.unpack import has_file
+from ggmlq.dispatch.problems import Linear, Operand, ScaledLinear
 from ggmlq.formats import FORMATS, BlockFormat
-from ggmlq.prebuilt.packs import Origin
-from ggmlq.problems import Linear, Operand, ScaledLinear
+from ggmlq.store.packs import Origin
 
 # Codes, and whether they have zero points.
 CODED = (
@@ -59,7 +59,7 @@ def _of(kind: Target) -> Iterator[tuple[str, tuple[Any, ...]]]:
         if isinstance(fmt, BlockFormat):
             yield from _of_format(fmt, kind)
         elif has_file(fmt):
-            yield "decode.floats", (fmt,)
+            yield "unpack._decode.floats", (fmt,)
     yield from _of_scales(kind)
     for name in KINDS:
         if name != "f16" or kind.halves:
@@ -68,16 +68,16 @@ def _of(kind: Target) -> Iterator[tuple[str, tuple[Any, ...]]]:
 
 def _of_pairs(level: Level) -> Iterator[tuple[str, tuple[Any, ...]]]:
     """Kernels of 8-bit floats for CPUs that have more than all of a level."""
-    if "pairs" in level.more:
+    if "codes8.float_" in level.more:
         for code in FLOATS:
-            yield "pairs.lay.taker", (code, best(level.features))
+            yield "codes8.float_lay.taker", (code, best(level.features))
             for module in ("product", "few"):
-                yield f"pairs.{module}.sweep", (code, best(level.features))
+                yield f"codes8.float_{module}.sweep", (code, best(level.features))
 
 
 def _of_matrix_unit(level: Level) -> Iterator[tuple[str, tuple[Any, ...]]]:
     """Kernels of blocks for CPUs that have Intel's matrix unit besides."""
-    if "amx" in level.more:
+    if "amx." in level.more:
         yield "amx.activations.packer", (True,)
         layouts = (layout_of(fmt) for fmt in FORMATS.values() if isinstance(fmt, BlockFormat))
         for layout in dict.fromkeys(filter(None, layouts)):
@@ -119,12 +119,12 @@ def _of_scales(kind: Target) -> Iterator[tuple[str, tuple[Any, ...]]]:
         yield "decode_scaled.kernels.decoder", (code, zeros, kind)
     for code, rows in product(FLOATS, range(1, r4_lines.ROWS + 1)):
         yield "scaled_linear._lines.lines", (code, rows, kind)
-    yield "slabs.lay.layer", ()
+    yield "codes8.int_lay.layer", ()
     for signed in (True, False):
-        yield "slabs.lay.taker", (signed,)
+        yield "codes8.int_lay.taker", (signed,)
     operands = [Operand(code, 1, 128, zeros) for code, zeros in CODED if code in BYTES]
     most = ROWS_AT_ONCE[kind.registers]
     for x, w in product(operands, operands):
         form = form_of(ScaledLinear(x, w, 1, 16, 128, device="cpu"), kind)
         for rows in dict.fromkeys((1, min(most, 2), most)):
-            yield "slabs.product.sweep", (form, rows, kind)
+            yield "codes8.int_product.sweep", (form, rows, kind)

@@ -3,7 +3,7 @@
 
     python tools/assemble.py [--capabilities 7.5,8.6,12.0] [--only TEXT]
 
-What drivers of GPUs other than Hopper are handed (ggmlq/cuda/prebuilt/served.py), through nvJitLink; no GPU
+What drivers of GPUs other than Hopper are handed (ggmlq/cuda/machine/served.py), through nvJitLink; no GPU
 is needed. All of it takes some four minutes on one core; the tests draw a few. Kernels that want more shared
 memory than such a GPU gives to a block are never launched there, and left out.
 """
@@ -26,7 +26,7 @@ os.environ["GGMLQ_COMPILE_HERE"] = "1"  # before the words of kernels are import
 
 from _packs import Wanted, families, kept  # noqa: E402
 
-from ggmlq.cuda.prebuilt.served import PTX, for_driver  # noqa: E402
+from ggmlq.cuda.machine.served import PTX, for_driver  # noqa: E402
 
 REGISTERS = 1 << 16  # of a multiprocessor
 Capability = tuple[int, int]

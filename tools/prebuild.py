@@ -45,9 +45,9 @@ from _packs import (  # noqa: E402
     write,
 )
 
-from ggmlq.cuda.prebuilt.served import PTX  # noqa: E402
-from ggmlq.prebuilt.packs import Origin  # noqa: E402
-from ggmlq.progress import Progress  # noqa: E402
+from ggmlq.base.progress import Progress  # noqa: E402
+from ggmlq.cuda.machine.served import PTX  # noqa: E402
+from ggmlq.store.packs import Origin  # noqa: E402
 
 CACHE = ROOT / "build" / "prebuilt"
 CAPABILITY = (9, 0)

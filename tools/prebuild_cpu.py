@@ -29,10 +29,10 @@ import _packs_cpu as _cpu  # noqa: E402
 from _cross import aim  # noqa: E402
 from _packs import Wanted, kept, looked_away, names, problems, write  # noqa: E402
 
-from ggmlq.cpu.prebuilt.levels import LEVELS, Level  # noqa: E402
-from ggmlq.cpu.prebuilt.loading import sealed  # noqa: E402
-from ggmlq.cpu.prebuilt.served import HERE, SWITCH  # noqa: E402
-from ggmlq.progress import Progress  # noqa: E402
+from ggmlq.base.progress import Progress  # noqa: E402
+from ggmlq.cpu.machine.levels import LEVELS, Level  # noqa: E402
+from ggmlq.cpu.machine.loading import sealed  # noqa: E402
+from ggmlq.cpu.machine.served import HERE, SWITCH  # noqa: E402
 
 SETTINGS = {"GGMLQ_CACHE_DIR": "off", SWITCH: "off"}
 

@@ -23,8 +23,8 @@ from pathlib import Path
 from typing import Any
 
 import ggmlq
+from ggmlq.arrays.members import public as public_members
 from ggmlq.cli import command_line
-from ggmlq.members import public as public_members
 
 ROOT = Path(__file__).resolve().parents[1]
 RENAMED = {"README.md": "index.md", "docs/README.md": "pages.md"}

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from os import PathLike, fspath
 from typing import Any
 
-from .. import missing
+from ..base import missing
 from ..errors import DTypeError, MissingDependencyError
 
 SIZE = (8, 5)  # inches

@@ -8,10 +8,10 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from ..devices import to_host
+from ..arrays.tensors import array_of, is_tensor
+from ..base.devices import to_host
+from ..base.text import table
 from ..errors import DTypeError, ShapeError, UnsupportedError
-from ..tensors import array_of, is_tensor
-from ..text import table
 from .plot import draw
 from .ways import NAIVE, Way, Wide, Written, scale_of, way, written
 

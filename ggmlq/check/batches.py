@@ -15,8 +15,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ..array import QuantArray
-from ..dumps import Dump
+from ..arrays.array import QuantArray
+from ..arrays.dumps import Dump
 from ..errors import DumpError, FormatError, ShapeError
 from ..formats import FORMATS
 from . import data

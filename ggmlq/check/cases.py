@@ -11,11 +11,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ..array import QuantArray
-from ..dumps import Dump
+from ..arrays.array import QuantArray
+from ..arrays.dumps import Dump
+from ..base.text import short
 from ..errors import DumpError, FormatError, ShapeError, UnsupportedError
 from ..formats import FORMATS, Format
-from ..text import short
 from . import data
 
 Axes = tuple[int, ...]

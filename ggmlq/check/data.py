@@ -12,7 +12,7 @@ import numpy as np
 from numpy.random import Generator
 from numpy.typing import NDArray
 
-from ..array import QuantArray
+from ..arrays.array import QuantArray
 from ..formats import BlockFormat, Format
 from ..ops import quantize
 from ..testing.blocks import random_blocks

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from .. import reference
-from ..array import QuantArray
+from ..arrays.array import QuantArray
 
 Wide = NDArray[np.float64]
 Mask = NDArray[np.bool_]

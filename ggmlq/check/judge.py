@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from .. import reference
-from ..array import QuantArray
+from ..arrays.array import QuantArray
 from ..errors import UnsupportedError
 from .elements import distance, energy_of, measure
 

@@ -12,8 +12,8 @@ from typing import Any
 
 import numpy as np
 
+from ..base.text import table
 from ..errors import GGMLQError
-from ..text import table
 from .outcome import Outcome
 
 ALIKE = 5  # wrong cases of a type and layout that have a line without being diagnosed

@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from ..array import QuantArray
+from ..arrays.array import QuantArray
 from ..errors import DeviceError, LibraryFailedError, UnsupportedError
 from ..llama import Bridge, Measurement
 from ..llama.crash import cause_of

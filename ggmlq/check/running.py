@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ..array import QuantArray
+from ..arrays.array import QuantArray
 from ..llama import Bridge, Measurement
 from .batches import Batch
 from .cases import Case

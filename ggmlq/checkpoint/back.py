@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 
 from .. import gguf, safetensors
-from ..array import QuantArray
+from ..arrays.array import QuantArray
 from ..errors import ConvertError
 from ..formats import FORMATS, Format
 from ..gguf import GGUFFile, Streamed

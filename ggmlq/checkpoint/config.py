@@ -9,9 +9,9 @@ import os
 from collections.abc import Mapping
 from typing import Any
 
+from ..base.text import short
 from ..errors import ConvertError
 from ..safetensors import SafetensorsFile, jsons
-from ..text import short
 from .families import FAMILIES, MODEL_TYPES, Family
 
 MOST = 2**31 - 1

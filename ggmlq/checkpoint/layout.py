@@ -16,10 +16,10 @@ from typing import NoReturn
 
 import numpy as np
 
+from ..base.text import short
 from ..errors import ConvertError
 from ..safetensors import SafetensorsFile
 from ..safetensors.scales import BESIDE, SUFFIXES, ZERO_POINT, name_of_scale
-from ..text import short
 from . import values
 from .config import Config, real
 from .families import ALWAYS_F32, BLOCK, GATE_AND_UP, OTHER_SENSES, OUTER, STACKED_DOWN, UNUSED

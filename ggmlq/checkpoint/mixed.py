@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 from .. import convert
-from ..array import QuantArray
+from ..arrays.array import QuantArray
 from ..convert import mixing
 from ..errors import ConvertError
 from ..gguf import Metadata

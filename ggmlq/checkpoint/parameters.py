@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
+from ..base.text import short
 from ..errors import ConvertError
 from ..gguf import Typed
-from ..text import short
 from .config import Config, real
 
 U32, F32, TEXT = "uint32", "float32", "string"

@@ -8,9 +8,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+from ..base.text import short
 from ..errors import ConvertError
 from ..safetensors import SafetensorsFile
-from ..text import short
 from .config import Config
 
 MOST_TOKENS = 1 << 21  # twice what the largest vocabularies have

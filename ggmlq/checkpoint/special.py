@@ -11,10 +11,10 @@ import os
 import string
 from typing import Any
 
+from ..base.text import short
 from ..errors import ConvertError
 from ..gguf import Typed
 from ..safetensors import jsons
-from ..text import short
 from .config import Config
 from .sizes import check_merges
 

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from .. import convert, gguf, safetensors
-from ..array import QuantArray
+from ..arrays.array import QuantArray
 from ..convert import rules
 from ..errors import ConvertError, UnsupportedError
 from ..formats import FORMATS, Format

@@ -14,12 +14,12 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ..array import QuantArray
+from ..arrays.array import QuantArray
+from ..arrays.scaled import ScaledArray
 from ..formats import Format
 from ..gguf.source import release
 from ..ops import dequantize
 from ..safetensors import SafetensorsFile
-from ..scaled import ScaledArray
 
 Floats = NDArray[np.float32]
 Rows = NDArray[np.int64]

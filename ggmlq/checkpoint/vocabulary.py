@@ -14,9 +14,9 @@ import os
 import re
 from typing import Any, NamedTuple
 
+from ..base.text import short
 from ..errors import ConvertError
 from ..gguf import Typed
-from ..text import short
 from . import pretokenizer, sentencepiece
 from .config import Config
 from .sizes import check_merges, check_tokens

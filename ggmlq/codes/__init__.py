@@ -17,7 +17,7 @@ from ._minifloat import MiniFloat
 from .code import CATALOGUE, Code
 
 ORDER = ("e4m3", "e5m2", "int8", "int8_full", "uint8", "int16", "uint16", "e8m0")
-APART = ("code", "scaling", "numbers")  # modules of this folder that are no code
+APART = ("code", "scaling", "numbers", "tiling")  # modules of this folder that are no code
 
 
 def _discover() -> list[Code]:

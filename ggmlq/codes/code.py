@@ -17,7 +17,7 @@ from typing import Any, ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
-from ..devices import is_host, namespace
+from ..base.devices import is_host, namespace
 from ..errors import DTypeError, UnsupportedError
 
 ROUNDINGS = ("half_even", "half_away")

@@ -22,10 +22,10 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from ..tiling import Tiling, expanded
 from . import CODES
 from ._integer import Integer, rounded
 from .code import Code
+from .tiling import Tiling, expanded
 
 Floats = NDArray[np.float32]
 STEP = 1 << 18  # elements at a time

@@ -7,9 +7,9 @@ from collections.abc import Sequence
 from concurrent.futures import Executor
 from typing import Any
 
+from ..base.threads import set_num_threads
 from ..convert import Done, Plan, Report, layout, run, write_tensor_types
 from ..errors import ConvertError
-from ..threads import set_num_threads
 from . import _plain, _sizes
 
 

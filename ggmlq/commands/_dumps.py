@@ -10,11 +10,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from .. import gguf
-from ..array import QuantArray
-from ..dumps import MOST_BYTES, Dump
+from ..arrays.array import QuantArray
+from ..arrays.dumps import MOST_BYTES, Dump
+from ..arrays.scaled import ScaledArray
 from ..errors import DumpError, ShapeError
 from ..formats import FORMATS
-from ..scaled import ScaledArray
 
 SPARE = 1 << 26  # bytes of an array that are read whatever it belongs to: a wrong shape is then told as such
 

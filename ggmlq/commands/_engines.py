@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import Executor
 from contextlib import contextmanager
 
-from ..spread import pools
+from ..tasks import pools
 
 Body = Callable[[argparse.Namespace, Executor | None], int]
 

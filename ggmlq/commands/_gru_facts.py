@@ -6,8 +6,8 @@ from typing import Any
 
 import numpy as np
 
+from ..base.terminal import table
 from ..gru import FixedGRU
-from ..terminal import table
 
 
 def facts(f: FixedGRU) -> dict[str, Any]:

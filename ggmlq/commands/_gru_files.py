@@ -5,11 +5,11 @@ from __future__ import annotations
 from types import SimpleNamespace
 from typing import Any
 
-from ..dumps import Dump
+from ..arrays.dumps import Dump
+from ..base.text import short
 from ..errors import DumpError
 from ..gru import GRU
 from ..gru.files import refused, write_arrays
-from ..text import short
 
 OWN = ("W", "R", "bx", "br")
 TORCH = ("weight_ih_l", "weight_hh_l", "bias_ih_l", "bias_hh_l")

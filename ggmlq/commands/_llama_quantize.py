@@ -6,12 +6,12 @@ import argparse
 import os
 from typing import NamedTuple
 
+from ..base.mixes import ALIASES, BY_NAME, MIXES
+from ..base.text import short
 from ..convert.rules import FILE_TYPES
 from ..errors import ConvertError
 from ..formats import FORMATS
 from ..gguf import Typed
-from ..mixes import ALIASES, BY_NAME, MIXES
-from ..text import short
 
 BARE = {name.lower(): number for name, number in FILE_TYPES.items()}  # types that a file may be of
 KEEP = {

@@ -5,13 +5,13 @@ from __future__ import annotations
 import json
 from typing import Any
 
+from ..base.text import short
 from ..convert import filetype
 from ..errors import GGUFError, GGUFNotFoundError, GGUFOSError
 from ..gguf import GGUFFile, Metadata, Typed, ValueType, edit
 from ..gguf.limits import BYTES, LIMITS
 from ..gguf.metadata import missing
 from ..gguf.split import KEYS
-from ..text import short
 
 
 def edited(file: GGUFFile, edits: list[tuple[str, str]]) -> Metadata:

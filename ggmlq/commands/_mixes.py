@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+from ..base.mixes import ALIASES, BY_NAME, MIXES, Mix
+from ..base.text import table
 from ..convert.rules import WANT_IMATRIX
-from ..mixes import ALIASES, BY_NAME, MIXES, Mix
-from ..text import table
 
 # Parts of a model with rules of their own, and how tensors of them are called.
 PARTS = {"v": "attn_v", "k": "attn_k", "q": "attn_q", "attention": "attn_output", "down": "ffn_down"}

@@ -5,10 +5,10 @@ from __future__ import annotations
 import shutil
 import sys
 
-from ..array import QuantArray
+from ..arrays.array import QuantArray
+from ..base.progress import Progress
 from ..pages import Bars, draw, text
 from ..pages.charts import LEAST, MOST
-from ..progress import Progress
 from ..report import blocks, figures, values
 
 

@@ -8,11 +8,11 @@ from typing import Any
 
 import numpy as np
 
-from ..array import QuantArray
+from ..arrays.array import QuantArray
+from ..arrays.scaled import ScaledArray
+from ..base.terminal import table
+from ..base.text import count, number, size
 from ..safetensors import SafetensorsFile
-from ..scaled import ScaledArray
-from ..terminal import table
-from ..text import count, number, size
 from . import _plain
 
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import os
 from collections.abc import Iterable
 
+from ..base.text import size as shown
 from ..errors import GGUFError
-from ..text import size as shown
 from ._plain import name
 
 

@@ -7,8 +7,8 @@ import importlib
 import time
 from typing import Any
 
-from ..terminal import table
-from ..text import count, size
+from ..base.terminal import table
+from ..base.text import count, size
 from . import _plain
 
 

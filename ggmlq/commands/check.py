@@ -12,6 +12,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from ..arrays.dumps import Dump
 from ..check import batches, cases, mixtures, report
 from ..check.cases import Case
 from ..check.contrast import contrasts
@@ -21,7 +22,6 @@ from ..check.page import page
 from ..check.plan import Plan, Trial, other_threads, told, untried
 from ..check.run import run as run_cases
 from ..check.running import Settings
-from ..dumps import Dump
 from ..errors import DeviceError, DumpError, GGMLQError, ShapeError, UnsupportedError
 from ..formats import FORMATS, Format
 from ..llama import Bridge, Device

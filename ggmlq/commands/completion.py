@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 
-from ..completion import script
+from ._completion import script
 
 
 def run(args: argparse.Namespace) -> int:

@@ -8,14 +8,14 @@ from math import prod
 from typing import Any
 
 from .. import checkpoint, files
+from ..base.folding import folded
+from ..base.terminal import table
+from ..base.text import count, size
+from ..base.threads import set_num_threads
 from ..checkpoint import back, togguf
 from ..errors import ConvertError
-from ..folding import folded
 from ..gguf import GGUFFile
 from ..safetensors.place import ENDING
-from ..terminal import table
-from ..text import count, size
-from ..threads import set_num_threads
 from . import _plain, _sizes
 
 

@@ -12,9 +12,10 @@ from typing import Any
 import numpy as np
 from tqdm import tqdm
 
-from .. import __version__, cache, demo, gguf
+from .. import __version__, demo, gguf
+from ..base.text import count, size
 from ..errors import ConfigError
-from ..text import count, size
+from ..store import disk
 from . import _plain
 from .parsers.demo import checked
 
@@ -55,7 +56,7 @@ def _layers(args: argparse.Namespace, tell: Callable[[str], None]) -> tuple[list
 def _head(args: argparse.Namespace) -> str:
     what = f"a layer [{args.rows}, {args.columns}]" if args.file is None else _plain.name(args.file)
     head = f"ggmlq {__version__}: {what} times {count(args.tokens, 'token')}"
-    where = cache.root()
+    where = disk.root()
     if args.device == "cpu" and (where is None or not where.exists()):
         head += f"\n\nnothing is compiled for this CPU yet: a minute or so, kept {_kept_in(where)}"
     return head + "\n"
@@ -65,7 +66,7 @@ def _told(rows: Sequence[demo.Row], args: argparse.Namespace, opened: float) -> 
     first = sum(row.first for row in rows)
     lines = [demo.text(rows), "", demo.legend(rows, args.device), ""]
     lines += [*demo.taken(rows), *(row.layer.note for row in rows if row.layer.note)]
-    more = f", and compile what no earlier run has (kept {_kept_in(cache.root())})"
+    more = f", and compile what no earlier run has (kept {_kept_in(disk.root())})"
     more = more if args.device == "cpu" else ""
     lines.append(f"first products took {first:.1f} s in all: they lay weights out{more}")
     if args.file is None:

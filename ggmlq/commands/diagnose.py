@@ -9,16 +9,16 @@ from typing import Any
 
 import numpy as np
 
-from ..array import QuantArray
-from ..dumps import Dump
+from ..arrays.array import QuantArray
+from ..arrays.dumps import Dump
+from ..arrays.scaled import ScaledArray
+from ..base.progress import long_work
+from ..base.terminal import paint, table, wrapped
+from ..base.text import printable
 from ..errors import DumpError, ShapeError
 from ..faults import CATALOGUE, Diagnosis, diagnose, telling_input
 from ..faults.experts import EXPERTS
 from ..faults.scaled import SCALED
-from ..progress import long_work
-from ..scaled import ScaledArray
-from ..terminal import paint, table, wrapped
-from ..text import printable
 from . import _dumps, _plain
 
 

@@ -9,14 +9,14 @@ from concurrent.futures import Executor
 from dataclasses import asdict
 from typing import Any
 
+from ..base.folding import counted, groups, span
+from ..base.terminal import table
+from ..base.text import count
 from ..diff import Difference, KeyDifference, TensorDifference, WorstBlock, compare
 from ..diff.metadata import CHANGED
 from ..diff.page import page
 from ..diff.tensors import SAME_BLOCKS
-from ..folding import counted, groups, span
 from ..pages import check_target, write
-from ..terminal import table
-from ..text import count
 from . import _engines, _plain
 
 

@@ -6,7 +6,7 @@ import argparse
 import json
 
 from .. import doctor
-from ..terminal import wrapped
+from ..base.terminal import wrapped
 
 
 def run(args: argparse.Namespace) -> int:

@@ -6,9 +6,9 @@ import argparse
 import json
 from typing import Any
 
+from ..base.terminal import table
 from ..convert.rules import wants_imatrix
 from ..formats import FORMATS, Format
-from ..terminal import table
 from . import _mixes
 
 

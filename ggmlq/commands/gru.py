@@ -9,11 +9,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from ..base.progress import Progress
+from ..base.terminal import paint
+from ..base.text import count, size
 from ..errors import ConfigError
 from ..gru import FixedGRU, SaturationWarning
-from ..progress import Progress
-from ..terminal import paint
-from ..text import count, size
 from . import _gru_facts, _plain, _sizes
 from . import _gru_files as files
 

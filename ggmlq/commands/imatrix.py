@@ -8,10 +8,10 @@ from typing import Any
 
 import numpy as np
 
+from ..base.terminal import table
 from ..errors import GGMLQError
 from ..gguf import Collector, collected
 from ..gguf.collector import TOKENS
-from ..terminal import table
 from ..trace import imatrix
 from . import _plain, _sizes
 

@@ -12,13 +12,13 @@ from typing import Any, NoReturn
 import numpy as np
 
 from .. import files
+from ..base.folding import folded
+from ..base.terminal import paint, table
+from ..base.text import count, number, short, size
 from ..errors import GGUFError
-from ..folding import folded
 from ..gguf import Array, GGUFFile
 from ..gguf.metadata import missing
 from ..safetensors import SafetensorsFile
-from ..terminal import paint, table
-from ..text import count, number, short, size
 from . import _plain, _safetensors
 from ._files import expanded
 

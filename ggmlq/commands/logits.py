@@ -5,9 +5,9 @@ from __future__ import annotations
 import argparse
 import json
 
+from ..base.text import table
 from ..errors import GGMLQError
 from ..llama.loaded import listed
-from ..text import table
 from ..trace import compare_logits, report
 from ..trace.logits import Comparison, Pair
 from . import _plain

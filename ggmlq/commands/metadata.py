@@ -6,10 +6,10 @@ import argparse
 from typing import Any
 
 from .. import gguf
+from ..base.text import table
 from ..convert import filetype
 from ..errors import GGUFError
 from ..gguf import GGUFFile, Metadata, edit
-from ..text import table
 from . import _metadata, _plain
 
 

@@ -10,13 +10,13 @@ from dataclasses import replace
 from typing import Any
 
 from .. import gguf
+from ..base.threads import set_num_threads
 from ..convert import Plan, Pruned, plan_quantize, read_tensor_types, recipe
 from ..convert.keep import rules
 from ..convert.rules import why_left
 from ..convert.weights import only
 from ..errors import ConvertError
 from ..safetensors.place import ENDING
-from ..threads import set_num_threads
 from . import _convert, _engines, _llama_quantize
 
 

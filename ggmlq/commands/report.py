@@ -5,9 +5,9 @@ from __future__ import annotations
 import argparse
 import os
 
+from ..base.text import count
 from ..pages import check_target
 from ..report import Report, examine
-from ..text import count
 from . import _plain, _sizes
 
 

@@ -10,15 +10,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 from .. import files
-from ..array import QuantArray
+from ..arrays.array import QuantArray
+from ..base.terminal import table
+from ..base.text import short, size
 from ..errors import BlockIndexError, PageError
 from ..formats import BlockFormat
 from ..gguf.metadata import missing
 from ..gguf.statistics import statistics
 from ..gguf.tensors import piece
 from ..pages import check_picture
-from ..terminal import table
-from ..text import short, size
 from . import _plain, _plots, _safetensors
 
 BAR = 40  # characters of the longest bar of the histogram

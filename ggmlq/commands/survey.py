@@ -6,9 +6,9 @@ import argparse
 from concurrent.futures import Executor
 from fnmatch import fnmatchcase
 
+from ..base.threads import set_num_threads
 from ..convert.sample import ELEMENTS
 from ..surveys import survey
-from ..threads import set_num_threads
 from . import _engines, _plain
 from ._files import expanded
 

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import argparse
 
+from ..base.terminal import paint, wrapped
+from ..base.text import count
 from ..files import is_safetensors
 from ..gguf import check as gguf
 from ..safetensors import check as safetensors
-from ..terminal import paint, wrapped
-from ..text import count
 from . import _plain
 from ._files import expanded
 

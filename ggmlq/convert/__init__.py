@@ -1,7 +1,7 @@
 """One GGUF file into another of other types: what each tensor becomes, and the making of it.
 
 rules.py      which tensors llama.cpp quantizes, and to what where rows do not fit: its choices as data
-mixing.py     its mixes of types, from the table in ggmlq/mixes.py, applied to the tensors of a model
+mixing.py     its mixes of types, from the table in ggmlq/base/mixes.py, applied to the tensors of a model
 keep.py       exceptions that a user states: names by pattern, and a type for each
 filetype.py   the number by which a file says what most of it is
 typefile.py   the same in a file, as llama-quantize takes it

@@ -6,10 +6,10 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from ..base.text import count
 from ..errors import ConvertError, UnsupportedError
 from ..formats import FORMATS, Format
 from ..gguf import Imatrix
-from ..text import count
 from . import rules
 from .step import Step
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import difflib
 
+from ..base.mixes import ALIASES, MIXES
 from ..errors import ConvertError
-from ..mixes import ALIASES, MIXES
 from .rules import FILE_TYPES
 
 KEY = "general.file_type"

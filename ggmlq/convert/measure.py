@@ -15,10 +15,10 @@ from weakref import WeakKeyDictionary
 
 import numpy as np
 
+from ..base.progress import Progress
 from ..formats import Format
 from ..ops import dequantize, quantize
 from ..ops.encoding import prepare
-from ..progress import Progress
 from .model import Model
 from .sample import Floats, Sample, Wide, draw
 from .stream import LISTENING

@@ -7,9 +7,9 @@ import re
 from collections import Counter
 from collections.abc import Iterable
 
+from ..base.mixes import ALIASES, BY_NAME, At, Mix
 from ..errors import ConvertError, FormatError, GGUFError
 from ..formats import FORMATS, Format
-from ..mixes import ALIASES, BY_NAME, At, Mix
 from .model import Model
 from .rules import EMBEDDINGS
 

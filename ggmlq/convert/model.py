@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Protocol
 
-from ..array import QuantArray
+from ..arrays.array import QuantArray
 from ..errors import ConvertError
 from ..gguf import GGUFFile, Imatrix, Metadata, Typed
 from ..gguf.tensors import TensorInfo

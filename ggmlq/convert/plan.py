@@ -9,10 +9,10 @@ from types import MappingProxyType
 from typing import Any
 
 from .. import gguf
+from ..base.mixes import Mix
 from ..errors import ConvertError
 from ..formats import FORMATS, Format
 from ..gguf import GGUFFile, Imatrix, Typed, read_imatrix
-from ..mixes import Mix
 from . import checks, mixing, rules, weights
 from . import keep as keeping
 from .keep import Keep

@@ -18,13 +18,13 @@ from typing import Any, NoReturn
 
 import numpy as np
 
+from ..base.text import short
+from ..base.text import size as sized
 from ..errors import ConvertError
 from ..formats import FORMATS, Format
 from ..gguf import Streamed, read_imatrix
 from ..gguf.header import DEFAULT_ALIGNMENT, aligned
 from ..gguf.writer import file_bytes
-from ..text import short
-from ..text import size as sized
 from . import checks, rules, typefile, weights
 from .keep import Keep
 from .knapsack import Solution, solve

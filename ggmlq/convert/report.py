@@ -6,8 +6,8 @@ from collections.abc import Hashable
 from dataclasses import dataclass
 from math import prod
 
-from ..folding import counted, groups, span
-from ..text import printable, size, table
+from ..base.folding import counted, groups, span
+from ..base.text import printable, size, table
 from .step import Step
 
 

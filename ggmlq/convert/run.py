@@ -10,7 +10,7 @@ from math import prod
 from typing import Any
 
 from .. import gguf
-from ..array import QuantArray
+from ..arrays.array import QuantArray
 from ..errors import ConvertError
 from ..formats import Format
 from ..gguf import Streamed

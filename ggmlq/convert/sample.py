@@ -15,11 +15,11 @@ from math import prod
 import numpy as np
 from numpy.typing import NDArray
 
-from ..array import QuantArray
+from ..arrays.array import QuantArray
+from ..base.threads import share
 from ..gguf.source import release
 from ..gguf.tensors import piece
 from ..ops import dequantize
-from ..threads import share
 from .stream import check_finite, slabs
 
 Floats = NDArray[np.float32]

@@ -10,12 +10,12 @@ from math import prod
 import numpy as np
 from numpy.typing import NDArray
 
-from ..array import QuantArray
+from ..arrays.array import QuantArray
+from ..base.threads import num_threads, share
 from ..errors import ConvertError
 from ..gguf.source import release
 from ..gguf.tensors import piece
 from ..ops import dequantize, quantize
-from ..threads import num_threads, share
 from .step import Step
 
 SLAB = 1 << 18  # elements that a thread converts at a time: a few MiB, and a short wait for Ctrl-C

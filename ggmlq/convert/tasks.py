@@ -16,16 +16,16 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from .. import spread
-from ..array import QuantArray
+from .. import tasks
+from ..arrays.array import QuantArray
+from ..base.progress import Progress
 from ..formats import FORMATS, Format
 from ..gguf.inputs import Described, slabs
 from ..gguf.prepared import Place
 from ..gguf.tensors import piece
 from ..ops.encoding import prepare
-from ..progress import Progress
-from ..spread import rows
-from ..spread.rows import slices
+from ..tasks import rows
+from ..tasks.rows import slices
 from .step import Plan, Step
 from .stream import Tally, converted
 
@@ -33,7 +33,7 @@ from .stream import Tally, converted
 class Fill(NamedTuple):
     """Rows of a tensor, and where they go."""
 
-    source: spread.Rows
+    source: tasks.Rows
     step: Step  # with the weights of these rows
     part: tuple[int, int]  # rows, or elements of a tensor that stays as it is
     number: int  # of the part in its tensor
@@ -92,7 +92,7 @@ def carry_out(
     """Have all tensors written; their tallies, as they come of doing it here."""
     gathered = _Gathered(plan)
     try:
-        spread.run(executor, _tasks(plan, places, sums), fill, gathered.take)
+        tasks.run(executor, _tasks(plan, places, sums), fill, gathered.take)
     finally:
         gathered.progress.close()
     return gathered.tallies
@@ -102,7 +102,7 @@ def _tasks(plan: Plan, places: dict[str, Place], sums: dict[tuple[Format, bool],
     for step in plan.steps:
         if not prod(step.shape):
             continue
-        source = spread.rows_of(plan.file[step.name])
+        source = tasks.rows_of(plan.file[step.name])
         encoded = sums.get((step.after, step.weights is not None), 0)
         for number, (part, small, origin) in enumerate(_parts(step)):
             yield Fill(source, small, part, number, origin, places[step.name], plan.file.byteorder, encoded)

@@ -13,11 +13,11 @@ import re
 import string
 from collections.abc import Mapping
 
+from ..base.text import short
 from ..errors import ConvertError, GGUFNotFoundError, GGUFOSError
 from ..formats import FORMATS, Format
 from ..gguf.atomic import Staging
 from ..gguf.source import checked_path
-from ..text import short
 from .model import LAYER
 
 PLAIN = set(string.ascii_lowercase + string.digits + "_-")

@@ -8,10 +8,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from ..base.text import short
 from ..errors import ConvertError
 from ..formats import Format
 from ..gguf import Imatrix
-from ..text import short
 from .rules import EMBEDDINGS
 
 Floats = NDArray[np.float32]

@@ -10,7 +10,7 @@
     amx/          panels and activations as tiles of bfloat16, for the matrix unit of Intel's CPUs
     slabs/        the same for integer codes alone, whose scales stand apart
     pairs/        8-bit floats as pairs of bfloat16: weights 16 rows at a time, made anew in each product
-    unpack/       blocks to codes and scales, one file a format; decode.py makes floats of them
+    unpack/       blocks to codes and scales, one file a format; unpack/_decode.py makes floats of them
     encode/       floats to blocks, one file a format or a program from the format's own file
     quantize_scaled/  floats to codes with scales for every tile
     decode_scaled/    the way back
@@ -18,16 +18,16 @@
     projection.py  random sums of a product's rows, which judge all of it by one reading of the weights
     attention.py  softmax(q·kᵀ)·v in float64, which attention that is one node is compared with
     atoms.py      a format's atoms compiled as they stand: what serves a format without files here
-    stretch.py    blocks to floats by the same code, found prebuilt
+    unpack/_stretch.py    blocks to floats by the same code, found prebuilt
     machine/      the CPU itself: instructions, kernels by name, the compiler and its cache, threads
     prebuilt/     code of kernels that came with the package
 
 How ``x @ q.T`` is computed, for q4_0 and 512 rows of x:
 
-    ops/linear.py             checks the operands and asks ladder.py for a rung
+    ops/linear.py             checks the operands and asks dispatch/ladder.py for a rung
     choice.py                 knows which one was fastest; those that refuse are passed over
     linear/r6_panels.py       is it: the rung says what it reads, keeps and refuses
-    panels/layout.py          how panels of q4_0 lie; what of a format is kept says ggmlq/packing.py
+    panels/layout.py          how panels of q4_0 lie; what of a format is kept says ggmlq/formats/packing.py
     panels/prepare.py         makes them from the blocks, once; they stay with the array
     panels/multiply.py        the walk of one product, from here on
     machine/kernels.py        the code of its kernels: prebuilt, or compiled from the files below

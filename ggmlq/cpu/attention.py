@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ..threads import share
+from ..base.threads import share
 from .machine.jit import jit
 
 Wide = NDArray[np.float64]

@@ -1,7 +1,7 @@
 """Which rungs are fast for a problem on this CPU: what was measured, in choice.json.
 
-``tools/table.py cpu_choice`` measures and writes the file; :mod:`ggmlq.measured` says how it is read. An
-entry holds for CPUs that Numba compiles the same code for. On others the highest rung that takes a
+``tools/table.py cpu_choice`` measures and writes the file; :mod:`ggmlq.dispatch.measured` says how it is
+read. An entry holds for CPUs that Numba compiles the same code for. On others the highest rung that takes a
 problem is taken, but for ``cpu:lines``: there more than three rows of activations go to ``cpu:tiles``.
 
 ``cpu:amx`` is taken wherever it does not refuse, from ``MATRIX_ROWS`` rows of activations on: on both CPUs
@@ -19,15 +19,15 @@ from functools import cache
 from pathlib import Path
 from typing import NamedTuple
 
-from .. import measured
+from ..dispatch import measured
+from ..dispatch.ladder import Problem, Rung, rungs
+from ..dispatch.measured import NOTHING, Entry, Preference
+from ..dispatch.problems import Linear, ScaledLinear
 from ..formats import BlockFormat
-from ..ladder import Problem, Rung, rungs
-from ..measured import NOTHING, Entry, Preference
-from ..problems import Linear, ScaledLinear
+from .codes8 import float_needs
+from .machine import served
 from .machine.features import cpu_name, model_name, zen
 from .machine.target import target
-from .pairs import needs
-from .prebuilt import served
 
 FEW, FOR_FEW = 3, "cpu:lines"
 MATRIX, MATRIX_ROWS = "cpu:amx", 28  # the matrix unit multiplies 32 rows of activations at a time
@@ -100,11 +100,11 @@ def of_vectors(problem: Linear) -> Preference:
 
 def of_codes(problem: ScaledLinear) -> Preference:
     """The order for codes with scales, where it is not just from the highest down."""
-    if problem.integer or needs.refused() is not None:
+    if problem.integer or float_needs.refused() is not None:
         return NOTHING
     if not zen():  # where cpu:pairs was measured
         return Preference((FOR_FEW, "cpu:dequant"), USUAL)
-    return NOTHING if needs.at_hand(problem) else Preference((FOR_FEW, "cpu:dequant"), AT_HAND)
+    return NOTHING if float_needs.at_hand(problem) else Preference((FOR_FEW, "cpu:dequant"), AT_HAND)
 
 
 def is_of(entry: Entry, cpu: Cpu) -> bool:

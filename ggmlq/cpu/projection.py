@@ -17,8 +17,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ..array import QuantArray
-from ..threads import share
+from ..arrays.array import QuantArray
+from ..base.threads import share
 from .machine.jit import jit
 
 Wide = NDArray[np.float64]

@@ -21,8 +21,8 @@
 
 Rungs stand on operands (activations, planes, strips, tiles8), and these on words and the machine. How a
 product comes about, for q4_0 at M=512 on a Hopper card: ``choice`` names linear/r15_wgmma.py; its
-``launch`` takes the strips of the weights (strips/make.py, made once) and activations as bfloat16
-(activations/floats.py), and runs its kernel through pipeline/product.py.
+``launch`` takes the strips of the weights (packed/pack.py, made once) and activations as bfloat16
+(activations/floats.py), and runs its kernel through warp_specialized/product.py.
 
 A new kernel is a file in linear/ or scaled_linear/ and touches nothing else.
 """

@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from .. import files, gguf
-from ..array import QuantArray
+from ..arrays.array import QuantArray
 from ..errors import ConfigError, GGUFError
 from ..gguf.metadata import missing
 from ..ops import quantize

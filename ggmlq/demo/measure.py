@@ -12,18 +12,18 @@ from typing import Any
 
 import numpy as np
 
-from ..array import QuantArray
-from ..devices import namespace, on_device_of, to_host
+from ..arrays.array import QuantArray
+from ..base.devices import namespace, on_device_of, to_host
+from ..base.threads import num_threads
+from ..dispatch.ladder import choose
+from ..dispatch.listing import Taken, taken
+from ..dispatch.problems import Linear
 from ..errors import GGMLQError
-from ..ladder import choose
-from ..listing import Taken, taken
 from ..llama import Bridge
-from ..metrics import nmse
 from ..ops import linear
-from ..problems import Linear
+from ..reference.metrics import nmse
 from ..testing.oracle import Judgement, judged
 from ..testing.timing import GpuClock
-from ..threads import num_threads
 from .layers import Layer, Tell
 
 RUNS, SECONDS = 7, 0.3  # of a product, both at least: the fastest counts, for others use the machine too

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from ..text import count, table
-from ..threads import num_threads
+from ..base.text import count, table
+from ..base.threads import num_threads
 from . import chart
 from .measure import Row
 

@@ -8,9 +8,9 @@ from concurrent.futures import Executor
 from dataclasses import dataclass
 
 from .. import gguf
+from ..base.progress import Progress
 from ..errors import ConvertError
 from ..gguf import GGUFFile
-from ..progress import Progress
 from . import metadata, tasks, tensors
 from .metadata import KeyDifference
 from .tensors import ONLY_A, ONLY_B, SAME, TensorDifference

@@ -11,10 +11,10 @@ from concurrent.futures import Executor
 from math import prod
 from typing import NamedTuple
 
-from .. import spread
-from ..array import QuantArray
+from .. import tasks
+from ..arrays.array import QuantArray
 from ..gguf import GGUFFile
-from ..spread.rows import slices
+from ..tasks.rows import slices
 from . import tensors
 from .tensors import Tally, TensorDifference
 
@@ -23,8 +23,8 @@ class Part(NamedTuple):
     """Elements of two tensors, from one to another."""
 
     name: str
-    a: spread.Rows
-    b: spread.Rows
+    a: tasks.Rows
+    b: tasks.Rows
     elements: tuple[int, int]
     by_bytes: bool  # whether equal bytes suffice
 
@@ -64,7 +64,7 @@ def compare(
                 found[name] = known
                 advance(a[name].nbytes + b[name].nbytes)
                 continue
-            sides = spread.rows_of(a[name]), spread.rows_of(b[name])
+            sides = tasks.rows_of(a[name]), tasks.rows_of(b[name])
             by_bytes = a[name].format is b[name].format
             tallies[name] = {
                 Part(name, *sides, elements, by_bytes): None for elements in slices((prod(a[name].shape), 1))
@@ -76,11 +76,11 @@ def compare(
         share = (part.elements[1] - part.elements[0]) / prod(part.a.shape)
         advance(round(share * (part.a.stretch.nbytes + part.b.stretch.nbytes)))
 
-    spread.run(executor, parts(), examine, take)
+    tasks.run(executor, parts(), examine, take)
     mixed = [mine for mine in tallies.values() if any(mine.values()) and not all(mine.values())]
     again = [part for mine in mixed for part, tally in mine.items() if tally is None]
     old = {part._replace(by_bytes=False): part for part in again}
-    spread.run(executor, old, examine, lambda part, tally: tallies[part.name].update({old[part]: tally}))
+    tasks.run(executor, old, examine, lambda part, tally: tallies[part.name].update({old[part]: tally}))
     for name, mine in tallies.items():
         found[name] = _joined(name, a[name], b[name], list(mine.values()))
     return found

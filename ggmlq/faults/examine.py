@@ -6,9 +6,9 @@ from typing import Any, cast
 
 import numpy as np
 
-from ..array import QuantArray
+from ..arrays.array import QuantArray
+from ..arrays.scaled import ScaledArray
 from ..errors import UnsupportedError
-from ..scaled import ScaledArray
 from .diagnosis import Diagnosis
 from .experts.examine import diagnose as examine_experts
 from .explanation import NEAR, Explanation, Finding, fits, level

@@ -9,9 +9,9 @@ from typing import Any
 import numpy as np
 
 from .. import reference
-from ..array import QuantArray
-from ..checks import as_floats, check_linear
-from ..devices import to_host
+from ..arrays.array import QuantArray
+from ..base.devices import to_host
+from ..dispatch.checks import as_floats, check_linear
 from ..errors import DTypeError, NonFiniteError, ShapeError, UnsupportedError
 from .judged import Mask
 from .readings import Wide

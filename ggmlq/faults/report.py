@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from ..metrics import nmse
+from ..reference.metrics import nmse
 from .catalogue import CATALOGUE, Fault
 from .diagnosis import Diagnosis
 from .explanation import Finding

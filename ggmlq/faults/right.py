@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from .. import reference
-from ..array import QuantArray
+from ..arrays.array import QuantArray
 from ..errors import UnsupportedError
 from .operand import Operand
 from .readings import Sums, Way, Wide

@@ -7,7 +7,7 @@ from functools import cached_property
 
 import numpy as np
 
-from ..array import QuantArray
+from ..arrays.array import QuantArray
 from .judged import Index, Mask
 from .nearest import distance, sources
 from .readings import Wide, half

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from ..array import QuantArray
+from ..arrays.array import QuantArray
 
 ROWS = 33  # of activations: above the tiles of most kernels, and no multiple of one
 

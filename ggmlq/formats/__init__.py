@@ -19,12 +19,13 @@ def _discover() -> list[Format]:
     """The scalars, and the FORMAT of every module of this folder that describes a block."""
     found: list[Format] = list(SCALARS)
     for module in pkgutil.iter_modules(__path__):
-        if not module.name.startswith("_") and module.name not in ("format", "scalars", "atoms"):
+        if not module.name.startswith("_") and module.name not in ("format", "scalars", "atoms", "packing"):
             found.append(importlib.import_module(f"{__name__}.{module.name}").FORMAT)
     return sorted(found, key=attrgetter("id"))
 
 
 FORMATS = Formats(_discover())
 CATALOGUE.update(FORMATS)
+BLOCK_FORMATS = tuple(fmt for fmt in FORMATS.values() if isinstance(fmt, BlockFormat))
 
-__all__ = ["FORMATS", "REMOVED", "BlockFormat", "Format", "Formats"]
+__all__ = ["BLOCK_FORMATS", "FORMATS", "REMOVED", "BlockFormat", "Format", "Formats"]

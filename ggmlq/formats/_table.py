@@ -7,9 +7,9 @@ from collections.abc import Iterator, Mapping
 
 import numpy as np
 
+from ..base.mixes import BY_NAME
+from ..base.text import html_table
 from ..errors import FormatAttributeError, FormatError
-from ..mixes import BY_NAME
-from ..text import html_table
 from ._forks import claimants
 from .format import Format
 

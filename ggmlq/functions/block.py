@@ -18,14 +18,14 @@ from typing import Any
 
 import numpy as np
 
-from ..checks import float_dtype
+from ..arrays.scaled import ScaledArray
+from ..base.devices import cuda_module, namespace, on_device_of
+from ..base.notices import say_once
 from ..codes import CODES
-from ..devices import cuda_module, namespace, on_device_of
+from ..dispatch.checks import float_dtype
+from ..dispatch.problems import ScaledLinear
 from ..errors import UnsupportedError
-from ..notices import say_once
 from ..ops import scaled_linear
-from ..problems import ScaledLinear
-from ..scaled import ScaledArray
 from . import configs
 from .configs import Config
 from .operands import Product, block_pair, product

@@ -29,11 +29,11 @@ from typing import Any
 
 import numpy as np
 
-from ..cache import root
-from ..cache.private import Refused, below
-from ..devices import cuda_device, cuda_driver
+from ..base.devices import cuda_device, cuda_driver
+from ..base.notices import say_once
 from ..errors import ConfigError, DeviceError, MissingDependencyError
-from ..notices import say_once
+from ..store.disk import root
+from ..store.private import Refused, below
 from .operands import length
 
 Config = dict[str, int]

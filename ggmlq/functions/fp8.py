@@ -7,10 +7,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import DTypeLike
 
-from ..checks import as_floats_or_bfloat16
+from ..arrays.scaled import ScaledArray
+from ..dispatch.checks import as_floats_or_bfloat16
 from ..errors import ShapeError
 from ..ops import quantize_scaled, scaled_linear
-from ..scaled import ScaledArray
 from .operands import as_codes, as_scales, length, product, together, writable
 from .tensors import through_arrays
 

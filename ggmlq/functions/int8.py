@@ -12,11 +12,11 @@ from typing import Any
 
 import numpy as np
 
-from ..devices import is_host, namespace
+from ..arrays.scaled import ScaledArray
+from ..base.devices import is_host, namespace
+from ..codes.tiling import Tile, tiling
 from ..errors import DTypeError, ShapeError
 from ..ops import scaled_linear
-from ..scaled import ScaledArray
-from ..tiling import Tile, tiling
 from .operands import together
 from .tensors import through_arrays
 

@@ -7,12 +7,12 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from ..buffers import refuse_mask
-from ..checks import as_floats
+from ..arrays.buffers import refuse_mask
+from ..arrays.scaled import ScaledArray
+from ..base.devices import device_of, is_host
 from ..codes import CODES
-from ..devices import device_of, is_host
+from ..dispatch.checks import as_floats
 from ..errors import DeviceError, DTypeError, ShapeError
-from ..scaled import ScaledArray
 from .tensors import Coded
 
 COMMENT = "this is [K / block_k, N / block_n] as some texts write it"

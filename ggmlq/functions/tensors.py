@@ -10,9 +10,9 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from ..arrays.tensors import array_of, bits_of, is_tensor, untraced
 from ..errors import DTypeError
 from ..ops.torch import as_torch_works
-from ..tensors import array_of, bits_of, is_tensor, untraced
 
 
 class Coded(NamedTuple):

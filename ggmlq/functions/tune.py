@@ -19,11 +19,11 @@ from typing import Any
 
 import numpy as np
 
-from ..cache.private import Refused
-from ..devices import cuda_device, cuda_module, on_device_of
+from ..base.devices import cuda_device, cuda_module, on_device_of
+from ..base.progress import Progress
+from ..dispatch.problems import ScaledLinear
 from ..errors import ConfigError, DeviceError
-from ..problems import ScaledLinear
-from ..progress import Progress
+from ..store.private import Refused
 from . import block, configs
 from .configs import Config, Table
 from .operands import Product, length, product

@@ -11,9 +11,9 @@ from typing import NamedTuple
 
 import numpy as np
 
-from ..array import QuantArray
+from ..arrays.array import QuantArray
+from ..base.progress import Progress
 from ..errors import GGUFError, GGUFOSError
-from ..progress import Progress
 from .file import GGUFFile, Part, open
 from .header import aligned
 from .inputs import MAX_NAME

@@ -16,8 +16,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from ..base.text import short
 from ..errors import GGUFError, GGUFOSError
-from ..text import short
 from .atomic import Staging
 from .file import open
 from .header import MAGIC

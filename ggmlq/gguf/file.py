@@ -7,11 +7,11 @@ from collections.abc import Mapping
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
-from .. import addressed
-from ..array import QuantArray
-from ..devices import cuda_module
+from ..arrays.array import QuantArray
+from ..base import addressed
+from ..base.devices import cuda_module
+from ..base.text import count
 from ..errors import GGUFError, GGUFKeyError
-from ..text import count
 from . import header, load, split, tensors
 from .header import Header
 from .metadata import Metadata

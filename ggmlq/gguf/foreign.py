@@ -5,7 +5,7 @@ from __future__ import annotations
 import mmap
 import re
 
-from ..text import short
+from ..base.text import short
 
 HEAD = 512  # bytes looked at
 CONVERT = "save it as safetensors with what made it (safetensors.torch.save_file), which gq.open reads"

@@ -9,13 +9,13 @@ from typing import Any, NamedTuple, NoReturn
 import numpy as np
 from numpy.typing import NDArray
 
-from ..array import QuantArray
-from ..devices import is_host
+from ..arrays.array import QuantArray
+from ..arrays.tensors import is_tensor, stored
+from ..arrays.weights import Divided
+from ..base.devices import is_host
 from ..errors import GGUFError
 from ..formats import FORMATS, Format
 from ..formats.scalars import SCALARS
-from ..matrix import Divided
-from ..tensors import is_tensor, stored
 from .extents import Extent
 from .source import place, release
 from .tensors import MAX_DIMS, MOST_BYTES

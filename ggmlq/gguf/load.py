@@ -21,11 +21,11 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from ..array import QuantArray
+from ..arrays.array import QuantArray
+from ..base.progress import Progress
+from ..base.text import short, size
+from ..base.threads import num_threads
 from ..errors import DeviceMemoryError
-from ..progress import Progress
-from ..text import short, size
-from ..threads import num_threads
 from .extents import Files
 from .portions import Portion, portions
 from .source import place

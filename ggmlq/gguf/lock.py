@@ -13,9 +13,9 @@ import sys
 import time
 from collections.abc import Iterator
 
+from ..base.progress import AFTER
+from ..base.text import printable
 from ..errors import GGUFOSError
-from ..progress import AFTER
-from ..text import printable
 
 if sys.platform != "win32":
     import fcntl

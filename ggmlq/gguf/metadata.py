@@ -7,9 +7,9 @@ from typing import Any, NamedTuple, NoReturn
 
 import numpy as np
 
+from ..arrays.members import Listed, inner
+from ..base.text import COMPARED, count, html_table, near, short
 from ..errors import GGUFError, GGUFKeyError
-from ..members import Listed, inner
-from ..text import COMPARED, count, html_table, near, short
 from .node import Node, array_header, decode, encode, raw, read
 from .source import Source
 from .typed import resolve

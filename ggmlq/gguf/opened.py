@@ -8,9 +8,9 @@ from collections.abc import Iterator, Mapping
 from types import MappingProxyType, TracebackType
 from typing import Any, NoReturn, Protocol, Self, TypeVar
 
-from ..folding import folded
-from ..members import Listed
-from ..text import count, html_table, short, size
+from ..arrays.members import Listed
+from ..base.folding import folded
+from ..base.text import count, html_table, short, size
 from .metadata import missing
 from .select import Filter, fitting, select
 

@@ -9,8 +9,8 @@ from struct import pack
 from types import MappingProxyType
 from typing import NamedTuple
 
+from ..base.text import short
 from ..errors import GGUFError
-from ..text import short
 from . import split, target
 from .header import ALIGNMENT_KEY, DEFAULT_ALIGNMENT, MAGIC, aligned
 from .inputs import Described

@@ -12,8 +12,8 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any, NamedTuple
 
+from ..base.unwinding import unwinding
 from ..errors import GGUFNotFoundError, GGUFOSError
-from ..unwinding import unwinding
 from . import target
 from .atomic import Chunk, Staging
 from .extents import Extent

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from fnmatch import fnmatchcase
 
+from ..base.text import short
 from ..errors import DTypeError, GGUFKeyError
-from ..text import short
 
 NAMED = 5  # names that an error shows
 

@@ -13,8 +13,8 @@ from typing import Any, ClassVar, NamedTuple, NoReturn
 import numpy as np
 from numpy.typing import NDArray
 
+from ..base.text import COMPARED, meant, short
 from ..errors import DTypeError, GGMLQError, GGUFError, GGUFNotFoundError, GGUFOSError
-from ..text import COMPARED, meant, short
 from .limits import Allowance
 from .valuetype import MAX_NAME_BYTES, order_sign
 

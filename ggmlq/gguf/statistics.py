@@ -8,9 +8,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ..array import QuantArray
+from ..arrays.array import QuantArray
+from ..base.progress import Progress
 from ..formats import BlockFormat, Format
-from ..progress import Progress
 
 SLAB = 1 << 18  # elements decoded together
 

@@ -8,8 +8,8 @@ import sys
 from collections import Counter
 from collections.abc import Iterable
 
+from ..base.text import size
 from ..errors import GGUFOSError
-from ..text import size
 
 MOST_LINKS = 40  # that lead to each other: as many as Linux follows
 DEVICES = ("/dev", "/proc")  # links here are devices in disguise: /dev/stdout is whatever a shell made it

@@ -8,7 +8,7 @@ from typing import NamedTuple, NoReturn
 
 import numpy as np
 
-from ..array import QuantArray
+from ..arrays.array import QuantArray
 from ..errors import FormatError, GGUFError
 from ..formats import FORMATS, Format
 from .source import Source

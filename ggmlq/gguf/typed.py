@@ -9,8 +9,8 @@ from typing import Any, NoReturn
 import numpy as np
 from numpy.typing import NDArray
 
+from ..base.text import short
 from ..errors import GGUFError
-from ..text import short
 from .node import Node
 from .sequence import Array
 from .valuetype import MAX_DEPTH, NUMBERS, ValueType

@@ -8,9 +8,9 @@ from contextlib import contextmanager
 from types import MappingProxyType
 from typing import Any, Final
 
+from ..base.progress import Progress
+from ..base.text import short
 from ..errors import GGMLQError, GGUFError, GGUFNotFoundError, GGUFOSError
-from ..progress import Progress
-from ..text import short
 from . import inputs, target
 from .atomic import Chunk, Staging
 from .extents import Extent

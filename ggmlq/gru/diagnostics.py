@@ -8,8 +8,8 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from ..base.text import table
 from ..fixed.qformat import QFormat
-from ..text import table
 from .cell import Cell
 from .step import COUNTED
 from .widths import GATES

@@ -19,13 +19,13 @@ from typing import Any
 
 import numpy as np
 
+from ..arrays.dumps import Dump
+from ..base.text import short
 from ..codes.code import ROUNDINGS
-from ..dumps import Dump
 from ..errors import DumpError, GRUFileError
 from ..fixed.qformat import MOST_BITS, QFormat
 from ..fixed.tables import TABLES
 from ..gguf.atomic import Staging
-from ..text import short
 from .cell import TABLE_OF, Cell
 from .widths import NAMES, WEIGHTS
 

@@ -7,10 +7,10 @@ from collections.abc import Mapping
 from functools import cached_property
 from typing import Any
 
-from ..devices import cuda_device
+from ..base.devices import cuda_device
+from ..base.text import short
 from ..errors import DeviceError
 from ..fixed.qformat import QFormat
-from ..text import short
 from . import files
 from .cell import Cell
 from .diagnostics import Diagnostics, Tally

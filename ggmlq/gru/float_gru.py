@@ -7,12 +7,12 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from ..base.progress import Progress
+from ..base.text import short
 from ..codes.code import ROUNDINGS
 from ..errors import CalibrationError, ShapeError, UnsupportedError
 from ..fixed.observers import OBSERVERS, Observed
 from ..fixed.tables import TABLES
-from ..progress import Progress
-from ..text import short
 from . import forward, shapes
 from .calibrated import cell_of
 from .fixed_gru import FixedGRU

@@ -14,8 +14,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from ..base.text import short
 from ..errors import GRUFileError, UnsupportedError
-from ..text import short
 from .protobuf import fields, integers, message, words
 
 MOST_BYTES = 4 << 30

@@ -7,8 +7,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from ..base.text import short
 from ..errors import ShapeError, UnsupportedError
-from ..text import short
 
 ORDERS = ("zrg", "rzn")
 

@@ -8,12 +8,12 @@ from typing import Any, NamedTuple, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from .. import ladder
-from ..devices import cuda_device, device_of, is_host, namespace, on_device_of
+from ..arrays.tensors import array_of, is_tensor, untraced
+from ..base.devices import cuda_device, device_of, is_host, namespace, on_device_of
+from ..dispatch import ladder
+from ..dispatch.problems import Gru
 from ..errors import DeviceError
 from ..fixed.qformat import QFormat, format_of
-from ..problems import Gru
-from ..tensors import array_of, is_tensor, untraced
 from . import shapes
 from .cell import Cell
 from .diagnostics import FAR, TALLIED, Tally

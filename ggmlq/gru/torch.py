@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+from ..base.text import short
 from ..errors import DTypeError, UnsupportedError
-from ..text import short
 
 PARTS = {"W": "weight_ih_l", "R": "weight_hh_l", "bx": "bias_ih_l", "br": "bias_hh_l"}
 

@@ -9,10 +9,10 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from ..checks import as_floats
-from ..devices import device_of, is_host
+from ..arrays.tensors import array_of, is_tensor
+from ..base.devices import device_of, is_host
+from ..dispatch.checks import as_floats
 from ..errors import DeviceError, DTypeError, NonFiniteError, ShapeError
-from ..tensors import array_of, is_tensor
 from .orders import from_torch_order
 
 Floats = NDArray[Any]

@@ -14,9 +14,9 @@ from collections.abc import Mapping
 from difflib import get_close_matches
 from typing import Any, NamedTuple
 
+from ..base.text import short
 from ..errors import ConfigError, DTypeError
 from ..fixed.qformat import MOST_BITS
-from ..text import short
 
 WEIGHTS = ("W", "R", "bx", "br")  # an exponent a row, no zero point
 STEPS = ("x", "h")  # whose ranges are followed step by step

@@ -20,9 +20,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ..array import QuantArray
-from ..checks import as_floats
-from ..devices import to_host
+from ..arrays.array import QuantArray
+from ..base.devices import to_host
+from ..dispatch.checks import as_floats
 from ..errors import ShapeError, UnsupportedError
 from ..formats import FORMATS, Format
 from ..formats.format import Floats

@@ -6,9 +6,9 @@ from typing import Any
 
 import numpy as np
 
-from ..array import QuantArray
-from ..checks import as_floats, check_linear
-from ..devices import to_host
+from ..arrays.array import QuantArray
+from ..base.devices import to_host
+from ..dispatch.checks import as_floats, check_linear
 from ..errors import ShapeError, UnsupportedError
 from ..ops.expert_operands import check_matrices, checked
 from .protocol import Arrays

@@ -16,8 +16,8 @@ from contextlib import suppress
 from typing import Any
 
 from .. import errors
+from ..base.text import printable
 from ..errors import DeviceError, LibraryFailedError
-from ..text import printable
 from .pipes import Pipes
 from .protocol import Arrays, GarbledError, receive, send
 

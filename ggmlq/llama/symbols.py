@@ -10,8 +10,8 @@ import ctypes
 from pathlib import Path
 from typing import Any
 
+from ..base.text import printable
 from ..errors import MissingDependencyError, UnsupportedError
-from ..text import printable
 from .files import HOW, Build
 
 P, TEXT, SIZE = ctypes.c_void_p, ctypes.c_char_p, ctypes.c_size_t

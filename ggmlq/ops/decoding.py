@@ -16,9 +16,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ..array import QuantArray
+from ..arrays.array import QuantArray
+from ..base.unwinding import until_imported
 from ..formats import Format
-from ..unwinding import until_imported
 
 SLAB = 1 << 18  # elements that NumPy decodes at a time: temporaries stay in the cache
 SHARED = 1 << 19  # elements of a part for a thread: fewer are decoded sooner than it wakes
@@ -63,7 +63,7 @@ def decode_through(q: QuantArray, values: NDArray[Any]) -> None:
 def decoder(fmt: Format) -> Decoder | None:
     """The compiled decoder of a format, or None where it has none."""
     with until_imported("numba"):
-        found: Decoder | None = importlib.import_module("ggmlq.cpu.decode").decoder(fmt)
+        found: Decoder | None = importlib.import_module("ggmlq.cpu.unpack._decode").decoder(fmt)
     return found
 
 
@@ -76,7 +76,7 @@ def _in_numpy(q: QuantArray, values: NDArray[Any]) -> None:
 
 
 def _compiled(decode: Decoder, q: QuantArray, values: NDArray[Any]) -> None:
-    share = importlib.import_module("ggmlq.threads").share
+    share = importlib.import_module("ggmlq.base.threads").share
     raw = np.ascontiguousarray(q.raw).reshape(-1)
     raw.flags.writeable = False  # one kind of array: it is compiled once
     flat = values.reshape(-1)

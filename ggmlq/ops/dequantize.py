@@ -7,11 +7,11 @@ from typing import Any, overload
 import numpy as np
 from numpy.typing import NDArray
 
-from ..array import QuantArray
-from ..checks import check_out, float_dtype
-from ..devices import cuda_module, on_device_of
+from ..arrays.array import QuantArray
+from ..arrays.weights import Float, Out, operation
+from ..base.devices import cuda_module, on_device_of
+from ..dispatch.checks import check_out, float_dtype
 from ..errors import DTypeError
-from ..matrix import Float, Out, operation
 from .decoding import NATIVE, decode_into, decode_through
 
 
@@ -58,7 +58,7 @@ def dequantize(q: QuantArray, dtype: Any = np.float32, out: Any = None) -> Any:
         kind = out.dtype
     if q.device != "cpu":
         with on_device_of(asked, q.memory, q):
-            values = cuda_module("dequantize").dequantize(q, kind)
+            values = cuda_module("quantize.decode").dequantize(q, kind)
             if out is None:
                 return values
             out[...] = values

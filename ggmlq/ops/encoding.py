@@ -14,14 +14,14 @@ from typing import Any, NamedTuple
 
 from numpy.typing import NDArray
 
-from ..checks import finite_float32
+from ..base.progress import Progress
+from ..base.threads import PARTS, num_threads, share
+from ..base.unwinding import until_imported
+from ..dispatch.checks import finite_float32
 from ..errors import NonFiniteError
 from ..formats import BlockFormat, Format
 from ..formats.format import Bytes, Floats
 from ..formats.scalars import ScalarFormat
-from ..progress import Progress
-from ..threads import PARTS, num_threads, share
-from ..unwinding import until_imported
 
 # Elements encoded by one call: what NumPy copies and what is read twice stays in the cache, and a thread
 # does not meet others at Python's lock more often than it must. A compiled search is long enough

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
-from ..array import QuantArray
-from ..devices import namespace, on_device_of
+from ..arrays.array import QuantArray
+from ..arrays.scaled import ScaledArray
+from ..base.devices import namespace, on_device_of
 from ..errors import DTypeError
-from ..scaled import ScaledArray
 
 
 def equal(a: QuantArray | ScaledArray, b: QuantArray | ScaledArray) -> bool:

@@ -8,14 +8,14 @@ from typing import Any
 import numpy as np
 from numpy.typing import DTypeLike
 
-from .. import ladder
-from ..array import QuantArray
-from ..checks import check_out, float_dtype, takes_sums, written
-from ..devices import namespace, on_device_of, place_of
-from ..matrix import Divided, operation
-from ..problems import ExpertLinear
-from ..scaled import ScaledArray
-from ..tensors import is_tensor
+from ..arrays.array import QuantArray
+from ..arrays.scaled import ScaledArray
+from ..arrays.tensors import is_tensor
+from ..arrays.weights import Divided, operation
+from ..base.devices import namespace, on_device_of, place_of
+from ..dispatch import ladder
+from ..dispatch.checks import check_out, float_dtype, takes_sums, written
+from ..dispatch.problems import ExpertLinear
 from . import fast_experts, torch
 from .expert_operands import ASKED, check_matrices, check_rows, checked
 

@@ -7,13 +7,13 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from ..array import QuantArray
-from ..buffers import refuse_mask
-from ..checks import as_floats
-from ..devices import device_of, is_host
+from ..arrays.array import QuantArray
+from ..arrays.buffers import refuse_mask
+from ..arrays.scaled import ScaledArray
+from ..arrays.tensors import bits_of, is_tensor
+from ..base.devices import device_of, is_host
+from ..dispatch.checks import as_floats
 from ..errors import BlockIndexError, DeviceError, DTypeError, ShapeError
-from ..scaled import ScaledArray
-from ..tensors import bits_of, is_tensor
 from .quantize_scaled import quantize_scaled
 from .scaled_operands import check_operands, how_quantized, takes_zeros
 

@@ -11,8 +11,8 @@ from typing import Any
 
 import numpy as np
 
-from ..array import QuantArray
-from ..checks import FLOAT32
+from ..arrays.array import QuantArray
+from ..dispatch.checks import FLOAT32
 from .fast_path import takes
 
 FEW = 256  # uses: with more, what a call costs beside its kernels does not matter

@@ -14,13 +14,13 @@ from typing import Any
 
 import numpy as np
 
-from .. import ladder
-from ..array import QuantArray
-from ..buffers import address_of
-from ..checks import FLOAT32, takes_sums
-from ..devices import cuda_driver, cuda_module
-from ..problems import Linear
-from ..scaled import ScaledArray
+from ..arrays.array import QuantArray
+from ..arrays.buffers import address_of
+from ..arrays.scaled import ScaledArray
+from ..base.devices import cuda_driver, cuda_module
+from ..dispatch import ladder
+from ..dispatch.checks import FLOAT32, takes_sums
+from ..dispatch.problems import Linear
 
 MOST_NUMBERS = 1 << 16  # of activations with scales in a plan: quantized once more where it is made
 FLOAT16 = np.dtype(np.float16)
@@ -107,7 +107,7 @@ def key_of(m: int, kernel: str, arithmetic: str | None, kind: str) -> tuple[Any,
 
 def adder(q: Any, m: int, kind: str) -> Any:
     """What adds a bias of a kind to so many rows of results, without CuPy, as it would."""
-    return _kept(q, ("bias", m, kind), lambda: cuda_module("pipeline.bias").plan(m, q.shape[0], kind))
+    return _kept(q, ("bias", m, kind), lambda: cuda_module("epilogue.bias").plan(m, q.shape[0], kind))
 
 
 def _kept(q: Any, key: Hashable, make: Callable[[], Any]) -> Any:

@@ -20,9 +20,9 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from ..array import QuantArray
-from ..devices import cuda_driver
-from ..tensors import bits_of
+from ..arrays.array import QuantArray
+from ..arrays.tensors import bits_of
+from ..base.devices import cuda_driver
 from . import fast_path
 
 HOST = -1  # what torch numbers it by

@@ -7,12 +7,12 @@ from typing import Any, TypeVar
 
 import numpy as np
 
-from ..array import QuantArray
-from ..buffers import frozen
-from ..devices import is_host, namespace, on_device_of
+from ..arrays.array import QuantArray
+from ..arrays.buffers import frozen
+from ..arrays.scaled import ScaledArray
+from ..base.devices import is_host, namespace, on_device_of
+from ..base.text import short
 from ..errors import DeviceError, DTypeError, ShapeError
-from ..scaled import ScaledArray
-from ..text import short
 
 Array = TypeVar("Array", QuantArray, ScaledArray)
 

@@ -9,13 +9,13 @@ from typing import Any, overload
 import numpy as np
 from numpy.typing import NDArray
 
-from .. import ladder
-from ..array import QuantArray
-from ..checks import check_bias, check_linear, check_out, float_dtype, takes_sums
-from ..devices import is_host, namespace, on_device_of, place_of
-from ..matrix import Divided, Float, Host, Out, operation
-from ..problems import Linear
-from ..tensors import is_tensor
+from ..arrays.array import QuantArray
+from ..arrays.tensors import is_tensor
+from ..arrays.weights import Divided, Float, Host, Out, operation
+from ..base.devices import is_host, namespace, on_device_of, place_of
+from ..dispatch import ladder
+from ..dispatch.checks import check_bias, check_linear, check_out, float_dtype, takes_sums
+from ..dispatch.problems import Linear
 from . import fast_path, fast_torch, torch
 
 

@@ -8,14 +8,14 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ..array import QuantArray
-from ..buffers import check_row, frozen
-from ..checks import as_floats, check_imatrix, row_index
+from ..arrays.array import QuantArray
+from ..arrays.buffers import check_row, frozen
+from ..arrays.tensors import array_of, is_tensor, untraced
+from ..base.devices import cuda_module, device_of, is_host, on_device_of, to_host
 from ..codes import CODES
-from ..devices import cuda_module, device_of, is_host, on_device_of, to_host
+from ..dispatch.checks import as_floats, check_imatrix, row_index
 from ..errors import FormatError, ShapeError, UnsupportedError
 from ..formats import FORMATS, Format
-from ..tensors import array_of, is_tensor, untraced
 from .encoding import encode_rows
 
 SQUARED = 1.8e19  # its square is the largest float32

@@ -9,16 +9,16 @@ from typing import Any
 import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
-from ..checks import as_floats, as_floats_or_bfloat16, check_out, float_dtype, row_index
+from ..arrays.scaled import ScaledArray
+from ..arrays.scaled_parts import as_stored
+from ..arrays.tensors import array_of, is_tensor, untraced
+from ..arrays.weights import operation
+from ..base.devices import cuda_module, device_of, is_host, namespace, on_device_of
 from ..codes import CODES, Code, scaling
 from ..codes.scaling import Found, Rule
-from ..devices import cuda_module, device_of, is_host, namespace, on_device_of
+from ..codes.tiling import Tile, Tiling, checked_tile, expanded, tiling
+from ..dispatch.checks import as_floats, as_floats_or_bfloat16, check_out, float_dtype, row_index
 from ..errors import CodeError, DeviceError, DTypeError, NonFiniteError, ShapeError, UnsupportedError
-from ..matrix import operation
-from ..scaled import ScaledArray
-from ..scaled_parts import as_stored
-from ..tensors import array_of, is_tensor, untraced
-from ..tiling import Tile, Tiling, checked_tile, expanded, tiling
 
 SCALES, ORDERS, RAGGED = ("float32", "e8m0"), ("rows", "columns"), ("error", "pad")
 PATIENCE = 1 << 18  # elements that NumPy quantizes, or decodes, sooner than a kernel is compiled
@@ -223,7 +223,9 @@ def dequantize_scaled(s: ScaledArray, dtype: DTypeLike | None = np.float32, out:
         kind = out.dtype
     with on_device_of(asked, s.codes, s), np.errstate(over="ignore", invalid="ignore"):
         values = (
-            _values(s, kind) if is_host(s.codes) else cuda_module("dequantize_scaled").dequantize(s, kind)
+            _values(s, kind)
+            if is_host(s.codes)
+            else cuda_module("quantize_scaled.decode").dequantize(s, kind)
         )
         if out is None:
             return values

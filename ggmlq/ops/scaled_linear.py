@@ -8,17 +8,17 @@ from typing import Any, NamedTuple, overload
 import numpy as np
 from numpy.typing import NDArray
 
-from .. import ladder
-from ..checks import as_floats_or_bfloat16, check_bias, check_out, float_dtype, takes_sums, written
+from ..arrays.scaled import ScaledArray
+from ..arrays.tensors import array_of, is_tensor
+from ..arrays.weights import Divided, Float, Host, Out, operation
+from ..base.devices import device_of, namespace, on_device_of, place_of
 from ..codes import CODES, Code
-from ..devices import device_of, namespace, on_device_of, place_of
-from ..ending import PLAIN, Ending, can_be
+from ..codes.tiling import Tile
+from ..dispatch import ladder
+from ..dispatch.checks import as_floats_or_bfloat16, check_bias, check_out, float_dtype, takes_sums, written
+from ..dispatch.ending import PLAIN, Ending, can_be
+from ..dispatch.problems import INT32, ScaledLinear
 from ..errors import DeviceError, DTypeError, ShapeError, UnsupportedError
-from ..matrix import Divided, Float, Host, Out, operation
-from ..problems import INT32, ScaledLinear
-from ..scaled import ScaledArray
-from ..tensors import array_of, is_tensor
-from ..tiling import Tile
 from . import fast_path, torch
 from .quantize_scaled import quantize_scaled, static_scales
 from .scaled_operands import check_columns, check_operands, check_weights, how_quantized, takes_zeros

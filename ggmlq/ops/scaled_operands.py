@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
+from ..arrays.scaled import ScaledArray
+from ..arrays.weights import Transposed
 from ..codes import CODES, Code
 from ..errors import CodeError, DeviceError, DTypeError, ShapeError
-from ..matrix import Transposed
-from ..scaled import ScaledArray
 
 
 def check_weights(asked: str, w: Any) -> None:

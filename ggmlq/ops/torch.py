@@ -12,10 +12,10 @@ from contextlib import contextmanager
 from functools import partial
 from typing import Any
 
-from ..checks import check_linear, float_dtype
-from ..devices import cuda_device
+from ..arrays.tensors import array_of, is_foreign
+from ..base.devices import cuda_device
+from ..dispatch.checks import check_linear, float_dtype
 from ..errors import DTypeError
-from ..tensors import array_of, is_foreign
 
 
 def linear(

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from itertools import pairwise
 from typing import Any
 
-from .. import missing
+from ..base import missing
 from ..errors import MissingDependencyError, PageError
 from .charts import Bars
 from .render import put

@@ -15,9 +15,9 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from .. import missing
+from ..base import missing
+from ..base.text import printable
 from ..errors import MissingDependencyError, PageError
-from ..text import printable
 from .blocks import Cell, Page, Table, Value
 from .svg import spark, svg
 

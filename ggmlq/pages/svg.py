@@ -11,7 +11,7 @@ from math import log10
 from pathlib import Path
 from xml.etree import ElementTree
 
-from ..text import printable
+from ..base.text import printable
 from .charts import LEAST, Bars, Lines, Series, Tick, amount, linear_ticks, log_ticks
 
 Place = Callable[[float], float]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from ..text import printable
+from ..base.text import printable
 from .charts import Bars
 
 EIGHTHS = " ▏▎▍▌▋▊▉█"

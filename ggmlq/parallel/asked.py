@@ -6,12 +6,12 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from ..checks import as_floats, check_bias, float_dtype
-from ..devices import device_of
+from ..arrays.scaled import ScaledArray
+from ..base.devices import device_of
+from ..dispatch.checks import as_floats, check_bias, float_dtype
 from ..errors import DeviceError, DTypeError, ShapeError
 from ..ops.expert_operands import check_ids, check_rows
 from ..ops.scaled_operands import how_quantized, takes_zeros
-from ..scaled import ScaledArray
 from .parts import Parts
 
 

@@ -15,11 +15,11 @@ from typing import Any
 
 import numpy as np
 
+from ..arrays.scaled import ScaledArray
+from ..base.devices import namespace, on_device_of
+from ..base.text import short
 from ..codes.scaling import laid_out
-from ..devices import namespace, on_device_of
 from ..errors import ShapeError
-from ..scaled import ScaledArray
-from ..text import short
 
 Spans = tuple[tuple[int, int], ...]
 COARSE, FINE, TILE = 256, 32, 128  # elements

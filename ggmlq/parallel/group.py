@@ -7,7 +7,7 @@ from typing import Any, Self
 
 import numpy as np
 
-from ..devices import cuda_device, cuda_module, device_of, is_host
+from ..base.devices import cuda_device, cuda_module, device_of, is_host
 from ..errors import DeviceError, GGMLQError, ShapeError
 from .ranks import Rank, rank_of, shard_of
 from .wire import Wire

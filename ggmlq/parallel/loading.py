@@ -12,12 +12,12 @@ from typing import Any
 
 import numpy as np
 
-from ..array import QuantArray
-from ..devices import cuda_module
+from ..arrays.array import QuantArray
+from ..base.devices import cuda_module
+from ..base.progress import Progress
+from ..base.text import short
 from ..errors import ShapeError
 from ..gguf import load
-from ..progress import Progress
-from ..text import short
 from . import cuts
 from .cuts import Spans
 from .places import canonical

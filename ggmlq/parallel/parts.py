@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
-from ..checks import as_floats
-from ..devices import cuda_device, device_of, is_host, namespace
+from ..base.devices import cuda_device, device_of, is_host, namespace
+from ..dispatch.checks import as_floats
 from ..errors import DeviceError, DTypeError, ShapeError
 from .cuts import Spans
 from .places import canonical

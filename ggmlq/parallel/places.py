@@ -7,9 +7,9 @@ from typing import Any
 
 import numpy as np
 
-from ..devices import cuda_device
+from ..base.devices import cuda_device
+from ..base.text import short
 from ..errors import DeviceError
-from ..text import short
 
 WAY = 'pass a list such as ["cuda:0", "cuda:1"], [0, 1] or ["cpu", "cpu"]'
 

@@ -18,15 +18,15 @@ from typing import Any
 
 import numpy as np
 
-from ..checks import check_out
-from ..devices import namespace
+from ..arrays.protocols import OPERATIONS
+from ..arrays.tensors import is_tensor
+from ..arrays.weights import Divided
+from ..base.devices import namespace
+from ..dispatch.checks import check_out
 from ..errors import DeviceError, DTypeError, ShapeError, UnsupportedError
-from ..matrix import Divided
 from ..ops import quantize_scaled
 from ..ops import torch as tensors
 from ..ops.scaled_linear import coding_of
-from ..protocols import OPERATIONS
-from ..tensors import is_tensor
 from .asked import Asked, checked
 from .parts import Parts, gathered, joined
 

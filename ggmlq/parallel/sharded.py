@@ -8,12 +8,12 @@ from typing import Any, Self
 import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
-from .. import text
-from ..array import QuantArray
+from ..arrays.array import QuantArray
+from ..arrays.scaled import ScaledArray
+from ..arrays.weights import Divided
+from ..base import text
 from ..errors import BlockIndexError, DTypeError, ShapeError
-from ..matrix import Divided
 from ..ops import concatenate
-from ..scaled import ScaledArray
 from . import cuts as cutting
 from .cuts import Spans
 from .places import canonical

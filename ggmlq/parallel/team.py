@@ -13,7 +13,7 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from ..devices import cuda_module, device_of
+from ..base.devices import cuda_module, device_of
 from ..errors import DeviceError
 
 

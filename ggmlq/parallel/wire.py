@@ -19,8 +19,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from ..base.text import printable
 from ..errors import GroupError
-from ..text import printable
 from .meeting import connected, gathered
 from .ranks import Rank
 from .sockets import read, read_into, send

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ..array import QuantArray
+from ..arrays.array import QuantArray
 from .identity import times
 from .linear import by_slabs
 from .multiply import block_sums, multiply

@@ -7,11 +7,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ..array import QuantArray
-from ..devices import to_host
+from ..arrays.array import QuantArray
+from ..arrays.scaled import ScaledArray
+from ..base.devices import to_host
 from ..errors import UnsupportedError
 from ..ops.expert_operands import checked
-from ..scaled import ScaledArray
 from .linear import linear
 from .rules import Rule
 from .scaled_linear import SUMS, scaled_linear

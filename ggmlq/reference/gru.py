@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from ..devices import to_host
+from ..base.devices import to_host
 from ..fixed.qformat import QFormat
 from ..fixed.shift import shifted_array
 from ..gru import shapes

@@ -9,9 +9,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ..array import QuantArray
-from ..checks import check_linear
-from ..devices import to_host
+from ..arrays.array import QuantArray
+from ..base.devices import to_host
+from ..dispatch.checks import check_linear
 from ..errors import ShapeError
 from .multiply import multiply
 from .operands import Activations, Weights, Wide, activations, weights

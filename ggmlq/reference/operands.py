@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ..array import QuantArray
+from ..arrays.array import QuantArray
 from ..errors import UnsupportedError
 from ..formats import FORMATS, BlockFormat, Format
 from ..formats.scalars import bfloat16_bits

@@ -7,11 +7,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ..devices import to_host
+from ..arrays.scaled import ScaledArray
+from ..base.devices import to_host
+from ..codes.tiling import expanded
 from ..errors import UnsupportedError
 from ..ops.scaled_operands import check_columns, check_operands, check_weights
-from ..scaled import ScaledArray
-from ..tiling import expanded
 from .identity import Planar, Wide, product
 
 SLAB = 1 << 22  # elements of either operand at a time

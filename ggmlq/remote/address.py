@@ -11,8 +11,8 @@ import re
 from typing import NamedTuple
 from urllib.parse import quote, urlsplit, urlunsplit
 
+from ..base.text import short
 from ..errors import RemoteError
-from ..text import short
 
 HUB = "https://huggingface.co"
 LOCAL = ("localhost", "127.0.0.1", "::1")

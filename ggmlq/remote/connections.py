@@ -18,8 +18,8 @@ from time import monotonic
 from typing import Any
 from urllib.parse import urlsplit
 
+from ..base.text import short
 from ..errors import RemoteError
-from ..text import short
 
 VARIABLE, SECONDS = "GGMLQ_REMOTE_TIMEOUT", 60.0  # for PIECE bytes, unless the variable says otherwise
 MOST_SECONDS = 1e6

@@ -21,11 +21,11 @@ from typing import NoReturn, Protocol
 
 import numpy as np
 
-from ..cache.private import Folder
+from ..base.progress import Progress
+from ..base.text import size as sized
 from ..errors import RemoteError
 from ..gguf.source import Map, map_of
-from ..progress import Progress
-from ..text import size as sized
+from ..store.private import Folder
 
 DATA, TABLE = "data", "table"  # names of the two
 PIECE = 1 << 16  # bytes with one checksum; fetched whole

@@ -11,15 +11,15 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ..addressed import opener
-from ..array import QuantArray
+from ..arrays.array import QuantArray
+from ..base.addressed import opener
+from ..base.progress import Progress
 from ..errors import GGMLQError, RemoteError, RemoteNotFoundError, SafetensorsError
 from ..gguf import header as gguf_header
 from ..gguf import split
 from ..gguf.file import GGUFFile
 from ..gguf.file import Part as GGUFPart
 from ..gguf.source import Source
-from ..progress import Progress
 from ..safetensors import header as safetensors_header
 from ..safetensors import jsons
 from ..safetensors.file import Part, SafetensorsFile

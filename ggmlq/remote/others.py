@@ -9,7 +9,7 @@ import importlib
 from collections.abc import Iterator
 from typing import Any
 
-from .. import missing
+from ..base import missing
 from ..errors import MissingDependencyError, RemoteError, RemoteNotFoundError
 from .address import Address
 

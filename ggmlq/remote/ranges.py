@@ -20,8 +20,8 @@ from collections.abc import Iterator
 from email.message import Message
 from typing import Any, NoReturn
 
+from ..base.text import cut, printable, short
 from ..errors import RemoteError, RemoteNotFoundError
-from ..text import cut, printable, short
 from .address import Address
 from .connections import PIECE, SILENCE, VARIABLE, Clock, opener, origin
 

@@ -21,10 +21,10 @@ from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import NamedTuple
 
-from ..cache import root
-from ..cache.private import PARTIAL, Folder, Refused, below
+from ..base.notices import say_once
 from ..errors import RemoteError
-from ..notices import say_once
+from ..store.disk import root
+from ..store.private import PARTIAL, Folder, Refused, below
 from .held import DATA, TABLE, Held, Origin
 from .ranges import Ranges
 

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ..array import QuantArray
+from ..arrays.array import QuantArray
 from ..formats import BlockFormat, Format
 from ..gguf.source import release
 from ..gguf.statistics import code_range

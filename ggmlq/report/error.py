@@ -16,7 +16,7 @@ from math import prod
 import numpy as np
 from numpy.typing import NDArray
 
-from ..array import QuantArray
+from ..arrays.array import QuantArray
 from ..formats import FORMATS, BlockFormat, Format
 from ..gguf.tensors import piece
 from ..ops import dequantize, quantize

@@ -8,14 +8,14 @@ from collections.abc import Iterator
 from typing import Any
 
 from .. import gguf
-from ..array import QuantArray
+from ..arrays.array import QuantArray
+from ..base.progress import Progress
 from ..diff import TensorDifference, compare
 from ..errors import GGUFError
 from ..gguf import GGUFFile
 from ..gguf.check import structure
 from ..gguf.places import place_of
 from ..pages import write
-from ..progress import Progress
 from . import blocks, error, findings, values
 from .facts import Model, Tensor
 from .page import page

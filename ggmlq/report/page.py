@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from typing import Any
 
+from ..base.text import size
 from ..formats import BlockFormat
 from ..gguf import Array
 from ..pages import (
@@ -24,7 +25,6 @@ from ..pages import (
     layer_grids,
 )
 from ..pages.blocks import Block
-from ..text import size
 from . import figures
 from .facts import Model, Tensor
 

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ..array import QuantArray
+from ..arrays.array import QuantArray
 from ..gguf.source import release
 from ..gguf.tensors import piece
 from ..ops import dequantize

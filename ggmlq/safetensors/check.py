@@ -10,10 +10,10 @@ from collections.abc import Iterator, Mapping
 
 import numpy as np
 
+from ..base.progress import Progress
 from ..errors import GGMLQError, SafetensorsError, SafetensorsOSError
 from ..gguf.check import Finding
 from ..gguf.source import release
-from ..progress import Progress
 from .file import SafetensorsFile, open
 from .header import Entry
 from .scales import is_scaled, name_of_scale

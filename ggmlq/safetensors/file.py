@@ -11,16 +11,16 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from .. import addressed
-from ..array import QuantArray
+from ..arrays.array import QuantArray
+from ..arrays.scaled import ScaledArray
+from ..base import addressed
+from ..base.progress import Progress
+from ..base.text import html_table, short
 from ..errors import SafetensorsError, SafetensorsKeyError, UnsupportedError
 from ..gguf.metadata import LONGEST
 from ..gguf.opened import Opened
 from ..gguf.select import Filter, select
 from ..gguf.source import checked_path
-from ..progress import Progress
-from ..scaled import ScaledArray
-from ..text import html_table, short
 from . import header, jsons, place, scales
 from .header import Entry, Header, Source
 from .place import Place

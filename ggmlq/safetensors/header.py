@@ -13,10 +13,10 @@ from collections.abc import Mapping
 from math import prod
 from typing import Any, ClassVar, NamedTuple
 
+from ..base.text import short
 from ..errors import SafetensorsError, SafetensorsNotFoundError, SafetensorsOSError
 from ..gguf import foreign, limits, source
 from ..gguf.tensors import MOST_BYTES
-from ..text import short
 from . import jsons
 from .dtypes import TYPES, ElementType
 

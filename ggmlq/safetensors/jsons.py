@@ -11,8 +11,8 @@ import os
 import stat
 from typing import Any, NoReturn
 
+from ..base.text import short
 from ..errors import SafetensorsError, SafetensorsNotFoundError, SafetensorsOSError
-from ..text import short
 
 MOST_BYTES = 1 << 26  # of a text; the largest tokenizers take 33 MB
 MOST_NESTED = 1 << 21  # brackets: a merge of a tokenizer has one; the largest have half a million merges

@@ -11,8 +11,8 @@ import re
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
+from ..base.text import short
 from ..errors import SafetensorsError, SafetensorsOSError
-from ..text import short
 from . import jsons
 
 INDEX = ".safetensors.index.json"

@@ -14,9 +14,9 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from ..arrays.scaled import ScaledArray
+from ..codes.tiling import Tile, tiling
 from ..errors import SafetensorsError
-from ..scaled import ScaledArray
-from ..tiling import Tile, tiling
 from .header import Entry
 
 SUFFIXES = ("_scale_inv", "_scale")  # after the name: DeepSeek's, then that of most others

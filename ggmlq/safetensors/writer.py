@@ -15,19 +15,19 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from ..array import QuantArray
-from ..devices import is_host
+from ..arrays.array import QuantArray
+from ..arrays.scaled import ScaledArray
+from ..arrays.tensors import bits_of, is_tensor
+from ..arrays.weights import Divided
+from ..base.devices import is_host
+from ..base.progress import Progress
+from ..base.text import short
 from ..errors import GGUFError, SafetensorsError, SafetensorsNotFoundError, SafetensorsOSError
 from ..gguf import target
 from ..gguf.atomic import Chunk, Staging
 from ..gguf.extents import Extent
 from ..gguf.inputs import SLAB_BYTES, Described, Streamed, slabs
 from ..gguf.source import checked_path, place, release
-from ..matrix import Divided
-from ..progress import Progress
-from ..scaled import ScaledArray
-from ..tensors import bits_of, is_tensor
-from ..text import short
 from .dtypes import BY_CODE, BY_DTYPE, BY_FORMAT, TYPES
 from .file import SafetensorsFile
 from .header import METADATA

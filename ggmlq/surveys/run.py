@@ -15,8 +15,11 @@ from typing import Any
 
 import numpy as np
 
-from .. import files, spread
-from ..array import QuantArray
+from .. import files, tasks
+from ..arrays.array import QuantArray
+from ..arrays.scaled import ScaledArray
+from ..base.progress import Progress
+from ..base.text import short
 from ..convert import weights
 from ..convert.plan import Importance
 from ..convert.rules import why_left
@@ -25,11 +28,8 @@ from ..errors import ConvertError, GGUFKeyError, SafetensorsError, UnsupportedEr
 from ..formats import FORMATS, Format
 from ..gguf import read_imatrix
 from ..gguf.select import Filter, select
-from ..progress import Progress
 from ..report.error import CANDIDATES, OTHERS
-from ..scaled import ScaledArray
-from ..spread.rows import slices
-from ..text import short
+from ..tasks.rows import slices
 from .facts import Survey, Surveyed, Values
 from .trial import Trial, Tried, drawn, trial
 from .walk import Walk, Walked, unit_of, walk
@@ -116,12 +116,12 @@ class _Survey:
 
     def through(self, executor: Executor | None) -> Survey:
         try:
-            spread.run(executor, self._walks(), walk, self._walked)
+            tasks.run(executor, self._walks(), walk, self._walked)
         finally:
             self._bar.close()
         self._bar = Progress(len(self._trials), "trying types", "tensors", self._show)
         try:
-            spread.run(executor, self._counted(), trial, self._tried)
+            tasks.run(executor, self._counted(), trial, self._tried)
         finally:
             self._bar.close()
         tried = [kind for one in self._found.values() for kind in one.told]
@@ -147,7 +147,7 @@ class _Survey:
                 continue
             if isinstance(x, ScaledArray):
                 one.type = x.code.name
-            rows, by_row = spread.rows_of(x), bool(self._formats(one))
+            rows, by_row = tasks.rows_of(x), bool(self._formats(one))
             matrix = self._weights(one) if by_row else None
             parts = list(slices(x.shape, unit_of(x)) if by_row else slices((prod(x.shape), 1)))
             self._parts[number, name] = len(parts)

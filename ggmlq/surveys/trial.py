@@ -8,7 +8,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from .. import spread
+from .. import tasks
 from ..convert.measure import error_of
 from ..convert.sample import Sample, choose
 from ..convert.tasks import prepare_once
@@ -29,7 +29,7 @@ class Trial(NamedTuple):
 
     model: int
     name: str
-    rows: spread.Rows
+    rows: tasks.Rows
     types: Sequence[tuple[str, int]]  # and how many elements of all tensors are tried in it
     plain: Drawn
     weighted: Drawn | None

@@ -8,12 +8,12 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from .. import spread
-from ..array import QuantArray
+from .. import tasks
+from ..arrays.array import QuantArray
+from ..arrays.scaled import ScaledArray
 from ..gguf.source import release
 from ..gguf.tensors import piece
 from ..ops import dequantize
-from ..scaled import ScaledArray
 from .facts import FLOATS, Values
 
 SLAB = 1 << 20  # elements decoded at a time
@@ -26,7 +26,7 @@ class Walk(NamedTuple):
 
     model: int
     name: str
-    rows: spread.Rows
+    rows: tasks.Rows
     part: tuple[int, int]
     number: int  # of the part in its tensor
     by_row: bool

@@ -9,8 +9,8 @@ from collections.abc import Iterator
 from concurrent.futures import ProcessPoolExecutor
 
 from ..cuda.machine.launch import FAMILIES
+from ..dispatch.ladder import rungs
 from ..formats import Format
-from ..ladder import rungs
 
 
 def compile_ahead(names: set[str], formats: set[str], capability: tuple[int, int]) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ..array import QuantArray
+from ..arrays.array import QuantArray
 from ..formats import FORMATS, BlockFormat, Format
 from .blocks import random_blocks
 

@@ -10,8 +10,8 @@ from typing import Any
 
 import numpy as np
 
-from ..array import QuantArray
-from ..devices import to_host
+from ..arrays.array import QuantArray
+from ..base.devices import to_host
 from ..formats import Format
 from .blocks import random_blocks
 

@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from ..array import QuantArray
+from ..arrays.array import QuantArray
 from ..gguf import save
 from ..ops import quantize
 

@@ -10,10 +10,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from .. import reference
-from ..array import QuantArray
-from ..devices import to_host
-from ..ladder import Rung, choose
-from ..problems import Linear
+from ..arrays.array import QuantArray
+from ..base.devices import to_host
+from ..dispatch.ladder import Rung, choose
+from ..dispatch.problems import Linear
 
 # How far a kernel may be from the oracle on its own operands, by what it sums in.
 TOLERANCE = {"int32": 1e-11, "f32": 1e-10, "f16": 2e-7}

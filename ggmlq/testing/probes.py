@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
+from ..cuda.intrinsics import ptx
+from ..cuda.intrinsics.assembly import instruction, only_on_a_gpu, u64
+from ..cuda.intrinsics.language import cuda, int32, uint32, uint64
 from ..cuda.machine import device
 from ..cuda.machine.launch import Kernel, family
-from ..cuda.words import ptx
-from ..cuda.words.assembly import instruction, only_on_a_gpu, u64
-from ..cuda.words.language import cuda, int32, uint32, uint64
 
 THREADS, BLOCKS, EACH = 256, 4, 8  # of a block; blocks of a multiprocessor; loads in flight a thread
 NEVER = 0x5EED  # what the bytes do not come to

@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from ..array import QuantArray
+from ..arrays.array import QuantArray
 from ..formats import FORMATS
 
 # How llama.cpp multiplies on each backend, and up to which number of rows of activations.

@@ -13,9 +13,9 @@ from typing import Any
 
 import numpy as np
 
+from ..base.progress import Progress
 from ..errors import GGUFError, ShapeError
 from ..gguf.collector import TOKENS, Collector
-from ..progress import Progress
 from .operands import Node
 from .session import Run
 from .settings import TIMEOUT, settings

@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from .. import reference
-from ..array import QuantArray
+from ..arrays.array import QuantArray
 from ..check.elements import Elements, measure
 from ..check.judge import Judgement, candidates, judge, spread
 from ..formats import BlockFormat

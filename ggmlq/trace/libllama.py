@@ -16,11 +16,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from ..base.text import printable
 from ..errors import LibraryFailedError, MissingDependencyError, UnsupportedError
 from ..formats import FORMATS
 from ..llama.files import HOW
 from ..llama.symbols import words
-from ..text import printable
 
 EVAL = ctypes.CFUNCTYPE(c_bool, c_void_p, c_bool, c_void_p)
 F16 = 1

@@ -18,8 +18,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from ..base.text import size
 from ..errors import HostMemoryError
-from ..text import size
 
 PAGE = 1 << 18  # of the recorder
 ALIGNED = 64

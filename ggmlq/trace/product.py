@@ -10,7 +10,7 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from ..array import QuantArray
+from ..arrays.array import QuantArray
 from ..check.judge import Judgement
 from ..faults import Diagnosis, diagnose
 

@@ -11,8 +11,8 @@ from typing import Any
 
 import numpy as np
 
+from ..base.text import printable, table
 from ..errors import GGMLQError
-from ..text import printable, table
 from .product import Product
 
 HEADER = (

@@ -20,9 +20,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from .. import gguf
+from ..base.progress import Progress
 from ..errors import LibraryFailedError
 from ..llama.process import Child
-from ..progress import Progress
 from .child import CODE
 from .death import end_of, sentence
 from .memory import SharedFile

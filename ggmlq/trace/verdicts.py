@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from ..array import QuantArray
+from ..arrays.array import QuantArray
 from ..check.judge import spread
 from ..errors import GGMLQError
 from ..faults import Diagnosis, diagnose

@@ -9,7 +9,7 @@ import sys
 
 import pytest
 
-from ggmlq.cache import ENTRY, HOME, MARK, MARK_TEXT, SEAL, Generation, _seal
+from ggmlq.store.disk import ENTRY, HOME, MARK, MARK_TEXT, SEAL, Generation, _seal
 
 if not hasattr(os, "geteuid"):
     pytest.skip("this system has no owners and modes of files", allow_module_level=True)

@@ -99,7 +99,7 @@ EARLY = [
     "ggmlq.errors",
     "numpy",
     "ggmlq.formats.q4_k",
-    "ggmlq.array",
+    "ggmlq.arrays.array",
     "argparse",
     "ggmlq.cli",
     "ggmlq.commands.parsers.show",
@@ -121,7 +121,7 @@ def test_an_interrupt_while_the_command_starts_is_one_line(tmp_path, at, fresh):
 
 def test_an_interrupt_in_another_program_is_left_alone(tmp_path):
     (tmp_path / "sitecustomize.py").write_text(STARTING)
-    env = {**ENV, "PYTHONPATH": f"{tmp_path}{os.pathsep}{ROOT}", "INTERRUPTED_AT": "ggmlq.array"}
+    env = {**ENV, "PYTHONPATH": f"{tmp_path}{os.pathsep}{ROOT}", "INTERRUPTED_AT": "ggmlq.arrays.array"}
     done = subprocess.run(
         [sys.executable, "-c", "import ggmlq; ggmlq.QuantArray"],
         env=env,

@@ -15,8 +15,8 @@ import pytest
 
 import ggmlq as gq
 from ggmlq import cli
+from ggmlq.arrays.dumps import Dump
 from ggmlq.check import cases
-from ggmlq.dumps import Dump
 from ggmlq.errors import DumpError
 
 SECONDS = 400

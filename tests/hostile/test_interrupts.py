@@ -17,7 +17,7 @@ import numpy as np
 import pytest
 
 import ggmlq as gq
-from ggmlq import threads
+from ggmlq.base import threads
 from ggmlq.cpu.machine import workers
 from ggmlq.cpu.machine.arguments import reader
 from ggmlq.cpu.machine.jit import jit
@@ -241,7 +241,7 @@ def test_refused_threads_are_done_without_and_asked_for_again(product, monkeypat
 
 CHILD = """
 import os, sys, threading, warnings, numpy as np, ggmlq as gq
-from ggmlq import threads
+from ggmlq.base import threads
 threads._AVAILABLE = 2
 warnings.simplefilter("ignore")
 rng = np.random.default_rng(0)

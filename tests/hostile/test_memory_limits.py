@@ -10,12 +10,12 @@ import numpy as np
 import pytest
 
 import ggmlq as gq
+from ggmlq.base.threads import set_num_threads, share
 from ggmlq.cpu.machine.arguments import reader
 from ggmlq.cpu.machine.jit import jit
 from ggmlq.cpu.machine.memory import atomic_add
 from ggmlq.cpu.machine.workers import share_kernel
 from ggmlq.errors import HostMemoryError
-from ggmlq.threads import set_num_threads, share
 
 resource = pytest.importorskip("resource", reason="this system cannot limit a process's memory")
 
@@ -93,7 +93,7 @@ def _raise_in_one(arguments, start, stop):
 
 @pytest.mark.parametrize("threads", [1, 2, 64])
 def test_a_kernel_that_raises_in_one_part(threads):
-    from ggmlq import threads as module
+    from ggmlq.base import threads as module
 
     before, asked = module._AVAILABLE, list(module._asked)
     module._AVAILABLE = 64
@@ -124,7 +124,7 @@ def test_memory_errors_of_the_pool_have_words():
 
 THREADS = """
 import resource, time
-from ggmlq import threads
+from ggmlq.base import threads
 threads._AVAILABLE, threads.PAUSE = 16, 0.0
 hard = resource.getrlimit(resource.RLIMIT_AS)[1]
 for extra in (8_390_000, 8_400_000, 8_410_000, 8_450_000, 20_000_000):  # a stack, and hardly more

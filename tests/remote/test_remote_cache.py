@@ -10,10 +10,11 @@ import pytest
 from served import check
 
 import ggmlq as gq
-from ggmlq import notices, remote
-from ggmlq.cache.private import Folder
+from ggmlq import remote
+from ggmlq.base import notices
 from ggmlq.remote import held, prefix
-from ggmlq.spread.rows import rows_of
+from ggmlq.store.private import Folder
+from ggmlq.tasks.rows import rows_of
 
 posix = pytest.mark.skipif(not hasattr(os, "geteuid"), reason="this system has no owners and modes of files")
 

@@ -19,9 +19,9 @@ import numpy as np
 
 import ggmlq as gq
 from ggmlq.cpu import choice
+from ggmlq.dispatch.ladder import Rung, rungs
+from ggmlq.dispatch.problems import Linear
 from ggmlq.formats import BlockFormat
-from ggmlq.ladder import Rung, rungs
-from ggmlq.problems import Linear
 from ggmlq.testing.blocks import random_blocks
 from ggmlq.testing.machine import commit
 

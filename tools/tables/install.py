@@ -19,7 +19,7 @@ from typing import NamedTuple
 
 from tqdm import tqdm
 
-from ggmlq import missing
+from ggmlq.base import missing
 
 from . import Texts, table
 

@@ -13,9 +13,9 @@ from tqdm import tqdm
 
 import ggmlq as gq
 from ggmlq import reference
+from ggmlq.base.text import table
 from ggmlq.llama import Bridge
 from ggmlq.testing.rows import rows
-from ggmlq.text import table
 from ggmlq.trace import judging
 from ggmlq.trace.operands import Part
 

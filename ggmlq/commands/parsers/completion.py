@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ...completion import SHELLS
+from .._completion import SHELLS
 from ._options import Commands, declare
 
 SUMMARY = "make a shell complete commands, files and names of tensors"

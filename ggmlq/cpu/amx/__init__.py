@@ -8,7 +8,7 @@
     instructions.py  what kernels do with tiles: sums of 32 × 32
     product.py       the kernel: loops around the tiles; the next weights are decoded between products
     multiply.py      the walk: tiles, kernel, threads
-    codes.py         the same for codes of 8 bits with scales beside them (``cpu/slabs``)
+    codes8/int_amx.py         the same for codes of 8 bits with scales beside them (``cpu/slabs``)
 
 The unit multiplies 16 rows of 32 activations with 16 rows of 32 weights in 16 clocks, and adds to 256 sums of
 float32 that stay in it.

@@ -6,8 +6,8 @@ from typing import Any
 
 import numpy as np
 
-from ...array import QuantArray
-from ...packing import RUN
+from ...arrays.array import QuantArray
+from ...formats.packing import RUN
 from ..machine.kernels import kernel
 from ..machine.workers import share_kernel
 from ..panels.layout import ROWS, layout_of

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ...scaled import Matrix
+from ...arrays.scaled import Matrix
 from ..machine.kernels import Kernel, kernel
 from ..machine.target import target
 from ..machine.workers import share_kernel

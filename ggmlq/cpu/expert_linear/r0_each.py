@@ -14,9 +14,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from ...array import QuantArray
-from ...experts import as_linear, each, of_arrays
-from ...ladder import register
+from ...arrays.array import QuantArray
+from ...dispatch.experts import as_linear, each, of_arrays
+from ...dispatch.ladder import register
 
 
 @register(__name__, __doc__, arithmetic="f32", accumulate="f32", refuses=of_arrays)

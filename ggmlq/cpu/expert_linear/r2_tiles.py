@@ -16,11 +16,11 @@ from typing import Any
 
 import numpy as np
 
-from ...array import QuantArray
-from ...experts import of_arrays
+from ...arrays.array import QuantArray
+from ...dispatch.experts import of_arrays
+from ...dispatch.ladder import register
+from ...dispatch.problems import ExpertLinear
 from ...formats import BlockFormat
-from ...ladder import register
-from ...problems import ExpertLinear
 from ..grouped.multiply import ADDRESSED, Way, multiply
 from ..machine.kernels import kernel
 from ..machine.target import target

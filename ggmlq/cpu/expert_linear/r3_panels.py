@@ -13,12 +13,12 @@ from __future__ import annotations
 
 from typing import Any
 
-from ...array import QuantArray
-from ...experts import of_arrays
+from ...arrays.array import QuantArray
+from ...dispatch.experts import of_arrays
+from ...dispatch.ladder import register
+from ...dispatch.problems import ExpertLinear
 from ...formats import BlockFormat
-from ...ladder import register
-from ...packing import RUN
-from ...problems import ExpertLinear
+from ...formats.packing import RUN
 from ..grouped.multiply import ADDRESSED, Way, multiply
 from ..machine.kernels import kernel
 from ..machine.target import target

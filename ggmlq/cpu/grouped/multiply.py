@@ -12,10 +12,10 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from ...array import QuantArray
-from ...buffers import address_of
-from ...packing import RUN
-from ...threads import PARTS, num_threads
+from ...arrays.array import QuantArray
+from ...arrays.buffers import address_of
+from ...base.threads import PARTS, num_threads
+from ...formats.packing import RUN
 from ..machine.features import CACHED, far
 from ..machine.kernels import Kernel, kernel
 from ..machine.plans import SMALL

@@ -14,11 +14,11 @@ from typing import Any
 
 import numpy as np
 
-from ...array import QuantArray
+from ...arrays.array import QuantArray
+from ...base.threads import share
+from ...dispatch.ladder import register
+from ...dispatch.problems import Linear
 from ...formats import BlockFormat
-from ...ladder import register
-from ...problems import Linear
-from ...threads import share
 from ..atoms import atoms
 from ..machine.jit import jit
 

@@ -16,10 +16,10 @@ from typing import Any
 
 import numpy as np
 
-from ...array import QuantArray
+from ...arrays.array import QuantArray
+from ...base.threads import share
+from ...dispatch.ladder import register
 from ...formats import BlockFormat
-from ...ladder import register
-from ...threads import share
 from ..machine.jit import jit
 from ..unpack import unpacker
 from .r0_naive import refuses

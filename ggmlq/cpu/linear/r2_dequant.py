@@ -16,9 +16,9 @@ from typing import Any
 
 import numpy as np
 
-from ...array import QuantArray
-from ...ladder import register
-from ..stretch import decode_into
+from ...arrays.array import QuantArray
+from ...dispatch.ladder import register
+from ..unpack._stretch import decode_into
 
 SLAB_BYTES = 4 << 20  # of decoded weights: fits the last-level cache beside the activations
 

@@ -16,12 +16,12 @@ from typing import Any
 
 import numpy as np
 
-from ...array import QuantArray
+from ...arrays.array import QuantArray
+from ...base.threads import share
+from ...dispatch.ladder import register
+from ...dispatch.problems import Linear
 from ...formats import BlockFormat
-from ...ladder import register
-from ...packing import RUN
-from ...problems import Linear
-from ...threads import share
+from ...formats.packing import RUN
 from ..machine.jit import jit
 from ..machine.target import target
 from ..panels.layout import record_bytes, unpacked

@@ -16,10 +16,10 @@ from typing import Any
 
 import numpy as np
 
-from ...array import QuantArray
+from ...arrays.array import QuantArray
+from ...dispatch.ladder import register
+from ...dispatch.problems import Linear
 from ...formats import BlockFormat
-from ...ladder import register
-from ...problems import Linear
 from ..machine.kernels import kernel
 from ..machine.target import target
 from ..panels.layout import unpacked

@@ -15,9 +15,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from ...array import QuantArray
-from ...ladder import register
-from ...problems import Linear
+from ...arrays.array import QuantArray
+from ...dispatch.ladder import register
+from ...dispatch.problems import Linear
 from ..amx import permission
 from ..panels.layout import layout_of
 

@@ -16,9 +16,9 @@ from typing import Any
 
 import numpy as np
 
-from ...array import QuantArray
-from ...ladder import register
-from ...problems import Linear
+from ...arrays.array import QuantArray
+from ...dispatch.ladder import register
+from ...dispatch.problems import Linear
 from ..machine.kernels import kernel
 from ..machine.target import target
 from ..machine.workers import share_kernel

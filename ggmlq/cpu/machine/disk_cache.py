@@ -17,10 +17,11 @@ import llvmlite
 import numba
 from numba.core.caching import CompileResultCacheImpl
 
-from ...cache import Generation, sources
+from ...store import sources
+from ...store.disk import Generation
 from .features import compiled_for, cpu_name
 
-SOURCES = ("codes", "cpu", "formats", "packing.py")  # of the package: what compiled code comes from
+SOURCES = ("codes", "cpu", "formats", "gru")  # of the package: what compiled code comes from
 
 
 @cache

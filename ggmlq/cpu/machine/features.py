@@ -13,7 +13,7 @@ from typing import Any
 
 import llvmlite.binding as llvm
 
-from ...unwinding import until_imported
+from ...base.unwinding import until_imported
 
 SETTINGS = ("NUMBA_CPU_NAME", "NUMBA_CPU_FEATURES", "NUMBA_ENABLE_AVX")
 FILE = ".numba_config.yaml"  # in the folder that a process was started in

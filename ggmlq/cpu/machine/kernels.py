@@ -2,7 +2,7 @@
 
 ``kernel("panels.product.direct", layout, rows, target)`` is what the function ``direct`` of that file makes:
 a compiled ``work(arguments, start, stop)``. Its file, and Numba with it, are only imported where the code has
-to be compiled (``cpu/prebuilt/served.py`` says when).
+to be compiled (``machine/served.py`` says when).
 """
 
 from __future__ import annotations
@@ -13,9 +13,9 @@ from functools import cache
 from importlib import import_module
 from typing import Any, NamedTuple
 
-from ...prebuilt.packs import Origin
-from ...unwinding import until_imported
-from ..prebuilt import served
+from ...base.unwinding import until_imported
+from ...store.packs import Origin
+from . import served
 
 ROOM = __package__.rpartition(".")[0]  # ggmlq.cpu
 _LOCK = threading.RLock()

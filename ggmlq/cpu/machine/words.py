@@ -20,10 +20,10 @@ from numba.core.registry import CPUDispatcher
 from numba.core.typing.context import BaseContext as _Types
 from numba.extending import intrinsic as _intrinsic
 
-from ...cache.identity import identity
-from ...cache.sources import short
-from ...progress import AFTER, long_work
-from ...unwinding import Whole
+from ...base.progress import AFTER, long_work
+from ...base.unwinding import Whole
+from ...store.identity import identity
+from ...store.sources import short
 from . import disk_cache
 
 # Numba's types say too little of these to check anything.

@@ -27,7 +27,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from ...threads import PARTS, Hands, inside_pool, no_memory, num_threads
+from ...base.threads import PARTS, Hands, inside_pool, no_memory, num_threads
 from .job import AWAKE, BOARD, MASK, Job, Service
 from .kernels import Code, Kernel, compiled, kernel
 

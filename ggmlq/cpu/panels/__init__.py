@@ -1,6 +1,6 @@
 """Weights 16 rows at a time, so that one vector of 64 bytes serves 16 dot products at once.
 
-    layout.py        how a panel lies, derived for a format from ``ggmlq/packing.py``
+    layout.py        how a panel lies, derived for a format from ``ggmlq/formats/packing.py``
     prepare.py       panels from the blocks of an array, made once
     lay.py           kernels for that: rows taken apart, codes laid into panels
     activations.py   rows of x to records: 8-bit codes, a scale for 32, and sums of the codes

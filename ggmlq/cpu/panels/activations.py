@@ -13,7 +13,7 @@ from typing import Any
 from llvmlite import ir
 from numba import types
 
-from ...packing import RUN
+from ...formats.packing import RUN
 from ..machine.arguments import reader
 from ..machine.jit import inner, jit
 from ..machine.simd import F32, FLOATS, I8, I32, I64, INTS, Simd, vec

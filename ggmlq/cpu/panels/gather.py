@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from ...formats import BlockFormat
-from ...packing import RUN
+from ...formats.packing import RUN
 from ..machine.arguments import reader
 from ..machine.jit import inner, jit
 from ..machine.memory import bytes_at

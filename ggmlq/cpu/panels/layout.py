@@ -21,7 +21,7 @@ from typing import Literal
 import numpy as np
 
 from ...formats import BlockFormat, Format
-from ...packing import RUN, packing
+from ...formats.packing import RUN, packing
 from ..machine.target import Target
 
 ROWS = 16  # of a panel

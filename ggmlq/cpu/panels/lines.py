@@ -16,7 +16,7 @@ from llvmlite import ir
 from numba import types
 
 from ...formats import BlockFormat
-from ...packing import RUN
+from ...formats.packing import RUN
 from ..machine.arguments import reader
 from ..machine.jit import jit
 from ..machine.memory import bytes_at, floats_at

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from ...formats.format import Bytes, Floats
-from ...packing import RUN
+from ...formats.packing import RUN
 from ..machine.features import CACHED, far
 from ..machine.kernels import Kernel, kernel
 from ..machine.target import target

@@ -6,12 +6,12 @@ from typing import Any
 
 import numpy as np
 
-from ...array import QuantArray
+from ...arrays.array import QuantArray
+from ...base.threads import share
 from ...formats import BlockFormat
 from ...formats.format import Bytes
+from ...formats.packing import RUN, halves, over, sub_scales
 from ...formats.scalars import bfloat16_bits
-from ...packing import RUN, halves, over, sub_scales
-from ...threads import share
 from ..machine.kernels import kernel
 from ..machine.workers import alone
 from .layout import ROWS, PanelLayout, layout_of

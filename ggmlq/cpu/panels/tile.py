@@ -22,7 +22,7 @@ from typing import Any
 from llvmlite import ir
 from numba import types
 
-from ...packing import RUN
+from ...formats.packing import RUN
 from ..machine.simd import F32, FLOATS, I32, I64
 from ..machine.target import Target
 from ..machine.words import cgutils, intrinsic

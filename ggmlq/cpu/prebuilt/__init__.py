@@ -1,8 +1,8 @@
 """Code of kernels that comes with the package, so that a first product waits for no compiler and no Numba.
 
-    levels.py       instruction sets that code comes with
-    served.py       which of them serves this CPU, and when none does
-    loading.py      object code into memory
+    machine/levels.py       instruction sets that code comes with
+    machine/served.py       which of them serves this CPU, and when none does
+    machine/loading.py      object code into memory
     files.json      digests of source files when packs were last looked at
     compilers.json  versions of the compilers when packs were last written
     avx512-vbmi/    code for AVX-512 with VNNI and VBMI: Ice Lake, Zen 4 and later

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from ...tiling import Tiling
+from ...codes.tiling import Tiling
 
 SMALL = 16 << 10  # bytes of a unit of small tiles: the first cache holds them
 NEAR = 256 << 10  # of a unit of larger ones: a part of the second cache

@@ -7,10 +7,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from ...base.threads import share
 from ...codes import scaling
 from ...codes.scaling import Found, Rule, empty, values
-from ...threads import share
-from ...tiling import Tiling
+from ...codes.tiling import Tiling
 from ..machine.kernels import Kernel, kernel
 from ..machine.target import target
 from ..machine.workers import scratch, share_kernel

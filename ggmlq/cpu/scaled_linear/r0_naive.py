@@ -15,11 +15,11 @@ from typing import Any
 
 import numpy as np
 
+from ...arrays.scaled import ScaledArray
+from ...base.threads import share
 from ...codes import Code
-from ...ladder import register
-from ...problems import ScaledLinear
-from ...scaled import ScaledArray
-from ...threads import share
+from ...dispatch.ladder import register
+from ...dispatch.problems import ScaledLinear
 from ..atoms import verb
 from ..machine.jit import jit
 

@@ -15,9 +15,9 @@ from typing import Any
 
 import numpy as np
 
-from ...ladder import register
-from ...problems import ScaledLinear
-from ...scaled import ScaledArray
+from ...arrays.scaled import ScaledArray
+from ...dispatch.ladder import register
+from ...dispatch.problems import ScaledLinear
 from ..decode_scaled import decode
 
 SLAB_BYTES = 16 << 20  # of decoded weights: fits the last cache beside the activations

@@ -18,10 +18,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ...ladder import register
-from ...problems import INT32, ScaledLinear
-from ...scaled import Matrix, ScaledArray
-from ...threads import share
+from ...arrays.scaled import Matrix, ScaledArray
+from ...base.threads import share
+from ...dispatch.ladder import register
+from ...dispatch.problems import INT32, ScaledLinear
 from ..machine.jit import jit
 
 CHUNK = 32  # products

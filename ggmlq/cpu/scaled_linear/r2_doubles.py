@@ -18,10 +18,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ...ladder import register
-from ...problems import ScaledLinear
-from ...scaled import Matrix, ScaledArray
-from ...threads import share
+from ...arrays.scaled import Matrix, ScaledArray
+from ...base.threads import share
+from ...dispatch.ladder import register
+from ...dispatch.problems import ScaledLinear
 from ..machine.jit import jit
 
 SLAB_BYTES = 16 << 20  # of weights as float64

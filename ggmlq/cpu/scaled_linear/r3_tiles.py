@@ -15,11 +15,11 @@ from __future__ import annotations
 
 from typing import Any
 
-from ...ladder import register
-from ...problems import ScaledLinear
-from ...scaled import ScaledArray
-from ..slabs.layout import BYTES
-from ..slabs.multiply import multiply
+from ...arrays.scaled import ScaledArray
+from ...dispatch.ladder import register
+from ...dispatch.problems import ScaledLinear
+from ..codes8.int_layout import BYTES
+from ..codes8.int_multiply import multiply
 
 
 def refuses(problem: ScaledLinear) -> str | None:

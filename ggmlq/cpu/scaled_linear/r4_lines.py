@@ -15,9 +15,9 @@ from typing import Any
 
 import numpy as np
 
-from ...ladder import register
-from ...problems import ScaledLinear
-from ...scaled import Matrix, ScaledArray
+from ...arrays.scaled import Matrix, ScaledArray
+from ...dispatch.ladder import register
+from ...dispatch.problems import ScaledLinear
 from ..decode_scaled import decode
 from ..machine.features import CACHED, far
 from ..machine.kernels import kernel

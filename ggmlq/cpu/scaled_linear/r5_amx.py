@@ -13,11 +13,11 @@ from __future__ import annotations
 
 from typing import Any
 
-from ...ladder import register
-from ...problems import ScaledLinear
-from ...scaled import ScaledArray
+from ...arrays.scaled import ScaledArray
+from ...dispatch.ladder import register
+from ...dispatch.problems import ScaledLinear
 from ..amx import permission
-from ..slabs.layout import cut_of
+from ..codes8.int_layout import cut_of
 from . import r3_tiles
 
 LEAST = 16  # rows of activations: a tile
@@ -36,6 +36,6 @@ def refuses(problem: ScaledLinear) -> str | None:
 
 @register(__name__, __doc__, arithmetic="codes", accumulate="int32", refuses=refuses)
 def launch(x: ScaledArray, w: ScaledArray, out: Any) -> None:
-    from ..amx.codes import multiply  # llvmlite's words: only where there is such a unit
+    from ..codes8.int_amx import multiply  # llvmlite's words: only where there is such a unit
 
     multiply(ScaledLinear.of(x, w), x, w, out)

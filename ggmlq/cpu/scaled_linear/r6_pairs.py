@@ -18,12 +18,12 @@ from __future__ import annotations
 
 from typing import Any
 
-from ...ladder import register
-from ...problems import ScaledLinear
-from ...scaled import ScaledArray
-from ..pairs import needs
-from ..pairs.layout import STEP
-from ..pairs.multiply import multiply
+from ...arrays.scaled import ScaledArray
+from ...dispatch.ladder import register
+from ...dispatch.problems import ScaledLinear
+from ..codes8 import float_needs
+from ..codes8.float_layout import STEP
+from ..codes8.float_multiply import multiply
 
 
 def refuses(problem: ScaledLinear) -> str | None:
@@ -31,7 +31,7 @@ def refuses(problem: ScaledLinear) -> str | None:
         return "it multiplies 8-bit floats"
     if problem.varies and problem.group < STEP:
         return f"it fills groups of K up to {STEP} columns, and scales change every {problem.group}"
-    return needs.refused()
+    return float_needs.refused()
 
 
 @register(__name__, __doc__, arithmetic="codes", accumulate="float32", refuses=refuses, repeats=True)

@@ -25,9 +25,9 @@ from typing import Any
 
 import numpy as np
 
-from ...problems import ScaledLinear
-from ...scaled import Matrix, ScaledArray
-from ...threads import share
+from ...arrays.scaled import Matrix, ScaledArray
+from ...base.threads import share
+from ...dispatch.problems import ScaledLinear
 from ..lanes import load, splat, store
 from ..machine.floats import fma
 from ..machine.jit import inner, jit

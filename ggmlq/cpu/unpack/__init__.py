@@ -4,7 +4,7 @@ A format that deserves better than its atoms has a file here named after it; the
 is the table of them. Such a file states one function, ``walk(row, put, out)``: it goes through the
 blocks of a row, stores their scales in ``out[1]`` and their offsets in ``out[2]``, and hands codes
 to ``put(out, at, codes)`` as vectors, after the scales that they need. What ``put`` does with the
-codes makes it an unpacker (here) or a decoder (``decode.py``). Scalars may have a file for decoding.
+codes makes it an unpacker (here) or a decoder (``_decode.py``). Scalars may have a file for decoding.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Activations of experts as rows of codes, where a plan (pipeline/groups.py) has their uses.
+"""Activations of experts as rows of codes, where a plan (schedule/groups.py) has their uses.
 
 A row of 8-bit codes is read once and written for each of its uses, 64 bytes a thread, and so is what
 belongs to it: scales of its groups along K, or, of integers, its scale and what zero points need. Rows that
@@ -11,11 +11,11 @@ from __future__ import annotations
 from typing import Any
 
 from ..gemv.uses import NAN
+from ..intrinsics import codes, dependent_launch, ptx
+from ..intrinsics.address import address
+from ..intrinsics.language import cuda, uint32, uint64
 from ..machine.launch import Kernel, family
-from ..pipeline.groups import NOWHERE
-from ..words import codes, early_start, ptx
-from ..words.address import address
-from ..words.language import cuda, uint32, uint64
+from ..schedule.groups import NOWHERE
 
 THREADS = 256
 PIECE, PIECES = 16, 4  # codes that are loaded at a time; of a thread
@@ -26,7 +26,7 @@ NARROW_NAN = 0x7FFF  # of float16 and of bfloat16
 @family()
 def gatherer() -> Kernel:
     """Rows of codes and words beside them; and rows of NaN for uses that have no expert."""
-    load_words, load4, take_turn = codes.load_words, codes.load4, early_start.take_turn
+    load_words, load4, take_turn = codes.load_words, codes.load4, dependent_launch.take_turn
     store16, store4, store2 = ptx.store16, ptx.store4, ptx.store2
 
     def gather(

@@ -7,15 +7,15 @@ from typing import Any
 
 import numpy as np
 
+from ..intrinsics import bf16x2, dependent_launch, ptx
+from ..intrinsics.address import address
+from ..intrinsics.atoms import inlined
+from ..intrinsics.floats import DTYPES, KINDS, LEAST
+from ..intrinsics.language import cuda, float32, float64, uint32, uint64
 from ..machine.device import cupy
 from ..machine.launch import Kernel, array, family
 from ..machine.plans import Plan, X, Y
-from ..machine.ready import Hole
-from ..words import bf16x2, early_start, ptx
-from ..words.address import address
-from ..words.atoms import inlined
-from ..words.floats import DTYPES, KINDS, LEAST
-from ..words.language import cuda, float32, float64, uint32, uint64
+from ..machine.prepared_launch import Hole
 from .sixteen import EACH, changed, changer, kind_of
 
 THREADS = 256
@@ -93,7 +93,7 @@ def sixteen_loader(kind: str = "float32") -> Any:
 @family([("float32",), ("float16",), ("bfloat16",)])
 def orderer(kind: str) -> Kernel:
     """Floats to bfloat16 in the order of :func:`sixteen_loader`, 16 values a thread."""
-    store16, load, take_turn = ptx.store16, sixteen_loader(kind), early_start.take_turn
+    store16, load, take_turn = ptx.store16, sixteen_loader(kind), dependent_launch.take_turn
     size = KINDS[kind]
 
     def order(

@@ -6,15 +6,15 @@ from typing import Any
 
 import numpy as np
 
+from ..intrinsics import ptx
+from ..intrinsics.address import address
+from ..intrinsics.atoms import inlined
+from ..intrinsics.codes import four_bytes, size_of
+from ..intrinsics.lane import EVERYONE
+from ..intrinsics.language import cuda, float32, int32, uint32, uint64
 from ..machine.device import cupy
 from ..machine.launch import Kernel, family
-from ..planes.layout import Planes, padded
-from ..quantize._block import four_bytes, size_of
-from ..words import ptx
-from ..words.address import address
-from ..words.atoms import inlined
-from ..words.lane import EVERYONE
-from ..words.language import cuda, float32, int32, uint32, uint64
+from ..unpacked.layout import Planes, padded
 from .floats import aligned_floats
 
 THREADS = 256

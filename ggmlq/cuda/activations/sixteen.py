@@ -8,14 +8,14 @@ from __future__ import annotations
 from functools import cache
 from typing import Any
 
+from ..intrinsics import dependent_launch, ptx
+from ..intrinsics.address import address
+from ..intrinsics.atoms import inlined
+from ..intrinsics.floats import DTYPES, KINDS, LEAST, storing
+from ..intrinsics.lane import four_into
+from ..intrinsics.language import cuda, float32, uint32, uint64
 from ..machine.device import cupy
 from ..machine.launch import Kernel, family
-from ..words import early_start, ptx
-from ..words.address import address
-from ..words.atoms import inlined
-from ..words.floats import DTYPES, KINDS, LEAST, storing
-from ..words.lane import four_into
-from ..words.language import cuda, float32, uint32, uint64
 
 THREADS, EACH = 256, 8  # of a block; values of a thread
 NAMES = {"f": "float32", "e": "float16", "H": "bfloat16"}  # by what NumPy calls them
@@ -58,7 +58,7 @@ def eight_loader(kind: str) -> Any:
 ])  # fmt: skip
 def changer(source: str, target: str) -> Kernel:
     """Eight values a thread."""
-    load, store, take_turn = eight_loader(source), storing(target), early_start.take_turn
+    load, store, take_turn = eight_loader(source), storing(target), dependent_launch.take_turn
     given, size = KINDS[source], KINDS[target]
 
     def change(

@@ -9,9 +9,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from ...experts import as_scaled_linear, each, of_scaled
-from ...ladder import register
-from ...scaled import ScaledArray
+from ...arrays.scaled import ScaledArray
+from ...dispatch.experts import as_scaled_linear, each, of_scaled
+from ...dispatch.ladder import register
 
 
 @register(__name__, __doc__, arithmetic="codes", accumulate="as scaled_linear", refuses=of_scaled)

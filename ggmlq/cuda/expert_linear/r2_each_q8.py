@@ -10,9 +10,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from ...array import QuantArray
-from ...experts import as_linear, each, in_arithmetic
-from ...ladder import register
+from ...arrays.array import QuantArray
+from ...dispatch.experts import as_linear, each, in_arithmetic
+from ...dispatch.ladder import register
 
 
 @register(__name__, __doc__, arithmetic="q8", accumulate="int32", refuses=in_arithmetic("q8"))

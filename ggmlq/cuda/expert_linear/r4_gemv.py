@@ -3,7 +3,7 @@
 Changed: no expert is a product of its own, and nothing is looked at on the host. The kernel is that of
 cuda:gemv of linear, with a block for each use of an expert and 32 or 64 of its rows; tokens that share an
 expert are served by one block (gemv/uses.py). So a projection of a mixture is one launch, and can be recorded
-in a CUDA graph. Strips of all experts lie one below the other (strips/make.py).
+in a CUDA graph. Strips of all experts lie one below the other (packed/pack.py).
 
 Blocks have 8 warps, and several of them share a multiprocessor: with eight experts there are more
 blocks than multiprocessors, and while one waits for its ids another reads.
@@ -16,28 +16,27 @@ from __future__ import annotations
 
 from typing import Any
 
-from ...array import QuantArray
-from ...card import older_than, too_small_for
-from ...experts import of_arrays
-from ...formats import BlockFormat
-from ...ladder import register
-from ...problems import ExpertLinear
+from ...arrays.array import QuantArray
+from ...dispatch.card import older_than, too_small_for
+from ...dispatch.experts import of_arrays
+from ...dispatch.ladder import register
+from ...dispatch.problems import ExpertLinear
+from ...formats import BLOCK_FORMATS, BlockFormat
 from ..activations.floats import aligned_floats
-from ..dequantize import BLOCK_FORMATS
 from ..gemv import by_runs
 from ..gemv.stages import BOTH, FOUR, fetchers
 from ..gemv.uses import BESIDE, IDS_EACH, MOST, NAN, NO_EXPERT, ExpertStage, finder, finisher, gatherer
+from ..intrinsics import dependent_launch, ptx
+from ..intrinsics.address import address
+from ..intrinsics.lane import warp_and_lane
+from ..intrinsics.language import cuda, float32, uint32, uint64
 from ..linear.r13_gemv import LEAST, WIDE
 from ..machine import device
 from ..machine.launch import Kernel, family
-from ..pipeline.ring import follower
-from ..strips.layout import ROWS, layout_of
-from ..strips.make import LONGEST
-from ..strips.make import strips as strips_of
-from ..words import early_start, ptx
-from ..words.address import address
-from ..words.lane import warp_and_lane
-from ..words.language import cuda, float32, uint32, uint64
+from ..packed.layout import ROWS, layout_of
+from ..packed.pack import LONGEST
+from ..packed.pack import strips as strips_of
+from ..rings.ring import follower
 
 COLUMNS = (1, 2, 4)  # uses of an expert that a block serves
 SPAN = 2  # records of a stage
@@ -58,7 +57,12 @@ def kernel(fmt: BlockFormat, columns: int, strips: int, ids_each: int) -> Kernel
     ahead, end, ring, after = count - 1, (count - 1) * length, count * length, follower(count, length)
     multiply, gather, of_uses = by_runs.multiplier(of), by_runs.gatherer(of), of.uses
     (fetch_weights, _), fetch_activations, finish = fetchers(of), gatherer(of), finisher(of)
-    find, take_turn, numbers, rows = finder(columns, ids_each), early_start.take_turn, of.numbers, of.rows
+    find, take_turn, numbers, rows = (
+        finder(columns, ids_each),
+        dependent_launch.take_turn,
+        of.numbers,
+        of.rows,
+    )
     base, commit, wait = ptx.shared_base, ptx.commit, ptx.wait_for_all_but(count - 2)
     store4 = ptx.store4
 

@@ -2,12 +2,12 @@
 
 Changed: from one to two and a half hundred uses of an expert share its weights. Three kernels, none of which
 the host waits for: a few blocks count the uses of each expert and give every use a column of a tile
-(pipeline/groups.py); rows of activations are narrowed and copied to these columns
-(activations/expert_panels.py); and blocks with roles, those of cuda:roles of linear, take one tile after the
-other from the plan, whatever its expert (pipeline/grouped.py). The tiles of the last turn are shared along
+(schedule/groups.py); rows of activations are narrowed and copied to these columns
+(activations/expert_x_tiles.py); and blocks with roles, those of cuda:warp_specialized of linear, take one tile after the
+other from the plan, whatever its expert (schedule/grouped.py). The tiles of the last turn are shared along
 the columns, as many of them as there turn out to be. Results go straight to the rows of the uses.
 Up to a thousand uses of 256 experts the first kernel is left out: the blocks of both others make the plan
-for themselves (pipeline/own_plan.py).
+for themselves (schedule/block_plan.py).
 
 So neither the number of launches nor the size of a grid depends on what the ids say. How wide tiles are is
 decided by how many uses an expert has on average: wide ones unpack weights less often, narrow ones waste
@@ -25,37 +25,36 @@ from typing import Any
 
 import numpy as np
 
-from ...array import QuantArray
-from ...experts import of_arrays
-from ...formats import BlockFormat
-from ...ladder import register
-from ...problems import ExpertLinear, Linear, Operand
-from ..activations.expert_panels import few_gatherer, gatherer
+from ...arrays.array import QuantArray
+from ...dispatch.experts import of_arrays
+from ...dispatch.ladder import register
+from ...dispatch.problems import ExpertLinear, Linear, Operand
+from ...formats import BLOCK_FORMATS, BlockFormat
+from ..activations.expert_x_tiles import few_gatherer, gatherer
 from ..activations.floats import aligned_floats
-from ..activations.panels import EACH, STEP, THREADS
-from ..dequantize import BLOCK_FORMATS
+from ..activations.x_tiles import EACH, STEP, THREADS
+from ..cost.sharing import least_saved, room
+from ..cost.stage import stage_us
+from ..intrinsics import barrier as barriers
+from ..intrinsics import dependent_launch, ptx
+from ..intrinsics.lane import warp_and_lane
+from ..intrinsics.language import cuda, int32, uint32, uint64
 from ..linear.r15_wgmma import multiplier
-from ..linear.r16_roles import FETCHES, MULTIPLIES, map_of
-from ..linear.r16_roles import refuses as refused_by_roles
+from ..linear.r16_warp_specialized import FETCHES, MULTIPLIES, map_of
+from ..linear.r16_warp_specialized import refuses as refused_by_roles
 from ..machine import device
 from ..machine.launch import Kernel, family
-from ..pipeline import groups
-from ..pipeline.bands import band_of
-from ..pipeline.boxed import starter
-from ..pipeline.grouped import fetched, written
-from ..pipeline.own_plan import BYTES, MOST_EXPERTS, MOST_USES, planner
-from ..pipeline.pieces import bounds_of, least_saved, room, shared_out
-from ..pipeline.product import STRIPS
-from ..pipeline.role_work import worker
-from ..pipeline.roles import MULTIPLY, OF_NOTES, PIECE, RoleTile, filler
-from ..pipeline.shared_tiles import note_down, noted
-from ..pipeline.stage_pace import stage_us
-from ..strips.layout import ROWS, layout_of
-from ..strips.make import strips
-from ..words import barrier as barriers
-from ..words import early_start, ptx
-from ..words.lane import warp_and_lane
-from ..words.language import cuda, int32, uint32, uint64
+from ..packed.layout import ROWS, STRIPS, layout_of
+from ..packed.pack import strips
+from ..rings.boxed import starter
+from ..schedule import groups
+from ..schedule.block_plan import BYTES, MOST_EXPERTS, MOST_USES, planner
+from ..schedule.grouped import fetched, written
+from ..schedule.raster import band_of
+from ..schedule.work_units import bounds_of, shared_out
+from ..warp_specialized.consumers import worker
+from ..warp_specialized.producer import MULTIPLY, OF_NOTES, PIECE, RoleTile, filler
+from ..warp_specialized.stream_k import note_down, noted
 
 TILES = (
     RoleTile(16, 2), RoleTile(32, 2), RoleTile(48, 2), RoleTile(64, 2), RoleTile(96), RoleTile(144),
@@ -75,22 +74,22 @@ def kernel(fmt: BlockFormat, tile: RoleTile) -> Kernel:
     of_barriers, base, seen = tile.stages(layout) * tile.stage(layout), ptx.shared_base, barriers.seen
     of_notes, columns, put = 16 * tile.stages(layout), tile.columns, ptx.put
     first_lane, pinned, let_successor_start, wait_for_predecessor = (
-        barriers.of_first_lane, barriers.pinned, early_start.let_successor_start,
-        early_start.wait_for_predecessor,
+        barriers.of_first_lane, barriers.pinned, dependent_launch.let_successor_start,
+        dependent_launch.wait_for_predecessor,
     )  # fmt: skip
     make_plan, of_plan = planner(tile.threads, keeps=False), of_notes + OF_NOTES
     give, take = barriers.registers("dec", FETCHES), barriers.registers("inc", MULTIPLIES)
 
     def product(
         records: Any,  # map of the strips of all experts
-        panels: Any,  # bfloat16 [steps, height, 64]: activations/expert_panels.py
-        plan: Any, of_column: Any,  # uint32: groups.py, or 0; the use of each column
-        ids: Any,  # int64 [uses], of which the block makes the plan if there is none: own_plan.py
+        panels: Any,  # bfloat16 [steps, height, 64]: activations/expert_x_tiles.py
+        plan: Any, of_column: Any,  # uint32: schedule/groups.py, or 0; the use of each column
+        ids: Any,  # int64 [uses], of which the block makes the plan if there is none: schedule/block_plan.py
         y: Any,  # float32 [uses, n]
-        parts: Any, flags: Any,  # float32 [slots, a tile], uint32: shared_tiles.py
-        n: Any, steps: Any, height: Any, down: Any, band: Any,  # grouped.py
+        parts: Any, flags: Any,  # float32 [slots, a tile], uint32: warp_specialized/stream_k.py
+        n: Any, steps: Any, height: Any, down: Any, band: Any,  # schedule/grouped.py
         uses: Any, experts: Any,
-        gain: Any,  # least_saved() of pieces.py
+        gain: Any,  # least_saved() of schedule/work_units.py
     ) -> None:  # fmt: skip
         warp, lane = warp_and_lane()
         warp, lane = first_lane(warp), pinned(lane)

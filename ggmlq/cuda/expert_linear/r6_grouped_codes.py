@@ -1,9 +1,9 @@
 """Many tokens of 8-bit codes: sorted by expert on the device, boxes of codes for the tensor cores.
 
 Changed: what cuda:grouped is for blocks, for codes with scales. One block gives every use a row of a tile
-(pipeline/groups.py); rows of codes, and the scales beside them, are copied there
+(schedule/groups.py); rows of codes, and the scales beside them, are copied there
 (activations/expert_codes.py); and blocks that stay on the card, those of cuda:persistent of scaled_linear,
-take the tiles of all experts from the plan (pipeline/grouped8.py). Results go straight to the rows of the
+take the tiles of all experts from the plan (codes8/grouped.py). Results go straight to the rows of the
 uses. Where each row of x has one use and ids are in order, rows are not copied but fetched from x. The host
 waits for nothing, and neither the number of launches nor the size of a grid depends on what the ids say.
 
@@ -21,19 +21,21 @@ from collections.abc import Sequence
 from functools import lru_cache
 from typing import Any
 
-from ...experts import of_scaled
-from ...ladder import register
-from ...problems import ExpertLinear, Operand, ScaledLinear
-from ...scaled import ScaledArray
+from ...arrays.scaled import ScaledArray
+from ...dispatch.experts import of_scaled
+from ...dispatch.ladder import register
+from ...dispatch.problems import ExpertLinear, Operand, ScaledLinear
+from ..codes8 import expert_operands
+from ..codes8 import operands as operands8
+from ..codes8.grouped import BY_COLUMNS, FLOATS, WHOLE, ZEROS, float_kernel, integer_kernel
+from ..codes8.job import BLOCK, Job, Out
+from ..intrinsics.wgmma8 import STEP
 from ..machine import device
-from ..pipeline import expert_operands8, groups, operands8
-from ..pipeline.boxed import BoxTile
-from ..pipeline.grouped8 import BY_COLUMNS, FLOATS, WHOLE, ZEROS, float_kernel, integer_kernel
-from ..pipeline.job import BLOCK, Job, Out
-from ..pipeline.waves import Share
+from ..rings.boxed import BoxTile
 from ..scaled_linear.r3_dp4a import KINDS
 from ..scaled_linear.r9_persistent import refuses as refused_by_persistent
-from ..words.wgmma8 import STEP
+from ..schedule import groups
+from ..schedule.waves import Share
 
 
 @lru_cache(4096)
@@ -74,43 +76,43 @@ def launch(x: ScaledArray, q: ScaledArray, ids: Any, out: Any, tile: BoxTile | N
 
 def floats(x: ScaledArray, q: ScaledArray, ids: Any, out: Any, tile: BoxTile | None) -> None:
     """A product of FP8."""
-    (experts, n, _), both = q.shape, expert_operands8.operands(x, q)
-    by_columns = not expert_operands8.shared_by(q, BLOCK)
+    (experts, n, _), both = q.shape, expert_operands.operands(x, q)
+    by_columns = not expert_operands.shared_by(q, BLOCK)
     tile = tile or _best(BY_COLUMNS if by_columns else FLOATS, ids, experts, n)
     to = Out(str(out.dtype))
     job = Job(tile, x.code.name, q.code.name, to, boxed=False, by_columns=by_columns)
     of, own = _plan(tile, ids, experts), both.x.scales
-    rows = expert_operands8.placed(both.x, own.at, own.rows, ids, of, out)
+    rows = expert_operands.placed(both.x, own.at, own.rows, ids, of, out)
     columns, span = min(both.x.columns, both.w.columns), own.steps if own.at.shape[1] > 1 else 1 << 30
     steps = -(-columns // STEP)
-    table = expert_operands8.table_of_w(q, 1 if by_columns else job.granule, steps)
+    table = expert_operands.table_of_w(q, 1 if by_columns else job.granule, steps)
     of_columns = operands8.map_of_table(table, table.shape[1], tile.columns) if by_columns else 0
     float_kernel(job)(
         _grid(tile, of, n), (job.threads,),
-        *expert_operands8.maps_of_rows(rows, both.x, ids.size, columns, tile.rows),
+        *expert_operands.maps_of_rows(rows, both.x, ids.size, columns, tile.rows),
         operands8.map_of_codes(both.w, columns, tile.columns),
-        expert_operands8.map_of_beside(rows, tile.rows), of_columns, table, out, rows.plan, rows.of_row,
-        n, steps, span, table.strides[0], expert_operands8.wide(n),
+        expert_operands.map_of_beside(rows, tile.rows), of_columns, table, out, rows.plan, rows.of_row,
+        n, steps, span, table.strides[0], expert_operands.wide(n),
     )  # fmt: skip
 
 
 def integers(x: ScaledArray, q: ScaledArray, ids: Any, out: Any, tile: BoxTile | None) -> None:
     """A product of integers."""
-    (experts, n, _), both = q.shape, expert_operands8.operands(x, q)
+    (experts, n, _), both = q.shape, expert_operands.operands(x, q)
     zeros = x.zeros is not None or q.zeros is not None
     tile = tile or _best(ZEROS if zeros else WHOLE, ids, experts, n)
     to = Out(str(out.dtype))
     job = Job(tile, KINDS[x.code.name], KINDS[q.code.name], to, boxed=False, zeros=zeros)
-    of, of_w = _plan(tile, ids, experts), expert_operands8.beside_w(q, both.groups, zeros)
-    beside, shared = expert_operands8.beside_x(x, both.x, both.groups, zeros)
-    rows = expert_operands8.placed(both.x, beside, shared, ids, of, out)
+    of, of_w = _plan(tile, ids, experts), expert_operands.beside_w(q, both.groups, zeros)
+    beside, shared = expert_operands.beside_x(x, both.x, both.groups, zeros)
+    rows = expert_operands.placed(both.x, beside, shared, ids, of, out)
     columns = min(both.x.columns, both.w.columns)
     integer_kernel(job)(
         _grid(tile, of, n), (job.threads,),
-        *expert_operands8.maps_of_rows(rows, both.x, ids.size, columns, tile.rows),
+        *expert_operands.maps_of_rows(rows, both.x, ids.size, columns, tile.rows),
         operands8.map_of_codes(both.w, columns, tile.columns),
         out, *(rows.beside if zeros else (rows.beside, 0, 0)), *of_w, rows.plan, rows.of_row,
-        n, -(-columns // STEP), of.height, expert_operands8.wide(n),
+        n, -(-columns // STEP), of.height, expert_operands.wide(n),
     )  # fmt: skip
 
 

@@ -12,13 +12,13 @@ from dataclasses import dataclass
 from functools import cache
 from typing import Any
 
-from ..strips.codes import buffers
-from ..strips.layout import STEP
-from ..strips.operand import operand_of_run, summer
-from ..words import bf16x2, ptx
-from ..words.atoms import inlined
-from ..words.lane import EVERYONE, g_and_t
-from ..words.language import cuda, float32, uint32
+from ..intrinsics import bf16x2, ptx
+from ..intrinsics.atoms import inlined
+from ..intrinsics.lane import EVERYONE, g_and_t
+from ..intrinsics.language import cuda, float32, uint32
+from ..packed.codes import buffers
+from ..packed.layout import STEP
+from ..packed.operand import operand_of_run, summer
 from .stages import BOTH, Stage
 
 MOST = 4  # rows of activations

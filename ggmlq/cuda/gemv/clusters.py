@@ -12,12 +12,12 @@ from __future__ import annotations
 from functools import cache
 from typing import Any, NamedTuple
 
-from ..words import barrier as barriers
-from ..words import bf16x2, ptx
-from ..words.address import address
-from ..words.atoms import inlined
-from ..words.lane import warp_and_lane
-from ..words.language import cuda, float32, uint32
+from ..intrinsics import barrier as barriers
+from ..intrinsics import bf16x2, ptx
+from ..intrinsics.address import address
+from ..intrinsics.atoms import inlined
+from ..intrinsics.lane import warp_and_lane
+from ..intrinsics.language import cuda, float32, uint32
 from .stages import Stage
 
 

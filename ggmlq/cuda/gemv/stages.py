@@ -2,7 +2,7 @@
 
 A warp copies its stages itself and waits for no other. Two records of a strip at a time cost fewer
 instructions than one; GPUs with little shared memory take one. The numbers of warps and stages are
-those that were fastest on an H200 (bench/NOTES.md): more stages in flight do not help.
+those that were fastest on an H200 (bench/notes/gemv.md): more stages in flight do not help.
 
 A block makes outputs of two strips or of four. Each block reads all activations, so with four they are
 loaded and converted half as often.
@@ -17,12 +17,12 @@ from dataclasses import dataclass
 from functools import cache
 from typing import Any
 
-from ..strips.layout import ROWS, STEP, StripLayout
-from ..words import bf16x2, ptx
-from ..words.address import address
-from ..words.atoms import inlined
-from ..words.lane import g_and_t
-from ..words.language import uint32, uint64
+from ..intrinsics import bf16x2, ptx
+from ..intrinsics.address import address
+from ..intrinsics.atoms import inlined
+from ..intrinsics.lane import g_and_t
+from ..intrinsics.language import uint32, uint64
+from ..packed.layout import ROWS, STEP, StripLayout
 
 BOTH, FOUR = 2, 4  # strips of a block
 FLOATS = 8  # up to so many rows are narrowed by the kernel itself

@@ -14,12 +14,12 @@ from dataclasses import dataclass
 from functools import cache
 from typing import Any
 
-from ..strips.layout import ROWS, STEP
-from ..words import bf16x2, ptx, votes
-from ..words.address import address
-from ..words.atoms import inlined
-from ..words.lane import g_and_t, warp_and_lane
-from ..words.language import cuda, float32, uint32, uint64
+from ..intrinsics import bf16x2, ptx, votes
+from ..intrinsics.address import address
+from ..intrinsics.atoms import inlined
+from ..intrinsics.lane import g_and_t, warp_and_lane
+from ..intrinsics.language import cuda, float32, uint32, uint64
+from ..packed.layout import ROWS, STEP
 from .stages import BOTH, FOUR, RESERVED, ROOMY, Stage
 
 IDS_EACH = 2, 8  # of a lane: kernels for up to 64 and 256 uses

@@ -11,15 +11,14 @@ from __future__ import annotations
 
 from typing import Any
 
-from ...array import QuantArray
-from ...formats import BlockFormat
-from ...ladder import register
-from ...problems import Linear
+from ...arrays.array import QuantArray
+from ...dispatch.ladder import register
+from ...dispatch.problems import Linear
+from ...formats import BLOCK_FORMATS, BlockFormat
 from ..activations.floats import aligned_floats
-from ..dequantize import BLOCK_FORMATS
+from ..intrinsics.atoms import atoms
+from ..intrinsics.language import cuda, float32, uint8
 from ..machine.launch import Kernel, array, family
-from ..words.atoms import atoms
-from ..words.language import cuda, float32, uint8
 
 SIDE = 16  # of a block of threads
 

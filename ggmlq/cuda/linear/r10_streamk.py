@@ -15,19 +15,19 @@ from typing import Any
 
 import numpy as np
 
-from ...array import QuantArray
-from ...ladder import register
-from ...problems import Linear
+from ...arrays.array import QuantArray
+from ...dispatch.ladder import register
+from ...dispatch.problems import Linear
 from ..activations.int8 import activations
+from ..intrinsics import ptx
+from ..intrinsics.address import address
+from ..intrinsics.language import cuda, float32, uint32, uint64
 from ..machine import device
 from ..machine.launch import Kernel, family
-from ..planes.layout import padded
-from ..planes.offsets import compensate
-from ..planes.tiles import STEP, IntTile, accumulator, store_four, storer
-from ..planes.weights import weights
-from ..words import ptx
-from ..words.address import address
-from ..words.language import cuda, float32, uint32, uint64
+from ..unpacked.layout import padded
+from ..unpacked.offsets import compensate
+from ..unpacked.tiles import STEP, IntTile, accumulator, store_four, storer
+from ..unpacked.weights import weights
 from . import r9_mma_magic
 from .r8_mma import LEAST
 from .r9_mma_magic import START, scaled

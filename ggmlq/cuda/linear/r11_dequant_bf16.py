@@ -12,16 +12,16 @@ from __future__ import annotations
 
 from typing import Any
 
-from ...array import QuantArray
-from ...card import older_than
+from ...arrays.array import QuantArray
+from ...dispatch.card import older_than
+from ...dispatch.ladder import register
+from ...dispatch.problems import Linear
 from ...formats import BlockFormat
 from ...formats.scalars import ScalarFormat
-from ...ladder import register
-from ...problems import Linear
+from ..intrinsics.floats import DTYPES, LEAST
 from ..machine import device
-from ..strips.make import made
-from ..strips.to_bf16 import decode_strips
-from ..words.floats import DTYPES, LEAST
+from ..packed.pack import made
+from ..packed.to_bf16 import decode_strips
 from . import r7_dequant_cublas
 
 

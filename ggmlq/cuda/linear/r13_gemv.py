@@ -3,16 +3,16 @@
 Changed: no warp waits for a record, for with few rows all that counts is to read the weights once, as
 fast as memory gives them. Each of the 8 to 16 warps of a block keeps records in flight into shared
 memory (gemv/stages.py), without waiting for any other warp; the first ones while the kernel before this
-one still runs (words/early_start.py). A block makes 32 or 64 rows of outputs; its warps share the columns and
+one still runs (intrinsics/dependent_launch.py). A block makes 32 or 64 rows of outputs; its warps share the columns and
 add up at the end, in a fixed order. And codes of some types stay raised, which saves instructions
-(strips/operand.py).
+(packed/operand.py).
 
 Up to 8 rows of activations stay floats and are rounded to bfloat16 while they are read: so one kernel
 does all. The codes are exact in bfloat16, and a scale meets only sums: nothing overflows. (An activation
 that is infinite may make NaN, for raised codes are 128 too high and that is taken off.)
 
 With up to four rows the columns of ``mma`` that are free serve other runs (gemv/by_runs.py). How many strips
-a block has, and how blocks share them, is what an estimate says takes least (gemv/pace.py).
+a block has, and how blocks share them, is what an estimate says takes least (cost/gemv.py).
 
 Limited by instructions as much as by memory: what unpacks codes and makes scales takes half of all issue
 slots. A block of 64 rows of outputs loads and converts activations half as often.
@@ -23,27 +23,27 @@ from __future__ import annotations
 from functools import cache
 from typing import Any
 
-from ...array import QuantArray
-from ...card import older_than, too_small_for
-from ...formats import BlockFormat
-from ...ladder import register
-from ...problems import Linear
+from ...arrays.array import QuantArray
+from ...dispatch.card import older_than, too_small_for
+from ...dispatch.ladder import register
+from ...dispatch.problems import Linear
+from ...formats import BLOCK_FORMATS, BlockFormat
 from ..activations.floats import aligned_floats, narrowed
-from ..dequantize import BLOCK_FORMATS
-from ..gemv import by_runs, clusters, pace
+from ..cost import gemv as pace
+from ..gemv import by_runs, clusters
 from ..gemv.stages import BOTH, COLUMNS, FOUR, SPANS, Stage, columns_of, fetchers, kinds_of, taker
+from ..intrinsics import bf16x2, dependent_launch, ptx
+from ..intrinsics.atoms import inlined
+from ..intrinsics.lane import g_and_t, warp_and_lane
+from ..intrinsics.language import cuda, float32, uint32, uint64
 from ..machine import device
 from ..machine.launch import Kernel, family
-from ..pipeline.ring import follower
-from ..strips.codes import buffers
-from ..strips.layout import ROWS, StripLayout, layout_of
-from ..strips.make import LONGEST
-from ..strips.make import strips as strips_of
-from ..strips.operand import operand_of, summer
-from ..words import bf16x2, early_start, ptx
-from ..words.atoms import inlined
-from ..words.lane import g_and_t, warp_and_lane
-from ..words.language import cuda, float32, uint32, uint64
+from ..packed.codes import buffers
+from ..packed.layout import ROWS, StripLayout, layout_of
+from ..packed.operand import operand_of, summer
+from ..packed.pack import LONGEST
+from ..packed.pack import strips as strips_of
+from ..rings.ring import follower
 
 LEAST, WIDE = (8, 0), (9, 0)  # in the code for earlier GPUs 32 rows and two records spill
 
@@ -174,7 +174,10 @@ def kernel(fmt: BlockFormat, columns: int, span: int, small: bool, strips: int) 
     (fetch_weights, fetch_activations), finish = fetchers(of), finisher(of)
     multiply = by_runs.multiplier(of) if spread else multiplier(of)
     base, commit, wait = ptx.shared_base, ptx.commit, ptx.wait_for_all_but(count - 2)
-    let_start, wait_for_predecessor = early_start.let_successor_start, early_start.wait_for_predecessor
+    let_start, wait_for_predecessor = (
+        dependent_launch.let_successor_start,
+        dependent_launch.wait_for_predecessor,
+    )
     place, rows = clusters.placer(of), of.rows
 
     def gemv(

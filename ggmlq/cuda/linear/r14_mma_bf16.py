@@ -2,9 +2,9 @@
 
 Changed from gemv: its warps read all activations again for each two strips. Here four warps make 128
 rows of outputs of one tile of activations, up to 64 rows of them, and all take these from the same
-stages of shared memory (pipeline/ring.py), with one barrier a step. Where there are few tiles the
+stages of shared memory (rings/ring.py), with one barrier a step. Where there are few tiles the
 columns are divided among blocks too, and a second, small kernel adds the parts in a fixed order
-(pipeline/parts.py).
+(schedule/split_k.py).
 
 A sum of one run meets its scale once for 16 or 32 columns: one multiply-add an output. The rest is
 exact: integer codes in bfloat16, sums in float32.
@@ -19,22 +19,21 @@ from dataclasses import dataclass
 from functools import cache
 from typing import Any, ClassVar
 
-from ...array import QuantArray
-from ...formats import BlockFormat
-from ...ladder import register
+from ...arrays.array import QuantArray
+from ...dispatch.ladder import register
+from ...formats import BLOCK_FORMATS, BlockFormat
 from ..activations.floats import narrowed
-from ..dequantize import BLOCK_FORMATS
+from ..intrinsics import bf16x2, dependent_launch, ptx
+from ..intrinsics.address import address
+from ..intrinsics.atoms import inlined
+from ..intrinsics.lane import four_into, g_and_t, warp_and_lane
+from ..intrinsics.language import cuda, float32, uint32, uint64
 from ..machine.launch import Kernel, family
-from ..pipeline.product import BUDGET, LEAST, STRIPS, launch_tiles, refuses
-from ..pipeline.ring import Fetchers, follower, refiller, starter
-from ..strips.codes import buffers, fragment_of, words_of
-from ..strips.layout import ROWS, STEP, StripLayout, layout_of
-from ..strips.scales import scales_of
-from ..words import bf16x2, early_start, ptx
-from ..words.address import address
-from ..words.atoms import inlined
-from ..words.lane import four_into, g_and_t, warp_and_lane
-from ..words.language import cuda, float32, uint32, uint64
+from ..packed.codes import buffers, fragment_of, words_of
+from ..packed.layout import ROWS, STEP, STRIPS, StripLayout, layout_of
+from ..packed.scales import scales_of
+from ..rings.ring import Fetchers, follower, refiller, starter
+from ..warp_specialized.product import BUDGET, LEAST, launch_tiles, refuses
 
 WARPS, BOTH = 4, 2  # of a block, down its rows; strips of a warp
 
@@ -206,7 +205,7 @@ def kernel(fmt: BlockFormat, tile: BfloatTile) -> Kernel:
     start, after = starter(fetch, ahead, length), follower(count, length)
     refill = refiller(fetch, ptx.wait_for_all_but(count - 2))
     multiply, store, base = multiplier(layout, tile), storer(columns // 8), ptx.shared_base
-    let_successor_start = early_start.let_successor_start
+    let_successor_start = dependent_launch.let_successor_start
 
     def product(
         records: Any,  # uint8 [strips, steps, record]

@@ -7,7 +7,7 @@ shared memory. It runs by itself: while it multiplies what lies in one set of re
 step is unpacked into another set.
 
 Weights are rounded as cuda:dequant_bf16 rounds them, after their scale was rounded in the same way; how
-they are made of bits with one instruction for two is the head of strips/weights.py.
+they are made of bits with one instruction for two is the head of packed/weights.py.
 
 Limited by the barrier and the waits of each step, about twice the time of its products; with
 thousands of rows cuBLAS on a decoded copy is still ahead.
@@ -21,25 +21,24 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from ...array import QuantArray
-from ...formats import BlockFormat
-from ...ladder import register
-from ...problems import Linear
+from ...arrays.array import QuantArray
+from ...dispatch.ladder import register
+from ...dispatch.problems import Linear
+from ...formats import BLOCK_FORMATS, BlockFormat
 from ..activations.floats import narrowed_for_wgmma
-from ..dequantize import BLOCK_FORMATS
+from ..intrinsics import bf16x2, dependent_launch, ptx, warpgroup
+from ..intrinsics.address import address
+from ..intrinsics.atoms import inlined
+from ..intrinsics.lane import g_and_t, warp_and_lane
+from ..intrinsics.language import cuda, uint32, uint64
 from ..machine.launch import Kernel, family
-from ..pipeline.product import BUDGET, STRIPS, launch_tiles
-from ..pipeline.product import refuses as refused_by_pipeline
-from ..pipeline.ring import Fetchers, follower, refiller, starter
-from ..planes.tiles import store_four
-from ..strips.layout import ROWS, STEP, StripLayout, layout_of
-from ..strips.weights import Weights, weights_of
-from ..tiles8.shape import MOST_SHARED
-from ..words import bf16x2, early_start, ptx, warpgroup
-from ..words.address import address
-from ..words.atoms import inlined
-from ..words.lane import g_and_t, warp_and_lane
-from ..words.language import cuda, uint32, uint64
+from ..packed.layout import ROWS, STEP, STRIPS, StripLayout, layout_of
+from ..packed.weights import Weights, weights_of
+from ..rings.ring import Fetchers, follower, refiller, starter
+from ..rings.shape import MOST_SHARED
+from ..unpacked.tiles import store_four
+from ..warp_specialized.product import BUDGET, launch_tiles
+from ..warp_specialized.product import refuses as refused_by_pipeline
 
 THREADS = 32 * STRIPS  # a warp for each strip of a block
 PITCH = 4 * (STRIPS * ROWS + 4)  # bytes between columns of sums in shared memory
@@ -147,7 +146,7 @@ def kernel(fmt: BlockFormat, tile: WarpgroupTile) -> Kernel:
     refill = refiller(fetch, ptx.wait_for_all_but(count - 3), publish)
     unpack, multiply, store = unpacker(weights), multiplier(columns), storer(columns)
     base, first_there, wait = ptx.shared_base, ptx.wait_for_all_but(ahead - 1), warpgroup.wait
-    let_successor_start, shrunk = early_start.let_successor_start, np.float32(weights.shrunk)
+    let_successor_start, shrunk = dependent_launch.let_successor_start, np.float32(weights.shrunk)
 
     def product(
         records: Any,  # uint8 [strips, steps, record]

@@ -15,19 +15,18 @@ from typing import Any
 
 import numpy as np
 
-from ...array import QuantArray
-from ...formats import FORMATS, BlockFormat
+from ...arrays.array import QuantArray
+from ...dispatch.ladder import register
+from ...dispatch.problems import Linear
+from ...formats import BLOCK_FORMATS, FORMATS, BlockFormat
 from ...formats.q8_1 import DTYPE, S
-from ...ladder import register
-from ...problems import Linear
 from ..activations.floats import aligned_floats
-from ..dequantize import BLOCK_FORMATS
+from ..intrinsics.atoms import atoms, half
+from ..intrinsics.language import cuda, float32, int32, uint8
 from ..machine.device import cupy
 from ..machine.launch import Kernel, array, family
 from ..quantize import launch as encode
 from ..quantize.q8_1 import kernel as q8_1
-from ..words.atoms import atoms, half
-from ..words.language import cuda, float32, int32, uint8
 
 SIDE = 16
 RUN = 32

@@ -12,15 +12,14 @@ from __future__ import annotations
 
 from typing import Any
 
-from ...array import QuantArray
-from ...formats import BlockFormat
-from ...ladder import register
-from ...packing import packing
+from ...arrays.array import QuantArray
+from ...dispatch.ladder import register
+from ...formats import BLOCK_FORMATS, BlockFormat
+from ...formats.packing import packing
 from ..activations.int8 import activations
-from ..dequantize import BLOCK_FORMATS
+from ..intrinsics.atoms import atoms
+from ..intrinsics.language import cuda, float32, int8, int32, uint8
 from ..machine.launch import Kernel, array, family
-from ..words.atoms import atoms
-from ..words.language import cuda, float32, int8, int32, uint8
 from .r0_naive_f32 import SIDE, refuses
 
 STEP = 32  # columns of a tile: a run of activations

@@ -11,15 +11,15 @@ from __future__ import annotations
 
 from typing import Any
 
-from ...array import QuantArray
-from ...ladder import register
+from ...arrays.array import QuantArray
+from ...dispatch.ladder import register
 from ..activations.int8 import activations
+from ..intrinsics import ptx
+from ..intrinsics.language import cuda, float32, int32
 from ..machine.launch import Kernel, array, family
-from ..planes.layout import refuses
-from ..planes.offsets import compensate
-from ..planes.weights import weights
-from ..words import ptx
-from ..words.language import cuda, float32, int32
+from ..unpacked.layout import refuses
+from ..unpacked.offsets import compensate
+from ..unpacked.weights import weights
 
 SIDE, WORDS = 16, 16  # a tile: rows of either operand, words of four codes
 TILE, PADDED = (SIDE, WORDS), (SIDE, WORDS + 1)  # padded: a column lies in 16 banks

@@ -12,17 +12,17 @@ from __future__ import annotations
 
 from typing import Any
 
-from ...array import QuantArray
-from ...ladder import register
+from ...arrays.array import QuantArray
+from ...dispatch.ladder import register
 from ..activations.int8 import activations
+from ..intrinsics import ptx
+from ..intrinsics.address import address
+from ..intrinsics.atoms import inlined
+from ..intrinsics.language import cuda, float32, int32, uint32, uint64
 from ..machine.launch import Kernel, family
-from ..planes.layout import refuses
-from ..planes.offsets import compensate
-from ..planes.weights import weights
-from ..words import ptx
-from ..words.address import address
-from ..words.atoms import inlined
-from ..words.language import cuda, float32, int32, uint32, uint64
+from ..unpacked.layout import refuses
+from ..unpacked.offsets import compensate
+from ..unpacked.weights import weights
 
 SIDE, THREADS, EACH = 128, 256, 8  # a tile's side, of 16 × 16 threads with 8 × 8 outputs each
 ALL = EACH * EACH

@@ -1,6 +1,6 @@
 """Decode all weights to float32, then multiply with cuBLAS: blocks forgotten, nothing rounded.
 
-Changed: nothing is multiplied here. The weights become a matrix of float32 (dequantize.py) and the
+Changed: nothing is multiplied here. The weights become a matrix of float32 (quantize/decode.py) and the
 library does the rest, in float32 as well: what anyone gets in two lines. Also the rung of tensors of
 plain floats, which need no decoding.
 
@@ -14,12 +14,12 @@ from typing import Any
 
 import numpy as np
 
-from ...array import QuantArray
-from ...ladder import register
-from ...problems import Linear
-from ..dequantize import dequantize
+from ...arrays.array import QuantArray
+from ...dispatch.ladder import register
+from ...dispatch.problems import Linear
 from ..machine import device
 from ..machine.device import cupy
+from ..quantize.decode import dequantize
 
 
 def refuses(problem: Linear) -> str | None:

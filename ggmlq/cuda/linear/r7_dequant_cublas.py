@@ -17,14 +17,14 @@ from typing import Any
 
 import numpy as np
 
-from ...array import QuantArray
+from ...arrays.array import QuantArray
+from ...dispatch.ladder import register
+from ...dispatch.problems import Linear
 from ...formats import BlockFormat
-from ...ladder import register
-from ...problems import Linear
 from ..activations.floats import narrowed
-from ..dequantize import decoded
 from ..machine import device
 from ..machine.device import cupy
+from ..quantize.decode import decoded
 
 TRANSPOSED, AS_IS = 1, 0  # cublasOperation_t
 R_32F, COMPUTE_32F, DEFAULT = 0, 68, -1  # cudaDataType_t, cublasComputeType_t, the algorithm

@@ -1,7 +1,7 @@
 """Tensor cores: a warp multiplies 16 × 32 codes with 32 × 8 in one instruction.
 
 Changed: the codes are multiplied again, by ``mma.sync`` on fragments that ldmatrix brings from shared
-memory, which cp.async fills a few stages ahead (planes/tiles.py). One instruction makes 4096
+memory, which cp.async fills a few stages ahead (unpacked/tiles.py). One instruction makes 4096
 multiplications; a run of 32 columns is exactly one.
 
 Limited by what comes after: each int32 sum is converted to float (at half rate), multiplied with
@@ -13,20 +13,20 @@ from __future__ import annotations
 
 from typing import Any
 
-from ...array import QuantArray
-from ...card import older_than, too_small_for
+from ...arrays.array import QuantArray
+from ...dispatch.card import older_than, too_small_for
+from ...dispatch.ladder import register
+from ...dispatch.problems import Linear
 from ...formats import BlockFormat
-from ...ladder import register
-from ...problems import Linear
 from ..activations.int8 import activations
+from ..intrinsics import ptx
+from ..intrinsics.atoms import inlined
+from ..intrinsics.language import cuda, float32, int32, uint32, uint64
 from ..machine.launch import Kernel, family
-from ..planes.layout import refuses as refused_by_planes
-from ..planes.offsets import compensate
-from ..planes.tiles import STEP, IntTile, accumulator, storer
-from ..planes.weights import weights
-from ..words import ptx
-from ..words.atoms import inlined
-from ..words.language import cuda, float32, int32, uint32, uint64
+from ..unpacked.layout import refuses as refused_by_planes
+from ..unpacked.offsets import compensate
+from ..unpacked.tiles import STEP, IntTile, accumulator, storer
+from ..unpacked.weights import weights
 
 START = int32(0)
 SHAPE = IntTile(64, 128, 64, 32, stages=4, blocks=2)  # two blocks: one multiplies while one waits

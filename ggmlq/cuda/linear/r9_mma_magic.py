@@ -16,14 +16,14 @@ from typing import Any
 
 import numpy as np
 
-from ...array import QuantArray
-from ...ladder import register
-from ...problems import Linear
+from ...arrays.array import QuantArray
+from ...dispatch.ladder import register
+from ...dispatch.problems import Linear
+from ..intrinsics import ptx
+from ..intrinsics.atoms import inlined
+from ..intrinsics.language import float32, int32
 from ..machine.launch import Kernel, family
-from ..planes.tiles import IntTile
-from ..words import ptx
-from ..words.atoms import inlined
-from ..words.language import float32, int32
+from ..unpacked.tiles import IntTile
 from . import r8_mma
 
 START = int32(0x4B400000)

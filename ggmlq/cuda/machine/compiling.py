@@ -1,6 +1,6 @@
 """A function for the GPU, and how Numba and nvJitLink make machine code of it; neither needs a GPU.
 
-What stands here is part of every kernel: a change makes all prebuilt code old (ggmlq/prebuilt/reach.py).
+What stands here is part of every kernel: a change makes all prebuilt code old (ggmlq/store/reach.py).
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ import re
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
-from ..words.language import cuda, types
+from ..intrinsics.language import cuda, types
 
 EARLY, WAITS = (9, 0), "griddepcontrol.wait"
 UNKNOWN = "UNRECOGNIZED_ARCH"  # what nvJitLink says of a capability newer than itself

@@ -10,11 +10,11 @@ from importlib import import_module
 from types import ModuleType
 from typing import Any, NamedTuple
 
-from ... import card as cards
-from ... import missing
-from ...card import Card
+from ...base import missing
+from ...dispatch import card as cards
+from ...dispatch.card import Card
 from ...errors import DeviceError, MissingDependencyError, UnsupportedError
-from .waking import wake
+from .context_warmup import wake
 
 _usable: list[ModuleType | None] = [None]  # CuPy, once it has found a GPU
 

@@ -1,7 +1,7 @@
 """Kernels: their code found or made once for a capability, launched on CuPy's current stream.
 
-Most code comes with the package (prebuilt/served.py); other code is compiled (compiling.py), by another
-process where Numba is not loaded in this one (elsewhere.py), and kept on disk. CuPy loads it and submit.py
+Most code comes with the package (machine/served.py); other code is compiled (compiling.py), by another
+process where Numba is not loaded in this one (compile_process.py), and kept on disk. CuPy loads it and submit.py
 launches it, for Numba's own launcher takes 15 to 36 µs.
 """
 
@@ -15,24 +15,23 @@ from functools import cache, wraps
 from importlib import metadata
 from typing import Any, NamedTuple
 
-from ...cache import Generation, sources
-from ...cache.identity import identity
+from ...base.progress import long_work
 from ...errors import DeviceError
-from ...prebuilt.packs import Origin
-from ...progress import long_work
-from ..prebuilt import served
-from ..words.language import BLANK, axes_of, several, types
-from . import device, elsewhere
+from ...store import sources
+from ...store.disk import Generation
+from ...store.identity import identity
+from ...store.packs import Origin
+from ..intrinsics.language import BLANK, axes_of, several, types
+from . import compile_process, device, served
 from .compiling import EARLY, Compiled, dotted, name_in
-from .ready import Hole, Ready
+from .prepared_launch import Hole, Ready
 from .submit import MOST, submit
 
 SOURCES = (
     "cuda",
     "formats",
     "codes",
-    "packing.py",
-    "gru/step.py",
+    "gru",
     "fixed/shift.py",
 )  # of the package: what machine code comes from
 COMPILERS = ("numba", "numba-cuda", "llvmlite", "cuda-core", "nvidia-nvjitlink", "nvidia-cuda-nvcc")
@@ -65,7 +64,7 @@ class Kernel(Compiled):
     ``most``: blocks on a multiprocessor, 0: any number; where kernels start early theirs spread evenly so.
     ``spreads``: a launch may say so where the kernel does not; others with more than 48 KB always may.
     ``lto``: the assembler gets the whole kernel as LTO IR, as
-    ``setmaxnreg`` needs (words/assembly.py). ``together``: its blocks wait for each other, so all of a
+    ``setmaxnreg`` needs (intrinsics/assembly.py). ``together``: its blocks wait for each other, so all of a
     grid run at the same time, or it is refused.
     """
 
@@ -108,7 +107,7 @@ class Kernel(Compiled):
     ) -> None:
         """Launch on CuPy's current device and stream. Empty grids do nothing.
 
-        ``cluster``: neighbouring blocks that run together, words/barrier.py. ``most``: fewer blocks on a
+        ``cluster``: neighbouring blocks that run together, intrinsics/barrier.py. ``most``: fewer blocks on a
         multiprocessor than the kernel is made for.
         Arguments are arrays, plain integers and tuples of them. All become words of 8 bytes; a parameter of
         32 bits takes the lower four. An array for a parameter of 64 bits stands for its address.
@@ -131,7 +130,7 @@ class Kernel(Compiled):
     def ready(
         self, grid: tuple[int, ...], block: tuple[int, ...], *arguments: Any, cluster: int = 1, most: int = 0
     ) -> Ready:
-        """The same launch, prepared for any number of calls, which fill in addresses: ready.py."""
+        """The same launch, prepared for any number of calls, which fill in addresses: prepared_launch.py."""
         assert len(arguments) == len(self.parameters), self.name
         index = device.driver().device()
         function, shared, early = self._loaded.get(index) or self._load(index)
@@ -215,7 +214,7 @@ class Kernel(Compiled):
         code = generation().load(entry)
         if code is None:
             with long_work(f"compiling {self.name} for compute capability {dotted(capability)}, once"):
-                code = elsewhere.code(self.origin, capability) if BLANK else self.code(capability)
+                code = compile_process.code(self.origin, capability) if BLANK else self.code(capability)
             generation().save(entry, code)
         return code
 

@@ -2,7 +2,7 @@
 
 While a rung runs, each launch is noted (launch.py), with its arguments. Arrays among them are x, y, what is
 kept with the weights, or memory for what one kernel hands to the next; of these four only the second is
-the same in the next call. So the others become holes of prepared launches (ready.py), and the next product
+the same in the next call. So the others become holes of prepared launches (prepared_launch.py), and the next product
 of as many rows is: one piece of memory, a few addresses, and the driver.
 
 That is right for rungs that do nothing but launch kernels, the same ones for every x of a shape: they say
@@ -18,7 +18,7 @@ from typing import Any
 
 from . import device
 from .launch import NOTED, Kernel
-from .ready import Hole, Ready
+from .prepared_launch import Hole, Ready
 
 X, Y, BETWEEN = 0, 1, 2  # which of the addresses of a call
 APART = 256  # bytes: where memory between kernels may begin

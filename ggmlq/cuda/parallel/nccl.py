@@ -16,7 +16,7 @@ from typing import Any
 
 import numpy as np
 
-from ... import missing
+from ...base import missing
 from ...errors import DeviceError, MissingDependencyError
 from ..machine import device
 

@@ -12,9 +12,9 @@ from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from typing import Any
 
+from ...arrays.scaled import ScaledArray
 from ...codes.scaling import laid_out
 from ...errors import DeviceError
-from ...scaled import ScaledArray
 from ..machine import device
 from . import nccl
 from .streams import ASKED, UNDER_WAY, Lane, Streams, told

@@ -1,6 +1,6 @@
 """Code of kernels that comes with the package, so that a first product waits for no compiler.
 
-    served.py   which packs serve a GPU; coverage.py: how many kernels that are
+    machine/served.py   which packs serve a GPU; machine/coverage.py: how many kernels that are
     files.json  digests of source files when packs were last looked at
     compilers.json  versions of the compilers when packs were last written
     sm_90/      machine code for compute capability 9.0

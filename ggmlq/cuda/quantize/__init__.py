@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from ...array import QuantArray
+from ...arrays.array import QuantArray
 from ...formats import Format
 from ..activations.floats import aligned_floats
 from ..machine.device import cupy

@@ -9,11 +9,12 @@ from __future__ import annotations
 
 from typing import Any
 
+from ..intrinsics import ptx
+from ..intrinsics.atoms import inlined
+from ..intrinsics.codes import four_bytes, size_of
+from ..intrinsics.lane import EVERYONE
+from ..intrinsics.language import cuda, float32, int32, uint32, uint64
 from ..machine.launch import Kernel
-from ..words import ptx
-from ..words.atoms import inlined
-from ..words.lane import EVERYONE
-from ..words.language import cuda, float32, int32, uint32, uint64
 
 RUN, LANES, EACH, THREADS = 32, 4, 8, 256
 
@@ -57,12 +58,6 @@ def finite(v: Any) -> Any:
     for i in range(EACH):
         zero = ptx.fma(v[i], float32(0), zero)
     return zero
-
-
-@inlined
-def size_of(value: Any) -> Any:
-    """The bits without the sign: they are ordered as magnitudes, NaN above all."""
-    return uint32(ptx.bits_of(value) & uint32(0x7FFFFFFF))  # narrowed: uint32 & uint32 is uint64 to Numba
 
 
 @inlined
@@ -182,12 +177,6 @@ def half_away(v: Any) -> Any:
 
 
 # --- storing ----------------------------------------------------------------------------------
-
-
-@inlined
-def four_bytes(q0: Any, q1: Any, q2: Any, q3: Any) -> Any:
-    """The low bytes of four integers as a word."""
-    return ptx.low_halves(ptx.low_bytes(uint32(q0), uint32(q1)), ptx.low_bytes(uint32(q2), uint32(q3)))
 
 
 @inlined

@@ -12,11 +12,12 @@ from typing import Any
 import numpy as np
 
 from ...formats.mxfp4 import DTYPE, QS
+from ..intrinsics import ptx
+from ..intrinsics.atoms import inlined
+from ..intrinsics.codes import size_of
+from ..intrinsics.language import cuda, float32, int32, uint32, uint64
 from ..machine.launch import Kernel, family
-from ..words import ptx
-from ..words.atoms import inlined
-from ..words.language import cuda, float32, int32, uint32, uint64
-from ._block import block_kernel, largest_size, size_of
+from ._block import block_kernel, largest_size
 
 LOWEST = -149  # exponent of the smallest float32
 STEPS = 128  # so far below a power of two it certainly counts as below

@@ -5,10 +5,10 @@ from __future__ import annotations
 from typing import Any
 
 from ...formats.q4_0 import DTYPE, QS
+from ..intrinsics import ptx
+from ..intrinsics.atoms import inlined
+from ..intrinsics.language import cuda, float32, int32, uint32, uint64
 from ..machine.launch import Kernel, family
-from ..words import ptx
-from ..words.atoms import inlined
-from ..words.language import cuda, float32, int32, uint32, uint64
 from ._block import EACH, block_kernel, extreme, inverse, nibbles, store_word, two_words
 
 

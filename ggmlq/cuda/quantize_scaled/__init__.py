@@ -17,8 +17,8 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from ...codes.scaling import Found, Rule, empty
+from ...codes.tiling import Tiling
 from ...errors import UnsupportedError
-from ...tiling import Tiling
 from ..activations.floats import FLOAT32, converted
 from ..machine import device
 from ..machine.device import cupy

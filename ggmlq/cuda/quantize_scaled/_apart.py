@@ -14,11 +14,11 @@ from itertools import product
 from typing import Any
 
 from ...codes import CODES
+from ..intrinsics import codes as words
+from ..intrinsics import dependent_launch, ptx
+from ..intrinsics.address import address
+from ..intrinsics.language import cuda, float32, int32, uint32, uint64
 from ..machine.launch import Kernel, family
-from ..words import codes as words
-from ..words import early_start, ptx
-from ..words.address import address
-from ..words.language import cuda, float32, int32, uint32, uint64
 from ._codes import Way, scale_loading, scale_storing, scaler, storing, zero_of
 from ._division import divider
 from ._groups import tried, ways
@@ -33,7 +33,7 @@ HEIGHT = 4  # rows of a tile that a warp, or a thread, goes through
 def extremes_kernel(kind: str, both: bool, keeps_nan: bool, wide: bool, lanes: int) -> Kernel:
     """Tiles in items of ``HEIGHT`` rows and ``lanes`` times ``AT_ONCE`` pieces, each for so many lanes."""
     size, per = SIZES[kind], in_piece(kind, wide)
-    load, agree, take_turn = loading(kind, wide), agreeing(lanes, both, keeps_nan), early_start.take_turn
+    load, agree, take_turn = loading(kind, wide), agreeing(lanes, both, keeps_nan), dependent_launch.take_turn
     values, part = AT_ONCE * per, lanes * AT_ONCE * per
     widen = extremes(values, both, keeps_nan)
 
@@ -95,7 +95,7 @@ WAYS = tuple(dict.fromkeys(of_scales(way) for way in ways()))
 def scales_kernel(way: Way, given: bool) -> Kernel:
     """Scales and zero points of tiles, a thread each; ``given``: only zero points, of these scales."""
     scale_of, zero, load, store = scaler(way), zero_of(way), scale_loading(way), scale_storing(way)
-    has_zeros, take_turn = way.zeros, early_start.take_turn
+    has_zeros, take_turn = way.zeros, dependent_launch.take_turn
 
     def make(
         highs: Any, lows: Any,  # uint32 [tiles down, tiles along]
@@ -133,7 +133,7 @@ def encode_kernel(kind: str, way: Way, wide: bool) -> Kernel:
     size, per = SIZES[kind], in_piece(kind, wide)
     load, load_scale, store = loading(kind, wide), scale_loading(way), storing(way, per)
     prepare, divide = divider(CODES[way.code], way.zeros, way.scale, per)
-    code_size, has_zeros, take_turn = way.size, way.zeros, early_start.take_turn
+    code_size, has_zeros, take_turn = way.size, way.zeros, dependent_launch.take_turn
 
     def encode(
         x: Any, pitch: Any,  # of the kind [rows, columns], elements from row to row

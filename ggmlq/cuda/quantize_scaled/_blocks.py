@@ -15,12 +15,12 @@ from __future__ import annotations
 from typing import Any
 
 from ...codes import CODES
+from ..intrinsics import dependent_launch, ptx
+from ..intrinsics.address import address
+from ..intrinsics.atoms import inlined
+from ..intrinsics.lane import warp_and_lane
+from ..intrinsics.language import cuda, float32, uint32, uint64
 from ..machine.launch import Kernel, family
-from ..words import early_start, ptx
-from ..words.address import address
-from ..words.atoms import inlined
-from ..words.lane import warp_and_lane
-from ..words.language import cuda, float32, uint32, uint64
 from ._codes import Way, keeps_nan_of, scale_storing, scaler, storing, zero_of
 from ._division import divider
 from ._groups import tried
@@ -67,7 +67,7 @@ def kernel(kind: str, way: Way, tile: tuple[int, int]) -> Kernel:
     scale_of, zero = scaler(way), zero_of(way)
     prepare, divide = divider(CODES[way.code], both, way.scale, per)
     store, store_scale, store4 = storing(way, per), scale_storing(way), ptx.store4
-    code_size, take_turn = way.size, early_start.take_turn
+    code_size, take_turn = way.size, dependent_launch.take_turn
 
     def quantize(
         x: Any, pitch: Any,  # of the kind [rows, columns], elements from row to row

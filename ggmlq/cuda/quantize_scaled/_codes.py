@@ -7,9 +7,9 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from ...codes import CODES, Integer, MiniFloat
-from ..words import codes, ptx
-from ..words.atoms import inlined
-from ..words.language import cuda, float32, int32, uint32
+from ..intrinsics import codes, ptx
+from ..intrinsics.atoms import inlined
+from ..intrinsics.language import cuda, float32, int32, uint32
 from ._division import is_nan
 
 NATIVE = (8, 9)  # the lowest capability with conversions to floats of 8 bits

@@ -24,9 +24,9 @@ from __future__ import annotations
 from typing import Any, NamedTuple
 
 from ...codes import Code, MiniFloat
-from ..words import ptx
-from ..words.atoms import inlined
-from ..words.language import float32, uint32
+from ..intrinsics import ptx
+from ..intrinsics.atoms import inlined
+from ..intrinsics.language import float32, uint32
 
 NEAR = 64  # units in the last place
 LEAST, SPAN = 27 << 23, 200 << 23  # bits of 2**-100, and how far those of 2**100 are from them

@@ -19,10 +19,10 @@ from itertools import product
 from typing import Any
 
 from ...codes import CODES
+from ..intrinsics import dependent_launch, ptx
+from ..intrinsics.address import address
+from ..intrinsics.language import cuda, float32, uint32, uint64
 from ..machine.launch import Kernel, family
-from ..words import early_start, ptx
-from ..words.address import address
-from ..words.language import cuda, float32, uint32, uint64
 from ._codes import WORDS, Way, keeps_nan_of, scale_storing, scaler, storing, zero_of
 from ._division import divider
 from ._pieces import SIZES, agreeing, extremes, in_piece, spreading, words_into
@@ -71,7 +71,7 @@ def kernel(kind: str, way: Way, columns_of_group: int, few: bool = False) -> Ker
     scale_of, zero = scaler(way), zero_of(way)
     prepare, divide = divider(CODES[way.code], way.zeros, way.scale, EACH)
     store, store_scale, store4 = storing(way, per), scale_storing(way), ptx.store4
-    code_size, has_zeros, take_turn = way.size, way.zeros, early_start.take_turn
+    code_size, has_zeros, take_turn = way.size, way.zeros, dependent_launch.take_turn
 
     def quantize(
         x: Any, pitch: Any,  # of the kind [rows, columns], elements from row to row

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
-from ..words import codes, ptx
-from ..words.atoms import inlined
-from ..words.lane import EVERYONE
-from ..words.language import cuda, int32, uint32
+from ..intrinsics import codes, ptx
+from ..intrinsics.atoms import inlined
+from ..intrinsics.lane import EVERYONE
+from ..intrinsics.language import cuda, int32, uint32
 
 SIZES = {"float16": 2, "bfloat16": 2, "float32": 4}  # kinds of floats with the bytes of one
 WIDE = 16  # bytes of a piece

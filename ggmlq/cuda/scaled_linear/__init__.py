@@ -10,7 +10,7 @@
     r7_wgmma.py          Hopper: wgmma out of boxes that the copy engine brings, a stage at a time
     r8_tma_ring.py       a ring of stages that one warp keeps full
     r9_persistent.py     blocks that stay on the card, warps with roles; int8 too
-    r10_few_rows.py      up to 64 rows: operands swapped, K divided among a cluster
+    r10_small_m.py      up to 64 rows: operands swapped, K divided among a cluster
 
     tuned.py             the kernel of r5 with tiles as a configuration says
 

@@ -14,15 +14,15 @@ from typing import Any
 
 import numpy as np
 
+from ...arrays.scaled import ScaledArray
 from ...codes import CODES, Code
-from ...ladder import register
-from ...problems import ScaledLinear
-from ...scaled import ScaledArray
+from ...dispatch.ladder import register
+from ...dispatch.problems import ScaledLinear
+from ..intrinsics import ptx
+from ..intrinsics.atoms import verb
+from ..intrinsics.language import cuda, float32, int32, int64, types, uint32
 from ..machine.device import cupy
 from ..machine.launch import Kernel, array, family
-from ..words import ptx
-from ..words.atoms import verb
-from ..words.language import cuda, float32, int32, int64, types, uint32
 
 SIDE = 16  # of a block of threads
 KINDS = [[c for c in CODES.values() if c.kind == kind] for kind in ("integer", "float")]

@@ -20,14 +20,14 @@ from collections.abc import Callable
 from itertools import product as combined
 from typing import Any
 
+from ...arrays.scaled import ScaledArray
 from ...codes import CODES, Code
-from ...ladder import register
-from ...problems import ScaledLinear
-from ...scaled import ScaledArray
+from ...dispatch.ladder import register
+from ...dispatch.problems import ScaledLinear
+from ..intrinsics import ptx
+from ..intrinsics.atoms import inlined
+from ..intrinsics.language import cuda, float32, int32, types, uint32
 from ..machine.launch import Kernel, array, family
-from ..words import ptx
-from ..words.atoms import inlined
-from ..words.language import cuda, float32, int32, types, uint32
 from .r0_naive import operands, strided, too_many_rows
 
 SIDE, STEP, THREADS, EACH, ALL = 64, 32, 256, 4, 16

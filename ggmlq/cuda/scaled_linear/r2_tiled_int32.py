@@ -14,13 +14,13 @@ from __future__ import annotations
 from itertools import product as combined
 from typing import Any
 
+from ...arrays.scaled import ScaledArray
 from ...codes import Code
-from ...ladder import register
-from ...problems import INT32, ScaledLinear
-from ...scaled import ScaledArray
+from ...dispatch.ladder import register
+from ...dispatch.problems import INT32, ScaledLinear
+from ..intrinsics.atoms import inlined
+from ..intrinsics.language import int32
 from ..machine.launch import Kernel, family
-from ..words.atoms import inlined
-from ..words.language import int32
 from .r0_naive import too_many_rows
 from .r1_tiled import BYTES, SIDE, no_bytes, run, tiled_kernel
 

@@ -6,7 +6,7 @@ difference may need nine bits, and their part is taken off the sum of a group:
 
     Σ (a - za)(b - zb)  =  Σ a·b  -  za · (Σ b - n·zb)  -  zb · Σ a
 
-where Σ b belongs to the weights and is kept with them (tiles8/rows.py).
+where Σ b belongs to the weights and is kept with them (codes8/rows.py).
 
 Why it helps: a quarter of the loads, and of the instructions.
 
@@ -20,16 +20,16 @@ from typing import Any
 
 import numpy as np
 
-from ...ladder import register
-from ...problems import ScaledLinear
-from ...scaled import ScaledArray
+from ...arrays.scaled import ScaledArray
+from ...dispatch.ladder import register
+from ...dispatch.problems import ScaledLinear
+from ..codes8.rows import too_short, zeros_of
+from ..codes8.tiled import given
+from ..intrinsics import codes8, ptx
+from ..intrinsics.atoms import inlined
+from ..intrinsics.language import cuda, float32, int32, uint32
 from ..machine.device import cupy
 from ..machine.launch import Kernel, array, family
-from ..tiles8.product import given
-from ..tiles8.rows import too_short, zeros_of
-from ..words import codes8, ptx
-from ..words.atoms import inlined
-from ..words.language import cuda, float32, int32, uint32
 from .r0_naive import strided, too_many_rows
 from .r1_tiled import ALL, EACH, PITCH, SIDE, THREADS, no_bytes
 from .r2_tiled_int32 import too_large_for_int32

@@ -19,19 +19,19 @@ from __future__ import annotations
 from itertools import product as combined
 from typing import Any
 
-from ...ladder import register
-from ...problems import ScaledLinear
-from ...scaled import ScaledArray
+from ...arrays.scaled import ScaledArray
+from ...dispatch.ladder import register
+from ...dispatch.problems import ScaledLinear
+from ..codes8.rows import zeros_of
+from ..codes8.stages import Work, goes_on, holds_nothing, no_copies, walker
+from ..codes8.tiled import PARAMETERS, Wave, best, given, is_wide, small_enough, steps_of
+from ..codes8.tiled import refuses as refused
+from ..epilogue.mma_results import clearer, corrector, holder, scaling, storer
+from ..intrinsics import codes8, ptx
+from ..intrinsics.atoms import inlined
+from ..intrinsics.language import cuda, float32, int32, uint32, uint64
 from ..machine.launch import Kernel, family
-from ..tiles8.product import PARAMETERS, Wave, best, given, is_wide, small_enough, steps_of
-from ..tiles8.product import refuses as refused
-from ..tiles8.results import clearer, corrector, holder, scaling, storer
-from ..tiles8.rows import zeros_of
-from ..tiles8.shape import ByteTile, placer
-from ..tiles8.stages import Work, goes_on, holds_nothing, no_copies, walker
-from ..words import codes8, ptx
-from ..words.atoms import inlined
-from ..words.language import cuda, float32, int32, uint32, uint64
+from ..rings.shape import ByteTile, placer
 from .r1_tiled import no_bytes
 from .r2_tiled_int32 import too_large_for_int32
 from .r3_dp4a import KINDS, SIGNS

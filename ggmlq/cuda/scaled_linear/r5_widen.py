@@ -20,19 +20,19 @@ from collections.abc import Sequence
 from itertools import product as combined
 from typing import Any
 
-from ...ladder import register
-from ...problems import ScaledLinear
-from ...scaled import ScaledArray
+from ...arrays.scaled import ScaledArray
+from ...dispatch.ladder import register
+from ...dispatch.problems import ScaledLinear
+from ..codes8.stages import Work, walker
+from ..codes8.tiled import PARAMETERS, Wave, best, given, is_wide, small_enough, steps_of
+from ..codes8.tiled import refuses as refused
+from ..epilogue.mma_results import clearer, scaling, storer
+from ..intrinsics import codes8, ptx
+from ..intrinsics.atoms import inlined
+from ..intrinsics.language import cuda, float32, uint32, uint64
 from ..machine import device
 from ..machine.launch import Kernel, family
-from ..tiles8.product import PARAMETERS, Wave, best, given, is_wide, small_enough, steps_of
-from ..tiles8.product import refuses as refused
-from ..tiles8.results import clearer, scaling, storer
-from ..tiles8.shape import ByteTile, placer
-from ..tiles8.stages import Work, walker
-from ..words import codes8, ptx
-from ..words.atoms import inlined
-from ..words.language import cuda, float32, uint32, uint64
+from ..rings.shape import ByteTile, placer
 
 LEAST, CONVERTS = (8, 0), (8, 9)  # CONVERTS: from which on GPUs have the instruction
 TILES = (

@@ -15,15 +15,15 @@ from __future__ import annotations
 from itertools import product as combined
 from typing import Any
 
-from ...ladder import register
-from ...problems import ScaledLinear
-from ...scaled import ScaledArray
+from ...arrays.scaled import ScaledArray
+from ...dispatch.ladder import register
+from ...dispatch.problems import ScaledLinear
+from ..codes8.tiled import Wave, best, given, small_enough, steps_of
+from ..codes8.tiled import refuses as refused
+from ..intrinsics import codes8
+from ..intrinsics.atoms import inlined
 from ..machine.launch import Kernel, family
-from ..tiles8.product import Wave, best, given, small_enough, steps_of
-from ..tiles8.product import refuses as refused
-from ..tiles8.shape import ByteTile
-from ..words import codes8
-from ..words.atoms import inlined
+from ..rings.shape import ByteTile
 from .r5_widen import CODES, float_kernel
 
 LEAST, REAL = (8, 9), ((8, 9), (12, 0))

@@ -17,18 +17,18 @@ from __future__ import annotations
 
 from typing import Any
 
-from ...ladder import register
-from ...problems import ScaledLinear
-from ...scaled import ScaledArray
+from ...arrays.scaled import ScaledArray
+from ...dispatch.ladder import register
+from ...dispatch.problems import ScaledLinear
+from ..codes8 import operands as operands8
+from ..codes8.consumers import placer_of_threads, writer
+from ..codes8.job import CODES, OUTS, TALL, Job
+from ..intrinsics import barrier as barriers
+from ..intrinsics import boxes, dependent_launch, ptx
+from ..intrinsics.language import cuda, uint32, uint64
+from ..intrinsics.promoted import float_products
 from ..machine.launch import Kernel, family
-from ..pipeline import operands8
-from ..pipeline.boxed import BoxTile, fetcher, placer, starter
-from ..pipeline.job import CODES, OUTS, TALL, Job
-from ..pipeline.work8 import placer_of_threads, writer
-from ..words import barrier as barriers
-from ..words import boxes, early_start, ptx
-from ..words.language import cuda, uint32, uint64
-from ..words.promoted import float_products
+from ..rings.boxed import BoxTile, fetcher, placer, starter
 
 TILE = BoxTile(128, 128, 1)
 
@@ -64,7 +64,7 @@ def kernel(job: Job) -> Kernel:
         barriers.wait,
         barriers.of_first_lane,
         boxes.until_written,
-        early_start.take_turn,
+        dependent_launch.take_turn,
     )
     base, columns = ptx.shared_base, tile.columns
 

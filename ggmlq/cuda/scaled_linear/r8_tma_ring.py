@@ -15,17 +15,17 @@ from __future__ import annotations
 
 from typing import Any
 
-from ...ladder import register
-from ...scaled import ScaledArray
+from ...arrays.scaled import ScaledArray
+from ...dispatch.ladder import register
+from ..codes8.consumers import placer_of_threads, writer
+from ..codes8.job import TALL, Job
+from ..codes8.persistent import opener
+from ..intrinsics import barrier as barriers
+from ..intrinsics import boxes
+from ..intrinsics.language import cuda, uint32, uint64
+from ..intrinsics.promoted import float_products
 from ..machine.launch import Kernel, family
-from ..pipeline.boxed import BoxTile, filler, follower, placer
-from ..pipeline.job import TALL, Job
-from ..pipeline.persistent import opener
-from ..pipeline.work8 import placer_of_threads, writer
-from ..words import barrier as barriers
-from ..words import boxes
-from ..words.language import cuda, uint32, uint64
-from ..words.promoted import float_products
+from ..rings.boxed import BoxTile, filler, follower, placer
 from .r7_wgmma import jobs, refuses, run
 
 TILE = BoxTile(128, 128, 6)

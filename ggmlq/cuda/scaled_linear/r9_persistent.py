@@ -20,19 +20,19 @@ from __future__ import annotations
 
 from typing import Any
 
-from ...ending import PLAIN, Ending
-from ...ladder import register
-from ...problems import ScaledLinear
-from ...scaled import ScaledArray
+from ...arrays.scaled import ScaledArray
+from ...dispatch.ending import PLAIN, Ending
+from ...dispatch.ladder import register
+from ...dispatch.problems import ScaledLinear
+from ..codes8 import operands as operands8
+from ..codes8.epilogue import words
+from ..codes8.job import BY_COLUMNS, CODED_ZEROS, FLOATS, WHOLE, Job
+from ..codes8.persistent import float_kernel, integer_kernel
+from ..codes8.rows import zeros_of
+from ..intrinsics.wgmma8 import STEP
 from ..machine import device
-from ..pipeline import operands8
-from ..pipeline.boxed import BoxTile
-from ..pipeline.endings import words
-from ..pipeline.job import BY_COLUMNS, CODED_ZEROS, FLOATS, WHOLE, Job
-from ..pipeline.persistent import float_kernel, integer_kernel
-from ..pipeline.waves import best
-from ..tiles8.rows import zeros_of
-from ..words.wgmma8 import STEP
+from ..rings.boxed import BoxTile
+from ..schedule.waves import best
 from .r1_tiled import no_bytes
 from .r2_tiled_int32 import too_large_for_int32
 from .r3_dp4a import KINDS

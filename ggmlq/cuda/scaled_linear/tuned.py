@@ -14,13 +14,13 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from ...arrays.scaled import ScaledArray
+from ...dispatch.problems import ScaledLinear
 from ...errors import UnsupportedError
-from ...problems import ScaledLinear
-from ...scaled import ScaledArray
+from ..codes8.rows import STEPS
+from ..codes8.tiled import given
 from ..machine import device
-from ..tiles8.product import given
-from ..tiles8.rows import STEPS
-from ..tiles8.shape import MOST_SHARED, ByteTile
+from ..rings.shape import MOST_SHARED, ByteTile
 from . import r5_widen
 
 BLOCKS = ("BLOCK_SIZE_M", "BLOCK_SIZE_N", "BLOCK_SIZE_K")

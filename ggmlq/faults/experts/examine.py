@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ...metrics import nmse
+from ...reference.metrics import nmse
 from ..diagnosis import Diagnosis
 from ..explanation import Finding
 from ..no_terms import without_terms

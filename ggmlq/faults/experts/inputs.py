@@ -9,10 +9,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ... import reference
-from ...devices import to_host
+from ...arrays.scaled import ScaledArray
+from ...base.devices import to_host
 from ...errors import NonFiniteError, UnsupportedError
 from ...ops.expert_operands import checked
-from ...scaled import ScaledArray
 from ..inputs import result
 from ..readings import Wide
 

@@ -7,8 +7,8 @@ from typing import Any
 
 import numpy as np
 
+from ...base.progress import Progress
 from ...gru import FixedGRU
-from ...progress import Progress
 from ..diagnosis import Diagnosis
 from .candidates import candidates
 from .inputs import Run, given

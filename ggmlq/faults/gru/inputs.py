@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ...devices import to_host
+from ...base.devices import to_host
 from ...errors import DTypeError, ShapeError
 from ...fixed.qformat import QFormat
 from ...gru import FixedGRU, shapes

@@ -11,7 +11,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from ...array import QuantArray
+from ...arrays.array import QuantArray
 from ..judged import Mask
 from ..readings import Wide
 

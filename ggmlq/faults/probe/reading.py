@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from ...array import QuantArray
+from ...arrays.array import QuantArray
 from ...formats import BlockFormat
 from ..operand import operand
 from .feeding import Multiply, effective, pairs

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from ...scaled import ScaledArray
+from ...arrays.scaled import ScaledArray
 from ..diagnosis import Diagnosis
 from ..explanation import Explanation, Finding, fits, level
 from ..judged import Mask

@@ -8,12 +8,12 @@ from typing import Any
 
 import numpy as np
 
-from ...checks import as_floats
-from ...devices import to_host
+from ...arrays.scaled import ScaledArray
+from ...base.devices import to_host
+from ...dispatch.checks import as_floats
 from ...errors import DTypeError, ShapeError, UnsupportedError
 from ...ops.quantize_scaled import quantize_scaled
 from ...ops.scaled_operands import check_operands, how_quantized, takes_zeros
-from ...scaled import ScaledArray
 from ..inputs import result
 from ..readings import Wide
 from .scene import Activations, Case

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from ...metrics import nmse
+from ...reference.metrics import nmse
 from ..diagnosis import Diagnosis
 from ..explanation import Finding
 from ..report import counted, described, plain

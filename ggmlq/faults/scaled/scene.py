@@ -8,9 +8,9 @@ from functools import cached_property
 
 import numpy as np
 
+from ...arrays.scaled import ScaledArray
 from ...codes.scaling import values as as_scales
-from ...scaled import ScaledArray
-from ...tiling import expanded
+from ...codes.tiling import expanded
 from ..judged import Index, Mask
 from ..readings import Wide, half
 from ..scene import CAP, HALF, LEAST_HALF

@@ -15,8 +15,8 @@ from functools import cached_property
 
 import numpy as np
 
+from ...arrays.scaled import ScaledArray
 from ...reference.bound import UNIT
-from ...scaled import ScaledArray
 from ..judged import Index
 from ..readings import Wide
 

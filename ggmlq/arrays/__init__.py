@@ -1,0 +1,1 @@
+"""Arrays of blocks and of codes with scales, and what both share."""

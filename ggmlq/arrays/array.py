@@ -1,0 +1,218 @@
+"""QuantArray: rows of ggml blocks with a logical shape, on the host or on a GPU."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from typing import Any, ClassVar
+
+import numpy as np
+from numpy.typing import DTypeLike, NDArray
+
+from ..base import text
+from ..base.devices import cuda_device, is_host, on_device_of
+from ..errors import BlockIndexError, DeviceError, DTypeError, ShapeError
+from ..formats import FORMATS, Format
+from .buffers import check_row, checked_shape, flat_bytes, frozen
+from .indexing import index_of, shape_of, written
+from .members import inner
+from .storage import Storage
+from .weights import Weights
+
+
+class QuantArray(Storage, Weights):
+    """A read-only array of quantized rows.
+
+    The storage is uint8 [..., bytes per row], a NumPy array or a CuPy array. ``shape`` is the
+    logical shape in NumPy order: its last axis runs along the blocks.
+
+    >>> import numpy as np, ggmlq as gq
+    >>> q = gq.quantize(np.eye(2, 64, dtype=np.float32), "q8_0")
+    >>> q
+    <QuantArray q8_0 (2, 64), ne [64, 2], 136 bytes, cpu>
+    >>> q.blocks.shape, q.blocks["d"][0, 0] == np.float16(1 / 127)
+    ((2, 2), np.True_)
+    """
+
+    product: ClassVar[str] = "linear"  # which operation x @ q.T is
+    stored: ClassVar[str] = "q.blocks"
+    decoding: ClassVar[str] = "dequantize"
+
+    def __init__(self, format: Format, shape: tuple[int, ...], raw: Any, swapped: bool = False) -> None:
+        """Trusts its arguments; :meth:`from_bytes` is the constructor that checks.
+
+        ``swapped``: the bytes are those of a big-endian file. They stay as they are in ``blocks``;
+        everything else sees the little-endian ``raw``, converted when first asked for.
+        """
+        self._format = format
+        self._shape = shape
+        super().__init__(raw, swapped)
+
+    @classmethod
+    def from_bytes(cls, raw: Any, format: str | int | Format, shape: int | Sequence[int]) -> QuantArray:
+        """Look at bytes as blocks, without a copy.
+
+        Results follow the bytes. On the host that has a price: over memory that someone can still write
+        to (a bytearray, an array that is not read-only) each product reads them once to see whether they
+        have changed. Bytes, a read-only file, and ``raw.flags.writeable = False`` save that. CuPy has no
+        read-only arrays: after writing to one call ``q.drop_prepared()``.
+
+        Parameters
+        ----------
+        raw : bytes-like, numpy.ndarray, numpy.memmap or cupy.ndarray
+            Any C-contiguous buffer with exactly the bytes that the shape needs.
+        format : str, int or Format
+            Name in any case, ggml id, or Format.
+        shape : int or sequence of int
+            The logical shape in NumPy order, counted in elements.
+        """
+        fmt = FORMATS[format]
+        asked = f"QuantArray.from_bytes(raw, {fmt.name!r}, {shape!r})"
+        dims = checked_shape(asked, fmt, shape)
+        flat = flat_bytes(asked, raw)
+        rows = dims[:-1]
+        row_bytes = fmt.row_bytes(dims[-1] if dims else 1)
+        need = row_bytes * math.prod(rows)
+        if flat.size != need:
+            raise ShapeError(
+                f"{asked}: the buffer has {flat.size} bytes, this shape needs {need} "
+                f"({row_bytes} a row); pass a slice of the right length or the true shape"
+            )
+        return cls(fmt, dims, flat.reshape(*rows, row_bytes))
+
+    # --- what it is ---------------------------------------------------------------------
+
+    @property
+    def format(self) -> Format:
+        """What the blocks mean."""
+        return self._format
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """The logical shape in NumPy order, counted in elements."""
+        return self._shape
+
+    @property
+    @inner
+    def unit(self) -> int:
+        """Elements of a block."""
+        return self._format.block_size
+
+    @property
+    def blocks(self) -> NDArray[Any]:
+        """The blocks [..., K // block_size] as a structured NumPy array; a view.
+
+        From a big-endian file the dtype is big-endian: the numbers are right, the bytes the file's.
+        """
+        if not is_host(self.memory):
+            raise DeviceError(
+                f"blocks of {self!r}: structured arrays exist on the host only; "
+                'use q.to("cpu").blocks, or q.raw for the bytes on the device'
+            )
+        dtype = self.format.dtype.newbyteorder() if self._swapped else self.format.dtype
+        blocks: NDArray[Any] = self._stored.view(dtype)
+        return blocks if self.shape else blocks.reshape(())
+
+    def facts(self) -> list[tuple[str, object]]:
+        return [
+            ("format", f"{self.format.name}, {self.format.bits_per_weight:g} bits a weight"),
+            ("shape", self.shape),
+            ("ne", list(reversed(self.shape))),
+            ("bytes", text.size(self.nbytes)),
+            ("device", self.device),
+        ]
+
+    def __repr__(self) -> str:
+        ne = list(reversed(self.shape))
+        size = text.size(self.nbytes)
+        return f"<QuantArray {self.format.name} {self.shape}, ne {ne}, {size}, {self.device}>"
+
+    # --- rows ---------------------------------------------------------------------------
+
+    def __len__(self) -> int:
+        if not self.shape:
+            raise DTypeError(f"len() of {self!r}: a scalar has no axes; use np.asarray(q)")
+        return self.shape[0]
+
+    def __getitem__(self, index: Any) -> QuantArray:
+        """Index the leading axes, and slice the last at whole blocks.
+
+        Views; copies for integer arrays and, on a GPU, for slices with a step and of columns.
+        """
+        if self.ndim > 2 and (matrix := self.matrix_at(index)) is not None:
+            return matrix
+        found = index_of(self, index, self.unit, False, "take q.blocks[...] for blocks")
+        asked = f"{written(index)} of {self!r}"
+        try:
+            part = self._bytes()[found.steps]
+        except (IndexError, TypeError) as error:
+            raise BlockIndexError(f"{asked}: {error}; its shape is {self.shape}; stay within it") from None
+        lengths = (found.end - found.first,) if self.shape else ()
+        if lengths != self.shape[-1:]:
+            part = part[..., self.format.row_bytes(found.first) : self.format.row_bytes(found.end)]
+        if not (is_host(part) or part.flags.c_contiguous):  # kernels read rows that lie together
+            with on_device_of(asked, part):
+                part = part.copy()
+        return QuantArray(self.format, (*part.shape[:-1], *lengths), part, self._swapped)
+
+    def reshape(self, *shape: Any) -> QuantArray:
+        """The same blocks in another shape, whose rows are whole blocks; a view where rows lie together.
+
+        >>> import numpy as np, ggmlq as gq
+        >>> gq.quantize(np.ones((4, 64), np.float32), "q8_0").reshape(2, -1)
+        <QuantArray q8_0 (2, 128), ne [128, 2], 272 bytes, cpu>
+        """
+        asked = f"reshape{shape} of {self!r}"
+        dims = shape_of(asked, self, shape)
+        check_row(asked, self.format, dims[-1] if dims else 1)
+        with on_device_of(asked, self.memory):
+            raw = self._bytes().reshape(*dims[:-1], self.format.row_bytes(dims[-1] if dims else 1))
+        return QuantArray(self.format, dims, raw, self._swapped)
+
+    def __iter__(self) -> Iterator[QuantArray]:
+        if self.ndim < 2:
+            raise BlockIndexError(
+                f"iteration over {self!r}: it has no leading axis; iterate over q.blocks or np.asarray(q)"
+            )
+        return (self[i] for i in range(len(self)))
+
+    # --- elsewhere ----------------------------------------------------------------------
+
+    def to(self, device: str) -> QuantArray:
+        """The same array on ``"cpu"``, ``"cuda"`` or ``"cuda:1"``; itself if it is there."""
+        if device == self.device or (device == "cuda" and self._is_on_current()):
+            return self
+        if device == "cpu":
+            return QuantArray(self.format, self.shape, frozen(self.raw.get()))
+        return QuantArray(self.format, self.shape, cuda_device().upload(self.raw, device))
+
+    def _is_on_current(self) -> bool:
+        """Whether it is on CuPy's current device."""
+        return not is_host(self.memory) and self.memory.device.id == cuda_device().current()
+
+    def copy(self) -> QuantArray:
+        """A copy of its own; on the host its ``blocks`` may be written to."""
+        return QuantArray(self.format, self.shape, self.raw.copy())
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        writable = not is_host(self.raw) or bool(self.raw.flags.writeable)
+        return _restore, (self.format, self.shape, self.raw, writable)
+
+    # --- values -------------------------------------------------------------------------
+
+    def __array__(self, dtype: DTypeLike | None = None, copy: bool | None = None) -> NDArray[Any]:
+        if copy is False:
+            raise ShapeError(
+                f"np.asarray({self!r}, copy=False): decoding makes a new array; "
+                "allow the copy, or take q.raw or q.blocks"
+            )
+        if not is_host(self.memory):
+            raise DeviceError(
+                f'np.asarray({self!r}): it is not on the host; use q.to("cpu"), '
+                "or q.dequantize() for floats on the device"
+            )
+        return np.asarray(self.dequantize(np.float32 if dtype is None else dtype))
+
+
+def _restore(fmt: Format, shape: tuple[int, ...], raw: Any, writable: bool) -> QuantArray:
+    return QuantArray(fmt, shape, raw if writable else frozen(raw))

@@ -1,0 +1,279 @@
+"""Files with a kernel's operands, read as what strangers send: npy, npz, or raw bytes.
+
+Nothing is read that is not asked for, and nothing is allocated that the file does not account for: an
+array's header and the directory of the archive must name the same size, and the data must be as long.
+So neither a header that claims 2**40 floats nor an archive that unpacks to terabytes costs more than
+reading a header. ``np.load`` unpacks every member that it is asked for, whatever comes of it.
+"""
+
+from __future__ import annotations
+
+import io
+import os
+import stat
+import struct
+import warnings
+import zipfile
+import zlib
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from math import prod
+from tokenize import TokenError
+from typing import IO, Any, NamedTuple, NoReturn
+
+import numpy as np
+from numpy.lib import format as npy
+from numpy.typing import NDArray
+
+from ..base.text import short, size
+from ..errors import DumpError
+
+MOST_BYTES = 4 << 30  # of an array, unpacked
+MOST_DIRECTORY = 1 << 20  # bytes of an archive's directory: some ten thousand arrays
+STEP = 1 << 18  # bytes unpacked at a time
+FEW = 1 << 16  # bytes of a name, a number or a shape
+MAGIC = b"\x93NUMPY"
+ARCHIVES = (b"PK\x03\x04", b"PK\x05\x06")  # with members, and empty
+KINDS = "biufSU"  # numbers and text; an object would be code, the rest are nobody's operands
+DAMAGED = (
+    ValueError, KeyError, OverflowError, EOFError, RuntimeError, zipfile.BadZipFile, zlib.error, struct.error,
+)  # fmt: skip
+UNREADABLE = (MemoryError, RecursionError, TypeError, OverflowError, SyntaxError, TokenError, Warning)
+AGAIN = "write it again with np.savez or `ggmlq check --save`"
+
+
+class Layout(NamedTuple):
+    """What a header of NumPy says of the bytes behind it."""
+
+    dtype: np.dtype[Any]
+    shape: tuple[int, ...]
+    fortran: bool
+    start: int  # of the data
+
+    @property
+    def nbytes(self) -> int:
+        return prod(self.shape) * self.dtype.itemsize
+
+
+class Dump:
+    """A file that was looked at: the names and the layout of its arrays, and its bytes when asked for."""
+
+    def __init__(self, path: str | os.PathLike[str]) -> None:
+        self.path = os.fspath(path)
+        with self._opened() as file:
+            self.size = os.fstat(file.fileno()).st_size
+            self.magic = file.read(8)
+            self.is_archive = self.magic[:4] in ARCHIVES
+            self.is_array = self.magic.startswith(MAGIC)
+            self.names = self._members(file) if self.is_archive else []
+        if self.path.endswith((".npy", ".npz")) and not (self.is_array or self.is_archive):
+            raise DumpError(
+                f"{self.path}: named like NumPy's files, but it is none; dump with np.save or np.savez"
+            )
+
+    def __contains__(self, name: str) -> bool:
+        return name in self.names
+
+    def layout(self, name: str) -> Layout:
+        """Type and shape of an array, none of its data read."""
+        with self._found(name) as (file, room):
+            return self._layout(file, room, name)
+
+    def array(self, name: str, most: int = MOST_BYTES) -> NDArray[Any]:
+        """An array of an archive, the only one if it has no such name, or that of an npy file.
+
+        ``most``: the bytes that what is known of the product allows.
+        """
+        with self._found(name) as (file, room):
+            layout = self._layout(file, room, name)
+            if layout.nbytes > most:
+                self._refuse(
+                    f"array {name!r} has {size(layout.nbytes)}, {size(most)} are possible; dump it anew"
+                )
+            data = np.empty(layout.nbytes, np.uint8)
+            _fill(file, data)
+        return data.view(layout.dtype).reshape(layout.shape, order="F" if layout.fortran else "C")
+
+    def raw(self) -> bytes:
+        """All bytes of a file that is no NumPy file."""
+        if self.size > MOST_BYTES:
+            self._refuse(f"it has {size(self.size)}, and a dump {size(MOST_BYTES)} at most; dump fewer rows")
+        with self._opened() as file:
+            return file.read()
+
+    # --- a value by its name ------------------------------------------------------------
+
+    def text(self, name: str) -> str:
+        """A single text."""
+        found = self._single(name)
+        if found.dtype.kind != "U":
+            self._refuse(f"{name} is {found.dtype}, not a text; {AGAIN}")
+        return str(found.item())
+
+    def number(self, name: str) -> int:
+        """A single whole number."""
+        found = self._single(name)
+        if found.dtype.kind not in "iu":
+            self._refuse(f"{name} is {found.dtype}, not a whole number; {AGAIN}")
+        return int(found.item())
+
+    def lengths(self, name: str) -> tuple[int, ...]:
+        """A shape: a few whole numbers."""
+        found = self._named(name)
+        if found.dtype.kind not in "iu" or found.ndim > 1 or found.size > 8 or (found < 0).any():
+            shown = short(found.tolist()) if found.size <= 8 else f"{found.size} of {found.dtype}"
+            self._refuse(f"{name} is {shown}; it is the lengths of axes, such as [4, 512]; {AGAIN}")
+        return tuple(int(n) for n in found.reshape(-1))
+
+    def _single(self, name: str) -> NDArray[Any]:
+        found = self._named(name)
+        if found.size != 1:
+            self._refuse(f"{name} is of shape {found.shape}, not a single value; {AGAIN}")
+        return found
+
+    def _named(self, name: str) -> NDArray[Any]:
+        if name not in self:
+            raise DumpError(
+                f"{self.path}: there is no {name!r}, it holds {self._held()}; weights need raw, format and "
+                "shape"
+            )
+        return self.array(name, FEW)
+
+    def _held(self) -> str:
+        return ", ".join(short(name, 40) for name in sorted(self.names)[:20]) or "nothing"
+
+    # --- files --------------------------------------------------------------------------
+
+    @contextmanager
+    def _opened(self) -> Iterator[IO[bytes]]:
+        """The file, and whatever goes wrong with it in words."""
+        try:
+            # Not blocking: a FIFO would wait for its other end for ever.
+            fd = os.open(self.path, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0))
+            with open(fd, "rb", buffering=0) as file:
+                if not stat.S_ISREG(os.fstat(fd).st_mode):
+                    self._refuse(
+                        "is no regular file; its length is not known before it is read; copy it to one"
+                    )
+                yield file
+        except DumpError:
+            raise
+        except OSError as error:
+            raise DumpError(
+                f"{self.path}: cannot be read: {error.strerror or error}; check the path"
+            ) from error
+        except MemoryError:
+            raise DumpError(
+                f"{self.path}: its arrays are larger than the memory left; dump fewer rows"
+            ) from None
+        except DAMAGED as error:
+            said = str(error).partition("\n")[0][:200]
+            raise DumpError(f"{self.path}: a damaged npy or npz file: {said}; {AGAIN}") from error
+
+    @contextmanager
+    def _archive(self, file: IO[bytes]) -> Iterator[zipfile.ZipFile]:
+        with zipfile.ZipFile(_Sparing(file, self._refuse)) as archive:
+            yield archive
+
+    def _members(self, file: IO[bytes]) -> list[str]:
+        with self._archive(file) as archive:
+            return [name.removesuffix(".npy") for name in archive.namelist() if name.endswith(".npy")]
+
+    @contextmanager
+    def _found(self, name: str) -> Iterator[tuple[IO[bytes], int]]:
+        """An array's file, at its header, and the bytes of header and data."""
+        with self._opened() as file:
+            if self.is_array:
+                yield file, self.size
+                return
+            if name not in self and len(self.names) != 1:
+                self._refuse(f"holds {self._held()}; name the array {name!r} in it")
+            with self._archive(file) as archive:
+                info = archive.getinfo(f"{name if name in self else self.names[0]}.npy")
+                self._check_packing(name, info)
+                with archive.open(info) as member:
+                    yield member, info.file_size
+
+    def _check_packing(self, name: str, info: zipfile.ZipInfo) -> None:
+        """NumPy packs with deflate or not at all; what others pack may unpack to any size in one step."""
+        if info.flag_bits & 1:
+            self._refuse(f"array {name!r} is encrypted; {AGAIN}")
+        if info.compress_type not in (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED):
+            self._refuse(
+                f"array {name!r} is packed by method {info.compress_type}; NumPy writes {zipfile.ZIP_STORED} "
+                f"and {zipfile.ZIP_DEFLATED}; {AGAIN}"
+            )
+
+    def _layout(self, file: IO[bytes], room: int, name: str) -> Layout:
+        found = _header(file)
+        if found.dtype.kind not in KINDS or not found.dtype.itemsize:
+            self._refuse(f"array {name!r} is of {found.dtype}; numbers and text are read; {AGAIN}")
+        if found.start + found.nbytes != room:
+            self._refuse(
+                f"array {name!r} claims {found.shape} of {found.dtype}, {found.nbytes} bytes, and there are "
+                f"{room - found.start}; the file is damaged or cut short; {AGAIN}"
+            )
+        if found.nbytes > MOST_BYTES:
+            self._refuse(
+                f"array {name!r} has {size(found.nbytes)}, read are {size(MOST_BYTES)} at most; take fewer "
+                "rows"
+            )
+        return found
+
+    def _refuse(self, reason: str) -> NoReturn:
+        raise DumpError(f"{self.path}: {reason}")
+
+
+class _Sparing(io.RawIOBase):
+    """A file whose reader cannot be made to ask for all of it at once, as a zip directory could."""
+
+    def __init__(self, file: IO[bytes], refuse: Callable[[str], NoReturn]) -> None:
+        self._file, self._refuse = file, refuse
+
+    def read(self, n: int = -1) -> bytes:
+        if n > MOST_DIRECTORY:
+            self._refuse(f"its directory has {n} bytes, {MOST_DIRECTORY} are read at most; it is no npz file")
+        return self._file.read(n if n >= 0 else MOST_DIRECTORY)
+
+    def seek(self, at: int, whence: int = 0) -> int:
+        return self._file.seek(at, whence)
+
+    def tell(self) -> int:
+        return self._file.tell()
+
+    def seekable(self) -> bool:
+        return True
+
+    def readable(self) -> bool:
+        return True
+
+
+def _header(file: IO[bytes]) -> Layout:
+    version = npy.read_magic(file)
+    read: dict[tuple[int, int], Callable[[IO[bytes]], Any]] = {
+        (1, 0): npy.read_array_header_1_0,
+        (2, 0): npy.read_array_header_2_0,
+    }
+    if version not in read:
+        raise ValueError(f"its header has version {version[0]}.{version[1]}; 1.0 and 2.0 are read")
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")  # what NumPy warns of here is a header of no NumPy
+        try:
+            shape, fortran, dtype = read[version](file)
+        except UNREADABLE as error:
+            raise ValueError(f"its header is unreadable ({type(error).__name__})") from None
+    if any(n < 0 for n in shape) or len(shape) > 8:
+        raise ValueError(f"its header claims the shape {short(shape)}")
+    return Layout(dtype, shape, fortran, file.tell())
+
+
+def _fill(file: IO[bytes], data: NDArray[np.uint8]) -> None:
+    """The rest of a file, which must be as long as it said; reading past the end checks an archive's sum."""
+    at = 0
+    while part := file.read(STEP):
+        if at + len(part) > len(data):
+            raise ValueError("its data is longer than it says")
+        data[at : at + len(part)] = np.frombuffer(part, np.uint8)
+        at += len(part)
+    if at != len(data):
+        raise ValueError("its data ends early")

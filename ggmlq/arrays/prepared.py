@@ -1,0 +1,206 @@
+"""What kernels keep with an array: made once, followed where the memory may be written to, given back."""
+
+from __future__ import annotations
+
+import importlib
+import os
+import threading
+from collections.abc import Callable, Hashable
+from functools import cache
+from typing import Any, Self
+
+import numpy as np
+
+from ..base.devices import cuda_device, is_host, on_device_of
+from ..errors import DeviceError
+from .buffers import locked, owner_of, unchanging
+from .members import inner
+
+
+class _Locks:
+    """A lock an array, made when first needed, and anew in a forked child: there its owner is gone."""
+
+    def __init__(self) -> None:
+        self._forget()
+        if hasattr(os, "register_at_fork"):
+            os.register_at_fork(after_in_child=self._forget)
+
+    def _forget(self) -> None:
+        self._guard, self._process = threading.Lock(), object()
+
+    def of(self, array: Keeper) -> Any:
+        """The lock of an array in this process."""
+        with self._guard:
+            process, lock = array.lock
+            if process is not self._process:
+                lock = threading.RLock()
+                array.lock = self._process, lock
+            return lock
+
+
+LOCKS = _Locks()
+_MATRICES, _PLANS = "matrices", "plans"
+MOST_PLANS = 64  # of an array: some kilobytes each
+INTEGERS = (int, np.integer)
+
+
+class Keeper:
+    """An array whose kernels may keep what they make of it."""
+
+    memory: Any  # on which device it lies
+
+    def __len__(self) -> int:
+        raise NotImplementedError
+
+    def __getitem__(self, index: Any) -> Any:
+        raise NotImplementedError
+
+    def __init__(self) -> None:
+        self._prepared: dict[Any, Any] = {}
+        self._followed: dict[Any, tuple[Any, Any]] = {}  # with a digest of the bytes that it was made of
+        self._owned: bool | None = None
+        self.lock: tuple[Any, Any] = (None, None)  # the process that it is for, and the lock
+        self.recorded: list[Any] = []  # memory of products in CUDA graphs, which replays use again
+
+    @inner
+    def parts(self) -> tuple[Any, ...]:
+        """The arrays on the host that it looks at, as they are now."""
+        raise NotImplementedError
+
+    @inner
+    def whole(self) -> None:
+        """Make sure that nothing is lost when what kernels keep is given back."""
+
+    @property
+    @inner
+    def lasting(self) -> bool:
+        """Whether nobody can write to its bytes, so that kernels may keep what they make of them.
+
+        True on a device, where arrays are never read-only: see :meth:`drop_prepared`.
+        """
+        if not is_host(self.memory):
+            return True
+        if self._owned is None:  # whether the memory is a file's or of bytes: it stays so
+            owners = [owner_of(part) for part in self.parts()]
+            self._owned = all(owner is not None and locked(owner) for owner in owners)
+        return self._owned or all(unchanging(part) for part in self.parts())
+
+    @inner
+    def prepared(self, make: Callable[[Any], Any]) -> Any:
+        """``make(self)``, made once and kept: the weights in the order that a kernel reads.
+
+        Slices and copies have their own. Where the bytes may be written to they are looked at in each
+        product, and it is made again when they have changed.
+        """
+        if not self.lasting:
+            return self._following(make)
+        try:
+            return self._prepared[make]
+        except KeyError:
+            pass
+        with LOCKS.of(self):
+            if make not in self._prepared:
+                if is_host(self.memory):
+                    self._prepared[make] = make(self)
+                else:
+                    what = f"{self!r} is not yet in the order that this kernel reads"
+                    self._prepared[make] = cuda_device().once(what, lambda: make(self))
+            return self._prepared[make]
+
+    def _following(self, make: Callable[[Any], Any]) -> Any:
+        """The same for bytes on the host that may be written to."""
+        with LOCKS.of(self):
+            now = tuple(_digest()(part) for part in self.parts())
+            before, made = self._followed.get(make, (None, None))
+            if now != before:
+                self._followed.pop(make, None)
+                made = make(self)
+                self._followed[make] = now, made
+            return made
+
+    @inner
+    def matrices(self) -> tuple[Any, ...]:
+        """Its parts along the first axis, the same each time: what kernels keep of one of them stays."""
+        found: tuple[Any, ...] | None = self._prepared.get(_MATRICES)
+        if found is None:
+            with LOCKS.of(self):
+                found = self._prepared.get(_MATRICES)
+                if found is None:
+                    found = self._prepared[_MATRICES] = tuple(self[i] for i in range(len(self)))
+        return found
+
+    @inner
+    def matrix_at(self: Self, index: Any) -> Self | None:
+        """One of them by number, where they have been asked for; else None."""
+        there: tuple[Self, ...] | None = self._prepared.get(_MATRICES)
+        if there is None or not isinstance(index, INTEGERS) or isinstance(index, bool):
+            return None
+        return there[index] if -len(there) <= index < len(there) else None
+
+    @inner
+    def kept(self, make: Callable[[Any], Any]) -> Any:
+        """What :meth:`prepared` made before, or None."""
+        return self._prepared.get(make)
+
+    @inner
+    def all_kept(self) -> list[Any]:
+        """What :meth:`prepared` made."""
+        return [made for key, made in list(self._prepared.items()) if key is not _PLANS]
+
+    @inner
+    def plan(self, key: Hashable) -> Any:
+        """How a product with this array is launched, if that was written down; else None."""
+        plans = self._prepared.get(_PLANS)
+        return plans.get(key) if plans else None
+
+    @inner
+    def keep_plan(self, key: Hashable, plan: Any) -> None:
+        """Keep that until :meth:`drop_prepared`; of very many the oldest go."""
+        with LOCKS.of(self):
+            plans = self._prepared.setdefault(_PLANS, {})
+            while len(plans) >= MOST_PLANS:
+                plans.pop(next(iter(plans)))
+            plans[key] = plan
+
+    @inner
+    def drop_plans(self) -> None:
+        """Give back what plans hold of its memory; the next products are written down again."""
+        with LOCKS.of(self):
+            self._prepared.pop(_PLANS, None)
+
+    def drop_prepared(self) -> None:
+        """Give back the memory of what kernels keep; the next product makes it again.
+
+        If the bytes were dropped they are made again first: nothing is lost. CUDA graphs that hold
+        products with this array must not be replayed any more. It waits for the device; while a graph is
+        recorded it cannot.
+        """
+        asked = f"drop_prepared() of {self!r}"
+        with LOCKS.of(self), on_device_of(asked, self.memory):
+            self.whole()
+            if not is_host(self.memory) and (self._prepared or self.recorded):
+                cuda_device().refuse_capture(asked)
+                wait(asked, "what kernels keep is still there")
+            for part in self._prepared.get(_MATRICES, ()):
+                part.drop_prepared()
+            self._prepared.clear()
+            self._followed.clear()
+            self.recorded.clear()
+
+
+@cache
+def _digest() -> Callable[[Any], bytes]:
+    """What tells bytes from others, compiled: by name, when the first array that may be written to asks."""
+    found: Callable[[Any], bytes] = importlib.import_module("ggmlq.cpu.machine.digest").digest
+    return found
+
+
+def wait(asked: str, so_far: str) -> None:
+    """Until no kernel reads the memory that is to be given back, on any stream."""
+    try:
+        cuda_device().wait()
+    except Exception as error:
+        raise DeviceError(
+            f"{asked}: the device cannot be waited for ({error}), as while any stream records a "
+            f"CUDA graph; {so_far}; drop it when none is recorded"
+        ) from error

@@ -1,0 +1,287 @@
+"""ScaledArray: codes of 8 or 16 bits with a scale for every tile, on the host or on a GPU."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from typing import Any, ClassVar, NamedTuple
+
+import numpy as np
+from numpy.typing import DTypeLike, NDArray
+
+from ..base import text
+from ..base.devices import cuda_device, device_of, is_host, namespace, on_device_of
+from ..codes import CODES, Code
+from ..codes.scaling import laid_out, values
+from ..codes.tiling import Tile, Tiling, checked_tile, expanded, tiling
+from ..errors import BlockIndexError, CodeError, DeviceError, ShapeError
+from .indexing import index_of, shape_of, written
+from .members import inner
+from .operators import Operators
+from .prepared import Keeper
+from .protocols import OPERATIONS
+from .scaled_parts import Beside, as_stored
+from .weights import Divided, Transposed, Weights
+
+
+class Matrix(NamedTuple):
+    """What kernels take: everything in two dimensions, on one device, a row of codes after the other."""
+
+    codes: Any  # [rows, columns], unit stride along rows of columns
+    scales: Any  # float32 [ceil(rows / r), ceil(columns / c)], of any strides
+    zeros: Any  # integers like the scales, or None
+    code: Code
+    over: Tiling
+
+    def row_scales(self, xp: Any) -> Any:
+        """Scales float32 [rows, ceil(columns / c)]: those of each row."""
+        return expanded(xp, self.scales, self.over._replace(c=1))
+
+
+class ScaledArray(Keeper, Weights):
+    """Codes [..., C] and scales [ceil(R / r), ceil(C / c)]: value = scale · (code - zero).
+
+    Parameters
+    ----------
+    codes : array
+        On the host or on a device; 8-bit floats as bytes, or in the dtype that ml_dtypes or torch has for
+        them. Nothing is copied.
+    scales : array
+        float32, or e8m0 as uint8 (powers of two); two-dimensional, of any strides. R is the number of
+        rows: of all axes before the last together. A single number will do where there is one tile.
+    code : str or Code
+        What the codes are: a name in ``gq.codes``.
+    tile : (int or None, int or None)
+        Rows × columns that share a scale; None is the whole axis.
+    zeros : array of integers, optional
+        Zero points, of the shape of the scales; only integers have them.
+
+    The parts are plain arrays: each carries every array protocol, DLPack too.
+
+    >>> import numpy as np, ggmlq as gq
+    >>> w = gq.quantize_scaled(np.eye(3, 256, dtype=np.float32), "e4m3", (1, 128))
+    >>> w
+    <ScaledArray e4m3 (3, 256), tile (1, 128), scales float32 (3, 2), 792 bytes, cpu>
+    >>> (np.ones(256, np.float32) @ w.T).round(3)
+    array([1., 1., 1.], dtype=float32)
+    """
+
+    __slots__ = {  # attributes with their docstrings
+        "code": "The Code that says what the codes mean.",
+        "codes": "The codes, a plain array [..., C] on its device.",
+        "scales": "The scales, a plain array [ceil(R / r), ceil(C / c)]: float32, or e8m0 as uint8.",
+        "tile": "Rows and columns that share a scale; None is the whole axis.",
+        "zeros": "The zero points, integers of the shape of the scales, or None.",
+    }
+
+    codes: Any
+    scales: Any
+    zeros: Any
+    code: Code
+    tile: Tile
+    product: ClassVar[str] = "scaled_linear"
+    stored: ClassVar[str] = "s.codes and s.scales"
+    decoding: ClassVar[str] = "dequantize_scaled"
+
+    def __init__(self, codes: Any, scales: Any, code: str | Code, tile: Any, zeros: Any = None) -> None:
+        super().__init__()
+        self.code = CODES[code]
+        asked = f"ScaledArray(codes, scales, {self.code.name!r}, {tile!r})"
+        if self.code.kind == "scale":
+            raise CodeError(
+                f"{asked}: {self.code.name} is a code for scales, without a zero or a sign; "
+                f"codes are {', '.join(c.name for c in CODES.values() if c.kind != 'scale')}"
+            )
+        self.tile = checked_tile(asked, tile)
+        self.codes = self.code.checked(asked, as_stored(asked, codes))
+        self.memory = self.codes
+        if not self.shape:
+            raise ShapeError(f"{asked}: codes are a single number; they need an axis, pass at least 1-D")
+        self._over = tiling(self.tile, math.prod(self.shape[:-1]), self.shape[-1])
+        beside = Beside(asked, self.codes, self.tile, self._over)
+        self.scales = beside.scales(scales)
+        self.zeros = None if zeros is None else beside.zeros(zeros, self.code)
+
+    # --- what it is ---------------------------------------------------------------------
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """The shape of the codes."""
+        shape: tuple[int, ...] = self.codes.shape
+        return shape
+
+    @property
+    @inner
+    def unit(self) -> int:
+        """Columns that share scales, so that a slice begins with one of them; 1 where all do."""
+        return self._over.c if self._over.shape[1] > 1 else 1
+
+    @property
+    def device(self) -> str:
+        """``"cpu"``, or ``"cuda:0"`` and so on."""
+        return device_of(self.codes)
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of all parts."""
+        return sum(part.nbytes for part in self.parts())
+
+    @property
+    def scale(self) -> str:
+        """How scales are kept: ``"float32"`` or ``"e8m0"``."""
+        return "e8m0" if self.scales.dtype == np.uint8 else "float32"
+
+    @property
+    @inner
+    def tiling(self) -> Tiling:
+        """The tile over all rows and columns, in numbers."""
+        return self._over
+
+    def parts(self) -> tuple[Any, ...]:
+        """Codes, scales and, where there are any, zero points."""
+        if self.zeros is None:
+            return self.codes, self.scales
+        return self.codes, self.scales, self.zeros
+
+    @inner
+    def matrix(self) -> Matrix:
+        """Everything in two dimensions, as kernels take it; a copy where codes do not lie in rows."""
+        codes = self.codes.reshape(self._over.rows, self._over.columns)
+        beside = codes.strides[-1] == codes.itemsize or codes.shape[-1] < 2
+        if not beside or (codes.strides[0] < codes.shape[-1] * codes.itemsize and len(codes) > 1):
+            codes = namespace(codes).ascontiguousarray(codes)  # rows that run up, one after the other
+        return Matrix(codes, values(self.scales), self.zeros, self.code, self._over)
+
+    def facts(self) -> list[tuple[str, object]]:
+        return [
+            ("code", self.code.name),
+            ("shape", self.shape),
+            ("tile", f"{self.tile} rows × columns"),
+            ("scales", f"{self.scale} {self.scales.shape}{'' if self.zeros is None else ', zero points'}"),
+            ("bytes", text.size(self.nbytes)),
+            ("device", self.device),
+        ]
+
+    def __repr__(self) -> str:
+        zeros = "" if self.zeros is None else ", zeros"
+        return (
+            f"<ScaledArray {self.code.name} {self.shape}, tile {self.tile}, "
+            f"scales {self.scale} {self.scales.shape}{zeros}, {text.size(self.nbytes)}, {self.device}>"
+        )
+
+    # --- rows ---------------------------------------------------------------------------
+
+    def __len__(self) -> int:
+        return self.shape[0]
+
+    def __getitem__(self, index: Any) -> ScaledArray:
+        """Index the axes before the last, and slice the last from the start of a tile on.
+
+        Whole tiles of rows keep their scales, as views where the codes are one; rows out of tiles bring
+        the scales of their tile along, one a row.
+        """
+        if self.ndim > 2 and (matrix := self.matrix_at(index)) is not None:
+            return matrix
+        found = index_of(self, index, self.unit, True, "index s.codes")
+        asked = f"{written(index)} of {self!r}"
+        try:
+            codes = self.codes[found.steps]
+            numbers = np.arange(self._over.rows).reshape(self.shape[:-1])
+            rows = numbers[tuple(_on_host(step) for step in found.steps)].reshape(-1)
+        except (IndexError, TypeError) as error:
+            raise BlockIndexError(f"{asked}: {error}; its shape is {self.shape}; stay within it") from None
+        c = self._over.c
+        first, last = found.first // c, -(-found.end // c) if found.end > found.first else found.first // c
+        with on_device_of(asked, codes):
+            pick, r = self._picked(rows)
+            codes = codes[..., found.first : found.end]
+            scales, *zeros = (part[pick][:, first:last] for part in self.parts()[1:])
+            return ScaledArray(codes, scales, self.code, (r, self.tile[1]), *zeros)
+
+    def reshape(self, *shape: Any) -> ScaledArray:
+        """The same rows under other leading axes; the last axis, along which tiles lie, stays as long."""
+        asked = f"reshape{shape} of {self!r}"
+        dims = shape_of(asked, self, shape)
+        if dims[-1:] != self.shape[-1:]:
+            raise ShapeError(
+                f"{asked}: the last axis would have {dims[-1] if dims else 'no'} elements; tiles lie along "
+                f"its {self.shape[-1]}, and it stays so; reshape s.dequantize() and quantize it again"
+            )
+        with on_device_of(asked, self.codes):
+            return self._of([self.codes.reshape(dims), *self.parts()[1:]])
+
+    def _picked(self, rows: NDArray[Any]) -> tuple[Any, int | None]:
+        """Which rows of the scales go with some rows, and how many rows share one then."""
+        r, count = self._over.r, len(rows)
+        if not count:
+            return slice(0, 0), self.tile[0]
+        if self.tile[0] is None:
+            return slice(None), None
+        first, last = int(rows[0]), int(rows[-1])
+        together = last - first + 1 == count and (count < 3 or bool((np.diff(rows) == 1).all()))
+        if together and (first % r == 0 or first // r == last // r):
+            return slice(first // r, last // r + 1), self.tile[0]
+        return rows // r, 1
+
+    def __iter__(self) -> Iterator[ScaledArray]:
+        if self.ndim < 2:
+            raise BlockIndexError(
+                f"iteration over {self!r}: it has no leading axis; iterate over s.codes or np.asarray(s)"
+            )
+        return (self[i] for i in range(len(self)))
+
+    # --- elsewhere ----------------------------------------------------------------------
+
+    def to(self, device: str) -> ScaledArray:
+        """The same array on ``"cpu"``, ``"cuda"`` or ``"cuda:1"``; itself if it is there."""
+        here = device == "cuda" and not is_host(self.codes)
+        if device == self.device or (here and self.codes.device.id == cuda_device().current()):
+            return self
+        if device == "cpu":
+            return self._of(laid_out(np, part, part.get()) for part in self.parts())
+        upload, xp = cuda_device().upload, cuda_device().cupy()
+        with cuda_device().named(device):
+            return self._of(laid_out(xp, part, upload(part, device)) for part in self.parts())
+
+    def copy(self) -> ScaledArray:
+        """A copy of its own, whose parts may be written to; scales keep their order."""
+        with on_device_of(f"copy() of {self!r}", self.codes):
+            xp = namespace(self.codes)
+            return self._of(laid_out(xp, part, part.copy()) for part in self.parts())
+
+    def _of(self, parts: Any) -> ScaledArray:
+        codes, scales, *zeros = parts
+        return ScaledArray(codes, scales, self.code, self.tile, *zeros)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return ScaledArray, (self.codes, self.scales, self.code, self.tile, self.zeros)
+
+    # --- values -------------------------------------------------------------------------
+
+    def __array__(self, dtype: DTypeLike | None = None, copy: bool | None = None) -> NDArray[Any]:
+        if copy is False:
+            raise ShapeError(
+                f"np.asarray({self!r}, copy=False): decoding makes a new array; allow the copy, or take "
+                "s.codes and s.scales"
+            )
+        if not is_host(self.codes):
+            raise DeviceError(
+                f'np.asarray({self!r}): it is not on the host; use s.to("cpu"), or s.dequantize() for '
+                "floats on the device"
+            )
+        floats = self.dequantize()
+        return floats if dtype is None else np.asarray(floats, dtype)
+
+    def __matmul__(self, other: Any) -> Any:
+        if isinstance(other, Transposed) and isinstance(other.T, ScaledArray | Divided):
+            return OPERATIONS[self.product](self, other.T)
+        if isinstance(other, Operators):
+            raise ShapeError(
+                f"s @ … with {self!r} and a {type(other).__name__}: a product of two is x @ w.T, which is "
+                "gq.scaled_linear(x, w), with w a ScaledArray [N, K]; write .T behind it"
+            )
+        return super().__matmul__(other)
+
+
+def _on_host(step: Any) -> Any:
+    return step if isinstance(step, slice) or is_host(step) else step.get()

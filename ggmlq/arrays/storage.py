@@ -1,0 +1,100 @@
+"""What a QuantArray holds: bytes, and dropping the bytes."""
+
+from __future__ import annotations
+
+import math
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ..base.devices import cuda_device, cuda_module, device_of, is_host, on_device_of
+from ..errors import DeviceError
+from ..formats import Format
+from .buffers import frozen
+from .prepared import LOCKS, Keeper, wait
+
+
+class Storage(Keeper):
+    """The memory of a :class:`ggmlq.QuantArray`."""
+
+    _format: Format
+    _shape: tuple[int, ...]
+
+    def __init__(self, stored: Any, swapped: bool) -> None:
+        super().__init__()
+        self._stored = stored  # None where the bytes were dropped
+        self._swapped = swapped
+        self.memory = stored  # the bytes as stored or, where they were dropped, what products read instead
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of the blocks."""
+        return self._format.row_bytes(self._shape[-1] if self._shape else 1) * math.prod(self._shape[:-1])
+
+    @property
+    def device(self) -> str:
+        """``"cpu"``, or ``"cuda:0"`` and so on."""
+        return device_of(self.memory)
+
+    @property
+    def raw(self) -> Any:
+        """The little-endian bytes, uint8 [..., bytes per row], a NumPy or CuPy array on their device.
+
+        If they were dropped they are made again, and stay.
+        """
+        return self._little if self._swapped else self._bytes()
+
+    def parts(self) -> tuple[Any, ...]:
+        return (self.raw,)
+
+    def whole(self) -> None:
+        self._bytes()
+
+    def _bytes(self) -> Any:
+        stored = self._stored
+        return self._restored() if stored is None else stored
+
+    @cached_property
+    def _little(self) -> NDArray[np.uint8]:
+        return frozen(self._format.byteswapped(self._stored))
+
+    # --- without the bytes ------------------------------------------------------------------
+
+    def drop_raw(self) -> None:
+        """Give back the memory of the bytes: on a GPU, what products read holds all their bits.
+
+        For arrays [N, K] and experts [E, N, K] on a device, of every format but those with code books, tq1_0
+        and q8_K. ``cuda:gemv``, ``cuda:mma_bf16``, ``cuda:wgmma``, ``cuda:dequant_bf16`` and ``cuda:grouped``
+        go on as before. What needs the bytes (:attr:`raw`, ``to``, ``dequantize``, slices, copies, pickle,
+        other kernels) makes them again, the same to the bit, and keeps them until this is called again; a
+        CUDA graph cannot record that.
+
+        Memory that someone else holds is not freed: the array or tensor that the bytes came from, or
+        slices, which are views. CUDA graphs of kernels that read the bytes must not be replayed any more.
+        """
+        asked = f"drop_raw() of {self!r}"
+        if is_host(self.memory):
+            raise DeviceError(
+                f"{asked}: it is on the host, whose kernels read the bytes themselves; only an array on a "
+                'GPU can do without; use q.to("cuda") first'
+            )
+        with LOCKS.of(self), on_device_of(asked, self.memory):
+            stored = self._stored
+            if stored is not None:
+                self.memory, self._stored = cuda_module("packed.to_blocks").kept_instead(asked, self), None
+                self.drop_plans()  # which hold the bytes
+                try:
+                    wait(asked, "the bytes are still there")
+                except DeviceError:
+                    self.memory = self._stored = stored
+                    raise
+
+    def _restored(self) -> Any:
+        with LOCKS.of(self), on_device_of(f"the bytes of {self!r}, which were dropped", self.memory):
+            if self._stored is None:
+                what = f"the bytes of {self!r} were dropped, and something needs them"
+                make = cuda_module("packed.to_blocks").restored
+                self._stored = self.memory = cuda_device().once(what, lambda: make(self))
+            return self._stored

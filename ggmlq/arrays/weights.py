@@ -1,0 +1,227 @@
+"""The common part of arrays of weights: products, the transpose, the view in a notebook."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any, ClassVar, NoReturn, Self, TypeVar, overload
+
+import numpy as np
+from numpy.typing import DTypeLike, NDArray
+
+from ..base import text
+from ..errors import DTypeError, ShapeError
+from .indexing import written
+from .members import inner
+from .operators import Operators
+from .protocols import OPERATIONS, AskedByNumPy
+from .tensors import Function, untraced
+
+Host = NDArray[np.floating[Any]] | Sequence[float] | Sequence[Sequence[float]]  # NumPy in, NumPy out
+Float = TypeVar("Float", bound=np.floating[Any])
+Out = TypeVar("Out", bound=NDArray[Any])
+
+CORNER = 4, 8  # rows and columns of values that a notebook shows
+
+
+def operation(function: Function) -> Function:
+    """Decorate an operation that arrays offer as a method or an operator; they do not know who it is."""
+    OPERATIONS[function.__name__] = operation = untraced(function)
+    return operation
+
+
+class Weights(Operators, AskedByNumPy):
+    """An array [..., N, K] of weights whose last axis lies in blocks or tiles."""
+
+    product: ClassVar[str]  # which operation x @ q.T is
+    stored: ClassVar[str]  # what of it are plain arrays
+    decoding: ClassVar[str]  # which operation makes floats of it
+    shape: Any
+    nbytes: Any
+    device: Any
+    unit: Any  # columns that can only be taken together
+
+    @property
+    def ndim(self) -> int:
+        """Number of axes."""
+        return len(self.shape)
+
+    @property
+    def size(self) -> int:
+        """Number of elements."""
+        return math.prod(self.shape)
+
+    @property
+    def dtype(self) -> np.dtype[np.float32]:
+        """What elements are when they are read: float32, as ``np.asarray`` gives them."""
+        return np.dtype(np.float32)
+
+    @property
+    def T(self) -> Transposed:
+        """The transpose, for ``x @ q.T``. Nothing is moved."""
+        return Transposed(self)
+
+    @property
+    def mT(self) -> Transposed:
+        """The transpose of each matrix: of two axes the same as ``T``. Nothing is moved."""
+        if self.ndim < 2:
+            raise ShapeError(
+                f"mT of {self!r}: it has no matrix to transpose; mT needs two axes or more; use T"
+            )
+        return Transposed(self, matrices=True)
+
+    @overload
+    def dequantize(self, dtype: type[np.float32] = ..., out: None = ...) -> NDArray[np.float32]: ...
+    @overload
+    def dequantize(self, dtype: type[Float], out: None = ...) -> NDArray[Float]: ...
+    @overload
+    def dequantize(self, dtype: Any = ..., *, out: Out) -> Out: ...
+    @overload
+    def dequantize(self, dtype: Any = ..., out: Any = ...) -> Any: ...
+
+    def dequantize(self, dtype: Any = np.float32, out: Any = None) -> Any:
+        """The values as floats on the same device, or in ``out``; see :func:`ggmlq.dequantize`."""
+        return OPERATIONS[self.decoding](self, dtype, out)
+
+    def copy(self) -> Self:
+        """A copy of its own."""
+        raise NotImplementedError
+
+    def __copy__(self) -> Self:
+        return self.copy()
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> Self:
+        return self.copy()
+
+    def __matmul__(self, x: Any) -> Any:
+        """``q @ x`` of columns x, [K] or [K, M]: the product ``x.T @ q.T``, transposed."""
+        return OPERATIONS["times_columns"](self, x)
+
+    def __rmatmul__(self, x: object) -> Any:
+        raise ShapeError(f"x @ q with {self!r}: rows of q lie along K, as in ggml; write x @ q.T")
+
+    def __setitem__(self, index: Any, value: Any) -> NoReturn:
+        raise DTypeError(
+            f"{written(index)} = … of {self!r}: arrays of weights are read-only; join rows with "
+            f"gq.concatenate, or write to {self.stored} of q.copy()"
+        )
+
+    @inner
+    def facts(self) -> list[tuple[str, object]]:
+        """What it is, in a few words each, for people."""
+        raise NotImplementedError
+
+    def _repr_html_(self) -> str:
+        """For a notebook: what it is, and the first values where that costs nothing."""
+        parts = [text.html_table((), self.facts(), type(self).__name__)]
+        if self.device == "cpu" and self.size and self.ndim:
+            parts.append(text.html_table((), self._corner(), "first values"))
+        return "".join(parts)
+
+    def _corner(self) -> list[list[str]]:
+        rows, columns = CORNER
+        whole: Any = self
+        part = whole if self.ndim == 1 else whole[(0,) * (self.ndim - 2)][:rows]
+        values = np.atleast_2d(part[..., : -(-columns // self.unit) * self.unit].dequantize())[:, :columns]
+        more = ["…"] * (values.shape[1] < self.shape[-1])
+        return [[f"{value:.6g}" for value in row] + more for row in values.tolist()]
+
+
+class Transposed(Operators, AskedByNumPy):
+    """The transpose of an array of weights: good for ``x @ q.T``, ``q.T.T`` and NumPy's ``asarray``."""
+
+    __slots__ = {"T": "The array that this is the transpose of."}  # attributes with their docstrings
+
+    stored: ClassVar[str] = "q.T.T, the arrays themselves"
+
+    def __init__(self, q: Any, matrices: bool = False) -> None:
+        self.T = q
+        self._matrices = matrices
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """The shape of q with all axes reversed; of ``mT`` with the last two exchanged."""
+        shape: tuple[int, ...] = self.T.shape
+        return (*shape[:-2], shape[-1], shape[-2]) if self._matrices else shape[::-1]
+
+    @property
+    def ndim(self) -> int:
+        """Number of axes."""
+        return len(self.shape)
+
+    def __rmatmul__(self, x: Any) -> NDArray[np.float32]:
+        y: NDArray[np.float32] = OPERATIONS[self.T.product](x, self.T)
+        return y
+
+    @classmethod
+    def __torch_function__(
+        cls, function: Any, types: Any, arguments: tuple[Any, ...] = (), options: dict[str, Any] | None = None
+    ) -> Any:
+        """``tensor @ q.T`` and ``torch.matmul(tensor, q.T)``: torch asks here before it looks for tensors."""
+        if getattr(function, "__name__", "") != "matmul" or options or len(arguments) != 2:
+            return NotImplemented
+        x, transposed = arguments
+        if not isinstance(transposed, cls):
+            return NotImplemented
+        return OPERATIONS[transposed.T.product](x, transposed.T)
+
+    def __matmul__(self, x: object) -> Any:
+        raise ShapeError(
+            f"q.T @ x with {self.T!r}: this sums over rows of q, which no kernel does; the product that sums "
+            "along K is x @ q.T, or q @ x with columns x; write np.asarray(q).T @ x for this one"
+        )
+
+    def dequantize(self, dtype: DTypeLike = np.float32) -> Any:
+        """The values as floats on the same device, transposed."""
+        values = self.T.dequantize(dtype)
+        return values.swapaxes(-1, -2) if self._matrices else values.T
+
+    if not TYPE_CHECKING:  # or NumPy's stubs would take x @ q.T for a product of its own, of another type
+
+        def __array__(self, dtype: DTypeLike | None = None, copy: bool | None = None) -> NDArray[Any]:
+            values = self.T.__array__(dtype, copy)
+            return values.swapaxes(-1, -2) if self._matrices else values.T
+
+    def __repr__(self) -> str:
+        return f"{self.T!r}.{'mT' if self._matrices else 'T'}"
+
+
+@operation
+def times_columns(q: Weights, x: Any) -> Any:
+    """``q @ x``: the columns of x are rows of activations."""
+    rows = _rows_of(q, x)
+    y = OPERATIONS[q.product](rows, q)
+    return y if rows.ndim == 1 else y.T
+
+
+def _rows_of(q: Weights, x: Any) -> Any:
+    """The columns of ``q @ x`` as rows of activations; what else is wrong with them, the product says."""
+    if isinstance(x, Operators):
+        raise ShapeError(
+            f"q @ x with {q!r} and {x!r}: x is an array of floats, [K] or [K, M]; pass x.dequantize()"
+        )
+    if not hasattr(x, "ndim"):
+        try:
+            x = np.asarray(x)
+        except (ValueError, TypeError) as error:
+            raise DTypeError(f"q @ x with {q!r}: x is no array ({error}); pass an array of floats") from None
+    if q.ndim == 2 and (x.ndim not in (1, 2) or x.shape[0] != q.shape[1]):
+        rows = x.ndim and x.shape[-1] == q.shape[1]
+        way = "write x @ q.T, which takes rows [..., K]" if rows else f"pass {q.shape[1]} numbers a column"
+        raise ShapeError(
+            f"q @ x with {q!r}: x has shape {tuple(x.shape)}; q is [N, K] and x [K] or [K, M], with K "
+            f"{q.shape[1]}; {way}"
+        )
+    return x.T if x.ndim == 2 else x
+
+
+class Divided(Weights):
+    """Weights in parts on several devices, which carry operations out themselves."""
+
+    @inner
+    def run(self, operation: str, x: Any, *rest: Any, **options: Any) -> Any:
+        """The operation of that name, as whoever calls it for a single array means it."""
+        raise NotImplementedError
+
+
+# --- indices --------------------------------------------------------------------------------

@@ -1,0 +1,28 @@
+"""Paths that are addresses: readers of files hand them over without knowing who fetches.
+
+``ggmlq.remote`` stands on the readers and registers its ``open`` here; it is loaded by name when the first
+address comes along, for what it needs is not for every day.
+"""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Callable
+from typing import Any
+
+OPENERS: list[Callable[[str], Any | None]] = []  # gives None for what is no address after all
+
+
+def opener(function: Callable[[str], Any | None]) -> Callable[[str], Any | None]:
+    """Decorate the function that opens addresses."""
+    OPENERS[:] = [function]
+    return function
+
+
+def opened(path: object) -> Any | None:
+    """The model at an address, open; None where the path is no address."""
+    if not isinstance(path, str) or "://" not in path:
+        return None
+    if not OPENERS:
+        importlib.import_module("ggmlq.remote")
+    return OPENERS[0](path)

@@ -1,0 +1,98 @@
+"""Where an array lives, told without importing CuPy."""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Iterator
+from contextlib import contextmanager
+from functools import cache
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from ..errors import DeviceMemoryError
+
+
+def is_host(x: object) -> bool:
+    """Whether an array lives in host memory (everything but a CuPy array does)."""
+    kind: Any = type(x)
+    return _lives_on_host(kind)
+
+
+@cache
+def _lives_on_host(kind: Any) -> bool:
+    return str(kind.__module__).partition(".")[0] != "cupy"
+
+
+def device_of(x: Any) -> str:
+    """``"cpu"``, or ``"cuda:0"`` and so on."""
+    return "cpu" if is_host(x) else f"cuda:{x.device.id}"
+
+
+def to_host(x: Any) -> Any:
+    """A CuPy array as a NumPy array, a QuantArray on the host; anything else as it is."""
+    if not is_host(x):
+        return x.get()
+    return x.to("cpu") if hasattr(type(x), "dequantize") else x
+
+
+@cache
+def cuda_module(name: str) -> Any:
+    """A module of the CUDA side, loaded only when someone asks for a device."""
+    return importlib.import_module(f"ggmlq.cuda.{name}")
+
+
+def cuda_device() -> Any:
+    """The module that knows CuPy."""
+    return cuda_module("machine.device")
+
+
+@cache
+def cuda_driver() -> Any:
+    """What of CuPy each product needs, looked up once."""
+    return cuda_device().driver()
+
+
+class Place(NamedTuple):
+    """Where kernels are to run."""
+
+    device: str  # "cpu" or "cuda"
+    card: Any  # what of the GPU decides between kernels, None on the host
+    share: Any  # tells whether two arrays there may share memory
+
+
+def place_of(x: Any) -> Place:
+    """Where an array's products are computed."""
+    if is_host(x):
+        return Place("cpu", None, np.may_share_memory)
+    return Place("cuda", cuda_driver().card(x.device.id), cuda_driver().share)
+
+
+@contextmanager
+def on_device_of(asked: object, x: Any, q: Any = None) -> Iterator[None]:
+    """Work on the device of an array; words where its memory does not suffice.
+
+    Where the work is recorded as a CUDA graph, the memory that it takes stays with ``q``.
+    """
+    if is_host(x):
+        yield
+        return
+    with x.device:
+        try:
+            if q is not None and cuda_device().capturing(x.device.id):
+                with cuda_device().recording(asked, q.recorded):
+                    yield
+            else:
+                yield
+        except MemoryError as error:
+            free, total = x.device.mem_info
+            raise DeviceMemoryError(
+                f"{asked}: {device_of(x)} is out of memory ({error}); {free >> 20} of {total >> 20} MiB "
+                "are free; drop arrays, give cached memory back with "
+                "cupy.get_default_memory_pool().free_all_blocks(), or work on fewer rows at a time"
+            ) from None
+
+
+def namespace(x: Any) -> Any:
+    """NumPy or CuPy, whichever made the array."""
+    return np if is_host(x) else cuda_device().cupy()

@@ -1,0 +1,142 @@
+"""What to install for what is not on this machine: the last lines of ``ggmlq doctor``.
+
+Nothing of it is needed by the core. An extra is told with what it is for, so that one knows what to leave
+out. Which of the two for a GPU fits is up to the driver, which is asked without CuPy.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import re
+from collections.abc import Iterator, Mapping
+from configparser import ConfigParser
+from importlib import metadata
+from importlib.util import find_spec
+from pathlib import Path
+
+EXTRAS = {  # package: what it is for, and the extra that brings it
+    "jinja2": ("HTML pages: report, diff --html, check --html", "report"),
+    "matplotlib": ("pictures as PNG: show --plot, error-table --plot", "plot"),
+    "argcomplete": ("completion in a shell", "completion"),
+    "ml_dtypes": ("bfloat16 arrays on the host", "bfloat16"),
+}
+LIBGGML = "llama.cpp's own kernels: check, trace, imatrix --model"
+CUPY = {12: "cupy-cuda12x", 13: "cupy-cuda13x"}
+EXTRA = {12: "cuda12", 13: "cuda"}
+SETUP = Path(__file__).parents[2] / "setup.cfg"  # in a clone and where pip installed one with -e
+
+
+def install(extra: str, beside: str = "") -> str:
+    """The command that installs what an extra of this package brings, by the names of these packages.
+
+    ``beside``: another extra, which is there already. ggmlq itself is on no index: whoever takes that name
+    there is installed by ``pip install "ggmlq[extra]"``.
+    """
+    here = requirements(beside) if beside else []
+    names = [name for name in requirements(extra) if name not in here]
+    if not names:  # of a copy of the package without its metadata
+        return f"install the packages of its extra {extra}"
+    quoted = (f'"{name}"' if re.search(r"[^\w.-]", name) else name for name in names)
+    return " ".join(["pip install", *quoted])
+
+
+def install_for_gpu() -> str:
+    """The same for products on a GPU, of the CUDA that the driver here knows; without a driver of 13."""
+    return install(_for_gpu(driver()))
+
+
+def install_compiler() -> str:
+    """The same for kernels that do not come with the package, where CuPy is installed."""
+    extra = _for_gpu(driver())
+    return install(f"{extra}-compile", beside=extra)
+
+
+def requirements(extra: str = "") -> list[str]:
+    """Packages of an extra, each with its bounds, or of the core: from sources beside, else as installed."""
+    if SETUP.is_file():
+        setup = ConfigParser()
+        setup.read(SETUP, encoding="utf-8")
+        if setup.get("metadata", "name", fallback="") == "ggmlq":
+            extras = setup["options.extras_require"]
+            text = extras[extra] if extra else setup["options"]["install_requires"]
+            return [line for line in text.split("\n") if line]
+    try:
+        known = [line.partition(";") for line in metadata.requires("ggmlq") or ()]
+    except metadata.PackageNotFoundError:
+        return []
+    marker = f"extra=='{extra}'" if extra else ""
+    return [name.strip() for name, _, of in known if marker in _plain(of) and bool(of) == bool(extra)]
+
+
+def _plain(marker: str) -> str:
+    return marker.replace(" ", "").replace('"', "'")
+
+
+def _for_gpu(driver: int | None) -> str:
+    return EXTRA[max(min(EXTRA), min((driver or 13000) // 1000, max(EXTRA)))]
+
+
+def has(package: str) -> bool:
+    """True where a package can be imported; it is not imported."""
+    try:
+        return find_spec(package) is not None
+    except (ImportError, ValueError):  # of a finder that hides it, or None in sys.modules
+        return False
+
+
+def driver() -> int | None:
+    """The CUDA version that the NVIDIA driver of this machine knows: 13000 for 13.0; None without one."""
+    found = ctypes.c_int()
+    try:
+        cuda = ctypes.CDLL("nvcuda.dll" if os.name == "nt" else "libcuda.so.1")
+        failed = cuda.cuDriverGetVersion(ctypes.byref(found))
+    except (OSError, AttributeError):
+        return None
+    return None if failed or not found.value else found.value
+
+
+def advice(
+    packages: Mapping[str, str | None], driver: int | None, cublas: bool, libggml: bool
+) -> list[dict[str, str]]:
+    """``{"for": …, "install": …}`` for each thing that is missing.
+
+    ``packages``: their versions, None where one is not installed; ``cublas``, ``libggml``: whether they load.
+    """
+    told = [*_gpu(packages, driver, cublas)]
+    if not libggml:
+        told.append((LIBGGML, f"{install('llama')} (compiles for minutes), or GGMLQ_LIBGGML=FOLDER"))
+    told += [(what, install(extra)) for name, (what, extra) in EXTRAS.items() if packages.get(name) is None]
+    return [{"for": what, "install": how} for what, how in told]
+
+
+def _gpu(packages: Mapping[str, str | None], driver: int | None, cublas: bool) -> Iterator[tuple[str, str]]:
+    what, here = "products on an NVIDIA GPU", [major for major, name in CUPY.items() if packages.get(name)]
+    if driver is None:
+        way = "a driver" if here else f"a driver, then {install('cuda')}"
+        yield f"{what}; no driver for one is found here", way
+        return
+    if driver < 12000:
+        yield f"{what}; the driver knows CUDA {_dotted(driver)}", "a newer driver, for CUDA 12 at least"
+        return
+    way = install(_for_gpu(driver))
+    if here and min(here) > driver // 1000:
+        said = f"{what}; the driver knows CUDA {_dotted(driver)}, {CUPY[min(here)]} needs a newer one"
+        yield said, f"pip uninstall {CUPY[min(here)]}, then {way}"
+        return
+    if len(here) > 1:
+        both = " ".join(CUPY.values())
+        yield f"{what}; two CuPys are in each other's place", f"pip uninstall {both}, then {way}"
+        return
+    if not here:
+        yield what, way
+    elif not cublas:
+        yield "cuBLAS, for products of many rows on a GPU", way
+    if packages.get("numba-cuda") is None:
+        extra = EXTRA[here[0]] if here else _for_gpu(driver)
+        what = "kernels for a GPU that do not come with the package, compiled when first used"
+        yield what, install(f"{extra}-compile", beside=extra)
+
+
+def _dotted(version: int) -> str:
+    return f"{version // 1000}.{version % 1000 // 10}"

@@ -1,0 +1,243 @@
+"""Threads of the CPU side: one pool, any number of callers.
+
+Kernels release the global lock, so plain Python threads run them side by side. Numba's own
+parallel loops are not used: some of its threading layers abort the process when two Python
+threads enter them at once.
+
+Work is cut into more parts than threads, and who is free takes the next. The caller starts with the
+first part at once and never waits for a thread to wake, only for parts that one has begun; so small
+work costs little, and a busy machine or another caller only means less help.
+
+An exception can arrive between any two steps of the main thread, and a handler of a signal can come
+back here in the middle of a job. So nothing is locked: what counts is which threads are inside a
+job, which they say themselves, and what an interrupted caller leaves behind does not matter.
+"""
+
+from __future__ import annotations
+
+import _thread
+import contextlib
+import itertools
+import math
+import mmap
+import os
+import queue
+import threading
+import time
+from collections.abc import Callable, Iterator
+from typing import NoReturn
+
+from ..errors import HostMemoryError, ShapeError
+from .cores import available
+
+PARTS = 4  # for each thread: the last part to finish leaves the others idle for a quarter at most
+PAUSE = 1.0  # seconds until the system is asked for threads again that it refused
+ROOM = 16 << 20  # bytes that a thread's stack and its first steps take at most; of addresses, not of memory
+LOOK = 0.1  # seconds between two looks at the threads inside a job, should a word of theirs be lost
+
+_asked: list[int] = []  # what set_num_threads was told last
+_inside = threading.local()  # work started from within the pool runs where it is
+
+_AVAILABLE = available()
+
+
+def num_threads() -> int:
+    """Threads that an operation uses."""
+    most = getattr(_inside, "most", None) or asked()
+    return min(most, _AVAILABLE) if most else _AVAILABLE
+
+
+def asked() -> int | None:
+    """What ``set_num_threads`` was told last, if anything."""
+    return _asked[-1] if _asked else None
+
+
+@contextlib.contextmanager
+def at_most(n: int | None) -> Iterator[None]:
+    """No more threads for what this thread starts meanwhile: others in the process keep theirs."""
+    before = getattr(_inside, "most", None)
+    _inside.most = n or before
+    try:
+        yield
+    finally:
+        _inside.most = before
+
+
+def set_num_threads(n: int) -> None:
+    """Use ``n`` threads from the next operation on, in the whole process.
+
+    Never more than the cores that the process may use, nor than ``NUMBA_NUM_THREADS`` and
+    ``OMP_NUM_THREADS`` allow. Products with ``f32``, ``f16`` and ``bf16`` weights follow NumPy's BLAS.
+    """
+    if isinstance(n, bool) or not hasattr(n, "__index__") or n.__index__() < 1:
+        raise ShapeError(
+            f"set_num_threads({n!r}): a number of threads is an integer of at least 1; "
+            f"this process may use up to {_AVAILABLE}"
+        )
+    _asked[:] = [n.__index__()]
+
+
+class Hands:
+    """Threads that do the same for ever, started when they are first wanted.
+
+    Not ``threading.Thread``: its start waits for the new thread, which at the end of the process
+    never comes, and holds a lock that a handler of a signal would wait for.
+    """
+
+    def __init__(self, serve: Callable[[], None]) -> None:
+        self._serve = serve
+        self._hired: list[None] = []
+        self._not_before = 0.0
+
+    def any(self) -> bool:
+        """Whether there are any yet."""
+        return bool(self._hired)
+
+    def hire(self, wanted: int) -> None:
+        """Let there be so many, or fewer where the system gives no more: then again after a pause."""
+        now = time.monotonic()
+        if len(self._hired) >= wanted or now < self._not_before:
+            return
+        self._not_before = now + PAUSE  # for other callers too; if this one is interrupted, it runs out
+        try:
+            while len(self._hired) < wanted:
+                _check_room()
+                _thread.start_new_thread(self._work, ())
+                self._hired.append(None)
+        except (RuntimeError, MemoryError, OSError):
+            return
+        self._not_before = 0.0
+
+    def _work(self) -> None:
+        try:
+            self._serve()
+        except MemoryError:  # others are hired when there is memory again
+            self._hired.pop()
+
+
+def _check_room() -> None:
+    """OSError where a thread would start and then find no memory for its first Python function.
+
+    Python prints such an error on stderr, and no ``except`` is reached yet.
+    """
+    mmap.mmap(-1, ROOM).close()
+
+
+class _Job:
+    """One call of ``share``: parts that any thread may take."""
+
+    def __init__(self, work: Callable[[int, int], object], count: int, step: int) -> None:
+        self._work, self._count, self._step = work, count, step
+        self._parts = math.ceil(count / step)
+        self._next = itertools.count()  # its next() is one step under the global lock
+        self._over = False
+        self._inside: set[int] = set()  # threads that may be at a part
+        self._left: queue.SimpleQueue[None] = queue.SimpleQueue()
+        self._errors: list[BaseException] = []
+
+    def help(self) -> None:
+        """What a thread of the pool does; no exception can come from outside here."""
+        me = threading.get_ident()
+        try:
+            # In this order: a caller that has said "over" and sees nobody inside may go.
+            self._inside.add(me)
+            self.take()
+        except BaseException as error:
+            self._over = True
+            self._errors.append(error)
+        finally:
+            self._inside.discard(me)
+            self._left.put(None)
+
+    def take(self) -> None:
+        """What the caller does, until no part is left."""
+        while not self._over and (part := next(self._next)) < self._parts:
+            self._work(part * self._step, min((part + 1) * self._step, self._count))
+
+    def end(self) -> None:
+        """Let nobody begin another part, and wait for those that are begun."""
+        self._over = True
+        while self._inside:
+            with contextlib.suppress(queue.Empty):
+                self._left.get(timeout=LOOK)
+
+    def tell(self) -> None:
+        """Raise what a part of another thread raised."""
+        if self._errors:
+            raise self._errors[0]
+
+
+class _Pool:
+    """Threads that wait for jobs."""
+
+    def __init__(self) -> None:
+        self._jobs: queue.SimpleQueue[_Job] = queue.SimpleQueue()
+        self._hands = Hands(self._serve)
+        # By thread: what an interrupt leaves behind is gone with the next call of that thread.
+        self._callers: dict[int, _Job] = {}
+
+    def run(self, job: _Job, threads: int) -> None:
+        me = threading.get_ident()
+        try:
+            self._callers[me] = job
+            helpers = threads - len(self._callers)  # other callers are threads at work too
+            self._hands.hire(helpers)
+            for _ in range(helpers):
+                self._jobs.put(job)
+            job.take()
+        finally:  # wherever an interrupt came: from the first put on others may be at work
+            try:
+                job.end()
+            except BaseException:  # whatever a handler of a signal raises
+                job.end()  # parts still write to memory of the caller; a second interrupt lets them
+                raise
+            finally:
+                self._callers.pop(me, None)
+        job.tell()
+
+    def _serve(self) -> None:
+        _inside.pool = True
+        while True:
+            self._jobs.get().help()
+
+
+_pool = _Pool()
+
+
+def _after_fork() -> None:
+    """Threads do not survive a fork."""
+    globals()["_pool"] = _Pool()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_after_fork)
+
+
+def inside_pool() -> bool:
+    """Whether this thread is one of the pool: what it starts runs where it is."""
+    return getattr(_inside, "pool", False)
+
+
+def share(work: Callable[[int, int], object], count: int, grain: int = 1) -> None:
+    """Call ``work(start, stop)`` on slices of ``range(count)``, each a multiple of ``grain``."""
+    grains = math.ceil(count / grain)
+    threads = min(num_threads(), grains)
+    try:
+        if threads > 1 and not inside_pool():
+            step = math.ceil(grains / (PARTS * threads)) * grain
+            _pool.run(_Job(work, count, step), threads)
+        elif count:
+            work(0, count)
+    except MemoryError as error:
+        no_memory(error, count, threads)
+
+
+def no_memory(error: MemoryError, count: int, threads: int) -> NoReturn:
+    """Say what found no memory, if nobody has said so yet."""
+    if isinstance(error, HostMemoryError):
+        raise error
+    raise HostMemoryError(
+        f"work on {count} pieces in {threads} threads: {error or 'no memory left'}; each thread needs "
+        "memory of its own; free some, raise the limit of this process, or take fewer threads with "
+        "gq.set_num_threads"
+    ) from error

@@ -1,0 +1,86 @@
+"""Rows of codes to rows of bfloat16, compiled; each run is filled up with zeros."""
+
+from __future__ import annotations
+
+from functools import cache
+from typing import Any
+
+import numpy as np
+from numba import types
+
+from ...codes import CODES, MiniFloat
+from ..machine.arguments import reader
+from ..machine.ends import some
+from ..machine.jit import inner, jit
+from ..machine.memory import floats_at
+from ..machine.simd import I64, Simd
+from ..machine.target import Target
+from ..machine.words import cgutils, intrinsic
+from .float_layout import STEP
+from .float_lookup import by_turns, halves
+from .float_operands import Rows
+from .float_turn import NONE, PART
+
+rows = reader(Rows)
+
+
+@inner
+def runs_of(given: Any) -> Any:
+    """Of each run the first column, how many it has, and where its scale is: bytes behind that of the first.
+
+    Runs behind the end of K have no columns.
+    """
+    found = np.empty((given.groups * given.runs, 3), np.int64)
+    for run in range(len(found)):
+        group = run // given.runs
+        left = min(group * given.group + run % given.runs * given.run, given.k)
+        found[run, 0] = left
+        found[run, 1] = max(min(left + given.run, (group + 1) * given.group, given.k) - left, 0)
+        found[run, 2] = min(left, given.k - 1) // given.c * given.scales_step
+    return found
+
+
+@cache
+def taker(name: str, target: Target) -> Any:
+    """Compiled: rows ``start`` … ``stop``."""
+    decode = _decoder(name, target)
+
+    def take(arguments: int, start: int, stop: int) -> None:
+        given = rows(arguments)
+        runs, steps = runs_of(given), given.width // STEP
+        scales = floats_at(given.by_run, stop, len(runs))
+        for row in range(start, stop):
+            codes, made = given.codes + row * given.pitch, given.made + row * given.made_pitch
+            band = given.scales + row // given.r * given.scales_pitch
+            for run in range(len(runs)):
+                decode(codes + runs[run, 0], runs[run, 1], steps, made + 2 * run * given.width)
+                scales[row, run] = floats_at(band + runs[run, 2], 1, 1)[0, 0]
+
+    return jit(take)
+
+
+def _decoder(name: str, target: Target) -> Any:
+    """An intrinsic: (address of codes, how many, steps, where to) decodes a run of a row."""
+    code = CODES[name]
+    assert isinstance(code, MiniFloat)
+
+    @intrinsic
+    def decode(typing: Any, codes: Any, count: Any, steps: Any, to: Any) -> Any:
+        def emit(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+            _emit(Simd(builder, target), code, *args)
+            return context.get_dummy_value()
+
+        return types.void(*[types.int64] * 4), emit
+
+    return decode
+
+
+def _emit(simd: Simd, code: MiniFloat, codes: Any, count: Any, steps: Any, to: Any) -> None:
+    b = simd.builder
+    with cgutils.for_range(b, steps, intp=I64) as loop:
+        at = b.mul(loop.index, I64(STEP))
+        found = some(simd, b.add(codes, at), PART, b.sub(count, at))
+        wide = simd.join([found, NONE, NONE, NONE])
+        both = halves(simd, wide, code)
+        made = simd.join([simd.part(by_turns(simd, both, 1, half), 0, STEP) for half in (False, True)])
+        simd.store(made, b.add(to, b.mul(at, I64(2))))

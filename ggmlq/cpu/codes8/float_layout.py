@@ -1,0 +1,72 @@
+"""How K is cut: groups that share both scales, in these runs of columns, filled up to whole steps.
+
+A run is what a tile sums before it multiplies with the scales. Groups longer than ``LONG`` columns are
+several runs. Columns that fill a run up are zeros on both sides, and add nothing.
+"""
+
+from __future__ import annotations
+
+from functools import cache
+from typing import NamedTuple
+
+from ...dispatch.problems import ScaledLinear
+
+ROWS = 16  # of a slab of weights: a vector of sums has one of each
+STEP = 16  # columns that are decoded at a time
+MOST, FEW = 12, 6  # rows of activations of a tile; of those for rows that are left
+ALONG, BAND = 8, 16  # rows of activations up to which float_few.py serves; of weights that meet all of them
+LONG = 512  # columns of a run
+PIECE = 512 << 10  # bytes of weights that meet all rows before the next are decoded
+LINE = 64  # bytes of a line of the caches
+APART = LONG + LINE  # bytes from a row to the next while they are turned
+
+
+class Cut(NamedTuple):
+    """K in groups and runs."""
+
+    k: int
+    group: int  # columns that share both scales
+    groups: int
+    run: int
+    runs: int  # of a group
+    width: int  # of a run, filled up
+
+    @property
+    def span(self) -> int:
+        """Columns that are decoded at once: some runs, where they follow upon each other."""
+        if self.groups > 1 and self.group != self.runs * self.width:
+            return self.width
+        return max(1, LONG // self.width) * self.width
+
+    @property
+    def pitch(self) -> int:
+        """Bytes from a row of bfloat16 to the next: an odd number of lines.
+
+        Rows that lie a power of two apart have one place of the first cache for all.
+        """
+        lines = -(-2 * self.width * self.runs * self.groups // LINE)
+        return LINE * (lines | 1)
+
+    @property
+    def together(self) -> int:
+        """Runs of a piece: all of K, where two slabs of that fit."""
+        return min(self.groups * self.runs, max(1, PIECE // (2 * self._slab)))
+
+    @property
+    def near(self) -> int:
+        """Slabs of a piece, an even number."""
+        return max(2, PIECE // (self._slab * self.together) // 2 * 2)
+
+    @property
+    def _slab(self) -> int:
+        """Bytes of a slab along a run."""
+        return 2 * ROWS * self.width
+
+
+@cache
+def cut_of(problem: ScaledLinear) -> Cut:
+    """How the K of a problem is cut."""
+    k, group = problem.k, problem.group
+    runs = -(-group // LONG)
+    run = group if runs == 1 else -(-group // runs // STEP) * STEP
+    return Cut(k, group, -(-k // group), run, runs, -(-run // STEP) * STEP)

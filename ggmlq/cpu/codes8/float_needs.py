@@ -1,0 +1,41 @@
+"""Whether this process may use the dot product of bfloat16, and whether code for it is there already."""
+
+from __future__ import annotations
+
+from functools import cache
+
+from ...dispatch.problems import ScaledLinear
+from ..machine import served
+from ..machine.features import compiled_for
+from ..machine.kernels import kernel
+from ..machine.target import AVX512, target
+from .float_layout import ALONG
+
+NEEDED = ("avx512bf16", "avx512vbmi")
+
+
+def refused() -> str | None:
+    """Why not, or None."""
+    if target() is not AVX512:
+        return "it needs AVX-512 with a dot product of bfloat16"
+    missing = [name for name in NEEDED if name not in compiled_for()]
+    return f"this CPU, or what Numba compiles for, has no {' and no '.join(missing)}" if missing else None
+
+
+def at_hand(problem: ScaledLinear) -> bool:
+    """Whether its code came with the package, or all code of this process has to be compiled.
+
+    What was compiled before does not count: the same product takes the same rung, whatever came first.
+    """
+    return served.level() is None or all(_came(*each) for each in kernels(problem))
+
+
+def kernels(problem: ScaledLinear) -> tuple[tuple[str, str], ...]:
+    """Its kernels, and what they are made for."""
+    multiply = "few" if problem.m <= ALONG else "product"
+    return ("codes8.float_lay.taker", problem.x.code), (f"pairs.{multiply}.sweep", problem.w.code)
+
+
+@cache
+def _came(name: str, code: str) -> bool:
+    return bool(served.content(kernel(name, code, target()).origin))

@@ -1,0 +1,74 @@
+"""Rows of activations as tiles read them: signed bytes filled up to whole fours, and sums of them."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ...arrays.scaled import Matrix
+from ..machine.kernels import kernel
+from ..machine.workers import scratch, share_kernel
+from .int_layout import Cut, Form
+from .int_operands import Taken
+
+GRAIN = 16  # rows that a thread takes at least
+LINE = 64  # bytes of a line of a cache
+PLACES = 4096  # bytes from which on lines come to the same place of the first cache again
+SEVERAL, MANY = 9, 1024  # rows of a tile that want more of a place than there is; of weights
+
+
+class Rows(NamedTuple):
+    """An operand [M, K]."""
+
+    codes: NDArray[np.int8]  # [M, bytes of a row], of any pitch
+    scales: NDArray[np.float32]  # [M, groups]
+    zeros: NDArray[np.int32] | None  # the same, of stored codes
+    sums: NDArray[np.int32]  # [M, chunks]: of stored codes; times -zero where all weights have the same
+
+
+def rows_of(m: Matrix, cut: Cut, form: Form, shift: int, w_shift: int, n: int = 0) -> Rows:
+    """Rows of an array, to meet ``n`` rows of weights; its own memory where it can be read as it is."""
+    count = m.over.rows
+    stored = m.codes.view(np.int8)
+    copied = bool(shift) or not cut.plain or cut.k != cut.row_bytes or crowded(count, stored.strides[0], n)
+    if copied:
+        stored = scratch((count, apart(cut.row_bytes)), np.int8)[:, : cut.row_bytes]
+    scales = scratch((count, cut.groups), np.float32)
+    zeros = scratch((count, cut.groups), np.int32) if form.x_zeros else None
+    sums = scratch((count, cut.groups * cut.chunks), np.int32)
+    points = None if m.zeros is None or zeros is None else m.zeros.astype(np.int32, copy=False)
+    given = taken(m, cut)._replace(
+        stored=stored.ctypes.data if copied else 0, stored_pitch=stored.strides[0], flip=shift & 255,
+        sums=sums.ctypes.data, shift=shift, factor=1 if form.w_zeros else -w_shift,
+        by_group=scales.ctypes.data,
+        stored_zeros=0 if zeros is None else zeros.ctypes.data,
+    )  # fmt: skip
+    if points is not None:
+        pitch, step = points.strides
+        given = given._replace(zeros=points.ctypes.data, zeros_pitch=pitch, zeros_step=step)
+    share_kernel(kernel("codes8.int_lay.taker", m.code.min < 0), given, count, GRAIN)
+    return Rows(stored, scales, zeros, sums)
+
+
+def crowded(count: int, pitch: int, n: int) -> bool:
+    """Whether rows lie so that the first cache has one place for what a tile reads of all of them, and are
+    read so often that it pays to copy them.
+    """
+    return count >= SEVERAL and pitch % PLACES == 0 and n >= MANY
+
+
+def apart(nbytes: int) -> int:
+    """Bytes from a row to the next: an odd number of lines, so that each row has places of its own."""
+    return (-(-nbytes // LINE) | 1) * LINE
+
+
+def taken(m: Matrix, cut: Cut) -> Taken:
+    """Arguments that say where rows lie; nothing is made of them yet."""
+    nothing: dict[str, Any] = dict.fromkeys(Taken._fields, 0)
+    (pitch, step), (r, c) = m.scales.strides, m.over[2:]
+    return Taken(**nothing)._replace(
+        **cut._asdict(), codes=m.codes.ctypes.data, pitch=m.codes.strides[0], r=r, c=c,
+        scales=m.scales.ctypes.data, scales_pitch=pitch, scales_step=step,
+    )  # fmt: skip

@@ -1,0 +1,93 @@
+"""How K is cut: groups that share all scales, in them chunks whose sums fit int32, in these fours.
+
+Codes are stored in the form that the dot product takes, so that a stored code is code + shift:
+
+    weights        unsigned bytes where the dot product wants those (code + 128 of int8), else signed ones
+    activations    signed bytes: code - 128 of uint8
+
+A shift is a zero point of the stored codes. So a sum of a chunk is always
+
+    Σ (a - za)·(b - zb)  =  Σ a'·b' - zb'·Σ a' - za'·(Σ b' - n·zb')
+
+with za' and zb' those of the stored codes; where both are 0 only the first term is left. Bytes that fill a
+chunk up are 0 as stored, and n counts codes alone, so that they add nothing. All of it is
+in int32, which may pass over its ends and come back: only the result has to fit.
+"""
+
+from __future__ import annotations
+
+from functools import cache
+from typing import NamedTuple
+
+from ...dispatch.problems import INT32, Operand, ScaledLinear
+from ..machine.target import Target
+
+ROWS = 16  # of a slab
+FEW = 4  # rows of activations of a tile for those that are left where 12 meet two slabs
+FOURS = 8  # in one round of the inner loop
+BYTES = ("int8", "int8_full", "uint8")  # codes that tiles take
+
+
+class Cut(NamedTuple):
+    """K in groups, chunks and fours."""
+
+    k: int
+    group: int  # products that share all scales
+    groups: int
+    chunk: int  # products that are summed in int32
+    chunks: int  # of a group
+    fours: int  # of a chunk
+
+    @property
+    def row_bytes(self) -> int:
+        """Bytes of a row of codes, filled up."""
+        return 4 * self.fours * self.chunks * self.groups
+
+    @property
+    def plain(self) -> bool:
+        """Whether rows need no filling up but at their end."""
+        return self.groups * self.chunks == 1 or (self.chunks == 1 and self.group % 4 == 0)
+
+
+class Form(NamedTuple):
+    """What a tile is compiled for: which terms there are."""
+
+    w_zeros: bool  # each row of weights has a zero point of its own; else all have the same
+    x_zeros: bool
+    wide: bool  # sums of chunks are added in int64
+    dot: str  # which dot product, in simd.DOTS
+
+
+@cache
+def cut_of(problem: ScaledLinear) -> Cut:
+    """How the K of a problem is cut."""
+    k, group = problem.k, problem.group
+    groups = -(-k // group)
+    chunk = group
+    if problem.largest_sum > INT32:
+        most = int(INT32 / (problem.largest_sum / group))
+        chunk = most // 128 * 128
+    chunks = -(-group // chunk)
+    return Cut(k, group, groups, chunk, chunks, -(-chunk // 4))
+
+
+@cache
+def form_of(problem: ScaledLinear, target: Target) -> Form:
+    """Which terms the products of a problem have on a CPU."""
+    dot = target.dot
+    if dot == "avx2" and problem.x.code != "int8":  # codes of -128 have no negative
+        dot = "avx2 full"
+    x_zeros = problem.x.zeros or x_shift(problem.x) != 0
+    return Form(problem.w.zeros, x_zeros, cut_of(problem).chunks > 1, dot)
+
+
+def x_shift(x: Operand) -> int:
+    """What is added to codes of activations when they are stored."""
+    return -128 if x.code == "uint8" else 0
+
+
+def w_shift(w: Operand, target: Target) -> int:
+    """What is added to codes of weights when they are stored."""
+    if target.unsigned:
+        return 0 if w.code == "uint8" else 128
+    return -128 if w.code == "uint8" else 0

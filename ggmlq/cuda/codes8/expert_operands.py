@@ -1,0 +1,153 @@
+"""Operands of experts' products of 8-bit codes: rows of x in the order of a plan, scales of w by expert.
+
+Codes of w are read where they lie, all experts one below the other, by one map. Their scales are a small
+table that is kept with w, as of operands.py; each expert begins in it at a multiple of 128 columns, so that
+a tile finds its own by dividing. Where not all rows of such a piece share a scale, each has its own, fetched
+in boxes, which may begin only where 16 bytes do.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import cache
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ...arrays.scaled import ScaledArray
+from ...codes.tiling import expanded
+from ..activations.expert_codes import PIECE, PIECES, THREADS, gatherer
+from ..intrinsics.wgmma8 import STEP
+from ..machine import device, tensor_maps
+from ..machine.tensor_maps import Box
+from ..schedule import groups as sorting
+from ..schedule.groups import HEAD, Plan
+from . import operands as operands8
+from .job import BLOCK
+from .operands import AHEAD, BesideW
+from .rows import Groups, Rows, groups_of, rows_of, zeros_of
+from .tiled import Given
+
+SPARE = 256  # columns of a table behind the last expert's: its last tile may reach so far
+
+
+def operands(x: ScaledArray, w: ScaledArray) -> Given:
+    """Rows of both, w [E, N, K] as E·N of them, with as much of a copy as they need."""
+    groups = groups_of(w.shape[-1], min(x.tiling.c, w.tiling.c), STEP)
+    return Given(rows_of(x, groups), rows_of(w, groups, keep=True), groups)
+
+
+class Placed(NamedTuple):
+    """Rows of x where the plan has their uses."""
+
+    plan: Any
+    of_row: Any  # the uses of these rows
+    codes: Any  # uint8 [height, K]
+    beside: Any  # 32 bits [columns, height]
+
+
+def placed(x: Rows, beside: Any, shared: int, ids: Any, of: Plan, out: Any) -> Placed:
+    """Sort the uses and gather their rows, with what lies beside them: [ceil(R / shared), columns]."""
+    empty, height, columns = device.cupy().empty, of.height, beside.shape[1]
+    rows, pieces = len(x.codes), x.columns // PIECE
+    threads = -(-pieces // PIECES)  # of a row
+    codes, to_beside = empty((height, x.columns), np.uint8), empty((columns, height), np.float32)
+    plan, places = sorting.sorted_uses(ids, of)
+    row_bytes, column_bytes = (stride % (1 << 64) for stride in beside.strides)
+    gatherer()(
+        (-(-rows * threads // THREADS),), (THREADS,),
+        x.codes, codes, beside, row_bytes, column_bytes, to_beside, plan, places, out,
+        x.pitch, rows, of.uses // rows, out.shape[-1], pieces, threads, out.itemsize,
+        shared, columns, height,
+    )  # fmt: skip
+    return Placed(plan, plan[HEAD + 4 * of.slots :], codes, to_beside)
+
+
+def maps_of_rows(placed: Placed, x: Rows, uses: int, columns: int, box_rows: int) -> tuple[int, int]:
+    """Of gathered codes: boxes of so many rows and one step; and of those that stay where they are, or 0."""
+    height, pitch = placed.codes.shape
+    gathered = tensor_maps.place(Box(placed.codes.data.ptr, height, columns, pitch, "uint8", box_rows, STEP))
+    return gathered, operands8.map_of_codes(x, columns, box_rows) if len(x.codes) == uses else 0
+
+
+def map_of_beside(placed: Placed, box_rows: int) -> int:
+    """Of gathered scales of floats."""
+    columns, height = placed.beside.shape
+    at = placed.beside.data.ptr
+    return tensor_maps.place(Box(at, columns, height, 4 * height, "float32", 1, box_rows, False))
+
+
+# --- scales of w, kept with it ----------------------------------------------------------------
+
+
+def wide(n: int) -> int:
+    """Columns of an expert in tables."""
+    return -(-n // BLOCK) * BLOCK
+
+
+def shared_by(w: ScaledArray, granule: int) -> bool:
+    """Whether each so many rows of an expert's, the first ones on, share a scale."""
+    experts, n, _ = w.shape
+    r = w.tiling.r
+    return r >= experts * n or r % n == 0 or (r % granule == 0 and n % granule == 0)
+
+
+def _rows_of_table(w: ScaledArray, granule: int) -> NDArray[np.int64]:
+    """The first row of w of each so many columns of the table."""
+    experts, n, _ = w.shape
+    own = np.minimum(np.arange(0, wide(n), granule), n - 1)
+    rows = (n * np.arange(experts)[:, None] + own).reshape(-1)
+    return np.concatenate([rows, np.repeat(rows[-1:], SPARE // granule)])
+
+
+def table_of_w(w: ScaledArray, granule: int, steps: int) -> Any:
+    """float32 [steps, width]: one for each ``granule`` columns, as operands8.table_of_w."""
+    return w.prepared(_table(granule, steps))
+
+
+@cache
+def _table(granule: int, steps: int) -> Callable[[ScaledArray], Any]:
+    def make(w: ScaledArray) -> Any:
+        cp, matrix = device.cupy(), w.matrix()
+        over, k = matrix.over, w.shape[-1]
+        rows = _rows_of_table(w, granule) // over.r
+        columns = np.minimum(np.arange(steps + AHEAD) * STEP, k - 1) // over.c
+        table = cp.empty((len(columns), len(rows)), np.float32)
+        table[...] = matrix.scales[cp.asarray(rows)][:, cp.asarray(columns)].T
+        return table
+
+    return make
+
+
+def beside_w(w: ScaledArray, groups: Groups, zeros: bool) -> BesideW:
+    """What integer products need of each column of the table, kept with w."""
+    found: BesideW = w.prepared(_beside(groups, zeros))
+    return found
+
+
+@cache
+def _beside(groups: Groups, zeros: bool) -> Callable[[ScaledArray], BesideW]:
+    def make(w: ScaledArray) -> BesideW:
+        cp, matrix, rows = device.cupy(), w.matrix(), _rows_of_table(w, 1)
+        scales = cp.ascontiguousarray(matrix.scales[cp.asarray(rows // matrix.over.r), 0])
+        if not zeros:
+            return BesideW(scales, 0, 0)
+        pick = cp.asarray(rows)
+        points, others = (cp.ascontiguousarray(each[0][pick]) for each in zeros_of(w, groups, weights=True))
+        return BesideW(scales, points, others)
+
+    return make
+
+
+def beside_x(x: ScaledArray, own: Rows, groups: Groups, zeros: bool) -> tuple[Any, int]:
+    """The same of rows of x, to be gathered, and how many rows share it."""
+    if not zeros:
+        return own.scales.at[:, :1], own.scales.rows
+    cp = device.cupy()
+    points, others = zeros_of(x, groups, weights=False)
+    made = cp.empty((3, len(own.codes)), np.float32)
+    made[0] = expanded(cp, own.scales.at[:, :1], x.tiling)[:, 0]
+    words = made.view(np.int32)
+    words[1], words[2] = points[0], others[0]
+    return made.T, 1

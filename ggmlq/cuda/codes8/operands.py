@@ -1,0 +1,240 @@
+"""Operands of products of 8-bit codes as the copy engine fetches them: maps, scales in the order of steps.
+
+Codes are read where they lie if rows begin at multiples of 16 bytes; otherwise they are copied
+(codes8/rows.py), those of weights once. Scales of x are a matrix [groups of K, M] of floats whose rows begin
+at such multiples: as quantize_scaled(..., order="columns") may leave them, or gathered by a small kernel.
+Those of w are a small table that is kept with it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import cache
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from ...arrays.scaled import ScaledArray
+from ...dispatch.ending import PLAIN, Ending
+from ...dispatch.problems import ScaledLinear
+from ..epilogue.tile import SIZES, columns_of_box
+from ..intrinsics import dependent_launch, ptx
+from ..intrinsics.boxes import ROWS as ROWS_OF_BOX
+from ..intrinsics.language import cuda, uint32, uint64
+from ..intrinsics.wgmma8 import STEP
+from ..machine import device, tensor_maps
+from ..machine.launch import Kernel, family
+from ..machine.tensor_maps import Box
+from .epilogue import out_of
+from .job import Out
+from .rows import Rows, Scales, zeros_of
+from .tiled import Given, given
+
+THREADS = 256  # of a block that gathers scales
+AHEAD = 1  # step
+WIDEST = 768  # a multiple of every tile's columns: tables are filled up so far
+
+
+def refuses(problem: ScaledLinear) -> str | None:
+    """Why boxes of codes do not serve a problem, or None."""
+    card = problem.card
+    if card is not None and card.capability != (9, 0):
+        return "needs compute capability 9.0: other GPUs do not have these instructions"
+    if max(problem.m, problem.n, problem.k) >= 1 << 31:
+        return "takes up to 2**31 - 1 rows and columns"
+    for name, operand in (("x", problem.x), ("w", problem.w)):
+        if operand.c < problem.k and operand.c % STEP:
+            return f"takes scales of {STEP} columns of K, or multiples; those of {name} have {operand.c}"
+    return tensor_maps.missing() if card is not None else None
+
+
+def operands(x: ScaledArray, w: ScaledArray) -> Given:
+    """Both, with as much of a copy as they need."""
+    return given(x, w, STEP)
+
+
+def map_of_codes(rows: Rows, columns: int, box_rows: int) -> int:
+    """Of an operand: boxes of so many rows and one step."""
+    at = rows.codes.data.ptr
+    return tensor_maps.place(Box(at, len(rows.codes), columns, rows.pitch, "uint8", box_rows, STEP))
+
+
+def settle(w: ScaledArray) -> None:
+    """Wait, the first time, for what makes w: some kernels read codes before their predecessor ends."""
+    w.prepared(_settled)
+
+
+def _settled(w: ScaledArray) -> bool:
+    return True  # the stream is waited for before it is kept
+
+
+def kept_scales(w: ScaledArray, rows: Rows) -> Scales:
+    """Those of w as floats, which are not made anew in each product: likewise."""
+    if w.scale == "float32":
+        return rows.scales
+    values = w.prepared(_values)
+    row, column = values.strides
+    return rows.scales._replace(at=values, row=row, column=column)
+
+
+def _values(w: ScaledArray) -> Any:
+    return device.cupy().ascontiguousarray(w.matrix().scales)
+
+
+class Outputs(NamedTuple):
+    """How outputs are written."""
+
+    out: Out
+    boxed: bool  # by the copy engine
+    at: int  # a map, or where they begin
+
+
+def outputs(out: Any, end: Ending = PLAIN) -> Outputs:
+    """Of a C-contiguous array of floats of 16 or 32 bits, or of codes."""
+    kind, at, (m, n) = str(out.dtype), out.data.ptr, out.shape
+    if end.code is not None or tensor_maps.refuses(at, pitch := n * SIZES[kind]):
+        return Outputs(out_of(out, end), False, at)
+    return Outputs(
+        Out(kind), True, tensor_maps.place(Box(at, m, n, pitch, kind, ROWS_OF_BOX, columns_of_box(kind)))
+    )
+
+
+# --- scales of x ------------------------------------------------------------------------------
+
+
+class BesideX(NamedTuple):
+    """Scales of the rows of x."""
+
+    map: int
+    span: int  # steps that share one
+    keep: Any  # what they lie in
+
+
+def scales_of_x(x: Rows, box_rows: int) -> BesideX:
+    """[groups, M], read where they are if they lie so."""
+    own, m = x.scales, len(x.codes)
+    groups = own.at.shape[1]
+    at, pitch, keep = own.at.data.ptr, own.column if groups > 1 else _up(4 * m), own.at
+    if own.rows != 1 or (own.row != 4 and m > 1) or tensor_maps.refuses(at, pitch) or pitch < 4 * m:
+        keep = device.cupy().empty((groups, _up(4 * m) // 4), np.float32)
+        at, pitch = keep.data.ptr, keep.strides[0]
+        grid = -(-m // THREADS), groups
+        gatherer()(grid, (THREADS,), own.at, own.row, own.column, keep, m, own.rows, pitch // 4)
+    place = tensor_maps.place(Box(at, groups, m, pitch, "float32", 1, box_rows, False))
+    return BesideX(place, own.steps if groups > 1 else 1 << 30, keep)
+
+
+def _up(size: int) -> int:
+    """To the next multiple of 16."""
+    return -(-size // 16) * 16
+
+
+@family()
+def gatherer() -> Kernel:
+    """Scales of any strides and tiles, one a row and group, groups apart."""
+    take_turn, load_float, store_float = dependent_launch.take_turn, ptx.load_float, ptx.store_float
+
+    def gather(
+        scales: Any, row: Any, column: Any,  # where they are, bytes between them
+        to: Any,  # float32 [groups, pitch]
+        m: Any,
+        rows: Any,  # of x that share one
+        pitch: Any,
+    ) -> None:  # fmt: skip
+        take_turn()
+        i, group = uint32(cuda.blockIdx.x * THREADS + cuda.threadIdx.x), uint32(cuda.blockIdx.y)
+        if i < m:
+            at = scales + uint64(uint32(i // rows)) * row + uint64(group) * column
+            store_float(to + (uint64(group) * uint64(pitch) + uint64(i)) * uint64(4), load_float(at))
+
+    return Kernel("gather scales", gather, *(uint64,) * 4, *(uint32,) * 3, threads=THREADS, early=True)
+
+
+class FloatArguments(NamedTuple):
+    """What kernels of FP8 take, but for outputs and shape."""
+
+    maps: tuple[int, ...]  # x, w, scales of x, scales of each row of w
+    table: Any  # or those of w
+    sizes: tuple[int, ...]  # steps, those that share a scale of x, bytes from step to step of the table
+    keep: Any
+
+
+def float_arguments(job: Any, both: Given, w: ScaledArray, m: int, n: int) -> FloatArguments:
+    """For a job of codes8/persistent.py."""
+    tile, k = job.tile, min(both.x.columns, both.w.columns)
+    beside = scales_of_x(both.x, tile.rows)
+    steps = -(-k // STEP)
+    table = table_of_w(w, 1 if job.by_columns else job.granule, steps)
+    of_columns = map_of_table(table, n, tile.columns) if job.by_columns else 0
+    codes = map_of_codes(both.x, k, tile.rows), map_of_codes(both.w, k, tile.columns)
+    sizes = steps, beside.span, table.strides[0]
+    return FloatArguments((*codes, beside.map, of_columns), table, sizes, beside.keep)
+
+
+# --- scales of w, kept with it -------------------------------------------------------------------
+
+
+def shared_by(w: Rows, granule: int) -> bool:
+    """Whether each so many rows of w share a scale."""
+    return w.scales.rows % granule == 0 or w.scales.rows >= len(w.codes)
+
+
+def table_of_w(w: ScaledArray, granule: int, steps: int) -> Any:
+    """float32 [steps, width]: one for each ``granule`` rows of w; more than there are, for whole tiles, and
+    for steps that are asked for ahead. Groups that were filled up have more steps than K says.
+    """
+    return w.prepared(_table(granule, steps))
+
+
+@cache
+def _table(granule: int, steps: int) -> Callable[[ScaledArray], Any]:
+    def make(w: ScaledArray) -> Any:
+        cp, matrix = device.cupy(), w.matrix()
+        over, (n, k) = matrix.over, matrix.codes.shape
+        width = -(-n // WIDEST) * WIDEST // granule
+        rows = np.minimum(np.arange(width) * granule, n - 1) // over.r
+        columns = np.minimum(np.arange(steps + AHEAD) * STEP, k - 1) // over.c
+        table = cp.empty((len(columns), width), np.float32)  # also a single step has a pitch that maps take
+        table[...] = matrix.scales[cp.asarray(rows)][:, cp.asarray(columns)].T
+        return table
+
+    return make
+
+
+def map_of_table(table: Any, n: int, box_columns: int) -> int:
+    """Of one with a scale for each row of w."""
+    steps = len(table)
+    return tensor_maps.place(
+        Box(table.data.ptr, steps, n, table.strides[0], "float32", 1, box_columns, False)
+    )
+
+
+class BesideW(NamedTuple):
+    """What integer products need of each row of w, filled up to whole tiles."""
+
+    scales: Any
+    points: Any  # int32: tiles8.rows.Zeros; 0 without zero points
+    others: Any
+
+
+def beside_w(w: ScaledArray, groups: Any, zeros: bool) -> BesideW:
+    """Kept with w."""
+    found: BesideW = w.prepared(_beside(groups, zeros))
+    return found
+
+
+@cache
+def _beside(groups: Any, zeros: bool) -> Callable[[ScaledArray], BesideW]:
+    def make(w: ScaledArray) -> BesideW:
+        cp, matrix = device.cupy(), w.matrix()
+        n = len(matrix.codes)
+        width = -(-n // WIDEST) * WIDEST
+        scales = matrix.scales[cp.asarray(np.minimum(np.arange(width), n - 1) // matrix.over.r), 0]
+        if not zeros:
+            return BesideW(cp.ascontiguousarray(scales), 0, 0)
+        made = cp.zeros((2, width), np.int32)
+        points, others = zeros_of(w, groups, weights=True)
+        made[0, :n], made[1, :n] = points[0], others[0]
+        return BesideW(cp.ascontiguousarray(scales), made[0], made[1])
+
+    return make

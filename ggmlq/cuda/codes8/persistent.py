@@ -1,0 +1,152 @@
+"""Products of 8-bit codes by blocks with roles that stay on the card: one warp fetches, two groups multiply.
+
+A block makes tile after tile. Two threads of its third warpgroup keep the ring full (rings/boxed.py), over the end
+of a tile too, so that the next one's stages arrive while outputs are written. The two others multiply an
+equal part of the rows each (consumers.py); they take the registers that the third gives back.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from ..intrinsics import barrier as barriers
+from ..intrinsics import dependent_launch, ptx
+from ..intrinsics.atoms import inlined
+from ..intrinsics.language import cuda, uint32, uint64
+from ..machine.launch import Kernel, family
+from ..rings.boxed import BoxTile, filler, product_placer, starter
+from . import epilogue
+from .consumers import float_worker, integer_worker
+from .job import TALL, Job, float_jobs, integer_jobs
+
+FETCHES, MULTIPLIES = 40, 232  # registers of a thread; 168 at the start
+
+
+def opener(job: Job) -> Any:
+    """The device function at the start of a kernel: ring, barriers, and the predecessor's end."""
+    base, start = ptx.shared_base, starter(job.tile.stages, 4 * job.tile.groups)
+    of_barriers, wait = job.room.barriers, dependent_launch.wait_for_predecessor
+
+    @inlined
+    def begin() -> Any:
+        ring = uint32(uint32(base() + uint32(1023)) & uint32(0xFFFFFC00))
+        full = uint32(ring + uint32(of_barriers))
+        if uint32(cuda.threadIdx.x) == uint32(0):
+            start(full)
+        cuda.syncthreads()
+        wait()
+        return ring, full
+
+    return begin
+
+
+def roles(job: Job, fill_w: Any, fill_x: Any, work: Any, tiles: Any) -> Any:
+    """The device function that sends each warp to its role, with the registers that it needs.
+
+    ``sources``: maps of the codes of x and w, of their scales, how many steps there are, and how many share
+    scales of x. ``work`` takes ``given`` apart; ``tiles`` makes of ``m`` and ``n`` what finds a tile.
+    """
+    fetching, begin, first_lane = 4 * job.tile.groups, opener(job), barriers.of_first_lane
+    give, take = barriers.registers("dec", FETCHES), barriers.registers("inc", MULTIPLIES)
+    scarce = job.tile.groups > 1
+
+    @inlined
+    def run(sources: Any, given: Any, m: Any, n: Any) -> None:
+        ring, full = begin()
+        x, w, of_x, of_w, steps, span = sources
+        thread = uint32(cuda.threadIdx.x)
+        warp = first_lane(uint32(thread >> uint32(5)))
+        where, number, every = tiles(m, n), uint32(cuda.blockIdx.x), uint32(cuda.gridDim.x)
+        if uint32(warp) >= uint32(fetching):
+            if scarce:
+                give()
+            if thread == uint32(32 * fetching):
+                fill_w(ring, full, w, of_w, number, every, where, steps, span)
+            if thread == uint32(32 * fetching + 32):
+                fill_x(ring, full, x, of_x, number, every, where, steps, span)
+        else:
+            if scarce:
+                take()
+            work(ring, full, warp, given, number, every, where)
+
+    return run
+
+
+def product_tiles(tile: BoxTile) -> Any:
+    """The device function for the tiles of one product: down and across."""
+    rows, columns = tile.rows, tile.columns
+
+    @inlined
+    def tiles(m: Any, n: Any) -> Any:
+        down = uint32(uint32(m + uint32(rows - 1)) // uint32(rows))
+        across = uint32(uint32(n + uint32(columns - 1)) // uint32(columns))
+        return down, across
+
+    return tiles
+
+
+def _kernel(job: Job, product: Any, *parameters: Any) -> Kernel:
+    return Kernel(
+        f"tma persistent {job}", product, *parameters, threads=job.threads, shared=job.room.shared,
+        least=(9, 0), exact=True, early=True, lto=True,
+    )  # fmt: skip
+
+
+@family(float_jobs())
+def float_kernel(job: Job) -> Kernel:
+    """Codes of floats, promoted every 128 columns."""
+    fill_w, fill_x = (filler(job.room, TALL, one) for one in (True, False))
+    multiply = float_worker(job, epilogue.tile_writer(job), product_placer(job.tile, TALL))
+
+    @inlined
+    def work(ring: Any, full: Any, warp: Any, given: Any, number: Any, every: Any, where: Any) -> None:
+        table, y, m, n, steps, pitch, end = given
+        count = uint32(where[0] * where[1])
+        multiply(ring, full, warp, table, pitch, y, number, every, count, where, uint32(0), steps, m, n, end)
+
+    run = roles(job, fill_w, fill_x, work, product_tiles(job.tile))
+
+    def product(
+        x: Any, w: Any,  # maps of codes
+        of_x: Any,  # map of scales [K / (128 · span), M]
+        of_columns: Any,  # map of scales of w [steps, N], where each column has its own
+        table: Any,  # or they: float32 [steps, pitch / 4], one for each ``granule`` columns
+        y: Any,  # map, or address
+        m: Any, n: Any, steps: Any, span: Any, pitch: Any,
+        bias: Any, scales: Any, down: Any, along: Any,  # epilogue.py
+    ) -> None:  # fmt: skip
+        given = (table, y, m, n, steps, pitch, (bias, scales, down, along))
+        run((x, w, of_x, of_columns, steps, span), given, m, n)
+
+    return _kernel(job, product, *(uint64,) * 6, *(uint32,) * 5, *epilogue.KINDS)
+
+
+@family(integer_jobs())
+def integer_kernel(job: Job) -> Kernel:
+    """Codes of integers under scales that do not vary along K."""
+    fill_w, fill_x = (filler(job.room, TALL, one) for one in (True, False))
+    multiply = integer_worker(job, epilogue.tile_writer(job), product_placer(job.tile, TALL))
+
+    @inlined
+    def work(ring: Any, full: Any, warp: Any, given: Any, number: Any, every: Any, where: Any) -> None:
+        y, m, n, steps, about, end = given
+        count = uint32(where[0] * where[1])
+        multiply(ring, full, warp, about, y, number, every, count, where, steps, m, n, end)
+
+    run = roles(job, fill_w, fill_x, work, product_tiles(job.tile))
+
+    def product(
+        x: Any, w: Any,  # maps of codes
+        y: Any,  # map, or address
+        of_x: Any, row_x: Any,  # scales of x, and bytes from one to the next
+        of_w: Any,  # float32 [N], filled up to whole tiles; the last two as well
+        points_x: Any, others_x: Any, points_w: Any, others_w: Any,  # int32: tiles8.rows.Zeros
+        m: Any, n: Any, steps: Any,
+        rows_x: Any,  # of x that share a scale
+        bias: Any, scales: Any, down: Any, along: Any,  # epilogue.py
+    ) -> None:  # fmt: skip
+        about = (of_x, row_x, rows_x, of_w, points_x, others_x, points_w, others_w)
+        sources = (x, w, uint64(0), uint64(0), steps, uint32(1))
+        run(sources, (y, m, n, steps, about, (bias, scales, down, along)), m, n)
+
+    return _kernel(job, product, *(uint64,) * 10, *(uint32,) * 4, *epilogue.KINDS)

@@ -1,0 +1,164 @@
+"""Rows of codes as kernels read them: aligned, groups of K in whole steps, scales where they are.
+
+Codes are read where they lie if rows begin at multiples of 16 bytes, K is a multiple of 16 and a group
+(the columns that share all scales) is whole steps of a kernel. Otherwise they are copied once: each group
+is filled up with zeros, whose products are nothing. Scales are never copied: a kernel is told how
+far their rows and columns lie apart, in whichever order.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import cache
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from ...arrays.scaled import Matrix, ScaledArray
+from ...codes.tiling import expanded
+from ...dispatch.problems import ScaledLinear
+from ..machine.device import cupy
+
+STEPS = (128, 64, 32)  # columns that a kernel may take at a time
+SHORTEST = 8  # columns of a group: shorter ones would be mostly zeros
+ADDRESSES = (1 << 64) - 1
+
+
+class Groups(NamedTuple):
+    """How the columns are divided."""
+
+    length: int  # columns that share all scales
+    padded: int  # the same with zeros: whole steps
+    step: int
+
+    @property
+    def span(self) -> int:
+        """Steps of a group."""
+        return self.padded // self.step
+
+
+def groups_of(k: int, c: int, step: int | None = None) -> Groups:
+    """For K columns and scales that change every c of them; c = K where they do not.
+
+    ``step``: how many columns a kernel takes at a time, which divides c; otherwise as many as can be.
+    """
+    if step is not None:
+        return Groups(c, c, step) if c < k else Groups(max(k, 1), max(-(-k // step), 1) * step, step)
+    if c >= k:
+        padded = max(-(-k // STEPS[0]), 1) * STEPS[0]
+        return Groups(max(k, 1), padded, STEPS[0])
+    step = next((step for step in STEPS if c % step == 0), None)
+    if step is None:
+        step = next((step for step in reversed(STEPS) if step >= c), STEPS[0])
+    return Groups(c, -(-c // step) * step, step)
+
+
+def too_short(problem: ScaledLinear) -> str | None:
+    """Why groups of a problem do not serve, or None."""
+    if problem.varies and problem.group < SHORTEST:
+        return f"takes groups of {SHORTEST} columns of K or more, these have {problem.group}"
+    return None
+
+
+class Scales(NamedTuple):
+    """Where the scale of a row and a step is, as arguments of a kernel."""
+
+    at: Any  # the array
+    row: int  # bytes from row to row of scales
+    column: int
+    rows: int  # of codes that share one
+    steps: int  # that do
+
+
+class Rows(NamedTuple):
+    """An operand."""
+
+    codes: Any
+    pitch: int  # bytes from row to row
+    columns: int  # with what fills up groups
+    scales: Scales
+
+
+def rows_of(s: ScaledArray, groups: Groups, keep: bool = False) -> Rows:
+    """An operand of a product; ``keep``: what has to be copied is kept with it."""
+    matrix = s.matrix()
+    codes, k = matrix.codes.view(np.uint8), matrix.over.columns
+    if _fits(codes, groups):
+        columns, pitch = k, codes.strides[0] if len(codes) > 1 else k
+    else:
+        codes = s.prepared(_copier(groups)) if keep else _copied(matrix, groups)
+        columns = pitch = codes.shape[1]
+    own = matrix.over.c // groups.length * groups.span if matrix.over.c < k else max(1, columns)
+    row, column = (stride & ADDRESSES for stride in matrix.scales.strides)
+    return Rows(codes, pitch, columns, Scales(matrix.scales, row, column, matrix.over.r, own))
+
+
+def _fits(codes: Any, groups: Groups) -> bool:
+    k = codes.shape[1]
+    return k % 16 == 0 and (k <= groups.length or groups.length == groups.padded) and _aligned(codes)
+
+
+def _aligned(codes: Any) -> bool:
+    return bool(codes.data.ptr % 16 == 0 and (len(codes) < 2 or codes.strides[0] % 16 == 0))
+
+
+@cache
+def _copier(groups: Groups) -> Callable[[ScaledArray], Any]:
+    return lambda s: _copied(s.matrix(), groups)
+
+
+def _copied(matrix: Matrix, groups: Groups) -> Any:
+    """Codes with each group filled up."""
+    rows, k = matrix.codes.shape
+    length, padded = groups.length, groups.padded
+    whole = k // length
+    made = cupy().zeros((rows, -(-k // length), padded), matrix.codes.dtype)
+    made[:, :whole, :length] = matrix.codes[:, : whole * length].reshape(rows, whole, length)
+    if k > whole * length:
+        made[:, whole, : k - whole * length] = matrix.codes[:, whole * length :]
+    return made.reshape(rows, made.shape[1] * padded).view(np.uint8)
+
+
+# --- zero points --------------------------------------------------------------------------------
+
+
+class Zeros(NamedTuple):
+    """For every group (a row here) and row of codes, int32: two factors of the identity.
+
+    Σ (a - za)(b - zb)  =  Σ a b  -  za · (Σ b - n zb)  -  zb · Σ a
+    """
+
+    points: Any  # za or zb
+    others: Any  # Σ a, or Σ b - n zb: what the other's zero points are multiplied with
+
+
+def zeros_of(s: ScaledArray, groups: Groups, weights: bool) -> Zeros:
+    """Of x, or of w: those are kept with it."""
+    found: Zeros = s.prepared(_zeros_maker(groups, True)) if weights else _zeros(s, groups, False)
+    return found
+
+
+@cache
+def _zeros_maker(groups: Groups, weights: bool) -> Callable[[ScaledArray], Zeros]:
+    return lambda s: _zeros(s, groups, weights)
+
+
+def _zeros(s: ScaledArray, groups: Groups, weights: bool) -> Zeros:
+    cp, matrix = cupy(), s.matrix()
+    (rows, k), length = matrix.codes.shape, groups.length
+    count = -(-k // length)
+    if k % length:
+        by_group = _copied(matrix, groups).view(matrix.codes.dtype).reshape(rows, count, groups.padded)
+    else:
+        by_group = matrix.codes.reshape(rows, count, length)
+    sums = by_group.sum(axis=2, dtype=np.int32).T
+    points = cp.zeros((count, rows), np.int32)
+    if matrix.zeros is not None:
+        over = matrix.over._replace(c=1)
+        times = -(-matrix.over.c // length)
+        found = cp.repeat(expanded(cp, matrix.zeros, over), times, axis=1)[:, :count]
+        points[...] = found.T
+    if weights:
+        lengths = np.minimum(length, k - length * np.arange(count)).astype(np.int32)
+        sums = sums - cp.asarray(lengths)[:, None] * points
+    return Zeros(points, cp.ascontiguousarray(sums))

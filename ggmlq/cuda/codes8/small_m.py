@@ -1,0 +1,224 @@
+"""Few rows of x: weights are the operand of 64 rows, x the other one; a cluster divides K.
+
+What counts is that weights stream: each is read once, by blocks of which one to three fit on a
+multiprocessor, so that enough copies are under way to fill the memory's bandwidth. A block makes 64 or 128
+outputs of every row of x. Its first copies, of weights, start before the predecessor ends if it is known
+which they are; x is asked for after that. From there to the outputs everything waits for something, so that
+chain is short: scales come by asynchronous copies, and of 64 rows two warpgroups take the steps in turns.
+
+    stage    codes of w [rows, 128] · codes of x [columns, 128]               swizzled
+    scales   of w [chunk steps, rows] · of x [chunk steps, columns]           floats
+             of w [rows] · of x [columns], both with their zero points        integers
+    sums     [sources, columns / parts, rows], a column's rows side by side: what others bring here
+    barriers full [stages] · empty [stages]
+    list     which rows of x: of ``cuda:small_m_codes`` alone, small_m_uses.py
+
+The blocks of a cluster have neighbouring parts of K. Each finishes an equal part of the columns, and brings
+its sums of the other columns into the shared memory of those that finish them: few right from its registers,
+many in pieces of 16 bytes, by way of the stages that are no longer needed, for single words in great number
+take longer than the products. There they are added up, the first source's first.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from ..intrinsics import barrier as barriers
+from ..intrinsics import bf16x2, boxes, codes8, dependent_launch
+from ..intrinsics.atoms import inlined
+from ..intrinsics.language import cuda, uint32, uint64
+from ..intrinsics.wgmma8 import INTEGERS, STEP, Form
+from ..rings.boxed import KILO, follower
+from .job import PLAIN, Out
+
+GROUPS = 2  # warpgroups that multiply; two warps fetch
+MULTIPLY = 128 * GROUPS
+THREADS = MULTIPLY + 64
+PARTS = (8, 4, 2, 1)  # blocks of a cluster
+
+
+@dataclass(frozen=True)
+class FewTile:
+    """Rows of w and of x, and a ring of stages: deep for one block, or flat, so that several fit."""
+
+    rows: int  # 64: warpgroups take steps in turns; 128: each has its own
+    columns: int
+    stages: int  # a multiple of ``turns``: a barrier's parity tells two phases apart, not more
+    blocks: int  # of a multiprocessor
+    chunk: int = 32  # steps whose scales are in shared memory
+
+    def __str__(self) -> str:
+        return f"{self.rows}x{self.columns}, {self.stages} stages"
+
+    @property
+    def turns(self) -> int:
+        """Warpgroups that make the sums of a row, of different steps."""
+        return 64 * GROUPS // self.rows
+
+    @property
+    def many(self) -> bool:
+        """Whether sums go to other blocks in pieces of 16 bytes."""
+        return self.turns == 1 or self.columns >= 64
+
+    @property
+    def pitch(self) -> int:
+        """Bytes between columns of sums."""
+        return 4 * (self.rows + 4)
+
+    @property
+    def stage(self) -> int:
+        """Bytes."""
+        return (self.rows + self.columns) * STEP
+
+    @property
+    def scales(self) -> int:
+        """Where they begin; the sums stand behind them, then the barriers."""
+        return self.stages * self.stage
+
+    @property
+    def scales_of_x(self) -> int:
+        return self.scales + 4 * self.chunk * self.rows
+
+    @property
+    def sums(self) -> int:
+        return self.scales_of_x + 4 * self.chunk * self.columns
+
+    @property
+    def barriers(self) -> int:
+        return self.sums + self.turns * self.columns * self.pitch
+
+    @property
+    def listed(self) -> int:
+        """Where a list of rows of x begins."""
+        return self.barriers + 16 * self.stages
+
+    @property
+    def shared(self) -> int:
+        """Bytes in all, without such a list."""
+        return KILO + self.listed
+
+
+TILES = (
+    FewTile(64, 8, 12, 1), FewTile(64, 8, 6, 3), FewTile(64, 16, 12, 1), FewTile(64, 16, 4, 3),
+    FewTile(64, 32, 8, 1), FewTile(64, 32, 6, 2), FewTile(64, 64, 8, 1, 16),
+)  # fmt: skip
+
+
+@dataclass(frozen=True)
+class FewJob:
+    """What a kernel is made for."""
+
+    tile: FewTile
+    x: str
+    w: str
+    out: Out = PLAIN
+    zeros: bool = False  # integers
+    listed: bool = False  # rows of x are those that a list in shared memory names
+
+    def __str__(self) -> str:
+        guarded = ", guarded" * barriers.GUARDED
+        return f"{self.x} {self.w} to {self.out}, {self.tile}{', zeros' * self.zeros}{guarded}"
+
+    @property
+    def integer(self) -> bool:
+        """Whether codes are integers."""
+        return self.x in INTEGERS
+
+    @property
+    def form(self) -> Form:
+        """Weights are the first operand."""
+        return Form(self.tile.columns, self.w, self.x)
+
+
+def row_finder(listed: bool) -> Any:
+    """The device function for the i-th row of x or of w, or the last one: of a list its place is given."""
+    take4 = bf16x2.take4
+
+    @inlined
+    def next_row(first: Any, i: Any, limit: Any) -> Any:
+        return min(uint32(first + i), uint32(limit - uint32(1)))
+
+    @inlined
+    def listed_row(place: Any, i: Any, count: Any) -> Any:
+        return take4(uint32(place + uint32(min(i, uint32(count - uint32(1))) << uint32(2))))
+
+    return listed_row if listed else next_row
+
+
+def filler(tile: FewTile, of_w: bool, listed: bool = False) -> Any:
+    """The device function of the one thread that fetches an operand's steps ``first`` … ``last``.
+
+    ``row``: the first one, or of a list its place; ``rows`` of x are fetched, all of a tile or as many as are
+    listed. That of w announces the bytes of both, and may begin before the predecessor ends.
+    """
+    stages, length, of_x = tile.stages, tile.stage, tile.rows * STEP
+    expect, fetch, wait, after = barriers.expect, boxes.fetch, barriers.wait, follower(stages)
+    one_by_one, find = listed and not of_w, row_finder(True)
+    wait_for_predecessor, prefetch = dependent_launch.wait_for_predecessor, boxes.prefetch
+
+    @inlined
+    def fill(ring: Any, full: Any, codes: Any, row: Any, first: Any, last: Any, rows: Any) -> None:
+        if not of_w:
+            prefetch(codes)
+            wait_for_predecessor()  # it may have made x
+        step, stage, phase = first, uint32(0), uint32(1)
+        while step < last:
+            at, done = uint32(ring + stage * uint32(length)), uint32(full + stage * uint32(8))
+            wait(uint32(done + uint32(8 * stages)), phase)
+            column = uint32(step * uint32(STEP))
+            if of_w:
+                expect(done, uint32(uint32(of_x) + uint32(rows * uint32(STEP))))
+                fetch(at, codes, column, row, done)
+            elif one_by_one:
+                for i in range(uint32(0), rows):
+                    to = uint32(uint32(at + uint32(of_x)) + uint32(uint32(i) * uint32(STEP)))
+                    fetch(to, codes, column, find(row, uint32(i), rows), done)
+            else:
+                fetch(uint32(at + uint32(of_x)), codes, column, row, done)
+            stage, phase = after(stage, phase)
+            step = uint32(step + uint32(1))
+
+    return fill
+
+
+def bringer(count: int, listed: bool = False) -> Any:
+    """The device function that starts to copy scales of ``count`` rows and some steps into shared memory."""
+    find = row_finder(listed)
+    shift, stride, copy = count.bit_length() - 1, MULTIPLY // count, codes8.copy4
+
+    @inlined
+    def bring(
+        to: Any, scales: Any, row: Any, column: Any, rows: Any, span: Any,
+        from_row: Any, limit: Any, first: Any, last: Any,
+    ) -> None:  # fmt: skip
+        thread = uint32(cuda.threadIdx.x)
+        own = find(from_row, uint32(thread & uint32(count - 1)), limit)
+        at, to = scales + uint64(uint32(own // rows)) * row, uint32(to + uint32(thread << uint32(2)))
+        step = uint32(first + uint32(thread >> uint32(shift)))
+        while step < last:
+            copy(to, at + uint64(uint32(step // span)) * column)
+            to, step = uint32(to + uint32(4 * MULTIPLY)), uint32(step + uint32(stride))
+
+    return bring
+
+
+def bringer_of_integers(zeros: bool, listed: bool = False) -> Any:
+    """The same for integers: one scale a row, and its zero points."""
+    copy, find = codes8.copy4, row_finder(listed)
+
+    @inlined
+    def bring(
+        to: Any, count: Any, scales: Any, row: Any, rows: Any, points: Any, others: Any,
+        from_row: Any, limit: Any,
+    ) -> None:  # fmt: skip
+        thread = uint32(cuda.threadIdx.x)
+        if thread < count:
+            own = find(from_row, thread, limit)
+            at, to = uint64(own) * uint64(4), uint32(to + uint32(thread << uint32(2)))
+            copy(to, scales + uint64(uint32(own // rows)) * row)
+            if zeros:
+                copy(uint32(to + uint32(count << uint32(2))), points + at)
+                copy(uint32(to + uint32(count << uint32(3))), others + at)
+
+    return bring

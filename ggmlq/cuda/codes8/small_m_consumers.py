@@ -1,0 +1,189 @@
+"""The warps that multiply few rows: from full stages to sums that are on their way: see small_m.py."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from ..intrinsics import barrier as barriers
+from ..intrinsics import dependent_launch, ptx
+from ..intrinsics.atoms import inlined
+from ..intrinsics.language import cuda, uint32
+from ..intrinsics.promoted import float_products
+from ..intrinsics.wgmma8 import LOW, STEP, straight_products
+from ..rings.boxed import follower
+from .small_m import GROUPS, MULTIPLY, FewJob, FewTile, bringer, bringer_of_integers, filler
+from .small_m_sums import deliverer
+
+
+def roles(job: FewJob) -> Any:
+    """The device function of a block: two threads fetch, the others multiply, until sums are where they end.
+
+    ``row_x``: the first row of x, or the place of their list; so many ``rows`` of it are fetched, of which
+    ``m`` are there; rows ``row_w`` to ``end_w`` of w; ``given``, ``zeros``: where scales and zero points are.
+    """
+    fill_w, fill_x = filler(job.tile, True), filler(job.tile, False, job.listed)
+    work = integer_worker(job) if job.integer else float_worker(job)
+    first_lane, meet_warp, join_cluster = barriers.of_first_lane, barriers.meet_warp, barriers.join_cluster
+    meet_cluster = barriers.meet_cluster
+
+    @inlined
+    def run(
+        ring: Any, full: Any, x: Any, w: Any, row_x: Any, rows: Any, m: Any, row_w: Any, end_w: Any,
+        steps: Any, given: Any, zeros: Any, rank: Any, halvings: Any,
+    ) -> None:  # fmt: skip
+        first = uint32(uint32(rank * steps) >> halvings)
+        last = uint32(uint32(uint32(rank + uint32(1)) * steps) >> halvings)
+        thread = uint32(cuda.threadIdx.x)
+        warp = first_lane(uint32(thread >> uint32(5)))
+        if uint32(warp) >= uint32(4 * GROUPS):
+            if thread == uint32(MULTIPLY):
+                fill_w(ring, full, w, row_w, first, last, rows)
+            if thread == uint32(MULTIPLY + 32):
+                fill_x(ring, full, x, row_x, first, last, rows)
+            meet_warp()
+            if halvings != uint32(0):
+                join_cluster()
+        else:
+            group = uint32(uint32(warp) >> uint32(2))
+            work(ring, full, given, zeros, group, row_w, first, last, m, end_w, rank, halvings)
+        meet_cluster()
+
+    return run
+
+
+def placer_of_threads(tile: FewTile) -> Any:
+    """The device function for where a thread stands.
+
+    Its lane; its first row and column among the sums of its block; its warpgroup's turn; lower words of
+    descriptors.
+    """
+    side_by_side, of_x = tile.turns == 1, tile.rows * STEP
+
+    @inlined
+    def stand(ring: Any, group: Any) -> Any:
+        thread = uint32(cuda.threadIdx.x)
+        lane = uint32(thread & uint32(31))
+        below = uint32(group << uint32(6)) if side_by_side else uint32(0)
+        turn = uint32(0) if side_by_side else group
+        warp = uint32(uint32(thread >> uint32(5)) & uint32(3))
+        row = uint32(below + uint32(warp << uint32(4)) + uint32(lane >> uint32(2)))
+        a = uint32(uint32(LOW) | uint32(uint32(ring + below * uint32(STEP)) >> uint32(4)))
+        b = uint32(uint32(LOW) | uint32(uint32(ring + uint32(of_x)) >> uint32(4)))
+        return lane, row, uint32(uint32(lane & uint32(3)) << uint32(1)), turn, a, b
+
+    return stand
+
+
+def striding(tile: FewTile) -> Any:
+    """The device function for the stage of a warpgroup's next step, and its parity."""
+    after, turns = follower(tile.stages), tile.turns
+
+    @inlined
+    def stride(stage: Any, phase: Any) -> Any:
+        for _ in range(turns):
+            stage, phase = after(stage, phase)
+        return stage, phase
+
+    return stride
+
+
+def float_worker(job: FewJob) -> Any:
+    """The device function of the warps that multiply: sums, promoted, brought to where they are finished."""
+    tile = job.tile
+    stages, length, columns, chunk = tile.stages, tile.stage // 16, tile.columns, tile.chunk
+    of_scales, of_x_scales, deliver = tile.scales, tile.scales_of_x, deliverer(job)
+    zeros, nothing, begin, first_products, _, _, _, factors, promote, unscaled = float_products(job.form, 0)
+    of_rows, promoted = factors[0], promote[0]
+    rows, turns, stand, stride = tile.rows, tile.turns, placer_of_threads(tile), striding(tile)
+    bring_w, bring_x = bringer(rows), bringer(columns, job.listed)
+    listed = tile.listed if job.listed else 0
+    meet, wait, arrive = barriers.gather_point(1, MULTIPLY), barriers.wait, barriers.arrive
+    wait_for_predecessor, commit, landed = (
+        dependent_launch.wait_for_predecessor, ptx.commit, ptx.wait_for_all_but(0),
+    )  # fmt: skip
+
+    @inlined
+    def work(
+        ring: Any, full: Any, given: Any, _: Any, group: Any, row0: Any, first: Any, last: Any,
+        m: Any, n: Any, rank: Any, halvings: Any,
+    ) -> None:  # fmt: skip
+        of_x, row_x, column_x, rows_x, span_x, of_w, row_w, column_w, rows_w, span_w = given
+        lane, row, column, turn, a0, b0 = stand(ring, group)
+        near_w, near_x = uint32(ring + uint32(of_scales)), uint32(ring + uint32(of_x_scales))
+        from_x = uint32(ring + uint32(listed)) if listed else uint32(0)
+        totals, sums, stage, phase = zeros(), nothing(), turn, uint32(0)
+        base, step = first, uint32(first + turn)
+        while base < last:
+            stop = min(uint32(base + uint32(chunk)), last)
+            bring_w(near_w, of_w, row_w, column_w, rows_w, span_w, row0, n, base, stop)
+            wait_for_predecessor()
+            bring_x(near_x, of_x, row_x, column_x, rows_x, span_x, from_x, m, base, stop)
+            commit()
+            landed()
+            meet()
+            ahead = uint32(uint32(step - base) << uint32(2))
+            own = uint32(near_w + ahead * uint32(rows) + uint32(row << uint32(2)))
+            across = uint32(near_x + ahead * uint32(columns) + uint32(column << uint32(2)))
+            while step < stop:
+                barrier, moved = uint32(full + stage * uint32(8)), uint32(stage * uint32(length))
+                wait(barrier, phase)
+                sums = begin(sums, own)
+                found = of_rows(sums, unscaled(of_w))
+                sums = first_products(sums, uint32(a0 + moved), uint32(b0 + moved))
+                if lane == uint32(0):
+                    arrive(uint32(barrier + uint32(8 * stages)))
+                totals = promoted(totals, sums, found, across)
+                stage, phase = stride(stage, phase)
+                own = uint32(own + uint32(4 * turns * rows))
+                across = uint32(across + uint32(4 * turns * columns))
+                step = uint32(step + uint32(turns))
+            meet()  # all are done with these scales
+            base = stop
+        wait_for_predecessor()  # also where there is no step: it may read what will be written
+        deliver(ring, totals, row, column, turn, rank, halvings)
+
+    return work
+
+
+def integer_worker(job: FewJob) -> Any:
+    """The same for integers: exact sums."""
+    tile = job.tile
+    stages, length, columns = tile.stages, tile.stage // 16, tile.columns
+    of_scales, of_x_scales = tile.scales, tile.scales_of_x
+    nothing, advance, drain = straight_products(job.form)
+    rows, turns, stand, stride = tile.rows, tile.turns, placer_of_threads(tile), striding(tile)
+    deliver, bring_w = deliverer(job), bringer_of_integers(job.zeros)
+    bring_x, listed = bringer_of_integers(job.zeros, job.listed), tile.listed if job.listed else 0
+    wait, arrive, wait_for_predecessor = barriers.wait, barriers.arrive, dependent_launch.wait_for_predecessor
+    commit, landed = ptx.commit, ptx.wait_for_all_but(0)
+
+    @inlined
+    def work(
+        ring: Any, full: Any, given: Any, zeros: Any, group: Any, row0: Any, first: Any, last: Any,
+        m: Any, n: Any, rank: Any, halvings: Any,
+    ) -> None:  # fmt: skip
+        of_x, row_x, _, rows_x, _, of_w, row_w, _, rows_w, _ = given
+        points_x, others_x, points_w, others_w = zeros
+        lane, row, column, turn, a0, b0 = stand(ring, group)
+        totals, stage, phase, before = nothing(), turn, uint32(0), uint32(0)
+        near_w, near_x = uint32(ring + uint32(of_scales)), uint32(ring + uint32(of_x_scales))
+        from_x = uint32(ring + uint32(listed)) if listed else uint32(0)
+        bring_w(near_w, uint32(rows), of_w, row_w, rows_w, points_w, others_w, row0, n)
+        wait_for_predecessor()
+        bring_x(near_x, uint32(columns), of_x, row_x, rows_x, points_x, others_x, from_x, m)
+        commit()
+        step = uint32(first + turn)
+        while step < last:
+            barrier, moved = uint32(full + stage * uint32(8)), uint32(stage * uint32(length))
+            wait(barrier, phase)
+            totals = advance(totals, uint32(a0 + moved), uint32(b0 + moved))
+            if before != uint32(0) and lane == uint32(0):
+                arrive(before)
+            before = uint32(barrier + uint32(8 * stages))
+            stage, phase = stride(stage, phase)
+            step = uint32(step + uint32(turns))
+        totals = drain(totals)
+        landed()
+        deliver(ring, totals, row, column, turn, rank, halvings)
+
+    return work

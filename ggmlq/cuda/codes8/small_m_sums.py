@@ -1,0 +1,140 @@
+"""Sums of few rows: brought to the block that finishes them, added up, written: see small_m.py."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from ..epilogue.tile import pusher, stager
+from ..intrinsics import barrier as barriers
+from ..intrinsics import bf16x2, ptx
+from ..intrinsics.atoms import inlined
+from ..intrinsics.language import cuda, float32, int32, uint32
+from .epilogue import four_of
+from .small_m import MULTIPLY, FewJob
+
+
+def deliverer(job: FewJob) -> Any:
+    """The device function that brings sums to the blocks that finish them."""
+    tile = job.tile
+    columns, pitch, turns, of_sums = tile.columns, tile.pitch, tile.turns, tile.sums
+    log, fours, shift = columns.bit_length() - 1, tile.rows // 4, (tile.rows // 4).bit_length() - 1
+    push, stage = pusher(columns, job.integer, pitch), stager(columns, job.integer, pitch)
+    join_cluster, put16_of, take16 = barriers.join_cluster, barriers.put16_of, ptx.take16
+    meet = barriers.gather_point(1, MULTIPLY)
+
+    @inlined
+    def store(ring: Any, totals: Any, row: Any, column: Any, turn: Any, rank: Any, halvings: Any) -> None:
+        share = uint32(uint32(log) - halvings)  # its logarithm
+        source = uint32(uint32(uint32(rank * uint32(turns)) + turn) << share)
+        if halvings != uint32(0):
+            join_cluster()  # their shared memory is there
+        push(totals, uint32(ring + uint32(of_sums) + uint32(row << uint32(2))), column, share, source)
+
+    @inlined
+    def carry(ring: Any, totals: Any, row: Any, column: Any, turn: Any, rank: Any, halvings: Any) -> None:
+        share = uint32(uint32(log) - halvings)
+        meet()  # nobody multiplies what is in the stages
+        own = uint32(turn * uint32(columns) + column)
+        stage(totals, uint32(ring + own * uint32(pitch) + uint32(row << uint32(2))))
+        meet()
+        if halvings != uint32(0):
+            join_cluster()
+        i = uint32(cuda.threadIdx.x)
+        while i < uint32(turns * fours * columns):
+            c, at = uint32(i >> uint32(shift)), uint32(uint32(i & uint32(fours - 1)) << uint32(4))
+            v = take16(uint32(ring + c * uint32(pitch) + at))
+            source = uint32(rank * uint32(turns) + uint32(c >> uint32(log)))
+            c = uint32(c & uint32(columns - 1))
+            owner = uint32(c >> share)
+            there = uint32(uint32(c - uint32(owner << share)) + uint32(source << share))
+            at = uint32(ring + uint32(of_sums) + there * uint32(pitch) + at)
+            put16_of(at, owner, v[0], v[1], v[2], v[3])
+            i = uint32(i + uint32(MULTIPLY))
+
+    return carry if tile.many else store
+
+
+def adder(job: FewJob) -> Any:
+    """The device function that adds up this block's share of the outputs, four of a row of x at a time.
+
+    Rows of a list go where another list says, which stands behind it.
+    """
+    tile, log = job.tile, job.tile.columns.bit_length() - 1
+    of_sums, finish = tile.sums, integer_finisher(job) if job.integer else float_finisher()
+    (beside, write), pitch, turns = four_of(job.out), tile.pitch, tile.turns
+    fours, shift = tile.rows // 4, (tile.rows // 4).bit_length() - 1
+    targets, take4 = tile.listed + 4 * tile.columns if job.listed else 0, bf16x2.take4
+
+    @inlined
+    def add(
+        ring: Any, rank: Any, halvings: Any, y: Any, row0: Any, m: Any, n: Any, ending: Any
+    ) -> None:  # fmt: skip
+        share = uint32(uint32(log) - halvings)  # its logarithm
+        i, items = uint32(cuda.threadIdx.x), uint32(uint32(fours) << share)
+        apart, sources = uint32(uint32(pitch) << share), uint32(uint32(turns) << halvings)
+        while i < items:
+            c, q = uint32(i >> uint32(shift)), uint32(uint32(i & uint32(fours - 1)) << uint32(2))
+            at = uint32(ring + uint32(of_sums) + c * uint32(pitch) + uint32(q << uint32(2)))
+            c = uint32(c + uint32(rank << share))
+            found = beside(ending, c, uint32(row0 + q), m, n)
+            e, f, g, h = finish(at, apart, sources, ring, c, q)
+            if c < m:
+                to = take4(uint32(ring + uint32(targets) + uint32(c << uint32(2)))) if targets else c
+                write(y, to, uint32(row0 + q), n, found, e, f, g, h)
+            i = uint32(i + uint32(MULTIPLY))
+
+    return add
+
+
+def float_finisher() -> Any:
+    """The device function for four sums."""
+    take16 = ptx.take_floats
+
+    @inlined
+    def finish(at: Any, apart: Any, sources: Any, ring: Any, c: Any, q: Any) -> Any:
+        v, source = take16(at), uint32(1)
+        e, f, g, h = v[0], v[1], v[2], v[3]
+        while source < sources:
+            at = uint32(at + apart)
+            v, source = take16(at), uint32(source + uint32(1))
+            e, f, g, h = e + v[0], f + v[1], g + v[2], h + v[3]
+        return e, f, g, h
+
+    return finish
+
+
+def integer_finisher(job: FewJob) -> Any:
+    """The same for integers, which get their scales and zero points here: small_m.bringer_of_integers."""
+    zeros, of_w, of_x = job.zeros, job.tile.scales, job.tile.scales_of_x
+    rows, columns = job.tile.rows, job.tile.columns
+    take16, take, take_float, fma, mul = ptx.take16, bf16x2.take4, bf16x2.take_float, ptx.fma, ptx.mul
+
+    @inlined
+    def one(total: Any, near_w: Any, near_x: Any) -> Any:
+        """A sum; where the scales of its row of w and of its row of x are."""
+        if zeros:
+            point_x, other_w = (
+                take(uint32(near_x + uint32(4 * columns))),
+                take(uint32(near_w + uint32(8 * rows))),
+            )
+            other_x, point_w = (
+                take(uint32(near_x + uint32(8 * columns))),
+                take(uint32(near_w + uint32(4 * rows))),
+            )
+            total = int32(total - int32(uint32(point_x * other_w) + uint32(other_x * point_w)))
+        return fma(float32(total), mul(take_float(near_x), take_float(near_w)), float32(0))
+
+    @inlined
+    def finish(at: Any, apart: Any, sources: Any, ring: Any, c: Any, q: Any) -> Any:
+        v, source = take16(at), uint32(1)
+        a, b, d, e = int32(v[0]), int32(v[1]), int32(v[2]), int32(v[3])
+        while source < sources:
+            at = uint32(at + apart)
+            v, source = take16(at), uint32(source + uint32(1))
+            a, b, d, e = int32(a + v[0]), int32(b + v[1]), int32(d + v[2]), int32(e + v[3])
+        w = uint32(ring + uint32(of_w) + uint32(q << uint32(2)))
+        x = uint32(ring + uint32(of_x) + uint32(c << uint32(2)))
+        a, b = one(a, w, x), one(b, uint32(w + uint32(4)), x)
+        return a, b, one(d, uint32(w + uint32(8)), x), one(e, uint32(w + uint32(12)), x)
+
+    return finish

@@ -1,0 +1,72 @@
+"""Few rows that a list names: which uses of an expert a block of small_m.py serves, and where they go.
+
+A *use* is a number t · U + u: token t meets the u-th of its experts (gemv/uses.py). One warp looks at all
+ids and leaves in shared memory, behind all else of the block
+
+    rows of x [columns] · uses [columns] · how many there are · the expert
+
+so that those who fetch, bring scales and write find them there. Blocks whose use an earlier one serves have
+none, and end.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from ..gemv.uses import finder
+from ..intrinsics import bf16x2, ptx
+from ..intrinsics.atoms import inlined
+from ..intrinsics.language import cuda, float32, uint32
+from .epilogue import four_storer
+from .small_m import FewJob, FewTile
+
+IDS_EACH = 2, 8, 32  # of a lane: kernels for up to 64, 256 and 1024 uses
+MOST = 32 * IDS_EACH[-1]  # uses
+NAN = float("nan")
+
+
+def room(tile: FewTile) -> int:
+    """Bytes of such a list."""
+    return 8 * tile.columns + 8
+
+
+def lister(tile: FewTile, ids_each: int) -> Any:
+    """The device function by which a warp makes the list."""
+    find, put, take4, columns = finder(tile.columns, ids_each), ptx.put, bf16x2.take4, tile.columns
+    of_list, of_uses, end = tile.listed, tile.listed + 4 * columns, tile.listed + 8 * columns
+
+    @inlined
+    def make(ring: Any, ids: Any, use: Any, uses: Any, per: Any, experts: Any, lane: Any) -> None:
+        served, expert = find(uint32(ring + uint32(of_uses)), ids, use, uses, experts, lane)
+        at = uint32(ring + uint32(lane << uint32(2)))
+        if lane < served:
+            put(uint32(at + uint32(of_list)), uint32(take4(uint32(at + uint32(of_uses))) // per))
+        if lane == uint32(0):
+            put(uint32(ring + uint32(end)), served)
+            put(uint32(ring + uint32(end + 4)), expert)
+
+    return make
+
+
+def reader(tile: FewTile) -> Any:
+    """The device function for how many uses a block serves, and their expert."""
+    take4, end = bf16x2.take4, tile.listed + 8 * tile.columns
+
+    @inlined
+    def read(ring: Any) -> Any:
+        return take4(uint32(ring + uint32(end))), take4(uint32(ring + uint32(end + 4)))
+
+    return read
+
+
+def loser(job: FewJob) -> Any:
+    """The device function for a use whose id is no expert: its outputs of a tile become NaN."""
+    store, fours, none = four_storer(job.out.kind), job.tile.rows // 4, (float32(0),) * 4
+
+    @inlined
+    def lose(y: Any, use: Any, row0: Any, n: Any) -> None:
+        thread, nan = uint32(cuda.threadIdx.x), float32(NAN)
+        if thread < uint32(fours):
+            store(y, use, uint32(row0 + uint32(thread << uint32(2))), n, none, nan, nan, nan, nan)
+
+    return lose

@@ -1,0 +1,165 @@
+"""Tiles of FP8 whose K is divided among the blocks of a cluster, which then add their sums up.
+
+Roles, ring and products are those of persistent.py; a block has one part of the steps of one tile. Then all
+blocks of the cluster bring their sums to each other: each finishes an equal part of the tile's rows.
+
+    ring     while products run
+    sums     [rows, columns], this block's, once nothing is multiplied any more
+    brought  [sources, rows / parts, columns], behind them, once no block of the cluster multiplies any more
+
+Sums are added the first part's first, so a result does not depend on who was there first.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import product as combined
+from typing import Any
+
+from ..epilogue.tile import row_stager
+from ..intrinsics import barrier as barriers
+from ..intrinsics import dependent_launch, ptx
+from ..intrinsics.atoms import inlined
+from ..intrinsics.language import cuda, float32, uint32, uint64
+from ..machine.launch import Kernel, family
+from ..rings.boxed import BoxTile, part_filler, placer, product_placer, starter
+from . import epilogue
+from .consumers import float_worker
+from .job import CODED, CODES, OUTS, TALL, Job
+from .persistent import FETCHES, MULTIPLIES
+
+TILES = (BoxTile(128, 128, 6), BoxTile(128, 64, 8))
+MOST = 8  # parts
+
+
+def jobs() -> list[tuple[Job]]:
+    """Every tile, kind of codes and of outputs."""
+    every = combined(TILES, CODES, CODES, OUTS)
+    found = [Job(tile, a, b, out, boxed=False) for tile, a, b, out in every]
+    found += [Job(tile, "e4m3", "e4m3", out, False, True) for tile, out in combined(TILES, OUTS)]
+    found += [Job(TILES[0], "e4m3", "e4m3", out, boxed=False) for out in CODED]
+    return [(job,) for job in found]
+
+
+def shares(tile: BoxTile, parts: int) -> Sequence[int]:
+    """Rows that a block finishes, and 2**16 by that: a row's number times it is the block's, times 2**16."""
+    rows = -(-tile.rows // parts)
+    return rows, (1 << 16) // rows + 1
+
+
+def exchanger(job: Job) -> Any:
+    """The device function that brings sums to where they are finished, adds and writes them."""
+    tile, fours = job.tile, job.tile.columns // 4
+    pitch, log = 4 * tile.columns + 32, fours.bit_length() - 1  # so that no two rows g share a bank
+    rows, every = tile.rows, 128 * tile.groups // fours  # of which a round of all threads has so many
+    stage, meet = row_stager(tile.columns, tile.halves, pitch), barriers.gather_point(1, 128 * tile.groups)
+    pass_by_cluster, join_cluster, meet_cluster = (
+        barriers.pass_by_cluster, barriers.join_cluster, barriers.meet_cluster
+    )  # fmt: skip
+    put16_of, take16, take_floats = barriers.put16_of, ptx.take16, ptx.take_floats
+    beside, write = epilogue.four_of(job.out)
+    wait_for_predecessor = dependent_launch.wait_for_predecessor
+
+    @inlined
+    def exchange(
+        totals: Any, stood: Any, ring: Any, y: Any, column: Any, row: Any, m: Any, n: Any, end: Any
+    ) -> None:
+        lane, inner, _, _ = stood
+        rank, parts, share, inverse, ending = end
+        alone = parts == uint32(1)  # no cluster to join
+        meet()  # nothing of this block is multiplied any more
+        if not alone:
+            pass_by_cluster()
+        own = uint32(inner + uint32(lane >> uint32(2)))
+        stage(totals, uint32(ring + own * uint32(pitch) + uint32(uint32(lane & uint32(3)) << uint32(3))))
+        meet()
+        if not alone:
+            join_cluster()
+        thread, brought = uint32(cuda.threadIdx.x), uint32(ring + uint32(rows * pitch))
+        r, at = uint32(thread >> uint32(log)), uint32(uint32(thread & uint32(fours - 1)) << uint32(4))
+        while r < uint32(rows):
+            owner = uint32(uint32(r * inverse) >> uint32(16))
+            if owner != rank:
+                v = take16(uint32(ring + r * uint32(pitch) + at))
+                there = uint32(uint32(r - uint32(owner * share)) + uint32(rank * share))
+                put16_of(uint32(brought + there * uint32(pitch) + at), owner, v[0], v[1], v[2], v[3])
+            r = uint32(r + uint32(every))
+        if not alone:
+            meet_cluster()  # all sums are where they are finished
+        wait_for_predecessor()  # it may read what is written now
+        first, r = uint32(rank * share), uint32(thread >> uint32(log))
+        last = min(share, uint32(uint32(rows) - first))
+        across = uint32(column + uint32(at >> uint32(2)))
+        while r < last:
+            e, f, g, h = float32(0), float32(0), float32(0), float32(0)
+            below, source = uint32(row + first + r), uint32(0)
+            found = beside(ending, below, across, m, n)
+            while source < parts:
+                place = uint32(brought + uint32(source * share + r) * uint32(pitch))
+                if source == rank:
+                    place = uint32(ring + uint32(first + r) * uint32(pitch))
+                v, source = take_floats(uint32(place + at)), uint32(source + uint32(1))
+                e, f, g, h = e + v[0], f + v[1], g + v[2], h + v[3]
+            if below < m:
+                write(y, below, across, n, found, e, f, g, h)
+            r = uint32(r + uint32(every))
+
+    return exchange
+
+
+@family(jobs())
+def kernel(job: Job) -> Kernel:
+    """Block (tile, part of K): the parts of a tile are a cluster."""
+    tile, fetching = job.tile, 4 * job.tile.groups
+    fill_w, fill_x = part_filler(job.room, True), part_filler(job.room, False)
+    work, place = float_worker(job, exchanger(job), product_placer(tile, TALL)), placer(tile, TALL)
+    start, of_barriers, base = starter(tile.stages, fetching), job.room.barriers, ptx.shared_base
+    first_lane, rank_here, meet_warp = barriers.of_first_lane, barriers.rank_in_cluster, barriers.meet_warp
+    pass_by_cluster, join_cluster, meet_cluster = (
+        barriers.pass_by_cluster, barriers.join_cluster, barriers.meet_cluster
+    )  # fmt: skip
+    give, take = barriers.registers("dec", FETCHES), barriers.registers("inc", MULTIPLIES)
+    let_successor_start, rows, columns = dependent_launch.let_successor_start, tile.rows, tile.columns
+
+    def product(
+        x: Any, w: Any, of_x: Any, of_columns: Any, table: Any,  # as of persistent.float_kernel
+        y: Any,
+        m: Any, n: Any, steps: Any, span: Any, pitch: Any,
+        parts: Any, share: Any, inverse: Any,  # of a cluster; of its rows: shares
+        bias: Any, scales: Any, down_scales: Any, along_scales: Any,  # epilogue.py
+    ) -> None:  # fmt: skip
+        let_successor_start()
+        ring = uint32(uint32(base() + uint32(1023)) & uint32(0xFFFFFC00))
+        full, thread = uint32(ring + uint32(of_barriers)), uint32(cuda.threadIdx.x)
+        if thread == uint32(0):
+            start(full)
+        cuda.syncthreads()
+        rank, number = rank_here(), uint32(uint32(cuda.blockIdx.x) // parts)
+        down = uint32(uint32(m + uint32(rows - 1)) // uint32(rows))
+        across = uint32(uint32(n + uint32(columns - 1)) // uint32(columns))
+        first = uint32(uint32(rank * steps) // parts)
+        last = uint32(uint32(uint32(rank + uint32(1)) * steps) // parts)
+        warp = first_lane(uint32(thread >> uint32(5)))
+        if uint32(warp) >= uint32(fetching):
+            give()
+            row, column = place(number, down, across)
+            if thread == uint32(32 * fetching):
+                fill_w(ring, full, w, of_columns, column, first, last, span)
+            if thread == uint32(32 * fetching + 32):
+                fill_x(ring, full, x, of_x, row, first, last, span)
+            meet_warp()
+            if parts != uint32(1):
+                pass_by_cluster()
+                join_cluster()
+                meet_cluster()
+        else:
+            take()
+            ending = (bias, scales, down_scales, along_scales)
+            end, every = (rank, parts, share, inverse, ending), uint32(down * across)  # one tile a block
+            where = (down, across)
+            work(ring, full, warp, table, pitch, y, number, every, every, where, first, last, m, n, end)
+
+    return Kernel(
+        f"tma divided {job}", product, *(uint64,) * 6, *(uint32,) * 8, *epilogue.KINDS,
+        threads=job.threads, shared=job.room.shared, least=(9, 0), exact=True, early=True, lto=True,
+    )  # fmt: skip

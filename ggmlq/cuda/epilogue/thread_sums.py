@@ -1,0 +1,114 @@
+"""A thread's sums of ``wgmma`` as a whole: to results, or to memory as they are, or to a cluster's blocks.
+
+Sums are a tuple: four are those of columns 2 t, 2 t + 1 of row g and of row g + 8, then 8 columns on
+(intrinsics/warpgroup.py). Rows are those of the weights, columns those of the activations, so a result lies at
+[column, row]; the eight lanes with one t write 32 neighbouring bytes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import cache
+from typing import Any, NamedTuple
+
+from ..intrinsics.assembly import LONG, as_intrinsic, emit_assembly, f32, only_on_a_gpu, u32, u64
+from ..intrinsics.language import SIMULATED, ir, types
+from ..intrinsics.wgmma8 import unpacked
+
+VOID = ir.VoidType()
+
+
+class ThreadSums(NamedTuple):
+    """Of so many columns. Parts lie ``apart`` bytes from one four of a thread to its next."""
+
+    write: Callable[..., Any]  # (sums, y, column, row, m, n): what lies within [m, n]
+    keep: Callable[..., Any]  # (sums, at, apart)
+    hand_out: Callable[..., Any]  # (sums, at, apart, blocks, barrier): to those of a cluster in turns
+
+
+@cache
+def thread_sums(columns: int) -> ThreadSums:
+    """The device functions for sums of 64 rows and so many columns."""
+    count = columns // 2
+    kind = types.UniTuple(f32, count)
+
+    def write(sums: Any, y: Any, column: Any, row: Any, m: Any, n: Any) -> Any:
+        only_on_a_gpu()
+
+    def emit_write(context: Any, builder: Any, signature: Any, operands: Any) -> Any:
+        sums, *given = operands
+        values = unpacked(builder, sums, count)
+        text, constraints = _writing(columns), [*"lrrrr", *"f" * count]
+        emit_assembly(builder, VOID, text, constraints, [*given, *values], effect=True)
+        return context.get_dummy_value()
+
+    def keep(sums: Any, at: Any, apart: Any) -> Any:
+        only_on_a_gpu()
+
+    def emit_keep(context: Any, builder: Any, signature: Any, operands: Any) -> Any:
+        sums, at, apart = operands
+        values = unpacked(builder, sums, count)
+        for first in range(0, count, 4):
+            text = "st.global.v4.f32 [$0], {$1, $2, $3, $4};"
+            given = [at, *values[first : first + 4]]
+            emit_assembly(builder, VOID, text, ["l", *"ffff"], given, effect=True)
+            at = builder.add(at, builder.zext(apart, LONG))
+        return context.get_dummy_value()
+
+    def hand_out(sums: Any, at: Any, apart: Any, blocks: Any, barrier: Any) -> Any:
+        only_on_a_gpu()
+
+    def emit_hand_out(context: Any, builder: Any, signature: Any, operands: Any) -> Any:
+        sums, *given = operands
+        values = unpacked(builder, sums, count)
+        constraints, text = [*"rrrr", *"f" * count], _handing_out(columns, counted(columns))
+        emit_assembly(builder, VOID, text, constraints, [*given, *values], effect=True)
+        return context.get_dummy_value()
+
+    if SIMULATED:
+        return ThreadSums(write, keep, hand_out)
+    return ThreadSums(
+        as_intrinsic(write, types.void(kind, u64, u32, u32, u32, u32), emit_write),
+        as_intrinsic(keep, types.void(kind, u64, u32), emit_keep),
+        as_intrinsic(hand_out, types.void(kind, u32, u32, u32, u32), emit_hand_out),
+    )
+
+
+def _writing(columns: int) -> str:
+    """Operands: y, column, row, m, n, then the sums."""
+    lines = ["{.reg .pred low, high, p; .reg .b32 c, r; .reg .b64 at, pitch, far;"]
+    lines += ["setp.lt.u32 low, $2, $4; add.u32 r, $2, 8; setp.lt.u32 high, r, $4;"]
+    lines += ["cvt.u64.u32 far, $2; mul.wide.u32 at, $1, $4; add.u64 at, at, far; shl.b64 at, at, 2;"]
+    lines += ["add.u64 at, at, $0; mul.wide.u32 pitch, $4, 4; mul.wide.u32 far, $4, 28;"]
+    for i in range(0, columns // 2, 4):
+        for e in range(2):
+            lines += [f"add.u32 c, $1, {2 * i + e}; setp.lt.and.u32 p, c, $3, low;"]
+            lines += [f"@p st.global.f32 [at], ${5 + i + e}; setp.lt.and.u32 p, c, $3, high;"]
+            lines += [f"@p st.global.f32 [at + 32], ${7 + i + e}; add.u64 at, at, {('pitch', 'far')[e]};"]
+    return "\n".join([*lines, "}"])
+
+
+def counted(columns: int) -> bool:
+    """Whether a barrier tells blocks of a cluster of each four; many go faster without, and all meet."""
+    return columns < 128
+
+
+def _handing_out(columns: int, told: bool) -> str:
+    """Operands: at, apart, blocks, barrier, then the sums. Fours go to the last block, the one before it, and
+    so on, and again from the last one on, ``apart`` bytes further; ``told``: to the barrier there.
+    """
+    lines = ["{.reg .pred again; .reg .b32 at, rank, there, barrier;"]
+    lines += ["mov.b32 at, $0; sub.u32 rank, $2, 1;"]
+    for i in range(4, columns // 2 + 4, 4):
+        four = f"{{${i}, ${i + 1}, ${i + 2}, ${i + 3}}}"
+        lines += ["mapa.shared::cluster.u32 there, at, rank;"]
+        if told:
+            lines += ["mapa.shared::cluster.u32 barrier, $3, rank;"]
+            lines += [
+                f"st.async.shared::cluster.mbarrier::complete_tx::bytes.v4.f32 [there], {four}, [barrier];"
+            ]
+        else:
+            lines += [f"st.shared::cluster.v4.f32 [there], {four};"]
+        lines += ["setp.eq.u32 again, rank, 0; sub.u32 rank, rank, 1;"]
+        lines += ["@again sub.u32 rank, $2, 1; @again add.u32 at, at, $1;"]
+    return "\n".join([*lines, "}"])

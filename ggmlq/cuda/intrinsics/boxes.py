@@ -1,0 +1,54 @@
+"""Hopper's copy engine: boxes of matrices, fetched and put by one thread.
+
+A map, 128 bytes of memory that machine/tensor_maps.py makes, describes a matrix and its boxes. Of a box that reaches
+over an edge what is beyond comes as zeros, and is not written. A box's bytes are whole in every case: so many
+complete at the barrier.
+
+Coordinates are (column, row) in elements. What lies left of the column is a multiple of 16 bytes, as pitches
+are; otherwise the copy is an illegal instruction, and the context is lost. Rows may be any. Swizzled boxes
+have rows of 128 bytes, chunk c of row r at c ^ (r % 8), and begin at multiples of 1024: which row it is the
+engine sees by its address, so boxes of one row may be put together to larger ones.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from .assembly import instruction, only_on_a_gpu, u32, u64
+
+ROWS, BUFFER = 16, 2048  # rows of the boxes that a warp writes, of 128 bytes each; bytes of one
+ENGINE = "cp.async.bulk.tensor.2d."
+FETCH = ENGINE + "shared::cluster.global.mbarrier::complete_tx::bytes"
+LINE = "cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes"
+PUT = ENGINE + "global.shared::cta.bulk_group"
+COMMIT, UNTIL_READ = "cp.async.bulk.commit_group;", "cp.async.bulk.wait_group.read 0;"
+
+
+@instruction(FETCH + " [$0], [$1, {$2, $3}], [$4];", None, u32, u64, u32, u32, u32, effect=True)
+def fetch(shared: Any, map: Any, column: Any, row: Any, barrier: Any) -> Any:
+    """Start to copy a box to shared memory."""
+    only_on_a_gpu()
+
+
+@instruction(LINE + " [$0], [$1], $2, [$3];", None, u32, u64, u32, u32, effect=True)
+def fetch_line(shared: Any, source: Any, size: Any, barrier: Any) -> Any:
+    """Start to copy so many neighbouring bytes to shared memory; all are multiples of 16. No map."""
+    only_on_a_gpu()
+
+
+@instruction("fence.proxy.async.global;", None, effect=True)
+def see_what_was_written() -> Any:
+    """What threads wrote to memory is there for the engine: who wrote says so, and who asks it to fetch."""
+    only_on_a_gpu()
+
+
+@instruction("prefetch.tensormap [$0];", None, u64, effect=True)
+def prefetch(map: Any) -> Any:
+    """A map will be used soon."""
+    only_on_a_gpu()
+
+
+@instruction("cp.async.bulk.wait_group 0;", None, effect=True)
+def until_written() -> Any:
+    """Until all boxes that this thread put are in memory."""
+    only_on_a_gpu()

@@ -1,0 +1,257 @@
+"""Weights as strips of 16 rows, in the order in which tensor cores take them, with the file's bits.
+
+A strip is a row of records, one for 64 columns, each a piece of contiguous memory:
+
+    codes    planes of bits, highest last; each holds what lane 4 g + t of a warp needs of rows g
+             and g + 8, side by side, lane after lane
+    halves   [g][d, then m (dmin)][blocks][row g, row g + 8], as they are in the file
+    bytes    [g][row g, row g + 8][sub-scales of the runs, then those of the offsets]
+
+So a warp fetches a record with wide loads and every lane has its operands; where halves and bytes of
+a g are 4, 8 or 16 bytes, they lie together and one load takes both. The codes are those of the
+format, 2 to 6 bits (8 for q8_0); where a format has few different codes, indices into a table. Halves
+of a block of more than 64 weights are repeated in each of its records. Which bytes there are, and what
+they mean, a format says with its ``scales``: so scales are exact in float32, and the blocks can be
+made again (to_blocks.py).
+
+A lane serves columns 16 s + 4 t … + 3 of each step s: register r of the step's operand holds row
+g + 8 (r % 2), columns 4 t + 2 (r // 2) and one more. mma does not care which column is which as
+long as both operands agree, and so four floats of the activations lie together.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from functools import cache
+from typing import Any
+
+import numpy as np
+
+from ...arrays.array import QuantArray
+from ...formats import BLOCK_FORMATS, BlockFormat
+from ..intrinsics import ptx
+from ..intrinsics.address import address
+from ..intrinsics.atoms import atoms, inlined, verb
+from ..intrinsics.lane import g_and_t
+from ..intrinsics.language import cuda, int64, uint8, uint32, uint64
+from ..intrinsics.tables import Table
+from ..machine.device import cupy
+from ..machine.launch import Kernel, array, family
+from .layout import ROWS, STEP, StripLayout, half_addresses, layout_of, stored
+
+THREADS = 128
+LONGEST = 1 << 23  # columns: a grid has 65535 rows of blocks
+
+
+@dataclass(frozen=True)
+class Strips:
+    """An operand; see the head of the file."""
+
+    records: Any  # uint8 [strips, steps, bytes of a record], of one expert after the other
+    layout: StripLayout
+
+
+# --- making them ------------------------------------------------------------------------------
+
+
+@inlined
+def place_fp4(u: Any, r: Any) -> Any:
+    """Sign and magnitude of code r of a half word where ``fragments`` wants them."""
+    sign, magnitude = u >> uint32(3), u & uint32(7)
+    if r < 3:
+        return (sign << uint32(15) | magnitude << uint32(6)) >> uint32(3 * r)
+    return sign << uint32(14) | (magnitude & uint32(1)) << uint32(13) | magnitude >> uint32(1) << uint32(10)
+
+
+@cache
+def placer(layout: StripLayout) -> Any:
+    """The device function that puts the stored code of step s, register r, place e into a lane's words."""
+    low, high, table, fp4 = layout.low, layout.high, bool(layout.levels), layout.fp4
+
+    @inlined
+    def place(words: Any, s: Any, r: Any, e: Any, u: Any) -> None:
+        if low == 8:
+            words[2 * s + r // 2] |= u << uint32(r % 2 * 8 + 16 * e)
+        elif fp4:
+            words[s] |= place_fp4(u, r) << uint32(16 * e)
+        elif table:
+            words[s] |= u << uint32(4 * (2 * r + e))
+        elif low == 4:
+            words[s] |= (u & uint32(15)) << uint32(4 * r + 16 * e)
+        else:
+            words[s // 2] |= (u & uint32(3)) << uint32(2 * (s % 2 * 4 + r) + 16 * e)
+        if high == 2:
+            words[low + s // 2] |= (u >> uint32(low)) << uint32(2 * (s % 2 * 4 + r) + 16 * e)
+        elif high == 1:
+            words[low] |= (u >> uint32(low)) << uint32(4 * s + r + 16 * e)
+
+    return place
+
+
+@cache
+def index_of(fmt: BlockFormat) -> Any:
+    """The device function for what is stored for element i of a block."""
+    if fmt.index is not None:
+        return verb(fmt.index)
+    code, table = atoms(fmt).code, Table(stored(layout_of(fmt)))
+
+    @inlined
+    def index(block: Any, i: Any) -> Any:
+        return table[int64(code(block, i)) & int64(255)]
+
+    return index
+
+
+@cache
+def half_of(fmt: BlockFormat) -> Any:
+    """The device function for the bits of half h of a block."""
+    if fmt.scales.d is not None:
+        d = verb(fmt.scales.d)
+
+        @inlined
+        def computed(block: Any, h: Any) -> Any:
+            return uint32(d(block))
+
+        return computed
+    first, *more = half_addresses(fmt) or [0]
+    apart = more[0] - first if more else 0
+
+    @inlined
+    def half(block: Any, h: Any) -> Any:
+        at = int64(first) + int64(h) * int64(apart)
+        return uint32(block[at]) | uint32(block[at + 1]) << uint32(8)
+
+    return half
+
+
+@cache
+def sub_of(fmt: BlockFormat) -> Any:
+    """The device function for byte ``which`` of run g of a block: that of its scale, that of its offset."""
+    sub = verb(fmt.scales.sub or _nothing)
+    low = verb(fmt.scales.low or _nothing)
+
+    @inlined
+    def byte(block: Any, g: Any, which: Any) -> Any:
+        return uint32(low(block, g) if which else sub(block, g))
+
+    return byte
+
+
+def _nothing(block: Any, g: int) -> int:
+    return np.int64(0)  # type: ignore[return-value]
+
+
+@family((fmt,) for fmt in BLOCK_FORMATS)
+def strip_kernel(fmt: BlockFormat) -> Kernel:
+    """A thread makes a lane's share of one record: 32 codes, and some of what scales are made of."""
+    layout = layout_of(fmt)
+    size, count, low, high = fmt.block_size, layout.bits, layout.low, layout.high
+    high_at, record, place, element = layout.high_at, layout.record, placer(layout), index_of(fmt)
+    put_scales, store4 = scales_putter(fmt), ptx.store4
+
+    @inlined
+    def pack_step(blocks: Any, words: Any, s: Any, strip: Any, step: Any, g: Any, t: Any) -> None:
+        rows, columns = uint32(blocks.shape[0]), uint32(blocks.shape[1] * size)
+        for r in range(4):
+            row = strip * uint32(ROWS) + g + uint32(r % 2 * 8)
+            for e in range(2):
+                column = step * uint32(STEP) + uint32(16 * s + r // 2 * 2 + e) + t * uint32(4)
+                u = uint32(0)
+                if row < rows and column < columns:
+                    u = uint32(element(blocks[row, column // uint32(size)], int64(column % uint32(size))))
+                place(words, s, r, e, u)
+
+    def pack(
+        blocks: Any,  # uint8 [rows, blocks of a row, bytes of a block]
+        records: Any,  # uint8 [strips, steps, record]
+        steps: Any,
+    ) -> None:
+        index = uint32(cuda.blockIdx.y) * uint32(THREADS) + uint32(cuda.threadIdx.x)
+        lane, step, strip = index & uint32(31), index >> uint32(5), uint32(cuda.blockIdx.x)
+        if step >= steps:
+            return
+        g, t = g_and_t(lane)
+        words = cuda.local.array(count, uint32)
+        for i in range(count):
+            words[i] = uint32(0)
+        pack_step(blocks, words, 0, strip, step, g, t)  # a loop over steps would not be unrolled
+        pack_step(blocks, words, 1, strip, step, g, t)
+        pack_step(blocks, words, 2, strip, step, g, t)
+        pack_step(blocks, words, 3, strip, step, g, t)
+        to = address(records, strip, steps, step, record)
+        for i in range(low):
+            at = i // 4 * 512 + i % 4 * 4 if low == 8 else 4 * i
+            store4(to + uint64(at) + uint64(lane * uint32(min(16, 4 * low))), words[i])
+        for i in range(high):
+            store4(to + uint64(high_at + 4 * i) + uint64(lane * uint32(4 * high)), words[low + i])
+        put_scales(blocks, to, strip, step, g, t)
+
+    parameters = (array(uint8, 3), uint64, uint32)
+    return Kernel(f"strips of {fmt.name}", pack, *parameters, threads=THREADS)
+
+
+def scales_putter(fmt: BlockFormat) -> Any:
+    """The device function that writes halves and bytes of rows g and g + 8: lane t each fourth word."""
+    layout, half, byte = layout_of(fmt), half_of(fmt), sub_of(fmt)
+    size, group, run, runs = fmt.block_size, fmt.group, layout.run, layout.runs
+    each, a_row, words = layout.blocks, max(1, layout.subs * runs), layout.half_words + layout.sub_words
+    half_words, halves_at, half_stride = layout.half_words, layout.halves_at, layout.half_stride
+    subs_at, sub_stride, store4 = layout.subs_at, layout.sub_stride, ptx.store4
+
+    @inlined
+    def half_word(blocks: Any, i: Any, first: Any, step: Any) -> Any:
+        column = step * uint32(STEP) + i % uint32(each) * uint32(size)
+        word = uint32(0)
+        for side in range(2):
+            row = first + uint32(8 * side)
+            if row < uint32(blocks.shape[0]) and column < uint32(blocks.shape[1] * size):
+                bits = half(blocks[row, column // uint32(size)], i // uint32(each))
+                word |= bits << uint32(16 * side)
+        return word
+
+    @inlined
+    def sub_word(blocks: Any, i: Any, first: Any, step: Any) -> Any:
+        word = uint32(0)
+        for b in range(4):
+            at = i * uint32(4) + uint32(b)
+            row, of = first + at // uint32(a_row) * uint32(8), at % uint32(a_row)
+            column = step * uint32(STEP) + of % uint32(runs) * uint32(run)
+            if row < uint32(blocks.shape[0]) and column < uint32(blocks.shape[1] * size):
+                block, g = blocks[row, column // uint32(size)], int64(column % uint32(size)) // group
+                word |= byte(block, g, of // uint32(runs)) << uint32(8 * b)
+        return word
+
+    @inlined
+    def put(blocks: Any, to: Any, strip: Any, step: Any, g: Any, t: Any) -> None:
+        first = strip * uint32(ROWS) + g
+        for i in range(t, uint32(words), uint32(4)):
+            if i < uint32(half_words):
+                place, word = uint32(halves_at) + g * uint32(half_stride), half_word(blocks, i, first, step)
+                store4(to + uint64(place + i * uint32(4)), word)
+            else:
+                j = i - uint32(half_words)
+                place, word = uint32(subs_at) + g * uint32(sub_stride), sub_word(blocks, j, first, step)
+                store4(to + uint64(place + j * uint32(4)), word)
+
+    return put
+
+
+def strips(q: QuantArray) -> Strips:
+    """The strips of an array [N, K] or [E, N, K] on its device; made once and kept with it."""
+    found: Strips = q.prepared(made)
+    return found
+
+
+def made(q: QuantArray) -> Strips:
+    """The strips of an array, made now: those of experts one below the other."""
+    fmt, (*experts, n, k) = q.format, q.shape
+    assert isinstance(fmt, BlockFormat)
+    layout, e = layout_of(fmt), math.prod(experts)
+    count, steps = 8 * -(-n // (8 * ROWS)), 2 * -(-k // (2 * STEP))  # what kernels take at a time
+    records = cupy().empty((e * count, steps, layout.record), np.uint8)
+    blocks = q.raw.reshape(e, n, k // fmt.block_size, fmt.dtype.itemsize)
+    grid = (count, -(-32 * steps // THREADS))
+    for i in range(e):
+        strip_kernel(fmt)(grid, (THREADS,), blocks[i], records[i * count : (i + 1) * count], steps)
+    return Strips(records, layout)

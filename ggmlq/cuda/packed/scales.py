@@ -1,0 +1,225 @@
+"""Scales and offsets of a record, made of halves and bytes when they are read: exact in float32.
+
+Every lane makes those of rows g and g + 8, with few instructions: bytes become floats by being put where
+a float has such bits.
+"""
+
+from __future__ import annotations
+
+from functools import cache
+from typing import Any
+
+import numpy as np
+
+from ..intrinsics import bf16x2, ptx
+from ..intrinsics.atoms import inlined
+from ..intrinsics.language import cuda, int32, uint32
+from .layout import StripLayout
+
+
+@cache
+def scales_of(layout: StripLayout) -> Any:
+    """The device function that loads a lane's scales: of row g, then of row g + 8; offsets after each.
+
+    They are exact in float32.
+    """
+    count, load_numbers, value = layout.half_words + layout.sub_words, numbers_of(layout), value_of(layout)
+    runs, scales, kinds = layout.runs, layout.scales, 1 + layout.has_offset
+
+    @inlined
+    def load(at: Any, lane: Any, values: Any) -> None:
+        words = cuda.local.array(count, uint32)
+        load_numbers(at, lane, words)
+        for side in range(2):
+            for part in range(kinds):
+                for run in range(runs):
+                    values[side * scales + part * runs + run] = value(words, side, part, run)
+
+    return load
+
+
+@cache
+def scales_of_run(layout: StripLayout) -> Any:
+    """The device function that loads the scales of one run of a record: of rows g and g + 8; then offsets."""
+    count, load_numbers = layout.half_words + layout.sub_words, numbers_of(layout)
+    both = _small_floats() if layout.scale == "small_float" else _two(value_of(layout))
+    blocks, halves_at, half_stride = layout.blocks, layout.halves_at, layout.half_stride
+    kinds, take4, own_halves = 1 + layout.has_offset, bf16x2.take4, layout.blocks > 1 and layout.halves > 0
+
+    @inlined
+    def load(at: Any, lane: Any, run: Any, values: Any) -> None:
+        words = cuda.local.array(count, uint32)
+        if own_halves:
+            here = at + uint32(halves_at) + (lane >> uint32(2)) * uint32(half_stride) + run * uint32(4)
+            for part in range(kinds):
+                words[part * blocks] = take4(here + uint32(4 * part * blocks))
+            run = uint32(0)
+        else:
+            load_numbers(at, lane, words)
+        for part in range(kinds):
+            values[2 * part], values[2 * part + 1] = both(words, part, run)
+
+    return load
+
+
+def _two(value: Any) -> Any:
+    @inlined
+    def both(words: Any, part: Any, run: Any) -> Any:
+        return value(words, 0, part, run), value(words, 1, part, run)
+
+    return both
+
+
+@cache
+def numbers_of(layout: StripLayout) -> Any:
+    """The device function that loads the words of halves, then of bytes, of rows g and g + 8."""
+    halves, subs = layout.half_words, layout.sub_words
+    halves_at, half_stride, subs_at, sub_stride = (
+        layout.halves_at, layout.half_stride, layout.subs_at, layout.sub_stride
+    )  # fmt: skip
+    load_all, load_halves, load_subs = taker(halves + subs), taker(halves), taker(subs)
+    together = layout.together
+
+    @inlined
+    def load(at: Any, lane: Any, words: Any) -> None:
+        g = lane >> uint32(2)
+        if together:
+            load_all(at + uint32(halves_at) + g * uint32(half_stride), words, 0)
+        else:
+            load_halves(at + uint32(halves_at) + g * uint32(half_stride), words, 0)
+            load_subs(at + uint32(subs_at) + g * uint32(sub_stride), words, halves)
+
+    return load
+
+
+@cache
+def taker(count: int) -> Any:
+    """The device function that loads so many words of shared memory: 1, 2 or 4."""
+    take4, take8, take16 = bf16x2.take4, bf16x2.take8, ptx.take16
+
+    @inlined
+    def take(at: Any, words: Any, to: Any) -> None:
+        if count == 1:
+            words[to] = take4(at)
+        elif count == 2:
+            d = take8(at)
+            words[to], words[to + 1] = d[0], d[1]
+        else:
+            v = take16(at)
+            for i in range(4):
+                words[to + i] = uint32(v[i])
+
+    return take
+
+
+@cache
+def value_of(layout: StripLayout) -> Any:
+    """The device function that makes the scale (part 0) or offset of a run of row g (side 0) or g + 8.
+
+    ``run`` may differ from lane to lane.
+    """
+    if layout.scale == "single":
+        return _single()
+    if layout.scale == "power":
+        return _power(layout)
+    if layout.scale == "small_float":
+        return _small_float(layout)
+    return _product(layout) if layout.subs else _half(layout)
+
+
+def _half(layout: StripLayout) -> Any:
+    blocks, each = layout.blocks, layout.runs // layout.blocks
+    half_value, minus = ptx.half_value, layout.sign < 0
+
+    @inlined
+    def value(words: Any, side: Any, part: Any, run: Any) -> Any:
+        word = words[part * blocks + run // each] if blocks > 1 else words[part]
+        half = half_value(word >> uint32(16) if side else word & uint32(0xFFFF))
+        return -half if minus and part else half
+
+    return value
+
+
+def _product(layout: StripLayout) -> Any:
+    """Half times byte: the byte is put behind the exponent of 2**15, where it is worth as much as it says."""
+    runs, halves, nibbles = layout.runs, layout.half_words, layout.nibbles
+    narrow = layout.subs * runs == 2
+    unit, scaled = np.float32(layout.unit), layout.unit != 1
+    excess, none = np.float32(2.0**15 + layout.sub_zero), np.float32(2.0**15)
+    half_value, float_of, permute, mul = ptx.half_value, ptx.float_of, bf16x2.permute, ptx.mul
+    assert layout.sign == 1
+
+    @inlined
+    def value(words: Any, side: Any, part: Any, run: Any) -> Any:
+        word = words[part]
+        half = half_value(word >> uint32(16) if side else word & uint32(0xFFFF))
+        if scaled:
+            half = half * unit
+        word = words[halves] if narrow else words[halves + side]
+        byte = uint32(run) + uint32((2 * side if narrow else 0) + (0 if nibbles else part * runs))
+        if nibbles:
+            word = word >> uint32(4 * part) & uint32(0x0F0F0F0F)
+        number = float_of(permute(word, uint32(0x47000000), uint32(0x7404) + byte * uint32(16)))
+        return mul(half, number - (none if part else excess))
+
+    return value
+
+
+def _power(layout: StripLayout) -> Any:
+    """Powers of two from 2**-128 on: the exponent is one less, but for the first two, which are subnormal."""
+    permute, float_of = bf16x2.permute, ptx.float_of_int_bits
+    assert layout.subs * layout.runs == 2
+
+    @inlined
+    def value(words: Any, side: Any, part: Any, run: Any) -> Any:
+        e = int32(permute(words[0], uint32(0), uint32(0x4440 + 2 * side) + uint32(run)))
+        subnormal, normal = int32((e << 21) + 0x200000), int32((e << 23) - 0x800000)
+        return float_of(max(subnormal, normal))
+
+    return value
+
+
+def _small_float(layout: StripLayout) -> Any:
+    """Four bits of exponent and three of mantissa where those of a float32 are, 2**119 too low.
+
+    0x7F is 0; the sign is ignored.
+    """
+    far, float_of, mul = np.float32(2.0**119), ptx.float_of, ptx.mul
+    assert layout.subs * layout.runs == 4
+
+    @inlined
+    def value(words: Any, side: Any, part: Any, run: Any) -> Any:
+        word = words[side]
+        special = (word & uint32(0x7F7F7F7F)) + uint32(0x01010101) & ~word & uint32(0x80808080)
+        word = uint32(word + (special >> uint32(7)) - special)
+        bits = word >> uint32(8 * run) << uint32(20) & uint32(0x07F00000)
+        return mul(float_of(bits), far)
+
+    return value
+
+
+def _small_floats() -> Any:
+    """Those of rows g and g + 8, side by side in one word."""
+    far, float_of, mul, permute = np.float32(2.0**119), ptx.float_of, ptx.mul, bf16x2.permute
+
+    @inlined
+    def both(words: Any, part: Any, run: Any) -> Any:
+        word = permute(words[0], words[1], uint32(0x0400) + uint32(run) * uint32(0x0101))
+        low = word & uint32(0x007F007F)
+        special = low + uint32(0x00010001) & ~word & uint32(0x00800080)
+        low = uint32(low + (special >> uint32(7)) - special)
+        a, b = uint32(low << uint32(20)), low >> uint32(16) << uint32(20)
+        return mul(float_of(a), far), mul(float_of(b), far)
+
+    return both
+
+
+def _single() -> Any:
+    """The halves of one float32 for all of a row."""
+    permute, float_of = bf16x2.permute, ptx.float_of
+
+    @inlined
+    def value(words: Any, side: Any, part: Any, run: Any) -> Any:
+        return float_of(permute(words[0], words[1], uint32(0x7632) if side else uint32(0x5410)))
+
+    return value

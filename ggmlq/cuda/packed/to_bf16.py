@@ -1,0 +1,106 @@
+"""Strips as a matrix of bfloat16, for cuBLAS: the same values to the bit as from the file's bytes, sooner.
+
+A warp takes a record at a time and has its codes and scales with a few wide loads, where decoding
+from blocks of a K type looks single bytes up. Product and difference are rounded one after the other,
+as ``dequantize`` rounds them.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from ...formats import BLOCK_FORMATS, BlockFormat
+from ..intrinsics import bf16x2, dependent_launch, ptx
+from ..intrinsics.address import address
+from ..intrinsics.atoms import inlined
+from ..intrinsics.floats import LEAST
+from ..intrinsics.lane import g_and_t, warp_and_lane
+from ..intrinsics.language import cuda, float32, uint32, uint64
+from ..machine.launch import Kernel, family
+from .codes import buffers, fragment_of, words_of
+from .layout import ROWS, STEP, StripLayout, layout_of
+from .pack import Strips
+from .scales import scales_of
+
+WARPS = 8
+
+
+def storer(layout: StripLayout) -> Any:
+    """The device function that stores four neighbours of a row: codes times a scale, less an offset."""
+    has_offset = layout.has_offset
+    mul, sub, narrowed = ptx.mul, ptx.sub, bf16x2.narrowed
+    float_of, store_pair = ptx.float_of, ptx.store_pair
+
+    @inlined
+    def value(bits: Any, scale: Any, offset: Any) -> Any:
+        product = mul(scale, float_of(bits))
+        return sub(product, offset) if has_offset else product
+
+    @inlined
+    def store(at: Any, first: Any, second: Any, scale: Any, offset: Any) -> None:
+        high = uint32(0xFFFF0000)
+        a = narrowed(value(first << uint32(16), scale, offset), value(first & high, scale, offset))
+        b = narrowed(value(second << uint32(16), scale, offset), value(second & high, scale, offset))
+        store_pair(at, float_of(a), float_of(b))
+
+    return store
+
+
+@family((fmt,) for fmt in BLOCK_FORMATS)
+def decoder(fmt: BlockFormat) -> Kernel:
+    """Block (strip, eight records of it)."""
+    layout = layout_of(fmt)
+    record, chunks, (words_each, values) = layout.record, layout.record // 16, buffers(layout)
+    load_words, load_scales, fragment = words_of(layout), scales_of(layout), fragment_of(layout)
+    runs, scales, offsets, store = layout.runs, layout.scales, layout.runs * layout.has_offset, storer(layout)
+    base, copy16, commit, wait = ptx.shared_base, ptx.copy16, ptx.commit, ptx.wait_for_all_but(0)
+    let_successor_start, wait_for_predecessor = (
+        dependent_launch.let_successor_start,
+        dependent_launch.wait_for_predecessor,
+    )
+
+    def decode(
+        records: Any,  # uint8 [strips, steps, record]
+        out: Any,  # bfloat16 [rows, columns]
+        rows: Any, columns: Any, steps: Any,
+    ) -> None:  # fmt: skip
+        (warp, lane), strip = warp_and_lane(), uint32(cuda.blockIdx.x)
+        step, own = uint32(cuda.blockIdx.y) * uint32(WARPS) + warp, base() + warp * uint32(record)
+        let_successor_start()
+        source = address(records, strip, steps, step, record)
+        for first in range(0, chunks, 32):
+            c = lane + uint32(first)
+            if step < steps and c < uint32(chunks):
+                copy16(own + c * uint32(16), source + uint64(c * uint32(16)))
+        commit()
+        wait()
+        cuda.syncwarp()
+        wait_for_predecessor()  # it may read what is written here
+        if step < steps:
+            g, t = g_and_t(lane)
+            words, codes = cuda.local.array(words_each, uint32), cuda.local.array(4, uint32)
+            f = cuda.local.array(values, float32)
+            load_words(own, lane, words)
+            load_scales(own, lane, f)
+            unseen = steps >> uint32(16) & uint32(0x8000)
+            for s in range(4):
+                fragment(words, s, codes, unseen)
+                column, run = step * uint32(STEP) + uint32(16 * s) + t * uint32(4), s * runs // 4
+                for side in range(2):
+                    row = strip * uint32(ROWS) + g + uint32(8 * side)
+                    if row < rows and column < columns:
+                        at = address(out, row, columns, column, 2)
+                        i = side * scales + run
+                        store(at, codes[side], codes[2 + side], f[i], f[i + offsets])
+
+    parameters = (uint64, uint64, uint32, uint32, uint32)
+    sizes: dict[str, Any] = {"threads": 32 * WARPS, "shared": WARPS * record, "least": LEAST["bfloat16"]}
+    return Kernel(f"strips of {fmt.name} to bfloat16", decode, *parameters, early=True, **sizes)
+
+
+def decode_strips(fmt: BlockFormat, w: Strips, first: int, out: Any) -> None:
+    """Rows of weights from ``first`` on, a multiple of 16, as bfloat16 [rows, K]."""
+    rows, columns = out.shape
+    records, steps = w.records[first // ROWS :], w.records.shape[1]
+    grid = (-(-rows // ROWS), -(-steps // WARPS))
+    decoder(fmt)(grid, (32 * WARPS,), records, out, rows, columns, steps)

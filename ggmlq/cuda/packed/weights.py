@@ -1,0 +1,278 @@
+"""A lane's weights of a record as ``wgmma`` takes them: pairs of bfloat16, the scale multiplied in.
+
+    code    bits of a word, in the low byte of a bfloat16 that has no other bits: code x 2**-133
+    weight  one fma of two: code x (scale x 2**104) + lowest x (scale x 2**-29)
+
+A bfloat16 without an exponent is worth its last places, and so is one whose exponent is 1: its low byte is
+a number as it stands. Neither is an exponent put above it nor a zero taken off. The scale makes up for
+2**-133 as far as it can without leaving its range; for the rest sums are multiplied (``shrunk``). Both
+terms are exact before they are added: a weight is rounded once, as ``(code - zero) x scale`` would be.
+
+With an offset, or a scale of any size, it takes two fma: one for the code around its middle, one for scale
+and offset, which is the smaller for it. Codes that are looked up are bfloat16 already.
+
+Scales of rows g and g + 8 are the halves of one register, of which fma takes either.
+"""
+
+from __future__ import annotations
+
+from functools import cache
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from ..intrinsics import bf16x2, ptx
+from ..intrinsics.atoms import inlined
+from ..intrinsics.language import cuda, uint32
+from .codes import fragment_of, words_of
+from .layout import StripLayout
+from .scales import numbers_of, value_of
+
+NONE = np.uint32(bf16x2.pair(-0.0))
+LAST_PLACE, SHRUNK = 133, 29  # of a bfloat16 without exponent; scales of 2**23 times 2**104 are still finite
+RAISED, AROUND = 127, 6  # the most that a code can be raised by, and what is left then
+
+
+class Weights(NamedTuple):
+    """Of a record: how many words a lane loads, and sixteen registers made of them."""
+
+    words: int
+    load: Any  # (address of the record, lane, words)
+    make: Any  # (words, registers, a 0 that the assembler cannot know)
+    shrunk: float  # sums are to be multiplied by it
+
+
+@cache
+def weights_of(layout: StripLayout) -> Weights:
+    """How they are made for a format."""
+    numbers = layout.half_words + layout.sub_words
+    bits, load_words, load_numbers = layout.bits, words_of(layout), numbers_of(layout)
+
+    @inlined
+    def load(at: Any, lane: Any, words: Any) -> None:
+        found = cuda.local.array(numbers, uint32)
+        load_words(at, lane, words)
+        load_numbers(at, lane, found)
+        for i in range(numbers):
+            words[bits + i] = found[i]
+
+    make, shrunk = _looked_up(layout), 0
+    if not layout.levels and layout.scale == "half":
+        make, shrunk = (_around(layout), 0) if layout.has_offset else (_at_once(layout), SHRUNK)
+    elif not layout.levels:
+        make, shrunk = _of_any_size(layout), AROUND
+    return Weights(bits + numbers, load, make, 2.0**shrunk)
+
+
+def _at_once(layout: StripLayout) -> Any:
+    """Code times scale, less the zero times scale."""
+    code, scales, each = code_of(layout), scales_of(layout), 4 // layout.runs
+    first, second = _raising(layout, LAST_PLACE - SHRUNK)
+    zero = np.uint32(bf16x2.pair(lowest_of(layout) * 2.0**-SHRUNK))
+    runs, fma, low, high = layout.runs, bf16x2.fma, bf16x2.fma_low, bf16x2.fma_high
+
+    @inlined
+    def make(words: Any, a: Any, unseen: Any) -> None:
+        for run in range(runs):
+            scale, _ = scales(words, run, unseen)
+            one, other, less = fma(scale, first, NONE), fma(scale, second, NONE), fma(scale, zero, NONE)
+            for i in range(4 * run * each, 4 * (run * each + each), 4):
+                a[i] = low(code(words, i, unseen), one, less)
+                a[i + 1] = high(code(words, i + 1, unseen), one, less)
+                a[i + 2] = low(code(words, i + 2, unseen), other, less)
+                a[i + 3] = high(code(words, i + 3, unseen), other, less)
+
+    return make
+
+
+def _around(layout: StripLayout) -> Any:
+    """Code less its middle, 64 times too small; then times 64 scales, less what is left of the offset."""
+    code, scales, each = code_of(layout), scales_of(layout), 4 // layout.runs
+    first, second = _raising(layout, RAISED)
+    middle, large = np.uint32(bf16x2.pair(-layout.middle * 2.0**-AROUND)), np.uint32(bf16x2.pair(2.0**AROUND))
+    runs, fma, low, high = layout.runs, bf16x2.fma, bf16x2.fma_low, bf16x2.fma_high
+
+    @inlined
+    def make(words: Any, a: Any, unseen: Any) -> None:
+        for run in range(runs):
+            scale, offset = scales(words, run, unseen)
+            scale = fma(scale, large, NONE)
+            for i in range(4 * run * each, 4 * (run * each + each), 4):
+                a[i] = low(low(code(words, i, unseen), first, middle), scale, offset)
+                a[i + 1] = high(high(code(words, i + 1, unseen), first, middle), scale, offset)
+                a[i + 2] = low(low(code(words, i + 2, unseen), second, middle), scale, offset)
+                a[i + 3] = high(high(code(words, i + 3, unseen), second, middle), scale, offset)
+
+    return make
+
+
+def _of_any_size(layout: StripLayout) -> Any:
+    """Code less its zero, 64 times too small, times the scale."""
+    code, scales, each = code_of(layout), scales_of(layout), 4 // layout.runs
+    first, second = _raising(layout, RAISED)
+    zero = np.uint32(bf16x2.pair(lowest_of(layout) * 2.0**-AROUND))
+    runs, low, high = layout.runs, bf16x2.fma_low, bf16x2.fma_high
+
+    @inlined
+    def make(words: Any, a: Any, unseen: Any) -> None:
+        for run in range(runs):
+            scale, _ = scales(words, run, unseen)
+            for i in range(4 * run * each, 4 * (run * each + each), 4):
+                a[i] = low(low(code(words, i, unseen), first, zero), scale, NONE)
+                a[i + 1] = high(high(code(words, i + 1, unseen), first, zero), scale, NONE)
+                a[i + 2] = low(low(code(words, i + 2, unseen), second, zero), scale, NONE)
+                a[i + 3] = high(high(code(words, i + 3, unseen), second, zero), scale, NONE)
+
+    return make
+
+
+def _looked_up(layout: StripLayout) -> Any:
+    """Levels, as bfloat16, times the scale."""
+    fragment, scales, each = fragment_of(layout), scales_of(layout), 4 // layout.runs
+    runs, low, high = layout.runs, bf16x2.fma_low, bf16x2.fma_high
+
+    @inlined
+    def make(words: Any, a: Any, unseen: Any) -> None:
+        level = cuda.local.array(4, uint32)
+        for run in range(runs):
+            scale, _ = scales(words, run, unseen)
+            for s in range(run * each, run * each + each):
+                fragment(words, s, level, unseen)
+                for r in range(0, 4, 2):
+                    a[4 * s + r] = low(level[r], scale, NONE)
+                    a[4 * s + r + 1] = high(level[r + 1], scale, NONE)
+
+    return make
+
+
+# --- codes ---------------------------------------------------------------------------------------
+
+
+def lowest_of(layout: StripLayout) -> int:
+    """What a code of no bits stands for; bytes have their sign turned over."""
+    return -128 if layout.low == 8 else layout.lowest
+
+
+def place_of(layout: StripLayout, r: int) -> int:
+    """From which bit of a byte on register r of a step has its codes."""
+    return 0 if layout.high else layout.low * r & 7
+
+
+def _raising(layout: StripLayout, most: int) -> tuple[np.uint32, np.uint32]:
+    """By what codes are multiplied: of registers 0 and 1, rows g and g + 8, then of 2 and 3."""
+
+    def pair(r: int) -> np.uint32:
+        low, high = (np.float32(2.0 ** (most - place_of(layout, r + i))).view(np.uint32) for i in range(2))
+        return np.uint32(int(low) >> 16 | int(high))
+
+    return pair(0), pair(2)
+
+
+@cache
+def code_of(layout: StripLayout) -> Any:
+    """The device function for the codes of a register of a lane, two, in low bytes.
+
+    ``i``: the register, of a record.
+    """
+    low, high = layout.low, layout.high
+    places, masked_xor, mask = 16 // low, ptx.masked_xor, (1 << low) - 1
+    above, by_place = np.uint32(0x00010001 * ((1 << high) - 1) << low), 7 * (not high)
+
+    @inlined
+    def of_bytes(words: Any, i: Any, unseen: Any) -> Any:
+        word = words[i // 2] >> uint32(8 * (i % 2))
+        return masked_xor(word, uint32(0x00FF00FF) | unseen, uint32(0x00800080))
+
+    @inlined
+    def of_bits(words: Any, i: Any, unseen: Any) -> Any:
+        at = low * (i % places)
+        place = at & by_place
+        u = words[i // places] >> uint32(at - place) & uint32(uint32(0x00010001 * mask) << uint32(place))
+        if high:
+            bits, by = words[low + i * high // 16], i * high % 16 - low
+            u |= (bits >> uint32(by) if by > 0 else uint32(bits << uint32(-by))) & above
+        return u
+
+    return of_bytes if low == 8 else of_bits
+
+
+# --- scales --------------------------------------------------------------------------------------
+
+
+@cache
+def scales_of(layout: StripLayout) -> Any:
+    """The device function for a run's scales of rows g and g + 8, a pair; and what their offsets add.
+
+    An offset is what is added to codes around their middle.
+    """
+    if layout.scale == "power":
+        return _powers(layout)
+    pair = _products(layout) if layout.subs and layout.scale == "half" else _values(layout)
+    narrowed, fma, bits, middle = bf16x2.narrowed, ptx.fma, layout.bits, np.float32(layout.middle)
+    numbers, has_offset = layout.half_words + layout.sub_words, layout.has_offset
+
+    @inlined
+    def scales(words: Any, run: Any, unseen: Any) -> Any:
+        found, offset = cuda.local.array(numbers, uint32), uint32(0)
+        for i in range(numbers):
+            found[i] = words[bits + i]
+        a, b = pair(found, 0, run, unseen)
+        if has_offset:
+            c, d = pair(found, 1, run, unseen)
+            offset = narrowed(fma(a, middle, -c), fma(b, middle, -d))
+        return narrowed(a, b), offset
+
+    return scales
+
+
+def _values(layout: StripLayout) -> Any:
+    value = value_of(layout)
+
+    @inlined
+    def pair(words: Any, part: Any, run: Any, unseen: Any) -> Any:
+        return value(words, 0, part, run), value(words, 1, part, run)
+
+    return pair
+
+
+def _products(layout: StripLayout) -> Any:
+    """Half times byte, as in scales.py; but what the byte has too much is taken off by the product itself."""
+    runs, halves, nibbles = layout.runs, layout.half_words, layout.nibbles
+    narrow, unit = layout.subs * runs == 2, np.float32(layout.unit)
+    excess, none = np.float32(-(2.0**15) - layout.sub_zero), np.float32(-(2.0**15))
+    half_value, float_of, permute, mul, fma = (
+        ptx.half_value, ptx.float_of, bf16x2.permute, ptx.mul, ptx.fma,
+    )  # fmt: skip
+    assert layout.sign == 1
+    assert layout.sub_zero % 32 == 0, "the product of a half and the excess is exact"
+
+    @inlined
+    def pair(words: Any, part: Any, run: Any, unseen: Any) -> Any:
+        word, above = words[part], uint32(0x47000000) | unseen  # 2**15 and a byte
+        a, b = half_value(word & uint32(0xFFFF)) * unit, half_value(word >> uint32(16)) * unit
+        first, second = words[halves], words[halves if narrow else halves + 1]
+        if nibbles:
+            first = first >> uint32(4 * part) & uint32(0x0F0F0F0F)
+            second = second >> uint32(4 * part) & uint32(0x0F0F0F0F)
+        i = run + (0 if nibbles else part * runs)
+        first = permute(first, above, uint32(0x7404 + 16 * i))
+        second = permute(second, above, uint32(0x7404 + 16 * (i + 2 * narrow)))
+        less = none if part else excess
+        return fma(a, float_of(first), mul(a, less)), fma(b, float_of(second), mul(b, less))
+
+    return pair
+
+
+def _powers(layout: StripLayout) -> Any:
+    """Powers of two from 2**-128 on: the exponent is one less, but for the first two, which are subnormal."""
+    permute, largest, bits = bf16x2.permute, bf16x2.largest, layout.bits
+    assert layout.subs * layout.runs == 2
+
+    @inlined
+    def scales(words: Any, run: Any, unseen: Any) -> Any:
+        e = permute(words[bits], uint32(0), uint32(0x4240 + 0x0101 * run))
+        there = largest(e, uint32(0x00010001))  # of a 0 nothing can be taken, but from the other half
+        normal = uint32(uint32(there << uint32(7)) - uint32(0x00800080))
+        return largest(normal, uint32(uint32(e << uint32(5)) + uint32(0x00200020))), uint32(0)
+
+    return scales

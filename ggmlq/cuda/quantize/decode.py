@@ -1,0 +1,140 @@
+"""Decoding on the GPU: one kernel for all formats, through their atoms, but for K types (decode_k.py).
+
+A thread decodes the neighbours that fill one store of 16 bytes, so it needs one scale and one
+offset. Product and difference are rounded one after the other, as in ggml: never fused.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from ...arrays.array import QuantArray
+from ...formats import BLOCK_FORMATS, BlockFormat
+from ...formats.scalars import ScalarFormat
+from ..activations.floats import converted
+from ..intrinsics import dependent_launch, ptx
+from ..intrinsics.address import address
+from ..intrinsics.atoms import atoms, inlined
+from ..intrinsics.floats import DTYPES, KINDS, LEAST, storing
+from ..intrinsics.language import cuda, float32, int64, uint8, uint32, uint64
+from ..machine.device import cupy
+from ..machine.launch import Kernel, array, family
+from . import decode_k
+
+THREADS = 256
+BLOCKS = array(uint8, 2)  # [blocks, bytes of a block]
+
+
+def values(fmt: BlockFormat) -> Any:
+    """The device function ``value(block, i, scale, offset)`` of a format, rounded as in ggml."""
+    code, has_offset = atoms(fmt).code, fmt.has_offset
+    mul, sub = ptx.mul, ptx.sub
+
+    @inlined
+    def value(block: Any, i: Any, scale: Any, offset: Any) -> Any:
+        product = mul(scale, float32(code(block, i)))
+        if has_offset:
+            product = sub(product, offset)
+        return product
+
+    return value
+
+
+class _Watched:
+    """A block of zeros that remembers which of its bytes were asked for."""
+
+    def __init__(self) -> None:
+        self.asked: set[int] = set()
+
+    def __getitem__(self, at: int) -> np.uint8:
+        self.asked.add(at)
+        return np.uint8(0)
+
+
+def partner(fmt: BlockFormat) -> int:
+    """How far from element 0 the next one is whose code lies in the same bytes.
+
+    That of the low nibble is 16 further in q4_0 and 32 further in q4_K: the atoms say it. Where
+    there is none it is half a block, so that the stores of a warp lie side by side.
+    """
+    first = _Watched()
+    fmt.code(first, 0)  # type: ignore[arg-type]
+    for distance in (16, 32, 64, 128):
+        other = _Watched()
+        if 2 * distance <= fmt.block_size:
+            fmt.code(other, distance)  # type: ignore[arg-type]
+        if first.asked & other.asked:
+            return distance
+    return fmt.block_size // 2
+
+
+@family((fmt, kind) for fmt in BLOCK_FORMATS for kind in KINDS)
+def decoder(fmt: BlockFormat, kind: str) -> Kernel:
+    """The kernel for one format and one kind of values."""
+    name = f"dequantize {fmt.name} to {kind}"
+    facts: dict[str, Any] = {"threads": THREADS, "least": LEAST[kind], "early": True}
+    if fmt.name in decode_k.LAYOUTS:
+        return Kernel(name, decode_k.decoder(fmt, kind, THREADS), uint64, uint64, uint32, **facts)
+    value, (_, scale, offset) = values(fmt), atoms(fmt)
+    each = 16 // KINDS[kind]  # values of a store
+    apart = partner(fmt)
+    size, group, count = fmt.block_size, fmt.group, 2 * each
+    store = storing(kind)
+    take_turn = dependent_launch.take_turn
+
+    def by_atoms(
+        blocks: Any,  # uint8 [blocks, bytes of one]
+        out: Any,  # values of the kind [blocks, block size]
+    ) -> None:
+        take_turn()
+        index = uint32(cuda.blockIdx.x) * uint32(THREADS) + uint32(cuda.threadIdx.x)
+        b, part = index // uint32(size // (2 * each)), index % uint32(size // (2 * each))
+        if b < uint32(blocks.shape[0]):
+            block = blocks[b]
+            pairs, within = part // uint32(apart // each), part % uint32(apart // each)
+            start = pairs * uint32(2 * apart) + within * uint32(each)
+            v = cuda.local.array(count, float32)
+            for side in range(2):  # loops, so that a code book is in the code once
+                i = int64(start) + side * apart
+                s, o = scale(block, i // group), offset(block, i // group)
+                for j in range(each):
+                    v[side * each + j] = value(block, i + j, s, o)
+            at = address(out, b, size, start, 16 // each)
+            store(at, v, 0)
+            store(at + uint64(apart * 16 // each), v, each)
+
+    return Kernel(name, by_atoms, BLOCKS, uint64, **facts)
+
+
+def dequantize(q: QuantArray, dtype: np.dtype[Any]) -> Any:
+    """The values of an array on the current device."""
+    if dtype.name == "bfloat16" and (isinstance(q.format, BlockFormat) or q.format.name == "bf16"):
+        bits = decoded(q, "bfloat16")
+        return (bits.copy() if q.format.name == "bf16" else bits).view(dtype).reshape(q.shape)
+    if isinstance(q.format, ScalarFormat):
+        stored = q.raw.reshape(-1).view(q.format.dtype).reshape(q.shape)
+        if q.format.bfloat:
+            stored = (stored.astype(np.uint32) << np.uint32(16)).view(np.float32)
+        return converted(stored, dtype)
+    return converted(decoded(q, "float16" if dtype == np.float16 else "float32"), dtype)
+
+
+def decoded(q: QuantArray, kind: str) -> Any:
+    """Blocks as values of a kind; bfloat16 as its bits, as a tensor of bfloat16 has them already."""
+    fmt = q.format
+    if isinstance(fmt, ScalarFormat) and fmt.bfloat and kind == "bfloat16":
+        return q.raw.view(DTYPES[kind])
+    assert isinstance(fmt, BlockFormat)
+    out = cupy().empty(q.shape, DTYPES[kind])
+    decode(fmt, kind, q.raw.reshape(-1, fmt.dtype.itemsize), out)
+    return out
+
+
+def decode(fmt: BlockFormat, kind: str, blocks: Any, out: Any) -> None:
+    """Blocks [count, bytes of one] into values of a kind."""
+    by_words = fmt.name in decode_k.LAYOUTS
+    each = decode_k.piece_size(kind) if by_words else 32 // KINDS[kind]
+    more = (len(blocks),) if by_words else ()
+    decoder(fmt, kind)((-(-out.size // (each * THREADS)),), (THREADS,), blocks, out, *more)

@@ -1,0 +1,254 @@
+"""A ring of stages that the copy engine fills: tiles of 8-bit codes in boxes, and scales beside them.
+
+    stage    codes of x [rows, 128] · codes of w [columns, 128]                  swizzled
+    beside   scales of x [rows], and, where each column has its own, of w        floats: one step's
+    outputs  a buffer a warp that multiplies
+    barriers full [stages] · empty [stages]
+
+Two threads of different warps fill, one with codes of w, one with those of x, for each of their steps takes
+some hundred clocks: they wait until a stage is empty, announce its bytes and ask for its boxes. Warps that
+multiply wait until it is full, and say when they are done with it. The order of tiles is that of
+rings/shape.py, so that what runs at one time shares rows of both operands in the L2.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from ..intrinsics import barrier as barriers
+from ..intrinsics import boxes, dependent_launch
+from ..intrinsics.atoms import inlined
+from ..intrinsics.boxes import BUFFER
+from ..intrinsics.language import uint32
+from ..intrinsics.wgmma8 import STEP
+from .shape import MOST_SHARED
+
+KILO = 1024  # what a swizzled box is aligned to
+
+
+@dataclass(frozen=True)
+class BoxTile:
+    """A tile of outputs, and its stages in shared memory."""
+
+    rows: int = 256  # of x
+    columns: int = 128  # rows of w
+    stages: int = 4
+    groups: int = 2  # warpgroups that multiply, each an equal part of the rows
+
+    def __str__(self) -> str:
+        return f"{self.rows}x{self.columns}, {self.stages} stages"
+
+    @property
+    def halves(self) -> int:
+        """Products of 64 rows that a warpgroup makes in a step."""
+        return self.rows // self.groups // 64
+
+    @property
+    def stage(self) -> int:
+        """Bytes of codes."""
+        return (self.rows + self.columns) * STEP
+
+    def tiles(self, m: int, n: int) -> int:
+        """How many there are."""
+        return -(-m // self.rows) * -(-n // self.columns)
+
+
+@dataclass(frozen=True)
+class Room:
+    """Where everything lies in shared memory, in bytes from the start of the ring."""
+
+    tile: BoxTile
+    x_scales: bool = True
+    w_scales: bool = False  # of each column
+
+    @property
+    def beside(self) -> int:
+        """Bytes of scales of a stage."""
+        return 4 * (self.tile.rows * self.x_scales + self.tile.columns * self.w_scales)
+
+    @property
+    def scales(self) -> int:
+        """Of the first stage."""
+        return self.tile.stages * self.tile.stage
+
+    @property
+    def outputs(self) -> int:
+        """Buffers of the warps."""
+        return -(-(self.scales + self.tile.stages * self.beside) // KILO) * KILO
+
+    @property
+    def barriers(self) -> int:
+        """Full ones, then empty ones."""
+        return self.outputs + 4 * self.tile.groups * BUFFER
+
+    @property
+    def shared(self) -> int:
+        """Bytes in all; the ring begins at the first multiple of 1024."""
+        return KILO + self.barriers + 16 * self.tile.stages
+
+    @property
+    def fits(self) -> bool:
+        """On Hopper."""
+        return self.shared <= MOST_SHARED
+
+
+def follower(stages: int) -> Any:
+    """The device function for the stage after one, and its parity."""
+
+    @inlined
+    def after(stage: Any, phase: Any) -> Any:
+        stage = uint32(stage + uint32(1))
+        return (uint32(0), uint32(phase ^ uint32(1))) if stage == uint32(stages) else (stage, phase)
+
+    return after
+
+
+def starter(stages: int, arrivals: int) -> Any:
+    """The device function by which one thread makes the barriers; so many warps say that a stage is empty."""
+    init, publish = barriers.init, barriers.publish_barriers
+
+    @inlined
+    def start(full: Any) -> None:
+        for s in range(stages):
+            init(uint32(full + uint32(8 * s)), uint32(1))
+            init(uint32(full + uint32(8 * stages + 8 * s)), uint32(arrivals))
+        publish()
+
+    return start
+
+
+def placer(tile: BoxTile, tall: int) -> Any:
+    """The device function for a tile's first row and column; ``tall`` tiles are gone down together."""
+    rows, columns = tile.rows, tile.columns
+
+    @inlined
+    def place(number: Any, down: Any, across: Any) -> Any:
+        each = uint32(uint32(tall) * across)
+        first = uint32(uint32(number // each) * uint32(tall))
+        height, rest = min(uint32(down - first), uint32(tall)), uint32(number % each)
+        row = uint32(first + uint32(rest % height))
+        return uint32(row * uint32(rows)), uint32(uint32(rest // height) * uint32(columns))
+
+    return place
+
+
+def product_placer(tile: BoxTile, tall: int) -> Any:
+    """The same for who multiplies, which also asks which column that is to the scales of w."""
+    place = placer(tile, tall)
+
+    @inlined
+    def place_in_product(number: Any, where: Any) -> Any:
+        down, across = where
+        row, column = place(number, down, across)
+        return row, column, column
+
+    return place_in_product
+
+
+def fetcher(room: Room, of_w: bool) -> Any:
+    """The device function that asks for an operand's boxes of a stage, whose barrier is ``done``.
+
+    That of w announces the bytes of both. ``scales``: a map, of x [groups, M], of w [steps, N]; ``at``: the
+    first row of the operand, ``among``: its place in a row of scales; ``group``: which row of those belongs
+    to the step.
+    """
+    length, size, first = room.tile.stage, room.tile.stage + room.beside, room.tile.rows * STEP * of_w
+    scaled = room.w_scales if of_w else room.x_scales
+    near, beside = room.scales + 4 * room.tile.rows * room.x_scales * of_w, room.beside
+    expect, fetch = barriers.expect, boxes.fetch
+
+    @inlined
+    def ask(
+        ring: Any, done: Any, stage: Any, codes: Any, scales: Any, at: Any, among: Any, step: Any, group: Any
+    ) -> None:  # fmt: skip
+        if of_w:
+            expect(done, uint32(size))
+        to = uint32(ring + stage * uint32(length) + uint32(first))
+        fetch(to, codes, uint32(step * uint32(STEP)), at, done)
+        if scaled:
+            fetch(uint32(ring + uint32(near) + stage * uint32(beside)), scales, among, group, done)
+
+    return ask
+
+
+def grouper(of_w: bool) -> Any:
+    """The device functions for the row of scales that belongs to a step, and for how many steps it does."""
+
+    @inlined
+    def begin(step: Any, span: Any) -> Any:
+        if of_w:
+            return step, uint32(0)
+        return uint32(step // span), uint32(span - uint32(step % span))
+
+    @inlined
+    def follow(group: Any, left: Any, span: Any) -> Any:
+        if of_w:
+            return uint32(group + uint32(1)), left
+        left = uint32(left - uint32(1))
+        return (uint32(group + uint32(1)), span) if left == uint32(0) else (group, left)
+
+    return begin, follow
+
+
+def step_filler(room: Room, of_w: bool) -> Any:
+    """The device function that asks for an operand's boxes of steps ``first`` … ``last``, stage by stage.
+
+    Returns the stage after the last one, and its parity.
+    """
+    stages, wait, after = room.tile.stages, barriers.wait, follower(room.tile.stages)
+    ask, (first_group, next_group) = fetcher(room, of_w), grouper(of_w)
+
+    @inlined
+    def fill(
+        ring: Any, full: Any, stage: Any, phase: Any, codes: Any, scales: Any, at: Any, among: Any,
+        first: Any, last: Any, span: Any,
+    ) -> Any:  # fmt: skip
+        step, (group, left) = first, first_group(first, span)
+        while step < last:
+            done = uint32(full + stage * uint32(8))
+            wait(uint32(done + uint32(8 * stages)), uint32(phase ^ uint32(1)))
+            ask(ring, done, stage, codes, scales, at, among, step, group)
+            stage, phase = after(stage, phase)
+            step, (group, left) = uint32(step + uint32(1)), next_group(group, left, span)
+        return stage, phase
+
+    return fill
+
+
+def filler(room: Room, tall: int, of_w: bool) -> Any:
+    """The device function of the one thread that fills the ring with an operand, for all tiles of a block.
+
+    ``where``: tiles down and across.
+    """
+    place, fill_steps = placer(room.tile, tall), step_filler(room, of_w)
+
+    @inlined
+    def fill(
+        ring: Any, full: Any, codes: Any, scales: Any, number: Any, every: Any, where: Any, steps: Any,
+        span: Any,
+    ) -> None:  # fmt: skip
+        down, across = where
+        stage, phase, count = uint32(0), uint32(0), uint32(down * across)
+        while number < count:
+            row, column = place(number, down, across)
+            at, first = column if of_w else row, uint32(0)
+            stage, phase = fill_steps(ring, full, stage, phase, codes, scales, at, at, first, steps, span)
+            number = uint32(number + every)
+
+    return fill
+
+
+def part_filler(room: Room, of_w: bool) -> Any:
+    """The same for steps ``first`` … ``last`` of one tile; of w before the predecessor ends."""
+    fill_steps, wait_for_predecessor = step_filler(room, of_w), dependent_launch.wait_for_predecessor
+
+    @inlined
+    def fill(
+        ring: Any, full: Any, codes: Any, scales: Any, at: Any, first: Any, last: Any, span: Any
+    ) -> None:  # fmt: skip
+        if not of_w:
+            wait_for_predecessor()  # it may have made x
+        fill_steps(ring, full, uint32(0), uint32(0), codes, scales, at, at, first, last, span)
+
+    return fill

@@ -1,0 +1,140 @@
+"""Few rows: the weights stream through all multiprocessors, a cluster of blocks divides K.
+
+Changed: operands change places. ``wgmma`` has 64 rows of its first operand; with one row of x 63 of them
+would be nothing. So weights are the first operand and x, filled up to 8, 16, 32 or 64 rows, is the second
+one. A tile is 64 rows of w and all of x; the columns are divided among up to eight blocks, so that all
+multiprocessors read weights at any N. The blocks are a cluster, and bring their sums into each other's
+shared memory, where they are added up in a fixed order: no second kernel, no atomic addition.
+
+Why it helps: time is that of reading the weights once. Copies of 8 KB, for many stages of one block or a few
+of three, keep 100 KB and more a multiprocessor under way, three times what the memory's delay asks for, and
+the first of them start before the kernel before has ended.
+
+Limited by the memory, and by what surrounds a stream of three microseconds: the launch, the first copy's way,
+the exchange of the sums.
+"""
+
+from __future__ import annotations
+
+from itertools import product as combined
+from typing import Any
+
+from ...arrays.scaled import ScaledArray
+from ...dispatch.ending import PLAIN, Ending
+from ...dispatch.ladder import register
+from ...dispatch.problems import ScaledLinear
+from ..codes8 import epilogue, small_m_consumers
+from ..codes8 import operands as operands8
+from ..codes8.job import CODED, CODES, OUTS
+from ..codes8.rows import zeros_of
+from ..codes8.small_m import GROUPS, MULTIPLY, PARTS, THREADS, TILES, FewJob, FewTile
+from ..codes8.small_m_sums import adder
+from ..cost import codes8
+from ..intrinsics import barrier as barriers
+from ..intrinsics import dependent_launch, ptx
+from ..intrinsics.language import cuda, uint32, uint64
+from ..intrinsics.wgmma8 import INTEGERS, STEP
+from ..machine import device
+from ..machine.launch import Kernel, family
+from ..rings.boxed import starter
+from .r3_dp4a import KINDS
+from .r9_persistent import refuses as refused
+
+MOST = TILES[-1].columns
+
+
+def jobs() -> list[tuple[FewJob]]:
+    """Every tile and kind of codes; kinds of outputs in turns."""
+    floats = [FewJob(t, a, b, out) for t, a, b, out in combined(TILES, CODES, CODES, OUTS)]
+    integers = [
+        FewJob(t, a, b, out, zeros)
+        for t, a, b, out, zeros in combined(TILES, INTEGERS, INTEGERS, OUTS, (False, True))
+    ]
+    coded = [FewJob(TILES[-1], code, code, out) for code, out in combined(("s8", "e4m3"), CODED)]
+    return [(job,) for job in floats + integers + coded]
+
+
+@family(jobs())
+def kernel(job: FewJob) -> Kernel:
+    """Block (tile of rows of w, part of K): the parts of a tile are a cluster."""
+    tile, run, add = job.tile, small_m_consumers.roles(job), adder(job)
+    start, of_barriers, base = starter(tile.stages, 4 * GROUPS // tile.turns), tile.barriers, ptx.shared_base
+    rows, columns = tile.rows, tile.columns
+    rank_here, greet_cluster = barriers.rank_in_cluster, barriers.greet_cluster
+    let_successor_start = dependent_launch.let_successor_start
+
+    def product(
+        x: Any, w: Any,  # maps of codes
+        y: Any,
+        of_x: Any, row_x: Any, column_x: Any,  # scales: where, bytes from row to row and column to column
+        of_w: Any, row_w: Any, column_w: Any,
+        points_x: Any, others_x: Any, points_w: Any, others_w: Any,  # tiles8.rows.Zeros
+        m: Any, n: Any, steps: Any, halvings: Any,  # of the steps, until they are a block's
+        rows_x: Any, span_x: Any, rows_w: Any, span_w: Any,  # rows and steps that share a scale
+        bias: Any, scales: Any, down: Any, along: Any,  # endings.py
+    ) -> None:  # fmt: skip
+        let_successor_start()
+        ring = uint32(uint32(base() + uint32(1023)) & uint32(0xFFFFFC00))
+        full = uint32(ring + uint32(of_barriers))
+        thread, rank = uint32(cuda.threadIdx.x), rank_here()
+        if thread == uint32(0):
+            start(full)
+        if halvings != uint32(0):  # one block alone has no cluster
+            greet_cluster()
+        cuda.syncthreads()
+        row0 = uint32(uint32(uint32(cuda.blockIdx.x) >> halvings) * uint32(rows))
+        given = (of_x, row_x, column_x, rows_x, span_x, of_w, row_w, column_w, rows_w, span_w)
+        zeros = (points_x, others_x, points_w, others_w)
+        run(
+            ring, full, x, w, uint32(0), uint32(columns), m, row0, n, steps, given, zeros, rank, halvings,
+        )  # fmt: skip
+        if thread < uint32(MULTIPLY):
+            add(ring, rank, halvings, y, row0, m, n, (bias, scales, down, along))
+
+    return Kernel(
+        f"tma few rows {job}", product, *(uint64,) * 13, *(uint32,) * 8, *epilogue.KINDS, threads=THREADS,
+        blocks=tile.blocks, shared=tile.shared, least=(9, 0), exact=True, early=True, lto=True,
+    )  # fmt: skip
+
+
+def refuses(problem: ScaledLinear) -> str | None:
+    if problem.m > MOST:
+        return f"takes up to {MOST} rows of x"
+    return refused(problem)
+
+
+@register(
+    __name__, __doc__, arithmetic="codes", accumulate="int32, float32 every 128", refuses=refuses,
+    narrow=True, ends=True,
+)  # fmt: skip
+def launch(
+    x: ScaledArray, w: ScaledArray, out: Any, tile: FewTile | None = None, parts: int = 0,
+    end: Ending = PLAIN,
+) -> None:  # fmt: skip
+    """``out`` may be float16 or bfloat16, too; ``tile``, ``parts``: others than are thought best."""
+    if not (out.size and w.shape[1]):
+        out.fill(0)
+        return
+    operands8.settle(w)
+    (m, n), both, integer = out.shape, operands8.operands(x, w), w.code.kind == "integer"
+    k = min(both.x.columns, both.w.columns)
+    zeros, shape = (
+        x.zeros is not None or w.zeros is not None,
+        codes8.Shape.on(device.card_of(device.current()), m, n, k),
+    )
+    tile, parts, _ = codes8.small_m(shape, *codes8.asked(tile, parts, TILES, PARTS))
+    of_x, of_w = (KINDS[s.code.name] if integer else s.code.name for s in (x, w))
+    job = FewJob(tile, of_x, of_w, epilogue.out_of(out, end), zeros)
+    tiles, steps = -(-n // tile.rows), -(-k // STEP)
+    points: tuple[Any, ...] = (0, 0, 0, 0)
+    if zeros:
+        kept = operands8.beside_w(w, both.groups, True)
+        points = (*zeros_of(x, both.groups, weights=False), kept.points, kept.others)
+    a, b = both.x.scales, operands8.kept_scales(w, both.w)
+    kernel(job)(
+        (tiles * parts,), (THREADS,),
+        operands8.map_of_codes(both.x, k, tile.columns), operands8.map_of_codes(both.w, k, tile.rows), out,
+        a.at, a.row, a.column, b.at, b.row, b.column, *points,
+        m, n, steps, parts.bit_length() - 1, a.rows, a.steps, b.rows, b.steps,
+        *epilogue.words(end), cluster=parts,
+    )  # fmt: skip

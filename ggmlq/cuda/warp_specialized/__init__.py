@@ -1,0 +1,1 @@
+"""The warp-specialised product on packed weights: a producer warp, consumer warpgroups."""

@@ -1,0 +1,1 @@
+"""The registry of kernels: problems, rungs, and the choice between them."""

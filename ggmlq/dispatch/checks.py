@@ -1,0 +1,208 @@
+"""Arguments of the operations, checked once: each error says what was asked, the values and the way out."""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+from numpy.typing import DTypeLike, NDArray
+
+from ..arrays.array import QuantArray
+from ..arrays.buffers import refuse_mask
+from ..base.devices import device_of, is_host
+from ..errors import DeviceError, DTypeError, ImportanceError, NonFiniteError, ShapeError, UnsupportedError
+from ..formats import FORMATS, Format
+
+FLOAT32 = np.dtype(np.float32)
+
+
+def as_floats(asked: str, x: Any, name: str = "x") -> Any:
+    """An operand as an array of float16, float32 or float64 (bfloat16 as float32)."""
+    if isinstance(x, QuantArray):
+        raise DTypeError(f"{asked}: {name} is {x!r}; floats are expected; pass {name}.dequantize()")
+    refuse_mask(asked, x)
+    if is_host(x):
+        try:
+            x = np.asarray(x)
+        except (ValueError, TypeError) as error:
+            raise DTypeError(f"{asked}: {name} is no array ({error}); pass an array of floats") from None
+    if x.dtype.kind != "f" or x.dtype.itemsize > 8:
+        if is_bfloat16(x):
+            return x.astype(np.float32)
+        raise DTypeError(
+            f"{asked}: {name} is {x.dtype}; float16, bfloat16, float32 and float64 are taken; "
+            f"convert with {name}.astype(np.float32)"
+        )
+    return x
+
+
+def is_bfloat16(x: Any) -> bool:
+    """Whether an array holds bfloat16 of ml_dtypes."""
+    return getattr(getattr(x, "dtype", None), "name", "") == "bfloat16"
+
+
+def as_floats_or_bfloat16(asked: str, x: Any, name: str = "x") -> Any:
+    """The same, with bfloat16 as it is: for kernels that widen it themselves."""
+    if is_bfloat16(x):
+        refuse_mask(asked, x)
+        return x
+    return as_floats(asked, x, name)
+
+
+def float_dtype(asked: str, dtype: DTypeLike | None) -> np.dtype[Any]:
+    """The dtype of a result: float32 unless another float was asked for, bfloat16 of ml_dtypes too."""
+    if dtype is np.float32 or dtype is FLOAT32:  # names of dtypes take microseconds
+        return FLOAT32
+    if "bfloat16" in (str(dtype), getattr(dtype, "__name__", "")):
+        try:
+            kind: np.dtype[Any] = np.dtype(importlib.import_module("ml_dtypes").bfloat16)
+        except ImportError:
+            raise UnsupportedError(
+                f"{asked}: dtype=bfloat16; NumPy has it from the package ml_dtypes, which is not installed; "
+                "pip install ml_dtypes, or ask for float32"
+            ) from None
+        return kind
+    try:
+        kind = np.dtype(np.float32 if dtype is None else dtype)
+    except TypeError:
+        raise DTypeError(f"{asked}: {dtype!r} is no dtype; ask for np.float32") from None
+    if kind.kind != "f" or kind.itemsize > 8:
+        raise DTypeError(
+            f"{asked}: values are floats, {kind} was asked for; ask for float16, bfloat16, float32 or "
+            "float64 (stored integers are in q.blocks)"
+        )
+    return kind
+
+
+def finite_float32(
+    asked: str, rows: NDArray[Any], shape: tuple[int, ...], first: int, name: str = "x"
+) -> NDArray[np.float32]:
+    """Rows as contiguous float32; the first value that is not finite is an error with its index."""
+    with np.errstate(over="ignore", invalid="ignore"):  # a sum is finite only if all are, and soon told
+        values = np.ascontiguousarray(rows, np.float32)
+        total = np.einsum("i->", values.reshape(-1))
+    if not np.isfinite(total) and not (finite := np.isfinite(values)).all():
+        row, column = np.argwhere(~finite)[0].tolist()
+        index = [*row_index(first + row, shape), column]
+        raise NonFiniteError(
+            f"{asked}: {name}{index} is {rows[row, column]}; blocks hold finite float32 values only; "
+            f"clear NaN with np.nan_to_num and bring the rest into range with np.clip or a smaller unit"
+        )
+    return values
+
+
+def row_index(row: int, shape: tuple[int, ...]) -> list[int]:
+    """The leading indices of a row of an array that was flattened to rows."""
+    return [int(i) for i in np.unravel_index(row, shape[:-1])] if shape[:-1] else []
+
+
+def check_imatrix(asked: str, fmt: Format, imatrix: Any, columns: int) -> NDArray[np.float32] | None:
+    """One finite weight a column, none negative, not all of them 0; or None where that will do."""
+    if imatrix is None:
+        if fmt.needs_imatrix:
+            without = ", ".join(f.name for f in FORMATS.values() if f.can_quantize and not f.needs_imatrix)
+            raise ImportanceError(
+                f"{asked}: there is no imatrix; ggml encodes {fmt.name} only with one; pass "
+                f"imatrix=importance (np.ones({columns}, np.float32) weighs all columns alike), "
+                f"or take a format that does without: {without}"
+            )
+        return None
+    weights = as_floats(asked, imatrix, "imatrix")
+    if weights.shape != (columns,):
+        raise ShapeError(
+            f"{asked}: imatrix has shape {weights.shape}, rows have {columns} elements; "
+            "an imatrix is 1-D with one weight a column"
+        )
+    found = finite_float32(asked, weights[None], weights.shape, 0, "imatrix").reshape(columns)
+    if (found < 0).any():
+        at = int((found < 0).argmax())
+        raise ImportanceError(
+            f"{asked}: imatrix[{at}] is {found[at]}; importance is a mean of squares, never negative; "
+            "pass the values of llama-imatrix as they are"
+        )
+    if columns and not found.any() and getattr(fmt, "imatrix", "ignored") != "ignored":
+        raise ImportanceError(
+            f"{asked}: the imatrix is 0 everywhere; ggml would write a tensor of zeros, since nothing "
+            "counts; pass imatrix=None, or np.ones for a tensor that the calibration never reached"
+        )
+    return found
+
+
+def check_linear(asked: str, x: Any, q: QuantArray) -> Any:
+    """The operands of ``x @ q.T`` checked; x comes back as an array of floats."""
+    if not isinstance(q, QuantArray):
+        raise DTypeError(
+            f"{asked}: the weights are a {type(q).__name__}; they must be a QuantArray; "
+            "make one with gq.quantize(w, 'q8_0') or QuantArray.from_bytes"
+        )
+    if q.ndim != 2:
+        way = "an array with rows"
+        if q.ndim:
+            way = (
+                f"q[e] for one of its {q.shape[0]} matrices, or use gq.expert_linear"
+                if q.ndim > 2
+                else "q[i:i+1] for one row"
+            )
+        raise ShapeError(f"{asked}: {q!r} is {q.ndim}-D; weights are [N, K]; pass {way}")
+    if device_of(x) != q.device:
+        here = "the host" if is_host(x) else device_of(x)
+        raise DeviceError(
+            f"{asked}: x is on {here}, q on {q.device}; both must be on one device; "
+            'move q with q.to("cpu") or q.to("cuda"), or x with cupy.asarray(x) or x.get()'
+        )
+    x = as_floats(asked, x)
+    if x.ndim == 0 or x.shape[-1] != q.shape[1]:
+        raise ShapeError(
+            f"{asked}: x has shape {x.shape}, q {q.shape}; the last axis of both is K; "
+            f"pass x as [..., {q.shape[1]}]"
+        )
+    return x
+
+
+def check_out(asked: str, out: Any, shape: tuple[int, ...], device: str) -> None:
+    """An array that can take the result in place."""
+    refuse_mask(asked, out)
+    if is_host(out) and not isinstance(out, np.ndarray):
+        raise DTypeError(
+            f"{asked}: out is a {type(out).__name__}; it is an array of floats of shape {shape}; "
+            f"allocate np.empty({shape}, np.float32)"
+        )
+    if device_of(out) != device:
+        raise DeviceError(f"{asked}: out is not on {device}, where x and q are; allocate it there")
+    if out.shape != shape:
+        raise ShapeError(
+            f"{asked}: out has shape {out.shape}, the result {shape}; they must agree; allocate {shape}"
+        )
+    float_dtype(asked, out.dtype)
+    if is_host(out) and not out.flags.writeable:
+        raise ShapeError(f"{asked}: out is read-only; pass an array that may be written to")
+
+
+def check_bias(asked: str, bias: Any, q: Any, name: str = "q") -> Any:
+    """One value a row of the weights, on their device; ``name``: what the caller calls them."""
+    if device_of(bias) != q.device:
+        raise DeviceError(f"{asked}: bias is not on {q.device}, where x and {name} are; move it there")
+    bias = as_floats(asked, bias, "bias")
+    if bias.shape != (q.shape[0],):
+        raise ShapeError(
+            f"{asked}: bias has shape {bias.shape}; it is one value a row of {name}; "
+            f"pass shape ({q.shape[0]},)"
+        )
+    return bias
+
+
+def written(kind: np.dtype[Any]) -> np.dtype[Any]:
+    """What a kernel that rounds sums itself writes for a result of this kind."""
+    return kind if kind.itemsize == 2 else np.dtype(np.float32)
+
+
+def takes_sums(share: Callable[[Any, Any], bool], out: Any, *operands: Any, dtype: Any = FLOAT32) -> bool:
+    """Whether a kernel may write into ``out`` itself: its dtype, contiguous, apart from all it reads.
+
+    ``share``: tells whether two arrays may share memory.
+    """
+    if out is None or out.dtype != dtype or not out.flags.c_contiguous:
+        return False
+    return not any(operand is not None and share(out, operand) for operand in operands)

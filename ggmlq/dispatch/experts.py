@@ -1,0 +1,102 @@
+"""Which token uses which expert: uses sorted by expert, and products one expert after the other.
+
+A *use* is a number t · U + u: token t meets the u-th of its experts. Rows of activations are one a token or
+one a use; results are one a use. This is what the products of mixtures share on every device, in NumPy or
+CuPy; faster kernels sort in compiled code.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from ..arrays.scaled import ScaledArray
+from ..base.devices import cuda_device, is_host, namespace, place_of
+from ..errors import UnsupportedError
+from .ladder import choose
+from .problems import ExpertLinear, Linear, Operand, ScaledLinear
+
+Multiply = Callable[[Any, Any, Any], None]  # (rows [M, K], matrix [N, K], out float32 [M, N])
+
+
+class Uses(NamedTuple):
+    """Uses by expert: those of expert e are ``order[starts[e] : starts[e + 1]]``, in ascending order."""
+
+    order: Any
+    starts: list[int]
+    lost: Any  # uses whose id is no expert
+
+
+def by_expert(ids: Any, experts: int) -> Uses:
+    """Sort the uses of ids [T, U], on their device; where the groups begin comes to the host."""
+    xp, flat = namespace(ids), ids.reshape(-1)
+    key = xp.where((flat >= 0) & (flat < experts), flat, experts)
+    if experts < 1 << 15:
+        key = key.astype(np.int16)  # sorted by counting
+    order = xp.argsort(key, kind="stable")
+    counts = xp.bincount(key, minlength=experts + 1)[:experts]
+    starts = [0, *(int(n) for n in xp.cumsum(counts).tolist())]
+    return Uses(order[: starts[-1]], starts, order[starts[-1] :])
+
+
+def each(x: Any, q: Any, ids: Any, out: Any, multiply: Multiply) -> None:
+    """``out[t, u] = x[…] @ q[ids[t, u]].T``, with all rows of an expert gathered for one product."""
+    if not is_host(out):
+        cuda_device().refuse_capture("expert_linear, which looks at ids on the host with this kernel,")
+    xp, lines = namespace(out), out.reshape(ids.size, out.shape[-1])
+    uses, per = by_expert(ids, len(q)), ids.size // max(len(x), 1)
+    matrices = q.matrices()
+    for e in range(len(q)):
+        mine = uses.order[uses.starts[e] : uses.starts[e + 1]]
+        if len(mine):
+            y = xp.empty((len(mine), lines.shape[1]), np.float32)
+            multiply(x[mine // per], matrices[e], y)
+            lines[mine] = y
+    if len(uses.lost):
+        lines[uses.lost] = np.nan
+
+
+def as_linear(arithmetic: str) -> Multiply:
+    """What :func:`each` calls for block formats and floats: the kernel of ``linear`` in this arithmetic."""
+
+    def multiply(x: Any, q: Any, out: Any) -> None:
+        (n, k), (device, card, _) = q.shape, place_of(out)
+        problem = Linear(q.format, len(x), n, k, device=device, card=card)
+        choose(problem, arithmetic=arithmetic).launch(x, q, out)
+
+    return multiply
+
+
+def as_scaled_linear(x: ScaledArray, w: ScaledArray, out: Any) -> None:
+    """The same for arrays with scales."""
+    choose(ScaledLinear.of(x, w)).launch(x, w, out)
+
+
+def of_scaled(problem: ExpertLinear) -> str | None:
+    """Why a kernel for codes with scales does not take a problem."""
+    return None if isinstance(problem.weights, Operand) else "it multiplies codes with scales"
+
+
+def in_arithmetic(arithmetic: str) -> Callable[[ExpertLinear], str | None]:
+    """The ``refuses`` of a kernel that is :func:`each` with :func:`as_linear`."""
+
+    def refuses(problem: ExpertLinear) -> str | None:
+        if isinstance(problem.weights, Operand):
+            return of_arrays(problem)
+        uses = max(1, problem.t * problem.u)
+        of, n, k, device, card = problem.weights, problem.n, problem.k, problem.device, problem.card
+        try:
+            for m in {1, uses}:  # an expert may have one use, or all
+                choose(Linear(of, m, n, k, device=device, card=card), arithmetic=arithmetic)
+        except UnsupportedError:
+            return f"no kernel of linear multiplies {of.name} in {arithmetic} here"
+        return None
+
+    return refuses
+
+
+def of_arrays(problem: ExpertLinear) -> str | None:
+    """Why a kernel for block formats and floats does not take one."""
+    return "it multiplies block formats and floats" if isinstance(problem.weights, Operand) else None

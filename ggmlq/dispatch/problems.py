@@ -1,0 +1,220 @@
+"""The kinds of problems, one an operation: what its rungs are asked whether they take it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, ClassVar, NamedTuple
+
+from ..base.devices import place_of
+from ..codes import CODES
+from ..errors import FormatError
+from ..formats import FORMATS, Format
+from .card import Card
+from .ladder import Problem
+
+SHOWN = (1, 8, 64, 512)  # rows of activations
+ORDINARY = 4096  # N, and about K, where a list is of kernels for a format
+
+
+@dataclass(frozen=True)
+class Linear(Problem, op="linear"):
+    """Floats times quantized weights; ``launch(x [M, K], weights [N, K], out float32 [M, N])``."""
+
+    format: Format
+    m: int  # rows of activations
+    n: int  # rows of weights
+    k: int  # length of both
+
+    setting: ClassVar[str] = f"N=K={ORDINARY}"
+    operands: ClassVar[str] = "x and q"
+    moved: ClassVar[dict[str, str]] = {
+        "cpu": 'x.get() and q.to("cpu")',
+        "cuda": 'cupy.asarray(x) and q.to("cuda")',
+    }
+
+    def __str__(self) -> str:
+        return f"{self.op}[{self.format.name}, M={self.m}, N={self.n}, K={self.k}, {self.device}]"
+
+    @property
+    def case(self) -> str:
+        return f"M={self.m}"
+
+    @classmethod
+    def shown(cls, format: Any, device: str, card: Card | None) -> list[Linear]:
+        fmt = FORMATS[format]
+        k = fmt.block_size * (ORDINARY // fmt.block_size)
+        return [cls(fmt, m, ORDINARY, k, device=device, card=card) for m in SHOWN]
+
+
+INT32 = 2**31 - 1
+
+
+class Operand(NamedTuple):
+    """What of an array with scales decides which kernels take it."""
+
+    code: str
+    r: int  # rows that share a scale
+    c: int  # columns that do
+    zeros: bool = False
+
+    @classmethod
+    def of(cls, s: Any) -> Operand:
+        """Of a ScaledArray."""
+        return cls(s.code.name, s.tiling.r, s.tiling.c, s.zeros is not None)
+
+
+@dataclass(frozen=True)
+class ScaledLinear(Problem, op="scaled_linear"):
+    """Codes times codes; ``launch(x ScaledArray [M, K], w ScaledArray [N, K], out float32 [M, N])``."""
+
+    x: Operand
+    w: Operand
+    m: int  # rows of x
+    n: int  # rows of w
+    k: int  # length of both
+    accumulate: str | None = None  # what the caller asked the sums to be
+
+    setting: ClassVar[str] = f"N=K={ORDINARY}"
+    operands: ClassVar[str] = "x and w"
+    moved: ClassVar[dict[str, str]] = {
+        "cpu": 'x.to("cpu") and w.to("cpu")',
+        "cuda": 'x.to("cuda") and w.to("cuda")',
+    }
+
+    @classmethod
+    def of(cls, x: Any, w: Any, accumulate: str | None = None) -> ScaledLinear:
+        """Of ScaledArrays [M, K] and [N, K] on one device."""
+        device, card, _ = place_of(w.codes)
+        a, b = Operand.of(x), Operand.of(w)
+        n, k = w.shape
+        return cls(a, b, x.shape[0], n, k, accumulate, device=device, card=card)
+
+    @property
+    def integer(self) -> bool:
+        """Whether codes are integers."""
+        return CODES[self.w.code].kind == "integer"
+
+    @property
+    def group(self) -> int:
+        """Products of a sum that share all scales."""
+        return min(self.x.c, self.w.c, max(self.k, 1))
+
+    @property
+    def varies(self) -> bool:
+        """Whether scales change along K."""
+        return self.group < self.k
+
+    @property
+    def largest_sum(self) -> float:
+        """The largest magnitude that a sum of integers may have before scales, zero points included."""
+        largest = [_largest(operand) for operand in (self.x, self.w)]
+        return self.group * largest[0] * largest[1]
+
+    @property
+    def case(self) -> str:
+        return f"{self.x.code} {self.x.r}×{self.x.c} · {self.w.code} {self.w.r}×{self.w.c}, M={self.m}"
+
+    def __str__(self) -> str:
+        x, w = (f"{o.code} {o.r}×{o.c}{' with zeros' if o.zeros else ''}" for o in (self.x, self.w))
+        return f"scaled_linear[x {x}, w {w}, M={self.m}, N={self.n}, K={self.k}, {self.device}]"
+
+    @classmethod
+    def shown(cls, format: Any, device: str, card: Card | None) -> list[ScaledLinear]:
+        code = CODES[format]
+        if code.kind == "scale":
+            return []
+        c = 128 if code.kind == "float" else ORDINARY
+        x, w = Operand(code.name, 1, c), Operand(code.name, c if c == 128 else 1, c)
+        return [cls(x, w, m, ORDINARY, ORDINARY, device=device, card=card) for m in SHOWN]
+
+
+def _largest(operand: Operand) -> float:
+    """Of a code less its zero point."""
+    code = CODES[operand.code]
+    return code.max - code.min if operand.zeros else max(code.max, -code.min)
+
+
+@dataclass(frozen=True)
+class Gru(Problem, op="gru"):
+    """A GRU in integers over some steps; ``launch(calls)`` with a :class:`ggmlq.gru.run.Call` a direction."""
+
+    widths: str  # "int8", "mixed", "int16", or "other"
+    narrow: bool  # whether int32 holds every number of a step
+    steps: int  # T
+    n: int  # sequences
+    inputs: int  # C
+    units: int  # H
+    bits: int = 8  # of the widest codes that are multiplied
+    entries: int = 256  # of the longest table
+
+    operands: ClassVar[str] = "x and the GRU"
+    moved: ClassVar[dict[str, str]] = {
+        "cpu": 'x.get() and f.to("cpu")',
+        "cuda": 'cupy.asarray(x) and f.to("cuda")',
+    }
+
+    def __str__(self) -> str:
+        return (
+            f"gru[{self.widths}, T={self.steps}, N={self.n}, C={self.inputs}, H={self.units}, {self.device}]"
+        )
+
+
+@dataclass(frozen=True)
+class ExpertLinear(Problem, op="expert_linear"):
+    """Rows times the matrices that their tokens use; ``launch(x [R, K], weights [E, N, K], ids, out)``.
+
+    ids are int64 [T, U], out is float32 [T, U, N]; R is T, a row for all experts of a token, or T·U. Rows
+    of out whose id is no expert become NaN.
+    """
+
+    weights: Format | Operand
+    t: int  # tokens
+    u: int  # experts that each uses
+    e: int  # experts
+    n: int  # rows of each
+    k: int
+    x: Operand | None = None  # where activations are codes with scales
+
+    setting: ClassVar[str] = "128 experts, 8 used, N=768"
+    operands: ClassVar[str] = "x, q and ids"
+    moved: ClassVar[dict[str, str]] = {
+        "cpu": 'x.get(), q.to("cpu") and ids.get()',
+        "cuda": 'cupy.asarray(x), q.to("cuda") and cupy.asarray(ids)',
+    }
+
+    @classmethod
+    def of(cls, x: Any, q: Any, ids: Any) -> ExpertLinear:
+        """Of operands on one device: floats or a ScaledArray [R, K], weights [E, N, K], ids [T, U]."""
+        device, card, _ = place_of(ids)
+        (t, u), (e, n, k) = ids.shape, q.shape
+        if hasattr(q, "format"):
+            return cls(q.format, t, u, e, n, k, device=device, card=card)
+        return cls(Operand.of(q), t, u, e, n, k, Operand.of(x), device=device, card=card)
+
+    @property
+    def case(self) -> str:
+        return f"T={self.t}"
+
+    def __str__(self) -> str:
+        w = self.weights
+        name = f"{w.code} {w.r}×{w.c}" if isinstance(w, Operand) else w.name
+        used = f"T={self.t}, {self.u} of {self.e} experts"
+        return f"expert_linear[{name}, {used}, N={self.n}, K={self.k}, {self.device}]"
+
+    @classmethod
+    def shown(cls, format: Any, device: str, card: Card | None) -> list[ExpertLinear]:
+        weights, x, k = _shown_weights(format)
+        return [cls(weights, t, 8, 128, 768, k, x, device=device, card=card) for t in SHOWN if k]
+
+
+def _shown_weights(format: Any) -> tuple[Any, Operand | None, int]:
+    """A format, or a code in its usual tiles; and a K for it, 0 where nothing is multiplied."""
+    try:
+        fmt = FORMATS[format]
+    except FormatError:
+        code = CODES[format]
+        if code.kind == "scale":
+            return code, None, 0
+        c = 128 if code.kind == "float" else 2048
+        return Operand(code.name, c if c == 128 else 1, c), Operand(code.name, 1, c), 2048
+    return fmt, None, 2048

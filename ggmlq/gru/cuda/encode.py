@@ -1,0 +1,260 @@
+"""What comes before the first step, in one launch: floats x to codes, first states, counters to nothing.
+
+The arithmetic is that of ``ggmlq/gru/cpu/encode.py``, with counts of what did not fit. A warp has a row at a
+time; arrays may lie in any order, so neither a second direction nor ``batch_first`` needs a copy of x. First
+states are floats of the caller, or zero; they are quantized in float64, whatever x is.
+
+``ending`` is the other end of a call: the last states go to an array of their own, counts to the host.
+"""
+
+from __future__ import annotations
+
+from itertools import product as combined
+from typing import Any
+
+import numpy as np
+
+from ...cuda.intrinsics import codes8, integers, ptx
+from ...cuda.intrinsics.assembly import f64, instruction, u64
+from ...cuda.intrinsics.atoms import inlined
+from ...cuda.intrinsics.language import cuda, float32, float64, int32, int64, uint32, uint64
+from ...cuda.machine.launch import Kernel, array, family
+from ...fixed.qformat import QFormat
+from ..cell import Cell
+from ..diagnostics import FAR, TALLIED, far_ends
+from ..run import Call
+
+THREADS, MOST_BLOCKS = 256, 1 << 11
+MOST = 2**22  # codes; float32 has every one and their halves
+AT, AT_FAR, AT_H = TALLIED.index("x"), TALLIED.index(FAR), TALLIED.index("h0")
+NOT_FINITE = len(TALLIED)  # behind what is tallied: values of x that are no numbers
+NO_STATES = NOT_FINITE + 1  # and of h0
+COUNTED = NO_STATES + 1
+LONG = (1 << 64) - 1
+
+
+@instruction("mov.b64 $0, $1;", f64, u64)
+def _double_of(bits: Any) -> Any:
+    return np.uint64(bits).view(np.float64)
+
+
+@instruction("ld.global.f64 $0, [$1];", f64, u64, effect=True)
+def _load_double(address: Any) -> Any:
+    raise NotImplementedError
+
+
+@inlined
+def _float_of(bits: Any) -> Any:
+    return ptx.float_of(uint32(bits))
+
+
+def rounder(kind: str, even: bool) -> Any:
+    """The device function from a finite scaled value to a whole number."""
+    real = float32 if kind == "float32" else float64
+    most, half = (np.dtype(kind).type(number) for number in (MOST, 0.5))
+
+    @inlined
+    def rounded(v: Any) -> Any:
+        v = -most if v < -most else most if v > most else v
+        whole = int32(v)
+        rest = v - real(whole)
+        if even:
+            odd = (whole & int32(1)) != int32(0)
+            above, below = rest > half or (rest == half and odd), rest < -half or (rest == -half and odd)
+        else:
+            above, below = rest >= half, rest <= -half
+        return int32(int32(whole + int32(above)) - int32(below))
+
+    return rounded
+
+
+def x_encoder(kind: str, narrow: bool, even: bool) -> Any:
+    """The device function for a lane's columns of a row of x; it counts what is out, far, no number."""
+    load, value_of = (
+        (ptx.load_float, _float_of) if kind == "float32" else (_load_double, _double_of)
+    )  # fmt: skip
+    rounded, none = rounder(kind, even), np.dtype(kind).type(0)
+    store, size = (ptx.store1, 1) if narrow else (ptx.store4, 4)
+
+    @inlined
+    def encode(at: Any, between: Any, columns: Any, to: Any, pitch: Any, numbers: Any, found: Any) -> None:
+        scale, zero, shift, low, high, far_low, far_high = numbers
+        column = uint64(cuda.threadIdx.x) & uint64(31)
+        at, to = at + column * between, to + column * uint64(size)
+        while column < pitch:
+            stored = int32(0)
+            if column < columns:
+                value = load(at)
+                if value - value != none:  # infinities and NaN
+                    found[2] = int32(found[2] + int32(1))
+                    value = none
+                code = int32(rounded(value * value_of(scale)) + zero)
+                inside = low if code < low else high if code > high else code
+                found[0] = int32(found[0] + int32(code != inside))
+                found[1] = int32(found[1] + int32(code < far_low or code > far_high))
+                stored = int32(inside + shift)
+            store(to, uint32(stored))
+            column, at, to = column + uint64(32), at + uint64(32) * between, to + uint64(32 * size)
+
+    return encode
+
+
+def state_encoder(narrow: bool, even: bool) -> Any:
+    """The device function for a row of h0, or of zeros where that is 0; it counts as the fourth and fifth."""
+    load_float, rounded, none = ptx.load_float, rounder("float64", even), float64(0)
+    store, size = (ptx.store1, 1) if narrow else (ptx.store4, 4)
+
+    @inlined
+    def encode(at: Any, between: Any, wide: Any, units: Any, to: Any, padded: Any, numbers: Any,
+               found: Any) -> None:  # fmt: skip
+        first, scale, zero, shift, low, high, seen_low, seen_high = numbers
+        unit = uint64(cuda.threadIdx.x) & uint64(31)
+        while unit < padded:
+            stored = first
+            if at != uint64(0) and unit < units:
+                place = at + unit * between
+                value = float64(load_float(place)) if wide == uint32(0) else _load_double(place)
+                if value - value != none:
+                    found[4] = int32(found[4] + int32(1))
+                    value = none
+                code = int32(rounded(value * _double_of(scale)) + zero)
+                inside = low if code < low else high if code > high else code
+                beyond = value < _double_of(seen_low) or value > _double_of(seen_high)
+                found[3] = int32(found[3] + int32(code != inside and beyond))
+                stored = int32(inside + shift)
+            store(to + unit * uint64(size), uint32(stored))
+            unit = unit + uint64(32)
+
+    return encode
+
+
+@family(combined(("float32", "float64"), (True, False), (True, False)))
+def kernel(kind: str, narrow: bool, even: bool) -> Kernel:
+    """Codes and a shift, in bytes or in words of 32 bits; rows filled up with zeros."""
+    of_x, of_h = x_encoder(kind, narrow, even), state_encoder(narrow, even)
+    size, store4 = 1 if narrow else 4, ptx.store4
+
+    def begin(
+        x: Any, step: Any, across: Any, between: Any, columns: Any, made: Any, pitch: Any, rows: Any, n: Any,
+        scale: Any, zero: Any, shift: Any, low: Any, high: Any, far_low: Any, far_high: Any,
+        h: Any, h_across: Any, h_between: Any, wide: Any, states: Any, padded: Any, units: Any,
+        first: Any, h_scale: Any, h_zero: Any, h_shift: Any, h_low: Any, h_high: Any, seen_low: Any,
+        seen_high: Any, counters: Any, count: Any, total: Any,
+    ) -> None:  # fmt: skip
+        found = cuda.local.array(5, int32)
+        for i in range(5):
+            found[i] = int32(0)
+        numbers = scale, zero, shift, low, high, far_low, far_high
+        h_numbers = first, h_scale, h_zero, h_shift, h_low, h_high, seen_low, seen_high
+        thread = uint64(cuda.blockIdx.x) * uint64(THREADS) + uint64(cuda.threadIdx.x)
+        every = uint64(cuda.gridDim.x) * uint64(THREADS // 32)
+        row = thread >> uint64(5)
+        if row < rows:
+            t, i = row // n, row % n
+            more_t, more_i = every // n, every % n
+            while row < rows:
+                at = x + t * step + i * across
+                of_x(at, between, columns, made + row * pitch * uint64(size), pitch, numbers, found)
+                row, t, i = row + every, t + more_t, i + more_i
+                if i >= n:
+                    t, i = t + uint64(1), i - n
+        row = thread >> uint64(5)
+        while row < n:
+            at = h + (row * h_across if h != uint64(0) else uint64(0))
+            of_h(at, h_between, wide, units, states + row * padded * uint64(size), padded, h_numbers, found)
+            row = row + every
+        while thread < count:
+            store4(counters + thread * uint64(4), uint32(0))
+            thread = thread + every * uint64(32)
+        if found[0] != int32(0):
+            cuda.atomic.add(total, AT, int64(found[0]))
+        if found[1] != int32(0):
+            cuda.atomic.add(total, AT_FAR, int64(found[1]))
+        if found[2] != int32(0):
+            cuda.atomic.add(total, NOT_FINITE, int64(found[2]))
+        if found[3] != int32(0):
+            cuda.atomic.add(total, AT_H, int64(found[3]))
+        if found[4] != int32(0):
+            cuda.atomic.add(total, NO_STATES, int64(found[4]))
+
+    name = f"gru begins with {kind}, to {'bytes' if narrow else 'words'}{', ties to even' if even else ''}"
+    parts = *(uint64,) * 10, *(int32,) * 6, *(uint64,) * 3, uint32, *(uint64,) * 3
+    more = int32, uint64, *(int32,) * 4, *(uint64,) * 4, array(int64, 1)
+    return Kernel(name, begin, *parts, *more, threads=THREADS)
+
+
+@family()
+def ending() -> Kernel:
+    """The last states to where they stay; counts to memory that the host reads, and to nothing again."""
+    load4, load1, store4, store1 = codes8.load4, integers.load1, ptx.store4, ptx.store1
+
+    def end(source: Any, to: Any, size: Any, told: Any, total: Any) -> None:
+        i = uint64(cuda.blockIdx.x) * uint64(THREADS) + uint64(cuda.threadIdx.x)
+        every = uint64(cuda.gridDim.x) * uint64(THREADS)
+        if told != uint64(0) and i < uint64(COUNTED):
+            count = uint64(total[i])
+            total[i] = int64(0)
+            store4(told + i * uint64(8), uint32(count))
+            store4(told + i * uint64(8) + uint64(4), uint32(count >> uint64(32)))
+        if ((source | to | size) & uint64(3)) == uint64(0):
+            while uint64(4) * i < size:
+                store4(to + uint64(4) * i, uint32(load4(source + uint64(4) * i)))
+                i = i + every
+        else:
+            while i < size:
+                store1(to + i, uint32(load1(source + i)))
+                i = i + every
+
+    return Kernel("gru ends", end, *(uint64,) * 4, array(int64, 1), threads=THREADS)
+
+
+def numbers(call: Call, shift: int) -> tuple[int, ...]:
+    """The scale and the ends of the format of x, as the kernel takes them."""
+    cell, fmt, kind = call.cell, call.plan.x, call.x.dtype.name
+    if fmt is not cell.formats["x"]:
+        return _numbers(cell, fmt, kind, shift)
+    found: tuple[int, ...] = cell.prepared(
+        ("cuda x", kind, shift), lambda cell: _numbers(cell, fmt, kind, shift)
+    )
+    return found
+
+
+def _numbers(cell: Cell, fmt: QFormat, kind: str, shift: int) -> tuple[int, ...]:
+    low, high = (int(np.clip(end, -MOST, MOST)) for end in far_ends(cell, fmt))
+    ints = fmt.zero, shift, fmt.low, fmt.high, low, high
+    return _bits(2.0**fmt.exponent, kind), *(each & LONG for each in ints)
+
+
+def of_states(call: Call, first: int, shift: int) -> tuple[int, ...]:
+    """The same of h: what zero is stored as, scale and ends, and the ends of what calibration saw."""
+    h, seen = call.plan.h, call.cell.ranges["h"]
+    kind = "float64" if call.h is None else call.h.dtype.name
+    ends = [_bits(float(np.dtype(kind).type(end)), "float64") for end in seen]
+    ints = (each & LONG for each in (h.zero, shift, h.low, h.high))
+    return first & LONG, _bits(2.0**h.exponent, "float64"), *ints, *ends
+
+
+def _bits(value: float, kind: str) -> int:
+    with np.errstate(over="ignore"):
+        number = np.dtype(kind).type(value)
+    return int(number.view(f"u{number.itemsize}"))
+
+
+def begin(launch: Any, call: Call, given: Any, x: Any, codes: Any, h: Any, states: Any, counters: Any,
+          count: int, counts: Any) -> None:  # fmt: skip
+    """Launch it: codes of x and a shift [T · N, columns], the first states, so many counters."""
+    (t, n, c), (step, across, between) = call.x.shape, (each & LONG for each in call.x.strides)
+    h_across, h_between = (0, 0) if call.h is None else (each & LONG for each in call.h.strides)
+    wide = int(call.h is not None and call.h.itemsize == 8)
+    grid = min(max(-(-t * n // (THREADS // 32)), -(-n // (THREADS // 32))), MOST_BLOCKS)
+    launch(
+        kernel(call.x.dtype.name, given.narrow, call.even), (grid,), x, step, across, between, c, codes,
+        given.columns, t * n, n, *numbers(call, given.x_shift), h, h_across, h_between, wide, states,
+        given.padded, call.cell.units, *of_states(call, given.first, given.h_shift), counters, count, counts,
+    )  # fmt: skip
+
+
+def end(launch: Any, source: Any, to: Any, size: int, told: int, counts: Any) -> None:
+    """Launch it: copy so many bytes."""
+    grid = min(-(-max(size, 1) // (4 * THREADS)), MOST_BLOCKS)
+    launch(ending(), (grid,), source, to, size, told, counts)

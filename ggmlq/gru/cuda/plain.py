@@ -1,0 +1,261 @@
+"""Kernels without tensor cores, for any widths: what x brings, and a step, in three parts or in one.
+
+A thread has one unit of one row. Narrow operands are words of four bytes, of which one instruction makes four
+products; wide ones are multiplied one by one, with sums of 64 bits.
+"""
+
+from __future__ import annotations
+
+from functools import cache
+from typing import Any, NamedTuple
+
+from ...cuda.intrinsics import codes8
+from ...cuda.intrinsics.atoms import inlined
+from ...cuda.intrinsics.language import cuda, int8, int16, int32, int64, uint32, uint64
+from ...cuda.machine.launch import Kernel, array, family
+from .. import step
+from .atoms import GIVEN, KEPT, STORED, VALID, clear, copied, given, kind, put_state, tell, verbs
+
+UNITS, BESIDE = 32, 4  # of a block: units, rows
+THREADS = UNITS * BESIDE
+BOTH = ((True,), (False,))
+OUTS = (uint64, uint64, uint64, uint32, uint32, uint64, uint32)  # Outs
+
+
+class Outs(NamedTuple):
+    """Where states go: ``atoms.put_state``."""
+
+    y: Any  # addresses; 0 where nobody asked for it
+    codes: Any
+    v: Any
+    size: int  # bytes of a code
+    scale: int  # bits of a float
+    row: int  # the first: t · N
+    units: int
+
+
+def grid(rows: int, padded: int) -> tuple[int]:
+    """Blocks for all units of some rows."""
+    return (-(-rows // BESIDE) * (padded // UNITS),)
+
+
+@inlined
+def stand(padded: Any) -> Any:
+    """Row and unit of a thread."""
+    block, across = uint32(cuda.blockIdx.x), uint32(padded // uint32(UNITS))
+    thread = uint32(cuda.threadIdx.x)
+    row = uint32(uint32(uint32(block // across) * uint32(BESIDE)) + uint32(thread // uint32(UNITS)))
+    return row, uint32(uint32(uint32(block % across) * uint32(UNITS)) + uint32(thread % uint32(UNITS)))
+
+
+@cache
+def dotter(narrow: bool) -> Any:
+    """The device function of one sum: a row of weights times one of activations."""
+    dp4a = codes8.dp4a("s8", "s8")
+
+    @inlined
+    def dot(w: Any, at: Any, x: Any, row: Any) -> Any:
+        if narrow:
+            total = int32(0)
+            for i in range(w.shape[1]):
+                total = dp4a(w[at, i], x[row, i], total)
+            return total
+        whole = int64(0)
+        for i in range(w.shape[1]):
+            whole += int64(w[at, i]) * int64(x[row, i])
+        return whole
+
+    return dot
+
+
+def operands(narrow: bool) -> tuple[Any, Any]:
+    """The types of weights and of activations."""
+    return array(int32 if narrow else int16, 2), array(int32, 2)
+
+
+@family(BOTH)
+def project(narrow: bool) -> Kernel:
+    """What x brings to the gates, for rows of x."""
+    dot, bring = dotter(narrow), verbs(narrow).bring
+    of_z, of_r, of_g, number = step.WX_Z, step.WX_R, step.WX_G, kind(narrow)
+
+    @inlined
+    def of_gate(
+        W: Any, at: Any, x: Any, row: Any, rows: Any, bias: Any, k: Any, shift: Any, counts: Any
+    ) -> Any:  # fmt: skip
+        s = number(dot(W, at, x, row))
+        return bring(
+            s, rows[0, at], rows[1, at], rows[2, at], rows[3, at], rows[4, at], bias, k, shift, counts
+        )
+
+    def work(
+        W: Any, x: Any, rows: Any, biases: Any, p: Any, total: Any, units: Any, padded: Any, given_k: Any
+    ) -> None:
+        k, counts = cuda.local.array(GIVEN, number), cuda.local.array(KEPT, number)
+        copied(given_k, k)
+        clear(counts)
+        row, unit = stand(padded)
+        if row < x.shape[0]:
+            counts[VALID] = number(unit < units)
+            at_r, at_g = uint32(padded + unit), uint32(uint32(padded + padded) + unit)
+            p[row, unit] = of_gate(W, unit, x, row, rows, biases[0, unit], k, of_z, counts)
+            p[row, at_r] = of_gate(W, at_r, x, row, rows, biases[1, unit], k, of_r, counts)
+            p[row, at_g] = of_gate(W, at_g, x, row, rows, biases[2, unit], k, of_g, counts)
+            tell(counts, total)
+
+    name = f"gru what x brings, {'narrow' if narrow else 'wide'}"
+    parts = *operands(narrow), *(array(number, 2),) * 3, array(int64, 1), uint32, uint32, given(narrow)
+    return Kernel(name, work, *parts, threads=THREADS)
+
+
+@family(BOTH)
+def products(narrow: bool) -> Kernel:
+    """The first part of a step: deviations of Rh [N, 3 · padded]."""
+    dot, hidden, number = dotter(narrow), verbs(narrow).hidden, kind(narrow)
+
+    def work(
+        R: Any, h: Any, rows: Any, made: Any, total: Any, units: Any, padded: Any, given_k: Any
+    ) -> None:  # fmt: skip
+        k, counts = cuda.local.array(GIVEN, number), cuda.local.array(KEPT, number)
+        copied(given_k, k)
+        clear(counts)
+        row, unit = stand(padded)
+        if row < h.shape[0]:
+            counts[VALID] = number(unit < units)
+            for gate in range(3):
+                at = uint32(uint32(uint32(gate) * padded) + unit)
+                s = number(dot(R, at, h, row))
+                made[row, at] = hidden(
+                    s, rows[0, at], rows[1, at], rows[2, at], rows[3, at], rows[4, at], k, counts
+                )
+            tell(counts, total)
+
+    name = f"gru products of a step, {'narrow' if narrow else 'wide'}"
+    parts = *operands(narrow), *(array(number, 2),) * 2, array(int64, 1), uint32, uint32, given(narrow)
+    return Kernel(name, work, *parts, threads=THREADS)
+
+
+@family(BOTH)
+def gates(narrow: bool) -> Kernel:
+    """The second part: z, r, g and R_g h + b_rg [N, 4 · padded] of Rh and of what x brings."""
+    number, all_gates = kind(narrow), verbs(narrow).gates
+
+    def work(
+        made: Any, p: Any, first: Any, biases: Any, tables: Any, mid: Any, total: Any, units: Any,
+        padded: Any, given_k: Any,
+    ) -> None:  # fmt: skip
+        k, counts = cuda.local.array(GIVEN, number), cuda.local.array(KEPT, number)
+        copied(given_k, k)
+        clear(counts)
+        row, unit = stand(padded)
+        if row < made.shape[0] and unit < units:
+            counts[VALID] = number(1)
+            at_r, at_g = uint32(padded + unit), uint32(uint32(padded + padded) + unit)
+            of_x = first + uint64(row)
+            z, r, g, a = all_gates(
+                made[row, unit], made[row, at_r], made[row, at_g],
+                p[of_x, unit], p[of_x, at_r], p[of_x, at_g], biases[3, unit],
+                tables[0], tables[1], tables[2], k, counts,
+            )  # fmt: skip
+            mid[row, unit], mid[row, at_r], mid[row, at_g] = z, r, g
+            mid[row, uint32(at_g + padded)] = a
+            tell(counts, total)
+
+    name = f"gru gates of a step, {'narrow' if narrow else 'wide'}"
+    matrix = array(number, 2)
+    parts = matrix, matrix, uint64, *(matrix,) * 3, array(int64, 1), uint32, uint32, given(narrow)
+    return Kernel(name, work, *parts, threads=THREADS)
+
+
+@cache
+def finisher(narrow: bool) -> Any:
+    """The device function from gates to the next state, in both kinds of a step; it tells the counts."""
+    number, next_state = kind(narrow), verbs(narrow).state
+
+    @inlined
+    def finish(
+        h: Any, after: Any, row: Any, unit: Any, z: Any, r: Any, g: Any, a: Any, y: Any, codes: Any, v: Any,
+        size: Any, scale: Any, first: Any, units: Any, k: Any, counts: Any, total: Any,
+    ) -> None:  # fmt: skip
+        before = number(number(h[row, unit]) - k[STORED])
+        s = next_state(z, g, before, k, counts)
+        after[row, unit] = number(s + k[STORED])
+        of_x = first + uint64(row)
+        put_state(
+            y, codes, v, size, of_x * uint64(units) + uint64(unit), of_x, unit, units, scale, s, z, r, g, a, k
+        )
+        tell(counts, total)
+
+    return finish
+
+
+@family(BOTH)
+def states(narrow: bool) -> Kernel:
+    """The third part: the next states."""
+    number, finish = kind(narrow), finisher(narrow)
+    bytes_ = array(int8 if narrow else int32, 2)
+
+    def work(
+        mid: Any, h: Any, after: Any, y: Any, codes: Any, v: Any, size: Any, scale: Any, first: Any,
+        units: Any, total: Any, padded: Any, given_k: Any,
+    ) -> None:  # fmt: skip
+        k, counts = cuda.local.array(GIVEN, number), cuda.local.array(KEPT, number)
+        copied(given_k, k)
+        clear(counts)
+        row, unit = stand(padded)
+        if row < h.shape[0] and unit < units:
+            counts[VALID] = number(1)
+            z, g = mid[row, unit], mid[row, uint32(uint32(padded + padded) + unit)]
+            r, a = (
+                mid[row, uint32(padded + unit)],
+                mid[row, uint32(uint32(padded + padded) + uint32(padded + unit))],
+            )
+            finish(
+                h, after, row, unit, z, r, g, a, y, codes, v, size, scale, first, units, k, counts, total
+            )  # fmt: skip
+
+    name = f"gru states of a step, {'narrow' if narrow else 'wide'}"
+    parts = array(number, 2), bytes_, bytes_, *OUTS, array(int64, 1), uint32, given(narrow)
+    return Kernel(name, work, *parts, threads=THREADS)
+
+
+@family(BOTH)
+def one(narrow: bool) -> Kernel:
+    """A step: products, gates and states of a unit in one thread."""
+    number, dot, atoms = kind(narrow), dotter(narrow), verbs(narrow)
+    hidden, all_gates, finish = atoms.hidden, atoms.gates, finisher(narrow)
+    bytes_ = array(int8 if narrow else int32, 2)
+
+    def work(
+        R: Any, words: Any, h: Any, after: Any, rows: Any, biases: Any, tables: Any, p: Any,
+        of_p: Any,  # the row of p with which the step begins
+        y: Any, codes: Any, v: Any, size: Any, scale: Any, first: Any, units: Any, total: Any, padded: Any,
+        given_k: Any,
+    ) -> None:  # fmt: skip
+        k, counts = cuda.local.array(GIVEN, number), cuda.local.array(KEPT, number)
+        copied(given_k, k)
+        clear(counts)
+        row, unit = stand(padded)
+        if row < h.shape[0] and unit < units:
+            counts[VALID] = number(1)
+            d = cuda.local.array(3, number)
+            for gate in range(3):
+                at = uint32(uint32(uint32(gate) * padded) + unit)
+                s = number(dot(R, at, words, row))
+                d[gate] = hidden(
+                    s, rows[0, at], rows[1, at], rows[2, at], rows[3, at], rows[4, at], k, counts
+                )
+            at_r, at_g = uint32(padded + unit), uint32(uint32(padded + padded) + unit)
+            of_x = of_p + uint64(row)
+            z, r, g, a = all_gates(
+                d[0], d[1], d[2], p[of_x, unit], p[of_x, at_r], p[of_x, at_g], biases[3, unit],
+                tables[0], tables[1], tables[2], k, counts,
+            )  # fmt: skip
+            finish(
+                h, after, row, unit, z, r, g, a, y, codes, v, size, scale, first, units, k, counts, total
+            )  # fmt: skip
+
+    name = f"gru a step at once, {'narrow' if narrow else 'wide'}"
+    matrix = array(number, 2)
+    parts = *operands(narrow), bytes_, bytes_, *(matrix,) * 4, uint64, *OUTS, array(int64, 1), uint32
+    return Kernel(name, work, *parts, given(narrow), threads=THREADS)

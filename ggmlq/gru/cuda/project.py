@@ -1,0 +1,152 @@
+"""What x brings to the gates, many steps at once: a product of int8 codes by ``mma``, and row 1 in registers.
+
+A warp has 16 units of all three gates and 32 rows of x. Operands lie in rows as in tile.py and are loaded as
+they lie; the warps of a block have the same units, so that weights come from the first cache.
+
+Before capability 8.0, and for codes of more than 8 bits, the plain kernel serves.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from ...cuda.intrinsics import codes8, ptx
+from ...cuda.intrinsics.atoms import inlined
+from ...cuda.intrinsics.barrier import of_first_lane
+from ...cuda.intrinsics.language import cuda, int32, int64, types, uint32, uint64
+from ...cuda.machine import device
+from ...cuda.machine.launch import Kernel, family
+from .. import step
+from .atoms import GIVEN, KEPT, VALID, clear, copied, given, tell, verbs
+from .call import Work, project_plainly
+from .tile import BYTES, ROWS, UNITS
+
+LEAST = (8, 0)
+TILES, WARPS = 4, 4  # of 8 rows, a warp; of a block
+SUMS = 12 * TILES
+AT_ONCE = ROWS * TILES * WARPS
+
+
+@family()
+def kernel() -> Kernel:
+    """Block (rows, units)."""
+    multiply, finish, first_lane = multiplier(), finisher(), of_first_lane
+    of_z, of_r, of_g = step.WX_Z, step.WX_R, step.WX_G
+
+    def work(
+        W: Any, x: Any, rows_at: Any, biases: Any, p: Any, total: Any, rows: Any, units: Any, padded: Any,
+        columns: Any, given_k: Any,
+    ) -> None:  # fmt: skip
+        k, counts = cuda.local.array(GIVEN, int32), cuda.local.array(KEPT, int32)
+        copied(given_k, k)
+        clear(counts)
+        lane = uint32(cuda.threadIdx.x) & uint32(31)
+        warp = first_lane(uint32(cuda.threadIdx.x) >> uint32(5))
+        g, t = uint32(lane >> uint32(2)), uint32(lane & uint32(3))
+        groups = uint32(padded // uint32(UNITS))
+        unit = uint32(uint32(uint32(uint32(cuda.blockIdx.x) % groups) * uint32(UNITS)) + g)
+        row0 = uint32(uint32(uint32(cuda.blockIdx.x) // groups) * uint32(AT_ONCE))
+        row0 = uint32(row0 + uint32(warp * uint32(ROWS * TILES)))
+        d = cuda.local.array(SUMS, int32)
+        for i in range(SUMS):
+            d[i] = int32(0)
+        length = uint64(columns)
+        across = uint64(uint32(t << uint32(4)))
+        multiply(
+            d, W + uint64(unit) * length + across, x + across, length * uint64(8), uint64(padded) * length,
+            uint32(rows - uint32(1)), uint32(row0 + g), length,
+        )  # fmt: skip
+        own = uint32(row0 + uint32(t << uint32(1)))
+        for half in range(2):
+            at = uint32(unit + uint32(8 * half))
+            finish(d, 0, half, of_z, rows_at, biases, p, at, own, rows, units, padded, k, counts)
+            finish(d, 1, half, of_r, rows_at, biases, p, at, own, rows, units, padded, k, counts)
+            finish(d, 2, half, of_g, rows_at, biases, p, at, own, rows, units, padded, k, counts)
+        tell(counts, total)
+
+    parts = *(uint64,) * 5, types.Array(int64, 1, "C"), *(uint32,) * 4, given(True)
+    return Kernel("gru what x brings by mma", work, *parts, threads=32 * WARPS, blocks=2, least=LEAST)
+
+
+def multiplier() -> Any:
+    """The device function that adds products to sums [tiles, 3, 4]."""
+    mma, load16 = codes8.integer_mma("s8", "s8"), ptx.load16
+
+    @inlined
+    def into(d: Any, j: Any, a: Any, b: Any, c: Any, e: Any, v: Any, w: Any) -> None:
+        s = mma(a, b, c, e, v, w, d[j], d[j + 1], d[j + 2], d[j + 3])
+        d[j], d[j + 1], d[j + 2], d[j + 3] = s[0], s[1], s[2], s[3]
+
+    @inlined
+    def multiply(
+        d: Any, w: Any, x: Any, below: Any, gate_bytes: Any, last: Any, row: Any, columns: Any
+    ) -> None:
+        at = uint64(0)
+        while at < columns:
+            a, e = load16(w + at), load16(w + below + at)
+            b, f = load16(w + gate_bytes + at), load16(w + gate_bytes + below + at)
+            c = load16(w + gate_bytes * uint64(2) + at)
+            g = load16(w + gate_bytes * uint64(2) + below + at)
+            for tile in range(TILES):
+                of_x = uint64(min(uint32(row + uint32(ROWS * tile)), last))
+                v = load16(x + of_x * columns + at)
+                j = 12 * tile
+                into(d, j, a[0], e[0], a[1], e[1], v[0], v[1])
+                into(d, j + 4, b[0], f[0], b[1], f[1], v[0], v[1])
+                into(d, j + 8, c[0], g[0], c[1], g[1], v[0], v[1])
+                into(d, j, a[2], e[2], a[3], e[3], v[2], v[3])
+                into(d, j + 4, b[2], f[2], b[3], f[3], v[2], v[3])
+                into(d, j + 8, c[2], g[2], c[3], g[3], v[2], v[3])
+            at = at + uint64(BYTES)
+
+    return multiply
+
+
+def finisher() -> Any:
+    """The device function from the sums of a gate of a unit to what x brings."""
+    load4, store4, bring = codes8.load4, ptx.store4, verbs(True).bring
+
+    @inlined
+    def finish(
+        d: Any, gate: Any, half: Any, shift: Any, rows_at: Any, biases: Any, p: Any, unit: Any, row0: Any,
+        rows: Any, units: Any, padded: Any, k: Any, counts: Any,
+    ) -> None:  # fmt: skip
+        every, of_unit = uint64(padded) * uint64(4), uint64(unit) * uint64(4)
+        at = rows_at + of_unit + every * uint64(gate)
+        c0, c1, c2 = load4(at), load4(at + every * uint64(3)), load4(at + every * uint64(6))
+        c3, c4 = load4(at + every * uint64(9)), load4(at + every * uint64(12))
+        bias = load4(biases + of_unit + every * uint64(gate))
+        for tile in range(TILES):
+            for column in range(2):
+                row = uint32(row0 + uint32(ROWS * tile + column))
+                if row < rows:
+                    counts[VALID] = int32(unit < units)
+                    value = bring(
+                        d[12 * tile + 4 * gate + 2 * half + column],
+                        c0,
+                        c1,
+                        c2,
+                        c3,
+                        c4,
+                        bias,
+                        k,
+                        shift,
+                        counts,
+                    )
+                    to = uint64(row) * every * uint64(3) + every * uint64(gate) + of_unit
+                    store4(p + to, uint32(value))
+
+    return finish
+
+
+def project(work: Work, first: int, stop: int) -> None:
+    """What x brings to these steps, by the fastest kernel that takes it."""
+    kept, capability, rows = work.kept, device.capability(), (stop - first) * work.rows
+    if not kept.narrow or capability is None or capability < LEAST:
+        project_plainly(work, first, stop)
+        return
+    grid = -(-rows // AT_ONCE) * (kept.padded // UNITS)
+    work.launch(
+        kernel(), (grid,), kept.W, work.codes_from(first), kept.of_wx, kept.biases, work.p, work.counts, rows,
+        work.units, kept.padded, kept.columns, kept.k,
+    )  # fmt: skip

@@ -1,0 +1,36 @@
+"""A step in one launch: the thread that has the sums of a unit goes on to its gates and its state.
+
+Changed: the three rows of a unit belong to one thread, so gates need nothing of other threads and nothing but
+the states goes through memory, in two buffers by turns.
+
+Why it helps: one launch a step, and no intermediate numbers in memory.
+
+Limited by the launch, and by weights that come anew from the second cache in each step.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from ...dispatch.ladder import register
+from ..run import Call
+from . import plain
+from .call import Work, project_plainly, run, words
+
+
+@register(__name__, __doc__, arithmetic="gru", accumulate="int32, int64")
+def launch(calls: Sequence[Call]) -> None:
+    run(calls, project_plainly, steps)
+
+
+def steps(work: Work, first: int, stop: int) -> None:
+    """Steps whose part of x is in p."""
+    given, n, narrow = work.kept, work.rows, work.kept.narrow
+    step, grid = plain.one(narrow), plain.grid(n, given.padded)
+    weights = words(given.R, narrow)
+    for t in range(first, stop):
+        now, after = work.state(t), work.state(t + 1)
+        work.launch(
+            step, grid, weights, words(now, narrow), now, after, given.of_rh, given.biases, given.tables,
+            work.p, (t - first) * n, *work.outs(t), work.counts, given.padded, given.k,
+        )  # fmt: skip

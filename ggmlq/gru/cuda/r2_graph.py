@@ -1,0 +1,103 @@
+"""The same steps as a CUDA graph: 32 of them are launched at once.
+
+Changed: launches of 32 steps are recorded once, with memory of their own for what x brings and for what
+comes out, and replayed for each run of 32 steps; the rest of a call is launched step by step. A cell keeps
+the graph of the last number of rows, and records another one when that changes.
+
+Why it helps: the host is asked once for 32 steps, and the card goes from one kernel to the next by itself.
+
+Limited by that: a kernel still begins, reads its weights and ends in each step.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from ...cuda.machine import device
+from ...dispatch.ladder import register
+from ..run import Call
+from . import plain, r1_step
+from .call import Work, begun, ended, run
+from .project import project
+
+RECORDED = 32  # steps: an even number, so that the first buffer of states is that of the first step again
+
+
+class Replay(NamedTuple):
+    """A graph, and the memory that it works in."""
+
+    key: tuple[Any, ...]
+    graph: Any
+    work: Work
+    done: Any  # event: the last call with this memory has ended
+
+
+@register(__name__, __doc__, arithmetic="gru", accumulate="int32, int64")
+def launch(calls: Sequence[Call]) -> None:
+    for call in calls:
+        if call.x.shape[0] < RECORDED or device.capturing(device.current()):
+            run([call], project, r1_step.steps)
+        else:
+            _replayed(call)
+
+
+def _replayed(call: Call) -> None:
+    t = call.x.shape[0]
+    work = begun(call)
+    replay, stream = _replay(work), device.driver().stream(device.current())
+    stream.wait_event(replay.done)
+    inner, whole = replay.work, t // RECORDED * RECORDED
+    inner.states[...] = work.states
+    inner.counts[...] = 0
+    into = work._replace(p=inner.p)
+    for first in range(0, whole, RECORDED):
+        project(into, first, first + RECORDED)
+        replay.graph.launch(stream)
+        for to, source in zip(_outputs(call), _outputs(inner.call), strict=True):
+            to[first : first + RECORDED] = source
+    work.counts[...] += inner.counts
+    if whole < t:
+        work.states[...] = inner.states
+        project(into, whole, t)
+        r1_step.steps(into, whole, t)
+    replay.done.record(stream)
+    ended(call, work.counts)
+
+
+def _outputs(call: Call) -> list[Any]:
+    """Those that were asked for."""
+    return [part for part in (call.y, call.codes, call.v) if part is not None]
+
+
+def _replay(work: Work) -> Replay:
+    """The graph of a cell for as many rows and these outputs: recorded where it is not the last one."""
+    call, key = work.call, ("cuda graph", device.current())
+    wanted = (work.rows, work.kept.narrow, call.codes is None, call.v is None)
+    found: Replay | None = call.cell.made.get(key)
+    if found is None or found.key != wanted:
+        found = call.cell.made[key] = _recorded(work, wanted)
+    return found
+
+
+def _recorded(work: Work, key: tuple[Any, ...]) -> Replay:
+    call, given, cp = work.call, work.kept, device.cupy()
+    outs = [None if part is None else cp.empty((RECORDED, *part.shape[1:]), part.dtype)
+            for part in (call.y, call.codes, call.v)]  # fmt: skip
+    number = np.int32 if given.narrow else np.int64
+    inner = work._replace(
+        call=call._replace(h=None, y=outs[0], codes=outs[1], v=outs[2], last=None), x=None,
+        states=cp.empty(work.states.shape, work.states.dtype), counts=cp.empty(work.counts.shape, np.int64),
+        p=cp.empty((RECORDED * work.rows, 3 * given.padded), number),
+        outputs=tuple(0 if part is None else part.data.ptr for part in outs),
+    )  # fmt: skip
+    plain.one(given.narrow).load()
+    stream, done = cp.cuda.Stream(non_blocking=True), cp.cuda.Event(disable_timing=True)
+    with stream:
+        stream.begin_capture()
+        r1_step.steps(inner, 0, RECORDED)
+        graph = stream.end_capture()
+    inner = inner._replace(call=inner.call._replace(x=None))
+    return Replay(key, graph, inner, done)

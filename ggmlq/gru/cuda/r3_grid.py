@@ -1,0 +1,106 @@
+"""All steps in one kernel that fills the card: weights stay in registers, a counter in memory is the barrier.
+
+Changed: nothing is launched between steps. Each block has 16 units for the whole call and keeps their
+weights in the registers of its warps, which share the columns of h. Blocks with the same rows hand each other
+states through the second cache, and wait for each other after each step at a counter of their own. All blocks
+of the launch run at the same time, or it is refused.
+
+Why it helps: weights are read once a call, not once a step, and a barrier takes less than a launch.
+
+Limited by the barrier, a microsecond of messages to the second cache and back, and by reading all states of
+the block's rows from there. More rows than the card holds at a time run one part after the other.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from ...cuda.machine import device
+from ...cuda.machine.launch import Kernel, family
+from ...dispatch.card import older_than
+from ...dispatch.ladder import register
+from ...dispatch.problems import Gru
+from ..run import Call
+from . import steps as made
+from .call import Work
+from .layout import padded_units
+from .prepared import Way, run
+from .project import project
+from .r4_cluster import fewest_waves, wider_than_bytes
+from .tile import UNITS, Shape
+
+LEAST = (8, 0)
+SHAPES = {  # by padded units, from few rows to many
+    64: [Shape(1, 1, 1, 1, beside) for beside in (1, 4)],
+    128: [Shape(2, 1, 1, 1, beside) for beside in (1, 4)],
+    256: [Shape(4, 1, 1, 1, beside) for beside in (1, 4)],
+    512: [Shape(4, 2, 1, 1, beside) for beside in (1, 4)],
+    1024: [Shape(4, 4, 1), Shape(4, 4, 1, 2, 2)],
+    2048: [Shape(4, 8, 1, 2)],
+}
+MOST = max(SHAPES)
+APART = 32  # counters of 4 bytes: each has a line of its own
+
+
+@family([(shape,) for shapes in SHAPES.values() for shape in shapes])
+def kernel(shape: Shape) -> Kernel:
+    return made.kernel(shape, False)
+
+
+def refuses(problem: Gru) -> str | None:
+    if problem.units > MOST:
+        return f"takes up to {MOST} units"
+    card = problem.card
+    blocks = padded_units(problem.units) // UNITS
+    if card is not None and card.multiprocessors < blocks:
+        return f"needs {blocks} multiprocessors at the same time, this GPU has {card.multiprocessors}"
+    return wider_than_bytes(problem) or older_than(card, LEAST)
+
+
+class Parts(NamedTuple):
+    """How rows are shared out."""
+
+    shape: Shape
+    pieces: int  # of the rows, each with a counter of its own
+    at_once: int  # that run together
+
+    @staticmethod
+    def of(call: Call) -> Parts:
+        """Those of a call."""
+        n, multiprocessors = call.x.shape[1], device.multiprocessors()
+        shape = fewest_waves(SHAPES[padded_units(call.cell.units)], n, multiprocessors)
+        return Parts(shape, -(-n // shape.rows), max(1, multiprocessors // shape.blocks))
+
+    @property
+    def blocks(self) -> int:
+        """That run together."""
+        return min(self.at_once, self.pieces) * self.shape.blocks
+
+
+def counters(call: Call, some: int) -> int:
+    """Words: a counter for each part of the rows, in each of the launches for some steps."""
+    runs = -(-int(call.x.shape[0]) // some)
+    return APART * Parts.of(call).pieces * runs
+
+
+def steps(work: Work, first: int, stop: int) -> None:
+    """Steps whose part of x is in p: as many rows at a time as run together."""
+    given, parts = work.kept, Parts.of(work.call)
+    begin = first // work.some * parts.pieces
+    for part in range(0, parts.pieces, parts.at_once):
+        grid = min(parts.at_once, parts.pieces - part) * parts.shape.blocks
+        work.launch(
+            kernel(parts.shape), (grid,), given.R, given.of_rh, given.biases, given.tables,
+            given.tables.shape[1], work.p, work.states, work.between, *work.outs(first), work.counts,
+            work.counters_from(APART * (begin + part)), stop - first, first, work.rows,
+            part * parts.shape.rows, given.k,
+        )  # fmt: skip
+
+
+WAY = Way("grid", project, steps, lambda call: Parts.of(call).blocks, counters)
+
+
+@register(__name__, __doc__, arithmetic="gru", accumulate="int32", refuses=refuses)
+def launch(calls: Sequence[Call]) -> None:
+    run(calls, WAY)

@@ -1,0 +1,90 @@
+"""All steps in one kernel of clusters, which hand each other states through their shared memory.
+
+Changed: units of up to 512 are shared out to the blocks of a cluster, at most eight, and rows of the batch to
+clusters. A cluster is all that its rows need: weights stay in its registers, states go from each block into
+the shared memory of all eight, and the blocks meet in hardware after each step. Clusters never wait for one
+another, so any number of them is right, and a small batch still uses many multiprocessors.
+
+Why it helps: no launch, no way through memory, and a meeting in hardware, the quickest there is.
+
+Limited by the chain of a step: products, one gate after the other, the way to the neighbours.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from ...cuda.machine import device
+from ...cuda.machine.launch import Kernel, family
+from ...dispatch.card import older_than
+from ...dispatch.ladder import register
+from ...dispatch.problems import Gru
+from ..run import Call
+from . import steps as made
+from .call import Work
+from .layout import padded_units
+from .prepared import Way, run
+from .project import project
+from .tile import ENTRIES, Shape
+
+LEAST = (9, 0)
+SHAPES = {  # by padded units, from few rows to many
+    64: [Shape(1, 1, 2, 1, beside) for beside in (1, 2, 4)],
+    128: [Shape(2, 1, 2, 1, beside) for beside in (1, 2, 4)],
+    256: [Shape(4, 1, 2, 1, beside) for beside in (1, 2, 4)],
+    512: [Shape(4, 2, 4, tiles) for tiles in (1, 2)],
+}
+MOST = max(SHAPES)
+
+
+@family([(shape,) for shapes in SHAPES.values() for shape in shapes])
+def kernel(shape: Shape) -> Kernel:
+    return made.kernel(shape, True)
+
+
+def fewest_waves(shapes: list[Shape], n: int, multiprocessors: int) -> Shape:
+    """The one with the fewest rows a block that still lets all rows run at the same time, or the last."""
+    for shape in shapes:
+        if -(-n // shape.rows) * shape.blocks <= multiprocessors:
+            return shape
+    return shapes[-1]
+
+
+def wider_than_bytes(problem: Gru) -> str | None:
+    """Why kernels on bytes do not take a problem, or None."""
+    if not problem.narrow or problem.bits > 8:
+        return "takes codes of up to 8 bits, with sums that fit int32"
+    if problem.entries > ENTRIES:
+        return f"takes tables of up to {ENTRIES} entries"
+    return None
+
+
+def refuses(problem: Gru) -> str | None:
+    if problem.units > MOST:
+        return f"takes up to {MOST} units"
+    return wider_than_bytes(problem) or older_than(problem.card, LEAST)
+
+
+def clusters(call: Call) -> tuple[Shape, int]:
+    """What a block has, and how many there are."""
+    n = call.x.shape[1]
+    shape = fewest_waves(SHAPES[padded_units(call.cell.units)], n, device.multiprocessors())
+    return shape, -(-n // shape.rows) * shape.blocks
+
+
+def steps(work: Work, first: int, stop: int) -> None:
+    """Steps whose part of x is in p."""
+    given, (shape, grid) = work.kept, clusters(work.call)
+    work.launch(
+        kernel(shape), (grid,), given.R, given.of_rh, given.biases, given.tables, given.tables.shape[1],
+        work.p, work.states, work.between, *work.outs(first), work.counts, 0, stop - first, first, work.rows,
+        0, given.k, cluster=shape.blocks,
+    )  # fmt: skip
+
+
+WAY = Way("cluster", project, steps, lambda call: clusters(call)[1], lambda call, some: 0)
+
+
+@register(__name__, __doc__, arithmetic="gru", accumulate="int32", refuses=refuses)
+def launch(calls: Sequence[Call]) -> None:
+    run(calls, WAY)

@@ -1,0 +1,242 @@
+"""What of the sources a kernel is made of, found in their text: nothing is imported, and no version of
+Python or Numba changes it.
+
+From the function that makes a kernel the names in its text are followed, from definition to definition and
+from file to file, as far as files hold words of kernels, formats and codes. Its digest is that of all these
+definitions without docstrings and places; what launches a kernel, beside it in the same file, is not among
+them. Two things no text names: a kernel's format comes with its case, so the file of that format counts in
+whole, and statements that tell Numba something, by ``extending``, count as soon as anything of their file
+does. Of the CPU's vectors all files count, for which operators they have no text names either.
+"""
+
+from __future__ import annotations
+
+import ast
+import hashlib
+from collections.abc import Iterator
+from copy import copy
+from functools import cache
+from pathlib import Path
+from typing import NamedTuple
+
+PACKAGE = Path(__file__).parents[1]
+TABLE = "formats/_table.py"  # how formats are looked up
+TABLES, CODES = "formats/_grids.npz", "codes/__init__.py"
+SKIPPED = ("ctx", "kind", "type_comment", "type_params")  # fields that say nothing, or not in every Python
+TELLING = {"extending", "register_model", "lower_builtin", "lower_cast", "lower_constant", "infer_global"}
+
+
+class Side(NamedTuple):
+    """Where kernels of a device are made of something."""
+
+    followed: tuple[str, ...]
+    host: tuple[str, ...]  # of these, what makes no code
+    compiler: tuple[str, ...]  # but for this, which is part of every kernel
+    whole: tuple[str, ...] = ()  # rooms that count with all their files as soon as anything of them does
+    of_formats: tuple[str, ...] = ("formats",)  # rooms with a file for a format, taken by its name
+
+
+SIDES = {
+    "cuda": Side(
+        ("cuda/", "formats/", "codes/", "fixed/", "gru/", "dispatch/ending.py"),
+        ("cuda/machine/", "cuda/prebuilt/", "cuda/intrinsics/language.py", "cuda/intrinsics/blank.py", TABLE),
+        ("cuda/machine/compiling.py",),
+    ),
+    "cpu": Side(
+        ("cpu/", "formats/", "codes/"),
+        (
+            *(
+                f"cpu/machine/{name}.py"
+                for name in ("features", "kernels", "levels", "loading", "served", "workers")
+            ),
+            TABLE,
+        ),
+        ("cpu/machine/jit.py",),
+        whole=("cpu/lanes/",),
+        of_formats=("formats", "cpu/unpack"),
+    ),
+}
+
+
+class Reached(NamedTuple):
+    """What a kernel is made of."""
+
+    digest: str
+    files: tuple[str, ...]  # relative to the package
+    places: frozenset[tuple[str, int, int]]  # file, first and last line of each definition
+
+
+@cache
+def reached(family: str, formats: tuple[str, ...] = (), package: Path = PACKAGE) -> Reached:
+    """Of the kernels of a family, ``ggmlq.cuda….name``, with formats among what they are made for."""
+    module, _, name = family.rpartition(".")
+    start = module.partition(".")[2].replace(".", "/") + ".py"
+    side = SIDES["cuda" if "cuda" in start.split("/") else "cpu"]
+    own = [f"{room}/{stem.lower()}.py" for stem in formats for room in side.of_formats]
+    own = [path for path in own if (package / path).is_file()]
+    waiting = [(start, name)]
+    waiting += [(path, each) for path in (*side.compiler, *own) for each in _file(package, path).names]
+    tables = {TABLES} if formats else set()
+    seen = set(waiting)
+    found: dict[str, set[int]] = {}
+    while waiting:
+        path, name = waiting.pop()
+        file = _file(package, path)
+        numbers = {*file.names.get(name, ()), *file.always} - found.setdefault(path, set())
+        found[path] |= numbers
+        new = {each for number in numbers for each in _needs(package, path, number)}
+        if name in file.imports:
+            new.add(file.imports[name])
+        if (path, name) == (CODES, "CODES"):
+            new |= {(each, n) for each in _room(package, "codes") for n in _file(package, each).names}
+        if path.startswith(side.whole):
+            new |= {(each, n) for each in _room(package, path) for n in _file(package, each).names}
+        new = {each for each in new if _counts(package, side, each[0])} - seen
+        seen |= new
+        waiting += new
+    digest = hashlib.blake2b(digest_size=10)
+    places = sorted((path, number) for path, numbers in found.items() for number in numbers)
+    for path, number in places:
+        digest.update(f"{path}\0{_text(package, path, number)}\0".encode())
+    for path in sorted(tables):
+        digest.update((package / path).read_bytes())
+    files = tuple(sorted({path for path, _ in places} | tables))
+    lines = frozenset((path, *_file(package, path).lines[number]) for path, number in places)
+    return Reached(digest.hexdigest(), files, lines)
+
+
+@cache
+def _counts(package: Path, side: Side, path: str) -> bool:
+    followed = path.startswith(side.followed) and not path.startswith(side.host)
+    return (followed or path in side.compiler) and (package / path).is_file()
+
+
+@cache
+def _room(package: Path, place: str) -> list[str]:
+    """The files of a folder, or of the one that a file is in."""
+    folder = package / place if (package / place).is_dir() else (package / place).parent
+    return [path.relative_to(package).as_posix() for path in sorted(folder.glob("*.py"))]
+
+
+class File(NamedTuple):
+    """A source file: its statements, and what its names stand for."""
+
+    lines: tuple[tuple[int, int], ...]
+    names: dict[str, tuple[int, ...]]  # the statements that bind them
+    imports: dict[str, tuple[str, str]]  # file and name; of a module the name ""
+    always: tuple[int, ...]  # statements that do something by being run
+    trees: tuple[ast.stmt, ...]
+
+
+@cache
+def _file(package: Path, path: str) -> File:
+    tree = ast.parse((package / path).read_bytes())
+    lines, always = [], []
+    trees: list[ast.stmt] = []
+    names: dict[str, list[int]] = {}
+    imports: dict[str, tuple[str, str]] = {}
+    for statement in tree.body:
+        nodes = list(ast.walk(statement))
+        for node in nodes:
+            if isinstance(node, ast.ImportFrom):
+                imports |= dict(_imported(package, path, node))
+        if isinstance(statement, ast.Import | ast.ImportFrom) or _is_text(statement):
+            continue
+        for name in _bound(statement, nodes):
+            names.setdefault(name, []).append(len(trees))
+        if isinstance(statement, ast.Expr) or TELLING & _read(nodes):
+            always.append(len(trees))
+        first = min([statement.lineno, *(each.lineno for each in getattr(statement, "decorator_list", ()))])
+        lines.append((first, statement.end_lineno or first))
+        trees.append(statement)
+    bound = {name: tuple(numbers) for name, numbers in names.items()}
+    return File(tuple(lines), bound, imports, tuple(always), tuple(trees))
+
+
+@cache
+def _text(package: Path, path: str, number: int) -> str:
+    return text_of(_without_cases(_file(package, path).trees[number]))
+
+
+@cache
+def _needs(package: Path, path: str, number: int) -> frozenset[tuple[str, str]]:
+    """What a statement refers to: names of its own file, and names in modules."""
+    file, statement = _file(package, path), _without_cases(_file(package, path).trees[number])
+    nodes = list(ast.walk(statement))
+    found = {(path, name) for name in _read(nodes)}
+    for node in nodes:
+        if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name):
+            module, name = file.imports.get(node.value.id, ("", "-"))
+            if not name:
+                found.add((module, node.attr))
+    return frozenset(found)
+
+
+def _imported(package: Path, path: str, node: ast.ImportFrom) -> Iterator[tuple[str, tuple[str, str]]]:
+    """What an import of ours binds: names in files, or files."""
+    if not node.level:
+        return
+    base = "/".join(path.split("/")[: -node.level])
+    place = "/".join(filter(None, [base, *(node.module or "").split(".")]))
+    for alias in node.names:
+        name, within = alias.asname or alias.name, f"{place}/{alias.name}".lstrip("/")
+        if (package / f"{within}.py").is_file():
+            yield name, (f"{within}.py", "")
+        elif (package / within / "__init__.py").is_file():
+            yield name, (f"{within}/__init__.py", "")
+        elif (package / f"{place}.py").is_file():
+            yield name, (f"{place}.py", alias.name)
+        else:
+            yield name, (f"{place}/__init__.py", alias.name)
+
+
+def _bound(statement: ast.stmt, nodes: list[ast.AST]) -> set[str]:
+    """The names that a statement of a module binds, those in its branches too; not what counts in a ``for``
+    of an expression.
+    """
+    if isinstance(statement, ast.FunctionDef | ast.ClassDef):
+        return {statement.name}
+    within = {
+        id(each) for node in nodes if isinstance(node, ast.comprehension) for each in ast.walk(node.target)
+    }
+    names = (node for node in nodes if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store))
+    stored = {node.id for node in names if id(node) not in within}
+    return stored | {node.name for node in nodes if isinstance(node, ast.FunctionDef | ast.ClassDef)}
+
+
+def _read(nodes: list[ast.AST]) -> set[str]:
+    return {node.id for node in nodes if isinstance(node, ast.Name)}
+
+
+def _is_text(statement: ast.stmt) -> bool:
+    return isinstance(statement, ast.Expr) and isinstance(statement.value, ast.Constant)
+
+
+def _without_cases(statement: ast.stmt) -> ast.stmt:
+    """A maker of kernels without ``@family(…)``: which cases it is meant for is not what one is made of."""
+    if not isinstance(statement, ast.FunctionDef) or "family" not in map(_called, statement.decorator_list):
+        return statement
+    bare = copy(statement)
+    bare.decorator_list = [each for each in statement.decorator_list if _called(each) != "family"]
+    return bare
+
+
+def _called(node: ast.expr) -> str:
+    return node.func.id if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) else ""
+
+
+def text_of(node: object) -> str:
+    """A piece of syntax as text, the same in every version of Python; without docstrings and places."""
+    if isinstance(node, list):
+        return f"[{','.join(map(text_of, node))}]"
+    if not isinstance(node, ast.AST):
+        return repr(node)
+    fields = []
+    for name, value in ast.iter_fields(node):
+        if name == "body" and isinstance(node, ast.FunctionDef | ast.ClassDef):
+            said = value[1:] if value and _is_text(value[0]) else value
+        else:
+            said = value
+        if said not in (None, []) and name not in SKIPPED:
+            fields.append(f"{name}={text_of(said)}")
+    return f"{type(node).__name__}({','.join(fields)})"

@@ -1,0 +1,182 @@
+"""Tasks handed to an executor until all are done; what a killed worker had begun is done again.
+
+A process that dies takes its whole pool with it, and nobody says whose task it was: one of the first that
+were not done yet. These are tried again in a new pool. One that was there twice is then tried alone, so that
+a third loss is its own: an input that kills whoever touches it is named, and others that only stood beside
+it are not blamed. dask and others name the task themselves, and start workers anew.
+
+Doing a task twice must do no harm: results are the same, and ranges of files are written with the same bytes,
+also where a worker that was given up still lives.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import BrokenExecutor, CancelledError, Executor, Future
+from queue import SimpleQueue
+from typing import Any, Generic, NoReturn, Protocol, TypeVar
+
+from ..base.progress import quiet
+from ..base.text import count
+from ..base.threads import at_most
+from ..errors import GGMLQError, HostMemoryError, WorkerError
+from . import executor as executors
+
+TRIES = 3  # of a task whose worker dies
+
+
+class Task(Protocol):
+    """What a worker is given; it is pickled."""
+
+    @property
+    def what(self) -> str:
+        """What an error calls it: the tensor, and the part of it."""
+
+
+Job = TypeVar("Job", bound=Task)
+Result = TypeVar("Result")
+
+
+def run(
+    executor: Executor | None,
+    tasks: Iterable[Job],
+    work: Callable[[Job], Result],
+    take: Callable[[Job, Result], object],
+) -> None:
+    """Let ``take`` have what ``work`` makes of each task, in any order. None: one after the other, here.
+
+    ``work`` is a function of a module. The first error of a task ends everything.
+    """
+    if executor is None:
+        for task in tasks:
+            take(task, work(task))
+        return
+    executors.check(executor)
+    _Run(executor, work, take).through(iter(tasks))
+
+
+def _called(work: Callable[[Any], Result], task: Any, threads: int | None) -> Result:
+    """What a worker does."""
+    with at_most(threads), quiet():
+        return work(task)
+
+
+class _Run(Generic[Job, Result]):
+    def __init__(
+        self, executor: Executor, work: Callable[[Job], Result], take: Callable[[Job, Result], object]
+    ) -> None:
+        self._executor, self._work, self._take = executor, work, take
+        self._own: Executor | None = None  # made in place of one that broke
+        self._threads = executors.threads_of(executor)
+        self._out: dict[Future[Result], Job] = {}  # in the order in which they went
+        self._finished: SimpleQueue[Future[Result]] = SimpleQueue()
+        self._again: deque[Job] = deque()
+        self._alone: deque[Job] = deque()
+        self._lost: dict[int, int] = {}  # how often, by identity: tasks are held until they are done
+
+    def through(self, tasks: Iterator[Job]) -> None:
+        try:
+            while self._hand_out(tasks) or self._out:
+                future = self._finished.get() if self._out else None
+                if future in self._out:
+                    self._settle(future)
+        finally:
+            if self._own is not None:
+                executors.kill(self._own)
+            elif not executors.is_ours(self._executor):  # killed next, and a cancelled future upsets that
+                for future in self._out:
+                    future.cancel()
+
+    def _hand_out(self, tasks: Iterator[Job]) -> bool:
+        """Fill the window; whether there is anything to wait for or to try."""
+        if self._alone:
+            if not self._out:
+                self._submit(self._alone.popleft())
+            return True
+        while len(self._out) < executors.WINDOW and not self._alone:
+            task = self._again.popleft() if self._again else next(tasks, None)
+            if task is None:
+                return bool(self._out)
+            self._submit(task)
+        return True
+
+    def _submit(self, task: Job) -> None:
+        try:
+            future = self._executor.submit(_called, self._work, task, self._threads)
+        except BrokenExecutor as error:
+            self._again.appendleft(task)
+            self._broke(error)
+        except RuntimeError as error:  # shut down
+            raise WorkerError(
+                f"{task.what}: the executor takes no work: {error}; it was shut down, or its `with` is "
+                "over; pass one that is open"
+            ) from error
+        else:
+            self._out[future] = task
+            future.add_done_callback(self._finished.put)
+
+    def _settle(self, future: Future[Result]) -> None:
+        error = CancelledError() if future.cancelled() else future.exception()
+        if error is None:
+            task = self._out.pop(future)
+            self._lost.pop(id(task), None)
+            self._take(task, future.result())
+        elif isinstance(error, BrokenExecutor):
+            self._broke(error)
+        elif executors.is_lost(error):  # of dask's, which has tried it on several workers: alone, then
+            task = self._out.pop(future)
+            self._lost.setdefault(id(task), TRIES - 2)
+            self._count(task, error)
+        elif isinstance(error, MemoryError) and not isinstance(error, GGMLQError):
+            raise HostMemoryError(
+                f"{self._out[future].what}: its worker found no memory: {error or 'no figure is known'}; "
+                "take fewer workers, or give each more"
+            ) from error
+        else:
+            raise error
+
+    def _broke(self, error: BaseException) -> None:
+        """The pool is gone, and with it what was out: another one for the rest."""
+        for future in [future for future in self._out if _succeeded(future)]:
+            self._take(self._out.pop(future), future.result())
+        out, self._out = list(self._out.values()), {}
+        if not out and self._again:  # it took nothing: the one that it refused has to count
+            out = [self._again.popleft()]
+        broken, self._executor = self._executor, self._another(error, out)
+        if broken is self._own:
+            executors.kill(broken)
+        self._own = self._executor
+        suspects = (executors.at_once(self._executor) or len(out)) + 1  # one more may have been on its way
+        self._again.extendleft(reversed(out[suspects:]))
+        for task in reversed(out[:suspects]):
+            self._count(task, error)
+
+    def _another(self, error: BaseException, out: list[Job]) -> Executor:
+        found = executors.renewed(self._executor)
+        if found is None:
+            first = out[0].what if out else "the next task"
+            raise WorkerError(
+                f"{first}: the executor broke ({error or type(error).__name__}), with "
+                f"{count(len(out), 'task')} not done; only pools of processes are made anew from here; "
+                "start it again and repeat the call"
+            ) from error
+        return found
+
+    def _count(self, task: Job, error: BaseException) -> None:
+        """One more loss of a task."""
+        lost = self._lost[id(task)] = self._lost.get(id(task), 0) + 1
+        if lost >= TRIES:
+            self._give_up(task, error)
+        (self._alone if lost == TRIES - 1 else self._again).appendleft(task)
+
+    def _give_up(self, task: Job, error: BaseException) -> NoReturn:
+        raise WorkerError(
+            f"{task.what}: its worker died {TRIES} times ({error or type(error).__name__}), the last time "
+            "with nothing else to do; too little memory is the usual reason; take fewer workers, or look "
+            "with `ggmlq validate` whether the file is damaged"
+        ) from error
+
+
+def _succeeded(future: Future[Any]) -> bool:
+    return future.done() and not future.cancelled() and future.exception() is None
