@@ -27,23 +27,23 @@ def machine_of(level: Level) -> Any:
 
 
 def triple_of(level: Level) -> str:
-    """What LLVM calls the level's system: this one's, or Linux there."""
+    """LLVM's name of the level's system: this one's, or Linux there."""
     here = level.machine == platform.machine()
     return str(llvm.get_process_triple()) if here else f"{level.machine}-unknown-linux-gnu"
 
 
 def placeless() -> None:
-    """Leave out of code where an exception is raised: names of folders are those of who compiles."""
+    """Have code leave out the place where an exception is raised: folders are those of this machine."""
     from numba.core.callconv import CPUCallConv
 
-    told = CPUCallConv.set_static_user_exc
+    original = CPUCallConv.set_static_user_exc
 
-    def shorter(
+    def without_place(
         self: Any, builder: Any, exc: Any, exc_args: Any = None, loc: Any = None, func_name: Any = None
     ) -> None:
-        told(self, builder, exc, exc_args)
+        original(self, builder, exc, exc_args)
 
-    CPUCallConv.set_static_user_exc = shorter
+    CPUCallConv.set_static_user_exc = without_place
 
 
 def aim(level: Level) -> None:
@@ -67,7 +67,7 @@ def aim(level: Level) -> None:
             return self.serialize_using_bitcode()
 
     class Codegen(codegen.AOTCPUCodegen):
-        """What Numba's own has, without an engine that would run code."""
+        """Numba's own, without an engine that would run code."""
 
         _library_class = Library
 
@@ -79,14 +79,14 @@ def aim(level: Level) -> None:
             self._loopvect, self._opt_level = False, 0  # as Numba has them by default
 
         def _create_empty_module(self, name: str) -> ir.Module:
-            made = super()._create_empty_module(name)
-            made.triple = triple_of(level)
-            return made
+            module = super()._create_empty_module(name)
+            module.triple = triple_of(level)
+            return module
 
         def _get_host_cpu_name(self) -> str:
             return level.cpu
 
         def set_env(self, name: str, env: Any) -> None:
-            """Nothing is run."""
+            """Do nothing: no code is run here."""
 
     codegen.JITCPUCodegen = Codegen

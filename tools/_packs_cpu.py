@@ -40,13 +40,13 @@ FLOATS = ("e4m3", "e5m2")
 
 @cache
 def wanted(levels: tuple[Level, ...] = LEVELS) -> tuple[Wanted, ...]:
-    """All that belongs in."""
-    found = [
+    """All kernels that belong in."""
+    kernels = [
         Wanted(Origin(f"ggmlq.cpu.{name}", case), level.folder)
         for level in levels
         for name, case in chain(_of(best(level.features)), _of_pairs(level), _of_matrix_unit(level))
     ]
-    return tuple(dict.fromkeys(found))
+    return tuple(dict.fromkeys(kernels))
 
 
 def _of(kind: Target) -> Iterator[tuple[str, tuple[Any, ...]]]:

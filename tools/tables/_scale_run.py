@@ -83,13 +83,13 @@ def _rates(folder: str, cores: int) -> Rates:
     open_tensor = (b - a) / (8 * 390 * 2)
     flat, elements = checkpoint(f"{folder}/flat", 1, 4, (2048, 4096))
     walk = seconds(lambda: gq.survey(flat, types=[], progress=False))
-    tried = seconds(lambda: gq.survey(flat, progress=False))
+    trial = seconds(lambda: gq.survey(flat, progress=False))
     source, halves = half(f"{folder}/half.gguf", 4, (1024, 4096))
     encode = seconds(lambda: gq.convert.quantize(source, f"{folder}/out.gguf", "q4_K"))
     write = seconds(lambda: _write(f"{folder}/bytes", 256 << 20), 2)
     start = seconds(lambda: _start_workers(few, cores), 1)
     return Rates(
-        max(a / 8 - 20 * open_tensor, 0.0), open_tensor, elements / walk, max(tried - walk, 0.0) / 4,
+        max(a / 8 - 20 * open_tensor, 0.0), open_tensor, elements / walk, max(trial - walk, 0.0) / 4,
         halves / encode, start, (256 << 20) / write,
     )  # fmt: skip
 

@@ -24,7 +24,10 @@ OPTIONS = {
     "--multiprocessors": {"type": int, "help": "of the card, likewise"},
 }
 NEAR = 3.0  # times the fastest: what is listed behind it, for formats and arithmetics that it refuses
-WHAT = "The fastest kernels, written by tools/table.py cuda_choice; ggmlq/cuda/cost/choice.py says how to read it"
+WHAT = (
+    "The fastest kernels, written by tools/table.py cuda_choice; "
+    "ggmlq/cuda/cost/choice.py says how to read it"
+)
 Cells = dict[tuple[str, int, int], dict[int, dict[str, float]]]
 
 

@@ -240,8 +240,8 @@ def picture(card: results.Results) -> str:
     }
     figure, axes = chart(figsize=(8, 5))
     for label, (style, color, points) in lines.items():
-        known = {m: us for m, us in points.items() if us is not None}
-        axes.plot(known.keys(), known.values(), style, color=color, label=label)
+        measured = {m: us for m, us in points.items() if us is not None}
+        axes.plot(measured.keys(), measured.values(), style, color=color, label=label)
     axes.set_xscale("log", base=2)
     rows = [f.problem[1] for f in shown]
     axes.set_xticks(rows, map(str, rows))

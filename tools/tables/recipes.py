@@ -50,7 +50,7 @@ def texts(options: Namespace) -> Texts:
 
 
 class Model(NamedTuple):
-    """A made-up model."""
+    """A made-up model with its importance matrix."""
 
     name: str
     tensors: Arrays

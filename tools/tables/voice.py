@@ -31,7 +31,7 @@ HEADER = ("numbers", "frames right", "as in floats", "bytes of weights", "of tab
 
 
 def texts(options: Namespace) -> Texts:
-    """One table."""
+    """A row for each kind of numbers."""
     yield "docs/gru.md", table(HEADER, rows(options.sounds))
 
 
