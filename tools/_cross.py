@@ -41,6 +41,7 @@ def placeless() -> None:
     def without_place(
         self: Any, builder: Any, exc: Any, exc_args: Any = None, loc: Any = None, func_name: Any = None
     ) -> None:
+        """Raise as Numba does, without ``loc``."""
         original(self, builder, exc, exc_args)
 
     CPUCallConv.set_static_user_exc = without_place
@@ -59,6 +60,7 @@ def aim(level: Level) -> None:
         """Code that has no address here."""
 
         def get_pointer_to_function(self, name: str) -> int:
+            """Finish the code; its address is nothing here."""
             self._ensure_finalized()
             return 0
 

@@ -212,10 +212,9 @@ def kept(folders: Path = HERE, all_of: Iterable[Wanted] | None = None) -> dict[W
         pack = _pack(folders, kernel)
         facts = pack.header["families"].get(origin.family) if pack else None
         place = facts and facts["cases"].get(origin.text)
-        if pack and place and facts["digest"] == digest(origin.family, origin.formats):
-            body = _body(pack)
-            if body is not None:
-                code[kernel] = body[place[0] : place[0] + place[1]]
+        fresh = place and facts["digest"] == digest(origin.family, origin.formats)
+        if pack and fresh and (body := _body(pack)) is not None:
+            code[kernel] = body[place[0] : place[0] + place[1]]
     return code
 
 

@@ -108,7 +108,7 @@ def _of_format(fmt: BlockFormat, kind: Target) -> Iterator[tuple[str, tuple[Any,
 
 def _of_scales(kind: Target) -> Iterator[tuple[str, tuple[Any, ...]]]:
     """Kernels of codes with scales."""
-    ways = [("float32", *each) for each in CODED]
+    ways = [("float32", *code) for code in CODED]
     ways += [(read, code, False) for read, code in product(*NARROW)]
     for read, code, zeros in ways:
         yield "quantize_scaled.kernels.fused", (read, code, "half_even", zeros, "float32", kind)

@@ -42,13 +42,13 @@ def main(arguments: list[str] | None = None) -> int:
     documents: dict[Path, bytes] = {}
     for place, text in table.texts(options):
         if options.print:
-            print(text)
+            print(text if isinstance(text, str) else f"{place}: {len(text)} bytes")
             continue
         document, _, part = place.partition(" ")
         path = ROOT / document
         if path.suffix == ".md":
             page = documents.get(path) or path.read_bytes()
-            comment = f"<!-- table: tools/tables/{' '.join(filter(None, (f'{name}.py', part)))} -->"
+            comment = f"<!-- table: tools/tables/{name}.py {part}".rstrip() + " -->"
             documents[path] = put(page.decode(), comment, text, document).encode()
         else:
             documents[path] = text.encode() if isinstance(text, str) else text

@@ -101,6 +101,7 @@ def check(runner: Runner, lib: Path, device: str, buffer: str | None, jobs: int)
     options = [["--buffer", buffer, "--data", "all"]] if buffer else [[], ["--experts", "edges"]]
 
     def check_type(case: tuple[list[str], str]) -> dict[str, Any]:
+        """The results of a type."""
         more, name = case
         experts = "--experts" in more
         saved = runner.into / "wrong" / f"{'experts' if experts else 'plain'}-{name}"

@@ -20,7 +20,7 @@ UNITS, SOUNDS, AT_ONCE = 24, 600, 32
 
 
 def main() -> None:
-    """Train and write."""
+    """Train the network and write its weights."""
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("--steps", type=int, default=600)
     args = parser.parse_args()

@@ -88,6 +88,7 @@ def seconds(q: gq.QuantArray, m: int, kernels: list[Rung], turns: int) -> dict[s
     out = np.empty((m, SIZE), np.float32)
 
     def once(kernel: str) -> float:
+        """Seconds of one product."""
         start = time.perf_counter()
         gq.linear(x, q, out=out, kernel=kernel)
         return time.perf_counter() - start

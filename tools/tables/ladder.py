@@ -47,6 +47,7 @@ def ladder(card: Figures, name: str, shape: Shape) -> str:
     lines = []
 
     def add(kernel: str, us: float, m: int) -> None:
+        """Add a line of the table."""
         here = (m, *shape[1:])
         theirs, rate = llama(name, *here), rate_of(here, us)
         naive = next(row["us"] for row in rows_of(card, name, here) if row["kernel"] == "cuda:naive")

@@ -82,6 +82,7 @@ def model(
     importance: Arrays = {}
 
     def add(tensor: str, *shape: int, inputs: Any = 1.0) -> None:
+        """Add a tensor, and the importance of its columns."""
         x = rng.standard_t(tails, shape) if tails else rng.standard_normal(shape)
         tensors[tensor] = (x * rng.lognormal(0, spread) / shape[-1] ** 0.5).astype(np.float32)
         squares = np.broadcast_to(np.float64(inputs) ** 2, (*shape[:-2], shape[-1]))
