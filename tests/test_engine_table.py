@@ -136,7 +136,7 @@ def test_keep(tmp_path, monkeypatch):
         keeping.main([str(raw), "card", *words])
     merged = results.load(tmp_path / "card.json")
     assert [run["commit"] for run in merged["runs"]] == ["xyz", "abc"]
-    assert {f.problem[0] for f in engine.figures(merged)} == {"q4_0", "q8_0"}
+    assert {f.name for f in engine.figures(merged)} == {"q4_0", "q8_0"}
     results.save(raw, made_up(device="another"))
     with pytest.raises(SystemExit, match="holds results of NVIDIA H200"):
         keeping.main([str(raw), "card"])

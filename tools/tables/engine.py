@@ -6,10 +6,8 @@ Figures are those of bench/results/engine_h200.json, which tools/keep.py writes 
 from __future__ import annotations
 
 from argparse import Namespace
-from dataclasses import dataclass
-from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from ggmlq.formats import FORMATS
 from ggmlq.testing import results
@@ -48,77 +46,49 @@ def texts(options: Namespace) -> Texts:
         yield "README.md", first(card)
 
 
-@dataclass
-class Figure:
-    """The kernel that auto takes for one problem, beside everything that it is compared with."""
+class Figure(NamedTuple):
+    """The kernel that auto takes for one problem, and all that it is compared with, in microseconds."""
 
-    card: results.Results
+    name: str  # of the format
+    m: int
+    n: int
+    k: int
     row: results.Row
-
-    @property
-    def problem(self) -> tuple[str, int, int, int]:
-        """Format, M, N, K."""
-        return self.row["format"], self.row["M"], self.row["N"], self.row["K"]
-
-    @property
-    def us(self) -> float:
-        """Microseconds in a graph."""
-        return float(self.row["us"])
-
-    @property
-    def run(self) -> dict[str, Any]:
-        """The run that it was measured in, with its roofs."""
-        run: dict[str, Any] = self.card["runs"][self.row["run"]]
-        return run
-
-    @cached_property
-    def llama(self) -> float | None:
-        """llama.cpp's microseconds, if this is the card that they were measured on."""
-        return llama(*self.problem) if llama_card().startswith(self.run["device"]) else None
-
-    @property
-    def reading(self) -> float:
-        """Microseconds that reading the file's bytes of the weights takes."""
-        name, _, n, k = self.problem
-        return 1e-3 * n * FORMATS[name].row_bytes(k) / float(self.run["read_GBps"])
-
-    @property
-    def roof(self) -> float:
-        """Microseconds below which the card cannot be: reading weights, or cuBLAS on halves at its best."""
-        _, m, n, k = self.problem
-        peak = self.run["cublas_f16_TFLOPS"]
-        return max(self.reading, 2e-6 * m * n * k / peak if peak else 0)
-
-    @cached_property
-    def cublas(self) -> float | None:
-        """Microseconds of cuBLAS on halves of the same shape in the same run, if it was measured."""
-        same = ("run", "M", "N", "K")
-        for row in self.card["rows"]:
-            if (
-                row["asked"] == results.ROOF
-                and "us" in row
-                and all(row[key] == self.row[key] for key in same)
-            ):
-                return float(row["us"])
-        return None
-
-    @cached_property
-    def plain(self) -> results.Row | None:
-        """The call without a graph."""
-        key = (*results.key(self.row)[:-1], "plain")
-        rows = (row for row in self.card["rows"] if results.key(row) == key and "us" in row)
-        return next((row for row in rows if row["kernel"] == self.row["kernel"]), None)
+    run: dict[str, Any]  # that it was measured in, with its roofs
+    us: float  # in a graph
+    plain: results.Row | None  # the call without a graph
+    llama: float | None  # llama.cpp, if this is the card that it was measured on
+    cublas: float | None  # cuBLAS on halves of the same shape in the same run
+    reading: float  # reading the file's bytes of the weights
+    roof: float  # the card cannot be faster: reading weights, or cuBLAS on halves at its best
 
 
 def figures(card: results.Results) -> list[Figure]:
     """The kernel that auto took for each problem and its time, as they were measured last."""
-    last: dict[tuple[Any, ...], results.Row] = {}
-    for row in sorted(card["rows"], key=lambda row: row["run"]):
-        if "us" in row and row["way"] == "graph" and row["asked"] == "auto":
-            last[row["format"], row["N"], row["K"], row["M"]] = row
     names = list(FORMATS)
-    ordered = sorted(last.items(), key=lambda item: (names.index(item[0][0]), *item[0][1:]))
-    return [Figure(card, row) for _, row in ordered]
+    timed = [row for row in card["rows"] if "us" in row]
+    graphs = [row for row in timed if row["way"] == "graph" and row["asked"] == "auto"]
+    last = {results.key(row): row for row in sorted(graphs, key=lambda row: row["run"])}
+    rows = sorted(last.values(), key=lambda r: (names.index(r["format"]), r["N"], r["K"], r["M"]))
+    return [_figure(card, timed, row) for row in rows]
+
+
+def _figure(card: results.Results, timed: list[results.Row], row: results.Row) -> Figure:
+    name, m, n, k = problem = row["format"], row["M"], row["N"], row["K"]
+    run = card["runs"][row["run"]]
+    key = (*results.key(row)[:-1], "plain")
+    plain = (r for r in timed if results.key(r) == key and r["kernel"] == row["kernel"])
+    place = [row[key] for key in ("run", "M", "N", "K")]
+    cublas = (
+        r["us"] for r in timed if r["asked"] == results.ROOF and [r["run"], r["M"], r["N"], r["K"]] == place
+    )
+    reading = 1e-3 * n * FORMATS[name].row_bytes(k) / run["read_GBps"]
+    peak = run["cublas_f16_TFLOPS"]
+    return Figure(
+        *problem, row, run, row["us"], next(plain, None),
+        llama(*problem) if llama_card().startswith(run["device"]) else None, next(cublas, None),
+        reading, max(reading, 2e-6 * m * n * k / peak if peak else 0),
+    )  # fmt: skip
 
 
 # --- tables -----------------------------------------------------------------------------------
@@ -126,13 +96,13 @@ def figures(card: results.Results) -> list[Figure]:
 
 def short(card: results.Results) -> str:
     """Formats across, numbers of rows down: time, llama.cpp's, how many times as fast, share of the roof."""
-    header, rows = _by_format([f for f in figures(card) if f.problem[3] == LONG], _compact)
+    header, rows = _by_format([f for f in figures(card) if f.k == LONG], _compact)
     return f"{table(header, [[m, *cells] for m, cells, _ in rows])}\n\n{_roofs(card)}"
 
 
 def first(card: results.Results) -> str:
     """For a few numbers of rows: time, how many times as fast as llama.cpp, and the kernels."""
-    shown = [f for f in figures(card) if f.problem[3] == LONG and f.problem[1] in FIRST]
+    shown = [f for f in figures(card) if f.k == LONG and f.m in FIRST]
     header, rows = _by_format(shown, _brief)
     lines = []
     for m, cells, row in rows:
@@ -144,7 +114,7 @@ def first(card: results.Results) -> str:
 
 def _by_format(shown: list[Figure], cell: Any) -> tuple[list[str], list[tuple[int, list[str], list[Figure]]]]:
     """A header of formats; for each number of rows its cells, and the figures in them."""
-    by_problem = {f.problem[:2]: f for f in shown}
+    by_problem = {(f.name, f.m): f for f in shown}
     names = list(dict.fromkeys(name for name, _ in by_problem))
     rows = []
     for m in sorted({m for _, m in by_problem}):
@@ -175,7 +145,7 @@ def full(card: results.Results) -> str:
         call = [f"{f.plain['us']:.1f}", f"{f.plain['host_us']:.1f}"] if f.plain else [""] * (2 * plain)
         over = ["–", "–"] if f.llama is None else [f"{f.llama:.1f}", f"{f.llama / f.us:.2f}"]
         rows.append([
-            r["format"], r["K"], r["M"], r["kernel"].removeprefix("cuda:"), f"{f.us:.1f}", *call, *over,
+            f.name, f.k, f.m, r["kernel"].removeprefix("cuda:"), f"{f.us:.1f}", *call, *over,
             f"{r['TFLOPS']:.3g}", f"{r['weight_GBps']:.0f}", f"{f.roof / f.us:.0%}",
             "" if f.cublas is None else f"{f.cublas / f.us:.0%}", f.run["commit"],
         ])  # fmt: skip
@@ -197,7 +167,7 @@ def _roofs(card: results.Results) -> str:
 
 def goal(f: Figure, aim: bool) -> float | None:
     """Microseconds that a figure should not exceed; None where nothing is known to compare with."""
-    m = f.problem[1]
+    m = f.m
     _, least, most = next(goal for goal in GOALS if m <= goal[0])
     reading = f.reading / SHARE_OF_READING
     if m <= GOALS[0][0] and aim:
@@ -216,10 +186,8 @@ def goals(card: results.Results) -> str:
         if any(limit is not None and f.us > limit for limit in (least, aim)):
             verdict = "missed" if least is not None and f.us > least else "short of the aim"
             limits = ["" if limit is None else f"{limit:.1f}" for limit in (least, aim)]
-            name, m, _, k = f.problem
-            rows.append(
-                [name, k, m, f.row["kernel"], f"{f.us:.1f}", *limits, f"{f.roof / f.us:.0%}", verdict]
-            )
+            facts = (f.name, f.k, f.m, f.row["kernel"], f"{f.us:.1f}")
+            rows.append([*facts, *limits, f"{f.roof / f.us:.0%}", verdict])
     count = len(figures(card))
     summary = f"{count - len(rows)} of {count} figures reach their aim"
     header = ["format", "K", "M", "kernel", "µs", "at most", "aim", "of the roof", ""]
@@ -231,22 +199,22 @@ def goals(card: results.Results) -> str:
 
 def picture(card: results.Results) -> str:
     """Time over rows of activations on log scales: ours, llama.cpp, cuBLAS on halves, and the roof."""
-    shown = [f for f in figures(card) if (f.problem[0], f.problem[3]) == (PICTURED, LONG)]
+    shown = [f for f in figures(card) if (f.name, f.k) == (PICTURED, LONG)]
     lines = {
-        "ggmlq": ("o-", "#4878a8", {f.problem[1]: f.us for f in shown}),
-        "llama.cpp": ("s-", "#c05020", {f.problem[1]: f.llama for f in shown}),
-        "cuBLAS, halves": ("^-", "#70a050", {f.problem[1]: f.cublas for f in shown}),
-        "roof: reading weights, cuBLAS at its best": ("--", "#555", {f.problem[1]: f.roof for f in shown}),
+        "ggmlq": ("o-", "#4878a8", {f.m: f.us for f in shown}),
+        "llama.cpp": ("s-", "#c05020", {f.m: f.llama for f in shown}),
+        "cuBLAS, halves": ("^-", "#70a050", {f.m: f.cublas for f in shown}),
+        "roof: reading weights, cuBLAS at its best": ("--", "#555", {f.m: f.roof for f in shown}),
     }
     figure, axes = chart(figsize=(8, 5))
     for label, (style, color, points) in lines.items():
         measured = {m: us for m, us in points.items() if us is not None}
         axes.plot(measured.keys(), measured.values(), style, color=color, label=label)
     axes.set_xscale("log", base=2)
-    rows = [f.problem[1] for f in shown]
+    rows = [f.m for f in shown]
     axes.set_xticks(rows, map(str, rows))
     axes.set(yscale="log", xlabel="rows of activations, M", ylabel="µs")
-    axes.set_title(f"{PICTURED}, N={shown[0].problem[2]} K={LONG}, {shown[0].run['device']}")
+    axes.set_title(f"{PICTURED}, N={shown[0].n} K={LONG}, {shown[0].run['device']}")
     axes.legend(fontsize=9)
     axes.grid(which="major", alpha=0.3)
     return svg(figure)
