@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import io
 import json
+from argparse import Namespace
 from collections.abc import Iterable, Iterator, Sequence
 from functools import cache
 from pathlib import Path
@@ -18,6 +19,7 @@ LLAMA = ROOT / "bench" / "baseline" / "ggml_cuda_h200.json"
 PICTURE: dict[str, Any] = {
     "--picture": {"action": "store_true", "help": "draw the picture instead; needs the extra `plot`"}
 }
+Options = Namespace  # values of the arguments that a table names in its OPTIONS
 Texts = Iterator[tuple[str, str | bytes]]  # documents, and what belongs into them
 
 

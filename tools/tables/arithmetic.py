@@ -6,8 +6,6 @@ of activations of the squared difference, over that of |x|^2 |w|^2 / K.
 
 from __future__ import annotations
 
-from argparse import Namespace
-
 import numpy as np
 
 from ggmlq.formats import FORMATS
@@ -15,13 +13,13 @@ from ggmlq.reference import linear, row_errors, rule
 from ggmlq.reference.rules import Rule
 from ggmlq.testing.products import products
 
-from . import ROOT, Texts, table
+from . import ROOT, Options, Texts, table
 
 GOLDEN = ROOT / "tests" / "golden"
 PROGRAMS = ("ggml-cpu", "ggml-mmvq", "ggml-mmq")
 
 
-def texts(options: Namespace) -> Texts:
+def texts(options: Options) -> Texts:
     """One line a type that llama.cpp multiplies, in the order of ids."""
     stored = [name for name in FORMATS if (GOLDEN / f"{name.lower()}.npz").exists()]
     worst = {name: worst_rows(name) for name in stored}

@@ -10,17 +10,16 @@ import json
 import runpy
 import sys
 import tempfile
-from argparse import Namespace
 from hashlib import sha256
 from pathlib import Path
 
-from . import ROOT, Texts
+from . import ROOT, Options, Texts
 
 OPTIONS = {"llama_cpp": {"type": Path, "metavar": "LLAMA_CPP"}}
 sys.path.insert(0, str(ROOT / "tests"))
 
 
-def texts(options: Namespace) -> Texts:
+def texts(options: Options) -> Texts:
     """The keys and tensors of all cases, as gguf-py reads the files of the converter."""
     import checkpoints as cases
 

@@ -6,7 +6,6 @@ the product of the floats. It names neither its data nor its encoder; the column
 
 from __future__ import annotations
 
-from argparse import Namespace
 from dataclasses import replace
 
 import numpy as np
@@ -14,7 +13,7 @@ import numpy as np
 import ggmlq as gq
 from ggmlq.reference import activations, linear, multiply, rule, weights
 
-from . import Texts, table
+from . import Options, Texts, table
 
 OPTIONS = {"--rows": {"type": int, "default": 512, "help": "rows of activations (default: 512)"}}
 SIZE = 4096
@@ -29,7 +28,7 @@ FIRST_FIGURES = {
 }
 
 
-def texts(options: Namespace) -> Texts:
+def texts(options: Options) -> Texts:
     """The experiment's figures in the first column."""
     runs = [("uniform", "amax/7"), ("uniform", "ggml's"), ("normal", "amax/7"), ("normal", "ggml's")]
     errors = [figures(data, encoder, options.rows) for data, encoder in runs]

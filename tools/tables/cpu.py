@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from argparse import Namespace
 from pathlib import Path
 from typing import Any
 
-from . import RESULTS, Texts, load, table
+from . import RESULTS, Options, Texts, load, table
 
 SHOWN = ("q4_0", "q8_0", "q4_K", "q6_K", "mxfp4")
 MACHINES = sorted(RESULTS.glob("cpu_*.json"))
@@ -16,7 +15,7 @@ SHORT_ROW = ("one row, GB/s", "× llama.cpp", "512 rows, GOP/s", "× llama.cpp")
 Report = dict[str, Any]
 
 
-def texts(options: Namespace) -> Texts:
+def texts(options: Options) -> Texts:
     """The page's tables, and the short one of the first page."""
     reports = [load(path) for path in options.results]
     counts = dict.fromkeys(run["threads"] for report in reports for run in report["results"])

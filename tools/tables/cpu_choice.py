@@ -11,7 +11,6 @@ from __future__ import annotations
 import json
 import math
 import time
-from argparse import Namespace
 from collections.abc import Iterable
 from typing import Any
 
@@ -25,7 +24,7 @@ from ggmlq.formats import BlockFormat
 from ggmlq.testing.blocks import random_blocks
 from ggmlq.testing.machine import commit
 
-from . import Texts
+from . import Options, Texts
 from .cuda_choice import lines, ranges
 
 SIZE = 4096  # N and K
@@ -41,7 +40,7 @@ OPTIONS = {
 }
 
 
-def texts(options: Namespace) -> Texts:
+def texts(options: Options) -> Texts:
     """The file with this CPU's entry first; a line a shape is printed on the way."""
     gq.set_num_threads(1)
     formats = [gq.formats[name] for name in options.formats or gq.formats]

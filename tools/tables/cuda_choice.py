@@ -9,14 +9,13 @@ from __future__ import annotations
 import json
 import math
 import sys
-from argparse import Namespace
 from pathlib import Path
 from typing import Any
 
 import ggmlq as gq
 from ggmlq.cuda.cost.choice import TABLE
 
-from . import RESULTS, Texts
+from . import RESULTS, Options, Texts
 
 OPTIONS = {
     "results": {"nargs": "?", "type": Path, "default": RESULTS / "engine_h200.json", "metavar": "RESULTS"},
@@ -31,7 +30,7 @@ WHAT = (
 Cells = dict[tuple[str, int, int], dict[int, dict[str, float]]]
 
 
-def texts(options: Namespace) -> Texts:
+def texts(options: Options) -> Texts:
     """The file with this card's entry first."""
     fresh = entry(json.loads(options.results.read_text()), options.capability, options.multiprocessors)
     if not fresh["linear"]:

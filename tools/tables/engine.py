@@ -5,14 +5,13 @@ Figures are those of bench/results/engine_h200.json, which tools/keep.py writes 
 
 from __future__ import annotations
 
-from argparse import Namespace
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from ggmlq.formats import FORMATS
 from ggmlq.testing import results
 
-from . import PICTURE, RESULTS, Texts, chart, llama, llama_card, svg, table
+from . import PICTURE, RESULTS, Options, Texts, chart, llama, llama_card, svg, table
 
 OPTIONS = PICTURE | {
     "--goals": {
@@ -31,7 +30,7 @@ GOALS = ((4, 1.5, None), (64, 2, 4), (256, 2, 4), (1024, 2.2, 3.3), (4096, 2.5, 
 SHARE_OF_READING, SHARES_OF_CUBLAS, FROM = 0.8, (0.7, 0.85), 2048
 
 
-def texts(options: Namespace) -> Texts:
+def texts(options: Options) -> Texts:
     """The tables, or the picture."""
     card = results.load(options.results)
     if not figures(card):
@@ -78,10 +77,8 @@ def _figure(card: results.Results, timed: list[results.Row], row: results.Row) -
     run = card["runs"][row["run"]]
     key = (*results.key(row)[:-1], "plain")
     plain = (r for r in timed if results.key(r) == key and r["kernel"] == row["kernel"])
-    place = [row[key] for key in ("run", "M", "N", "K")]
-    cublas = (
-        r["us"] for r in timed if r["asked"] == results.ROOF and [r["run"], r["M"], r["N"], r["K"]] == place
-    )
+    halves = [r for r in timed if r["asked"] == results.ROOF]
+    cublas = (r["us"] for r in halves if (r["run"], r["M"], r["N"], r["K"]) == (row["run"], m, n, k))
     reading = 1e-3 * n * FORMATS[name].row_bytes(k) / run["read_GBps"]
     peak = run["cublas_f16_TFLOPS"]
     return Figure(

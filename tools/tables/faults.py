@@ -6,7 +6,6 @@ The tables take minutes; --check compares the lists alone.
 from __future__ import annotations
 
 import sys
-from argparse import Namespace
 from collections import Counter
 
 from tqdm import tqdm
@@ -15,7 +14,7 @@ import ggmlq
 from ggmlq.faults import CATALOGUE, Fault
 from ggmlq.faults.scaled import SCALED
 
-from . import ROOT, Texts, table
+from . import ROOT, Options, Texts, table
 
 OPTIONS = {
     "--full": {"action": "store_true", "help": "all formats, three times as many cases"},
@@ -26,7 +25,7 @@ HEADER = ("given", "cases", "named", "unknown", "called otherwise")
 sys.path.insert(0, str(ROOT / "tests"))
 
 
-def texts(options: Namespace) -> Texts:
+def texts(options: Options) -> Texts:
     """Two lists, then the tables of measured verdicts."""
     scaled = [fault for fault in SCALED.values() if fault is not CATALOGUE.get(fault.id) and fault.wrong]
     yield "docs/faults.md list", "\n\n".join(map(section, CATALOGUE.values()))

@@ -7,11 +7,10 @@ from __future__ import annotations
 
 import re
 import sys
-from argparse import Namespace
 
 from ggmlq.formats import FORMATS, BlockFormat, Format
 
-from . import RESULTS, Texts, load, table
+from . import RESULTS, Options, Texts, load, table
 
 TYPES = ("type", "id", "block", "bytes", "bits", "value", "group", "encode")
 SPEED = (
@@ -19,7 +18,7 @@ SPEED = (
 )  # fmt: skip
 
 
-def texts(options: Namespace) -> Texts:
+def texts(options: Options) -> Texts:
     """Both tables, one line a format in each."""
     yield "docs/formats.md types", table(TYPES, map(line, FORMATS.values()))
     run = load(RESULTS / "formats.json")

@@ -6,7 +6,6 @@
 from __future__ import annotations
 
 import warnings
-from argparse import Namespace
 from itertools import product
 from typing import Any
 from unittest.mock import patch
@@ -18,7 +17,7 @@ import ggmlq as gq
 from ggmlq.faults.gru import GRU_FAULTS
 from ggmlq.gru import SaturationWarning
 
-from . import Texts, table, voice
+from . import Options, Texts, table, voice
 from ._sounds import HOP, RATE, batch
 
 C, H, N, T = 128, 256, 64, 50
@@ -26,7 +25,7 @@ COLOURS = {"float32": "#888", "int8": "#c33", "mixed, h of 12 bits": "#27a"}
 WIDE, HIGH, LEFT = 760, 190, 40
 
 
-def texts(options: Namespace) -> Texts:
+def texts(options: Options) -> Texts:
     """The list of mistakes, then what is measured."""
     mistakes = [(f"`{f.id}`", f.says, f.look) for f in GRU_FAULTS.values() if f.look]
     yield "docs/gru.md faults", table(("id", "what it is", "look at"), mistakes)

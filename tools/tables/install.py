@@ -13,7 +13,6 @@ import platform
 import subprocess
 import sys
 import tempfile
-from argparse import Namespace
 from pathlib import Path
 from typing import NamedTuple
 
@@ -21,7 +20,7 @@ from tqdm import tqdm
 
 from ggmlq.base import missing
 
-from . import Texts, table
+from . import Options, Texts, table
 
 SHOWN = {
     "NumPy": ("numpy",), "Numba": ("numba",), "CuPy": ("cupy-cuda13x", "cupy-cuda12x"),
@@ -55,7 +54,7 @@ CASES = [
 ]
 
 
-def texts(options: Namespace) -> Texts:
+def texts(options: Options) -> Texts:
     """A row a case, and the day."""
     rows = [row(case, resolved(case)) for case in tqdm(CASES, desc="pip", unit="dry run")]
     day = f"As of {datetime.date.today():%d %B %Y}, on {platform.system()}, {platform.machine()}."

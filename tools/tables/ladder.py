@@ -5,12 +5,11 @@ Figures are those of bench/results/ladder_<device>.json, which tools/keep.py wri
 
 from __future__ import annotations
 
-from argparse import Namespace
 from typing import Any
 
 import ggmlq as gq
 
-from . import PICTURE, RESULTS, Texts, chart, llama, load, svg, table
+from . import PICTURE, RESULTS, Options, Texts, chart, llama, load, svg, table
 
 OPTIONS = PICTURE
 BENCHMARK = (512, 4096, 14336)  # the shape of the ladder
@@ -27,7 +26,7 @@ OTHERS = ("format", "M", "kernel", "µs", "TFLOP/s", "llama.cpp, µs", "over it"
 Figures, Row, Shape = dict[str, Any], dict[str, Any], tuple[int, int, int]
 
 
-def texts(options: Namespace) -> Texts:
+def texts(options: Options) -> Texts:
     """The tables, or the picture."""
     card = load(RESULTS / "ladder_h200.json")
     if options.picture:

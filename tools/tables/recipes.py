@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import sys
 import tempfile
-from argparse import Namespace
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -21,7 +20,7 @@ import numpy as np
 import ggmlq as gq
 from ggmlq.convert import Plan, Step
 
-from . import Texts, table
+from . import Options, Texts, table
 
 OPTIONS = {
     "--logits": {"action": "store_true", "help": "run the models with llama-cpp-python's libllama"},
@@ -37,7 +36,7 @@ HEADER = ("model", "mix", "bits", "recipe's bits", "mix: error", "recipe: error"
 Arrays = dict[str, np.ndarray[Any, np.dtype[np.float32]]]
 
 
-def texts(options: Namespace) -> Texts:
+def texts(options: Options) -> Texts:
     """A sentence that counts, and the table."""
     with tempfile.TemporaryDirectory() as folder:
         lines = list(rows(Path(folder), options.logits, options.objective))

@@ -9,7 +9,6 @@ import shutil
 import subprocess
 import sys
 import tempfile
-from argparse import Namespace
 from pathlib import Path
 
 import numpy as np
@@ -18,7 +17,7 @@ import ggmlq as gq
 from ggmlq.pages import depth_lines, document
 from ggmlq.report.figures import error_items
 
-from . import Texts
+from . import Options, Texts
 
 OPTIONS = {"--page": {"action": "store_true", "help": "also the page, as Chromium shows it"}}
 WIDTH, WIDE, LAYERS = 256, 512, 12
@@ -28,7 +27,7 @@ SHAPES = {
 }  # fmt: skip
 
 
-def texts(options: Namespace) -> Texts:
+def texts(options: Options) -> Texts:
     """The chart, and with --page the page."""
     with tempfile.TemporaryDirectory() as folder:
         original, quantized = models(Path(folder))

@@ -10,11 +10,10 @@ from __future__ import annotations
 import json
 import os
 import platform
-from argparse import Namespace
 from dataclasses import asdict
 from pathlib import Path
 
-from . import RESULTS, Texts, load, table
+from . import RESULTS, Options, Texts, load, table
 from ._scale_model import (
     ASSUMPTIONS,
     BITS,
@@ -36,7 +35,7 @@ OPTIONS = {"--run": {"action": "store_true", "help": "measure on this machine, a
 BATCHES = (1, 8, 64, 256, 512)
 
 
-def texts(options: Namespace) -> Texts:
+def texts(options: Options) -> Texts:
     """The page, and with --run the results."""
     results = load(RESULTS / "scale_host.json")
     if options.run:

@@ -9,7 +9,6 @@ rungs stand in docs/scaled.md, which is read.
 from __future__ import annotations
 
 import re
-from argparse import Namespace
 from typing import Any
 
 import numpy as np
@@ -18,7 +17,7 @@ import ggmlq as gq
 from ggmlq.accuracy.table import DOCUMENT
 from ggmlq.codes.numbers import NUMBERS, Number
 
-from . import PICTURE, RESULTS, ROOT, Texts, chart, load, svg, table
+from . import PICTURE, RESULTS, ROOT, Options, Texts, chart, load, svg, table
 
 OPTIONS = PICTURE
 K, ROWS, SEED = 4096, 32, 1  # of the products whose sums are compared
@@ -32,7 +31,7 @@ CALIBRATED = ("int8", "int8_asym", "e4m3", "e5m2", "bf16", "f16")
 PEERS = {"deep_gemm": ("DeepGEMM", "#c05020"), "cuBLASLt": ("cuBLASLt", "#6a9a50")}
 
 
-def texts(options: Namespace) -> Texts:
+def texts(options: Options) -> Texts:
     """The tables, or the picture."""
     if options.picture:
         yield "docs/scaled.svg", picture()

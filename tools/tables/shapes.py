@@ -6,17 +6,16 @@ Measured by: python bench/bench_shapes.py --json PATH. A figure is of the kernel
 
 from __future__ import annotations
 
-from argparse import Namespace
 from typing import Any
 
-from . import PICTURE, RESULTS, Texts, chart, load, svg, table
+from . import PICTURE, RESULTS, Options, Texts, chart, load, svg, table
 
 OPTIONS = PICTURE
 NAME, LENGTHS = "q4_0", (4096, 13824)  # the type of the table, and K; others are counted
 Rows = dict[tuple[str, int, int, int], dict[str, Any]]
 
 
-def texts(options: Namespace) -> Texts:
+def texts(options: Options) -> Texts:
     """The table, or the picture."""
     results = load(RESULTS / "shapes_h100.json")
     rows: Rows = {

@@ -6,8 +6,6 @@ its bound; it is found where it is among the columns and rows that random sums p
 
 from __future__ import annotations
 
-from argparse import Namespace
-
 import numpy as np
 from tqdm import tqdm
 
@@ -19,7 +17,7 @@ from ggmlq.testing.rows import rows
 from ggmlq.trace import judging
 from ggmlq.trace.operands import Part
 
-from . import Texts
+from . import Options, Texts
 
 ARITHMETIC = "ggml-cpu"
 MULTIPLES = [1.05, 1.25, 1.5, 2, 3, 4, 6, 8, 12, 16, 32, 64, 128]
@@ -33,7 +31,7 @@ OPTIONS = {
 }
 
 
-def texts(options: Namespace) -> Texts:
+def texts(options: Options) -> Texts:
     """A line a type, a column a number of rows."""
     n, k = map(int, options.shape.split("x"))
     counts = [int(m) for m in options.rows.split(",")]

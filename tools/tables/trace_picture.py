@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import os
 import tempfile
-from argparse import Namespace
 from pathlib import Path
 
 from trace_faults import build
@@ -19,7 +18,7 @@ from ggmlq.testing.models import Shape, tiny_model
 from ggmlq.trace import trace
 from ggmlq.trace.page import items, page
 
-from . import Texts
+from . import Options, Texts
 from .report import photograph
 
 OPTIONS = {"source": {"type": Path, "metavar": "SOURCE"}, "work": {"type": Path, "metavar": "WORK"}}
@@ -29,7 +28,7 @@ LESS = {"q": "q4_K", "k": "q4_K", "v": "q6_K", "out": "q4_K", "gate": "q4_K", "u
 MORE = LESS | {"v": "q4_K", "down": "q4_K"}
 
 
-def texts(options: Namespace) -> Texts:
+def texts(options: Options) -> Texts:
     """The page, then the chart of generated tokens."""
     libs = build(options.source, options.work)
     os.environ["TRACE_FAULT"] = str(FAULT)

@@ -7,7 +7,6 @@ tools/voice_train.py made; sounds are made by tools/tables/_sounds.py.
 from __future__ import annotations
 
 import warnings
-from argparse import Namespace
 from typing import Any
 
 import numpy as np
@@ -16,7 +15,7 @@ from tqdm import tqdm
 import ggmlq as gq
 from ggmlq.gru import SaturationWarning
 
-from . import ROOT, Texts, table
+from . import ROOT, Options, Texts, table
 from ._sounds import batch
 
 WEIGHTS = ROOT / "docs" / "voice.npz"
@@ -30,7 +29,7 @@ OPTIONS = {
 HEADER = ("numbers", "frames right", "as in floats", "bytes of weights", "of tables")
 
 
-def texts(options: Namespace) -> Texts:
+def texts(options: Options) -> Texts:
     """A row for each kind of numbers."""
     yield "docs/gru.md", table(HEADER, rows(options.sounds))
 
