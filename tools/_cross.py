@@ -1,4 +1,4 @@
-"""Numba that compiles for another machine than this one: what it makes is never run here.
+"""Numba that compiles for another machine than this one; its code is never run here.
 
 Numba asks for the code of the CPU it runs on, in one class. In a process that only compiles, that class is
 replaced by one whose target is the level's: types, rules and passes stay Numba's, and LLVM gets the other
@@ -65,7 +65,7 @@ def aim(level: Level) -> None:
             return 0
 
         def serialize_using_object_code(self) -> Any:
-            """For a cache that is switched off."""
+            """Bytes for a cache that is switched off."""
             return self.serialize_using_bitcode()
 
     class Codegen(codegen.AOTCPUCodegen):

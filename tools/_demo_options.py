@@ -15,7 +15,7 @@ class _Parser(argparse.ArgumentParser):
 
 
 def words(arguments):
-    """The words behind `ggmlq demo`; exits with 0 after --help and with 2 where an option is not usable."""
+    """The arguments of `ggmlq demo`; the process ends after --help (0) and at a wrong option (2)."""
     sys.path.insert(0, str(_environment.ROOT))
     from ggmlq.commands.parsers import demo  # the standard library alone
 

@@ -1,4 +1,4 @@
-"""Packs of prebuilt code (ggmlq/cuda/prebuilt): which kernels belong in, and how packs are written.
+"""Packs of prebuilt code (ggmlq/cuda/prebuilt): the kernels that belong in, and the files.
 
 A kernel belongs in if products of blocks, decoders or encoders take it where nobody names a kernel, for some
 number of rows; of codes with scales, those of e4m3 and int8 on Hopper, with quantizers of 128 columns, of
@@ -25,10 +25,10 @@ from ggmlq.store.packs import FILES, SUFFIX, Origin, Pack
 
 MACHINE = SERVED[9, 0]
 ROOM = 227 << 10  # bytes of shared memory of a block
-COMPILERS_FILE = "compilers.json"  # beside the folders: what packs were last written with
+COMPILERS_FILE = "compilers.json"  # beside the folders: the compilers of the packs
 COMPILERS = ("numba", "numba-cuda", "llvmlite", "cuda-core", "nvidia-nvjitlink", "nvidia-nvvm")
 LEVEL = 9 | lzma.PRESET_EXTREME
-# As text is compressed best, as instructions of 16 bytes are (3 % less), and as those of any length (1 %).
+# The best filters for text, for instructions of 16 bytes (3 % less), and for those of any length (1 %).
 WAYS = (
     {"lc": 3, "lp": 0, "pb": 2}, {"lc": 1, "lp": 3, "pb": 4}, {"lc": 0, "lp": 4, "pb": 4},
     {"lc": 4, "lp": 0, "pb": 0}, {"lc": 0, "lp": 2, "pb": 2},
@@ -54,7 +54,7 @@ def nothing(*case: Any) -> bool:
 
 
 def _gemv(fmt: Any, columns: int, span: int, small: bool, strips: int) -> bool:
-    """The stage that GPUs with Hopper's shared memory take for so many rows; others take others, in part."""
+    """The stage that GPUs with Hopper's shared memory take for a number of rows; other GPUs may differ."""
     from ggmlq.cuda.linear.r13_gemv import _chosen
 
     return bool(_chosen(fmt, columns, ROOM, True, small, strips).span == span)
@@ -68,17 +68,17 @@ def _gemv_elsewhere(fmt: Any, columns: int, span: int, small: bool, strips: int)
 
 
 def _widest(fmt: Any, tile: Any) -> bool:
-    """Fewer rows than that of activations are gemv's."""
+    """The widest tile; products with fewer rows of activations take gemv."""
     return bool(tile.columns == 64)
 
 
 def _stored(fmt: Any, *more: Any) -> bool:
-    """Types of weights in models; q8_1 and q8_K are what ggml makes of activations."""
+    """Types of weights in models; q8_1 and q8_K are for activations."""
     return fmt.name not in ("q8_1", "q8_K")
 
 
 def _floats(job: Any) -> bool:
-    """Products of e4m3 whose results are floats; written one by one where rows are no whole 16 bytes."""
+    """Products of e4m3 whose results are floats."""
     return bool(job.x == job.w == "e4m3" and not job.out.coded)
 
 
@@ -137,7 +137,7 @@ MORE: dict[str, Callable[[], Iterator[tuple[Any, ...]]]] = {
     "quantize_scaled._groups.kernel": _groups,
 }
 
-# Of each family: what of it belongs into machine code for 9.0, and what into PTX for all others.
+# The cases of each family that belong into machine code for 9.0, and into PTX for all others.
 FAMILIES: dict[str, tuple[Takes, Takes]] = {
     "activations.expert_codes.gatherer": (everything, nothing),
     "activations.expert_x_tiles.few_gatherer": (everything, nothing),
@@ -186,7 +186,7 @@ FAMILIES: dict[str, tuple[Takes, Takes]] = {
 
 @cache
 def wanted() -> tuple[Wanted, ...]:
-    """All kernels that belong in."""
+    """All kernels that belong in the packs."""
     kernels = []
     for short, takes in FAMILIES.items():
         name = f"ggmlq.cuda.{short}"

@@ -1,4 +1,4 @@
-"""Packs of the CPU's kernels (ggmlq/cpu/prebuilt): which belong in.
+"""Packs of the CPU's kernels (ggmlq/cpu/prebuilt): the kernels that belong in.
 
 Those that products take where nobody names a kernel, for any number of rows: of blocks, with experts too, and
 of codes of 8 bits with scales; and what makes such codes of floats. Of rungs that are there to be read, and
@@ -40,7 +40,7 @@ FLOATS = ("e4m3", "e5m2")
 
 @cache
 def wanted(levels: tuple[Level, ...] = LEVELS) -> tuple[Wanted, ...]:
-    """All kernels that belong in."""
+    """All kernels that belong in the packs."""
     kernels = [
         Wanted(Origin(f"ggmlq.cpu.{name}", case), level.folder)
         for level in levels
@@ -67,7 +67,7 @@ def _of(kind: Target) -> Iterator[tuple[str, tuple[Any, ...]]]:
 
 
 def _of_pairs(level: Level) -> Iterator[tuple[str, tuple[Any, ...]]]:
-    """Kernels of 8-bit floats for CPUs that have more than all of a level."""
+    """Kernels of 8-bit floats, for CPUs that have more instructions than their level."""
     if "codes8.float_" in level.more:
         for code in FLOATS:
             yield "codes8.float_lay.taker", (code, best(level.features))

@@ -1,4 +1,4 @@
-"""The command that prebuild.py and prebuild_cpu.py are: its options, the check of packs, and the list."""
+"""The command of prebuild.py and prebuild_cpu.py: its options, the check of packs, and the list."""
 
 from __future__ import annotations
 

@@ -2,8 +2,8 @@
 """Write ggmlq/cuda/prebuilt: code of the kernels that products take by themselves, so that nobody waits.
 
     python tools/prebuild.py              # compile what is missing or has changed, write the packs
-    python tools/prebuild.py --check      # compile nothing: 1 if packs and sources do not agree
-    python tools/prebuild.py --list       # what belongs in
+    python tools/prebuild.py --check      # compile nothing: exit status 1 if packs are stale
+    python tools/prebuild.py --list       # the kernels that belong in
 
 Needs no GPU, and the packages of the extra ``test``. A kernel takes 2 to 20 s; all of them, after a change of
 what every kernel is made of, about two hours on one core, ten minutes on 16. What has not changed is

@@ -2,8 +2,8 @@
 """Write ggmlq/cpu/prebuilt: code of the kernels that products on a CPU take, so that nobody waits.
 
     python tools/prebuild_cpu.py              # compile what is missing or has changed, write the packs
-    python tools/prebuild_cpu.py --check      # compile nothing: 1 if packs and sources do not agree
-    python tools/prebuild_cpu.py --list       # what belongs in
+    python tools/prebuild_cpu.py --check      # compile nothing: exit status 1 if packs are stale
+    python tools/prebuild_cpu.py --list       # the kernels that belong in
 
 Any machine with Linux compiles for all levels, whatever its own CPU is. A kernel takes 1 to 8 s,
 all of them 20 minutes of one core; what has not changed is kept. Run it when kernels have changed,

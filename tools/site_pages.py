@@ -76,7 +76,7 @@ def place_of(source: str) -> str:
 
 
 def moved(text: str, source: str) -> tuple[str, list[str]]:
-    """A page with its links set to where their targets go, and these targets."""
+    """A page with its links set to the places of their targets, and these targets."""
     here, links = os.path.dirname(source), []
 
     def target(match: re.Match[str]) -> str:
@@ -218,7 +218,7 @@ def module_page(name: str, modules: list[str], homes: dict[int, str]) -> str:
 
 
 def public(module: Any) -> list[str]:
-    """The names that a module gives to others; a file of classes has no list of them."""
+    """The public names of a module; a file of classes has no list of them."""
     defined = (
         name for name, value in vars(module).items() if getattr(value, "__module__", "") == module.__name__
     )

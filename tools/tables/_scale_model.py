@@ -176,5 +176,5 @@ def active(tensors: list[Tensors]) -> float:
 
 
 def cache_of_token() -> float:
-    """Bytes that a token leaves for those that follow: the latent and the rotary part, in bfloat16."""
+    """Bytes of the cache for one token: the latent and the rotary part, in bfloat16."""
     return LAYERS * (LATENT + ROPE) * 2

@@ -32,7 +32,7 @@ def run() -> tuple[Rates, list[list[str]]]:
 
 
 def checkpoint(folder: str, files: int, tensors: int, shape: tuple[int, int]) -> tuple[str, int]:
-    """FP8 matrices with scales in several files joined by an index; its folder, and how many elements."""
+    """FP8 matrices with scales in several files joined by an index; their folder, and the number of elements."""
     os.makedirs(folder)
     rng, weights = np.random.default_rng(0), {}
     scales = np.ones((-(-shape[0] // 128), -(-shape[1] // 128)), np.float32)
@@ -47,7 +47,7 @@ def checkpoint(folder: str, files: int, tensors: int, shape: tuple[int, int]) ->
 
 
 def half(path: str, tensors: int, shape: tuple[int, int]) -> tuple[str, int]:
-    """A GGUF file of f16 matrices, and how many elements."""
+    """A GGUF file of f16 matrices, and the number of elements."""
     x = np.random.default_rng(0).standard_normal(shape, np.float32).astype(np.float16)
     gq.save(path, {f"blk.{i}.ffn_up.weight": x for i in range(tensors)}, {"general.architecture": "llama"})
     return path, tensors * x.size
@@ -64,7 +64,7 @@ def seconds(work: Callable[[], Any], times: int = 3) -> float:
 
 
 def _prepare(folder: str) -> None:
-    """Have all compiled and imported before the clock starts: that is no cost of size."""
+    """Compile and import everything before the clock starts: that is no cost of size."""
     checkpoint(f"{folder}/warm", 2, 12, (256, 1024))
     half(f"{folder}/warm.gguf", 6, (1024, 4096))
     _warm_up(folder, None)

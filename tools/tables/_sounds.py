@@ -18,7 +18,7 @@ Floats = NDArray[Any]
 
 
 def sound(rng: np.random.Generator, seconds: float = 3.0) -> tuple[Floats, NDArray[np.bool_]]:
-    """Samples, and for each whether somebody speaks."""
+    """Samples, and a truth value for each: somebody speaks."""
     n = int(seconds * RATE)
     speaking, voice, at = np.zeros(n, np.bool_), np.zeros(n), int(rng.uniform(0.1, 0.9) * RATE)
     while at < n - RATE // 5:
@@ -83,7 +83,7 @@ def frames(samples: Floats) -> NDArray[np.float32]:
 
 
 def batch(seed: int, count: int, seconds: float = 3.0) -> tuple[NDArray[np.float32], NDArray[np.bool_]]:
-    """Frames [T, count, BANDS] of so many sounds, and whether somebody speaks in each [T, count]."""
+    """Frames [T, count, BANDS] of some sounds, and a truth value for each: somebody speaks."""
     xs, ys = [], []
     for i in range(count):
         samples, speaking = sound(np.random.default_rng([seed, i]), seconds)

@@ -9,9 +9,9 @@ from __future__ import annotations
 
 import json
 import os
-import platform
 from dataclasses import asdict
-from pathlib import Path
+
+from ggmlq.testing.machine import machine
 
 from . import RESULTS, Options, Texts, load, table
 from ._scale_model import (
@@ -40,17 +40,10 @@ def texts(options: Options) -> Texts:
     results = load(RESULTS / "scale_host.json")
     if options.run:
         rates, checked = run()
-        results = {"machine": machine(), "rates": asdict(rates), "checked": checked}
+        name = f"{len(os.sched_getaffinity(0))} cores of {machine()['cpu']['name']}"
+        results = {"machine": name, "rates": asdict(rates), "checked": checked}
         yield "bench/results/scale_host.json", json.dumps(results, indent=2, ensure_ascii=False) + "\n"
     yield "docs/scale.md", figures(Rates(**results["rates"]), results["checked"], results["machine"])
-
-
-def machine() -> str:
-    """The cores and the CPU of this machine."""
-    path = Path("/proc/cpuinfo")
-    lines = path.read_text().splitlines() if path.exists() else []
-    names = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
-    return f"{len(os.sched_getaffinity(0))} cores of {names[0] if names else platform.processor() or 'a CPU'}"
 
 
 def figures(rates: Rates, checked: list[list[str]], machine: str) -> str:
