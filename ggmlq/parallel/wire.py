@@ -118,8 +118,8 @@ class Wire:
         if (kind_there, text, nbytes) != (kind, description.encode(), into.nbytes):
             raise GroupError(
                 f"{self}: this rank is at {_shown(kind)} of {description}, rank {rank} at "
-                f"{_shown(kind_there)} of {_shown(text)}; all ranks call the same operations in the same order, with arrays of one "
-                "shape and type"
+                f"{_shown(kind_there)} of {_shown(text)}; all ranks call the same operations in the same "
+                "order, with arrays of one shape and type"
             )
         if nbytes:
             view = into if into.flags.c_contiguous else np.empty(into.shape, into.dtype)

@@ -1,4 +1,4 @@
-"""What an address means: a URL as it is, or ``hf://owner/name/file@revision``, which stands for one.
+"""Addresses of files: a URL as it is, or ``hf://owner/name/file@revision``, which stands for one.
 
 A token is for the hub alone: HF_TOKEN goes with hf:// addresses, to the hub's own host, and over an open
 connection to this machine only, where tests have their hub.
@@ -25,14 +25,14 @@ HF = re.compile(
 
 
 class Address(NamedTuple):
-    """Where a file is."""
+    """The address of a file."""
 
     url: str
     shown: str  # without what may be secret: queries are signatures at times
     token: str | None = None
 
     def __repr__(self) -> str:
-        """As messages show it: tracebacks and debuggers print objects whole."""
+        """The address as messages show it, without secrets: tracebacks print objects whole."""
         return f"Address({self.shown!r})"
 
     @property
@@ -66,7 +66,7 @@ class Address(NamedTuple):
 
 
 def is_address(path: object) -> bool:
-    """Whether a path is one of these."""
+    """True for a path that is an address."""
     return isinstance(path, str) and SCHEME.match(path) is not None
 
 

@@ -72,7 +72,7 @@ def _held(asked: Address) -> Held:
 
 @opener
 def _opened(path: str) -> GGUFFile | SafetensorsFile | None:
-    """What readers of files hand over."""
+    """Open the file at an address, for readers of local files."""
     return open(path) if is_address(path) else None
 
 
@@ -142,7 +142,7 @@ def _source(kind: type[Source], held: Held, shown: str) -> Any:
 
 
 class RemoteSafetensors(Fetched, SafetensorsFile):
-    """The same for safetensors."""
+    """A safetensors model elsewhere; its files stay open for further pieces."""
 
     def __init__(self, where: Place, parts: list[Part], asked: Address, helds: Helds) -> None:
         super().__init__(where, parts, asked.shown)

@@ -37,7 +37,7 @@ def first(held: Held) -> bytes:
 
 
 def header(held: Held, kind: type[Source], shown: str, parse: Callable[[Any], Read]) -> Read:
-    """What ``parse`` makes of the beginning; it is there when this returns."""
+    """The result of ``parse`` on the beginning of the file, which is fetched as far as needed."""
     there = min(FIRST, held.size)
     while True:
         held.need(0, there)

@@ -85,7 +85,7 @@ class Ranges:
         return self._opener.open(request, timeout=SILENCE)
 
     def _checked(self, answer: Any, start: int, stop: int) -> int:
-        """Where the range ends that is coming, after everything about it was compared."""
+        """The end of the range that the answer sends, once all its headers were compared."""
         headers, status, last_wanted = answer.headers, answer.status, stop - 1
         if status == 200:
             if self.version is not None and self._version(headers) != self.version:
@@ -143,7 +143,7 @@ class Ranges:
         raise RemoteError(f"{self.address.shown}: {printable(reason)}")
 
     def _refused(self, error: urllib.error.HTTPError) -> NoReturn:
-        """What a status means to who asked."""
+        """The error of an HTTP status, in words."""
         code, hub = error.code, self.address.shown.startswith("hf://")
         if code == 404:
             raise RemoteNotFoundError(

@@ -1,4 +1,4 @@
-"""Where files with holes are kept, how much of them, and how they go.
+"""The shelf: the cache of remote files with holes, its size and its cleaning.
 
 In ``<cache>/remote`` each has a folder, named by a digest of its address, version and length, so another
 version of a file never meets what was fetched of this one. Where a server names no version, nothing is kept
@@ -104,7 +104,7 @@ def _for_now(origin: Origin, shown: str) -> Held:
 
 
 def entries() -> list[Entry]:
-    """What is kept, that used last first."""
+    """The files on the shelf, the last used first."""
     found = []
     with contextlib.suppress(Refused, OSError), _shelf() as shelf:
         for name in filter(NAME.fullmatch, shelf.names()):
@@ -114,7 +114,7 @@ def entries() -> list[Entry]:
 
 
 def problem() -> str | None:
-    """Why nothing is kept, in words; None where it is."""
+    """The reason why nothing is stored, in words, or None."""
     try:
         with _shelf():
             return None

@@ -74,7 +74,7 @@ def _tensor(file: SafetensorsFile, entries: Mapping[str, Entry], name: str) -> I
 
 
 def _bad(file: SafetensorsFile, name: str) -> int:
-    """How many values are NaN or infinite."""
+    """The number of values that are NaN or infinite."""
     entry = file.info(name)
     values = file.stored(name).reshape(-1)
     if values.dtype.kind not in "fc" and entry.dtype not in EXPONENTS and entry.type.code is None:

@@ -41,7 +41,7 @@ class Part(NamedTuple):
 
 
 class State(NamedTuple):
-    """What an open file holds. Taken once by each reader, so that another thread may close the file."""
+    """The contents of an open file. A reader takes them once, so that another thread may close the file."""
 
     parts: tuple[Part, ...]
     places: Mapping[str, Part | None]  # None: its file is not there
@@ -128,7 +128,7 @@ class SafetensorsFile(Opened[Tensor]):
 
     @property
     def quantization(self) -> Quantization:
-        """What config.json says about 8-bit weights: method, block of a scale, activation_scheme."""
+        """The settings for 8-bit weights in config.json: method, block of a scale, activation_scheme."""
         return scales.quantization(self.config)
 
     @property
@@ -177,7 +177,7 @@ class SafetensorsFile(Opened[Tensor]):
         return self._bytes(self._part(state, name), self.info(name))
 
     def info(self, name: str) -> Entry:
-        """What the header says about a tensor."""
+        """The facts about a tensor in the header."""
         state = self._opened()
         self._part(state, name)
         return state.entries[name]
@@ -257,7 +257,7 @@ class SafetensorsFile(Opened[Tensor]):
 
 
 def _joined(where: Place, parts: list[Part]) -> dict[str, Part | None]:
-    """Which file has which tensor."""
+    """The file of each tensor."""
     places: dict[str, Part | None] = {}
     for part in parts:
         for name in part.header.tensors:

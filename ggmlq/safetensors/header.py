@@ -51,7 +51,7 @@ class Entry(NamedTuple):
 
     @property
     def type(self) -> ElementType:
-        """What an element is."""
+        """The type of an element."""
         return TYPES[self.dtype]
 
 
@@ -68,12 +68,12 @@ def parse(source: Source) -> Header:
     """Read and check; SafetensorsError with offset and reason where a rule is broken."""
     if source.map[:4] == b"GGUF":
         source.fail(0, "this is a GGUF file; open it with gq.open or gq.gguf.open")
-    said = foreign.of_safetensors(source.map)
+    said = foreign.safetensors_explanation(source.map)
     if said:
         source.fail(0, said)
     length = source.u64(0, "the length of the header")
     if source.map[8:9] not in (b"{", b""):
-        source.fail(0, foreign.told(source.map, "safetensors"))
+        source.fail(0, foreign.explanation(source.map, "safetensors"))
     if length > MOST_HEADER:
         source.fail(
             0, f"the header claims {length} bytes; the format allows {MOST_HEADER}; the file is damaged"

@@ -1,4 +1,4 @@
-"""Which files a model is: one file, an index and the files that it names, or a folder.
+"""The files of a model: one file, an index and the files that it names, or a folder.
 
 An index maps tensors to names of files, and comes from a stranger: only files beside it, or below it, are
 opened.
@@ -23,7 +23,7 @@ SHOWN = 3
 
 
 class Place(NamedTuple):
-    """Where a model lies."""
+    """The files of a model, and their index."""
 
     folder: str
     files: tuple[str, ...]  # paths, in order
@@ -41,7 +41,7 @@ def find(path: str) -> Place:
 
 
 def in_folder(path: str) -> bool:
-    """Whether a folder has a model of this kind, or an old one that it tells the way out of."""
+    """True for a folder with a model of this kind, or with an old one, whose error names the way out."""
     try:
         return any(name.endswith((ENDING, INDEX, *OLD)) for name in os.listdir(path))
     except OSError:
@@ -81,7 +81,7 @@ def _folder(path: str) -> Place:
 
 
 def _other(names: list[str]) -> str:
-    """What a folder without safetensors has, and the way out."""
+    """The contents of a folder without safetensors, and the way out, in words."""
     models = [name for name in names if name.endswith(".gguf")]
     if models:
         return (

@@ -1,4 +1,4 @@
-"""Which scales belong to which 8-bit weights, and over which tile.
+"""The scales of 8-bit weights: which tensor holds them, and over which tile.
 
 Checkpoints of 8 bits keep a scale beside a weight, under one of a few names, and say in config.json over
 which blocks. All of them mean value = scale · code, ``weight_scale_inv`` too. The tile is what the
@@ -27,7 +27,7 @@ METHODS = ("fp8", "compressed-tensors", "modelopt", "fbgemm_fp8")
 
 
 class Quantization(NamedTuple):
-    """What config.json says about 8-bit weights."""
+    """The settings for 8-bit weights in config.json."""
 
     method: str | None
     block: tuple[int, int] | None
@@ -74,7 +74,7 @@ def name_of_scale(name: str, entries: Mapping[str, Entry]) -> str | None:
 
 
 def is_scaled(entry: Entry, entries: Mapping[str, Entry]) -> bool:
-    """Whether a tensor is codes: an 8-bit float in any case, integers where a scale lies beside them."""
+    """True for a tensor of codes: an 8-bit float in any case, integers where a scale lies beside them."""
     if not entry.shape:
         return False
     return entry.type.code is not None or (

@@ -122,7 +122,7 @@ def _items(pairs: Iterable[tuple[str, Any]]) -> list[Item]:
 
 
 def _same(a: Any, b: Any) -> bool:
-    """Whether these are one array: an open file gives its scales with their weights and by themselves."""
+    """True for one array under two names: an open file gives scales with their weights and by themselves."""
     return isinstance(b, QuantArray) and getattr(a, "nbytes", None) == b.nbytes
 
 
