@@ -33,7 +33,9 @@ WAYS = (
     {"lc": 3, "lp": 0, "pb": 2}, {"lc": 1, "lp": 3, "pb": 4}, {"lc": 0, "lp": 4, "pb": 4},
     {"lc": 4, "lp": 0, "pb": 0}, {"lc": 0, "lp": 2, "pb": 2},
 )  # fmt: skip
-Takes = Callable[..., Any]
+Takes = Callable[..., Any]  # true for the cases of a family that belong in
+everything: Takes = lambda *case: True
+nothing: Takes = lambda *case: False
 
 
 class Wanted(NamedTuple):
@@ -41,16 +43,6 @@ class Wanted(NamedTuple):
 
     origin: Origin
     folder: str
-
-
-def everything(*case: Any) -> bool:
-    """All cases of a family."""
-    return True
-
-
-def nothing(*case: Any) -> bool:
-    """No case of a family."""
-    return False
 
 
 def _gemv(fmt: Any, columns: int, span: int, small: bool, strips: int) -> bool:

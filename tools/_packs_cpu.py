@@ -1,8 +1,8 @@
 """Packs of the CPU's kernels (ggmlq/cpu/prebuilt): the kernels that belong in.
 
-Those that products take where nobody names a kernel, for any number of rows: of blocks, with experts too, and
-of codes of 8 bits with scales; and what makes such codes of floats. Of rungs that are there to be read, and
-of other operations, the code is compiled when asked for.
+A kernel belongs in if products take it where nobody names a kernel, for any number of rows: products of
+blocks, with experts too, and of 8-bit codes with scales; and if it makes such codes of floats. Kernels of
+rungs that are there to be read, and of other operations, are compiled when asked for.
 """
 
 from __future__ import annotations

@@ -32,7 +32,7 @@ def run() -> tuple[Rates, list[list[str]]]:
 
 
 def checkpoint(folder: str, files: int, tensors: int, shape: tuple[int, int]) -> tuple[str, int]:
-    """FP8 matrices with scales in several files joined by an index; their folder, and the number of elements."""
+    """FP8 matrices with scales in several files with an index; their folder, and the number of elements."""
     os.makedirs(folder)
     rng, weights = np.random.default_rng(0), {}
     scales = np.ones((-(-shape[0] // 128), -(-shape[1] // 128)), np.float32)
