@@ -164,7 +164,7 @@ def mixed(case: Case, experts: tuple[int, int], spread: Spread, *, apart: bool) 
 
 
 def parse_backend_ops(text: str, seed: int) -> Mixture:
-    """A case from text, such as ``MUL_MAT_ID(type_a=q4_0,type_b=f32,n_mats=8,n_used=2,b=0,m=512,n=129,k=256)``.
+    """A case from text: ``MUL_MAT_ID(type_a=q4_0,type_b=f32,n_mats=8,n_used=2,b=0,m=512,n=129,k=256)``.
 
     There b=1 is a row for each token, b=0 one for each use.
     """

@@ -100,23 +100,23 @@ def parse(text: str) -> Address:
 
 
 def _of_hub(text: str) -> Address:
-    found = HF.fullmatch(text)
-    file = found["file"] if found else ""
-    revision = (found["late"] or found["early"] or "main") if found else ""
-    if found is None or (found["late"] and found["early"]) or ".." in f"{file}/{revision}".split("/"):
+    match = HF.fullmatch(text)
+    file = match["file"] if match else ""
+    revision = (match["late"] or match["early"] or "main") if match else ""
+    if match is None or (match["late"] and match["early"]) or ".." in f"{file}/{revision}".split("/"):
         raise RemoteError(
             f"open({short(text)}): an address of the hub is hf://owner/name/file, or with a branch, tag or "
             "commit hf://owner/name/file@revision"
         )
     hub = os.environ.get("HF_ENDPOINT", "").rstrip("/") or HUB
-    url = f"{hub}/{found['owner']}/{found['name']}/resolve/{quote(revision, safe='')}/{quote(file)}"
+    url = f"{hub}/{match['owner']}/{match['name']}/resolve/{quote(revision, safe='')}/{quote(file)}"
     host = urlsplit(hub)
     safe = host.scheme == "https" or host.hostname in LOCAL
     return Address(url, text, _token() if safe else None)
 
 
 def _token() -> str | None:
-    found = os.environ.get("HF_TOKEN", "").strip()
-    if not (found.isascii() and found.isprintable()):
+    token = os.environ.get("HF_TOKEN", "").strip()
+    if not (token.isascii() and token.isprintable()):
         raise RemoteError("HF_TOKEN: it has characters that no token has; set it again, or unset it")
-    return found or None
+    return token or None

@@ -70,13 +70,13 @@ def open(path: str | os.PathLike[str]) -> SafetensorsFile:
         if isinstance(there, SafetensorsFile):
             return there
         raise SafetensorsError(f"{there.path}: this is a GGUF file; open it with gq.open")
-    asked = checked_path("open(path)", path, PATH)
-    where = place.find(asked)
+    location = checked_path("open(path)", path, PATH)
+    where = place.find(location)
     parts = []
     for file in where.files:
         source = Source(file)
         parts.append(Part(source, header.parse(source)))
-    return SafetensorsFile(where, parts, os.path.abspath(asked))
+    return SafetensorsFile(where, parts, os.path.abspath(location))
 
 
 class SafetensorsFile(Opened[Tensor]):
@@ -141,10 +141,10 @@ class SafetensorsFile(Opened[Tensor]):
 
     def __getitem__(self, name: str) -> Tensor:
         state = self._opened()
-        found = state.arrays.get(name)
-        if found is None:
-            found = state.arrays.setdefault(name, self._array(state, name))
-        return found
+        array = state.arrays.get(name)
+        if array is None:
+            array = state.arrays.setdefault(name, self._array(state, name))
+        return array
 
     def _array(self, state: State, name: str) -> Tensor:
         entry = self.info(name)
@@ -217,15 +217,15 @@ class SafetensorsFile(Opened[Tensor]):
         if device == "cpu":
             return MappingProxyType(chosen)
         bar = Progress(sum(x.nbytes for x in chosen.values()), f"to {device}", show=progress)
-        made: dict[str, Any] = {}
+        copies: dict[str, Any] = {}
         try:
             for name, x in chosen.items():
                 if not isinstance(x, np.ndarray):
-                    made[name] = x.to(device)
+                    copies[name] = x.to(device)
                 bar.advance(x.nbytes)
         finally:
             bar.close()
-        return MappingProxyType(made)
+        return MappingProxyType(copies)
 
     def _opened(self) -> State:
         state = self._state

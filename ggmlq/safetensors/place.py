@@ -65,19 +65,19 @@ def _folder(path: str) -> Place:
         )
     if indexes:
         return _indexed(os.path.join(path, indexes[0]))
-    found = [name for name in names if name.endswith(ENDING)]
-    parts = [name for name in found if re.fullmatch(r".*-\d+-of-\d+\.safetensors", name)]
-    found = next(
-        ([name] for name in ("model" + ENDING, "consolidated" + ENDING) if name in found), parts or found
+    files = [name for name in names if name.endswith(ENDING)]
+    parts = [name for name in files if re.fullmatch(r".*-\d+-of-\d+\.safetensors", name)]
+    files = next(
+        ([name] for name in ("model" + ENDING, "consolidated" + ENDING) if name in files), parts or files
     )
-    if not found:
+    if not files:
         raise SafetensorsOSError(f"{path}: is {_other(names)}")
-    if len(found) > 1 and not parts:
+    if len(files) > 1 and not parts:
         raise SafetensorsError(
-            f"{path}: it has {len(found)} safetensors files, {_listed(found)}, and no index that joins them; "
+            f"{path}: it has {len(files)} safetensors files, {_listed(files)}, and no index that joins them; "
             "name the one that is meant"
         )
-    return Place(path, tuple(os.path.join(path, name) for name in found), None, ())
+    return Place(path, tuple(os.path.join(path, name) for name in files), None, ())
 
 
 def _other(names: list[str]) -> str:
