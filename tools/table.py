@@ -21,7 +21,8 @@ import sys
 from importlib import import_module
 from pathlib import Path
 
-ROOT = Path(__file__).parents[1]
+from tables import ROOT
+
 TABLES = {path.stem: path for path in sorted((ROOT / "tools" / "tables").glob("[a-z]*.py"))}
 END = "<!-- end of table -->"
 
