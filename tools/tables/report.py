@@ -1,15 +1,10 @@
-#!/usr/bin/env python3
 """The pictures of docs/report.md: a report on a small made-up model, and its chart of errors.
 
-    python tools/report_picture.py [--check] [--page]
-
-docs/report.svg is a chart as the page has it. --page also opens the page in Chromium and writes its upper
-part as docs/report.png; --check only says whether the chart is what the code draws.
+docs/report.svg is a chart as the page has it, docs/report.png the page's upper part as Chromium shows it.
 """
 
 from __future__ import annotations
 
-import argparse
 import shutil
 import subprocess
 import sys
@@ -17,18 +12,32 @@ import tempfile
 from pathlib import Path
 
 import numpy as np
-from _page import settle
 
 import ggmlq as gq
 from ggmlq.pages import depth_lines, document
 from ggmlq.report.figures import error_items
 
-DOCS = Path(__file__).parents[1] / "docs"
+from . import Options, Texts
+
+OPTIONS = {"--page": {"action": "store_true", "help": "also the page, as Chromium shows it"}}
 WIDTH, WIDE, LAYERS = 256, 512, 12
 SHAPES = {
     "attn_q": (WIDTH, WIDTH), "attn_k": (64, WIDTH), "attn_v": (64, WIDTH), "attn_output": (WIDTH, WIDTH),
     "ffn_gate": (WIDE, WIDTH), "ffn_up": (WIDE, WIDTH), "ffn_down": (WIDTH, WIDE),
 }  # fmt: skip
+
+
+def texts(options: Options) -> Texts:
+    """The chart, and with --page the page."""
+    with tempfile.TemporaryDirectory() as folder:
+        original, quantized = models(Path(folder))
+        report = gq.report.examine(quantized, original)
+        lines = depth_lines(error_items(report.tensors), "Error against depth", "NMSE")
+        assert lines is not None
+        yield "docs/report.svg", document([lines])
+        if options.page:
+            report.write(Path(folder) / "report.html")
+            yield "docs/report.png", photograph(Path(folder) / "report.html")
 
 
 def models(folder: Path) -> tuple[Path, Path]:
@@ -47,40 +56,19 @@ def models(folder: Path) -> tuple[Path, Path]:
     metadata = {"general.architecture": "llama", "general.name": "A small model", "llama.block_count": LAYERS,
                 "llama.context_length": 2048, "llama.embedding_length": WIDTH,
                 "llama.feed_forward_length": WIDE}  # fmt: skip
-    original, made = folder / "small-f16.gguf", folder / "small-q4_K_M.gguf"
+    original, quantized = folder / "small-f16.gguf", folder / "small-q4_K_M.gguf"
     gq.save(original, stored, metadata)
-    gq.convert.quantize(original, made, "q4_K_M")
-    return original, made
+    gq.convert.quantize(original, quantized, "q4_K_M")
+    return original, quantized
 
 
-def main() -> int:
-    """Make the model, look at it, draw."""
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument("--check", action="store_true", help="only say whether the chart is fresh")
-    parser.add_argument("--page", action="store_true", help="also the page, as Chromium shows it")
-    args = parser.parse_args()
-    with tempfile.TemporaryDirectory() as folder:
-        original, made = models(Path(folder))
-        found = gq.report.examine(made, original)
-        lines = depth_lines(error_items(found.tensors), "Error against depth", "NMSE")
-        assert lines is not None
-        if args.page:
-            found.write(Path(folder) / "report.html")
-            photograph(Path(folder) / "report.html", DOCS / "report.png")
-    return settle(DOCS / "report.svg", document([lines]), args.check)
-
-
-def photograph(page: Path, picture: Path) -> None:
+def photograph(page: Path) -> bytes:
     """The upper part of a page, as a browser shows it."""
     program = shutil.which("chromium") or shutil.which("google-chrome")
     if program is None:
-        sys.exit("--page: there is no Chromium on the path; apt-get install chromium")
+        sys.exit("a picture of a page: there is no Chromium on the path; apt-get install chromium")
+    picture = page.with_suffix(".png")
     options = ["--headless", "--no-sandbox", "--hide-scrollbars", "--window-size=1100,1500"]
     command = [program, *options, f"--screenshot={picture}", page.as_uri()]
     subprocess.run(command, check=True, capture_output=True, timeout=120)
-
-
-if __name__ == "__main__":
-    sys.exit(main())
+    return picture.read_bytes()

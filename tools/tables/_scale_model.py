@@ -1,7 +1,7 @@
-"""What a checkpoint of hundreds of gigabytes costs: the checkpoint counted, and each cost as a formula.
+"""The costs of a checkpoint of hundreds of gigabytes: the checkpoint counted, and a formula for each cost.
 
-Every number that is not counted is a Given: its value, its unit, and where it comes from. The formulas take
-them from there and from nowhere else, so a line of assumptions can be read, doubted and changed.
+Every number that is not counted is a Number: its value, its unit, and where it comes from. The formulas
+take them from there and from nowhere else, so a line of assumptions can be read, doubted and changed.
 """
 
 from __future__ import annotations
@@ -14,8 +14,8 @@ BITS = 4.5  # a weight, of q4_K
 DATA, MEASURED, HERE, ASSUMED = "data sheet", "measured on an H200", "measured here", "assumed"
 
 
-class Given(NamedTuple):
-    """A number that the model takes as given."""
+class Number(NamedTuple):
+    """An assumption of the model."""
 
     value: float
     unit: str
@@ -23,33 +23,34 @@ class Given(NamedTuple):
     source: str
 
 
-GIVEN = {
-    "files": Given(163, "", "files of the checkpoint", DATA),
-    "cards": Given(8, "", "H200 in the host", DATA),
-    "card_memory": Given(141e9, "B", "memory of a card", DATA),
-    "card_read": Given(4456e9, "B/s", "reading of a card's memory", MEASURED),
-    "card_fp8": Given(1386e12, "FLOP/s", "FP8 products with block scales", MEASURED),
-    "link": Given(63e9, "B/s", "PCIe 5 x16 to each card", DATA),
-    "link_share": Given(0.78, "", "of the link that loading a model to a card reaches", MEASURED),
-    "nvlink": Given(360e9, "B/s", "of an all-reduce among 8 cards, large messages, each direction", ASSUMED),
-    "reduce_least": Given(20e-6, "s", "of the smallest all-reduce among 8 cards, in a graph", ASSUMED),
-    "imbalance": Given(1.3, "", "the busiest card's share of experts over the mean", ASSUMED),
-    "cores": Given(192, "", "cores of the host, each as fast as the one measured here", ASSUMED),
-    "disk_read": Given(25e9, "B/s", "reading of the host's own disks, four NVMe drives together", ASSUMED),
-    "disk_write": Given(12e9, "B/s", "writing of them", ASSUMED),
-    "shared_read": Given(5e9, "B/s", "reading of a file system over the network, by one host", ASSUMED),
-    "shared_most": Given(40e9, "B/s", "of that file system for all hosts together", ASSUMED),
-    "net_latency": Given(0.05, "s", "of one request to a hub, with TLS and a redirect", ASSUMED),
-    "net_read": Given(1e9, "B/s", "from a hub", ASSUMED),
-    "host_power": Given(10.2e3, "W", "of the host at most, cards included", DATA),
-    "rack_power": Given(40e3, "W", "of a rack", ASSUMED),
-    "context": Given(8192, "", "tokens that each sequence has behind it", ASSUMED),
+ASSUMPTIONS = {
+    "files": Number(163, "", "files of the checkpoint", DATA),
+    "cards": Number(8, "", "H200 in the host", DATA),
+    "card_memory": Number(141e9, "B", "memory of a card", DATA),
+    "card_read": Number(4456e9, "B/s", "reading of a card's memory", MEASURED),
+    "card_fp8": Number(1386e12, "FLOP/s", "FP8 products with block scales", MEASURED),
+    "link": Number(63e9, "B/s", "PCIe 5 x16 to each card", DATA),
+    "link_share": Number(0.78, "", "of the link that loading a model to a card reaches", MEASURED),
+    "nvlink": Number(360e9, "B/s", "of an all-reduce among 8 cards, large messages, each direction", ASSUMED),
+    "reduce_least": Number(20e-6, "s", "of the smallest all-reduce among 8 cards, in a graph", ASSUMED),
+    "imbalance": Number(1.3, "", "the busiest card's share of experts over the mean", ASSUMED),
+    "cores": Number(192, "", "cores of the host, each as fast as the one measured here", ASSUMED),
+    "disk_read": Number(25e9, "B/s", "reading of the host's own disks, four NVMe drives together", ASSUMED),
+    "disk_write": Number(12e9, "B/s", "writing of them", ASSUMED),
+    "shared_read": Number(5e9, "B/s", "reading of a file system over the network, by one host", ASSUMED),
+    "shared_most": Number(40e9, "B/s", "of that file system for all hosts together", ASSUMED),
+    "net_latency": Number(0.05, "s", "of one request to a hub, with TLS and a redirect", ASSUMED),
+    "net_read": Number(1e9, "B/s", "from a hub", ASSUMED),
+    "host_power": Number(10.2e3, "W", "of the host at most, cards included", DATA),
+    "rack_power": Number(40e3, "W", "of a rack", ASSUMED),
+    "context": Number(8192, "", "tokens that each sequence has behind it", ASSUMED),
 }  # fmt: skip
+VALUES = {name: assumption.value for name, assumption in ASSUMPTIONS.items()}
 
 
 @dataclass(frozen=True)
 class Rates:
-    """What a core of this machine does; from runs at small size."""
+    """The speed of a core of this machine, from runs at small size."""
 
     open_file: float  # s
     open_tensor: float  # s
@@ -60,7 +61,7 @@ class Rates:
     write: float  # B/s to the disk, synced
 
     def lines(self) -> Iterator[tuple[str, str]]:
-        """Each as value and what it is."""
+        """Lines of a value and its name."""
         yield f"{self.open_file * 1e3:.2f} ms", "to open a file"
         yield f"{self.open_tensor * 1e6:.1f} µs", "more for each tensor in it"
         yield f"{self.walk / 1e6:.0f} M/s", "FP8 values looked at, one core"
@@ -74,7 +75,7 @@ class Rates:
 
 
 class Tensors(NamedTuple):
-    """Some tensors alike."""
+    """Tensors of one shape and kind."""
 
     count: int
     elements: int  # of each
@@ -83,12 +84,13 @@ class Tensors(NamedTuple):
 
     @property
     def nbytes(self) -> float:
+        """Bytes of all, with their scales."""
         size = {"fp8": 1 + 4 / 128**2, "bf16": 2, "f32": 4}[self.kind]
         return self.count * self.elements * size
 
     @property
     def stored(self) -> int:
-        """Tensors in the files: scales are tensors too."""
+        """Tensors in the files, where scales are tensors too."""
         return self.count * (2 if self.kind == "fp8" else 1)
 
 
@@ -97,25 +99,26 @@ LATENT, ROPE, HEADS = 512, 64, 128
 
 
 def deepseek_v3() -> list[Tensors]:
-    """Its published shapes: 61 layers, and one more for speculative decoding."""
+    """The published shapes: 61 layers, and one more for speculative decoding."""
     h, q = HIDDEN, 1536
     attention = [h * q, q * HEADS * 192, h * (LATENT + ROPE), LATENT * HEADS * 256, HEADS * 128 * h]
-    found = [Tensors(LAYERS, n, "fp8", "all") for n in attention]
-    found += [Tensors(1, n, "fp8", "none") for n in attention]
-    found += [Tensors(LAYERS + 1, n, "bf16", "none") for n in (h, h, q, LATENT)]
-    found += [Tensors(3 * DENSE, h * 18432, "fp8", "all")]
+    tensors = [Tensors(LAYERS, n, "fp8", "all") for n in attention]
+    tensors += [Tensors(1, n, "fp8", "none") for n in attention]
+    tensors += [Tensors(LAYERS + 1, n, "bf16", "none") for n in (h, h, q, LATENT)]
+    tensors += [Tensors(3 * DENSE, h * 18432, "fp8", "all")]
     for layers, experts, rest in ((LAYERS - DENSE, "experts", "all"), (1, "none", "none")):
-        found += [
+        tensors += [
             Tensors(3 * EXPERTS * layers, h * 2048, "fp8", experts),
             Tensors(3 * layers, h * 2048, "fp8", rest),
             Tensors(layers, EXPERTS * h, "bf16", rest), Tensors(layers, EXPERTS, "f32", "none"),
         ]  # fmt: skip
-    found += [Tensors(1, VOCABULARY * h, "bf16", "none"), Tensors(1, VOCABULARY * h, "bf16", "all")]
-    found += [Tensors(2, VOCABULARY * h, "bf16", "none"), Tensors(1, 2 * h * h, "bf16", "none")]
-    return found
+    tensors += [Tensors(1, VOCABULARY * h, "bf16", "none"), Tensors(1, VOCABULARY * h, "bf16", "all")]
+    tensors += [Tensors(2, VOCABULARY * h, "bf16", "none"), Tensors(1, 2 * h * h, "bf16", "none")]
+    return tensors
 
 
 def total(tensors: list[Tensors], read: str = "") -> float:
+    """Bytes of all tensors, or of those that tokens read in one way."""
     return sum(t.nbytes for t in tensors if not read or t.read == read)
 
 
@@ -123,22 +126,22 @@ def total(tensors: list[Tensors], read: str = "") -> float:
 
 
 def opening(rates: Rates, files: float, tensors: float) -> float:
-    """Every file mapped, every header read and checked; no value."""
+    """Seconds for mapping every file, reading and checking every header; no value."""
     return files * rates.open_file + tensors * rates.open_tensor
 
 
 def surveying(rates: Rates, elements: float, trials: float, workers: float) -> float:
-    """All values looked at, and six types tried on each matrix."""
+    """Seconds for looking at all values and trying six types on each matrix."""
     return rates.start + (elements / rates.walk + trials * rates.trial) / workers
 
 
 def requantizing(rates: Rates, elements: float, nbytes: float, workers: float, write: float) -> float:
-    """Encoded by workers; the disk takes what they write meanwhile, and what is left at the end."""
+    """Seconds for encoding by workers, while the disk takes what they write."""
     return rates.start + max(elements / rates.encode / workers, nbytes / write)
 
 
 class Step(NamedTuple):
-    """One token for each of some sequences, in milliseconds."""
+    """Milliseconds of one token for each of some sequences."""
 
     batch: int
     weights: float
@@ -148,30 +151,30 @@ class Step(NamedTuple):
 
     @property
     def all(self) -> float:
-        """Memory and products overlap, the all-reduces do not."""
+        """The sum: memory and products overlap, the all-reduces do not."""
         return max(self.weights + self.cache, self.products) + self.reduces
 
 
 def decoding(tensors: list[Tensors], batch: int) -> Step:
     """A step of decoding on all cards: weights cut up among them, experts on the card that has them."""
-    g = {name: given.value for name, given in GIVEN.items()}
+    v = VALUES
     touched = 1 - (1 - USED / EXPERTS) ** batch  # of the experts, by tokens that choose evenly
-    experts = total(tensors, "experts") * touched * g["imbalance"]
-    read = (total(tensors, "all") + experts) / (g["cards"] * g["card_read"])
-    cache = batch * g["context"] * cache_of_token() / (g["cards"] * g["card_read"])
+    experts = total(tensors, "experts") * touched * v["imbalance"]
+    read = (total(tensors, "all") + experts) / (v["cards"] * v["card_read"])
+    cache = batch * v["context"] * cache_of_token() / (v["cards"] * v["card_read"])
     flops = 2 * batch * active(tensors)
-    each = g["reduce_least"] + 2 * 7 / 8 * batch * HIDDEN * 2 / g["nvlink"]
+    reduce = v["reduce_least"] + 2 * 7 / 8 * batch * HIDDEN * 2 / v["nvlink"]
     return Step(
-        batch, read * 1e3, cache * 1e3, flops / (g["cards"] * g["card_fp8"]) * 1e3, 2 * LAYERS * each * 1e3
+        batch, read * 1e3, cache * 1e3, flops / (v["cards"] * v["card_fp8"]) * 1e3, 2 * LAYERS * reduce * 1e3
     )
 
 
 def active(tensors: list[Tensors]) -> float:
-    """Weights that a token is multiplied with."""
+    """The number of weights that a token is multiplied with."""
     share = {"all": 1.0, "experts": USED / EXPERTS, "none": 0.0}
     return sum(t.count * t.elements * share[t.read] for t in tensors)
 
 
 def cache_of_token() -> float:
-    """Bytes that a token leaves for those that follow: the latent and the rotary part, in bfloat16."""
+    """Bytes of the cache for one token: the latent and the rotary part, in bfloat16."""
     return LAYERS * (LATENT + ROPE) * 2

@@ -1,8 +1,8 @@
-"""Sounds made of code alone, with and without a voice, and what a small GRU hears of them.
+"""Sounds made of code alone, with and without a voice, and the frames that a small GRU hears.
 
 A voice is a run of syllables: a pitch that glides, its harmonics under three formants. Around it are noise,
 a humming machine with harmonics of its own, and knocks, so that neither loudness nor harmonics alone tell
-the two apart. Sounds have 8000 samples a second, frames of 10 ms; the answer is wanted for every frame.
+the two apart. Sounds have 8000 samples a second, frames of 10 ms; every frame has an answer.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ Floats = NDArray[Any]
 
 
 def sound(rng: np.random.Generator, seconds: float = 3.0) -> tuple[Floats, NDArray[np.bool_]]:
-    """Samples, and for each whether somebody speaks."""
+    """Samples, and a truth value for each: somebody speaks."""
     n = int(seconds * RATE)
     speaking, voice, at = np.zeros(n, np.bool_), np.zeros(n), int(rng.uniform(0.1, 0.9) * RATE)
     while at < n - RATE // 5:
@@ -45,30 +45,30 @@ def _syllable(rng: np.random.Generator, n: int) -> Floats:
     )
     phase = 2 * np.pi * np.cumsum(pitch) / RATE
     formants = np.array([rng.uniform(300, 850), rng.uniform(900, 2300), rng.uniform(2400, 3400)])
-    found = np.zeros(n)
+    sound = np.zeros(n)
     for k in range(1, int(3800 / pitch.max()) + 1):
         gain = (np.array([1, 0.6, 0.3]) / (1 + ((k * pitch[:, None] - formants) / 120) ** 2)).sum(1)
-        found += gain * np.sin(k * phase)
-    return found * np.sin(np.pi * np.linspace(0, 1, n)) ** 0.5
+        sound += gain * np.sin(k * phase)
+    return sound * np.sin(np.pi * np.linspace(0, 1, n)) ** 0.5
 
 
 def _background(rng: np.random.Generator, n: int) -> Floats:
     """Coloured noise, a machine, knocks; each of them in some sounds."""
     spectrum = np.fft.rfft(rng.standard_normal(n))
     spectrum /= np.maximum(np.arange(len(spectrum)), 20) ** rng.uniform(0, 0.8)
-    found: Floats = np.fft.irfft(spectrum, n)
-    found /= found.std()
+    sound: Floats = np.fft.irfft(spectrum, n)
+    sound /= sound.std()
     t = np.arange(n) / RATE
     if rng.random() < 0.5:
         base = rng.uniform(60, 220)
         hum = sum(np.sin(2 * np.pi * base * k * t + rng.uniform(0, 6)) / k for k in range(1, 9))
-        found += rng.uniform(0.5, 2) * hum
+        sound += rng.uniform(0.5, 2) * hum
     for at in rng.integers(0, n, rng.poisson(2)):
         length = min(n - at, 400)
-        found[at : at + length] += (
+        sound[at : at + length] += (
             rng.uniform(3, 10) * rng.standard_normal(length) * np.exp(-np.arange(length) / 60)
         )
-    return found
+    return sound
 
 
 def frames(samples: Floats) -> NDArray[np.float32]:
@@ -83,7 +83,7 @@ def frames(samples: Floats) -> NDArray[np.float32]:
 
 
 def batch(seed: int, count: int, seconds: float = 3.0) -> tuple[NDArray[np.float32], NDArray[np.bool_]]:
-    """Frames [T, count, BANDS] of so many sounds, and whether somebody speaks in each [T, count]."""
+    """Frames [T, count, BANDS] of some sounds, and a truth value for each: somebody speaks."""
     xs, ys = [], []
     for i in range(count):
         samples, speaking = sound(np.random.default_rng([seed, i]), seconds)

@@ -1,18 +1,14 @@
-#!/usr/bin/env python3
-"""Recipes against llama.cpp's mixes of the same size: the error of each, and what it does to logits.
+"""The table of docs/recipes.md: recipes against llama.cpp's mixes of the same size, errors and logits.
 
-python tools/recipe_table.py [--check] [--logits] [--objective both|relative|error]
-
-Models are made up, each with a trait of real ones: heavy tails, loud channels, layers that matter
-more than others, experts. For each mix the recipe may have as many bytes as the mix. Errors are those of all
-weights, weighted by importance, measured on the tensors as they were written; KL is the mean over random
-tokens of the divergence of the next token's distribution from that of the float model, by
-llama-cpp-python's libllama. Each tensor is encoded once in a type, whoever chooses it.
+Models are made up, with a trait of real ones: heavy tails, loud channels, layers that matter more than
+others, experts. For each mix the recipe may have as many bytes as the mix. Errors are those of all weights,
+weighted by importance, measured on the tensors as they were written; KL is the mean over random tokens
+of the divergence of the next token's distribution from that of the float model, by llama-cpp-python's
+libllama. A tensor is encoded once in a type, whoever chooses it.
 """
 
 from __future__ import annotations
 
-import argparse
 import sys
 import tempfile
 from collections.abc import Iterator
@@ -20,24 +16,40 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
-from _page import put, settle, table
 
 import ggmlq as gq
 from ggmlq.convert import Plan, Step
 
-PAGE = Path(__file__).parents[1] / "docs" / "recipes.md"
-BEGIN = "<!-- table: tools/recipe_table.py -->"
+from . import Options, Texts, table
+
+OPTIONS = {
+    "--logits": {"action": "store_true", "help": "run the models with llama-cpp-python's libllama"},
+    "--objective": {"choices": ("both", "relative", "error"), "default": "both", "help": "of the recipes"},
+}
 K, FFN, LAYERS, VOCABULARY, HEADS = 256, 512, 8, 512, 4
 MIXES = ("q2_K", "q3_K_M", "iq4_xs", "q4_K_S", "q4_K_M", "q5_K_M")
 WITH_IMATRIX = ("iq2_xs",)
 TOKENS = 128
 SAMPLE = 1 << 14  # weights of a tensor by which a recipe judges a type; errors in the table are of all
+HEADER = ("model", "mix", "bits", "recipe's bits", "mix: error", "recipe: error", "ratio")
 
 Arrays = dict[str, np.ndarray[Any, np.dtype[np.float32]]]
 
 
+def texts(options: Options) -> Texts:
+    """A sentence that counts, and the table."""
+    with tempfile.TemporaryDirectory() as folder:
+        lines = list(rows(Path(folder), options.logits, options.objective))
+    header = [*HEADER, *(["mix: KL", "recipe: KL", "ratio"] if options.logits else [])]
+    better = sum(float(line[6]) < 1 for line in lines)
+    summary = f"The recipe's error is the smaller one in {better} of {len(lines)} rows"
+    if options.logits:
+        summary += f", its KL in {sum(float(line[9]) < 1 for line in lines)}"
+    yield "docs/recipes.md", f"{summary}.\n\n{table(header, lines)}"
+
+
 class Model(NamedTuple):
-    """A made-up model."""
+    """A made-up model with its importance matrix."""
 
     name: str
     tensors: Arrays
@@ -46,7 +58,7 @@ class Model(NamedTuple):
 
 
 def models() -> Iterator[Model]:
-    """One of each trait."""
+    """A model for each trait."""
     traits = {
         "normal weights": {},
         "normal weights, no imatrix": {"bare": True},
@@ -57,10 +69,10 @@ def models() -> Iterator[Model]:
         "all of these, 4 experts": {"tails": 5.0, "outliers": 10.0, "spread": 0.7, "experts": 4},
     }
     for seed, (name, trait) in enumerate(traits.items()):
-        yield made(name, np.random.default_rng([seed, 7]), **trait)
+        yield model(name, np.random.default_rng([seed, 7]), **trait)
 
 
-def made(
+def model(
     name: str, rng: np.random.Generator, *, tails: float = 0, outliers: float = 1, spread: float = 0,
     experts: int = 0, bare: bool = False,
 ) -> Model:  # fmt: skip
@@ -69,13 +81,14 @@ def made(
     importance: Arrays = {}
 
     def add(tensor: str, *shape: int, inputs: Any = 1.0) -> None:
+        """Add a tensor, and the importance of its columns."""
         x = rng.standard_t(tails, shape) if tails else rng.standard_normal(shape)
         tensors[tensor] = (x * rng.lognormal(0, spread) / shape[-1] ** 0.5).astype(np.float32)
         squares = np.broadcast_to(np.float64(inputs) ** 2, (*shape[:-2], shape[-1]))
         importance[tensor] = (squares * rng.gamma(20, 0.05, squares.shape)).astype(np.float32)
 
     def norm(tensor: str) -> Any:
-        """What follows it sees these magnitudes: most channels near 1, a few loud."""
+        """Magnitudes for the matrices behind a norm: most channels near 1, a few loud."""
         loud = np.where(rng.random(K) < 0.02, outliers**0.5, 1) * rng.lognormal(0, spread / 2, K)
         tensors[tensor] = loud.astype(np.float32)
         return tensors[tensor]
@@ -85,58 +98,58 @@ def made(
     stack, suffix = ((experts,), "_exps") if experts else ((), "")
     for layer in range(LAYERS):
         blk = f"blk.{layer}."
-        seen = norm(f"{blk}attn_norm.weight")
+        inputs = norm(f"{blk}attn_norm.weight")
         for part, rows in (("attn_q", K), ("attn_k", K // 4), ("attn_v", K // 4)):
-            add(f"{blk}{part}.weight", rows, K, inputs=seen)
+            add(f"{blk}{part}.weight", rows, K, inputs=inputs)
         add(f"{blk}attn_output.weight", K, K)
-        seen = norm(f"{blk}ffn_norm.weight")
+        inputs = norm(f"{blk}ffn_norm.weight")
         if experts:
             tensors[f"{blk}ffn_gate_inp.weight"] = rng.standard_normal((experts, K)).astype(np.float32)
         for part in ("ffn_up", "ffn_gate"):
-            add(f"{blk}{part}{suffix}.weight", *stack, FFN, K, inputs=seen)
+            add(f"{blk}{part}{suffix}.weight", *stack, FFN, K, inputs=inputs)
         add(f"{blk}ffn_down{suffix}.weight", *stack, K, FFN)
     del importance["token_embd.weight"]
     return Model(name, tensors, None if bare else importance, metadata(experts))
 
 
 def metadata(experts: int) -> dict[str, Any]:
-    """What libllama needs to run the model on plain numbers of tokens."""
-    found = {
+    """The keys that libllama needs to run the model on plain numbers of tokens."""
+    keys = {
         "general.architecture": "llama", "llama.context_length": 512, "llama.embedding_length": K,
         "llama.block_count": LAYERS, "llama.feed_forward_length": FFN, "llama.attention.head_count": HEADS,
         "llama.attention.head_count_kv": HEADS // 4, "llama.attention.layer_norm_rms_epsilon": 1e-5,
         "llama.rope.dimension_count": K // HEADS, "llama.vocab_size": VOCABULARY,
         "tokenizer.ggml.model": "none",
     }  # fmt: skip
-    return found | ({"llama.expert_count": experts, "llama.expert_used_count": 2} if experts else {})
+    return keys | ({"llama.expert_count": experts, "llama.expert_used_count": 2} if experts else {})
 
 
-class _Written:
-    """Files of one model, with their errors."""
+class _Writer:
+    """Files of one model in several types, with their errors."""
 
     def __init__(self, model: Model) -> None:
         self._model = model
         means = [float(x.mean()) for x in (model.importance or {}).values()]
         self._usual = float(np.median(means)) if means else 1.0
-        self._made: dict[tuple[str, str, bool], tuple[Any, float]] = {}
+        self._encoded: dict[tuple[str, str, bool], tuple[Any, float]] = {}
         self._energy = sum(self._weighted(name, x) for name, x in model.tensors.items() if x.ndim > 1)
 
     def write(self, plan: Plan, path: Path) -> float:
-        """The file; what comes back is the weighted sum of squares over that of the values."""
-        made = {step.name: self._tensor(step) for step in plan.steps}
-        gq.save(path, {name: x for name, (x, _) in made.items()}, self._model.metadata)
-        return sum(lost for _, lost in made.values()) / self._energy
+        """Write the file; the weighted sum of its squared errors over that of the values."""
+        encoded = {step.name: self._tensor(step) for step in plan.steps}
+        gq.save(path, {name: x for name, (x, _) in encoded.items()}, self._model.metadata)
+        return sum(error for _, error in encoded.values()) / self._energy
 
     def _tensor(self, step: Step) -> tuple[Any, float]:
         x = self._model.tensors[step.name]
         key = step.name, step.after.name, step.weights is None
-        if key not in self._made:
+        if key not in self._encoded:
             rows = [None] if step.weights is None else step.weights
             parts = x.reshape(-1, *x.shape[-2:]) if x.ndim > 2 else [x]
-            made = [gq.quantize(part, step.after, rows[i % len(rows)]) for i, part in enumerate(parts)]
-            new = gq.stack(made) if x.ndim > 2 else made[0]
-            self._made[key] = new, self._weighted(step.name, x - np.asarray(new, np.float64))
-        return self._made[key]
+            arrays = [gq.quantize(part, step.after, rows[i % len(rows)]) for i, part in enumerate(parts)]
+            array = gq.stack(arrays) if x.ndim > 2 else arrays[0]
+            self._encoded[key] = array, self._weighted(step.name, x - np.asarray(array, np.float64))
+        return self._encoded[key]
 
     def _weighted(self, name: str, x: Any) -> float:
         weights = (self._model.importance or {}).get(name)
@@ -145,11 +158,11 @@ class _Written:
 
 
 def rows(folder: Path, logits: bool, objective: str) -> Iterator[list[str]]:
-    """One a model and mix."""
+    """A line for each model and mix."""
     for model in models():
-        path, mixed, chosen = (folder / f"{name}.gguf" for name in ("f32", "mix", "recipe"))
+        path, by_mix, by_recipe = (folder / f"{name}.gguf" for name in ("f32", "mix", "recipe"))
         gq.save(path, model.tensors, model.metadata)
-        runs, written = _Logits(path) if logits else None, _Written(model)
+        runs, writer = _Logits(path) if logits else None, _Writer(model)
         with gq.open(path) as file:
             for mix in MIXES if model.importance is None else MIXES + WITH_IMATRIX:
                 plan = gq.convert.plan_quantize(file, mix, mixed=True, imatrix=model.importance)
@@ -158,8 +171,8 @@ def rows(folder: Path, logits: bool, objective: str) -> Iterator[list[str]]:
                 recipe = gq.convert.recipe(
                     file, bits, imatrix=model.importance, objective=objective, elements=SAMPLE
                 )
-                theirs, ours = written.write(plan, mixed), written.write(recipe.plan, chosen)
-                kl = [runs.divergence(file) for file in (mixed, chosen)] if runs else []
+                theirs, ours = writer.write(plan, by_mix), writer.write(recipe.plan, by_recipe)
+                kl = [runs.divergence(file) for file in (by_mix, by_recipe)] if runs else []
                 print(f"{model.name}, {mix}: {theirs:.3e} {ours:.3e} {kl}", file=sys.stderr, flush=True)
                 yield [
                     model.name, mix, f"{bits:.3f}", f"{recipe.bits_per_weight:.3f}", f"{theirs:.2e}",
@@ -173,12 +186,12 @@ class _Logits:
 
     def __init__(self, path: Path) -> None:
         self._tokens = np.random.default_rng(3).integers(0, VOCABULARY, TOKENS).tolist()
-        self._wanted = self._run(path)
+        self._floats = self._run(path)
 
     def divergence(self, path: Path) -> float:
         """Mean KL of the next token's distribution."""
-        found = self._run(path)
-        return float((np.exp(self._wanted) * (self._wanted - found)).sum(axis=1).mean())
+        logits = self._run(path)
+        return float((np.exp(self._floats) * (self._floats - logits)).sum(axis=1).mean())
 
     def _run(self, path: Path) -> Any:
         from llama_cpp import Llama  # only where it is asked for
@@ -189,29 +202,3 @@ class _Logits:
         llama.close()
         logits -= logits.max(axis=1, keepdims=True)
         return logits - np.log(np.exp(logits).sum(axis=1, keepdims=True))
-
-
-def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
-    parser.add_argument("--check", action="store_true", help="compare with the page, write nothing")
-    parser.add_argument(
-        "--logits", action="store_true", help="run the models with llama-cpp-python's libllama"
-    )
-    parser.add_argument(
-        "--objective", choices=("both", "relative", "error"), default="both", help="of the recipes"
-    )
-    args = parser.parse_args()
-    with tempfile.TemporaryDirectory() as folder:
-        found = list(rows(Path(folder), args.logits, args.objective))
-    header = ["model", "mix", "bits", "recipe's bits", "mix: error", "recipe: error", "ratio"]
-    header += ["mix: KL", "recipe: KL", "ratio"] if args.logits else []
-    better = sum(float(row[6]) < 1 for row in found)
-    said = f"The recipe's error is the smaller one in {better} of {len(found)} rows"
-    if args.logits:
-        said += f", its KL in {sum(float(row[9]) < 1 for row in found)}"
-    text = f"{said}.\n\n{table(header, found)}"
-    return settle(PAGE, put(PAGE.read_text(), BEGIN, text), args.check)
-
-
-if __name__ == "__main__":
-    sys.exit(main())
