@@ -179,8 +179,8 @@ ROOMS = (
     "cpu", "cpu/amx", "cpu/codes8", "cpu/encode", "cpu/grouped", "cpu/lanes", "cpu/machine", "cpu/panels",
     "cpu/quantize_scaled", "checkpoint", "demo", "convert", "cuda/machine", "cuda/parallel",
     "diff", "faults", "faults/blocks", "faults/experts", "faults/gru", "faults/scaled", "fixed", "gru",
-    "gru/cpu", "gru/cuda", "pages", "parallel", "remote", "report", "safetensors", "store", "surveys", "tasks",
-    "trace",
+    "gru/cpu", "gru/cuda", "pages", "parallel", "remote", "report", "safetensors", "store", "surveys",
+    "tasks", "trace",
 )  # fmt: skip
 
 

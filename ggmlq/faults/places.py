@@ -98,12 +98,11 @@ def wrong_places(survey: Survey) -> Mask:
 
 def patterns(survey: Survey, bad: Mask) -> list[Pattern]:
     """Faults that the places of wrong elements show, the surest first."""
-    shapes = [
-        pattern
-        for find in (_transposed, _moved_columns, _moved_tile, _moved_rows, _tails)
-        if (pattern := find(survey, bad)) is not None
-    ]
-    return sorted(shapes, key=lambda p: not p.sure)
+    shapes = (
+        _transposed(survey, bad), _moved(survey, bad, 1), _moved_tile(survey, bad), _moved(survey, bad, 0),
+        _tails(survey, bad),
+    )  # fmt: skip
+    return sorted((shape for shape in shapes if shape is not None), key=lambda shape: not shape.sure)
 
 
 def _near(survey: Survey, bad: Mask, y: Wide, prediction: Wide, size: Wide) -> Mask:
@@ -131,17 +130,8 @@ def _transposed(survey: Survey, bad: Mask) -> Pattern | None:
     return Pattern("transposed", "y holds its transpose", sure=True)
 
 
-def _moved_columns(survey: Survey, bad: Mask) -> Pattern | None:
-    """Columns of y that hold what belongs into other columns."""
-    return _moved(survey, bad, axis=1)
-
-
-def _moved_rows(survey: Survey, bad: Mask) -> Pattern | None:
-    """Rows of y that hold what belongs into other rows."""
-    return _moved(survey, bad, axis=0)
-
-
 def _moved(survey: Survey, bad: Mask, axis: int) -> Pattern | None:
+    """Columns (or rows) of y that hold what belongs into others."""
     tried = [survey.prediction]
     if bad.mean() > 0.3:  # too little is right to trust the choice of the right kernel
         tried += survey.alternatives[:ALTERNATIVES]

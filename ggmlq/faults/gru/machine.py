@@ -120,11 +120,8 @@ class Machine:
         q: Tensors = {"x": x[at], "before": before}
         for name in ORDER:
             known = self._plain.get(name)
-            if (
-                known is not None
-                and name not in touched
-                and all(q[s] is self._plain[s] for s in SOURCES[name])
-            ):
+            as_before = name not in touched and all(q[s] is self._plain.get(s) for s in SOURCES[name])
+            if known is not None and as_before:
                 q[name] = known
                 continue
             replaced = settings.get(("stage", name))
@@ -144,27 +141,23 @@ class Machine:
         return self._product(scene, before, "R", ("before",) not in scene.settings)
 
     def _product(self, scene: Mistaken, q: Codes, name: str, usual: bool) -> Codes:
-        """Rows 1 and 2 with the settings of a product; its sums are kept where nothing changes them."""
+        """Rows 1 and 2 with the settings of a product; its sums stay where nothing changes them."""
         source, result = ("x", "Wx") if name == "W" else ("h", "Rh")
         settings, w = scene.settings, scene.codes[name].astype(np.int64)
-        if ("weights", name) in settings:
-            w = settings["weights", name](w)
-            total = exact(q, w)
-        elif usual:
+        if usual and ("weights", name) not in settings:
             if name not in self._sums:
                 self._sums[name] = exact(q, w)
             total = self._sums[name]
         else:
-            total = exact(q, w)
+            total = exact(q, settings.get(("weights", name), _same)(w))
         total = settings.get(("sum", name), _same)(total)
-        taken = settings.get(("correction", name), compensation)(scene, scene.codes[name].astype(np.int64),
-                                                                 source)  # fmt: skip
+        correction = settings.get(("correction", name), compensation)(scene, w, source)
         exponent = settings.get(("exponent", name), _same)(scene.formats[name].exponent)
         exponent = exponent + scene.formats[source].exponent
         if ("apart", name) in settings:
-            v = scene.rescaled(total, exponent, result) - scene.rescaled(taken, exponent, result)
+            v = scene.rescaled(total, exponent, result) - scene.rescaled(correction, exponent, result)
         else:
-            v = scene.rescaled(total - taken, exponent, result)
+            v = scene.rescaled(total - correction, exponent, result)
         return scene.clamped(v, result)
 
 

@@ -72,11 +72,10 @@ def _other_float(s: Side) -> Wide | None:
 # --- codes beyond the range -------------------------------------------------------------------------
 
 
-def _ends(s: Side) -> tuple[Mask, Mask] | None:
-    """Codes at the upper and the lower end, where there are some."""
+def _ends(s: Side) -> tuple[Mask, Mask]:
+    """Codes at the upper and the lower end of the range."""
     assert s.s is not None
-    high, low = s.values == s.s.code.max, s.values == s.s.code.min
-    return (high, low) if high.any() or low.any() else None
+    return s.values == s.s.code.max, s.values == s.s.code.min
 
 
 def _range(s: Side) -> tuple[float, float]:
@@ -86,38 +85,32 @@ def _range(s: Side) -> tuple[float, float]:
     return (-bits / 2, bits / 2 - 1) if s.s.code.dtype.kind == "i" else (0, bits - 1)
 
 
+def _at_ends(s: Side, above: float, below: Wide | float) -> Wide | None:
+    """The codes with other numbers at the ends of their range; None where there are no such codes."""
+    high, low = _ends(s)
+    return np.where(high, above, np.where(low, below, s.values)) if (high | low).any() else None
+
+
 def _wrapped(s: Side) -> Wide | None:
     """Codes at the upper end, wrapped around to the least that the bits hold."""
     assert s.s is not None
-    ends = _ends(s)
-    if ends is None or s.s.code.kind != "integer" or not ends[0].any():
-        return None
-    return np.where(ends[0], _range(s)[0], s.values)
+    alone = s.s.code.kind == "integer" and _ends(s)[0].any()
+    return _at_ends(s, _range(s)[0], s.values) if alone else None
 
 
 def _wrapped_both(s: Side) -> Wide | None:
     assert s.s is not None
-    ends = _ends(s)
-    if ends is None or s.s.code.kind != "integer" or not ends[1].any():
-        return None
-    low, high = _range(s)
-    return np.where(ends[0], low, np.where(ends[1], high, s.values))
+    return _at_ends(s, *_range(s)) if s.s.code.kind == "integer" and _ends(s)[1].any() else None
 
 
 def _not_a_number(s: Side) -> Wide | None:
     assert s.s is not None
-    ends = _ends(s)
-    if ends is None or s.s.code.kind != "float":
-        return None
-    return np.where(ends[0] | ends[1], np.nan, s.values)
+    return _at_ends(s, np.nan, np.nan) if s.s.code.kind == "float" else None
 
 
 def _infinite(s: Side) -> Wide | None:
     assert s.s is not None
-    ends = _ends(s)
-    if ends is None or s.s.code.name != "e5m2":
-        return None
-    return np.where(ends[0], np.inf, np.where(ends[1], -np.inf, s.values))
+    return _at_ends(s, np.inf, -np.inf) if s.s.code.name == "e5m2" else None
 
 
 def _solved(scene: Scene, which: int) -> Tried | None:
@@ -130,8 +123,6 @@ def _solved(scene: Scene, which: int) -> Tried | None:
     if s.s is None or s.s.code.kind != "integer":
         return None
     ends = _ends(s)
-    if ends is None:
-        return None
     error = scene.y - scene.prediction if which == 0 else (scene.y - scene.prediction).T
     weights, read, free, low_high = value_of(other), s.values.copy(), 0, _range(s)
     wrong = ~scene.within(scene.prediction, scene.limit)
