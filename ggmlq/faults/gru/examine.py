@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
 
@@ -80,12 +81,9 @@ class GRU(Kind[list[Mask]]):
 
     def verdict(self, survey: list[Mask]) -> Finding:
         """The mistake in the first direction that is wrong."""
-        both = list(zip(self.runs, survey, strict=True))
-        findings = [
-            finding
-            for run, wrong in both
-            if (finding := _examined(run, wrong) if wrong.any() else _last(run))
-        ]
+        directions = zip(self.runs, survey, strict=True)
+        tried = [_examined(run, wrong) if wrong.any() else _last(run) for run, wrong in directions]
+        findings = [finding for finding in tried if finding is not None]
         if not findings:
             return Finding("correct", 0.99 if self.runs[0].y.size else 1.0, "")
         finding = replace(findings[0], elements=sum(one.elements for one in findings))
@@ -107,8 +105,8 @@ class GRU(Kind[list[Mask]]):
             "elements wrong": finding.elements,
             "intermediates given": bool(run.v),
         }
-        apart = "this x cannot tell them apart; run it on longer or louder inputs."
         if finding.fault != "correct":
+            apart = "this x cannot tell them apart; run it on longer or louder inputs."
             return Words(figures, "", "", list(_extent(run, finding)), apart=apart)
         size = f"{run.steps} steps of {run.sequences} sequences, {len(runs) * run.units} units"
         seen = ", the intermediates too" if run.v else ""
@@ -118,13 +116,13 @@ class GRU(Kind[list[Mask]]):
         return Words(figures, text, "", ())
 
 
-def _extent(run: Run, finding: Finding) -> Any:
+def _extent(run: Run, finding: Finding) -> Iterator[str]:
     """Sentences about where it began and how much is wrong."""
     at = finding.where
     loose = finding.fault in ("unknown", "intermediates") and run.v
     stage = f"{at['stage']}, or what leads to it," if loose else at["stage"]
     way = f" of the {at['direction']} direction" if "direction" in at else ""
-    yield (f"First wrong: {stage} at step {at['step']}{way}, sequence {at['sequence']}, unit {at['unit']}.")
+    yield f"First wrong: {stage} at step {at['step']}{way}, sequence {at['sequence']}, unit {at['unit']}."
     lengths = {"steps": run.steps, "sequences": run.sequences, "units": run.units}
     places = in_words({name: at.get(name) for name, n in lengths.items() if at.get(name) != [(0, n)]}, 4)
     yield f"{at['elements']} of {at['of']} elements are wrong{', in ' if places else ''}{places}."

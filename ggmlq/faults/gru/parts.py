@@ -14,7 +14,7 @@ from ...gru.cell import TABLE_OF
 from ...reference.gru import STAGES, Codes, Tensors, compensation, exact
 from ..explanation import Mistake
 from .inputs import Run
-from .machine import Candidate, Mistaken, Stage
+from .machine import Candidate, Mistaken, Stage, in_all
 from .shifts import TERMS
 
 GATES = "zrg"
@@ -122,20 +122,14 @@ def _all_tables(run: Run) -> Iterator[Candidate]:
 
 def terms() -> Iterator[Candidate]:
     """Biases and other terms of a sum that are forgotten, counted twice, or have the wrong sign."""
-    for times, fault, words in (
-        (0, "missing", "missing"),
-        (2, "twice", "counted twice"),
-        (-1, "sign", "subtracted"),
-    ):
+    changes = ((0, "missing", "missing"), (2, "twice", "counted twice"), (-1, "sign", "subtracted"))
+    for times, fault, words in changes:
         for names in (("bx", "br"), ("bx",), ("br",)):
-            says = f"{' and '.join(names)} {words}"
-            yield Mistake(f"bias-{fault}", says, {("bias", name): times for name in names})
+            yield Mistake(f"bias-{fault}", f"{' and '.join(names)} {words}", in_all("bias", names, times))
         for source, target in TERMS:
-            if source in ("bx", "br"):
-                settings = {("bias", source, target): times}
-                yield Mistake(f"bias-{fault}", f"{source} in {target} {words}", settings)
-            else:
-                yield Mistake("term", f"{source} in {target} {words}", {("term", source, target): times})
+            bias = source in ("bx", "br")
+            settings = {("bias" if bias else "term", source, target): times}
+            yield Mistake(f"bias-{fault}" if bias else "term", f"{source} in {target} {words}", settings)
     for name, other in (("bx", "br"), ("br", "bx")):
         yield Mistake("bias-exchanged", f"{other} stands in place of {name}", _biases({name: other}))
     yield Mistake("bias-exchanged", "bx and br are exchanged", _biases({"bx": "br", "br": "bx"}))

@@ -21,7 +21,7 @@ Tried = Mistake[Replay]
 
 
 def with_scales(
-    t: Terms, fault: str, words: str, a: Wide | None, b: Wide | None, inner: Wide | None = None
+    t: Terms, fault: str, words: str, a: Wide | None = None, b: Wide | None = None, inner: Wide | None = None
 ) -> Tried:
     """A mistake of other scales, or of other sums under the scales."""
     y = t.product(inner, a, b)

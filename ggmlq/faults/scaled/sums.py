@@ -50,7 +50,7 @@ def _overflown(scene: Scene) -> Iterator[Tried]:
                     inner = _by_group(cut - sums, group // length, len(right)) + right
                     what = f"sums of {length} products {how} at {bits} bits"
                     zero = ", before zero points are taken off" if not zeros else ""
-                    yield with_scales(scene.terms, "sum-overflow", what + zero, None, None, inner)
+                    yield with_scales(scene.terms, "sum-overflow", what + zero, inner=inner)
 
 
 def _cut(sums: Wide, span: float) -> Iterator[tuple[str, Wide]]:
@@ -82,7 +82,7 @@ def truncated(scene: Scene) -> Iterator[Tried]:
         promote = min(length, group)
         inner = kept_in_few_bits(scene, promote, _sum_cut)
         text = f"sums of {promote} products keep {KEPT + 1} bits, cut off every {STEP}"
-        yield with_scales(scene.terms, "no-promotion", text, None, None, inner)
+        yield with_scales(scene.terms, "no-promotion", text, inner=inner)
         length *= 2
 
 
@@ -94,7 +94,7 @@ def cut_otherwise(scene: Scene) -> Iterator[Tried]:
     if scene.y.size * scene.a.values.shape[1] <= PRODUCTS:
         inner = kept_in_few_bits(scene, group, _products_cut)
         text = f"products and sums of {group} keep {KEPT + 1} bits of the largest of {STEP}"
-        yield with_scales(scene.terms, "no-promotion", text, None, None, inner)
+        yield with_scales(scene.terms, "no-promotion", text, inner=inner)
 
 
 def _sum_cut(total: Wide, a: Wide, b: Wide) -> Wide:

@@ -48,9 +48,9 @@ def mistakes(scene: Scene) -> Iterator[Tried]:
         if shown in seen or all(f == 1 for f in shown):
             continue
         seen.add(shown)
-        yield with_scales(scene.terms, fault, variant, None, None, t.inner(factors))
+        yield with_scales(scene.terms, fault, variant, inner=t.inner(factors))
     for variant, inner in _exchanged_sums(t):
-        yield with_scales(scene.terms, "zero-other-sum", variant, None, None, inner)
+        yield with_scales(scene.terms, "zero-other-sum", variant, inner=inner)
 
 
 def _exchanged_sums(t: Terms) -> Iterator[tuple[str, Wide]]:
