@@ -26,9 +26,9 @@ def formulas(fault: Fault, fmt: Format) -> tuple[str, str]:
         if example is not None and example[1] in FORMATS and example[1] != fmt.name:
             return "", f"value = {right} ({fmt.name})"
         above = f"<< {low_bits(fmt) or 4}"  # where high bits lie
-        said = [text.replace("<< 4", above) for text in (fault.wrong, fault.right)]
+        pair = [text.replace("<< 4", above) for text in (fault.wrong, fault.right)]
         value = f"; of {fmt.name}, value = {right}" if OF_VALUES.search(fault.right) else ""
-        return said[0], said[1] + value
+        return pair[0], pair[1] + value
     return f"value = {wrong}", f"value = {right} ({fmt.name})"
 
 
@@ -44,8 +44,8 @@ def _wrong(fault: str, fmt: BlockFormat, right: str) -> str | None:
     if constant is None or fault in ("sum-missing", "min-ignored"):
         return None
     zero = int(constant[1])
-    said = (CONSTANT.sub(words, right) for words in ("q", f"(q - {2 * zero})", f"(q + {zero})"))
-    return _by_fault(fault, *said)
+    wrong = (CONSTANT.sub(term, right) for term in ("q", f"(q - {2 * zero})", f"(q + {zero})"))
+    return _by_fault(fault, *wrong)
 
 
 def _by_fault(fault: str, missing: str, twice: str, sign: str) -> str | None:

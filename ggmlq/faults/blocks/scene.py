@@ -1,7 +1,7 @@
 """A kernel's result beside everything it may be compared with, on some rows and columns.
 
 A scene holds y [M, N] with the activations in all their readings and the weights opened up. It
-predicts what a kernel would give in every way at once, and says how far f32 sums may stray.
+predicts what a kernel would give in every way at once, and bounds how far float32 sums may stray.
 """
 
 from __future__ import annotations

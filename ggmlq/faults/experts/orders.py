@@ -47,14 +47,14 @@ def readings(ids: Index, experts: int) -> Iterator[tuple[str, Index]]:
 
 def misread_ids(g: Lines, met: Index, bad: Mask) -> str | None:
     """The way of reading ids that explains which experts lines met (-1: unknown), if one does."""
-    right, known = g.experts, met >= 0
+    right = g.experts
     best: tuple[float, str] | None = None
     for name, which in readings(g.ids, len(g.q)):
-        said = (which != ANY) & known
-        wrong = said & bad & (met != right)
-        if (which[said] != right[said]).sum() < 2 or wrong.sum() < max(2, 0.5 * bad.sum()):
+        known = (which != ANY) & (met >= 0)
+        wrong = known & bad & (met != right)
+        if (which[known] != right[known]).sum() < 2 or wrong.sum() < max(2, 0.5 * bad.sum()):
             continue
-        agree = float((which[said] == met[said]).mean())
+        agree = float((which[known] == met[known]).mean())
         if agree >= AGREE and (best is None or agree > best[0]):
             best = agree, name
     return best[1] if best else None

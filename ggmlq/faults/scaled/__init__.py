@@ -5,7 +5,7 @@
 
 inputs.py checks the operands and lists how a right kernel may take x; scene.py holds y beside the right
 results, all of it and a part to look at closely; terms.py takes the product apart by the groups of K that
-share their scales, so that most mistakes cost no new product, and says how far float32 sums may stray.
+share their scales, so that most mistakes cost no new product, and bounds how far float32 sums may stray.
 
 replay.py tries every mistake (mistake.py), one family a file:
 
