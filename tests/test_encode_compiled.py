@@ -16,7 +16,7 @@ from test_encode import BLOCKS, by_name
 
 import ggmlq as gq
 from ggmlq.base import progress, threads
-from ggmlq.formats import FORMATS, _levels, _words
+from ggmlq.formats import FORMATS, _levels, _program
 from ggmlq.ops import encoding
 from ggmlq.testing.compare import assert_same_blocks
 from ggmlq.testing.rows import KINDS, rows
@@ -71,14 +71,14 @@ def test_any_number_of_blocks(blocks):
 
 def words_on(values):
     """Each word of arithmetic on 16 lanes, compiled."""
-    from ggmlq.cpu.encode import _words
+    from ggmlq.cpu.encode import _program
     from ggmlq.cpu.encode._tiles import WORDS, tile
     from ggmlq.cpu.machine.jit import jit
 
     nearest, to_half, from_half, clamp, rank, pick = (
         WORDS[name] for name in ("nearest", "to_half", "from_half", "clamp", "rank", "pick")
     )
-    get, put, real, root = _words.get, _words.put, _words.real, _words.root
+    get, put, real, root = _program.get, _program.put, _program.real, _program.root
 
     @jit
     def run(x, out, edges, levels):
@@ -112,10 +112,10 @@ def test_words_mean_the_same_compiled():
     v[np.isnan(v)] = np.nan  # of all NaN the one that arithmetic makes
     assert len(v) % 16 == 0
     with np.errstate(all="ignore"):
-        nearest, half = _words.nearest(v), _words.to_half(v)
+        nearest, half = _program.nearest(v), _program.to_half(v)
         want = [
-            nearest, half, _words.from_half(half), _words.clamp(nearest, -4, 3),
-            _words.rank(v, _levels.MIDDLES), _words.pick(v, _levels.MIDDLES, _levels.LEVELS), np.sqrt(v),
+            nearest, half, _program.from_half(half), _program.clamp(nearest, -4, 3),
+            _program.rank(v, _levels.MIDDLES), _program.pick(v, _levels.MIDDLES, _levels.LEVELS), np.sqrt(v),
         ]  # fmt: skip
         for got, wanted in zip(words_on(v), want, strict=True):
             assert np.array_equal(got, wanted.astype(np.float32), equal_nan=True)

@@ -65,7 +65,7 @@ CHANGES = [
     (_levels.fit_levels, "range(-7, 8)", "range(-6, 8)", ("iq4_nl", "iq4_xs")),
     (_levels.fit_levels, "absolute(largest) < TINY", "absolute(largest) < 0", ("iq4_nl", "iq4_xs")),
     (_levels.fit_levels, "(-largest / LEVELS[0])", "(largest / LEVELS[0])", ("iq4_nl", "iq4_xs")),
-    (_weigh.weigh, "spread + v * v", "v * v", ("q4_0", "q2_K", "q4_K", "iq4_xs")),
+    (_weigh.weigh, "mean_square + v * v", "v * v", ("q4_0", "q2_K", "q4_K", "iq4_xs")),
     (_weigh.weigh_by_size, "mean + ", "", ("q4_K", "q5_K")),
     (_kquants.recode, "(get(x, i) + low) / d", "(get(x, i) + low) * (np.float32(1) / d)", OFFSET[:3]),
     (_kquants.recode, "where(d != 0, code, get(codes, i))", "code", ("q2_K", "q3_K", "q4_K", "q6_K")),
@@ -86,7 +86,7 @@ CHANGES = [
         "np.float32(-0.5), np.float32(0.1), 14",
         ("q5_K",),
     ),
-    (q4_0.encode, "get(spread, 0)", "zeros(x)", ("q4_0",)),
+    (q4_0.encode, "get(mean_square, 0)", "zeros(x)", ("q4_0",)),
     (q4_1.encode, "to_half(-low)", "to_half(low)", ("q4_1",)),
 ]
 

@@ -1,6 +1,6 @@
 """What the encoders of the K types share: importance of weights, sub-scales, the second pass, packing.
 
-In the words of ``_words.py``. Each K type fits its runs one by one (``_search.py``), stores the
+In the words of ``_program.py``. Each K type fits its runs one by one (``_search.py``), stores the
 scales of the runs as small integers times one half, and then chooses the codes again for the scales
 as they are stored.
 """
@@ -12,7 +12,7 @@ import numpy as np
 from ._bits import k_min, k_scale
 from ._search import fit_offset, fit_positive
 from ._weigh import power, weigh, weigh_by_size
-from ._words import (
+from ._program import (
     Tile,
     Vector,
     clamp,
@@ -56,14 +56,14 @@ def fit_runs(
     first: np.float32, step: np.float32, steps: int,
 ) -> None:  # fmt: skip
     """Scale, minimum and codes of the eight runs of 32 of q4_K and q5_K."""
-    spread = np.float32(2) * power(x, 256) / np.float32(256)
+    mean_square = np.float32(2) * power(x, 256) / np.float32(256)
     for g in runs(8):
         run, of_run = part(x, g, 32), part(codes, g, 32)
         w, aux = floats(run, 32), floats(run, 32)
         if importance is None:
             weigh_by_size(w, run, 32)
         else:
-            put(sums, g, weigh(w, run, part(importance, g, 32), 32, spread))
+            put(sums, g, weigh(w, run, part(importance, g, 32), 32, mean_square))
         scale, low = fit_offset(run, w, of_run, aux, 32, top, first, step, steps, False)
         put(scales, g, scale)
         put(lows, g, low)

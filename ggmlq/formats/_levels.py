@@ -1,6 +1,6 @@
 """The encoder of the formats with the levels IQ4: the nearest level, and the search for a scale.
 
-In the words of ``_words.py``; the sums run in ggml's order.
+In the words of ``_program.py``; the sums run in ggml's order.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ import numpy as np
 
 from ._search import TINY, extreme
 from ._tables import IQ4
-from ._words import Tile, Vector, absolute, get, pick, put, rank, where, zeros
+from ._program import Tile, Vector, absolute, get, pick, put, rank, where, zeros
 
 # Between level i and level i + 1; a value just there belongs to the upper one.
 MIDDLES = ((IQ4[:-1].astype(np.int16) + IQ4[1:]) / 2).astype(np.float32)

@@ -1,8 +1,8 @@
-"""Codes into bytes, in the words of ``_words.py``: the inverses of what ``_bits.py`` unpacks."""
+"""Codes into bytes, in the words of ``_program.py``: the inverses of what ``_bits.py`` unpacks."""
 
 from __future__ import annotations
 
-from ._words import Tile, Vector, get, put
+from ._program import Tile, Vector, get, put
 
 
 def put_half(out: Tile, at: int, bits: Vector) -> None:

@@ -1,6 +1,6 @@
 """The searches of ggml's encoders: scale, minimum and codes of least weighted squared error.
 
-Written in the words of ``_words.py``: tiles ``x`` and ``w`` hold one run of weights in each lane and
+Written in the words of ``_program.py``: tiles ``x`` and ``w`` hold one run of weights in each lane and
 their importance, ``codes`` receives the codes. Every sum runs in index order and every product
 associates as written, which the bytes depend on.
 
@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from ._words import Tile, Vector, absolute, clamp, get, nearest, put, real, some, where, zeros
+from ._program import Tile, Vector, absolute, clamp, get, nearest, put, real, some, where, zeros
 
 TINY = np.float32(1e-15)  # a run whose largest magnitude is smaller counts as zero
 

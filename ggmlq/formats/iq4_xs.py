@@ -23,7 +23,7 @@ from ._packing import put_half, put_nibbles
 from ._search import extreme
 from ._tables import IQ4
 from ._weigh import power, square, weigh
-from ._words import (
+from ._program import (
     Packer,
     Program,
     Tile,
@@ -69,7 +69,7 @@ def scale(block: Bytes, g: int) -> np.float32:
     return half(block, D) * np.float32(sub(block, g) - 32)
 
 
-def encode(x: Tile, importance: Tile | None, spread: Tile | None, out: Tile) -> None:
+def encode(x: Tile, importance: Tile | None, mean_square: Tile | None, out: Tile) -> None:
     scales, ls, codes = floats(x, 8), small(x, 8), small(x, 256)
     fit_runs(x, importance, scales)
     d = extreme(scales, 8) / np.float32(-32)

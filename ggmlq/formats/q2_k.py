@@ -22,7 +22,7 @@ from ._kquants import highest, recode
 from ._packing import put_half, put_pairs
 from ._search import fit_offset, fit_positive
 from ._weigh import power, weigh
-from ._words import (
+from ._program import (
     Packer,
     Program,
     Tile,
@@ -69,7 +69,7 @@ def offset(block: Bytes, g: int) -> np.float32:
     return half(block, DMIN) * np.float32(sub(block, g) >> 4)
 
 
-def encode(x: Tile, importance: Tile | None, spread: Tile | None, out: Tile) -> None:
+def encode(x: Tile, importance: Tile | None, mean_square: Tile | None, out: Tile) -> None:
     codes = small(x, 256)
     scales, lows, sums = floats(x, 16), floats(x, 16), floats(x, 16)
     fit_groups(x, importance, codes, scales, lows, sums)

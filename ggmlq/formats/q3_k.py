@@ -22,7 +22,7 @@ from ._kquants import recode, signed_byte
 from ._packing import put_bits, put_half, put_pairs
 from ._search import extreme, fit_by_sweeps, fit_signed
 from ._weigh import power, square, weigh
-from ._words import (
+from ._program import (
     Packer,
     Program,
     Tile,
@@ -74,7 +74,7 @@ def scale(block: Bytes, g: int) -> np.float32:
     return half(block, D) * np.float32(sub(block, g) - 32)
 
 
-def encode(x: Tile, importance: Tile | None, spread: Tile | None, out: Tile) -> None:
+def encode(x: Tile, importance: Tile | None, mean_square: Tile | None, out: Tile) -> None:
     codes, sc = small(x, 256), small(x, 16)
     d = fit_groups(x, importance, codes, sc)
     for g in runs(16):
@@ -93,7 +93,7 @@ def encode(x: Tile, importance: Tile | None, spread: Tile | None, out: Tile) -> 
 def fit_groups(x: Tile, importance: Tile | None, codes: Tile, sc: Tile) -> Vector:
     """Codes of 256 weights, stored codes of 16 scales, and the bits of d."""
     scales, sums = floats(x, 16), floats(x, 16)
-    spread = np.float32(2) * power(x, 256) / np.float32(256)
+    mean_square = np.float32(2) * power(x, 256) / np.float32(256)
     for g in runs(16):
         run, of_run = part(x, g, 16), part(codes, g, 16)
         w = floats(run, 16)
@@ -101,7 +101,7 @@ def fit_groups(x: Tile, importance: Tile | None, codes: Tile, sc: Tile) -> Vecto
             square(w, run, 16)
             put(scales, g, fit_by_sweeps(run, w, of_run, 16, 4))
         else:
-            put(sums, g, weigh(w, run, part(importance, g, 16), 16, spread))
+            put(sums, g, weigh(w, run, part(importance, g, 16), 16, mean_square))
             put(scales, g, fit_signed(run, w, of_run, 16, 4))
     if importance is not None:
         return to_half(fit_signed(scales, sums, sc, 16, 32))

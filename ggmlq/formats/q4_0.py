@@ -22,7 +22,7 @@ from ._packing import put_half, put_nibbles
 from ._round import inverse, signed_extreme, truncate
 from ._search import fit_signed
 from ._weigh import weigh
-from ._words import Packer, Program, Tile, floats, get, small, to_half
+from ._program import Packer, Program, Tile, floats, get, small, to_half
 from .format import BlockFormat, Blocks, Bytes, Floats, Parts
 
 DTYPE = np.dtype([("d", "<f2"), ("qs", "u1", (16,))])
@@ -55,15 +55,15 @@ def plain(x: Floats) -> Blocks:
     return blocks
 
 
-def encode(x: Tile, importance: Tile, spread: Tile, out: Tile) -> None:
-    """The weighted encoder; ``spread`` is the mean square of the whole row."""
+def encode(x: Tile, importance: Tile, mean_square: Tile, out: Tile) -> None:
+    """The weighted encoder; ``mean_square`` is the mean square of the whole row."""
     w, codes = floats(x, 32), small(x, 32)
-    weigh(w, x, importance, 32, get(spread, 0))
+    weigh(w, x, importance, 32, get(mean_square, 0))
     put_half(out, D, to_half(fit_signed(x, w, codes, 32, 8)))
     put_nibbles(out, QS, codes, 32, 16)
 
 
-PROGRAM = Program(encode, of_rows=True)
+PROGRAM = Program(encode, needs_mean_square=True)
 weighted = Packer(PROGRAM, DTYPE)
 
 

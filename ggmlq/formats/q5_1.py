@@ -23,7 +23,7 @@ from ._packing import put_fifths, put_half, put_nibbles
 from ._round import inverse, lowest, truncate
 from ._search import fit_offset
 from ._weigh import weigh
-from ._words import Packer, Program, Tile, floats, get, small, to_half
+from ._program import Packer, Program, Tile, floats, get, small, to_half
 from .format import BlockFormat, Blocks, Bytes, Floats, Parts, Scales
 
 DTYPE = np.dtype([("d", "<f2"), ("m", "<f2"), ("qh", "u1", (4,)), ("qs", "u1", (16,))])
@@ -64,10 +64,10 @@ def plain(x: Floats) -> Blocks:
     return blocks
 
 
-def encode(x: Tile, importance: Tile, spread: Tile, out: Tile) -> None:
-    """The weighted encoder; ``spread`` is the mean square of the whole row."""
+def encode(x: Tile, importance: Tile, mean_square: Tile, out: Tile) -> None:
+    """The weighted encoder; ``mean_square`` is the mean square of the whole row."""
     w, aux, codes = floats(x, 32), floats(x, 32), small(x, 32)
-    weigh(w, x, importance, 32, get(spread, 0))
+    weigh(w, x, importance, 32, get(mean_square, 0))
     first, step = np.float32(-0.9), np.float32(0.05)
     d, low = fit_offset(x, w, codes, aux, 32, 31, first, step, 36, False)
     put_half(out, D, to_half(d))
@@ -76,7 +76,7 @@ def encode(x: Tile, importance: Tile, spread: Tile, out: Tile) -> None:
     put_nibbles(out, QS, codes, 32, 16)
 
 
-PROGRAM = Program(encode, of_rows=True)
+PROGRAM = Program(encode, needs_mean_square=True)
 weighted = Packer(PROGRAM, DTYPE)
 
 

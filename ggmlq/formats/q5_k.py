@@ -21,7 +21,7 @@ import numpy as np
 from ._bits import bits, half, k_min, k_scale, k_scales, nibbles, offset_of, u8
 from ._kquants import fit_runs, recode_runs, six_bits
 from ._packing import put_bits, put_half, put_k_scales, put_nibbles
-from ._words import Packer, Program, Tile, floats, get, put, small, where
+from ._program import Packer, Program, Tile, floats, get, put, small, where
 from .format import BlockFormat, Blocks, Bytes, Parts, Scales
 
 DTYPE = np.dtype(
@@ -61,7 +61,7 @@ def offset(block: Bytes, g: int) -> np.float32:
     return half(block, DMIN) * np.float32(low(block, g))
 
 
-def encode(x: Tile, importance: Tile | None, spread: Tile | None, out: Tile) -> None:
+def encode(x: Tile, importance: Tile | None, mean_square: Tile | None, out: Tile) -> None:
     codes = small(x, 256)
     scales, lows, sums = floats(x, 8), floats(x, 8), floats(x, 8)
     if importance is None:

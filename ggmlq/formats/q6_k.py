@@ -22,7 +22,7 @@ from ._kquants import recode, signed_byte
 from ._packing import put_half, put_nibbles
 from ._search import TINY, extreme, fit_signed
 from ._weigh import square
-from ._words import (
+from ._program import (
     Packer,
     Program,
     Tile,
@@ -66,7 +66,7 @@ def scale(block: Bytes, g: int) -> np.float32:
     return half(block, D) * np.float32(i8(block, SCALES + g))
 
 
-def encode(x: Tile, importance: Tile | None, spread: Tile | None, out: Tile) -> None:
+def encode(x: Tile, importance: Tile | None, mean_square: Tile | None, out: Tile) -> None:
     codes, sc, scales = small(x, 256), small(x, 16), floats(x, 16)
     for g in runs(16):
         run, of_run = part(x, g, 16), part(codes, g, 16)

@@ -4,8 +4,8 @@
                                   ``pack`` is made of; such formats (the K types, iq4) need no file
     q4_0 … q8_K    _simple.py     a block at a time, without a search: extremes, rounding, vectors
                    _ternary.py    what tq1_0 and tq2_0 share; _fp4.py: mxfp4 and nvfp4
-    programs       _tiles.py      sixteen blocks at a time through a program of ``formats/_words.py``;
-                                  _words.py is what its words mean in registers
+    programs       _tiles.py      sixteen blocks at a time through a program of ``formats/_program.py``;
+                                  _program.py is what its words mean in registers
     iq2, iq3       _search.py     the search for scales and rows of a code book, in reading order
                                   _importance.py (what counts), _fit.py (scale and rows of a run),
                                   _nearest.py and _neighbours.py (rows near a point that is none),
@@ -25,7 +25,7 @@ from collections.abc import Callable
 from functools import cache
 
 from ...formats import BlockFormat, Format
-from ...formats._words import Packer
+from ...formats._program import Packer
 from ...formats.format import Bytes, Floats
 
 Encode = Callable[[Floats, Floats | None, Bytes], None]

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from ..machine.jit import inline, jit
-from ._words import LANES, get, put, some, where, zeros
+from ._program import LANES, get, put, some, where, zeros
 
 ZERO, ONE, TWO, EIGHTH = np.float32(0), np.float32(1), np.float32(2), np.float32(0.125)
 LOWEST = np.finfo(np.float32).min

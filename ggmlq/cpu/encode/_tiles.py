@@ -8,17 +8,19 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ...formats import _words as _in_numpy
+from ...formats import _program as _in_numpy
 from ...formats.atoms import recompiler
 from ...formats.format import Bytes, Floats
 from ..machine.jit import inner, jit
-from . import _words
-from ._words import LANES
+from . import _program
+from ._program import LANES
 
-WORDS = {name: getattr(_words, name) for name in vars(_in_numpy) if hasattr(_words, name) and name.islower()}
+WORDS = {
+    name: getattr(_program, name) for name in vars(_in_numpy) if hasattr(_program, name) and name.islower()
+}
 
 # The atoms read bytes with u8; on a tile that is get.
-compiled = recompiler(inner, WORDS | {"u8": _words.get})
+compiled = recompiler(inner, WORDS | {"u8": _program.get})
 
 
 def encoder(program: _in_numpy.Program, size: int) -> Callable[[Floats, Floats | None, Bytes], None]:
@@ -29,14 +31,14 @@ def encoder(program: _in_numpy.Program, size: int) -> Callable[[Floats, Floats |
         rows, columns = values.shape
         n = columns // size
         out = np.empty((blocks.shape[1] // n, LANES), np.uint8)
-        weights = importance = squares = spread = None
+        weights = importance = squares = mean_square = None
         if imatrix is not None:
             weights, importance = imatrix.reshape(n, size), tile(size)
-            if program.of_rows:
-                squares, spread = _in_numpy.mean_squares(values), tile(1)
+            if program.needs_mean_square:
+                squares, mean_square = _in_numpy.mean_squares(values), tile(1)
         run(
             values.reshape(-1, size), weights, squares, blocks.reshape(rows * n, -1),
-            tile(size), importance, spread, out,
+            tile(size), importance, mean_square, out,
         )  # fmt: skip
 
     return encode
@@ -49,7 +51,7 @@ def tile(places: int) -> NDArray[np.float32]:
 
 def _runner(program: Any) -> Any:
     @jit
-    def run(values, weights, squares, blocks, x, importance, spread, out):  # type: ignore[no-untyped-def]
+    def run(values, weights, squares, blocks, x, importance, mean_square, out):  # type: ignore[no-untyped-def]
         count, size = values.shape
         for first in range(0, count, LANES):
             for lane in range(LANES):
@@ -60,8 +62,8 @@ def _runner(program: Any) -> Any:
                     for i in range(size):
                         importance[i, lane] = weights[block % len(weights), i]
                 if squares is not None:
-                    spread[0, lane] = squares[block // len(weights)]
-            program(x, importance, spread, out)
+                    mean_square[0, lane] = squares[block // len(weights)]
+            program(x, importance, mean_square, out)
             for lane in range(min(LANES, count - first)):
                 for i in range(len(out)):
                     blocks[first + lane, i] = out[i, lane]

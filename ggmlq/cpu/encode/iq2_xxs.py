@@ -15,7 +15,7 @@ from ...formats.iq2_xxs import DTYPE, SHIFTS
 from ..machine.jit import inline
 from ._search import Search, searcher
 from ._tiles import compiled
-from ._words import LANES, put
+from ._program import LANES, put
 
 fit = compiled(fit_positive)  # type: ignore[arg-type]
 

@@ -3,7 +3,7 @@
 A *vector* holds one number of every block; a *tile* holds the vectors of all places in a block:
 ``tile[i]`` is element i of every block. An encoder written with these words does for each lane what
 ggml does for one block, in ggml's order: sums have the same rounding, and an ``if`` becomes a
-``where``. Here a vector is a NumPy array of any length. ``ggmlq/cpu/encode/_words.py`` gives the same
+``where``. Here a vector is a NumPy array of any length. ``ggmlq/cpu/encode/_program.py`` gives the same
 words the meaning of a machine register, and the same text compiles to that.
 
 Vectors are float32, int32 or bool; a plain number beside a vector takes its type.
@@ -115,8 +115,10 @@ class Program(NamedTuple):
     """An encoder in lanes, and what it wants to be given."""
 
     encode: Callable[[Tile, Tile | None, Tile | None, Tile], None]
-    # encode(x, importance, spread, out): values, the importance matrix, the bytes to fill
-    of_rows: bool = False  # whether it wants, beside importance, the mean square of the row: spread[0]
+    # encode(x, importance, mean_square, out): values, the importance matrix, the bytes to fill
+    needs_mean_square: bool = (
+        False  # whether it wants, beside importance, the mean square of the row: mean_square[0]
+    )
 
 
 @dataclass(frozen=True, eq=False)
@@ -133,11 +135,11 @@ class Packer:
         rows, n, size = x.shape
         lanes = np.ascontiguousarray(x.reshape(rows * n, size).T)
         importance = None if imatrix is None else np.tile(imatrix.reshape(n, size).T, (1, rows))
-        spread = None
-        if self.program.of_rows and imatrix is not None:
-            spread = mean_squares(x.reshape(rows, -1)).repeat(n)[None]
+        mean_square = None
+        if self.program.needs_mean_square and imatrix is not None:
+            mean_square = mean_squares(x.reshape(rows, -1)).repeat(n)[None]
         out = np.empty((self.dtype.itemsize, rows * n), np.uint8)
-        self.program.encode(lanes, importance, spread, out)
+        self.program.encode(lanes, importance, mean_square, out)
         return np.ascontiguousarray(out.T).view(self.dtype).reshape(rows, n)
 
 
