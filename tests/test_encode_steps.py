@@ -13,6 +13,7 @@ import pytest
 
 from ggmlq.formats import (
     FORMATS,
+    _extremes,
     _kquants,
     _levels,
     _search,
@@ -32,7 +33,7 @@ QP = ("q2_K", "q4_K", "q5_K")
 SIGNED = ("q3_K", "q6_K", "q4_0", "q5_0")
 
 CHANGES = [
-    (_search.extreme, "absolute(v) > absolute(found)", "absolute(v) >= absolute(found)", ("q6_K", "iq4_nl")),
+    (_extremes.extreme, "absolute(v) > absolute(peak)", "absolute(v) >= absolute(peak)", ("q6_K", "iq4_nl")),
     (_search.fit_signed, "range(-9, 10)", "range(-9, 9)", SIGNED),
     (_search.fit_signed, "range(-9, 10)", "range(-8, 10)", SIGNED),
     (_search.fit_signed, "lx * lx > best * l2", "lx * lx >= best * l2", SIGNED),

@@ -10,11 +10,10 @@ from __future__ import annotations
 import numpy as np
 
 from ._bits import k_min, k_scale
-from ._search import fit_offset, fit_positive
-from ._weigh import power, weigh, weigh_by_size
 from ._program import (
     Tile,
     Vector,
+    at_once,
     clamp,
     floats,
     from_half,
@@ -23,12 +22,13 @@ from ._program import (
     part,
     put,
     real,
-    runs,
     small,
     to_half,
     where,
     zeros,
 )
+from ._search import fit_offset, fit_positive
+from ._weigh import power, weigh, weigh_by_size
 
 
 def highest(values: Tile, n: int) -> Vector:
@@ -57,7 +57,7 @@ def fit_runs(
 ) -> None:  # fmt: skip
     """Scale, minimum and codes of the eight runs of 32 of q4_K and q5_K."""
     mean_square = np.float32(2) * power(x, 256) / np.float32(256)
-    for g in runs(8):
+    for g in at_once(8):
         run, of_run = part(x, g, 32), part(codes, g, 32)
         w, aux = floats(run, 32), floats(run, 32)
         if importance is None:
@@ -87,6 +87,6 @@ def recode_runs(x: Tile, codes: Tile, out: Tile, at: int, d: Vector, dmin: Vecto
     for j in range(8):
         put(sc, j, k_scale(out, at, j))
         put(m, j, k_min(out, at, j))
-    for g in runs(8):
+    for g in at_once(8):
         scale, low = from_half(d) * real(get(sc, g)), from_half(dmin) * real(get(m, g))
         recode(part(x, g, 32), part(codes, g, 32), 32, scale, low, 0, top)

@@ -33,8 +33,8 @@ def small(like: Tile, places: int) -> Tile:
     return np.empty((places, *like.shape[1:]), np.uint8)
 
 
-def runs(count: int) -> Any:
-    """The runs of a block, to loop over. Here one step takes all of them: every run is a lane too."""
+def at_once(count: int) -> Any:
+    """A loop over runs or places that do not depend on each other. Here one step takes all of them."""
     return (slice(None),)
 
 
@@ -59,7 +59,9 @@ def zeros(like: Tile) -> Vector:
 
 
 def where(mask: Vector, yes: Vector, no: Vector) -> Vector:
-    """Lane by lane one or the other."""
+    """Lane by lane one or the other; of two plain integers as int32."""
+    if type(yes) is int and type(no) is int:
+        return np.where(mask, np.int32(yes), np.int32(no))
     return np.where(mask, yes, no)
 
 
@@ -72,6 +74,21 @@ def absolute(v: Vector) -> Vector:
     return np.abs(v)
 
 
+def with_sign(size: np.float32, v: Vector) -> Vector:
+    """A magnitude with the sign of each lane."""
+    return np.copysign(size, v)
+
+
+def smaller(a: Vector, b: Vector) -> Vector:
+    """Lane by lane the smaller one; none is NaN."""
+    return np.minimum(a, b)
+
+
+def larger(a: Vector, b: Vector) -> Vector:
+    """Lane by lane the larger one; none is NaN."""
+    return np.maximum(a, b)
+
+
 def root(v: Vector) -> Vector:
     return np.sqrt(v)
 
@@ -79,6 +96,26 @@ def root(v: Vector) -> Vector:
 def real(codes: Vector) -> Vector:
     """Integers as float32."""
     return codes.astype(np.float32)
+
+
+def whole(v: Vector) -> Vector:
+    """Floats within the range of int32 as that, towards zero."""
+    return v.astype(np.int32)
+
+
+def bits(v: Vector) -> Vector:
+    """The 32 bits of floats."""
+    return v.view(np.int32)
+
+
+def log2(v: Vector) -> Vector:
+    """The logarithm, computed in double precision and rounded: C's ``log2f``."""
+    return np.log2(v.astype(np.float64)).astype(np.float32)
+
+
+def entry(table: Floats, at: Vector) -> Vector:
+    """Entries of a table of floats at places that are not negative."""
+    return table[at]
 
 
 def clamp(codes: Vector, low: int, high: int) -> Vector:

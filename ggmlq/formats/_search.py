@@ -12,18 +12,10 @@ from __future__ import annotations
 
 import numpy as np
 
+from ._extremes import extreme
 from ._program import Tile, Vector, absolute, clamp, get, nearest, put, real, some, where, zeros
 
 TINY = np.float32(1e-15)  # a run whose largest magnitude is smaller counts as zero
-
-
-def extreme(x: Tile, n: int) -> Vector:
-    """The element of largest magnitude with its sign; the first one wins."""
-    found = zeros(x)
-    for i in range(n):
-        v = get(x, i)
-        found = where(absolute(v) > absolute(found), v, found)
-    return found
 
 
 def fit_signed(x: Tile, w: Tile, codes: Tile, n: int, top: int) -> Vector:

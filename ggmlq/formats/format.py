@@ -214,7 +214,8 @@ class BlockFormat(Format):
         if self.pack is None:
             raise UnsupportedError(f"{self.name}.encode(x): {self._no_pack()}")
         with np.errstate(all="ignore"):  # ggml's own arithmetic, overflow and all
-            return self.pack(x.reshape(x.shape[0], -1, self.block_size), imatrix)
+            weights = None if self.imatrix == "ignored" else imatrix
+            return self.pack(x.reshape(x.shape[0], -1, self.block_size), weights)
 
     def _no_pack(self) -> str:
         if self.can_quantize:

@@ -20,9 +20,9 @@ import numpy as np
 from ._bits import f32, half, level, nibble, nibbles, offset_of
 from ._levels import fit_levels, put_nearest
 from ._packing import put_half, put_nibbles
+from ._program import Packer, Program, Tile, floats, small, to_half, where
 from ._tables import IQ4
 from ._weigh import power, square, weigh
-from ._program import Packer, Program, Tile, floats, small, to_half, where
 from .format import BlockFormat, Blocks, Bytes, Parts
 
 DTYPE = np.dtype([("d", "<f2"), ("qs", "u1", (16,))])

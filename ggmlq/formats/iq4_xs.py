@@ -18,15 +18,14 @@ from __future__ import annotations
 import numpy as np
 
 from ._bits import half, level, nibble, nibbles, offset_of, u8, u16
+from ._extremes import extreme
 from ._levels import fit_levels, put_nearest
 from ._packing import put_half, put_nibbles
-from ._search import extreme
-from ._tables import IQ4
-from ._weigh import power, square, weigh
 from ._program import (
     Packer,
     Program,
     Tile,
+    at_once,
     clamp,
     floats,
     get,
@@ -34,11 +33,12 @@ from ._program import (
     part,
     put,
     real,
-    runs,
     small,
     to_half,
     where,
 )
+from ._tables import IQ4
+from ._weigh import power, square, weigh
 from .format import BlockFormat, Blocks, Bytes, Parts, Scales
 
 DTYPE = np.dtype([("d", "<f2"), ("scales_h", "<u2"), ("scales_l", "u1", (4,)), ("qs", "u1", (128,))])
@@ -74,7 +74,7 @@ def encode(x: Tile, importance: Tile | None, mean_square: Tile | None, out: Tile
     fit_runs(x, importance, scales)
     d = extreme(scales, 8) / np.float32(-32)
     inverse = where(d != 0, np.float32(1) / d, np.float32(0))
-    for g in runs(8):
+    for g in at_once(8):
         code = clamp(nearest(inverse * get(scales, g)), -32, 31)
         scale = d * real(code)
         k = where(scale != 0, np.float32(1) / scale, np.float32(0))
@@ -87,7 +87,7 @@ def encode(x: Tile, importance: Tile | None, mean_square: Tile | None, out: Tile
 
 def fit_runs(x: Tile, importance: Tile | None, scales: Tile) -> None:
     mean = power(x, 256) * np.float32(2 / 256)
-    for g in runs(8):
+    for g in at_once(8):
         run = part(x, g, 32)
         w = floats(run, 32)
         if importance is None:

@@ -20,14 +20,13 @@ import numpy as np
 from ._bits import half, offset_of, pair_bits, pairs, u8
 from ._kquants import highest, recode
 from ._packing import put_half, put_pairs
-from ._search import fit_offset, fit_positive
-from ._weigh import power, weigh
 from ._program import (
     Packer,
     Program,
     Tile,
     Vector,
     absolute,
+    at_once,
     floats,
     from_half,
     get,
@@ -35,11 +34,12 @@ from ._program import (
     part,
     put,
     real,
-    runs,
     small,
     to_half,
     where,
 )
+from ._search import fit_offset, fit_positive
+from ._weigh import power, weigh
 from .format import BlockFormat, Blocks, Bytes, Parts, Scales
 
 DTYPE = np.dtype([("scales", "u1", (16,)), ("qs", "u1", (64,)), ("d", "<f2"), ("dmin", "<f2")])
@@ -80,7 +80,7 @@ def encode(x: Tile, importance: Tile | None, mean_square: Tile | None, out: Tile
         put(out, SCALES + g, get(sc, g) | get(m, g) << 4)
         put(sc, g, get(out, SCALES + g) & 15)
         put(m, g, get(out, SCALES + g) >> 4)
-    for g in runs(16):
+    for g in at_once(16):
         scale, low = from_half(d) * real(get(sc, g)), from_half(dmin) * real(get(m, g))
         recode(part(x, g, 16), part(codes, g, 16), 16, scale, low, 0, 3)
     put_pairs(out, QS, codes)
@@ -90,7 +90,7 @@ def encode(x: Tile, importance: Tile | None, mean_square: Tile | None, out: Tile
 
 def fit_groups(x: Tile, importance: Tile | None, codes: Tile, scales: Tile, lows: Tile, sums: Tile) -> None:
     mean = power(x, 256) / np.float32(256)
-    for g in runs(16):
+    for g in at_once(16):
         run, of_run = part(x, g, 16), part(codes, g, 16)
         w, aux = floats(run, 16), floats(run, 16)
         if importance is None:

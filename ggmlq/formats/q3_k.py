@@ -18,15 +18,15 @@ from __future__ import annotations
 import numpy as np
 
 from ._bits import bits, half, nibbles, offset_of, pair_bits, pairs, u8
+from ._extremes import extreme
 from ._kquants import recode, signed_byte
 from ._packing import put_bits, put_half, put_pairs
-from ._search import extreme, fit_by_sweeps, fit_signed
-from ._weigh import power, square, weigh
 from ._program import (
     Packer,
     Program,
     Tile,
     Vector,
+    at_once,
     clamp,
     floats,
     from_half,
@@ -35,12 +35,13 @@ from ._program import (
     part,
     put,
     real,
-    runs,
     small,
     to_half,
     where,
     zeros,
 )
+from ._search import fit_by_sweeps, fit_signed
+from ._weigh import power, square, weigh
 from .format import BlockFormat, Blocks, Bytes, Parts, Scales
 
 DTYPE = np.dtype([("hmask", "u1", (32,)), ("qs", "u1", (64,)), ("scales", "u1", (12,)), ("d", "<f2")])
@@ -77,7 +78,7 @@ def scale(block: Bytes, g: int) -> np.float32:
 def encode(x: Tile, importance: Tile | None, mean_square: Tile | None, out: Tile) -> None:
     codes, sc = small(x, 256), small(x, 16)
     d = fit_groups(x, importance, codes, sc)
-    for g in runs(16):
+    for g in at_once(16):
         scale = from_half(d) * real(get(sc, g) - 32)
         recode(part(x, g, 16), part(codes, g, 16), 16, scale, zeros(x), -4, 3)
     put_bits(out, HMASK, codes, 2)
@@ -94,7 +95,7 @@ def fit_groups(x: Tile, importance: Tile | None, codes: Tile, sc: Tile) -> Vecto
     """Codes of 256 weights, stored codes of 16 scales, and the bits of d."""
     scales, sums = floats(x, 16), floats(x, 16)
     mean_square = np.float32(2) * power(x, 256) / np.float32(256)
-    for g in runs(16):
+    for g in at_once(16):
         run, of_run = part(x, g, 16), part(codes, g, 16)
         w = floats(run, 16)
         if importance is None:

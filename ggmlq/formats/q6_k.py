@@ -18,15 +18,15 @@ from __future__ import annotations
 import numpy as np
 
 from ._bits import half, i8, nibbles, offset_of, pair_bits, pairs, u8
+from ._extremes import extreme
 from ._kquants import recode, signed_byte
 from ._packing import put_half, put_nibbles
-from ._search import TINY, extreme, fit_signed
-from ._weigh import square
 from ._program import (
     Packer,
     Program,
     Tile,
     absolute,
+    at_once,
     floats,
     from_half,
     get,
@@ -34,13 +34,14 @@ from ._program import (
     part,
     put,
     real,
-    runs,
     small,
     some,
     to_half,
     where,
     zeros,
 )
+from ._search import TINY, fit_signed
+from ._weigh import square
 from .format import BlockFormat, Blocks, Bytes, Parts, Scales
 
 DTYPE = np.dtype([("ql", "u1", (128,)), ("qh", "u1", (64,)), ("scales", "i1", (16,)), ("d", "<f2")])
@@ -68,7 +69,7 @@ def scale(block: Bytes, g: int) -> np.float32:
 
 def encode(x: Tile, importance: Tile | None, mean_square: Tile | None, out: Tile) -> None:
     codes, sc, scales = small(x, 256), small(x, 16), floats(x, 16)
-    for g in runs(16):
+    for g in at_once(16):
         run, of_run = part(x, g, 16), part(codes, g, 16)
         if importance is None:
             w = floats(run, 16)
@@ -80,7 +81,7 @@ def encode(x: Tile, importance: Tile | None, mean_square: Tile | None, out: Tile
     k = np.float32(-128) / largest
     d = to_half(np.float32(1) / k)
     put_half(out, D, d)
-    for g in runs(16):
+    for g in at_once(16):
         code = nearest(k * get(scales, g))
         code = signed_byte(where(code < 127, code, 127))
         put(sc, g, code)

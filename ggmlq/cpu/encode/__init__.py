@@ -1,11 +1,10 @@
 """Encoders compiled for the CPU; their bytes are those of the format's own ``pack``, where it has one.
 
     encoder(fmt)   here           finds one: the file of the format's name, or else the program that its
-                                  ``pack`` is made of; such formats (the K types, iq4) need no file
-    q4_0 … q8_K    _simple.py     a block at a time, without a search: extremes, rounding, vectors
-                   _ternary.py    what tq1_0 and tq2_0 share; _fp4.py: mxfp4 and nvfp4
+                                  ``pack`` is made of; most formats need no file
     programs       _tiles.py      sixteen blocks at a time through a program of ``formats/_program.py``;
                                   _program.py is what its words mean in registers
+    f16, bf16      their files    numbers without blocks, in vectors
     iq2, iq3       _search.py     the search for scales and rows of a code book, in reading order
                                   _importance.py (what counts), _fit.py (scale and rows of a run),
                                   _nearest.py and _neighbours.py (rows near a point that is none),
@@ -40,5 +39,5 @@ def encoder(fmt: Format) -> Encode | None:
         encode = importlib.import_module(f"{__name__}.{stem}").encode
     elif isinstance(fmt, BlockFormat) and isinstance(fmt.pack, Packer):
         tiles = importlib.import_module(f"{__name__}._tiles")
-        encode = tiles.encoder(fmt.pack.program, fmt.block_size)
+        encode = tiles.encoder(fmt, fmt.pack.program)
     return encode

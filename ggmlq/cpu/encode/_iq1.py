@@ -17,9 +17,9 @@ from ..machine.jit import inline, jit
 from ._importance import BLOCK, largest_scale, sum_of_squares, weigher
 from ._nearest import codes_at, finder, level_of, row_at
 from ._neighbours import neighbours
+from ._program import LANES
 from ._rounding import nearest
 from ._thirds import EIGHTH, ONE, ZERO, sort, split_alike, split_by_halves
-from ._program import LANES
 
 HALF, EIGHTS = np.float32(0.5), BLOCK // 8
 level, nearest_row = level_of(3, False), finder(8, 3, False)

@@ -13,9 +13,9 @@ from ...formats._search import fit_positive
 from ...formats.format import Bytes, Floats
 from ...formats.iq2_xxs import DTYPE, SHIFTS
 from ..machine.jit import inline
+from ._program import LANES, put
 from ._search import Search, searcher
 from ._tiles import compiled
-from ._program import LANES, put
 
 fit = compiled(fit_positive)  # type: ignore[arg-type]
 
