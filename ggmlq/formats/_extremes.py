@@ -39,3 +39,11 @@ def bounds(x: Tile, n: int) -> tuple[Vector, Vector]:
         low = where(v < low, v, low)
         high = larger(v, high)
     return low, high
+
+
+def largest_of_256(x: Tile) -> Vector:
+    """The largest magnitude of 256 values, by way of those of 16 runs."""
+    sizes = floats(x, 16)
+    for g in at_once(16):
+        put(sizes, g, largest(part(x, g, 16), 16))
+    return largest(sizes, 16)

@@ -13,9 +13,9 @@ from __future__ import annotations
 import numpy as np
 
 from ._bits import f32, half, offset_of, pair_bits, pairs
-from ._extremes import extreme_of_256
+from ._extremes import largest_of_256
 from ._packing import put_half, put_pairs
-from ._program import Packer, Program, Tile, absolute, at_once, get, put, small, to_half
+from ._program import Packer, Program, Tile, at_once, get, put, small, to_half
 from ._round import half_away, inverse
 from .format import BlockFormat, Blocks, Bytes, Parts
 
@@ -36,7 +36,7 @@ def scale(block: Bytes, g: int) -> np.float32:
 
 
 def encode(x: Tile, importance: None, mean_square: None, out: Tile) -> None:
-    codes, d = small(x, 256), absolute(extreme_of_256(x))
+    codes, d = small(x, 256), largest_of_256(x)
     k = inverse(d)
     for i in at_once(256):
         put(codes, i, half_away(get(x, i) * k) + 1)

@@ -1,8 +1,8 @@
 """Sixteen blocks at a time through a program: values into tiles, tiles of bytes into blocks.
 
 A tile has a block a column, memory a block a row, so both ways small squares of numbers are transposed
-in registers: four values of each block, or up to sixteen bytes. Where fewer than sixteen blocks are left, the
-last one stands in every lane left over and is written several times.
+in registers: four values of each block, or up to sixteen bytes. The last sixteen blocks may have been
+among those before them; fewer than sixteen are repeated.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 from llvmlite import ir
 from numba import types
+from numba.core import cgutils
 from numpy.typing import NDArray
 
 from ...formats import _program as _in_numpy
@@ -38,10 +39,16 @@ FLOATS, FOUR, BYTES = Lanes(types.float32, LANES), Lanes(types.float32, 4), Lane
 def encoder(fmt: BlockFormat, program: _in_numpy.Program) -> Callable[[Floats, Floats | None, Bytes], None]:
     """The compiled ``encode(values, imatrix, blocks)`` of a format with a program."""
     size, bytes_of_block = fmt.block_size, fmt.dtype.itemsize
-    last = next(count for count in (2, 4, 8, 16) if (bytes_of_block - 1) % 16 < count)
-    run = _runner(compiled(program.encode), last)  # type: ignore[arg-type]
+    run = _runner(compiled(program.encode), size, bytes_of_block)  # type: ignore[arg-type]
 
     def encode(values: Floats, imatrix: Floats | None, blocks: Bytes) -> None:
+        missing = LANES - values.size // size
+        if missing > 0:
+            rows, more = len(values), -(-LANES * size // values.shape[1])
+            padded = np.empty((more, blocks.shape[1]), np.uint8)
+            encode(np.resize(values, (more, values.shape[1])), imatrix, padded)
+            blocks[:] = padded[:rows]
+            return
         importance = squares = mean_square = None
         imatrix = None if fmt.imatrix == "ignored" else imatrix
         if imatrix is not None:
@@ -59,85 +66,92 @@ def tile(places: int) -> NDArray[np.float32]:
     return np.empty((places, LANES), np.float32)
 
 
-def _runner(program: Any, last: int) -> Any:
-    """The loop over blocks; of the bytes of a block ``last`` are written after as many sixteens as fit."""
+def _runner(program: Any, size: int, bytes_of_block: int) -> Any:
+    """The loop over blocks; their last few bytes are written after as many sixteens as fit."""
+    last = next(count for count in (2, 4, 8, 16) if (bytes_of_block - 1) % 16 < count)
 
     @jit
     def run(values, weights, squares, blocks, x, importance, mean_square, out):  # type: ignore[no-untyped-def]
-        size, count = len(x), len(values) // len(x)
-        block, start = np.empty(LANES, np.int64), np.empty(LANES, np.int64)
-        for first in range(0, count, LANES):
-            for lane in range(LANES):
-                block[lane] = min(first + lane, count - 1)
-                start[lane] = block[lane] * size
+        count = len(values) // size
+        for group in range(0, count, LANES):
+            first = min(group, count - LANES)
+            at = first * bytes_of_block
             for i in range(0, size, 4):
-                load_four(values, start, i, x)
+                load_four(values, first * size + i, size, x, i)
+                prefetch(values, (first + LANES) * size + i * LANES, 4, 0)
+                prefetch(blocks, at + i * LANES, 1, 1)
             if weights is not None:
                 for lane in range(LANES):
-                    start[lane] = start[lane] % len(weights)
-                for i in range(0, size, 4):
-                    load_four(weights, start, i, importance)
-            if squares is not None:
-                for lane in range(LANES):
-                    mean_square[0, lane] = squares[block[lane] * size // len(weights)]
+                    row, column = divmod((first + lane) * size, len(weights))
+                    for i in range(size):
+                        importance[i, lane] = weights[column + i]
+                    if squares is not None:
+                        mean_square[0, lane] = squares[row]
             program(x, importance, mean_square, out)
-            for lane in range(LANES):
-                start[lane] = block[lane] * len(out)
-            for i in range(0, len(out) - last, LANES):
-                store_bytes(out, i, LANES, start, blocks)
-            store_bytes(out, len(out) - last, last, start, blocks)
+            for i in range(0, bytes_of_block - last, LANES):
+                store_bytes(out, i, LANES, blocks, at + i, bytes_of_block)
+            i = bytes_of_block - last
+            store_bytes(out, i, last, blocks, at + i, bytes_of_block)
 
     return run
 
 
 @emitted
-def load_four(typingctx: Any, values: Any, start: Any, at: Any, to: Any) -> Any:
-    """Four vectors of a tile, from place ``at`` on, for blocks that start at sixteen places of an array."""
+def prefetch(typingctx: Any, array: Any, at: Any, lines: Any, write: Any) -> Any:
+    """Ask for lines of 64 bytes, from an element of an array on; they may lie behind its end."""
+    count, word, step = lines.literal_value, ir.IntType(32), 512 // array.dtype.bitwidth
 
     def codegen(context: Any, builder: Any, sig: Any, args: Any) -> Any:
-        fours = [
-            builder.load(
-                address(context, builder, values, args[0], builder.add(first, args[2]), vector(FOUR)), align=1
-            )
-            for first in _starts(context, builder, start, args[1])
-        ]
-        joined = [_joined(builder, fours[i::4]) for i in range(4)]  # of each piece of four: one block
-        for i, row in enumerate(_transposed(builder, joined)):
-            place = builder.mul(builder.add(args[2], LONG(i)), LONG(LANES))
-            builder.store(row, address(context, builder, to, args[3], place, vector(FLOATS)), align=1)
+        kind = ir.FunctionType(ir.VoidType(), [ir.IntType(8).as_pointer(), word, word, word])
+        function = cgutils.get_or_insert_function(builder.module, kind, "llvm.prefetch.p0i8")  # type: ignore[no-untyped-call]
+        for line in range(count):
+            place = builder.add(args[1], LONG(line * step))
+            pointer = address(context, builder, array, args[0], place, ir.IntType(8))
+            builder.call(function, [pointer, word(write.literal_value), word(3), word(1)])
         return context.get_dummy_value()
 
-    return types.void(values, start, types.intp, to), codegen
+    return types.void(array, types.intp, lines, write), codegen
 
 
 @emitted
-def store_bytes(typingctx: Any, out: Any, at: Any, count: Any, start: Any, blocks: Any) -> Any:
-    """Bytes of a tile, so many from place ``at`` on, into the blocks that start at sixteen places."""
-    n = count.literal_value
+def load_four(typingctx: Any, values: Any, at: Any, step: Any, to: Any, i: Any) -> Any:
+    """Vectors i to i + 3 of a tile: four values of a lane from place ``at`` on, lanes being ``step`` apart."""
+    size = step.literal_value
+
+    def codegen(context: Any, builder: Any, sig: Any, args: Any) -> Any:
+        places = [builder.add(args[1], LONG(lane * size)) for lane in range(LANES)]
+        pointers = [address(context, builder, values, args[0], place, vector(FOUR)) for place in places]
+        fours = [builder.load(pointer, align=1) for pointer in pointers]
+        joined = [_joined(builder, fours[k::4]) for k in range(4)]  # of each piece of four: one lane
+        for k, row in enumerate(_transposed(builder, joined)):
+            place = builder.mul(builder.add(args[4], LONG(k)), LONG(LANES))
+            builder.store(row, address(context, builder, to, args[3], place, vector(FLOATS)), align=1)
+        return context.get_dummy_value()
+
+    return types.void(values, types.intp, step, to, types.intp), codegen
+
+
+@emitted
+def store_bytes(typingctx: Any, out: Any, i: Any, count: Any, blocks: Any, at: Any, step: Any) -> Any:
+    """Vectors of bytes, ``count`` from i on, to place ``at`` of an array, lanes being ``step`` apart."""
+    n, size = count.literal_value, step.literal_value
 
     def codegen(context: Any, builder: Any, sig: Any, args: Any) -> Any:
         rows = []
-        for i in range(n):
-            place = builder.mul(builder.add(args[1], LONG(i)), LONG(LANES))
+        for k in range(n):
+            place = builder.mul(builder.add(args[1], LONG(k)), LONG(LANES))
             rows.append(builder.load(address(context, builder, out, args[0], place, vector(BYTES)), align=1))
         rows, kind = _transposed(builder, rows), vector(Lanes(types.uint8, n))
-        for lane, first in enumerate(_starts(context, builder, start, args[3])):
+        for lane in range(LANES):
             square, row = lane // n * n, rows[lane % n]
             piece = builder.shuffle_vector(
                 row, ir.Constant(row.type, ir.Undefined), order(range(square, square + n))
             )
-            builder.store(
-                piece, address(context, builder, blocks, args[4], builder.add(first, args[1]), kind), align=1
-            )
+            place = builder.add(args[4], LONG(lane * size))
+            builder.store(piece, address(context, builder, blocks, args[3], place, kind), align=1)
         return context.get_dummy_value()
 
-    return types.void(out, types.intp, count, start, blocks), codegen
-
-
-def _starts(context: Any, builder: Any, kind: Any, array: Any) -> list[Any]:
-    """The sixteen numbers of an array."""
-    data = context.make_array(kind)(context, builder, array).data
-    return [builder.load(builder.gep(data, [LONG(lane)])) for lane in range(LANES)]
+    return types.void(out, types.intp, count, blocks, types.intp, step), codegen
 
 
 def _joined(builder: Any, vectors: list[Any]) -> Any:
