@@ -61,7 +61,9 @@ def zeros(like: Tile) -> Vector:
 def where(mask: Vector, yes: Vector, no: Vector) -> Vector:
     """Lane by lane one or the other; of two plain integers as int32."""
     if type(yes) is int and type(no) is int:
-        return np.where(mask, np.int32(yes), np.int32(no))
+        yes, no = np.int32(yes), np.int32(no)
+    if np.asarray(no).dtype == np.int32:
+        return no + mask * (yes - no)  # np.where takes long where a mask has no pattern
     return np.where(mask, yes, no)
 
 

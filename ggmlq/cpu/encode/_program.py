@@ -37,10 +37,10 @@ def _room(kind: Lanes) -> Any:
         tile, n = types.Array(kind.of, 2, "C"), places.literal_value
 
         def codegen(context: Any, builder: Any, sig: Any, args: Any) -> Any:
-            memory = cgutils.alloca_once(builder, ir.ArrayType(vector(kind), n))
+            memory: Any = cgutils.alloca_once(builder, ir.ArrayType(vector(kind), n))  # type: ignore[no-untyped-call]
             memory.align = 64
             array, size = context.make_array(tile)(context, builder), kind.bitwidth // LANES // 8
-            populate_array(
+            populate_array(  # type: ignore[no-untyped-call]
                 array, builder.bitcast(memory, array.data.type), shape=[LONG(n), LONG(LANES)],
                 strides=[LONG(LANES * size), LONG(size)], itemsize=LONG(size), meminfo=None,
             )  # fmt: skip

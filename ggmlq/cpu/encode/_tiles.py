@@ -115,7 +115,7 @@ def prefetch(typingctx: Any, array: Any, at: Any, lines: Any, write: Any) -> Any
 
 @emitted
 def load_four(typingctx: Any, values: Any, at: Any, step: Any, to: Any, i: Any) -> Any:
-    """Vectors i to i + 3 of a tile: four values of a lane from place ``at`` on, lanes being ``step`` apart."""
+    """Vectors i to i + 3 of a tile: four values of a lane from place ``at`` on, lanes ``step`` apart."""
     size = step.literal_value
 
     def codegen(context: Any, builder: Any, sig: Any, args: Any) -> Any:
@@ -133,7 +133,7 @@ def load_four(typingctx: Any, values: Any, at: Any, step: Any, to: Any, i: Any) 
 
 @emitted
 def store_bytes(typingctx: Any, out: Any, i: Any, count: Any, blocks: Any, at: Any, step: Any) -> Any:
-    """Vectors of bytes, ``count`` from i on, to place ``at`` of an array, lanes being ``step`` apart."""
+    """Vectors of bytes, ``count`` from i on, to place ``at`` of an array, lanes ``step`` apart."""
     n, size = count.literal_value, step.literal_value
 
     def codegen(context: Any, builder: Any, sig: Any, args: Any) -> Any:
