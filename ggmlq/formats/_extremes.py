@@ -15,7 +15,7 @@ def extreme(x: Tile, n: int) -> Vector:
 
 
 def extreme_of_256(x: Tile) -> Vector:
-    """The same of 256 values, by way of the extremes of 16 runs."""
+    """The extreme of 256 values, by way of those of 16 runs."""
     extremes = floats(x, 16)
     for g in at_once(16):
         put(extremes, g, extreme(part(x, g, 16), 16))
@@ -23,7 +23,7 @@ def extreme_of_256(x: Tile) -> Vector:
 
 
 def largest(x: Tile, n: int) -> Vector:
-    """The largest magnitude."""
+    """The largest of n magnitudes."""
     size = zeros(x)
     for i in range(n):
         size = larger(absolute(get(x, i)), size)

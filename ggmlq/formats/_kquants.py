@@ -1,4 +1,4 @@
-"""What the encoders of the K types share: importance of weights, sub-scales, the second pass, packing.
+"""Parts of the encoders of all K types: importance of weights, sub-scales, the second pass, packing.
 
 In the words of ``_program.py``. Each K type fits its runs one by one (``_search.py``), stores the
 scales of the runs as small integers times one half, and then chooses the codes again for the scales
@@ -33,10 +33,10 @@ from ._weigh import power, weigh, weigh_by_size
 
 def highest(values: Tile, n: int) -> Vector:
     """The largest value, or 0."""
-    found = zeros(values)
+    largest = zeros(values)
     for i in range(n):
-        found = where(get(values, i) > found, get(values, i), found)
-    return found
+        largest = where(get(values, i) > largest, get(values, i), largest)
+    return largest
 
 
 def signed_byte(code: Vector) -> Vector:
@@ -58,13 +58,13 @@ def fit_runs(
     """Scale, minimum and codes of the eight runs of 32 of q4_K and q5_K."""
     mean_square = np.float32(2) * power(x, 256) / np.float32(256)
     for g in at_once(8):
-        run, of_run = part(x, g, 32), part(codes, g, 32)
+        run, run_codes = part(x, g, 32), part(codes, g, 32)
         w, aux = floats(run, 32), floats(run, 32)
         if importance is None:
             weigh_by_size(w, run, 32)
         else:
             put(sums, g, weigh(w, run, part(importance, g, 32), 32, mean_square))
-        scale, low = fit_offset(run, w, of_run, aux, 32, top, first, step, steps, False)
+        scale, low = fit_offset(run, w, run_codes, aux, 32, top, first, step, steps, False)
         put(scales, g, scale)
         put(lows, g, low)
 

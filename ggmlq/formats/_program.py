@@ -68,7 +68,7 @@ def where(mask: Vector, yes: Vector, no: Vector) -> Vector:
 
 
 def some(mask: Vector) -> bool:
-    """Whether it holds in any lane."""
+    """True where a mask holds in any lane."""
     return bool(mask.any())
 
 
@@ -96,7 +96,7 @@ def root(v: Vector) -> Vector:
 
 
 def real(codes: Vector) -> Vector:
-    """Integers as float32."""
+    """Integers converted to float32."""
     return codes.astype(np.float32)
 
 
@@ -121,7 +121,7 @@ def entry(table: Floats, at: Vector) -> Vector:
 
 
 def clamp(codes: Vector, low: int, high: int) -> Vector:
-    """Integers within bounds."""
+    """Integers limited to a range."""
     return np.minimum(np.maximum(codes, low), high)
 
 
@@ -131,7 +131,7 @@ def nearest(v: Vector) -> Vector:
 
 
 def rank(v: Vector, edges: Floats) -> Vector:
-    """How many of the rising edges are not above; NaN is above all."""
+    """The number of rising edges that are not above a value; NaN is above all."""
     return np.searchsorted(edges, v, side="right").astype(np.int32)
 
 
@@ -151,7 +151,7 @@ def from_half(bits: Vector) -> Vector:
 
 
 class Program(NamedTuple):
-    """An encoder in lanes, and what it wants to be given."""
+    """An encoder with a block a lane, and the operands that it needs."""
 
     encode: Callable[[Tile, Tile | None, Tile | None, Tile], None]
     # encode(x, importance, mean_square, out): values, the importance matrix, the bytes to fill

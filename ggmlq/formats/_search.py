@@ -54,7 +54,7 @@ def _moments(x: Tile, w: Tile, n: int, top: int, k: Vector) -> tuple[Vector, Vec
 
 
 def fit_by_sweeps(x: Tile, w: Tile, codes: Tile, n: int, top: int) -> Vector:
-    """As :func:`fit_signed`, from one scale; then codes change one by one while that helps.
+    """The fit of :func:`fit_signed` from one scale; then codes change one by one while that helps.
 
     A lane in which a sweep changes nothing is done: a further sweep would repeat itself.
     """

@@ -1,4 +1,4 @@
-"""How much each weight counts while an encoder searches; in the words of ``_program.py``."""
+"""Importance of single weights in the searches of encoders; in the words of ``_program.py``."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from ._program import Tile, Vector, absolute, get, put, root, zeros
 
 
 def power(x: Tile, n: int) -> Vector:
-    """Sum of squares."""
+    """The sum of n squares."""
     total = zeros(x)
     for i in range(n):
         total = total + get(x, i) * get(x, i)

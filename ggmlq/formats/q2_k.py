@@ -91,7 +91,7 @@ def encode(x: Tile, importance: Tile | None, mean_square: Tile | None, out: Tile
 def fit_groups(x: Tile, importance: Tile | None, codes: Tile, scales: Tile, lows: Tile, sums: Tile) -> None:
     mean = power(x, 256) / np.float32(256)
     for g in at_once(16):
-        run, of_run = part(x, g, 16), part(codes, g, 16)
+        run, run_codes = part(x, g, 16), part(codes, g, 16)
         w, aux = floats(run, 16), floats(run, 16)
         if importance is None:
             for i in range(16):
@@ -100,7 +100,7 @@ def fit_groups(x: Tile, importance: Tile | None, codes: Tile, scales: Tile, lows
         else:
             put(sums, g, weigh(w, run, part(importance, g, 16), 16, mean))
             first, step, steps, linear = np.float32(-0.9), np.float32(0.05), 36, False
-        scale, low = fit_offset(run, w, of_run, aux, 16, 3, first, step, steps, linear)
+        scale, low = fit_offset(run, w, run_codes, aux, 16, 3, first, step, steps, linear)
         put(scales, g, scale)
         put(lows, g, low)
 

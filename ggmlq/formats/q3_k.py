@@ -96,14 +96,14 @@ def fit_groups(x: Tile, importance: Tile | None, codes: Tile, sc: Tile) -> Vecto
     scales, sums = floats(x, 16), floats(x, 16)
     mean_square = np.float32(2) * power(x, 256) / np.float32(256)
     for g in at_once(16):
-        run, of_run = part(x, g, 16), part(codes, g, 16)
+        run, run_codes = part(x, g, 16), part(codes, g, 16)
         w = floats(run, 16)
         if importance is None:
             square(w, run, 16)
-            put(scales, g, fit_by_sweeps(run, w, of_run, 16, 4))
+            put(scales, g, fit_by_sweeps(run, w, run_codes, 16, 4))
         else:
             put(sums, g, weigh(w, run, part(importance, g, 16), 16, mean_square))
-            put(scales, g, fit_signed(run, w, of_run, 16, 4))
+            put(scales, g, fit_signed(run, w, run_codes, 16, 4))
     if importance is not None:
         return to_half(fit_signed(scales, sums, sc, 16, 32))
     largest = extreme(scales, 16)

@@ -70,13 +70,13 @@ def scale(block: Bytes, g: int) -> np.float32:
 def encode(x: Tile, importance: Tile | None, mean_square: Tile | None, out: Tile) -> None:
     codes, sc, scales = small(x, 256), small(x, 16), floats(x, 16)
     for g in at_once(16):
-        run, of_run = part(x, g, 16), part(codes, g, 16)
+        run, run_codes = part(x, g, 16), part(codes, g, 16)
         if importance is None:
             w = floats(run, 16)
             square(w, run, 16)
-            put(scales, g, fit_signed(run, w, of_run, 16, 32))
+            put(scales, g, fit_signed(run, w, run_codes, 16, 32))
         else:
-            put(scales, g, fit_signed(run, part(importance, g, 16), of_run, 16, 32))
+            put(scales, g, fit_signed(run, part(importance, g, 16), run_codes, 16, 32))
     largest = extreme(scales, 16)
     k = np.float32(-128) / largest
     d = to_half(np.float32(1) / k)
