@@ -1,4 +1,4 @@
-"""Words for encoders that treat many blocks side by side, one block a lane.
+"""The language of encoders that treat many blocks side by side, one block a lane.
 
 A *vector* holds one number of every block; a *tile* holds the vectors of all places in a block:
 ``tile[i]`` is element i of every block. An encoder written with these words does for each lane what
@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
@@ -150,35 +150,27 @@ def from_half(bits: Vector) -> Vector:
     return bits.astype(np.uint16).view(np.float16).astype(np.float32)
 
 
-class Program(NamedTuple):
-    """An encoder with a block a lane, and the operands that it needs."""
+@dataclass(frozen=True, eq=False)
+class Packer:
+    """A format's ``pack``: an encoder in lanes, run with every block as a lane.
+
+    Whoever compiles encoders takes ``encode`` from here, and needs no other file for the format.
+    """
 
     encode: Callable[[Tile, Tile | None, Tile | None, Tile], None]
     # encode(x, importance, mean_square, out): values, the importance matrix, the bytes to fill
-    needs_mean_square: bool = (
-        False  # whether it wants, beside importance, the mean square of the row: mean_square[0]
-    )
-
-
-@dataclass(frozen=True, eq=False)
-class Packer:
-    """A format's ``pack`` that runs a program with every block as a lane.
-
-    Whoever compiles encoders finds the program here, and needs no other file for the format.
-    """
-
-    program: Program
     dtype: np.dtype[Any]
+    needs_mean_square: bool = False  # beside importance, the mean square of the row: mean_square[0]
 
     def __call__(self, x: Floats, imatrix: Floats | None) -> Blocks:
         rows, n, size = x.shape
         lanes = np.ascontiguousarray(x.reshape(rows * n, size).T)
         importance = None if imatrix is None else np.tile(imatrix.reshape(n, size).T, (1, rows))
         mean_square = None
-        if self.program.needs_mean_square and imatrix is not None:
+        if self.needs_mean_square and imatrix is not None:
             mean_square = mean_squares(x.reshape(rows, -1)).repeat(n)[None]
         out = np.empty((self.dtype.itemsize, rows * n), np.uint8)
-        self.program.encode(lanes, importance, mean_square, out)
+        self.encode(lanes, importance, mean_square, out)
         return np.ascontiguousarray(out.T).view(self.dtype).reshape(rows, n)
 
 

@@ -23,7 +23,6 @@ from ._levels import fit_levels, put_nearest
 from ._packing import put_half, put_nibbles
 from ._program import (
     Packer,
-    Program,
     Tile,
     at_once,
     clamp,
@@ -106,11 +105,8 @@ def put_scales(out: Tile, ls: Tile) -> None:
         put(out, SCALES_H + i, high)
 
 
-PROGRAM = Program(encode)
-
-
 FORMAT = BlockFormat(
     name="iq4_xs", id=23, block_size=256, group=32, dtype=DTYPE,
     unpack=unpack, code=code, scale=scale, scales=Scales(sub, zero=32),
-    pack=Packer(PROGRAM, DTYPE), imatrix="optional", search="always", fallback="iq4_nl",
+    pack=Packer(encode, DTYPE), imatrix="optional", search="always", fallback="iq4_nl",
 )  # fmt: skip

@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from ._bits import level, nibble, nibbles, offset_of, u8
 from ._extremes import largest
 from ._levels import nearest_fp4
-from ._program import Packer, Program, Tile, Vector, at_once, entry, get, log2, put, real, where
+from ._program import Packer, Tile, Vector, at_once, entry, get, log2, put, real, where
 from ._round import truncate
 from ._tables import FP4
 from .format import BlockFormat, Blocks, Bytes, Parts, Scales
@@ -78,5 +78,5 @@ def forbidden(blocks: Blocks) -> NDArray[np.bool_]:
 FORMAT = BlockFormat(
     name="mxfp4", id=39, block_size=32, group=32, dtype=DTYPE,
     unpack=unpack, code=code, index=index, scale=scale, scales=Scales(sub, table=POWER),
-    pack=Packer(Program(encode), DTYPE), forbidden=forbidden, fallback="f16",
+    pack=Packer(encode, DTYPE), forbidden=forbidden, fallback="f16",
 )  # fmt: skip

@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 from ._bits import level, nibbles, offset_of, u8
 from ._extremes import largest
 from ._levels import nearest_fp4
-from ._program import Packer, Program, Tile, Vector, at_once, bits, clamp, entry, get, part, put, where
+from ._program import Packer, Tile, Vector, at_once, bits, clamp, entry, get, part, put, where
 from ._round import truncate
 from ._tables import FP4
 from .format import BlockFormat, Blocks, Bytes, Floats, Parts, Scales
@@ -87,5 +87,5 @@ def ue4m3(v: Vector) -> Vector:
 FORMAT = BlockFormat(
     name="nvfp4", id=40, block_size=64, group=16, dtype=DTYPE,
     unpack=unpack, code=code, index=index, scale=scale, scales=Scales(sub, table=UE4M3),
-    pack=Packer(Program(encode), DTYPE),
+    pack=Packer(encode, DTYPE),
 )  # fmt: skip

@@ -14,7 +14,7 @@ import numpy as np
 from ._bits import bits as each_bit
 from ._bits import f32, half, offset_of, u8
 from ._packing import put_half
-from ._program import Packer, Program, Tile, absolute, at_once, bits, get, part, put, to_half, zeros
+from ._program import Packer, Tile, absolute, at_once, bits, get, part, put, to_half, zeros
 from .format import BlockFormat, Blocks, Bytes, Parts
 
 DTYPE = np.dtype([("d", "<f2"), ("qs", "u1", (16,))])
@@ -48,5 +48,5 @@ def encode(x: Tile, importance: None, mean_square: None, out: Tile) -> None:
 
 FORMAT = BlockFormat(
     name="q1_0", id=41, block_size=128, group=128, dtype=DTYPE,
-    unpack=unpack, code=code, scale=scale, pack=Packer(Program(encode), DTYPE),
+    unpack=unpack, code=code, scale=scale, pack=Packer(encode, DTYPE),
 )  # fmt: skip

@@ -16,7 +16,7 @@ import numpy as np
 from ._bits import f32, half, offset_of, u8
 from ._extremes import largest
 from ._packing import put_half
-from ._program import Packer, Program, Tile, at_once, get, larger, part, put, small, to_half
+from ._program import Packer, Tile, at_once, get, larger, part, put, small, to_half
 from ._round import half_away, inverse
 from .format import BlockFormat, Blocks, Bytes, Parts
 
@@ -52,5 +52,5 @@ def encode(x: Tile, importance: None, mean_square: None, out: Tile) -> None:
 
 FORMAT = BlockFormat(
     name="q2_0", id=42, block_size=64, group=64, dtype=DTYPE, zero=1,
-    unpack=unpack, code=code, scale=scale, pack=Packer(Program(encode), DTYPE), fallback="q4_0",
+    unpack=unpack, code=code, scale=scale, pack=Packer(encode, DTYPE), fallback="q4_0",
 )  # fmt: skip

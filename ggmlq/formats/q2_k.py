@@ -22,7 +22,6 @@ from ._kquants import highest, recode
 from ._packing import put_half, put_pairs
 from ._program import (
     Packer,
-    Program,
     Tile,
     Vector,
     absolute,
@@ -116,11 +115,8 @@ def four_bits(values: Tile, sums: Tile, codes: Tile, weighted: bool) -> Vector:
     return to_half(largest / np.float32(15))
 
 
-PROGRAM = Program(encode)
-
-
 FORMAT = BlockFormat(
     name="q2_K", id=10, block_size=256, group=16, dtype=DTYPE, half2="dm",
     unpack=unpack, code=code, scale=scale, offset=offset, scales=Scales(sub, nibbles=True),
-    pack=Packer(PROGRAM, DTYPE), imatrix="optional", search="always", fallback="q4_0",
+    pack=Packer(encode, DTYPE), imatrix="optional", search="always", fallback="q4_0",
 )  # fmt: skip

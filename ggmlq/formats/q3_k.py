@@ -23,7 +23,6 @@ from ._kquants import recode, signed_byte
 from ._packing import put_bits, put_half, put_pairs
 from ._program import (
     Packer,
-    Program,
     Tile,
     Vector,
     at_once,
@@ -114,11 +113,8 @@ def fit_groups(x: Tile, importance: Tile | None, codes: Tile, sc: Tile) -> Vecto
     return to_half(where(largest != 0, np.float32(1) / k, np.float32(0)))
 
 
-PROGRAM = Program(encode)
-
-
 FORMAT = BlockFormat(
     name="q3_K", id=11, block_size=256, group=16, dtype=DTYPE, zero=4,
     unpack=unpack, code=code, scale=scale, scales=Scales(sub, zero=32),
-    pack=Packer(PROGRAM, DTYPE), imatrix="optional", search="always", fallback="q4_0",
+    pack=Packer(encode, DTYPE), imatrix="optional", search="always", fallback="q4_0",
 )  # fmt: skip

@@ -18,7 +18,7 @@ import numpy as np
 from ._bits import bits, f32, half, nibble, nibbles, offset_of, u8
 from ._extremes import extreme
 from ._packing import put_fifths, put_half, put_nibbles
-from ._program import Packer, Program, Tile, at_once, floats, get, put, small, smaller, to_half
+from ._program import Packer, Tile, at_once, floats, get, put, small, smaller, to_half
 from ._round import inverse, truncate
 from ._search import fit_signed
 from ._weigh import weigh
@@ -59,11 +59,8 @@ def encode(x: Tile, importance: Tile | None, mean_square: Tile | None, out: Tile
     put_nibbles(out, QS, codes, 32, 16)
 
 
-PROGRAM = Program(encode, needs_mean_square=True)
-
-
 FORMAT = BlockFormat(
     name="q5_0", id=6, block_size=32, group=32, dtype=DTYPE, zero=16,
-    unpack=unpack, code=code, scale=scale, pack=Packer(PROGRAM, DTYPE),
+    unpack=unpack, code=code, scale=scale, pack=Packer(encode, DTYPE, needs_mean_square=True),
     imatrix="optional", search="weighted", fallback="f16",
 )  # fmt: skip

@@ -23,7 +23,6 @@ from ._kquants import recode, signed_byte
 from ._packing import put_half, put_nibbles
 from ._program import (
     Packer,
-    Program,
     Tile,
     absolute,
     at_once,
@@ -104,11 +103,8 @@ def put_codes(out: Tile, codes: Tile) -> None:
         put(out, QH + i, low | get(codes, j + 64) >> 4 << 4 | get(codes, j + 96) >> 4 << 6)
 
 
-PROGRAM = Program(encode)
-
-
 FORMAT = BlockFormat(
     name="q6_K", id=14, block_size=256, group=16, dtype=DTYPE, zero=32,
     unpack=unpack, code=code, scale=scale, scales=Scales(sub, zero=128),
-    pack=Packer(PROGRAM, DTYPE), imatrix="optional", search="always", fallback="q8_0",
+    pack=Packer(encode, DTYPE), imatrix="optional", search="always", fallback="q8_0",
 )  # fmt: skip

@@ -16,7 +16,7 @@ import numpy as np
 from ._bits import f32, half, i8, offset_of
 from ._extremes import largest
 from ._packing import put_half
-from ._program import Packer, Program, Tile, at_once, get, put, to_half
+from ._program import Packer, Tile, at_once, get, put, to_half
 from ._round import half_away, inverse
 from .format import BlockFormat, Blocks, Bytes, Parts
 
@@ -46,5 +46,5 @@ def encode(x: Tile, importance: None, mean_square: None, out: Tile) -> None:
 
 FORMAT = BlockFormat(
     name="q8_0", id=8, block_size=32, group=32, dtype=DTYPE,
-    unpack=unpack, code=code, scale=scale, pack=Packer(Program(encode), DTYPE), fallback="f16",
+    unpack=unpack, code=code, scale=scale, pack=Packer(encode, DTYPE), fallback="f16",
 )  # fmt: skip

@@ -18,7 +18,7 @@ import numpy as np
 from ._bits import f32, half, i8, offset_of
 from ._extremes import largest
 from ._packing import put_half, sum_of_bytes
-from ._program import Packer, Program, Tile, at_once, get, put, real, to_half
+from ._program import Packer, Tile, at_once, get, put, real, to_half
 from ._round import half_away, inverse
 from .format import BlockFormat, Blocks, Bytes, Parts
 
@@ -49,5 +49,5 @@ def encode(x: Tile, importance: None, mean_square: None, out: Tile) -> None:
 
 FORMAT = BlockFormat(
     name="q8_1", id=9, block_size=32, group=32, dtype=DTYPE, half2="ds",
-    unpack=unpack, code=code, scale=scale, pack=Packer(Program(encode), DTYPE),
+    unpack=unpack, code=code, scale=scale, pack=Packer(encode, DTYPE),
 )  # fmt: skip

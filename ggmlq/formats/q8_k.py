@@ -17,7 +17,7 @@ import numpy as np
 from ._bits import f32, i8, offset_of, u32
 from ._extremes import extreme_of_256
 from ._packing import put_float, sum_of_bytes
-from ._program import Packer, Program, Tile, at_once, get, nearest, part, put, small, smaller, where
+from ._program import Packer, Tile, at_once, get, nearest, part, put, small, smaller, where
 from .format import BlockFormat, Blocks, Bytes, Parts
 
 DTYPE = np.dtype([("d", "<f4"), ("qs", "i1", (256,)), ("bsums", "<i2", (16,))])
@@ -65,5 +65,5 @@ def encode(x: Tile, importance: None, mean_square: None, out: Tile) -> None:
 
 FORMAT = BlockFormat(
     name="q8_K", id=15, block_size=256, group=256, dtype=DTYPE,
-    unpack=unpack, code=code, scale=scale, pack=Packer(Program(encode), DTYPE),
+    unpack=unpack, code=code, scale=scale, pack=Packer(encode, DTYPE),
 )  # fmt: skip

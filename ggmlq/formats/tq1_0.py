@@ -20,7 +20,7 @@ import numpy as np
 from ._bits import f32, half, offset_of, u8
 from ._extremes import largest_of_256
 from ._packing import put_half
-from ._program import Packer, Program, Tile, at_once, get, put, small, to_half
+from ._program import Packer, Tile, at_once, get, put, small, to_half
 from ._round import half_away, inverse
 from .format import BlockFormat, Blocks, Bytes, Parts
 
@@ -82,5 +82,5 @@ def put_trits(out: Tile, codes: Tile, size: int, n: int) -> None:
 
 FORMAT = BlockFormat(
     name="tq1_0", id=34, block_size=256, group=256, dtype=DTYPE, zero=1,
-    unpack=unpack, code=code, scale=scale, pack=Packer(Program(encode), DTYPE), fallback="q4_0",
+    unpack=unpack, code=code, scale=scale, pack=Packer(encode, DTYPE), fallback="q4_0",
 )  # fmt: skip

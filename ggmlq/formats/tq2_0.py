@@ -15,7 +15,7 @@ import numpy as np
 from ._bits import f32, half, offset_of, pair_bits, pairs
 from ._extremes import largest_of_256
 from ._packing import put_half, put_pairs
-from ._program import Packer, Program, Tile, at_once, get, put, small, to_half
+from ._program import Packer, Tile, at_once, get, put, small, to_half
 from ._round import half_away, inverse
 from .format import BlockFormat, Blocks, Bytes, Parts
 
@@ -46,5 +46,5 @@ def encode(x: Tile, importance: None, mean_square: None, out: Tile) -> None:
 
 FORMAT = BlockFormat(
     name="tq2_0", id=35, block_size=256, group=256, dtype=DTYPE, zero=1,
-    unpack=unpack, code=code, scale=scale, pack=Packer(Program(encode), DTYPE), fallback="q4_0",
+    unpack=unpack, code=code, scale=scale, pack=Packer(encode, DTYPE), fallback="q4_0",
 )  # fmt: skip

@@ -37,7 +37,7 @@ def encoder(fmt: Format) -> Encode | None:
     encode: Encode | None = None
     if stem in {module.name for module in pkgutil.iter_modules(__path__)}:
         encode = importlib.import_module(f"{__name__}.{stem}").encode
-    elif isinstance(fmt, BlockFormat) and isinstance(fmt.pack, Packer):
+    elif isinstance(fmt, BlockFormat) and isinstance(fmt.pack, Packer) and fmt.dtype.itemsize >= 16:
         tiles = importlib.import_module(f"{__name__}._tiles")
-        encode = tiles.encoder(fmt, fmt.pack.program)
+        encode = tiles.encoder(fmt, fmt.pack)
     return encode

@@ -36,10 +36,10 @@ LONG = ir.IntType(64)
 FLOATS, FOUR, BYTES = Lanes(types.float32, LANES), Lanes(types.float32, 4), Lanes(types.uint8, LANES)
 
 
-def encoder(fmt: BlockFormat, program: _in_numpy.Program) -> Callable[[Floats, Floats | None, Bytes], None]:
-    """The compiled ``encode(values, imatrix, blocks)`` of a format with a program."""
+def encoder(fmt: BlockFormat, pack: _in_numpy.Packer) -> Callable[[Floats, Floats | None, Bytes], None]:
+    """The compiled ``encode(values, imatrix, blocks)`` of a format whose ``pack`` is a program."""
     size, bytes_of_block = fmt.block_size, fmt.dtype.itemsize
-    run = _runner(compiled(program.encode), size, bytes_of_block)  # type: ignore[arg-type]
+    run = _runner(compiled(pack.encode), size, bytes_of_block)  # type: ignore[arg-type]
 
     def encode(values: Floats, imatrix: Floats | None, blocks: Bytes) -> None:
         missing = LANES - values.size // size
@@ -53,7 +53,7 @@ def encoder(fmt: BlockFormat, program: _in_numpy.Program) -> Callable[[Floats, F
         imatrix = None if fmt.imatrix == "ignored" else imatrix
         if imatrix is not None:
             importance = tile(size)
-            if program.needs_mean_square:
+            if pack.needs_mean_square:
                 squares, mean_square = _in_numpy.mean_squares(values), tile(1)
         x, raw, out = values.reshape(-1), blocks.reshape(-1), np.empty((bytes_of_block, LANES), np.uint8)
         run(x, imatrix, squares, raw, tile(size), importance, mean_square, out)
