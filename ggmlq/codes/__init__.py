@@ -47,7 +47,7 @@ class Codes(Mapping[str, Code]):
         return code
 
     def __getattr__(self, name: str) -> Code:
-        """``gq.codes.e4m3`` is ``gq.codes["e4m3"]``."""
+        """The code of a name: ``gq.codes.e4m3`` is ``gq.codes["e4m3"]``."""
         if name.startswith("_"):  # what Python asks any object for
             raise AttributeError(name)
         try:

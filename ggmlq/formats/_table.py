@@ -53,7 +53,7 @@ class Formats(Mapping[str, Format]):
         return fmt
 
     def __getattr__(self, name: str) -> Format:
-        """``gq.formats.q4_K`` is ``gq.formats["q4_K"]``."""
+        """The format of a name: ``gq.formats.q4_K`` is ``gq.formats["q4_K"]``."""
         if name.startswith("_"):  # what Python asks any object for
             raise AttributeError(name)
         try:

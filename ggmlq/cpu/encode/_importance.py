@@ -24,7 +24,7 @@ def sum_of_squares(x: Any, first: Any) -> Any:
 
 @inline
 def largest_scale(scales: Any, squares: Any) -> Any:
-    """Of a block; infinite where the sums have overflowed.
+    """The largest scale of a block; infinite where the sums have overflowed.
 
     Ggml ends the process there, or writes zeros; an infinite d tells the user.
     """

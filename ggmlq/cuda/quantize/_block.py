@@ -88,7 +88,7 @@ def smallest(v: Any) -> Any:
 
 @inlined
 def highest(v: Any) -> Any:
-    """The largest value."""
+    """The largest value of a block."""
     high = v[0]
     for i in range(1, VALUES):
         high = ptx.larger(high, v[i])
