@@ -15,7 +15,7 @@ from ..arrays.tensors import array_of, is_tensor, untraced
 from ..arrays.weights import operation
 from ..base.devices import cuda_module, device_of, is_host, namespace, on_device_of
 from ..codes import CODES, Code, scaling
-from ..codes.scaling import Found, Rule
+from ..codes.scaling import Quantized, Rule
 from ..codes.tiling import Tile, Tiling, checked_tile, expanded, tiling
 from ..dispatch.checks import as_floats, as_floats_or_bfloat16, check_out, float_dtype, row_index
 from ..errors import CodeError, DeviceError, DTypeError, NonFiniteError, ShapeError, UnsupportedError
@@ -111,7 +111,7 @@ def quantize_scaled(
         return ScaledArray(codes.reshape(x.shape), made, found, checked, points)
 
 
-def _computed(rows: Any, over: Tiling, rule: Rule, given: Any) -> Found:
+def _computed(rows: Any, over: Tiling, rule: Rule, given: Any) -> Quantized:
     """Codes, scales and zero points of [rows, columns], by whoever is quickest there."""
     if not is_host(rows):
         who: Any = cuda_module("quantize_scaled")
@@ -120,10 +120,10 @@ def _computed(rows: Any, over: Tiling, rule: Rule, given: Any) -> Found:
         if rows.size < PATIENCE and not who.at_hand(rows, over, rule, given is not None):
             who = scaling
     if given is None:
-        found: Found = who.quantize(rows, over, rule)
+        found: Quantized = who.quantize(rows, over, rule)
         return found
     points = who.zeros_of(rows, over, rule, given) if rule.zeros else None
-    return Found(who.encode(rows, over, rule, given, points), given, points)
+    return Quantized(who.encode(rows, over, rule, given, points), given, points)
 
 
 def _rule(asked: str, code: Code, scale: str, eps: float, rounding: str, zeros: bool, order: str) -> Rule:

@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from ...base.threads import share
 from ...codes import scaling
-from ...codes.scaling import Found, Rule, empty, values
+from ...codes.scaling import Quantized, Rule, empty, values
 from ...codes.tiling import Tiling
 from ..machine.kernels import Kernel, kernel
 from ..machine.target import target
@@ -20,7 +20,7 @@ from .pieces import Cut, far, flat, near
 COPIED = 1 << 16  # elements that a thread converts at a time
 
 
-def quantize(x: NDArray[Any], over: Tiling, rule: Rule) -> Found:
+def quantize(x: NDArray[Any], over: Tiling, rule: Rule) -> Quantized:
     """Floats [rows, columns] to codes, scales and zero points."""
     if _odd(over):
         return scaling.quantize(x, over, rule)
@@ -29,15 +29,15 @@ def quantize(x: NDArray[Any], over: Tiling, rule: Rule) -> Found:
     if cut is None:
         low, high = _extremes(x, over, rule, rule.keeps_nan)
         scales, zeros = _scales(low, high, rule)
-        return Found(encode(x, over, rule, scales, zeros), *_ordered(scales, zeros, rule))
+        return Quantized(encode(x, over, rule, scales, zeros), *_ordered(scales, zeros, rule))
     codes = scratch((over.rows, over.columns), rule.code.dtype)
     scales = scratch(over.shape, np.uint8 if rule.scale == "e8m0" else np.float32)
     zeros = scratch(over.shape, np.int32) if rule.zeros else None
-    whole_tiles(x, cut, rule, Found(codes, scales, zeros))
-    return Found(codes, *_ordered(scales, zeros, rule))
+    whole_tiles(x, cut, rule, Quantized(codes, scales, zeros))
+    return Quantized(codes, *_ordered(scales, zeros, rule))
 
 
-def whole_tiles(x: NDArray[Any], cut: Cut, rule: Rule, to: Found) -> None:
+def whole_tiles(x: NDArray[Any], cut: Cut, rule: Rule, to: Quantized) -> None:
     """Rows that kernels can read, cut into whole tiles, to where they are to go."""
     given = _numbers(x, cut, to.codes)._replace(
         scales=to.scales.ctypes.data,

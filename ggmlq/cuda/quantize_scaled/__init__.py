@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from ...codes.scaling import Found, Rule, empty
+from ...codes.scaling import Quantized, Rule, empty
 from ...codes.tiling import Tiling
 from ...errors import UnsupportedError
 from ..activations.floats import FLOAT32, converted
@@ -44,14 +44,14 @@ class Rows(NamedTuple):
         return not (self.x.data.ptr % WIDE or self.pitch % per or over.columns % per or cut)
 
 
-def quantize(rows: Any, over: Tiling, rule: Rule) -> Found:
+def quantize(rows: Any, over: Tiling, rule: Rule) -> Quantized:
     """Floats [rows, columns] on the current device to codes, scales and zero points."""
     found = room_for(over, rule)
     quantize_into(rows, over, rule, found)
     return found
 
 
-def quantize_into(rows: Any, over: Tiling, rule: Rule, found: Found) -> None:
+def quantize_into(rows: Any, over: Tiling, rule: Rule, found: Quantized) -> None:
     """The same into arrays that are there, which :func:`room_for` makes."""
     if found.codes.size:
         given, way = rows_of(rows, over), way_of(rule)
@@ -62,7 +62,7 @@ def quantize_into(rows: Any, over: Tiling, rule: Rule, found: Found) -> None:
 
 def encode(rows: Any, over: Tiling, rule: Rule, scales: Any, zeros: Any | None) -> Any:
     """Codes of floats under scales."""
-    found = Found(cupy().empty((over.rows, over.columns), rule.code.dtype), scales, zeros)
+    found = Quantized(cupy().empty((over.rows, over.columns), rule.code.dtype), scales, zeros)
     if found.codes.size:
         _encode(rows_of(rows, over), over, way_of(rule, scales), found)
     return found.codes
@@ -72,7 +72,7 @@ def zeros_of(rows: Any, over: Tiling, rule: Rule, scales: Any) -> Any:
     """The zero points that go with given scales."""
     zeros = empty(cupy(), over.shape, np.int32, rule.order)
     if rows.size:
-        found = Found(rows, scales, zeros)
+        found = Quantized(rows, scales, zeros)
         _scale(rows_of(rows, over), over, rule, way_of(rule, scales), found, given_scales=True)
     return zeros
 
@@ -102,12 +102,12 @@ def rows_of(rows: Any, over: Tiling) -> Rows:
     return Rows(rows, kind, pitch)
 
 
-def room_for(over: Tiling, rule: Rule) -> Found:
+def room_for(over: Tiling, rule: Rule) -> Quantized:
     """Memory for codes, scales and zero points."""
     codes = cupy().empty((over.rows, over.columns), rule.code.dtype)
     scales = empty(cupy(), over.shape, np.float32 if rule.scale == "float32" else np.uint8, rule.order)
     zeros = empty(cupy(), over.shape, np.int32, rule.order) if rule.zeros else None
-    return Found(codes, scales, zeros)
+    return Quantized(codes, scales, zeros)
 
 
 def way_of(rule: Rule, scales: Any = None) -> Way:
@@ -125,7 +125,7 @@ def _bits(eps: Any) -> int:
 # --- launches -----------------------------------------------------------------------------------
 
 
-def _at_once(given: Rows, over: Tiling, rule: Rule, way: Way, found: Found) -> bool:
+def _at_once(given: Rows, over: Tiling, rule: Rule, way: Way, found: Quantized) -> bool:
     """In one kernel that reads each float once; False where there is none for these tiles."""
     if not given.wide(over):
         return False
@@ -158,7 +158,7 @@ def _tile_for(over: Tiling) -> tuple[int, int] | None:
 
 
 def _scale(
-    given: Rows, over: Tiling, rule: Rule, way: Way, found: Found, *, given_scales: bool = False
+    given: Rows, over: Tiling, rule: Rule, way: Way, found: Quantized, *, given_scales: bool = False
 ) -> None:
     """Scales and zero points from the extremes of tiles."""
     both, wide, (down, along) = way.zeros, given.wide(over), over.shape
@@ -177,7 +177,7 @@ def _scale(
     make((-(-down * along // _apart.THREADS),), (_apart.THREADS,), highs, lows, *where, _bits(rule.eps))
 
 
-def _encode(given: Rows, over: Tiling, way: Way, found: Found) -> None:
+def _encode(given: Rows, over: Tiling, way: Way, found: Quantized) -> None:
     """Codes under the scales that are there."""
     wide = given.wide(over)
     pieces = over.columns // in_piece(given.kind, wide)

@@ -1,4 +1,4 @@
-"""The words of ``ggmlq/formats/_words.py``, meaning registers: a name here is compiled for that name there.
+"""The words of ``ggmlq/formats/_program.py``, meaning registers: a name here is compiled for that name there.
 
 A tile is a contiguous array [places, 16] of float32 or bytes.
 """
@@ -11,33 +11,51 @@ import numpy as np
 from llvmlite import ir
 from numba import types
 from numba.core import cgutils
+from numba.np.arrayobj import populate_array
 
-from ..lanes import Lanes, convert, narrow, recast, some, splat, widen
-from ..lanes.kind import address, emitted, vector
+from ..lanes import Lanes, convert, gather, narrow, recast, some, splat, widen
+from ..lanes.kind import address, emitted, splatted, vector
 from ..machine.jit import inner
 
 LANES = 16  # of float32: one register of AVX-512
-F32, I32, U16 = types.float32, types.int32, types.uint16
+F32, I32, U16, U32 = types.float32, types.int32, types.uint16, types.uint32
+LONG = ir.IntType(64)
 FLOAT, INT, EIGHT = (Lanes(of, LANES) for of in (F32, I32, types.uint8))
 
 __all__ = [
-    "LANES", "absolute", "clamp", "floats", "from_half", "get", "nearest", "part",
-    "pick", "put", "rank", "real", "root", "runs", "small", "some", "to_half", "where", "zeros",
+    "LANES", "absolute", "at_once", "bits", "clamp", "entry", "floats", "from_half", "get", "larger", "log2",
+    "nearest", "part", "pick", "put", "rank", "real", "root", "small", "smaller", "some", "to_half", "where",
+    "whole", "with_sign", "zeros",
 ]  # fmt: skip
 
 
-@inner
-def floats(like: Any, places: Any) -> Any:
-    return np.empty((places, LANES), np.float32)
+def _room(kind: Lanes) -> Any:
+    """A maker of tiles on the stack: memory from the heap takes as long as a block of a simple encoder."""
+
+    @emitted
+    def room(typingctx: Any, like: Any, places: Any) -> Any:
+        tile, n = types.Array(kind.of, 2, "C"), places.literal_value
+
+        def codegen(context: Any, builder: Any, sig: Any, args: Any) -> Any:
+            memory: Any = cgutils.alloca_once(builder, ir.ArrayType(vector(kind), n))  # type: ignore[no-untyped-call]
+            memory.align = 64
+            array, size = context.make_array(tile)(context, builder), kind.bitwidth // LANES // 8
+            populate_array(  # type: ignore[no-untyped-call]
+                array, builder.bitcast(memory, array.data.type), shape=[LONG(n), LONG(LANES)],
+                strides=[LONG(LANES * size), LONG(size)], itemsize=LONG(size), meminfo=None,
+            )  # fmt: skip
+            return array._getvalue()
+
+        return tile(like, places), codegen
+
+    return room
+
+
+floats, small = _room(FLOAT), _room(EIGHT)
 
 
 @inner
-def small(like: Any, places: Any) -> Any:
-    return np.empty((places, LANES), np.uint8)
-
-
-@inner
-def runs(count: Any) -> Any:
+def at_once(count: Any) -> Any:
     return range(count)
 
 
@@ -112,6 +130,26 @@ absolute = _library("fabs")
 root = _library("sqrt")
 
 
+@emitted
+def with_sign(typingctx: Any, size: Any, v: Any) -> Any:
+    def codegen(context: Any, builder: Any, sig: Any, args: Any) -> Any:
+        bits = [builder.bitcast(arg, vector(INT)) for arg in (splatted(builder, args[0], LANES), args[1])]
+        sign = builder.and_(bits[1], ir.Constant(vector(INT), [-(1 << 31)] * LANES))
+        return builder.bitcast(builder.or_(bits[0], sign), vector(FLOAT))
+
+    return FLOAT(F32, FLOAT), codegen
+
+
+@inner
+def smaller(a: Any, b: Any) -> Any:
+    return where(a < b, a, b)
+
+
+@inner
+def larger(a: Any, b: Any) -> Any:
+    return where(a > b, a, b)
+
+
 @inner
 def real(codes: Any) -> Any:
     return convert(codes, F32)
@@ -119,8 +157,33 @@ def real(codes: Any) -> Any:
 
 @inner
 def clamp(codes: Any, low: Any, high: Any) -> Any:
-    raised = where(codes > low, codes, low)
-    return where(raised < high, raised, high)
+    return smaller(larger(codes, low), high)
+
+
+@inner
+def whole(v: Any) -> Any:
+    return convert(v, I32)
+
+
+@inner
+def bits(v: Any) -> Any:
+    return recast(v, I32)
+
+
+@emitted
+def log2(typingctx: Any, v: Any) -> Any:
+    def codegen(context: Any, builder: Any, sig: Any, args: Any) -> Any:
+        doubles = ir.VectorType(ir.DoubleType(), LANES)
+        kind, name = ir.FunctionType(doubles, [doubles]), f"llvm.log2.v{LANES}f64"
+        known = cgutils.get_or_insert_function(builder.module, kind, name)  # type: ignore[no-untyped-call]
+        return builder.fptrunc(builder.call(known, [builder.fpext(args[0], doubles)]), vector(FLOAT))
+
+    return FLOAT(FLOAT), codegen
+
+
+@inner
+def entry(table: Any, at: Any) -> Any:
+    return gather(table, convert(at, U32))
 
 
 @inner

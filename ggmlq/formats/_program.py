@@ -1,9 +1,9 @@
-"""Words for encoders that treat many blocks side by side, one block a lane.
+"""The language of encoders that treat many blocks side by side, one block a lane.
 
 A *vector* holds one number of every block; a *tile* holds the vectors of all places in a block:
 ``tile[i]`` is element i of every block. An encoder written with these words does for each lane what
 ggml does for one block, in ggml's order: sums have the same rounding, and an ``if`` becomes a
-``where``. Here a vector is a NumPy array of any length. ``ggmlq/cpu/encode/_words.py`` gives the same
+``where``. Here a vector is a NumPy array of any length. ``ggmlq/cpu/encode/_program.py`` gives the same
 words the meaning of a machine register, and the same text compiles to that.
 
 Vectors are float32, int32 or bool; a plain number beside a vector takes its type.
@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
@@ -33,8 +33,8 @@ def small(like: Tile, places: int) -> Tile:
     return np.empty((places, *like.shape[1:]), np.uint8)
 
 
-def runs(count: int) -> Any:
-    """The runs of a block, to loop over. Here one step takes all of them: every run is a lane too."""
+def at_once(count: int) -> Any:
+    """A loop over runs or places that do not depend on each other. Here one step takes all of them."""
     return (slice(None),)
 
 
@@ -59,12 +59,16 @@ def zeros(like: Tile) -> Vector:
 
 
 def where(mask: Vector, yes: Vector, no: Vector) -> Vector:
-    """Lane by lane one or the other."""
+    """Lane by lane one or the other; of two plain integers as int32."""
+    if type(yes) is int and type(no) is int:
+        yes, no = np.int32(yes), np.int32(no)
+    if np.asarray(no).dtype == np.int32:
+        return no + mask * (yes - no)  # np.where takes long where a mask has no pattern
     return np.where(mask, yes, no)
 
 
 def some(mask: Vector) -> bool:
-    """Whether it holds in any lane."""
+    """True where a mask holds in any lane."""
     return bool(mask.any())
 
 
@@ -72,17 +76,52 @@ def absolute(v: Vector) -> Vector:
     return np.abs(v)
 
 
+def with_sign(size: np.float32, v: Vector) -> Vector:
+    """A magnitude with the sign of each lane."""
+    return np.copysign(size, v)
+
+
+def smaller(a: Vector, b: Vector) -> Vector:
+    """Lane by lane the smaller one; none is NaN."""
+    return np.minimum(a, b)
+
+
+def larger(a: Vector, b: Vector) -> Vector:
+    """Lane by lane the larger one; none is NaN."""
+    return np.maximum(a, b)
+
+
 def root(v: Vector) -> Vector:
     return np.sqrt(v)
 
 
 def real(codes: Vector) -> Vector:
-    """Integers as float32."""
+    """Integers converted to float32."""
     return codes.astype(np.float32)
 
 
+def whole(v: Vector) -> Vector:
+    """Floats within the range of int32 as that, towards zero."""
+    return v.astype(np.int32)
+
+
+def bits(v: Vector) -> Vector:
+    """The 32 bits of floats."""
+    return v.view(np.int32)
+
+
+def log2(v: Vector) -> Vector:
+    """The logarithm, computed in double precision and rounded: C's ``log2f``."""
+    return np.log2(v.astype(np.float64)).astype(np.float32)
+
+
+def entry(table: Floats, at: Vector) -> Vector:
+    """Entries of a table of floats at places that are not negative."""
+    return table[at]
+
+
 def clamp(codes: Vector, low: int, high: int) -> Vector:
-    """Integers within bounds."""
+    """Integers limited to a range."""
     return np.minimum(np.maximum(codes, low), high)
 
 
@@ -92,7 +131,7 @@ def nearest(v: Vector) -> Vector:
 
 
 def rank(v: Vector, edges: Floats) -> Vector:
-    """How many of the rising edges are not above; NaN is above all."""
+    """The number of rising edges that are not above a value; NaN is above all."""
     return np.searchsorted(edges, v, side="right").astype(np.int32)
 
 
@@ -111,33 +150,27 @@ def from_half(bits: Vector) -> Vector:
     return bits.astype(np.uint16).view(np.float16).astype(np.float32)
 
 
-class Program(NamedTuple):
-    """An encoder in lanes, and what it wants to be given."""
-
-    encode: Callable[[Tile, Tile | None, Tile | None, Tile], None]
-    # encode(x, importance, spread, out): values, the importance matrix, the bytes to fill
-    of_rows: bool = False  # whether it wants, beside importance, the mean square of the row: spread[0]
-
-
 @dataclass(frozen=True, eq=False)
 class Packer:
-    """A format's ``pack`` that runs a program with every block as a lane.
+    """A format's ``pack``: an encoder in lanes, run with every block as a lane.
 
-    Whoever compiles encoders finds the program here, and needs no other file for the format.
+    Whoever compiles encoders takes ``encode`` from here, and needs no other file for the format.
     """
 
-    program: Program
+    encode: Callable[[Tile, Tile | None, Tile | None, Tile], None]
+    # encode(x, importance, mean_square, out): values, the importance matrix, the bytes to fill
     dtype: np.dtype[Any]
+    needs_mean_square: bool = False  # beside importance, the mean square of the row: mean_square[0]
 
     def __call__(self, x: Floats, imatrix: Floats | None) -> Blocks:
         rows, n, size = x.shape
         lanes = np.ascontiguousarray(x.reshape(rows * n, size).T)
         importance = None if imatrix is None else np.tile(imatrix.reshape(n, size).T, (1, rows))
-        spread = None
-        if self.program.of_rows and imatrix is not None:
-            spread = mean_squares(x.reshape(rows, -1)).repeat(n)[None]
+        mean_square = None
+        if self.needs_mean_square and imatrix is not None:
+            mean_square = mean_squares(x.reshape(rows, -1)).repeat(n)[None]
         out = np.empty((self.dtype.itemsize, rows * n), np.uint8)
-        self.program.encode(lanes, importance, spread, out)
+        self.encode(lanes, importance, mean_square, out)
         return np.ascontiguousarray(out.T).view(self.dtype).reshape(rows, n)
 
 
