@@ -26,7 +26,7 @@ import ggmlq as gq
 from ggmlq.cpu.machine.jit import jit
 from ggmlq.cpu.machine.target import target
 from ggmlq.gru.cpu.layout import kept
-from ggmlq.gru.cpu.walk import GATES, HALVES, ROOM, dots
+from ggmlq.gru.cpu.step_loop import GATES, HALVES, ROOM, dots
 from ggmlq.testing.machine import commit, machine
 
 Record = dict[str, Any]

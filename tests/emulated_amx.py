@@ -11,7 +11,7 @@ from llvmlite import ir
 
 from ggmlq.cpu.amx.unit import CLOSE, PITCH, SHAPES, TILE, TILES, Unit
 from ggmlq.cpu.machine.simd import FLOATS, I32, I64, INTS
-from ggmlq.cpu.machine.words import cgutils
+from ggmlq.cpu.machine.numba_names import cgutils
 
 
 class Emulated(Unit):

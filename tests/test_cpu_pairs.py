@@ -249,7 +249,7 @@ def test_who_compiles_everything_compiles_it_too(monkeypatch):
     ("family", "needed"),
     [
         ("ggmlq.cpu.codes8.float_product.sweep", float_needs.NEEDED),
-        ("ggmlq.cpu.amx.product.multiplied", permission.NEEDED),
+        ("ggmlq.cpu.amx.product.multiplier", permission.NEEDED),
     ],
 )
 def test_two_rooms_use_more_than_their_level(family, needed):
@@ -267,4 +267,4 @@ def test_no_cpu_gets_instructions_that_it_has_not(monkeypatch):
     monkeypatch.setattr(served, "code", lambda folder, origin: pytest.fail(f"{origin} was looked up"))
     monkeypatch.setattr(served, "compiled_for", lambda: level.needed)
     assert served.loaded(Origin("ggmlq.cpu.codes8.float_product.sweep", ("e4m3",))) is None
-    assert served.loaded(Origin("ggmlq.cpu.amx.product.multiplied", ())) is None
+    assert served.loaded(Origin("ggmlq.cpu.amx.product.multiplier", ())) is None

@@ -16,7 +16,7 @@ from ..machine.arguments import reader
 from ..machine.jit import jit
 from ..machine.simd import FLOATS, I64, INTS, Simd
 from ..machine.target import AVX512
-from ..machine.words import intrinsic
+from ..machine.numba_names import intrinsic
 from .operands import Rows
 from .unit import PITCH, TILE, bfloats
 

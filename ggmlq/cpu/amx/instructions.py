@@ -11,7 +11,7 @@ from typing import Any
 from numba import types
 
 from ..machine.simd import I64
-from ..machine.words import intrinsic
+from ..machine.numba_names import intrinsic
 from .unit import PITCH, TILE, Unit
 
 SUMS = 4 * TILE  # bytes of 32 x 32 sums

@@ -31,7 +31,7 @@ def multiply(x: Any, q: QuantArray, out: Any, unit: Any = Unit) -> None:
         out[...] = 0
         return
     weights, rows = q.prepared(panels), np.ascontiguousarray(x, np.float32)
-    product, pack = kernel("amx.product.multiplied", layout, unit), kernel("amx.activations.packer", True)
+    product, pack = kernel("amx.product.multiplier", layout, unit), kernel("amx.activations.packer", True)
     for first in range(0, len(rows), MOST * BLOCK):
         part, result = rows[first : first + MOST * BLOCK], out[first : first + MOST * BLOCK]
         blocks = -(-len(part) // BLOCK)

@@ -1,7 +1,7 @@
 """The product: tiles of activations times panels, two by two, the next weights decoded in between.
 
 Two panels are 32 rows of weights. A *chunk* of their columns is decoded into the first cache, then
-multiplied with all blocks of 32 rows of activations, which pass by from the second cache. Meanwhile the
+multiplier with all blocks of 32 rows of activations, which pass by from the second cache. Meanwhile the
 vector units decode the next chunk, a run after each so many products: the matrix unit works on by itself.
 
 Sums stay in tiles for a chunk. Between chunks those of ``near`` pairs of panels lie in the second cache, so
@@ -33,7 +33,7 @@ PAGE = 4096
 
 
 @cache
-def multiplied(layout: PanelLayout, unit: Any) -> Any:
+def multiplier(layout: PanelLayout, unit: Any) -> Any:
     """Compiled: pairs of panels ``first`` … ``stop`` times all blocks; ``unit``: a kind of ``Unit``."""
     decode, room = decoder(layout), unit.ROOM + PAGE - 1 & -PAGE
     begin, end, no_sums, load_sums, store_sums, step = instructions(unit, "dot")
@@ -93,7 +93,7 @@ def multiplied(layout: PanelLayout, unit: Any) -> Any:
 
 @inner
 def following(pair: int, start: int, near_first: int, near_stop: int, chunk: int, runs: int) -> Any:
-    """What is multiplied next: another pair, another chunk of all that are near, or the next few pairs."""
+    """What is multiplier next: another pair, another chunk of all that are near, or the next few pairs."""
     if pair + 1 < near_stop:
         return pair + 1, start
     if start + chunk < runs:

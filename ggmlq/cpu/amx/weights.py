@@ -20,7 +20,7 @@ from numba import types
 
 from ..machine.simd import FLOATS, I32, I64, INTS, vec
 from ..machine.target import AVX512
-from ..machine.words import intrinsic
+from ..machine.numba_names import intrinsic
 from ..panels.layout import TABLE, PanelLayout
 from ..panels.read import Panel, Place
 from .unit import PITCH, bfloats

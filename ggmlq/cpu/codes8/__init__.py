@@ -4,7 +4,7 @@ Integers, with sums over whole groups:
 
     int_layout.py       how K is cut: groups that share scales, chunks whose sums fit int32, fours
     int_operands.py     the arguments of their kernels
-    int_lay.py          both operands in the order of a tile, compiled
+    int_interleave.py          both operands in the order of a tile, compiled
     int_weights.py      weights 16 rows at a time, laid out once, with scales and sums beside them
     int_activations.py  rows of codes, padded to whole fours, with their sums
     int_tile.py         a register tile: 16 rows of weights times a few rows, int32 until the scales change
@@ -19,8 +19,8 @@ Integers, with sums over whole groups:
     float_operands.py     the arguments of their kernels
     float_lookup.py       codes to bfloat16, by two tables of bytes
     float_activations.py  rows of bfloat16, made once in a product, with the scales of their runs
-    float_lay.py          the compiled part of that
-    float_turn.py         sixteen rows of weights side by side, decoded
+    float_decode.py          the compiled part of that
+    float_transpose.py         sixteen rows of weights side by side, decoded
     float_tile.py         a register tile: such a piece of weights times a few rows
     float_product.py      the loops around the tile, compiled: a piece in the second cache meets all rows
     float_few.py          up to eight rows: nothing is laid side by side, sums run along K

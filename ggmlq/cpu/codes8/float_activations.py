@@ -34,5 +34,5 @@ def rows_of(m: Matrix, cut: Cut) -> Taken:
         m.scales.ctypes.data, pitch, step, made.values.ctypes.data, cut.pitch,
         made.scales.ctypes.data,
     )  # fmt: skip
-    share_kernel(kernel("codes8.float_lay.taker", m.code.name, target()), given, count, GRAIN)
+    share_kernel(kernel("codes8.float_decode.row_decoder", m.code.name, target()), given, count, GRAIN)
     return made

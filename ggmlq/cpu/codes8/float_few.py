@@ -19,13 +19,13 @@ from numba import types
 from ...codes import CODES, MiniFloat
 from ..machine.arguments import reader
 from ..machine.bfloats import BFLOATS
-from ..machine.ends import some
+from ..machine.row_tail import load_some
 from ..machine.jit import jit
 from ..machine.simd import BYTES, F32, FLOATS, I32, I64, WORDS, Simd, vec
 from ..machine.target import Target
 from ..machine.totals import total_of
-from ..machine.words import cgutils, intrinsic
-from .float_lay import runs_of
+from ..machine.numba_names import cgutils, intrinsic
+from .float_decode import runs_of
 from .float_layout import BAND
 from .float_lookup import by_turns, halves
 from .float_operands import Operands
@@ -175,10 +175,10 @@ class Tile:
         for row in self.rows:
             place = b.add(row, behind)
             second = None if rest is None else b.sub(rest, I64(MANY // 2))
-            two = [some(simd, place, WORDS, rest), some(simd, b.add(place, I64(64)), WORDS, second)]
+            two = [load_some(simd, place, WORDS, rest), load_some(simd, b.add(place, I64(64)), WORDS, second)]
             values.append([self._as_codes_lie(two, upper) for upper in (False, True)])
         for i, line in enumerate(self.lines):
-            found = halves(simd, some(simd, b.add(line, at), BYTES, rest), self.code)
+            found = halves(simd, load_some(simd, b.add(line, at), BYTES, rest), self.code)
             weights = [b.bitcast(by_turns(simd, found, 1, upper), BFLOATS) for upper in (False, True)]
             for r, both in enumerate(values):
                 total = sums[i * len(self.rows) + r]

@@ -33,7 +33,7 @@ def at_hand(problem: ScaledLinear) -> bool:
 def kernels(problem: ScaledLinear) -> tuple[tuple[str, str], ...]:
     """Its kernels, and what they are made for."""
     multiply = "few" if problem.m <= ALONG else "product"
-    return ("codes8.float_lay.taker", problem.x.code), (f"pairs.{multiply}.sweep", problem.w.code)
+    return ("codes8.float_decode.row_decoder", problem.x.code), (f"codes8.float_{multiply}.sweep", problem.w.code)
 
 
 @cache

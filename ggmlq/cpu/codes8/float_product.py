@@ -15,11 +15,11 @@ from ..machine.arguments import reader
 from ..machine.jit import inner, jit
 from ..machine.memory import floats_at
 from ..machine.target import Target
-from .float_lay import runs_of
+from .float_decode import runs_of
 from .float_layout import APART, FEW, LINE, MOST, ROWS, STEP
 from .float_operands import Operands
 from .float_tile import tile
-from .float_turn import turner
+from .float_transpose import transposer
 
 operands = reader(Operands)
 
@@ -38,7 +38,7 @@ def _scales(given: Any, slab: int, runs: Any, to: int) -> None:
 @cache
 def sweep(name: str, kind: Target) -> Any:
     """Compiled: slabs ``first`` … ``stop`` of weights of a code times all rows."""
-    turn = turner(name, kind)
+    turn = transposer(name, kind)
     by_most, by_few, alone = tile(MOST, 2, kind), tile(FEW, 2, kind), tile(FEW, 1, kind)
 
     def multiply(arguments: int, first: int, stop: int) -> None:

@@ -20,7 +20,7 @@ from numba import types
 from ..machine.bfloats import BFLOATS
 from ..machine.simd import F32, FLOATS, I32, I64, Simd
 from ..machine.target import Target
-from ..machine.words import cgutils, intrinsic
+from ..machine.numba_names import cgutils, intrinsic
 from .float_layout import MOST, STEP
 
 ADDRESSES = (

@@ -48,7 +48,7 @@ def rows_of(m: Matrix, cut: Cut, form: Form, shift: int, w_shift: int, n: int = 
     if points is not None:
         pitch, step = points.strides
         given = given._replace(zeros=points.ctypes.data, zeros_pitch=pitch, zeros_step=step)
-    share_kernel(kernel("codes8.int_lay.taker", m.code.min < 0), given, count, GRAIN)
+    share_kernel(kernel("codes8.int_interleave.row_converter", m.code.min < 0), given, count, GRAIN)
     return Rows(stored, scales, zeros, sums)
 
 

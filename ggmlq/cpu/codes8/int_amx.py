@@ -28,7 +28,7 @@ from ..machine.jit import jit
 from ..machine.memory import floats_at
 from ..machine.simd import F32, FLOATS, I32, INTS, Simd
 from ..machine.target import AVX512
-from ..machine.words import intrinsic
+from ..machine.numba_names import intrinsic
 from ..machine.workers import share_kernel
 from .int_activations import rows_of
 from .int_layout import ROWS, Form, cut_of, form_of, w_shift, x_shift
@@ -67,11 +67,11 @@ def multiply(problem: ScaledLinear, x: ScaledArray, w: ScaledArray, out: Any, un
             scales.ctypes.data, 0 if zeros is None else zeros.ctypes.data, sums.ctypes.data,
             out[part].ctypes.data, count, n, CHUNK, NEAR,
         )  # fmt: skip
-        share_kernel(multiplied(form, unit), given, -(-len(slabs.codes) // 2))
+        share_kernel(multiplier(form, unit), given, -(-len(slabs.codes) // 2))
 
 
 @cache
-def multiplied(form: Form, unit: Any) -> Any:
+def multiplier(form: Form, unit: Any) -> Any:
     """Compiled: pairs of slabs ``first`` … ``stop`` times all blocks; ``unit``: a kind of ``Unit``."""
     begin, end, no_sums, load_sums, store_sums, step = instructions(unit, "dot_codes")
     room, finish = unit.ROOM + PAGE - 1 & -PAGE, finisher(form)

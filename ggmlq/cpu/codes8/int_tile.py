@@ -21,7 +21,7 @@ from numba import types
 
 from ..machine.simd import BYTES, F32, FLOATS, I32, I64, INTS, Simd, vec
 from ..machine.target import Target
-from ..machine.words import cgutils, intrinsic
+from ..machine.numba_names import cgutils, intrinsic
 from .int_layout import FOURS, Form
 
 ADDRESSES = (

@@ -47,7 +47,7 @@ def _slabs(m: Matrix, cut: Cut, form: Form, shift: int) -> Slabs:
     codes = memory[skip:][: count * ROWS * cut.row_bytes].reshape(count, ROWS * cut.row_bytes)
     lines = m.codes.ctypes.data, len(m.codes), m.codes.strides[0]
     given = Laid(*cut, *lines, codes.ctypes.data, codes.shape[1], flip=shift & 255)
-    share_kernel(kernel("codes8.int_lay.layer"), given, count, max(1, FREE // (ROWS * max(cut.k, 1))))
+    share_kernel(kernel("codes8.int_interleave.interleaver"), given, count, max(1, FREE // (ROWS * max(cut.k, 1))))
     scales = _by_slabs(by_group(m.scales, m.over, cut), count)
     none = np.zeros((count, 0, ROWS), np.int32)
     zeros = by_group(m.zeros, m.over, cut).astype(np.int32) if m.zeros is not None else None
@@ -87,7 +87,7 @@ def chunk_sums(m: Matrix, cut: Cut) -> NDArray[np.int32]:
     """Sums of the codes of each chunk [rows, chunks]."""
     found = np.empty((m.over.rows, cut.groups * cut.chunks), np.int32)
     given = taken(m, cut)._replace(sums=found.ctypes.data, factor=1)
-    share_kernel(kernel("codes8.int_lay.taker", m.code.min < 0), given, len(found), GRAIN)
+    share_kernel(kernel("codes8.int_interleave.row_converter", m.code.min < 0), given, len(found), GRAIN)
     return found
 
 

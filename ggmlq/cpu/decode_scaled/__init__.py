@@ -2,9 +2,9 @@
 
 operands.py   what they are given
 kernels.py    codes in a row to float32, compiled
-walk.py       decode, decode_into: how a whole matrix goes through, with threads
+driver.py       decode, decode_into: how a whole matrix goes through, with threads
 """
 
-from .walk import at_hand, decode, decode_into
+from .driver import at_hand, decode, decode_into
 
 __all__ = ["at_hand", "decode", "decode_into"]

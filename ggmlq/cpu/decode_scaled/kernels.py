@@ -21,7 +21,7 @@ from ..machine.jit import jit
 from ..machine.memory import floats_at, ints_at
 from ..machine.simd import FLOATS, I8, I16, I64, INTS, vec
 from ..machine.target import Target
-from ..machine.words import intrinsic
+from ..machine.numba_names import intrinsic
 from ..quantize_scaled.operands import LANES
 from ..quantize_scaled.vectors import Vectors, walk
 from .operands import Codes
@@ -76,7 +76,7 @@ def _emit(v: Vectors, code: Code, zeros: bool, source: Any, to: Any, count: Any,
     scale, zero = v.splat(s), v.splat(z)
 
     def body(index: Any, left: Any, i: int) -> None:
-        stored = v.some(b.add(source, b.mul(index, I64(nbytes))), vec(ir.IntType(code.bits), LANES), left)
+        stored = v.load_some(b.add(source, b.mul(index, I64(nbytes))), vec(ir.IntType(code.bits), LANES), left)
         if isinstance(code, MiniFloat):
             values = floats_of(v, stored, code)
         elif code.min < 0:
@@ -85,7 +85,7 @@ def _emit(v: Vectors, code: Code, zeros: bool, source: Any, to: Any, count: Any,
             values = b.sitofp(b.zext(stored, INTS), FLOATS)
         if zeros:
             values = b.fsub(values, zero)
-        v.keep(b.fmul(values, scale), b.add(to, b.mul(index, I64(4))), left)
+        v.store_some(b.fmul(values, scale), b.add(to, b.mul(index, I64(4))), left)
 
     walk(b, count, body, 2)
 

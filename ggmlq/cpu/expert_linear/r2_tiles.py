@@ -39,7 +39,7 @@ def way(q: QuantArray) -> Way:
     fmt, kind = q.format, target()
     assert isinstance(fmt, BlockFormat)
     layout = unpacked(fmt, kind)
-    work = kernel("grouped.product.gathered", fmt, min(rows_at_once(layout, kind), ADDRESSED), kind)
+    work = kernel("grouped.product.from_blocks", fmt, min(rows_at_once(layout, kind), ADDRESSED), kind)
     return Way(layout, blocks, fmt.row_bytes(q.shape[-1]), False, work, work)
 
 

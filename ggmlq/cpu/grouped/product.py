@@ -43,7 +43,7 @@ def through_bytes(layout: PanelLayout, rows: int, target: Target) -> Any:
 
 
 @cache
-def gathered(fmt: BlockFormat, rows: int, target: Target) -> Any:
+def from_blocks(fmt: BlockFormat, rows: int, target: Target) -> Any:
     """Compiled: panels made of rows of blocks uint8 [N, bytes] while they are multiplied."""
     layout = unpacked(fmt, target)
     fill_panel = filler(fmt, layout)

@@ -16,7 +16,7 @@ from ..machine.jit import jit
 from ..machine.memory import floats_at, words_at
 from ..machine.simd import I64
 from ..machine.target import Target
-from ..machine.words import intrinsic
+from ..machine.numba_names import intrinsic
 from ..panels.layout import ROWS, PanelLayout, record_bytes
 from ..panels.tile import Tile
 

@@ -17,7 +17,7 @@ from ..machine.jit import jit
 from ..machine.simd import FLOATS, I64
 from ..machine.target import Target
 from ..machine.totals import total_of
-from ..machine.words import cgutils, intrinsic
+from ..machine.numba_names import cgutils, intrinsic
 from ..quantize_scaled.operands import LANES
 from ..quantize_scaled.vectors import Vectors
 from ._operands import BAND, Floats
@@ -118,7 +118,7 @@ def _emit(
     def add(index: Any, left: Any) -> None:
         weights = [v.floats(b.add(line, b.mul(index, I64(v.width))), left) for line in theirs]
         for row, totals in zip(mine, sums, strict=True):
-            values = v.some(b.add(row, b.mul(index, I64(4))), FLOATS, left)
+            values = v.load_some(b.add(row, b.mul(index, I64(4))), FLOATS, left)
             for each, total in zip(weights, totals, strict=True):
                 b.store(v.fma(each, values, b.load(total)), total)
 

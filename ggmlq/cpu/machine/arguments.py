@@ -14,7 +14,7 @@ from typing import Any
 from llvmlite import ir
 from numba import types
 
-from .words import cgutils, intrinsic
+from .numba_names import cgutils, intrinsic
 
 WORD = ir.IntType(64)
 

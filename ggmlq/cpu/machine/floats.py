@@ -7,7 +7,7 @@ from typing import Any
 from llvmlite import ir
 from numba import types
 
-from .words import intrinsic
+from .numba_names import intrinsic
 
 
 @intrinsic

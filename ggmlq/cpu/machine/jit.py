@@ -3,7 +3,7 @@
 The global lock is released, division by zero gives infinity as in C, and no arithmetic is
 reordered: sums keep the order that is written, products and sums are not contracted.
 
-Numba is imported by the first function that is decorated (``words.py``), not by who may need one: most
+Numba is imported by the first function that is decorated (``numba_names.py``), not by who may need one: most
 products take code that came with the package (``kernels.py``).
 """
 
@@ -17,7 +17,7 @@ from typing import Any
 
 def jit(function: Callable[..., Any], on_disk: bool = True, **more: Any) -> Any:
     """Compile a kernel when it is first called; ``on_disk=False``: for small parts of other kernels."""
-    return _words().dispatcher(function, on_disk, nogil=True, error_model="numpy", **more)
+    return _numba_names().dispatcher(function, on_disk, nogil=True, error_model="numpy", **more)
 
 
 def inner(function: Callable[..., Any]) -> Any:
@@ -34,5 +34,5 @@ def inline(function: Callable[..., Any]) -> Any:
 
 
 @cache
-def _words() -> Any:
-    return import_module(".words", __package__)
+def _numba_names() -> Any:
+    return import_module(".numba_names", __package__)

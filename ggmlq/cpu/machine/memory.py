@@ -10,7 +10,7 @@ from numba import types
 from numba.core.callconv import RETCODE_NONE, RETCODE_OK, excinfo_ptr_t
 
 from .jit import jit
-from .words import cgutils, intrinsic
+from .numba_names import cgutils, intrinsic
 
 I32, I64 = ir.IntType(32), ir.IntType(64)
 WORD = 8  # bytes; words are signed and aligned

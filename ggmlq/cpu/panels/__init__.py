@@ -2,7 +2,7 @@
 
     layout.py        how a panel lies, derived for a format from ``ggmlq/formats/packing.py``
     prepare.py       panels from the blocks of an array, made once
-    lay.py           kernels for that: rows taken apart, codes laid into panels
+    assemble.py           kernels for that: rows taken apart, codes laid into panels
     activations.py   rows of x to records: 8-bit codes, a scale for 32, and sums of the codes
     read.py          codes and scales out of a panel, as vectors
     tile.py          the product of one panel with a few records, in registers

@@ -18,7 +18,7 @@ from ..machine.arguments import reader
 from ..machine.jit import inner, jit
 from ..machine.simd import F32, FLOATS, I8, I32, I64, INTS, Simd, vec
 from ..machine.target import Target
-from ..machine.words import intrinsic
+from ..machine.numba_names import intrinsic
 from .layout import PanelLayout, batch, record_bytes
 from .operands import Activations
 

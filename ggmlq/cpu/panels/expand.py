@@ -9,7 +9,7 @@ from numba import types
 
 from ..machine.simd import I64
 from ..machine.target import Target
-from ..machine.words import cgutils, intrinsic
+from ..machine.numba_names import cgutils, intrinsic
 from .layout import ROWS, PanelLayout, expanded
 from .read import Panel
 

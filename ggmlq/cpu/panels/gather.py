@@ -23,7 +23,7 @@ CHUNK = 1024  # weights of a row unpacked at a time: 16 rows of them fit the fir
 
 
 @cache
-def gathered(fmt: BlockFormat, rows: int, target: Target) -> Any:
+def from_blocks(fmt: BlockFormat, rows: int, target: Target) -> Any:
     """Compiled: panels ``first`` … ``stop`` of the rows of blocks uint8 [N, bytes]."""
     layout = unpacked(fmt, target)
     fill_panel = filler(fmt, layout)

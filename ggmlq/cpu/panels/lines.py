@@ -23,7 +23,7 @@ from ..machine.memory import bytes_at, floats_at
 from ..machine.simd import BYTES, F32, FLOATS, I32, I64, INTS, Simd, vec
 from ..machine.target import Target
 from ..machine.totals import total_of
-from ..machine.words import cgutils, intrinsic
+from ..machine.numba_names import cgutils, intrinsic
 from ..unpack import unpacker
 from .layout import LANE, record_bytes, unpacked
 from .operands import Operands

@@ -68,7 +68,7 @@ def taken(fmt: BlockFormat, raw: Bytes) -> tuple[Any, Any, Any]:
         raw.ctypes.data, raw.shape[1], columns,
         codes.ctypes.data, groups, scales.ctypes.data, offsets.ctypes.data,
     )  # fmt: skip
-    alone(kernel("panels.lay.taker", fmt), given, n)
+    alone(kernel("panels.assemble.splitter", fmt), given, n)
     return codes, scales, offsets
 
 
@@ -80,7 +80,7 @@ def _place(layout: PanelLayout, codes: Any, scales: Bytes, offsets: Bytes, above
         scales.ctypes.data, offsets.ctypes.data, scales.shape[2], high.ctypes.data, 2 * high.shape[2],
         made.ctypes.data, made.shape[1], index.ctypes.data,
     )  # fmt: skip
-    alone(kernel("panels.lay.placer", layout), given, len(codes))
+    alone(kernel("panels.assemble.assembler", layout), given, len(codes))
 
 
 def _stored(scales: Any, layout: PanelLayout) -> Any:

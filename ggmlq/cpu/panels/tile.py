@@ -25,7 +25,7 @@ from numba import types
 from ...formats.packing import RUN
 from ..machine.simd import F32, FLOATS, I32, I64
 from ..machine.target import Target
-from ..machine.words import cgutils, intrinsic
+from ..machine.numba_names import cgutils, intrinsic
 from .layout import FLOAT, NEARER, ROWS, SUPER, PanelLayout, record_bytes
 from .read import Panel, Place
 

@@ -16,7 +16,7 @@ from numba import types
 
 from ..machine.simd import F32, I32, I64, vec
 from ..machine.target import Target
-from ..machine.words import cgutils, intrinsic
+from ..machine.numba_names import cgutils, intrinsic
 from .operands import LANES
 from .vectors import Vectors, walk
 
@@ -82,7 +82,7 @@ def _by_bits(v: Vectors, address: Any, count: Any) -> Any:
         return b.select(b.icmp_unsigned(">", x, y), x, y)
 
     def body(index: Any, left: Any, i: int) -> None:
-        stored = v.some(b.add(address, b.mul(index, I64(v.width))), v.stored, left)
+        stored = v.load_some(b.add(address, b.mul(index, I64(v.width))), v.stored, left)
         b.store(larger(b.and_(b.bitcast(stored, kind), rest), b.load(most[i])), most[i])
 
     walk(b, count, body, UNROLLED)

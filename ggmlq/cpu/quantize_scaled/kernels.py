@@ -16,13 +16,13 @@ from ..machine.memory import bytes_at, floats_at, ints_at
 from ..machine.target import Target
 from .extremes import extremes
 from .operands import WIDTH, Kind, Numbers
-from .vectors import encoder
+from .vectors import row_encoder
 
 numbers = reader(Numbers)
 
 
 @cache
-def fused(*case: Any) -> Any:
+def quantizer(*case: Any) -> Any:
     """Compiled: units ``first`` … ``stop`` of whole tiles, from numbers to codes, scales and zero points."""
     kind = Kind(*case)
     measure = _measure(kind.read, kind.zeros, CODES[kind.code].kind == "integer", kind.target)
@@ -65,7 +65,7 @@ def _place(cut: Any, unit: int) -> Any:
 
 
 @cache
-def measured(read: str, both: bool, keeps_nan: bool, target: Target) -> Any:
+def extremes_finder(read: str, both: bool, keeps_nan: bool, target: Target) -> Any:
     """Compiled: the extremes of units ``first`` … ``stop``, which are parts of tiles."""
     measure = _measure(read, both, keeps_nan, target)
 
@@ -80,7 +80,7 @@ def measured(read: str, both: bool, keeps_nan: bool, target: Target) -> Any:
 
 
 @cache
-def encoded(read: str, code: str, rounding: str, zeros: bool, target: Target) -> Any:
+def encoder(read: str, code: str, rounding: str, zeros: bool, target: Target) -> Any:
     """Compiled: the codes of units ``first`` … ``stop`` under scales [bands, tiles], float32."""
     put = _put(Kind(read, code, rounding, zeros, "float32", target), inside=False)
 
@@ -115,7 +115,7 @@ def _measure(read: str, both: bool, keeps_nan: bool, target: Target) -> Any:
 
 def _put(kind: Kind, inside: bool) -> Any:
     code, has_zeros = CODES[kind.code], kind.zeros
-    encode = encoder(kind.read, code, kind.rounding, kind.zeros, inside, kind.target)
+    encode = row_encoder(kind.read, code, kind.rounding, kind.zeros, inside, kind.target)
     width, nbytes = WIDTH[kind.read], code.bits // 8
 
     def put(

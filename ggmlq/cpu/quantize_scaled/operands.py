@@ -29,7 +29,7 @@ class Numbers(NamedTuple):
     columns: int
     r: int  # of a tile
     c: int
-    high: int  # of a unit, see pieces.py
+    high: int  # of a unit, see units.py
     wide: int
     parts: int
     across: int

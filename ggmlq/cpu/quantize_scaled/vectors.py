@@ -28,10 +28,10 @@ from numba import types
 
 from ...codes import Code, Integer, MiniFloat
 from ..lanes.halves import widened
-from ..machine import ends
+from ..machine import row_tail
 from ..machine.simd import F32, FLOATS, I1, I8, I16, I32, I64, INTS, Simd, vec
 from ..machine.target import Target
-from ..machine.words import cgutils, intrinsic
+from ..machine.numba_names import cgutils, intrinsic
 from .operands import LANES, WIDTH
 
 ROUND = 12582912.0  # 1.5 · 2**23: adding it leaves the nearest integer in the last bits, ties to even
@@ -50,7 +50,7 @@ class Vectors(Simd):
 
     def floats(self, address: Any, count: Any = None) -> Any:
         """Sixteen numbers as float32, or the first ``count`` of them, the others 0."""
-        return self.as_floats(self.some(address, self.stored, count))
+        return self.as_floats(self.load_some(address, self.stored, count))
 
     @property
     def stored(self) -> Any:
@@ -67,11 +67,11 @@ class Vectors(Simd):
         wide = vec(I32, count)
         return b.bitcast(b.shl(b.zext(read, wide), ir.Constant(wide, [16] * count)), vec(F32, count))
 
-    def some(self, address: Any, kind: Any, count: Any = None) -> Any:
+    def load_some(self, address: Any, kind: Any, count: Any = None) -> Any:
         """Numbers as they are stored, or the first ``count`` of them, the others 0."""
-        return ends.some(self, address, kind, count)
+        return row_tail.load_some(self, address, kind, count)
 
-    def keep(self, codes: Any, address: Any, count: Any = None) -> None:
+    def store_some(self, codes: Any, address: Any, count: Any = None) -> None:
         """Codes to memory, all or the first ``count``."""
         if count is None:
             self.store(codes, address)
@@ -79,7 +79,7 @@ class Vectors(Simd):
         kind = codes.type.element
         pointer = self.builder.inttoptr(address, codes.type.as_pointer())
         name = f"llvm.masked.store.v16{'f32' if kind == F32 else f'i{kind.width}'}.p0"
-        self.call(name, ir.VoidType(), codes, pointer, I32(1), ends.first(self, count, LANES))
+        self.call(name, ir.VoidType(), codes, pointer, I32(1), row_tail.first_lanes(self, count, LANES))
 
     def soon(self, address: Any) -> None:
         """Begin to bring a line of memory into the second cache."""
@@ -192,7 +192,7 @@ def walk(b: Any, count: Any, body: Any, step: int = 1) -> None:
 
 
 @cache
-def encoder(kind: str, code: Code, rounding: str, zeros: bool, inside: bool, target: Target) -> Any:
+def row_encoder(kind: str, code: Code, rounding: str, zeros: bool, inside: bool, target: Target) -> Any:
     """An intrinsic that encodes numbers in a row: their address, that of the codes, count, scale, zero point.
 
     ``ahead`` is how many bytes behind each number one lies that is wanted next: memory is asked for it
@@ -227,7 +227,7 @@ def _encode(
             x = v.floats(at, left)
             q, signed = divided(x)
             found = v.encoded(q, signed, zero, code, rounding, inside)
-            v.keep(found, b.add(to, b.mul(index, I64(nbytes))), left)
+            v.store_some(found, b.add(to, b.mul(index, I64(nbytes))), left)
 
         walk(b, count, body, 2)
 

@@ -16,7 +16,7 @@ from ..machine.jit import jit
 from ..machine.memory import floats_at
 from ..machine.simd import F32, FLOATS, I8, I32, I64, vec
 from ..machine.target import Target
-from ..machine.words import cgutils, intrinsic
+from ..machine.numba_names import cgutils, intrinsic
 from ..panels.layout import NEARER
 from ..quantize_scaled.operands import LANES
 from ..quantize_scaled.vectors import Vectors, walk
@@ -104,7 +104,7 @@ def _emit(
         for r, row in enumerate(parts):
             at = b.add(b.add(x, b.mul(pitch, I64(r))), b.mul(index, I64(4)))
             part = row[chain % chains]
-            b.store(v.fma(weights, v.some(at, FLOATS, left), b.load(part)), part)
+            b.store(v.fma(weights, v.load_some(at, FLOATS, left), b.load(part)), part)
 
     whole = b.udiv(count, I64(MANY))
     with cgutils.for_range(b, whole, intp=I64) as loop:
@@ -120,7 +120,7 @@ def _emit(
 
     def rest(index: Any, left: Any, i: int) -> None:
         at = b.add(done, index)
-        stored = v.some(b.add(line, at), vec(I8, LANES), left)
+        stored = v.load_some(b.add(line, at), vec(I8, LANES), left)
         nans.look(b.shuffle_vector(stored, vec(I8, LANES)(None), ir.Constant(vec(I32, MANY), REPEATED)))
         add(divided(v, stored, code), at, left, 0)
 

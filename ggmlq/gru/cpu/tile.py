@@ -20,7 +20,7 @@ from numba import types
 
 from ...cpu.machine.simd import BYTES, I32, I64, INTS, Simd
 from ...cpu.machine.target import Target
-from ...cpu.machine.words import cgutils, intrinsic
+from ...cpu.machine.numba_names import cgutils, intrinsic
 
 GATES = 3
 FOURS = 4  # in one round of the inner loop

@@ -129,7 +129,7 @@ def build(narrow: bool) -> Any:
 
 @cache
 def gates(narrow: bool) -> Any:
-    """Compiled: all of a step behind the products, for 32 units of one sequence; see ``walk.py``."""
+    """Compiled: all of a step behind the products, for 32 units of one sequence; see ``step_loop.py``."""
     make = build(narrow)
     product, gate, added, reset, state = (
         make(atom) for atom in (step.product, step.gate, step.added, step.reset, step.state)

@@ -10,16 +10,16 @@ from numba import types
 
 from ...codes import CODES, MiniFloat
 from ..machine.arguments import reader
-from ..machine.ends import some
+from ..machine.row_tail import load_some
 from ..machine.jit import inner, jit
 from ..machine.memory import floats_at
 from ..machine.simd import I64, Simd
 from ..machine.target import Target
-from ..machine.words import cgutils, intrinsic
+from ..machine.numba_names import cgutils, intrinsic
 from .float_layout import STEP
 from .float_lookup import by_turns, halves
 from .float_operands import Rows
-from .float_turn import NONE, PART
+from .float_transpose import NONE, PART
 
 rows = reader(Rows)
 
@@ -41,7 +41,7 @@ def runs_of(given: Any) -> Any:
 
 
 @cache
-def taker(name: str, target: Target) -> Any:
+def row_decoder(name: str, target: Target) -> Any:
     """Compiled: rows ``start`` … ``stop``."""
     decode = _decoder(name, target)
 
@@ -79,7 +79,7 @@ def _emit(simd: Simd, code: MiniFloat, codes: Any, count: Any, steps: Any, to: A
     b = simd.builder
     with cgutils.for_range(b, steps, intp=I64) as loop:
         at = b.mul(loop.index, I64(STEP))
-        found = some(simd, b.add(codes, at), PART, b.sub(count, at))
+        found = load_some(simd, b.add(codes, at), PART, b.sub(count, at))
         wide = simd.join([found, NONE, NONE, NONE])
         both = halves(simd, wide, code)
         made = simd.join([simd.part(by_turns(simd, both, 1, half), 0, STEP) for half in (False, True)])

@@ -19,10 +19,10 @@ from llvmlite import ir
 from numba import types
 
 from ...codes import CODES, MiniFloat
-from ..machine.ends import some
+from ..machine.row_tail import load_some
 from ..machine.simd import BYTES, I8, I32, I64, Simd, vec
 from ..machine.target import Target
-from ..machine.words import cgutils, intrinsic
+from ..machine.numba_names import cgutils, intrinsic
 from .float_layout import APART, ROWS, STEP
 from .float_lookup import by_turns, halves
 
@@ -33,7 +33,7 @@ VECTORS = STEP // 2  # that a step becomes
 
 
 @cache
-def turner(name: str, target: Target) -> Any:
+def transposer(name: str, target: Target) -> Any:
     """An intrinsic: (first row, bytes to the next, last row that is one, columns, steps, room, where to).
 
     Rows behind the last are that one again, and steps behind the last column zeros.
@@ -70,7 +70,7 @@ def _copy(simd: Simd, rows: Any, pitch: Any, last: Any, columns: Any, steps: Any
             simd.store(simd.load(b.add(source, at), BYTES), b.add(target, at))
         with cgutils.for_range(b, b.sub(steps, done), intp=I64) as loop:
             at = b.mul(b.add(done, loop.index), I64(STEP))
-            simd.store(some(simd, b.add(source, at), PART, b.sub(columns, at)), b.add(target, at))
+            simd.store(load_some(simd, b.add(source, at), PART, b.sub(columns, at)), b.add(target, at))
 
 
 def _turn(simd: Simd, code: MiniFloat, steps: Any, room: Any, to: Any) -> None:

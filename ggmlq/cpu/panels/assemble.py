@@ -20,7 +20,7 @@ taken_from, placed_from = reader(Taken), reader(Placed)
 
 
 @cache
-def taker(fmt: BlockFormat) -> Any:
+def splitter(fmt: BlockFormat) -> Any:
     """Compiled: rows ``first`` … ``stop`` of ``Taken``."""
     unpack, has_offset = unpacker(fmt), fmt.has_offset
 
@@ -40,7 +40,7 @@ def taker(fmt: BlockFormat) -> Any:
 
 
 @cache
-def placer(layout: PanelLayout) -> Any:
+def assembler(layout: PanelLayout) -> Any:
     """Compiled: rows ``first`` … ``stop`` of ``Placed``."""
     planes = np.array([layout.planes, layout.planes_at]).T
     groups, run_bytes, head = layout.groups, layout.run_bytes, layout.head

@@ -15,7 +15,7 @@ from ..machine.kernels import Kernel, kernel
 from ..machine.target import target
 from ..machine.workers import scratch, share_kernel
 from .operands import LANES, WIDTH, Kind, Numbers
-from .pieces import Cut, far, flat, near
+from .units import Cut, far, flat, near
 
 COPIED = 1 << 16  # elements that a thread converts at a time
 
@@ -111,16 +111,16 @@ def _known(dtype: np.dtype[Any]) -> bool:
 
 def _fused(dtype: np.dtype[Any], rule: Rule) -> Kernel:
     case = Kind(dtype.name, rule.code.name, rule.rounding, rule.zeros, rule.scale, target())
-    return kernel("quantize_scaled.kernels.fused", *case)
+    return kernel("quantize_scaled.kernels.quantizer", *case)
 
 
 def _encoder(dtype: np.dtype[Any], rule: Rule, zeros: bool) -> Kernel:
     case = dtype.name, rule.code.name, rule.rounding, zeros, target()
-    return kernel("quantize_scaled.kernels.encoded", *case)
+    return kernel("quantize_scaled.kernels.encoder", *case)
 
 
 def _measured(dtype: np.dtype[Any], rule: Rule, keeps_nan: bool) -> Kernel:
-    return kernel("quantize_scaled.kernels.measured", dtype.name, rule.zeros, keeps_nan, target())
+    return kernel("quantize_scaled.kernels.extremes_finder", dtype.name, rule.zeros, keeps_nan, target())
 
 
 def _numbers(x: NDArray[Any], cut: Cut, codes: NDArray[Any]) -> Numbers:

@@ -26,7 +26,7 @@ def _ends(cut: Any, chunk: int) -> Any:
 
 
 @cache
-def layer() -> Any:
+def interleaver() -> Any:
     """Compiled: slabs ``first`` … ``stop``, four neighbours of 16 rows side by side."""
 
     def lay(arguments: int, first: int, stop: int) -> None:
@@ -48,7 +48,7 @@ def layer() -> Any:
 
 
 @cache
-def taker(signed: bool) -> Any:
+def row_converter(signed: bool) -> Any:
     """Compiled: rows ``first`` … ``stop`` of signed bytes, or of unsigned ones."""
     kind = np.int8 if signed else np.uint8
 
